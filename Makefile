@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+# One non-recursive Makefile. `make help` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := all
+
+BUILD ?= release
+OUT ?= build/$(BUILD)
+CC ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+CLANG ?= clang
+PREFIX ?= /usr/local
+DESTDIR ?=
+CUDA ?= auto
+PYTHON ?= /usr/bin/python3
+V ?= 0
+Q := $(if $(filter 1,$(V)),,@)
+say = $(if $(filter 1,$(V)),,@printf '  %-5s %s\n' '$(1)' '$(2)')
+
+VERSION := $(shell cat VERSION 2>/dev/null || echo 0.1.0)
+
+# ---- layers: folder -> folders it may include, and the libraries it alone may see ---------------
+# `make check-layers` compares every #include with this table; the archives link in the same order.
+FOLDERS := common/base common/tensor common/config common/tls common/weights kernels kernels/ref \
+           kernels/cpu common/graph common/models common/optim common/wire common/rpc common/dist \
+           master/data master/report master/train worker/store worker/service
+
+B := common/base
+T := common/tensor
+USES_common/base    :=
+USES_common/tensor  := $(B)
+USES_common/config  := $(B)
+USES_common/tls     := $(B)
+USES_common/weights := $(B) $(T)
+USES_kernels        := $(B) $(T)
+USES_kernels/ref    := $(B) $(T) kernels
+USES_kernels/cpu    := $(B) $(T) kernels
+USES_common/graph   := $(B) $(T) kernels kernels/ref kernels/cpu
+USES_common/models  := $(B) $(T) common/config common/graph kernels
+USES_common/optim   := $(B) $(T) kernels
+USES_common/wire    := $(B) $(T)
+USES_common/rpc     := $(B)
+USES_common/dist    := $(B) $(T) kernels common/graph common/optim common/weights common/wire common/rpc
+USES_master/data    := $(B) $(T)
+USES_master/report  := $(B)
+COMMON_ALL          := $(B) $(T) kernels common/config common/tls common/weights common/graph \
+                       common/models common/optim common/wire common/rpc common/dist
+USES_master/train   := $(COMMON_ALL) master/data master/report
+USES_worker/store   := $(B) $(T) common/weights common/config
+USES_worker/service := $(COMMON_ALL) worker/store
+USES_master         := $(COMMON_ALL) master/data master/report master/train
+USES_worker         := $(COMMON_ALL) worker/store worker/service
+
+# third-party include prefix -> the folders that may see it
+SEES_openssl := common/base common/tls
+SEES_grpc := common/rpc
+SEES_protobuf-c := common/wire
+SEES_cleave/v1 := common/wire
+SEES_libfyaml := common/config
+SEES_jansson := common/weights
+SEES_zlib := master/data
+SEES_oneapi := kernels/cpu
+SEES_dnnl := kernels/cpu
+SEES_cblas := kernels/cpu
+SEES_Random123 := common/base
+SEES_isa-l := common/base
+THIRD_PARTY := openssl grpc protobuf-c cleave/v1 libfyaml jansson zlib oneapi dnnl cblas Random123 isa-l
+
+LIBS_common/base := -lcrypto -lisal
+LIBS_common/config := -lfyaml
+LIBS_common/tls := -lssl -lcrypto
+LIBS_common/weights := -ljansson
+LIBS_common/wire := -lprotobuf-c
+LIBS_common/rpc := -lgrpc
+LIBS_kernels/cpu := -ldnnl -lopenblas -lgomp
+LIBS_master/data := -lz
+
+# ---- flags --------------------------------------------------------------------------------------
+WARN := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
+ifeq ($(CI),true)
+WARN += -Werror
+endif
+CFLAGS_release := -O2 -g1
+CFLAGS_debug := -O0 -g
+CFLAGS_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+CFLAGS_tsan := -O1 -g -fsanitize=thread
+LDFLAGS_asan := -fsanitize=address,undefined
+LDFLAGS_tsan := -fsanitize=thread
+# -ffp-contract=off: an expression gives the same bits wherever the compiler places it.
+CPPFLAGS += -I. -I$(OUT)/gen -D_GNU_SOURCE -DCLV_VERSION='"$(VERSION)"' -DCLV_SANITIZED=$(if $(filter asan tsan,$(BUILD)),1,0) $(MUTATE)
+CFLAGS += -std=gnu17 -fvisibility=hidden -fPIC -pthread -ffp-contract=off $(WARN) $(CFLAGS_$(BUILD))
+CFLAGS_kernels/ref := $(if $(filter release,$(BUILD)),-O3)
+CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3)
+LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
+LDLIBS += -lm
+
+# ---- sources ------------------------------------------------------------------------------------
+src_of = $(wildcard $(1)/*.c)
+obj_of = $(patsubst %.c,$(OUT)/%.o,$(call src_of,$(1)))
+lib_of = $(OUT)/lib/$(subst /,_,$(1)).a
+# a folder's link closure, highest layer first
+closure = $(foreach f,$(call reverse,$(FOLDERS)),$(if $(filter $(f),$(call expand,$(1))),$(f)))
+reverse = $(if $(1),$(call reverse,$(wordlist 2,$(words $(1)),$(1))) $(firstword $(1)))
+expand = $(sort $(1) $(USES_$(1)) $(foreach u,$(USES_$(1)),$(USES_$(u))) $(foreach u,$(USES_$(1)),$(foreach w,$(USES_$(u)),$(USES_$(w)))))
+libs_for = $(foreach f,$(call closure,$(1)),$(call lib_of,$(f)))
+ldlibs_for = $(sort $(foreach f,$(call closure,$(1)),$(LIBS_$(f)))) -lm
+
+GEN := $(OUT)/gen
+GEN_OBJS := $(GEN)/cleave/v1/cleave.pb-c.o $(GEN)/grpc/health/v1/health.pb-c.o \
+            $(GEN)/grpc/reflection/v1alpha/reflection.pb-c.o $(GEN)/descriptors.o
+GEN_HEADERS := $(patsubst %.o,%.h,$(filter %.pb-c.o,$(GEN_OBJS)))
+GRPC_PROTO := /usr/share/grpc-proto
+
+BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
+
+.PHONY: all help test demo check-layers lint format bench fuzz parity mutate install uninstall clean \
+        deps deps-test deps-parity sanitize
+all: $(BINARIES)
+
+help:
+	@echo 'make demo          train Fashion-MNIST split over a master and two workers, with mutual TLS'
+	@echo 'make test          build and run the whole test suite (installs missing Debian packages)'
+	@echo 'make all           cleave-master and cleave-worker under $(OUT)'
+	@echo 'make unit-FOLDER   the unit tests of one folder (unit-base, unit-graph, ...)'
+	@echo 'make parity        compare with PyTorch, step by step (installs python3-torch)'
+	@echo 'make bench         speed as ratios against peers measured in the same run'
+	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS (60) under ASan and UBSan'
+	@echo 'make mutate        disable each security guard in turn and show its test fail'
+	@echo 'make sanitize      the suite under address/undefined and thread sanitizers'
+	@echo 'make check-layers  includes against the layer table'
+	@echo 'make lint format   cppcheck; clang-format'
+	@echo 'make install       to $$(DESTDIR)$$(PREFIX)'
+	@echo 'variables: BUILD=release|debug|asan|tsan CC=gcc|clang CUDA=auto|0|1 V=1'
+
+# ---- packages -----------------------------------------------------------------------------------
+DEPS := gcc make pkg-config libgrpc-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler \
+        grpc-proto libssl-dev libdnnl-dev libopenblas-dev libfyaml-dev libjansson-dev zlib1g-dev \
+        librandom123-dev libisal-dev dataset-fashion-mnist openssl python3
+DEPS_TEST := libcmocka-dev python3-grpcio python3-grpc-tools python3-protobuf python3-numpy clang libclang-rt-14-dev
+DEPS_PARITY := python3-torch python3-numpy
+
+deps:
+	$(Q)tests/install-packages $(DEPS)
+deps-test:
+	$(Q)tests/install-packages $(DEPS) $(DEPS_TEST)
+deps-parity:
+	$(Q)tests/install-packages $(DEPS) $(DEPS_TEST) $(DEPS_PARITY)
+
+# ---- rules --------------------------------------------------------------------------------------
+$(OUT)/flags: FORCE
+	@mkdir -p $(@D); echo '$(CC) $(CPPFLAGS) $(CFLAGS)' | cmp -s - $@ || echo '$(CC) $(CPPFLAGS) $(CFLAGS)' > $@
+FORCE:
+
+$(GEN)/cleave/v1/cleave.pb-c.c $(GEN)/cleave/v1/cleave.pb-c.h &: proto/cleave/v1/cleave.proto
+	$(call say,PROTO,$<)
+	@mkdir -p $(GEN)
+	$(Q)protoc-c -Iproto --c_out=$(GEN) cleave/v1/cleave.proto
+$(GEN)/grpc/%.pb-c.c $(GEN)/grpc/%.pb-c.h &: $(GRPC_PROTO)/grpc/%.proto
+	@mkdir -p $(GEN)
+	$(Q)protoc-c -I$(GRPC_PROTO) --c_out=$(GEN) grpc/$*.proto
+$(GEN)/descriptors.c: proto/cleave/v1/cleave.proto
+	@mkdir -p $(GEN)
+	$(Q)protoc -Iproto -I$(GRPC_PROTO) --include_imports --descriptor_set_out=$(GEN)/cleave.desc \
+	  cleave/v1/cleave.proto grpc/health/v1/health.proto grpc/reflection/v1alpha/reflection.proto
+	$(Q){ echo '#include <stddef.h>'; echo 'extern const unsigned char clv_descriptor_set[];'; \
+	  echo 'extern const size_t clv_descriptor_set_len;'; \
+	  echo 'const unsigned char clv_descriptor_set[] = {'; od -An -v -tu1 $(GEN)/cleave.desc | sed 's/\([0-9]\+\)/\1,/g'; \
+	  echo '};'; echo 'const size_t clv_descriptor_set_len = sizeof clv_descriptor_set;'; } > $@
+$(GEN)/%.o: $(GEN)/%.c
+	$(Q)$(CC) $(CPPFLAGS) $(filter-out -Wpedantic,$(CFLAGS)) -c $< -o $@
+
+$(OUT)/common/wire/%.o: | $(GEN_HEADERS)
+.PRECIOUS: $(GEN)/%.pb-c.c $(GEN)/%.pb-c.h
+
+$(OUT)/%.o: %.c $(OUT)/flags
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(patsubst %/,%,$(dir $<))) -MMD -MP -c $< -o $@
+
+define archive_rule
+$(call lib_of,$(1)): $(call obj_of,$(1)) $(if $(filter common/wire,$(1)),$(GEN_OBJS))
+	@mkdir -p $$(@D)
+	$$(Q)rm -f $$@; ar rcs $$@ $$^
+endef
+$(foreach f,$(FOLDERS),$(eval $(call archive_rule,$(f))))
+
+link = $(Q)$(CC) $(LDFLAGS) $(1) -o $@ $(2) -Wl,--start-group $(call libs_for,$(3)) -Wl,--end-group -Wl,--as-needed $(call ldlibs_for,$(3)) $(4)
+
+$(OUT)/cleave-master: $(call obj_of,master) $(call libs_for,master)
+	$(call say,LINK,$@)
+	$(call link,,$(call obj_of,master),master)
+$(OUT)/cleave-worker: $(call obj_of,worker) $(call libs_for,worker)
+	$(call say,LINK,$@)
+	$(call link,-Wl,--export-dynamic-symbol=accept4,$(call obj_of,worker),worker)
+
+# ---- unit tests: tests/unit/<folder>/test_<module>.c, one program each ---------------------------
+UNIT_SRCS := $(wildcard tests/unit/*/test_*.c) $(wildcard tests/ops/test_*.c)
+unit_name = $(patsubst %.c,$(OUT)/%,$(1))
+folder_of_unit = $(or $(filter %/$(1),$(FOLDERS)),$(filter $(1),$(FOLDERS)))
+UNIT_LDFLAGS_test_accept_guard := -Wl,--export-dynamic-symbol=accept4
+UNIT_OBJS_test_accept_guard := $(OUT)/worker/accept_guard.o
+
+define unit_rule
+$(OUT)/tests/$(1)/$(2): $(OUT)/tests/$(1)/$(2).o $(UNIT_OBJS_$(2)) $(call libs_for,$(3)) $(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/tls))
+	$$(call link,$(UNIT_LDFLAGS_$(2)),$$(filter %.o,$$^),$(3),$(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/tls) $(call lib_of,common/base) -lssl -lcrypto) -lcmocka)
+UNIT_PROGRAMS += $(OUT)/tests/$(1)/$(2)
+UNIT_OF_$(notdir $(1)) += $(OUT)/tests/$(1)/$(2)
+endef
+$(foreach s,$(wildcard tests/unit/*/test_*.c),$(eval $(call unit_rule,unit/$(notdir $(patsubst %/,%,$(dir $(s)))),$(basename $(notdir $(s))),$(call folder_of_unit,$(notdir $(patsubst %/,%,$(dir $(s))))))))
+$(foreach s,$(wildcard tests/ops/test_*.c),$(eval $(call unit_rule,ops,$(basename $(notdir $(s))),common/models)))
+
+.SECONDEXPANSION:
+unit-%: $$(UNIT_OF_$$*)
+	$(Q)tests/run-tests $(UNIT_OF_$*)
+
+units: $(UNIT_PROGRAMS)
+
+test: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all units
+	$(Q)tests/run-tests --suite $(OUT) $(UNIT_PROGRAMS)
+
+demo: deps
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)deploy/demo.sh $(OUT)
+
+check-layers:
+	$(Q)tests/check-layers <<< '$(foreach f,$(FOLDERS) master worker,uses $(f) $(USES_$(f));)$(foreach t,$(THIRD_PARTY),sees $(t) $(SEES_$(t));)'
+
+format:
+	$(Q)clang-format -i $(shell git ls-files '*.c' '*.h')
+lint:
+	$(Q)cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr -I. $(foreach f,$(FOLDERS) master worker,$(wildcard $(f)/*.c))
+
+clean:
+	$(Q)rm -rf build
+
+-include $(shell find $(OUT) -name '*.d' 2>/dev/null)

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * base: what every other folder stands on. Result codes and located errors, checked size
+ * arithmetic, scope-bound clean-up, growing byte strings, logging, a monotonic clock, digests and
+ * the counter-based random generator.
+ *
+ * Threads: every function may be called from any thread unless it says otherwise. Nothing here
+ * keeps state except the log level.
+ */
+#ifndef CLEAVE_BASE_H
+#define CLEAVE_BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- result codes -------------------------------------------------------------------------- */
+
+/* The values are those of gRPC's status codes, so that a remote failure keeps its meaning. */
+typedef enum clv_code {
+  CLV_OK = 0,
+  CLV_CANCELLED = 1,
+  CLV_UNKNOWN = 2,
+  CLV_INVALID = 3, /* an argument, a file or a message is wrong in itself */
+  CLV_DEADLINE = 4,
+  CLV_NOT_FOUND = 5,
+  CLV_EXISTS = 6,
+  CLV_DENIED = 7,      /* authenticated, but not allowed */
+  CLV_EXHAUSTED = 8,   /* a quota, a limit or memory */
+  CLV_PRECONDITION = 9, /* right call, wrong state */
+  CLV_ABORTED = 10,
+  CLV_RANGE = 11,
+  CLV_UNIMPLEMENTED = 12,
+  CLV_INTERNAL = 13,
+  CLV_UNAVAILABLE = 14,
+  CLV_DATA_LOSS = 15, /* damaged bytes: a checksum or a format that does not hold */
+  CLV_UNAUTHENTICATED = 16,
+} clv_code;
+
+/* Lower-case name of a code ("not found"); "unknown" for values outside the list. */
+const char *clv_code_name(clv_code code);
+
+enum { CLV_ERR_TEXT = 480 };
+
+/* A failure, on the caller's stack. `where` is "file:line" of the code that failed; `text` quotes
+ * the offending value and the limit. Never allocates, so it works when memory is gone. */
+typedef struct clv_err {
+  clv_code code;
+  const char *where; /* static string */
+  char text[CLV_ERR_TEXT];
+} clv_err;
+
+#define CLV_STR2(x) #x
+#define CLV_STR(x) CLV_STR2(x)
+#define CLV_HERE __FILE__ ":" CLV_STR(__LINE__)
+#define CLV_USE_RESULT __attribute__((warn_unused_result))
+#define CLV_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+
+/* Fill *err (which may be NULL) and return `code`. Use through clv_fail. */
+clv_code clv_fail_at(const char *where, clv_err *err, clv_code code, const char *fmt, ...)
+    CLV_PRINTF(4, 5);
+#define clv_fail(err, code, ...) clv_fail_at(CLV_HERE, (err), (code), __VA_ARGS__)
+
+/* Put "prefix: " before the text, for context on the way up. Returns err's code
+ * (CLV_INTERNAL when err is NULL). */
+clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
+
+/* Return early with the code of a call that failed: the one macro here that changes control flow. */
+#define CLV_TRY(call)                          \
+  do {                                         \
+    clv_code clv_try_code_ = (call);           \
+    if (clv_try_code_ != CLV_OK) return clv_try_code_; \
+  } while (0)
+
+/* ---- scope-bound clean-up -------------------------------------------------------------------- */
+
+/* CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL; -- the function gets &t at scope end. */
+#define CLV_AUTO(fn) __attribute__((cleanup(fn)))
+
+/* Hand a scope-bound pointer over: *ret_t = clv_steal(&t). */
+#define clv_steal(pp) (__extension__({ __typeof__(*(pp)) clv_s_ = *(pp); *(pp) = NULL; clv_s_; }))
+
+void clv_freep(void *pp); /* frees *(void **)pp */
+
+#define CLV_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define CLV_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define CLV_MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* ---- memory and sizes ------------------------------------------------------------------------ */
+
+/* True and the product/sum in *ret, or false on overflow (*ret untouched). */
+bool clv_mul_size(size_t a, size_t b, size_t *ret);
+bool clv_add_size(size_t a, size_t b, size_t *ret);
+size_t clv_align_up(size_t n, size_t alignment_pow2);
+
+/* Zeroed memory for n items of `size` bytes, or CLV_EXHAUSTED (overflow included). n*size == 0
+ * gives a valid pointer of one byte. The caller frees with free(). */
+clv_code clv_alloc(size_t n, size_t size, void *ret_pp, clv_err *err) CLV_USE_RESULT;
+
+/* 64-byte aligned, not zeroed; free() releases it. Counted in clv_alloc_count. */
+clv_code clv_alloc_aligned(size_t bytes, void *ret_pp, clv_err *err) CLV_USE_RESULT;
+
+/* How often clv_alloc, clv_alloc_aligned, clv_strdup and growing byte strings took memory in this
+ * process; the hot path keeps it constant (a test reads it). */
+uint64_t clv_alloc_count(void);
+
+clv_code clv_strdup(const char *text, char **ret_copy, clv_err *err) CLV_USE_RESULT;
+
+/* ---- growing byte strings -------------------------------------------------------------------- */
+
+/* Zero-initialise to start ({0}); `data` is NUL-terminated after every append. A failed append
+ * sets `failed` and later appends do nothing, so that one check at the end is enough. */
+typedef struct clv_bytes {
+  char *data;
+  size_t len, cap; /* bytes */
+  bool failed;
+} clv_bytes;
+
+void clv_bytes_done(clv_bytes *b); /* frees and zeroes; usable with CLV_AUTO */
+void clv_bytes_add(clv_bytes *b, const void *data, size_t len);
+void clv_bytes_puts(clv_bytes *b, const char *text);
+void clv_bytes_printf(clv_bytes *b, const char *fmt, ...) CLV_PRINTF(2, 3);
+void clv_bytes_json(clv_bytes *b, const char *text); /* a quoted, escaped JSON string */
+
+/* Whole file into *ret (replacing it). Refuses files over max_bytes with CLV_EXHAUSTED, missing
+ * ones with CLV_NOT_FOUND; what is not a regular file with CLV_INVALID. */
+clv_code clv_file_read(const char *path, size_t max_bytes, clv_bytes *ret, clv_err *err)
+    CLV_USE_RESULT;
+
+/* Write PATH.tmp, fsync, rename over PATH, fsync the folder: the file is there whole or not at all. */
+clv_code clv_file_write_durable(const char *path, const void *data, size_t len, unsigned mode,
+                                clv_err *err) CLV_USE_RESULT;
+
+/* Create a folder and its missing parents (mode 0755 & ~umask). */
+clv_code clv_mkdirs(const char *path, clv_err *err) CLV_USE_RESULT;
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+/* Levenshtein-nearest of n candidates within distance 3 (and half the word's length), or NULL. */
+const char *clv_did_you_mean(const char *word, const char *const *candidates, size_t n);
+
+/* "64MiB", "1.5 GiB", "1k", "250" -> bytes (k/M/G = 1000s, Ki/Mi/Gi = 1024s, B optional). */
+clv_code clv_parse_size(const char *text, uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
+
+/* "30s", "250ms", "2m", "1h" -> milliseconds. */
+clv_code clv_parse_duration(const char *text, uint64_t *ret_ms, clv_err *err) CLV_USE_RESULT;
+
+/* "1.5 MiB" into buf (at least 16 bytes); returns buf. */
+char *clv_format_size(uint64_t bytes, char *buf, size_t len);
+
+/* ---- log ------------------------------------------------------------------------------------- */
+
+typedef enum clv_log_level { CLV_LOG_ERROR, CLV_LOG_WARN, CLV_LOG_INFO, CLV_LOG_DEBUG } clv_log_level;
+
+/* Lines on stderr: `time level text` (or JSON objects). Library folders log at debug only; the
+ * programs log the rest. */
+void clv_log_set(clv_log_level level, bool json);
+void clv_log(clv_log_level level, const char *fmt, ...) CLV_PRINTF(2, 3);
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+uint64_t clv_now_ns(void);      /* monotonic */
+uint64_t clv_wall_ms(void);     /* milliseconds since 1970, for people and records only */
+
+/* ---- digests --------------------------------------------------------------------------------- */
+
+typedef struct clv_sha256 { uint8_t bytes[32]; } clv_sha256;
+
+clv_code clv_sha256_of(const void *data, size_t len, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
+void clv_sha256_hex(const clv_sha256 *digest, char hex[65]);
+bool clv_sha256_parse(const char *hex, clv_sha256 *ret); /* 64 hex digits, nothing else */
+
+/* CRC32C (Castagnoli, iSCSI): crc of `data` continued from `crc` (0 to start). */
+uint32_t clv_crc32c(uint32_t crc, const void *data, size_t len);
+
+/* Bytes from the system's generator (ids, never training numbers). */
+clv_code clv_random_bytes(void *ret, size_t len, clv_err *err) CLV_USE_RESULT;
+
+/* ---- counter-based random numbers ------------------------------------------------------------- */
+
+/* Philox4x32-10 (Salmon et al., SC'11): the four words depend on key and counter alone, so the
+ * same element gets the same number wherever a layer runs and in whatever order. */
+typedef struct clv_rng_key {
+  uint64_t seed;
+  uint64_t step;        /* training step, 0 for initialisation */
+  uint32_t micro_batch; /* index within the step */
+  uint32_t layer;       /* layer index in the uncut graph, shifted left 4, plus parameter slot */
+} clv_rng_key;
+
+/* Four 32-bit words for block `index` of the stream named by `key`. */
+void clv_rng_block(const clv_rng_key *key, uint32_t index, uint32_t ret[4]);
+
+/* dst[i] uniform in [low, high): word i%4 of block i/4, top 24 bits / 2^24. dst: [n] f32. */
+void clv_rng_uniform(const clv_rng_key *key, float low, float high, float *dst, size_t n);
+
+/* dst[i] normal with the given mean and standard deviation (Box-Muller on words 2j, 2j+1 in
+ * double precision). dst: [n] f32. */
+void clv_rng_normal(const clv_rng_key *key, float mean, float std, float *dst, size_t n);
+
+/* A seeded permutation of 0..n-1 (Fisher-Yates from the end), used to shuffle an epoch. */
+void clv_rng_permutation(const clv_rng_key *key, uint32_t *dst, size_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/base/base.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const code_names[] = {
+    "ok",          "cancelled",           "unknown",  "invalid argument", "deadline exceeded",
+    "not found",   "already exists",      "denied",   "exhausted",        "failed precondition",
+    "aborted",     "out of range",        "unimplemented", "internal",    "unavailable",
+    "data loss",   "unauthenticated",
+};
+
+const char *clv_code_name(clv_code code) {
+  return (unsigned)code < CLV_COUNT(code_names) ? code_names[code] : "unknown";
+}
+
+clv_code clv_fail_at(const char *where, clv_err *err, clv_code code, const char *fmt, ...) {
+  if (!err) return code;
+  char text[CLV_ERR_TEXT]; /* the arguments may point into err->text */
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  memcpy(err->text, text, sizeof text);
+  err->code = code;
+  err->where = where;
+  return code;
+}
+
+clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) {
+  if (!err) return CLV_INTERNAL;
+  char text[CLV_ERR_TEXT];
+  va_list ap;
+  va_start(ap, fmt);
+  int n = vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  size_t used = n < 0 ? 0 : CLV_MIN((size_t)n, sizeof text - 1);
+  char joined[2 * CLV_ERR_TEXT];
+  snprintf(joined, sizeof joined, "%.*s: %s", (int)used, text, err->text);
+  memcpy(text, joined, sizeof text);
+  text[sizeof text - 1] = '\0';
+  memcpy(err->text, text, sizeof text);
+  return err->code;
+}
+
+void clv_freep(void *pp) {
+  void **p = pp;
+  free(*p);
+  *p = NULL;
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/base/base.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Atomic uint64_t alloc_count;
+
+bool clv_mul_size(size_t a, size_t b, size_t *ret) {
+  size_t r;
+  if (__builtin_mul_overflow(a, b, &r)) return false;
+  *ret = r;
+  return true;
+}
+
+bool clv_add_size(size_t a, size_t b, size_t *ret) {
+  size_t r;
+  if (__builtin_add_overflow(a, b, &r)) return false;
+  *ret = r;
+  return true;
+}
+
+size_t clv_align_up(size_t n, size_t a) { return (n + a - 1) & ~(a - 1); }
+
+clv_code clv_alloc(size_t n, size_t size, void *ret_pp, clv_err *err) {
+  size_t bytes;
+  if (!clv_mul_size(n, size, &bytes))
+    return clv_fail(err, CLV_EXHAUSTED, "%zu items of %zu bytes overflow", n, size);
+  void *p = calloc(1, bytes ? bytes : 1);
+  if (!p) return clv_fail(err, CLV_EXHAUSTED, "out of memory (%zu bytes)", bytes);
+  atomic_fetch_add_explicit(&alloc_count, 1, memory_order_relaxed);
+  *(void **)ret_pp = p;
+  return CLV_OK;
+}
+
+clv_code clv_alloc_aligned(size_t bytes, void *ret_pp, clv_err *err) {
+  size_t padded;
+  if (!clv_add_size(bytes, 127, &padded))
+    return clv_fail(err, CLV_EXHAUSTED, "%zu bytes overflow", bytes);
+  void *p = aligned_alloc(64, clv_align_up(bytes ? bytes : 1, 64));
+  if (!p) return clv_fail(err, CLV_EXHAUSTED, "out of memory (%zu bytes)", bytes);
+  atomic_fetch_add_explicit(&alloc_count, 1, memory_order_relaxed);
+  *(void **)ret_pp = p;
+  return CLV_OK;
+}
+
+uint64_t clv_alloc_count(void) {
+  return atomic_load_explicit(&alloc_count, memory_order_relaxed);
+}
+
+clv_code clv_strdup(const char *text, char **ret_copy, clv_err *err) {
+  size_t n = strlen(text) + 1;
+  char *copy;
+  CLV_TRY(clv_alloc(n, 1, &copy, err));
+  memcpy(copy, text, n);
+  *ret_copy = copy;
+  return CLV_OK;
+}
+
+void clv_bytes_done(clv_bytes *b) {
+  free(b->data);
+  *b = (clv_bytes){0};
+}
+
+static bool bytes_reserve(clv_bytes *b, size_t more) {
+  size_t need;
+  if (b->failed) return false;
+  if (!clv_add_size(b->len, more, &need) || !clv_add_size(need, 1, &need)) {
+    b->failed = true;
+    return false;
+  }
+  if (need <= b->cap) return true;
+  size_t cap = CLV_MAX(need, b->cap > SIZE_MAX / 2 ? need : CLV_MAX(b->cap * 2, (size_t)64));
+  char *data = realloc(b->data, cap);
+  if (!data) {
+    b->failed = true;
+    return false;
+  }
+  atomic_fetch_add_explicit(&alloc_count, 1, memory_order_relaxed);
+  b->data = data;
+  b->cap = cap;
+  return true;
+}
+
+void clv_bytes_add(clv_bytes *b, const void *data, size_t len) {
+  if (!bytes_reserve(b, len)) return;
+  if (len) memcpy(b->data + b->len, data, len);
+  b->len += len;
+  b->data[b->len] = '\0';
+}
+
+void clv_bytes_puts(clv_bytes *b, const char *text) { clv_bytes_add(b, text, strlen(text)); }
+
+void clv_bytes_printf(clv_bytes *b, const char *fmt, ...) {
+  va_list ap, again;
+  va_start(ap, fmt);
+  va_copy(again, ap);
+  int n = vsnprintf(NULL, 0, fmt, ap);
+  va_end(ap);
+  if (n < 0) b->failed = true;
+  if (n >= 0 && bytes_reserve(b, (size_t)n)) {
+    vsnprintf(b->data + b->len, (size_t)n + 1, fmt, again);
+    b->len += (size_t)n;
+  }
+  va_end(again);
+}
+
+void clv_bytes_json(clv_bytes *b, const char *text) {
+  clv_bytes_add(b, "\"", 1);
+  for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+    if (*p == '"' || *p == '\\') {
+      clv_bytes_printf(b, "\\%c", *p);
+    } else if (*p < 0x20) {
+      clv_bytes_printf(b, "\\u%04x", *p);
+    } else {
+      clv_bytes_add(b, p, 1);
+    }
+  }
+  clv_bytes_add(b, "\"", 1);
+}

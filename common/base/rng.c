@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Philox4x32-10 through Random123. The counter is (block, micro-batch, step low, step high), the
+ * key mixes the seed with the layer, so that no two (layer, step, micro-batch) share a stream.
+ */
+#include "common/base/base.h"
+
+#include <math.h>
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic"
+#include <Random123/philox.h>
+#pragma GCC diagnostic pop
+
+void clv_rng_block(const clv_rng_key *key, uint32_t index, uint32_t ret[4]) {
+  philox4x32_ctr_t ctr = {
+      {index, key->micro_batch, (uint32_t)key->step, (uint32_t)(key->step >> 32)}};
+  philox4x32_key_t k = {{(uint32_t)key->seed, (uint32_t)(key->seed >> 32)}};
+  /* The layer enters through one more round of the generator: key = philox(layer; seed). */
+  philox4x32_ctr_t layer = {{key->layer, 0x636c656bu, 0, 0}};
+  philox4x32_ctr_t mixed = philox4x32(layer, k);
+  k.v[0] = mixed.v[0];
+  k.v[1] = mixed.v[1];
+  philox4x32_ctr_t r = philox4x32(ctr, k);
+  for (int i = 0; i < 4; i++) ret[i] = r.v[i];
+}
+
+void clv_rng_uniform(const clv_rng_key *key, float low, float high, float *dst, size_t n) {
+  uint32_t w[4] = {0};
+  for (size_t i = 0; i < n; i++) {
+    if (i % 4 == 0) clv_rng_block(key, (uint32_t)(i / 4), w);
+    dst[i] = low + (high - low) * ((float)(w[i % 4] >> 8) * 0x1p-24f);
+  }
+}
+
+void clv_rng_normal(const clv_rng_key *key, float mean, float std, float *dst, size_t n) {
+  uint32_t w[4] = {0};
+  const double two_pi = 6.283185307179586476925;
+  for (size_t i = 0; i < n; i++) {
+    if (i % 4 == 0) clv_rng_block(key, (uint32_t)(i / 4), w);
+    size_t pair = (i % 4) & ~(size_t)1;
+    double u = ((double)w[pair] + 1.0) * 0x1p-32, v = (double)w[pair + 1] * 0x1p-32;
+    double radius = sqrt(-2.0 * log(u));
+    double z = radius * ((i & 1) ? sin(two_pi * v) : cos(two_pi * v));
+    dst[i] = mean + std * (float)z;
+  }
+}
+
+__extension__ typedef unsigned __int128 u128;
+
+void clv_rng_permutation(const clv_rng_key *key, uint32_t *dst, size_t n) {
+  for (size_t i = 0; i < n; i++) dst[i] = (uint32_t)i;
+  for (size_t i = n; i > 1; i--) {
+    uint32_t w[4];
+    clv_rng_block(key, (uint32_t)i, w);
+    uint64_t r = ((uint64_t)w[0] << 32) | w[1];
+    size_t j = (size_t)(((u128)r * i) >> 64);
+    uint32_t t = dst[i - 1];
+    dst[i - 1] = dst[j];
+    dst[j] = t;
+  }
+}

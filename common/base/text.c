@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/base/base.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { WORD_MAX = 64 };
+
+static size_t edit_distance(const char *a, size_t na, const char *b, size_t nb) {
+  size_t row[WORD_MAX + 1];
+  for (size_t j = 0; j <= nb; j++) row[j] = j;
+  for (size_t i = 1; i <= na; i++) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= nb; j++) {
+      size_t replaced = diagonal + (tolower((unsigned char)a[i - 1]) != tolower((unsigned char)b[j - 1]));
+      diagonal = row[j];
+      row[j] = CLV_MIN(replaced, CLV_MIN(row[j], row[j - 1]) + 1);
+    }
+  }
+  return row[nb];
+}
+
+const char *clv_did_you_mean(const char *word, const char *const *candidates, size_t n) {
+  size_t len = strlen(word), best = 4;
+  const char *found = NULL;
+  if (len > WORD_MAX) return NULL;
+  for (size_t i = 0; i < n; i++) {
+    size_t nc = strlen(candidates[i]);
+    if (nc > WORD_MAX) continue;
+    size_t d = edit_distance(word, len, candidates[i], nc);
+    if (d < best && d <= (CLV_MAX(len, nc) + 1) / 2) {
+      best = d;
+      found = candidates[i];
+    }
+  }
+  return found;
+}
+
+typedef struct unit {
+  const char *name;
+  double factor;
+} unit;
+
+static clv_code parse_with_unit(const char *text, const unit *units, size_t n_units,
+                                const char *what, uint64_t *ret, clv_err *err) {
+  char *end;
+  errno = 0;
+  double value = strtod(text, &end);
+  if (end == text || !isfinite(value) || value < 0 || !isdigit((unsigned char)text[0]))
+    return clv_fail(err, CLV_INVALID, "'%s' is not a %s", text, what);
+  while (*end == ' ') end++;
+  for (size_t i = 0; i < n_units; i++) {
+    if (strcmp(end, units[i].name) != 0) continue;
+    double scaled = value * units[i].factor;
+    if (scaled >= 9.2e18) return clv_fail(err, CLV_RANGE, "'%s' is too large", text);
+    *ret = (uint64_t)(scaled + 0.5);
+    return CLV_OK;
+  }
+  return clv_fail(err, CLV_INVALID, "'%s' is not a %s: unknown unit '%s'", text, what, end);
+}
+
+clv_code clv_parse_size(const char *text, uint64_t *ret_bytes, clv_err *err) {
+  static const unit units[] = {
+      {"", 1},          {"B", 1},           {"k", 1e3},          {"K", 1e3},
+      {"kB", 1e3},      {"M", 1e6},         {"MB", 1e6},         {"G", 1e9},
+      {"GB", 1e9},      {"T", 1e12},        {"TB", 1e12},        {"Ki", 1024.0},
+      {"KiB", 1024.0},  {"Mi", 1048576.0},  {"MiB", 1048576.0},  {"Gi", 1073741824.0},
+      {"GiB", 1073741824.0}, {"Ti", 1099511627776.0}, {"TiB", 1099511627776.0},
+  };
+  return parse_with_unit(text, units, CLV_COUNT(units), "size (try 64MiB)", ret_bytes, err);
+}
+
+clv_code clv_parse_duration(const char *text, uint64_t *ret_ms, clv_err *err) {
+  static const unit units[] = {{"ms", 1}, {"s", 1e3}, {"m", 6e4}, {"min", 6e4}, {"h", 3.6e6}};
+  return parse_with_unit(text, units, CLV_COUNT(units), "duration (try 30s)", ret_ms, err);
+}
+
+char *clv_format_size(uint64_t bytes, char *buf, size_t len) {
+  static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double v = (double)bytes;
+  size_t i = 0;
+  for (; v >= 1024 && i + 1 < CLV_COUNT(names); i++) v /= 1024;
+  snprintf(buf, len, i == 0 || v >= 100 ? "%.0f %s" : "%.1f %s", v, names[i]);
+  return buf;
+}
+
+/* The level and form of the log are the process's one piece of mutable state here. */
+static _Atomic int log_level = CLV_LOG_INFO;
+static _Atomic bool log_json;
+
+void clv_log_set(clv_log_level level, bool json) {
+  atomic_store(&log_level, (int)level);
+  atomic_store(&log_json, json);
+}
+
+void clv_log(clv_log_level level, const char *fmt, ...) {
+  static const char *const names[] = {"error", "warn", "info", "debug"};
+  if ((int)level > atomic_load_explicit(&log_level, memory_order_relaxed)) return;
+  char text[1024], stamp[32];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  uint64_t ms = clv_wall_ms();
+  time_t seconds = (time_t)(ms / 1000);
+  struct tm tm;
+  gmtime_r(&seconds, &tm);
+  strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &tm);
+  CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
+  if (atomic_load_explicit(&log_json, memory_order_relaxed)) {
+    clv_bytes_printf(&line, "{\"time\":\"%s.%03dZ\",\"level\":\"%s\",\"text\":", stamp,
+                     (int)(ms % 1000), names[level]);
+    clv_bytes_json(&line, text);
+    clv_bytes_puts(&line, "}\n");
+  } else {
+    clv_bytes_printf(&line, "%s.%03dZ %-5s %s\n", stamp, (int)(ms % 1000), names[level], text);
+  }
+  if (!line.failed) fwrite(line.data, 1, line.len, stderr); /* one write keeps lines whole */
+}
+
+static uint64_t clock_ns(clockid_t id) {
+  struct timespec ts;
+  clock_gettime(id, &ts);
+  return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+uint64_t clv_now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
+uint64_t clv_wall_ms(void) { return clock_ns(CLOCK_REALTIME) / 1000000u; }

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tensor: dtype, shape and reference-counted row-major tensors in host memory.
+ *
+ * A tensor owns a reference on a storage; several tensors may view one storage (named views into
+ * a shard's parameter block). Reference counts are atomic; the numbers themselves are not guarded:
+ * whoever writes them is alone with them.
+ */
+#ifndef CLEAVE_TENSOR_H
+#define CLEAVE_TENSOR_H
+
+#include "common/base/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum clv_dtype {
+  CLV_F32 = 1,
+  CLV_F64 = 2,
+  CLV_I64 = 3,
+  CLV_I32 = 4,
+  CLV_U8 = 5,
+  CLV_F16 = 6,
+  CLV_BF16 = 7,
+} clv_dtype;
+
+size_t clv_dtype_size(clv_dtype dtype);        /* bytes per element; 0 for an unknown value */
+const char *clv_dtype_name(clv_dtype dtype);   /* "f32"; "?" for an unknown value */
+bool clv_dtype_parse(const char *name, clv_dtype *ret);
+
+enum { CLV_MAX_RANK = 8 };
+
+/* Row-major extents. rank 0 is a scalar (one element). */
+typedef struct clv_shape {
+  int rank;
+  int64_t dim[CLV_MAX_RANK];
+} clv_shape;
+
+#define CLV_SHAPE(...)                                                      \
+  ((clv_shape){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
+
+bool clv_shape_equal(const clv_shape *a, const clv_shape *b);
+
+/* Number of elements. CLV_INVALID when rank or an extent is out of range (negative), or
+ * CLV_EXHAUSTED when the product overflows size_t. */
+clv_code clv_shape_numel(const clv_shape *shape, size_t *ret_n, clv_err *err) CLV_USE_RESULT;
+clv_code clv_shape_bytes(const clv_shape *shape, clv_dtype dtype, size_t *ret_bytes, clv_err *err)
+    CLV_USE_RESULT;
+
+/* "[64, 1, 28, 28]" into buf; returns buf. 160 bytes hold any shape. */
+char *clv_shape_format(const clv_shape *shape, char *buf, size_t len);
+
+/* Refcounted memory. `release` is called with `owner` when the last reference goes. */
+typedef struct clv_storage clv_storage;
+clv_storage *clv_storage_ref(clv_storage *s);
+void clv_storage_unref(clv_storage *s);
+
+typedef struct clv_tensor {
+  clv_dtype dtype;
+  clv_shape shape;
+  size_t n;     /* elements */
+  size_t bytes; /* n * element size */
+  void *data;   /* row-major, 64-byte aligned when made by clv_tensor_new */
+  /* private */
+  clv_storage *storage;
+  int refs;
+} clv_tensor;
+
+/* A tensor with its own memory, not initialised. */
+clv_code clv_tensor_new(clv_dtype dtype, const clv_shape *shape, clv_tensor **ret, clv_err *err)
+    CLV_USE_RESULT;
+
+/* A tensor over memory of the caller's: `release(owner)` is called once, when nothing refers to it
+ * any more (release may be NULL: the memory outlives all users). */
+clv_code clv_tensor_wrap(clv_dtype dtype, const clv_shape *shape, void *data,
+                         void (*release)(void *owner), void *owner, clv_tensor **ret, clv_err *err)
+    CLV_USE_RESULT;
+
+/* A tensor over bytes [offset, offset + size of shape) of another's memory; shares its storage. */
+clv_code clv_tensor_view(clv_tensor *base, size_t offset_bytes, clv_dtype dtype,
+                         const clv_shape *shape, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+
+clv_tensor *clv_tensor_ref(clv_tensor *t);
+clv_tensor *clv_tensor_unref(clv_tensor *t); /* takes NULL; returns NULL */
+void clv_tensor_unrefp(clv_tensor **t);      /* for CLV_AUTO */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/base/base.h"
+
+static void error_keeps_first_line_and_prefixes(void **state) {
+  (void)state;
+  clv_err err;
+  assert_int_equal(clv_fail(&err, CLV_RANGE, "%d is above %d", 7, 5), CLV_RANGE);
+  assert_string_equal(err.text, "7 is above 5");
+  assert_non_null(strstr(err.where, "test_base.c:"));
+  assert_int_equal(clv_err_prefix(&err, "shard %d", 3), CLV_RANGE);
+  assert_string_equal(err.text, "shard 3: 7 is above 5");
+  for (int i = 0; i < 100; i++) clv_err_prefix(&err, "a long prefix that repeats");
+  assert_true(strlen(err.text) < sizeof err.text);
+  assert_int_equal(clv_fail(NULL, CLV_EXISTS, "nobody listens"), CLV_EXISTS);
+  assert_string_equal(clv_code_name(CLV_DATA_LOSS), "data loss");
+  assert_string_equal(clv_code_name((clv_code)99), "unknown");
+}
+
+static void sizes_refuse_overflow(void **state) {
+  (void)state;
+  size_t r = 1;
+  assert_true(clv_mul_size(3, 5, &r));
+  assert_int_equal(r, 15);
+  assert_false(clv_mul_size(SIZE_MAX, 2, &r));
+  assert_false(clv_add_size(SIZE_MAX, 1, &r));
+  assert_int_equal(r, 15);
+  void *p;
+  assert_int_equal(clv_alloc(SIZE_MAX / 2, 3, &p, NULL), CLV_EXHAUSTED);
+  assert_int_equal(clv_alloc_aligned(SIZE_MAX - 5, &p, NULL), CLV_EXHAUSTED);
+  assert_int_equal(clv_align_up(65, 64), 128);
+}
+
+static void units_are_read_and_junk_is_refused(void **state) {
+  (void)state;
+  static const struct { const char *text; uint64_t value; } sizes[] = {
+      {"64MiB", 64u << 20}, {"1.5 GiB", 1610612736u}, {"250", 250}, {"1k", 1000}, {"2Ki", 2048}};
+  uint64_t v;
+  for (size_t i = 0; i < CLV_COUNT(sizes); i++) {
+    assert_int_equal(clv_parse_size(sizes[i].text, &v, NULL), CLV_OK);
+    assert_int_equal(v, sizes[i].value);
+  }
+  static const char *const bad[] = {"", "-1", "x", "1e400", "12 parsecs", "nan", "inf", " 1"};
+  for (size_t i = 0; i < CLV_COUNT(bad); i++) assert_int_not_equal(clv_parse_size(bad[i], &v, NULL), CLV_OK);
+  assert_int_equal(clv_parse_duration("1.5s", &v, NULL), CLV_OK);
+  assert_int_equal(v, 1500);
+  char buf[32];
+  assert_string_equal(clv_format_size(1610612736u, buf, sizeof buf), "1.5 GiB");
+}
+
+static void nearest_word_is_suggested(void **state) {
+  (void)state;
+  static const char *const words[] = {"optimizer", "momentum", "epochs", "lr"};
+  assert_string_equal(clv_did_you_mean("optimiser", words, 4), "optimizer");
+  assert_string_equal(clv_did_you_mean("epoch", words, 4), "epochs");
+  assert_null(clv_did_you_mean("zebra", words, 4));
+}
+
+static void files_are_written_whole_and_read_back(void **state) {
+  (void)state;
+  char dir[] = "/tmp/cleave-base-XXXXXX", path[64];
+  assert_non_null(mkdtemp(dir));
+  snprintf(path, sizeof path, "%s/a", dir);
+  assert_int_equal(clv_file_write_durable(path, "hello", 5, 0600, NULL), CLV_OK);
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  assert_int_equal(clv_file_read(path, 5, &b, NULL), CLV_OK);
+  assert_string_equal(b.data, "hello");
+  assert_int_equal(clv_file_read(path, 4, &b, NULL), CLV_EXHAUSTED);
+  assert_int_equal(clv_file_read(dir, 100, &b, NULL), CLV_INVALID);
+  struct stat st;
+  assert_int_equal(stat(path, &st), 0);
+  assert_int_equal(st.st_mode & 0777, 0600);
+  unlink(path);
+  assert_int_equal(clv_file_read(path, 5, &b, NULL), CLV_NOT_FOUND);
+  snprintf(path, sizeof path, "%s/none/a", dir);
+  assert_int_equal(clv_file_write_durable(path, "x", 1, 0600, NULL), CLV_UNAVAILABLE);
+  rmdir(dir);
+}
+
+static void json_text_is_escaped(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  clv_bytes_json(&b, "a\"b\\c\n\x01");
+  assert_string_equal(b.data, "\"a\\\"b\\\\c\\u000a\\u0001\"");
+}
+
+/* Vectors: FIPS 180-2 ("abc"); RFC 3720 B.4 for CRC32C. */
+static void digests_match_published_vectors(void **state) {
+  (void)state;
+  clv_sha256 d, again;
+  char hex[65];
+  assert_int_equal(clv_sha256_of("abc", 3, &d, NULL), CLV_OK);
+  clv_sha256_hex(&d, hex);
+  assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  assert_true(clv_sha256_parse(hex, &again));
+  assert_memory_equal(&d, &again, sizeof d);
+  hex[10] = 'g';
+  assert_false(clv_sha256_parse(hex, &again));
+  uint8_t zeros[32] = {0}, ones[32];
+  memset(ones, 0xff, sizeof ones);
+  assert_int_equal(clv_crc32c(0, zeros, 32), 0x8a9136aau);
+  assert_int_equal(clv_crc32c(0, ones, 32), 0x62a8ab43u);
+  assert_int_equal(clv_crc32c(clv_crc32c(0, zeros, 10), zeros + 10, 22), 0x8a9136aau);
+}
+
+static void random_numbers_depend_on_their_key_alone(void **state) {
+  (void)state;
+  clv_rng_key key = {.seed = 7, .step = 3, .micro_batch = 1, .layer = 5};
+  float a[64], b[64];
+  clv_rng_uniform(&key, 0, 1, a, 64);
+  clv_rng_uniform(&key, 0, 1, b, 64);
+  assert_memory_equal(a, b, sizeof a);
+  clv_rng_key others[] = {key, key, key, key};
+  others[0].seed++, others[1].step++, others[2].micro_batch++, others[3].layer++;
+  for (int i = 0; i < 4; i++) {
+    clv_rng_uniform(&others[i], 0, 1, b, 64);
+    assert_memory_not_equal(a, b, sizeof a);
+  }
+  uint32_t w[4];
+  clv_rng_block(&key, 2, w);
+  assert_true(a[9] == (float)(w[1] >> 8) * 0x1p-24f); /* element 9: word 1 of block 2 */
+}
+
+static void distributions_have_their_moments(void **state) {
+  (void)state;
+  enum { N = 200000 };
+  static float x[N];
+  clv_rng_key key = {.seed = 11};
+  double sum = 0, sq = 0;
+  clv_rng_normal(&key, 2, 3, x, N);
+  for (int i = 0; i < N; i++) sum += x[i], sq += (double)x[i] * x[i];
+  assert_true(fabs(sum / N - 2) < 0.03);
+  assert_true(fabs(sqrt(sq / N - 4) - 3) < 0.03);
+  clv_rng_uniform(&key, -1, 1, x, N);
+  for (int i = 0; i < N; i++) assert_true(x[i] >= -1 && x[i] < 1);
+}
+
+static void permutations_hold_every_number_once(void **state) {
+  (void)state;
+  enum { N = 1000 };
+  uint32_t p[N], q[N];
+  char seen[N] = {0};
+  clv_rng_key key = {.seed = 1};
+  clv_rng_permutation(&key, p, N);
+  for (int i = 0; i < N; i++) {
+    assert_true(p[i] < N && !seen[p[i]]);
+    seen[p[i]] = 1;
+  }
+  key.step = 1;
+  clv_rng_permutation(&key, q, N);
+  assert_memory_not_equal(p, q, sizeof p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(error_keeps_first_line_and_prefixes),
+      cmocka_unit_test(sizes_refuse_overflow),
+      cmocka_unit_test(units_are_read_and_junk_is_refused),
+      cmocka_unit_test(nearest_word_is_suggested),
+      cmocka_unit_test(files_are_written_whole_and_read_back),
+      cmocka_unit_test(json_text_is_escaped),
+      cmocka_unit_test(digests_match_published_vectors),
+      cmocka_unit_test(random_numbers_depend_on_their_key_alone),
+      cmocka_unit_test(distributions_have_their_moments),
+      cmocka_unit_test(permutations_hold_every_number_once),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/tensor/tensor.h"
+
+static void shapes_count_and_overflow(void **state) {
+  (void)state;
+  size_t n;
+  char buf[160];
+  clv_err err;
+  clv_shape s = CLV_SHAPE(2, 3, 4), scalar = {0}, huge = CLV_SHAPE(INT64_MAX, 4), bad = CLV_SHAPE(-1);
+  assert_int_equal(clv_shape_numel(&s, &n, NULL), CLV_OK);
+  assert_int_equal(n, 24);
+  assert_int_equal(clv_shape_numel(&scalar, &n, NULL), CLV_OK);
+  assert_int_equal(n, 1);
+  assert_int_equal(clv_shape_numel(&huge, &n, &err), CLV_EXHAUSTED);
+  assert_int_equal(clv_shape_numel(&bad, &n, &err), CLV_INVALID);
+  assert_string_equal(clv_shape_format(&s, buf, sizeof buf), "[2, 3, 4]");
+  clv_shape nearly = CLV_SHAPE((int64_t)1 << 61);
+  assert_int_equal(clv_shape_bytes(&nearly, CLV_F64, &n, &err), CLV_EXHAUSTED);
+  s.rank = 99;
+  assert_int_equal(clv_shape_numel(&s, &n, &err), CLV_INVALID);
+}
+
+static void dtypes_have_names_and_sizes(void **state) {
+  (void)state;
+  clv_dtype d;
+  for (int i = CLV_F32; i <= CLV_BF16; i++) {
+    assert_true(clv_dtype_parse(clv_dtype_name((clv_dtype)i), &d));
+    assert_int_equal(d, i);
+  }
+  assert_int_equal(clv_dtype_size((clv_dtype)0), 0);
+  assert_int_equal(clv_dtype_size((clv_dtype)77), 0);
+  assert_false(clv_dtype_parse("f31", &d));
+}
+
+static int released;
+static void release(void *owner) { released += *(int *)owner; }
+
+static void views_share_storage_until_the_last_goes(void **state) {
+  (void)state;
+  static float data[12];
+  int weight = 1;
+  released = 0;
+  clv_shape all = CLV_SHAPE(3, 4), row = CLV_SHAPE(4);
+  clv_tensor *t, *v;
+  assert_int_equal(clv_tensor_wrap(CLV_F32, &all, data, release, &weight, &t, NULL), CLV_OK);
+  assert_int_equal(clv_tensor_view(t, 32, CLV_F32, &row, &v, NULL), CLV_OK);
+  assert_ptr_equal(v->data, data + 8);
+  clv_tensor *refused;
+  clv_err err;
+  assert_int_equal(clv_tensor_view(t, 36, CLV_F32, &row, &refused, &err), CLV_RANGE);
+  assert_int_equal(clv_tensor_view(v, 4, CLV_F32, &row, &refused, &err), CLV_RANGE);
+  t = clv_tensor_unref(t);
+  assert_null(t);
+  assert_int_equal(released, 0);
+  clv_tensor_unref(v);
+  assert_int_equal(released, 1);
+}
+
+static void new_tensors_are_aligned(void **state) {
+  (void)state;
+  clv_shape s = CLV_SHAPE(5);
+  clv_tensor *t;
+  assert_int_equal(clv_tensor_new(CLV_U8, &s, &t, NULL), CLV_OK);
+  assert_int_equal((uintptr_t)t->data % 64, 0);
+  assert_int_equal(t->n, 5);
+  memset(t->data, 1, t->bytes);
+  clv_tensor_unref(t);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(shapes_count_and_overflow),
+      cmocka_unit_test(dtypes_have_names_and_sizes),
+      cmocka_unit_test(views_share_storage_until_the_last_goes),
+      cmocka_unit_test(new_tensors_are_aligned),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
