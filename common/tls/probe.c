@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The probing client of `doctor`. It drives a handshake over memory BIOs, so that every wait has a
+ * deadline and a dead peer raises no SIGPIPE, and puts what it saw into words a person can act on.
+ */
+#include "common/tls/tls_int.h"
+
+#include <openssl/err.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_TIMEOUT_MS = 600000, CONFIRM_MS = 300, CLOSE_TO_START_S = 600 };
+
+static const char *const step_names[] = {"resolve", "connect", "handshake", "identity", "done"};
+
+const char *clv_tls_step_name(clv_tls_step step) {
+  return (unsigned)step < CLV_COUNT(step_names) ? step_names[step] : "unknown";
+}
+
+/* ---- one connection -------------------------------------------------------------------------- */
+
+typedef struct prober {
+  clv_tls_socket socket;
+  SSL_CTX *ctx;
+  SSL *ssl;
+  BIO *in, *out;     /* owned by ssl */
+  bool eof;          /* the peer ended the TCP connection */
+  X509 *peer;        /* its leaf, verified or not */
+  int verify_error;  /* X509_V_OK, or the first thing wrong with the peer's chain */
+  int alert;         /* description of the fatal alert received, or -1 */
+} prober;
+
+static void prober_done(prober *p) {
+  SSL_free(p->ssl);
+  SSL_CTX_free(p->ctx);
+  X509_free(p->peer);
+  clv_tls_hang_up(&p->socket);
+}
+
+/* Remembers the peer's leaf even when its chain is refused: people need to see its times. */
+static int on_verify(int ok, X509_STORE_CTX *ctx) {
+  SSL *ssl = X509_STORE_CTX_get_ex_data(ctx, SSL_get_ex_data_X509_STORE_CTX_idx());
+  prober *p = SSL_get_app_data(ssl);
+  X509 *leaf = X509_STORE_CTX_get0_cert(ctx);
+  if (!p->peer && leaf && X509_up_ref(leaf)) p->peer = leaf;
+  if (!ok && p->verify_error == X509_V_OK) p->verify_error = X509_STORE_CTX_get_error(ctx);
+  return ok;
+}
+
+static void on_info(const SSL *ssl, int where, int value) {
+  prober *p = SSL_get_app_data(ssl);
+  if ((where & SSL_CB_READ_ALERT) == SSL_CB_READ_ALERT && (value >> 8) == SSL3_AL_FATAL)
+    p->alert = value & 0xff;
+}
+
+static clv_code fail_ossl(clv_err *err, const char *what) {
+  char why[CLV_TLS_REASON];
+  return clv_fail(err, CLV_INTERNAL, "%s: %s", what, clv_tls_reason(why));
+}
+
+static clv_code use_identity(SSL_CTX *ctx, const clv_tls_identity *identity, clv_err *err) {
+  CLV_AUTO(clv_certs_freep) STACK_OF(X509) *ca = NULL;
+  CLV_AUTO(clv_certs_freep) STACK_OF(X509) *chain = NULL;
+  CLV_AUTO(clv_pkey_freep) EVP_PKEY *key = NULL;
+  CLV_TRY(clv_tls_certs_parse(identity->ca_pem, strlen(identity->ca_pem), "our CA", &ca, err));
+  CLV_TRY(clv_tls_certs_parse(identity->cert_pem, strlen(identity->cert_pem), "our certificate",
+                              &chain, err));
+  CLV_TRY(clv_tls_key_parse(identity->key_pem, "our key", &key, err));
+  bool ok = SSL_CTX_use_certificate(ctx, sk_X509_value(chain, 0)) == 1 &&
+            SSL_CTX_use_PrivateKey(ctx, key) == 1;
+  for (int i = 1; ok && i < sk_X509_num(chain); i++)
+    ok = SSL_CTX_add1_chain_cert(ctx, sk_X509_value(chain, i)) == 1;
+  for (int i = 0; ok && i < sk_X509_num(ca); i++)
+    ok = X509_STORE_add_cert(SSL_CTX_get_cert_store(ctx), sk_X509_value(ca, i)) == 1;
+  return ok ? CLV_OK : fail_ossl(err, "our identity was not taken");
+}
+
+/* A context that offers one version alone, whatever floor the process has. */
+static clv_code make_context(prober *p, int version, const clv_tls_identity *identity,
+                             clv_err *err) {
+  static const unsigned char alpn_h2[] = {2, 'h', '2'};
+  p->ctx = SSL_CTX_new(TLS_client_method());
+  if (!p->ctx) return fail_ossl(err, "no TLS context");
+  SSL_CTX_clear_options(p->ctx, SSL_OP_NO_TLSv1_2 | SSL_OP_NO_TLSv1_3);
+  /* ALPN answers 0 for success, the others 1. */
+  if (SSL_CTX_set_min_proto_version(p->ctx, version) != 1 ||
+      SSL_CTX_set_max_proto_version(p->ctx, version) != 1 ||
+      SSL_CTX_set_alpn_protos(p->ctx, alpn_h2, sizeof alpn_h2) != 0)
+    return fail_ossl(err, "the TLS version was not taken");
+  SSL_CTX_set_session_cache_mode(p->ctx, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_info_callback(p->ctx, on_info);
+  return identity ? use_identity(p->ctx, identity, err) : CLV_OK;
+}
+
+static clv_code make_connection(prober *p, const char *host, bool verify, clv_err *err) {
+  p->ssl = SSL_new(p->ctx);
+  BIO *in = BIO_new(BIO_s_mem());
+  BIO *out = BIO_new(BIO_s_mem());
+  if (!p->ssl || !in || !out) {
+    BIO_free(in);
+    BIO_free(out);
+    return fail_ossl(err, "no TLS connection object");
+  }
+  SSL_set_bio(p->ssl, in, out);
+  p->in = in;
+  p->out = out;
+  SSL_set_app_data(p->ssl, p);
+  SSL_set_connect_state(p->ssl);
+  SSL_set_verify(p->ssl, verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, verify ? on_verify : NULL);
+  /* Names may be sent, addresses may not (RFC 6066); a refusal costs nothing. */
+  if (strspn(host, "0123456789.") != strlen(host) && !strchr(host, ':'))
+    (void)SSL_set_tlsext_host_name(p->ssl, host);
+  return CLV_OK;
+}
+
+/* ---- driving it ------------------------------------------------------------------------------ */
+
+typedef enum outcome { DONE, FAILED, CLOSED, TIMED_OUT } outcome;
+
+static int step_handshake(prober *p) { return SSL_do_handshake(p->ssl); }
+
+/* An HTTP/2 server that took us speaks first (its SETTINGS; RFC 9113, 3.4). */
+static int step_first_byte(prober *p) {
+  char byte;
+  return SSL_peek(p->ssl, &byte, 1);
+}
+
+/* A peer that is already gone shows in what is read next, so sending may fail quietly. */
+static void flush(prober *p, uint64_t deadline_ns) {
+  char *data = NULL;
+  long len = BIO_get_mem_data(p->out, &data);
+  if (len > 0) (void)clv_tls_send(&p->socket, data, (size_t)len, deadline_ns);
+  (void)BIO_reset(p->out);
+}
+
+/* Repeats `step` until it succeeds (1) or has nothing more to hope for. */
+static outcome drive(prober *p, int (*step)(prober *), uint64_t deadline_ns) {
+  for (;;) {
+    ERR_clear_error();
+    int rc = step(p);
+    int state = rc == 1 ? SSL_ERROR_NONE : SSL_get_error(p->ssl, rc);
+    flush(p, deadline_ns);
+    if (rc == 1) return DONE;
+    if (p->eof) return CLOSED;
+    if (state != SSL_ERROR_WANT_READ) return state == SSL_ERROR_ZERO_RETURN ? CLOSED : FAILED;
+    char data[4096];
+    int n = clv_tls_recv(&p->socket, data, sizeof data, deadline_ns);
+    if (n < 0) return TIMED_OUT;
+    p->eof = n == 0;
+    if (n > 0 && BIO_write(p->in, data, n) != n) return FAILED;
+  }
+}
+
+/* ---- verdicts -------------------------------------------------------------------------------- */
+
+typedef struct finding {
+  int what; /* an alert or an X509_V_ERR; -1 ends a table and stands for the rest */
+  clv_code code;
+  const char *cause, *fix;
+} finding;
+
+/* What the peer said of us (RFC 8446, 6.2). */
+static const finding alerts[] = {
+    {SSL_AD_HANDSHAKE_FAILURE, CLV_UNAVAILABLE,
+     "the peer found no common TLS settings (alert: handshake failure)",
+     "it must speak TLS 1.3 with a standard cipher; is this port cleave-worker's?"},
+    {SSL_AD_BAD_CERTIFICATE, CLV_UNAUTHENTICATED,
+     "the peer refused our certificate (alert: bad certificate)",
+     "our certificate may not be valid yet by the peer's clock, or be damaged: compare clocks, and "
+     "look at it with certs show"},
+    {SSL_AD_UNSUPPORTED_CERTIFICATE, CLV_UNAUTHENTICATED,
+     "the peer refused our certificate for its kind (alert: unsupported certificate)",
+     "the certificate must allow TLS client in its extended key usage: issue it again with usage "
+     "\"client\" or \"both\""},
+    {SSL_AD_CERTIFICATE_REVOKED, CLV_UNAUTHENTICATED,
+     "the peer says that our certificate is revoked (alert: certificate revoked)",
+     "issue a new certificate"},
+    {SSL_AD_CERTIFICATE_EXPIRED, CLV_UNAUTHENTICATED,
+     "the peer says that our certificate has expired (alert: certificate expired)",
+     "issue a new certificate; if certs show says that it is valid, the peer's clock is ahead"},
+    {SSL_AD_CERTIFICATE_UNKNOWN, CLV_UNAUTHENTICATED,
+     "the peer refused our certificate (alert: certificate unknown)",
+     "the peer's log says why; is our CA in its tls.ca?"},
+    {SSL_AD_UNKNOWN_CA, CLV_UNAUTHENTICATED,
+     "the peer refused our certificate: it does not know the CA (alert: unknown ca)",
+     "is our CA in the worker's tls.ca?"},
+    {SSL_AD_ACCESS_DENIED, CLV_DENIED, "the peer denied access (alert: access denied)",
+     "is our URI in the worker's allow table?"},
+    {SSL_AD_DECRYPT_ERROR, CLV_UNAUTHENTICATED,
+     "the peer could not check our signature (alert: decrypt error)",
+     "was the CA made anew under the same name? Then issue the certificate again, and give both "
+     "sides the new ca.pem"},
+    {SSL_AD_PROTOCOL_VERSION, CLV_UNAVAILABLE,
+     "the peer does not speak TLS 1.3 (alert: protocol version)",
+     "it is no current cleave-worker, or something between the hosts ends TLS"},
+    {SSL_AD_INSUFFICIENT_SECURITY, CLV_UNAVAILABLE,
+     "the peer wants stronger settings (alert: insufficient security)",
+     "look at the OpenSSL configuration of both hosts"},
+    {SSL_AD_UNRECOGNIZED_NAME, CLV_UNAVAILABLE,
+     "the peer does not know the host name (alert: unrecognized name)",
+     "something between the hosts routes by name: dial the worker itself"},
+    {SSL_AD_CERTIFICATE_REQUIRED, CLV_UNAUTHENTICATED,
+     "the peer got no certificate from us (alert: certificate required)",
+     "set tls.cert and tls.key"},
+    {SSL_AD_NO_APPLICATION_PROTOCOL, CLV_UNAVAILABLE,
+     "the peer does not speak HTTP/2 (alert: no application protocol)",
+     "is this port cleave-worker's?"},
+    {-1, CLV_UNAVAILABLE, "the peer ended the handshake", "the peer's log says why"},
+};
+
+/* What we say of the peer's chain. */
+static const finding chain_findings[] = {
+    {X509_V_ERR_CERT_HAS_EXPIRED, CLV_UNAUTHENTICATED, "the peer's certificate has expired",
+     "issue a new one and have the worker load it (SIGHUP); if it should be valid, compare clocks"},
+    {X509_V_ERR_CERT_NOT_YET_VALID, CLV_UNAUTHENTICATED, "the peer's certificate is not valid yet",
+     "compare the clocks of this host, the worker and the host that issued it"},
+    {X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY, CLV_UNAUTHENTICATED,
+     "the peer's certificate was not issued by a CA of our tls.ca",
+     "add the worker's CA to our tls.ca, or issue the worker a certificate from ours"},
+    {X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN, CLV_UNAUTHENTICATED,
+     "the peer's certificate comes from a CA that is not in our tls.ca",
+     "add the worker's CA to our tls.ca, or issue the worker a certificate from ours"},
+    {X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT, CLV_UNAUTHENTICATED,
+     "the peer's certificate is self-signed", "issue the worker a certificate from our CA"},
+    {X509_V_ERR_CERT_SIGNATURE_FAILURE, CLV_UNAUTHENTICATED,
+     "the peer's certificate carries a signature that our CA did not make",
+     "the CA was made anew under the same name: issue the worker's certificate again"},
+    {X509_V_ERR_INVALID_PURPOSE, CLV_UNAUTHENTICATED,
+     "the peer's certificate may not be used as a TLS server",
+     "issue it again with usage \"server\" or \"both\""},
+    {X509_V_ERR_EE_KEY_TOO_SMALL, CLV_UNAUTHENTICATED, "the peer's key is too weak",
+     "issue the worker a certificate with an EC P-256 or RSA 2048 key"},
+    {-1, CLV_UNAUTHENTICATED, "the peer's certificate is refused",
+     "look at it with certs show on the worker"},
+};
+
+static const finding *find(const finding *table, int what) {
+  while (table->what != -1 && table->what != what) table++;
+  return table;
+}
+
+static void CLV_PRINTF(5, 6) fail_at(clv_tls_probe_result *r, clv_tls_step step, clv_code code,
+                                     const char *fix, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(r->cause, sizeof r->cause, fmt, ap);
+  va_end(ap);
+  snprintf(r->fix, sizeof r->fix, "%s", fix);
+  r->step = step;
+  r->code = code;
+}
+
+static void fail_chain(const prober *p, clv_tls_probe_result *r) {
+  const finding *f = find(chain_findings, p->verify_error);
+  fail_at(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s (%s)", f->cause,
+          X509_verify_cert_error_string(p->verify_error));
+}
+
+static void fail_alert(const prober *p, clv_tls_probe_result *r) {
+  const finding *f = find(alerts, p->alert);
+  if (f->what != -1)
+    fail_at(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s", f->cause);
+  else
+    fail_at(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s (alert %d: %s)", f->cause, p->alert,
+            SSL_alert_desc_string_long(p->alert));
+}
+
+/* Why the handshake did not get through. */
+static void explain_handshake(const prober *p, outcome end, clv_tls_probe_result *r) {
+  char why[CLV_TLS_REASON];
+  clv_tls_reason(why);
+  if (p->alert >= 0) {
+    fail_alert(p, r);
+  } else if (p->verify_error != X509_V_OK) {
+    fail_chain(p, r);
+  } else if (end == TIMED_OUT) {
+    fail_at(r, CLV_TLS_HANDSHAKE, CLV_DEADLINE,
+            "is this port cleave-worker's? A worker out of connections or stopped looks like this",
+            "TCP connects, but no TLS answer came in time");
+  } else if (end == CLOSED) {
+    fail_at(r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE,
+            "is this port cleave-worker's? The worker's log may say more",
+            "the peer closed the connection during the handshake");
+  } else {
+    fail_at(r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE,
+            "is this port cleave-worker's? The answer is not a TLS 1.3 server's", "no TLS 1.3: %s",
+            why);
+  }
+}
+
+/* Why the peer went away after our side of the handshake was over: it judged our certificate. */
+static void explain_refusal(const prober *p, clv_tls_probe_result *r) {
+  if (p->alert >= 0) {
+    fail_alert(p, r);
+    return;
+  }
+  fail_at(r, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+          "is our CA in the worker's tls.ca, and our certificate valid by its clock and allowed as "
+          "a TLS client?",
+          "the peer closed the connection when it had our certificate: most likely it refused it");
+}
+
+static void note_peer(const prober *p, clv_tls_probe_result *r) {
+  if (!p->peer) return;
+  if (clv_tls_x509_uri(p->peer, r->peer_uri, sizeof r->peer_uri, NULL) != CLV_OK)
+    r->peer_uri[0] = '\0';
+  (void)clv_tls_seconds(X509_get0_notBefore(p->peer), &r->peer_not_before);
+  (void)clv_tls_seconds(X509_get0_notAfter(p->peer), &r->peer_not_after);
+  ERR_clear_error();
+}
+
+static bool refused_us(const prober *p, const clv_tls_probe_result *r) {
+  return r->step == CLV_TLS_HANDSHAKE && r->code == CLV_UNAUTHENTICATED &&
+         p->verify_error == X509_V_OK;
+}
+
+static void note_clocks(const prober *p, const clv_tls_identity *identity,
+                        clv_tls_probe_result *r) {
+  char span[CLV_TLS_TIME_TEXT], when[CLV_TLS_TIME_TEXT];
+  int64_t now = clv_tls_now();
+  clv_tls_format_time(now, when);
+  if (p->peer && now < r->peer_not_before)
+    snprintf(r->clock_hint, sizeof r->clock_hint,
+             "the peer's certificate begins in %s; our clock says %s and may be behind",
+             clv_tls_format_span(r->peer_not_before - now, span), when);
+  else if (p->peer && now > r->peer_not_after)
+    snprintf(r->clock_hint, sizeof r->clock_hint,
+             "the peer's certificate ended %s ago; our clock says %s and may be ahead",
+             clv_tls_format_span(now - r->peer_not_after, span), when);
+  else if (p->alert == SSL_AD_CERTIFICATE_EXPIRED && now <= identity->not_after)
+    snprintf(r->clock_hint, sizeof r->clock_hint,
+             "by our clock (%s) our certificate has %s left, so the peer's may be ahead", when,
+             clv_tls_format_span(identity->not_after - now, span));
+  else if (refused_us(p, r) && now - identity->not_before < CLOSE_TO_START_S)
+    snprintf(r->clock_hint, sizeof r->clock_hint,
+             "our certificate began %s ago; a peer whose clock is behind ours (%s) by more refuses "
+             "it",
+             clv_tls_format_span(now - identity->not_before, span), when);
+}
+
+/* ---- the probe ------------------------------------------------------------------------------- */
+
+static clv_code check_timeout(uint32_t timeout_ms, clv_err *err) {
+  if (timeout_ms >= 1 && timeout_ms <= MAX_TIMEOUT_MS) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "a time-out of %u ms; it must be 1 to %d", timeout_ms,
+                  MAX_TIMEOUT_MS);
+}
+
+static void judge_identity(const char *expected_uri, clv_tls_probe_result *r) {
+  if (!*r->peer_uri)
+    fail_at(r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED,
+            "issue the worker a certificate with exactly one URI",
+            "the peer's certificate is valid, but does not carry exactly one URI");
+  else if (expected_uri && strcmp(expected_uri, r->peer_uri) != 0)
+    fail_at(r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED,
+            "is this the right host and port? Otherwise correct the identity in the session file",
+            "the peer is \"%.100s\", but \"%.100s\" is expected", r->peer_uri, expected_uri);
+}
+
+static void note_session(const prober *p, clv_tls_probe_result *r) {
+  snprintf(r->protocol, sizeof r->protocol, "%s", SSL_get_version(p->ssl));
+  snprintf(r->cipher, sizeof r->cipher, "%s", SSL_get_cipher_name(p->ssl));
+}
+
+static bool speaks_h2(const prober *p) {
+  const unsigned char *name = NULL;
+  unsigned len = 0;
+  SSL_get0_alpn_selected(p->ssl, &name, &len);
+  return len == 2 && memcmp(name, "h2", 2) == 0;
+}
+
+/* The peer's verdict on our certificate comes after the handshake. */
+static void await_verdict(prober *p, uint64_t deadline_ns, clv_tls_probe_result *r) {
+  double wait_ms = CLV_MAX((double)CONFIRM_MS, 3 * r->connect_ms);
+  uint64_t until = clv_now_ns() + (uint64_t)(wait_ms * 1e6);
+  outcome end = drive(p, step_first_byte, CLV_MIN(until, deadline_ns));
+  if (end == DONE)
+    r->confirmed = true;
+  else if (end != TIMED_OUT)
+    explain_refusal(p, r);
+}
+
+static void run_handshake(prober *p, uint64_t deadline_ns, clv_tls_probe_result *r) {
+  uint64_t start = clv_now_ns();
+  outcome end = drive(p, step_handshake, deadline_ns);
+  r->handshake_ms = (double)(clv_now_ns() - start) / 1e6;
+  if (end != DONE) {
+    explain_handshake(p, end, r);
+    return;
+  }
+  note_session(p, r);
+  if (speaks_h2(p))
+    await_verdict(p, deadline_ns, r);
+  else
+    fail_at(r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "is this port cleave-worker's?",
+            "the peer speaks TLS 1.3, but not HTTP/2");
+}
+
+clv_code clv_tls_probe(const char *host, uint16_t port, const clv_tls_identity *identity,
+                       const char *expected_uri, uint32_t timeout_ms, clv_tls_probe_result *ret,
+                       clv_err *err) {
+  CLV_TRY(check_timeout(timeout_ms, err));
+  uint64_t deadline_ns = clv_now_ns() + (uint64_t)timeout_ms * 1000000u;
+  CLV_AUTO(prober_done) prober p = {.socket.fd = -1, .alert = -1};
+  CLV_TRY(make_context(&p, TLS1_3_VERSION, identity, err));
+  CLV_TRY(make_connection(&p, host, true, err));
+  clv_tls_probe_result r = {.step = CLV_TLS_DONE};
+  clv_err why;
+  clv_code code = clv_tls_dial(host, port, deadline_ns, &p.socket, &why);
+  memcpy(r.address, p.socket.address, sizeof r.address);
+  r.connect_ms = p.socket.connect_ms;
+  if (code != CLV_OK)
+    fail_at(&r, code == CLV_NOT_FOUND ? CLV_TLS_RESOLVE : CLV_TLS_CONNECT, code, p.socket.fix, "%s",
+            why.text);
+  else
+    run_handshake(&p, deadline_ns, &r);
+  note_peer(&p, &r);
+  if (code == CLV_OK && r.step == CLV_TLS_DONE) judge_identity(expected_uri, &r);
+  r.ok = r.step == CLV_TLS_DONE;
+  if (code == CLV_OK) note_clocks(&p, identity, &r);
+  ERR_clear_error();
+  *ret = r;
+  return CLV_OK;
+}
+
+/* ---- which versions -------------------------------------------------------------------------- */
+
+clv_code clv_tls_probe_version(const char *host, uint16_t port, clv_tls_version version,
+                               const clv_tls_identity *identity, uint32_t timeout_ms,
+                               bool *ret_accepted, clv_err *err) {
+  CLV_TRY(check_timeout(timeout_ms, err));
+  uint64_t deadline_ns = clv_now_ns() + (uint64_t)timeout_ms * 1000000u;
+  CLV_AUTO(prober_done) prober p = {.socket.fd = -1, .alert = -1};
+  int wire = version == CLV_TLS_1_2 ? TLS1_2_VERSION : TLS1_3_VERSION;
+  CLV_TRY(make_context(&p, wire, identity, err));
+  CLV_TRY(make_connection(&p, host, false, err));
+  CLV_TRY(clv_tls_dial(host, port, deadline_ns, &p.socket, err));
+  outcome end = drive(&p, step_handshake, deadline_ns);
+  /* A cipher is set when a ServerHello of this version has been taken, and only then. */
+  bool accepted = SSL_get_current_cipher(p.ssl) != NULL;
+  ERR_clear_error();
+  if (end == TIMED_OUT && !accepted)
+    return clv_fail(err, CLV_DEADLINE, "%s: no TLS answer in %u ms", p.socket.address, timeout_ms);
+  *ret_accepted = accepted;
+  return CLV_OK;
+}

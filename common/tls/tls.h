@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tls: certificates and identities. This folder alone sees OpenSSL; it hands PEM text and verdicts
+ * to those who speak on the network. It holds five things: the TLS 1.3 floor of the process, an
+ * identity read from three PEM files and checked before use, the one URI that names a peer, a small
+ * certificate authority for `certs`, and a probing client for `doctor`.
+ *
+ * An identity is the one URI subject alternative name of a leaf certificate
+ * ("spiffe://cleave/worker-1"). Common names and DNS names never count.
+ *
+ * Threads: every function may be called from any thread; clv_tls_floor_install is to be called
+ * before other threads make TLS contexts. Times are seconds since 1970 (UTC).
+ */
+#ifndef CLEAVE_TLS_H
+#define CLEAVE_TLS_H
+
+#include "common/base/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  CLV_TLS_URI_LEN = 2049,           /* bytes of a buffer for any identity (SPIFFE's limit + NUL) */
+  CLV_TLS_FILE_MAX = 1 << 20,       /* largest PEM file read, bytes */
+  CLV_TLS_NAME_MAX = 64,            /* longest name of an issued certificate, bytes (X.509's CN) */
+  CLV_TLS_MAX_NAMES = 64,           /* most URIs, DNS names or addresses in one request */
+  CLV_TLS_MAX_DAYS = 3650,          /* longest validity `certs` hands out */
+};
+
+/* What a certificate may be used for: its extended key usage, as bits. */
+enum {
+  CLV_TLS_CLIENT = 1u << 0,
+  CLV_TLS_SERVER = 1u << 1,
+  CLV_TLS_CODE_SIGNING = 1u << 2, /* of no use here; only allow_unusual certificates carry it */
+};
+
+/* ---- the floor ------------------------------------------------------------------------------- */
+
+/* From now on every TLS context made in this process, by anybody, as client or server, speaks
+ * TLS 1.3 only. It loads an OpenSSL configuration from memory over the system's openssl.cnf
+ * (`Protocol`, because a library that sets its own minimum version overwrites `MinProtocol`), then
+ * makes a context and looks whether the floor holds. May be called again.
+ * Contexts made earlier keep what they had. Errors: CLV_INTERNAL. Built with
+ * -DCLV_MUTATE_TLS_FLOOR it does nothing and succeeds, to show that the tests notice. */
+clv_code clv_tls_floor_install(clv_err *err) CLV_USE_RESULT;
+
+/* ---- identities ------------------------------------------------------------------------------ */
+
+/* Who we are, checked. Fields are for reading; strings are NUL-terminated and owned by it. */
+typedef struct clv_tls_identity {
+  char *ca_pem;               /* every trusted CA certificate of the file */
+  char *cert_pem;             /* leaf first, then intermediates */
+  char *key_pem;              /* wiped when freed */
+  char uri[CLV_TLS_URI_LEN];  /* the one URI of the leaf */
+  int64_t not_before;
+  int64_t not_after;          /* of the leaf, or of a CA above it that ends earlier */
+  unsigned usage;             /* CLV_TLS_CLIENT | CLV_TLS_SERVER, as the leaf allows */
+} clv_tls_identity;
+
+/* Read three PEM files and check them as a peer would, before anything uses them: at most
+ * CLV_TLS_FILE_MAX bytes each; the key neither encrypted nor readable by group or others; the key
+ * belongs to the leaf; RSA >= 2048 bits, elliptic curves >= 256, or Ed25519/Ed448; valid now; an
+ * extended key usage of client, server or both, and a chain to a CA in ca_path for each of those;
+ * exactly one URI. The caller frees *ret_identity.
+ * Errors name the file, the reason and the fix: CLV_NOT_FOUND, CLV_EXHAUSTED (too large),
+ * CLV_DENIED (file mode, no right to read), CLV_UNAUTHENTICATED (not one URI), CLV_PRECONDITION
+ * (expired or not yet valid), CLV_INVALID (the rest). */
+clv_code clv_tls_identity_load(const char *ca_path, const char *cert_path, const char *key_path,
+                               clv_tls_identity **ret_identity, clv_err *err) CLV_USE_RESULT;
+
+void clv_tls_identity_free(clv_tls_identity *identity); /* NULL is fine; wipes the key */
+void clv_tls_identity_freep(clv_tls_identity **identity);
+
+/* Fails with CLV_INVALID and a fix when the leaf may not do all of `usage`. */
+clv_code clv_tls_identity_require(const clv_tls_identity *identity, unsigned usage, clv_err *err)
+    CLV_USE_RESULT;
+
+/* Whole days from now to not_after, rounded down: 0 within the last day, negative after it. */
+int clv_tls_identity_days_left(const clv_tls_identity *identity);
+
+/* The one URI of the first certificate in `pem` (NUL-terminated) into buf. CLV_UNAUTHENTICATED
+ * when there is not exactly one, when it isn't `scheme://...` in printable ASCII of at most
+ * CLV_TLS_URI_LEN - 1 bytes (an embedded NUL never is), or when there is no certificate;
+ * CLV_INVALID when buf is too small. It doesn't verify the chain: give it the certificate of a
+ * connection that did. */
+clv_code clv_tls_cert_uri(const char *pem, char *buf, size_t len, clv_err *err) CLV_USE_RESULT;
+
+/* ---- certificate authority ------------------------------------------------------------------- */
+
+/* Make a CA in `dir` (created if missing): ca.key (EC P-256, mode 0600) and ca.pem, subject
+ * CN=name, valid from 5 minutes ago for `days` (1..CLV_TLS_MAX_DAYS). CLV_EXISTS when either file
+ * is there: a CA is never overwritten. */
+clv_code clv_tls_ca_init(const char *dir, const char *name, int days, clv_err *err) CLV_USE_RESULT;
+
+typedef struct clv_tls_issue_options {
+  const char *ca_dir;  /* holds ca.pem and ca.key */
+  const char *out_dir; /* gets NAME.pem and NAME.key; created if missing; NULL: ca_dir */
+  const char *name;    /* [A-Za-z0-9._-], not "ca": file names and the subject's CN */
+  const char *const *uris; /* exactly one, `scheme://...` */
+  size_t n_uris;
+  const char *const *dns;  /* DNS names, wildcards not taken */
+  size_t n_dns;
+  const char *const *ips;  /* IPv4 or IPv6 text */
+  size_t n_ips;
+  int days;                    /* 1..CLV_TLS_MAX_DAYS and not beyond the CA's own end */
+  int64_t not_before_offset_s; /* validity begins at now + this; `certs issue` passes -300 */
+  unsigned usage;              /* CLV_TLS_CLIENT | CLV_TLS_SERVER; 0 means both */
+  unsigned rsa_bits;           /* 0: EC P-256; else an RSA key of 2048..4096 bits */
+  bool force;                  /* overwrite NAME.pem and NAME.key */
+  /* Only for tests, which need bad certificates: no URI or several, any text as a DNS name, a
+   * validity in the past or beyond the CA's, CLV_TLS_CODE_SIGNING, RSA keys from 1024 bits. */
+  bool allow_unusual;
+} clv_tls_issue_options;
+
+/* Make a key and a certificate signed by the CA: NAME.key (mode 0600) and NAME.pem (the leaf
+ * alone). CLV_EXISTS when a file is there and not `force`; CLV_INVALID for names, times and
+ * counts out of range; CLV_NOT_FOUND without a CA. */
+clv_code clv_tls_issue(const clv_tls_issue_options *options, clv_err *err) CLV_USE_RESULT;
+
+/* Append a description of every certificate in a PEM file to *out: subject, issuer, URI, DNS,
+ * addresses, usage, validity with days left, key, serial number, SHA-256 fingerprint. Text for
+ * people, or one JSON array. Errors as for reading; *out is untouched then. */
+clv_code clv_tls_show(const char *path, clv_bytes *out, bool json, clv_err *err) CLV_USE_RESULT;
+
+/* ---- probe ----------------------------------------------------------------------------------- */
+
+typedef enum clv_tls_step {
+  CLV_TLS_RESOLVE,   /* name to addresses */
+  CLV_TLS_CONNECT,   /* TCP */
+  CLV_TLS_HANDSHAKE, /* mutual TLS 1.3 with ALPN h2, and the peer's verdict on us */
+  CLV_TLS_IDENTITY,  /* the peer's URI */
+  CLV_TLS_DONE,
+} clv_tls_step;
+
+const char *clv_tls_step_name(clv_tls_step step); /* "resolve", "connect", ... */
+
+typedef struct clv_tls_probe_result {
+  bool ok;
+  bool confirmed;    /* the peer spoke after the handshake, so it did accept us */
+  clv_tls_step step; /* the step that failed; CLV_TLS_DONE when ok */
+  clv_code code;     /* CLV_OK when ok */
+  char cause[320];   /* why it failed, one sentence; empty when ok */
+  char fix[320];     /* what to do about it */
+  char clock_hint[200]; /* not empty when the two clocks may disagree, failed or not */
+  char address[80];  /* of the last address tried, "127.0.0.1:50051" or "[::1]:50051" */
+  char peer_uri[CLV_TLS_URI_LEN];   /* empty when not seen or not exactly one */
+  int64_t peer_not_before, peer_not_after; /* 0 when no certificate was seen */
+  char protocol[16]; /* "TLSv1.3" */
+  char cipher[48];   /* "TLS_AES_256_GCM_SHA384" */
+  double connect_ms, handshake_ms;
+} clv_tls_probe_result;
+
+/* Dial host:port as a master would and report how far it got. All addresses of the name are tried,
+ * IPv4 and IPv6, each with its share of timeout_ms (1..600000; the resolver has its own time-outs).
+ * identity: ours. expected_uri: what the peer must be, or NULL for any.
+ * In TLS 1.3 a server judges our certificate after our side of the handshake is over, so the probe
+ * goes on reading for 300 ms (or three connect times, if longer) until HTTP/2 or a refusal comes.
+ * CLV_OK means that the probe ran; whether the peer is in order says ret->ok.
+ * Errors: CLV_INVALID for arguments, CLV_INTERNAL. */
+clv_code clv_tls_probe(const char *host, uint16_t port, const clv_tls_identity *identity,
+                       const char *expected_uri, uint32_t timeout_ms, clv_tls_probe_result *ret,
+                       clv_err *err) CLV_USE_RESULT;
+
+typedef enum clv_tls_version { CLV_TLS_1_2, CLV_TLS_1_3 } clv_tls_version;
+
+/* Whether host:port takes part in a handshake that offers `version` alone (it answered with a
+ * ServerHello; what it later says of our certificate doesn't matter). Works in a process with the
+ * floor installed. identity may be NULL. Errors: CLV_UNAVAILABLE (no connection), CLV_DEADLINE
+ * (no answer), CLV_NOT_FOUND (name), CLV_INVALID, CLV_INTERNAL. */
+clv_code clv_tls_probe_version(const char *host, uint16_t port, clv_tls_version version,
+                               const clv_tls_identity *identity, uint32_t timeout_ms,
+                               bool *ret_accepted, clv_err *err) CLV_USE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of this folder share: clean-up of OpenSSL objects, PEM files in and out, and what
+ * can be read from a certificate.
+ */
+#ifndef CLEAVE_TLS_INT_H
+#define CLEAVE_TLS_INT_H
+
+#include "common/tls/tls.h"
+
+#include <openssl/bio.h>
+#include <openssl/bn.h>
+#include <openssl/evp.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
+
+/* ---- scope-bound clean-up of OpenSSL objects (all the free functions take NULL) -------------- */
+
+static inline void clv_x509_freep(X509 **p) { X509_free(*p); }
+static inline void clv_pkey_freep(EVP_PKEY **p) { EVP_PKEY_free(*p); }
+static inline void clv_bio_freep(BIO **p) { BIO_free_all(*p); }
+static inline void clv_bn_freep(BIGNUM **p) { BN_free(*p); }
+static inline void clv_store_freep(X509_STORE **p) { X509_STORE_free(*p); }
+static inline void clv_store_ctx_freep(X509_STORE_CTX **p) { X509_STORE_CTX_free(*p); }
+static inline void clv_ext_freep(X509_EXTENSION **p) { X509_EXTENSION_free(*p); }
+static inline void clv_names_freep(GENERAL_NAMES **p) { GENERAL_NAMES_free(*p); }
+static inline void clv_eku_freep(EXTENDED_KEY_USAGE **p) { EXTENDED_KEY_USAGE_free(*p); }
+static inline void clv_ssl_ctx_freep(SSL_CTX **p) { SSL_CTX_free(*p); }
+static inline void clv_certs_freep(STACK_OF(X509) **p) { sk_X509_pop_free(*p, X509_free); }
+
+/* ---- secrets --------------------------------------------------------------------------------- */
+
+/* Frees a NUL-terminated string after wiping it. */
+void clv_secret_freep(char **text);
+
+/* A key file as text, in one allocation, so that no copy of it stays behind. Errors as
+ * clv_tls_identity_load says, the file mode among them. */
+clv_code clv_tls_key_read(const char *path, char **ret_pem, clv_err *err) CLV_USE_RESULT;
+
+/* ---- PEM ------------------------------------------------------------------------------------- */
+
+enum { CLV_TLS_REASON = 160 };
+
+/* The newest reason in this thread's OpenSSL error queue, which is emptied; returns buf. */
+const char *clv_tls_reason(char buf[CLV_TLS_REASON]);
+
+/* All certificates of a PEM text, at least one; `what` names it in errors (CLV_INVALID). */
+clv_code clv_tls_certs_parse(const char *pem, size_t len, const char *what,
+                             STACK_OF(X509) **ret_certs, clv_err *err) CLV_USE_RESULT;
+clv_code clv_tls_certs_read(const char *path, STACK_OF(X509) **ret_certs, clv_err *err)
+    CLV_USE_RESULT;
+
+/* The certificates as PEM text and nothing else; the caller frees. */
+clv_code clv_tls_certs_format(const STACK_OF(X509) *certs, char **ret_pem, clv_err *err)
+    CLV_USE_RESULT;
+
+/* The private key in a PEM text; encrypted ones are refused. */
+clv_code clv_tls_key_parse(const char *pem, const char *what, EVP_PKEY **ret_key, clv_err *err)
+    CLV_USE_RESULT;
+
+/* ---- reading a certificate ------------------------------------------------------------------- */
+
+/* Seconds since 1970, or false for a time that is none. */
+bool clv_tls_seconds(const ASN1_TIME *time, int64_t *ret_s);
+int64_t clv_tls_now(void);
+int64_t clv_tls_days_until(int64_t seconds); /* whole days from now, rounded down */
+
+enum { CLV_TLS_TIME_TEXT = 40 };
+/* "2026-11-20 10:00:00 UTC" and "3 days"; both return buf. */
+const char *clv_tls_format_time(int64_t seconds, char buf[CLV_TLS_TIME_TEXT]);
+const char *clv_tls_format_span(int64_t seconds, char buf[CLV_TLS_TIME_TEXT]);
+
+/* Bits of the extended key usage; false when the certificate has none. */
+bool clv_tls_cert_usage(const X509 *cert, unsigned *ret_usage);
+
+/* The one URI, as clv_tls_cert_uri. */
+clv_code clv_tls_x509_uri(const X509 *cert, char *buf, size_t len, clv_err *err) CLV_USE_RESULT;
+
+/* Whether these bytes may be an identity; says in `reason` why not. */
+bool clv_tls_uri_ok(const unsigned char *data, size_t len, char reason[CLV_TLS_REASON]);
+
+/* ---- TCP with a deadline --------------------------------------------------------------------- */
+
+typedef struct clv_tls_socket {
+  int fd; /* -1: none */
+  char address[80];
+  double connect_ms;
+  const char *fix; /* static text, set when dialling failed */
+} clv_tls_socket;
+
+/* Connects to the first address of host that answers before deadline_ns (clv_now_ns's clock).
+ * s->address and s->fix are set on failure too. CLV_NOT_FOUND: no such name; CLV_UNAVAILABLE,
+ * CLV_DEADLINE: no connection. */
+clv_code clv_tls_dial(const char *host, uint16_t port, uint64_t deadline_ns, clv_tls_socket *s,
+                      clv_err *err) CLV_USE_RESULT;
+void clv_tls_hang_up(clv_tls_socket *s); /* usable with CLV_AUTO */
+
+/* Sends all or fails; never raises SIGPIPE. */
+bool clv_tls_send(const clv_tls_socket *s, const void *data, size_t len, uint64_t deadline_ns);
+
+/* Bytes read (> 0), 0 at the end or on a broken connection, -1 when the deadline passed. */
+int clv_tls_recv(const clv_tls_socket *s, void *data, int len, uint64_t deadline_ns);
+
+#endif

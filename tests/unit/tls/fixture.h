@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the tests of this folder share: a scratch folder with a CA, certificates from the product's
+ * own CA (bad ones too), and certificates made by hand for what that CA cannot make.
+ */
+#ifndef CLEAVE_TESTS_TLS_FIXTURE_H
+#define CLEAVE_TESTS_TLS_FIXTURE_H
+
+#include "common/tls/tls.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define UNUSED __attribute__((unused))
+
+enum { DAY_S = 86400 };
+
+static char scratch[64];
+
+static UNUSED const char *at(const char *name) { /* four paths may be in use at once */
+  static char paths[4][200];
+  static unsigned next;
+  char *path = paths[next++ % 4];
+  snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
+  return path;
+}
+
+static UNUSED void must(clv_code code, const clv_err *err) {
+  if (code != CLV_OK) fail_msg("%s: %s (%s)", err->where, err->text, clv_code_name(code));
+}
+
+static UNUSED void expect_error(clv_code want, const char *text, clv_code got, const clv_err *err) {
+  if (got == CLV_OK) fail_msg("succeeded; wanted %s with \"%s\"", clv_code_name(want), text);
+  if (got != want || !strstr(err->text, text))
+    fail_msg("got %s: %s\nwanted %s with \"%s\"", clv_code_name(got), err->text,
+             clv_code_name(want), text);
+}
+
+static UNUSED int make_scratch(void **state) {
+  (void)state;
+  snprintf(scratch, sizeof scratch, "/tmp/cleave-tls-XXXXXX");
+  return mkdtemp(scratch) ? 0 : -1;
+}
+
+static UNUSED int remove_scratch(void **state) {
+  (void)state;
+  char command[96];
+  snprintf(command, sizeof command, "rm -rf %s", scratch);
+  return system(command);
+}
+
+static UNUSED void write_text(const char *path, const void *data, size_t len, unsigned mode) {
+  clv_err err;
+  must(clv_file_write_durable(path, data, len, mode, &err), &err);
+  assert_int_equal(chmod(path, mode), 0);
+}
+
+static UNUSED clv_bytes read_text(const char *path) {
+  clv_bytes text = {0};
+  clv_err err;
+  must(clv_file_read(path, CLV_TLS_FILE_MAX, &text, &err), &err);
+  return text;
+}
+
+/* A proper certificate of the scratch CA, to be changed field by field. */
+static UNUSED clv_tls_issue_options usual(const char *name) {
+  static const char *const uri[] = {"spiffe://cleave/worker-1"};
+  return (clv_tls_issue_options){.ca_dir = scratch, .name = name, .uris = uri, .n_uris = 1,
+                                 .days = 30, .not_before_offset_s = -300};
+}
+
+static UNUSED void issue(clv_tls_issue_options options) {
+  clv_err err;
+  must(clv_tls_issue(&options, &err), &err);
+}
+
+/* ---- certificates by hand -------------------------------------------------------------------- */
+
+typedef struct by_hand {
+  const char *name, *san, *eku; /* extension texts of OpenSSL; NULL: without */
+  X509 *issuer;                 /* NULL: self-signed */
+  EVP_PKEY *issuer_key;
+  bool is_ca;
+  int days;
+} by_hand;
+
+static UNUSED void add_text_extension(X509 *cert, X509 *issuer, int nid, const char *text) {
+  X509V3_CTX ctx;
+  X509V3_set_ctx(&ctx, issuer, cert, NULL, NULL, 0);
+  X509_EXTENSION *ext = X509V3_EXT_conf_nid(NULL, &ctx, nid, text);
+  assert_non_null(ext);
+  assert_int_equal(X509_add_ext(cert, ext, -1), 1);
+  X509_EXTENSION_free(ext);
+}
+
+static UNUSED void sign_by_hand(X509 *cert, const by_hand *how, EVP_PKEY *key) {
+  assert_true(X509_sign(cert, how->issuer ? how->issuer_key : key, EVP_sha256()) > 0);
+}
+
+static UNUSED X509 *cert_by_hand(const by_hand *how, EVP_PKEY *key) {
+  static long serial = 1000;
+  X509 *cert = X509_new();
+  X509_set_version(cert, X509_VERSION_3);
+  ASN1_INTEGER_set(X509_get_serialNumber(cert), serial++);
+  X509_gmtime_adj(X509_getm_notBefore(cert), -60);
+  X509_gmtime_adj(X509_getm_notAfter(cert), (long)how->days * DAY_S + 60);
+  X509_set_pubkey(cert, key);
+  X509_NAME_add_entry_by_txt(X509_get_subject_name(cert), "CN", MBSTRING_ASC,
+                             (const unsigned char *)how->name, -1, -1, 0);
+  X509 *issuer = how->issuer ? how->issuer : cert;
+  X509_set_issuer_name(cert, X509_get_subject_name(issuer));
+  add_text_extension(cert, issuer, NID_basic_constraints,
+                     how->is_ca ? "critical,CA:TRUE" : "critical,CA:FALSE");
+  if (how->san) add_text_extension(cert, issuer, NID_subject_alt_name, how->san);
+  if (how->eku) add_text_extension(cert, issuer, NID_ext_key_usage, how->eku);
+  sign_by_hand(cert, how, key);
+  return cert;
+}
+
+static UNUSED void save_key(const char *path, EVP_PKEY *key) {
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  assert_int_equal(PEM_write_PrivateKey(file, key, NULL, NULL, 0, NULL, NULL), 1);
+  fclose(file);
+  assert_int_equal(chmod(path, 0600), 0);
+}
+
+static UNUSED void save_certs(const char *path, X509 *const *certs, size_t n) {
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  for (size_t i = 0; i < n; i++) assert_int_equal(PEM_write_X509(file, certs[i]), 1);
+  fclose(file);
+}
+
+/* The caller frees the text with free(). */
+static UNUSED char *pem_of(X509 *cert) {
+  BIO *bio = BIO_new(BIO_s_mem());
+  assert_int_equal(PEM_write_bio_X509(bio, cert), 1);
+  char *data = NULL;
+  long len = BIO_get_mem_data(bio, &data);
+  char *pem = strndup(data, (size_t)len);
+  BIO_free(bio);
+  return pem;
+}
+
+#endif

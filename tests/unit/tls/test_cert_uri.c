@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The one URI of a certificate, and everything that is not one.
+ */
+#include "tests/unit/tls/fixture.h"
+
+static EVP_PKEY *key;
+
+typedef struct san_item {
+  int type;
+  const char *data;
+  int len; /* 0: strlen */
+} san_item;
+
+static GENERAL_NAMES *names_of(const san_item *items, size_t n) {
+  GENERAL_NAMES *names = sk_GENERAL_NAME_new_null();
+  for (size_t i = 0; i < n; i++) {
+    ASN1_IA5STRING *text = ASN1_IA5STRING_new();
+    ASN1_STRING_set(text, items[i].data, items[i].len ? items[i].len : (int)strlen(items[i].data));
+    GENERAL_NAME *name = GENERAL_NAME_new();
+    GENERAL_NAME_set0_value(name, items[i].type, text);
+    sk_GENERAL_NAME_push(names, name);
+  }
+  return names;
+}
+
+static char *pem_with(const san_item *items, size_t n, int copies) {
+  by_hand how = {.name = "spiffe://cleave/not-me", .days = 1};
+  X509 *cert = cert_by_hand(&how, key);
+  GENERAL_NAMES *names = names_of(items, n);
+  for (int i = 0; i < copies; i++) /* APPEND allows the same extension again */
+    assert_int_equal(X509_add1_ext_i2d(cert, NID_subject_alt_name, names, 0, X509V3_ADD_APPEND), 1);
+  sign_by_hand(cert, &how, key);
+  GENERAL_NAMES_free(names);
+  char *pem = pem_of(cert);
+  X509_free(cert);
+  return pem;
+}
+
+static void expect_uri(const char *pem, const char *want) {
+  char uri[CLV_TLS_URI_LEN];
+  clv_err err;
+  must(clv_tls_cert_uri(pem, uri, sizeof uri, &err), &err);
+  assert_string_equal(uri, want);
+}
+
+static void refuse(const char *pem, const char *text) {
+  char uri[CLV_TLS_URI_LEN] = "untouched";
+  clv_err err = {0};
+  expect_error(CLV_UNAUTHENTICATED, text, clv_tls_cert_uri(pem, uri, sizeof uri, &err), &err);
+  assert_string_equal(uri, "untouched");
+}
+
+static void refuse_names(const san_item *items, size_t n, int copies, const char *text) {
+  char *pem = pem_with(items, n, copies);
+  refuse(pem, text);
+  free(pem);
+}
+
+#define REFUSE(text, ...)                                                    \
+  refuse_names((const san_item[]){__VA_ARGS__},                              \
+               sizeof((const san_item[]){__VA_ARGS__}) / sizeof(san_item), 1, text)
+
+static void one_uri(void **state) {
+  (void)state;
+  char *pem = pem_with((const san_item[]){{GEN_URI, "spiffe://cleave/worker-1", 0}}, 1, 1);
+  expect_uri(pem, "spiffe://cleave/worker-1");
+  free(pem);
+}
+
+static void other_names_do_not_count(void **state) {
+  (void)state;
+  char *pem = pem_with((const san_item[]){{GEN_DNS, "spiffe://cleave/master", 0},
+                                          {GEN_URI, "spiffe://cleave/worker-1", 0},
+                                          {GEN_EMAIL, "spiffe://cleave/admin", 0}},
+                       3, 1);
+  expect_uri(pem, "spiffe://cleave/worker-1");
+  free(pem);
+}
+
+static void dns_spelled_like_a_uri(void **state) {
+  (void)state;
+  REFUSE("has 0 URI", {GEN_DNS, "spiffe://cleave/worker-1", 0});
+  REFUSE("has 0 URI", {GEN_EMAIL, "spiffe://cleave/worker-1", 0});
+}
+
+static void two_uris(void **state) {
+  (void)state;
+  REFUSE("has 2 URI", {GEN_URI, "spiffe://cleave/a", 0}, {GEN_URI, "spiffe://cleave/b", 0});
+  REFUSE("has 2 URI", {GEN_URI, "spiffe://cleave/a", 0}, {GEN_URI, "spiffe://cleave/a", 0});
+}
+
+static void two_extensions(void **state) {
+  (void)state;
+  refuse_names((const san_item[]){{GEN_URI, "spiffe://cleave/a", 0}}, 1, 2, "several");
+}
+
+static void no_extension(void **state) {
+  (void)state;
+  by_hand how = {.name = "spiffe://cleave/worker-1", .days = 1};
+  X509 *cert = cert_by_hand(&how, key);
+  char *pem = pem_of(cert);
+  refuse(pem, "no subject alternative name"); /* the common name is no identity */
+  free(pem);
+  X509_free(cert);
+}
+
+static void odd_bytes(void **state) {
+  (void)state;
+  REFUSE("byte 0x00 at position 18", {GEN_URI, "spiffe://cleave/ok\0.evil", 24});
+  REFUSE("byte 0x00 at position 24", {GEN_URI, "spiffe://cleave/worker-1", 25});
+  REFUSE("byte 0x0a", {GEN_URI, "spiffe://cleave/a\nb", 0});
+  REFUSE("byte 0x20", {GEN_URI, "spiffe://cleave/a b", 0});
+  REFUSE("byte 0xc3", {GEN_URI, "spiffe://cleave/\xc3\xa9", 0});
+}
+
+static void odd_shapes(void **state) {
+  (void)state;
+  REFUSE("does not look like", {GEN_URI, "worker-1", 0});
+  REFUSE("does not look like", {GEN_URI, "spiffe:cleave", 0});
+  REFUSE("does not look like", {GEN_URI, "spiffe://", 0});
+  REFUSE("does not look like", {GEN_URI, "spiffe:///worker-1", 0});
+  REFUSE("does not look like", {GEN_URI, "1spiffe://cleave/a", 0});
+  REFUSE("does not look like", {GEN_URI, "", 0});
+}
+
+static void length_limit(void **state) {
+  (void)state;
+  char uri[CLV_TLS_URI_LEN + 1] = "spiffe://";
+  memset(uri + 9, 'a', sizeof uri - 10); /* 2049 bytes, one too many */
+  REFUSE("the limit is 2048", {GEN_URI, uri, 0});
+  uri[CLV_TLS_URI_LEN - 1] = '\0';
+  char *pem = pem_with((const san_item[]){{GEN_URI, uri, 0}}, 1, 1);
+  expect_uri(pem, uri);
+  char small[64];
+  clv_err err;
+  expect_error(CLV_INVALID, "2048 bytes, the buffer holds 64",
+               clv_tls_cert_uri(pem, small, sizeof small, &err), &err);
+  free(pem);
+}
+
+/* A peer's PEM is a chain: only the leaf, which comes first, names it. */
+static void leaf_of_a_chain(void **state) {
+  (void)state;
+  char *leaf = pem_with((const san_item[]){{GEN_URI, "spiffe://cleave/leaf", 0}}, 1, 1);
+  char *ca = pem_with((const san_item[]){{GEN_URI, "spiffe://cleave/ca", 0}}, 1, 1);
+  char *both = NULL;
+  assert_true(asprintf(&both, "%s%s", leaf, ca) > 0);
+  expect_uri(both, "spiffe://cleave/leaf");
+  free(both);
+  free(leaf);
+  free(ca);
+}
+
+static void damaged_text(void **state) {
+  (void)state;
+  char *pem = pem_with((const san_item[]){{GEN_URI, "spiffe://cleave/worker-1", 0}}, 1, 1);
+  refuse("", "no certificate");
+  refuse("nonsense", "no certificate");
+  refuse("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n", "certificate");
+  for (size_t len = strlen(pem) - 2; len > 30; len /= 2) {
+    pem[len] = '\0';
+    refuse(pem, "certificate");
+  }
+  free(pem);
+}
+
+static int set_up(void **state) {
+  (void)state;
+  key = EVP_EC_gen("P-256");
+  return key ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  EVP_PKEY_free(key);
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(one_uri),        cmocka_unit_test(other_names_do_not_count),
+      cmocka_unit_test(two_uris),       cmocka_unit_test(dns_spelled_like_a_uri),
+      cmocka_unit_test(two_extensions), cmocka_unit_test(no_extension),
+      cmocka_unit_test(odd_bytes),      cmocka_unit_test(odd_shapes),
+      cmocka_unit_test(length_limit),   cmocka_unit_test(leaf_of_a_chain),
+      cmocka_unit_test(damaged_text),
+  };
+  return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The TLS 1.3 floor, against contexts made as gRPC makes them. What a process without the floor
+ * does, and one with another openssl.cnf, is seen in processes of their own: this program calls
+ * itself again, because OpenSSL reads its configuration once per process.
+ */
+#include "tests/unit/tls/fixture.h"
+
+#include <openssl/err.h>
+
+/* As gRPC-C 1.51 does: TLS 1.2 as the minimum, whatever was configured. */
+static SSL_CTX *context_like_grpc(void) {
+  SSL_CTX *ctx = SSL_CTX_new(TLS_method());
+  if (!ctx || SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) != 1 ||
+      SSL_CTX_set_max_proto_version(ctx, TLS1_3_VERSION) != 1)
+    abort();
+  return ctx;
+}
+
+/* A peer outside this process, where no floor is. */
+static SSL_CTX *context_of_stranger(int version) {
+  SSL_CTX *ctx = SSL_CTX_new(TLS_method());
+  if (!ctx) abort();
+  SSL_CTX_clear_options(ctx, SSL_OP_NO_SSL_MASK);
+  if (SSL_CTX_set_min_proto_version(ctx, version) != 1 ||
+      SSL_CTX_set_max_proto_version(ctx, version) != 1)
+    abort();
+  return ctx;
+}
+
+static void give_certificate(SSL_CTX *ctx) {
+  EVP_PKEY *key = EVP_EC_gen("P-256");
+  by_hand how = {.name = "floor", .days = 1};
+  X509 *cert = cert_by_hand(&how, key);
+  if (SSL_CTX_use_certificate(ctx, cert) != 1 || SSL_CTX_use_PrivateKey(ctx, key) != 1) abort();
+  X509_free(cert);
+  EVP_PKEY_free(key);
+}
+
+/* The version two contexts agree on over memory, or 0. Frees both. */
+static int handshake(SSL_CTX *server_ctx, SSL_CTX *client_ctx) {
+  give_certificate(server_ctx);
+  SSL *server = SSL_new(server_ctx), *client = SSL_new(client_ctx);
+  BIO *a = NULL, *b = NULL;
+  if (!server || !client || BIO_new_bio_pair(&a, 0, &b, 0) != 1) abort();
+  SSL_set_bio(server, a, a);
+  SSL_set_bio(client, b, b);
+  SSL_set_accept_state(server);
+  SSL_set_connect_state(client);
+  int version = 0;
+  for (int i = 0; i < 20 && !version; i++) {
+    int client_done = SSL_do_handshake(client), server_done = SSL_do_handshake(server);
+    if (client_done == 1 && server_done == 1) version = SSL_version(client);
+  }
+  ERR_clear_error();
+  SSL_free(server);
+  SSL_free(client);
+  SSL_CTX_free(server_ctx);
+  SSL_CTX_free(client_ctx);
+  return version;
+}
+
+/* ---- in this process: the floor is installed ------------------------------------------------- */
+
+static void server_refuses_tls12(void **state) {
+  (void)state;
+  assert_int_equal(handshake(context_like_grpc(), context_of_stranger(TLS1_2_VERSION)), 0);
+}
+
+static void server_takes_tls13(void **state) {
+  (void)state;
+  assert_int_equal(handshake(context_like_grpc(), context_of_stranger(TLS1_3_VERSION)),
+                   TLS1_3_VERSION);
+}
+
+static void client_refuses_tls12(void **state) {
+  (void)state;
+  assert_int_equal(handshake(context_of_stranger(TLS1_2_VERSION), context_like_grpc()), 0);
+}
+
+static void client_takes_tls13(void **state) {
+  (void)state;
+  assert_int_equal(handshake(context_of_stranger(TLS1_3_VERSION), context_like_grpc()),
+                   TLS1_3_VERSION);
+}
+
+static void installs_again(void **state) {
+  (void)state;
+  clv_err err;
+  for (int i = 0; i < 3; i++) must(clv_tls_floor_install(&err), &err);
+  server_refuses_tls12(state);
+  server_takes_tls13(state);
+}
+
+/* ---- in processes of their own --------------------------------------------------------------- */
+
+/* Child: exits with what a TLS 1.2 client gets from a server like gRPC's: 12, 13, or 0 for none. */
+static int child(const char *mode) {
+  if (!strcmp(mode, "unread")) /* a library that starts OpenSSL without its configuration */
+    OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG, NULL);
+  clv_err err = {0};
+  if (strcmp(mode, "bare") != 0 && clv_tls_floor_install(&err) != CLV_OK) {
+    fprintf(stderr, "%s\n", err.text);
+    return 99;
+  }
+  if (handshake(context_like_grpc(), context_of_stranger(TLS1_3_VERSION)) != TLS1_3_VERSION)
+    return 98;
+  return handshake(context_like_grpc(), context_of_stranger(TLS1_2_VERSION)) == TLS1_2_VERSION ? 12
+                                                                                              : 0;
+}
+
+static int run_child(const char *mode, const char *conf) {
+  pid_t pid = fork();
+  if (pid == 0) {
+    if (conf) setenv("OPENSSL_CONF", conf, 1);
+    execl("/proc/self/exe", "test_floor", mode, (char *)NULL);
+    _exit(97);
+  }
+  int status = 0;
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  assert_true(WIFEXITED(status));
+  return WEXITSTATUS(status);
+}
+
+/* The other tests mean something only if TLS 1.2 would work otherwise. */
+static void without_it_tls12_works(void **state) {
+  (void)state;
+  assert_int_equal(run_child("bare", NULL), 12);
+}
+
+static const char lax_conf[] =
+    "openssl_conf = top\n[top]\nssl_conf = ssl\n[ssl]\nsystem_default = lax\n"
+    "[lax]\nProtocol = ALL\nMinProtocol = TLSv1.2\nCipherString = DEFAULT\n";
+
+static void wins_over_the_system_file(void **state) {
+  (void)state;
+  write_text(at("lax.cnf"), lax_conf, strlen(lax_conf), 0644);
+  assert_int_equal(run_child("bare", at("lax.cnf")), 12);
+  assert_int_equal(run_child("floor", at("lax.cnf")), 0);
+}
+
+static void needs_no_system_file(void **state) {
+  (void)state;
+  assert_int_equal(run_child("floor", at("there-is-none.cnf")), 0);
+  assert_int_equal(run_child("unread", NULL), 0);
+}
+
+static int set_up(void **state) {
+  clv_err err;
+  if (clv_tls_floor_install(&err) != CLV_OK) return -1;
+  return make_scratch(state);
+}
+
+int main(int argc, char **argv) {
+  if (argc == 2) return child(argv[1]);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(server_refuses_tls12),      cmocka_unit_test(server_takes_tls13),
+      cmocka_unit_test(client_refuses_tls12),      cmocka_unit_test(client_takes_tls13),
+      cmocka_unit_test(installs_again),            cmocka_unit_test(without_it_tls12_works),
+      cmocka_unit_test(wins_over_the_system_file), cmocka_unit_test(needs_no_system_file),
+  };
+  return cmocka_run_group_tests(tests, set_up, remove_scratch);
+}

@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loading an identity: the good ones, and every bad one with the words it is refused with.
+ */
+#include "tests/unit/tls/fixture.h"
+
+#include <openssl/err.h>
+#include <time.h>
+
+static clv_code load(const char *ca, const char *cert, const char *key, clv_tls_identity **ret,
+                     clv_err *err) {
+  return clv_tls_identity_load(at(ca), at(cert), at(key), ret, err);
+}
+
+static void refuse(const char *ca, const char *cert, const char *key, clv_code code,
+                   const char *text) {
+  clv_tls_identity *identity = NULL;
+  clv_err err = {0};
+  clv_code got = load(ca, cert, key, &identity, &err);
+  if (got == CLV_OK) clv_tls_identity_free(identity);
+  expect_error(code, text, got, &err);
+  assert_null(identity);
+}
+
+/* Counts what is wiped; the program's own definition is taken instead of the C library's. */
+static size_t wiped_bytes;
+static bool wiped_a_key;
+void explicit_bzero(void *data, size_t len) {
+  wiped_bytes = len;
+  char head[64] = "";
+  volatile char *p = data;
+  for (size_t i = 0; i < len; i++) {
+    if (i < sizeof head - 1) head[i] = p[i];
+    p[i] = 0;
+  }
+  if (strstr(head, "PRIVATE KEY")) wiped_a_key = true;
+}
+
+static void good_identity(void **state) {
+  (void)state;
+  clv_tls_identity *identity = NULL;
+  clv_err err;
+  must(load("ca.pem", "good.pem", "good.key", &identity, &err), &err);
+  assert_string_equal(identity->uri, "spiffe://cleave/worker-1");
+  assert_int_equal(identity->usage, CLV_TLS_CLIENT | CLV_TLS_SERVER);
+  assert_int_equal(identity->not_after - identity->not_before, 30 * DAY_S);
+  int64_t age = (int64_t)time(NULL) - identity->not_before;
+  assert_in_range(age, 299, 330);
+  assert_int_equal(clv_tls_identity_days_left(identity), 29);
+  must(clv_tls_identity_require(identity, CLV_TLS_CLIENT | CLV_TLS_SERVER, &err), &err);
+  clv_bytes want = read_text(at("good.key"));
+  assert_string_equal(identity->key_pem, want.data);
+  clv_bytes_done(&want);
+  want = read_text(at("good.pem"));
+  assert_string_equal(identity->cert_pem, want.data);
+  clv_bytes_done(&want);
+  want = read_text(at("ca.pem"));
+  assert_string_equal(identity->ca_pem, want.data);
+  clv_bytes_done(&want);
+  clv_tls_identity_free(identity);
+}
+
+static void key_is_wiped(void **state) {
+  (void)state;
+  clv_tls_identity *identity = NULL;
+  clv_err err;
+  must(load("ca.pem", "good.pem", "good.key", &identity, &err), &err);
+  size_t len = strlen(identity->key_pem);
+  wiped_a_key = false;
+  clv_tls_identity_freep(&identity);
+  assert_null(identity);
+  assert_true(wiped_a_key);
+  assert_int_equal(wiped_bytes, len);
+  wiped_a_key = false; /* a refusal wipes it too */
+  refuse("ca.pem", "other.pem", "good.key", CLV_INVALID, "does not belong");
+  assert_true(wiped_a_key);
+  clv_tls_identity_free(NULL);
+}
+
+static void days_left_rounds_down(void **state) {
+  (void)state;
+  int64_t now = (int64_t)time(NULL);
+  clv_tls_identity identity = {.not_after = now + 2 * DAY_S + 60};
+  assert_int_equal(clv_tls_identity_days_left(&identity), 2);
+  identity.not_after = now + 60;
+  assert_int_equal(clv_tls_identity_days_left(&identity), 0);
+  identity.not_after = now - 60;
+  assert_int_equal(clv_tls_identity_days_left(&identity), -1);
+}
+
+static void one_sided_usage(void **state) {
+  (void)state;
+  clv_tls_issue_options o = usual("client");
+  o.usage = CLV_TLS_CLIENT;
+  issue(o);
+  clv_tls_identity *identity = NULL;
+  clv_err err;
+  must(load("ca.pem", "client.pem", "client.key", &identity, &err), &err);
+  assert_int_equal(identity->usage, CLV_TLS_CLIENT);
+  must(clv_tls_identity_require(identity, CLV_TLS_CLIENT, &err), &err);
+  expect_error(CLV_INVALID, "may not be used as a TLS server",
+               clv_tls_identity_require(identity, CLV_TLS_SERVER, &err), &err);
+  clv_tls_identity_free(identity);
+}
+
+static void rsa_2048_is_enough(void **state) {
+  (void)state;
+  clv_tls_issue_options o = usual("rsa2048");
+  o.rsa_bits = 2048;
+  issue(o);
+  clv_tls_identity *identity = NULL;
+  clv_err err;
+  must(load("ca.pem", "rsa2048.pem", "rsa2048.key", &identity, &err), &err);
+  clv_tls_identity_free(identity);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static void missing_files(void **state) {
+  (void)state;
+  refuse("none.pem", "good.pem", "good.key", CLV_NOT_FOUND, "none.pem");
+  refuse("ca.pem", "none.pem", "good.key", CLV_NOT_FOUND, "none.pem");
+  refuse("ca.pem", "good.pem", "none.key", CLV_NOT_FOUND, "none.key");
+  assert_int_equal(mkdir(at("folder"), 0700), 0);
+  refuse("folder", "good.pem", "good.key", CLV_INVALID, "not a regular file");
+  refuse("ca.pem", "good.pem", "folder", CLV_INVALID, "not a regular file");
+}
+
+static void large_files(void **state) {
+  (void)state;
+  char *big = calloc(1, CLV_TLS_FILE_MAX + 1);
+  memset(big, '\n', CLV_TLS_FILE_MAX + 1);
+  write_text(at("big"), big, CLV_TLS_FILE_MAX + 1, 0600);
+  refuse("big", "good.pem", "good.key", CLV_EXHAUSTED, "limit is 1048576");
+  refuse("ca.pem", "big", "good.key", CLV_EXHAUSTED, "limit is 1048576");
+  refuse("ca.pem", "good.pem", "big", CLV_EXHAUSTED, "limit is 1048576");
+  free(big);
+}
+
+static void key_others_can_read(void **state) {
+  (void)state;
+  const unsigned modes[] = {0640, 0604, 0620, 0644, 0666};
+  for (size_t i = 0; i < CLV_COUNT(modes); i++) {
+    assert_int_equal(chmod(at("good.key"), modes[i]), 0);
+    refuse("ca.pem", "good.pem", "good.key", CLV_DENIED, "fix: chmod 600");
+  }
+  assert_int_equal(chmod(at("good.key"), 0400), 0);
+  clv_tls_identity *identity = NULL;
+  clv_err err;
+  must(load("ca.pem", "good.pem", "good.key", &identity, &err), &err);
+  clv_tls_identity_free(identity);
+  assert_int_equal(chmod(at("good.key"), 0600), 0);
+}
+
+static void truncated_files(void **state) {
+  (void)state;
+  const char *const files[] = {"good.key", "good.pem", "ca.pem"};
+  for (size_t i = 0; i < CLV_COUNT(files); i++) {
+    clv_bytes text = read_text(at(files[i]));
+    for (size_t len = 0; len + 2 < text.len; len += 40) {
+      write_text(at("cut"), text.data, len, 0600);
+      const char *key = i == 0 ? "cut" : "good.key", *cert = i == 1 ? "cut" : "good.pem";
+      refuse(i == 2 ? "cut" : "ca.pem", cert, key, CLV_INVALID, "cut: ");
+    }
+    clv_bytes_done(&text);
+  }
+}
+
+/* A good leaf does not excuse what follows it. */
+static void truncated_chain(void **state) {
+  (void)state;
+  clv_bytes leaf = read_text(at("good.pem")), next = read_text(at("other.pem"));
+  clv_bytes_add(&leaf, next.data, next.len / 2);
+  write_text(at("cut-chain"), leaf.data, leaf.len, 0644);
+  refuse("ca.pem", "cut-chain", "good.key", CLV_INVALID, "certificate number 2 is damaged");
+  clv_bytes_done(&leaf);
+  clv_bytes_done(&next);
+}
+
+static void mixed_up_files(void **state) {
+  (void)state;
+  refuse("ca.pem", "good.pem", "other.key", CLV_INVALID, "does not belong to the certificate");
+  refuse("ca.pem", "good.key", "good.key", CLV_INVALID, "no certificate in it");
+  clv_bytes cert = read_text(at("good.pem"));
+  write_text(at("cert600"), cert.data, cert.len, 0600);
+  clv_bytes_done(&cert);
+  refuse("ca.pem", "good.pem", "cert600", CLV_INVALID, "no private key in it");
+  refuse("good.pem", "good.pem", "good.key", CLV_INVALID, "not a CA's");
+  write_text(at("nul.key"), "-----BEGIN\0PRIVATE KEY", 22, 0600);
+  refuse("ca.pem", "good.pem", "nul.key", CLV_INVALID, "NUL byte at 10");
+}
+
+static void encrypted_key(void **state) {
+  (void)state;
+  EVP_PKEY *key = EVP_EC_gen("P-256");
+  char password[] = "secret";
+  for (int traditional = 0; traditional < 2; traditional++) {
+    BIO *bio = BIO_new_file(at("encrypted.key"), "w");
+    int ok = traditional
+                 ? PEM_write_bio_PrivateKey_traditional(bio, key, EVP_aes_128_cbc(),
+                                                        (unsigned char *)password, 6, NULL, NULL)
+                 : PEM_write_bio_PKCS8PrivateKey(bio, key, EVP_aes_128_cbc(), password, 6, NULL,
+                                                 NULL);
+    BIO_free(bio);
+    assert_int_equal(ok, 1);
+    assert_int_equal(chmod(at("encrypted.key"), 0600), 0);
+    refuse("ca.pem", "good.pem", "encrypted.key", CLV_INVALID, "is encrypted");
+  }
+  EVP_PKEY_free(key);
+}
+
+/* Other PEM blocks around ours are common, and are not handed on. */
+static void text_around_the_blocks(void **state) {
+  (void)state;
+  clv_bytes cert = read_text(at("good.pem")), key = read_text(at("good.key")), both = {0};
+  clv_bytes_puts(&both, "Subject: somebody\n");
+  clv_bytes_add(&both, key.data, key.len);
+  clv_bytes_add(&both, cert.data, cert.len);
+  write_text(at("both"), both.data, both.len, 0600);
+  clv_tls_identity *identity = NULL;
+  clv_err err;
+  must(load("ca.pem", "both", "both", &identity, &err), &err);
+  assert_string_equal(identity->cert_pem, cert.data); /* the key does not travel with it */
+  clv_tls_identity_free(identity);
+  clv_bytes_done(&cert);
+  clv_bytes_done(&key);
+  clv_bytes_done(&both);
+}
+
+/* ---- certificates ---------------------------------------------------------------------------- */
+
+typedef struct bad {
+  const char *name, *text;
+  clv_code code;
+  int days;
+  int64_t offset;
+  unsigned usage, rsa_bits;
+  size_t n_uris;
+  const char *dns;
+  bool usual; /* `certs issue` makes these too */
+} bad;
+
+static const bad bad_certificates[] = {
+    {.name = "expired", .days = 1, .offset = -4 * DAY_S, .n_uris = 1, .code = CLV_PRECONDITION,
+     .text = "expired 3 days ago"},
+    {.name = "early", .days = 9, .offset = 2 * DAY_S + 60, .n_uris = 1, .code = CLV_PRECONDITION,
+     .text = "not valid yet, it begins in 2 days", .usual = true},
+    {.name = "signing", .days = 9, .usage = CLV_TLS_CODE_SIGNING, .n_uris = 1, .code = CLV_INVALID,
+     .text = "neither TLS client nor TLS server"},
+    {.name = "two", .days = 9, .n_uris = 2, .code = CLV_UNAUTHENTICATED, .text = "has 2 URI"},
+    {.name = "nameless", .days = 9, .n_uris = 0, .code = CLV_UNAUTHENTICATED,
+     .text = "no subject alternative name"},
+    {.name = "spelled", .days = 9, .n_uris = 0, .dns = "spiffe://cleave/worker-1",
+     .code = CLV_UNAUTHENTICATED, .text = "has 0 URI"},
+    {.name = "weak", .days = 9, .rsa_bits = 1024, .n_uris = 1, .code = CLV_INVALID,
+     .text = "RSA key of 1024 bits is too weak, at least 2048"},
+};
+
+static void bad_certificates_are_refused(void **state) {
+  (void)state;
+  static const char *const uris[] = {"spiffe://cleave/a", "spiffe://cleave/b"};
+  for (size_t i = 0; i < CLV_COUNT(bad_certificates); i++) {
+    const bad *b = &bad_certificates[i];
+    clv_tls_issue_options o = usual(b->name);
+    o.uris = uris;
+    o.n_uris = b->n_uris;
+    o.dns = &b->dns;
+    o.n_dns = b->dns ? 1 : 0;
+    o.days = b->days;
+    o.not_before_offset_s = b->offset;
+    o.usage = b->usage;
+    o.rsa_bits = b->rsa_bits;
+    clv_err err = {0};
+    if (!b->usual) assert_int_equal(clv_tls_issue(&o, &err), CLV_INVALID);
+    o.allow_unusual = true;
+    issue(o);
+    char cert[64], key[64];
+    snprintf(cert, sizeof cert, "%s.pem", b->name);
+    snprintf(key, sizeof key, "%s.key", b->name);
+    refuse("ca.pem", cert, key, b->code, b->text);
+    refuse("ca.pem", cert, key, b->code, cert); /* names the file */
+  }
+}
+
+static void curves_without_tls13(void **state) {
+  (void)state;
+  EVP_PKEY *key = EVP_EC_gen("secp256k1");
+  by_hand how = {.name = "k1", .days = 1, .san = "URI:spiffe://cleave/k1", .eku = "clientAuth"};
+  X509 *cert = cert_by_hand(&how, key);
+  save_certs(at("k1.pem"), &cert, 1);
+  save_key(at("k1.key"), key);
+  refuse("ca.pem", "k1.pem", "k1.key", CLV_INVALID, "no elliptic curve \"secp256k1\"");
+  X509_free(cert);
+  EVP_PKEY_free(key);
+  key = EVP_EC_gen("P-224");
+  cert = cert_by_hand(&how, key);
+  save_certs(at("p224.pem"), &cert, 1);
+  save_key(at("p224.key"), key);
+  refuse("ca.pem", "p224.pem", "p224.key", CLV_INVALID, "EC key of 224 bits is too weak");
+  X509_free(cert);
+  EVP_PKEY_free(key);
+}
+
+static void no_extended_usage_at_all(void **state) {
+  (void)state;
+  EVP_PKEY *key = EVP_EC_gen("P-256");
+  by_hand how = {.name = "plain", .days = 1, .san = "URI:spiffe://cleave/plain"};
+  X509 *cert = cert_by_hand(&how, key);
+  save_certs(at("plain.pem"), &cert, 1);
+  save_key(at("plain.key"), key);
+  refuse("ca.pem", "plain.pem", "plain.key", CLV_INVALID, "neither TLS client nor TLS server");
+  X509_free(cert);
+  EVP_PKEY_free(key);
+}
+
+/* ---- authorities ----------------------------------------------------------------------------- */
+
+static void another_ca(void **state) {
+  (void)state;
+  clv_err err;
+  must(clv_tls_ca_init(at("ca2"), "another CA", 30, &err), &err);
+  refuse("ca2/ca.pem", "good.pem", "good.key", CLV_INVALID, "not issued by this CA");
+  must(clv_tls_ca_init(at("ca3"), "unit test CA", 30, &err), &err); /* the same name, another key */
+  refuse("ca3/ca.pem", "good.pem", "good.key", CLV_INVALID, "good.pem: as a client certificate");
+}
+
+static void two_cas_in_one_file(void **state) {
+  (void)state;
+  clv_bytes first = read_text(at("ca2/ca.pem")), second = read_text(at("ca.pem"));
+  clv_bytes_add(&first, second.data, second.len);
+  write_text(at("bundle.pem"), first.data, first.len, 0644);
+  clv_tls_identity *identity = NULL;
+  clv_err err;
+  must(load("bundle.pem", "good.pem", "good.key", &identity, &err), &err);
+  assert_string_equal(identity->ca_pem, first.data);
+  clv_tls_identity_free(identity);
+  clv_bytes_done(&first);
+  clv_bytes_done(&second);
+}
+
+static void intermediate_ca(void **state) {
+  (void)state;
+  EVP_PKEY *root_key = EVP_EC_gen("P-256"), *mid_key = EVP_EC_gen("P-256"),
+           *leaf_key = EVP_EC_gen("P-256");
+  by_hand how = {.name = "root", .is_ca = true, .days = 50};
+  X509 *root = cert_by_hand(&how, root_key);
+  how = (by_hand){.name = "mid", .is_ca = true, .days = 5, .issuer = root, .issuer_key = root_key};
+  X509 *mid = cert_by_hand(&how, mid_key);
+  how = (by_hand){.name = "leaf", .days = 20, .issuer = mid, .issuer_key = mid_key,
+                  .san = "URI:spiffe://cleave/deep", .eku = "serverAuth,clientAuth"};
+  X509 *leaf = cert_by_hand(&how, leaf_key);
+  save_certs(at("root.pem"), &root, 1);
+  save_certs(at("chain.pem"), (X509 *[]){leaf, mid}, 2);
+  save_certs(at("reversed.pem"), (X509 *[]){mid, leaf}, 2);
+  save_certs(at("alone.pem"), &leaf, 1);
+  save_key(at("leaf.key"), leaf_key);
+  clv_tls_identity *identity = NULL;
+  clv_err err;
+  must(load("root.pem", "chain.pem", "leaf.key", &identity, &err), &err);
+  assert_string_equal(identity->uri, "spiffe://cleave/deep");
+  assert_int_equal(clv_tls_identity_days_left(identity), 5); /* the intermediate ends first */
+  clv_tls_identity_free(identity);
+  refuse("root.pem", "alone.pem", "leaf.key", CLV_INVALID, "not issued by this CA");
+  refuse("root.pem", "reversed.pem", "leaf.key", CLV_INVALID, "the leaf must come first");
+  X509_free(root);
+  X509_free(mid);
+  X509_free(leaf);
+  EVP_PKEY_free(root_key);
+  EVP_PKEY_free(mid_key);
+  EVP_PKEY_free(leaf_key);
+}
+
+static void expired_ca(void **state) {
+  (void)state;
+  EVP_PKEY *ca_key = EVP_EC_gen("P-256"), *key = EVP_EC_gen("P-256");
+  by_hand how = {.name = "old", .is_ca = true, .days = 0};
+  X509 *ca = cert_by_hand(&how, ca_key);
+  X509_gmtime_adj(X509_getm_notAfter(ca), -30);
+  sign_by_hand(ca, &how, ca_key);
+  how = (by_hand){.name = "young", .days = 9, .issuer = ca, .issuer_key = ca_key,
+                  .san = "URI:spiffe://cleave/young", .eku = "serverAuth"};
+  X509 *leaf = cert_by_hand(&how, key);
+  save_certs(at("old.pem"), &ca, 1);
+  save_certs(at("young.pem"), &leaf, 1);
+  save_key(at("young.key"), key);
+  refuse("old.pem", "young.pem", "young.key", CLV_PRECONDITION, "CA certificate above it is out");
+  X509_free(ca);
+  X509_free(leaf);
+  EVP_PKEY_free(ca_key);
+  EVP_PKEY_free(key);
+}
+
+static int set_up(void **state) {
+  clv_err err;
+  if (make_scratch(state) != 0 || clv_tls_ca_init(scratch, "unit test CA", 400, &err) != CLV_OK)
+    return -1;
+  issue(usual("good"));
+  issue(usual("other"));
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(good_identity),          cmocka_unit_test(key_is_wiped),
+      cmocka_unit_test(days_left_rounds_down),  cmocka_unit_test(one_sided_usage),
+      cmocka_unit_test(rsa_2048_is_enough),     cmocka_unit_test(missing_files),
+      cmocka_unit_test(large_files),            cmocka_unit_test(key_others_can_read),
+      cmocka_unit_test(truncated_files),        cmocka_unit_test(mixed_up_files),
+      cmocka_unit_test(truncated_chain),
+      cmocka_unit_test(encrypted_key),          cmocka_unit_test(text_around_the_blocks),
+      cmocka_unit_test(curves_without_tls13),   cmocka_unit_test(bad_certificates_are_refused),
+      cmocka_unit_test(another_ca),             cmocka_unit_test(two_cas_in_one_file),
+      cmocka_unit_test(intermediate_ca),        cmocka_unit_test(expired_ca),
+      cmocka_unit_test(no_extended_usage_at_all),
+  };
+  return cmocka_run_group_tests(tests, set_up, remove_scratch);
+}

@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The probing client against small servers in processes of their own: one that is as it should be,
+ * and one per way of being wrong. This process has the TLS floor installed, as the programs do.
+ */
+#include "tests/unit/tls/fixture.h"
+
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+
+enum { PATIENCE_MS = 5000 };
+
+/* ---- servers --------------------------------------------------------------------------------- */
+
+typedef enum manner {
+  GOOD,        /* h2, client certificate required, SETTINGS first */
+  NO_ALPN,     /* TLS without HTTP/2 */
+  QUIET,       /* h2, but never says anything */
+  HANGS_UP,    /* takes the handshake, then closes without an alert */
+  PLAIN,       /* no TLS at all */
+  DEAF,        /* accepts TCP and never answers */
+} manner;
+
+typedef struct server {
+  manner manner;
+  const char *ca, *cert, *key; /* NULL: ca.pem, good.pem, good.key */
+  int version;                 /* 0: TLS 1.3 alone */
+  bool ipv6;
+  pid_t pid;
+  uint16_t port;
+} server;
+
+static int pick_h2(SSL *ssl, const unsigned char **out, unsigned char *out_len,
+                   const unsigned char *in, unsigned in_len, void *arg) {
+  (void)ssl;
+  (void)arg;
+  static const unsigned char h2[] = {2, 'h', '2'};
+  unsigned char *chosen = NULL;
+  int rc = SSL_select_next_proto(&chosen, out_len, h2, sizeof h2, in, in_len);
+  *out = chosen;
+  return rc == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
+static SSL_CTX *server_context(const server *s) {
+  int version = s->version ? s->version : TLS1_3_VERSION;
+  SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
+  SSL_CTX_clear_options(ctx, SSL_OP_NO_TLSv1_2); /* a server elsewhere has no floor */
+  SSL_CTX_set_min_proto_version(ctx, version);
+  SSL_CTX_set_max_proto_version(ctx, version);
+  SSL_CTX_use_certificate_chain_file(ctx, at(s->cert ? s->cert : "good.pem"));
+  SSL_CTX_use_PrivateKey_file(ctx, at(s->key ? s->key : "good.key"), SSL_FILETYPE_PEM);
+  SSL_CTX_load_verify_locations(ctx, at(s->ca ? s->ca : "ca.pem"), NULL);
+  bool judges = s->manner != HANGS_UP;
+  SSL_CTX_set_verify(ctx, judges ? SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT
+                                 : SSL_VERIFY_NONE, NULL);
+  if (s->manner != NO_ALPN) SSL_CTX_set_alpn_select_cb(ctx, pick_h2, NULL);
+  return ctx;
+}
+
+/* Keeps the connection until the client ends it, so that no reset overtakes an alert. */
+static void linger(int fd) {
+  char sink[4096];
+  shutdown(fd, SHUT_WR);
+  while (read(fd, sink, sizeof sink) > 0) continue;
+}
+
+static void serve_tls(const server *s, SSL_CTX *ctx, int fd) {
+  static const unsigned char settings[9] = {0, 0, 0, 4, 0, 0, 0, 0, 0};
+  SSL *ssl = SSL_new(ctx);
+  SSL_set_fd(ssl, fd);
+  char sink[64];
+  if (SSL_accept(ssl) == 1) {
+    if (s->manner == GOOD) SSL_write(ssl, settings, sizeof settings);
+    if (s->manner != HANGS_UP) SSL_read(ssl, sink, sizeof sink);
+  }
+  linger(fd);
+  SSL_free(ssl);
+}
+
+static void serve(const server *s, int listener) {
+  signal(SIGPIPE, SIG_IGN);
+  SSL_CTX *ctx = s->manner < PLAIN ? server_context(s) : NULL;
+  for (;;) {
+    int fd = accept(listener, NULL, NULL);
+    if (fd < 0) _exit(1);
+    if (s->manner == PLAIN && write(fd, "HTTP/1.1 400 Bad Request\r\n\r\n", 28) < 0) _exit(1);
+    if (s->manner == DEAF) pause();
+    if (s->manner < PLAIN)
+      serve_tls(s, ctx, fd);
+    else
+      linger(fd);
+    close(fd);
+  }
+}
+
+static int listen_on(bool ipv6, uint16_t *ret_port) {
+  struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+  struct sockaddr *a = ipv6 ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4;
+  socklen_t len = ipv6 ? sizeof v6 : sizeof v4;
+  int fd = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0 || bind(fd, a, len) != 0 || listen(fd, 16) != 0 || getsockname(fd, a, &len) != 0) {
+    if (fd >= 0) close(fd);
+    return -1;
+  }
+  *ret_port = ntohs(ipv6 ? v6.sin6_port : v4.sin_port);
+  return fd;
+}
+
+static server start(server s) {
+  int listener = listen_on(s.ipv6, &s.port);
+  if (listener < 0) {
+    s.pid = -1;
+    return s;
+  }
+  s.pid = fork();
+  if (s.pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    serve(&s, listener);
+  }
+  close(listener);
+  return s;
+}
+
+static void stop(const server *s) {
+  kill(s->pid, SIGKILL);
+  waitpid(s->pid, NULL, 0);
+}
+
+/* ---- clients --------------------------------------------------------------------------------- */
+
+static clv_tls_identity *good;
+
+/* An identity that loading would refuse, as a master with another clock or CA might have it. */
+static clv_tls_identity *unchecked(const char *ca, const char *cert, const char *key) {
+  clv_tls_identity *identity = calloc(1, sizeof *identity);
+  identity->ca_pem = read_text(at(ca)).data;
+  identity->cert_pem = read_text(at(cert)).data;
+  identity->key_pem = read_text(at(key)).data;
+  identity->not_before = (int64_t)(clv_wall_ms() / 1000) - DAY_S;
+  identity->not_after = (int64_t)(clv_wall_ms() / 1000) + DAY_S + 60;
+  return identity;
+}
+
+static clv_tls_probe_result probe_as(const server *s, const clv_tls_identity *identity,
+                                     const char *expected) {
+  clv_tls_probe_result r;
+  clv_err err;
+  must(clv_tls_probe(s->ipv6 ? "::1" : "127.0.0.1", s->port, identity, expected, PATIENCE_MS, &r,
+                     &err),
+       &err);
+  return r;
+}
+
+static void expect_failure(const clv_tls_probe_result *r, clv_tls_step step, clv_code code,
+                           const char *cause, const char *fix) {
+  if (r->ok || r->step != step || r->code != code || !strstr(r->cause, cause) ||
+      !strstr(r->fix, fix))
+    fail_msg("ok=%d step=%s code=%s\ncause: %s\nfix: %s\nwanted %s, %s, \"%s\", \"%s\"", r->ok,
+             clv_tls_step_name(r->step), clv_code_name(r->code), r->cause, r->fix,
+             clv_tls_step_name(step), clv_code_name(code), cause, fix);
+}
+
+static clv_tls_probe_result expect(server s, const clv_tls_identity *identity, clv_tls_step step,
+                                   clv_code code, const char *cause, const char *fix) {
+  s = start(s);
+  clv_tls_probe_result r = probe_as(&s, identity, NULL);
+  stop(&s);
+  expect_failure(&r, step, code, cause, fix);
+  assert_false(r.confirmed);
+  return r;
+}
+
+/* ---- good ------------------------------------------------------------------------------------ */
+
+static void check_good(const server *s, const char *expected) {
+  clv_tls_probe_result r = probe_as(s, good, expected);
+  if (!r.ok) fail_msg("%s; %s", r.cause, r.fix);
+  assert_true(r.confirmed);
+  assert_int_equal(r.step, CLV_TLS_DONE);
+  assert_int_equal(r.code, CLV_OK);
+  assert_string_equal(r.cause, "");
+  assert_string_equal(r.clock_hint, "");
+  assert_string_equal(r.peer_uri, "spiffe://cleave/worker-1");
+  assert_string_equal(r.protocol, "TLSv1.3");
+  assert_int_equal(strncmp(r.cipher, "TLS_", 4), 0);
+  assert_int_equal(r.peer_not_after, good->not_after);
+  assert_int_equal(r.peer_not_before, good->not_before);
+  char address[64];
+  snprintf(address, sizeof address, s->ipv6 ? "[::1]:%u" : "127.0.0.1:%u", s->port);
+  assert_string_equal(r.address, address);
+  assert_true(r.connect_ms > 0 && r.handshake_ms > 0 && r.handshake_ms < PATIENCE_MS);
+}
+
+static void good_peer(void **state) {
+  (void)state;
+  server s = start((server){.manner = GOOD});
+  check_good(&s, NULL);
+  check_good(&s, "spiffe://cleave/worker-1");
+  stop(&s);
+}
+
+static void good_peer_over_ipv6(void **state) {
+  (void)state;
+  server s = start((server){.manner = GOOD, .ipv6 = true});
+  if (s.pid < 0) skip();
+  check_good(&s, NULL);
+  clv_tls_probe_result r;
+  clv_err err;
+  must(clv_tls_probe("[::1]", s.port, good, NULL, PATIENCE_MS, &r, &err), &err);
+  assert_true(r.ok);
+  stop(&s);
+}
+
+/* "two.test" has two addresses, and nobody listens on the first; other names are real. */
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
+                struct addrinfo **ret) {
+  int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **) = NULL;
+  *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+  if (strcmp(name, "two.test") != 0) return real(name, service, hints, ret);
+  int rc = real("127.0.0.2", service, hints, ret);
+  return rc ? rc : real("127.0.0.1", service, hints, &(*ret)->ai_next);
+}
+
+static void every_address_is_tried(void **state) {
+  (void)state;
+  server s = start((server){.manner = GOOD});
+  clv_tls_probe_result r;
+  clv_err err;
+  must(clv_tls_probe("two.test", s.port, good, NULL, PATIENCE_MS, &r, &err), &err);
+  stop(&s);
+  if (!r.ok) fail_msg("%s", r.cause);
+  assert_int_equal(strncmp(r.address, "127.0.0.1:", 10), 0);
+}
+
+static void silence_after_the_handshake(void **state) {
+  (void)state;
+  server s = start((server){.manner = QUIET});
+  uint64_t begin = clv_now_ns();
+  clv_tls_probe_result r = probe_as(&s, good, NULL);
+  uint64_t took_ms = (clv_now_ns() - begin) / 1000000;
+  stop(&s);
+  assert_true(r.ok);
+  assert_false(r.confirmed);
+  assert_in_range(took_ms, 290, 3000);
+}
+
+/* ---- network --------------------------------------------------------------------------------- */
+
+static void names_and_ports(void **state) {
+  (void)state;
+  clv_tls_probe_result r;
+  clv_err err;
+  must(clv_tls_probe("no-such-host.invalid", 1, good, NULL, PATIENCE_MS, &r, &err), &err);
+  expect_failure(&r, CLV_TLS_RESOLVE, CLV_NOT_FOUND, "\"no-such-host.invalid\" does not resolve",
+                 "check the spelling");
+  server s = {0};
+  close(listen_on(false, &s.port));
+  r = probe_as(&s, good, NULL);
+  expect_failure(&r, CLV_TLS_CONNECT, CLV_UNAVAILABLE, "Connection refused",
+                 "is cleave-worker running");
+  assert_int_equal(strncmp(r.address, "127.0.0.1:", 10), 0);
+  expect_error(CLV_INVALID, "time-out of 0 ms",
+               clv_tls_probe("127.0.0.1", 1, good, NULL, 0, &r, &err), &err);
+}
+
+static void not_tls(void **state) {
+  (void)state;
+  expect((server){.manner = PLAIN}, good, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "no TLS 1.3",
+         "is this port cleave-worker's?");
+  expect((server){.manner = NO_ALPN}, good, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "not HTTP/2",
+         "is this port cleave-worker's?");
+}
+
+static void no_answer_in_time(void **state) {
+  (void)state;
+  server s = start((server){.manner = DEAF});
+  clv_tls_probe_result r;
+  clv_err err;
+  uint64_t begin = clv_now_ns();
+  must(clv_tls_probe("127.0.0.1", s.port, good, NULL, 250, &r, &err), &err);
+  uint64_t took_ms = (clv_now_ns() - begin) / 1000000;
+  bool accepted;
+  clv_code code =
+      clv_tls_probe_version("127.0.0.1", s.port, CLV_TLS_1_3, NULL, 250, &accepted, &err);
+  stop(&s);
+  expect_failure(&r, CLV_TLS_HANDSHAKE, CLV_DEADLINE, "no TLS answer came in time", "stopped");
+  assert_in_range(took_ms, 250, 2000);
+  expect_error(CLV_DEADLINE, "no TLS answer in 250 ms", code, &err);
+}
+
+/* ---- the peer's certificate ------------------------------------------------------------------ */
+
+static void peer_of_another_ca(void **state) {
+  (void)state;
+  expect((server){.manner = GOOD, .cert = "ca2/alien.pem", .key = "ca2/alien.key"}, good,
+         CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "not issued by a CA of our tls.ca",
+         "add the worker's CA to our tls.ca");
+}
+
+static void peer_out_of_time(void **state) {
+  (void)state;
+  clv_tls_probe_result r =
+      expect((server){.manner = GOOD, .cert = "expired.pem", .key = "expired.key"}, good,
+             CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "has expired", "SIGHUP");
+  if (!strstr(r.clock_hint, "ended 3 days ago")) fail_msg("hint: %s", r.clock_hint);
+  assert_string_equal(r.peer_uri, "spiffe://cleave/worker-1");
+  assert_int_equal(r.peer_not_after - r.peer_not_before, DAY_S);
+  r = expect((server){.manner = GOOD, .cert = "early.pem", .key = "early.key"}, good,
+             CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "not valid yet", "compare the clocks");
+  if (!strstr(r.clock_hint, "begins in 2 hours")) fail_msg("hint: %s", r.clock_hint);
+}
+
+static void peer_of_another_kind(void **state) {
+  (void)state;
+  expect((server){.manner = GOOD, .cert = "client.pem", .key = "client.key"}, good,
+         CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "may not be used as a TLS server",
+         "usage \"server\" or \"both\"");
+}
+
+static void peer_of_another_name(void **state) {
+  (void)state;
+  server s = start((server){.manner = GOOD});
+  clv_tls_probe_result r = probe_as(&s, good, "spiffe://cleave/worker-2");
+  stop(&s);
+  expect_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED,
+                 "the peer is \"spiffe://cleave/worker-1\", but \"spiffe://cleave/worker-2\"",
+                 "right host and port");
+  assert_true(r.confirmed);
+  s = start((server){.manner = GOOD, .cert = "two.pem", .key = "two.key"});
+  r = probe_as(&s, good, "spiffe://cleave/worker-1");
+  stop(&s);
+  expect_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED, "exactly one URI", "exactly one URI");
+  s = start((server){.manner = GOOD, .cert = "spelled.pem", .key = "spelled.key"});
+  r = probe_as(&s, good, "spiffe://cleave/worker-1");
+  stop(&s);
+  expect_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED, "exactly one URI", "exactly one URI");
+}
+
+/* ---- our certificate ------------------------------------------------------------------------- */
+
+static void our_ca_is_unknown(void **state) {
+  (void)state;
+  clv_tls_identity *alien = unchecked("ca.pem", "ca2/alien.pem", "ca2/alien.key");
+  expect((server){.manner = GOOD}, alien, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+         "alert: unknown ca", "is our CA in the worker's tls.ca?");
+  clv_tls_identity_free(alien);
+}
+
+static void our_certificate_is_refused(void **state) {
+  (void)state;
+  clv_tls_identity *identity = unchecked("ca.pem", "expired.pem", "expired.key");
+  clv_tls_probe_result r =
+      expect((server){.manner = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+             "alert: certificate expired", "issue a new certificate");
+  /* By the clock of this identity it is still good: then the other clock is the suspect. */
+  if (!strstr(r.clock_hint, "has 1 day left")) fail_msg("hint: %s", r.clock_hint);
+  clv_tls_identity_free(identity);
+  identity = unchecked("ca.pem", "signing.pem", "signing.key");
+  expect((server){.manner = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+         "alert: unsupported certificate", "usage \"client\" or \"both\"");
+  clv_tls_identity_free(identity);
+  identity = unchecked("ca.pem", "early.pem", "early.key");
+  identity->not_before = (int64_t)(clv_wall_ms() / 1000) - 61;
+  r = expect((server){.manner = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+             "alert: bad certificate", "compare clocks");
+  if (!strstr(r.clock_hint, "began 1 minute ago")) fail_msg("hint: %s", r.clock_hint);
+  clv_tls_identity_free(identity);
+}
+
+/* gRPC-C 1.51 sends no alert: it just goes away. */
+static void refused_without_a_word(void **state) {
+  (void)state;
+  expect((server){.manner = HANGS_UP}, good, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+         "closed the connection when it had our certificate", "is our CA in the worker's tls.ca");
+}
+
+/* ---- versions -------------------------------------------------------------------------------- */
+
+static bool takes(const server *s, clv_tls_version version, const clv_tls_identity *identity) {
+  bool accepted = false;
+  clv_err err;
+  must(clv_tls_probe_version("127.0.0.1", s->port, version, identity, PATIENCE_MS, &accepted, &err),
+       &err);
+  return accepted;
+}
+
+static void versions_of_a_good_peer(void **state) {
+  (void)state;
+  server s = start((server){.manner = GOOD});
+  assert_false(takes(&s, CLV_TLS_1_2, good));
+  assert_false(takes(&s, CLV_TLS_1_2, NULL));
+  assert_true(takes(&s, CLV_TLS_1_3, good));
+  assert_true(takes(&s, CLV_TLS_1_3, NULL)); /* it refuses us, but not the version */
+  stop(&s);
+}
+
+static void versions_of_an_old_peer(void **state) {
+  (void)state;
+  server s = start((server){.manner = GOOD, .version = TLS1_2_VERSION});
+  assert_true(takes(&s, CLV_TLS_1_2, good));
+  assert_true(takes(&s, CLV_TLS_1_2, NULL));
+  assert_false(takes(&s, CLV_TLS_1_3, good));
+  clv_tls_probe_result r = probe_as(&s, good, NULL);
+  stop(&s);
+  expect_failure(&r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "does not speak TLS 1.3",
+                 "no current cleave-worker");
+}
+
+static void versions_of_nobody(void **state) {
+  (void)state;
+  bool accepted = true;
+  clv_err err;
+  server s = {0};
+  close(listen_on(false, &s.port));
+  expect_error(CLV_UNAVAILABLE, "Connection refused",
+               clv_tls_probe_version("127.0.0.1", s.port, CLV_TLS_1_2, NULL, PATIENCE_MS, &accepted,
+                                     &err),
+               &err);
+  assert_true(accepted); /* untouched */
+  s = start((server){.manner = PLAIN});
+  assert_false(takes(&s, CLV_TLS_1_2, NULL));
+  assert_false(takes(&s, CLV_TLS_1_3, NULL));
+  stop(&s);
+}
+
+/* ---- set-up ---------------------------------------------------------------------------------- */
+
+static void issue_unusual(const char *name, int days, int64_t offset, unsigned usage) {
+  clv_tls_issue_options o = usual(name);
+  o.days = days;
+  o.not_before_offset_s = offset;
+  o.usage = usage;
+  o.allow_unusual = true;
+  issue(o);
+}
+
+static int set_up(void **state) {
+  static const char *const two[] = {"spiffe://cleave/worker-1", "spiffe://cleave/worker-2"};
+  clv_err err;
+  if (clv_tls_floor_install(&err) != CLV_OK || make_scratch(state) != 0) return -1;
+  must(clv_tls_ca_init(scratch, "unit test CA", 400, &err), &err);
+  must(clv_tls_ca_init(at("ca2"), "another CA", 400, &err), &err);
+  issue(usual("good"));
+  issue_unusual("expired", 1, -4 * DAY_S, 0);
+  issue_unusual("early", 9, 2 * 3600 + 60, 0);
+  issue_unusual("client", 9, -300, CLV_TLS_CLIENT);
+  issue_unusual("signing", 9, -300, CLV_TLS_CODE_SIGNING);
+  clv_tls_issue_options o = usual("two");
+  o.uris = two;
+  o.n_uris = 2;
+  o.allow_unusual = true;
+  issue(o);
+  o = usual("spelled");
+  o.dns = two;
+  o.n_dns = 1;
+  o.n_uris = 0;
+  o.allow_unusual = true;
+  issue(o);
+  o = usual("alien");
+  o.ca_dir = at("ca2");
+  issue(o);
+  must(clv_tls_identity_load(at("ca.pem"), at("good.pem"), at("good.key"), &good, &err), &err);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  clv_tls_identity_freep(&good);
+  return remove_scratch(state);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(good_peer),
+      cmocka_unit_test(good_peer_over_ipv6),
+      cmocka_unit_test(every_address_is_tried),
+      cmocka_unit_test(silence_after_the_handshake),
+      cmocka_unit_test(names_and_ports),
+      cmocka_unit_test(not_tls),
+      cmocka_unit_test(no_answer_in_time),
+      cmocka_unit_test(peer_of_another_ca),
+      cmocka_unit_test(peer_out_of_time),
+      cmocka_unit_test(peer_of_another_kind),
+      cmocka_unit_test(peer_of_another_name),
+      cmocka_unit_test(our_ca_is_unknown),
+      cmocka_unit_test(our_certificate_is_refused),
+      cmocka_unit_test(refused_without_a_word),
+      cmocka_unit_test(versions_of_a_good_peer),
+      cmocka_unit_test(versions_of_an_old_peer),
+      cmocka_unit_test(versions_of_nobody),
+  };
+  return cmocka_run_group_tests(tests, set_up, tear_down);
+}
