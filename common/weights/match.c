@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which tensor of a file belongs to which parameter of a model, and a message a person can act on
+ * when they do not agree.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/weights/weights.h"
+
+enum { LISTED = 3 }; /* names quoted per list */
+
+/* Adds "a, b, c and 4 more" to out. */
+typedef struct name_list {
+  clv_bytes text;
+  const char *first;
+  size_t n;
+} name_list;
+
+static void list_done(name_list *l) { clv_bytes_done(&l->text); }
+
+static void list_add(name_list *l, const char *name) {
+  if (l->n == 0) l->first = name;
+  if (l->n++ < LISTED)
+    clv_bytes_printf(&l->text, "%s'%.48s'", l->n > 1 ? ", " : "", name);
+}
+
+static void list_close(name_list *l) {
+  if (l->n > LISTED) clv_bytes_printf(&l->text, " and %zu more", l->n - LISTED);
+}
+
+/* The name in the file that looks most like the first missing one. */
+static clv_code suggest(const clv_weights_file *f, const bool *used, const char *missing,
+                        const char **ret, clv_err *err) {
+  size_t n = clv_weights_count(f), m = 0;
+  CLV_AUTO(clv_freep) const char **names = NULL;
+  CLV_TRY(clv_alloc(n, sizeof *names, &names, err));
+  for (size_t i = 0; i < n; i++)
+    if (!used[i]) names[m++] = clv_weights_entries(f)[i].name;
+  *ret = clv_did_you_mean(missing, names, m);
+  return CLV_OK;
+}
+
+static clv_code names_differ(const clv_weights_file *f, const bool *used, name_list *missing,
+                             name_list *unexpected, clv_err *err) {
+  const char *near = NULL;
+  list_close(missing);
+  list_close(unexpected);
+  if (missing->n) CLV_TRY(suggest(f, used, missing->first, &near, err));
+  if (missing->text.failed || unexpected->text.failed)
+    return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  const char *hint = near ? " (did you mean '" : "";
+  if (!missing->n)
+    return clv_fail(err, CLV_INVALID, "%.100s: %zu unexpected tensors: %s", clv_weights_label(f),
+                    unexpected->n, unexpected->text.data);
+  return clv_fail(err, CLV_INVALID, "%.100s: %zu missing tensors: %s%s%.48s%s%s%s",
+                  clv_weights_label(f), missing->n, missing->text.data, hint, near ? near : "",
+                  near ? "'?)" : "", unexpected->n ? "; unexpected: " : "",
+                  unexpected->n ? unexpected->text.data : "");
+}
+
+static clv_code check_names(const clv_weights_file *f, const clv_weights_want *want, size_t n,
+                            unsigned flags, const clv_weights_entry **found, clv_err *err) {
+  CLV_AUTO(list_done) name_list missing = {0}, unexpected = {0};
+  CLV_AUTO(clv_freep) bool *used = NULL;
+  const clv_weights_entry *entries = clv_weights_entries(f);
+  CLV_TRY(clv_alloc(clv_weights_count(f), sizeof *used, &used, err));
+  for (size_t i = 0; i < n; i++) {
+    found[i] = clv_weights_find(f, want[i].name);
+    if (found[i]) used[found[i] - entries] = true;
+    else list_add(&missing, want[i].name);
+  }
+  for (size_t i = 0; i < clv_weights_count(f); i++)
+    if (!used[i] && !(flags & CLV_WEIGHTS_ALLOW_UNEXPECTED)) list_add(&unexpected, entries[i].name);
+  if (missing.n || unexpected.n) return names_differ(f, used, &missing, &unexpected, err);
+  return CLV_OK;
+}
+
+static clv_code check_kind(const clv_weights_file *f, const clv_weights_want *want,
+                           const clv_weights_entry *e, clv_err *err) {
+  char wanted[160], found[160];
+  if (e->dtype == want->dtype && clv_shape_equal(&e->shape, &want->shape)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%.120s: tensor '%.100s': expected %s %s, found %s %s",
+                  clv_weights_label(f), want->name, clv_dtype_name(want->dtype),
+                  clv_shape_format(&want->shape, wanted, sizeof wanted),
+                  e->dtype ? clv_dtype_name(e->dtype) : e->type_name,
+                  clv_shape_format(&e->shape, found, sizeof found));
+}
+
+clv_code clv_weights_match(const clv_weights_file *f, const clv_weights_want *want, size_t n,
+                           unsigned flags, const clv_weights_entry **ret_found, clv_err *err) {
+  CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+  CLV_TRY(clv_alloc(n, sizeof *found, &found, err));
+  CLV_TRY(check_names(f, want, n, flags, found, err));
+  for (size_t i = 0; i < n; i++) CLV_TRY(check_kind(f, &want[i], found[i], err));
+  if (n) memcpy(ret_found, found, n * sizeof *found);
+  return CLV_OK;
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * weights: tensors on disk. safetensors files in and out, checkpoint folders, and their manifest.
+ * There is no pickle here and there will be none: it runs what it reads.
+ *
+ * Every file is parsed as hostile. A reader checks the whole header against the size of the file
+ * before it takes memory for the data, and the data handed out are the bytes in memory, so
+ * nothing changes between a digest that was checked and a weight that is used.
+ *
+ * Ownership: a weights file owns its entries, names and data. Threads: open files never change and
+ * may be read by many threads; writers belong to one thread.
+ */
+#ifndef CLEAVE_WEIGHTS_H
+#define CLEAVE_WEIGHTS_H
+
+#include "common/base/base.h"
+#include "common/tensor/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  CLV_WEIGHTS_MAX_HEADER = 16 << 20, /* bytes of safetensors header */
+  CLV_WEIGHTS_MAX_TENSORS = 65536,
+  CLV_WEIGHTS_MAX_NAME = 512,      /* bytes of a tensor's name */
+  CLV_CHECKPOINT_MAX_STAGES = 999,
+  CLV_CHECKPOINT_MAX_FILES = 4096,
+  CLV_CHECKPOINT_MAX_NAME = 128,   /* bytes of a file name in a manifest */
+};
+
+/* A pair of strings (metadata, notes in the trainer's state). */
+typedef struct clv_kv {
+  const char *key, *value;
+} clv_kv;
+
+/* ---- reading safetensors --------------------------------------------------------------------- */
+
+typedef struct clv_weights_entry {
+  const char *name;       /* valid UTF-8 without control characters */
+  const char *type_name;  /* as in the file: "F32", "BOOL"... */
+  clv_dtype dtype;        /* 0 when there is no such clv_dtype (BOOL, I8, I16, U16, F8...) */
+  clv_shape shape;
+  size_t bytes;
+  const void *data;       /* row-major, little-endian; may be unaligned: copy, do not cast */
+} clv_weights_entry;
+
+typedef struct clv_weights_file clv_weights_file;
+
+/* Opens with O_NOFOLLOW; anything but a regular file is CLV_INVALID. max_bytes of 0 means no limit
+ * but the file's own size. CLV_NOT_FOUND missing; CLV_EXHAUSTED too large; CLV_DATA_LOSS a header
+ * that does not hold (holes, overlaps, sizes, duplicates, truncation); CLV_UNIMPLEMENTED for types
+ * below a byte. Texts name the file and the tensor. */
+clv_code clv_weights_open(const char *path, size_t max_bytes, clv_weights_file **ret, clv_err *err)
+    CLV_USE_RESULT;
+
+/* The same over the caller's memory, which must outlive the file; `label` stands for the name. */
+clv_code clv_weights_open_memory(const void *data, size_t len, const char *label,
+                                 clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
+void clv_weights_close(clv_weights_file *f); /* takes NULL */
+void clv_weights_closep(clv_weights_file **f);
+
+size_t clv_weights_count(const clv_weights_file *f);
+const clv_weights_entry *clv_weights_entries(const clv_weights_file *f); /* [count], by name */
+/* NULL when there is none of that name. */
+const clv_weights_entry *clv_weights_find(const clv_weights_file *f, const char *name);
+const char *clv_weights_metadata(const clv_weights_file *f, const char *key);
+const char *clv_weights_label(const clv_weights_file *f); /* path or label */
+uint64_t clv_weights_links(const clv_weights_file *f);    /* hard links when opened; 0 in memory */
+
+/* SHA-256 of the whole file as it was read. */
+const clv_sha256 *clv_weights_digest(const clv_weights_file *f);
+
+/* ---- matching a model ------------------------------------------------------------------------ */
+
+typedef struct clv_weights_want {
+  const char *name;
+  clv_dtype dtype;
+  clv_shape shape;
+} clv_weights_want;
+
+enum { CLV_WEIGHTS_ALLOW_UNEXPECTED = 1u << 0 }; /* the file may hold tensors nobody wants */
+
+/* Finds every wanted tensor: ret_found[i] belongs to want[i]. CLV_INVALID, and ret_found untouched,
+ * when a name is missing or unexpected (the text lists the first few of both, with a "did you
+ * mean"), or when a type or shape differs (the text names tensor, wanted and found). */
+clv_code clv_weights_match(const clv_weights_file *f, const clv_weights_want *want, size_t n,
+                           unsigned flags, const clv_weights_entry **ret_found, clv_err *err)
+    CLV_USE_RESULT;
+
+/* ---- writing safetensors --------------------------------------------------------------------- */
+
+typedef struct clv_weights_tensor {
+  const char *name;
+  clv_dtype dtype;
+  clv_shape shape;
+  const void *data; /* row-major, the size of the shape; borrowed */
+} clv_weights_tensor;
+
+/* The file for these tensors: header padded to 8 bytes, tensors by falling element size and then
+ * name, `__metadata__` {"format":"pt"} plus meta [n_meta]. The same input gives the same bytes,
+ * whatever the order of `tensors`. CLV_INVALID for a bad or repeated name or two empty tensors at
+ * one offset (the reader refuses those too), CLV_EXHAUSTED over the limits above. */
+clv_code clv_weights_encode(const clv_weights_tensor *tensors, size_t n, const clv_kv *meta,
+                            size_t n_meta, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+
+/* Writes it durably: PATH.tmp, fsync, rename, fsync of the folder. The data are streamed, not
+ * copied. *ret_digest (may be NULL) is the file's SHA-256, *ret_bytes (may be NULL) its size. */
+clv_code clv_weights_write(const char *path, const clv_weights_tensor *tensors, size_t n,
+                           const clv_kv *meta, size_t n_meta, clv_sha256 *ret_digest,
+                           uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
+
+/* ---- manifest -------------------------------------------------------------------------------- */
+
+typedef struct clv_manifest_file {
+  char name[CLV_CHECKPOINT_MAX_NAME + 1]; /* [A-Za-z0-9._-]{1,128}, not "." or ".." */
+  uint64_t bytes;
+  clv_sha256 sha256;
+} clv_manifest_file;
+
+typedef struct clv_manifest {
+  uint64_t step;
+  uint32_t stages;
+  uint32_t protocol_version;
+  char config_hash[65]; /* hex or empty */
+  clv_manifest_file *files; /* by name */
+  size_t n_files;
+} clv_manifest;
+
+void clv_manifest_done(clv_manifest *m); /* frees and zeroes */
+
+/* Strict: unknown, missing or repeated keys, names with a path, bad digests and numbers out of
+ * range are CLV_DATA_LOSS; a format of another version is CLV_UNIMPLEMENTED. */
+clv_code clv_manifest_parse(const void *data, size_t len, const char *label, clv_manifest *ret,
+                            clv_err *err) CLV_USE_RESULT;
+const clv_manifest_file *clv_manifest_find(const clv_manifest *m, const char *name); /* or NULL */
+
+/* ---- trainer state --------------------------------------------------------------------------- */
+
+/* trainer_state.json: all a resumed run needs besides weights and moments. */
+typedef struct clv_trainer_state {
+  uint64_t epoch, index;           /* data cursor: `index` records of `epoch` are used */
+  uint64_t global_step, max_steps; /* steps done; steps planned, 0 = unknown */
+  uint64_t seed;
+  const clv_kv *extra; /* [n_extra], keys unique; e.g. the digest of the loss log */
+  size_t n_extra;
+} clv_trainer_state;
+
+/* The value of an extra key, or NULL. */
+const char *clv_trainer_state_get(const clv_trainer_state *s, const char *key);
+
+/* ---- writing a checkpoint -------------------------------------------------------------------- */
+
+/* RUN/checkpoint-<step>/ holds model-0000i-of-0000n.safetensors and
+ * optimizer-0000i-of-0000n.safetensors for each stage, model.safetensors.index.json,
+ * trainer_state.json, what was added by name, and MANIFEST.json, which is written last: without one
+ * that verifies there is no checkpoint. */
+typedef struct clv_checkpoint_writer clv_checkpoint_writer;
+
+/* CLV_EXISTS when this step's checkpoint is there and verifies (nothing is touched then); files
+ * left by an unfinished one are removed. `run_dir` is created when missing. */
+clv_code clv_checkpoint_begin(const char *run_dir, uint64_t step, uint32_t stages,
+                              clv_checkpoint_writer **ret, clv_err *err) CLV_USE_RESULT;
+void clv_checkpoint_writer_free(clv_checkpoint_writer *w); /* takes NULL; deletes no file */
+void clv_checkpoint_writer_freep(clv_checkpoint_writer **w);
+
+/* One stage (0-based): its parameters and buffers, and its optimiser's tensors, named
+ * "<param>.exp_avg" and so on. Either list may be empty. Each stage exactly once, any order; a
+ * parameter name must be new in the whole checkpoint. */
+clv_code clv_checkpoint_add_stage(clv_checkpoint_writer *w, uint32_t stage,
+                                  const clv_weights_tensor *model, size_t n_model,
+                                  const clv_weights_tensor *optimizer, size_t n_optimizer,
+                                  clv_err *err) CLV_USE_RESULT;
+/* Any other file (session.effective.yaml). */
+clv_code clv_checkpoint_add_file(clv_checkpoint_writer *w, const char *name, const void *data,
+                                 size_t len, clv_err *err) CLV_USE_RESULT;
+clv_code clv_checkpoint_add_state(clv_checkpoint_writer *w, const clv_trainer_state *state,
+                                  clv_err *err) CLV_USE_RESULT;
+
+/* Writes the index and the manifest. config_hash: hex SHA-256 or "". CLV_PRECONDITION when a stage
+ * or the trainer's state is missing. *ret_path (may be NULL) is the folder; the caller frees it. */
+clv_code clv_checkpoint_commit(clv_checkpoint_writer *w, const char *config_hash,
+                               uint32_t protocol_version, char **ret_path, clv_err *err)
+    CLV_USE_RESULT;
+
+/* ---- reading a checkpoint -------------------------------------------------------------------- */
+
+typedef struct clv_checkpoint clv_checkpoint;
+
+/* Opens a checkpoint folder: the manifest is parsed and every file's length and digest checked. */
+clv_code clv_checkpoint_load(const char *path, clv_checkpoint **ret, clv_err *err) CLV_USE_RESULT;
+
+/* The newest checkpoint under run_dir that verifies. `reasons` (may be NULL) gets one line for each
+ * newer one that was refused. CLV_NOT_FOUND when there is none, with the reasons in the text. */
+clv_code clv_checkpoint_latest(const char *run_dir, clv_checkpoint **ret, clv_bytes *reasons,
+                               clv_err *err) CLV_USE_RESULT;
+void clv_checkpoint_free(clv_checkpoint *c); /* takes NULL */
+void clv_checkpoint_freep(clv_checkpoint **c);
+
+const char *clv_checkpoint_path(const clv_checkpoint *c);
+const clv_manifest *clv_checkpoint_manifest(const clv_checkpoint *c);
+const clv_trainer_state *clv_checkpoint_state(const clv_checkpoint *c);
+
+/* A stage's tensors (0-based), read now and checked against the manifest's digest once more. */
+clv_code clv_checkpoint_open_model(const clv_checkpoint *c, uint32_t stage, clv_weights_file **ret,
+                                   clv_err *err) CLV_USE_RESULT;
+clv_code clv_checkpoint_open_optimizer(const clv_checkpoint *c, uint32_t stage,
+                                       clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
+/* Another file of the manifest, whole, checked the same way. CLV_NOT_FOUND: it is not listed. */
+clv_code clv_checkpoint_read_file(const clv_checkpoint *c, const char *name, clv_bytes *ret,
+                                  clv_err *err) CLV_USE_RESULT;
+
+/* Deletes all but the `keep` newest checkpoints that verify, and unfinished ones older than the
+ * newest of those. keep of 0 counts as 1: the newest that verifies is never deleted, and nothing is
+ * when none verifies. A folder that holds anything but plain files loses only its files. */
+clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, clv_err *err) CLV_USE_RESULT;
+
+/* Whether run_dir holds a checkpoint folder, complete or not. */
+bool clv_checkpoint_any(const char *run_dir);
+/* Deletes every checkpoint under run_dir, for a run that starts afresh. Foreign files stay. */
+clv_code clv_checkpoint_clear(const char *run_dir, clv_err *err) CLV_USE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

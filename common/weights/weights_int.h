@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the readers and writers share: element types, name rules, files opened without following
+ * links, durable writing, and JSON with the checks ours needs. Stays inside common/weights.
+ */
+#ifndef CLEAVE_WEIGHTS_INT_H
+#define CLEAVE_WEIGHTS_INT_H
+
+#include <jansson.h>
+
+#include "common/weights/weights.h"
+
+/* ---- element types and names ----------------------------------------------------------------- */
+
+typedef struct clv_weights_type {
+  const char *name; /* as safetensors spells it */
+  size_t bytes;     /* per element; 0: below a byte, known but not read */
+  clv_dtype dtype;  /* 0: none of ours */
+} clv_weights_type;
+
+const clv_weights_type *clv_weights_type_find(const char *name);  /* NULL when unknown */
+const clv_weights_type *clv_weights_type_of(clv_dtype dtype);     /* NULL when unknown */
+
+/* Valid UTF-8 without control characters, 1..CLV_WEIGHTS_MAX_NAME bytes. */
+bool clv_weights_name_ok(const char *name);
+/* Valid UTF-8 of any length. */
+bool clv_weights_text_ok(const char *text);
+/* [A-Za-z0-9._-]{1,128}, neither "." nor "..". */
+bool clv_weights_file_name_ok(const char *name);
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* A file opened for reading. Release with clv_weights_fd_done. */
+typedef struct clv_weights_fd {
+  int fd; /* -1: none */
+  size_t size;
+  uint64_t links;
+  const char *label; /* borrowed: the name for messages */
+} clv_weights_fd;
+
+/* Opens `name` below dir_fd (or AT_FDCWD) with O_NOFOLLOW; regular files only. */
+clv_code clv_weights_fd_open(int dir_fd, const char *name, const char *label, clv_weights_fd *ret,
+                             clv_err *err) CLV_USE_RESULT;
+void clv_weights_fd_done(clv_weights_fd *f);
+/* Exactly n bytes from where the last read ended. */
+clv_code clv_weights_fd_read(clv_weights_fd *f, void *dst, size_t n, clv_err *err) CLV_USE_RESULT;
+/* The whole file, which must not be over max_bytes. */
+clv_code clv_weights_fd_slurp(clv_weights_fd *f, size_t max_bytes, clv_bytes *ret, clv_err *err)
+    CLV_USE_RESULT;
+
+/* A safetensors file from an open descriptor (nothing read from it yet). */
+clv_code clv_weights_open_fd(clv_weights_fd *fd, size_t max_bytes, clv_weights_file **ret,
+                             clv_err *err) CLV_USE_RESULT;
+
+/* Removes the plain files of a checkpoint folder, which is not followed if it is a link; what is
+ * no folder, or in it no file, stays. */
+clv_code clv_weights_clear_dir(const char *path, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_sync_dir(const char *path, clv_err *err) CLV_USE_RESULT;
+void clv_weights_closefd(int *fd); /* for CLV_AUTO */
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+/* Bytes to an object: duplicate keys, more than max_tokens values and anything but spaces and line
+ * ends after the object are CLV_DATA_LOSS. */
+clv_code clv_weights_json(const void *data, size_t len, size_t max_tokens, const char *label,
+                          json_t **ret, clv_err *err) CLV_USE_RESULT;
+void clv_weights_jsonp(json_t **root); /* for CLV_AUTO */
+/* The named non-negative integer, at most `most`. */
+clv_code clv_weights_json_u64(const json_t *object, const char *key, uint64_t most,
+                              const char *label, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_json_text(const json_t *object, const char *key, const char *label,
+                               const char **ret, clv_err *err) CLV_USE_RESULT;
+/* CLV_DATA_LOSS naming the first key that is not among known[n]. */
+clv_code clv_weights_json_only(json_t *object, const char *const *known, size_t n,
+                               const char *label, clv_err *err) CLV_USE_RESULT;
+
+/* ---- checkpoint folders ---------------------------------------------------------------------- */
+
+#define CLV_MANIFEST_NAME "MANIFEST.json"
+#define CLV_STATE_NAME "trainer_state.json"
+#define CLV_INDEX_NAME "model.safetensors.index.json"
+
+/* Manifest text for m, with its own digest as the last line. */
+clv_code clv_manifest_format(const clv_manifest *m, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+
+/* "model-00002-of-00003.safetensors" for stage 1 of 3; kind is "model" or "optimizer". */
+enum { CLV_STAGE_NAME = 48 };
+char *clv_stage_file_name(const char *kind, uint32_t stage, uint32_t stages,
+                          char buf[CLV_STAGE_NAME]);
+
+/* trainer_state.json. The parsed state's strings live in *ret_root and *ret_extra. */
+clv_code clv_state_format(const clv_trainer_state *s, clv_bytes *ret, clv_err *err)
+    CLV_USE_RESULT;
+clv_code clv_state_parse(const void *data, size_t len, const char *label, clv_trainer_state *ret,
+                         json_t **ret_root, clv_kv **ret_extra, clv_err *err) CLV_USE_RESULT;
+
+#endif

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The safetensors writer. The order of tensors (falling element size, then name) keeps every tensor
+ * aligned to its element and makes the bytes a function of the tensors alone; it is the order of
+ * the reference implementation.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/weights/weights_int.h"
+
+typedef struct item {
+  const clv_weights_tensor *t;
+  const clv_weights_type *type;
+  size_t bytes;
+} item;
+
+static int compare_items(const void *a, const void *b) {
+  const item *x = a, *y = b;
+  if (x->type->bytes != y->type->bytes) return x->type->bytes > y->type->bytes ? -1 : 1;
+  return strcmp(x->t->name, y->t->name);
+}
+
+static int compare_names(const void *a, const void *b) {
+  return strcmp((*(const item *const *)a)->t->name, (*(const item *const *)b)->t->name);
+}
+
+static clv_code check_item(const clv_weights_tensor *t, item *ret, clv_err *err) {
+  size_t bytes = 0;
+  if (!t->name || !clv_weights_name_ok(t->name) || strcmp(t->name, "__metadata__") == 0)
+    return clv_fail(err, CLV_INVALID,
+                    "tensor name '%.64s' is not 1..%d bytes of UTF-8 without control characters",
+                    t->name ? t->name : "", CLV_WEIGHTS_MAX_NAME);
+  if (clv_shape_bytes(&t->shape, t->dtype, &bytes, err) != CLV_OK)
+    return clv_err_prefix(err, "tensor '%.64s'", t->name);
+  *ret = (item){t, clv_weights_type_of(t->dtype), bytes};
+  return CLV_OK;
+}
+
+static clv_code check_unique(item *items, size_t n, clv_err *err) {
+  CLV_AUTO(clv_freep) item **by_name = NULL;
+  CLV_TRY(clv_alloc(n, sizeof *by_name, &by_name, err));
+  for (size_t i = 0; i < n; i++) by_name[i] = &items[i];
+  qsort(by_name, n, sizeof *by_name, compare_names);
+  for (size_t i = 1; i < n; i++)
+    if (strcmp(by_name[i - 1]->t->name, by_name[i]->t->name) == 0)
+      return clv_fail(err, CLV_INVALID, "tensor name '%.64s' is used twice", by_name[i]->t->name);
+  for (size_t i = 1; i < n; i++)
+    if (!items[i - 1].bytes && !items[i].bytes)
+      return clv_fail(err, CLV_INVALID, "empty tensors '%.64s' and '%.64s' would share an offset",
+                      items[i - 1].t->name, items[i].t->name);
+  return CLV_OK;
+}
+
+static clv_code sort_items(const clv_weights_tensor *tensors, size_t n, item **ret, clv_err *err) {
+  CLV_AUTO(clv_freep) item *items = NULL;
+  if (n > CLV_WEIGHTS_MAX_TENSORS)
+    return clv_fail(err, CLV_EXHAUSTED, "%zu tensors, the limit is %d", n,
+                    CLV_WEIGHTS_MAX_TENSORS);
+  CLV_TRY(clv_alloc(n, sizeof *items, &items, err));
+  for (size_t i = 0; i < n; i++) CLV_TRY(check_item(&tensors[i], &items[i], err));
+  qsort(items, n, sizeof *items, compare_items);
+  CLV_TRY(check_unique(items, n, err));
+  *ret = clv_steal(&items);
+  return CLV_OK;
+}
+
+static clv_code add_metadata(clv_bytes *h, const clv_kv *meta, size_t n, clv_err *err) {
+  clv_bytes_puts(h, "{\"__metadata__\":{\"format\":\"pt\"");
+  for (size_t i = 0; i < n; i++) {
+    bool repeated = strcmp(meta[i].key, "format") == 0;
+    for (size_t k = 0; k < i; k++) repeated |= strcmp(meta[i].key, meta[k].key) == 0;
+    if (repeated || !clv_weights_text_ok(meta[i].key) || !clv_weights_text_ok(meta[i].value))
+      return clv_fail(err, CLV_INVALID, "metadata '%.64s' is %s", meta[i].key,
+                      repeated ? "given twice" : "not UTF-8");
+    clv_bytes_puts(h, ",");
+    clv_bytes_json(h, meta[i].key);
+    clv_bytes_puts(h, ":");
+    clv_bytes_json(h, meta[i].value);
+  }
+  clv_bytes_puts(h, "}");
+  return CLV_OK;
+}
+
+static void add_entry(clv_bytes *h, const item *it, size_t *at) {
+  clv_bytes_puts(h, ",");
+  clv_bytes_json(h, it->t->name);
+  clv_bytes_printf(h, ":{\"dtype\":\"%s\",\"shape\":[", it->type->name);
+  for (int d = 0; d < it->t->shape.rank; d++)
+    clv_bytes_printf(h, "%s%lld", d ? "," : "", (long long)it->t->shape.dim[d]);
+  clv_bytes_printf(h, "],\"data_offsets\":[%zu,%zu]}", *at, *at + it->bytes);
+  *at += it->bytes;
+}
+
+/* The 8-byte length and the padded header. */
+static clv_code make_header(const item *items, size_t n, const clv_kv *meta, size_t n_meta,
+                            clv_bytes *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes h = {0};
+  size_t at = 0, total = 0;
+  for (size_t i = 0; i < n; i++)
+    if (!clv_add_size(total, items[i].bytes, &total) || total > INT64_MAX)
+      return clv_fail(err, CLV_EXHAUSTED, "the tensors take more than 2^63 bytes");
+  clv_bytes_add(&h, "\0\0\0\0\0\0\0\0", 8);
+  CLV_TRY(add_metadata(&h, meta, n_meta, err));
+  for (size_t i = 0; i < n; i++) add_entry(&h, &items[i], &at);
+  clv_bytes_puts(&h, "}");
+  while (h.len % 8 && !h.failed) clv_bytes_puts(&h, " ");
+  if (h.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  uint64_t len = h.len - 8;
+  if (len > CLV_WEIGHTS_MAX_HEADER)
+    return clv_fail(err, CLV_EXHAUSTED, "header of %llu bytes, the limit is %d",
+                    (unsigned long long)len, CLV_WEIGHTS_MAX_HEADER);
+  for (int i = 0; i < 8; i++) h.data[i] = (char)(len >> (8 * i));
+  *ret = h;
+  h = (clv_bytes){0};
+  return CLV_OK;
+}
+
+clv_code clv_weights_encode(const clv_weights_tensor *tensors, size_t n, const clv_kv *meta,
+                            size_t n_meta, clv_bytes *ret, clv_err *err) {
+  CLV_AUTO(clv_freep) item *items = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  CLV_TRY(sort_items(tensors, n, &items, err));
+  CLV_TRY(make_header(items, n, meta, n_meta, &out, err));
+  for (size_t i = 0; i < n; i++) clv_bytes_add(&out, items[i].t->data, items[i].bytes);
+  if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_bytes_done(ret);
+  *ret = out;
+  out = (clv_bytes){0};
+  return CLV_OK;
+}
+
+/* ---- to a file ------------------------------------------------------------------------------- */
+
+static clv_code write_all(int fd, const char *path, const void *data, size_t len, clv_err *err) {
+  for (size_t done = 0; done < len;) {
+    ssize_t n = write(fd, (const char *)data + done, len - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: write: %s", path, strerror(errno));
+    done += (size_t)n;
+  }
+  return CLV_OK;
+}
+
+static clv_code write_items(const char *tmp, const clv_bytes *header, const item *items, size_t n,
+                            clv_err *err) {
+  CLV_AUTO(clv_weights_closefd)
+  int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (fd < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", tmp, strerror(errno));
+  CLV_TRY(write_all(fd, tmp, header->data, header->len, err));
+  for (size_t i = 0; i < n; i++)
+    CLV_TRY(write_all(fd, tmp, items[i].t->data, items[i].bytes, err));
+  if (fsync(fd) != 0)
+    return clv_fail(err, CLV_UNAVAILABLE, "%s: fsync: %s", tmp, strerror(errno));
+  return CLV_OK;
+}
+
+/* A failed write or fsync leaves nothing behind: the temporary file is not to be trusted again. */
+static clv_code write_and_rename(const char *path, const char *tmp, const clv_bytes *header,
+                                 const item *items, size_t n, clv_sha256 *digest, clv_err *err) {
+  clv_code code = write_items(tmp, header, items, n, err);
+  if (code == CLV_OK) code = clv_sha256_file(tmp, digest, err);
+  if (code == CLV_OK && rename(tmp, path) != 0)
+    code = clv_fail(err, CLV_UNAVAILABLE, "%s: rename: %s", path, strerror(errno));
+  if (code != CLV_OK) unlink(tmp);
+  return code;
+}
+
+static clv_code sync_parent(const char *path, clv_err *err) {
+  CLV_AUTO(clv_freep) char *dir = NULL;
+  CLV_TRY(clv_strdup(path, &dir, err));
+  char *slash = strrchr(dir, '/');
+  if (slash) *(slash == dir ? slash + 1 : slash) = '\0';
+  return clv_weights_sync_dir(slash ? dir : ".", err);
+}
+
+clv_code clv_weights_write(const char *path, const clv_weights_tensor *tensors, size_t n,
+                           const clv_kv *meta, size_t n_meta, clv_sha256 *ret_digest,
+                           uint64_t *ret_bytes, clv_err *err) {
+  CLV_AUTO(clv_freep) item *items = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes header = {0}, tmp = {0};
+  clv_sha256 digest;
+  CLV_TRY(sort_items(tensors, n, &items, err));
+  CLV_TRY(make_header(items, n, meta, n_meta, &header, err));
+  clv_bytes_printf(&tmp, "%s.tmp", path);
+  if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(write_and_rename(path, tmp.data, &header, items, n, &digest, err));
+  CLV_TRY(sync_parent(path, err));
+  uint64_t bytes = header.len;
+  for (size_t i = 0; i < n; i++) bytes += items[i].bytes;
+  if (ret_digest) *ret_digest = digest;
+  if (ret_bytes) *ret_bytes = bytes;
+  return CLV_OK;
+}

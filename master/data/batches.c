@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The order of records is a function of (seed, epoch): nothing but the cursor has to be saved to go
+ * on at the very next record, in this process or in another.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/data.h"
+
+/* Not a layer of any model, so that no dropout or initialisation shares these streams. */
+static const uint32_t shuffle_stream = 0xfffffff0u, split_stream = 0xfffffff1u;
+
+/* ---- subsets --------------------------------------------------------------------------------- */
+
+void clv_subset_done(clv_subset *s) {
+  free(s->index);
+  *s = (clv_subset){0};
+}
+
+static clv_code subset_copy(const uint32_t *from, size_t n, clv_subset *ret, clv_err *err) {
+  uint32_t *index;
+  CLV_TRY(clv_alloc(n, sizeof *index, &index, err));
+  if (n) memcpy(index, from, n * sizeof *index);
+  *ret = (clv_subset){index, n};
+  return CLV_OK;
+}
+
+clv_code clv_subset_all(const clv_dataset *ds, clv_subset *ret, clv_err *err) {
+  size_t n = clv_dataset_count(ds);
+  uint32_t *index;
+  CLV_TRY(clv_alloc(n, sizeof *index, &index, err));
+  for (size_t i = 0; i < n; i++) index[i] = (uint32_t)i;
+  *ret = (clv_subset){index, n};
+  return CLV_OK;
+}
+
+clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind kind,
+                          uint64_t seed, clv_subset *ret_train, clv_subset *ret_validation,
+                          clv_err *err) {
+  if (!(fraction >= 0 && fraction < 1))
+    return clv_fail(err, CLV_INVALID, "validation fraction %g is outside 0 <= f < 1", fraction);
+  CLV_AUTO(clv_subset_done) clv_subset all = {0}, train = {0};
+  CLV_TRY(clv_subset_all(ds, &all, err));
+  size_t held = (size_t)llround((double)all.n * fraction);
+  if (held >= all.n)
+    return clv_fail(err, CLV_INVALID, "validation fraction %g takes all %zu records", fraction,
+                    all.n);
+  if (kind == CLV_SPLIT_SHUFFLED)
+    clv_rng_permutation(&(clv_rng_key){.seed = seed, .layer = split_stream}, all.index, all.n);
+  CLV_TRY(subset_copy(all.index, all.n - held, &train, err));
+  CLV_TRY(subset_copy(all.index + (all.n - held), held, ret_validation, err));
+  *ret_train = train;
+  train = (clv_subset){0};
+  return CLV_OK;
+}
+
+/* ---- order of records ------------------------------------------------------------------------ */
+
+struct clv_batches {
+  clv_batches_options o;
+  clv_cursor at;       /* always the start of a batch that exists, unless the epochs are over */
+  uint32_t *order;     /* [subset n] permutation of the current epoch; NULL without shuffling */
+  uint64_t order_of;   /* epoch of `order` */
+  bool order_known;
+  uint32_t *index;     /* [batch] */
+};
+
+/* Past the end of an epoch, or at a short batch that is to be dropped, the next epoch begins. */
+static void settle(clv_batches *b) {
+  size_t left = b->o.subset->n - (size_t)b->at.index;
+  if (left == 0 || (b->o.drop_last && left < b->o.batch))
+    b->at = (clv_cursor){b->at.epoch + 1, 0};
+}
+
+static clv_code check_options(const clv_batches_options *o, clv_err *err) {
+  size_t n = o->subset->n;
+  if (n == 0) return clv_fail(err, CLV_INVALID, "there are no records to make batches of");
+  if (o->batch == 0) return clv_fail(err, CLV_INVALID, "batch size 0: at least 1 is expected");
+  if (o->drop_last && o->batch > n)
+    return clv_fail(err, CLV_INVALID,
+                    "batch size %zu with drop_last leaves no batch of %zu records", o->batch, n);
+  if (o->start.index > n)
+    return clv_fail(err, CLV_INVALID, "data cursor %llu is past the %zu records of an epoch",
+                    (unsigned long long)o->start.index, n);
+  return CLV_OK;
+}
+
+clv_code clv_batches_new(const clv_batches_options *options, clv_batches **ret, clv_err *err) {
+  CLV_TRY(check_options(options, err));
+  CLV_AUTO(clv_freep) uint32_t *order = NULL;
+  CLV_AUTO(clv_freep) uint32_t *index = NULL;
+  clv_batches *b;
+  size_t most = CLV_MIN(options->batch, options->subset->n);
+  if (options->shuffle) CLV_TRY(clv_alloc(options->subset->n, sizeof *order, &order, err));
+  CLV_TRY(clv_alloc(most, sizeof *index, &index, err));
+  CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
+  *b = (clv_batches){.o = *options,
+                     .at = options->start,
+                     .order = clv_steal(&order),
+                     .index = clv_steal(&index)};
+  settle(b);
+  *ret = b;
+  return CLV_OK;
+}
+
+void clv_batches_free(clv_batches *b) {
+  if (!b) return;
+  free(b->order);
+  free(b->index);
+  free(b);
+}
+
+static void shuffle_epoch(clv_batches *b) {
+  if (b->order_known && b->order_of == b->at.epoch) return;
+  clv_rng_key key = {.seed = b->o.seed, .step = b->at.epoch, .layer = shuffle_stream};
+  clv_rng_permutation(&key, b->order, b->o.subset->n);
+  b->order_of = b->at.epoch;
+  b->order_known = true;
+}
+
+void clv_batches_next(clv_batches *b, const uint32_t **ret_index, size_t *ret_n) {
+  *ret_index = b->index;
+  *ret_n = 0;
+  if (b->o.epochs && b->at.epoch >= b->o.epochs) return;
+  if (b->o.shuffle) shuffle_epoch(b);
+  size_t at = (size_t)b->at.index, n = CLV_MIN(b->o.batch, b->o.subset->n - at);
+  for (size_t i = 0; i < n; i++)
+    b->index[i] = b->o.subset->index[b->order ? b->order[at + i] : at + i];
+  b->at.index += n;
+  settle(b);
+  *ret_n = n;
+}
+
+clv_cursor clv_batches_cursor(const clv_batches *b) { return b->at; }
+
+size_t clv_batches_per_epoch(const clv_batches *b) {
+  size_t n = b->o.subset->n, whole = n / b->o.batch;
+  return whole + (!b->o.drop_last && n % b->o.batch != 0);
+}
+
+/* ---- micro-batches --------------------------------------------------------------------------- */
+
+size_t clv_chunk_sizes(size_t n, size_t chunks, size_t *sizes) {
+  if (n == 0 || chunks == 0) return 0;
+  size_t each = n / chunks + (n % chunks != 0), count = 0;
+  for (; n > each; n -= each) sizes[count++] = each;
+  sizes[count++] = n;
+  return count;
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * data: raw records on the master. Readers for IDX (plain or gzip) and .npy, a dataset that turns
+ * records into normalised float batches, seeded shuffling with a cursor that can be saved, and a
+ * loader that prepares the next batch while the current one is being trained on.
+ *
+ * This folder sees base and tensor only, so nothing here can reach the network.
+ *
+ * Ownership: a dataset owns its tensors; subsets, loaders and batches borrow the dataset, which
+ * must outlive them. Threads: a dataset never changes after clv_dataset_open and may be read by
+ * many threads; every other object belongs to one thread.
+ * Limits: at most 2^32 - 1 records, rank 8, and max_bytes of decoded data per file.
+ */
+#ifndef CLEAVE_DATA_H
+#define CLEAVE_DATA_H
+
+#include "common/base/base.h"
+#include "common/tensor/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- readers --------------------------------------------------------------------------------- */
+
+/* Decoded bytes accepted when a limit of 0 is given. */
+#define CLV_DATA_MAX_BYTES ((size_t)16 << 30)
+
+/* IDX (big-endian: 00 00 type rank, rank u32 extents, data), plain or gzip, told apart by content.
+ * u8 -> u8; i8, i16, i32 -> i32; f32 -> f32; f64 -> f64. A gzip file is decompressed to exactly
+ * the declared length.
+ * Errors, each naming file, expected and found: CLV_NOT_FOUND missing; CLV_INVALID wrong magic,
+ * type or extents; CLV_EXHAUSTED over max_bytes; CLV_DATA_LOSS truncated, trailing bytes or
+ * damaged gzip data. */
+clv_code clv_idx_read(const char *path, size_t max_bytes, clv_tensor **ret, clv_err *err)
+    CLV_USE_RESULT;
+
+/* NumPy .npy, format 1.0 to 3.0: '|u1' '|b1' -> u8, '|i1' -> i32, '<i4', '<i8', '<f4', '<f8';
+ * C order only (a Fortran-order or big-endian file is refused with the line of Python that cures
+ * it). May be gzipped. Errors as clv_idx_read. */
+clv_code clv_npy_read(const char *path, size_t max_bytes, clv_tensor **ret, clv_err *err)
+    CLV_USE_RESULT;
+
+/* The same from memory; `label` stands for the file name in messages. */
+clv_code clv_idx_parse(const void *data, size_t len, const char *label, size_t max_bytes,
+                       clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_npy_parse(const void *data, size_t len, const char *label, size_t max_bytes,
+                       clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+
+/* ---- dataset --------------------------------------------------------------------------------- */
+
+typedef enum clv_file_format {
+  CLV_FORMAT_AUTO = 0, /* by the first bytes of each file */
+  CLV_FORMAT_IDX,
+  CLV_FORMAT_NPY,
+} clv_file_format;
+
+bool clv_file_format_parse(const char *name, clv_file_format *ret); /* "auto", "idx", "npy" */
+
+typedef enum clv_label_kind {
+  CLV_LABEL_CLASS = 0, /* integers >= 0 -> y: [B] i64 */
+  CLV_LABEL_FLOAT,     /* numbers -> y: [B, ...] f32; a file of rank 1 becomes [B, 1] */
+} clv_label_kind;
+
+/* Zero-initialise, then set what differs. Strings and arrays are read during open only. */
+typedef struct clv_dataset_options {
+  clv_file_format format;
+  const char *inputs_path;
+  const char *labels_path; /* NULL: no labels (prediction) */
+  size_t limit;            /* use at most the first `limit` records; 0 = all */
+  float scale;             /* factor; 0 = u8 is divided by 255 (ToTensor), others stay */
+  const float *mean, *std; /* [n_mean], [n_std]: 0, 1 or one per channel; std > 0 */
+  size_t n_mean, n_std;
+  bool flatten;            /* x: [B, all of a record] */
+  clv_label_kind labels;
+  size_t n_classes;        /* > 0: class labels must be below it */
+  size_t max_bytes;        /* per file; 0 = CLV_DATA_MAX_BYTES */
+} clv_dataset_options;
+
+typedef struct clv_dataset clv_dataset;
+
+/* Reads both files whole and checks them against each other: CLV_INVALID names both counts when
+ * they differ, and the first label out of range with its index.
+ * Inputs of rank 1 [N] count as [N, 1], of rank 3 [N, H, W] as [N, 1, H, W]; the channel is
+ * dimension 1 of what results, before flattening.
+ * Each value becomes ((float)v * scale - mean[c]) / std[c] in float32, in that order (automatic
+ * scale of u8: (float)v / 255), which are torchvision's ToTensor and Normalize to the bit. */
+clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret, clv_err *err)
+    CLV_USE_RESULT;
+void clv_dataset_free(clv_dataset *ds);
+void clv_dataset_freep(clv_dataset **ds);
+
+size_t clv_dataset_count(const clv_dataset *ds);
+bool clv_dataset_has_labels(const clv_dataset *ds);
+/* Smallest and largest class label; false unless the labels are classes. */
+bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
+
+/* Shapes of a batch of n records. x is f32; y is i64 (classes) or f32; rank 0 without labels. */
+clv_shape clv_dataset_x_shape(const clv_dataset *ds, size_t n);
+clv_shape clv_dataset_y_shape(const clv_dataset *ds, size_t n);
+clv_dtype clv_dataset_y_dtype(const clv_dataset *ds);
+
+/* Fill the first n rows of x (f32 [B >= n, ...]) and y (may be NULL) with the records `index`
+ * [n]. Allocates nothing. CLV_INVALID when a tensor or an index does not fit. */
+clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_tensor *x,
+                        clv_tensor *y, clv_err *err) CLV_USE_RESULT;
+
+/* ---- subsets --------------------------------------------------------------------------------- */
+
+/* A list of record numbers. Release with clv_subset_done. */
+typedef struct clv_subset {
+  uint32_t *index;
+  size_t n;
+} clv_subset;
+
+void clv_subset_done(clv_subset *s);
+clv_code clv_subset_all(const clv_dataset *ds, clv_subset *ret, clv_err *err) CLV_USE_RESULT;
+
+typedef enum clv_split_kind {
+  CLV_SPLIT_LAST = 0, /* validation is the last part of the files */
+  CLV_SPLIT_SHUFFLED, /* validation is the last part of a permutation of the seed */
+} clv_split_kind;
+
+/* Splits all records: round(count * fraction) go to validation, 0 <= fraction < 1; both lists are
+ * ascending for CLV_SPLIT_LAST. CLV_INVALID when training would be left without a record. */
+clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind kind,
+                          uint64_t seed, clv_subset *ret_train, clv_subset *ret_validation,
+                          clv_err *err) CLV_USE_RESULT;
+
+/* ---- order of records ------------------------------------------------------------------------ */
+
+/* A place in the order of records: `index` records of `epoch` have been used. With the seed these
+ * two numbers are all there is to save; index == count means {epoch + 1, 0}. */
+typedef struct clv_cursor {
+  uint64_t epoch, index;
+} clv_cursor;
+
+typedef struct clv_batches_options {
+  const clv_subset *subset; /* borrowed */
+  size_t batch;             /* records per batch, > 0 */
+  bool shuffle;             /* permutation of {seed, step = epoch, layer = 0xfffffff0} */
+  bool drop_last;           /* skip an epoch's last, short batch */
+  uint64_t seed;
+  uint64_t epochs;          /* stop before this epoch number; 0 = go on for ever */
+  clv_cursor start;
+} clv_batches_options;
+
+typedef struct clv_batches clv_batches;
+
+/* CLV_INVALID: empty subset, batch 0, drop_last with batch > count, start.index > count. */
+clv_code clv_batches_new(const clv_batches_options *options, clv_batches **ret, clv_err *err)
+    CLV_USE_RESULT;
+void clv_batches_free(clv_batches *b);
+
+/* The record numbers of the next batch: *ret_index points at [*ret_n] numbers that stay valid
+ * until the next call. *ret_n = 0 when `epochs` are over. Allocates nothing. */
+void clv_batches_next(clv_batches *b, const uint32_t **ret_index, size_t *ret_n);
+
+/* Where the next batch starts: save this to go on with it, in this process or another. */
+clv_cursor clv_batches_cursor(const clv_batches *b);
+size_t clv_batches_per_epoch(const clv_batches *b);
+
+/* ---- loader ---------------------------------------------------------------------------------- */
+
+/* One batch, ready to be trained on. */
+typedef struct clv_batch {
+  clv_tensor *x; /* [n, ...] f32, borrowed until the next clv_loader_next */
+  clv_tensor *y; /* [n] i64 or [n, ...] f32, borrowed; NULL without labels */
+  const uint32_t *index; /* [n] record numbers, borrowed */
+  size_t n;              /* 0: no batch is left */
+  clv_cursor at;         /* where the batch starts */
+  clv_cursor next;       /* save this once the batch has been used */
+  bool last;             /* the last batch of its epoch */
+} clv_batch;
+
+typedef struct clv_loader clv_loader;
+
+/* Starts one thread that keeps the next batch ready (two buffers). After this call nothing is
+ * allocated any more. */
+clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *options,
+                        clv_loader **ret, clv_err *err) CLV_USE_RESULT;
+void clv_loader_free(clv_loader *l); /* stops the thread; takes NULL */
+void clv_loader_freep(clv_loader **l);
+
+/* Waits for the next batch; gives the memory of the former one back to the thread. */
+clv_code clv_loader_next(clv_loader *l, clv_batch *ret, clv_err *err) CLV_USE_RESULT;
+size_t clv_loader_per_epoch(const clv_loader *l);
+
+/* ---- micro-batches --------------------------------------------------------------------------- */
+
+/* Sizes of the pieces torch.chunk cuts n rows into: ceil(n / chunks) each, a shorter last one, and
+ * possibly fewer than `chunks`. sizes: [chunks]; returns how many were written (0 when n or
+ * chunks is 0). Source: torch.chunk, PyTorch 1.13. */
+size_t clv_chunk_sizes(size_t n, size_t chunks, size_t *sizes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

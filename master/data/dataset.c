@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inputs stay in the type of their file (a quarter of the memory for images) and become float32 one
+ * batch at a time; labels are converted once, when the dataset is opened. u8 inputs go through a
+ * table of 256 floats per normalisation made by the same arithmetic.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/reader_int.h"
+
+struct clv_dataset {
+  clv_tensor *inputs; /* as in the file */
+  clv_tensor *labels; /* [count or more, ...] i64 or f32, or NULL */
+  size_t count;
+  clv_shape x_shape, y_shape; /* of a batch; dim[0] is filled in per batch */
+  size_t record;              /* elements of a record */
+  size_t channels, inner;     /* record = channels * inner */
+  size_t n_norm;              /* 1, or channels */
+  float *mean, *std;          /* [n_norm] */
+  float *table;               /* [n_norm, 256] for u8 inputs, or NULL */
+  bool divide_255;
+  float scale;
+  clv_label_kind kind;
+  int64_t label_min, label_max;
+};
+
+void clv_dataset_free(clv_dataset *ds) {
+  if (!ds) return;
+  clv_tensor_unref(ds->inputs);
+  clv_tensor_unref(ds->labels);
+  free(ds->mean);
+  free(ds->std);
+  free(ds->table);
+  free(ds);
+}
+
+void clv_dataset_freep(clv_dataset **ds) {
+  clv_dataset_free(*ds);
+  *ds = NULL;
+}
+
+size_t clv_dataset_count(const clv_dataset *ds) { return ds->count; }
+bool clv_dataset_has_labels(const clv_dataset *ds) { return ds->labels != NULL; }
+
+bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max) {
+  if (!ds->labels || ds->kind != CLV_LABEL_CLASS) return false;
+  *ret_min = ds->label_min;
+  *ret_max = ds->label_max;
+  return true;
+}
+
+clv_shape clv_dataset_x_shape(const clv_dataset *ds, size_t n) {
+  clv_shape shape = ds->x_shape;
+  shape.dim[0] = (int64_t)n;
+  return shape;
+}
+
+clv_shape clv_dataset_y_shape(const clv_dataset *ds, size_t n) {
+  clv_shape shape = ds->y_shape;
+  if (shape.rank) shape.dim[0] = (int64_t)n;
+  return shape;
+}
+
+clv_dtype clv_dataset_y_dtype(const clv_dataset *ds) {
+  return ds->kind == CLV_LABEL_CLASS ? CLV_I64 : CLV_F32;
+}
+
+/* ---- normalisation --------------------------------------------------------------------------- */
+
+/* Each step rounds to float32, in the order of torchvision's ToTensor and Normalize. Dividing by
+ * 255 and multiplying by 1/255 differ in the last bit, which is why both exist. */
+static float normalise(const clv_dataset *ds, float v, size_t k) {
+  float scaled = ds->divide_255 ? v / 255.0f : v * ds->scale;
+  float centred = scaled - ds->mean[k];
+  return centred / ds->std[k];
+}
+
+static clv_code check_norm(const char *what, const float *values, size_t n, size_t channels,
+                           bool positive, clv_err *err) {
+  if (n > 1 && n != channels)
+    return clv_fail(err, CLV_INVALID, "%s has %zu values; the inputs have %zu channels: give 1 or "
+                    "%zu", what, n, channels, channels);
+  for (size_t i = 0; i < n; i++)
+    if (!isfinite(values[i]) || (positive && values[i] <= 0))
+      return clv_fail(err, CLV_INVALID, "%s[%zu] is %g, expected a %snumber", what, i,
+                      (double)values[i], positive ? "positive " : "finite ");
+  return CLV_OK;
+}
+
+static clv_code fill_norm(const float *values, size_t n, float standard, size_t n_norm,
+                          float **ret, clv_err *err) {
+  float *out;
+  CLV_TRY(clv_alloc(n_norm, sizeof *out, &out, err));
+  for (size_t k = 0; k < n_norm; k++) out[k] = n == 0 ? standard : values[n == 1 ? 0 : k];
+  *ret = out;
+  return CLV_OK;
+}
+
+static clv_code make_table(clv_dataset *ds, clv_err *err) {
+  CLV_TRY(clv_alloc(ds->n_norm, 256 * sizeof(float), &ds->table, err));
+  for (size_t k = 0; k < ds->n_norm; k++)
+    for (int v = 0; v < 256; v++) ds->table[256 * k + (size_t)v] = normalise(ds, (float)v, k);
+  return CLV_OK;
+}
+
+static clv_code set_norm(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  CLV_TRY(check_norm("mean", o->mean, o->n_mean, ds->channels, false, err));
+  CLV_TRY(check_norm("std", o->std, o->n_std, ds->channels, true, err));
+  CLV_TRY(check_norm("scale", &o->scale, 1, ds->channels, false, err));
+  ds->n_norm = o->n_mean > 1 || o->n_std > 1 ? ds->channels : 1;
+  ds->divide_255 = o->scale == 0 && ds->inputs->dtype == CLV_U8;
+  ds->scale = o->scale == 0 ? 1.0f : o->scale;
+  CLV_TRY(fill_norm(o->mean, o->n_mean, 0.0f, ds->n_norm, &ds->mean, err));
+  CLV_TRY(fill_norm(o->std, o->n_std, 1.0f, ds->n_norm, &ds->std, err));
+  return ds->inputs->dtype == CLV_U8 ? make_table(ds, err) : CLV_OK;
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+static void set_x_shape(clv_dataset *ds, bool flatten) {
+  clv_shape shape = ds->inputs->shape;
+  if (shape.rank == 1) {
+    shape = CLV_SHAPE(shape.dim[0], 1);
+  } else if (shape.rank == 3) {
+    shape = CLV_SHAPE(shape.dim[0], 1, shape.dim[1], shape.dim[2]);
+  }
+  ds->channels = (size_t)shape.dim[1];
+  ds->inner = ds->record / ds->channels;
+  ds->x_shape = flatten ? CLV_SHAPE(shape.dim[0], (int64_t)ds->record) : shape;
+}
+
+static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  if (!o->inputs_path) return clv_fail(err, CLV_INVALID, "the dataset names no inputs file");
+  CLV_TRY(clv_data_read(o->inputs_path, o->format, o->max_bytes, &ds->inputs, err));
+  const clv_tensor *t = ds->inputs;
+  char text[160];
+  if (t->shape.rank == 0 || t->n == 0)
+    return clv_fail(err, CLV_INVALID, "%s: no records: its shape is %s", o->inputs_path,
+                    clv_shape_format(&t->shape, text, sizeof text));
+  if (t->shape.dim[0] > UINT32_MAX)
+    return clv_fail(err, CLV_EXHAUSTED, "%s: %lld records, the limit is %u", o->inputs_path,
+                    (long long)t->shape.dim[0], UINT32_MAX);
+  ds->count = (size_t)t->shape.dim[0];
+  ds->record = t->n / ds->count;
+  set_x_shape(ds, o->flatten);
+  return set_norm(ds, o, err);
+}
+
+/* ---- labels ---------------------------------------------------------------------------------- */
+
+static double number_at(const clv_tensor *t, size_t i) {
+  switch (t->dtype) {
+    case CLV_U8: return ((const uint8_t *)t->data)[i];
+    case CLV_I32: return ((const int32_t *)t->data)[i];
+    case CLV_I64: return (double)((const int64_t *)t->data)[i];
+    case CLV_F32: return (double)((const float *)t->data)[i];
+    default: return ((const double *)t->data)[i];
+  }
+}
+
+static int64_t integer_at(const clv_tensor *t, size_t i) {
+  switch (t->dtype) {
+    case CLV_U8: return ((const uint8_t *)t->data)[i];
+    case CLV_I32: return ((const int32_t *)t->data)[i];
+    default: return ((const int64_t *)t->data)[i];
+  }
+}
+
+static clv_code check_class(clv_dataset *ds, const clv_dataset_options *o, int64_t v, size_t i,
+                            clv_err *err) {
+  if (v < 0 || (o->n_classes && (uint64_t)v >= o->n_classes))
+    return clv_fail(err, CLV_INVALID,
+                    "%s: label %lld of record %zu is out of range: expected 0..%lld",
+                    o->labels_path, (long long)v, i,
+                    o->n_classes ? (long long)o->n_classes - 1 : INT64_MAX);
+  if (i == 0 || v < ds->label_min) ds->label_min = v;
+  if (i == 0 || v > ds->label_max) ds->label_max = v;
+  return CLV_OK;
+}
+
+static clv_code take_classes(clv_dataset *ds, const clv_dataset_options *o, const clv_tensor *raw,
+                             clv_err *err) {
+  char text[160];
+  if (raw->dtype == CLV_F32 || raw->dtype == CLV_F64)
+    return clv_fail(err, CLV_INVALID, "%s: class labels must be integers, found %s (use float "
+                    "labels for targets)", o->labels_path, clv_dtype_name(raw->dtype));
+  if (raw->n != (size_t)raw->shape.dim[0])
+    return clv_fail(err, CLV_INVALID, "%s: class labels must have the shape [%zu], found %s",
+                    o->labels_path, ds->count,
+                    clv_shape_format(&raw->shape, text, sizeof text));
+  ds->y_shape = CLV_SHAPE((int64_t)raw->n);
+  CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));
+  int64_t *out = ds->labels->data;
+  for (size_t i = 0; i < raw->n; i++) {
+    out[i] = integer_at(raw, i);
+    CLV_TRY(check_class(ds, o, out[i], i, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code take_targets(clv_dataset *ds, const clv_tensor *raw, clv_err *err) {
+  ds->y_shape = raw->shape.rank == 1 ? CLV_SHAPE(raw->shape.dim[0], 1) : raw->shape;
+  CLV_TRY(clv_tensor_new(CLV_F32, &ds->y_shape, &ds->labels, err));
+  float *out = ds->labels->data;
+  for (size_t i = 0; i < raw->n; i++) out[i] = (float)number_at(raw, i);
+  return CLV_OK;
+}
+
+static clv_code open_labels(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *raw = NULL;
+  CLV_TRY(clv_data_read(o->labels_path, o->format, o->max_bytes, &raw, err));
+  size_t found = raw->shape.rank ? (size_t)raw->shape.dim[0] : 0;
+  if (found != ds->count)
+    return clv_fail(err, CLV_INVALID, "%s holds %zu records and %s holds %zu labels: expected the "
+                    "same number", o->inputs_path, ds->count, o->labels_path, found);
+  return o->labels == CLV_LABEL_CLASS ? take_classes(ds, o, raw, err)
+                                      : take_targets(ds, raw, err);
+}
+
+clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret, clv_err *err) {
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *ds, &ds, err));
+  ds->kind = options->labels;
+  CLV_TRY(open_inputs(ds, options, err));
+  if (options->labels_path) CLV_TRY(open_labels(ds, options, err));
+  if (options->limit && options->limit < ds->count) ds->count = options->limit;
+  *ret = clv_steal(&ds);
+  return CLV_OK;
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+#define FILL_RECORD(type)                                                     \
+  do {                                                                        \
+    const type *src = (const type *)ds->inputs->data + r * ds->record;        \
+    for (size_t c = 0; c < ds->channels; c++)                                 \
+      for (size_t i = 0; i < ds->inner; i++, src++)                           \
+        *dst++ = normalise(ds, (float)*src, ds->n_norm > 1 ? c : 0);          \
+  } while (0)
+
+static void fill_u8(const clv_dataset *ds, size_t r, float *dst) {
+  const uint8_t *src = (const uint8_t *)ds->inputs->data + r * ds->record;
+  size_t runs = ds->n_norm, run = ds->record / runs;
+  for (size_t k = 0; k < runs; k++) {
+    const float *table = ds->table + 256 * k;
+    for (size_t i = 0; i < run; i++) *dst++ = table[*src++];
+  }
+}
+
+static void fill_i32(const clv_dataset *ds, size_t r, float *dst) { FILL_RECORD(int32_t); }
+static void fill_i64(const clv_dataset *ds, size_t r, float *dst) { FILL_RECORD(int64_t); }
+static void fill_f32(const clv_dataset *ds, size_t r, float *dst) { FILL_RECORD(float); }
+static void fill_f64(const clv_dataset *ds, size_t r, float *dst) { FILL_RECORD(double); }
+
+static void (*const fill_record[])(const clv_dataset *ds, size_t r, float *dst) = {
+    [CLV_U8] = fill_u8,   [CLV_I32] = fill_i32, [CLV_I64] = fill_i64,
+    [CLV_F32] = fill_f32, [CLV_F64] = fill_f64,
+};
+
+static clv_code check_output(const char *what, const clv_tensor *t, clv_dtype dtype,
+                             clv_shape wanted, clv_err *err) {
+  char want[160], found[160];
+  clv_shape have = t->shape;
+  if (have.rank == wanted.rank && have.rank > 0 && have.dim[0] >= wanted.dim[0])
+    have.dim[0] = wanted.dim[0];
+  if (t->dtype == dtype && clv_shape_equal(&have, &wanted)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "batch %s: expected %s %s (or more rows), found %s %s", what,
+                  clv_dtype_name(dtype), clv_shape_format(&wanted, want, sizeof want),
+                  clv_dtype_name(t->dtype), clv_shape_format(&t->shape, found, sizeof found));
+}
+
+clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_tensor *x,
+                        clv_tensor *y, clv_err *err) {
+  CLV_TRY(check_output("x", x, CLV_F32, clv_dataset_x_shape(ds, n), err));
+  if (y && !ds->labels)
+    return clv_fail(err, CLV_PRECONDITION, "batch y: the dataset has no labels");
+  if (y)
+    CLV_TRY(check_output("y", y, clv_dataset_y_dtype(ds), clv_dataset_y_shape(ds, n), err));
+  size_t row = y ? ds->labels->bytes / (size_t)ds->labels->shape.dim[0] : 0;
+  for (size_t i = 0; i < n; i++) {
+    if (index[i] >= ds->count)
+      return clv_fail(err, CLV_INVALID, "record %u is outside 0..%zu", index[i], ds->count - 1);
+    fill_record[ds->inputs->dtype](ds, index[i], (float *)x->data + i * ds->record);
+    if (y)
+      memcpy((char *)y->data + i * row, (const char *)ds->labels->data + index[i] * row, row);
+  }
+  return CLV_OK;
+}

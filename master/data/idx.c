@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * IDX, the format of MNIST: 00 00 type rank, then one big-endian u32 per extent, then the elements,
+ * big-endian and row-major. Source: Y. LeCun, "The MNIST database", file formats.
+ */
+#include "master/data/reader_int.h"
+
+static const clv_element elements[] = {
+    {"u8", 0x08, 1, CLV_U8, clv_convert_copy1}, {"i8", 0x09, 1, CLV_I32, clv_convert_i8},
+    {"i16", 0x0b, 2, CLV_I32, clv_convert_be_i16}, {"i32", 0x0c, 4, CLV_I32, clv_convert_be4},
+    {"f32", 0x0d, 4, CLV_F32, clv_convert_be4},   {"f64", 0x0e, 8, CLV_F64, clv_convert_be8},
+};
+
+static const clv_element *find_element(uint8_t code) {
+  for (size_t i = 0; i < CLV_COUNT(elements); i++)
+    if (elements[i].code == code) return &elements[i];
+  return NULL;
+}
+
+static uint32_t be32(const uint8_t *p) {
+  return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+static clv_code check_magic(const clv_source *s, const uint8_t *m, clv_err *err) {
+  if (m[0] || m[1])
+    return clv_fail(err, CLV_INVALID,
+                    "%s: wrong magic: an IDX file starts with 00 00 <type> <rank> (images: 00 00 "
+                    "08 03), found %02x %02x %02x %02x",
+                    clv_source_label(s), m[0], m[1], m[2], m[3]);
+  if (!find_element(m[2]))
+    return clv_fail(err, CLV_INVALID,
+                    "%s: unknown IDX type 0x%02x; known: 08 u8, 09 i8, 0b i16, 0c i32, 0d f32, "
+                    "0e f64",
+                    clv_source_label(s), m[2]);
+  if (m[3] < 1 || m[3] > CLV_MAX_RANK)
+    return clv_fail(err, CLV_INVALID, "%s: IDX rank %d is outside 1..%d", clv_source_label(s),
+                    m[3], CLV_MAX_RANK);
+  return CLV_OK;
+}
+
+clv_code clv_idx_from(clv_source *s, size_t max_bytes, clv_tensor **ret, clv_err *err) {
+  uint8_t magic[4], extents[4 * CLV_MAX_RANK];
+  CLV_TRY(clv_source_header(s, "IDX magic", magic, sizeof magic, err));
+  CLV_TRY(check_magic(s, magic, err));
+  size_t extent_bytes = 4u * magic[3];
+  CLV_TRY(clv_source_header(s, "IDX extents", extents, extent_bytes, err));
+  clv_shape shape = {.rank = magic[3]};
+  for (int i = 0; i < shape.rank; i++) shape.dim[i] = be32(extents + 4 * i);
+  return clv_source_tensor(s, find_element(magic[2]), &shape, sizeof magic + extent_bytes,
+                           max_bytes, ret, err);
+}
+
+clv_code clv_idx_read(const char *path, size_t max_bytes, clv_tensor **ret, clv_err *err) {
+  return clv_data_read(path, CLV_FORMAT_IDX, max_bytes, ret, err);
+}
+
+clv_code clv_idx_parse(const void *data, size_t len, const char *label, size_t max_bytes,
+                       clv_tensor **ret, clv_err *err) {
+  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
+  CLV_TRY(clv_source_memory(data, len, label, &s, err));
+  return clv_idx_from(s, max_bytes, ret, err);
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One thread, two slots. A slot goes empty -> ready -> lent -> empty; the thread fills the slots in
+ * turn and the consumer takes them in turn, so the order of batches never depends on timing. Only
+ * the state of a slot is shared; its contents belong to whoever the state names.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/data.h"
+
+typedef enum slot_state { SLOT_EMPTY, SLOT_READY, SLOT_LENT } slot_state;
+
+typedef struct slot {
+  slot_state state; /* under the lock */
+  clv_batch batch;  /* the thread's while EMPTY, the consumer's afterwards */
+  uint32_t *index;
+  clv_code code; /* of filling it */
+  clv_err err;
+} slot;
+
+struct clv_loader {
+  const clv_dataset *ds;
+  clv_batches *batches;
+  slot slots[2];
+  unsigned next_out; /* the consumer's: slot of the next batch */
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  pthread_t thread;
+  bool running, stop; /* stop: under the lock */
+};
+
+static void set_rows(clv_tensor *t, size_t n) {
+  size_t row = t->n / (size_t)t->shape.dim[0];
+  t->shape.dim[0] = (int64_t)n;
+  t->n = row * n;
+  t->bytes = t->n * clv_dtype_size(t->dtype);
+}
+
+static void fill_slot(clv_loader *l, slot *s) {
+  const uint32_t *index;
+  clv_batch *b = &s->batch;
+  b->at = clv_batches_cursor(l->batches);
+  clv_batches_next(l->batches, &index, &b->n);
+  b->next = clv_batches_cursor(l->batches);
+  b->last = b->next.epoch != b->at.epoch;
+  s->code = CLV_OK;
+  if (b->n == 0) return;
+  memcpy(s->index, index, b->n * sizeof *index);
+  set_rows(b->x, b->n);
+  if (b->y) set_rows(b->y, b->n);
+  s->code = clv_batch_fill(l->ds, s->index, b->n, b->x, b->y, &s->err);
+}
+
+static void *run(void *arg) {
+  clv_loader *l = arg;
+  unsigned next_in = 0;
+  pthread_mutex_lock(&l->lock);
+  for (;;) {
+    slot *s = &l->slots[next_in];
+    while (!l->stop && s->state != SLOT_EMPTY) pthread_cond_wait(&l->changed, &l->lock);
+    if (l->stop) break;
+    pthread_mutex_unlock(&l->lock);
+    fill_slot(l, s);
+    pthread_mutex_lock(&l->lock);
+    s->state = SLOT_READY;
+    pthread_cond_broadcast(&l->changed);
+    next_in ^= 1;
+  }
+  pthread_mutex_unlock(&l->lock);
+  return NULL;
+}
+
+static clv_code make_slot(clv_loader *l, slot *s, size_t most, clv_err *err) {
+  clv_shape x = clv_dataset_x_shape(l->ds, most), y = clv_dataset_y_shape(l->ds, most);
+  CLV_TRY(clv_alloc(most, sizeof *s->index, &s->index, err));
+  s->batch.index = s->index;
+  CLV_TRY(clv_tensor_new(CLV_F32, &x, &s->batch.x, err));
+  if (!clv_dataset_has_labels(l->ds)) return CLV_OK;
+  return clv_tensor_new(clv_dataset_y_dtype(l->ds), &y, &s->batch.y, err);
+}
+
+/* Signals are for the program's own threads: a Ctrl-C must not land here. */
+static clv_code start(clv_loader *l, clv_err *err) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int failed = pthread_create(&l->thread, NULL, run, l);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (failed) return clv_fail(err, CLV_EXHAUSTED, "data loader: %s", strerror(failed));
+  l->running = true;
+  return CLV_OK;
+}
+
+clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *options,
+                        clv_loader **ret, clv_err *err) {
+  CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
+  l->ds = ds;
+  pthread_mutex_init(&l->lock, NULL);
+  pthread_cond_init(&l->changed, NULL);
+  CLV_TRY(clv_batches_new(options, &l->batches, err));
+  size_t most = CLV_MIN(options->batch, options->subset->n);
+  for (size_t i = 0; i < CLV_COUNT(l->slots); i++)
+    CLV_TRY(make_slot(l, &l->slots[i], most, err));
+  CLV_TRY(start(l, err));
+  *ret = clv_steal(&l);
+  return CLV_OK;
+}
+
+static void stop(clv_loader *l) {
+  pthread_mutex_lock(&l->lock);
+  l->stop = true;
+  pthread_cond_broadcast(&l->changed);
+  pthread_mutex_unlock(&l->lock);
+  pthread_join(l->thread, NULL);
+}
+
+void clv_loader_free(clv_loader *l) {
+  if (!l) return;
+  if (l->running) stop(l);
+  for (size_t i = 0; i < CLV_COUNT(l->slots); i++) {
+    clv_tensor_unref(l->slots[i].batch.x);
+    clv_tensor_unref(l->slots[i].batch.y);
+    free(l->slots[i].index);
+  }
+  clv_batches_free(l->batches);
+  pthread_cond_destroy(&l->changed);
+  pthread_mutex_destroy(&l->lock);
+  free(l);
+}
+
+void clv_loader_freep(clv_loader **l) {
+  clv_loader_free(*l);
+  *l = NULL;
+}
+
+clv_code clv_loader_next(clv_loader *l, clv_batch *ret, clv_err *err) {
+  slot *s = &l->slots[l->next_out], *former = &l->slots[l->next_out ^ 1];
+  pthread_mutex_lock(&l->lock);
+  if (former->state == SLOT_LENT) {
+    former->state = SLOT_EMPTY;
+    pthread_cond_broadcast(&l->changed);
+  }
+  while (s->state != SLOT_READY) pthread_cond_wait(&l->changed, &l->lock);
+  s->state = SLOT_LENT;
+  pthread_mutex_unlock(&l->lock);
+  l->next_out ^= 1;
+  if (s->code != CLV_OK) {
+    if (err) *err = s->err;
+    return s->code;
+  }
+  *ret = s->batch;
+  return CLV_OK;
+}
+
+size_t clv_loader_per_epoch(const clv_loader *l) { return clv_batches_per_epoch(l->batches); }

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * NumPy's .npy: \x93NUMPY, version, header length, a Python dict literal with exactly the keys
+ * descr, fortran_order and shape, then the elements. Source: numpy.lib.format. The header is read
+ * by a cursor over a bounded copy of it; nothing in it is ever evaluated.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/reader_int.h"
+
+enum { MAX_HEADER = 65536 };
+
+static const char magic_text[] = "\x93NUMPY";
+
+static const clv_element elements[] = {
+    {"|u1", 0, 1, CLV_U8, clv_convert_copy1},   {"|b1", 0, 1, CLV_U8, clv_convert_bool},
+    {"|i1", 0, 1, CLV_I32, clv_convert_i8},     {"<i4", 0, 4, CLV_I32, clv_convert_copy4},
+    {"<i8", 0, 8, CLV_I64, clv_convert_copy8},  {"<f4", 0, 4, CLV_F32, clv_convert_copy4},
+    {"<f8", 0, 8, CLV_F64, clv_convert_copy8},
+};
+
+/* The header being read and what it said so far. */
+typedef struct header {
+  const char *label;
+  const char *p, *end;
+  const clv_element *element;
+  clv_shape shape;
+  bool seen_order, seen_shape;
+} header;
+
+static void skip_space(header *h) {
+  while (h->p < h->end && (*h->p == ' ' || *h->p == '\n')) h->p++;
+}
+
+static bool take(header *h, char c) {
+  skip_space(h);
+  if (h->p >= h->end || *h->p != c) return false;
+  h->p++;
+  return true;
+}
+
+static bool take_word(header *h, const char *word) {
+  size_t n = strlen(word);
+  skip_space(h);
+  if ((size_t)(h->end - h->p) < n || memcmp(h->p, word, n) != 0) return false;
+  h->p += n;
+  return true;
+}
+
+static clv_code bad_header(const header *h, const char *expected, clv_err *err) {
+  char found[24];
+  size_t n = CLV_MIN((size_t)(h->end - h->p), sizeof found - 1);
+  for (size_t i = 0; i < n; i++) found[i] = h->p[i] >= ' ' && h->p[i] <= '~' ? h->p[i] : '?';
+  found[n] = '\0';
+  return clv_fail(err, CLV_INVALID, "%s: bad .npy header: expected %s, found \"%s\"", h->label,
+                  expected, found);
+}
+
+/* A quoted string without escapes into buf. */
+static bool take_string(header *h, char *buf, size_t len) {
+  skip_space(h);
+  if (h->p >= h->end || (*h->p != '\'' && *h->p != '"')) return false;
+  const char *start = h->p + 1;
+  const char *close = memchr(start, *h->p, (size_t)(h->end - start));
+  if (!close || (size_t)(close - start) >= len) return false;
+  for (const char *c = start; c < close; c++)
+    if (*c < ' ' || *c > '~' || *c == '\\') return false;
+  memcpy(buf, start, (size_t)(close - start));
+  buf[close - start] = '\0';
+  h->p = close + 1;
+  return true;
+}
+
+static clv_code parse_descr(header *h, clv_err *err) {
+  char descr[32];
+  if (h->element) return bad_header(h, "'descr' only once", err);
+  if (!take_string(h, descr, sizeof descr))
+    return bad_header(h, "a plain element type such as '<f4' (structured arrays are not read)",
+                      err);
+  for (size_t i = 0; i < CLV_COUNT(elements); i++)
+    if (strcmp(descr, elements[i].name) == 0) h->element = &elements[i];
+  if (!h->element)
+    return clv_fail(err, CLV_INVALID,
+                    "%s: element type '%s' is not read; expected one of |u1 |b1 |i1 <i4 <i8 <f4 "
+                    "<f8: save it with numpy.save(path, a.astype('%s'))",
+                    h->label, descr, descr[0] && strchr("iu", descr[1]) ? "<i8" : "<f4");
+  return CLV_OK;
+}
+
+static clv_code parse_order(header *h, clv_err *err) {
+  if (h->seen_order) return bad_header(h, "'fortran_order' only once", err);
+  h->seen_order = true;
+  if (take_word(h, "False")) return CLV_OK;
+  if (!take_word(h, "True")) return bad_header(h, "True or False", err);
+  return clv_fail(err, CLV_INVALID,
+                  "%s: the array is in Fortran order, C order is expected: save it with "
+                  "numpy.save(path, numpy.ascontiguousarray(a))",
+                  h->label);
+}
+
+static bool take_extent(header *h, int64_t *ret) {
+  int64_t v = 0;
+  skip_space(h);
+  const char *start = h->p;
+  for (; h->p < h->end && *h->p >= '0' && *h->p <= '9'; h->p++)
+    if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *h->p - '0', &v))
+      return false;
+  *ret = v;
+  return h->p > start;
+}
+
+static clv_code parse_shape(header *h, clv_err *err) {
+  if (h->seen_shape) return bad_header(h, "'shape' only once", err);
+  h->seen_shape = true;
+  if (!take(h, '(')) return bad_header(h, "a tuple of extents", err);
+  while (!take(h, ')')) {
+    if (h->shape.rank == CLV_MAX_RANK)
+      return clv_fail(err, CLV_INVALID, "%s: rank is over the limit of %d", h->label,
+                      CLV_MAX_RANK);
+    if (!take_extent(h, &h->shape.dim[h->shape.rank]))
+      return bad_header(h, "an extent from 0 to 2^63 - 1", err);
+    h->shape.rank++;
+    if (take(h, ',')) continue;
+    if (!take(h, ')')) return bad_header(h, "',' or ')'", err);
+    break;
+  }
+  return CLV_OK;
+}
+
+static const struct {
+  const char *key;
+  clv_code (*parse)(header *h, clv_err *err);
+} keys[] = {{"descr", parse_descr}, {"fortran_order", parse_order}, {"shape", parse_shape}};
+
+static clv_code parse_entry(header *h, clv_err *err) {
+  char key[32];
+  if (!take_string(h, key, sizeof key)) return bad_header(h, "a quoted key", err);
+  if (!take(h, ':')) return bad_header(h, "':'", err);
+  for (size_t i = 0; i < CLV_COUNT(keys); i++)
+    if (strcmp(key, keys[i].key) == 0) return keys[i].parse(h, err);
+  return clv_fail(err, CLV_INVALID,
+                  "%s: unknown key '%s' in the .npy header; known: descr, fortran_order, shape",
+                  h->label, key);
+}
+
+static clv_code parse_dict(header *h, clv_err *err) {
+  if (!take(h, '{')) return bad_header(h, "'{'", err);
+  while (!take(h, '}')) {
+    CLV_TRY(parse_entry(h, err));
+    if (take(h, ',')) continue;
+    if (!take(h, '}')) return bad_header(h, "',' or '}'", err);
+    break;
+  }
+  skip_space(h);
+  if (h->p != h->end) return bad_header(h, "the end of the header", err);
+  if (!h->element || !h->seen_order || !h->seen_shape)
+    return clv_fail(err, CLV_INVALID, "%s: the .npy header lacks '%s'", h->label,
+                    !h->element      ? "descr"
+                    : !h->seen_order ? "fortran_order"
+                                     : "shape");
+  return CLV_OK;
+}
+
+/* Magic, version and header length; *ret_before is what precedes the header text. */
+static clv_code read_preamble(clv_source *s, size_t *ret_len, size_t *ret_before, clv_err *err) {
+  uint8_t head[8], length[4] = {0};
+  CLV_TRY(clv_source_header(s, ".npy magic", head, sizeof head, err));
+  if (memcmp(head, magic_text, 6) != 0)
+    return clv_fail(err, CLV_INVALID,
+                    "%s: wrong magic: a .npy file starts with 93 4e 55 4d 50 59, found %02x %02x "
+                    "%02x %02x %02x %02x",
+                    clv_source_label(s), head[0], head[1], head[2], head[3], head[4], head[5]);
+  if (head[6] < 1 || head[6] > 3 || head[7] != 0)
+    return clv_fail(err, CLV_INVALID, "%s: .npy version %d.%d; 1.0, 2.0 and 3.0 are read",
+                    clv_source_label(s), head[6], head[7]);
+  size_t width = head[6] == 1 ? 2 : 4;
+  CLV_TRY(clv_source_header(s, ".npy header length", length, width, err));
+  size_t len = length[0] | (size_t)length[1] << 8 | (size_t)length[2] << 16 |
+               (size_t)length[3] << 24;
+  if (len > MAX_HEADER)
+    return clv_fail(err, CLV_INVALID, "%s: .npy header of %zu bytes, the limit is %d",
+                    clv_source_label(s), len, MAX_HEADER);
+  *ret_len = len;
+  *ret_before = sizeof head + width;
+  return CLV_OK;
+}
+
+clv_code clv_npy_from(clv_source *s, size_t max_bytes, clv_tensor **ret, clv_err *err) {
+  size_t len = 0, before = 0;
+  CLV_TRY(read_preamble(s, &len, &before, err));
+  CLV_AUTO(clv_freep) char *text = NULL;
+  CLV_TRY(clv_alloc(len, 1, &text, err));
+  CLV_TRY(clv_source_header(s, ".npy header", text, len, err));
+  header h = {.label = clv_source_label(s), .p = text, .end = text + len};
+  CLV_TRY(parse_dict(&h, err));
+  return clv_source_tensor(s, h.element, &h.shape, before + len, max_bytes, ret, err);
+}
+
+clv_code clv_npy_read(const char *path, size_t max_bytes, clv_tensor **ret, clv_err *err) {
+  return clv_data_read(path, CLV_FORMAT_NPY, max_bytes, ret, err);
+}
+
+clv_code clv_npy_parse(const void *data, size_t len, const char *label, size_t max_bytes,
+                       clv_tensor **ret, clv_err *err) {
+  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
+  CLV_TRY(clv_source_memory(data, len, label, &s, err));
+  return clv_npy_from(s, max_bytes, ret, err);
+}
+
+/* ---- either format --------------------------------------------------------------------------- */
+
+bool clv_file_format_parse(const char *name, clv_file_format *ret) {
+  static const char *const names[] = {
+      [CLV_FORMAT_AUTO] = "auto", [CLV_FORMAT_IDX] = "idx", [CLV_FORMAT_NPY] = "npy"};
+  for (size_t i = 0; i < CLV_COUNT(names); i++)
+    if (strcmp(name, names[i]) == 0) {
+      *ret = (clv_file_format)i;
+      return true;
+    }
+  return false;
+}
+
+static clv_code guess_format(const char *path, clv_file_format *ret, clv_err *err) {
+  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
+  uint8_t head[6] = {0};
+  size_t got;
+  CLV_TRY(clv_source_open(path, &s, err));
+  CLV_TRY(clv_source_read(s, head, sizeof head, &got, err));
+  if (got == sizeof head && memcmp(head, magic_text, sizeof head) == 0)
+    *ret = CLV_FORMAT_NPY;
+  else if (got >= 4 && !head[0] && !head[1])
+    *ret = CLV_FORMAT_IDX;
+  else
+    return clv_fail(err, CLV_INVALID,
+                    "%s: neither IDX (00 00 <type> <rank>) nor .npy (93 4e 55 4d 50 59): found "
+                    "%02x %02x %02x %02x %02x %02x (%zu bytes)",
+                    path, head[0], head[1], head[2], head[3], head[4], head[5], got);
+  return CLV_OK;
+}
+
+clv_code clv_data_read(const char *path, clv_file_format format, size_t max_bytes,
+                       clv_tensor **ret, clv_err *err) {
+  if (format == CLV_FORMAT_AUTO) CLV_TRY(guess_format(path, &format, err));
+  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
+  CLV_TRY(clv_source_open(path, &s, err));
+  return format == CLV_FORMAT_NPY ? clv_npy_from(s, max_bytes, ret, err)
+                                : clv_idx_from(s, max_bytes, ret, err);
+}

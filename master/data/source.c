@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A source hands out decoded bytes in order. Gzip data are inflated piece by piece into the
+ * caller's buffer, so a small file can never unfold into more memory than its reader asked for.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "master/data/reader_int.h"
+
+enum {
+  STORED_CHUNK = 65536,
+  /* Deflate cannot shrink data further than this (zlib's technical details, "maximum compression
+   * factor"), so a larger claim is a lie that needs no memory to be found out. */
+  DEFLATE_RATIO = 1032,
+};
+
+struct clv_source {
+  char *label;
+  int fd;             /* -1: memory */
+  const uint8_t *mem; /* what is left of it */
+  size_t mem_left;
+  uint64_t stored;  /* bytes as stored */
+  uint64_t decoded; /* bytes handed out */
+  bool gzip, inflating, finished;
+  z_stream z;
+  uint8_t chunk[STORED_CHUNK];
+};
+
+static void source_free(clv_source *s) {
+  if (!s) return;
+  if (s->inflating) inflateEnd(&s->z);
+  if (s->fd >= 0) close(s->fd);
+  free(s->label);
+  free(s);
+}
+
+void clv_source_freep(clv_source **s) {
+  source_free(*s);
+  *s = NULL;
+}
+
+const char *clv_source_label(const clv_source *s) { return s->label; }
+
+static clv_code stored_read(clv_source *s, void *dst, size_t n, size_t *ret_got, clv_err *err) {
+  size_t got = 0;
+  if (s->fd < 0) {
+    got = CLV_MIN(n, s->mem_left);
+    if (got) {
+      memcpy(dst, s->mem, got);
+      s->mem += got;
+      s->mem_left -= got;
+    }
+  }
+  while (s->fd >= 0 && got < n) {
+    ssize_t r = read(s->fd, (uint8_t *)dst + got, n - got);
+    if (r < 0 && errno == EINTR) continue;
+    if (r < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: read: %s", s->label, strerror(errno));
+    if (r == 0) break;
+    got += (size_t)r;
+  }
+  *ret_got = got;
+  return CLV_OK;
+}
+
+static clv_code source_new(const char *label, clv_source **ret, clv_err *err) {
+  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
+  s->fd = -1;
+  CLV_TRY(clv_strdup(label, &s->label, err));
+  *ret = clv_steal(&s);
+  return CLV_OK;
+}
+
+static clv_code start_inflate(clv_source *s, clv_err *err) {
+  s->gzip = true;
+  if (inflateInit2(&s->z, 15 + 16) != Z_OK)
+    return clv_fail(err, CLV_EXHAUSTED, "%s: no memory to decompress", s->label);
+  s->inflating = true;
+  return CLV_OK;
+}
+
+static bool is_gzip(const uint8_t *head, size_t n) {
+  return n >= 2 && head[0] == 0x1f && head[1] == 0x8b;
+}
+
+clv_code clv_source_memory(const void *data, size_t len, const char *label, clv_source **ret,
+                           clv_err *err) {
+  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
+  CLV_TRY(source_new(label, &s, err));
+  s->mem = data;
+  s->mem_left = s->stored = len;
+  if (is_gzip(data, len)) CLV_TRY(start_inflate(s, err));
+  *ret = clv_steal(&s);
+  return CLV_OK;
+}
+
+static clv_code open_regular(clv_source *s, const char *path, clv_err *err) {
+  /* O_NONBLOCK keeps a named pipe from holding us before its kind is known. */
+  s->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (s->fd < 0)
+    return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "data file %s: %s", path,
+                    strerror(errno));
+  struct stat st;
+  if (fstat(s->fd, &st) != 0)
+    return clv_fail(err, CLV_INVALID, "data file %s: %s", path, strerror(errno));
+  if (!S_ISREG(st.st_mode))
+    return clv_fail(err, CLV_INVALID, "data file %s: not a regular file", path);
+  s->stored = (uint64_t)st.st_size;
+  return CLV_OK;
+}
+
+clv_code clv_source_open(const char *path, clv_source **ret, clv_err *err) {
+  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
+  CLV_TRY(source_new(path, &s, err));
+  CLV_TRY(open_regular(s, path, err));
+  uint8_t head[2];
+  ssize_t n = pread(s->fd, head, sizeof head, 0);
+  if (n > 0 && is_gzip(head, (size_t)n)) CLV_TRY(start_inflate(s, err));
+  *ret = clv_steal(&s);
+  return CLV_OK;
+}
+
+/* A gzip file may be several members after one another; whatever else follows is damage. */
+static clv_code inflate_step(clv_source *s, clv_err *err) {
+  if (s->z.avail_in == 0) {
+    size_t got;
+    CLV_TRY(stored_read(s, s->chunk, sizeof s->chunk, &got, err));
+    s->z.next_in = s->chunk;
+    s->z.avail_in = (uInt)got;
+    if (got == 0)
+      return clv_fail(err, CLV_DATA_LOSS,
+                      "%s: truncated: the gzip data end in the middle (%llu bytes stored)",
+                      s->label, (unsigned long long)s->stored);
+  }
+  int z = inflate(&s->z, Z_NO_FLUSH);
+  if (z == Z_STREAM_END) {
+    if (s->z.avail_in == 0) {
+      size_t got;
+      CLV_TRY(stored_read(s, s->chunk, sizeof s->chunk, &got, err));
+      s->z.next_in = s->chunk;
+      s->z.avail_in = (uInt)got;
+    }
+    s->finished = s->z.avail_in == 0;
+    if (!s->finished) inflateReset(&s->z);
+    return CLV_OK;
+  }
+  if (z != Z_OK)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: damaged gzip data: %s", s->label,
+                    s->z.msg ? s->z.msg : "no progress");
+  return CLV_OK;
+}
+
+clv_code clv_source_read(clv_source *s, void *dst, size_t n, size_t *ret_got, clv_err *err) {
+  size_t got = 0;
+  if (!s->gzip) {
+    CLV_TRY(stored_read(s, dst, n, &got, err));
+  } else {
+    while (got < n && !s->finished) {
+      uInt room = (uInt)CLV_MIN(n - got, (size_t)1 << 30);
+      s->z.next_out = (uint8_t *)dst + got;
+      s->z.avail_out = room;
+      CLV_TRY(inflate_step(s, err));
+      got += room - s->z.avail_out;
+    }
+  }
+  s->decoded += got;
+  *ret_got = got;
+  return CLV_OK;
+}
+
+clv_code clv_source_header(clv_source *s, const char *what, void *dst, size_t n, clv_err *err) {
+  size_t got;
+  CLV_TRY(clv_source_read(s, dst, n, &got, err));
+  if (got < n)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: truncated %s: %zu bytes expected here, %zu found",
+                    s->label, what, n, got);
+  return CLV_OK;
+}
+
+/* ---- element conversion ---------------------------------------------------------------------- */
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are little-endian");
+
+void clv_convert_copy1(const uint8_t *src, void *dst, size_t n) { memcpy(dst, src, n); }
+void clv_convert_copy4(const uint8_t *src, void *dst, size_t n) { memcpy(dst, src, n * 4); }
+void clv_convert_copy8(const uint8_t *src, void *dst, size_t n) { memcpy(dst, src, n * 8); }
+
+void clv_convert_bool(const uint8_t *src, void *dst, size_t n) {
+  for (size_t i = 0; i < n; i++) ((uint8_t *)dst)[i] = src[i] != 0;
+}
+
+void clv_convert_i8(const uint8_t *src, void *dst, size_t n) {
+  for (size_t i = 0; i < n; i++) ((int32_t *)dst)[i] = (int8_t)src[i];
+}
+
+void clv_convert_be_i16(const uint8_t *src, void *dst, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    ((int32_t *)dst)[i] = (int16_t)(uint16_t)(src[2 * i] << 8 | src[2 * i + 1]);
+}
+
+void clv_convert_be4(const uint8_t *src, void *dst, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    uint32_t w;
+    memcpy(&w, src + 4 * i, sizeof w);
+    ((uint32_t *)dst)[i] = __builtin_bswap32(w);
+  }
+}
+
+void clv_convert_be8(const uint8_t *src, void *dst, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    uint64_t w;
+    memcpy(&w, src + 8 * i, sizeof w);
+    ((uint64_t *)dst)[i] = __builtin_bswap64(w);
+  }
+}
+
+/* ---- from header to tensor ------------------------------------------------------------------- */
+
+/* Both sizes are known for a plain file; a gzip file only has an upper bound before it is read. */
+static clv_code check_stored(const clv_source *s, const char *shape, const char *type,
+                             size_t total, clv_err *err) {
+  uint64_t most = s->stored;
+  if (s->gzip && __builtin_mul_overflow(s->stored, (uint64_t)DEFLATE_RATIO, &most))
+    most = UINT64_MAX;
+  if (total > most)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: truncated: its header declares %s of %s, %zu bytes with the header; "
+                    "the file %s %llu",
+                    s->label, shape, type, total, s->gzip ? "cannot unpack to more than" : "has",
+                    (unsigned long long)most);
+  if (!s->gzip && total < s->stored)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: %llu trailing bytes: its header declares %s of %s, %zu bytes with the "
+                    "header; the file has %llu",
+                    s->label, (unsigned long long)(s->stored - total), shape, type, total,
+                    (unsigned long long)s->stored);
+  return CLV_OK;
+}
+
+static clv_code read_elements(clv_source *s, const clv_element *e, clv_tensor *t, clv_err *err) {
+  uint8_t buf[32768];
+  size_t step = sizeof buf / e->bytes, unit = clv_dtype_size(t->dtype);
+  for (size_t done = 0; done < t->n;) {
+    size_t n = CLV_MIN(step, t->n - done), got;
+    CLV_TRY(clv_source_read(s, buf, n * e->bytes, &got, err));
+    if (got < n * e->bytes)
+      return clv_fail(err, CLV_DATA_LOSS,
+                      "%s: truncated: %zu bytes of data declared, %zu found after decompression",
+                      s->label, t->n * e->bytes, done * e->bytes + got);
+    e->convert(buf, (uint8_t *)t->data + done * unit, n);
+    done += n;
+  }
+  return CLV_OK;
+}
+
+static clv_code check_end(clv_source *s, size_t total, clv_err *err) {
+  uint8_t extra;
+  size_t got;
+  CLV_TRY(clv_source_read(s, &extra, 1, &got, err));
+  if (got)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: trailing bytes: its header declares %zu bytes, and more follow", s->label,
+                    total);
+  return CLV_OK;
+}
+
+clv_code clv_source_tensor(clv_source *s, const clv_element *element, const clv_shape *shape,
+                           size_t header_bytes, size_t max_bytes, clv_tensor **ret, clv_err *err) {
+  char text[160];
+  size_t n, bytes, total, decoded;
+  clv_shape_format(shape, text, sizeof text);
+  if (clv_shape_numel(shape, &n, NULL) != CLV_OK || !clv_mul_size(n, element->bytes, &bytes) ||
+      !clv_mul_size(n, clv_dtype_size(element->dtype), &decoded) ||
+      !clv_add_size(bytes, header_bytes, &total))
+    return clv_fail(err, CLV_INVALID, "%s: the declared shape %s overflows", s->label, text);
+  CLV_TRY(check_stored(s, text, element->name, total, err));
+  if (max_bytes == 0) max_bytes = CLV_DATA_MAX_BYTES;
+  if (decoded > max_bytes)
+    return clv_fail(err, CLV_EXHAUSTED, "%s: %s of %s takes %zu bytes, the limit is %zu", s->label,
+                    text, element->name, decoded, max_bytes);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  CLV_TRY(clv_tensor_new(element->dtype, shape, &t, err));
+  CLV_TRY(read_elements(s, element, t, err));
+  CLV_TRY(check_end(s, total, err));
+  *ret = clv_steal(&t);
+  return CLV_OK;
+}

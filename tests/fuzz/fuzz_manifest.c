@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The manifest parser: the input as it is, and with the digest that makes it a whole manifest, so
+ * that the digest does not hide the parser behind it. What was parsed is written and parsed again.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/weights/weights_int.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void parse(const void *data, size_t size) {
+  CLV_AUTO(clv_manifest_done) clv_manifest m = {0}, again = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err err;
+  if (clv_manifest_parse(data, size, "fuzz", &m, &err) != CLV_OK) return;
+  if (clv_manifest_format(&m, &text, &err) != CLV_OK ||
+      clv_manifest_parse(text.data, text.len, "again", &again, &err) != CLV_OK ||
+      again.n_files != m.n_files)
+    abort();
+  for (size_t i = 0; i < m.n_files; i++) {
+    const clv_manifest_file *f = clv_manifest_find(&again, m.files[i].name);
+    if (!f || memcmp(&f->sha256, &m.files[i].sha256, sizeof f->sha256)) abort();
+  }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
+  clv_sha256 digest;
+  char hex[65];
+  parse(data, size);
+  clv_bytes_add(&whole, data, size);
+  if (whole.failed || clv_sha256_of(whole.data, whole.len, &digest, NULL) != CLV_OK) return 0;
+  clv_sha256_hex(&digest, hex);
+  clv_bytes_printf(&whole, "  \"sha256\": \"%s\"\n}\n", hex);
+  if (!whole.failed) parse(whole.data, whole.len);
+  return 0;
+}

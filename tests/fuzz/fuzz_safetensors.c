@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The safetensors reader from memory and from a file, which have to agree. What was read is also
+ * written: the writer's own output has to be read again, to the same tensors.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common/weights/weights_int.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void write_again(const clv_weights_file *f) {
+  size_t n = clv_weights_count(f);
+  CLV_AUTO(clv_freep) clv_weights_tensor *t = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  CLV_AUTO(clv_weights_closep) clv_weights_file *again = NULL;
+  clv_err err;
+  if (clv_alloc(n, sizeof *t, &t, &err) != CLV_OK) return;
+  for (size_t i = 0; i < n; i++) {
+    const clv_weights_entry *e = &clv_weights_entries(f)[i];
+    t[i] = (clv_weights_tensor){e->name, e->dtype, e->shape, e->data};
+  }
+  if (clv_weights_encode(t, n, NULL, 0, &b, &err) != CLV_OK) return; /* a foreign type */
+  if (clv_weights_open_memory(b.data, b.len, "again", &again, &err) != CLV_OK) abort();
+  for (size_t i = 0; i < n; i++) {
+    const clv_weights_entry *e = clv_weights_find(again, t[i].name);
+    if (!e || !clv_shape_equal(&e->shape, &t[i].shape) ||
+        (e->bytes && memcmp(e->data, t[i].data, e->bytes)))
+      abort();
+  }
+}
+
+/* The same bytes through a descriptor. */
+static clv_code open_as_file(const uint8_t *data, size_t size, clv_weights_file **ret) {
+  clv_err err;
+  CLV_AUTO(clv_weights_fd_done)
+  clv_weights_fd fd = {memfd_create("fuzz", MFD_CLOEXEC), size, 1, "fuzz"};
+  if (fd.fd < 0 || write(fd.fd, data, size) != (ssize_t)size || lseek(fd.fd, 0, SEEK_SET) != 0)
+    abort();
+  return clv_weights_open_fd(&fd, 0, ret, &err);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL, *g = NULL;
+  clv_err err;
+  clv_code code = clv_weights_open_memory(data, size, "fuzz", &f, &err);
+  if (open_as_file(data, size, &g) != code) abort();
+  if (code != CLV_OK) return 0;
+  if (memcmp(clv_weights_digest(f), clv_weights_digest(g), sizeof(clv_sha256)) != 0) abort();
+  write_again(f);
+  return 0;
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A session file, and behind its first NUL byte overrides, NUL after each. What is accepted must be
+ * written as text that is accepted again and written as the same text.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/config/config.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { MAX_SETS = 8 };
+
+static void check_written(const clv_session_config *config) {
+  CLV_AUTO(clv_bytes_done) clv_bytes first = {0}, second = {0};
+  CLV_AUTO(clv_session_config_freep) clv_session_config *again = NULL;
+  if (clv_session_config_write(config, &first, NULL)) abort();
+  if (clv_session_config_parse("/elsewhere/t.yaml", first.data, first.len, NULL, &again, NULL))
+    abort();
+  if (clv_session_config_write(again, &second, NULL)) abort();
+  if (first.len != second.len || memcmp(first.data, second.data, first.len) != 0) abort();
+}
+
+/* The texts after the file; an unfinished last one is left out. Even ones are sets, odd ones
+ * environment entries. */
+static void split(const char *text, size_t len, const char **sets, size_t *ret_n_sets,
+                  const char **env) {
+  size_t n = 0, n_env = 0;
+  for (size_t i = 0; n < MAX_SETS && n_env < MAX_SETS && memchr(text, '\0', len);) {
+    size_t used = strlen(text) + 1;
+    if (i++ % 2 == 0)
+      sets[n++] = text;
+    else
+      env[n_env++] = text;
+    text += used;
+    len -= used;
+  }
+  env[n_env] = NULL;
+  *ret_n_sets = n;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  const char *text = (const char *)data, *sets[MAX_SETS], *env[MAX_SETS + 1] = {NULL};
+  clv_config_overrides over = {.env = env, .sets = sets};
+  const char *nul = size ? memchr(text, '\0', size) : NULL;
+  size_t len = nul ? (size_t)(nul - text) : size;
+  if (nul) split(nul + 1, size - len - 1, sets, &over.n_sets, env);
+  clv_session_config *config = NULL;
+  clv_err err = {0};
+  clv_code code = clv_session_config_parse("/etc/cleave/s.yaml", text, len, &over, &config, &err);
+  if ((code == CLV_OK) != (config != NULL) || (code != CLV_OK && !err.text[0])) abort();
+  if (config) check_written(config);
+  clv_session_config_free(config);
+  return 0;
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every decoder of the wire. The first byte of an input picks the decoder, the second how the rest
+ * is cut into pieces; the rest is the message. What a decoder accepts must survive the way back:
+ * encoded again and decoded again it is the same frame.
+ */
+#include "common/wire/wire.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECES = 64 };
+
+typedef struct input {
+  clv_piece piece[PIECES];
+  size_t n;
+} input;
+
+/* Pieces of `step` bytes, the rest in the last; each on the heap alone, so that the address
+ * sanitizer sees a read beyond any of them. step 0: one piece. */
+static input cut(const uint8_t *data, size_t size, size_t step) {
+  input in = {.n = 0};
+  while (size || !in.n) {
+    size_t n = step && in.n + 1 < PIECES && size > step ? step : size;
+    void *copy = malloc(n ? n : 1);
+    if (n) memcpy(copy, data, n);
+    in.piece[in.n++] = (clv_piece){copy, n};
+    data += n;
+    size -= n;
+  }
+  return in;
+}
+
+static void release(input *in) {
+  for (size_t i = 0; i < in->n; i++) free((void *)(uintptr_t)in->piece[i].data);
+}
+
+static void check(bool holds) {
+  if (!holds) abort();
+}
+
+static void fuzz_frame(const input *in) {
+  clv_frame frame, again;
+  clv_payload payload, payload_again;
+  clv_wire_limits limits = clv_wire_limits_default();
+  clv_err err;
+  if (clv_frame_decode(in->piece, in->n, &limits, &frame, &payload, &err) != CLV_OK) return;
+  uint8_t *bytes = malloc(payload.len + 1);
+  clv_payload_copy(in->piece, &payload, 0, payload.len, bytes);
+  check(clv_payload_crc32c(in->piece, &payload, 0, payload.len) ==
+        clv_crc32c(0, bytes, payload.len));
+  size_t at = 0, total = 0;
+  for (clv_piece piece; clv_payload_next(in->piece, &payload, &at, &piece);) total += piece.len;
+  check(total == payload.len);
+
+  clv_bytes head = {0};
+  check(clv_frame_encode(&frame, payload.len, &head, &err) == CLV_OK);
+  clv_piece pieces[] = {{head.data, head.len}, {bytes, payload.len}};
+  check(clv_frame_decode(pieces, 2, &limits, &again, &payload_again, &err) == CLV_OK);
+  check(again.kind == frame.kind && again.context == frame.context);
+  check(again.n_tensors == frame.n_tensors && again.n_upstream == frame.n_upstream);
+  check(memcmp(again.presence, frame.presence, sizeof frame.presence) == 0);
+  check(memcmp(again.upstream, frame.upstream, sizeof frame.upstream) == 0);
+  check(payload_again.len == payload.len);
+  clv_bytes_done(&head);
+  free(bytes);
+}
+
+/* An accepted message encodes again, unless what was dropped (unknown fields) had paid for its
+ * budget. */
+#define UNARY(m)                                                                  \
+  static void fuzz_##m(const input *in) {                                         \
+    clv_wire_##m message = {0};                                                   \
+    clv_bytes bytes = {0};                                                        \
+    clv_err err;                                                                  \
+    if (clv_wire_##m##_decode(in->piece, in->n, &message, &err) == CLV_OK) {      \
+      clv_code code = clv_wire_##m##_encode(&message, &bytes, &err);              \
+      check(code == CLV_OK || code == CLV_EXHAUSTED);                             \
+    }                                                                             \
+    clv_wire_done(&message);                                                      \
+    clv_bytes_done(&bytes);                                                       \
+  }
+UNARY(hello_request)
+UNARY(hello_reply)
+UNARY(open_request)
+UNARY(open_reply)
+UNARY(close_request)
+UNARY(close_reply)
+UNARY(load_request)
+UNARY(load_reply)
+UNARY(status_request)
+UNARY(status_reply)
+
+static void fuzz_health(const input *in) {
+  char service[CLV_WIRE_NAME + 1];
+  clv_health status;
+  clv_err err;
+  if (clv_wire_health_decode(in->piece, in->n, service, &err) == CLV_OK)
+    check(strlen(service) <= CLV_WIRE_NAME);
+  if (clv_wire_health_reply_decode(in->piece, in->n, &status, &err) == CLV_OK)
+    check(status <= CLV_HEALTH_NO_SERVICE);
+}
+
+static void fuzz_reflection(const input *in) {
+  clv_bytes reply = {0};
+  clv_err err;
+  if (clv_wire_reflect(in->piece, in->n, &reply, &err) == CLV_OK) check(reply.len > 0);
+  clv_bytes_done(&reply);
+}
+
+static void (*const targets[])(const input *in) = {
+    fuzz_frame,        fuzz_hello_request, fuzz_hello_reply, fuzz_open_request,
+    fuzz_open_reply,   fuzz_close_request, fuzz_close_reply, fuzz_load_request,
+    fuzz_load_reply,   fuzz_status_request, fuzz_status_reply, fuzz_health,
+    fuzz_reflection,
+};
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  if (size < 2) return 0;
+  input in = cut(data + 2, size - 2, data[1]);
+  targets[data[0] % CLV_COUNT(targets)](&in);
+  release(&in);
+  return 0;
+}

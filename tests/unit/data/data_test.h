@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the tests of master/data share: a scratch folder, files made by hand, plain and gzipped.
+ */
+#ifndef CLEAVE_DATA_TEST_H
+#define CLEAVE_DATA_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <zlib.h>
+
+#include "master/data/data.h"
+
+#define assert_ok(call, err)                                            \
+  do {                                                                  \
+    clv_code assert_code_ = (call);                                     \
+    if (assert_code_ != CLV_OK)                                         \
+      fail_msg("%s: %s", clv_code_name(assert_code_), (err)->text);     \
+  } while (0)
+
+#define assert_says(err, text_part)                                     \
+  do {                                                                  \
+    if (!strstr((err)->text, (text_part)))                              \
+      fail_msg("\"%s\" does not say \"%s\"", (err)->text, (text_part)); \
+  } while (0)
+
+static char scratch[64];
+
+static inline int scratch_setup(void **state) {
+  (void)state;
+  strcpy(scratch, "/tmp/cleave-data-XXXXXX");
+  return mkdtemp(scratch) ? 0 : -1;
+}
+
+static inline int scratch_teardown(void **state) {
+  (void)state;
+  char command[96];
+  snprintf(command, sizeof command, "rm -rf %s", scratch);
+  return system(command);
+}
+
+/* A path in the scratch folder; four may be alive at once. */
+static inline const char *at(const char *name) {
+  static char paths[4][128];
+  static unsigned turn;
+  char *path = paths[turn++ % 4];
+  snprintf(path, 128, "%s/%s", scratch, name);
+  return path;
+}
+
+static inline const char *put(const char *name, const void *data, size_t len) {
+  const char *path = at(name);
+  FILE *f = fopen(path, "wb");
+  assert_non_null(f);
+  assert_int_equal(fwrite(data, 1, len, f), len);
+  assert_int_equal(fclose(f), 0);
+  return path;
+}
+
+static inline const char *put_gzip(const char *name, const void *data, size_t len) {
+  const char *path = at(name);
+  gzFile f = gzopen(path, "wb");
+  assert_non_null(f);
+  assert_int_equal(gzwrite(f, data, (unsigned)len), (int)len);
+  assert_int_equal(gzclose(f), Z_OK);
+  return path;
+}
+
+/* IDX bytes: magic, extents, data. */
+static inline clv_bytes idx_bytes(uint8_t type, int rank, const uint32_t *extent, const void *data,
+                                  size_t len) {
+  clv_bytes b = {0};
+  uint8_t magic[4] = {0, 0, type, (uint8_t)rank};
+  clv_bytes_add(&b, magic, 4);
+  for (int i = 0; i < rank; i++) {
+    uint32_t e = __builtin_bswap32(extent[i]);
+    clv_bytes_add(&b, &e, 4);
+  }
+  clv_bytes_add(&b, data, len);
+  assert_false(b.failed);
+  return b;
+}
+
+static inline clv_bytes npy_bytes(const char *dict, const void *data, size_t len) {
+  clv_bytes b = {0};
+  size_t n = strlen(dict) + 1, pad = (64 - (10 + n) % 64) % 64;
+  uint8_t head[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (uint8_t)(n + pad),
+                      (uint8_t)((n + pad) >> 8)};
+  clv_bytes_add(&b, head, 10);
+  clv_bytes_printf(&b, "%s%*s\n", dict, (int)pad, "");
+  clv_bytes_add(&b, data, len);
+  assert_false(b.failed);
+  return b;
+}
+
+#endif

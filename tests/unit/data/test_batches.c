@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The order of records: complete epochs, short batches, cursors that go on at the very next record,
+ * and a loader that delivers the same without allocating.
+ */
+#include <time.h>
+
+#include "tests/unit/data/data_test.h"
+
+enum { COUNT = 23 };
+
+typedef struct fixture {
+  clv_dataset *ds;
+  clv_subset all;
+} fixture;
+
+/* Record i is {i, 2i}, its label i. */
+static fixture make(void) {
+  uint8_t x[2 * COUNT], y[COUNT];
+  for (int i = 0; i < COUNT; i++) {
+    x[2 * i] = (uint8_t)i;
+    x[2 * i + 1] = (uint8_t)(2 * i);
+    y[i] = (uint8_t)i;
+  }
+  CLV_AUTO(clv_bytes_done) clv_bytes bx = idx_bytes(8, 2, (uint32_t[]){COUNT, 2}, x, sizeof x);
+  CLV_AUTO(clv_bytes_done) clv_bytes by = idx_bytes(8, 1, (uint32_t[]){COUNT}, y, sizeof y);
+  clv_dataset_options o = {.inputs_path = put("x", bx.data, bx.len),
+                           .labels_path = put("y", by.data, by.len),
+                           .scale = 1};
+  fixture f = {0};
+  clv_err err;
+  assert_ok(clv_dataset_open(&o, &f.ds, &err), &err);
+  assert_ok(clv_subset_all(f.ds, &f.all, &err), &err);
+  return f;
+}
+
+static void done(fixture *f) {
+  clv_dataset_free(f->ds);
+  clv_subset_done(&f->all);
+}
+
+static clv_batches *batches(clv_batches_options o) {
+  clv_batches *b = NULL;
+  clv_err err;
+  assert_ok(clv_batches_new(&o, &b, &err), &err);
+  return b;
+}
+
+static void every_record_once(void **state) {
+  (void)state;
+  CLV_AUTO(done) fixture f = make();
+  clv_batches *b = batches((clv_batches_options){.subset = &f.all, .batch = 5, .shuffle = true,
+                                                 .seed = 7, .epochs = 2});
+  assert_int_equal(clv_batches_per_epoch(b), 5);
+  uint32_t order[2][COUNT];
+  for (uint64_t epoch = 0; epoch < 2; epoch++) {
+    unsigned seen = 0;
+    for (size_t k = 0; k < 5; k++) {
+      const uint32_t *index;
+      size_t n;
+      assert_int_equal(clv_batches_cursor(b).epoch, epoch);
+      assert_int_equal(clv_batches_cursor(b).index, 5 * k);
+      clv_batches_next(b, &index, &n);
+      assert_int_equal(n, k < 4 ? 5 : 3);
+      for (size_t i = 0; i < n; i++) seen |= 1u << (order[epoch][5 * k + i] = index[i]);
+    }
+    assert_int_equal(seen, (1u << COUNT) - 1);
+  }
+  assert_memory_not_equal(order[0], order[1], sizeof order[0]);
+  const uint32_t *index;
+  size_t n = 9;
+  clv_batches_next(b, &index, &n);
+  assert_int_equal(n, 0);
+  clv_batches_free(b);
+
+  /* The order is the documented permutation. */
+  uint32_t want[COUNT];
+  clv_rng_permutation(&(clv_rng_key){.seed = 7, .step = 1, .layer = 0xfffffff0u}, want, COUNT);
+  assert_memory_equal(order[1], want, sizeof want);
+}
+
+static void in_order_and_dropping(void **state) {
+  (void)state;
+  CLV_AUTO(done) fixture f = make();
+  clv_batches *b = batches((clv_batches_options){.subset = &f.all, .batch = 10,
+                                                 .drop_last = true});
+  assert_int_equal(clv_batches_per_epoch(b), 2);
+  for (uint32_t k = 0; k < 7; k++) {
+    const uint32_t *index;
+    size_t n;
+    clv_batches_next(b, &index, &n);
+    assert_int_equal(n, 10);
+    assert_int_equal(index[0], 10 * (k % 2));
+    assert_int_equal(index[9], 10 * (k % 2) + 9);
+  }
+  assert_int_equal(clv_batches_cursor(b).epoch, 3);
+  assert_int_equal(clv_batches_cursor(b).index, 10);
+  clv_batches_free(b);
+}
+
+/* Stopping anywhere and going on from the saved cursor gives the undisturbed order. */
+static void cursor_resumes(void **state) {
+  (void)state;
+  CLV_AUTO(done) fixture f = make();
+  for (int drop = 0; drop < 2; drop++) {
+    clv_batches_options o = {.subset = &f.all, .batch = 4, .shuffle = true, .seed = 99,
+                             .drop_last = drop};
+    clv_batches *whole = batches(o);
+    for (int step = 0; step < 20; step++) {
+      o.start = clv_batches_cursor(whole);
+      clv_batches *resumed = batches(o);
+      const uint32_t *a, *c;
+      size_t na, nc;
+      clv_batches_next(whole, &a, &na);
+      clv_batches_next(resumed, &c, &nc);
+      assert_int_equal(na, nc);
+      assert_memory_equal(a, c, na * sizeof *a);
+      clv_batches_free(resumed);
+    }
+    clv_batches_free(whole);
+  }
+  clv_batches *end = batches((clv_batches_options){.subset = &f.all, .batch = 4,
+                                                   .start = {3, COUNT}});
+  assert_int_equal(clv_batches_cursor(end).epoch, 4);
+  assert_int_equal(clv_batches_cursor(end).index, 0);
+  clv_batches_free(end);
+}
+
+static void bad_options(void **state) {
+  (void)state;
+  CLV_AUTO(done) fixture f = make();
+  clv_subset empty = {0};
+  clv_batches *b = NULL;
+  clv_err err;
+  assert_int_equal(clv_batches_new(&(clv_batches_options){.subset = &empty, .batch = 4}, &b, &err),
+                   CLV_INVALID);
+  assert_int_equal(clv_batches_new(&(clv_batches_options){.subset = &f.all}, &b, &err),
+                   CLV_INVALID);
+  assert_int_equal(clv_batches_new(&(clv_batches_options){.subset = &f.all, .batch = 24,
+                                                          .drop_last = true}, &b, &err),
+                   CLV_INVALID);
+  assert_says(&err, "leaves no batch of 23 records");
+  assert_int_equal(clv_batches_new(&(clv_batches_options){.subset = &f.all, .batch = 4,
+                                                          .start = {0, 24}}, &b, &err),
+                   CLV_INVALID);
+  assert_says(&err, "cursor 24 is past the 23 records");
+  assert_null(b);
+}
+
+static void check_batch(const clv_batch *got, const clv_batches *b, const uint32_t *index,
+                        size_t n) {
+  assert_int_equal(got->n, n);
+  assert_memory_equal(got->index, index, n * sizeof *index);
+  assert_int_equal(got->x->shape.dim[0], n);
+  assert_int_equal(got->y->shape.dim[0], n);
+  assert_int_equal(got->x->bytes, n * 8);
+  for (size_t i = 0; i < n; i++) {
+    assert_true(((float *)got->x->data)[2 * i] == (float)index[i]);
+    assert_true(((float *)got->x->data)[2 * i + 1] == (float)(2 * index[i]));
+    assert_int_equal(((int64_t *)got->y->data)[i], index[i]);
+  }
+  clv_cursor next = clv_batches_cursor(b);
+  assert_int_equal(got->next.epoch, next.epoch);
+  assert_int_equal(got->next.index, next.index);
+  assert_int_equal(got->last, next.index == 0);
+}
+
+static void loader_delivers(void **state) {
+  (void)state;
+  CLV_AUTO(done) fixture f = make();
+  clv_batches_options o = {.subset = &f.all, .batch = 6, .shuffle = true, .seed = 1, .epochs = 50};
+  clv_batches *b = batches(o);
+  CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
+  clv_err err;
+  assert_ok(clv_loader_new(f.ds, &o, &l, &err), &err);
+  assert_int_equal(clv_loader_per_epoch(l), 4);
+  uint64_t before = clv_alloc_count();
+  for (int step = 0; step < 200; step++) {
+    const uint32_t *index;
+    size_t n;
+    clv_batch got;
+    clv_cursor start = clv_batches_cursor(b);
+    clv_batches_next(b, &index, &n);
+    assert_ok(clv_loader_next(l, &got, &err), &err);
+    assert_int_equal(got.at.epoch, start.epoch);
+    assert_int_equal(got.at.index, start.index);
+    if (step % 50 == 0) nanosleep(&(struct timespec){0, 2000000}, NULL); /* let it run ahead */
+    check_batch(&got, b, index, n);
+  }
+  clv_batch end;
+  assert_ok(clv_loader_next(l, &end, &err), &err);
+  assert_int_equal(end.n, 0);
+  assert_ok(clv_loader_next(l, &end, &err), &err);
+  assert_int_equal(end.n, 0);
+  assert_int_equal(clv_alloc_count(), before);
+  clv_batches_free(b);
+}
+
+/* Freed with the thread in every state, and never asked at all. */
+static void loader_stops(void **state) {
+  (void)state;
+  CLV_AUTO(done) fixture f = make();
+  clv_batches_options o = {.subset = &f.all, .batch = 100};
+  for (int k = 0; k < 60; k++) {
+    CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
+    clv_err err;
+    clv_batch got;
+    assert_ok(clv_loader_new(f.ds, &o, &l, &err), &err);
+    for (int i = 0; i < k % 4; i++) {
+      assert_ok(clv_loader_next(l, &got, &err), &err);
+      assert_int_equal(got.n, COUNT);
+      assert_true(got.last);
+    }
+  }
+}
+
+/* Sizes as torch.chunk gives them, by its definition: split every ceil(n / chunks) rows. */
+static void chunks(void **state) {
+  (void)state;
+  size_t sizes[80];
+  assert_int_equal(clv_chunk_sizes(11, 6, sizes), 6); /* the example of torch.chunk's manual */
+  assert_memory_equal(sizes, ((size_t[]){2, 2, 2, 2, 2, 1}), 6 * sizeof *sizes);
+  assert_int_equal(clv_chunk_sizes(12, 6, sizes), 6);
+  assert_int_equal(clv_chunk_sizes(13, 6, sizes), 5);
+  assert_memory_equal(sizes, ((size_t[]){3, 3, 3, 3, 1}), 5 * sizeof *sizes);
+  assert_int_equal(clv_chunk_sizes(0, 4, sizes), 0);
+  assert_int_equal(clv_chunk_sizes(3, 0, sizes), 0);
+  for (size_t n = 1; n < 70; n++)
+    for (size_t k = 1; k < 80; k++) {
+      size_t each = (n + k - 1) / k, count = clv_chunk_sizes(n, k, sizes);
+      assert_int_equal(count, (n + each - 1) / each);
+      for (size_t i = 0; i < count; i++)
+        assert_int_equal(sizes[i], (i + 1) * each <= n ? each : n - i * each);
+    }
+}
+
+static const char torch_script[] =
+    "import torch\n"
+    "for n in range(1, 40):\n"
+    "  for k in range(1, 40):\n"
+    "    print(n, k, *[len(c) for c in torch.chunk(torch.zeros(n), k)])\n";
+
+static void chunks_of_torch(void **state) {
+  (void)state;
+  char command[256], line[512];
+  put("chunk.py", torch_script, sizeof torch_script - 1);
+  snprintf(command, sizeof command, "/usr/bin/python3 %s/chunk.py 2>/dev/null", scratch);
+  FILE *f = popen(command, "r");
+  assert_non_null(f);
+  int lines = 0;
+  for (; fgets(line, sizeof line, f); lines++) {
+    char *p = line;
+    size_t n = strtoul(p, &p, 10), k = strtoul(p, &p, 10), sizes[40];
+    size_t count = clv_chunk_sizes(n, k, sizes);
+    for (size_t i = 0; i < count; i++) assert_int_equal(sizes[i], strtoul(p, &p, 10));
+    assert_int_equal(*p, '\n');
+  }
+  if (pclose(f) != 0) {
+    print_message("skip: /usr/bin/python3 has no torch\n");
+    skip();
+  }
+  assert_int_equal(lines, 39 * 39);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_record_once), cmocka_unit_test(in_order_and_dropping),
+      cmocka_unit_test(cursor_resumes),    cmocka_unit_test(bad_options),
+      cmocka_unit_test(loader_delivers),   cmocka_unit_test(loader_stops),
+      cmocka_unit_test(chunks),            cmocka_unit_test(chunks_of_torch),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}

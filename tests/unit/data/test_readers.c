@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * IDX and .npy: every element type, every kind of damage, and real files. Expected values are
+ * written by hand or made by Python.
+ */
+#include <sys/stat.h>
+
+#include "tests/unit/data/data_test.h"
+
+#define FASHION "/usr/share/datasets/fashion-mnist/"
+
+static void idx_types(void **state) {
+  (void)state;
+  static const struct {
+    uint8_t type, raw[16];
+    size_t len;
+    clv_dtype dtype;
+    double want[2];
+  } cases[] = {
+      {0x08, {7, 255}, 2, CLV_U8, {7, 255}},
+      {0x09, {0x80, 5}, 2, CLV_I32, {-128, 5}},
+      {0x0b, {0xff, 0xfe, 0x01, 0x02}, 4, CLV_I32, {-2, 258}},
+      {0x0c, {0x80, 0, 0, 1, 0, 1, 0, 0}, 8, CLV_I32, {-2147483647.0, 65536}},
+      {0x0d, {0x3f, 0xc0, 0, 0, 0xc0, 0x20, 0, 0}, 8, CLV_F32, {1.5, -2.5}},
+      {0x0e, {0x3f, 0xf8, 0, 0, 0, 0, 0, 0, 0xc0, 0x04, 0, 0, 0, 0, 0, 0}, 16, CLV_F64,
+       {1.5, -2.5}},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_bytes_done)
+    clv_bytes b = idx_bytes(cases[i].type, 1, (uint32_t[]){2}, cases[i].raw, cases[i].len);
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+    clv_err err;
+    assert_ok(clv_idx_parse(b.data, b.len, "case", 0, &t, &err), &err);
+    assert_int_equal(t->dtype, cases[i].dtype);
+    assert_true(clv_shape_equal(&t->shape, &CLV_SHAPE(2)));
+    for (int k = 0; k < 2; k++) {
+      double v = t->dtype == CLV_U8    ? ((uint8_t *)t->data)[k]
+                 : t->dtype == CLV_I32 ? ((int32_t *)t->data)[k]
+                 : t->dtype == CLV_F32 ? (double)((float *)t->data)[k]
+                                       : ((double *)t->data)[k];
+      assert_true(v == cases[i].want[k]);
+    }
+  }
+}
+
+static void expect_idx(const char *name, const void *data, size_t len, clv_code code,
+                       const char *says) {
+  clv_tensor *t = NULL;
+  clv_err err;
+  const char *path = put(name, data, len);
+  assert_int_equal(clv_idx_read(path, 0, &t, &err), code);
+  assert_null(t);
+  assert_says(&err, name);
+  assert_says(&err, says);
+}
+
+static void idx_damage(void **state) {
+  (void)state;
+  uint8_t pixels[24] = {1, 2, 3};
+  CLV_AUTO(clv_bytes_done)
+  clv_bytes good = idx_bytes(8, 3, (uint32_t[]){2, 3, 4}, pixels, sizeof pixels);
+  clv_tensor *t = NULL;
+  clv_err err;
+  assert_int_equal(clv_idx_read(at("absent.idx"), 0, &t, &err), CLV_NOT_FOUND);
+  assert_says(&err, "absent.idx");
+  assert_int_equal(clv_idx_read(scratch, 0, &t, &err), CLV_INVALID);
+  assert_says(&err, "not a regular file");
+
+  expect_idx("png.idx", "\x89PNG\r\n", 6, CLV_INVALID, "found 89 50 4e 47");
+  expect_idx("type.idx", "\0\0\7\1\0\0\0\0", 8, CLV_INVALID, "unknown IDX type 0x07");
+  expect_idx("rank.idx", "\0\0\10\11", 4, CLV_INVALID, "rank 9 is outside 1..8");
+  expect_idx("rank0.idx", "\0\0\10\0", 4, CLV_INVALID, "rank 0 is outside 1..8");
+  for (size_t cut = 0; cut < good.len; cut++)
+    expect_idx("cut.idx", good.data, cut, CLV_DATA_LOSS, "truncated");
+  expect_idx("cut.idx", good.data, 39, CLV_DATA_LOSS, "[2, 3, 4] of u8, 40 bytes");
+  clv_bytes_puts(&good, "xyz");
+  expect_idx("long.idx", good.data, good.len, CLV_DATA_LOSS, "3 trailing bytes");
+  expect_idx("huge.idx", "\0\0\16\3\377\377\377\377\377\377\377\377\377\377\377\377", 16,
+             CLV_INVALID, "overflows");
+}
+
+static void idx_limits(void **state) {
+  (void)state;
+  uint8_t pixels[24] = {0};
+  CLV_AUTO(clv_bytes_done)
+  clv_bytes good = idx_bytes(8, 1, (uint32_t[]){24}, pixels, sizeof pixels);
+  clv_tensor *t = NULL;
+  clv_err err;
+  assert_int_equal(clv_idx_parse(good.data, good.len, "f", 23, &t, &err), CLV_EXHAUSTED);
+  assert_says(&err, "takes 24 bytes, the limit is 23");
+  /* A few bytes of gzip that claim 4 GiB: refused before the memory is taken. */
+  CLV_AUTO(clv_bytes_done)
+  clv_bytes claim = idx_bytes(8, 1, (uint32_t[]){0xffffffffu}, pixels, sizeof pixels);
+  const char *path = put_gzip("claim.gz", claim.data, claim.len);
+  uint64_t before = clv_alloc_count();
+  assert_int_equal(clv_idx_read(path, 0, &t, &err), CLV_DATA_LOSS);
+  assert_says(&err, "cannot unpack to more than");
+  assert_true(clv_alloc_count() - before <= 2);
+}
+
+static void idx_gzip(void **state) {
+  (void)state;
+  uint8_t pixels[5000];
+  for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)(i * 2654435761u >> 13);
+  CLV_AUTO(clv_bytes_done)
+  clv_bytes b = idx_bytes(8, 2, (uint32_t[]){50, 100}, pixels, sizeof pixels);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  clv_err err;
+  const char *path = put_gzip("good.gz", b.data, b.len);
+  assert_ok(clv_idx_read(path, 0, &t, &err), &err);
+  assert_memory_equal(t->data, pixels, sizeof pixels);
+
+  CLV_AUTO(clv_bytes_done) clv_bytes stored = {0};
+  assert_ok(clv_file_read(path, 1 << 20, &stored, &err), &err);
+  clv_tensor *none = NULL;
+  for (size_t cut = 2; cut < stored.len; cut += 97) {
+    assert_int_equal(clv_idx_parse(stored.data, cut, "cut", 0, &none, &err), CLV_DATA_LOSS);
+    assert_says(&err, "truncated");
+  }
+  stored.data[stored.len / 2] ^= 0x40;
+  assert_int_equal(clv_idx_parse(stored.data, stored.len, "bit", 0, &none, &err), CLV_DATA_LOSS);
+  stored.data[stored.len / 2] ^= 0x40;
+  stored.data[stored.len - 6] ^= 1; /* the CRC at the end */
+  assert_int_equal(clv_idx_parse(stored.data, stored.len, "crc", 0, &none, &err), CLV_DATA_LOSS);
+  assert_says(&err, "damaged gzip data");
+
+  path = put_gzip("short.gz", b.data, b.len - 1);
+  assert_int_equal(clv_idx_read(path, 0, &none, &err), CLV_DATA_LOSS);
+  assert_says(&err, "5000 bytes of data declared, 4999 found");
+  clv_bytes_puts(&b, "x");
+  path = put_gzip("more.gz", b.data, b.len);
+  assert_int_equal(clv_idx_read(path, 0, &none, &err), CLV_DATA_LOSS);
+  assert_says(&err, "trailing bytes");
+  assert_null(none);
+}
+
+/* gzip files may be joined with cat; garbage after the last member is damage. */
+static void gzip_members(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = idx_bytes(8, 1, (uint32_t[]){4}, "abcd", 4);
+  CLV_AUTO(clv_bytes_done) clv_bytes one = {0}, two = {0};
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  clv_err err;
+  assert_ok(clv_file_read(put_gzip("1.gz", b.data, 6), 4096, &one, &err), &err);
+  assert_ok(clv_file_read(put_gzip("2.gz", b.data + 6, b.len - 6), 4096, &two, &err), &err);
+  clv_bytes_add(&one, two.data, two.len);
+  assert_ok(clv_idx_parse(one.data, one.len, "joined", 0, &t, &err), &err);
+  assert_memory_equal(t->data, "abcd", 4);
+  clv_tensor *none = NULL;
+  clv_bytes_puts(&one, "garbage");
+  assert_int_equal(clv_idx_parse(one.data, one.len, "tail", 0, &none, &err), CLV_DATA_LOSS);
+}
+
+static void npy_types(void **state) {
+  (void)state;
+  static const struct {
+    const char *descr;
+    clv_dtype dtype;
+    size_t len;
+    uint8_t raw[16];
+    double want[2];
+  } cases[] = {
+      {"|u1", CLV_U8, 2, {9, 200}, {9, 200}},
+      {"|b1", CLV_U8, 2, {0, 1}, {0, 1}},
+      {"|i1", CLV_I32, 2, {0xff, 3}, {-1, 3}},
+      {"<i4", CLV_I32, 8, {0xfe, 0xff, 0xff, 0xff, 0, 1, 0, 0}, {-2, 256}},
+      {"<i8", CLV_I64, 16, {1, 0, 0, 0, 1, 0, 0, 0, 5}, {4294967297.0, 5}},
+      {"<f4", CLV_F32, 8, {0, 0, 0xc0, 0x3f, 0, 0, 0x20, 0xc0}, {1.5, -2.5}},
+      {"<f8", CLV_F64, 16, {0, 0, 0, 0, 0, 0, 0xf8, 0x3f, 0, 0, 0, 0, 0, 0, 4, 0xc0}, {1.5, -2.5}},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    char dict[128];
+    snprintf(dict, sizeof dict, "{'descr': '%s', 'fortran_order': False, 'shape': (2,), }",
+             cases[i].descr);
+    CLV_AUTO(clv_bytes_done) clv_bytes b = npy_bytes(dict, cases[i].raw, cases[i].len);
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+    clv_err err;
+    assert_ok(clv_npy_parse(b.data, b.len, "case", 0, &t, &err), &err);
+    assert_int_equal(t->dtype, cases[i].dtype);
+    for (int k = 0; k < 2; k++) {
+      double v = t->dtype == CLV_U8    ? ((uint8_t *)t->data)[k]
+                 : t->dtype == CLV_I32 ? ((int32_t *)t->data)[k]
+                 : t->dtype == CLV_I64 ? (double)((int64_t *)t->data)[k]
+                 : t->dtype == CLV_F32 ? (double)((float *)t->data)[k]
+                                       : ((double *)t->data)[k];
+      assert_true(v == cases[i].want[k]);
+    }
+  }
+}
+
+static void npy_refusals(void **state) {
+  (void)state;
+  static const struct {
+    const char *dict, *says;
+  } cases[] = {
+      {"{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }", "ascontiguousarray"},
+      {"{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }", "a.astype('<f4')"},
+      {"{'descr': '<u2', 'fortran_order': False, 'shape': (2,), }", "a.astype('<i8')"},
+      {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }", "structured"},
+      {"{'descr': '|O', 'fortran_order': False, 'shape': (2,), }", "element type '|O'"},
+      {"{'descr': '<f4', 'shape': (2,), }", "lacks 'fortran_order'"},
+      {"{'descr': '<f4', 'fortran_order': False, }", "lacks 'shape'"},
+      {"{'fortran_order': False, 'shape': (2,), }", "lacks 'descr'"},
+      {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'x': 1}", "unknown key 'x'"},
+      {"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", "only once"},
+      {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'shape': (2,)}", "only once"},
+      {"{'descr': '<f4', 'fortran_order': False, 'fortran_order': False}", "only once"},
+      {"{'descr': '<f4', 'fortran_order': 0, 'shape': (2,)}", "True or False"},
+      {"{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}", "an extent"},
+      {"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", "an extent"},
+      {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,1)}", "limit of 8"},
+      {"{'descr': '<f4', 'fortran_order': False, 'shape': [2]}", "a tuple"},
+      {"{'descr': '<f4', 'fortran_order': False, 'shape': (2 2)}", "',' or ')'"},
+      {"{'descr': '<f4' 'fortran_order': False}", "',' or '}'"},
+      {"{descr: '<f4'}", "a quoted key"},
+      {"{'descr' '<f4'}", "':'"},
+      {"('descr')", "'{'"},
+      {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,)} x", "end of the header"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes b = npy_bytes(cases[i].dict, "12345678", 8);
+    clv_tensor *t = NULL;
+    clv_err err;
+    assert_int_equal(clv_npy_parse(b.data, b.len, "f.npy", 0, &t, &err), CLV_INVALID);
+    assert_says(&err, "f.npy");
+    assert_says(&err, cases[i].says);
+  }
+}
+
+static void npy_damage(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done)
+  clv_bytes b = npy_bytes("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }",
+                          "123456781234567812345678", 24);
+  clv_tensor *t = NULL;
+  clv_err err;
+  for (size_t cut = 0; cut < b.len; cut++) {
+    assert_int_equal(clv_npy_parse(b.data, cut, "cut", 0, &t, &err), CLV_DATA_LOSS);
+    assert_says(&err, "truncated");
+  }
+  clv_bytes_puts(&b, "!");
+  assert_int_equal(clv_npy_parse(b.data, b.len, "long", 0, &t, &err), CLV_DATA_LOSS);
+  assert_says(&err, "1 trailing bytes");
+  b.data[6] = 4;
+  assert_int_equal(clv_npy_parse(b.data, b.len, "v4", 0, &t, &err), CLV_INVALID);
+  assert_says(&err, "version 4.0");
+  b.data[0] = 'x';
+  assert_int_equal(clv_npy_parse(b.data, b.len, "bad", 0, &t, &err), CLV_INVALID);
+  assert_says(&err, "wrong magic");
+  uint8_t long_header[12] = {0x93, 'N', 'U', 'M', 'P', 'Y', 2, 0, 0, 0, 0, 1};
+  assert_int_equal(clv_npy_parse(long_header, 12, "h", 0, &t, &err), CLV_INVALID);
+  assert_says(&err, "the limit is 65536");
+  assert_null(t);
+}
+
+static void fashion_mnist(void **state) {
+  (void)state;
+  if (access(FASHION "train-images-idx3-ubyte.gz", R_OK) != 0) {
+    print_message("skip: dataset-fashion-mnist is not installed\n");
+    skip();
+  }
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL, *tx = NULL, *ty = NULL;
+  clv_err err;
+  assert_ok(clv_idx_read(FASHION "train-images-idx3-ubyte.gz", 0, &x, &err), &err);
+  assert_ok(clv_idx_read(FASHION "train-labels-idx1-ubyte.gz", 0, &y, &err), &err);
+  assert_ok(clv_idx_read(FASHION "t10k-images-idx3-ubyte.gz", 0, &tx, &err), &err);
+  assert_ok(clv_idx_read(FASHION "t10k-labels-idx1-ubyte.gz", 0, &ty, &err), &err);
+  assert_true(clv_shape_equal(&x->shape, &CLV_SHAPE(60000, 28, 28)));
+  assert_true(clv_shape_equal(&y->shape, &CLV_SHAPE(60000)));
+  assert_true(clv_shape_equal(&tx->shape, &CLV_SHAPE(10000, 28, 28)));
+  assert_true(clv_shape_equal(&ty->shape, &CLV_SHAPE(10000)));
+  assert_memory_equal(y->data, "\11\0\0\3\0", 5);
+  size_t per_class[10] = {0};
+  for (size_t i = 0; i < y->n; i++) per_class[((uint8_t *)y->data)[i]]++;
+  for (int c = 0; c < 10; c++) assert_int_equal(per_class[c], 6000);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(idx_types),    cmocka_unit_test(idx_damage),
+      cmocka_unit_test(idx_limits),   cmocka_unit_test(idx_gzip),
+      cmocka_unit_test(gzip_members), cmocka_unit_test(npy_types),
+      cmocka_unit_test(npy_refusals), cmocka_unit_test(npy_damage),
+      cmocka_unit_test(fashion_mnist),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}

@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Checkpoint folders: complete or not there at all. Every kind of damage to every file is refused,
+ * an older checkpoint takes over with the reasons, and retention never takes the last good one.
+ */
+#include <dirent.h>
+
+#include "tests/unit/weights/weights_test.h"
+
+static const char config_hash[] =
+    "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+static float values[2000];
+
+/* A run's folder; unlike what at() gives, the path stays valid. */
+static const char *run_dir(const char *name) {
+  static char paths[32][200];
+  static size_t used;
+  return strcpy(paths[used++ % CLV_COUNT(paths)], at(name));
+}
+
+/* A checkpoint of two stages whose numbers depend on the step. */
+static clv_code write_checkpoint(const char *run, uint64_t step, clv_err *err) {
+  CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
+  char count[24];
+  for (size_t i = 0; i < CLV_COUNT(values); i++) values[i] = (float)(i + step);
+  clv_weights_tensor first[] = {{"conv.weight", CLV_F32, CLV_SHAPE(8, 1, 5, 5), values},
+                                {"conv.bias", CLV_F32, CLV_SHAPE(8), values}};
+  clv_weights_tensor moments[] = {{"conv.weight.exp_avg", CLV_F32, CLV_SHAPE(8, 1, 5, 5), values},
+                                  {"conv.bias.exp_avg", CLV_F32, CLV_SHAPE(8), values}};
+  clv_weights_tensor second[] = {{"fc.weight", CLV_F32, CLV_SHAPE(10, 100), values}};
+  snprintf(count, sizeof count, "%llu records", (unsigned long long)step);
+  clv_kv extra[] = {{"loss_log_sha256", config_hash}, {"note \"x\"", count}};
+  clv_trainer_state state = {.epoch = 2, .index = 64 * step, .global_step = step, .max_steps = 900,
+                             .seed = UINT64_MAX, .extra = extra, .n_extra = 2};
+  CLV_TRY(clv_checkpoint_begin(run, step, 2, &w, err));
+  CLV_TRY(clv_checkpoint_add_stage(w, 1, second, 1, NULL, 0, err));
+  CLV_TRY(clv_checkpoint_add_stage(w, 0, first, 2, moments, 2, err));
+  CLV_TRY(clv_checkpoint_add_file(w, "session.effective.yaml", "seed: 1\n", 8, err));
+  CLV_TRY(clv_checkpoint_add_state(w, &state, err));
+  CLV_AUTO(clv_freep) char *path = NULL;
+  CLV_TRY(clv_checkpoint_commit(w, config_hash, 3, &path, err));
+  char expected[300];
+  snprintf(expected, sizeof expected, "%s/checkpoint-%llu", run, (unsigned long long)step);
+  assert_string_equal(path, expected);
+  return CLV_OK;
+}
+
+static uint64_t latest_step(const char *run, clv_bytes *reasons) {
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  clv_err err;
+  assert_ok(clv_checkpoint_latest(run, &c, reasons, &err), &err);
+  assert_int_equal(clv_checkpoint_manifest(c)->step, clv_checkpoint_state(c)->global_step);
+  return clv_checkpoint_manifest(c)->step;
+}
+
+static bool exists(const char *run, const char *rest) {
+  char path[400];
+  snprintf(path, sizeof path, "%s/%s", run, rest);
+  return access(path, F_OK) == 0;
+}
+
+static void round_trip(void **state) {
+  (void)state;
+  const char *run = run_dir("round/deep");
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  CLV_AUTO(clv_weights_closep) clv_weights_file *m = NULL, *o = NULL, *o1 = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, reasons = {0};
+  clv_err err;
+  assert_ok(write_checkpoint(run, 100, &err), &err);
+  assert_ok(clv_checkpoint_latest(run, &c, &reasons, &err), &err);
+  assert_int_equal(reasons.len, 0);
+  const clv_manifest *manifest = clv_checkpoint_manifest(c);
+  assert_int_equal(manifest->step, 100);
+  assert_int_equal(manifest->stages, 2);
+  assert_int_equal(manifest->protocol_version, 3);
+  assert_string_equal(manifest->config_hash, config_hash);
+  assert_int_equal(manifest->n_files, 7);
+  const clv_trainer_state *s = clv_checkpoint_state(c);
+  assert_int_equal(s->epoch, 2);
+  assert_int_equal(s->index, 6400);
+  assert_int_equal(s->global_step, 100);
+  assert_int_equal(s->max_steps, 900);
+  assert_true(s->seed == UINT64_MAX);
+  assert_string_equal(clv_trainer_state_get(s, "note \"x\""), "100 records");
+  assert_string_equal(clv_trainer_state_get(s, "loss_log_sha256"), config_hash);
+  assert_null(clv_trainer_state_get(s, "other"));
+
+  assert_ok(clv_checkpoint_open_model(c, 0, &m, &err), &err);
+  assert_memory_equal(clv_weights_find(m, "conv.weight")->data, values, 800);
+  assert_string_equal(clv_weights_metadata(m, "step"), "100");
+  assert_ok(clv_checkpoint_open_optimizer(c, 0, &o, &err), &err);
+  assert_memory_equal(clv_weights_find(o, "conv.bias.exp_avg")->data, values, 32);
+  assert_ok(clv_checkpoint_open_optimizer(c, 1, &o1, &err), &err);
+  assert_int_equal(clv_weights_count(o1), 0);
+  clv_weights_file *none = NULL;
+  assert_int_equal(clv_checkpoint_open_model(c, 2, &none, &err), CLV_INVALID);
+  assert_ok(clv_checkpoint_read_file(c, "session.effective.yaml", &text, &err), &err);
+  assert_int_equal(text.len, 8);
+  assert_memory_equal(text.data, "seed: 1\n", 8);
+  assert_int_equal(clv_checkpoint_read_file(c, "other", &text, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_checkpoint_read_file(c, "../x", &text, &err), CLV_NOT_FOUND);
+
+  assert_ok(clv_checkpoint_read_file(c, "model.safetensors.index.json", &text, &err), &err);
+  assert_string_equal(text.data,
+                      "{\n  \"metadata\": {\"total_size\": 4832},\n  \"weight_map\": {\n"
+                      "    \"conv.bias\": \"model-00001-of-00002.safetensors\",\n"
+                      "    \"conv.weight\": \"model-00001-of-00002.safetensors\",\n"
+                      "    \"fc.weight\": \"model-00002-of-00002.safetensors\"\n  }\n}\n");
+}
+
+static void same_step_same_bytes(void **state) {
+  (void)state;
+  clv_err err;
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *a = NULL, *b = NULL;
+  assert_ok(write_checkpoint(run_dir("same-a"), 5, &err), &err);
+  assert_ok(write_checkpoint(run_dir("same-b"), 5, &err), &err);
+  assert_ok(clv_checkpoint_latest(run_dir("same-a"), &a, NULL, &err), &err);
+  assert_ok(clv_checkpoint_latest(run_dir("same-b"), &b, NULL, &err), &err);
+  const clv_manifest *ma = clv_checkpoint_manifest(a), *mb = clv_checkpoint_manifest(b);
+  assert_int_equal(ma->n_files, mb->n_files);
+  for (size_t i = 0; i < ma->n_files; i++)
+    assert_memory_equal(&ma->files[i].sha256, &mb->files[i].sha256, 32);
+}
+
+static void wrong_use(void **state) {
+  (void)state;
+  const char *run = run_dir("wrong");
+  clv_checkpoint_writer *w = NULL;
+  clv_weights_tensor t = {"w", CLV_F32, CLV_SHAPE(4), values};
+  clv_trainer_state s = {0};
+  clv_err err;
+  assert_int_equal(clv_checkpoint_begin(run, 1, 0, &w, &err), CLV_INVALID);
+  assert_int_equal(clv_checkpoint_begin(run, 1, 1000, &w, &err), CLV_INVALID);
+  assert_int_equal(clv_checkpoint_begin(run, UINT64_MAX, 1, &w, &err), CLV_INVALID);
+  assert_ok(clv_checkpoint_begin(run, 1, 2, &w, &err), &err);
+  assert_int_equal(clv_checkpoint_add_stage(w, 2, &t, 1, NULL, 0, &err), CLV_INVALID);
+  static const char *const names[] = {"../x", "a/b", "", ".", "..", "a b", "MANIFEST.json"};
+  for (size_t i = 0; i < CLV_COUNT(names); i++)
+    assert_int_equal(clv_checkpoint_add_file(w, names[i], "x", 1, &err), CLV_INVALID);
+  assert_ok(clv_checkpoint_add_file(w, "x", "x", 1, &err), &err);
+  assert_int_equal(clv_checkpoint_add_file(w, "x", "x", 1, &err), CLV_EXISTS);
+  assert_ok(clv_checkpoint_add_stage(w, 0, &t, 1, NULL, 0, &err), &err);
+  assert_int_equal(clv_checkpoint_add_stage(w, 0, &t, 1, NULL, 0, &err), CLV_EXISTS);
+  assert_int_equal(clv_checkpoint_commit(w, "", 1, NULL, &err), CLV_PRECONDITION);
+  assert_says(&err, "1 of 2 stages");
+  assert_ok(clv_checkpoint_add_stage(w, 1, &t, 1, NULL, 0, &err), &err);
+  assert_int_equal(clv_checkpoint_commit(w, "", 1, NULL, &err), CLV_PRECONDITION);
+  assert_says(&err, "state");
+  clv_kv twice[] = {{"a", "1"}, {"a", "2"}};
+  s.extra = twice;
+  s.n_extra = 2;
+  assert_int_equal(clv_checkpoint_add_state(w, &s, &err), CLV_INVALID);
+  s.n_extra = 1;
+  assert_ok(clv_checkpoint_add_state(w, &s, &err), &err);
+  assert_int_equal(clv_checkpoint_commit(w, "xyz", 1, NULL, &err), CLV_INVALID);
+  assert_int_equal(clv_checkpoint_commit(w, "", 1, NULL, &err), CLV_INVALID);
+  assert_says(&err, "tensor 'w' is in stage");
+  clv_checkpoint_writer_free(w);
+  assert_false(exists(run, "checkpoint-1/MANIFEST.json"));
+}
+
+/* ---- finding --------------------------------------------------------------------------------- */
+
+static void unfinished(void **state) {
+  (void)state;
+  const char *run = run_dir("unfinished");
+  CLV_AUTO(clv_bytes_done) clv_bytes reasons = {0};
+  clv_checkpoint *none = NULL;
+  clv_err err;
+  assert_int_equal(clv_checkpoint_latest(run, &none, NULL, &err), CLV_NOT_FOUND);
+  assert_ok(clv_mkdirs(run, &err), &err);
+  assert_int_equal(clv_checkpoint_latest(run, &none, NULL, &err), CLV_NOT_FOUND);
+  assert_says(&err, "no usable checkpoint");
+  assert_ok(write_checkpoint(run, 9, &err), &err);
+  assert_ok(write_checkpoint(run, 10, &err), &err);
+  assert_int_equal(latest_step(run, NULL), 10);
+  clv_checkpoint_writer *w = NULL;
+  assert_ok(clv_checkpoint_begin(run, 11, 2, &w, &err), &err);
+  assert_ok(clv_checkpoint_add_file(w, "x", "x", 1, &err), &err);
+  clv_checkpoint_writer_free(w);
+  assert_int_equal(latest_step(run, &reasons), 10);
+  assert_non_null(strstr(reasons.data, "checkpoint-11 refused: "));
+  assert_non_null(strstr(reasons.data, "never finished"));
+  /* Going on over the remains works; a complete one is not written over. */
+  assert_ok(write_checkpoint(run, 11, &err), &err);
+  assert_false(exists(run, "checkpoint-11/x"));
+  assert_int_equal(latest_step(run, NULL), 11);
+  assert_int_equal(write_checkpoint(run, 11, &err), CLV_EXISTS);
+  assert_int_equal(latest_step(run, NULL), 11);
+  assert_int_equal(clv_checkpoint_load(run, &none, &err), CLV_DATA_LOSS);
+  assert_null(none);
+}
+
+/* Applies damage(data, len) to a file of the run and expects checkpoint 2 to give way to 1. */
+typedef size_t (*damage_fn)(char *data, size_t len);
+static size_t cut_one(char *data, size_t len) { return (void)data, len - 1; }
+static size_t cut_all(char *data, size_t len) { return (void)data, (void)len, 0; }
+static size_t flip_last(char *data, size_t len) { return data[len - 1] ^= 1, len; }
+static size_t flip_middle(char *data, size_t len) { return data[len / 2] ^= 16, len; }
+static size_t grow(char *data, size_t len) { return data[len] = 0, len + 1; }
+
+static void damaged_files(void **state) {
+  (void)state;
+  static const damage_fn damages[] = {cut_one, cut_all, flip_last, flip_middle, grow};
+  static const char *const files[] = {
+      "MANIFEST.json", "trainer_state.json", "session.effective.yaml",
+      "model.safetensors.index.json", "model-00001-of-00002.safetensors",
+      "model-00002-of-00002.safetensors", "optimizer-00001-of-00002.safetensors",
+      "optimizer-00002-of-00002.safetensors"};
+  const char *run = run_dir("damaged");
+  clv_err err;
+  assert_ok(write_checkpoint(run, 1, &err), &err);
+  assert_ok(write_checkpoint(run, 2, &err), &err);
+  for (size_t f = 0; f < CLV_COUNT(files); f++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes good = {0};
+    char path[300], name[128];
+    snprintf(name, sizeof name, "damaged/checkpoint-2/%s", files[f]);
+    snprintf(path, sizeof path, "%s/checkpoint-2/%s", run, files[f]);
+    assert_ok(clv_file_read(path, 1 << 20, &good, &err), &err);
+    for (size_t d = 0; d < CLV_COUNT(damages); d++) {
+      CLV_AUTO(clv_bytes_done) clv_bytes bad = {0}, reasons = {0};
+      clv_bytes_add(&bad, good.data, good.len);
+      put(name, bad.data, damages[d](bad.data, bad.len));
+      assert_int_equal(latest_step(run, &reasons), 1);
+      assert_non_null(strstr(reasons.data, files[f]));
+      if (f > 0 && damages[d] != flip_last && damages[d] != flip_middle)
+        assert_non_null(strstr(reasons.data, " bytes, the manifest says "));
+    }
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(latest_step(run, NULL), 1);
+    assert_int_equal(symlink("/etc/passwd", path), 0);
+    assert_int_equal(latest_step(run, NULL), 1);
+    assert_int_equal(unlink(path), 0);
+    put(name, good.data, good.len);
+    assert_int_equal(latest_step(run, NULL), 2);
+  }
+}
+
+/* A checkpoint may change between being found and being used. */
+static void changed_after_load(void **state) {
+  (void)state;
+  const char *run = run_dir("changed");
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  clv_weights_file *m = NULL;
+  clv_err err;
+  assert_ok(write_checkpoint(run, 1, &err), &err);
+  assert_ok(clv_checkpoint_latest(run, &c, NULL, &err), &err);
+  const char *path = at("changed/checkpoint-1/model-00001-of-00002.safetensors");
+  assert_ok(clv_file_read(path, 1 << 20, &b, &err), &err);
+  b.data[b.len - 1] ^= 1;
+  put("changed/checkpoint-1/model-00001-of-00002.safetensors", b.data, b.len);
+  assert_int_equal(clv_checkpoint_open_model(c, 0, &m, &err), CLV_DATA_LOSS);
+  assert_says(&err, "damaged: SHA-256");
+  assert_null(m);
+}
+
+static void renamed_folder(void **state) {
+  (void)state;
+  const char *run = run_dir("renamed");
+  clv_checkpoint *c = NULL;
+  clv_err err;
+  assert_ok(write_checkpoint(run, 7, &err), &err);
+  assert_int_equal(rename(at("renamed/checkpoint-7"), at("renamed/checkpoint-8")), 0);
+  assert_int_equal(clv_checkpoint_latest(run, &c, NULL, &err), CLV_NOT_FOUND);
+  assert_says(&err, "the manifest is of step 7");
+  assert_int_equal(rename(at("renamed/checkpoint-8"), at("renamed/best")), 0);
+  assert_ok(clv_checkpoint_load(at("renamed/best/"), &c, &err), &err);
+  assert_int_equal(clv_checkpoint_manifest(c)->step, 7);
+  clv_checkpoint_free(c);
+}
+
+/* ---- manifest -------------------------------------------------------------------------------- */
+
+static clv_bytes read_manifest(const char *run, uint64_t step) {
+  clv_bytes b = {0};
+  char path[300];
+  clv_err err;
+  assert_ok(write_checkpoint(run, step, &err), &err);
+  snprintf(path, sizeof path, "%s/checkpoint-%llu/MANIFEST.json", run, (unsigned long long)step);
+  assert_ok(clv_file_read(path, 1 << 20, &b, &err), &err);
+  return b;
+}
+
+static bool same_manifest(const clv_manifest *a, const clv_manifest *b) {
+  return a->step == b->step && a->stages == b->stages && a->n_files == b->n_files &&
+         a->protocol_version == b->protocol_version &&
+         memcmp(a->files, b->files, a->n_files * sizeof *a->files) == 0 &&
+         strcmp(a->config_hash, b->config_hash) == 0;
+}
+
+static void manifest_damage(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = read_manifest(run_dir("manifest"), 1);
+  CLV_AUTO(clv_manifest_done) clv_manifest good = {0};
+  clv_err err;
+  assert_ok(clv_manifest_parse(b.data, b.len, "m", &good, &err), &err);
+  for (size_t cut = 0; cut < b.len; cut++) {
+    clv_manifest m = {0};
+    assert_int_equal(clv_manifest_parse(b.data, cut, "m", &m, &err), CLV_DATA_LOSS);
+  }
+  size_t refused = 0;
+  for (uint32_t i = 0; i < 10000; i++) {
+    uint32_t w[4];
+    clv_rng_block(&(clv_rng_key){.seed = 43}, i, w);
+    size_t bit = w[0] % (b.len * 8);
+    CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+    b.data[bit / 8] ^= (char)(1 << bit % 8);
+    if (clv_manifest_parse(b.data, b.len, "m", &m, &err) != CLV_OK) refused++;
+    else assert_true(same_manifest(&m, &good)); /* an upper-case digit of the digest */
+    b.data[bit / 8] ^= (char)(1 << bit % 8);
+  }
+  assert_true(refused > 9800);
+}
+
+#define HEAD "{\"format\":\"cleave-checkpoint\",\"version\":1,"
+#define NUMBERS "\"step\":1,\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"\","
+#define DIGEST "\"00000000000000000000000000000000000000000000000000000000000000ff\""
+
+/* Manifests with a right digest and wrong content. */
+static void manifest_refusals(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    clv_code code;
+    const char *says;
+  } cases[] = {
+      {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1,\"sha256\":" DIGEST "}},", CLV_OK, ""},
+      {"{\"format\":\"other\",\"version\":1,", CLV_UNIMPLEMENTED, "format 'other'"},
+      {"{\"format\":\"cleave-checkpoint\",\"version\":2,", CLV_UNIMPLEMENTED, "version 2"},
+      {"{", CLV_DATA_LOSS, "'format' is missing"},
+      {HEAD NUMBERS, CLV_DATA_LOSS, "'files' is missing"},
+      {HEAD NUMBERS "\"files\":[],", CLV_DATA_LOSS, "'files' is missing or not an object"},
+      {HEAD NUMBERS "\"files\":{},\"x\":1,", CLV_DATA_LOSS, "unknown key 'x'"},
+      {HEAD NUMBERS "\"files\":{},\"files\":{},", CLV_DATA_LOSS, "duplicate"},
+      {HEAD "\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"\",\"files\":{},",
+       CLV_DATA_LOSS, "'step' is missing"},
+      {HEAD "\"step\":-1,\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"\",\"files\":{},",
+       CLV_DATA_LOSS, "'step' is -1"},
+      {HEAD "\"step\":1,\"stages\":0,\"protocol_version\":1,\"config_sha256\":\"\",\"files\":{},",
+       CLV_DATA_LOSS, "0 stages"},
+      {HEAD "\"step\":1,\"stages\":1000,\"protocol_version\":1,\"config_sha256\":\"\","
+            "\"files\":{},", CLV_DATA_LOSS, "'stages' is 1000"},
+      {HEAD "\"step\":1.5,\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"\","
+            "\"files\":{},", CLV_DATA_LOSS, "'step' is not one"},
+      {HEAD "\"step\":1,\"stages\":1,\"protocol_version\":4294967296,\"config_sha256\":\"\","
+            "\"files\":{},", CLV_DATA_LOSS, "'protocol_version'"},
+      {HEAD "\"step\":1,\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"ff\","
+            "\"files\":{},", CLV_DATA_LOSS, "config_sha256 'ff'"},
+      {HEAD NUMBERS "\"files\":{\"../a\":{\"bytes\":1,\"sha256\":" DIGEST "}},", CLV_DATA_LOSS,
+       "not a plain file name"},
+      {HEAD NUMBERS "\"files\":{\"/etc/passwd\":{\"bytes\":1,\"sha256\":" DIGEST "}},",
+       CLV_DATA_LOSS, "not a plain file name"},
+      {HEAD NUMBERS "\"files\":{\"..\":{\"bytes\":1,\"sha256\":" DIGEST "}},", CLV_DATA_LOSS,
+       "not a plain file name"},
+      {HEAD NUMBERS "\"files\":{\"\":{\"bytes\":1,\"sha256\":" DIGEST "}},", CLV_DATA_LOSS,
+       "not a plain file name"},
+      {HEAD NUMBERS "\"files\":{\"MANIFEST.json\":{\"bytes\":1,\"sha256\":" DIGEST "}},",
+       CLV_DATA_LOSS, "not a plain file name"},
+      {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":-1,\"sha256\":" DIGEST "}},", CLV_DATA_LOSS,
+       "a: 'bytes' is -1"},
+      {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1,\"sha256\":\"ff\"}},", CLV_DATA_LOSS,
+       "sha256 'ff'"},
+      {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1}},", CLV_DATA_LOSS, "'sha256' is missing"},
+      {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1,\"sha256\":" DIGEST ",\"x\":1}},",
+       CLV_DATA_LOSS, "unknown key 'x'"},
+      {HEAD NUMBERS "\"files\":{\"a\":1},", CLV_DATA_LOSS, "expected an object"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+    CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+    clv_sha256 digest;
+    clv_err err = {0};
+    char hex[65];
+    clv_bytes_puts(&b, cases[i].text);
+    assert_ok(clv_sha256_of(b.data, b.len, &digest, &err), &err);
+    clv_sha256_hex(&digest, hex);
+    clv_bytes_printf(&b, "  \"sha256\": \"%s\"\n}\n", hex);
+    clv_code code = clv_manifest_parse(b.data, b.len, "m.json", &m, &err);
+    if (code != cases[i].code) fail_msg("%s: %d %s", cases[i].text, (int)code, err.text);
+    if (code != CLV_OK) {
+      assert_says(&err, "m.json");
+      assert_says(&err, cases[i].says);
+      assert_null(m.files);
+    }
+  }
+}
+
+/* ---- retention ------------------------------------------------------------------------------- */
+
+static void prune(void **state) {
+  (void)state;
+  const char *run = run_dir("prune");
+  clv_checkpoint_writer *w = NULL;
+  clv_err err;
+  for (uint64_t step = 1; step <= 5; step++) assert_ok(write_checkpoint(run, step, &err), &err);
+  assert_ok(clv_checkpoint_begin(run, 6, 1, &w, &err), &err); /* being written right now */
+  put("prune/checkpoint-4/trainer_state.json", "{}", 2);      /* damaged */
+  put("prune/checkpoint-0", "a file", 6);
+  put("prune/notes.txt", "x", 1);
+  assert_ok(clv_mkdirs(at("prune/checkpoint-2/mine"), &err), &err);
+  assert_int_equal(mkdir(at("elsewhere"), 0755), 0);
+  put("elsewhere/keep", "x", 1);
+  assert_int_equal(rename(at("prune/checkpoint-1"), at("moved")), 0);
+  assert_int_equal(symlink(at("elsewhere"), at("prune/checkpoint-1")), 0);
+  assert_ok(clv_checkpoint_prune(run, 2, &err), &err);
+  assert_true(exists(run, "checkpoint-6"));
+  assert_true(exists(run, "checkpoint-5/MANIFEST.json"));
+  assert_false(exists(run, "checkpoint-4"));
+  assert_true(exists(run, "checkpoint-3/MANIFEST.json"));
+  assert_true(exists(run, "checkpoint-2/mine"));
+  assert_false(exists(run, "checkpoint-2/MANIFEST.json"));
+  assert_true(exists(run, "checkpoint-0"));
+  assert_true(exists(run, "notes.txt"));
+  assert_true(exists(scratch, "elsewhere/keep"));
+  assert_ok(clv_checkpoint_prune(run, 0, &err), &err);
+  assert_true(exists(run, "checkpoint-5/MANIFEST.json"));
+  assert_false(exists(run, "checkpoint-3"));
+  assert_int_equal(latest_step(run, NULL), 5);
+  put("prune/checkpoint-5/MANIFEST.json", "x", 1); /* none verifies now: nothing goes */
+  assert_ok(clv_checkpoint_prune(run, 1, &err), &err);
+  assert_true(exists(run, "checkpoint-5/trainer_state.json"));
+  clv_checkpoint_writer_free(w);
+}
+
+/* The state's own parser, through a checkpoint whose digests are right. */
+static void bad_state(void **state) {
+  (void)state;
+  static const struct {
+    const char *text, *says;
+  } cases[] = {
+      {"{}", "'epoch' is missing"},
+      {"{\"epoch\":0,\"index\":0,\"global_step\":0,\"max_steps\":0,\"seed\":1,\"extra\":{}}",
+       "'seed' is not one, expected a string"},
+      {"{\"epoch\":0,\"index\":0,\"global_step\":0,\"max_steps\":0,\"seed\":\"-1\",\"extra\":{}}",
+       "seed '-1'"},
+      {"{\"epoch\":0,\"index\":0,\"global_step\":0,\"max_steps\":0,"
+       "\"seed\":\"18446744073709551616\",\"extra\":{}}", "seed '18446744073709551616'"},
+      {"{\"epoch\":-1,\"index\":0,\"global_step\":0,\"max_steps\":0,\"seed\":\"1\",\"extra\":{}}",
+       "'epoch' is -1"},
+      {"{\"epoch\":0,\"index\":0,\"global_step\":0,\"max_steps\":0,\"seed\":\"1\"}",
+       "'extra' is missing"},
+      {"{\"epoch\":0,\"index\":0,\"global_step\":0,\"max_steps\":0,\"seed\":\"1\","
+       "\"extra\":{\"a\":1}}", "'a' is not one"},
+      {"{\"epoch\":0,\"x\":0}", "unknown key 'x'"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_checkpoint_writer *w = NULL;
+    clv_checkpoint *c = NULL;
+    clv_err err;
+    const char *run = run_dir("state");
+    assert_ok(clv_checkpoint_begin(run, i, 1, &w, &err), &err);
+    assert_ok(clv_checkpoint_add_stage(w, 0, NULL, 0, NULL, 0, &err), &err);
+    assert_ok(clv_checkpoint_add_file(w, "trainer_state.json", cases[i].text,
+                                      strlen(cases[i].text), &err), &err);
+    assert_ok(clv_checkpoint_commit(w, "", 1, NULL, &err), &err);
+    clv_checkpoint_writer_free(w);
+    assert_int_equal(clv_checkpoint_latest(run, &c, NULL, &err), CLV_NOT_FOUND);
+    CLV_AUTO(clv_bytes_done) clv_bytes reasons = {0};
+    assert_int_equal(clv_checkpoint_latest(run, &c, &reasons, &err), CLV_NOT_FOUND);
+    assert_non_null(strstr(reasons.data, cases[i].says));
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(round_trip),         cmocka_unit_test(same_step_same_bytes),
+      cmocka_unit_test(wrong_use),          cmocka_unit_test(unfinished),
+      cmocka_unit_test(damaged_files),      cmocka_unit_test(manifest_damage),
+      cmocka_unit_test(manifest_refusals),  cmocka_unit_test(prune),
+      cmocka_unit_test(changed_after_load), cmocka_unit_test(renamed_folder),
+      cmocka_unit_test(bad_state),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}

@@ -1,0 +1,507 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The safetensors reader and writer: exact bytes, round trips, every rule of the reader, damage at
+ * every place, and files made and read by Python.
+ */
+#include "tests/unit/weights/weights_test.h"
+
+static const float w_data[6] = {1, -2, 3.5f, 0, 1e-30f, 6};
+static const int64_t n_data[1] = {-7};
+static const uint8_t m_data[3] = {0, 1, 255};
+static const uint16_t h_data[2] = {0x3c00, 0xc000};
+
+#define SOME_TENSORS                                                          \
+  {                                                                           \
+    {"mask", CLV_U8, CLV_SHAPE(3), m_data},                                   \
+        {"fc.weight", CLV_F32, CLV_SHAPE(2, 3), w_data},                      \
+        {"bn.num_batches_tracked", CLV_I64, {.rank = 0}, n_data},             \
+        {"half", CLV_F16, CLV_SHAPE(1, 2), h_data},                           \
+        {"empty", CLV_F32, CLV_SHAPE(0, 4), NULL},                            \
+  }
+
+static clv_bytes encode(const clv_weights_tensor *t, size_t n) {
+  clv_bytes b = {0};
+  clv_err err;
+  clv_kv meta[] = {{"note", "a \"quoted\" \\ \xc3\xa9"}};
+  assert_ok(clv_weights_encode(t, n, meta, 1, &b, &err), &err);
+  return b;
+}
+
+/* The layout the format's own writer gives: 8-byte header padding, falling alignment, then name. */
+static void exact_bytes(void **state) {
+  (void)state;
+  clv_weights_tensor t[] = {{"b", CLV_U8, CLV_SHAPE(3), m_data},
+                            {"z", CLV_F32, CLV_SHAPE(2, 3), w_data},
+                            {"a", CLV_F32, {.rank = 0}, w_data + 2}};
+  static const char header[] =
+      "{\"__metadata__\":{\"format\":\"pt\"},"
+      "\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},"
+      "\"z\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[4,28]},"
+      "\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[28,31]}}";
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  clv_err err;
+  assert_ok(clv_weights_encode(t, 3, NULL, 0, &b, &err), &err);
+  uint64_t n;
+  memcpy(&n, b.data, 8);
+  assert_int_equal(n, (sizeof header - 1 + 7) / 8 * 8);
+  assert_memory_equal(b.data + 8, header, sizeof header - 1);
+  for (size_t i = sizeof header - 1; i < n; i++) assert_int_equal(b.data[8 + i], ' ');
+  const char *data = b.data + 8 + n;
+  assert_int_equal(b.len, 8 + n + 31);
+  assert_memory_equal(data, w_data + 2, 4);
+  assert_memory_equal(data + 4, w_data, 24);
+  assert_memory_equal(data + 28, m_data, 3);
+}
+
+static void check_some(const clv_weights_file *f) {
+  assert_int_equal(clv_weights_count(f), 5);
+  const clv_weights_entry *e = clv_weights_find(f, "fc.weight");
+  assert_non_null(e);
+  assert_int_equal(e->dtype, CLV_F32);
+  assert_true(clv_shape_equal(&e->shape, &CLV_SHAPE(2, 3)));
+  assert_memory_equal(e->data, w_data, 24);
+  e = clv_weights_find(f, "bn.num_batches_tracked");
+  assert_int_equal(e->shape.rank, 0);
+  assert_memory_equal(e->data, n_data, 8);
+  assert_memory_equal(clv_weights_find(f, "mask")->data, m_data, 3);
+  assert_memory_equal(clv_weights_find(f, "half")->data, h_data, 4);
+  assert_int_equal(clv_weights_find(f, "empty")->bytes, 0);
+  assert_null(clv_weights_find(f, "nothing"));
+  assert_string_equal(clv_weights_metadata(f, "format"), "pt");
+  assert_string_equal(clv_weights_metadata(f, "note"), "a \"quoted\" \\ \xc3\xa9");
+  assert_null(clv_weights_metadata(f, "other"));
+  for (size_t i = 1; i < 5; i++)
+    assert_true(strcmp(clv_weights_entries(f)[i - 1].name, clv_weights_entries(f)[i].name) < 0);
+}
+
+static void round_trip(void **state) {
+  (void)state;
+  clv_weights_tensor t[] = SOME_TENSORS;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = encode(t, CLV_COUNT(t)), stored = {0};
+  CLV_AUTO(clv_weights_closep) clv_weights_file *m = NULL, *f = NULL;
+  clv_err err;
+  clv_sha256 digest, of_bytes;
+  uint64_t bytes;
+  clv_kv meta[] = {{"note", "a \"quoted\" \\ \xc3\xa9"}};
+  assert_ok(clv_weights_open_memory(b.data, b.len, "memory", &m, &err), &err);
+  check_some(m);
+  assert_int_equal(clv_weights_links(m), 0);
+  assert_ok(clv_weights_write(at("w.safetensors"), t, CLV_COUNT(t), meta, 1, &digest, &bytes,
+                              &err), &err);
+  assert_int_equal(bytes, b.len);
+  assert_int_equal(access(at("w.safetensors.tmp"), F_OK), -1);
+  assert_ok(clv_file_read(at("w.safetensors"), 1 << 20, &stored, &err), &err);
+  assert_int_equal(stored.len, b.len);
+  assert_memory_equal(stored.data, b.data, b.len);
+  assert_ok(clv_weights_open(at("w.safetensors"), 0, &f, &err), &err);
+  check_some(f);
+  assert_int_equal(clv_weights_links(f), 1);
+  assert_ok(clv_sha256_of(b.data, b.len, &of_bytes, &err), &err);
+  assert_memory_equal(&digest, &of_bytes, sizeof digest);
+  assert_memory_equal(clv_weights_digest(f), &of_bytes, sizeof digest);
+  assert_memory_equal(clv_weights_digest(m), &of_bytes, sizeof digest);
+  assert_int_equal((uintptr_t)clv_weights_find(f, "bn.num_batches_tracked")->data % 64, 0);
+}
+
+static void same_bytes_in_any_order(void **state) {
+  (void)state;
+  clv_weights_tensor t[] = SOME_TENSORS;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = encode(t, CLV_COUNT(t));
+  for (size_t turn = 1; turn < CLV_COUNT(t); turn++) {
+    clv_weights_tensor first = t[0];
+    memmove(t, t + 1, sizeof t - sizeof *t);
+    t[CLV_COUNT(t) - 1] = first;
+    CLV_AUTO(clv_bytes_done) clv_bytes c = encode(t, CLV_COUNT(t));
+    assert_int_equal(c.len, b.len);
+    assert_memory_equal(c.data, b.data, b.len);
+  }
+}
+
+static void no_tensors(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  clv_err err;
+  assert_ok(clv_weights_encode(NULL, 0, NULL, 0, &b, &err), &err);
+  assert_ok(clv_weights_open_memory(b.data, b.len, "none", &f, &err), &err);
+  assert_int_equal(clv_weights_count(f), 0);
+  assert_null(clv_weights_find(f, "x"));
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+#define ENTRY(dtype, shape, begin, end) \
+  "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end "]}"
+
+static const struct {
+  const char *header;
+  size_t data;
+  clv_code code;
+  const char *says;
+} bad_files[] = {
+    {"", 0, CLV_DATA_LOSS, "starts with '{'"},
+    {" {}", 0, CLV_DATA_LOSS, "starts with '{'"},
+    {"[1]", 0, CLV_DATA_LOSS, "starts with '{'"},
+    {"{\"a\":", 0, CLV_DATA_LOSS, "bad JSON"},
+    {"{} x", 0, CLV_DATA_LOSS, "after the end of the JSON"},
+    {"{}", 4, CLV_DATA_LOSS, "trailing bytes: its tensors take 0 bytes, the file has 4"},
+    {"{\"a\":" ENTRY("F32", "[1]", 0, 4) ",\"a\":" ENTRY("F32", "[1]", 4, 8) "}", 8,
+     CLV_DATA_LOSS, "duplicate"},
+    {"{\"a\":" ENTRY("F32", "[2]", 0, 4) "}", 4, CLV_DATA_LOSS,
+     "tensor 'a': [2] of F32 takes 8 bytes, its offsets hold 4"},
+    {"{\"a\":" ENTRY("F32", "[1]", 4, 8) "}", 8, CLV_DATA_LOSS, "a hole"},
+    {"{\"a\":" ENTRY("F32", "[2]", 0, 8) ",\"b\":" ENTRY("F32", "[2]", 4, 12) "}", 12,
+     CLV_DATA_LOSS, "tensor 'b' begins at 4, the one before it ends at 8: an overlap"},
+    {"{\"a\":" ENTRY("F32", "[1]", 0, 4) ",\"b\":" ENTRY("F32", "[1]", 0, 4) "}", 4,
+     CLV_DATA_LOSS, "an overlap"},
+    {"{\"a\":" ENTRY("F32", "[1]", 0, 4) ",\"b\":" ENTRY("F32", "[1]", 8, 12) "}", 12,
+     CLV_DATA_LOSS, "a hole"},
+    {"{\"a\":" ENTRY("F32", "[2]", 0, 8) "}", 4, CLV_DATA_LOSS, "truncated"},
+    {"{\"a\":" ENTRY("F32", "[0]", 0, 0) ",\"b\":" ENTRY("F32", "[0]", 0, 0) "}", 0,
+     CLV_DATA_LOSS, "share an offset"},
+    {"{\"a\":" ENTRY("F33", "[1]", 0, 4) "}", 4, CLV_DATA_LOSS, "unknown dtype 'F33'"},
+    {"{\"a\":" ENTRY("F4", "[2]", 0, 1) "}", 1, CLV_UNIMPLEMENTED, "smaller than a byte"},
+    {"{\"a\":" ENTRY("U8", "[1,1,1,1,1,1,1,1,1]", 0, 1) "}", 1, CLV_DATA_LOSS,
+     "rank 9, the limit is 8"},
+    {"{\"a\":" ENTRY("F32", "[4611686018427387904,4]", 0, 0) "}", 0, CLV_DATA_LOSS, "overflows"},
+    {"{\"a\":" ENTRY("F64", "[4294967296,536870912]", 0, 0) "}", 0, CLV_DATA_LOSS, "overflows"},
+    {"{\"a\":" ENTRY("F32", "[-1]", 0, 4) "}", 4, CLV_DATA_LOSS, "extent 0 is not an integer"},
+    {"{\"a\":" ENTRY("F32", "[1.0]", 0, 4) "}", 4, CLV_DATA_LOSS, "extent 0 is not an integer"},
+    {"{\"a\":" ENTRY("F32", "1", 0, 4) "}", 4, CLV_DATA_LOSS, "'shape' is missing or not a list"},
+    {"{\"a\":" ENTRY("F32", "[1]", 4, 0) "}", 4, CLV_DATA_LOSS, "0 <= begin <= end"},
+    {"{\"a\":" ENTRY("F32", "[1]", -4, 0) "}", 4, CLV_DATA_LOSS, "0 <= begin <= end"},
+    {"{\"a\":" ENTRY("F32", "[1]", 0, 99999999999999999999) "}", 4, CLV_DATA_LOSS, "bad JSON"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}", 4, CLV_DATA_LOSS,
+     "data_offsets"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, CLV_DATA_LOSS, "exactly dtype, shape"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4,
+     CLV_DATA_LOSS, "exactly dtype, shape"},
+    {"{\"a\":{\"dtype\":4,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, CLV_DATA_LOSS, "'dtype'"},
+    {"{\"a\":[]}", 0, CLV_DATA_LOSS, "exactly dtype, shape"},
+    {"{\"\":" ENTRY("U8", "[1]", 0, 1) "}", 1, CLV_DATA_LOSS, "name is empty"},
+    {"{\"a\\nb\":" ENTRY("U8", "[1]", 0, 1) "}", 1, CLV_DATA_LOSS, "control characters"},
+    {"{\"a\\u009b\":" ENTRY("U8", "[1]", 0, 1) "}", 1, CLV_DATA_LOSS, "control characters"},
+    {"{\"a\\u0000b\":" ENTRY("U8", "[1]", 0, 1) "}", 1, CLV_DATA_LOSS, "bad JSON"},
+    {"{\"\xff\":" ENTRY("U8", "[1]", 0, 1) "}", 1, CLV_DATA_LOSS, "bad JSON"},
+    {"{\"__metadata__\":[]}", 0, CLV_DATA_LOSS, "'__metadata__' is not an object"},
+    {"{\"__metadata__\":{\"a\":1}}", 0, CLV_DATA_LOSS, "metadata 'a' is not a string"},
+};
+
+static void refusals(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(bad_files); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes b = raw_file(bad_files[i].header, bad_files[i].data);
+    clv_weights_file *f = NULL;
+    clv_err err = {0};
+    clv_code code = clv_weights_open_memory(b.data, b.len, "bad.st", &f, &err);
+    if (code != bad_files[i].code)
+      fail_msg("%s: %s (%s)", bad_files[i].header, clv_code_name(code), err.text);
+    assert_null(f);
+    assert_says(&err, "bad.st");
+    assert_says(&err, bad_files[i].says);
+    const char *path = put("bad.st", b.data, b.len);
+    assert_int_equal(clv_weights_open(path, 0, &f, &err), bad_files[i].code);
+    assert_says(&err, bad_files[i].says);
+  }
+}
+
+static void limits(void **state) {
+  (void)state;
+  clv_weights_file *f = NULL;
+  clv_err err;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0}, deep = {0}, many = {0};
+  uint64_t n = CLV_WEIGHTS_MAX_HEADER + 1;
+  clv_bytes_add(&b, &n, 8);
+  clv_bytes_puts(&b, "{}");
+  assert_int_equal(clv_weights_open_memory(b.data, b.len, "f", &f, &err), CLV_DATA_LOSS);
+  assert_says(&err, "header of 16777217 bytes, the limit is 16777216");
+  memset(b.data, 0xff, 8);
+  assert_int_equal(clv_weights_open_memory(b.data, b.len, "f", &f, &err), CLV_DATA_LOSS);
+
+  n = 300000;
+  clv_bytes_add(&deep, &n, 8);
+  clv_bytes_puts(&deep, "{\"a\":");
+  while (deep.len < 8 + n) clv_bytes_puts(&deep, "[");
+  assert_int_equal(clv_weights_open_memory(deep.data, deep.len, "f", &f, &err), CLV_DATA_LOSS);
+  assert_says(&err, "maximum parsing depth reached");
+
+  n = 4000000;
+  clv_bytes_add(&many, &n, 8);
+  clv_bytes_puts(&many, "{\"a\":[0");
+  while (many.len < 8 + n) clv_bytes_puts(&many, ",0");
+  assert_int_equal(clv_weights_open_memory(many.data, many.len, "f", &f, &err), CLV_EXHAUSTED);
+  assert_says(&err, "tokens");
+  assert_null(f);
+}
+
+static void too_many_tensors(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes h = {0}, b = {0};
+  for (int i = 0; i <= CLV_WEIGHTS_MAX_TENSORS + 1; i++)
+    clv_bytes_printf(&h, "%s\"%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
+                     i ? "," : "{", i, i, i + 1);
+  clv_bytes_puts(&h, "}");
+  b = raw_file(h.data, CLV_WEIGHTS_MAX_TENSORS + 2);
+  clv_weights_file *f = NULL;
+  clv_err err;
+  assert_int_equal(clv_weights_open_memory(b.data, b.len, "f", &f, &err), CLV_EXHAUSTED);
+  assert_says(&err, "the limit is 65536");
+}
+
+static void kinds_of_file(void **state) {
+  (void)state;
+  clv_weights_tensor t[] = SOME_TENSORS;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = encode(t, CLV_COUNT(t));
+  clv_weights_file *f = NULL;
+  clv_err err;
+  put("real", b.data, b.len);
+  assert_int_equal(symlink(at("real"), at("link")), 0);
+  assert_int_equal(clv_weights_open(at("link"), 0, &f, &err), CLV_INVALID);
+  assert_says(&err, "symbolic link");
+  assert_int_equal(clv_weights_open(at("absent"), 0, &f, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_weights_open(scratch, 0, &f, &err), CLV_INVALID);
+  assert_int_equal(mkfifo(at("pipe"), 0600), 0);
+  assert_int_equal(clv_weights_open(at("pipe"), 0, &f, &err), CLV_INVALID);
+  assert_says(&err, "not a regular file");
+  assert_int_equal(clv_weights_open(at("real"), 10, &f, &err), CLV_EXHAUSTED);
+  assert_int_equal(link(at("real"), at("second")), 0);
+  assert_ok(clv_weights_open(at("real"), 0, &f, &err), &err);
+  assert_int_equal(clv_weights_links(f), 2);
+  clv_weights_close(f);
+}
+
+static void bad_writes(void **state) {
+  (void)state;
+  char long_name[600];
+  memset(long_name, 'n', 513);
+  long_name[513] = '\0';
+  clv_bytes none = {0};
+  clv_err err;
+  const struct {
+    clv_weights_tensor t[2];
+    const char *says;
+  } cases[] = {
+      {{{"a", CLV_F32, CLV_SHAPE(1), w_data}, {"a", CLV_U8, CLV_SHAPE(1), w_data}}, "used twice"},
+      {{{"", CLV_F32, CLV_SHAPE(1), w_data}, {"b", CLV_U8, CLV_SHAPE(1), w_data}}, "UTF-8"},
+      {{{"a\tb", CLV_F32, CLV_SHAPE(1), w_data}, {"b", CLV_U8, CLV_SHAPE(1), w_data}}, "UTF-8"},
+      {{{"\xc0\x80", CLV_F32, CLV_SHAPE(1), w_data}, {"b", CLV_U8, CLV_SHAPE(1), w_data}},
+       "UTF-8"},
+      {{{"\xe0\x80\xaf", CLV_F32, CLV_SHAPE(1), w_data}, {"b", CLV_U8, CLV_SHAPE(1), w_data}},
+       "UTF-8"},
+      {{{"\xed\xa0\x80", CLV_F32, CLV_SHAPE(1), w_data}, {"b", CLV_U8, CLV_SHAPE(1), w_data}},
+       "UTF-8"},
+      {{{long_name, CLV_F32, CLV_SHAPE(1), w_data}, {"b", CLV_U8, CLV_SHAPE(1), w_data}}, "512"},
+      {{{"__metadata__", CLV_F32, CLV_SHAPE(1), w_data}, {"b", CLV_U8, CLV_SHAPE(1), w_data}},
+       "__metadata__"},
+      {{{"a", CLV_F32, CLV_SHAPE(-1), w_data}, {"b", CLV_U8, CLV_SHAPE(1), w_data}}, "negative"},
+      {{{"a", 99, CLV_SHAPE(1), w_data}, {"b", CLV_U8, CLV_SHAPE(1), w_data}}, "dtype 99"},
+      {{{"a", CLV_F32, CLV_SHAPE(0), NULL}, {"b", CLV_F32, CLV_SHAPE(0), NULL}}, "share"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    assert_int_equal(clv_weights_encode(cases[i].t, 2, NULL, 0, &none, &err), CLV_INVALID);
+    assert_says(&err, cases[i].says);
+    assert_int_equal(clv_weights_write(at("x"), cases[i].t, 2, NULL, 0, NULL, NULL, &err),
+                     CLV_INVALID);
+    assert_int_equal(access(at("x"), F_OK), -1);
+  }
+  clv_kv twice[] = {{"k", "1"}, {"k", "2"}}, format[] = {{"format", "tf"}}, bad[] = {{"k", "\xff"}};
+  assert_int_equal(clv_weights_encode(NULL, 0, twice, 2, &none, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_encode(NULL, 0, format, 1, &none, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_encode(NULL, 0, bad, 1, &none, &err), CLV_INVALID);
+  assert_null(none.data);
+  assert_int_equal(clv_weights_write(at("no/folder"), NULL, 0, NULL, 0, NULL, NULL, &err),
+                   CLV_UNAVAILABLE);
+}
+
+/* ---- damage ---------------------------------------------------------------------------------- */
+
+/* Whether the file says the same: same names, types, shapes and bytes. */
+static bool same_content(const clv_weights_file *a, const clv_weights_file *b) {
+  if (clv_weights_count(a) != clv_weights_count(b)) return false;
+  for (size_t i = 0; i < clv_weights_count(a); i++) {
+    const clv_weights_entry *x = &clv_weights_entries(a)[i], *y = &clv_weights_entries(b)[i];
+    if (strcmp(x->name, y->name) || x->dtype != y->dtype ||
+        !clv_shape_equal(&x->shape, &y->shape) ||
+        (x->bytes && memcmp(x->data, y->data, x->bytes)))
+      return false;
+  }
+  return true;
+}
+
+static clv_bytes larger_file(void) {
+  static float values[4096];
+  for (size_t i = 0; i < CLV_COUNT(values); i++) values[i] = (float)i;
+  clv_weights_tensor t[] = {{"conv1.weight", CLV_F32, CLV_SHAPE(16, 1, 5, 5), values},
+                            {"conv1.bias", CLV_F32, CLV_SHAPE(16), values},
+                            {"fc.weight", CLV_F32, CLV_SHAPE(10, 256), values},
+                            {"fc.bias", CLV_F32, CLV_SHAPE(10), values},
+                            {"bn.num_batches_tracked", CLV_I64, {.rank = 0}, values}};
+  return encode(t, CLV_COUNT(t));
+}
+
+static void truncations(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = larger_file();
+  assert_true(b.len > 8192);
+  for (size_t cut = 0; cut < b.len; cut += cut < 600 ? 1 : 512 - cut % 512) {
+    clv_weights_file *f = NULL;
+    clv_err err;
+    assert_int_equal(clv_weights_open_memory(b.data, cut, "cut", &f, &err), CLV_DATA_LOSS);
+    assert_says(&err, "truncated");
+    if (cut < 600 && cut % 37) continue;
+    assert_int_equal(clv_weights_open(put("cut", b.data, cut), 0, &f, &err), CLV_DATA_LOSS);
+    assert_null(f);
+  }
+}
+
+/* The header carries no checksum, so the reader refuses a flipped bit or reads a file that is valid
+ * as it stands; the digest tells the difference each time. */
+static void bit_flips(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = larger_file();
+  CLV_AUTO(clv_weights_closep) clv_weights_file *good = NULL;
+  clv_err err;
+  CLV_AUTO(clv_bytes_done) clv_bytes copy = {0};
+  clv_bytes_add(&copy, b.data, b.len);
+  assert_ok(clv_weights_open_memory(b.data, b.len, "good", &good, &err), &err);
+  size_t refused = 0, equal = 0, told = 0;
+  for (uint32_t i = 0; i < 10000; i++) {
+    uint32_t w[4];
+    clv_rng_block(&(clv_rng_key){.seed = 42}, i, w);
+    size_t bit = (i % 2 ? w[0] % (b.len * 8) : w[0] % (700 * 8)); /* half of them in the header */
+    CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+    copy.data[bit / 8] ^= (char)(1 << bit % 8);
+    if (clv_weights_open_memory(copy.data, copy.len, "flip", &f, &err) != CLV_OK) {
+      refused++;
+    } else if (memcmp(clv_weights_digest(f), clv_weights_digest(good), sizeof(clv_sha256)) != 0) {
+      told++;
+      equal += same_content(f, good);
+    } else {
+      fail_msg("flip of bit %zu went unnoticed", bit);
+    }
+    copy.data[bit / 8] ^= (char)(1 << bit % 8);
+  }
+  assert_int_equal(refused + told, 10000);
+  assert_true(refused > 1000);
+  assert_true(equal < told);
+}
+
+/* ---- matching -------------------------------------------------------------------------------- */
+
+static void matching(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = larger_file();
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  const clv_weights_entry *found[8] = {0};
+  clv_err err;
+  assert_ok(clv_weights_open_memory(b.data, b.len, "model.safetensors", &f, &err), &err);
+  clv_weights_want want[] = {{"fc.weight", CLV_F32, CLV_SHAPE(10, 256)},
+                             {"fc.bias", CLV_F32, CLV_SHAPE(10)},
+                             {"conv1.weight", CLV_F32, CLV_SHAPE(16, 1, 5, 5)},
+                             {"conv1.bias", CLV_F32, CLV_SHAPE(16)},
+                             {"bn.num_batches_tracked", CLV_I64, {.rank = 0}}};
+  assert_ok(clv_weights_match(f, want, 5, 0, found, &err), &err);
+  for (int i = 0; i < 5; i++) assert_string_equal(found[i]->name, want[i].name);
+
+  assert_int_equal(clv_weights_match(f, want, 2, 0, found, &err), CLV_INVALID);
+  assert_says(&err, "model.safetensors: 3 unexpected tensors: 'bn.num_batches_tracked', "
+                    "'conv1.bias', 'conv1.weight'");
+  assert_ok(clv_weights_match(f, want, 2, CLV_WEIGHTS_ALLOW_UNEXPECTED, found, &err), &err);
+
+  want[1].name = "fc1.bias";
+  found[0] = NULL;
+  assert_int_equal(clv_weights_match(f, want, 5, 0, found, &err), CLV_INVALID);
+  assert_null(found[0]);
+  assert_says(&err, "1 missing tensors: 'fc1.bias' (did you mean 'fc.bias'?); unexpected: "
+                    "'fc.bias'");
+  clv_weights_want other[] = {{"p1", 1, {0}}, {"p2", 1, {0}}, {"p3", 1, {0}}, {"p4", 1, {0}},
+                              {"p5", 1, {0}}};
+  assert_int_equal(clv_weights_match(f, other, 5, 0, found, &err), CLV_INVALID);
+  assert_says(&err, "5 missing tensors: 'p1', 'p2', 'p3' and 2 more; unexpected: "
+                    "'bn.num_batches_tracked', 'conv1.bias', 'conv1.weight' and 2 more");
+
+  want[1] = (clv_weights_want){"fc.bias", CLV_F32, CLV_SHAPE(11)};
+  assert_int_equal(clv_weights_match(f, want, 5, 0, found, &err), CLV_INVALID);
+  assert_says(&err, "tensor 'fc.bias': expected f32 [11], found f32 [10]");
+  want[1] = (clv_weights_want){"fc.bias", CLV_F64, CLV_SHAPE(10)};
+  assert_int_equal(clv_weights_match(f, want, 5, 0, found, &err), CLV_INVALID);
+  assert_says(&err, "expected f64 [10], found f32 [10]");
+}
+
+/* A type the file may hold and we have no name for. */
+static void foreign_types(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done)
+  clv_bytes b = raw_file("{\"m\":" ENTRY("BOOL", "[4]", 0, 4) "}", 4);
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  const clv_weights_entry *found;
+  clv_err err;
+  assert_ok(clv_weights_open_memory(b.data, b.len, "f", &f, &err), &err);
+  assert_int_equal(clv_weights_find(f, "m")->dtype, 0);
+  assert_string_equal(clv_weights_find(f, "m")->type_name, "BOOL");
+  clv_weights_want want = {"m", CLV_U8, CLV_SHAPE(4)};
+  assert_int_equal(clv_weights_match(f, &want, 1, 0, &found, &err), CLV_INVALID);
+  assert_says(&err, "expected u8 [4], found BOOL [4]");
+}
+
+/* ---- Python ---------------------------------------------------------------------------------- */
+
+static const char python_check[] =
+    "import json, struct, sys\n"
+    "import numpy as np\n"
+    "T = {'F32': '<f4', 'I64': '<i8', 'U8': '|u1', 'F16': '<f2'}\n"
+    "b = open(sys.argv[1], 'rb').read()\n"
+    "n, = struct.unpack('<Q', b[:8])\n"
+    "assert n % 8 == 0\n"
+    "h = json.loads(b[8:8 + n])\n"
+    "assert h.pop('__metadata__') == {'format': 'pt', 'note': 'a \"quoted\" \\\\ \\u00e9'}\n"
+    "d = b[8 + n:]\n"
+    "def get(k):\n"
+    "    e = h[k]; a, z = e['data_offsets']\n"
+    "    return np.frombuffer(d[a:z], T[e['dtype']]).reshape(e['shape'])\n"
+    "assert sorted(h) == ['bn.num_batches_tracked', 'empty', 'fc.weight', 'half', 'mask']\n"
+    "assert (get('fc.weight') == np.array([[1, -2, 3.5], [0, 1e-30, 6]], 'f4')).all()\n"
+    "assert get('bn.num_batches_tracked') == -7 and get('half').tolist() == [[1, -2]]\n"
+    "assert get('mask').tolist() == [0, 1, 255] and get('empty').shape == (0, 4)\n"
+    "a = np.arange(12, dtype='<f8').reshape(3, 4) / 7\n"
+    "h = json.dumps({'x': {'dtype': 'F64', 'shape': [3, 4], 'data_offsets': [0, 96]}}).encode()\n"
+    "open(sys.argv[2], 'wb').write(struct.pack('<Q', len(h)) + h + a.tobytes())\n";
+
+static void python_cross_check(void **state) {
+  (void)state;
+  if (system("/usr/bin/python3 -c 'import numpy' 2>/dev/null") != 0) {
+    print_message("skip: /usr/bin/python3 has no numpy\n");
+    skip();
+  }
+  clv_weights_tensor t[] = SOME_TENSORS;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = encode(t, CLV_COUNT(t));
+  char command[700];
+  put("ours", b.data, b.len);
+  put("check.py", python_check, sizeof python_check - 1);
+  snprintf(command, sizeof command, "/usr/bin/python3 %s %s %s", at("check.py"), at("ours"),
+           at("theirs"));
+  assert_int_equal(system(command), 0);
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  clv_err err;
+  assert_ok(clv_weights_open(at("theirs"), 0, &f, &err), &err);
+  const clv_weights_entry *x = clv_weights_find(f, "x");
+  assert_int_equal(x->dtype, CLV_F64);
+  for (int i = 0; i < 12; i++) {
+    double v;
+    memcpy(&v, (const char *)x->data + 8 * i, 8);
+    assert_true(v == i / 7.0);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(exact_bytes),   cmocka_unit_test(round_trip),
+      cmocka_unit_test(no_tensors),    cmocka_unit_test(same_bytes_in_any_order),
+      cmocka_unit_test(refusals),      cmocka_unit_test(limits),
+      cmocka_unit_test(kinds_of_file), cmocka_unit_test(too_many_tensors),
+      cmocka_unit_test(bad_writes),    cmocka_unit_test(truncations),
+      cmocka_unit_test(bit_flips),     cmocka_unit_test(matching),
+      cmocka_unit_test(foreign_types), cmocka_unit_test(python_cross_check),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
