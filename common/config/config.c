@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What both file kinds share.
+ */
+#include "common/config/schema_int.h"
+
+clv_code clv_config_build(const clv_schema *schema, const clv_source *source, const char *text,
+                          size_t len, const clv_config_overrides *over, clv_text_list *applied,
+                          void *config, clv_err *err) {
+  CLV_AUTO(clv_tree_freep) clv_node *root = NULL;
+  CLV_AUTO(clv_freep) char *folder = NULL;
+  CLV_TRY(clv_path_folder(source->file, &folder, err));
+  CLV_TRY(clv_yaml_read(source, text, len, 0, &root, err));
+  CLV_TRY(clv_overrides_apply(source, over, applied, root, err));
+  clv_binder binder = {.schema = schema, .source = source, .folder = folder};
+  return clv_schema_bind(&binder, root, config, err);
+}
+
+static const clv_schema *schema_of(clv_config_kind kind) {
+  return kind == CLV_CONFIG_SESSION ? clv_session_schema() : clv_worker_schema();
+}
+
+static clv_code check_written(const clv_bytes *text, clv_err *err) {
+  return text->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for a config's text") : CLV_OK;
+}
+
+clv_code clv_config_example(clv_config_kind kind, clv_bytes *ret, clv_err *err) {
+  clv_schema_example(schema_of(kind), ret);
+  return check_written(ret, err);
+}
+
+clv_code clv_config_schema_json(clv_config_kind kind, clv_bytes *ret, clv_err *err) {
+  clv_schema_json(schema_of(kind), ret);
+  return check_written(ret, err);
+}
+
+clv_code clv_session_config_write(const clv_session_config *config, clv_bytes *ret, clv_err *err) {
+  clv_schema_write(clv_session_schema(), config, ret);
+  return check_written(ret, err);
+}
+
+clv_code clv_worker_config_write(const clv_worker_config *config, clv_bytes *ret, clv_err *err) {
+  clv_schema_write(clv_worker_schema(), config, ret);
+  return check_written(ret, err);
+}

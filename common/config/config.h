@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * config: session.yaml and worker.yaml as plain structs. One schema table per file kind gives the
+ * keys, types, ranges, defaults and doc sentences; it also prints the effective config, a commented
+ * example and a JSON Schema.
+ *
+ * Precedence: defaults < file < environment (CLEAVE_TRAIN__BATCH=64) < sets ("train.batch=64").
+ * An override's value is literal text unless it starts with [ { " or ', which make it YAML.
+ * Every message is `file:line:column: text`, or starts with the override that caused it.
+ *
+ * Ownership: a config owns all its memory; free it with its _free. Threads: a loaded config is
+ * read-only and may be shared. The process keeps the "C" numeric locale.
+ * Absent optional texts are NULL; sizes are bytes, durations milliseconds; lists are never NULL
+ * when their count is above 0. Paths are absolute after loading: relative ones are taken from the
+ * config file's folder (data.train/test from data.root); the output folders run.dir and
+ * checkpoint.dir are the exception and stay as written, relative to the working folder.
+ * Limits: 1 MiB per file, 16 levels of nesting, 65536 values of up to 4096 bytes, no
+ * anchors, aliases or tags.
+ */
+#ifndef CLEAVE_CONFIG_H
+#define CLEAVE_CONFIG_H
+
+#include "common/base/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Where a value stands: 1-based line and column of the file. Line 0 stands for "override number
+ * `column`" (1-based), and {0, 0} for nowhere in particular (a default). */
+typedef struct clv_config_pos { uint32_t line, column; } clv_config_pos;
+
+typedef enum clv_config_kind { CLV_CONFIG_SESSION, CLV_CONFIG_WORKER } clv_config_kind;
+
+/* What stands above the file. Both parts may be empty. */
+typedef struct clv_config_overrides {
+  const char *const *env;  /* like environ, NULL-terminated; NULL = ignore the environment */
+  const char *const *sets; /* [n_sets] "a.b=value", the later one wins */
+  size_t n_sets;
+} clv_config_overrides;
+
+typedef struct clv_text_list { size_t n; char **items; } clv_text_list;
+typedef struct clv_number_list { size_t n; double *items; } clv_number_list;
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+typedef enum clv_attr_kind {
+  CLV_ATTR_INT,
+  CLV_ATTR_FLOAT,
+  CLV_ATTR_BOOL,
+  CLV_ATTR_TEXT,
+  CLV_ATTR_INTS, /* also the empty list */
+} clv_attr_kind;
+
+/* One `key: value` that the op table or the architecture judges, not this folder. */
+typedef struct clv_attr_spec {
+  clv_config_pos pos; /* of the key */
+  char *key;
+  clv_attr_kind kind;
+  int64_t integer; /* INT */
+  double number;   /* FLOAT and INT */
+  bool flag;       /* BOOL */
+  char *text;      /* TEXT, else NULL */
+  size_t n_ints;   /* INTS */
+  int64_t *ints;
+} clv_attr_spec;
+
+typedef struct clv_layer_spec {
+  clv_config_pos pos; /* of the layer's entry */
+  clv_config_pos op_pos;
+  char *op;   /* not checked against the op table here */
+  char *name; /* NULL = named by index */
+  size_t n_attrs;
+  clv_attr_spec *attrs; /* in file order */
+} clv_layer_spec;
+
+/* "first..last", both included. */
+typedef struct clv_layer_range { bool given; uint64_t first, last; } clv_layer_range;
+
+/* ---- session.yaml ---------------------------------------------------------------------------- */
+
+typedef enum clv_data_format { CLV_DATA_IDX, CLV_DATA_NPY } clv_data_format;
+typedef enum clv_transfer { CLV_TRANSFER_VIA_MASTER, CLV_TRANSFER_DIRECT } clv_transfer;
+typedef enum clv_loss_kind {
+  CLV_LOSS_CROSS_ENTROPY,
+  CLV_LOSS_NLL,
+  CLV_LOSS_MSE,
+  CLV_LOSS_BCE,
+  CLV_LOSS_BCE_WITH_LOGITS,
+} clv_loss_kind;
+typedef enum clv_optimizer_kind { CLV_OPT_SGD, CLV_OPT_ADAM, CLV_OPT_ADAMW } clv_optimizer_kind;
+typedef enum clv_lr_kind { CLV_LR_CONSTANT, CLV_LR_STEP, CLV_LR_COSINE, CLV_LR_LINEAR } clv_lr_kind;
+typedef enum clv_pipeline_kind { CLV_PIPE_NAIVE, CLV_PIPE_GPIPE, CLV_PIPE_1F1B } clv_pipeline_kind;
+typedef enum clv_arch { CLV_ARCH_NONE, CLV_ARCH_MLP, CLV_ARCH_CNN, CLV_ARCH_LENET } clv_arch;
+
+typedef struct clv_tls_config {
+  clv_config_pos pos;
+  char *ca, *cert, *key; /* PEM files; all NULL when the section is missing */
+} clv_tls_config;
+
+/* An entry of `workers:` (session) or `peers:` (worker). */
+typedef struct clv_remote_spec {
+  clv_config_pos pos;
+  char *name;
+  char *address;  /* "host:port" */
+  char *identity; /* the URI its certificate must carry */
+} clv_remote_spec;
+
+typedef struct clv_stage_spec {
+  clv_config_pos pos;
+  clv_config_pos at_pos, layers_pos, weights_pos, transfer_pos;
+  char *name;
+  char *at;         /* "master" or a worker's name */
+  int worker;       /* index into workers, -1 = master */
+  uint64_t threads;
+  char *device;     /* "cpu", "cuda", "cuda:N", "auto" */
+  size_t n_layers;  /* own layers; 0 when `range` is given */
+  clv_layer_spec *layers;
+  clv_layer_range range; /* layers of `model`, when it has no own ones */
+  char *weights_file;     /* on the master's disk; at most one of file and artifact is set */
+  char *weights_artifact; /* a name in the worker's worker.yaml */
+  char *weights_sha256;   /* 64 hex digits, or NULL */
+  bool freeze;
+  clv_transfer transfer;  /* how its output reaches the next stage; the session's unless given */
+} clv_stage_spec;
+
+typedef struct clv_data_config {
+  clv_config_pos pos, root_pos, train_pos, test_pos, normalize_pos;
+  clv_data_format format;
+  char *root;
+  clv_text_list train; /* images, labels */
+  clv_text_list test;  /* images, labels; n = 0 when not given */
+  double validation_fraction; /* of the training set, 0..0.5 */
+  clv_number_list mean, std;  /* per channel; same length, n = 0 = no normalisation */
+  double scale;               /* factor on raw values; 0 = automatic (1/255 for u8, else 1) */
+  uint64_t limit_train, limit_test; /* samples, 0 = all */
+  bool flatten;
+} clv_data_config;
+
+typedef struct clv_model_config {
+  clv_config_pos pos, arch_pos;
+  clv_arch arch; /* CLV_ARCH_NONE when given by layers, or not at all */
+  size_t n_attrs;
+  clv_attr_spec *attrs; /* of the architecture */
+  size_t n_layers;
+  clv_layer_spec *layers;
+} clv_model_config;
+
+typedef struct clv_optimizer_config {
+  clv_config_pos pos;
+  clv_optimizer_kind kind;
+  double lr, momentum, weight_decay, eps;
+  bool nesterov;
+  clv_number_list betas; /* always 2 */
+} clv_optimizer_config;
+
+typedef struct clv_lr_config {
+  clv_config_pos pos;
+  clv_lr_kind kind;
+  uint64_t warmup_steps, step_size, total_steps; /* total_steps 0 = the run's length */
+  double gamma;
+} clv_lr_config;
+
+typedef struct clv_train_config {
+  clv_config_pos pos, freeze_pos;
+  uint64_t epochs, max_steps; /* max_steps 0 = no limit */
+  uint64_t batch, eval_batch; /* samples */
+  uint64_t seed;
+  bool shuffle, drop_last;
+  clv_optimizer_config optimizer;
+  clv_lr_config schedule;
+  double clip_grad_norm; /* 0 = off */
+  clv_text_list freeze;  /* globs of parameter names */
+} clv_train_config;
+
+typedef struct clv_session_config {
+  char *file; /* as given to the loader, for messages */
+  clv_text_list overrides; /* those applied, for messages; clv_config_pos with line 0 points here */
+  uint64_t version; /* 1 */
+  char *name;
+  clv_tls_config tls;
+  size_t n_workers;
+  clv_remote_spec *workers;
+  clv_data_config data;
+  clv_model_config model;
+  size_t n_stages;
+  clv_stage_spec *stages;
+  struct {
+    clv_config_pos pos, at_pos;
+    clv_loss_kind kind;
+    char *at;
+    int worker; /* index into workers, -1 = master */
+  } loss;
+  struct { bool raw_input_leaves, labels_leave; } privacy;
+  clv_train_config train;
+  struct {
+    clv_config_pos pos;
+    uint64_t micro_batches;
+    clv_pipeline_kind schedule;
+  } pipeline;
+  clv_transfer transfer;
+  struct { uint64_t step_timeout_ms, connect_timeout_ms, credit_bytes; } limits;
+  struct { uint64_t every; bool json; } log; /* every: steps */
+  struct { char *dir; uint64_t every_steps, keep; } checkpoint;
+  struct { char *dir; } run;
+} clv_session_config;
+
+/* ---- worker.yaml ----------------------------------------------------------------------------- */
+
+typedef enum clv_role { CLV_ROLE_MASTER, CLV_ROLE_PEER, CLV_ROLE_OBSERVER } clv_role;
+
+typedef struct clv_allow_spec {
+  clv_config_pos pos;
+  char *identity;
+  clv_role role;
+  uint64_t sessions, bytes; /* quotas of this identity, 0 = only the worker's own limits */
+} clv_allow_spec;
+
+typedef struct clv_artifact_spec {
+  clv_config_pos pos;
+  char *name;
+  char *file;
+  char *sha256; /* 64 hex digits */
+} clv_artifact_spec;
+
+typedef struct clv_worker_config {
+  char *file;
+  clv_text_list overrides;
+  clv_config_pos listen_pos;
+  char *listen; /* "host:port" */
+  char *name;   /* NULL = not given */
+  clv_tls_config tls;
+  size_t n_allow; /* at least 1 */
+  clv_allow_spec *allow;
+  size_t n_peers;
+  clv_remote_spec *peers;
+  struct {
+    uint64_t sessions, tensors, session_bytes, message_bytes, concurrent_calls, connections;
+    uint64_t credit_bytes, lease_ms, handshake_timeout_ms;
+  } limits;
+  char *device;
+  uint64_t memory_limit; /* bytes, 0 = none */
+  size_t n_artifacts;
+  clv_artifact_spec *artifacts;
+  char *state_dir; /* NULL = not given */
+  struct { clv_log_level level; bool json; } log;
+  uint64_t drain_timeout_ms;
+} clv_worker_config;
+
+/* ---- functions ------------------------------------------------------------------------------- */
+
+/* Read, override and check a file. `over` may be NULL. CLV_NOT_FOUND / CLV_EXHAUSTED for a missing
+ * or oversized file, CLV_INVALID for everything that is wrong in it. */
+clv_code clv_session_config_load(const char *path, const clv_config_overrides *over,
+                                 clv_session_config **ret_config, clv_err *err) CLV_USE_RESULT;
+clv_code clv_worker_config_load(const char *path, const clv_config_overrides *over,
+                                clv_worker_config **ret_config, clv_err *err) CLV_USE_RESULT;
+
+/* The same from text in memory (any bytes); `path` names it in messages and its folder is where
+ * relative paths start. */
+clv_code clv_session_config_parse(const char *path, const char *text, size_t len,
+                                  const clv_config_overrides *over,
+                                  clv_session_config **ret_config, clv_err *err) CLV_USE_RESULT;
+clv_code clv_worker_config_parse(const char *path, const char *text, size_t len,
+                                 const clv_config_overrides *over, clv_worker_config **ret_config,
+                                 clv_err *err) CLV_USE_RESULT;
+
+void clv_session_config_free(clv_session_config *config); /* NULL is fine */
+void clv_worker_config_free(clv_worker_config *config);
+void clv_session_config_freep(clv_session_config **config); /* for CLV_AUTO */
+void clv_worker_config_freep(clv_worker_config **config);
+
+/* The effective config as YAML, appended to *ret: every key with its value, absolute paths, no
+ * secrets (configs hold none). Loading it again gives an equal config, to the bit. */
+clv_code clv_session_config_write(const clv_session_config *config, clv_bytes *ret, clv_err *err)
+    CLV_USE_RESULT;
+clv_code clv_worker_config_write(const clv_worker_config *config, clv_bytes *ret, clv_err *err)
+    CLV_USE_RESULT;
+
+/* A loadable example file: each key under its doc sentence, with its default or a sample value. */
+clv_code clv_config_example(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+
+/* JSON Schema (draft 2020-12) of a file kind, for editors. */
+clv_code clv_config_schema_json(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+
+/* Fail with CLV_INVALID and `file:line:col: text` (or `--set a.b=c: text`), for checks made after
+ * loading: shapes, ops, files. */
+clv_code clv_session_fail_at(const clv_session_config *config, clv_config_pos pos, clv_err *err,
+                             const char *fmt, ...) CLV_PRINTF(4, 5);
+clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos, clv_err *err,
+                            const char *fmt, ...) CLV_PRINTF(4, 5);
+
+/* Lower-case names as in the files ("cross_entropy"), for messages and records. */
+const char *clv_loss_name(clv_loss_kind kind);
+const char *clv_optimizer_name(clv_optimizer_kind kind);
+const char *clv_lr_name(clv_lr_kind kind);
+const char *clv_pipeline_name(clv_pipeline_kind kind);
+const char *clv_transfer_name(clv_transfer transfer);
+const char *clv_arch_name(clv_arch arch);
+const char *clv_role_name(clv_role role);
+
+/* The attribute called `key`, or NULL. */
+const clv_attr_spec *clv_attr_find(const clv_attr_spec *attrs, size_t n_attrs, const char *key);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * session.yaml: loading, and the rules that look at more than one key.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/config/schema_int.h"
+
+#define fail_at clv_session_fail_at
+
+clv_code clv_session_fail_at(const clv_session_config *config, clv_config_pos pos, clv_err *err,
+                             const char *fmt, ...) {
+  va_list ap;
+  clv_source source = {config->file, &config->overrides};
+  va_start(ap, fmt);
+  clv_code code = clv_source_vfail(&source, pos, err, fmt, ap);
+  va_end(ap);
+  return code;
+}
+
+/* ---- who runs what --------------------------------------------------------------------------- */
+
+/* Index of the worker called `at`, -1 for the master. */
+static clv_code find_worker(const clv_session_config *c, const char *at, clv_config_pos pos,
+                            const char *key, int *ret, clv_err *err) {
+  CLV_AUTO(clv_freep) const char **names = NULL;
+  *ret = -1;
+  if (strcmp(at, "master") == 0) return CLV_OK;
+  CLV_TRY(clv_alloc(c->n_workers + 1, sizeof(char *), &names, err));
+  for (size_t i = 0; i < c->n_workers; i++) {
+    names[i] = c->workers[i].name;
+    if (strcmp(at, names[i]) != 0) continue;
+    *ret = (int)i;
+    return CLV_OK;
+  }
+  names[c->n_workers] = "master";
+  const char *near = clv_did_you_mean(at, names, c->n_workers + 1);
+  if (near)
+    return fail_at(c, pos, err, "'%s' names the unknown worker '%s', did you mean '%s'?", key, at,
+                   near);
+  return fail_at(c, pos, err,
+                 "'%s' names the unknown worker '%s': use master or a name under workers", key, at);
+}
+
+static clv_code check_workers(const clv_session_config *c, clv_err *err) {
+  for (size_t i = 0; i < c->n_workers; i++)
+    if (strcmp(c->workers[i].name, "master") == 0)
+      return fail_at(c, c->workers[i].pos, err, "'master' cannot be the name of a worker");
+  return CLV_OK;
+}
+
+static clv_code needs_tls(const clv_session_config *c, clv_config_pos pos, const char *what,
+                          const char *at, clv_err *err) {
+  if (c->tls.ca) return CLV_OK;
+  return fail_at(c, pos, err, "%s runs at worker '%s', which needs tls: {ca, cert, key}", what, at);
+}
+
+static clv_code check_loss(clv_session_config *c, clv_err *err) {
+  clv_config_pos pos = c->loss.at_pos;
+  CLV_TRY(find_worker(c, c->loss.at, pos, "loss.at", &c->loss.worker, err));
+  if (c->loss.worker < 0) return CLV_OK;
+  if (!c->privacy.labels_leave)
+    return fail_at(
+        c, pos, err,
+        "the loss is at '%s', but labels must not leave the master: put it at master, or "
+        "set privacy.labels_leave: true",
+        c->loss.at);
+  return needs_tls(c, pos, "the loss", c->loss.at, err);
+}
+
+/* ---- stages ---------------------------------------------------------------------------------- */
+
+static clv_code check_weights(const clv_session_config *c, const clv_stage_spec *s, clv_err *err) {
+  if (s->weights_file && s->weights_artifact)
+    return fail_at(c, s->weights_pos, err, "stage '%s' takes its weights from a file or from an "
+                                           "artifact, not both", s->name);
+  if (s->weights_sha256 && !s->weights_file && !s->weights_artifact)
+    return fail_at(c, s->weights_pos, err,
+                   "stage '%s' gives a sha256, but neither file nor artifact", s->name);
+  if (s->weights_artifact && s->worker < 0)
+    return fail_at(c, s->weights_pos, err, "stage '%s' is at master, which has no artifacts: use "
+                                           "weights.file", s->name);
+  return CLV_OK;
+}
+
+static clv_code check_stage(clv_session_config *c, size_t i, clv_err *err) {
+  clv_stage_spec *s = &c->stages[i];
+  CLV_AUTO(clv_bytes_done) clv_bytes what = {0};
+  clv_bytes_printf(&what, "stages.%zu.at", i);
+  if (what.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a message");
+  CLV_TRY(find_worker(c, s->at, s->at_pos, what.data, &s->worker, err));
+  for (size_t j = 0; j < i; j++)
+    if (strcmp(c->stages[j].name, s->name) == 0)
+      return fail_at(c, s->pos, err, "two stages are called '%s'", s->name);
+  if (!s->transfer_pos.line && !s->transfer_pos.column) s->transfer = c->transfer;
+  CLV_TRY(check_weights(c, s, err));
+  if (s->worker < 0) return CLV_OK;
+  if (i == 0 && !c->privacy.raw_input_leaves)
+    return fail_at(
+        c, s->at_pos, err,
+        "the first stage '%s' is at '%s', but raw input must not leave the master: put it "
+        "at master, or set privacy.raw_input_leaves: true",
+        s->name, s->at);
+  return needs_tls(c, s->at_pos, "this stage", s->at, err);
+}
+
+/* Stages list their own layers, or share out the model's in order; never a mixture. */
+static clv_code check_layers(const clv_session_config *c, clv_err *err) {
+  const clv_model_config *m = &c->model;
+  bool has_model = m->arch != CLV_ARCH_NONE || m->n_layers > 0;
+  uint64_t next = 0;
+  for (size_t i = 0; i < c->n_stages; i++) {
+    const clv_stage_spec *s = &c->stages[i];
+    if (s->range.given && !has_model)
+      return fail_at(c, s->layers_pos, err, "stage '%s' takes a range of layers, but there is no "
+                                            "model", s->name);
+    if (!s->range.given && has_model)
+      return fail_at(c, s->layers_pos, err, "stage '%s' lists its own layers, but there is a model "
+                                            "too: give a range such as 0..3", s->name);
+    if (!s->range.given) continue;
+    if (s->range.first != next)
+      return fail_at(c, s->layers_pos, err,
+                     "stage '%s' starts with layer %llu, but layer %llu is next", s->name,
+                     (unsigned long long)s->range.first, (unsigned long long)next);
+    next = s->range.last + 1;
+    if (m->n_layers && next > m->n_layers)
+      return fail_at(c, s->layers_pos, err,
+                     "stage '%s' ends with layer %llu, but the model ends with "
+                     "%zu",
+                     s->name, (unsigned long long)s->range.last, m->n_layers - 1);
+  }
+  if (m->n_layers && next != m->n_layers)
+    return fail_at(c, m->pos, err, "no stage has layer %llu of the model",
+                   (unsigned long long)next);
+  return CLV_OK;
+}
+
+static clv_code check_model(const clv_session_config *c, clv_err *err) {
+  const clv_model_config *m = &c->model;
+  if (m->arch != CLV_ARCH_NONE && m->n_layers)
+    return fail_at(c, m->pos, err, "a model has an arch or layers, not both");
+  if (m->arch == CLV_ARCH_NONE && m->pos.column && !m->n_layers)
+    return fail_at(c, m->pos, err, "a model needs an arch or layers");
+  if (m->n_attrs && m->arch == CLV_ARCH_NONE)
+    return fail_at(c, m->attrs[0].pos, err, "unknown key 'model.%s': attributes belong to an arch",
+                   m->attrs[0].key);
+  return CLV_OK;
+}
+
+/* ---- numbers that depend on each other ------------------------------------------------------- */
+
+static clv_code check_train(clv_session_config *c, clv_err *err) {
+  clv_train_config *t = &c->train;
+  const clv_optimizer_config *o = &t->optimizer;
+  if (!t->eval_batch) t->eval_batch = t->batch;
+  if (o->nesterov && !(o->momentum > 0))
+    return fail_at(c, o->pos, err, "train.optimizer.nesterov needs a momentum above 0");
+  if (o->kind != CLV_OPT_SGD && (o->momentum > 0 || o->nesterov))
+    return fail_at(c, o->pos, err, "momentum and nesterov belong to sgd, not to %s",
+                   clv_optimizer_name(o->kind));
+  if (!(o->betas.items[0] < 1 && o->betas.items[1] < 1))
+    return fail_at(c, o->pos, err, "train.optimizer.betas must be below 1");
+  if (t->schedule.kind == CLV_LR_STEP && !t->schedule.step_size)
+    return fail_at(c, t->schedule.pos, err, "a step schedule needs train.schedule.step_size");
+  if (c->pipeline.micro_batches > t->batch)
+    return fail_at(c, c->pipeline.pos, err,
+                   "pipeline.micro_batches is %llu, more than the %llu records of train.batch",
+                   (unsigned long long)c->pipeline.micro_batches, (unsigned long long)t->batch);
+  return CLV_OK;
+}
+
+static clv_code resolve_all(const clv_session_config *c, clv_text_list *list, clv_config_pos pos,
+                            clv_err *err) {
+  for (size_t i = 0; i < list->n; i++) {
+    char *path = NULL;
+    if (strlen(c->data.root) + strlen(list->items[i]) >= CLV_CONFIG_MAX_TEXT)
+      return fail_at(c, pos, err, "data.root and a file name make a path of more than %d bytes",
+                     CLV_CONFIG_MAX_TEXT);
+    CLV_TRY(clv_path_join(c->data.root, list->items[i], &path, err));
+    free(list->items[i]);
+    list->items[i] = path;
+  }
+  return CLV_OK;
+}
+
+static clv_code check_data(clv_session_config *c, clv_err *err) {
+  clv_data_config *d = &c->data;
+  if (d->mean.n != d->std.n)
+    return fail_at(c, d->normalize_pos, err,
+                   "data.normalize has %zu means and %zu standard deviations", d->mean.n, d->std.n);
+  CLV_TRY(resolve_all(c, &d->train, d->train_pos, err));
+  return resolve_all(c, &d->test, d->test_pos, err);
+}
+
+static clv_code default_checkpoint_dir(clv_session_config *c, clv_err *err) {
+  return c->checkpoint.dir ? CLV_OK
+                           : clv_path_join(c->run.dir, c->name, &c->checkpoint.dir, err);
+}
+
+static clv_code finish(clv_session_config *c, clv_err *err) {
+  CLV_TRY(check_workers(c, err));
+  CLV_TRY(check_data(c, err));
+  CLV_TRY(check_model(c, err));
+  for (size_t i = 0; i < c->n_stages; i++) CLV_TRY(check_stage(c, i, err));
+  CLV_TRY(check_layers(c, err));
+  CLV_TRY(check_loss(c, err));
+  CLV_TRY(check_train(c, err));
+  return default_checkpoint_dir(c, err);
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+void clv_session_config_free(clv_session_config *config) {
+  if (!config) return;
+  clv_schema_free_at(clv_session_schema(), config);
+  clv_text_list_done(&config->overrides);
+  free(config->file);
+  free(config);
+}
+
+void clv_session_config_freep(clv_session_config **config) { clv_session_config_free(*config); }
+
+clv_code clv_session_config_parse(const char *path, const char *text, size_t len,
+                                  const clv_config_overrides *over,
+                                  clv_session_config **ret_config, clv_err *err) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
+  CLV_TRY(clv_strdup(path, &c->file, err));
+  clv_source source = {c->file, &c->overrides};
+  CLV_TRY(clv_config_build(clv_session_schema(), &source, text, len, over, &c->overrides, c, err));
+  CLV_TRY(finish(c, err));
+  *ret_config = clv_steal(&c);
+  return CLV_OK;
+}
+
+clv_code clv_session_config_load(const char *path, const clv_config_overrides *over,
+                                 clv_session_config **ret_config, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_TRY(clv_file_read(path, CLV_CONFIG_MAX_BYTES, &text, err));
+  return clv_session_config_parse(path, text.data, text.len, over, ret_config, err);
+}

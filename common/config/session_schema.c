@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every key of session.yaml.
+ */
+#include "common/config/schema_int.h"
+
+#define AT(member) offsetof(clv_session_config, member)
+#define REMOTE(member) offsetof(clv_remote_spec, member)
+#define STAGE(member) offsetof(clv_stage_spec, member)
+#define LAYER(member) offsetof(clv_layer_spec, member)
+
+enum { MAX_STEPS = 1000000000 };
+
+static const char *const format_names[] = {"idx", "npy", NULL};
+static const char *const arch_names[] = {"", "mlp", "cnn", "lenet", NULL};
+static const char *const transfer_names[] = {"via_master", "direct", NULL};
+static const char *const loss_names[] = {"cross_entropy", "nll", "mse", "bce", "bce_with_logits",
+                                         NULL};
+static const char *const optimizer_names[] = {"sgd", "adam", "adamw", NULL};
+static const char *const lr_names[] = {"constant", "step", "cosine", "linear", NULL};
+static const char *const pipeline_names[] = {"naive", "gpipe", "1f1b", NULL};
+
+_Static_assert(sizeof(clv_loss_kind) == sizeof(int), "enums are stored as int");
+_Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see schema_int.h");
+
+/* The same keys under model.layers and stages[].layers. */
+#define LAYER_ROWS(list)                                                                         \
+  {.path = list "[].op", .kind = CLV_ROW_TEXT, .offset = LAYER(op), .pos = LAYER(op_pos),        \
+   .format = CLV_FORMAT_WORD, .required = true, .sample = "linear",                              \
+   .doc = "The operation: conv2d, maxpool, avgpool, globalavgpool, linear, batchnorm, relu, "    \
+          "sigmoid, tanh, gelu, softmax, log_softmax, flatten, reshape, dropout."},              \
+  {.path = list "[].name", .kind = CLV_ROW_TEXT, .offset = LAYER(name),                          \
+   .format = CLV_FORMAT_RUN, .sample = "fc1",                                                    \
+   .doc = "Prefix of its parameters' names; its index in the uncut model unless given."},        \
+  {.path = list "[].*", .kind = CLV_ROW_ATTRS, .offset = LAYER(attrs), .count = LAYER(n_attrs),  \
+   .doc = "Further keys are the operation's attributes, such as out, kernel, stride, pad, "      \
+          "groups, bias, p, eps, momentum, shape."}
+
+static const clv_row rows[] = {
+    {.path = "version", .kind = CLV_ROW_INT, .offset = AT(version), .min = 1, .max = 1,
+     .required = true, .sample = "1", .doc = "Version of this file's format."},
+    {.path = "name", .kind = CLV_ROW_TEXT, .offset = AT(name), .format = CLV_FORMAT_RUN,
+     .required = true, .sample = "my-session",
+     .doc = "Name of the session; its run folder is called after it."},
+
+    {.path = "tls", .kind = CLV_ROW_SECTION, .pos = AT(tls.pos),
+     .doc = "The master's credentials; needed as soon as a worker is used."},
+    {.path = "tls.ca", .kind = CLV_ROW_PATH, .offset = AT(tls.ca), .required = true,
+     .sample = "certs/ca.pem", .doc = "Certificate authorities that workers must be signed by."},
+    {.path = "tls.cert", .kind = CLV_ROW_PATH, .offset = AT(tls.cert), .required = true,
+     .sample = "certs/master.pem", .doc = "The master's certificate chain."},
+    {.path = "tls.key", .kind = CLV_ROW_PATH, .offset = AT(tls.key), .required = true,
+     .sample = "certs/master.key", .doc = "The master's private key."},
+
+    {.path = "workers", .kind = CLV_ROW_MAP, .offset = AT(workers), .count = AT(n_workers),
+     .entry_bytes = sizeof(clv_remote_spec), .format = CLV_FORMAT_NAME, .sample = "worker-1",
+     .doc = "Worker daemons by the name that stages call them."},
+    {.path = "workers{}.address", .kind = CLV_ROW_TEXT, .offset = REMOTE(address),
+     .format = CLV_FORMAT_ADDRESS, .required = true, .sample = "worker-1.example.net:7443",
+     .doc = "Where the daemon listens."},
+    {.path = "workers{}.identity", .kind = CLV_ROW_TEXT, .offset = REMOTE(identity),
+     .format = CLV_FORMAT_URI, .required = true, .sample = "spiffe://example.net/worker/worker-1",
+     .doc = "The one URI its certificate must carry; nothing is sent to anybody else."},
+
+    {.path = "data", .kind = CLV_ROW_SECTION, .pos = AT(data.pos), .required = true,
+     .doc = "The records; they are read by the master and stay there."},
+    {.path = "data.format", .kind = CLV_ROW_ENUM, .offset = AT(data.format),
+     .names = format_names, .required = true, .sample = "idx", .doc = "Format of the files."},
+    {.path = "data.root", .kind = CLV_ROW_PATH, .offset = AT(data.root), .pos = AT(data.root_pos),
+     .initial = ".", .doc = "Folder of the data files, from this file's folder."},
+    {.path = "data.train", .kind = CLV_ROW_TEXTS, .offset = AT(data.train),
+     .pos = AT(data.train_pos), .min = 2, .max = 2, .required = true,
+     .sample = "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz]",
+     .doc = "Training images and labels."},
+    {.path = "data.test", .kind = CLV_ROW_TEXTS, .offset = AT(data.test), .pos = AT(data.test_pos),
+     .min = 2, .max = 2, .sample = "[t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz]",
+     .doc = "Test images and labels."},
+    {.path = "data.validation", .kind = CLV_ROW_SECTION,
+     .doc = "Validation during training, on records held back from the training set."},
+    {.path = "data.validation.fraction", .kind = CLV_ROW_NUMBER,
+     .offset = AT(data.validation_fraction), .high = 0.5, .initial = "0",
+     .doc = "Share of the training set that is held back."},
+    {.path = "data.normalize", .kind = CLV_ROW_SECTION, .pos = AT(data.normalize_pos),
+     .commented = true,
+     .doc = "(value * scale - mean) / std, per channel; none unless given."},
+    {.path = "data.normalize.mean", .kind = CLV_ROW_NUMBERS, .offset = AT(data.mean),
+     .low = -1e300, .high = 1e300, .sample = "[0.2860]", .doc = "Mean of each channel."},
+    {.path = "data.normalize.std", .kind = CLV_ROW_NUMBERS, .offset = AT(data.std), .above = true,
+     .high = 1e300, .sample = "[0.3530]", .doc = "Standard deviation of each channel."},
+    {.path = "data.scale", .kind = CLV_ROW_NUMBER, .offset = AT(data.scale), .high = 1e300,
+     .initial = "0",
+     .doc = "Factor on raw values; 0 is automatic: 1/255 for bytes, 1 for the rest."},
+    {.path = "data.limit_train", .kind = CLV_ROW_INT, .offset = AT(data.limit_train),
+     .max = UINT32_MAX, .initial = "0", .doc = "Use only so many training records; 0 is all."},
+    {.path = "data.limit_test", .kind = CLV_ROW_INT, .offset = AT(data.limit_test),
+     .max = UINT32_MAX, .initial = "0", .doc = "Use only so many test records; 0 is all."},
+    {.path = "data.flatten", .kind = CLV_ROW_BOOL, .offset = AT(data.flatten), .initial = "false",
+     .doc = "Hand each record to the model as one row of numbers."},
+
+    {.path = "model", .kind = CLV_ROW_SECTION, .pos = AT(model.pos), .commented = true,
+     .doc = "The whole model, for stages that take a range of its layers."},
+    {.path = "model.arch", .kind = CLV_ROW_ENUM, .offset = AT(model.arch), .names = arch_names,
+     .pos = AT(model.arch_pos), .sample = "mlp", .doc = "A named architecture, instead of layers."},
+    {.path = "model.layers", .kind = CLV_ROW_LIST, .offset = AT(model.layers),
+     .count = AT(model.n_layers), .entry_bytes = sizeof(clv_layer_spec), .min = 1,
+     .doc = "The layers, first to last."},
+    LAYER_ROWS("model.layers"),
+    {.path = "model.*", .kind = CLV_ROW_ATTRS, .offset = AT(model.attrs),
+     .count = AT(model.n_attrs),
+     .doc = "Further keys are attributes of the architecture, such as hidden: [256, 128] or "
+            "classes: 10."},
+
+    {.path = "stages", .kind = CLV_ROW_LIST, .offset = AT(stages), .count = AT(n_stages),
+     .entry_bytes = sizeof(clv_stage_spec), .min = 1, .required = true,
+     .doc = "What runs where, in the order of the model."},
+    {.path = "stages[].name", .kind = CLV_ROW_TEXT, .offset = STAGE(name),
+     .format = CLV_FORMAT_NAME, .required = true, .sample = "front",
+     .doc = "Name of the stage, used once."},
+    {.path = "stages[].at", .kind = CLV_ROW_TEXT, .offset = STAGE(at), .pos = STAGE(at_pos),
+     .format = CLV_FORMAT_NAME, .required = true, .sample = "master",
+     .doc = "Who runs it: master or a worker's name."},
+    {.path = "stages[].threads", .kind = CLV_ROW_INT, .offset = STAGE(threads), .min = 1,
+     .max = 256, .initial = "1", .doc = "Compute threads; part of what makes a run repeatable."},
+    {.path = "stages[].device", .kind = CLV_ROW_TEXT, .offset = STAGE(device),
+     .format = CLV_FORMAT_DEVICE, .initial = "cpu", .doc = "Device that computes it."},
+    {.path = "stages[].layers", .kind = CLV_ROW_LIST, .offset = STAGE(layers),
+     .count = STAGE(n_layers), .pos = STAGE(layers_pos), .entry_bytes = sizeof(clv_layer_spec),
+     .min = 1, .required = true, .doc = "Its layers, first to last, or a range (below)."},
+    {.path = "stages[].layers", .kind = CLV_ROW_RANGE, .offset = STAGE(range),
+     .pos = STAGE(layers_pos), .sample = "0..3",
+     .doc = "Or the layers it takes of the model, first and last index included."},
+    LAYER_ROWS("stages[].layers"),
+    {.path = "stages[].weights", .kind = CLV_ROW_SECTION, .pos = STAGE(weights_pos),
+     .commented = true,
+     .doc = "Initial weights; from train.seed unless given."},
+    {.path = "stages[].weights.file", .kind = CLV_ROW_PATH, .offset = STAGE(weights_file),
+     .sample = "front.safetensors", .doc = "A safetensors file on the master, which pushes it."},
+    {.path = "stages[].weights.artifact", .kind = CLV_ROW_TEXT, .offset = STAGE(weights_artifact),
+     .format = CLV_FORMAT_RUN, .sample = "front-v1",
+     .doc = "Or a name in the worker's own worker.yaml."},
+    {.path = "stages[].weights.sha256", .kind = CLV_ROW_TEXT, .offset = STAGE(weights_sha256),
+     .format = CLV_FORMAT_SHA256,
+     .sample = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+     .doc = "What the file must hash to."},
+    {.path = "stages[].freeze", .kind = CLV_ROW_BOOL, .offset = STAGE(freeze), .initial = "false",
+     .doc = "Leave all its parameters as they are."},
+    {.path = "stages[].transfer", .kind = CLV_ROW_ENUM, .offset = STAGE(transfer),
+     .pos = STAGE(transfer_pos), .names = transfer_names, .sample = "direct",
+     .doc = "How its output reaches the next stage; as `transfer` below unless given."},
+
+    {.path = "loss", .kind = CLV_ROW_SECTION, .pos = AT(loss.pos), .required = true,
+     .doc = "The loss; labels stay where it is computed."},
+    {.path = "loss.kind", .kind = CLV_ROW_ENUM, .offset = AT(loss.kind), .names = loss_names,
+     .required = true, .sample = "cross_entropy", .doc = "Its formula, as in PyTorch."},
+    {.path = "loss.at", .kind = CLV_ROW_TEXT, .offset = AT(loss.at), .pos = AT(loss.at_pos),
+     .format = CLV_FORMAT_NAME, .initial = "master",
+     .doc = "Who computes it; a worker only with privacy.labels_leave: true."},
+
+    {.path = "privacy", .kind = CLV_ROW_SECTION,
+     .doc = "What may leave the master besides activations and gradients of cuts."},
+    {.path = "privacy.raw_input_leaves", .kind = CLV_ROW_BOOL,
+     .offset = AT(privacy.raw_input_leaves), .initial = "false",
+     .doc = "Allow the first stage, and so the records themselves, on a worker."},
+    {.path = "privacy.labels_leave", .kind = CLV_ROW_BOOL, .offset = AT(privacy.labels_leave),
+     .initial = "false", .doc = "Allow the loss, and so the labels, on a worker."},
+
+    {.path = "train", .kind = CLV_ROW_SECTION, .pos = AT(train.pos), .required = true,
+     .doc = "The training loop."},
+    {.path = "train.epochs", .kind = CLV_ROW_INT, .offset = AT(train.epochs), .min = 1,
+     .max = 1000000, .initial = "1", .doc = "Passes over the training set."},
+    {.path = "train.max_steps", .kind = CLV_ROW_INT, .offset = AT(train.max_steps),
+     .max = MAX_STEPS, .initial = "0", .doc = "Stop after so many steps; 0 is no limit."},
+    {.path = "train.batch", .kind = CLV_ROW_INT, .offset = AT(train.batch), .min = 1,
+     .max = 1048576, .required = true, .sample = "128", .doc = "Records per step."},
+    {.path = "train.eval_batch", .kind = CLV_ROW_INT, .offset = AT(train.eval_batch), .min = 1,
+     .max = 1048576, .sample = "128", .doc = "Records per evaluation step; as batch unless given."},
+    {.path = "train.seed", .kind = CLV_ROW_INT, .offset = AT(train.seed), .max = UINT64_MAX,
+     .initial = "0", .doc = "Seed of initial weights, shuffling and dropout."},
+    {.path = "train.shuffle", .kind = CLV_ROW_BOOL, .offset = AT(train.shuffle), .initial = "true",
+     .doc = "A new order of the records in every epoch."},
+    {.path = "train.drop_last", .kind = CLV_ROW_BOOL, .offset = AT(train.drop_last),
+     .initial = "false", .doc = "Skip the last batch of an epoch when it is short."},
+    {.path = "train.optimizer", .kind = CLV_ROW_SECTION, .pos = AT(train.optimizer.pos),
+     .required = true, .doc = "The optimiser, the same on every stage; formulas as in PyTorch."},
+    {.path = "train.optimizer.kind", .kind = CLV_ROW_ENUM, .offset = AT(train.optimizer.kind),
+     .names = optimizer_names, .required = true, .sample = "adam", .doc = "Its rule."},
+    {.path = "train.optimizer.lr", .kind = CLV_ROW_NUMBER, .offset = AT(train.optimizer.lr),
+     .above = true, .high = 1e300, .required = true, .sample = "0.001", .doc = "Learning rate."},
+    {.path = "train.optimizer.momentum", .kind = CLV_ROW_NUMBER,
+     .offset = AT(train.optimizer.momentum), .high = 1, .initial = "0", .doc = "sgd: momentum."},
+    {.path = "train.optimizer.nesterov", .kind = CLV_ROW_BOOL,
+     .offset = AT(train.optimizer.nesterov), .initial = "false",
+     .doc = "sgd: Nesterov's momentum."},
+    {.path = "train.optimizer.weight_decay", .kind = CLV_ROW_NUMBER,
+     .offset = AT(train.optimizer.weight_decay), .high = 1e300, .initial = "0",
+     .doc = "Weight decay; adamw takes it from the weights, the others add it to the gradient."},
+    {.path = "train.optimizer.betas", .kind = CLV_ROW_NUMBERS, .offset = AT(train.optimizer.betas),
+     .min = 2, .max = 2, .high = 1, .initial = "[0.9, 0.999]",
+     .doc = "adam, adamw: decay of both averages, each below 1."},
+    {.path = "train.optimizer.eps", .kind = CLV_ROW_NUMBER, .offset = AT(train.optimizer.eps),
+     .high = 1, .initial = "1.0e-8", .doc = "adam, adamw: added to the denominator."},
+    {.path = "train.schedule", .kind = CLV_ROW_SECTION, .pos = AT(train.schedule.pos),
+     .doc = "The learning rate over time."},
+    {.path = "train.schedule.kind", .kind = CLV_ROW_ENUM, .offset = AT(train.schedule.kind),
+     .names = lr_names, .initial = "constant", .doc = "Its curve after the warm-up."},
+    {.path = "train.schedule.warmup_steps", .kind = CLV_ROW_INT,
+     .offset = AT(train.schedule.warmup_steps), .max = MAX_STEPS, .initial = "0",
+     .doc = "Steps over which the rate rises from 0."},
+    {.path = "train.schedule.step_size", .kind = CLV_ROW_INT,
+     .offset = AT(train.schedule.step_size), .max = MAX_STEPS, .initial = "0",
+     .doc = "step: steps between two falls."},
+    {.path = "train.schedule.gamma", .kind = CLV_ROW_NUMBER, .offset = AT(train.schedule.gamma),
+     .above = true, .high = 1, .initial = "0.1", .doc = "step: factor of each fall."},
+    {.path = "train.schedule.total_steps", .kind = CLV_ROW_INT,
+     .offset = AT(train.schedule.total_steps), .max = MAX_STEPS, .initial = "0",
+     .doc = "cosine, linear: steps until the rate is 0; 0 is the length of the run."},
+    {.path = "train.clip_grad_norm", .kind = CLV_ROW_NUMBER, .offset = AT(train.clip_grad_norm),
+     .high = 1e300, .initial = "0",
+     .doc = "Clip gradients to this norm over all stages; 0 is off."},
+    {.path = "train.freeze", .kind = CLV_ROW_TEXTS, .offset = AT(train.freeze),
+     .pos = AT(train.freeze_pos), .sample = "[\"0.*\"]",
+     .doc = "Patterns of parameter names that are left as they are."},
+
+    {.path = "pipeline", .kind = CLV_ROW_SECTION, .pos = AT(pipeline.pos),
+     .doc = "How a batch moves through the stages."},
+    {.path = "pipeline.micro_batches", .kind = CLV_ROW_INT, .offset = AT(pipeline.micro_batches),
+     .min = 1, .max = 4096, .initial = "1", .doc = "Parts of a batch that are under way at once."},
+    {.path = "pipeline.schedule", .kind = CLV_ROW_ENUM, .offset = AT(pipeline.schedule),
+     .names = pipeline_names, .initial = "gpipe", .doc = "Order of forwards and backwards."},
+    {.path = "transfer", .kind = CLV_ROW_ENUM, .offset = AT(transfer), .names = transfer_names,
+     .initial = "via_master",
+     .doc = "How activations go between workers: through the master, or from one to the next."},
+
+    {.path = "limits", .kind = CLV_ROW_SECTION, .doc = "Patience and memory."},
+    {.path = "limits.step_timeout", .kind = CLV_ROW_DURATION, .offset = AT(limits.step_timeout_ms),
+     .min = 1, .max = 86400000, .initial = "60s", .doc = "A step that takes longer has failed."},
+    {.path = "limits.connect_timeout", .kind = CLV_ROW_DURATION,
+     .offset = AT(limits.connect_timeout_ms), .min = 1, .max = 3600000, .initial = "10s",
+     .doc = "Time for reaching a worker and agreeing on TLS."},
+    {.path = "limits.credit", .kind = CLV_ROW_SIZE, .offset = AT(limits.credit_bytes),
+     .min = 65536, .max = 1ull << 40, .initial = "64MiB",
+     .doc = "Bytes that may be on their way to one worker."},
+
+    {.path = "log", .kind = CLV_ROW_SECTION, .doc = "What is printed."},
+    {.path = "log.every", .kind = CLV_ROW_INT, .offset = AT(log.every), .min = 1, .max = MAX_STEPS,
+     .initial = "20", .doc = "Steps between two lines."},
+    {.path = "log.json", .kind = CLV_ROW_BOOL, .offset = AT(log.json), .initial = "false",
+     .doc = "Print JSON objects, one a line."},
+    {.path = "checkpoint", .kind = CLV_ROW_SECTION, .doc = "What a run leaves for --resume."},
+    {.path = "checkpoint.dir", .kind = CLV_ROW_TEXT, .offset = AT(checkpoint.dir),
+     .sample = "runs/my-session",
+     .doc = "Folder of the checkpoints, from the working folder; run.dir/name unless given."},
+    {.path = "checkpoint.every_steps", .kind = CLV_ROW_INT, .offset = AT(checkpoint.every_steps),
+     .min = 1, .max = MAX_STEPS, .initial = "500", .doc = "Steps between two checkpoints."},
+    {.path = "checkpoint.keep", .kind = CLV_ROW_INT, .offset = AT(checkpoint.keep), .min = 1,
+     .max = 1000000, .initial = "3", .doc = "Checkpoints that are kept, the newest ones."},
+    {.path = "run", .kind = CLV_ROW_SECTION, .doc = "The run folder."},
+    {.path = "run.dir", .kind = CLV_ROW_TEXT, .offset = AT(run.dir), .initial = "runs",
+     .doc = "Where run folders are made, from the working folder."},
+};
+
+const clv_schema *clv_session_schema(void) {
+  static const clv_schema schema = {
+      .rows = rows,
+      .n_rows = CLV_COUNT(rows),
+      .title = "session.yaml",
+      .doc = "One training session: data, model, who runs which part, and how it is trained. Paths "
+             "start at the folder of this file. Every key can be overridden, as in "
+             "CLEAVE_TRAIN__BATCH=64 or --set train.batch=64.",
+  };
+  return &schema;
+}
+
+const char *clv_loss_name(clv_loss_kind kind) { return loss_names[kind]; }
+const char *clv_optimizer_name(clv_optimizer_kind kind) { return optimizer_names[kind]; }
+const char *clv_lr_name(clv_lr_kind kind) { return lr_names[kind]; }
+const char *clv_pipeline_name(clv_pipeline_kind kind) { return pipeline_names[kind]; }
+const char *clv_transfer_name(clv_transfer transfer) { return transfer_names[transfer]; }
+const char *clv_arch_name(clv_arch arch) { return arch_names[arch]; }

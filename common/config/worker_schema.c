@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every key of worker.yaml.
+ */
+#include "common/config/schema_int.h"
+
+#define AT(member) offsetof(clv_worker_config, member)
+#define ALLOW(member) offsetof(clv_allow_spec, member)
+#define PEER(member) offsetof(clv_remote_spec, member)
+#define ARTIFACT(member) offsetof(clv_artifact_spec, member)
+
+enum { MINUTE_MS = 60000, DAY_MS = 86400000 };
+
+static const char *const role_names[] = {"master", "peer", "observer", NULL};
+static const char *const level_names[] = {"error", "warn", "info", "debug", NULL};
+
+_Static_assert(offsetof(clv_artifact_spec, name) == sizeof(clv_config_pos), "see schema_int.h");
+
+static const clv_row rows[] = {
+    {.path = "listen", .kind = CLV_ROW_TEXT, .offset = AT(listen), .pos = AT(listen_pos),
+     .format = CLV_FORMAT_LISTEN, .initial = "127.0.0.1:7443",
+     .doc = "Where the daemon listens; loopback unless you say otherwise."},
+    {.path = "name", .kind = CLV_ROW_TEXT, .offset = AT(name), .format = CLV_FORMAT_NAME,
+     .sample = "worker-1", .doc = "Name in log lines and health answers."},
+
+    {.path = "tls", .kind = CLV_ROW_SECTION, .pos = AT(tls.pos), .required = true,
+     .doc = "The worker's credentials; read again on SIGHUP."},
+    {.path = "tls.ca", .kind = CLV_ROW_PATH, .offset = AT(tls.ca), .required = true,
+     .sample = "certs/ca.pem", .doc = "Certificate authorities that callers must be signed by."},
+    {.path = "tls.cert", .kind = CLV_ROW_PATH, .offset = AT(tls.cert), .required = true,
+     .sample = "certs/worker-1.pem", .doc = "The worker's certificate chain."},
+    {.path = "tls.key", .kind = CLV_ROW_PATH, .offset = AT(tls.key), .required = true,
+     .sample = "certs/worker-1.key", .doc = "The worker's private key."},
+
+    {.path = "allow", .kind = CLV_ROW_LIST, .offset = AT(allow), .count = AT(n_allow),
+     .entry_bytes = sizeof(clv_allow_spec), .min = 1, .required = true,
+     .doc = "Who may call, by the one URI in the caller's certificate; everybody else is refused."},
+    {.path = "allow[].identity", .kind = CLV_ROW_TEXT, .offset = ALLOW(identity),
+     .format = CLV_FORMAT_URI, .required = true, .sample = "spiffe://example.net/master",
+     .doc = "The caller's URI."},
+    {.path = "allow[].role", .kind = CLV_ROW_ENUM, .offset = ALLOW(role), .names = role_names,
+     .required = true, .sample = "master",
+     .doc = "A master opens sessions, a peer speaks in sessions that name it, an observer asks "
+            "for health and status."},
+    {.path = "allow[].sessions", .kind = CLV_ROW_INT, .offset = ALLOW(sessions), .max = 10000,
+     .initial = "0", .doc = "Sessions it may have open; 0 is the worker's own limit."},
+    {.path = "allow[].bytes", .kind = CLV_ROW_SIZE, .offset = ALLOW(bytes), .max = 1ull << 50,
+     .initial = "0", .doc = "Memory its sessions may hold together; 0 is the worker's own limit."},
+
+    {.path = "peers", .kind = CLV_ROW_LIST, .offset = AT(peers), .count = AT(n_peers),
+     .entry_bytes = sizeof(clv_remote_spec), .commented = true,
+     .doc = "Workers that this one may dial for direct transfers; a master names them, it never "
+            "gives an address."},
+    {.path = "peers[].name", .kind = CLV_ROW_TEXT, .offset = PEER(name),
+     .format = CLV_FORMAT_NAME, .required = true, .sample = "worker-2",
+     .doc = "The name masters use for it."},
+    {.path = "peers[].address", .kind = CLV_ROW_TEXT, .offset = PEER(address),
+     .format = CLV_FORMAT_ADDRESS, .required = true, .sample = "worker-2.example.net:7443",
+     .doc = "Where the peer listens."},
+    {.path = "peers[].identity", .kind = CLV_ROW_TEXT, .offset = PEER(identity),
+     .format = CLV_FORMAT_URI, .required = true, .sample = "spiffe://example.net/worker/worker-2",
+     .doc = "The URI the peer's certificate must carry."},
+
+    {.path = "limits", .kind = CLV_ROW_SECTION, .doc = "What all callers together may use."},
+    {.path = "limits.sessions", .kind = CLV_ROW_INT, .offset = AT(limits.sessions), .min = 1,
+     .max = 10000, .initial = "8", .doc = "Open sessions."},
+    {.path = "limits.tensors", .kind = CLV_ROW_INT, .offset = AT(limits.tensors), .min = 1,
+     .max = 10000000, .initial = "4096", .doc = "Tensors held for one session."},
+    {.path = "limits.session_bytes", .kind = CLV_ROW_SIZE, .offset = AT(limits.session_bytes),
+     .min = 1 << 20, .max = 1ull << 50, .initial = "64GiB",
+     .doc = "Memory of one session: weights, optimiser state and tensors."},
+    {.path = "limits.message_size", .kind = CLV_ROW_SIZE, .offset = AT(limits.message_bytes),
+     .min = 65536, .max = 1ull << 31, .initial = "64MiB", .doc = "Largest single message."},
+    {.path = "limits.concurrent_calls", .kind = CLV_ROW_INT, .offset = AT(limits.concurrent_calls),
+     .min = 1, .max = 100000, .initial = "64", .doc = "Calls at work at the same time."},
+    {.path = "limits.connections", .kind = CLV_ROW_INT, .offset = AT(limits.connections), .min = 1,
+     .max = 65535, .initial = "16", .doc = "Open connections."},
+    {.path = "limits.credit", .kind = CLV_ROW_SIZE, .offset = AT(limits.credit_bytes),
+     .min = 65536, .max = 1ull << 40, .initial = "64MiB",
+     .doc = "Bytes that a session's stream may have on its way to this worker."},
+    {.path = "limits.lease", .kind = CLV_ROW_DURATION, .offset = AT(limits.lease_ms), .min = 1000,
+     .max = DAY_MS, .initial = "60s",
+     .doc = "A session whose master is silent for so long is closed and its memory freed."},
+    {.path = "limits.handshake_timeout", .kind = CLV_ROW_DURATION,
+     .offset = AT(limits.handshake_timeout_ms), .min = 100, .max = 10 * MINUTE_MS, .initial = "3s",
+     .doc = "Time for a new connection to finish TLS."},
+
+    {.path = "device", .kind = CLV_ROW_TEXT, .offset = AT(device), .format = CLV_FORMAT_DEVICE,
+     .initial = "cpu", .doc = "Device that stages compute on."},
+    {.path = "memory_limit", .kind = CLV_ROW_SIZE, .offset = AT(memory_limit), .max = 1ull << 50,
+     .initial = "0", .doc = "Memory for all sessions together; 0 is no limit."},
+
+    {.path = "artifacts", .kind = CLV_ROW_MAP, .offset = AT(artifacts), .count = AT(n_artifacts),
+     .entry_bytes = sizeof(clv_artifact_spec), .format = CLV_FORMAT_RUN, .sample = "front-v1",
+     .commented = true,
+     .doc = "Weight files on this host that a master may name; it never gives a path."},
+    {.path = "artifacts{}.file", .kind = CLV_ROW_PATH, .offset = ARTIFACT(file), .required = true,
+     .sample = "weights/front-v1.safetensors", .doc = "A safetensors file."},
+    {.path = "artifacts{}.sha256", .kind = CLV_ROW_TEXT, .offset = ARTIFACT(sha256),
+     .format = CLV_FORMAT_SHA256, .required = true,
+     .sample = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+     .doc = "What the file must hash to."},
+
+    {.path = "state_dir", .kind = CLV_ROW_PATH, .offset = AT(state_dir),
+     .sample = "/var/lib/cleave-worker", .doc = "Folder for what must outlive the process."},
+    {.path = "log", .kind = CLV_ROW_SECTION, .doc = "Log lines on standard error."},
+    {.path = "log.level", .kind = CLV_ROW_ENUM, .offset = AT(log.level), .names = level_names,
+     .initial = "info", .doc = "Least important lines that are still written."},
+    {.path = "log.json", .kind = CLV_ROW_BOOL, .offset = AT(log.json), .initial = "false",
+     .doc = "Write JSON objects, one a line."},
+    {.path = "drain_timeout", .kind = CLV_ROW_DURATION, .offset = AT(drain_timeout_ms),
+     .max = DAY_MS, .initial = "30s",
+     .doc = "On SIGTERM, time for running sessions to finish."},
+};
+
+const clv_schema *clv_worker_schema(void) {
+  static const clv_schema schema = {
+      .rows = rows,
+      .n_rows = CLV_COUNT(rows),
+      .title = "worker.yaml",
+      .doc =
+          "One worker daemon: where it listens, who may call, and what they may use. Paths start "
+          "at the folder of this file. Every key can be overridden, as in CLEAVE_LOG__LEVEL=debug "
+          "or --set log.level=debug.",
+  };
+  return &schema;
+}
+
+const char *clv_role_name(clv_role role) { return role_names[role]; }

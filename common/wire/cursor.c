@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/wire/cursor_int.h"
+
+#include <string.h>
+
+enum { FIELD_NUMBER_MAX = (1 << 29) - 1, VARINT_BYTES = 10 };
+
+clv_code clv_cursor_init(cursor *c, const clv_piece *pieces, size_t n_pieces, size_t max_bytes,
+                         clv_err *err) {
+  size_t total = 0;
+  for (size_t i = 0; i < n_pieces; i++)
+    if (!clv_add_size(total, pieces[i].len, &total) || total > max_bytes)
+      return clv_fail(err, CLV_EXHAUSTED, "message is longer than the limit of %zu bytes",
+                      max_bytes);
+  *c = (cursor){.pieces = pieces, .n_pieces = n_pieces, .end = total};
+  if (n_pieces) {
+    c->data = pieces[0].data;
+    c->avail = pieces[0].len;
+  }
+  return CLV_OK;
+}
+
+static clv_code truncated(const cursor *c, const char *what, clv_err *err) {
+  return clv_fail(err, CLV_INVALID, "%s at byte %zu runs past the end at byte %zu", what, c->pos,
+                  c->end);
+}
+
+/* Makes the current piece one with unread bytes. Only called while pos < end, so there is one. */
+static void next_piece(cursor *c) {
+  while (c->offset == c->avail) {
+    c->piece++;
+    c->data = c->pieces[c->piece].data;
+    c->avail = c->pieces[c->piece].len;
+    c->offset = 0;
+  }
+}
+
+static uint8_t next_byte(cursor *c) {
+  if (c->offset == c->avail) next_piece(c);
+  c->pos++;
+  return c->data[c->offset++];
+}
+
+clv_code clv_cursor_varint(cursor *c, uint64_t *ret, clv_err *err) {
+  uint64_t value = 0;
+  for (unsigned i = 0; i < VARINT_BYTES; i++) {
+    if (c->pos == c->end) return truncated(c, "a number", err);
+    uint8_t byte = next_byte(c);
+    if (i == VARINT_BYTES - 1 && byte > 1) break; /* more than 64 bits */
+    value |= (uint64_t)(byte & 0x7f) << (7 * i);
+    if (byte < 0x80) {
+      *ret = value;
+      return CLV_OK;
+    }
+  }
+  return clv_fail(err, CLV_INVALID, "the number before byte %zu has more than 64 bits", c->pos);
+}
+
+clv_code clv_cursor_fixed(cursor *c, size_t width, uint64_t *ret, clv_err *err) {
+  if (c->end - c->pos < width) return truncated(c, "a fixed-size number", err);
+  uint64_t value = 0;
+  for (size_t i = 0; i < width; i++) value |= (uint64_t)next_byte(c) << (8 * i);
+  *ret = value;
+  return CLV_OK;
+}
+
+clv_code clv_cursor_tag(cursor *c, field_tag *ret, clv_err *err) {
+  uint64_t tag;
+  size_t at = c->pos;
+  CLV_TRY(clv_cursor_varint(c, &tag, err));
+  uint64_t number = tag >> 3;
+  unsigned type = tag & 7;
+  if (number == 0 || number > FIELD_NUMBER_MAX)
+    return clv_fail(err, CLV_INVALID, "field number %llu at byte %zu is outside 1..%d",
+                    (unsigned long long)number, at, FIELD_NUMBER_MAX);
+  if (type != WIRE_VARINT && type != WIRE_64 && type != WIRE_LEN && type != WIRE_32)
+    return clv_fail(err, CLV_INVALID, "field %u at byte %zu has wire type %u, which is not used",
+                    (unsigned)number, at, type);
+  *ret = (field_tag){(uint32_t)number, (wire_type)type};
+  return CLV_OK;
+}
+
+clv_code clv_cursor_len(cursor *c, size_t *ret, clv_err *err) {
+  uint64_t len;
+  CLV_TRY(clv_cursor_varint(c, &len, err));
+  if (len > c->end - c->pos)
+    return clv_fail(err, CLV_INVALID, "a field of %llu bytes at byte %zu; %zu are left",
+                    (unsigned long long)len, c->pos, c->end - c->pos);
+  *ret = (size_t)len;
+  return CLV_OK;
+}
+
+clv_code clv_cursor_copy(cursor *c, size_t len, void *dst, clv_err *err) {
+  if (len > c->end - c->pos) return truncated(c, "a field", err);
+  uint8_t *out = dst;
+  while (len) {
+    next_piece(c);
+    size_t n = CLV_MIN(len, c->avail - c->offset);
+    if (out) memcpy(out, c->data + c->offset, n);
+    if (out) out += n;
+    c->offset += n;
+    c->pos += n;
+    len -= n;
+  }
+  return CLV_OK;
+}
+
+clv_code clv_cursor_skip(cursor *c, size_t len, clv_err *err) {
+  return clv_cursor_copy(c, len, NULL, err);
+}
+
+clv_code clv_cursor_skip_field(cursor *c, wire_type type, clv_err *err) {
+  uint64_t value;
+  size_t len;
+  if (type == WIRE_VARINT) return clv_cursor_varint(c, &value, err);
+  if (type == WIRE_64) return clv_cursor_skip(c, 8, err);
+  if (type == WIRE_32) return clv_cursor_skip(c, 4, err);
+  CLV_TRY(clv_cursor_len(c, &len, err));
+  return clv_cursor_skip(c, len, err);
+}
+
+size_t clv_text_char(const uint8_t *s, size_t left) {
+  if (s[0] < 0x80) return s[0] >= 0x20 && s[0] != 0x7f;
+  size_t n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+  if (s[0] < 0xc2 || s[0] > 0xf4 || n > left) return 0;
+  /* The second byte's range shuts out overlong forms, surrogates and what lies above U+10FFFF;
+   * after 0xc2 it also shuts out the control characters U+0080..U+009F. */
+  uint8_t low = s[0] == 0xe0 || s[0] == 0xc2 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80;
+  uint8_t high = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
+  if (s[1] < low || s[1] > high) return 0;
+  for (size_t i = 2; i < n; i++)
+    if (s[i] < 0x80 || s[i] > 0xbf) return 0;
+  return n;
+}
+
+clv_code clv_text_check(const void *text, size_t len, const char *what, clv_err *err) {
+  const uint8_t *s = text;
+  for (size_t i = 0; i < len;) {
+    size_t n = clv_text_char(s + i, len - i);
+    if (!n)
+      return clv_fail(err, CLV_INVALID, "byte %zu (0x%02x) of %s is a control character or not "
+                      "UTF-8", i, s[i], what);
+    i += n;
+  }
+  return CLV_OK;
+}

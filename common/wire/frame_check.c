@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/wire/frame_int.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What a frame of each kind needs and may have. */
+typedef struct kind_rule {
+  const char *name;
+  unsigned needs, may; /* bodies */
+  bool context;        /* must name one */
+  bool shard;          /* a call of a shard: message id, micro-batch, upstream allowed */
+  uint32_t min_tensors, max_tensors;
+} kind_rule;
+
+static const kind_rule rules[CLV_FRAME_KINDS] = {
+    [CLV_ATTACH] = {"ATTACH", BODY_ATTACH, 0, false, false, 0, 0},
+    [CLV_ATTACHED] = {"ATTACHED", BODY_ATTACHED, 0, false, false, 0, 0},
+    [CLV_FORWARD] = {"FORWARD", 0, BODY_COMMIT, true, true, 1, CLV_WIRE_TENSORS},
+    [CLV_BACKWARD] = {"BACKWARD", 0, 0, true, true, 0, CLV_WIRE_TENSORS},
+    [CLV_VOTE] = {"VOTE", BODY_VOTE, 0, true, false, 0, 1},
+    [CLV_COMMIT] = {"COMMIT", BODY_COMMIT, 0, false, false, 0, 0},
+    [CLV_COMMITTED] = {"COMMITTED", 0, 0, false, false, 0, 0},
+    [CLV_ABORT] = {"ABORT", BODY_FAILURE, 0, false, false, 0, 0},
+    [CLV_CREDIT] = {"CREDIT", BODY_CREDIT, 0, false, false, 0, 0},
+    [CLV_CHUNK] = {"CHUNK", BODY_CHUNK, 0, false, false, 0, 0},
+    [CLV_ERROR] = {"ERROR", BODY_FAILURE, 0, false, false, 0, 0},
+    [CLV_STATE_GET] = {"STATE_GET", BODY_STATE, 0, false, false, 0, 0},
+    [CLV_STATE_ITEM] = {"STATE_ITEM", BODY_STATE, 0, false, false, 1, 1},
+    [CLV_STATE_PUT] = {"STATE_PUT", BODY_STATE, 0, false, false, 0, 1},
+    [CLV_STATE_DONE] = {"STATE_DONE", BODY_STATE, 0, false, false, 0, 0},
+    [CLV_PING] = {"PING", 0, 0, false, false, 0, 0},
+    [CLV_PONG] = {"PONG", 0, 0, false, false, 0, 0},
+    [CLV_END_CONTEXT] = {"END_CONTEXT", 0, 0, true, false, 0, 0},
+    [CLV_ENDED] = {"ENDED", 0, 0, true, false, 0, 0},
+};
+
+const char *clv_frame_kind_name(clv_frame_kind kind) {
+  bool known = kind >= CLV_ATTACH && kind < CLV_FRAME_KINDS;
+  return known ? rules[kind].name : "?";
+}
+
+unsigned clv_frame_bodies(const clv_frame *f) {
+  if (f->kind < CLV_ATTACH || f->kind >= CLV_FRAME_KINDS) return 0;
+  return rules[f->kind].needs | (f->kind == CLV_FORWARD && f->has_commit ? BODY_COMMIT : 0u);
+}
+
+unsigned clv_presence_count(const clv_frame *f) {
+  uint64_t words[CLV_WIRE_PRESENCE_BYTES / 8];
+  memcpy(words, f->presence, sizeof words);
+  return (unsigned)(__builtin_popcountll(words[0]) + __builtin_popcountll(words[1]));
+}
+
+/* ---- bodies, one function each ------------------------------------------------------------- */
+
+static clv_code check_bytes(uint64_t bytes, const char *what, clv_err *err) {
+  if (bytes > CLV_WIRE_BYTES_MAX)
+    return clv_fail(err, CLV_INVALID, "%s of %llu is over the limit of %llu", what,
+                    (unsigned long long)bytes, (unsigned long long)CLV_WIRE_BYTES_MAX);
+  return CLV_OK;
+}
+
+static clv_code check_attach(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  if (f->attach.lanes > CLV_WIRE_LANES || f->attach.lane > f->attach.lanes)
+    return clv_fail(err, CLV_INVALID, "lane %u of %u; at most %d lanes", f->attach.lane,
+                    f->attach.lanes, CLV_WIRE_LANES);
+  if (f->attach.role != CLV_ATTACH_MASTER && f->attach.role != CLV_ATTACH_PEER)
+    return clv_fail(err, CLV_INVALID, "unknown role %u", (unsigned)f->attach.role);
+  return CLV_OK;
+}
+
+static clv_code check_attached(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  return check_bytes(f->attached.credit_bytes, "first credit", err);
+}
+
+static clv_code check_commit(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  if (!isfinite(f->commit.scale) || !isfinite(f->commit.lr))
+    return clv_fail(err, CLV_INVALID, "scale %g and learning rate %g must be finite",
+                    (double)f->commit.scale, (double)f->commit.lr);
+  return CLV_OK;
+}
+
+static clv_code check_vote(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  if (f->vote.finite && !(isfinite(f->vote.grad_sq) && f->vote.grad_sq >= 0))
+    return clv_fail(err, CLV_INVALID, "a finite vote with a sum of squares of %g", f->vote.grad_sq);
+  return CLV_OK;
+}
+
+static clv_code check_failure(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  if (f->failure.code < CLV_CANCELLED || f->failure.code > CLV_UNAUTHENTICATED)
+    return clv_fail(err, CLV_INVALID, "code %u is outside 1..16", (unsigned)f->failure.code);
+  CLV_TRY(clv_text_check(f->failure.text, strlen(f->failure.text), "failure.text", err));
+  return clv_text_check(f->failure.hop, strlen(f->failure.hop), "failure.hop", err);
+}
+
+static clv_code check_credit(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  return check_bytes(f->credit.bytes, "credit", err);
+}
+
+static clv_code check_chunk(const clv_frame *f, size_t payload_len, clv_err *err) {
+  if (f->chunk.transfer == 0) return clv_fail(err, CLV_INVALID, "transfer id 0 in a CHUNK");
+  if (payload_len == 0) return clv_fail(err, CLV_INVALID, "a CHUNK without bytes");
+  if (f->chunk.offset > f->chunk.total || payload_len > f->chunk.total - f->chunk.offset)
+    return clv_fail(err, CLV_INVALID, "%zu bytes at offset %llu run past the total of %llu",
+                    payload_len, (unsigned long long)f->chunk.offset,
+                    (unsigned long long)f->chunk.total);
+  return check_bytes(f->chunk.total, "chunk.total", err);
+}
+
+static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  /* A STATE_PUT without a tensor tells a stage without state which step it is at. */
+  bool item = f->kind == CLV_STATE_ITEM || (f->kind == CLV_STATE_PUT && f->n_tensors);
+  if (f->state.what < CLV_STATE_WEIGHTS || f->state.what > CLV_STATE_BUFFERS)
+    return clv_fail(err, CLV_INVALID, "unknown kind of state %u", (unsigned)f->state.what);
+  if (f->state.count > CLV_WIRE_PARAMS || (item && f->state.index >= f->state.count))
+    return clv_fail(err, CLV_INVALID, "state item %u of %u; at most %d", f->state.index,
+                    f->state.count, CLV_WIRE_PARAMS);
+  if (item && !f->state.name[0]) return clv_fail(err, CLV_INVALID, "a state item without a name");
+  return clv_text_check(f->state.name, strlen(f->state.name), "state.name", err);
+}
+
+typedef clv_code (*body_check)(const clv_frame *f, size_t payload_len, clv_err *err);
+static const body_check body_checks[N_BODIES] = {
+    check_attach,  check_attached, check_commit, check_vote,
+    check_failure, check_credit,   check_chunk,  check_state,
+};
+
+static clv_code check_bodies(const clv_frame *f, const kind_rule *rule, unsigned bodies,
+                             size_t payload_len, clv_err *err) {
+  for (unsigned i = 0; i < N_BODIES; i++) {
+    unsigned bit = 1u << i;
+    const char *name = clv_frame_fields[BODY_FIRST + i].name;
+    if ((rule->needs & bit) && !(bodies & bit))
+      return clv_fail(err, CLV_INVALID, "`%s` is missing", name);
+    if ((bodies & bit) && !((rule->needs | rule->may) & bit))
+      return clv_fail(err, CLV_INVALID, "`%s` does not belong here", name);
+    if (bodies & bit) CLV_TRY(body_checks[i](f, payload_len, err));
+  }
+  return CLV_OK;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------- */
+
+static clv_code check_tensor(const clv_tensor_head *head, clv_err *err) {
+  size_t bytes;
+  if (!clv_dtype_size(head->dtype))
+    return clv_fail(err, CLV_INVALID, "unknown dtype %u", (unsigned)head->dtype);
+  CLV_TRY(clv_shape_bytes(&head->shape, head->dtype, &bytes, err));
+  if (bytes != head->bytes) {
+    char text[192];
+    return clv_fail(err, CLV_INVALID, "%s of %s is %zu bytes, not %llu",
+                    clv_shape_format(&head->shape, text, sizeof text), clv_dtype_name(head->dtype),
+                    bytes, (unsigned long long)head->bytes);
+  }
+  return check_bytes(head->bytes, "size", err);
+}
+
+/* A transfer id names a run of chunks; a tensor of no bytes would wait for ever for its own. */
+static clv_code check_transfers(const clv_frame *f, clv_err *err) {
+  for (uint32_t i = 0; i < f->n_tensors; i++) {
+    const clv_tensor_head *head = &f->tensors[i];
+    if ((head->transfer == 0) != (f->tensors[0].transfer == 0))
+      return clv_fail(err, CLV_INVALID, "tensors both in the payload and in chunks");
+    if (head->transfer && head->bytes == 0)
+      return clv_fail(err, CLV_INVALID, "tensor %u is empty but has a transfer id", i);
+    for (uint32_t j = 0; head->transfer && j < i; j++)
+      if (f->tensors[j].transfer == head->transfer)
+        return clv_fail(err, CLV_INVALID, "tensors %u and %u have the same transfer id", j, i);
+  }
+  return CLV_OK;
+}
+
+static clv_code check_tensors(const clv_frame *f, size_t payload_len,
+                              const clv_wire_limits *limits, clv_err *err) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < f->n_tensors; i++) {
+    clv_code code = check_tensor(&f->tensors[i], err);
+    if (code != CLV_OK) {
+      clv_err_prefix(err, "tensor %u", i);
+      return code;
+    }
+    sum += f->tensors[i].bytes; /* at most 16 times 2^50 */
+  }
+  CLV_TRY(check_transfers(f, err));
+  if (limits && (sum > limits->session_bytes || f->n_tensors > limits->tensors))
+    return clv_fail(err, CLV_EXHAUSTED, "%u tensors of %llu bytes; the limit is %u of %llu",
+                    f->n_tensors, (unsigned long long)sum, limits->tensors,
+                    (unsigned long long)limits->session_bytes);
+  if (f->n_tensors && f->tensors[0].transfer) sum = 0;
+  if (sum > CLV_WIRE_INLINE_MAX)
+    return clv_fail(err, CLV_INVALID, "%llu bytes of tensors in the frame itself; the limit is %d",
+                    (unsigned long long)sum, CLV_WIRE_INLINE_MAX);
+  if (f->kind != CLV_CHUNK && sum != payload_len)
+    return clv_fail(err, CLV_INVALID, "the payload is %zu bytes, its tensors are %llu", payload_len,
+                    (unsigned long long)sum);
+  return CLV_OK;
+}
+
+/* ---- the whole ----------------------------------------------------------------------------- */
+
+static clv_code check_shard_call(const clv_frame *f, clv_err *err) {
+  if (f->message == 0) return clv_fail(err, CLV_INVALID, "message id 0");
+  if (f->n_micro_batches > CLV_WIRE_MICRO_BATCHES || f->micro_batch >= f->n_micro_batches)
+    return clv_fail(err, CLV_INVALID, "micro-batch %u of %u; at most %d", f->micro_batch,
+                    f->n_micro_batches, CLV_WIRE_MICRO_BATCHES);
+  return CLV_OK;
+}
+
+static clv_code check_head(const clv_frame *f, const kind_rule *rule, clv_err *err) {
+  if (rule->context && f->context == 0) return clv_fail(err, CLV_INVALID, "context id 0");
+  if (f->stage > CLV_WIRE_STAGES)
+    return clv_fail(err, CLV_INVALID, "stage %u is over the limit of %d", f->stage,
+                    CLV_WIRE_STAGES);
+  if (f->flags & ~(uint32_t)(CLV_FLAG_TRAINING | CLV_FLAG_PREPARE))
+    return clv_fail(err, CLV_INVALID, "unknown flags 0x%x", f->flags);
+  if (f->n_upstream > CLV_WIRE_UPSTREAM || f->n_tensors > CLV_WIRE_TENSORS)
+    return clv_fail(err, CLV_INVALID, "%u upstream ids and %u tensors; at most %d and %d",
+                    f->n_upstream, f->n_tensors, CLV_WIRE_UPSTREAM, CLV_WIRE_TENSORS);
+  if (rule->shard) return check_shard_call(f, err);
+  if (f->n_upstream) return clv_fail(err, CLV_INVALID, "upstream ids do not belong here");
+  return CLV_OK;
+}
+
+static clv_code check_by_rule(const clv_frame *f, const kind_rule *rule, unsigned bodies,
+                              size_t payload_len, const clv_wire_limits *limits, clv_err *err) {
+  CLV_TRY(check_head(f, rule, err));
+  CLV_TRY(check_bodies(f, rule, bodies, payload_len, err));
+  unsigned present = clv_presence_count(f);
+  if (present && present != f->n_tensors)
+    return clv_fail(err, CLV_INVALID, "%u slots are present, %u tensors follow", present,
+                    f->n_tensors);
+  if (f->n_tensors < rule->min_tensors || f->n_tensors > rule->max_tensors)
+    return clv_fail(err, CLV_INVALID, "%u tensors; %u to %u belong here", f->n_tensors,
+                    rule->min_tensors, rule->max_tensors);
+  if (f->kind == CLV_CHUNK && limits &&
+      (payload_len > limits->chunk_bytes || f->chunk.total > limits->session_bytes))
+    return clv_fail(err, CLV_EXHAUSTED, "a chunk of %zu bytes of %llu; the limits are %llu of %llu",
+                    payload_len, (unsigned long long)f->chunk.total,
+                    (unsigned long long)limits->chunk_bytes,
+                    (unsigned long long)limits->session_bytes);
+  return check_tensors(f, payload_len, limits, err);
+}
+
+clv_code clv_frame_check(const clv_frame *f, unsigned bodies, size_t payload_len,
+                         const clv_wire_limits *limits, clv_err *err) {
+  if (f->kind < CLV_ATTACH || f->kind >= CLV_FRAME_KINDS)
+    return clv_fail(err, CLV_INVALID, "unknown frame kind %u", (unsigned)f->kind);
+  const kind_rule *rule = &rules[f->kind];
+  clv_code code = check_by_rule(f, rule, bodies, payload_len, limits, err);
+  if (code != CLV_OK) clv_err_prefix(err, "%s", rule->name);
+  return code;
+}

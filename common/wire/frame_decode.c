@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The hot decoder: one pass over the pieces, driven by the field tables, into a struct of fixed
+ * size. It allocates nothing and nests one level (a body or a tensor head inside the frame). What
+ * the parts mean together is judged afterwards by clv_frame_check.
+ */
+#include "common/wire/frame_int.h"
+
+#include <string.h>
+
+typedef struct decoder {
+  cursor at;
+  const clv_wire_limits *limits;
+  clv_frame frame;
+  clv_payload payload;
+  unsigned bodies; /* seen */
+  bool has_payload;
+} decoder;
+
+/* ---- single values: `place` is where the value goes ---------------------------------------- */
+
+static clv_code read_u32(decoder *d, const field *f, void *place, clv_err *err) {
+  uint64_t value;
+  CLV_TRY(clv_cursor_varint(&d->at, &value, err));
+  if (value > UINT32_MAX)
+    return clv_fail(err, CLV_INVALID, "%s of %llu has more than 32 bits", f->name,
+                    (unsigned long long)value);
+  uint32_t narrow = (uint32_t)value;
+  memcpy(place, &narrow, sizeof narrow);
+  return CLV_OK;
+}
+
+static clv_code read_u64(decoder *d, const field *f, void *place, clv_err *err) {
+  (void)f;
+  return clv_cursor_varint(&d->at, place, err);
+}
+
+static clv_code read_bool(decoder *d, const field *f, void *place, clv_err *err) {
+  (void)f;
+  uint64_t value;
+  CLV_TRY(clv_cursor_varint(&d->at, &value, err));
+  *(bool *)place = value != 0;
+  return CLV_OK;
+}
+
+static clv_code read_fixed32(decoder *d, const field *f, void *place, clv_err *err) {
+  (void)f;
+  uint64_t value;
+  CLV_TRY(clv_cursor_fixed(&d->at, 4, &value, err));
+  uint32_t narrow = (uint32_t)value;
+  memcpy(place, &narrow, sizeof narrow); /* a float's bits as well */
+  return CLV_OK;
+}
+
+static clv_code read_double(decoder *d, const field *f, void *place, clv_err *err) {
+  (void)f;
+  uint64_t value;
+  CLV_TRY(clv_cursor_fixed(&d->at, 8, &value, err));
+  memcpy(place, &value, sizeof value);
+  return CLV_OK;
+}
+
+static clv_code read_bytes(decoder *d, const field *f, void *place, clv_err *err) {
+  size_t len;
+  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  if (len != f->size && len != 0)
+    return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it has %zu", f->name, len, f->size);
+  memset(place, 0, f->size);
+  return clv_cursor_copy(&d->at, len, place, err);
+}
+
+static clv_code read_digest(decoder *d, const field *f, void *place, clv_err *err) {
+  const field bytes = {f->name, FIELD_BYTES, f->offset, sizeof(clv_sha256)};
+  size_t before = d->at.pos;
+  CLV_TRY(read_bytes(d, &bytes, place, err));
+  *(bool *)((char *)&d->frame + f->size) = d->at.pos - before > sizeof(clv_sha256);
+  return CLV_OK;
+}
+
+static clv_code read_text(decoder *d, const field *f, void *place, clv_err *err) {
+  char *text = place;
+  size_t len;
+  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  if (len >= f->size)
+    return clv_fail(err, CLV_INVALID, "%s of %zu bytes is over the limit of %zu", f->name, len,
+                    f->size - 1);
+  CLV_TRY(clv_cursor_copy(&d->at, len, text, err));
+  text[len] = '\0';
+  return clv_text_check(text, len, f->name, err); /* refuses a NUL inside, too */
+}
+
+/* ---- lists --------------------------------------------------------------------------------- */
+
+static clv_code add_dim(decoder *d, void *place, clv_err *err) {
+  clv_shape *shape = place;
+  uint64_t dim;
+  CLV_TRY(clv_cursor_varint(&d->at, &dim, err));
+  if (shape->rank == CLV_MAX_RANK)
+    return clv_fail(err, CLV_INVALID, "more than %d dimensions", CLV_MAX_RANK);
+  if (dim > INT64_MAX)
+    return clv_fail(err, CLV_INVALID, "dimension %d of %llu elements", shape->rank,
+                    (unsigned long long)dim);
+  shape->dim[shape->rank++] = (int64_t)dim;
+  return CLV_OK;
+}
+
+static clv_code add_upstream(decoder *d, void *place, clv_err *err) {
+  uint64_t *ids = place;
+  if (d->frame.n_upstream == CLV_WIRE_UPSTREAM)
+    return clv_fail(err, CLV_INVALID, "more than %d upstream ids", CLV_WIRE_UPSTREAM);
+  CLV_TRY(clv_cursor_fixed(&d->at, 8, &ids[d->frame.n_upstream], err));
+  d->frame.n_upstream++;
+  return CLV_OK;
+}
+
+typedef clv_code (*add_function)(decoder *d, void *place, clv_err *err);
+
+/* The packed form: one length, then elements to its end. */
+static clv_code read_packed(decoder *d, add_function add, void *place, clv_err *err) {
+  size_t len, outer = d->at.end;
+  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  d->at.end = d->at.pos + len;
+  while (d->at.pos < d->at.end) CLV_TRY(add(d, place, err));
+  d->at.end = outer;
+  return CLV_OK;
+}
+
+static clv_code read_presence(decoder *d, const field *f, void *place, clv_err *err) {
+  size_t len;
+  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  if (len > f->size)
+    return clv_fail(err, CLV_INVALID, "%s of %zu bytes is over the limit of %zu", f->name, len,
+                    f->size);
+  memset(place, 0, f->size);
+  return clv_cursor_copy(&d->at, len, place, err);
+}
+
+/* ---- nested messages and the payload ------------------------------------------------------- */
+
+static clv_code read_message(decoder *d, const field *fields, size_t n_fields, void *base,
+                             clv_err *err);
+
+static clv_code read_nested(decoder *d, const field *fields, size_t n_fields, void *base,
+                            clv_err *err) {
+  size_t len, outer = d->at.end;
+  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  d->at.end = d->at.pos + len;
+  CLV_TRY(read_message(d, fields, n_fields, base, err));
+  d->at.end = outer;
+  return CLV_OK;
+}
+
+static clv_code read_body(decoder *d, const field *f, void *place, clv_err *err) {
+  (void)place; /* body tables hold offsets within the frame */
+  unsigned index = (unsigned)__builtin_ctz((unsigned)f->size);
+  d->bodies |= (unsigned)f->size;
+  clv_code code = read_nested(d, clv_body_fields[index], BODY_FIELDS, &d->frame, err);
+  if (code != CLV_OK) clv_err_prefix(err, "%s", f->name);
+  return code;
+}
+
+static clv_code read_tensor(decoder *d, const field *f, void *place, clv_err *err) {
+  (void)f;
+  clv_tensor_head *heads = place;
+  uint32_t index = d->frame.n_tensors;
+  if (index == CLV_WIRE_TENSORS)
+    return clv_fail(err, CLV_INVALID, "more than %d tensors", CLV_WIRE_TENSORS);
+  d->frame.n_tensors++;
+  heads[index] = (clv_tensor_head){0};
+  clv_code code = read_nested(d, clv_tensor_fields, TENSOR_FIELDS, &heads[index], err);
+  if (code != CLV_OK) clv_err_prefix(err, "tensor %u", index);
+  return code;
+}
+
+static clv_code read_payload(decoder *d, const field *f, void *place, clv_err *err) {
+  (void)f;
+  (void)place;
+  size_t len;
+  if (d->has_payload) return clv_fail(err, CLV_INVALID, "more than one payload");
+  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  if (len > d->limits->chunk_bytes && len > CLV_WIRE_INLINE_MAX)
+    return clv_fail(err, CLV_EXHAUSTED, "a payload of %zu bytes; the limit is %llu", len,
+                    (unsigned long long)d->limits->chunk_bytes);
+  d->has_payload = true;
+  if (len) d->payload = (clv_payload){d->at.piece, d->at.offset, len};
+  return clv_cursor_skip(&d->at, len, err);
+}
+
+/* ---- dispatch ------------------------------------------------------------------------------ */
+
+typedef struct reader {
+  wire_type type;
+  clv_code (*read)(decoder *d, const field *f, void *place, clv_err *err);
+  wire_type packed_of; /* for lists of numbers: the type of one element */
+  add_function add;
+} reader;
+
+static const reader readers[FIELD_TYPES] = {
+    [FIELD_U32] = {WIRE_VARINT, read_u32, WIRE_LEN, NULL},
+    [FIELD_U64] = {WIRE_VARINT, read_u64, WIRE_LEN, NULL},
+    [FIELD_BOOL] = {WIRE_VARINT, read_bool, WIRE_LEN, NULL},
+    [FIELD_FIXED32] = {WIRE_32, read_fixed32, WIRE_LEN, NULL},
+    [FIELD_FLOAT] = {WIRE_32, read_fixed32, WIRE_LEN, NULL},
+    [FIELD_DOUBLE] = {WIRE_64, read_double, WIRE_LEN, NULL},
+    [FIELD_BYTES] = {WIRE_LEN, read_bytes, WIRE_LEN, NULL},
+    [FIELD_DIGEST] = {WIRE_LEN, read_digest, WIRE_LEN, NULL},
+    [FIELD_TEXT] = {WIRE_LEN, read_text, WIRE_LEN, NULL},
+    [FIELD_DIMS] = {WIRE_LEN, NULL, WIRE_VARINT, add_dim},
+    [FIELD_UPSTREAM] = {WIRE_LEN, NULL, WIRE_64, add_upstream},
+    [FIELD_PRESENCE] = {WIRE_LEN, read_presence, WIRE_LEN, NULL},
+    [FIELD_TENSOR] = {WIRE_LEN, read_tensor, WIRE_LEN, NULL},
+    [FIELD_PAYLOAD] = {WIRE_LEN, read_payload, WIRE_LEN, NULL},
+    [FIELD_BODY] = {WIRE_LEN, read_body, WIRE_LEN, NULL},
+};
+
+static clv_code read_field(decoder *d, const field *f, wire_type type, void *base, clv_err *err) {
+  const reader *r = &readers[f->type];
+  void *place = (char *)base + f->offset;
+  if (r->add && type == r->packed_of) return r->add(d, place, err);
+  if (type != r->type)
+    return clv_fail(err, CLV_INVALID, "%s has wire type %d", f->name, (int)type);
+  return r->add ? read_packed(d, r->add, place, err) : r->read(d, f, place, err);
+}
+
+static clv_code read_message(decoder *d, const field *fields, size_t n_fields, void *base,
+                             clv_err *err) {
+  while (d->at.pos < d->at.end) {
+    field_tag tag;
+    CLV_TRY(clv_cursor_tag(&d->at, &tag, err));
+    bool known = tag.number < n_fields && fields[tag.number].type != FIELD_UNKNOWN;
+    if (known) {
+      CLV_TRY(read_field(d, &fields[tag.number], tag.type, base, err));
+    } else {
+      CLV_TRY(clv_cursor_skip_field(&d->at, tag.type, err));
+    }
+    if (d->at.pos - d->payload.len > CLV_WIRE_HEAD_MAX)
+      return clv_fail(err, CLV_EXHAUSTED, "more than %d bytes besides the payload",
+                      CLV_WIRE_HEAD_MAX);
+  }
+  return CLV_OK;
+}
+
+/* An absent bitmap means that the first n_tensors slots are present. */
+static void complete_presence(clv_frame *f) {
+  if (clv_presence_count(f)) return;
+  for (uint32_t i = 0; i < f->n_tensors; i++)
+    f->presence[i / 8] |= (uint8_t)(1u << (i % 8));
+}
+
+clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wire_limits *limits,
+                          clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
+  decoder d = {.limits = limits};
+  CLV_TRY(clv_cursor_init(&d.at, pieces, n_pieces, limits->message_bytes, err));
+  CLV_TRY(read_message(&d, clv_frame_fields, FRAME_FIELDS, &d.frame, err));
+  CLV_TRY(clv_frame_check(&d.frame, d.bodies, d.payload.len, limits, err));
+  complete_presence(&d.frame);
+  d.frame.has_commit = d.frame.kind == CLV_FORWARD && (d.bodies & BODY_COMMIT);
+  *ret_frame = d.frame;
+  *ret_payload = d.payload;
+  return CLV_OK;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/wire/frame_int.h"
+
+/* A changed list of kinds changes what peers understand. */
+_Static_assert(CLV_FRAME_KINDS == 20 && CLV_WIRE_PROTOCOL == 1,
+               "a new or lost frame kind needs a new CLV_WIRE_PROTOCOL (and both lines here)");
+_Static_assert(sizeof(clv_frame_kind) == sizeof(uint32_t) && sizeof(clv_code) == sizeof(uint32_t) &&
+                   sizeof(clv_attach_role) == sizeof(uint32_t) &&
+                   sizeof(clv_state_what) == sizeof(uint32_t) &&
+                   sizeof(clv_dtype) == sizeof(uint32_t),
+               "the tables read and write enums as FIELD_U32");
+
+#define AT(member) offsetof(clv_frame, member)
+#define HEAD_AT(member) offsetof(clv_tensor_head, member)
+
+const field clv_frame_fields[FRAME_FIELDS] = {
+    [1] = {"kind", FIELD_U32, AT(kind), 0},
+    [2] = {"context", FIELD_U64, AT(context), 0},
+    [3] = {"message", FIELD_U64, AT(message), 0},
+    [4] = {"phase", FIELD_U32, AT(phase), 0},
+    [5] = {"step", FIELD_U64, AT(step), 0},
+    [6] = {"micro_batch", FIELD_U32, AT(micro_batch), 0},
+    [7] = {"n_micro_batches", FIELD_U32, AT(n_micro_batches), 0},
+    [8] = {"stage", FIELD_U32, AT(stage), 0},
+    [9] = {"flags", FIELD_U32, AT(flags), 0},
+    [10] = {"upstream", FIELD_UPSTREAM, AT(upstream), 0},
+    [11] = {"presence", FIELD_PRESENCE, AT(presence), CLV_WIRE_PRESENCE_BYTES},
+    [12] = {"tensors", FIELD_TENSOR, AT(tensors), 0},
+    [13] = {"reply_to", FIELD_U64, AT(reply_to), 0},
+    [15] = {"payload", FIELD_PAYLOAD, 0, 0},
+    [16] = {"attach", FIELD_BODY, AT(attach), BODY_ATTACH},
+    [17] = {"attached", FIELD_BODY, AT(attached), BODY_ATTACHED},
+    [18] = {"commit", FIELD_BODY, AT(commit), BODY_COMMIT},
+    [19] = {"vote", FIELD_BODY, AT(vote), BODY_VOTE},
+    [20] = {"failure", FIELD_BODY, AT(failure), BODY_FAILURE},
+    [21] = {"credit", FIELD_BODY, AT(credit), BODY_CREDIT},
+    [22] = {"chunk", FIELD_BODY, AT(chunk), BODY_CHUNK},
+    [23] = {"state", FIELD_BODY, AT(state), BODY_STATE},
+};
+
+const field clv_tensor_fields[TENSOR_FIELDS] = {
+    [1] = {"dtype", FIELD_U32, HEAD_AT(dtype), 0},
+    [2] = {"dims", FIELD_DIMS, HEAD_AT(shape), 0},
+    [3] = {"bytes", FIELD_U64, HEAD_AT(bytes), 0},
+    [4] = {"crc32c", FIELD_FIXED32, HEAD_AT(crc32c), 0},
+    [5] = {"transfer", FIELD_U64, HEAD_AT(transfer), 0},
+};
+
+const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
+    /* attach */
+    {
+        [1] = {"session", FIELD_BYTES, AT(attach.session), CLV_WIRE_ID_BYTES},
+        [2] = {"epoch", FIELD_U64, AT(attach.epoch), 0},
+        [3] = {"incarnation", FIELD_BYTES, AT(attach.incarnation), CLV_WIRE_ID_BYTES},
+        [4] = {"lane", FIELD_U32, AT(attach.lane), 0},
+        [5] = {"lanes", FIELD_U32, AT(attach.lanes), 0},
+        [6] = {"role", FIELD_U32, AT(attach.role), 0},
+    },
+    /* attached */
+    {[1] = {"credit_bytes", FIELD_U64, AT(attached.credit_bytes), 0}},
+    /* commit */
+    {
+        [1] = {"step", FIELD_U64, AT(commit.step), 0},
+        [2] = {"scale", FIELD_FLOAT, AT(commit.scale), 0},
+        [3] = {"lr", FIELD_FLOAT, AT(commit.lr), 0},
+        [4] = {"apply", FIELD_BOOL, AT(commit.apply), 0},
+    },
+    /* vote */
+    {
+        [1] = {"finite", FIELD_BOOL, AT(vote.finite), 0},
+        [2] = {"grad_sq", FIELD_DOUBLE, AT(vote.grad_sq), 0},
+        [3] = {"digest", FIELD_DIGEST, AT(vote.digest), AT(vote.has_digest)},
+    },
+    /* failure */
+    {
+        [1] = {"code", FIELD_U32, AT(failure.code), 0},
+        [2] = {"text", FIELD_TEXT, AT(failure.text), CLV_WIRE_TEXT + 1},
+        [3] = {"hop", FIELD_TEXT, AT(failure.hop), CLV_WIRE_NAME + 1},
+    },
+    /* credit */
+    {[1] = {"bytes", FIELD_U64, AT(credit.bytes), 0}},
+    /* chunk */
+    {
+        [1] = {"transfer", FIELD_U64, AT(chunk.transfer), 0},
+        [2] = {"offset", FIELD_U64, AT(chunk.offset), 0},
+        [3] = {"total", FIELD_U64, AT(chunk.total), 0},
+    },
+    /* state */
+    {
+        [1] = {"what", FIELD_U32, AT(state.what), 0},
+        [2] = {"name", FIELD_TEXT, AT(state.name), CLV_WIRE_NAME + 1},
+        [3] = {"index", FIELD_U32, AT(state.index), 0},
+        [4] = {"count", FIELD_U32, AT(state.count), 0},
+    },
+};

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the encoder and the decoder of frames share: the field tables, which are the .proto file
+ * once more, and the rules of the frame kinds.
+ */
+#ifndef CLEAVE_WIRE_FRAME_INT_H
+#define CLEAVE_WIRE_FRAME_INT_H
+
+#include "common/wire/cursor_int.h"
+
+typedef enum field_type {
+  FIELD_UNKNOWN, /* no such field: skipped */
+  FIELD_U32,
+  FIELD_U64,
+  FIELD_BOOL,
+  FIELD_FIXED32,
+  FIELD_FLOAT,
+  FIELD_DOUBLE,
+  FIELD_BYTES,    /* exactly `size` bytes, or none */
+  FIELD_DIGEST,   /* 32 bytes or none; sets the bool at `size` bytes from the struct's start */
+  FIELD_TEXT,     /* char[size], NUL-terminated */
+  FIELD_DIMS,     /* a clv_shape */
+  FIELD_UPSTREAM, /* these five only in a Frame itself */
+  FIELD_PRESENCE,
+  FIELD_TENSOR,
+  FIELD_PAYLOAD,
+  FIELD_BODY, /* `size` is a bit of enum frame_body */
+  FIELD_TYPES
+} field_type;
+
+typedef struct field {
+  const char *name;
+  field_type type;
+  size_t offset; /* of the value, in clv_frame or clv_tensor_head */
+  size_t size;
+} field;
+
+enum { FRAME_FIELDS = 24, BODY_FIRST = 16, N_BODIES = 8, BODY_FIELDS = 7, TENSOR_FIELDS = 6 };
+extern const field clv_frame_fields[FRAME_FIELDS];              /* by field number */
+extern const field clv_body_fields[N_BODIES][BODY_FIELDS];      /* by body, by field number */
+extern const field clv_tensor_fields[TENSOR_FIELDS];            /* by field number */
+
+/* Bit i is the body with field number BODY_FIRST + i. */
+enum frame_body {
+  BODY_ATTACH = 1u << 0,
+  BODY_ATTACHED = 1u << 1,
+  BODY_COMMIT = 1u << 2,
+  BODY_VOTE = 1u << 3,
+  BODY_FAILURE = 1u << 4,
+  BODY_CREDIT = 1u << 5,
+  BODY_CHUNK = 1u << 6,
+  BODY_STATE = 1u << 7,
+};
+
+/* The bodies a frame built by hand carries: what its kind needs, and the commit of a FORWARD. */
+unsigned clv_frame_bodies(const clv_frame *frame);
+
+/* Every rule about a whole frame that PROTOCOL.md states: bodies are those present. Limits may be
+ * NULL: only the protocol's own. */
+clv_code clv_frame_check(const clv_frame *frame, unsigned bodies, size_t payload_len,
+                         const clv_wire_limits *limits, clv_err *err) CLV_USE_RESULT;
+
+unsigned clv_presence_count(const clv_frame *frame);
+
+#endif

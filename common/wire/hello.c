@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Hello. Every encoder of a unary message ends by decoding what it made: set-up calls are rare, and
+ * so no rule is written twice and nothing leaves that the peer would refuse.
+ */
+#include "common/wire/unary_int.h"
+
+/* ---- limits and artifacts ------------------------------------------------------------------ */
+
+clv_wire_limits clv_wire_limits_default(void) {
+  return (clv_wire_limits){
+      .sessions = 8,
+      .tensors = 4096,
+      .concurrent_calls = 64,
+      .session_bytes = (uint64_t)64 << 30,
+      .message_bytes = 64 << 20,
+      .chunk_bytes = 1 << 20,
+      .credit_bytes = 64 << 20,
+  };
+}
+
+void clv_limits_put(const clv_wire_limits *limits, Cleave__V1__Limits *ret) {
+  cleave__v1__limits__init(ret);
+  ret->sessions = limits->sessions;
+  ret->tensors = limits->tensors;
+  ret->session_bytes = limits->session_bytes;
+  ret->message_bytes = limits->message_bytes;
+  ret->chunk_bytes = limits->chunk_bytes;
+  ret->credit_bytes = limits->credit_bytes;
+  ret->concurrent_calls = limits->concurrent_calls;
+}
+
+/* An absent message is one of zeros, here as everywhere in proto3. */
+clv_code clv_limits_get(const Cleave__V1__Limits *limits, clv_wire_limits *ret, clv_err *err) {
+  if (!limits) {
+    *ret = (clv_wire_limits){0};
+    return CLV_OK;
+  }
+  const uint64_t bytes[] = {limits->session_bytes, limits->message_bytes, limits->chunk_bytes,
+                            limits->credit_bytes};
+  for (size_t i = 0; i < CLV_COUNT(bytes); i++)
+    if (bytes[i] > CLV_WIRE_BYTES_MAX)
+      return clv_fail(err, CLV_INVALID, "a limit of %llu bytes is over %llu",
+                      (unsigned long long)bytes[i], (unsigned long long)CLV_WIRE_BYTES_MAX);
+  *ret = (clv_wire_limits){
+      .sessions = limits->sessions,
+      .tensors = limits->tensors,
+      .concurrent_calls = limits->concurrent_calls,
+      .session_bytes = limits->session_bytes,
+      .message_bytes = limits->message_bytes,
+      .chunk_bytes = limits->chunk_bytes,
+      .credit_bytes = limits->credit_bytes,
+  };
+  return CLV_OK;
+}
+
+void clv_artifact_put(const clv_wire_artifact *artifact, Cleave__V1__Artifact *ret) {
+  cleave__v1__artifact__init(ret);
+  ret->name = clv_put_text(artifact->name);
+  ret->sha256 = clv_put_bytes(artifact->sha256.bytes, sizeof artifact->sha256.bytes);
+}
+
+/* Names of artifacts are names of files on the worker's disk, so they get the letters that cannot
+ * leave a folder, and no leading dot. */
+clv_code clv_artifact_get(const Cleave__V1__Artifact *artifact, clv_wire_artifact *ret,
+                          clv_err *err) {
+  CLV_TRY(clv_get_name(artifact->name, "artifact name", err));
+  for (const char *p = artifact->name; *p; p++) {
+    bool letter = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9');
+    if (!letter && *p != '_' && *p != '-' && (*p != '.' || p == artifact->name))
+      return clv_fail(err, CLV_INVALID, "artifact name \"%s\" has more than [A-Za-z0-9._-]",
+                      artifact->name);
+  }
+  ret->name = artifact->name;
+  return clv_get_sha256(artifact->sha256, "artifact digest", &ret->sha256, err);
+}
+
+/* ---- about --------------------------------------------------------------------------------- */
+
+/* What an encoded About points to, beside the caller's strings. */
+typedef struct about_parts {
+  Cleave__V1__About about;
+  Cleave__V1__Limits limits;
+} about_parts;
+
+static clv_code put_about(const clv_wire_about *about, clv_wire_mem *mem, about_parts *parts,
+                          clv_err *err) {
+  Cleave__V1__About *to = &parts->about;
+  Cleave__V1__Library *libraries;
+  cleave__v1__about__init(to);
+  clv_limits_put(&about->limits, &parts->limits);
+  CLV_TRY(clv_put_array(mem, about->n_libraries, sizeof *libraries, &to->libraries, &libraries,
+                        err));
+  for (uint32_t i = 0; i < about->n_libraries; i++) {
+    cleave__v1__library__init(&libraries[i]);
+    libraries[i].name = clv_put_text(about->libraries[i].name);
+    libraries[i].version = clv_put_text(about->libraries[i].version);
+  }
+  to->protocol = about->protocol;
+  to->n_capabilities = about->n_capabilities;
+  to->capabilities = (char **)(uintptr_t)about->capabilities;
+  to->limits = &parts->limits;
+  to->software = clv_put_text(about->software);
+  to->isa = clv_put_text(about->isa);
+  to->n_libraries = about->n_libraries;
+  to->unix_ms = about->unix_ms;
+  return CLV_OK;
+}
+
+static clv_code get_about(const Cleave__V1__About *from, clv_wire_mem *mem, clv_wire_about *ret,
+                          clv_err *err) {
+  if (!from) return clv_fail(err, CLV_INVALID, "`about` is missing");
+  if (from->protocol != CLV_WIRE_PROTOCOL)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "the peer speaks protocol %u, this side speaks %d",
+                    from->protocol, CLV_WIRE_PROTOCOL);
+  CLV_TRY(clv_check_count(from->n_capabilities, CLV_WIRE_LIST, "capabilities", err));
+  CLV_TRY(clv_check_count(from->n_libraries, CLV_WIRE_LIST, "libraries", err));
+  *ret = (clv_wire_about){
+      .protocol = from->protocol,
+      .n_capabilities = (uint32_t)from->n_capabilities,
+      .n_libraries = (uint32_t)from->n_libraries,
+      .capabilities = (const char **)from->capabilities,
+      .software = from->software,
+      .isa = from->isa,
+      .unix_ms = from->unix_ms,
+  };
+  CLV_TRY(clv_limits_get(from->limits, &ret->limits, err));
+  CLV_TRY(clv_wire_take(mem, from->n_libraries, sizeof *ret->libraries, &ret->libraries, err));
+  for (size_t i = 0; i < from->n_libraries; i++)
+    ret->libraries[i] =
+        (clv_wire_library){from->libraries[i]->name, from->libraries[i]->version};
+  return CLV_OK;
+}
+
+/* ---- request ------------------------------------------------------------------------------- */
+
+clv_code clv_wire_hello_request_decode(const clv_piece *pieces, size_t n_pieces,
+                                       clv_wire_hello_request *ret, clv_err *err) {
+  CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
+  Cleave__V1__HelloRequest *from;
+  clv_wire_hello_request m = {0};
+  CLV_TRY(clv_wire_unpack(&cleave__v1__hello_request__descriptor, pieces, n_pieces, &mem, &from,
+                          err));
+  CLV_TRY(get_about(from->about, mem, &m.about, err));
+  m.mem = clv_steal(&mem);
+  *ret = m;
+  return CLV_OK;
+}
+
+clv_code clv_wire_hello_request_encode(const clv_wire_hello_request *message, clv_bytes *ret,
+                                       clv_err *err) {
+  CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
+  about_parts parts;
+  Cleave__V1__HelloRequest to = CLEAVE__V1__HELLO_REQUEST__INIT;
+  CLV_TRY(clv_wire_mem_new(CLV_ROOM(message->about.n_libraries, Cleave__V1__Library), &mem, err));
+  CLV_TRY(put_about(&message->about, mem, &parts, err));
+  to.about = &parts.about;
+  CLV_TRY(clv_wire_pack(&to.base, ret, err));
+  CLV_AUTO(clv_wire_done) clv_wire_hello_request back = {0};
+  return clv_wire_hello_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
+}
+
+/* ---- reply --------------------------------------------------------------------------------- */
+
+static clv_code get_artifacts(const Cleave__V1__HelloReply *from, clv_wire_hello_reply *m,
+                              clv_wire_mem *mem, clv_err *err) {
+  CLV_TRY(clv_check_count(from->n_artifacts, CLV_WIRE_LIST, "artifacts", err));
+  CLV_TRY(clv_wire_take(mem, from->n_artifacts, sizeof *m->artifacts, &m->artifacts, err));
+  m->n_artifacts = (uint32_t)from->n_artifacts;
+  for (size_t i = 0; i < from->n_artifacts; i++)
+    CLV_TRY(clv_artifact_get(from->artifacts[i], &m->artifacts[i], err));
+  return CLV_OK;
+}
+
+clv_code clv_wire_hello_reply_decode(const clv_piece *pieces, size_t n_pieces,
+                                     clv_wire_hello_reply *ret, clv_err *err) {
+  CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
+  Cleave__V1__HelloReply *from;
+  CLV_TRY(clv_wire_unpack(&cleave__v1__hello_reply__descriptor, pieces, n_pieces, &mem, &from,
+                          err));
+  CLV_TRY(clv_check_count(from->n_devices, CLV_WIRE_LIST, "devices", err));
+  clv_wire_hello_reply m = {
+      .worker = from->worker,
+      .cores = from->cores,
+      .threads = from->threads,
+      .n_devices = (uint32_t)from->n_devices,
+      .devices = (const char **)from->devices,
+  };
+  CLV_TRY(get_about(from->about, mem, &m.about, err));
+  CLV_TRY(clv_get_id(from->incarnation, "incarnation", &m.incarnation, err));
+  CLV_TRY(clv_get_name(from->worker, "worker name", err));
+  CLV_TRY(get_artifacts(from, &m, mem, err));
+  m.mem = clv_steal(&mem);
+  *ret = m;
+  return CLV_OK;
+}
+
+clv_code clv_wire_hello_reply_encode(const clv_wire_hello_reply *message, clv_bytes *ret,
+                                     clv_err *err) {
+  CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
+  about_parts parts;
+  Cleave__V1__Artifact *artifacts;
+  Cleave__V1__HelloReply to = CLEAVE__V1__HELLO_REPLY__INIT;
+  CLV_TRY(clv_wire_mem_new(CLV_ROOM(message->about.n_libraries, Cleave__V1__Library) +
+                               CLV_ROOM(message->n_artifacts, Cleave__V1__Artifact),
+                           &mem, err));
+  CLV_TRY(put_about(&message->about, mem, &parts, err));
+  CLV_TRY(clv_put_array(mem, message->n_artifacts, sizeof *artifacts, &to.artifacts, &artifacts,
+                        err));
+  for (uint32_t i = 0; i < message->n_artifacts; i++)
+    clv_artifact_put(&message->artifacts[i], &artifacts[i]);
+  to.about = &parts.about;
+  to.incarnation = clv_put_bytes(&message->incarnation, sizeof message->incarnation);
+  to.worker = clv_put_text(message->worker);
+  to.cores = message->cores;
+  to.threads = message->threads;
+  to.n_devices = message->n_devices;
+  to.devices = (char **)(uintptr_t)message->devices;
+  to.n_artifacts = message->n_artifacts;
+  CLV_TRY(clv_wire_pack(&to.base, ret, err));
+  CLV_AUTO(clv_wire_done) clv_wire_hello_reply back = {0};
+  return clv_wire_hello_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
+}

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * wire: messages of proto/cleave/v1 <-> plain structs. No I/O and no transport: bytes in, structs
+ * out, and the other way round. Everything decoded here comes from a peer that may be hostile, in
+ * both directions: counts, sizes, sums, enum ranges and text are checked before they are believed,
+ * and a refused message costs at most 64 KiB of memory. proto/PROTOCOL.md is the full story.
+ *
+ * Ownership: encoders borrow everything in the struct they are given. clv_frame holds no pointers.
+ * The other decoded structs point into memory of their own (first field), released by
+ * clv_wire_done; they never point into the caller's pieces.
+ *
+ * Threads: no state; different objects may be used from different threads at once.
+ * Errors of every decoder: CLV_INVALID (malformed, out of range), CLV_EXHAUSTED (over a limit, or
+ * out of memory), CLV_UNIMPLEMENTED (another protocol version).
+ */
+#ifndef CLEAVE_WIRE_H
+#define CLEAVE_WIRE_H
+
+#include "common/base/base.h"
+#include "common/tensor/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  CLV_WIRE_PROTOCOL = 1,
+  CLV_WIRE_ID_BYTES = 16,             /* session ids and incarnations */
+  CLV_WIRE_INLINE_MAX = 64 << 10,     /* bytes of all tensors of a frame that carries them itself */
+  CLV_WIRE_CHUNK_BYTES = 256 << 10,   /* the usual chunk; Limits.chunk_bytes is the most accepted */
+  CLV_WIRE_UNARY_MAX = 256 << 10,     /* bytes of any message that is not a Frame */
+  CLV_WIRE_HEAD_MAX = 32 << 10,       /* bytes of a Frame without its payload */
+  CLV_WIRE_TENSORS = 16,              /* in one frame; inputs and outputs of one shard */
+  CLV_WIRE_UPSTREAM = 64,             /* message ids in one frame */
+  CLV_WIRE_PRESENCE_BYTES = 16,       /* 128 slots */
+  CLV_WIRE_NAME = 128,                /* bytes of a name, NUL not counted */
+  CLV_WIRE_TEXT = 256,                /* bytes of any other string */
+  CLV_WIRE_URI = 256,                 /* bytes of a peer's identity */
+  CLV_WIRE_STAGES = 256,              /* n_stages, the loss included; stage n_stages is its reader */
+  CLV_WIRE_MICRO_BATCHES = 4096,      /* per step */
+  CLV_WIRE_LANES = 16,                /* bulk lanes */
+  CLV_WIRE_NODES = 2048,              /* of one shard's graph */
+  CLV_WIRE_NODE_INPUTS = 16,
+  CLV_WIRE_ATTRS = 16,                /* of one node */
+  CLV_WIRE_ATTR_INTS = 16,
+  CLV_WIRE_PARAMS = 4096,             /* of one shard; also frozen names and State.count */
+  CLV_WIRE_PEERS = 64,                /* identities of one session */
+  CLV_WIRE_LIST = 64,                 /* capabilities, libraries, devices, artifacts */
+  CLV_WIRE_SESSIONS = 256,            /* of one Status reply */
+};
+#define CLV_WIRE_BYTES_MAX ((uint64_t)1 << 50) /* any count of bytes a peer states */
+
+#define CLV_METHOD_HELLO "/cleave.v1.Worker/Hello"
+#define CLV_METHOD_OPEN_SESSION "/cleave.v1.Worker/OpenSession"
+#define CLV_METHOD_CLOSE_SESSION "/cleave.v1.Worker/CloseSession"
+#define CLV_METHOD_LOAD_SHARD "/cleave.v1.Worker/LoadShard"
+#define CLV_METHOD_STATUS "/cleave.v1.Worker/Status"
+#define CLV_METHOD_SESSION "/cleave.v1.Worker/Session"
+#define CLV_METHOD_HEALTH_CHECK "/grpc.health.v1.Health/Check"
+#define CLV_METHOD_HEALTH_WATCH "/grpc.health.v1.Health/Watch"
+#define CLV_METHOD_REFLECTION "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+
+/* Bytes of a received message lie in one or more pieces of any size (empty ones included). */
+typedef struct clv_piece {
+  const void *data;
+  size_t len; /* bytes */
+} clv_piece;
+
+typedef struct clv_wire_id { uint8_t bytes[CLV_WIRE_ID_BYTES]; } clv_wire_id;
+
+/* The Limits message: what a side accepts. A field is 0 only where the peer left it out. */
+typedef struct clv_wire_limits {
+  uint32_t sessions, tensors, concurrent_calls;
+  uint64_t session_bytes, message_bytes, chunk_bytes, credit_bytes;
+} clv_wire_limits;
+
+/* 8 sessions, 4096 tensors, 64 calls, 64 GiB, 64 MiB, 1 MiB, 64 MiB. */
+clv_wire_limits clv_wire_limits_default(void);
+
+/* ---- frames of the session stream ------------------------------------------------------------ */
+
+typedef enum clv_frame_kind {
+  CLV_ATTACH = 1, CLV_ATTACHED, CLV_FORWARD, CLV_BACKWARD, CLV_VOTE, CLV_COMMIT, CLV_COMMITTED,
+  CLV_ABORT, CLV_CREDIT, CLV_CHUNK, CLV_ERROR, CLV_STATE_GET, CLV_STATE_ITEM, CLV_STATE_PUT,
+  CLV_STATE_DONE, CLV_PING, CLV_PONG, CLV_END_CONTEXT, CLV_ENDED,
+  CLV_FRAME_KINDS /* one more than the last */
+} clv_frame_kind;
+
+const char *clv_frame_kind_name(clv_frame_kind kind); /* "FORWARD"; "?" outside the list */
+
+enum { CLV_FLAG_TRAINING = 1u << 0, CLV_FLAG_PREPARE = 1u << 1 };
+typedef enum clv_attach_role { CLV_ATTACH_MASTER = 1, CLV_ATTACH_PEER = 2 } clv_attach_role;
+typedef enum clv_state_what {
+  CLV_STATE_WEIGHTS = 1,
+  CLV_STATE_OPTIMIZER,
+  CLV_STATE_BUFFERS,
+} clv_state_what;
+
+/* One tensor of a frame. `bytes` always equals what dtype and shape give (checked). */
+typedef struct clv_tensor_head {
+  clv_dtype dtype;
+  clv_shape shape;
+  uint64_t bytes;
+  uint64_t transfer; /* 0: in this frame's payload; else the id its CHUNKs carry */
+  uint32_t crc32c;   /* of the tensor's bytes */
+} clv_tensor_head;
+
+/* A Frame without its payload. Which body is meant follows from `kind`: fields of other kinds are
+ * zero after decoding and ignored by the encoder. has_commit belongs to FORWARD alone (a COMMIT
+ * frame always carries `commit`). */
+typedef struct clv_frame {
+  clv_frame_kind kind;
+  uint32_t phase;
+  uint64_t context, message, reply_to, step;
+  uint32_t micro_batch, n_micro_batches, stage, flags;
+  bool has_commit;
+
+  struct {
+    clv_wire_id session, incarnation;
+    uint64_t epoch;
+    uint32_t lane, lanes;
+    clv_attach_role role;
+  } attach;
+  struct { uint64_t credit_bytes; } attached;
+  struct { uint64_t step; float scale, lr; bool apply; } commit; /* COMMIT, FORWARD */
+  struct { double grad_sq; bool finite, has_digest; clv_sha256 digest; } vote;
+  struct { uint64_t bytes; } credit;
+  struct { uint64_t transfer, offset, total; } chunk;
+  struct {
+    clv_code code;
+    char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
+  } failure; /* ABORT, ERROR; see clv_frame_set_failure */
+  struct {
+    clv_state_what what;
+    uint32_t index, count;
+    char name[CLV_WIRE_NAME + 1];
+  } state; /* STATE_* */
+
+  /* Bit i%8 of byte i/8: slot i is present. Its set bits, in order, are tensors[0..n_tensors-1].
+   * All zero together with n_tensors > 0 means slots 0..n_tensors-1 when encoding; the decoder
+   * always fills it. */
+  uint8_t presence[CLV_WIRE_PRESENCE_BYTES];
+  uint32_t n_tensors, n_upstream;
+  uint64_t upstream[CLV_WIRE_UPSTREAM];
+  clv_tensor_head tensors[CLV_WIRE_TENSORS];
+} clv_frame;
+
+/* Where a decoded frame's payload lies: `len` bytes from byte `offset` of pieces[piece] on, through
+ * as many pieces as it takes. */
+typedef struct clv_payload {
+  size_t piece, offset, len;
+} clv_payload;
+
+/* Replace *head with the frame's encoding, tag and length of a payload of payload_len bytes
+ * included as its last bytes: head followed by the payload's bytes is one valid protobuf Frame.
+ * *head is reused: no allocation once it has grown. CLV_INVALID when the frame breaks a rule that
+ * the decoder would refuse (kind, counts, sizes, text), naming it; *head is then undefined. */
+clv_code clv_frame_encode(const clv_frame *frame, size_t payload_len, clv_bytes *head,
+                          clv_err *err) CLV_USE_RESULT;
+
+/* One Frame from n_pieces pieces. Any field order, fragmentation and unknown fields are accepted.
+ * Allocates nothing. Of `limits`, message_bytes bounds the whole frame, chunk_bytes the payload of
+ * a CHUNK, and session_bytes the sum of the frame's tensors and a CHUNK's total (pass a copy with
+ * what is left of a quota). When it succeeds, payload length and tensor heads agree: inline tensors
+ * fill the payload exactly, in order. Checksums are the caller's (clv_payload_crc32c). */
+clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wire_limits *limits,
+                          clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err)
+    CLV_USE_RESULT;
+
+/* Fill frame->failure: text and hop are cut to their limits at a character's edge, and what no
+ * decoder would accept (control characters, bytes that are not UTF-8) becomes '?'. */
+void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, const char *hop);
+
+/* Bytes [from, from + len) of a payload: copied to dst; CRC32C; or as pieces for others to read
+ * (*state starts at 0 and must not be touched; false when the range is exhausted). The range must
+ * lie inside the payload: it is cut to it. */
+void clv_payload_copy(const clv_piece *pieces, const clv_payload *payload, size_t from, size_t len,
+                      void *dst);
+uint32_t clv_payload_crc32c(const clv_piece *pieces, const clv_payload *payload, size_t from,
+                            size_t len);
+bool clv_payload_next(const clv_piece *pieces, const clv_payload *payload, size_t *state,
+                      clv_piece *ret_piece);
+
+/* Fill a head from a tensor: dtype, shape, bytes and checksum; transfer is 0. */
+void clv_tensor_head_of(const clv_tensor *tensor, clv_tensor_head *ret);
+
+/* -- unary messages ---------------------------------------------------------------------------- */
+
+/* What a decoded struct points into; NULL when built by hand. */
+typedef struct clv_wire_mem clv_wire_mem;
+
+typedef struct clv_wire_library { const char *name, *version; } clv_wire_library;
+typedef struct clv_wire_artifact { const char *name; clv_sha256 sha256; } clv_wire_artifact;
+
+typedef struct clv_wire_about {
+  uint32_t protocol;
+  uint32_t n_capabilities, n_libraries;
+  const char **capabilities;
+  clv_wire_library *libraries;
+  clv_wire_limits limits;
+  const char *software, *isa; /* never NULL after decoding; NULL encodes as empty (all strings) */
+  uint64_t unix_ms;
+} clv_wire_about;
+
+typedef struct clv_wire_hello_request {
+  clv_wire_mem *mem;
+  clv_wire_about about;
+} clv_wire_hello_request;
+
+typedef struct clv_wire_hello_reply {
+  clv_wire_mem *mem;
+  clv_wire_about about;
+  clv_wire_id incarnation;
+  const char *worker;
+  uint32_t cores, threads, n_devices, n_artifacts;
+  const char **devices;
+  clv_wire_artifact *artifacts;
+} clv_wire_hello_reply;
+
+typedef struct clv_wire_open_request {
+  clv_wire_mem *mem;
+  clv_wire_id session;
+  uint64_t epoch, seed;
+  const char *name;
+  uint32_t lanes, n_peer_identities;
+  const char **peer_identities;
+  clv_sha256 config_digest;
+} clv_wire_open_request;
+
+typedef struct clv_wire_open_reply {
+  clv_wire_mem *mem;
+  clv_wire_id incarnation;
+  clv_wire_limits granted;
+} clv_wire_open_reply;
+
+typedef struct clv_wire_close_request {
+  clv_wire_mem *mem;
+  clv_wire_id session;
+  uint64_t epoch;
+} clv_wire_close_request;
+
+typedef struct clv_wire_close_reply {
+  clv_wire_mem *mem;
+  uint64_t bytes_in, bytes_out, forwards, backwards;
+} clv_wire_close_reply;
+
+/* Numbers only: what ops and keys mean, and whether they fit together, is the graph's business.
+ * Checked here: counts, inputs below the node's own index, outputs inside the graph, finite
+ * numbers. */
+typedef struct clv_wire_attr {
+  uint32_t key, n_ints;
+  int64_t *ints;
+  double number;
+} clv_wire_attr;
+
+typedef struct clv_wire_node {
+  uint32_t op, layer, n_inputs, n_attrs;
+  const char *name;
+  uint32_t *inputs;
+  clv_wire_attr *attrs;
+} clv_wire_node;
+
+typedef struct clv_wire_graph {
+  uint32_t n_nodes, n_outputs;
+  clv_wire_node *nodes;
+  uint32_t *outputs;
+} clv_wire_graph;
+
+typedef struct clv_wire_spec { clv_dtype dtype; clv_shape shape; } clv_wire_spec;
+
+typedef struct clv_wire_param {
+  const char *name;
+  clv_wire_spec spec;
+  clv_sha256 digest;
+} clv_wire_param;
+
+typedef enum clv_wire_opt_kind {
+  CLV_WIRE_OPT_NONE,
+  CLV_WIRE_OPT_SGD,
+  CLV_WIRE_OPT_ADAM,
+  CLV_WIRE_OPT_ADAMW,
+} clv_wire_opt_kind;
+
+typedef enum clv_wire_init {
+  CLV_WIRE_INIT_SEED,
+  CLV_WIRE_INIT_PUSHED,
+  CLV_WIRE_INIT_ARTIFACT,
+} clv_wire_init;
+
+typedef struct clv_wire_load_request {
+  clv_wire_mem *mem;
+  clv_wire_id session;
+  uint64_t epoch, seed;
+  uint32_t stage, n_stages, threads, max_micro_batches, n_frozen, n_inputs;
+  clv_wire_graph graph;
+  const char *next_peer, *prev_peer; /* "" = the master */
+  bool input_needs_grad, labels_here;
+  struct {
+    clv_wire_opt_kind kind;
+    bool nesterov;
+    double lr, momentum, weight_decay, beta1, beta2, eps;
+  } optimizer;
+  const char *device;
+  clv_wire_init init;
+  clv_wire_artifact artifact; /* with CLV_WIRE_INIT_ARTIFACT */
+  const char **frozen;
+  clv_wire_spec *inputs;
+} clv_wire_load_request;
+
+typedef struct clv_wire_load_reply {
+  clv_wire_mem *mem;
+  uint32_t n_params, n_outputs;
+  clv_wire_param *params;
+  clv_wire_spec *outputs;
+  uint64_t memory_bytes;
+} clv_wire_load_reply;
+
+typedef struct clv_wire_status_request {
+  clv_wire_mem *mem;
+  bool all;
+  clv_wire_id session; /* unless all */
+} clv_wire_status_request;
+
+typedef struct clv_wire_stage_status {
+  uint32_t stage;
+  uint64_t committed_step, forwards, backwards, parked;
+} clv_wire_stage_status;
+
+typedef struct clv_wire_session_status {
+  clv_wire_id session;
+  uint64_t epoch, bytes_in, bytes_out, memory_bytes;
+  const char *name;
+  uint32_t contexts, n_stages;
+  clv_wire_stage_status *stages;
+} clv_wire_session_status;
+
+typedef struct clv_wire_status_reply {
+  clv_wire_mem *mem;
+  clv_wire_id incarnation;
+  uint64_t uptime_ms, rss_bytes;
+  bool draining;
+  uint32_t n_sessions;
+  clv_wire_session_status *sessions;
+} clv_wire_status_reply;
+
+/* For each message m: clv_wire_m_encode replaces *ret with the encoding; clv_wire_m_decode fills
+ * *ret_m from pieces, to be released with clv_wire_done(ret_m), also the function for CLV_AUTO:
+ * CLV_AUTO(clv_wire_done) clv_wire_hello_reply reply = {0}; */
+#define CLV_WIRE_UNARY(m)                                                                   \
+  clv_code clv_wire_##m##_encode(const clv_wire_##m *message, clv_bytes *ret, clv_err *err) \
+      CLV_USE_RESULT;                                                                       \
+  clv_code clv_wire_##m##_decode(const clv_piece *pieces, size_t n_pieces,                  \
+                                 clv_wire_##m *ret_##m, clv_err *err) CLV_USE_RESULT;
+CLV_WIRE_UNARY(hello_request)
+CLV_WIRE_UNARY(hello_reply)
+CLV_WIRE_UNARY(open_request)
+CLV_WIRE_UNARY(open_reply)
+CLV_WIRE_UNARY(close_request)
+CLV_WIRE_UNARY(close_reply)
+CLV_WIRE_UNARY(load_request)
+CLV_WIRE_UNARY(load_reply)
+CLV_WIRE_UNARY(status_request)
+CLV_WIRE_UNARY(status_reply)
+#undef CLV_WIRE_UNARY
+
+void clv_wire_done(void *message); /* a pointer to any struct above that starts with `mem` */
+
+/* - health and reflection ---------------------------------------------------------------------- */
+
+typedef enum clv_health {
+  CLV_HEALTH_UNKNOWN = 0,
+  CLV_HEALTH_SERVING,
+  CLV_HEALTH_NOT_SERVING,
+  CLV_HEALTH_NO_SERVICE,
+} clv_health;
+
+/* grpc.health.v1: the service a HealthCheckRequest names ("" = the whole server) into `service`. */
+clv_code clv_wire_health_decode(const clv_piece *pieces, size_t n_pieces,
+                                char service[CLV_WIRE_NAME + 1], clv_err *err) CLV_USE_RESULT;
+clv_code clv_wire_health_encode(clv_health status, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_wire_health_request_encode(const char *service, clv_bytes *ret, clv_err *err)
+    CLV_USE_RESULT;
+clv_code clv_wire_health_reply_decode(const clv_piece *pieces, size_t n_pieces,
+                                      clv_health *ret_status, clv_err *err) CLV_USE_RESULT;
+
+/* grpc.reflection.v1alpha: the reply to one ServerReflectionRequest. Answers list_services,
+ * file_by_filename and file_containing_symbol; what it doesn't know or serve is answered with an
+ * ErrorResponse, which is a success here. */
+clv_code clv_wire_reflect(const clv_piece *pieces, size_t n_pieces, clv_bytes *ret_reply,
+                          clv_err *err) CLV_USE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

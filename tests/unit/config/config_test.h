@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shared by the config tests: a small valid session and worker file, and checks of exact messages.
+ */
+#ifndef CLEAVE_TESTS_CONFIG_TEST_H
+#define CLEAVE_TESTS_CONFIG_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/config/config.h"
+
+/* Lines 1 to 16; tests append or replace lines and expect positions counted on this text. */
+static const char session_text[] =
+    "version: 1\n"
+    "name: small\n"
+    "tls: {ca: ca.pem, cert: m.pem, key: m.key}\n"
+    "workers:\n"
+    "  gpu1: {address: \"gpu1.example.net:7443\", identity: \"spiffe://acme/worker/gpu1\"}\n"
+    "data: {format: idx, train: [a.gz, b.gz]}\n"
+    "stages:\n"
+    "  - name: front\n"
+    "    at: master\n"
+    "    layers: [{op: linear, out: 8}, {op: relu}]\n"
+    "  - name: back\n"
+    "    at: gpu1\n"
+    "    layers: [{op: linear, out: 2}]\n"
+    "loss: {kind: cross_entropy}\n"
+    "train: {batch: 32, optimizer: {kind: sgd, lr: 0.1}}\n";
+
+static const char worker_text[] =
+    "tls: {ca: ca.pem, cert: w.pem, key: w.key}\n"
+    "allow:\n"
+    "  - {identity: \"spiffe://acme/master\", role: master}\n";
+
+/* session_text with the first `from` replaced by `to`; the caller frees. */
+static inline char *edited(const char *text, const char *from, const char *to) {
+  clv_bytes out = {0};
+  const char *at = strstr(text, from);
+  if (!at) fail_msg("the text to replace is missing: %s", from);
+  clv_bytes_add(&out, text, at ? (size_t)(at - text) : 0);
+  clv_bytes_puts(&out, to);
+  clv_bytes_puts(&out, at ? at + strlen(from) : "");
+  assert_false(out.failed);
+  return out.data;
+}
+
+/* A message must be exact, and a session must not come with it. */
+static inline void refused(const char *text, const clv_config_overrides *over,
+                           const char *message) {
+  clv_session_config *config = NULL;
+  clv_err err = {0};
+  clv_code code =
+      clv_session_config_parse("/etc/cleave/s.yaml", text, strlen(text), over, &config, &err);
+  if (code == CLV_OK) print_error("accepted, but expected: %s\n", message);
+  assert_string_equal(err.text, message);
+  assert_int_equal(code, CLV_INVALID);
+  assert_null(config);
+}
+
+static inline void refused_edit(const char *from, const char *to, const char *message) {
+  char *text = edited(session_text, from, to);
+  refused(text, NULL, message);
+  free(text);
+}
+
+static inline void refused_set(const char *set, const char *message) {
+  refused(session_text, &(clv_config_overrides){.sets = &set, .n_sets = 1}, message);
+}
+
+static inline clv_session_config *accepted(const char *text, const clv_config_overrides *over) {
+  clv_session_config *config = NULL;
+  clv_err err = {0};
+  if (clv_session_config_parse("/etc/cleave/s.yaml", text, strlen(text), over, &config, &err))
+    fail_msg("refused: %s", err.text);
+  return config;
+}
+
+static inline clv_session_config *accepted_edit(const char *from, const char *to) {
+  char *text = edited(session_text, from, to);
+  clv_session_config *config = accepted(text, NULL);
+  free(text);
+  return config;
+}
+
+static inline clv_session_config *accepted_set(const char *set) {
+  return accepted(session_text, &(clv_config_overrides){.sets = &set, .n_sets = 1});
+}
+
+#endif

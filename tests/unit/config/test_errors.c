@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every class of error in a session file, with its exact text and place.
+ */
+#include <stdio.h>
+
+#include "tests/unit/config/config_test.h"
+
+static void unknown_keys(void **state) {
+  (void)state;
+  refused_edit("train: {batch", "train: {bacth",
+               "/etc/cleave/s.yaml:15:9: unknown key 'train.bacth', did you mean 'batch'?");
+  refused_edit(
+      "loss:", "losss:", "/etc/cleave/s.yaml:14:1: unknown key 'losss', did you mean 'loss'?");
+  refused_edit("    at: gpu1\n", "    at: gpu1\n    threds: 2\n",
+               "/etc/cleave/s.yaml:13:5: unknown key 'stages.1.threds', did you mean 'threads'?");
+  refused_edit("batch: 32,", "batch: 32, lr: 0.1,",
+               "/etc/cleave/s.yaml:15:20: unknown key 'train.lr', did you mean "
+               "'train.optimizer.lr'?");
+  refused_edit("tls: {", "tls: {quux: 1, ",
+               "/etc/cleave/s.yaml:3:7: unknown key 'tls.quux', known here: ca, cert, key");
+  refused_edit("{ca:", "{\"*\": 1, ca:",
+               "/etc/cleave/s.yaml:3:7: unknown key 'tls.*', known here: ca, cert, key");
+}
+
+static void duplicate_keys(void **state) {
+  (void)state;
+  refused_edit("name: small\n", "name: small\nname: other\n",
+               "/etc/cleave/s.yaml:3:1: duplicate key 'name', first given at line 2");
+  refused_edit("out: 8", "out: 8, out: 9",
+               "/etc/cleave/s.yaml:10:35: duplicate key 'out', first given at line 10");
+  refused_edit("    at: gpu1\n", "    at: gpu1\n    \"at\": gpu1\n",
+               "/etc/cleave/s.yaml:13:5: duplicate key 'at', first given at line 12");
+}
+
+static void wrong_types(void **state) {
+  (void)state;
+  refused_edit("batch: 32", "batch: four",
+               "/etc/cleave/s.yaml:15:16: 'train.batch' must be a whole number from 1 to 1048576, "
+               "got 'four'");
+  refused_edit("batch: 32", "batch: \"32\"",
+               "/etc/cleave/s.yaml:15:16: 'train.batch' must be a whole number from 1 to 1048576, "
+               "got the text '32'");
+  refused_edit("batch: 32", "batch: [32]",
+               "/etc/cleave/s.yaml:15:16: 'train.batch' must be a whole number from 1 to 1048576, "
+               "got a list");
+  refused_edit("batch: 32", "batch: ",
+               "/etc/cleave/s.yaml:15:9: 'train.batch' must be a whole number from 1 to 1048576, "
+               "got nothing");
+  refused_edit("batch: 32", "batch: 32, shuffle: yes",
+               "/etc/cleave/s.yaml:15:29: 'train.shuffle' must be true or false, got 'yes'");
+  refused_edit("[a.gz, b.gz]", "a.gz",
+               "/etc/cleave/s.yaml:6:28: 'data.train' must be a list of 2 texts, got 'a.gz'");
+  refused_edit("[a.gz, b.gz]", "[a.gz]",
+               "/etc/cleave/s.yaml:6:28: 'data.train' must be a list of 2 texts, got 1");
+  refused_edit("[a.gz, b.gz]", "[a.gz, {b: 1}]",
+               "/etc/cleave/s.yaml:6:35: 'data.train' must be a list of 2 texts, got a mapping");
+  refused_edit("loss: {kind: cross_entropy}", "loss: cross_entropy",
+               "/etc/cleave/s.yaml:14:7: 'loss' must be a mapping of keys, got 'cross_entropy'");
+  refused_edit("layers: [{op: linear, out: 2}]", "layers: {op: linear, out: 2}",
+               "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of at least 1 entries, "
+               "got a mapping");
+  refused_edit("{op: relu}", "relu",
+               "/etc/cleave/s.yaml:10:36: 'stages.0.layers.1' must be a mapping of keys");
+  refused("- a\n", NULL, "/etc/cleave/s.yaml:1:1: a session.yaml is a mapping of keys");
+}
+
+static void junk_in_numbers(void **state) {
+  (void)state;
+  static const char *const junk[] = {"1e-3x", "0x10", ".", "-", "1e", "1e+", "nan", ".inf", "inf",
+                                     "1_000", "1,5", "0.1.2", "- 1", "1e999", "--1"};
+  for (size_t i = 0; i < sizeof junk / sizeof junk[0]; i++) {
+    char to[64], message[200];
+    snprintf(message, sizeof message,
+             "--set train.optimizer.lr=%s: 'train.optimizer.lr' must be a number above 0, got '%s'",
+             junk[i], junk[i]);
+    snprintf(to, sizeof to, "train.optimizer.lr=%s", junk[i]);
+    refused_set(to, message);
+  }
+  refused_edit(
+      "lr: 0.1", "lr: 1e-3x",
+      "/etc/cleave/s.yaml:15:47: 'train.optimizer.lr' must be a number above 0, got '1e-3x'");
+  static const char *const whole[] = {"3z", "1.0", "1e2", "-1", "+1", "010", " 1", "4294967296x"};
+  for (size_t i = 0; i < sizeof whole / sizeof whole[0]; i++) {
+    char set[64], message[200];
+    snprintf(set, sizeof set, "train.batch=%s", whole[i]);
+    snprintf(message, sizeof message,
+             "--set %s: 'train.batch' must be a whole number from 1 to 1048576, got '%s'", set,
+             whole[i]);
+    refused_set(set, message);
+  }
+}
+
+static void out_of_range(void **state) {
+  (void)state;
+  refused_edit("version: 1", "version: 2", "/etc/cleave/s.yaml:1:10: 'version' must be 1, got '2'");
+  refused_edit("batch: 32", "batch: 0",
+               "/etc/cleave/s.yaml:15:16: 'train.batch' must be a whole number from 1 to 1048576, "
+               "got '0'");
+  refused_edit("    at: gpu1\n", "    at: gpu1\n    threads: 257\n",
+               "/etc/cleave/s.yaml:13:14: 'stages.1.threads' must be a whole number from 1 to 256, "
+               "got '257'");
+  refused_edit(
+      "lr: 0.1", "lr: 0.0",
+      "/etc/cleave/s.yaml:15:47: 'train.optimizer.lr' must be a number above 0, got '0.0'");
+  refused_set(
+      "data.validation.fraction=0.51",
+      "--set data.validation.fraction=0.51: 'data.validation.fraction' must be a number from "
+      "0 to 0.5, got '0.51'");
+  refused_set("pipeline.micro_batches=4097",
+              "--set pipeline.micro_batches=4097: 'pipeline.micro_batches' must be a whole number "
+              "from 1 to 4096, got '4097'");
+  refused_set(
+      "train.seed=18446744073709551616",
+      "--set train.seed=18446744073709551616: 'train.seed' must be a whole number from 0 to "
+      "18446744073709551615, got '18446744073709551616'");
+  refused_set("limits.step_timeout=25h",
+              "--set limits.step_timeout=25h: 'limits.step_timeout' must be a duration from 1ms to "
+              "24h, got '25h'");
+  refused_set("limits.step_timeout=60",
+              "--set limits.step_timeout=60: 'limits.step_timeout' must be a duration from 1ms to "
+              "24h, got '60'");
+  refused_set("limits.credit=64MiBs",
+              "--set limits.credit=64MiBs: 'limits.credit' must be a size from 64KiB to 1TiB, got "
+              "'64MiBs'");
+  refused_set("limits.credit=0x10MiB",
+              "--set limits.credit=0x10MiB: 'limits.credit' must be a size from 64KiB to 1TiB, got "
+              "'0x10MiB'");
+}
+
+static void enums(void **state) {
+  (void)state;
+  refused_edit("kind: cross_entropy", "kind: crossentropy",
+               "/etc/cleave/s.yaml:14:14: 'loss.kind' must be one of cross_entropy, nll, mse, bce, "
+               "bce_with_logits, got 'crossentropy', did you mean 'cross_entropy'?");
+  refused_edit("kind: sgd", "kind: rmsprop",
+               "/etc/cleave/s.yaml:15:38: 'train.optimizer.kind' must be one of sgd, adam, adamw, "
+               "got 'rmsprop'");
+  refused_edit("format: idx", "format: \"\"",
+               "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, got the text ''");
+}
+
+static void missing_keys(void **state) {
+  (void)state;
+  refused_edit("batch: 32, ", "",
+               "/etc/cleave/s.yaml:15:1: missing key 'train.batch': Records per step.");
+  refused_edit("name: small\n", "",
+               "/etc/cleave/s.yaml:1:1: missing key 'name': Name of the session; its run folder is "
+               "called after it.");
+  refused_edit(
+      "    at: gpu1\n", "",
+      "/etc/cleave/s.yaml:11:5: missing key 'stages.1.at': Who runs it: master or a worker's "
+      "name.");
+  refused_edit(", identity: \"spiffe://acme/worker/gpu1\"", "",
+               "/etc/cleave/s.yaml:5:3: missing key 'workers.gpu1.identity': The one URI its "
+               "certificate must carry; nothing is sent to anybody else.");
+  refused_edit(
+      "op: relu", "name: relu",
+      "/etc/cleave/s.yaml:10:36: missing key 'stages.0.layers.1.op': The operation: conv2d, "
+      "maxpool, avgpool, globalavgpool, linear, batchnorm, relu, sigmoid, tanh, gelu, "
+      "softmax, log_softmax, flatten, reshape, dropout.");
+}
+
+static void forms_of_texts(void **state) {
+  (void)state;
+  refused_edit(
+      "name: small", "name: a/b",
+      "/etc/cleave/s.yaml:2:7: 'name' must be a name of 1 to 64 letters, digits, '.', '_' or "
+      "'-', got 'a/b'");
+  refused_edit("gpu1.example.net:7443", "gpu1.example.net",
+               "/etc/cleave/s.yaml:5:19: 'workers.gpu1.address' must be an address such as "
+               "host:7443, got the text 'gpu1.example.net'");
+  refused_edit("gpu1.example.net:7443", "gpu1:0",
+               "/etc/cleave/s.yaml:5:19: 'workers.gpu1.address' must be an address such as "
+               "host:7443, got the text 'gpu1:0'");
+  refused_edit("spiffe://acme/worker/gpu1", "gpu1",
+               "/etc/cleave/s.yaml:5:54: 'workers.gpu1.identity' must be a URI such as "
+               "spiffe://example.org/worker/gpu1, got the text 'gpu1'");
+  refused_edit(
+      "gpu1: {address", "gpu 1: {address",
+      "/etc/cleave/s.yaml:5:3: 'workers.gpu 1' must have a name of 1 to 64 letters, digits, "
+      "'_' or '-'");
+  refused_edit(
+      "    at: gpu1\n", "    at: gpu1\n    device: cuda:x\n",
+      "/etc/cleave/s.yaml:13:13: 'stages.1.device' must be one of cpu, cuda, cuda:N, auto, "
+      "got 'cuda:x'");
+  refused_edit("    at: gpu1\n", "    at: gpu1\n    weights: {artifact: w, sha256: 00}\n",
+               "/etc/cleave/s.yaml:13:36: 'stages.1.weights.sha256' must be a SHA-256 of 64 "
+               "hexadecimal digits, got '00'");
+  refused_edit(
+      "name: small", "name: \"a\\eb\"",
+      "/etc/cleave/s.yaml:2:7: 'name' must be a name of 1 to 64 letters, digits, '.', '_' or "
+      "'-', got the text 'a?b'");
+}
+
+static void attributes(void **state) {
+  (void)state;
+  refused_edit(
+      "out: 8", "out: 8x",
+      "/etc/cleave/s.yaml:10:32: 'stages.0.layers.0.out' starts like a number but is none: "
+      "'8x' (quote it if it is a text)");
+  refused_edit(
+      "out: 8", "out: 99999999999999999999",
+      "/etc/cleave/s.yaml:10:32: 'stages.0.layers.0.out' starts like a number but is none: "
+      "'99999999999999999999' (quote it if it is a text)");
+  refused_edit(
+      "out: 8", "out: 1e999",
+      "/etc/cleave/s.yaml:10:32: 'stages.0.layers.0.out' starts like a number but is none: "
+      "'1e999' (quote it if it is a text)");
+  refused_edit("out: 8", "out:",
+               "/etc/cleave/s.yaml:10:27: 'stages.0.layers.0.out' must be a number, a text, true, "
+               "false or a list of whole numbers");
+  refused_edit("out: 8", "out: {a: 1}",
+               "/etc/cleave/s.yaml:10:32: 'stages.0.layers.0.out' must be a number, a text, true, "
+               "false or a list of whole numbers");
+  refused_edit("out: 8", "out: [1, 2.5]",
+               "/etc/cleave/s.yaml:10:36: 'stages.0.layers.0.out' must be a list of whole numbers");
+  refused_edit(
+      "out: 8", "Out: 8",
+      "/etc/cleave/s.yaml:10:27: 'stages.0.layers.0.Out' is no attribute: a name is a word "
+      "of 1 to 64 lower-case letters, digits or '_'");
+}
+
+static void workers_and_privacy(void **state) {
+  (void)state;
+  refused_edit(
+      "at: gpu1", "at: gpu2",
+      "/etc/cleave/s.yaml:12:9: 'stages.1.at' names the unknown worker 'gpu2', did you mean "
+      "'gpu1'?");
+  refused_edit(
+      "at: gpu1", "at: mastr",
+      "/etc/cleave/s.yaml:12:9: 'stages.1.at' names the unknown worker 'mastr', did you mean "
+      "'master'?");
+  refused_edit(
+      "at: gpu1", "at: somewhere-else",
+      "/etc/cleave/s.yaml:12:9: 'stages.1.at' names the unknown worker 'somewhere-else': use "
+      "master or a name under workers");
+  refused_edit(
+      "at: master", "at: gpu1",
+      "/etc/cleave/s.yaml:9:9: the first stage 'front' is at 'gpu1', but raw input must not "
+      "leave the master: put it at master, or set privacy.raw_input_leaves: true");
+  refused_edit("loss: {kind: cross_entropy}", "loss: {kind: cross_entropy, at: gpu1}",
+               "/etc/cleave/s.yaml:14:33: the loss is at 'gpu1', but labels must not leave the "
+               "master: put it at master, or set privacy.labels_leave: true");
+  refused_edit("loss: {kind: cross_entropy}", "loss: {kind: cross_entropy, at: gpu}",
+               "/etc/cleave/s.yaml:14:33: 'loss.at' names the unknown worker 'gpu', did you mean "
+               "'gpu1'?");
+  refused_edit("tls: {ca: ca.pem, cert: m.pem, key: m.key}\n", "",
+               "/etc/cleave/s.yaml:11:9: this stage runs at worker 'gpu1', which needs tls: {ca, "
+               "cert, key}");
+  refused_edit("gpu1: {address", "master: {address",
+               "/etc/cleave/s.yaml:5:3: 'master' cannot be the name of a worker");
+  refused_edit("name: back", "name: front",
+               "/etc/cleave/s.yaml:11:5: two stages are called 'front'");
+}
+
+static void layers_and_model(void **state) {
+  (void)state;
+  refused_edit("[{op: linear, out: 2}]", "0..1",
+               "/etc/cleave/s.yaml:13:13: stage 'back' takes a range of layers, but there is no "
+               "model");
+  refused_edit("loss:", "model: {arch: mlp}\nloss:",
+               "/etc/cleave/s.yaml:10:5: stage 'front' lists its own layers, but there is a model "
+               "too: give a range such as 0..3");
+  refused_edit(
+      "[{op: linear, out: 2}]", "3..1",
+      "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of layers or a range such "
+      "as 0..3, got '3..1'");
+  refused_edit(
+      "[{op: linear, out: 2}]", "5",
+      "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of layers or a range such "
+      "as 0..3, got '5'");
+  refused_edit(
+      "[{op: linear, out: 2}]", "[]",
+      "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of at least 1 entries, got "
+      "0");
+  refused_edit("loss:", "model: {arch: mlp, layers: [{op: relu}]}\nloss:",
+               "/etc/cleave/s.yaml:14:1: a model has an arch or layers, not both");
+  refused_edit(
+      "loss:", "model: {layers: [{op: relu}], hidden: 3}\nloss:",
+      "/etc/cleave/s.yaml:14:31: unknown key 'model.hidden': attributes belong to an arch");
+  refused_edit(
+      "loss:", "model: {}\nloss:", "/etc/cleave/s.yaml:14:1: a model needs an arch or layers");
+}
+
+/* `layers` of both stages given as ranges, over a model of three layers. */
+static void refused_ranges(const char *front, const char *back, const char *message) {
+  char *with_model =
+      edited(session_text,
+             "loss:", "model: {layers: [{op: linear, out: 2}, {op: relu}, {op: tanh}]}\nloss:");
+  char *with_front = edited(with_model, "[{op: linear, out: 8}, {op: relu}]", front);
+  char *text = edited(with_front, "[{op: linear, out: 2}]\nmodel", back);
+  refused(text, NULL, message);
+  free(with_model);
+  free(with_front);
+  free(text);
+}
+
+static void ranges_cover_the_model(void **state) {
+  (void)state;
+  refused_ranges("0..0", "2..2\nmodel",
+                 "/etc/cleave/s.yaml:13:13: stage 'back' starts with layer 2, but layer 1 is next");
+  refused_ranges(
+      "0..1", "2..3\nmodel",
+      "/etc/cleave/s.yaml:13:13: stage 'back' ends with layer 3, but the model ends with 2");
+  refused_ranges("0..0", "1..1\nmodel",
+                 "/etc/cleave/s.yaml:14:1: no stage has layer 2 of the model");
+}
+
+static void weights(void **state) {
+  (void)state;
+  refused_edit("    at: gpu1\n", "    at: gpu1\n    weights: {file: a, artifact: b}\n",
+               "/etc/cleave/s.yaml:13:5: stage 'back' takes its weights from a file or from an "
+               "artifact, not both");
+  refused_edit("    at: master\n", "    at: master\n    weights: {artifact: b}\n",
+               "/etc/cleave/s.yaml:10:5: stage 'front' is at master, which has no artifacts: use "
+               "weights.file");
+  refused_edit(
+      "    at: master\n",
+      "    at: master\n    weights: {sha256: "
+      "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855}\n",
+      "/etc/cleave/s.yaml:10:5: stage 'front' gives a sha256, but neither file nor artifact");
+}
+
+static void numbers_together(void **state) {
+  (void)state;
+  refused_edit("lr: 0.1", "lr: 0.1, nesterov: true",
+               "/etc/cleave/s.yaml:15:20: train.optimizer.nesterov needs a momentum above 0");
+  refused_edit("kind: sgd, lr: 0.1", "kind: adam, lr: 0.1, momentum: 0.9",
+               "/etc/cleave/s.yaml:15:20: momentum and nesterov belong to sgd, not to adam");
+  refused_edit("lr: 0.1", "lr: 0.1, betas: [0.9, 1]",
+               "/etc/cleave/s.yaml:15:20: train.optimizer.betas must be below 1");
+  refused_edit("batch: 32,", "batch: 32, schedule: {kind: step},",
+               "/etc/cleave/s.yaml:15:20: a step schedule needs train.schedule.step_size");
+  refused_edit("loss:", "pipeline: {micro_batches: 33}\nloss:",
+               "/etc/cleave/s.yaml:14:1: pipeline.micro_batches is 33, more than the 32 records of "
+               "train.batch");
+  refused_edit("format: idx,", "format: idx, normalize: {mean: [0.5]},",
+               "/etc/cleave/s.yaml:6:21: data.normalize has 1 means and 0 standard deviations");
+  refused_edit(
+      "format: idx,", "format: idx, normalize: {mean: [0.5], std: [0]},",
+      "/etc/cleave/s.yaml:6:52: 'data.normalize.std' must be a list of numbers above 0, got "
+      "'0'");
+}
+
+static void files(void **state) {
+  (void)state;
+  clv_session_config *config = NULL;
+  clv_err err = {0};
+  assert_int_equal(clv_session_config_load("/nowhere/s.yaml", NULL, &config, &err), CLV_NOT_FOUND);
+  assert_string_equal(err.text, "/nowhere/s.yaml: No such file or directory");
+  char path[] = "/tmp/cleave-config-XXXXXX";
+  int fd = mkstemp(path);
+  FILE *file = fdopen(fd, "w");
+  assert_non_null(file);
+  for (int i = 0; i < (1 << 20) / 60; i++) fprintf(file, "# %60d\n", i);
+  assert_int_equal(fclose(file), 0);
+  assert_int_equal(clv_session_config_load(path, NULL, &config, &err), CLV_EXHAUSTED);
+  assert_non_null(strstr(err.text, "the limit is 1048576"));
+  assert_null(config);
+  remove(path);
+}
+
+static void failing_later(void **state) {
+  (void)state;
+  const char *set = "stages.1.layers=[{op: tanh}]";
+  clv_err err = {0};
+  clv_session_config *c =
+      accepted(session_text, &(clv_config_overrides){.sets = &set, .n_sets = 1});
+  const clv_layer_spec *relu = &c->stages[0].layers[1];
+  assert_int_equal(clv_session_fail_at(c, relu->pos, &err, "op %s after %d", relu->op, 8),
+                   CLV_INVALID);
+  assert_string_equal(err.text, "/etc/cleave/s.yaml:10:36: op relu after 8");
+  (void)!clv_session_fail_at(c, c->stages[0].layers[0].attrs[0].pos, &err, "bad out");
+  assert_string_equal(err.text, "/etc/cleave/s.yaml:10:27: bad out");
+  (void)!clv_session_fail_at(c, c->workers[0].pos, &err, "no such host");
+  assert_string_equal(err.text, "/etc/cleave/s.yaml:5:3: no such host");
+  (void)!clv_session_fail_at(c, c->data.train_pos, &err, "truncated");
+  assert_string_equal(err.text, "/etc/cleave/s.yaml:6:21: truncated");
+  (void)!clv_session_fail_at(c, c->stages[1].layers[0].pos, &err, "bad shape");
+  assert_string_equal(err.text, "--set stages.1.layers=[{op: tanh}]: bad shape");
+  (void)!clv_session_fail_at(c, c->loss.at_pos, &err, "nowhere");
+  assert_string_equal(err.text, "/etc/cleave/s.yaml: nowhere");
+  clv_session_config_free(c);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(unknown_keys),     cmocka_unit_test(duplicate_keys),
+      cmocka_unit_test(wrong_types),      cmocka_unit_test(junk_in_numbers),
+      cmocka_unit_test(out_of_range),     cmocka_unit_test(enums),
+      cmocka_unit_test(missing_keys),     cmocka_unit_test(forms_of_texts),
+      cmocka_unit_test(attributes),       cmocka_unit_test(workers_and_privacy),
+      cmocka_unit_test(layers_and_model), cmocka_unit_test(ranges_cover_the_model),
+      cmocka_unit_test(weights),          cmocka_unit_test(numbers_together),
+      cmocka_unit_test(files),            cmocka_unit_test(failing_later),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

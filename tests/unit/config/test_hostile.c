@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Input made to hurt: every refusal is located, bounded in time and memory, and silent on stderr.
+ */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "tests/unit/config/config_test.h"
+
+static void refused_bytes(const char *text, size_t len, const char *message) {
+  clv_session_config *config = NULL;
+  clv_err err = {0};
+  clv_code code = clv_session_config_parse("s.yaml", text, len, NULL, &config, &err);
+  assert_string_equal(err.text, message);
+  assert_int_equal(code, CLV_INVALID);
+  assert_null(config);
+}
+
+static void refused_yaml(const char *text, const char *message) {
+  refused_bytes(text, strlen(text), message);
+}
+
+static void yaml_we_do_not_take(void **state) {
+  (void)state;
+  refused_yaml("name: &a x\ntls: *a\n",
+               "s.yaml:1:7: anchors (&x) and aliases (*x) are not supported: write the value out");
+  refused_yaml("name: *a\n",
+               "s.yaml:1:7: anchors (&x) and aliases (*x) are not supported: write the value out");
+  refused_yaml("tls: &a {ca: b}\n",
+               "s.yaml:1:6: anchors (&x) and aliases (*x) are not supported: write the value out");
+  refused_yaml("stages: &a [b]\n",
+               "s.yaml:1:9: anchors (&x) and aliases (*x) are not supported: write the value out");
+  refused_yaml("train:\n  <<: {batch: 3}\n",
+               "s.yaml:2:3: merge keys (<<) are not supported: write the keys out");
+  refused_yaml("name: !!python/object:os.system x\n",
+               "s.yaml:1:7: tags (!x) are not supported: write the plain value");
+  refused_yaml("? [a, b]\n: c\n", "s.yaml:1:3: a key must be a single word");
+  refused_yaml("version: 1\n---\nversion: 1\n", "s.yaml:2:1: a second document in one file");
+  refused_yaml("", "s.yaml:1:1: the file is empty");
+  refused_yaml("# nothing\n", "s.yaml:1:1: the file is empty");
+}
+
+static void broken_yaml(void **state) {
+  (void)state;
+  refused_yaml("name: a\n  tls: b\n",
+               "s.yaml:1:7: not valid YAML: invalid multiline plain key");
+  refused_yaml("tls:\n  ca: a\n cert: b\n",
+               "s.yaml:3:2: not valid YAML: invalid indentation in mapping");
+  refused_yaml("tls: {ca: a\n", "s.yaml:2:1: not valid YAML: missing comma in flow mapping");
+  refused_yaml("name: 'a\n",
+               "s.yaml:1:8: not valid YAML: single-quoted scalar without closing quote");
+  refused_yaml("tls:\n\tca: a\n",
+               "s.yaml:2:1: not valid YAML: tab character may not be used as indentation");
+}
+
+static void bytes_no_config_holds(void **state) {
+  (void)state;
+  refused_bytes("name: a\0b\n", 10, "s.yaml:1:8: a control character");
+  refused_yaml("name: a\n# \x1b[2J\n", "s.yaml:2:3: a control character");
+  refused_yaml("a: \xc3\x28\n", "s.yaml:1:4: not valid UTF-8");
+  refused_yaml("a: \xc0\xaf\n", "s.yaml:1:4: not valid UTF-8");       /* overlong '/' */
+  refused_yaml("a: \xed\xa0\x80\n", "s.yaml:1:4: not valid UTF-8");   /* surrogate */
+  refused_yaml("a: \xf4\x90\x80\x80\n", "s.yaml:1:4: not valid UTF-8"); /* above U+10FFFF */
+  refused_yaml("\xff\xfe" "a", "s.yaml:1:1: not valid UTF-8");        /* UTF-16 */
+  refused_yaml("\xc3\xa9: \xe2\x82", "s.yaml:1:4: not valid UTF-8");  /* cut short */
+  refused_yaml("name: \"a\\0b\"\n", "s.yaml:1:7: a value holds a NUL character");
+  refused_yaml("name: \"\\ud800\"\n",
+               "s.yaml:1:8: not valid YAML: double-quoted scalar has invalid "
+               "UTF8 escape");
+  refused_yaml("name: '''''''''''''''''''\n", "s.yaml:1:15: more than 8 quotes in a row");
+}
+
+static char *repeated(const char *unit, size_t bytes) {
+  size_t n = strlen(unit);
+  char *text = malloc(bytes + 1);
+  if (!text) fail_msg("out of memory");
+  for (size_t i = 0; text && i < bytes; i++) text[i] = unit[i % n];
+  if (text) text[bytes] = '\0';
+  return text;
+}
+
+static void refused_repeated(const char *head, const char *unit, size_t bytes,
+                             const char *message) {
+  clv_bytes text = {0};
+  char *tail = repeated(unit, bytes);
+  clv_bytes_puts(&text, head);
+  clv_bytes_puts(&text, tail);
+  refused_bytes(text.data, text.len, message);
+  free(tail);
+  clv_bytes_done(&text);
+}
+
+static void too_much(void **state) {
+  (void)state;
+  refused_repeated("", "a", (1 << 20) + 1, "s.yaml: 1048577 bytes, the limit is 1048576");
+  refused_repeated("", "[", 60000, "s.yaml:1:17: nested more than 16 levels deep");
+  refused_repeated("a: ", "{a: ", 60000, "s.yaml:1:64: nested more than 16 levels deep");
+  refused_repeated("", "- ", 60000, "s.yaml:1:33: nested more than 16 levels deep");
+  refused_repeated("name: ", "x", 65536, "s.yaml:1:65537: a line longer than 65536 bytes");
+  refused_repeated("name: ", "x", 4097, "s.yaml:1:7: a value of 4097 bytes, the limit is 4096");
+  refused_repeated("stages:\n", "- a\n", 4097 * 4,
+                   "s.yaml:4098:3: more than 4096 entries in one list");
+  char *list = repeated("- [a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a]\n", 51 * 4000);
+  clv_session_config *config = NULL;
+  clv_err err = {0};
+  assert_int_equal(clv_session_config_parse("s.yaml", list, 51 * 4000, NULL, &config, &err),
+                   CLV_INVALID);
+  assert_non_null(strstr(err.text, "more than 65536 values in one file"));
+  free(list);
+}
+
+static void hostile_overrides(void **state) {
+  (void)state;
+  refused_set("name=a\x1b[2J", "--set name=a?[2J: a control character");
+  refused_set("name=\xff", "--set name=\xff: not valid UTF-8");
+  refused_set("name=&a",
+              "--set name=&a: 'name' must be a name of 1 to 64 letters, digits, '.', '_' or "
+              "'-', got '&a'");
+  refused_set("train=[[[[[[[[[[[[[[[[[[",
+              "--set train=[[[[[[[[[[[[[[[[[[: nested more than 16 levels deep");
+  refused_set("tls={<<: 1}",
+              "--set tls={<<: 1}: merge keys (<<) are not supported: write the keys out");
+  refused_set("loss={kind: &a mse}",
+              "--set loss={kind: &a mse}: anchors (&x) and aliases (*x) are not "
+              "supported: write the value out");
+}
+
+/* Whatever the YAML library has to say goes into our error, nothing to the terminal. */
+static void nothing_on_stderr(void **state) {
+  (void)state;
+  static const char *const texts[] = {"a: [", "a: 'x", "\t- a", "a: *b", "%YAML 9.9\n---\na: 1\n",
+                                      "%FOO\n---\na: 1\n", "a: !x!y b", "{a: b}}", "\"\\q\"", "@a",
+                                      "a: |9x\n  b\n", "- a\nb: 1\n"};
+  char path[] = "/tmp/cleave-stderr-XXXXXX";
+  int fd = mkstemp(path), saved = dup(2);
+  assert_true(fd >= 0 && saved >= 0);
+  dup2(fd, 2);
+  int refusals = 0;
+  for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+    clv_session_config *config = NULL;
+    refusals += clv_session_config_parse("s.yaml", texts[i], strlen(texts[i]), NULL, &config,
+                                         NULL) != CLV_OK;
+  }
+  fflush(stderr);
+  dup2(saved, 2);
+  close(saved);
+  off_t printed = lseek(fd, 0, SEEK_END);
+  close(fd);
+  remove(path);
+  assert_int_equal(refusals, sizeof texts / sizeof texts[0]);
+  assert_int_equal(printed, 0);
+}
+
+/* A cut anywhere before the last newline is an error with a place. */
+static void truncated_anywhere(void **state) {
+  (void)state;
+  for (size_t len = 0; len + 1 < strlen(session_text); len++) {
+    clv_session_config *config = NULL;
+    clv_err err = {0};
+    clv_code code = clv_session_config_parse("s.yaml", session_text, len, NULL, &config, &err);
+    if (code == CLV_OK) fail_msg("accepted after %zu bytes", len);
+    assert_int_equal(code, CLV_INVALID);
+    assert_int_equal(strncmp(err.text, "s.yaml:", 7), 0);
+  }
+}
+
+static void schema_is_json(void **state) {
+  (void)state;
+  for (int kind = CLV_CONFIG_SESSION; kind <= CLV_CONFIG_WORKER; kind++) {
+    clv_bytes text = {0};
+    clv_err err = {0};
+    assert_int_equal(clv_config_schema_json((clv_config_kind)kind, &text, &err), CLV_OK);
+    FILE *reader = popen(
+        "/usr/bin/python3 -c 'import json, sys; s = json.load(sys.stdin); "
+        "assert s[\"additionalProperties\"] is False; "
+        "p = s[\"properties\"]; assert \"tls\" in p and p[\"log\"][\"properties\"]; "
+        "assert set(s[\"required\"]) <= set(p) and s[\"required\"]'",
+        "w");
+    assert_non_null(reader);
+    fwrite(text.data, 1, text.len, reader);
+    assert_int_equal(pclose(reader), 0);
+    clv_bytes_done(&text);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(yaml_we_do_not_take), cmocka_unit_test(broken_yaml),
+      cmocka_unit_test(bytes_no_config_holds), cmocka_unit_test(too_much),
+      cmocka_unit_test(hostile_overrides),   cmocka_unit_test(nothing_on_stderr),
+      cmocka_unit_test(truncated_anywhere),  cmocka_unit_test(schema_is_json),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

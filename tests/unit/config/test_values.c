@@ -1,0 +1,528 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a session file's values become: numbers to the bit, defaults, paths, precedence, and the
+ * effective config that reads back to the same.
+ */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "tests/unit/config/config_test.h"
+
+static double lr_of(const char *text) {
+  char set[64];
+  const char *sets[] = {set};
+  snprintf(set, sizeof set, "train.optimizer.lr=%s", text);
+  clv_session_config *c =
+      accepted(session_text, &(clv_config_overrides){.sets = sets, .n_sets = 1});
+  double lr = c->train.optimizer.lr;
+  clv_session_config_free(c);
+  return lr;
+}
+
+static void numbers_to_the_bit(void **state) {
+  (void)state;
+  /* The compiler's own reading of the same literal is the reference. */
+  static const struct { const char *text; double value;
+  } cases[] = {
+      {"1e-3", 1e-3},
+      {"1.0e-3", 1e-3},
+      {"0.001", 1e-3},
+      {"1.E-3", 1e-3},
+      {".001", 1e-3},
+      {"+0.001", 1e-3},
+      {"0.1", 0.1},
+      {"0.30000000000000004", 0.30000000000000004},
+      {"5e-324", 5e-324},
+      {"2.2250738585072011e-308", 2.2250738585072011e-308},
+      {"1.7976931348623157e299", 1.7976931348623157e299},
+      {"9007199254740993", 9007199254740993.0},
+      {"3", 3.0},
+      {"1e0", 1.0},
+      {"123456789.123456789e-9", 123456789.123456789e-9},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    double lr = lr_of(cases[i].text);
+    if (memcmp(&lr, &cases[i].value, sizeof lr) != 0)
+      fail_msg("%s became %a, not %a", cases[i].text, lr, cases[i].value);
+  }
+}
+
+static void number_forms_in_files(void **state) {
+  (void)state;
+  static const char *const forms[] = {"lr: 1e-3", "lr: 1.0e-3", "lr: 0.001"};
+  for (size_t i = 0; i < 3; i++) {
+    clv_session_config *c = accepted_edit("lr: 0.1", forms[i]);
+    assert_true(c->train.optimizer.lr == 0.001);
+    clv_session_config_free(c);
+  }
+  clv_session_config *c = accepted_set("train.seed=18446744073709551615");
+  assert_true(c->train.seed == UINT64_MAX);
+  clv_session_config_free(c);
+}
+
+static void sizes_and_durations(void **state) {
+  (void)state;
+  static const struct { const char *text; uint64_t bytes; } sizes[] = {
+      {"64MiB", 67108864}, {"1.5 GiB", 1610612736}, {"100k", 100000}, {"65536", 65536}};
+  static const struct { const char *text; uint64_t ms; } times[] = {
+      {"30s", 30000}, {"250ms", 250}, {"2m", 120000}, {"1h", 3600000}, {"1.5s", 1500}};
+  for (size_t i = 0; i < 4; i++) {
+    char set[64];
+    snprintf(set, sizeof set, "limits.credit=%s", sizes[i].text);
+    clv_session_config *c = accepted_set(set);
+    assert_true(c->limits.credit_bytes == sizes[i].bytes);
+    clv_session_config_free(c);
+  }
+  for (size_t i = 0; i < 5; i++) {
+    char set[64];
+    snprintf(set, sizeof set, "limits.step_timeout=%s", times[i].text);
+    clv_session_config *c = accepted_set(set);
+    assert_true(c->limits.step_timeout_ms == times[i].ms);
+    clv_session_config_free(c);
+  }
+}
+
+static void defaults(void **state) {
+  (void)state;
+  clv_session_config *c = accepted(session_text, NULL);
+  assert_string_equal(c->name, "small");
+  assert_int_equal(c->train.epochs, 1);
+  assert_int_equal(c->train.max_steps, 0);
+  assert_int_equal(c->train.eval_batch, 32);
+  assert_true(c->train.shuffle && !c->train.drop_last);
+  assert_int_equal(c->train.optimizer.betas.n, 2);
+  assert_true(c->train.optimizer.betas.items[0] == 0.9);
+  assert_true(c->train.optimizer.betas.items[1] == 0.999);
+  assert_true(c->train.optimizer.eps == 1e-8);
+  assert_int_equal(c->train.schedule.kind, CLV_LR_CONSTANT);
+  assert_int_equal(c->pipeline.micro_batches, 1);
+  assert_int_equal(c->pipeline.schedule, CLV_PIPE_GPIPE);
+  assert_int_equal(c->transfer, CLV_TRANSFER_VIA_MASTER);
+  assert_int_equal(c->limits.step_timeout_ms, 60000);
+  assert_int_equal(c->limits.connect_timeout_ms, 10000);
+  assert_int_equal(c->limits.credit_bytes, 64 << 20);
+  assert_int_equal(c->log.every, 20);
+  assert_int_equal(c->checkpoint.every_steps, 500);
+  assert_int_equal(c->checkpoint.keep, 3);
+  assert_string_equal(c->checkpoint.dir, "runs/small");
+  assert_string_equal(c->run.dir, "runs");
+  assert_string_equal(c->loss.at, "master");
+  assert_int_equal(c->loss.worker, -1);
+  assert_int_equal(c->data.test.n, 0);
+  assert_int_equal(c->model.arch, CLV_ARCH_NONE);
+  assert_false(c->privacy.raw_input_leaves || c->privacy.labels_leave);
+  clv_session_config_free(c);
+}
+
+static void stages_and_layers(void **state) {
+  (void)state;
+  clv_session_config *c = accepted_edit(
+      "{op: relu}",
+      "{op: pad9, p: 0.5, ok: true, mode: same, size: [1, -2], e: [], q: \"7\", m: -3}");
+  assert_int_equal(c->n_stages, 2);
+  assert_int_equal(c->stages[0].worker, -1);
+  assert_int_equal(c->stages[1].worker, 0);
+  assert_string_equal(c->workers[c->stages[1].worker].identity, "spiffe://acme/worker/gpu1");
+  assert_int_equal(c->stages[1].threads, 1);
+  assert_string_equal(c->stages[1].device, "cpu");
+  const clv_layer_spec *l = &c->stages[0].layers[1];
+  assert_string_equal(l->op, "pad9");
+  assert_null(l->name);
+  assert_int_equal(l->pos.line, 10);
+  assert_int_equal(l->pos.column, 36);
+  assert_int_equal(l->n_attrs, 7);
+  const clv_attr_spec *a = l->attrs;
+  assert_true(a[0].kind == CLV_ATTR_FLOAT && a[0].number == 0.5);
+  assert_true(a[1].kind == CLV_ATTR_BOOL && a[1].flag);
+  assert_true(a[2].kind == CLV_ATTR_TEXT && strcmp(a[2].text, "same") == 0);
+  assert_true(a[3].kind == CLV_ATTR_INTS && a[3].n_ints == 2 && a[3].ints[1] == -2);
+  assert_true(a[4].kind == CLV_ATTR_INTS && a[4].n_ints == 0);
+  assert_true(a[5].kind == CLV_ATTR_TEXT && strcmp(a[5].text, "7") == 0);
+  assert_true(a[6].kind == CLV_ATTR_INT && a[6].integer == -3 && a[6].number == -3.0);
+  assert_ptr_equal(clv_attr_find(a, 7, "ok"), &a[1]);
+  assert_null(clv_attr_find(a, 7, "okay"));
+  clv_session_config_free(c);
+}
+
+static void model_ranges(void **state) {
+  (void)state;
+  char *one = edited(session_text, "[{op: linear, out: 8}, {op: relu}]", "0..2");
+  char *text = edited(one, "[{op: linear, out: 2}]\n",
+                      "3..5\nmodel: {arch: mlp, hidden: [256, 128], classes: 10}\n");
+  clv_session_config *c = accepted(text, NULL);
+  assert_int_equal(c->model.arch, CLV_ARCH_MLP);
+  assert_int_equal(c->model.n_attrs, 2);
+  assert_int_equal(clv_attr_find(c->model.attrs, 2, "hidden")->ints[1], 128);
+  assert_true(c->stages[1].range.given && c->stages[1].range.first == 3);
+  assert_int_equal(c->stages[1].range.last, 5);
+  assert_int_equal(c->stages[1].n_layers, 0);
+  assert_int_equal(c->stages[1].layers_pos.line, 13);
+  clv_session_config_free(c);
+  free(one);
+  free(text);
+}
+
+static void paths(void **state) {
+  (void)state;
+  clv_session_config *c = accepted(session_text, NULL);
+  assert_string_equal(c->tls.ca, "/etc/cleave/ca.pem");
+  assert_string_equal(c->data.root, "/etc/cleave");
+  assert_string_equal(c->data.train.items[1], "/etc/cleave/b.gz");
+  clv_session_config_free(c);
+  c = accepted_edit("format: idx,", "format: idx, root: ./sets,");
+  assert_string_equal(c->data.train.items[0], "/etc/cleave/sets/a.gz");
+  clv_session_config_free(c);
+  c = accepted_edit("[a.gz, b.gz]", "[/x/a.gz, ../b.gz]");
+  assert_string_equal(c->data.train.items[0], "/x/a.gz");
+  assert_string_equal(c->data.train.items[1], "/etc/cleave/../b.gz");
+  clv_session_config_free(c);
+  char here[4096], expected[4200];
+  clv_err err;
+  assert_non_null(getcwd(here, sizeof here));
+  snprintf(expected, sizeof expected, "%s/sub/ca.pem", here);
+  assert_int_equal(clv_session_config_parse("sub/s.yaml", session_text, strlen(session_text), NULL,
+                                            &c, &err), CLV_OK);
+  assert_string_equal(c->tls.ca, expected);
+  clv_session_config_free(c);
+}
+
+static void transfer_is_inherited(void **state) {
+  (void)state;
+  char *text = edited(session_text, "    at: gpu1\n", "    at: gpu1\n    transfer: via_master\n");
+  clv_session_config *c = accepted_set("transfer=direct");
+  assert_int_equal(c->stages[0].transfer, CLV_TRANSFER_DIRECT);
+  clv_session_config_free(c);
+  const char *set = "transfer=direct";
+  c = accepted(text, &(clv_config_overrides){.sets = &set, .n_sets = 1});
+  assert_int_equal(c->stages[0].transfer, CLV_TRANSFER_DIRECT);
+  assert_int_equal(c->stages[1].transfer, CLV_TRANSFER_VIA_MASTER);
+  clv_session_config_free(c);
+  free(text);
+}
+
+static uint64_t batch_with(const char *const *env, const char *const *sets, size_t n_sets) {
+  clv_config_overrides over = {.env = env, .sets = sets, .n_sets = n_sets};
+  clv_session_config *c = accepted(session_text, &over);
+  uint64_t batch = c->train.batch;
+  clv_session_config_free(c);
+  return batch;
+}
+
+static void precedence(void **state) {
+  (void)state;
+  static const char *const env[] = {"PATH=/bin", "CLEAVE_TRAIN__BATCH=48", "CLEAVE_HOME=x",
+                                    "CLEAVE_TEST_A__B=1", "CLEAVE_FAILPOINT_X__Y=1",
+                                    "CLEAVE_FAILPOINTS=a__b", NULL};
+  static const char *const sets[] = {"train.batch=64", "train.batch=80"};
+  assert_int_equal(batch_with(NULL, NULL, 0), 32);
+  assert_int_equal(batch_with(env, NULL, 0), 48);
+  assert_int_equal(batch_with(env, sets, 1), 64);
+  assert_int_equal(batch_with(env, sets, 2), 80);
+}
+
+static void overrides_reach_everywhere(void **state) {
+  (void)state;
+  static const char *const env[] = {
+      "CLEAVE_TRAIN__OPTIMIZER__LR=0.5", "CLEAVE_TRAIN__OPTIMIZER={kind: adam, lr: 0.25}",
+      "CLEAVE_STAGES__1__THREADS=2", "CLEAVE_DATA__VALIDATION__FRACTION=0.25",
+      "CLEAVE_WORKERS__GPU1__ADDRESS=10.0.0.1:1", NULL};
+  static const char *const sets[] = {"stages.0.layers.0.out=9", "data.train=[\"x y\", z]",
+                                     "data.root=/d: [", "stages.1.layers=[{op: tanh}]",
+                                     "workers.gpu2={address: \"h:1\", identity: \"a://b\"}"};
+  clv_config_overrides over = {.env = env, .sets = sets, .n_sets = 5};
+  clv_session_config *c = accepted(session_text, &over);
+  assert_int_equal(c->train.optimizer.kind, CLV_OPT_ADAM); /* the outer one is laid first */
+  assert_true(c->train.optimizer.lr == 0.5);
+  assert_int_equal(c->stages[1].threads, 2);
+  assert_true(c->data.validation_fraction == 0.25);
+  assert_string_equal(c->workers[0].address, "10.0.0.1:1");
+  assert_int_equal(c->stages[0].layers[0].attrs[0].integer, 9);
+  assert_string_equal(c->data.train.items[0], "/d: [/x y");
+  assert_string_equal(c->stages[1].layers[0].op, "tanh");
+  assert_int_equal(c->n_workers, 2);
+  clv_session_config_free(c);
+}
+
+static void wrong_overrides(void **state) {
+  (void)state;
+  refused_set("train.batch=x",
+              "--set train.batch=x: 'train.batch' must be a whole number from 1 to "
+              "1048576, got 'x'");
+  refused_set("train.bacth=3",
+              "--set train.bacth=3: unknown key 'train.bacth', did you mean 'batch'?");
+  refused_set("trian.batch=3", "--set trian.batch=3: unknown key 'trian', did you mean 'train'?");
+  refused_set("train.lr=3",
+              "--set train.lr=3: unknown key 'train.lr', did you mean 'train.optimizer.lr'?");
+  refused_set("stages.1.at=gpu2", "--set stages.1.at=gpu2: 'stages.1.at' names the unknown worker "
+                                  "'gpu2', did you mean 'gpu1'?");
+  refused_set(
+      "stages.0.at=gpu1",
+      "--set stages.0.at=gpu1: the first stage 'front' is at 'gpu1', but raw input must not "
+      "leave the master: put it at master, or set privacy.raw_input_leaves: true");
+  refused_set("stages.2.at=gpu1",
+              "--set stages.2.at=gpu1: 'stages' is a list of 2 entries, there is no '2'");
+  refused_set("stages.x.at=gpu1",
+              "--set stages.x.at=gpu1: 'stages' is a list of 2 entries, there is no 'x'");
+  refused_set("train.batch.x=3",
+              "--set train.batch.x=3: 'train.batch' is a single value, nothing is inside it");
+  refused_set("train", "--set train: expected PATH=VALUE, as in train.batch=64");
+  refused_set("=3", "--set =3: expected PATH=VALUE, as in train.batch=64");
+  refused_set("train..batch=3", "--set train..batch=3: a name is empty in the path");
+  refused_set("train=[1",
+              "--set train=[1: not valid YAML: flow sequence without a closing bracket");
+  refused_set("loss={kind: mse, kind: nll}",
+              "--set loss={kind: mse, kind: nll}: duplicate key 'kind'");
+  refused_set("a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q=1",
+              "--set a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q=1: nested more than 16 levels deep");
+  static const char *const env[] = {"CLEAVE_TRAIN__BACTH=3", NULL};
+  refused(session_text, &(clv_config_overrides){.env = env},
+          "CLEAVE_TRAIN__BACTH=3: unknown key 'train.bacth', did you mean 'batch'?");
+  static const char *const range[] = {"CLEAVE_TRAIN__EPOCHS=0", NULL};
+  refused(
+      session_text, &(clv_config_overrides){.env = range},
+      "CLEAVE_TRAIN__EPOCHS=0: 'train.epochs' must be a whole number from 1 to 1000000, got '0'");
+}
+
+/* ---- the effective config -------------------------------------------------------------------- */
+
+static const char rich_text[] =
+    "version: 1\n"
+    "name: rich.one\n"
+    "tls: {ca: /a b/ca.pem, cert: \"m\\t\\u00e9\\u2028\\u0085\\x7f\\\"\\\\.pem\", key: m.key}\n"
+    "workers:\n"
+    "  true: {address: \"[::1]:7443\", identity: \"spiffe://acme/worker/1\"}\n"
+    "  0: {address: \"h:65535\", identity: \"spiffe://acme/worker/0\"}\n"
+    "data:\n"
+    "  {format: npy, root: sets, train: [a, b], test: ['it''s', \"d: e\"], validation: {fraction: "
+    "0.1},\n"
+    "   normalize: {mean: [0.1, -2.5e-7], std: [0.30000000000000004, 3]}, scale: "
+    "0.0039215686274509803,\n"
+    "   limit_train: 10, limit_test: 4294967295, flatten: true}\n"
+    "stages:\n"
+    "  - {name: '1', at: master, threads: 3, device: 'cuda:1', weights: {file: w.st}, freeze: "
+    "true,\n"
+    "     layers: [{op: conv2d, name: c.0, out: 16, f: 1.0, g: 1e22, h: -0.0, i: "
+    "-9223372036854775807,\n"
+    "       b: false, t: 'true', n: '1e3', z: '', k: [3, -3], e: []}]}\n"
+    "  - {name: two, at: 'true', layers: [{op: relu}, {op: relu}], transfer: direct,\n"
+    "     weights: {artifact: w-2, sha256: "
+    "E3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855}}\n"
+    "  - {name: three, at: '0', layers: [{op: tanh}]}\n"
+    "loss: {kind: bce_with_logits, at: '0'}\n"
+    "privacy: {raw_input_leaves: true, labels_leave: true}\n"
+    "train:\n"
+    "  {epochs: 7, max_steps: 9, batch: 48, eval_batch: 100, seed: 18446744073709551615, shuffle: "
+    "false,\n"
+    "   drop_last: true, optimizer: {kind: sgd, lr: 1e-3, momentum: 0.9, nesterov: true,\n"
+    "   weight_decay: 5e-324, betas: [0.5, 0.75], eps: 0}, schedule: {kind: step, warmup_steps: "
+    "3,\n"
+    "   step_size: 4, total_steps: 5, gamma: 0.7}, clip_grad_norm: 1.5, freeze: ['0.*', "
+    "\"b[1]\"]}\n"
+    "pipeline: {micro_batches: 4, schedule: 1f1b}\n"
+    "limits: {step_timeout: 1234ms, connect_timeout: 1h, credit: 100001}\n"
+    "log: {every: 3, json: true}\n"
+    "checkpoint: {dir: 'c k', every_steps: 11, keep: 12}\n"
+    "run: {dir: /r}\n";
+
+static void same_texts(const clv_text_list *a, const clv_text_list *b) {
+  assert_int_equal(a->n, b->n);
+  for (size_t i = 0; i < a->n; i++) assert_string_equal(a->items[i], b->items[i]);
+}
+
+static void same_numbers(const clv_number_list *a, const clv_number_list *b) {
+  assert_int_equal(a->n, b->n);
+  assert_memory_equal(a->items, b->items, a->n * sizeof(double));
+}
+
+static void same_text(const char *a, const char *b) {
+  if (a && b)
+    assert_string_equal(a, b);
+  else
+    assert_ptr_equal(a, b);
+}
+
+static void same_layers(const clv_layer_spec *a, const clv_layer_spec *b, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    assert_string_equal(a[i].op, b[i].op);
+    same_text(a[i].name, b[i].name);
+    assert_int_equal(a[i].n_attrs, b[i].n_attrs);
+    for (size_t j = 0; j < a[i].n_attrs; j++) {
+      const clv_attr_spec *x = &a[i].attrs[j], *y = &b[i].attrs[j];
+      assert_string_equal(x->key, y->key);
+      assert_int_equal(x->kind, y->kind);
+      assert_int_equal(x->flag, y->flag);
+      assert_true(x->integer == y->integer);
+      assert_memory_equal(&x->number, &y->number, sizeof x->number);
+      same_text(x->text, y->text);
+      assert_int_equal(x->n_ints, y->n_ints);
+      if (x->n_ints) assert_memory_equal(x->ints, y->ints, x->n_ints * sizeof(int64_t));
+    }
+  }
+}
+
+static void same_stages(const clv_session_config *a, const clv_session_config *b) {
+  assert_int_equal(a->n_stages, b->n_stages);
+  for (size_t i = 0; i < a->n_stages; i++) {
+    const clv_stage_spec *x = &a->stages[i], *y = &b->stages[i];
+    assert_string_equal(x->name, y->name);
+    assert_string_equal(x->at, y->at);
+    assert_int_equal(x->worker, y->worker);
+    assert_true(x->threads == y->threads && x->freeze == y->freeze && x->transfer == y->transfer);
+    assert_string_equal(x->device, y->device);
+    assert_memory_equal(&x->range, &y->range, sizeof x->range);
+    same_text(x->weights_file, y->weights_file);
+    same_text(x->weights_artifact, y->weights_artifact);
+    same_text(x->weights_sha256, y->weights_sha256);
+    assert_int_equal(x->n_layers, y->n_layers);
+    same_layers(x->layers, y->layers, x->n_layers);
+  }
+}
+
+static void same_train(const clv_train_config *a, const clv_train_config *b) {
+  assert_true(a->epochs == b->epochs && a->max_steps == b->max_steps && a->batch == b->batch);
+  assert_true(a->eval_batch == b->eval_batch && a->seed == b->seed && a->shuffle == b->shuffle);
+  assert_true(a->drop_last == b->drop_last && a->clip_grad_norm == b->clip_grad_norm);
+  const clv_optimizer_config *o = &a->optimizer, *p = &b->optimizer;
+  assert_true(o->kind == p->kind && o->lr == p->lr && o->momentum == p->momentum);
+  assert_true(o->weight_decay == p->weight_decay && o->eps == p->eps && o->nesterov == p->nesterov);
+  same_numbers(&o->betas, &p->betas);
+  const clv_lr_config *s = &a->schedule, *t = &b->schedule;
+  assert_true(s->kind == t->kind && s->warmup_steps == t->warmup_steps && s->gamma == t->gamma);
+  assert_true(s->step_size == t->step_size && s->total_steps == t->total_steps);
+  same_texts(&a->freeze, &b->freeze);
+}
+
+static void same_session(const clv_session_config *a, const clv_session_config *b) {
+  assert_string_equal(a->name, b->name);
+  assert_string_equal(a->tls.ca, b->tls.ca);
+  assert_string_equal(a->tls.cert, b->tls.cert);
+  assert_string_equal(a->tls.key, b->tls.key);
+  assert_int_equal(a->n_workers, b->n_workers);
+  for (size_t i = 0; i < a->n_workers; i++) {
+    assert_string_equal(a->workers[i].name, b->workers[i].name);
+    assert_string_equal(a->workers[i].address, b->workers[i].address);
+    assert_string_equal(a->workers[i].identity, b->workers[i].identity);
+  }
+  assert_string_equal(a->data.root, b->data.root);
+  same_texts(&a->data.train, &b->data.train);
+  same_texts(&a->data.test, &b->data.test);
+  same_numbers(&a->data.mean, &b->data.mean);
+  same_numbers(&a->data.std, &b->data.std);
+  assert_true(a->data.format == b->data.format && a->data.scale == b->data.scale);
+  assert_true(a->data.validation_fraction == b->data.validation_fraction);
+  assert_true(a->data.limit_train == b->data.limit_train &&
+              a->data.limit_test == b->data.limit_test);
+  assert_int_equal(a->data.flatten, b->data.flatten);
+  same_stages(a, b);
+  assert_int_equal(a->model.arch, b->model.arch);
+  assert_int_equal(a->model.n_layers, b->model.n_layers);
+  same_layers(a->model.layers, b->model.layers, a->model.n_layers);
+  assert_int_equal(a->loss.kind, b->loss.kind);
+  assert_string_equal(a->loss.at, b->loss.at);
+  assert_memory_equal(&a->privacy, &b->privacy, sizeof a->privacy);
+  same_train(&a->train, &b->train);
+  assert_true(a->pipeline.micro_batches == b->pipeline.micro_batches);
+  assert_int_equal(a->pipeline.schedule, b->pipeline.schedule);
+  assert_int_equal(a->transfer, b->transfer);
+  assert_memory_equal(&a->limits, &b->limits, sizeof a->limits);
+  assert_true(a->log.every == b->log.every && a->log.json == b->log.json);
+  assert_string_equal(a->checkpoint.dir, b->checkpoint.dir);
+  assert_true(a->checkpoint.every_steps == b->checkpoint.every_steps &&
+              a->checkpoint.keep == b->checkpoint.keep);
+  assert_string_equal(a->run.dir, b->run.dir);
+}
+
+/* Read again under another folder, so that a path left relative shows. */
+static void round_trip(const char *text, size_t len) {
+  clv_session_config *a = NULL, *b = NULL;
+  clv_bytes first = {0}, second = {0};
+  clv_err err = {0};
+  if (clv_session_config_parse("/etc/cleave/s.yaml", text, len, NULL, &a, &err))
+    fail_msg("%s", err.text);
+  assert_int_equal(clv_session_config_write(a, &first, &err), CLV_OK);
+  if (clv_session_config_parse("/elsewhere/t.yaml", first.data, first.len, NULL, &b, &err))
+    fail_msg("%s in\n%s", err.text, first.data);
+  same_session(a, b);
+  assert_int_equal(clv_session_config_write(b, &second, &err), CLV_OK);
+  assert_string_equal(first.data, second.data);
+  clv_session_config_free(a);
+  clv_session_config_free(b);
+  clv_bytes_done(&first);
+  clv_bytes_done(&second);
+}
+
+static void round_trips(void **state) {
+  (void)state;
+  round_trip(session_text, strlen(session_text));
+  round_trip(rich_text, strlen(rich_text));
+  char *one = edited(session_text, "[{op: linear, out: 8}, {op: relu}]", "0..0");
+  char *text = edited(one, "[{op: linear, out: 2}]\n",
+                      "1..2\nmodel: {layers: [{op: a, k: [1, 2, 3]}, {op: b, x: 2.5}, {op: c}]}\n");
+  round_trip(text, strlen(text));
+  free(one);
+  free(text);
+}
+
+static void rich_values(void **state) {
+  (void)state;
+  clv_session_config *c = accepted(rich_text, NULL);
+  assert_string_equal(c->tls.cert, "/etc/cleave/m\t\u00e9\u2028\xc2\x85\x7f\"\\.pem");
+  assert_string_equal(c->workers[0].name, "true");
+  assert_int_equal(c->stages[2].worker, 1);
+  assert_int_equal(c->loss.worker, 1);
+  assert_string_equal(c->data.test.items[0], "/etc/cleave/sets/it's");
+  const clv_attr_spec *a = c->stages[0].layers[0].attrs;
+  assert_true(a[1].kind == CLV_ATTR_FLOAT && a[1].number == 1.0);
+  assert_true(a[2].kind == CLV_ATTR_FLOAT && a[2].number == 1e22);
+  assert_true(a[4].kind == CLV_ATTR_INT && a[4].integer == -INT64_MAX);
+  assert_true(a[6].kind == CLV_ATTR_TEXT && a[7].kind == CLV_ATTR_TEXT && a[8].text[0] == '\0');
+  assert_true(c->train.optimizer.weight_decay == 5e-324);
+  assert_int_equal(c->limits.credit_bytes, 100001);
+  clv_session_config_free(c);
+}
+
+static void examples_load(void **state) {
+  (void)state;
+  clv_bytes text = {0};
+  clv_err err = {0};
+  assert_int_equal(clv_config_example(CLV_CONFIG_SESSION, &text, &err), CLV_OK);
+  assert_non_null(strstr(text.data, "\n  # Records per step. (a whole number from 1 to 1048576)\n"
+                                    "  batch: 128\n"));
+  round_trip(text.data, text.len);
+  clv_bytes_done(&text);
+  static const char *const shipped[] = {"deploy/sessions/fashion-mnist.yaml",
+                                        "deploy/sessions/two-hosts.yaml"};
+  for (size_t i = 0; i < 2; i++) {
+    clv_session_config *c = NULL;
+    if (clv_session_config_load(shipped[i], NULL, &c, &err)) fail_msg("%s", err.text);
+    clv_session_config_free(c);
+    if (clv_file_read(shipped[i], 1 << 20, &text, &err)) fail_msg("%s", err.text);
+    round_trip(text.data, text.len);
+    clv_bytes_done(&text);
+  }
+}
+
+static void names(void **state) {
+  (void)state;
+  assert_string_equal(clv_loss_name(CLV_LOSS_BCE_WITH_LOGITS), "bce_with_logits");
+  assert_string_equal(clv_optimizer_name(CLV_OPT_ADAMW), "adamw");
+  assert_string_equal(clv_lr_name(CLV_LR_LINEAR), "linear");
+  assert_string_equal(clv_pipeline_name(CLV_PIPE_1F1B), "1f1b");
+  assert_string_equal(clv_transfer_name(CLV_TRANSFER_DIRECT), "direct");
+  assert_string_equal(clv_arch_name(CLV_ARCH_LENET), "lenet");
+  assert_string_equal(clv_role_name(CLV_ROLE_OBSERVER), "observer");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(numbers_to_the_bit),    cmocka_unit_test(number_forms_in_files),
+      cmocka_unit_test(sizes_and_durations),   cmocka_unit_test(defaults),
+      cmocka_unit_test(stages_and_layers),     cmocka_unit_test(model_ranges),
+      cmocka_unit_test(paths),                 cmocka_unit_test(transfer_is_inherited),
+      cmocka_unit_test(precedence),            cmocka_unit_test(overrides_reach_everywhere),
+      cmocka_unit_test(wrong_overrides),       cmocka_unit_test(round_trips),
+      cmocka_unit_test(rich_values),           cmocka_unit_test(examples_load),
+      cmocka_unit_test(names),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * worker.yaml: defaults, every value, its own errors, and the shipped file.
+ */
+#include <stdio.h>
+
+#include "tests/unit/config/config_test.h"
+
+static clv_worker_config *worker(const char *text, const clv_config_overrides *over) {
+  clv_worker_config *config = NULL;
+  clv_err err = {0};
+  if (clv_worker_config_parse("/etc/cleave/w.yaml", text, strlen(text), over, &config, &err))
+    fail_msg("refused: %s", err.text);
+  return config;
+}
+
+static void refused_worker(const char *from, const char *to, const char *message) {
+  clv_worker_config *config = NULL;
+  clv_err err = {0};
+  char *text = edited(worker_text, from, to);
+  clv_code code =
+      clv_worker_config_parse("/etc/cleave/w.yaml", text, strlen(text), NULL, &config, &err);
+  assert_string_equal(err.text, message);
+  assert_int_equal(code, CLV_INVALID);
+  assert_null(config);
+  free(text);
+}
+
+static void defaults(void **state) {
+  (void)state;
+  clv_worker_config *c = worker(worker_text, NULL);
+  assert_string_equal(c->listen, "127.0.0.1:7443");
+  assert_null(c->name);
+  assert_string_equal(c->tls.key, "/etc/cleave/w.key");
+  assert_int_equal(c->n_allow, 1);
+  assert_string_equal(c->allow[0].identity, "spiffe://acme/master");
+  assert_int_equal(c->allow[0].role, CLV_ROLE_MASTER);
+  assert_int_equal(c->limits.sessions, 8);
+  assert_int_equal(c->limits.tensors, 4096);
+  assert_true(c->limits.session_bytes == 64ull << 30);
+  assert_int_equal(c->limits.message_bytes, 64 << 20);
+  assert_int_equal(c->limits.concurrent_calls, 64);
+  assert_int_equal(c->limits.connections, 16);
+  assert_int_equal(c->limits.credit_bytes, 64 << 20);
+  assert_int_equal(c->limits.lease_ms, 60000);
+  assert_int_equal(c->limits.handshake_timeout_ms, 3000);
+  assert_string_equal(c->device, "cpu");
+  assert_int_equal(c->memory_limit, 0);
+  assert_null(c->state_dir);
+  assert_int_equal(c->log.level, CLV_LOG_INFO);
+  assert_int_equal(c->drain_timeout_ms, 30000);
+  clv_worker_config_free(c);
+}
+
+static const char rich_text[] =
+    "listen: \"0.0.0.0:0\"\n"
+    "name: w1\n"
+    "tls: {ca: ca.pem, cert: w.pem, key: w.key}\n"
+    "allow:\n"
+    "  - {identity: \"spiffe://acme/master\", role: master, sessions: 2, bytes: 3GiB}\n"
+    "  - {identity: \"spiffe://acme/worker/w2\", role: peer}\n"
+    "  - {identity: \"spiffe://acme/nagios\", role: observer}\n"
+    "peers: [{name: w2, address: \"h:7443\", identity: \"spiffe://acme/worker/w2\"}]\n"
+    "limits: {sessions: 1, tensors: 2, session_bytes: 5MiB, message_size: 70000, concurrent_calls: "
+    "3,\n"
+    "  connections: 4, credit: 1MiB, lease: 5s, handshake_timeout: 100ms}\n"
+    "device: cuda:0\n"
+    "memory_limit: 2GiB\n"
+    "artifacts: {front-v1.2: {file: f.st, sha256: "
+    "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855}}\n"
+    "state_dir: state\n"
+    "log: {level: debug, json: true}\n"
+    "drain_timeout: 0s\n";
+
+static void check_rich(const clv_worker_config *c) {
+  assert_string_equal(c->listen, "0.0.0.0:0");
+  assert_string_equal(c->name, "w1");
+  assert_int_equal(c->n_allow, 3);
+  assert_true(c->allow[0].sessions == 2 && c->allow[0].bytes == 3ull << 30);
+  assert_int_equal(c->allow[1].role, CLV_ROLE_PEER);
+  assert_int_equal(c->allow[2].role, CLV_ROLE_OBSERVER);
+  assert_int_equal(c->n_peers, 1);
+  assert_string_equal(c->peers[0].name, "w2");
+  assert_string_equal(c->peers[0].address, "h:7443");
+  assert_string_equal(c->peers[0].identity, "spiffe://acme/worker/w2");
+  assert_true(c->limits.sessions == 1 && c->limits.tensors == 2 && c->limits.connections == 4);
+  assert_true(c->limits.session_bytes == 5 << 20 && c->limits.message_bytes == 70000);
+  assert_true(c->limits.concurrent_calls == 3 && c->limits.credit_bytes == 1 << 20);
+  assert_true(c->limits.lease_ms == 5000 && c->limits.handshake_timeout_ms == 100);
+  assert_string_equal(c->device, "cuda:0");
+  assert_true(c->memory_limit == 2ull << 30);
+  assert_int_equal(c->n_artifacts, 1);
+  assert_string_equal(c->artifacts[0].name, "front-v1.2");
+  assert_string_equal(c->artifacts[0].file, "/etc/cleave/f.st");
+  assert_int_equal(strlen(c->artifacts[0].sha256), 64);
+  assert_string_equal(c->state_dir, "/etc/cleave/state");
+  assert_true(c->log.level == CLV_LOG_DEBUG && c->log.json && c->drain_timeout_ms == 0);
+}
+
+static void round_trip(void **state) {
+  (void)state;
+  clv_bytes text = {0};
+  clv_err err = {0};
+  clv_worker_config *a = worker(rich_text, NULL), *b = NULL;
+  check_rich(a);
+  assert_int_equal(clv_worker_config_write(a, &text, &err), CLV_OK);
+  if (clv_worker_config_parse("/elsewhere/x.yaml", text.data, text.len, NULL, &b, &err))
+    fail_msg("%s in\n%s", err.text, text.data);
+  check_rich(b);
+  clv_worker_config_free(a);
+  clv_worker_config_free(b);
+  clv_bytes_done(&text);
+}
+
+static void errors(void **state) {
+  (void)state;
+  refused_worker("allow:\n  - {identity: \"spiffe://acme/master\", role: master}\n", "",
+                 "/etc/cleave/w.yaml:1:1: missing key 'allow': Who may call, by the one URI in the "
+                 "caller's certificate; everybody else is refused.");
+  refused_worker("allow:\n  - {identity: \"spiffe://acme/master\", role: master}\n", "allow: []\n",
+                 "/etc/cleave/w.yaml:2:8: 'allow' must be a list of at least 1 entries, got 0");
+  refused_worker(
+      "role: master", "role: mister",
+      "/etc/cleave/w.yaml:3:46: 'allow.0.role' must be one of master, peer, observer, got "
+      "'mister', did you mean 'master'?");
+  refused_worker(
+      "tls: {ca: ca.pem, cert: w.pem, key: w.key}\n", "",
+      "/etc/cleave/w.yaml:1:1: missing key 'tls': The worker's credentials; read again on "
+      "SIGHUP.");
+  refused_worker("key: w.key", "key: ",
+                 "/etc/cleave/w.yaml:1:32: 'tls.key' must be a path, got nothing");
+  refused_worker("allow:\n", "allow:\n  - {identity: \"spiffe://acme/master\", role: peer}\n",
+                 "/etc/cleave/w.yaml:4:5: the identity 'spiffe://acme/master' is allowed twice");
+  refused_worker("allow:\n", "listen: 7443\nallow:\n",
+                 "/etc/cleave/w.yaml:2:9: 'listen' must be an address such as 127.0.0.1:7443, got "
+                 "'7443'");
+  refused_worker("allow:\n",
+                 "peers:\n  - {name: a, address: \"h:1\", identity: \"x://y\"}\n"
+                 "  - {name: a, address: \"h:2\", identity: \"x://z\"}\nallow:\n",
+                 "/etc/cleave/w.yaml:4:5: two peers are called 'a'");
+  refused_worker("allow:\n", "limits: {lease: 10}\nallow:\n",
+                 "/etc/cleave/w.yaml:2:17: 'limits.lease' must be a duration from 1s to 24h, got "
+                 "'10'");
+  refused_worker("allow:\n", "limts: {}\nallow:\n",
+                 "/etc/cleave/w.yaml:2:1: unknown key 'limts', did you mean 'limits'?");
+  refused_worker(
+      "allow:\n", "artifacts: {a: {file: x, sha256: abc}}\nallow:\n",
+      "/etc/cleave/w.yaml:2:34: 'artifacts.a.sha256' must be a SHA-256 of 64 hexadecimal "
+      "digits, got 'abc'");
+}
+
+static void overrides(void **state) {
+  (void)state;
+  static const char *const env[] = {"CLEAVE_LOG__LEVEL=warn", "CLEAVE_LISTEN__X", NULL};
+  static const char *const sets[] = {
+      "allow.0.role=observer", "artifacts.a.b.file=/z",
+      ("artifacts.a.b.sha256="
+       "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")};
+  static const char with_artifact[] =
+      "tls: {ca: ca.pem, cert: w.pem, key: w.key}\n"
+      "allow: [{identity: \"spiffe://acme/master\", role: master}]\n"
+      "artifacts: {a.b: {file: x, sha256: "
+      "0000000000000000000000000000000000000000000000000000000000000000}}\n";
+  clv_config_overrides over = {.env = env, .sets = sets, .n_sets = 3};
+  clv_worker_config *c = worker(with_artifact, &over);
+  clv_err err;
+  assert_int_equal(c->log.level, CLV_LOG_WARN);
+  assert_int_equal(c->allow[0].role, CLV_ROLE_OBSERVER);
+  assert_int_equal(c->n_artifacts, 1);
+  assert_string_equal(c->artifacts[0].file, "/z");
+  (void)!clv_worker_fail_at(c, c->allow[0].pos, &err, "who?");
+  assert_string_equal(err.text, "/etc/cleave/w.yaml:2:9: who?");
+  clv_worker_config_free(c);
+}
+
+static void shipped_file_is_the_example(void **state) {
+  (void)state;
+  clv_bytes shipped = {0}, example = {0};
+  clv_worker_config *c = NULL;
+  clv_err err = {0};
+  if (clv_worker_config_load("deploy/worker.yaml", NULL, &c, &err)) fail_msg("%s", err.text);
+  clv_worker_config_free(c);
+  assert_int_equal(clv_file_read("deploy/worker.yaml", 1 << 20, &shipped, &err), CLV_OK);
+  assert_int_equal(clv_config_example(CLV_CONFIG_WORKER, &example, &err), CLV_OK);
+  assert_string_equal(strchr(shipped.data, '\n') + 1, example.data); /* after the SPDX line */
+  clv_bytes_done(&shipped);
+  clv_bytes_done(&example);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(defaults),  cmocka_unit_test(round_trip),
+      cmocka_unit_test(errors),    cmocka_unit_test(overrides),
+      cmocka_unit_test(shipped_file_is_the_example),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

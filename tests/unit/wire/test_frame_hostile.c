@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Frames that are wrong: each is refused with a text that says why, nothing is written to the
+ * outputs, and nothing is read outside the bytes that are there (the bytes are alone on the heap,
+ * so the address sanitizer sees it).
+ */
+#include "tests/unit/wire/wire_test.h"
+
+#include "cleave/v1/cleave.pb-c.h"
+
+/* Decode a copy of the bytes; the outputs must stay as they are when that fails. */
+static clv_code decode(const void *bytes, size_t len, const clv_wire_limits *limits,
+                       clv_err *err) {
+  void *copy = malloc(len ? len : 1);
+  memcpy(copy, bytes, len);
+  clv_frame frame, untouched;
+  clv_payload payload = {91, 92, 93};
+  memset(&frame, 0xa5, sizeof frame);
+  memset(&untouched, 0xa5, sizeof untouched);
+  clv_code code = clv_frame_decode(&(clv_piece){copy, len}, 1, limits, &frame, &payload, err);
+  if (code != CLV_OK) {
+    assert_memory_equal(&frame, &untouched, sizeof frame);
+    assert_int_equal(payload.piece + payload.offset + payload.len, 91 + 92 + 93);
+  }
+  free(copy);
+  return code;
+}
+
+static clv_wire_limits defaults(void) { return clv_wire_limits_default(); }
+
+/* ---- bytes that are not a Frame ----------------------------------------------------------------
+ */
+
+typedef struct bad_bytes {
+  const char *bytes;
+  size_t len;
+  const char *part; /* of the error's text */
+} bad_bytes;
+#define BYTES(text) text, sizeof(text) - 1
+
+static const bad_bytes malformed[] = {
+    {BYTES(""), "unknown frame kind 0"},
+    {BYTES("\x08"), "runs past the end"},
+    {BYTES("\x08\x80"), "runs past the end"},
+    {BYTES("\x08\x14"), "unknown frame kind 20"},
+    {BYTES("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "more than 32 bits"},
+    {BYTES("\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"), "more than 64 bits"},
+    {BYTES("\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "more than 64 bits"},
+    {BYTES("\x00\x01"), "field number 0"},
+    {BYTES("\x80\x80\x80\x80\x80\x01\x01"), "outside 1.."},
+    {BYTES("\x0b"), "wire type 3"}, /* groups */
+    {BYTES("\x0c"), "wire type 4"},
+    {BYTES("\x0e"), "wire type 6"},
+    {BYTES("\x0a\x01\x01"), "kind has wire type 2"},
+    {BYTES("\x0d\x01\x01\x01\x01"), "kind has wire type 5"},
+    {BYTES("\x7a\x05"
+           "abc"),
+     "3 are left"},
+    {BYTES("\x7a\xff\xff\xff\xff\xff\xff\xff\xff\x7f"), "9223372036854775807"},
+    {BYTES("\x7a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "18446744073709551615"},
+    {BYTES("\x7a\x01"
+           "a\x7a\x01"
+           "b"),
+     "more than one payload"},
+    {BYTES("\x7a\x00\x7a\x00"), "more than one payload"},
+    {BYTES("\x72\x05"
+           "ab"),
+     "2 are left"},                               /* unknown, bytes */
+    {BYTES("\x71\x05\x05"), "runs past the end"}, /* unknown, 64 bits */
+    {BYTES("\x75\x05\x05"), "runs past the end"}, /* unknown, 32 bits */
+    {BYTES("\x52\x07"
+           "1234567"),
+     "runs past the end"}, /* upstream, packed, 7 bytes */
+    {BYTES("\x51"
+           "1234567"),
+     "runs past the end"}, /* upstream, 7 bytes */
+    {BYTES("\x5a\x11"
+           "12345678123456781"),
+     "presence of 17 bytes"},
+    {BYTES("\x62\x03\x08\x01\x10"), "tensor 0: "},                /* dim cut by the head's end */
+    {BYTES("\x62\x02\x12\x05"), "5 bytes at byte 4; 0 are left"}, /* packed dims past their head */
+    {BYTES("\x62\x03\x12\x01\x80\x10\x01"), "runs past the end"}, /* a number past its list */
+    {BYTES("\x62\x0b\x10\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01"),
+     "dimension 0 of 92233720368547758"},
+    {BYTES("\x62\x0b\x12\x09\x01\x01\x01\x01\x01\x01\x01\x01\x01"), "more than 8 dimensions"},
+    {BYTES("\x82\x01\x03\x0a\x01"
+           "x"),
+     "session of 1 bytes"},
+    {BYTES("\x9a\x01\x03\x1a\x01"
+           "x"),
+     "digest of 1 bytes"},
+    {BYTES("\xa2\x01\x03\x12\x01\n"), "text is a control character"},
+    {BYTES("\xa2\x01\x03\x12\x01\0"), "text is a control character"},
+    {BYTES("\xa2\x01\x03\x12\x01\x7f"), "text is a control character"},
+    {BYTES("\xa2\x01\x03\x12\x01\x80"), "not UTF-8"},
+    {BYTES("\xa2\x01\x04\x12\x02\xc0\xaf"), "not UTF-8"},         /* overlong */
+    {BYTES("\xa2\x01\x04\x12\x02\xc2\x85"), "not UTF-8"},         /* U+0085, a control character */
+    {BYTES("\xa2\x01\x05\x12\x03\xed\xa0\x80"), "not UTF-8"},     /* a surrogate */
+    {BYTES("\xa2\x01\x05\x12\x03\xe0\x80\x80"), "not UTF-8"},     /* overlong */
+    {BYTES("\xa2\x01\x06\x12\x04\xf4\x90\x80\x80"), "not UTF-8"}, /* above U+10FFFF */
+    {BYTES("\xa2\x01\x04\x12\x02\xe2\x82"), "not UTF-8"},         /* cut */
+    {BYTES("\xa2\x01\x05\x12\x03\xe2\x82\x41"), "not UTF-8"},
+};
+
+static void malformed_bytes_are_refused(void **state) {
+  (void)state;
+  clv_wire_limits limits = defaults();
+  for (size_t i = 0; i < CLV_COUNT(malformed); i++) {
+    clv_err err = {0};
+    clv_code code = decode(malformed[i].bytes, malformed[i].len, &limits, &err);
+    if (code != CLV_INVALID || !strstr(err.text, malformed[i].part))
+      fail_msg("case %zu: %d \"%s\", not \"%s\"", i, (int)code, err.text, malformed[i].part);
+  }
+}
+
+static void every_truncation_is_refused_or_smaller(void **state) {
+  (void)state;
+  clv_wire_limits limits = defaults();
+  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind++) {
+    clv_frame f = sample_frame((clv_frame_kind)kind);
+    size_t payload_len = sample_payload_len(f.kind);
+    CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, payload_len);
+    for (size_t len = 0; len < all.len; len++) {
+      clv_err err = {0};
+      clv_code code = decode(all.data, len, &limits, &err);
+      /* What is missing is missed, but for a BACKWARD, which may have no tensors. */
+      if (payload_len && kind != CLV_BACKWARD) assert_int_not_equal(code, CLV_OK);
+    }
+  }
+}
+
+static void every_flipped_bit_is_survived(void **state) {
+  (void)state;
+  clv_wire_limits limits = defaults();
+  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind++) {
+    clv_frame f = sample_frame((clv_frame_kind)kind);
+    CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, sample_payload_len(f.kind));
+    for (size_t bit = 0; bit < all.len * 8; bit++) {
+      clv_err err = {0};
+      all.data[bit / 8] = (char)(all.data[bit / 8] ^ (1 << (bit % 8)));
+      (void)!decode(all.data, all.len, &limits, &err);
+      all.data[bit / 8] = (char)(all.data[bit / 8] ^ (1 << (bit % 8)));
+    }
+  }
+}
+
+/* ---- well-formed frames that break a rule
+ * -------------------------------------------------------- */
+
+typedef struct bad_frame {
+  clv_frame_kind kind;
+  void (*spoil)(clv_frame *f);
+  size_t payload_len; /* SAME: that of the sample */
+  const char *part;
+} bad_frame;
+#define SAME SIZE_MAX
+
+#define SPOIL(name, statement) \
+  static void name(clv_frame *f) { statement; }
+SPOIL(nothing, (void)f)
+SPOIL(no_context, f->context = 0)
+SPOIL(no_message, f->message = 0)
+SPOIL(big_stage, f->stage = CLV_WIRE_STAGES + 1)
+SPOIL(no_batches, f->n_micro_batches = 0)
+SPOIL(batch_too_high, f->micro_batch = 4)
+SPOIL(many_batches, f->n_micro_batches = CLV_WIRE_MICRO_BATCHES + 1)
+SPOIL(odd_flags, f->flags = 4)
+SPOIL(upstream_here, f->n_upstream = 1)
+SPOIL(no_tensors, f->n_tensors = 0; memset(f->presence, 0, sizeof f->presence))
+SPOIL(more_present, f->presence[15] = 0x80)
+SPOIL(wrong_bytes, f->tensors[1].bytes = 41)
+SPOIL(wrong_dtype, f->tensors[1].dtype = (clv_dtype)99)
+SPOIL(dims_overflow, f->tensors[0].shape = CLV_SHAPE(1ll << 31, 1ll << 31, 1ll << 31))
+SPOIL(dims_wrap_to_bytes, f->tensors[0].shape = CLV_SHAPE(1ll << 62, 4, 6))
+SPOIL(huge, f->tensors[0] = ((clv_tensor_head){CLV_U8, CLV_SHAPE(1ll << 51), 1ull << 51, 7, 0}))
+SPOIL(mixed, f->tensors[1].transfer = 4)
+SPOIL(same_transfer, f->tensors[0].transfer = f->tensors[1].transfer = 4)
+SPOIL(empty_transfer, f->tensors[0] = ((clv_tensor_head){CLV_U8, CLV_SHAPE(0), 0, 7, 0});
+      f->tensors[1].transfer = 8)
+SPOIL(large_inline, f->tensors[0] = ((clv_tensor_head){CLV_U8, CLV_SHAPE(65536), 65536, 0, 0}))
+SPOIL(lane_beyond, f->attach.lane = 3)
+SPOIL(many_lanes, f->attach.lanes = CLV_WIRE_LANES + 1)
+SPOIL(odd_role, f->attach.role = (clv_attach_role)3)
+SPOIL(first_credit, f->attached.credit_bytes = CLV_WIRE_BYTES_MAX + 1)
+SPOIL(nan_scale, f->commit.scale = 0.0f / 0.0f)
+SPOIL(infinite_lr, f->commit.lr = 1e38f * 10)
+SPOIL(nan_vote, f->vote.grad_sq = 0.0 / 0.0)
+SPOIL(negative_vote, f->vote.grad_sq = -1)
+SPOIL(code_zero, f->failure.code = CLV_OK)
+SPOIL(code_seventeen, f->failure.code = (clv_code)17)
+SPOIL(newline, f->failure.text[3] = '\n')
+SPOIL(credit_high, f->credit.bytes = UINT64_MAX)
+SPOIL(transfer_zero, f->chunk.transfer = 0)
+SPOIL(beyond_total, f->chunk.offset = (1 << 20) - 999)
+SPOIL(offset_wraps, f->chunk.offset = UINT64_MAX - 500)
+SPOIL(total_high, f->chunk.total = UINT64_MAX)
+SPOIL(what_zero, f->state.what = (clv_state_what)0)
+SPOIL(what_four, f->state.what = (clv_state_what)4)
+SPOIL(index_high, f->state.index = 7)
+SPOIL(count_high, f->state.count = CLV_WIRE_PARAMS + 1)
+SPOIL(nameless, f->state.name[0] = 0)
+
+static const bad_frame broken[] = {
+    {CLV_FORWARD, no_context, SAME, "FORWARD: context id 0"},
+    {CLV_ENDED, no_context, SAME, "context id 0"},
+    {CLV_FORWARD, no_message, SAME, "message id 0"},
+    {CLV_PING, big_stage, SAME, "stage 257"},
+    {CLV_FORWARD, no_batches, SAME, "micro-batch 3 of 0"},
+    {CLV_BACKWARD, batch_too_high, SAME, "micro-batch 4 of 4"},
+    {CLV_FORWARD, many_batches, SAME, "at most 4096"},
+    {CLV_FORWARD, odd_flags, SAME, "unknown flags 0x4"},
+    {CLV_PING, odd_flags, SAME, "unknown flags 0x4"},
+    {CLV_VOTE, upstream_here, SAME, "upstream ids do not belong here"},
+    {CLV_FORWARD, no_tensors, 0, "0 tensors; 1 to 16"},
+    {CLV_STATE_PUT, no_tensors, 0, "0 tensors; 1 to 1"},
+    {CLV_BACKWARD, more_present, SAME, "3 slots are present, 2 tensors"},
+    {CLV_FORWARD, wrong_bytes, SAME, "tensor 1: [5] of i64 is 40 bytes, not 41"},
+    {CLV_FORWARD, wrong_dtype, SAME, "tensor 1: unknown dtype 99"},
+    {CLV_FORWARD, dims_overflow, SAME, "overflow"},
+    {CLV_FORWARD, dims_wrap_to_bytes, SAME, "overflow"},
+    {CLV_FORWARD, huge, 0, "over the limit of 1125899906842624"},
+    {CLV_FORWARD, mixed, 24, "both in the payload and in chunks"},
+    {CLV_FORWARD, same_transfer, 0, "same transfer id"},
+    {CLV_FORWARD, empty_transfer, 0, "empty but has a transfer id"},
+    {CLV_FORWARD, large_inline, 65536 + 40, "65576 bytes of tensors in the frame itself"},
+    {CLV_FORWARD, nothing, 63, "the payload is 63 bytes, its tensors are 64"},
+    {CLV_FORWARD, nothing, 0, "the payload is 0 bytes"},
+    {CLV_PING, nothing, 1, "the payload is 1 bytes, its tensors are 0"},
+    {CLV_ATTACH, lane_beyond, SAME, "lane 3 of 2"},
+    {CLV_ATTACH, many_lanes, SAME, "at most 16 lanes"},
+    {CLV_ATTACH, odd_role, SAME, "unknown role 3"},
+    {CLV_ATTACHED, first_credit, SAME, "first credit"},
+    {CLV_COMMIT, nan_scale, SAME, "must be finite"},
+    {CLV_FORWARD, infinite_lr, SAME, "must be finite"},
+    {CLV_VOTE, nan_vote, SAME, "sum of squares"},
+    {CLV_VOTE, negative_vote, SAME, "sum of squares of -1"},
+    {CLV_ERROR, code_zero, SAME, "code 0 is outside"},
+    {CLV_ABORT, code_seventeen, SAME, "code 17 is outside"},
+    {CLV_ABORT, newline, SAME, "byte 3 (0x0a) of "},
+    {CLV_CREDIT, credit_high, SAME, "credit of 18446744073709551615"},
+    {CLV_CHUNK, transfer_zero, SAME, "transfer id 0"},
+    {CLV_CHUNK, beyond_total, SAME, "1000 bytes at offset 1047577 run past"},
+    {CLV_CHUNK, offset_wraps, SAME, "run past the total"},
+    {CLV_CHUNK, total_high, SAME, "chunk.total"},
+    {CLV_CHUNK, nothing, 0, "a CHUNK without bytes"},
+    {CLV_STATE_GET, what_zero, SAME, "unknown kind of state 0"},
+    {CLV_STATE_DONE, what_four, SAME, "unknown kind of state 4"},
+    {CLV_STATE_ITEM, index_high, SAME, "state item 7 of 7"},
+    {CLV_STATE_GET, count_high, SAME, "at most 4096"},
+    {CLV_STATE_PUT, nameless, SAME, "without a name"},
+};
+
+/* The frame as protobuf-c writes it, which checks nothing. */
+typedef struct packed {
+  uint8_t bytes[128 << 10];
+  size_t len;
+} packed;
+
+static void put_tensors(const clv_frame *f, Cleave__V1__TensorHead *heads, uint64_t (*dims)[8]) {
+  for (uint32_t i = 0; i < f->n_tensors; i++) {
+    const clv_tensor_head *from = &f->tensors[i];
+    cleave__v1__tensor_head__init(&heads[i]);
+    heads[i].dtype = (uint32_t)from->dtype;
+    heads[i].n_dims = (size_t)from->shape.rank;
+    heads[i].dims = dims[i];
+    for (int d = 0; d < from->shape.rank; d++) dims[i][d] = (uint64_t)from->shape.dim[d];
+    heads[i].bytes = from->bytes;
+    heads[i].crc32c = from->crc32c;
+    heads[i].transfer = from->transfer;
+  }
+}
+
+static void pack_unchecked(const clv_frame *f, size_t payload_len, packed *ret) {
+  Cleave__V1__Frame m = CLEAVE__V1__FRAME__INIT;
+  Cleave__V1__TensorHead heads[CLV_WIRE_TENSORS], *pointers[CLV_WIRE_TENSORS];
+  uint64_t dims[CLV_WIRE_TENSORS][8];
+  static uint8_t payload[100 << 10];
+  for (size_t i = 0; i < CLV_WIRE_TENSORS; i++) pointers[i] = &heads[i];
+  put_tensors(f, heads, dims);
+  m.kind = (Cleave__V1__FrameKind)f->kind;
+  m.context = f->context;
+  m.message = f->message;
+  m.micro_batch = f->micro_batch;
+  m.n_micro_batches = f->n_micro_batches;
+  m.stage = f->stage;
+  m.flags = f->flags;
+  m.n_upstream = f->n_upstream;
+  m.upstream = (uint64_t *)(uintptr_t)f->upstream;
+  m.presence = (ProtobufCBinaryData){16, (uint8_t *)(uintptr_t)f->presence};
+  m.n_tensors = f->n_tensors;
+  m.tensors = pointers;
+  m.payload = (ProtobufCBinaryData){payload_len, payload};
+  Cleave__V1__Attach attach = CLEAVE__V1__ATTACH__INIT;
+  attach.lane = f->attach.lane;
+  attach.lanes = f->attach.lanes;
+  attach.role = (Cleave__V1__AttachRole)f->attach.role;
+  Cleave__V1__Attached attached = CLEAVE__V1__ATTACHED__INIT;
+  attached.credit_bytes = f->attached.credit_bytes;
+  Cleave__V1__Commit commit = CLEAVE__V1__COMMIT__INIT;
+  commit.scale = f->commit.scale;
+  commit.lr = f->commit.lr;
+  Cleave__V1__Vote vote = CLEAVE__V1__VOTE__INIT;
+  vote.finite = f->vote.finite;
+  vote.grad_sq = f->vote.grad_sq;
+  Cleave__V1__Failure failure = CLEAVE__V1__FAILURE__INIT;
+  failure.code = (uint32_t)f->failure.code;
+  failure.text = (char *)(uintptr_t)f->failure.text;
+  Cleave__V1__Credit credit = CLEAVE__V1__CREDIT__INIT;
+  credit.bytes = f->credit.bytes;
+  Cleave__V1__Chunk chunk = CLEAVE__V1__CHUNK__INIT;
+  chunk.transfer = f->chunk.transfer;
+  chunk.offset = f->chunk.offset;
+  chunk.total = f->chunk.total;
+  Cleave__V1__State st = CLEAVE__V1__STATE__INIT;
+  st.what = (Cleave__V1__StateWhat)f->state.what;
+  st.name = (char *)(uintptr_t)f->state.name;
+  st.index = f->state.index;
+  st.count = f->state.count;
+  if (f->kind == CLV_ATTACH) m.attach = &attach;
+  if (f->kind == CLV_ATTACHED) m.attached = &attached;
+  if (f->kind == CLV_COMMIT || f->has_commit) m.commit = &commit;
+  if (f->kind == CLV_VOTE) m.vote = &vote;
+  if (f->kind == CLV_ABORT || f->kind == CLV_ERROR) m.failure = &failure;
+  if (f->kind == CLV_CREDIT) m.credit = &credit;
+  if (f->kind == CLV_CHUNK) m.chunk = &chunk;
+  if (f->kind >= CLV_STATE_GET && f->kind <= CLV_STATE_DONE) m.state = &st;
+  assert_true(cleave__v1__frame__get_packed_size(&m) <= sizeof ret->bytes);
+  ret->len = cleave__v1__frame__pack(&m, ret->bytes);
+}
+
+static void broken_frames_are_refused_on_both_sides(void **state) {
+  (void)state;
+  static packed whole;
+  clv_wire_limits limits = defaults();
+  for (size_t i = 0; i < CLV_COUNT(broken); i++) {
+    const bad_frame *bad = &broken[i];
+    clv_err encoding = {0}, decoding = {0};
+    clv_frame f = sample_frame(bad->kind);
+    CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
+    size_t len = bad->payload_len == SAME ? sample_payload_len(bad->kind) : bad->payload_len;
+    pack_unchecked(&f, sample_payload_len(bad->kind), &whole);
+    if (decode(whole.bytes, whole.len, &limits, &decoding) != CLV_OK)
+      fail_msg("case %zu unspoilt: %s", i, decoding.text);
+    bad->spoil(&f);
+    pack_unchecked(&f, len, &whole);
+    clv_code one = clv_frame_encode(&f, len, &head, &encoding);
+    clv_code two = decode(whole.bytes, whole.len, &limits, &decoding);
+    if ((one != CLV_INVALID && one != CLV_EXHAUSTED) || !strstr(encoding.text, bad->part))
+      fail_msg("case %zu, encoding: %d \"%s\", not \"%s\"", i, (int)one, encoding.text, bad->part);
+    if ((two != CLV_INVALID && two != CLV_EXHAUSTED) || !strstr(decoding.text, bad->part))
+      fail_msg("case %zu, decoding: %d \"%s\", not \"%s\"", i, (int)two, decoding.text, bad->part);
+  }
+}
+
+static void bodies_must_fit_the_kind(void **state) {
+  (void)state;
+  static const bad_bytes cases[] = {
+      {BYTES("\x08\x01"), "ATTACH: `attach` is missing"},
+      {BYTES("\x08\x06"), "COMMIT: `commit` is missing"},
+      {BYTES("\x08\x08"), "ABORT: `failure` is missing"},
+      {BYTES("\x08\x0a\x7a\x01" "a"), "CHUNK: `chunk` is missing"},
+      {BYTES("\x08\x0e"), "STATE_PUT: `state` is missing"},
+      {BYTES("\x08\x10\xaa\x01\x00"), "PING: `credit` does not belong here"},
+      {BYTES("\x08\x09\xaa\x01\x00\x92\x01\x00"), "CREDIT: `commit` does not belong here"},
+      {BYTES("\x08\x10\x62\x02\x08\x05"), "PING: 1 tensors; 0 to 0 belong here"},
+  };
+  clv_wire_limits limits = defaults();
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_err err = {0};
+    assert_fails(decode(cases[i].bytes, cases[i].len, &limits, &err), CLV_INVALID, cases[i].part);
+  }
+}
+
+/* ---- limits ---------------------------------------------------------------------------------- */
+
+static void counts_are_limited(void **state) {
+  (void)state;
+  clv_err err = {0};
+  clv_wire_limits limits = defaults();
+  CLV_AUTO(clv_bytes_done) clv_bytes many = {0};
+  for (int i = 0; i < CLV_WIRE_UPSTREAM + 1; i++) clv_bytes_add(&many, "\x51\1\0\0\0\0\0\0\0", 9);
+  assert_fails(decode(many.data, many.len, &limits, &err), CLV_INVALID, "more than 64 upstream");
+  many.len = 0;
+  for (int i = 0; i < CLV_WIRE_TENSORS + 1; i++) clv_bytes_add(&many, "\x62\0", 2);
+  assert_fails(decode(many.data, many.len, &limits, &err), CLV_INVALID, "more than 16 tensors");
+  many.len = 0;
+  for (int i = 0; i < 20000; i++) clv_bytes_add(&many, "\x08\x10", 2);
+  assert_fails(decode(many.data, many.len, &limits, &err), CLV_EXHAUSTED, "besides the payload");
+  many.len = 0;
+  clv_bytes_add(&many, "\xa2\x01\x84\x02\x12\x81\x02", 7);
+  for (int i = 0; i < 257; i++) clv_bytes_add(&many, "a", 1);
+  assert_fails(decode(many.data, many.len, &limits, &err), CLV_INVALID,
+               "text of 257 bytes is over the limit of 256");
+}
+
+static void limits_of_this_side_are_kept(void **state) {
+  (void)state;
+  clv_err err = {0};
+  clv_frame f = sample_frame(CLV_CHUNK);
+  CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 1000);
+  clv_wire_limits limits = defaults();
+  limits.message_bytes = all.len;
+  limits.chunk_bytes = 1000;
+  limits.session_bytes = 1 << 20;
+  assert_ok(decode(all.data, all.len, &limits, &err));
+  limits.message_bytes = all.len - 1;
+  assert_fails(decode(all.data, all.len, &limits, &err), CLV_EXHAUSTED, "longer than the limit");
+  limits = defaults();
+  limits.chunk_bytes = 999;
+  assert_fails(decode(all.data, all.len, &limits, &err), CLV_EXHAUSTED, "a chunk of 1000 bytes");
+  limits = defaults();
+  limits.session_bytes = (1 << 20) - 1;
+  assert_fails(decode(all.data, all.len, &limits, &err), CLV_EXHAUSTED, "of 1048576");
+
+  f = sample_frame(CLV_FORWARD);
+  CLV_AUTO(clv_bytes_done) clv_bytes forward = encode_whole(&f, 64);
+  limits = defaults();
+  limits.session_bytes = 64;
+  assert_ok(decode(forward.data, forward.len, &limits, &err));
+  limits.session_bytes = 63;
+  assert_fails(decode(forward.data, forward.len, &limits, &err), CLV_EXHAUSTED, "of 64 bytes");
+  limits = defaults();
+  limits.tensors = 1;
+  assert_fails(decode(forward.data, forward.len, &limits, &err), CLV_EXHAUSTED, "2 tensors");
+}
+
+static void a_payload_over_the_chunk_limit_is_refused_unread(void **state) {
+  (void)state;
+  clv_err err = {0};
+  clv_wire_limits limits = defaults();
+  CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
+  clv_bytes_add(&all, "\x08\x0a\x7a\x80\x80\x80\x01", 7); /* 2 MiB */
+  for (int i = 0; i < 2 << 10; i++) {
+    char kib[1024] = {0};
+    clv_bytes_add(&all, kib, sizeof kib);
+  }
+  assert_fails(decode(all.data, all.len, &limits, &err), CLV_EXHAUSTED, "payload of 2097152");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(malformed_bytes_are_refused),
+      cmocka_unit_test(every_truncation_is_refused_or_smaller),
+      cmocka_unit_test(every_flipped_bit_is_survived),
+      cmocka_unit_test(broken_frames_are_refused_on_both_sides),
+      cmocka_unit_test(bodies_must_fit_the_kind),
+      cmocka_unit_test(counts_are_limited),
+      cmocka_unit_test(limits_of_this_side_are_kept),
+      cmocka_unit_test(a_payload_over_the_chunk_limit_is_refused_unread),
+  };
+  return cmocka_run_group_tests_name("frame_hostile", tests, NULL, NULL);
+}

@@ -1,0 +1,633 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Unary messages: round trips of every field, cut into pieces, and the hostile set: what a peer
+ * sends costs at most twice its bytes and 1 MiB, and a refused message nearly nothing.
+ */
+#include "tests/unit/wire/wire_test.h"
+
+#include "cleave/v1/cleave.pb-c.h"
+
+static clv_wire_id some_id(uint8_t first) {
+  clv_wire_id id;
+  for (int i = 0; i < CLV_WIRE_ID_BYTES; i++) id.bytes[i] = (uint8_t)(first + i);
+  return id;
+}
+
+static clv_sha256 some_digest(uint8_t byte) {
+  clv_sha256 d;
+  memset(d.bytes, byte, sizeof d.bytes);
+  return d;
+}
+
+/* Two pieces, cut in the middle, so that every test also joins them. */
+typedef struct halves { clv_piece piece[2]; } halves;
+static halves cut(const clv_bytes *b) {
+  size_t at = b->len / 2;
+  return (halves){{{b->data, at}, {b->data + at, b->len - at}}};
+}
+
+/* ---- hello ----------------------------------------------------------------------------------- */
+
+static const char *capabilities[] = {"codec.bf16", "transfer.direct"};
+static clv_wire_library libraries[] = {{"oneDNN", "2.6.3"}, {"gRPC", "1.51.1"}};
+
+static clv_wire_about some_about(void) {
+  return (clv_wire_about){
+      .protocol = 1,
+      .n_capabilities = 2,
+      .n_libraries = 2,
+      .capabilities = capabilities,
+      .libraries = libraries,
+      .limits = {1, 2, 3, 4, 5, 6, 7},
+      .software = "cleave 0.1.0",
+      .isa = "avx2",
+      .unix_ms = 1700000000123,
+  };
+}
+
+static void assert_about(const clv_wire_about *a) {
+  assert_int_equal(a->protocol, 1);
+  assert_int_equal(a->n_capabilities, 2);
+  assert_string_equal(a->capabilities[1], "transfer.direct");
+  assert_int_equal(a->n_libraries, 2);
+  assert_string_equal(a->libraries[0].name, "oneDNN");
+  assert_string_equal(a->libraries[1].version, "1.51.1");
+  assert_int_equal(a->limits.sessions, 1);
+  assert_int_equal(a->limits.tensors, 2);
+  assert_int_equal(a->limits.concurrent_calls, 3);
+  assert_int_equal(a->limits.session_bytes, 4);
+  assert_int_equal(a->limits.message_bytes, 5);
+  assert_int_equal(a->limits.chunk_bytes, 6);
+  assert_int_equal(a->limits.credit_bytes, 7);
+  assert_string_equal(a->software, "cleave 0.1.0");
+  assert_string_equal(a->isa, "avx2");
+  assert_int_equal(a->unix_ms, 1700000000123);
+}
+
+static void hello_round_trips(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  clv_wire_hello_request request = {.about = some_about()};
+  CLV_AUTO(clv_wire_done) clv_wire_hello_request got = {0};
+  assert_ok(clv_wire_hello_request_encode(&request, &bytes, &err));
+  assert_ok(clv_wire_hello_request_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_about(&got.about);
+  /* A decoded struct does not point into the caller's pieces. */
+  memset(bytes.data, 0xff, bytes.len);
+  assert_about(&got.about);
+}
+
+static void hello_reply_round_trips(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  const char *devices[] = {"cpu", "cuda:0"};
+  clv_wire_artifact artifacts[] = {{"resnet-tail.safetensors", some_digest(4)},
+                                   {"b", some_digest(5)}};
+  clv_wire_hello_reply reply = {.about = some_about(), .incarnation = some_id(7), .worker = "w-1",
+                                .cores = 8, .threads = 6, .n_devices = 2, .devices = devices,
+                                .n_artifacts = 2, .artifacts = artifacts};
+  CLV_AUTO(clv_wire_done) clv_wire_hello_reply got = {0};
+  assert_ok(clv_wire_hello_reply_encode(&reply, &bytes, &err));
+  assert_ok(clv_wire_hello_reply_decode(cut(&bytes).piece, 2, &got, &err));
+  memset(bytes.data, 0xff, bytes.len);
+  assert_about(&got.about);
+  assert_memory_equal(&got.incarnation, &reply.incarnation, sizeof got.incarnation);
+  assert_string_equal(got.worker, "w-1");
+  assert_int_equal(got.cores, 8);
+  assert_int_equal(got.threads, 6);
+  assert_int_equal(got.n_devices, 2);
+  assert_string_equal(got.devices[1], "cuda:0");
+  assert_int_equal(got.n_artifacts, 2);
+  assert_string_equal(got.artifacts[0].name, "resnet-tail.safetensors");
+  assert_memory_equal(&got.artifacts[1].sha256, &artifacts[1].sha256, sizeof(clv_sha256));
+}
+
+static void hello_says_what_is_wrong(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  clv_wire_hello_request request = {.about = some_about()};
+  request.about.protocol = 2;
+  assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_UNIMPLEMENTED,
+               "protocol 2, this side speaks 1");
+  request.about = some_about();
+  request.about.limits.session_bytes = CLV_WIRE_BYTES_MAX + 1;
+  assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_INVALID, "a limit of");
+  request.about = some_about();
+  request.about.isa = "new\nline";
+  assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_INVALID, "of isa");
+  clv_wire_hello_reply reply = {.about = some_about(), .worker = ""};
+  assert_fails(clv_wire_hello_reply_encode(&reply, &bytes, &err), CLV_INVALID, "worker name");
+  static const char *bad_names[] = {"../etc", ".hidden", "a/b", "a b", ""};
+  for (size_t i = 0; i < CLV_COUNT(bad_names); i++) {
+    clv_wire_artifact artifact = {.name = bad_names[i]};
+    reply.worker = "w";
+    reply.n_artifacts = 1;
+    reply.artifacts = &artifact;
+    assert_fails(clv_wire_hello_reply_encode(&reply, &bytes, &err), CLV_INVALID, "artifact name");
+  }
+  clv_piece none = {NULL, 0};
+  clv_wire_hello_request got;
+  assert_fails(clv_wire_hello_request_decode(&none, 1, &got, &err), CLV_INVALID, "`about`");
+  assert_fails(clv_wire_hello_request_decode(NULL, 0, &got, &err), CLV_INVALID, "`about`");
+}
+
+/* ---- sessions ----------------------------------------------------------------------------------
+ */
+
+static void sessions_round_trip(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  const char *peers[] = {"spiffe://hospital/worker-1", "spiffe://hospital/worker-2"};
+  clv_wire_open_request request = {.session = some_id(1), .epoch = 3, .seed = UINT64_MAX,
+                                   .name = "fashion", .lanes = 2, .n_peer_identities = 2,
+                                   .peer_identities = peers, .config_digest = some_digest(9)};
+  CLV_AUTO(clv_wire_done) clv_wire_open_request got = {0};
+  assert_ok(clv_wire_open_request_encode(&request, &bytes, &err));
+  assert_ok(clv_wire_open_request_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_memory_equal(&got.session, &request.session, sizeof got.session);
+  assert_int_equal(got.epoch, 3);
+  assert_true(got.seed == UINT64_MAX);
+  assert_string_equal(got.name, "fashion");
+  assert_int_equal(got.lanes, 2);
+  assert_int_equal(got.n_peer_identities, 2);
+  assert_string_equal(got.peer_identities[0], peers[0]);
+  assert_memory_equal(&got.config_digest, &request.config_digest, sizeof got.config_digest);
+  request.lanes = CLV_WIRE_LANES + 1;
+  assert_fails(clv_wire_open_request_encode(&request, &bytes, &err), CLV_EXHAUSTED, "17 lanes");
+
+  clv_wire_open_reply reply = {.incarnation = some_id(2), .granted = clv_wire_limits_default()};
+  CLV_AUTO(clv_wire_done) clv_wire_open_reply got_reply = {0};
+  assert_ok(clv_wire_open_reply_encode(&reply, &bytes, &err));
+  assert_ok(clv_wire_open_reply_decode(cut(&bytes).piece, 2, &got_reply, &err));
+  assert_memory_equal(&got_reply.incarnation, &reply.incarnation, sizeof reply.incarnation);
+  assert_memory_equal(&got_reply.granted, &reply.granted, sizeof reply.granted);
+}
+
+static void closing_round_trips(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  clv_wire_close_request request = {.session = some_id(1), .epoch = 8};
+  CLV_AUTO(clv_wire_done) clv_wire_close_request got = {0};
+  assert_ok(clv_wire_close_request_encode(&request, &bytes, &err));
+  assert_ok(clv_wire_close_request_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_memory_equal(&got.session, &request.session, sizeof got.session);
+  assert_int_equal(got.epoch, 8);
+  clv_wire_close_reply reply = {.bytes_in = 1, .bytes_out = 2, .forwards = 3, .backwards = 4};
+  CLV_AUTO(clv_wire_done) clv_wire_close_reply got_reply = {0};
+  assert_ok(clv_wire_close_reply_encode(&reply, &bytes, &err));
+  assert_ok(clv_wire_close_reply_decode(cut(&bytes).piece, 2, &got_reply, &err));
+  assert_int_equal(got_reply.bytes_in, 1);
+  assert_int_equal(got_reply.bytes_out, 2);
+  assert_int_equal(got_reply.forwards, 3);
+  assert_int_equal(got_reply.backwards, 4);
+  static const char short_id[] = "\x0a\x02" "ab";
+  clv_piece piece = {short_id, sizeof short_id - 1};
+  clv_wire_close_request bad;
+  assert_fails(clv_wire_close_request_decode(&piece, 1, &bad, &err), CLV_INVALID,
+               "session id of 2 bytes; it has 16");
+}
+
+/* ---- shards ------------------------------------------------------------------------------------
+ */
+
+static int64_t stride[] = {2, -3};
+static clv_wire_attr attrs[] = {{4, 2, stride, 0}, {9, 0, NULL, 0.5}};
+static uint32_t inputs_of_2[] = {0, 1};
+static uint32_t outputs[] = {2, 1};
+static clv_wire_node nodes[] = {
+    {.op = 1, .layer = 3, .name = "input"},
+    {.op = 2, .layer = 4, .name = "conv1", .n_attrs = 2, .attrs = attrs},
+    {.op = 60000, .layer = 5, .name = "add", .n_inputs = 2, .inputs = inputs_of_2},
+};
+static const char *frozen[] = {"conv1.weight", "conv1.bias"};
+static clv_wire_spec inputs[] = {{CLV_F32, {4, {64, 8, 14, 14}}}, {CLV_I64, {1, {64}}}};
+
+static clv_wire_load_request some_load(void) {
+  return (clv_wire_load_request){
+      .session = some_id(1), .epoch = 3, .seed = 11, .stage = 1, .n_stages = 3, .threads = 2,
+      .max_micro_batches = 4, .n_frozen = 2, .n_inputs = 2,
+      .graph = {.n_nodes = 3, .n_outputs = 2, .nodes = nodes, .outputs = outputs},
+      .next_peer = "worker-2", .prev_peer = "", .input_needs_grad = true, .labels_here = true,
+      .optimizer = {CLV_WIRE_OPT_ADAMW, true, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6},
+      .device = "cuda:1", .init = CLV_WIRE_INIT_ARTIFACT,
+      .artifact = {"tail.safetensors", some_digest(3)}, .frozen = frozen, .inputs = inputs};
+}
+
+static void assert_graph(const clv_wire_graph *g) {
+  assert_int_equal(g->n_nodes, 3);
+  assert_int_equal(g->n_outputs, 2);
+  assert_int_equal(g->outputs[0], 2);
+  assert_int_equal(g->outputs[1], 1);
+  assert_string_equal(g->nodes[0].name, "input");
+  assert_int_equal(g->nodes[0].n_inputs, 0);
+  assert_int_equal(g->nodes[1].op, 2);
+  assert_int_equal(g->nodes[1].layer, 4);
+  assert_int_equal(g->nodes[1].n_attrs, 2);
+  assert_int_equal(g->nodes[1].attrs[0].key, 4);
+  assert_int_equal(g->nodes[1].attrs[0].n_ints, 2);
+  assert_int_equal(g->nodes[1].attrs[0].ints[1], -3);
+  assert_true(g->nodes[1].attrs[1].number == 0.5);
+  assert_int_equal(g->nodes[2].op, 60000);
+  assert_int_equal(g->nodes[2].n_inputs, 2);
+  assert_int_equal(g->nodes[2].inputs[1], 1);
+}
+
+static void loading_round_trips(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  clv_wire_load_request m = some_load();
+  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
+  assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
+  memset(bytes.data, 0xff, bytes.len);
+  assert_memory_equal(&got.session, &m.session, sizeof m.session);
+  assert_int_equal(got.epoch, 3);
+  assert_int_equal(got.seed, 11);
+  assert_int_equal(got.stage, 1);
+  assert_int_equal(got.n_stages, 3);
+  assert_int_equal(got.threads, 2);
+  assert_int_equal(got.max_micro_batches, 4);
+  assert_graph(&got.graph);
+  assert_string_equal(got.next_peer, "worker-2");
+  assert_string_equal(got.prev_peer, "");
+  assert_true(got.input_needs_grad && got.labels_here);
+  assert_int_equal(got.optimizer.kind, CLV_WIRE_OPT_ADAMW);
+  assert_true(got.optimizer.nesterov && got.optimizer.lr == 0.1 && got.optimizer.momentum == 0.2);
+  assert_true(got.optimizer.weight_decay == 0.3 && got.optimizer.beta1 == 0.4);
+  assert_true(got.optimizer.beta2 == 0.5 && got.optimizer.eps == 0.6);
+  assert_string_equal(got.device, "cuda:1");
+  assert_int_equal(got.init, CLV_WIRE_INIT_ARTIFACT);
+  assert_string_equal(got.artifact.name, "tail.safetensors");
+  assert_memory_equal(&got.artifact.sha256, &m.artifact.sha256, sizeof(clv_sha256));
+  assert_int_equal(got.n_frozen, 2);
+  assert_string_equal(got.frozen[1], "conv1.bias");
+  assert_int_equal(got.n_inputs, 2);
+  assert_true(clv_shape_equal(&got.inputs[0].shape, &inputs[0].shape));
+  assert_int_equal(got.inputs[1].dtype, CLV_I64);
+}
+
+static void load_reply_round_trips(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  clv_wire_param params[] = {{"conv1.weight", {CLV_F32, {4, {8, 1, 3, 3}}}, some_digest(1)},
+                             {"scale", {CLV_F64, {0, {0}}}, some_digest(2)}};
+  clv_wire_load_reply m = {.n_params = 2, .params = params, .n_outputs = 2, .outputs = inputs,
+                           .memory_bytes = 12345};
+  CLV_AUTO(clv_wire_done) clv_wire_load_reply got = {0};
+  assert_ok(clv_wire_load_reply_encode(&m, &bytes, &err));
+  assert_ok(clv_wire_load_reply_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_int_equal(got.memory_bytes, 12345);
+  assert_int_equal(got.n_params, 2);
+  assert_string_equal(got.params[0].name, "conv1.weight");
+  assert_true(clv_shape_equal(&got.params[0].spec.shape, &params[0].spec.shape));
+  assert_int_equal(got.params[1].spec.dtype, CLV_F64);
+  assert_int_equal(got.params[1].spec.shape.rank, 0);
+  assert_memory_equal(&got.params[1].digest, &params[1].digest, sizeof(clv_sha256));
+  assert_int_equal(got.n_outputs, 2);
+  assert_true(clv_shape_equal(&got.outputs[0].shape, &inputs[0].shape));
+}
+
+/* ---- rules of LoadShard, each broken once ------------------------------------------------------
+ */
+
+typedef struct bad_load {
+  void (*spoil)(clv_wire_load_request *m);
+  const char *part;
+} bad_load;
+
+static clv_wire_node one_node;
+static clv_wire_attr one_attr;
+static clv_wire_spec one_spec;
+static uint32_t one_index;
+static char long_name[CLV_WIRE_NAME + 2];
+static int64_t many_ints[CLV_WIRE_ATTR_INTS + 1];
+
+static void one_node_graph(clv_wire_load_request *m) {
+  one_node = (clv_wire_node){.op = 1, .name = "n"};
+  m->graph = (clv_wire_graph){.n_nodes = 1, .nodes = &one_node};
+}
+static void one_attr_graph(clv_wire_load_request *m, clv_wire_attr attr) {
+  one_node_graph(m);
+  one_attr = attr;
+  one_node.n_attrs = 1;
+  one_node.attrs = &one_attr;
+}
+static void one_input(clv_wire_load_request *m, clv_wire_spec spec) {
+  one_spec = spec;
+  m->n_inputs = 1;
+  m->inputs = &one_spec;
+}
+
+#define SPOIL(name, statement) \
+  static void name(clv_wire_load_request *m) { statement; }
+SPOIL(no_graph, m->graph = (clv_wire_graph){0})
+SPOIL(input_of_itself, one_node_graph(m); one_index = 0; one_node.n_inputs = 1;
+      one_node.inputs = &one_index)
+SPOIL(output_outside, one_node_graph(m); one_index = 1; m->graph.n_outputs = 1;
+      m->graph.outputs = &one_index)
+SPOIL(op_too_high, one_node_graph(m); one_node.op = 65536)
+SPOIL(layer_too_high, one_node_graph(m); one_node.layer = UINT32_MAX)
+SPOIL(long_node_name, one_node_graph(m); one_node.name = long_name)
+SPOIL(infinite_attr, one_attr_graph(m, (clv_wire_attr){1, 0, NULL, 1.0 / 0.0}))
+SPOIL(long_attr, one_attr_graph(m, (clv_wire_attr){1, CLV_WIRE_ATTR_INTS + 1, many_ints, 0}))
+SPOIL(stage_outside, m->stage = 3)
+SPOIL(many_stages, m->n_stages = CLV_WIRE_STAGES + 1)
+SPOIL(micro_batches, m->max_micro_batches = CLV_WIRE_MICRO_BATCHES + 1)
+SPOIL(nan_lr, m->optimizer.lr = 0.0 / 0.0)
+SPOIL(odd_optimizer, m->optimizer.kind = (clv_wire_opt_kind)4)
+SPOIL(odd_init, m->init = (clv_wire_init)3)
+SPOIL(odd_artifact, m->artifact.name = "../x")
+SPOIL(dims_overflow, one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(1ll << 40, 1ll << 40)}))
+SPOIL(dim_negative, one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(-1)}))
+SPOIL(too_large, one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(1ll << 49)}))
+SPOIL(odd_dtype, one_input(m, (clv_wire_spec){(clv_dtype)0, CLV_SHAPE(1)}))
+
+static void loads_that_break_a_rule_are_refused(void **state) {
+  (void)state;
+  memset(long_name, 'n', CLV_WIRE_NAME + 1);
+  static const bad_load cases[] = {
+      {no_graph, "no nodes"},
+      {input_of_itself, "node 0: input 0 is node 0"},
+      {output_outside, "output 0 is node 1 of 1"},
+      {op_too_high, "node 0: 65536 is an op number"},
+      {layer_too_high, "is a layer index"},
+      {long_node_name, "129 bytes of node name"},
+      {infinite_attr, "not finite"},
+      {long_attr, "17 numbers in an attribute"},
+      {stage_outside, "stage 3 of 3"},
+      {many_stages, "at most 256"},
+      {micro_batches, "4097 micro-batches"},
+      {nan_lr, "not finite"},
+      {odd_optimizer, "unknown optimizer 4"},
+      {odd_init, "unknown source of initial weights 3"},
+      {odd_artifact, "artifact name"},
+      {dims_overflow, "overflow"},
+      {dim_negative, "dimension 0 of inputs is 18446744073709551615"},
+      {too_large, "over the limit"},
+      {odd_dtype, "unknown dtype 0"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_err err = {0};
+    CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+    clv_wire_load_request m = some_load();
+    cases[i].spoil(&m);
+    clv_code code = clv_wire_load_request_encode(&m, &bytes, &err);
+    if ((code != CLV_INVALID && code != CLV_EXHAUSTED) || !strstr(err.text, cases[i].part))
+      fail_msg("case %zu: %d \"%s\", not \"%s\"", i, (int)code, err.text, cases[i].part);
+  }
+}
+
+static void a_large_graph_fits_the_budget(void **state) {
+  (void)state;
+  enum { N = 600 };
+  static clv_wire_node many[N];
+  static char names[N][40];
+  static uint32_t before[N];
+  static int64_t pair[] = {1, 1};
+  static clv_wire_attr conv[] = {
+      {1, 2, pair, 0}, {2, 2, pair, 0}, {3, 1, pair, 0}, {4, 1, pair, 0}};
+  for (uint32_t i = 0; i < N; i++) {
+    snprintf(names[i], sizeof names[i], "layer%u.block%u.conv2", i / 20, i);
+    before[i] = i ? i - 1 : 0;
+    many[i] = (clv_wire_node){.op = 2, .layer = i, .n_inputs = i ? 1 : 0, .n_attrs = 4,
+                              .name = names[i], .inputs = &before[i], .attrs = conv};
+  }
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  clv_wire_load_request m = some_load();
+  m.graph = (clv_wire_graph){.n_nodes = N, .nodes = many};
+  assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
+}
+
+/* ---- status ------------------------------------------------------------------------------------
+ */
+
+static void status_round_trips(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  for (int all = 0; all < 2; all++) {
+    clv_wire_status_request request = {.all = all, .session = some_id(5)};
+    CLV_AUTO(clv_wire_done) clv_wire_status_request got = {0};
+    assert_ok(clv_wire_status_request_encode(&request, &bytes, &err));
+    assert_ok(clv_wire_status_request_decode(cut(&bytes).piece, 2, &got, &err));
+    assert_int_equal(got.all, all);
+    if (!all) assert_memory_equal(&got.session, &request.session, sizeof got.session);
+  }
+  clv_wire_stage_status stages[] = {{1, 2, 3, 4, 5}, {6, 7, 8, 9, 10}};
+  clv_wire_session_status sessions[] = {{some_id(1), 2, 3, 4, 5, "one", 6, 2, stages},
+                                        {some_id(9), 0, 0, 0, 0, "", 0, 0, NULL}};
+  clv_wire_status_reply reply = {.incarnation = some_id(3), .uptime_ms = 1, .rss_bytes = 2,
+                                 .draining = true, .n_sessions = 2, .sessions = sessions};
+  CLV_AUTO(clv_wire_done) clv_wire_status_reply got = {0};
+  assert_ok(clv_wire_status_reply_encode(&reply, &bytes, &err));
+  assert_ok(clv_wire_status_reply_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_int_equal(got.uptime_ms, 1);
+  assert_int_equal(got.rss_bytes, 2);
+  assert_true(got.draining);
+  assert_int_equal(got.n_sessions, 2);
+  assert_memory_equal(&got.sessions[0].session, &sessions[0].session, sizeof(clv_wire_id));
+  assert_int_equal(got.sessions[0].epoch, 2);
+  assert_int_equal(got.sessions[0].bytes_in, 3);
+  assert_int_equal(got.sessions[0].bytes_out, 4);
+  assert_int_equal(got.sessions[0].memory_bytes, 5);
+  assert_string_equal(got.sessions[0].name, "one");
+  assert_int_equal(got.sessions[0].contexts, 6);
+  assert_int_equal(got.sessions[0].n_stages, 2);
+  assert_memory_equal(&got.sessions[0].stages[1].committed_step, &stages[1].committed_step, 32);
+  assert_int_equal(got.sessions[0].stages[1].stage, 6);
+  assert_int_equal(got.sessions[1].n_stages, 0);
+}
+
+/* ---- hostile bytes -----------------------------------------------------------------------------
+ */
+
+static clv_code load(const clv_bytes *bytes, clv_err *err) {
+  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  return clv_wire_load_request_decode(&(clv_piece){bytes->data, bytes->len}, 1, &got, err);
+}
+
+/* A length-delimited field around what was there. */
+static void wrap(clv_bytes *b, unsigned number) {
+  clv_bytes out = {0};
+  uint8_t head[12];
+  size_t n = 0;
+  head[n++] = (uint8_t)(number << 3 | 2);
+  for (size_t len = b->len;; len >>= 7) {
+    head[n++] = (uint8_t)(len >= 0x80 ? (len | 0x80) : len);
+    if (len < 0x80) break;
+  }
+  clv_bytes_add(&out, head, n);
+  clv_bytes_add(&out, b->data, b->len);
+  clv_bytes_done(b);
+  *b = out;
+}
+
+/* The bytes `unit`, again and again, inside a Graph inside a LoadShardRequest. */
+static clv_bytes graph_of(const char *unit, size_t unit_len, size_t total) {
+  clv_bytes b = {0};
+  while (b.len < total) clv_bytes_add(&b, unit, unit_len);
+  wrap(&b, 5);
+  return b;
+}
+
+/* The message is refused without a single allocation, and the peak of the process, which also sees
+ * what libraries take behind our back, stays within twice the bytes and 1 MiB. */
+static void assert_bounded(const clv_bytes *bytes, const char *what) {
+  clv_err err = {0};
+  (void)!load(bytes, &err); /* the first call maps what it needs of libraries */
+  uint64_t allocations = clv_alloc_count();
+  bool measured = !CLV_SANITIZED && peak_reset();
+  size_t before = status_bytes("VmRSS:");
+  clv_code code = load(bytes, &err);
+  size_t peak = measured ? status_bytes("VmHWM:") : before;
+  size_t used = peak > before ? peak - before : 0;
+  print_message("%s: %zu bytes cost %zu%s, %s\n", what, bytes->len, used,
+                measured ? "" : " (not measured: sanitized, or no /proc/self/clear_refs)",
+                err.text);
+  assert_int_not_equal(code, CLV_OK);
+  assert_int_equal(clv_alloc_count(), allocations);
+  assert_true(used <= 2 * bytes->len + (1 << 20));
+}
+
+/* What is accepted stays within the same bound; this message is near the largest one that is. */
+static void an_accepted_message_is_bounded(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
+  clv_wire_load_request m = some_load();
+  clv_wire_node node = {.op = 1, .name = "n"};
+  enum { N = CLV_WIRE_NODES };
+  clv_wire_node *many = calloc(N, sizeof *many);
+  for (size_t i = 0; i < N; i++) many[i] = node;
+  m.graph = (clv_wire_graph){.n_nodes = N, .nodes = many};
+  assert_ok(clv_wire_load_request_encode(&m, &whole, &err));
+  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  bool measured = !CLV_SANITIZED && peak_reset();
+  size_t before = status_bytes("VmRSS:");
+  assert_ok(clv_wire_load_request_decode(&(clv_piece){whole.data, whole.len}, 1, &got, &err));
+  size_t peak = measured ? status_bytes("VmHWM:") : before;
+  print_message("%zu bytes of %d nodes cost %zu\n", whole.len, N, peak - before);
+  assert_true(peak <= before + 2 * whole.len + (1 << 20));
+  free(many);
+}
+
+static void amplification_is_refused(void **state) {
+  (void)state;
+  static const struct { const char *unit; size_t len, total; const char *what; } cases[] = {
+      {"\x0a\0", 2, 8 << 20, "8 MiB of empty nodes"},
+      {"\x0a\0", 2, 250 << 10, "250 KiB of empty nodes"},
+      {"\x0a\x02\x2a\0", 4, 250 << 10, "nodes with an empty attribute"},
+      {"\x0a\x04\x12\0\x12\0", 6, 250 << 10, "empty names, again and again"},
+      {"\x58\x01", 2, 250 << 10, "unknown fields"},
+      {"\x5a\0", 2, 250 << 10, "empty unknown fields"},
+      {"\x10\x01", 2, 250 << 10, "outputs, not packed"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes b = graph_of(cases[i].unit, cases[i].len, cases[i].total);
+    assert_bounded(&b, cases[i].what);
+  }
+  CLV_AUTO(clv_bytes_done) clv_bytes packed = {0};
+  while (packed.len < 200 << 10) clv_bytes_add(&packed, "\x01", 1);
+  wrap(&packed, 2); /* the numbers of one attribute: 8 bytes of memory for each */
+  wrap(&packed, 5);
+  wrap(&packed, 1);
+  wrap(&packed, 5);
+  assert_bounded(&packed, "packed numbers");
+}
+
+static void nesting_is_refused(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  for (int i = 0; i < 3000; i++) wrap(&b, 5); /* what no schema of ours has, 3,000 deep */
+  assert_int_not_equal(load(&b, &err), CLV_OK);
+  clv_bytes_done(&b);
+  for (int i = 0; i < 200; i++) {
+    clv_bytes_add(&b, "\x12\0", 2);
+    wrap(&b, 5);
+  }
+  assert_int_not_equal(load(&b, &err), CLV_OK);
+}
+
+static void malformed_bytes_are_refused(void **state) {
+  (void)state;
+  static const struct { const char *bytes; size_t len; const char *part; } cases[] = {
+#define CASE(text, part) {text, sizeof(text) - 1, part}
+      CASE("\x0a", "runs past the end"),
+      CASE("\x0a\x05" "abc", "3 are left"),
+      CASE("\x2a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "9223372036854775807"),
+      CASE("\x2a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "18446744073709551615"),
+      CASE("\x10\x80", "runs past the end"),
+      CASE("\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "more than 64 bits"),
+      CASE("\x08\x01", "session has wire type 0"),
+      CASE("\x12\x01\x01", "epoch has wire type 2"),
+      CASE("\x2b", "wire type 3"),
+      CASE("\x00\x00", "field number 0"),
+      CASE("\x2a\x00\x2a\x00", "LoadShardRequest.graph occurs twice"),
+      CASE("\x4a\x01\n", "of device is a control character"),
+      CASE("\x4a\x03" "a\0b", "byte 1 (0x00) of device"),
+      CASE("\x4a\x02\xc3\x28", "not UTF-8"),
+      CASE("\x2a\x02\x12\x05", "0 are left"),
+      CASE("\x2a\x05\x12\x03\x80\x80\x80", "runs past the end"),
+      CASE("\x7a\x0a\x12\x08\xff\xff\xff\xff\xff\xff\xff\xff", "runs past the end"),
+      CASE("\x3a\x02\x15\x00", "lr has wire type 5"),
+      CASE("", "stage 0 of 0"),
+#undef CASE
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_err err = {0};
+    clv_bytes b = {(char *)(uintptr_t)cases[i].bytes, cases[i].len, 0, false};
+    clv_code code = load(&b, &err);
+    if (code != CLV_INVALID || !strstr(err.text, cases[i].part))
+      fail_msg("case %zu: %d \"%s\", not \"%s\"", i, (int)code, err.text, cases[i].part);
+  }
+}
+
+static void every_truncation_and_flip_is_survived(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
+  clv_wire_load_request m = some_load();
+  assert_ok(clv_wire_load_request_encode(&m, &whole, &err));
+  for (size_t len = 0; len < whole.len; len++) {
+    char *copy = malloc(len + 1);
+    memcpy(copy, whole.data, len);
+    (void)!load(&(clv_bytes){copy, len, 0, false}, &err);
+    free(copy);
+  }
+  for (size_t bit = 0; bit < whole.len * 8; bit++) {
+    whole.data[bit / 8] = (char)(whole.data[bit / 8] ^ (1 << (bit % 8)));
+    (void)!load(&whole, &err);
+    whole.data[bit / 8] = (char)(whole.data[bit / 8] ^ (1 << (bit % 8)));
+  }
+  assert_ok(load(&whole, &err));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(hello_round_trips),
+      cmocka_unit_test(hello_reply_round_trips),
+      cmocka_unit_test(hello_says_what_is_wrong),
+      cmocka_unit_test(sessions_round_trip),
+      cmocka_unit_test(closing_round_trips),
+      cmocka_unit_test(loading_round_trips),
+      cmocka_unit_test(load_reply_round_trips),
+      cmocka_unit_test(loads_that_break_a_rule_are_refused),
+      cmocka_unit_test(a_large_graph_fits_the_budget),
+      cmocka_unit_test(status_round_trips),
+      cmocka_unit_test(amplification_is_refused),
+      cmocka_unit_test(an_accepted_message_is_bounded),
+      cmocka_unit_test(nesting_is_refused),
+      cmocka_unit_test(malformed_bytes_are_refused),
+      cmocka_unit_test(every_truncation_and_flip_is_survived),
+  };
+  return cmocka_run_group_tests_name("unary", tests, NULL, NULL);
+}

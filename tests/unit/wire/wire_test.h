@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the tests of the wire share: one valid frame of every kind, a payload to go with it, and a
+ * reading of our own peak memory.
+ */
+#ifndef CLEAVE_WIRE_TEST_H
+#define CLEAVE_WIRE_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/wire/wire.h"
+
+/* Fails the test with the located text when a call does not succeed. */
+#define assert_ok(call)                                                    \
+  do {                                                                     \
+    clv_code code_ = (call);                                               \
+    if (code_ != CLV_OK) fail_msg("%s: %s (%s)", #call, err.text, err.where); \
+  } while (0)
+
+/* The call fails with `code` and a text that contains `part`. */
+#define assert_fails(call, wanted, part)                                                   \
+  do {                                                                                     \
+    clv_code code_ = (call);                                                               \
+    if (code_ != (wanted) || !strstr(err.text, (part)))                                    \
+      fail_msg("%s gave %d \"%s\", not %d \"%s\"", #call, (int)code_, err.text, (wanted), part); \
+  } while (0)
+
+static inline clv_frame sample_frame(clv_frame_kind kind) {
+  clv_frame f = {.kind = kind,
+                 .context = 0x0102030405060708,
+                 .message = 77,
+                 .phase = 3,
+                 .step = 123456789012,
+                 .stage = 2,
+                 .reply_to = 300};
+  if (kind == CLV_FORWARD || kind == CLV_BACKWARD) {
+    f.micro_batch = 3;
+    f.n_micro_batches = 4;
+    f.flags = CLV_FLAG_TRAINING | CLV_FLAG_PREPARE;
+    f.n_upstream = 3;
+    f.upstream[0] = 1;
+    f.upstream[1] = UINT64_MAX;
+    f.upstream[2] = (uint64_t)1 << 40;
+    f.n_tensors = 2;
+    f.presence[0] = 0x02;
+    f.presence[1] = 0x10; /* slots 1 and 12 */
+    f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(2, 3), 24, 0, 0xdeadbeef};
+    f.tensors[1] = (clv_tensor_head){CLV_I64, CLV_SHAPE(5), 40, 0, 0x12345678};
+  }
+  if (kind == CLV_FORWARD) f.has_commit = true;
+  if (kind == CLV_FORWARD || kind == CLV_COMMIT) {
+    f.commit.step = 41;
+    f.commit.scale = 0.125f;
+    f.commit.lr = 1e-3f;
+    f.commit.apply = true;
+  }
+  if (kind == CLV_ATTACH) {
+    for (int i = 0; i < CLV_WIRE_ID_BYTES; i++) {
+      f.attach.session.bytes[i] = (uint8_t)(i + 1);
+      f.attach.incarnation.bytes[i] = (uint8_t)(200 - i);
+    }
+    f.attach.epoch = 9;
+    f.attach.lane = 1;
+    f.attach.lanes = 2;
+    f.attach.role = CLV_ATTACH_PEER;
+  }
+  if (kind == CLV_ATTACHED) f.attached.credit_bytes = 64 << 20;
+  if (kind == CLV_VOTE) {
+    f.vote.finite = f.vote.has_digest = true;
+    f.vote.grad_sq = 2.5;
+    memset(f.vote.digest.bytes, 0x5a, sizeof f.vote.digest.bytes);
+    f.n_tensors = 1;
+    f.presence[0] = 1;
+    f.tensors[0] = (clv_tensor_head){CLV_F64, CLV_SHAPE(4), 32, 0, 0x0badcafe};
+  }
+  if (kind == CLV_CREDIT) f.credit.bytes = 1 << 20;
+  if (kind == CLV_CHUNK) {
+    f.chunk.transfer = 5;
+    f.chunk.offset = 1 << 18;
+    f.chunk.total = 1 << 20;
+  }
+  if (kind == CLV_ABORT || kind == CLV_ERROR)
+    clv_frame_set_failure(&f, CLV_DATA_LOSS, "checksum of tensor 1 — wrong", "worker-2/stage 1");
+  if (kind == CLV_STATE_GET || kind == CLV_STATE_ITEM || kind == CLV_STATE_PUT ||
+      kind == CLV_STATE_DONE) {
+    f.state.what = CLV_STATE_OPTIMIZER;
+    f.state.count = 7;
+  }
+  if (kind == CLV_STATE_ITEM || kind == CLV_STATE_PUT) {
+    f.state.index = 6;
+    strcpy(f.state.name, "exp_avg:conv1.weight");
+    f.n_tensors = 1;
+    f.presence[0] = 1;
+    f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(4, 4), 64, 0, 0x01020304};
+  }
+  return f;
+}
+
+/* Bytes of payload that belong to sample_frame(kind). */
+static inline size_t sample_payload_len(clv_frame_kind kind) {
+  if (kind == CLV_CHUNK) return 1000;
+  clv_frame f = sample_frame(kind);
+  size_t len = 0;
+  for (uint32_t i = 0; i < f.n_tensors; i++) len += (size_t)f.tensors[i].bytes;
+  return len;
+}
+
+/* The whole message: head and a payload of counted bytes. The caller frees it with clv_bytes_done.
+ */
+static inline clv_bytes encode_whole(const clv_frame *f, size_t payload_len) {
+  clv_err err = {0};
+  clv_bytes all = {0};
+  assert_ok(clv_frame_encode(f, payload_len, &all, &err));
+  for (size_t i = 0; i < payload_len; i++) {
+    char byte = (char)(i * 7 + 3);
+    clv_bytes_add(&all, &byte, 1);
+  }
+  return all;
+}
+
+/* Start a new measurement of the peak resident set; false where the kernel does not allow it. */
+static inline bool peak_reset(void) {
+  FILE *f = fopen("/proc/self/clear_refs", "w");
+  if (!f) return false;
+  bool ok = fputs("5", f) >= 0;
+  return fclose(f) == 0 && ok;
+}
+
+/* A line of /proc/self/status in bytes: "VmHWM:" is the peak since peak_reset. */
+static inline size_t status_bytes(const char *key) {
+  char line[256];
+  size_t kib = 0;
+  FILE *f = fopen("/proc/self/status", "r");
+  assert_non_null(f);
+  while (fgets(line, sizeof line, f))
+    if (strncmp(line, key, strlen(key)) == 0) kib = strtoull(line + strlen(key), NULL, 10);
+  fclose(f);
+  return kib << 10;
+}
+
+#endif
