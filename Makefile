@@ -72,7 +72,7 @@ LIBS_common/config := -lfyaml
 LIBS_common/tls := -lssl -lcrypto
 LIBS_common/weights := -ljansson
 LIBS_common/wire := -lprotobuf-c
-LIBS_common/rpc := -lgrpc
+LIBS_common/rpc := -lgrpc -lgpr
 LIBS_kernels/cpu := -ldnnl -lopenblas -lgomp
 LIBS_master/data := -lz
 
@@ -85,6 +85,8 @@ CFLAGS_release := -O2 -g1
 CFLAGS_debug := -O0 -g
 CFLAGS_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 CFLAGS_tsan := -O1 -g -fsanitize=thread
+CFLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+LDFLAGS_fuzz := -fsanitize=address,undefined
 LDFLAGS_asan := -fsanitize=address,undefined
 LDFLAGS_tsan := -fsanitize=thread
 # -ffp-contract=off: an expression gives the same bits wherever the compiler places it.
@@ -170,8 +172,8 @@ $(GEN)/descriptors.c: proto/cleave/v1/cleave.proto
 $(GEN)/%.o: $(GEN)/%.c
 	$(Q)$(CC) $(CPPFLAGS) $(filter-out -Wpedantic,$(CFLAGS)) -c $< -o $@
 
-$(OUT)/common/wire/%.o: | $(GEN_HEADERS)
-.PRECIOUS: $(GEN)/%.pb-c.c $(GEN)/%.pb-c.h
+$(call obj_of,common/wire) $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/unit/wire/*.c)): | $(GEN_HEADERS)
+.SECONDARY: $(GEN_OBJS:.o=.c) $(GEN_HEADERS)
 
 $(OUT)/%.o: %.c $(OUT)/flags
 	$(call say,CC,$<)
@@ -223,6 +225,59 @@ test: deps-test
 demo: deps
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
 	$(Q)deploy/demo.sh $(OUT)
+
+# ---- longer proofs --------------------------------------------------------------------------------
+FUZZ_SECONDS ?= 60
+FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+ALL_LIBS := $(foreach f,$(call reverse,$(FOLDERS)),$(call lib_of,$(f)))
+ALL_LDLIBS := $(sort $(foreach f,$(FOLDERS),$(LIBS_$(f)))) -lm
+
+$(OUT)/fuzz/%: $(OUT)/tests/fuzz/%.o $(ALL_LIBS)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -fsanitize=fuzzer,address,undefined -pthread -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
+
+fuzz: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) BUILD=fuzz CC=$(CLANG) OUT=build/fuzz $(FUZZERS:%=build/fuzz/fuzz/%)
+	$(Q)for f in $(FUZZERS); do mkdir -p build/fuzz/found/$$f; echo "== $$f"; \
+	  build/fuzz/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+	    -artifact_prefix=build/fuzz/found/$$f/ build/fuzz/found/$$f tests/fuzz/corpus/$${f#fuzz_} 2>&1 | \
+	    grep -E 'ERROR|SUMMARY|number_of_executed_units|average_exec' ; [ $${PIPESTATUS[0]} -eq 0 ] || exit 1; done
+
+mutate: deps-test
+	$(Q)MAKE=$(MAKE) tests/mutate
+
+sanitize: deps-test
+	$(Q)$(MAKE) --no-print-directory BUILD=asan test
+	$(Q)$(MAKE) --no-print-directory BUILD=tsan test
+
+parity: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/parity/parity.py
+
+bench: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench.py $(OUT)
+
+BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(wildcard tests/bench/bench_*.c))
+benches: $(BENCHES)
+$(OUT)/bench/%: $(OUT)/tests/bench/%.o $(ALL_LIBS)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
+
+# ---- install --------------------------------------------------------------------------------------
+BINDIR := $(DESTDIR)$(PREFIX)/bin
+DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/cleave
+install: all
+	install -d $(BINDIR) $(DOCDIR)/sessions $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1 $(DESTDIR)$(PREFIX)/lib/systemd/system
+	install -m 755 $(BINARIES) $(BINDIR)
+	install -m 644 README.md SECURITY.md CHANGELOG.md proto/PROTOCOL.md LICENSE deploy/worker.yaml $(DOCDIR)
+	install -m 644 deploy/sessions/*.yaml $(DOCDIR)/sessions
+	install -m 644 proto/cleave/v1/cleave.proto $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1
+	install -m 755 deploy/export_torch.py $(DESTDIR)$(PREFIX)/share/cleave
+	sed 's|/usr/local/bin|$(PREFIX)/bin|' deploy/cleave-worker.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/cleave-worker.service
+uninstall:
+	rm -f $(BINDIR)/cleave-master $(BINDIR)/cleave-worker $(DESTDIR)$(PREFIX)/lib/systemd/system/cleave-worker.service
+	rm -rf $(DOCDIR) $(DESTDIR)$(PREFIX)/share/cleave
 
 check-layers:
 	$(Q)tests/check-layers <<< '$(foreach f,$(FOLDERS) master worker,uses $(f) $(USES_$(f));)$(foreach t,$(THIRD_PARTY),sees $(t) $(SEES_$(t));)'

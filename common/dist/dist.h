@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dist: what master and worker share. A *link* is one session's two-way message stream to another
+ * process (a control lane and k bulk lanes, tensors in chunks, checksums, credit). A *stage* is one
+ * shard with its parameters, plans, optimiser and the state of the step in progress. A *node* holds
+ * the stages of one session in this process, runs them on one compute thread and routes packets
+ * between local stages, links and, on the master, the driver.
+ *
+ * A training step is one context. Each FORWARD into a stage and each BACKWARD out of it are paired
+ * by message id; a stage runs forwards and backwards in micro-batch order whatever order they
+ * arrive in, so no sum depends on the network.
+ *
+ * Threads: links call their events on rpc queue threads, where nothing computes or blocks; a node's
+ * packets are all handled on the thread that runs clv_node_run or clv_node_pump.
+ */
+#ifndef CLEAVE_DIST_H
+#define CLEAVE_DIST_H
+
+#include "common/graph/graph.h"
+#include "common/optim/optim.h"
+#include "common/rpc/rpc.h"
+#include "common/wire/wire.h"
+
+/* ---- pooled tensors and packets -------------------------------------------------------------- */
+
+/* Tensors of one session, reused by size: after warm-up no memory is taken. Counts against a quota. */
+typedef struct clv_pool clv_pool;
+
+clv_code clv_pool_new(size_t max_bytes, size_t max_tensors, clv_pool **ret, clv_err *err)
+    CLV_USE_RESULT;
+clv_pool *clv_pool_ref(clv_pool *pool);
+/* The pool goes when the last of its packets and the caller have let go of it. NULL is allowed. */
+void clv_pool_unref(clv_pool *pool);
+void clv_pool_unrefp(clv_pool **pool);
+/* A tensor with one reference for the caller; unref it as any other. CLV_EXHAUSTED over the quota. */
+clv_code clv_pool_tensor(clv_pool *pool, clv_dtype dtype, const clv_shape *shape, clv_tensor **ret,
+                         clv_err *err) CLV_USE_RESULT;
+size_t clv_pool_bytes(const clv_pool *pool); /* held now, free ones included */
+
+typedef struct clv_link clv_link;
+
+/* A frame with its tensors. Owned by one place at a time; handing it to a function documented as
+ * "takes the packet" gives it away in all cases. */
+typedef struct clv_packet {
+  clv_frame frame;
+  clv_tensor *tensor[CLV_WIRE_TENSORS]; /* frame.n_tensors of them, a reference each */
+  /* private */
+  clv_pool *pool;
+  clv_link *from; /* gets `credit` bytes back when the packet is freed */
+  uint64_t credit;
+  struct clv_packet *next;
+} clv_packet;
+
+clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret, clv_err *err)
+    CLV_USE_RESULT;
+/* Adds a tensor (a reference is taken). The sender's link fills in its head. */
+void clv_packet_add(clv_packet *p, clv_tensor *t);
+void clv_packet_free(clv_packet *p); /* back to its pool; NULL is allowed */
+void clv_packet_freep(clv_packet **p);
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+typedef struct clv_link_counts {
+  uint64_t bytes_in, bytes_out;     /* of messages, framing included, TLS not */
+  uint64_t tensors_in, tensors_out;
+  uint64_t round_trip_ns;           /* last PING, 0 before */
+} clv_link_counts;
+
+typedef struct clv_link_events {
+  void *user;
+  /* A whole packet with all its tensors, checksums verified; the receiver takes it. Queue thread. */
+  void (*on_packet)(void *user, clv_link *link, clv_packet *packet);
+  /* Optional: asked before any packet with tensors leaves; a refusal is what clv_link_send returns.
+   * The one place where tensors leave a process: the master's egress table is enforced here. */
+  clv_code (*may_send)(void *user, clv_link *link, const clv_packet *packet, clv_err *err);
+  /* Once, when the control lane or any bulk lane has ended, or a message was malformed. */
+  void (*on_closed)(void *user, clv_link *link, clv_code code, const char *text);
+} clv_link_events;
+
+typedef struct clv_link_options {
+  const char *peer_name;   /* for messages */
+  clv_pool *pool;          /* received tensors; referenced by the link */
+  clv_wire_limits accept;  /* what this side accepts */
+  uint64_t send_credit;    /* bytes of tensors the peer lets be in flight */
+  clv_link_events events;
+} clv_link_options;
+
+/* Accepting side: a link without lanes; lanes join through clv_lane_accept. */
+clv_code clv_link_new(const clv_link_options *options, clv_link **ret, clv_err *err) CLV_USE_RESULT;
+
+typedef struct clv_link_dial {
+  const char *address, *identity; /* of the peer */
+  clv_rpc_pem pem;
+  clv_rpc_limits limits;
+  clv_wire_id session, incarnation;
+  uint64_t epoch;
+  uint32_t bulk_lanes; /* 0: chunks share the control lane */
+  clv_attach_role role;
+  unsigned timeout_ms;
+} clv_link_dial;
+
+/* BLOCKS. Dialling side: connect 1 + bulk_lanes streams, ATTACH each, wait for all ATTACHED. */
+clv_code clv_link_open(clv_rpc_runtime *runtime, const clv_link_options *options,
+                       const clv_link_dial *dial, clv_link **ret, clv_err *err) CLV_USE_RESULT;
+
+clv_link *clv_link_ref(clv_link *link);
+void clv_link_unref(clv_link *link); /* NULL is allowed */
+void clv_link_unrefp(clv_link **link);
+
+/* Ends every lane and gives up the connections; on_closed comes with CLV_OK if it has not come yet.
+ * By one thread, and not beside clv_link_open. */
+void clv_link_close(clv_link *link);
+
+/* Takes the packet. Never blocks: packets over the credit wait inside the link in order, holding
+ * their tensors. CLV_UNAVAILABLE once the link has closed. */
+clv_code clv_link_send(clv_link *link, clv_packet *packet, clv_err *err) CLV_USE_RESULT;
+
+/* Packets wait for credit: produce no more. */
+bool clv_link_blocked(clv_link *link);
+void clv_link_count(clv_link *link, clv_link_counts *ret);
+const char *clv_link_peer(const clv_link *link);
+
+/* BLOCKS. One PING and its PONG; the round trip in nanoseconds. One caller at a time. */
+clv_code clv_link_ping(clv_link *link, unsigned timeout_ms, uint64_t *ret_ns, clv_err *err)
+    CLV_USE_RESULT;
+
+/* Accepting side, for rpc's on_stream: the first frame of a stream must be ATTACH. find_link
+ * returns the session's link (with a reference) or refuses; `deliver` is the limit for the rest. */
+typedef struct clv_lane_acceptor {
+  void *user;
+  clv_code (*find_link)(void *user, const clv_frame *attach, const char *peer_uri,
+                        clv_link **ret_link, clv_err *err);
+} clv_lane_acceptor;
+
+clv_code clv_lane_accept(const clv_lane_acceptor *acceptor, const clv_rpc_peer *peer,
+                         clv_rpc_stream *stream, clv_rpc_stream_events *ret_events, clv_err *err)
+    CLV_USE_RESULT;
+
+/* ---- stages ---------------------------------------------------------------------------------- */
+
+typedef struct clv_stage_options {
+  uint32_t index;             /* of the session's stages; n_stages is the loss */
+  clv_graph *graph;           /* taken over */
+  const clv_backend *backend;
+  int threads;
+  bool input_needs_grad;      /* somebody before this stage learns from it */
+  clv_optim_config optimizer;
+  bool learns;                /* false: no optimiser, nothing to commit (the loss) */
+  uint64_t seed;
+  uint32_t max_micro_batches;
+  const char *const *frozen;  /* exact parameter names */
+  uint32_t n_frozen;
+  size_t max_bytes;           /* parameters, gradients, moments and plans; 0 = no limit */
+} clv_stage_options;
+
+typedef struct clv_stage clv_stage;
+
+/* Parameters are initialised from the seed. */
+clv_code clv_stage_new(const clv_stage_options *options, clv_stage **ret, clv_err *err)
+    CLV_USE_RESULT;
+void clv_stage_free(clv_stage *s);
+void clv_stage_freep(clv_stage **s);
+
+typedef struct clv_stage_counts {
+  uint64_t forwards, backwards, evals, committed_step;
+  uint32_t parked;
+  uint64_t compute_ns;
+} clv_stage_counts;
+
+void clv_stage_count(const clv_stage *s, clv_stage_counts *ret);
+const clv_graph *clv_stage_graph(const clv_stage *s);
+const clv_params *clv_stage_params(const clv_stage *s);
+size_t clv_stage_bytes(const clv_stage *s); /* parameters, gradients, moments, plans so far */
+
+/* A named piece of a stage's state, a view into its memory. */
+typedef struct clv_state_item {
+  char name[CLV_WIRE_NAME + 1];
+  clv_dtype dtype;
+  clv_shape shape;
+  size_t bytes;
+  void *data;
+} clv_state_item;
+
+/* WEIGHTS: parameters and buffers; OPTIMIZER: "<param>.exp_avg"..., and "step" (i64 scalar, as
+ * data of 8 bytes). Items are numbered 0..n-1. */
+uint32_t clv_stage_state_count(const clv_stage *s, clv_state_what what);
+bool clv_stage_state_item(clv_stage *s, clv_state_what what, uint32_t index, clv_state_item *ret);
+
+/* Write one item by name: dtype and shape must agree. */
+clv_code clv_stage_state_set(clv_stage *s, clv_state_what what, const char *name, clv_dtype dtype,
+                             const clv_shape *shape, const void *data, clv_err *err) CLV_USE_RESULT;
+
+/* Set the committed step (after loading a checkpoint). */
+void clv_stage_set_committed(clv_stage *s, uint64_t step);
+
+/* Make the plan and its buffers for a batch size now, so that the first step is as fast as the
+ * rest and memory problems show early. */
+clv_code clv_stage_warm(clv_stage *s, int64_t batch, bool training, clv_err *err) CLV_USE_RESULT;
+/* The plan of a batch size (made if missing), for `plan` and tests. */
+clv_code clv_stage_plan(clv_stage *s, int64_t batch, bool training, clv_plan **ret, clv_err *err)
+    CLV_USE_RESULT;
+
+/* ---- nodes ----------------------------------------------------------------------------------- */
+
+typedef struct clv_node_options {
+  clv_pool *pool;
+  uint32_t n_stages;          /* of the model; stage n_stages is the loss */
+  uint16_t originator;        /* upper 16 bits of the message ids made here; the master is 0 */
+  clv_rpc_runtime *runtime;   /* its spinning stops while a kernel runs; NULL allowed */
+  unsigned spin_us;           /* how long the compute thread polls before it sleeps */
+  /* Packets for the driver: FORWARD of stage n_stages + 1 (loss values) or beyond the last stage in
+   * evaluation, VOTE, COMMITTED, STATE_*, ABORT. Called on the compute thread; takes the packet.
+   * On a worker NULL: such packets go to the master's link. */
+  void *user;
+  void (*on_driver)(void *user, clv_packet *packet);
+  /* Optional, compute thread: a prediction on its way into the local loss (borrowed), and the end
+   * of a local stage's FORWARD or BACKWARD. */
+  void (*on_prediction)(void *user, const clv_packet *packet);
+  void (*on_handled)(void *user, clv_frame_kind kind, uint32_t stage, uint32_t micro_batch);
+} clv_node_options;
+
+typedef struct clv_session_node clv_session_node;
+
+clv_code clv_node_new(const clv_node_options *options, clv_session_node **ret, clv_err *err)
+    CLV_USE_RESULT;
+/* No link may deliver into it any more, and clv_node_run must have returned. */
+void clv_node_free(clv_session_node *n);
+void clv_node_freep(clv_session_node **n);
+
+/* Where packets for a stage go. A stage given here is owned by the node from now on. */
+clv_code clv_node_add_stage(clv_session_node *n, clv_stage *stage, clv_err *err) CLV_USE_RESULT;
+/* Packets for `stage` go through `link` (a reference is taken). stage n_stages + 1 is the driver.
+ * carries_commit: FORWARDs for it leave from this node, so a commit may ride on them. */
+void clv_node_route(clv_session_node *n, uint32_t stage, clv_link *link, bool carries_commit);
+clv_stage *clv_node_stage(clv_session_node *n, uint32_t stage); /* local one, or NULL */
+
+/* The master's decision on a step: local stages follow at once; a link whose stages this node feeds
+ * hears of it with the next step's first FORWARD, any other with a COMMIT frame now. */
+clv_code clv_node_commit(clv_session_node *n, const clv_frame *decision, clv_err *err)
+    CLV_USE_RESULT;
+/* Send what still waits for a FORWARD as COMMIT frames, before a checkpoint, an evaluation or the
+ * end; as many COMMITTED will come for the driver as *ret_sent says. */
+clv_code clv_node_flush_commits(clv_session_node *n, uint32_t *ret_sent, clv_err *err)
+    CLV_USE_RESULT;
+
+/* On the node's thread: to a local stage, over a link, or to the driver; takes the packet. */
+void clv_node_send(clv_session_node *n, clv_packet *packet);
+
+/* Queue a packet from any thread; takes it. */
+void clv_node_post(clv_session_node *n, clv_packet *packet);
+
+/* Handle queued packets on this thread until clv_node_stop. The worker's compute thread. */
+void clv_node_run(clv_session_node *n);
+void clv_node_stop(clv_session_node *n);
+
+/* Handle queued packets until *done is true, an error was recorded or deadline_ns (monotonic)
+ * passes (CLV_DEADLINE). The master's driver. Waiting time is added to *wait_ns when not NULL. */
+clv_code clv_node_pump(clv_session_node *n, const bool *done, uint64_t deadline_ns,
+                       uint64_t *wait_ns, clv_err *err) CLV_USE_RESULT;
+
+/* Record the first failure of the session; pump returns it, later ones are ignored. Any thread. */
+void clv_node_fail(clv_session_node *n, clv_code code, const char *hop, const char *fmt, ...)
+    CLV_PRINTF(4, 5);
+/* The recorded failure: false when there is none. hop may be NULL. */
+bool clv_node_failed(clv_session_node *n, clv_err *ret, char hop[CLV_WIRE_NAME + 1]);
+
+#endif

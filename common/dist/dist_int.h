@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLEAVE_DIST_INT_H
+#define CLEAVE_DIST_INT_H
+
+#include "common/dist/dist.h"
+
+/* `bytes` of tensors received through the link are free again. Grants are bundled: a CREDIT frame
+ * leaves when a quarter of what this side accepts is due. */
+void clv_link_return_credit(clv_link *link, uint64_t bytes);
+
+/* ---- stage, called by the node on the compute thread ------------------------------------------ */
+
+typedef void clv_stage_emit(void *user, clv_packet *packet);
+
+/* What comes of packets is handed to `emit` (which takes them), in the order in which it may leave:
+ * the input gradient before the weight gradient is computed. */
+void clv_stage_bind(clv_stage *s, clv_pool *pool, uint64_t *next_message, clv_stage_emit *emit,
+                    void *user);
+
+uint32_t clv_stage_index(const clv_stage *s);
+
+/* Takes a FORWARD or BACKWARD for this stage. */
+clv_code clv_stage_packet(clv_stage *s, clv_packet *packet, clv_err *err) CLV_USE_RESULT;
+
+/* Commit as the frame says, then run what waited for it. Nothing for a stage that does not learn. */
+clv_code clv_stage_commit(clv_stage *s, const clv_frame *frame, clv_err *err) CLV_USE_RESULT;
+
+/* Forget the step in progress: saved activations and gradients go, buffers are as committed. */
+void clv_stage_abort(clv_stage *s);
+/* The same, if the step in progress belongs to `context`. */
+void clv_stage_end_context(clv_stage *s, uint64_t context);
+
+#endif

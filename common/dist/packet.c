@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A pool keeps one reference to every tensor it made: a tensor with no other reference is free for
+ * the next request of its size. No release callback, no list to keep in step.
+ */
+#include "common/dist/dist_int.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FREE_PACKETS_KEPT = 256 };
+
+struct clv_pool {
+  pthread_mutex_t lock;
+  int refs;
+  size_t max_bytes, max_tensors, bytes;
+  clv_tensor **tensors;
+  size_t n, cap;
+  clv_packet *free_packets;
+  size_t n_free_packets;
+};
+
+clv_code clv_pool_new(size_t max_bytes, size_t max_tensors, clv_pool **ret, clv_err *err) {
+  clv_pool *p;
+  CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
+  pthread_mutex_init(&p->lock, NULL);
+  p->refs = 1;
+  p->max_bytes = max_bytes;
+  p->max_tensors = max_tensors;
+  *ret = p;
+  return CLV_OK;
+}
+
+clv_pool *clv_pool_ref(clv_pool *p) {
+  __atomic_fetch_add(&p->refs, 1, __ATOMIC_RELAXED);
+  return p;
+}
+
+void clv_pool_unref(clv_pool *p) {
+  if (!p || __atomic_fetch_sub(&p->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
+  for (size_t i = 0; i < p->n; i++) clv_tensor_unref(p->tensors[i]);
+  for (clv_packet *k = p->free_packets, *next; k; k = next) {
+    next = k->next;
+    free(k);
+  }
+  free(p->tensors);
+  pthread_mutex_destroy(&p->lock);
+  free(p);
+}
+
+void clv_pool_unrefp(clv_pool **pool) {
+  clv_pool_unref(*pool);
+  *pool = NULL;
+}
+
+size_t clv_pool_bytes(const clv_pool *p) { return __atomic_load_n(&p->bytes, __ATOMIC_RELAXED); }
+
+static bool is_free(clv_tensor *t) { return __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1; }
+
+/* A free tensor of exactly `bytes`, relabelled; NULL when there is none. */
+static clv_tensor *reuse(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes) {
+  for (size_t i = 0; i < p->n; i++) {
+    clv_tensor *t = p->tensors[i];
+    if (t->bytes != bytes || !is_free(t)) continue;
+    t->dtype = dtype;
+    t->shape = *shape;
+    t->n = bytes / clv_dtype_size(dtype);
+    return clv_tensor_ref(t);
+  }
+  return NULL;
+}
+
+/* Over the quota, memory of sizes nobody uses any more is given back first. */
+static void drop_free(clv_pool *p) {
+  size_t kept = 0;
+  for (size_t i = 0; i < p->n; i++) {
+    if (is_free(p->tensors[i])) {
+      p->bytes -= p->tensors[i]->bytes;
+      clv_tensor_unref(p->tensors[i]);
+    } else {
+      p->tensors[kept++] = p->tensors[i];
+    }
+  }
+  p->n = kept;
+}
+
+static clv_code grow(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes,
+                     clv_tensor **ret, clv_err *err) {
+  if (bytes > p->max_bytes - CLV_MIN(p->bytes, p->max_bytes) || p->n >= p->max_tensors) drop_free(p);
+  if (bytes > p->max_bytes - CLV_MIN(p->bytes, p->max_bytes) || p->n >= p->max_tensors)
+    return clv_fail(err, CLV_EXHAUSTED,
+                    "a tensor of %zu bytes exceeds the session's quota (%zu of %zu bytes, %zu of "
+                    "%zu tensors in use)",
+                    bytes, p->bytes, p->max_bytes, p->n, p->max_tensors);
+  if (p->n == p->cap) {
+    size_t cap = p->cap ? 2 * p->cap : 16;
+    clv_tensor **more = realloc(p->tensors, cap * sizeof *more);
+    if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    p->tensors = more;
+    p->cap = cap;
+  }
+  CLV_TRY(clv_tensor_new(dtype, shape, &p->tensors[p->n], err));
+  p->bytes += bytes;
+  *ret = clv_tensor_ref(p->tensors[p->n++]);
+  return CLV_OK;
+}
+
+clv_code clv_pool_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape, clv_tensor **ret,
+                         clv_err *err) {
+  size_t bytes;
+  CLV_TRY(clv_shape_bytes(shape, dtype, &bytes, err));
+  pthread_mutex_lock(&p->lock);
+  clv_code code = CLV_OK;
+  clv_tensor *t = reuse(p, dtype, shape, bytes);
+  if (t)
+    *ret = t;
+  else
+    code = grow(p, dtype, shape, bytes, ret, err);
+  pthread_mutex_unlock(&p->lock);
+  return code;
+}
+
+clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret, clv_err *err) {
+  pthread_mutex_lock(&pool->lock);
+  clv_packet *k = pool->free_packets;
+  if (k) {
+    pool->free_packets = k->next;
+    pool->n_free_packets--;
+  }
+  pthread_mutex_unlock(&pool->lock);
+  if (!k) CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
+  memset(k, 0, sizeof *k);
+  k->frame.kind = kind;
+  k->pool = clv_pool_ref(pool);
+  *ret = k;
+  return CLV_OK;
+}
+
+void clv_packet_add(clv_packet *p, clv_tensor *t) {
+  p->tensor[p->frame.n_tensors] = clv_tensor_ref(t);
+  clv_tensor_head *h = &p->frame.tensors[p->frame.n_tensors++];
+  *h = (clv_tensor_head){.dtype = t->dtype, .shape = t->shape, .bytes = t->bytes};
+}
+
+void clv_packet_free(clv_packet *p) {
+  if (!p) return;
+  clv_link *from = p->from;
+  uint64_t credit = p->credit;
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_tensor_unref(p->tensor[i]);
+  clv_pool *pool = p->pool;
+  pthread_mutex_lock(&pool->lock);
+  bool keep = pool->n_free_packets < FREE_PACKETS_KEPT;
+  if (keep) {
+    p->next = pool->free_packets;
+    pool->free_packets = p;
+    pool->n_free_packets++;
+  }
+  pthread_mutex_unlock(&pool->lock);
+  if (!keep) free(p);
+  if (from) {
+    clv_link_return_credit(from, credit);
+    clv_link_unref(from);
+  }
+  clv_pool_unref(pool);
+}
+
+void clv_packet_freep(clv_packet **p) {
+  clv_packet_free(*p);
+  *p = NULL;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The inside of a stage: its memory (stage_memory.c) and the step in progress (stage_step.c).
+ *
+ * One training step walks: committed = s-1 -> FORWARD of step s opens it -> all micro-batches
+ * forward, all backward, in order -> VOTE -> COMMIT(s) -> committed = s. What arrives for a later
+ * step is parked until its COMMIT; what arrives for an earlier one is refused.
+ */
+#ifndef CLEAVE_STAGE_INT_H
+#define CLEAVE_STAGE_INT_H
+
+#include "common/dist/dist_int.h"
+
+enum { MAX_PLANS = 16 };
+
+typedef struct stage_plan {
+  int64_t batch;
+  bool training;
+  clv_plan *plan;
+} stage_plan;
+
+/* One micro-batch of the step in progress, or of an evaluation. */
+typedef struct micro {
+  clv_tensor *in[CLV_MAX_INPUTS]; /* kept until the backward is done */
+  uint64_t in_message;            /* answered by the BACKWARD this stage sends */
+  uint64_t out_message;           /* the BACKWARD this stage gets must name it */
+  clv_tensor *dout;
+  clv_call *call;
+  clv_plan *plan;
+} micro;
+
+struct clv_stage {
+  clv_stage_options o; /* graph and backend are used, the lists are not kept */
+  clv_graph *graph;
+  clv_params *params;
+  int n_inputs;
+  clv_dtype in_dtype[CLV_MAX_INPUTS];
+
+  void *block;       /* parameters, then buffers */
+  void *grads;       /* trainable_bytes */
+  void *shadow;      /* buffers as committed, restored when a step is not applied */
+  clv_optim *optim;  /* NULL when nothing learns here */
+  uint64_t version;  /* of the parameters, for the plans' weight caches */
+  size_t bytes;
+  uint32_t n_learning; /* trainable and not frozen */
+  bool participates;   /* gets BACKWARD and votes */
+
+  stage_plan plans[MAX_PLANS];
+  int n_plans;
+
+  uint64_t committed, step; /* step 0: none open */
+  uint64_t context;
+  uint32_t n_micro, next_forward, next_backward;
+  bool prepared;
+  micro *micros;      /* [max_micro_batches] */
+  micro *eval_micros; /* [max_micro_batches] */
+  clv_packet *parked; /* list, in order of arrival */
+  clv_stage_counts counts;
+
+  /* of the node it belongs to */
+  clv_pool *pool;
+  uint64_t *next_message;
+  clv_stage_emit *emit;
+  void *emit_user;
+};
+
+void clv_stage_clear_micro(micro *m);
+size_t clv_stage_buffer_bytes(const clv_stage *s);
+
+#endif

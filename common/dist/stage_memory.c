@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/dist/stage_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+size_t clv_stage_buffer_bytes(const clv_stage *s) {
+  return s->params->total_bytes - s->params->trainable_bytes;
+}
+
+void clv_stage_clear_micro(micro *m) {
+  for (int i = 0; i < CLV_MAX_INPUTS; i++) m->in[i] = clv_tensor_unref(m->in[i]);
+  m->dout = clv_tensor_unref(m->dout);
+  if (m->plan) clv_plan_call_put(m->plan, m->call);
+  m->call = NULL;
+  m->plan = NULL;
+}
+
+static clv_code take_block(clv_stage *s, size_t bytes, void *ret_pp, clv_err *err) {
+  if (s->o.max_bytes && bytes > s->o.max_bytes - CLV_MIN(s->bytes, s->o.max_bytes))
+    return clv_fail(err, CLV_EXHAUSTED, "stage %u needs %zu bytes more, the limit is %zu",
+                    s->o.index, bytes, s->o.max_bytes);
+  CLV_TRY(clv_alloc_aligned(bytes, ret_pp, err));
+  memset(*(void **)ret_pp, 0, bytes);
+  s->bytes += bytes;
+  return CLV_OK;
+}
+
+static clv_code mark_frozen(clv_stage *s, const clv_stage_options *o, clv_err *err) {
+  for (uint32_t i = 0; i < o->n_frozen; i++) {
+    clv_param *p = (clv_param *)clv_params_find(s->params, o->frozen[i]);
+    if (!p) return clv_fail(err, CLV_NOT_FOUND, "no parameter '%s' to freeze", o->frozen[i]);
+    p->frozen = true;
+  }
+  for (int i = 0; i < s->params->n; i++)
+    s->n_learning += s->params->list[i].trainable && !s->params->list[i].frozen;
+  return CLV_OK;
+}
+
+static clv_code make_optimizer(clv_stage *s, clv_err *err) {
+  if (!s->o.learns || !s->n_learning) return CLV_OK;
+  CLV_AUTO(clv_freep) clv_optim_span *spans = NULL;
+  CLV_TRY(clv_alloc(s->n_learning, sizeof *spans, &spans, err));
+  size_t n = 0;
+  for (int i = 0; i < s->params->n; i++) {
+    const clv_param *p = &s->params->list[i];
+    if (p->trainable && !p->frozen) spans[n++] = (clv_optim_span){p->offset, p->n};
+  }
+  CLV_TRY(clv_optim_new(&s->o.optimizer, s->params->trainable_bytes, spans, n, s->o.backend,
+                        &s->optim, err));
+  s->bytes += (size_t)clv_optim_n_moments(s->optim) * s->params->trainable_bytes;
+  return CLV_OK;
+}
+
+static clv_code count_inputs(clv_stage *s, clv_err *err) {
+  for (int i = 0; i < s->graph->n_nodes; i++) {
+    if (s->graph->nodes[i].op != CLV_OP_INPUT) continue;
+    if (s->n_inputs == CLV_MAX_INPUTS)
+      return clv_fail(err, CLV_INVALID, "stage %u has more than %d inputs", s->o.index,
+                      CLV_MAX_INPUTS);
+    s->in_dtype[s->n_inputs++] = s->graph->nodes[i].dtype;
+  }
+  if (!s->n_inputs) return clv_fail(err, CLV_INVALID, "stage %u has no input", s->o.index);
+  return CLV_OK;
+}
+
+static clv_code stage_fill(clv_stage *s, const clv_stage_options *o, clv_err *err) {
+  CLV_TRY(count_inputs(s, err));
+  CLV_TRY(clv_params_of(s->graph, &s->params, err));
+  CLV_TRY(mark_frozen(s, o, err));
+  s->participates = s->n_learning > 0 || o->input_needs_grad;
+  CLV_TRY(take_block(s, s->params->total_bytes, &s->block, err));
+  CLV_TRY(take_block(s, s->params->trainable_bytes, &s->grads, err));
+  CLV_TRY(take_block(s, clv_stage_buffer_bytes(s), &s->shadow, err));
+  CLV_TRY(clv_alloc(o->max_micro_batches, sizeof(micro), &s->micros, err));
+  CLV_TRY(clv_alloc(o->max_micro_batches, sizeof(micro), &s->eval_micros, err));
+  CLV_TRY(make_optimizer(s, err));
+  clv_params_init(s->graph, s->params, o->seed, s->block);
+  s->version = 1;
+  return CLV_OK;
+}
+
+clv_code clv_stage_new(const clv_stage_options *o, clv_stage **ret, clv_err *err) {
+  clv_stage *s;
+  clv_code code = clv_alloc(1, sizeof *s, &s, err);
+  if (code != CLV_OK) {
+    clv_graph_free(o->graph);
+    return code;
+  }
+  s->o = *o;
+  s->o.frozen = NULL; /* the caller's list, not kept */
+  s->graph = o->graph;
+  code = stage_fill(s, o, err);
+  if (code != CLV_OK) {
+    clv_stage_free(s);
+    return code;
+  }
+  *ret = s;
+  return CLV_OK;
+}
+
+void clv_stage_free(clv_stage *s) {
+  if (!s) return;
+  for (uint32_t i = 0; i < s->o.max_micro_batches; i++) {
+    if (s->micros) clv_stage_clear_micro(&s->micros[i]);
+    if (s->eval_micros) clv_stage_clear_micro(&s->eval_micros[i]);
+  }
+  for (clv_packet *p = s->parked, *next; p; p = next) {
+    next = p->next;
+    clv_packet_free(p);
+  }
+  for (int i = 0; i < s->n_plans; i++) clv_plan_free(s->plans[i].plan);
+  clv_optim_free(s->optim);
+  free(s->micros);
+  free(s->eval_micros);
+  free(s->block);
+  free(s->grads);
+  free(s->shadow);
+  clv_params_free(s->params);
+  clv_graph_free(s->graph);
+  free(s);
+}
+
+void clv_stage_freep(clv_stage **s) {
+  clv_stage_free(*s);
+  *s = NULL;
+}
+
+void clv_stage_count(const clv_stage *s, clv_stage_counts *ret) {
+  *ret = s->counts;
+  ret->committed_step = s->committed;
+}
+
+uint32_t clv_stage_index(const clv_stage *s) { return s->o.index; }
+const clv_graph *clv_stage_graph(const clv_stage *s) { return s->graph; }
+const clv_params *clv_stage_params(const clv_stage *s) { return s->params; }
+size_t clv_stage_bytes(const clv_stage *s) { return s->bytes; }
+void clv_stage_set_committed(clv_stage *s, uint64_t step) { s->committed = step; }
+
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+static clv_code make_plan(clv_stage *s, int64_t batch, bool training, clv_plan **ret,
+                          clv_err *err) {
+  clv_plan_options po = {.backend = s->o.backend,
+                         .dtype = CLV_F32,
+                         .batch = batch,
+                         .training = training,
+                         .threads = s->o.threads};
+  po.need_input_grad[0] = training && s->o.input_needs_grad;
+  clv_plan *plan;
+  s->o.backend->set_threads(s->o.threads); /* the library fixes its thread count when it plans */
+  CLV_TRY(clv_plan_new(s->graph, s->params, &po, &plan, err));
+  const clv_plan_info *info = clv_plan_get_info(plan);
+  s->bytes += info->call_bytes + info->scratch_bytes + info->cache_bytes;
+  if (s->o.max_bytes && s->bytes > s->o.max_bytes) {
+    clv_plan_free(plan);
+    return clv_fail(err, CLV_EXHAUSTED, "stage %u with a batch of %lld needs %zu bytes of %zu",
+                    s->o.index, (long long)batch, s->bytes, s->o.max_bytes);
+  }
+  *ret = plan;
+  return CLV_OK;
+}
+
+clv_code clv_stage_plan(clv_stage *s, int64_t batch, bool training, clv_plan **ret, clv_err *err) {
+  for (int i = 0; i < s->n_plans; i++)
+    if (s->plans[i].batch == batch && s->plans[i].training == training) {
+      *ret = s->plans[i].plan;
+      return CLV_OK;
+    }
+  if (s->n_plans == MAX_PLANS)
+    return clv_fail(err, CLV_EXHAUSTED, "stage %u has seen more than %d batch sizes", s->o.index,
+                    MAX_PLANS);
+  CLV_TRY(make_plan(s, batch, training, ret, err));
+  s->plans[s->n_plans++] = (stage_plan){batch, training, *ret};
+  return CLV_OK;
+}
+
+clv_code clv_stage_warm(clv_stage *s, int64_t batch, bool training, clv_err *err) {
+  clv_plan *plan;
+  return clv_stage_plan(s, batch, training, &plan, err);
+}
+
+/* ---- state by name --------------------------------------------------------------------------- */
+
+static uint32_t n_trainable(const clv_stage *s) {
+  uint32_t n = 0;
+  for (int i = 0; i < s->params->n; i++) n += s->params->list[i].trainable;
+  return n;
+}
+
+uint32_t clv_stage_state_count(const clv_stage *s, clv_state_what what) {
+  if (what == CLV_STATE_WEIGHTS) return (uint32_t)s->params->n;
+  if (what != CLV_STATE_OPTIMIZER || !s->optim) return 0;
+  return (uint32_t)clv_optim_n_moments(s->optim) * n_trainable(s) + 1;
+}
+
+static void weight_item(clv_stage *s, uint32_t index, clv_state_item *ret) {
+  const clv_param *p = &s->params->list[index];
+  *ret = (clv_state_item){.dtype = p->dtype,
+                          .shape = p->shape,
+                          .bytes = p->bytes,
+                          .data = (char *)s->block + p->offset};
+  snprintf(ret->name, sizeof ret->name, "%s", p->name);
+}
+
+static void moment_item(clv_stage *s, uint32_t index, clv_state_item *ret) {
+  uint32_t moment = index / n_trainable(s), which = index % n_trainable(s);
+  for (int i = 0; i < s->params->n; i++) {
+    const clv_param *p = &s->params->list[i];
+    if (!p->trainable || which-- != 0) continue;
+    *ret = (clv_state_item){.dtype = CLV_F32,
+                            .shape = p->shape,
+                            .bytes = p->bytes,
+                            .data = (char *)clv_optim_moment(s->optim, (int)moment) + p->offset};
+    snprintf(ret->name, sizeof ret->name, "%s.%s", p->name,
+             clv_optim_moment_name(s->optim, (int)moment));
+    return;
+  }
+}
+
+bool clv_stage_state_item(clv_stage *s, clv_state_what what, uint32_t index, clv_state_item *ret) {
+  uint32_t n = clv_stage_state_count(s, what);
+  if (index >= n) return false;
+  if (what == CLV_STATE_WEIGHTS) {
+    weight_item(s, index, ret);
+  } else if (index + 1 < n) {
+    moment_item(s, index, ret);
+  } else {
+    *ret = (clv_state_item){
+        .name = "step", .dtype = CLV_I64, .bytes = 8, .data = clv_optim_step_count(s->optim)};
+  }
+  return true;
+}
+
+clv_code clv_stage_state_set(clv_stage *s, clv_state_what what, const char *name, clv_dtype dtype,
+                             const clv_shape *shape, const void *data, clv_err *err) {
+  clv_state_item item;
+  for (uint32_t i = 0; clv_stage_state_item(s, what, i, &item); i++) {
+    if (strcmp(item.name, name) != 0) continue;
+    if (item.dtype != dtype || !clv_shape_equal(&item.shape, shape)) {
+      char want[160], got[160];
+      return clv_fail(err, CLV_INVALID, "'%s' is %s %s here, the given one %s %s", name,
+                      clv_dtype_name(item.dtype), clv_shape_format(&item.shape, want, sizeof want),
+                      clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
+    }
+    memcpy(item.data, data, item.bytes);
+    s->version++;
+    return CLV_OK;
+  }
+  return clv_fail(err, CLV_NOT_FOUND, "stage %u has no '%s'", s->o.index, name);
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attributes: from (key, value) lists as files and messages carry them to clv_attrs and back.
+ */
+#include "common/graph/op_int.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef enum attr_kind { KIND_INT, KIND_PAIR, KIND_BOOL, KIND_REAL, KIND_EXTENTS } attr_kind;
+
+static const struct {
+  const char *name;
+  attr_kind kind;
+  size_t offset; /* of the field in clv_attrs */
+} keys[] = {
+    [CLV_ATTR_OUT] = {"out", KIND_INT, offsetof(clv_attrs, out)},
+    [CLV_ATTR_KERNEL] = {"kernel", KIND_PAIR, offsetof(clv_attrs, kernel)},
+    [CLV_ATTR_STRIDE] = {"stride", KIND_PAIR, offsetof(clv_attrs, stride)},
+    [CLV_ATTR_PAD] = {"pad", KIND_PAIR, offsetof(clv_attrs, pad)},
+    [CLV_ATTR_GROUPS] = {"groups", KIND_INT, offsetof(clv_attrs, groups)},
+    [CLV_ATTR_BIAS] = {"bias", KIND_BOOL, offsetof(clv_attrs, bias)},
+    [CLV_ATTR_P] = {"p", KIND_REAL, offsetof(clv_attrs, p)},
+    [CLV_ATTR_EPS] = {"eps", KIND_REAL, offsetof(clv_attrs, eps)},
+    [CLV_ATTR_MOMENTUM] = {"momentum", KIND_REAL, offsetof(clv_attrs, momentum)},
+    [CLV_ATTR_SHAPE] = {"shape", KIND_EXTENTS, offsetof(clv_attrs, shape)},
+};
+
+const char *clv_attr_name(clv_attr_key key) {
+  return key > 0 && (size_t)key < CLV_COUNT(keys) ? keys[key].name : "?";
+}
+
+static const clv_attr_row *find_row(const clv_op_def *def, clv_attr_key key) {
+  for (const clv_attr_row *row = def->attrs; row->key; row++)
+    if (row->key == key) return row;
+  return NULL;
+}
+
+clv_code clv_op_attr_find(clv_op op, const char *key, clv_attr_key *ret, clv_err *err) {
+  const clv_op_def *def = clv_op_def_of(op);
+  const char *names[CLV_COUNT(def->attrs)];
+  char legal[160] = "";
+  size_t n = 0, used = 0;
+  for (const clv_attr_row *row = def ? def->attrs : NULL; row && row->key; row++) {
+    const char *name = keys[row->key].name;
+    if (strcmp(name, key) == 0) {
+      *ret = row->key;
+      return CLV_OK;
+    }
+    names[n++] = name;
+    size_t len = strlen(name);
+    memcpy(legal + used, ", ", 2);
+    memcpy(legal + used + 2, name, len + 1);
+    used += len + 2;
+  }
+  if (n == 0)
+    return clv_fail(err, CLV_NOT_FOUND, "%s has no attribute '%.64s'; it takes none",
+                    clv_op_name(op), key);
+  const char *near = clv_did_you_mean(key, names, n);
+  return clv_fail(err, CLV_NOT_FOUND, "%s has no attribute '%.64s'%s%s%s; it takes %s",
+                  clv_op_name(op), key, near ? ", did you mean '" : "", near ? near : "",
+                  near ? "'?" : "", legal + 2);
+}
+
+static void *field_of(clv_attrs *attrs, clv_attr_key key) {
+  return (char *)attrs + keys[key].offset;
+}
+
+static void set_fallback(clv_attrs *attrs, const clv_attr_row *row) {
+  void *field = field_of(attrs, row->key);
+  int64_t whole = (int64_t)row->fallback;
+  switch (keys[row->key].kind) {
+    case KIND_INT: *(int64_t *)field = whole; break;
+    case KIND_PAIR: ((int64_t *)field)[0] = ((int64_t *)field)[1] = whole; break;
+    case KIND_BOOL: *(bool *)field = whole != 0; break;
+    case KIND_REAL: *(double *)field = row->fallback; break;
+    case KIND_EXTENTS: *(clv_shape *)field = (clv_shape){0}; break;
+  }
+}
+
+static clv_code check_ints(const char *op, const clv_attr_row *row, const clv_attr_value *v,
+                           int low_n, int high_n, clv_err *err) {
+  const char *name = keys[row->key].name;
+  if (v->is_number || v->n_ints < low_n || v->n_ints > high_n)
+    return clv_fail(err, CLV_INVALID, "%s.%s needs %s", op, name,
+                    high_n == 1   ? keys[row->key].kind == KIND_BOOL ? "true or false" : "one integer"
+                    : high_n == 2 ? "an integer or a pair [height, width]"
+                                  : "a list of 1 to 7 integers");
+  for (int i = 0; i < v->n_ints; i++)
+    if ((double)v->ints[i] < row->low || (double)v->ints[i] > row->high)
+      return clv_fail(err, CLV_INVALID, "%s.%s is %lld, outside %.0f..%.0f", op, name,
+                      (long long)v->ints[i], row->low, row->high);
+  return CLV_OK;
+}
+
+static clv_code set_real(const char *op, const clv_attr_row *row, const clv_attr_value *v,
+                         double *ret, clv_err *err) {
+  if (!v->is_number && v->n_ints != 1)
+    return clv_fail(err, CLV_INVALID, "%s.%s needs a number", op, keys[row->key].name);
+  double x = v->is_number ? v->number : (double)v->ints[0];
+  if (!(x >= row->low && (row->open ? x < row->high : x <= row->high)))
+    return clv_fail(err, CLV_INVALID, "%s.%s is %g, outside %g..%g%s", op, keys[row->key].name, x,
+                    row->low, row->high, row->open ? " (exclusive)" : "");
+  *ret = x;
+  return CLV_OK;
+}
+
+static clv_code set_value(const char *op, const clv_attr_row *row, const clv_attr_value *v,
+                          clv_attrs *attrs, clv_err *err) {
+  void *field = field_of(attrs, row->key);
+  attr_kind kind = keys[row->key].kind;
+  if (kind == KIND_REAL) return set_real(op, row, v, field, err);
+  CLV_TRY(check_ints(op, row, v, 1,
+                     kind == KIND_PAIR      ? 2
+                     : kind == KIND_EXTENTS ? CLV_MAX_RANK - 1
+                                            : 1,
+                     err));
+  if (kind == KIND_BOOL) {
+    *(bool *)field = v->ints[0] != 0;
+  } else if (kind == KIND_EXTENTS) {
+    clv_shape shape = {.rank = v->n_ints};
+    memcpy(shape.dim, v->ints, (size_t)v->n_ints * sizeof v->ints[0]);
+    *(clv_shape *)field = shape;
+  } else {
+    int64_t *ints = field;
+    ints[0] = v->ints[0];
+    if (kind == KIND_PAIR) ints[1] = v->ints[v->n_ints - 1];
+  }
+  return CLV_OK;
+}
+
+clv_code clv_attrs_from(clv_op op, const clv_attr_value *values, int n, clv_attrs *ret,
+                        clv_err *err) {
+  const clv_op_def *def = clv_op_def_of(op);
+  clv_attrs attrs = {0};
+  unsigned seen = 0;
+  if (!def) return clv_fail(err, CLV_INVALID, "unknown op number %d", (int)op);
+  for (const clv_attr_row *row = def->attrs; row->key; row++) set_fallback(&attrs, row);
+  for (int i = 0; i < n; i++) {
+    const clv_attr_row *row = find_row(def, values[i].key);
+    if (!row)
+      return clv_fail(err, CLV_INVALID, "%s has no attribute '%s' (key %d)", def->name,
+                      clv_attr_name(values[i].key), (int)values[i].key);
+    if (seen & (1u << row->key))
+      return clv_fail(err, CLV_INVALID, "%s.%s is given twice", def->name, keys[row->key].name);
+    seen |= 1u << row->key;
+    CLV_TRY(set_value(def->name, row, &values[i], &attrs, err));
+  }
+  for (const clv_attr_row *row = def->attrs; row->key; row++)
+    if (row->required && !(seen & (1u << row->key)))
+      return clv_fail(err, CLV_INVALID, "%s needs '%s'", def->name, keys[row->key].name);
+  if (def->stride_is_kernel && !(seen & (1u << CLV_ATTR_STRIDE)))
+    memcpy(attrs.stride, attrs.kernel, sizeof attrs.stride);
+  *ret = attrs;
+  return CLV_OK;
+}
+
+static clv_attr_value value_of(const clv_attrs *attrs, clv_attr_key key) {
+  const void *field = (const char *)attrs + keys[key].offset;
+  clv_attr_value v = {.key = key, .n_ints = 1};
+  switch (keys[key].kind) {
+    case KIND_INT: v.ints[0] = *(const int64_t *)field; break;
+    case KIND_PAIR:
+      v.n_ints = 2;
+      memcpy(v.ints, field, 2 * sizeof v.ints[0]);
+      break;
+    case KIND_BOOL: v.ints[0] = *(const bool *)field; break;
+    case KIND_REAL:
+      v.n_ints = 0;
+      v.is_number = true;
+      v.number = *(const double *)field;
+      break;
+    case KIND_EXTENTS:
+      v.n_ints = ((const clv_shape *)field)->rank;
+      memcpy(v.ints, ((const clv_shape *)field)->dim, sizeof v.ints);
+      break;
+  }
+  return v;
+}
+
+static bool same_value(const clv_attr_value *a, const clv_attr_value *b) {
+  return a->n_ints == b->n_ints && a->number == b->number &&
+         memcmp(a->ints, b->ints, (size_t)a->n_ints * sizeof a->ints[0]) == 0;
+}
+
+int clv_attrs_to(clv_op op, const clv_attrs *attrs, clv_attr_value *ret_values, int max) {
+  const clv_op_def *def = clv_op_def_of(op);
+  int n = 0;
+  if (!def) return 0;
+  clv_attrs fallback = {0};
+  for (const clv_attr_row *row = def->attrs; row->key; row++) set_fallback(&fallback, row);
+  if (def->stride_is_kernel) memcpy(fallback.stride, attrs->kernel, sizeof fallback.stride);
+  for (const clv_attr_row *row = def->attrs; row->key && n < max; row++) {
+    clv_attr_value v = value_of(attrs, row->key), d = value_of(&fallback, row->key);
+    if (row->required || !same_value(&v, &d)) ret_values[n++] = v;
+  }
+  return n;
+}
+
+clv_code clv_attrs_check(clv_op op, const clv_attrs *attrs, clv_err *err) {
+  const clv_op_def *def = clv_op_def_of(op);
+  clv_attrs checked;
+  clv_attr_value values[CLV_COUNT(def->attrs)];
+  int n = 0;
+  for (const clv_attr_row *row = def->attrs; row->key; row++) {
+    if (keys[row->key].kind == KIND_EXTENTS &&
+        (attrs->shape.rank < 1 || attrs->shape.rank >= CLV_MAX_RANK))
+      return clv_fail(err, CLV_INVALID, "%s.%s has %d extents, not 1 to %d", def->name,
+                      keys[row->key].name, attrs->shape.rank, CLV_MAX_RANK - 1);
+    values[n++] = value_of(attrs, row->key);
+  }
+  return clv_attrs_from(op, values, n, &checked, err);
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Building a graph: every node is checked and its shape inferred when it is added, so that a graph
+ * that exists is a graph that fits together, whoever described it.
+ */
+#include "common/graph/op_int.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The generator's key holds layer << 4. */
+enum { LAYER_MAX = (1 << 28) - 1 };
+
+clv_code clv_graph_new(clv_graph **ret, clv_err *err) {
+  clv_graph *g;
+  CLV_TRY(clv_alloc(1, sizeof *g, &g, err));
+  g->output = -1;
+  *ret = g;
+  return CLV_OK;
+}
+
+clv_graph *clv_graph_free(clv_graph *g) {
+  if (g) free(g->nodes);
+  free(g);
+  return NULL;
+}
+
+void clv_graph_freep(clv_graph **g) { *g = clv_graph_free(*g); }
+
+static bool is_float(clv_dtype dtype) { return dtype == CLV_F32 || dtype == CLV_F64; }
+
+void clv_node_site(const clv_graph *g, const clv_node *node, clv_op_site *ret) {
+  *ret = (clv_op_site){.attrs = &node->attrs};
+  for (int i = 0; i < node->n_in; i++) {
+    ret->in[i] = g->nodes[node->in[i]].shape;
+    ret->in_dtype[i] = g->nodes[node->in[i]].dtype;
+  }
+}
+
+int clv_node_slots(const clv_graph *g, const clv_node *node, clv_slot ret[CLV_MAX_PARAMS]) {
+  const clv_op_def *def = clv_op_def_of(node->op);
+  clv_op_site site;
+  if (!def || !def->slots) return 0;
+  clv_node_site(g, node, &site);
+  return def->slots(&site, ret);
+}
+
+static clv_code check_dtypes(const clv_op_def *def, const clv_op_site *s, clv_err *err) {
+  for (int i = 0; i < def->n_in; i++) {
+    bool labels = def->labels && i == 1;
+    if (labels ? s->in_dtype[i] != CLV_I64 : !is_float(s->in_dtype[i]))
+      return clv_fail(err, CLV_INVALID, "%s needs %s as input %d, got %s", def->name,
+                      labels ? "i64 class indices" : "a float tensor", i,
+                      clv_dtype_name(s->in_dtype[i]));
+    if (!labels && s->in_dtype[i] != s->in_dtype[0])
+      return clv_fail(err, CLV_INVALID, "%s has inputs of different dtypes, %s and %s", def->name,
+                      clv_dtype_name(s->in_dtype[0]), clv_dtype_name(s->in_dtype[i]));
+  }
+  return CLV_OK;
+}
+
+/* Shape and dtype of one node from its inputs'. */
+static clv_code infer(const clv_graph *g, clv_node *node, clv_err *err) {
+  const clv_op_def *def = clv_op_def_of(node->op);
+  clv_op_site site;
+  clv_slot slots[CLV_MAX_PARAMS];
+  clv_shape shape;
+  clv_node_site(g, node, &site);
+  CLV_TRY(check_dtypes(def, &site, err));
+  CLV_TRY(def->shape(&site, &shape, err));
+  CLV_TRY(clv_check_value("the output", &shape, site.in_dtype[0], err));
+  int n = def->slots ? def->slots(&site, slots) : 0;
+  for (int i = 0; i < n; i++)
+    CLV_TRY(clv_check_value(slots[i].suffix, &slots[i].shape, site.in_dtype[0], err));
+  node->shape = shape;
+  node->dtype = site.in_dtype[0];
+  return CLV_OK;
+}
+
+static clv_code check_name(const clv_graph *g, const char *name, clv_err *err) {
+  static const char legal[] =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
+  size_t len = strlen(name);
+  if (len == 0 || len >= CLV_NAME_MAX)
+    return clv_fail(err, CLV_INVALID, "a node's name has 1 to %d characters, '%.64s' has %zu",
+                    CLV_NAME_MAX - 1, name, len);
+  if (strspn(name, legal) != len)
+    return clv_fail(err, CLV_INVALID, "a node's name is of [A-Za-z0-9_.-]; '%s' is not", name);
+  for (int i = 0; i < g->n_nodes; i++)
+    if (strcmp(g->nodes[i].name, name) == 0)
+      return clv_fail(err, CLV_EXISTS, "two nodes are called '%s'", name);
+  return CLV_OK;
+}
+
+static clv_code push(clv_graph *g, const clv_node *node, int *ret_node, clv_err *err) {
+  if (g->n_nodes == g->cap) {
+    int cap = CLV_MIN(CLV_MAX(g->cap * 2, 16), CLV_MAX_NODES);
+    clv_node *nodes;
+    if (g->n_nodes >= CLV_MAX_NODES)
+      return clv_fail(err, CLV_EXHAUSTED, "a graph has at most %d nodes", CLV_MAX_NODES);
+    CLV_TRY(clv_alloc((size_t)cap, sizeof *nodes, &nodes, err));
+    if (g->nodes) memcpy(nodes, g->nodes, (size_t)g->n_nodes * sizeof *nodes);
+    free(g->nodes);
+    g->nodes = nodes;
+    g->cap = cap;
+  }
+  g->nodes[g->n_nodes] = *node;
+  g->output = g->n_nodes;
+  if (ret_node) *ret_node = g->n_nodes;
+  g->n_nodes++;
+  return CLV_OK;
+}
+
+clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
+                             const clv_shape *shape, int *ret_node, clv_err *err) {
+  clv_node node = {.op = CLV_OP_INPUT, .dtype = dtype, .shape = *shape};
+  int inputs = 0;
+  CLV_TRY(check_name(g, name, err));
+  for (int i = 0; i < g->n_nodes; i++) inputs += g->nodes[i].op == CLV_OP_INPUT;
+  if (inputs >= CLV_MAX_INPUTS)
+    return clv_fail(err, CLV_EXHAUSTED, "a graph has at most %d inputs", CLV_MAX_INPUTS);
+  if (!is_float(dtype) && dtype != CLV_I64)
+    return clv_fail(err, CLV_INVALID, "input '%s' is %s; graphs take f32, f64 and i64", name,
+                    clv_dtype_name(dtype));
+  if (clv_check_value("its shape", shape, dtype, err) != CLV_OK)
+    return clv_err_prefix(err, "input '%s'", name);
+  if (shape->rank < 1)
+    return clv_fail(err, CLV_INVALID, "input '%s' has no batch dimension", name);
+  memcpy(node.name, name, strlen(name) + 1);
+  return push(g, &node, ret_node, err);
+}
+
+static clv_code check_inputs(const clv_graph *g, const clv_op_def *def, const int *in, int n_in,
+                             clv_err *err) {
+  if (n_in != def->n_in)
+    return clv_fail(err, CLV_INVALID, "%s takes %d input%s, got %d", def->name, def->n_in,
+                    def->n_in == 1 ? "" : "s", n_in);
+  for (int i = 0; i < n_in; i++)
+    if (in[i] < 0 || in[i] >= g->n_nodes)
+      return clv_fail(err, CLV_INVALID, "input %d of %s is node %d, there are %d before it", i,
+                      def->name, in[i], g->n_nodes);
+  return CLV_OK;
+}
+
+static clv_code add_checked(clv_graph *g, const clv_op_def *def, clv_node *node, const int *in,
+                            int n_in, int *ret_node, clv_err *err) {
+  CLV_TRY(check_inputs(g, def, in, n_in, err));
+  CLV_TRY(clv_attrs_check(def->op, &node->attrs, err));
+  node->n_in = n_in;
+  memcpy(node->in, in, (size_t)n_in * sizeof in[0]);
+  CLV_TRY(infer(g, node, err));
+  return push(g, node, ret_node, err);
+}
+
+clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const char *name,
+                       uint32_t layer, const int *in, int n_in, int *ret_node, clv_err *err) {
+  const clv_op_def *def = clv_op_def_of(op);
+  clv_node node = {.op = op, .layer = layer};
+  if (!def) return clv_fail(err, CLV_INVALID, "unknown op number %d", (int)op);
+  if (layer > LAYER_MAX)
+    return clv_fail(err, CLV_INVALID, "layer %" PRIu32 " is above %d", layer, LAYER_MAX);
+  if (!name || !*name)
+    snprintf(node.name, sizeof node.name, "%" PRIu32, layer);
+  else
+    snprintf(node.name, sizeof node.name, "%s", name);
+  CLV_TRY(check_name(g, name && *name ? name : node.name, err));
+  if (attrs) node.attrs = *attrs;
+  if (add_checked(g, def, &node, in, n_in, ret_node, err) != CLV_OK)
+    return clv_err_prefix(err, "layer %s", node.name);
+  return CLV_OK;
+}
+
+static clv_code infer_batch(clv_graph *g, int64_t batch, clv_err *err) {
+  for (int i = 0; i < g->n_nodes; i++) {
+    clv_node *node = &g->nodes[i];
+    clv_code code;
+    if (node->op == CLV_OP_INPUT) {
+      node->shape.dim[0] = batch;
+      code = clv_check_value("its shape", &node->shape, node->dtype, err);
+    } else {
+      code = infer(g, node, err);
+    }
+    if (code != CLV_OK)
+      return clv_err_prefix(err, "%s %s", node->op == CLV_OP_INPUT ? "input" : "layer", node->name);
+  }
+  return CLV_OK;
+}
+
+clv_code clv_graph_set_batch(clv_graph *g, int64_t batch, clv_err *err) {
+  CLV_AUTO(clv_freep) clv_node *before = NULL;
+  size_t bytes = (size_t)g->n_nodes * sizeof *before;
+  if (g->n_nodes == 0) return CLV_OK;
+  CLV_TRY(clv_alloc(1, bytes, &before, err));
+  memcpy(before, g->nodes, bytes);
+  clv_code code = infer_batch(g, batch, err);
+  if (code != CLV_OK) memcpy(g->nodes, before, bytes); /* the graph stays as it was */
+  return code;
+}
+
+clv_code clv_graph_clone(const clv_graph *g, clv_graph **ret, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *copy = NULL;
+  CLV_TRY(clv_graph_new(&copy, err));
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *g->nodes, &copy->nodes, err));
+  if (g->n_nodes) memcpy(copy->nodes, g->nodes, (size_t)g->n_nodes * sizeof *g->nodes);
+  copy->n_nodes = copy->cap = g->n_nodes;
+  copy->output = g->output;
+  *ret = clv_steal(&copy);
+  return CLV_OK;
+}

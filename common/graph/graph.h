@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * graph: the op table, graphs of ops with named parameters, shape inference, cutting a graph into
+ * shards, and the plan that executes one shard on one backend.
+ *
+ * A graph is a DAG in topological order: a node's inputs have smaller indexes. Names of parameters
+ * are PyTorch state_dict names: "<node name>.weight"; a node without a name of its own is called by
+ * its layer index in the uncut graph ("3.weight"), as nn.Sequential does.
+ *
+ * Threads: graphs are immutable once inferred; a plan and its calls belong to one thread at a time.
+ */
+#ifndef CLEAVE_GRAPH_H
+#define CLEAVE_GRAPH_H
+
+#include "kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { CLV_NAME_MAX = 64, CLV_MAX_NODES = 4096, CLV_MAX_INPUTS = 8, CLV_MAX_OUTPUTS = 8 };
+
+/* ---- op table -------------------------------------------------------------------------------- */
+
+/* Attribute keys; the numbers travel in LoadShard: append only. */
+typedef enum clv_attr_key {
+  CLV_ATTR_OUT = 1,
+  CLV_ATTR_KERNEL = 2,
+  CLV_ATTR_STRIDE = 3,
+  CLV_ATTR_PAD = 4,
+  CLV_ATTR_GROUPS = 5,
+  CLV_ATTR_BIAS = 6,
+  CLV_ATTR_P = 7,
+  CLV_ATTR_EPS = 8,
+  CLV_ATTR_MOMENTUM = 9,
+  CLV_ATTR_SHAPE = 10,
+} clv_attr_key;
+
+/* One attribute as it comes from a file or a message. ints has n_ints entries for integers, pairs,
+ * booleans (0/1) and lists; real attributes use `number` (an integer is accepted there too). */
+typedef struct clv_attr_value {
+  clv_attr_key key;
+  int n_ints;
+  int64_t ints[CLV_MAX_RANK];
+  bool is_number;
+  double number;
+} clv_attr_value;
+
+/* Op by its name in a session file ("conv2d"), with "did you mean" in the error. */
+clv_code clv_op_find(const char *name, clv_op *ret, clv_err *err) CLV_USE_RESULT;
+const char *clv_op_name(clv_op op);    /* "?" outside the list */
+const char *clv_op_doc(clv_op op);     /* formula and the PyTorch function whose numbers it matches */
+bool clv_op_is_loss(clv_op op);
+
+/* Attribute key by name for an op: CLV_NOT_FOUND names the op's legal keys and a suggestion. */
+clv_code clv_op_attr_find(clv_op op, const char *key, clv_attr_key *ret, clv_err *err)
+    CLV_USE_RESULT;
+const char *clv_attr_name(clv_attr_key key);
+
+/* Defaults, then the n values in turn, each checked (key legal for op, arity, range); a missing
+ * required one is an error. stride defaults to kernel for pools and to 1 for conv2d. */
+clv_code clv_attrs_from(clv_op op, const clv_attr_value *values, int n, clv_attrs *ret,
+                        clv_err *err) CLV_USE_RESULT;
+
+/* The attributes that differ from the defaults, for the wire: at most CLV_MAX_RANK + 2 of them. */
+int clv_attrs_to(clv_op op, const clv_attrs *attrs, clv_attr_value *ret_values, int max);
+
+/* ---- graph ----------------------------------------------------------------------------------- */
+
+typedef struct clv_node {
+  clv_op op;
+  clv_attrs attrs;
+  char name[CLV_NAME_MAX];
+  uint32_t layer; /* index in the uncut graph; keys initialisation and dropout */
+  int n_in;
+  int in[CLV_MAX_IN];
+  /* filled by inference */
+  clv_shape shape;
+  clv_dtype dtype;
+} clv_node;
+
+typedef struct clv_graph {
+  clv_node *nodes;
+  int n_nodes, cap;
+  int output; /* index of the node whose value leaves (the last one unless set) */
+} clv_graph;
+
+clv_code clv_graph_new(clv_graph **ret, clv_err *err) CLV_USE_RESULT;
+clv_graph *clv_graph_free(clv_graph *g); /* takes NULL, returns NULL */
+void clv_graph_freep(clv_graph **g);
+
+/* An external input; `shape` includes N in dim 0. */
+clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
+                             const clv_shape *shape, int *ret_node, clv_err *err) CLV_USE_RESULT;
+
+/* A node over earlier nodes. name NULL or "": called by its layer index. Names are unique and of
+ * [A-Za-z0-9_.-]. Infers and checks its shape at once: errors name op, node and shapes. */
+clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const char *name,
+                       uint32_t layer, const int *in, int n_in, int *ret_node, clv_err *err)
+    CLV_USE_RESULT;
+
+/* Shapes of all nodes again, for another batch size (N of every input). */
+clv_code clv_graph_set_batch(clv_graph *g, int64_t batch, clv_err *err) CLV_USE_RESULT;
+
+/* A new graph of nodes with first_layer <= layer <= last_layer of a chain (one tensor crosses each
+ * cut); its input is called "input" and has the shape and dtype of the value cut. Refuses a range
+ * that more than one tensor enters, naming them. */
+clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
+                         clv_graph **ret, clv_err *err) CLV_USE_RESULT;
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+typedef struct clv_param {
+  char name[CLV_NAME_MAX + 24]; /* "features.0.weight" */
+  int node, slot;
+  clv_shape shape;
+  clv_dtype dtype;
+  bool trainable;     /* false for buffers (running statistics) */
+  bool frozen;        /* trainable, but held fixed by the session */
+  size_t offset;      /* bytes into the block, 64-byte aligned; buffers lie behind all parameters */
+  size_t n, bytes;
+} clv_param;
+
+/* The named layout of a shard's one parameter block. Gradients and each moment use the same
+ * offsets in blocks of trainable_bytes. */
+typedef struct clv_params {
+  clv_param *list;
+  int n;
+  size_t trainable_bytes; /* extent of parameters, padding included */
+  size_t total_bytes;     /* with buffers */
+  size_t n_values;        /* trainable values, without padding */
+} clv_params;
+
+clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) CLV_USE_RESULT;
+clv_params *clv_params_free(clv_params *p);
+void clv_params_freep(clv_params **p);
+const clv_param *clv_params_find(const clv_params *p, const char *name); /* or NULL */
+
+/* Default initialisation as PyTorch's modules: linear and conv2d weight and bias uniform in
+ * +-1/sqrt(fan_in) (kaiming_uniform with a = sqrt(5)); batchnorm 1, 0, running 0 and 1, count 0.
+ * Numbers from Philox keyed by (seed, layer, slot). block: total_bytes, padding zeroed. */
+void clv_params_init(const clv_graph *g, const clv_params *p, uint64_t seed, void *block);
+
+/* ---- plan ------------------------------------------------------------------------------------ */
+
+typedef struct clv_plan clv_plan;
+typedef struct clv_call clv_call; /* saved state of one forward until its backward is done */
+
+typedef struct clv_plan_options {
+  const clv_backend *backend;
+  clv_dtype dtype;      /* f32, or f64 with ref */
+  int64_t batch;        /* N */
+  bool training;
+  bool need_input_grad[CLV_MAX_INPUTS]; /* the sender of that input wants a gradient */
+  int threads;
+} clv_plan_options;
+
+typedef struct clv_plan_info {
+  size_t call_bytes;     /* per call in flight: saved activations and states */
+  size_t scratch_bytes;  /* shared by the plan's calls */
+  size_t cache_bytes;    /* weights in library formats */
+  int reorders_refresh, reorders_forward, reorders_backward; /* library reorders, each once a call */
+  int n_steps_forward, n_steps_backward;
+} clv_plan_info;
+
+/* Copies what it needs of g and params; `params` says which are frozen. One plan per (shard, batch,
+ * training, threads). */
+clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_plan_options *options,
+                      clv_plan **ret, clv_err *err) CLV_USE_RESULT;
+clv_plan *clv_plan_free(clv_plan *p);
+void clv_plan_freep(clv_plan **p);
+const clv_plan_info *clv_plan_get_info(const clv_plan *p);
+
+/* Human-readable listing of the steps: op, node, layouts, implementation, bytes. */
+void clv_plan_describe(const clv_plan *p, clv_bytes *out);
+
+/* Calls come from the plan's pool: after warm-up no memory is taken. */
+clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) CLV_USE_RESULT;
+void clv_plan_call_put(clv_plan *p, clv_call *c); /* takes NULL */
+
+/* in[i]: row-major values of external input i, in order of clv_graph_add_input; out: row-major.
+ * For training the inputs that backward reads are copied or kept in the call: the caller may reuse
+ * `in` after this returns only if it passed keep_inputs = false (then the plan copies what it
+ * needs); with true the memory must stay until the call is put back. */
+clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
+                          const void *const *in, bool keep_inputs, void *out,
+                          const clv_rng_key *key, clv_err *err) CLV_USE_RESULT;
+
+/* From the gradient of the output (row-major) to that of each input (din[i] row-major, NULL where
+ * not wanted). Weight gradients of fused kernels (batchnorm) are written to grad_block here. */
+clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, const void *dout,
+                                 void *const *din, void *grad_block, bool accumulate, clv_err *err)
+    CLV_USE_RESULT;
+
+/* The rest of the weight gradients into grad_block (trainable_bytes, same offsets as parameters);
+ * adds when accumulate, otherwise overwrites. Comes after backward_input of the same call. */
+clv_code clv_plan_backward_weight(clv_plan *p, clv_call *c, void *param_block, void *grad_block,
+                                  bool accumulate, clv_err *err) CLV_USE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The named layout of a shard's parameter block and its default initialisation.
+ */
+#include "common/graph/op_int.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PARAM_ALIGN = 64 };
+
+clv_params *clv_params_free(clv_params *p) {
+  if (p) free(p->list);
+  free(p);
+  return NULL;
+}
+
+void clv_params_freep(clv_params **p) { *p = clv_params_free(*p); }
+
+static clv_code describe_slot(const clv_node *node, int index, int slot, const clv_slot *s,
+                              clv_param *ret, clv_err *err) {
+  *ret = (clv_param){.node = index,
+                     .slot = slot,
+                     .shape = s->shape,
+                     .dtype = s->i64 ? CLV_I64 : node->dtype,
+                     .trainable = !s->buffer};
+  snprintf(ret->name, sizeof ret->name, "%s.%s", node->name, s->suffix);
+  CLV_TRY(clv_shape_numel(&s->shape, &ret->n, err));
+  return clv_shape_bytes(&s->shape, ret->dtype, &ret->bytes, err);
+}
+
+/* Offsets of the trainable ones first, of the buffers behind. */
+static clv_code place(clv_params *p, bool trainable, size_t *end, clv_err *err) {
+  for (int i = 0; i < p->n; i++) {
+    clv_param *q = &p->list[i];
+    if (q->trainable != trainable) continue;
+    q->offset = *end;
+    if (!clv_add_size(*end, clv_align_up(q->bytes, PARAM_ALIGN), end) || *end > SIZE_MAX / 4)
+      return clv_fail(err, CLV_EXHAUSTED, "the parameters overflow at '%s'", q->name);
+    if (trainable) p->n_values += q->n;
+  }
+  return CLV_OK;
+}
+
+clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) {
+  CLV_AUTO(clv_params_freep) clv_params *p = NULL;
+  clv_slot slots[CLV_MAX_PARAMS];
+  int n = 0;
+  for (int i = 0; i < g->n_nodes; i++) n += clv_node_slots(g, &g->nodes[i], slots);
+  CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
+  CLV_TRY(clv_alloc((size_t)n, sizeof *p->list, &p->list, err));
+  for (int i = 0; i < g->n_nodes; i++) {
+    int n_slots = clv_node_slots(g, &g->nodes[i], slots);
+    for (int s = 0; s < n_slots; s++)
+      CLV_TRY(describe_slot(&g->nodes[i], i, s, &slots[s], &p->list[p->n++], err));
+  }
+  CLV_TRY(place(p, true, &p->trainable_bytes, err));
+  p->total_bytes = p->trainable_bytes;
+  CLV_TRY(place(p, false, &p->total_bytes, err));
+  *ret = clv_steal(&p);
+  return CLV_OK;
+}
+
+const clv_param *clv_params_find(const clv_params *p, const char *name) {
+  for (int i = 0; i < p->n; i++)
+    if (strcmp(p->list[i].name, name) == 0) return &p->list[i];
+  return NULL;
+}
+
+/* The f32 numbers, widened front to back inside dst where the block is f64: double i ends before
+ * float i + 1 of the upper half begins. */
+static void uniform(const clv_param *p, const clv_rng_key *key, float bound, char *dst) {
+  float *values = (float *)(void *)(p->dtype == CLV_F64 ? dst + p->n * sizeof(float) : dst);
+  clv_rng_uniform(key, -bound, bound, values, p->n);
+  for (size_t i = 0; p->dtype == CLV_F64 && i < p->n; i++) {
+    float narrow;
+    memcpy(&narrow, dst + (p->n + i) * sizeof narrow, sizeof narrow);
+    double wide = narrow;
+    memcpy(dst + i * sizeof wide, &wide, sizeof wide);
+  }
+}
+
+static void ones(const clv_param *p, char *dst) {
+  for (size_t i = 0; i < p->n; i++)
+    if (p->dtype == CLV_F64)
+      memcpy(dst + i * 8, &(double){1}, 8);
+    else
+      memcpy(dst + i * 4, &(float){1}, 4);
+}
+
+/* 1 / sqrt(fan_in), fan_in counted on the weight for weight and bias alike: this is what
+ * kaiming_uniform_(a=sqrt(5)) and the bias rule of nn.Linear and nn.Conv2d come to. */
+static float fan_in_bound(const clv_shape *weight) {
+  double fan_in = 1;
+  for (int i = 1; i < weight->rank; i++) fan_in *= (double)weight->dim[i];
+  return (float)(1 / sqrt(fan_in));
+}
+
+void clv_params_init(const clv_graph *g, const clv_params *p, uint64_t seed, void *block) {
+  memset(block, 0, p->total_bytes);
+  for (int i = 0; i < p->n; i++) {
+    const clv_param *q = &p->list[i];
+    const clv_node *node = &g->nodes[q->node];
+    clv_slot slots[CLV_MAX_PARAMS];
+    clv_node_slots(g, node, slots);
+    char *dst = (char *)block + q->offset;
+    clv_rng_key key = {.seed = seed, .layer = node->layer << 4 | (uint32_t)q->slot};
+    if (slots[q->slot].init == CLV_INIT_FAN_IN)
+      uniform(q, &key, fan_in_bound(&slots[CLV_SLOT_WEIGHT].shape), dst);
+    else if (slots[q->slot].init == CLV_INIT_ONE)
+      ones(q, dst);
+  }
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/models/models_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- attributes ------------------------------------------------------------------------------------ */
+
+static clv_code attr_value(const clv_session_config *c, clv_op op, const clv_attr_spec *a,
+                           clv_attr_value *ret, clv_err *err) {
+  clv_err why;
+  clv_attr_value v = {0};
+  if (clv_op_attr_find(op, a->key, &v.key, &why) != CLV_OK)
+    return clv_session_fail_at(c, a->pos, err, "%s", why.text);
+  switch (a->kind) {
+    case CLV_ATTR_INT: v.n_ints = 1, v.ints[0] = a->integer; break;
+    case CLV_ATTR_BOOL: v.n_ints = 1, v.ints[0] = a->flag; break;
+    case CLV_ATTR_FLOAT: v.is_number = true, v.number = a->number; break;
+    case CLV_ATTR_TEXT:
+      return clv_session_fail_at(c, a->pos, err, "%s: '%s' is not a number", a->key, a->text);
+    case CLV_ATTR_INTS:
+      if (a->n_ints > CLV_MAX_RANK)
+        return clv_session_fail_at(c, a->pos, err, "%s: %zu numbers, at most %d", a->key, a->n_ints,
+                                   CLV_MAX_RANK);
+      v.n_ints = (int)a->n_ints;
+      memcpy(v.ints, a->ints, a->n_ints * sizeof *a->ints);
+      break;
+  }
+  *ret = v;
+  return CLV_OK;
+}
+
+static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spec, uint32_t layer,
+                          clv_graph *g, int *last, clv_err *err) {
+  clv_op op;
+  clv_attrs attrs;
+  clv_attr_value values[32];
+  clv_err why;
+  if (clv_op_find(spec->op, &op, &why) != CLV_OK)
+    return clv_session_fail_at(c, spec->op_pos, err, "%s", why.text);
+  if (clv_op_is_loss(op))
+    return clv_session_fail_at(c, spec->op_pos, err, "%s is a loss: write it as `loss: {kind: %s}`",
+                               spec->op, spec->op);
+  if (op == CLV_OP_ADD)
+    return clv_session_fail_at(c, spec->op_pos, err, "add joins two branches; a list of layers is a chain");
+  if (spec->n_attrs > CLV_COUNT(values))
+    return clv_session_fail_at(c, spec->pos, err, "%zu attributes", spec->n_attrs);
+  for (size_t i = 0; i < spec->n_attrs; i++)
+    CLV_TRY(attr_value(c, op, &spec->attrs[i], &values[i], err));
+  clv_code code = clv_attrs_from(op, values, (int)spec->n_attrs, &attrs, &why);
+  if (code == CLV_OK) code = clv_graph_add(g, op, &attrs, spec->name, layer, last, 1, last, &why);
+  if (code != CLV_OK) return clv_session_fail_at(c, spec->pos, err, "%s", why.text);
+  return CLV_OK;
+}
+
+/* ---- the uncut graph ------------------------------------------------------------------------------- */
+
+static clv_code add_list(const clv_session_config *c, const clv_layer_spec *layers, size_t n,
+                         clv_graph *g, uint32_t *layer, int *last, clv_err *err) {
+  for (size_t i = 0; i < n; i++) CLV_TRY(add_layer(c, &layers[i], (*layer)++, g, last, err));
+  return CLV_OK;
+}
+
+/* A stage's range into `model`: ranges follow each other without a gap. */
+static clv_code take_range(const clv_session_config *c, const clv_stage_spec *s, uint32_t n_model,
+                           uint32_t *at, uint32_t *ret_first, uint32_t *ret_last, clv_err *err) {
+  if (!s->range.given)
+    return clv_session_fail_at(c, s->pos, err, "stage '%s' has no layers", s->name);
+  if (s->range.last < s->range.first || s->range.last >= n_model)
+    return clv_session_fail_at(c, s->layers_pos, err, "layers %llu..%llu: the model has layers 0..%u",
+                               (unsigned long long)s->range.first,
+                               (unsigned long long)s->range.last, n_model - 1);
+  if (s->range.first != *at)
+    return clv_session_fail_at(c, s->layers_pos, err,
+                               "stage '%s' starts at layer %llu, but %u comes next", s->name,
+                               (unsigned long long)s->range.first, *at);
+  *ret_first = (uint32_t)s->range.first;
+  *ret_last = (uint32_t)s->range.last;
+  *at = *ret_last + 1;
+  return CLV_OK;
+}
+
+static clv_code from_model(const clv_session_config *c, clv_graph *g, int *last, uint32_t *first,
+                           uint32_t *final, clv_err *err) {
+  uint32_t n = 0, at = 0;
+  if (c->model.arch != CLV_ARCH_NONE)
+    CLV_TRY(clv_arch_layers(c, g, &n, last, err));
+  else
+    CLV_TRY(add_list(c, c->model.layers, c->model.n_layers, g, &n, last, err));
+  for (size_t i = 0; i < c->n_stages; i++)
+    CLV_TRY(take_range(c, &c->stages[i], n, &at, &first[i], &final[i], err));
+  if (at != n)
+    return clv_session_fail_at(c, c->model.pos, err, "the stages end at layer %u of %u", at - 1, n - 1);
+  return CLV_OK;
+}
+
+static clv_code from_stages(const clv_session_config *c, clv_graph *g, int *last, uint32_t *first,
+                            uint32_t *final, clv_err *err) {
+  uint32_t layer = 0;
+  for (size_t i = 0; i < c->n_stages; i++) {
+    const clv_stage_spec *s = &c->stages[i];
+    if (!s->n_layers)
+      return clv_session_fail_at(c, s->pos, err, "stage '%s' has no layers", s->name);
+    first[i] = layer;
+    CLV_TRY(add_list(c, s->layers, s->n_layers, g, &layer, last, err));
+    final[i] = layer - 1;
+  }
+  return CLV_OK;
+}
+
+clv_code clv_model_graph(const clv_session_config *config, const clv_shape *input_sample,
+                         clv_graph **ret_whole, uint32_t *ret_first_layer,
+                         uint32_t *ret_last_layer, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  int last;
+  CLV_TRY(clv_graph_new(&g, err));
+  CLV_TRY(clv_graph_add_input(g, "input", CLV_F32, input_sample, &last, err));
+  bool has_model = config->model.arch != CLV_ARCH_NONE || config->model.n_layers > 0;
+  CLV_TRY((has_model ? from_model : from_stages)(config, g, &last, ret_first_layer, ret_last_layer,
+                                                 err));
+  *ret_whole = clv_steal(&g);
+  return CLV_OK;
+}
+
+clv_code clv_loss_graph(const char *kind, const clv_shape *pred, int64_t batch, clv_graph **ret,
+                        clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  clv_op op;
+  clv_attrs attrs;
+  int in[2];
+  CLV_TRY(clv_op_find(kind, &op, err));
+  if (!clv_op_is_loss(op)) return clv_fail(err, CLV_INVALID, "'%s' is not a loss", kind);
+  clv_shape p = *pred;
+  if (p.rank > 0) p.dim[0] = batch;
+  bool classes = op == CLV_OP_CROSS_ENTROPY || op == CLV_OP_NLL;
+  clv_shape target = classes ? CLV_SHAPE(batch) : p;
+  CLV_TRY(clv_graph_new(&g, err));
+  CLV_TRY(clv_graph_add_input(g, "prediction", CLV_F32, &p, &in[0], err));
+  CLV_TRY(clv_graph_add_input(g, "target", classes ? CLV_I64 : CLV_F32, &target, &in[1], err));
+  CLV_TRY(clv_attrs_from(op, NULL, 0, &attrs, err));
+  CLV_TRY(clv_graph_add(g, op, &attrs, "loss", 0, in, 2, NULL, err));
+  *ret = clv_steal(&g);
+  return CLV_OK;
+}

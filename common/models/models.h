@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * models: from the layers of a session file, or a named architecture, to one uncut graph.
+ *
+ * A model is a chain of layers. Stages take consecutive runs of it, either by listing their layers
+ * or by a range into `model`; layers are counted over all stages, so that names, initial weights
+ * and dropout are the same wherever the cuts are.
+ *
+ * Ownership: returned graphs belong to the caller. Threads: no state.
+ */
+#ifndef CLEAVE_MODELS_H
+#define CLEAVE_MODELS_H
+
+#include "common/config/config.h"
+#include "common/graph/graph.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The uncut graph of all stages of a session over an input of shape `input_sample` ([N, ...], f32,
+ * called "input"). ret_first_layer, ret_last_layer: [n_stages], the layers each stage runs (both
+ * included), for clv_graph_slice; at least one layer each. CLV_INVALID points at the layer of the
+ * session file (file:line:column) and names op, attribute or shape with a suggestion. */
+clv_code clv_model_graph(const clv_session_config *config, const clv_shape *input_sample,
+                         clv_graph **ret_whole, uint32_t *ret_first_layer,
+                         uint32_t *ret_last_layer, clv_err *err) CLV_USE_RESULT;
+
+/* The graph of a loss by its op name ("cross_entropy"): input 0 "prediction" of shape `pred` with
+ * N replaced by `batch`, input 1 "target" ([N] i64 class indices for cross_entropy and nll, else
+ * f32 shaped as the prediction), output [] the mean over the batch. */
+clv_code clv_loss_graph(const char *kind, const clv_shape *pred, int64_t batch, clv_graph **ret,
+                        clv_err *err) CLV_USE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

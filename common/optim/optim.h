@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * optim: the local optimiser of one shard, learning-rate schedules and the clipping factor.
+ *
+ * An optimiser steps over the parts ("spans") of a shard's parameter block that learn. Its moments
+ * are one allocation each, with the parameter block's offsets, so that a moment of a parameter is
+ * found under the parameter's own offset. Whether, with which rate and with which gradient factor a
+ * step is taken is decided by the caller, who sees all shards (global norm, refusal of NaN).
+ *
+ * With g' = grad_scale * g the formulas are those of torch.optim (SGD with dampening 0, Adam and
+ * AdamW without amsgrad), t counting steps from 1:
+ *   sgd    g' += wd p;  m = g' at t = 1, else momentum m + g';  d = nesterov ? g' + momentum m : m
+ *          (d = g' without momentum);  p -= lr d
+ *   adam   g' += wd p;  m = beta1 m + (1 - beta1) g';  v = beta2 v + (1 - beta2) g'^2
+ *          p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+ *   adamw  p *= 1 - lr wd, then as adam with wd = 0 (Loshchilov & Hutter, ICLR 2019, algorithm 2)
+ *
+ * Threads: an optimiser belongs to one thread at a time. Schedules and clv_clip_scale are pure.
+ */
+#ifndef CLEAVE_OPTIM_H
+#define CLEAVE_OPTIM_H
+
+#include "kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum clv_optim_kind {
+  CLV_OPTIM_SGD = 0,
+  CLV_OPTIM_ADAM = 1,
+  CLV_OPTIM_ADAMW = 2
+} clv_optim_kind;
+
+typedef struct clv_optim_config {
+  clv_optim_kind kind;
+  double lr;           /* base rate, > 0; clv_optim_step is given the rate in force */
+  double momentum;     /* sgd: 0 = none, below or equal 1 */
+  bool nesterov;       /* sgd: needs momentum > 0 */
+  double weight_decay; /* >= 0 */
+  double beta1, beta2; /* adam, adamw: 0 <= beta < 1 */
+  double eps;          /* adam, adamw: >= 0 */
+} clv_optim_config;
+
+/* A run of n f32 values that starts `offset` bytes into the block. */
+typedef struct clv_optim_span {
+  size_t offset, n;
+} clv_optim_span;
+
+typedef struct clv_optim clv_optim;
+
+enum { CLV_OPTIM_MAX_MOMENTS = 2 };
+
+/* An optimiser over a block of block_bytes. The spans are copied; each must lie within the block,
+ * on a multiple of 4 bytes. Moments start at zero. CLV_INVALID: a setting or a span is out of range
+ * (the text quotes it); CLV_EXHAUSTED: no memory. `backend` must outlive the optimiser. */
+clv_code clv_optim_new(const clv_optim_config *config, size_t block_bytes,
+                       const clv_optim_span *spans, size_t n_spans, const clv_backend *backend,
+                       clv_optim **ret, clv_err *err) CLV_USE_RESULT;
+clv_optim *clv_optim_free(clv_optim *o); /* takes NULL, returns NULL */
+void clv_optim_freep(clv_optim **o);     /* for CLV_AUTO */
+
+/* One step: params (block_bytes) from grads (same offsets), moments updated, step counter + 1.
+ * lr: the rate of this step; grad_scale: factor on every gradient (clipping), 1 for none. Takes no
+ * memory and cannot fail. Values outside the spans are neither read nor written. */
+void clv_optim_step(clv_optim *o, float *params, const float *grads, double lr, double grad_scale);
+
+/* Sum of squares of the gradients of all spans, spans added in their order. */
+double clv_optim_sum_squares(const clv_optim *o, const float *grads);
+
+/* State, for checkpoints. Moments: 0 for plain sgd, 1 for sgd with momentum, 2 for adam and adamw.
+ * A moment's name is PyTorch's ("momentum_buffer", "exp_avg", "exp_avg_sq"); its block has
+ * block_bytes and is borrowed, for reading and writing. The counter holds the steps taken. i
+ * outside the moments gives NULL. */
+int clv_optim_n_moments(const clv_optim *o);
+const char *clv_optim_moment_name(const clv_optim *o, int i);
+float *clv_optim_moment(clv_optim *o, int i);
+int64_t *clv_optim_step_count(clv_optim *o);
+
+/* ---- learning-rate schedules -------------------------------------------------------------------
+ */
+
+typedef enum clv_lr_curve {
+  CLV_LR_CURVE_CONSTANT = 0,
+  CLV_LR_CURVE_STEP = 1,
+  CLV_LR_CURVE_COSINE = 2,
+  CLV_LR_CURVE_LINEAR = 3,
+} clv_lr_curve;
+
+typedef struct clv_lr_schedule {
+  clv_lr_curve curve;    /* after the warm-up */
+  uint64_t warmup_steps; /* W; 0 = none */
+  uint64_t step_size;    /* step: steps between two falls; 0 = never falls */
+  uint64_t total_steps;  /* T, cosine and linear: steps until 0, warm-up included; 0 = stays */
+  double gamma;          /* step: factor of a fall */
+} clv_lr_schedule;
+
+/* The rate of step t = 0, 1, ... For t < W: base (t + 1) / W, which is torch's
+ * LinearLR(start_factor = 1/W, total_iters = W - 1). From then on, with s = t - W and S = T - W:
+ *   constant  base
+ *   step      base gamma^floor(s / step_size)                       (StepLR)
+ *   cosine    base (1 + cos(pi min(s, S) / S)) / 2                  (CosineAnnealingLR, eta_min 0,
+ *                                                     held at 0 after S, where torch's rises again)
+ *   linear    base (1 - min(s, S) / S)                              (LinearLR from 1 to 0)
+ * The closed forms of torch.optim.lr_scheduler, chained as by SequentialLR(milestones = [W]). */
+double clv_lr_at(const clv_lr_schedule *schedule, double base_lr, uint64_t step);
+
+/* min(1, max_norm / (sqrt(total_norm_sq) + 1e-6)) as torch.nn.utils.clip_grad_norm_; 1 when
+ * max_norm <= 0 (clipping is off). NaN stays NaN: the caller refuses such a step beforehand. */
+double clv_clip_scale(double total_norm_sq, double max_norm);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

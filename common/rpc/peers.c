@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a server remembers of each identity: how many calls it has, and how fast it cancels them.
+ *
+ * A client that opens and resets calls in a loop costs a server far more than itself (CVE-2023-44487)
+ * and gRPC 1.51 has no guard. One that cancels more than max_cancels_per_second is refused for
+ * cut_ms and its connection is shut, so that the calls still queued inside gRPC go with it.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include "common/rpc/rpc_int.h"
+
+enum { MAX_ENTRIES = 4096, MAX_SCANNED_FDS = 65536 };
+
+struct rpc_peer_entry {
+  rpc_peer_entry *next;
+  unsigned active;   /* calls */
+  unsigned events;   /* cancelled (or, once cut off, refused) calls since window_ns */
+  uint64_t window_ns;
+  uint64_t cut_until_ns;
+  char uri[];
+};
+
+void rpc_peers_init(rpc_peers *peers, const clv_rpc_server_options *options) {
+  pthread_mutex_init(&peers->lock, NULL);
+  peers->max_calls = options->max_calls_per_peer ? options->max_calls_per_peer : 64;
+  peers->max_cancels_per_second =
+      options->max_cancels_per_second ? options->max_cancels_per_second : 100;
+  peers->cut_ms = options->cut_ms ? options->cut_ms : 10000;
+}
+
+void rpc_peers_done(rpc_peers *peers) {
+  for (size_t i = 0; i < CLV_COUNT(peers->bucket); i++)
+    for (rpc_peer_entry *entry; (entry = peers->bucket[i]) != NULL;) {
+      peers->bucket[i] = entry->next;
+      free(entry);
+    }
+  pthread_mutex_destroy(&peers->lock);
+}
+
+static rpc_peer_entry **bucket_of(rpc_peers *peers, const char *uri) {
+  return &peers->bucket[clv_crc32c(0, uri, strlen(uri)) % CLV_COUNT(peers->bucket)];
+}
+
+/* Entries without calls and without a record worth keeping go when their bucket is walked. */
+static bool forgettable(const rpc_peer_entry *entry, uint64_t now) {
+  return entry->active == 0 && entry->cut_until_ns < now && entry->window_ns + 1000000000u < now;
+}
+
+static rpc_peer_entry *find(rpc_peers *peers, const char *uri, uint64_t now) {
+  rpc_peer_entry *found = NULL;
+  for (rpc_peer_entry **link = bucket_of(peers, uri); *link;) {
+    rpc_peer_entry *entry = *link;
+    if (strcmp(entry->uri, uri) == 0) {
+      found = entry;
+    } else if (forgettable(entry, now)) {
+      *link = entry->next;
+      peers->n_entries--;
+      free(entry);
+      continue;
+    }
+    link = &entry->next;
+  }
+  return found;
+}
+
+static clv_code add(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry, clv_err *err) {
+  if (peers->n_entries >= MAX_ENTRIES)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %d identities at once", MAX_ENTRIES);
+  rpc_peer_entry *entry = NULL;
+  CLV_TRY(clv_alloc(1, sizeof(*entry) + strlen(uri) + 1, &entry, err));
+  strcpy(entry->uri, uri);
+  rpc_peer_entry **link = bucket_of(peers, uri);
+  entry->next = *link;
+  *link = entry;
+  peers->n_entries++;
+  *ret_entry = entry;
+  return CLV_OK;
+}
+
+/* One more event in the current second; true for the one that goes over the limit. */
+static bool over_rate(const rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
+  if (now - entry->window_ns >= 1000000000u) {
+    entry->window_ns = now;
+    entry->events = 0;
+  }
+  return ++entry->events == peers->max_cancels_per_second + 1;
+}
+
+static clv_code enter_locked(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
+                             bool *ret_cut, clv_err *err) {
+  uint64_t now = clv_now_ns();
+  rpc_peer_entry *entry = find(peers, uri, now);
+  if (!entry) CLV_TRY(add(peers, uri, &entry, err));
+  if (entry->cut_until_ns > now) {
+    *ret_cut = over_rate(peers, entry, now);
+    return clv_fail(err, CLV_EXHAUSTED, "too many cancelled calls: refused for %u ms",
+                    peers->cut_ms);
+  }
+  if (entry->active >= peers->max_calls)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %u calls at once", peers->max_calls);
+  entry->active++;
+  *ret_entry = entry;
+  return CLV_OK;
+}
+
+clv_code rpc_peers_enter(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
+                         bool *ret_cut, clv_err *err) {
+  pthread_mutex_lock(&peers->lock);
+  clv_code code = enter_locked(peers, uri, ret_entry, ret_cut, err);
+  pthread_mutex_unlock(&peers->lock);
+  return code;
+}
+
+#ifdef CLV_MUTATE_RESET_CUT
+static bool count_cancel(rpc_peers *peers, rpc_peer_entry *entry) {
+  (void)peers;
+  (void)entry;
+  return false;
+}
+#else
+static bool count_cancel(rpc_peers *peers, rpc_peer_entry *entry) {
+  uint64_t now = clv_now_ns();
+  if (!over_rate(peers, entry, now)) return false;
+  entry->cut_until_ns = now + 1000000ull * peers->cut_ms;
+  peers->cut_peers++;
+  return true;
+}
+#endif
+
+bool rpc_peers_leave(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer) {
+  pthread_mutex_lock(&peers->lock);
+  entry->active--;
+  bool cut = cancelled_by_peer && count_cancel(peers, entry);
+  pthread_mutex_unlock(&peers->lock);
+  return cut;
+}
+
+/* ---- cutting a connection --------------------------------------------------------------------- */
+
+/* The far end of `fd` in gRPC's spelling; false if it is no connected IP socket. */
+static bool far_end(int fd, char *text, size_t len) {
+  struct sockaddr_storage storage = {0};
+  socklen_t size = sizeof(storage);
+  char host[INET6_ADDRSTRLEN];
+  if (getpeername(fd, (struct sockaddr *)&storage, &size) != 0) return false;
+  if (storage.ss_family == AF_INET) {
+    const struct sockaddr_in *in = (const struct sockaddr_in *)&storage;
+    if (!inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host))) return false;
+    snprintf(text, len, "ipv4:%s:%u", host, ntohs(in->sin_port));
+    return true;
+  }
+  if (storage.ss_family != AF_INET6) return false;
+  const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&storage;
+  if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr)) {
+    if (!inet_ntop(AF_INET, &in6->sin6_addr.s6_addr[12], host, sizeof(host))) return false;
+    snprintf(text, len, "ipv4:%s:%u", host, ntohs(in6->sin6_port));
+    return true;
+  }
+  if (!inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host))) return false;
+  snprintf(text, len, "ipv6:%%5B%s%%5D:%u", host, ntohs(in6->sin6_port));
+  return true;
+}
+
+/* gRPC has no call that closes one connection of a server, so its socket is looked for among ours.
+ * Should gRPC close and reuse the descriptor meanwhile, its far end is another one and it is left
+ * alone. */
+void rpc_cut_connection(const char *address) {
+  struct rlimit limit;
+  int n = MAX_SCANNED_FDS;
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < MAX_SCANNED_FDS)
+    n = (int)limit.rlim_cur;
+  for (int fd = 0; fd < n; fd++) {
+    char text[80];
+    if (far_end(fd, text, sizeof(text)) && strcmp(text, address) == 0) shutdown(fd, SHUT_RDWR);
+  }
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The process-wide part: gRPC itself, one completion queue and the threads that empty it.
+ *
+ * Spinning. A thread that sleeps in the kernel takes 30 to 50 us to come back. So after an event the
+ * thread that handled it goes on asking with a zero deadline for `spin_us`, unless somebody
+ * computes. Only one thread spins: a second would only fight for the queue.
+ */
+#include <grpc/support/log.h>
+#include <grpc/support/time.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rpc/rpc_int.h"
+#include "common/rpc/stream_int.h"
+
+#ifdef __SANITIZE_THREAD__
+#define HAVE_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define HAVE_TSAN 1
+#endif
+#endif
+
+#ifdef HAVE_TSAN
+void __tsan_acquire(void *addr);
+void __tsan_release(void *addr);
+static void happens_before(void *tag) { __tsan_release(tag); }
+static void happens_after(void *tag) { __tsan_acquire(tag); }
+#else
+static void happens_before(void *tag) { (void)tag; }
+static void happens_after(void *tag) { (void)tag; }
+#endif
+
+/* The codes are promised to be gRPC's, so that a remote failure keeps its meaning. */
+_Static_assert((int)CLV_OK == GRPC_STATUS_OK, "code");
+_Static_assert((int)CLV_CANCELLED == GRPC_STATUS_CANCELLED, "code");
+_Static_assert((int)CLV_UNKNOWN == GRPC_STATUS_UNKNOWN, "code");
+_Static_assert((int)CLV_INVALID == GRPC_STATUS_INVALID_ARGUMENT, "code");
+_Static_assert((int)CLV_DEADLINE == GRPC_STATUS_DEADLINE_EXCEEDED, "code");
+_Static_assert((int)CLV_NOT_FOUND == GRPC_STATUS_NOT_FOUND, "code");
+_Static_assert((int)CLV_EXISTS == GRPC_STATUS_ALREADY_EXISTS, "code");
+_Static_assert((int)CLV_DENIED == GRPC_STATUS_PERMISSION_DENIED, "code");
+_Static_assert((int)CLV_EXHAUSTED == GRPC_STATUS_RESOURCE_EXHAUSTED, "code");
+_Static_assert((int)CLV_PRECONDITION == GRPC_STATUS_FAILED_PRECONDITION, "code");
+_Static_assert((int)CLV_ABORTED == GRPC_STATUS_ABORTED, "code");
+_Static_assert((int)CLV_RANGE == GRPC_STATUS_OUT_OF_RANGE, "code");
+_Static_assert((int)CLV_UNIMPLEMENTED == GRPC_STATUS_UNIMPLEMENTED, "code");
+_Static_assert((int)CLV_INTERNAL == GRPC_STATUS_INTERNAL, "code");
+_Static_assert((int)CLV_UNAVAILABLE == GRPC_STATUS_UNAVAILABLE, "code");
+_Static_assert((int)CLV_DATA_LOSS == GRPC_STATUS_DATA_LOSS, "code");
+_Static_assert((int)CLV_UNAUTHENTICATED == GRPC_STATUS_UNAUTHENTICATED, "code");
+
+clv_code rpc_code(grpc_status_code status) {
+  bool known = status >= GRPC_STATUS_OK && status <= GRPC_STATUS_UNAUTHENTICATED;
+  return known ? (clv_code)status : CLV_UNKNOWN;
+}
+
+gpr_timespec rpc_deadline(unsigned ms) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      gpr_time_from_millis((int64_t)ms, GPR_TIMESPAN));
+}
+
+gpr_timespec rpc_forever(void) { return gpr_inf_future(GPR_CLOCK_MONOTONIC); }
+
+/* gRPC's own lines are for people who debug it; a failed assertion of its is the last word. */
+static void forward_log(gpr_log_func_args *args) {
+  bool last_word = strstr(args->message, "assertion failed") != NULL;
+  clv_log(last_word ? CLV_LOG_ERROR : CLV_LOG_DEBUG, "grpc %s:%d: %s", args->file, args->line,
+          args->message);
+}
+
+void rpc_hand_over(rpc_tag *tag) { happens_before(tag); }
+
+bool rpc_start(grpc_call *call, const grpc_op *ops, size_t n, rpc_tag *tag) {
+  rpc_hand_over(tag);
+  return grpc_call_start_batch(call, ops, n, tag, NULL) == GRPC_CALL_OK;
+}
+
+static void run_event(const grpc_event *event) {
+  rpc_tag *tag = event->tag;
+  happens_after(tag);
+  tag->run(tag, event->success != 0);
+}
+
+/* Poll until nothing has come for spin_us or somebody computes. False at shutdown. */
+static bool spin(clv_rpc_runtime *runtime) {
+  uint64_t spin_ns = 1000ull * atomic_load_explicit(&runtime->spin_us, memory_order_relaxed);
+  if (spin_ns == 0 || atomic_flag_test_and_set_explicit(&runtime->spinning, memory_order_acquire))
+    return true;
+  bool alive = true;
+  uint64_t until = clv_now_ns() + spin_ns;
+  while (alive && atomic_load_explicit(&runtime->busy, memory_order_relaxed) == 0) {
+    grpc_event event =
+        grpc_completion_queue_next(runtime->queue, gpr_inf_past(GPR_CLOCK_MONOTONIC), NULL);
+    alive = event.type != GRPC_QUEUE_SHUTDOWN;
+    if (event.type == GRPC_OP_COMPLETE) {
+      run_event(&event);
+      until = clv_now_ns() + spin_ns;
+    } else if (clv_now_ns() >= until) {
+      break;
+    }
+  }
+  atomic_flag_clear_explicit(&runtime->spinning, memory_order_release);
+  return alive;
+}
+
+static void *queue_thread(void *arg) {
+  clv_rpc_runtime *runtime = arg;
+  for (;;) {
+    grpc_event event = grpc_completion_queue_next(runtime->queue, rpc_forever(), NULL);
+    if (event.type == GRPC_QUEUE_SHUTDOWN) break;
+    if (event.type == GRPC_OP_COMPLETE) run_event(&event);
+    if (!spin(runtime)) break;
+  }
+  return NULL;
+}
+
+clv_code clv_rpc_runtime_new(const clv_rpc_runtime_options *options, clv_rpc_runtime **ret_runtime,
+                             clv_err *err) {
+  unsigned n = options->queue_threads ? options->queue_threads : 2;
+  if (n < 2 || n > 64)
+    return clv_fail(err, CLV_INVALID, "queue_threads is %u, must be 2 to 64", n);
+  if (options->spin_us > 1000)
+    return clv_fail(err, CLV_INVALID, "spin_us is %u, must be at most 1000", options->spin_us);
+  clv_rpc_runtime *runtime = NULL;
+  CLV_TRY(clv_alloc(1, sizeof(*runtime), &runtime, err));
+  gpr_set_log_function(forward_log);
+  gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
+  grpc_init();
+  pthread_mutex_init(&runtime->lock, NULL);
+  atomic_init(&runtime->spin_us, options->spin_us);
+  runtime->queue = grpc_completion_queue_create_for_next(NULL);
+  while (runtime->n_threads < n &&
+         pthread_create(&runtime->threads[runtime->n_threads], NULL, queue_thread, runtime) == 0)
+    runtime->n_threads++;
+  if (runtime->n_threads < n) {
+    clv_code code = clv_fail(err, CLV_EXHAUSTED, "queue thread %u of %u could not be started",
+                             runtime->n_threads + 1, n);
+    clv_rpc_runtime_free(runtime);
+    return code;
+  }
+  *ret_runtime = runtime;
+  return CLV_OK;
+}
+
+void clv_rpc_runtime_free(clv_rpc_runtime *runtime) {
+  if (!runtime) return;
+  rpc_cancel_owned(runtime, NULL, CLV_CANCELLED, "this process is shutting down");
+  grpc_completion_queue_shutdown(runtime->queue);
+  for (unsigned i = 0; i < runtime->n_threads; i++) pthread_join(runtime->threads[i], NULL);
+  if (runtime->n_threads > 0) grpc_completion_queue_destroy(runtime->queue);
+  grpc_shutdown();
+  pthread_mutex_destroy(&runtime->lock);
+  free(runtime);
+}
+
+void clv_rpc_runtime_freep(clv_rpc_runtime **runtime) {
+  clv_rpc_runtime_free(*runtime);
+  *runtime = NULL;
+}
+
+void clv_rpc_runtime_set_spin(clv_rpc_runtime *runtime, unsigned spin_us) {
+  atomic_store_explicit(&runtime->spin_us, CLV_MIN(spin_us, 1000u), memory_order_relaxed);
+}
+
+void clv_rpc_busy_enter(clv_rpc_runtime *runtime) {
+  atomic_fetch_add_explicit(&runtime->busy, 1, memory_order_relaxed);
+}
+
+void clv_rpc_busy_leave(clv_rpc_runtime *runtime) {
+  atomic_fetch_sub_explicit(&runtime->busy, 1, memory_order_relaxed);
+}
+
+/* ---- streams of this process ---------------------------------------------------------------- */
+
+void rpc_runtime_add(clv_rpc_runtime *runtime, clv_rpc_stream *stream) {
+  pthread_mutex_lock(&runtime->lock);
+  stream->next = runtime->streams;
+  stream->prev_link = &runtime->streams;
+  if (stream->next) stream->next->prev_link = &stream->next;
+  runtime->streams = stream;
+  pthread_mutex_unlock(&runtime->lock);
+}
+
+void rpc_runtime_remove(clv_rpc_runtime *runtime, clv_rpc_stream *stream) {
+  pthread_mutex_lock(&runtime->lock);
+  *stream->prev_link = stream->next;
+  if (stream->next) stream->next->prev_link = stream->prev_link;
+  pthread_mutex_unlock(&runtime->lock);
+}
+
+/* The next stream of `owner` (of anybody for NULL) that has not been told yet, with a reference. */
+static clv_rpc_stream *next_to_cancel(clv_rpc_runtime *runtime, const void *owner) {
+  pthread_mutex_lock(&runtime->lock);
+  clv_rpc_stream *stream = runtime->streams;
+  while (stream && (stream->told || (owner && stream->owner != owner))) stream = stream->next;
+  if (stream) {
+    stream->told = true;
+    clv_rpc_stream_ref(stream);
+  }
+  pthread_mutex_unlock(&runtime->lock);
+  return stream;
+}
+
+void rpc_cancel_owned(clv_rpc_runtime *runtime, const void *owner, clv_code code,
+                      const char *text) {
+  for (clv_rpc_stream *stream; (stream = next_to_cancel(runtime, owner)) != NULL;) {
+    clv_rpc_stream_cancel(stream, code, text);
+    clv_rpc_stream_unref(stream);
+  }
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kernels: the closed list of ops, their attributes, and the table of functions a backend fills.
+ *
+ * A backend is asked once per node of a plan to `prepare` a kernel: shapes, attributes and the
+ * layouts on offer go in, a kernel with everything chosen (layouts, scratch, saved state) comes
+ * out. The hot path then calls the kernel's functions, which allocate nothing. `ref` prepares every
+ * op in f32 and f64 and is their definition; other backends answer CLV_UNIMPLEMENTED for what they
+ * lack and the plan takes ref's.
+ *
+ * Determinism: the layout in which a kernel computes, and so the order of its sums, is a function
+ * of (op, attributes, shapes, dtype, threads, instruction set) only -- never of its neighbours. A
+ * kernel that gives the same bits in any layout (relu, add, max pooling, dropout...) may take the
+ * layout that is offered; any other names the one it wants and the plan inserts a reorder. That is
+ * why a network cut between any two layers computes the same bits as the uncut one.
+ *
+ * Threads: a kernel is used by one thread at a time.
+ */
+#ifndef CLEAVE_KERNELS_H
+#define CLEAVE_KERNELS_H
+
+#include "common/base/base.h"
+#include "common/tensor/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Dimension letters: N batch, C channels in, K channels out, H x W image, F features. */
+
+/* The numbers travel in LoadShard: append only. */
+typedef enum clv_op {
+  CLV_OP_INPUT = 0, /* an external input; no kernel */
+  CLV_OP_LINEAR = 1,
+  CLV_OP_CONV2D = 2,
+  CLV_OP_MAXPOOL = 3,
+  CLV_OP_AVGPOOL = 4,
+  CLV_OP_GLOBALAVGPOOL = 5,
+  CLV_OP_RELU = 6,
+  CLV_OP_SIGMOID = 7,
+  CLV_OP_TANH = 8,
+  CLV_OP_GELU = 9,
+  CLV_OP_SOFTMAX = 10,
+  CLV_OP_LOG_SOFTMAX = 11,
+  CLV_OP_ADD = 12,
+  CLV_OP_FLATTEN = 13,
+  CLV_OP_RESHAPE = 14,
+  CLV_OP_DROPOUT = 15,
+  CLV_OP_BATCHNORM = 16,
+  CLV_OP_CROSS_ENTROPY = 17,   /* losses: inputs (prediction, target), output a scalar */
+  CLV_OP_NLL = 18,
+  CLV_OP_MSE = 19,
+  CLV_OP_BCE = 20,
+  CLV_OP_BCE_WITH_LOGITS = 21,
+  CLV_OP_COUNT
+} clv_op;
+
+/* Every attribute any op takes; the op table (common/graph) says which op uses which, with default
+ * and range. Pairs are (height, width). */
+typedef struct clv_attrs {
+  int64_t out;                           /* linear: features out; conv2d: channels out (K) */
+  int64_t kernel[2], stride[2], pad[2];  /* conv2d, pools */
+  int64_t groups;                        /* conv2d */
+  bool bias;                             /* conv2d, linear */
+  double p;                              /* dropout: probability of zero */
+  double eps, momentum;                  /* batchnorm */
+  clv_shape shape;                       /* reshape: per sample, without N */
+} clv_attrs;
+
+enum { CLV_MAX_IN = 2, CLV_MAX_PARAMS = 5 };
+
+/* Parameter slots. linear, conv2d: weight [K, C/groups, kh, kw] or [out, in], bias [K].
+ * batchnorm: weight [C], bias [C], running_mean [C], running_var [C], num_batches_tracked i64 []. */
+enum { CLV_SLOT_WEIGHT = 0, CLV_SLOT_BIAS = 1, CLV_SLOT_MEAN = 2, CLV_SLOT_VAR = 3, CLV_SLOT_TRACKED = 4 };
+
+/* A layout is one number, the channel block: 1 is row-major; 8 or 16 is nChw8c / nChw16c for
+ * tensors of rank 4, channels padded up to a multiple of the block, the padding zero. */
+size_t clv_layout_numel(const clv_shape *shape, int block); /* padded number of elements */
+
+/* What a backend is told about one node. */
+typedef struct clv_node_desc {
+  clv_op op;
+  clv_attrs attrs;
+  clv_dtype dtype; /* of the arithmetic: f32, or f64 (ref only) */
+  int n_in;
+  clv_shape in[CLV_MAX_IN];
+  clv_dtype in_dtype[CLV_MAX_IN]; /* dtype, except i64 class labels */
+  int offered_block[CLV_MAX_IN];
+  clv_shape out;
+  int n_params;
+  clv_shape param[CLV_MAX_PARAMS];
+  bool training;            /* dropout drops, batchnorm uses batch statistics and updates running ones */
+  bool need_dx[CLV_MAX_IN]; /* gradient with respect to that input is wanted */
+  bool need_dw;             /* gradients of weight and bias are wanted */
+  int threads;
+} clv_node_desc;
+
+/* What the backward functions read beside dout: the plan keeps these alive until then. */
+enum { CLV_SAVE_IN0 = 1u << 0, CLV_SAVE_IN1 = 1u << 1, CLV_SAVE_OUT = 1u << 2 };
+
+/* Arguments of one execution. Activations are in the kernel's layouts; parameters and their
+ * gradients are always row-major. Unused pointers are NULL. */
+typedef struct clv_kernel_args {
+  const void *in[CLV_MAX_IN];
+  void *out;
+  void *param[CLV_MAX_PARAMS]; /* slots 2.. are written by batchnorm's training forward */
+  void *cache;                 /* cache_bytes, filled by refresh */
+  void *saved;                 /* saved_bytes, written by forward, read by backward */
+  void *scratch;               /* scratch_bytes, free for any use during the call */
+  const void *dout;
+  void *din[CLV_MAX_IN];         /* overwritten; NULL where need_dx is false */
+  void *dparam[CLV_MAX_PARAMS];  /* slots 0 and 1 */
+  bool accumulate;               /* dparam += instead of = */
+  clv_rng_key key;               /* key.layer is already (layer << 4) */
+} clv_kernel_args;
+
+typedef struct clv_kernel clv_kernel;
+
+struct clv_kernel {
+  /* Optional: derive `cache` (weights in the library's format) from the parameters. Called before
+   * the first execution after the parameters changed. */
+  clv_code (*refresh)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
+  clv_code (*forward)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
+  /* din from dout. Absent where no input can need a gradient. */
+  clv_code (*backward_input)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
+  /* dparam from dout. Absent for ops without parameters. When `fused_grads`, backward_input writes
+   * dparam too and this is absent. */
+  clv_code (*backward_weight)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
+  void (*free)(clv_kernel *k); /* frees k itself */
+
+  int in_block[CLV_MAX_IN]; /* layouts it computes in */
+  int out_block;            /* layout of out and dout; din has in_block */
+  unsigned saves;           /* CLV_SAVE_* */
+  size_t saved_bytes, scratch_bytes, cache_bytes;
+  bool fused_grads;
+  bool in_place;             /* out may be the same memory as in[0] (same layout and size) */
+  int reorders_refresh, reorders_forward, reorders_backward; /* library reorders per call */
+  const char *impl;          /* static text for `plan --verbose`: "jit:avx512_core", "ref" */
+};
+
+/* Parameters of one optimiser step over a run of n values; see common/optim for the formulas. */
+typedef struct clv_sgd_args {
+  float lr, momentum, weight_decay, grad_scale;
+  bool nesterov, first; /* first: the momentum buffer is initialised with the gradient */
+} clv_sgd_args;
+
+typedef struct clv_adam_args {
+  float lr, beta1, beta2, eps, weight_decay, grad_scale;
+  float bias1, bias2_sqrt; /* 1 - beta1^t, sqrt(1 - beta2^t), computed in double, rounded once */
+  bool decoupled;          /* AdamW */
+} clv_adam_args;
+
+enum { CLV_KERNELS_ABI = 1 };
+
+typedef struct clv_backend {
+  uint32_t abi;  /* CLV_KERNELS_ABI */
+  uint32_t size; /* sizeof(clv_backend) */
+  const char *name;
+
+  /* One kernel for one node, owned by the caller (kernel->free). CLV_UNIMPLEMENTED: use ref's. */
+  clv_code (*prepare)(const clv_node_desc *desc, clv_kernel **ret, clv_err *err);
+
+  /* Copy a rank-4 activation of `shape` between channel blocks; the padding of dst is zeroed. */
+  clv_code (*reorder)(const clv_shape *shape, clv_dtype dtype, const void *src, int src_block,
+                      void *dst, int dst_block, clv_err *err);
+
+  /* dst += src over n values, element by element. */
+  void (*add)(clv_dtype dtype, void *dst, const void *src, size_t n);
+
+  /* Sum of squares of n values, accumulated in double in index order, 8 lanes wide: lane i sums
+   * elements i, i+8, ...; the lanes are added pairwise (0+4, 1+5, ...) then (0+2, 1+3), (0+1).
+   * NaN and infinity propagate. */
+  double (*sum_squares)(const float *x, size_t n);
+
+  /* One step over n values. g is scaled by grad_scale first. m, v: moments, updated. */
+  void (*sgd)(const clv_sgd_args *a, float *p, const float *g, float *m, size_t n);
+  void (*adam)(const clv_adam_args *a, float *p, const float *g, float *m, float *v, size_t n);
+
+  /* Number of compute threads of kernels executed from the calling thread from now on. */
+  void (*set_threads)(int n);
+
+  /* "avx512_core", and "oneDNN 2.6.3, OpenBLAS 0.3.21" for HELLO; static text. */
+  const char *(*isa)(void);
+  const char *(*libraries)(void);
+
+  /* Reorders the backend has executed in this process (kernel-internal ones and `reorder`). */
+  uint64_t (*reorder_count)(void);
+} clv_backend;
+
+/* The definition of every op, in plain loops. Prepares every op in f32 and f64. */
+const clv_backend *clv_backend_ref(void);
+
+/* oneDNN and OpenBLAS; f32. */
+const clv_backend *clv_backend_cpu(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every op over REAL, and the table OPS of them. Included by ops_f32.c and ops_f64.c.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/ref/dense_int.h"
+#include "kernels/ref/norm_int.h"
+#include "kernels/ref/pointwise_int.h"
+#include "kernels/ref/pool_int.h"
+#include "kernels/ref/softmax_int.h"
+/* Losses use softmax's row functions. */
+#include "kernels/ref/loss_int.h"
+
+enum { BOTH_IN = CLV_SAVE_IN0 | CLV_SAVE_IN1 };
+
+const ref_op OPS[CLV_OP_COUNT] = {
+    [CLV_OP_LINEAR] = {linear_forward, linear_backward_input, linear_backward_weight,
+                       .saves_dw = CLV_SAVE_IN0},
+    [CLV_OP_CONV2D] = {conv2d_forward, conv2d_backward_input, conv2d_backward_weight,
+                       .saves_dw = CLV_SAVE_IN0},
+    [CLV_OP_MAXPOOL] = {maxpool_forward, maxpool_backward, .saved_bytes = maxpool_saved},
+    [CLV_OP_AVGPOOL] = {.forward = avgpool_forward, .backward_input = avgpool_backward},
+    [CLV_OP_GLOBALAVGPOOL] = {.forward = globalavgpool_forward,
+                              .backward_input = globalavgpool_backward},
+    [CLV_OP_RELU] = {relu_forward, relu_backward, .saves_dx = CLV_SAVE_OUT, .in_place = true},
+    [CLV_OP_SIGMOID] = {sigmoid_forward, sigmoid_backward, .saves_dx = CLV_SAVE_OUT,
+                        .in_place = true},
+    [CLV_OP_TANH] = {tanh_forward, tanh_backward, .saves_dx = CLV_SAVE_OUT, .in_place = true},
+    [CLV_OP_GELU] = {gelu_forward, gelu_backward, .saves_dx = CLV_SAVE_IN0},
+    [CLV_OP_SOFTMAX] = {softmax_forward, softmax_backward, .saves_dx = CLV_SAVE_OUT,
+                        .in_place = true},
+    [CLV_OP_LOG_SOFTMAX] = {log_softmax_forward, log_softmax_backward, .saves_dx = CLV_SAVE_OUT,
+                            .in_place = true},
+    [CLV_OP_ADD] = {add_forward, pass_backward, .in_place = true},
+    [CLV_OP_FLATTEN] = {pass_forward, pass_backward, .in_place = true},
+    [CLV_OP_RESHAPE] = {pass_forward, pass_backward, .in_place = true},
+    [CLV_OP_DROPOUT] = {dropout_forward, dropout_backward, .in_place = true,
+                        .saved_bytes = dropout_saved},
+    [CLV_OP_BATCHNORM] = {batchnorm_forward, batchnorm_backward_input, batchnorm_backward_weight,
+                          .saves_dx = CLV_SAVE_IN0, .saves_dw = CLV_SAVE_IN0,
+                          .saved_bytes = batchnorm_saved},
+    [CLV_OP_CROSS_ENTROPY] = {cross_entropy_forward, cross_entropy_backward, .saves_dx = BOTH_IN},
+    [CLV_OP_NLL] = {nll_forward, nll_backward, .saves_dx = CLV_SAVE_IN1},
+    [CLV_OP_MSE] = {mse_forward, mse_backward, .saves_dx = BOTH_IN},
+    [CLV_OP_BCE] = {bce_forward, bce_backward, .saves_dx = BOTH_IN},
+    [CLV_OP_BCE_WITH_LOGITS] = {bce_with_logits_forward, bce_with_logits_backward,
+                                .saves_dx = BOTH_IN},
+};

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The commands a person runs. Errors are printed once, here, and become exit codes.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/report/report.h"
+#include "master/train/train_int.h"
+
+typedef struct run {
+  const clv_session_config *config;
+  const clv_run_options *o;
+  clv_run_data data;
+  clv_blueprint *blueprint;
+  clv_trainer *trainer;
+  clv_reporter *reporter;
+  clv_bytes dir;
+} run;
+
+static void run_done(run *r) {
+  clv_reporter_close(r->reporter);
+  clv_trainer_close(r->trainer);
+  clv_blueprint_free(r->blueprint);
+  clv_run_data_done(&r->data);
+  clv_bytes_done(&r->dir);
+}
+
+static clv_exit fail(clv_exit code, const clv_err *err) {
+  fflush(stdout);
+  fprintf(stderr, "cleave-master: %s\n", err->text);
+  return code;
+}
+
+/* Failures before training: what went wrong decides the exit code. */
+static clv_exit setup_exit(const clv_err *err) {
+  switch (err->code) {
+    case CLV_DATA_LOSS: return CLV_EXIT_DATA;
+    case CLV_UNAVAILABLE:
+    case CLV_UNAUTHENTICATED:
+    case CLV_DENIED:
+    case CLV_ABORTED: return CLV_EXIT_CONNECT;
+    case CLV_DEADLINE: return CLV_EXIT_TIMEOUT;
+    case CLV_INVALID: return CLV_EXIT_CONFIG;
+    default: return CLV_EXIT_FAILED;
+  }
+}
+
+static clv_exit run_exit(const run *r, const clv_err *err) {
+  if (err->code == CLV_DEADLINE) return CLV_EXIT_TIMEOUT;
+  if (err->code == CLV_UNAVAILABLE && clv_trainer_lost_worker(r->trainer)[0] &&
+      strcmp(clv_trainer_lost_worker(r->trainer), "master") != 0)
+    return CLV_EXIT_WORKER_LOST;
+  return err->code == CLV_DATA_LOSS ? CLV_EXIT_DATA : CLV_EXIT_FAILED;
+}
+
+/* ---- blueprint ---------------------------------------------------------------------------------------- */
+
+static clv_code open_blueprint(run *r, bool need_train, clv_err *err) {
+  CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
+  const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
+  clv_shape sample = clv_dataset_x_shape(d, 1);
+  return clv_blueprint_new(r->config, &sample, clv_dataset_y_dtype(d), &r->blueprint, err);
+}
+
+clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o) {
+  CLV_AUTO(run_done) run r = {.config = config, .o = o};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err err;
+  if (open_blueprint(&r, true, &err) != CLV_OK) return fail(setup_exit(&err), &err);
+  if (clv_blueprint_describe(r.blueprint, o->json, &text, &err) != CLV_OK)
+    return fail(setup_exit(&err), &err);
+  fputs(text.data, stdout);
+  return CLV_EXIT_OK;
+}
+
+clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *o) {
+  CLV_AUTO(run_done) run r = {.config = config, .o = o};
+  CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
+  clv_err err;
+  if (open_blueprint(&r, true, &err) != CLV_OK) return fail(setup_exit(&err), &err);
+  for (size_t i = 0; i < config->n_stages; i++) {
+    CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+    if (config->stages[i].weights_file &&
+        clv_weights_open(config->stages[i].weights_file, 0, &f, &err) != CLV_OK)
+      return fail(CLV_EXIT_DATA, &err);
+  }
+  if (config->tls.ca &&
+      clv_tls_identity_load(config->tls.ca, config->tls.cert, config->tls.key, &id, &err) != CLV_OK)
+    return fail(CLV_EXIT_CONNECT, &err);
+  if (o->json)
+    printf("{\"ok\":true,\"stages\":%u}\n", r.blueprint->n_stages);
+  else
+    printf("%s is in order: %u stages, %zu training samples, nothing was sent anywhere\n",
+           config->file, r.blueprint->n_stages, clv_dataset_count(r.data.train));
+  return CLV_EXIT_OK;
+}
+
+/* ---- the run folder ------------------------------------------------------------------------------------- */
+
+static clv_code write_in_run(const run *r, const char *name, const clv_bytes *text, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_bytes_printf(&path, "%s/%s", r->dir.data, name);
+  return clv_file_write_durable(path.data, text->data ? text->data : "", text->len, 0644, err);
+}
+
+/* The table of what leaves must be the one the run began with, unless somebody says so. */
+static clv_code check_egress(const run *r, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes now = {0}, then = {0}, path = {0};
+  clv_blueprint_egress_text(r->blueprint, &now);
+  clv_bytes_printf(&path, "%s/egress.table", r->dir.data);
+  if (r->o->resume && clv_file_read(path.data, 1 << 20, &then, NULL) == CLV_OK &&
+      strcmp(then.data, now.data ? now.data : "") != 0 && !r->o->accept_egress)
+    return clv_fail(err, CLV_INVALID,
+                    "what leaves the network has changed since this run began (%s); compare with "
+                    "`cleave-master plan`, then pass --accept-egress to go on",
+                    path.data);
+  return write_in_run(r, "egress.table", &now, err);
+}
+
+static clv_code make_run_dir(run *r, clv_err *err) {
+  clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
+  if (clv_checkpoint_any(r->dir.data) && !r->o->resume && !r->o->fresh)
+    return clv_fail(err, CLV_INVALID,
+                    "%s holds checkpoints of an earlier run: --resume goes on with it, --fresh "
+                    "deletes them, --set name=... starts another",
+                    r->dir.data);
+  CLV_TRY(clv_mkdirs(r->dir.data, err));
+  if (r->o->fresh && !r->o->resume) CLV_TRY(clv_checkpoint_clear(r->dir.data, err));
+  CLV_TRY(check_egress(r, err));
+  CLV_AUTO(clv_bytes_done) clv_bytes config = {0};
+  CLV_TRY(clv_session_config_write(r->config, &config, err));
+  return write_in_run(r, "session.effective.yaml", &config, err);
+}
+
+static clv_code log_egress(run *r, FILE *f, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
+  clv_trainer_egress_json(r->trainer, &line);
+  if (fprintf(f, "%s\n", line.data) < 0 || fflush(f) != 0)
+    return clv_fail(err, CLV_UNAVAILABLE, "egress.jsonl: %s", strerror(errno));
+  return CLV_OK;
+}
+
+/* ---- training --------------------------------------------------------------------------------------------- */
+
+typedef struct loop {
+  clv_loader *loader;
+  FILE *egress;
+  uint64_t total, saved_at;
+  clv_cursor cursor;
+} loop;
+
+static void loop_done(loop *l) {
+  clv_loader_free(l->loader);
+  if (l->egress) fclose(l->egress);
+}
+
+static uint64_t total_steps(const run *r, const clv_loader *loader) {
+  const clv_train_config *c = &r->config->train;
+  uint64_t total = c->epochs * clv_loader_per_epoch(loader);
+  if (c->max_steps) total = CLV_MIN(total, c->max_steps);
+  if (r->o->max_steps) total = CLV_MIN(total, r->o->max_steps);
+  return total;
+}
+
+static clv_code save(run *r, loop *l, clv_err *err) {
+  if (l->saved_at == clv_trainer_step_count(r->trainer)) return CLV_OK;
+  CLV_TRY(log_egress(r, l->egress, err));
+  CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, l->cursor, err));
+  l->saved_at = clv_trainer_step_count(r->trainer);
+  return CLV_OK;
+}
+
+static void say_eval(run *r, const char *what, const clv_step_result *e, bool classes) {
+  char text[160], json[200];
+  double share = e->samples ? 100.0 * (double)e->correct / (double)e->samples : 0;
+  if (classes)
+    snprintf(text, sizeof text, "%s accuracy %.2f %%  (loss %.4f, %llu samples)", what, share,
+             e->loss, (unsigned long long)e->samples);
+  else
+    snprintf(text, sizeof text, "%s loss %.6f  (%llu samples)", what, e->loss,
+             (unsigned long long)e->samples);
+  snprintf(json, sizeof json, "{\"event\":\"%s\",\"loss\":%.9g,\"accuracy\":%.6f,\"samples\":%llu}", what,
+           e->loss, share / 100, (unsigned long long)e->samples);
+  clv_reporter_say(r->reporter, r->o->json && !r->reporter ? json : text, json);
+}
+
+static bool has_classes(const run *r) {
+  const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
+  return clv_dataset_y_dtype(d) == CLV_I64;
+}
+
+static clv_code validate(run *r, clv_err *err) {
+  clv_step_result e;
+  if (!r->data.validation_rows.n) return CLV_OK;
+  CLV_TRY(clv_trainer_eval(r->trainer, r->data.train, &r->data.validation_rows, &e, NULL, err));
+  say_eval(r, "validation", &e, has_classes(r));
+  return CLV_OK;
+}
+
+static clv_code one_step(run *r, loop *l, const clv_batch *batch, clv_err *err) {
+  clv_step_result s;
+  uint64_t begin = clv_now_ns();
+  CLV_TRY(clv_trainer_step(r->trainer, batch, &s, err));
+  clv_progress p = {.step = clv_trainer_step_count(r->trainer),
+                    .total_steps = l->total,
+                    .epoch = batch->at.epoch,
+                    .loss = s.loss,
+                    .accuracy = has_classes(r) && r->config->loss.worker < 0
+                                    ? (double)s.correct / (double)s.samples
+                                    : -1,
+                    .grad_norm = s.grad_norm,
+                    .lr = s.lr,
+                    .samples = s.samples,
+                    .wait_ns = s.wait_ns,
+                    .step_ns = clv_now_ns() - begin,
+                    .applied = s.applied};
+  clv_trainer_traffic(r->trainer, &p.bytes_up, &p.bytes_down);
+  l->cursor = batch->next;
+  return clv_reporter_step(r->reporter, &p, err);
+}
+
+static clv_code train_loop(run *r, loop *l, clv_err *err) {
+  while (clv_trainer_step_count(r->trainer) < l->total) {
+    clv_batch batch;
+    CLV_TRY(clv_loader_next(l->loader, &batch, err));
+    if (!batch.n) break;
+    CLV_TRY(one_step(r, l, &batch, err));
+    uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
+    if (every && step % every == 0) CLV_TRY(save(r, l, err));
+    if (batch.last) CLV_TRY(validate(r, err));
+    if (r->o->interrupted && *r->o->interrupted) break;
+  }
+  return save(r, l, err);
+}
+
+static clv_code start(run *r, loop *l, clv_err *err) {
+  CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
+  if (r->o->resume) {
+    CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+    clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &l->cursor, &notes, err);
+    if (notes.len) fprintf(stderr, "%s", notes.data);
+    if (code != CLV_OK) return code;
+  }
+  l->saved_at = r->o->resume ? clv_trainer_step_count(r->trainer) : UINT64_MAX;
+  const clv_train_config *t = &r->config->train;
+  clv_batches_options bo = {.subset = &r->data.train_rows,
+                            .batch = t->batch,
+                            .shuffle = t->shuffle,
+                            .drop_last = t->drop_last,
+                            .seed = t->seed,
+                            .epochs = t->epochs,
+                            .start = l->cursor};
+  CLV_TRY(clv_loader_new(r->data.train, &bo, &l->loader, err));
+  l->total = total_steps(r, l->loader);
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_bytes_printf(&path, "%s/egress.jsonl", r->dir.data);
+  l->egress = fopen(path.data, r->o->resume ? "ae" : "we");
+  if (!l->egress) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
+  return clv_reporter_open(r->dir.data, clv_trainer_step_count(r->trainer), r->config->log.every,
+                           r->o->json || r->config->log.json, &r->reporter, err);
+}
+
+static clv_exit finish(run *r, clv_err *err) {
+  char text[512];
+  if (r->o->interrupted && *r->o->interrupted) {
+    snprintf(text, sizeof text, "interrupted after step %llu; --resume goes on from %s",
+             (unsigned long long)clv_trainer_step_count(r->trainer), r->dir.data);
+    clv_reporter_say(r->reporter, text, "{\"event\":\"interrupted\"}");
+    return CLV_EXIT_INTERRUPTED;
+  }
+  snprintf(text, sizeof text, "run files in %s", r->dir.data);
+  clv_reporter_say(r->reporter, text, NULL);
+  if (r->data.test && clv_dataset_has_labels(r->data.test)) {
+    clv_step_result e;
+    if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, &e, NULL, err) != CLV_OK)
+      return fail(run_exit(r, err), err);
+    say_eval(r, "test", &e, has_classes(r));
+  }
+  return CLV_EXIT_OK;
+}
+
+clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *o) {
+  CLV_AUTO(run_done) run r = {.config = config, .o = o};
+  CLV_AUTO(loop_done) loop l = {0};
+  clv_err err;
+  if (open_blueprint(&r, true, &err) != CLV_OK) return fail(setup_exit(&err), &err);
+  if (make_run_dir(&r, &err) != CLV_OK) return fail(setup_exit(&err), &err);
+  if (start(&r, &l, &err) != CLV_OK)
+    return fail(o->resume && err.code == CLV_NOT_FOUND ? CLV_EXIT_CHECKPOINT : setup_exit(&err), &err);
+  clv_code code = train_loop(&r, &l, &err);
+  if (code != CLV_OK) {
+    clv_exit exit_code = run_exit(&r, &err);
+    clv_reporter_close(r.reporter);
+    r.reporter = NULL;
+    fail(exit_code, &err);
+    if (l.saved_at != UINT64_MAX)
+      fprintf(stderr, "cleave-master: the checkpoint of step %llu is complete: train --resume goes on from it\n",
+              (unsigned long long)l.saved_at);
+    return exit_code;
+  }
+  return finish(&r, &err);
+}
+
+/* ---- evaluation and prediction ------------------------------------------------------------------------------ */
+
+static clv_code open_trained(run *r, clv_err *err) {
+  clv_cursor cursor;
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
+  CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
+  clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &cursor, &notes, err);
+  if (notes.len) fprintf(stderr, "%s", notes.data);
+  return code;
+}
+
+static clv_exit with_trained(const clv_session_config *config, const clv_run_options *o,
+                             clv_tensor **predictions) {
+  CLV_AUTO(run_done) run r = {.config = config, .o = o};
+  clv_err err;
+  if (!config->data.test.n) {
+    clv_session_fail_at(config, config->data.pos, &err, "data.test is needed for this");
+    return fail(CLV_EXIT_CONFIG, &err);
+  }
+  if (open_blueprint(&r, false, &err) != CLV_OK) return fail(setup_exit(&err), &err);
+  if (open_trained(&r, &err) != CLV_OK)
+    return fail(err.code == CLV_NOT_FOUND || err.code == CLV_DATA_LOSS ? CLV_EXIT_CHECKPOINT
+                                                                       : setup_exit(&err), &err);
+  clv_step_result e;
+  if (clv_trainer_eval(r.trainer, r.data.test, &r.data.test_rows, &e, predictions, &err) != CLV_OK)
+    return fail(run_exit(&r, &err), &err);
+  if (!predictions && clv_dataset_has_labels(r.data.test)) say_eval(&r, "test", &e, has_classes(&r));
+  return CLV_EXIT_OK;
+}
+
+clv_exit clv_run_eval(const clv_session_config *config, const clv_run_options *o) {
+  return with_trained(config, o, NULL);
+}
+
+/* NumPy's format 1.0: magic, version, header length, a Python dict, then the values. */
+static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes header = {0}, file = {0};
+  clv_bytes_puts(&header, "{'descr': '<f4', 'fortran_order': False, 'shape': (");
+  for (int i = 0; i < t->shape.rank; i++)
+    clv_bytes_printf(&header, "%lld,", (long long)t->shape.dim[i]);
+  clv_bytes_puts(&header, "), }");
+  while ((10 + header.len + 1) % 64) clv_bytes_puts(&header, " ");
+  clv_bytes_puts(&header, "\n");
+  uint8_t start[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (uint8_t)header.len,
+                       (uint8_t)(header.len >> 8)};
+  clv_bytes_add(&file, start, sizeof start);
+  clv_bytes_add(&file, header.data, header.len);
+  clv_bytes_add(&file, t->data, t->bytes);
+  if (file.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_file_write_durable(path, file.data, file.len, 0644, err);
+}
+
+clv_exit clv_run_predict(const clv_session_config *config, const clv_run_options *o) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = NULL;
+  clv_err err;
+  char shape[160];
+  clv_exit code = with_trained(config, o, &out);
+  if (code != CLV_EXIT_OK) return code;
+  const char *path = o->out ? o->out : "predictions.npy";
+  if (write_npy(path, out, &err) != CLV_OK) return fail(CLV_EXIT_FAILED, &err);
+  printf("%s: %s f32\n", path, clv_shape_format(&out->shape, shape, sizeof shape));
+  return CLV_EXIT_OK;
+}

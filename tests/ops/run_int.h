@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs one case on one backend: values go in and come out as row-major doubles, whatever the
+ * kernel's type and layouts.
+ *
+ * Every buffer that a kernel must fill is filled with NaN before, exactly as large as asked for, so
+ * that an unwritten or overrun value shows. backward gets only what the kernel declared in `saves`,
+ * and after another forward on the same kernel, as when several micro-batches are in flight.
+ */
+#ifndef CLEAVE_RUN_INT_H
+#define CLEAVE_RUN_INT_H
+
+#include "tests/ops/cases_int.h"
+
+#include <math.h>
+
+enum {
+  V_IN0,
+  V_IN1,
+  V_WEIGHT,
+  V_BIAS,
+  V_MEAN,
+  V_VAR,
+  V_DOUT, /* given */
+  V_OUT,
+  V_DIN0,
+  V_DIN1,
+  V_DWEIGHT,
+  V_DBIAS,
+  V_MEAN_AFTER,
+  V_VAR_AFTER, /* computed */
+  V_COUNT,
+  V_FIRST_RESULT = V_OUT,
+};
+
+static const char *const value_names[V_COUNT] = {
+    "in0", "in1",  "weight", "bias",    "mean",  "var",        "dout",
+    "out", "din0", "din1",   "dweight", "dbias", "mean_after", "var_after"};
+
+/* The numbers of one run; n[i] == 0 where the case has no such tensor. */
+typedef struct values {
+  double *v[V_COUNT];
+  size_t n[V_COUNT];
+} values;
+
+static const clv_rng_key dropout_key = {
+    .seed = 0x123456789ABCDEF0u, .step = 0x300000005u, .micro_batch = 2, .layer = 5 << 4};
+
+enum { TRACKED_BEFORE = 41 };
+
+static inline void die(const char *what) {
+  fprintf(stderr, "%s\n", what);
+  exit(1);
+}
+
+static inline void *take(size_t bytes) {
+  void *p = aligned_alloc(64, clv_align_up(bytes ? bytes : 1, 64));
+  if (!p) die("out of memory");
+  memset(p, 0xFF, bytes); /* NaN in every float type */
+  return p;
+}
+
+static inline size_t numel(const clv_shape *s) { return clv_layout_numel(s, 1); }
+
+static inline void values_init(values *s, const clv_node_desc *d) {
+  memset(s, 0, sizeof *s);
+  s->n[V_IN0] = numel(&d->in[0]);
+  s->n[V_IN1] = d->n_in > 1 ? numel(&d->in[1]) : 0;
+  for (int i = 0; i < 4 && i < d->n_params; i++) s->n[V_WEIGHT + i] = numel(&d->param[i]);
+  s->n[V_DOUT] = s->n[V_OUT] = numel(&d->out);
+  s->n[V_DIN0] = d->need_dx[0] ? s->n[V_IN0] : 0;
+  s->n[V_DIN1] = d->need_dx[1] ? s->n[V_IN1] : 0;
+  s->n[V_DWEIGHT] = d->need_dw ? s->n[V_WEIGHT] : 0;
+  s->n[V_DBIAS] = d->need_dw ? s->n[V_BIAS] : 0;
+  s->n[V_MEAN_AFTER] = s->n[V_MEAN];
+  s->n[V_VAR_AFTER] = s->n[V_VAR];
+  for (int i = 0; i < V_COUNT; i++) s->v[i] = take(s->n[i] * sizeof(double));
+}
+
+static inline void values_done(values *s) {
+  for (int i = 0; i < V_COUNT; i++) free(s->v[i]);
+}
+
+static inline void copy_given(values *dst, const values *src) {
+  for (int i = 0; i < V_FIRST_RESULT; i++)
+    if (src->n[i]) memcpy(dst->v[i], src->v[i], src->n[i] * sizeof(double));
+}
+
+/* ---- one execution -----------------------------------------------------------------------------
+ */
+
+typedef struct run_options {
+  const clv_backend *backend;
+  clv_dtype dtype;
+  int offered_block; /* for inputs of rank 4 */
+  int threads;
+  bool in_place;   /* where the kernel allows it */
+  bool accumulate; /* parameter gradients are added to ones */
+} run_options;
+
+typedef struct execution {
+  const run_options *o;
+  clv_node_desc d;
+  clv_kernel *k;
+  clv_kernel_args a;
+  void *row[V_COUNT]; /* row-major, in the kernel's type */
+  int64_t tracked;
+} execution;
+
+static inline void must(clv_code code, const clv_err *err) {
+  if (code != CLV_OK) die(err->text);
+}
+
+/* A row-major copy in the kernel's type. */
+static inline void *typed(clv_dtype dtype, const double *v, size_t n) {
+  void *p = take(n * clv_dtype_size(dtype));
+  for (size_t i = 0; i < n; i++) {
+    if (dtype == CLV_F32)
+      ((float *)p)[i] = (float)v[i];
+    else if (dtype == CLV_F64)
+      ((double *)p)[i] = v[i];
+    else
+      ((int64_t *)p)[i] = (int64_t)v[i];
+  }
+  return p;
+}
+
+static inline void untyped(clv_dtype dtype, const void *p, double *v, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    v[i] = dtype == CLV_F32 ? ((const float *)p)[i] : ((const double *)p)[i];
+}
+
+/* Memory for an activation in a layout; filled from row-major `row`, or with NaN. */
+static inline void *laid_out(const execution *e, const clv_shape *shape, const void *row,
+                             int block) {
+  size_t bytes = clv_layout_numel(shape, block) * clv_dtype_size(e->o->dtype);
+  void *p = take(bytes);
+  clv_err err;
+  if (row && block == 1)
+    memcpy(p, row, bytes);
+  else if (row)
+    must(e->o->backend->reorder(shape, e->o->dtype, row, 1, p, block, &err), &err);
+  return p;
+}
+
+/* From a layout to doubles; the channel padding must be zero. */
+static inline void take_back(const execution *e, const clv_shape *shape, const void *p, int block,
+                             double *v) {
+  size_t n = numel(shape), size = clv_dtype_size(e->o->dtype);
+  size_t padded = clv_layout_numel(shape, block);
+  void *row = take(n * size);
+  clv_err err;
+  if (block == 1)
+    memcpy(row, p, n * size);
+  else {
+    must(e->o->backend->reorder(shape, e->o->dtype, p, block, row, 1, &err), &err);
+    void *again = laid_out(e, shape, row, block);
+    double *a = take(padded * sizeof *a), *b = take(padded * sizeof *b);
+    untyped(e->o->dtype, p, a, padded);
+    untyped(e->o->dtype, again, b, padded);
+    for (size_t i = 0; i < padded; i++)
+      if (a[i] != b[i] && !(isnan(a[i]) && isnan(b[i])))
+        die("the channel padding of a blocked result is not zero");
+    free(again);
+    free(a);
+    free(b);
+  }
+  untyped(e->o->dtype, row, v, n);
+  free(row);
+}
+
+static inline void params_init(execution *e, const values *s) {
+  for (int i = 0; i < 4 && i < e->d.n_params; i++)
+    e->a.param[i] = typed(e->o->dtype, s->v[V_WEIGHT + i], s->n[V_WEIGHT + i]);
+  e->tracked = TRACKED_BEFORE;
+  if (e->d.n_params == 5) e->a.param[CLV_SLOT_TRACKED] = &e->tracked;
+}
+
+/* One forward of in0 * scale + shift into fresh buffers, which *a then names. */
+static inline void forward(execution *e, const values *s, double scale, double shift,
+                           clv_kernel_args *a) {
+  clv_kernel *k = e->k;
+  clv_err err;
+  double *x = take(s->n[V_IN0] * sizeof *x);
+  for (size_t i = 0; i < s->n[V_IN0]; i++) x[i] = s->v[V_IN0][i] * scale + shift;
+  for (int i = 0; i < e->d.n_in; i++) {
+    void *row = typed(e->d.in_dtype[i], i ? s->v[V_IN1] : x, s->n[V_IN0 + i]);
+    bool labels = e->d.in_dtype[i] == CLV_I64;
+    a->in[i] = labels ? row : laid_out(e, &e->d.in[i], row, k->in_block[i]);
+    if (!labels) free(row);
+  }
+  free(x);
+  a->saved = take(k->saved_bytes);
+  a->scratch = take(k->scratch_bytes);
+  a->key = dropout_key;
+  bool in_place = e->o->in_place && k->in_place;
+  a->out = in_place ? (void *)(uintptr_t)a->in[0] : laid_out(e, &e->d.out, NULL, k->out_block);
+  must(k->forward(k, a, &err), &err);
+  free(a->scratch);
+  if (in_place) a->in[0] = NULL;
+}
+
+static inline void forward_done(clv_kernel_args *a) {
+  for (int i = 0; i < CLV_MAX_IN; i++) free((void *)(uintptr_t)a->in[i]);
+  free(a->out);
+  free(a->saved);
+}
+
+static inline void backward_buffers(execution *e, const values *s, clv_kernel_args *a) {
+  clv_kernel *k = e->k;
+  void *row = typed(e->o->dtype, s->v[V_DOUT], s->n[V_DOUT]);
+  a->dout = laid_out(e, &e->d.out, row, k->out_block);
+  free(row);
+  for (int i = 0; i < e->d.n_in; i++)
+    if (e->d.need_dx[i]) a->din[i] = laid_out(e, &e->d.in[i], NULL, k->in_block[i]);
+  for (int i = 0; i < 2; i++) {
+    size_t n = s->n[V_DWEIGHT + i];
+    if (!n) continue;
+    double *ones = take(n * sizeof *ones);
+    for (size_t j = 0; j < n && e->o->accumulate; j++) ones[j] = 1;
+    a->dparam[i] = typed(e->o->dtype, ones, n);
+    free(ones);
+  }
+  a->accumulate = e->o->accumulate;
+}
+
+/* backward with what `saves` promises and nothing else. */
+static inline void backward(execution *e, const clv_kernel_args *from, values *s) {
+  clv_kernel *k = e->k;
+  clv_kernel_args a = *from;
+  clv_err err;
+  if (!(k->saves & CLV_SAVE_IN0)) a.in[0] = NULL;
+  if (!(k->saves & CLV_SAVE_IN1)) a.in[1] = NULL;
+  if (!(k->saves & CLV_SAVE_OUT)) a.out = NULL;
+  backward_buffers(e, s, &a);
+  a.scratch = take(k->scratch_bytes);
+  if (k->backward_input) must(k->backward_input(k, &a, &err), &err);
+  if (e->d.need_dw && !k->fused_grads) {
+    free(a.scratch);
+    a.scratch = take(k->scratch_bytes);
+    must(k->backward_weight(k, &a, &err), &err);
+  }
+  for (int i = 0; i < e->d.n_in; i++)
+    if (e->d.need_dx[i]) take_back(e, &e->d.in[i], a.din[i], k->in_block[i], s->v[V_DIN0 + i]);
+  for (int i = 0; i < 2; i++)
+    if (s->n[V_DWEIGHT + i])
+      untyped(e->o->dtype, a.dparam[i], s->v[V_DWEIGHT + i], s->n[V_DWEIGHT + i]);
+  for (int i = 0; i < 2; i++) {
+    free(a.din[i]);
+    free(a.dparam[i]);
+  }
+  free((void *)(uintptr_t)a.dout);
+  free(a.scratch);
+}
+
+static inline void statistics_out(const execution *e, values *s) {
+  for (int i = 0; i < 2; i++)
+    if (s->n[V_MEAN + i])
+      untyped(e->o->dtype, e->a.param[CLV_SLOT_MEAN + i], s->v[V_MEAN_AFTER + i], s->n[V_MEAN + i]);
+  if (e->d.n_params == 5 && e->tracked != TRACKED_BEFORE + e->d.training)
+    die("num_batches_tracked is not one higher after training, or moved outside it");
+}
+
+/* Results of case d for the given values of *s into the computed ones. False where the backend
+ * leaves the op to ref. *ret_impl (may be NULL) gets the kernel's name. */
+static inline bool run_case(const run_options *o, const clv_node_desc *d, values *s,
+                            const char **ret_impl) {
+  execution e = {.o = o, .d = *d};
+  clv_err err;
+  e.d.dtype = o->dtype;
+  if (o->threads) e.d.threads = o->threads;
+  for (int i = 0; i < e.d.n_in; i++) {
+    e.d.in_dtype[i] = i && has_labels(e.d.op) ? CLV_I64 : o->dtype;
+    e.d.offered_block[i] = e.d.in[i].rank == 4 && o->offered_block ? o->offered_block : 1;
+  }
+  clv_code code = o->backend->prepare(&e.d, &e.k, &err);
+  if (code == CLV_UNIMPLEMENTED) return false;
+  must(code, &err);
+  if (ret_impl) *ret_impl = e.k->impl;
+  o->backend->set_threads(e.d.threads);
+  params_init(&e, s);
+  e.a.cache = take(e.k->cache_bytes);
+  e.a.scratch = take(e.k->scratch_bytes);
+  if (e.k->refresh) must(e.k->refresh(e.k, &e.a, &err), &err);
+  free(e.a.scratch);
+  clv_kernel_args first = e.a, second = e.a;
+  forward(&e, s, 1, 0, &first);
+  statistics_out(&e, s);
+  take_back(&e, &e.d.out, first.out, e.k->out_block, s->v[V_OUT]);
+  forward(&e, s, 0.5, 0.25, &second);
+  backward(&e, &first, s);
+  forward_done(&first);
+  forward_done(&second);
+  for (int i = 0; i < 4; i++) free(e.a.param[i]);
+  free(e.a.cache);
+  e.k->free(e.k);
+  return true;
+}
+
+/* ---- comparing and drawing ---------------------------------------------------------------------
+ */
+
+/* ||a - b|| / ||b||, where b is 0 ||a||; infinite when NaN or infinity are not in the same places.
+ */
+static inline double distance(const double *a, const double *b, size_t n) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < n; i++) {
+    if (isnan(b[i]) && isnan(a[i])) continue;
+    if (isinf(b[i]) && a[i] == b[i]) continue;
+    if (!isfinite(a[i]) || !isfinite(b[i])) return INFINITY;
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  return norm > 0 ? sqrt(difference / norm) : sqrt(difference);
+}
+
+static inline void draw_normal(double *v, size_t n, uint32_t stream, float mean, float std) {
+  float *f = take(n * sizeof *f);
+  clv_rng_key key = {.seed = 11, .layer = stream};
+  clv_rng_normal(&key, mean, std, f, n);
+  for (size_t i = 0; i < n; i++) v[i] = f[i];
+  free(f);
+}
+
+static inline void draw_uniform(double *v, size_t n, uint32_t stream, float low, float high) {
+  float *f = take(n * sizeof *f);
+  clv_rng_key key = {.seed = 12, .layer = stream};
+  clv_rng_uniform(&key, low, high, f, n);
+  for (size_t i = 0; i < n; i++) v[i] = f[i];
+  free(f);
+}
+
+static inline void draw_input(const op_case *c, uint32_t stream, double *v, size_t n) {
+  if (c->fill == FILL_BIG)
+    draw_uniform(v, n, stream, -90, 90);
+  else if (c->fill == FILL_SHIFTED)
+    draw_normal(v, n, stream, 1000, 3);
+  else if (c->fill == FILL_UNIT)
+    draw_uniform(v, n, stream, 0.02f, 0.98f);
+  else if (c->fill == FILL_EDGE)
+    draw_uniform(v, n, stream, 0, 1);
+  else
+    draw_normal(v, n, stream, 0, 1);
+  for (size_t i = 0; i < n; i++) {
+    if (c->fill == FILL_TIES) v[i] = round(v[i]);
+    if (c->fill == FILL_NAN && i % 17 == 5) v[i] = NAN;
+    if (c->fill == FILL_EDGE && i % 3 == 0) v[i] = 0;
+    if (c->fill == FILL_EDGE && i % 5 == 1) v[i] = 1;
+  }
+}
+
+/* Numbers for a case, the same at every call. */
+static inline void draw_case(const op_case *c, values *s) {
+  uint32_t stream = 0;
+  for (const char *p = c->name; *p; p++) stream = stream * 31 + (uint8_t)*p;
+  draw_input(c, stream, s->v[V_IN0], s->n[V_IN0]);
+  if (has_labels(c->d.op))
+    for (size_t i = 0; i < s->n[V_IN1]; i++)
+      s->v[V_IN1][i] = (double)((i * 7 + stream % 5) % (size_t)c->d.in[0].dim[1]);
+  else if (c->d.op == CLV_OP_BCE || c->d.op == CLV_OP_BCE_WITH_LOGITS)
+    draw_uniform(s->v[V_IN1], s->n[V_IN1], stream + 1, 0, 1);
+  else
+    draw_normal(s->v[V_IN1], s->n[V_IN1], stream + 1, 0, 1);
+  for (int i = V_WEIGHT; i <= V_MEAN; i++)
+    draw_normal(s->v[i], s->n[i], stream + 1 + (uint32_t)i, 0, 0.5f);
+  draw_uniform(s->v[V_VAR], s->n[V_VAR], stream + 8, 0.5f, 2);
+  draw_normal(s->v[V_DOUT], s->n[V_DOUT], stream + 9, 0, 1);
+  if (is_loss(c->d.op)) s->v[V_DOUT][0] = 0.375;
+}
+
+#endif

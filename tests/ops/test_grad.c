@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every backward function of ref in double against central differences of its forward: with
+ * L = sum(y dout), dL/dv is (L(v + h) - L(v - h)) / 2h for every input and parameter value v.
+ */
+#include "tests/ops/run_int.h"
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+static op_case cases[MAX_CASES];
+static int n_cases;
+
+static const run_options in_double = {.dtype = CLV_F64};
+
+static double objective(const op_case *c, values *s) {
+  run_options o = in_double;
+  double sum = 0;
+  o.backend = clv_backend_ref();
+  if (!run_case(&o, &c->d, s, NULL)) die("ref lacks an op");
+  for (size_t i = 0; i < s->n[V_OUT]; i++) sum += s->v[V_OUT][i] * s->v[V_DOUT][i];
+  return sum;
+}
+
+/* Compares the gradient `result` of the values `given` (at most ~50 of them, evenly spread). */
+static double check_gradient(const op_case *c, const values *at, int given, int result) {
+  const double h = 1e-5;
+  size_t stride = at->n[given] / 50 + 1;
+  double analytic[64], numeric[64];
+  size_t n = 0;
+  values s;
+  values_init(&s, &c->d);
+  copy_given(&s, at);
+  for (size_t i = 0; i < at->n[given]; i += stride, n++) {
+    double v = at->v[given][i];
+    s.v[given][i] = v + h;
+    double up = objective(c, &s);
+    s.v[given][i] = v - h;
+    double down = objective(c, &s);
+    s.v[given][i] = v;
+    analytic[n] = at->v[result][i];
+    numeric[n] = (up - down) / (2 * h);
+  }
+  values_done(&s);
+  double far = distance(analytic, numeric, n), floor = 0;
+  for (size_t i = 0; i < n; i++) {
+    double off = fabs(analytic[i] - numeric[i]);
+    if (!(off <= floor) && !isnan(floor)) floor = off; /* NaN stays */
+  }
+  /* Where the true gradient is 0 (softmax of one value) only its absolute size can be judged. */
+  if (!(floor <= 1e-8) && !(far <= 1e-6))
+    fail_msg("%s: %s is %.2e from central differences", c->name, value_names[result], far);
+  return floor > 1e-8 ? far : 0;
+}
+
+/* Kinks have no derivative: ties and the ends of bce's range are left to the goldens. */
+static bool smooth(const op_case *c) {
+  return c->golden && (c->fill == FILL_NORMAL || c->fill == FILL_UNIT || c->fill == FILL_BIG);
+}
+
+static void test_op(void **state) {
+  static const int pairs[][2] = {
+      {V_IN0, V_DIN0}, {V_IN1, V_DIN1}, {V_WEIGHT, V_DWEIGHT}, {V_BIAS, V_DBIAS}};
+  clv_op op = *(clv_op *)*state;
+  double worst = 0;
+  int ran = 0;
+  for (int i = 0; i < n_cases; i++) {
+    const op_case *c = &cases[i];
+    if (c->d.op != op || !smooth(c)) continue;
+    values at;
+    values_init(&at, &c->d);
+    draw_case(c, &at);
+    objective(c, &at);
+    for (size_t j = 0; j < CLV_COUNT(pairs); j++)
+      if (at.n[pairs[j][1]]) worst = fmax(worst, check_gradient(c, &at, pairs[j][0], pairs[j][1]));
+    values_done(&at);
+    ran++;
+  }
+  print_message("%-16s %d cases, largest distance %.1e\n", case_ops[op], ran, worst);
+  assert_true(ran > 0);
+}
+
+int main(void) {
+  static clv_op ops[CLV_OP_COUNT];
+  static char names[CLV_OP_COUNT][40];
+  struct CMUnitTest tests[CLV_OP_COUNT];
+  size_t n = 0;
+  n_cases = cases_read(cases);
+  for (int op = CLV_OP_LINEAR; op < CLV_OP_COUNT; op++, n++) {
+    ops[op] = (clv_op)op;
+    snprintf(names[n], sizeof names[n], "grad_%s", case_ops[op]);
+    tests[n] = (struct CMUnitTest){names[n], test_op, NULL, NULL, &ops[op]};
+  }
+  return _cmocka_run_group_tests("grad", tests, n, NULL, NULL);
+}

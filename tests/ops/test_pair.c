@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cpu backend against ref, in f32, over the whole case table; and what cpu promises alone: the
+ * same bits whatever layout its neighbours offer, and again when run again.
+ */
+#include "tests/ops/run_int.h"
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+static op_case cases[MAX_CASES];
+static int n_cases;
+
+static bool run_on(const op_case *c, const run_options *o, values *s, const char **ret_impl) {
+  values_init(s, &c->d);
+  draw_case(c, s);
+  return run_case(o, &c->d, s, ret_impl);
+}
+
+static double compare(const op_case *c, const char *impl, const values *want, const values *got) {
+  double worst = 0;
+  for (int i = V_FIRST_RESULT; i < V_COUNT; i++) {
+    double far = distance(got->v[i], want->v[i], got->n[i]);
+    if (!(far <= 1e-5))
+      fail_msg("%s (%s): %s is %.2e from ref", c->name, impl, value_names[i], far);
+    if (far > worst) worst = far;
+  }
+  return worst;
+}
+
+static void same_bits(const op_case *c, const char *impl, int block, const values *a,
+                      const values *b) {
+  for (int i = V_FIRST_RESULT; i < V_COUNT; i++)
+    for (size_t j = 0; j < a->n[i]; j++)
+      if (memcmp(&a->v[i][j], &b->v[i][j], sizeof(double)))
+        fail_msg("%s (%s): %s[%zu] is %.9g when block %d is offered, %.9g before", c->name, impl,
+                 value_names[i], j, b->v[i][j], block, a->v[i][j]);
+}
+
+/* One case with 1 and 2 threads; false where cpu leaves it to ref. */
+static bool check_case(const op_case *c, int threads, double *worst) {
+  static const int offers[] = {1, 8, 16, 1};
+  run_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32};
+  const char *impl = "?";
+  values want, got, again;
+  run_on(c, &o, &want, NULL);
+  o = (run_options){
+      .backend = clv_backend_cpu(), .dtype = CLV_F32, .offered_block = 1, .threads = threads};
+  bool ran = run_on(c, &o, &got, &impl);
+  if (ran) *worst = fmax(*worst, compare(c, impl, &want, &got));
+  for (size_t i = 1; i < CLV_COUNT(offers) && ran; i++) {
+    o.offered_block = offers[i];
+    run_on(c, &o, &again, &impl);
+    same_bits(c, impl, offers[i], &got, &again);
+    values_done(&again);
+  }
+  if (threads == 1) print_message("  %-20s %s\n", c->name, ran ? impl : "(ref)");
+  values_done(&want);
+  values_done(&got);
+  return ran;
+}
+
+static void test_op(void **state) {
+  clv_op op = *(clv_op *)*state;
+  int ran = 0, left = 0;
+  double worst = 0;
+  for (int i = 0; i < n_cases; i++) {
+    if (cases[i].d.op != op) continue;
+    bool has = check_case(&cases[i], 1, &worst) && check_case(&cases[i], 2, &worst);
+    ran += has;
+    left += !has;
+  }
+  print_message("%-16s cpu against ref: %d cases, largest distance %.1e; %d fall back to ref\n",
+                case_ops[op], ran, worst, left);
+  assert_true(ran + left > 0);
+  /* A backend that left the heavy ones to ref would pass every comparison. */
+  if (op == CLV_OP_LINEAR || op == CLV_OP_CONV2D) assert_int_equal(left, 0);
+}
+
+int main(void) {
+  static clv_op ops[CLV_OP_COUNT];
+  static char names[CLV_OP_COUNT][40];
+  struct CMUnitTest tests[CLV_OP_COUNT];
+  size_t n = 0;
+  n_cases = cases_read(cases);
+  for (int op = CLV_OP_LINEAR; op < CLV_OP_COUNT; op++, n++) {
+    ops[op] = (clv_op)op;
+    snprintf(names[n], sizeof names[n], "pair_%s", case_ops[op]);
+    tests[n] = (struct CMUnitTest){names[n], test_op, NULL, NULL, &ops[op]};
+  }
+  return _cmocka_run_group_tests("pair", tests, n, NULL, NULL);
+}

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a backend does over whole buffers: optimiser steps against torch.optim, sums, reorders; and
+ * the refusals of kernels.
+ */
+#include "tests/golden/golden_int.h"
+#include "tests/ops/run_int.h"
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+static golden numbers;
+
+static const clv_backend *backend_of(void **state) {
+  return *state ? clv_backend_cpu() : clv_backend_ref();
+}
+
+/* ---- optimiser steps ---------------------------------------------------------------------------
+ */
+
+typedef struct optim_case {
+  const char *name, *moment[2];
+  clv_sgd_args sgd;
+  clv_adam_args adam;
+  double beta[2]; /* adam when not 0 */
+} optim_case;
+
+static const optim_case optim_cases[] = {
+    {.name = "sgd", .sgd = {.lr = 0.1f}},
+    {.name = "sgd_decay", .sgd = {.lr = 0.05f, .weight_decay = 0.01f}},
+    {.name = "sgd_momentum", .moment = {"momentum_buffer"}, .sgd = {.lr = 0.05f, .momentum = 0.9f}},
+    {.name = "sgd_nesterov",
+     .moment = {"momentum_buffer"},
+     .sgd = {.lr = 0.05f, .momentum = 0.8f, .weight_decay = 0.02f, .nesterov = true}},
+    {.name = "adam",
+     .moment = {"exp_avg", "exp_avg_sq"},
+     .adam = {.lr = 0.001f, .eps = 1e-8f},
+     .beta = {0.9, 0.999}},
+    {.name = "adam_decay",
+     .moment = {"exp_avg", "exp_avg_sq"},
+     .adam = {.lr = 0.01f, .eps = 1e-6f, .weight_decay = 0.1f},
+     .beta = {0.8, 0.95}},
+    {.name = "adamw",
+     .moment = {"exp_avg", "exp_avg_sq"},
+     .adam = {.lr = 0.01f, .eps = 1e-8f, .weight_decay = 0.1f, .decoupled = true},
+     .beta = {0.9, 0.999}},
+};
+
+static const float *golden_f32(const char *name, const char *what, size_t *ret_n) {
+  golden_tensor t;
+  if (!golden_find(&numbers, name, what, &t)) fail_msg("%s.%s is missing", name, what);
+  *ret_n = t.n;
+  return t.data;
+}
+
+static void one_step(const clv_backend *b, const optim_case *c, int t, float scale, float *p,
+                     const float *g, float *m, float *v, size_t n) {
+  clv_sgd_args s = c->sgd;
+  clv_adam_args a = c->adam;
+  s.grad_scale = a.grad_scale = scale;
+  s.first = t == 1;
+  if (c->beta[1] == 0) {
+    b->sgd(&s, p, g, c->moment[0] ? m : NULL, n);
+    return;
+  }
+  a.beta1 = (float)c->beta[0];
+  a.beta2 = (float)c->beta[1];
+  a.bias1 = (float)(1 - pow(c->beta[0], t));
+  a.bias2_sqrt = (float)sqrt(1 - pow(c->beta[1], t));
+  b->adam(&a, p, g, m, v, n);
+}
+
+static double far_f32(const float *a, const float *b, size_t n) {
+  double *da = take(n * sizeof *da), *db = take(n * sizeof *db);
+  untyped(CLV_F32, a, da, n);
+  untyped(CLV_F32, b, db, n);
+  double far = distance(da, db, n);
+  free(da);
+  free(db);
+  return far;
+}
+
+/* How far the step itself, not the parameters, is from torch's: after - before. */
+static double far_step(const float *before, const float *p, const float *want, size_t n) {
+  double *da = take(n * sizeof *da), *db = take(n * sizeof *db);
+  for (size_t i = 0; i < n; i++) {
+    da[i] = (double)p[i] - before[i];
+    db[i] = (double)want[i] - before[i];
+  }
+  double far = distance(da, db, n);
+  free(da);
+  free(db);
+  return far;
+}
+
+/* Five steps from torch's start; gradients are halved and grad_scale 2 must undo it exactly. */
+static void check_optimiser(const clv_backend *b, const optim_case *c) {
+  size_t n, n_all, equal = 0;
+  const float *start = golden_f32(c->name, "start", &n);
+  const float *grads = golden_f32(c->name, "grads", &n_all);
+  const float *after = golden_f32(c->name, "after", &n_all);
+  float *p = take(n * 4), *before = take(n * 4), *g = take(n * 4);
+  float *moment[2] = {take(n * 4), take(n * 4)};
+  double worst = 0;
+  memcpy(p, start, n * 4);
+  for (int i = 0; i < 2; i++)
+    for (size_t j = 0; j < n; j++) moment[i][j] = 0;
+  for (int t = 1; t <= (int)(n_all / n); t++) {
+    const float *want = after + (size_t)(t - 1) * n;
+    for (size_t i = 0; i < n; i++) g[i] = grads[(size_t)(t - 1) * n + i] / 2;
+    memcpy(before, p, n * 4);
+    one_step(b, c, t, 2, p, g, moment[0], moment[1], n);
+    worst = fmax(worst, far_step(before, p, want, n));
+    for (size_t i = 0; i < n; i++) equal += p[i] == want[i];
+  }
+  for (int i = 0; i < 2 && c->moment[i]; i++)
+    worst = fmax(worst, far_f32(moment[i], golden_f32(c->name, c->moment[i], &n), n));
+  print_message("%-14s %s: steps and moments within %.1e of torch's, %zu of %zu values equal\n",
+                c->name, b->name, worst, equal, n_all);
+  free(p);
+  free(before);
+  free(g);
+  free(moment[0]);
+  free(moment[1]);
+  assert_true(worst <= 5e-6);
+}
+
+static void test_optimisers(void **state) {
+  for (size_t i = 0; i < CLV_COUNT(optim_cases); i++)
+    check_optimiser(backend_of(state), &optim_cases[i]);
+}
+
+/* The second moment shows 1 - beta2 undisguised: 0.001 and not 1 - 0.999f, which is 1.3e-5 off. */
+static void test_adam_second_moment(void **state) {
+  clv_adam_args a = {.lr = 0.001f,
+                     .beta1 = 0.9f,
+                     .beta2 = 0.999f,
+                     .eps = 1e-8f,
+                     .grad_scale = 1,
+                     .bias1 = 0.1f,
+                     .bias2_sqrt = 0.0316227766f};
+  float p = 1, g = 3, m = 0, v = 0;
+  backend_of(state)->adam(&a, &p, &g, &m, &v, 1);
+  assert_true(fabs(m / 0.3 - 1) < 3e-7);
+  assert_true(fabs(v / 0.009 - 1) < 3e-7);
+}
+
+/* ---- sums --------------------------------------------------------------------------------------
+ */
+
+static void test_sum_squares(void **state) {
+  const clv_backend *b = backend_of(state);
+  float x[1003];
+  clv_rng_key key = {.seed = 3};
+  clv_rng_normal(&key, 0, 1, x, CLV_COUNT(x));
+  static const size_t sizes[] = {0, 1, 7, 8, 9, 1003};
+  for (size_t s = 0; s < CLV_COUNT(sizes); s++) {
+    double lane[8] = {0};
+    for (size_t i = 0; i < sizes[s]; i++) lane[i % 8] += (double)x[i] * x[i];
+    double want =
+        ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+    double got = b->sum_squares(x, sizes[s]);
+    if (got != want) fail_msg("%zu values: %.17g, not %.17g", sizes[s], got, want);
+  }
+  x[500] = NAN;
+  assert_true(isnan(b->sum_squares(x, 1003)));
+  x[500] = -INFINITY;
+  assert_true(isinf(b->sum_squares(x, 1003)));
+}
+
+static void test_add(void **state) {
+  const clv_backend *b = backend_of(state);
+  float x[37], y[37];
+  for (int i = 0; i < 37; i++) {
+    x[i] = 0.1f * (float)i;
+    y[i] = 1.7f - (float)i;
+  }
+  b->add(CLV_F32, x, y, 36);
+  for (int i = 0; i < 36; i++) assert_true(x[i] == 0.1f * (float)i + (1.7f - (float)i));
+  assert_true(x[36] == 0.1f * 36);
+}
+
+static void test_add_double(void **state) {
+  double x[5] = {1, 2, 3, 4, 5}, y[5] = {1e-12, 0, -3, 0.5, 1};
+  (void)state;
+  clv_backend_ref()->add(CLV_F64, x, y, 4);
+  assert_true(x[0] == 1 + 1e-12 && x[1] == 2 && x[2] == 0 && x[3] == 4.5 && x[4] == 5);
+}
+
+/* ---- reorders ----------------------------------------------------------------------------------
+ */
+
+/* Between any two blocks: every element at its formula's place, the channel padding zero. */
+static void check_reorder(const clv_backend *b, const clv_shape *s, int from, int to) {
+  size_t image = (size_t)(s->dim[2] * s->dim[3]), channels = (size_t)s->dim[1];
+  size_t n = numel(s), padded = clv_layout_numel(s, to);
+  float *row = take(n * 4), *src = take(clv_layout_numel(s, from) * 4), *dst = take(padded * 4);
+  clv_err err;
+  for (size_t i = 0; i < n; i++) row[i] = (float)(i + 1);
+  must(b->reorder(s, CLV_F32, row, 1, src, from, &err), &err);
+  must(b->reorder(s, CLV_F32, src, from, dst, to, &err), &err);
+  size_t block = (size_t)to, blocks = (channels + block - 1) / block;
+  for (size_t i = 0; i < padded; i++) {
+    size_t low = i % block, pixel = i / block % image, high = i / block / image % blocks;
+    size_t c = high * block + low, batch = i / block / image / blocks;
+    float want = c < channels ? (float)((batch * channels + c) * image + pixel + 1) : 0;
+    if (dst[i] != want) fail_msg("block %d to %d: [%zu] is %g, not %g", from, to, i, dst[i], want);
+  }
+  free(row);
+  free(src);
+  free(dst);
+}
+
+static void test_reorder(void **state) {
+  static const int blocks[] = {1, 8, 16};
+  const clv_shape shapes[] = {CLV_SHAPE(2, 3, 4, 5), CLV_SHAPE(1, 16, 3, 3), CLV_SHAPE(3, 17, 2, 1),
+                              CLV_SHAPE(1, 1, 1, 1)};
+  const clv_backend *b = backend_of(state);
+  uint64_t before = b->reorder_count();
+  for (size_t s = 0; s < CLV_COUNT(shapes); s++)
+    for (int i = 0; i < 9; i++) check_reorder(b, &shapes[s], blocks[i / 3], blocks[i % 3]);
+  assert_true(b->reorder_count() >= before + 2 * 9 * CLV_COUNT(shapes) - 5 * CLV_COUNT(shapes));
+}
+
+static void test_layout_numel(void **state) {
+  clv_shape image = CLV_SHAPE(2, 17, 3, 5), flat = CLV_SHAPE(2, 17), scalar = {0};
+  (void)state;
+  assert_int_equal(clv_layout_numel(&image, 1), 510);
+  assert_int_equal(clv_layout_numel(&image, 8), 2 * 24 * 15);
+  assert_int_equal(clv_layout_numel(&image, 16), 2 * 32 * 15);
+  assert_int_equal(clv_layout_numel(&flat, 16), 34);
+  assert_int_equal(clv_layout_numel(&scalar, 8), 1);
+}
+
+static void test_reorder_refusals(void **state) {
+  clv_shape flat = CLV_SHAPE(2, 3), image = CLV_SHAPE(1, 1, 1, 1);
+  float x[16], y[16];
+  clv_err err;
+  const clv_backend *b = backend_of(state);
+  assert_int_equal(b->reorder(&flat, CLV_F32, x, 1, y, 8, &err), CLV_INVALID);
+  assert_int_equal(b->reorder(&image, CLV_F32, x, 1, y, 5, &err), CLV_INVALID);
+  assert_non_null(strstr(err.text, "5"));
+}
+
+/* ---- what kernels refuse -----------------------------------------------------------------------
+ */
+
+static clv_kernel *prepare(const clv_backend *b, clv_op op, clv_shape in, clv_shape out) {
+  clv_kernel *k = NULL;
+  clv_err err;
+  clv_node_desc d = {.op = op,
+                     .dtype = CLV_F32,
+                     .n_in = 2,
+                     .in = {in, in},
+                     .out = out,
+                     .in_dtype = {CLV_F32, CLV_F32},
+                     .offered_block = {1, 1},
+                     .need_dx = {true},
+                     .training = true,
+                     .threads = 1,
+                     .attrs = {.p = 0.5}};
+  if (has_labels(op)) {
+    d.in[1] = CLV_SHAPE(in.dim[0]);
+    d.in_dtype[1] = CLV_I64;
+  }
+  clv_code code = b->prepare(&d, &k, &err);
+  if (code != CLV_UNIMPLEMENTED) must(code, &err);
+  return k;
+}
+
+static void test_labels_out_of_range(void **state) {
+  static const clv_op ops[] = {CLV_OP_CROSS_ENTROPY, CLV_OP_NLL};
+  static const int64_t wrong[] = {-1, 10, INT64_MIN, INT64_MAX, -100};
+  float x[20] = {0}, loss = -7;
+  for (size_t i = 0; i < CLV_COUNT(ops) * CLV_COUNT(wrong); i++) {
+    clv_kernel *k = prepare(backend_of(state), ops[i % 2], CLV_SHAPE(2, 10), (clv_shape){0});
+    if (!k) continue;
+    int64_t labels[] = {9, wrong[i / 2]};
+    clv_kernel_args a = {.in = {x, labels},
+                         .out = &loss,
+                         .saved = take(k->saved_bytes),
+                         .scratch = take(k->scratch_bytes)};
+    clv_err err;
+    char value[32];
+    snprintf(value, sizeof value, "%lld", (long long)labels[1]);
+    assert_int_equal(k->forward(k, &a, &err), CLV_INVALID);
+    if (!strstr(err.text, value) || !strstr(err.text, "0..9")) fail_msg("%s", err.text);
+    free(a.saved);
+    free(a.scratch);
+    k->free(k);
+  }
+}
+
+static void test_bce_range(void **state) {
+  float x[] = {0.5f, 1.0001f}, t[] = {1, 0}, loss;
+  clv_err err;
+  clv_kernel *k = prepare(clv_backend_ref(), CLV_OP_BCE, CLV_SHAPE(2, 1), (clv_shape){0});
+  clv_kernel_args a = {.in = {x, t}, .out = &loss};
+  (void)state;
+  assert_int_equal(k->forward(k, &a, &err), CLV_INVALID);
+  assert_non_null(strstr(err.text, "prediction 1 is 1.0001"));
+  x[1] = NAN;
+  assert_int_equal(k->forward(k, &a, &err), CLV_OK);
+  assert_true(isnan(loss));
+  k->free(k);
+}
+
+static void test_unknown_ops(void **state) {
+  clv_node_desc d = {.dtype = CLV_F32};
+  clv_kernel *k = NULL;
+  clv_err err;
+  (void)state;
+  d.op = CLV_OP_INPUT;
+  assert_int_equal(clv_backend_ref()->prepare(&d, &k, &err), CLV_INVALID);
+  d.op = CLV_OP_COUNT;
+  assert_int_equal(clv_backend_ref()->prepare(&d, &k, &err), CLV_INVALID);
+  d.op = CLV_OP_RELU;
+  d.dtype = CLV_F16;
+  assert_int_equal(clv_backend_ref()->prepare(&d, &k, &err), CLV_INVALID);
+  assert_non_null(strstr(err.text, "f16"));
+  assert_null(k);
+}
+
+/* ---- dropout -----------------------------------------------------------------------------------
+ */
+
+/* Another step, micro-batch, layer or seed drops other elements, about p of them. */
+static void test_dropout_keys(void **state) {
+  enum { N = 4096 };
+  clv_shape s = CLV_SHAPE(4, N / 4);
+  clv_kernel *k = prepare(backend_of(state), CLV_OP_DROPOUT, s, s);
+  if (!k) skip();
+  clv_rng_key keys[] = {{1, 2, 3, 16}, {2, 2, 3, 16}, {1, 3, 3, 16}, {1, 2, 4, 16}, {1, 2, 3, 32}};
+  float *x = take(N * 4), *y[CLV_COUNT(keys)];
+  for (int i = 0; i < N; i++) x[i] = 1;
+  for (size_t i = 0; i < CLV_COUNT(keys); i++) {
+    y[i] = take(N * 4);
+    clv_kernel_args a = {.in = {x},
+                         .out = y[i],
+                         .key = keys[i],
+                         .saved = take(k->saved_bytes),
+                         .scratch = take(k->scratch_bytes)};
+    clv_err err;
+    must(k->forward(k, &a, &err), &err);
+    free(a.saved);
+    free(a.scratch);
+    int kept = 0, alike = 0;
+    for (int j = 0; j < N; j++) {
+      assert_true(y[i][j] == 0 || y[i][j] == 2);
+      kept += y[i][j] != 0;
+      alike += i > 0 && y[i][j] == y[0][j];
+    }
+    assert_in_range(kept, N / 2 - 200, N / 2 + 200);
+    if (i) assert_in_range(alike, N / 2 - 200, N / 2 + 200);
+  }
+  for (size_t i = 0; i < CLV_COUNT(keys); i++) free(y[i]);
+  free(x);
+  k->free(k);
+}
+
+#define ON_BOTH(test)                                         \
+  {#test "_ref", test, NULL, NULL, NULL}, {                   \
+#test "_cpu", test, NULL, NULL, (void *)(uintptr_t) "cpu" \
+  }
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      ON_BOTH(test_optimisers),
+      ON_BOTH(test_adam_second_moment),
+      ON_BOTH(test_sum_squares),
+      ON_BOTH(test_add),
+      cmocka_unit_test(test_add_double),
+      ON_BOTH(test_reorder),
+      cmocka_unit_test(test_layout_numel),
+      ON_BOTH(test_reorder_refusals),
+      ON_BOTH(test_labels_out_of_range),
+      cmocka_unit_test(test_bce_range),
+      cmocka_unit_test(test_unknown_ops),
+      ON_BOTH(test_dropout_keys),
+  };
+  golden_open(&numbers, "optim");
+  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  golden_close(&numbers);
+  return failed;
+}

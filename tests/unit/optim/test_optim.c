@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The optimiser's own part: settings, spans, counters, factors and state. The steps themselves are
+ * done here by the formulas of optim.h in double; the backends' are compared in tests/ops.
+ */
+#include "common/optim/optim.h"
+#include "tests/golden/golden_int.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+static void formula_sgd(const clv_sgd_args *a, float *p, const float *g, float *m, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    double d = (double)g[i] * a->grad_scale + (double)a->weight_decay * p[i];
+    if (m) {
+      m[i] = (float)(a->first ? d : (double)a->momentum * m[i] + d);
+      d = a->nesterov ? d + (double)a->momentum * m[i] : m[i];
+    }
+    p[i] = (float)(p[i] - a->lr * d);
+  }
+}
+
+static void formula_adam(const clv_adam_args *a, float *p, const float *g, float *m, float *v,
+                         size_t n) {
+  double rest1 = round((1 - (double)a->beta1) * 1e7) / 1e7;
+  double rest2 = round((1 - (double)a->beta2) * 1e7) / 1e7;
+  for (size_t i = 0; i < n; i++) {
+    double d = (double)g[i] * a->grad_scale, w = p[i];
+    if (a->decoupled)
+      w *= 1 - (double)a->lr * a->weight_decay;
+    else
+      d += (double)a->weight_decay * w;
+    m[i] = (float)((1 - rest1) * m[i] + rest1 * d);
+    v[i] = (float)((1 - rest2) * v[i] + rest2 * d * d);
+    p[i] = (float)(w - (double)a->lr / a->bias1 * m[i] / (sqrt(v[i]) / a->bias2_sqrt + a->eps));
+  }
+}
+
+static double formula_sum(const float *x, size_t n) {
+  double sum = 0;
+  for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+  return sum;
+}
+
+static const clv_backend formulas = {.abi = CLV_KERNELS_ABI,
+                                     .size = sizeof(clv_backend),
+                                     .name = "formulas",
+                                     .sum_squares = formula_sum,
+                                     .sgd = formula_sgd,
+                                     .adam = formula_adam};
+
+static clv_optim *make(const clv_optim_config *c, size_t bytes, const clv_optim_span *spans,
+                       size_t n) {
+  clv_optim *o = NULL;
+  clv_err err;
+  if (clv_optim_new(c, bytes, spans, n, &formulas, &o, &err) != CLV_OK) fail_msg("%s", err.text);
+  return o;
+}
+
+/* ---- against torch.optim -----------------------------------------------------------------------
+ */
+
+static const struct {
+  const char *name, *moment[2];
+  clv_optim_config config;
+} golden_cases[] = {
+    {"sgd", {0}, {.kind = CLV_OPTIM_SGD, .lr = 0.1}},
+    {"sgd_decay", {0}, {.kind = CLV_OPTIM_SGD, .lr = 0.05, .weight_decay = 0.01}},
+    {"sgd_momentum", {"momentum_buffer"}, {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9}},
+    {"sgd_nesterov",
+     {"momentum_buffer"},
+     {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.8, .nesterov = true, .weight_decay = 0.02}},
+    {"adam",
+     {"exp_avg", "exp_avg_sq"},
+     {.kind = CLV_OPTIM_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}},
+    {"adam_decay",
+     {"exp_avg", "exp_avg_sq"},
+     {.kind = CLV_OPTIM_ADAM,
+      .lr = 0.01,
+      .weight_decay = 0.1,
+      .beta1 = 0.8,
+      .beta2 = 0.95,
+      .eps = 1e-6}},
+    {"adamw",
+     {"exp_avg", "exp_avg_sq"},
+     {.kind = CLV_OPTIM_ADAMW,
+      .lr = 0.01,
+      .weight_decay = 0.1,
+      .beta1 = 0.9,
+      .beta2 = 0.999,
+      .eps = 1e-8}},
+};
+
+static const float *tensor(const golden *g, const char *name, const char *what, size_t *ret_n) {
+  golden_tensor t;
+  if (!golden_find(g, name, what, &t)) fail_msg("%s.%s is missing", name, what);
+  *ret_n = t.n;
+  return t.data;
+}
+
+static void near(const char *name, const char *what, const float *got, const float *want,
+                 size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (!(fabs((double)got[i] - want[i]) <= 3e-6 * (1e-2 + fabs((double)want[i]))))
+      fail_msg("%s: %s[%zu] is %.9g, torch has %.9g", name, what, i, (double)got[i],
+               (double)want[i]);
+}
+
+enum { N = 67, GAP = 5, BLOCK = N + GAP + 3 };
+
+/* The 67 values lie in two spans with gaps that hold other numbers. */
+static size_t place(size_t i) { return i < 20 ? i + 3 : i + 3 + GAP; }
+
+static void scatter(float *block, const float *v, float gap) {
+  for (size_t i = 0; i < BLOCK; i++) block[i] = gap;
+  for (size_t i = 0; i < N; i++) block[place(i)] = v[i];
+}
+
+static void gather(float *v, const float *block) {
+  for (size_t i = 0; i < N; i++) v[i] = block[place(i)];
+}
+
+static void check_golden(const golden *g, size_t c) {
+  static const clv_optim_span spans[] = {{3 * 4, 20}, {(23 + GAP) * 4, N - 20}};
+  const char *name = golden_cases[c].name;
+  float p[BLOCK], grad[BLOCK], now[N];
+  size_t n;
+  const float *grads = tensor(g, name, "grads", &n), *after = tensor(g, name, "after", &n);
+  clv_optim *o = make(&golden_cases[c].config, sizeof p, spans, 2);
+  scatter(p, tensor(g, name, "start", &n), 77);
+  for (int t = 0; t < 5; t++) {
+    scatter(grad, grads + t * N, NAN);
+    for (size_t i = 0; i < BLOCK; i++) grad[i] *= 4;
+    clv_optim_step(o, p, grad, golden_cases[c].config.lr, 0.25);
+    gather(now, p);
+    near(name, "after", now, after + t * N, N);
+    assert_true(*clv_optim_step_count(o) == t + 1);
+  }
+  for (size_t i = 0; i < BLOCK; i++)
+    if (i < 3 || (i >= 23 && i < 23 + GAP)) assert_true(p[i] == 77);
+  int moments = clv_optim_n_moments(o);
+  assert_int_equal(moments, !!golden_cases[c].moment[0] + !!golden_cases[c].moment[1]);
+  for (int i = 0; i < moments; i++) {
+    assert_string_equal(clv_optim_moment_name(o, i), golden_cases[c].moment[i]);
+    gather(now, clv_optim_moment(o, i));
+    near(name, "moment", now, tensor(g, name, golden_cases[c].moment[i], &n), N);
+    assert_true(clv_optim_moment(o, i)[0] == 0);
+  }
+  assert_null(clv_optim_moment(o, moments));
+  assert_null(clv_optim_moment_name(o, -1));
+  clv_optim_free(o);
+}
+
+static void test_golden(void **state) {
+  golden g;
+  (void)state;
+  golden_open(&g, "optim");
+  for (size_t i = 0; i < CLV_COUNT(golden_cases); i++) check_golden(&g, i);
+  golden_close(&g);
+}
+
+/* State taken out after two steps and put into a new optimiser goes on with the same bits. */
+static void test_resume(void **state) {
+  static const clv_optim_span all = {0, 9};
+  (void)state;
+  for (size_t c = 0; c < CLV_COUNT(golden_cases); c++) {
+    float p[9], q[9], g[9];
+    const clv_optim_config *config = &golden_cases[c].config;
+    clv_optim *a = make(config, sizeof p, &all, 1), *b = make(config, sizeof p, &all, 1);
+    for (int i = 0; i < 9; i++) p[i] = 1 - 0.3f * (float)i;
+    for (int t = 0; t < 5; t++) {
+      for (int i = 0; i < 9; i++) g[i] = (float)sin(t * 9 + i);
+      if (t == 2) {
+        memcpy(q, p, sizeof p);
+        *clv_optim_step_count(b) = *clv_optim_step_count(a);
+        for (int i = 0; i < clv_optim_n_moments(a); i++)
+          memcpy(clv_optim_moment(b, i), clv_optim_moment(a, i), sizeof p);
+      }
+      clv_optim_step(a, p, g, 0.01, 1);
+      if (t >= 2) clv_optim_step(b, q, g, 0.01, 1);
+    }
+    assert_memory_equal(p, q, sizeof p);
+    clv_optim_free(a);
+    clv_optim_free(b);
+  }
+}
+
+static void test_sum_squares(void **state) {
+  static const clv_optim_span spans[] = {{0, 2}, {12, 1}};
+  const clv_optim_config c = {.kind = CLV_OPTIM_SGD, .lr = 1};
+  float g[] = {3, 4, 1000, 12};
+  (void)state;
+  clv_optim *o = make(&c, sizeof g, spans, 2);
+  assert_true(clv_optim_sum_squares(o, g) == 169);
+  clv_optim_free(o);
+}
+
+/* ---- refusals ----------------------------------------------------------------------------------
+ */
+
+static void refused(clv_optim_config c, const char *word) {
+  clv_optim *o = NULL;
+  clv_err err;
+  assert_int_equal(clv_optim_new(&c, 64, NULL, 0, &formulas, &o, &err), CLV_INVALID);
+  assert_null(o);
+  if (!strstr(err.text, word)) fail_msg("'%s' is not in: %s", word, err.text);
+}
+
+static void test_settings_refused(void **state) {
+  const clv_optim_config sgd = {.kind = CLV_OPTIM_SGD, .lr = 0.1};
+  const clv_optim_config adam = {
+      .kind = CLV_OPTIM_ADAM, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+  clv_optim_config c;
+  (void)state;
+  c = sgd, c.kind = (clv_optim_kind)7, refused(c, "7");
+  c = sgd, c.lr = -0.5, refused(c, "lr is -0.5");
+  c = sgd, c.lr = NAN, refused(c, "lr is nan");
+  c = sgd, c.momentum = 1.5, refused(c, "momentum is 1.5");
+  c = sgd, c.nesterov = true, refused(c, "nesterov");
+  c = sgd, c.weight_decay = INFINITY, refused(c, "weight_decay is inf");
+  c = adam, c.beta1 = 1, refused(c, "beta1 is 1");
+  c = adam, c.beta2 = -0.1, refused(c, "beta2 is -0.1");
+  c = adam, c.eps = -1, refused(c, "eps is -1");
+}
+
+static void test_spans_refused(void **state) {
+  static const clv_optim_span wrong[] = {{0, 17}, {64, 1},           {2, 1},
+                                         {60, 2}, {SIZE_MAX - 3, 1}, {4, SIZE_MAX / 4 + 1}};
+  const clv_optim_config c = {.kind = CLV_OPTIM_SGD, .lr = 1};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(wrong); i++) {
+    clv_optim *o = NULL;
+    clv_err err;
+    assert_int_equal(clv_optim_new(&c, 64, &wrong[i], 1, &formulas, &o, &err), CLV_INVALID);
+    assert_null(o);
+    assert_non_null(strstr(err.text, "of a block of 64"));
+  }
+  clv_optim_span whole = {0, 16};
+  clv_optim_free(make(&c, 64, &whole, 1));
+  assert_null(clv_optim_free(NULL));
+}
+
+/* One allocation per moment beside the optimiser and its spans; none in a step. */
+static void test_allocations(void **state) {
+  static const clv_optim_span all = {0, 16};
+  const clv_optim_config c = {
+      .kind = CLV_OPTIM_ADAM, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+  float p[16] = {0}, g[16] = {0};
+  (void)state;
+  uint64_t before = clv_alloc_count();
+  clv_optim *o = make(&c, 64, &all, 1);
+  assert_true(clv_alloc_count() == before + 4);
+  clv_optim_step(o, p, g, 0.1, 1);
+  assert_true(clv_alloc_count() == before + 4);
+  clv_optim_free(o);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_golden),        cmocka_unit_test(test_resume),
+      cmocka_unit_test(test_sum_squares),   cmocka_unit_test(test_settings_refused),
+      cmocka_unit_test(test_spans_refused), cmocka_unit_test(test_allocations),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

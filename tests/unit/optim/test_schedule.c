@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Learning-rate schedules and the clipping factor against torch.optim.lr_scheduler and
+ * torch.nn.utils.clip_grad_norm_ (tests/golden/make_golden.py).
+ */
+#include "common/optim/optim.h"
+#include "tests/golden/golden_int.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+static golden numbers;
+
+static void test_torch_curves(void **state) {
+  static const struct {
+    const char *name;
+    clv_lr_schedule schedule;
+  } curves[] = {
+      {"step", {.curve = CLV_LR_CURVE_STEP, .step_size = 7, .gamma = 0.3}},
+      {"cosine", {.curve = CLV_LR_CURVE_COSINE, .total_steps = 25}},
+      {"linear", {.curve = CLV_LR_CURVE_LINEAR, .total_steps = 25}},
+      {"warm", {.curve = CLV_LR_CURVE_CONSTANT, .warmup_steps = 5}},
+      {"warm_step", {.curve = CLV_LR_CURVE_STEP, .warmup_steps = 5, .step_size = 4, .gamma = 0.5}},
+      {"warm_cosine", {.curve = CLV_LR_CURVE_COSINE, .warmup_steps = 5, .total_steps = 25}},
+  };
+  (void)state;
+  for (size_t c = 0; c < CLV_COUNT(curves); c++) {
+    golden_tensor t;
+    assert_true(golden_find(&numbers, "lr", curves[c].name, &t));
+    for (size_t i = 0; i < t.n; i++) {
+      double want = ((const double *)t.data)[i], got = clv_lr_at(&curves[c].schedule, 0.05, i);
+      if (!(fabs(got - want) <= 1e-12))
+        fail_msg("%s at step %zu is %.15g, torch has %.15g", curves[c].name, i, got, want);
+    }
+  }
+}
+
+static void test_edges(void **state) {
+  const clv_lr_schedule constant = {0}, forever = {.curve = CLV_LR_CURVE_COSINE};
+  const clv_lr_schedule cosine = {.curve = CLV_LR_CURVE_COSINE, .total_steps = 10};
+  const clv_lr_schedule all_warm = {
+      .curve = CLV_LR_CURVE_LINEAR, .warmup_steps = 10, .total_steps = 10};
+  const clv_lr_schedule still = {.curve = CLV_LR_CURVE_STEP, .gamma = 0.1};
+  (void)state;
+  assert_true(clv_lr_at(&constant, 0.25, UINT64_MAX) == 0.25);
+  assert_true(clv_lr_at(&forever, 0.25, 1000) == 0.25);
+  assert_true(clv_lr_at(&cosine, 0.25, 0) == 0.25);
+  assert_true(clv_lr_at(&cosine, 0.25, 10) == 0);
+  assert_true(clv_lr_at(&cosine, 0.25, 15) == 0);
+  assert_true(clv_lr_at(&all_warm, 0.25, 9) == 0.25);
+  assert_true(clv_lr_at(&all_warm, 0.25, 10) == 0);
+  assert_true(clv_lr_at(&still, 0.25, 1000) == 0.25);
+}
+
+static void test_clip(void **state) {
+  static const char *const names[] = {"clip.cut", "clip.pass"};
+  (void)state;
+  for (size_t c = 0; c < CLV_COUNT(names); c++) {
+    golden_tensor grads, limit, norm, after;
+    double sum = 0;
+    assert_true(golden_find(&numbers, names[c], "grads", &grads) &&
+                golden_find(&numbers, names[c], "max_norm", &limit) &&
+                golden_find(&numbers, names[c], "norm", &norm) &&
+                golden_find(&numbers, names[c], "after", &after));
+    const float *g = grads.data, *want = after.data;
+    for (size_t i = 0; i < grads.n; i++) sum += (double)g[i] * g[i];
+    assert_true(fabs(sqrt(sum) / *(const double *)norm.data - 1) < 1e-6);
+    double scale = clv_clip_scale(sum, *(const double *)limit.data);
+    for (size_t i = 0; i < grads.n; i++) assert_true(fabs(g[i] * scale - want[i]) < 1e-6);
+    assert_true(c == 0 ? scale < 0.5 : scale == 1);
+  }
+  assert_true(clv_clip_scale(4, 1) == 1 / (2 + 1e-6));
+  assert_true(clv_clip_scale(1e30, 0) == 1);
+  assert_true(clv_clip_scale(0, 1) == 1);
+  assert_true(isnan(clv_clip_scale(NAN, 1)));
+  assert_true(clv_clip_scale(INFINITY, 1) == 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_torch_curves),
+      cmocka_unit_test(test_edges),
+      cmocka_unit_test(test_clip),
+  };
+  golden_open(&numbers, "optim");
+  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  golden_close(&numbers);
+  return failed;
+}

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the tests of this folder share: a scratch CA with certificates good and bad, a runtime, an
+ * echo server over real loopback TLS, and recorders for what streams report.
+ */
+#ifndef CLEAVE_TESTS_RPC_FIXTURE_H
+#define CLEAVE_TESTS_RPC_FIXTURE_H
+
+#include "common/rpc/rpc.h"
+#include "common/tls/tls.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define UNUSED __attribute__((unused))
+#define PATIENCE (CLV_SANITIZED ? 10 : 1) /* the sanitizers are slow */
+#define MASTER_URI "spiffe://cleave/master"
+#define OTHER_URI "spiffe://cleave/other"
+#define WORKER_URI "spiffe://cleave/worker-1"
+
+static UNUSED void must(clv_code code, const clv_err *err) {
+  if (code != CLV_OK) fail_msg("%s: %s (%s)", err->where, err->text, clv_code_name(code));
+}
+
+static UNUSED void expect_error(clv_code want, const char *text, clv_code got, const clv_err *err) {
+  if (got == CLV_OK) fail_msg("succeeded; wanted %s with \"%s\"", clv_code_name(want), text);
+  if (got != want || !strstr(err->text, text))
+    fail_msg("got %s: %s\nwanted %s with \"%s\"", clv_code_name(got), err->text,
+             clv_code_name(want), text);
+}
+
+/* ---- certificates ----------------------------------------------------------------------------- */
+
+typedef struct identity {
+  clv_bytes ca, cert, key;
+} identity;
+
+static char scratch[64];
+
+static UNUSED clv_rpc_pem pem_of(const identity *id) {
+  return (clv_rpc_pem){id->ca.data, id->cert.data, id->key.data};
+}
+
+static UNUSED void read_pem(const char *dir, const char *file, clv_bytes *ret) {
+  char path[400];
+  clv_err err;
+  snprintf(path, sizeof path, "%s/%s", dir, file);
+  must(clv_file_read(path, 1 << 20, ret, &err), &err);
+}
+
+static UNUSED const char *ca_dir(const char *ca) {
+  static char dir[160];
+  snprintf(dir, sizeof dir, "%s/%s", scratch, ca);
+  return dir;
+}
+
+static UNUSED void make_ca(const char *ca) {
+  clv_err err;
+  must(clv_tls_ca_init(ca_dir(ca), ca, 30, &err), &err);
+}
+
+/* A certificate of `ca` with these URIs and, if not NULL, one DNS name of any spelling. */
+static UNUSED identity issue(const char *ca, const char *name, const char *const *uris, size_t n,
+                             const char *dns) {
+  clv_err err;
+  identity id = {0};
+  clv_tls_issue_options options = {.ca_dir = ca_dir(ca), .name = name, .uris = uris, .n_uris = n,
+                                   .dns = &dns, .n_dns = dns != NULL, .days = 7,
+                                   .not_before_offset_s = -300, .allow_unusual = true};
+  must(clv_tls_issue(&options, &err), &err);
+  char file[100];
+  read_pem(ca_dir(ca), "ca.pem", &id.ca);
+  snprintf(file, sizeof file, "%s.pem", name);
+  read_pem(ca_dir(ca), file, &id.cert);
+  snprintf(file, sizeof file, "%s.key", name);
+  read_pem(ca_dir(ca), file, &id.key);
+  return id;
+}
+
+static UNUSED identity issue_one(const char *ca, const char *name, const char *uri) {
+  return issue(ca, name, &uri, 1, NULL);
+}
+
+static UNUSED void identity_done(identity *id) {
+  clv_bytes_done(&id->ca);
+  clv_bytes_done(&id->cert);
+  clv_bytes_done(&id->key);
+}
+
+static UNUSED void make_scratch(void) {
+  snprintf(scratch, sizeof scratch, "/tmp/cleave-rpc-XXXXXX");
+  assert_non_null(mkdtemp(scratch));
+  make_ca("home");
+  make_ca("foreign");
+}
+
+static UNUSED int remove_scratch(void) {
+  char command[96];
+  snprintf(command, sizeof command, "rm -rf %s", scratch);
+  return system(command);
+}
+
+/* ---- events a test waits for ------------------------------------------------------------------ */
+
+typedef struct event {
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  unsigned count;
+} event;
+
+#define EVENT_INIT {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}
+
+static UNUSED void event_add(event *e) {
+  pthread_mutex_lock(&e->lock);
+  e->count++;
+  pthread_cond_broadcast(&e->changed);
+  pthread_mutex_unlock(&e->lock);
+}
+
+static UNUSED unsigned event_count(event *e) {
+  pthread_mutex_lock(&e->lock);
+  unsigned n = e->count;
+  pthread_mutex_unlock(&e->lock);
+  return n;
+}
+
+static UNUSED bool event_wait(event *e, unsigned count, unsigned ms) {
+  struct timespec until;
+  ms *= PATIENCE;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += ms / 1000;
+  until.tv_nsec += (long)(ms % 1000) * 1000000;
+  if (until.tv_nsec >= 1000000000) {
+    until.tv_nsec -= 1000000000;
+    until.tv_sec++;
+  }
+  pthread_mutex_lock(&e->lock);
+  int rc = 0;
+  while (e->count < count && rc == 0) rc = pthread_cond_timedwait(&e->changed, &e->lock, &until);
+  bool reached = e->count >= count;
+  pthread_mutex_unlock(&e->lock);
+  return reached;
+}
+
+/* ---- a recording stream ----------------------------------------------------------------------- */
+
+typedef struct recorder {
+  event messages, closed;
+  pthread_mutex_t lock;
+  clv_bytes data; /* all messages, one after another */
+  size_t last_len;
+  clv_code code;
+  char text[300];
+} recorder;
+
+static UNUSED void recorder_init(recorder *r) {
+  *r = (recorder){.messages = EVENT_INIT, .closed = EVENT_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
+}
+
+static UNUSED void record_message(void *user, clv_rpc_stream *stream, const clv_iov *pieces,
+                                  size_t n) {
+  (void)stream;
+  recorder *r = user;
+  pthread_mutex_lock(&r->lock);
+  for (size_t i = 0; i < n; i++) clv_bytes_add(&r->data, pieces[i].data, pieces[i].len);
+  r->last_len = clv_iov_bytes(pieces, n);
+  pthread_mutex_unlock(&r->lock);
+  event_add(&r->messages);
+}
+
+static UNUSED void record_closed(void *user, clv_rpc_stream *stream, clv_code code,
+                                 const char *text) {
+  (void)stream;
+  recorder *r = user;
+  pthread_mutex_lock(&r->lock);
+  r->code = code;
+  snprintf(r->text, sizeof r->text, "%s", text);
+  pthread_mutex_unlock(&r->lock);
+  event_add(&r->closed);
+}
+
+static UNUSED clv_rpc_stream_events recorder_events(recorder *r) {
+  return (clv_rpc_stream_events){
+      .user = r, .on_message = record_message, .on_closed = record_closed};
+}
+
+/* ---- the server under test -------------------------------------------------------------------- */
+
+typedef struct service {
+  clv_rpc_runtime *runtime;
+  clv_rpc_server *server;
+  char target[64];
+  atomic_uint handled, closed;
+  recorder sink;       /* of /test/Sink */
+  _Atomic bool stall;  /* /test/Echo holds its messages back while set */
+  char seen_uri[200];
+} service;
+
+static UNUSED void give_back(void *owner) { free(owner); }
+
+static UNUSED void echo_message(void *user, clv_rpc_stream *stream, const clv_iov *pieces,
+                                size_t n) {
+  service *s = user;
+  while (s->stall) usleep(1000);
+  size_t len = clv_iov_bytes(pieces, n);
+  char *copy = malloc(len + 1);
+  clv_iov_copy(pieces, n, 0, copy, len);
+  clv_err err;
+  clv_rpc_piece piece = {copy, len, give_back, copy};
+  if (clv_rpc_stream_send(stream, &piece, 1, &err) != CLV_OK) atomic_fetch_add(&s->handled, 1000);
+  atomic_fetch_add(&s->handled, 1);
+}
+
+static UNUSED void echo_closed(void *user, clv_rpc_stream *stream, clv_code code,
+                               const char *text) {
+  (void)stream, (void)code, (void)text;
+  atomic_fetch_add(&((service *)user)->closed, 1);
+}
+
+static UNUSED clv_code serve_stream(void *user, const char *method, const clv_rpc_peer *peer,
+                                    clv_rpc_stream *stream, clv_rpc_stream_events *ret_events,
+                                    clv_err *err) {
+  (void)peer;
+  service *s = user;
+  if (strcmp(method, "/test/Refuse") == 0)
+    return clv_fail(err, CLV_PRECONDITION, "not this stream");
+  if (strcmp(method, "/test/Sink") == 0) {
+    *ret_events = recorder_events(&s->sink);
+    return CLV_OK;
+  }
+  if (strcmp(method, "/test/Greet") == 0) {
+    clv_rpc_piece hello = {"hello", 5, NULL, NULL};
+    CLV_TRY(clv_rpc_stream_send(stream, &hello, 1, err));
+    clv_rpc_stream_close(stream);
+  }
+  if (strcmp(method, "/test/Kill") == 0)
+    clv_rpc_stream_cancel(stream, CLV_ABORTED, "killed by the server");
+  *ret_events = (clv_rpc_stream_events){
+      .user = s, .on_message = echo_message, .on_closed = echo_closed};
+  return CLV_OK;
+}
+
+static UNUSED clv_code only_master(void *user, const clv_rpc_peer *peer, const char *method,
+                                   clv_err *err) {
+  service *s = user;
+  (void)method;
+  pthread_mutex_lock(&s->sink.lock);
+  snprintf(s->seen_uri, sizeof s->seen_uri, "%s", peer->uri);
+  pthread_mutex_unlock(&s->sink.lock);
+  if (strcmp(peer->uri, MASTER_URI) != 0)
+    return clv_fail(err, CLV_DENIED, "%s is not allowed here", peer->uri);
+  return CLV_OK;
+}
+
+static UNUSED void expect_seen(service *s, const char *uri) {
+  pthread_mutex_lock(&s->sink.lock);
+  bool same = strcmp(s->seen_uri, uri) == 0;
+  pthread_mutex_unlock(&s->sink.lock);
+  assert_true(same);
+}
+
+static UNUSED clv_code unary_echo(void *user, const clv_rpc_peer *peer, const clv_iov *request,
+                                  size_t n, clv_bytes *reply, clv_err *err) {
+  (void)peer, (void)err;
+  atomic_fetch_add(&((service *)user)->handled, 1);
+  for (size_t i = 0; i < n; i++) clv_bytes_add(reply, request[i].data, request[i].len);
+  return CLV_OK;
+}
+
+static UNUSED clv_code unary_slow(void *user, const clv_rpc_peer *peer, const clv_iov *request,
+                                  size_t n, clv_bytes *reply, clv_err *err) {
+  usleep(300000 * PATIENCE);
+  return unary_echo(user, peer, request, n, reply, err);
+}
+
+static UNUSED clv_code unary_fail(void *user, const clv_rpc_peer *peer, const clv_iov *request,
+                                  size_t n, clv_bytes *reply, clv_err *err) {
+  (void)user, (void)peer, (void)request, (void)n, (void)reply;
+  return clv_fail(err, CLV_NOT_FOUND, "no session 7");
+}
+
+static const clv_rpc_unary UNARY[] = {{"/test/Say", 0, unary_echo},
+                                      {"/test/Small", 16, unary_echo},
+                                      {"/test/Slow", 0, unary_slow},
+                                      {"/test/Fail", 0, unary_fail}};
+static const char *const STREAMS[] = {"/test/Echo", "/test/Sink", "/test/Greet", "/test/Kill",
+                                      "/test/Refuse"};
+
+static UNUSED clv_rpc_server_options service_options(service *s, const identity *id) {
+  return (clv_rpc_server_options){.listen = "127.0.0.1:0", .pem = pem_of(id), .user = s,
+                                  .authorize = only_master, .unary = UNARY,
+                                  .n_unary = CLV_COUNT(UNARY), .stream_methods = STREAMS,
+                                  .n_stream_methods = CLV_COUNT(STREAMS),
+                                  .on_stream = serve_stream, .max_calls_per_peer = 4096,
+                                  .max_streams_per_conn = 4096};
+}
+
+static UNUSED void service_start(service *s, clv_rpc_runtime *runtime,
+                                 const clv_rpc_server_options *options) {
+  clv_err err;
+  s->runtime = runtime;
+  recorder_init(&s->sink);
+  must(clv_rpc_server_new(runtime, options, &s->server, &err), &err);
+  snprintf(s->target, sizeof s->target, "127.0.0.1:%u", clv_rpc_server_port(s->server));
+}
+
+static UNUSED void service_stop(service *s) {
+  clv_rpc_server_freep(&s->server);
+  clv_bytes_done(&s->sink.data);
+}
+
+static UNUSED clv_rpc_runtime *new_runtime(void) {
+  clv_rpc_runtime *runtime = NULL;
+  clv_err err;
+  must(clv_rpc_runtime_new(&(clv_rpc_runtime_options){0}, &runtime, &err), &err);
+  return runtime;
+}
+
+static UNUSED clv_rpc_channel *new_channel(clv_rpc_runtime *runtime, const char *target,
+                                           const identity *id, const char *uri) {
+  clv_rpc_channel *channel = NULL;
+  clv_err err;
+  clv_rpc_channel_options options = {.target = target, .expected_uri = uri, .pem = pem_of(id)};
+  must(clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
+  return channel;
+}
+
+#endif

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A server with 64 descriptors is flooded with plain TCP connections that never speak TLS. While
+ * they stand, and after they have gone, a master must get in again. Without the guard gRPC's
+ * listener is dead for good after the first accept that finds no descriptor.
+ *
+ * The server is this program again (with the guard linked in, as in the worker daemon), because the
+ * limit on descriptors must not bind the flood.
+ */
+#include "rpc_fixture.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+enum { DESCRIPTORS = 64 };
+
+static identity master, worker;
+static char target[64];
+static pid_t server;
+
+static _Noreturn void run_server(const char *dir) {
+  clv_err err;
+  struct rlimit limit = {DESCRIPTORS, DESCRIPTORS};
+  snprintf(scratch, sizeof scratch, "%s", dir);
+  read_pem(ca_dir("home"), "ca.pem", &worker.ca);
+  read_pem(ca_dir("home"), "worker.pem", &worker.cert);
+  read_pem(ca_dir("home"), "worker.key", &worker.key);
+  must(clv_tls_floor_install(&err), &err);
+  setrlimit(RLIMIT_NOFILE, &limit);
+  service s = {0};
+  clv_rpc_server_options options = service_options(&s, &worker);
+  service_start(&s, new_runtime(), &options);
+  printf("%u\n", clv_rpc_server_port(s.server));
+  fflush(stdout);
+  for (;;) pause();
+}
+
+static int group_up(void **state) {
+  (void)state;
+  int fds[2];
+  char port[16] = "";
+  make_scratch();
+  master = issue_one("home", "master", MASTER_URI);
+  worker = issue_one("home", "worker", WORKER_URI);
+  assert_int_equal(pipe(fds), 0);
+  server = fork();
+  if (server == 0) {
+    dup2(fds[1], STDOUT_FILENO);
+    execl("/proc/self/exe", "serve", scratch, (char *)NULL);
+    _exit(127);
+  }
+  assert_true(read(fds[0], port, sizeof port - 1) > 0);
+  close(fds[0]);
+  close(fds[1]);
+  snprintf(target, sizeof target, "127.0.0.1:%d", atoi(port));
+  return 0;
+}
+
+static int group_down(void **state) {
+  (void)state;
+  kill(server, SIGKILL);
+  waitpid(server, NULL, 0);
+  identity_done(&master);
+  identity_done(&worker);
+  return remove_scratch();
+}
+
+static void flood(int *fds, int n) {
+  struct sockaddr_in at = {.sin_family = AF_INET,
+                           .sin_port = htons((uint16_t)atoi(strrchr(target, ':') + 1)),
+                           .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  for (int i = 0; i < n; i++) {
+    fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    assert_true(fds[i] >= 0);
+    (void)!connect(fds[i], (struct sockaddr *)&at, sizeof at);
+  }
+}
+
+static unsigned handshakes(clv_rpc_runtime *runtime, unsigned n) {
+  unsigned good = 0;
+  for (unsigned i = 0; i < n; i++) {
+    clv_err err;
+    CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel =
+        new_channel(runtime, target, &master, WORKER_URI);
+    CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
+    clv_code code = clv_rpc_channel_connect(channel, 2000, &err);
+    if (code == CLV_OK) code = clv_rpc_call(channel, "/test/Say", "x", 1, 2000, &reply, &err);
+    if (code == CLV_OK)
+      good++;
+    else
+      printf("          handshake %u: %s\n", i, err.text);
+  }
+  return good;
+}
+
+static void after_flood_of(int n) {
+  int *fds = calloc((size_t)n, sizeof *fds);
+  clv_rpc_runtime *runtime = new_runtime();
+  assert_int_equal(handshakes(runtime, 1), 1);
+  flood(fds, n);
+  usleep(500000);
+  for (int i = 0; i < n; i++) close(fds[i]);
+  usleep(500000);
+  assert_int_equal(handshakes(runtime, 5), 5);
+  clv_rpc_runtime_freep(&runtime);
+  free(fds);
+}
+
+static void test_flood_150(void **state) {
+  (void)state;
+  after_flood_of(150);
+}
+
+static void test_flood_300(void **state) {
+  (void)state;
+  after_flood_of(300);
+}
+
+/* Silent connections are let go after the handshake time even if the flood never closes them. */
+static void test_standing_flood(void **state) {
+  (void)state;
+  enum { N = 200 };
+  static int fds[N];
+  clv_rpc_runtime *runtime = new_runtime();
+  flood(fds, N);
+  sleep(4);
+  assert_int_equal(handshakes(runtime, 5), 5);
+  for (int i = 0; i < N; i++) close(fds[i]);
+  clv_rpc_runtime_freep(&runtime);
+}
+
+int main(int argc, char **argv) {
+  if (argc == 2) run_server(argv[1]);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_flood_150),
+      cmocka_unit_test(test_flood_300),
+      cmocka_unit_test(test_standing_flood),
+  };
+  return cmocka_run_group_tests(tests, group_up, group_down);
+}

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who may speak: certificates good and bad on both sides, the one URI, reload, limits per identity.
+ */
+#include "rpc_fixture.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+static identity master, other, worker, foreign, none, two, dns_fake, worker_two, worker_none;
+static clv_rpc_runtime *runtime;
+static service svc;
+
+static int group_up(void **state) {
+  (void)state;
+  clv_err err;
+  must(clv_tls_floor_install(&err), &err);
+  make_scratch();
+  const char *const pair[] = {MASTER_URI, OTHER_URI};
+  const char *const worker_pair[] = {WORKER_URI, OTHER_URI};
+  master = issue_one("home", "master", MASTER_URI);
+  other = issue_one("home", "other", OTHER_URI);
+  worker = issue_one("home", "worker", WORKER_URI);
+  foreign = issue_one("foreign", "master", MASTER_URI);
+  none = issue("home", "none", NULL, 0, "master.example");
+  two = issue("home", "two", pair, 2, NULL);
+  dns_fake = issue("home", "dns", NULL, 0, MASTER_URI);
+  worker_two = issue("home", "worker-two", worker_pair, 2, NULL);
+  worker_none = issue("home", "worker-none", NULL, 0, "localhost");
+  return 0;
+}
+
+static int group_down(void **state) {
+  (void)state;
+  identity *all[] = {&master, &other, &worker, &foreign, &none, &two, &dns_fake, &worker_two,
+                     &worker_none};
+  for (size_t i = 0; i < CLV_COUNT(all); i++) identity_done(all[i]);
+  return remove_scratch();
+}
+
+static int set_up(void **state) {
+  (void)state;
+  memset(&svc, 0, sizeof svc);
+  runtime = new_runtime();
+  clv_rpc_server_options options = service_options(&svc, &worker);
+  options.max_calls_per_peer = 40;
+  options.cut_ms = 1500;
+  service_start(&svc, runtime, &options);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  service_stop(&svc);
+  clv_rpc_runtime_freep(&runtime);
+  return 0;
+}
+
+static clv_code say(const identity *id, const char *uri, clv_err *err) {
+  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel =
+      new_channel(runtime, svc.target, id, uri);
+  CLV_TRY(clv_rpc_channel_connect(channel, 5000 * PATIENCE, err));
+  CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
+  return clv_rpc_call(channel, "/test/Say", "x", 1, 5000, &reply, err);
+}
+
+static clv_rpc_server_counts counts(void) {
+  clv_rpc_server_counts now;
+  clv_rpc_server_count(svc.server, &now);
+  return now;
+}
+
+/* The server's certificate has no DNS name: the address that is dialled plays no part. */
+static void test_good(void **state) {
+  (void)state;
+  clv_err err;
+  must(say(&master, WORKER_URI, &err), &err);
+  expect_seen(&svc, MASTER_URI);
+  assert_int_equal(counts().calls, 1);
+}
+
+static void test_denied_identity(void **state) {
+  (void)state;
+  clv_err err;
+  expect_error(CLV_DENIED, OTHER_URI " is not allowed here", say(&other, WORKER_URI, &err), &err);
+  assert_int_equal(counts().denied, 1);
+  assert_int_equal(svc.handled, 0);
+}
+
+static void test_one_uri(void **state) {
+  (void)state;
+  clv_err err;
+  expect_error(CLV_UNAUTHENTICATED, "names no URI", say(&none, WORKER_URI, &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, "more than one URI", say(&two, WORKER_URI, &err), &err);
+  assert_int_equal(counts().unauthenticated, 2);
+}
+
+/* A DNS name spelled like an allowed URI is no URI. */
+static void test_dns_spelled_like_uri(void **state) {
+  (void)state;
+  clv_err err;
+  expect_error(CLV_UNAUTHENTICATED, "names no URI", say(&dns_fake, WORKER_URI, &err), &err);
+  assert_int_equal(svc.handled, 0);
+}
+
+static void test_foreign_client(void **state) {
+  (void)state;
+  clv_err err;
+  identity mixed = {master.ca, foreign.cert, foreign.key};
+  expect_error(CLV_UNAUTHENTICATED, "refused", say(&mixed, WORKER_URI, &err), &err);
+  assert_int_equal(counts().calls, 0);
+}
+
+static void test_foreign_server(void **state) {
+  (void)state;
+  clv_err err;
+  identity mixed = {foreign.ca, master.cert, master.key};
+  expect_error(CLV_UNAUTHENTICATED, "not from our CA", say(&mixed, WORKER_URI, &err), &err);
+  assert_int_equal(counts().calls, 0);
+}
+
+/* A server of another name gets nothing: no call ever reaches it. */
+static void test_wrong_server(void **state) {
+  (void)state;
+  clv_err err;
+  clv_code code = say(&master, "spiffe://cleave/worker-2", &err);
+  expect_error(CLV_UNAUTHENTICATED, "'spiffe://cleave/worker-2'", code, &err);
+  expect_error(CLV_UNAUTHENTICATED, "'" WORKER_URI "'", code, &err);
+  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel =
+      new_channel(runtime, svc.target, &master, "spiffe://cleave/worker-2");
+  CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
+  expect_error(CLV_UNAUTHENTICATED, "'spiffe://cleave/worker-2'",
+               clv_rpc_call(channel, "/test/Say", "secret", 6, 5000, &reply, &err), &err);
+  assert_int_equal(counts().calls, 0);
+}
+
+static void server_with(const identity *id, const char *complaint) {
+  clv_err err;
+  clv_rpc_pem pem = pem_of(id);
+  must(clv_rpc_server_reload(svc.server, &pem, &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, complaint, say(&master, WORKER_URI, &err), &err);
+}
+
+static void test_server_uris(void **state) {
+  (void)state;
+  server_with(&worker_two, "exactly one");
+  server_with(&worker_none, "no URI");
+  assert_int_equal(counts().calls, 0);
+}
+
+static void test_nobody_there(void **state) {
+  (void)state;
+  clv_err err;
+  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel =
+      new_channel(runtime, "127.0.0.1:1", &master, WORKER_URI);
+  expect_error(CLV_UNAVAILABLE, "127.0.0.1:1: nobody listens there",
+               clv_rpc_channel_connect(channel, 5000 * PATIENCE, &err), &err);
+  CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
+  expect_error(CLV_UNAVAILABLE, "refused",
+               clv_rpc_call(channel, "/test/Say", "", 0, 5000, &reply, &err), &err);
+  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *nameless =
+      new_channel(runtime, "no-such-host.invalid:7443", &master, WORKER_URI);
+  expect_error(CLV_NOT_FOUND, "cannot be resolved", clv_rpc_channel_connect(nameless, 8000, &err),
+               &err);
+}
+
+/* Somebody listens but never speaks TLS. */
+static void test_mute_server(void **state) {
+  (void)state;
+  clv_err err;
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t len = sizeof at;
+  assert_int_equal(bind(fd, (struct sockaddr *)&at, len), 0);
+  assert_int_equal(listen(fd, 8), 0);
+  assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+  char target[64];
+  snprintf(target, sizeof target, "127.0.0.1:%u", ntohs(at.sin_port));
+  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel =
+      new_channel(runtime, target, &master, WORKER_URI);
+  uint64_t begin = clv_now_ns();
+  expect_error(CLV_DEADLINE, "no connection within 300 ms",
+               clv_rpc_channel_connect(channel, 300, &err), &err);
+  assert_true(clv_now_ns() - begin < 2000000000u);
+  close(fd);
+}
+
+/* A client that connects and says nothing is let go after the handshake time. */
+static void test_mute_client(void **state) {
+  (void)state;
+  service_stop(&svc);
+  memset(&svc, 0, sizeof svc);
+  clv_rpc_server_options options = service_options(&svc, &worker);
+  options.handshake_ms = 300;
+  service_start(&svc, runtime, &options);
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  struct sockaddr_in at = {.sin_family = AF_INET,
+                           .sin_port = htons((uint16_t)clv_rpc_server_port(svc.server)),
+                           .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+  struct timeval limit = {.tv_sec = 5};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  char byte;
+  uint64_t begin = clv_now_ns();
+  assert_int_equal(read(fd, &byte, 1), 0); /* end of file, not a time-out */
+  assert_true(clv_now_ns() - begin < 3000000000u);
+  close(fd);
+}
+
+static void test_bad_options(void **state) {
+  (void)state;
+  clv_err err;
+  clv_rpc_channel *channel = NULL;
+  clv_rpc_channel_options options = {.target = "worker", .expected_uri = WORKER_URI,
+                                     .pem = pem_of(&master)};
+  expect_error(CLV_INVALID, "'worker' is not HOST:PORT",
+               clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
+  options.target = "127.0.0.1:7443";
+  options.pem.key = other.key.data;
+  expect_error(CLV_INVALID, "cannot be used together",
+               clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
+  options.pem.cert = "no certificate";
+  expect_error(CLV_INVALID, "cannot be used together",
+               clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
+  options.pem = (clv_rpc_pem){0};
+  expect_error(CLV_INVALID, "CA certificate is missing",
+               clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
+  options.pem = pem_of(&master);
+  options.expected_uri = "";
+  expect_error(CLV_INVALID, "no identity",
+               clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
+  clv_rpc_server *server = NULL;
+  clv_rpc_server_options taken = service_options(&svc, &worker);
+  taken.listen = svc.target;
+  expect_error(CLV_UNAVAILABLE, "Address already in use",
+               clv_rpc_server_new(runtime, &taken, &server, &err), &err);
+}
+
+/* New certificates count at once for new handshakes; bad ones change nothing; a standing stream
+ * goes on under the old ones. */
+static void test_reload(void **state) {
+  (void)state;
+  clv_err err;
+  static recorder r;
+  recorder_init(&r);
+  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *standing =
+      new_channel(runtime, svc.target, &master, WORKER_URI);
+  must(clv_rpc_channel_connect(standing, 5000, &err), &err);
+  clv_rpc_stream *stream = NULL;
+  clv_rpc_stream_events events = recorder_events(&r);
+  must(clv_rpc_stream_open(standing, "/test/Echo", &events, &stream, &err), &err);
+
+  identity renamed = issue_one("home", "worker-9", "spiffe://cleave/worker-9");
+  clv_rpc_pem pem = pem_of(&renamed);
+  must(clv_rpc_server_reload(svc.server, &pem, &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, "worker-9", say(&master, WORKER_URI, &err), &err);
+  must(say(&master, "spiffe://cleave/worker-9", &err), &err);
+
+  pem.key = worker.key.data;
+  expect_error(CLV_INVALID, "does not belong", clv_rpc_server_reload(svc.server, &pem, &err), &err);
+  must(say(&master, "spiffe://cleave/worker-9", &err), &err);
+
+  clv_rpc_pem other_ca = pem_of(&renamed);
+  other_ca.ca = foreign.ca.data;
+  must(clv_rpc_server_reload(svc.server, &other_ca, &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, "refused", say(&master, "spiffe://cleave/worker-9", &err), &err);
+  identity newcomer = {renamed.ca, foreign.cert, foreign.key};
+  must(say(&newcomer, "spiffe://cleave/worker-9", &err), &err);
+
+  clv_rpc_piece piece = {"still here", 10, NULL, NULL};
+  must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
+  assert_true(event_wait(&r.messages, 1, 5000));
+  clv_rpc_stream_close(stream);
+  assert_true(event_wait(&r.closed, 1, 5000));
+  clv_rpc_stream_unref(stream);
+  clv_bytes_done(&r.data);
+  identity_done(&renamed);
+}
+
+/* ---- limits per identity ------------------------------------------------------------------------ */
+
+enum { MANY = 41 };
+
+static void test_calls_at_once(void **state) {
+  (void)state;
+  clv_err err;
+  static recorder r[MANY];
+  clv_rpc_stream *stream[MANY];
+  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel =
+      new_channel(runtime, svc.target, &master, WORKER_URI);
+  must(clv_rpc_channel_connect(channel, 5000 * PATIENCE, &err), &err);
+  for (int i = 0; i < MANY; i++) {
+    recorder_init(&r[i]);
+    clv_rpc_stream_events events = recorder_events(&r[i]);
+    must(clv_rpc_stream_open(channel, "/test/Echo", &events, &stream[i], &err), &err);
+    if (i == MANY - 2) /* all forty are in before the one too many comes */
+      for (int k = 0; k < 500 && counts().active_calls < MANY - 1; k++) usleep(10000);
+  }
+  assert_true(event_wait(&r[MANY - 1].closed, 1, 5000));
+  assert_int_equal(r[MANY - 1].code, CLV_EXHAUSTED);
+  assert_string_equal(r[MANY - 1].text, "more than 40 calls at once");
+  assert_int_equal(event_count(&r[0].closed), 0);
+  for (int i = 0; i < MANY; i++) {
+    clv_rpc_stream_close(stream[i]);
+    assert_true(event_wait(&r[i].closed, 1, 5000));
+    clv_rpc_stream_unref(stream[i]);
+  }
+  must(say(&master, WORKER_URI, &err), &err);
+}
+
+/* A client that opens and resets streams as fast as it can is cut off; others do not notice. */
+static void test_rapid_reset(void **state) {
+  (void)state;
+  clv_err err;
+  static recorder r;
+  recorder_init(&r);
+  static service *const s = &svc;
+  clv_rpc_channel *channel = new_channel(runtime, s->target, &master, WORKER_URI);
+  must(clv_rpc_channel_connect(channel, 5000 * PATIENCE, &err), &err);
+  clv_rpc_stream_events events = recorder_events(&r);
+  unsigned opened = 0;
+  enum { BATCH = 30, MOST = 3000 };
+  while (opened < MOST && counts().cut_peers == 0) {
+    clv_rpc_stream *stream[BATCH];
+    uint64_t before = counts().calls;
+    for (int i = 0; i < BATCH; i++, opened++)
+      must(clv_rpc_stream_open(channel, "/test/Echo", &events, &stream[i], &err), &err);
+    for (int i = 0; i < 500 && counts().calls < before + BATCH / 2; i++) usleep(200);
+    for (int i = 0; i < BATCH; i++) {
+      clv_rpc_stream_cancel(stream[i], CLV_CANCELLED, "");
+      clv_rpc_stream_unref(stream[i]);
+    }
+  }
+  assert_true(event_wait(&r.closed, opened, 20000));
+  assert_int_equal(counts().cut_peers, 1);
+  expect_error(CLV_EXHAUSTED, "too many cancelled calls", say(&master, WORKER_URI, &err), &err);
+  expect_error(CLV_DENIED, "", say(&other, WORKER_URI, &err), &err); /* not EXHAUSTED */
+  clv_rpc_channel_freep(&channel);
+  usleep(1700000);
+  must(say(&master, WORKER_URI, &err), &err);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(test_good, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_denied_identity, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_one_uri, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_dns_spelled_like_uri, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_foreign_client, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_foreign_server, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_wrong_server, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_server_uris, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_nobody_there, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_mute_server, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_mute_client, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_bad_options, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_reload, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_calls_at_once, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_rapid_reset, set_up, tear_down),
+  };
+  return cmocka_run_group_tests(tests, group_up, group_down);
+}

@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Streams and unary calls between two ends over real loopback TLS: bytes, order, releases, ends.
+ */
+#include "rpc_fixture.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+static identity master, worker;
+static clv_rpc_runtime *runtime;
+static service svc;
+static clv_rpc_channel *channel;
+
+static void up(const clv_rpc_server_options *changed) {
+  clv_err err;
+  clv_rpc_server_options usual = service_options(&svc, &worker);
+  runtime = new_runtime();
+  service_start(&svc, runtime, changed ? changed : &usual);
+  channel = new_channel(runtime, svc.target, &master, WORKER_URI);
+  must(clv_rpc_channel_connect(channel, 5000 * PATIENCE, &err), &err);
+}
+
+static int set_up(void **state) {
+  (void)state;
+  memset(&svc, 0, sizeof svc);
+  up(NULL);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  clv_rpc_channel_freep(&channel);
+  service_stop(&svc);
+  clv_rpc_runtime_freep(&runtime);
+  return 0;
+}
+
+static int group_up(void **state) {
+  (void)state;
+  clv_err err;
+  must(clv_tls_floor_install(&err), &err);
+  make_scratch();
+  master = issue_one("home", "master", MASTER_URI);
+  worker = issue_one("home", "worker", WORKER_URI);
+  return 0;
+}
+
+static int group_down(void **state) {
+  (void)state;
+  identity_done(&master);
+  identity_done(&worker);
+  return remove_scratch();
+}
+
+static clv_rpc_stream *open_stream(const char *method, recorder *r) {
+  clv_rpc_stream *stream = NULL;
+  clv_err err;
+  clv_rpc_stream_events events = recorder_events(r);
+  recorder_init(r);
+  must(clv_rpc_stream_open(channel, method, &events, &stream, &err), &err);
+  return stream;
+}
+
+static void count_release(void *owner) { atomic_fetch_add((atomic_uint *)owner, 1); }
+
+static void wait_releases(atomic_uint *count, unsigned want) {
+  for (int i = 0; i < 500 * PATIENCE && atomic_load(count) < want; i++) usleep(10000);
+  assert_int_equal(atomic_load(count), want);
+}
+
+static void fill_noise(unsigned char *data, size_t len, unsigned seed) {
+  for (size_t i = 0; i < len; i++) {
+    seed = seed * 1664525u + 1013904223u;
+    data[i] = (unsigned char)(seed >> 24);
+  }
+}
+
+static void test_unary(void **state) {
+  (void)state;
+  clv_err err;
+  CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
+  must(clv_rpc_call(channel, "/test/Say", "ping", 4, 5000 * PATIENCE, &reply, &err), &err);
+  assert_int_equal(reply.len, 4);
+  assert_memory_equal(reply.data, "ping", 4);
+  expect_seen(&svc, MASTER_URI);
+  must(clv_rpc_call(channel, "/test/Say", "", 0, 5000 * PATIENCE, &reply, &err), &err);
+  assert_int_equal(reply.len, 0);
+  size_t len = 3 << 20;
+  unsigned char *big = malloc(len);
+  fill_noise(big, len, 1);
+  must(clv_rpc_call(channel, "/test/Say", big, len, 5000 * PATIENCE, &reply, &err), &err);
+  assert_int_equal(reply.len, len);
+  assert_memory_equal(reply.data, big, len);
+  free(big);
+}
+
+static void test_unary_errors(void **state) {
+  (void)state;
+  clv_err err;
+  CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
+  static char big[9 << 20];
+  expect_error(CLV_NOT_FOUND, "no session 7",
+               clv_rpc_call(channel, "/test/Fail", "", 0, 5000 * PATIENCE, &reply, &err), &err);
+  expect_error(CLV_EXHAUSTED, "request of 17 bytes, the limit is 16",
+               clv_rpc_call(channel, "/test/Small", big, 17, 5000 * PATIENCE, &reply, &err), &err);
+  expect_error(CLV_UNIMPLEMENTED, "/test/None",
+               clv_rpc_call(channel, "/test/None", "", 0, 5000 * PATIENCE, &reply, &err), &err);
+  expect_error(CLV_DEADLINE, "",
+               clv_rpc_call(channel, "/test/Slow", "", 0, 50, &reply, &err), &err);
+  expect_error(CLV_INVALID, "the limit is 8388608",
+               clv_rpc_call(channel, "/test/Say", big, sizeof big, 5000 * PATIENCE, &reply, &err), &err);
+}
+
+/* A slow handler must hold up neither another handler nor a stream. */
+static void *slow_call(void *arg) {
+  clv_err err;
+  CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
+  must(clv_rpc_call(channel, "/test/Slow", arg, 1, 5000 * PATIENCE, &reply, &err), &err);
+  return NULL;
+}
+
+static void test_slow_handler_apart(void **state) {
+  (void)state;
+  clv_err err;
+  pthread_t thread;
+  static recorder r;
+  assert_int_equal(pthread_create(&thread, NULL, slow_call, "x"), 0);
+  usleep(50000);
+  uint64_t begin = clv_now_ns();
+  CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
+  must(clv_rpc_call(channel, "/test/Say", "a", 1, 5000 * PATIENCE, &reply, &err), &err);
+  clv_rpc_stream *stream = open_stream("/test/Echo", &r);
+  clv_rpc_piece piece = {"b", 1, NULL, NULL};
+  must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
+  assert_true(event_wait(&r.messages, 1, 5000));
+  assert_true(clv_now_ns() - begin < 200000000u * PATIENCE);
+  pthread_join(thread, NULL);
+  clv_rpc_stream_close(stream);
+  assert_true(event_wait(&r.closed, 1, 5000));
+  clv_rpc_stream_unref(stream);
+  clv_bytes_done(&r.data);
+}
+
+static void echo_of(size_t len, size_t n_pieces) {
+  clv_err err;
+  static recorder r;
+  static atomic_uint released;
+  released = 0;
+  clv_rpc_stream *stream = open_stream("/test/Echo", &r);
+  unsigned char *data = malloc(len + 1);
+  fill_noise(data, len, (unsigned)len);
+  clv_rpc_piece pieces[7];
+  size_t at = 0;
+  for (size_t i = 0; i < n_pieces; i++) {
+    size_t part = i + 1 == n_pieces ? len - at : len / n_pieces;
+    pieces[i] = (clv_rpc_piece){data + at, part, count_release, &released};
+    at += part;
+  }
+  must(clv_rpc_stream_send(stream, pieces, n_pieces, &err), &err);
+  assert_true(event_wait(&r.messages, 1, 20000));
+  assert_int_equal(r.data.len, len);
+  if (len > 0) assert_memory_equal(r.data.data, data, len);
+  wait_releases(&released, (unsigned)n_pieces);
+  assert_int_equal(clv_rpc_stream_queued_bytes(stream), 0);
+  clv_rpc_stream_close(stream);
+  assert_true(event_wait(&r.closed, 1, 5000));
+  assert_int_equal(r.code, CLV_OK);
+  expect_error(CLV_UNAVAILABLE, "ended", clv_rpc_stream_send(stream, pieces, n_pieces, &err), &err);
+  assert_int_equal(atomic_load(&released), 2 * n_pieces);
+  clv_rpc_stream_unref(stream);
+  clv_bytes_done(&r.data);
+  free(data);
+}
+
+static void test_echo_sizes(void **state) {
+  (void)state;
+  echo_of(0, 0);
+  echo_of(0, 1);
+  echo_of(1, 1);
+  echo_of(4096, 3);
+  echo_of(5 << 20, 7);
+  echo_of(8 << 20, 2);
+}
+
+static void test_too_large(void **state) {
+  (void)state;
+  clv_err err;
+  static recorder r;
+  static atomic_uint released;
+  released = 0;
+  static char data[16];
+  clv_rpc_stream *stream = open_stream("/test/Echo", &r);
+  clv_rpc_piece pieces[2] = {{data, 8 << 20, count_release, &released},
+                             {data, 1, count_release, &released}};
+  expect_error(CLV_INVALID, "8388608", clv_rpc_stream_send(stream, pieces, 2, &err), &err);
+  assert_int_equal(atomic_load(&released), 2);
+  clv_rpc_stream_cancel(stream, CLV_CANCELLED, "enough");
+  assert_true(event_wait(&r.closed, 1, 5000));
+  assert_int_equal(r.code, CLV_CANCELLED);
+  clv_rpc_stream_unref(stream);
+}
+
+enum { SENDERS = 4, EACH = 500 };
+
+typedef struct sender {
+  clv_rpc_stream *stream;
+  unsigned id;
+} sender;
+
+static void *send_many(void *arg) {
+  sender *me = arg;
+  clv_err err;
+  for (uint32_t i = 0; i < EACH; i++) {
+    uint32_t words[2] = {me->id, i};
+    clv_rpc_piece pieces[2] = {{&words[0], 4, NULL, NULL}, {&words[1], 4, NULL, NULL}};
+    must(clv_rpc_stream_send(me->stream, pieces, 2, &err), &err);
+  }
+  return NULL;
+}
+
+/* Messages of one thread stay in order whatever the others do; none is lost or doubled. */
+static void test_order(void **state) {
+  (void)state;
+  static recorder r;
+  clv_rpc_stream *stream = open_stream("/test/Echo", &r);
+  pthread_t threads[SENDERS];
+  sender senders[SENDERS];
+  for (unsigned i = 0; i < SENDERS; i++) {
+    senders[i] = (sender){stream, i};
+    assert_int_equal(pthread_create(&threads[i], NULL, send_many, &senders[i]), 0);
+  }
+  for (unsigned i = 0; i < SENDERS; i++) pthread_join(threads[i], NULL);
+  clv_rpc_stream_close(stream); /* what is queued is still sent */
+  assert_true(event_wait(&r.closed, 1, 60000));
+  assert_int_equal(r.code, CLV_OK);
+  assert_int_equal(r.data.len, SENDERS * EACH * 8);
+  uint32_t next[SENDERS] = {0};
+  for (size_t i = 0; i < r.data.len; i += 8) {
+    uint32_t words[2];
+    memcpy(words, r.data.data + i, 8);
+    assert_true(words[0] < SENDERS);
+    assert_int_equal(words[1], next[words[0]]++);
+  }
+  clv_rpc_stream_unref(stream);
+  clv_bytes_done(&r.data);
+}
+
+static void test_send_after_close(void **state) {
+  (void)state;
+  clv_err err;
+  static recorder r;
+  clv_rpc_stream *stream = open_stream("/test/Echo", &r);
+  clv_rpc_stream_close(stream);
+  clv_rpc_piece piece = {"b", 1, NULL, NULL};
+  clv_code code = clv_rpc_stream_send(stream, &piece, 1, &err);
+  assert_true(code == CLV_PRECONDITION || code == CLV_UNAVAILABLE);
+  assert_true(event_wait(&r.closed, 1, 5000));
+  clv_rpc_stream_unref(stream);
+}
+
+static void test_server_speaks_first(void **state) {
+  (void)state;
+  static recorder r;
+  clv_rpc_stream *stream = open_stream("/test/Greet", &r);
+  assert_true(event_wait(&r.closed, 1, 5000));
+  assert_int_equal(r.code, CLV_OK);
+  assert_int_equal(r.data.len, 5);
+  assert_memory_equal(r.data.data, "hello", 5);
+  clv_rpc_stream_unref(stream);
+  clv_bytes_done(&r.data);
+}
+
+static void test_server_ends(void **state) {
+  (void)state;
+  static recorder r;
+  clv_rpc_stream *stream = open_stream("/test/Kill", &r);
+  assert_true(event_wait(&r.closed, 1, 5000));
+  assert_int_equal(r.code, CLV_ABORTED);
+  assert_string_equal(r.text, "killed by the server");
+  clv_rpc_stream_unref(stream);
+  stream = open_stream("/test/Refuse", &r);
+  assert_true(event_wait(&r.closed, 1, 5000));
+  assert_int_equal(r.code, CLV_PRECONDITION);
+  assert_string_equal(r.text, "not this stream");
+  clv_rpc_stream_unref(stream);
+}
+
+/* The receiver stalls, the sender cancels with megabytes queued: everything is released. */
+static void test_cancel_big(void **state) {
+  (void)state;
+  clv_err err;
+  static recorder r;
+  static atomic_uint released;
+  released = 0;
+  enum { BIG = 5 << 20, N = 8 };
+  char *data = calloc(1, BIG);
+  svc.stall = true;
+  clv_rpc_stream *stream = open_stream("/test/Echo", &r);
+  clv_rpc_piece piece = {data, BIG, count_release, &released};
+  for (int i = 0; i < N; i++) must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
+  usleep(200000);
+  assert_true(clv_rpc_stream_queued_bytes(stream) > (size_t)BIG); /* back-pressure is felt */
+  clv_rpc_stream_cancel(stream, CLV_ABORTED, "changed my mind");
+  assert_true(event_wait(&r.closed, 1, 5000));
+  assert_int_equal(r.code, CLV_ABORTED);
+  assert_string_equal(r.text, "changed my mind");
+  wait_releases(&released, N);
+  assert_int_equal(clv_rpc_stream_queued_bytes(stream), 0);
+  expect_error(CLV_ABORTED, "changed my mind", clv_rpc_stream_send(stream, &piece, 1, &err), &err);
+  assert_int_equal(atomic_load(&released), N + 1);
+  svc.stall = false;
+  clv_rpc_stream_unref(stream);
+  for (int i = 0; i < 500 && atomic_load(&svc.closed) == 0; i++) usleep(10000);
+  assert_int_equal(atomic_load(&svc.closed), 1);
+  free(data);
+}
+
+static void test_thousand_streams(void **state) {
+  (void)state;
+  clv_err err;
+  for (int i = 0; i < 1000; i++) {
+    static recorder r;
+    clv_rpc_stream *stream = open_stream("/test/Echo", &r);
+    clv_rpc_piece piece = {&i, sizeof i, NULL, NULL};
+    must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
+    assert_true(event_wait(&r.messages, 1, 5000));
+    assert_memory_equal(r.data.data, &i, sizeof i);
+    clv_rpc_stream_close(stream);
+    assert_true(event_wait(&r.closed, 1, 5000));
+    assert_int_equal(r.code, CLV_OK);
+    clv_rpc_stream_unref(stream);
+    clv_bytes_done(&r.data);
+  }
+  for (int i = 0; i < 500 && atomic_load(&svc.closed) < 1000; i++) usleep(10000);
+  assert_int_equal(atomic_load(&svc.closed), 1000);
+  clv_rpc_server_counts counts;
+  clv_rpc_server_count(svc.server, &counts);
+  assert_int_equal(counts.calls, 1000);
+}
+
+/* A steady stream takes no memory of ours. */
+static void test_steady_allocations(void **state) {
+  (void)state;
+  clv_err err;
+  static recorder r;
+  clv_rpc_stream *stream = open_stream("/test/Sink", &r);
+  static char data[4096];
+  static atomic_uint released;
+  clv_rpc_piece piece = {data, sizeof data, count_release, &released};
+  uint64_t before = 0;
+  enum { BURST = 4, ROUNDS = 100, WARM = 5 };
+  svc.sink.data = (clv_bytes){.data = calloc(1, 4 << 20), .cap = 4 << 20};
+  for (unsigned i = 0; i < ROUNDS; i++) {
+    if (i == WARM) before = clv_alloc_count();
+    for (unsigned k = 0; k < (i < WARM ? 2 * BURST : BURST); k++)
+      must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
+    unsigned sent = BURST * (i + 1 + CLV_MIN(i + 1, (unsigned)WARM));
+    assert_true(event_wait(&svc.sink.messages, sent, 5000));
+    wait_releases(&released, sent);
+  }
+  assert_int_equal(clv_alloc_count() - before, 0);
+  clv_rpc_stream_close(stream);
+  assert_true(event_wait(&r.closed, 1, 5000));
+  clv_rpc_stream_unref(stream);
+}
+
+static void test_drain(void **state) {
+  (void)state;
+  clv_err err;
+  static recorder quiet, busy;
+  clv_rpc_stream *ends = open_stream("/test/Echo", &quiet);
+  clv_rpc_stream *stays = open_stream("/test/Echo", &busy);
+  clv_rpc_piece piece = {"x", 1, NULL, NULL};
+  must(clv_rpc_stream_send(ends, &piece, 1, &err), &err);
+  must(clv_rpc_stream_send(stays, &piece, 1, &err), &err);
+  assert_true(event_wait(&quiet.messages, 1, 5000));
+  assert_true(event_wait(&busy.messages, 1, 5000));
+  clv_rpc_stream_close(ends);
+  uint64_t begin = clv_now_ns();
+  expect_error(CLV_DEADLINE, "300 ms", clv_rpc_server_drain(svc.server, 300, &err), &err);
+  assert_true(clv_now_ns() - begin < 3000000000u * PATIENCE);
+  assert_true(event_wait(&quiet.closed, 1, 5000));
+  assert_int_equal(quiet.code, CLV_OK);
+  assert_true(event_wait(&busy.closed, 1, 5000));
+  assert_int_equal(busy.code, CLV_UNAVAILABLE);
+  assert_string_equal(busy.text, "the server is shutting down");
+  expect_error(CLV_UNAVAILABLE, "nobody listens", clv_rpc_channel_connect(channel, 3000, &err),
+               &err);
+  clv_rpc_stream_unref(ends);
+  clv_rpc_stream_unref(stays);
+  clv_bytes_done(&quiet.data);
+  clv_bytes_done(&busy.data);
+}
+
+static void test_drain_in_peace(void **state) {
+  (void)state;
+  clv_err err;
+  must(clv_rpc_server_drain(svc.server, 5000, &err), &err);
+  must(clv_rpc_server_drain(svc.server, 5000, &err), &err);
+}
+
+/* ---- a server in another process, killed -------------------------------------------------------- */
+
+/* The other process: this program again, since a fork would inherit half of gRPC. */
+static _Noreturn void run_server(const char *dir) {
+  snprintf(scratch, sizeof scratch, "%s", dir);
+  read_pem(ca_dir("home"), "ca.pem", &worker.ca);
+  read_pem(ca_dir("home"), "worker.pem", &worker.cert);
+  read_pem(ca_dir("home"), "worker.key", &worker.key);
+  service s = {0};
+  clv_rpc_server_options options = service_options(&s, &worker);
+  service_start(&s, new_runtime(), &options);
+  printf("%u\n", clv_rpc_server_port(s.server));
+  fflush(stdout);
+  for (;;) pause();
+}
+
+static void killed_server(int signal_to_send, unsigned within_ms, const char *cause) {
+  clv_err err;
+  int fds[2];
+  char port[16] = "";
+  assert_int_equal(pipe(fds), 0);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    dup2(fds[1], STDOUT_FILENO);
+    execl("/proc/self/exe", "serve", scratch, (char *)NULL);
+    _exit(127);
+  }
+  assert_true(read(fds[0], port, sizeof port - 1) > 0);
+  char target[64];
+  snprintf(target, sizeof target, "127.0.0.1:%d", atoi(port));
+  runtime = new_runtime();
+  clv_rpc_channel_options options = {.target = target, .expected_uri = WORKER_URI,
+                                     .pem = pem_of(&master)};
+  if (signal_to_send == SIGSTOP) options.limits = (clv_rpc_limits){0, 1000, 500};
+  must(clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
+  must(clv_rpc_channel_connect(channel, 5000 * PATIENCE, &err), &err);
+  static recorder r;
+  clv_rpc_stream *stream = open_stream("/test/Echo", &r);
+  clv_rpc_piece piece = {"x", 1, NULL, NULL};
+  must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
+  assert_true(event_wait(&r.messages, 1, 5000));
+  uint64_t begin = clv_now_ns();
+  kill(child, signal_to_send);
+  assert_true(event_wait(&r.closed, 1, within_ms));
+  printf("          closed after %.0f ms: %s: %s\n", (double)(clv_now_ns() - begin) / 1e6,
+         clv_code_name(r.code), r.text);
+  assert_int_equal(r.code, CLV_UNAVAILABLE);
+  assert_non_null(strstr(r.text, cause));
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
+  clv_rpc_stream_unref(stream);
+  clv_bytes_done(&r.data);
+  clv_rpc_channel_freep(&channel);
+  clv_rpc_runtime_freep(&runtime);
+  close(fds[0]);
+  close(fds[1]);
+}
+
+static void test_server_killed(void **state) {
+  (void)state;
+  killed_server(SIGKILL, 2000, "");
+}
+
+static void test_server_frozen(void **state) {
+  (void)state;
+  killed_server(SIGSTOP, 5000, "keepalive");
+}
+
+int main(int argc, char **argv) {
+  if (argc == 2) run_server(argv[1]);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_server_killed),
+      cmocka_unit_test(test_server_frozen),
+      cmocka_unit_test_setup_teardown(test_unary, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_unary_errors, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_slow_handler_apart, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_echo_sizes, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_too_large, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_order, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_send_after_close, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_server_speaks_first, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_server_ends, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_cancel_big, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_thousand_streams, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_steady_allocations, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_drain, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_drain_in_peace, set_up, tear_down),
+  };
+  return cmocka_run_group_tests(tests, group_up, group_down);
+}

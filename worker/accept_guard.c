@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The accept guard of the worker daemon. gRPC 1.51 gives up a listener for good after one accept
+ * that fails for want of a descriptor, so that a few hundred plain TCP connections, from anybody,
+ * would end the service until a restart (CVE-2023-4785).
+ *
+ * This file defines accept4 in the executable, exported, so that libgrpc's calls come here. When
+ * descriptors are short it sheds: every waiting connection is accepted and closed until none is
+ * left (the poller is edge-triggered, one per wake-up would not do), and gRPC hears EAGAIN. Short
+ * means the table is full (then a spare descriptor is lent to the shedding) or less than an eighth
+ * of it is free, so that a flood cannot keep the daemon from opening its own files either.
+ *
+ * -DCLV_MUTATE_ACCEPT_GUARD leaves it out, for the test that shows why it is here.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef CLV_MUTATE_ACCEPT_GUARD
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the spare and the shedding */
+static int spare = -1;
+
+static int system_accept(int listener, struct sockaddr *addr, socklen_t *len, int flags) {
+  return (int)syscall(SYS_accept4, listener, addr, len, flags);
+}
+
+static int open_spare(void) { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
+
+/* Held from before main, while descriptors are plenty. */
+__attribute__((constructor)) static void hold_spare(void) { spare = open_spare(); }
+
+/* The kernel gives out the lowest free number, so a high one means that many are open. */
+static int highest_welcome(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1 << 20;
+  rlim_t n = limit.rlim_cur < (1 << 20) ? limit.rlim_cur : 1 << 20;
+  return (int)(n - n / 8) - 1;
+}
+
+/* Accept and close until nobody waits. */
+static void shed(int listener) {
+  pthread_mutex_lock(&lock);
+  if (spare >= 0) close(spare);
+  spare = -1;
+  for (;;) {
+    int fd = system_accept(listener, NULL, NULL, SOCK_CLOEXEC);
+    if (fd >= 0)
+      close(fd);
+    else if (errno != EINTR && errno != ECONNABORTED)
+      break;
+  }
+  spare = open_spare();
+  pthread_mutex_unlock(&lock);
+}
+
+/* Named by its label, because glibc declares accept4 with an argument type of its own. */
+int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len, int flags)
+    __asm__("accept4") __attribute__((visibility("default"), used));
+
+int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len, int flags) {
+  int fd = system_accept(listener, addr, len, flags);
+  if (fd >= 0 && fd <= highest_welcome()) return fd;
+  if (fd < 0 && errno != EMFILE && errno != ENFILE) return -1;
+  if (fd >= 0) close(fd);
+  shed(listener);
+  errno = EAGAIN;
+  return -1;
+}
+
+#endif

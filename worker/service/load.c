@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/service/service_int.h"
+
+/* The graph as data becomes a graph again through the same checks a session file goes through. */
+static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t index,
+                         uint32_t *n_inputs, clv_err *err) {
+  const clv_wire_node *w = &r->graph.nodes[index];
+  int node, in[CLV_MAX_IN];
+  if (w->op == CLV_OP_INPUT) {
+    if (*n_inputs == r->n_inputs) return clv_fail(err, CLV_INVALID, "more inputs than specs");
+    const clv_wire_spec *spec = &r->inputs[(*n_inputs)++];
+    return clv_graph_add_input(g, w->name, spec->dtype, &spec->shape, &node, err);
+  }
+  if (w->op >= CLV_OP_COUNT || w->n_inputs > CLV_MAX_IN)
+    return clv_fail(err, CLV_INVALID, "node %u: op %u with %u inputs", index, w->op, w->n_inputs);
+  clv_attr_value values[CLV_WIRE_ATTRS];
+  for (uint32_t i = 0; i < w->n_attrs; i++) {
+    const clv_wire_attr *a = &w->attrs[i];
+    if (a->n_ints > CLV_MAX_RANK)
+      return clv_fail(err, CLV_INVALID, "node %u: %u integers in one attribute", index, a->n_ints);
+    values[i] = (clv_attr_value){.key = (clv_attr_key)a->key, .n_ints = (int)a->n_ints,
+                                 .is_number = a->n_ints == 0, .number = a->number};
+    for (uint32_t j = 0; j < a->n_ints; j++) values[i].ints[j] = a->ints[j];
+  }
+  clv_attrs attrs;
+  CLV_TRY(clv_attrs_from((clv_op)w->op, values, (int)w->n_attrs, &attrs, err));
+  for (uint32_t i = 0; i < w->n_inputs; i++) in[i] = (int)w->inputs[i];
+  return clv_graph_add(g, (clv_op)w->op, &attrs, w->name, w->layer, in, (int)w->n_inputs, &node,
+                       err);
+}
+
+static clv_code build_graph(const clv_wire_load_request *r, clv_graph **ret, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  uint32_t n_inputs = 0;
+  CLV_TRY(clv_graph_new(&g, err));
+  for (uint32_t i = 0; i < r->graph.n_nodes; i++) CLV_TRY(add_node(g, r, i, &n_inputs, err));
+  if (r->graph.n_outputs != 1 || n_inputs != r->n_inputs || n_inputs == 0)
+    return clv_fail(err, CLV_INVALID, "a shard has one output and a spec for each input (%u, %u of %u)",
+                    r->graph.n_outputs, n_inputs, r->n_inputs);
+  g->output = (int)r->graph.outputs[0];
+  *ret = clv_steal(&g);
+  return CLV_OK;
+}
+
+static clv_optim_config optimizer_of(const clv_wire_load_request *r) {
+  static const clv_optim_kind kinds[] = {[CLV_WIRE_OPT_NONE] = CLV_OPTIM_SGD,
+                                         [CLV_WIRE_OPT_SGD] = CLV_OPTIM_SGD,
+                                         [CLV_WIRE_OPT_ADAM] = CLV_OPTIM_ADAM,
+                                         [CLV_WIRE_OPT_ADAMW] = CLV_OPTIM_ADAMW};
+  return (clv_optim_config){.kind = kinds[r->optimizer.kind],
+                            .lr = r->optimizer.lr,
+                            .momentum = r->optimizer.momentum,
+                            .nesterov = r->optimizer.nesterov,
+                            .weight_decay = r->optimizer.weight_decay,
+                            .beta1 = r->optimizer.beta1,
+                            .beta2 = r->optimizer.beta2,
+                            .eps = r->optimizer.eps};
+}
+
+static clv_code make_stage(session *s, const clv_wire_load_request *r, clv_stage **ret,
+                           clv_err *err) {
+  clv_graph *graph = NULL;
+  CLV_TRY(build_graph(r, &graph, err));
+  size_t used = s->stage_bytes + clv_pool_bytes(s->pool), limit = s->granted.session_bytes;
+  if (s->service->config->memory_limit) limit = CLV_MIN(limit, s->service->config->memory_limit);
+  if (used >= limit) {
+    clv_graph_free(graph);
+    return clv_fail(err, CLV_EXHAUSTED, "the session's %zu bytes are used", limit);
+  }
+  clv_stage_options o = {.index = r->stage,
+                         .graph = graph,
+                         .backend = clv_backend_cpu(),
+                         .threads = (int)CLV_MAX(r->threads, 1u),
+                         .input_needs_grad = r->input_needs_grad,
+                         .optimizer = optimizer_of(r),
+                         .learns = r->optimizer.kind != CLV_WIRE_OPT_NONE,
+                         .seed = r->seed,
+                         .max_micro_batches = r->max_micro_batches,
+                         .frozen = r->frozen,
+                         .n_frozen = r->n_frozen,
+                         .max_bytes = limit - used};
+  CLV_TRY(clv_stage_new(&o, ret, err));
+  clv_code code = clv_stage_warm(*ret, r->inputs[0].shape.dim[0], true, err);
+  if (code == CLV_OK) return CLV_OK;
+  clv_stage_free(*ret);
+  return code;
+}
+
+static clv_code load_artifact(session *s, const clv_wire_load_request *r, clv_stage *stage,
+                              clv_err *err) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  CLV_TRY(clv_store_open(s->service->config, r->artifact.name, &r->artifact.sha256, &f, err));
+  clv_state_item item;
+  for (uint32_t i = 0; clv_stage_state_item(stage, CLV_STATE_WEIGHTS, i, &item); i++) {
+    const clv_weights_entry *e = clv_weights_find(f, item.name);
+    if (!e)
+      return clv_fail(err, CLV_NOT_FOUND, "artifact '%s' has no tensor '%s'", r->artifact.name,
+                      item.name);
+    CLV_TRY(clv_stage_state_set(stage, CLV_STATE_WEIGHTS, item.name, e->dtype, &e->shape, e->data,
+                                err));
+  }
+  return CLV_OK;
+}
+
+static void *compute_main(void *user) {
+  clv_node_run(user);
+  return NULL;
+}
+
+/* The first shard says how many stages the session has; the compute thread starts with it. */
+static clv_code ready_node(session *s, uint32_t n_stages, clv_err *err) {
+  if (s->node && n_stages != s->n_stages)
+    return clv_fail(err, CLV_INVALID, "the session has %u stages, not %u", s->n_stages, n_stages);
+  if (s->node) return CLV_OK;
+  if (n_stages < 2) return clv_fail(err, CLV_INVALID, "a session has a stage and a loss at least");
+  CLV_TRY(clv_alloc(n_stages, sizeof *s->loaded, &s->loaded, err));
+  uint16_t origin;
+  CLV_TRY(clv_random_bytes(&origin, sizeof origin, err));
+  clv_node_options o = {.pool = s->pool,
+                        .n_stages = n_stages - 1, /* the last one is the loss */
+                        .originator = (uint16_t)(origin | 1u),
+                        .runtime = s->service->runtime,
+                        .spin_us = 0};
+  CLV_TRY(clv_node_new(&o, &s->node, err));
+  s->n_stages = n_stages;
+  if (pthread_create(&s->compute, NULL, compute_main, s->node) != 0) {
+    clv_node_free(s->node);
+    s->node = NULL;
+    return clv_fail(err, CLV_EXHAUSTED, "no thread for the session");
+  }
+  s->computing = true;
+  return CLV_OK;
+}
+
+static clv_code add_stage(session *s, const clv_wire_load_request *r, clv_stage *stage,
+                          clv_err *err) {
+  pthread_mutex_lock(&s->lock);
+  clv_code code = s->gone ? clv_fail(err, CLV_NOT_FOUND, "no such session")
+                          : ready_node(s, r->n_stages, err);
+  if (code != CLV_OK)
+    clv_stage_free(stage);
+  else
+    code = clv_node_add_stage(s->node, stage, err);
+  if (code == CLV_OK) {
+    loaded *l = &s->loaded[r->stage];
+    l->here = true;
+    snprintf(l->next_peer, sizeof l->next_peer, "%s", r->next_peer);
+    snprintf(l->prev_peer, sizeof l->prev_peer, "%s", r->prev_peer);
+    s->stage_bytes += clv_stage_bytes(stage);
+    clv_session_routes(s);
+  }
+  pthread_mutex_unlock(&s->lock);
+  return code;
+}
+
+clv_code clv_session_load(session *s, const clv_wire_load_request *r, clv_wire_load_reply *reply,
+                          clv_err *err) {
+  clv_stage *stage;
+  CLV_TRY(make_stage(s, r, &stage, err));
+  clv_code code = CLV_OK;
+  if (r->init == CLV_WIRE_INIT_ARTIFACT) code = load_artifact(s, r, stage, err);
+  if (code == CLV_OK && r->next_peer[0]) code = clv_session_dial_peer(s, r->next_peer, err);
+  if (code != CLV_OK) {
+    clv_stage_free(stage);
+    return code;
+  }
+  reply->memory_bytes = clv_stage_bytes(stage);
+  const clv_params *params = clv_stage_params(stage);
+  const clv_graph *g = clv_stage_graph(stage);
+  reply->n_params = (uint32_t)params->n;
+  for (int i = 0; i < params->n; i++) {
+    clv_state_item item;
+    if (!clv_stage_state_item(stage, CLV_STATE_WEIGHTS, (uint32_t)i, &item)) break;
+    reply->params[i].name = params->list[i].name; /* the stage lives as long as the session */
+    reply->params[i].spec = (clv_wire_spec){item.dtype, item.shape};
+    CLV_TRY(clv_sha256_of(item.data, item.bytes, &reply->params[i].digest, err));
+  }
+  reply->n_outputs = 1;
+  reply->outputs[0] = (clv_wire_spec){g->nodes[g->output].dtype, g->nodes[g->output].shape};
+  return add_stage(s, r, stage, err);
+}

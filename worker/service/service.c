@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "worker/service/service_int.h"
+
+static void reflect(void *user, clv_rpc_stream *stream, const clv_iov *pieces, size_t n) {
+  (void)user;
+  CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
+  clv_err err;
+  clv_code code = clv_wire_reflect((const clv_piece *)pieces, n, &reply, &err);
+  clv_rpc_piece piece = {.data = reply.data, .len = reply.len};
+  if (code == CLV_OK) code = clv_rpc_stream_send(stream, &piece, 1, &err);
+  if (code != CLV_OK) clv_rpc_stream_cancel(stream, code, err.text);
+}
+
+static void reflect_closed(void *user, clv_rpc_stream *stream, clv_code code, const char *text) {
+  (void)user, (void)stream, (void)code, (void)text;
+}
+
+static clv_code on_stream(void *user, const char *method, const clv_rpc_peer *peer,
+                          clv_rpc_stream *stream, clv_rpc_stream_events *ret_events,
+                          clv_err *err) {
+  clv_service *s = user;
+  if (strcmp(method, CLV_METHOD_REFLECTION) == 0) {
+    *ret_events =
+        (clv_rpc_stream_events){.on_message = reflect, .on_closed = reflect_closed};
+    return CLV_OK;
+  }
+  return clv_lane_accept(&s->acceptor, peer, stream, ret_events, err);
+}
+
+static clv_wire_limits limits_of(const clv_worker_config *c) {
+  clv_wire_limits l = clv_wire_limits_default();
+  l.sessions = (uint32_t)c->limits.sessions;
+  l.tensors = (uint32_t)c->limits.tensors;
+  l.concurrent_calls = (uint32_t)c->limits.concurrent_calls;
+  l.session_bytes = c->limits.session_bytes;
+  l.message_bytes = c->limits.message_bytes;
+  l.credit_bytes = c->limits.credit_bytes;
+  return l;
+}
+
+static void free_pem(clv_rpc_pem *pem) {
+  if (pem->key) explicit_bzero((char *)(uintptr_t)pem->key, strlen(pem->key));
+  free((char *)(uintptr_t)pem->ca);
+  free((char *)(uintptr_t)pem->cert);
+  free((char *)(uintptr_t)pem->key);
+  *pem = (clv_rpc_pem){0};
+}
+
+static clv_code copy_pem(const clv_tls_identity *id, clv_rpc_pem *ret, clv_err *err) {
+  char *ca = NULL, *cert = NULL, *key = NULL;
+  clv_code code = clv_strdup(id->ca_pem, &ca, err);
+  if (code == CLV_OK) code = clv_strdup(id->cert_pem, &cert, err);
+  if (code == CLV_OK) code = clv_strdup(id->key_pem, &key, err);
+  clv_rpc_pem pem = {ca, cert, key};
+  if (code != CLV_OK) {
+    free_pem(&pem);
+    return code;
+  }
+  free_pem(ret);
+  *ret = pem;
+  return CLV_OK;
+}
+
+static clv_code serve(clv_service *s, clv_err *err) {
+  static const char *const streams[] = {CLV_METHOD_SESSION, CLV_METHOD_REFLECTION};
+  const clv_worker_config *c = s->config;
+  clv_rpc_server_options o = {.listen = c->listen,
+                              .pem = s->pem,
+                              .limits = {.max_message = c->limits.message_bytes},
+                              .user = s,
+                              .authorize = clv_service_authorize,
+                              .unary = clv_service_methods,
+                              .n_unary = clv_service_n_methods,
+                              .stream_methods = streams,
+                              .n_stream_methods = CLV_COUNT(streams),
+                              .on_stream = on_stream,
+                              .max_calls_per_peer = (unsigned)c->limits.concurrent_calls,
+                              .handshake_ms = (unsigned)c->limits.handshake_timeout_ms};
+  return clv_rpc_server_new(s->runtime, &o, &s->server, err);
+}
+
+clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identity *identity,
+                          clv_rpc_runtime *runtime, clv_service **ret, clv_err *err) {
+  clv_service *s;
+  CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
+  s->config = config;
+  s->runtime = runtime;
+  s->limits = limits_of(config);
+  s->acceptor = (clv_lane_acceptor){s, clv_session_find_link};
+  s->started_ms = clv_now_ns() / 1000000u;
+  pthread_mutex_init(&s->lock, NULL);
+  clv_code code = clv_random_bytes(&s->incarnation, sizeof s->incarnation, err);
+  if (code == CLV_OK) code = copy_pem(identity, &s->pem, err);
+  if (code == CLV_OK) code = serve(s, err);
+  if (code != CLV_OK) {
+    clv_service_close(s);
+    return code;
+  }
+  *ret = s;
+  return CLV_OK;
+}
+
+unsigned clv_service_port(const clv_service *s) { return clv_rpc_server_port(s->server); }
+
+clv_code clv_service_reload(clv_service *s, const clv_tls_identity *identity, clv_err *err) {
+  pthread_mutex_lock(&s->lock);
+  clv_code code = copy_pem(identity, &s->pem, err);
+  if (code == CLV_OK) code = clv_rpc_server_reload(s->server, &s->pem, err);
+  pthread_mutex_unlock(&s->lock);
+  return code;
+}
+
+/* A session that must end, with a reference; NULL when there is none. */
+static session *ended_session(clv_service *s, const char **ret_why) {
+  uint64_t now = clv_now_ns() / 1000000u;
+  session *found = NULL;
+  pthread_mutex_lock(&s->lock);
+  for (uint32_t i = 0; i < s->n_sessions && !found; i++) {
+    session *x = s->sessions[i];
+    pthread_mutex_lock(&x->lock);
+    bool lapsed = !x->master && now - x->opened_ms > s->config->limits.lease_ms;
+    if (x->gone || lapsed) {
+      found = x;
+      *ret_why = x->gone ? x->why : "nobody attached within the lease";
+      __atomic_fetch_add(&x->refs, 1, __ATOMIC_RELAXED);
+    }
+    pthread_mutex_unlock(&x->lock);
+  }
+  pthread_mutex_unlock(&s->lock);
+  return found;
+}
+
+void clv_service_tick(clv_service *s) {
+  const char *why;
+  for (session *x; (x = ended_session(s, &why)) != NULL; clv_session_unref(x))
+    clv_session_close(x, why);
+}
+
+static uint32_t open_sessions(clv_service *s) {
+  pthread_mutex_lock(&s->lock);
+  uint32_t n = s->n_sessions;
+  pthread_mutex_unlock(&s->lock);
+  return n;
+}
+
+void clv_service_drain(clv_service *s, unsigned deadline_ms) {
+  uint64_t until = clv_now_ns() + (uint64_t)deadline_ms * 1000000u;
+  pthread_mutex_lock(&s->lock);
+  s->draining = true;
+  pthread_mutex_unlock(&s->lock);
+  while (open_sessions(s) && clv_now_ns() < until) {
+    clv_service_tick(s);
+    nanosleep(&(struct timespec){0, 50 * 1000 * 1000}, NULL);
+  }
+}
+
+void clv_service_close(clv_service *s) {
+  if (!s) return;
+  for (;;) {
+    pthread_mutex_lock(&s->lock);
+    session *x = s->n_sessions ? s->sessions[0] : NULL;
+    if (x) __atomic_fetch_add(&x->refs, 1, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&s->lock);
+    if (!x) break;
+    clv_session_close(x, "the worker is stopping");
+    clv_session_unref(x);
+  }
+  clv_rpc_server_free(s->server);
+  free_pem(&s->pem);
+  pthread_mutex_destroy(&s->lock);
+  free(s);
+}

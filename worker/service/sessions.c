@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/service/service_int.h"
+
+/* ---- lifetime ---------------------------------------------------------------------------------- */
+
+static session *session_ref(session *s) {
+  __atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED);
+  return s;
+}
+
+void clv_session_unref(session *s) {
+  if (!s || __atomic_fetch_sub(&s->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
+  clv_node_free(s->node);
+  for (uint32_t i = 0; i < s->n_peers; i++) free(s->peers[i]);
+  free(s->peers);
+  free(s->loaded);
+  clv_pool_unref(s->pool);
+  pthread_mutex_destroy(&s->lock);
+  free(s);
+}
+
+void clv_session_unrefp(session **s) {
+  clv_session_unref(*s);
+  *s = NULL;
+}
+
+static void add_counts(clv_link *link, clv_wire_close_reply *ret) {
+  clv_link_counts c;
+  if (!link) return;
+  clv_link_count(link, &c);
+  ret->bytes_in += c.bytes_in;
+  ret->bytes_out += c.bytes_out;
+}
+
+void clv_session_counts(session *s, clv_wire_close_reply *ret) {
+  *ret = (clv_wire_close_reply){0};
+  pthread_mutex_lock(&s->lock);
+  add_counts(s->master, ret);
+  for (uint32_t i = 0; i < s->n_out; i++) add_counts(s->out[i].link, ret);
+  for (uint32_t i = 0; i < s->n_in; i++) add_counts(s->in[i].link, ret);
+  for (uint32_t i = 0; s->node && i < s->n_stages; i++) {
+    clv_stage_counts c;
+    clv_stage *stage = clv_node_stage(s->node, i);
+    if (!stage) continue;
+    clv_stage_count(stage, &c);
+    ret->forwards += c.forwards;
+    ret->backwards += c.backwards;
+  }
+  pthread_mutex_unlock(&s->lock);
+}
+
+static void drop_links(session *s) {
+  clv_link *links[1 + 2 * MAX_PEER_LINKS];
+  uint32_t n = 0;
+  pthread_mutex_lock(&s->lock);
+  if (s->master) links[n++] = s->master;
+  for (uint32_t i = 0; i < s->n_out; i++) links[n++] = s->out[i].link;
+  for (uint32_t i = 0; i < s->n_in; i++) links[n++] = s->in[i].link;
+  s->master = NULL;
+  s->n_out = s->n_in = 0;
+  for (uint32_t i = 0; s->node && i <= s->n_stages; i++) clv_node_route(s->node, i, NULL, false);
+  pthread_mutex_unlock(&s->lock);
+  for (uint32_t i = 0; i < n; i++) {
+    clv_link_close(links[i]);
+    clv_link_unref(links[i]);
+  }
+}
+
+void clv_session_close(session *s, const char *verdict) {
+  clv_service *v = s->service;
+  bool mine = false;
+  pthread_mutex_lock(&v->lock);
+  for (uint32_t i = 0; i < v->n_sessions && !mine; i++) {
+    if (v->sessions[i] != s) continue;
+    v->sessions[i] = v->sessions[--v->n_sessions];
+    mine = true;
+  }
+  pthread_mutex_unlock(&v->lock);
+  if (!mine) return; /* somebody else is closing it */
+  clv_wire_close_reply c;
+  clv_session_counts(s, &c);
+  if (s->node) clv_node_stop(s->node);
+  if (s->computing) pthread_join(s->compute, NULL);
+  drop_links(s);
+  clv_log(CLV_LOG_INFO, "audit close session=%s identity=%s verdict=\"%s\" bytes_in=%llu bytes_out=%llu",
+          s->name, s->owner, verdict, (unsigned long long)c.bytes_in,
+          (unsigned long long)c.bytes_out);
+  clv_session_unref(s);
+}
+
+/* ---- opening ----------------------------------------------------------------------------------- */
+
+static clv_code check_quota(clv_service *v, const char *uri, const clv_wire_id *id, clv_err *err) {
+  const clv_allow_spec *a = clv_service_allowed(v, uri);
+  uint64_t limit = a && a->sessions ? a->sessions : v->limits.sessions, mine = 0;
+  if (v->draining) return clv_fail(err, CLV_UNAVAILABLE, "this worker is draining");
+  for (uint32_t i = 0; i < v->n_sessions; i++) {
+    if (memcmp(&v->sessions[i]->id, id, sizeof *id) == 0)
+      return clv_fail(err, CLV_EXISTS, "a session of this id is open");
+    mine += strcmp(v->sessions[i]->owner, uri) == 0;
+  }
+  if (mine >= limit || v->n_sessions == MAX_SESSIONS)
+    return clv_fail(err, CLV_EXHAUSTED, "%llu sessions are open for this identity, the limit is %llu",
+                    (unsigned long long)mine, (unsigned long long)limit);
+  return CLV_OK;
+}
+
+static clv_code copy_peers(session *s, const clv_wire_open_request *r, clv_err *err) {
+  CLV_TRY(clv_alloc(r->n_peer_identities, sizeof *s->peers, &s->peers, err));
+  for (; s->n_peers < r->n_peer_identities; s->n_peers++)
+    CLV_TRY(clv_strdup(r->peer_identities[s->n_peers], &s->peers[s->n_peers], err));
+  return CLV_OK;
+}
+
+static clv_code new_session(clv_service *v, const char *uri, const clv_wire_open_request *r,
+                            session **ret, clv_err *err) {
+  session *s;
+  CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
+  s->service = v;
+  s->refs = 1;
+  s->id = r->session;
+  s->epoch = r->epoch;
+  s->seed = r->seed;
+  s->opened_ms = clv_now_ns() / 1000000u;
+  s->granted = v->limits;
+  const clv_allow_spec *a = clv_service_allowed(v, uri);
+  if (a && a->bytes) s->granted.session_bytes = CLV_MIN(a->bytes, v->limits.session_bytes);
+  snprintf(s->owner, sizeof s->owner, "%s", uri);
+  snprintf(s->name, sizeof s->name, "%s", r->name);
+  pthread_mutex_init(&s->lock, NULL);
+  clv_code code = clv_pool_new(s->granted.session_bytes, s->granted.tensors, &s->pool, err);
+  if (code == CLV_OK) code = copy_peers(s, r, err);
+  if (code != CLV_OK) {
+    clv_session_unref(s);
+    return code;
+  }
+  *ret = s;
+  return CLV_OK;
+}
+
+clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_request *r,
+                          clv_wire_limits *ret_granted, clv_err *err) {
+  CLV_AUTO(clv_session_unrefp) session *s = NULL;
+  CLV_TRY(new_session(v, uri, r, &s, err));
+  pthread_mutex_lock(&v->lock);
+  clv_code code = check_quota(v, uri, &r->session, err);
+  if (code == CLV_OK) v->sessions[v->n_sessions++] = s;
+  pthread_mutex_unlock(&v->lock);
+  if (code != CLV_OK) {
+    clv_log(CLV_LOG_WARN, "audit deny session=%s identity=%s verdict=\"%s\"", r->name, uri,
+            err->text);
+    return code;
+  }
+  *ret_granted = s->granted;
+  clv_log(CLV_LOG_INFO, "audit open session=%s identity=%s verdict=\"ok\"", s->name, uri);
+  s = NULL; /* the table's now */
+  return CLV_OK;
+}
+
+clv_code clv_session_find(clv_service *v, const clv_wire_id *id, uint64_t epoch, const char *uri,
+                          session **ret, clv_err *err) {
+  session *found = NULL;
+  pthread_mutex_lock(&v->lock);
+  for (uint32_t i = 0; i < v->n_sessions; i++) {
+    session *s = v->sessions[i];
+    if (memcmp(&s->id, id, sizeof *id) == 0 && s->epoch == epoch && strcmp(s->owner, uri) == 0)
+      found = session_ref(s);
+  }
+  pthread_mutex_unlock(&v->lock);
+  if (!found) return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  *ret = found;
+  return CLV_OK;
+}
+
+/* ---- links ------------------------------------------------------------------------------------- */
+
+static void link_packet(void *user, clv_link *link, clv_packet *p) {
+  session *s = user;
+  (void)link;
+  pthread_mutex_lock(&s->lock);
+  clv_session_node *node = s->gone ? NULL : s->node;
+  pthread_mutex_unlock(&s->lock);
+  if (node)
+    clv_node_post(node, p);
+  else
+    clv_packet_free(p);
+}
+
+static void master_closed(void *user, clv_link *link, clv_code code, const char *text) {
+  session *s = user;
+  (void)link;
+  pthread_mutex_lock(&s->lock);
+  s->gone = true;
+  snprintf(s->why, sizeof s->why, "the master's stream ended (%s): %s", clv_code_name(code), text);
+  pthread_mutex_unlock(&s->lock);
+  clv_session_unref(s);
+}
+
+/* A worker that lost a neighbour tells the master, which decides. */
+static void peer_closed(void *user, clv_link *link, clv_code code, const char *text) {
+  session *s = user;
+  pthread_mutex_lock(&s->lock);
+  clv_link *master = s->master && !s->gone ? clv_link_ref(s->master) : NULL;
+  pthread_mutex_unlock(&s->lock);
+  clv_packet *p;
+  clv_err err;
+  if (master && clv_packet_new(s->pool, CLV_ABORT, &p, &err) == CLV_OK) {
+    char why[CLV_ERR_TEXT];
+    snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer(link), text);
+    clv_frame_set_failure(&p->frame, code == CLV_OK ? CLV_UNAVAILABLE : code, why,
+                          s->service->config->name ? s->service->config->name : "worker");
+    if (clv_link_send(master, p, &err) != CLV_OK)
+      clv_log(CLV_LOG_DEBUG, "session %s: %s", s->name, err.text);
+  }
+  clv_link_unref(master);
+  clv_session_unref(s);
+}
+
+static clv_link_options link_options(session *s, const char *peer,
+                                     void (*closed)(void *, clv_link *, clv_code, const char *)) {
+  return (clv_link_options){.peer_name = peer,
+                            .pool = s->pool,
+                            .accept = s->granted,
+                            .send_credit = s->granted.credit_bytes,
+                            .events = {.user = s, .on_packet = link_packet, .on_closed = closed}};
+}
+
+/* Name in worker.yaml of a peer's identity, or NULL. */
+static const clv_remote_spec *peer_by_uri(const clv_service *v, const char *uri) {
+  for (size_t i = 0; i < v->config->n_peers; i++)
+    if (strcmp(v->config->peers[i].identity, uri) == 0) return &v->config->peers[i];
+  return NULL;
+}
+
+static clv_link *find_peer(const peer_link *list, uint32_t n, const char *name) {
+  for (uint32_t i = 0; i < n; i++)
+    if (strcmp(list[i].name, name) == 0) return list[i].link;
+  return NULL;
+}
+
+void clv_session_routes(session *s) {
+  for (uint32_t i = 0; i < s->n_stages; i++) {
+    if (!s->node || !s->loaded || !s->loaded[i].here) continue;
+    clv_link *next = find_peer(s->out, s->n_out, s->loaded[i].next_peer);
+    clv_link *prev = find_peer(s->in, s->n_in, s->loaded[i].prev_peer);
+    if (!next) next = s->master;
+    if (!prev) prev = s->master;
+    if (i + 1 < s->n_stages && !s->loaded[i + 1].here)
+      clv_node_route(s->node, i + 1, next, false);
+    if (i > 0 && !s->loaded[i - 1].here) clv_node_route(s->node, i - 1, prev, false);
+  }
+  if (s->node) clv_node_route(s->node, s->n_stages, s->master, false);
+}
+
+static clv_code master_link(session *s, clv_link **ret, clv_err *err) {
+  if (s->master) {
+    *ret = clv_link_ref(s->master);
+    return CLV_OK;
+  }
+  clv_link_options o = link_options(s, "the master", master_closed);
+  CLV_TRY(clv_link_new(&o, &s->master, err));
+  session_ref(s);
+  clv_session_routes(s);
+  *ret = clv_link_ref(s->master);
+  return CLV_OK;
+}
+
+static clv_code peer_in_link(session *s, const char *uri, clv_link **ret, clv_err *err) {
+  const clv_remote_spec *peer = peer_by_uri(s->service, uri);
+  bool invited = false;
+  for (uint32_t i = 0; i < s->n_peers; i++) invited |= strcmp(s->peers[i], uri) == 0;
+  if (!peer || !invited)
+    return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  clv_link *link = find_peer(s->in, s->n_in, peer->name);
+  if (!link) {
+    if (s->n_in == MAX_PEER_LINKS) return clv_fail(err, CLV_EXHAUSTED, "too many peers");
+    clv_link_options o = link_options(s, peer->name, peer_closed);
+    CLV_TRY(clv_link_new(&o, &link, err));
+    session_ref(s);
+    snprintf(s->in[s->n_in].name, sizeof s->in[0].name, "%s", peer->name);
+    s->in[s->n_in++].link = link;
+    clv_session_routes(s);
+  }
+  *ret = clv_link_ref(link);
+  return CLV_OK;
+}
+
+static session *by_id(clv_service *v, const clv_wire_id *id, uint64_t epoch) {
+  session *found = NULL;
+  pthread_mutex_lock(&v->lock);
+  for (uint32_t i = 0; i < v->n_sessions; i++)
+    if (memcmp(&v->sessions[i]->id, id, sizeof *id) == 0 && v->sessions[i]->epoch == epoch)
+      found = session_ref(v->sessions[i]);
+  pthread_mutex_unlock(&v->lock);
+  return found;
+}
+
+clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri,
+                               clv_link **ret, clv_err *err) {
+  clv_service *v = user;
+  if (memcmp(&attach->attach.incarnation, &v->incarnation, sizeof v->incarnation) != 0 &&
+      attach->attach.role == CLV_ATTACH_MASTER)
+    return clv_fail(err, CLV_ABORTED, "the worker has been restarted since HELLO");
+  CLV_AUTO(clv_session_unrefp) session *s = by_id(v, &attach->attach.session, attach->attach.epoch);
+  bool owner = s && strcmp(s->owner, uri) == 0;
+  if (!s || (attach->attach.role == CLV_ATTACH_MASTER && !owner))
+    return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  pthread_mutex_lock(&s->lock);
+  clv_code code = s->gone ? clv_fail(err, CLV_NOT_FOUND, "no such session")
+                  : attach->attach.role == CLV_ATTACH_MASTER ? master_link(s, ret, err)
+                                                             : peer_in_link(s, uri, ret, err);
+  pthread_mutex_unlock(&s->lock);
+  return code;
+}
+
+clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) {
+  clv_service *v = s->service;
+  const clv_remote_spec *peer = NULL;
+  for (size_t i = 0; i < v->config->n_peers; i++)
+    if (strcmp(v->config->peers[i].name, name) == 0) peer = &v->config->peers[i];
+  if (!peer)
+    return clv_fail(err, CLV_NOT_FOUND,
+                    "no peer '%s' in this worker's peers; add it or use transfer: via_master", name);
+  pthread_mutex_lock(&s->lock);
+  bool known = find_peer(s->out, s->n_out, name) != NULL, full = s->n_out == MAX_PEER_LINKS;
+  pthread_mutex_unlock(&s->lock);
+  if (known) return CLV_OK;
+  if (full) return clv_fail(err, CLV_EXHAUSTED, "too many peers");
+  clv_link_options o = link_options(s, name, peer_closed);
+  clv_link_dial d = {.address = peer->address,
+                     .identity = peer->identity,
+                     .pem = v->pem,
+                     .limits = {.max_message = 0},
+                     .session = s->id,
+                     .epoch = s->epoch,
+                     .bulk_lanes = 1,
+                     .role = CLV_ATTACH_PEER,
+                     .timeout_ms = 10000};
+  clv_link *link;
+  session_ref(s);
+  clv_code code = clv_link_open(v->runtime, &o, &d, &link, err);
+  if (code != CLV_OK) return clv_err_prefix(err, "peer %s at its address", name);
+  pthread_mutex_lock(&s->lock);
+  snprintf(s->out[s->n_out].name, sizeof s->out[0].name, "%s", name);
+  s->out[s->n_out++].link = link;
+  clv_session_routes(s);
+  pthread_mutex_unlock(&s->lock);
+  return CLV_OK;
+}
