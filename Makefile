@@ -187,6 +187,8 @@ $(call lib_of,$(1)): $(call obj_of,$(1)) $(if $(filter common/wire,$(1)),$(GEN_O
 endef
 $(foreach f,$(FOLDERS),$(eval $(call archive_rule,$(f))))
 
+# gRPC finds the worker's accept4 (worker/accept_guard.c) before the C library's.
+EXPORT_ACCEPT4 := -Wl,--export-dynamic-symbol=accept4
 link = $(Q)$(CC) $(LDFLAGS) $(1) -o $@ $(2) -Wl,--start-group $(call libs_for,$(3)) -Wl,--end-group -Wl,--as-needed $(call ldlibs_for,$(3)) $(4)
 
 $(OUT)/cleave-master: $(call obj_of,master) $(call libs_for,master)
@@ -194,18 +196,18 @@ $(OUT)/cleave-master: $(call obj_of,master) $(call libs_for,master)
 	$(call link,,$(call obj_of,master),master)
 $(OUT)/cleave-worker: $(call obj_of,worker) $(call libs_for,worker)
 	$(call say,LINK,$@)
-	$(call link,-Wl,--export-dynamic-symbol=accept4,$(call obj_of,worker),worker)
+	$(call link,$(EXPORT_ACCEPT4),$(call obj_of,worker),worker)
 
 # ---- unit tests: tests/unit/<folder>/test_<module>.c, one program each ---------------------------
 UNIT_SRCS := $(wildcard tests/unit/*/test_*.c) $(wildcard tests/ops/test_*.c)
 unit_name = $(patsubst %.c,$(OUT)/%,$(1))
 folder_of_unit = $(or $(filter %/$(1),$(FOLDERS)),$(filter $(1),$(FOLDERS)))
-UNIT_LDFLAGS_test_accept_guard := -Wl,--export-dynamic-symbol=accept4
+UNIT_LDFLAGS_test_accept_guard := $(EXPORT_ACCEPT4)
 UNIT_OBJS_test_accept_guard := $(OUT)/worker/accept_guard.o
 
 define unit_rule
 $(OUT)/tests/$(1)/$(2): $(OUT)/tests/$(1)/$(2).o $(UNIT_OBJS_$(2)) $(call libs_for,$(3)) $(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/tls))
-	$$(call link,$(UNIT_LDFLAGS_$(2)),$$(filter %.o,$$^),$(3),$(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/tls) $(call lib_of,common/base) -lssl -lcrypto) -lcmocka)
+	$$(call link,$$(UNIT_LDFLAGS_$(2)),$$(filter %.o,$$^),$(3),$(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/tls) $(call lib_of,common/base) -lssl -lcrypto) -lcmocka)
 UNIT_PROGRAMS += $(OUT)/tests/$(1)/$(2)
 UNIT_OF_$(notdir $(1)) += $(OUT)/tests/$(1)/$(2)
 endef

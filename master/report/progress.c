@@ -100,7 +100,7 @@ static void print_interval(clv_reporter *r, const clv_progress *p) {
     clv_bytes_printf(&r->line,
                      "step %llu%s  epoch %llu  loss %.4f%s  %.0f samples/s  up %.1f MB/s  down %.1f "
                      "MB/s  wait %.0f%%%s",
-                     (unsigned long long)p->step, of, (unsigned long long)p->epoch, r->loss / n,
+                     (unsigned long long)p->step, of, (unsigned long long)p->epoch + 1, r->loss / n,
                      accuracy, n / seconds, up, down, wait, p->applied ? "" : "  SKIPPED (not finite)");
   if (r->terminal)
     printf("\r\033[K%s", r->line.data);
