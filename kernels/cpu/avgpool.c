@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * avgpool (padding counts as zeros, as torch's default) and globalavgpool. Sums are in double, in
+ * scan order in every layout, and rounded once.
+ */
+#include "kernels/cpu/cpu_int.h"
+
+typedef struct mean_job {
+  cpu_window s;
+  const float *x;
+  float *y;
+} mean_job;
+
+typedef struct taps {
+  int64_t begin, end;
+} taps;
+
+/* forward: image rows under window o. */
+CPU_INLINE taps covered(const cpu_window *s, int axis, int64_t o, int64_t extent) {
+  int64_t first = o * s->stride[axis] - s->pad[axis];
+  return (taps){CLV_MAX(first, 0), CLV_MIN(first + s->kernel[axis], extent)};
+}
+
+/* backward: windows that cover image row h. */
+CPU_INLINE taps covering(const cpu_window *s, int axis, int64_t h, int64_t out) {
+  int64_t last = (h + s->pad[axis]) / s->stride[axis], over = h + s->pad[axis] - s->kernel[axis];
+  int64_t first = over < 0 ? 0 : over / s->stride[axis] + 1;
+  return (taps){first, CLV_MIN(last + 1, out)};
+}
+
+/* y[o] = mean over the positions around o: of one plane of b lanes. */
+CPU_INLINE void mean_plane(const mean_job *j, size_t p, int64_t b, bool back) {
+  const cpu_window *s = &j->s;
+  int64_t to_h = back ? s->h : s->oh, to_w = back ? s->w : s->ow;
+  int64_t from_h = back ? s->oh : s->h, from_w = back ? s->ow : s->w;
+  const float *x = j->x + (int64_t)p * from_h * from_w * b;
+  float *y = j->y + (int64_t)p * to_h * to_w * b;
+  double count = (double)(s->kernel[0] * s->kernel[1]);
+  for (int64_t o = 0; o < to_h * to_w; o++, y += b) {
+    taps h = back ? covering(s, 0, o / to_w, from_h) : covered(s, 0, o / to_w, from_h);
+    taps w = back ? covering(s, 1, o % to_w, from_w) : covered(s, 1, o % to_w, from_w);
+    double sum[16] = {0};
+    for (int64_t u = h.begin; u < h.end; u++)
+      for (int64_t v = w.begin; v < w.end; v++)
+        for (int64_t l = 0; l < b; l++) sum[l] += x[(u * from_w + v) * b + l];
+    for (int64_t l = 0; l < b; l++) y[l] = (float)(sum[l] / count);
+  }
+}
+
+CPU_INLINE void mean_planes_body(const mean_job *j, size_t begin, size_t end, int b, bool back) {
+  for (size_t p = begin; p < end; p++) {
+    if (b == 1)
+      mean_plane(j, p, 1, back);
+    else if (b == 8)
+      mean_plane(j, p, 8, back);
+    else
+      mean_plane(j, p, 16, back);
+  }
+}
+
+CPU_CLONES(mean_planes, (const mean_job *j, size_t begin, size_t end, int b, bool back),
+           (j, begin, end, b, back))
+
+#define MEAN_RANGE(name, b, back)                               \
+  static void name(void *arg, size_t begin, size_t end) {       \
+    mean_planes(arg, begin, end, b, back);                      \
+  }
+
+MEAN_RANGE(forward_1, 1, false)
+MEAN_RANGE(forward_8, 8, false)
+MEAN_RANGE(forward_16, 16, false)
+MEAN_RANGE(backward_1, 1, true)
+MEAN_RANGE(backward_8, 8, true)
+MEAN_RANGE(backward_16, 16, true)
+
+/* globalavgpool is the window that covers the image. */
+static cpu_window window_of(const cpu_kernel *k) {
+  cpu_window s = clv_cpu_window(&k->d);
+  if (k->d.op != CLV_OP_GLOBALAVGPOOL) return s;
+  for (int i = 0; i < 2; i++) {
+    s.kernel[i] = s.stride[i] = i ? s.w : s.h;
+    s.pad[i] = 0;
+  }
+  return s;
+}
+
+static void mean_all(const cpu_kernel *k, const void *x, void *y, clv_cpu_range *const fn[3]) {
+  int b = k->base.in_block[0];
+  mean_job j = {window_of(k), x, y};
+  size_t planes = (size_t)j.s.n * (size_t)((j.s.c + b - 1) / b);
+  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), planes, fn[b == 1 ? 0 : b / 8], &j);
+}
+
+static clv_code mean_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  static clv_cpu_range *const fn[3] = {forward_1, forward_8, forward_16};
+  (void)err;
+  mean_all((const cpu_kernel *)base, a->in[0], a->out, fn);
+  return CLV_OK;
+}
+
+static clv_code mean_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  static clv_cpu_range *const fn[3] = {backward_1, backward_8, backward_16};
+  (void)err;
+  mean_all((const cpu_kernel *)base, a->dout, a->din[0], fn);
+  return CLV_OK;
+}
+
+clv_code clv_cpu_avgpool(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  cpu_kernel *k;
+  int block = d->out.rank == 4 ? clv_cpu_offered(d) : 1;
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
+  k->base.forward = mean_forward;
+  k->base.backward_input = d->need_dx[0] ? mean_backward : NULL;
+  *ret = &k->base;
+  return CLV_OK;
+}
+
+clv_code clv_cpu_globalavgpool(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  if (d->out.rank != 4)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "globalavgpool to rank %d", d->out.rank);
+  return clv_cpu_avgpool(d, ret, err);
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cpu backend's row of functions, and what its kernels have in common.
+ */
+#include <dnnl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/cpu/cpu_int.h"
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+static void kernel_free(clv_kernel *k) { free(k); }
+
+clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, int out_block,
+                            void *ret_pp, clv_err *err) {
+  cpu_kernel *k;
+  size_t bytes;
+  CLV_TRY(clv_shape_bytes(&d->in[0], CLV_F32, &bytes, err));
+  CLV_TRY(clv_shape_bytes(&d->out, CLV_F32, &bytes, err));
+  CLV_TRY(clv_alloc(1, size, &k, err));
+  k->d = *d;
+  k->threads = CLV_MAX(d->threads, 1);
+  k->n_in = clv_layout_numel(&d->in[0], in_block);
+  k->n_out = clv_layout_numel(&d->out, out_block);
+  k->learns = d->need_dx[0] || d->need_dx[1] || d->need_dw;
+  k->base.free = kernel_free;
+  for (int i = 0; i < CLV_MAX_IN; i++) k->base.in_block[i] = in_block;
+  k->base.out_block = out_block;
+  k->base.impl = "simd";
+  *(cpu_kernel **)ret_pp = k;
+  return CLV_OK;
+}
+
+int clv_cpu_offered(const clv_node_desc *d) {
+  int b = d->offered_block[0];
+  return d->in[0].rank == 4 && (b == 8 || b == 16) ? b : 1;
+}
+
+cpu_window clv_cpu_window(const clv_node_desc *d) {
+  const clv_shape *in = &d->in[0], *out = &d->out;
+  cpu_window s = {.n = in->dim[0], .c = in->dim[1], .h = in->dim[2], .w = in->dim[3]};
+  s.k = out->dim[1];
+  s.oh = out->dim[2];
+  s.ow = out->dim[3];
+  for (int i = 0; i < 2; i++) {
+    s.kernel[i] = d->attrs.kernel[i];
+    s.stride[i] = d->attrs.stride[i];
+    s.pad[i] = d->attrs.pad[i];
+  }
+  return s;
+}
+
+/* The ops that are faster here than in ref; softmax and the losses are small where they stand. */
+static cpu_prepare_fn *const prepares[CLV_OP_COUNT] = {
+    [CLV_OP_LINEAR] = clv_cpu_linear,       [CLV_OP_CONV2D] = clv_cpu_conv2d,
+    [CLV_OP_MAXPOOL] = clv_cpu_maxpool,     [CLV_OP_AVGPOOL] = clv_cpu_avgpool,
+    [CLV_OP_GLOBALAVGPOOL] = clv_cpu_globalavgpool,
+    [CLV_OP_RELU] = clv_cpu_relu,           [CLV_OP_SIGMOID] = clv_cpu_sigmoid,
+    [CLV_OP_TANH] = clv_cpu_tanh,           [CLV_OP_GELU] = clv_cpu_gelu,
+    [CLV_OP_ADD] = clv_cpu_add,             [CLV_OP_FLATTEN] = clv_cpu_reshape,
+    [CLV_OP_RESHAPE] = clv_cpu_reshape,     [CLV_OP_DROPOUT] = clv_cpu_dropout,
+    [CLV_OP_BATCHNORM] = clv_cpu_batchnorm,
+};
+
+/* Primitives fix their number of threads when they are made, from the calling thread's setting. */
+static clv_code cpu_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  if (d->dtype != CLV_F32 || d->op <= CLV_OP_INPUT || d->op >= CLV_OP_COUNT || !prepares[d->op])
+    return clv_fail(err, CLV_UNIMPLEMENTED, "cpu has no op %d in %s", (int)d->op,
+                    clv_dtype_name(d->dtype));
+  int before = clv_cpu_get_threads();
+  clv_cpu_set_threads(d->threads);
+  clv_code code = prepares[d->op](d, ret, err);
+  clv_cpu_set_threads(before);
+  return code;
+}
+
+static clv_code cpu_reorder(const clv_shape *shape, clv_dtype dtype, const void *src,
+                            int src_block, void *dst, int dst_block, clv_err *err) {
+  const int blocks[] = {src_block, dst_block};
+  if (shape->rank != 4 || dtype != CLV_F32)
+    return clv_fail(err, CLV_INVALID, "reorder needs f32 of rank 4, got %s of rank %d",
+                    clv_dtype_name(dtype), shape->rank);
+  for (int i = 0; i < 2; i++)
+    if (blocks[i] != 1 && blocks[i] != 8 && blocks[i] != 16)
+      return clv_fail(err, CLV_INVALID, "channel block %d: they are 1, 8 or 16", blocks[i]);
+  clv_cpu_reorder(shape, src, src_block, dst, dst_block);
+  return CLV_OK;
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static const char *cpu_isa(void) {
+  static const struct {
+    dnnl_cpu_isa_t isa;
+    const char *name;
+  } names[] = {
+      {dnnl_cpu_isa_sse41, "sse41"},
+      {dnnl_cpu_isa_avx, "avx"},
+      {dnnl_cpu_isa_avx2, "avx2"},
+      {dnnl_cpu_isa_avx2_vnni, "avx2_vnni"},
+      {dnnl_cpu_isa_avx512_core, "avx512_core"},
+      {dnnl_cpu_isa_avx512_core_vnni, "avx512_core_vnni"},
+      {dnnl_cpu_isa_avx512_core_bf16, "avx512_core_bf16"},
+      {dnnl_cpu_isa_avx512_core_amx, "avx512_core_amx"},
+  };
+  dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+  for (size_t i = 0; i < CLV_COUNT(names); i++)
+    if (names[i].isa == isa) return names[i].name;
+  return "generic";
+}
+
+int clv_cpu_block(void) {
+  unsigned core = dnnl_cpu_isa_avx512_core;
+  return ((unsigned)dnnl_get_effective_cpu_isa() & core) == core ? 16 : 8;
+}
+
+static char libraries_text[96];
+
+static void libraries_fill(void) {
+  const dnnl_version_t *v = dnnl_version();
+  snprintf(libraries_text, sizeof libraries_text, "oneDNN %d.%d.%d, %s", v->major, v->minor,
+           v->patch, clv_cpu_blas_version());
+}
+
+static const char *cpu_libraries(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, libraries_fill);
+  return libraries_text;
+}
+
+const clv_backend *clv_backend_cpu(void) {
+  static const clv_backend backend = {
+      .abi = CLV_KERNELS_ABI,
+      .size = sizeof(clv_backend),
+      .name = "cpu",
+      .prepare = cpu_prepare,
+      .reorder = cpu_reorder,
+      .add = clv_cpu_add_to,
+      .sum_squares = clv_cpu_sum_squares,
+      .sgd = clv_cpu_sgd,
+      .adam = clv_cpu_adam,
+      .set_threads = clv_cpu_set_threads,
+      .isa = cpu_isa,
+      .libraries = cpu_libraries,
+      .reorder_count = clv_cpu_reorder_count,
+  };
+  return &backend;
+}

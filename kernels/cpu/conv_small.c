@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The weight gradient of a convolution over few channels: for one block of output channels and one
+ * input channel, every tap is a vector of sums held in registers while the image goes by; the
+ * image is first copied into a frame of zeros, so that no tap ever falls outside.
+ */
+#include "kernels/cpu/conv_int.h"
+
+#include <string.h>
+
+enum { TAPS = 9 }; /* sums in registers at a time: a 3x3 window */
+
+/* Frame, then sums of all taps, of one (output block, input channel). */
+static size_t frame_size(const cpu_window *s) {
+  return (size_t)((s->h + 2 * s->pad[0]) * (s->w + 2 * s->pad[1]));
+}
+
+static size_t sums_size(const cpu_window *s, int block) {
+  return (size_t)(s->kernel[0] * s->kernel[1] + 1) * (size_t)block;
+}
+
+static size_t place_size(const cpu_window *s, int block) {
+  return clv_align_up(frame_size(s) + sums_size(s, block), 16);
+}
+
+size_t clv_cpu_small_conv_scratch(const cpu_window *s, int block, int threads) {
+  return place_size(s, block) * (size_t)threads * sizeof(float);
+}
+
+static void fill_frame(const cpu_window *s, const float *x, float *frame) {
+  int64_t width = s->w + 2 * s->pad[1];
+  for (int64_t h = 0; h < s->h; h++)
+    memcpy(frame + (h + s->pad[0]) * width + s->pad[1], x + h * s->w, (size_t)s->w * sizeof *x);
+}
+
+/* sums[t] += over one image of dy and the frame at tap first + t, for `taps` taps. */
+#define SUM_TAPS(B, vf)                                                                         \
+  CPU_INLINE void sum_taps_##B(const cpu_window *s, const float *frame, const float *dy_plane,  \
+                               int64_t first, const int64_t taps, float *sums) {                \
+    const vf *dy = (const vf *)dy_plane;                                                        \
+    int64_t width = s->w + 2 * s->pad[1], step = s->stride[1];                                  \
+    const float *at[TAPS];                                                                      \
+    vf acc[TAPS];                                                                               \
+    for (int64_t t = 0; t < taps; t++) {                                                        \
+      at[t] = frame + (first + t) / s->kernel[1] * width + (first + t) % s->kernel[1];          \
+      acc[t] = (vf){0};                                                                         \
+    }                                                                                           \
+    for (int64_t i = 0; i < s->oh; i++) {                                                       \
+      int64_t row = i * s->stride[0] * width;                                                   \
+      for (int64_t o = 0; o < s->ow; o++, dy++)                                                 \
+        for (int64_t t = 0; t < taps; t++) acc[t] += *dy * at[t][row + o * step];               \
+    }                                                                                           \
+    for (int64_t t = 0; t < taps; t++) *((vf *)sums + first + t) += acc[t];                     \
+  }                                                                                             \
+  CPU_INLINE void image_##B##_body(const cpu_window *s, const float *frame, const float *dy,    \
+                                   float *sums) {                                               \
+    int64_t all = s->kernel[0] * s->kernel[1], first = 0;                                       \
+    for (; first + TAPS <= all; first += TAPS) sum_taps_##B(s, frame, dy, first, TAPS, sums);   \
+    for (; first + 4 <= all; first += 4) sum_taps_##B(s, frame, dy, first, 4, sums);            \
+    for (; first < all; first++) sum_taps_##B(s, frame, dy, first, 1, sums);                    \
+  }                                                                                             \
+  CPU_CLONES(image_##B, (const cpu_window *s, const float *frame, const float *dy, float *sums), \
+             (s, frame, dy, sums))                                                              \
+  CPU_INLINE void bias_##B##_body(const float *dy_plane, int64_t n, float *sum) {               \
+    vf acc = {0};                                                                               \
+    for (int64_t i = 0; i < n; i++) acc += ((const vf *)dy_plane)[i];                           \
+    *(vf *)sum += acc;                                                                          \
+  }                                                                                             \
+  CPU_CLONES(bias_##B, (const float *dy, int64_t n, float *sum), (dy, n, sum))
+
+SUM_TAPS(8, vf8)
+SUM_TAPS(16, vf16)
+
+static void put_one(float *dst, float value, bool accumulate) {
+  *dst = accumulate ? *dst + value : value;
+}
+
+/* Output channel block kb, input channel c. The bias is summed beside channel 0. */
+static void one_pair(const cpu_small_conv *j, int64_t kb, int64_t c, float *place) {
+  const cpu_window *s = &j->s;
+  int64_t blocks = (s->k + j->block - 1) / j->block, image = s->oh * s->ow * j->block;
+  int64_t taps = s->kernel[0] * s->kernel[1];
+  float *frame = place, *sums = place + frame_size(s), *bias = sums + taps * j->block;
+  memset(place, 0, (frame_size(s) + sums_size(s, j->block)) * sizeof *place);
+  for (int64_t n = 0; n < s->n; n++) {
+    const float *dy = j->dy + (n * blocks + kb) * image;
+    fill_frame(s, j->x + (n * s->c + c) * s->h * s->w, frame);
+    if (j->block == 8)
+      image_8(s, frame, dy, sums);
+    else
+      image_16(s, frame, dy, sums);
+    if (j->db && c == 0 && j->block == 8) bias_8(dy, s->oh * s->ow, bias);
+    if (j->db && c == 0 && j->block == 16) bias_16(dy, s->oh * s->ow, bias);
+  }
+  for (int64_t l = 0, k = kb * j->block; l < j->block && k < s->k; l++, k++) {
+    for (int64_t t = 0; t < taps; t++)
+      put_one(&j->dw[(k * s->c + c) * taps + t], sums[t * j->block + l], j->accumulate);
+    if (j->db && c == 0) put_one(&j->db[k], bias[l], j->accumulate);
+  }
+}
+
+/* Pairs are dealt to `threads` places of the scratch memory. */
+static void run_places(void *arg, size_t begin, size_t end) {
+  const cpu_small_conv *j = arg;
+  size_t pairs = (size_t)((j->s.k + j->block - 1) / j->block * j->s.c);
+  for (size_t place = begin; place < end; place++)
+    for (size_t p = place; p < pairs; p += (size_t)j->threads)
+      one_pair(j, (int64_t)p / j->s.c, (int64_t)p % j->s.c,
+               j->scratch + place * place_size(&j->s, j->block));
+}
+
+void clv_cpu_small_conv_weight(const cpu_small_conv *job) {
+  cpu_small_conv j = *job;
+  clv_cpu_parallel(j.threads, (size_t)j.threads, run_places, &j);
+}

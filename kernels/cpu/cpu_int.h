@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cpu_int: what the files of the cpu backend share.
+ *
+ * The backend computes in f32. Convolutions are oneDNN primitives made once per node, products are
+ * sgemm of oneDNN or OpenBLAS, and everything else is a loop of ours, compiled for three vector
+ * widths with the same order of operations in each, so that the width never shows in the bits.
+ */
+#ifndef CLEAVE_KERNELS_CPU_INT_H
+#define CLEAVE_KERNELS_CPU_INT_H
+
+#include "kernels/kernels.h"
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+typedef struct cpu_kernel {
+  clv_kernel base; /* first: a clv_kernel of this backend is a cpu_kernel */
+  clv_node_desc d;
+  int threads;         /* at least 1 */
+  size_t n_in, n_out;  /* elements of in[0] and of the output, padding of their layouts included */
+  bool learns;         /* some backward function will be called */
+} cpu_kernel;
+
+typedef clv_code cpu_prepare_fn(const clv_node_desc *d, clv_kernel **ret, clv_err *err);
+
+cpu_prepare_fn clv_cpu_conv2d, clv_cpu_linear, clv_cpu_maxpool, clv_cpu_avgpool,
+    clv_cpu_globalavgpool, clv_cpu_relu, clv_cpu_sigmoid, clv_cpu_tanh, clv_cpu_gelu, clv_cpu_add,
+    clv_cpu_reshape, clv_cpu_dropout, clv_cpu_batchnorm;
+
+/* A zeroed kernel of `size` bytes that begins with a cpu_kernel; in[0] (and in[1]) and the output
+ * have the given channel blocks. free() releases it unless the caller sets another. */
+clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, int out_block,
+                            void *ret_pp, clv_err *err) CLV_USE_RESULT;
+
+/* The block an op that gives the same bits in any layout computes in: the one offered for in[0]
+ * where rank and width are known, else 1. */
+int clv_cpu_offered(const clv_node_desc *d);
+
+/* N, C, the extents of image and window, of in[0] and out of a rank-4 op. */
+typedef struct cpu_window {
+  int64_t n, c, h, w;
+  int64_t k, oh, ow;
+  int64_t kernel[2], stride[2], pad[2];
+} cpu_window;
+
+cpu_window clv_cpu_window(const clv_node_desc *d);
+
+/* ---- layouts --------------------------------------------------------------------------------- */
+
+/* Channel block of this machine: 16 with AVX-512, else 8; follows DNNL_MAX_CPU_ISA. */
+int clv_cpu_block(void);
+
+/* dst = src in another channel block, padding zeroed; counted. shape has rank 4. */
+void clv_cpu_reorder(const clv_shape *shape, const float *src, int src_block, float *dst,
+                     int dst_block);
+void clv_cpu_count_reorder(void);
+uint64_t clv_cpu_reorder_count(void);
+
+/* Zeroes the padding lanes of x. */
+void clv_cpu_zero_padding(const clv_shape *shape, int block, float *x);
+
+/* ---- threads and vector widths --------------------------------------------------------------- */
+
+/* Threads of OpenMP regions entered from the calling thread, oneDNN's included. */
+void clv_cpu_set_threads(int n);
+int clv_cpu_get_threads(void);
+
+/* fn over [0, n) in `threads` contiguous runs, on libgomp's team of the calling thread. */
+typedef void clv_cpu_range(void *arg, size_t begin, size_t end);
+void clv_cpu_parallel(int threads, size_t n, clv_cpu_range *fn, void *arg);
+
+/* Threads worth waking for `work` element operations. */
+int clv_cpu_worth(int threads, size_t work);
+
+enum { CPU_PLAIN, CPU_AVX2, CPU_AVX512 };
+int clv_cpu_width(void); /* widest of the above that the processor has */
+
+#define CPU_INLINE static inline __attribute__((always_inline))
+
+/* name(params): the widest of three compilations of name_body(args). Written out instead of
+ * target_clones, whose resolvers run before a sanitizer is ready. */
+#define CPU_CLONES(name, params, args)                                                      \
+  static __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) void name##_512 params { \
+    name##_body args;                                                                       \
+  }                                                                                         \
+  static __attribute__((target("avx2"))) void name##_256 params { name##_body args; }       \
+  static void name params {                                                                 \
+    int width = clv_cpu_width();                                                            \
+    if (width == CPU_AVX512)                                                                \
+      name##_512 args;                                                                      \
+    else if (width == CPU_AVX2)                                                             \
+      name##_256 args;                                                                      \
+    else                                                                                    \
+      name##_body args;                                                                     \
+  }
+
+/* Before a loop whose iterations touch no other iteration's elements, in place or not. */
+#ifdef __clang__
+#define CPU_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define CPU_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+/* One element of each channel of a block. */
+typedef float vf8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float vf16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t vi8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t vi16 __attribute__((vector_size(64), aligned(4), may_alias));
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* C[m][n] = beta C + op(A) op(B), row-major and dense; A is [m][k], or [k][m] when a_t; B is
+ * [k][n], or [n][k] when b_t. beta: 0 (C is not read) or 1. */
+typedef struct cpu_gemm {
+  int64_t m, n, k;
+  bool a_t, b_t, blas; /* blas: by OpenBLAS on the calling thread */
+} cpu_gemm;
+
+clv_code clv_cpu_gemm(const cpu_gemm *g, const float *a, const float *b, float beta, float *c,
+                      clv_err *err) CLV_USE_RESULT;
+
+/* True once OpenBLAS is loaded (on first use, so that a process without layers never pays for it)
+ * and held at one thread; false where the host lacks it. */
+bool clv_cpu_blas_ready(void);
+const char *clv_cpu_blas_version(void); /* "OpenBLAS 0.3.21", "no OpenBLAS" */
+
+/* dst[j] = sum over i of src[i][j], or += ; rows in index order, rounded every 256 rows. */
+void clv_cpu_column_sums(const float *src, size_t rows, size_t columns, float *dst,
+                         bool accumulate);
+
+/* ---- whole buffers --------------------------------------------------------------------------- */
+
+void clv_cpu_add_to(clv_dtype dtype, void *dst, const void *src, size_t n);
+double clv_cpu_sum_squares(const float *x, size_t n);
+void clv_cpu_sgd(const clv_sgd_args *a, float *p, const float *g, float *m, size_t n);
+void clv_cpu_adam(const clv_adam_args *a, float *p, const float *g, float *m, float *v, size_t n);
+
+#endif

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * oneDNN primitives: made once, run on raw pointers.
+ */
+#include "kernels/cpu/dnnl_int.h"
+
+#include <pthread.h>
+#include <string.h>
+
+clv_code clv_cpu_dnnl_check(dnnl_status_t status, const char *what, clv_err *err) {
+  static const char *const names[] = {
+      [dnnl_success] = "success",
+      [dnnl_out_of_memory] = "out of memory",
+      [dnnl_invalid_arguments] = "invalid arguments",
+      [dnnl_unimplemented] = "unimplemented",
+      [dnnl_iterator_ends] = "no such implementation",
+      [dnnl_runtime_error] = "runtime error",
+      [dnnl_not_required] = "not required",
+  };
+  if (status == dnnl_success) return CLV_OK;
+  const char *name = (size_t)status < CLV_COUNT(names) ? names[status] : "unknown status";
+  return clv_fail(err, status == dnnl_out_of_memory ? CLV_EXHAUSTED : CLV_INTERNAL,
+                  "oneDNN: %s: %s", what, name);
+}
+
+static struct {
+  pthread_once_t once;
+  dnnl_engine_t engine;
+  dnnl_status_t status;
+} cpu = {.once = PTHREAD_ONCE_INIT};
+
+static void engine_new(void) { cpu.status = dnnl_engine_create(&cpu.engine, dnnl_cpu, 0); }
+
+clv_code clv_cpu_engine(dnnl_engine_t *ret, clv_err *err) {
+  pthread_once(&cpu.once, engine_new);
+  CLV_TRY(clv_cpu_dnnl_check(cpu.status, "engine", err));
+  *ret = cpu.engine;
+  return CLV_OK;
+}
+
+clv_code clv_cpu_dnnl_attr(dnnl_primitive_attr_t *ret, clv_err *err) {
+  dnnl_primitive_attr_t attr;
+  CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_attr_create(&attr), "attributes", err));
+  dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+  *ret = attr;
+  return CLV_OK;
+}
+
+static clv_code add_arg(cpu_prim *p, int arg, const dnnl_memory_desc_t *md, clv_err *err) {
+  dnnl_engine_t engine;
+  CLV_TRY(clv_cpu_engine(&engine, err));
+  CLV_TRY(clv_cpu_dnnl_check(
+      dnnl_memory_create(&p->args[p->n].memory, md, engine, DNNL_MEMORY_NONE), "memory", err));
+  p->args[p->n].arg = arg;
+  p->n++;
+  return CLV_OK;
+}
+
+clv_code clv_cpu_prim_init(cpu_prim *p, const_dnnl_primitive_desc_t pd, const cpu_prim_arg *args,
+                           int n, clv_err *err) {
+  const dnnl_memory_desc_t *pad = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+  CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_create(&p->primitive, pd), "primitive", err));
+  for (int i = 0; i < n; i++) {
+    const dnnl_memory_desc_t *md =
+        dnnl_primitive_desc_query_md(pd, args[i].query, args[i].index);
+    CLV_TRY(add_arg(p, args[i].arg, md, err));
+  }
+  p->scratch_bytes = pad ? dnnl_memory_desc_get_size(pad) : 0;
+  if (p->scratch_bytes) CLV_TRY(add_arg(p, DNNL_ARG_SCRATCHPAD, pad, err));
+  dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&p->impl);
+  return CLV_OK;
+}
+
+clv_code clv_cpu_prim_reorder(cpu_prim *p, const dnnl_memory_desc_t *src,
+                              const dnnl_memory_desc_t *dst, clv_err *err) {
+  static const cpu_prim_arg args[] = {{DNNL_ARG_FROM, dnnl_query_src_md, 0},
+                                      {DNNL_ARG_TO, dnnl_query_dst_md, 0}};
+  dnnl_engine_t engine;
+  dnnl_primitive_attr_t attr;
+  dnnl_primitive_desc_t pd;
+  CLV_TRY(clv_cpu_engine(&engine, err));
+  CLV_TRY(clv_cpu_dnnl_attr(&attr, err));
+  dnnl_status_t status = dnnl_reorder_primitive_desc_create(&pd, src, engine, dst, engine, attr);
+  dnnl_primitive_attr_destroy(attr);
+  CLV_TRY(clv_cpu_dnnl_check(status, "reorder", err));
+  clv_code code = clv_cpu_prim_init(p, pd, args, 2, err);
+  dnnl_primitive_desc_destroy(pd);
+  return code;
+}
+
+/* Setting a handle makes the library zero the padding again, so it is done only when the pointer
+ * is another one. */
+clv_code clv_cpu_prim_run(cpu_prim *p, dnnl_stream_t stream, const void *const *pointers,
+                          clv_err *err) {
+  for (int i = 0; i < p->n; i++) {
+    void *at = (void *)(uintptr_t)pointers[i];
+    if (p->at[i] == at) continue;
+    CLV_TRY(clv_cpu_dnnl_check(dnnl_memory_set_data_handle(p->args[i].memory, at), "memory", err));
+    p->at[i] = at;
+  }
+  return clv_cpu_dnnl_check(dnnl_primitive_execute(p->primitive, stream, p->n, p->args), p->impl,
+                            err);
+}
+
+void clv_cpu_prim_done(cpu_prim *p) {
+  for (int i = 0; i < p->n; i++) dnnl_memory_destroy(p->args[i].memory);
+  if (p->primitive) dnnl_primitive_destroy(p->primitive);
+  memset(p, 0, sizeof *p);
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dnnl_int: oneDNN primitives that own their memory objects and are run on raw pointers.
+ */
+#ifndef CLEAVE_KERNELS_CPU_DNNL_INT_H
+#define CLEAVE_KERNELS_CPU_DNNL_INT_H
+
+#include <dnnl.h>
+
+#include "kernels/cpu/cpu_int.h"
+
+enum { PRIM_MAX_ARGS = 6 };
+
+typedef struct cpu_prim {
+  dnnl_primitive_t primitive; /* NULL: not made */
+  dnnl_exec_arg_t args[PRIM_MAX_ARGS];
+  void *at[PRIM_MAX_ARGS]; /* where each memory object points now */
+  int n;
+  size_t scratch_bytes;
+  const char *impl;
+} cpu_prim;
+
+/* Fails with the library's status in words. */
+clv_code clv_cpu_dnnl_check(dnnl_status_t status, const char *what, clv_err *err) CLV_USE_RESULT;
+
+/* The process's engine, made on first use; never released. */
+clv_code clv_cpu_engine(dnnl_engine_t *ret, clv_err *err) CLV_USE_RESULT;
+
+/* Attributes with scratchpads of the caller's. */
+clv_code clv_cpu_dnnl_attr(dnnl_primitive_attr_t *ret, clv_err *err) CLV_USE_RESULT;
+
+/* Makes p from a description, its arguments the n listed ones and the scratchpad last. */
+typedef struct cpu_prim_arg {
+  int arg; /* DNNL_ARG_* */
+  dnnl_query_t query;
+  int index;
+} cpu_prim_arg;
+
+clv_code clv_cpu_prim_init(cpu_prim *p, const_dnnl_primitive_desc_t pd, const cpu_prim_arg *args,
+                           int n, clv_err *err) CLV_USE_RESULT;
+
+/* A reorder; takes {source, destination}. */
+clv_code clv_cpu_prim_reorder(cpu_prim *p, const dnnl_memory_desc_t *src,
+                              const dnnl_memory_desc_t *dst, clv_err *err) CLV_USE_RESULT;
+
+/* Runs p on the pointers, in the order of prim_init's arguments, and the scratchpad last. */
+clv_code clv_cpu_prim_run(cpu_prim *p, dnnl_stream_t stream, const void *const *pointers,
+                          clv_err *err) CLV_USE_RESULT;
+
+void clv_cpu_prim_done(cpu_prim *p);
+
+#endif

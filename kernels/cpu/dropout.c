@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dropout: y_i = x_i / (1 - p) where u_i >= p, else x_i * 0; u_i is the top 24 bits of word i%4 of
+ * Philox block i/4 over 2^24, i the row-major index whatever the layout. The mask is kept row-major.
+ */
+#include <string.h>
+
+#include "kernels/cpu/cpu_int.h"
+
+typedef struct mask_job {
+  const clv_rng_key *key;
+  uint8_t *mask;
+  size_t n;
+  uint64_t limit; /* u >= p exactly where the top 24 bits are >= limit */
+} mask_job;
+
+static void draw_mask(void *arg, size_t begin, size_t end) {
+  const mask_job *j = arg;
+  uint32_t word[4];
+  for (size_t b = begin; b < end; b++) {
+    clv_rng_block(j->key, (uint32_t)b, word);
+    for (size_t i = 4 * b; i < CLV_MIN(4 * b + 4, j->n); i++)
+      j->mask[i] = (word[i % 4] >> 8) >= j->limit;
+  }
+}
+
+CPU_INLINE void apply_flat_body(const float *x, const uint8_t *mask, float scale, float *y,
+                                size_t n) {
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < n; i++) y[i] = x[i] * (mask[i] ? scale : 0);
+}
+
+CPU_CLONES(apply_flat, (const float *x, const uint8_t *mask, float scale, float *y, size_t n),
+           (x, mask, scale, y, n))
+
+static void apply_blocks(const clv_shape *shape, size_t b, const float *x, const uint8_t *mask,
+                         float scale, float *y) {
+  size_t channels = (size_t)shape->dim[1], image = (size_t)(shape->dim[2] * shape->dim[3]);
+  size_t blocks = (channels + b - 1) / b;
+  for (size_t p = 0; p < (size_t)shape->dim[0] * blocks; p++) {
+    size_t first = p % blocks * b, used = CLV_MIN(b, channels - first);
+    const uint8_t *plane = mask + (p / blocks * channels + first) * image;
+    for (size_t i = 0; i < image; i++)
+      for (size_t l = 0; l < b; l++) {
+        size_t at = (p * image + i) * b + l;
+        y[at] = l < used ? x[at] * (plane[l * image + i] ? scale : 0) : 0;
+      }
+  }
+}
+
+static void apply_mask(const cpu_kernel *k, const float *x, const uint8_t *mask, float *y) {
+  double p = k->d.attrs.p;
+  float scale = (float)(p < 1 ? 1 / (1 - p) : 0);
+  if (k->base.out_block == 1)
+    apply_flat(x, mask, scale, y, k->n_in);
+  else
+    apply_blocks(&k->d.in[0], (size_t)k->base.out_block, x, mask, scale, y);
+}
+
+static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cpu_kernel *k = (const cpu_kernel *)base;
+  size_t n = clv_layout_numel(&k->d.in[0], 1);
+  (void)err;
+  if (!k->d.training) {
+    if (a->out != a->in[0]) memcpy(a->out, a->in[0], k->n_in * sizeof(float));
+    return CLV_OK;
+  }
+  uint64_t limit = (uint64_t)(k->d.attrs.p * 0x1p24);
+  if ((double)limit * 0x1p-24 < k->d.attrs.p) limit++;
+  mask_job j = {&a->key, a->saved, n, limit};
+  clv_cpu_parallel(clv_cpu_worth(k->threads, n * 16), (n + 3) / 4, draw_mask, &j);
+  apply_mask(k, a->in[0], a->saved, a->out);
+  return CLV_OK;
+}
+
+static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cpu_kernel *k = (const cpu_kernel *)base;
+  (void)err;
+  if (k->d.training)
+    apply_mask(k, a->dout, a->saved, a->din[0]);
+  else if (a->din[0] != a->dout)
+    memcpy(a->din[0], a->dout, k->n_out * sizeof(float));
+  return CLV_OK;
+}
+
+clv_code clv_cpu_dropout(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  cpu_kernel *k;
+  int block = clv_cpu_offered(d);
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
+  size_t n = clv_layout_numel(&d->in[0], 1);
+  if (n / 4 > UINT32_MAX) {
+    k->base.free(&k->base);
+    return clv_fail(err, CLV_EXHAUSTED, "dropout over %zu values; a stream has %zu", n,
+                    (size_t)UINT32_MAX * 4);
+  }
+  k->base.forward = dropout_forward;
+  k->base.backward_input = d->need_dx[0] ? dropout_backward : NULL;
+  k->base.saved_bytes = d->training ? n : 0;
+  k->base.in_place = true;
+  *ret = &k->base;
+  return CLV_OK;
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Matrix products. oneDNN's sgemm is the faster one except where A is transposed and the sum long
+ * (measured: 1.2 to 2 times slower from about 256 terms on), which is the weight gradient of large
+ * batches; there OpenBLAS runs on the calling thread.
+ *
+ * OpenBLAS starts a thread per core when it is loaded, and has no switch for that but an
+ * environment variable. It counts the cores the loading thread may run on, so we load it with that
+ * set narrowed to one for a moment: no thread is made, and nothing of the process changes.
+ */
+#include <cblas.h>
+#include <dlfcn.h>
+#include <dnnl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cpu/dnnl_int.h"
+
+typedef void sgemm_fn(CBLAS_LAYOUT, CBLAS_TRANSPOSE, CBLAS_TRANSPOSE, blasint, blasint, blasint,
+                      float, const float *, blasint, const float *, blasint, float, float *,
+                      blasint);
+
+static struct {
+  pthread_once_t once;
+  sgemm_fn *sgemm;
+  char version[48];
+} blas = {.once = PTHREAD_ONCE_INIT, .version = "no OpenBLAS"};
+
+static void *load_on_one_core(const char *name) {
+  cpu_set_t all, one;
+  bool narrowed = false;
+  if (!pthread_getaffinity_np(pthread_self(), sizeof all, &all) && CPU_COUNT(&all) > 1) {
+    CPU_ZERO(&one);
+    for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
+      if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
+    narrowed = !pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+  }
+  void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (narrowed) pthread_setaffinity_np(pthread_self(), sizeof all, &all);
+  return library;
+}
+
+/* "OpenBLAS 0.3.21 DYNAMIC_ARCH ..." -> its first two words. */
+static void keep_version(const char *config) {
+  const char *end = strchr(config, ' ');
+  if (end) end = strchr(end + 1, ' ');
+  size_t len = end ? (size_t)(end - config) : strlen(config);
+  snprintf(blas.version, sizeof blas.version, "%.*s", (int)CLV_MIN(len, 40), config);
+}
+
+static void blas_load(void) {
+  sgemm_fn *sgemm;
+  void (*hold)(int);
+  char *(*config)(void);
+  void *library = load_on_one_core("libopenblas.so.0");
+  if (!library) return;
+  *(void **)&sgemm = dlsym(library, "cblas_sgemm");
+  *(void **)&hold = dlsym(library, "openblas_set_num_threads");
+  *(void **)&config = dlsym(library, "openblas_get_config");
+  if (!sgemm || !hold || !config) return;
+  hold(1);
+  keep_version(config());
+  blas.sgemm = sgemm;
+}
+
+bool clv_cpu_blas_ready(void) {
+  pthread_once(&blas.once, blas_load);
+  return blas.sgemm != NULL;
+}
+
+const char *clv_cpu_blas_version(void) {
+  clv_cpu_blas_ready();
+  return blas.version;
+}
+
+clv_code clv_cpu_gemm(const cpu_gemm *g, const float *a, const float *b, float beta, float *c,
+                      clv_err *err) {
+  int64_t lda = g->a_t ? g->m : g->k, ldb = g->b_t ? g->k : g->n;
+  if (g->blas) {
+    blas.sgemm(CblasRowMajor, g->a_t ? CblasTrans : CblasNoTrans, g->b_t ? CblasTrans : CblasNoTrans,
+               (blasint)g->m, (blasint)g->n, (blasint)g->k, 1, a, (blasint)lda, b, (blasint)ldb,
+               beta, c, (blasint)g->n);
+    return CLV_OK;
+  }
+  return clv_cpu_dnnl_check(dnnl_sgemm(g->a_t ? 'T' : 'N', g->b_t ? 'T' : 'N', g->m, g->n, g->k, 1,
+                                       a, lda, b, ldb, beta, c, g->n),
+                            "sgemm", err);
+}
+
+/* Rows are added in runs whose sums are then added: fewer roundings than one long run, and an
+ * order that depends on the number of rows alone. */
+enum { ROWS = 256, COLUMNS = 64 };
+
+CPU_INLINE void column_sums_body(const float *src, size_t rows, size_t columns, float *dst,
+                                 bool accumulate) {
+  for (size_t first = 0; first < columns; first += COLUMNS) {
+    float total[COLUMNS] = {0}, run[COLUMNS];
+    size_t n = CLV_MIN(columns - first, COLUMNS);
+    for (size_t r = 0; r < rows; r += ROWS) {
+      memset(run, 0, sizeof run);
+      for (size_t i = r; i < CLV_MIN(r + ROWS, rows); i++)
+        for (size_t j = 0; j < n; j++) run[j] += src[i * columns + first + j];
+      for (size_t j = 0; j < n; j++) total[j] += run[j];
+    }
+    for (size_t j = 0; j < n; j++)
+      dst[first + j] = accumulate ? dst[first + j] + total[j] : total[j];
+  }
+}
+
+CPU_CLONES(column_sums,
+           (const float *src, size_t rows, size_t columns, float *dst, bool accumulate),
+           (src, rows, columns, dst, accumulate))
+
+void clv_cpu_column_sums(const float *src, size_t rows, size_t columns, float *dst,
+                         bool accumulate) {
+  column_sums(src, rows, columns, dst, accumulate);
+}

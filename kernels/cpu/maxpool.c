@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * maxpool with torch's rule for ties and NaN: taps in scan order, a tap wins when it is larger than
+ * the best so far or NaN; padding never wins. `saved` keeps the winning tap of each output as one
+ * byte, in the layout of the output.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu_int.h"
+
+typedef struct pool_job {
+  cpu_window s;
+  const float *x; /* forward: input; backward: gradient of the output */
+  float *y;       /* forward: output; backward: gradient of the input */
+  uint8_t *where;
+  bool tiles; /* windows cover the image without overlap or rest */
+} pool_job;
+
+/* Taps of the window along one axis that lie in the image. */
+typedef struct taps {
+  int64_t first, begin, end; /* image index of tap 0; taps begin..end-1 are inside */
+} taps;
+
+CPU_INLINE taps taps_at(const cpu_window *s, int axis, int64_t o, int64_t extent) {
+  taps t = {o * s->stride[axis] - s->pad[axis], 0, s->kernel[axis]};
+  t.begin = t.first < 0 ? -t.first : 0;
+  if (t.first + t.end > extent) t.end = extent - t.first;
+  return t;
+}
+
+/* One (image, channel block) plane for blocks of B channels; B = 1 has a loop of its own below. The
+ * selections are bit masks, the form of `?:` that vectors have in C. */
+#define POOL_BLOCK(B, vf, vi)                                                                     \
+  CPU_INLINE void forward_##B(const pool_job *j, size_t p) {                                      \
+    const cpu_window *s = &j->s;                                                                  \
+    const vf *x = (const vf *)j->x + (int64_t)p * s->h * s->w;                                    \
+    vf *y = (vf *)j->y + (int64_t)p * s->oh * s->ow;                                              \
+    uint8_t *where = j->where + (int64_t)p * s->oh * s->ow * B;                                   \
+    for (int64_t i = 0; i < s->oh; i++)                                                           \
+      for (int64_t o = 0; o < s->ow; o++, y++, where += B) {                                      \
+        taps h = taps_at(s, 0, i, s->h), w = taps_at(s, 1, o, s->w);                              \
+        vf best = (vf){0} - INFINITY;                                                             \
+        vi at = (vi){0} + (int32_t)(h.begin * s->kernel[1] + w.begin);                            \
+        for (int64_t u = h.begin; u < h.end; u++)                                                 \
+          for (int64_t v = w.begin; v < w.end; v++) {                                             \
+            vf value = x[(h.first + u) * s->w + w.first + v];                                     \
+            vi wins = (value > best) | (value != value);                                          \
+            vi tap = (vi){0} + (int32_t)(u * s->kernel[1] + v);                                   \
+            best = (vf)((wins & (vi)value) | (~wins & (vi)best));                                 \
+            at = (wins & tap) | (~wins & at);                                                     \
+          }                                                                                       \
+        *y = best;                                                                                \
+        for (int l = 0; l < B; l++) where[l] = (uint8_t)at[l];                                    \
+      }                                                                                           \
+  }                                                                                               \
+  CPU_INLINE void backward_##B(const pool_job *j, size_t p) {                                     \
+    const cpu_window *s = &j->s;                                                                  \
+    const vf *dy = (const vf *)j->x + (int64_t)p * s->oh * s->ow;                                 \
+    vf *dx = (vf *)j->y + (int64_t)p * s->h * s->w;                                               \
+    const uint8_t *where = j->where + (int64_t)p * s->oh * s->ow * B;                             \
+    if (!j->tiles) memset(dx, 0, (size_t)(s->h * s->w) * sizeof *dx);                             \
+    for (int64_t i = 0; i < s->oh; i++)                                                           \
+      for (int64_t o = 0; o < s->ow; o++, dy++, where += B) {                                     \
+        taps h = taps_at(s, 0, i, s->h), w = taps_at(s, 1, o, s->w);                              \
+        vi at;                                                                                    \
+        for (int l = 0; l < B; l++) at[l] = where[l];                                             \
+        for (int64_t u = h.begin; u < h.end; u++)                                                 \
+          for (int64_t v = w.begin; v < w.end; v++) {                                             \
+            vf *to = &dx[(h.first + u) * s->w + w.first + v];                                     \
+            vi tap = (vi){0} + (int32_t)(u * s->kernel[1] + v);                                   \
+            vf share = (vf)((at == tap) & (vi)*dy);                                               \
+            if (!j->tiles) share += *to;                                                          \
+            *to = share;                                                                          \
+          }                                                                                       \
+      }                                                                                           \
+  }
+
+POOL_BLOCK(8, vf8, vi8)
+POOL_BLOCK(16, vf16, vi16)
+
+CPU_INLINE void forward_1(const pool_job *j, size_t p) {
+  const cpu_window *s = &j->s;
+  const float *x = j->x + (int64_t)p * s->h * s->w;
+  for (int64_t i = 0; i < s->oh * s->ow; i++) {
+    taps h = taps_at(s, 0, i / s->ow, s->h), w = taps_at(s, 1, i % s->ow, s->w);
+    float best = -INFINITY;
+    int64_t at = h.begin * s->kernel[1] + w.begin;
+    for (int64_t u = h.begin; u < h.end; u++)
+      for (int64_t v = w.begin; v < w.end; v++) {
+        float value = x[(h.first + u) * s->w + w.first + v];
+        bool wins = value > best || value != value;
+        best = wins ? value : best;
+        at = wins ? u * s->kernel[1] + v : at;
+      }
+    j->y[(int64_t)p * s->oh * s->ow + i] = best;
+    j->where[(int64_t)p * s->oh * s->ow + i] = (uint8_t)at;
+  }
+}
+
+CPU_INLINE void backward_1(const pool_job *j, size_t p) {
+  const cpu_window *s = &j->s;
+  const float *dy = j->x + (int64_t)p * s->oh * s->ow;
+  float *dx = j->y + (int64_t)p * s->h * s->w;
+  const uint8_t *where = j->where + (int64_t)p * s->oh * s->ow;
+  memset(dx, 0, (size_t)(s->h * s->w) * sizeof *dx);
+  for (int64_t i = 0; i < s->oh * s->ow; i++) {
+    int64_t h = i / s->ow * s->stride[0] - s->pad[0] + where[i] / s->kernel[1];
+    int64_t w = i % s->ow * s->stride[1] - s->pad[1] + where[i] % s->kernel[1];
+    float *to = &dx[h * s->w + w];
+    *to = j->tiles ? dy[i] : *to + dy[i];
+  }
+}
+
+/* name: the planes [begin, end) of the job, as a clv_cpu_range. */
+#define POOL_RANGE(name, one)                                                               \
+  CPU_INLINE void name##_planes_body(const pool_job *j, size_t begin, size_t end) {         \
+    for (size_t p = begin; p < end; p++) one(j, p);                                         \
+  }                                                                                         \
+  CPU_CLONES(name##_planes, (const pool_job *j, size_t begin, size_t end), (j, begin, end)) \
+  static void name(void *arg, size_t begin, size_t end) { name##_planes(arg, begin, end); }
+
+POOL_RANGE(forward_range_1, forward_1)
+POOL_RANGE(forward_range_8, forward_8)
+POOL_RANGE(forward_range_16, forward_16)
+POOL_RANGE(backward_range_1, backward_1)
+POOL_RANGE(backward_range_8, backward_8)
+POOL_RANGE(backward_range_16, backward_16)
+
+static void pool_all(const cpu_kernel *k, pool_job *j, clv_cpu_range *const fn[3]) {
+  int b = k->base.in_block[0];
+  size_t planes = (size_t)j->s.n * (size_t)((j->s.c + b - 1) / b);
+  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), planes, fn[b == 1 ? 0 : b / 8], j);
+}
+
+static pool_job job_of(const cpu_kernel *k, const void *x, void *y, const clv_kernel_args *a) {
+  pool_job j = {clv_cpu_window(&k->d), x, y, a->saved, true};
+  for (int i = 0; i < 2; i++) {
+    int64_t in = i ? j.s.w : j.s.h, out = i ? j.s.ow : j.s.oh;
+    j.tiles = j.tiles && j.s.pad[i] == 0 && j.s.stride[i] == j.s.kernel[i] &&
+              out * j.s.kernel[i] == in;
+  }
+  return j;
+}
+
+static clv_code maxpool_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  static clv_cpu_range *const fn[3] = {forward_range_1, forward_range_8, forward_range_16};
+  pool_job j = job_of((const cpu_kernel *)base, a->in[0], a->out, a);
+  (void)err;
+  pool_all((const cpu_kernel *)base, &j, fn);
+  return CLV_OK;
+}
+
+static clv_code maxpool_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  static clv_cpu_range *const fn[3] = {backward_range_1, backward_range_8, backward_range_16};
+  pool_job j = job_of((const cpu_kernel *)base, a->dout, a->din[0], a);
+  (void)err;
+  pool_all((const cpu_kernel *)base, &j, fn);
+  return CLV_OK;
+}
+
+clv_code clv_cpu_maxpool(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  cpu_kernel *k;
+  int block = clv_cpu_offered(d);
+  if (d->attrs.kernel[0] > 255 || d->attrs.kernel[1] > 255 ||
+      d->attrs.kernel[0] * d->attrs.kernel[1] > 255)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "maxpool window %lldx%lld has over 255 taps",
+                    (long long)d->attrs.kernel[0], (long long)d->attrs.kernel[1]);
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
+  k->base.forward = maxpool_forward;
+  k->base.backward_input = d->need_dx[0] ? maxpool_backward : NULL;
+  k->base.saved_bytes = k->n_out;
+  *ret = &k->base;
+  return CLV_OK;
+}

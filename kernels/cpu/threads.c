@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Threads and vector widths. libgomp is called by its entry points instead of OpenMP pragmas: it is
+ * the runtime oneDNN links, so both share one team per calling thread whichever compiler built us.
+ */
+#include "kernels/cpu/cpu_int.h"
+
+extern void GOMP_parallel(void (*fn)(void *), void *arg, unsigned threads, unsigned flags);
+extern int omp_get_thread_num(void);
+extern int omp_get_max_threads(void);
+extern void omp_set_num_threads(int n);
+
+enum { WORK_PER_THREAD = 32 * 1024 };
+
+void clv_cpu_set_threads(int n) {
+  if (n < 1) n = 1;
+  if (omp_get_max_threads() != n) omp_set_num_threads(n);
+}
+
+int clv_cpu_get_threads(void) { return omp_get_max_threads(); }
+
+typedef struct parallel_job {
+  clv_cpu_range *fn;
+  void *arg;
+  size_t n;
+  int threads;
+} parallel_job;
+
+static void run_part(void *arg) {
+  const parallel_job *j = arg;
+  size_t part = (size_t)omp_get_thread_num(), parts = (size_t)j->threads;
+  size_t begin = j->n / parts * part + CLV_MIN(part, j->n % parts);
+  size_t end = begin + j->n / parts + (part < j->n % parts);
+  if (begin < end) j->fn(j->arg, begin, end);
+}
+
+void clv_cpu_parallel(int threads, size_t n, clv_cpu_range *fn, void *arg) {
+  if (threads <= 1 || n <= 1) {
+    fn(arg, 0, n);
+    return;
+  }
+  parallel_job j = {fn, arg, n, (int)CLV_MIN((size_t)threads, n)};
+  GOMP_parallel(run_part, &j, (unsigned)j.threads, 0);
+}
+
+int clv_cpu_worth(int threads, size_t work) {
+  size_t most = work / WORK_PER_THREAD;
+  return most < (size_t)threads ? (int)CLV_MAX(most, 1) : threads;
+}
+
+int clv_cpu_width(void) {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    return CPU_AVX512;
+  return __builtin_cpu_supports("avx2") ? CPU_AVX2 : CPU_PLAIN;
+}
