@@ -218,6 +218,16 @@ $(foreach s,$(wildcard tests/ops/test_*.c),$(eval $(call unit_rule,ops,$(basenam
 unit-%: $$(UNIT_OF_$$*)
 	$(Q)tests/run-tests $(UNIT_OF_$*)
 
+# Tests over both sides in one process: linked with everything.
+ALL_LIBS = $(foreach f,$(call reverse,$(FOLDERS)),$(call lib_of,$(f)))
+ALL_LDLIBS = $(sort $(foreach f,$(FOLDERS),$(LIBS_$(f)))) -lm
+E2E := $(patsubst tests/e2e/%.c,$(OUT)/e2e/%,$(wildcard tests/e2e/test_*.c))
+WRAP_ALLOCATIONS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
+$(OUT)/e2e/%: $(OUT)/tests/e2e/%.o $$(ALL_LIBS)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) $(WRAP_ALLOCATIONS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS) -lcmocka
+UNIT_PROGRAMS += $(E2E)
+
 units: $(UNIT_PROGRAMS)
 
 test: deps-test
@@ -231,8 +241,6 @@ demo: deps
 # ---- longer proofs --------------------------------------------------------------------------------
 FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-ALL_LIBS := $(foreach f,$(call reverse,$(FOLDERS)),$(call lib_of,$(f)))
-ALL_LDLIBS := $(sort $(foreach f,$(FOLDERS),$(LIBS_$(f)))) -lm
 
 $(OUT)/fuzz/%: $(OUT)/tests/fuzz/%.o $(ALL_LIBS)
 	@mkdir -p $(@D)

@@ -10,6 +10,13 @@ void clv_link_return_credit(clv_link *link, uint64_t bytes);
 
 /* ---- stage, called by the node on the compute thread ------------------------------------------ */
 
+/* Make sure that n tensors of a size exist, so that none is made in the middle of a step. Their
+ * memory is touched only when it is used. */
+clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, uint32_t n,
+                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t micro_batches, clv_err *err)
+    CLV_USE_RESULT;
+
 typedef void clv_stage_emit(void *user, clv_packet *packet);
 
 /* What comes of packets is handed to `emit` (which takes them), in the order in which it may leave:
@@ -18,6 +25,10 @@ void clv_stage_bind(clv_stage *s, clv_pool *pool, uint64_t *next_message, clv_st
                     void *user);
 
 uint32_t clv_stage_index(const clv_stage *s);
+
+/* Pool tensors for the most that a step can hold at once: an activation and a gradient of each
+ * micro-batch on either side of the stage. */
+clv_code clv_stage_reserve(const clv_stage *s, clv_pool *pool, clv_err *err) CLV_USE_RESULT;
 
 /* Takes a FORWARD or BACKWARD for this stage. */
 clv_code clv_stage_packet(clv_stage *s, clv_packet *packet, clv_err *err) CLV_USE_RESULT;

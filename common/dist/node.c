@@ -195,6 +195,11 @@ clv_code clv_node_add_stage(clv_session_node *n, clv_stage *stage, clv_err *err)
     clv_stage_free(stage);
     return clv_fail(err, CLV_EXISTS, "stage %u is loaded already or out of range", index);
   }
+  clv_code code = clv_stage_reserve(stage, n->o.pool, err);
+  if (code != CLV_OK) {
+    clv_stage_free(stage);
+    return code;
+  }
   clv_stage_bind(stage, n->o.pool, &n->next_message, route, n);
   pthread_mutex_lock(&n->lock);
   n->stages[index] = stage;

@@ -121,6 +121,39 @@ clv_code clv_pool_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape, c
   return code;
 }
 
+clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, uint32_t n,
+                          clv_err *err) {
+  CLV_AUTO(clv_freep) clv_tensor **held = NULL;
+  clv_code code = CLV_OK;
+  uint32_t got = 0;
+  CLV_TRY(clv_alloc(n, sizeof *held, &held, err));
+  while (got < n && (code = clv_pool_tensor(p, dtype, shape, &held[got], err)) == CLV_OK) got++;
+  while (got) clv_tensor_unref(held[--got]);
+  return code;
+}
+
+/* Packets for `n` messages on their way, so that none is made in the middle of a step. */
+static clv_code reserve_packets(clv_pool *p, size_t n, clv_err *err) {
+  clv_packet *list = NULL, *k;
+  clv_code code = CLV_OK;
+  for (size_t i = 0; i < n && code == CLV_OK; i++) {
+    code = clv_packet_new(p, CLV_PING, &k, err);
+    if (code != CLV_OK) break;
+    k->next = list;
+    list = k;
+  }
+  while (list) {
+    k = list;
+    list = k->next;
+    clv_packet_free(k);
+  }
+  return code;
+}
+
+clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t micro_batches, clv_err *err) {
+  return reserve_packets(p, CLV_MIN((size_t)FREE_PACKETS_KEPT, 16 + 8 * (size_t)micro_batches), err);
+}
+
 clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret, clv_err *err) {
   pthread_mutex_lock(&pool->lock);
   clv_packet *k = pool->free_packets;

@@ -138,6 +138,20 @@ const clv_params *clv_stage_params(const clv_stage *s) { return s->params; }
 size_t clv_stage_bytes(const clv_stage *s) { return s->bytes; }
 void clv_stage_set_committed(clv_stage *s, uint64_t step) { s->committed = step; }
 
+static clv_code reserve_value(const clv_stage *s, const clv_node *n, clv_pool *pool,
+                              clv_err *err) {
+  uint32_t most = CLV_MIN(2 * s->o.max_micro_batches + 2, 64u); /* beyond that, growth is rare */
+  return clv_pool_reserve(pool, n->dtype, &n->shape, most, err);
+}
+
+clv_code clv_stage_reserve(const clv_stage *s, clv_pool *pool, clv_err *err) {
+  for (int i = 0; i < s->graph->n_nodes; i++)
+    if (s->graph->nodes[i].op == CLV_OP_INPUT)
+      CLV_TRY(reserve_value(s, &s->graph->nodes[i], pool, err));
+  CLV_TRY(reserve_value(s, &s->graph->nodes[s->graph->output], pool, err));
+  return clv_pool_reserve_packets(pool, s->o.max_micro_batches, err);
+}
+
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 static clv_code make_plan(clv_stage *s, int64_t batch, bool training, clv_plan **ret,
