@@ -98,9 +98,9 @@ static clv_code set_real(const char *op, const clv_attr_row *row, const clv_attr
   if (!v->is_number && v->n_ints != 1)
     return clv_fail(err, CLV_INVALID, "%s.%s needs a number", op, keys[row->key].name);
   double x = v->is_number ? v->number : (double)v->ints[0];
-  if (!(x >= row->low && (row->open ? x < row->high : x <= row->high)))
-    return clv_fail(err, CLV_INVALID, "%s.%s is %g, outside %g..%g%s", op, keys[row->key].name, x,
-                    row->low, row->high, row->open ? " (exclusive)" : "");
+  if (!(x >= row->low && x <= row->high))
+    return clv_fail(err, CLV_INVALID, "%s.%s is %g, outside %g..%g", op, keys[row->key].name, x,
+                    row->low, row->high);
   *ret = x;
   return CLV_OK;
 }

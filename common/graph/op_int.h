@@ -12,14 +12,12 @@
 enum { CLV_EXTENT_MAX = INT32_MAX };              /* of one dimension */
 #define CLV_VALUE_BYTES_MAX ((size_t)1 << 40)     /* of one activation or parameter */
 
-/* One attribute an op takes. Integers (and each number of a pair) use low..high; real ones use
- * low..high too, with high excluded when `open`. */
+/* One attribute an op takes; each of its numbers lies in low..high, both included. */
 typedef struct clv_attr_row {
   clv_attr_key key; /* 0 ends a list */
   bool required;
   double fallback; /* default value */
   double low, high;
-  bool open;
 } clv_attr_row;
 
 /* What a shape rule sees: inputs are already checked for count and extents. */

@@ -25,7 +25,7 @@ static const clv_op_def ops[] = {
             "(torch.nn.functional.dropout; other random numbers)",
      .n_in = 1,
      .identity_in_eval = true,
-     .attrs = {{.key = CLV_ATTR_P, .fallback = 0.5, .low = 0, .high = 1, .open = true}},
+     .attrs = {{.key = CLV_ATTR_P, .fallback = 0.5, .low = 0, .high = 1}},
      .shape = clv_same_shape},
     {.op = CLV_OP_ADD,
      .name = "add",

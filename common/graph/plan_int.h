@@ -1,97 +1,151 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan_int: what a plan is made of. Building (plan_build.c) turns a shard into buffers and three
- * lists of steps; laying out (plan_memory.c) gives every buffer a place; running (plan_run.c) walks
- * a list and resolves places to pointers.
+ * plan_int: the inside of a plan.
  *
- * A buffer is a run of bytes with a first and a last step on one timeline: forward, then input
- * gradients, then weight gradients. Buffers that a later call reads (saved activations, gradients
- * kept for the weight part) live in the call's own block and are never reused; the others share the
- * plan's scratch by lifetime.
+ * A plan is a list of steps in three phases (forward, backward_input, backward_weight) over
+ * buffers. A buffer lives from the first step that writes it to the last that reads it, counted
+ * through all three phases. One that lives inside a single phase is in the scratch block that all
+ * calls share; one that outlives a phase is in the call's block, because other calls may run in
+ * between; inside both blocks memory is reused by lifetime. Buffers of the caller (inputs, output
+ * and their gradients) are spaces of their own.
+ *
+ * plan.c makes and frees a plan, plan_forward.c and plan_backward.c write the steps, plan_memory.c
+ * merges and places the buffers, plan_run.c executes, plan_describe.c prints.
  */
 #ifndef CLEAVE_PLAN_INT_H
 #define CLEAVE_PLAN_INT_H
 
 #include "common/graph/op_int.h"
 
-typedef enum place {
-  PLACE_NONE,
-  PLACE_SCRATCH,
-  PLACE_CALL,
-  PLACE_INPUT,  /* external input `index`, or the call's copy of it */
-  PLACE_OUTPUT, /* the caller's output */
-  PLACE_DOUT,   /* the caller's gradient of the output */
-  PLACE_DIN,    /* the caller's gradient of external input `index` */
-} place;
+enum plan_space {
+  SPACE_SCRATCH,
+  SPACE_CALL,
+  SPACE_OUT,
+  SPACE_DOUT,
+  SPACE_IN,
+  SPACE_DIN = SPACE_IN + CLV_MAX_INPUTS,
+  SPACE_COUNT = SPACE_DIN + CLV_MAX_INPUTS,
+};
 
-typedef struct buffer {
-  place place;
-  int index;
+typedef struct plan_buf {
+  int space;       /* SPACE_SCRATCH until placed, unless it is the caller's */
+  int root;        /* itself, or the buffer whose memory it shares */
+  int first, last; /* steps; of a root: of all that share it */
   size_t bytes, offset;
-  int first, last; /* steps */
-  bool saved;
-} buffer;
+} plan_buf;
 
-typedef enum step_kind { STEP_KERNEL, STEP_REORDER, STEP_ADD, STEP_COPY } step_kind;
+/* A value, or a gradient, in one layout. */
+typedef struct plan_rep { int block, buf; } plan_rep;
 
-/* One step. Buffers are indexes into the plan's list, -1 for none. */
-typedef struct step {
-  step_kind kind;
-  int node;               /* STEP_KERNEL, and for names */
-  int src, dst;           /* STEP_REORDER, STEP_ADD, STEP_COPY */
+enum { PLAN_MAX_REPS = 4 };
+
+typedef struct plan_node {
+  bool live;       /* the output depends on it */
+  bool needs_grad; /* its value's gradient is computed */
+  bool learns;     /* some parameter of it is trained */
+  bool alias;      /* no kernel: shares its input's memory */
+  int input;       /* number among the external inputs, or -1 */
+  clv_kernel *kernel;
+  int in[CLV_MAX_IN], saved; /* buffers, -1 = none */
+  plan_rep reps[PLAN_MAX_REPS]; /* reps[0] is what the node itself makes */
+  int n_reps;
+  plan_rep grad; /* sum of the gradients that have come so far; buf -1 = none yet */
+  const clv_param *param[CLV_MAX_PARAMS];
+  size_t cache_offset;
+} plan_node;
+
+struct plan_frame;
+struct plan_step;
+typedef clv_code plan_step_fn(clv_plan *p, const struct plan_frame *f, const struct plan_step *s,
+                              clv_err *err);
+
+typedef struct plan_step {
+  plan_step_fn *run;
+  const char *verb; /* for describe */
+  int node;         /* whose kernel runs, or whose value is moved */
+  int src, dst;     /* moves and additions */
   int src_block, dst_block;
-  int in[CLV_MAX_IN], out, dout, din[CLV_MAX_IN]; /* STEP_KERNEL */
-} step;
+  size_t n;                  /* addition: values; copy and zero: bytes */
+  int scratch;               /* kernel steps */
+  int din[CLV_MAX_IN];       /* backward_input */
+  int spare[CLV_MAX_PARAMS]; /* where gradients of frozen parameters go */
+  bool elided;               /* its source took the place of its destination */
+} plan_step;
 
-typedef struct step_list {
-  step *items;
-  int n, cap;
-} step_list;
+enum { PHASE_FORWARD, PHASE_BACKWARD_INPUT, PHASE_BACKWARD_WEIGHT, PHASES };
 
-typedef struct value {
-  int buffer, block; /* of the forward value */
-  int grad;          /* buffer of its gradient, in the value's layout; -1: none yet */
-  bool used, needs_grad;
-} value;
-
-typedef struct node_state {
-  clv_kernel *kernel; /* NULL for inputs and aliases */
-  int in_buffer[CLV_MAX_IN];
-  size_t saved_offset, cache_offset; /* in the call block, in the cache */
-  bool backward, weight;             /* takes part in the backward; has gradients of parameters */
-  size_t param_offset[CLV_MAX_PARAMS];
-  bool has_param[CLV_MAX_PARAMS], learns[CLV_MAX_PARAMS];
-} node_state;
+typedef struct plan_range { size_t offset, bytes; } plan_range;
 
 struct clv_plan {
-  clv_plan_options o;
+  clv_plan_options options;
+  const clv_backend *backend; /* the one of the options; ref for f64 */
   clv_graph *graph;
-  node_state *nodes;
-  value *values;
-  buffer *buffers;
-  int n_buffers, cap_buffers;
-  step_list forward, backward, weight;
-  int inputs[CLV_MAX_INPUTS], n_inputs;     /* node indexes */
-  size_t input_copy[CLV_MAX_INPUTS];        /* offset in the call block */
-  bool input_saved[CLV_MAX_INPUTS];
-  size_t kernel_scratch, dummy_bytes;
-  void *scratch, *kernel_scratch_block, *cache, *dummy;
-  uint64_t version; /* of the parameters the cache was made from; 0: none */
-  clv_call *free_calls;
+  clv_params *params;
+  plan_node *nodes; /* as graph->nodes */
+  plan_buf *bufs;
+  int n_bufs, cap_bufs;
+  plan_step *steps;
+  int n_steps, cap_steps;
+  int phase_end[PHASES]; /* steps of phase k end here */
+  int n_inputs;
+  int input_node[CLV_MAX_INPUTS];
+  int keep[CLV_MAX_INPUTS];     /* buffer for a copy of the input, or -1 if backward reads none */
+  size_t input_bytes[CLV_MAX_INPUTS];
+  plan_range *unwritten; /* of the gradient block: frozen parameters and padding */
+  int n_unwritten;
   clv_plan_info info;
+  /* running */
+  char *scratch, *cache;
+  bool fresh; /* the cache holds weights of version `version` of block `block` */
+  uint64_t version;
+  const void *block;
+  clv_call *calls; /* all of them */
+  clv_call *idle;
 };
+
+typedef enum call_state { CALL_EMPTY, CALL_FORWARD, CALL_BACKWARD, CALL_DONE } call_state;
 
 struct clv_call {
-  void *block;
+  clv_call *next, *next_idle;
+  char *block;
+  call_state state;
   const void *in[CLV_MAX_INPUTS];
-  const void *dout;
   clv_rng_key key;
-  clv_call *next;
 };
 
-int clv_plan_add_buffer(clv_plan *p, place where, int index, size_t bytes, clv_err *err);
-clv_code clv_plan_add_step(step_list *l, const step *s, clv_err *err) CLV_USE_RESULT;
-clv_code clv_plan_build(clv_plan *p, const clv_params *params, clv_err *err) CLV_USE_RESULT;
-clv_code clv_plan_lay_out(clv_plan *p, clv_err *err) CLV_USE_RESULT;
+/* What one execution of a phase works on. */
+typedef struct plan_frame {
+  char *base[SPACE_COUNT];
+  char *params, *grads;
+  bool accumulate;
+  clv_rng_key key;
+} plan_frame;
+
+/* ---- writing steps (plan.c) ------------------------------------------------------------------ */
+
+clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret, clv_err *err)
+    CLV_USE_RESULT;
+void clv_plan_use(clv_plan *p, int buf); /* by the step written next; -1 is ignored */
+clv_code clv_plan_push(clv_plan *p, const plan_step *step, clv_err *err) CLV_USE_RESULT;
+plan_step clv_plan_step(plan_step_fn *run, const char *verb, int node);
+clv_code clv_plan_scratch_of(clv_plan *p, int node, plan_step *step, clv_err *err) CLV_USE_RESULT;
+
+/* A buffer for node's value, or its gradient, in a layout. */
+clv_code clv_plan_value_buf(clv_plan *p, int node, int block, int *ret, clv_err *err)
+    CLV_USE_RESULT;
+/* From one buffer of node's value (or gradient) to another: a reorder, or a copy where the layouts
+ * are the same. */
+clv_code clv_plan_move(clv_plan *p, int node, plan_rep from, plan_rep to, clv_err *err)
+    CLV_USE_RESULT;
+int clv_plan_block(const clv_shape *shape, int block); /* 1 unless the rank is 4 */
+
+clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) CLV_USE_RESULT;
+clv_code clv_plan_write_backward(clv_plan *p, clv_err *err) CLV_USE_RESULT;
+clv_code clv_plan_place(clv_plan *p, clv_err *err) CLV_USE_RESULT;
+
+/* ---- running steps (plan_run.c) -------------------------------------------------------------- */
+
+plan_step_fn clv_plan_run_forward, clv_plan_run_backward_input, clv_plan_run_backward_weight,
+    clv_plan_run_reorder, clv_plan_run_copy, clv_plan_run_add, clv_plan_run_zero;
 
 #endif

@@ -1,73 +1,120 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which buffers share memory: kernels that work in place, values that can be computed straight into
+ * the caller's memory, and reuse of the blocks by lifetime.
+ */
 #include "common/graph/plan_int.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-enum { ALIGN = 64 };
-
-/* Saved buffers get places of their own in the call's block. */
-static void place_saved(clv_plan *p) {
-  size_t end = 0;
-  for (int i = 0; i < p->n_buffers; i++) {
-    buffer *b = &p->buffers[i];
-    if (!b->saved) continue;
-    if (b->place == PLACE_INPUT) {
-      p->input_saved[b->index] = true;
-      p->input_copy[b->index] = end;
-    } else if (b->place == PLACE_SCRATCH) {
-      b->place = PLACE_CALL;
-      b->offset = end;
-    } else {
-      continue;
-    }
-    end = clv_align_up(end + b->bytes, ALIGN);
-  }
-  for (int i = 0; i < p->graph->n_nodes; i++) {
-    node_state *s = &p->nodes[i];
-    if (!s->kernel) continue;
-    s->saved_offset = end;
-    end = clv_align_up(end + s->kernel->saved_bytes, ALIGN);
-    s->cache_offset = p->info.cache_bytes;
-    p->info.cache_bytes = clv_align_up(p->info.cache_bytes + s->kernel->cache_bytes, ALIGN);
-  }
-  p->info.call_bytes = end;
+static plan_buf *root_of(const clv_plan *p, int buf) {
+  while (p->bufs[buf].root != buf) buf = p->bufs[buf].root;
+  return &p->bufs[buf];
 }
 
-static bool overlaps(const buffer *a, const buffer *b) {
-  return a->first <= b->last && b->first <= a->last;
+static int phase_of(const clv_plan *p, int step) {
+  int phase = 0;
+  while (phase < PHASES - 1 && step >= p->phase_end[phase]) phase++;
+  return phase;
 }
 
-/* First fit: the lowest offset where no buffer alive at the same time lies. Buffers come in the
- * order of their first step, so the result does not depend on anything but the plan. */
-static void place_scratch(clv_plan *p) {
-  for (int i = 0; i < p->n_buffers; i++) {
-    buffer *b = &p->buffers[i];
-    if (b->place != PLACE_SCRATCH) continue;
-    size_t at = 0;
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (int k = 0; k < i; k++) {
-        const buffer *o = &p->buffers[k];
-        if (o->place != PLACE_SCRATCH || !overlaps(b, o)) continue;
-        if (at < o->offset + o->bytes && o->offset < at + b->bytes) {
-          at = clv_align_up(o->offset + o->bytes, ALIGN);
-          moved = true;
-        }
-      }
-    }
-    b->offset = at;
-    p->info.scratch_bytes = CLV_MAX(p->info.scratch_bytes, clv_align_up(at + b->bytes, ALIGN));
+/* Step `at` runs an in-place kernel whose first input nobody reads afterwards: its output takes
+ * the input's memory. */
+static void merge_in_place(clv_plan *p, int at) {
+  const plan_node *q = &p->nodes[p->steps[at].node];
+  if (!q->kernel->in_place || q->kernel->in_block[0] != q->kernel->out_block) return;
+  plan_buf *in = root_of(p, q->in[0]), *out = &p->bufs[q->reps[0].buf];
+  bool twice = q->in[1] >= 0 && root_of(p, q->in[1]) == in;
+  if (in->space != SPACE_SCRATCH || in->last != at || in->bytes != out->bytes || twice) return;
+  out->root = in->root;
+  in->last = out->last;
+}
+
+/* Step `at` copies a whole value into the caller's memory: compute it there in the first place if
+ * nothing outside this phase touches it. */
+static void bind_to_caller(clv_plan *p, int at) {
+  plan_step *s = &p->steps[at];
+  if (s->run != clv_plan_run_copy) return;
+  int to = p->bufs[s->dst].space;
+  plan_buf *src = root_of(p, s->src);
+  if (to == SPACE_SCRATCH || src->space != SPACE_SCRATCH ||
+      phase_of(p, src->first) != phase_of(p, at) || phase_of(p, src->last) != phase_of(p, at))
+    return;
+  src->space = to;
+  s->elided = true;
+}
+
+/* Inputs that backward reads get room for a copy, used when the caller takes its memory back. */
+static clv_code keep_inputs(clv_plan *p, clv_err *err) {
+  for (int i = 0; i < p->n_inputs; i++) {
+    const plan_node *q = &p->nodes[p->input_node[i]];
+    if (!q->live) continue;
+    int last = p->bufs[q->reps[0].buf].last;
+    if (last < p->phase_end[PHASE_FORWARD]) continue;
+    CLV_TRY(clv_plan_buf_new(p, p->input_bytes[i], SPACE_SCRATCH, &p->keep[i], err));
+    p->bufs[p->keep[i]].first = 0;
+    p->bufs[p->keep[i]].last = last;
   }
+  return CLV_OK;
 }
 
-clv_code clv_plan_lay_out(clv_plan *p, clv_err *err) {
-  place_saved(p);
-  place_scratch(p);
-  CLV_TRY(clv_alloc_aligned(p->info.scratch_bytes, &p->scratch, err));
-  CLV_TRY(clv_alloc_aligned(p->kernel_scratch, &p->kernel_scratch_block, err));
-  CLV_TRY(clv_alloc_aligned(p->info.cache_bytes, &p->cache, err));
-  CLV_TRY(clv_alloc_aligned(p->dummy_bytes, &p->dummy, err));
-  p->info.scratch_bytes += p->kernel_scratch + p->dummy_bytes;
+/* ---- placing --------------------------------------------------------------------------------- */
+
+static int larger_first(const void *a, const void *b) {
+  const plan_buf *x = *(plan_buf *const *)a, *y = *(plan_buf *const *)b;
+  if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
+  return x->root < y->root ? -1 : 1;
+}
+
+/* First fit at the lowest offset that no buffer alive at the same time holds. placed: sorted by
+ * offset. */
+static clv_code place_one(plan_buf *b, plan_buf **placed, int *n_placed, size_t *extent,
+                          clv_err *err) {
+  size_t at = 0, end, need = clv_align_up(b->bytes, 64);
+  for (int i = 0; i < *n_placed; i++) {
+    const plan_buf *o = placed[i];
+    if (o->last < b->first || o->first > b->last) continue;
+    if (o->offset >= at + need) break;
+    at = CLV_MAX(at, o->offset + clv_align_up(o->bytes, 64));
+  }
+  if (!clv_add_size(at, need, &end) || end > SIZE_MAX / 4)
+    return clv_fail(err, CLV_EXHAUSTED, "the activations overflow");
+  b->offset = at;
+  *extent = CLV_MAX(*extent, end);
+  int i = (*n_placed)++;
+  for (; i > 0 && placed[i - 1]->offset > at; i--) placed[i] = placed[i - 1];
+  placed[i] = b;
+  return CLV_OK;
+}
+
+static clv_code place_space(clv_plan *p, int space, size_t *ret_extent, clv_err *err) {
+  CLV_AUTO(clv_freep) plan_buf **list = NULL;
+  CLV_AUTO(clv_freep) plan_buf **placed = NULL;
+  int n = 0, n_placed = 0;
+  CLV_TRY(clv_alloc((size_t)p->n_bufs, sizeof *list, &list, err));
+  CLV_TRY(clv_alloc((size_t)p->n_bufs, sizeof *placed, &placed, err));
+  for (int i = 0; i < p->n_bufs; i++)
+    if (p->bufs[i].root == i && p->bufs[i].space == space) list[n++] = &p->bufs[i];
+  qsort(list, (size_t)n, sizeof(plan_buf *), larger_first);
+  for (int i = 0; i < n; i++) CLV_TRY(place_one(list[i], placed, &n_placed, ret_extent, err));
+  return CLV_OK;
+}
+
+clv_code clv_plan_place(clv_plan *p, clv_err *err) {
+  CLV_TRY(keep_inputs(p, err));
+  for (int i = 0; i < p->n_steps; i++)
+    if (p->steps[i].run == clv_plan_run_forward) merge_in_place(p, i);
+  for (int i = 0; i < p->n_steps; i++) bind_to_caller(p, i);
+  for (int i = 0; i < p->n_bufs; i++) {
+    plan_buf *b = &p->bufs[i];
+    if (b->root == i && b->space == SPACE_SCRATCH && phase_of(p, b->first) != phase_of(p, b->last))
+      b->space = SPACE_CALL;
+  }
+  CLV_TRY(place_space(p, SPACE_SCRATCH, &p->info.scratch_bytes, err));
+  CLV_TRY(place_space(p, SPACE_CALL, &p->info.call_bytes, err));
+  for (int i = 0; i < p->n_bufs; i++) {
+    p->bufs[i].space = root_of(p, i)->space;
+    p->bufs[i].offset = root_of(p, i)->offset;
+  }
   return CLV_OK;
 }

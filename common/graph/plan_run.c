@@ -1,256 +1,245 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Executing a plan. Nothing here takes memory once a call has been got: a step resolves its buffers
+ * against the frame and runs.
+ */
 #include "common/graph/plan_int.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What the caller brought to one execution. */
-typedef struct frame {
-  clv_plan *p;
-  clv_call *c;
-  char *params, *grads;
-  void *out;
-  void *const *din;
-  bool accumulate;
-} frame;
-
-/* ---- lifetime ---------------------------------------------------------------------------------- */
-
-static clv_graph *copy_graph(const clv_graph *g, clv_err *err) {
-  clv_graph *copy;
-  if (clv_graph_new(&copy, err) != CLV_OK) return NULL;
-  if (clv_alloc((size_t)g->n_nodes, sizeof *copy->nodes, &copy->nodes, err) != CLV_OK)
-    return clv_graph_free(copy);
-  memcpy(copy->nodes, g->nodes, (size_t)g->n_nodes * sizeof *g->nodes);
-  copy->n_nodes = copy->cap = g->n_nodes;
-  copy->output = g->output;
-  return copy;
+static void *at(const clv_plan *p, const plan_frame *f, int buf) {
+  if (buf < 0) return NULL;
+  const plan_buf *b = &p->bufs[buf];
+  return f->base[b->space] + b->offset;
 }
 
-static clv_code plan_fill(clv_plan *p, const clv_graph *g, const clv_params *params, clv_err *err) {
-  p->graph = copy_graph(g, err);
-  if (!p->graph) return CLV_EXHAUSTED;
-  if (p->o.dtype != CLV_F32)
-    for (int i = 0; i < p->graph->n_nodes; i++)
-      if (p->graph->nodes[i].dtype == CLV_F32) p->graph->nodes[i].dtype = p->o.dtype;
-  CLV_TRY(clv_graph_set_batch(p->graph, p->o.batch, err));
-  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *p->nodes, &p->nodes, err));
-  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *p->values, &p->values, err));
-  CLV_TRY(clv_plan_build(p, params, err));
-  return clv_plan_lay_out(p, err);
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static clv_kernel_args args_of(clv_plan *p, const plan_frame *f, const plan_step *s) {
+  const plan_node *q = &p->nodes[s->node];
+  clv_kernel_args a = {.out = at(p, f, q->reps[0].buf),
+                       .cache = q->kernel->cache_bytes ? p->cache + q->cache_offset : NULL,
+                       .saved = at(p, f, q->saved),
+                       .scratch = at(p, f, s->scratch),
+                       .accumulate = f->accumulate,
+                       .key = f->key};
+  a.key.layer = p->graph->nodes[s->node].layer << 4;
+  for (int i = 0; i < CLV_MAX_IN; i++) a.in[i] = at(p, f, q->in[i]);
+  for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++) a.param[i] = f->params + q->param[i]->offset;
+  return a;
 }
 
-clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_plan_options *options,
-                      clv_plan **ret, clv_err *err) {
-  CLV_AUTO(clv_plan_freep) clv_plan *p = NULL;
-  CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
-  p->o = *options;
-  CLV_TRY(plan_fill(p, g, params, err));
-  *ret = clv_steal(&p);
+static void add_gradients(clv_plan *p, const plan_frame *f, const plan_step *s,
+                          clv_kernel_args *a) {
+  const plan_node *q = &p->nodes[s->node];
+  for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
+    if (q->param[i]->trainable)
+      a->dparam[i] = q->param[i]->frozen ? at(p, f, s->spare[i]) : f->grads + q->param[i]->offset;
+}
+
+clv_code clv_plan_run_forward(clv_plan *p, const plan_frame *f, const plan_step *s, clv_err *err) {
+  clv_kernel *k = p->nodes[s->node].kernel;
+  clv_kernel_args a = args_of(p, f, s);
+  return k->forward(k, &a, err);
+}
+
+clv_code clv_plan_run_backward_input(clv_plan *p, const plan_frame *f, const plan_step *s,
+                                     clv_err *err) {
+  const plan_node *q = &p->nodes[s->node];
+  clv_kernel_args a = args_of(p, f, s);
+  a.dout = at(p, f, q->grad.buf);
+  for (int i = 0; i < CLV_MAX_IN; i++) a.din[i] = at(p, f, s->din[i]);
+  if (q->kernel->fused_grads && q->learns) add_gradients(p, f, s, &a);
+  return q->kernel->backward_input(q->kernel, &a, err);
+}
+
+clv_code clv_plan_run_backward_weight(clv_plan *p, const plan_frame *f, const plan_step *s,
+                                      clv_err *err) {
+  const plan_node *q = &p->nodes[s->node];
+  clv_kernel_args a = args_of(p, f, s);
+  a.dout = at(p, f, q->grad.buf);
+  add_gradients(p, f, s, &a);
+  return q->kernel->backward_weight(q->kernel, &a, err);
+}
+
+clv_code clv_plan_run_reorder(clv_plan *p, const plan_frame *f, const plan_step *s, clv_err *err) {
+  const clv_node *n = &p->graph->nodes[s->node];
+  return p->backend->reorder(&n->shape, n->dtype, at(p, f, s->src), s->src_block, at(p, f, s->dst),
+                             s->dst_block, err);
+}
+
+clv_code clv_plan_run_copy(clv_plan *p, const plan_frame *f, const plan_step *s, clv_err *err) {
+  (void)err;
+  memcpy(at(p, f, s->dst), at(p, f, s->src), s->n);
   return CLV_OK;
 }
 
-static void call_free(clv_call *c) {
-  free(c->block);
-  free(c);
+clv_code clv_plan_run_add(clv_plan *p, const plan_frame *f, const plan_step *s, clv_err *err) {
+  (void)err;
+  p->backend->add(p->options.dtype, at(p, f, s->dst), at(p, f, s->src), s->n);
+  return CLV_OK;
 }
 
-clv_plan *clv_plan_free(clv_plan *p) {
-  if (!p) return NULL;
-  for (int i = 0; p->nodes && i < p->graph->n_nodes; i++)
-    if (p->nodes[i].kernel) p->nodes[i].kernel->free(p->nodes[i].kernel);
-  for (clv_call *c = p->free_calls, *next; c; c = next) {
-    next = c->next;
-    call_free(c);
+clv_code clv_plan_run_zero(clv_plan *p, const plan_frame *f, const plan_step *s, clv_err *err) {
+  (void)err;
+  memset(at(p, f, s->dst), 0, s->n);
+  return CLV_OK;
+}
+
+static clv_code run_phase(clv_plan *p, const plan_frame *f, int phase, clv_err *err) {
+  int i = phase ? p->phase_end[phase - 1] : 0;
+  p->backend->set_threads(p->options.threads);
+  for (; i < p->phase_end[phase]; i++) {
+    const plan_step *s = &p->steps[i];
+    if (s->run(p, f, s, err) != CLV_OK)
+      return clv_err_prefix(err, "layer %s (%s), %s", p->graph->nodes[s->node].name,
+                            clv_op_name(p->graph->nodes[s->node].op), s->verb);
   }
-  clv_graph_free(p->graph);
-  free(p->nodes);
-  free(p->values);
-  free(p->buffers);
-  free(p->forward.items);
-  free(p->backward.items);
-  free(p->weight.items);
-  free(p->scratch);
-  free(p->kernel_scratch_block);
-  free(p->cache);
-  free(p->dummy);
-  free(p);
-  return NULL;
+  return CLV_OK;
 }
 
-void clv_plan_freep(clv_plan **p) { *p = clv_plan_free(*p); }
+/* ---- calls ----------------------------------------------------------------------------------- */
 
-const clv_plan_info *clv_plan_get_info(const clv_plan *p) { return &p->info; }
+static clv_code shared_blocks(clv_plan *p, clv_err *err) {
+  if (!p->scratch) CLV_TRY(clv_alloc_aligned(p->info.scratch_bytes, &p->scratch, err));
+  if (!p->cache) CLV_TRY(clv_alloc_aligned(p->info.cache_bytes, &p->cache, err));
+  return CLV_OK;
+}
 
 clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) {
-  clv_call *c = p->free_calls;
+  clv_call *c = p->idle;
   if (c) {
-    p->free_calls = c->next;
+    p->idle = c->next_idle;
+    c->state = CALL_EMPTY;
     *ret = c;
     return CLV_OK;
   }
+  CLV_TRY(shared_blocks(p, err));
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   clv_code code = clv_alloc_aligned(p->info.call_bytes, &c->block, err);
   if (code != CLV_OK) {
     free(c);
     return code;
   }
+  c->next = p->calls;
+  p->calls = c;
   *ret = c;
   return CLV_OK;
 }
 
 void clv_plan_call_put(clv_plan *p, clv_call *c) {
   if (!c) return;
-  c->next = p->free_calls;
-  p->free_calls = c;
+  c->state = CALL_EMPTY;
+  c->next_idle = p->idle;
+  p->idle = c;
 }
 
-/* ---- execution ---------------------------------------------------------------------------------- */
+/* ---- phases ---------------------------------------------------------------------------------- */
 
-static void *resolve(const frame *f, int index) {
-  if (index < 0) return NULL;
-  const buffer *b = &f->p->buffers[index];
-  switch (b->place) {
-    case PLACE_SCRATCH: return (char *)f->p->scratch + b->offset;
-    case PLACE_CALL: return (char *)f->c->block + b->offset;
-    case PLACE_INPUT: return (void *)(uintptr_t)f->c->in[b->index];
-    case PLACE_OUTPUT: return f->out;
-    case PLACE_DOUT: return (void *)(uintptr_t)f->c->dout;
-    case PLACE_DIN: return f->din ? f->din[b->index] : NULL;
-    case PLACE_NONE: break;
-  }
-  return NULL;
+/* The caller's memory is written only through `out` and `din`. */
+static char *lent(const void *memory) { return (char *)(uintptr_t)memory; }
+
+static plan_frame frame_of(const clv_plan *p, const clv_call *c, void *param_block) {
+  plan_frame f = {.params = param_block, .key = c->key};
+  f.base[SPACE_SCRATCH] = p->scratch;
+  f.base[SPACE_CALL] = c->block;
+  for (int i = 0; i < p->n_inputs; i++) f.base[SPACE_IN + i] = lent(c->in[i]);
+  return f;
 }
 
-static void param_args(const frame *f, const node_state *s, clv_kernel_args *a) {
-  for (int k = 0; k < CLV_MAX_PARAMS; k++)
-    if (s->has_param[k]) a->param[k] = f->params + s->param_offset[k];
-  if (!s->weight || !f->grads) return;
-  /* A frozen parameter beside one that learns: its gradient is computed into a dummy and dropped. */
-  for (int k = 0; k <= CLV_SLOT_BIAS; k++)
-    if (s->has_param[k])
-      a->dparam[k] = s->learns[k] ? (void *)(f->grads + s->param_offset[k]) : f->p->dummy;
-}
-
-static clv_kernel_args args_of(const frame *f, const step *st) {
-  const node_state *s = &f->p->nodes[st->node];
-  clv_kernel_args a = {.out = resolve(f, st->out),
-                       .dout = resolve(f, st->dout),
-                       .cache = (char *)f->p->cache + s->cache_offset,
-                       .saved = (char *)f->c->block + s->saved_offset,
-                       .scratch = f->p->kernel_scratch_block,
-                       .accumulate = f->accumulate,
-                       .key = f->c->key};
-  a.key.layer = f->p->graph->nodes[st->node].layer << 4;
-  for (int k = 0; k < CLV_MAX_IN; k++) {
-    a.in[k] = resolve(f, st->in[k]);
-    a.din[k] = resolve(f, st->din[k]);
-  }
-  param_args(f, s, &a);
-  return a;
-}
-
-typedef clv_code (*kernel_fn)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
-typedef kernel_fn pick_fn(const clv_kernel *k);
-
-static kernel_fn pick_forward(const clv_kernel *k) { return k->forward; }
-static kernel_fn pick_input(const clv_kernel *k) { return k->backward_input; }
-static kernel_fn pick_weight(const clv_kernel *k) { return k->backward_weight; }
-
-static clv_code run_other(const frame *f, const step *st, clv_err *err) {
-  const clv_node *n = &f->p->graph->nodes[st->node];
-  void *src = resolve(f, st->src), *dst = resolve(f, st->dst);
-  if (st->kind == STEP_REORDER)
-    return f->p->o.backend->reorder(&n->shape, n->dtype, src, st->src_block, dst, st->dst_block, err);
-  size_t bytes = f->p->buffers[st->src].bytes;
-  if (st->kind == STEP_COPY)
-    memcpy(dst, src, bytes);
-  else
-    f->p->o.backend->add(n->dtype, dst, src, bytes / clv_dtype_size(n->dtype));
-  return CLV_OK;
-}
-
-static clv_code run_steps(const frame *f, const step_list *l, pick_fn *pick, clv_err *err) {
-  for (int i = 0; i < l->n; i++) {
-    const step *st = &l->items[i];
-    if (st->kind != STEP_KERNEL) {
-      CLV_TRY(run_other(f, st, err));
-      continue;
-    }
-    clv_kernel *k = f->p->nodes[st->node].kernel;
-    clv_kernel_args a = args_of(f, st);
-    clv_code code = pick(k)(k, &a, err);
-    if (code != CLV_OK) return clv_err_prefix(err, "layer %s", f->p->graph->nodes[st->node].name);
-  }
-  return CLV_OK;
-}
-
-static clv_code refresh(const frame *f, uint64_t version, clv_err *err) {
-  clv_plan *p = f->p;
-  if (p->version == version) return CLV_OK;
-  for (int i = 0; i < p->forward.n; i++) {
-    const step *st = &p->forward.items[i];
-    clv_kernel *k = st->kind == STEP_KERNEL ? p->nodes[st->node].kernel : NULL;
+static clv_code refresh(clv_plan *p, const plan_frame *f, uint64_t version, clv_err *err) {
+  if (p->fresh && p->version == version && p->block == f->params) return CLV_OK;
+  p->fresh = false;
+  for (int i = 0; i < p->phase_end[PHASE_FORWARD]; i++) {
+    const plan_step *s = &p->steps[i];
+    clv_kernel *k = s->run == clv_plan_run_forward ? p->nodes[s->node].kernel : NULL;
     if (!k || !k->refresh) continue;
-    clv_kernel_args a = args_of(f, st);
+    clv_kernel_args a = args_of(p, f, s);
     CLV_TRY(k->refresh(k, &a, err));
   }
+  p->fresh = true;
   p->version = version;
+  p->block = f->params;
   return CLV_OK;
 }
 
-static void take_inputs(clv_plan *p, clv_call *c, const void *const *in, bool keep) {
+static clv_code take_inputs(clv_plan *p, clv_call *c, const void *const *in, bool keep_inputs,
+                            clv_err *err) {
   for (int i = 0; i < p->n_inputs; i++) {
+    const clv_node *n = &p->graph->nodes[p->input_node[i]];
     c->in[i] = in[i];
-    if (keep || !p->input_saved[i]) continue;
-    void *copy = (char *)c->block + p->input_copy[i];
-    memcpy(copy, in[i], p->buffers[p->values[p->inputs[i]].buffer].bytes);
+    if (!p->nodes[p->input_node[i]].live) continue;
+    if (!in[i]) return clv_fail(err, CLV_INVALID, "input '%s' is missing", n->name);
+    if (p->keep[i] < 0 || keep_inputs) continue;
+    char *copy = c->block + p->bufs[p->keep[i]].offset;
+    memcpy(copy, in[i], p->input_bytes[i]);
     c->in[i] = copy;
   }
+  return CLV_OK;
 }
 
 clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
                           const void *const *in, bool keep_inputs, void *out,
                           const clv_rng_key *key, clv_err *err) {
-  frame f = {.p = p, .c = c, .params = param_block, .out = out};
-  c->key = *key;
-  c->dout = NULL;
-  take_inputs(p, c, in, keep_inputs);
-  CLV_TRY(refresh(&f, param_version, err));
-  return run_steps(&f, &p->forward, pick_forward, err);
+  c->state = CALL_EMPTY;
+  c->key = key ? *key : (clv_rng_key){0};
+  CLV_TRY(take_inputs(p, c, in, keep_inputs, err));
+  plan_frame f = frame_of(p, c, param_block);
+  f.base[SPACE_OUT] = out;
+  p->backend->set_threads(p->options.threads);
+  CLV_TRY(refresh(p, &f, param_version, err));
+  CLV_TRY(run_phase(p, &f, PHASE_FORWARD, err));
+  c->state = CALL_FORWARD;
+  return CLV_OK;
+}
+
+static clv_code check_state(const clv_plan *p, const clv_call *c, call_state want, clv_err *err) {
+  static const char *const words[] = {[CALL_EMPTY] = "has no forward", [CALL_FORWARD] = "is after forward",
+                                      [CALL_BACKWARD] = "is after backward_input",
+                                      [CALL_DONE] = "is done"};
+  if (!p->options.training)
+    return clv_fail(err, CLV_PRECONDITION, "a plan for evaluation has no backward");
+  if (c->state != want)
+    return clv_fail(err, CLV_PRECONDITION, "the call %s; %s was to come", words[c->state],
+                    want == CALL_FORWARD ? "backward_input after forward"
+                                         : "backward_weight after backward_input");
+  return CLV_OK;
+}
+
+static void zero_unwritten(const clv_plan *p, char *grads) {
+  for (int i = 0; i < p->n_unwritten; i++)
+    memset(grads + p->unwritten[i].offset, 0, p->unwritten[i].bytes);
 }
 
 clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, const void *dout,
                                  void *const *din, void *grad_block, bool accumulate,
                                  clv_err *err) {
-  frame f = {.p = p, .c = c, .params = param_block, .grads = grad_block, .din = din,
-             .accumulate = accumulate};
-  c->dout = dout;
-  return run_steps(&f, &p->backward, pick_input, err);
+  CLV_TRY(check_state(p, c, CALL_FORWARD, err));
+  plan_frame f = frame_of(p, c, param_block);
+  f.base[SPACE_DOUT] = lent(dout);
+  f.grads = grad_block;
+  f.accumulate = accumulate;
+  for (int i = 0; i < p->n_inputs; i++) {
+    f.base[SPACE_DIN + i] = din ? din[i] : NULL;
+    if (p->nodes[p->input_node[i]].needs_grad && !f.base[SPACE_DIN + i])
+      return clv_fail(err, CLV_INVALID, "the gradient of input '%s' has nowhere to go",
+                      p->graph->nodes[p->input_node[i]].name);
+  }
+  if (!accumulate && grad_block) zero_unwritten(p, grad_block);
+  CLV_TRY(run_phase(p, &f, PHASE_BACKWARD_INPUT, err));
+  c->state = CALL_BACKWARD;
+  return CLV_OK;
 }
 
 clv_code clv_plan_backward_weight(clv_plan *p, clv_call *c, void *param_block, void *grad_block,
                                   bool accumulate, clv_err *err) {
-  frame f = {.p = p, .c = c, .params = param_block, .grads = grad_block, .accumulate = accumulate};
-  return run_steps(&f, &p->weight, pick_weight, err);
-}
-
-void clv_plan_describe(const clv_plan *p, clv_bytes *out) {
-  static const char *const kinds[] = {"kernel", "reorder", "add", "copy"};
-  const struct { const char *name; const step_list *l; } parts[] = {
-      {"forward", &p->forward}, {"input gradients", &p->backward}, {"weight gradients", &p->weight}};
-  for (size_t k = 0; k < CLV_COUNT(parts); k++) {
-    clv_bytes_printf(out, "%s\n", parts[k].name);
-    for (int i = 0; i < parts[k].l->n; i++) {
-      const step *st = &parts[k].l->items[i];
-      const clv_node *n = &p->graph->nodes[st->node];
-      const clv_kernel *kernel = st->kind == STEP_KERNEL ? p->nodes[st->node].kernel : NULL;
-      clv_bytes_printf(out, "  %-8s %-12s %-14s %s", kinds[st->kind], n->name, clv_op_name(n->op),
-                       kernel && kernel->impl ? kernel->impl : "");
-      if (kernel)
-        clv_bytes_printf(out, " [%d -> %d]\n", kernel->in_block[0], kernel->out_block);
-      else
-        clv_bytes_printf(out, " [%d -> %d]\n", st->src_block, st->dst_block);
-    }
-  }
+  CLV_TRY(check_state(p, c, CALL_BACKWARD, err));
+  plan_frame f = frame_of(p, c, param_block);
+  f.grads = grad_block;
+  f.accumulate = accumulate;
+  if (!accumulate && grad_block) zero_unwritten(p, grad_block);
+  CLV_TRY(run_phase(p, &f, PHASE_BACKWARD_WEIGHT, err));
+  c->state = CALL_DONE;
+  return CLV_OK;
 }

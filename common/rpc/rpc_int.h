@@ -35,12 +35,16 @@ typedef struct rpc_tag {
 
 struct clv_rpc_runtime {
   grpc_completion_queue *queue;
-  pthread_t threads[64];
+  pthread_t threads[64]; /* the first leads, the others help */
   unsigned n_threads;
   atomic_uint spin_us;
-  atomic_uint busy;     /* open clv_rpc_busy_enter brackets */
-  atomic_flag spinning; /* at most one thread spins */
-  pthread_mutex_t lock; /* guards `streams` */
+  atomic_uint busy;                        /* open clv_rpc_busy_enter brackets */
+  atomic_uint helping;                     /* helpers at the queue right now */
+  atomic_uint_fast64_t handling_since_ns;  /* of the leader's current event, 0 if none */
+  pthread_mutex_t lock;                    /* guards the rest */
+  pthread_cond_t wake;                     /* of helpers */
+  unsigned wanted;                         /* helpers called and not yet come */
+  bool stop;
   clv_rpc_stream *streams;
 };
 

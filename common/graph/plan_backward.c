@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The backward program. Nodes are visited from the last to the first; each hands the gradients of
+ * its inputs on, where they are added in the order in which they come: descending consumer, then
+ * descending input. That order is the same wherever the graph is cut.
+ */
+#include "common/graph/plan_int.h"
+
+/* The layout in which a node wants the gradient of its value. */
+static int grad_block(const clv_plan *p, int node) {
+  const clv_kernel *k = p->nodes[node].kernel;
+  return k ? clv_plan_block(&p->graph->nodes[node].shape, k->out_block) : 1;
+}
+
+static clv_code move_to_new(clv_plan *p, int node, plan_rep *rep, int block, clv_err *err) {
+  plan_rep to = {.block = block};
+  CLV_TRY(clv_plan_value_buf(p, node, block, &to.buf, err));
+  CLV_TRY(clv_plan_move(p, node, *rep, to, err));
+  *rep = to;
+  return CLV_OK;
+}
+
+/* One more gradient of node's value. */
+static clv_code contribute(clv_plan *p, int node, plan_rep rep, clv_err *err) {
+  plan_rep *sum = &p->nodes[node].grad;
+  int block = grad_block(p, node);
+  if (rep.block != block) CLV_TRY(move_to_new(p, node, &rep, block, err));
+  if (sum->buf < 0) {
+    *sum = rep;
+    return CLV_OK;
+  }
+  /* The caller's gradient is only lent for reading. */
+  if (p->bufs[sum->buf].space == SPACE_DOUT) CLV_TRY(move_to_new(p, node, sum, block, err));
+  plan_step s = clv_plan_step(clv_plan_run_add, "add", node);
+  s.src = rep.buf;
+  s.dst = sum->buf;
+  s.src_block = s.dst_block = block;
+  s.n = clv_layout_numel(&p->graph->nodes[node].shape, block);
+  clv_plan_use(p, s.src);
+  clv_plan_use(p, s.dst);
+  return clv_plan_push(p, &s, err);
+}
+
+/* Somewhere for a kernel to write gradients that a frozen parameter does not want. */
+static clv_code spare_gradients(clv_plan *p, int node, plan_step *s, clv_err *err) {
+  for (int i = 0; i < CLV_MAX_PARAMS; i++) {
+    const clv_param *q = p->nodes[node].param[i];
+    if (q && q->trainable && q->frozen)
+      CLV_TRY(clv_plan_buf_new(p, q->bytes, SPACE_SCRATCH, &s->spare[i], err));
+  }
+  return CLV_OK;
+}
+
+/* Everything a backward function may read stays alive until the step written next. */
+static void use_saved(clv_plan *p, int node) {
+  const plan_node *q = &p->nodes[node];
+  if (q->kernel->saves & CLV_SAVE_IN0) clv_plan_use(p, q->in[0]);
+  if (q->kernel->saves & CLV_SAVE_IN1) clv_plan_use(p, q->in[1]);
+  if (q->kernel->saves & CLV_SAVE_OUT) clv_plan_use(p, q->reps[0].buf);
+  clv_plan_use(p, q->saved);
+  clv_plan_use(p, q->grad.buf);
+}
+
+static clv_code write_dx(clv_plan *p, int node, clv_err *err) {
+  const clv_node *n = &p->graph->nodes[node];
+  plan_node *q = &p->nodes[node];
+  plan_step s = clv_plan_step(clv_plan_run_backward_input, "backward_input", node);
+  bool any = q->kernel->fused_grads && q->learns;
+  plan_rep dx[CLV_MAX_IN];
+  for (int i = 0; i < n->n_in; i++) {
+    if (!p->nodes[n->in[i]].needs_grad) continue;
+    dx[i].block = clv_plan_block(&p->graph->nodes[n->in[i]].shape, q->kernel->in_block[i]);
+    CLV_TRY(clv_plan_value_buf(p, n->in[i], dx[i].block, &dx[i].buf, err));
+    s.din[i] = dx[i].buf;
+    any = true;
+  }
+  if (!any) return CLV_OK;
+  if (q->kernel->fused_grads && q->learns) CLV_TRY(spare_gradients(p, node, &s, err));
+  CLV_TRY(clv_plan_scratch_of(p, node, &s, err));
+  use_saved(p, node);
+  CLV_TRY(clv_plan_push(p, &s, err));
+  for (int i = n->n_in - 1; i >= 0; i--)
+    if (s.din[i] >= 0) CLV_TRY(contribute(p, n->in[i], dx[i], err));
+  return CLV_OK;
+}
+
+static bool has_dw_step(const plan_node *q) {
+  return q->live && q->kernel && q->learns && !q->kernel->fused_grads;
+}
+
+static clv_code write_dw(clv_plan *p, int node, clv_err *err) {
+  plan_step s = clv_plan_step(clv_plan_run_backward_weight, "backward_weight", node);
+  CLV_TRY(spare_gradients(p, node, &s, err));
+  CLV_TRY(clv_plan_scratch_of(p, node, &s, err));
+  use_saved(p, node);
+  return clv_plan_push(p, &s, err);
+}
+
+static clv_code write_din(clv_plan *p, int node, clv_err *err) {
+  plan_node *q = &p->nodes[node];
+  plan_rep din = {.block = 1};
+  CLV_TRY(clv_plan_value_buf(p, node, 1, &din.buf, err));
+  p->bufs[din.buf].space = SPACE_DIN + q->input;
+  if (q->grad.buf >= 0) return clv_plan_move(p, node, q->grad, din, err);
+  plan_step s = clv_plan_step(clv_plan_run_zero, "zero", node); /* the output ignores this input */
+  s.dst = din.buf;
+  s.n = p->input_bytes[q->input];
+  return clv_plan_push(p, &s, err);
+}
+
+static clv_code write_node(clv_plan *p, int node, clv_err *err) {
+  plan_node *q = &p->nodes[node];
+  if (!q->needs_grad) return CLV_OK;
+  if (q->input >= 0) return write_din(p, node, err);
+  if (!q->live) return CLV_OK;
+  if (q->alias) return contribute(p, p->graph->nodes[node].in[0], q->grad, err);
+  /* The caller's dout is gone when backward_weight comes. */
+  if (has_dw_step(q) && p->bufs[q->grad.buf].space == SPACE_DOUT)
+    CLV_TRY(move_to_new(p, node, &q->grad, q->grad.block, err));
+  return write_dx(p, node, err);
+}
+
+clv_code clv_plan_write_backward(clv_plan *p, clv_err *err) {
+  int output = p->graph->output;
+  plan_rep dout = {.block = 1};
+  if (p->nodes[output].needs_grad) {
+    CLV_TRY(clv_plan_value_buf(p, output, 1, &dout.buf, err));
+    p->bufs[dout.buf].space = SPACE_DOUT;
+    CLV_TRY(contribute(p, output, dout, err));
+  }
+  for (int i = p->graph->n_nodes - 1; i >= 0; i--) CLV_TRY(write_node(p, i, err));
+  p->phase_end[PHASE_BACKWARD_INPUT] = p->n_steps;
+  for (int i = p->graph->n_nodes - 1; i >= 0; i--)
+    if (has_dw_step(&p->nodes[i]) && p->nodes[i].grad.buf >= 0) CLV_TRY(write_dw(p, i, err));
+  p->phase_end[PHASE_BACKWARD_WEIGHT] = p->n_steps;
+  return CLV_OK;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/graph/plan_int.h"
+
+#include <stdio.h>
+
+static const char *space_name(int space, char *buf, size_t len) {
+  static const char *const names[] = {"scratch", "call", "output", "output gradient"};
+  if (space < SPACE_IN) return names[space];
+  snprintf(buf, len, "input %d%s", (space - SPACE_IN) % CLV_MAX_INPUTS,
+           space >= SPACE_DIN ? " gradient" : "");
+  return buf;
+}
+
+static void describe_kernel(const clv_plan *p, const plan_step *s, clv_bytes *out) {
+  const plan_node *q = &p->nodes[s->node];
+  const clv_node *n = &p->graph->nodes[s->node];
+  char shape[160], where[32], size[32];
+  const plan_buf *b = &p->bufs[q->reps[0].buf];
+  clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->verb, n->name, clv_op_name(n->op),
+                   clv_shape_format(&n->shape, shape, sizeof shape));
+  clv_bytes_printf(out, " block %d>%d, %s in %s, %s\n", q->kernel->in_block[0],
+                   q->kernel->out_block, clv_format_size(b->bytes, size, sizeof size),
+                   space_name(b->space, where, sizeof where),
+                   q->kernel->impl ? q->kernel->impl : "?");
+}
+
+static void describe_move(const clv_plan *p, const plan_step *s, clv_bytes *out) {
+  const clv_node *n = &p->graph->nodes[s->node];
+  char shape[160], where[32];
+  clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->verb, n->name, "",
+                   clv_shape_format(&n->shape, shape, sizeof shape));
+  if (s->src_block != s->dst_block)
+    clv_bytes_printf(out, " block %d>%d", s->src_block, s->dst_block);
+  clv_bytes_printf(out, " to %s\n", space_name(p->bufs[s->dst].space, where, sizeof where));
+}
+
+void clv_plan_describe(const clv_plan *p, clv_bytes *out) {
+  static const char *const phases[PHASES] = {"forward", "backward_input", "backward_weight"};
+  char a[32], b[32], c[32];
+  clv_bytes_printf(out, "batch %lld, %s, %s, backend %s, %d thread%s\n",
+                   (long long)p->options.batch, clv_dtype_name(p->options.dtype),
+                   p->options.training ? "training" : "evaluation", p->backend->name,
+                   p->options.threads, p->options.threads == 1 ? "" : "s");
+  clv_bytes_printf(out, "%s per call, %s scratch, %s weight cache; reorders %d+%d, %d on new weights\n",
+                   clv_format_size(p->info.call_bytes, a, sizeof a),
+                   clv_format_size(p->info.scratch_bytes, b, sizeof b),
+                   clv_format_size(p->info.cache_bytes, c, sizeof c), p->info.reorders_forward,
+                   p->info.reorders_backward, p->info.reorders_refresh);
+  for (int phase = 0, i = 0; phase < PHASES; phase++) {
+    clv_bytes_printf(out, "%s:\n", phases[phase]);
+    for (; i < p->phase_end[phase]; i++) {
+      const plan_step *s = &p->steps[i];
+      if (s->src < 0 && s->dst < 0)
+        describe_kernel(p, s, out);
+      else
+        describe_move(p, s, out);
+    }
+  }
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The forward program: one kernel step per node, with a named reorder in front where a kernel
+ * computes in another layout than its input has.
+ */
+#include "common/graph/plan_int.h"
+
+#include <string.h>
+
+/* The value of `node` in a layout: what there is already, or a reorder step from what the node
+ * itself makes. */
+static clv_code get_rep(clv_plan *p, int node, int block, int *ret_buf, clv_err *err) {
+  plan_node *q = &p->nodes[node];
+  plan_rep to = {.block = block};
+  for (int i = 0; i < q->n_reps; i++)
+    if (q->reps[i].block == block) {
+      *ret_buf = q->reps[i].buf;
+      return CLV_OK;
+    }
+  CLV_TRY(clv_plan_value_buf(p, node, block, &to.buf, err));
+  CLV_TRY(clv_plan_move(p, node, q->reps[0], to, err));
+  if (q->n_reps < PLAN_MAX_REPS) q->reps[q->n_reps++] = to;
+  *ret_buf = to.buf;
+  return CLV_OK;
+}
+
+static void describe_node(const clv_plan *p, int node, clv_node_desc *d) {
+  const clv_node *nodes = p->graph->nodes, *n = &nodes[node];
+  const plan_node *q = &p->nodes[node];
+  *d = (clv_node_desc){.op = n->op,
+                       .attrs = n->attrs,
+                       .dtype = p->options.dtype,
+                       .n_in = n->n_in,
+                       .out = n->shape,
+                       .training = p->options.training,
+                       .need_dw = q->learns,
+                       .threads = p->options.threads};
+  for (int i = 0; i < n->n_in; i++) {
+    d->in[i] = nodes[n->in[i]].shape;
+    d->in_dtype[i] = nodes[n->in[i]].dtype;
+    d->offered_block[i] = p->nodes[n->in[i]].reps[0].block;
+    d->need_dx[i] = p->nodes[n->in[i]].needs_grad;
+  }
+  for (; d->n_params < CLV_MAX_PARAMS && q->param[d->n_params]; d->n_params++)
+    d->param[d->n_params] = q->param[d->n_params]->shape;
+}
+
+static clv_code check_kernel(const clv_plan *p, const clv_node_desc *d, const clv_kernel *k,
+                             clv_err *err) {
+  bool dx = d->need_dx[0] || d->need_dx[1];
+  if (!k->forward || (dx && !k->backward_input) ||
+      (d->need_dw && !(k->fused_grads ? k->backward_input : k->backward_weight)))
+    return clv_fail(err, CLV_INTERNAL, "the %s kernel of %s lacks a function", k->impl,
+                    clv_op_name(d->op));
+  if (p->info.cache_bytes > CLV_VALUE_BYTES_MAX || k->cache_bytes > CLV_VALUE_BYTES_MAX ||
+      k->saved_bytes > CLV_VALUE_BYTES_MAX || k->scratch_bytes > CLV_VALUE_BYTES_MAX)
+    return clv_fail(err, CLV_EXHAUSTED, "the kernel of %s needs more than 1 TiB",
+                    clv_op_name(d->op));
+  return CLV_OK;
+}
+
+static clv_code prepare(clv_plan *p, int node, clv_err *err) {
+  plan_node *q = &p->nodes[node];
+  clv_node_desc d;
+  describe_node(p, node, &d);
+  clv_code code = p->backend->prepare(&d, &q->kernel, err);
+  if (code == CLV_UNIMPLEMENTED) code = clv_backend_ref()->prepare(&d, &q->kernel, err);
+  if (code == CLV_OK) code = check_kernel(p, &d, q->kernel, err);
+  if (code != CLV_OK)
+    return clv_err_prefix(err, "layer %s (%s)", p->graph->nodes[node].name, clv_op_name(d.op));
+  q->cache_offset = p->info.cache_bytes;
+  p->info.cache_bytes += clv_align_up(q->kernel->cache_bytes, 64);
+  return CLV_OK;
+}
+
+static clv_code write_kernel(clv_plan *p, int node, clv_err *err) {
+  const clv_node *n = &p->graph->nodes[node];
+  plan_node *q = &p->nodes[node];
+  plan_step s = clv_plan_step(clv_plan_run_forward, "forward", node);
+  CLV_TRY(prepare(p, node, err));
+  for (int i = 0; i < n->n_in; i++) {
+    int block = clv_plan_block(&p->graph->nodes[n->in[i]].shape, q->kernel->in_block[i]);
+    CLV_TRY(get_rep(p, n->in[i], block, &q->in[i], err));
+  }
+  /* Inputs count as used from here on: a reorder for the second one must not end the first. */
+  for (int i = 0; i < n->n_in; i++) clv_plan_use(p, q->in[i]);
+  plan_rep out = {.block = clv_plan_block(&n->shape, q->kernel->out_block)};
+  CLV_TRY(clv_plan_value_buf(p, node, out.block, &out.buf, err));
+  q->reps[0] = out;
+  q->n_reps = 1;
+  if (q->kernel->saved_bytes)
+    CLV_TRY(clv_plan_buf_new(p, q->kernel->saved_bytes, SPACE_SCRATCH, &q->saved, err));
+  CLV_TRY(clv_plan_scratch_of(p, node, &s, err));
+  return clv_plan_push(p, &s, err);
+}
+
+/* An alias has its input's buffers; flatten and reshape those in row-major order only. */
+static clv_code write_alias(clv_plan *p, int node, clv_err *err) {
+  const clv_node *n = &p->graph->nodes[node];
+  plan_node *q = &p->nodes[node];
+  plan_rep rep = p->nodes[n->in[0]].reps[0];
+  if (clv_op_def_of(n->op)->alias) rep.block = 1;
+  CLV_TRY(get_rep(p, n->in[0], rep.block, &rep.buf, err));
+  q->reps[0] = rep;
+  q->n_reps = 1;
+  return CLV_OK;
+}
+
+static clv_code write_input(clv_plan *p, int node, clv_err *err) {
+  plan_node *q = &p->nodes[node];
+  q->reps[0].block = 1;
+  q->n_reps = 1;
+  return clv_plan_buf_new(p, p->input_bytes[q->input], SPACE_IN + q->input, &q->reps[0].buf, err);
+}
+
+clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) {
+  int output = p->graph->output;
+  plan_rep out = {.block = 1};
+  for (int i = 0; i < p->graph->n_nodes; i++) {
+    if (!p->nodes[i].live) continue;
+    if (p->nodes[i].input >= 0)
+      CLV_TRY(write_input(p, i, err));
+    else if (p->nodes[i].alias)
+      CLV_TRY(write_alias(p, i, err));
+    else
+      CLV_TRY(write_kernel(p, i, err));
+  }
+  plan_rep from = p->nodes[output].reps[0];
+  CLV_TRY(clv_plan_value_buf(p, output, 1, &out.buf, err));
+  p->bufs[out.buf].space = SPACE_OUT;
+  for (int i = 0; i < p->nodes[output].n_reps; i++)
+    if (p->nodes[output].reps[i].block == 1) from = p->nodes[output].reps[i];
+  CLV_TRY(clv_plan_move(p, output, from, out, err));
+  p->phase_end[PHASE_FORWARD] = p->n_steps;
+  return CLV_OK;
+}

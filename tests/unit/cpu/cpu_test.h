@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One node on the cpu backend: buffers in its layouts, outputs poisoned with NaN, and the results
+ * brought back to row-major.
+ */
+#ifndef CLEAVE_TESTS_CPU_TEST_H
+#define CLEAVE_TESTS_CPU_TEST_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/kernels.h"
+
+typedef struct node {
+  clv_node_desc d;
+  clv_kernel *k;
+  clv_kernel_args a;
+  int64_t tracked;
+} node;
+
+static inline size_t numel(const clv_shape *s) { return clv_layout_numel(s, 1); }
+
+static inline void *bytes_new(size_t bytes) {
+  clv_err err;
+  void *p = NULL;
+  if (clv_alloc_aligned(bytes + 64, &p, &err) != CLV_OK) fail_msg("%s", err.text);
+  memset(p, 0xff, bytes + 64); /* NaN in f32 */
+  return p;
+}
+
+static inline float *floats_new(size_t n) { return bytes_new(n * sizeof(float)); }
+
+static inline void draw(float *x, size_t n, uint32_t stream) {
+  clv_rng_normal(&(clv_rng_key){.seed = 3, .layer = stream}, 0, 1, x, n);
+}
+
+static inline void ok(clv_code code, const clv_err *err) {
+  if (code != CLV_OK) fail_msg("%s: %s", clv_code_name(code), err->text);
+}
+
+/* Row-major values into a new buffer of channel block b. */
+static inline float *to_layout(const clv_shape *shape, const float *plain, int b) {
+  float *x = floats_new(clv_layout_numel(shape, b));
+  clv_err err;
+  if (b == 1)
+    memcpy(x, plain, numel(shape) * sizeof *x);
+  else
+    ok(clv_backend_cpu()->reorder(shape, CLV_F32, plain, 1, x, b, &err), &err);
+  return x;
+}
+
+/* Row-major copy of x; fails where a padding lane is not zero. */
+static inline float *to_plain(const clv_shape *shape, const float *x, int b) {
+  float *plain = floats_new(numel(shape));
+  clv_err err;
+  if (b == 1) {
+    memcpy(plain, x, numel(shape) * sizeof *x);
+    return plain;
+  }
+  ok(clv_backend_cpu()->reorder(shape, CLV_F32, x, b, plain, 1, &err), &err);
+  float *again = to_layout(shape, plain, b);
+  for (size_t i = 0; i < clv_layout_numel(shape, b); i++)
+    if (again[i] != x[i] && !(isnan(again[i]) && isnan(x[i])))
+      fail_msg("element %zu in block %d is %g; its padding should be 0", i, b, x[i]);
+  free(again);
+  return plain;
+}
+
+/* A node ready to run; in[], dout and parameters are drawn, the same at every call. */
+static inline void node_init(node *n, const clv_node_desc *d) {
+  clv_err err;
+  memset(n, 0, sizeof *n);
+  n->d = *d;
+  n->d.dtype = CLV_F32;
+  for (int i = 0; i < CLV_MAX_IN; i++) n->d.in_dtype[i] = CLV_F32;
+  ok(clv_backend_cpu()->prepare(&n->d, &n->k, &err), &err);
+  clv_kernel_args *a = &n->a;
+  for (int i = 0; i < d->n_in; i++) {
+    float *plain = floats_new(numel(&d->in[i]));
+    draw(plain, numel(&d->in[i]), 10 + (uint32_t)i);
+    a->in[i] = to_layout(&d->in[i], plain, n->k->in_block[i]);
+    free(plain);
+    if (d->need_dx[i]) a->din[i] = floats_new(clv_layout_numel(&d->in[i], n->k->in_block[i]));
+  }
+  a->out = floats_new(clv_layout_numel(&d->out, n->k->out_block));
+  float *dout = floats_new(numel(&d->out));
+  draw(dout, numel(&d->out), 20);
+  a->dout = to_layout(&d->out, dout, n->k->out_block);
+  free(dout);
+  for (int i = 0; i < CLV_MIN(d->n_params, 4); i++) {
+    a->param[i] = floats_new(numel(&d->param[i]));
+    draw(a->param[i], numel(&d->param[i]), 30 + (uint32_t)i);
+    if (i == CLV_SLOT_VAR)
+      for (size_t j = 0; j < numel(&d->param[i]); j++)
+        ((float *)a->param[i])[j] = 1 + fabsf(((float *)a->param[i])[j]);
+    if (i < 2 && d->need_dw) a->dparam[i] = floats_new(numel(&d->param[i]));
+  }
+  if (d->n_params == 5) a->param[CLV_SLOT_TRACKED] = &n->tracked;
+  a->cache = bytes_new(n->k->cache_bytes);
+  a->saved = bytes_new(n->k->saved_bytes);
+  a->scratch = bytes_new(n->k->scratch_bytes);
+  a->key = (clv_rng_key){.seed = 7, .step = 2, .micro_batch = 1, .layer = 5 << 4};
+}
+
+static inline void node_done(node *n) {
+  for (int i = 0; i < CLV_MAX_IN; i++) {
+    free((void *)(uintptr_t)n->a.in[i]);
+    free(n->a.din[i]);
+    free(n->a.dparam[i]);
+  }
+  for (int i = 0; i < 4; i++) free(n->a.param[i]);
+  free(n->a.out);
+  free((void *)(uintptr_t)n->a.dout);
+  free(n->a.cache);
+  free(n->a.saved);
+  free(n->a.scratch);
+  n->k->free(n->k);
+}
+
+static inline void node_run(node *n) {
+  clv_err err;
+  clv_kernel *k = n->k;
+  if (k->refresh) ok(k->refresh(k, &n->a, &err), &err);
+  ok(k->forward(k, &n->a, &err), &err);
+  memset(n->a.scratch, 0xff, k->scratch_bytes);
+  if (k->backward_input) ok(k->backward_input(k, &n->a, &err), &err);
+  memset(n->a.scratch, 0xff, k->scratch_bytes);
+  if (k->backward_weight) ok(k->backward_weight(k, &n->a, &err), &err);
+}
+
+static inline float *node_out(const node *n) {
+  return to_plain(&n->d.out, n->a.out, n->k->out_block);
+}
+static inline float *node_din(const node *n, int i) {
+  return to_plain(&n->d.in[i], n->a.din[i], n->k->in_block[i]);
+}
+
+/* ||a - b|| <= 1e-5 ||b||, no NaN. */
+static inline void assert_near(const char *what, const float *a, const double *b, size_t n) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < n; i++) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  if (!(difference <= 1e-10 * norm))
+    fail_msg("%s: relative distance %.3e over %zu values", what, sqrt(difference / norm), n);
+}
+
+static inline void assert_same_bits(const char *what, const float *a, const float *b, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (memcmp(&a[i], &b[i], sizeof *a))
+      fail_msg("%s: element %zu is %.9g in one run and %.9g in the other", what, i, a[i], b[i]);
+}
+
+/* Every result of two runs of one node, bit by bit. */
+static inline void assert_same_results(const char *what, const node *x, const node *y) {
+  float *a = node_out(x), *b = node_out(y);
+  assert_same_bits(what, a, b, numel(&x->d.out));
+  free(a);
+  free(b);
+  for (int i = 0; i < x->d.n_in; i++) {
+    if (!x->a.din[i]) continue;
+    a = node_din(x, i);
+    b = node_din(y, i);
+    assert_same_bits(what, a, b, numel(&x->d.in[i]));
+    free(a);
+    free(b);
+  }
+  for (int i = 0; i < 2; i++)
+    if (x->a.dparam[i])
+      assert_same_bits(what, x->a.dparam[i], y->a.dparam[i], numel(&x->d.param[i]));
+  for (int i = 2; i < 4; i++)
+    if (x->a.param[i])
+      assert_same_bits(what, x->a.param[i], y->a.param[i], numel(&x->d.param[i]));
+}
+
+/* ---- descriptions ---------------------------------------------------------------------------- */
+
+static inline clv_node_desc conv_desc(int64_t n, int64_t c, int64_t h, int64_t w, int64_t k,
+                                      int64_t kernel, int64_t stride, int64_t pad, int64_t groups) {
+  clv_node_desc d = {.op = CLV_OP_CONV2D, .n_in = 1, .n_params = 2, .training = true,
+                     .need_dx = {true}, .need_dw = true, .threads = 1, .offered_block = {1, 1}};
+  d.attrs = (clv_attrs){.out = k, .kernel = {kernel, kernel}, .stride = {stride, stride},
+                        .pad = {pad, pad}, .groups = groups, .bias = true};
+  d.in[0] = CLV_SHAPE(n, c, h, w);
+  d.out = CLV_SHAPE(n, k, (h + 2 * pad - kernel) / stride + 1, (w + 2 * pad - kernel) / stride + 1);
+  d.param[0] = CLV_SHAPE(k, c / groups, kernel, kernel);
+  d.param[1] = CLV_SHAPE(k);
+  return d;
+}
+
+static inline clv_node_desc linear_desc(int64_t rows, int64_t features, int64_t out) {
+  clv_node_desc d = {.op = CLV_OP_LINEAR, .n_in = 1, .n_params = 2, .training = true,
+                     .need_dx = {true}, .need_dw = true, .threads = 1, .offered_block = {1, 1}};
+  d.attrs = (clv_attrs){.out = out, .bias = true};
+  d.in[0] = CLV_SHAPE(rows, features);
+  d.out = CLV_SHAPE(rows, out);
+  d.param[0] = CLV_SHAPE(out, features);
+  d.param[1] = CLV_SHAPE(out);
+  return d;
+}
+
+/* An op over images without (or with batch norm's) parameters. */
+static inline clv_node_desc image_desc(clv_op op, int64_t n, int64_t c, int64_t h, int64_t w) {
+  clv_node_desc d = {.op = op, .n_in = op == CLV_OP_ADD ? 2 : 1, .training = true,
+                     .need_dx = {true, op == CLV_OP_ADD}, .threads = 1, .offered_block = {1, 1}};
+  d.in[0] = d.in[1] = d.out = CLV_SHAPE(n, c, h, w);
+  d.attrs = (clv_attrs){.p = 0.25, .eps = 1e-5, .momentum = 0.1};
+  if (op == CLV_OP_MAXPOOL || op == CLV_OP_AVGPOOL) {
+    d.attrs.kernel[0] = d.attrs.kernel[1] = 3;
+    d.attrs.stride[0] = d.attrs.stride[1] = 2;
+    d.attrs.pad[0] = d.attrs.pad[1] = 1;
+    d.out = CLV_SHAPE(n, c, (h - 1) / 2 + 1, (w - 1) / 2 + 1);
+  }
+  if (op == CLV_OP_GLOBALAVGPOOL) d.out = CLV_SHAPE(n, c, 1, 1);
+  if (op == CLV_OP_FLATTEN) d.out = CLV_SHAPE(n, c * h * w);
+  if (op == CLV_OP_BATCHNORM) {
+    d.need_dw = true;
+    d.n_params = 5;
+    for (int i = 0; i < 4; i++) d.param[i] = CLV_SHAPE(c);
+  }
+  return d;
+}
+
+#endif

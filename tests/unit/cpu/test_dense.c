@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * linear and conv2d against plain loops in double, on odd sizes, with one and two threads; their
+ * reorders, their layouts, and that they give the same bits again.
+ */
+#include "tests/unit/cpu/cpu_test.h"
+
+#include <dirent.h>
+
+/* Convolutions that take each path: {n, c, h, w, k, kernel, stride, pad, groups}. */
+static const int64_t convs[][9] = {
+    {3, 1, 9, 7, 5, 3, 1, 1, 1},     {2, 3, 11, 8, 13, 5, 2, 2, 1},  {2, 7, 6, 6, 9, 3, 1, 0, 1},
+    {1, 2, 5, 5, 3, 1, 2, 0, 1},     {2, 16, 7, 5, 16, 3, 1, 1, 1},  {3, 20, 9, 9, 27, 3, 2, 1, 1},
+    {2, 17, 6, 6, 10, 1, 1, 0, 1},   {2, 32, 8, 8, 32, 3, 1, 1, 32}, {2, 6, 6, 5, 9, 3, 1, 1, 3},
+    {2, 32, 6, 6, 64, 3, 1, 1, 2},   {4, 1, 14, 14, 33, 7, 3, 3, 1}, {1, 16, 4, 4, 1, 4, 1, 0, 1},
+};
+
+static clv_node_desc conv_case(size_t i) {
+  const int64_t *v = convs[i];
+  return conv_desc(v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8]);
+}
+
+typedef struct expected {
+  double *out, *din, *dw, *db;
+} expected;
+
+static void expected_init(expected *e, const node *n) {
+  e->out = calloc(numel(&n->d.out), sizeof(double));
+  e->din = calloc(numel(&n->d.in[0]), sizeof(double));
+  e->dw = calloc(numel(&n->d.param[0]), sizeof(double));
+  e->db = calloc(numel(&n->d.param[1]), sizeof(double));
+}
+
+static void expected_done(expected *e) {
+  free(e->out);
+  free(e->din);
+  free(e->dw);
+  free(e->db);
+}
+
+/* One product of a convolution: output o of channel k, weight index wi, input index xi. */
+typedef struct product {
+  size_t o, w, x;
+} product;
+
+static void add_product(expected *e, const float *x, const float *w, const float *dy, product p) {
+  e->out[p.o] += (double)w[p.w] * x[p.x];
+  e->din[p.x] += (double)w[p.w] * dy[p.o];
+  e->dw[p.w] += (double)dy[p.o] * x[p.x];
+}
+
+/* All products of output element (n, k, i, j). */
+static void conv_element(expected *e, const clv_node_desc *d, const float *x, const float *w,
+                         const float *dy, const int64_t at[4]) {
+  const int64_t *in = d->in[0].dim, *out = d->out.dim, *kernel = d->attrs.kernel;
+  int64_t per = in[1] / d->attrs.groups, group = at[1] / (out[1] / d->attrs.groups);
+  size_t o = (size_t)(((at[0] * out[1] + at[1]) * out[2] + at[2]) * out[3] + at[3]);
+  for (int64_t t = 0; t < per * kernel[0] * kernel[1]; t++) {
+    int64_t c = t / (kernel[0] * kernel[1]), u = t / kernel[1] % kernel[0], v = t % kernel[1];
+    int64_t h = at[2] * d->attrs.stride[0] - d->attrs.pad[0] + u;
+    int64_t q = at[3] * d->attrs.stride[1] - d->attrs.pad[1] + v;
+    if (h < 0 || h >= in[2] || q < 0 || q >= in[3]) continue;
+    size_t xi = (size_t)(((at[0] * in[1] + group * per + c) * in[2] + h) * in[3] + q);
+    add_product(e, x, w, dy, (product){o, (size_t)(at[1] * per * kernel[0] * kernel[1] + t), xi});
+  }
+}
+
+static void conv_expected(expected *e, const node *n, const float *x, const float *dy) {
+  const int64_t *out = n->d.out.dim;
+  const float *b = n->a.param[1];
+  for (int64_t i = 0; i < out[0] * out[1] * out[2] * out[3]; i++) {
+    int64_t at[] = {i / (out[1] * out[2] * out[3]), i / (out[2] * out[3]) % out[1],
+                    i / out[3] % out[2], i % out[3]};
+    conv_element(e, &n->d, x, n->a.param[0], dy, at);
+    e->out[i] += b[at[1]];
+    e->db[at[1]] += dy[i];
+  }
+}
+
+static void linear_expected(expected *e, const node *n, const float *x, const float *dy) {
+  size_t rows = (size_t)n->d.out.dim[0], out = (size_t)n->d.out.dim[1];
+  size_t features = (size_t)n->d.in[0].dim[1];
+  for (size_t i = 0; i < rows * out; i++) {
+    for (size_t f = 0; f < features; f++)
+      add_product(e, x, n->a.param[0], dy,
+                  (product){i, i % out * features + f, i / out * features + f});
+    e->out[i] += ((const float *)n->a.param[1])[i % out];
+    e->db[i % out] += dy[i];
+  }
+}
+
+typedef void expect_fn(expected *e, const node *n, const float *x, const float *dy);
+
+static void check_against_loops(const char *what, const clv_node_desc *d, expect_fn *expect) {
+  node n;
+  expected e;
+  clv_err err;
+  node_init(&n, d);
+  expected_init(&e, &n);
+  float *x = to_plain(&d->in[0], n.a.in[0], n.k->in_block[0]);
+  float *dy = to_plain(&d->out, n.a.dout, n.k->out_block);
+  expect(&e, &n, x, dy);
+  node_run(&n);
+  float *out = node_out(&n), *din = node_din(&n, 0);
+  assert_near(what, out, e.out, numel(&d->out));
+  assert_near(what, din, e.din, numel(&d->in[0]));
+  assert_near(what, n.a.dparam[0], e.dw, numel(&d->param[0]));
+  assert_near(what, n.a.dparam[1], e.db, numel(&d->param[1]));
+  n.a.accumulate = true;
+  ok(n.k->backward_weight(n.k, &n.a, &err), &err);
+  for (size_t i = 0; i < numel(&d->param[0]); i++) e.dw[i] *= 2;
+  for (size_t i = 0; i < numel(&d->param[1]); i++) e.db[i] *= 2;
+  assert_near("accumulated", n.a.dparam[0], e.dw, numel(&d->param[0]));
+  assert_near("accumulated", n.a.dparam[1], e.db, numel(&d->param[1]));
+  free(x);
+  free(dy);
+  free(out);
+  free(din);
+  expected_done(&e);
+  node_done(&n);
+}
+
+static void test_conv_matches_loops(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(convs); i++)
+    for (int threads = 1; threads <= 2; threads++) {
+      char what[40];
+      clv_node_desc d = conv_case(i);
+      d.threads = threads;
+      snprintf(what, sizeof what, "conv %zu, %d threads", i, threads);
+      check_against_loops(what, &d, conv_expected);
+    }
+}
+
+static void test_linear_matches_loops(void **state) {
+  (void)state;
+  static const int64_t sizes[][3] = {{1, 1, 1},   {32, 16, 8},  {32, 8, 1},   {7, 13, 5},
+                                     {1, 31, 33}, {300, 17, 9}, {513, 70, 66}};
+  for (size_t i = 0; i < CLV_COUNT(sizes); i++)
+    for (int threads = 1; threads <= 2; threads++) {
+      clv_node_desc d = linear_desc(sizes[i][0], sizes[i][1], sizes[i][2]);
+      d.threads = threads;
+      check_against_loops("linear", &d, linear_expected);
+    }
+}
+
+/* Fresh kernels, fresh memory, and the same kernel again: one set of bits per thread count. */
+static void check_repeats(const clv_node_desc *d) {
+  node a, b;
+  node_init(&a, d);
+  void *hole = bytes_new(4096 + 64); /* the second run lives elsewhere */
+  node_init(&b, d);
+  free(hole);
+  node_run(&a);
+  node_run(&b);
+  assert_same_results("other memory", &a, &b);
+  node_run(&b);
+  assert_same_results("run again", &a, &b);
+  node_done(&a);
+  node_done(&b);
+}
+
+static void test_bits_repeat(void **state) {
+  (void)state;
+  for (int threads = 1; threads <= 2; threads++) {
+    for (size_t i = 0; i < CLV_COUNT(convs); i++) {
+      clv_node_desc d = conv_case(i);
+      d.threads = threads;
+      check_repeats(&d);
+    }
+    clv_node_desc d = linear_desc(300, 200, 100);
+    d.threads = threads;
+    check_repeats(&d);
+  }
+}
+
+/* The thread count is the kernel's, not the one the calling thread happens to have set. */
+static void test_threads_are_the_kernels(void **state) {
+  (void)state;
+  clv_node_desc d = conv_desc(8, 32, 14, 14, 64, 3, 1, 1, 1);
+  node a, b;
+  d.threads = 2;
+  node_init(&a, &d);
+  node_init(&b, &d);
+  clv_backend_cpu()->set_threads(2);
+  node_run(&a);
+  clv_backend_cpu()->set_threads(1);
+  node_run(&b);
+  assert_same_results("conv with another setting", &a, &b);
+  node_done(&a);
+  node_done(&b);
+}
+
+/* Layouts depend on the node alone: not on the neighbours, nor on the gradients wanted. */
+static void test_layouts_are_fixed(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(convs); i++) {
+    clv_node_desc d = conv_case(i), other = d;
+    node a, b;
+    other.offered_block[0] = 8;
+    other.need_dx[0] = other.need_dw = false;
+    other.training = false;
+    node_init(&a, &d);
+    node_init(&b, &other);
+    assert_int_equal(a.k->in_block[0], b.k->in_block[0]);
+    assert_int_equal(a.k->out_block, b.k->out_block);
+    node_run(&a);
+    node_run(&b);
+    float *x = node_out(&a), *y = node_out(&b);
+    assert_same_bits("forward alone", x, y, numel(&d.out));
+    free(x);
+    free(y);
+    node_done(&a);
+    node_done(&b);
+  }
+}
+
+/* Channels in whole blocks must not fall back to row-major code. */
+static void test_blocks_are_used(void **state) {
+  (void)state;
+  clv_node_desc d = conv_desc(2, 32, 14, 14, 64, 3, 1, 1, 1), first = conv_case(0);
+  node a;
+  node_init(&a, &d);
+  assert_true(a.k->in_block[0] > 1);
+  assert_int_equal(a.k->out_block, a.k->in_block[0]);
+  node_done(&a);
+  node_init(&a, &first);
+  assert_int_equal(a.k->in_block[0], 1);
+  assert_true(a.k->out_block > 1);
+  node_done(&a);
+}
+
+static void test_reorders_are_counted(void **state) {
+  (void)state;
+  const clv_backend *cpu = clv_backend_cpu();
+  for (size_t i = 0; i < CLV_COUNT(convs); i++) {
+    clv_node_desc d = conv_case(i);
+    clv_err err;
+    node n;
+    node_init(&n, &d);
+    uint64_t before = cpu->reorder_count();
+    if (n.k->refresh) ok(n.k->refresh(n.k, &n.a, &err), &err);
+    assert_int_equal(cpu->reorder_count() - before, n.k->reorders_refresh);
+    before = cpu->reorder_count();
+    ok(n.k->forward(n.k, &n.a, &err), &err);
+    assert_int_equal(cpu->reorder_count() - before, n.k->reorders_forward);
+    before = cpu->reorder_count();
+    ok(n.k->backward_input(n.k, &n.a, &err), &err);
+    ok(n.k->backward_weight(n.k, &n.a, &err), &err);
+    assert_int_equal(cpu->reorder_count() - before, n.k->reorders_backward);
+    node_done(&n);
+  }
+}
+
+/* New parameters are not seen until refresh, and are after it. */
+static void test_refresh_takes_new_weights(void **state) {
+  (void)state;
+  clv_node_desc d = conv_desc(2, 16, 7, 7, 16, 3, 1, 1, 1);
+  clv_err err;
+  node n;
+  node_init(&n, &d);
+  node_run(&n);
+  float *before = node_out(&n);
+  memset(n.a.param[0], 0, numel(&d.param[0]) * sizeof(float));
+  ok(n.k->refresh(n.k, &n.a, &err), &err);
+  ok(n.k->forward(n.k, &n.a, &err), &err);
+  float *after = node_out(&n);
+  for (size_t i = 0; i < numel(&d.out); i++) {
+    const float *bias = n.a.param[1];
+    assert_true(after[i] == bias[i / 49 % 16]);
+  }
+  assert_true(before[0] != after[0]);
+  free(before);
+  free(after);
+  node_done(&n);
+}
+
+static int tasks(void) {
+  DIR *dir = opendir("/proc/self/task");
+  int n = 0;
+  for (struct dirent *e; (e = readdir(dir));) n += e->d_name[0] != '.';
+  closedir(dir);
+  return n;
+}
+
+/* Loading OpenBLAS, which the long weight gradient does, starts no threads. */
+static void test_blas_is_alone(void **state) {
+  (void)state;
+  int before = tasks();
+  clv_node_desc d = linear_desc(512, 128, 128);
+  node n;
+  node_init(&n, &d);
+  node_run(&n);
+  assert_int_equal(tasks(), before);
+  assert_non_null(strstr(clv_backend_cpu()->libraries(), "oneDNN 2."));
+  assert_non_null(strstr(clv_backend_cpu()->libraries(), "OpenBLAS"));
+  assert_true(strlen(clv_backend_cpu()->isa()) > 0);
+  node_done(&n);
+}
+
+static void test_other_dtypes_are_refs(void **state) {
+  (void)state;
+  clv_node_desc d = linear_desc(2, 2, 2);
+  clv_kernel *k;
+  clv_err err;
+  d.dtype = CLV_F64;
+  assert_int_equal(clv_backend_cpu()->prepare(&d, &k, &err), CLV_UNIMPLEMENTED);
+  d.dtype = CLV_F32;
+  d.op = CLV_OP_NLL;
+  assert_int_equal(clv_backend_cpu()->prepare(&d, &k, &err), CLV_UNIMPLEMENTED);
+  d.op = CLV_OP_COUNT;
+  assert_int_equal(clv_backend_cpu()->prepare(&d, &k, &err), CLV_UNIMPLEMENTED);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_blas_is_alone),
+      cmocka_unit_test(test_conv_matches_loops),
+      cmocka_unit_test(test_linear_matches_loops),
+      cmocka_unit_test(test_bits_repeat),
+      cmocka_unit_test(test_threads_are_the_kernels),
+      cmocka_unit_test(test_layouts_are_fixed),
+      cmocka_unit_test(test_blocks_are_used),
+      cmocka_unit_test(test_reorders_are_counted),
+      cmocka_unit_test(test_refresh_takes_new_weights),
+      cmocka_unit_test(test_other_dtypes_are_refs),
+  };
+  return cmocka_run_group_tests_name("cpu dense", tests, NULL, NULL);
+}
