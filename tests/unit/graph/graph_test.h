@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * graph_test: short ways to write a graph down.
+ */
+#ifndef CLEAVE_GRAPH_TEST_H
+#define CLEAVE_GRAPH_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+/* cmocka wants those first */
+#include <cmocka.h>
+
+#include "common/graph/graph.h"
+
+#define assert_ok(call)                                    \
+  do {                                                     \
+    clv_err ok_err_ = {0};                                 \
+    clv_err *err = &ok_err_;                               \
+    (void)err;                                             \
+    if ((call) != CLV_OK) fail_msg("%s", ok_err_.text);    \
+  } while (0)
+
+/* The call fails with `code_` and a text that contains `part`. */
+#define assert_fails(call, code_, part)                                                \
+  do {                                                                                 \
+    clv_err fails_err_ = {0};                                                          \
+    clv_err *err = &fails_err_;                                                        \
+    assert_int_equal((call), code_);                                                   \
+    if (!strstr(fails_err_.text, part)) fail_msg("'%s' lacks '%s'", fails_err_.text, part); \
+  } while (0)
+
+static inline clv_attr_value int_attr(clv_attr_key key, int64_t v) {
+  return (clv_attr_value){.key = key, .n_ints = 1, .ints = {v}};
+}
+
+static inline clv_attr_value real_attr(clv_attr_key key, double v) {
+  return (clv_attr_value){.key = key, .is_number = true, .number = v};
+}
+
+/* One node over `a` (and `b` >= 0); attributes as a list of values. */
+static inline int add_node(clv_graph *g, clv_op op, uint32_t layer, int a, int b,
+                           const clv_attr_value *values, int n) {
+  clv_attrs attrs;
+  int node = -1, in[2] = {a, b};
+  assert_ok(clv_attrs_from(op, values, n, &attrs, err));
+  assert_ok(clv_graph_add(g, op, &attrs, NULL, layer, in, b < 0 ? 1 : 2, &node, err));
+  return node;
+}
+
+static inline int add_plain(clv_graph *g, clv_op op, uint32_t layer, int a) {
+  return add_node(g, op, layer, a, -1, NULL, 0);
+}
+
+static inline int add_conv(clv_graph *g, uint32_t layer, int a, int64_t out, int64_t kernel,
+                           int64_t pad) {
+  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, out), int_attr(CLV_ATTR_KERNEL, kernel),
+                        int_attr(CLV_ATTR_PAD, pad)};
+  return add_node(g, CLV_OP_CONV2D, layer, a, -1, v, 3);
+}
+
+static inline int add_linear(clv_graph *g, uint32_t layer, int a, int64_t out) {
+  clv_attr_value v = int_attr(CLV_ATTR_OUT, out);
+  return add_node(g, CLV_OP_LINEAR, layer, a, -1, &v, 1);
+}
+
+static inline int add_pool(clv_graph *g, clv_op op, uint32_t layer, int a, int64_t kernel) {
+  clv_attr_value v = int_attr(CLV_ATTR_KERNEL, kernel);
+  return add_node(g, op, layer, a, -1, &v, 1);
+}
+
+static inline int add_dropout(clv_graph *g, uint32_t layer, int a, double p) {
+  clv_attr_value v = real_attr(CLV_ATTR_P, p);
+  return add_node(g, CLV_OP_DROPOUT, layer, a, -1, &v, 1);
+}
+
+static inline clv_graph *new_graph(clv_dtype dtype, clv_shape shape, int *ret_input) {
+  clv_graph *g = NULL;
+  assert_ok(clv_graph_new(&g, err));
+  assert_ok(clv_graph_add_input(g, "input", dtype, &shape, ret_input, err));
+  return g;
+}
+
+/* Layers 0..10 on an odd-sized image: everything a chain can hold. */
+static inline clv_graph *chain_graph(clv_dtype dtype, int64_t batch) {
+  int x;
+  clv_graph *g = new_graph(dtype, CLV_SHAPE(batch, 3, 9, 7), &x);
+  x = add_conv(g, 0, x, 10, 3, 1);
+  x = add_plain(g, CLV_OP_BATCHNORM, 1, x);
+  x = add_plain(g, CLV_OP_RELU, 2, x);
+  x = add_pool(g, CLV_OP_MAXPOOL, 3, x, 2);
+  x = add_conv(g, 4, x, 18, 3, 1);
+  x = add_plain(g, CLV_OP_GELU, 5, x);
+  x = add_dropout(g, 6, x, 0.25);
+  x = add_plain(g, CLV_OP_FLATTEN, 7, x);
+  x = add_linear(g, 8, x, 13);
+  x = add_plain(g, CLV_OP_TANH, 9, x);
+  x = add_linear(g, 10, x, 5);
+  return g;
+}
+
+enum { CHAIN_LAYERS = 11 };
+
+#endif

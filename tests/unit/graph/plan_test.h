@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * plan_test: a plan with memory around it, and what one step through it computes.
+ */
+#ifndef CLEAVE_PLAN_TEST_H
+#define CLEAVE_PLAN_TEST_H
+
+#include "common/graph/plan_int.h"
+#include "tests/unit/graph/graph_test.h"
+
+static const clv_rng_key step_key = {.seed = 9, .step = 3, .micro_batch = 1};
+
+typedef struct rig {
+  clv_graph *g;
+  clv_params *params;
+  clv_plan *plan;
+  char *block, *grads, *out, *dout;
+  char *in[CLV_MAX_INPUTS], *din[CLV_MAX_INPUTS];
+  size_t in_bytes[CLV_MAX_INPUTS], out_bytes;
+  int n_in;
+} rig;
+
+typedef struct rig_options {
+  const clv_backend *backend;
+  bool evaluation;
+  bool no_input_grad[CLV_MAX_INPUTS];
+  const char *frozen[4];
+} rig_options;
+
+static inline void *take(size_t bytes) {
+  void *p;
+  assert_ok(clv_alloc_aligned(bytes, &p, err));
+  memset(p, 0xFF, bytes); /* NaN */
+  return p;
+}
+
+/* Numbers in [-1, 1) of the buffer's dtype; class indices 0, 1, 2, 0... */
+static inline void fill(void *dst, clv_dtype dtype, size_t n, uint32_t stream) {
+  clv_rng_key key = {.seed = 77, .layer = stream};
+  float *f = take(n * sizeof *f);
+  clv_rng_uniform(&key, -1, 1, f, n);
+  for (size_t i = 0; i < n; i++) {
+    if (dtype == CLV_F32) ((float *)dst)[i] = f[i];
+    if (dtype == CLV_F64) ((double *)dst)[i] = f[i];
+    if (dtype == CLV_I64) ((int64_t *)dst)[i] = (int64_t)(i % 3);
+  }
+  free(f);
+}
+
+static inline size_t bytes_of(const clv_node *n) {
+  return clv_layout_numel(&n->shape, 1) * clv_dtype_size(n->dtype);
+}
+
+static inline void rig_memory(rig *r) {
+  const clv_node *out = &r->g->nodes[r->g->output];
+  for (int i = 0; i < r->g->n_nodes; i++) {
+    const clv_node *n = &r->g->nodes[i];
+    if (n->op != CLV_OP_INPUT) continue;
+    size_t bytes = r->in_bytes[r->n_in] = bytes_of(n);
+    r->in[r->n_in] = take(bytes);
+    r->din[r->n_in] = take(bytes);
+    fill(r->in[r->n_in], n->dtype, bytes / clv_dtype_size(n->dtype), (uint32_t)r->n_in);
+    r->n_in++;
+  }
+  r->out_bytes = bytes_of(out);
+  r->out = take(r->out_bytes);
+  r->dout = take(r->out_bytes);
+  fill(r->dout, out->dtype, r->out_bytes / clv_dtype_size(out->dtype), 100);
+  r->grads = take(r->params->trainable_bytes);
+  r->block = take(r->params->total_bytes);
+  clv_params_init(r->g, r->params, 5, r->block);
+}
+
+/* Takes the graph over. */
+static inline rig rig_new(clv_graph *g, const rig_options *o) {
+  rig r = {.g = g};
+  clv_plan_options po = {.backend = o->backend,
+                         .dtype = g->nodes[0].dtype,
+                         .batch = g->nodes[0].shape.dim[0],
+                         .training = !o->evaluation,
+                         .threads = 1};
+  assert_ok(clv_params_of(g, &r.params, err));
+  for (int i = 0; i < 4 && o->frozen[i]; i++)
+    ((clv_param *)(uintptr_t)clv_params_find(r.params, o->frozen[i]))->frozen = true;
+  for (int i = 0, k = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op == CLV_OP_INPUT) {
+      po.need_input_grad[k] = g->nodes[i].dtype != CLV_I64 && !o->no_input_grad[k];
+      k++;
+    }
+  assert_ok(clv_plan_new(g, r.params, &po, &r.plan, err));
+  rig_memory(&r);
+  return r;
+}
+
+static inline void rig_done(rig *r) {
+  clv_plan_free(r->plan);
+  clv_params_free(r->params);
+  clv_graph_free(r->g);
+  free(r->block);
+  free(r->grads);
+  free(r->out);
+  free(r->dout);
+  for (int i = 0; i < r->n_in; i++) {
+    free(r->in[i]);
+    free(r->din[i]);
+  }
+}
+
+static inline void forward(rig *r, clv_call *c) {
+  assert_ok(clv_plan_forward(r->plan, c, r->block, 1, (const void *const *)r->in, true, r->out,
+                             &step_key, err));
+}
+
+static inline void backward_input(rig *r, clv_call *c, bool accumulate) {
+  assert_ok(clv_plan_backward_input(r->plan, c, r->block, r->dout, (void *const *)r->din, r->grads,
+                                    accumulate, err));
+}
+
+static inline void backward_weight(rig *r, clv_call *c, bool accumulate) {
+  assert_ok(clv_plan_backward_weight(r->plan, c, r->block, r->grads, accumulate, err));
+}
+
+/* Another call may run between two phases: nothing in the scratch survives. */
+static inline void poison(rig *r) { memset(r->plan->scratch, 0xFF, r->plan->info.scratch_bytes); }
+
+static inline void step(rig *r) {
+  clv_call *c;
+  assert_ok(clv_plan_call_get(r->plan, &c, err));
+  poison(r);
+  forward(r, c);
+  if (r->plan->options.training) {
+    poison(r);
+    backward_input(r, c, false);
+    poison(r);
+    backward_weight(r, c, false);
+  }
+  clv_plan_call_put(r->plan, c);
+}
+
+static inline void *grad_of(const rig *r, const char *name) {
+  const clv_param *p = clv_params_find(r->params, name);
+  assert_non_null(p);
+  return r->grads + p->offset;
+}
+
+#endif

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Graphs: names, links, batches, slices; the layout of parameters and their first values.
+ */
+#include "tests/unit/graph/graph_test.h"
+
+#include <math.h>
+
+static void names_and_links(void **state) {
+  (void)state;
+  clv_attrs out = {.out = 3, .bias = true};
+  char longest[CLV_NAME_MAX + 1];
+  int x, y, in = 0, loop[2] = {0, 1};
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 5), &x);
+  assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &out, "head.fc-1", 7, &in, 1, &y, err));
+  assert_string_equal(g->nodes[y].name, "head.fc-1");
+  assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &out, "", 12, &in, 1, &y, err));
+  assert_string_equal(g->nodes[y].name, "12");
+  assert_fails(clv_graph_add(g, CLV_OP_LINEAR, &out, "12", 13, &in, 1, &y, err), CLV_EXISTS,
+               "two nodes are called '12'");
+  assert_fails(clv_graph_add(g, CLV_OP_LINEAR, &out, "a/b", 13, &in, 1, &y, err), CLV_INVALID,
+               "'a/b' is not");
+  memset(longest, 'n', sizeof longest - 1);
+  longest[sizeof longest - 1] = 0;
+  assert_fails(clv_graph_add(g, CLV_OP_LINEAR, &out, longest, 13, &in, 1, &y, err), CLV_INVALID,
+               "1 to 63 characters");
+  in = 3;
+  assert_fails(clv_graph_add(g, CLV_OP_LINEAR, &out, NULL, 13, &in, 1, &y, err), CLV_INVALID,
+               "is node 3, there are 3 before it");
+  in = -1;
+  assert_fails(clv_graph_add(g, CLV_OP_LINEAR, &out, NULL, 13, &in, 1, &y, err), CLV_INVALID,
+               "is node -1");
+  assert_fails(clv_graph_add(g, CLV_OP_LINEAR, &out, NULL, 13, loop, 2, &y, err), CLV_INVALID,
+               "linear takes 1 input, got 2");
+  assert_fails(clv_graph_add(g, CLV_OP_ADD, &out, NULL, 13, loop, 1000000, &y, err), CLV_INVALID,
+               "add takes 2 inputs, got 1000000");
+  assert_fails(clv_graph_add(g, CLV_OP_INPUT, &out, NULL, 13, loop, 0, &y, err), CLV_INVALID,
+               "unknown op number 0");
+  assert_fails(clv_graph_add(g, CLV_OP_RELU, &out, NULL, UINT32_MAX, loop, 1, &y, err), CLV_INVALID,
+               "layer 4294967295 is above");
+  assert_int_equal(g->n_nodes, 3);
+  assert_int_equal(g->output, 2);
+  clv_graph_free(g);
+}
+
+static void limits(void **state) {
+  (void)state;
+  clv_attrs none = {0};
+  clv_shape shape = CLV_SHAPE(1, 1);
+  int x, y;
+  char name[16];
+  clv_graph *g = new_graph(CLV_F32, shape, &x);
+  for (int i = 1; i < CLV_MAX_INPUTS; i++) {
+    snprintf(name, sizeof name, "in%d", i);
+    assert_ok(clv_graph_add_input(g, name, CLV_F32, &shape, NULL, err));
+  }
+  assert_fails(clv_graph_add_input(g, "more", CLV_F32, &shape, NULL, err), CLV_EXHAUSTED, "at most 8 inputs");
+  for (uint32_t i = CLV_MAX_INPUTS; i < CLV_MAX_NODES; i++)
+    assert_ok(clv_graph_add(g, CLV_OP_RELU, &none, NULL, i, &x, 1, &y, err));
+  assert_fails(clv_graph_add(g, CLV_OP_RELU, &none, NULL, CLV_MAX_NODES, &x, 1, &y, err),
+               CLV_EXHAUSTED, "at most 4096 nodes");
+  clv_graph_free(g);
+  assert_null(clv_graph_free(NULL));
+}
+
+static void batches(void **state) {
+  (void)state;
+  clv_graph *g = chain_graph(CLV_F32, 4);
+  assert_ok(clv_graph_set_batch(g, 11, err));
+  assert_int_equal(g->nodes[g->output].shape.dim[0], 11);
+  assert_int_equal(g->nodes[1].shape.dim[0], 11);
+  assert_int_equal(g->nodes[1].shape.dim[1], 10);
+  assert_fails(clv_graph_set_batch(g, 0, err), CLV_INVALID, "input input");
+  assert_fails(clv_graph_set_batch(g, -5, err), CLV_INVALID, "outside");
+  assert_fails(clv_graph_set_batch(g, 1000000000, err), CLV_EXHAUSTED, "layer 0: the output");
+  for (int i = 0; i < g->n_nodes; i++) assert_int_equal(g->nodes[i].shape.dim[0], 11);
+  clv_graph_free(g);
+}
+
+static void slices(void **state) {
+  (void)state;
+  clv_graph *g = chain_graph(CLV_F32, 4), *part;
+  for (uint32_t first = 0; first < CHAIN_LAYERS; first++)
+    for (uint32_t last = first; last < CHAIN_LAYERS; last++) {
+      assert_ok(clv_graph_slice(g, first, last, &part, err));
+      assert_int_equal(part->n_nodes, last - first + 2);
+      assert_string_equal(part->nodes[0].name, "input");
+      assert_true(clv_shape_equal(&part->nodes[0].shape, &g->nodes[first].shape));
+      for (uint32_t i = first; i <= last; i++) {
+        const clv_node *a = &g->nodes[i + 1], *b = &part->nodes[i - first + 1];
+        assert_string_equal(a->name, b->name);
+        assert_int_equal(a->layer, b->layer);
+        assert_true(a->op == b->op && clv_shape_equal(&a->shape, &b->shape));
+      }
+      assert_int_equal(part->output, part->n_nodes - 1);
+      clv_graph_free(part);
+    }
+  assert_fails(clv_graph_slice(g, 11, 20, &part, err), CLV_INVALID, "no layer in 11..20");
+  assert_fails(clv_graph_slice(g, 5, 3, &part, err), CLV_INVALID, "no layer in 5..3");
+  clv_graph_free(g);
+}
+
+/* input > 0 > 1 > 2 (add of 0 and 1) > 3: the skip connection may not be cut. */
+static void slices_of_branches(void **state) {
+  (void)state;
+  int x;
+  clv_graph *part, *g = new_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
+  int a = add_linear(g, 0, x, 6), b = add_plain(g, CLV_OP_RELU, 1, a);
+  int c = add_node(g, CLV_OP_ADD, 2, a, b, NULL, 0);
+  add_plain(g, CLV_OP_TANH, 3, c);
+  assert_fails(clv_graph_slice(g, 2, 3, &part, err), CLV_INVALID,
+               "both '0' [4, 6] and '1' [4, 6] enter them");
+  assert_fails(clv_graph_slice(g, 0, 1, &part, err), CLV_INVALID, "leave them");
+  assert_ok(clv_graph_slice(g, 1, 2, &part, err));
+  assert_int_equal(part->n_nodes, 3);
+  assert_int_equal(part->nodes[2].in[0], 0);
+  assert_int_equal(part->nodes[2].in[1], 1);
+  clv_graph_free(part);
+  g->output = a; /* something else than the last value leaves, too */
+  assert_fails(clv_graph_slice(g, 0, 3, &part, err) == CLV_OK, true, "");
+  assert_int_equal(part->output, 1);
+  clv_graph_free(part);
+  clv_graph_free(g);
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+static void parameter_layout(void **state) {
+  (void)state;
+  static const struct { const char *name; clv_shape shape; size_t offset; } want[] = {
+      {"0.weight", {4, {10, 3, 3, 3}}, 0},       {"0.bias", {1, {10}}, 1088},
+      {"1.weight", {1, {10}}, 1152},             {"1.bias", {1, {10}}, 1216},
+      {"1.running_mean", {1, {10}}, 16896},      {"1.running_var", {1, {10}}, 16960},
+      {"1.num_batches_tracked", {0, {0}}, 17024}, {"4.weight", {4, {18, 10, 3, 3}}, 1280},
+      {"4.bias", {1, {18}}, 7808},               {"8.weight", {2, {13, 216}}, 7936},
+      {"8.bias", {1, {13}}, 19200},              {"10.weight", {2, {5, 13}}, 19264},
+      {"10.bias", {1, {5}}, 19584}};
+  clv_graph *g = chain_graph(CLV_F32, 4);
+  clv_params *p;
+  assert_ok(clv_params_of(g, &p, err));
+  assert_int_equal(p->n, CLV_COUNT(want));
+  size_t at = 0, values = 0;
+  for (int i = 0; i < p->n; i++) {
+    const clv_param *q = &p->list[i];
+    assert_string_equal(q->name, want[i].name);
+    assert_true(clv_shape_equal(&q->shape, &want[i].shape));
+    assert_ptr_equal(clv_params_find(p, want[i].name), q);
+    assert_int_equal(q->trainable, q->slot < CLV_SLOT_MEAN);
+    assert_int_equal(q->dtype, q->slot == CLV_SLOT_TRACKED ? CLV_I64 : CLV_F32);
+    assert_int_equal(q->bytes, q->n * (q->dtype == CLV_I64 ? 8 : 4));
+    assert_int_equal(q->offset % 64, 0);
+    if (!q->trainable) continue;
+    assert_int_equal(q->offset, at);
+    at += (q->bytes + 63) / 64 * 64;
+    values += q->n;
+  }
+  assert_int_equal(clv_params_find(p, "0.bias")->offset, want[1].offset);
+  assert_int_equal(clv_params_find(p, "4.bias")->offset, want[8].offset);
+  assert_int_equal(p->trainable_bytes, at);
+  assert_int_equal(p->n_values, values);
+  assert_int_equal(clv_params_find(p, "1.running_mean")->offset, at);
+  assert_int_equal(p->total_bytes, at + 3 * 64);
+  assert_null(clv_params_find(p, "0.Weight"));
+  clv_params_free(p);
+  clv_graph_free(g);
+}
+
+static void *init_of(const clv_graph *g, const clv_params *p, uint64_t seed) {
+  void *block;
+  assert_ok(clv_alloc_aligned(p->total_bytes, &block, err));
+  memset(block, 0xFF, p->total_bytes);
+  clv_params_init(g, p, seed, block);
+  return block;
+}
+
+/* Uniform in +-1/sqrt(fan_in): bounds reached but not passed, mean 0, variance bound^2 / 3. */
+static void check_uniform(const float *v, size_t n, double bound) {
+  double sum = 0, squares = 0, high = 0;
+  for (size_t i = 0; i < n; i++) {
+    sum += v[i];
+    squares += (double)v[i] * v[i];
+    high = fmax(high, fabs((double)v[i]));
+  }
+  double mean = sum / (double)n, variance = squares / (double)n, want = bound * bound / 3;
+  assert_true(high <= bound * (1 + 1e-6) && high > bound * 0.98);
+  assert_true(fabs(mean) < 5 * sqrt(want / (double)n));
+  assert_true(fabs(variance / want - 1) < 5 * sqrt(0.8 / (double)n));
+}
+
+static void first_values(void **state) {
+  (void)state;
+  clv_graph *g = chain_graph(CLV_F32, 4);
+  clv_params *p;
+  assert_ok(clv_params_of(g, &p, err));
+  char *block = init_of(g, p, 42), *other = init_of(g, p, 43);
+#define AT(name) ((const float *)(const void *)(block + clv_params_find(p, name)->offset))
+  check_uniform(AT("0.weight"), 270, 1 / sqrt(27.0));
+  check_uniform(AT("4.weight"), 1620, 1 / sqrt(90.0));
+  check_uniform(AT("8.weight"), 2808, 1 / sqrt(216.0));
+  for (int i = 0; i < 13; i++) assert_true(fabsf(AT("8.bias")[i]) <= 1 / sqrtf(216.0f));
+  for (int i = 0; i < 10; i++) {
+    assert_true(AT("1.weight")[i] == 1 && AT("1.bias")[i] == 0);
+    assert_true(AT("1.running_mean")[i] == 0 && AT("1.running_var")[i] == 1);
+  }
+  assert_true(*(const int64_t *)(const void *)AT("1.num_batches_tracked") == 0);
+  assert_true(AT("8.weight")[0] != AT("8.bias")[0]); /* each slot has numbers of its own */
+  assert_memory_not_equal(block, other, 1000);
+  for (int i = 0; i < 8; i++) /* the padding behind 10 floats */
+    assert_int_equal(((const char *)AT("0.bias"))[40 + i], 0);
+#undef AT
+  free(block);
+  free(other);
+  clv_params_free(p);
+  clv_graph_free(g);
+}
+
+/* A layer has the same first weights in whatever slice it lives. */
+static void first_values_do_not_know_cuts(void **state) {
+  (void)state;
+  clv_graph *g = chain_graph(CLV_F32, 4), *part;
+  clv_params *p, *q;
+  assert_ok(clv_params_of(g, &p, err));
+  char *whole = init_of(g, p, 7);
+  for (uint32_t first = 0; first < CHAIN_LAYERS; first++) {
+    assert_ok(clv_graph_slice(g, first, CHAIN_LAYERS - 1, &part, err));
+    assert_ok(clv_params_of(part, &q, err));
+    char *block = init_of(part, q, 7);
+    for (int i = 0; i < q->n; i++) {
+      const clv_param *same = clv_params_find(p, q->list[i].name);
+      assert_non_null(same);
+      assert_memory_equal(block + q->list[i].offset, whole + same->offset, same->bytes);
+    }
+    free(block);
+    clv_params_free(q);
+    clv_graph_free(part);
+  }
+  free(whole);
+  clv_params_free(p);
+  clv_graph_free(g);
+}
+
+static void first_values_in_double(void **state) {
+  (void)state;
+  clv_graph *g = chain_graph(CLV_F32, 4), *d = chain_graph(CLV_F64, 4);
+  clv_params *p, *q;
+  assert_ok(clv_params_of(g, &p, err));
+  assert_ok(clv_params_of(d, &q, err));
+  char *single = init_of(g, p, 7), *wide = init_of(d, q, 7);
+  for (int i = 0; i < p->n; i++)
+    for (size_t k = 0; p->list[i].dtype == CLV_F32 && k < p->list[i].n; k++)
+      assert_true(((double *)(void *)(wide + q->list[i].offset))[k] ==
+                  (double)((float *)(void *)(single + p->list[i].offset))[k]);
+  free(single);
+  free(wide);
+  clv_params_free(p);
+  clv_params_free(q);
+  clv_graph_free(g);
+  clv_graph_free(d);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(names_and_links),
+      cmocka_unit_test(limits),
+      cmocka_unit_test(batches),
+      cmocka_unit_test(slices),
+      cmocka_unit_test(slices_of_branches),
+      cmocka_unit_test(parameter_layout),
+      cmocka_unit_test(first_values),
+      cmocka_unit_test(first_values_do_not_know_cuts),
+      cmocka_unit_test(first_values_in_double),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,649 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a plan computes: gradients of graphs with branches against finite differences, the same bits
+ * for every cut and every mixture of layouts, frozen parameters, accumulation, calls in flight.
+ */
+#include "tests/unit/graph/plan_test.h"
+
+#include <math.h>
+
+/* ---- finite differences ---------------------------------------------------------------------- */
+
+/* Values with several consumers, two reads of one value by one node, a flatten and a reshape. */
+static clv_graph *branches(void) {
+  int x;
+  clv_graph *g = new_graph(CLV_F64, CLV_SHAPE(3, 2, 5, 4), &x);
+  int a = add_conv(g, 0, x, 4, 3, 1);
+  int b = add_plain(g, CLV_OP_TANH, 1, a);
+  int c = add_conv(g, 2, b, 4, 1, 0);
+  int d = add_node(g, CLV_OP_ADD, 3, b, c, NULL, 0);
+  int e = add_node(g, CLV_OP_ADD, 4, d, d, NULL, 0);
+  int f = add_plain(g, CLV_OP_BATCHNORM, 5, e);
+  int h = add_node(g, CLV_OP_ADD, 6, f, b, NULL, 0);
+  clv_attr_value shape = {.key = CLV_ATTR_SHAPE, .n_ints = 3, .ints = {8, 5, 2}};
+  int i = add_node(g, CLV_OP_RESHAPE, 7, h, -1, &shape, 1);
+  int j = add_pool(g, CLV_OP_AVGPOOL, 8, i, 2);
+  int k = add_plain(g, CLV_OP_FLATTEN, 9, j);
+  int l = add_linear(g, 10, k, 3);
+  int m = add_plain(g, CLV_OP_SIGMOID, 11, l);
+  int n = add_node(g, CLV_OP_ADD, 12, m, l, NULL, 0); /* l is the output's and m's */
+  int target;
+  clv_shape t = CLV_SHAPE(3, 3);
+  assert_ok(clv_graph_add_input(g, "target", CLV_F64, &t, &target, err));
+  add_node(g, CLV_OP_MSE, 13, n, target, NULL, 0);
+  return g;
+}
+
+static double loss_of(rig *r, clv_call *c) {
+  forward(r, c);
+  return *(double *)(void *)r->out;
+}
+
+/* d loss / d *at by central differences. */
+static double difference(rig *r, clv_call *c, double *at) {
+  const double h = 1e-5;
+  double kept = *at, up, down;
+  *at = kept + h;
+  r->plan->fresh = false;
+  up = loss_of(r, c);
+  *at = kept - h;
+  down = loss_of(r, c);
+  *at = kept;
+  return (up - down) / (2 * h);
+}
+
+static void check_differences(rig *r, clv_call *c, double *values, const double *got, size_t n,
+                              const char *what) {
+  for (size_t i = 0; i < n; i++) {
+    double want = difference(r, c, &values[i]);
+    if (fabs(want - got[i]) > 1e-8 + 1e-6 * fabs(want))
+      fail_msg("%s[%zu]: %.12g, finite differences give %.12g", what, i, got[i], want);
+  }
+}
+
+static void finite_differences(void **state) {
+  (void)state;
+  rig r = rig_new(branches(), &(rig_options){.backend = clv_backend_ref()});
+  clv_call *c;
+  *(double *)(void *)r.dout = 1;
+  step(&r);
+  assert_ok(clv_plan_call_get(r.plan, &c, err));
+  for (int i = 0; i < r.params->n; i++) {
+    const clv_param *p = &r.params->list[i];
+    if (p->trainable)
+      check_differences(&r, c, (double *)(void *)(r.block + p->offset),
+                        (double *)(void *)(r.grads + p->offset), p->n, p->name);
+  }
+  for (int i = 0; i < r.n_in; i++)
+    check_differences(&r, c, (double *)(void *)r.in[i], (double *)(void *)r.din[i],
+                      r.in_bytes[i] / sizeof(double), i ? "target" : "input");
+  clv_plan_call_put(r.plan, c);
+  rig_done(&r);
+}
+
+/* Three consumers with gradients 1e8, -1e8 and 1, in this order: added from the last to the first
+ * they make (1 - 1e8) + 1e8 = 0 in f32, in any other order 1. */
+static void order_of_sums(void **state) {
+  (void)state;
+  static const float weights[] = {1e8f, -1e8f, 1};
+  static const char *const names[] = {"0.weight", "1.weight", "2.weight"};
+  int x, branch[3];
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(1, 1), &x);
+  for (uint32_t i = 0; i < 3; i++) branch[i] = add_linear(g, i, x, 1);
+  int a = add_node(g, CLV_OP_ADD, 3, branch[0], branch[1], NULL, 0);
+  add_node(g, CLV_OP_ADD, 4, a, branch[2], NULL, 0);
+  rig r = rig_new(g, &(rig_options){.backend = clv_backend_ref()});
+  *(float *)(void *)r.dout = 1;
+  for (int i = 0; i < 3; i++)
+    memcpy(r.block + clv_params_find(r.params, names[i])->offset, &weights[i], sizeof weights[i]);
+  step(&r);
+  assert_true(*(float *)(void *)r.din[0] == 0);
+  rig_done(&r);
+}
+
+/* ---- the same bits --------------------------------------------------------------------------- */
+
+static void same(const void *a, const void *b, size_t bytes, const char *what) {
+  if (memcmp(a, b, bytes)) fail_msg("%s differs", what);
+}
+
+/* Parameters and gradients of `part` against the same names of `whole`. */
+static void same_params(const rig *whole, const rig *part) {
+  for (int i = 0; i < part->params->n; i++) {
+    const clv_param *p = &part->params->list[i], *q = clv_params_find(whole->params, p->name);
+    if (p->trainable) same(part->grads + p->offset, whole->grads + q->offset, p->bytes, p->name);
+    same(part->block + p->offset, whole->block + q->offset, p->bytes, p->name);
+  }
+}
+
+static rig slice_of(const clv_graph *g, uint32_t first, uint32_t last, const clv_backend *backend,
+                    bool evaluation) {
+  clv_graph *part;
+  assert_ok(clv_graph_slice(g, first, last, &part, err));
+  return rig_new(part, &(rig_options){.backend = backend, .evaluation = evaluation});
+}
+
+static void every_cut(const clv_backend *backend, bool evaluation, int64_t batch) {
+  rig whole = rig_new(chain_graph(CLV_F32, batch),
+                      &(rig_options){.backend = backend, .evaluation = evaluation});
+  step(&whole);
+  for (uint32_t cut = 1; cut < CHAIN_LAYERS; cut++) {
+    rig a = slice_of(whole.g, 0, cut - 1, backend, evaluation);
+    rig b = slice_of(whole.g, cut, CHAIN_LAYERS - 1, backend, evaluation);
+    clv_call *c;
+    memcpy(a.in[0], whole.in[0], a.in_bytes[0]);
+    memcpy(b.dout, whole.dout, b.out_bytes);
+    assert_ok(clv_plan_call_get(a.plan, &c, err));
+    forward(&a, c);
+    memcpy(b.in[0], a.out, a.out_bytes);
+    step(&b);
+    same(b.out, whole.out, b.out_bytes, "output");
+    if (!evaluation) {
+      memcpy(a.dout, b.din[0], a.out_bytes);
+      backward_input(&a, c, false);
+      backward_weight(&a, c, false);
+      same(a.din[0], whole.din[0], a.in_bytes[0], "input gradient");
+      same_params(&whole, &a);
+      same_params(&whole, &b);
+    }
+    clv_plan_call_put(a.plan, c);
+    rig_done(&a);
+    rig_done(&b);
+  }
+  rig_done(&whole);
+}
+
+static void every_cut_ref(void **state) {
+  (void)state;
+  every_cut(clv_backend_ref(), false, 5);
+  every_cut(clv_backend_ref(), true, 5);
+}
+
+static void every_cut_cpu(void **state) {
+  (void)state;
+  every_cut(clv_backend_cpu(), false, 5);
+  every_cut(clv_backend_cpu(), true, 5);
+}
+
+/* ---- layouts --------------------------------------------------------------------------------- */
+
+/* ref behind blocked layouts: convolutions and tanh compute in blocks of 8, the rest row-major,
+ * batchnorm's weight gradient is fused, weights are used through the cache only, softmax is left to
+ * ref. Same arithmetic, so the bits must be ref's. */
+typedef struct blocked {
+  clv_kernel base;
+  clv_node_desc d;
+  clv_kernel *inner;
+  char *in[CLV_MAX_IN], *out, *dout, *din[CLV_MAX_IN]; /* row-major copies */
+} blocked;
+
+static int refreshes;
+
+static size_t weight_bytes(const blocked *k) {
+  return k->d.n_params ? clv_layout_numel(&k->d.param[0], 1) * clv_dtype_size(k->d.dtype) : 0;
+}
+
+static clv_code blocked_refresh(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  refreshes++;
+  memcpy(a->cache, a->param[0], weight_bytes((blocked *)b));
+  return CLV_OK;
+}
+
+static void shuffle(const blocked *k, const clv_shape *shape, const void *src, int from, void *dst,
+                    int to) {
+  if (!src || !dst) return;
+  if (shape->rank == 4)
+    assert_ok(clv_backend_ref()->reorder(shape, k->d.dtype, src, from, dst, to, err));
+  else
+    memcpy(dst, src, clv_layout_numel(shape, 1) * clv_dtype_size(k->d.dtype));
+}
+
+static clv_kernel_args unblock(blocked *k, const clv_kernel_args *a) {
+  clv_kernel_args inner = *a;
+  for (int i = 0; i < k->d.n_in; i++) {
+    shuffle(k, &k->d.in[i], a->in[i], k->base.in_block[i], k->in[i], 1);
+    inner.in[i] = k->in[i];
+    inner.din[i] = a->din[i] ? k->din[i] : NULL;
+  }
+  shuffle(k, &k->d.out, a->dout, k->base.out_block, k->dout, 1);
+  if (a->cache) inner.param[0] = a->cache;
+  inner.dout = a->dout ? k->dout : NULL;
+  inner.out = k->out;
+  return inner;
+}
+
+static clv_code blocked_forward(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
+  blocked *k = (blocked *)b;
+  clv_kernel_args inner = unblock(k, a);
+  memset(a->scratch, 0xFF, b->scratch_bytes);
+  CLV_TRY(k->inner->forward(k->inner, &inner, err));
+  shuffle(k, &k->d.out, k->out, 1, a->out, b->out_block);
+  return CLV_OK;
+}
+
+static clv_code blocked_backward_input(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
+  blocked *k = (blocked *)b;
+  clv_kernel_args inner = unblock(k, a);
+  shuffle(k, &k->d.out, a->out, b->out_block, k->out, 1);
+  memset(a->scratch, 0xFF, b->scratch_bytes);
+  if (k->inner->backward_input) CLV_TRY(k->inner->backward_input(k->inner, &inner, err));
+  for (int i = 0; i < k->d.n_in; i++)
+    shuffle(k, &k->d.in[i], inner.din[i], 1, a->din[i], b->in_block[i]);
+  if (b->fused_grads) CLV_TRY(k->inner->backward_weight(k->inner, &inner, err));
+  return CLV_OK;
+}
+
+static clv_code blocked_backward_weight(clv_kernel *b, const clv_kernel_args *a, clv_err *err) {
+  blocked *k = (blocked *)b;
+  clv_kernel_args inner = unblock(k, a);
+  return k->inner->backward_weight(k->inner, &inner, err);
+}
+
+static void blocked_free(clv_kernel *b) {
+  blocked *k = (blocked *)b;
+  k->inner->free(k->inner);
+  for (int i = 0; i < CLV_MAX_IN; i++) {
+    free(k->in[i]);
+    free(k->din[i]);
+  }
+  free(k->out);
+  free(k->dout);
+  free(k);
+}
+
+static clv_code blocked_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  blocked *k;
+  if (d->op == CLV_OP_SOFTMAX) return CLV_UNIMPLEMENTED;
+  CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
+  k->d = *d;
+  CLV_TRY(clv_backend_ref()->prepare(d, &k->inner, err));
+  k->base = *k->inner;
+  bool conv = d->op == CLV_OP_CONV2D, weights = d->n_params > 0;
+  int block = (conv || d->op == CLV_OP_TANH) && d->out.rank == 4 ? 8 : 1;
+  k->base.fused_grads = d->op == CLV_OP_BATCHNORM && d->need_dw;
+  k->base.refresh = weights ? blocked_refresh : NULL;
+  k->base.forward = blocked_forward;
+  k->base.backward_input = blocked_backward_input;
+  k->base.backward_weight = k->base.fused_grads ? NULL : blocked_backward_weight;
+  k->base.free = blocked_free;
+  k->base.cache_bytes = weights ? weight_bytes(k) : 0;
+  k->base.scratch_bytes = 1000;
+  k->base.out_block = block;
+  for (int i = 0; i < CLV_MAX_IN; i++) {
+    k->base.in_block[i] = block;
+    if (i >= d->n_in) continue;
+    k->in[i] = take(clv_layout_numel(&d->in[i], 1) * 8);
+    k->din[i] = take(clv_layout_numel(&d->in[i], 1) * 8);
+  }
+  k->out = take(clv_layout_numel(&d->out, 1) * 8);
+  k->dout = take(clv_layout_numel(&d->out, 1) * 8);
+  *ret = &k->base;
+  return CLV_OK;
+}
+
+static const clv_backend *blocked_backend(void) {
+  static clv_backend backend;
+  backend = *clv_backend_ref();
+  backend.name = "blocked";
+  backend.prepare = blocked_prepare;
+  return &backend;
+}
+
+/* Like branches, in f32 and without the loss. */
+static clv_graph *blocked_branches(bool end_in_conv) {
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 5, 6, 4), &x);
+  int a = add_conv(g, 0, x, 11, 3, 1);
+  int b = add_plain(g, CLV_OP_TANH, 1, a);
+  int c = add_conv(g, 2, b, 11, 3, 1);
+  int d = add_plain(g, CLV_OP_BATCHNORM, 3, c);
+  int e = add_node(g, CLV_OP_ADD, 4, d, b, NULL, 0);
+  int f = add_plain(g, CLV_OP_RELU, 5, e);
+  int h = add_node(g, CLV_OP_ADD, 6, f, b, NULL, 0);
+  if (end_in_conv) {
+    add_conv(g, 7, h, 3, 3, 1);
+    return g;
+  }
+  int i = add_plain(g, CLV_OP_FLATTEN, 7, b), j = add_linear(g, 8, i, 4);
+  int k = add_plain(g, CLV_OP_FLATTEN, 9, h), l = add_linear(g, 10, k, 4);
+  int m = add_node(g, CLV_OP_ADD, 11, j, l, NULL, 0);
+  add_plain(g, CLV_OP_SOFTMAX, 12, m);
+  return g;
+}
+
+static void any_layout(void **state) {
+  (void)state;
+  for (int conv = 0; conv < 2; conv++) {
+    rig a = rig_new(blocked_branches(conv), &(rig_options){.backend = clv_backend_ref()});
+    rig b = rig_new(blocked_branches(conv), &(rig_options){.backend = blocked_backend()});
+    step(&a);
+    step(&b);
+    same(a.out, b.out, a.out_bytes, "output");
+    same(a.din[0], b.din[0], a.in_bytes[0], "input gradient");
+    same(a.grads, b.grads, a.params->trainable_bytes, "gradients");
+    same(a.block, b.block, a.params->total_bytes, "parameters and statistics");
+    assert_int_equal(clv_plan_get_info(a.plan)->reorders_forward, 0);
+    /* Forward: the input for layer 0, layer 2 for 3, layer 1 for 4 and everyone after it; with the
+     * convolution at the end its input and its output. Backward: each gradient that meets one of
+     * another layout, once. */
+    assert_int_equal(clv_plan_get_info(b.plan)->reorders_forward, conv ? 5 : 3);
+    assert_int_equal(clv_plan_get_info(b.plan)->reorders_backward, conv ? 6 : 5);
+    rig_done(&a);
+    rig_done(&b);
+  }
+}
+
+static void every_cut_blocked(void **state) {
+  (void)state;
+  every_cut(blocked_backend(), false, 4);
+}
+
+/* The number `plan` prints is the number that happens. */
+static void reorders_are_counted(void **state) {
+  (void)state;
+  const clv_backend *backends[] = {clv_backend_cpu(), clv_backend_ref()};
+  for (size_t i = 0; i < CLV_COUNT(backends); i++) {
+    rig r = rig_new(chain_graph(CLV_F32, 6), &(rig_options){.backend = backends[i]});
+    const clv_plan_info *info = clv_plan_get_info(r.plan);
+    step(&r);
+    uint64_t before = backends[i]->reorder_count();
+    step(&r);
+    assert_int_equal(backends[i]->reorder_count() - before,
+                     info->reorders_forward + info->reorders_backward);
+    rig_done(&r);
+  }
+}
+
+static void cache_follows_version(void **state) {
+  (void)state;
+  rig r = rig_new(chain_graph(CLV_F32, 3), &(rig_options){.backend = blocked_backend()});
+  clv_call *c;
+  char before[3 * 5 * 4];
+  refreshes = 0;
+  assert_ok(clv_plan_call_get(r.plan, &c, err));
+  forward(&r, c);
+  assert_int_equal(refreshes, 5);
+  memcpy(before, r.out, sizeof before);
+  const clv_param *p = clv_params_find(r.params, "10.weight");
+  for (size_t i = 0; i < p->n; i++) ((float *)(void *)(r.block + p->offset))[i] *= 2;
+  forward(&r, c); /* same version: the kernels still see the old weights */
+  assert_int_equal(refreshes, 5);
+  assert_memory_equal(before, r.out, sizeof before);
+  assert_ok(clv_plan_forward(r.plan, c, r.block, 2, (const void *const *)r.in, true, r.out,
+                             &step_key, err));
+  assert_int_equal(refreshes, 10);
+  assert_memory_not_equal(before, r.out, sizeof before);
+  clv_plan_call_put(r.plan, c);
+  rig_done(&r);
+}
+
+/* ---- gradients in the block ------------------------------------------------------------------ */
+
+static void accumulation(void **state) {
+  (void)state;
+  rig r = rig_new(chain_graph(CLV_F32, 4), &(rig_options){.backend = blocked_backend()});
+  size_t bytes = r.params->trainable_bytes, n = bytes / sizeof(float);
+  float *once = take(bytes), *sum = (float *)(void *)r.grads;
+  clv_call *c;
+  step(&r);
+  memcpy(once, r.grads, bytes);
+  assert_ok(clv_plan_call_get(r.plan, &c, err));
+  forward(&r, c);
+  backward_input(&r, c, true);
+  backward_weight(&r, c, true);
+  for (size_t i = 0; i < n; i++) assert_true(sum[i] == once[i] + once[i]);
+  clv_plan_call_put(r.plan, c);
+  free(once);
+  rig_done(&r);
+}
+
+static bool is_zero(const char *p, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (p[i]) return false;
+  return true;
+}
+
+/* The gradient block started as NaN: what no kernel writes is zero after the first micro-batch. */
+static void frozen_parts(const clv_backend *backend) {
+  static const char *const frozen[] = {"4.weight", "1.bias", "8.weight", "8.bias"};
+  rig_options o = {.backend = backend};
+  rig all = rig_new(chain_graph(CLV_F32, 4), &o);
+  memcpy(o.frozen, frozen, sizeof frozen);
+  rig some = rig_new(chain_graph(CLV_F32, 4), &o);
+  step(&all);
+  step(&some);
+  size_t end = 0;
+  for (int i = 0; i < some.params->n; i++) {
+    const clv_param *p = &some.params->list[i];
+    if (!p->trainable) continue;
+    assert_true(is_zero(some.grads + end, p->offset - end));
+    end = p->offset + p->bytes;
+    if (p->frozen)
+      assert_true(is_zero(some.grads + p->offset, p->bytes));
+    else
+      same(some.grads + p->offset, all.grads + p->offset, p->bytes, p->name);
+  }
+  assert_true(is_zero(some.grads + end, some.params->trainable_bytes - end));
+  same(some.din[0], all.din[0], all.in_bytes[0], "input gradient");
+  memset(grad_of(&some, "8.weight"), 0x11, 8); /* a later micro-batch leaves it alone */
+  clv_call *c;
+  assert_ok(clv_plan_call_get(some.plan, &c, err));
+  forward(&some, c);
+  backward_input(&some, c, true);
+  backward_weight(&some, c, true);
+  assert_memory_equal(grad_of(&some, "8.weight"), "\x11\x11\x11\x11\x11\x11\x11\x11", 8);
+  clv_plan_call_put(some.plan, c);
+  rig_done(&all);
+  rig_done(&some);
+}
+
+static void frozen(void **state) {
+  (void)state;
+  frozen_parts(clv_backend_ref());
+  frozen_parts(blocked_backend());
+  frozen_parts(clv_backend_cpu());
+}
+
+/* Nothing below the first layer that learns has a backward step. */
+static void frozen_front(void **state) {
+  (void)state;
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
+  x = add_linear(g, 0, x, 5);
+  x = add_plain(g, CLV_OP_RELU, 1, x);
+  x = add_linear(g, 2, x, 3);
+  rig_options o = {.backend = clv_backend_ref(), .no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}};
+  rig r = rig_new(g, &o);
+  step(&r);
+  clv_bytes text = {0};
+  clv_plan_describe(r.plan, &text);
+  /* one copy of the caller's gradient, and the weight gradient of layer 2 */
+  assert_int_equal(clv_plan_get_info(r.plan)->n_steps_backward, 2);
+  assert_non_null(strstr(text.data, "backward_weight  2"));
+  assert_null(strstr(text.data, "backward_input   2"));
+  clv_bytes_done(&text);
+  assert_true(is_zero(grad_of(&r, "0.weight"), 5 * 6 * 4));
+  assert_false(is_zero(grad_of(&r, "2.weight"), 3 * 5 * 4));
+  rig_done(&r);
+}
+
+/* A value no one uses costs nothing and its parameters get no gradient; an input the output ignores
+ * gets zeros. */
+static void dead_parts(void **state) {
+  (void)state;
+  int x, unused;
+  clv_shape other = CLV_SHAPE(4, 2);
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
+  assert_ok(clv_graph_add_input(g, "unused", CLV_F32, &other, &unused, err));
+  int a = add_linear(g, 0, x, 5);
+  int b = add_linear(g, 1, a, 5);
+  add_linear(g, 2, b, 7);
+  add_plain(g, CLV_OP_RELU, 3, unused);
+  g->output = b;
+  rig r = rig_new(g, &(rig_options){.backend = clv_backend_ref()});
+  step(&r);
+  assert_true(is_zero(r.din[1], r.in_bytes[1]));
+  assert_false(is_zero(r.din[0], r.in_bytes[0]));
+  assert_true(is_zero(grad_of(&r, "2.weight"), 7 * 5 * 4));
+  assert_false(is_zero(grad_of(&r, "1.weight"), 5 * 5 * 4));
+  assert_int_equal(clv_plan_get_info(r.plan)->n_steps_forward, 2);
+  rig_done(&r);
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* Two micro-batches in flight, phases interleaved, against one after the other. */
+static void calls_in_flight(void **state) {
+  (void)state;
+  for (int which = 0; which < 2; which++) {
+    const clv_backend *backend = which ? clv_backend_cpu() : blocked_backend();
+    rig a = rig_new(blocked_branches(false), &(rig_options){.backend = backend});
+    rig b = rig_new(blocked_branches(false), &(rig_options){.backend = backend});
+    clv_call *one, *two;
+    step(&a);
+    assert_ok(clv_plan_call_get(a.plan, &one, err));
+    forward(&a, one);
+    backward_input(&a, one, true);
+    backward_weight(&a, one, true);
+    clv_plan_call_put(a.plan, one);
+    assert_ok(clv_plan_call_get(b.plan, &one, err));
+    assert_ok(clv_plan_call_get(b.plan, &two, err));
+    assert_ptr_not_equal(one, two);
+    forward(&b, one);
+    forward(&b, two);
+    backward_input(&b, one, false);
+    backward_input(&b, two, true);
+    poison(&b);
+    backward_weight(&b, one, false);
+    backward_weight(&b, two, true);
+    clv_plan_call_put(b.plan, one);
+    clv_plan_call_put(b.plan, two);
+    same(a.grads, b.grads, a.params->trainable_bytes, "gradients");
+    same(a.block, b.block, a.params->total_bytes, "statistics");
+    rig_done(&a);
+    rig_done(&b);
+  }
+}
+
+/* With keep_inputs = false the caller's input memory is free after forward, and the gradient of the
+ * output always is after backward_input. */
+static void memory_returns_to_the_caller(void **state) {
+  (void)state;
+  rig a = rig_new(branches(), &(rig_options){.backend = clv_backend_ref()});
+  rig b = rig_new(branches(), &(rig_options){.backend = clv_backend_ref()});
+  clv_call *c;
+  step(&a);
+  assert_ok(clv_plan_call_get(b.plan, &c, err));
+  assert_ok(clv_plan_forward(b.plan, c, b.block, 1, (const void *const *)b.in, false, b.out,
+                             &step_key, err));
+  for (int i = 0; i < b.n_in; i++) memset(b.in[i], 0xFF, b.in_bytes[i]);
+  memset(b.out, 0xFF, b.out_bytes);
+  backward_input(&b, c, false);
+  memset(b.dout, 0xFF, b.out_bytes);
+  backward_weight(&b, c, false);
+  same(a.grads, b.grads, a.params->trainable_bytes, "gradients");
+  same(a.din[0], b.din[0], a.in_bytes[0], "input gradient");
+  clv_plan_call_put(b.plan, c);
+  rig_done(&a);
+  rig_done(&b);
+}
+
+/* The last layer's dout is read by backward_weight, after the caller has it back; its output is
+ * saved for backward although the caller owns `out`. */
+static void last_layer_memory(void **state) {
+  (void)state;
+  for (int end = 0; end < 2; end++) {
+    rig r[2];
+    for (int i = 0; i < 2; i++) {
+      int x;
+      clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
+      x = add_linear(g, 0, x, 5);
+      if (end) add_plain(g, CLV_OP_SIGMOID, 1, x);
+      r[i] = rig_new(g, &(rig_options){.backend = clv_backend_ref()});
+    }
+    step(&r[0]);
+    clv_call *c;
+    assert_ok(clv_plan_call_get(r[1].plan, &c, err));
+    forward(&r[1], c);
+    same(r[0].out, r[1].out, r[0].out_bytes, "output");
+    memset(r[1].out, 0xFF, r[1].out_bytes);
+    backward_input(&r[1], c, false);
+    memset(r[1].dout, 0xFF, r[1].out_bytes);
+    backward_weight(&r[1], c, false);
+    same(r[0].grads, r[1].grads, r[0].params->trainable_bytes, "gradients");
+    clv_plan_call_put(r[1].plan, c);
+    rig_done(&r[0]);
+    rig_done(&r[1]);
+  }
+}
+
+/* A graph that only renames: output and gradient are copies. */
+static void only_a_flatten(void **state) {
+  (void)state;
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, 3, 4), &x);
+  add_plain(g, CLV_OP_FLATTEN, 0, x);
+  rig r = rig_new(g, &(rig_options){.backend = clv_backend_ref()});
+  step(&r);
+  assert_memory_equal(r.out, r.in[0], r.out_bytes);
+  assert_memory_equal(r.din[0], r.dout, r.out_bytes);
+  rig_done(&r);
+}
+
+static clv_graph *loss_graph(void) {
+  int in[2];
+  clv_shape labels = CLV_SHAPE(4);
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 3), &in[0]);
+  assert_ok(clv_graph_add_input(g, "target", CLV_I64, &labels, &in[1], err));
+  add_node(g, CLV_OP_CROSS_ENTROPY, 0, in[0], in[1], NULL, 0);
+  return g;
+}
+
+static void class_loss(void **state) {
+  (void)state;
+  rig r = rig_new(loss_graph(), &(rig_options){.backend = clv_backend_cpu()});
+  clv_call *c;
+  *(float *)(void *)r.dout = 1;
+  step(&r);
+  const float *x = (float *)(void *)r.in[0], *dx = (float *)(void *)r.din[0];
+  double want = 0;
+  for (int i = 0; i < 4; i++) {
+    double sum = 0;
+    for (int j = 0; j < 3; j++) sum += exp((double)x[i * 3 + j]);
+    want += (log(sum) - (double)x[i * 3 + i % 3]) / 4;
+    for (int j = 0; j < 3; j++)
+      assert_true(fabs(dx[i * 3 + j] - (exp((double)x[i * 3 + j]) / sum - (j == i % 3)) / 4) < 1e-6);
+  }
+  assert_true(fabs(*(float *)(void *)r.out - want) < 1e-6);
+  ((int64_t *)(void *)r.in[1])[2] = 3;
+  assert_ok(clv_plan_call_get(r.plan, &c, err));
+  assert_fails(clv_plan_forward(r.plan, c, NULL, 1, (const void *const *)r.in, true, r.out,
+                                &step_key, err),
+               CLV_INVALID, "layer 0 (cross_entropy)");
+  clv_plan_call_put(r.plan, c);
+  rig_done(&r);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(finite_differences),
+      cmocka_unit_test(order_of_sums),
+      cmocka_unit_test(every_cut_ref),
+      cmocka_unit_test(every_cut_cpu),
+      cmocka_unit_test(any_layout),
+      cmocka_unit_test(every_cut_blocked),
+      cmocka_unit_test(reorders_are_counted),
+      cmocka_unit_test(cache_follows_version),
+      cmocka_unit_test(accumulation),
+      cmocka_unit_test(frozen),
+      cmocka_unit_test(frozen_front),
+      cmocka_unit_test(dead_parts),
+      cmocka_unit_test(calls_in_flight),
+      cmocka_unit_test(memory_returns_to_the_caller),
+      cmocka_unit_test(last_layer_memory),
+      cmocka_unit_test(only_a_flatten),
+      cmocka_unit_test(class_loss),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

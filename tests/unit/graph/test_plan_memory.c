@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory of plans: nothing is taken after warm-up, lifetimes do not overlap, small networks stay
+ * small; and what a plan refuses.
+ */
+#include "tests/unit/graph/plan_test.h"
+
+/* ---- counting malloc --------------------------------------------------------------------------
+ * The program's own definitions stand before the C library's, for every shared library too. The
+ * sanitizers need that place for themselves. */
+
+static _Atomic unsigned long taken;
+
+#if !CLV_SANITIZED
+extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t),
+    *__libc_memalign(size_t, size_t);
+
+void *malloc(size_t n) {
+  taken++;
+  return __libc_malloc(n);
+}
+
+void *calloc(size_t n, size_t size) {
+  taken++;
+  return __libc_calloc(n, size);
+}
+
+void *realloc(void *p, size_t n) {
+  taken++;
+  return __libc_realloc(p, n);
+}
+
+void *aligned_alloc(size_t alignment, size_t n) {
+  taken++;
+  return __libc_memalign(alignment, n);
+}
+
+int posix_memalign(void **ret, size_t alignment, size_t n) {
+  taken++;
+  *ret = __libc_memalign(alignment, n);
+  return *ret ? 0 : 12;
+}
+#endif
+
+static void no_memory_after_warm_up(void **state) {
+  (void)state;
+  const clv_backend *backends[] = {clv_backend_ref(), clv_backend_cpu()};
+  for (size_t i = 0; i < CLV_COUNT(backends); i++) {
+    rig r = rig_new(chain_graph(CLV_F32, 8), &(rig_options){.backend = backends[i]});
+    for (int k = 0; k < 3; k++) step(&r);
+    uint64_t counted = clv_alloc_count();
+    unsigned long before = taken;
+    for (int k = 0; k < 5; k++) step(&r);
+    assert_int_equal(clv_alloc_count(), counted);
+    assert_int_equal(taken, before);
+    rig_done(&r);
+  }
+#if !CLV_SANITIZED
+  assert_true(taken > 0); /* the counter works */
+#endif
+}
+
+/* ---- placement ------------------------------------------------------------------------------- */
+
+static void check_overlaps(const clv_plan *p) {
+  for (int i = 0; i < p->n_bufs; i++)
+    for (int j = i + 1; j < p->n_bufs; j++) {
+      const plan_buf *a = &p->bufs[i], *b = &p->bufs[j];
+      if (a->root != i || b->root != j || a->space != b->space || a->space > SPACE_CALL) continue;
+      bool together = a->first <= b->last && b->first <= a->last;
+      bool touch = a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+      assert_false(together && touch);
+      size_t room = a->space == SPACE_CALL ? p->info.call_bytes : p->info.scratch_bytes;
+      assert_true(a->offset + a->bytes <= room && a->offset % 64 == 0);
+    }
+}
+
+static void lifetimes(void **state) {
+  (void)state;
+  const clv_backend *backends[] = {clv_backend_ref(), clv_backend_cpu()};
+  for (size_t i = 0; i < CLV_COUNT(backends); i++)
+    for (int evaluation = 0; evaluation < 2; evaluation++) {
+      rig r = rig_new(chain_graph(CLV_F32, 8),
+                      &(rig_options){.backend = backends[i], .evaluation = evaluation});
+      check_overlaps(r.plan);
+      rig_done(&r);
+    }
+}
+
+/* Twenty linear layers with relu between, evaluated: two activations are alive at a time, and relu
+ * works in place. */
+static void reuse(void **state) {
+  (void)state;
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(16, 64), &x);
+  for (uint32_t i = 0; i < 40; i += 2) {
+    x = add_linear(g, i, x, 64);
+    x = add_plain(g, CLV_OP_RELU, i + 1, x);
+  }
+  rig r = rig_new(g, &(rig_options){.backend = clv_backend_ref(), .evaluation = true});
+  const clv_plan_info *info = clv_plan_get_info(r.plan);
+  assert_int_equal(info->call_bytes, 0);
+  assert_int_equal(info->scratch_bytes, 2 * 16 * 64 * 4);
+  assert_int_equal(info->n_steps_forward, 40); /* the last one writes the caller's memory */
+  assert_int_equal(info->n_steps_backward, 0);
+  step(&r);
+  rig_done(&r);
+}
+
+/* Training keeps one activation per relu and the gradients that the weights want. */
+static void saved_bytes(void **state) {
+  (void)state;
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(16, 64), &x);
+  for (uint32_t i = 0; i < 8; i += 2) {
+    x = add_linear(g, i, x, 64);
+    x = add_plain(g, CLV_OP_RELU, i + 1, x);
+  }
+  rig r = rig_new(g, &(rig_options){.backend = clv_backend_ref()});
+  size_t one = 16 * 64 * 4;
+  /* 4 relu outputs + a copy of the input, and 4 gradients of the linears' outputs: the last relu's
+   * output is free once its gradient is there. */
+  assert_true(clv_plan_get_info(r.plan)->call_bytes <= 9 * one);
+  assert_true(clv_plan_get_info(r.plan)->call_bytes >= 8 * one);
+  check_overlaps(r.plan);
+  rig_done(&r);
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static void refusals(void **state) {
+  (void)state;
+  clv_graph *g = chain_graph(CLV_F32, 4), *other = chain_graph(CLV_F64, 4);
+  clv_params *p, *q;
+  clv_plan *plan = NULL;
+  assert_ok(clv_params_of(g, &p, err));
+  assert_ok(clv_params_of(other, &q, err));
+  clv_plan_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32, .batch = 4, .training = true};
+  o.batch = 0;
+  assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "input input");
+  o.batch = INT64_MAX;
+  assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "outside");
+  o.batch = 4;
+  o.dtype = CLV_F64;
+  assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "input 'input' is f32 in a plan for f64");
+  o.dtype = CLV_I64;
+  assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "not i64");
+  o.dtype = CLV_F32;
+  assert_fails(clv_plan_new(g, q, &o, &plan, err), CLV_INVALID, "parameter '0.weight' is not one of");
+  p->n--;
+  assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "parameter '10.bias' is missing");
+  p->n++;
+  int node = p->list[0].node;
+  p->list[0].node = 1000;
+  assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "not one of this graph");
+  p->list[0].node = node;
+  g->output = 99;
+  assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "no output node 99");
+  g->output = g->n_nodes - 1;
+  clv_backend old = *clv_backend_ref();
+  old.abi = 0;
+  o.backend = &old;
+  assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_PRECONDITION, "another version");
+  assert_null(plan);
+  clv_params_free(p);
+  clv_params_free(q);
+  clv_graph_free(g);
+  clv_graph_free(other);
+}
+
+/* PyTorch's error, at plan time, in training only; with its own words. */
+static void one_value_per_channel(void **state) {
+  (void)state;
+  int x;
+  clv_plan *plan = NULL;
+  clv_params *p;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(1, 6), &x);
+  add_plain(g, CLV_OP_BATCHNORM, 0, x);
+  assert_ok(clv_params_of(g, &p, err));
+  clv_plan_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32, .batch = 1, .training = true};
+  assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID,
+               "layer 0 (batchnorm): Expected more than 1 value per channel when training, got "
+               "input size [1, 6]");
+  o.training = false;
+  assert_ok(clv_plan_new(g, p, &o, &plan, err));
+  clv_plan_free(plan);
+  o.training = true;
+  o.batch = 2;
+  assert_ok(clv_plan_new(g, p, &o, &plan, err));
+  clv_plan_free(plan);
+  clv_params_free(p);
+  clv_graph_free(g);
+}
+
+static void wrong_order(void **state) {
+  (void)state;
+  rig r = rig_new(chain_graph(CLV_F32, 4), &(rig_options){.backend = clv_backend_ref()});
+  rig e = rig_new(chain_graph(CLV_F32, 4), &(rig_options){.backend = clv_backend_ref(), .evaluation = true});
+  const void *nothing[1] = {NULL};
+  void *nowhere[1] = {NULL};
+  clv_call *c, *d;
+  assert_ok(clv_plan_call_get(r.plan, &c, err));
+  assert_ok(clv_plan_call_get(e.plan, &d, err));
+#define BACK(rig, call, din) \
+  clv_plan_backward_input(rig.plan, call, rig.block, rig.dout, (void *const *)din, rig.grads, false, err)
+  assert_fails(BACK(r, c, r.din), CLV_PRECONDITION, "has no forward");
+  assert_fails(clv_plan_forward(r.plan, c, r.block, 1, nothing, true, r.out, &step_key, err),
+               CLV_INVALID, "input 'input' is missing");
+  assert_fails(BACK(r, c, r.din), CLV_PRECONDITION, "has no forward");
+  forward(&r, c);
+  assert_fails(clv_plan_backward_weight(r.plan, c, r.block, r.grads, false, err), CLV_PRECONDITION,
+               "backward_weight after backward_input");
+  assert_fails(BACK(r, c, nowhere), CLV_INVALID, "gradient of input 'input' has nowhere to go");
+  assert_ok(BACK(r, c, r.din));
+  assert_fails(BACK(r, c, r.din), CLV_PRECONDITION, "is after backward_input");
+  assert_ok(clv_plan_backward_weight(r.plan, c, r.block, r.grads, false, err));
+  assert_fails(clv_plan_backward_weight(r.plan, c, r.block, r.grads, false, err), CLV_PRECONDITION,
+               "is done");
+  forward(&e, d);
+  assert_fails(BACK(e, d, e.din), CLV_PRECONDITION, "for evaluation");
+#undef BACK
+  clv_plan_call_put(r.plan, c);
+  clv_plan_call_put(r.plan, NULL);
+  clv_call *again;
+  assert_ok(clv_plan_call_get(r.plan, &again, err));
+  assert_ptr_equal(again, c);
+  rig_done(&r);
+  rig_done(&e); /* calls not put back go with the plan */
+  assert_null(clv_plan_free(NULL));
+}
+
+/* The largest graph a peer may send is planned in little time and memory. */
+static void many_nodes(void **state) {
+  (void)state;
+  int x, previous;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, 8), &x);
+  previous = x;
+  for (uint32_t i = 0; i + 2 < CLV_MAX_NODES; i++) {
+    int next = add_node(g, CLV_OP_ADD, i, x, previous, NULL, 0);
+    previous = x;
+    x = next;
+  }
+  uint64_t begin = clv_now_ns();
+  rig r = rig_new(g, &(rig_options){.backend = clv_backend_ref()});
+  assert_true(clv_now_ns() - begin < 20000000000u);
+  assert_true(clv_plan_get_info(r.plan)->scratch_bytes < 4096);
+  rig_done(&r);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(no_memory_after_warm_up),
+      cmocka_unit_test(lifetimes),
+      cmocka_unit_test(reuse),
+      cmocka_unit_test(saved_bytes),
+      cmocka_unit_test(refusals),
+      cmocka_unit_test(one_value_per_channel),
+      cmocka_unit_test(wrong_order),
+      cmocka_unit_test(many_nodes),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
