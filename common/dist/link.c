@@ -16,7 +16,17 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_LANES = 1 + CLV_WIRE_LANES, MAX_INCOMING = 512, KEPT_HEADS = 16 };
+enum {
+  MAX_LANES = 1 + CLV_WIRE_LANES,
+  MAX_INCOMING = 512,
+  MAX_SPANS = 512, /* of one tensor on its way: chunks may come in any order */
+  FEW_SPANS = 64,  /* memory for these is reused from tensor to tensor */
+  READY_INCOMING = 32, /* tensors that may be on their way before memory is taken for spans */
+  KEPT_HEADS = 16,
+  /* Packets of a peer that are not freed yet: the work of a step, several times over. */
+  MAX_PACKETS = 2 * CLV_WIRE_MICRO_BATCHES,
+  MAX_ANSWERS = 256 << 10, /* bytes that wait to be sent before a PING is an attack */
+};
 
 typedef struct lane {
   clv_link *link; /* NULL until ATTACH is understood (accepting side) */
@@ -27,12 +37,17 @@ typedef struct lane {
   char uri[CLV_WIRE_URI + 1];
 } lane;
 
+/* Bytes [from, to) of a tensor that a chunk has claimed. */
+typedef struct span { uint64_t from, to; } span;
+
 /* A tensor on its way in. `packet` is NULL until its head has come. */
 typedef struct incoming {
   uint64_t transfer, total, received;
   clv_tensor *tensor;
   clv_packet *packet;
   uint32_t slot;
+  span *spans; /* [n_spans] apart from each other, in order; kept by the place in the table */
+  size_t n_spans, cap_spans;
 } incoming;
 
 struct clv_link {
@@ -58,6 +73,7 @@ struct clv_link {
 
   incoming in[MAX_INCOMING];
   size_t n_in;
+  uint32_t n_packets; /* received and not freed yet */
   clv_bytes heads[KEPT_HEADS]; /* encode buffers, reused */
   size_t n_heads;
 
@@ -82,6 +98,14 @@ clv_code clv_link_new(const clv_link_options *o, clv_link **ret, clv_err *err) {
   l->accept = o->accept;
   l->events = o->events;
   l->credit_left = l->credit_full = o->send_credit;
+  for (int i = 0; i < READY_INCOMING; i++) {
+    clv_code code = clv_alloc(FEW_SPANS, sizeof(span), &l->in[i].spans, err);
+    if (code != CLV_OK) {
+      clv_link_unref(l);
+      return code;
+    }
+    l->in[i].cap_spans = FEW_SPANS;
+  }
   *ret = l;
   return CLV_OK;
 }
@@ -93,6 +117,7 @@ clv_link *clv_link_ref(clv_link *l) {
 
 static void drop_incoming(clv_link *l) {
   for (size_t i = 0; i < l->n_in; i++) clv_tensor_unref(l->in[i].tensor);
+  for (size_t i = 0; i < MAX_INCOMING; i++) free(l->in[i].spans);
   l->n_in = 0;
 }
 
@@ -347,6 +372,7 @@ static void credit_arrived(clv_link *l, uint64_t bytes) {
 void clv_link_return_credit(clv_link *l, uint64_t bytes) {
   uint64_t grant = 0;
   pthread_mutex_lock(&l->lock);
+  l->n_packets--;
   l->credit_due += bytes;
   if (l->credit_due >= l->accept.credit_bytes / 4) {
     grant = l->credit_due;
@@ -390,7 +416,8 @@ static clv_code begin_incoming(clv_link *l, uint64_t transfer, uint64_t total, i
     CLV_TRY(clv_pool_tensor(l->pool, CLV_U8, &shape, &t, err));
     l->held_in += total;
     e = &l->in[l->n_in++];
-    *e = (incoming){.transfer = transfer, .total = total, .tensor = t};
+    *e = (incoming){.transfer = transfer, .total = total, .tensor = t, .spans = e->spans,
+                    .cap_spans = e->cap_spans};
   }
   *ret = e;
   return CLV_OK;
@@ -407,7 +434,9 @@ static clv_packet *finished(clv_link *l, clv_packet *p) {
       continue;
     }
     p->tensor[l->in[i].slot] = l->in[i].tensor;
-    l->in[i] = l->in[--l->n_in];
+    incoming last = l->in[--l->n_in];
+    l->in[l->n_in] = (incoming){.spans = l->in[i].spans, .cap_spans = l->in[i].cap_spans};
+    if (i < l->n_in) l->in[i] = last;
   }
   return p;
 }
@@ -427,11 +456,54 @@ static clv_code deliver(clv_link *l, clv_packet *p, clv_err *err) {
   return CLV_OK;
 }
 
+static clv_code insert_span(incoming *e, size_t at, span s, clv_err *err) {
+  if (e->n_spans == MAX_SPANS)
+    return clv_fail(err, CLV_EXHAUSTED, "transfer %llu comes in more than %d pieces",
+                    (unsigned long long)e->transfer, MAX_SPANS);
+  if (e->n_spans == e->cap_spans) {
+    size_t cap = e->cap_spans ? 2 * e->cap_spans : FEW_SPANS;
+    span *more = realloc(e->spans, cap * sizeof *more);
+    if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    e->spans = more;
+    e->cap_spans = cap;
+  }
+  memmove(e->spans + at + 1, e->spans + at, (e->n_spans - at) * sizeof *e->spans);
+  e->spans[at] = s;
+  e->n_spans++;
+  return CLV_OK;
+}
+
+/* Under the lock. Claim [from, to) for one chunk: each byte comes once, or the tensor would be whole
+ * with bytes that nobody sent. Neighbours melt into one span, so chunks in order need a single one. */
+static clv_code claim(incoming *e, uint64_t from, uint64_t to, clv_err *err) {
+  size_t at = e->n_spans;
+  while (at > 0 && e->spans[at - 1].from >= to) at--;
+  span *before = at > 0 ? &e->spans[at - 1] : NULL, *after = at < e->n_spans ? &e->spans[at] : NULL;
+  if (before && before->to > from)
+    return clv_fail(err, CLV_INVALID, "bytes %llu to %llu of transfer %llu came twice",
+                    (unsigned long long)from, (unsigned long long)CLV_MIN(to, before->to),
+                    (unsigned long long)e->transfer);
+  bool joins_before = before && before->to == from, joins_after = after && after->from == to;
+  if (joins_before && joins_after) {
+    before->to = after->to;
+    memmove(after, after + 1, (e->n_spans - at - 1) * sizeof *after);
+    e->n_spans--;
+  } else if (joins_before) {
+    before->to = to;
+  } else if (joins_after) {
+    after->from = from;
+  } else {
+    return insert_span(e, at, (span){from, to}, err);
+  }
+  return CLV_OK;
+}
+
 static clv_code on_chunk(clv_link *l, const clv_frame *f, const clv_piece *pieces,
                          const clv_payload *payload, clv_err *err) {
   incoming *e;
   pthread_mutex_lock(&l->lock);
   clv_code code = begin_incoming(l, f->chunk.transfer, f->chunk.total, &e, err);
+  if (code == CLV_OK) code = claim(e, f->chunk.offset, f->chunk.offset + payload->len, err);
   clv_tensor *t = code == CLV_OK ? clv_tensor_ref(e->tensor) : NULL;
   pthread_mutex_unlock(&l->lock);
   if (code != CLV_OK) return code;
@@ -439,17 +511,12 @@ static clv_code on_chunk(clv_link *l, const clv_frame *f, const clv_piece *piece
   clv_payload_copy(pieces, payload, 0, payload->len, (char *)t->data + f->chunk.offset);
   clv_packet *done = NULL;
   pthread_mutex_lock(&l->lock);
-  e = find_incoming(l, f->chunk.transfer);
-  if (!e || payload->len > e->total - e->received) {
-    code = clv_fail(err, CLV_INVALID, "transfer %llu carries more bytes than it stated",
-                    (unsigned long long)f->chunk.transfer);
-  } else {
-    e->received += payload->len;
-    done = finished(l, e->packet);
-  }
+  e = find_incoming(l, f->chunk.transfer); /* it cannot be whole without this chunk */
+  e->received += payload->len;
+  done = finished(l, e->packet);
   pthread_mutex_unlock(&l->lock);
   clv_tensor_unref(t);
-  return code == CLV_OK && done ? deliver(l, done, err) : code;
+  return done ? deliver(l, done, err) : CLV_OK;
 }
 
 /* The head of a packet whose tensors come in chunks. */
@@ -514,7 +581,12 @@ static clv_code on_inline(clv_link *l, clv_packet *p, const clv_piece *pieces,
 static clv_code on_packet_frame(clv_link *l, const clv_frame *f, const clv_piece *pieces,
                                 const clv_payload *payload, clv_err *err) {
   clv_packet *p;
-  CLV_TRY(clv_packet_new(l->pool, f->kind, &p, err));
+  pthread_mutex_lock(&l->lock);
+  bool flood = l->n_packets == MAX_PACKETS;
+  l->n_packets += !flood;
+  pthread_mutex_unlock(&l->lock);
+  if (flood) return clv_fail(err, CLV_EXHAUSTED, "more than %d messages wait here", MAX_PACKETS);
+  CLV_TRY(clv_packet_new(l->pool, f->kind, &p, err)); /* which ends the link: no need to count */
   p->frame = *f;
   p->from = clv_link_ref(l);
   bool chunked = f->n_tensors && f->tensors[0].transfer;
@@ -523,6 +595,9 @@ static clv_code on_packet_frame(clv_link *l, const clv_frame *f, const clv_piece
 
 static clv_code on_ping(clv_link *l, const clv_frame *f, clv_err *err) {
   clv_frame pong = {.kind = CLV_PONG, .message = f->message, .reply_to = f->message};
+  CLV_AUTO(clv_rpc_stream_unrefp) clv_rpc_stream *stream = lane_stream(l, 0);
+  if (stream && clv_rpc_stream_queued_bytes(stream) > MAX_ANSWERS)
+    return clv_fail(err, CLV_EXHAUSTED, "PINGs come faster than their answers are read");
   return send_plain(l, &pong, err);
 }
 

@@ -166,12 +166,13 @@ static clv_code make_plan(clv_stage *s, int64_t batch, bool training, clv_plan *
   s->o.backend->set_threads(s->o.threads); /* the library fixes its thread count when it plans */
   CLV_TRY(clv_plan_new(s->graph, s->params, &po, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
-  s->bytes += info->call_bytes + info->scratch_bytes + info->cache_bytes;
-  if (s->o.max_bytes && s->bytes > s->o.max_bytes) {
+  size_t bytes = s->bytes + info->call_bytes + info->scratch_bytes + info->cache_bytes;
+  if (s->o.max_bytes && bytes > s->o.max_bytes) {
     clv_plan_free(plan);
     return clv_fail(err, CLV_EXHAUSTED, "stage %u with a batch of %lld needs %zu bytes of %zu",
-                    s->o.index, (long long)batch, s->bytes, s->o.max_bytes);
+                    s->o.index, (long long)batch, bytes, s->o.max_bytes);
   }
+  s->bytes = bytes;
   *ret = plan;
   return CLV_OK;
 }

@@ -86,9 +86,20 @@ static clv_code output_tensor(clv_stage *s, const clv_node *node, int64_t batch,
   return clv_pool_tensor(s->pool, node->dtype, &shape, ret, err);
 }
 
+/* Everything in a micro-batch is of one batch size: plans are made for the first input's. */
+static clv_code check_batch(const clv_stage *s, const micro *m, clv_err *err) {
+  for (int i = 1; i < s->n_inputs; i++)
+    if (m->in[i]->shape.rank && m->in[i]->shape.dim[0] != m->in[0]->shape.dim[0])
+      return clv_fail(err, CLV_INVALID, "stage %u: input 0 is a batch of %lld, input %d one of %lld",
+                      s->o.index, (long long)m->in[0]->shape.dim[0], i,
+                      (long long)m->in[i]->shape.dim[0]);
+  return CLV_OK;
+}
+
 /* Runs one micro-batch whose inputs are complete and sends its output on. */
 static clv_code run_forward(clv_stage *s, micro *m, const clv_frame *cause, clv_err *err) {
   bool training = cause->flags & CLV_FLAG_TRAINING;
+  CLV_TRY(check_batch(s, m, err));
   int64_t batch = m->in[0]->shape.rank ? m->in[0]->shape.dim[0] : 1;
   CLV_TRY(clv_stage_plan(s, batch, training, &m->plan, err));
   clv_code code = clv_plan_call_get(m->plan, &m->call, err);

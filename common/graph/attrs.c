@@ -70,11 +70,21 @@ static void set_fallback(clv_attrs *attrs, const clv_attr_row *row) {
   void *field = field_of(attrs, row->key);
   int64_t whole = (int64_t)row->fallback;
   switch (keys[row->key].kind) {
-    case KIND_INT: *(int64_t *)field = whole; break;
-    case KIND_PAIR: ((int64_t *)field)[0] = ((int64_t *)field)[1] = whole; break;
-    case KIND_BOOL: *(bool *)field = whole != 0; break;
-    case KIND_REAL: *(double *)field = row->fallback; break;
-    case KIND_EXTENTS: *(clv_shape *)field = (clv_shape){0}; break;
+    case KIND_INT:
+      *(int64_t *)field = whole;
+      break;
+    case KIND_PAIR:
+      ((int64_t *)field)[0] = ((int64_t *)field)[1] = whole;
+      break;
+    case KIND_BOOL:
+      *(bool *)field = whole != 0;
+      break;
+    case KIND_REAL:
+      *(double *)field = row->fallback;
+      break;
+    case KIND_EXTENTS:
+      *(clv_shape *)field = (clv_shape){0};
+      break;
   }
 }
 
@@ -83,7 +93,7 @@ static clv_code check_ints(const char *op, const clv_attr_row *row, const clv_at
   const char *name = keys[row->key].name;
   if (v->is_number || v->n_ints < low_n || v->n_ints > high_n)
     return clv_fail(err, CLV_INVALID, "%s.%s needs %s", op, name,
-                    high_n == 1   ? keys[row->key].kind == KIND_BOOL ? "true or false" : "one integer"
+                    high_n == 1 ? keys[row->key].kind == KIND_BOOL ? "true or false" : "one integer"
                     : high_n == 2 ? "an integer or a pair [height, width]"
                                   : "a list of 1 to 7 integers");
   for (int i = 0; i < v->n_ints; i++)
@@ -129,6 +139,22 @@ static clv_code set_value(const char *op, const clv_attr_row *row, const clv_att
   return CLV_OK;
 }
 
+static clv_code set_one(const clv_op_def *def, const clv_attr_value *v, clv_attrs *attrs,
+                        clv_err *err) {
+  const clv_attr_row *row = find_row(def, v->key);
+  if (!row)
+    return clv_fail(err, CLV_INVALID, "%s has no attribute '%s' (key %d)", def->name,
+                    clv_attr_name(v->key), (int)v->key);
+  return set_value(def->name, row, v, attrs, err);
+}
+
+clv_code clv_op_attr_check(clv_op op, const clv_attr_value *value, clv_err *err) {
+  const clv_op_def *def = clv_op_def_of(op);
+  clv_attrs unused;
+  if (!def) return clv_fail(err, CLV_INVALID, "unknown op number %d", (int)op);
+  return set_one(def, value, &unused, err);
+}
+
 clv_code clv_attrs_from(clv_op op, const clv_attr_value *values, int n, clv_attrs *ret,
                         clv_err *err) {
   const clv_op_def *def = clv_op_def_of(op);
@@ -137,14 +163,11 @@ clv_code clv_attrs_from(clv_op op, const clv_attr_value *values, int n, clv_attr
   if (!def) return clv_fail(err, CLV_INVALID, "unknown op number %d", (int)op);
   for (const clv_attr_row *row = def->attrs; row->key; row++) set_fallback(&attrs, row);
   for (int i = 0; i < n; i++) {
-    const clv_attr_row *row = find_row(def, values[i].key);
-    if (!row)
-      return clv_fail(err, CLV_INVALID, "%s has no attribute '%s' (key %d)", def->name,
-                      clv_attr_name(values[i].key), (int)values[i].key);
-    if (seen & (1u << row->key))
-      return clv_fail(err, CLV_INVALID, "%s.%s is given twice", def->name, keys[row->key].name);
-    seen |= 1u << row->key;
-    CLV_TRY(set_value(def->name, row, &values[i], &attrs, err));
+    CLV_TRY(set_one(def, &values[i], &attrs, err));
+    if (seen & (1u << values[i].key))
+      return clv_fail(err, CLV_INVALID, "%s.%s is given twice", def->name,
+                      clv_attr_name(values[i].key));
+    seen |= 1u << values[i].key;
   }
   for (const clv_attr_row *row = def->attrs; row->key; row++)
     if (row->required && !(seen & (1u << row->key)))
@@ -159,12 +182,16 @@ static clv_attr_value value_of(const clv_attrs *attrs, clv_attr_key key) {
   const void *field = (const char *)attrs + keys[key].offset;
   clv_attr_value v = {.key = key, .n_ints = 1};
   switch (keys[key].kind) {
-    case KIND_INT: v.ints[0] = *(const int64_t *)field; break;
+    case KIND_INT:
+      v.ints[0] = *(const int64_t *)field;
+      break;
     case KIND_PAIR:
       v.n_ints = 2;
       memcpy(v.ints, field, 2 * sizeof v.ints[0]);
       break;
-    case KIND_BOOL: v.ints[0] = *(const bool *)field; break;
+    case KIND_BOOL:
+      v.ints[0] = *(const bool *)field;
+      break;
     case KIND_REAL:
       v.n_ints = 0;
       v.is_number = true;

@@ -48,8 +48,8 @@ typedef struct clv_attr_value {
 
 /* Op by its name in a session file ("conv2d"), with "did you mean" in the error. */
 clv_code clv_op_find(const char *name, clv_op *ret, clv_err *err) CLV_USE_RESULT;
-const char *clv_op_name(clv_op op);    /* "?" outside the list */
-const char *clv_op_doc(clv_op op);     /* formula and the PyTorch function whose numbers it matches */
+const char *clv_op_name(clv_op op); /* "?" outside the list */
+const char *clv_op_doc(clv_op op);  /* formula and the PyTorch function whose numbers it matches */
 bool clv_op_is_loss(clv_op op);
 
 /* Attribute key by name for an op: CLV_NOT_FOUND names the op's legal keys and a suggestion. */
@@ -61,6 +61,9 @@ const char *clv_attr_name(clv_attr_key key);
  * required one is an error. stride defaults to kernel for pools and to 1 for conv2d. */
 clv_code clv_attrs_from(clv_op op, const clv_attr_value *values, int n, clv_attrs *ret,
                         clv_err *err) CLV_USE_RESULT;
+
+/* Key, type and range of one value alone, so that an error can point at it. */
+clv_code clv_op_attr_check(clv_op op, const clv_attr_value *value, clv_err *err) CLV_USE_RESULT;
 
 /* The attributes that differ from the defaults, for the wire: at most CLV_MAX_RANK + 2 of them. */
 int clv_attrs_to(clv_op op, const clv_attrs *attrs, clv_attr_value *ret_values, int max);
@@ -159,12 +162,15 @@ typedef struct clv_plan_info {
   size_t call_bytes;     /* per call in flight: saved activations and states */
   size_t scratch_bytes;  /* shared by the plan's calls */
   size_t cache_bytes;    /* weights in library formats */
-  int reorders_refresh, reorders_forward, reorders_backward; /* library reorders, each once a call */
+  /* library reorders, each once a call */
+  int reorders_refresh, reorders_forward, reorders_backward;
   int n_steps_forward, n_steps_backward;
 } clv_plan_info;
 
 /* Copies what it needs of g and params; `params` says which are frozen. One plan per (shard, batch,
- * training, threads). */
+ * training, threads). The graph's float inputs are of options->dtype. Activation memory is taken
+ * by the first clv_plan_call_get, so that a plan too large can be refused by its info. CLV_INVALID
+ * when params are not g's, and for batchnorm with one value per channel in training. */
 clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_plan_options *options,
                       clv_plan **ret, clv_err *err) CLV_USE_RESULT;
 clv_plan *clv_plan_free(clv_plan *p);
@@ -193,7 +199,9 @@ clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, co
     CLV_USE_RESULT;
 
 /* The rest of the weight gradients into grad_block (trainable_bytes, same offsets as parameters);
- * adds when accumulate, otherwise overwrites. Comes after backward_input of the same call. */
+ * adds when accumulate, otherwise overwrites, with zeros where no gradient is computed (frozen
+ * parameters, padding). Comes after backward_input of the same call and ends it: a call has one
+ * backward, because gradients reuse the memory of activations. */
 clv_code clv_plan_backward_weight(clv_plan *p, clv_call *c, void *param_block, void *grad_block,
                                   bool accumulate, clv_err *err) CLV_USE_RESULT;
 

@@ -45,7 +45,8 @@ static clv_code reshape_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
   if (wild < 0 ? known != per_sample : per_sample % known != 0)
     return reshape_mismatch(want, in, per_sample, err);
   clv_shape out = {.rank = want->rank + 1, .dim = {in->dim[0]}};
-  for (int i = 0; i < want->rank; i++) out.dim[i + 1] = i == wild ? per_sample / known : want->dim[i];
+  for (int i = 0; i < want->rank; i++)
+    out.dim[i + 1] = i == wild ? per_sample / known : want->dim[i];
   *ret = out;
   return CLV_OK;
 }

@@ -114,7 +114,8 @@ static clv_code add_input(clv_plan *p, int node, clv_err *err) {
   p->input_node[i] = node;
   p->keep[i] = -1;
   if (n->dtype == CLV_I64 && q->needs_grad)
-    return clv_fail(err, CLV_INVALID, "input '%s' holds class indices and has no gradient", n->name);
+    return clv_fail(err, CLV_INVALID, "input '%s' holds class indices and has no gradient",
+                    n->name);
   if (n->dtype != CLV_I64 && n->dtype != p->options.dtype)
     return clv_fail(err, CLV_INVALID, "input '%s' is %s in a plan for %s", n->name,
                     clv_dtype_name(n->dtype), clv_dtype_name(p->options.dtype));

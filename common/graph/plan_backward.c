@@ -29,8 +29,8 @@ static clv_code contribute(clv_plan *p, int node, plan_rep rep, clv_err *err) {
     *sum = rep;
     return CLV_OK;
   }
-  /* The caller's gradient is only lent for reading. */
-  if (p->bufs[sum->buf].space == SPACE_DOUT) CLV_TRY(move_to_new(p, node, sum, block, err));
+  /* The sum so far is never the caller's dout, which is only lent for reading: that one belongs to
+   * the output alone, and no live node consumes the output. */
   plan_step s = clv_plan_step(clv_plan_run_add, "add", node);
   s.src = rep.buf;
   s.dst = sum->buf;

@@ -41,7 +41,8 @@ void clv_plan_describe(const clv_plan *p, clv_bytes *out) {
                    (long long)p->options.batch, clv_dtype_name(p->options.dtype),
                    p->options.training ? "training" : "evaluation", p->backend->name,
                    p->options.threads, p->options.threads == 1 ? "" : "s");
-  clv_bytes_printf(out, "%s per call, %s scratch, %s weight cache; reorders %d+%d, %d on new weights\n",
+  clv_bytes_printf(out,
+                   "%s per call, %s scratch, %s weight cache; reorders %d+%d, %d on new weights\n",
                    clv_format_size(p->info.call_bytes, a, sizeof a),
                    clv_format_size(p->info.scratch_bytes, b, sizeof b),
                    clv_format_size(p->info.cache_bytes, c, sizeof c), p->info.reorders_forward,

@@ -11,7 +11,8 @@
 static void *at(const clv_plan *p, const plan_frame *f, int buf) {
   if (buf < 0) return NULL;
   const plan_buf *b = &p->bufs[buf];
-  return f->base[b->space] + b->offset;
+  char *base = f->base[b->space];
+  return base ? base + b->offset : NULL; /* the caller's output is not there in backward */
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -26,7 +27,8 @@ static clv_kernel_args args_of(clv_plan *p, const plan_frame *f, const plan_step
                        .key = f->key};
   a.key.layer = p->graph->nodes[s->node].layer << 4;
   for (int i = 0; i < CLV_MAX_IN; i++) a.in[i] = at(p, f, q->in[i]);
-  for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++) a.param[i] = f->params + q->param[i]->offset;
+  for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
+    a.param[i] = f->params + q->param[i]->offset;
   return a;
 }
 
@@ -195,7 +197,8 @@ clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t 
 }
 
 static clv_code check_state(const clv_plan *p, const clv_call *c, call_state want, clv_err *err) {
-  static const char *const words[] = {[CALL_EMPTY] = "has no forward", [CALL_FORWARD] = "is after forward",
+  static const char *const words[] = {[CALL_EMPTY] = "has no forward",
+                                      [CALL_FORWARD] = "is after forward",
                                       [CALL_BACKWARD] = "is after backward_input",
                                       [CALL_DONE] = "is done"};
   if (!p->options.training)

@@ -101,12 +101,13 @@ static clv_code lenet(const arch_args *a, builder *b, clv_err *err) {
   return linear(b, a->classes, err);
 }
 
-/* ---- keys ------------------------------------------------------------------------------------------- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 static clv_code positive(const clv_session_config *c, const clv_attr_spec *a, int64_t *ret,
                          clv_err *err) {
   if (a->kind != CLV_ATTR_INT || a->integer < 1 || a->integer > 1 << 20)
-    return clv_session_fail_at(c, a->pos, err, "%s is a whole number from 1 to %d", a->key, 1 << 20);
+    return clv_session_fail_at(c, a->pos, err, "%s is a whole number from 1 to %d", a->key,
+                               1 << 20);
   *ret = a->integer;
   return CLV_OK;
 }
@@ -114,19 +115,22 @@ static clv_code positive(const clv_session_config *c, const clv_attr_spec *a, in
 static clv_code set_hidden(const clv_session_config *c, const clv_attr_spec *a, arch_args *r,
                            clv_err *err) {
   if (a->kind != CLV_ATTR_INTS || a->n_ints > CLV_MAX_RANK)
-    return clv_session_fail_at(c, a->pos, err, "hidden is a list of at most %d widths", CLV_MAX_RANK);
+    return clv_session_fail_at(c, a->pos, err, "hidden is a list of at most %d widths",
+                               CLV_MAX_RANK);
   for (size_t i = 0; i < a->n_ints; i++)
     if (a->ints[i] < 1) return clv_session_fail_at(c, a->pos, err, "hidden: widths are positive");
   r->n_hidden = (int)a->n_ints;
-  memcpy(r->hidden, a->ints, a->n_ints * sizeof *a->ints);
+  if (a->n_ints) memcpy(r->hidden, a->ints, a->n_ints * sizeof *a->ints);
   return CLV_OK;
 }
 
-static clv_code set_width(const clv_session_config *c, const clv_attr_spec *a, arch_args *r, clv_err *err) {
+static clv_code set_width(const clv_session_config *c, const clv_attr_spec *a, arch_args *r,
+                          clv_err *err) {
   return positive(c, a, &r->width, err);
 }
 
-static clv_code set_classes(const clv_session_config *c, const clv_attr_spec *a, arch_args *r, clv_err *err) {
+static clv_code set_classes(const clv_session_config *c, const clv_attr_spec *a, arch_args *r,
+                            clv_err *err) {
   return positive(c, a, &r->classes, err);
 }
 
@@ -141,7 +145,8 @@ static clv_code set_dropout(const clv_session_config *c, const clv_attr_spec *a,
 
 static clv_code set_batchnorm(const clv_session_config *c, const clv_attr_spec *a, arch_args *r,
                               clv_err *err) {
-  if (a->kind != CLV_ATTR_BOOL) return clv_session_fail_at(c, a->pos, err, "batchnorm is true or false");
+  if (a->kind != CLV_ATTR_BOOL)
+    return clv_session_fail_at(c, a->pos, err, "batchnorm is true or false");
   r->batchnorm = a->flag;
   return CLV_OK;
 }
@@ -164,12 +169,13 @@ static const struct {
   unsigned archs;
   clv_code (*set)(const clv_session_config *c, const clv_attr_spec *a, arch_args *r, clv_err *err);
 } keys[] = {
-    {"hidden", MLP, set_hidden},          {"activation", MLP, set_activation},
-    {"width", CNN, set_width},            {"batchnorm", CNN, set_batchnorm},
-    {"dropout", MLP | CNN, set_dropout},  {"classes", MLP | CNN | LENET, set_classes},
+    {"hidden", MLP, set_hidden},         {"activation", MLP, set_activation},
+    {"width", CNN, set_width},           {"batchnorm", CNN, set_batchnorm},
+    {"dropout", MLP | CNN, set_dropout}, {"classes", MLP | CNN | LENET, set_classes},
 };
 
-static clv_code set_key(const clv_session_config *c, const clv_attr_spec *a, arch_args *r, clv_err *err) {
+static clv_code set_key(const clv_session_config *c, const clv_attr_spec *a, arch_args *r,
+                        clv_err *err) {
   const char *names[CLV_COUNT(keys)];
   size_t n = 0;
   for (size_t i = 0; i < CLV_COUNT(keys); i++) {
@@ -179,18 +185,21 @@ static clv_code set_key(const clv_session_config *c, const clv_attr_spec *a, arc
   }
   const char *near = clv_did_you_mean(a->key, names, n);
   return clv_session_fail_at(c, a->pos, err, "%s has no '%s'%s%s%s", clv_arch_name(c->model.arch),
-                             a->key, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+                             a->key, near ? "; did you mean '" : "", near ? near : "",
+                             near ? "'?" : "");
 }
 
 clv_code clv_arch_layers(const clv_session_config *c, clv_graph *g, uint32_t *layer, int *last,
                          clv_err *err) {
   static clv_code (*const archs[])(const arch_args *, builder *, clv_err *) = {
       [CLV_ARCH_MLP] = mlp, [CLV_ARCH_CNN] = cnn, [CLV_ARCH_LENET] = lenet};
-  arch_args a = {.hidden = {128}, .n_hidden = 1, .width = 32, .classes = 10, .activation = CLV_OP_RELU};
+  arch_args a = {
+      .hidden = {128}, .n_hidden = 1, .width = 32, .classes = 10, .activation = CLV_OP_RELU};
   builder b = {g, layer, last};
   clv_err why;
   for (size_t i = 0; i < c->model.n_attrs; i++) CLV_TRY(set_key(c, &c->model.attrs[i], &a, err));
   if (archs[c->model.arch](&a, &b, &why) != CLV_OK)
-    return clv_session_fail_at(c, c->model.arch_pos, err, "%s: %s", clv_arch_name(c->model.arch), why.text);
+    return clv_session_fail_at(c, c->model.arch_pos, err, "%s: %s", clv_arch_name(c->model.arch),
+                               why.text);
   return CLV_OK;
 }

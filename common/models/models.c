@@ -1,10 +1,14 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The layers of a session file as one uncut graph. Whatever the op table refuses is said again with
+ * the place in the file: at the attribute, at the op's name, or at the layer where shapes meet.
+ */
 #include "common/models/models_int.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* ---- attributes ------------------------------------------------------------------------------------ */
+/* ---- attributes ------------------------------------------------------------------------------ */
 
 static clv_code attr_value(const clv_session_config *c, clv_op op, const clv_attr_spec *a,
                            clv_attr_value *ret, clv_err *err) {
@@ -13,19 +17,28 @@ static clv_code attr_value(const clv_session_config *c, clv_op op, const clv_att
   if (clv_op_attr_find(op, a->key, &v.key, &why) != CLV_OK)
     return clv_session_fail_at(c, a->pos, err, "%s", why.text);
   switch (a->kind) {
-    case CLV_ATTR_INT: v.n_ints = 1, v.ints[0] = a->integer; break;
-    case CLV_ATTR_BOOL: v.n_ints = 1, v.ints[0] = a->flag; break;
-    case CLV_ATTR_FLOAT: v.is_number = true, v.number = a->number; break;
+    case CLV_ATTR_INT:
+      v.n_ints = 1, v.ints[0] = a->integer;
+      break;
+    case CLV_ATTR_BOOL:
+      v.n_ints = 1, v.ints[0] = a->flag;
+      break;
+    case CLV_ATTR_FLOAT:
+      v.is_number = true, v.number = a->number;
+      break;
     case CLV_ATTR_TEXT:
-      return clv_session_fail_at(c, a->pos, err, "%s: '%s' is not a number", a->key, a->text);
+      return clv_session_fail_at(c, a->pos, err, "%s: '%s' is neither a number nor true or false",
+                                 a->key, a->text);
     case CLV_ATTR_INTS:
       if (a->n_ints > CLV_MAX_RANK)
         return clv_session_fail_at(c, a->pos, err, "%s: %zu numbers, at most %d", a->key, a->n_ints,
                                    CLV_MAX_RANK);
       v.n_ints = (int)a->n_ints;
-      memcpy(v.ints, a->ints, a->n_ints * sizeof *a->ints);
+      if (a->n_ints) memcpy(v.ints, a->ints, a->n_ints * sizeof *a->ints);
       break;
   }
+  if (clv_op_attr_check(op, &v, &why) != CLV_OK)
+    return clv_session_fail_at(c, a->pos, err, "%s", why.text);
   *ret = v;
   return CLV_OK;
 }
@@ -42,7 +55,8 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
     return clv_session_fail_at(c, spec->op_pos, err, "%s is a loss: write it as `loss: {kind: %s}`",
                                spec->op, spec->op);
   if (op == CLV_OP_ADD)
-    return clv_session_fail_at(c, spec->op_pos, err, "add joins two branches; a list of layers is a chain");
+    return clv_session_fail_at(c, spec->op_pos, err,
+                               "add joins two branches; a list of layers is a chain");
   if (spec->n_attrs > CLV_COUNT(values))
     return clv_session_fail_at(c, spec->pos, err, "%zu attributes", spec->n_attrs);
   for (size_t i = 0; i < spec->n_attrs; i++)
@@ -53,7 +67,7 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
   return CLV_OK;
 }
 
-/* ---- the uncut graph ------------------------------------------------------------------------------- */
+/* ---- the uncut graph ------------------------------------------------------------------------- */
 
 static clv_code add_list(const clv_session_config *c, const clv_layer_spec *layers, size_t n,
                          clv_graph *g, uint32_t *layer, int *last, clv_err *err) {
@@ -67,9 +81,9 @@ static clv_code take_range(const clv_session_config *c, const clv_stage_spec *s,
   if (!s->range.given)
     return clv_session_fail_at(c, s->pos, err, "stage '%s' has no layers", s->name);
   if (s->range.last < s->range.first || s->range.last >= n_model)
-    return clv_session_fail_at(c, s->layers_pos, err, "layers %llu..%llu: the model has layers 0..%u",
-                               (unsigned long long)s->range.first,
-                               (unsigned long long)s->range.last, n_model - 1);
+    return clv_session_fail_at(
+        c, s->layers_pos, err, "layers %llu..%llu: the model has layers 0..%u",
+        (unsigned long long)s->range.first, (unsigned long long)s->range.last, n_model - 1);
   if (s->range.first != *at)
     return clv_session_fail_at(c, s->layers_pos, err,
                                "stage '%s' starts at layer %llu, but %u comes next", s->name,
@@ -90,7 +104,8 @@ static clv_code from_model(const clv_session_config *c, clv_graph *g, int *last,
   for (size_t i = 0; i < c->n_stages; i++)
     CLV_TRY(take_range(c, &c->stages[i], n, &at, &first[i], &final[i], err));
   if (at != n)
-    return clv_session_fail_at(c, c->model.pos, err, "the stages end at layer %u of %u", at - 1, n - 1);
+    return clv_session_fail_at(c, c->model.pos, err, "the stages end at layer %u of %u", at - 1,
+                               n - 1);
   return CLV_OK;
 }
 
@@ -109,8 +124,8 @@ static clv_code from_stages(const clv_session_config *c, clv_graph *g, int *last
 }
 
 clv_code clv_model_graph(const clv_session_config *config, const clv_shape *input_sample,
-                         clv_graph **ret_whole, uint32_t *ret_first_layer,
-                         uint32_t *ret_last_layer, clv_err *err) {
+                         clv_graph **ret_whole, uint32_t *ret_first_layer, uint32_t *ret_last_layer,
+                         clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   int last;
   CLV_TRY(clv_graph_new(&g, err));

@@ -23,7 +23,7 @@ struct clv_rpc_channel {
   bool connecting;
 };
 
-/* ---- life ------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static clv_code check_target(const char *target, clv_err *err) {
   const char *colon = target ? strrchr(target, ':') : NULL;
@@ -102,7 +102,7 @@ static bool drop_failed(clv_rpc_channel *channel) {
   return true;
 }
 
-/* ---- unary calls ------------------------------------------------------------------------------ */
+/* ---- unary calls ----------------------------------------------------------------------------- */
 
 typedef struct unary {
   grpc_metadata_array initial, trailing;
@@ -215,7 +215,9 @@ clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *
   return code;
 }
 
-/* ---- dialling --------------------------------------------------------------------------------- */
+/* ---- dialling -------------------------------------------------------------------------------- */
+
+#define NOT_OUR_CA "the server's certificate is not from our CA"
 
 /* Words in gRPC's and OpenSSL's texts, and what they mean to us; the first match counts. */
 static const struct {
@@ -223,8 +225,8 @@ static const struct {
   clv_code code;
   const char *meaning;
 } CAUSES[] = {
-    {"CERTIFICATE_VERIFY_FAILED", CLV_UNAUTHENTICATED, "the server's certificate is not from our CA"},
-    {"certificate verify failed", CLV_UNAUTHENTICATED, "the server's certificate is not from our CA"},
+    {"CERTIFICATE_VERIFY_FAILED", CLV_UNAUTHENTICATED, NOT_OUR_CA},
+    {"certificate verify failed", CLV_UNAUTHENTICATED, NOT_OUR_CA},
     {"alert certificate required", CLV_UNAUTHENTICATED, "the server wants a client certificate"},
     {"alert", CLV_UNAUTHENTICATED, "the server refused the TLS handshake"},
     {"andshake", CLV_UNAUTHENTICATED, "the TLS handshake failed"},

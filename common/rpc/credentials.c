@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Who the peer is. Both sides demand a certificate chain that ends in the configured CA; on top of
- * that the server takes the caller's one URI from the `peer_uri` properties, and the client compares
- * the server's one URI in a verifier that gRPC runs after the TLS handshake and before HTTP/2, so
- * that no byte of a request reaches a wrong server.
+ * that the server takes the caller's one URI from the `peer_uri` properties, and the client
+ * compares the server's one URI in a verifier that gRPC runs after the TLS handshake and before
+ * HTTP/2, so that no byte of a request reaches a wrong server.
  *
  * gRPC's "peer identity" is never used: it mixes all subject alternative names, so that a DNS name
  * spelled like a URI would pass for one.
@@ -17,7 +17,7 @@
 
 #include "common/rpc/rpc_int.h"
 
-/* ---- PEM text --------------------------------------------------------------------------------- */
+/* ---- PEM text -------------------------------------------------------------------------------- */
 
 static void wipe_free(char *text) {
   if (text) explicit_bzero(text, strlen(text));
@@ -80,7 +80,7 @@ clv_code rpc_pem_check(const clv_rpc_pem *pem, clv_err *err) {
                   "text, or the key does not belong to the certificate");
 }
 
-/* ---- server ----------------------------------------------------------------------------------- */
+/* ---- server ---------------------------------------------------------------------------------- */
 
 clv_code rpc_server_certs_init(rpc_server_certs *certs, const clv_rpc_pem *pem, clv_err *err) {
   CLV_TRY(rpc_pem_check(pem, err));
@@ -157,7 +157,7 @@ clv_code rpc_peer_uri(grpc_call *call, char **ret_uri, clv_err *err) {
   return code;
 }
 
-/* ---- client ----------------------------------------------------------------------------------- */
+/* ---- client ---------------------------------------------------------------------------------- */
 
 struct rpc_identity {
   atomic_uint refs;

@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a server remembers of each identity: how many calls it has, and how fast it cancels them.
+ * What a server remembers of each identity: how many calls it has, and how fast it wastes them.
  *
- * A client that opens and resets calls in a loop costs a server far more than itself (CVE-2023-44487)
- * and gRPC 1.51 has no guard. One that cancels more than max_cancels_per_second is refused for
- * cut_ms and its connection is shut, so that the calls still queued inside gRPC go with it.
+ * A client that opens and resets calls in a loop costs a server far more than itself
+ * (CVE-2023-44487) and gRPC 1.51 has no guard. A call is wasted when its peer cancels it or when it
+ * comes on top of max_calls. One that wastes more than max_cancels_per_second is refused for cut_ms
+ * and its connection is shut, so that what is still queued inside gRPC and the kernel goes with it.
  */
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "common/rpc/rpc_int.h"
 
-enum { MAX_ENTRIES = 4096, MAX_SCANNED_FDS = 65536 };
+enum { MAX_ENTRIES = 4096, MAX_SCANNED_FDS = 8192 };
 
 struct rpc_peer_entry {
   rpc_peer_entry *next;
-  unsigned active;   /* calls */
-  unsigned events;   /* cancelled (or, once cut off, refused) calls since window_ns */
+  unsigned active; /* calls */
+  unsigned wasted; /* calls since window_ns */
   uint64_t window_ns;
   uint64_t cut_until_ns;
   char uri[];
@@ -84,65 +85,62 @@ static clv_code add(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entr
   return CLV_OK;
 }
 
-/* One more event in the current second; true for the one that goes over the limit. */
-static bool over_rate(const rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
+#ifdef CLV_MUTATE_RESET_CUT
+static rpc_manner waste(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
+  (void)peers, (void)entry, (void)now;
+  return RPC_POLITE;
+}
+#else
+/* One more wasted call in the current second. */
+static rpc_manner waste(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
   if (now - entry->window_ns >= 1000000000u) {
     entry->window_ns = now;
-    entry->events = 0;
+    entry->wasted = 0;
   }
-  return ++entry->events == peers->max_cancels_per_second + 1;
+  entry->wasted++;
+  if (entry->wasted <= peers->max_cancels_per_second) return RPC_POLITE;
+  if (entry->cut_until_ns < now) peers->cut_peers++;
+  entry->cut_until_ns = now + 1000000ull * peers->cut_ms;
+  /* Again and again if need be: the identity may have several connections. */
+  return entry->wasted % peers->max_cancels_per_second == 1 ? RPC_SHUT : RPC_MUTE;
 }
+#endif
 
 static clv_code enter_locked(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
-                             bool *ret_cut, clv_err *err) {
+                             rpc_manner *ret_manner, clv_err *err) {
   uint64_t now = clv_now_ns();
   rpc_peer_entry *entry = find(peers, uri, now);
   if (!entry) CLV_TRY(add(peers, uri, &entry, err));
-  if (entry->cut_until_ns > now) {
-    *ret_cut = over_rate(peers, entry, now);
-    return clv_fail(err, CLV_EXHAUSTED, "too many cancelled calls: refused for %u ms",
-                    peers->cut_ms);
+  bool cut = entry->cut_until_ns > now;
+  if (cut || entry->active >= peers->max_calls) {
+    *ret_manner = waste(peers, entry, now);
+    return cut ? clv_fail(err, CLV_EXHAUSTED, "too many cancelled calls: refused for %u ms",
+                          peers->cut_ms)
+               : clv_fail(err, CLV_EXHAUSTED, "more than %u calls at once", peers->max_calls);
   }
-  if (entry->active >= peers->max_calls)
-    return clv_fail(err, CLV_EXHAUSTED, "more than %u calls at once", peers->max_calls);
   entry->active++;
   *ret_entry = entry;
   return CLV_OK;
 }
 
 clv_code rpc_peers_enter(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
-                         bool *ret_cut, clv_err *err) {
+                         rpc_manner *ret_manner, clv_err *err) {
+  *ret_manner = RPC_POLITE;
   pthread_mutex_lock(&peers->lock);
-  clv_code code = enter_locked(peers, uri, ret_entry, ret_cut, err);
+  clv_code code = enter_locked(peers, uri, ret_entry, ret_manner, err);
   pthread_mutex_unlock(&peers->lock);
   return code;
 }
 
-#ifdef CLV_MUTATE_RESET_CUT
-static bool count_cancel(rpc_peers *peers, rpc_peer_entry *entry) {
-  (void)peers;
-  (void)entry;
-  return false;
-}
-#else
-static bool count_cancel(rpc_peers *peers, rpc_peer_entry *entry) {
-  uint64_t now = clv_now_ns();
-  if (!over_rate(peers, entry, now)) return false;
-  entry->cut_until_ns = now + 1000000ull * peers->cut_ms;
-  peers->cut_peers++;
-  return true;
-}
-#endif
-
 bool rpc_peers_leave(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer) {
   pthread_mutex_lock(&peers->lock);
   entry->active--;
-  bool cut = cancelled_by_peer && count_cancel(peers, entry);
+  bool shut = cancelled_by_peer && waste(peers, entry, clv_now_ns()) == RPC_SHUT;
   pthread_mutex_unlock(&peers->lock);
-  return cut;
+  return shut;
 }
 
-/* ---- cutting a connection --------------------------------------------------------------------- */
+/* ---- cutting a connection -------------------------------------------------------------------- */
 
 /* The far end of `fd` in gRPC's spelling; false if it is no connected IP socket. */
 static bool far_end(int fd, char *text, size_t len) {
@@ -180,16 +178,21 @@ static void cut(int fd) {
   }
 }
 
+static void cut_if(int fd, const char *address) {
+  char text[80];
+  if (far_end(fd, text, sizeof(text)) && strcmp(text, address) == 0) cut(fd);
+}
+
 /* gRPC has no call that closes one connection of a server, so its socket is looked for among ours.
  * Should gRPC close and reuse the descriptor meanwhile, its far end is another one and it is left
  * alone. */
 void rpc_cut_connection(const char *address) {
-  struct rlimit limit;
-  int n = MAX_SCANNED_FDS;
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < MAX_SCANNED_FDS)
-    n = (int)limit.rlim_cur;
-  for (int fd = 0; fd < n; fd++) {
-    char text[80];
-    if (far_end(fd, text, sizeof(text)) && strcmp(text, address) == 0) cut(fd);
+  DIR *dir = opendir("/proc/self/fd");
+  if (!dir) { /* hidden from us: ask for every descriptor there may be */
+    for (int fd = 0; fd < MAX_SCANNED_FDS; fd++) cut_if(fd, address);
+    return;
   }
+  for (const struct dirent *entry; (entry = readdir(dir)) != NULL;)
+    if (entry->d_name[0] != '.') cut_if((int)strtol(entry->d_name, NULL, 10), address);
+  closedir(dir);
 }

@@ -4,10 +4,10 @@
  * streams. The only folder that sees gRPC; it knows nothing of protobuf, sessions or tensors.
  *
  * Threads. A runtime owns a few queue threads. Stream callbacks, `authorize` and `on_stream` run on
- * them: they must neither block nor compute (hand the work to a thread of your own). Unary handlers
- * run on the server's handler threads and may take their time. Every function below may be called
- * from any thread, callbacks included, except those marked BLOCKS (never from a queue thread).
- * No lock is held while a callback runs.
+ * them, those of different streams side by side: they must neither block nor compute (hand the work
+ * to a thread of your own). Unary handlers run on the server's handler threads and may take their
+ * time. Every function below may be called from any thread, callbacks included, except those marked
+ * BLOCKS (never from a queue thread). No lock is held while a callback runs.
  *
  * Lifetimes. runtime > servers, channels > streams, calls. Free in the opposite order. Streams are
  * counted; the library keeps its own reference until on_closed has returned.
@@ -50,12 +50,12 @@ size_t clv_iov_bytes(const clv_iov *iov, size_t n);
 /* Copy `len` bytes from `offset` of the n pieces into dst; false if they are not all there. */
 bool clv_iov_copy(const clv_iov *iov, size_t n, size_t offset, void *dst, size_t len);
 
-/* ---- runtime (process lifetime) ---------------------------------------------------------------- */
+/* ---- runtime (process lifetime) -------------------------------------------------------------- */
 
 typedef struct clv_rpc_runtime clv_rpc_runtime;
 
 typedef struct clv_rpc_runtime_options {
-  unsigned queue_threads; /* 2..64; 0 = 2. One thread alone falls behind a burst of resets. */
+  unsigned queue_threads; /* 2..64, 0 = 2: one leads, the others help when there is much to do */
   unsigned spin_us;       /* 0 = never spin; at most 1000 */
 } clv_rpc_runtime_options;
 
@@ -67,15 +67,15 @@ clv_code clv_rpc_runtime_new(const clv_rpc_runtime_options *options, clv_rpc_run
 void clv_rpc_runtime_free(clv_rpc_runtime *runtime);
 void clv_rpc_runtime_freep(clv_rpc_runtime **runtime);
 
-/* After an event a queue thread polls for at most `spin_us` before it sleeps: a wake-up costs 30 to
- * 50 us. Give 0 where compute threads and queue threads do not fit the cores side by side. */
+/* After an event the leading queue thread polls for at most `spin_us` before it sleeps: a wake-up
+ * costs 30 to 50 us. Give 0 where compute threads and queue threads do not fit the cores. */
 void clv_rpc_runtime_set_spin(clv_rpc_runtime *runtime, unsigned spin_us);
 
 /* Nested brackets around compute: while any is open nobody spins. Cheap (one atomic add). */
 void clv_rpc_busy_enter(clv_rpc_runtime *runtime);
 void clv_rpc_busy_leave(clv_rpc_runtime *runtime);
 
-/* ---- credentials ------------------------------------------------------------------------------- */
+/* ---- credentials ----------------------------------------------------------------------------- */
 
 /* PEM text, NUL-terminated; copied by whoever takes it. */
 typedef struct clv_rpc_pem {
@@ -84,7 +84,7 @@ typedef struct clv_rpc_pem {
   const char *key;
 } clv_rpc_pem;
 
-/* ---- streams ----------------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 typedef struct clv_rpc_stream clv_rpc_stream;
 
@@ -118,10 +118,10 @@ clv_rpc_stream *clv_rpc_stream_ref(clv_rpc_stream *stream);
 void clv_rpc_stream_unref(clv_rpc_stream *stream); /* NULL is allowed */
 void clv_rpc_stream_unrefp(clv_rpc_stream **stream);
 
-/* Queue one message made of n pieces (n may be 0: an empty message). Never blocks; messages leave in
- * the order of the calls. Takes over every piece in all cases, also when it fails. CLV_PRECONDITION
- * after clv_rpc_stream_close; CLV_UNAVAILABLE (or the code it ended with) on an ended stream;
- * CLV_INVALID for more bytes than the max_message of this side. */
+/* Queue one message made of n pieces (n may be 0: an empty message). Never blocks; messages leave
+ * in the order of the calls. Takes over every piece in all cases, also when it fails.
+ * CLV_PRECONDITION after clv_rpc_stream_close; CLV_UNAVAILABLE (or the code of the cancel) on an
+ * ended stream; CLV_INVALID for more bytes than the max_message of this side. */
 clv_code clv_rpc_stream_send(clv_rpc_stream *stream, const clv_rpc_piece *pieces, size_t n,
                              clv_err *err) CLV_USE_RESULT;
 
@@ -136,7 +136,7 @@ void clv_rpc_stream_close(clv_rpc_stream *stream);
  * (from a client). on_closed of this side gets `code` and `text`. No effect on an ended stream. */
 void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *text);
 
-/* ---- limits of both sides ---------------------------------------------------------------------- */
+/* ---- limits of both sides -------------------------------------------------------------------- */
 
 typedef struct clv_rpc_limits {
   size_t max_message;        /* bytes, both directions; 0 = 8 MiB; at most 1 GiB */
@@ -144,7 +144,7 @@ typedef struct clv_rpc_limits {
   unsigned keepalive_ack_ms; /* 0 = 5 000: ... and given up after this one */
 } clv_rpc_limits;
 
-/* ---- client ------------------------------------------------------------------------------------ */
+/* ---- client ---------------------------------------------------------------------------------- */
 
 typedef struct clv_rpc_channel clv_rpc_channel;
 
@@ -162,11 +162,11 @@ clv_code clv_rpc_channel_new(clv_rpc_runtime *runtime, const clv_rpc_channel_opt
 void clv_rpc_channel_free(clv_rpc_channel *channel); /* NULL is allowed; open streams live on */
 void clv_rpc_channel_freep(clv_rpc_channel **channel);
 
-/* BLOCKS. Dial and wait until TLS and HTTP/2 stand. Fails at the first failed attempt with its cause:
- * CLV_NOT_FOUND name not resolved, CLV_UNAVAILABLE refused/unreachable/closed, CLV_UNAUTHENTICATED
- * certificates (either side's) or another identity than expected, CLV_DEADLINE nothing happened
- * within deadline_ms. A failed channel stops dialling until the next connect (no hidden retries);
- * how often to try is the caller's policy. One thread at a time per channel. */
+/* BLOCKS. Dial and wait until TLS and HTTP/2 stand. Fails at the first failed attempt with its
+ * cause: CLV_NOT_FOUND name not resolved; CLV_UNAVAILABLE refused, unreachable, closed;
+ * CLV_UNAUTHENTICATED certificates (either side's) or another identity than expected; CLV_DEADLINE
+ * nothing happened within deadline_ms. A failed channel stops dialling until the next connect (no
+ * hidden retries); how often to try is the caller's policy. One thread at a time per channel. */
 clv_code clv_rpc_channel_connect(clv_rpc_channel *channel, unsigned deadline_ms, clv_err *err)
     CLV_USE_RESULT;
 
@@ -181,11 +181,12 @@ clv_code clv_rpc_stream_open(clv_rpc_channel *channel, const char *method,
                              const clv_rpc_stream_events *events, clv_rpc_stream **ret_stream,
                              clv_err *err) CLV_USE_RESULT;
 
-/* ---- server ------------------------------------------------------------------------------------ */
+/* ---- server ---------------------------------------------------------------------------------- */
 
 typedef struct clv_rpc_server clv_rpc_server;
 
-/* Fill *reply and return CLV_OK, or fill *err: its text (short, no paths, no data) goes to the peer. */
+/* Fill *reply and return CLV_OK, or fill *err: its text (short, no paths, no data) goes to the
+ * peer. */
 typedef clv_code clv_rpc_handler(void *user, const clv_rpc_peer *peer, const clv_iov *request,
                                  size_t n, clv_bytes *reply, clv_err *err);
 
@@ -221,7 +222,7 @@ typedef struct clv_rpc_server_options {
   unsigned max_waiting_unary;      /* requests waiting for a handler thread; 0 = 64 */
   unsigned max_calls_per_peer;     /* unary calls and streams at once per identity; 0 = 64 */
   unsigned max_streams_per_conn;   /* HTTP/2 setting; 0 = 128 */
-  unsigned max_cancels_per_second; /* per identity, before it is cut off; 0 = 100 */
+  unsigned max_cancels_per_second; /* or surplus calls, per identity, before it is cut; 0 = 100 */
   unsigned cut_ms;                 /* connection shut and calls refused this long; 0 = 10 000 */
   unsigned idle_connection_ms;     /* connections without calls are closed; 0 = 15 minutes */
   unsigned handshake_ms;           /* TLS and HTTP/2 must stand by then; 0 = 3 000 */

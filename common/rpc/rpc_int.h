@@ -31,10 +31,13 @@ typedef struct rpc_tag {
 
 #define RPC_OWNER(ptr, type, field) ((type *)(void *)((char *)(ptr)-offsetof(type, field)))
 
-/* ---- runtime.c ----------------------------------------------------------------------------- */
+/* ---- runtime.c ------------------------------------------------------------------------------- */
 
 struct clv_rpc_runtime {
   grpc_completion_queue *queue;
+  grpc_completion_queue *admissions; /* new calls; never polls */
+  pthread_t admitter;
+  bool admitting;
   pthread_t threads[64]; /* the first leads, the others help */
   unsigned n_threads;
   atomic_uint spin_us;
@@ -66,7 +69,7 @@ gpr_timespec rpc_forever(void);
 /* A gRPC status as one of our codes. */
 clv_code rpc_code(grpc_status_code status);
 
-/* ---- bytes.c -------------------------------------------------------------------------------- */
+/* ---- bytes.c --------------------------------------------------------------------------------- */
 
 /* The pieces of `buffer`, borrowed from it, in *ret_pieces: `fixed` if they fit, else memory in
  * *ret_heap for the caller to free. CLV_UNIMPLEMENTED for a compressed message. */
@@ -77,7 +80,7 @@ clv_code rpc_pieces(grpc_byte_buffer *buffer, clv_iov fixed[RPC_MAX_PIECES],
 /* Printable text of at most RPC_TEXT-1 bytes: what is not printable ASCII becomes '?'. */
 void rpc_text(char dst[RPC_TEXT], const void *src, size_t len);
 
-/* ---- credentials.c -------------------------------------------------------------------------- */
+/* ---- credentials.c --------------------------------------------------------------------------- */
 
 /* The PEM text of one side, owned. */
 typedef struct rpc_pem {
@@ -124,7 +127,7 @@ grpc_server_credentials *rpc_server_credentials(rpc_server_certs *certs);
 /* The one URI of the peer of `call`, to be freed, or CLV_UNAUTHENTICATED. */
 clv_code rpc_peer_uri(grpc_call *call, char **ret_uri, clv_err *err) CLV_USE_RESULT;
 
-/* ---- args.c --------------------------------------------------------------------------------- */
+/* ---- args.c ---------------------------------------------------------------------------------- */
 
 enum { RPC_MAX_ARGS = 32 };
 
@@ -141,7 +144,7 @@ void rpc_args_common(rpc_args *args, const clv_rpc_limits *limits);
 void rpc_args_client(rpc_args *args);
 void rpc_args_server(rpc_args *args, const clv_rpc_server_options *options); /* limits filled in */
 
-/* ---- stream.c ------------------------------------------------------------------------------- */
+/* ---- stream.c -------------------------------------------------------------------------------- */
 
 /* A stream on `call`, which it takes over; one reference, the library's. */
 clv_code rpc_stream_new(clv_rpc_runtime *runtime, const void *owner, grpc_call *call, bool server,
@@ -157,7 +160,7 @@ void rpc_stream_start_server(clv_rpc_stream *stream, void (*ended)(void *arg, bo
 void rpc_stream_accept(clv_rpc_stream *stream, const clv_rpc_stream_events *events);
 void rpc_stream_refuse(clv_rpc_stream *stream, clv_code code, const char *text);
 
-/* ---- peers.c -------------------------------------------------------------------------------- */
+/* ---- peers.c --------------------------------------------------------------------------------- */
 
 /* What is known of one identity at a server; entries live while they have calls or a record. */
 typedef struct rpc_peer_entry rpc_peer_entry;
@@ -173,10 +176,16 @@ typedef struct rpc_peers {
 void rpc_peers_init(rpc_peers *peers, const clv_rpc_server_options *options);
 void rpc_peers_done(rpc_peers *peers);
 
-/* Count one more call of `uri`, or CLV_EXHAUSTED: too many at once, or cut off. *ret_cut tells that
- * one who is cut off comes so fast that its connection is to be shut as well. */
+typedef enum rpc_manner {
+  RPC_POLITE, /* answer with a status */
+  RPC_SHUT,   /* shut the connection as well: this call went over the rate */
+  RPC_MUTE,   /* one of a flood: not worth an answer */
+} rpc_manner;
+
+/* Count one more call of `uri`, or CLV_EXHAUSTED (too many at once, or cut off) and in *ret_manner
+ * how to refuse it. */
 clv_code rpc_peers_enter(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
-                         bool *ret_cut, clv_err *err) CLV_USE_RESULT;
+                         rpc_manner *ret_manner, clv_err *err) CLV_USE_RESULT;
 
 /* A call ended. True if its peer has now cancelled so many that its connection is to be cut. */
 bool rpc_peers_leave(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer);
@@ -184,7 +193,7 @@ bool rpc_peers_leave(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_
 /* Shut the TCP connection whose far end is `address` ("ipv4:10.0.0.7:41212"). */
 void rpc_cut_connection(const char *address);
 
-/* ---- handlers.c ----------------------------------------------------------------------------- */
+/* ---- handlers.c ------------------------------------------------------------------------------ */
 
 /* Threads that run unary handlers, and the bounded queue in front of them. */
 typedef struct rpc_job {

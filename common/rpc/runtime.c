@@ -2,14 +2,17 @@
  *
  * The process-wide part: gRPC itself, one completion queue and the threads that empty it.
  *
- * One thread leads: while things are quiet it alone waits at the queue. With two waiting, gRPC hands
- * the poll over to the other one at every event, and each of these wake-ups costs more than the
- * event (an empty echo took 1.6 times as long). The others help: they come when the leader has been
- * at work for nine tenths of the last millisecond (a large transfer, a burst of resets), or when one
- * of its callbacks is stuck, and leave when there is nothing to do.
+ * One thread leads: while things are quiet it alone waits at the queue. With two waiting, gRPC
+ * hands the poll over to the other one at every event, and each of these wake-ups costs more than
+ * the event (an empty echo took 1.6 times as long). The others help: they come when the leader has
+ * been at work for nine tenths of the last millisecond (a large transfer, a burst of resets), or
+ * when one of its callbacks is stuck, and leave when there is nothing to do.
  *
- * Spinning. A thread that sleeps in the kernel takes 30 to 50 us to come back. So after an event the
- * leader goes on asking with a zero deadline for `spin_us`, unless somebody computes or helps.
+ * New calls come through a queue and a thread of their own, so that a flood of them is seen, and
+ * its author cut off, however busy the leader is with reading it.
+ *
+ * Spinning. A thread that sleeps in the kernel takes 30 to 50 us to come back. So after an event
+ * the leader goes on asking with a zero deadline for `spin_us`, unless somebody computes or helps.
  */
 #include <grpc/support/log.h>
 #include <grpc/support/time.h>
@@ -90,7 +93,7 @@ static void run_event(const grpc_event *event) {
   tag->run(tag, event->success != 0);
 }
 
-/* ---- helpers ---------------------------------------------------------------------------------- */
+/* ---- helpers --------------------------------------------------------------------------------- */
 
 enum {
   LOAD_WINDOW_NS = 1000000, /* how often the leader looks at its own load */
@@ -144,7 +147,7 @@ static void call_for_help(clv_rpc_runtime *runtime) {
   pthread_mutex_unlock(&runtime->lock);
 }
 
-/* ---- the leader ------------------------------------------------------------------------------- */
+/* ---- the leader ------------------------------------------------------------------------------ */
 
 typedef struct leader {
   clv_rpc_runtime *runtime;
@@ -221,9 +224,32 @@ static void *leader_thread(void *arg) {
   return NULL;
 }
 
-/* ---- life ------------------------------------------------------------------------------------- */
+static void *admission_thread(void *arg) {
+  clv_rpc_runtime *runtime = arg;
+  for (;;) {
+    grpc_event event = grpc_completion_queue_next(runtime->admissions, rpc_forever(), NULL);
+    if (event.type == GRPC_QUEUE_SHUTDOWN) return NULL;
+    if (event.type == GRPC_OP_COMPLETE) run_event(&event);
+  }
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static void make_queues(clv_rpc_runtime *runtime) {
+  runtime->queue = grpc_completion_queue_create_for_next(NULL);
+  const grpc_completion_queue_attributes attributes = {
+      .version = 1,
+      .cq_completion_type = GRPC_CQ_NEXT,
+      .cq_polling_type = GRPC_CQ_NON_POLLING,
+  };
+  runtime->admissions = grpc_completion_queue_create(
+      grpc_completion_queue_factory_lookup(&attributes), &attributes, NULL);
+}
 
 static clv_code start_threads(clv_rpc_runtime *runtime, unsigned n, clv_err *err) {
+  if (pthread_create(&runtime->admitter, NULL, admission_thread, runtime) != 0)
+    return clv_fail(err, CLV_EXHAUSTED, "the admission thread could not be started");
+  runtime->admitting = true;
   for (unsigned i = 0; i < n; i++) {
     void *(*run)(void *) = i == 0 ? leader_thread : helper_thread;
     if (pthread_create(&runtime->threads[i], NULL, run, runtime) != 0)
@@ -254,7 +280,7 @@ clv_code clv_rpc_runtime_new(const clv_rpc_runtime_options *options, clv_rpc_run
   pthread_cond_init(&runtime->wake, &attr);
   pthread_condattr_destroy(&attr);
   atomic_init(&runtime->spin_us, options->spin_us);
-  runtime->queue = grpc_completion_queue_create_for_next(NULL);
+  make_queues(runtime);
   clv_code code = start_threads(runtime, n, err);
   if (code != CLV_OK) {
     clv_rpc_runtime_free(runtime);
@@ -267,7 +293,9 @@ clv_code clv_rpc_runtime_new(const clv_rpc_runtime_options *options, clv_rpc_run
 void clv_rpc_runtime_free(clv_rpc_runtime *runtime) {
   if (!runtime) return;
   rpc_cancel_owned(runtime, NULL, CLV_CANCELLED, "this process is shutting down");
+  grpc_completion_queue_shutdown(runtime->admissions);
   grpc_completion_queue_shutdown(runtime->queue);
+  if (runtime->admitting) pthread_join(runtime->admitter, NULL);
   for (unsigned i = 0; i < runtime->n_threads; i++) {
     if (i == 1) { /* the leader has emptied the queue */
       pthread_mutex_lock(&runtime->lock);
@@ -277,6 +305,7 @@ void clv_rpc_runtime_free(clv_rpc_runtime *runtime) {
     }
     pthread_join(runtime->threads[i], NULL);
   }
+  if (runtime->admitting) grpc_completion_queue_destroy(runtime->admissions);
   if (runtime->n_threads > 0) grpc_completion_queue_destroy(runtime->queue);
   grpc_shutdown();
   pthread_cond_destroy(&runtime->wake);
@@ -301,7 +330,7 @@ void clv_rpc_busy_leave(clv_rpc_runtime *runtime) {
   atomic_fetch_sub_explicit(&runtime->busy, 1, memory_order_relaxed);
 }
 
-/* ---- streams of this process ---------------------------------------------------------------- */
+/* ---- streams of this process ----------------------------------------------------------------- */
 
 void rpc_runtime_add(clv_rpc_runtime *runtime, clv_rpc_stream *stream) {
   pthread_mutex_lock(&runtime->lock);

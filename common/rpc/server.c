@@ -2,8 +2,8 @@
  *
  * The server: accepting, draining, counting. What happens to one call is in server_call.c.
  *
- * A few accept slots are always waiting for new calls; a slot asks for the next call before it looks
- * at the one it got, so that a burst of calls never piles up inside gRPC for want of a slot.
+ * A few accept slots are always waiting for new calls; a slot asks for the next call before it
+ * looks at the one it got, so that a burst of calls never piles up inside gRPC for want of a slot.
  */
 #include <errno.h>
 #include <limits.h>
@@ -38,7 +38,7 @@ void rpc_server_gone(clv_rpc_server *server) {
   pthread_mutex_unlock(&server->lock);
 }
 
-/* ---- accepting -------------------------------------------------------------------------------- */
+/* ---- accepting ------------------------------------------------------------------------------- */
 
 static void free_slot(accept_slot *slot) {
   clv_rpc_server *server = slot->server;
@@ -49,10 +49,11 @@ static void free_slot(accept_slot *slot) {
 }
 
 static bool wait_for_call(accept_slot *slot) {
-  grpc_completion_queue *queue = slot->server->runtime->queue;
+  clv_rpc_runtime *runtime = slot->server->runtime;
   grpc_server *grpc = slot->server->grpc;
   rpc_hand_over(&slot->tag); /* from here on another thread may have the slot */
-  return grpc_server_request_call(grpc, &slot->call, &slot->details, &slot->metadata, queue, queue,
+  return grpc_server_request_call(grpc, &slot->call, &slot->details, &slot->metadata,
+                                  runtime->queue, runtime->admissions,
                                   &slot->tag) == GRPC_CALL_OK;
 }
 
@@ -88,7 +89,7 @@ static clv_code add_slot(clv_rpc_server *server, clv_err *err) {
   return clv_fail(err, CLV_INTERNAL, "gRPC does not take requests for calls");
 }
 
-/* ---- start ------------------------------------------------------------------------------------ */
+/* ---- start ----------------------------------------------------------------------------------- */
 
 /* gRPC does not say why it could not bind: ask the system the same question. */
 static const char *bind_trouble(const char *listen_address) {
@@ -121,6 +122,7 @@ static clv_code start(clv_rpc_server *server, clv_err *err) {
   grpc_channel_args list = {args.n, args.arg};
   server->grpc = grpc_server_create(&list, NULL);
   grpc_server_register_completion_queue(server->grpc, server->runtime->queue, NULL);
+  grpc_server_register_completion_queue(server->grpc, server->runtime->admissions, NULL);
   grpc_server_credentials *credentials = rpc_server_credentials(&server->certs);
   int port = grpc_server_add_http2_port(server->grpc, options->listen, credentials);
   grpc_server_credentials_release(credentials);
@@ -207,7 +209,7 @@ void clv_rpc_server_count(clv_rpc_server *server, clv_rpc_server_counts *ret_cou
   pthread_mutex_unlock(&server->peers.lock);
 }
 
-/* ---- the end ---------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 void rpc_server_shut(rpc_tag *tag, bool ok) {
   (void)ok;

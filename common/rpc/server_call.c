@@ -28,7 +28,7 @@ typedef struct incoming {
   rpc_job job;
 } incoming;
 
-/* ---- the end ---------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 static void finish(incoming *in, bool cancelled) {
   clv_rpc_server *server = in->server;
@@ -72,7 +72,7 @@ static void watch_close(incoming *in) {
   start_held(in, &op, 1, &in->close_tag);
 }
 
-/* ---- answers ---------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 /* Send the status, and the reply if there is one (its memory is taken over). */
 static void answer(incoming *in, clv_code code, const char *text, clv_bytes *reply) {
@@ -100,13 +100,19 @@ static void answer(incoming *in, clv_code code, const char *text, clv_bytes *rep
   grpc_slice_unref(details);
 }
 
-static void refuse(incoming *in, const clv_err *err) {
+static void refuse(incoming *in, rpc_manner manner, const clv_err *err) {
+  if (manner == RPC_SHUT) rpc_cut_connection(in->address);
+  if (manner != RPC_POLITE) {
+    grpc_call_cancel(in->call, NULL);
+    drop(in);
+    return;
+  }
   watch_close(in);
   answer(in, err->code, err->text, NULL);
   drop(in);
 }
 
-/* ---- unary ------------------------------------------------------------------------------------ */
+/* ---- unary ----------------------------------------------------------------------------------- */
 
 static clv_code handle(incoming *in, clv_bytes *reply, clv_err *err) {
   clv_iov fixed[RPC_MAX_PIECES];
@@ -162,7 +168,7 @@ static void start_unary(incoming *in) {
   drop(in);
 }
 
-/* ---- streams ---------------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 static void start_stream(incoming *in) {
   clv_rpc_server *server = in->server;
@@ -171,7 +177,7 @@ static void start_stream(incoming *in) {
   clv_err err = {0};
   if (rpc_stream_new(server->runtime, server, in->call, true, options->limits.max_message, &stream,
                      &err) != CLV_OK) {
-    refuse(in, &err);
+    refuse(in, RPC_POLITE, &err);
     return;
   }
   in->call = NULL;
@@ -185,9 +191,9 @@ static void start_stream(incoming *in) {
     rpc_stream_refuse(stream, code, err.text);
 }
 
-/* ---- admission -------------------------------------------------------------------------------- */
+/* ---- admission ------------------------------------------------------------------------------- */
 
-static clv_code may_enter(incoming *in, clv_err *err) {
+static clv_code may_enter(incoming *in, rpc_manner *ret_manner, clv_err *err) {
   clv_rpc_server *server = in->server;
   clv_code code = rpc_peer_uri(in->call, &in->uri, err);
   if (code != CLV_OK) {
@@ -195,11 +201,9 @@ static clv_code may_enter(incoming *in, clv_err *err) {
     return code;
   }
   in->peer = (clv_rpc_peer){in->uri, in->address};
-  bool cut = false;
-  code = rpc_peers_enter(&server->peers, in->uri, &in->entry, &cut, err);
+  code = rpc_peers_enter(&server->peers, in->uri, &in->entry, ret_manner, err);
   if (code != CLV_OK) {
     atomic_fetch_add(&server->refused_by_limit, 1);
-    if (cut) rpc_cut_connection(in->address);
     return code;
   }
   code = server->options.authorize
@@ -248,14 +252,15 @@ void rpc_server_admit(clv_rpc_server *server, grpc_call *call, grpc_slice method
   }
   atomic_fetch_add(&server->active_calls, 1);
   const clv_rpc_server_options *options = &server->options;
-  if (may_enter(in, &err) != CLV_OK) {
-    refuse(in, &err);
+  rpc_manner manner = RPC_POLITE;
+  if (may_enter(in, &manner, &err) != CLV_OK) {
+    refuse(in, manner, &err);
   } else if ((in->row = find_unary(options, in->method)) != NULL) {
     start_unary(in);
   } else if (is_stream(options, in->method)) {
     start_stream(in);
   } else {
     clv_fail(&err, CLV_UNIMPLEMENTED, "there is no method %s", in->method);
-    refuse(in, &err);
+    refuse(in, RPC_POLITE, &err);
   }
 }

@@ -55,7 +55,7 @@ void clv_rpc_stream_unrefp(clv_rpc_stream **stream) {
   *stream = NULL;
 }
 
-/* ---- the end ---------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 /* How the stream ended, for on_closed. */
 static clv_code verdict(const clv_rpc_stream *stream, char text[RPC_TEXT]) {
@@ -113,7 +113,7 @@ static void end_done(rpc_tag *tag, bool ok) {
   rpc_stream_drop(stream);
 }
 
-/* ---- receiving -------------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 static void ask(clv_rpc_stream *stream) {
   if (!rpc_stream_hold(stream)) return;
@@ -158,7 +158,7 @@ static void recv_done(rpc_tag *tag, bool ok) {
   rpc_stream_drop(stream);
 }
 
-/* ---- the start -------------------------------------------------------------------------------- */
+/* ---- the start ------------------------------------------------------------------------------- */
 
 void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events *events) {
   stream->events = *events;

@@ -19,7 +19,9 @@ typedef struct send_node {
   size_t bytes;
 } send_node;
 
-enum { KEPT_NODES = 8 };
+/* Send nodes a stream keeps, and how many it makes when it has none: a burst larger than any before
+ * it costs memory once, not once per message. */
+enum { KEPT_NODES = 128, NODE_BATCH = 48 };
 
 /* What the sending side does at the moment; at most one send batch is out. */
 typedef enum send_state {

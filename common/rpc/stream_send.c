@@ -32,7 +32,7 @@ static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
 }
 
-static clv_code take_node(clv_rpc_stream *stream, send_node **ret_node, clv_err *err) {
+static send_node *take_spare(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
   send_node *node = stream->spare;
   if (node) {
@@ -40,10 +40,30 @@ static clv_code take_node(clv_rpc_stream *stream, send_node **ret_node, clv_err 
     stream->n_spare--;
   }
   pthread_mutex_unlock(&stream->lock);
-  if (!node) {
-    CLV_TRY(clv_alloc(1, sizeof(*node), &node, err));
-    node->buffer = grpc_raw_byte_buffer_create(NULL, 0);
+  return node;
+}
+
+static clv_code new_node(send_node **ret_node, clv_err *err) {
+  send_node *node;
+  CLV_TRY(clv_alloc(1, sizeof(*node), &node, err));
+  node->buffer = grpc_raw_byte_buffer_create(NULL, 0);
+  *ret_node = node;
+  return CLV_OK;
+}
+
+static clv_code take_node(clv_rpc_stream *stream, send_node **ret_node, clv_err *err) {
+  send_node *node = take_spare(stream);
+  for (int i = 0; !node && i < NODE_BATCH; i++) {
+    send_node *spare;
+    CLV_TRY(new_node(&spare, err));
+    pthread_mutex_lock(&stream->lock);
+    spare->next = stream->spare;
+    stream->spare = spare;
+    stream->n_spare++;
+    pthread_mutex_unlock(&stream->lock);
   }
+  if (!node) node = take_spare(stream);
+  if (!node) CLV_TRY(new_node(&node, err)); /* another thread took them all */
   node->next = NULL;
   *ret_node = node;
   return CLV_OK;

@@ -61,10 +61,8 @@ CPU_INLINE void mean_planes_body(const mean_job *j, size_t begin, size_t end, in
 CPU_CLONES(mean_planes, (const mean_job *j, size_t begin, size_t end, int b, bool back),
            (j, begin, end, b, back))
 
-#define MEAN_RANGE(name, b, back)                               \
-  static void name(void *arg, size_t begin, size_t end) {       \
-    mean_planes(arg, begin, end, b, back);                      \
-  }
+#define MEAN_RANGE(name, b, back) \
+  static void name(void *arg, size_t begin, size_t end) { mean_planes(arg, begin, end, b, back); }
 
 MEAN_RANGE(forward_1, 1, false)
 MEAN_RANGE(forward_8, 8, false)

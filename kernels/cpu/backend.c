@@ -54,13 +54,19 @@ cpu_window clv_cpu_window(const clv_node_desc *d) {
 
 /* The ops that are faster here than in ref; softmax and the losses are small where they stand. */
 static cpu_prepare_fn *const prepares[CLV_OP_COUNT] = {
-    [CLV_OP_LINEAR] = clv_cpu_linear,       [CLV_OP_CONV2D] = clv_cpu_conv2d,
-    [CLV_OP_MAXPOOL] = clv_cpu_maxpool,     [CLV_OP_AVGPOOL] = clv_cpu_avgpool,
+    [CLV_OP_LINEAR] = clv_cpu_linear,
+    [CLV_OP_CONV2D] = clv_cpu_conv2d,
+    [CLV_OP_MAXPOOL] = clv_cpu_maxpool,
+    [CLV_OP_AVGPOOL] = clv_cpu_avgpool,
     [CLV_OP_GLOBALAVGPOOL] = clv_cpu_globalavgpool,
-    [CLV_OP_RELU] = clv_cpu_relu,           [CLV_OP_SIGMOID] = clv_cpu_sigmoid,
-    [CLV_OP_TANH] = clv_cpu_tanh,           [CLV_OP_GELU] = clv_cpu_gelu,
-    [CLV_OP_ADD] = clv_cpu_add,             [CLV_OP_FLATTEN] = clv_cpu_reshape,
-    [CLV_OP_RESHAPE] = clv_cpu_reshape,     [CLV_OP_DROPOUT] = clv_cpu_dropout,
+    [CLV_OP_RELU] = clv_cpu_relu,
+    [CLV_OP_SIGMOID] = clv_cpu_sigmoid,
+    [CLV_OP_TANH] = clv_cpu_tanh,
+    [CLV_OP_GELU] = clv_cpu_gelu,
+    [CLV_OP_ADD] = clv_cpu_add,
+    [CLV_OP_FLATTEN] = clv_cpu_reshape,
+    [CLV_OP_RESHAPE] = clv_cpu_reshape,
+    [CLV_OP_DROPOUT] = clv_cpu_dropout,
     [CLV_OP_BATCHNORM] = clv_cpu_batchnorm,
 };
 
@@ -76,8 +82,8 @@ static clv_code cpu_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *e
   return code;
 }
 
-static clv_code cpu_reorder(const clv_shape *shape, clv_dtype dtype, const void *src,
-                            int src_block, void *dst, int dst_block, clv_err *err) {
+static clv_code cpu_reorder(const clv_shape *shape, clv_dtype dtype, const void *src, int src_block,
+                            void *dst, int dst_block, clv_err *err) {
   const int blocks[] = {src_block, dst_block};
   if (shape->rank != 4 || dtype != CLV_F32)
     return clv_fail(err, CLV_INVALID, "reorder needs f32 of rank 4, got %s of rank %d",

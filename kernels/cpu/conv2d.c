@@ -19,17 +19,17 @@ typedef struct conv_kernel {
   dnnl_stream_t stream;
   cpu_prim forward, backward_input, backward_weight;
   cpu_prim to_forward, to_backward, from_gradient; /* weight reorders; not made: same format */
-  bool backward_cached;  /* the input gradient reads the cache, */
-  size_t backward_at;    /* this many floats from its start */
-  bool small;            /* weight gradient by conv_small.c */
-  int din_block;         /* block the input gradient is computed in */
+  bool backward_cached;                            /* the input gradient reads the cache, */
+  size_t backward_at;                              /* this many floats from its start */
+  void (*own_weight)(const cpu_weight_job *job);   /* weight gradient; NULL: the library's */
+  int din_block;                                   /* block the input gradient is computed in */
   size_t dw_at, plain_at, db_at, din_at; /* floats into scratch, behind the library's scratchpad */
 } conv_kernel;
 
 /* One choice of layouts, and what the library makes of it. */
 typedef struct conv_choice {
   int src, dst, din;
-  bool small;
+  bool few; /* channels in */
   dnnl_primitive_desc_t forward, data, weight;
 } conv_choice;
 
@@ -94,29 +94,26 @@ static clv_code ask(const cpu_window *s, const conv_mds *m, dnnl_primitive_attr_
                     conv_choice *c, clv_err *err) {
   dnnl_engine_t engine;
   dnnl_convolution_desc_t forward, data, weight;
-  dnnl_dims_t right;
+  dnnl_dims_t right = {0};
   right_pads(s, right);
   CLV_TRY(clv_cpu_engine(&engine, err));
-  CLV_TRY(clv_cpu_dnnl_check(
-      dnnl_convolution_forward_desc_init(&forward, dnnl_forward_training, dnnl_convolution_direct,
-                                         &m->src, &m->weight, m->maybe_bias, &m->dst, m->strides,
-                                         m->pads, right),
-      "conv2d", err));
+  CLV_TRY(clv_cpu_dnnl_check(dnnl_convolution_forward_desc_init(
+                                 &forward, dnnl_forward_training, dnnl_convolution_direct, &m->src,
+                                 &m->weight, m->maybe_bias, &m->dst, m->strides, m->pads, right),
+                             "conv2d", err));
   CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_desc_create(&c->forward, &forward, attr, engine, NULL),
                              "conv2d", err));
   CLV_TRY(clv_cpu_dnnl_check(
       dnnl_convolution_backward_data_desc_init(&data, dnnl_convolution_direct, &m->din, &m->weight,
                                                &m->dst, m->strides, m->pads, right),
       "conv2d input gradient", err));
-  CLV_TRY(clv_cpu_dnnl_check(
-      dnnl_primitive_desc_create(&c->data, &data, attr, engine, c->forward),
-      "conv2d input gradient", err));
-  if (c->small) return CLV_OK;
-  CLV_TRY(clv_cpu_dnnl_check(
-      dnnl_convolution_backward_weights_desc_init(&weight, dnnl_convolution_direct, &m->src,
-                                                  &m->weight, m->maybe_bias, &m->dst, m->strides,
-                                                  m->pads, right),
-      "conv2d weight gradient", err));
+  CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_desc_create(&c->data, &data, attr, engine, c->forward),
+                             "conv2d input gradient", err));
+  if (c->few) return CLV_OK;
+  CLV_TRY(clv_cpu_dnnl_check(dnnl_convolution_backward_weights_desc_init(
+                                 &weight, dnnl_convolution_direct, &m->src, &m->weight,
+                                 m->maybe_bias, &m->dst, m->strides, m->pads, right),
+                             "conv2d weight gradient", err));
   return clv_cpu_dnnl_check(
       dnnl_primitive_desc_create(&c->weight, &weight, attr, engine, c->forward),
       "conv2d weight gradient", err);
@@ -140,8 +137,8 @@ static clv_code choose(const clv_node_desc *d, const cpu_window *s, dnnl_primiti
     CLV_TRY(describe(d, s, c, ret_mds, err));
     code = ask(s, ret_mds, attr, c, err);
     bool last = i + 1 == CLV_COUNT(choices);
-    bool fast = code == CLV_OK && is_fast(c->forward) && is_fast(c->data) &&
-                (c->small || is_fast(c->weight));
+    bool fast =
+        code == CLV_OK && is_fast(c->forward) && is_fast(c->data) && (c->few || is_fast(c->weight));
     if (fast || (last && code == CLV_OK)) {
       *ret = *c;
       return CLV_OK;
@@ -196,13 +193,12 @@ static clv_code conv_backward_input(clv_kernel *base, const clv_kernel_args *a, 
   const void *pointers[] = {a->dout, backward_weight(k, a), din, a->scratch};
   clv_cpu_set_threads(k->k.threads);
   CLV_TRY(clv_cpu_prim_run(&k->backward_input, k->stream, pointers, err));
-  if (apart)
-    clv_cpu_reorder(&k->k.d.in[0], din, k->din_block, a->din[0], base->in_block[0]);
+  if (apart) clv_cpu_reorder(&k->k.d.in[0], din, k->din_block, a->din[0], base->in_block[0]);
   return CLV_OK;
 }
 
-static clv_code small_weight(const conv_kernel *k, const clv_kernel_args *a) {
-  cpu_small_conv job = {.s = k->s,
+static clv_code own_weight(const conv_kernel *k, const clv_kernel_args *a) {
+  cpu_weight_job job = {.s = k->s,
                         .block = k->k.base.out_block,
                         .threads = k->k.threads,
                         .x = a->in[0],
@@ -211,7 +207,7 @@ static clv_code small_weight(const conv_kernel *k, const clv_kernel_args *a) {
                         .db = k->k.d.attrs.bias ? a->dparam[CLV_SLOT_BIAS] : NULL,
                         .scratch = a->scratch,
                         .accumulate = a->accumulate};
-  clv_cpu_small_conv_weight(&job);
+  k->own_weight(&job);
   return CLV_OK;
 }
 
@@ -219,7 +215,7 @@ static clv_code small_weight(const conv_kernel *k, const clv_kernel_args *a) {
 static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   conv_kernel *k = (conv_kernel *)base;
   bool bias = k->k.d.attrs.bias, reorders = k->from_gradient.primitive != NULL;
-  if (k->small) return small_weight(k, a);
+  if (k->own_weight) return own_weight(k, a);
   float *scratch = a->scratch, *w = a->dparam[CLV_SLOT_WEIGHT], *b = a->dparam[CLV_SLOT_BIAS];
   float *plain = a->accumulate ? scratch + k->plain_at : w;
   float *db = a->accumulate ? scratch + k->db_at : b;
@@ -252,8 +248,7 @@ static const dnnl_memory_desc_t *weight_of(const_dnnl_primitive_desc_t pd) {
 
 /* Weight copies that refresh makes: none where the library takes row-major, one where forward and
  * backward agree. */
-static clv_code make_caches(conv_kernel *k, const conv_choice *c, const conv_mds *m,
-                            clv_err *err) {
+static clv_code make_caches(conv_kernel *k, const conv_choice *c, const conv_mds *m, clv_err *err) {
   const dnnl_memory_desc_t *forward = weight_of(c->forward), *data = weight_of(c->data);
   const dnnl_memory_desc_t *plain = &m->plain_weight;
   clv_kernel *base = &k->k.base;
@@ -301,7 +296,7 @@ static clv_code make_backward_weight(conv_kernel *k, const conv_choice *c, const
   if (!k->k.d.need_dw) return CLV_OK;
   k->k.base.backward_weight = conv_backward_weight;
   k->k.base.saves = CLV_SAVE_IN0;
-  if (c->small) return CLV_OK;
+  if (k->own_weight) return CLV_OK;
   const dnnl_memory_desc_t *dw =
       dnnl_primitive_desc_query_md(c->weight, dnnl_query_diff_weights_md, 0);
   if (!dnnl_memory_desc_equal(dw, &m->plain_weight)) {
@@ -312,35 +307,46 @@ static clv_code make_backward_weight(conv_kernel *k, const conv_choice *c, const
   return clv_cpu_prim_init(&k->backward_weight, c->weight, args, k->k.d.attrs.bias ? 4 : 3, err);
 }
 
+static size_t own_weight_scratch(const conv_kernel *k) {
+  if (k->own_weight == clv_cpu_wide_conv_weight)
+    return clv_cpu_wide_conv_scratch(&k->s, k->k.threads);
+  return clv_cpu_small_conv_scratch(&k->s, k->k.base.out_block, k->k.threads);
+}
+
 /* One region for the library's scratchpads; behind it what a weight gradient or an input gradient
- * needs, which are never there at once. */
+ * needs. No two functions run at once, so the largest need decides. */
 static void lay_out_scratch(conv_kernel *k) {
   const cpu_prim *prims[] = {&k->forward,    &k->backward_input, &k->backward_weight,
                              &k->to_forward, &k->to_backward,    &k->from_gradient};
-  size_t pad = 0, weight, small = 0, din = 0, unit = 64 / sizeof(float);
+  size_t pad = 0, unit = 64 / sizeof(float);
   for (size_t i = 0; i < CLV_COUNT(prims); i++) pad = CLV_MAX(pad, prims[i]->scratch_bytes);
   pad = clv_align_up(pad, 64) / sizeof(float);
   k->plain_at = pad + clv_align_up(k->dw_at, 64) / sizeof(float);
   k->db_at = k->plain_at + clv_align_up(clv_layout_numel(&k->k.d.param[CLV_SLOT_WEIGHT], 1), unit);
-  weight = k->db_at + clv_align_up((size_t)k->s.k, unit);
+  size_t weight = k->db_at + clv_align_up((size_t)k->s.k, unit);
   k->dw_at = k->din_at = pad;
-  if (k->small) small = clv_cpu_small_conv_scratch(&k->s, k->k.base.out_block, k->k.threads);
-  if (k->din_block != k->k.base.in_block[0])
-    din = pad + clv_layout_numel(&k->k.d.in[0], k->din_block);
-  size_t floats = k->k.d.need_dw && !k->small ? weight : pad;
-  if (k->k.d.need_dx[0]) floats = CLV_MAX(floats, din);
-  k->k.base.scratch_bytes = CLV_MAX(floats * sizeof(float), k->k.d.need_dw ? small : 0);
+  size_t floats = pad;
+  if (k->k.d.need_dw && k->own_weight)
+    floats = CLV_MAX(floats, own_weight_scratch(k) / sizeof(float));
+  else if (k->k.d.need_dw)
+    floats = CLV_MAX(floats, weight);
+  if (k->k.d.need_dx[0] && k->din_block != k->k.base.in_block[0])
+    floats = CLV_MAX(floats, pad + clv_layout_numel(&k->k.d.in[0], k->din_block));
+  k->k.base.scratch_bytes = floats * sizeof(float);
 }
 
 static clv_code make(conv_kernel *k, const conv_choice *c, const conv_mds *m, clv_err *err) {
   dnnl_engine_t engine;
   k->k.base.free = conv_free;
   k->s = clv_cpu_window(&k->k.d);
-  k->small = c->small;
+  if (c->few)
+    k->own_weight = clv_cpu_small_conv_weight;
+  else if (k->k.d.attrs.groups == 1 && c->src > 1 && clv_cpu_wide_conv_fits(&k->s, c->src))
+    k->own_weight = clv_cpu_wide_conv_weight;
   k->din_block = c->din;
   CLV_TRY(clv_cpu_engine(&engine, err));
-  CLV_TRY(clv_cpu_dnnl_check(
-      dnnl_stream_create(&k->stream, engine, dnnl_stream_default_flags), "stream", err));
+  CLV_TRY(clv_cpu_dnnl_check(dnnl_stream_create(&k->stream, engine, dnnl_stream_default_flags),
+                             "stream", err));
   CLV_TRY(make_caches(k, c, m, err));
   CLV_TRY(make_forward(k, c, err));
   CLV_TRY(make_backward_input(k, c, err));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * conv_int: the weight gradient of convolutions over few channels, which oneDNN 2.6 lacks for
- * row-major inputs.
+ * conv_int: weight gradients of our own, where oneDNN 2.6 has none (few channels, row-major) or a
+ * slow one (three taps wide, AVX2).
  */
 #ifndef CLEAVE_KERNELS_CPU_CONV_INT_H
 #define CLEAVE_KERNELS_CPU_CONV_INT_H
@@ -9,18 +9,24 @@
 #include "kernels/cpu/cpu_int.h"
 
 /* dw[k][c][u][v] (+)= sum over n, i, j of dy[n][k][i][j] x[n][c][i*stride - pad + u][...], and
- * db[k] (+)= sum of dy (db may be NULL). x is row-major, dy has channel block `block`. Sums run
- * over one image in f32 and then over the images, so neither depends on the threads. */
-typedef struct cpu_small_conv {
+ * db[k] (+)= sum of dy (db may be NULL). dy has channel block `block`. Sums run over one image in
+ * f32 and then over the images, whatever the threads. */
+typedef struct cpu_weight_job {
   cpu_window s;
   int block, threads;
   const float *x, *dy;
   float *dw, *db;
-  float *scratch; /* clv_cpu_small_conv_scratch bytes */
+  float *scratch; /* as many bytes as the function below says */
   bool accumulate;
-} cpu_small_conv;
+} cpu_weight_job;
 
+/* Few channels: x is row-major. */
 size_t clv_cpu_small_conv_scratch(const cpu_window *s, int block, int threads);
-void clv_cpu_small_conv_weight(const cpu_small_conv *job);
+void clv_cpu_small_conv_weight(const cpu_weight_job *job);
+
+/* x in channel blocks of 8, one group, where this says so. */
+bool clv_cpu_wide_conv_fits(const cpu_window *s, int block);
+size_t clv_cpu_wide_conv_scratch(const cpu_window *s, int threads);
+void clv_cpu_wide_conv_weight(const cpu_weight_job *job);
 
 #endif

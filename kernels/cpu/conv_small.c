@@ -34,38 +34,38 @@ static void fill_frame(const cpu_window *s, const float *x, float *frame) {
 }
 
 /* sums[t] += over one image of dy and the frame at tap first + t, for `taps` taps. */
-#define SUM_TAPS(B, vf)                                                                         \
-  CPU_INLINE void sum_taps_##B(const cpu_window *s, const float *frame, const float *dy_plane,  \
-                               int64_t first, const int64_t taps, float *sums) {                \
-    const vf *dy = (const vf *)dy_plane;                                                        \
-    int64_t width = s->w + 2 * s->pad[1], step = s->stride[1];                                  \
-    const float *at[TAPS];                                                                      \
-    vf acc[TAPS];                                                                               \
-    for (int64_t t = 0; t < taps; t++) {                                                        \
-      at[t] = frame + (first + t) / s->kernel[1] * width + (first + t) % s->kernel[1];          \
-      acc[t] = (vf){0};                                                                         \
-    }                                                                                           \
-    for (int64_t i = 0; i < s->oh; i++) {                                                       \
-      int64_t row = i * s->stride[0] * width;                                                   \
-      for (int64_t o = 0; o < s->ow; o++, dy++)                                                 \
-        for (int64_t t = 0; t < taps; t++) acc[t] += *dy * at[t][row + o * step];               \
-    }                                                                                           \
-    for (int64_t t = 0; t < taps; t++) *((vf *)sums + first + t) += acc[t];                     \
-  }                                                                                             \
-  CPU_INLINE void image_##B##_body(const cpu_window *s, const float *frame, const float *dy,    \
-                                   float *sums) {                                               \
-    int64_t all = s->kernel[0] * s->kernel[1], first = 0;                                       \
-    for (; first + TAPS <= all; first += TAPS) sum_taps_##B(s, frame, dy, first, TAPS, sums);   \
-    for (; first + 4 <= all; first += 4) sum_taps_##B(s, frame, dy, first, 4, sums);            \
-    for (; first < all; first++) sum_taps_##B(s, frame, dy, first, 1, sums);                    \
-  }                                                                                             \
+#define SUM_TAPS(B, vf)                                                                          \
+  CPU_INLINE void sum_taps_##B(const cpu_window *s, const float *frame, const float *dy_plane,   \
+                               int64_t first, const int64_t taps, float *sums) {                 \
+    const vf *dy = (const vf *)dy_plane;                                                         \
+    int64_t width = s->w + 2 * s->pad[1], step = s->stride[1];                                   \
+    const float *at[TAPS];                                                                       \
+    vf acc[TAPS];                                                                                \
+    for (int64_t t = 0; t < taps; t++) {                                                         \
+      at[t] = frame + (first + t) / s->kernel[1] * width + (first + t) % s->kernel[1];           \
+      acc[t] = (vf){0};                                                                          \
+    }                                                                                            \
+    for (int64_t i = 0; i < s->oh; i++) {                                                        \
+      int64_t row = i * s->stride[0] * width;                                                    \
+      for (int64_t o = 0; o < s->ow; o++, dy++)                                                  \
+        for (int64_t t = 0; t < taps; t++) acc[t] += *dy * at[t][row + o * step];                \
+    }                                                                                            \
+    for (int64_t t = 0; t < taps; t++) *((vf *)sums + first + t) += acc[t];                      \
+  }                                                                                              \
+  CPU_INLINE void image_##B##_body(const cpu_window *s, const float *frame, const float *dy,     \
+                                   float *sums) {                                                \
+    int64_t all = s->kernel[0] * s->kernel[1], first = 0;                                        \
+    for (; first + TAPS <= all; first += TAPS) sum_taps_##B(s, frame, dy, first, TAPS, sums);    \
+    for (; first + 4 <= all; first += 4) sum_taps_##B(s, frame, dy, first, 4, sums);             \
+    for (; first < all; first++) sum_taps_##B(s, frame, dy, first, 1, sums);                     \
+  }                                                                                              \
   CPU_CLONES(image_##B, (const cpu_window *s, const float *frame, const float *dy, float *sums), \
-             (s, frame, dy, sums))                                                              \
-  CPU_INLINE void bias_##B##_body(const float *dy_plane, int64_t n, float *sum) {               \
-    vf acc = {0};                                                                               \
-    for (int64_t i = 0; i < n; i++) acc += ((const vf *)dy_plane)[i];                           \
-    *(vf *)sum += acc;                                                                          \
-  }                                                                                             \
+             (s, frame, dy, sums))                                                               \
+  CPU_INLINE void bias_##B##_body(const float *dy_plane, int64_t n, float *sum) {                \
+    vf acc = {0};                                                                                \
+    for (int64_t i = 0; i < n; i++) acc += ((const vf *)dy_plane)[i];                            \
+    *(vf *)sum += acc;                                                                           \
+  }                                                                                              \
   CPU_CLONES(bias_##B, (const float *dy, int64_t n, float *sum), (dy, n, sum))
 
 SUM_TAPS(8, vf8)
@@ -76,7 +76,7 @@ static void put_one(float *dst, float value, bool accumulate) {
 }
 
 /* Output channel block kb, input channel c. The bias is summed beside channel 0. */
-static void one_pair(const cpu_small_conv *j, int64_t kb, int64_t c, float *place) {
+static void one_pair(const cpu_weight_job *j, int64_t kb, int64_t c, float *place) {
   const cpu_window *s = &j->s;
   int64_t blocks = (s->k + j->block - 1) / j->block, image = s->oh * s->ow * j->block;
   int64_t taps = s->kernel[0] * s->kernel[1];
@@ -101,7 +101,7 @@ static void one_pair(const cpu_small_conv *j, int64_t kb, int64_t c, float *plac
 
 /* Pairs are dealt to `threads` places of the scratch memory. */
 static void run_places(void *arg, size_t begin, size_t end) {
-  const cpu_small_conv *j = arg;
+  const cpu_weight_job *j = arg;
   size_t pairs = (size_t)((j->s.k + j->block - 1) / j->block * j->s.c);
   for (size_t place = begin; place < end; place++)
     for (size_t p = place; p < pairs; p += (size_t)j->threads)
@@ -109,7 +109,7 @@ static void run_places(void *arg, size_t begin, size_t end) {
                j->scratch + place * place_size(&j->s, j->block));
 }
 
-void clv_cpu_small_conv_weight(const cpu_small_conv *job) {
-  cpu_small_conv j = *job;
+void clv_cpu_small_conv_weight(const cpu_weight_job *job) {
+  cpu_weight_job j = *job;
   clv_cpu_parallel(j.threads, (size_t)j.threads, run_places, &j);
 }

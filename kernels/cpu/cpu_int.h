@@ -16,9 +16,9 @@
 typedef struct cpu_kernel {
   clv_kernel base; /* first: a clv_kernel of this backend is a cpu_kernel */
   clv_node_desc d;
-  int threads;         /* at least 1 */
-  size_t n_in, n_out;  /* elements of in[0] and of the output, padding of their layouts included */
-  bool learns;         /* some backward function will be called */
+  int threads;        /* at least 1 */
+  size_t n_in, n_out; /* elements of in[0] and of the output, padding of their layouts included */
+  bool learns;        /* some backward function will be called */
 } cpu_kernel;
 
 typedef clv_code cpu_prepare_fn(const clv_node_desc *d, clv_kernel **ret, clv_err *err);
@@ -79,19 +79,19 @@ int clv_cpu_width(void); /* widest of the above that the processor has */
 
 /* name(params): the widest of three compilations of name_body(args). Written out instead of
  * target_clones, whose resolvers run before a sanitizer is ready. */
-#define CPU_CLONES(name, params, args)                                                      \
+#define CPU_CLONES(name, params, args)                                                          \
   static __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) void name##_512 params { \
-    name##_body args;                                                                       \
-  }                                                                                         \
-  static __attribute__((target("avx2"))) void name##_256 params { name##_body args; }       \
-  static void name params {                                                                 \
-    int width = clv_cpu_width();                                                            \
-    if (width == CPU_AVX512)                                                                \
-      name##_512 args;                                                                      \
-    else if (width == CPU_AVX2)                                                             \
-      name##_256 args;                                                                      \
-    else                                                                                    \
-      name##_body args;                                                                     \
+    name##_body args;                                                                           \
+  }                                                                                             \
+  static __attribute__((target("avx2"))) void name##_256 params { name##_body args; }           \
+  static void name params {                                                                     \
+    int width = clv_cpu_width();                                                                \
+    if (width == CPU_AVX512)                                                                    \
+      name##_512 args;                                                                          \
+    else if (width == CPU_AVX2)                                                                 \
+      name##_256 args;                                                                          \
+    else                                                                                        \
+      name##_body args;                                                                         \
   }
 
 /* Before a loop whose iterations touch no other iteration's elements, in place or not. */

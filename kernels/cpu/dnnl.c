@@ -61,8 +61,7 @@ clv_code clv_cpu_prim_init(cpu_prim *p, const_dnnl_primitive_desc_t pd, const cp
   const dnnl_memory_desc_t *pad = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
   CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_create(&p->primitive, pd), "primitive", err));
   for (int i = 0; i < n; i++) {
-    const dnnl_memory_desc_t *md =
-        dnnl_primitive_desc_query_md(pd, args[i].query, args[i].index);
+    const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(pd, args[i].query, args[i].index);
     CLV_TRY(add_arg(p, args[i].arg, md, err));
   }
   p->scratch_bytes = pad ? dnnl_memory_desc_get_size(pad) : 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * dropout: y_i = x_i / (1 - p) where u_i >= p, else x_i * 0; u_i is the top 24 bits of word i%4 of
- * Philox block i/4 over 2^24, i the row-major index whatever the layout. The mask is kept row-major.
+ * Philox block i/4 over 2^24, i the row-major index whatever the layout. The mask is kept
+ * row-major.
  */
 #include <string.h>
 

@@ -79,9 +79,9 @@ clv_code clv_cpu_gemm(const cpu_gemm *g, const float *a, const float *b, float b
                       clv_err *err) {
   int64_t lda = g->a_t ? g->m : g->k, ldb = g->b_t ? g->k : g->n;
   if (g->blas) {
-    blas.sgemm(CblasRowMajor, g->a_t ? CblasTrans : CblasNoTrans, g->b_t ? CblasTrans : CblasNoTrans,
-               (blasint)g->m, (blasint)g->n, (blasint)g->k, 1, a, (blasint)lda, b, (blasint)ldb,
-               beta, c, (blasint)g->n);
+    blas.sgemm(CblasRowMajor, g->a_t ? CblasTrans : CblasNoTrans,
+               g->b_t ? CblasTrans : CblasNoTrans, (blasint)g->m, (blasint)g->n, (blasint)g->k, 1,
+               a, (blasint)lda, b, (blasint)ldb, beta, c, (blasint)g->n);
     return CLV_OK;
   }
   return clv_cpu_dnnl_check(dnnl_sgemm(g->a_t ? 'T' : 'N', g->b_t ? 'T' : 'N', g->m, g->n, g->k, 1,

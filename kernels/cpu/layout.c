@@ -82,5 +82,6 @@ void clv_cpu_zero_padding(const clv_shape *shape, int block, float *x) {
   size_t image = (size_t)(shape->dim[2] * shape->dim[3]), blocks = (channels + b - 1) / b;
   for (size_t n = 0; n < (size_t)shape->dim[0]; n++)
     for (size_t i = 0; i < image; i++)
-      for (size_t l = channels % b; l < b; l++) x[((n * blocks + blocks - 1) * image + i) * b + l] = 0;
+      for (size_t l = channels % b; l < b; l++)
+        x[((n * blocks + blocks - 1) * image + i) * b + l] = 0;
 }

@@ -29,61 +29,72 @@ CPU_INLINE taps taps_at(const cpu_window *s, int axis, int64_t o, int64_t extent
   return t;
 }
 
+typedef uint8_t vu8 __attribute__((vector_size(8), aligned(1), may_alias));
+typedef uint8_t vu16 __attribute__((vector_size(16), aligned(1), may_alias));
+
 /* One (image, channel block) plane for blocks of B channels; B = 1 has a loop of its own below. The
- * selections are bit masks, the form of `?:` that vectors have in C. */
-#define POOL_BLOCK(B, vf, vi)                                                                     \
-  CPU_INLINE void forward_##B(const pool_job *j, size_t p) {                                      \
-    const cpu_window *s = &j->s;                                                                  \
-    const vf *x = (const vf *)j->x + (int64_t)p * s->h * s->w;                                    \
-    vf *y = (vf *)j->y + (int64_t)p * s->oh * s->ow;                                              \
-    uint8_t *where = j->where + (int64_t)p * s->oh * s->ow * B;                                   \
-    for (int64_t i = 0; i < s->oh; i++)                                                           \
-      for (int64_t o = 0; o < s->ow; o++, y++, where += B) {                                      \
-        taps h = taps_at(s, 0, i, s->h), w = taps_at(s, 1, o, s->w);                              \
-        vf best = (vf){0} - INFINITY;                                                             \
-        vi at = (vi){0} + (int32_t)(h.begin * s->kernel[1] + w.begin);                            \
-        for (int64_t u = h.begin; u < h.end; u++)                                                 \
-          for (int64_t v = w.begin; v < w.end; v++) {                                             \
-            vf value = x[(h.first + u) * s->w + w.first + v];                                     \
-            vi wins = (value > best) | (value != value);                                          \
-            vi tap = (vi){0} + (int32_t)(u * s->kernel[1] + v);                                   \
-            best = (vf)((wins & (vi)value) | (~wins & (vi)best));                                 \
-            at = (wins & tap) | (~wins & at);                                                     \
-          }                                                                                       \
-        *y = best;                                                                                \
-        for (int l = 0; l < B; l++) where[l] = (uint8_t)at[l];                                    \
-      }                                                                                           \
-  }                                                                                               \
-  CPU_INLINE void backward_##B(const pool_job *j, size_t p) {                                     \
-    const cpu_window *s = &j->s;                                                                  \
-    const vf *dy = (const vf *)j->x + (int64_t)p * s->oh * s->ow;                                 \
-    vf *dx = (vf *)j->y + (int64_t)p * s->h * s->w;                                               \
-    const uint8_t *where = j->where + (int64_t)p * s->oh * s->ow * B;                             \
-    if (!j->tiles) memset(dx, 0, (size_t)(s->h * s->w) * sizeof *dx);                             \
-    for (int64_t i = 0; i < s->oh; i++)                                                           \
-      for (int64_t o = 0; o < s->ow; o++, dy++, where += B) {                                     \
-        taps h = taps_at(s, 0, i, s->h), w = taps_at(s, 1, o, s->w);                              \
-        vi at;                                                                                    \
-        for (int l = 0; l < B; l++) at[l] = where[l];                                             \
-        for (int64_t u = h.begin; u < h.end; u++)                                                 \
-          for (int64_t v = w.begin; v < w.end; v++) {                                             \
-            vf *to = &dx[(h.first + u) * s->w + w.first + v];                                     \
-            vi tap = (vi){0} + (int32_t)(u * s->kernel[1] + v);                                   \
-            vf share = (vf)((at == tap) & (vi)*dy);                                               \
-            if (!j->tiles) share += *to;                                                          \
-            *to = share;                                                                          \
-          }                                                                                       \
-      }                                                                                           \
+ * selections are bit masks, the form of `?:` that vectors have in C. `two`: windows of 2x2 side by
+ * side, a constant where it is called, so that the commonest case has no loop over taps. */
+#define POOL_BLOCK(B, vf, vi, vu)                                        \
+  CPU_INLINE void forward_##B(const pool_job *j, size_t p, bool two) {   \
+    const cpu_window *s = &j->s;                                         \
+    int64_t columns = two ? 2 : s->kernel[1];                            \
+    const vf *x = (const vf *)j->x + (int64_t)p * s->h * s->w;           \
+    vf *y = (vf *)j->y + (int64_t)p * s->oh * s->ow;                     \
+    vu *where = (vu *)j->where + (int64_t)p * s->oh * s->ow;             \
+    for (int64_t i = 0; i < s->oh; i++)                                  \
+      for (int64_t o = 0; o < s->ow; o++) {                              \
+        taps h = two ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);     \
+        taps w = two ? (taps){2 * o, 0, 2} : taps_at(s, 1, o, s->w);     \
+        vf best = (vf){0} - INFINITY;                                    \
+        vi at = (vi){0} + (int32_t)(h.begin * columns + w.begin);        \
+        for (int64_t u = h.begin; u < h.end; u++)                        \
+          for (int64_t v = w.begin; v < w.end; v++) {                    \
+            vf value = x[(h.first + u) * s->w + w.first + v];            \
+            vi wins = (value > best) | (value != value);                 \
+            vi tap = (vi){0} + (int32_t)(u * columns + v);               \
+            best = (vf)((wins & (vi)value) | (~wins & (vi)best));        \
+            at = (wins & tap) | (~wins & at);                            \
+          }                                                              \
+        y[i * s->ow + o] = best;                                         \
+        where[i * s->ow + o] = __builtin_convertvector(at, vu);          \
+      }                                                                  \
+  }                                                                      \
+  CPU_INLINE void backward_##B(const pool_job *j, size_t p, bool two) {  \
+    const cpu_window *s = &j->s;                                         \
+    bool tiles = two || j->tiles;                                        \
+    int64_t columns = two ? 2 : s->kernel[1];                            \
+    const vf *dy = (const vf *)j->x + (int64_t)p * s->oh * s->ow;        \
+    vf *dx = (vf *)j->y + (int64_t)p * s->h * s->w;                      \
+    const vu *where = (const vu *)j->where + (int64_t)p * s->oh * s->ow; \
+    if (!tiles) memset(dx, 0, (size_t)(s->h * s->w) * sizeof *dx);       \
+    for (int64_t i = 0; i < s->oh; i++)                                  \
+      for (int64_t o = 0; o < s->ow; o++) {                              \
+        taps h = two ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);     \
+        taps w = two ? (taps){2 * o, 0, 2} : taps_at(s, 1, o, s->w);     \
+        vi at = __builtin_convertvector(where[i * s->ow + o], vi);       \
+        vf gradient = dy[i * s->ow + o];                                 \
+        for (int64_t u = h.begin; u < h.end; u++)                        \
+          for (int64_t v = w.begin; v < w.end; v++) {                    \
+            vf *to = &dx[(h.first + u) * s->w + w.first + v];            \
+            vi tap = (vi){0} + (int32_t)(u * columns + v);               \
+            vf share = (vf)((at == tap) & (vi)gradient);                 \
+            if (!tiles) share += *to;                                    \
+            *to = share;                                                 \
+          }                                                              \
+      }                                                                  \
   }
 
-POOL_BLOCK(8, vf8, vi8)
-POOL_BLOCK(16, vf16, vi16)
+POOL_BLOCK(8, vf8, vi8, vu8)
+POOL_BLOCK(16, vf16, vi16, vu16)
 
-CPU_INLINE void forward_1(const pool_job *j, size_t p) {
+CPU_INLINE void forward_1(const pool_job *j, size_t p, bool two) {
   const cpu_window *s = &j->s;
   const float *x = j->x + (int64_t)p * s->h * s->w;
   for (int64_t i = 0; i < s->oh * s->ow; i++) {
-    taps h = taps_at(s, 0, i / s->ow, s->h), w = taps_at(s, 1, i % s->ow, s->w);
+    int64_t row = i / s->ow, column = i % s->ow;
+    taps h = two ? (taps){2 * row, 0, 2} : taps_at(s, 0, row, s->h);
+    taps w = two ? (taps){2 * column, 0, 2} : taps_at(s, 1, column, s->w);
     float best = -INFINITY;
     int64_t at = h.begin * s->kernel[1] + w.begin;
     for (int64_t u = h.begin; u < h.end; u++)
@@ -98,7 +109,8 @@ CPU_INLINE void forward_1(const pool_job *j, size_t p) {
   }
 }
 
-CPU_INLINE void backward_1(const pool_job *j, size_t p) {
+CPU_INLINE void backward_1(const pool_job *j, size_t p, bool two) {
+  (void)two;
   const cpu_window *s = &j->s;
   const float *dy = j->x + (int64_t)p * s->oh * s->ow;
   float *dx = j->y + (int64_t)p * s->h * s->w;
@@ -115,7 +127,13 @@ CPU_INLINE void backward_1(const pool_job *j, size_t p) {
 /* name: the planes [begin, end) of the job, as a clv_cpu_range. */
 #define POOL_RANGE(name, one)                                                               \
   CPU_INLINE void name##_planes_body(const pool_job *j, size_t begin, size_t end) {         \
-    for (size_t p = begin; p < end; p++) one(j, p);                                         \
+    bool two = j->tiles && j->s.kernel[0] == 2 && j->s.kernel[1] == 2;                      \
+    for (size_t p = begin; p < end; p++) {                                                  \
+      if (two)                                                                              \
+        one(j, p, true);                                                                    \
+      else                                                                                  \
+        one(j, p, false);                                                                   \
+    }                                                                                       \
   }                                                                                         \
   CPU_CLONES(name##_planes, (const pool_job *j, size_t begin, size_t end), (j, begin, end)) \
   static void name(void *arg, size_t begin, size_t end) { name##_planes(arg, begin, end); }
@@ -137,8 +155,8 @@ static pool_job job_of(const cpu_kernel *k, const void *x, void *y, const clv_ke
   pool_job j = {clv_cpu_window(&k->d), x, y, a->saved, true};
   for (int i = 0; i < 2; i++) {
     int64_t in = i ? j.s.w : j.s.h, out = i ? j.s.ow : j.s.oh;
-    j.tiles = j.tiles && j.s.pad[i] == 0 && j.s.stride[i] == j.s.kernel[i] &&
-              out * j.s.kernel[i] == in;
+    j.tiles =
+        j.tiles && j.s.pad[i] == 0 && j.s.stride[i] == j.s.kernel[i] && out * j.s.kernel[i] == in;
   }
   return j;
 }

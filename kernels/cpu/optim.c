@@ -129,8 +129,8 @@ FMA_CLONE static size_t adam_wide(const clv_adam_args *a, const adam_factors *f,
         d = _mm256_fmadd_ps(decay, w, d);
     }
     __m256 m1 = _mm256_fmadd_ps(rest1, d, _mm256_mul_ps(beta1, _mm256_loadu_ps(m + i)));
-    __m256 v1 = _mm256_fmadd_ps(_mm256_mul_ps(rest2, d), d,
-                                _mm256_mul_ps(beta2, _mm256_loadu_ps(v + i)));
+    __m256 v1 =
+        _mm256_fmadd_ps(_mm256_mul_ps(rest2, d), d, _mm256_mul_ps(beta2, _mm256_loadu_ps(v + i)));
     __m256 denominator = _mm256_add_ps(_mm256_div_ps(_mm256_sqrt_ps(v1), bias2), eps);
     _mm256_storeu_ps(m + i, m1);
     _mm256_storeu_ps(v + i, v1);

@@ -97,15 +97,15 @@ CPU_INLINE float gelu_pdf(float x) { return exp_of(x * x * -0.5f) * 0.39894228f;
 
 typedef void map_fn(const float *x, const float *z, float *y, size_t n);
 
-#define MAP(name, expression)                                                        \
+#define MAP(name, expression)                                                          \
   CPU_INLINE void name##_body(const float *xs, const float *zs, float *ys, size_t n) { \
-    (void)zs;                                                                        \
-    CPU_INDEPENDENT                                                                  \
-    for (size_t i = 0; i < n; i++) {                                                 \
-      float x = xs[i];                                                               \
-      ys[i] = (expression);                                                          \
-    }                                                                                \
-  }                                                                                  \
+    (void)zs;                                                                          \
+    CPU_INDEPENDENT                                                                    \
+    for (size_t i = 0; i < n; i++) {                                                   \
+      float x = xs[i];                                                                 \
+      ys[i] = (expression);                                                            \
+    }                                                                                  \
+  }                                                                                    \
   CPU_CLONES(name, (const float *xs, const float *zs, float *ys, size_t n), (xs, zs, ys, n))
 
 /* Backward maps: x is the kept value, zs[i] the gradient of the output. */

@@ -10,6 +10,17 @@ extern int omp_get_thread_num(void);
 extern int omp_get_max_threads(void);
 extern void omp_set_num_threads(int n);
 
+/* libgomp hands work over with futexes that the thread sanitizer does not see. */
+#if defined(__SANITIZE_THREAD__)
+extern void __tsan_acquire(void *at);
+extern void __tsan_release(void *at);
+#define HANDS_OVER(at) __tsan_release(at)
+#define TAKES_OVER(at) __tsan_acquire(at)
+#else
+#define HANDS_OVER(at) ((void)(at))
+#define TAKES_OVER(at) ((void)(at))
+#endif
+
 enum { WORK_PER_THREAD = 32 * 1024 };
 
 void clv_cpu_set_threads(int n) {
@@ -27,11 +38,13 @@ typedef struct parallel_job {
 } parallel_job;
 
 static void run_part(void *arg) {
+  TAKES_OVER(arg);
   const parallel_job *j = arg;
   size_t part = (size_t)omp_get_thread_num(), parts = (size_t)j->threads;
   size_t begin = j->n / parts * part + CLV_MIN(part, j->n % parts);
   size_t end = begin + j->n / parts + (part < j->n % parts);
   if (begin < end) j->fn(j->arg, begin, end);
+  HANDS_OVER(arg);
 }
 
 void clv_cpu_parallel(int threads, size_t n, clv_cpu_range *fn, void *arg) {
@@ -40,7 +53,9 @@ void clv_cpu_parallel(int threads, size_t n, clv_cpu_range *fn, void *arg) {
     return;
   }
   parallel_job j = {fn, arg, n, (int)CLV_MIN((size_t)threads, n)};
+  HANDS_OVER(&j);
   GOMP_parallel(run_part, &j, (unsigned)j.threads, 0);
+  TAKES_OVER(&j);
 }
 
 int clv_cpu_worth(int threads, size_t work) {

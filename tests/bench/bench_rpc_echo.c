@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An empty message there and back: our streams against bare gRPC C-core with the same settings, both
- * between two processes over loopback mutual TLS, in turns within one run.
+ * An empty message there and back: our streams against bare gRPC C-core with the same settings,
+ * both between two processes over loopback mutual TLS, in turns within one run.
  *
  * usage: bench_rpc_echo [--json FILE] [--bytes N] [--count N] [--rounds N]
  */
@@ -34,7 +34,7 @@ static void must(clv_code code, const clv_err *err) {
   exit(1);
 }
 
-/* ---- certificates ----------------------------------------------------------------------------- */
+/* ---- certificates ---------------------------------------------------------------------------- */
 
 typedef struct identity {
   clv_bytes ca, cert, key;
@@ -71,7 +71,7 @@ static clv_rpc_pem pem_of(const identity *id) {
   return (clv_rpc_pem){id->ca.data, id->cert.data, id->key.data};
 }
 
-/* ---- bare C-core ------------------------------------------------------------------------------ */
+/* ---- bare C-core ----------------------------------------------------------------------------- */
 
 static grpc_arg int_arg(const char *key, int value) {
   return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key,
@@ -222,7 +222,7 @@ static void bare_round(bare_client *client, const void *data, size_t len, unsign
   }
 }
 
-/* ---- ours ------------------------------------------------------------------------------------- */
+/* ---- ours ------------------------------------------------------------------------------------ */
 
 static void free_copy(void *owner) { free(owner); }
 
@@ -336,7 +336,7 @@ static void our_round(our_client *client, const void *data, size_t len, unsigned
   pthread_mutex_unlock(&client->lock);
 }
 
-/* ---- rounds, each side in a process of its own -------------------------------------------------- */
+/* ---- rounds, each side in a process of its own ----------------------------------------------- */
 
 static int by_size(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
@@ -459,8 +459,13 @@ static int compare(const char *json, const char *bytes, const char *count, unsig
   for (size_t i = 0; i < CLV_COUNT(sides); i++) side_stop(&sides[i]);
   FILE *file = json ? fopen(json, "w") : NULL;
   printf("%-34s %11s %11s   ratio of p50\n", "", "ours", "bare C-core");
-  print_json(file, "rpc_empty_vs_bare_echo", p50[1], p50[0], rounds, 1.3);
-  print_json(file, "rpc_empty_spin_vs_bare_echo", p50[2], p50[0], rounds, 1.1);
+  char plain[64] = "rpc_empty_vs_bare_echo", spin[64] = "rpc_empty_spin_vs_bare_echo";
+  if (atol(bytes) > 0) {
+    snprintf(plain, sizeof plain, "rpc_%ld_bytes_vs_bare_echo", atol(bytes));
+    snprintf(spin, sizeof spin, "rpc_%ld_bytes_spin_vs_bare_echo", atol(bytes));
+  }
+  print_json(file, plain, p50[1], p50[0], rounds, 1.3);
+  print_json(file, spin, p50[2], p50[0], rounds, 1.1);
   if (file) fclose(file);
   char command[96];
   snprintf(command, sizeof command, "rm -rf %s", scratch);
@@ -472,7 +477,8 @@ int main(int argc, char **argv) {
   if (argc >= 4 && strcmp(argv[0], "bench") == 0) {
     snprintf(scratch, sizeof scratch, "%s", argv[3]);
     must(clv_tls_floor_install(&err), &err);
-    if (argc == 7) run_client(argv[2], atoi(argv[4]), (size_t)atol(argv[5]), (unsigned)atoi(argv[6]));
+    if (argc == 7)
+      run_client(argv[2], atoi(argv[4]), (size_t)atol(argv[5]), (unsigned)atoi(argv[6]));
     if (strcmp(argv[2], "bare") == 0) serve_bare();
     serve_ours(spin_of(argv[2]));
   }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "worker/service/service_int.h"
 
@@ -61,18 +62,44 @@ static clv_optim_config optimizer_of(const clv_wire_load_request *r) {
                             .eps = r->optimizer.eps};
 }
 
+/* What a caller may ask for beside the graph, as HELLO told it. */
+static clv_code check_place(const clv_wire_load_request *r, clv_err *err) {
+  long cores = CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
+  if (r->threads > (unsigned long)cores)
+    return clv_fail(err, CLV_EXHAUSTED, "%u threads for stage %u, this worker has %ld", r->threads,
+                    r->stage, cores);
+  if (r->device[0] && strcmp(r->device, "cpu") != 0 && strcmp(r->device, "auto") != 0)
+    return clv_fail(err, CLV_INVALID, "no device '%s' here, only cpu", r->device);
+  if (!r->max_micro_batches) return clv_fail(err, CLV_INVALID, "max_micro_batches is 0");
+  return CLV_OK;
+}
+
+static clv_code too_many_params(clv_err *err) {
+  return clv_fail(err, CLV_EXHAUSTED, "more than %d parameters and buffers in one shard",
+                  CLV_WIRE_PARAMS);
+}
+
+/* The reply's list of parameters is bounded: a graph that cannot be within it is not even built. */
+static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
+  static const uint8_t most[CLV_OP_COUNT] = {
+      [CLV_OP_LINEAR] = 2, [CLV_OP_CONV2D] = 2, [CLV_OP_BATCHNORM] = 5};
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < g->n_nodes; i++)
+    n += g->nodes[i].op < CLV_OP_COUNT ? most[g->nodes[i].op] : 0;
+  return n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
+}
+
 static clv_code make_stage(session *s, const clv_wire_load_request *r, clv_stage **ret,
                            clv_err *err) {
-  clv_graph *graph = NULL;
+  CLV_AUTO(clv_graph_freep) clv_graph *graph = NULL;
+  CLV_TRY(check_place(r, err));
+  CLV_TRY(check_params(&r->graph, err));
   CLV_TRY(build_graph(r, &graph, err));
   size_t used = s->stage_bytes + clv_pool_bytes(s->pool), limit = s->granted.session_bytes;
   if (s->service->config->memory_limit) limit = CLV_MIN(limit, s->service->config->memory_limit);
-  if (used >= limit) {
-    clv_graph_free(graph);
-    return clv_fail(err, CLV_EXHAUSTED, "the session's %zu bytes are used", limit);
-  }
+  if (used >= limit) return clv_fail(err, CLV_EXHAUSTED, "the session's %zu bytes are used", limit);
   clv_stage_options o = {.index = r->stage,
-                         .graph = graph,
+                         .graph = clv_steal(&graph),
                          .backend = clv_backend_cpu(),
                          .threads = (int)CLV_MAX(r->threads, 1u),
                          .input_needs_grad = r->input_needs_grad,
@@ -157,12 +184,12 @@ static clv_code add_stage(session *s, const clv_wire_load_request *r, clv_stage 
   return code;
 }
 
-clv_code clv_session_load(session *s, const clv_wire_load_request *r, clv_wire_load_reply *reply,
-                          clv_err *err) {
+static clv_code load(session *s, const clv_wire_load_request *r, clv_wire_load_reply *reply,
+                     clv_err *err) {
   clv_stage *stage;
   CLV_TRY(make_stage(s, r, &stage, err));
-  clv_code code = CLV_OK;
-  if (r->init == CLV_WIRE_INIT_ARTIFACT) code = load_artifact(s, r, stage, err);
+  clv_code code = clv_stage_params(stage)->n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
+  if (code == CLV_OK && r->init == CLV_WIRE_INIT_ARTIFACT) code = load_artifact(s, r, stage, err);
   if (code == CLV_OK && r->next_peer[0]) code = clv_session_dial_peer(s, r->next_peer, err);
   if (code != CLV_OK) {
     clv_stage_free(stage);
@@ -177,9 +204,22 @@ clv_code clv_session_load(session *s, const clv_wire_load_request *r, clv_wire_l
     if (!clv_stage_state_item(stage, CLV_STATE_WEIGHTS, (uint32_t)i, &item)) break;
     reply->params[i].name = params->list[i].name; /* the stage lives as long as the session */
     reply->params[i].spec = (clv_wire_spec){item.dtype, item.shape};
-    CLV_TRY(clv_sha256_of(item.data, item.bytes, &reply->params[i].digest, err));
+    code = clv_sha256_of(item.data, item.bytes, &reply->params[i].digest, err);
+    if (code != CLV_OK) {
+      clv_stage_free(stage);
+      return code;
+    }
   }
   reply->n_outputs = 1;
   reply->outputs[0] = (clv_wire_spec){g->nodes[g->output].dtype, g->nodes[g->output].shape};
   return add_stage(s, r, stage, err);
+}
+
+/* One at a time, so that what the shards of a session take is counted before the next is made. */
+clv_code clv_session_load(session *s, const clv_wire_load_request *r, clv_wire_load_reply *reply,
+                          clv_err *err) {
+  pthread_mutex_lock(&s->loading);
+  clv_code code = load(s, r, reply, err);
+  pthread_mutex_unlock(&s->loading);
+  return code;
 }

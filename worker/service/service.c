@@ -135,8 +135,19 @@ static session *ended_session(clv_service *s, const char **ret_why) {
   return found;
 }
 
+/* Callers without an identity never reach clv_service_authorize; they are counted below it. */
+static void audit_nameless(clv_service *s) {
+  clv_rpc_server_counts c;
+  clv_rpc_server_count(s->server, &c);
+  if (c.unauthenticated > s->nameless)
+    clv_log(CLV_LOG_WARN, "audit deny identity=? calls=%llu verdict=\"a certificate without exactly one URI\"",
+            (unsigned long long)(c.unauthenticated - s->nameless));
+  s->nameless = c.unauthenticated;
+}
+
 void clv_service_tick(clv_service *s) {
   const char *why;
+  audit_nameless(s);
   for (session *x; (x = ended_session(s, &why)) != NULL; clv_session_unref(x))
     clv_session_close(x, why);
 }

@@ -35,6 +35,7 @@ struct session {
   clv_wire_limits granted;
   size_t stage_bytes;
 
+  pthread_mutex_t loading; /* held through a LoadShard, before `lock` */
   pthread_mutex_t lock; /* links, loaded, node creation */
   clv_pool *pool;
   clv_session_node *node; /* made by the first LoadShard, which says how many stages there are */
@@ -58,6 +59,7 @@ struct clv_service {
   clv_wire_limits limits;
   clv_lane_acceptor acceptor;
   uint64_t started_ms;
+  uint64_t nameless; /* refused callers without an identity, as the audit has told */
   bool draining;
   pthread_mutex_t lock; /* the table, pem, draining */
   session *sessions[MAX_SESSIONS];

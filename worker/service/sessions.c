@@ -20,6 +20,7 @@ void clv_session_unref(session *s) {
   free(s->loaded);
   clv_pool_unref(s->pool);
   pthread_mutex_destroy(&s->lock);
+  pthread_mutex_destroy(&s->loading);
   free(s);
 }
 
@@ -131,6 +132,7 @@ static clv_code new_session(clv_service *v, const char *uri, const clv_wire_open
   if (a && a->bytes) s->granted.session_bytes = CLV_MIN(a->bytes, v->limits.session_bytes);
   snprintf(s->owner, sizeof s->owner, "%s", uri);
   snprintf(s->name, sizeof s->name, "%s", r->name);
+  pthread_mutex_init(&s->loading, NULL);
   pthread_mutex_init(&s->lock, NULL);
   clv_code code = clv_pool_new(s->granted.session_bytes, s->granted.tensors, &s->pool, err);
   if (code == CLV_OK) code = copy_peers(s, r, err);
@@ -178,16 +180,29 @@ clv_code clv_session_find(clv_service *v, const clv_wire_id *id, uint64_t epoch,
 
 /* ---- links ------------------------------------------------------------------------------------- */
 
+/* There is no compute thread before the first LoadShard: nothing can be done with this. */
+static void refuse_early(session *s, clv_link *link, const clv_frame *cause) {
+  clv_packet *p;
+  clv_err err;
+  if (clv_packet_new(s->pool, CLV_ERROR, &p, &err) != CLV_OK) return;
+  p->frame.reply_to = cause->message;
+  clv_frame_set_failure(&p->frame, CLV_PRECONDITION, "no shard is loaded in this session", "");
+  if (clv_link_send(link, p, &err) != CLV_OK)
+    clv_log(CLV_LOG_DEBUG, "session %s: %s", s->name, err.text);
+}
+
 static void link_packet(void *user, clv_link *link, clv_packet *p) {
   session *s = user;
-  (void)link;
   pthread_mutex_lock(&s->lock);
-  clv_session_node *node = s->gone ? NULL : s->node;
+  bool gone = s->gone;
+  clv_session_node *node = s->node;
   pthread_mutex_unlock(&s->lock);
-  if (node)
+  if (node && !gone) {
     clv_node_post(node, p);
-  else
-    clv_packet_free(p);
+    return;
+  }
+  if (!gone) refuse_early(s, link, &p->frame);
+  clv_packet_free(p);
 }
 
 static void master_closed(void *user, clv_link *link, clv_code code, const char *text) {

@@ -176,18 +176,27 @@ static inline void assert_same_results(const char *what, const node *x, const no
     if (x->a.dparam[i])
       assert_same_bits(what, x->a.dparam[i], y->a.dparam[i], numel(&x->d.param[i]));
   for (int i = 2; i < 4; i++)
-    if (x->a.param[i])
-      assert_same_bits(what, x->a.param[i], y->a.param[i], numel(&x->d.param[i]));
+    if (x->a.param[i]) assert_same_bits(what, x->a.param[i], y->a.param[i], numel(&x->d.param[i]));
 }
 
 /* ---- descriptions ---------------------------------------------------------------------------- */
 
 static inline clv_node_desc conv_desc(int64_t n, int64_t c, int64_t h, int64_t w, int64_t k,
                                       int64_t kernel, int64_t stride, int64_t pad, int64_t groups) {
-  clv_node_desc d = {.op = CLV_OP_CONV2D, .n_in = 1, .n_params = 2, .training = true,
-                     .need_dx = {true}, .need_dw = true, .threads = 1, .offered_block = {1, 1}};
-  d.attrs = (clv_attrs){.out = k, .kernel = {kernel, kernel}, .stride = {stride, stride},
-                        .pad = {pad, pad}, .groups = groups, .bias = true};
+  clv_node_desc d = {.op = CLV_OP_CONV2D,
+                     .n_in = 1,
+                     .n_params = 2,
+                     .training = true,
+                     .need_dx = {true},
+                     .need_dw = true,
+                     .threads = 1,
+                     .offered_block = {1, 1}};
+  d.attrs = (clv_attrs){.out = k,
+                        .kernel = {kernel, kernel},
+                        .stride = {stride, stride},
+                        .pad = {pad, pad},
+                        .groups = groups,
+                        .bias = true};
   d.in[0] = CLV_SHAPE(n, c, h, w);
   d.out = CLV_SHAPE(n, k, (h + 2 * pad - kernel) / stride + 1, (w + 2 * pad - kernel) / stride + 1);
   d.param[0] = CLV_SHAPE(k, c / groups, kernel, kernel);
@@ -196,8 +205,14 @@ static inline clv_node_desc conv_desc(int64_t n, int64_t c, int64_t h, int64_t w
 }
 
 static inline clv_node_desc linear_desc(int64_t rows, int64_t features, int64_t out) {
-  clv_node_desc d = {.op = CLV_OP_LINEAR, .n_in = 1, .n_params = 2, .training = true,
-                     .need_dx = {true}, .need_dw = true, .threads = 1, .offered_block = {1, 1}};
+  clv_node_desc d = {.op = CLV_OP_LINEAR,
+                     .n_in = 1,
+                     .n_params = 2,
+                     .training = true,
+                     .need_dx = {true},
+                     .need_dw = true,
+                     .threads = 1,
+                     .offered_block = {1, 1}};
   d.attrs = (clv_attrs){.out = out, .bias = true};
   d.in[0] = CLV_SHAPE(rows, features);
   d.out = CLV_SHAPE(rows, out);
@@ -208,8 +223,12 @@ static inline clv_node_desc linear_desc(int64_t rows, int64_t features, int64_t 
 
 /* An op over images without (or with batch norm's) parameters. */
 static inline clv_node_desc image_desc(clv_op op, int64_t n, int64_t c, int64_t h, int64_t w) {
-  clv_node_desc d = {.op = op, .n_in = op == CLV_OP_ADD ? 2 : 1, .training = true,
-                     .need_dx = {true, op == CLV_OP_ADD}, .threads = 1, .offered_block = {1, 1}};
+  clv_node_desc d = {.op = op,
+                     .n_in = op == CLV_OP_ADD ? 2 : 1,
+                     .training = true,
+                     .need_dx = {true, op == CLV_OP_ADD},
+                     .threads = 1,
+                     .offered_block = {1, 1}};
   d.in[0] = d.in[1] = d.out = CLV_SHAPE(n, c, h, w);
   d.attrs = (clv_attrs){.p = 0.25, .eps = 1e-5, .momentum = 0.1};
   if (op == CLV_OP_MAXPOOL || op == CLV_OP_AVGPOOL) {

@@ -9,11 +9,11 @@
 
 /* Convolutions that take each path: {n, c, h, w, k, kernel, stride, pad, groups}. */
 static const int64_t convs[][9] = {
-    {3, 1, 9, 7, 5, 3, 1, 1, 1},     {2, 3, 11, 8, 13, 5, 2, 2, 1},  {2, 7, 6, 6, 9, 3, 1, 0, 1},
-    {1, 2, 5, 5, 3, 1, 2, 0, 1},     {2, 16, 7, 5, 16, 3, 1, 1, 1},  {3, 20, 9, 9, 27, 3, 2, 1, 1},
-    {2, 17, 6, 6, 10, 1, 1, 0, 1},   {2, 32, 8, 8, 32, 3, 1, 1, 32}, {2, 6, 6, 5, 9, 3, 1, 1, 3},
-    {2, 32, 6, 6, 64, 3, 1, 1, 2},   {4, 1, 14, 14, 33, 7, 3, 3, 1}, {1, 16, 4, 4, 1, 4, 1, 0, 1},
-    {2, 19, 7, 6, 20, 3, 1, 1, 1},   {3, 9, 8, 7, 1, 3, 3, 2, 1},
+    {3, 1, 9, 7, 5, 3, 1, 1, 1},   {2, 3, 11, 8, 13, 5, 2, 2, 1},  {2, 7, 6, 6, 9, 3, 1, 0, 1},
+    {1, 2, 5, 5, 3, 1, 2, 0, 1},   {2, 16, 7, 5, 16, 3, 1, 1, 1},  {3, 20, 9, 9, 27, 3, 2, 1, 1},
+    {2, 17, 6, 6, 10, 1, 1, 0, 1}, {2, 32, 8, 8, 32, 3, 1, 1, 32}, {2, 6, 6, 5, 9, 3, 1, 1, 3},
+    {2, 32, 6, 6, 64, 3, 1, 1, 2}, {4, 1, 14, 14, 33, 7, 3, 3, 1}, {1, 16, 4, 4, 1, 4, 1, 0, 1},
+    {2, 19, 7, 6, 20, 3, 1, 1, 1}, {3, 9, 8, 7, 1, 3, 3, 2, 1},
 };
 
 static clv_node_desc conv_case(size_t i) {
@@ -175,21 +175,25 @@ static void test_bits_repeat(void **state) {
   }
 }
 
-/* The thread count is the kernel's, not the one the calling thread happens to have set. */
+/* The thread count is the kernel's, not the one the calling thread happens to have set: the sums
+ * of a weight gradient are split among the threads. */
 static void test_threads_are_the_kernels(void **state) {
   (void)state;
-  clv_node_desc d = conv_desc(8, 32, 14, 14, 64, 3, 1, 1, 1);
-  node a, b;
-  d.threads = 2;
-  node_init(&a, &d);
-  node_init(&b, &d);
-  clv_backend_cpu()->set_threads(2);
-  node_run(&a);
-  clv_backend_cpu()->set_threads(1);
-  node_run(&b);
-  assert_same_results("conv with another setting", &a, &b);
-  node_done(&a);
-  node_done(&b);
+  clv_node_desc descs[] = {conv_desc(8, 32, 14, 14, 64, 1, 1, 0, 1), linear_desc(256, 300, 200)};
+  for (size_t i = 0; i < CLV_COUNT(descs); i++)
+    for (int threads = 1; threads <= 2; threads++) {
+      node a, b;
+      descs[i].threads = threads;
+      node_init(&a, &descs[i]);
+      node_init(&b, &descs[i]);
+      clv_backend_cpu()->set_threads(threads);
+      node_run(&a);
+      clv_backend_cpu()->set_threads(3 - threads);
+      node_run(&b);
+      assert_same_results("another setting", &a, &b);
+      node_done(&a);
+      node_done(&b);
+    }
 }
 
 /* Layouts depend on the node alone: not on the neighbours, nor on the gradients wanted. */
@@ -216,9 +220,11 @@ static void test_layouts_are_fixed(void **state) {
   }
 }
 
-/* Channels in whole blocks must not fall back to row-major code. */
+/* Channels in whole blocks must not fall back to row-major code where the library has better. */
 static void test_blocks_are_used(void **state) {
   (void)state;
+  const char *isa = clv_backend_cpu()->isa();
+  if (strncmp(isa, "avx2", 4) && strncmp(isa, "avx512", 6)) skip();
   clv_node_desc d = conv_desc(2, 32, 14, 14, 64, 3, 1, 1, 1), first = conv_case(0);
   node a;
   node_init(&a, &d);
@@ -263,7 +269,7 @@ static void test_refresh_takes_new_weights(void **state) {
   node_run(&n);
   float *before = node_out(&n);
   memset(n.a.param[0], 0, numel(&d.param[0]) * sizeof(float));
-  ok(n.k->refresh(n.k, &n.a, &err), &err);
+  if (n.k->refresh) ok(n.k->refresh(n.k, &n.a, &err), &err);
   ok(n.k->forward(n.k, &n.a, &err), &err);
   float *after = node_out(&n);
   for (size_t i = 0; i < numel(&d.out); i++) {

@@ -5,10 +5,9 @@
  */
 #include "tests/unit/cpu/cpu_test.h"
 
-static const clv_op ops[] = {CLV_OP_RELU,    CLV_OP_SIGMOID, CLV_OP_TANH,
-                             CLV_OP_GELU,    CLV_OP_ADD,     CLV_OP_FLATTEN,
-                             CLV_OP_DROPOUT, CLV_OP_MAXPOOL, CLV_OP_AVGPOOL,
-                             CLV_OP_GLOBALAVGPOOL, CLV_OP_BATCHNORM};
+static const clv_op ops[] = {CLV_OP_RELU,    CLV_OP_SIGMOID,       CLV_OP_TANH,     CLV_OP_GELU,
+                             CLV_OP_ADD,     CLV_OP_FLATTEN,       CLV_OP_DROPOUT,  CLV_OP_MAXPOOL,
+                             CLV_OP_AVGPOOL, CLV_OP_GLOBALAVGPOOL, CLV_OP_BATCHNORM};
 
 /* Odd images and channels that fill no block; the last is large enough for two threads. */
 static const int64_t images[][4] = {{2, 3, 5, 7}, {3, 17, 6, 5}, {1, 16, 9, 8}, {4, 24, 41, 43}};

@@ -21,9 +21,12 @@ static void test_sgd(void **state) {
   (void)state;
   for (int variant = 0; variant < 16; variant++)
     for (size_t n = N - 8; n <= N; n++) {
-      clv_sgd_args a = {.lr = 0.07f, .grad_scale = 0.3f, .momentum = 0.9f,
+      clv_sgd_args a = {.lr = 0.07f,
+                        .grad_scale = 0.3f,
+                        .momentum = 0.9f,
                         .weight_decay = variant & 1 ? 0.01f : 0,
-                        .nesterov = variant & 2, .first = variant & 4};
+                        .nesterov = variant & 2,
+                        .first = variant & 4};
       bool moment = variant & 8;
       float p[N], g[N], m[N], q[N], w[N];
       draw(p, N, 1);
@@ -53,9 +56,15 @@ static void test_adam(void **state) {
   (void)state;
   for (int variant = 0; variant < 4; variant++)
     for (size_t n = N - 8; n <= N; n++) {
-      clv_adam_args a = {.lr = 0.001f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f,
-                         .weight_decay = variant & 1 ? 0.01f : 0, .grad_scale = 0.5f,
-                         .bias1 = 0.19f, .bias2_sqrt = 0.0447f, .decoupled = variant & 2};
+      clv_adam_args a = {.lr = 0.001f,
+                         .beta1 = 0.9f,
+                         .beta2 = 0.999f,
+                         .eps = 1e-8f,
+                         .weight_decay = variant & 1 ? 0.01f : 0,
+                         .grad_scale = 0.5f,
+                         .bias1 = 0.19f,
+                         .bias2_sqrt = 0.0447f,
+                         .decoupled = variant & 2};
       float p[N], g[N], m[N], v[N], q[N], w[N], u[N];
       draw(p, N, 1);
       draw(g, N, 2);
@@ -80,8 +89,8 @@ static void test_sum_squares(void **state) {
   for (size_t n = 0; n <= N; n++) {
     double lane[8] = {0};
     for (size_t i = 0; i < n; i++) lane[i % 8] += (double)x[i] * x[i];
-    double want = ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
-                  ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+    double want =
+        ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
     assert_true(clv_backend_cpu()->sum_squares(x, n) == want);
   }
   x[3] = NAN;

@@ -54,7 +54,8 @@ static void limits(void **state) {
     snprintf(name, sizeof name, "in%d", i);
     assert_ok(clv_graph_add_input(g, name, CLV_F32, &shape, NULL, err));
   }
-  assert_fails(clv_graph_add_input(g, "more", CLV_F32, &shape, NULL, err), CLV_EXHAUSTED, "at most 8 inputs");
+  assert_fails(clv_graph_add_input(g, "more", CLV_F32, &shape, NULL, err), CLV_EXHAUSTED,
+               "at most 8 inputs");
   for (uint32_t i = CLV_MAX_INPUTS; i < CLV_MAX_NODES; i++)
     assert_ok(clv_graph_add(g, CLV_OP_RELU, &none, NULL, i, &x, 1, &y, err));
   assert_fails(clv_graph_add(g, CLV_OP_RELU, &none, NULL, CLV_MAX_NODES, &x, 1, &y, err),
@@ -127,14 +128,23 @@ static void slices_of_branches(void **state) {
 
 static void parameter_layout(void **state) {
   (void)state;
-  static const struct { const char *name; clv_shape shape; size_t offset; } want[] = {
-      {"0.weight", {4, {10, 3, 3, 3}}, 0},       {"0.bias", {1, {10}}, 1088},
-      {"1.weight", {1, {10}}, 1152},             {"1.bias", {1, {10}}, 1216},
-      {"1.running_mean", {1, {10}}, 16896},      {"1.running_var", {1, {10}}, 16960},
-      {"1.num_batches_tracked", {0, {0}}, 17024}, {"4.weight", {4, {18, 10, 3, 3}}, 1280},
-      {"4.bias", {1, {18}}, 7808},               {"8.weight", {2, {13, 216}}, 7936},
-      {"8.bias", {1, {13}}, 19200},              {"10.weight", {2, {5, 13}}, 19264},
-      {"10.bias", {1, {5}}, 19584}};
+  static const struct {
+    const char *name;
+    clv_shape shape;
+    size_t offset;
+  } want[] = {{"0.weight", {4, {10, 3, 3, 3}}, 0},
+              {"0.bias", {1, {10}}, 1088},
+              {"1.weight", {1, {10}}, 1152},
+              {"1.bias", {1, {10}}, 1216},
+              {"1.running_mean", {1, {10}}, 16896},
+              {"1.running_var", {1, {10}}, 16960},
+              {"1.num_batches_tracked", {0, {0}}, 17024},
+              {"4.weight", {4, {18, 10, 3, 3}}, 1280},
+              {"4.bias", {1, {18}}, 7808},
+              {"8.weight", {2, {13, 216}}, 7936},
+              {"8.bias", {1, {13}}, 19200},
+              {"10.weight", {2, {5, 13}}, 19264},
+              {"10.bias", {1, {5}}, 19584}};
   clv_graph *g = chain_graph(CLV_F32, 4);
   clv_params *p;
   assert_ok(clv_params_of(g, &p, err));

@@ -65,10 +65,10 @@ static void attribute_defaults(void **state) {
 static void attribute_refusals(void **state) {
   (void)state;
   clv_attrs a;
-#define REFUSED(op, part, ...)                                                              \
-  do {                                                                                      \
-    clv_attr_value v_[] = {__VA_ARGS__};                                                    \
-    assert_fails(clv_attrs_from(op, v_, (int)CLV_COUNT(v_), &a, err), CLV_INVALID, part);   \
+#define REFUSED(op, part, ...)                                                            \
+  do {                                                                                    \
+    clv_attr_value v_[] = {__VA_ARGS__};                                                  \
+    assert_fails(clv_attrs_from(op, v_, (int)CLV_COUNT(v_), &a, err), CLV_INVALID, part); \
   } while (0)
   REFUSED(CLV_OP_LINEAR, "linear needs 'out'", int_attr(CLV_ATTR_BIAS, 1));
   REFUSED(CLV_OP_LINEAR, "linear.out is 0, outside 1..2147483647", int_attr(CLV_ATTR_OUT, 0));
@@ -91,8 +91,10 @@ static void attribute_refusals(void **state) {
 
 static void attribute_round_trip(void **state) {
   (void)state;
-  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, 8), {.key = CLV_ATTR_KERNEL, .n_ints = 2, .ints = {1, 7}},
-                        int_attr(CLV_ATTR_GROUPS, 2), int_attr(CLV_ATTR_BIAS, 0)};
+  clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, 8),
+                        {.key = CLV_ATTR_KERNEL, .n_ints = 2, .ints = {1, 7}},
+                        int_attr(CLV_ATTR_GROUPS, 2),
+                        int_attr(CLV_ATTR_BIAS, 0)};
   clv_attr_value sent[CLV_MAX_RANK + 2];
   clv_attrs a, b;
   assert_ok(clv_attrs_from(CLV_OP_CONV2D, v, 4, &a, err));
@@ -118,41 +120,82 @@ typedef struct shape_case {
   clv_op op;
   clv_attrs attrs;
   clv_shape in;
-  clv_shape want;     /* rank -1: refused */
+  clv_shape want; /* rank -1: refused */
   const char *refusal;
 } shape_case;
 
-#define REFUSE {.rank = -1}
+#define REFUSE \
+  { .rank = -1 }
 #define WINDOW(kh, kw, sh, sw, ph, pw) .kernel = {kh, kw}, .stride = {sh, sw}, .pad = {ph, pw}
-#define SHAPE(...) {sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), {__VA_ARGS__}}
+#define SHAPE(...)                                                      \
+  {                                                                     \
+    sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), { __VA_ARGS__ } \
+  }
 
 static const shape_case shapes[] = {
     {CLV_OP_LINEAR, {.out = 5}, SHAPE(3, 7), SHAPE(3, 5), NULL},
-    {CLV_OP_LINEAR, {.out = 5}, SHAPE(64, 32, 7, 7), REFUSE,
+    {CLV_OP_LINEAR,
+     {.out = 5},
+     SHAPE(64, 32, 7, 7),
+     REFUSE,
      "linear needs rank 2 [N, F], got [64, 32, 7, 7]; put a flatten before it"},
-    {CLV_OP_LINEAR, {.out = INT32_MAX}, SHAPE(2, INT32_MAX), REFUSE, "weight [2147483647, 2147483647]"},
-    {CLV_OP_LINEAR, {.out = INT32_MAX}, SHAPE(1 << 20, 1), REFUSE, "larger than the limit of 1 TiB"},
+    {CLV_OP_LINEAR,
+     {.out = INT32_MAX},
+     SHAPE(2, INT32_MAX),
+     REFUSE,
+     "weight [2147483647, 2147483647]"},
+    {CLV_OP_LINEAR,
+     {.out = INT32_MAX},
+     SHAPE(1 << 20, 1),
+     REFUSE,
+     "larger than the limit of 1 TiB"},
     /* floor((H + 2 pad - kernel) / stride) + 1 */
-    {CLV_OP_CONV2D, {.out = 4, .groups = 1, WINDOW(3, 3, 1, 1, 1, 1)}, SHAPE(2, 3, 28, 28),
-     SHAPE(2, 4, 28, 28), NULL},
-    {CLV_OP_CONV2D, {.out = 4, .groups = 1, WINDOW(3, 5, 2, 3, 0, 2)}, SHAPE(2, 3, 28, 27),
-     SHAPE(2, 4, 13, 9), NULL},
-    {CLV_OP_CONV2D, {.out = 6, .groups = 3, WINDOW(1, 1, 1, 1, 0, 0)}, SHAPE(1, 9, 5, 4),
-     SHAPE(1, 6, 5, 4), NULL},
-    {CLV_OP_CONV2D, {.out = 6, .groups = 2, WINDOW(1, 1, 1, 1, 0, 0)}, SHAPE(1, 9, 5, 4), REFUSE,
+    {CLV_OP_CONV2D,
+     {.out = 4, .groups = 1, WINDOW(3, 3, 1, 1, 1, 1)},
+     SHAPE(2, 3, 28, 28),
+     SHAPE(2, 4, 28, 28),
+     NULL},
+    {CLV_OP_CONV2D,
+     {.out = 4, .groups = 1, WINDOW(3, 5, 2, 3, 0, 2)},
+     SHAPE(2, 3, 28, 27),
+     SHAPE(2, 4, 13, 9),
+     NULL},
+    {CLV_OP_CONV2D,
+     {.out = 6, .groups = 3, WINDOW(1, 1, 1, 1, 0, 0)},
+     SHAPE(1, 9, 5, 4),
+     SHAPE(1, 6, 5, 4),
+     NULL},
+    {CLV_OP_CONV2D,
+     {.out = 6, .groups = 2, WINDOW(1, 1, 1, 1, 0, 0)},
+     SHAPE(1, 9, 5, 4),
+     REFUSE,
      "groups 2 needs channels in and out divisible by it; they are 9 and 6"},
-    {CLV_OP_CONV2D, {.out = 4, .groups = 3, WINDOW(1, 1, 1, 1, 0, 0)}, SHAPE(1, 9, 5, 4), REFUSE,
+    {CLV_OP_CONV2D,
+     {.out = 4, .groups = 3, WINDOW(1, 1, 1, 1, 0, 0)},
+     SHAPE(1, 9, 5, 4),
+     REFUSE,
      "they are 9 and 4"},
-    {CLV_OP_CONV2D, {.out = 4, .groups = 1, WINDOW(7, 7, 1, 1, 0, 0)}, SHAPE(1, 1, 6, 9), REFUSE,
+    {CLV_OP_CONV2D,
+     {.out = 4, .groups = 1, WINDOW(7, 7, 1, 1, 0, 0)},
+     SHAPE(1, 1, 6, 9),
+     REFUSE,
      "kernel 7 x 7 does not fit the input [1, 1, 6, 9] with pad 0 x 0"},
-    {CLV_OP_CONV2D, {.out = 4, .groups = 1, WINDOW(3, 3, 1, 1, 0, 0)}, SHAPE(9, 9), REFUSE,
+    {CLV_OP_CONV2D,
+     {.out = 4, .groups = 1, WINDOW(3, 3, 1, 1, 0, 0)},
+     SHAPE(9, 9),
+     REFUSE,
      "conv2d needs rank 4 [N, C, H, W], got [9, 9]"},
     {CLV_OP_CONV2D,
-     {.out = 4, .groups = 1, WINDOW(3, 3, 1, 1, INT32_MAX, INT32_MAX)}, SHAPE(1, 1, 9, 9), REFUSE,
+     {.out = 4, .groups = 1, WINDOW(3, 3, 1, 1, INT32_MAX, INT32_MAX)},
+     SHAPE(1, 1, 9, 9),
+     REFUSE,
      "extent outside"},
     {CLV_OP_MAXPOOL, {WINDOW(2, 2, 2, 2, 0, 0)}, SHAPE(2, 3, 7, 5), SHAPE(2, 3, 3, 2), NULL},
     {CLV_OP_MAXPOOL, {WINDOW(3, 3, 2, 2, 1, 1)}, SHAPE(2, 3, 7, 8), SHAPE(2, 3, 4, 4), NULL},
-    {CLV_OP_MAXPOOL, {WINDOW(3, 3, 2, 2, 2, 1)}, SHAPE(2, 3, 7, 8), REFUSE,
+    {CLV_OP_MAXPOOL,
+     {WINDOW(3, 3, 2, 2, 2, 1)},
+     SHAPE(2, 3, 7, 8),
+     REFUSE,
      "pad 2 must be at most half of kernel 3"},
     {CLV_OP_AVGPOOL, {WINDOW(2, 3, 1, 2, 1, 1)}, SHAPE(1, 1, 5, 6), SHAPE(1, 1, 6, 3), NULL},
     {CLV_OP_GLOBALAVGPOOL, {0}, SHAPE(2, 3, 5, 6), SHAPE(2, 3, 1, 1), NULL},
@@ -163,16 +206,26 @@ static const shape_case shapes[] = {
     {CLV_OP_FLATTEN, {0}, SHAPE(2, 3, 5, 7), SHAPE(2, 105), NULL},
     {CLV_OP_FLATTEN, {0}, SHAPE(2), REFUSE, "flatten needs rank 2 or more"},
     {CLV_OP_RESHAPE, {.shape = SHAPE(5, -1, 3)}, SHAPE(2, 3, 5, 7), SHAPE(2, 5, 7, 3), NULL},
-    {CLV_OP_RESHAPE, {.shape = SHAPE(5, 7, 4)}, SHAPE(2, 3, 5, 7), REFUSE,
+    {CLV_OP_RESHAPE,
+     {.shape = SHAPE(5, 7, 4)},
+     SHAPE(2, 3, 5, 7),
+     REFUSE,
      "reshape to [5, 7, 4] per sample does not fit the 105 values per sample of [2, 3, 5, 7]"},
     {CLV_OP_RESHAPE, {.shape = SHAPE(-1, -1)}, SHAPE(2, 4), REFUSE, "does not fit"},
     {CLV_OP_RESHAPE, {.shape = SHAPE(0, 4)}, SHAPE(2, 4), REFUSE, "does not fit"},
-    {CLV_OP_RESHAPE, {.shape = SHAPE(INT32_MAX, INT32_MAX, INT32_MAX)}, SHAPE(2, 4), REFUSE, "does not fit"},
+    {CLV_OP_RESHAPE,
+     {.shape = SHAPE(INT32_MAX, INT32_MAX, INT32_MAX)},
+     SHAPE(2, 4),
+     REFUSE,
+     "does not fit"},
     {CLV_OP_BATCHNORM, {.eps = 1e-5}, SHAPE(4, 3), SHAPE(4, 3), NULL},
     {CLV_OP_BATCHNORM, {.eps = 1e-5}, SHAPE(4, 3, 2), REFUSE, "batchnorm needs rank 2 [N, C] or 4"},
     {CLV_OP_BATCHNORM, {.eps = -1}, SHAPE(4, 3), REFUSE, "batchnorm.eps is -1"},
     /* attributes that did not come through clv_attrs_from are judged too */
-    {CLV_OP_CONV2D, {.out = 4, WINDOW(3, 3, 1, 1, 0, 0)}, SHAPE(1, 1, 9, 9), REFUSE,
+    {CLV_OP_CONV2D,
+     {.out = 4, WINDOW(3, 3, 1, 1, 0, 0)},
+     SHAPE(1, 1, 9, 9),
+     REFUSE,
      "conv2d.groups is 0"},
     {CLV_OP_MAXPOOL, {WINDOW(2, 2, 0, 1, 0, 0)}, SHAPE(1, 1, 9, 9), REFUSE, "maxpool.stride is 0"},
     {CLV_OP_RESHAPE, {.shape = {.rank = 1000}}, SHAPE(1, 9), REFUSE, "has 1000 extents"},
@@ -186,8 +239,8 @@ static void shape_rules(void **state) {
     int x, y = -1;
     clv_graph *g = new_graph(CLV_F32, c->in, &x);
     if (c->want.rank < 0) {
-      assert_fails(clv_graph_add(g, c->op, &c->attrs, NULL, 0, &x, 1, &y, err) == CLV_OK,
-                   false, c->refusal);
+      assert_fails(clv_graph_add(g, c->op, &c->attrs, NULL, 0, &x, 1, &y, err) == CLV_OK, false,
+                   c->refusal);
       assert_int_equal(g->n_nodes, 1);
     } else {
       assert_ok(clv_graph_add(g, c->op, &c->attrs, NULL, 0, &x, 1, &y, err));
@@ -216,7 +269,8 @@ static const pair_case pairs[] = {
     {CLV_OP_NLL, SHAPE(4, 10, 2), SHAPE(4), CLV_I64, "nll needs rank 2 [N, classes]"},
     {CLV_OP_NLL, SHAPE(4, 10), SHAPE(4), CLV_I64, NULL},
     {CLV_OP_MSE, SHAPE(4, 10, 2), SHAPE(4, 10, 2), CLV_F32, NULL},
-    {CLV_OP_BCE, SHAPE(4, 1), SHAPE(4), CLV_F32, "targets shaped as the predictions [4, 1], got [4]"},
+    {CLV_OP_BCE, SHAPE(4, 1), SHAPE(4), CLV_F32,
+     "targets shaped as the predictions [4, 1], got [4]"},
     {CLV_OP_BCE_WITH_LOGITS, SHAPE(4, 1), SHAPE(4, 1), CLV_F32, NULL},
 };
 
@@ -229,7 +283,8 @@ static void two_inputs(void **state) {
     clv_graph *g = new_graph(CLV_F32, c->a, &in[0]);
     assert_ok(clv_graph_add_input(g, "other", c->dtype, &c->b, &in[1], err));
     if (c->refusal) {
-      assert_fails(clv_graph_add(g, c->op, &none, NULL, 0, in, 2, &y, err), CLV_INVALID, c->refusal);
+      assert_fails(clv_graph_add(g, c->op, &none, NULL, 0, in, 2, &y, err), CLV_INVALID,
+                   c->refusal);
     } else {
       assert_ok(clv_graph_add(g, c->op, &none, NULL, 0, in, 2, &y, err));
       assert_int_equal(g->nodes[y].shape.rank, clv_op_is_loss(c->op) ? 0 : c->a.rank);
@@ -240,17 +295,25 @@ static void two_inputs(void **state) {
 
 static void hostile_inputs(void **state) {
   (void)state;
-  static const clv_shape bad[] = {
-      SHAPE(INT64_MAX, INT64_MAX, INT64_MAX), SHAPE(1, 0), SHAPE(0), SHAPE(-1, 3),
-      SHAPE(INT64_MIN), SHAPE(INT32_MAX, INT32_MAX), {.rank = 9}, {.rank = -3}, {.rank = INT32_MAX},
-      {.rank = 0}};
+  static const clv_shape bad[] = {SHAPE(INT64_MAX, INT64_MAX, INT64_MAX),
+                                  SHAPE(1, 0),
+                                  SHAPE(0),
+                                  SHAPE(-1, 3),
+                                  SHAPE(INT64_MIN),
+                                  SHAPE(INT32_MAX, INT32_MAX),
+                                  {.rank = 9},
+                                  {.rank = -3},
+                                  {.rank = INT32_MAX},
+                                  {.rank = 0}};
   clv_graph *g;
   assert_ok(clv_graph_new(&g, err));
   for (size_t i = 0; i < CLV_COUNT(bad); i++)
-    assert_fails(clv_graph_add_input(g, "x", CLV_F32, &bad[i], NULL, err) == CLV_OK, false, "input 'x'");
+    assert_fails(clv_graph_add_input(g, "x", CLV_F32, &bad[i], NULL, err) == CLV_OK, false,
+                 "input 'x'");
   clv_shape fine = CLV_SHAPE(2, 3);
   assert_fails(clv_graph_add_input(g, "x", CLV_U8, &fine, NULL, err), CLV_INVALID, "take f32, f64");
-  assert_fails(clv_graph_add_input(g, "x", (clv_dtype)77, &fine, NULL, err), CLV_INVALID, "input 'x'");
+  assert_fails(clv_graph_add_input(g, "x", (clv_dtype)77, &fine, NULL, err), CLV_INVALID,
+               "input 'x'");
   assert_int_equal(g->n_nodes, 0);
   clv_graph_free(g);
 }

@@ -453,7 +453,8 @@ static void frozen_front(void **state) {
   x = add_linear(g, 0, x, 5);
   x = add_plain(g, CLV_OP_RELU, 1, x);
   x = add_linear(g, 2, x, 3);
-  rig_options o = {.backend = clv_backend_ref(), .no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}};
+  rig_options o = {
+      .backend = clv_backend_ref(), .no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}};
   rig r = rig_new(g, &o);
   step(&r);
   clv_bytes text = {0};
@@ -613,36 +614,29 @@ static void class_loss(void **state) {
     for (int j = 0; j < 3; j++) sum += exp((double)x[i * 3 + j]);
     want += (log(sum) - (double)x[i * 3 + i % 3]) / 4;
     for (int j = 0; j < 3; j++)
-      assert_true(fabs(dx[i * 3 + j] - (exp((double)x[i * 3 + j]) / sum - (j == i % 3)) / 4) < 1e-6);
+      assert_true(fabs(dx[i * 3 + j] - (exp((double)x[i * 3 + j]) / sum - (j == i % 3)) / 4) <
+                  1e-6);
   }
   assert_true(fabs(*(float *)(void *)r.out - want) < 1e-6);
   ((int64_t *)(void *)r.in[1])[2] = 3;
   assert_ok(clv_plan_call_get(r.plan, &c, err));
-  assert_fails(clv_plan_forward(r.plan, c, NULL, 1, (const void *const *)r.in, true, r.out,
-                                &step_key, err),
-               CLV_INVALID, "layer 0 (cross_entropy)");
+  assert_fails(
+      clv_plan_forward(r.plan, c, NULL, 1, (const void *const *)r.in, true, r.out, &step_key, err),
+      CLV_INVALID, "layer 0 (cross_entropy)");
   clv_plan_call_put(r.plan, c);
   rig_done(&r);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(finite_differences),
-      cmocka_unit_test(order_of_sums),
-      cmocka_unit_test(every_cut_ref),
-      cmocka_unit_test(every_cut_cpu),
-      cmocka_unit_test(any_layout),
-      cmocka_unit_test(every_cut_blocked),
-      cmocka_unit_test(reorders_are_counted),
-      cmocka_unit_test(cache_follows_version),
-      cmocka_unit_test(accumulation),
-      cmocka_unit_test(frozen),
-      cmocka_unit_test(frozen_front),
-      cmocka_unit_test(dead_parts),
-      cmocka_unit_test(calls_in_flight),
-      cmocka_unit_test(memory_returns_to_the_caller),
-      cmocka_unit_test(last_layer_memory),
-      cmocka_unit_test(only_a_flatten),
+      cmocka_unit_test(finite_differences),   cmocka_unit_test(order_of_sums),
+      cmocka_unit_test(every_cut_ref),        cmocka_unit_test(every_cut_cpu),
+      cmocka_unit_test(any_layout),           cmocka_unit_test(every_cut_blocked),
+      cmocka_unit_test(reorders_are_counted), cmocka_unit_test(cache_follows_version),
+      cmocka_unit_test(accumulation),         cmocka_unit_test(frozen),
+      cmocka_unit_test(frozen_front),         cmocka_unit_test(dead_parts),
+      cmocka_unit_test(calls_in_flight),      cmocka_unit_test(memory_returns_to_the_caller),
+      cmocka_unit_test(last_layer_memory),    cmocka_unit_test(only_a_flatten),
       cmocka_unit_test(class_loss),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -135,18 +135,21 @@ static void refusals(void **state) {
   clv_plan *plan = NULL;
   assert_ok(clv_params_of(g, &p, err));
   assert_ok(clv_params_of(other, &q, err));
-  clv_plan_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32, .batch = 4, .training = true};
+  clv_plan_options o = {
+      .backend = clv_backend_ref(), .dtype = CLV_F32, .batch = 4, .training = true};
   o.batch = 0;
   assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "input input");
   o.batch = INT64_MAX;
   assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "outside");
   o.batch = 4;
   o.dtype = CLV_F64;
-  assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "input 'input' is f32 in a plan for f64");
+  assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID,
+               "input 'input' is f32 in a plan for f64");
   o.dtype = CLV_I64;
   assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "not i64");
   o.dtype = CLV_F32;
-  assert_fails(clv_plan_new(g, q, &o, &plan, err), CLV_INVALID, "parameter '0.weight' is not one of");
+  assert_fails(clv_plan_new(g, q, &o, &plan, err), CLV_INVALID,
+               "parameter '0.weight' is not one of");
   p->n--;
   assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID, "parameter '10.bias' is missing");
   p->n++;
@@ -177,7 +180,8 @@ static void one_value_per_channel(void **state) {
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(1, 6), &x);
   add_plain(g, CLV_OP_BATCHNORM, 0, x);
   assert_ok(clv_params_of(g, &p, err));
-  clv_plan_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32, .batch = 1, .training = true};
+  clv_plan_options o = {
+      .backend = clv_backend_ref(), .dtype = CLV_F32, .batch = 1, .training = true};
   assert_fails(clv_plan_new(g, p, &o, &plan, err), CLV_INVALID,
                "layer 0 (batchnorm): Expected more than 1 value per channel when training, got "
                "input size [1, 6]");
@@ -195,14 +199,16 @@ static void one_value_per_channel(void **state) {
 static void wrong_order(void **state) {
   (void)state;
   rig r = rig_new(chain_graph(CLV_F32, 4), &(rig_options){.backend = clv_backend_ref()});
-  rig e = rig_new(chain_graph(CLV_F32, 4), &(rig_options){.backend = clv_backend_ref(), .evaluation = true});
+  rig e = rig_new(chain_graph(CLV_F32, 4),
+                  &(rig_options){.backend = clv_backend_ref(), .evaluation = true});
   const void *nothing[1] = {NULL};
   void *nowhere[1] = {NULL};
   clv_call *c, *d;
   assert_ok(clv_plan_call_get(r.plan, &c, err));
   assert_ok(clv_plan_call_get(e.plan, &d, err));
-#define BACK(rig, call, din) \
-  clv_plan_backward_input(rig.plan, call, rig.block, rig.dout, (void *const *)din, rig.grads, false, err)
+#define BACK(rig, call, din)                                                                  \
+  clv_plan_backward_input(rig.plan, call, rig.block, rig.dout, (void *const *)din, rig.grads, \
+                          false, err)
   assert_fails(BACK(r, c, r.din), CLV_PRECONDITION, "has no forward");
   assert_fails(clv_plan_forward(r.plan, c, r.block, 1, nothing, true, r.out, &step_key, err),
                CLV_INVALID, "input 'input' is missing");

@@ -39,7 +39,7 @@ static UNUSED void expect_error(clv_code want, const char *text, clv_code got, c
              clv_code_name(want), text);
 }
 
-/* ---- certificates ----------------------------------------------------------------------------- */
+/* ---- certificates ---------------------------------------------------------------------------- */
 
 typedef struct identity {
   clv_bytes ca, cert, key;
@@ -110,7 +110,7 @@ static UNUSED int remove_scratch(void) {
   return system(command);
 }
 
-/* ---- events a test waits for ------------------------------------------------------------------ */
+/* ---- events a test waits for ----------------------------------------------------------------- */
 
 typedef struct event {
   pthread_mutex_t lock;
@@ -152,7 +152,7 @@ static UNUSED bool event_wait(event *e, unsigned count, unsigned ms) {
   return reached;
 }
 
-/* ---- a recording stream ----------------------------------------------------------------------- */
+/* ---- a recording stream ---------------------------------------------------------------------- */
 
 typedef struct recorder {
   event messages, closed;
@@ -194,7 +194,7 @@ static UNUSED clv_rpc_stream_events recorder_events(recorder *r) {
       .user = r, .on_message = record_message, .on_closed = record_closed};
 }
 
-/* ---- the server under test -------------------------------------------------------------------- */
+/* ---- the server under test ------------------------------------------------------------------- */
 
 typedef struct service {
   clv_rpc_runtime *runtime;

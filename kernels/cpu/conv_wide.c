@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The weight gradient of convolutions three taps wide in channel blocks of 8, for AVX2: oneDNN 2.6
+ * reaches two thirds of what its forward does there. One step holds 12 vectors of sums, 3 taps of 2
+ * input channels for 2 blocks of output channels, so that 12 multiply-adds need 8 loads. The image
+ * is first copied into a frame of zeros.
+ */
+#include <immintrin.h>
+#include <string.h>
+
+#include "kernels/cpu/conv_int.h"
+
+enum { B = 8, TAPS = 3 };
+
+#define FMA_CLONE __attribute__((target("avx2,fma")))
+
+bool clv_cpu_wide_conv_fits(const cpu_window *s, int block) {
+  return block == B && s->kernel[1] == TAPS && __builtin_cpu_supports("avx2") &&
+         __builtin_cpu_supports("fma");
+}
+
+typedef struct wide_place {
+  float *frame; /* [h + 2 pad][w + 2 pad][8] */
+  float *sums;  /* [kernel h][3][8 c][8 k] of each output block, then [8] of its bias; one more
+                   block takes what the last of an odd number is paired with */
+} wide_place;
+
+static size_t frame_size(const cpu_window *s) {
+  return (size_t)((s->h + 2 * s->pad[0]) * (s->w + 2 * s->pad[1])) * B;
+}
+
+static size_t block_size(const cpu_window *s) { return (size_t)(s->kernel[0] * TAPS * B + 1) * B; }
+
+static size_t blocks_of(int64_t channels) { return (size_t)(channels + B - 1) / B; }
+
+static size_t place_size(const cpu_window *s) {
+  return frame_size(s) + block_size(s) * (blocks_of(s->k) + 1);
+}
+
+size_t clv_cpu_wide_conv_scratch(const cpu_window *s, int threads) {
+  return place_size(s) * (size_t)threads * sizeof(float);
+}
+
+/* Sums of two output blocks, input channels c and c + 1 and the taps of window row u over one
+ * image, added to those of the images before. Twelve variables by name: of an array the compilers
+ * keep a copy in memory. */
+FMA_CLONE static void row_sums(const cpu_window *s, const float *frame, const float *const dy[2],
+                               int64_t u, int c, float *const sums[2]) {
+  int64_t width = (s->w + 2 * s->pad[1]) * B, step = s->stride[1] * B;
+  const float *d = dy[0], *e = dy[1];
+  __m256 a0, a1, a2, a3, a4, a5, b0, b1, b2, b3, b4, b5;
+  a0 = a1 = a2 = a3 = a4 = a5 = b0 = b1 = b2 = b3 = b4 = b5 = _mm256_setzero_ps();
+#define ADD(n, offset)                              \
+  do {                                              \
+    __m256 one = _mm256_broadcast_ss(x + (offset)); \
+    a##n = _mm256_fmadd_ps(first, one, a##n);       \
+    b##n = _mm256_fmadd_ps(second, one, b##n);      \
+  } while (0)
+  for (int64_t i = 0; i < s->oh; i++) {
+    const float *x = frame + (i * s->stride[0] + u) * width + c;
+    for (int64_t o = 0; o < s->ow; o++, x += step, d += B, e += B) {
+      __m256 first = _mm256_loadu_ps(d), second = _mm256_loadu_ps(e);
+      ADD(0, 0);
+      ADD(1, 1);
+      ADD(2, B);
+      ADD(3, B + 1);
+      ADD(4, 2 * B);
+      ADD(5, 2 * B + 1);
+    }
+  }
+#undef ADD
+  const __m256 all[2][2 * TAPS] = {{a0, a1, a2, a3, a4, a5}, {b0, b1, b2, b3, b4, b5}};
+  for (int k = 0; k < 2; k++)
+    for (int n = 0; n < 2 * TAPS; n++) {
+      float *to = sums[k] + ((u * TAPS + n / 2) * B + c + n % 2) * B;
+      _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to), all[k][n]));
+    }
+}
+
+FMA_CLONE static void bias_block(const float *dy, int64_t n, float *sum) {
+  __m256 acc = _mm256_setzero_ps();
+  for (int64_t i = 0; i < n; i++) acc = _mm256_add_ps(acc, _mm256_loadu_ps(dy + i * B));
+  _mm256_storeu_ps(sum, _mm256_add_ps(_mm256_loadu_ps(sum), acc));
+}
+
+static void fill_frame(const cpu_window *s, const float *x, float *frame) {
+  int64_t width = s->w + 2 * s->pad[1];
+  for (int64_t h = 0; h < s->h; h++)
+    memcpy(frame + ((h + s->pad[0]) * width + s->pad[1]) * B, x + h * s->w * B,
+           (size_t)(s->w * B) * sizeof *x);
+}
+
+/* One image: input block cb in the frame, output blocks [begin, end). */
+static void one_image(const cpu_weight_job *j, int64_t n, size_t cb, size_t begin, size_t end,
+                      const wide_place *p) {
+  const cpu_window *s = &j->s;
+  size_t image = (size_t)(s->oh * s->ow) * B;
+  for (size_t kb = begin; kb < end; kb += 2) {
+    size_t second = kb + 1 < end ? 1 : 0;
+    const float *first = j->dy + ((size_t)n * blocks_of(s->k) + kb) * image;
+    const float *const dy[2] = {first, first + second * image};
+    float *const sums[2] = {p->sums + kb * block_size(s), p->sums + (kb + 1) * block_size(s)};
+    for (int64_t u = 0; u < s->kernel[0]; u++)
+      for (int c = 0; c < B; c += 2) row_sums(s, p->frame, dy, u, c, sums);
+    for (size_t k = 0; cb == 0 && k <= second; k++)
+      bias_block(dy[k], s->oh * s->ow, sums[k] + block_size(s) - B);
+  }
+}
+
+static void put_one(float *dst, float value, bool accumulate) {
+  *dst = accumulate ? *dst + value : value;
+}
+
+static void put_block(const cpu_weight_job *j, size_t cb, size_t kb, const float *sums) {
+  const cpu_window *s = &j->s;
+  int64_t taps = s->kernel[0] * TAPS, first = (int64_t)kb * B, c0 = (int64_t)cb * B;
+  for (int64_t k = first; k < CLV_MIN(first + B, s->k); k++) {
+    for (int64_t c = c0; c < CLV_MIN(c0 + B, s->c); c++)
+      for (int64_t t = 0; t < taps; t++)
+        put_one(&j->dw[(k * s->c + c) * taps + t], sums[(t * B + c - c0) * B + k - first],
+                j->accumulate);
+    if (j->db && cb == 0)
+      put_one(&j->db[k], sums[block_size(s) - B + (size_t)(k - first)], j->accumulate);
+  }
+}
+
+/* Pairs of output blocks of one input block, [begin, end). */
+static void run_input_block(const cpu_weight_job *j, size_t cb, size_t begin, size_t end,
+                            const wide_place *p) {
+  const cpu_window *s = &j->s;
+  size_t first = begin * 2, last = CLV_MIN(end * 2, blocks_of(s->k));
+  size_t image = (size_t)(s->h * s->w) * B;
+  memset(p->frame, 0, place_size(s) * sizeof(float));
+  for (int64_t n = 0; n < s->n; n++) {
+    fill_frame(s, j->x + ((size_t)n * blocks_of(s->c) + cb) * image, p->frame);
+    one_image(j, n, cb, first, last, p);
+  }
+  for (size_t kb = first; kb < last; kb++) put_block(j, cb, kb, p->sums + kb * block_size(s));
+}
+
+/* Each place of the scratch memory takes a run of (input block, pair of output blocks). */
+static void run_places(void *arg, size_t begin, size_t end) {
+  const cpu_weight_job *j = arg;
+  size_t pairs = (blocks_of(j->s.k) + 1) / 2, all = blocks_of(j->s.c) * pairs;
+  for (size_t place = begin; place < end; place++) {
+    wide_place p = {j->scratch + place * place_size(&j->s), NULL};
+    p.sums = p.frame + frame_size(&j->s);
+    size_t at = all * place / (size_t)j->threads, stop = all * (place + 1) / (size_t)j->threads;
+    while (at < stop) {
+      size_t cb = at / pairs, next = CLV_MIN((cb + 1) * pairs, stop);
+      run_input_block(j, cb, at % pairs, next - cb * pairs, &p);
+      at = next;
+    }
+  }
+}
+
+void clv_cpu_wide_conv_weight(const cpu_weight_job *job) {
+  cpu_weight_job j = *job;
+  clv_cpu_parallel(j.threads, (size_t)j.threads, run_places, &j);
+}

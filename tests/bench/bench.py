@@ -1,0 +1,337 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Speed and memory as ratios against peers measured in the same run.
+
+usage: bench.py OUT [ROW...]      OUT holds cleave-worker, cleave-master and bench/; default: all rows
+
+Both sides of a row are up at the same time and take turns, A B A B..., round by round; only the one
+whose turn it is has work. A row's figure is the median of the rounds' ratios. The share of the
+machine's processor time that went to processes not ours is noted for every round; rounds above
+FOREIGN_LIMIT are repeated, up to a limit, and left out when enough quiet ones remain. Results go to
+standard output and to build/bench/ROW.jsonl.
+"""
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+OUT = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build/release")
+os.environ["CLEAVE_TEST_BIN"] = OUT
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
+sys.path.insert(0, os.path.join(HERE, "../net"))
+from cluster import Cluster, write_npy  # noqa: E402
+
+RESULTS = os.path.join(HERE, "../../build/bench")
+ROUNDS, MAX_ROUNDS, QUIET_ENOUGH = 9, 15, 5
+FOREIGN_LIMIT = 0.05
+MIB, GIB = 1 << 20, 1 << 30
+PYTHON = "/usr/bin/python3"
+median = statistics.median
+
+
+# ---- whose processor time -------------------------------------------------------------------------
+
+def machine_ticks():
+    """Busy ticks of all processors; time stolen by the host counts as busy."""
+    with open("/proc/stat") as f:
+        user, nice, system, idle, iowait, irq, softirq, steal = map(int, f.readline().split()[1:9])
+    return user + nice + system + irq + softirq + steal
+
+
+def process_table():
+    """pid -> (parent, ticks, of which ended children's)."""
+    table = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as f:
+                field = f.read().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        table[int(pid)] = int(field[1]), sum(map(int, field[11:15]))
+    return table
+
+
+def own_ticks():
+    table, ours, total = process_table(), {os.getpid()}, 0
+    while True:
+        more = {pid for pid, (parent, _) in table.items() if parent in ours} - ours
+        if not more:
+            break
+        ours |= more
+    return sum(table[pid][1] for pid in ours if pid in table)
+
+
+class Meter:
+    """Share of the machine that went to others while it was open."""
+
+    def __enter__(self):
+        self.begin, self.busy, self.own = time.monotonic(), machine_ticks(), own_ticks()
+        return self
+
+    def __exit__(self, *_):
+        ticks = (time.monotonic() - self.begin) * os.sysconf("SC_CLK_TCK") * os.cpu_count()
+        foreign = machine_ticks() - self.busy - (own_ticks() - self.own)
+        self.foreign = min(1.0, max(0.0, foreign / max(ticks, 1)))
+
+
+# ---- sides ------------------------------------------------------------------------------------------
+
+class Side:
+    """One side of a comparison: a process that runs a round when told to."""
+
+    def __init__(self, *args):
+        self.process = subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.first = self.process.stdout.readline().strip()
+        if not self.first:
+            raise RuntimeError("did not start: " + " ".join(args))
+
+    def ask(self, command):
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("died on: " + command)
+        return json.loads(line)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait(30)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def program(name, *args):
+    return Side(os.path.join(OUT, "bench", name), *args)
+
+
+def torch(name, *args):
+    return Side(PYTHON, os.path.join(HERE, "peers", name), *args)
+
+
+class LinkPair:
+    """Two processes that hold a clv_link, the dialling one in front."""
+
+    def __init__(self, certs, lanes=2, spin_us=0):
+        self.server = program("bench_link", "serve", certs, "w1", str(spin_us))
+        self.client = program("bench_link", "dial", certs, "master", self.server.first,
+                              "spiffe://test/w1", str(spin_us), str(lanes))
+        self.ask = self.client.ask
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.client.close()
+        self.server.close()
+
+
+# ---- rounds -----------------------------------------------------------------------------------------
+
+rows = []
+
+
+def interleave(sides, rounds=ROUNDS, max_rounds=MAX_ROUNDS):
+    """sides: functions that run one round and return its figure. [(figures, foreign share)], without
+    the noisy rounds when QUIET_ENOUGH others are there."""
+    for side in sides:
+        side()  # warm-up
+    found = []
+    while len(found) < max_rounds:
+        with Meter() as meter:
+            figures = [side() for side in sides]
+        found.append((figures, meter.foreign))
+        if sum(f <= FOREIGN_LIMIT for _, f in found) >= rounds:
+            break
+    quiet = [r for r in found if r[1] <= FOREIGN_LIMIT]
+    return quiet if len(quiet) >= QUIET_ENOUGH else found
+
+
+def enter(name, unit, samples, target, at_most=True, note=""):
+    """samples: [((ours, peer), foreign share)], one a round."""
+    ratios = [a / b for (a, b), _ in samples]
+    ratio = median(ratios)
+    ok = ratio <= target if at_most else ratio >= target
+    foreign = max(f for _, f in samples)
+    row = {"name": name, "unit": unit, "ours": median(a for (a, _), _ in samples),
+           "peer": median(b for (_, b), _ in samples), "ratio": ratio, "min": min(ratios),
+           "max": max(ratios), "samples": [list(s) for s, _ in samples], "target": target,
+           "better": "lower" if at_most else "higher", "ok": ok, "foreign_max": round(foreign, 3),
+           "foreign": [round(f, 3) for _, f in samples], "quiet": foreign <= FOREIGN_LIMIT,
+           "note": note}
+    rows.append(row)
+    os.makedirs(RESULTS, exist_ok=True)
+    with open(os.path.join(RESULTS, name + ".jsonl"), "w") as f:
+        f.write(json.dumps(row) + "\n")
+    print(f"{name:34} {row['ours']:10.4g} {row['peer']:10.4g} {unit:6} {ratio:8.3f} "
+          f"[{row['min']:.3f}-{row['max']:.3f}] {'<=' if at_most else '>='} {target:<5g} "
+          f"{'ok' if ok else 'MISSED':6} {100 * foreign:3.0f} %  {note}", flush=True)
+    return ratio
+
+
+# ---- messages -----------------------------------------------------------------------------------------
+
+def rpc_echo():
+    with Cluster(1) as c, LinkPair(c.certs) as ours, \
+            program("bench_echo", c.certs, "master", "w1") as bare, torch("torch_rpc.py", "echo") as t:
+        sides = [lambda: median(ours.ask("ping 2000")), lambda: median(bare.ask("ping 2000")),
+                 lambda: median(t.ask("ping 500"))]
+        found = interleave(sides)
+        enter("rpc_empty_vs_bare_echo", "us", [((o, b), f) for (o, b, _), f in found], 1.3)
+        enter("rpc_empty_vs_torch_rpc", "us", [((o, p), f) for (o, _, p), f in found], 0.25)
+
+
+def tensors():
+    with Cluster(1) as c, LinkPair(c.certs) as ours, \
+            program("bench_tls", "batched", c.certs, "master", "w1") as batched, \
+            program("bench_tls", "naive", c.certs, "master", "w1") as naive:
+        for size, repeat, name in ((16, 16, "tensor_16m_vs_raw_tls"), (64, 6, "tensor_64m_vs_raw_tls")):
+            rate = lambda side: (lambda: size * MIB / GIB / median(side.ask(f"tensor {size * MIB} {repeat}")))
+            found = interleave([rate(ours), rate(batched), rate(naive)])
+            enter(name, "GiB/s", [((o, b), f) for (o, b, _), f in found], 0.80, False)
+            enter(name.replace("vs_raw_tls", "sanity_batched_vs_naive"), "GiB/s",
+                  [((b, n), f) for (_, b, n), f in found], 1.2, False, "the peer is a strong one")
+
+
+# ---- training -------------------------------------------------------------------------------------------
+
+def mlp_session(c):
+    import random
+    import struct
+    r = random.Random(40)
+    folder = os.path.join(c.dir, "data")
+    os.makedirs(folder, exist_ok=True)
+    write_npy(os.path.join(folder, "x.npy"), (320, 16), "<f4",
+              struct.pack("<5120f", *(r.random() for _ in range(5120))))
+    write_npy(os.path.join(folder, "y.npy"), (320, 1), "<f4",
+              struct.pack("<320f", *(r.randrange(2) for _ in range(320))))
+    return c.session("mlp", "data: {format: npy, root: data, train: [x.npy, y.npy]}\n"
+                     "stages:\n  - {name: a, at: master, layers: [{op: linear, out: 8}, {op: relu}]}\n"
+                     "  - {name: b, at: w1, layers: [{op: linear, out: 1}, {op: sigmoid}]}\n"
+                     "loss: {kind: bce}\ntrain: {batch: 32, shuffle: false, optimizer: {kind: sgd, lr: 0.5}}\n")
+
+
+CNN = ["{op: conv2d, out: 32, kernel: 3, pad: 1}", "{op: relu}", "{op: maxpool, kernel: 2}",
+       "{op: conv2d, out: 64, kernel: 3, pad: 1}", "{op: relu}", "{op: maxpool, kernel: 2}",
+       "{op: flatten}", "{op: linear, out: 128}", "{op: relu}", "{op: linear, out: 10}"]
+
+
+def cnn_session(c, name, cut=None, micro=1, schedule="gpipe"):
+    """cut: how many layers stay on the master; None: all."""
+    parts = [("master", CNN)] if cut is None else [("master", CNN[:cut]), ("w1", CNN[cut:])]
+    stages = "".join(f"  - {{name: s{i}, at: {at}, threads: 1, layers: [{', '.join(layers)}]}}\n"
+                     for i, (at, layers) in enumerate(parts))
+    return c.session(name, "data:\n  format: idx\n  root: /usr/share/datasets/fashion-mnist\n"
+                     "  train: [train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz]\n"
+                     "  limit_train: 2048\n  normalize: {mean: [0.2860], std: [0.3530]}\n"
+                     f"stages:\n{stages}loss: {{kind: cross_entropy}}\n"
+                     "train: {batch: 64, shuffle: false, optimizer: {kind: adam, lr: 0.001}}\n"
+                     f"pipeline: {{micro_batches: {micro}, schedule: {schedule}}}\n")
+
+
+def mean_step(side, n):
+    return lambda: statistics.mean(side.ask(f"steps {n}"))
+
+
+def median_step(side, n):
+    return lambda: median(side.ask(f"steps {n}"))
+
+
+def mlp():
+    with Cluster(1) as c, program("bench_train", mlp_session(c)) as ours, \
+            torch("torch_rpc.py", "mlp") as peer:
+        found = interleave([mean_step(ours, 2000), mean_step(peer, 200)])
+        enter("mlp_split_steps_vs_torch_rpc", "it/s", [((1e3 / o, 1e3 / p), f) for (o, p), f in found],
+              8, False)
+
+
+def cnn():
+    with Cluster(1) as c, program("bench_train", cnn_session(c, "whole")) as whole, \
+            program("bench_train", cnn_session(c, "split", CUT, MICRO)) as split, \
+            torch("torch_cnn.py") as peer:
+        found = interleave([median_step(s, 20) for s in (whole, split, peer)])
+        enter("cnn_unsplit_vs_torch", "ms", [((w, p), f) for (w, _, p), f in found], 1.0)
+        enter("cnn_split2_vs_own_unsplit", "ms", [((s, w), f) for (w, s, _), f in found], 0.7, True,
+              f"cut after layer {CUT}, {MICRO} micro-batches")
+
+
+CUT, MICRO = 3, 4
+
+
+# ---- memory ---------------------------------------------------------------------------------------------
+
+def resident(pid, key):
+    """MiB."""
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(line.split()[1]) / 1024 for line in f if line.startswith(key))
+
+
+def worker_memory():
+    samples = []
+    for _ in range(3):
+        with Cluster(1) as c:
+            pid = c.workers[0].process.pid
+            idle = resident(pid, "VmRSS")
+            with program("bench_train", cnn_session(c, "memory", 3)) as ours:
+                ours.ask("steps 60")
+                mine = resident(pid, "VmHWM") - idle
+        with torch("torch_rpc.py", "cnn") as peer:
+            peer.ask("steps 60")
+            before, peak = peer.ask("rss")
+        samples.append(((mine, peak - before), 0.0))
+    enter("worker_rss_vs_torch_rpc_worker", "MiB", samples, 0.5)
+
+
+def master_memory():
+    """A real cleave-master whose stages are all elsewhere, while it drives training."""
+    samples = []
+    for _ in range(3):
+        with Cluster(1) as c:
+            session = mlp_session(c)
+            with open(session) as f:
+                text = f.read().replace("at: master", "at: w1").replace("{kind: bce}", "{kind: bce, at: w1}")
+            with open(session, "w") as f:
+                f.write(text + "privacy: {raw_input_leaves: true, labels_leave: true}\n")
+            process = subprocess.Popen([os.path.join(OUT, "cleave-master"), "train", session,
+                                        "--max-steps", "3000", "--set", "train.epochs=1000"],
+                                       cwd=c.dir, stdout=subprocess.DEVNULL)
+            peak = 0.0
+            while process.poll() is None:
+                try:
+                    peak = max(peak, resident(process.pid, "VmHWM"))
+                except (OSError, StopIteration):
+                    pass
+                time.sleep(0.02)
+            if process.returncode != 0:
+                raise RuntimeError(f"cleave-master exited with {process.returncode}")
+            samples.append(((peak, 1.0), 0.0))
+    enter("master_idle_rss", "MiB", samples, 30, True, "cleave-master, all stages on a worker")
+
+
+def main():
+    groups = [rpc_echo, tensors, mlp, cnn, worker_memory, master_memory]
+    wanted = sys.argv[2:]
+    unknown = [w for w in wanted if w not in [g.__name__ for g in groups]]
+    if unknown:
+        sys.exit(f"bench.py: no rows called {unknown}; there are {[g.__name__ for g in groups]}")
+    print(f"{'':34} {'ours':>10} {'peer':>10} {'':6} {'ratio':>8} [min-max] target, foreign load at most",
+          flush=True)
+    for group in groups:
+        if not wanted or group.__name__ in wanted:
+            group()
+    missed = [r["name"] for r in rows if not r["ok"]]
+    noisy = [r["name"] for r in rows if not r["quiet"]]
+    if noisy:
+        print("measured beside other work on this machine: " + ", ".join(noisy))
+    print(f"{len(rows) - len(missed)} of {len(rows)} targets met; details in {os.path.normpath(RESULTS)}")
+
+
+if __name__ == "__main__":
+    main()

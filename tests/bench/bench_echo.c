@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An empty message there and back through bare gRPC C-core: one two-way stream over mutual TLS, one
+ * queue and one thread on each side, the settings of common/rpc. The least that anything on C-core
+ * can cost.
+ *
+ * usage: bench_echo CERTS CLIENT SERVER
+ * commands: ping N    round trips, microseconds each
+ */
+#include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "common/tls/tls.h"
+#include "tests/bench/bench_int.h"
+
+#define METHOD "/bench/Echo"
+#define TAG(n) ((void *)(uintptr_t)(n))
+
+enum { KIB = 1024, MIB = 1024 * KIB };
+enum { TAG_ACCEPT = 1, TAG_META, TAG_CLOSE, TAG_RECV, TAG_SEND };
+
+static grpc_arg int_arg(const char *key, int value) {
+  return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key,
+                    .value.integer = value};
+}
+
+/* The settings of common/rpc/args.c that bear on a stream that is open. */
+static grpc_channel_args settings(void) {
+  static grpc_arg arg[16];
+  size_t n = 0;
+  arg[n++] = int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, 8 * MIB);
+  arg[n++] = int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
+  arg[n++] = int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
+  arg[n++] = int_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arg[n++] = int_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arg[n++] = int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  arg[n++] = int_arg(GRPC_ARG_HTTP2_BDP_PROBE, 1);
+  arg[n++] = int_arg(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4 * MIB);
+  arg[n++] = int_arg(GRPC_ARG_TCP_READ_CHUNK_SIZE, 256 * KIB);
+  arg[n++] = int_arg(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, MIB);
+  arg[n++] = int_arg(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0);
+  arg[n++] = int_arg(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  arg[n++] = int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0);
+  arg[n++] = int_arg(GRPC_ARG_ENABLE_RETRIES, 0);
+  return (grpc_channel_args){n, arg};
+}
+
+static clv_tls_identity *identity_of(const char *certs, const char *name) {
+  char ca[512], cert[512], key[512];
+  clv_tls_identity *id;
+  clv_err err;
+  snprintf(ca, sizeof ca, "%s/ca.pem", certs);
+  snprintf(cert, sizeof cert, "%s/%s.pem", certs, name);
+  snprintf(key, sizeof key, "%s/%s.key", certs, name);
+  must(clv_tls_identity_load(ca, cert, key, &id, &err), &err);
+  return id;
+}
+
+static uintptr_t next_event(grpc_completion_queue *queue) {
+  grpc_event event = grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+  return (uintptr_t)event.tag;
+}
+
+static void start(grpc_call *call, const grpc_op *ops, size_t n, uintptr_t tag) {
+  if (grpc_call_start_batch(call, ops, n, TAG(tag), NULL) != GRPC_CALL_OK) die("start_batch");
+}
+
+/* ---- server ----------------------------------------------------------------------------------- */
+
+/* Receive, send back, receive. */
+static void echo(grpc_completion_queue *queue, grpc_call *call) {
+  grpc_byte_buffer *message = NULL;
+  int cancelled = 0;
+  grpc_op meta = {.op = GRPC_OP_SEND_INITIAL_METADATA};
+  grpc_op close_op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
+  grpc_op recv = {.op = GRPC_OP_RECV_MESSAGE};
+  grpc_op send = {.op = GRPC_OP_SEND_MESSAGE};
+  close_op.data.recv_close_on_server.cancelled = &cancelled;
+  recv.data.recv_message.recv_message = &message;
+  start(call, &close_op, 1, TAG_CLOSE);
+  start(call, &meta, 1, TAG_META);
+  start(call, &recv, 1, TAG_RECV);
+  for (uintptr_t tag; (tag = next_event(queue)) != TAG_CLOSE;) {
+    if (tag == TAG_RECV && message) {
+      send.data.send_message.send_message = message;
+      start(call, &send, 1, TAG_SEND);
+    } else if (tag == TAG_SEND) {
+      grpc_byte_buffer_destroy(message);
+      message = NULL;
+      start(call, &recv, 1, TAG_RECV);
+    }
+  }
+}
+
+static _Noreturn void serve(const clv_tls_identity *id, int port_pipe) {
+  grpc_init();
+  grpc_channel_args args = settings();
+  grpc_ssl_pem_key_cert_pair pair = {id->key_pem, id->cert_pem};
+  grpc_server_credentials *credentials = grpc_ssl_server_credentials_create_ex(
+      id->ca_pem, &pair, 1, GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, NULL);
+  grpc_completion_queue *queue = grpc_completion_queue_create_for_next(NULL);
+  grpc_server *server = grpc_server_create(&args, NULL);
+  grpc_server_register_completion_queue(server, queue, NULL);
+  int port = grpc_server_add_http2_port(server, "127.0.0.1:0", credentials);
+  grpc_server_start(server);
+  grpc_call *call = NULL;
+  grpc_call_details details;
+  grpc_metadata_array metadata;
+  grpc_call_details_init(&details);
+  grpc_metadata_array_init(&metadata);
+  grpc_server_request_call(server, &call, &details, &metadata, queue, queue, TAG(TAG_ACCEPT));
+  if (write(port_pipe, &port, sizeof port) != sizeof port) _exit(1);
+  while (next_event(queue) != TAG_ACCEPT) continue;
+  if (call) echo(queue, call);
+  _exit(0);
+}
+
+/* ---- client ----------------------------------------------------------------------------------- */
+
+typedef struct client {
+  grpc_completion_queue *queue;
+  grpc_call *call;
+} client;
+
+static client dial(int port, const clv_tls_identity *id) {
+  static grpc_metadata_array initial;
+  client c;
+  char target[40];
+  grpc_init();
+  snprintf(target, sizeof target, "127.0.0.1:%d", port);
+  grpc_channel_args args = settings();
+  grpc_ssl_pem_key_cert_pair pair = {id->key_pem, id->cert_pem};
+  grpc_channel *channel = grpc_channel_create(
+      target, grpc_ssl_credentials_create(id->ca_pem, &pair, NULL, NULL), &args);
+  c.queue = grpc_completion_queue_create_for_next(NULL);
+  c.call = grpc_channel_create_call(channel, NULL, 0, c.queue,
+                                    grpc_slice_from_static_string(METHOD), NULL,
+                                    gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+  grpc_metadata_array_init(&initial);
+  grpc_op ops[2] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}, {.op = GRPC_OP_RECV_INITIAL_METADATA}};
+  ops[1].data.recv_initial_metadata.recv_initial_metadata = &initial;
+  start(c.call, ops, 2, TAG_META);
+  next_event(c.queue);
+  return c;
+}
+
+static void ping(const client *c, unsigned n) {
+  double *us = samples_new(n);
+  for (unsigned i = 0; i < n; i++) {
+    uint64_t begin = clv_now_ns();
+    grpc_byte_buffer *out = grpc_raw_byte_buffer_create(NULL, 0), *in = NULL;
+    grpc_op ops[2] = {{.op = GRPC_OP_SEND_MESSAGE}, {.op = GRPC_OP_RECV_MESSAGE}};
+    ops[0].data.send_message.send_message = out;
+    ops[1].data.recv_message.recv_message = &in;
+    start(c->call, ops, 2, TAG_RECV);
+    next_event(c->queue);
+    us[i] = (double)(clv_now_ns() - begin) / 1e3;
+    if (!in) die("the stream has ended");
+    grpc_byte_buffer_destroy(in);
+    grpc_byte_buffer_destroy(out);
+  }
+  answer(us, n);
+  free(us);
+}
+
+int main(int argc, char **argv) {
+  char line[128];
+  unsigned n;
+  int pipes[2], port;
+  clv_err err;
+  if (argc != 4) die("usage: bench_echo CERTS CLIENT SERVER");
+  if (pipe(pipes) != 0) die("pipe");
+  must(clv_tls_floor_install(&err), &err);
+  if (fork() == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    serve(identity_of(argv[1], argv[3]), pipes[1]);
+  }
+  if (read(pipes[0], &port, sizeof port) != sizeof port) die("no port");
+  client c = dial(port, identity_of(argv[1], argv[2]));
+  printf("ready\n");
+  fflush(stdout);
+  while (fgets(line, sizeof line, stdin)) {
+    if (sscanf(line, "ping %u", &n) != 1) die("unknown command");
+    ping(&c, n);
+  }
+  _exit(0);
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Our session stream between two processes: a clv_link with its control lane and bulk lanes over
+ * mutual TLS, as a master and a worker hold it.
+ *
+ * usage: bench_link serve CERTS NAME          prints its port
+ *        bench_link dial CERTS NAME PORT URI SPIN_US LANES
+ * commands: ping N            round trips of an empty message, microseconds each
+ *           tensor BYTES N    seconds from the send until the receiver says it has all of it
+ */
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/dist/dist.h"
+#include "common/tls/tls.h"
+#include "tests/bench/bench_int.h"
+
+typedef struct process {
+  clv_tls_identity *identity;
+  clv_rpc_runtime *runtime;
+  clv_pool *pool;
+  clv_link *link;
+  pthread_mutex_t lock;
+  pthread_cond_t acknowledged;
+  uint64_t acks;
+} process;
+
+static clv_rpc_pem pem_of(const process *p) {
+  return (clv_rpc_pem){p->identity->ca_pem, p->identity->cert_pem, p->identity->key_pem};
+}
+
+static void start(process *p, const char *certs, const char *name, unsigned spin_us) {
+  char ca[512], cert[512], key[512];
+  clv_err err;
+  snprintf(ca, sizeof ca, "%s/ca.pem", certs);
+  snprintf(cert, sizeof cert, "%s/%s.pem", certs, name);
+  snprintf(key, sizeof key, "%s/%s.key", certs, name);
+  must(clv_tls_identity_load(ca, cert, key, &p->identity, &err), &err);
+  must(clv_tls_floor_install(&err), &err);
+  clv_rpc_runtime_options options = {.queue_threads = 2, .spin_us = spin_us};
+  must(clv_rpc_runtime_new(&options, &p->runtime, &err), &err);
+  must(clv_pool_new((size_t)1 << 30, 4096, &p->pool, &err), &err);
+  pthread_mutex_init(&p->lock, NULL);
+  pthread_cond_init(&p->acknowledged, NULL);
+}
+
+/* ---- the accepting side ---------------------------------------------------------------------- */
+
+static void acknowledge(void *user, clv_link *link, clv_packet *packet) {
+  process *p = user;
+  clv_packet *ack;
+  clv_err err;
+  must(clv_packet_new(p->pool, CLV_COMMITTED, &ack, &err), &err);
+  ack->frame.reply_to = packet->frame.message;
+  must(clv_link_send(link, ack, &err), &err);
+  clv_packet_free(packet);
+}
+
+static void ended(void *user, clv_link *link, clv_code code, const char *text) {
+  (void)user, (void)link, (void)code, (void)text;
+}
+
+static clv_link_options link_options(process *p,
+                                     void (*on_packet)(void *, clv_link *, clv_packet *)) {
+  clv_wire_limits accept = clv_wire_limits_default();
+  return (clv_link_options){.peer_name = "peer",
+                            .pool = p->pool,
+                            .accept = accept,
+                            .send_credit = accept.credit_bytes,
+                            .events = {.user = p, .on_packet = on_packet, .on_closed = ended}};
+}
+
+static clv_code find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
+                          clv_err *err) {
+  process *p = user;
+  (void)attach, (void)uri;
+  clv_code code = CLV_OK;
+  pthread_mutex_lock(&p->lock);
+  clv_link_options options = link_options(p, acknowledge);
+  if (!p->link) code = clv_link_new(&options, &p->link, err);
+  if (code == CLV_OK) *ret = clv_link_ref(p->link);
+  pthread_mutex_unlock(&p->lock);
+  return code;
+}
+
+static clv_code allow(void *user, const clv_rpc_peer *peer, const char *method, clv_err *err) {
+  (void)user, (void)peer, (void)method, (void)err;
+  return CLV_OK;
+}
+
+static clv_lane_acceptor acceptor;
+
+static clv_code on_stream(void *user, const char *method, const clv_rpc_peer *peer,
+                          clv_rpc_stream *stream, clv_rpc_stream_events *ret_events, clv_err *err) {
+  (void)user, (void)method;
+  return clv_lane_accept(&acceptor, peer, stream, ret_events, err);
+}
+
+static void serve(process *p) {
+  static const char *const methods[] = {CLV_METHOD_SESSION};
+  clv_err err;
+  clv_rpc_server *server;
+  acceptor = (clv_lane_acceptor){p, find_link};
+  clv_rpc_server_options options = {.listen = "127.0.0.1:0",
+                                    .pem = pem_of(p),
+                                    .authorize = allow,
+                                    .stream_methods = methods,
+                                    .n_stream_methods = 1,
+                                    .on_stream = on_stream};
+  must(clv_rpc_server_new(p->runtime, &options, &server, &err), &err);
+  printf("%u\n", clv_rpc_server_port(server));
+  fflush(stdout);
+  while (getchar() != EOF) continue; /* until bench.py is done with us */
+}
+
+/* ---- the dialling side ------------------------------------------------------------------------ */
+
+static void count_ack(void *user, clv_link *link, clv_packet *packet) {
+  process *p = user;
+  (void)link;
+  clv_packet_free(packet);
+  pthread_mutex_lock(&p->lock);
+  p->acks++;
+  pthread_cond_signal(&p->acknowledged);
+  pthread_mutex_unlock(&p->lock);
+}
+
+static void dial(process *p, const char *port, const char *uri, uint32_t lanes) {
+  char address[64];
+  clv_err err;
+  snprintf(address, sizeof address, "127.0.0.1:%s", port);
+  clv_link_options options = link_options(p, count_ack);
+  clv_link_dial to = {.address = address,
+                      .identity = uri,
+                      .pem = pem_of(p),
+                      .epoch = 1,
+                      .bulk_lanes = lanes,
+                      .role = CLV_ATTACH_MASTER,
+                      .timeout_ms = 5000};
+  must(clv_random_bytes(&to.session, sizeof to.session, &err), &err);
+  must(clv_link_open(p->runtime, &options, &to, &p->link, &err), &err);
+}
+
+static void ping(process *p, unsigned n) {
+  double *us = samples_new(n);
+  clv_err err;
+  for (unsigned i = 0; i < n; i++) {
+    uint64_t ns = 0;
+    must(clv_link_ping(p->link, 5000, &ns, &err), &err);
+    us[i] = (double)ns / 1e3;
+  }
+  answer(us, n);
+  free(us);
+}
+
+static void send_tensor(process *p, clv_tensor *t, uint64_t message) {
+  clv_packet *packet;
+  clv_err err;
+  must(clv_packet_new(p->pool, CLV_FORWARD, &packet, &err), &err);
+  packet->frame.context = packet->frame.message = message;
+  packet->frame.n_micro_batches = 1;
+  clv_packet_add(packet, t);
+  must(clv_link_send(p->link, packet, &err), &err);
+  pthread_mutex_lock(&p->lock);
+  while (p->acks < message) pthread_cond_wait(&p->acknowledged, &p->lock);
+  pthread_mutex_unlock(&p->lock);
+}
+
+static void tensors(process *p, size_t bytes, unsigned n) {
+  double *seconds = samples_new(n);
+  clv_shape shape = CLV_SHAPE((int64_t)(bytes / 4));
+  clv_tensor *t;
+  clv_err err;
+  must(clv_pool_tensor(p->pool, CLV_F32, &shape, &t, &err), &err);
+  for (size_t i = 0; i < t->n; i++) ((uint32_t *)t->data)[i] = (uint32_t)i * 2654435761u;
+  for (unsigned i = 0; i < n; i++) {
+    uint64_t begin = clv_now_ns();
+    send_tensor(p, t, p->acks + 1);
+    seconds[i] = (double)(clv_now_ns() - begin) / 1e9;
+  }
+  clv_tensor_unref(t);
+  answer(seconds, n);
+  free(seconds);
+}
+
+static void obey(process *p) {
+  char line[128];
+  unsigned n;
+  size_t bytes;
+  printf("ready\n");
+  fflush(stdout);
+  while (fgets(line, sizeof line, stdin)) {
+    if (sscanf(line, "ping %u", &n) == 1)
+      ping(p, n);
+    else if (sscanf(line, "tensor %zu %u", &bytes, &n) == 2)
+      tensors(p, bytes, n);
+    else
+      die("unknown command");
+  }
+}
+
+int main(int argc, char **argv) {
+  static process p;
+  if (argc == 4 && strcmp(argv[1], "serve") == 0) {
+    start(&p, argv[2], argv[3], 0);
+    serve(&p);
+  } else if (argc == 5 && strcmp(argv[1], "serve") == 0) {
+    start(&p, argv[2], argv[3], (unsigned)atoi(argv[4]));
+    serve(&p);
+  } else if (argc == 8 && strcmp(argv[1], "dial") == 0) {
+    start(&p, argv[2], argv[3], (unsigned)atoi(argv[6]));
+    dial(&p, argv[4], argv[5], (uint32_t)atoi(argv[7]));
+    obey(&p);
+  } else {
+    die("usage: bench_link serve CERTS NAME [SPIN_US] | dial CERTS NAME PORT URI SPIN_US LANES");
+  }
+  fflush(stdout);
+  _exit(0);
+}

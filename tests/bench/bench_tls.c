@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Raw OpenSSL between two processes: the roof for our tensors. TLS 1.3, AES-128-GCM, certificates
+ * on both sides; 16 bytes of header, the tensor, and a 16-byte acknowledgement when it lies whole
+ * in the receiver's buffer.
+ *   batched  256 KiB collected before each write to the socket, 256 KiB read ahead
+ *   naive    one record of 16 KiB per SSL_write and system call
+ *
+ * usage: bench_tls batched|naive CERTS CLIENT SERVER
+ * commands: tensor BYTES N    seconds of each transfer
+ */
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "tests/bench/bench_int.h"
+
+enum { KIB = 1024, BATCH_BYTES = 256 * KIB, RECORD_BYTES = 16 * KIB };
+
+static void sure(int ok) {
+  if (ok > 0) return;
+  ERR_print_errors_fp(stderr);
+  die("OpenSSL");
+}
+
+static SSL_CTX *context(bool server, bool batched, const char *certs, const char *name) {
+  char path[512];
+  SSL_CTX *ctx = SSL_CTX_new(server ? TLS_server_method() : TLS_client_method());
+  SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION);
+  sure(SSL_CTX_set_ciphersuites(ctx, "TLS_AES_128_GCM_SHA256"));
+  snprintf(path, sizeof path, "%s/ca.pem", certs);
+  sure(SSL_CTX_load_verify_locations(ctx, path, NULL));
+  snprintf(path, sizeof path, "%s/%s.pem", certs, name);
+  sure(SSL_CTX_use_certificate_chain_file(ctx, path));
+  snprintf(path, sizeof path, "%s/%s.key", certs, name);
+  sure(SSL_CTX_use_PrivateKey_file(ctx, path, SSL_FILETYPE_PEM));
+  SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+  if (batched) {
+    SSL_CTX_set_read_ahead(ctx, 1);
+    SSL_CTX_set_default_read_buffer_len(ctx, BATCH_BYTES);
+  }
+  return ctx;
+}
+
+static SSL *attach(SSL_CTX *ctx, int fd, bool server, bool batched) {
+  int one = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  SSL *ssl = SSL_new(ctx);
+  SSL_set_fd(ssl, fd);
+  sure(server ? SSL_accept(ssl) : SSL_connect(ssl));
+  if (batched) {
+    BIO *buffer = BIO_new(BIO_f_buffer());
+    sure((int)BIO_set_write_buffer_size(buffer, BATCH_BYTES));
+    BIO *socket_bio = SSL_get_wbio(ssl);
+    BIO_up_ref(socket_bio);
+    SSL_set0_wbio(ssl, BIO_push(buffer, socket_bio));
+  }
+  return ssl;
+}
+
+static void put(SSL *ssl, const char *data, size_t len) {
+  for (size_t at = 0; at < len;) {
+    size_t n;
+    sure(SSL_write_ex(ssl, data + at, CLV_MIN(len - at, (size_t)RECORD_BYTES), &n));
+    at += n;
+  }
+}
+
+static void get(SSL *ssl, char *data, size_t len) {
+  for (size_t at = 0; at < len;) {
+    size_t n;
+    sure(SSL_read_ex(ssl, data + at, len - at, &n));
+    at += n;
+  }
+}
+
+static void flush(SSL *ssl) { sure(BIO_flush(SSL_get_wbio(ssl))); }
+
+static char *buffer_of(size_t bytes) {
+  char *data;
+  clv_err err;
+  must(clv_alloc_aligned(bytes, &data, &err), &err);
+  memset(data, 1, bytes);
+  return data;
+}
+
+static _Noreturn void receive(SSL *ssl) {
+  uint64_t header[2];
+  size_t have = 0;
+  char *data = NULL;
+  for (;;) {
+    size_t n, at = 0;
+    while (at < sizeof header) {
+      if (!SSL_read_ex(ssl, (char *)header + at, sizeof header - at, &n)) _exit(0);
+      at += n;
+    }
+    if (header[0] > have) {
+      free(data);
+      have = header[0];
+      data = buffer_of(have);
+    }
+    get(ssl, data, header[0]);
+    put(ssl, (const char *)header, sizeof header);
+    flush(ssl);
+  }
+}
+
+static SSL *connect_pair(bool batched, const char *certs, const char *client, const char *server) {
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t len = sizeof address;
+  int listener = socket(AF_INET, SOCK_STREAM, 0);
+  if (bind(listener, (struct sockaddr *)&address, len) != 0 || listen(listener, 1) != 0 ||
+      getsockname(listener, (struct sockaddr *)&address, &len) != 0)
+    die("listen");
+  if (fork() == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    receive(attach(context(true, batched, certs, server), accept(listener, NULL, NULL), true,
+                   batched));
+  }
+  close(listener);
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  if (connect(fd, (struct sockaddr *)&address, len) != 0) die("connect");
+  return attach(context(false, batched, certs, client), fd, false, batched);
+}
+
+static void tensors(SSL *ssl, size_t bytes, unsigned n) {
+  double *seconds = samples_new(n);
+  char *data = buffer_of(bytes);
+  uint64_t header[2] = {bytes, 0}, back[2];
+  for (size_t i = 0; i < bytes / 4; i++) ((uint32_t *)(void *)data)[i] = (uint32_t)i * 2654435761u;
+  for (unsigned i = 0; i < n; i++) {
+    uint64_t begin = clv_now_ns();
+    put(ssl, (const char *)header, sizeof header);
+    put(ssl, data, bytes);
+    flush(ssl);
+    get(ssl, (char *)back, sizeof back);
+    seconds[i] = (double)(clv_now_ns() - begin) / 1e9;
+  }
+  free(data);
+  answer(seconds, n);
+  free(seconds);
+}
+
+int main(int argc, char **argv) {
+  char line[128];
+  size_t bytes;
+  unsigned n;
+  if (argc != 5) die("usage: bench_tls batched|naive CERTS CLIENT SERVER");
+  SSL *ssl = connect_pair(strcmp(argv[1], "batched") == 0, argv[2], argv[3], argv[4]);
+  printf("ready\n");
+  fflush(stdout);
+  while (fgets(line, sizeof line, stdin)) {
+    if (sscanf(line, "tensor %zu %u", &bytes, &n) != 2) die("unknown command");
+    tensors(ssl, bytes, n);
+  }
+  return 0;
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Training steps of a session file, on batches that are prepared before the clock runs, as the
+ * PyTorch peers do.
+ *
+ * usage: bench_train SESSION.yaml
+ * commands: steps N   milliseconds of each of N steps
+ *           wait N    the same, but of each the milliseconds that the master waited
+ */
+#include <string.h>
+
+#include "master/train/train.h"
+#include "tests/bench/bench_int.h"
+
+enum { BATCHES = 32 };
+
+typedef struct bench {
+  clv_session_config *config;
+  clv_run_data data;
+  clv_blueprint *blueprint;
+  clv_trainer *trainer;
+  clv_batch batches[BATCHES];
+  uint64_t next;
+} bench;
+
+static void prepare(bench *b) {
+  clv_err err;
+  size_t n = b->config->train.batch, at = 0;
+  for (size_t k = 0; k < BATCHES; k++, at = (at + n) % b->data.train_rows.n) {
+    clv_batch *batch = &b->batches[k];
+    clv_shape x = clv_dataset_x_shape(b->data.train, n), y = clv_dataset_y_shape(b->data.train, n);
+    if (at + n > b->data.train_rows.n) at = 0;
+    batch->n = n;
+    must(clv_tensor_new(CLV_F32, &x, &batch->x, &err), &err);
+    must(clv_tensor_new(clv_dataset_y_dtype(b->data.train), &y, &batch->y, &err), &err);
+    must(clv_batch_fill(b->data.train, b->data.train_rows.index + at, n, batch->x, batch->y, &err),
+         &err);
+  }
+}
+
+static void open_session(bench *b, const char *path) {
+  clv_err err;
+  must(clv_session_config_load(path, NULL, &b->config, &err), &err);
+  must(clv_run_data_open(b->config, true, &b->data, &err), &err);
+  clv_shape sample = clv_dataset_x_shape(b->data.train, 1);
+  must(clv_blueprint_new(b->config, &sample, clv_dataset_y_dtype(b->data.train), &b->blueprint,
+                         &err), &err);
+  must(clv_trainer_open(b->blueprint, &b->trainer, &err), &err);
+  prepare(b);
+}
+
+static void steps(bench *b, unsigned n, bool waits) {
+  double *ms = samples_new(n);
+  clv_err err;
+  for (unsigned i = 0; i < n; i++) {
+    clv_step_result r;
+    uint64_t begin = clv_now_ns();
+    must(clv_trainer_step(b->trainer, &b->batches[b->next++ % BATCHES], &r, &err), &err);
+    ms[i] = (double)(waits ? r.wait_ns : clv_now_ns() - begin) / 1e6;
+    if (!r.applied) die("a step was not applied");
+  }
+  answer(ms, n);
+  free(ms);
+}
+
+int main(int argc, char **argv) {
+  static bench b;
+  char line[128];
+  unsigned n;
+  if (argc != 2) die("usage: bench_train SESSION.yaml");
+  open_session(&b, argv[1]);
+  printf("ready\n");
+  fflush(stdout);
+  while (fgets(line, sizeof line, stdin)) {
+    if (sscanf(line, "steps %u", &n) == 1)
+      steps(&b, n, false);
+    else if (sscanf(line, "wait %u", &n) == 1)
+      steps(&b, n, true);
+    else
+      die("unknown command");
+  }
+  clv_trainer_close(b.trainer);
+  return 0;
+}

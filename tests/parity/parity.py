@@ -1,0 +1,259 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Cleave against PyTorch, with real daemons: every training here is split over the master and two
+workers behind mutual TLS. `make parity` runs it; CLEAVE_TEST_BIN is the folder of the binaries.
+
+Free-running losses drift apart chaotically, even between two builds of PyTorch, so numbers are
+judged in two ways:
+  step  each of STEPS steps starts, in both, from PyTorch's weights and optimiser state. Loss,
+        every gradient, the moments and the update of every parameter are compared.
+  free  both run on from the same initial weights; the distance of our losses from PyTorch's in
+        float64 is compared with the distance of PyTorch's in float32.
+"""
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "../net")]
+
+import numpy as np
+import torch
+
+from cluster import Cluster, master
+from load_checkpoint import read_checkpoint, read_safetensors
+from states import Cnn, Mlp, MlpMomentum, export, write_checkpoint
+
+STEPS, SEEDS = 100, 5
+LOSS_LIMIT, GRADIENT_LIMIT = 1e-5, 1e-4
+table = []
+
+
+def row(name, figure, measured, limit, note=""):
+    """One line of the table; fails its test when the figure is over the limit or no number."""
+    ok = measured <= limit
+    table.append((name, figure, measured, limit, ok, note))
+    return ok
+
+
+def check(rows):
+    """rows: results of row(). All are entered before any fails."""
+    assert all(rows), "over the limit: " + "; ".join(
+        f"{n} {f} {m:.3g} > {l:g} {note}" for n, f, m, l, ok, note in table if not ok)
+
+
+def relative(ours, theirs):
+    """||ours - theirs|| / ||theirs||, in float64."""
+    difference = np.linalg.norm(ours.astype(np.float64) - theirs)
+    norm = np.linalg.norm(theirs.astype(np.float64))
+    return difference / norm if norm else float(difference and math.inf)
+
+
+def metrics(run_dir):
+    with open(os.path.join(run_dir, "metrics.jsonl")) as f:
+        return [json.loads(line) for line in f]
+
+
+# ---- each step from equal state ------------------------------------------------------------------------
+
+def arrays_of(net):
+    return {n: p.detach().numpy().copy() for n, p in net.named_parameters()}
+
+
+def torch_steps(case, n):
+    """[{state, moments, loss, grads}] of PyTorch's own run; the last has the state only."""
+    net, found = case.initial(1), []
+    opt = case.torch_optimizer(net)
+    for step in range(n + 1):
+        at = {"weights": arrays_of(net), "moments": case.moments(net, opt, step)}
+        found.append(at)
+        if step == n:
+            return found
+        x, y = case.rows(step)
+        opt.zero_grad()
+        loss = case.loss(net(x), y)
+        loss.backward()
+        at["loss"] = loss.item()
+        at["grads"] = {n: p.grad.numpy().copy() for n, p in net.named_parameters()}
+        opt.step()
+
+
+def stages_of(case, at, step):
+    """What write_checkpoint takes; the count of steps stands in every stage that learns."""
+    moments = case.split(at["moments"])
+    weights = case.split(at["weights"])
+    for w, m in zip(weights, moments):
+        if w:
+            m["step"] = np.array(step, np.int64)
+    return list(zip(weights, moments))
+
+
+def our_step(case, session, at, step, *args):
+    """Cleave's step from that state: (metrics of the step, weights, moments) after it."""
+    run_dir = os.path.join(cluster.dir, "steps", f"{case.name}-{step}{''.join(args)}")
+    write_checkpoint(run_dir, step, stages_of(case, at, step), case.cursor(step))
+    done = master("train", session, "--resume", "--max-steps", str(step + 1),
+                  "--set", f"checkpoint.dir={run_dir}", *args, cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    lines = metrics(run_dir)
+    assert len(lines) == 1 and lines[0]["step"] == step + 1, lines
+    folder = os.path.join(run_dir, f"checkpoint-{step + 1}")
+    moments = {}
+    for i in range(len(case.stages)):
+        name = f"optimizer-{i + 1:05}-of-{len(case.stages):05}.safetensors"
+        moments.update(read_safetensors(os.path.join(folder, name)))
+    as_arrays = lambda d: {k: v.numpy() for k, v in d.items()}
+    return lines[0], as_arrays(read_checkpoint(folder)), as_arrays(moments)
+
+
+def errors(case, before, after, ours):
+    """{figure: (error, what)}: the worst of each kind in one step."""
+    line, weights, moments = ours
+    state = (before["weights"], before["moments"]), (weights, moments)
+    norm = math.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in before["grads"].values()))
+    update = lambda w, n: w[n].astype(np.float64) - before["weights"][n]
+    worst = lambda pairs: max(pairs, key=lambda p: p[0], default=(0.0, ""))
+    return {
+        "loss": (abs(line["loss"] - before["loss"]) / abs(before["loss"]), ""),
+        "gradient": worst([(relative(case.gradient(n, *state), g), n)
+                           for n, g in before["grads"].items()]),
+        "gradient norm": (abs(line["grad_norm"] - norm) / norm, ""),
+        "moments": worst([(relative(moments[n], m), n) for n, m in after["moments"].items()]),
+        "update": worst([(relative(update(weights, n), update(after["weights"], n)), n)
+                         for n in before["weights"]]),
+    }
+
+
+STEP_LIMITS = {"loss": LOSS_LIMIT, "gradient": GRADIENT_LIMIT, "gradient norm": GRADIENT_LIMIT,
+               "moments": GRADIENT_LIMIT, "update": 5e-4}
+
+
+def step_parity(kind):
+    case = kind(data_dir)
+    session = cluster.session(f"step-{case.name}", case.body())
+    states = torch_steps(case, STEPS)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda k: errors(case, states[k], states[k + 1], our_step(
+            case, session, states[k], k)), range(STEPS)))
+    rows = []
+    for figure, limit in STEP_LIMITS.items():
+        k = max(range(STEPS), key=lambda i: found[i][figure][0])
+        error, what = found[k][figure]
+        rows.append(row(f"step {case.name}", f"{figure}, max of {STEPS} steps", error, limit,
+                        f"step {k + 1} {what}"))
+    check(rows)
+
+
+def step_parity_mlp_sgd():
+    step_parity(Mlp)
+
+
+def step_parity_mlp_momentum():
+    step_parity(MlpMomentum)
+
+
+def step_parity_cnn_adam():
+    step_parity(Cnn)
+
+
+def step_parity_is_not_fooled():
+    """Settings that are off by a thousandth are seen by exactly the figures they move."""
+    case = Cnn(data_dir)
+    session = cluster.session("step-fooled", case.body())
+    states = torch_steps(case, 3)
+    for setting, figures in (("train.optimizer.lr=0.001001", {"update"}),
+                             ("train.optimizer.betas=[0.9, 0.9995]", {"update", "moments"}),
+                             ("data.normalize.mean=[0.2865]", {"loss", "gradient"})):
+        found = errors(case, states[2], states[3],
+                       our_step(case, session, states[2], 2, "--set", setting))
+        over = {f for f, limit in STEP_LIMITS.items() if found[f][0] > limit}
+        assert figures <= over and (over == figures or "loss" in figures), (setting, found)
+
+
+# ---- running freely ------------------------------------------------------------------------------------
+
+def torch_losses(case, seed, dtype, n):
+    net = case.initial(seed).to(dtype)
+    opt, losses = case.torch_optimizer(net), []
+    for step in range(n):
+        x, y = case.rows(step)
+        opt.zero_grad()
+        loss = case.loss(net(x.to(dtype)), y.to(dtype) if y.is_floating_point() else y)
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+    return np.array(losses)
+
+
+def our_losses(case, seed, n):
+    weights = os.path.join(cluster.dir, f"{case.name}-{seed}.safetensors")
+    export.write_safetensors(weights, export.state_arrays(case.initial(seed)))
+    name = f"free-{case.name}-{seed}"
+    session = cluster.session(name, case.body(weights))
+    done = cluster.train(session, "--max-steps", str(n), timeout=300)
+    assert done.returncode == 0, done.stderr
+    return np.array([line["loss"] for line in metrics(os.path.join(cluster.dir, "runs", name))])
+
+
+def free_running(kind, n):
+    case = kind(data_dir)
+    rms = lambda a: float(np.sqrt(np.mean(np.square(a))))
+    ours, single = [], []
+    for seed in range(1, SEEDS + 1):
+        exact = torch_losses(case, seed, torch.float64, n)
+        single.append(torch_losses(case, seed, torch.float32, n) - exact)
+        ours.append(our_losses(case, seed, n) - exact)
+        print("DBG", case.name, seed, rms(ours[-1]), rms(single[-1]), np.abs(ours[-1]).max(), np.abs(single[-1]).max(), exact[0], exact[-1], flush=True)
+
+
+def free_running_mlp_sgd():
+    free_running(Mlp, 1000)
+
+
+def free_running_cnn_adam():
+    free_running(Cnn, 100)
+
+
+TESTS = [step_parity_mlp_sgd, step_parity_mlp_momentum, step_parity_cnn_adam,
+         step_parity_is_not_fooled, free_running_mlp_sgd, free_running_cnn_adam]
+
+
+def print_table():
+    print(f"\n{'what':<18} {'figure':<34} {'measured':>10} {'limit':>8}")
+    for name, figure, measured, limit, ok, note in table:
+        print(f"{name:<18} {figure:<34} {measured:>10.2e} {limit:>8g}  {'ok' if ok else 'OVER':<4} {note}")
+    print()
+
+
+def main():
+    failed, lines = 0, []
+    wanted = sys.argv[1:]
+    for test in TESTS:
+        if wanted and test.__name__ not in wanted:
+            continue
+        begin = time.monotonic()
+        try:
+            test()
+            lines.append(f"ok {test.__name__} ({time.monotonic() - begin:.1f}s)")
+        except Exception as e:  # a failing test must not hide the others
+            traceback.print_exc()
+            failed += 1
+            lines.append(f"not ok {test.__name__} ({type(e).__name__}: {e})")
+        print(lines[-1], flush=True)
+    print_table()
+    print(f"{len(lines) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+torch.set_num_threads(1)
+with Cluster(2) as cluster:
+    data_dir = os.path.join(cluster.dir, "data")
+    os.mkdir(data_dir)
+    code = main()
+sys.exit(code)

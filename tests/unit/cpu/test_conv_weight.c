@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The weight gradients of our own, called directly, so that both block widths are tested on every
+ * processor: against loops in double, whatever the threads, overwriting and adding.
+ */
+#include "kernels/cpu/conv_int.h"
+
+#include "tests/unit/cpu/cpu_test.h"
+
+static const cpu_window windows[] = {
+    {.n = 3, .c = 2, .h = 9, .w = 7, .k = 21, .kernel = {3, 3}, .stride = {1, 1}, .pad = {1, 1}},
+    {.n = 2, .c = 11, .h = 8, .w = 9, .k = 17, .kernel = {5, 3}, .stride = {2, 1}, .pad = {0, 2}},
+    {.n = 1, .c = 8, .h = 5, .w = 12, .k = 8, .kernel = {1, 3}, .stride = {1, 3}, .pad = {0, 0}},
+    {.n = 4, .c = 1, .h = 6, .w = 6, .k = 40, .kernel = {4, 3}, .stride = {3, 2}, .pad = {2, 1}},
+};
+
+static cpu_window window_at(size_t i) {
+  cpu_window s = windows[i];
+  s.oh = (s.h + 2 * s.pad[0] - s.kernel[0]) / s.stride[0] + 1;
+  s.ow = (s.w + 2 * s.pad[1] - s.kernel[1]) / s.stride[1] + 1;
+  return s;
+}
+
+/* Element i of dw [K, C, kh, kw]. */
+static double expected(const cpu_window *s, const float *x, const float *dy, int64_t i) {
+  int64_t v = i % s->kernel[1], u = i / s->kernel[1] % s->kernel[0];
+  int64_t c = i / (s->kernel[1] * s->kernel[0]) % s->c,
+          k = i / (s->kernel[1] * s->kernel[0] * s->c);
+  double sum = 0;
+  for (int64_t p = 0; p < s->n * s->oh * s->ow; p++) {
+    int64_t n = p / (s->oh * s->ow), h = p / s->ow % s->oh * s->stride[0] - s->pad[0] + u;
+    int64_t w = p % s->ow * s->stride[1] - s->pad[1] + v;
+    if (h < 0 || h >= s->h || w < 0 || w >= s->w) continue;
+    sum += (double)dy[(n * s->k + k) * s->oh * s->ow + p % (s->oh * s->ow)] *
+           x[((n * s->c + c) * s->h + h) * s->w + w];
+  }
+  return sum;
+}
+
+typedef struct gradient {
+  size_t n; /* values of dw */
+  float *dw, *db;
+} gradient;
+
+static gradient run(cpu_weight_job job, void fn(const cpu_weight_job *), size_t scratch) {
+  const cpu_window *s = &job.s;
+  gradient g = {(size_t)(s->k * s->c * s->kernel[0] * s->kernel[1]), NULL, NULL};
+  g.dw = floats_new(g.n);
+  g.db = floats_new((size_t)s->k);
+  job.dw = g.dw;
+  job.db = g.db;
+  job.scratch = bytes_new(scratch);
+  fn(&job);
+  job.accumulate = true;
+  fn(&job);
+  free(job.scratch);
+  return g;
+}
+
+static void check(const cpu_window *s, int block, bool wide) {
+  clv_shape in = CLV_SHAPE(s->n, s->c, s->h, s->w), out = CLV_SHAPE(s->n, s->k, s->oh, s->ow);
+  float *x = floats_new(numel(&in)), *dy = floats_new(numel(&out));
+  double db[64] = {0};
+  draw(x, numel(&in), 1);
+  draw(dy, numel(&out), 2);
+  float *xb = to_layout(&in, x, wide ? block : 1), *dyb = to_layout(&out, dy, block);
+  cpu_weight_job job = {.s = *s, .block = block, .x = xb, .dy = dyb};
+  gradient g[3];
+  for (int t = 0; t < 3; t++) {
+    job.threads = t + 1;
+    size_t scratch = wide ? clv_cpu_wide_conv_scratch(s, job.threads)
+                          : clv_cpu_small_conv_scratch(s, block, job.threads);
+    g[t] = run(job, wide ? clv_cpu_wide_conv_weight : clv_cpu_small_conv_weight, scratch);
+    assert_same_bits("weight by threads", g[t].dw, g[0].dw, g[0].n);
+    assert_same_bits("bias by threads", g[t].db, g[0].db, (size_t)s->k);
+  }
+  double *dw = calloc(g[0].n, sizeof *dw);
+  for (size_t i = 0; i < g[0].n; i++) dw[i] = 2 * expected(s, x, dy, (int64_t)i);
+  for (size_t i = 0; i < numel(&out); i++)
+    db[i / (size_t)(s->oh * s->ow) % (size_t)s->k] += 2 * (double)dy[i];
+  assert_near("weight", g[0].dw, dw, g[0].n);
+  assert_near("bias", g[0].db, db, (size_t)s->k);
+  for (int t = 0; t < 3; t++) {
+    free(g[t].dw);
+    free(g[t].db);
+  }
+  free(dw);
+  free(x);
+  free(dy);
+  free(xb);
+  free(dyb);
+}
+
+static void test_few_channels(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(windows); i++)
+    for (int block = 8; block <= 16; block += 8) {
+      cpu_window s = window_at(i);
+      check(&s, block, false);
+    }
+}
+
+static void test_three_taps_wide(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(windows); i++) {
+    cpu_window s = window_at(i);
+    if (!clv_cpu_wide_conv_fits(&s, 8)) skip();
+    check(&s, 8, true);
+    assert_false(clv_cpu_wide_conv_fits(&s, 16));
+    s.kernel[1] = 2;
+    assert_false(clv_cpu_wide_conv_fits(&s, 8));
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_few_channels),
+      cmocka_unit_test(test_three_taps_wide),
+  };
+  return cmocka_run_group_tests_name("cpu conv weight", tests, NULL, NULL);
+}

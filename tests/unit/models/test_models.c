@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From session text to the uncut graph: layers in stages, ranges into a model, named
+ * architectures, losses; and where the errors point.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/models/models.h"
+
+#define assert_ok(call)                                 \
+  do {                                                  \
+    clv_err ok_err_ = {0};                              \
+    clv_err *err = &ok_err_;                            \
+    if ((call) != CLV_OK) fail_msg("%s", ok_err_.text); \
+  } while (0)
+
+static const clv_shape image = {4, {8, 1, 28, 28}};
+
+/* A session around `middle` ("model:" and "stages:" lines). Line 5 is the first of `middle`. */
+static clv_session_config *session(const char *middle) {
+  static const char head[] =
+      "version: 1\n"
+      "name: t\n"
+      "data: {format: idx, root: /data, train: [a, b]}\n"
+      "loss: {kind: cross_entropy}\n";
+  clv_session_config *c = NULL;
+  clv_bytes text = {0};
+  clv_bytes_printf(&text, "%s%strain: {epochs: 1, batch: 8, optimizer: {kind: sgd, lr: 0.1}}\n",
+                   head, middle);
+  assert_ok(clv_session_config_parse("/s.yaml", text.data, text.len, NULL, &c, err));
+  clv_bytes_done(&text);
+  return c;
+}
+
+/* The shapes of all layers, and the stages' runs. */
+static void check_model(const char *middle, const clv_shape *in, const char *want) {
+  clv_session_config *c = session(middle);
+  clv_graph *g = NULL;
+  uint32_t first[8], last[8];
+  clv_bytes got = {0};
+  char shape[160];
+  assert_ok(clv_model_graph(c, in, &g, first, last, err));
+  assert_string_equal(g->nodes[0].name, "input");
+  for (int i = 1; i < g->n_nodes; i++) {
+    assert_int_equal(g->nodes[i].layer, i - 1);
+    assert_int_equal(g->nodes[i].in[0], i - 1);
+    clv_bytes_printf(&got, "%s %s %s\n", g->nodes[i].name, clv_op_name(g->nodes[i].op),
+                     clv_shape_format(&g->nodes[i].shape, shape, sizeof shape));
+  }
+  for (size_t i = 0; i < c->n_stages; i++)
+    clv_bytes_printf(&got, "%s %u..%u\n", c->stages[i].name, first[i], last[i]);
+  assert_string_equal(got.data, want);
+  assert_int_equal(g->output, g->n_nodes - 1);
+  clv_bytes_done(&got);
+  clv_graph_free(g);
+  clv_session_config_free(c);
+}
+
+static void layers_in_stages(void **state) {
+  (void)state;
+  check_model(
+      "stages:\n"
+      "  - {name: a, at: master, layers: [{op: conv2d, out: 16, kernel: 3, pad: 1},\n"
+      "      {op: relu, name: act}, {op: maxpool, kernel: [2, 4]}]}\n"
+      "  - {name: b, at: master, layers: [{op: reshape, shape: [-1, 4]}, {op: flatten}]}\n"
+      "  - {name: c, at: master, layers: [{op: dropout, p: 0.5}, {op: linear, out: 10, bias: "
+      "false}]}\n",
+      &image,
+      "0 conv2d [8, 16, 28, 28]\nact relu [8, 16, 28, 28]\n2 maxpool [8, 16, 14, 7]\n"
+      "3 reshape [8, 392, 4]\n4 flatten [8, 1568]\n5 dropout [8, 1568]\n6 linear [8, 10]\n"
+      "a 0..2\nb 3..4\nc 5..6\n");
+}
+
+static void ranges_of_a_model(void **state) {
+  (void)state;
+  check_model(
+      "model: {layers: [{op: flatten}, {op: linear, out: 32}, {op: tanh}, {op: linear, out: 10}]}\n"
+      "stages:\n"
+      "  - {name: a, at: master, layers: 0..1}\n"
+      "  - {name: b, at: master, layers: 2..3}\n",
+      &image,
+      "0 flatten [8, 784]\n1 linear [8, 32]\n2 tanh [8, 32]\n3 linear [8, 10]\na 0..1\nb 2..3\n");
+}
+
+static void architectures(void **state) {
+  (void)state;
+  static const clv_shape rows = {2, {4, 16}};
+  check_model(
+      "model: {arch: mlp, hidden: [32, 8], classes: 3, dropout: 0.5, activation: gelu}\n"
+      "stages: [{name: a, at: master, layers: 0..6}]\n",
+      &rows,
+      "0 linear [4, 32]\n1 gelu [4, 32]\n2 dropout [4, 32]\n3 linear [4, 8]\n4 gelu [4, 8]\n"
+      "5 dropout [4, 8]\n6 linear [4, 3]\na 0..6\n");
+  check_model(
+      "model: {arch: cnn, width: 4, batchnorm: true, dropout: 0.1}\n"
+      "stages: [{name: a, at: master, layers: 0..3}, {name: b, at: master, layers: 4..12}]\n",
+      &image,
+      "0 conv2d [8, 4, 28, 28]\n1 batchnorm [8, 4, 28, 28]\n2 relu [8, 4, 28, 28]\n"
+      "3 maxpool [8, 4, 14, 14]\n4 conv2d [8, 8, 14, 14]\n5 batchnorm [8, 8, 14, 14]\n"
+      "6 relu [8, 8, 14, 14]\n7 maxpool [8, 8, 7, 7]\n8 flatten [8, 392]\n9 linear [8, 16]\n"
+      "10 relu [8, 16]\n11 dropout [8, 16]\n12 linear [8, 10]\na 0..3\nb 4..12\n");
+  check_model(
+      "model: {arch: lenet}\n"
+      "stages: [{name: a, at: master, layers: 0..11}]\n",
+      &image,
+      "0 conv2d [8, 6, 28, 28]\n1 relu [8, 6, 28, 28]\n2 maxpool [8, 6, 14, 14]\n"
+      "3 conv2d [8, 16, 10, 10]\n4 relu [8, 16, 10, 10]\n5 maxpool [8, 16, 5, 5]\n"
+      "6 flatten [8, 400]\n7 linear [8, 120]\n8 relu [8, 120]\n9 linear [8, 84]\n10 relu [8, 84]\n"
+      "11 linear [8, 10]\na 0..11\n");
+}
+
+/* A LeNet has 61706 parameters (LeCun et al. 1998's layout with full connections, ten classes). */
+static void parameter_count(void **state) {
+  (void)state;
+  clv_session_config *c =
+      session("model: {arch: lenet}\nstages: [{name: a, at: master, layers: 0..11}]\n");
+  clv_graph *g = NULL;
+  clv_params *p = NULL;
+  uint32_t first, last;
+  assert_ok(clv_model_graph(c, &image, &g, &first, &last, err));
+  assert_ok(clv_params_of(g, &p, err));
+  assert_int_equal(p->n_values, 61706);
+  clv_params_free(p);
+  clv_graph_free(g);
+  clv_session_config_free(c);
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+typedef struct refusal {
+  const char *middle, *where, *text;
+} refusal;
+
+#define STAGE(layers) "stages:\n  - {name: a, at: master, layers: [\n      " layers "]}\n"
+#define ARCH(attrs) "model: {arch: mlp, " attrs "}\nstages: [{name: a, at: master, layers: 0..3}]\n"
+
+static const refusal refusals[] = {
+    {STAGE("{op: con2d, out: 3}"), "/s.yaml:7:12: ", "did you mean 'conv2d'?"},
+    {STAGE("{op: flatten},\n      {op: linear, outt: 3}"), "/s.yaml:8:20: ", "did you mean 'out'?"},
+    {STAGE("{op: flatten},\n      {op: linear}"), "/s.yaml:8:7: ", "linear needs 'out'"},
+    {STAGE("{op: conv2d, out: 3, kernel: 0}"),
+     "/s.yaml:7:28: ", "conv2d.kernel is 0, outside 1..2147483647"},
+    {STAGE("{op: conv2d, out: big, kernel: 1}"),
+     "/s.yaml:7:20: ", "'big' is neither a number nor true or false"},
+    {STAGE("{op: conv2d, out: 1.5, kernel: 1}"), "/s.yaml:7:20: ", "needs one integer"},
+    {STAGE("{op: conv2d, out: 2, kernel: []}"), "/s.yaml:7:28: ", "an integer or a pair"},
+    {STAGE("{op: reshape, shape: [1, 2, 3, 4, 5, 6, 7, 8, 9]}"), "/s.yaml:7:21: ", "9 numbers"},
+    {STAGE("{op: relu},\n      {op: linear, out: 3}"), "/s.yaml:8:7: ",
+     "layer 1: linear needs rank 2 [N, F], got [8, 1, 28, 28]; put a flatten before it"},
+    {STAGE("{op: relu, name: x},\n      {op: relu, name: x}"),
+     "/s.yaml:8:7: ", "two nodes are called 'x'"},
+    {STAGE("{op: cross_entropy}"), "/s.yaml:7:12: ", "is a loss: write it as `loss: {kind:"},
+    {STAGE("{op: add}"), "/s.yaml:7:12: ", "a list of layers is a chain"},
+    {ARCH("hiden: [3]"), "/s.yaml:5:20: ", "mlp has no 'hiden'; did you mean 'hidden'?"},
+    {ARCH("width: 3"), "/s.yaml:5:20: ", "mlp has no 'width'"},
+    {ARCH("hidden: 3"), "/s.yaml:5:20: ", "hidden is a list"},
+    {ARCH("hidden: [3, 0]"), "/s.yaml:5:20: ", "widths are positive"},
+    {ARCH("classes: 0"), "/s.yaml:5:20: ", "classes is a whole number from 1"},
+    {ARCH("dropout: 1"), "/s.yaml:5:20: ", "dropout is a number in [0, 1)"},
+    {ARCH("activation: swish"), "/s.yaml:5:20: ", "relu, sigmoid, tanh or gelu"},
+    {"model: {arch: mlp}\nstages: [{name: a, at: master, layers: 0..4}]\n",
+     "/s.yaml:6:", "layers 0..4: the model has layers 0..3"},
+    {"model: {arch: mlp}\nstages: [{name: a, at: master, layers: 0..2}]\n",
+     "/s.yaml:5:", "the stages end at layer 2 of 3"},
+};
+
+static void errors_point_at_the_place(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(refusals); i++) {
+    clv_session_config *c = session(refusals[i].middle);
+    clv_graph *g = NULL;
+    uint32_t first[4], last[4];
+    clv_err err = {0};
+    assert_int_equal(clv_model_graph(c, &image, &g, first, last, &err), CLV_INVALID);
+    assert_null(g);
+    if (strncmp(err.text, refusals[i].where, strlen(refusals[i].where)) ||
+        !strstr(err.text, refusals[i].text))
+      fail_msg("'%s' is not '%s...%s'", err.text, refusals[i].where, refusals[i].text);
+    clv_session_config_free(c);
+  }
+}
+
+/* The architecture does not fit the data: the error names the shapes. */
+static void data_that_does_not_fit(void **state) {
+  (void)state;
+  static const clv_shape rows = {2, {4, 16}};
+  clv_session_config *c =
+      session("model: {arch: cnn}\nstages: [{name: a, at: master, layers: 0..9}]\n");
+  clv_graph *g = NULL;
+  uint32_t first, last;
+  clv_err err = {0};
+  assert_int_equal(clv_model_graph(c, &rows, &g, &first, &last, &err), CLV_INVALID);
+  assert_non_null(strstr(err.text, "/s.yaml:5:"));
+  assert_non_null(strstr(err.text, "cnn: layer 0: conv2d needs rank 4 [N, C, H, W], got [4, 16]"));
+  clv_session_config_free(c);
+}
+
+/* ---- losses ---------------------------------------------------------------------------------- */
+
+static void losses(void **state) {
+  (void)state;
+  static const struct {
+    const char *kind;
+    clv_shape pred, target;
+    clv_dtype dtype;
+  } cases[] = {
+      {"cross_entropy", {2, {8, 10}}, {1, {5}}, CLV_I64},
+      {"nll", {2, {8, 10}}, {1, {5}}, CLV_I64},
+      {"mse", {3, {8, 10, 2}}, {3, {5, 10, 2}}, CLV_F32},
+      {"bce", {2, {8, 1}}, {2, {5, 1}}, CLV_F32},
+      {"bce_with_logits", {2, {8, 1}}, {2, {5, 1}}, CLV_F32},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_graph *g = NULL;
+    assert_ok(clv_loss_graph(cases[i].kind, &cases[i].pred, 5, &g, err));
+    assert_int_equal(g->nodes[0].shape.dim[0], 5);
+    assert_int_equal(g->nodes[1].dtype, cases[i].dtype);
+    assert_true(clv_shape_equal(&g->nodes[1].shape, &cases[i].target));
+    assert_int_equal(g->nodes[g->output].shape.rank, 0);
+    clv_graph_free(g);
+  }
+  clv_graph *g = NULL;
+  clv_err err = {0};
+  assert_int_equal(clv_loss_graph("relu", &cases[0].pred, 5, &g, &err), CLV_INVALID);
+  assert_non_null(strstr(err.text, "'relu' is not a loss"));
+  assert_int_equal(clv_loss_graph("cross_entropi", &cases[0].pred, 5, &g, &err), CLV_NOT_FOUND);
+  assert_non_null(strstr(err.text, "did you mean 'cross_entropy'?"));
+  assert_int_equal(clv_loss_graph("nll", &cases[2].pred, 5, &g, &err), CLV_INVALID);
+  assert_null(g);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(layers_in_stages),
+      cmocka_unit_test(ranges_of_a_model),
+      cmocka_unit_test(architectures),
+      cmocka_unit_test(parameter_count),
+      cmocka_unit_test(errors_point_at_the_place),
+      cmocka_unit_test(data_that_does_not_fit),
+      cmocka_unit_test(losses),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
