@@ -330,7 +330,10 @@ clv_code clv_link_send(clv_link *l, clv_packet *p, clv_err *err) {
     }
   }
   pthread_mutex_lock(&l->lock);
-  bool closed = l->closed, too_large = bytes > l->credit_full;
+  /* The receiver may hold back the bytes of a frame that carried its tensors itself. */
+  bool closed = l->closed;
+  bool too_large = bytes > l->credit_full ||
+                   (bytes > CLV_WIRE_INLINE_MAX && bytes > l->credit_full - CLV_WIRE_INLINE_MAX);
   bool wait = !closed && !too_large && (l->pending_first || bytes > l->credit_left);
   if (wait) {
     p->next = NULL;
@@ -374,7 +377,9 @@ void clv_link_return_credit(clv_link *l, uint64_t bytes) {
   pthread_mutex_lock(&l->lock);
   l->n_packets--;
   l->credit_due += bytes;
-  if (l->credit_due >= l->accept.credit_bytes / 4) {
+  /* What is held back when all is consumed must not be what the peer's next message waits for. */
+  bool idle = l->credit_due == l->held_in && l->credit_due > CLV_WIRE_INLINE_MAX;
+  if (idle || l->credit_due >= l->accept.credit_bytes / 4) {
     grant = l->credit_due;
     l->credit_due = 0;
     l->held_in -= CLV_MIN(grant, l->held_in);

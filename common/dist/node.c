@@ -24,6 +24,7 @@ struct clv_session_node {
   clv_frame commit;   /* the decision that some links have not been told yet */
   bool *owes_commit;  /* [n_stages + 2], set at the first route of a link */
   bool *carries;      /* [n_stages + 2], the master itself feeds that stage */
+  uint32_t (*puts)[CLV_STATE_BUFFERS + 1]; /* [n_stages + 1] items of a STATE_PUT that have come */
   uint64_t next_message;
 
   bool failed;
@@ -49,6 +50,7 @@ clv_code clv_node_new(const clv_node_options *o, clv_session_node **ret, clv_err
   if (code == CLV_OK) code = clv_alloc(o->n_stages + 2, sizeof *n->routes, &n->routes, err);
   if (code == CLV_OK) code = clv_alloc(o->n_stages + 2, sizeof(bool), &n->owes_commit, err);
   if (code == CLV_OK) code = clv_alloc(o->n_stages + 2, sizeof(bool), &n->carries, err);
+  if (code == CLV_OK) code = clv_alloc(o->n_stages + 1, sizeof *n->puts, &n->puts, err);
   if (code != CLV_OK) {
     clv_node_free(n);
     return code;
@@ -75,6 +77,7 @@ void clv_node_free(clv_session_node *n) {
   free(n->routes);
   free(n->owes_commit);
   free(n->carries);
+  free(n->puts);
   pthread_cond_destroy(&n->arrived);
   pthread_mutex_destroy(&n->lock);
   clv_pool_unref(n->o.pool);
@@ -306,7 +309,10 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, clv_err *err) {
   if (!empty)
     CLV_TRY(clv_stage_state_set(s, f->state.what, f->state.name, p->tensor[0]->dtype,
                                 &p->tensor[0]->shape, p->tensor[0]->data, err));
-  if (f->state.index + 1 < f->state.count) return CLV_OK;
+  /* A large item comes in chunks on other lanes and may arrive after the last one. */
+  uint32_t *got = &n->puts[f->stage][f->state.what];
+  if (!empty && ++*got < f->state.count) return CLV_OK;
+  *got = 0;
   clv_stage_set_committed(s, f->step);
   clv_frame done = {.state = {.what = f->state.what, .count = f->state.count}};
   return answer(n, f, CLV_STATE_DONE, NULL, &done, err);

@@ -120,6 +120,7 @@ static clv_code hello(clv_trainer *t, remote *r, clv_err *err) {
                                         .software = "cleave " CLV_VERSION,
                                         .isa = clv_backend_cpu()->isa(),
                                         .unix_ms = clv_wall_ms()}};
+  q.about.limits.credit_bytes = t->config->limits.credit_bytes;
   CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
   CLV_TRY(call(t, r, CLV_METHOD_HELLO, &request, &reply, err));
   clv_piece piece = {reply.data, reply.len};

@@ -60,7 +60,7 @@ static clv_code remote_set(clv_trainer *t, uint32_t stage, clv_state_what what, 
                            clv_err *err) {
   collecting *c = &t->collect;
   clv_packet *p;
-  *c = (collecting){.count = expected_items(t, stage, what)};
+  *c = (collecting){.count = expected_items(t, stage, what), .wanted = true};
   clv_code code = clv_alloc(c->count, sizeof *c->tensors, &c->tensors, err);
   if (code == CLV_OK) code = clv_alloc(c->count, sizeof *c->names, &c->names, err);
   if (code == CLV_OK) code = clv_packet_new(t->pool, CLV_STATE_GET, &p, err);
@@ -152,13 +152,14 @@ static clv_code put_item(clv_trainer *t, uint32_t stage, clv_state_what what,
 
 static clv_code put_remote(clv_trainer *t, uint32_t stage, clv_state_what what,
                            const clv_weights_entry *const *items, size_t n, clv_err *err) {
-  t->collect = (collecting){0};
+  t->collect = (collecting){.wanted = true};
   if (!n) CLV_TRY(put_item(t, stage, what, NULL, 0, 0, err));
   for (size_t i = 0; i < n; i++) CLV_TRY(put_item(t, stage, what, items[i], i, n, err));
   while (!t->collect.done) {
     t->progress = false;
     CLV_TRY(clv_trainer_wait(t, &t->progress, NULL, "STATE_DONE", err));
   }
+  t->collect = (collecting){0};
   return CLV_OK;
 }
 

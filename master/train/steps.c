@@ -67,8 +67,11 @@ static clv_code on_state(clv_trainer *t, const clv_packet *p, clv_err *err) {
     c->tensors[f->state.index] = clv_tensor_ref(p->tensor[0]);
     memcpy(c->names[f->state.index], f->state.name, sizeof c->names[0]);
     c->got++;
+  } else {
+    if (!c->wanted || c->told) return clv_fail(err, CLV_INVALID, "a STATE_DONE nobody waits for");
+    c->told = true;
   }
-  c->done = c->got == c->count && (f->kind == CLV_STATE_DONE || c->done);
+  c->done = c->told && c->got == c->count;
   return CLV_OK;
 }
 

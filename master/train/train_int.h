@@ -28,7 +28,8 @@ typedef struct collecting {
   clv_tensor **tensors; /* [count] */
   char (*names)[CLV_WIRE_NAME + 1];
   uint32_t count, got;
-  bool done;
+  bool wanted;     /* somebody waits for STATE_DONE, and for items if count is above 0 */
+  bool told, done; /* STATE_DONE has come; it may overtake large items */
 } collecting;
 
 struct clv_trainer {

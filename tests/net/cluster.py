@@ -27,12 +27,13 @@ class Worker:
     def __init__(self, cluster, name, config, env=None):
         self.name, self.config, self.log_path = name, config, os.path.join(cluster.dir, name + ".log")
         self.log = open(self.log_path, "ab")
+        self.begin = self.log.tell()  # a restarted worker's log goes on; its own lines start here
         e = dict(os.environ)
         e.update(env or {})
         self.process = subprocess.Popen([WORKER, "serve", "--config", config], stdout=self.log,
                                         stderr=self.log, env=e, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + 20 * SLOW
-        while " ready " not in self.text():
+        while " ready " not in self.text()[self.begin:]:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{name} did not start:\n{self.text()}")
             time.sleep(0.02)

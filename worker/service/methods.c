@@ -39,12 +39,12 @@ static clv_code artifacts_of(const clv_worker_config *config, clv_wire_artifact 
 static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                          clv_bytes *reply, clv_err *err) {
   clv_service *v = user;
-  (void)peer;
   CLV_AUTO(clv_wire_done) clv_wire_hello_request r = {0};
   CLV_TRY(clv_wire_hello_request_decode(pieces_of(request), n, &r, err));
   if (r.about.protocol != CLV_WIRE_PROTOCOL)
     return clv_fail(err, CLV_UNIMPLEMENTED, "this worker speaks protocol %d, not %u",
                     CLV_WIRE_PROTOCOL, r.about.protocol);
+  clv_service_set_credit(v, peer->uri, r.about.limits.credit_bytes);
   const char *capabilities[4], *devices[1] = {"cpu"};
   clv_wire_library libraries[2];
   clv_wire_artifact artifacts[CLV_WIRE_LIST];
@@ -226,6 +226,22 @@ const clv_allow_spec *clv_service_allowed(const clv_service *s, const char *uri)
   for (size_t i = 0; i < s->config->n_allow; i++)
     if (strcmp(s->config->allow[i].identity, uri) == 0) return &s->config->allow[i];
   return NULL;
+}
+
+void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes) {
+  const clv_allow_spec *a = clv_service_allowed(s, uri);
+  if (!a) return;
+  pthread_mutex_lock(&s->lock);
+  s->credit[a - s->config->allow] = bytes;
+  pthread_mutex_unlock(&s->lock);
+}
+
+uint64_t clv_service_credit(clv_service *s, const char *uri) {
+  const clv_allow_spec *a = clv_service_allowed(s, uri);
+  pthread_mutex_lock(&s->lock);
+  uint64_t bytes = a ? s->credit[a - s->config->allow] : 0;
+  pthread_mutex_unlock(&s->lock);
+  return bytes ? bytes : clv_wire_limits_default().credit_bytes; /* it was left out */
 }
 
 clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char *method,

@@ -43,7 +43,7 @@ static clv_wire_limits limits_of(const clv_worker_config *c) {
   return l;
 }
 
-static void free_pem(clv_rpc_pem *pem) {
+void clv_service_pem_done(clv_rpc_pem *pem) {
   if (pem->key) explicit_bzero((char *)(uintptr_t)pem->key, strlen(pem->key));
   free((char *)(uintptr_t)pem->ca);
   free((char *)(uintptr_t)pem->cert);
@@ -51,19 +51,32 @@ static void free_pem(clv_rpc_pem *pem) {
   *pem = (clv_rpc_pem){0};
 }
 
-static clv_code copy_pem(const clv_tls_identity *id, clv_rpc_pem *ret, clv_err *err) {
+/* What *ret held goes, unless there is no memory for the new one. */
+static clv_code copy_pem(const clv_rpc_pem *from, clv_rpc_pem *ret, clv_err *err) {
   char *ca = NULL, *cert = NULL, *key = NULL;
-  clv_code code = clv_strdup(id->ca_pem, &ca, err);
-  if (code == CLV_OK) code = clv_strdup(id->cert_pem, &cert, err);
-  if (code == CLV_OK) code = clv_strdup(id->key_pem, &key, err);
+  clv_code code = clv_strdup(from->ca, &ca, err);
+  if (code == CLV_OK) code = clv_strdup(from->cert, &cert, err);
+  if (code == CLV_OK) code = clv_strdup(from->key, &key, err);
   clv_rpc_pem pem = {ca, cert, key};
   if (code != CLV_OK) {
-    free_pem(&pem);
+    clv_service_pem_done(&pem);
     return code;
   }
-  free_pem(ret);
+  clv_service_pem_done(ret);
   *ret = pem;
   return CLV_OK;
+}
+
+static clv_rpc_pem pem_of(const clv_tls_identity *id) {
+  return (clv_rpc_pem){id->ca_pem, id->cert_pem, id->key_pem};
+}
+
+clv_code clv_service_pem(clv_service *s, clv_rpc_pem *ret, clv_err *err) {
+  *ret = (clv_rpc_pem){0};
+  pthread_mutex_lock(&s->lock);
+  clv_code code = copy_pem(&s->pem, ret, err);
+  pthread_mutex_unlock(&s->lock);
+  return code;
 }
 
 static clv_code serve(clv_service *s, clv_err *err) {
@@ -94,8 +107,10 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identit
   s->acceptor = (clv_lane_acceptor){s, clv_session_find_link};
   s->started_ms = clv_now_ns() / 1000000u;
   pthread_mutex_init(&s->lock, NULL);
+  clv_rpc_pem pem = pem_of(identity);
   clv_code code = clv_random_bytes(&s->incarnation, sizeof s->incarnation, err);
-  if (code == CLV_OK) code = copy_pem(identity, &s->pem, err);
+  if (code == CLV_OK) code = clv_alloc(config->n_allow, sizeof *s->credit, &s->credit, err);
+  if (code == CLV_OK) code = copy_pem(&pem, &s->pem, err);
   if (code == CLV_OK) code = serve(s, err);
   if (code != CLV_OK) {
     clv_service_close(s);
@@ -109,7 +124,8 @@ unsigned clv_service_port(const clv_service *s) { return clv_rpc_server_port(s->
 
 clv_code clv_service_reload(clv_service *s, const clv_tls_identity *identity, clv_err *err) {
   pthread_mutex_lock(&s->lock);
-  clv_code code = copy_pem(identity, &s->pem, err);
+  clv_rpc_pem pem = pem_of(identity);
+  clv_code code = copy_pem(&pem, &s->pem, err);
   if (code == CLV_OK) code = clv_rpc_server_reload(s->server, &s->pem, err);
   pthread_mutex_unlock(&s->lock);
   return code;
@@ -182,7 +198,8 @@ void clv_service_close(clv_service *s) {
     clv_session_unref(x);
   }
   clv_rpc_server_free(s->server);
-  free_pem(&s->pem);
+  clv_service_pem_done(&s->pem);
+  free(s->credit);
   pthread_mutex_destroy(&s->lock);
   free(s);
 }

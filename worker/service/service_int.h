@@ -29,6 +29,7 @@ struct session {
   int refs; /* the table, every link, every handler at work on it */
   clv_wire_id id;
   uint64_t epoch, seed, opened_ms;
+  uint64_t send_credit; /* towards the owner, at first */
   char owner[CLV_WIRE_URI + 1], name[CLV_WIRE_NAME + 1];
   char **peers; /* identities that may attach */
   uint32_t n_peers;
@@ -59,6 +60,7 @@ struct clv_service {
   clv_wire_limits limits;
   clv_lane_acceptor acceptor;
   uint64_t started_ms;
+  uint64_t *credit;  /* [n_allow] what that identity's last HELLO grants; under lock */
   uint64_t nameless; /* refused callers without an identity, as the audit has told */
   bool draining;
   pthread_mutex_t lock; /* the table, pem, draining */
@@ -72,6 +74,12 @@ extern const size_t clv_service_n_methods;
 clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char *method,
                                clv_err *err);
 const clv_allow_spec *clv_service_allowed(const clv_service *s, const char *uri);
+/* A copy of the credentials in use, for dialling: a reload may come in between. */
+clv_code clv_service_pem(clv_service *s, clv_rpc_pem *ret, clv_err *err) CLV_USE_RESULT;
+void clv_service_pem_done(clv_rpc_pem *pem);
+/* Bytes of tensors that may be on their way to `uri`, as its last HELLO said. */
+void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes);
+uint64_t clv_service_credit(clv_service *s, const char *uri);
 
 /* sessions.c */
 clv_code clv_session_open(clv_service *s, const char *uri, const clv_wire_open_request *request,

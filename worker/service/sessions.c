@@ -5,6 +5,8 @@
 
 #include "worker/service/service_int.h"
 
+enum { PEER_TIMEOUT_MS = 10000 };
+
 /* ---- lifetime ---------------------------------------------------------------------------------- */
 
 static session *session_ref(session *s) {
@@ -128,6 +130,7 @@ static clv_code new_session(clv_service *v, const char *uri, const clv_wire_open
   s->seed = r->seed;
   s->opened_ms = clv_now_ns() / 1000000u;
   s->granted = v->limits;
+  s->send_credit = clv_service_credit(v, uri);
   const clv_allow_spec *a = clv_service_allowed(v, uri);
   if (a && a->bytes) s->granted.session_bytes = CLV_MIN(a->bytes, v->limits.session_bytes);
   snprintf(s->owner, sizeof s->owner, "%s", uri);
@@ -235,12 +238,12 @@ static void peer_closed(void *user, clv_link *link, clv_code code, const char *t
   clv_session_unref(s);
 }
 
-static clv_link_options link_options(session *s, const char *peer,
+static clv_link_options link_options(session *s, const char *peer, uint64_t send_credit,
                                      void (*closed)(void *, clv_link *, clv_code, const char *)) {
   return (clv_link_options){.peer_name = peer,
                             .pool = s->pool,
                             .accept = s->granted,
-                            .send_credit = s->granted.credit_bytes,
+                            .send_credit = send_credit,
                             .events = {.user = s, .on_packet = link_packet, .on_closed = closed}};
 }
 
@@ -276,7 +279,7 @@ static clv_code master_link(session *s, clv_link **ret, clv_err *err) {
     *ret = clv_link_ref(s->master);
     return CLV_OK;
   }
-  clv_link_options o = link_options(s, "the master", master_closed);
+  clv_link_options o = link_options(s, "the master", s->send_credit, master_closed);
   CLV_TRY(clv_link_new(&o, &s->master, err));
   session_ref(s);
   clv_session_routes(s);
@@ -284,7 +287,8 @@ static clv_code master_link(session *s, clv_link **ret, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code peer_in_link(session *s, const char *uri, clv_link **ret, clv_err *err) {
+static clv_code peer_in_link(session *s, const char *uri, uint64_t credit, clv_link **ret,
+                             clv_err *err) {
   const clv_remote_spec *peer = peer_by_uri(s->service, uri);
   bool invited = false;
   for (uint32_t i = 0; i < s->n_peers; i++) invited |= strcmp(s->peers[i], uri) == 0;
@@ -293,7 +297,7 @@ static clv_code peer_in_link(session *s, const char *uri, clv_link **ret, clv_er
   clv_link *link = find_peer(s->in, s->n_in, peer->name);
   if (!link) {
     if (s->n_in == MAX_PEER_LINKS) return clv_fail(err, CLV_EXHAUSTED, "too many peers");
-    clv_link_options o = link_options(s, peer->name, peer_closed);
+    clv_link_options o = link_options(s, peer->name, credit, peer_closed);
     CLV_TRY(clv_link_new(&o, &link, err));
     session_ref(s);
     snprintf(s->in[s->n_in].name, sizeof s->in[0].name, "%s", peer->name);
@@ -324,12 +328,52 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
   bool owner = s && strcmp(s->owner, uri) == 0;
   if (!s || (attach->attach.role == CLV_ATTACH_MASTER && !owner))
     return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  uint64_t credit = clv_service_credit(v, uri);
   pthread_mutex_lock(&s->lock);
   clv_code code = s->gone ? clv_fail(err, CLV_NOT_FOUND, "no such session")
                   : attach->attach.role == CLV_ATTACH_MASTER ? master_link(s, ret, err)
-                                                             : peer_in_link(s, uri, ret, err);
+                                                             : peer_in_link(s, uri, credit, ret, err);
   pthread_mutex_unlock(&s->lock);
   return code;
+}
+
+/* The peer must know how much may be on its way back before it attaches a link. */
+static clv_code say_hello(clv_service *v, const clv_remote_spec *peer, const clv_rpc_pem *pem,
+                          clv_err *err) {
+  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
+  CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
+  clv_rpc_channel_options o = {
+      .target = peer->address, .expected_uri = peer->identity, .pem = *pem};
+  clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL,
+                                        .limits = v->limits,
+                                        .software = "cleave " CLV_VERSION,
+                                        .isa = clv_backend_cpu()->isa(),
+                                        .unix_ms = clv_wall_ms()}};
+  CLV_TRY(clv_rpc_channel_new(v->runtime, &o, &channel, err));
+  CLV_TRY(clv_rpc_channel_connect(channel, PEER_TIMEOUT_MS, err));
+  CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
+  CLV_TRY(clv_rpc_call(channel, CLV_METHOD_HELLO, request.data, request.len, PEER_TIMEOUT_MS,
+                       &reply, err));
+  return clv_wire_hello_reply_decode(&(clv_piece){reply.data, reply.len}, 1, &h, err);
+}
+
+static clv_code open_peer(session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
+                          clv_link **ret, clv_err *err) {
+  clv_service *v = s->service;
+  clv_link_options o = link_options(s, peer->name, 0, peer_closed); /* ATTACHED says how much */
+  clv_link_dial d = {.address = peer->address,
+                     .identity = peer->identity,
+                     .pem = *pem,
+                     .limits = {.max_message = 0},
+                     .session = s->id,
+                     .epoch = s->epoch,
+                     .bulk_lanes = 1,
+                     .role = CLV_ATTACH_PEER,
+                     .timeout_ms = PEER_TIMEOUT_MS};
+  CLV_TRY(say_hello(v, peer, pem, err));
+  session_ref(s);
+  return clv_link_open(v->runtime, &o, &d, ret, err);
 }
 
 clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) {
@@ -345,19 +389,11 @@ clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) {
   pthread_mutex_unlock(&s->lock);
   if (known) return CLV_OK;
   if (full) return clv_fail(err, CLV_EXHAUSTED, "too many peers");
-  clv_link_options o = link_options(s, name, peer_closed);
-  clv_link_dial d = {.address = peer->address,
-                     .identity = peer->identity,
-                     .pem = v->pem,
-                     .limits = {.max_message = 0},
-                     .session = s->id,
-                     .epoch = s->epoch,
-                     .bulk_lanes = 1,
-                     .role = CLV_ATTACH_PEER,
-                     .timeout_ms = 10000};
   clv_link *link;
-  session_ref(s);
-  clv_code code = clv_link_open(v->runtime, &o, &d, &link, err);
+  clv_rpc_pem pem;
+  CLV_TRY(clv_service_pem(v, &pem, err));
+  clv_code code = open_peer(s, peer, &pem, &link, err);
+  clv_service_pem_done(&pem);
   if (code != CLV_OK) return clv_err_prefix(err, "peer %s at its address", name);
   pthread_mutex_lock(&s->lock);
   snprintf(s->out[s->n_out].name, sizeof s->out[0].name, "%s", name);

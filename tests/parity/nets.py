@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models for deploy/export_torch.py: one of everything it takes, and what it must refuse."""
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+SIDE, CLASSES = 12, 10
+
+
+def everything():
+    """Every supported module with settings that are not the defaults, nested and named; in
+    batch norm, statistics and factors that have moved. Images [N, 1, 12, 12]."""
+    torch.manual_seed(3)
+    net = nn.Sequential(OrderedDict([
+        ("stem", nn.Sequential(nn.Conv2d(1, 8, 3, padding="same", bias=False),
+                               nn.BatchNorm2d(8, eps=1e-3, momentum=0.2), nn.ReLU())),
+        ("nothing", nn.Identity()),
+        ("pool", nn.MaxPool2d(3, stride=2, padding=1)),
+        ("mix", nn.Sequential(nn.Conv2d(8, 12, (3, 1), stride=(2, 1), padding=(1, 0), groups=4),
+                              nn.GELU(), nn.AvgPool2d(2, stride=1, padding=1))),
+        ("flat", nn.Flatten()),
+        ("wide", nn.Linear(12 * 4 * 7, 24)),
+        ("norm", nn.BatchNorm1d(24)),
+        ("tanh", nn.Tanh()),
+        ("drop", nn.Dropout(0.0)),
+        ("fold", nn.Unflatten(1, (6, 2, 2))),
+        ("mean", nn.AdaptiveAvgPool2d(1)),
+        ("flat2", nn.Flatten()),
+        ("head", nn.Linear(6, CLASSES, bias=False)),
+        ("squash", nn.Sigmoid()),
+        ("soft", nn.Softmax(dim=1)),
+        ("log", nn.LogSoftmax(dim=-1))]))
+    with torch.no_grad():
+        for m in net.modules():
+            if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d)):
+                m.weight.uniform_(0.5, 1.5)
+                m.bias.uniform_(-0.5, 0.5)
+        for _ in range(5):
+            net(torch.rand(16, 1, SIDE, SIDE))
+    return net
+
+
+class Scaled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+twice = nn.Linear(4, 4)
+
+# one fault per model: (model, what the refusal must say)
+REFUSED = [
+    (nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4)), r"layer '1': LSTM is not supported"),
+    (nn.Sequential(Scaled(4, 4)), r"layer '0': Scaled is not supported"),
+    (nn.Sequential(nn.Conv2d(1, 1, 3, dilation=2)), r"Conv2d with dilation=\(2, 2\)"),
+    (nn.Sequential(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect")), "padding_mode='reflect'"),
+    (nn.Sequential(nn.Conv2d(1, 1, 2, padding="same")), "even kernel"),
+    (nn.Sequential(nn.MaxPool2d(2, ceil_mode=True)), "ceil_mode=True"),
+    (nn.Sequential(nn.AvgPool2d(3, padding=1, count_include_pad=False)), "count_include_pad=False"),
+    (nn.Sequential(nn.AdaptiveAvgPool2d(2)), "output_size=2"),
+    (nn.Sequential(nn.BatchNorm2d(3, affine=False)), "affine=False"),
+    (nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False)), "track_running_stats=False"),
+    (nn.Sequential(nn.GELU(approximate="tanh")), "approximate='tanh'"),
+    (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Softmax(dim=1)), "dim=1"),
+    (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Linear(4, 4)), "rank 4"),
+    (nn.Sequential(nn.Linear(4, 4).double()), r"'0.weight': torch.float64"),
+    (nn.Sequential(twice, nn.ReLU(), twice), r"'2.weight': shared with '0.weight'"),
+    (nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 4))), "hooks or parametrizations"),
+    (nn.Linear(4, 4), "Linear is not an nn.Sequential"),
+    (nn.Sequential(), "no layers"),
+]
