@@ -243,6 +243,9 @@ clv_code clv_node_commit(clv_session_node *n, const clv_frame *decision, clv_err
 clv_code clv_node_flush_commits(clv_session_node *n, uint32_t *ret_sent, clv_err *err)
     CLV_USE_RESULT;
 
+/* COMMIT frames sent since the start: as many COMMITTED are due. */
+uint64_t clv_node_commits_sent(const clv_session_node *n);
+
 /* On the node's thread: to a local stage, over a link, or to the driver; takes the packet. */
 void clv_node_send(clv_session_node *n, clv_packet *packet);
 

@@ -22,6 +22,7 @@ struct clv_session_node {
   clv_stage **stages; /* [n_stages + 1], NULL where not local */
   clv_link **routes;  /* [n_stages + 2], the driver last */
   clv_frame commit;   /* the decision that some links have not been told yet */
+  uint64_t commits_sent;
   bool *owes_commit;  /* [n_stages + 2], set at the first route of a link */
   bool *carries;      /* [n_stages + 2], the master itself feeds that stage */
   uint32_t (*puts)[CLV_STATE_BUFFERS + 1]; /* [n_stages + 1] items of a STATE_PUT that have come */
@@ -245,8 +246,11 @@ static clv_code send_commit(clv_session_node *n, uint32_t at, clv_err *err) {
   p->frame = n->commit;
   p->frame.message = ++n->next_message;
   n->owes_commit[at] = false;
+  n->commits_sent++;
   return clv_link_send(n->routes[at], p, err);
 }
+
+uint64_t clv_node_commits_sent(const clv_session_node *n) { return n->commits_sent; }
 
 clv_code clv_node_commit(clv_session_node *n, const clv_frame *decision, clv_err *err) {
   n->commit = *decision;
@@ -321,7 +325,10 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, clv_err *err) {
 static clv_code on_abort(clv_session_node *n, clv_packet *p, clv_err *err) {
   (void)err;
   if (n->o.on_driver) { /* the master: a worker reports the first cause */
-    clv_node_fail(n, p->frame.failure.code, p->frame.failure.hop, "%s", p->frame.failure.text);
+    const char *hop = p->frame.failure.hop;
+    clv_node_fail(n, p->frame.failure.code, hop, "worker '%s' reports%s%s: %s",
+                  p->from ? clv_link_peer(p->from) : "?", hop[0] ? " for " : "", hop,
+                  p->frame.failure.text);
     return CLV_OK;
   }
   for (uint32_t i = 0; i <= n->o.n_stages; i++)
@@ -484,8 +491,11 @@ clv_code clv_node_pump(clv_session_node *n, const bool *done, uint64_t deadline_
     clv_err failure;
     if (p) {
       clv_frame cause = p->frame;
+      char sender[CLV_WIRE_NAME + 16] = "";
+      if (p->from) snprintf(sender, sizeof sender, " of worker '%s'", clv_link_peer(p->from));
       if (handle(n, p, &failure) != CLV_OK)
-        clv_node_fail(n, failure.code, "master", "stage %u: %s", cause.stage, failure.text);
+        clv_node_fail(n, failure.code, "master", "%s%s for stage %u: %s",
+                      clv_frame_kind_name(cause.kind), sender, cause.stage, failure.text);
     }
     if (clv_node_failed(n, &failure, NULL)) {
       if (err) *err = failure;

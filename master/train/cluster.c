@@ -56,6 +56,7 @@ clv_code clv_egress_check(void *user, clv_link *link, const clv_packet *p, clv_e
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
   remote *r = user;
   (void)link;
+  __atomic_store_n(&r->heard_ns, clv_now_ns(), __ATOMIC_RELAXED);
   clv_node_post(r->trainer->node, p);
 }
 
@@ -88,6 +89,7 @@ static clv_code open_link(clv_trainer *t, remote *r, clv_err *err) {
                      .bulk_lanes = BULK_LANES,
                      .role = CLV_ATTACH_MASTER,
                      .timeout_ms = (unsigned)t->config->limits.connect_timeout_ms};
+  r->heard_ns = clv_now_ns();
   return clv_link_open(t->runtime, &o, &d, &r->link, err);
 }
 
@@ -294,7 +296,10 @@ static clv_code load_remote(clv_trainer *t, uint32_t i, clv_err *err) {
     if (s->params->list[k].frozen) frozen[q.n_frozen++] = s->params->list[k].name;
   CLV_TRY(fill_stage(t, i, &q, err));
   CLV_TRY(clv_wire_load_request_encode(&q, &request, err));
-  CLV_TRY(call(t, r, CLV_METHOD_LOAD_SHARD, &request, &reply, err));
+  clv_code code = call(t, r, CLV_METHOD_LOAD_SHARD, &request, &reply, err);
+  if (code == CLV_NOT_FOUND && q.init == CLV_WIRE_INIT_ARTIFACT)
+    code = err->code = CLV_DATA_LOSS; /* weights that are not there, as one of a local file */
+  CLV_TRY(code);
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(clv_wire_load_reply_decode(&piece, 1, &o, err));
   if (o.n_params != (uint32_t)s->params->n)
@@ -425,6 +430,7 @@ clv_code clv_trainer_open(const clv_blueprint *b, clv_trainer **ret, clv_err *er
   if (code == CLV_OK) code = clv_alloc(b->max_micro, sizeof(size_t), &t->sizes, err);
   if (code == CLV_OK) code = clv_alloc(b->max_micro, sizeof(size_t), &t->starts, err);
   if (code == CLV_OK) code = clv_alloc(b->max_micro, sizeof(double), &t->losses, err);
+  if (code == CLV_OK) code = clv_alloc(b->n_stages, sizeof(bool), &t->voted, err);
   if (code == CLV_OK) code = clv_alloc(n_grads, sizeof(double), &t->grad_sq, err);
   if (code == CLV_OK) code = clv_alloc(b->n_stages + 1, sizeof(uint32_t), &t->grad_at, err);
   for (uint32_t i = 0; code == CLV_OK && i < b->n_stages; i++) {
@@ -457,6 +463,7 @@ void clv_trainer_close(clv_trainer *t) {
   free(t->sizes);
   free(t->starts);
   free(t->losses);
+  free(t->voted);
   free(t->grad_sq);
   free(t->grad_at);
   free(t);

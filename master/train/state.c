@@ -71,8 +71,8 @@ static clv_code remote_set(clv_trainer *t, uint32_t stage, clv_state_what what, 
     code = clv_link_send(t->remotes[t->b->shards[stage].worker].link, p, err);
   }
   while (code == CLV_OK && !c->done) {
-    t->progress = false;
-    code = clv_trainer_wait(t, &t->progress, NULL, "state of a stage", err);
+    c->moved = false;
+    code = clv_trainer_wait(t, &c->moved, NULL, "state of a stage", err);
   }
   ret->remote = *c; /* owned by the set from here on, complete or not */
   *c = (collecting){0};
@@ -156,8 +156,8 @@ static clv_code put_remote(clv_trainer *t, uint32_t stage, clv_state_what what,
   if (!n) CLV_TRY(put_item(t, stage, what, NULL, 0, 0, err));
   for (size_t i = 0; i < n; i++) CLV_TRY(put_item(t, stage, what, items[i], i, n, err));
   while (!t->collect.done) {
-    t->progress = false;
-    CLV_TRY(clv_trainer_wait(t, &t->progress, NULL, "STATE_DONE", err));
+    t->collect.moved = false;
+    CLV_TRY(clv_trainer_wait(t, &t->collect.moved, NULL, "STATE_DONE", err));
   }
   t->collect = (collecting){0};
   return CLV_OK;

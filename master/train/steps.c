@@ -14,8 +14,13 @@
 
 /* ---- what packets mean to the driver ------------------------------------------------------------- */
 
-static void fail_here(clv_trainer *t, clv_code code, const char *text) {
-  clv_node_fail(t->node, code, "master", "%s", text);
+static void fail_here(clv_trainer *t, const clv_packet *p, const clv_err *why) {
+  const char *kind = clv_frame_kind_name(p->frame.kind);
+  if (p->from)
+    clv_node_fail(t->node, why->code, "master", "%s of worker '%s': %s", kind,
+                  clv_link_peer(p->from), why->text);
+  else
+    clv_node_fail(t->node, why->code, "master", "%s: %s", kind, why->text);
 }
 
 /* The loss of a micro-batch: remembered, and answered with its weight. */
@@ -49,9 +54,11 @@ static clv_code on_vote(clv_trainer *t, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
   uint32_t n = f->stage < t->b->n_stages ? t->b->shards[f->stage].n_learning : 0;
   size_t bytes = f->n_tensors ? p->tensor[0]->bytes : 0;
-  if (f->stage >= t->b->n_stages || f->step != t->committed + 1 || bytes != n * sizeof(double))
+  if (f->stage >= t->b->n_stages || f->step != t->committed + 1 || bytes != n * sizeof(double) ||
+      !t->b->shards[f->stage].participates || t->voted[f->stage])
     return clv_fail(err, CLV_INVALID, "a vote of stage %u for step %llu with %zu bytes", f->stage,
                     (unsigned long long)f->step, bytes);
+  t->voted[f->stage] = true;
   if (n) memcpy(t->grad_sq + t->grad_at[f->stage], p->tensor[0]->data, bytes);
   t->finite &= f->vote.finite;
   t->votes_in++;
@@ -71,6 +78,7 @@ static clv_code on_state(clv_trainer *t, const clv_packet *p, clv_err *err) {
     if (!c->wanted || c->told) return clv_fail(err, CLV_INVALID, "a STATE_DONE nobody waits for");
     c->told = true;
   }
+  c->moved = true;
   c->done = c->told && c->got == c->count;
   return CLV_OK;
 }
@@ -108,8 +116,10 @@ static clv_code on_eval(clv_trainer *t, const clv_packet *p, clv_err *err) {
     return clv_fail(err, CLV_INVALID, "an evaluation output of no micro-batch");
   struct eval_slot *slot = &t->eval_slots[f->micro_batch];
   const clv_tensor *pred = p->tensor[0];
-  if (!slot->n || pred->dtype != CLV_F32 || pred->shape.rank < 1 ||
-      pred->shape.dim[0] != (int64_t)slot->n)
+  const clv_graph *last = t->b->shards[t->b->n_stages - 1].graph;
+  clv_shape want = last->nodes[last->output].shape;
+  want.dim[0] = (int64_t)slot->n;
+  if (!slot->n || pred->dtype != CLV_F32 || !clv_shape_equal(&pred->shape, &want))
     return clv_fail(err, CLV_INVALID, "an evaluation output of the wrong shape");
   if (t->predictions) {
     size_t row = pred->bytes / slot->n;
@@ -128,7 +138,9 @@ static clv_code on_eval(clv_trainer *t, const clv_packet *p, clv_err *err) {
 }
 
 static clv_code on_committed(clv_trainer *t, const clv_packet *p, clv_err *err) {
-  (void)p, (void)err;
+  (void)p;
+  if (t->committed_in == clv_node_commits_sent(t->node))
+    return clv_fail(err, CLV_INVALID, "it answers no COMMIT");
   t->committed_in++;
   return CLV_OK;
 }
@@ -144,8 +156,10 @@ void clv_trainer_on_driver(void *user, clv_packet *p) {
   };
   clv_trainer *t = user;
   clv_err err;
-  if (handlers[p->frame.kind] && handlers[p->frame.kind](t, p, &err) != CLV_OK)
-    fail_here(t, err.code, err.text);
+  clv_code code = handlers[p->frame.kind]
+                      ? handlers[p->frame.kind](t, p, &err)
+                      : clv_fail(&err, CLV_INVALID, "nobody asked for it");
+  if (code != CLV_OK) fail_here(t, p, &err);
   t->progress = true;
   clv_packet_free(p);
 }
@@ -167,9 +181,26 @@ void clv_trainer_on_handled(void *user, clv_frame_kind kind, uint32_t stage, uin
   t->progress = true;
 }
 
+/* "; last heard of worker 'a' 900 ms ago, 'b' 3 ms ago": who keeps the others waiting. */
+static const char *silence(const clv_trainer *t, char *buf, size_t len) {
+  size_t used = 0;
+  uint64_t now = clv_now_ns();
+  buf[0] = '\0';
+  for (size_t i = 0; i < t->config->n_workers && used < len; i++) {
+    const remote *r = &t->remotes[i];
+    if (!r->link) continue;
+    uint64_t heard = __atomic_load_n(&r->heard_ns, __ATOMIC_RELAXED);
+    used += (size_t)snprintf(buf + used, len - used, "%s'%.64s' %llu ms ago",
+                             used ? ", " : "; last heard of worker ", r->spec->name,
+                             (unsigned long long)(now - CLV_MIN(heard, now)) / 1000000u);
+  }
+  return buf;
+}
+
 clv_code clv_trainer_wait(clv_trainer *t, const bool *flag, uint64_t *wait_ns, const char *what,
                           clv_err *err) {
-  uint64_t deadline = clv_now_ns() + t->config->limits.step_timeout_ms * 1000000u;
+  uint64_t now = clv_now_ns(), limit_ms = t->config->limits.step_timeout_ms;
+  uint64_t deadline = t->deadline_ns ? t->deadline_ns : now + limit_ms * 1000000u;
   clv_code code = clv_node_pump(t->node, flag, deadline, wait_ns, err);
   if (code == CLV_OK) return CLV_OK;
   char hop[CLV_WIRE_NAME + 1] = "";
@@ -178,8 +209,9 @@ clv_code clv_trainer_wait(clv_trainer *t, const bool *flag, uint64_t *wait_ns, c
     for (size_t i = 0; i < t->config->n_workers; i++)
       if (strcmp(t->config->workers[i].name, hop) == 0) code = err->code = CLV_UNAVAILABLE;
   } else {
-    clv_fail(err, CLV_DEADLINE, "no %s within %llu ms (limits.step_timeout)", what,
-             (unsigned long long)t->config->limits.step_timeout_ms);
+    char who[160];
+    clv_fail(err, CLV_DEADLINE, "no %s within %llu ms (limits.step_timeout)%s", what,
+             (unsigned long long)limit_ms, silence(t, who, sizeof who));
   }
   clv_err_prefix(err, "step %llu", (unsigned long long)t->committed + 1);
   return code;
@@ -254,6 +286,8 @@ static clv_code begin_step(clv_trainer *t, const clv_batch *batch, clv_err *err)
   t->posted = t->losses_in = t->finished = t->votes_in = 0;
   t->finite = true;
   t->correct = 0;
+  memset(t->voted, 0, t->b->n_stages * sizeof *t->voted);
+  t->deadline_ns = clv_now_ns() + t->config->limits.step_timeout_ms * 1000000u;
   t->labels = batch->y && batch->y->dtype == CLV_I64 && t->b->shards[t->b->n_stages].worker < 0
                   ? batch->y->data
                   : NULL;
@@ -299,14 +333,14 @@ clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, clv_step_resul
   for (uint32_t k = 0; k < t->n_micro; k++)
     ret->loss += t->losses[k] * ((double)t->sizes[k] / (double)t->samples);
   ret->correct = t->correct;
+  t->deadline_ns = 0;
   return decide(t, ret, err);
 }
 
 clv_code clv_trainer_flush(clv_trainer *t, clv_err *err) {
   uint32_t sent;
-  t->committed_in = 0;
   CLV_TRY(clv_node_flush_commits(t->node, &sent, err));
-  while (t->committed_in < sent) {
+  while (t->committed_in < clv_node_commits_sent(t->node)) {
     t->progress = false;
     CLV_TRY(clv_trainer_wait(t, &t->progress, NULL, "COMMITTED", err));
   }

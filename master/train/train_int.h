@@ -21,6 +21,7 @@ typedef struct remote {
   clv_wire_id incarnation;
   clv_wire_limits limits;
   bool opened;
+  uint64_t heard_ns; /* when its last packet came; any thread */
 } remote;
 
 /* A pass over a stage's state in progress (STATE_GET): items arrive in any order. */
@@ -29,6 +30,7 @@ typedef struct collecting {
   char (*names)[CLV_WIRE_NAME + 1];
   uint32_t count, got;
   bool wanted;     /* somebody waits for STATE_DONE, and for items if count is above 0 */
+  bool moved;      /* something of it has come since this was cleared */
   bool told, done; /* STATE_DONE has come; it may overtake large items */
 } collecting;
 
@@ -55,7 +57,10 @@ struct clv_trainer {
   size_t *starts;
   uint32_t n_micro, posted, losses_in, finished;
   double *losses; /* [max_micro] */
-  uint32_t votes_in, votes_wanted, committed_in;
+  uint32_t votes_in, votes_wanted;
+  bool *voted;             /* [n_stages] in this step */
+  uint64_t committed_in;   /* COMMITTED since the start */
+  uint64_t deadline_ns;    /* of the step in progress, 0 outside */
   bool finite;
   double *grad_sq; /* one per learning parameter, in the uncut network's order */
   uint32_t *grad_at; /* [n_stages + 1] where a stage's begin */
