@@ -25,6 +25,7 @@ enum {
   KEPT_HEADS = 16,
   /* Packets of a peer that are not freed yet: the work of a step, several times over. */
   MAX_PACKETS = 2 * CLV_WIRE_MICRO_BATCHES,
+  POLITE_CLOSE_MS = 500, /* for the peer to end its side of a lane */
   MAX_ANSWERS = 256 << 10, /* bytes that wait to be sent before a PING is an attack */
 };
 
@@ -140,8 +141,13 @@ void clv_link_unrefp(clv_link **l) {
 const char *clv_link_peer(const clv_link *l) { return l->peer; }
 
 void clv_link_count(clv_link *l, clv_link_counts *ret) {
+  const clv_link_counts *c = &l->counts; /* counted by several threads without the lock */
+  *ret = (clv_link_counts){.bytes_in = __atomic_load_n(&c->bytes_in, __ATOMIC_RELAXED),
+                           .bytes_out = __atomic_load_n(&c->bytes_out, __ATOMIC_RELAXED),
+                           .tensors_in = __atomic_load_n(&c->tensors_in, __ATOMIC_RELAXED),
+                           .tensors_out = __atomic_load_n(&c->tensors_out, __ATOMIC_RELAXED)};
   pthread_mutex_lock(&l->lock);
-  *ret = l->counts;
+  ret->round_trip_ns = c->round_trip_ns;
   pthread_mutex_unlock(&l->lock);
 }
 
@@ -203,8 +209,40 @@ static void link_end(clv_link *l, clv_code code, const char *text) {
   l->events.on_closed(l->events.user, l, code, text);
 }
 
+static bool wait_until(clv_link *l, uint64_t deadline_ns) {
+  struct timespec ts = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
+  return pthread_cond_timedwait(&l->changed, &l->lock, &ts) == 0;
+}
+
+/* The streams of lanes that are still there after `ms`, with references; how many. */
+static uint32_t lanes_left(clv_link *l, unsigned ms, clv_rpc_stream *ret[MAX_LANES]) {
+  uint64_t deadline = clv_now_ns() + (uint64_t)ms * 1000000u;
+  uint32_t n;
+  pthread_mutex_lock(&l->lock);
+  for (;;) {
+    n = 0;
+    for (uint32_t i = 0; i < MAX_LANES; i++) n += l->lanes[i] != NULL;
+    if (!n || !wait_until(l, deadline)) break;
+  }
+  n = 0;
+  for (uint32_t i = 0; i < MAX_LANES; i++)
+    if (l->lanes[i]) ret[n++] = clv_rpc_stream_ref(l->lanes[i]->stream);
+  pthread_mutex_unlock(&l->lock);
+  return n;
+}
+
+/* A peer that goes on sending after our half close is cut off: nothing may run on the lanes when
+ * the runtime goes. */
 void clv_link_close(clv_link *l) {
+  clv_rpc_stream *left[MAX_LANES];
   link_end(l, CLV_OK, "closed");
+  for (unsigned ms = POLITE_CLOSE_MS, n; (n = lanes_left(l, ms, left)) > 0; ms = 10000) {
+    while (n--) {
+      clv_rpc_stream_cancel(left[n], CLV_CANCELLED, "closed");
+      clv_rpc_stream_unref(left[n]);
+    }
+    if (ms != POLITE_CLOSE_MS) break;
+  }
   for (uint32_t i = 0; i < MAX_LANES; i++) clv_rpc_channel_freep(&l->channels[i]);
 }
 
@@ -769,11 +807,6 @@ static clv_code dial_lane(clv_rpc_runtime *runtime, clv_link *l, const clv_link_
   f.attach.role = d->role;
   clv_rpc_piece pieces[1];
   return send_frame(l, index, &f, pieces, 0, 0, err);
-}
-
-static bool wait_until(clv_link *l, uint64_t deadline_ns) {
-  struct timespec ts = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
-  return pthread_cond_timedwait(&l->changed, &l->lock, &ts) == 0;
 }
 
 static clv_code wait_attached(clv_link *l, const clv_link_dial *d, clv_err *err) {

@@ -290,9 +290,22 @@ clv_code clv_rpc_runtime_new(const clv_rpc_runtime_options *options, clv_rpc_run
   return CLV_OK;
 }
 
+/* gRPC aborts when an operation is started on a queue that is shut down, so the streams must have
+ * ended first: they are cancelled, and the queue threads are still there to see that through. */
+static void wait_for_streams(clv_rpc_runtime *runtime) {
+  for (;;) {
+    pthread_mutex_lock(&runtime->lock);
+    bool none = runtime->streams == NULL;
+    pthread_mutex_unlock(&runtime->lock);
+    if (none) return;
+    nanosleep(&(struct timespec){0, 500000}, NULL);
+  }
+}
+
 void clv_rpc_runtime_free(clv_rpc_runtime *runtime) {
   if (!runtime) return;
   rpc_cancel_owned(runtime, NULL, CLV_CANCELLED, "this process is shutting down");
+  if (runtime->n_threads > 0) wait_for_streams(runtime);
   grpc_completion_queue_shutdown(runtime->admissions);
   grpc_completion_queue_shutdown(runtime->queue);
   if (runtime->admitting) pthread_join(runtime->admitter, NULL);

@@ -158,13 +158,20 @@ static clv_code open_session(clv_trainer *t, remote *r, clv_err *err) {
   return CLV_OK;
 }
 
+/* What makes no sense before any shard is loaded is the peer's doing, not the session file's. */
+static clv_code not_a_worker(clv_code code, clv_err *err) {
+  if (code == CLV_INVALID || code == CLV_UNIMPLEMENTED) code = err->code = CLV_UNAVAILABLE;
+  return code;
+}
+
 static clv_code connect_worker(clv_trainer *t, remote *r, clv_err *err) {
   clv_rpc_channel_options o = {
       .target = r->spec->address, .expected_uri = r->spec->identity, .pem = pem_of(t)};
   CLV_TRY(clv_rpc_channel_new(t->runtime, &o, &r->channel, err));
   CLV_TRY(clv_rpc_channel_connect(r->channel, (unsigned)t->config->limits.connect_timeout_ms, err));
-  CLV_TRY(hello(t, r, err));
-  return open_session(t, r, err);
+  clv_code code = hello(t, r, err);
+  if (code == CLV_OK) code = open_session(t, r, err);
+  return not_a_worker(code, err);
 }
 
 /* ---- shards as data ----------------------------------------------------------------------------------- */
@@ -301,7 +308,7 @@ static clv_code load_remote(clv_trainer *t, uint32_t i, clv_err *err) {
     code = err->code = CLV_DATA_LOSS; /* weights that are not there, as one of a local file */
   CLV_TRY(code);
   clv_piece piece = {reply.data, reply.len};
-  CLV_TRY(clv_wire_load_reply_decode(&piece, 1, &o, err));
+  CLV_TRY(not_a_worker(clv_wire_load_reply_decode(&piece, 1, &o, err), err));
   if (o.n_params != (uint32_t)s->params->n)
     return clv_fail(err, CLV_INTERNAL, "it reports %u parameters, the plan has %d", o.n_params,
                     s->params->n);

@@ -56,6 +56,36 @@ static uint32_t expected_items(const clv_trainer *t, uint32_t stage, clv_state_w
   return moments * trainable + 1;
 }
 
+static bool same_spec(const clv_tensor *x, clv_dtype dtype, const clv_shape *shape) {
+  return x->dtype == dtype && clv_shape_equal(&x->shape, shape);
+}
+
+/* Is it a piece of the stage's state that the plan knows, with the plan's shape? */
+static bool in_plan(const clv_params *params, clv_state_what what, const char *name,
+                    const clv_tensor *x) {
+  static const clv_shape scalar = {0};
+  if (what == CLV_STATE_OPTIMIZER && strcmp(name, "step") == 0)
+    return same_spec(x, CLV_I64, &scalar);
+  char param[CLV_WIRE_NAME + 1];
+  snprintf(param, sizeof param, "%s", name);
+  char *moment = what == CLV_STATE_OPTIMIZER ? strrchr(param, '.') : NULL;
+  if (moment) *moment = '\0';
+  const clv_param *p = clv_params_find(params, param);
+  return p && same_spec(x, p->dtype, &p->shape);
+}
+
+static clv_code check_items(const clv_trainer *t, uint32_t stage, clv_state_what what,
+                            const collecting *c, clv_err *err) {
+  const clv_shard_plan *s = &t->b->shards[stage];
+  char shape[160];
+  for (uint32_t i = 0; i < c->count; i++)
+    if (!in_plan(s->params, what, c->names[i], c->tensors[i]))
+      return clv_fail(err, CLV_INVALID, "worker '%s' sent state '%s' %s, which is not the plan's",
+                      t->config->workers[s->worker].name, c->names[i],
+                      clv_shape_format(&c->tensors[i]->shape, shape, sizeof shape));
+  return CLV_OK;
+}
+
 static clv_code remote_set(clv_trainer *t, uint32_t stage, clv_state_what what, state_set *ret,
                            clv_err *err) {
   collecting *c = &t->collect;
@@ -77,6 +107,7 @@ static clv_code remote_set(clv_trainer *t, uint32_t stage, clv_state_what what, 
   ret->remote = *c; /* owned by the set from here on, complete or not */
   *c = (collecting){0};
   CLV_TRY(code);
+  CLV_TRY(check_items(t, stage, what, &ret->remote, err));
   CLV_TRY(clv_alloc(ret->remote.count, sizeof *ret->list, &ret->list, err));
   for (uint32_t i = 0; i < ret->remote.count; i++) {
     const clv_tensor *x = ret->remote.tensors[i];

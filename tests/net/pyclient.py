@@ -209,6 +209,17 @@ class Lane:
             if got.kind != pb.CREDIT:
                 return got
 
+    def poll(self):
+        """recv() of what is here already, or None."""
+        while not self.inbox.empty():
+            got = self.inbox.get()
+            if isinstance(got, Ended):
+                self.inbox.put(got)
+                raise got
+            if got.kind != pb.CREDIT:
+                return got
+        return None
+
     def finish(self):
         self.out.put(None)
 

@@ -235,8 +235,7 @@ def large(lanes):
         y, data = None, {}
         while y is None or len(data.get(y.tensors[0].transfer, b"")) < y.tensors[0].bytes:
             for lane in all_lanes:
-                while not lane.inbox.empty():
-                    f = lane.recv()
+                while (f := lane.poll()) is not None:
                     if f.kind == pb.CHUNK:
                         assert f.chunk.offset == len(data.setdefault(f.chunk.transfer, bytearray()))
                         data[f.chunk.transfer] += f.payload

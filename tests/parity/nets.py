@@ -27,13 +27,15 @@ def everything():
         ("fold", nn.Unflatten(1, (6, 2, 2))),
         ("mean", nn.AdaptiveAvgPool2d(1)),
         ("flat2", nn.Flatten()),
-        ("head", nn.Linear(6, CLASSES, bias=False)),
         ("squash", nn.Sigmoid()),
         ("soft", nn.Softmax(dim=1)),
+        ("head", nn.Linear(6, CLASSES, bias=False)),
         ("log", nn.LogSoftmax(dim=-1))]))
     with torch.no_grad():
         for m in net.modules():
-            if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            if isinstance(m, (nn.Conv2d, nn.Linear)):
+                m.weight.mul_(4)  # else little of the input is left in the output
+            elif isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d)):
                 m.weight.uniform_(0.5, 1.5)
                 m.bias.uniform_(-0.5, 0.5)
         for _ in range(5):

@@ -344,13 +344,13 @@ static void test_steady_allocations(void **state) {
   (void)state;
   clv_err err;
   static recorder r;
+  svc.sink.data = (clv_bytes){.data = calloc(1, 4 << 20), .cap = 4 << 20}; /* before others see it */
   clv_rpc_stream *stream = open_stream("/test/Sink", &r);
   static char data[4096];
   static atomic_uint released;
   clv_rpc_piece piece = {data, sizeof data, count_release, &released};
   uint64_t before = 0;
   enum { BURST = 4, ROUNDS = 100, WARM = 5 };
-  svc.sink.data = (clv_bytes){.data = calloc(1, 4 << 20), .cap = 4 << 20};
   for (unsigned i = 0; i < ROUNDS; i++) {
     if (i == WARM) before = clv_alloc_count();
     for (unsigned k = 0; k < (i < WARM ? 2 * BURST : BURST); k++)
