@@ -26,6 +26,7 @@ enum {
   /* Packets of a peer that are not freed yet: the work of a step, several times over. */
   MAX_PACKETS = 2 * CLV_WIRE_MICRO_BATCHES,
   POLITE_CLOSE_MS = 500, /* for the peer to end its side of a lane */
+  CUT_MS = 10000,        /* for a cancelled lane to be gone */
   MAX_ANSWERS = 256 << 10, /* bytes that wait to be sent before a PING is an attack */
 };
 
@@ -214,21 +215,26 @@ static bool wait_until(clv_link *l, uint64_t deadline_ns) {
   return pthread_cond_timedwait(&l->changed, &l->lock, &ts) == 0;
 }
 
-/* The streams of lanes that are still there after `ms`, with references; how many. */
+/* Wait until no lane is left, at most `ms`; the streams of those that are, with references. */
 static uint32_t lanes_left(clv_link *l, unsigned ms, clv_rpc_stream *ret[MAX_LANES]) {
   uint64_t deadline = clv_now_ns() + (uint64_t)ms * 1000000u;
   uint32_t n;
   pthread_mutex_lock(&l->lock);
-  for (;;) {
+  do {
     n = 0;
-    for (uint32_t i = 0; i < MAX_LANES; i++) n += l->lanes[i] != NULL;
-    if (!n || !wait_until(l, deadline)) break;
-  }
-  n = 0;
-  for (uint32_t i = 0; i < MAX_LANES; i++)
-    if (l->lanes[i]) ret[n++] = clv_rpc_stream_ref(l->lanes[i]->stream);
+    for (uint32_t i = 0; i < MAX_LANES; i++)
+      if (l->lanes[i]) ret[n++] = l->lanes[i]->stream;
+  } while (n && wait_until(l, deadline));
+  for (uint32_t i = 0; i < n; i++) clv_rpc_stream_ref(ret[i]);
   pthread_mutex_unlock(&l->lock);
   return n;
+}
+
+static void cut_lanes(clv_rpc_stream **streams, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    clv_rpc_stream_cancel(streams[i], CLV_CANCELLED, "closed");
+    clv_rpc_stream_unref(streams[i]);
+  }
 }
 
 /* A peer that goes on sending after our half close is cut off: nothing may run on the lanes when
@@ -236,13 +242,9 @@ static uint32_t lanes_left(clv_link *l, unsigned ms, clv_rpc_stream *ret[MAX_LAN
 void clv_link_close(clv_link *l) {
   clv_rpc_stream *left[MAX_LANES];
   link_end(l, CLV_OK, "closed");
-  for (unsigned ms = POLITE_CLOSE_MS, n; (n = lanes_left(l, ms, left)) > 0; ms = 10000) {
-    while (n--) {
-      clv_rpc_stream_cancel(left[n], CLV_CANCELLED, "closed");
-      clv_rpc_stream_unref(left[n]);
-    }
-    if (ms != POLITE_CLOSE_MS) break;
-  }
+  uint32_t n = lanes_left(l, POLITE_CLOSE_MS, left);
+  cut_lanes(left, n);
+  if (n) cut_lanes(left, lanes_left(l, CUT_MS, left));
   for (uint32_t i = 0; i < MAX_LANES; i++) clv_rpc_channel_freep(&l->channels[i]);
 }
 

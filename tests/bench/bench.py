@@ -119,10 +119,10 @@ def torch(name, *args):
 class LinkPair:
     """Two processes that hold a clv_link, the dialling one in front."""
 
-    def __init__(self, certs, lanes=2, spin_us=0):
-        self.server = program("bench_link", "serve", certs, "w1", str(spin_us))
+    def __init__(self, certs, lanes=2):
+        self.server = program("bench_link", "serve", certs, "w1")
         self.client = program("bench_link", "dial", certs, "master", self.server.first,
-                              "spiffe://test/w1", str(spin_us), str(lanes))
+                              "spiffe://test/w1", str(lanes))
         self.ask = self.client.ask
 
     def __enter__(self):

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Our session stream between two processes: a clv_link with its control lane and bulk lanes over
- * mutual TLS, as a master and a worker hold it.
+ * mutual TLS, as a master and a worker with one compute thread each
+ * hold it.
  *
  * usage: bench_link serve CERTS NAME          prints its port
- *        bench_link dial CERTS NAME PORT URI SPIN_US LANES
+ *        bench_link dial CERTS NAME PORT URI LANES
  * commands: ping N            round trips of an empty message, microseconds each
  *           tensor BYTES N    seconds from the send until the receiver says it has all of it
  */
@@ -30,7 +31,7 @@ static clv_rpc_pem pem_of(const process *p) {
   return (clv_rpc_pem){p->identity->ca_pem, p->identity->cert_pem, p->identity->key_pem};
 }
 
-static void start(process *p, const char *certs, const char *name, unsigned spin_us) {
+static void start(process *p, const char *certs, const char *name) {
   char ca[512], cert[512], key[512];
   clv_err err;
   snprintf(ca, sizeof ca, "%s/ca.pem", certs);
@@ -38,7 +39,7 @@ static void start(process *p, const char *certs, const char *name, unsigned spin
   snprintf(key, sizeof key, "%s/%s.key", certs, name);
   must(clv_tls_identity_load(ca, cert, key, &p->identity, &err), &err);
   must(clv_tls_floor_install(&err), &err);
-  clv_rpc_runtime_options options = {.queue_threads = 2, .spin_us = spin_us};
+  clv_rpc_runtime_options options = {.queue_threads = 2, .spin_us = clv_spin_us(1)};
   must(clv_rpc_runtime_new(&options, &p->runtime, &err), &err);
   must(clv_pool_new((size_t)1 << 30, 4096, &p->pool, &err), &err);
   pthread_mutex_init(&p->lock, NULL);
@@ -203,17 +204,14 @@ static void obey(process *p) {
 int main(int argc, char **argv) {
   static process p;
   if (argc == 4 && strcmp(argv[1], "serve") == 0) {
-    start(&p, argv[2], argv[3], 0);
+    start(&p, argv[2], argv[3]);
     serve(&p);
-  } else if (argc == 5 && strcmp(argv[1], "serve") == 0) {
-    start(&p, argv[2], argv[3], (unsigned)atoi(argv[4]));
-    serve(&p);
-  } else if (argc == 8 && strcmp(argv[1], "dial") == 0) {
-    start(&p, argv[2], argv[3], (unsigned)atoi(argv[6]));
-    dial(&p, argv[4], argv[5], (uint32_t)atoi(argv[7]));
+  } else if (argc == 7 && strcmp(argv[1], "dial") == 0) {
+    start(&p, argv[2], argv[3]);
+    dial(&p, argv[4], argv[5], (uint32_t)atoi(argv[6]));
     obey(&p);
   } else {
-    die("usage: bench_link serve CERTS NAME [SPIN_US] | dial CERTS NAME PORT URI SPIN_US LANES");
+    die("usage: bench_link serve CERTS NAME | dial CERTS NAME PORT URI LANES");
   }
   fflush(stdout);
   _exit(0);

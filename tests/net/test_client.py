@@ -266,6 +266,34 @@ def large_tensor_on_lane_0():
 
 
 @suite.test
+def state_may_overtake_itself():
+    """A large item comes in chunks on another lane, after the small last one: STATE_DONE waits for it."""
+    r, wide, out = random.Random(5), 300, 100  # 120,000 bytes of weights
+    graph = pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 0, out=out)], outputs=[1])
+    with Caller(cluster.ports[0], cluster.certs) as c:
+        s = c.open(lanes=1, name="overtaken")
+        s.load(graph, [2, wide], micro=1, init=pb.INIT_PUSHED)
+        lane, bulk = s.attach(0), s.attach(1)
+        raw, bias = f32(flat(randoms(r, out, wide))), f32(flat(randoms(r, 1, out)))
+        put = lambda i, name: dict(message=50 + i, stage=1, state=pb.State(what=pb.STATE_WEIGHTS, name=name, index=i, count=2))
+        head = pb.Frame(kind=pb.STATE_PUT, **put(0, "0.weight"))
+        head.tensors.append(tensor_head(raw, [out, wide], transfer=9))
+        lane.send(head)
+        lane.send(frame(pb.STATE_PUT, bias, [out], **put(1, "0.bias")))
+        time.sleep(0.2)
+        assert lane.poll() is None, "STATE_DONE before all of the state"
+        for piece in reversed(list(chunks(raw, 9, 50_000))):
+            bulk.send(piece)
+        assert lane.recv().kind == pb.STATE_DONE
+        x = randoms(r, 2, wide)
+        lane.send(frame(pb.FORWARD, f32(flat(x)), [2, wide], context=1 << 47, message=60, step=0, n_micro_batches=1, stage=1))
+        w = floats(raw)
+        want = [[sum(a * b for a, b in zip(row, w[k * wide:(k + 1) * wide])) + floats(bias)[k] for k in range(out)] for row in x]
+        close(tensor_of(lane.recv(), [2, out]), want)
+        s.close()
+
+
+@suite.test
 def ping_and_status():
     with Caller(cluster.ports[0], cluster.certs) as c:
         s = c.open(name="ping")

@@ -1,13 +1,13 @@
 """Hostile and clumsy peers, while an honest session trains on the same worker: an error to whoever
 caused it, bounded memory, and to the honest session neither another bit nor a slower step."""
-import concurrent.futures, os, random, re, threading
+import os, random, re, threading
 from cluster import *
 import pyclient
 from pyclient import *
 
 suite = Suite()
 cluster = None
-LONG = os.environ.get("CLV_TEST_LONG") == "1"
+SANITIZED = any(s in BIN for s in ("asan", "tsan"))  # their memory and pace are not the program's
 MIB = 1 << 20
 SESSION_BYTES, CREDIT = 64 * MIB, 4 * MIB
 
@@ -597,7 +597,7 @@ def malformed_frames(e):
 
 @attack
 def oversized_frame(e):
-    big = training(pb.FORWARD, 5, 1, 0, 1, bytes(80 << 10), [3413, 6][:0] + [20480])  # over 64 KiB inline
+    big = training(pb.FORWARD, 5, 1, 0, 1, bytes(80 << 10), [20480])  # over 64 KiB inline
     stream_ends(e, big, StatusCode.INVALID_ARGUMENT)
     s = e.session()
     s.lanes[0].send(bytes(3 * MIB))  # over limits.message_size
@@ -729,7 +729,7 @@ def each_attack_is_refused_within_its_memory():
                     before = peak_begin(pid)
                     declared = f(evil)
                     grown = peak_now(pid) - before
-                    assert not measured or grown <= 2 * declared + MIB, f"{grown} bytes grown, {declared} declared"
+                    assert not measured or SANITIZED or grown <= 2 * declared + MIB, f"{grown} bytes grown, {declared} declared"
                 except Exception as problem:
                     failures.append(f"{f.__name__}: {type(problem).__name__}: {problem}")
                     if cluster.workers[0].process.poll() is not None:
@@ -801,6 +801,8 @@ def rates():
 
 @suite.test
 def honest_rate_under_attack():
+    if SANITIZED:
+        return "a sanitizer's pace is not the program's"
     seen = []
     for _ in range(3):  # noise of the machine is repeated, not averaged away
         ratio, attacks, steps, weights = rates()
