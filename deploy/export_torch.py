@@ -32,7 +32,7 @@ class Unsupported(Exception):
     pass
 
 
-# ---- modules to layers -----------------------------------------------------------------------------
+# ---- modules to layers ---------------------------------------------------------------------------
 
 def need(condition, what):
     if not condition:
@@ -202,7 +202,7 @@ def convert(model):
     return [{**layer, "name": at} if named else layer for at, layer in layers]
 
 
-# ---- text --------------------------------------------------------------------------------------------
+# ---- text ----------------------------------------------------------------------------------------
 
 def scalar(value):
     if isinstance(value, bool):
@@ -231,7 +231,7 @@ def model_yaml(layers, source, frozen=()):
     return "\n".join(lines) + "\n"
 
 
-# ---- safetensors -------------------------------------------------------------------------------------
+# ---- safetensors ---------------------------------------------------------------------------------
 
 TYPES = {"float32": "F32", "int64": "I64"}
 
@@ -258,7 +258,7 @@ def state_arrays(model):
     return {k: v.detach().cpu().numpy() for k, v in model.state_dict().items()}
 
 
-# ---- command line --------------------------------------------------------------------------------------
+# ---- command line --------------------------------------------------------------------------------
 
 def load(source):
     path, _, attr = source.rpartition(":")

@@ -27,7 +27,7 @@ enum {
   MAX_PACKETS = 2 * CLV_WIRE_MICRO_BATCHES,
   POLITE_CLOSE_MS = 500, /* for the peer to end its side of a lane */
   CUT_MS = 10000,        /* for a cancelled lane to be gone */
-  MAX_ANSWERS = 256 << 10, /* bytes that wait to be sent before a PING is an attack */
+  MAX_UNSENT = MAX_PACKETS, /* frames on the control lane that the peer does not take */
 };
 
 typedef struct lane {
@@ -76,6 +76,7 @@ struct clv_link {
   incoming in[MAX_INCOMING];
   size_t n_in;
   uint32_t n_packets; /* received and not freed yet */
+  uint32_t n_unsent;  /* frames on lane 0 that the transport has not accepted; atomic */
   clv_bytes heads[KEPT_HEADS]; /* encode buffers, reused */
   size_t n_heads;
 
@@ -281,18 +282,25 @@ static clv_code send_frame(clv_link *l, uint32_t index, const clv_frame *f, clv_
   CLV_AUTO(clv_rpc_stream_unrefp) clv_rpc_stream *stream = lane_stream(l, index);
   clv_bytes head = head_take(l);
   clv_code code = clv_frame_encode(f, payload, &head, err);
+  /* Who asks and never reads the answers must not make them pile up here. */
+  bool counted = code == CLV_OK && index == 0;
+  if (counted && __atomic_add_fetch(&l->n_unsent, 1, __ATOMIC_RELAXED) > MAX_UNSENT)
+    code = clv_fail(err, CLV_EXHAUSTED, "%s does not read: %d messages wait for it", l->peer,
+                    MAX_UNSENT);
   if (code == CLV_OK && !stream)
     code = clv_fail(err, CLV_UNAVAILABLE, "the connection to %s has ended: %s", l->peer,
                     l->close_text);
   pieces[0] = (clv_rpc_piece){.data = head.data, .len = head.len};
   if (code == CLV_OK) {
-    size_t bytes = head.len + payload;
+    /* Counted first: the peer may answer, and close, before the call below returns. */
+    __atomic_fetch_add(&l->counts.bytes_out, head.len + payload, __ATOMIC_RELAXED);
     code = clv_rpc_stream_send(stream, pieces, n_payload + 1, err);
-    __atomic_fetch_add(&l->counts.bytes_out, bytes, __ATOMIC_RELAXED);
+    counted &= code != CLV_OK; /* else lane_sent will */
   } else {
     for (size_t i = 1; i <= n_payload; i++)
       if (pieces[i].release) pieces[i].release(pieces[i].owner);
   }
+  if (counted) __atomic_sub_fetch(&l->n_unsent, 1, __ATOMIC_RELAXED);
   head_put(l, head);
   return code;
 }
@@ -640,9 +648,6 @@ static clv_code on_packet_frame(clv_link *l, const clv_frame *f, const clv_piece
 
 static clv_code on_ping(clv_link *l, const clv_frame *f, clv_err *err) {
   clv_frame pong = {.kind = CLV_PONG, .message = f->message, .reply_to = f->message};
-  CLV_AUTO(clv_rpc_stream_unrefp) clv_rpc_stream *stream = lane_stream(l, 0);
-  if (stream && clv_rpc_stream_queued_bytes(stream) > MAX_ANSWERS)
-    return clv_fail(err, CLV_EXHAUSTED, "PINGs come faster than their answers are read");
   return send_plain(l, &pong, err);
 }
 
@@ -756,7 +761,14 @@ static void lane_closed(void *user, clv_rpc_stream *stream, clv_code code, const
   free(ln);
 }
 
+static void lane_sent(void *user, clv_rpc_stream *stream, size_t bytes) {
+  lane *ln = user;
+  (void)stream, (void)bytes;
+  if (ln->link && ln->index == 0) __atomic_sub_fetch(&ln->link->n_unsent, 1, __ATOMIC_RELAXED);
+}
+
 static const clv_rpc_stream_events lane_events = {.on_message = lane_message,
+                                                  .on_sent = lane_sent,
                                                   .on_closed = lane_closed};
 
 clv_code clv_lane_accept(const clv_lane_acceptor *acceptor, const clv_rpc_peer *peer,

@@ -130,7 +130,7 @@ static clv_code save_stage(clv_trainer *t, uint32_t i, clv_checkpoint_writer *w,
   return clv_checkpoint_add_stage(w, i, model.list, model.n, optimizer.list, optimizer.n, err);
 }
 
-clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor, clv_err *err) {
+static clv_code save_all(clv_trainer *t, const char *run_dir, clv_cursor cursor, clv_err *err) {
   CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0};
   clv_sha256 digest;
@@ -156,6 +156,10 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor
   CLV_TRY(clv_checkpoint_add_state(w, &state, err));
   CLV_TRY(clv_checkpoint_commit(w, hex, CLV_WIRE_PROTOCOL, NULL, err));
   return clv_checkpoint_prune(run_dir, (uint32_t)t->config->checkpoint.keep, err);
+}
+
+clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor, clv_err *err) {
+  return clv_trainer_explain(t, save_all(t, run_dir, cursor, err), err);
 }
 
 /* ---- putting back ------------------------------------------------------------------------------------- */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/models/models.h"
 #include "master/train/train_int.h"
@@ -197,22 +198,39 @@ static const char *silence(const clv_trainer *t, char *buf, size_t len) {
   return buf;
 }
 
+/* A link's end is told by whoever notices it first: a send that fails, or the link's own event, which
+ * knows the worker's name and the cause. The latter follows within moments and is what people need. */
+static clv_code blame(clv_trainer *t, clv_code code, clv_err *err) {
+  char hop[CLV_WIRE_NAME + 1] = "";
+  for (int i = 0; i < 200 && code == CLV_UNAVAILABLE && !clv_node_failed(t->node, NULL, NULL); i++)
+    nanosleep(&(struct timespec){0, 5 * 1000 * 1000}, NULL);
+  if (!clv_node_failed(t->node, err, hop)) return code;
+  code = err ? err->code : code;
+  snprintf(t->lost, sizeof t->lost, "%s", hop);
+  for (size_t i = 0; i < t->config->n_workers; i++)
+    if (strcmp(t->config->workers[i].name, hop) == 0) code = CLV_UNAVAILABLE;
+  if (err) err->code = code;
+  return code;
+}
+
+clv_code clv_trainer_explain(clv_trainer *t, clv_code code, clv_err *err) {
+  if (code == CLV_OK || code == CLV_DEADLINE) return code;
+  code = blame(t, code, err);
+  if (err && strncmp(err->text, "step ", 5) != 0)
+    clv_err_prefix(err, "step %llu", (unsigned long long)t->committed + 1);
+  return code;
+}
+
 clv_code clv_trainer_wait(clv_trainer *t, const bool *flag, uint64_t *wait_ns, const char *what,
                           clv_err *err) {
   uint64_t now = clv_now_ns(), limit_ms = t->config->limits.step_timeout_ms;
   uint64_t deadline = t->deadline_ns ? t->deadline_ns : now + limit_ms * 1000000u;
   clv_code code = clv_node_pump(t->node, flag, deadline, wait_ns, err);
   if (code == CLV_OK) return CLV_OK;
-  char hop[CLV_WIRE_NAME + 1] = "";
-  if (clv_node_failed(t->node, NULL, hop)) {
-    snprintf(t->lost, sizeof t->lost, "%s", hop);
-    for (size_t i = 0; i < t->config->n_workers; i++)
-      if (strcmp(t->config->workers[i].name, hop) == 0) code = err->code = CLV_UNAVAILABLE;
-  } else {
-    char who[160];
-    clv_fail(err, CLV_DEADLINE, "no %s within %llu ms (limits.step_timeout)%s", what,
-             (unsigned long long)limit_ms, silence(t, who, sizeof who));
-  }
+  if (clv_node_failed(t->node, NULL, NULL)) return clv_trainer_explain(t, code, err);
+  char heard[256];
+  clv_fail(err, CLV_DEADLINE, "no %s within %llu ms (limits.step_timeout)%s", what,
+           (unsigned long long)limit_ms, silence(t, heard, sizeof heard));
   clv_err_prefix(err, "step %llu", (unsigned long long)t->committed + 1);
   return code;
 }
@@ -319,8 +337,8 @@ static clv_code decide(clv_trainer *t, clv_step_result *ret, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, clv_step_result *ret,
-                          clv_err *err) {
+static clv_code run_step(clv_trainer *t, const clv_batch *batch, clv_step_result *ret,
+                         clv_err *err) {
   *ret = (clv_step_result){.samples = batch->n};
   CLV_TRY(begin_step(t, batch, err));
   uint32_t window = window_of(t);
@@ -335,6 +353,11 @@ clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, clv_step_resul
   ret->correct = t->correct;
   t->deadline_ns = 0;
   return decide(t, ret, err);
+}
+
+clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, clv_step_result *ret,
+                          clv_err *err) {
+  return clv_trainer_explain(t, run_step(t, batch, ret, err), err);
 }
 
 clv_code clv_trainer_flush(clv_trainer *t, clv_err *err) {
@@ -395,8 +418,8 @@ static clv_code eval_rows(clv_trainer *t, const clv_dataset *data, const clv_sub
   return CLV_OK;
 }
 
-clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_subset *rows,
-                          clv_step_result *ret, clv_tensor **predictions, clv_err *err) {
+static clv_code run_eval(clv_trainer *t, const clv_dataset *data, const clv_subset *rows,
+                         clv_step_result *ret, clv_tensor **predictions, clv_err *err) {
   *ret = (clv_step_result){.samples = rows->n};
   CLV_TRY(make_loss_stage(t, err));
   CLV_TRY(clv_trainer_flush(t, err));
@@ -419,4 +442,9 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
   ret->loss = rows->n ? t->eval_loss / (double)rows->n : 0;
   ret->correct = t->correct;
   return code;
+}
+
+clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_subset *rows,
+                          clv_step_result *ret, clv_tensor **predictions, clv_err *err) {
+  return clv_trainer_explain(t, run_eval(t, data, rows, ret, predictions, err), err);
 }

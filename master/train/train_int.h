@@ -86,6 +86,8 @@ void clv_trainer_on_handled(void *user, clv_frame_kind kind, uint32_t stage, uin
 /* Handle packets until *flag; the step timeout turns into an error that says who was awaited. */
 clv_code clv_trainer_wait(clv_trainer *t, const bool *flag, uint64_t *wait_ns, const char *what,
                           clv_err *err) CLV_USE_RESULT;
+/* The cause behind a failure: which worker, which step. Returns the code that decides how to exit. */
+clv_code clv_trainer_explain(clv_trainer *t, clv_code code, clv_err *err);
 clv_code clv_trainer_flush(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
 /* Weights of the session's files into local and remote stages. */
 clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) CLV_USE_RESULT;

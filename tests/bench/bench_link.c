@@ -65,6 +65,7 @@ static void ended(void *user, clv_link *link, clv_code code, const char *text) {
 static clv_link_options link_options(process *p,
                                      void (*on_packet)(void *, clv_link *, clv_packet *)) {
   clv_wire_limits accept = clv_wire_limits_default();
+  accept.credit_bytes = 128 << 20; /* the default lets 64 MiB be on their way, headers included */
   return (clv_link_options){.peer_name = "peer",
                             .pool = p->pool,
                             .accept = accept,

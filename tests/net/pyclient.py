@@ -180,13 +180,16 @@ class Ended(Exception):
 class Lane:
     """One Session stream; frames in and out, as messages or as raw bytes."""
 
-    def __init__(self, channel):
+    def __init__(self, channel, deaf=False):
         self.out, self.inbox = queue.Queue(), queue.Queue()
         call = channel.stream_stream("/cleave.v1.Worker/Session",
                                      (lambda b: b), pb.Frame.FromString)
         self.call = call(iter(self.out.get, None))
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
+        if not deaf:
+            self.listen()
+
+    def listen(self):
+        threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self):
         try:

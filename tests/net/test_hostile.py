@@ -702,16 +702,23 @@ def half_a_stream(e):
 
 
 @attack
-def pings_nobody_reads(e):
-    """100,000 requests for an answer that is never read: what waits to be sent is bounded."""
-    s = e.session()
-    s.lanes[0].call.cancel()
-    s = e.session()
-    lane, ping = s.lanes[0], pb.Frame(kind=pb.PING, message=1).SerializeToString()
-    for _ in range(30_000):
+def answers_nobody_reads(e):
+    """Requests whose answers are never read: what waits to be sent is bounded."""
+    s = e.session(attached=False)
+    narrow = Caller(cluster.ports[0], cluster.certs, name="evil",  # and a window of 1 KiB
+                    options=[("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0)])
+    lane, ping = Lane(narrow.channel, deaf=True), pb.Frame(kind=pb.PING, message=1).SerializeToString()
+    lane.send(pb.Frame(kind=pb.ATTACH, attach=pb.Attach(
+        session=s.id, epoch=1, incarnation=e.caller.about.incarnation, lanes=0, role=pb.ROLE_MASTER)))
+    for _ in range(9_000):
         lane.send(ping)
-    time.sleep(0.3)
-    return MIB
+    while not lane.out.empty() and lane.call.is_active():
+        time.sleep(0.01)
+    time.sleep(0.2)
+    lane.listen()
+    assert "does not read" in ends(lane, StatusCode.RESOURCE_EXHAUSTED)
+    narrow.close()
+    return 8192 * 256  # the limit of messages, and what one of them takes
 
 
 # ---- the tests ---------------------------------------------------------------------------------

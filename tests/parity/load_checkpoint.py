@@ -53,9 +53,10 @@ def read_idx(name):
 
 def fashion(part, limit=None, mean=0.2860, std=0.3530):
     """Images [N, 1, 28, 28] f32, normalised in f32, and classes [N]."""
-    x, y = read_idx(f"{part}-images-idx3-ubyte.gz")[:limit], read_idx(f"{part}-labels-idx1-ubyte.gz")
+    x = read_idx(f"{part}-images-idx3-ubyte.gz")[:limit]
+    y = read_idx(f"{part}-labels-idx1-ubyte.gz")[:limit]
     x = (x[:, None].astype(np.float32) / np.float32(255) - np.float32(mean)) / np.float32(std)
-    return torch.from_numpy(x), torch.from_numpy(y[:limit].astype(np.int64))
+    return torch.from_numpy(x), torch.from_numpy(y.astype(np.int64))
 
 
 def cnn():

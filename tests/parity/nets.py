@@ -55,7 +55,7 @@ REFUSED = [
     (nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4)), r"layer '1': LSTM is not supported"),
     (nn.Sequential(Scaled(4, 4)), r"layer '0': Scaled is not supported"),
     (nn.Sequential(nn.Conv2d(1, 1, 3, dilation=2)), r"Conv2d with dilation=\(2, 2\)"),
-    (nn.Sequential(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect")), "padding_mode='reflect'"),
+    (nn.Sequential(nn.Conv2d(1, 1, 3, padding_mode="reflect")), "padding_mode='reflect'"),
     (nn.Sequential(nn.Conv2d(1, 1, 2, padding="same")), "even kernel"),
     (nn.Sequential(nn.MaxPool2d(2, ceil_mode=True)), "ceil_mode=True"),
     (nn.Sequential(nn.AvgPool2d(3, padding=1, count_include_pad=False)), "count_include_pad=False"),

@@ -64,7 +64,7 @@ def metrics(run_dir):
         return [json.loads(line) for line in f]
 
 
-# ---- each step from equal state ------------------------------------------------------------------------
+# ---- each step from equal state ------------------------------------------------------------------
 
 def arrays_of(net):
     return {n: p.detach().numpy().copy() for n, p in net.named_parameters()}
@@ -120,7 +120,7 @@ def errors(case, before, after, ours):
     """{figure: (error, what)}: the worst of each kind in one step."""
     line, weights, moments = ours
     state = (before["weights"], before["moments"]), (weights, moments)
-    norm = math.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in before["grads"].values()))
+    norm = math.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in before["grads"].values()))
     update = lambda w, n: w[n].astype(np.float64) - before["weights"][n]
     worst = lambda pairs: max(pairs, key=lambda p: p[0], default=(0.0, ""))
     return {
@@ -180,7 +180,7 @@ def step_parity_is_not_fooled():
         assert figures <= over and (over == figures or "loss" in figures), (setting, found)
 
 
-# ---- running freely ------------------------------------------------------------------------------------
+# ---- running freely ------------------------------------------------------------------------------
 
 def torch_losses(case, seed, dtype, n):
     net = case.initial(seed).to(dtype)
@@ -234,7 +234,7 @@ def free_running_cnn_adam():
     free_running(Cnn, 100)
 
 
-# ---- checkpoints in PyTorch -----------------------------------------------------------------------------
+# ---- checkpoints in PyTorch ----------------------------------------------------------------------
 
 def accuracy_of(text):
     found = re.search(r"test accuracy (\d+\.\d\d) %  \(.*10000 samples\)", text)
@@ -244,8 +244,8 @@ def accuracy_of(text):
 
 def checkpoint_accuracy_in_pytorch():
     """With 10,000 samples, two decimals of a percentage are single samples."""
-    body = Cnn(data_dir).body().replace("  limit_train: 6400\n",
-                                        "  test: [t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz]\n")
+    test = "  test: [t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz]\n"
+    body = Cnn(data_dir).body().replace("  limit_train: 6400\n", test)
     session = cluster.session("accuracy", body)
     done = cluster.train(session, "--max-steps", "150", "--set", "train.batch=128",
                          "--set", "train.shuffle=true", timeout=300)
@@ -261,7 +261,7 @@ def checkpoint_accuracy_in_pytorch():
                f"{ours:.2f} % and {theirs:.2f} % of 10000")])
 
 
-# ---- the exporter ------------------------------------------------------------------------------------
+# ---- the exporter --------------------------------------------------------------------------------
 
 def exported(attribute, *args):
     source = os.path.join(HERE, "nets.py") + ":" + attribute

@@ -25,7 +25,7 @@ def _exporter():
 export = _exporter()
 
 
-# ---- checkpoints -------------------------------------------------------------------------------------
+# ---- checkpoints ---------------------------------------------------------------------------------
 
 def write_checkpoint(run_dir, step, stages, cursor, seed=0):
     """RUN/checkpoint-<step>; stages: [({name: array}, {optimiser's name: array}), ...];
@@ -69,7 +69,7 @@ def manifest(folder, step, stages):
         f.write(body + f'  "sha256": "{digest}"\n}}\n')
 
 
-# ---- the models ----------------------------------------------------------------------------------------
+# ---- the models ----------------------------------------------------------------------------------
 
 class Case:
     """A model, its data in order, and how both sides train it. `stages`: layers per stage."""
@@ -189,5 +189,6 @@ class Cnn(Case):
 
     def gradient(self, name, before, after):
         """exp_avg' = beta exp_avg + (1 - beta) g, with both factors rounded to f32."""
-        key, beta, rest = name + ".exp_avg", np.float64(np.float32(0.9)), np.float64(np.float32(0.1))
+        key = name + ".exp_avg"
+        beta, rest = np.float64(np.float32(0.9)), np.float64(np.float32(0.1))
         return (after[1][key] - beta * before[1][key].astype(np.float64)) / rest
