@@ -37,6 +37,10 @@ clv_code clv_pool_tensor(clv_pool *pool, clv_dtype dtype, const clv_shape *shape
                          clv_err *err) CLV_USE_RESULT;
 size_t clv_pool_bytes(const clv_pool *pool); /* held now, free ones included */
 
+/* For main, before the first thread: freed memory up to the size of the transport's buffers stays with
+ * the process. Otherwise each tensor's worth of them is unmapped, mapped and cleared anew. */
+void clv_keep_memory(void);
+
 typedef struct clv_link clv_link;
 
 /* A frame with its tensors. Owned by one place at a time; handing it to a function documented as
@@ -48,6 +52,7 @@ typedef struct clv_packet {
   clv_pool *pool;
   clv_link *from; /* gets `credit` bytes back when the packet is freed */
   uint64_t credit;
+  uint32_t crc32c[CLV_WIRE_TENSORS]; /* of the bytes that came, for the link that received them */
   struct clv_packet *next;
 } clv_packet;
 
@@ -260,6 +265,10 @@ void clv_node_stop(clv_session_node *n);
  * passes (CLV_DEADLINE). The master's driver. Waiting time is added to *wait_ns when not NULL. */
 clv_code clv_node_pump(clv_session_node *n, const bool *done, uint64_t deadline_ns,
                        uint64_t *wait_ns, clv_err *err) CLV_USE_RESULT;
+
+/* How long queue threads may poll beside so many compute threads of this process, microseconds: 0
+ * where together they would not fit the cores. */
+unsigned clv_spin_us(unsigned compute_threads);
 
 /* Record the first failure of the session; pump returns it, later ones are ignored. Any thread. */
 void clv_node_fail(clv_session_node *n, clv_code code, const char *hop, const char *fmt, ...)

@@ -5,8 +5,8 @@
  * chunks in turn. Chunks and the head they belong to arrive in any order: whichever comes first
  * makes the entry in `incoming`, and the packet is delivered when all its tensors are whole.
  *
- * The chunks of a tensor are queued before its head, so that the checksum is computed while the
- * first of them are already on their way.
+ * The chunks of a tensor are queued before its head, so that each is summed when it leaves, or as it
+ * comes, and no pass over the whole tensor stands before or after the transfer.
  */
 #include "common/dist/dist_int.h"
 
@@ -47,7 +47,7 @@ typedef struct incoming {
   uint64_t transfer, total, received;
   clv_tensor *tensor;
   clv_packet *packet;
-  uint32_t slot;
+  uint32_t slot, crc32c;
   span *spans; /* [n_spans] apart from each other, in order; kept by the place in the table */
   size_t n_spans, cap_spans;
 } incoming;
@@ -329,14 +329,16 @@ static uint32_t bulk_lane(clv_link *l) {
   return 1 + turn % (l->n_lanes - 1);
 }
 
-static clv_code send_chunks(clv_link *l, clv_tensor *t, uint64_t transfer, clv_err *err) {
+static clv_code send_chunks(clv_link *l, clv_tensor *t, clv_tensor_head *head, clv_err *err) {
+  head->crc32c = 0;
   for (size_t offset = 0; offset < t->bytes; offset += CLV_WIRE_CHUNK_BYTES) {
     size_t len = CLV_MIN(t->bytes - offset, (size_t)CLV_WIRE_CHUNK_BYTES);
     clv_frame f = {.kind = CLV_CHUNK};
-    f.chunk.transfer = transfer;
+    f.chunk.transfer = head->transfer;
     f.chunk.offset = offset;
     f.chunk.total = t->bytes;
     clv_rpc_piece pieces[2];
+    head->crc32c = clv_crc32c(head->crc32c, (char *)t->data + offset, len);
     pieces[1] = (clv_rpc_piece){(char *)t->data + offset, len, release_tensor, clv_tensor_ref(t)};
     CLV_TRY(send_frame(l, bulk_lane(l), &f, pieces, 1, len, err));
   }
@@ -346,10 +348,8 @@ static clv_code send_chunks(clv_link *l, clv_tensor *t, uint64_t transfer, clv_e
 static clv_code send_chunked(clv_link *l, clv_packet *p, clv_err *err) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     p->frame.tensors[i].transfer = __atomic_add_fetch(&l->next_transfer, 1, __ATOMIC_RELAXED);
-    CLV_TRY(send_chunks(l, p->tensor[i], p->frame.tensors[i].transfer, err));
+    CLV_TRY(send_chunks(l, p->tensor[i], &p->frame.tensors[i], err));
   }
-  for (uint32_t i = 0; i < p->frame.n_tensors; i++)
-    p->frame.tensors[i].crc32c = clv_crc32c(0, p->tensor[i]->data, p->tensor[i]->bytes);
   return send_plain(l, &p->frame, err);
 }
 
@@ -487,6 +487,7 @@ static clv_packet *finished(clv_link *l, clv_packet *p) {
       continue;
     }
     p->tensor[l->in[i].slot] = l->in[i].tensor;
+    p->crc32c[l->in[i].slot] = l->in[i].crc32c;
     incoming last = l->in[--l->n_in];
     l->in[l->n_in] = (incoming){.spans = l->in[i].spans, .cap_spans = l->in[i].cap_spans};
     if (i < l->n_in) l->in[i] = last;
@@ -497,7 +498,7 @@ static clv_packet *finished(clv_link *l, clv_packet *p) {
 static clv_code deliver(clv_link *l, clv_packet *p, clv_err *err) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     const clv_tensor_head *h = &p->frame.tensors[i];
-    uint32_t crc = clv_crc32c(0, p->tensor[i]->data, p->tensor[i]->bytes);
+    uint32_t crc = p->crc32c[i];
     if (crc != h->crc32c) {
       clv_packet_free(p);
       return clv_fail(err, CLV_DATA_LOSS, "tensor %u of a %s frame: CRC32C is %08x, stated %08x", i,
@@ -561,11 +562,15 @@ static clv_code on_chunk(clv_link *l, const clv_frame *f, const clv_piece *piece
   pthread_mutex_unlock(&l->lock);
   if (code != CLV_OK) return code;
   /* The one copy on the way in: from the transport's slices into the tensor. */
-  clv_payload_copy(pieces, payload, 0, payload->len, (char *)t->data + f->chunk.offset);
+  char *at = (char *)t->data + f->chunk.offset;
+  clv_payload_copy(pieces, payload, 0, payload->len, at);
+  uint32_t crc = clv_crc32c_shift(clv_crc32c(0, at, payload->len),
+                                  f->chunk.total - f->chunk.offset - payload->len);
   clv_packet *done = NULL;
   pthread_mutex_lock(&l->lock);
   e = find_incoming(l, f->chunk.transfer); /* it cannot be whole without this chunk */
   e->received += payload->len;
+  e->crc32c ^= crc;
   done = finished(l, e->packet);
   pthread_mutex_unlock(&l->lock);
   clv_tensor_unref(t);
@@ -622,6 +627,7 @@ static clv_code on_inline(clv_link *l, clv_packet *p, const clv_piece *pieces,
     if (code != CLV_OK) break;
     p->frame.n_tensors = i + 1;
     clv_payload_copy(pieces, payload, from, h->bytes, p->tensor[i]->data);
+    p->crc32c[i] = clv_crc32c(0, p->tensor[i]->data, h->bytes);
     from += h->bytes;
   }
   if (code != CLV_OK) {

@@ -5,11 +5,18 @@
  */
 #include "common/dist/dist_int.h"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { FREE_PACKETS_KEPT = 256 };
+
+/* The transport reads into buffers of up to 1 MiB; larger blocks are pooled tensors, made once. */
+void clv_keep_memory(void) {
+  mallopt(M_MMAP_THRESHOLD, 2 << 20);
+  mallopt(M_TRIM_THRESHOLD, 64 << 20);
+}
 
 struct clv_pool {
   pthread_mutex_t lock;

@@ -367,12 +367,20 @@ static clv_code routes(clv_trainer *t, clv_err *err) {
   return CLV_OK;
 }
 
+/* At home one stage computes at a time: as many threads as the largest one uses. */
+static unsigned home_threads(const clv_trainer *t) {
+  unsigned most = t->b->shards[t->b->n_stages].worker < 0;
+  for (uint32_t i = 0; i < t->b->n_stages; i++)
+    if (t->b->shards[i].worker < 0) most = CLV_MAX(most, (unsigned)t->config->stages[i].threads);
+  return most;
+}
+
 static clv_code connect_workers(clv_trainer *t, clv_err *err) {
   const clv_session_config *c = t->config;
   CLV_TRY(clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, &t->identity, err));
   CLV_TRY(clv_tls_identity_require(t->identity, CLV_TLS_CLIENT, err));
   CLV_TRY(clv_tls_floor_install(err));
-  clv_rpc_runtime_options ro = {.queue_threads = 2};
+  clv_rpc_runtime_options ro = {.queue_threads = 2, .spin_us = clv_spin_us(home_threads(t))};
   CLV_TRY(clv_rpc_runtime_new(&ro, &t->runtime, err));
   for (size_t i = 0; i < c->n_workers; i++) {
     remote *r = &t->remotes[i];

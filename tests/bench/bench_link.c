@@ -204,6 +204,7 @@ static void obey(process *p) {
 
 int main(int argc, char **argv) {
   static process p;
+  clv_keep_memory();
   if (argc == 4 && strcmp(argv[1], "serve") == 0) {
     start(&p, argv[2], argv[3]);
     serve(&p);

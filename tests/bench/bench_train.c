@@ -68,6 +68,7 @@ int main(int argc, char **argv) {
   char line[128];
   unsigned n;
   if (argc != 2) die("usage: bench_train SESSION.yaml");
+  clv_keep_memory(); /* as cleave-master's main does */
   open_session(&b, argv[1]);
   printf("ready\n");
   fflush(stdout);

@@ -221,5 +221,6 @@ clv_code clv_session_load(session *s, const clv_wire_load_request *r, clv_wire_l
   pthread_mutex_lock(&s->loading);
   clv_code code = load(s, r, reply, err);
   pthread_mutex_unlock(&s->loading);
+  if (code == CLV_OK) clv_session_uses(s, CLV_MAX(r->threads, 1u));
   return code;
 }

@@ -35,6 +35,7 @@ struct session {
   uint32_t n_peers;
   clv_wire_limits granted;
   size_t stage_bytes;
+  unsigned threads; /* of its largest stage; under the service's lock */
 
   pthread_mutex_t loading; /* held through a LoadShard, before `lock` */
   pthread_mutex_t lock; /* links, loaded, node creation */
@@ -91,6 +92,8 @@ clv_code clv_session_find(clv_service *s, const clv_wire_id *id, uint64_t epoch,
 void clv_session_unref(session *s);
 void clv_session_unrefp(session **s);
 void clv_session_counts(session *s, clv_wire_close_reply *ret);
+/* A stage of so many threads has been loaded. */
+void clv_session_uses(session *s, unsigned threads);
 /* Out of the table, threads joined, links closed; one audit line. BLOCKS. */
 void clv_session_close(session *s, const char *verdict);
 clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri,

@@ -73,6 +73,20 @@ static void drop_links(session *s) {
   }
 }
 
+/* Under the service's lock: queue threads may poll if the sessions' threads leave them a core. */
+static void set_spin(clv_service *v) {
+  unsigned threads = 0;
+  for (uint32_t i = 0; i < v->n_sessions; i++) threads += v->sessions[i]->threads;
+  clv_rpc_runtime_set_spin(v->runtime, threads ? clv_spin_us(threads) : 0);
+}
+
+void clv_session_uses(session *s, unsigned threads) {
+  pthread_mutex_lock(&s->service->lock);
+  s->threads = CLV_MAX(s->threads, threads);
+  set_spin(s->service);
+  pthread_mutex_unlock(&s->service->lock);
+}
+
 void clv_session_close(session *s, const char *verdict) {
   clv_service *v = s->service;
   bool mine = false;
@@ -82,6 +96,7 @@ void clv_session_close(session *s, const char *verdict) {
     v->sessions[i] = v->sessions[--v->n_sessions];
     mine = true;
   }
+  set_spin(v);
   pthread_mutex_unlock(&v->lock);
   if (!mine) return; /* somebody else is closing it */
   clv_wire_close_reply c;
