@@ -231,6 +231,7 @@ int main(int argc, char **argv) {
       NULL, NULL, NULL};
   arguments a = {0};
   argp_err_exit_status = CLV_EXIT_USAGE;
+  clv_keep_memory();
   argp_parse(&argp, argc, argv, 0, NULL, &a);
   if (!a.command) return usage("a command is needed: train, eval, predict, plan, check, doctor, certs or init");
   clv_log_set(a.verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, false);

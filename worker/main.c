@@ -205,9 +205,9 @@ int main(int argc, char **argv) {
       "The Cleave worker daemon: it holds shards of a model for masters that prove who they are.\v"
       "Exit codes: 0 ok, 1 failed, 2 usage, 3 configuration, 4 certificates or address, 7 artifacts.",
       NULL, NULL, NULL};
-  clv_keep_memory();
   arguments a = {0};
   argp_err_exit_status = EXIT_USAGE;
+  clv_keep_memory();
   argp_parse(&argp, argc, argv, 0, NULL, &a);
   for (size_t i = 0; i < CLV_COUNT(commands); i++) {
     if (strcmp(commands[i].name, a.command) != 0) continue;

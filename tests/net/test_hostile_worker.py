@@ -126,10 +126,10 @@ class FakeWorker:
         self.server.stop(0)
 
 
-def train(fake, seconds=12):
+def train(fake, seconds=12, args=()):
     """(exit code, what it said, largest resident size) of a master that meets it."""
     session = cluster.session("meets", SESSION)
-    process = subprocess.Popen([MASTER, "train", session, "--fresh", "--set", f"workers.w1.address=127.0.0.1:{fake.port}"],
+    process = subprocess.Popen([MASTER, "train", session, "--fresh", "--set", f"workers.w1.address=127.0.0.1:{fake.port}", *args],
                                cwd=cluster.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
     watchdog = threading.Timer(seconds * SLOW, process.kill)
     watchdog.start()
@@ -154,9 +154,9 @@ def train(fake, seconds=12):
     return process.returncode, errors, peak[0]
 
 
-def meets(codes, *words, seconds=12, **fake):
+def meets(codes, *words, args=(), **fake):
     with FakeWorker(**fake) as w:
-        code, errors, peak = train(w, seconds)
+        code, errors, peak = train(w, args=args)
     assert code in codes, (code, errors)  # a crash or the watchdog's kill is negative
     assert "w1" in errors, errors
     for word in words:
@@ -241,6 +241,14 @@ def never_answers_a_step():
     errors = meets([5], "last heard of worker 'w1'", "step 1", lane0=deaf)
     assert "limits.step_timeout" in errors
 
+    def slow(f):
+        time.sleep(0.5)
+        return [f]
+
+    begin = time.monotonic()  # each answer in time, the step not
+    meets([5], "step 1: no loss or vote within 2000 ms", twist=slow, args=["--set", "pipeline.micro_batches=16"])
+    assert time.monotonic() - begin < 5 * SLOW
+
 
 def change(kind, **fields):
     """A twist: one kind of frame with other fields."""
@@ -317,7 +325,13 @@ def frames_nobody_asked_for():
                 pb.Frame(kind=pb.COMMIT, commit=pb.Commit(step=1, scale=1, lr=1, apply=True)),
                 frame(pb.STATE_PUT, bytes(4 * WIDE), [WIDE], stage=0, state=pb.State(what=1, name="1.bias", index=0, count=1))):
         meets([1, 3, 5, 6], twist=extra(odd))
-    meets([1, 5, 6, 9], "w1", twist=lambda f: [f, f])  # everything twice
+    meets([1, 5, 6], twist=lambda f: [f, f])  # everything twice
+
+    def votes_first(f):
+        vote = frame(pb.VOTE, bytes(16), [2], F64, message=77, context=f.context, step=f.step, stage=1, vote=pb.Vote(finite=True))
+        return [vote, vote, f] if f.kind == pb.BACKWARD else [f]
+
+    meets([1, 6], "vote of stage 1", twist=votes_first)
     abort = pb.Frame(kind=pb.ABORT, failure=pb.Failure(code=8, text="no more room", hop="stage 1"))
     meets([1, 6], "no more room", "stage 1", twist=extra(abort))
     nan = struct.pack("<2d", float("nan"), 1)

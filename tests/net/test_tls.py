@@ -339,13 +339,17 @@ def reload_while_a_session_runs():
         old = {n: read(os.path.join(cluster.certs, n)) for n in ("w1.pem", "w1.key", "ca.pem")}
 
         # broken files: each keeps the old certificate in use and says why
-        for name, bad in (("w1.pem", b"garbage\n"), ("w1.key", read(os.path.join(cluster.certs, "master.key"))),
-                          ("ca.pem", b""), ("w1.pem", read(os.path.join(cluster.certs, "old.pem"))
-                                            if os.path.exists(os.path.join(cluster.certs, "old.pem")) else b"x")):
-            put(name, bad)
+        forge("past", [("URI", "spiffe://test/w1"), ("IP", "127.0.0.1")], end="20210101000000Z")
+        forge("nameless", [("IP", "127.0.0.1")])
+        past, nameless = ([read(os.path.join(cluster.certs, n + suffix)) for suffix in (".pem", ".key")] for n in ("past", "nameless"))
+        for bad in ({"w1.pem": b"garbage\n"}, {"w1.key": read(os.path.join(cluster.certs, "master.key"))},
+                    {"w1.pem": past[0], "w1.key": past[1]}, {"w1.pem": nameless[0], "w1.key": nameless[1]}, {"ca.pem": b""}):
+            for name, data in bad.items():
+                put(name, data)
             hup("certificates NOT reloaded, the old ones stay in use")
-            assert server_certificate() == first if name != "ca.pem" else True
-            put(name, old[name])
+            for name in bad:
+                put(name, old[name])
+            assert server_certificate() == first
         hup("certificates reloaded")
         assert server_certificate() == first
 
