@@ -10,7 +10,7 @@
 #include "common/weights/weights.h"
 #include "master/train/train.h"
 
-enum { CLV_EVAL_WINDOW = 4, BULK_LANES = 2 };
+enum { CLV_EVAL_WINDOW = 4, BULK_LANES = 4 };
 
 typedef struct remote {
   struct clv_trainer *trainer;

@@ -3,10 +3,10 @@
  * Raw OpenSSL between two processes: the roof for our tensors. TLS 1.3, AES-128-GCM, certificates
  * on both sides; 16 bytes of header, the tensor, and a 16-byte acknowledgement when it lies whole
  * in the receiver's buffer.
- *   batched  256 KiB collected before each write to the socket, 256 KiB read ahead
- *   naive    one record of 16 KiB per SSL_write and system call
+ *   BATCH_KIB > 0   so much collected before each write to the socket, and read ahead
+ *   BATCH_KIB = 0   naive: one record of 16 KiB per SSL_write and system call
  *
- * usage: bench_tls batched|naive CERTS CLIENT SERVER
+ * usage: bench_tls BATCH_KIB CERTS CLIENT SERVER
  * commands: tensor BYTES N    seconds of each transfer
  */
 #include <arpa/inet.h>
@@ -20,7 +20,9 @@
 
 #include "tests/bench/bench_int.h"
 
-enum { KIB = 1024, BATCH_BYTES = 256 * KIB, RECORD_BYTES = 16 * KIB };
+enum { KIB = 1024, RECORD_BYTES = 16 * KIB };
+
+static size_t batch_bytes;
 
 static void sure(int ok) {
   if (ok > 0) return;
@@ -28,7 +30,7 @@ static void sure(int ok) {
   die("OpenSSL");
 }
 
-static SSL_CTX *context(bool server, bool batched, const char *certs, const char *name) {
+static SSL_CTX *context(bool server, const char *certs, const char *name) {
   char path[512];
   SSL_CTX *ctx = SSL_CTX_new(server ? TLS_server_method() : TLS_client_method());
   SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION);
@@ -40,22 +42,22 @@ static SSL_CTX *context(bool server, bool batched, const char *certs, const char
   snprintf(path, sizeof path, "%s/%s.key", certs, name);
   sure(SSL_CTX_use_PrivateKey_file(ctx, path, SSL_FILETYPE_PEM));
   SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-  if (batched) {
+  if (batch_bytes) {
     SSL_CTX_set_read_ahead(ctx, 1);
-    SSL_CTX_set_default_read_buffer_len(ctx, BATCH_BYTES);
+    SSL_CTX_set_default_read_buffer_len(ctx, batch_bytes);
   }
   return ctx;
 }
 
-static SSL *attach(SSL_CTX *ctx, int fd, bool server, bool batched) {
+static SSL *attach(SSL_CTX *ctx, int fd, bool server) {
   int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   SSL *ssl = SSL_new(ctx);
   SSL_set_fd(ssl, fd);
   sure(server ? SSL_accept(ssl) : SSL_connect(ssl));
-  if (batched) {
+  if (batch_bytes) {
     BIO *buffer = BIO_new(BIO_f_buffer());
-    sure((int)BIO_set_write_buffer_size(buffer, BATCH_BYTES));
+    sure((int)BIO_set_write_buffer_size(buffer, batch_bytes));
     BIO *socket_bio = SSL_get_wbio(ssl);
     BIO_up_ref(socket_bio);
     SSL_set0_wbio(ssl, BIO_push(buffer, socket_bio));
@@ -110,7 +112,7 @@ static _Noreturn void receive(SSL *ssl) {
   }
 }
 
-static SSL *connect_pair(bool batched, const char *certs, const char *client, const char *server) {
+static SSL *connect_pair(const char *certs, const char *client, const char *server) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t len = sizeof address;
   int listener = socket(AF_INET, SOCK_STREAM, 0);
@@ -119,13 +121,12 @@ static SSL *connect_pair(bool batched, const char *certs, const char *client, co
     die("listen");
   if (fork() == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    receive(attach(context(true, batched, certs, server), accept(listener, NULL, NULL), true,
-                   batched));
+    receive(attach(context(true, certs, server), accept(listener, NULL, NULL), true));
   }
   close(listener);
   int fd = socket(AF_INET, SOCK_STREAM, 0);
   if (connect(fd, (struct sockaddr *)&address, len) != 0) die("connect");
-  return attach(context(false, batched, certs, client), fd, false, batched);
+  return attach(context(false, certs, client), fd, false);
 }
 
 static void tensors(SSL *ssl, size_t bytes, unsigned n) {
@@ -150,8 +151,9 @@ int main(int argc, char **argv) {
   char line[128];
   size_t bytes;
   unsigned n;
-  if (argc != 5) die("usage: bench_tls batched|naive CERTS CLIENT SERVER");
-  SSL *ssl = connect_pair(strcmp(argv[1], "batched") == 0, argv[2], argv[3], argv[4]);
+  if (argc != 5) die("usage: bench_tls BATCH_KIB CERTS CLIENT SERVER");
+  batch_bytes = (size_t)atoi(argv[1]) * KIB;
+  SSL *ssl = connect_pair(argv[2], argv[3], argv[4]);
   printf("ready\n");
   fflush(stdout);
   while (fgets(line, sizeof line, stdin)) {

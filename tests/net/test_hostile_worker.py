@@ -162,7 +162,7 @@ def meets(codes, *words, args=(), **fake):
     for word in words:
         assert re.search(word, errors), (word, errors)
     assert len(errors) < 2000, errors
-    assert SANITIZED or peak <= normal_peak() + CREDIT + 8 * MIB, (peak, normal_peak())
+    assert SANITIZED or peak <= normal_peak() + CREDIT + 24 * MIB, (peak, normal_peak())
     return errors
 
 

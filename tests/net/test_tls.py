@@ -16,7 +16,8 @@ def openssl(*args):
     return done.stdout
 
 
-def forge(name, san, folder=None, begin="20200101000000Z", end="20490101000000Z", cn="forged"):
+def forge(name, san, folder=None, begin="20200101000000Z", end="20490101000000Z", cn="forged",
+          use="serverAuth, clientAuth"):
     """A certificate of the test's CA with any alternative names and any dates."""
     certs = folder or cluster.certs
     path = lambda suffix: os.path.join(certs, name + suffix)
@@ -25,7 +26,7 @@ def forge(name, san, folder=None, begin="20200101000000Z", end="20490101000000Z"
                 f"default_md = sha256\npolicy = p\ncertificate = {certs}/ca.pem\nprivate_key = {certs}/ca.key\n"
                 "unique_subject = no\n[p]\ncommonName = supplied\n[req]\ndistinguished_name = dn\n[dn]\n[e]\n"
                 "basicConstraints = CA:FALSE\nkeyUsage = critical, digitalSignature\n"
-                "extendedKeyUsage = serverAuth, clientAuth\n"
+                f"extendedKeyUsage = {use}\n"
                 + ("subjectAltName = @san\n[san]\n" + "\n".join(f"{k}.{i} = {v}" for i, (k, v) in enumerate(san)) if san else ""))
     open(path(".index"), "w").close()
     with open(path(".serial"), "w") as f:
@@ -296,6 +297,9 @@ def worker_refuses_to_start():
     assert code == 4 and "open.key" in text and "chmod" in text, (code, text)
     code, text = start_up(key="master.key")
     assert code == 4 and "master.key" in text, (code, text)
+    forge("onlyclient", [("URI", "spiffe://test/w1")], use="clientAuth")
+    code, text = start_up(cert="onlyclient.pem", key="onlyclient.key")
+    assert code == 4 and "TLS server" in text, (code, text)
     forge("nouri", [("DNS", "spiffe://test/w1")])
     code, text = start_up(cert="nouri.pem", key="nouri.key")
     assert code == 4 and "URI" in text, (code, text)
@@ -341,9 +345,11 @@ def reload_while_a_session_runs():
         # broken files: each keeps the old certificate in use and says why
         forge("past", [("URI", "spiffe://test/w1"), ("IP", "127.0.0.1")], end="20210101000000Z")
         forge("nameless", [("IP", "127.0.0.1")])
-        past, nameless = ([read(os.path.join(cluster.certs, n + suffix)) for suffix in (".pem", ".key")] for n in ("past", "nameless"))
+        forge("client", [("URI", "spiffe://test/w1"), ("IP", "127.0.0.1")], use="clientAuth")
+        others = [[read(os.path.join(cluster.certs, n + suffix)) for suffix in (".pem", ".key")]
+                  for n in ("past", "nameless", "client")]
         for bad in ({"w1.pem": b"garbage\n"}, {"w1.key": read(os.path.join(cluster.certs, "master.key"))},
-                    {"w1.pem": past[0], "w1.key": past[1]}, {"w1.pem": nameless[0], "w1.key": nameless[1]}, {"ca.pem": b""}):
+                    {"ca.pem": b""}, *({"w1.pem": cert, "w1.key": key} for cert, key in others)):
             for name, data in bad.items():
                 put(name, data)
             hup("certificates NOT reloaded, the old ones stay in use")

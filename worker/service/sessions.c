@@ -383,7 +383,7 @@ static clv_code open_peer(session *s, const clv_remote_spec *peer, const clv_rpc
                      .limits = {.max_message = 0},
                      .session = s->id,
                      .epoch = s->epoch,
-                     .bulk_lanes = 1,
+                     .bulk_lanes = 4,
                      .role = CLV_ATTACH_PEER,
                      .timeout_ms = PEER_TIMEOUT_MS};
   CLV_TRY(say_hello(v, peer, pem, err));
