@@ -802,7 +802,7 @@ def rates():
             busy += honest.durations(begin, time.monotonic())
         steps, weights = honest.stop()
     median = lambda xs: sorted(xs)[len(xs) // 2]
-    assert len(quiet) > 100 and len(busy) > 100 and attacks > 16, (len(quiet), len(busy), attacks)
+    assert len(quiet) > 100 and len(busy) > 100 and attacks >= 8, (len(quiet), len(busy), attacks)
     return median(quiet) / median(busy), attacks, steps, weights
 
 
