@@ -116,12 +116,11 @@ void clv_link_unrefp(clv_link **link);
  * By one thread, and not beside clv_link_open. */
 void clv_link_close(clv_link *link);
 
-/* Takes the packet. Never blocks: packets over the credit wait inside the link in order, holding
- * their tensors. CLV_UNAVAILABLE once the link has closed. */
+/* Takes the packet. Never blocks: large packets, and what is over the credit, wait inside the link in
+ * order, holding their tensors, and leave by a thread of rpc's; an ABORT waits for nothing.
+ * CLV_UNAVAILABLE once the link has closed. */
 clv_code clv_link_send(clv_link *link, clv_packet *packet, clv_err *err) CLV_USE_RESULT;
 
-/* Packets wait for credit: produce no more. */
-bool clv_link_blocked(clv_link *link);
 void clv_link_count(clv_link *link, clv_link_counts *ret);
 const char *clv_link_peer(const clv_link *link);
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The threads that run unary handlers, so that a slow one never holds up a queue thread.
+ * The threads that run unary handlers and deferred sends, so that a slow one never holds up a queue
+ * thread.
  */
 #include "common/rpc/rpc_int.h"
 
-static rpc_job *take(rpc_pool *pool) {
+static clv_rpc_job *take(rpc_pool *pool) {
   pthread_mutex_lock(&pool->lock);
   while (!pool->head && !pool->stop) pthread_cond_wait(&pool->wake, &pool->lock);
-  rpc_job *job = pool->head;
+  clv_rpc_job *job = pool->head;
   if (job) {
     pool->head = job->next;
     if (!pool->head) pool->tail = NULL;
@@ -18,7 +19,7 @@ static rpc_job *take(rpc_pool *pool) {
 }
 
 static void *handler_thread(void *arg) {
-  for (rpc_job *job; (job = take(arg)) != NULL;) job->run(job);
+  for (clv_rpc_job *job; (job = take(arg)) != NULL;) job->run(job);
   return NULL;
 }
 
@@ -46,7 +47,7 @@ void rpc_pool_done(rpc_pool *pool) {
   pthread_mutex_destroy(&pool->lock);
 }
 
-bool rpc_pool_put(rpc_pool *pool, rpc_job *job) {
+bool rpc_pool_put(rpc_pool *pool, clv_rpc_job *job) {
   job->next = NULL;
   pthread_mutex_lock(&pool->lock);
   bool room = pool->waiting < pool->max_waiting && !pool->stop;

@@ -125,6 +125,17 @@ void clv_rpc_stream_unrefp(clv_rpc_stream **stream);
 clv_code clv_rpc_stream_send(clv_rpc_stream *stream, const clv_rpc_piece *pieces, size_t n,
                              clv_err *err) CLV_USE_RESULT;
 
+/* Work for a thread of the runtime, embedded in what it is about. */
+typedef struct clv_rpc_job {
+  void (*run)(struct clv_rpc_job *job);
+  struct clv_rpc_job *next;
+} clv_rpc_job;
+
+/* Have job->run(job) called soon on a sender thread of the stream's runtime: summing and encrypting
+ * a large tensor is not for a thread that has other things to do. False, and no call, when too much
+ * waits already. The stream may end meanwhile. */
+bool clv_rpc_stream_defer(clv_rpc_stream *stream, clv_rpc_job *job) CLV_USE_RESULT;
+
 /* Bytes accepted by clv_rpc_stream_send that the transport has not accepted yet. */
 size_t clv_rpc_stream_queued_bytes(clv_rpc_stream *stream);
 

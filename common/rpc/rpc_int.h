@@ -31,6 +31,23 @@ typedef struct rpc_tag {
 
 #define RPC_OWNER(ptr, type, field) ((type *)(void *)((char *)(ptr)-offsetof(type, field)))
 
+/* ---- handlers.c ------------------------------------------------------------------------------ */
+
+/* Threads that run unary handlers or deferred sends, and the bounded queue in front of them. */
+typedef struct rpc_pool {
+  pthread_mutex_t lock;
+  pthread_cond_t wake;
+  clv_rpc_job *head, *tail;
+  unsigned waiting, max_waiting, n_threads;
+  bool stop;
+  pthread_t threads[64];
+} rpc_pool;
+
+clv_code rpc_pool_init(rpc_pool *pool, unsigned n_threads, unsigned max_waiting, clv_err *err)
+    CLV_USE_RESULT;
+void rpc_pool_done(rpc_pool *pool); /* runs what waits, then joins */
+bool rpc_pool_put(rpc_pool *pool, clv_rpc_job *job); /* false when the queue is full */
+
 /* ---- runtime.c ------------------------------------------------------------------------------- */
 
 struct clv_rpc_runtime {
@@ -49,6 +66,8 @@ struct clv_rpc_runtime {
   unsigned wanted;                         /* helpers called and not yet come */
   bool stop;
   clv_rpc_stream *streams;
+  rpc_pool senders; /* for clv_rpc_stream_defer */
+  bool sending;
 };
 
 /* Start a batch whose end runs tag->run(tag, ok) on a queue thread. A refusal by C-core is a
@@ -192,27 +211,5 @@ bool rpc_peers_leave(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_
 
 /* Shut the TCP connection whose far end is `address` ("ipv4:10.0.0.7:41212"). */
 void rpc_cut_connection(const char *address);
-
-/* ---- handlers.c ------------------------------------------------------------------------------ */
-
-/* Threads that run unary handlers, and the bounded queue in front of them. */
-typedef struct rpc_job {
-  void (*run)(struct rpc_job *job);
-  struct rpc_job *next;
-} rpc_job;
-
-typedef struct rpc_pool {
-  pthread_mutex_t lock;
-  pthread_cond_t wake;
-  rpc_job *head, *tail;
-  unsigned waiting, max_waiting, n_threads;
-  bool stop;
-  pthread_t threads[64];
-} rpc_pool;
-
-clv_code rpc_pool_init(rpc_pool *pool, unsigned n_threads, unsigned max_waiting, clv_err *err)
-    CLV_USE_RESULT;
-void rpc_pool_done(rpc_pool *pool); /* runs what waits, then joins */
-bool rpc_pool_put(rpc_pool *pool, rpc_job *job); /* false when the queue is full */
 
 #endif

@@ -101,6 +101,8 @@ enum {
   HELP_IDLE_MS = 2,         /* a helper without an event for so long leaves */
   STUCK_CHECK_MS = 100,     /* how often a parked helper looks whether the leader is stuck ... */
   STUCK_NS = 50000000,      /* ... which it is after so long in one callback */
+  SENDERS = 1,
+  MAX_DEFERRED = 1 << 16,
 };
 
 static bool leader_stuck(clv_rpc_runtime *runtime) {
@@ -247,6 +249,8 @@ static void make_queues(clv_rpc_runtime *runtime) {
 }
 
 static clv_code start_threads(clv_rpc_runtime *runtime, unsigned n, clv_err *err) {
+  CLV_TRY(rpc_pool_init(&runtime->senders, SENDERS, MAX_DEFERRED, err));
+  runtime->sending = true;
   if (pthread_create(&runtime->admitter, NULL, admission_thread, runtime) != 0)
     return clv_fail(err, CLV_EXHAUSTED, "the admission thread could not be started");
   runtime->admitting = true;
@@ -306,6 +310,7 @@ void clv_rpc_runtime_free(clv_rpc_runtime *runtime) {
   if (!runtime) return;
   rpc_cancel_owned(runtime, NULL, CLV_CANCELLED, "this process is shutting down");
   if (runtime->n_threads > 0) wait_for_streams(runtime);
+  if (runtime->sending) rpc_pool_done(&runtime->senders);
   grpc_completion_queue_shutdown(runtime->admissions);
   grpc_completion_queue_shutdown(runtime->queue);
   if (runtime->admitting) pthread_join(runtime->admitter, NULL);
@@ -341,6 +346,10 @@ void clv_rpc_busy_enter(clv_rpc_runtime *runtime) {
 
 void clv_rpc_busy_leave(clv_rpc_runtime *runtime) {
   atomic_fetch_sub_explicit(&runtime->busy, 1, memory_order_relaxed);
+}
+
+bool clv_rpc_stream_defer(clv_rpc_stream *stream, clv_rpc_job *job) {
+  return rpc_pool_put(&stream->runtime->senders, job);
 }
 
 /* ---- streams of this process ----------------------------------------------------------------- */

@@ -25,7 +25,7 @@ typedef struct incoming {
   rpc_tag close_tag, recv_tag, done_tag;
   const clv_rpc_unary *row;
   grpc_byte_buffer *request;
-  rpc_job job;
+  clv_rpc_job job;
 } incoming;
 
 /* ---- the end --------------------------------------------------------------------------------- */
@@ -126,7 +126,7 @@ static clv_code handle(incoming *in, clv_bytes *reply, clv_err *err) {
   return CLV_OK;
 }
 
-static void run_handler(rpc_job *job) {
+static void run_handler(clv_rpc_job *job) {
   incoming *in = RPC_OWNER(job, incoming, job);
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   clv_err err = {0};

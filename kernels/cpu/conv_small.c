@@ -4,9 +4,9 @@
  * input channel, every tap is a vector of sums held in registers while the image goes by; the
  * image is first copied into a frame of zeros, so that no tap ever falls outside.
  */
-#include "kernels/cpu/conv_int.h"
-
 #include <string.h>
+
+#include "kernels/cpu/conv_int.h"
 
 enum { TAPS = 9 }; /* sums in registers at a time: a 3x3 window */
 
@@ -34,42 +34,54 @@ static void fill_frame(const cpu_window *s, const float *x, float *frame) {
 }
 
 /* sums[t] += over one image of dy and the frame at tap first + t, for `taps` taps. */
-#define SUM_TAPS(B, vf)                                                                          \
-  CPU_INLINE void sum_taps_##B(const cpu_window *s, const float *frame, const float *dy_plane,   \
-                               int64_t first, const int64_t taps, float *sums) {                 \
-    const vf *dy = (const vf *)dy_plane;                                                         \
-    int64_t width = s->w + 2 * s->pad[1], step = s->stride[1];                                   \
-    const float *at[TAPS];                                                                       \
-    vf acc[TAPS];                                                                                \
-    for (int64_t t = 0; t < taps; t++) {                                                         \
-      at[t] = frame + (first + t) / s->kernel[1] * width + (first + t) % s->kernel[1];           \
-      acc[t] = (vf){0};                                                                          \
-    }                                                                                            \
-    for (int64_t i = 0; i < s->oh; i++) {                                                        \
-      int64_t row = i * s->stride[0] * width;                                                    \
-      for (int64_t o = 0; o < s->ow; o++, dy++)                                                  \
-        for (int64_t t = 0; t < taps; t++) acc[t] += *dy * at[t][row + o * step];                \
-    }                                                                                            \
-    for (int64_t t = 0; t < taps; t++) *((vf *)sums + first + t) += acc[t];                      \
-  }                                                                                              \
-  CPU_INLINE void image_##B##_body(const cpu_window *s, const float *frame, const float *dy,     \
-                                   float *sums) {                                                \
-    int64_t all = s->kernel[0] * s->kernel[1], first = 0;                                        \
-    for (; first + TAPS <= all; first += TAPS) sum_taps_##B(s, frame, dy, first, TAPS, sums);    \
-    for (; first + 4 <= all; first += 4) sum_taps_##B(s, frame, dy, first, 4, sums);             \
-    for (; first < all; first++) sum_taps_##B(s, frame, dy, first, 1, sums);                     \
-  }                                                                                              \
-  CPU_CLONES(image_##B, (const cpu_window *s, const float *frame, const float *dy, float *sums), \
-             (s, frame, dy, sums))                                                               \
-  CPU_INLINE void bias_##B##_body(const float *dy_plane, int64_t n, float *sum) {                \
-    vf acc = {0};                                                                                \
-    for (int64_t i = 0; i < n; i++) acc += ((const vf *)dy_plane)[i];                            \
-    *(vf *)sum += acc;                                                                           \
-  }                                                                                              \
-  CPU_CLONES(bias_##B, (const float *dy, int64_t n, float *sum), (dy, n, sum))
+#define SUM_TAPS(B, vf, W, TARGET)                                                             \
+  TARGET CPU_INLINE void sum_taps_##B##_##W(const cpu_window *s, const float *frame,           \
+                                            const float *dy_plane, int64_t first,              \
+                                            const int64_t taps, float *sums) {                 \
+    const vf *dy = (const vf *)dy_plane;                                                       \
+    int64_t width = s->w + 2 * s->pad[1], step = s->stride[1];                                 \
+    const float *at[TAPS];                                                                     \
+    vf acc[TAPS];                                                                              \
+    for (int64_t t = 0; t < taps; t++) {                                                       \
+      at[t] = frame + (first + t) / s->kernel[1] * width + (first + t) % s->kernel[1];         \
+      acc[t] = (vf){0};                                                                        \
+    }                                                                                          \
+    for (int64_t i = 0; i < s->oh; i++) {                                                      \
+      int64_t row = i * s->stride[0] * width;                                                  \
+      for (int64_t o = 0; o < s->ow; o++, dy++)                                                \
+        for (int64_t t = 0; t < taps; t++) acc[t] += *dy * at[t][row + o * step];              \
+    }                                                                                          \
+    for (int64_t t = 0; t < taps; t++) *((vf *)sums + first + t) += acc[t];                    \
+  }                                                                                            \
+  TARGET static void image_##B##_##W(const cpu_window *s, const float *frame, const float *dy, \
+                                     float *sums) {                                            \
+    int64_t all = s->kernel[0] * s->kernel[1], first = 0;                                      \
+    for (; first + TAPS <= all; first += TAPS)                                                 \
+      sum_taps_##B##_##W(s, frame, dy, first, TAPS, sums);                                     \
+    for (; first + 4 <= all; first += 4) sum_taps_##B##_##W(s, frame, dy, first, 4, sums);     \
+    for (; first < all; first++) sum_taps_##B##_##W(s, frame, dy, first, 1, sums);             \
+  }                                                                                            \
+  TARGET static void bias_##B##_##W(const float *dy_plane, int64_t n, float *sum) {            \
+    vf acc = {0};                                                                              \
+    for (int64_t i = 0; i < n; i++) acc += ((const vf *)dy_plane)[i];                          \
+    *(vf *)sum += acc;                                                                         \
+  }
 
-SUM_TAPS(8, vf8)
-SUM_TAPS(16, vf16)
+SUM_TAPS(8, vf8, PLAIN, CPU_TARGET_PLAIN)
+SUM_TAPS(8, vf8, 256, CPU_TARGET_256)
+SUM_TAPS(8, vf8, 512, CPU_TARGET_512)
+SUM_TAPS(16, vf16, PLAIN, CPU_TARGET_PLAIN)
+SUM_TAPS(16, vf16, 256, CPU_TARGET_256)
+SUM_TAPS(16, vf16, 512, CPU_TARGET_512)
+
+typedef void image_fn(const cpu_window *s, const float *frame, const float *dy, float *sums);
+typedef void bias_fn(const float *dy, int64_t n, float *sum);
+
+/* By channel block (8, 16) and clv_cpu_width(). */
+static image_fn *const image_sums[2][3] = {{image_8_PLAIN, image_8_256, image_8_512},
+                                           {image_16_PLAIN, image_16_256, image_16_512}};
+static bias_fn *const bias_sums[2][3] = {{bias_8_PLAIN, bias_8_256, bias_8_512},
+                                         {bias_16_PLAIN, bias_16_256, bias_16_512}};
 
 static void put_one(float *dst, float value, bool accumulate) {
   *dst = accumulate ? *dst + value : value;
@@ -85,12 +97,8 @@ static void one_pair(const cpu_weight_job *j, int64_t kb, int64_t c, float *plac
   for (int64_t n = 0; n < s->n; n++) {
     const float *dy = j->dy + (n * blocks + kb) * image;
     fill_frame(s, j->x + (n * s->c + c) * s->h * s->w, frame);
-    if (j->block == 8)
-      image_8(s, frame, dy, sums);
-    else
-      image_16(s, frame, dy, sums);
-    if (j->db && c == 0 && j->block == 8) bias_8(dy, s->oh * s->ow, bias);
-    if (j->db && c == 0 && j->block == 16) bias_16(dy, s->oh * s->ow, bias);
+    image_sums[j->block / 16][clv_cpu_width()](s, frame, dy, sums);
+    if (j->db && c == 0) bias_sums[j->block / 16][clv_cpu_width()](dy, s->oh * s->ow, bias);
   }
   for (int64_t l = 0, k = kb * j->block; l < j->block && k < s->k; l++, k++) {
     for (int64_t t = 0; t < taps; t++)

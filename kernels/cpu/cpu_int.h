@@ -77,13 +77,17 @@ int clv_cpu_width(void); /* widest of the above that the processor has */
 
 #define CPU_INLINE static inline __attribute__((always_inline))
 
+#define CPU_TARGET_PLAIN
+#define CPU_TARGET_256 __attribute__((target("avx2")))
+#define CPU_TARGET_512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+
 /* name(params): the widest of three compilations of name_body(args). Written out instead of
- * target_clones, whose resolvers run before a sanitizer is ready. */
+ * target_clones, whose resolvers run before a sanitizer is ready. Only for bodies of plain loops:
+ * gcc takes vector types apart before it inlines, by the target of the function they stand in, so
+ * functions that use the types below carry CPU_TARGET_... themselves. */
 #define CPU_CLONES(name, params, args)                                                          \
-  static __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) void name##_512 params { \
-    name##_body args;                                                                           \
-  }                                                                                             \
-  static __attribute__((target("avx2"))) void name##_256 params { name##_body args; }           \
+  CPU_TARGET_512 static void name##_512 params { name##_body args; }                            \
+  CPU_TARGET_256 static void name##_256 params { name##_body args; }                            \
   static void name params {                                                                     \
     int width = clv_cpu_width();                                                                \
     if (width == CPU_AVX512)                                                                    \

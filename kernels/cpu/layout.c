@@ -13,32 +13,43 @@ void clv_cpu_count_reorder(void) { atomic_fetch_add_explicit(&reorders, 1, memor
 
 uint64_t clv_cpu_reorder_count(void) { return reorders; }
 
-/* One block of b channels, `used` of them real, of one image: planes to lanes and back. The image
- * is walked in runs short enough for the lanes' cache lines to stay. */
-enum { RUN = 64 };
+typedef float vf4 __attribute__((vector_size(16), aligned(4), may_alias));
 
-CPU_INLINE void planes_to_lanes_body(const float *src, size_t image, size_t used, size_t b,
-                                     float *dst) {
-  for (size_t at = 0; at < image; at += RUN) {
-    size_t end = CLV_MIN(at + RUN, image);
-    for (size_t c = 0; c < b; c++)
-      for (size_t i = at; i < end; i++) dst[i * b + c] = c < used ? src[c * image + i] : 0;
+/* A 4x4 tile, rows `sp` floats apart, to columns `dp` apart: 16 bytes wide, so that every processor
+ * this runs on has the instructions. */
+CPU_INLINE void turn_tile(const float *src, size_t sp, float *dst, size_t dp) {
+  vf4 a = *(const vf4 *)src, b = *(const vf4 *)(src + sp);
+  vf4 c = *(const vf4 *)(src + 2 * sp), d = *(const vf4 *)(src + 3 * sp);
+  vf4 ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  vf4 ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  vf4 cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+  vf4 cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  *(vf4 *)dst = __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5);
+  *(vf4 *)(dst + dp) = __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7);
+  *(vf4 *)(dst + 2 * dp) = __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
+  *(vf4 *)(dst + 3 * dp) = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
+}
+
+/* dst[column][row] = src[row][column]: rows of `sp`, columns of `dp` floats. */
+static void turn(const float *src, size_t rows, size_t columns, size_t sp, float *dst, size_t dp) {
+  for (size_t c = 0; c < columns; c += 4) {
+    size_t tiles = c + 4 <= columns ? rows / 4 * 4 : 0;
+    for (size_t r = 0; r < tiles; r += 4) turn_tile(src + r * sp + c, sp, dst + c * dp + r, dp);
+    for (size_t r = tiles; r < rows; r++)
+      for (size_t k = c; k < CLV_MIN(c + 4, columns); k++) dst[k * dp + r] = src[r * sp + k];
   }
 }
 
-CPU_INLINE void lanes_to_planes_body(const float *src, size_t image, size_t used, size_t b,
-                                     float *dst) {
-  for (size_t at = 0; at < image; at += RUN) {
-    size_t end = CLV_MIN(at + RUN, image);
-    for (size_t c = 0; c < used; c++)
-      for (size_t i = at; i < end; i++) dst[c * image + i] = src[i * b + c];
-  }
+/* One block of b channels, `used` of them real, of one image: planes to lanes and back. */
+static void planes_to_lanes(const float *src, size_t image, size_t used, size_t b, float *dst) {
+  turn(src, used, image, image, dst, b);
+  for (size_t i = 0; i < image && used < b; i++)
+    memset(dst + i * b + used, 0, (b - used) * sizeof *dst);
 }
 
-CPU_CLONES(planes_to_lanes, (const float *src, size_t image, size_t used, size_t b, float *dst),
-           (src, image, used, b, dst))
-CPU_CLONES(lanes_to_planes, (const float *src, size_t image, size_t used, size_t b, float *dst),
-           (src, image, used, b, dst))
+static void lanes_to_planes(const float *src, size_t image, size_t used, size_t b, float *dst) {
+  turn(src, image, used, b, dst, image);
+}
 
 static void between_blocks(const clv_shape *shape, const float *src, size_t sb, float *dst,
                            size_t db) {

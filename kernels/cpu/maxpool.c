@@ -32,61 +32,66 @@ CPU_INLINE taps taps_at(const cpu_window *s, int axis, int64_t o, int64_t extent
 typedef uint8_t vu8 __attribute__((vector_size(8), aligned(1), may_alias));
 typedef uint8_t vu16 __attribute__((vector_size(16), aligned(1), may_alias));
 
-/* One (image, channel block) plane for blocks of B channels; B = 1 has a loop of its own below. The
- * selections are bit masks, the form of `?:` that vectors have in C. `two`: windows of 2x2 side by
- * side, a constant where it is called, so that the commonest case has no loop over taps. */
-#define POOL_BLOCK(B, vf, vi, vu)                                        \
-  CPU_INLINE void forward_##B(const pool_job *j, size_t p, bool two) {   \
-    const cpu_window *s = &j->s;                                         \
-    int64_t columns = two ? 2 : s->kernel[1];                            \
-    const vf *x = (const vf *)j->x + (int64_t)p * s->h * s->w;           \
-    vf *y = (vf *)j->y + (int64_t)p * s->oh * s->ow;                     \
-    vu *where = (vu *)j->where + (int64_t)p * s->oh * s->ow;             \
-    for (int64_t i = 0; i < s->oh; i++)                                  \
-      for (int64_t o = 0; o < s->ow; o++) {                              \
-        taps h = two ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);     \
-        taps w = two ? (taps){2 * o, 0, 2} : taps_at(s, 1, o, s->w);     \
-        vf best = (vf){0} - INFINITY;                                    \
-        vi at = (vi){0} + (int32_t)(h.begin * columns + w.begin);        \
-        for (int64_t u = h.begin; u < h.end; u++)                        \
-          for (int64_t v = w.begin; v < w.end; v++) {                    \
-            vf value = x[(h.first + u) * s->w + w.first + v];            \
-            vi wins = (value > best) | (value != value);                 \
-            vi tap = (vi){0} + (int32_t)(u * columns + v);               \
-            best = (vf)((wins & (vi)value) | (~wins & (vi)best));        \
-            at = (wins & tap) | (~wins & at);                            \
-          }                                                              \
-        y[i * s->ow + o] = best;                                         \
-        where[i * s->ow + o] = __builtin_convertvector(at, vu);          \
-      }                                                                  \
-  }                                                                      \
-  CPU_INLINE void backward_##B(const pool_job *j, size_t p, bool two) {  \
-    const cpu_window *s = &j->s;                                         \
-    bool tiles = two || j->tiles;                                        \
-    int64_t columns = two ? 2 : s->kernel[1];                            \
-    const vf *dy = (const vf *)j->x + (int64_t)p * s->oh * s->ow;        \
-    vf *dx = (vf *)j->y + (int64_t)p * s->h * s->w;                      \
-    const vu *where = (const vu *)j->where + (int64_t)p * s->oh * s->ow; \
-    if (!tiles) memset(dx, 0, (size_t)(s->h * s->w) * sizeof *dx);       \
-    for (int64_t i = 0; i < s->oh; i++)                                  \
-      for (int64_t o = 0; o < s->ow; o++) {                              \
-        taps h = two ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);     \
-        taps w = two ? (taps){2 * o, 0, 2} : taps_at(s, 1, o, s->w);     \
-        vi at = __builtin_convertvector(where[i * s->ow + o], vi);       \
-        vf gradient = dy[i * s->ow + o];                                 \
-        for (int64_t u = h.begin; u < h.end; u++)                        \
-          for (int64_t v = w.begin; v < w.end; v++) {                    \
-            vf *to = &dx[(h.first + u) * s->w + w.first + v];            \
-            vi tap = (vi){0} + (int32_t)(u * columns + v);               \
-            vf share = (vf)((at == tap) & (vi)gradient);                 \
-            if (!tiles) share += *to;                                    \
-            *to = share;                                                 \
-          }                                                              \
-      }                                                                  \
+/* One (image, channel block) plane for blocks of B channels, compiled for TARGET; B = 1 has a loop
+ * of its own below. The selections are bit masks, the form of `?:` that vectors have in C. `two`:
+ * windows of 2x2 side by side, a constant where it is called, so that the commonest case has no
+ * loop over taps. */
+#define POOL_BLOCK(B, vf, vi, vu, W, TARGET)                                         \
+  TARGET CPU_INLINE void forward_##B##_##W(const pool_job *j, size_t p, bool two) {  \
+    const cpu_window *s = &j->s;                                                     \
+    int64_t columns = two ? 2 : s->kernel[1];                                        \
+    const vf *x = (const vf *)j->x + (int64_t)p * s->h * s->w;                       \
+    vf *y = (vf *)j->y + (int64_t)p * s->oh * s->ow;                                 \
+    vu *where = (vu *)j->where + (int64_t)p * s->oh * s->ow;                         \
+    for (int64_t i = 0; i < s->oh; i++)                                              \
+      for (int64_t o = 0; o < s->ow; o++) {                                          \
+        taps h = two ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);                 \
+        taps w = two ? (taps){2 * o, 0, 2} : taps_at(s, 1, o, s->w);                 \
+        vf best = (vf){0} - INFINITY;                                                \
+        vi at = (vi){0} + (int32_t)(h.begin * columns + w.begin);                    \
+        for (int64_t u = h.begin; u < h.end; u++)                                    \
+          for (int64_t v = w.begin; v < w.end; v++) {                                \
+            vf value = x[(h.first + u) * s->w + w.first + v];                        \
+            vi wins = (value > best) | (value != value);                             \
+            vi tap = (vi){0} + (int32_t)(u * columns + v);                           \
+            best = (vf)((wins & (vi)value) | (~wins & (vi)best));                    \
+            at = (wins & tap) | (~wins & at);                                        \
+          }                                                                          \
+        y[i * s->ow + o] = best;                                                     \
+        where[i * s->ow + o] = __builtin_convertvector(at, vu);                      \
+      }                                                                              \
+  }                                                                                  \
+  TARGET CPU_INLINE void backward_##B##_##W(const pool_job *j, size_t p, bool two) { \
+    const cpu_window *s = &j->s;                                                     \
+    bool tiles = two || j->tiles;                                                    \
+    int64_t columns = two ? 2 : s->kernel[1];                                        \
+    const vf *dy = (const vf *)j->x + (int64_t)p * s->oh * s->ow;                    \
+    vf *dx = (vf *)j->y + (int64_t)p * s->h * s->w;                                  \
+    const vu *where = (const vu *)j->where + (int64_t)p * s->oh * s->ow;             \
+    if (!tiles) memset(dx, 0, (size_t)(s->h * s->w) * sizeof *dx);                   \
+    for (int64_t i = 0; i < s->oh; i++)                                              \
+      for (int64_t o = 0; o < s->ow; o++) {                                          \
+        taps h = two ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);                 \
+        taps w = two ? (taps){2 * o, 0, 2} : taps_at(s, 1, o, s->w);                 \
+        vi at = __builtin_convertvector(where[i * s->ow + o], vi);                   \
+        vf gradient = dy[i * s->ow + o];                                             \
+        for (int64_t u = h.begin; u < h.end; u++)                                    \
+          for (int64_t v = w.begin; v < w.end; v++) {                                \
+            vf *to = &dx[(h.first + u) * s->w + w.first + v];                        \
+            vi tap = (vi){0} + (int32_t)(u * columns + v);                           \
+            vf share = (vf)((at == tap) & (vi)gradient);                             \
+            if (!tiles) share += *to;                                                \
+            *to = share;                                                             \
+          }                                                                          \
+      }                                                                              \
   }
 
-POOL_BLOCK(8, vf8, vi8, vu8)
-POOL_BLOCK(16, vf16, vi16, vu16)
+POOL_BLOCK(8, vf8, vi8, vu8, PLAIN, CPU_TARGET_PLAIN)
+POOL_BLOCK(8, vf8, vi8, vu8, 256, CPU_TARGET_256)
+POOL_BLOCK(8, vf8, vi8, vu8, 512, CPU_TARGET_512)
+POOL_BLOCK(16, vf16, vi16, vu16, PLAIN, CPU_TARGET_PLAIN)
+POOL_BLOCK(16, vf16, vi16, vu16, 256, CPU_TARGET_256)
+POOL_BLOCK(16, vf16, vi16, vu16, 512, CPU_TARGET_512)
 
 CPU_INLINE void forward_1(const pool_job *j, size_t p, bool two) {
   const cpu_window *s = &j->s;
@@ -125,30 +130,40 @@ CPU_INLINE void backward_1(const pool_job *j, size_t p, bool two) {
 }
 
 /* name: the planes [begin, end) of the job, as a clv_cpu_range. */
-#define POOL_RANGE(name, one)                                                               \
-  CPU_INLINE void name##_planes_body(const pool_job *j, size_t begin, size_t end) {         \
-    bool two = j->tiles && j->s.kernel[0] == 2 && j->s.kernel[1] == 2;                      \
-    for (size_t p = begin; p < end; p++) {                                                  \
-      if (two)                                                                              \
-        one(j, p, true);                                                                    \
-      else                                                                                  \
-        one(j, p, false);                                                                   \
-    }                                                                                       \
-  }                                                                                         \
-  CPU_CLONES(name##_planes, (const pool_job *j, size_t begin, size_t end), (j, begin, end)) \
-  static void name(void *arg, size_t begin, size_t end) { name##_planes(arg, begin, end); }
+#define POOL_RANGE(name, one, TARGET)                                  \
+  TARGET static void name(void *arg, size_t begin, size_t end) {       \
+    const pool_job *j = arg;                                           \
+    bool two = j->tiles && j->s.kernel[0] == 2 && j->s.kernel[1] == 2; \
+    for (size_t p = begin; p < end; p++) {                             \
+      if (two)                                                         \
+        one(j, p, true);                                               \
+      else                                                             \
+        one(j, p, false);                                              \
+    }                                                                  \
+  }
 
-POOL_RANGE(forward_range_1, forward_1)
-POOL_RANGE(forward_range_8, forward_8)
-POOL_RANGE(forward_range_16, forward_16)
-POOL_RANGE(backward_range_1, backward_1)
-POOL_RANGE(backward_range_8, backward_8)
-POOL_RANGE(backward_range_16, backward_16)
+#define POOL_RANGES(way)                                             \
+  POOL_RANGE(way##_range_1, way##_1, CPU_TARGET_PLAIN)               \
+  POOL_RANGE(way##_range_8_PLAIN, way##_8_PLAIN, CPU_TARGET_PLAIN)   \
+  POOL_RANGE(way##_range_8_256, way##_8_256, CPU_TARGET_256)         \
+  POOL_RANGE(way##_range_8_512, way##_8_512, CPU_TARGET_512)         \
+  POOL_RANGE(way##_range_16_PLAIN, way##_16_PLAIN, CPU_TARGET_PLAIN) \
+  POOL_RANGE(way##_range_16_256, way##_16_256, CPU_TARGET_256)       \
+  POOL_RANGE(way##_range_16_512, way##_16_512, CPU_TARGET_512)       \
+  /* by channel block (1, 8, 16) and clv_cpu_width() */              \
+  static clv_cpu_range *const way##_ranges[3][3] = {                 \
+      {way##_range_1, way##_range_1, way##_range_1},                 \
+      {way##_range_8_PLAIN, way##_range_8_256, way##_range_8_512},   \
+      {way##_range_16_PLAIN, way##_range_16_256, way##_range_16_512}};
 
-static void pool_all(const cpu_kernel *k, pool_job *j, clv_cpu_range *const fn[3]) {
+POOL_RANGES(forward)
+POOL_RANGES(backward)
+
+static void pool_all(const cpu_kernel *k, pool_job *j, clv_cpu_range *const fn[3][3]) {
   int b = k->base.in_block[0];
   size_t planes = (size_t)j->s.n * (size_t)((j->s.c + b - 1) / b);
-  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), planes, fn[b == 1 ? 0 : b / 8], j);
+  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), planes,
+                   fn[b == 1 ? 0 : b / 8][clv_cpu_width()], j);
 }
 
 static pool_job job_of(const cpu_kernel *k, const void *x, void *y, const clv_kernel_args *a) {
@@ -162,18 +177,16 @@ static pool_job job_of(const cpu_kernel *k, const void *x, void *y, const clv_ke
 }
 
 static clv_code maxpool_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  static clv_cpu_range *const fn[3] = {forward_range_1, forward_range_8, forward_range_16};
   pool_job j = job_of((const cpu_kernel *)base, a->in[0], a->out, a);
   (void)err;
-  pool_all((const cpu_kernel *)base, &j, fn);
+  pool_all((const cpu_kernel *)base, &j, forward_ranges);
   return CLV_OK;
 }
 
 static clv_code maxpool_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  static clv_cpu_range *const fn[3] = {backward_range_1, backward_range_8, backward_range_16};
   pool_job j = job_of((const cpu_kernel *)base, a->dout, a->din[0], a);
   (void)err;
-  pool_all((const cpu_kernel *)base, &j, fn);
+  pool_all((const cpu_kernel *)base, &j, backward_ranges);
   return CLV_OK;
 }
 

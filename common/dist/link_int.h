@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The inside of a link: its life and lanes (link.c), what leaves (link_send.c), what comes
+ * (link_receive.c).
+ *
+ * One logical stream over 1 + k gRPC streams, each on a connection of its own. Lane 0 carries every
+ * frame that is not a CHUNK, so that an ABORT overtakes a large tensor; the bulk lanes share the
+ * chunks in turn. Chunks and the head they belong to arrive in any order: whichever comes first
+ * makes the entry in `incoming`, and the packet is delivered when all its tensors are whole.
+ *
+ * The chunks of a tensor are queued before its head, so that each is summed when it leaves, or as it
+ * comes, and no pass over the whole tensor stands before or after the transfer.
+ */
+#ifndef CLEAVE_LINK_INT_H
+#define CLEAVE_LINK_INT_H
+
+#include <pthread.h>
+
+#include "common/dist/dist_int.h"
+
+enum {
+  MAX_LANES = 1 + CLV_WIRE_LANES,
+  MAX_INCOMING = 512,
+  MAX_SPANS = 512, /* of one tensor on its way: chunks may come in any order */
+  FEW_SPANS = 64,  /* memory for these is reused from tensor to tensor */
+  READY_INCOMING = 32, /* tensors that may be on their way before memory is taken for spans */
+  KEPT_HEADS = 16,
+  /* Packets of a peer that are not freed yet: the work of a step, several times over. */
+  MAX_PACKETS = 2 * CLV_WIRE_MICRO_BATCHES,
+  POLITE_CLOSE_MS = 500, /* for the peer to end its side of a lane */
+  CUT_MS = 10000,        /* for a cancelled lane to be gone */
+  MAX_UNSENT = MAX_PACKETS, /* frames on the control lane that the peer does not take */
+};
+
+typedef struct lane {
+  clv_link *link; /* NULL until ATTACH is understood (accepting side) */
+  clv_rpc_stream *stream;
+  uint32_t index;
+  bool dialled, attached;
+  const clv_lane_acceptor *acceptor;
+  char uri[CLV_WIRE_URI + 1];
+} lane;
+
+/* Bytes [from, to) of a tensor that a chunk has claimed. */
+typedef struct span { uint64_t from, to; } span;
+
+/* A tensor on its way in. `packet` is NULL until its head has come. */
+typedef struct incoming {
+  uint64_t transfer, total, received;
+  clv_tensor *tensor;
+  clv_packet *packet;
+  uint32_t slot, crc32c;
+  span *spans; /* [n_spans] apart from each other, in order; kept by the place in the table */
+  size_t n_spans, cap_spans;
+} incoming;
+
+struct clv_link {
+  pthread_mutex_t lock;
+  pthread_cond_t changed; /* attached, closed, pong */
+  int refs;
+  char peer[CLV_WIRE_NAME + 1];
+  clv_pool *pool;
+  clv_wire_limits accept;
+  clv_link_events events;
+
+  lane *lanes[MAX_LANES];
+  clv_rpc_channel *channels[MAX_LANES]; /* dialling side */
+  uint32_t n_lanes, n_attached, next_bulk;
+  bool closed;
+  clv_code close_code;
+  char close_text[CLV_ERR_TEXT];
+
+  uint64_t credit_left, credit_full;      /* what we may send */
+  uint64_t held_in, credit_due;           /* what the peer has sent and not been given back */
+  clv_packet *pending_first, *pending_last; /* wait for credit or for their turn */
+  bool draining;                            /* `drain` is on its way to them or at it */
+  clv_rpc_job drain;
+  uint64_t next_transfer;
+
+  incoming in[MAX_INCOMING];
+  size_t n_in;
+  uint32_t n_packets; /* received and not freed yet */
+  uint32_t n_unsent;  /* frames on lane 0 that the transport has not accepted; atomic */
+  clv_bytes heads[KEPT_HEADS]; /* encode buffers, reused */
+  size_t n_heads;
+
+  clv_link_counts counts;
+  uint64_t ping_sent_ns, pongs;
+};
+
+/* The first end of any lane ends the link: streams are cancelled, what waits is dropped. */
+void link_end(clv_link *l, clv_code code, const char *text);
+
+/* One frame on one lane: the encoded head is copied by rpc, payload pieces go by reference.
+ * pieces[0] is filled in here; pieces[1..n_payload] hold `payload` bytes and are taken over. */
+clv_code link_send_frame(clv_link *l, uint32_t index, const clv_frame *f, clv_rpc_piece *pieces,
+                         size_t n_payload, size_t payload, clv_err *err) CLV_USE_RESULT;
+clv_code link_send_plain(clv_link *l, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
+
+/* The peer has freed `bytes`: packets that waited for them leave. */
+void link_credit_arrived(clv_link *l, uint64_t bytes);
+
+/* A decoded frame of an attached lane. An error ends the link. */
+clv_code link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const clv_piece *pieces,
+                       const clv_payload *payload, clv_err *err) CLV_USE_RESULT;
+
+#endif

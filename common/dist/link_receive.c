@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/dist/link_int.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static incoming *find_incoming(clv_link *l, uint64_t transfer) {
+  for (size_t i = 0; i < l->n_in; i++)
+    if (l->in[i].transfer == transfer) return &l->in[i];
+  return NULL;
+}
+
+/* Under the lock. The entry of a transfer, made when it is new: memory and credit are checked. */
+static clv_code begin_incoming(clv_link *l, uint64_t transfer, uint64_t total, incoming **ret,
+                               clv_err *err) {
+  incoming *e = find_incoming(l, transfer);
+  if (e && e->total != total)
+    return clv_fail(err, CLV_INVALID, "transfer %llu states %llu bytes, then %llu",
+                    (unsigned long long)transfer, (unsigned long long)e->total,
+                    (unsigned long long)total);
+  if (!e) {
+    if (l->n_in == MAX_INCOMING)
+      return clv_fail(err, CLV_EXHAUSTED, "more than %d tensors on their way", MAX_INCOMING);
+    if (total > l->accept.credit_bytes - CLV_MIN(l->held_in, l->accept.credit_bytes))
+      return clv_fail(err, CLV_EXHAUSTED, "%llu bytes of tensors exceed the credit of %llu",
+                      (unsigned long long)(l->held_in + total),
+                      (unsigned long long)l->accept.credit_bytes);
+    clv_shape shape = CLV_SHAPE((int64_t)total);
+    clv_tensor *t;
+    CLV_TRY(clv_pool_tensor(l->pool, CLV_U8, &shape, &t, err));
+    l->held_in += total;
+    e = &l->in[l->n_in++];
+    *e = (incoming){.transfer = transfer, .total = total, .tensor = t, .spans = e->spans,
+                    .cap_spans = e->cap_spans};
+  }
+  *ret = e;
+  return CLV_OK;
+}
+
+/* Under the lock. A packet whose tensors are all whole leaves the table; NULL otherwise. */
+static clv_packet *finished(clv_link *l, clv_packet *p) {
+  if (!p) return NULL;
+  for (size_t i = 0; i < l->n_in; i++)
+    if (l->in[i].packet == p && l->in[i].received < l->in[i].total) return NULL;
+  for (size_t i = 0; i < l->n_in;) {
+    if (l->in[i].packet != p) {
+      i++;
+      continue;
+    }
+    p->tensor[l->in[i].slot] = l->in[i].tensor;
+    p->crc32c[l->in[i].slot] = l->in[i].crc32c;
+    incoming last = l->in[--l->n_in];
+    l->in[l->n_in] = (incoming){.spans = l->in[i].spans, .cap_spans = l->in[i].cap_spans};
+    if (i < l->n_in) l->in[i] = last;
+  }
+  return p;
+}
+
+static clv_code deliver(clv_link *l, clv_packet *p, clv_err *err) {
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
+    const clv_tensor_head *h = &p->frame.tensors[i];
+    uint32_t crc = p->crc32c[i];
+    if (crc != h->crc32c) {
+      clv_packet_free(p);
+      return clv_fail(err, CLV_DATA_LOSS, "tensor %u of a %s frame: CRC32C is %08x, stated %08x", i,
+                      clv_frame_kind_name(p->frame.kind), crc, h->crc32c);
+    }
+  }
+  __atomic_fetch_add(&l->counts.tensors_in, p->frame.n_tensors, __ATOMIC_RELAXED);
+  l->events.on_packet(l->events.user, l, p);
+  return CLV_OK;
+}
+
+static clv_code insert_span(incoming *e, size_t at, span s, clv_err *err) {
+  if (e->n_spans == MAX_SPANS)
+    return clv_fail(err, CLV_EXHAUSTED, "transfer %llu comes in more than %d pieces",
+                    (unsigned long long)e->transfer, MAX_SPANS);
+  if (e->n_spans == e->cap_spans) {
+    size_t cap = e->cap_spans ? 2 * e->cap_spans : FEW_SPANS;
+    span *more = realloc(e->spans, cap * sizeof *more);
+    if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    e->spans = more;
+    e->cap_spans = cap;
+  }
+  memmove(e->spans + at + 1, e->spans + at, (e->n_spans - at) * sizeof *e->spans);
+  e->spans[at] = s;
+  e->n_spans++;
+  return CLV_OK;
+}
+
+/* Under the lock. Claim [from, to) for one chunk: each byte comes once, or the tensor would be whole
+ * with bytes that nobody sent. Neighbours melt into one span, so chunks in order need a single one. */
+static clv_code claim(incoming *e, uint64_t from, uint64_t to, clv_err *err) {
+  size_t at = e->n_spans;
+  while (at > 0 && e->spans[at - 1].from >= to) at--;
+  span *before = at > 0 ? &e->spans[at - 1] : NULL, *after = at < e->n_spans ? &e->spans[at] : NULL;
+  if (before && before->to > from)
+    return clv_fail(err, CLV_INVALID, "bytes %llu to %llu of transfer %llu came twice",
+                    (unsigned long long)from, (unsigned long long)CLV_MIN(to, before->to),
+                    (unsigned long long)e->transfer);
+  bool joins_before = before && before->to == from, joins_after = after && after->from == to;
+  if (joins_before && joins_after) {
+    before->to = after->to;
+    memmove(after, after + 1, (e->n_spans - at - 1) * sizeof *after);
+    e->n_spans--;
+  } else if (joins_before) {
+    before->to = to;
+  } else if (joins_after) {
+    after->from = from;
+  } else {
+    return insert_span(e, at, (span){from, to}, err);
+  }
+  return CLV_OK;
+}
+
+static clv_code on_chunk(clv_link *l, const clv_frame *f, const clv_piece *pieces,
+                         const clv_payload *payload, clv_err *err) {
+  incoming *e;
+  pthread_mutex_lock(&l->lock);
+  clv_code code = begin_incoming(l, f->chunk.transfer, f->chunk.total, &e, err);
+  if (code == CLV_OK) code = claim(e, f->chunk.offset, f->chunk.offset + payload->len, err);
+  clv_tensor *t = code == CLV_OK ? clv_tensor_ref(e->tensor) : NULL;
+  pthread_mutex_unlock(&l->lock);
+  if (code != CLV_OK) return code;
+  /* The one copy on the way in: from the transport's slices into the tensor. */
+  char *at = (char *)t->data + f->chunk.offset;
+  clv_payload_copy(pieces, payload, 0, payload->len, at);
+  uint32_t crc = clv_crc32c_shift(clv_crc32c(0, at, payload->len),
+                                  f->chunk.total - f->chunk.offset - payload->len);
+  clv_packet *done = NULL;
+  pthread_mutex_lock(&l->lock);
+  e = find_incoming(l, f->chunk.transfer); /* it cannot be whole without this chunk */
+  e->received += payload->len;
+  e->crc32c ^= crc;
+  done = finished(l, e->packet);
+  pthread_mutex_unlock(&l->lock);
+  clv_tensor_unref(t);
+  return done ? deliver(l, done, err) : CLV_OK;
+}
+
+/* The head of a packet whose tensors come in chunks. */
+static clv_code on_chunked(clv_link *l, clv_packet *p, clv_err *err) {
+  clv_code code = CLV_OK;
+  pthread_mutex_lock(&l->lock);
+  for (uint32_t i = 0; i < p->frame.n_tensors && code == CLV_OK; i++) {
+    const clv_tensor_head *h = &p->frame.tensors[i];
+    incoming *e;
+    code = begin_incoming(l, h->transfer, h->bytes, &e, err);
+    if (code == CLV_OK && e->packet)
+      code = clv_fail(err, CLV_INVALID, "transfer %llu is named twice",
+                      (unsigned long long)h->transfer);
+    if (code != CLV_OK) break;
+    e->packet = p;
+    e->slot = i;
+    e->tensor->dtype = h->dtype;
+    e->tensor->shape = h->shape;
+    e->tensor->n = h->bytes / clv_dtype_size(h->dtype);
+    p->credit += h->bytes;
+  }
+  if (code != CLV_OK)
+    for (size_t i = 0; i < l->n_in; i++)
+      if (l->in[i].packet == p) l->in[i].packet = NULL;
+  clv_packet *done = code == CLV_OK ? finished(l, p) : NULL;
+  pthread_mutex_unlock(&l->lock);
+  if (code != CLV_OK) {
+    p->frame.n_tensors = 0; /* no tensor of it is here yet */
+    clv_packet_free(p);
+  }
+  return done ? deliver(l, done, err) : code;
+}
+
+static clv_code on_inline(clv_link *l, clv_packet *p, const clv_piece *pieces,
+                          const clv_payload *payload, clv_err *err) {
+  uint32_t n = p->frame.n_tensors;
+  size_t from = 0;
+  pthread_mutex_lock(&l->lock);
+  bool over = payload->len > l->accept.credit_bytes - CLV_MIN(l->held_in, l->accept.credit_bytes);
+  if (!over) l->held_in += payload->len;
+  pthread_mutex_unlock(&l->lock);
+  p->frame.n_tensors = 0;
+  clv_code code = over ? clv_fail(err, CLV_EXHAUSTED, "tensors exceed the credit of %llu bytes",
+                                  (unsigned long long)l->accept.credit_bytes)
+                       : CLV_OK;
+  p->credit = over ? 0 : payload->len;
+  for (uint32_t i = 0; i < n && code == CLV_OK; i++) {
+    const clv_tensor_head *h = &p->frame.tensors[i];
+    code = clv_pool_tensor(l->pool, h->dtype, &h->shape, &p->tensor[i], err);
+    if (code != CLV_OK) break;
+    p->frame.n_tensors = i + 1;
+    clv_payload_copy(pieces, payload, from, h->bytes, p->tensor[i]->data);
+    p->crc32c[i] = clv_crc32c(0, p->tensor[i]->data, h->bytes);
+    from += h->bytes;
+  }
+  if (code != CLV_OK) {
+    clv_packet_free(p);
+    return code;
+  }
+  return deliver(l, p, err);
+}
+
+static clv_code on_packet_frame(clv_link *l, const clv_frame *f, const clv_piece *pieces,
+                                const clv_payload *payload, clv_err *err) {
+  clv_packet *p;
+  pthread_mutex_lock(&l->lock);
+  bool flood = l->n_packets == MAX_PACKETS;
+  l->n_packets += !flood;
+  pthread_mutex_unlock(&l->lock);
+  if (flood) return clv_fail(err, CLV_EXHAUSTED, "more than %d messages wait here", MAX_PACKETS);
+  CLV_TRY(clv_packet_new(l->pool, f->kind, &p, err)); /* which ends the link: no need to count */
+  p->frame = *f;
+  p->from = clv_link_ref(l);
+  bool chunked = f->n_tensors && f->tensors[0].transfer;
+  return chunked ? on_chunked(l, p, err) : on_inline(l, p, pieces, payload, err);
+}
+
+static clv_code on_ping(clv_link *l, const clv_frame *f, clv_err *err) {
+  clv_frame pong = {.kind = CLV_PONG, .message = f->message, .reply_to = f->message};
+  return link_send_plain(l, &pong, err);
+}
+
+static void on_pong(clv_link *l) {
+  pthread_mutex_lock(&l->lock);
+  l->counts.round_trip_ns = clv_now_ns() - l->ping_sent_ns;
+  l->pongs++;
+  pthread_cond_broadcast(&l->changed);
+  pthread_mutex_unlock(&l->lock);
+}
+
+clv_code link_on_frame(clv_link *l, uint32_t index, const clv_frame *f,
+                         const clv_piece *pieces, const clv_payload *payload, clv_err *err) {
+  if (index && f->kind != CLV_CHUNK)
+    return clv_fail(err, CLV_PRECONDITION, "%s on bulk lane %u, where only CHUNK belongs",
+                    clv_frame_kind_name(f->kind), index);
+  switch (f->kind) {
+    case CLV_CHUNK: return on_chunk(l, f, pieces, payload, err);
+    case CLV_CREDIT: link_credit_arrived(l, f->credit.bytes); return CLV_OK;
+    case CLV_PING: return on_ping(l, f, err);
+    case CLV_PONG: on_pong(l); return CLV_OK;
+    case CLV_ATTACH:
+    case CLV_ATTACHED:
+      return clv_fail(err, CLV_PRECONDITION, "a second %s on one lane",
+                      clv_frame_kind_name(f->kind));
+    default: return on_packet_frame(l, f, pieces, payload, err);
+  }
+}
