@@ -47,7 +47,7 @@ typedef enum clv_op {
   CLV_OP_RESHAPE = 14,
   CLV_OP_DROPOUT = 15,
   CLV_OP_BATCHNORM = 16,
-  CLV_OP_CROSS_ENTROPY = 17,   /* losses: inputs (prediction, target), output a scalar */
+  CLV_OP_CROSS_ENTROPY = 17, /* losses: inputs (prediction, target), output a scalar */
   CLV_OP_NLL = 18,
   CLV_OP_MSE = 19,
   CLV_OP_BCE = 20,
@@ -58,20 +58,26 @@ typedef enum clv_op {
 /* Every attribute any op takes; the op table (common/graph) says which op uses which, with default
  * and range. Pairs are (height, width). */
 typedef struct clv_attrs {
-  int64_t out;                           /* linear: features out; conv2d: channels out (K) */
-  int64_t kernel[2], stride[2], pad[2];  /* conv2d, pools */
-  int64_t groups;                        /* conv2d */
-  bool bias;                             /* conv2d, linear */
-  double p;                              /* dropout: probability of zero */
-  double eps, momentum;                  /* batchnorm */
-  clv_shape shape;                       /* reshape: per sample, without N */
+  int64_t out;                          /* linear: features out; conv2d: channels out (K) */
+  int64_t kernel[2], stride[2], pad[2]; /* conv2d, pools */
+  int64_t groups;                       /* conv2d */
+  bool bias;                            /* conv2d, linear */
+  double p;                             /* dropout: probability of zero */
+  double eps, momentum;                 /* batchnorm */
+  clv_shape shape;                      /* reshape: per sample, without N */
 } clv_attrs;
 
 enum { CLV_MAX_IN = 2, CLV_MAX_PARAMS = 5 };
 
 /* Parameter slots. linear, conv2d: weight [K, C/groups, kh, kw] or [out, in], bias [K].
  * batchnorm: weight [C], bias [C], running_mean [C], running_var [C], num_batches_tracked i64 []. */
-enum { CLV_SLOT_WEIGHT = 0, CLV_SLOT_BIAS = 1, CLV_SLOT_MEAN = 2, CLV_SLOT_VAR = 3, CLV_SLOT_TRACKED = 4 };
+enum {
+  CLV_SLOT_WEIGHT = 0,
+  CLV_SLOT_BIAS = 1,
+  CLV_SLOT_MEAN = 2,
+  CLV_SLOT_VAR = 3,
+  CLV_SLOT_TRACKED = 4
+};
 
 /* A layout is one number, the channel block: 1 is row-major; 8 or 16 is nChw8c / nChw16c for
  * tensors of rank 4, channels padded up to a multiple of the block, the padding zero. */
@@ -89,7 +95,7 @@ typedef struct clv_node_desc {
   clv_shape out;
   int n_params;
   clv_shape param[CLV_MAX_PARAMS];
-  bool training;            /* dropout drops, batchnorm uses batch statistics and updates running ones */
+  bool training; /* dropout drops, batchnorm uses batch statistics and updates running ones */
   bool need_dx[CLV_MAX_IN]; /* gradient with respect to that input is wanted */
   bool need_dw;             /* gradients of weight and bias are wanted */
   int threads;
@@ -108,10 +114,10 @@ typedef struct clv_kernel_args {
   void *saved;                 /* saved_bytes, written by forward, read by backward */
   void *scratch;               /* scratch_bytes, free for any use during the call */
   const void *dout;
-  void *din[CLV_MAX_IN];         /* overwritten; NULL where need_dx is false */
-  void *dparam[CLV_MAX_PARAMS];  /* slots 0 and 1 */
-  bool accumulate;               /* dparam += instead of = */
-  clv_rng_key key;               /* key.layer is already (layer << 4) */
+  void *din[CLV_MAX_IN];        /* overwritten; NULL where need_dx is false */
+  void *dparam[CLV_MAX_PARAMS]; /* slots 0 and 1 */
+  bool accumulate;              /* dparam += instead of = */
+  clv_rng_key key;              /* key.layer is already (layer << 4) */
 } clv_kernel_args;
 
 typedef struct clv_kernel clv_kernel;
@@ -133,9 +139,9 @@ struct clv_kernel {
   unsigned saves;           /* CLV_SAVE_* */
   size_t saved_bytes, scratch_bytes, cache_bytes;
   bool fused_grads;
-  bool in_place;             /* out may be the same memory as in[0] (same layout and size) */
+  bool in_place; /* out may be the same memory as in[0] (same layout and size) */
   int reorders_refresh, reorders_forward, reorders_backward; /* library reorders per call */
-  const char *impl;          /* static text for `plan --verbose`: "jit:avx512_core", "ref" */
+  const char *impl; /* static text for `plan --verbose`: "jit:avx512_core", "ref" */
 };
 
 /* Parameters of one optimiser step over a run of n values; see common/optim for the formulas. */

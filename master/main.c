@@ -30,15 +30,28 @@ typedef struct arguments {
   bool force;
 } arguments;
 
-enum { OPT_MAX_STEPS = 256, OPT_RESUME, OPT_FRESH, OPT_JSON, OPT_ACCEPT, OPT_OUT, OPT_DIR, OPT_URI,
-       OPT_DNS, OPT_IP, OPT_DAYS, OPT_FORCE };
+enum {
+  OPT_MAX_STEPS = 256,
+  OPT_RESUME,
+  OPT_FRESH,
+  OPT_JSON,
+  OPT_ACCEPT,
+  OPT_OUT,
+  OPT_DIR,
+  OPT_URI,
+  OPT_DNS,
+  OPT_IP,
+  OPT_DAYS,
+  OPT_FORCE
+};
 
 static const struct argp_option options[] = {
     {"set", 's', "KEY=VALUE", 0, "override one key of the session file", 0},
     {"max-steps", OPT_MAX_STEPS, "N", 0, "train: stop when N steps are done in all", 0},
     {"resume", OPT_RESUME, NULL, 0, "train: go on from the newest complete checkpoint", 0},
     {"fresh", OPT_FRESH, NULL, 0, "train: delete the checkpoints of an earlier run first", 0},
-    {"accept-egress", OPT_ACCEPT, NULL, 0, "train --resume: accept that other tensors leave now", 0},
+    {"accept-egress", OPT_ACCEPT, NULL, 0, "train --resume: accept that other tensors leave now",
+     0},
     {"json", OPT_JSON, NULL, 0, "print JSON lines", 0},
     {"out", OPT_OUT, "FILE", 0, "predict: where the .npy goes", 0},
     {"verbose", 'v', NULL, 0, "log at debug level", 0},
@@ -68,20 +81,48 @@ static void append(struct argp_state *state, const char **list, size_t *n, size_
 static error_t parse(int key, char *arg, struct argp_state *state) {
   arguments *a = state->input;
   switch (key) {
-    case 's': append(state, a->sets, &a->n_sets, CLV_COUNT(a->sets), arg); return 0;
-    case 'v': a->verbose = true; return 0;
-    case OPT_MAX_STEPS: a->run.max_steps = number(state, arg); return 0;
-    case OPT_RESUME: a->run.resume = true; return 0;
-    case OPT_FRESH: a->run.fresh = true; return 0;
-    case OPT_JSON: a->run.json = true; return 0;
-    case OPT_ACCEPT: a->run.accept_egress = true; return 0;
-    case OPT_OUT: a->run.out = arg; return 0;
-    case OPT_DIR: a->dir = arg; return 0;
-    case OPT_URI: a->uri = arg; return 0;
-    case OPT_DNS: append(state, a->dns, &a->n_dns, CLV_COUNT(a->dns), arg); return 0;
-    case OPT_IP: append(state, a->ips, &a->n_ips, CLV_COUNT(a->ips), arg); return 0;
-    case OPT_DAYS: a->days = (int)CLV_MIN(number(state, arg), (uint64_t)1000000); return 0;
-    case OPT_FORCE: a->force = true; return 0;
+    case 's':
+      append(state, a->sets, &a->n_sets, CLV_COUNT(a->sets), arg);
+      return 0;
+    case 'v':
+      a->verbose = true;
+      return 0;
+    case OPT_MAX_STEPS:
+      a->run.max_steps = number(state, arg);
+      return 0;
+    case OPT_RESUME:
+      a->run.resume = true;
+      return 0;
+    case OPT_FRESH:
+      a->run.fresh = true;
+      return 0;
+    case OPT_JSON:
+      a->run.json = true;
+      return 0;
+    case OPT_ACCEPT:
+      a->run.accept_egress = true;
+      return 0;
+    case OPT_OUT:
+      a->run.out = arg;
+      return 0;
+    case OPT_DIR:
+      a->dir = arg;
+      return 0;
+    case OPT_URI:
+      a->uri = arg;
+      return 0;
+    case OPT_DNS:
+      append(state, a->dns, &a->n_dns, CLV_COUNT(a->dns), arg);
+      return 0;
+    case OPT_IP:
+      append(state, a->ips, &a->n_ips, CLV_COUNT(a->ips), arg);
+      return 0;
+    case OPT_DAYS:
+      a->days = (int)CLV_MIN(number(state, arg), (uint64_t)1000000);
+      return 0;
+    case OPT_FORCE:
+      a->force = true;
+      return 0;
     case ARGP_KEY_ARG:
       if (!a->command) {
         a->command = arg;
@@ -89,7 +130,8 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
       }
       append(state, a->words, &a->n_words, CLV_COUNT(a->words), arg);
       return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default:
+      return ARGP_ERR_UNKNOWN;
   }
 }
 
@@ -222,18 +264,22 @@ static const struct {
 
 int main(int argc, char **argv) {
   static const struct argp argp = {
-      options, parse,
+      options,
+      parse,
       "train|eval|predict|plan|check|doctor SESSION.yaml\ncerts init|issue|show ...\ninit",
       "The Cleave master: it holds the data and drives training.\v"
       "Exit codes: 0 ok, 1 failed, 2 usage, 3 configuration, 4 connection, TLS or authorisation, "
       "5 time-out, 6 worker lost (checkpoint usable), 7 data or weights, 8 checkpoint, 9 diverged, "
       "70 internal error, 130 interrupted after a checkpoint.",
-      NULL, NULL, NULL};
+      NULL,
+      NULL,
+      NULL};
   arguments a = {0};
   argp_err_exit_status = CLV_EXIT_USAGE;
   clv_keep_memory();
   argp_parse(&argp, argc, argv, 0, NULL, &a);
-  if (!a.command) return usage("a command is needed: train, eval, predict, plan, check, doctor, certs or init");
+  if (!a.command)
+    return usage("a command is needed: train, eval, predict, plan, check, doctor, certs or init");
   clv_log_set(a.verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, false);
   const char *names[CLV_COUNT(commands)];
   for (size_t i = 0; i < CLV_COUNT(commands); i++) {
@@ -241,7 +287,7 @@ int main(int argc, char **argv) {
     names[i] = commands[i].name;
   }
   const char *near = clv_did_you_mean(a.command, names, CLV_COUNT(names));
-  fprintf(stderr, "cleave-master: unknown command '%s'%s%s%s\n", a.command, near ? "; did you mean '" : "",
-          near ? near : "", near ? "'?" : "");
+  fprintf(stderr, "cleave-master: unknown command '%s'%s%s%s\n", a.command,
+          near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
   return CLV_EXIT_USAGE;
 }

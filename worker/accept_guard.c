@@ -59,8 +59,8 @@ static void shed(int listener) {
 }
 
 /* Named by its label, because glibc declares accept4 with an argument type of its own. */
-int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len, int flags)
-    __asm__("accept4") __attribute__((visibility("default"), used));
+int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len,
+                   int flags) __asm__("accept4") __attribute__((visibility("default"), used));
 
 int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len, int flags) {
   int fd = system_accept(listener, addr, len, flags);

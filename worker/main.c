@@ -18,7 +18,14 @@
 #include "worker/service/service.h"
 #include "worker/store/store.h"
 
-enum { EXIT_OK = 0, EXIT_RUN = 1, EXIT_USAGE = 2, EXIT_CONFIG = 3, EXIT_CONNECT = 4, EXIT_DATA = 7 };
+enum {
+  EXIT_OK = 0,
+  EXIT_RUN = 1,
+  EXIT_USAGE = 2,
+  EXIT_CONFIG = 3,
+  EXIT_CONNECT = 4,
+  EXIT_DATA = 7
+};
 
 const char *argp_program_version = "cleave-worker " CLV_VERSION;
 
@@ -40,9 +47,15 @@ static const struct argp_option options[] = {
 static error_t parse(int key, char *arg, struct argp_state *state) {
   arguments *a = state->input;
   switch (key) {
-    case 'c': a->config = arg; return 0;
-    case 'n': a->check_only = true; return 0;
-    case 'v': a->verbose = true; return 0;
+    case 'c':
+      a->config = arg;
+      return 0;
+    case 'n':
+      a->check_only = true;
+      return 0;
+    case 'v':
+      a->verbose = true;
+      return 0;
     case 's':
       if (a->n_sets == CLV_COUNT(a->sets)) argp_error(state, "too many --set");
       a->sets[a->n_sets++] = arg;
@@ -54,7 +67,8 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_END:
       if (!a->command) argp_error(state, "a command is needed: serve, check or devices");
       return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default:
+      return ARGP_ERR_UNKNOWN;
   }
 }
 
@@ -86,9 +100,8 @@ static void catch_signals(void) {
 /* ---- the recital ------------------------------------------------------------------------------- */
 
 static clv_code load_config(const arguments *a, clv_worker_config **ret, clv_err *err) {
-  clv_config_overrides over = {.env = (const char *const *)environ,
-                               .sets = a->sets,
-                               .n_sets = a->n_sets};
+  clv_config_overrides over = {
+      .env = (const char *const *)environ, .sets = a->sets, .n_sets = a->n_sets};
   return clv_worker_config_load(a->config, &over, ret, err);
 }
 
@@ -201,10 +214,15 @@ static const struct {
 
 int main(int argc, char **argv) {
   static const struct argp argp = {
-      options, parse, "serve|check|devices",
+      options,
+      parse,
+      "serve|check|devices",
       "The Cleave worker daemon: it holds shards of a model for masters that prove who they are.\v"
-      "Exit codes: 0 ok, 1 failed, 2 usage, 3 configuration, 4 certificates or address, 7 artifacts.",
-      NULL, NULL, NULL};
+      "Exit codes: 0 ok, 1 failed, 2 usage, 3 configuration, 4 certificates or address, 7 "
+      "artifacts.",
+      NULL,
+      NULL,
+      NULL};
   arguments a = {0};
   argp_err_exit_status = EXIT_USAGE;
   clv_keep_memory();

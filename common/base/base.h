@@ -30,8 +30,8 @@ typedef enum clv_code {
   CLV_DEADLINE = 4,
   CLV_NOT_FOUND = 5,
   CLV_EXISTS = 6,
-  CLV_DENIED = 7,      /* authenticated, but not allowed */
-  CLV_EXHAUSTED = 8,   /* a quota, a limit or memory */
+  CLV_DENIED = 7,       /* authenticated, but not allowed */
+  CLV_EXHAUSTED = 8,    /* a quota, a limit or memory */
   CLV_PRECONDITION = 9, /* right call, wrong state */
   CLV_ABORTED = 10,
   CLV_RANGE = 11,
@@ -71,9 +71,9 @@ clv_code clv_fail_at(const char *where, clv_err *err, clv_code code, const char 
 clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
 
 /* Return early with the code of a call that failed: the one macro here that changes control flow. */
-#define CLV_TRY(call)                          \
-  do {                                         \
-    clv_code clv_try_code_ = (call);           \
+#define CLV_TRY(call)                                  \
+  do {                                                 \
+    clv_code clv_try_code_ = (call);                   \
     if (clv_try_code_ != CLV_OK) return clv_try_code_; \
   } while (0)
 
@@ -83,7 +83,12 @@ clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
 #define CLV_AUTO(fn) __attribute__((cleanup(fn)))
 
 /* Hand a scope-bound pointer over: *ret_t = clv_steal(&t). */
-#define clv_steal(pp) (__extension__({ __typeof__(*(pp)) clv_s_ = *(pp); *(pp) = NULL; clv_s_; }))
+#define clv_steal(pp)                 \
+  (__extension__({                    \
+    __typeof__(*(pp)) clv_s_ = *(pp); \
+    *(pp) = NULL;                     \
+    clv_s_;                           \
+  }))
 
 void clv_freep(void *pp); /* frees *(void **)pp */
 
@@ -129,8 +134,8 @@ void clv_bytes_json(clv_bytes *b, const char *text); /* a quoted, escaped JSON s
 
 /* Whole file into *ret (replacing it). Refuses files over max_bytes with CLV_EXHAUSTED, missing
  * ones with CLV_NOT_FOUND; what is not a regular file with CLV_INVALID. */
-clv_code clv_file_read(const char *path, size_t max_bytes, clv_bytes *ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_file_read(const char *path, size_t max_bytes, clv_bytes *ret,
+                       clv_err *err) CLV_USE_RESULT;
 
 /* Write PATH.tmp, fsync, rename over PATH, fsync the folder: the file is there whole or not at all. */
 clv_code clv_file_write_durable(const char *path, const void *data, size_t len, unsigned mode,
@@ -155,7 +160,12 @@ char *clv_format_size(uint64_t bytes, char *buf, size_t len);
 
 /* ---- log ------------------------------------------------------------------------------------- */
 
-typedef enum clv_log_level { CLV_LOG_ERROR, CLV_LOG_WARN, CLV_LOG_INFO, CLV_LOG_DEBUG } clv_log_level;
+typedef enum clv_log_level {
+  CLV_LOG_ERROR,
+  CLV_LOG_WARN,
+  CLV_LOG_INFO,
+  CLV_LOG_DEBUG
+} clv_log_level;
 
 /* Lines on stderr: `time level text` (or JSON objects). Library folders log at debug only; the
  * programs log the rest. */
@@ -164,12 +174,14 @@ void clv_log(clv_log_level level, const char *fmt, ...) CLV_PRINTF(2, 3);
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-uint64_t clv_now_ns(void);      /* monotonic */
-uint64_t clv_wall_ms(void);     /* milliseconds since 1970, for people and records only */
+uint64_t clv_now_ns(void);  /* monotonic */
+uint64_t clv_wall_ms(void); /* milliseconds since 1970, for people and records only */
 
 /* ---- digests --------------------------------------------------------------------------------- */
 
-typedef struct clv_sha256 { uint8_t bytes[32]; } clv_sha256;
+typedef struct clv_sha256 {
+  uint8_t bytes[32];
+} clv_sha256;
 
 clv_code clv_sha256_of(const void *data, size_t len, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;

@@ -6,10 +6,10 @@
 #include <string.h>
 
 static const char *const code_names[] = {
-    "ok",          "cancelled",           "unknown",  "invalid argument", "deadline exceeded",
-    "not found",   "already exists",      "denied",   "exhausted",        "failed precondition",
-    "aborted",     "out of range",        "unimplemented", "internal",    "unavailable",
-    "data loss",   "unauthenticated",
+    "ok",        "cancelled",       "unknown",       "invalid argument", "deadline exceeded",
+    "not found", "already exists",  "denied",        "exhausted",        "failed precondition",
+    "aborted",   "out of range",    "unimplemented", "internal",         "unavailable",
+    "data loss", "unauthenticated",
 };
 
 const char *clv_code_name(clv_code code) {

@@ -79,8 +79,8 @@ clv_code clv_file_write_durable(const char *path, const void *data, size_t len, 
   CLV_AUTO(clv_bytes_done) clv_bytes tmp = {0};
   clv_bytes_printf(&tmp, "%s.tmp", path);
   if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_AUTO(close_fd) int fd = open(tmp.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
-                                   (mode_t)mode);
+  CLV_AUTO(close_fd)
+  int fd = open(tmp.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, (mode_t)mode);
   if (fd < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", tmp.data, strerror(errno));
   if (fchmod(fd, (mode_t)mode) != 0) /* a leftover of a crash may have another mode */
     return clv_fail(err, CLV_UNAVAILABLE, "%s: chmod: %s", tmp.data, strerror(errno));

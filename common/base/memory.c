@@ -46,9 +46,7 @@ clv_code clv_alloc_aligned(size_t bytes, void *ret_pp, clv_err *err) {
   return CLV_OK;
 }
 
-uint64_t clv_alloc_count(void) {
-  return atomic_load_explicit(&alloc_count, memory_order_relaxed);
-}
+uint64_t clv_alloc_count(void) { return atomic_load_explicit(&alloc_count, memory_order_relaxed); }
 
 clv_code clv_strdup(const char *text, char **ret_copy, clv_err *err) {
   size_t n = strlen(text) + 1;

@@ -19,7 +19,8 @@ static size_t edit_distance(const char *a, size_t na, const char *b, size_t nb) 
     size_t diagonal = row[0];
     row[0] = i;
     for (size_t j = 1; j <= nb; j++) {
-      size_t replaced = diagonal + (tolower((unsigned char)a[i - 1]) != tolower((unsigned char)b[j - 1]));
+      size_t replaced =
+          diagonal + (tolower((unsigned char)a[i - 1]) != tolower((unsigned char)b[j - 1]));
       diagonal = row[j];
       row[j] = CLV_MIN(replaced, CLV_MIN(row[j], row[j - 1]) + 1);
     }
@@ -68,11 +69,25 @@ static clv_code parse_with_unit(const char *text, const unit *units, size_t n_un
 
 clv_code clv_parse_size(const char *text, uint64_t *ret_bytes, clv_err *err) {
   static const unit units[] = {
-      {"", 1},          {"B", 1},           {"k", 1e3},          {"K", 1e3},
-      {"kB", 1e3},      {"M", 1e6},         {"MB", 1e6},         {"G", 1e9},
-      {"GB", 1e9},      {"T", 1e12},        {"TB", 1e12},        {"Ki", 1024.0},
-      {"KiB", 1024.0},  {"Mi", 1048576.0},  {"MiB", 1048576.0},  {"Gi", 1073741824.0},
-      {"GiB", 1073741824.0}, {"Ti", 1099511627776.0}, {"TiB", 1099511627776.0},
+      {"", 1},
+      {"B", 1},
+      {"k", 1e3},
+      {"K", 1e3},
+      {"kB", 1e3},
+      {"M", 1e6},
+      {"MB", 1e6},
+      {"G", 1e9},
+      {"GB", 1e9},
+      {"T", 1e12},
+      {"TB", 1e12},
+      {"Ki", 1024.0},
+      {"KiB", 1024.0},
+      {"Mi", 1048576.0},
+      {"MiB", 1048576.0},
+      {"Gi", 1073741824.0},
+      {"GiB", 1073741824.0},
+      {"Ti", 1099511627776.0},
+      {"TiB", 1099511627776.0},
   };
   return parse_with_unit(text, units, CLV_COUNT(units), "size (try 64MiB)", ret_bytes, err);
 }

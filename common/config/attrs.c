@@ -73,9 +73,8 @@ static clv_code read_attr(const clv_binder *b, const clv_node *node, const char 
                           clv_attr_spec *attr, clv_err *err) {
   char cut[CLV_SHOWN_MAX];
   if (!clv_format_ok(CLV_FORMAT_WORD, node->key))
-    return clv_source_fail(b->source, node->key_pos, err,
-                           "'%s%s' is no attribute: a name is %s", shown,
-                           clv_shown(node->key, cut), clv_format_noun(CLV_FORMAT_WORD));
+    return clv_source_fail(b->source, node->key_pos, err, "'%s%s' is no attribute: a name is %s",
+                           shown, clv_shown(node->key, cut), clv_format_noun(CLV_FORMAT_WORD));
   attr->pos = node->key_pos;
   CLV_TRY(clv_strdup(node->key, &attr->key, err));
   if (node->kind == CLV_NODE_SCALAR) return read_scalar(b, node, shown, attr, err);

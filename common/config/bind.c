@@ -58,10 +58,10 @@ static clv_code bind_bool(const clv_binder *b, const slot *s, clv_err *err) {
 /* INT, SIZE and DURATION differ in their spelling only. Sizes and durations may be quoted. */
 static clv_code bind_whole(const clv_binder *b, const slot *s, clv_err *err) {
   uint64_t value;
-  bool (*const read)(const char *, uint64_t *) =
-      s->row->kind == CLV_ROW_INT    ? clv_text_to_u64
-      : s->row->kind == CLV_ROW_SIZE ? clv_text_to_size
-                                     : clv_text_to_duration;
+  bool (*const read)(const char *, uint64_t *) = s->row->kind == CLV_ROW_INT ? clv_text_to_u64
+                                                 : s->row->kind == CLV_ROW_SIZE
+                                                     ? clv_text_to_size
+                                                     : clv_text_to_duration;
   if (!(s->row->kind == CLV_ROW_INT ? is_plain(s) : is_text(s))) return mismatch(b, s, err);
   if (!read(s->node->text, &value)) return mismatch(b, s, err);
   if (value < s->row->min || value > s->row->max) return mismatch(b, s, err);
@@ -243,8 +243,8 @@ static clv_code unknown_key(const clv_binder *b, const clv_node *entry, const ch
   if (!near) near = elsewhere(b->schema, entry->key);
   clv_shown(entry->key, cut);
   if (near)
-    return clv_source_fail(b->source, entry->key_pos, err,
-                           "unknown key '%s%s', did you mean '%s'?", shown, cut, near);
+    return clv_source_fail(b->source, entry->key_pos, err, "unknown key '%s%s', did you mean '%s'?",
+                           shown, cut, near);
   for (size_t i = 0, used = 0; i < n && used < sizeof known; i++)
     used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", keys[i]);
   return clv_source_fail(b->source, entry->key_pos, err, "unknown key '%s%s', known here: %s",

@@ -28,7 +28,9 @@ extern "C" {
 
 /* Where a value stands: 1-based line and column of the file. Line 0 stands for "override number
  * `column`" (1-based), and {0, 0} for nowhere in particular (a default). */
-typedef struct clv_config_pos { uint32_t line, column; } clv_config_pos;
+typedef struct clv_config_pos {
+  uint32_t line, column;
+} clv_config_pos;
 
 typedef enum clv_config_kind { CLV_CONFIG_SESSION, CLV_CONFIG_WORKER } clv_config_kind;
 
@@ -39,8 +41,14 @@ typedef struct clv_config_overrides {
   size_t n_sets;
 } clv_config_overrides;
 
-typedef struct clv_text_list { size_t n; char **items; } clv_text_list;
-typedef struct clv_number_list { size_t n; double *items; } clv_number_list;
+typedef struct clv_text_list {
+  size_t n;
+  char **items;
+} clv_text_list;
+typedef struct clv_number_list {
+  size_t n;
+  double *items;
+} clv_number_list;
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
@@ -75,7 +83,10 @@ typedef struct clv_layer_spec {
 } clv_layer_spec;
 
 /* "first..last", both included. */
-typedef struct clv_layer_range { bool given; uint64_t first, last; } clv_layer_range;
+typedef struct clv_layer_range {
+  bool given;
+  uint64_t first, last;
+} clv_layer_range;
 
 /* ---- session.yaml ---------------------------------------------------------------------------- */
 
@@ -110,29 +121,29 @@ typedef struct clv_stage_spec {
   clv_config_pos pos;
   clv_config_pos at_pos, layers_pos, weights_pos, transfer_pos;
   char *name;
-  char *at;         /* "master" or a worker's name */
-  int worker;       /* index into workers, -1 = master */
+  char *at;   /* "master" or a worker's name */
+  int worker; /* index into workers, -1 = master */
   uint64_t threads;
-  char *device;     /* "cpu", "cuda", "cuda:N", "auto" */
-  size_t n_layers;  /* own layers; 0 when `range` is given */
+  char *device;    /* "cpu", "cuda", "cuda:N", "auto" */
+  size_t n_layers; /* own layers; 0 when `range` is given */
   clv_layer_spec *layers;
-  clv_layer_range range; /* layers of `model`, when it has no own ones */
+  clv_layer_range range;  /* layers of `model`, when it has no own ones */
   char *weights_file;     /* on the master's disk; at most one of file and artifact is set */
   char *weights_artifact; /* a name in the worker's worker.yaml */
   char *weights_sha256;   /* 64 hex digits, or NULL */
   bool freeze;
-  clv_transfer transfer;  /* how its output reaches the next stage; the session's unless given */
+  clv_transfer transfer; /* how its output reaches the next stage; the session's unless given */
 } clv_stage_spec;
 
 typedef struct clv_data_config {
   clv_config_pos pos, root_pos, train_pos, test_pos, normalize_pos;
   clv_data_format format;
   char *root;
-  clv_text_list train; /* images, labels */
-  clv_text_list test;  /* images, labels; n = 0 when not given */
-  double validation_fraction; /* of the training set, 0..0.5 */
-  clv_number_list mean, std;  /* per channel; same length, n = 0 = no normalisation */
-  double scale;               /* factor on raw values; 0 = automatic (1/255 for u8, else 1) */
+  clv_text_list train;              /* images, labels */
+  clv_text_list test;               /* images, labels; n = 0 when not given */
+  double validation_fraction;       /* of the training set, 0..0.5 */
+  clv_number_list mean, std;        /* per channel; same length, n = 0 = no normalisation */
+  double scale;                     /* factor on raw values; 0 = automatic (1/255 for u8, else 1) */
   uint64_t limit_train, limit_test; /* samples, 0 = all */
   bool flatten;
 } clv_data_config;
@@ -174,9 +185,9 @@ typedef struct clv_train_config {
 } clv_train_config;
 
 typedef struct clv_session_config {
-  char *file; /* as given to the loader, for messages */
+  char *file;              /* as given to the loader, for messages */
   clv_text_list overrides; /* those applied, for messages; clv_config_pos with line 0 points here */
-  uint64_t version; /* 1 */
+  uint64_t version;        /* 1 */
   char *name;
   clv_tls_config tls;
   size_t n_workers;
@@ -191,7 +202,9 @@ typedef struct clv_session_config {
     char *at;
     int worker; /* index into workers, -1 = master */
   } loss;
-  struct { bool raw_input_leaves, labels_leave; } privacy;
+  struct {
+    bool raw_input_leaves, labels_leave;
+  } privacy;
   clv_train_config train;
   struct {
     clv_config_pos pos;
@@ -199,10 +212,20 @@ typedef struct clv_session_config {
     clv_pipeline_kind schedule;
   } pipeline;
   clv_transfer transfer;
-  struct { uint64_t step_timeout_ms, connect_timeout_ms, credit_bytes; } limits;
-  struct { uint64_t every; bool json; } log; /* every: steps */
-  struct { char *dir; uint64_t every_steps, keep; } checkpoint;
-  struct { char *dir; } run;
+  struct {
+    uint64_t step_timeout_ms, connect_timeout_ms, credit_bytes;
+  } limits;
+  struct {
+    uint64_t every;
+    bool json;
+  } log; /* every: steps */
+  struct {
+    char *dir;
+    uint64_t every_steps, keep;
+  } checkpoint;
+  struct {
+    char *dir;
+  } run;
 } clv_session_config;
 
 /* ---- worker.yaml ----------------------------------------------------------------------------- */
@@ -243,7 +266,10 @@ typedef struct clv_worker_config {
   size_t n_artifacts;
   clv_artifact_spec *artifacts;
   char *state_dir; /* NULL = not given */
-  struct { clv_log_level level; bool json; } log;
+  struct {
+    clv_log_level level;
+    bool json;
+  } log;
   uint64_t drain_timeout_ms;
 } clv_worker_config;
 
@@ -259,8 +285,8 @@ clv_code clv_worker_config_load(const char *path, const clv_config_overrides *ov
 /* The same from text in memory (any bytes); `path` names it in messages and its folder is where
  * relative paths start. */
 clv_code clv_session_config_parse(const char *path, const char *text, size_t len,
-                                  const clv_config_overrides *over,
-                                  clv_session_config **ret_config, clv_err *err) CLV_USE_RESULT;
+                                  const clv_config_overrides *over, clv_session_config **ret_config,
+                                  clv_err *err) CLV_USE_RESULT;
 clv_code clv_worker_config_parse(const char *path, const char *text, size_t len,
                                  const clv_config_overrides *over, clv_worker_config **ret_config,
                                  clv_err *err) CLV_USE_RESULT;
@@ -272,10 +298,10 @@ void clv_worker_config_freep(clv_worker_config **config);
 
 /* The effective config as YAML, appended to *ret: every key with its value, absolute paths, no
  * secrets (configs hold none). Loading it again gives an equal config, to the bit. */
-clv_code clv_session_config_write(const clv_session_config *config, clv_bytes *ret, clv_err *err)
-    CLV_USE_RESULT;
-clv_code clv_worker_config_write(const clv_worker_config *config, clv_bytes *ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_session_config_write(const clv_session_config *config, clv_bytes *ret,
+                                  clv_err *err) CLV_USE_RESULT;
+clv_code clv_worker_config_write(const clv_worker_config *config, clv_bytes *ret,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* A loadable example file: each key under its doc sentence, with its default or a sample value. */
 clv_code clv_config_example(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;

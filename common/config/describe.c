@@ -156,13 +156,13 @@ static void json_nested(const json *j, const clv_row *row) {
 
 static void json_row(const json *j, const clv_row *row) {
   static const char *const types[CLV_ROW_KINDS] = {
-      [CLV_ROW_SECTION] = "\"object\"", [CLV_ROW_MAP] = "\"object\"",
-      [CLV_ROW_BOOL] = "\"boolean\"",   [CLV_ROW_INT] = "\"integer\"",
-      [CLV_ROW_NUMBER] = "\"number\"",  [CLV_ROW_SIZE] = "[\"string\",\"integer\"]",
+      [CLV_ROW_SECTION] = "\"object\"",  [CLV_ROW_MAP] = "\"object\"",
+      [CLV_ROW_BOOL] = "\"boolean\"",    [CLV_ROW_INT] = "\"integer\"",
+      [CLV_ROW_NUMBER] = "\"number\"",   [CLV_ROW_SIZE] = "[\"string\",\"integer\"]",
       [CLV_ROW_DURATION] = "\"string\"", [CLV_ROW_ENUM] = "\"string\"",
-      [CLV_ROW_TEXT] = "\"string\"",    [CLV_ROW_PATH] = "\"string\"",
-      [CLV_ROW_TEXTS] = "\"array\"",    [CLV_ROW_NUMBERS] = "\"array\"",
-      [CLV_ROW_RANGE] = "\"string\"",   [CLV_ROW_LIST] = "\"array\"",
+      [CLV_ROW_TEXT] = "\"string\"",     [CLV_ROW_PATH] = "\"string\"",
+      [CLV_ROW_TEXTS] = "\"array\"",     [CLV_ROW_NUMBERS] = "\"array\"",
+      [CLV_ROW_RANGE] = "\"string\"",    [CLV_ROW_LIST] = "\"array\"",
   };
   clv_bytes_printf(j->out, "{\"type\":%s", types[row->kind]);
   json_text(j, "description", row->doc);

@@ -13,10 +13,10 @@ enum { WRAP_COLUMN = 88 };
 typedef struct writer {
   const clv_schema *schema;
   clv_bytes *out;
-  int indent;      /* spaces before the next key */
-  bool dash;       /* the next key opens a list entry */
-  bool flow;       /* inside {...} */
-  bool first;      /* nothing written yet inside {...} or [...] */
+  int indent; /* spaces before the next key */
+  bool dash;  /* the next key opens a list entry */
+  bool flow;  /* inside {...} */
+  bool first; /* nothing written yet inside {...} or [...] */
 } writer;
 
 static void write_map(writer *w, const char *prefix, const char *base);
@@ -159,34 +159,52 @@ static void write_attrs(writer *w, const clv_attr_spec *attrs, size_t n) {
 static bool is_given(const clv_row *row, const char *base) {
   const void *at = base + row->offset;
   switch (row->kind) {
-    case CLV_ROW_ENUM: return row->names[*(const int *)at][0] != '\0';
+    case CLV_ROW_ENUM:
+      return row->names[*(const int *)at][0] != '\0';
     case CLV_ROW_TEXT:
-    case CLV_ROW_PATH: return *(char *const *)at != NULL;
+    case CLV_ROW_PATH:
+      return *(char *const *)at != NULL;
     case CLV_ROW_TEXTS:
-    case CLV_ROW_NUMBERS: return ((const clv_text_list *)at)->n > 0;
-    case CLV_ROW_RANGE: return ((const clv_layer_range *)at)->given;
+    case CLV_ROW_NUMBERS:
+      return ((const clv_text_list *)at)->n > 0;
+    case CLV_ROW_RANGE:
+      return ((const clv_layer_range *)at)->given;
     case CLV_ROW_LIST:
     case CLV_ROW_MAP:
-    case CLV_ROW_ATTRS: return *(const size_t *)(const void *)(base + row->count) > 0;
-    default: return true;
+    case CLV_ROW_ATTRS:
+      return *(const size_t *)(const void *)(base + row->count) > 0;
+    default:
+      return true;
   }
 }
 
 static void write_value(writer *w, const clv_row *row, const void *at) {
   const clv_layer_range *range = at;
   switch (row->kind) {
-    case CLV_ROW_BOOL: clv_bytes_puts(w->out, *(const bool *)at ? "true" : "false"); break;
-    case CLV_ROW_NUMBER: write_number(w->out, *(const double *)at); break;
-    case CLV_ROW_ENUM: clv_bytes_puts(w->out, row->names[*(const int *)at]); break;
+    case CLV_ROW_BOOL:
+      clv_bytes_puts(w->out, *(const bool *)at ? "true" : "false");
+      break;
+    case CLV_ROW_NUMBER:
+      write_number(w->out, *(const double *)at);
+      break;
+    case CLV_ROW_ENUM:
+      clv_bytes_puts(w->out, row->names[*(const int *)at]);
+      break;
     case CLV_ROW_TEXT:
-    case CLV_ROW_PATH: write_text(w->out, *(char *const *)at); break;
+    case CLV_ROW_PATH:
+      write_text(w->out, *(char *const *)at);
+      break;
     case CLV_ROW_TEXTS:
-    case CLV_ROW_NUMBERS: write_list(w, row, at); break;
+    case CLV_ROW_NUMBERS:
+      write_list(w, row, at);
+      break;
     case CLV_ROW_RANGE:
       clv_bytes_printf(w->out, "%llu..%llu", (unsigned long long)range->first,
                        (unsigned long long)range->last);
       break;
-    default: write_quantity(w->out, row->kind, *(const uint64_t *)at); break;
+    default:
+      write_quantity(w->out, row->kind, *(const uint64_t *)at);
+      break;
   }
 }
 

@@ -33,8 +33,8 @@ static bool starts_with_key(const override *o, size_t at, const char *key) {
   if (n == 0 || at + n > o->path_len) return false;
   for (size_t i = 0; i < n; i++)
     if (!same_char(o, key[i], o->path[at + i])) return false;
-  return at + n == o->path_len || (at + n + sep <= o->path_len &&
-                                   memcmp(o->path + at + n, o->separator, sep) == 0);
+  return at + n == o->path_len ||
+         (at + n + sep <= o->path_len && memcmp(o->path + at + n, o->separator, sep) == 0);
 }
 
 static size_t part_len(const override *o, size_t at) {

@@ -222,8 +222,7 @@ static void expect_quantity(const clv_row *row, char *buf, size_t len) {
 static void expect_number(const clv_row *row, char *buf, size_t len) {
   char low[40] = "", high[40] = "";
   const char *what = row->kind == CLV_ROW_NUMBERS ? "numbers" : "a number";
-  if (row->low > -1e300)
-    snprintf(low, sizeof low, row->above ? " above %g" : " from %g", row->low);
+  if (row->low > -1e300) snprintf(low, sizeof low, row->above ? " above %g" : " from %g", row->low);
   if (row->high < 1e300)
     snprintf(high, sizeof high, row->above ? " up to %g" : " to %g", row->high);
   snprintf(buf, len, "%s%s%s", what, low, high);
@@ -253,14 +252,16 @@ static void expect_list(const clv_row *row, char *buf, size_t len) {
 
 void clv_row_expects(const clv_row *row, char *buf, size_t len) {
   static void (*const by_kind[CLV_ROW_KINDS])(const clv_row *, char *, size_t) = {
-      [CLV_ROW_INT] = expect_int,         [CLV_ROW_NUMBER] = expect_number,
-      [CLV_ROW_SIZE] = expect_quantity,   [CLV_ROW_DURATION] = expect_quantity,
-      [CLV_ROW_ENUM] = expect_enum,       [CLV_ROW_TEXTS] = expect_list,
-      [CLV_ROW_NUMBERS] = expect_list,    [CLV_ROW_LIST] = expect_list,
+      [CLV_ROW_INT] = expect_int,       [CLV_ROW_NUMBER] = expect_number,
+      [CLV_ROW_SIZE] = expect_quantity, [CLV_ROW_DURATION] = expect_quantity,
+      [CLV_ROW_ENUM] = expect_enum,     [CLV_ROW_TEXTS] = expect_list,
+      [CLV_ROW_NUMBERS] = expect_list,  [CLV_ROW_LIST] = expect_list,
   };
   static const char *const words[CLV_ROW_KINDS] = {
-      [CLV_ROW_SECTION] = "a mapping of keys", [CLV_ROW_MAP] = "a mapping of names",
-      [CLV_ROW_BOOL] = "true or false",        [CLV_ROW_PATH] = "a path",
+      [CLV_ROW_SECTION] = "a mapping of keys",
+      [CLV_ROW_MAP] = "a mapping of names",
+      [CLV_ROW_BOOL] = "true or false",
+      [CLV_ROW_PATH] = "a path",
       [CLV_ROW_RANGE] = "a list of layers or a range such as 0..3",
       [CLV_ROW_ATTRS] = "a number, a text, true, false or a list of whole numbers",
   };

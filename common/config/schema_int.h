@@ -47,8 +47,8 @@ typedef enum clv_text_format {
 typedef struct clv_row {
   const char *path;
   clv_row_kind kind;
-  bool required;    /* in its mapping, when that is given */
-  bool commented;   /* the example shows it commented out, with all below it */
+  bool required;            /* in its mapping, when that is given */
+  bool commented;           /* the example shows it commented out, with all below it */
   clv_text_format format;   /* TEXT, and the names of MAP entries */
   size_t offset, count;     /* of the value, and of its number of entries */
   size_t pos;               /* of a clv_config_pos for the value's place, 0 = not kept */
@@ -84,9 +84,9 @@ void clv_row_inner(const clv_row *row, char inner[CLV_PATH_MAX]);
 
 /* ---- scalars (scalar.c) ---------------------------------------------------------------------- */
 
-bool clv_text_to_u64(const char *text, uint64_t *ret);   /* decimal digits, no sign, no leading 0 */
-bool clv_text_to_i64(const char *text, int64_t *ret);    /* the same with an optional '-' */
-bool clv_text_to_double(const char *text, double *ret);  /* -1.5e-3, finite */
+bool clv_text_to_u64(const char *text, uint64_t *ret);  /* decimal digits, no sign, no leading 0 */
+bool clv_text_to_i64(const char *text, int64_t *ret);   /* the same with an optional '-' */
+bool clv_text_to_double(const char *text, double *ret); /* -1.5e-3, finite */
 bool clv_text_to_size(const char *text, uint64_t *ret);
 bool clv_text_to_duration(const char *text, uint64_t *ret);
 
@@ -112,13 +112,13 @@ typedef struct clv_binder {
 
 /* Fill the zeroed struct at `base` from the tree. On failure it is partly filled and must still be
  * freed with clv_schema_free_at. */
-clv_code clv_schema_bind(const clv_binder *binder, const clv_node *root, void *base, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_schema_bind(const clv_binder *binder, const clv_node *root, void *base,
+                         clv_err *err) CLV_USE_RESULT;
 
 /* The values of one mapping's attributes (attrs.c): every key without a row of its own. */
 clv_code clv_attrs_bind(const clv_binder *binder, const clv_node *map, const char *prefix,
-                        const char *shown, clv_attr_spec **ret_attrs, size_t *ret_n, clv_err *err)
-    CLV_USE_RESULT;
+                        const char *shown, clv_attr_spec **ret_attrs, size_t *ret_n,
+                        clv_err *err) CLV_USE_RESULT;
 void clv_attrs_free(clv_attr_spec *attrs, size_t n);
 
 /* True when some row gives `key` of the mapping `prefix` a meaning of its own. */
@@ -138,8 +138,8 @@ clv_code clv_config_build(const clv_schema *schema, const clv_source *source, co
                           void *config, clv_err *err) CLV_USE_RESULT;
 
 /* folder + "/" + path, or a copy of an absolute path. */
-clv_code clv_path_join(const char *folder, const char *path, char **ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_path_join(const char *folder, const char *path, char **ret,
+                       clv_err *err) CLV_USE_RESULT;
 
 /* The absolute folder a config file stands in. */
 clv_code clv_path_folder(const char *file, char **ret, clv_err *err) CLV_USE_RESULT;

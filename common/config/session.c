@@ -73,14 +73,18 @@ static clv_code check_loss(clv_session_config *c, clv_err *err) {
 
 static clv_code check_weights(const clv_session_config *c, const clv_stage_spec *s, clv_err *err) {
   if (s->weights_file && s->weights_artifact)
-    return fail_at(c, s->weights_pos, err, "stage '%s' takes its weights from a file or from an "
-                                           "artifact, not both", s->name);
+    return fail_at(c, s->weights_pos, err,
+                   "stage '%s' takes its weights from a file or from an "
+                   "artifact, not both",
+                   s->name);
   if (s->weights_sha256 && !s->weights_file && !s->weights_artifact)
     return fail_at(c, s->weights_pos, err,
                    "stage '%s' gives a sha256, but neither file nor artifact", s->name);
   if (s->weights_artifact && s->worker < 0)
-    return fail_at(c, s->weights_pos, err, "stage '%s' is at master, which has no artifacts: use "
-                                           "weights.file", s->name);
+    return fail_at(c, s->weights_pos, err,
+                   "stage '%s' is at master, which has no artifacts: use "
+                   "weights.file",
+                   s->name);
   return CLV_OK;
 }
 
@@ -113,11 +117,15 @@ static clv_code check_layers(const clv_session_config *c, clv_err *err) {
   for (size_t i = 0; i < c->n_stages; i++) {
     const clv_stage_spec *s = &c->stages[i];
     if (s->range.given && !has_model)
-      return fail_at(c, s->layers_pos, err, "stage '%s' takes a range of layers, but there is no "
-                                            "model", s->name);
+      return fail_at(c, s->layers_pos, err,
+                     "stage '%s' takes a range of layers, but there is no "
+                     "model",
+                     s->name);
     if (!s->range.given && has_model)
-      return fail_at(c, s->layers_pos, err, "stage '%s' lists its own layers, but there is a model "
-                                            "too: give a range such as 0..3", s->name);
+      return fail_at(c, s->layers_pos, err,
+                     "stage '%s' lists its own layers, but there is a model "
+                     "too: give a range such as 0..3",
+                     s->name);
     if (!s->range.given) continue;
     if (s->range.first != next)
       return fail_at(c, s->layers_pos, err,
@@ -194,8 +202,7 @@ static clv_code check_data(clv_session_config *c, clv_err *err) {
 }
 
 static clv_code default_checkpoint_dir(clv_session_config *c, clv_err *err) {
-  return c->checkpoint.dir ? CLV_OK
-                           : clv_path_join(c->run.dir, c->name, &c->checkpoint.dir, err);
+  return c->checkpoint.dir ? CLV_OK : clv_path_join(c->run.dir, c->name, &c->checkpoint.dir, err);
 }
 
 static clv_code finish(clv_session_config *c, clv_err *err) {
@@ -222,8 +229,8 @@ void clv_session_config_free(clv_session_config *config) {
 void clv_session_config_freep(clv_session_config **config) { clv_session_config_free(*config); }
 
 clv_code clv_session_config_parse(const char *path, const char *text, size_t len,
-                                  const clv_config_overrides *over,
-                                  clv_session_config **ret_config, clv_err *err) {
+                                  const clv_config_overrides *over, clv_session_config **ret_config,
+                                  clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   CLV_TRY(clv_strdup(path, &c->file, err));

@@ -44,8 +44,8 @@ enum { CLV_SHOWN_MAX = 96 };
 /* `text` for a message: control bytes become '?', long texts are cut with "...". Returns buf. */
 const char *clv_shown(const char *text, char buf[CLV_SHOWN_MAX]);
 
-clv_code clv_tree_new(clv_node_kind kind, clv_config_pos pos, clv_node **ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_tree_new(clv_node_kind kind, clv_config_pos pos, clv_node **ret,
+                      clv_err *err) CLV_USE_RESULT;
 clv_code clv_node_new_scalar(const char *text, bool plain, clv_config_pos pos, clv_node **ret,
                              clv_err *err) CLV_USE_RESULT;
 void clv_tree_free(clv_node *node);
@@ -65,8 +65,8 @@ clv_code clv_yaml_read(const clv_source *source, const char *text, size_t len, u
                        clv_node **ret, clv_err *err) CLV_USE_RESULT;
 
 /* Refuse bytes that a config may not hold: bad UTF-8, control characters, endless lines. */
-clv_code clv_yaml_text_check(const clv_source *source, const char *text, size_t len, uint32_t override,
-                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_yaml_text_check(const clv_source *source, const char *text, size_t len,
+                             uint32_t override, clv_err *err) CLV_USE_RESULT;
 
 /* Lay the environment and the sets over the tree; their texts are appended to *applied, which
  * `source` must refer to. */

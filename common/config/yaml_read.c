@@ -59,10 +59,9 @@ static clv_code syntax_error(reader *r, clv_err *err) {
   void *iter = NULL;
   char shown[CLV_SHOWN_MAX];
   const struct fy_diag_error *e = fy_diag_errors_iterate(r->diag, &iter);
-  if (!e || !e->msg)
-    return clv_source_fail(r->source, place(r, 0, 0), err, "not valid YAML");
-  return clv_source_fail(r->source, place(r, e->line - 1, e->column - 1), err,
-                         "not valid YAML: %s", clv_shown(e->msg, shown));
+  if (!e || !e->msg) return clv_source_fail(r->source, place(r, 0, 0), err, "not valid YAML");
+  return clv_source_fail(r->source, place(r, e->line - 1, e->column - 1), err, "not valid YAML: %s",
+                         clv_shown(e->msg, shown));
 }
 
 static clv_code next_event(reader *r, held_event *ret, clv_err *err) {
@@ -106,8 +105,8 @@ static size_t utf8_len(const unsigned char *p, size_t left) {
 
 /* libfyaml 0.7.12 lets bad UTF-8 and control bytes pass as empty values, spends seconds on endless
  * lines, and leaks on long runs of quotes. None of them belongs into a config. */
-clv_code clv_yaml_text_check(const clv_source *source, const char *text, size_t len, uint32_t override,
-                        clv_err *err) {
+clv_code clv_yaml_text_check(const clv_source *source, const char *text, size_t len,
+                             uint32_t override, clv_err *err) {
   const reader r = {.override = override};
   int line = 0, column = 0, quotes = 0;
   size_t line_start = 0;
@@ -116,11 +115,14 @@ clv_code clv_yaml_text_check(const clv_source *source, const char *text, size_t 
     unsigned char c = (unsigned char)text[i];
     n = utf8_len((const unsigned char *)text + i, len - i);
     quotes = c == '\'' ? quotes + 1 : 0;
-    if (n == 0) wrong = "not valid UTF-8";
+    if (n == 0)
+      wrong = "not valid UTF-8";
     else if ((c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7f)
       wrong = "a control character";
-    else if (quotes > MAX_QUOTES) wrong = "more than 8 quotes in a row";
-    else if (i - line_start >= MAX_LINE) wrong = "a line longer than 65536 bytes";
+    else if (quotes > MAX_QUOTES)
+      wrong = "more than 8 quotes in a row";
+    else if (i - line_start >= MAX_LINE)
+      wrong = "a line longer than 65536 bytes";
     if (wrong) return clv_source_fail(source, place(&r, line, column), err, "%s", wrong);
     if (c == '\n') line++, column = -1, line_start = i + 1;
   }
@@ -188,8 +190,7 @@ static clv_code read_entry(reader *r, struct fy_event *key_event, unsigned depth
 }
 
 static clv_code read_items(reader *r, unsigned depth, clv_node *node, clv_err *err) {
-  enum fy_event_type end =
-      node->kind == CLV_NODE_MAP ? FYET_MAPPING_END : FYET_SEQUENCE_END;
+  enum fy_event_type end = node->kind == CLV_NODE_MAP ? FYET_MAPPING_END : FYET_SEQUENCE_END;
   for (;;) {
     CLV_AUTO(held_event_done) held_event held = {0};
     CLV_TRY(next_event(r, &held, err));
@@ -250,8 +251,8 @@ clv_code clv_yaml_read(const clv_source *source, const char *text, size_t len, u
                        clv_node **ret, clv_err *err) {
   CLV_AUTO(reader_done) reader r = {.source = source, .override = override};
   if (len > CLV_CONFIG_MAX_BYTES)
-    return clv_source_fail(source, (clv_config_pos){0, override}, err,
-                           "%zu bytes, the limit is %d", len, CLV_CONFIG_MAX_BYTES);
+    return clv_source_fail(source, (clv_config_pos){0, override}, err, "%zu bytes, the limit is %d",
+                           len, CLV_CONFIG_MAX_BYTES);
   r.last = place(&r, 0, 0);
   CLV_TRY(clv_yaml_text_check(source, text, len, override, err));
   struct fy_diag_cfg diag_cfg;

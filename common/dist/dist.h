@@ -26,8 +26,8 @@
 /* Tensors of one session, reused by size: after warm-up no memory is taken. Counts against a quota. */
 typedef struct clv_pool clv_pool;
 
-clv_code clv_pool_new(size_t max_bytes, size_t max_tensors, clv_pool **ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_pool_new(size_t max_bytes, size_t max_tensors, clv_pool **ret,
+                      clv_err *err) CLV_USE_RESULT;
 clv_pool *clv_pool_ref(clv_pool *pool);
 /* The pool goes when the last of its packets and the caller have let go of it. NULL is allowed. */
 void clv_pool_unref(clv_pool *pool);
@@ -56,8 +56,8 @@ typedef struct clv_packet {
   struct clv_packet *next;
 } clv_packet;
 
-clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret,
+                        clv_err *err) CLV_USE_RESULT;
 /* Adds a tensor (a reference is taken). The sender's link fills in its head. */
 void clv_packet_add(clv_packet *p, clv_tensor *t);
 void clv_packet_free(clv_packet *p); /* back to its pool; NULL is allowed */
@@ -66,9 +66,9 @@ void clv_packet_freep(clv_packet **p);
 /* ---- links ----------------------------------------------------------------------------------- */
 
 typedef struct clv_link_counts {
-  uint64_t bytes_in, bytes_out;     /* of messages, framing included, TLS not */
+  uint64_t bytes_in, bytes_out; /* of messages, framing included, TLS not */
   uint64_t tensors_in, tensors_out;
-  uint64_t round_trip_ns;           /* last PING, 0 before */
+  uint64_t round_trip_ns; /* last PING, 0 before */
 } clv_link_counts;
 
 typedef struct clv_link_events {
@@ -83,10 +83,10 @@ typedef struct clv_link_events {
 } clv_link_events;
 
 typedef struct clv_link_options {
-  const char *peer_name;   /* for messages */
-  clv_pool *pool;          /* received tensors; referenced by the link */
-  clv_wire_limits accept;  /* what this side accepts */
-  uint64_t send_credit;    /* bytes of tensors the peer lets be in flight */
+  const char *peer_name;  /* for messages */
+  clv_pool *pool;         /* received tensors; referenced by the link */
+  clv_wire_limits accept; /* what this side accepts */
+  uint64_t send_credit;   /* bytes of tensors the peer lets be in flight */
   clv_link_events events;
 } clv_link_options;
 
@@ -125,8 +125,8 @@ void clv_link_count(clv_link *link, clv_link_counts *ret);
 const char *clv_link_peer(const clv_link *link);
 
 /* BLOCKS. One PING and its PONG; the round trip in nanoseconds. One caller at a time. */
-clv_code clv_link_ping(clv_link *link, unsigned timeout_ms, uint64_t *ret_ns, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_link_ping(clv_link *link, unsigned timeout_ms, uint64_t *ret_ns,
+                       clv_err *err) CLV_USE_RESULT;
 
 /* Accepting side, for rpc's on_stream: the first frame of a stream must be ATTACH. find_link
  * returns the session's link (with a reference) or refuses; `deliver` is the limit for the rest. */
@@ -137,31 +137,31 @@ typedef struct clv_lane_acceptor {
 } clv_lane_acceptor;
 
 clv_code clv_lane_accept(const clv_lane_acceptor *acceptor, const clv_rpc_peer *peer,
-                         clv_rpc_stream *stream, clv_rpc_stream_events *ret_events, clv_err *err)
-    CLV_USE_RESULT;
+                         clv_rpc_stream *stream, clv_rpc_stream_events *ret_events,
+                         clv_err *err) CLV_USE_RESULT;
 
 /* ---- stages ---------------------------------------------------------------------------------- */
 
 typedef struct clv_stage_options {
-  uint32_t index;             /* of the session's stages; n_stages is the loss */
-  clv_graph *graph;           /* taken over */
+  uint32_t index;   /* of the session's stages; n_stages is the loss */
+  clv_graph *graph; /* taken over */
   const clv_backend *backend;
   int threads;
-  bool input_needs_grad;      /* somebody before this stage learns from it */
+  bool input_needs_grad; /* somebody before this stage learns from it */
   clv_optim_config optimizer;
-  bool learns;                /* false: no optimiser, nothing to commit (the loss) */
+  bool learns; /* false: no optimiser, nothing to commit (the loss) */
   uint64_t seed;
   uint32_t max_micro_batches;
-  const char *const *frozen;  /* exact parameter names */
+  const char *const *frozen; /* exact parameter names */
   uint32_t n_frozen;
-  size_t max_bytes;           /* parameters, gradients, moments and plans; 0 = no limit */
+  size_t max_bytes; /* parameters, gradients, moments and plans; 0 = no limit */
 } clv_stage_options;
 
 typedef struct clv_stage clv_stage;
 
 /* Parameters are initialised from the seed. */
-clv_code clv_stage_new(const clv_stage_options *options, clv_stage **ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_stage_new(const clv_stage_options *options, clv_stage **ret,
+                       clv_err *err) CLV_USE_RESULT;
 void clv_stage_free(clv_stage *s);
 void clv_stage_freep(clv_stage **s);
 
@@ -201,17 +201,17 @@ void clv_stage_set_committed(clv_stage *s, uint64_t step);
  * rest and memory problems show early. */
 clv_code clv_stage_warm(clv_stage *s, int64_t batch, bool training, clv_err *err) CLV_USE_RESULT;
 /* The plan of a batch size (made if missing), for `plan` and tests. */
-clv_code clv_stage_plan(clv_stage *s, int64_t batch, bool training, clv_plan **ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_stage_plan(clv_stage *s, int64_t batch, bool training, clv_plan **ret,
+                        clv_err *err) CLV_USE_RESULT;
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
 typedef struct clv_node_options {
   clv_pool *pool;
-  uint32_t n_stages;          /* of the model; stage n_stages is the loss */
-  uint16_t originator;        /* upper 16 bits of the message ids made here; the master is 0 */
-  clv_rpc_runtime *runtime;   /* its spinning stops while a kernel runs; NULL allowed */
-  unsigned spin_us;           /* how long the compute thread polls before it sleeps */
+  uint32_t n_stages;        /* of the model; stage n_stages is the loss */
+  uint16_t originator;      /* upper 16 bits of the message ids made here; the master is 0 */
+  clv_rpc_runtime *runtime; /* its spinning stops while a kernel runs; NULL allowed */
+  unsigned spin_us;         /* how long the compute thread polls before it sleeps */
   /* Packets for the driver: FORWARD of stage n_stages + 1 (loss values) or beyond the last stage in
    * evaluation, VOTE, COMMITTED, STATE_*, ABORT. Called on the compute thread; takes the packet.
    * On a worker NULL: such packets go to the master's link. */
@@ -225,8 +225,8 @@ typedef struct clv_node_options {
 
 typedef struct clv_session_node clv_session_node;
 
-clv_code clv_node_new(const clv_node_options *options, clv_session_node **ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_node_new(const clv_node_options *options, clv_session_node **ret,
+                      clv_err *err) CLV_USE_RESULT;
 /* No link may deliver into it any more, and clv_node_run must have returned. */
 void clv_node_free(clv_session_node *n);
 void clv_node_freep(clv_session_node **n);
@@ -240,12 +240,12 @@ clv_stage *clv_node_stage(clv_session_node *n, uint32_t stage); /* local one, or
 
 /* The master's decision on a step: local stages follow at once; a link whose stages this node feeds
  * hears of it with the next step's first FORWARD, any other with a COMMIT frame now. */
-clv_code clv_node_commit(clv_session_node *n, const clv_frame *decision, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_node_commit(clv_session_node *n, const clv_frame *decision,
+                         clv_err *err) CLV_USE_RESULT;
 /* Send what still waits for a FORWARD as COMMIT frames, before a checkpoint, an evaluation or the
  * end; as many COMMITTED will come for the driver as *ret_sent says. */
-clv_code clv_node_flush_commits(clv_session_node *n, uint32_t *ret_sent, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_node_flush_commits(clv_session_node *n, uint32_t *ret_sent,
+                                clv_err *err) CLV_USE_RESULT;
 
 /* COMMIT frames sent since the start: as many COMMITTED are due. */
 uint64_t clv_node_commits_sent(const clv_session_node *n);

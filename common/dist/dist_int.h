@@ -18,8 +18,7 @@ uint32_t clv_crc32c_shift(uint32_t crc, uint64_t bytes);
  * memory is touched only when it is used. */
 clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, uint32_t n,
                           clv_err *err) CLV_USE_RESULT;
-clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t micro_batches, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t micro_batches, clv_err *err) CLV_USE_RESULT;
 
 typedef void clv_stage_emit(void *user, clv_packet *packet);
 

@@ -253,9 +253,8 @@ static void lane_sent(void *user, clv_rpc_stream *stream, size_t bytes) {
   if (ln->link && ln->index == 0) __atomic_sub_fetch(&ln->link->n_unsent, 1, __ATOMIC_RELAXED);
 }
 
-static const clv_rpc_stream_events lane_events = {.on_message = lane_message,
-                                                  .on_sent = lane_sent,
-                                                  .on_closed = lane_closed};
+static const clv_rpc_stream_events lane_events = {
+    .on_message = lane_message, .on_sent = lane_sent, .on_closed = lane_closed};
 
 clv_code clv_lane_accept(const clv_lane_acceptor *acceptor, const clv_rpc_peer *peer,
                          clv_rpc_stream *stream, clv_rpc_stream_events *ret_events, clv_err *err) {

@@ -21,14 +21,14 @@
 enum {
   MAX_LANES = 1 + CLV_WIRE_LANES,
   MAX_INCOMING = 512,
-  MAX_SPANS = 512, /* of one tensor on its way: chunks may come in any order */
-  FEW_SPANS = 64,  /* memory for these is reused from tensor to tensor */
+  MAX_SPANS = 512,     /* of one tensor on its way: chunks may come in any order */
+  FEW_SPANS = 64,      /* memory for these is reused from tensor to tensor */
   READY_INCOMING = 32, /* tensors that may be on their way before memory is taken for spans */
   KEPT_HEADS = 16,
   /* Packets of a peer that are not freed yet: the work of a step, several times over. */
   MAX_PACKETS = 2 * CLV_WIRE_MICRO_BATCHES,
-  POLITE_CLOSE_MS = 500, /* for the peer to end its side of a lane */
-  CUT_MS = 10000,        /* for a cancelled lane to be gone */
+  POLITE_CLOSE_MS = 500,    /* for the peer to end its side of a lane */
+  CUT_MS = 10000,           /* for a cancelled lane to be gone */
   MAX_UNSENT = MAX_PACKETS, /* frames on the control lane that the peer does not take */
 };
 
@@ -42,7 +42,9 @@ typedef struct lane {
 } lane;
 
 /* Bytes [from, to) of a tensor that a chunk has claimed. */
-typedef struct span { uint64_t from, to; } span;
+typedef struct span {
+  uint64_t from, to;
+} span;
 
 /* A tensor on its way in. `packet` is NULL until its head has come. */
 typedef struct incoming {
@@ -70,8 +72,8 @@ struct clv_link {
   clv_code close_code;
   char close_text[CLV_ERR_TEXT];
 
-  uint64_t credit_left, credit_full;      /* what we may send */
-  uint64_t held_in, credit_due;           /* what the peer has sent and not been given back */
+  uint64_t credit_left, credit_full;        /* what we may send */
+  uint64_t held_in, credit_due;             /* what the peer has sent and not been given back */
   clv_packet *pending_first, *pending_last; /* wait for credit or for their turn */
   bool draining;                            /* `drain` is on its way to them or at it */
   clv_rpc_job drain;
@@ -79,8 +81,8 @@ struct clv_link {
 
   incoming in[MAX_INCOMING];
   size_t n_in;
-  uint32_t n_packets; /* received and not freed yet */
-  uint32_t n_unsent;  /* frames on lane 0 that the transport has not accepted; atomic */
+  uint32_t n_packets;          /* received and not freed yet */
+  uint32_t n_unsent;           /* frames on lane 0 that the transport has not accepted; atomic */
   clv_bytes heads[KEPT_HEADS]; /* encode buffers, reused */
   size_t n_heads;
 

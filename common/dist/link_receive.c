@@ -30,7 +30,10 @@ static clv_code begin_incoming(clv_link *l, uint64_t transfer, uint64_t total, i
     CLV_TRY(clv_pool_tensor(l->pool, CLV_U8, &shape, &t, err));
     l->held_in += total;
     e = &l->in[l->n_in++];
-    *e = (incoming){.transfer = transfer, .total = total, .tensor = t, .spans = e->spans,
+    *e = (incoming){.transfer = transfer,
+                    .total = total,
+                    .tensor = t,
+                    .spans = e->spans,
                     .cap_spans = e->cap_spans};
   }
   *ret = e;
@@ -226,20 +229,27 @@ static void on_pong(clv_link *l) {
   pthread_mutex_unlock(&l->lock);
 }
 
-clv_code link_on_frame(clv_link *l, uint32_t index, const clv_frame *f,
-                         const clv_piece *pieces, const clv_payload *payload, clv_err *err) {
+clv_code link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const clv_piece *pieces,
+                       const clv_payload *payload, clv_err *err) {
   if (index && f->kind != CLV_CHUNK)
     return clv_fail(err, CLV_PRECONDITION, "%s on bulk lane %u, where only CHUNK belongs",
                     clv_frame_kind_name(f->kind), index);
   switch (f->kind) {
-    case CLV_CHUNK: return on_chunk(l, f, pieces, payload, err);
-    case CLV_CREDIT: link_credit_arrived(l, f->credit.bytes); return CLV_OK;
-    case CLV_PING: return on_ping(l, f, err);
-    case CLV_PONG: on_pong(l); return CLV_OK;
+    case CLV_CHUNK:
+      return on_chunk(l, f, pieces, payload, err);
+    case CLV_CREDIT:
+      link_credit_arrived(l, f->credit.bytes);
+      return CLV_OK;
+    case CLV_PING:
+      return on_ping(l, f, err);
+    case CLV_PONG:
+      on_pong(l);
+      return CLV_OK;
     case CLV_ATTACH:
     case CLV_ATTACHED:
       return clv_fail(err, CLV_PRECONDITION, "a second %s on one lane",
                       clv_frame_kind_name(f->kind));
-    default: return on_packet_frame(l, f, pieces, payload, err);
+    default:
+      return on_packet_frame(l, f, pieces, payload, err);
   }
 }

@@ -33,7 +33,7 @@ static clv_rpc_stream *lane_stream(clv_link *l, uint32_t index) {
 }
 
 clv_code link_send_frame(clv_link *l, uint32_t index, const clv_frame *f, clv_rpc_piece *pieces,
-                           size_t n_payload, size_t payload, clv_err *err) {
+                         size_t n_payload, size_t payload, clv_err *err) {
   CLV_AUTO(clv_rpc_stream_unrefp) clv_rpc_stream *stream = lane_stream(l, index);
   clv_bytes head = head_take(l);
   clv_code code = clv_frame_encode(f, payload, &head, err);
@@ -117,8 +117,7 @@ static uint64_t tensor_bytes(const clv_packet *p) {
 static clv_code send_now(clv_link *l, clv_packet *p, clv_err *err) {
   uint64_t bytes = tensor_bytes(p);
   __atomic_fetch_add(&l->counts.tensors_out, p->frame.n_tensors, __ATOMIC_RELAXED);
-  clv_code code =
-      bytes <= CLV_WIRE_INLINE_MAX ? send_inline(l, p, err) : send_chunked(l, p, err);
+  clv_code code = bytes <= CLV_WIRE_INLINE_MAX ? send_inline(l, p, err) : send_chunked(l, p, err);
   clv_packet_free(p);
   return code;
 }
@@ -154,8 +153,8 @@ static void start_draining(clv_link *l) {
   pthread_mutex_lock(&l->lock);
   clv_packet *p = l->pending_first;
   bool start = p && !l->draining && !l->closed && tensor_bytes(p) <= l->credit_left;
-  CLV_AUTO(clv_rpc_stream_unrefp) clv_rpc_stream *stream =
-      start && l->lanes[0] ? clv_rpc_stream_ref(l->lanes[0]->stream) : NULL;
+  CLV_AUTO(clv_rpc_stream_unrefp)
+  clv_rpc_stream *stream = start && l->lanes[0] ? clv_rpc_stream_ref(l->lanes[0]->stream) : NULL;
   l->draining |= start;
   pthread_mutex_unlock(&l->lock);
   if (!start) return;
@@ -197,8 +196,9 @@ clv_code clv_link_send(clv_link *l, clv_packet *p, clv_err *err) {
   bool closed = l->closed;
   bool too_large = bytes > l->credit_full ||
                    (bytes > CLV_WIRE_INLINE_MAX && bytes > l->credit_full - CLV_WIRE_INLINE_MAX);
-  bool wait = !closed && !too_large && !urgent &&
-              (l->pending_first || l->draining || bytes > l->credit_left || bytes >= DEFERRED_BYTES);
+  bool wait =
+      !closed && !too_large && !urgent &&
+      (l->pending_first || l->draining || bytes > l->credit_left || bytes >= DEFERRED_BYTES);
   if (wait)
     add_pending(l, p);
   else if (!closed && !too_large)

@@ -28,8 +28,8 @@ struct clv_session_node {
   clv_link **routes;  /* [n_stages + 2], the driver last */
   clv_frame commit;   /* the decision that some links have not been told yet */
   uint64_t commits_sent;
-  bool *owes_commit;  /* [n_stages + 2], set at the first route of a link */
-  bool *carries;      /* [n_stages + 2], the master itself feeds that stage */
+  bool *owes_commit;                       /* [n_stages + 2], set at the first route of a link */
+  bool *carries;                           /* [n_stages + 2], the master itself feeds that stage */
   uint32_t (*puts)[CLV_STATE_BUFFERS + 1]; /* [n_stages + 1] items of a STATE_PUT that have come */
   uint64_t next_message;
 

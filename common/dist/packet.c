@@ -94,7 +94,8 @@ static void drop_free(clv_pool *p) {
 
 static clv_code grow(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes,
                      clv_tensor **ret, clv_err *err) {
-  if (bytes > p->max_bytes - CLV_MIN(p->bytes, p->max_bytes) || p->n >= p->max_tensors) drop_free(p);
+  if (bytes > p->max_bytes - CLV_MIN(p->bytes, p->max_bytes) || p->n >= p->max_tensors)
+    drop_free(p);
   if (bytes > p->max_bytes - CLV_MIN(p->bytes, p->max_bytes) || p->n >= p->max_tensors)
     return clv_fail(err, CLV_EXHAUSTED,
                     "a tensor of %zu bytes exceeds the session's quota (%zu of %zu bytes, %zu of "
@@ -158,7 +159,8 @@ static clv_code reserve_packets(clv_pool *p, size_t n, clv_err *err) {
 }
 
 clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t micro_batches, clv_err *err) {
-  return reserve_packets(p, CLV_MIN((size_t)FREE_PACKETS_KEPT, 16 + 8 * (size_t)micro_batches), err);
+  return reserve_packets(p, CLV_MIN((size_t)FREE_PACKETS_KEPT, 16 + 8 * (size_t)micro_batches),
+                         err);
 }
 
 clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret, clv_err *err) {

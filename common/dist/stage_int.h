@@ -36,11 +36,11 @@ struct clv_stage {
   int n_inputs;
   clv_dtype in_dtype[CLV_MAX_INPUTS];
 
-  void *block;       /* parameters, then buffers */
-  void *grads;       /* trainable_bytes */
-  void *shadow;      /* buffers as committed, restored when a step is not applied */
-  clv_optim *optim;  /* NULL when nothing learns here */
-  uint64_t version;  /* of the parameters, for the plans' weight caches */
+  void *block;      /* parameters, then buffers */
+  void *grads;      /* trainable_bytes */
+  void *shadow;     /* buffers as committed, restored when a step is not applied */
+  clv_optim *optim; /* NULL when nothing learns here */
+  uint64_t version; /* of the parameters, for the plans' weight caches */
   size_t bytes;
   uint32_t n_learning; /* trainable and not frozen */
   bool participates;   /* gets BACKWARD and votes */

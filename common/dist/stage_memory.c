@@ -138,8 +138,7 @@ const clv_params *clv_stage_params(const clv_stage *s) { return s->params; }
 size_t clv_stage_bytes(const clv_stage *s) { return s->bytes; }
 void clv_stage_set_committed(clv_stage *s, uint64_t step) { s->committed = step; }
 
-static clv_code reserve_value(const clv_stage *s, const clv_node *n, clv_pool *pool,
-                              clv_err *err) {
+static clv_code reserve_value(const clv_stage *s, const clv_node *n, clv_pool *pool, clv_err *err) {
   uint32_t most = CLV_MIN(2 * s->o.max_micro_batches + 2, 64u); /* beyond that, growth is rare */
   return clv_pool_reserve(pool, n->dtype, &n->shape, most, err);
 }

@@ -90,9 +90,9 @@ static clv_code output_tensor(clv_stage *s, const clv_node *node, int64_t batch,
 static clv_code check_batch(const clv_stage *s, const micro *m, clv_err *err) {
   for (int i = 1; i < s->n_inputs; i++)
     if (m->in[i]->shape.rank && m->in[i]->shape.dim[0] != m->in[0]->shape.dim[0])
-      return clv_fail(err, CLV_INVALID, "stage %u: input 0 is a batch of %lld, input %d one of %lld",
-                      s->o.index, (long long)m->in[0]->shape.dim[0], i,
-                      (long long)m->in[i]->shape.dim[0]);
+      return clv_fail(err, CLV_INVALID,
+                      "stage %u: input 0 is a batch of %lld, input %d one of %lld", s->o.index,
+                      (long long)m->in[0]->shape.dim[0], i, (long long)m->in[i]->shape.dim[0]);
   return CLV_OK;
 }
 

@@ -80,8 +80,7 @@ static clv_code infer(const clv_graph *g, clv_node *node, clv_err *err) {
 }
 
 static clv_code check_name(const clv_graph *g, const char *name, clv_err *err) {
-  static const char legal[] =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
+  static const char legal[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
   size_t len = strlen(name);
   if (len == 0 || len >= CLV_NAME_MAX)
     return clv_fail(err, CLV_INVALID, "a node's name has 1 to %d characters, '%.64s' has %zu",
@@ -126,8 +125,7 @@ clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
                     clv_dtype_name(dtype));
   if (clv_check_value("its shape", shape, dtype, err) != CLV_OK)
     return clv_err_prefix(err, "input '%s'", name);
-  if (shape->rank < 1)
-    return clv_fail(err, CLV_INVALID, "input '%s' has no batch dimension", name);
+  if (shape->rank < 1) return clv_fail(err, CLV_INVALID, "input '%s' has no batch dimension", name);
   memcpy(node.name, name, strlen(name) + 1);
   return push(g, &node, ret_node, err);
 }

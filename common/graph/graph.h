@@ -53,8 +53,8 @@ const char *clv_op_doc(clv_op op);  /* formula and the PyTorch function whose nu
 bool clv_op_is_loss(clv_op op);
 
 /* Attribute key by name for an op: CLV_NOT_FOUND names the op's legal keys and a suggestion. */
-clv_code clv_op_attr_find(clv_op op, const char *key, clv_attr_key *ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_op_attr_find(clv_op op, const char *key, clv_attr_key *ret,
+                          clv_err *err) CLV_USE_RESULT;
 const char *clv_attr_name(clv_attr_key key);
 
 /* Defaults, then the n values in turn, each checked (key legal for op, arity, range); a missing
@@ -99,8 +99,8 @@ clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
 /* A node over earlier nodes. name NULL or "": called by its layer index. Names are unique and of
  * [A-Za-z0-9_.-]. Infers and checks its shape at once: errors name op, node and shapes. */
 clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const char *name,
-                       uint32_t layer, const int *in, int n_in, int *ret_node, clv_err *err)
-    CLV_USE_RESULT;
+                       uint32_t layer, const int *in, int n_in, int *ret_node,
+                       clv_err *err) CLV_USE_RESULT;
 
 /* Shapes of all nodes again, for another batch size (N of every input). */
 clv_code clv_graph_set_batch(clv_graph *g, int64_t batch, clv_err *err) CLV_USE_RESULT;
@@ -118,9 +118,9 @@ typedef struct clv_param {
   int node, slot;
   clv_shape shape;
   clv_dtype dtype;
-  bool trainable;     /* false for buffers (running statistics) */
-  bool frozen;        /* trainable, but held fixed by the session */
-  size_t offset;      /* bytes into the block, 64-byte aligned; buffers lie behind all parameters */
+  bool trainable; /* false for buffers (running statistics) */
+  bool frozen;    /* trainable, but held fixed by the session */
+  size_t offset;  /* bytes into the block, 64-byte aligned; buffers lie behind all parameters */
   size_t n, bytes;
 } clv_param;
 
@@ -151,17 +151,17 @@ typedef struct clv_call clv_call; /* saved state of one forward until its backwa
 
 typedef struct clv_plan_options {
   const clv_backend *backend;
-  clv_dtype dtype;      /* f32, or f64 with ref */
-  int64_t batch;        /* N */
+  clv_dtype dtype; /* f32, or f64 with ref */
+  int64_t batch;   /* N */
   bool training;
   bool need_input_grad[CLV_MAX_INPUTS]; /* the sender of that input wants a gradient */
   int threads;
 } clv_plan_options;
 
 typedef struct clv_plan_info {
-  size_t call_bytes;     /* per call in flight: saved activations and states */
-  size_t scratch_bytes;  /* shared by the plan's calls */
-  size_t cache_bytes;    /* weights in library formats */
+  size_t call_bytes;    /* per call in flight: saved activations and states */
+  size_t scratch_bytes; /* shared by the plan's calls */
+  size_t cache_bytes;   /* weights in library formats */
   /* library reorders, each once a call */
   int reorders_refresh, reorders_forward, reorders_backward;
   int n_steps_forward, n_steps_backward;
@@ -195,8 +195,8 @@ clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t 
 /* From the gradient of the output (row-major) to that of each input (din[i] row-major, NULL where
  * not wanted). Weight gradients of fused kernels (batchnorm) are written to grad_block here. */
 clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, const void *dout,
-                                 void *const *din, void *grad_block, bool accumulate, clv_err *err)
-    CLV_USE_RESULT;
+                                 void *const *din, void *grad_block, bool accumulate,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* The rest of the weight gradients into grad_block (trainable_bytes, same offsets as parameters);
  * adds when accumulate, otherwise overwrites, with zeros where no gradient is computed (frozen

@@ -11,8 +11,8 @@ static int linear_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   ret[CLV_SLOT_WEIGHT] = (clv_slot){.suffix = "weight",
                                     .shape = CLV_SHAPE(s->attrs->out, s->in[0].dim[1]),
                                     .init = CLV_INIT_FAN_IN};
-  ret[CLV_SLOT_BIAS] = (clv_slot){
-      .suffix = "bias", .shape = CLV_SHAPE(s->attrs->out), .init = CLV_INIT_FAN_IN};
+  ret[CLV_SLOT_BIAS] =
+      (clv_slot){.suffix = "bias", .shape = CLV_SHAPE(s->attrs->out), .init = CLV_INIT_FAN_IN};
   return s->attrs->bias ? 2 : 1;
 }
 
@@ -41,8 +41,10 @@ static int conv_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   return a->bias ? 2 : 1;
 }
 
-#define OUT_ROW {.key = CLV_ATTR_OUT, .required = true, .low = 1, .high = CLV_EXTENT_MAX}
-#define BIAS_ROW {.key = CLV_ATTR_BIAS, .fallback = 1, .low = 0, .high = 1}
+#define OUT_ROW \
+  { .key = CLV_ATTR_OUT, .required = true, .low = 1, .high = CLV_EXTENT_MAX }
+#define BIAS_ROW \
+  { .key = CLV_ATTR_BIAS, .fallback = 1, .low = 0, .high = 1 }
 
 static const clv_op_def ops[] = {
     {.op = CLV_OP_LINEAR,

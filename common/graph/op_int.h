@@ -9,8 +9,8 @@
 
 #include "common/graph/graph.h"
 
-enum { CLV_EXTENT_MAX = INT32_MAX };              /* of one dimension */
-#define CLV_VALUE_BYTES_MAX ((size_t)1 << 40)     /* of one activation or parameter */
+enum { CLV_EXTENT_MAX = INT32_MAX };          /* of one dimension */
+#define CLV_VALUE_BYTES_MAX ((size_t)1 << 40) /* of one activation or parameter */
 
 /* One attribute an op takes; each of its numbers lies in low..high, both included. */
 typedef struct clv_attr_row {
@@ -84,12 +84,12 @@ clv_code clv_need_rank(const char *op, const clv_shape *in, int rank, const char
 clv_code clv_same_shape(const clv_op_site *site, clv_shape *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Extents of a window (convolution or pool, floor mode) over H x W into ret[2]. */
-clv_code clv_window_extents(const char *op, const clv_op_site *site, int64_t ret[2], clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_window_extents(const char *op, const clv_op_site *site, int64_t ret[2],
+                            clv_err *err) CLV_USE_RESULT;
 
 /* Every extent in 1..CLV_EXTENT_MAX and at most CLV_VALUE_BYTES_MAX bytes. `what` starts the
  * sentence: "the output". */
-clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dtype, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dtype,
+                         clv_err *err) CLV_USE_RESULT;
 
 #endif

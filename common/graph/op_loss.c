@@ -25,9 +25,9 @@ static clv_code same_loss_shape(const char *op, const clv_op_site *s, clv_shape 
   return CLV_OK;
 }
 
-#define SHAPE_RULE(name, rule)                                                            \
-  static clv_code name##_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {      \
-    return rule(#name, s, ret, err);                                                      \
+#define SHAPE_RULE(name, rule)                                                       \
+  static clv_code name##_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) { \
+    return rule(#name, s, ret, err);                                                 \
   }
 SHAPE_RULE(cross_entropy, class_loss_shape)
 SHAPE_RULE(nll, class_loss_shape)

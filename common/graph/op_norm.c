@@ -11,12 +11,11 @@ static clv_code batchnorm_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
 
 static int batchnorm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   clv_shape channels = CLV_SHAPE(s->in[0].dim[1]);
-  ret[CLV_SLOT_WEIGHT] =
-      (clv_slot){.suffix = "weight", .shape = channels, .init = CLV_INIT_ONE};
+  ret[CLV_SLOT_WEIGHT] = (clv_slot){.suffix = "weight", .shape = channels, .init = CLV_INIT_ONE};
   ret[CLV_SLOT_BIAS] = (clv_slot){.suffix = "bias", .shape = channels};
   ret[CLV_SLOT_MEAN] = (clv_slot){.suffix = "running_mean", .shape = channels, .buffer = true};
-  ret[CLV_SLOT_VAR] = (clv_slot){
-      .suffix = "running_var", .shape = channels, .buffer = true, .init = CLV_INIT_ONE};
+  ret[CLV_SLOT_VAR] =
+      (clv_slot){.suffix = "running_var", .shape = channels, .buffer = true, .init = CLV_INIT_ONE};
   ret[CLV_SLOT_TRACKED] = (clv_slot){.suffix = "num_batches_tracked", .buffer = true, .i64 = true};
   return 5;
 }

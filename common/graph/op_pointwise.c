@@ -11,7 +11,7 @@ static clv_code add_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
 }
 
 #define POINTWISE(number, text, formula) \
-  {.op = number, .name = text, .doc = formula, .n_in = 1, .shape = clv_same_shape}
+  { .op = number, .name = text, .doc = formula, .n_in = 1, .shape = clv_same_shape }
 
 static const clv_op_def ops[] = {
     POINTWISE(CLV_OP_RELU, "relu", "y = max(x, 0) (torch.nn.functional.relu)"),

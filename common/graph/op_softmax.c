@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/graph/op_int.h"
 
-static clv_code last_dim_shape(const char *op, const clv_op_site *s, clv_shape *ret,
-                               clv_err *err) {
+static clv_code last_dim_shape(const char *op, const clv_op_site *s, clv_shape *ret, clv_err *err) {
   char text[160];
   if (s->in[0].rank < 2)
     return clv_fail(err, CLV_INVALID, "%s needs rank 2 or more ([N, ..., classes]), got %s", op,

@@ -65,8 +65,7 @@ clv_code clv_same_shape(const clv_op_site *site, clv_shape *ret, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_window_extents(const char *op, const clv_op_site *site, int64_t ret[2],
-                            clv_err *err) {
+clv_code clv_window_extents(const char *op, const clv_op_site *site, int64_t ret[2], clv_err *err) {
   const clv_attrs *a = site->attrs;
   char text[160];
   int64_t out[2];

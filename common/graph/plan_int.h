@@ -35,7 +35,9 @@ typedef struct plan_buf {
 } plan_buf;
 
 /* A value, or a gradient, in one layout. */
-typedef struct plan_rep { int block, buf; } plan_rep;
+typedef struct plan_rep {
+  int block, buf;
+} plan_rep;
 
 enum { PLAN_MAX_REPS = 4 };
 
@@ -46,7 +48,7 @@ typedef struct plan_node {
   bool alias;      /* no kernel: shares its input's memory */
   int input;       /* number among the external inputs, or -1 */
   clv_kernel *kernel;
-  int in[CLV_MAX_IN], saved; /* buffers, -1 = none */
+  int in[CLV_MAX_IN], saved;    /* buffers, -1 = none */
   plan_rep reps[PLAN_MAX_REPS]; /* reps[0] is what the node itself makes */
   int n_reps;
   plan_rep grad; /* sum of the gradients that have come so far; buf -1 = none yet */
@@ -74,7 +76,9 @@ typedef struct plan_step {
 
 enum { PHASE_FORWARD, PHASE_BACKWARD_INPUT, PHASE_BACKWARD_WEIGHT, PHASES };
 
-typedef struct plan_range { size_t offset, bytes; } plan_range;
+typedef struct plan_range {
+  size_t offset, bytes;
+} plan_range;
 
 struct clv_plan {
   clv_plan_options options;
@@ -89,7 +93,7 @@ struct clv_plan {
   int phase_end[PHASES]; /* steps of phase k end here */
   int n_inputs;
   int input_node[CLV_MAX_INPUTS];
-  int keep[CLV_MAX_INPUTS];     /* buffer for a copy of the input, or -1 if backward reads none */
+  int keep[CLV_MAX_INPUTS]; /* buffer for a copy of the input, or -1 if backward reads none */
   size_t input_bytes[CLV_MAX_INPUTS];
   plan_range *unwritten; /* of the gradient block: frozen parameters and padding */
   int n_unwritten;
@@ -123,20 +127,20 @@ typedef struct plan_frame {
 
 /* ---- writing steps (plan.c) ------------------------------------------------------------------ */
 
-clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret,
+                          clv_err *err) CLV_USE_RESULT;
 void clv_plan_use(clv_plan *p, int buf); /* by the step written next; -1 is ignored */
 clv_code clv_plan_push(clv_plan *p, const plan_step *step, clv_err *err) CLV_USE_RESULT;
 plan_step clv_plan_step(plan_step_fn *run, const char *verb, int node);
 clv_code clv_plan_scratch_of(clv_plan *p, int node, plan_step *step, clv_err *err) CLV_USE_RESULT;
 
 /* A buffer for node's value, or its gradient, in a layout. */
-clv_code clv_plan_value_buf(clv_plan *p, int node, int block, int *ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_plan_value_buf(clv_plan *p, int node, int block, int *ret,
+                            clv_err *err) CLV_USE_RESULT;
 /* From one buffer of node's value (or gradient) to another: a reorder, or a copy where the layouts
  * are the same. */
-clv_code clv_plan_move(clv_plan *p, int node, plan_rep from, plan_rep to, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_plan_move(clv_plan *p, int node, plan_rep from, plan_rep to,
+                       clv_err *err) CLV_USE_RESULT;
 int clv_plan_block(const clv_shape *shape, int block); /* 1 unless the rank is 4 */
 
 clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) CLV_USE_RESULT;

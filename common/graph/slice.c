@@ -24,12 +24,11 @@ static clv_code one_of(const cut *c, const char *verb, int node, int *have, clv_
   char a[160], b[160];
   const clv_node *nodes = c->g->nodes;
   if (*have >= 0 && *have != node)
-    return clv_fail(err, CLV_INVALID,
-                    "layers %" PRIu32 "..%" PRIu32
-                    " are no place to cut: both '%s' %s and '%s' %s %s them",
-                    c->first, c->last, nodes[*have].name,
-                    clv_shape_format(&nodes[*have].shape, a, sizeof a), nodes[node].name,
-                    clv_shape_format(&nodes[node].shape, b, sizeof b), verb);
+    return clv_fail(
+        err, CLV_INVALID,
+        "layers %" PRIu32 "..%" PRIu32 " are no place to cut: both '%s' %s and '%s' %s %s them",
+        c->first, c->last, nodes[*have].name, clv_shape_format(&nodes[*have].shape, a, sizeof a),
+        nodes[node].name, clv_shape_format(&nodes[node].shape, b, sizeof b), verb);
   *have = node;
   return CLV_OK;
 }
@@ -41,10 +40,8 @@ static clv_code find_edges(cut *c, clv_err *err) {
     if (inside(c, i)) last = i;
     for (int j = 0; j < g->nodes[i].n_in; j++) {
       int from = g->nodes[i].in[j];
-      if (inside(c, i) && !inside(c, from))
-        CLV_TRY(one_of(c, "enter", from, &c->enters, err));
-      if (!inside(c, i) && inside(c, from))
-        CLV_TRY(one_of(c, "leave", from, &c->leaves, err));
+      if (inside(c, i) && !inside(c, from)) CLV_TRY(one_of(c, "enter", from, &c->enters, err));
+      if (!inside(c, i) && inside(c, from)) CLV_TRY(one_of(c, "leave", from, &c->leaves, err));
     }
   }
   if (last < 0)

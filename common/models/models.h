@@ -23,8 +23,8 @@ extern "C" {
  * included), for clv_graph_slice; at least one layer each. CLV_INVALID points at the layer of the
  * session file (file:line:column) and names op, attribute or shape with a suggestion. */
 clv_code clv_model_graph(const clv_session_config *config, const clv_shape *input_sample,
-                         clv_graph **ret_whole, uint32_t *ret_first_layer,
-                         uint32_t *ret_last_layer, clv_err *err) CLV_USE_RESULT;
+                         clv_graph **ret_whole, uint32_t *ret_first_layer, uint32_t *ret_last_layer,
+                         clv_err *err) CLV_USE_RESULT;
 
 /* The graph of a loss by its op name ("cross_entropy"): input 0 "prediction" of shape `pred` with
  * N replaced by `batch`, input 1 "target" ([N] i64 class indices for cross_entropy and nll, else

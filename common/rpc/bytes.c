@@ -42,8 +42,8 @@ clv_code rpc_pieces(grpc_byte_buffer *buffer, clv_iov fixed[RPC_MAX_PIECES],
     pieces = heap;
   }
   for (size_t i = 0; i < slices->count; i++)
-    pieces[i] = (clv_iov){GRPC_SLICE_START_PTR(slices->slices[i]),
-                          GRPC_SLICE_LENGTH(slices->slices[i])};
+    pieces[i] =
+        (clv_iov){GRPC_SLICE_START_PTR(slices->slices[i]), GRPC_SLICE_LENGTH(slices->slices[i])};
   *ret_pieces = pieces;
   *ret_n = slices->count;
   *ret_heap = heap;
@@ -53,7 +53,6 @@ clv_code rpc_pieces(grpc_byte_buffer *buffer, clv_iov fixed[RPC_MAX_PIECES],
 void rpc_text(char dst[RPC_TEXT], const void *src, size_t len) {
   const unsigned char *text = src;
   size_t n = CLV_MIN(len, (size_t)RPC_TEXT - 1);
-  for (size_t i = 0; i < n; i++)
-    dst[i] = text[i] >= 0x20 && text[i] < 0x7f ? (char)text[i] : '?';
+  for (size_t i = 0; i < n; i++) dst[i] = text[i] >= 0x20 && text[i] < 0x7f ? (char)text[i] : '?';
   dst[n] = '\0';
 }

@@ -163,11 +163,10 @@ static size_t unary_ops(unary *u, grpc_byte_buffer *request, grpc_op ops[6]) {
   return n;
 }
 
-static grpc_call *new_call(grpc_channel *channel, grpc_completion_queue *queue,
-                           const char *method, gpr_timespec deadline) {
+static grpc_call *new_call(grpc_channel *channel, grpc_completion_queue *queue, const char *method,
+                           gpr_timespec deadline) {
   grpc_slice name = grpc_slice_from_copied_string(method);
-  grpc_call *call =
-      grpc_channel_create_call(channel, NULL, 0, queue, name, NULL, deadline, NULL);
+  grpc_call *call = grpc_channel_create_call(channel, NULL, 0, queue, name, NULL, deadline, NULL);
   grpc_slice_unref(name);
   return call;
 }

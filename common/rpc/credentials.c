@@ -34,7 +34,9 @@ void rpc_pem_done(rpc_pem *pem) {
 clv_code rpc_pem_init(rpc_pem *dst, const clv_rpc_pem *src, clv_err *err) {
   if (!src->ca || !src->cert || !src->key)
     return clv_fail(err, CLV_INVALID, "%s is missing",
-                    !src->ca ? "the CA certificate" : !src->cert ? "the certificate" : "the key");
+                    !src->ca     ? "the CA certificate"
+                    : !src->cert ? "the certificate"
+                                 : "the key");
   *dst = (rpc_pem){0};
   clv_code code = clv_strdup(src->ca, &dst->ca, err);
   if (code == CLV_OK) code = clv_strdup(src->cert, &dst->cert, err);

@@ -178,8 +178,8 @@ void clv_rpc_channel_freep(clv_rpc_channel **channel);
  * CLV_UNAUTHENTICATED certificates (either side's) or another identity than expected; CLV_DEADLINE
  * nothing happened within deadline_ms. A failed channel stops dialling until the next connect (no
  * hidden retries); how often to try is the caller's policy. One thread at a time per channel. */
-clv_code clv_rpc_channel_connect(clv_rpc_channel *channel, unsigned deadline_ms, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_rpc_channel_connect(clv_rpc_channel *channel, unsigned deadline_ms,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* BLOCKS. One unary call; dials when needed. `reply` is replaced. The code is the server's. */
 clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *request, size_t len,
@@ -248,12 +248,12 @@ unsigned clv_rpc_server_port(const clv_rpc_server *server);
 
 /* New certificates for handshakes from now on; standing connections keep theirs. On failure the old
  * ones stay in use. */
-clv_code clv_rpc_server_reload(clv_rpc_server *server, const clv_rpc_pem *pem, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_rpc_server_reload(clv_rpc_server *server, const clv_rpc_pem *pem,
+                               clv_err *err) CLV_USE_RESULT;
 
 typedef struct clv_rpc_server_counts {
   uint64_t calls, denied, unauthenticated, refused_by_limit, cut_peers; /* since start */
-  unsigned active_calls;                                               /* now */
+  unsigned active_calls;                                                /* now */
 } clv_rpc_server_counts;
 
 void clv_rpc_server_count(clv_rpc_server *server, clv_rpc_server_counts *ret_counts);
@@ -261,8 +261,8 @@ void clv_rpc_server_count(clv_rpc_server *server, clv_rpc_server_counts *ret_cou
 /* BLOCKS. Stop accepting, let calls and streams in progress end, cancel what is left after
  * deadline_ms (with CLV_UNAVAILABLE), return when all are gone. CLV_DEADLINE if some had to be
  * cancelled. Repeating is harmless. */
-clv_code clv_rpc_server_drain(clv_rpc_server *server, unsigned deadline_ms, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_rpc_server_drain(clv_rpc_server *server, unsigned deadline_ms,
+                              clv_err *err) CLV_USE_RESULT;
 
 /* BLOCKS. Drain with 0 ms if that was not done, then free. NULL is allowed. */
 void clv_rpc_server_free(clv_rpc_server *server);

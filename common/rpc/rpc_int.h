@@ -19,8 +19,8 @@
 #include "common/rpc/rpc.h"
 
 enum {
-  RPC_TEXT = 256,          /* bytes of a text that travels to or from a peer, NUL included */
-  RPC_MAX_PIECES = 32,     /* pieces of a received message kept without an allocation */
+  RPC_TEXT = 256,      /* bytes of a text that travels to or from a peer, NUL included */
+  RPC_MAX_PIECES = 32, /* pieces of a received message kept without an allocation */
   RPC_MAX_MESSAGE = 1 << 30,
 };
 
@@ -43,9 +43,9 @@ typedef struct rpc_pool {
   pthread_t threads[64];
 } rpc_pool;
 
-clv_code rpc_pool_init(rpc_pool *pool, unsigned n_threads, unsigned max_waiting, clv_err *err)
-    CLV_USE_RESULT;
-void rpc_pool_done(rpc_pool *pool); /* runs what waits, then joins */
+clv_code rpc_pool_init(rpc_pool *pool, unsigned n_threads, unsigned max_waiting,
+                       clv_err *err) CLV_USE_RESULT;
+void rpc_pool_done(rpc_pool *pool);                  /* runs what waits, then joins */
 bool rpc_pool_put(rpc_pool *pool, clv_rpc_job *job); /* false when the queue is full */
 
 /* ---- runtime.c ------------------------------------------------------------------------------- */
@@ -58,12 +58,12 @@ struct clv_rpc_runtime {
   pthread_t threads[64]; /* the first leads, the others help */
   unsigned n_threads;
   atomic_uint spin_us;
-  atomic_uint busy;                        /* open clv_rpc_busy_enter brackets */
-  atomic_uint helping;                     /* helpers at the queue right now */
-  atomic_uint_fast64_t handling_since_ns;  /* of the leader's current event, 0 if none */
-  pthread_mutex_t lock;                    /* guards the rest */
-  pthread_cond_t wake;                     /* of helpers */
-  unsigned wanted;                         /* helpers called and not yet come */
+  atomic_uint busy;                       /* open clv_rpc_busy_enter brackets */
+  atomic_uint helping;                    /* helpers at the queue right now */
+  atomic_uint_fast64_t handling_since_ns; /* of the leader's current event, 0 if none */
+  pthread_mutex_t lock;                   /* guards the rest */
+  pthread_cond_t wake;                    /* of helpers */
+  unsigned wanted;                        /* helpers called and not yet come */
   bool stop;
   clv_rpc_stream *streams;
   rpc_pool senders; /* for clv_rpc_stream_defer */
@@ -79,8 +79,7 @@ bool rpc_start(grpc_call *call, const grpc_op *ops, size_t n, rpc_tag *tag);
 void rpc_hand_over(rpc_tag *tag);
 
 /* End every stream that `owner` (a channel or a server) opened and that still lives. */
-void rpc_cancel_owned(clv_rpc_runtime *runtime, const void *owner, clv_code code,
-                      const char *text);
+void rpc_cancel_owned(clv_rpc_runtime *runtime, const void *owner, clv_code code, const char *text);
 
 gpr_timespec rpc_deadline(unsigned ms);
 gpr_timespec rpc_forever(void);
@@ -93,8 +92,8 @@ clv_code rpc_code(grpc_status_code status);
 /* The pieces of `buffer`, borrowed from it, in *ret_pieces: `fixed` if they fit, else memory in
  * *ret_heap for the caller to free. CLV_UNIMPLEMENTED for a compressed message. */
 clv_code rpc_pieces(grpc_byte_buffer *buffer, clv_iov fixed[RPC_MAX_PIECES],
-                    const clv_iov **ret_pieces, size_t *ret_n, void **ret_heap, clv_err *err)
-    CLV_USE_RESULT;
+                    const clv_iov **ret_pieces, size_t *ret_n, void **ret_heap,
+                    clv_err *err) CLV_USE_RESULT;
 
 /* Printable text of at most RPC_TEXT-1 bytes: what is not printable ASCII becomes '?'. */
 void rpc_text(char dst[RPC_TEXT], const void *src, size_t len);
@@ -134,11 +133,11 @@ typedef struct rpc_server_certs {
   bool changed; /* since gRPC last fetched them */
 } rpc_server_certs;
 
-clv_code rpc_server_certs_init(rpc_server_certs *certs, const clv_rpc_pem *pem, clv_err *err)
-    CLV_USE_RESULT;
+clv_code rpc_server_certs_init(rpc_server_certs *certs, const clv_rpc_pem *pem,
+                               clv_err *err) CLV_USE_RESULT;
 void rpc_server_certs_done(rpc_server_certs *certs);
-clv_code rpc_server_certs_swap(rpc_server_certs *certs, const clv_rpc_pem *pem, clv_err *err)
-    CLV_USE_RESULT;
+clv_code rpc_server_certs_swap(rpc_server_certs *certs, const clv_rpc_pem *pem,
+                               clv_err *err) CLV_USE_RESULT;
 
 /* `certs` must outlive the credentials. NULL when gRPC refuses. */
 grpc_server_credentials *rpc_server_credentials(rpc_server_certs *certs);
@@ -167,8 +166,8 @@ void rpc_args_server(rpc_args *args, const clv_rpc_server_options *options); /* 
 
 /* A stream on `call`, which it takes over; one reference, the library's. */
 clv_code rpc_stream_new(clv_rpc_runtime *runtime, const void *owner, grpc_call *call, bool server,
-                        size_t max_message, clv_rpc_stream **ret_stream, clv_err *err)
-    CLV_USE_RESULT;
+                        size_t max_message, clv_rpc_stream **ret_stream,
+                        clv_err *err) CLV_USE_RESULT;
 
 void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events *events);
 

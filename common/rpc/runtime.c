@@ -153,9 +153,9 @@ static void call_for_help(clv_rpc_runtime *runtime) {
 
 typedef struct leader {
   clv_rpc_runtime *runtime;
-  uint64_t window_ns;   /* start of the window */
-  uint64_t cpu_ns;      /* processor time of this thread at its start */
-  uint64_t idle_ns;     /* of it spent on polls that found nothing */
+  uint64_t window_ns; /* start of the window */
+  uint64_t cpu_ns;    /* processor time of this thread at its start */
+  uint64_t idle_ns;   /* of it spent on polls that found nothing */
 } leader;
 
 static uint64_t thread_cpu_ns(void) {
@@ -268,8 +268,7 @@ static clv_code start_threads(clv_rpc_runtime *runtime, unsigned n, clv_err *err
 clv_code clv_rpc_runtime_new(const clv_rpc_runtime_options *options, clv_rpc_runtime **ret_runtime,
                              clv_err *err) {
   unsigned n = options->queue_threads ? options->queue_threads : 2;
-  if (n < 2 || n > 64)
-    return clv_fail(err, CLV_INVALID, "queue_threads is %u, must be 2 to 64", n);
+  if (n < 2 || n > 64) return clv_fail(err, CLV_INVALID, "queue_threads is %u, must be 2 to 64", n);
   if (options->spin_us > 1000)
     return clv_fail(err, CLV_INVALID, "spin_us is %u, must be at most 1000", options->spin_us);
   clv_rpc_runtime *runtime = NULL;

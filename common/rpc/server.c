@@ -53,8 +53,7 @@ static bool wait_for_call(accept_slot *slot) {
   grpc_server *grpc = slot->server->grpc;
   rpc_hand_over(&slot->tag); /* from here on another thread may have the slot */
   return grpc_server_request_call(grpc, &slot->call, &slot->details, &slot->metadata,
-                                  runtime->queue, runtime->admissions,
-                                  &slot->tag) == GRPC_CALL_OK;
+                                  runtime->queue, runtime->admissions, &slot->tag) == GRPC_CALL_OK;
 }
 
 static void accepted(rpc_tag *tag, bool ok) {

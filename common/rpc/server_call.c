@@ -80,8 +80,7 @@ static void answer(incoming *in, clv_code code, const char *text, clv_bytes *rep
   rpc_text(clean, text, strlen(text));
   grpc_slice details = grpc_slice_from_copied_string(clean);
   grpc_byte_buffer *message = NULL;
-  grpc_op ops[3] = {{.op = GRPC_OP_SEND_INITIAL_METADATA},
-                    {.op = GRPC_OP_SEND_STATUS_FROM_SERVER}};
+  grpc_op ops[3] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}, {.op = GRPC_OP_SEND_STATUS_FROM_SERVER}};
   ops[1].data.send_status_from_server.status = (grpc_status_code)code;
   ops[1].data.send_status_from_server.status_details = &details;
   size_t n = 2;
@@ -183,8 +182,7 @@ static void start_stream(incoming *in) {
   in->call = NULL;
   clv_rpc_stream_events events = {0};
   rpc_stream_start_server(stream, stream_ended, in);
-  clv_code code =
-      options->on_stream(options->user, in->method, &in->peer, stream, &events, &err);
+  clv_code code = options->on_stream(options->user, in->method, &in->peer, stream, &events, &err);
   if (code == CLV_OK)
     rpc_stream_accept(stream, &events);
   else

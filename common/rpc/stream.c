@@ -80,8 +80,7 @@ static void finish(clv_rpc_stream *stream) {
   grpc_call_unref(stream->call);
   char text[RPC_TEXT];
   clv_code code = verdict(stream, text);
-  if (stream->events.on_closed)
-    stream->events.on_closed(stream->events.user, stream, code, text);
+  if (stream->events.on_closed) stream->events.on_closed(stream->events.user, stream, code, text);
   rpc_runtime_remove(stream->runtime, stream);
   if (stream->ended)
     stream->ended(stream->ended_arg, stream->cancelled && stream->cancel_code == CLV_OK);

@@ -107,8 +107,7 @@ void rpc_stream_drop_queue(clv_rpc_stream *stream) {
 static clv_code refuse_send(const clv_rpc_stream *stream, clv_err *err) {
   if (stream->cancel_code != CLV_OK)
     return clv_fail(err, stream->cancel_code, "the stream was cancelled: %s", stream->cancel_text);
-  if (stream->ending || stream->over)
-    return clv_fail(err, CLV_UNAVAILABLE, "the stream has ended");
+  if (stream->ending || stream->over) return clv_fail(err, CLV_UNAVAILABLE, "the stream has ended");
   if (stream->close_wanted || stream->sending == SEND_CLOSING)
     return clv_fail(err, CLV_PRECONDITION, "the stream was closed for sending");
   return CLV_OK;
@@ -172,8 +171,7 @@ static bool choose(clv_rpc_stream *stream, grpc_op *op) {
     if (!stream->head) stream->tail = NULL;
     stream->sending = SEND_BUSY;
   } else if (stream->close_wanted) {
-    op->op =
-        stream->server ? GRPC_OP_SEND_STATUS_FROM_SERVER : GRPC_OP_SEND_CLOSE_FROM_CLIENT;
+    op->op = stream->server ? GRPC_OP_SEND_STATUS_FROM_SERVER : GRPC_OP_SEND_CLOSE_FROM_CLIENT;
     stream->sending = SEND_CLOSING;
   } else {
     return false;

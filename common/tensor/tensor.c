@@ -18,8 +18,9 @@ static const struct {
   const char *name;
   size_t size;
 } dtypes[] = {
-    [CLV_F32] = {"f32", 4}, [CLV_F64] = {"f64", 8}, [CLV_I64] = {"i64", 8},   [CLV_I32] = {"i32", 4},
-    [CLV_U8] = {"u8", 1},   [CLV_F16] = {"f16", 2}, [CLV_BF16] = {"bf16", 2},
+    [CLV_F32] = {"f32", 4},   [CLV_F64] = {"f64", 8}, [CLV_I64] = {"i64", 8},
+    [CLV_I32] = {"i32", 4},   [CLV_U8] = {"u8", 1},   [CLV_F16] = {"f16", 2},
+    [CLV_BF16] = {"bf16", 2},
 };
 
 size_t clv_dtype_size(clv_dtype dtype) {
@@ -74,8 +75,8 @@ clv_code clv_shape_bytes(const clv_shape *shape, clv_dtype dtype, size_t *ret_by
 char *clv_shape_format(const clv_shape *shape, char *buf, size_t len) {
   size_t used = (size_t)snprintf(buf, len, "[");
   for (int i = 0; i < shape->rank && used < len; i++)
-    used += (size_t)snprintf(buf + used, len - used, "%s%lld", i ? ", " : "",
-                             (long long)shape->dim[i]);
+    used +=
+        (size_t)snprintf(buf + used, len - used, "%s%lld", i ? ", " : "", (long long)shape->dim[i]);
   if (used < len) snprintf(buf + used, len - used, "]");
   return buf;
 }

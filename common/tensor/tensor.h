@@ -25,8 +25,8 @@ typedef enum clv_dtype {
   CLV_BF16 = 7,
 } clv_dtype;
 
-size_t clv_dtype_size(clv_dtype dtype);        /* bytes per element; 0 for an unknown value */
-const char *clv_dtype_name(clv_dtype dtype);   /* "f32"; "?" for an unknown value */
+size_t clv_dtype_size(clv_dtype dtype);      /* bytes per element; 0 for an unknown value */
+const char *clv_dtype_name(clv_dtype dtype); /* "f32"; "?" for an unknown value */
 bool clv_dtype_parse(const char *name, clv_dtype *ret);
 
 enum { CLV_MAX_RANK = 8 };
@@ -37,7 +37,7 @@ typedef struct clv_shape {
   int64_t dim[CLV_MAX_RANK];
 } clv_shape;
 
-#define CLV_SHAPE(...)                                                      \
+#define CLV_SHAPE(...) \
   ((clv_shape){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
 
 bool clv_shape_equal(const clv_shape *a, const clv_shape *b);
@@ -45,8 +45,8 @@ bool clv_shape_equal(const clv_shape *a, const clv_shape *b);
 /* Number of elements. CLV_INVALID when rank or an extent is out of range (negative), or
  * CLV_EXHAUSTED when the product overflows size_t. */
 clv_code clv_shape_numel(const clv_shape *shape, size_t *ret_n, clv_err *err) CLV_USE_RESULT;
-clv_code clv_shape_bytes(const clv_shape *shape, clv_dtype dtype, size_t *ret_bytes, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_shape_bytes(const clv_shape *shape, clv_dtype dtype, size_t *ret_bytes,
+                         clv_err *err) CLV_USE_RESULT;
 
 /* "[64, 1, 28, 28]" into buf; returns buf. 160 bytes hold any shape. */
 char *clv_shape_format(const clv_shape *shape, char *buf, size_t len);
@@ -68,14 +68,14 @@ typedef struct clv_tensor {
 } clv_tensor;
 
 /* A tensor with its own memory, not initialised. */
-clv_code clv_tensor_new(clv_dtype dtype, const clv_shape *shape, clv_tensor **ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_tensor_new(clv_dtype dtype, const clv_shape *shape, clv_tensor **ret,
+                        clv_err *err) CLV_USE_RESULT;
 
 /* A tensor over memory of the caller's: `release(owner)` is called once, when nothing refers to it
  * any more (release may be NULL: the memory outlives all users). */
 clv_code clv_tensor_wrap(clv_dtype dtype, const clv_shape *shape, void *data,
-                         void (*release)(void *owner), void *owner, clv_tensor **ret, clv_err *err)
-    CLV_USE_RESULT;
+                         void (*release)(void *owner), void *owner, clv_tensor **ret,
+                         clv_err *err) CLV_USE_RESULT;
 
 /* A tensor over bytes [offset, offset + size of shape) of another's memory; shares its storage. */
 clv_code clv_tensor_view(clv_tensor *base, size_t offset_bytes, clv_dtype dtype,

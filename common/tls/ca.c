@@ -348,10 +348,8 @@ static clv_code check_end(const clv_tls_issue_options *o, const authority *ca, i
 static clv_code make_leaf(const clv_tls_issue_options *o, const authority *ca, EVP_PKEY *key,
                           X509 **ret_cert, clv_err *err) {
   const extension extensions[] = {
-      {NID_basic_constraints, "critical,CA:FALSE"},
-      {NID_key_usage, "critical,digitalSignature"},
-      {NID_ext_key_usage, usage_texts[o->usage & 7]},
-      {NID_subject_key_identifier, "hash"},
+      {NID_basic_constraints, "critical,CA:FALSE"},   {NID_key_usage, "critical,digitalSignature"},
+      {NID_ext_key_usage, usage_texts[o->usage & 7]}, {NID_subject_key_identifier, "hash"},
       {NID_authority_key_identifier, "keyid:always"},
   };
   int64_t from = clv_tls_now() + o->not_before_offset_s;
@@ -364,9 +362,8 @@ static clv_code make_leaf(const clv_tls_issue_options *o, const authority *ca, E
   CLV_TRY(add_extensions(cert, ca->cert, extensions, CLV_COUNT(extensions), err));
   CLV_TRY(add_san(cert, o, err));
   /* Edwards keys sign without a separate digest. */
-  const EVP_MD *md = EVP_PKEY_is_a(ca->key, "ED25519") || EVP_PKEY_is_a(ca->key, "ED448")
-                         ? NULL
-                         : EVP_sha256();
+  const EVP_MD *md =
+      EVP_PKEY_is_a(ca->key, "ED25519") || EVP_PKEY_is_a(ca->key, "ED448") ? NULL : EVP_sha256();
   if (X509_sign(cert, ca->key, md) <= 0) return fail_ossl(err, "the CA could not sign");
   *ret_cert = clv_steal(&cert);
   return CLV_OK;

@@ -56,8 +56,8 @@ bool clv_tls_cert_usage(const X509 *cert, unsigned *ret_usage) {
   } known[] = {{NID_client_auth, CLV_TLS_CLIENT},
                {NID_server_auth, CLV_TLS_SERVER},
                {NID_code_sign, CLV_TLS_CODE_SIGNING}};
-  CLV_AUTO(clv_eku_freep) EXTENDED_KEY_USAGE *eku =
-      X509_get_ext_d2i(cert, NID_ext_key_usage, NULL, NULL);
+  CLV_AUTO(clv_eku_freep)
+  EXTENDED_KEY_USAGE *eku = X509_get_ext_d2i(cert, NID_ext_key_usage, NULL, NULL);
   if (!eku) return false;
   unsigned usage = 0;
   for (int i = 0; i < sk_ASN1_OBJECT_num(eku); i++)

@@ -12,9 +12,9 @@
 /* What is under examination: the three files, parsed. */
 typedef struct candidate {
   const char *ca_path, *cert_path, *key_path;
-  STACK_OF(X509) *ca;
-  STACK_OF(X509) *chain; /* leaf first */
-  X509 *leaf;            /* borrowed from chain */
+  STACK_OF(X509) * ca;
+  STACK_OF(X509) * chain; /* leaf first */
+  X509 *leaf;             /* borrowed from chain */
   EVP_PKEY *key;
 } candidate;
 
@@ -132,7 +132,7 @@ static const char *chain_fix(int error) {
 }
 
 /* The earliest end in a verified chain: a leaf doesn't outlive its CA. */
-static int64_t chain_end(STACK_OF(X509) *chain) {
+static int64_t chain_end(STACK_OF(X509) * chain) {
   int64_t end = INT64_MAX, until = 0;
   for (int i = 0; i < sk_X509_num(chain); i++)
     if (clv_tls_seconds(X509_get0_notAfter(sk_X509_value(chain, i)), &until))
@@ -156,8 +156,8 @@ static clv_code verify_chain(const candidate *c, X509_STORE *store, unsigned usa
   ERR_clear_error();
   bool time = error == X509_V_ERR_CERT_HAS_EXPIRED || error == X509_V_ERR_CERT_NOT_YET_VALID;
   return clv_fail(err, time ? CLV_PRECONDITION : CLV_INVALID,
-                  "%s: as a %s certificate it does not verify against %s: %s; %s",
-                  c->cert_path, usage == CLV_TLS_CLIENT ? "client" : "server", c->ca_path,
+                  "%s: as a %s certificate it does not verify against %s: %s; %s", c->cert_path,
+                  usage == CLV_TLS_CLIENT ? "client" : "server", c->ca_path,
                   X509_verify_cert_error_string(error), chain_fix(error));
 }
 

@@ -126,7 +126,7 @@ static clv_code fail_no_cert(const char *pem, int n_before, const char *what, cl
 }
 
 clv_code clv_tls_certs_parse(const char *pem, size_t len, const char *what,
-                             STACK_OF(X509) **ret_certs, clv_err *err) {
+                             STACK_OF(X509) * *ret_certs, clv_err *err) {
   if (len > CLV_TLS_FILE_MAX)
     return clv_fail(err, CLV_EXHAUSTED, "%s: %zu bytes, the limit is %d", what, len,
                     CLV_TLS_FILE_MAX);
@@ -145,20 +145,19 @@ clv_code clv_tls_certs_parse(const char *pem, size_t len, const char *what,
   }
   unsigned long last = ERR_peek_last_error();
   bool at_end = ERR_GET_LIB(last) == ERR_LIB_PEM && ERR_GET_REASON(last) == PEM_R_NO_START_LINE;
-  if (sk_X509_num(certs) == 0 || !at_end)
-    return fail_no_cert(pem, sk_X509_num(certs), what, err);
+  if (sk_X509_num(certs) == 0 || !at_end) return fail_no_cert(pem, sk_X509_num(certs), what, err);
   ERR_clear_error();
   *ret_certs = clv_steal(&certs);
   return CLV_OK;
 }
 
-clv_code clv_tls_certs_read(const char *path, STACK_OF(X509) **ret_certs, clv_err *err) {
+clv_code clv_tls_certs_read(const char *path, STACK_OF(X509) * *ret_certs, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes pem = {0};
   CLV_TRY(clv_file_read(path, CLV_TLS_FILE_MAX, &pem, err));
   return clv_tls_certs_parse(pem.data, pem.len, path, ret_certs, err);
 }
 
-clv_code clv_tls_certs_format(const STACK_OF(X509) *certs, char **ret_pem, clv_err *err) {
+clv_code clv_tls_certs_format(const STACK_OF(X509) * certs, char **ret_pem, clv_err *err) {
   CLV_AUTO(clv_bio_freep) BIO *bio = BIO_new(BIO_s_mem());
   bool ok = bio != NULL;
   for (int i = 0; ok && i < sk_X509_num(certs); i++)

@@ -23,11 +23,11 @@ typedef struct prober {
   clv_tls_socket socket;
   SSL_CTX *ctx;
   SSL *ssl;
-  BIO *in, *out;     /* owned by ssl */
-  bool eof;          /* the peer ended the TCP connection */
-  X509 *peer;        /* its leaf, verified or not */
-  int verify_error;  /* X509_V_OK, or the first thing wrong with the peer's chain */
-  int alert;         /* description of the fatal alert received, or -1 */
+  BIO *in, *out;    /* owned by ssl */
+  bool eof;         /* the peer ended the TCP connection */
+  X509 *peer;       /* its leaf, verified or not */
+  int verify_error; /* X509_V_OK, or the first thing wrong with the peer's chain */
+  int alert;        /* description of the fatal alert received, or -1 */
 } prober;
 
 static void prober_done(prober *p) {

@@ -78,8 +78,8 @@ static void add_address(clv_bytes *list, bool json, const ASN1_STRING *value) {
 }
 
 static void gather_names(facts *f, const X509 *cert, bool json) {
-  CLV_AUTO(clv_names_freep) GENERAL_NAMES *names =
-      X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
+  CLV_AUTO(clv_names_freep)
+  GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
   for (int i = 0; i < sk_GENERAL_NAME_num(names); i++) {
     const GENERAL_NAME *name = sk_GENERAL_NAME_value(names, i);
     if (name->type == GEN_URI) add_name(&f->uri, json, name->d.uniformResourceIdentifier);
@@ -89,8 +89,8 @@ static void gather_names(facts *f, const X509 *cert, bool json) {
 }
 
 static void gather_usage(facts *f, const X509 *cert, bool json) {
-  CLV_AUTO(clv_eku_freep) EXTENDED_KEY_USAGE *eku =
-      X509_get_ext_d2i(cert, NID_ext_key_usage, NULL, NULL);
+  CLV_AUTO(clv_eku_freep)
+  EXTENDED_KEY_USAGE *eku = X509_get_ext_d2i(cert, NID_ext_key_usage, NULL, NULL);
   for (int i = 0; i < sk_ASN1_OBJECT_num(eku); i++) {
     const ASN1_OBJECT *object = sk_ASN1_OBJECT_value(eku, i);
     char oid[SHORT_TEXT];
@@ -166,9 +166,10 @@ static void tell_text(clv_bytes *out, const facts *f) {
   clv_bytes_printf(out, "valid        %s to %s\n", clv_tls_format_time(f->from, from),
                    clv_tls_format_time(f->until, until));
   clv_tls_format_span(now < f->from ? f->from - now : f->until - now, span);
-  clv_bytes_printf(out, now > f->until  ? "             EXPIRED %s ago\n"
-                        : now < f->from ? "             NOT YET VALID, begins in %s\n"
-                                        : "             %s left\n",
+  clv_bytes_printf(out,
+                   now > f->until  ? "             EXPIRED %s ago\n"
+                   : now < f->from ? "             NOT YET VALID, begins in %s\n"
+                                   : "             %s left\n",
                    span);
   clv_bytes_printf(out, "key          %s\n", f->key);
   clv_bytes_printf(out, "serial       %s\n", f->serial);

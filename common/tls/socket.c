@@ -89,10 +89,10 @@ static clv_code resolve(const char *host, uint16_t port, struct addrinfo **ret_l
   int n = snprintf(name, sizeof name, "%.*s", (int)CLV_MIN(len - (brackets ? 2u : 0u), (size_t)300),
                    host + brackets);
   snprintf(service, sizeof service, "%u", port);
-  const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM,
-                                 .ai_flags = AI_NUMERICSERV};
-  int rc = n < 1 || (size_t)n >= sizeof name ? EAI_NONAME
-                                             : getaddrinfo(name, service, &hints, ret_list);
+  const struct addrinfo hints = {
+      .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+  int rc =
+      n < 1 || (size_t)n >= sizeof name ? EAI_NONAME : getaddrinfo(name, service, &hints, ret_list);
   if (rc == 0) return CLV_OK;
   s->fix = "check the spelling, and that this host's DNS (or /etc/hosts) knows the name";
   return clv_fail(err, CLV_NOT_FOUND, "the name \"%.200s\" does not resolve: %s", host,

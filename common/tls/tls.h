@@ -21,11 +21,11 @@ extern "C" {
 #endif
 
 enum {
-  CLV_TLS_URI_LEN = 2049,           /* bytes of a buffer for any identity (SPIFFE's limit + NUL) */
-  CLV_TLS_FILE_MAX = 1 << 20,       /* largest PEM file read, bytes */
-  CLV_TLS_NAME_MAX = 64,            /* longest name of an issued certificate, bytes (X.509's CN) */
-  CLV_TLS_MAX_NAMES = 64,           /* most URIs, DNS names or addresses in one request */
-  CLV_TLS_MAX_DAYS = 3650,          /* longest validity `certs` hands out */
+  CLV_TLS_URI_LEN = 2049,     /* bytes of a buffer for any identity (SPIFFE's limit + NUL) */
+  CLV_TLS_FILE_MAX = 1 << 20, /* largest PEM file read, bytes */
+  CLV_TLS_NAME_MAX = 64,      /* longest name of an issued certificate, bytes (X.509's CN) */
+  CLV_TLS_MAX_NAMES = 64,     /* most URIs, DNS names or addresses in one request */
+  CLV_TLS_MAX_DAYS = 3650,    /* longest validity `certs` hands out */
 };
 
 /* What a certificate may be used for: its extended key usage, as bits. */
@@ -49,13 +49,13 @@ clv_code clv_tls_floor_install(clv_err *err) CLV_USE_RESULT;
 
 /* Who we are, checked. Fields are for reading; strings are NUL-terminated and owned by it. */
 typedef struct clv_tls_identity {
-  char *ca_pem;               /* every trusted CA certificate of the file */
-  char *cert_pem;             /* leaf first, then intermediates */
-  char *key_pem;              /* wiped when freed */
-  char uri[CLV_TLS_URI_LEN];  /* the one URI of the leaf */
+  char *ca_pem;              /* every trusted CA certificate of the file */
+  char *cert_pem;            /* leaf first, then intermediates */
+  char *key_pem;             /* wiped when freed */
+  char uri[CLV_TLS_URI_LEN]; /* the one URI of the leaf */
   int64_t not_before;
-  int64_t not_after;          /* of the leaf, or of a CA above it that ends earlier */
-  unsigned usage;             /* CLV_TLS_CLIENT | CLV_TLS_SERVER, as the leaf allows */
+  int64_t not_after; /* of the leaf, or of a CA above it that ends earlier */
+  unsigned usage;    /* CLV_TLS_CLIENT | CLV_TLS_SERVER, as the leaf allows */
 } clv_tls_identity;
 
 /* Read three PEM files and check them as a peer would, before anything uses them: at most
@@ -73,8 +73,8 @@ void clv_tls_identity_free(clv_tls_identity *identity); /* NULL is fine; wipes t
 void clv_tls_identity_freep(clv_tls_identity **identity);
 
 /* Fails with CLV_INVALID and a fix when the leaf may not do all of `usage`. */
-clv_code clv_tls_identity_require(const clv_tls_identity *identity, unsigned usage, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_tls_identity_require(const clv_tls_identity *identity, unsigned usage,
+                                  clv_err *err) CLV_USE_RESULT;
 
 /* Whole days from now to not_after, rounded down: 0 within the last day, negative after it. */
 int clv_tls_identity_days_left(const clv_tls_identity *identity);
@@ -94,14 +94,14 @@ clv_code clv_tls_cert_uri(const char *pem, char *buf, size_t len, clv_err *err) 
 clv_code clv_tls_ca_init(const char *dir, const char *name, int days, clv_err *err) CLV_USE_RESULT;
 
 typedef struct clv_tls_issue_options {
-  const char *ca_dir;  /* holds ca.pem and ca.key */
-  const char *out_dir; /* gets NAME.pem and NAME.key; created if missing; NULL: ca_dir */
-  const char *name;    /* [A-Za-z0-9._-], not "ca": file names and the subject's CN */
+  const char *ca_dir;      /* holds ca.pem and ca.key */
+  const char *out_dir;     /* gets NAME.pem and NAME.key; created if missing; NULL: ca_dir */
+  const char *name;        /* [A-Za-z0-9._-], not "ca": file names and the subject's CN */
   const char *const *uris; /* exactly one, `scheme://...` */
   size_t n_uris;
-  const char *const *dns;  /* DNS names, wildcards not taken */
+  const char *const *dns; /* DNS names, wildcards not taken */
   size_t n_dns;
-  const char *const *ips;  /* IPv4 or IPv6 text */
+  const char *const *ips; /* IPv4 or IPv6 text */
   size_t n_ips;
   int days;                    /* 1..CLV_TLS_MAX_DAYS and not beyond the CA's own end */
   int64_t not_before_offset_s; /* validity begins at now + this; `certs issue` passes -300 */
@@ -137,17 +137,17 @@ const char *clv_tls_step_name(clv_tls_step step); /* "resolve", "connect", ... *
 
 typedef struct clv_tls_probe_result {
   bool ok;
-  bool confirmed;    /* the peer spoke after the handshake, so it did accept us */
-  clv_tls_step step; /* the step that failed; CLV_TLS_DONE when ok */
-  clv_code code;     /* CLV_OK when ok */
-  char cause[320];   /* why it failed, one sentence; empty when ok */
-  char fix[320];     /* what to do about it */
+  bool confirmed;       /* the peer spoke after the handshake, so it did accept us */
+  clv_tls_step step;    /* the step that failed; CLV_TLS_DONE when ok */
+  clv_code code;        /* CLV_OK when ok */
+  char cause[320];      /* why it failed, one sentence; empty when ok */
+  char fix[320];        /* what to do about it */
   char clock_hint[200]; /* not empty when the two clocks may disagree, failed or not */
-  char address[80];  /* of the last address tried, "127.0.0.1:50051" or "[::1]:50051" */
-  char peer_uri[CLV_TLS_URI_LEN];   /* empty when not seen or not exactly one */
+  char address[80];     /* of the last address tried, "127.0.0.1:50051" or "[::1]:50051" */
+  char peer_uri[CLV_TLS_URI_LEN];          /* empty when not seen or not exactly one */
   int64_t peer_not_before, peer_not_after; /* 0 when no certificate was seen */
-  char protocol[16]; /* "TLSv1.3" */
-  char cipher[48];   /* "TLS_AES_256_GCM_SHA384" */
+  char protocol[16];                       /* "TLSv1.3" */
+  char cipher[48];                         /* "TLS_AES_256_GCM_SHA384" */
   double connect_ms, handshake_ms;
 } clv_tls_probe_result;
 

@@ -27,7 +27,7 @@ static inline void clv_ext_freep(X509_EXTENSION **p) { X509_EXTENSION_free(*p); 
 static inline void clv_names_freep(GENERAL_NAMES **p) { GENERAL_NAMES_free(*p); }
 static inline void clv_eku_freep(EXTENDED_KEY_USAGE **p) { EXTENDED_KEY_USAGE_free(*p); }
 static inline void clv_ssl_ctx_freep(SSL_CTX **p) { SSL_CTX_free(*p); }
-static inline void clv_certs_freep(STACK_OF(X509) **p) { sk_X509_pop_free(*p, X509_free); }
+static inline void clv_certs_freep(STACK_OF(X509) * *p) { sk_X509_pop_free(*p, X509_free); }
 
 /* ---- secrets --------------------------------------------------------------------------------- */
 
@@ -47,17 +47,17 @@ const char *clv_tls_reason(char buf[CLV_TLS_REASON]);
 
 /* All certificates of a PEM text, at least one; `what` names it in errors (CLV_INVALID). */
 clv_code clv_tls_certs_parse(const char *pem, size_t len, const char *what,
-                             STACK_OF(X509) **ret_certs, clv_err *err) CLV_USE_RESULT;
-clv_code clv_tls_certs_read(const char *path, STACK_OF(X509) **ret_certs, clv_err *err)
-    CLV_USE_RESULT;
+                             STACK_OF(X509) * *ret_certs, clv_err *err) CLV_USE_RESULT;
+clv_code clv_tls_certs_read(const char *path, STACK_OF(X509) * *ret_certs,
+                            clv_err *err) CLV_USE_RESULT;
 
 /* The certificates as PEM text and nothing else; the caller frees. */
-clv_code clv_tls_certs_format(const STACK_OF(X509) *certs, char **ret_pem, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_tls_certs_format(const STACK_OF(X509) * certs, char **ret_pem,
+                              clv_err *err) CLV_USE_RESULT;
 
 /* The private key in a PEM text; encrypted ones are refused. */
-clv_code clv_tls_key_parse(const char *pem, const char *what, EVP_PKEY **ret_key, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_tls_key_parse(const char *pem, const char *what, EVP_PKEY **ret_key,
+                           clv_err *err) CLV_USE_RESULT;
 
 /* ---- reading a certificate ------------------------------------------------------------------- */
 

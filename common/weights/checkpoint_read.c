@@ -52,8 +52,7 @@ static void make_label(const clv_checkpoint *c, const char *name, char label[512
 }
 
 static clv_code open_listed(const clv_checkpoint *c, const char *name, const char *label,
-                            clv_weights_fd *ret, const clv_manifest_file **ret_file,
-                            clv_err *err) {
+                            clv_weights_fd *ret, const clv_manifest_file **ret_file, clv_err *err) {
   const clv_manifest_file *f = clv_manifest_find(&c->manifest, name);
   if (!f) return clv_fail(err, CLV_NOT_FOUND, "%s: is not in the manifest", label);
   CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
@@ -162,10 +161,10 @@ static clv_code read_manifest(clv_checkpoint *c, clv_err *err) {
 static clv_code verify(const clv_checkpoint *c, clv_err *err) {
   char name[CLV_STAGE_NAME];
   static const char *const kinds[] = {"model", "optimizer"}, *const plain[] = {CLV_STATE_NAME,
-                                                                              CLV_INDEX_NAME};
+                                                                               CLV_INDEX_NAME};
   for (uint32_t i = 0; i < c->manifest.stages * 2; i++)
-    if (!clv_manifest_find(&c->manifest, clv_stage_file_name(kinds[i % 2], i / 2,
-                                                             c->manifest.stages, name)))
+    if (!clv_manifest_find(&c->manifest,
+                           clv_stage_file_name(kinds[i % 2], i / 2, c->manifest.stages, name)))
       return clv_fail(err, CLV_DATA_LOSS, "%s: the manifest lacks %s", c->path, name);
   for (size_t i = 0; i < CLV_COUNT(plain); i++)
     if (!clv_manifest_find(&c->manifest, plain[i]))

@@ -57,8 +57,7 @@ char *clv_stage_file_name(const char *kind, uint32_t stage, uint32_t stages,
 static clv_code make_folder(const clv_checkpoint_writer *w, clv_err *err) {
   CLV_TRY(clv_mkdirs(w->run_dir, err));
   if (mkdir(w->path, 0755) == 0) return clv_weights_sync_dir(w->run_dir, err);
-  if (errno != EEXIST)
-    return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", w->path, strerror(errno));
+  if (errno != EEXIST) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", w->path, strerror(errno));
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *there = NULL;
   if (clv_checkpoint_load(w->path, &there, NULL) == CLV_OK)
     return clv_fail(err, CLV_EXISTS, "%s: is complete already: resume from it or remove it",
@@ -151,8 +150,8 @@ static clv_code add_tensors(clv_checkpoint_writer *w, const char *kind, uint32_t
   snprintf(number, sizeof number, "%llu", (unsigned long long)w->step);
   CLV_TRY(check_new_file(w, name, err));
   CLV_TRY(file_path(w, name, &path, err));
-  CLV_TRY(clv_weights_write(path.data, tensors, n, &(clv_kv){"step", number}, 1, &digest, &bytes,
-                            err));
+  CLV_TRY(
+      clv_weights_write(path.data, tensors, n, &(clv_kv){"step", number}, 1, &digest, &bytes, err));
   list_file(w, name, bytes, &digest);
   return CLV_OK;
 }
@@ -239,8 +238,11 @@ static clv_code check_complete(const clv_checkpoint_writer *w, const char *confi
 static clv_code write_manifest(clv_checkpoint_writer *w, const char *config_hash,
                                uint32_t protocol_version, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0};
-  clv_manifest m = {.step = w->step, .stages = w->stages, .protocol_version = protocol_version,
-                    .files = w->files, .n_files = w->n_files};
+  clv_manifest m = {.step = w->step,
+                    .stages = w->stages,
+                    .protocol_version = protocol_version,
+                    .files = w->files,
+                    .n_files = w->n_files};
   strcpy(m.config_hash, config_hash);
   qsort(w->files, w->n_files, sizeof *w->files, compare_files);
   CLV_TRY(clv_manifest_format(&m, &text, err));

@@ -12,12 +12,12 @@
 /* ---- element types and names ----------------------------------------------------------------- */
 
 static const clv_weights_type types[] = {
-    {"F32", 4, CLV_F32},  {"F64", 8, CLV_F64},   {"F16", 2, CLV_F16}, {"BF16", 2, CLV_BF16},
-    {"I64", 8, CLV_I64},  {"I32", 4, CLV_I32},   {"U8", 1, CLV_U8},   {"BOOL", 1, 0},
-    {"I8", 1, 0},         {"I16", 2, 0},         {"U16", 2, 0},       {"U32", 4, 0},
-    {"U64", 8, 0},        {"C64", 8, 0},         {"F8_E4M3", 1, 0},   {"F8_E5M2", 1, 0},
-    {"F8_E8M0", 1, 0},    {"F8_E4M3FNUZ", 1, 0}, {"F8_E5M2FNUZ", 1, 0},
-    {"F4", 0, 0},         {"F6_E2M3", 0, 0},     {"F6_E3M2", 0, 0},
+    {"F32", 4, CLV_F32}, {"F64", 8, CLV_F64},   {"F16", 2, CLV_F16},   {"BF16", 2, CLV_BF16},
+    {"I64", 8, CLV_I64}, {"I32", 4, CLV_I32},   {"U8", 1, CLV_U8},     {"BOOL", 1, 0},
+    {"I8", 1, 0},        {"I16", 2, 0},         {"U16", 2, 0},         {"U32", 4, 0},
+    {"U64", 8, 0},       {"C64", 8, 0},         {"F8_E4M3", 1, 0},     {"F8_E5M2", 1, 0},
+    {"F8_E8M0", 1, 0},   {"F8_E4M3FNUZ", 1, 0}, {"F8_E5M2FNUZ", 1, 0}, {"F4", 0, 0},
+    {"F6_E2M3", 0, 0},   {"F6_E3M2", 0, 0},
 };
 
 const clv_weights_type *clv_weights_type_find(const char *name) {
@@ -67,8 +67,7 @@ bool clv_weights_name_ok(const char *name) {
 }
 
 bool clv_weights_file_name_ok(const char *name) {
-  static const char allowed[] =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
   size_t n = strnlen(name, CLV_CHECKPOINT_MAX_NAME + 1);
   return n >= 1 && n <= CLV_CHECKPOINT_MAX_NAME && strspn(name, allowed) == n &&
          strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
@@ -94,8 +93,7 @@ clv_code clv_weights_fd_open(int dir_fd, const char *name, const char *label, cl
     return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%s: %s", label,
                     strerror(errno));
   struct stat st;
-  if (fstat(fd, &st) != 0)
-    return clv_fail(err, CLV_INVALID, "%s: %s", label, strerror(errno));
+  if (fstat(fd, &st) != 0) return clv_fail(err, CLV_INVALID, "%s: %s", label, strerror(errno));
   if (!S_ISREG(st.st_mode)) return clv_fail(err, CLV_INVALID, "%s: not a regular file", label);
   *ret = (clv_weights_fd){fd, (size_t)st.st_size, (uint64_t)st.st_nlink, label};
   fd = -1;
@@ -143,8 +141,10 @@ clv_code clv_weights_clear_dir(const char *path, clv_err *err) {
   if (fd < 0 && errno == ENOTDIR) return CLV_OK;
   DIR *dir = fd < 0 ? NULL : fdopendir(fd);
   int failed = dir ? clear_entries(dir) : errno;
-  if (dir) closedir(dir);
-  else clv_weights_closefd(&fd);
+  if (dir)
+    closedir(dir);
+  else
+    clv_weights_closefd(&fd);
   if (failed)
     return clv_fail(err, CLV_UNAVAILABLE, "%s: removing an old checkpoint's files: %s", path,
                     strerror(failed));

@@ -120,7 +120,7 @@ static clv_code parse_files(const json_t *root, const char *label, clv_manifest 
                     CLV_CHECKPOINT_MAX_FILES);
   CLV_TRY(clv_alloc(n, sizeof *m->files, &m->files, err));
   json_object_foreach(files, name, v)
-    CLV_TRY(parse_file(name, v, label, &m->files[m->n_files++], err));
+      CLV_TRY(parse_file(name, v, label, &m->files[m->n_files++], err));
   qsort(m->files, n, sizeof *m->files, compare_files);
   return CLV_OK;
 }
@@ -138,8 +138,8 @@ static clv_code parse_config_hash(const json_t *root, const char *label, clv_man
 }
 
 static clv_code parse_root(json_t *root, const char *label, clv_manifest *m, clv_err *err) {
-  static const char *const known[] = {"format",        "version", "step",  "stages", "sha256",
-                                      "config_sha256", "files",   "protocol_version"};
+  static const char *const known[] = {"format", "version",       "step",  "stages",
+                                      "sha256", "config_sha256", "files", "protocol_version"};
   const char *format = NULL;
   uint64_t version = 0, stages = 0, protocol = 0;
   CLV_TRY(clv_weights_json_text(root, "format", label, &format, err));

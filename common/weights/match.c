@@ -21,8 +21,7 @@ static void list_done(name_list *l) { clv_bytes_done(&l->text); }
 
 static void list_add(name_list *l, const char *name) {
   if (l->n == 0) l->first = name;
-  if (l->n++ < LISTED)
-    clv_bytes_printf(&l->text, "%s'%.48s'", l->n > 1 ? ", " : "", name);
+  if (l->n++ < LISTED) clv_bytes_printf(&l->text, "%s'%.48s'", l->n > 1 ? ", " : "", name);
 }
 
 static void list_close(name_list *l) {
@@ -67,8 +66,10 @@ static clv_code check_names(const clv_weights_file *f, const clv_weights_want *w
   CLV_TRY(clv_alloc(clv_weights_count(f), sizeof *used, &used, err));
   for (size_t i = 0; i < n; i++) {
     found[i] = clv_weights_find(f, want[i].name);
-    if (found[i]) used[found[i] - entries] = true;
-    else list_add(&missing, want[i].name);
+    if (found[i])
+      used[found[i] - entries] = true;
+    else
+      list_add(&missing, want[i].name);
   }
   for (size_t i = 0; i < clv_weights_count(f); i++)
     if (!used[i] && !(flags & CLV_WEIGHTS_ALLOW_UNEXPECTED)) list_add(&unexpected, entries[i].name);

@@ -102,8 +102,8 @@ static clv_code parse_offsets(const json_t *v, const char *at, placed *p, clv_er
   const json_t *begin = json_array_get(o, 0), *end = json_array_get(o, 1);
   if (json_array_size(o) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
       json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
-    return clv_fail(err, CLV_DATA_LOSS,
-                    "%s: 'data_offsets' is not two integers 0 <= begin <= end", at);
+    return clv_fail(err, CLV_DATA_LOSS, "%s: 'data_offsets' is not two integers 0 <= begin <= end",
+                    at);
   p->begin = (uint64_t)json_integer_value(begin);
   p->end = (uint64_t)json_integer_value(end);
   return CLV_OK;
@@ -179,8 +179,8 @@ static clv_code check_places(placed *p, size_t n, uint64_t data_bytes, const cha
   }
   if (at != data_bytes)
     return clv_fail(err, CLV_DATA_LOSS, "%s: %s: its tensors take %llu bytes, the file has %llu",
-                    label, at > data_bytes ? "truncated" : "trailing bytes",
-                    (unsigned long long)at, (unsigned long long)data_bytes);
+                    label, at > data_bytes ? "truncated" : "trailing bytes", (unsigned long long)at,
+                    (unsigned long long)data_bytes);
   return CLV_OK;
 }
 
@@ -234,8 +234,8 @@ static clv_code header_length(const uint8_t prefix[PREFIX], size_t size, const c
   for (int i = PREFIX - 1; i >= 0; i--) n = n << 8 | prefix[i];
   if (n > CLV_WEIGHTS_MAX_HEADER)
     return clv_fail(err, CLV_DATA_LOSS,
-                    "%s: not safetensors, or damaged: header of %llu bytes, the limit is %d",
-                    label, (unsigned long long)n, CLV_WEIGHTS_MAX_HEADER);
+                    "%s: not safetensors, or damaged: header of %llu bytes, the limit is %d", label,
+                    (unsigned long long)n, CLV_WEIGHTS_MAX_HEADER);
   if (n > size - PREFIX)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: truncated: header of %llu bytes declared, %zu bytes follow", label,
@@ -247,8 +247,10 @@ static clv_code header_length(const uint8_t prefix[PREFIX], size_t size, const c
 static clv_code file_new(const char *label, size_t size, clv_weights_file **ret, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   if (size < PREFIX)
-    return clv_fail(err, CLV_DATA_LOSS, "%s: truncated: %zu bytes, a safetensors file has 10 or "
-                    "more", label, size);
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: truncated: %zu bytes, a safetensors file has 10 or "
+                    "more",
+                    label, size);
   CLV_TRY(clv_alloc(1, sizeof *f, &f, err));
   CLV_TRY(clv_strdup(label, &f->label, err));
   *ret = clv_steal(&f);

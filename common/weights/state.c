@@ -104,8 +104,8 @@ static clv_code parse_extra(const json_t *root, const char *label, clv_kv **ret,
 
 clv_code clv_state_parse(const void *data, size_t len, const char *label, clv_trainer_state *ret,
                          json_t **ret_root, clv_kv **ret_extra, clv_err *err) {
-  static const char *const known[] = {"epoch", "index", "global_step", "max_steps", "seed",
-                                      "extra"};
+  static const char *const known[] = {"epoch",     "index", "global_step",
+                                      "max_steps", "seed",  "extra"};
   CLV_AUTO(clv_weights_jsonp) json_t *root = NULL;
   clv_trainer_state s = {0};
   CLV_TRY(clv_weights_json(data, len, MAX_TOKENS, label, &root, err));

@@ -23,10 +23,10 @@ extern "C" {
 enum {
   CLV_WEIGHTS_MAX_HEADER = 16 << 20, /* bytes of safetensors header */
   CLV_WEIGHTS_MAX_TENSORS = 65536,
-  CLV_WEIGHTS_MAX_NAME = 512,      /* bytes of a tensor's name */
+  CLV_WEIGHTS_MAX_NAME = 512, /* bytes of a tensor's name */
   CLV_CHECKPOINT_MAX_STAGES = 999,
   CLV_CHECKPOINT_MAX_FILES = 4096,
-  CLV_CHECKPOINT_MAX_NAME = 128,   /* bytes of a file name in a manifest */
+  CLV_CHECKPOINT_MAX_NAME = 128, /* bytes of a file name in a manifest */
 };
 
 /* A pair of strings (metadata, notes in the trainer's state). */
@@ -37,12 +37,12 @@ typedef struct clv_kv {
 /* ---- reading safetensors --------------------------------------------------------------------- */
 
 typedef struct clv_weights_entry {
-  const char *name;       /* valid UTF-8 without control characters */
-  const char *type_name;  /* as in the file: "F32", "BOOL"... */
-  clv_dtype dtype;        /* 0 when there is no such clv_dtype (BOOL, I8, I16, U16, F8...) */
+  const char *name;      /* valid UTF-8 without control characters */
+  const char *type_name; /* as in the file: "F32", "BOOL"... */
+  clv_dtype dtype;       /* 0 when there is no such clv_dtype (BOOL, I8, I16, U16, F8...) */
   clv_shape shape;
   size_t bytes;
-  const void *data;       /* row-major, little-endian; may be unaligned: copy, do not cast */
+  const void *data; /* row-major, little-endian; may be unaligned: copy, do not cast */
 } clv_weights_entry;
 
 typedef struct clv_weights_file clv_weights_file;
@@ -51,8 +51,8 @@ typedef struct clv_weights_file clv_weights_file;
  * but the file's own size. CLV_NOT_FOUND missing; CLV_EXHAUSTED too large; CLV_DATA_LOSS a header
  * that does not hold (holes, overlaps, sizes, duplicates, truncation); CLV_UNIMPLEMENTED for types
  * below a byte. Texts name the file and the tensor. */
-clv_code clv_weights_open(const char *path, size_t max_bytes, clv_weights_file **ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_weights_open(const char *path, size_t max_bytes, clv_weights_file **ret,
+                          clv_err *err) CLV_USE_RESULT;
 
 /* The same over the caller's memory, which must outlive the file; `label` stands for the name. */
 clv_code clv_weights_open_memory(const void *data, size_t len, const char *label,
@@ -85,8 +85,8 @@ enum { CLV_WEIGHTS_ALLOW_UNEXPECTED = 1u << 0 }; /* the file may hold tensors no
  * when a name is missing or unexpected (the text lists the first few of both, with a "did you
  * mean"), or when a type or shape differs (the text names tensor, wanted and found). */
 clv_code clv_weights_match(const clv_weights_file *f, const clv_weights_want *want, size_t n,
-                           unsigned flags, const clv_weights_entry **ret_found, clv_err *err)
-    CLV_USE_RESULT;
+                           unsigned flags, const clv_weights_entry **ret_found,
+                           clv_err *err) CLV_USE_RESULT;
 
 /* ---- writing safetensors --------------------------------------------------------------------- */
 
@@ -122,7 +122,7 @@ typedef struct clv_manifest {
   uint64_t step;
   uint32_t stages;
   uint32_t protocol_version;
-  char config_hash[65]; /* hex or empty */
+  char config_hash[65];     /* hex or empty */
   clv_manifest_file *files; /* by name */
   size_t n_files;
 } clv_manifest;
@@ -180,8 +180,8 @@ clv_code clv_checkpoint_add_state(clv_checkpoint_writer *w, const clv_trainer_st
 /* Writes the index and the manifest. config_hash: hex SHA-256 or "". CLV_PRECONDITION when a stage
  * or the trainer's state is missing. *ret_path (may be NULL) is the folder; the caller frees it. */
 clv_code clv_checkpoint_commit(clv_checkpoint_writer *w, const char *config_hash,
-                               uint32_t protocol_version, char **ret_path, clv_err *err)
-    CLV_USE_RESULT;
+                               uint32_t protocol_version, char **ret_path,
+                               clv_err *err) CLV_USE_RESULT;
 
 /* ---- reading a checkpoint -------------------------------------------------------------------- */
 

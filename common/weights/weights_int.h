@@ -18,8 +18,8 @@ typedef struct clv_weights_type {
   clv_dtype dtype;  /* 0: none of ours */
 } clv_weights_type;
 
-const clv_weights_type *clv_weights_type_find(const char *name);  /* NULL when unknown */
-const clv_weights_type *clv_weights_type_of(clv_dtype dtype);     /* NULL when unknown */
+const clv_weights_type *clv_weights_type_find(const char *name); /* NULL when unknown */
+const clv_weights_type *clv_weights_type_of(clv_dtype dtype);    /* NULL when unknown */
 
 /* Valid UTF-8 without control characters, 1..CLV_WEIGHTS_MAX_NAME bytes. */
 bool clv_weights_name_ok(const char *name);
@@ -45,8 +45,8 @@ void clv_weights_fd_done(clv_weights_fd *f);
 /* Exactly n bytes from where the last read ended. */
 clv_code clv_weights_fd_read(clv_weights_fd *f, void *dst, size_t n, clv_err *err) CLV_USE_RESULT;
 /* The whole file, which must not be over max_bytes. */
-clv_code clv_weights_fd_slurp(clv_weights_fd *f, size_t max_bytes, clv_bytes *ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_weights_fd_slurp(clv_weights_fd *f, size_t max_bytes, clv_bytes *ret,
+                              clv_err *err) CLV_USE_RESULT;
 
 /* A safetensors file from an open descriptor (nothing read from it yet). */
 clv_code clv_weights_open_fd(clv_weights_fd *fd, size_t max_bytes, clv_weights_file **ret,
@@ -89,8 +89,7 @@ char *clv_stage_file_name(const char *kind, uint32_t stage, uint32_t stages,
                           char buf[CLV_STAGE_NAME]);
 
 /* trainer_state.json. The parsed state's strings live in *ret_root and *ret_extra. */
-clv_code clv_state_format(const clv_trainer_state *s, clv_bytes *ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_state_format(const clv_trainer_state *s, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_state_parse(const void *data, size_t len, const char *label, clv_trainer_state *ret,
                          json_t **ret_root, clv_kv **ret_extra, clv_err *err) CLV_USE_RESULT;
 

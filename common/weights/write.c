@@ -59,8 +59,7 @@ static clv_code check_unique(item *items, size_t n, clv_err *err) {
 static clv_code sort_items(const clv_weights_tensor *tensors, size_t n, item **ret, clv_err *err) {
   CLV_AUTO(clv_freep) item *items = NULL;
   if (n > CLV_WEIGHTS_MAX_TENSORS)
-    return clv_fail(err, CLV_EXHAUSTED, "%zu tensors, the limit is %d", n,
-                    CLV_WEIGHTS_MAX_TENSORS);
+    return clv_fail(err, CLV_EXHAUSTED, "%zu tensors, the limit is %d", n, CLV_WEIGHTS_MAX_TENSORS);
   CLV_TRY(clv_alloc(n, sizeof *items, &items, err));
   for (size_t i = 0; i < n; i++) CLV_TRY(check_item(&tensors[i], &items[i], err));
   qsort(items, n, sizeof *items, compare_items);
@@ -152,10 +151,8 @@ static clv_code write_items(const char *tmp, const clv_bytes *header, const item
   int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (fd < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", tmp, strerror(errno));
   CLV_TRY(write_all(fd, tmp, header->data, header->len, err));
-  for (size_t i = 0; i < n; i++)
-    CLV_TRY(write_all(fd, tmp, items[i].t->data, items[i].bytes, err));
-  if (fsync(fd) != 0)
-    return clv_fail(err, CLV_UNAVAILABLE, "%s: fsync: %s", tmp, strerror(errno));
+  for (size_t i = 0; i < n; i++) CLV_TRY(write_all(fd, tmp, items[i].t->data, items[i].bytes, err));
+  if (fsync(fd) != 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: fsync: %s", tmp, strerror(errno));
   return CLV_OK;
 }
 

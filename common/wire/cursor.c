@@ -138,8 +138,10 @@ clv_code clv_text_check(const void *text, size_t len, const char *what, clv_err 
   for (size_t i = 0; i < len;) {
     size_t n = clv_text_char(s + i, len - i);
     if (!n)
-      return clv_fail(err, CLV_INVALID, "byte %zu (0x%02x) of %s is a control character or not "
-                      "UTF-8", i, s[i], what);
+      return clv_fail(err, CLV_INVALID,
+                      "byte %zu (0x%02x) of %s is a control character or not "
+                      "UTF-8",
+                      i, s[i], what);
     i += n;
   }
   return CLV_OK;

@@ -118,8 +118,8 @@ static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err
   /* A STATE_PUT without a tensor tells a stage without state which step it is at. */
   bool item = f->kind == CLV_STATE_ITEM || (f->kind == CLV_STATE_PUT && f->state.count);
   if (f->kind == CLV_STATE_PUT && f->n_tensors != (item ? 1u : 0u))
-    return clv_fail(err, CLV_INVALID, "%u tensors; %u to %u belong here", f->n_tensors, item ? 1u : 0u,
-                    item ? 1u : 0u);
+    return clv_fail(err, CLV_INVALID, "%u tensors; %u to %u belong here", f->n_tensors,
+                    item ? 1u : 0u, item ? 1u : 0u);
   if (f->state.what < CLV_STATE_WEIGHTS || f->state.what > CLV_STATE_BUFFERS)
     return clv_fail(err, CLV_INVALID, "unknown kind of state %u", (unsigned)f->state.what);
   if (f->state.count > CLV_WIRE_PARAMS || (item && f->state.index >= f->state.count))
@@ -180,8 +180,8 @@ static clv_code check_transfers(const clv_frame *f, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code check_tensors(const clv_frame *f, size_t payload_len,
-                              const clv_wire_limits *limits, clv_err *err) {
+static clv_code check_tensors(const clv_frame *f, size_t payload_len, const clv_wire_limits *limits,
+                              clv_err *err) {
   uint64_t sum = 0;
   for (uint32_t i = 0; i < f->n_tensors; i++) {
     clv_code code = check_tensor(&f->tensors[i], err);

@@ -217,8 +217,7 @@ static clv_code read_field(decoder *d, const field *f, wire_type type, void *bas
   const reader *r = &readers[f->type];
   void *place = (char *)base + f->offset;
   if (r->add && type == r->packed_of) return r->add(d, place, err);
-  if (type != r->type)
-    return clv_fail(err, CLV_INVALID, "%s has wire type %d", f->name, (int)type);
+  if (type != r->type) return clv_fail(err, CLV_INVALID, "%s has wire type %d", f->name, (int)type);
   return r->add ? read_packed(d, r->add, place, err) : r->read(d, f, place, err);
 }
 
@@ -243,8 +242,7 @@ static clv_code read_message(decoder *d, const field *fields, size_t n_fields, v
 /* An absent bitmap means that the first n_tensors slots are present. */
 static void complete_presence(clv_frame *f) {
   if (clv_presence_count(f)) return;
-  for (uint32_t i = 0; i < f->n_tensors; i++)
-    f->presence[i / 8] |= (uint8_t)(1u << (i % 8));
+  for (uint32_t i = 0; i < f->n_tensors; i++) f->presence[i / 8] |= (uint8_t)(1u << (i % 8));
 }
 
 clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wire_limits *limits,

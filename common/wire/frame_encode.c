@@ -43,9 +43,7 @@ static uint8_t *put_bytes(uint8_t *p, size_t number, const void *data, size_t le
 }
 
 /* A nested message starts here; its length, always as two bytes, is filled in by end_nested. */
-static uint8_t *begin_nested(uint8_t *p, size_t number) {
-  return put_tag(p, number, WIRE_LEN) + 2;
-}
+static uint8_t *begin_nested(uint8_t *p, size_t number) { return put_tag(p, number, WIRE_LEN) + 2; }
 
 static uint8_t *end_nested(uint8_t *start, uint8_t *p) {
   size_t len = (size_t)(p - start);

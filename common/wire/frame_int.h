@@ -36,9 +36,9 @@ typedef struct field {
 } field;
 
 enum { FRAME_FIELDS = 24, BODY_FIRST = 16, N_BODIES = 8, BODY_FIELDS = 7, TENSOR_FIELDS = 6 };
-extern const field clv_frame_fields[FRAME_FIELDS];              /* by field number */
-extern const field clv_body_fields[N_BODIES][BODY_FIELDS];      /* by body, by field number */
-extern const field clv_tensor_fields[TENSOR_FIELDS];            /* by field number */
+extern const field clv_frame_fields[FRAME_FIELDS];         /* by field number */
+extern const field clv_body_fields[N_BODIES][BODY_FIELDS]; /* by body, by field number */
+extern const field clv_tensor_fields[TENSOR_FIELDS];       /* by field number */
 
 /* Bit i is the body with field number BODY_FIRST + i. */
 enum frame_body {

@@ -89,8 +89,8 @@ static clv_code put_about(const clv_wire_about *about, clv_wire_mem *mem, about_
   Cleave__V1__Library *libraries;
   cleave__v1__about__init(to);
   clv_limits_put(&about->limits, &parts->limits);
-  CLV_TRY(clv_put_array(mem, about->n_libraries, sizeof *libraries, &to->libraries, &libraries,
-                        err));
+  CLV_TRY(
+      clv_put_array(mem, about->n_libraries, sizeof *libraries, &to->libraries, &libraries, err));
   for (uint32_t i = 0; i < about->n_libraries; i++) {
     cleave__v1__library__init(&libraries[i]);
     libraries[i].name = clv_put_text(about->libraries[i].name);
@@ -127,8 +127,7 @@ static clv_code get_about(const Cleave__V1__About *from, clv_wire_mem *mem, clv_
   CLV_TRY(clv_limits_get(from->limits, &ret->limits, err));
   CLV_TRY(clv_wire_take(mem, from->n_libraries, sizeof *ret->libraries, &ret->libraries, err));
   for (size_t i = 0; i < from->n_libraries; i++)
-    ret->libraries[i] =
-        (clv_wire_library){from->libraries[i]->name, from->libraries[i]->version};
+    ret->libraries[i] = (clv_wire_library){from->libraries[i]->name, from->libraries[i]->version};
   return CLV_OK;
 }
 
@@ -139,8 +138,8 @@ clv_code clv_wire_hello_request_decode(const clv_piece *pieces, size_t n_pieces,
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   Cleave__V1__HelloRequest *from;
   clv_wire_hello_request m = {0};
-  CLV_TRY(clv_wire_unpack(&cleave__v1__hello_request__descriptor, pieces, n_pieces, &mem, &from,
-                          err));
+  CLV_TRY(
+      clv_wire_unpack(&cleave__v1__hello_request__descriptor, pieces, n_pieces, &mem, &from, err));
   CLV_TRY(get_about(from->about, mem, &m.about, err));
   m.mem = clv_steal(&mem);
   *ret = m;
@@ -176,8 +175,8 @@ clv_code clv_wire_hello_reply_decode(const clv_piece *pieces, size_t n_pieces,
                                      clv_wire_hello_reply *ret, clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   Cleave__V1__HelloReply *from;
-  CLV_TRY(clv_wire_unpack(&cleave__v1__hello_reply__descriptor, pieces, n_pieces, &mem, &from,
-                          err));
+  CLV_TRY(
+      clv_wire_unpack(&cleave__v1__hello_reply__descriptor, pieces, n_pieces, &mem, &from, err));
   CLV_TRY(clv_check_count(from->n_devices, CLV_WIRE_LIST, "devices", err));
   clv_wire_hello_reply m = {
       .worker = from->worker,
@@ -205,8 +204,8 @@ clv_code clv_wire_hello_reply_encode(const clv_wire_hello_reply *message, clv_by
                                CLV_ROOM(message->n_artifacts, Cleave__V1__Artifact),
                            &mem, err));
   CLV_TRY(put_about(&message->about, mem, &parts, err));
-  CLV_TRY(clv_put_array(mem, message->n_artifacts, sizeof *artifacts, &to.artifacts, &artifacts,
-                        err));
+  CLV_TRY(
+      clv_put_array(mem, message->n_artifacts, sizeof *artifacts, &to.artifacts, &artifacts, err));
   for (uint32_t i = 0; i < message->n_artifacts; i++)
     clv_artifact_put(&message->artifacts[i], &artifacts[i]);
   to.about = &parts.about;

@@ -77,8 +77,7 @@ static clv_code get_attrs(const Cleave__V1__Node *from, clv_wire_mem *mem, clv_w
     CLV_TRY(clv_check_count(attr->key, OP_MAX, "is an attribute key", err));
     CLV_TRY(clv_check_count(attr->n_ints, CLV_WIRE_ATTR_INTS, "numbers in an attribute", err));
     CLV_TRY(clv_check_finite(attr->number, "an attribute", err));
-    node->attrs[i] =
-        (clv_wire_attr){attr->key, (uint32_t)attr->n_ints, attr->ints, attr->number};
+    node->attrs[i] = (clv_wire_attr){attr->key, (uint32_t)attr->n_ints, attr->ints, attr->number};
   }
   return CLV_OK;
 }
@@ -290,9 +289,8 @@ clv_code clv_wire_load_request_encode(const clv_wire_load_request *message, clv_
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   Cleave__V1__LoadShardRequest to = CLEAVE__V1__LOAD_SHARD_REQUEST__INIT;
   request_parts parts;
-  CLV_TRY(clv_wire_mem_new(room_for_graph(&message->graph) +
-                               CLV_ROOM(message->n_inputs, spec_parts),
-                           &mem, err));
+  CLV_TRY(clv_wire_mem_new(
+      room_for_graph(&message->graph) + CLV_ROOM(message->n_inputs, spec_parts), &mem, err));
   put_place(message, &parts, &to);
   put_optimizer(message, &parts.optimizer);
   CLV_TRY(put_graph(&message->graph, mem, &parts.graph, err));
@@ -347,9 +345,9 @@ clv_code clv_wire_load_reply_encode(const clv_wire_load_reply *message, clv_byte
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   Cleave__V1__LoadShardReply to = CLEAVE__V1__LOAD_SHARD_REPLY__INIT;
   param_parts *params;
-  CLV_TRY(clv_wire_mem_new(CLV_ROOM(message->n_params, param_parts) +
-                               CLV_ROOM(message->n_outputs, spec_parts),
-                           &mem, err));
+  CLV_TRY(clv_wire_mem_new(
+      CLV_ROOM(message->n_params, param_parts) + CLV_ROOM(message->n_outputs, spec_parts), &mem,
+      err));
   CLV_TRY(clv_put_array(mem, message->n_params, sizeof *params, &to.params, &params, err));
   for (uint32_t i = 0; i < message->n_params; i++) {
     const clv_wire_param *from = &message->params[i];

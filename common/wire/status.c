@@ -8,8 +8,8 @@ clv_code clv_wire_status_request_decode(const clv_piece *pieces, size_t n_pieces
                                         clv_wire_status_request *ret, clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   Cleave__V1__StatusRequest *from;
-  CLV_TRY(clv_wire_unpack(&cleave__v1__status_request__descriptor, pieces, n_pieces, &mem, &from,
-                          err));
+  CLV_TRY(
+      clv_wire_unpack(&cleave__v1__status_request__descriptor, pieces, n_pieces, &mem, &from, err));
   clv_wire_status_request m = {.all = from->session.len == 0};
   if (!m.all) CLV_TRY(clv_get_id(from->session, "session id", &m.session, err));
   m.mem = clv_steal(&mem);
@@ -52,8 +52,8 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
                                       clv_wire_status_reply *ret, clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   Cleave__V1__StatusReply *from;
-  CLV_TRY(clv_wire_unpack(&cleave__v1__status_reply__descriptor, pieces, n_pieces, &mem, &from,
-                          err));
+  CLV_TRY(
+      clv_wire_unpack(&cleave__v1__status_reply__descriptor, pieces, n_pieces, &mem, &from, err));
   CLV_TRY(clv_check_count(from->n_sessions, CLV_WIRE_SESSIONS, "sessions", err));
   clv_wire_status_reply m = {
       .uptime_ms = from->uptime_ms,

@@ -64,8 +64,7 @@ static clv_code flatten(cursor c, clv_wire_mem *mem, const uint8_t **ret, clv_er
 }
 
 clv_code clv_wire_unpack(const ProtobufCMessageDescriptor *type, const clv_piece *pieces,
-                         size_t n_pieces, clv_wire_mem **ret_mem, void *ret_message,
-                         clv_err *err) {
+                         size_t n_pieces, clv_wire_mem **ret_mem, void *ret_message, clv_err *err) {
   cursor c;
   size_t bytes;
   const uint8_t *data;
@@ -111,8 +110,7 @@ clv_code clv_get_id(ProtobufCBinaryData data, const char *what, clv_wire_id *ret
   return CLV_OK;
 }
 
-clv_code clv_get_sha256(ProtobufCBinaryData data, const char *what, clv_sha256 *ret,
-                        clv_err *err) {
+clv_code clv_get_sha256(ProtobufCBinaryData data, const char *what, clv_sha256 *ret, clv_err *err) {
   if (data.len != sizeof ret->bytes)
     return clv_fail(err, CLV_INVALID, "%s of %zu bytes; a SHA-256 has %zu", what, data.len,
                     sizeof ret->bytes);

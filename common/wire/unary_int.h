@@ -14,8 +14,8 @@
 #include "cleave/v1/cleave.pb-c.h"
 
 enum {
-  CLV_SCAN_DEPTH = 8,         /* the schema nests 5 deep */
-  CLV_SCAN_FIELDS = 64 << 10, /* of one message with all it contains */
+  CLV_SCAN_DEPTH = 8,          /* the schema nests 5 deep */
+  CLV_SCAN_FIELDS = 64 << 10,  /* of one message with all it contains */
   CLV_SCAN_BUDGET = 640 << 10, /* bytes beyond twice the message's own length */
 };
 
@@ -34,8 +34,8 @@ clv_code clv_wire_mem_new(size_t bytes, clv_wire_mem **ret, clv_err *err) CLV_US
 void clv_wire_mem_freep(clv_wire_mem **mem);
 
 /* n zeroed items of `size` bytes. CLV_EXHAUSTED when the block has no room. */
-clv_code clv_wire_take(clv_wire_mem *mem, size_t n, size_t size, void *ret_pp, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_wire_take(clv_wire_mem *mem, size_t n, size_t size, void *ret_pp,
+                       clv_err *err) CLV_USE_RESULT;
 
 /* Scan and unpack: *ret_message lives in *ret_mem. */
 clv_code clv_wire_unpack(const ProtobufCMessageDescriptor *type, const clv_piece *pieces,
@@ -43,15 +43,15 @@ clv_code clv_wire_unpack(const ProtobufCMessageDescriptor *type, const clv_piece
                          clv_err *err) CLV_USE_RESULT;
 
 /* Replace *ret by the packed message. */
-clv_code clv_wire_pack(const ProtobufCMessage *message, clv_bytes *ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_wire_pack(const ProtobufCMessage *message, clv_bytes *ret,
+                       clv_err *err) CLV_USE_RESULT;
 
 /* ---- fields, both ways --------------------------------------------------------------------- */
 
-clv_code clv_get_id(ProtobufCBinaryData data, const char *what, clv_wire_id *ret, clv_err *err)
-    CLV_USE_RESULT;
-clv_code clv_get_sha256(ProtobufCBinaryData data, const char *what, clv_sha256 *ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_get_id(ProtobufCBinaryData data, const char *what, clv_wire_id *ret,
+                    clv_err *err) CLV_USE_RESULT;
+clv_code clv_get_sha256(ProtobufCBinaryData data, const char *what, clv_sha256 *ret,
+                        clv_err *err) CLV_USE_RESULT;
 clv_code clv_get_name(const char *text, const char *what, clv_err *err) CLV_USE_RESULT;
 clv_code clv_check_count(size_t n, size_t limit, const char *what, clv_err *err) CLV_USE_RESULT;
 clv_code clv_check_finite(double number, const char *what, clv_err *err) CLV_USE_RESULT;

@@ -25,28 +25,28 @@ extern "C" {
 
 enum {
   CLV_WIRE_PROTOCOL = 1,
-  CLV_WIRE_ID_BYTES = 16,             /* session ids and incarnations */
-  CLV_WIRE_INLINE_MAX = 64 << 10,     /* bytes of all tensors of a frame that carries them itself */
-  CLV_WIRE_CHUNK_BYTES = 256 << 10,   /* the usual chunk; Limits.chunk_bytes is the most accepted */
-  CLV_WIRE_UNARY_MAX = 256 << 10,     /* bytes of any message that is not a Frame */
-  CLV_WIRE_HEAD_MAX = 32 << 10,       /* bytes of a Frame without its payload */
-  CLV_WIRE_TENSORS = 16,              /* in one frame; inputs and outputs of one shard */
-  CLV_WIRE_UPSTREAM = 64,             /* message ids in one frame */
-  CLV_WIRE_PRESENCE_BYTES = 16,       /* 128 slots */
-  CLV_WIRE_NAME = 128,                /* bytes of a name, NUL not counted */
-  CLV_WIRE_TEXT = 256,                /* bytes of any other string */
-  CLV_WIRE_URI = 256,                 /* bytes of a peer's identity */
-  CLV_WIRE_STAGES = 256,              /* n_stages, the loss included; stage n_stages is its reader */
-  CLV_WIRE_MICRO_BATCHES = 4096,      /* per step */
-  CLV_WIRE_LANES = 16,                /* bulk lanes */
-  CLV_WIRE_NODES = 2048,              /* of one shard's graph */
+  CLV_WIRE_ID_BYTES = 16,           /* session ids and incarnations */
+  CLV_WIRE_INLINE_MAX = 64 << 10,   /* bytes of all tensors of a frame that carries them itself */
+  CLV_WIRE_CHUNK_BYTES = 256 << 10, /* the usual chunk; Limits.chunk_bytes is the most accepted */
+  CLV_WIRE_UNARY_MAX = 256 << 10,   /* bytes of any message that is not a Frame */
+  CLV_WIRE_HEAD_MAX = 32 << 10,     /* bytes of a Frame without its payload */
+  CLV_WIRE_TENSORS = 16,            /* in one frame; inputs and outputs of one shard */
+  CLV_WIRE_UPSTREAM = 64,           /* message ids in one frame */
+  CLV_WIRE_PRESENCE_BYTES = 16,     /* 128 slots */
+  CLV_WIRE_NAME = 128,              /* bytes of a name, NUL not counted */
+  CLV_WIRE_TEXT = 256,              /* bytes of any other string */
+  CLV_WIRE_URI = 256,               /* bytes of a peer's identity */
+  CLV_WIRE_STAGES = 256,            /* n_stages, the loss included; stage n_stages is its reader */
+  CLV_WIRE_MICRO_BATCHES = 4096,    /* per step */
+  CLV_WIRE_LANES = 16,              /* bulk lanes */
+  CLV_WIRE_NODES = 2048,            /* of one shard's graph */
   CLV_WIRE_NODE_INPUTS = 16,
-  CLV_WIRE_ATTRS = 16,                /* of one node */
+  CLV_WIRE_ATTRS = 16, /* of one node */
   CLV_WIRE_ATTR_INTS = 16,
-  CLV_WIRE_PARAMS = 4096,             /* of one shard; also frozen names and State.count */
-  CLV_WIRE_PEERS = 64,                /* identities of one session */
-  CLV_WIRE_LIST = 64,                 /* capabilities, libraries, devices, artifacts */
-  CLV_WIRE_SESSIONS = 256,            /* of one Status reply */
+  CLV_WIRE_PARAMS = 4096,  /* of one shard; also frozen names and State.count */
+  CLV_WIRE_PEERS = 64,     /* identities of one session */
+  CLV_WIRE_LIST = 64,      /* capabilities, libraries, devices, artifacts */
+  CLV_WIRE_SESSIONS = 256, /* of one Status reply */
 };
 #define CLV_WIRE_BYTES_MAX ((uint64_t)1 << 50) /* any count of bytes a peer states */
 
@@ -66,7 +66,9 @@ typedef struct clv_piece {
   size_t len; /* bytes */
 } clv_piece;
 
-typedef struct clv_wire_id { uint8_t bytes[CLV_WIRE_ID_BYTES]; } clv_wire_id;
+typedef struct clv_wire_id {
+  uint8_t bytes[CLV_WIRE_ID_BYTES];
+} clv_wire_id;
 
 /* The Limits message: what a side accepts. A field is 0 only where the peer left it out. */
 typedef struct clv_wire_limits {
@@ -80,9 +82,25 @@ clv_wire_limits clv_wire_limits_default(void);
 /* ---- frames of the session stream ------------------------------------------------------------ */
 
 typedef enum clv_frame_kind {
-  CLV_ATTACH = 1, CLV_ATTACHED, CLV_FORWARD, CLV_BACKWARD, CLV_VOTE, CLV_COMMIT, CLV_COMMITTED,
-  CLV_ABORT, CLV_CREDIT, CLV_CHUNK, CLV_ERROR, CLV_STATE_GET, CLV_STATE_ITEM, CLV_STATE_PUT,
-  CLV_STATE_DONE, CLV_PING, CLV_PONG, CLV_END_CONTEXT, CLV_ENDED,
+  CLV_ATTACH = 1,
+  CLV_ATTACHED,
+  CLV_FORWARD,
+  CLV_BACKWARD,
+  CLV_VOTE,
+  CLV_COMMIT,
+  CLV_COMMITTED,
+  CLV_ABORT,
+  CLV_CREDIT,
+  CLV_CHUNK,
+  CLV_ERROR,
+  CLV_STATE_GET,
+  CLV_STATE_ITEM,
+  CLV_STATE_PUT,
+  CLV_STATE_DONE,
+  CLV_PING,
+  CLV_PONG,
+  CLV_END_CONTEXT,
+  CLV_ENDED,
   CLV_FRAME_KINDS /* one more than the last */
 } clv_frame_kind;
 
@@ -121,11 +139,25 @@ typedef struct clv_frame {
     uint32_t lane, lanes;
     clv_attach_role role;
   } attach;
-  struct { uint64_t credit_bytes; } attached;
-  struct { uint64_t step; float scale, lr; bool apply; } commit; /* COMMIT, FORWARD */
-  struct { double grad_sq; bool finite, has_digest; clv_sha256 digest; } vote;
-  struct { uint64_t bytes; } credit;
-  struct { uint64_t transfer, offset, total; } chunk;
+  struct {
+    uint64_t credit_bytes;
+  } attached;
+  struct {
+    uint64_t step;
+    float scale, lr;
+    bool apply;
+  } commit; /* COMMIT, FORWARD */
+  struct {
+    double grad_sq;
+    bool finite, has_digest;
+    clv_sha256 digest;
+  } vote;
+  struct {
+    uint64_t bytes;
+  } credit;
+  struct {
+    uint64_t transfer, offset, total;
+  } chunk;
   struct {
     clv_code code;
     char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
@@ -164,8 +196,8 @@ clv_code clv_frame_encode(const clv_frame *frame, size_t payload_len, clv_bytes 
  * what is left of a quota). When it succeeds, payload length and tensor heads agree: inline tensors
  * fill the payload exactly, in order. Checksums are the caller's (clv_payload_crc32c). */
 clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wire_limits *limits,
-                          clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err)
-    CLV_USE_RESULT;
+                          clv_frame *ret_frame, clv_payload *ret_payload,
+                          clv_err *err) CLV_USE_RESULT;
 
 /* Fill frame->failure: text and hop are cut to their limits at a character's edge, and what no
  * decoder would accept (control characters, bytes that are not UTF-8) becomes '?'. */
@@ -189,8 +221,13 @@ void clv_tensor_head_of(const clv_tensor *tensor, clv_tensor_head *ret);
 /* What a decoded struct points into; NULL when built by hand. */
 typedef struct clv_wire_mem clv_wire_mem;
 
-typedef struct clv_wire_library { const char *name, *version; } clv_wire_library;
-typedef struct clv_wire_artifact { const char *name; clv_sha256 sha256; } clv_wire_artifact;
+typedef struct clv_wire_library {
+  const char *name, *version;
+} clv_wire_library;
+typedef struct clv_wire_artifact {
+  const char *name;
+  clv_sha256 sha256;
+} clv_wire_artifact;
 
 typedef struct clv_wire_about {
   uint32_t protocol;
@@ -266,7 +303,10 @@ typedef struct clv_wire_graph {
   uint32_t *outputs;
 } clv_wire_graph;
 
-typedef struct clv_wire_spec { clv_dtype dtype; clv_shape shape; } clv_wire_spec;
+typedef struct clv_wire_spec {
+  clv_dtype dtype;
+  clv_shape shape;
+} clv_wire_spec;
 
 typedef struct clv_wire_param {
   const char *name;
@@ -346,11 +386,11 @@ typedef struct clv_wire_status_reply {
 /* For each message m: clv_wire_m_encode replaces *ret with the encoding; clv_wire_m_decode fills
  * *ret_m from pieces, to be released with clv_wire_done(ret_m), also the function for CLV_AUTO:
  * CLV_AUTO(clv_wire_done) clv_wire_hello_reply reply = {0}; */
-#define CLV_WIRE_UNARY(m)                                                                   \
-  clv_code clv_wire_##m##_encode(const clv_wire_##m *message, clv_bytes *ret, clv_err *err) \
-      CLV_USE_RESULT;                                                                       \
-  clv_code clv_wire_##m##_decode(const clv_piece *pieces, size_t n_pieces,                  \
-                                 clv_wire_##m *ret_##m, clv_err *err) CLV_USE_RESULT;
+#define CLV_WIRE_UNARY(m)                                                                         \
+  clv_code clv_wire_##m##_encode(const clv_wire_##m *message, clv_bytes *ret, clv_err *err)       \
+      CLV_USE_RESULT;                                                                             \
+  clv_code clv_wire_##m##_decode(const clv_piece *pieces, size_t n_pieces, clv_wire_##m *ret_##m, \
+                                 clv_err *err) CLV_USE_RESULT;
 CLV_WIRE_UNARY(hello_request)
 CLV_WIRE_UNARY(hello_reply)
 CLV_WIRE_UNARY(open_request)
@@ -378,8 +418,8 @@ typedef enum clv_health {
 clv_code clv_wire_health_decode(const clv_piece *pieces, size_t n_pieces,
                                 char service[CLV_WIRE_NAME + 1], clv_err *err) CLV_USE_RESULT;
 clv_code clv_wire_health_encode(clv_health status, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_wire_health_request_encode(const char *service, clv_bytes *ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_wire_health_request_encode(const char *service, clv_bytes *ret,
+                                        clv_err *err) CLV_USE_RESULT;
 clv_code clv_wire_health_reply_decode(const clv_piece *pieces, size_t n_pieces,
                                       clv_health *ret_status, clv_err *err) CLV_USE_RESULT;
 

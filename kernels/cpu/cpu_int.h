@@ -85,17 +85,17 @@ int clv_cpu_width(void); /* widest of the above that the processor has */
  * target_clones, whose resolvers run before a sanitizer is ready. Only for bodies of plain loops:
  * gcc takes vector types apart before it inlines, by the target of the function they stand in, so
  * functions that use the types below carry CPU_TARGET_... themselves. */
-#define CPU_CLONES(name, params, args)                                                          \
-  CPU_TARGET_512 static void name##_512 params { name##_body args; }                            \
-  CPU_TARGET_256 static void name##_256 params { name##_body args; }                            \
-  static void name params {                                                                     \
-    int width = clv_cpu_width();                                                                \
-    if (width == CPU_AVX512)                                                                    \
-      name##_512 args;                                                                          \
-    else if (width == CPU_AVX2)                                                                 \
-      name##_256 args;                                                                          \
-    else                                                                                        \
-      name##_body args;                                                                         \
+#define CPU_CLONES(name, params, args)                               \
+  CPU_TARGET_512 static void name##_512 params { name##_body args; } \
+  CPU_TARGET_256 static void name##_256 params { name##_body args; } \
+  static void name params {                                          \
+    int width = clv_cpu_width();                                     \
+    if (width == CPU_AVX512)                                         \
+      name##_512 args;                                               \
+    else if (width == CPU_AVX2)                                      \
+      name##_256 args;                                               \
+    else                                                             \
+      name##_body args;                                              \
   }
 
 /* Before a loop whose iterations touch no other iteration's elements, in place or not. */

@@ -60,18 +60,17 @@ clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind
 
 struct clv_batches {
   clv_batches_options o;
-  clv_cursor at;       /* always the start of a batch that exists, unless the epochs are over */
-  uint32_t *order;     /* [subset n] permutation of the current epoch; NULL without shuffling */
-  uint64_t order_of;   /* epoch of `order` */
+  clv_cursor at;     /* always the start of a batch that exists, unless the epochs are over */
+  uint32_t *order;   /* [subset n] permutation of the current epoch; NULL without shuffling */
+  uint64_t order_of; /* epoch of `order` */
   bool order_known;
-  uint32_t *index;     /* [batch] */
+  uint32_t *index; /* [batch] */
 };
 
 /* Past the end of an epoch, or at a short batch that is to be dropped, the next epoch begins. */
 static void settle(clv_batches *b) {
   size_t left = b->o.subset->n - (size_t)b->at.index;
-  if (left == 0 || (b->o.drop_last && left < b->o.batch))
-    b->at = (clv_cursor){b->at.epoch + 1, 0};
+  if (left == 0 || (b->o.drop_last && left < b->o.batch)) b->at = (clv_cursor){b->at.epoch + 1, 0};
 }
 
 static clv_code check_options(const clv_batches_options *o, clv_err *err) {
@@ -96,10 +95,8 @@ clv_code clv_batches_new(const clv_batches_options *options, clv_batches **ret, 
   if (options->shuffle) CLV_TRY(clv_alloc(options->subset->n, sizeof *order, &order, err));
   CLV_TRY(clv_alloc(most, sizeof *index, &index, err));
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
-  *b = (clv_batches){.o = *options,
-                     .at = options->start,
-                     .order = clv_steal(&order),
-                     .index = clv_steal(&index)};
+  *b = (clv_batches){
+      .o = *options, .at = options->start, .order = clv_steal(&order), .index = clv_steal(&index)};
   settle(b);
   *ret = b;
   return CLV_OK;

@@ -32,14 +32,14 @@ extern "C" {
  * Errors, each naming file, expected and found: CLV_NOT_FOUND missing; CLV_INVALID wrong magic,
  * type or extents; CLV_EXHAUSTED over max_bytes; CLV_DATA_LOSS truncated, trailing bytes or
  * damaged gzip data. */
-clv_code clv_idx_read(const char *path, size_t max_bytes, clv_tensor **ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_idx_read(const char *path, size_t max_bytes, clv_tensor **ret,
+                      clv_err *err) CLV_USE_RESULT;
 
 /* NumPy .npy, format 1.0 to 3.0: '|u1' '|b1' -> u8, '|i1' -> i32, '<i4', '<i8', '<f4', '<f8';
  * C order only (a Fortran-order or big-endian file is refused with the line of Python that cures
  * it). May be gzipped. Errors as clv_idx_read. */
-clv_code clv_npy_read(const char *path, size_t max_bytes, clv_tensor **ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_npy_read(const char *path, size_t max_bytes, clv_tensor **ret,
+                      clv_err *err) CLV_USE_RESULT;
 
 /* The same from memory; `label` stands for the file name in messages. */
 clv_code clv_idx_parse(const void *data, size_t len, const char *label, size_t max_bytes,
@@ -71,10 +71,10 @@ typedef struct clv_dataset_options {
   float scale;             /* factor; 0 = u8 is divided by 255 (ToTensor), others stay */
   const float *mean, *std; /* [n_mean], [n_std]: 0, 1 or one per channel; std > 0 */
   size_t n_mean, n_std;
-  bool flatten;            /* x: [B, all of a record] */
+  bool flatten; /* x: [B, all of a record] */
   clv_label_kind labels;
-  size_t n_classes;        /* > 0: class labels must be below it */
-  size_t max_bytes;        /* per file; 0 = CLV_DATA_MAX_BYTES */
+  size_t n_classes; /* > 0: class labels must be below it */
+  size_t max_bytes; /* per file; 0 = CLV_DATA_MAX_BYTES */
 } clv_dataset_options;
 
 typedef struct clv_dataset clv_dataset;
@@ -85,8 +85,8 @@ typedef struct clv_dataset clv_dataset;
  * dimension 1 of what results, before flattening.
  * Each value becomes ((float)v * scale - mean[c]) / std[c] in float32, in that order (automatic
  * scale of u8: (float)v / 255), which are torchvision's ToTensor and Normalize to the bit. */
-clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret,
+                          clv_err *err) CLV_USE_RESULT;
 void clv_dataset_free(clv_dataset *ds);
 void clv_dataset_freep(clv_dataset **ds);
 
@@ -141,15 +141,15 @@ typedef struct clv_batches_options {
   bool shuffle;             /* permutation of {seed, step = epoch, layer = 0xfffffff0} */
   bool drop_last;           /* skip an epoch's last, short batch */
   uint64_t seed;
-  uint64_t epochs;          /* stop before this epoch number; 0 = go on for ever */
+  uint64_t epochs; /* stop before this epoch number; 0 = go on for ever */
   clv_cursor start;
 } clv_batches_options;
 
 typedef struct clv_batches clv_batches;
 
 /* CLV_INVALID: empty subset, batch 0, drop_last with batch > count, start.index > count. */
-clv_code clv_batches_new(const clv_batches_options *options, clv_batches **ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_batches_new(const clv_batches_options *options, clv_batches **ret,
+                         clv_err *err) CLV_USE_RESULT;
 void clv_batches_free(clv_batches *b);
 
 /* The record numbers of the next batch: *ret_index points at [*ret_n] numbers that stay valid
@@ -164,8 +164,8 @@ size_t clv_batches_per_epoch(const clv_batches *b);
 
 /* One batch, ready to be trained on. */
 typedef struct clv_batch {
-  clv_tensor *x; /* [n, ...] f32, borrowed until the next clv_loader_next */
-  clv_tensor *y; /* [n] i64 or [n, ...] f32, borrowed; NULL without labels */
+  clv_tensor *x;         /* [n, ...] f32, borrowed until the next clv_loader_next */
+  clv_tensor *y;         /* [n] i64 or [n, ...] f32, borrowed; NULL without labels */
   const uint32_t *index; /* [n] record numbers, borrowed */
   size_t n;              /* 0: no batch is left */
   clv_cursor at;         /* where the batch starts */
@@ -177,8 +177,8 @@ typedef struct clv_loader clv_loader;
 
 /* Starts one thread that keeps the next batch ready (two buffers). After this call nothing is
  * allocated any more. */
-clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *options,
-                        clv_loader **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *options, clv_loader **ret,
+                        clv_err *err) CLV_USE_RESULT;
 void clv_loader_free(clv_loader *l); /* stops the thread; takes NULL */
 void clv_loader_freep(clv_loader **l);
 

@@ -80,8 +80,10 @@ static float normalise(const clv_dataset *ds, float v, size_t k) {
 static clv_code check_norm(const char *what, const float *values, size_t n, size_t channels,
                            bool positive, clv_err *err) {
   if (n > 1 && n != channels)
-    return clv_fail(err, CLV_INVALID, "%s has %zu values; the inputs have %zu channels: give 1 or "
-                    "%zu", what, n, channels, channels);
+    return clv_fail(err, CLV_INVALID,
+                    "%s has %zu values; the inputs have %zu channels: give 1 or "
+                    "%zu",
+                    what, n, channels, channels);
   for (size_t i = 0; i < n; i++)
     if (!isfinite(values[i]) || (positive && values[i] <= 0))
       return clv_fail(err, CLV_INVALID, "%s[%zu] is %g, expected a %snumber", what, i,
@@ -89,8 +91,8 @@ static clv_code check_norm(const char *what, const float *values, size_t n, size
   return CLV_OK;
 }
 
-static clv_code fill_norm(const float *values, size_t n, float standard, size_t n_norm,
-                          float **ret, clv_err *err) {
+static clv_code fill_norm(const float *values, size_t n, float standard, size_t n_norm, float **ret,
+                          clv_err *err) {
   float *out;
   CLV_TRY(clv_alloc(n_norm, sizeof *out, &out, err));
   for (size_t k = 0; k < n_norm; k++) out[k] = n == 0 ? standard : values[n == 1 ? 0 : k];
@@ -152,29 +154,36 @@ static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_e
 
 static double number_at(const clv_tensor *t, size_t i) {
   switch (t->dtype) {
-    case CLV_U8: return ((const uint8_t *)t->data)[i];
-    case CLV_I32: return ((const int32_t *)t->data)[i];
-    case CLV_I64: return (double)((const int64_t *)t->data)[i];
-    case CLV_F32: return (double)((const float *)t->data)[i];
-    default: return ((const double *)t->data)[i];
+    case CLV_U8:
+      return ((const uint8_t *)t->data)[i];
+    case CLV_I32:
+      return ((const int32_t *)t->data)[i];
+    case CLV_I64:
+      return (double)((const int64_t *)t->data)[i];
+    case CLV_F32:
+      return (double)((const float *)t->data)[i];
+    default:
+      return ((const double *)t->data)[i];
   }
 }
 
 static int64_t integer_at(const clv_tensor *t, size_t i) {
   switch (t->dtype) {
-    case CLV_U8: return ((const uint8_t *)t->data)[i];
-    case CLV_I32: return ((const int32_t *)t->data)[i];
-    default: return ((const int64_t *)t->data)[i];
+    case CLV_U8:
+      return ((const uint8_t *)t->data)[i];
+    case CLV_I32:
+      return ((const int32_t *)t->data)[i];
+    default:
+      return ((const int64_t *)t->data)[i];
   }
 }
 
 static clv_code check_class(clv_dataset *ds, const clv_dataset_options *o, int64_t v, size_t i,
                             clv_err *err) {
   if (v < 0 || (o->n_classes && (uint64_t)v >= o->n_classes))
-    return clv_fail(err, CLV_INVALID,
-                    "%s: label %lld of record %zu is out of range: expected 0..%lld",
-                    o->labels_path, (long long)v, i,
-                    o->n_classes ? (long long)o->n_classes - 1 : INT64_MAX);
+    return clv_fail(
+        err, CLV_INVALID, "%s: label %lld of record %zu is out of range: expected 0..%lld",
+        o->labels_path, (long long)v, i, o->n_classes ? (long long)o->n_classes - 1 : INT64_MAX);
   if (i == 0 || v < ds->label_min) ds->label_min = v;
   if (i == 0 || v > ds->label_max) ds->label_max = v;
   return CLV_OK;
@@ -184,12 +193,13 @@ static clv_code take_classes(clv_dataset *ds, const clv_dataset_options *o, cons
                              clv_err *err) {
   char text[160];
   if (raw->dtype == CLV_F32 || raw->dtype == CLV_F64)
-    return clv_fail(err, CLV_INVALID, "%s: class labels must be integers, found %s (use float "
-                    "labels for targets)", o->labels_path, clv_dtype_name(raw->dtype));
+    return clv_fail(err, CLV_INVALID,
+                    "%s: class labels must be integers, found %s (use float "
+                    "labels for targets)",
+                    o->labels_path, clv_dtype_name(raw->dtype));
   if (raw->n != (size_t)raw->shape.dim[0])
     return clv_fail(err, CLV_INVALID, "%s: class labels must have the shape [%zu], found %s",
-                    o->labels_path, ds->count,
-                    clv_shape_format(&raw->shape, text, sizeof text));
+                    o->labels_path, ds->count, clv_shape_format(&raw->shape, text, sizeof text));
   ds->y_shape = CLV_SHAPE((int64_t)raw->n);
   CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));
   int64_t *out = ds->labels->data;
@@ -213,10 +223,11 @@ static clv_code open_labels(clv_dataset *ds, const clv_dataset_options *o, clv_e
   CLV_TRY(clv_data_read(o->labels_path, o->format, o->max_bytes, &raw, err));
   size_t found = raw->shape.rank ? (size_t)raw->shape.dim[0] : 0;
   if (found != ds->count)
-    return clv_fail(err, CLV_INVALID, "%s holds %zu records and %s holds %zu labels: expected the "
-                    "same number", o->inputs_path, ds->count, o->labels_path, found);
-  return o->labels == CLV_LABEL_CLASS ? take_classes(ds, o, raw, err)
-                                      : take_targets(ds, raw, err);
+    return clv_fail(err, CLV_INVALID,
+                    "%s holds %zu records and %s holds %zu labels: expected the "
+                    "same number",
+                    o->inputs_path, ds->count, o->labels_path, found);
+  return o->labels == CLV_LABEL_CLASS ? take_classes(ds, o, raw, err) : take_targets(ds, raw, err);
 }
 
 clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret, clv_err *err) {
@@ -232,12 +243,12 @@ clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret,
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
-#define FILL_RECORD(type)                                                     \
-  do {                                                                        \
-    const type *src = (const type *)ds->inputs->data + r * ds->record;        \
-    for (size_t c = 0; c < ds->channels; c++)                                 \
-      for (size_t i = 0; i < ds->inner; i++, src++)                           \
-        *dst++ = normalise(ds, (float)*src, ds->n_norm > 1 ? c : 0);          \
+#define FILL_RECORD(type)                                              \
+  do {                                                                 \
+    const type *src = (const type *)ds->inputs->data + r * ds->record; \
+    for (size_t c = 0; c < ds->channels; c++)                          \
+      for (size_t i = 0; i < ds->inner; i++, src++)                    \
+        *dst++ = normalise(ds, (float)*src, ds->n_norm > 1 ? c : 0);   \
   } while (0)
 
 static void fill_u8(const clv_dataset *ds, size_t r, float *dst) {
@@ -276,15 +287,13 @@ clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, 
   CLV_TRY(check_output("x", x, CLV_F32, clv_dataset_x_shape(ds, n), err));
   if (y && !ds->labels)
     return clv_fail(err, CLV_PRECONDITION, "batch y: the dataset has no labels");
-  if (y)
-    CLV_TRY(check_output("y", y, clv_dataset_y_dtype(ds), clv_dataset_y_shape(ds, n), err));
+  if (y) CLV_TRY(check_output("y", y, clv_dataset_y_dtype(ds), clv_dataset_y_shape(ds, n), err));
   size_t row = y ? ds->labels->bytes / (size_t)ds->labels->shape.dim[0] : 0;
   for (size_t i = 0; i < n; i++) {
     if (index[i] >= ds->count)
       return clv_fail(err, CLV_INVALID, "record %u is outside 0..%zu", index[i], ds->count - 1);
     fill_record[ds->inputs->dtype](ds, index[i], (float *)x->data + i * ds->record);
-    if (y)
-      memcpy((char *)y->data + i * row, (const char *)ds->labels->data + index[i] * row, row);
+    if (y) memcpy((char *)y->data + i * row, (const char *)ds->labels->data + index[i] * row, row);
   }
   return CLV_OK;
 }

@@ -6,9 +6,9 @@
 #include "master/data/reader_int.h"
 
 static const clv_element elements[] = {
-    {"u8", 0x08, 1, CLV_U8, clv_convert_copy1}, {"i8", 0x09, 1, CLV_I32, clv_convert_i8},
+    {"u8", 0x08, 1, CLV_U8, clv_convert_copy1},    {"i8", 0x09, 1, CLV_I32, clv_convert_i8},
     {"i16", 0x0b, 2, CLV_I32, clv_convert_be_i16}, {"i32", 0x0c, 4, CLV_I32, clv_convert_be4},
-    {"f32", 0x0d, 4, CLV_F32, clv_convert_be4},   {"f64", 0x0e, 8, CLV_F64, clv_convert_be8},
+    {"f32", 0x0d, 4, CLV_F32, clv_convert_be4},    {"f64", 0x0e, 8, CLV_F64, clv_convert_be8},
 };
 
 static const clv_element *find_element(uint8_t code) {
@@ -33,8 +33,8 @@ static clv_code check_magic(const clv_source *s, const uint8_t *m, clv_err *err)
                     "0e f64",
                     clv_source_label(s), m[2]);
   if (m[3] < 1 || m[3] > CLV_MAX_RANK)
-    return clv_fail(err, CLV_INVALID, "%s: IDX rank %d is outside 1..%d", clv_source_label(s),
-                    m[3], CLV_MAX_RANK);
+    return clv_fail(err, CLV_INVALID, "%s: IDX rank %d is outside 1..%d", clv_source_label(s), m[3],
+                    CLV_MAX_RANK);
   return CLV_OK;
 }
 

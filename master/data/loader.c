@@ -94,8 +94,8 @@ static clv_code start(clv_loader *l, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *options,
-                        clv_loader **ret, clv_err *err) {
+clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *options, clv_loader **ret,
+                        clv_err *err) {
   CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
   l->ds = ds;
@@ -103,8 +103,7 @@ clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *option
   pthread_cond_init(&l->changed, NULL);
   CLV_TRY(clv_batches_new(options, &l->batches, err));
   size_t most = CLV_MIN(options->batch, options->subset->n);
-  for (size_t i = 0; i < CLV_COUNT(l->slots); i++)
-    CLV_TRY(make_slot(l, &l->slots[i], most, err));
+  for (size_t i = 0; i < CLV_COUNT(l->slots); i++) CLV_TRY(make_slot(l, &l->slots[i], most, err));
   CLV_TRY(start(l, err));
   *ret = clv_steal(&l);
   return CLV_OK;

@@ -14,9 +14,9 @@ enum { MAX_HEADER = 65536 };
 static const char magic_text[] = "\x93NUMPY";
 
 static const clv_element elements[] = {
-    {"|u1", 0, 1, CLV_U8, clv_convert_copy1},   {"|b1", 0, 1, CLV_U8, clv_convert_bool},
-    {"|i1", 0, 1, CLV_I32, clv_convert_i8},     {"<i4", 0, 4, CLV_I32, clv_convert_copy4},
-    {"<i8", 0, 8, CLV_I64, clv_convert_copy8},  {"<f4", 0, 4, CLV_F32, clv_convert_copy4},
+    {"|u1", 0, 1, CLV_U8, clv_convert_copy1},  {"|b1", 0, 1, CLV_U8, clv_convert_bool},
+    {"|i1", 0, 1, CLV_I32, clv_convert_i8},    {"<i4", 0, 4, CLV_I32, clv_convert_copy4},
+    {"<i8", 0, 8, CLV_I64, clv_convert_copy8}, {"<f4", 0, 4, CLV_F32, clv_convert_copy4},
     {"<f8", 0, 8, CLV_F64, clv_convert_copy8},
 };
 
@@ -116,8 +116,7 @@ static clv_code parse_shape(header *h, clv_err *err) {
   if (!take(h, '(')) return bad_header(h, "a tuple of extents", err);
   while (!take(h, ')')) {
     if (h->shape.rank == CLV_MAX_RANK)
-      return clv_fail(err, CLV_INVALID, "%s: rank is over the limit of %d", h->label,
-                      CLV_MAX_RANK);
+      return clv_fail(err, CLV_INVALID, "%s: rank is over the limit of %d", h->label, CLV_MAX_RANK);
     if (!take_extent(h, &h->shape.dim[h->shape.rank]))
       return bad_header(h, "an extent from 0 to 2^63 - 1", err);
     h->shape.rank++;
@@ -176,8 +175,8 @@ static clv_code read_preamble(clv_source *s, size_t *ret_len, size_t *ret_before
                     clv_source_label(s), head[6], head[7]);
   size_t width = head[6] == 1 ? 2 : 4;
   CLV_TRY(clv_source_header(s, ".npy header length", length, width, err));
-  size_t len = length[0] | (size_t)length[1] << 8 | (size_t)length[2] << 16 |
-               (size_t)length[3] << 24;
+  size_t len =
+      length[0] | (size_t)length[1] << 8 | (size_t)length[2] << 16 | (size_t)length[3] << 24;
   if (len > MAX_HEADER)
     return clv_fail(err, CLV_INVALID, "%s: .npy header of %zu bytes, the limit is %d",
                     clv_source_label(s), len, MAX_HEADER);
@@ -239,11 +238,11 @@ static clv_code guess_format(const char *path, clv_file_format *ret, clv_err *er
   return CLV_OK;
 }
 
-clv_code clv_data_read(const char *path, clv_file_format format, size_t max_bytes,
-                       clv_tensor **ret, clv_err *err) {
+clv_code clv_data_read(const char *path, clv_file_format format, size_t max_bytes, clv_tensor **ret,
+                       clv_err *err) {
   if (format == CLV_FORMAT_AUTO) CLV_TRY(guess_format(path, &format, err));
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
   CLV_TRY(clv_source_open(path, &s, err));
   return format == CLV_FORMAT_NPY ? clv_npy_from(s, max_bytes, ret, err)
-                                : clv_idx_from(s, max_bytes, ret, err);
+                                  : clv_idx_from(s, max_bytes, ret, err);
 }

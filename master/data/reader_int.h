@@ -17,13 +17,13 @@ clv_code clv_source_memory(const void *data, size_t len, const char *label, clv_
 void clv_source_freep(clv_source **s);
 
 /* Up to n decoded bytes; *ret_got < n only at the end of the data. */
-clv_code clv_source_read(clv_source *s, void *dst, size_t n, size_t *ret_got, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_source_read(clv_source *s, void *dst, size_t n, size_t *ret_got,
+                         clv_err *err) CLV_USE_RESULT;
 const char *clv_source_label(const clv_source *s);
 
 /* n header bytes, or CLV_DATA_LOSS naming `what`. */
-clv_code clv_source_header(clv_source *s, const char *what, void *dst, size_t n, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_source_header(clv_source *s, const char *what, void *dst, size_t n,
+                           clv_err *err) CLV_USE_RESULT;
 
 /* One element type of a file: how n elements at src become elements of a tensor of `dtype`. */
 typedef struct clv_element {
@@ -46,17 +46,17 @@ void clv_convert_be8(const uint8_t *src, void *dst, size_t n);
 /* The data after a header of header_bytes: checked against max_bytes and against what the file can
  * hold before memory is taken, read, converted, and followed by the end of the file. */
 clv_code clv_source_tensor(clv_source *s, const clv_element *element, const clv_shape *shape,
-                           size_t header_bytes, size_t max_bytes, clv_tensor **ret, clv_err *err)
-    CLV_USE_RESULT;
+                           size_t header_bytes, size_t max_bytes, clv_tensor **ret,
+                           clv_err *err) CLV_USE_RESULT;
 
 /* IDX and npy from an open source. */
-clv_code clv_idx_from(clv_source *s, size_t max_bytes, clv_tensor **ret, clv_err *err)
-    CLV_USE_RESULT;
-clv_code clv_npy_from(clv_source *s, size_t max_bytes, clv_tensor **ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_idx_from(clv_source *s, size_t max_bytes, clv_tensor **ret,
+                      clv_err *err) CLV_USE_RESULT;
+clv_code clv_npy_from(clv_source *s, size_t max_bytes, clv_tensor **ret,
+                      clv_err *err) CLV_USE_RESULT;
 
 /* Either of them; CLV_FORMAT_AUTO looks at the first bytes. */
-clv_code clv_data_read(const char *path, clv_file_format format, size_t max_bytes,
-                       clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_data_read(const char *path, clv_file_format format, size_t max_bytes, clv_tensor **ret,
+                       clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -223,8 +223,8 @@ void clv_convert_be8(const uint8_t *src, void *dst, size_t n) {
 /* ---- from header to tensor ------------------------------------------------------------------- */
 
 /* Both sizes are known for a plain file; a gzip file only has an upper bound before it is read. */
-static clv_code check_stored(const clv_source *s, const char *shape, const char *type,
-                             size_t total, clv_err *err) {
+static clv_code check_stored(const clv_source *s, const char *shape, const char *type, size_t total,
+                             clv_err *err) {
   uint64_t most = s->stored;
   if (s->gzip && __builtin_mul_overflow(s->stored, (uint64_t)DEFLATE_RATIO, &most))
     most = UINT64_MAX;

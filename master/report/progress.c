@@ -97,11 +97,12 @@ static void print_interval(clv_reporter *r, const clv_progress *p) {
                      (unsigned long long)p->step, (unsigned long long)p->epoch, r->loss / n,
                      n / seconds, up, down, wait / 100);
   else
-    clv_bytes_printf(&r->line,
-                     "step %llu%s  epoch %llu  loss %.4f%s  %.0f samples/s  up %.1f MB/s  down %.1f "
-                     "MB/s  wait %.0f%%%s",
-                     (unsigned long long)p->step, of, (unsigned long long)p->epoch + 1, r->loss / n,
-                     accuracy, n / seconds, up, down, wait, p->applied ? "" : "  SKIPPED (not finite)");
+    clv_bytes_printf(
+        &r->line,
+        "step %llu%s  epoch %llu  loss %.4f%s  %.0f samples/s  up %.1f MB/s  down %.1f "
+        "MB/s  wait %.0f%%%s",
+        (unsigned long long)p->step, of, (unsigned long long)p->epoch + 1, r->loss / n, accuracy,
+        n / seconds, up, down, wait, p->applied ? "" : "  SKIPPED (not finite)");
   if (r->terminal)
     printf("\r\033[K%s", r->line.data);
   else
@@ -117,9 +118,9 @@ static void print_interval(clv_reporter *r, const clv_progress *p) {
 
 clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err) {
   r->line.len = 0;
-  clv_bytes_printf(&r->line, "{\"step\":%llu,\"loss\":%.17g,\"grad_norm\":%.17g,\"lr\":%.9g,\"applied\":%s",
-                   (unsigned long long)p->step, p->loss, p->grad_norm, p->lr,
-                   p->applied ? "true" : "false");
+  clv_bytes_printf(
+      &r->line, "{\"step\":%llu,\"loss\":%.17g,\"grad_norm\":%.17g,\"lr\":%.9g,\"applied\":%s",
+      (unsigned long long)p->step, p->loss, p->grad_norm, p->lr, p->applied ? "true" : "false");
   if (p->accuracy >= 0) clv_bytes_printf(&r->line, ",\"accuracy\":%.6f", p->accuracy);
   clv_bytes_puts(&r->line, "}\n");
   if (fwrite(r->line.data, 1, r->line.len, r->metrics) != r->line.len || fflush(r->metrics) != 0)

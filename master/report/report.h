@@ -15,8 +15,8 @@ typedef struct clv_progress {
   uint64_t epoch;
   double loss, accuracy; /* accuracy < 0: not known */
   double grad_norm, lr;
-  uint64_t samples;        /* of this step */
-  uint64_t wait_ns;        /* of this step */
+  uint64_t samples; /* of this step */
+  uint64_t wait_ns; /* of this step */
   uint64_t step_ns;
   uint64_t bytes_up, bytes_down; /* totals so far */
   bool applied;

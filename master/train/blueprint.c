@@ -88,7 +88,8 @@ static clv_code make_shards(clv_blueprint *b, clv_err *err) {
                 c->stages[i + 1].worker != s->worker;
   }
   if (!learned)
-    return clv_session_fail_at(c, c->train.freeze_pos, err, "nothing learns: every parameter is frozen");
+    return clv_session_fail_at(c, c->train.freeze_pos, err,
+                               "nothing learns: every parameter is frozen");
   return check_globs(c, glob_used, err);
 }
 
@@ -119,8 +120,12 @@ static void add_row(clv_blueprint *b, clv_frame_kind kind, uint32_t stage, uint3
 static void add_row(clv_blueprint *b, clv_frame_kind kind, uint32_t stage, uint32_t slot,
                     int worker, const clv_node *value, bool relayed, const char *fmt, ...) {
   clv_egress_row *r = &b->egress[b->n_egress++];
-  *r = (clv_egress_row){.kind = kind, .stage = stage, .slot = slot, .worker = worker,
-                        .relayed = relayed, .dtype = CLV_F32};
+  *r = (clv_egress_row){.kind = kind,
+                        .stage = stage,
+                        .slot = slot,
+                        .worker = worker,
+                        .relayed = relayed,
+                        .dtype = CLV_F32};
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(r->name, sizeof r->name, fmt, ap);
@@ -134,7 +139,9 @@ static void add_row(clv_blueprint *b, clv_frame_kind kind, uint32_t stage, uint3
   if (clv_shape_bytes(&step, r->dtype, &bytes, NULL) == CLV_OK) r->bytes_per_step = bytes;
 }
 
-static const clv_node *output_of(const clv_shard_plan *s) { return &s->graph->nodes[s->graph->output]; }
+static const clv_node *output_of(const clv_shard_plan *s) {
+  return &s->graph->nodes[s->graph->output];
+}
 
 /* Does stage i hand its output (and get its gradient) through the master's process? */
 static bool through_master(const clv_blueprint *b, uint32_t i) {
@@ -170,8 +177,8 @@ static clv_code make_egress(clv_blueprint *b, clv_err *err) {
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
     if (b->shards[i].worker < 0) continue;
-    add_row(b, CLV_STATE_PUT, i, 0, b->shards[i].worker, NULL, false,
-            "state of stage '%.40s'%s", c->stages[i].name,
+    add_row(b, CLV_STATE_PUT, i, 0, b->shards[i].worker, NULL, false, "state of stage '%.40s'%s",
+            c->stages[i].name,
             c->stages[i].weights_file ? " (initial weights; resume)" : " (resume only)");
     b->egress[b->n_egress - 1].bytes_per_step = b->shards[i].params->total_bytes;
   }
@@ -225,9 +232,10 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     const clv_remote_spec *w = &b->config->workers[r->worker];
-    clv_bytes_printf(out, "%s | %s | %s | %llu | %s %s%s\n", r->name,
-                     r->kind == CLV_STATE_PUT ? "parameters" : clv_shape_format(&r->shape, shape, sizeof shape),
-                     clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step, w->name,
-                     w->identity, r->relayed ? " (relayed)" : "");
+    clv_bytes_printf(
+        out, "%s | %s | %s | %llu | %s %s%s\n", r->name,
+        r->kind == CLV_STATE_PUT ? "parameters" : clv_shape_format(&r->shape, shape, sizeof shape),
+        clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step, w->name, w->identity,
+        r->relayed ? " (relayed)" : "");
   }
 }

@@ -39,11 +39,12 @@ clv_code clv_egress_check(void *user, clv_link *link, const clv_packet *p, clv_e
     }
     if (!row) {
       char shape[160];
-      return clv_fail(err, CLV_DENIED,
-                      "egress refused: a %s tensor %s for stage %u is not in the plan's table for %s",
-                      clv_frame_kind_name(p->frame.kind),
-                      clv_shape_format(&p->tensor[i]->shape, shape, sizeof shape), p->frame.stage,
-                      to->spec->name);
+      return clv_fail(
+          err, CLV_DENIED,
+          "egress refused: a %s tensor %s for stage %u is not in the plan's table for %s",
+          clv_frame_kind_name(p->frame.kind),
+          clv_shape_format(&p->tensor[i]->shape, shape, sizeof shape), p->frame.stage,
+          to->spec->name);
     }
     __atomic_fetch_add(&row->tensors, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&row->bytes, p->tensor[i]->bytes, __ATOMIC_RELAXED);
@@ -195,15 +196,20 @@ static void graph_data_done(graph_data *d) {
 
 static void node_to_wire(const clv_graph *g, int i, graph_data *d) {
   const clv_node *n = &g->nodes[i];
-  int n_attrs = n->op == CLV_OP_INPUT ? 0 : clv_attrs_to(n->op, &n->attrs, d->values[i], CLV_WIRE_ATTRS);
+  int n_attrs =
+      n->op == CLV_OP_INPUT ? 0 : clv_attrs_to(n->op, &n->attrs, d->values[i], CLV_WIRE_ATTRS);
   for (int k = 0; k < n->n_in; k++) d->inputs[i][k] = (uint32_t)n->in[k];
   for (int k = 0; k < n_attrs; k++) {
     clv_attr_value *v = &d->values[i][k];
     d->attrs[i][k] = (clv_wire_attr){(uint32_t)v->key, (uint32_t)v->n_ints, v->ints, v->number};
   }
-  d->nodes[i] = (clv_wire_node){.op = (uint32_t)n->op, .layer = n->layer,
-                                .n_inputs = (uint32_t)n->n_in, .n_attrs = (uint32_t)n_attrs,
-                                .name = n->name, .inputs = d->inputs[i], .attrs = d->attrs[i]};
+  d->nodes[i] = (clv_wire_node){.op = (uint32_t)n->op,
+                                .layer = n->layer,
+                                .n_inputs = (uint32_t)n->n_in,
+                                .n_attrs = (uint32_t)n_attrs,
+                                .name = n->name,
+                                .inputs = d->inputs[i],
+                                .attrs = d->attrs[i]};
   if (n->op == CLV_OP_INPUT && d->n_specs < CLV_MAX_INPUTS)
     d->specs[d->n_specs++] = (clv_wire_spec){n->dtype, n->shape};
 }
@@ -361,7 +367,8 @@ static clv_code routes(clv_trainer *t, clv_err *err) {
   for (uint32_t i = 0; i <= b->n_stages; i++) {
     int w = b->shards[i].worker;
     if (w < 0) continue;
-    bool fed_here = i == 0 || i == b->n_stages || !(b->shards[i - 1].direct || b->shards[i - 1].worker == w);
+    bool fed_here =
+        i == 0 || i == b->n_stages || !(b->shards[i - 1].direct || b->shards[i - 1].worker == w);
     clv_node_route(t->node, i, t->remotes[w].link, fed_here);
   }
   return CLV_OK;

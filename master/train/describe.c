@@ -27,15 +27,15 @@ static clv_code facts_of(const clv_blueprint *b, uint32_t i, stage_facts *ret, c
   const clv_plan_info *info = clv_plan_get_info(plan);
   clv_optim_config o = clv_optimizer_of(c);
   size_t moments = o.kind != CLV_OPTIM_SGD ? 2 : o.momentum != 0;
-  *ret = (stage_facts){.parameters = s->params->n_values,
-                       .weights = s->params->total_bytes,
-                       .optimizer = (moments + 1) * s->params->trainable_bytes,
-                       .activations = info->call_bytes * b->micro_batches,
-                       .scratch = info->scratch_bytes,
-                       .cache = info->cache_bytes,
-                       .reorders = info->reorders_refresh +
-                                   (int)b->micro_batches *
-                                       (info->reorders_forward + info->reorders_backward)};
+  *ret = (stage_facts){
+      .parameters = s->params->n_values,
+      .weights = s->params->total_bytes,
+      .optimizer = (moments + 1) * s->params->trainable_bytes,
+      .activations = info->call_bytes * b->micro_batches,
+      .scratch = info->scratch_bytes,
+      .cache = info->cache_bytes,
+      .reorders = info->reorders_refresh +
+                  (int)b->micro_batches * (info->reorders_forward + info->reorders_backward)};
   return CLV_OK;
 }
 
@@ -51,12 +51,13 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
   clv_shape full = last->shape;
   full.dim[0] = (int64_t)b->config->train.batch;
   if (clv_shape_bytes(&full, last->dtype, &cut, NULL) != CLV_OK) cut = 0;
-  clv_bytes_printf(out, "  %-12s %-12s layers %u..%u  %zu parameters (%s)  memory %s  reorders/step %d\n",
-                   b->config->stages[i].name, place_of(b, i), s->first_layer, s->last_layer,
-                   f->parameters, clv_format_size(f->weights, w, sizeof w),
-                   clv_format_size(f->weights + f->optimizer + f->activations + f->scratch + f->cache,
-                                   m, sizeof m),
-                   f->reorders);
+  clv_bytes_printf(
+      out, "  %-12s %-12s layers %u..%u  %zu parameters (%s)  memory %s  reorders/step %d\n",
+      b->config->stages[i].name, place_of(b, i), s->first_layer, s->last_layer, f->parameters,
+      clv_format_size(f->weights, w, sizeof w),
+      clv_format_size(f->weights + f->optimizer + f->activations + f->scratch + f->cache, m,
+                      sizeof m),
+      f->reorders);
   for (int k = 0; k < s->graph->n_nodes; k++) {
     const clv_node *n = &s->graph->nodes[k];
     if (n->op == CLV_OP_INPUT) continue;
@@ -70,10 +71,10 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
     clv_bytes_printf(out, "    -> %s: %s a step each way, %s\n",
                      i + 1 < b->n_stages ? b->config->stages[i + 1].name : "loss",
                      clv_format_size(cut, per_step, sizeof per_step),
-                     s->worker == b->shards[i + 1].worker ? "same process"
-                     : s->direct                          ? "direct"
+                     s->worker == b->shards[i + 1].worker             ? "same process"
+                     : s->direct                                      ? "direct"
                      : s->worker >= 0 && b->shards[i + 1].worker >= 0 ? "via the master"
-                                                          : "master <-> worker");
+                                                                      : "master <-> worker");
 }
 
 static void text_egress(const clv_blueprint *b, clv_bytes *out) {
@@ -84,11 +85,11 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
     const clv_egress_row *r = &b->egress[i];
     const clv_remote_spec *w = &b->config->workers[r->worker];
     bool state = r->kind == CLV_STATE_PUT;
-    clv_bytes_printf(out, "  %-48s %-18s %-4s %10s%s  to %s (%s)%s\n", r->name,
-                     state ? "parameters" : clv_shape_format(&r->shape, shape, sizeof shape),
-                     clv_dtype_name(r->dtype), clv_format_size(r->bytes_per_step, size, sizeof size),
-                     state ? " once  " : "/step", w->name, w->identity,
-                     r->relayed ? ", relayed" : "");
+    clv_bytes_printf(
+        out, "  %-48s %-18s %-4s %10s%s  to %s (%s)%s\n", r->name,
+        state ? "parameters" : clv_shape_format(&r->shape, shape, sizeof shape),
+        clv_dtype_name(r->dtype), clv_format_size(r->bytes_per_step, size, sizeof size),
+        state ? " once  " : "/step", w->name, w->identity, r->relayed ? ", relayed" : "");
   }
   bool labels = b->shards[b->n_stages].worker >= 0, raw = b->shards[0].worker >= 0;
   clv_bytes_printf(out, "labels: %s; raw input: %s\n", labels ? "LEAVE" : "stay on the master",
@@ -135,8 +136,8 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     clv_bytes_printf(out, ",\"batch\":%llu,\"micro_batches\":%u,\"stages\":[",
                      (unsigned long long)c->train.batch, b->micro_batches);
   } else {
-    clv_bytes_printf(out, "session %s: batch %llu in %u micro-batches (%s), loss %s at %s\n", c->name,
-                     (unsigned long long)c->train.batch, b->micro_batches,
+    clv_bytes_printf(out, "session %s: batch %llu in %u micro-batches (%s), loss %s at %s\n",
+                     c->name, (unsigned long long)c->train.batch, b->micro_batches,
                      clv_pipeline_name(c->pipeline.schedule), clv_loss_name(c->loss.kind),
                      place_of(b, b->n_stages));
   }

@@ -70,14 +70,14 @@ static bool probe(doctor *d, const clv_remote_spec *w, const clv_tls_identity *i
     say(d, false, CLV_EXIT_CONFIG, w->name, "write host:port", "'%s' is no address", w->address);
     return false;
   }
-  if (clv_tls_probe(host, port, id, w->identity,
-                    (uint32_t)d->config->limits.connect_timeout_ms, &p, &err) != CLV_OK) {
+  if (clv_tls_probe(host, port, id, w->identity, (uint32_t)d->config->limits.connect_timeout_ms, &p,
+                    &err) != CLV_OK) {
     say(d, false, CLV_EXIT_CONNECT, w->name, NULL, "%s", err.text);
     return false;
   }
   if (!p.ok) {
-    say(d, false, CLV_EXIT_CONNECT, w->name, p.fix, "%s: %s%s%s", clv_tls_step_name(p.step), p.cause,
-        p.clock_hint[0] ? "; " : "", p.clock_hint);
+    say(d, false, CLV_EXIT_CONNECT, w->name, p.fix, "%s: %s%s%s", clv_tls_step_name(p.step),
+        p.cause, p.clock_hint[0] ? "; " : "", p.clock_hint);
     return false;
   }
   say(d, true, CLV_EXIT_OK, w->name, NULL, "%s %s %s as %s, connect %.1f ms, handshake %.1f ms",
@@ -99,10 +99,13 @@ static void check_artifacts(doctor *d, int worker, const clv_wire_hello_reply *h
       same = s->weights_sha256 && clv_sha256_parse(s->weights_sha256, &want) &&
              memcmp(&want, &h->artifacts[k].sha256, sizeof want) == 0;
     }
-    say(d, same, CLV_EXIT_DATA, h->worker, named ? "copy the worker's sha256 into the session, or the right file to the worker"
-                                                 : "list it under artifacts in worker.yaml and restart the worker",
+    say(d, same, CLV_EXIT_DATA, h->worker,
+        named ? "copy the worker's sha256 into the session, or the right file to the worker"
+              : "list it under artifacts in worker.yaml and restart the worker",
         "artifact '%s' for stage '%s' %s", s->weights_artifact, s->name,
-        same ? "is there" : named ? "has another SHA-256" : "is not offered");
+        same    ? "is there"
+        : named ? "has another SHA-256"
+                : "is not offered");
   }
 }
 
@@ -166,7 +169,8 @@ clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options 
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   clv_code code = clv_run_data_open(config, true, &data, &err);
-  say(&d, code == CLV_OK, CLV_EXIT_DATA, "data", NULL, "%s", code == CLV_OK ? "readable" : err.text);
+  say(&d, code == CLV_OK, CLV_EXIT_DATA, "data", NULL, "%s",
+      code == CLV_OK ? "readable" : err.text);
   if (code == CLV_OK) {
     clv_shape sample = clv_dataset_x_shape(data.train, 1);
     code = clv_blueprint_new(config, &sample, clv_dataset_y_dtype(data.train), &b, &err);
@@ -187,6 +191,7 @@ clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options 
     }
   }
   if (!o->json)
-    printf(d.findings ? "%d problem%s found\n" : "all in order\n", d.findings, d.findings == 1 ? "" : "s");
+    printf(d.findings ? "%d problem%s found\n" : "all in order\n", d.findings,
+           d.findings == 1 ? "" : "s");
   return d.worst;
 }

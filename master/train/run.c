@@ -37,14 +37,19 @@ static clv_exit fail(clv_exit code, const clv_err *err) {
 /* Failures before training: what went wrong decides the exit code. */
 static clv_exit setup_exit(const clv_err *err) {
   switch (err->code) {
-    case CLV_DATA_LOSS: return CLV_EXIT_DATA;
+    case CLV_DATA_LOSS:
+      return CLV_EXIT_DATA;
     case CLV_UNAVAILABLE:
     case CLV_UNAUTHENTICATED:
     case CLV_DENIED:
-    case CLV_ABORTED: return CLV_EXIT_CONNECT;
-    case CLV_DEADLINE: return CLV_EXIT_TIMEOUT;
-    case CLV_INVALID: return CLV_EXIT_CONFIG;
-    default: return CLV_EXIT_FAILED;
+    case CLV_ABORTED:
+      return CLV_EXIT_CONNECT;
+    case CLV_DEADLINE:
+      return CLV_EXIT_TIMEOUT;
+    case CLV_INVALID:
+      return CLV_EXIT_CONFIG;
+    default:
+      return CLV_EXIT_FAILED;
   }
 }
 
@@ -182,8 +187,8 @@ static void say_eval(run *r, const char *what, const clv_step_result *e, bool cl
   else
     snprintf(text, sizeof text, "%s loss %.6f  (%llu samples)", what, e->loss,
              (unsigned long long)e->samples);
-  snprintf(json, sizeof json, "{\"event\":\"%s\",\"loss\":%.9g,\"accuracy\":%.6f,\"samples\":%llu}", what,
-           e->loss, share / 100, (unsigned long long)e->samples);
+  snprintf(json, sizeof json, "{\"event\":\"%s\",\"loss\":%.9g,\"accuracy\":%.6f,\"samples\":%llu}",
+           what, e->loss, share / 100, (unsigned long long)e->samples);
   clv_reporter_say(r->reporter, r->o->json && !r->reporter ? json : text, json);
 }
 
@@ -289,7 +294,8 @@ clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *
   if (open_blueprint(&r, true, &err) != CLV_OK) return fail(setup_exit(&err), &err);
   if (make_run_dir(&r, &err) != CLV_OK) return fail(setup_exit(&err), &err);
   if (start(&r, &l, &err) != CLV_OK)
-    return fail(o->resume && err.code == CLV_NOT_FOUND ? CLV_EXIT_CHECKPOINT : setup_exit(&err), &err);
+    return fail(o->resume && err.code == CLV_NOT_FOUND ? CLV_EXIT_CHECKPOINT : setup_exit(&err),
+                &err);
   clv_code code = train_loop(&r, &l, &err);
   if (code != CLV_OK) {
     clv_exit exit_code = run_exit(&r, &err);
@@ -297,7 +303,9 @@ clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *
     r.reporter = NULL;
     fail(exit_code, &err);
     if (l.saved_at != UINT64_MAX)
-      fprintf(stderr, "cleave-master: the checkpoint of step %llu is complete: train --resume goes on from it\n",
+      fprintf(stderr,
+              "cleave-master: the checkpoint of step %llu is complete: train --resume goes on from "
+              "it\n",
               (unsigned long long)l.saved_at);
     return exit_code;
   }
@@ -327,11 +335,13 @@ static clv_exit with_trained(const clv_session_config *config, const clv_run_opt
   if (open_blueprint(&r, false, &err) != CLV_OK) return fail(setup_exit(&err), &err);
   if (open_trained(&r, &err) != CLV_OK)
     return fail(err.code == CLV_NOT_FOUND || err.code == CLV_DATA_LOSS ? CLV_EXIT_CHECKPOINT
-                                                                       : setup_exit(&err), &err);
+                                                                       : setup_exit(&err),
+                &err);
   clv_step_result e;
   if (clv_trainer_eval(r.trainer, r.data.test, &r.data.test_rows, &e, predictions, &err) != CLV_OK)
     return fail(run_exit(&r, &err), &err);
-  if (!predictions && clv_dataset_has_labels(r.data.test)) say_eval(&r, "test", &e, has_classes(&r));
+  if (!predictions && clv_dataset_has_labels(r.data.test))
+    say_eval(&r, "test", &e, has_classes(&r));
   return CLV_EXIT_OK;
 }
 
@@ -348,8 +358,8 @@ static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
   clv_bytes_puts(&header, "), }");
   while ((10 + header.len + 1) % 64) clv_bytes_puts(&header, " ");
   clv_bytes_puts(&header, "\n");
-  uint8_t start[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (uint8_t)header.len,
-                       (uint8_t)(header.len >> 8)};
+  uint8_t start[10] = {
+      0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (uint8_t)header.len, (uint8_t)(header.len >> 8)};
   clv_bytes_add(&file, start, sizeof start);
   clv_bytes_add(&file, header.data, header.len);
   clv_bytes_add(&file, t->data, t->bytes);

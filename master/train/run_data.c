@@ -12,8 +12,8 @@ static clv_code floats(const clv_number_list *from, float **ret, clv_err *err) {
 
 static clv_code open_one(const clv_session_config *c, const clv_text_list *files, uint64_t limit,
                          clv_config_pos pos, clv_dataset **ret, clv_err *err) {
-  static const clv_file_format formats[] = {[CLV_DATA_IDX] = CLV_FORMAT_IDX,
-                                            [CLV_DATA_NPY] = CLV_FORMAT_NPY};
+  static const clv_file_format formats[] = {
+      [CLV_DATA_IDX] = CLV_FORMAT_IDX, [CLV_DATA_NPY] = CLV_FORMAT_NPY};
   CLV_AUTO(clv_freep) float *mean = NULL;
   CLV_AUTO(clv_freep) float *std = NULL;
   clv_err why;

@@ -111,8 +111,7 @@ static clv_code remote_set(clv_trainer *t, uint32_t stage, clv_state_what what, 
   CLV_TRY(clv_alloc(ret->remote.count, sizeof *ret->list, &ret->list, err));
   for (uint32_t i = 0; i < ret->remote.count; i++) {
     const clv_tensor *x = ret->remote.tensors[i];
-    ret->list[ret->n++] =
-        (clv_weights_tensor){ret->remote.names[i], x->dtype, x->shape, x->data};
+    ret->list[ret->n++] = (clv_weights_tensor){ret->remote.names[i], x->dtype, x->shape, x->data};
   }
   return CLV_OK;
 }
@@ -224,7 +223,8 @@ static clv_code put_weights(clv_trainer *t, uint32_t stage, const clv_weights_fi
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *want, &want, err));
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *found, &found, err));
   for (int i = 0; i < params->n; i++)
-    want[i] = (clv_weights_want){params->list[i].name, params->list[i].dtype, params->list[i].shape};
+    want[i] =
+        (clv_weights_want){params->list[i].name, params->list[i].dtype, params->list[i].shape};
   CLV_TRY(clv_weights_match(f, want, (size_t)params->n, flags, found, err));
   return put_set(t, stage, CLV_STATE_WEIGHTS, found, (size_t)params->n, err);
 }
@@ -261,14 +261,16 @@ clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_cursor *re
                     m->stages, t->b->n_stages);
   const char *isa = clv_trainer_state_get(s, "isa");
   if (isa && strcmp(isa, clv_backend_cpu()->isa()) != 0)
-    clv_log(CLV_LOG_WARN, "the checkpoint was computed with %s, this machine has %s: not bit-identical",
-            isa, clv_backend_cpu()->isa());
+    clv_log(CLV_LOG_WARN,
+            "the checkpoint was computed with %s, this machine has %s: not bit-identical", isa,
+            clv_backend_cpu()->isa());
   t->committed = m->step;
   clv_stage *loss = clv_node_stage(t->node, t->b->n_stages);
   if (loss) clv_stage_set_committed(loss, t->committed);
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     if (restore_stage(t, i, c, err) != CLV_OK)
-      return clv_err_prefix(err, "%s, stage '%s'", clv_checkpoint_path(c), t->config->stages[i].name);
+      return clv_err_prefix(err, "%s, stage '%s'", clv_checkpoint_path(c),
+                            t->config->stages[i].name);
   }
   *ret_cursor = (clv_cursor){s->epoch, s->index};
   return CLV_OK;
@@ -288,7 +290,8 @@ clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) {
                       spec->weights_file);
     if (code == CLV_OK) code = put_weights(t, i, f, CLV_WEIGHTS_ALLOW_UNEXPECTED, &why);
     if (code != CLV_OK) {
-      clv_session_fail_at(t->config, spec->weights_pos, err, "stage '%s': %s", spec->name, why.text);
+      clv_session_fail_at(t->config, spec->weights_pos, err, "stage '%s': %s", spec->name,
+                          why.text);
       err->code = CLV_DATA_LOSS;
       return CLV_DATA_LOSS;
     }

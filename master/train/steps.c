@@ -151,15 +151,15 @@ static clv_code on_forward(clv_trainer *t, const clv_packet *p, clv_err *err) {
 }
 
 void clv_trainer_on_driver(void *user, clv_packet *p) {
-  static clv_code (*const handlers[CLV_FRAME_KINDS])(clv_trainer *, const clv_packet *, clv_err *) = {
-      [CLV_FORWARD] = on_forward,   [CLV_VOTE] = on_vote,        [CLV_COMMITTED] = on_committed,
+  static clv_code (*const handlers[CLV_FRAME_KINDS])(clv_trainer *, const clv_packet *,
+                                                     clv_err *) = {
+      [CLV_FORWARD] = on_forward,  [CLV_VOTE] = on_vote,        [CLV_COMMITTED] = on_committed,
       [CLV_STATE_ITEM] = on_state, [CLV_STATE_DONE] = on_state,
   };
   clv_trainer *t = user;
   clv_err err;
-  clv_code code = handlers[p->frame.kind]
-                      ? handlers[p->frame.kind](t, p, &err)
-                      : clv_fail(&err, CLV_INVALID, "nobody asked for it");
+  clv_code code = handlers[p->frame.kind] ? handlers[p->frame.kind](t, p, &err)
+                                          : clv_fail(&err, CLV_INVALID, "nobody asked for it");
   if (code != CLV_OK) fail_here(t, p, &err);
   t->progress = true;
   clv_packet_free(p);
@@ -284,9 +284,12 @@ static clv_code inject(clv_trainer *t, const clv_batch *batch, uint32_t k, clv_e
 static uint32_t window_of(const clv_trainer *t) {
   uint32_t stages = t->b->n_stages + 1;
   switch (t->config->pipeline.schedule) {
-    case CLV_PIPE_NAIVE: return 1;
-    case CLV_PIPE_1F1B: return CLV_MIN(stages, t->n_micro);
-    case CLV_PIPE_GPIPE: break;
+    case CLV_PIPE_NAIVE:
+      return 1;
+    case CLV_PIPE_1F1B:
+      return CLV_MIN(stages, t->n_micro);
+    case CLV_PIPE_GPIPE:
+      break;
   }
   return t->n_micro;
 }
@@ -374,10 +377,8 @@ clv_code clv_trainer_flush(clv_trainer *t, clv_err *err) {
 
 static clv_code make_loss_stage(clv_trainer *t, clv_err *err) {
   if (t->loss_stage) return CLV_OK;
-  clv_stage_options o = {.index = t->b->n_stages,
-                         .backend = clv_backend_cpu(),
-                         .threads = 1,
-                         .max_micro_batches = 1};
+  clv_stage_options o = {
+      .index = t->b->n_stages, .backend = clv_backend_cpu(), .threads = 1, .max_micro_batches = 1};
   const clv_graph *loss = t->b->shards[t->b->n_stages].graph;
   CLV_TRY(clv_loss_graph(clv_loss_name(t->config->loss.kind), &loss->nodes[0].shape,
                          t->b->micro_size, &o.graph, err));

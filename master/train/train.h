@@ -17,38 +17,38 @@
 
 /* One tensor that leaves the master, per micro-batch. */
 typedef struct clv_egress_row {
-  char name[96];          /* "activation of stage 'a' (layer 2)" */
-  clv_frame_kind kind;    /* FORWARD, BACKWARD or STATE_PUT */
-  uint32_t stage, slot;   /* of the frame */
-  int worker;             /* index into the session's workers */
+  char name[96];        /* "activation of stage 'a' (layer 2)" */
+  clv_frame_kind kind;  /* FORWARD, BACKWARD or STATE_PUT */
+  uint32_t stage, slot; /* of the frame */
+  int worker;           /* index into the session's workers */
   clv_dtype dtype;
-  clv_shape shape;        /* dim 0 is the largest micro-batch; STATE_PUT: [] */
+  clv_shape shape;         /* dim 0 is the largest micro-batch; STATE_PUT: [] */
   uint64_t bytes_per_step; /* all micro-batches of a full step; STATE_PUT: once, when pushed */
-  bool relayed;           /* it came from another worker and only passes through */
+  bool relayed;            /* it came from another worker and only passes through */
   uint64_t tensors, bytes; /* counted while running */
 } clv_egress_row;
 
 typedef struct clv_shard_plan {
-  clv_graph *graph;     /* of a micro-batch */
-  clv_params *params;   /* with frozen ones marked */
-  int worker;           /* index into the session's workers, -1 = master */
+  clv_graph *graph;   /* of a micro-batch */
+  clv_params *params; /* with frozen ones marked */
+  int worker;         /* index into the session's workers, -1 = master */
   bool input_needs_grad, participates;
   uint32_t n_learning;
   uint32_t first_layer, last_layer;
-  bool direct;          /* its output goes straight to the next stage's worker */
+  bool direct; /* its output goes straight to the next stage's worker */
 } clv_shard_plan;
 
 typedef struct clv_blueprint {
   const clv_session_config *config; /* borrowed */
   clv_graph *whole;
-  uint32_t n_stages;        /* of the model; the loss is stage n_stages */
-  clv_shard_plan *shards;   /* [n_stages + 1], the loss last */
-  clv_shape sample;         /* of one record, N = 1 */
+  uint32_t n_stages;             /* of the model; the loss is stage n_stages */
+  clv_shard_plan *shards;        /* [n_stages + 1], the loss last */
+  clv_shape sample;              /* of one record, N = 1 */
   int64_t micro_size, eval_size; /* largest micro-batch, samples */
   uint32_t micro_batches, max_micro;
   clv_egress_row *egress;
   size_t n_egress;
-  bool *worker_used;        /* [config->n_workers] */
+  bool *worker_used; /* [config->n_workers] */
 } clv_blueprint;
 
 /* sample: shape of the data's x for one record with N = 1. Errors point into the session file. */
@@ -59,8 +59,8 @@ void clv_blueprint_freep(clv_blueprint **b);
 
 /* Stages, parameters, memory, bytes per step over each cut, and what leaves the network: text for
  * people or one JSON object. */
-clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out,
+                                clv_err *err) CLV_USE_RESULT;
 
 /* The egress table as stable text: a run's table is compared with the one it began with. */
 void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
@@ -81,12 +81,12 @@ void clv_run_data_done(clv_run_data *d);
 typedef struct clv_trainer clv_trainer;
 
 typedef struct clv_step_result {
-  double loss;        /* mean over the batch */
-  uint64_t correct;   /* right classes among `samples`, with class labels and the loss at home */
+  double loss;      /* mean over the batch */
+  uint64_t correct; /* right classes among `samples`, with class labels and the loss at home */
   uint64_t samples;
   double grad_norm, lr;
-  bool applied;       /* false: a gradient was not finite and no shard moved */
-  uint64_t wait_ns;   /* time the master waited for packets */
+  bool applied;     /* false: a gradient was not finite and no shard moved */
+  uint64_t wait_ns; /* time the master waited for packets */
 } clv_step_result;
 
 /* Connects to the workers, opens the session and loads all shards. BLOCKS. */
@@ -105,12 +105,12 @@ clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, clv_step_resul
 /* Mean loss and right classes over the rows. With `predictions`, the last stage's outputs are
  * written there: [rows, ...] f32, to be unreferenced by the caller. */
 clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_subset *rows,
-                          clv_step_result *ret, clv_tensor **predictions, clv_err *err)
-    CLV_USE_RESULT;
+                          clv_step_result *ret, clv_tensor **predictions,
+                          clv_err *err) CLV_USE_RESULT;
 
 /* Write a checkpoint of all stages under run_dir. */
-clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor,
+                          clv_err *err) CLV_USE_RESULT;
 /* Load the newest complete one. *ret_cursor: where the data go on. `notes` gets what was refused. */
 clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_cursor *ret_cursor,
                              clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
@@ -144,7 +144,7 @@ typedef struct clv_run_options {
   uint64_t max_steps; /* stop after this many steps in all; 0 = as the session says */
   bool resume, fresh, accept_egress, json;
   const volatile int *interrupted; /* set by a signal: finish the step, write a checkpoint */
-  const char *out;    /* predict: a .npy file */
+  const char *out;                 /* predict: a .npy file */
 } clv_run_options;
 
 /* Each prints what a person wants to see, reports errors on stderr and returns the exit code. */

@@ -51,18 +51,18 @@ struct clv_trainer {
   clv_stage *loss_stage;
 
   /* the step in progress, written by the driver's callbacks on the trainer's own thread */
-  bool progress; /* something happened that the driver waits for */
+  bool progress;         /* something happened that the driver waits for */
   const int64_t *labels; /* [samples] of the batch, NULL unless classes */
   size_t *sizes;         /* [max_micro] */
   size_t *starts;
   uint32_t n_micro, posted, losses_in, finished;
   double *losses; /* [max_micro] */
   uint32_t votes_in, votes_wanted;
-  bool *voted;             /* [n_stages] in this step */
-  uint64_t committed_in;   /* COMMITTED since the start */
-  uint64_t deadline_ns;    /* of the step in progress, 0 outside */
+  bool *voted;           /* [n_stages] in this step */
+  uint64_t committed_in; /* COMMITTED since the start */
+  uint64_t deadline_ns;  /* of the step in progress, 0 outside */
   bool finite;
-  double *grad_sq; /* one per learning parameter, in the uncut network's order */
+  double *grad_sq;   /* one per learning parameter, in the uncut network's order */
   uint32_t *grad_at; /* [n_stages + 1] where a stage's begin */
   uint64_t correct;
   size_t samples;
@@ -72,7 +72,10 @@ struct clv_trainer {
   double eval_loss;
   const clv_tensor *eval_x, *eval_y;
   uint32_t eval_outstanding;
-  struct eval_slot { clv_tensor *y; size_t row, n; } eval_slots[CLV_EVAL_WINDOW];
+  struct eval_slot {
+    clv_tensor *y;
+    size_t row, n;
+  } eval_slots[CLV_EVAL_WINDOW];
   clv_tensor *predictions;
 
   collecting collect;

@@ -24,8 +24,8 @@ enum { KIB = 1024, MIB = 1024 * KIB };
 enum { TAG_ACCEPT = 1, TAG_META, TAG_CLOSE, TAG_RECV, TAG_SEND };
 
 static grpc_arg int_arg(const char *key, int value) {
-  return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key,
-                    .value.integer = value};
+  return (grpc_arg){
+      .type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
 }
 
 /* The settings of common/rpc/args.c that bear on a stream that is open. */
@@ -137,9 +137,9 @@ static client dial(int port, const clv_tls_identity *id) {
   grpc_channel *channel = grpc_channel_create(
       target, grpc_ssl_credentials_create(id->ca_pem, &pair, NULL, NULL), &args);
   c.queue = grpc_completion_queue_create_for_next(NULL);
-  c.call = grpc_channel_create_call(channel, NULL, 0, c.queue,
-                                    grpc_slice_from_static_string(METHOD), NULL,
-                                    gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+  c.call =
+      grpc_channel_create_call(channel, NULL, 0, c.queue, grpc_slice_from_static_string(METHOD),
+                               NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
   grpc_metadata_array_init(&initial);
   grpc_op ops[2] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}, {.op = GRPC_OP_RECV_INITIAL_METADATA}};
   ops[1].data.recv_initial_metadata.recv_initial_metadata = &initial;

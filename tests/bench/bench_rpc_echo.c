@@ -61,8 +61,13 @@ static identity load(const char *name) {
 static void issue(const char *name, const char *uri) {
   clv_err err;
   const char *dns = BARE_NAME;
-  clv_tls_issue_options options = {.ca_dir = scratch, .name = name, .uris = &uri, .n_uris = 1,
-                                   .dns = &dns, .n_dns = 1, .days = 2,
+  clv_tls_issue_options options = {.ca_dir = scratch,
+                                   .name = name,
+                                   .uris = &uri,
+                                   .n_uris = 1,
+                                   .dns = &dns,
+                                   .n_dns = 1,
+                                   .days = 2,
                                    .not_before_offset_s = -300};
   must(clv_tls_issue(&options, &err), &err);
 }
@@ -74,8 +79,8 @@ static clv_rpc_pem pem_of(const identity *id) {
 /* ---- bare C-core ----------------------------------------------------------------------------- */
 
 static grpc_arg int_arg(const char *key, int value) {
-  return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key,
-                    .value.integer = value};
+  return (grpc_arg){
+      .type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
 }
 
 /* The settings of common/rpc/args.c that bear on speed. */
@@ -94,8 +99,7 @@ static size_t bare_args(grpc_arg *arg) {
 }
 
 static void *wait_event(grpc_completion_queue *queue, bool *ret_ok) {
-  grpc_event event =
-      grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+  grpc_event event = grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
   *ret_ok = event.success != 0;
   return event.tag;
 }
@@ -180,17 +184,17 @@ static bare_client bare_dial(int port, const identity *id) {
   snprintf(target, sizeof target, "127.0.0.1:%d", port);
   grpc_arg arg[16];
   size_t n = bare_args(arg);
-  arg[n++] = (grpc_arg){.type = GRPC_ARG_STRING, .key = GRPC_SSL_TARGET_NAME_OVERRIDE_ARG,
-                        .value.string = BARE_NAME};
+  arg[n++] = (grpc_arg){
+      .type = GRPC_ARG_STRING, .key = GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, .value.string = BARE_NAME};
   grpc_channel_args args = {n, arg};
   grpc_ssl_pem_key_cert_pair pair = {id->key.data, id->cert.data};
   grpc_channel_credentials *credentials =
       grpc_ssl_credentials_create(id->ca.data, &pair, NULL, NULL);
   grpc_channel *channel = grpc_channel_create(target, credentials, &args);
   client.queue = grpc_completion_queue_create_for_next(NULL);
-  client.call = grpc_channel_create_call(
-      channel, NULL, 0, client.queue, grpc_slice_from_static_string(METHOD), NULL,
-      gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+  client.call = grpc_channel_create_call(channel, NULL, 0, client.queue,
+                                         grpc_slice_from_static_string(METHOD), NULL,
+                                         gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
   static grpc_metadata_array initial;
   bool ok = false;
   grpc_metadata_array_init(&initial);
@@ -262,9 +266,12 @@ static _Noreturn void serve_ours(unsigned spin_us) {
   clv_rpc_server *server = NULL;
   static const char *const methods[] = {METHOD};
   must(clv_rpc_runtime_new(&(clv_rpc_runtime_options){.spin_us = spin_us}, &runtime, &err), &err);
-  clv_rpc_server_options options = {.listen = "127.0.0.1:0", .pem = pem_of(&id),
-                                    .authorize = allow, .stream_methods = methods,
-                                    .n_stream_methods = 1, .on_stream = on_stream};
+  clv_rpc_server_options options = {.listen = "127.0.0.1:0",
+                                    .pem = pem_of(&id),
+                                    .authorize = allow,
+                                    .stream_methods = methods,
+                                    .n_stream_methods = 1,
+                                    .on_stream = on_stream};
   must(clv_rpc_server_new(runtime, &options, &server, &err), &err);
   printf("%u\n", clv_rpc_server_port(server));
   fflush(stdout);
@@ -312,8 +319,8 @@ static void our_dial(our_client *client, int port, const identity *id, unsigned 
   clv_rpc_channel *channel = NULL;
   snprintf(target, sizeof target, "127.0.0.1:%d", port);
   must(clv_rpc_runtime_new(&(clv_rpc_runtime_options){.spin_us = spin_us}, &runtime, &err), &err);
-  clv_rpc_channel_options options = {.target = target, .expected_uri = SERVER_URI,
-                                     .pem = pem_of(id)};
+  clv_rpc_channel_options options = {
+      .target = target, .expected_uri = SERVER_URI, .pem = pem_of(id)};
   must(clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
   must(clv_rpc_channel_connect(channel, 5000, &err), &err);
   clv_rpc_stream_events events = {.user = client, .on_message = pong, .on_closed = closed};
@@ -400,9 +407,9 @@ static void side_start(side *s, const char *bytes, const char *count) {
   s->server = spawn((const char *const[]){"bench", "serve", s->mode, scratch, NULL}, -1, &out);
   if (read(out, port, sizeof port - 1) <= 0 || pipe(to_client) != 0) exit(6);
   port[strcspn(port, "\n")] = '\0';
-  s->client = spawn(
-      (const char *const[]){"bench", "dial", s->mode, scratch, port, bytes, count, NULL},
-      to_client[0], &s->answer);
+  s->client =
+      spawn((const char *const[]){"bench", "dial", s->mode, scratch, port, bytes, count, NULL},
+            to_client[0], &s->answer);
   close(to_client[0]);
   s->command = to_client[1];
 }
@@ -431,11 +438,11 @@ static void print_json(FILE *file, const char *name, const double *ours, const d
   printf("%-34s %8.1f us %8.1f us   %.2f [%.2f-%.2f]\n", name, median(a, n), median(b, n), mid,
          sorted[0], sorted[n - 1]);
   if (!file) return;
-  fprintf(file, "{\"name\":\"%s\",\"unit\":\"us\",\"ours\":%.2f,\"peer\":%.2f,\"ratio\":%.4f,"
-                "\"min\":%.4f,\"max\":%.4f,\"samples\":[", name, median(a, n), median(b, n), mid,
-          sorted[0], sorted[n - 1]);
-  for (unsigned i = 0; i < n; i++)
-    fprintf(file, "%s[%.2f,%.2f]", i ? "," : "", ours[i], bare[i]);
+  fprintf(file,
+          "{\"name\":\"%s\",\"unit\":\"us\",\"ours\":%.2f,\"peer\":%.2f,\"ratio\":%.4f,"
+          "\"min\":%.4f,\"max\":%.4f,\"samples\":[",
+          name, median(a, n), median(b, n), mid, sorted[0], sorted[n - 1]);
+  for (unsigned i = 0; i < n; i++) fprintf(file, "%s[%.2f,%.2f]", i ? "," : "", ours[i], bare[i]);
   fprintf(file, "],\"target\":%.2f,\"ok\":%s}\n", target, mid <= target ? "true" : "false");
 }
 
@@ -482,8 +489,11 @@ int main(int argc, char **argv) {
     if (strcmp(argv[2], "bare") == 0) serve_bare();
     serve_ours(spin_of(argv[2]));
   }
-  static const struct option LONG[] = {{"json", 1, NULL, 'j'}, {"bytes", 1, NULL, 'b'},
-                                       {"count", 1, NULL, 'c'}, {"rounds", 1, NULL, 'r'}, {0}};
+  static const struct option LONG[] = {{"json", 1, NULL, 'j'},
+                                       {"bytes", 1, NULL, 'b'},
+                                       {"count", 1, NULL, 'c'},
+                                       {"rounds", 1, NULL, 'r'},
+                                       {0}};
   const char *json = NULL, *bytes = "0", *count = "2000";
   unsigned rounds = 9;
   for (int c; (c = getopt_long(argc, argv, "", LONG, NULL)) != -1;) {

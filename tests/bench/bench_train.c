@@ -44,7 +44,8 @@ static void open_session(bench *b, const char *path) {
   must(clv_run_data_open(b->config, true, &b->data, &err), &err);
   clv_shape sample = clv_dataset_x_shape(b->data.train, 1);
   must(clv_blueprint_new(b->config, &sample, clv_dataset_y_dtype(b->data.train), &b->blueprint,
-                         &err), &err);
+                         &err),
+       &err);
   must(clv_trainer_open(b->blueprint, &b->trainer, &err), &err);
   prepare(b);
 }

@@ -38,16 +38,32 @@ static void count(void) {
   if (trap && getenv("CLV_TEST_TRAP")) __builtin_trap();
 }
 
-void *__wrap_malloc(size_t n) { count(); return __real_malloc(n); }
-void *__wrap_calloc(size_t n, size_t m) { count(); return __real_calloc(n, m); }
-void *__wrap_realloc(void *p, size_t n) { count(); return __real_realloc(p, n); }
-void *__wrap_aligned_alloc(size_t a, size_t n) { count(); return __real_aligned_alloc(a, n); }
+void *__wrap_malloc(size_t n) {
+  count();
+  return __real_malloc(n);
+}
+void *__wrap_calloc(size_t n, size_t m) {
+  count();
+  return __real_calloc(n, m);
+}
+void *__wrap_realloc(void *p, size_t n) {
+  count();
+  return __real_realloc(p, n);
+}
+void *__wrap_aligned_alloc(size_t a, size_t n) {
+  count();
+  return __real_aligned_alloc(a, n);
+}
 
 static char dir[] = "/tmp/cleave-hot-XXXXXX";
 
 static void issue(const char *name, const char *uri) {
   clv_err err;
-  clv_tls_issue_options o = {.ca_dir = dir, .name = name, .uris = &uri, .n_uris = 1, .days = 2,
+  clv_tls_issue_options o = {.ca_dir = dir,
+                             .name = name,
+                             .uris = &uri,
+                             .n_uris = 1,
+                             .days = 2,
                              .not_before_offset_s = -300};
   if (clv_tls_issue(&o, &err) != CLV_OK) fail_msg("%s", err.text);
 }
@@ -99,11 +115,15 @@ static const char session_text[] =
     "data:\n  format: idx\n  root: /usr/share/datasets/fashion-mnist\n"
     "  train: [train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz]\n  limit_train: 960\n"
     "stages:\n"
-    "  - {name: a, at: master, layers: [{op: conv2d, out: 16, kernel: 3, pad: 1}, {op: batchnorm}, {op: relu}, {op: maxpool, kernel: 2}]}\n"
-    "  - {name: b, at: w, layers: [{op: conv2d, out: 24, kernel: 3, pad: 1}, {op: relu}, {op: avgpool, kernel: 2}, {op: dropout, p: 0.3}]}\n"
-    "  - {name: c, at: master, layers: [{op: flatten}, {op: linear, out: 40}, {op: tanh}, {op: linear, out: 10}]}\n"
+    "  - {name: a, at: master, layers: [{op: conv2d, out: 16, kernel: 3, pad: 1}, {op: batchnorm}, "
+    "{op: relu}, {op: maxpool, kernel: 2}]}\n"
+    "  - {name: b, at: w, layers: [{op: conv2d, out: 24, kernel: 3, pad: 1}, {op: relu}, {op: "
+    "avgpool, kernel: 2}, {op: dropout, p: 0.3}]}\n"
+    "  - {name: c, at: master, layers: [{op: flatten}, {op: linear, out: 40}, {op: tanh}, {op: "
+    "linear, out: 10}]}\n"
     "loss: {kind: cross_entropy}\n"
-    "train: {epochs: 100, batch: 48, seed: 3, clip_grad_norm: 1.0, optimizer: {kind: adam, lr: 0.001}}\n"
+    "train: {epochs: 100, batch: 48, seed: 3, clip_grad_norm: 1.0, optimizer: {kind: adam, lr: "
+    "0.001}}\n"
     "pipeline: {micro_batches: 3}\n";
 
 static void start_master(world *w) {
@@ -118,7 +138,8 @@ static void start_master(world *w) {
   if (clv_blueprint_new(w->config, &sample, CLV_I64, &w->blueprint, &err) != CLV_OK ||
       clv_trainer_open(w->blueprint, &w->trainer, &err) != CLV_OK)
     fail_msg("%s", err.text);
-  clv_batches_options bo = {.subset = &w->data.train_rows, .batch = BATCH, .shuffle = true, .seed = 3};
+  clv_batches_options bo = {
+      .subset = &w->data.train_rows, .batch = BATCH, .shuffle = true, .seed = 3};
   if (clv_loader_new(w->data.train, &bo, &w->loader, &err) != CLV_OK) fail_msg("%s", err.text);
 }
 
@@ -180,8 +201,8 @@ static void a_step_takes_no_memory_and_reorders_as_planned(void **state) {
   allocations = taken - allocations;
   base_count = clv_alloc_count() - base_count;
   reorders = clv_backend_cpu()->reorder_count() - reorders;
-  print_message("allocations in %d steps: %llu; library reorders a step: %g, planned %llu\n", MEASURED,
-                (unsigned long long)allocations, (double)reorders / MEASURED,
+  print_message("allocations in %d steps: %llu; library reorders a step: %g, planned %llu\n",
+                MEASURED, (unsigned long long)allocations, (double)reorders / MEASURED,
                 (unsigned long long)planned);
   stop(&w);
   assert_int_equal(allocations, 0);

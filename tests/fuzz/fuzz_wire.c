@@ -68,17 +68,17 @@ static void fuzz_frame(const input *in) {
 
 /* An accepted message encodes again, unless what was dropped (unknown fields) had paid for its
  * budget. */
-#define UNARY(m)                                                                  \
-  static void fuzz_##m(const input *in) {                                         \
-    clv_wire_##m message = {0};                                                   \
-    clv_bytes bytes = {0};                                                        \
-    clv_err err;                                                                  \
-    if (clv_wire_##m##_decode(in->piece, in->n, &message, &err) == CLV_OK) {      \
-      clv_code code = clv_wire_##m##_encode(&message, &bytes, &err);              \
-      check(code == CLV_OK || code == CLV_EXHAUSTED);                             \
-    }                                                                             \
-    clv_wire_done(&message);                                                      \
-    clv_bytes_done(&bytes);                                                       \
+#define UNARY(m)                                                             \
+  static void fuzz_##m(const input *in) {                                    \
+    clv_wire_##m message = {0};                                              \
+    clv_bytes bytes = {0};                                                   \
+    clv_err err;                                                             \
+    if (clv_wire_##m##_decode(in->piece, in->n, &message, &err) == CLV_OK) { \
+      clv_code code = clv_wire_##m##_encode(&message, &bytes, &err);         \
+      check(code == CLV_OK || code == CLV_EXHAUSTED);                        \
+    }                                                                        \
+    clv_wire_done(&message);                                                 \
+    clv_bytes_done(&bytes);                                                  \
   }
 UNARY(hello_request)
 UNARY(hello_reply)
@@ -109,9 +109,9 @@ static void fuzz_reflection(const input *in) {
 }
 
 static void (*const targets[])(const input *in) = {
-    fuzz_frame,        fuzz_hello_request, fuzz_hello_reply, fuzz_open_request,
-    fuzz_open_reply,   fuzz_close_request, fuzz_close_reply, fuzz_load_request,
-    fuzz_load_reply,   fuzz_status_request, fuzz_status_reply, fuzz_health,
+    fuzz_frame,      fuzz_hello_request,  fuzz_hello_reply,  fuzz_open_request,
+    fuzz_open_reply, fuzz_close_request,  fuzz_close_reply,  fuzz_load_request,
+    fuzz_load_reply, fuzz_status_request, fuzz_status_reply, fuzz_health,
     fuzz_reflection,
 };
 

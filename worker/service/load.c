@@ -23,8 +23,10 @@ static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t 
     const clv_wire_attr *a = &w->attrs[i];
     if (a->n_ints > CLV_MAX_RANK)
       return clv_fail(err, CLV_INVALID, "node %u: %u integers in one attribute", index, a->n_ints);
-    values[i] = (clv_attr_value){.key = (clv_attr_key)a->key, .n_ints = (int)a->n_ints,
-                                 .is_number = a->n_ints == 0, .number = a->number};
+    values[i] = (clv_attr_value){.key = (clv_attr_key)a->key,
+                                 .n_ints = (int)a->n_ints,
+                                 .is_number = a->n_ints == 0,
+                                 .number = a->number};
     for (uint32_t j = 0; j < a->n_ints; j++) values[i].ints[j] = a->ints[j];
   }
   clv_attrs attrs;
@@ -40,7 +42,8 @@ static clv_code build_graph(const clv_wire_load_request *r, clv_graph **ret, clv
   CLV_TRY(clv_graph_new(&g, err));
   for (uint32_t i = 0; i < r->graph.n_nodes; i++) CLV_TRY(add_node(g, r, i, &n_inputs, err));
   if (r->graph.n_outputs != 1 || n_inputs != r->n_inputs || n_inputs == 0)
-    return clv_fail(err, CLV_INVALID, "a shard has one output and a spec for each input (%u, %u of %u)",
+    return clv_fail(err, CLV_INVALID,
+                    "a shard has one output and a spec for each input (%u, %u of %u)",
                     r->graph.n_outputs, n_inputs, r->n_inputs);
   g->output = (int)r->graph.outputs[0];
   *ret = clv_steal(&g);
@@ -166,8 +169,8 @@ static clv_code ready_node(session *s, uint32_t n_stages, clv_err *err) {
 static clv_code add_stage(session *s, const clv_wire_load_request *r, clv_stage *stage,
                           clv_err *err) {
   pthread_mutex_lock(&s->lock);
-  clv_code code = s->gone ? clv_fail(err, CLV_NOT_FOUND, "no such session")
-                          : ready_node(s, r->n_stages, err);
+  clv_code code =
+      s->gone ? clv_fail(err, CLV_NOT_FOUND, "no such session") : ready_node(s, r->n_stages, err);
   if (code != CLV_OK)
     clv_stage_free(stage);
   else

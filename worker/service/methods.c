@@ -50,15 +50,15 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
   clv_wire_artifact artifacts[CLV_WIRE_LIST];
   CLV_TRY(artifacts_of(v->config, artifacts, err));
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
-  clv_wire_hello_reply out = {.incarnation = v->incarnation,
-                              .worker = v->config->name ? v->config->name : "worker",
-                              .cores = (uint32_t)CLV_MAX(cores, 1L),
-                              .threads = (uint32_t)CLV_MAX(cores, 1L),
-                              .n_devices = 1,
-                              .devices = devices,
-                              .n_artifacts = (uint32_t)CLV_MIN(v->config->n_artifacts,
-                                                               (size_t)CLV_WIRE_LIST),
-                              .artifacts = artifacts};
+  clv_wire_hello_reply out = {
+      .incarnation = v->incarnation,
+      .worker = v->config->name ? v->config->name : "worker",
+      .cores = (uint32_t)CLV_MAX(cores, 1L),
+      .threads = (uint32_t)CLV_MAX(cores, 1L),
+      .n_devices = 1,
+      .devices = devices,
+      .n_artifacts = (uint32_t)CLV_MIN(v->config->n_artifacts, (size_t)CLV_WIRE_LIST),
+      .artifacts = artifacts};
   about_us(v, &out.about, capabilities, libraries);
   return clv_wire_hello_reply_encode(&out, reply, err);
 }
@@ -118,8 +118,7 @@ static uint64_t resident_bytes(void) {
   return got == 2 ? pages * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
-static void fill_session(session *s, clv_wire_session_status *out,
-                         clv_wire_stage_status *stages) {
+static void fill_session(session *s, clv_wire_session_status *out, clv_wire_stage_status *stages) {
   clv_wire_close_reply c;
   clv_session_counts(s, &c);
   *out = (clv_wire_session_status){.session = s->id,
@@ -206,7 +205,11 @@ const size_t clv_service_n_methods = CLV_COUNT(clv_service_methods);
 
 /* ---- who may call what --------------------------------------------------------------------------- */
 
-enum { MASTER = 1u << CLV_ROLE_MASTER, PEER = 1u << CLV_ROLE_PEER, OBSERVER = 1u << CLV_ROLE_OBSERVER };
+enum {
+  MASTER = 1u << CLV_ROLE_MASTER,
+  PEER = 1u << CLV_ROLE_PEER,
+  OBSERVER = 1u << CLV_ROLE_OBSERVER
+};
 
 static const struct {
   const char *method;

@@ -21,12 +21,10 @@ static void reflect_closed(void *user, clv_rpc_stream *stream, clv_code code, co
 }
 
 static clv_code on_stream(void *user, const char *method, const clv_rpc_peer *peer,
-                          clv_rpc_stream *stream, clv_rpc_stream_events *ret_events,
-                          clv_err *err) {
+                          clv_rpc_stream *stream, clv_rpc_stream_events *ret_events, clv_err *err) {
   clv_service *s = user;
   if (strcmp(method, CLV_METHOD_REFLECTION) == 0) {
-    *ret_events =
-        (clv_rpc_stream_events){.on_message = reflect, .on_closed = reflect_closed};
+    *ret_events = (clv_rpc_stream_events){.on_message = reflect, .on_closed = reflect_closed};
     return CLV_OK;
   }
   return clv_lane_accept(&s->acceptor, peer, stream, ret_events, err);
@@ -156,7 +154,8 @@ static void audit_nameless(clv_service *s) {
   clv_rpc_server_counts c;
   clv_rpc_server_count(s->server, &c);
   if (c.unauthenticated > s->nameless)
-    clv_log(CLV_LOG_WARN, "audit deny identity=? calls=%llu verdict=\"a certificate without exactly one URI\"",
+    clv_log(CLV_LOG_WARN,
+            "audit deny identity=? calls=%llu verdict=\"a certificate without exactly one URI\"",
             (unsigned long long)(c.unauthenticated - s->nameless));
   s->nameless = c.unauthenticated;
 }

@@ -16,8 +16,7 @@ typedef struct clv_service clv_service;
 
 /* Binds config->listen and serves. The config is borrowed and must outlive the service. */
 clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identity *identity,
-                          clv_rpc_runtime *runtime, clv_service **ret, clv_err *err)
-    CLV_USE_RESULT;
+                          clv_rpc_runtime *runtime, clv_service **ret, clv_err *err) CLV_USE_RESULT;
 
 unsigned clv_service_port(const clv_service *s);
 
@@ -25,8 +24,8 @@ unsigned clv_service_port(const clv_service *s);
 void clv_service_tick(clv_service *s);
 
 /* New certificates for handshakes from now on. */
-clv_code clv_service_reload(clv_service *s, const clv_tls_identity *identity, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_service_reload(clv_service *s, const clv_tls_identity *identity,
+                            clv_err *err) CLV_USE_RESULT;
 
 /* Takes no new sessions, waits until the open ones are closed or deadline_ms is over. BLOCKS. */
 void clv_service_drain(clv_service *s, unsigned deadline_ms);

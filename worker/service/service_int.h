@@ -38,7 +38,7 @@ struct session {
   unsigned threads; /* of its largest stage; under the service's lock */
 
   pthread_mutex_t loading; /* held through a LoadShard, before `lock` */
-  pthread_mutex_t lock; /* links, loaded, node creation */
+  pthread_mutex_t lock;    /* links, loaded, node creation */
   clv_pool *pool;
   clv_session_node *node; /* made by the first LoadShard, which says how many stages there are */
   uint32_t n_stages;
@@ -96,8 +96,8 @@ void clv_session_counts(session *s, clv_wire_close_reply *ret);
 void clv_session_uses(session *s, unsigned threads);
 /* Out of the table, threads joined, links closed; one audit line. BLOCKS. */
 void clv_session_close(session *s, const char *verdict);
-clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri,
-                               clv_link **ret, clv_err *err);
+clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
+                               clv_err *err);
 /* Routes of all loaded stages over the links known so far. Under s->lock. */
 void clv_session_routes(session *s);
 clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) CLV_USE_RESULT;

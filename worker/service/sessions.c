@@ -104,9 +104,9 @@ void clv_session_close(session *s, const char *verdict) {
   if (s->node) clv_node_stop(s->node);
   if (s->computing) pthread_join(s->compute, NULL);
   drop_links(s);
-  clv_log(CLV_LOG_INFO, "audit close session=%s identity=%s verdict=\"%s\" bytes_in=%llu bytes_out=%llu",
-          s->name, s->owner, verdict, (unsigned long long)c.bytes_in,
-          (unsigned long long)c.bytes_out);
+  clv_log(CLV_LOG_INFO,
+          "audit close session=%s identity=%s verdict=\"%s\" bytes_in=%llu bytes_out=%llu", s->name,
+          s->owner, verdict, (unsigned long long)c.bytes_in, (unsigned long long)c.bytes_out);
   clv_session_unref(s);
 }
 
@@ -122,7 +122,8 @@ static clv_code check_quota(clv_service *v, const char *uri, const clv_wire_id *
     mine += strcmp(v->sessions[i]->owner, uri) == 0;
   }
   if (mine >= limit || v->n_sessions == MAX_SESSIONS)
-    return clv_fail(err, CLV_EXHAUSTED, "%llu sessions are open for this identity, the limit is %llu",
+    return clv_fail(err, CLV_EXHAUSTED,
+                    "%llu sessions are open for this identity, the limit is %llu",
                     (unsigned long long)mine, (unsigned long long)limit);
   return CLV_OK;
 }
@@ -282,8 +283,7 @@ void clv_session_routes(session *s) {
     clv_link *prev = find_peer(s->in, s->n_in, s->loaded[i].prev_peer);
     if (!next) next = s->master;
     if (!prev) prev = s->master;
-    if (i + 1 < s->n_stages && !s->loaded[i + 1].here)
-      clv_node_route(s->node, i + 1, next, false);
+    if (i + 1 < s->n_stages && !s->loaded[i + 1].here) clv_node_route(s->node, i + 1, next, false);
     if (i > 0 && !s->loaded[i - 1].here) clv_node_route(s->node, i - 1, prev, false);
   }
   if (s->node) clv_node_route(s->node, s->n_stages, s->master, false);
@@ -307,8 +307,7 @@ static clv_code peer_in_link(session *s, const char *uri, uint64_t credit, clv_l
   const clv_remote_spec *peer = peer_by_uri(s->service, uri);
   bool invited = false;
   for (uint32_t i = 0; i < s->n_peers; i++) invited |= strcmp(s->peers[i], uri) == 0;
-  if (!peer || !invited)
-    return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  if (!peer || !invited) return clv_fail(err, CLV_NOT_FOUND, "no such session");
   clv_link *link = find_peer(s->in, s->n_in, peer->name);
   if (!link) {
     if (s->n_in == MAX_PEER_LINKS) return clv_fail(err, CLV_EXHAUSTED, "too many peers");
@@ -333,8 +332,8 @@ static session *by_id(clv_service *v, const clv_wire_id *id, uint64_t epoch) {
   return found;
 }
 
-clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri,
-                               clv_link **ret, clv_err *err) {
+clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
+                               clv_err *err) {
   clv_service *v = user;
   if (memcmp(&attach->attach.incarnation, &v->incarnation, sizeof v->incarnation) != 0 &&
       attach->attach.role == CLV_ATTACH_MASTER)
@@ -346,8 +345,9 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
   uint64_t credit = clv_service_credit(v, uri);
   pthread_mutex_lock(&s->lock);
   clv_code code = s->gone ? clv_fail(err, CLV_NOT_FOUND, "no such session")
-                  : attach->attach.role == CLV_ATTACH_MASTER ? master_link(s, ret, err)
-                                                             : peer_in_link(s, uri, credit, ret, err);
+                  : attach->attach.role == CLV_ATTACH_MASTER
+                      ? master_link(s, ret, err)
+                      : peer_in_link(s, uri, credit, ret, err);
   pthread_mutex_unlock(&s->lock);
   return code;
 }
@@ -398,7 +398,8 @@ clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) {
     if (strcmp(v->config->peers[i].name, name) == 0) peer = &v->config->peers[i];
   if (!peer)
     return clv_fail(err, CLV_NOT_FOUND,
-                    "no peer '%s' in this worker's peers; add it or use transfer: via_master", name);
+                    "no peer '%s' in this worker's peers; add it or use transfer: via_master",
+                    name);
   pthread_mutex_lock(&s->lock);
   bool known = find_peer(s->out, s->n_out, name) != NULL, full = s->n_out == MAX_PEER_LINKS;
   pthread_mutex_unlock(&s->lock);

@@ -17,8 +17,7 @@ clv_code clv_store_check(const clv_worker_config *config, clv_err *err) CLV_USE_
 
 /* Open an artifact by name. CLV_NOT_FOUND: not in worker.yaml; CLV_DATA_LOSS: the file does not
  * have the digest that the master, or worker.yaml, states. */
-clv_code clv_store_open(const clv_worker_config *config, const char *name,
-                        const clv_sha256 *want, clv_weights_file **ret, clv_err *err)
-    CLV_USE_RESULT;
+clv_code clv_store_open(const clv_worker_config *config, const char *name, const clv_sha256 *want,
+                        clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
 
 #endif

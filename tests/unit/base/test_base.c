@@ -44,7 +44,10 @@ static void sizes_refuse_overflow(void **state) {
 
 static void units_are_read_and_junk_is_refused(void **state) {
   (void)state;
-  static const struct { const char *text; uint64_t value; } sizes[] = {
+  static const struct {
+    const char *text;
+    uint64_t value;
+  } sizes[] = {
       {"64MiB", 64u << 20}, {"1.5 GiB", 1610612736u}, {"250", 250}, {"1k", 1000}, {"2Ki", 2048}};
   uint64_t v;
   for (size_t i = 0; i < CLV_COUNT(sizes); i++) {
@@ -52,7 +55,8 @@ static void units_are_read_and_junk_is_refused(void **state) {
     assert_int_equal(v, sizes[i].value);
   }
   static const char *const bad[] = {"", "-1", "x", "1e400", "12 parsecs", "nan", "inf", " 1"};
-  for (size_t i = 0; i < CLV_COUNT(bad); i++) assert_int_not_equal(clv_parse_size(bad[i], &v, NULL), CLV_OK);
+  for (size_t i = 0; i < CLV_COUNT(bad); i++)
+    assert_int_not_equal(clv_parse_size(bad[i], &v, NULL), CLV_OK);
   assert_int_equal(clv_parse_duration("1.5s", &v, NULL), CLV_OK);
   assert_int_equal(v, 1500);
   char buf[32];

@@ -67,8 +67,9 @@ static void wrong_types(void **state) {
 
 static void junk_in_numbers(void **state) {
   (void)state;
-  static const char *const junk[] = {"1e-3x", "0x10", ".", "-", "1e", "1e+", "nan", ".inf", "inf",
-                                     "1_000", "1,5", "0.1.2", "- 1", "1e999", "--1"};
+  static const char *const junk[] = {"1e-3x", "0x10",  ".",    "-",     "1e",
+                                     "1e+",   "nan",   ".inf", "inf",   "1_000",
+                                     "1,5",   "0.1.2", "- 1",  "1e999", "--1"};
   for (size_t i = 0; i < sizeof junk / sizeof junk[0]; i++) {
     char to[64], message[200];
     snprintf(message, sizeof message,
@@ -386,14 +387,22 @@ static void failing_later(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(unknown_keys),     cmocka_unit_test(duplicate_keys),
-      cmocka_unit_test(wrong_types),      cmocka_unit_test(junk_in_numbers),
-      cmocka_unit_test(out_of_range),     cmocka_unit_test(enums),
-      cmocka_unit_test(missing_keys),     cmocka_unit_test(forms_of_texts),
-      cmocka_unit_test(attributes),       cmocka_unit_test(workers_and_privacy),
-      cmocka_unit_test(layers_and_model), cmocka_unit_test(ranges_cover_the_model),
-      cmocka_unit_test(weights),          cmocka_unit_test(numbers_together),
-      cmocka_unit_test(files),            cmocka_unit_test(failing_later),
+      cmocka_unit_test(unknown_keys),
+      cmocka_unit_test(duplicate_keys),
+      cmocka_unit_test(wrong_types),
+      cmocka_unit_test(junk_in_numbers),
+      cmocka_unit_test(out_of_range),
+      cmocka_unit_test(enums),
+      cmocka_unit_test(missing_keys),
+      cmocka_unit_test(forms_of_texts),
+      cmocka_unit_test(attributes),
+      cmocka_unit_test(workers_and_privacy),
+      cmocka_unit_test(layers_and_model),
+      cmocka_unit_test(ranges_cover_the_model),
+      cmocka_unit_test(weights),
+      cmocka_unit_test(numbers_together),
+      cmocka_unit_test(files),
+      cmocka_unit_test(failing_later),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,8 +42,7 @@ static void yaml_we_do_not_take(void **state) {
 
 static void broken_yaml(void **state) {
   (void)state;
-  refused_yaml("name: a\n  tls: b\n",
-               "s.yaml:1:7: not valid YAML: invalid multiline plain key");
+  refused_yaml("name: a\n  tls: b\n", "s.yaml:1:7: not valid YAML: invalid multiline plain key");
   refused_yaml("tls:\n  ca: a\n cert: b\n",
                "s.yaml:3:2: not valid YAML: invalid indentation in mapping");
   refused_yaml("tls: {ca: a\n", "s.yaml:2:1: not valid YAML: missing comma in flow mapping");
@@ -58,11 +57,14 @@ static void bytes_no_config_holds(void **state) {
   refused_bytes("name: a\0b\n", 10, "s.yaml:1:8: a control character");
   refused_yaml("name: a\n# \x1b[2J\n", "s.yaml:2:3: a control character");
   refused_yaml("a: \xc3\x28\n", "s.yaml:1:4: not valid UTF-8");
-  refused_yaml("a: \xc0\xaf\n", "s.yaml:1:4: not valid UTF-8");       /* overlong '/' */
-  refused_yaml("a: \xed\xa0\x80\n", "s.yaml:1:4: not valid UTF-8");   /* surrogate */
+  refused_yaml("a: \xc0\xaf\n", "s.yaml:1:4: not valid UTF-8");         /* overlong '/' */
+  refused_yaml("a: \xed\xa0\x80\n", "s.yaml:1:4: not valid UTF-8");     /* surrogate */
   refused_yaml("a: \xf4\x90\x80\x80\n", "s.yaml:1:4: not valid UTF-8"); /* above U+10FFFF */
-  refused_yaml("\xff\xfe" "a", "s.yaml:1:1: not valid UTF-8");        /* UTF-16 */
-  refused_yaml("\xc3\xa9: \xe2\x82", "s.yaml:1:4: not valid UTF-8");  /* cut short */
+  refused_yaml(
+      "\xff\xfe"
+      "a",
+      "s.yaml:1:1: not valid UTF-8");                                /* UTF-16 */
+  refused_yaml("\xc3\xa9: \xe2\x82", "s.yaml:1:4: not valid UTF-8"); /* cut short */
   refused_yaml("name: \"a\\0b\"\n", "s.yaml:1:7: a value holds a NUL character");
   refused_yaml("name: \"\\ud800\"\n",
                "s.yaml:1:8: not valid YAML: double-quoted scalar has invalid "
@@ -128,9 +130,9 @@ static void hostile_overrides(void **state) {
 /* Whatever the YAML library has to say goes into our error, nothing to the terminal. */
 static void nothing_on_stderr(void **state) {
   (void)state;
-  static const char *const texts[] = {"a: [", "a: 'x", "\t- a", "a: *b", "%YAML 9.9\n---\na: 1\n",
-                                      "%FOO\n---\na: 1\n", "a: !x!y b", "{a: b}}", "\"\\q\"", "@a",
-                                      "a: |9x\n  b\n", "- a\nb: 1\n"};
+  static const char *const texts[] = {
+      "a: [",      "a: 'x",   "\t- a",   "a: *b", "%YAML 9.9\n---\na: 1\n", "%FOO\n---\na: 1\n",
+      "a: !x!y b", "{a: b}}", "\"\\q\"", "@a",    "a: |9x\n  b\n",          "- a\nb: 1\n"};
   char path[] = "/tmp/cleave-stderr-XXXXXX";
   int fd = mkstemp(path), saved = dup(2);
   assert_true(fd >= 0 && saved >= 0);
@@ -185,10 +187,10 @@ static void schema_is_json(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(yaml_we_do_not_take), cmocka_unit_test(broken_yaml),
+      cmocka_unit_test(yaml_we_do_not_take),   cmocka_unit_test(broken_yaml),
       cmocka_unit_test(bytes_no_config_holds), cmocka_unit_test(too_much),
-      cmocka_unit_test(hostile_overrides),   cmocka_unit_test(nothing_on_stderr),
-      cmocka_unit_test(truncated_anywhere),  cmocka_unit_test(schema_is_json),
+      cmocka_unit_test(hostile_overrides),     cmocka_unit_test(nothing_on_stderr),
+      cmocka_unit_test(truncated_anywhere),    cmocka_unit_test(schema_is_json),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

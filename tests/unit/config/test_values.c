@@ -22,7 +22,9 @@ static double lr_of(const char *text) {
 static void numbers_to_the_bit(void **state) {
   (void)state;
   /* The compiler's own reading of the same literal is the reference. */
-  static const struct { const char *text; double value;
+  static const struct {
+    const char *text;
+    double value;
   } cases[] = {
       {"1e-3", 1e-3},
       {"1.0e-3", 1e-3},
@@ -62,10 +64,14 @@ static void number_forms_in_files(void **state) {
 
 static void sizes_and_durations(void **state) {
   (void)state;
-  static const struct { const char *text; uint64_t bytes; } sizes[] = {
-      {"64MiB", 67108864}, {"1.5 GiB", 1610612736}, {"100k", 100000}, {"65536", 65536}};
-  static const struct { const char *text; uint64_t ms; } times[] = {
-      {"30s", 30000}, {"250ms", 250}, {"2m", 120000}, {"1h", 3600000}, {"1.5s", 1500}};
+  static const struct {
+    const char *text;
+    uint64_t bytes;
+  } sizes[] = {{"64MiB", 67108864}, {"1.5 GiB", 1610612736}, {"100k", 100000}, {"65536", 65536}};
+  static const struct {
+    const char *text;
+    uint64_t ms;
+  } times[] = {{"30s", 30000}, {"250ms", 250}, {"2m", 120000}, {"1h", 3600000}, {"1.5s", 1500}};
   for (size_t i = 0; i < 4; i++) {
     char set[64];
     snprintf(set, sizeof set, "limits.credit=%s", sizes[i].text);
@@ -180,8 +186,9 @@ static void paths(void **state) {
   clv_err err;
   assert_non_null(getcwd(here, sizeof here));
   snprintf(expected, sizeof expected, "%s/sub/ca.pem", here);
-  assert_int_equal(clv_session_config_parse("sub/s.yaml", session_text, strlen(session_text), NULL,
-                                            &c, &err), CLV_OK);
+  assert_int_equal(
+      clv_session_config_parse("sub/s.yaml", session_text, strlen(session_text), NULL, &c, &err),
+      CLV_OK);
   assert_string_equal(c->tls.ca, expected);
   clv_session_config_free(c);
 }
@@ -210,9 +217,13 @@ static uint64_t batch_with(const char *const *env, const char *const *sets, size
 
 static void precedence(void **state) {
   (void)state;
-  static const char *const env[] = {"PATH=/bin", "CLEAVE_TRAIN__BATCH=48", "CLEAVE_HOME=x",
-                                    "CLEAVE_TEST_A__B=1", "CLEAVE_FAILPOINT_X__Y=1",
-                                    "CLEAVE_FAILPOINTS=a__b", NULL};
+  static const char *const env[] = {"PATH=/bin",
+                                    "CLEAVE_TRAIN__BATCH=48",
+                                    "CLEAVE_HOME=x",
+                                    "CLEAVE_TEST_A__B=1",
+                                    "CLEAVE_FAILPOINT_X__Y=1",
+                                    "CLEAVE_FAILPOINTS=a__b",
+                                    NULL};
   static const char *const sets[] = {"train.batch=64", "train.batch=80"};
   assert_int_equal(batch_with(NULL, NULL, 0), 32);
   assert_int_equal(batch_with(env, NULL, 0), 48);
@@ -222,10 +233,12 @@ static void precedence(void **state) {
 
 static void overrides_reach_everywhere(void **state) {
   (void)state;
-  static const char *const env[] = {
-      "CLEAVE_TRAIN__OPTIMIZER__LR=0.5", "CLEAVE_TRAIN__OPTIMIZER={kind: adam, lr: 0.25}",
-      "CLEAVE_STAGES__1__THREADS=2", "CLEAVE_DATA__VALIDATION__FRACTION=0.25",
-      "CLEAVE_WORKERS__GPU1__ADDRESS=10.0.0.1:1", NULL};
+  static const char *const env[] = {"CLEAVE_TRAIN__OPTIMIZER__LR=0.5",
+                                    "CLEAVE_TRAIN__OPTIMIZER={kind: adam, lr: 0.25}",
+                                    "CLEAVE_STAGES__1__THREADS=2",
+                                    "CLEAVE_DATA__VALIDATION__FRACTION=0.25",
+                                    "CLEAVE_WORKERS__GPU1__ADDRESS=10.0.0.1:1",
+                                    NULL};
   static const char *const sets[] = {"stages.0.layers.0.out=9", "data.train=[\"x y\", z]",
                                      "data.root=/d: [", "stages.1.layers=[{op: tanh}]",
                                      "workers.gpu2={address: \"h:1\", identity: \"a://b\"}"};
@@ -253,8 +266,9 @@ static void wrong_overrides(void **state) {
   refused_set("trian.batch=3", "--set trian.batch=3: unknown key 'trian', did you mean 'train'?");
   refused_set("train.lr=3",
               "--set train.lr=3: unknown key 'train.lr', did you mean 'train.optimizer.lr'?");
-  refused_set("stages.1.at=gpu2", "--set stages.1.at=gpu2: 'stages.1.at' names the unknown worker "
-                                  "'gpu2', did you mean 'gpu1'?");
+  refused_set("stages.1.at=gpu2",
+              "--set stages.1.at=gpu2: 'stages.1.at' names the unknown worker "
+              "'gpu2', did you mean 'gpu1'?");
   refused_set(
       "stages.0.at=gpu1",
       "--set stages.0.at=gpu1: the first stage 'front' is at 'gpu1', but raw input must not "
@@ -486,8 +500,9 @@ static void examples_load(void **state) {
   clv_bytes text = {0};
   clv_err err = {0};
   assert_int_equal(clv_config_example(CLV_CONFIG_SESSION, &text, &err), CLV_OK);
-  assert_non_null(strstr(text.data, "\n  # Records per step. (a whole number from 1 to 1048576)\n"
-                                    "  batch: 128\n"));
+  assert_non_null(strstr(text.data,
+                         "\n  # Records per step. (a whole number from 1 to 1048576)\n"
+                         "  batch: 128\n"));
   round_trip(text.data, text.len);
   clv_bytes_done(&text);
   static const char *const shipped[] = {"deploy/sessions/fashion-mnist.yaml",
@@ -515,13 +530,20 @@ static void names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(numbers_to_the_bit),    cmocka_unit_test(number_forms_in_files),
-      cmocka_unit_test(sizes_and_durations),   cmocka_unit_test(defaults),
-      cmocka_unit_test(stages_and_layers),     cmocka_unit_test(model_ranges),
-      cmocka_unit_test(paths),                 cmocka_unit_test(transfer_is_inherited),
-      cmocka_unit_test(precedence),            cmocka_unit_test(overrides_reach_everywhere),
-      cmocka_unit_test(wrong_overrides),       cmocka_unit_test(round_trips),
-      cmocka_unit_test(rich_values),           cmocka_unit_test(examples_load),
+      cmocka_unit_test(numbers_to_the_bit),
+      cmocka_unit_test(number_forms_in_files),
+      cmocka_unit_test(sizes_and_durations),
+      cmocka_unit_test(defaults),
+      cmocka_unit_test(stages_and_layers),
+      cmocka_unit_test(model_ranges),
+      cmocka_unit_test(paths),
+      cmocka_unit_test(transfer_is_inherited),
+      cmocka_unit_test(precedence),
+      cmocka_unit_test(overrides_reach_everywhere),
+      cmocka_unit_test(wrong_overrides),
+      cmocka_unit_test(round_trips),
+      cmocka_unit_test(rich_values),
+      cmocka_unit_test(examples_load),
       cmocka_unit_test(names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

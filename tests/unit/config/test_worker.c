@@ -127,8 +127,8 @@ static void errors(void **state) {
       "tls: {ca: ca.pem, cert: w.pem, key: w.key}\n", "",
       "/etc/cleave/w.yaml:1:1: missing key 'tls': The worker's credentials; read again on "
       "SIGHUP.");
-  refused_worker("key: w.key", "key: ",
-                 "/etc/cleave/w.yaml:1:32: 'tls.key' must be a path, got nothing");
+  refused_worker("key: w.key",
+                 "key: ", "/etc/cleave/w.yaml:1:32: 'tls.key' must be a path, got nothing");
   refused_worker("allow:\n", "allow:\n  - {identity: \"spiffe://acme/master\", role: peer}\n",
                  "/etc/cleave/w.yaml:4:5: the identity 'spiffe://acme/master' is allowed twice");
   refused_worker("allow:\n", "listen: 7443\nallow:\n",
@@ -189,8 +189,10 @@ static void shipped_file_is_the_example(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(defaults),  cmocka_unit_test(round_trip),
-      cmocka_unit_test(errors),    cmocka_unit_test(overrides),
+      cmocka_unit_test(defaults),
+      cmocka_unit_test(round_trip),
+      cmocka_unit_test(errors),
+      cmocka_unit_test(overrides),
       cmocka_unit_test(shipped_file_is_the_example),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

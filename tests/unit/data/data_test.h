@@ -19,11 +19,10 @@
 
 #include "master/data/data.h"
 
-#define assert_ok(call, err)                                            \
-  do {                                                                  \
-    clv_code assert_code_ = (call);                                     \
-    if (assert_code_ != CLV_OK)                                         \
-      fail_msg("%s: %s", clv_code_name(assert_code_), (err)->text);     \
+#define assert_ok(call, err)                                                                  \
+  do {                                                                                        \
+    clv_code assert_code_ = (call);                                                           \
+    if (assert_code_ != CLV_OK) fail_msg("%s: %s", clv_code_name(assert_code_), (err)->text); \
   } while (0)
 
 #define assert_says(err, text_part)                                     \
@@ -92,8 +91,8 @@ static inline clv_bytes idx_bytes(uint8_t type, int rank, const uint32_t *extent
 static inline clv_bytes npy_bytes(const char *dict, const void *data, size_t len) {
   clv_bytes b = {0};
   size_t n = strlen(dict) + 1, pad = (64 - (10 + n) % 64) % 64;
-  uint8_t head[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (uint8_t)(n + pad),
-                      (uint8_t)((n + pad) >> 8)};
+  uint8_t head[10] = {
+      0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (uint8_t)(n + pad), (uint8_t)((n + pad) >> 8)};
   clv_bytes_add(&b, head, 10);
   clv_bytes_printf(&b, "%s%*s\n", dict, (int)pad, "");
   clv_bytes_add(&b, data, len);

@@ -49,8 +49,8 @@ static clv_batches *batches(clv_batches_options o) {
 static void every_record_once(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
-  clv_batches *b = batches((clv_batches_options){.subset = &f.all, .batch = 5, .shuffle = true,
-                                                 .seed = 7, .epochs = 2});
+  clv_batches *b = batches(
+      (clv_batches_options){.subset = &f.all, .batch = 5, .shuffle = true, .seed = 7, .epochs = 2});
   assert_int_equal(clv_batches_per_epoch(b), 5);
   uint32_t order[2][COUNT];
   for (uint64_t epoch = 0; epoch < 2; epoch++) {
@@ -82,8 +82,7 @@ static void every_record_once(void **state) {
 static void in_order_and_dropping(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
-  clv_batches *b = batches((clv_batches_options){.subset = &f.all, .batch = 10,
-                                                 .drop_last = true});
+  clv_batches *b = batches((clv_batches_options){.subset = &f.all, .batch = 10, .drop_last = true});
   assert_int_equal(clv_batches_per_epoch(b), 2);
   for (uint32_t k = 0; k < 7; k++) {
     const uint32_t *index;
@@ -103,8 +102,8 @@ static void cursor_resumes(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
   for (int drop = 0; drop < 2; drop++) {
-    clv_batches_options o = {.subset = &f.all, .batch = 4, .shuffle = true, .seed = 99,
-                             .drop_last = drop};
+    clv_batches_options o = {
+        .subset = &f.all, .batch = 4, .shuffle = true, .seed = 99, .drop_last = drop};
     clv_batches *whole = batches(o);
     for (int step = 0; step < 20; step++) {
       o.start = clv_batches_cursor(whole);
@@ -119,8 +118,8 @@ static void cursor_resumes(void **state) {
     }
     clv_batches_free(whole);
   }
-  clv_batches *end = batches((clv_batches_options){.subset = &f.all, .batch = 4,
-                                                   .start = {3, COUNT}});
+  clv_batches *end =
+      batches((clv_batches_options){.subset = &f.all, .batch = 4, .start = {3, COUNT}});
   assert_int_equal(clv_batches_cursor(end).epoch, 4);
   assert_int_equal(clv_batches_cursor(end).index, 0);
   clv_batches_free(end);
@@ -136,13 +135,15 @@ static void bad_options(void **state) {
                    CLV_INVALID);
   assert_int_equal(clv_batches_new(&(clv_batches_options){.subset = &f.all}, &b, &err),
                    CLV_INVALID);
-  assert_int_equal(clv_batches_new(&(clv_batches_options){.subset = &f.all, .batch = 24,
-                                                          .drop_last = true}, &b, &err),
-                   CLV_INVALID);
+  assert_int_equal(
+      clv_batches_new(&(clv_batches_options){.subset = &f.all, .batch = 24, .drop_last = true}, &b,
+                      &err),
+      CLV_INVALID);
   assert_says(&err, "leaves no batch of 23 records");
-  assert_int_equal(clv_batches_new(&(clv_batches_options){.subset = &f.all, .batch = 4,
-                                                          .start = {0, 24}}, &b, &err),
-                   CLV_INVALID);
+  assert_int_equal(
+      clv_batches_new(&(clv_batches_options){.subset = &f.all, .batch = 4, .start = {0, 24}}, &b,
+                      &err),
+      CLV_INVALID);
   assert_says(&err, "cursor 24 is past the 23 records");
   assert_null(b);
 }
@@ -264,10 +265,14 @@ static void chunks_of_torch(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_record_once), cmocka_unit_test(in_order_and_dropping),
-      cmocka_unit_test(cursor_resumes),    cmocka_unit_test(bad_options),
-      cmocka_unit_test(loader_delivers),   cmocka_unit_test(loader_stops),
-      cmocka_unit_test(chunks),            cmocka_unit_test(chunks_of_torch),
+      cmocka_unit_test(every_record_once),
+      cmocka_unit_test(in_order_and_dropping),
+      cmocka_unit_test(cursor_resumes),
+      cmocka_unit_test(bad_options),
+      cmocka_unit_test(loader_delivers),
+      cmocka_unit_test(loader_stops),
+      cmocka_unit_test(chunks),
+      cmocka_unit_test(chunks_of_torch),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -13,8 +13,8 @@ static const char *put_idx(const char *name, uint8_t type, int rank, const uint3
   return put(name, b.data, b.len);
 }
 
-static const char *put_npy(const char *name, const char *descr, const char *shape,
-                           const void *data, size_t len) {
+static const char *put_npy(const char *name, const char *descr, const char *shape, const void *data,
+                           size_t len) {
   char dict[160];
   snprintf(dict, sizeof dict, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr,
            shape);
@@ -32,8 +32,13 @@ static void images_of_rank_3(void **state) {
   float m = mean, s = std;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
   clv_err err;
-  clv_dataset_options o = {.inputs_path = x_path, .labels_path = y_path, .mean = &m, .n_mean = 1,
-                           .std = &s, .n_std = 1, .n_classes = 10};
+  clv_dataset_options o = {.inputs_path = x_path,
+                           .labels_path = y_path,
+                           .mean = &m,
+                           .n_mean = 1,
+                           .std = &s,
+                           .n_std = 1,
+                           .n_classes = 10};
   assert_ok(clv_dataset_open(&o, &ds, &err), &err);
   assert_int_equal(clv_dataset_count(ds), 2);
   int64_t low, high;
@@ -67,7 +72,9 @@ static void flatten_and_scale(void **state) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
   clv_err err;
   clv_dataset_options o = {.inputs_path = put_idx("x", 8, 3, (uint32_t[]){3, 2, 2}, pixels, 12),
-                           .flatten = true, .scale = 2, .limit = 2};
+                           .flatten = true,
+                           .scale = 2,
+                           .limit = 2};
   assert_ok(clv_dataset_open(&o, &ds, &err), &err);
   assert_int_equal(clv_dataset_count(ds), 2);
   assert_false(clv_dataset_has_labels(ds));
@@ -98,7 +105,9 @@ static void channels(void **state) {
       double d = i;
       int64_t n = i;
       memcpy(raw + (size_t)i * types[k].size,
-             types[k].descr[1] != 'f' ? (void *)&n : types[k].size == 4 ? (void *)&f : (void *)&d,
+             types[k].descr[1] != 'f' ? (void *)&n
+             : types[k].size == 4     ? (void *)&f
+                                      : (void *)&d,
              types[k].size);
     }
     CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
@@ -106,7 +115,11 @@ static void channels(void **state) {
     clv_err err;
     clv_dataset_options o = {
         .inputs_path = put_npy("x", types[k].descr, "1, 3, 1, 2", raw, 6 * types[k].size),
-        .mean = mean, .n_mean = 3, .std = std, .n_std = 3, .scale = 1};
+        .mean = mean,
+        .n_mean = 3,
+        .std = std,
+        .n_std = 3,
+        .scale = 1};
     assert_ok(clv_dataset_open(&o, &ds, &err), &err);
     clv_shape xs = clv_dataset_x_shape(ds, 1);
     assert_ok(clv_tensor_new(CLV_F32, &xs, &x, &err), &err);
@@ -162,8 +175,7 @@ static void clumsy_input(void **state) {
   refused((clv_dataset_options){.inputs_path = x,
                                 .labels_path = put_idx("y", 9, 1, (uint32_t[]){3}, "\0\377\0", 3)},
           "label -1 of record 1 is out of range");
-  refused((clv_dataset_options){.inputs_path = x,
-                                .labels_path = put_npy("y", "<f4", "3,", v, 12)},
+  refused((clv_dataset_options){.inputs_path = x, .labels_path = put_npy("y", "<f4", "3,", v, 12)},
           "class labels must be integers, found f32");
   refused((clv_dataset_options){.inputs_path = x,
                                 .labels_path = put_idx("y", 8, 2, (uint32_t[]){3, 2}, v, 6)},
@@ -230,8 +242,8 @@ static void same_as_numpy(const char *inputs, const char *wanted, float scale) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *want = NULL;
   CLV_AUTO(clv_subset_done) clv_subset all = {0};
   clv_err err;
-  clv_dataset_options o = {.inputs_path = at(inputs), .mean = mean, .n_mean = 3, .std = std,
-                           .n_std = 3, .scale = scale};
+  clv_dataset_options o = {
+      .inputs_path = at(inputs), .mean = mean, .n_mean = 3, .std = std, .n_std = 3, .scale = scale};
   assert_ok(clv_dataset_open(&o, &ds, &err), &err);
   assert_ok(clv_npy_read(at(wanted), 0, &want, &err), &err);
   assert_ok(clv_subset_all(ds, &all, &err), &err);
@@ -259,9 +271,9 @@ static void numpy_cross_check(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(images_of_rank_3), cmocka_unit_test(flatten_and_scale),
-      cmocka_unit_test(channels),         cmocka_unit_test(float_targets),
-      cmocka_unit_test(clumsy_input),     cmocka_unit_test(splits),
+      cmocka_unit_test(images_of_rank_3),  cmocka_unit_test(flatten_and_scale),
+      cmocka_unit_test(channels),          cmocka_unit_test(float_targets),
+      cmocka_unit_test(clumsy_input),      cmocka_unit_test(splits),
       cmocka_unit_test(numpy_cross_check),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -22,7 +22,10 @@ static void idx_types(void **state) {
       {0x0b, {0xff, 0xfe, 0x01, 0x02}, 4, CLV_I32, {-2, 258}},
       {0x0c, {0x80, 0, 0, 1, 0, 1, 0, 0}, 8, CLV_I32, {-2147483647.0, 65536}},
       {0x0d, {0x3f, 0xc0, 0, 0, 0xc0, 0x20, 0, 0}, 8, CLV_F32, {1.5, -2.5}},
-      {0x0e, {0x3f, 0xf8, 0, 0, 0, 0, 0, 0, 0xc0, 0x04, 0, 0, 0, 0, 0, 0}, 16, CLV_F64,
+      {0x0e,
+       {0x3f, 0xf8, 0, 0, 0, 0, 0, 0, 0xc0, 0x04, 0, 0, 0, 0, 0, 0},
+       16,
+       CLV_F64,
        {1.5, -2.5}},
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
@@ -277,10 +280,10 @@ static void fashion_mnist(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(idx_types),    cmocka_unit_test(idx_damage),
-      cmocka_unit_test(idx_limits),   cmocka_unit_test(idx_gzip),
-      cmocka_unit_test(gzip_members), cmocka_unit_test(npy_types),
-      cmocka_unit_test(npy_refusals), cmocka_unit_test(npy_damage),
+      cmocka_unit_test(idx_types),     cmocka_unit_test(idx_damage),
+      cmocka_unit_test(idx_limits),    cmocka_unit_test(idx_gzip),
+      cmocka_unit_test(gzip_members),  cmocka_unit_test(npy_types),
+      cmocka_unit_test(npy_refusals),  cmocka_unit_test(npy_damage),
       cmocka_unit_test(fashion_mnist),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -15,20 +15,20 @@
 
 #include "common/graph/graph.h"
 
-#define assert_ok(call)                                    \
-  do {                                                     \
-    clv_err ok_err_ = {0};                                 \
-    clv_err *err = &ok_err_;                               \
-    (void)err;                                             \
-    if ((call) != CLV_OK) fail_msg("%s", ok_err_.text);    \
+#define assert_ok(call)                                 \
+  do {                                                  \
+    clv_err ok_err_ = {0};                              \
+    clv_err *err = &ok_err_;                            \
+    (void)err;                                          \
+    if ((call) != CLV_OK) fail_msg("%s", ok_err_.text); \
   } while (0)
 
 /* The call fails with `code_` and a text that contains `part`. */
-#define assert_fails(call, code_, part)                                                \
-  do {                                                                                 \
-    clv_err fails_err_ = {0};                                                          \
-    clv_err *err = &fails_err_;                                                        \
-    assert_int_equal((call), code_);                                                   \
+#define assert_fails(call, code_, part)                                                     \
+  do {                                                                                      \
+    clv_err fails_err_ = {0};                                                               \
+    clv_err *err = &fails_err_;                                                             \
+    assert_int_equal((call), code_);                                                        \
     if (!strstr(fails_err_.text, part)) fail_msg("'%s' lacks '%s'", fails_err_.text, part); \
   } while (0)
 

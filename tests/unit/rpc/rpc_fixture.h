@@ -74,9 +74,15 @@ static UNUSED identity issue(const char *ca, const char *name, const char *const
                              const char *dns) {
   clv_err err;
   identity id = {0};
-  clv_tls_issue_options options = {.ca_dir = ca_dir(ca), .name = name, .uris = uris, .n_uris = n,
-                                   .dns = &dns, .n_dns = dns != NULL, .days = 7,
-                                   .not_before_offset_s = -300, .allow_unusual = true};
+  clv_tls_issue_options options = {.ca_dir = ca_dir(ca),
+                                   .name = name,
+                                   .uris = uris,
+                                   .n_uris = n,
+                                   .dns = &dns,
+                                   .n_dns = dns != NULL,
+                                   .days = 7,
+                                   .not_before_offset_s = -300,
+                                   .allow_unusual = true};
   must(clv_tls_issue(&options, &err), &err);
   char file[100];
   read_pem(ca_dir(ca), "ca.pem", &id.ca);
@@ -118,7 +124,8 @@ typedef struct event {
   unsigned count;
 } event;
 
-#define EVENT_INIT {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}
+#define EVENT_INIT \
+  { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0 }
 
 static UNUSED void event_add(event *e) {
   pthread_mutex_lock(&e->lock);
@@ -201,8 +208,8 @@ typedef struct service {
   clv_rpc_server *server;
   char target[64];
   atomic_uint handled, closed;
-  recorder sink;       /* of /test/Sink */
-  _Atomic bool stall;  /* /test/Echo holds its messages back while set */
+  recorder sink;      /* of /test/Sink */
+  _Atomic bool stall; /* /test/Echo holds its messages back while set */
   char seen_uri[200];
 } service;
 
@@ -245,8 +252,8 @@ static UNUSED clv_code serve_stream(void *user, const char *method, const clv_rp
   }
   if (strcmp(method, "/test/Kill") == 0)
     clv_rpc_stream_cancel(stream, CLV_ABORTED, "killed by the server");
-  *ret_events = (clv_rpc_stream_events){
-      .user = s, .on_message = echo_message, .on_closed = echo_closed};
+  *ret_events =
+      (clv_rpc_stream_events){.user = s, .on_message = echo_message, .on_closed = echo_closed};
   return CLV_OK;
 }
 
@@ -297,11 +304,16 @@ static const char *const STREAMS[] = {"/test/Echo", "/test/Sink", "/test/Greet",
                                       "/test/Refuse"};
 
 static UNUSED clv_rpc_server_options service_options(service *s, const identity *id) {
-  return (clv_rpc_server_options){.listen = "127.0.0.1:0", .pem = pem_of(id), .user = s,
-                                  .authorize = only_master, .unary = UNARY,
-                                  .n_unary = CLV_COUNT(UNARY), .stream_methods = STREAMS,
+  return (clv_rpc_server_options){.listen = "127.0.0.1:0",
+                                  .pem = pem_of(id),
+                                  .user = s,
+                                  .authorize = only_master,
+                                  .unary = UNARY,
+                                  .n_unary = CLV_COUNT(UNARY),
+                                  .stream_methods = STREAMS,
                                   .n_stream_methods = CLV_COUNT(STREAMS),
-                                  .on_stream = serve_stream, .max_calls_per_peer = 4096,
+                                  .on_stream = serve_stream,
+                                  .max_calls_per_peer = 4096,
                                   .max_streams_per_conn = 4096};
 }
 

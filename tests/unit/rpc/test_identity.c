@@ -33,8 +33,8 @@ static int group_up(void **state) {
 
 static int group_down(void **state) {
   (void)state;
-  identity *all[] = {&master, &other, &worker, &foreign, &none, &two, &dns_fake, &worker_two,
-                     &worker_none};
+  identity *all[] = {&master, &other,    &worker,     &foreign,    &none,
+                     &two,    &dns_fake, &worker_two, &worker_none};
   for (size_t i = 0; i < CLV_COUNT(all); i++) identity_done(all[i]);
   return remove_scratch();
 }
@@ -58,8 +58,8 @@ static int tear_down(void **state) {
 }
 
 static clv_code say(const identity *id, const char *uri, clv_err *err) {
-  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel =
-      new_channel(runtime, svc.target, id, uri);
+  CLV_AUTO(clv_rpc_channel_freep)
+  clv_rpc_channel *channel = new_channel(runtime, svc.target, id, uri);
   CLV_TRY(clv_rpc_channel_connect(channel, 5000 * PATIENCE, err));
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   return clv_rpc_call(channel, "/test/Say", "x", 1, 5000, &reply, err);
@@ -127,8 +127,8 @@ static void test_wrong_server(void **state) {
   clv_code code = say(&master, "spiffe://cleave/worker-2", &err);
   expect_error(CLV_UNAUTHENTICATED, "'spiffe://cleave/worker-2'", code, &err);
   expect_error(CLV_UNAUTHENTICATED, "'" WORKER_URI "'", code, &err);
-  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel =
-      new_channel(runtime, svc.target, &master, "spiffe://cleave/worker-2");
+  CLV_AUTO(clv_rpc_channel_freep)
+  clv_rpc_channel *channel = new_channel(runtime, svc.target, &master, "spiffe://cleave/worker-2");
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   expect_error(CLV_UNAUTHENTICATED, "'spiffe://cleave/worker-2'",
                clv_rpc_call(channel, "/test/Say", "secret", 6, 5000, &reply, &err), &err);
@@ -152,14 +152,15 @@ static void test_server_uris(void **state) {
 static void test_nobody_there(void **state) {
   (void)state;
   clv_err err;
-  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel =
-      new_channel(runtime, "127.0.0.1:1", &master, WORKER_URI);
+  CLV_AUTO(clv_rpc_channel_freep)
+  clv_rpc_channel *channel = new_channel(runtime, "127.0.0.1:1", &master, WORKER_URI);
   expect_error(CLV_UNAVAILABLE, "127.0.0.1:1: nobody listens there",
                clv_rpc_channel_connect(channel, 5000 * PATIENCE, &err), &err);
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   expect_error(CLV_UNAVAILABLE, "refused",
                clv_rpc_call(channel, "/test/Say", "", 0, 5000, &reply, &err), &err);
-  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *nameless =
+  CLV_AUTO(clv_rpc_channel_freep)
+  clv_rpc_channel *nameless =
       new_channel(runtime, "no-such-host.invalid:7443", &master, WORKER_URI);
   expect_error(CLV_NOT_FOUND, "cannot be resolved", clv_rpc_channel_connect(nameless, 8000, &err),
                &err);
@@ -177,8 +178,8 @@ static void test_mute_server(void **state) {
   assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
   char target[64];
   snprintf(target, sizeof target, "127.0.0.1:%u", ntohs(at.sin_port));
-  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel =
-      new_channel(runtime, target, &master, WORKER_URI);
+  CLV_AUTO(clv_rpc_channel_freep)
+  clv_rpc_channel *channel = new_channel(runtime, target, &master, WORKER_URI);
   uint64_t begin = clv_now_ns();
   expect_error(CLV_DEADLINE, "no connection within 300 ms",
                clv_rpc_channel_connect(channel, 300, &err), &err);
@@ -212,8 +213,8 @@ static void test_bad_options(void **state) {
   (void)state;
   clv_err err;
   clv_rpc_channel *channel = NULL;
-  clv_rpc_channel_options options = {.target = "worker", .expected_uri = WORKER_URI,
-                                     .pem = pem_of(&master)};
+  clv_rpc_channel_options options = {
+      .target = "worker", .expected_uri = WORKER_URI, .pem = pem_of(&master)};
   expect_error(CLV_INVALID, "'worker' is not HOST:PORT",
                clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
   options.target = "127.0.0.1:7443";
@@ -228,8 +229,8 @@ static void test_bad_options(void **state) {
                clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
   options.pem = pem_of(&master);
   options.expected_uri = "";
-  expect_error(CLV_INVALID, "no identity",
-               clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
+  expect_error(CLV_INVALID, "no identity", clv_rpc_channel_new(runtime, &options, &channel, &err),
+               &err);
   clv_rpc_server *server = NULL;
   clv_rpc_server_options taken = service_options(&svc, &worker);
   taken.listen = svc.target;
@@ -244,8 +245,8 @@ static void test_reload(void **state) {
   clv_err err;
   static recorder r;
   recorder_init(&r);
-  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *standing =
-      new_channel(runtime, svc.target, &master, WORKER_URI);
+  CLV_AUTO(clv_rpc_channel_freep)
+  clv_rpc_channel *standing = new_channel(runtime, svc.target, &master, WORKER_URI);
   must(clv_rpc_channel_connect(standing, 5000, &err), &err);
   clv_rpc_stream *stream = NULL;
   clv_rpc_stream_events events = recorder_events(&r);
@@ -258,8 +259,7 @@ static void test_reload(void **state) {
   must(say(&master, "spiffe://cleave/worker-9", &err), &err);
 
   pem.key = worker.key.data;
-  expect_error(CLV_INVALID, "does not belong", clv_rpc_server_reload(svc.server, &pem, &err),
-               &err);
+  expect_error(CLV_INVALID, "does not belong", clv_rpc_server_reload(svc.server, &pem, &err), &err);
   must(say(&master, "spiffe://cleave/worker-9", &err), &err);
 
   clv_rpc_pem other_ca = pem_of(&renamed);
@@ -289,8 +289,8 @@ static void test_calls_at_once(void **state) {
   clv_err err;
   static recorder r[MANY];
   clv_rpc_stream *stream[MANY];
-  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel =
-      new_channel(runtime, svc.target, &master, WORKER_URI);
+  CLV_AUTO(clv_rpc_channel_freep)
+  clv_rpc_channel *channel = new_channel(runtime, svc.target, &master, WORKER_URI);
   must(clv_rpc_channel_connect(channel, 5000 * PATIENCE, &err), &err);
   for (int i = 0; i < MANY; i++) {
     recorder_init(&r[i]);

@@ -106,8 +106,8 @@ static void test_unary_errors(void **state) {
                clv_rpc_call(channel, "/test/Small", big, 17, 5000 * PATIENCE, &reply, &err), &err);
   expect_error(CLV_UNIMPLEMENTED, "/test/None",
                clv_rpc_call(channel, "/test/None", "", 0, 5000 * PATIENCE, &reply, &err), &err);
-  expect_error(CLV_DEADLINE, "",
-               clv_rpc_call(channel, "/test/Slow", "", 0, 50, &reply, &err), &err);
+  expect_error(CLV_DEADLINE, "", clv_rpc_call(channel, "/test/Slow", "", 0, 50, &reply, &err),
+               &err);
   expect_error(CLV_INVALID, "the limit is 8388608",
                clv_rpc_call(channel, "/test/Say", big, sizeof big, 5000, &reply, &err), &err);
 }
@@ -344,7 +344,8 @@ static void test_steady_allocations(void **state) {
   (void)state;
   clv_err err;
   static recorder r;
-  svc.sink.data = (clv_bytes){.data = calloc(1, 4 << 20), .cap = 4 << 20}; /* before others see it */
+  svc.sink.data =
+      (clv_bytes){.data = calloc(1, 4 << 20), .cap = 4 << 20}; /* before others see it */
   clv_rpc_stream *stream = open_stream("/test/Sink", &r);
   static char data[4096];
   static atomic_uint released;
@@ -432,8 +433,8 @@ static void killed_server(int signal_to_send, unsigned within_ms, const char *ca
   char target[64];
   snprintf(target, sizeof target, "127.0.0.1:%d", atoi(port));
   runtime = new_runtime();
-  clv_rpc_channel_options options = {.target = target, .expected_uri = WORKER_URI,
-                                     .pem = pem_of(&master)};
+  clv_rpc_channel_options options = {
+      .target = target, .expected_uri = WORKER_URI, .pem = pem_of(&master)};
   if (signal_to_send == SIGSTOP) options.limits = (clv_rpc_limits){0, 1000, 500};
   must(clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
   must(clv_rpc_channel_connect(channel, 5000 * PATIENCE, &err), &err);

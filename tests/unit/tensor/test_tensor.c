@@ -14,7 +14,8 @@ static void shapes_count_and_overflow(void **state) {
   size_t n;
   char buf[160];
   clv_err err;
-  clv_shape s = CLV_SHAPE(2, 3, 4), scalar = {0}, huge = CLV_SHAPE(INT64_MAX, 4), bad = CLV_SHAPE(-1);
+  clv_shape s = CLV_SHAPE(2, 3, 4), scalar = {0}, huge = CLV_SHAPE(INT64_MAX, 4),
+            bad = CLV_SHAPE(-1);
   assert_int_equal(clv_shape_numel(&s, &n, NULL), CLV_OK);
   assert_int_equal(n, 24);
   assert_int_equal(clv_shape_numel(&scalar, &n, NULL), CLV_OK);

@@ -78,8 +78,12 @@ static UNUSED clv_bytes read_text(const char *path) {
 /* A proper certificate of the scratch CA, to be changed field by field. */
 static UNUSED clv_tls_issue_options usual(const char *name) {
   static const char *const uri[] = {"spiffe://cleave/worker-1"};
-  return (clv_tls_issue_options){.ca_dir = scratch, .name = name, .uris = uri, .n_uris = 1,
-                                 .days = 30, .not_before_offset_s = -300};
+  return (clv_tls_issue_options){.ca_dir = scratch,
+                                 .name = name,
+                                 .uris = uri,
+                                 .n_uris = 1,
+                                 .days = 30,
+                                 .not_before_offset_s = -300};
 }
 
 static UNUSED void issue(clv_tls_issue_options options) {

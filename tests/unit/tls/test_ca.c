@@ -13,8 +13,15 @@ static const char *const dns[] = {"worker-7.cloud.example", "localhost"};
 static const char *const ips[] = {"10.1.2.3", "2001:db8::7"};
 
 static clv_tls_issue_options full(const char *name) {
-  return (clv_tls_issue_options){.ca_dir = scratch, .name = name, .uris = uri, .n_uris = 1,
-                                 .dns = dns, .n_dns = 2, .ips = ips, .n_ips = 2, .days = 90,
+  return (clv_tls_issue_options){.ca_dir = scratch,
+                                 .name = name,
+                                 .uris = uri,
+                                 .n_uris = 1,
+                                 .dns = dns,
+                                 .n_dns = 2,
+                                 .ips = ips,
+                                 .n_ips = 2,
+                                 .days = 90,
                                  .not_before_offset_s = -300};
 }
 
@@ -75,8 +82,8 @@ static void ca_is_never_overwritten(void **state) {
   (void)state;
   clv_bytes before = read_text(at("ca.key"));
   clv_err err;
-  expect_error(CLV_EXISTS, "ca.key is there already",
-               clv_tls_ca_init(scratch, "again", 10, &err), &err);
+  expect_error(CLV_EXISTS, "ca.key is there already", clv_tls_ca_init(scratch, "again", 10, &err),
+               &err);
   assert_int_equal(mkdir(at("half"), 0700), 0);
   write_text(at("half/ca.pem"), "x", 1, 0644);
   expect_error(CLV_EXISTS, "ca.pem is there already",
@@ -116,8 +123,7 @@ static void check_san(X509 *cert) {
   const int lengths[] = {24, 22, 9, 4, 16};
   for (int i = 0; i < 5; i++) {
     int type = 0;
-    const ASN1_STRING *value =
-        GENERAL_NAME_get0_value(sk_GENERAL_NAME_value(names, i), &type);
+    const ASN1_STRING *value = GENERAL_NAME_get0_value(sk_GENERAL_NAME_value(names, i), &type);
     assert_int_equal(type, types[i]);
     assert_int_equal(ASN1_STRING_length(value), lengths[i]);
     assert_memory_equal(ASN1_STRING_get0_data(value), want[i], (size_t)lengths[i]);
@@ -365,11 +371,13 @@ static void show_as_json(void **state) {
   (void)state;
   issue(full("json"));
   clv_bytes text = show("json.pem", true);
-  has_line(text.data, "[{\"subject\":\"CN=json\",\"issuer\":\"CN=unit test CA\",\"ca\":false,"
-                      "\"identity\":\"spiffe://cleave/worker-7\"");
-  has_line(text.data, "\"dns\":[\"worker-7.cloud.example\",\"localhost\"],"
-                      "\"ip\":[\"10.1.2.3\",\"2001:db8::7\"],"
-                      "\"usage\":[\"clientAuth\",\"serverAuth\"]");
+  has_line(text.data,
+           "[{\"subject\":\"CN=json\",\"issuer\":\"CN=unit test CA\",\"ca\":false,"
+           "\"identity\":\"spiffe://cleave/worker-7\"");
+  has_line(text.data,
+           "\"dns\":[\"worker-7.cloud.example\",\"localhost\"],"
+           "\"ip\":[\"10.1.2.3\",\"2001:db8::7\"],"
+           "\"usage\":[\"clientAuth\",\"serverAuth\"]");
   has_line(text.data, "\"days_left\":89,\"state\":\"valid\",\"key\":\"EC prime256v1, 256 bits\"");
   clv_bytes_done(&text);
 }
@@ -380,8 +388,8 @@ static void show_keeps_out_on_failure(void **state) {
   clv_bytes_puts(&out, "before");
   clv_err err;
   expect_error(CLV_NOT_FOUND, "none.pem", clv_tls_show(at("none.pem"), &out, false, &err), &err);
-  expect_error(CLV_INVALID, "no certificate in it",
-               clv_tls_show(at("ca.key"), &out, true, &err), &err);
+  expect_error(CLV_INVALID, "no certificate in it", clv_tls_show(at("ca.key"), &out, true, &err),
+               &err);
   assert_string_equal(out.data, "before");
   clv_bytes_done(&out);
 }
@@ -402,8 +410,9 @@ static void openssl_agrees(void **state) {
   snprintf(command, sizeof command, "openssl x509 -in %s -noout -text -fingerprint -sha256 2>&1",
            at("judged.pem"));
   clv_bytes text = run(0, command), ours = show("judged.pem", false);
-  has_line(text.data, "URI:spiffe://cleave/worker-7, DNS:worker-7.cloud.example, DNS:localhost, "
-                      "IP Address:10.1.2.3, IP Address:2001:DB8:0:0:0:0:0:7");
+  has_line(text.data,
+           "URI:spiffe://cleave/worker-7, DNS:worker-7.cloud.example, DNS:localhost, "
+           "IP Address:10.1.2.3, IP Address:2001:DB8:0:0:0:0:0:7");
   has_line(text.data, "TLS Web Client Authentication, TLS Web Server Authentication");
   has_line(text.data, "X509v3 Basic Constraints: critical");
   has_line(text.data, "Version: 3 (0x2)");

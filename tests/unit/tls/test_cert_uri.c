@@ -57,8 +57,8 @@ static void refuse_names(const san_item *items, size_t n, int copies, const char
   free(pem);
 }
 
-#define REFUSE(text, ...)                                                    \
-  refuse_names((const san_item[]){__VA_ARGS__},                              \
+#define REFUSE(text, ...)                       \
+  refuse_names((const san_item[]){__VA_ARGS__}, \
                sizeof((const san_item[]){__VA_ARGS__}) / sizeof(san_item), 1, text)
 
 static void one_uri(void **state) {

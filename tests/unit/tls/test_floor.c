@@ -106,7 +106,7 @@ static int child(const char *mode) {
   if (handshake(context_like_grpc(), context_of_stranger(TLS1_3_VERSION)) != TLS1_3_VERSION)
     return 98;
   return handshake(context_like_grpc(), context_of_stranger(TLS1_2_VERSION)) == TLS1_2_VERSION ? 12
-                                                                                              : 0;
+                                                                                               : 0;
 }
 
 static int run_child(const char *mode, const char *conf) {
@@ -154,10 +154,14 @@ static int set_up(void **state) {
 int main(int argc, char **argv) {
   if (argc == 2) return child(argv[1]);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(server_refuses_tls12),      cmocka_unit_test(server_takes_tls13),
-      cmocka_unit_test(client_refuses_tls12),      cmocka_unit_test(client_takes_tls13),
-      cmocka_unit_test(installs_again),            cmocka_unit_test(without_it_tls12_works),
-      cmocka_unit_test(wins_over_the_system_file), cmocka_unit_test(needs_no_system_file),
+      cmocka_unit_test(server_refuses_tls12),
+      cmocka_unit_test(server_takes_tls13),
+      cmocka_unit_test(client_refuses_tls12),
+      cmocka_unit_test(client_takes_tls13),
+      cmocka_unit_test(installs_again),
+      cmocka_unit_test(without_it_tls12_works),
+      cmocka_unit_test(wins_over_the_system_file),
+      cmocka_unit_test(needs_no_system_file),
   };
   return cmocka_run_group_tests(tests, set_up, remove_scratch);
 }

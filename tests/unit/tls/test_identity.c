@@ -196,11 +196,11 @@ static void encrypted_key(void **state) {
   char password[] = "secret";
   for (int traditional = 0; traditional < 2; traditional++) {
     BIO *bio = BIO_new_file(at("encrypted.key"), "w");
-    int ok = traditional
-                 ? PEM_write_bio_PrivateKey_traditional(bio, key, EVP_aes_128_cbc(),
-                                                        (unsigned char *)password, 6, NULL, NULL)
-                 : PEM_write_bio_PKCS8PrivateKey(bio, key, EVP_aes_128_cbc(), password, 6, NULL,
-                                                 NULL);
+    int ok =
+        traditional
+            ? PEM_write_bio_PrivateKey_traditional(bio, key, EVP_aes_128_cbc(),
+                                                   (unsigned char *)password, 6, NULL, NULL)
+            : PEM_write_bio_PKCS8PrivateKey(bio, key, EVP_aes_128_cbc(), password, 6, NULL, NULL);
     BIO_free(bio);
     assert_int_equal(ok, 1);
     assert_int_equal(chmod(at("encrypted.key"), 0600), 0);
@@ -241,18 +241,42 @@ typedef struct bad {
 } bad;
 
 static const bad bad_certificates[] = {
-    {.name = "expired", .days = 1, .offset = -4 * DAY_S, .n_uris = 1, .code = CLV_PRECONDITION,
+    {.name = "expired",
+     .days = 1,
+     .offset = -4 * DAY_S,
+     .n_uris = 1,
+     .code = CLV_PRECONDITION,
      .text = "expired 3 days ago"},
-    {.name = "early", .days = 9, .offset = 2 * DAY_S + 60, .n_uris = 1, .code = CLV_PRECONDITION,
-     .text = "not valid yet, it begins in 2 days", .usual = true},
-    {.name = "signing", .days = 9, .usage = CLV_TLS_CODE_SIGNING, .n_uris = 1, .code = CLV_INVALID,
+    {.name = "early",
+     .days = 9,
+     .offset = 2 * DAY_S + 60,
+     .n_uris = 1,
+     .code = CLV_PRECONDITION,
+     .text = "not valid yet, it begins in 2 days",
+     .usual = true},
+    {.name = "signing",
+     .days = 9,
+     .usage = CLV_TLS_CODE_SIGNING,
+     .n_uris = 1,
+     .code = CLV_INVALID,
      .text = "neither TLS client nor TLS server"},
     {.name = "two", .days = 9, .n_uris = 2, .code = CLV_UNAUTHENTICATED, .text = "has 2 URI"},
-    {.name = "nameless", .days = 9, .n_uris = 0, .code = CLV_UNAUTHENTICATED,
+    {.name = "nameless",
+     .days = 9,
+     .n_uris = 0,
+     .code = CLV_UNAUTHENTICATED,
      .text = "no subject alternative name"},
-    {.name = "spelled", .days = 9, .n_uris = 0, .dns = "spiffe://cleave/worker-1",
-     .code = CLV_UNAUTHENTICATED, .text = "has 0 URI"},
-    {.name = "weak", .days = 9, .rsa_bits = 1024, .n_uris = 1, .code = CLV_INVALID,
+    {.name = "spelled",
+     .days = 9,
+     .n_uris = 0,
+     .dns = "spiffe://cleave/worker-1",
+     .code = CLV_UNAUTHENTICATED,
+     .text = "has 0 URI"},
+    {.name = "weak",
+     .days = 9,
+     .rsa_bits = 1024,
+     .n_uris = 1,
+     .code = CLV_INVALID,
      .text = "RSA key of 1024 bits is too weak, at least 2048"},
 };
 
@@ -346,8 +370,12 @@ static void intermediate_ca(void **state) {
   X509 *root = cert_by_hand(&how, root_key);
   how = (by_hand){.name = "mid", .is_ca = true, .days = 5, .issuer = root, .issuer_key = root_key};
   X509 *mid = cert_by_hand(&how, mid_key);
-  how = (by_hand){.name = "leaf", .days = 20, .issuer = mid, .issuer_key = mid_key,
-                  .san = "URI:spiffe://cleave/deep", .eku = "serverAuth,clientAuth"};
+  how = (by_hand){.name = "leaf",
+                  .days = 20,
+                  .issuer = mid,
+                  .issuer_key = mid_key,
+                  .san = "URI:spiffe://cleave/deep",
+                  .eku = "serverAuth,clientAuth"};
   X509 *leaf = cert_by_hand(&how, leaf_key);
   save_certs(at("root.pem"), &root, 1);
   save_certs(at("chain.pem"), (X509 *[]){leaf, mid}, 2);
@@ -377,8 +405,12 @@ static void expired_ca(void **state) {
   X509 *ca = cert_by_hand(&how, ca_key);
   X509_gmtime_adj(X509_getm_notAfter(ca), -30);
   sign_by_hand(ca, &how, ca_key);
-  how = (by_hand){.name = "young", .days = 9, .issuer = ca, .issuer_key = ca_key,
-                  .san = "URI:spiffe://cleave/young", .eku = "serverAuth"};
+  how = (by_hand){.name = "young",
+                  .days = 9,
+                  .issuer = ca,
+                  .issuer_key = ca_key,
+                  .san = "URI:spiffe://cleave/young",
+                  .eku = "serverAuth"};
   X509 *leaf = cert_by_hand(&how, key);
   save_certs(at("old.pem"), &ca, 1);
   save_certs(at("young.pem"), &leaf, 1);
@@ -401,16 +433,25 @@ static int set_up(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(good_identity),          cmocka_unit_test(key_is_wiped),
-      cmocka_unit_test(days_left_rounds_down),  cmocka_unit_test(one_sided_usage),
-      cmocka_unit_test(rsa_2048_is_enough),     cmocka_unit_test(missing_files),
-      cmocka_unit_test(large_files),            cmocka_unit_test(key_others_can_read),
-      cmocka_unit_test(truncated_files),        cmocka_unit_test(mixed_up_files),
+      cmocka_unit_test(good_identity),
+      cmocka_unit_test(key_is_wiped),
+      cmocka_unit_test(days_left_rounds_down),
+      cmocka_unit_test(one_sided_usage),
+      cmocka_unit_test(rsa_2048_is_enough),
+      cmocka_unit_test(missing_files),
+      cmocka_unit_test(large_files),
+      cmocka_unit_test(key_others_can_read),
+      cmocka_unit_test(truncated_files),
+      cmocka_unit_test(mixed_up_files),
       cmocka_unit_test(truncated_chain),
-      cmocka_unit_test(encrypted_key),          cmocka_unit_test(text_around_the_blocks),
-      cmocka_unit_test(curves_without_tls13),   cmocka_unit_test(bad_certificates_are_refused),
-      cmocka_unit_test(another_ca),             cmocka_unit_test(two_cas_in_one_file),
-      cmocka_unit_test(intermediate_ca),        cmocka_unit_test(expired_ca),
+      cmocka_unit_test(encrypted_key),
+      cmocka_unit_test(text_around_the_blocks),
+      cmocka_unit_test(curves_without_tls13),
+      cmocka_unit_test(bad_certificates_are_refused),
+      cmocka_unit_test(another_ca),
+      cmocka_unit_test(two_cas_in_one_file),
+      cmocka_unit_test(intermediate_ca),
+      cmocka_unit_test(expired_ca),
       cmocka_unit_test(no_extended_usage_at_all),
   };
   return cmocka_run_group_tests(tests, set_up, remove_scratch);

@@ -18,12 +18,12 @@ enum { PATIENCE_MS = 5000 };
 /* ---- servers --------------------------------------------------------------------------------- */
 
 typedef enum manner {
-  GOOD,        /* h2, client certificate required, SETTINGS first */
-  NO_ALPN,     /* TLS without HTTP/2 */
-  QUIET,       /* h2, but never says anything */
-  HANGS_UP,    /* takes the handshake, then closes without an alert */
-  PLAIN,       /* no TLS at all */
-  DEAF,        /* accepts TCP and never answers */
+  GOOD,     /* h2, client certificate required, SETTINGS first */
+  NO_ALPN,  /* TLS without HTTP/2 */
+  QUIET,    /* h2, but never says anything */
+  HANGS_UP, /* takes the handshake, then closes without an alert */
+  PLAIN,    /* no TLS at all */
+  DEAF,     /* accepts TCP and never answers */
 } manner;
 
 typedef struct server {
@@ -56,8 +56,8 @@ static SSL_CTX *server_context(const server *s) {
   SSL_CTX_use_PrivateKey_file(ctx, at(s->key ? s->key : "good.key"), SSL_FILETYPE_PEM);
   SSL_CTX_load_verify_locations(ctx, at(s->ca ? s->ca : "ca.pem"), NULL);
   bool judges = s->manner != HANGS_UP;
-  SSL_CTX_set_verify(ctx, judges ? SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT
-                                 : SSL_VERIFY_NONE, NULL);
+  SSL_CTX_set_verify(
+      ctx, judges ? SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT : SSL_VERIFY_NONE, NULL);
   if (s->manner != NO_ALPN) SSL_CTX_set_alpn_select_cb(ctx, pick_h2, NULL);
   return ctx;
 }
@@ -418,10 +418,10 @@ static void versions_of_nobody(void **state) {
   clv_err err;
   server s = {0};
   close(listen_on(false, &s.port));
-  expect_error(CLV_UNAVAILABLE, "Connection refused",
-               clv_tls_probe_version("127.0.0.1", s.port, CLV_TLS_1_2, NULL, PATIENCE_MS, &accepted,
-                                     &err),
-               &err);
+  expect_error(
+      CLV_UNAVAILABLE, "Connection refused",
+      clv_tls_probe_version("127.0.0.1", s.port, CLV_TLS_1_2, NULL, PATIENCE_MS, &accepted, &err),
+      &err);
   assert_true(accepted); /* untouched */
   s = start((server){.manner = PLAIN});
   assert_false(takes(&s, CLV_TLS_1_2, NULL));

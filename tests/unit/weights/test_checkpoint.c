@@ -30,8 +30,13 @@ static clv_code write_checkpoint(const char *run, uint64_t step, clv_err *err) {
   clv_weights_tensor second[] = {{"fc.weight", CLV_F32, CLV_SHAPE(10, 100), values}};
   snprintf(count, sizeof count, "%llu records", (unsigned long long)step);
   clv_kv extra[] = {{"loss_log_sha256", config_hash}, {"note \"x\"", count}};
-  clv_trainer_state state = {.epoch = 2, .index = 64 * step, .global_step = step, .max_steps = 900,
-                             .seed = UINT64_MAX, .extra = extra, .n_extra = 2};
+  clv_trainer_state state = {.epoch = 2,
+                             .index = 64 * step,
+                             .global_step = step,
+                             .max_steps = 900,
+                             .seed = UINT64_MAX,
+                             .extra = extra,
+                             .n_extra = 2};
   CLV_TRY(clv_checkpoint_begin(run, step, 2, &w, err));
   CLV_TRY(clv_checkpoint_add_stage(w, 1, second, 1, NULL, 0, err));
   CLV_TRY(clv_checkpoint_add_stage(w, 0, first, 2, moments, 2, err));
@@ -202,11 +207,14 @@ static size_t grow(char *data, size_t len) { return data[len] = 0, len + 1; }
 static void damaged_files(void **state) {
   (void)state;
   static const damage_fn damages[] = {cut_one, cut_all, flip_last, flip_middle, grow};
-  static const char *const files[] = {
-      "MANIFEST.json", "trainer_state.json", "session.effective.yaml",
-      "model.safetensors.index.json", "model-00001-of-00002.safetensors",
-      "model-00002-of-00002.safetensors", "optimizer-00001-of-00002.safetensors",
-      "optimizer-00002-of-00002.safetensors"};
+  static const char *const files[] = {"MANIFEST.json",
+                                      "trainer_state.json",
+                                      "session.effective.yaml",
+                                      "model.safetensors.index.json",
+                                      "model-00001-of-00002.safetensors",
+                                      "model-00002-of-00002.safetensors",
+                                      "optimizer-00001-of-00002.safetensors",
+                                      "optimizer-00002-of-00002.safetensors"};
   const char *run = run_dir("damaged");
   clv_err err;
   assert_ok(write_checkpoint(run, 1, &err), &err);
@@ -306,8 +314,10 @@ static void manifest_damage(void **state) {
     size_t bit = w[0] % (b.len * 8);
     CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
     b.data[bit / 8] ^= (char)(1 << bit % 8);
-    if (clv_manifest_parse(b.data, b.len, "m", &m, &err) != CLV_OK) refused++;
-    else assert_true(same_manifest(&m, &good)); /* an upper-case digit of the digest */
+    if (clv_manifest_parse(b.data, b.len, "m", &m, &err) != CLV_OK)
+      refused++;
+    else
+      assert_true(same_manifest(&m, &good)); /* an upper-case digit of the digest */
     b.data[bit / 8] ^= (char)(1 << bit % 8);
   }
   assert_true(refused > 9800);
@@ -340,13 +350,17 @@ static void manifest_refusals(void **state) {
       {HEAD "\"step\":1,\"stages\":0,\"protocol_version\":1,\"config_sha256\":\"\",\"files\":{},",
        CLV_DATA_LOSS, "0 stages"},
       {HEAD "\"step\":1,\"stages\":1000,\"protocol_version\":1,\"config_sha256\":\"\","
-            "\"files\":{},", CLV_DATA_LOSS, "'stages' is 1000"},
+            "\"files\":{},",
+       CLV_DATA_LOSS, "'stages' is 1000"},
       {HEAD "\"step\":1.5,\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"\","
-            "\"files\":{},", CLV_DATA_LOSS, "'step' is not one"},
+            "\"files\":{},",
+       CLV_DATA_LOSS, "'step' is not one"},
       {HEAD "\"step\":1,\"stages\":1,\"protocol_version\":4294967296,\"config_sha256\":\"\","
-            "\"files\":{},", CLV_DATA_LOSS, "'protocol_version'"},
+            "\"files\":{},",
+       CLV_DATA_LOSS, "'protocol_version'"},
       {HEAD "\"step\":1,\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"ff\","
-            "\"files\":{},", CLV_DATA_LOSS, "config_sha256 'ff'"},
+            "\"files\":{},",
+       CLV_DATA_LOSS, "config_sha256 'ff'"},
       {HEAD NUMBERS "\"files\":{\"../a\":{\"bytes\":1,\"sha256\":" DIGEST "}},", CLV_DATA_LOSS,
        "not a plain file name"},
       {HEAD NUMBERS "\"files\":{\"/etc/passwd\":{\"bytes\":1,\"sha256\":" DIGEST "}},",
@@ -362,8 +376,8 @@ static void manifest_refusals(void **state) {
       {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1,\"sha256\":\"ff\"}},", CLV_DATA_LOSS,
        "sha256 'ff'"},
       {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1}},", CLV_DATA_LOSS, "'sha256' is missing"},
-      {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1,\"sha256\":" DIGEST ",\"x\":1}},",
-       CLV_DATA_LOSS, "unknown key 'x'"},
+      {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1,\"sha256\":" DIGEST ",\"x\":1}},", CLV_DATA_LOSS,
+       "unknown key 'x'"},
       {HEAD NUMBERS "\"files\":{\"a\":1},", CLV_DATA_LOSS, "expected an object"},
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
@@ -435,13 +449,15 @@ static void bad_state(void **state) {
       {"{\"epoch\":0,\"index\":0,\"global_step\":0,\"max_steps\":0,\"seed\":\"-1\",\"extra\":{}}",
        "seed '-1'"},
       {"{\"epoch\":0,\"index\":0,\"global_step\":0,\"max_steps\":0,"
-       "\"seed\":\"18446744073709551616\",\"extra\":{}}", "seed '18446744073709551616'"},
+       "\"seed\":\"18446744073709551616\",\"extra\":{}}",
+       "seed '18446744073709551616'"},
       {"{\"epoch\":-1,\"index\":0,\"global_step\":0,\"max_steps\":0,\"seed\":\"1\",\"extra\":{}}",
        "'epoch' is -1"},
       {"{\"epoch\":0,\"index\":0,\"global_step\":0,\"max_steps\":0,\"seed\":\"1\"}",
        "'extra' is missing"},
       {"{\"epoch\":0,\"index\":0,\"global_step\":0,\"max_steps\":0,\"seed\":\"1\","
-       "\"extra\":{\"a\":1}}", "'a' is not one"},
+       "\"extra\":{\"a\":1}}",
+       "'a' is not one"},
       {"{\"epoch\":0,\"x\":0}", "unknown key 'x'"},
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
@@ -451,8 +467,9 @@ static void bad_state(void **state) {
     const char *run = run_dir("state");
     assert_ok(clv_checkpoint_begin(run, i, 1, &w, &err), &err);
     assert_ok(clv_checkpoint_add_stage(w, 0, NULL, 0, NULL, 0, &err), &err);
-    assert_ok(clv_checkpoint_add_file(w, "trainer_state.json", cases[i].text,
-                                      strlen(cases[i].text), &err), &err);
+    assert_ok(clv_checkpoint_add_file(w, "trainer_state.json", cases[i].text, strlen(cases[i].text),
+                                      &err),
+              &err);
     assert_ok(clv_checkpoint_commit(w, "", 1, NULL, &err), &err);
     clv_checkpoint_writer_free(w);
     assert_int_equal(clv_checkpoint_latest(run, &c, NULL, &err), CLV_NOT_FOUND);

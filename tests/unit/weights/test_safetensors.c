@@ -10,13 +10,11 @@ static const int64_t n_data[1] = {-7};
 static const uint8_t m_data[3] = {0, 1, 255};
 static const uint16_t h_data[2] = {0x3c00, 0xc000};
 
-#define SOME_TENSORS                                                          \
-  {                                                                           \
-    {"mask", CLV_U8, CLV_SHAPE(3), m_data},                                   \
-        {"fc.weight", CLV_F32, CLV_SHAPE(2, 3), w_data},                      \
-        {"bn.num_batches_tracked", CLV_I64, {.rank = 0}, n_data},             \
-        {"half", CLV_F16, CLV_SHAPE(1, 2), h_data},                           \
-        {"empty", CLV_F32, CLV_SHAPE(0, 4), NULL},                            \
+#define SOME_TENSORS                                                                           \
+  {                                                                                            \
+    {"mask", CLV_U8, CLV_SHAPE(3), m_data}, {"fc.weight", CLV_F32, CLV_SHAPE(2, 3), w_data},   \
+        {"bn.num_batches_tracked", CLV_I64, {.rank = 0}, n_data},                              \
+        {"half", CLV_F16, CLV_SHAPE(1, 2), h_data}, {"empty", CLV_F32, CLV_SHAPE(0, 4), NULL}, \
   }
 
 static clv_bytes encode(const clv_weights_tensor *t, size_t n) {
@@ -86,8 +84,8 @@ static void round_trip(void **state) {
   assert_ok(clv_weights_open_memory(b.data, b.len, "memory", &m, &err), &err);
   check_some(m);
   assert_int_equal(clv_weights_links(m), 0);
-  assert_ok(clv_weights_write(at("w.safetensors"), t, CLV_COUNT(t), meta, 1, &digest, &bytes,
-                              &err), &err);
+  assert_ok(clv_weights_write(at("w.safetensors"), t, CLV_COUNT(t), meta, 1, &digest, &bytes, &err),
+            &err);
   assert_int_equal(bytes, b.len);
   assert_int_equal(access(at("w.safetensors.tmp"), F_OK), -1);
   assert_ok(clv_file_read(at("w.safetensors"), 1 << 20, &stored, &err), &err);
@@ -145,20 +143,20 @@ static const struct {
     {"{\"a\":", 0, CLV_DATA_LOSS, "bad JSON"},
     {"{} x", 0, CLV_DATA_LOSS, "after the end of the JSON"},
     {"{}", 4, CLV_DATA_LOSS, "trailing bytes: its tensors take 0 bytes, the file has 4"},
-    {"{\"a\":" ENTRY("F32", "[1]", 0, 4) ",\"a\":" ENTRY("F32", "[1]", 4, 8) "}", 8,
-     CLV_DATA_LOSS, "duplicate"},
+    {"{\"a\":" ENTRY("F32", "[1]", 0, 4) ",\"a\":" ENTRY("F32", "[1]", 4, 8) "}", 8, CLV_DATA_LOSS,
+     "duplicate"},
     {"{\"a\":" ENTRY("F32", "[2]", 0, 4) "}", 4, CLV_DATA_LOSS,
      "tensor 'a': [2] of F32 takes 8 bytes, its offsets hold 4"},
     {"{\"a\":" ENTRY("F32", "[1]", 4, 8) "}", 8, CLV_DATA_LOSS, "a hole"},
     {"{\"a\":" ENTRY("F32", "[2]", 0, 8) ",\"b\":" ENTRY("F32", "[2]", 4, 12) "}", 12,
      CLV_DATA_LOSS, "tensor 'b' begins at 4, the one before it ends at 8: an overlap"},
-    {"{\"a\":" ENTRY("F32", "[1]", 0, 4) ",\"b\":" ENTRY("F32", "[1]", 0, 4) "}", 4,
-     CLV_DATA_LOSS, "an overlap"},
+    {"{\"a\":" ENTRY("F32", "[1]", 0, 4) ",\"b\":" ENTRY("F32", "[1]", 0, 4) "}", 4, CLV_DATA_LOSS,
+     "an overlap"},
     {"{\"a\":" ENTRY("F32", "[1]", 0, 4) ",\"b\":" ENTRY("F32", "[1]", 8, 12) "}", 12,
      CLV_DATA_LOSS, "a hole"},
     {"{\"a\":" ENTRY("F32", "[2]", 0, 8) "}", 4, CLV_DATA_LOSS, "truncated"},
-    {"{\"a\":" ENTRY("F32", "[0]", 0, 0) ",\"b\":" ENTRY("F32", "[0]", 0, 0) "}", 0,
-     CLV_DATA_LOSS, "share an offset"},
+    {"{\"a\":" ENTRY("F32", "[0]", 0, 0) ",\"b\":" ENTRY("F32", "[0]", 0, 0) "}", 0, CLV_DATA_LOSS,
+     "share an offset"},
     {"{\"a\":" ENTRY("F33", "[1]", 0, 4) "}", 4, CLV_DATA_LOSS, "unknown dtype 'F33'"},
     {"{\"a\":" ENTRY("F4", "[2]", 0, 1) "}", 1, CLV_UNIMPLEMENTED, "smaller than a byte"},
     {"{\"a\":" ENTRY("U8", "[1,1,1,1,1,1,1,1,1]", 0, 1) "}", 1, CLV_DATA_LOSS,
@@ -174,8 +172,8 @@ static const struct {
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}", 4, CLV_DATA_LOSS,
      "data_offsets"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, CLV_DATA_LOSS, "exactly dtype, shape"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4,
-     CLV_DATA_LOSS, "exactly dtype, shape"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, CLV_DATA_LOSS,
+     "exactly dtype, shape"},
     {"{\"a\":{\"dtype\":4,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, CLV_DATA_LOSS, "'dtype'"},
     {"{\"a\":[]}", 0, CLV_DATA_LOSS, "exactly dtype, shape"},
     {"{\"\":" ENTRY("U8", "[1]", 0, 1) "}", 1, CLV_DATA_LOSS, "name is empty"},
@@ -284,8 +282,7 @@ static void bad_writes(void **state) {
       {{{"a", CLV_F32, CLV_SHAPE(1), w_data}, {"a", CLV_U8, CLV_SHAPE(1), w_data}}, "used twice"},
       {{{"", CLV_F32, CLV_SHAPE(1), w_data}, {"b", CLV_U8, CLV_SHAPE(1), w_data}}, "UTF-8"},
       {{{"a\tb", CLV_F32, CLV_SHAPE(1), w_data}, {"b", CLV_U8, CLV_SHAPE(1), w_data}}, "UTF-8"},
-      {{{"\xc0\x80", CLV_F32, CLV_SHAPE(1), w_data}, {"b", CLV_U8, CLV_SHAPE(1), w_data}},
-       "UTF-8"},
+      {{{"\xc0\x80", CLV_F32, CLV_SHAPE(1), w_data}, {"b", CLV_U8, CLV_SHAPE(1), w_data}}, "UTF-8"},
       {{{"\xe0\x80\xaf", CLV_F32, CLV_SHAPE(1), w_data}, {"b", CLV_U8, CLV_SHAPE(1), w_data}},
        "UTF-8"},
       {{{"\xed\xa0\x80", CLV_F32, CLV_SHAPE(1), w_data}, {"b", CLV_U8, CLV_SHAPE(1), w_data}},
@@ -321,8 +318,7 @@ static bool same_content(const clv_weights_file *a, const clv_weights_file *b) {
   for (size_t i = 0; i < clv_weights_count(a); i++) {
     const clv_weights_entry *x = &clv_weights_entries(a)[i], *y = &clv_weights_entries(b)[i];
     if (strcmp(x->name, y->name) || x->dtype != y->dtype ||
-        !clv_shape_equal(&x->shape, &y->shape) ||
-        (x->bytes && memcmp(x->data, y->data, x->bytes)))
+        !clv_shape_equal(&x->shape, &y->shape) || (x->bytes && memcmp(x->data, y->data, x->bytes)))
       return false;
   }
   return true;
@@ -404,21 +400,24 @@ static void matching(void **state) {
   for (int i = 0; i < 5; i++) assert_string_equal(found[i]->name, want[i].name);
 
   assert_int_equal(clv_weights_match(f, want, 2, 0, found, &err), CLV_INVALID);
-  assert_says(&err, "model.safetensors: 3 unexpected tensors: 'bn.num_batches_tracked', "
-                    "'conv1.bias', 'conv1.weight'");
+  assert_says(&err,
+              "model.safetensors: 3 unexpected tensors: 'bn.num_batches_tracked', "
+              "'conv1.bias', 'conv1.weight'");
   assert_ok(clv_weights_match(f, want, 2, CLV_WEIGHTS_ALLOW_UNEXPECTED, found, &err), &err);
 
   want[1].name = "fc1.bias";
   found[0] = NULL;
   assert_int_equal(clv_weights_match(f, want, 5, 0, found, &err), CLV_INVALID);
   assert_null(found[0]);
-  assert_says(&err, "1 missing tensors: 'fc1.bias' (did you mean 'fc.bias'?); unexpected: "
-                    "'fc.bias'");
-  clv_weights_want other[] = {{"p1", 1, {0}}, {"p2", 1, {0}}, {"p3", 1, {0}}, {"p4", 1, {0}},
-                              {"p5", 1, {0}}};
+  assert_says(&err,
+              "1 missing tensors: 'fc1.bias' (did you mean 'fc.bias'?); unexpected: "
+              "'fc.bias'");
+  clv_weights_want other[] = {
+      {"p1", 1, {0}}, {"p2", 1, {0}}, {"p3", 1, {0}}, {"p4", 1, {0}}, {"p5", 1, {0}}};
   assert_int_equal(clv_weights_match(f, other, 5, 0, found, &err), CLV_INVALID);
-  assert_says(&err, "5 missing tensors: 'p1', 'p2', 'p3' and 2 more; unexpected: "
-                    "'bn.num_batches_tracked', 'conv1.bias', 'conv1.weight' and 2 more");
+  assert_says(&err,
+              "5 missing tensors: 'p1', 'p2', 'p3' and 2 more; unexpected: "
+              "'bn.num_batches_tracked', 'conv1.bias', 'conv1.weight' and 2 more");
 
   want[1] = (clv_weights_want){"fc.bias", CLV_F32, CLV_SHAPE(11)};
   assert_int_equal(clv_weights_match(f, want, 5, 0, found, &err), CLV_INVALID);

@@ -20,11 +20,10 @@
 
 #include "common/weights/weights.h"
 
-#define assert_ok(call, err)                                            \
-  do {                                                                  \
-    clv_code assert_code_ = (call);                                     \
-    if (assert_code_ != CLV_OK)                                         \
-      fail_msg("%s: %s", clv_code_name(assert_code_), (err)->text);     \
+#define assert_ok(call, err)                                                                  \
+  do {                                                                                        \
+    clv_code assert_code_ = (call);                                                           \
+    if (assert_code_ != CLV_OK) fail_msg("%s: %s", clv_code_name(assert_code_), (err)->text); \
   } while (0)
 
 #define assert_says(err, text_part)                                     \

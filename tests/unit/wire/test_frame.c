@@ -106,8 +106,7 @@ static void protobuf_c_reads_a_forward(void **state) {
   (void)state;
   clv_frame f = sample_frame(CLV_FORWARD);
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 64);
-  Cleave__V1__Frame *m =
-      cleave__v1__frame__unpack(NULL, all.len, (const uint8_t *)all.data);
+  Cleave__V1__Frame *m = cleave__v1__frame__unpack(NULL, all.len, (const uint8_t *)all.data);
   assert_non_null(m);
   assert_int_equal(m->base.n_unknown_fields, 0);
   assert_int_equal(m->kind, CLEAVE__V1__FRAME_KIND__FORWARD);
@@ -159,7 +158,10 @@ static void protobuf_c_rewrites_every_kind(void **state) {
 /* ---- order, unknown fields, repetition --------------------------------------------------------
  */
 
-typedef struct part { const char *data; size_t len; } part;
+typedef struct part {
+  const char *data;
+  size_t len;
+} part;
 
 static size_t read_varint(const char *data, size_t *at) {
   size_t value = 0;
@@ -213,10 +215,14 @@ static void unknown_fields_are_skipped(void **state) {
   (void)state;
   static const char unknown[] =
       "\xa0\x06\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01" /* 100: varint */
-      "\x72\x03" "abc"                                   /* 14: bytes */
-      "\xa9\x06" "12345678"                              /* 101: 64 bits */
-      "\xb5\x06" "1234"                                  /* 102: 32 bits */
-      "\xfa\xff\xff\xff\x0f\x02" "zz";                   /* the largest number there is */
+      "\x72\x03"
+      "abc" /* 14: bytes */
+      "\xa9\x06"
+      "12345678" /* 101: 64 bits */
+      "\xb5\x06"
+      "1234" /* 102: 32 bits */
+      "\xfa\xff\xff\xff\x0f\x02"
+      "zz"; /* the largest number there is */
   for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind++) {
     clv_frame f = sample_frame((clv_frame_kind)kind);
     size_t len = sample_payload_len(f.kind);
@@ -240,7 +246,8 @@ static void the_last_scalar_wins_and_lists_may_be_unpacked(void **state) {
       "\x10\x01\x18\x01\x18\x02\x38\x01"             /* context 1, message 1 then 2, of 1 */
       "\x51\x05\0\0\0\0\0\0\0\x51\x06\0\0\0\0\0\0\0" /* upstream 5, 6, not packed */
       "\x62\x09\x08\x05\x10\x02\x12\x01\x03\x18\x06" /* u8 [2, 3]: one dim unpacked, one packed */
-      "\x7a\x06" "abcdef";
+      "\x7a\x06"
+      "abcdef";
   clv_err err = {0};
   clv_frame f;
   clv_payload payload;

@@ -9,8 +9,7 @@
 #include "cleave/v1/cleave.pb-c.h"
 
 /* Decode a copy of the bytes; the outputs must stay as they are when that fails. */
-static clv_code decode(const void *bytes, size_t len, const clv_wire_limits *limits,
-                       clv_err *err) {
+static clv_code decode(const void *bytes, size_t len, const clv_wire_limits *limits, clv_err *err) {
   void *copy = malloc(len ? len : 1);
   memcpy(copy, bytes, len);
   clv_frame frame, untouched;
@@ -358,7 +357,9 @@ static void bodies_must_fit_the_kind(void **state) {
       {BYTES("\x08\x01"), "ATTACH: `attach` is missing"},
       {BYTES("\x08\x06"), "COMMIT: `commit` is missing"},
       {BYTES("\x08\x08"), "ABORT: `failure` is missing"},
-      {BYTES("\x08\x0a\x7a\x01" "a"), "CHUNK: `chunk` is missing"},
+      {BYTES("\x08\x0a\x7a\x01"
+             "a"),
+       "CHUNK: `chunk` is missing"},
       {BYTES("\x08\x0e"), "STATE_PUT: `state` is missing"},
       {BYTES("\x08\x10\xaa\x01\x00"), "PING: `credit` does not belong here"},
       {BYTES("\x08\x09\xaa\x01\x00\x92\x01\x00"), "CREDIT: `commit` does not belong here"},

@@ -91,7 +91,11 @@ static bool is_file(const response *r, const char *name) {
 
 static void files_are_found(void **state) {
   (void)state;
-  static const struct { int by_symbol; char *text; const char *file; } cases[] = {
+  static const struct {
+    int by_symbol;
+    char *text;
+    const char *file;
+  } cases[] = {
       {0, "cleave/v1/cleave.proto", "cleave/v1/cleave.proto"},
       {0, "grpc/health/v1/health.proto", "grpc/health/v1/health.proto"},
       {0, "cleave/v1/cleave.prot", NULL},
@@ -144,7 +148,10 @@ static void other_questions_are_answered_with_an_error(void **state) {
   done(r);
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
-  clv_piece bad = {"\x1a\x05" "ab", 4};
+  clv_piece bad = {
+      "\x1a\x05"
+      "ab",
+      4};
   assert_fails(clv_wire_reflect(&bad, 1, &reply, &err), CLV_INVALID, "2 are left");
 }
 

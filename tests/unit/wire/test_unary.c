@@ -20,7 +20,9 @@ static clv_sha256 some_digest(uint8_t byte) {
 }
 
 /* Two pieces, cut in the middle, so that every test also joins them. */
-typedef struct halves { clv_piece piece[2]; } halves;
+typedef struct halves {
+  clv_piece piece[2];
+} halves;
 static halves cut(const clv_bytes *b) {
   size_t at = b->len / 2;
   return (halves){{{b->data, at}, {b->data + at, b->len - at}}};
@@ -85,9 +87,15 @@ static void hello_reply_round_trips(void **state) {
   const char *devices[] = {"cpu", "cuda:0"};
   clv_wire_artifact artifacts[] = {{"resnet-tail.safetensors", some_digest(4)},
                                    {"b", some_digest(5)}};
-  clv_wire_hello_reply reply = {.about = some_about(), .incarnation = some_id(7), .worker = "w-1",
-                                .cores = 8, .threads = 6, .n_devices = 2, .devices = devices,
-                                .n_artifacts = 2, .artifacts = artifacts};
+  clv_wire_hello_reply reply = {.about = some_about(),
+                                .incarnation = some_id(7),
+                                .worker = "w-1",
+                                .cores = 8,
+                                .threads = 6,
+                                .n_devices = 2,
+                                .devices = devices,
+                                .n_artifacts = 2,
+                                .artifacts = artifacts};
   CLV_AUTO(clv_wire_done) clv_wire_hello_reply got = {0};
   assert_ok(clv_wire_hello_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_hello_reply_decode(cut(&bytes).piece, 2, &got, &err));
@@ -142,9 +150,14 @@ static void sessions_round_trip(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   const char *peers[] = {"spiffe://hospital/worker-1", "spiffe://hospital/worker-2"};
-  clv_wire_open_request request = {.session = some_id(1), .epoch = 3, .seed = UINT64_MAX,
-                                   .name = "fashion", .lanes = 2, .n_peer_identities = 2,
-                                   .peer_identities = peers, .config_digest = some_digest(9)};
+  clv_wire_open_request request = {.session = some_id(1),
+                                   .epoch = 3,
+                                   .seed = UINT64_MAX,
+                                   .name = "fashion",
+                                   .lanes = 2,
+                                   .n_peer_identities = 2,
+                                   .peer_identities = peers,
+                                   .config_digest = some_digest(9)};
   CLV_AUTO(clv_wire_done) clv_wire_open_request got = {0};
   assert_ok(clv_wire_open_request_encode(&request, &bytes, &err));
   assert_ok(clv_wire_open_request_decode(cut(&bytes).piece, 2, &got, &err));
@@ -185,7 +198,9 @@ static void closing_round_trips(void **state) {
   assert_int_equal(got_reply.bytes_out, 2);
   assert_int_equal(got_reply.forwards, 3);
   assert_int_equal(got_reply.backwards, 4);
-  static const char short_id[] = "\x0a\x02" "ab";
+  static const char short_id[] =
+      "\x0a\x02"
+      "ab";
   clv_piece piece = {short_id, sizeof short_id - 1};
   clv_wire_close_request bad;
   assert_fails(clv_wire_close_request_decode(&piece, 1, &bad, &err), CLV_INVALID,
@@ -209,13 +224,26 @@ static clv_wire_spec inputs[] = {{CLV_F32, {4, {64, 8, 14, 14}}}, {CLV_I64, {1, 
 
 static clv_wire_load_request some_load(void) {
   return (clv_wire_load_request){
-      .session = some_id(1), .epoch = 3, .seed = 11, .stage = 1, .n_stages = 3, .threads = 2,
-      .max_micro_batches = 4, .n_frozen = 2, .n_inputs = 2,
+      .session = some_id(1),
+      .epoch = 3,
+      .seed = 11,
+      .stage = 1,
+      .n_stages = 3,
+      .threads = 2,
+      .max_micro_batches = 4,
+      .n_frozen = 2,
+      .n_inputs = 2,
       .graph = {.n_nodes = 3, .n_outputs = 2, .nodes = nodes, .outputs = outputs},
-      .next_peer = "worker-2", .prev_peer = "", .input_needs_grad = true, .labels_here = true,
+      .next_peer = "worker-2",
+      .prev_peer = "",
+      .input_needs_grad = true,
+      .labels_here = true,
       .optimizer = {CLV_WIRE_OPT_ADAMW, true, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6},
-      .device = "cuda:1", .init = CLV_WIRE_INIT_ARTIFACT,
-      .artifact = {"tail.safetensors", some_digest(3)}, .frozen = frozen, .inputs = inputs};
+      .device = "cuda:1",
+      .init = CLV_WIRE_INIT_ARTIFACT,
+      .artifact = {"tail.safetensors", some_digest(3)},
+      .frozen = frozen,
+      .inputs = inputs};
 }
 
 static void assert_graph(const clv_wire_graph *g) {
@@ -278,8 +306,8 @@ static void load_reply_round_trips(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_param params[] = {{"conv1.weight", {CLV_F32, {4, {8, 1, 3, 3}}}, some_digest(1)},
                              {"scale", {CLV_F64, {0, {0}}}, some_digest(2)}};
-  clv_wire_load_reply m = {.n_params = 2, .params = params, .n_outputs = 2, .outputs = inputs,
-                           .memory_bytes = 12345};
+  clv_wire_load_reply m = {
+      .n_params = 2, .params = params, .n_outputs = 2, .outputs = inputs, .memory_bytes = 12345};
   CLV_AUTO(clv_wire_done) clv_wire_load_reply got = {0};
   assert_ok(clv_wire_load_reply_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_reply_decode(cut(&bytes).piece, 2, &got, &err));
@@ -396,8 +424,13 @@ static void a_large_graph_fits_the_budget(void **state) {
   for (uint32_t i = 0; i < N; i++) {
     snprintf(names[i], sizeof names[i], "layer%u.block%u.conv2", i / 20, i);
     before[i] = i ? i - 1 : 0;
-    many[i] = (clv_wire_node){.op = 2, .layer = i, .n_inputs = i ? 1 : 0, .n_attrs = 4,
-                              .name = names[i], .inputs = &before[i], .attrs = conv};
+    many[i] = (clv_wire_node){.op = 2,
+                              .layer = i,
+                              .n_inputs = i ? 1 : 0,
+                              .n_attrs = 4,
+                              .name = names[i],
+                              .inputs = &before[i],
+                              .attrs = conv};
   }
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -424,8 +457,12 @@ static void status_round_trips(void **state) {
   clv_wire_stage_status stages[] = {{1, 2, 3, 4, 5}, {6, 7, 8, 9, 10}};
   clv_wire_session_status sessions[] = {{some_id(1), 2, 3, 4, 5, "one", 6, 2, stages},
                                         {some_id(9), 0, 0, 0, 0, "", 0, 0, NULL}};
-  clv_wire_status_reply reply = {.incarnation = some_id(3), .uptime_ms = 1, .rss_bytes = 2,
-                                 .draining = true, .n_sessions = 2, .sessions = sessions};
+  clv_wire_status_reply reply = {.incarnation = some_id(3),
+                                 .uptime_ms = 1,
+                                 .rss_bytes = 2,
+                                 .draining = true,
+                                 .n_sessions = 2,
+                                 .sessions = sessions};
   CLV_AUTO(clv_wire_done) clv_wire_status_reply got = {0};
   assert_ok(clv_wire_status_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_status_reply_decode(cut(&bytes).piece, 2, &got, &err));
@@ -521,7 +558,11 @@ static void an_accepted_message_is_bounded(void **state) {
 
 static void amplification_is_refused(void **state) {
   (void)state;
-  static const struct { const char *unit; size_t len, total; const char *what; } cases[] = {
+  static const struct {
+    const char *unit;
+    size_t len, total;
+    const char *what;
+  } cases[] = {
       {"\x0a\0", 2, 8 << 20, "8 MiB of empty nodes"},
       {"\x0a\0", 2, 250 << 10, "250 KiB of empty nodes"},
       {"\x0a\x02\x2a\0", 4, 250 << 10, "nodes with an empty attribute"},
@@ -559,10 +600,16 @@ static void nesting_is_refused(void **state) {
 
 static void malformed_bytes_are_refused(void **state) {
   (void)state;
-  static const struct { const char *bytes; size_t len; const char *part; } cases[] = {
+  static const struct {
+    const char *bytes;
+    size_t len;
+    const char *part;
+  } cases[] = {
 #define CASE(text, part) {text, sizeof(text) - 1, part}
       CASE("\x0a", "runs past the end"),
-      CASE("\x0a\x05" "abc", "3 are left"),
+      CASE("\x0a\x05"
+           "abc",
+           "3 are left"),
       CASE("\x2a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "9223372036854775807"),
       CASE("\x2a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "18446744073709551615"),
       CASE("\x10\x80", "runs past the end"),
@@ -573,7 +620,9 @@ static void malformed_bytes_are_refused(void **state) {
       CASE("\x00\x00", "field number 0"),
       CASE("\x2a\x00\x2a\x00", "LoadShardRequest.graph occurs twice"),
       CASE("\x4a\x01\n", "of device is a control character"),
-      CASE("\x4a\x03" "a\0b", "byte 1 (0x00) of device"),
+      CASE("\x4a\x03"
+           "a\0b",
+           "byte 1 (0x00) of device"),
       CASE("\x4a\x02\xc3\x28", "not UTF-8"),
       CASE("\x2a\x02\x12\x05", "0 are left"),
       CASE("\x2a\x05\x12\x03\x80\x80\x80", "runs past the end"),

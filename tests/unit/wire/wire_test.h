@@ -19,17 +19,17 @@
 #include "common/wire/wire.h"
 
 /* Fails the test with the located text when a call does not succeed. */
-#define assert_ok(call)                                                    \
-  do {                                                                     \
-    clv_code code_ = (call);                                               \
+#define assert_ok(call)                                                       \
+  do {                                                                        \
+    clv_code code_ = (call);                                                  \
     if (code_ != CLV_OK) fail_msg("%s: %s (%s)", #call, err.text, err.where); \
   } while (0)
 
 /* The call fails with `code` and a text that contains `part`. */
-#define assert_fails(call, wanted, part)                                                   \
-  do {                                                                                     \
-    clv_code code_ = (call);                                                               \
-    if (code_ != (wanted) || !strstr(err.text, (part)))                                    \
+#define assert_fails(call, wanted, part)                                                         \
+  do {                                                                                           \
+    clv_code code_ = (call);                                                                     \
+    if (code_ != (wanted) || !strstr(err.text, (part)))                                          \
       fail_msg("%s gave %d \"%s\", not %d \"%s\"", #call, (int)code_, err.text, (wanted), part); \
   } while (0)
 
