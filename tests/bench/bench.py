@@ -228,9 +228,14 @@ CNN = ["{op: conv2d, out: 32, kernel: 3, pad: 1}", "{op: relu}", "{op: maxpool, 
        "{op: flatten}", "{op: linear, out: 128}", "{op: relu}", "{op: linear, out: 10}"]
 
 
-def cnn_session(c, name, cut=None, micro=1, schedule="gpipe"):
+DEEP = CNN[:6] + ["{op: conv2d, out: 128, kernel: 3, pad: 1}", "{op: relu}", "{op: globalavgpool}",
+                  "{op: flatten}", "{op: linear, out: 10}"]
+
+
+def cnn_session(c, name, cut=None, micro=1, schedule="gpipe", net=None):
     """cut: how many layers stay on the master; None: all."""
-    parts = [("master", CNN)] if cut is None else [("master", CNN[:cut]), ("w1", CNN[cut:])]
+    net = net or CNN
+    parts = [("master", net)] if cut is None else [("master", net[:cut]), ("w1", net[cut:])]
     stages = "".join(f"  - {{name: s{i}, at: {at}, threads: 1, layers: [{', '.join(layers)}]}}\n"
                      for i, (at, layers) in enumerate(parts))
     return c.session(name, "data:\n  format: idx\n  root: /usr/share/datasets/fashion-mnist\n"

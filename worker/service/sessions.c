@@ -73,10 +73,12 @@ static void drop_links(session *s) {
   }
 }
 
-/* Under the service's lock: queue threads may poll if the sessions' threads leave them a core. */
+/* Under the service's lock: queue threads may poll if the threads of a session leave them a core.
+ * Not the sum over sessions: rpc polls only while none of them computes, and a session that sits
+ * idle must not cost the others their latency. */
 static void set_spin(clv_service *v) {
   unsigned threads = 0;
-  for (uint32_t i = 0; i < v->n_sessions; i++) threads += v->sessions[i]->threads;
+  for (uint32_t i = 0; i < v->n_sessions; i++) threads = CLV_MAX(threads, v->sessions[i]->threads);
   clv_rpc_runtime_set_spin(v->runtime, threads ? clv_spin_us(threads) : 0);
 }
 
