@@ -53,7 +53,11 @@ static clv_exit setup_exit(const clv_err *err) {
   }
 }
 
+/* Steps in a row with gradients that are not finite, after which nothing will come of the run. */
+enum { HOPELESS_STEPS = 20 };
+
 static clv_exit run_exit(const run *r, const clv_err *err) {
+  if (err->code == CLV_RANGE) return CLV_EXIT_DIVERGED;
   if (err->code == CLV_DEADLINE) return CLV_EXIT_TIMEOUT;
   if (err->code == CLV_UNAVAILABLE && clv_trainer_lost_worker(r->trainer)[0] &&
       strcmp(clv_trainer_lost_worker(r->trainer), "master") != 0)
@@ -154,6 +158,7 @@ typedef struct loop {
   clv_loader *loader;
   FILE *egress;
   uint64_t total, saved_at;
+  uint64_t skipped; /* steps in a row that were not applied */
   clv_cursor cursor;
 } loop;
 
@@ -162,12 +167,11 @@ static void loop_done(loop *l) {
   if (l->egress) fclose(l->egress);
 }
 
-static uint64_t total_steps(const run *r, const clv_loader *loader) {
+/* As the session states it: --max-steps stops a run early and does not make it another one. */
+static uint64_t whole_length(const run *r, const clv_loader *loader) {
   const clv_train_config *c = &r->config->train;
   uint64_t total = c->epochs * clv_loader_per_epoch(loader);
-  if (c->max_steps) total = CLV_MIN(total, c->max_steps);
-  if (r->o->max_steps) total = CLV_MIN(total, r->o->max_steps);
-  return total;
+  return c->max_steps ? CLV_MIN(total, c->max_steps) : total;
 }
 
 static clv_code save(run *r, loop *l, clv_err *err) {
@@ -224,7 +228,13 @@ static clv_code one_step(run *r, loop *l, const clv_batch *batch, clv_err *err) 
                     .applied = s.applied};
   clv_trainer_traffic(r->trainer, &p.bytes_up, &p.bytes_down);
   l->cursor = batch->next;
-  return clv_reporter_step(r->reporter, &p, err);
+  l->skipped = s.applied ? 0 : l->skipped + 1;
+  CLV_TRY(clv_reporter_step(r->reporter, &p, err));
+  if (l->skipped < HOPELESS_STEPS) return CLV_OK;
+  return clv_fail(err, CLV_RANGE,
+                  "diverged: the gradients of the last %d steps were not finite; lower "
+                  "train.optimizer.lr or set train.clip_grad_norm",
+                  HOPELESS_STEPS);
 }
 
 static clv_code train_loop(run *r, loop *l, clv_err *err) {
@@ -259,7 +269,9 @@ static clv_code start(run *r, loop *l, clv_err *err) {
                             .epochs = t->epochs,
                             .start = l->cursor};
   CLV_TRY(clv_loader_new(r->data.train, &bo, &l->loader, err));
-  l->total = total_steps(r, l->loader);
+  l->total = whole_length(r, l->loader);
+  clv_trainer_set_length(r->trainer, l->total);
+  if (r->o->max_steps) l->total = CLV_MIN(l->total, r->o->max_steps);
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/egress.jsonl", r->dir.data);
   l->egress = fopen(path.data, r->o->resume ? "ae" : "we");

@@ -316,6 +316,11 @@ static clv_code begin_step(clv_trainer *t, const clv_batch *batch, clv_err *err)
   return CLV_OK;
 }
 
+void clv_trainer_set_length(clv_trainer *t, uint64_t steps) {
+  uint64_t stated = t->config->train.schedule.total_steps;
+  t->length = stated ? stated : steps;
+}
+
 static clv_code decide(clv_trainer *t, clv_step_result *ret, clv_err *err) {
   static const clv_lr_curve curves[] = {[CLV_LR_CONSTANT] = CLV_LR_CURVE_CONSTANT,
                                         [CLV_LR_STEP] = CLV_LR_CURVE_STEP,
@@ -323,7 +328,7 @@ static clv_code decide(clv_trainer *t, clv_step_result *ret, clv_err *err) {
                                         [CLV_LR_LINEAR] = CLV_LR_CURVE_LINEAR};
   const clv_train_config *c = &t->config->train;
   clv_lr_schedule schedule = {curves[c->schedule.kind], c->schedule.warmup_steps,
-                              c->schedule.step_size, c->schedule.total_steps, c->schedule.gamma};
+                              c->schedule.step_size, t->length, c->schedule.gamma};
   double norm_sq = 0;
   for (uint32_t i = 0; i < t->grad_at[t->b->n_stages]; i++) norm_sq += t->grad_sq[i];
   bool apply = t->finite && isfinite(norm_sq);

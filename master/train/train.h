@@ -97,6 +97,10 @@ void clv_trainer_closep(clv_trainer **t);
 
 uint64_t clv_trainer_step_count(const clv_trainer *t); /* committed steps */
 
+/* The length of the whole run, resumed parts included, in steps: where cosine and linear schedules
+ * end unless the session states train.schedule.total_steps. Unset, they stay at their start. */
+void clv_trainer_set_length(clv_trainer *t, uint64_t steps);
+
 /* One training step on rows of x [n, ...] and y. After a failure the trainer is of no more use: its
  * text names worker, step and cause. */
 clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, clv_step_result *ret,

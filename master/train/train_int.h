@@ -46,6 +46,7 @@ struct clv_trainer {
   uint64_t epoch;
   char lost[CLV_WIRE_NAME + 1];
   uint64_t committed;
+  uint64_t length; /* of the whole run in steps; 0: unknown */
   uint64_t next_message;
   clv_graph *loss_graph; /* evaluation's own, with plans by batch size */
   clv_stage *loss_stage;

@@ -263,16 +263,23 @@ def mlp():
 
 
 def cnn():
+    """The split rows are ours against ours: the network of the PyTorch row, whose second convolution
+    alone is most of the work, and one that a cut can halve."""
     with Cluster(1) as c, program("bench_train", cnn_session(c, "whole")) as whole, \
-            program("bench_train", cnn_session(c, "split", CUT, MICRO)) as split, \
+            program("bench_train", cnn_session(c, "split", *CUT)) as split, \
             torch("torch_cnn.py") as peer:
         found = interleave([median_step(s, 20) for s in (whole, split, peer)])
         enter("cnn_unsplit_vs_torch", "ms", [((w, p), f) for (w, _, p), f in found], 1.0)
         enter("cnn_split2_vs_own_unsplit", "ms", [((s, w), f) for (w, s, _), f in found], 0.7, True,
-              f"cut after layer {CUT}, {MICRO} micro-batches")
+              "cut after layer %d, %d micro-batches" % CUT)
+    with Cluster(1) as c, program("bench_train", cnn_session(c, "whole", net=DEEP)) as whole, \
+            program("bench_train", cnn_session(c, "split", *DEEP_CUT, net=DEEP)) as split:
+        found = interleave([median_step(s, 20) for s in (split, whole)])
+        enter("deep_cnn_split2_vs_own_unsplit", "ms", found, 0.7, True,
+              "cut after layer %d, %d micro-batches" % DEEP_CUT)
 
 
-CUT, MICRO = 3, 4
+CUT, DEEP_CUT = (3, 2), (6, 8)
 
 
 # ---- memory ---------------------------------------------------------------------------------------------

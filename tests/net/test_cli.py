@@ -154,7 +154,7 @@ def interrupt_writes_a_checkpoint():
     body = DATA + STAGES + TAIL.replace("epochs: 1, max_steps: 4", "epochs: 100000")
     session = cluster.session("ctrlc", body)
     p = subprocess.Popen([MASTER, "train", session], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cluster.dir)
-    time.sleep(1.5 * SLOW)
+    until_checkpoint("ctrlc")
     p.send_signal(signal.SIGINT)
     out, err = p.communicate(timeout=30 * SLOW)
     assert p.returncode == 130 and "--resume" in out, (p.returncode, out, err)
@@ -164,11 +164,41 @@ def interrupt_writes_a_checkpoint():
 
 
 @suite.test
+def divergence_ends_the_run():
+    session = cluster.session("hot", DATA + STAGES + TAIL.replace("epochs: 1, max_steps: 4", "epochs: 1000"))
+    done = cluster.train(session, "--set", "train.optimizer.kind=sgd", "--set", "train.optimizer.lr=1e30", timeout=60 * SLOW)
+    assert done.returncode == 9 and "train.optimizer.lr" in done.stderr, (done.returncode, done.stderr)
+
+
+@suite.test
+def a_schedule_ends_with_the_run():
+    """Also when the run is stopped half-way and resumed: --max-steps does not shorten it."""
+    session = cluster.session("falling", DATA + STAGES + TAIL.replace("max_steps: 4", "max_steps: 8, schedule: {kind: linear}"))
+    assert cluster.train(session, "--max-steps", "3").returncode == 0
+    done = cluster.train(session, "--resume")
+    assert done.returncode == 0, done.stderr
+    with open(os.path.join(cluster.dir, "runs", "falling", "metrics.jsonl")) as f:
+        rates = [json.loads(l)["lr"] for l in f if '"step"' in l]
+    assert len(rates) == 8, rates
+    for k, rate in enumerate(rates):
+        assert abs(rate / rates[0] - (1 - k / 8)) < 1e-5, rates
+
+
+def until_checkpoint(name):
+    """The run is under way and has written a checkpoint."""
+    folder = os.path.join(cluster.dir, "runs", name)
+    until = time.monotonic() + 30 * SLOW
+    while not (os.path.isdir(folder) and any(d.startswith("checkpoint-") for d in os.listdir(folder))):
+        assert time.monotonic() < until, f"{name} did not start"
+        time.sleep(0.02)
+
+
+@suite.test
 def lost_worker_is_named():
     body = DATA + STAGES + TAIL.replace("epochs: 1, max_steps: 4", "epochs: 100000").replace("every_steps: 2", "every_steps: 50")
     session = cluster.session("lost", body)
     p = subprocess.Popen([MASTER, "train", session], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cluster.dir)
-    time.sleep(1.5 * SLOW)
+    until_checkpoint("lost")
     begin = time.monotonic()
     cluster.workers[0].kill()
     out, err = p.communicate(timeout=40 * SLOW)
