@@ -716,7 +716,7 @@ def answers_nobody_reads(e):
     lane, ping = Lane(narrow.channel, deaf=True), pb.Frame(kind=pb.PING, message=1).SerializeToString()
     lane.send(pb.Frame(kind=pb.ATTACH, attach=pb.Attach(
         session=s.id, epoch=1, incarnation=e.caller.about.incarnation, lanes=0, role=pb.ROLE_MASTER)))
-    for _ in range(9_000):
+    for _ in range(20_000):  # more than 8192 and what the transport takes before it is full
         lane.send(ping)
     while not lane.out.empty() and lane.call.is_active():
         time.sleep(0.01)
