@@ -172,6 +172,10 @@ struct rpc_identity {
 
 void rpc_identity_unref(rpc_identity *identity) {
   if (!identity || atomic_fetch_sub(&identity->refs, 1) != 1) return;
+  /* A reconnection may have been verified on a thread of gRPC's, which orders that before this in
+   * ways that only it sees; the lock says so to everybody. */
+  pthread_mutex_lock(&identity->lock);
+  pthread_mutex_unlock(&identity->lock);
   pthread_mutex_destroy(&identity->lock);
   free(identity->expected);
   free(identity);
