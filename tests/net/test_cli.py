@@ -1,5 +1,5 @@
 """Clumsy input: every mistake is answered with file, line, a suggestion and the documented code."""
-import json, os, re, signal, subprocess, time
+import glob, json, os, re, signal, subprocess, time
 from cluster import *
 
 suite = Suite()
@@ -185,10 +185,10 @@ def a_schedule_ends_with_the_run():
 
 
 def until_checkpoint(name):
-    """The run is under way and has written a checkpoint."""
+    """The run is under way and has completed a checkpoint: the manifest comes last."""
     folder = os.path.join(cluster.dir, "runs", name)
     until = time.monotonic() + 30 * SLOW
-    while not (os.path.isdir(folder) and any(d.startswith("checkpoint-") for d in os.listdir(folder))):
+    while not glob.glob(os.path.join(folder, "checkpoint-*", "manifest.json")):
         assert time.monotonic() < until, f"{name} did not start"
         time.sleep(0.02)
 
