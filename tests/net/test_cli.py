@@ -188,7 +188,7 @@ def until_checkpoint(name):
     """The run is under way and has completed a checkpoint: the manifest comes last."""
     folder = os.path.join(cluster.dir, "runs", name)
     until = time.monotonic() + 30 * SLOW
-    while not glob.glob(os.path.join(folder, "checkpoint-*", "manifest.json")):
+    while not glob.glob(os.path.join(folder, "checkpoint-*", "MANIFEST.json")):
         assert time.monotonic() < until, f"{name} did not start"
         time.sleep(0.02)
 
