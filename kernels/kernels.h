@@ -26,7 +26,8 @@
 extern "C" {
 #endif
 
-/* Dimension letters: N batch, C channels in, K channels out, H x W image, F features. */
+/* Dimension letters: N batch, C channels in, K channels out, H x W image, F features, T steps of a
+ * sequence. */
 
 /* The numbers travel in LoadShard: append only. */
 typedef enum clv_op {
@@ -52,25 +53,46 @@ typedef enum clv_op {
   CLV_OP_MSE = 19,
   CLV_OP_BCE = 20,
   CLV_OP_BCE_WITH_LOGITS = 21,
+  CLV_OP_EMBEDDING = 22,
+  CLV_OP_LSTM = 23,
+  CLV_OP_MEAN = 24,
+  CLV_OP_SCALE = 25,
+  CLV_OP_CONCAT = 26,
+  CLV_OP_SLICE = 27,
+  CLV_OP_LAYERNORM = 28,
   CLV_OP_COUNT
 } clv_op;
 
 /* Every attribute any op takes; the op table (common/graph) says which op uses which, with default
  * and range. Pairs are (height, width). */
 typedef struct clv_attrs {
-  int64_t out;                          /* linear: features out; conv2d: channels out (K) */
+  int64_t out;                          /* linear, embedding: features out; conv2d: channels out
+                                           (K); lstm: hidden size (H) */
   int64_t kernel[2], stride[2], pad[2]; /* conv2d, pools */
   int64_t groups;                       /* conv2d */
-  bool bias;                            /* conv2d, linear */
+  bool bias;                            /* conv2d, linear, lstm */
   double p;                             /* dropout: probability of zero */
-  double eps, momentum;                 /* batchnorm */
-  clv_shape shape;                      /* reshape: per sample, without N */
+  double eps, momentum;                 /* batchnorm; eps: layernorm too */
+  clv_shape shape;                      /* reshape: per sample, without N; layernorm: the trailing
+                                           dimensions that are normalised */
+  int64_t rows;                         /* embedding: of its table */
+  int64_t layers;                       /* lstm: 1 to CLV_LSTM_LAYERS */
+  int64_t dim;                          /* mean, concat, slice; negative ones count from the end */
+  int64_t start, stop;                  /* slice: first, and first that is left out; negative ones
+                                           count from the end */
+  double factor;                        /* scale */
 } clv_attrs;
 
-enum { CLV_MAX_IN = 2, CLV_MAX_PARAMS = 5 };
+enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
+
+/* slice.stop that stands for the end. */
+enum { CLV_TO_END = INT32_MAX };
 
 /* Parameter slots. linear, conv2d: weight [K, C/groups, kh, kw] or [out, in], bias [K].
- * batchnorm: weight [C], bias [C], running_mean [C], running_var [C], num_batches_tracked i64 []. */
+ * batchnorm: weight [C], bias [C], running_mean [C], running_var [C], num_batches_tracked i64 [].
+ * embedding: weight [rows, out]. layernorm: weight and bias of the normalised shape. lstm, for each
+ * layer in turn: weight_ih [4H, in], weight_hh [4H, H], bias_ih [4H], bias_hh [4H], or the first
+ * two of these; 4H: the gates i, f, g, o, each of H rows. */
 enum {
   CLV_SLOT_WEIGHT = 0,
   CLV_SLOT_BIAS = 1,
@@ -83,6 +105,17 @@ enum {
  * tensors of rank 4, channels padded up to a multiple of the block, the padding zero. */
 size_t clv_layout_numel(const clv_shape *shape, int block); /* padded number of elements */
 
+/* attrs->dim as an index of `in`; -1 where it is none. */
+int clv_axis_of(const clv_attrs *attrs, const clv_shape *in);
+
+/* slice's first index along an axis of `extent`; *ret_stop: the first behind. Not yet checked. */
+int64_t clv_slice_start(const clv_attrs *attrs, int64_t extent, int64_t *ret_stop);
+
+/* Row numbers of embedding: CLV_INVALID for the first outside 0..rows-1, with its sample (of
+ * per_sample numbers each) and its place there. */
+clv_code clv_check_rows(const int64_t *index, size_t n, size_t per_sample, int64_t rows,
+                        clv_err *err) CLV_USE_RESULT;
+
 /* What a backend is told about one node. */
 typedef struct clv_node_desc {
   clv_op op;
@@ -90,14 +123,14 @@ typedef struct clv_node_desc {
   clv_dtype dtype; /* of the arithmetic: f32, or f64 (ref only) */
   int n_in;
   clv_shape in[CLV_MAX_IN];
-  clv_dtype in_dtype[CLV_MAX_IN]; /* dtype, except i64 class labels */
+  clv_dtype in_dtype[CLV_MAX_IN]; /* dtype, except i64 class labels and row numbers */
   int offered_block[CLV_MAX_IN];
   clv_shape out;
   int n_params;
   clv_shape param[CLV_MAX_PARAMS];
   bool training; /* dropout drops, batchnorm uses batch statistics and updates running ones */
   bool need_dx[CLV_MAX_IN]; /* gradient with respect to that input is wanted */
-  bool need_dw;             /* gradients of weight and bias are wanted */
+  bool need_dw;             /* gradients of the parameters are wanted */
   int threads;
 } clv_node_desc;
 
@@ -115,7 +148,7 @@ typedef struct clv_kernel_args {
   void *scratch;               /* scratch_bytes, free for any use during the call */
   const void *dout;
   void *din[CLV_MAX_IN];        /* overwritten; NULL where need_dx is false */
-  void *dparam[CLV_MAX_PARAMS]; /* slots 0 and 1 */
+  void *dparam[CLV_MAX_PARAMS]; /* trainable slots; batchnorm: 0 and 1 */
   bool accumulate;              /* dparam += instead of = */
   clv_rng_key key;              /* key.layer is already (layer << 4) */
 } clv_kernel_args;
@@ -156,7 +189,7 @@ typedef struct clv_adam_args {
   bool decoupled;          /* AdamW */
 } clv_adam_args;
 
-enum { CLV_KERNELS_ABI = 1 };
+enum { CLV_KERNELS_ABI = 2 };
 
 typedef struct clv_backend {
   uint32_t abi;  /* CLV_KERNELS_ABI */

@@ -24,6 +24,12 @@ static const struct {
     [CLV_ATTR_EPS] = {"eps", KIND_REAL, offsetof(clv_attrs, eps)},
     [CLV_ATTR_MOMENTUM] = {"momentum", KIND_REAL, offsetof(clv_attrs, momentum)},
     [CLV_ATTR_SHAPE] = {"shape", KIND_EXTENTS, offsetof(clv_attrs, shape)},
+    [CLV_ATTR_ROWS] = {"rows", KIND_INT, offsetof(clv_attrs, rows)},
+    [CLV_ATTR_LAYERS] = {"layers", KIND_INT, offsetof(clv_attrs, layers)},
+    [CLV_ATTR_DIM] = {"dim", KIND_INT, offsetof(clv_attrs, dim)},
+    [CLV_ATTR_START] = {"start", KIND_INT, offsetof(clv_attrs, start)},
+    [CLV_ATTR_STOP] = {"stop", KIND_INT, offsetof(clv_attrs, stop)},
+    [CLV_ATTR_FACTOR] = {"factor", KIND_REAL, offsetof(clv_attrs, factor)},
 };
 
 const char *clv_attr_name(clv_attr_key key) {

@@ -17,6 +17,7 @@ clv_code clv_graph_new(clv_graph **ret, clv_err *err) {
   clv_graph *g;
   CLV_TRY(clv_alloc(1, sizeof *g, &g, err));
   g->output = -1;
+  g->dtype = CLV_F32;
   *ret = g;
   return CLV_OK;
 }
@@ -32,7 +33,7 @@ void clv_graph_freep(clv_graph **g) { *g = clv_graph_free(*g); }
 static bool is_float(clv_dtype dtype) { return dtype == CLV_F32 || dtype == CLV_F64; }
 
 void clv_node_site(const clv_graph *g, const clv_node *node, clv_op_site *ret) {
-  *ret = (clv_op_site){.attrs = &node->attrs};
+  *ret = (clv_op_site){.attrs = &node->attrs, .n_in = node->n_in};
   for (int i = 0; i < node->n_in; i++) {
     ret->in[i] = g->nodes[node->in[i]].shape;
     ret->in_dtype[i] = g->nodes[node->in[i]].dtype;
@@ -48,13 +49,15 @@ int clv_node_slots(const clv_graph *g, const clv_node *node, clv_slot ret[CLV_MA
 }
 
 static clv_code check_dtypes(const clv_op_def *def, const clv_op_site *s, clv_err *err) {
-  for (int i = 0; i < def->n_in; i++) {
-    bool labels = def->labels && i == 1;
-    if (labels ? s->in_dtype[i] != CLV_I64 : !is_float(s->in_dtype[i]))
+  for (int i = 0; i < s->n_in; i++) {
+    bool labels = def->labels && i == 1, whole = labels || (def->rows && i == 0);
+    if (whole ? s->in_dtype[i] != CLV_I64 : !is_float(s->in_dtype[i]))
       return clv_fail(err, CLV_INVALID, "%s needs %s as input %d, got %s", def->name,
-                      labels ? "i64 class indices" : "a float tensor", i,
-                      clv_dtype_name(s->in_dtype[i]));
-    if (!labels && s->in_dtype[i] != s->in_dtype[0])
+                      labels  ? "i64 class indices"
+                      : whole ? "i64 row numbers"
+                              : "a float tensor",
+                      i, clv_dtype_name(s->in_dtype[i]));
+    if (!whole && s->in_dtype[i] != s->in_dtype[0])
       return clv_fail(err, CLV_INVALID, "%s has inputs of different dtypes, %s and %s", def->name,
                       clv_dtype_name(s->in_dtype[0]), clv_dtype_name(s->in_dtype[i]));
   }
@@ -70,12 +73,13 @@ static clv_code infer(const clv_graph *g, clv_node *node, clv_err *err) {
   clv_node_site(g, node, &site);
   CLV_TRY(check_dtypes(def, &site, err));
   CLV_TRY(def->shape(&site, &shape, err));
-  CLV_TRY(clv_check_value("the output", &shape, site.in_dtype[0], err));
+  clv_dtype dtype = def->rows ? g->dtype : site.in_dtype[0];
+  CLV_TRY(clv_check_value("the output", &shape, dtype, err));
   int n = def->slots ? def->slots(&site, slots) : 0;
   for (int i = 0; i < n; i++)
-    CLV_TRY(clv_check_value(slots[i].suffix, &slots[i].shape, site.in_dtype[0], err));
+    CLV_TRY(clv_check_value(slots[i].suffix, &slots[i].shape, dtype, err));
   node->shape = shape;
-  node->dtype = site.in_dtype[0];
+  node->dtype = dtype;
   return CLV_OK;
 }
 
@@ -132,9 +136,12 @@ clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
 
 static clv_code check_inputs(const clv_graph *g, const clv_op_def *def, const int *in, int n_in,
                              clv_err *err) {
-  if (n_in != def->n_in)
-    return clv_fail(err, CLV_INVALID, "%s takes %d input%s, got %d", def->name, def->n_in,
-                    def->n_in == 1 ? "" : "s", n_in);
+  int most = CLV_MAX(def->max_in, def->n_in);
+  if (n_in < def->n_in || n_in > most)
+    return most > def->n_in ? clv_fail(err, CLV_INVALID, "%s takes %d to %d inputs, got %d",
+                                       def->name, def->n_in, most, n_in)
+                            : clv_fail(err, CLV_INVALID, "%s takes %d input%s, got %d", def->name,
+                                       def->n_in, def->n_in == 1 ? "" : "s", n_in);
   for (int i = 0; i < n_in; i++)
     if (in[i] < 0 || in[i] >= g->n_nodes)
       return clv_fail(err, CLV_INVALID, "input %d of %s is node %d, there are %d before it", i,
@@ -204,6 +211,7 @@ clv_code clv_graph_clone(const clv_graph *g, clv_graph **ret, clv_err *err) {
   if (g->n_nodes) memcpy(copy->nodes, g->nodes, (size_t)g->n_nodes * sizeof *g->nodes);
   copy->n_nodes = copy->cap = g->n_nodes;
   copy->output = g->output;
+  copy->dtype = g->dtype;
   *ret = clv_steal(&copy);
   return CLV_OK;
 }

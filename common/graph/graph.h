@@ -34,6 +34,12 @@ typedef enum clv_attr_key {
   CLV_ATTR_EPS = 8,
   CLV_ATTR_MOMENTUM = 9,
   CLV_ATTR_SHAPE = 10,
+  CLV_ATTR_ROWS = 11,
+  CLV_ATTR_LAYERS = 12,
+  CLV_ATTR_DIM = 13,
+  CLV_ATTR_START = 14,
+  CLV_ATTR_STOP = 15,
+  CLV_ATTR_FACTOR = 16,
 } clv_attr_key;
 
 /* One attribute as it comes from a file or a message. ints has n_ints entries for integers, pairs,
@@ -85,7 +91,8 @@ typedef struct clv_node {
 typedef struct clv_graph {
   clv_node *nodes;
   int n_nodes, cap;
-  int output; /* index of the node whose value leaves (the last one unless set) */
+  int output;      /* index of the node whose value leaves (the last one unless set) */
+  clv_dtype dtype; /* of values made from integers (embedding): f32 unless set */
 } clv_graph;
 
 clv_code clv_graph_new(clv_graph **ret, clv_err *err) CLV_USE_RESULT;
@@ -140,8 +147,9 @@ void clv_params_freep(clv_params **p);
 const clv_param *clv_params_find(const clv_params *p, const char *name); /* or NULL */
 
 /* Default initialisation as PyTorch's modules: linear and conv2d weight and bias uniform in
- * +-1/sqrt(fan_in) (kaiming_uniform with a = sqrt(5)); batchnorm 1, 0, running 0 and 1, count 0.
- * Numbers from Philox keyed by (seed, layer, slot). block: total_bytes, padding zeroed. */
+ * +-1/sqrt(fan_in) (kaiming_uniform with a = sqrt(5)); lstm uniform in +-1/sqrt(hidden size);
+ * embedding normal with mean 0 and deviation 1; batchnorm and layernorm 1, 0, running 0 and 1,
+ * count 0. Numbers from Philox keyed by (seed, layer, slot). block: total_bytes, padding zeroed. */
 void clv_params_init(const clv_graph *g, const clv_params *p, uint64_t seed, void *block);
 
 /* ---- plan ------------------------------------------------------------------------------------ */
@@ -165,6 +173,7 @@ typedef struct clv_plan_info {
   /* library reorders, each once a call */
   int reorders_refresh, reorders_forward, reorders_backward;
   int n_steps_forward, n_steps_backward;
+  bool backward_reads_params; /* they must not change between a forward and its backward */
 } clv_plan_info;
 
 /* Copies what it needs of g and params; `params` says which are frozen. One plan per (shard, batch,

@@ -2,14 +2,19 @@
 #include "common/graph/op_int.h"
 
 static clv_code linear_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  CLV_TRY(clv_need_rank("linear", &s->in[0], 2, "[N, F]", "; put a flatten before it", err));
-  *ret = CLV_SHAPE(s->in[0].dim[0], s->attrs->out);
+  const clv_shape *in = &s->in[0];
+  if (in->rank != 3) /* a sequence is meant so; an image means that a flatten was forgotten */
+    CLV_TRY(clv_need_rank("linear", in, 2, "[N, F]",
+                          "; put a flatten before it, or give it a sequence [N, T, F]", err));
+  *ret = *in;
+  ret->dim[in->rank - 1] = s->attrs->out;
   return CLV_OK;
 }
 
 static int linear_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
+  const clv_shape *in = &s->in[0];
   ret[CLV_SLOT_WEIGHT] = (clv_slot){.suffix = "weight",
-                                    .shape = CLV_SHAPE(s->attrs->out, s->in[0].dim[1]),
+                                    .shape = CLV_SHAPE(s->attrs->out, in->dim[in->rank - 1]),
                                     .init = CLV_INIT_FAN_IN};
   ret[CLV_SLOT_BIAS] =
       (clv_slot){.suffix = "bias", .shape = CLV_SHAPE(s->attrs->out), .init = CLV_INIT_FAN_IN};
@@ -49,7 +54,7 @@ static int conv_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
 static const clv_op_def ops[] = {
     {.op = CLV_OP_LINEAR,
      .name = "linear",
-     .doc = "y = x W^T + b, x: [N, F], W: [out, F] (torch.nn.functional.linear)",
+     .doc = "y = x W^T + b, x: [N, F] or [N, T, F], W: [out, F] (torch.nn.functional.linear)",
      .n_in = 1,
      .attrs = {OUT_ROW, BIAS_ROW},
      .shape = linear_shape,

@@ -23,11 +23,18 @@ typedef struct clv_attr_row {
 /* What a shape rule sees: inputs are already checked for count and extents. */
 typedef struct clv_op_site {
   const clv_attrs *attrs;
+  int n_in;
   clv_shape in[CLV_MAX_IN];
   clv_dtype in_dtype[CLV_MAX_IN];
 } clv_op_site;
 
-typedef enum clv_init { CLV_INIT_ZERO, CLV_INIT_ONE, CLV_INIT_FAN_IN } clv_init;
+typedef enum clv_init {
+  CLV_INIT_ZERO,
+  CLV_INIT_ONE,
+  CLV_INIT_FAN_IN,  /* uniform in +-1/sqrt(fan_in) of slot 0 */
+  CLV_INIT_UNIFORM, /* in +-bound */
+  CLV_INIT_NORMAL,  /* mean 0, deviation 1 */
+} clv_init;
 
 /* One parameter slot of a node; the slot number is its place in the list. */
 typedef struct clv_slot {
@@ -36,14 +43,16 @@ typedef struct clv_slot {
   bool buffer; /* not trainable */
   bool i64;    /* else the node's dtype */
   clv_init init;
+  double bound; /* CLV_INIT_UNIFORM */
 } clv_slot;
 
 typedef struct clv_op_def {
   clv_op op;
   const char *name, *doc;
-  int n_in;
+  int n_in, max_in; /* inputs: n_in, or n_in to max_in where that is not 0 */
   bool loss;
   bool labels; /* input 1 is i64 class indices; all other inputs are floats */
+  bool rows;   /* input 0 is i64 row numbers; the output is of the graph's dtype */
   bool alias;  /* the output is the input's row-major memory under another shape */
   bool identity_in_eval;
   bool stride_is_kernel; /* the default of stride */
@@ -61,12 +70,10 @@ typedef struct clv_op_family {
 } clv_op_family;
 
 extern const clv_op_family clv_family_dense, clv_family_pool, clv_family_pointwise,
-    clv_family_softmax, clv_family_shape, clv_family_norm, clv_family_loss;
+    clv_family_softmax, clv_family_shape, clv_family_norm, clv_family_loss, clv_family_sequence,
+    clv_family_select;
 
 const clv_op_def *clv_op_def_of(clv_op op); /* NULL for CLV_OP_INPUT and unknown numbers */
-
-/* Attributes that did not come through clv_attrs_from: the same checks. op must be in the table. */
-clv_code clv_attrs_check(clv_op op, const clv_attrs *attrs, clv_err *err) CLV_USE_RESULT;
 
 clv_code clv_graph_clone(const clv_graph *g, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 

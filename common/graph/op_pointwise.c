@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/graph/op_int.h"
 
+#include <float.h>
+
 static clv_code add_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   char a[160], b[160];
   if (!clv_shape_equal(&s->in[0], &s->in[1]))
@@ -26,6 +28,12 @@ static const clv_op_def ops[] = {
      .n_in = 1,
      .identity_in_eval = true,
      .attrs = {{.key = CLV_ATTR_P, .fallback = 0.5, .low = 0, .high = 1}},
+     .shape = clv_same_shape},
+    {.op = CLV_OP_SCALE,
+     .name = "scale",
+     .doc = "y = factor x (torch.mul by a number)",
+     .n_in = 1,
+     .attrs = {{.key = CLV_ATTR_FACTOR, .required = true, .low = -FLT_MAX, .high = FLT_MAX}},
      .shape = clv_same_shape},
     {.op = CLV_OP_ADD,
      .name = "add",

@@ -69,11 +69,13 @@ const clv_param *clv_params_find(const clv_params *p, const char *name) {
   return NULL;
 }
 
-/* The f32 numbers, widened front to back inside dst where the block is f64: double i ends before
- * float i + 1 of the upper half begins. */
-static void uniform(const clv_param *p, const clv_rng_key *key, float bound, char *dst) {
-  float *values = (float *)(void *)(p->dtype == CLV_F64 ? dst + p->n * sizeof(float) : dst);
-  clv_rng_uniform(key, -bound, bound, values, p->n);
+/* Random numbers are f32, drawn into the upper half of a block of f64 ... */
+static float *drawn_at(const clv_param *p, char *dst) {
+  return (float *)(void *)(p->dtype == CLV_F64 ? dst + p->n * sizeof(float) : dst);
+}
+
+/* ... and widened there from front to back: double i ends before float i + 1 begins. */
+static void widen(const clv_param *p, char *dst) {
   for (size_t i = 0; p->dtype == CLV_F64 && i < p->n; i++) {
     float narrow;
     memcpy(&narrow, dst + (p->n + i) * sizeof narrow, sizeof narrow);
@@ -98,6 +100,33 @@ static float fan_in_bound(const clv_shape *weight) {
   return (float)(1 / sqrt(fan_in));
 }
 
+static void init_one(const clv_param *q, const clv_slot *slots, clv_rng_key key, char *dst) {
+  const clv_slot *s = &slots[q->slot];
+  float bound =
+      s->init == CLV_INIT_FAN_IN ? fan_in_bound(&slots[CLV_SLOT_WEIGHT].shape) : (float)s->bound;
+  switch (s->init) {
+    case CLV_INIT_ZERO:
+      return;
+    case CLV_INIT_ONE:
+      ones(q, dst);
+      return;
+    case CLV_INIT_FAN_IN:
+    case CLV_INIT_UNIFORM:
+      clv_rng_uniform(&key, -bound, bound, drawn_at(q, dst), q->n);
+      break;
+    case CLV_INIT_NORMAL:
+      clv_rng_normal(&key, 0, 1, drawn_at(q, dst), q->n);
+      break;
+  }
+  widen(q, dst);
+}
+
+/* The key has 4 bits for the slot; an lstm's further slots are told apart where initialisation has
+ * no micro-batch. */
+static clv_rng_key slot_key(uint64_t seed, uint32_t layer, uint32_t slot) {
+  return (clv_rng_key){.seed = seed, .layer = layer << 4 | (slot & 15), .micro_batch = slot >> 4};
+}
+
 void clv_params_init(const clv_graph *g, const clv_params *p, uint64_t seed, void *block) {
   memset(block, 0, p->total_bytes);
   for (int i = 0; i < p->n; i++) {
@@ -105,11 +134,6 @@ void clv_params_init(const clv_graph *g, const clv_params *p, uint64_t seed, voi
     const clv_node *node = &g->nodes[q->node];
     clv_slot slots[CLV_MAX_PARAMS];
     clv_node_slots(g, node, slots);
-    char *dst = (char *)block + q->offset;
-    clv_rng_key key = {.seed = seed, .layer = node->layer << 4 | (uint32_t)q->slot};
-    if (slots[q->slot].init == CLV_INIT_FAN_IN)
-      uniform(q, &key, fan_in_bound(&slots[CLV_SLOT_WEIGHT].shape), dst);
-    else if (slots[q->slot].init == CLV_INIT_ONE)
-      ones(q, dst);
+    init_one(q, slots, slot_key(seed, node->layer, (uint32_t)q->slot), (char *)block + q->offset);
   }
 }

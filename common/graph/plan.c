@@ -114,8 +114,7 @@ static clv_code add_input(clv_plan *p, int node, clv_err *err) {
   p->input_node[i] = node;
   p->keep[i] = -1;
   if (n->dtype == CLV_I64 && q->needs_grad)
-    return clv_fail(err, CLV_INVALID, "input '%s' holds class indices and has no gradient",
-                    n->name);
+    return clv_fail(err, CLV_INVALID, "input '%s' holds integers and has no gradient", n->name);
   if (n->dtype != CLV_I64 && n->dtype != p->options.dtype)
     return clv_fail(err, CLV_INVALID, "input '%s' is %s in a plan for %s", n->name,
                     clv_dtype_name(n->dtype), clv_dtype_name(p->options.dtype));
@@ -154,6 +153,9 @@ static clv_code analyse(clv_plan *p, clv_err *err) {
     for (int j = 0; j < g->nodes[i].n_in; j++)
       q->needs_grad |= p->nodes[g->nodes[i].in[j]].needs_grad;
     if (q->live) CLV_TRY(check_training(p, i, err));
+    if (g->nodes[i].dtype != p->options.dtype)
+      return clv_fail(err, CLV_INVALID, "layer %s is %s in a plan for %s", g->nodes[i].name,
+                      clv_dtype_name(g->nodes[i].dtype), clv_dtype_name(p->options.dtype));
   }
   return CLV_OK;
 }
@@ -191,6 +193,8 @@ static void count(clv_plan *p) {
   clv_plan_info *info = &p->info;
   for (int i = 0; i < p->n_steps; i++) {
     bool forward = i < p->phase_end[PHASE_FORWARD];
+    if (p->steps[i].run == clv_plan_run_backward_input && p->nodes[p->steps[i].node].param[0])
+      info->backward_reads_params = true;
     if (p->steps[i].run == clv_plan_run_reorder)
       ++*(forward ? &info->reorders_forward : &info->reorders_backward);
   }

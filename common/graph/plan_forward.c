@@ -47,7 +47,8 @@ static void describe_node(const clv_plan *p, int node, clv_node_desc *d) {
 
 static clv_code check_kernel(const clv_plan *p, const clv_node_desc *d, const clv_kernel *k,
                              clv_err *err) {
-  bool dx = d->need_dx[0] || d->need_dx[1];
+  bool dx = false;
+  for (int i = 0; i < d->n_in; i++) dx |= d->need_dx[i];
   if (!k->forward || (dx && !k->backward_input) ||
       (d->need_dw && !(k->fused_grads ? k->backward_input : k->backward_weight)))
     return clv_fail(err, CLV_INTERNAL, "the %s kernel of %s lacks a function", k->impl,

@@ -77,6 +77,7 @@ clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last
   CLV_TRY(find_edges(&c, err));
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *place, &place, err));
   CLV_TRY(clv_graph_new(&part, err));
+  part->dtype = g->dtype;
   CLV_TRY(copy_nodes(&c, part, place, err));
   *ret = clv_steal(&part);
   return CLV_OK;

@@ -24,7 +24,8 @@ clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, i
   k->threads = CLV_MAX(d->threads, 1);
   k->n_in = clv_layout_numel(&d->in[0], in_block);
   k->n_out = clv_layout_numel(&d->out, out_block);
-  k->learns = d->need_dx[0] || d->need_dx[1] || d->need_dw;
+  k->learns = d->need_dw;
+  for (int i = 0; i < d->n_in; i++) k->learns |= d->need_dx[i];
   k->base.free = kernel_free;
   for (int i = 0; i < CLV_MAX_IN; i++) k->base.in_block[i] = in_block;
   k->base.out_block = out_block;
@@ -68,6 +69,13 @@ static cpu_prepare_fn *const prepares[CLV_OP_COUNT] = {
     [CLV_OP_RESHAPE] = clv_cpu_reshape,
     [CLV_OP_DROPOUT] = clv_cpu_dropout,
     [CLV_OP_BATCHNORM] = clv_cpu_batchnorm,
+    [CLV_OP_EMBEDDING] = clv_cpu_embedding,
+    [CLV_OP_LSTM] = clv_cpu_lstm,
+    [CLV_OP_MEAN] = clv_cpu_mean,
+    [CLV_OP_SCALE] = clv_cpu_scale,
+    [CLV_OP_CONCAT] = clv_cpu_concat,
+    [CLV_OP_SLICE] = clv_cpu_slice,
+    [CLV_OP_LAYERNORM] = clv_cpu_layernorm,
 };
 
 /* Primitives fix their number of threads when they are made, from the calling thread's setting. */

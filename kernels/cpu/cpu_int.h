@@ -25,7 +25,8 @@ typedef clv_code cpu_prepare_fn(const clv_node_desc *d, clv_kernel **ret, clv_er
 
 cpu_prepare_fn clv_cpu_conv2d, clv_cpu_linear, clv_cpu_maxpool, clv_cpu_avgpool,
     clv_cpu_globalavgpool, clv_cpu_relu, clv_cpu_sigmoid, clv_cpu_tanh, clv_cpu_gelu, clv_cpu_add,
-    clv_cpu_reshape, clv_cpu_dropout, clv_cpu_batchnorm;
+    clv_cpu_reshape, clv_cpu_dropout, clv_cpu_batchnorm, clv_cpu_embedding, clv_cpu_lstm,
+    clv_cpu_mean, clv_cpu_scale, clv_cpu_concat, clv_cpu_slice, clv_cpu_layernorm;
 
 /* A zeroed kernel of `size` bytes that begins with a cpu_kernel; in[0] (and in[1]) and the output
  * have the given channel blocks. free() releases it unless the caller sets another. */

@@ -5,55 +5,9 @@
  */
 #include <string.h>
 
-#include "kernels/cpu/cpu_int.h"
+#include "kernels/cpu/math_int.h"
 
-/* ---- functions of one number ----------------------------------------------------------------- */
-
-CPU_INLINE float from_bits(uint32_t bits) {
-  float f;
-  memcpy(&f, &bits, sizeof f);
-  return f;
-}
-
-CPU_INLINE uint32_t to_bits(float f) {
-  uint32_t bits;
-  memcpy(&bits, &f, sizeof bits);
-  return bits;
-}
-
-/* e^x within 2 units in the last place, as straight-line code that vectorises: x = n ln 2 + r with
- * ln 2 in two parts, the degree-5 minimax polynomial of Moshier's Cephes library (expf), and n put
- * into the exponent. NaN passes; the result saturates at 2^-126 and 2^127. */
-CPU_INLINE float exp_of(float x) {
-  const float round = 12582912; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
-  x = x > 88.0f ? 88.0f : x;
-  x = x < -87.0f ? -87.0f : x;
-  float shifted = x * 1.44269504f + round, n = shifted - round;
-  float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = (p * r * r + r) + 1;
-  return p * from_bits((to_bits(shifted) << 23) + 0x3f800000u);
-}
-
-CPU_INLINE float sigmoid_of(float x) { return 1 / (1 + exp_of(-x)); }
-
-/* Near 0 the odd polynomial of Cephes' tanhf, elsewhere 1 - 2 / (e^2|x| + 1). */
-CPU_INLINE float tanh_of(float x) {
-  float magnitude = from_bits(to_bits(x) & 0x7fffffffu), z = x * x;
-  float far = 1 - 2 / (exp_of(2 * magnitude) + 1);
-  float p = -5.70498872745e-3f;
-  p = p * z + 2.06390887954e-2f;
-  p = p * z - 5.37397155531e-2f;
-  p = p * z + 1.33314422036e-1f;
-  p = p * z - 3.33332819422e-1f;
-  float near = p * z * x + x;
-  return magnitude < 0.625f ? near : from_bits(to_bits(far) | (to_bits(x) & 0x80000000u));
-}
+/* ---- functions of one number: those of math_int.h, and gelu's ------------------------------- */
 
 /* e^-x^2 / x times a polynomial of 1/x^2: Cephes' erfcf, for x >= 1. */
 CPU_INLINE float erfc_of(float x) {
@@ -189,6 +143,52 @@ clv_code clv_cpu_gelu(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   return pointwise_new(d, gelu, gelu_back, CLV_SAVE_IN0, 16, ret, err);
 }
 
+/* ---- scale: backward is forward -------------------------------------------------------------- */
+
+CPU_INLINE void scale_body(const float *x, float factor, float *y, size_t n) {
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < n; i++) y[i] = factor * x[i];
+}
+
+CPU_CLONES(scale, (const float *x, float factor, float *y, size_t n), (x, factor, y, n))
+
+typedef struct scale_job {
+  const float *x;
+  float factor, *y;
+} scale_job;
+
+static void run_scale(void *arg, size_t begin, size_t end) {
+  const scale_job *j = arg;
+  scale(j->x + begin, j->factor, j->y + begin, end - begin);
+}
+
+static clv_code scale_all(const cpu_kernel *k, const float *x, float *y) {
+  scale_job j = {x, (float)k->d.attrs.factor, y};
+  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), k->n_in, run_scale, &j);
+  return CLV_OK;
+}
+
+static clv_code scale_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  return scale_all((const cpu_kernel *)base, a->in[0], a->out);
+}
+
+static clv_code scale_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  return scale_all((const cpu_kernel *)base, a->dout, a->din[0]);
+}
+
+clv_code clv_cpu_scale(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  cpu_kernel *k;
+  int block = clv_cpu_offered(d);
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
+  k->base.forward = scale_forward;
+  k->base.backward_input = d->need_dx[0] ? scale_backward : NULL;
+  k->base.in_place = true;
+  *ret = &k->base;
+  return CLV_OK;
+}
+
 /* ---- add ------------------------------------------------------------------------------------- */
 
 static clv_code add_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -202,7 +202,7 @@ static clv_code add_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
 clv_code clv_cpu_add(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   clv_kernel *k;
   CLV_TRY(pointwise_new(d, add, NULL, 0, 1, &k, err));
-  if (d->need_dx[0] || d->need_dx[1]) k->backward_input = add_backward;
+  if (((cpu_kernel *)k)->learns) k->backward_input = add_backward;
   *ret = k;
   return CLV_OK;
 }

@@ -7,13 +7,18 @@ static void put(REAL *dst, double value, bool accumulate) {
   *dst = accumulate ? *dst + (REAL)value : (REAL)value;
 }
 
-/* ---- linear: x [N, F], W [out, F], y [N, out] ------------------------------------------------ */
+/* ---- linear: x [rows, F], W [out, F], y [rows, out]; rows: N, or N T of a sequence ----------- */
+
+static int64_t linear_rows(const ref_kernel *k, int64_t *ret_features) {
+  *ret_features = k->d.in[0].dim[k->d.in[0].rank - 1];
+  return (int64_t)k->n_in / *ret_features;
+}
 
 static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const ref_kernel *k = (const ref_kernel *)base;
   const REAL *x = a->in[0], *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
   REAL *y = a->out;
-  int64_t batch = k->d.in[0].dim[0], features = k->d.in[0].dim[1], out = k->d.attrs.out;
+  int64_t features, batch = linear_rows(k, &features), out = k->d.attrs.out;
   (void)err;
   for (int64_t n = 0; n < batch; n++)
     for (int64_t o = 0; o < out; o++) {
@@ -29,7 +34,7 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
   const ref_kernel *k = (const ref_kernel *)base;
   const REAL *dy = a->dout, *w = a->param[CLV_SLOT_WEIGHT];
   REAL *dx = a->din[0];
-  int64_t batch = k->d.in[0].dim[0], features = k->d.in[0].dim[1], out = k->d.attrs.out;
+  int64_t features, batch = linear_rows(k, &features), out = k->d.attrs.out;
   (void)err;
   for (int64_t n = 0; n < batch; n++)
     for (int64_t f = 0; f < features; f++) {
@@ -55,7 +60,7 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
   const ref_kernel *k = (const ref_kernel *)base;
   const REAL *x = a->in[0], *dy = a->dout;
   REAL *dw = a->dparam[CLV_SLOT_WEIGHT];
-  int64_t batch = k->d.in[0].dim[0], features = k->d.in[0].dim[1], out = k->d.attrs.out;
+  int64_t features, batch = linear_rows(k, &features), out = k->d.attrs.out;
   (void)err;
   for (int64_t o = 0; o < out; o++)
     for (int64_t f = 0; f < features; f++) {

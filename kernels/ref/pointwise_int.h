@@ -57,6 +57,24 @@ static clv_code add_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
   return CLV_OK;
 }
 
+static clv_code scale_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const ref_kernel *k = (const ref_kernel *)base;
+  const REAL *x = a->in[0];
+  REAL *y = a->out, factor = (REAL)k->d.attrs.factor;
+  (void)err;
+  for (size_t i = 0; i < k->n_in; i++) y[i] = factor * x[i];
+  return CLV_OK;
+}
+
+static clv_code scale_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const ref_kernel *k = (const ref_kernel *)base;
+  const REAL *dy = a->dout;
+  REAL *dx = a->din[0], factor = (REAL)k->d.attrs.factor;
+  (void)err;
+  for (size_t i = 0; i < k->n_in; i++) dx[i] = factor * dy[i];
+  return CLV_OK;
+}
+
 /* add, flatten, reshape and dropout outside training hand the gradient on. */
 static clv_code pass_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const ref_kernel *k = (const ref_kernel *)base;

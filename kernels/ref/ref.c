@@ -39,17 +39,20 @@ static const ref_op *find_op(const clv_node_desc *d) {
 
 /* What the kernel offers and keeps; nothing is kept for a backward that will not come. */
 static void describe(ref_kernel *k, const ref_op *op) {
-  bool dx = k->d.need_dx[0] || k->d.need_dx[1], dw = k->d.need_dw && op->backward_weight;
+  bool dx = false, dw = k->d.need_dw && (op->backward_weight || op->fused);
   clv_kernel *b = &k->base;
+  for (int i = 0; i < k->d.n_in; i++) dx |= k->d.need_dx[i];
   k->learns = dx || dw;
   b->forward = op->forward;
-  b->backward_input = dx ? op->backward_input : NULL;
+  b->backward_input = dx || (dw && op->fused) ? op->backward_input : NULL;
   b->backward_weight = dw ? op->backward_weight : NULL;
+  b->fused_grads = dw && op->fused;
   b->free = kernel_free;
   for (int i = 0; i < CLV_MAX_IN; i++) b->in_block[i] = 1;
   b->out_block = 1;
   b->saves = (dx ? op->saves_dx : 0) | (dw ? op->saves_dw : 0);
   b->saved_bytes = k->learns && op->saved_bytes ? op->saved_bytes(k) : 0;
+  b->scratch_bytes = op->scratch_bytes ? op->scratch_bytes(k) : 0;
   b->in_place = op->in_place;
   b->impl = "ref";
 }

@@ -21,12 +21,14 @@ typedef struct ref_kernel {
 
 typedef clv_code ref_fn(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
 
-/* One op. saves_dx, saves_dw: what backward_input and backward_weight read (CLV_SAVE_*). */
+/* One op. saves_dx, saves_dw: what backward_input and backward_weight read (CLV_SAVE_*). fused:
+ * backward_input writes the parameters' gradients too. */
 typedef struct ref_op {
   ref_fn *forward, *backward_input, *backward_weight;
   unsigned saves_dx, saves_dw;
-  bool in_place;
-  size_t (*saved_bytes)(const ref_kernel *k); /* NULL: none */
+  bool in_place, fused;
+  size_t (*saved_bytes)(const ref_kernel *k);   /* NULL: none */
+  size_t (*scratch_bytes)(const ref_kernel *k); /* NULL: none */
 } ref_op;
 
 /* Rows by op number; a row without forward is no op that a kernel exists for. */

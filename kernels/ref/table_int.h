@@ -9,6 +9,8 @@
 #include "kernels/ref/norm_int.h"
 #include "kernels/ref/pointwise_int.h"
 #include "kernels/ref/pool_int.h"
+#include "kernels/ref/select_int.h"
+#include "kernels/ref/sequence_int.h"
 #include "kernels/ref/softmax_int.h"
 /* Losses use softmax's row functions. */
 #include "kernels/ref/loss_int.h"
@@ -47,4 +49,16 @@ const ref_op OPS[CLV_OP_COUNT] = {
     [CLV_OP_BCE] = {bce_forward, bce_backward, .saves_dx = BOTH_IN},
     [CLV_OP_BCE_WITH_LOGITS] = {bce_with_logits_forward, bce_with_logits_backward,
                                 .saves_dx = BOTH_IN},
+    [CLV_OP_EMBEDDING] = {.forward = embedding_forward,
+                          .backward_weight = embedding_backward_weight,
+                          .saves_dw = CLV_SAVE_IN0},
+    [CLV_OP_LSTM] = {lstm_forward, lstm_backward, .saves_dw = CLV_SAVE_IN0, .fused = true,
+                     .saved_bytes = lstm_saved, .scratch_bytes = lstm_scratch},
+    [CLV_OP_MEAN] = {.forward = axis_mean_forward, .backward_input = axis_mean_backward},
+    [CLV_OP_SCALE] = {scale_forward, scale_backward, .in_place = true},
+    [CLV_OP_CONCAT] = {.forward = concat_forward, .backward_input = concat_backward},
+    [CLV_OP_SLICE] = {.forward = slice_forward, .backward_input = slice_backward},
+    [CLV_OP_LAYERNORM] = {layernorm_forward, layernorm_backward_input, layernorm_backward_weight,
+                          .saves_dx = CLV_SAVE_IN0, .saves_dw = CLV_SAVE_IN0,
+                          .saved_bytes = layernorm_saved},
 };

@@ -110,7 +110,7 @@ def parameters(rng, op, keys, shape):
 
     if op == "linear":
         out = int(keys["out"])
-        p = {"weight": normal(out, shape[1]), "bias": normal(out)}
+        p = {"weight": normal(out, shape[-1]), "bias": normal(out)}
     elif op == "conv2d":
         out = int(keys["out"])
         inner = shape[1] // int(keys.get("groups", 1))
@@ -120,6 +120,13 @@ def parameters(rng, op, keys, shape):
         c = shape[1]
         return {"weight": normal(c), "bias": normal(c), "mean": normal(c),
                 "var": rng.uniform(0.5, 2, c).astype(np.float32)}
+    elif op == "embedding":
+        return {"weight": normal(int(keys["rows"]), int(keys["out"]))}
+    elif op == "layernorm":
+        dims = extents(keys["shape"])
+        return {"weight": normal(*dims), "bias": normal(*dims)}
+    elif op == "lstm":
+        return {k: normal(*v.shape) for k, v in lstm_of(keys, shape).named_parameters()}
     else:
         return {}
     if keys.get("bias") == "0":
@@ -127,12 +134,26 @@ def parameters(rng, op, keys, shape):
     return p
 
 
+def lstm_of(keys, shape):
+    return torch.nn.LSTM(shape[-1], int(keys["out"]), int(keys.get("layers", 1)),
+                         keys.get("bias") != "0", batch_first=True)
+
+
 def pair_of(keys, name, default):
     return extents(keys[name]) if name in keys else default
 
 
-def compute(op, keys, x, t, p):
-    """The op as a PyTorch user would write it; p has tensors, running statistics are updated."""
+def lstm(keys, x, weights):
+    """What torch.nn.LSTM's forward calls, with weights that can be differentiated."""
+    layers = int(keys.get("layers", 1))
+    zeros = torch.zeros(layers, x.shape[0], int(keys["out"]), dtype=x.dtype)
+    return torch._VF.lstm(x, (zeros, zeros), weights, keys.get("bias") != "0", layers, 0.0, True,
+                          False, True)[0]
+
+
+def compute(op, keys, x, t, p, others):
+    """The op as a PyTorch user would write it; p has tensors, running statistics are updated. t:
+    the second input, others: the third and so on."""
     kernel = pair_of(keys, "kernel", None)
     stride, pad = pair_of(keys, "stride", None), pair_of(keys, "pad", [0, 0])
     training = keys.get("training") == "1"
@@ -166,8 +187,33 @@ def compute(op, keys, x, t, p):
         "mse": lambda: F.mse_loss(x, t),
         "bce": lambda: F.binary_cross_entropy(x, t),
         "bce_with_logits": lambda: F.binary_cross_entropy_with_logits(x, t),
+        "embedding": lambda: F.embedding(x, p["weight"]),
+        "lstm": lambda: lstm(keys, x, list(p.values())),
+        "mean": lambda: torch.mean(x, int(keys["dim"])),
+        "scale": lambda: x * float(keys["factor"]),
+        "concat": lambda: torch.cat([x, t] + others, int(keys["dim"])),
+        "slice": lambda: x.movedim(int(keys["dim"]), 0)[
+            int(keys.get("start", 0)):int(keys["stop"]) if "stop" in keys else None].movedim(
+                0, int(keys["dim"])),
+        "layernorm": lambda: F.layer_norm(x, extents(keys["shape"]), p["weight"], p["bias"],
+                                          float(keys.get("eps", 1e-5))),
     }
     return ops[op]()
+
+
+def first_input(rng, op, keys, shape):
+    if op == "embedding":
+        return rng.integers(0, int(keys["rows"]), shape)
+    return draw(rng, keys.get("fill", "normal"), shape)
+
+
+def more_inputs(rng, op, keys, shape):
+    """The inputs behind the first."""
+    if op == "concat":
+        return [draw(rng, "normal", extents(keys[k])) for k in sorted(keys)
+                if k.startswith("in") and k != "in"]
+    second = second_input(rng, op, shape)
+    return [] if second is None else [second]
 
 
 def second_input(rng, op, shape):
@@ -186,11 +232,11 @@ def run_case(op, keys, values, dtype):
         v = torch.tensor(a)
         return v if v.dtype == torch.int64 else v.to(dtype).requires_grad_(grad)
 
-    x = leaf(values["in0"])
-    t = leaf(values["in1"]) if "in1" in values else None
-    p = {k: leaf(values[k], k in ("weight", "bias"))
-         for k in ("weight", "bias", "mean", "var") if k in values}
-    y = compute(op, keys, x, t, p)
+    inputs = [leaf(v) for k, v in values.items() if k.startswith("in")]
+    x, t, others = inputs[0], inputs[1] if len(inputs) > 1 else None, inputs[2:]
+    p = {k: leaf(v, k not in ("mean", "var")) for k, v in values.items()
+         if k != "dout" and not k.startswith("in")}
+    y = compute(op, keys, x, t, p, others)
     dout = values.get("dout")
     if dout is None:
         shape = y.shape
@@ -198,9 +244,8 @@ def run_case(op, keys, values, dtype):
         if dout is None:
             return {"shape": shape}
     y.backward(torch.tensor(dout).to(dtype))
-    result = {"out": y, "din0": x.grad}
-    if t is not None and t.grad is not None:
-        result["din1"] = t.grad
+    result = {"out": y}
+    result.update({f"din{i}": v.grad for i, v in enumerate(inputs) if v.grad is not None})
     for k, v in p.items():
         result.update({"d" + k: v.grad} if v.requires_grad else {k + "_after": v})
     return {k: v.detach().double().numpy() for k, v in result.items()}
@@ -217,10 +262,9 @@ def write_ops():
     for number, (name, op, keys) in enumerate(read_cases()):
         rng = np.random.Generator(np.random.PCG64(1000 + number))
         shape = extents(keys["in"])
-        values = {"in0": draw(rng, keys.get("fill", "normal"), shape)}
-        target = second_input(rng, op, shape)
-        if target is not None:
-            values["in1"] = target
+        values = {"in0": first_input(rng, op, keys, shape)}
+        for i, more in enumerate(more_inputs(rng, op, keys, shape)):
+            values[f"in{i + 1}"] = more
         values.update(parameters(rng, op, keys, shape))
         first = run_case(op, keys, values, torch.float64)
         if "shape" in first:

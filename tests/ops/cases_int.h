@@ -29,7 +29,7 @@ typedef struct op_case {
   bool golden;
 } op_case;
 
-enum { MAX_CASES = 160 };
+enum { MAX_CASES = 256 };
 
 static const char *const case_ops[CLV_OP_COUNT] = {
     [CLV_OP_LINEAR] = "linear",
@@ -53,6 +53,13 @@ static const char *const case_ops[CLV_OP_COUNT] = {
     [CLV_OP_MSE] = "mse",
     [CLV_OP_BCE] = "bce",
     [CLV_OP_BCE_WITH_LOGITS] = "bce_with_logits",
+    [CLV_OP_EMBEDDING] = "embedding",
+    [CLV_OP_LSTM] = "lstm",
+    [CLV_OP_MEAN] = "mean",
+    [CLV_OP_SCALE] = "scale",
+    [CLV_OP_CONCAT] = "concat",
+    [CLV_OP_SLICE] = "slice",
+    [CLV_OP_LAYERNORM] = "layernorm",
 };
 
 static inline void case_bad(const char *line, const char *why) {
@@ -85,27 +92,26 @@ static inline void parse_pair(const char *text, int64_t ret[2]) {
 static inline void case_key(op_case *c, const char *key, const char *value) {
   static const char *const fills[] = {"normal", "ties", "nan", "unit", "edge", "big", "shifted"};
   static const char *const pairs[] = {"kernel", "stride", "pad"};
+  static const char *const wholes[] = {"out", "groups", "rows", "layers", "dim", "start", "stop"};
+  static const char *const reals[] = {"p", "eps", "momentum", "factor"};
   clv_attrs *a = &c->d.attrs;
   int64_t *const pair[] = {a->kernel, a->stride, a->pad};
-  int at = name_index(key, pairs, 3);
-  if (at >= 0)
+  int64_t *const whole[] = {&a->out, &a->groups, &a->rows, &a->layers,
+                            &a->dim, &a->start,  &a->stop};
+  double *const real[] = {&a->p, &a->eps, &a->momentum, &a->factor};
+  int at;
+  if ((at = name_index(key, pairs, 3)) >= 0)
     parse_pair(value, pair[at]);
-  else if (!strcmp(key, "in"))
-    c->d.in[0] = parse_extents(value);
+  else if ((at = name_index(key, wholes, 7)) >= 0)
+    *whole[at] = atoll(value);
+  else if ((at = name_index(key, reals, 4)) >= 0)
+    *real[at] = atof(value);
+  else if (!strncmp(key, "in", 2))
+    c->d.in[key[2] ? key[2] - '0' : 0] = parse_extents(value);
   else if (!strcmp(key, "shape"))
     a->shape = parse_extents(value);
-  else if (!strcmp(key, "out"))
-    a->out = atoll(value);
-  else if (!strcmp(key, "groups"))
-    a->groups = atoll(value);
   else if (!strcmp(key, "bias"))
     a->bias = *value == '1';
-  else if (!strcmp(key, "p"))
-    a->p = atof(value);
-  else if (!strcmp(key, "eps"))
-    a->eps = atof(value);
-  else if (!strcmp(key, "momentum"))
-    a->momentum = atof(value);
   else if (!strcmp(key, "training"))
     c->d.training = *value == '1';
   else if (!strcmp(key, "golden"))
@@ -118,7 +124,14 @@ static inline void case_key(op_case *c, const char *key, const char *value) {
 
 static inline bool has_labels(clv_op op) { return op == CLV_OP_CROSS_ENTROPY || op == CLV_OP_NLL; }
 
-static inline bool is_loss(clv_op op) { return op >= CLV_OP_CROSS_ENTROPY; }
+static inline bool is_loss(clv_op op) {
+  return op >= CLV_OP_CROSS_ENTROPY && op <= CLV_OP_BCE_WITH_LOGITS;
+}
+
+/* Input i holds integers. */
+static inline bool is_whole(clv_op op, int i) {
+  return (has_labels(op) && i == 1) || (op == CLV_OP_EMBEDDING && i == 0);
+}
 
 static inline void window_shape(clv_node_desc *d, int64_t channels) {
   const clv_attrs *a = &d->attrs;
@@ -136,10 +149,34 @@ static inline void reshaped(clv_node_desc *d) {
   for (int i = 0; i < d->attrs.shape.rank; i++) d->out.dim[i + 1] = d->attrs.shape.dim[i];
 }
 
+/* embedding appends an extent, linear and lstm replace the last one. */
+static inline void last_extent(clv_node_desc *d) {
+  d->out = d->in[0];
+  if (d->op == CLV_OP_EMBEDDING) d->out.rank++;
+  d->out.dim[d->out.rank - 1] = d->attrs.out;
+}
+
+/* mean, concat and slice: what becomes of the extent of dimension dim. */
+static inline void along(clv_node_desc *d) {
+  int axis = (int)(d->attrs.dim < 0 ? d->attrs.dim + d->in[0].rank : d->attrs.dim);
+  d->out = d->in[0];
+  int64_t *extent = &d->out.dim[axis];
+  if (d->op == CLV_OP_MEAN) {
+    d->out.rank--;
+    memmove(extent, extent + 1, (size_t)(CLV_MAX_RANK - 1 - axis) * sizeof *extent);
+  } else if (d->op == CLV_OP_CONCAT) {
+    for (int i = 1; i < d->n_in; i++) *extent += d->in[i].dim[axis];
+  } else {
+    int64_t stop = d->attrs.stop <= 0 ? d->attrs.stop + *extent : d->attrs.stop;
+    *extent = stop - (d->attrs.start < 0 ? d->attrs.start + *extent : d->attrs.start);
+    d->attrs.stop = d->attrs.stop ? d->attrs.stop : CLV_TO_END;
+  }
+}
+
 static inline void case_out(clv_node_desc *d) {
   const clv_shape *in = &d->in[0];
-  if (d->op == CLV_OP_LINEAR)
-    d->out = CLV_SHAPE(in->dim[0], d->attrs.out);
+  if (d->op == CLV_OP_LINEAR || d->op == CLV_OP_LSTM || d->op == CLV_OP_EMBEDDING)
+    last_extent(d);
   else if (d->op == CLV_OP_CONV2D)
     window_shape(d, d->attrs.out);
   else if (d->op == CLV_OP_MAXPOOL || d->op == CLV_OP_AVGPOOL)
@@ -148,16 +185,36 @@ static inline void case_out(clv_node_desc *d) {
     d->out = CLV_SHAPE(in->dim[0], in->dim[1], 1, 1);
   else if (d->op == CLV_OP_FLATTEN || d->op == CLV_OP_RESHAPE)
     reshaped(d);
+  else if (d->op == CLV_OP_MEAN || d->op == CLV_OP_CONCAT || d->op == CLV_OP_SLICE)
+    along(d);
   else if (is_loss(d->op))
     d->out = (clv_shape){0};
   else
     d->out = *in;
 }
 
+static inline void lstm_params(clv_node_desc *d) {
+  int64_t in = d->in[0].dim[2], h = d->attrs.out;
+  for (int layer = 0; layer < d->attrs.layers; layer++, in = h) {
+    d->param[d->n_params++] = CLV_SHAPE(4 * h, in);
+    d->param[d->n_params++] = CLV_SHAPE(4 * h, h);
+    for (int i = 0; i < 2 && d->attrs.bias; i++) d->param[d->n_params++] = CLV_SHAPE(4 * h);
+  }
+}
+
 static inline void case_params(clv_node_desc *d) {
   const clv_attrs *a = &d->attrs;
   clv_shape channels = CLV_SHAPE(d->in[0].dim[1]);
-  if (d->op == CLV_OP_LINEAR) d->param[0] = CLV_SHAPE(a->out, d->in[0].dim[1]);
+  if (d->op == CLV_OP_LSTM) lstm_params(d);
+  if (d->op == CLV_OP_LAYERNORM) {
+    d->param[0] = d->param[1] = a->shape;
+    d->n_params = 2;
+  }
+  if (d->op == CLV_OP_EMBEDDING) {
+    d->param[0] = CLV_SHAPE(a->rows, a->out);
+    d->n_params = 1;
+  }
+  if (d->op == CLV_OP_LINEAR) d->param[0] = CLV_SHAPE(a->out, d->in[0].dim[d->in[0].rank - 1]);
   if (d->op == CLV_OP_CONV2D)
     d->param[0] = CLV_SHAPE(a->out, d->in[0].dim[1] / a->groups, a->kernel[0], a->kernel[1]);
   if (d->op == CLV_OP_LINEAR || d->op == CLV_OP_CONV2D) {
@@ -176,20 +233,30 @@ static inline void case_finish(op_case *c) {
   for (int i = 0; i < 2; i++)
     if (!a->stride[i]) a->stride[i] = pool ? a->kernel[i] : 1;
   d->n_in = is_loss(d->op) || d->op == CLV_OP_ADD ? 2 : 1;
-  d->in[1] = has_labels(d->op) ? CLV_SHAPE(d->in[0].dim[0]) : d->in[0];
+  if (d->op == CLV_OP_CONCAT)
+    while (d->n_in < CLV_MAX_IN && d->in[d->n_in].rank) d->n_in++;
+  else
+    d->in[1] = has_labels(d->op) ? CLV_SHAPE(d->in[0].dim[0]) : d->in[0];
   case_out(d);
   case_params(d);
-  d->need_dx[0] = true;
-  d->need_dx[1] = d->n_in == 2 && !has_labels(d->op);
+  for (int i = 0; i < d->n_in; i++) {
+    d->need_dx[i] = !is_whole(d->op, i);
+    d->offered_block[i] = 1;
+  }
   d->need_dw = d->n_params > 0;
   d->threads = 1;
-  d->offered_block[0] = d->offered_block[1] = 1;
 }
 
 static inline void case_line(char *line, op_case *c) {
   char *rest = NULL, *name = strtok_r(line, " \n", &rest), *op = strtok_r(NULL, " \n", &rest);
   *c = (op_case){.golden = true,
-                 .d.attrs = {.groups = 1, .bias = true, .p = 0.5, .eps = 1e-5, .momentum = 0.1}};
+                 .d.attrs = {.groups = 1,
+                             .bias = true,
+                             .p = 0.5,
+                             .eps = 1e-5,
+                             .momentum = 0.1,
+                             .layers = 1,
+                             .dim = 1}};
   snprintf(c->name, sizeof c->name, "%s", name);
   int number = op ? name_index(op, case_ops, CLV_OP_COUNT) : -1;
   if (number < 0) case_bad(name, "unknown op");

@@ -14,34 +14,50 @@
 
 #include <math.h>
 
+/* Tensors of a case; parameters have the places of their slots. */
 enum {
-  V_IN0,
-  V_IN1,
-  V_WEIGHT,
-  V_BIAS,
-  V_MEAN,
-  V_VAR,
-  V_DOUT, /* given */
+  V_IN = 0,
+  V_PARAM = V_IN + CLV_MAX_IN,
+  V_DOUT = V_PARAM + CLV_MAX_PARAMS, /* the last that is given */
   V_OUT,
-  V_DIN0,
-  V_DIN1,
-  V_DWEIGHT,
-  V_DBIAS,
-  V_MEAN_AFTER,
-  V_VAR_AFTER, /* computed */
-  V_COUNT,
+  V_DIN,
+  V_DPARAM = V_DIN + CLV_MAX_IN,
+  V_AFTER = V_DPARAM + CLV_MAX_PARAMS, /* running statistics after a training step */
+  V_COUNT = V_AFTER + CLV_MAX_PARAMS,
   V_FIRST_RESULT = V_OUT,
 };
-
-static const char *const value_names[V_COUNT] = {
-    "in0", "in1",  "weight", "bias",    "mean",  "var",        "dout",
-    "out", "din0", "din1",   "dweight", "dbias", "mean_after", "var_after"};
 
 /* The numbers of one run; n[i] == 0 where the case has no such tensor. */
 typedef struct values {
   double *v[V_COUNT];
   size_t n[V_COUNT];
 } values;
+
+static inline const char *slot_name(const clv_node_desc *d, int slot, char *buf, size_t len) {
+  static const char *const usual[] = {"weight", "bias", "mean", "var", "tracked"};
+  static const char *const lstm[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
+  int per_layer = d->attrs.bias ? 4 : 2;
+  if (d->op != CLV_OP_LSTM) return usual[slot % 5];
+  snprintf(buf, len, "%s_l%d", lstm[slot % per_layer], slot / per_layer);
+  return buf;
+}
+
+/* "in0", "weight", "dout", "out", "din0", "dweight", "mean_after" into buf. */
+static inline const char *value_name(const clv_node_desc *d, int v, char buf[32]) {
+  char slot[24];
+  if (v == V_DOUT || v == V_OUT) return v == V_OUT ? "out" : "dout";
+  if (v < V_PARAM)
+    snprintf(buf, 32, "in%d", v - V_IN);
+  else if (v < V_DOUT)
+    snprintf(buf, 32, "%s", slot_name(d, v - V_PARAM, slot, sizeof slot));
+  else if (v < V_DPARAM)
+    snprintf(buf, 32, "din%d", v - V_DIN);
+  else if (v < V_AFTER)
+    snprintf(buf, 32, "d%s", slot_name(d, v - V_DPARAM, slot, sizeof slot));
+  else
+    snprintf(buf, 32, "%s_after", slot_name(d, v - V_AFTER, slot, sizeof slot));
+  return buf;
+}
 
 static const clv_rng_key dropout_key = {
     .seed = 0x123456789ABCDEF0u, .step = 0x300000005u, .micro_batch = 2, .layer = 5 << 4};
@@ -62,18 +78,24 @@ static inline void *take(size_t bytes) {
 
 static inline size_t numel(const clv_shape *s) { return clv_layout_numel(s, 1); }
 
+/* Parameters but for batchnorm's counter. */
+static inline int n_floats(const clv_node_desc *d) {
+  return d->op == CLV_OP_BATCHNORM ? CLV_SLOT_TRACKED : d->n_params;
+}
+
 static inline void values_init(values *s, const clv_node_desc *d) {
   memset(s, 0, sizeof *s);
-  s->n[V_IN0] = numel(&d->in[0]);
-  s->n[V_IN1] = d->n_in > 1 ? numel(&d->in[1]) : 0;
-  for (int i = 0; i < 4 && i < d->n_params; i++) s->n[V_WEIGHT + i] = numel(&d->param[i]);
+  for (int i = 0; i < d->n_in; i++) {
+    s->n[V_IN + i] = numel(&d->in[i]);
+    s->n[V_DIN + i] = d->need_dx[i] ? s->n[V_IN + i] : 0;
+  }
+  for (int i = 0; i < n_floats(d); i++) {
+    bool statistic = d->op == CLV_OP_BATCHNORM && i >= CLV_SLOT_MEAN;
+    s->n[V_PARAM + i] = numel(&d->param[i]);
+    s->n[V_DPARAM + i] = d->need_dw && !statistic ? s->n[V_PARAM + i] : 0;
+    s->n[V_AFTER + i] = statistic ? s->n[V_PARAM + i] : 0;
+  }
   s->n[V_DOUT] = s->n[V_OUT] = numel(&d->out);
-  s->n[V_DIN0] = d->need_dx[0] ? s->n[V_IN0] : 0;
-  s->n[V_DIN1] = d->need_dx[1] ? s->n[V_IN1] : 0;
-  s->n[V_DWEIGHT] = d->need_dw ? s->n[V_WEIGHT] : 0;
-  s->n[V_DBIAS] = d->need_dw ? s->n[V_BIAS] : 0;
-  s->n[V_MEAN_AFTER] = s->n[V_MEAN];
-  s->n[V_VAR_AFTER] = s->n[V_VAR];
   for (int i = 0; i < V_COUNT; i++) s->v[i] = take(s->n[i] * sizeof(double));
 }
 
@@ -170,10 +192,10 @@ static inline void take_back(const execution *e, const clv_shape *shape, const v
 }
 
 static inline void params_init(execution *e, const values *s) {
-  for (int i = 0; i < 4 && i < e->d.n_params; i++)
-    e->a.param[i] = typed(e->o->dtype, s->v[V_WEIGHT + i], s->n[V_WEIGHT + i]);
+  for (int i = 0; i < n_floats(&e->d); i++)
+    e->a.param[i] = typed(e->o->dtype, s->v[V_PARAM + i], s->n[V_PARAM + i]);
   e->tracked = TRACKED_BEFORE;
-  if (e->d.n_params == 5) e->a.param[CLV_SLOT_TRACKED] = &e->tracked;
+  if (e->d.op == CLV_OP_BATCHNORM) e->a.param[CLV_SLOT_TRACKED] = &e->tracked;
 }
 
 /* One forward of in0 * scale + shift into fresh buffers, which *a then names. */
@@ -181,13 +203,13 @@ static inline void forward(execution *e, const values *s, double scale, double s
                            clv_kernel_args *a) {
   clv_kernel *k = e->k;
   clv_err err;
-  double *x = take(s->n[V_IN0] * sizeof *x);
-  for (size_t i = 0; i < s->n[V_IN0]; i++) x[i] = s->v[V_IN0][i] * scale + shift;
+  double *x = take(s->n[V_IN] * sizeof *x);
+  for (size_t i = 0; i < s->n[V_IN]; i++) x[i] = s->v[V_IN][i] * scale + shift;
   for (int i = 0; i < e->d.n_in; i++) {
-    void *row = typed(e->d.in_dtype[i], i ? s->v[V_IN1] : x, s->n[V_IN0 + i]);
-    bool labels = e->d.in_dtype[i] == CLV_I64;
-    a->in[i] = labels ? row : laid_out(e, &e->d.in[i], row, k->in_block[i]);
-    if (!labels) free(row);
+    void *row = typed(e->d.in_dtype[i], i ? s->v[V_IN + i] : x, s->n[V_IN + i]);
+    bool whole = e->d.in_dtype[i] == CLV_I64;
+    a->in[i] = whole ? row : laid_out(e, &e->d.in[i], row, k->in_block[i]);
+    if (!whole) free(row);
   }
   free(x);
   a->saved = take(k->saved_bytes);
@@ -213,8 +235,8 @@ static inline void backward_buffers(execution *e, const values *s, clv_kernel_ar
   free(row);
   for (int i = 0; i < e->d.n_in; i++)
     if (e->d.need_dx[i]) a->din[i] = laid_out(e, &e->d.in[i], NULL, k->in_block[i]);
-  for (int i = 0; i < 2; i++) {
-    size_t n = s->n[V_DWEIGHT + i];
+  for (int i = 0; i < CLV_MAX_PARAMS; i++) {
+    size_t n = s->n[V_DPARAM + i];
     if (!n) continue;
     double *ones = take(n * sizeof *ones);
     for (size_t j = 0; j < n && e->o->accumulate; j++) ones[j] = 1;
@@ -241,23 +263,21 @@ static inline void backward(execution *e, const clv_kernel_args *from, values *s
     must(k->backward_weight(k, &a, &err), &err);
   }
   for (int i = 0; i < e->d.n_in; i++)
-    if (e->d.need_dx[i]) take_back(e, &e->d.in[i], a.din[i], k->in_block[i], s->v[V_DIN0 + i]);
-  for (int i = 0; i < 2; i++)
-    if (s->n[V_DWEIGHT + i])
-      untyped(e->o->dtype, a.dparam[i], s->v[V_DWEIGHT + i], s->n[V_DWEIGHT + i]);
-  for (int i = 0; i < 2; i++) {
-    free(a.din[i]);
-    free(a.dparam[i]);
-  }
+    if (e->d.need_dx[i]) take_back(e, &e->d.in[i], a.din[i], k->in_block[i], s->v[V_DIN + i]);
+  for (int i = 0; i < CLV_MAX_PARAMS; i++)
+    if (s->n[V_DPARAM + i])
+      untyped(e->o->dtype, a.dparam[i], s->v[V_DPARAM + i], s->n[V_DPARAM + i]);
+  for (int i = 0; i < CLV_MAX_IN; i++) free(a.din[i]);
+  for (int i = 0; i < CLV_MAX_PARAMS; i++) free(a.dparam[i]);
   free((void *)(uintptr_t)a.dout);
   free(a.scratch);
 }
 
 static inline void statistics_out(const execution *e, values *s) {
-  for (int i = 0; i < 2; i++)
-    if (s->n[V_MEAN + i])
-      untyped(e->o->dtype, e->a.param[CLV_SLOT_MEAN + i], s->v[V_MEAN_AFTER + i], s->n[V_MEAN + i]);
-  if (e->d.n_params == 5 && e->tracked != TRACKED_BEFORE + e->d.training)
+  for (int i = 0; i < CLV_MAX_PARAMS; i++)
+    if (s->n[V_AFTER + i])
+      untyped(e->o->dtype, e->a.param[i], s->v[V_AFTER + i], s->n[V_AFTER + i]);
+  if (e->d.op == CLV_OP_BATCHNORM && e->tracked != TRACKED_BEFORE + e->d.training)
     die("num_batches_tracked is not one higher after training, or moved outside it");
 }
 
@@ -270,7 +290,7 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   e.d.dtype = o->dtype;
   if (o->threads) e.d.threads = o->threads;
   for (int i = 0; i < e.d.n_in; i++) {
-    e.d.in_dtype[i] = i && has_labels(e.d.op) ? CLV_I64 : o->dtype;
+    e.d.in_dtype[i] = is_whole(e.d.op, i) ? CLV_I64 : o->dtype;
     e.d.offered_block[i] = e.d.in[i].rank == 4 && o->offered_block ? o->offered_block : 1;
   }
   clv_code code = o->backend->prepare(&e.d, &e.k, &err);
@@ -291,7 +311,7 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   backward(&e, &first, s);
   forward_done(&first);
   forward_done(&second);
-  for (int i = 0; i < 4; i++) free(e.a.param[i]);
+  for (int i = 0; i < n_floats(&e.d); i++) free(e.a.param[i]);
   free(e.a.cache);
   e.k->free(e.k);
   return true;
@@ -349,23 +369,32 @@ static inline void draw_input(const op_case *c, uint32_t stream, double *v, size
   }
 }
 
+static inline void draw_whole(double *v, size_t n, uint32_t stream, int64_t below) {
+  for (size_t i = 0; i < n; i++) v[i] = (double)((i * 7 + stream % 5) % (size_t)below);
+}
+
 /* Numbers for a case, the same at every call. */
 static inline void draw_case(const op_case *c, values *s) {
+  const clv_node_desc *d = &c->d;
   uint32_t stream = 0;
   for (const char *p = c->name; *p; p++) stream = stream * 31 + (uint8_t)*p;
-  draw_input(c, stream, s->v[V_IN0], s->n[V_IN0]);
-  if (has_labels(c->d.op))
-    for (size_t i = 0; i < s->n[V_IN1]; i++)
-      s->v[V_IN1][i] = (double)((i * 7 + stream % 5) % (size_t)c->d.in[0].dim[1]);
-  else if (c->d.op == CLV_OP_BCE || c->d.op == CLV_OP_BCE_WITH_LOGITS)
-    draw_uniform(s->v[V_IN1], s->n[V_IN1], stream + 1, 0, 1);
+  if (d->op == CLV_OP_EMBEDDING)
+    draw_whole(s->v[V_IN], s->n[V_IN], stream, d->attrs.rows);
   else
-    draw_normal(s->v[V_IN1], s->n[V_IN1], stream + 1, 0, 1);
-  for (int i = V_WEIGHT; i <= V_MEAN; i++)
-    draw_normal(s->v[i], s->n[i], stream + 1 + (uint32_t)i, 0, 0.5f);
-  draw_uniform(s->v[V_VAR], s->n[V_VAR], stream + 8, 0.5f, 2);
+    draw_input(c, stream, s->v[V_IN], s->n[V_IN]);
+  if (has_labels(d->op))
+    draw_whole(s->v[V_IN + 1], s->n[V_IN + 1], stream, d->in[0].dim[1]);
+  else if (d->op == CLV_OP_BCE || d->op == CLV_OP_BCE_WITH_LOGITS)
+    draw_uniform(s->v[V_IN + 1], s->n[V_IN + 1], stream + 1, 0, 1);
+  else
+    for (int i = 1; i < d->n_in; i++)
+      draw_normal(s->v[V_IN + i], s->n[V_IN + i], stream + 100 + (uint32_t)i, 0, 1);
+  for (int i = 0; i < n_floats(d); i++)
+    draw_normal(s->v[V_PARAM + i], s->n[V_PARAM + i], stream + 200 + (uint32_t)i, 0, 0.5f);
+  if (d->op == CLV_OP_BATCHNORM)
+    draw_uniform(s->v[V_PARAM + CLV_SLOT_VAR], s->n[V_PARAM + CLV_SLOT_VAR], stream + 8, 0.5f, 2);
   draw_normal(s->v[V_DOUT], s->n[V_DOUT], stream + 9, 0, 1);
-  if (is_loss(c->d.op)) s->v[V_DOUT][0] = 0.375;
+  if (is_loss(d->op)) s->v[V_DOUT][0] = 0.375;
 }
 
 #endif

@@ -72,19 +72,34 @@ static inline float *to_plain(const clv_shape *shape, const float *x, int b) {
   return plain;
 }
 
+/* Batchnorm has two parameters that learn, two statistics and a counter; other ops' all learn. */
+static inline int n_floats(const clv_node_desc *d) {
+  return d->op == CLV_OP_BATCHNORM ? CLV_SLOT_TRACKED : d->n_params;
+}
+static inline int n_learning(const clv_node_desc *d) {
+  return d->op == CLV_OP_BATCHNORM ? CLV_SLOT_MEAN : d->n_params;
+}
+
+static inline void *rows_new(const clv_node_desc *d) {
+  int64_t *row = bytes_new(numel(&d->in[0]) * sizeof *row);
+  for (size_t i = 0; i < numel(&d->in[0]); i++) row[i] = (int64_t)(i * i % (size_t)d->attrs.rows);
+  return row;
+}
+
 /* A node ready to run; in[], dout and parameters are drawn, the same at every call. */
 static inline void node_init(node *n, const clv_node_desc *d) {
   clv_err err;
   memset(n, 0, sizeof *n);
   n->d = *d;
   n->d.dtype = CLV_F32;
-  for (int i = 0; i < CLV_MAX_IN; i++) n->d.in_dtype[i] = CLV_F32;
+  bool rows = d->op == CLV_OP_EMBEDDING;
+  for (int i = 0; i < CLV_MAX_IN; i++) n->d.in_dtype[i] = rows ? CLV_I64 : CLV_F32;
   ok(clv_backend_cpu()->prepare(&n->d, &n->k, &err), &err);
   clv_kernel_args *a = &n->a;
   for (int i = 0; i < d->n_in; i++) {
     float *plain = floats_new(numel(&d->in[i]));
     draw(plain, numel(&d->in[i]), 10 + (uint32_t)i);
-    a->in[i] = to_layout(&d->in[i], plain, n->k->in_block[i]);
+    a->in[i] = rows ? rows_new(d) : to_layout(&d->in[i], plain, n->k->in_block[i]);
     free(plain);
     if (d->need_dx[i]) a->din[i] = floats_new(clv_layout_numel(&d->in[i], n->k->in_block[i]));
   }
@@ -93,15 +108,15 @@ static inline void node_init(node *n, const clv_node_desc *d) {
   draw(dout, numel(&d->out), 20);
   a->dout = to_layout(&d->out, dout, n->k->out_block);
   free(dout);
-  for (int i = 0; i < CLV_MIN(d->n_params, 4); i++) {
+  for (int i = 0; i < n_floats(d); i++) {
     a->param[i] = floats_new(numel(&d->param[i]));
     draw(a->param[i], numel(&d->param[i]), 30 + (uint32_t)i);
-    if (i == CLV_SLOT_VAR)
+    if (i == CLV_SLOT_VAR && d->op == CLV_OP_BATCHNORM)
       for (size_t j = 0; j < numel(&d->param[i]); j++)
         ((float *)a->param[i])[j] = 1 + fabsf(((float *)a->param[i])[j]);
-    if (i < 2 && d->need_dw) a->dparam[i] = floats_new(numel(&d->param[i]));
+    if (i < n_learning(d) && d->need_dw) a->dparam[i] = floats_new(numel(&d->param[i]));
   }
-  if (d->n_params == 5) a->param[CLV_SLOT_TRACKED] = &n->tracked;
+  if (d->op == CLV_OP_BATCHNORM) a->param[CLV_SLOT_TRACKED] = &n->tracked;
   a->cache = bytes_new(n->k->cache_bytes);
   a->saved = bytes_new(n->k->saved_bytes);
   a->scratch = bytes_new(n->k->scratch_bytes);
@@ -112,9 +127,9 @@ static inline void node_done(node *n) {
   for (int i = 0; i < CLV_MAX_IN; i++) {
     free((void *)(uintptr_t)n->a.in[i]);
     free(n->a.din[i]);
-    free(n->a.dparam[i]);
   }
-  for (int i = 0; i < 4; i++) free(n->a.param[i]);
+  for (int i = 0; i < CLV_MAX_PARAMS; i++) free(n->a.dparam[i]);
+  for (int i = 0; i < n_floats(&n->d); i++) free(n->a.param[i]);
   free(n->a.out);
   free((void *)(uintptr_t)n->a.dout);
   free(n->a.cache);
@@ -172,10 +187,10 @@ static inline void assert_same_results(const char *what, const node *x, const no
     free(a);
     free(b);
   }
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < CLV_MAX_PARAMS; i++)
     if (x->a.dparam[i])
       assert_same_bits(what, x->a.dparam[i], y->a.dparam[i], numel(&x->d.param[i]));
-  for (int i = 2; i < 4; i++)
+  for (int i = 0; i < n_floats(&x->d); i++)
     if (x->a.param[i]) assert_same_bits(what, x->a.param[i], y->a.param[i], numel(&x->d.param[i]));
 }
 

@@ -75,7 +75,7 @@ static inline void rig_memory(rig *r) {
 static inline rig rig_new(clv_graph *g, const rig_options *o) {
   rig r = {.g = g};
   clv_plan_options po = {.backend = o->backend,
-                         .dtype = g->nodes[0].dtype,
+                         .dtype = g->nodes[g->output].dtype,
                          .batch = g->nodes[0].shape.dim[0],
                          .training = !o->evaluation,
                          .threads = 1};

@@ -14,7 +14,8 @@ static void names(void **state) {
     assert_ok(clv_op_find(name, &found, err));
     assert_int_equal(found, op);
     assert_non_null(strstr(clv_op_doc((clv_op)op), "torch"));
-    assert_int_equal(clv_op_is_loss((clv_op)op), op >= CLV_OP_CROSS_ENTROPY);
+    assert_int_equal(clv_op_is_loss((clv_op)op),
+                     op >= CLV_OP_CROSS_ENTROPY && op <= CLV_OP_BCE_WITH_LOGITS);
   }
   clv_op op;
   assert_fails(clv_op_find("con2d", &op, err), CLV_NOT_FOUND, "did you mean 'conv2d'?");
@@ -109,6 +110,10 @@ static void attribute_round_trip(void **state) {
   assert_int_equal(clv_attrs_to(CLV_OP_AVGPOOL, &a, sent, 10), 2);
   clv_attr_value p = real_attr(CLV_ATTR_P, 0.1);
   assert_ok(clv_attrs_from(CLV_OP_DROPOUT, &p, 1, &a, err));
+  clv_attr_value part[] = {int_attr(CLV_ATTR_DIM, -1), int_attr(CLV_ATTR_START, -3)};
+  assert_ok(clv_attrs_from(CLV_OP_SLICE, part, 2, &b, err));
+  assert_int_equal(b.stop, CLV_TO_END);
+  assert_int_equal(clv_attrs_to(CLV_OP_SLICE, &b, sent, 10), 2);
   n = clv_attrs_to(CLV_OP_DROPOUT, &a, sent, 10);
   assert_int_equal(n, 1);
   assert_true(sent[0].is_number && sent[0].number == 0.1);
@@ -134,6 +139,7 @@ typedef struct shape_case {
 
 static const shape_case shapes[] = {
     {CLV_OP_LINEAR, {.out = 5}, SHAPE(3, 7), SHAPE(3, 5), NULL},
+    {CLV_OP_LINEAR, {.out = 5}, SHAPE(3, 9, 7), SHAPE(3, 9, 5), NULL},
     {CLV_OP_LINEAR,
      {.out = 5},
      SHAPE(64, 32, 7, 7),
@@ -221,6 +227,62 @@ static const shape_case shapes[] = {
     {CLV_OP_BATCHNORM, {.eps = 1e-5}, SHAPE(4, 3), SHAPE(4, 3), NULL},
     {CLV_OP_BATCHNORM, {.eps = 1e-5}, SHAPE(4, 3, 2), REFUSE, "batchnorm needs rank 2 [N, C] or 4"},
     {CLV_OP_BATCHNORM, {.eps = -1}, SHAPE(4, 3), REFUSE, "batchnorm.eps is -1"},
+    {CLV_OP_LSTM, {.out = 5, .layers = 2}, SHAPE(4, 3, 2), SHAPE(4, 3, 5), NULL},
+    {CLV_OP_LSTM, {.out = 5, .layers = 1}, SHAPE(4, 3), REFUSE, "lstm needs rank 3 [N, T, F]"},
+    {CLV_OP_LSTM,
+     {.out = 5, .layers = 9},
+     SHAPE(4, 3, 2),
+     REFUSE,
+     "lstm.layers is 9, outside 1..8"},
+    {CLV_OP_LSTM, {.out = 1 << 30, .layers = 1}, SHAPE(1, 1, 1), REFUSE, "lstm.out is 1073741824"},
+    {CLV_OP_MEAN, {.dim = 1}, SHAPE(4, 3, 2), SHAPE(4, 2), NULL},
+    {CLV_OP_MEAN, {.dim = -1}, SHAPE(4, 3, 2), SHAPE(4, 3), NULL},
+    {CLV_OP_MEAN, {.dim = 1}, SHAPE(4, 3), SHAPE(4), NULL},
+    {CLV_OP_MEAN, {.dim = 0}, SHAPE(4, 3), REFUSE, "mean: dim 0 of [4, 3] is the batch"},
+    {CLV_OP_MEAN, {.dim = -2}, SHAPE(4, 3), REFUSE, "mean: dim -2 of [4, 3] is the batch"},
+    {CLV_OP_MEAN, {.dim = 2}, SHAPE(4, 3), REFUSE, "mean: dim 2 is no dimension of [4, 3]"},
+    {CLV_OP_MEAN, {.dim = -3}, SHAPE(4, 3), REFUSE, "mean: dim -3 is no dimension of [4, 3]"},
+    {CLV_OP_MEAN, {.dim = 99}, SHAPE(4, 3), REFUSE, "mean.dim is 99, outside -8..7"},
+    {CLV_OP_SCALE, {.factor = -0.5}, SHAPE(4, 3, 2), SHAPE(4, 3, 2), NULL},
+    {CLV_OP_SCALE, {.factor = INFINITY}, SHAPE(4, 3), REFUSE, "scale.factor is inf"},
+    {CLV_OP_SCALE, {.factor = NAN}, SHAPE(4, 3), REFUSE, "scale.factor is nan"},
+    {CLV_OP_SLICE, {.dim = 1, .start = 1, .stop = 3}, SHAPE(4, 5, 2), SHAPE(4, 2, 2), NULL},
+    {CLV_OP_SLICE, {.dim = 2, .start = -3, .stop = -1}, SHAPE(4, 5, 7), SHAPE(4, 5, 2), NULL},
+    {CLV_OP_SLICE, {.dim = -1, .stop = CLV_TO_END}, SHAPE(4, 5), SHAPE(4, 5), NULL},
+    {CLV_OP_SLICE,
+     {.dim = 1, .start = 3, .stop = 3},
+     SHAPE(4, 5, 2),
+     REFUSE,
+     "slice 3..3 is empty or not within 0..5, dim 1 of [4, 5, 2]"},
+    {CLV_OP_SLICE, {.dim = 1, .stop = 6}, SHAPE(4, 5), REFUSE, "slice 0..6 is empty or not"},
+    {CLV_OP_SLICE, {.dim = 1, .start = -6, .stop = 2}, SHAPE(4, 5), REFUSE, "slice -1..2 is"},
+    {CLV_OP_SLICE, {.dim = 1, .start = 0, .stop = -5}, SHAPE(4, 5), REFUSE, "slice 0..0 is"},
+    {CLV_OP_SLICE,
+     {.dim = 0, .stop = 1},
+     SHAPE(4, 5),
+     REFUSE,
+     "slice: dim 0 of [4, 5] is the batch"},
+    {CLV_OP_LAYERNORM,
+     {.shape = SHAPE(3, 2), .eps = 1e-5},
+     SHAPE(4, 5, 3, 2),
+     SHAPE(4, 5, 3, 2),
+     NULL},
+    {CLV_OP_LAYERNORM,
+     {.shape = SHAPE(2, 3), .eps = 1e-5},
+     SHAPE(4, 5, 3, 2),
+     REFUSE,
+     "layernorm over [2, 3] needs an input [N, ...] that ends in these extents, got [4, 5, 3, 2]"},
+    {CLV_OP_LAYERNORM,
+     {.shape = SHAPE(4, 3), .eps = 1e-5},
+     SHAPE(4, 3),
+     REFUSE,
+     "layernorm over [4, 3] needs an input"},
+    {CLV_OP_LAYERNORM, {.shape = SHAPE(3), .eps = 0}, SHAPE(4, 3), REFUSE, "layernorm.eps is 0"},
+    {CLV_OP_EMBEDDING,
+     {.rows = 3, .out = 2},
+     SHAPE(4, 3),
+     REFUSE,
+     "embedding needs i64 row numbers as input 0, got f32"},
     /* attributes that did not come through clv_attrs_from are judged too */
     {CLV_OP_CONV2D,
      {.out = 4, WINDOW(3, 3, 1, 1, 0, 0)},
@@ -318,6 +380,70 @@ static void hostile_inputs(void **state) {
   clv_graph_free(g);
 }
 
+static void embeddings(void **state) {
+  (void)state;
+  clv_attrs a = {.rows = 9, .out = 5};
+  int x, y;
+  clv_graph *g = new_graph(CLV_I64, CLV_SHAPE(2, 3), &x);
+  clv_shape most = {.rank = CLV_MAX_RANK, .dim = {1, 1, 1, 1, 1, 1, 1, 1}};
+  char text[160];
+  assert_ok(clv_graph_add(g, CLV_OP_EMBEDDING, &a, NULL, 0, &x, 1, &y, err));
+  assert_string_equal(clv_shape_format(&g->nodes[y].shape, text, sizeof text), "[2, 3, 5]");
+  assert_int_equal(g->nodes[y].dtype, CLV_F32);
+  g->dtype = CLV_F64;
+  assert_ok(clv_graph_set_batch(g, 7, err));
+  assert_int_equal(g->nodes[y].dtype, CLV_F64);
+  assert_ok(clv_graph_add_input(g, "full", CLV_I64, &most, &x, err));
+  assert_fails(clv_graph_add(g, CLV_OP_EMBEDDING, &a, NULL, 1, &x, 1, &y, err), CLV_INVALID,
+               "embedding adds a dimension to [1, 1, 1, 1, 1, 1, 1, 1], which has the most, 8");
+  a.rows = INT32_MAX, a.out = INT32_MAX;
+  x = 0;
+  assert_fails(clv_graph_add(g, CLV_OP_EMBEDDING, &a, NULL, 1, &x, 1, &y, err), CLV_EXHAUSTED,
+               "larger than the limit of 1 TiB");
+  clv_graph_free(g);
+}
+
+/* concat of n inputs of these shapes along dim: its shape, or why not. */
+static void check_concat(int64_t dim, const clv_shape *in, int n, const char *want,
+                         const char *refusal) {
+  clv_attrs a = {.dim = dim};
+  int nodes[CLV_MAX_IN + 1], y;
+  char name[16], text[160];
+  clv_graph *g;
+  assert_ok(clv_graph_new(&g, err));
+  for (int i = 0; i < n && i < CLV_MAX_IN; i++) {
+    snprintf(name, sizeof name, "x%d", i);
+    assert_ok(clv_graph_add_input(g, name, CLV_F32, &in[i], &nodes[i], err));
+  }
+  nodes[CLV_MAX_IN] = 0;
+  if (refusal) {
+    assert_fails(clv_graph_add(g, CLV_OP_CONCAT, &a, NULL, 0, nodes, n, &y, err), CLV_INVALID,
+                 refusal);
+  } else {
+    assert_ok(clv_graph_add(g, CLV_OP_CONCAT, &a, NULL, 0, nodes, n, &y, err));
+    assert_string_equal(clv_shape_format(&g->nodes[y].shape, text, sizeof text), want);
+  }
+  clv_graph_free(g);
+}
+
+static void concats(void **state) {
+  (void)state;
+  static const clv_shape in[] = {SHAPE(2, 3, 4), SHAPE(2, 1, 4), SHAPE(2, 5, 4)};
+  static const clv_shape other[] = {SHAPE(2, 3), SHAPE(2, 3, 4)};
+  static const clv_shape same[] = {SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1),
+                                   SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1), SHAPE(2, 1)};
+  check_concat(1, in, 3, "[2, 9, 4]", NULL);
+  check_concat(-2, in, 3, "[2, 9, 4]", NULL);
+  check_concat(2, in, 2, NULL,
+               "concat along dim 2 needs inputs alike in all others, got [2, 3, 4] and [2, 1, 4]");
+  check_concat(1, other, 2, NULL, "got [2, 3] and [2, 3, 4]");
+  check_concat(0, in, 2, NULL, "concat: dim 0 of [2, 3, 4] is the batch");
+  check_concat(3, in, 2, NULL, "concat: dim 3 is no dimension of [2, 3, 4]");
+  check_concat(1, in, 1, NULL, "concat takes 2 to 8 inputs, got 1");
+  check_concat(1, same, 8, "[2, 8]", NULL);
+  check_concat(1, same, 9, NULL, "concat takes 2 to 8 inputs, got 9");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(names),
@@ -327,6 +453,8 @@ int main(void) {
       cmocka_unit_test(attribute_round_trip),
       cmocka_unit_test(shape_rules),
       cmocka_unit_test(two_inputs),
+      cmocka_unit_test(embeddings),
+      cmocka_unit_test(concats),
       cmocka_unit_test(hostile_inputs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * embedding: y = W[x], x [N, ...] of row numbers, W [rows, out]. Gradients are added in the order
+ * of the places in x, each thread for columns of its own, so that the number of threads never shows
+ * in the bits.
+ */
+#include <string.h>
+
+#include "kernels/cpu/cpu_int.h"
+
+typedef struct rows_job {
+  const cpu_kernel *k;
+  const int64_t *row;
+  const float *from;
+  float *to;
+  size_t out;
+} rows_job;
+
+static clv_code check(const cpu_kernel *k, const clv_kernel_args *a, clv_err *err) {
+  return clv_check_rows(a->in[0], k->n_in, k->n_in / (size_t)k->d.in[0].dim[0], k->d.attrs.rows,
+                        err);
+}
+
+static void take_rows(void *arg, size_t begin, size_t end) {
+  const rows_job *j = arg;
+  for (size_t i = begin; i < end; i++)
+    memcpy(j->to + i * j->out, j->from + (size_t)j->row[i] * j->out, j->out * sizeof(float));
+}
+
+static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cpu_kernel *k = (const cpu_kernel *)base;
+  rows_job j = {k, a->in[0], a->param[CLV_SLOT_WEIGHT], a->out, (size_t)k->d.attrs.out};
+  CLV_TRY(check(k, a, err));
+  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_out), k->n_in, take_rows, &j);
+  return CLV_OK;
+}
+
+CPU_INLINE void add_row_body(const float *src, float *dst, size_t n) {
+  for (size_t i = 0; i < n; i++) dst[i] += src[i];
+}
+
+CPU_CLONES(add_row, (const float *restrict src, float *restrict dst, size_t n), (src, dst, n))
+
+static void add_columns(void *arg, size_t begin, size_t end) {
+  const rows_job *j = arg;
+  for (size_t i = 0; i < j->k->n_in; i++)
+    add_row(j->from + i * j->out + begin, j->to + (size_t)j->row[i] * j->out + begin, end - begin);
+}
+
+static clv_code embedding_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const cpu_kernel *k = (const cpu_kernel *)base;
+  rows_job j = {k, a->in[0], a->dout, a->dparam[CLV_SLOT_WEIGHT], (size_t)k->d.attrs.out};
+  CLV_TRY(check(k, a, err));
+  if (!a->accumulate) memset(j.to, 0, (size_t)k->d.attrs.rows * j.out * sizeof(float));
+  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_out), j.out, add_columns, &j);
+  return CLV_OK;
+}
+
+clv_code clv_cpu_embedding(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  cpu_kernel *k;
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
+  k->base.forward = embedding_forward;
+  k->base.backward_weight = d->need_dw ? embedding_backward : NULL;
+  k->base.saves = d->need_dw ? CLV_SAVE_IN0 : 0;
+  *ret = &k->base;
+  return CLV_OK;
+}

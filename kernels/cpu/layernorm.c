@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Layer normalisation: rows of `width` values. Sums over a row are taken in double, value i into
+ * the partial sum i % 8; sums over rows for the gradients of weight and bias in order, in double.
+ */
+#include <math.h>
+
+#include "kernels/cpu/cpu_int.h"
+
+enum { LANES = 8, COLUMNS = 64 };
+
+typedef struct layernorm_kernel {
+  cpu_kernel k;
+  size_t rows, width;
+} layernorm_kernel;
+
+typedef struct norm_job {
+  const layernorm_kernel *k;
+  const clv_kernel_args *a;
+} norm_job;
+
+/* ---- one row --------------------------------------------------------------------------------- */
+
+CPU_INLINE double fold(double *lane) {
+  for (int width = LANES / 2; width; width /= 2)
+    for (int l = 0; l < width; l++) lane[l] += lane[l + width];
+  return lane[0];
+}
+
+/* sum of x_i - shift, and of their squares. */
+CPU_INLINE void row_sums_body(const float *x, size_t n, double shift, double *sum,
+                              double *squares) {
+  double s[LANES] = {0}, q[LANES] = {0};
+  size_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (size_t l = 0; l < LANES; l++) {
+      double d = x[i + l] - shift;
+      s[l] += d;
+      q[l] += d * d;
+    }
+  for (size_t l = 0; i + l < n; l++) {
+    double d = x[i + l] - shift;
+    s[l] += d;
+    q[l] += d * d;
+  }
+  *sum = fold(s);
+  *squares = fold(q);
+}
+
+/* sum of g = dy w, and of g (x - mean). */
+CPU_INLINE void row_back_sums_body(const float *x, const float *dy, const float *w, size_t n,
+                                   double mean, double *sum, double *with_x) {
+  double s[LANES] = {0}, q[LANES] = {0};
+  size_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (size_t l = 0; l < LANES; l++) {
+      double g = (double)dy[i + l] * w[i + l];
+      s[l] += g;
+      q[l] += g * (x[i + l] - mean);
+    }
+  for (size_t l = 0; i + l < n; l++) {
+    double g = (double)dy[i + l] * w[i + l];
+    s[l] += g;
+    q[l] += g * (x[i + l] - mean);
+  }
+  *sum = fold(s);
+  *with_x = fold(q);
+}
+
+/* What a row is shifted and stretched by. The mean is in two parts: where it is large, x - high is
+ * exact and low the digits that one float has no room for. */
+typedef struct row_numbers {
+  float high, low, inverse, common, slope;
+} row_numbers;
+
+static row_numbers numbers_of(double mean, double inverse) {
+  return (row_numbers){
+      .high = (float)mean, .low = (float)(mean - (float)mean), .inverse = (float)inverse};
+}
+
+CPU_INLINE void row_scale_body(const float *x, size_t n, const row_numbers *v, const float *w,
+                               const float *b, float *y) {
+  row_numbers u = *v;
+  for (size_t i = 0; i < n; i++) y[i] = ((x[i] - u.high) - u.low) * u.inverse * w[i] + b[i];
+}
+
+/* dx = inverse (g - common - (x - mean) slope) */
+CPU_INLINE void row_back_body(const float *x, const float *dy, const float *w, size_t n,
+                              const row_numbers *v, float *dx) {
+  row_numbers u = *v;
+  for (size_t i = 0; i < n; i++)
+    dx[i] = (dy[i] * w[i] - u.common - ((x[i] - u.high) - u.low) * u.slope) * u.inverse;
+}
+
+CPU_CLONES(row_sums, (const float *x, size_t n, double shift, double *sum, double *squares),
+           (x, n, shift, sum, squares))
+CPU_CLONES(row_back_sums,
+           (const float *x, const float *dy, const float *w, size_t n, double mean, double *sum,
+            double *with_x),
+           (x, dy, w, n, mean, sum, with_x))
+CPU_CLONES(row_scale,
+           (const float *restrict x, size_t n, const row_numbers *v, const float *restrict w,
+            const float *restrict b, float *restrict y),
+           (x, n, v, w, b, y))
+CPU_CLONES(row_back,
+           (const float *restrict x, const float *restrict dy, const float *restrict w, size_t n,
+            const row_numbers *v, float *restrict dx),
+           (x, dy, w, n, v, dx))
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+/* The mean first: squares of distances from it lose no digits when it is large. */
+static void moments(const layernorm_kernel *k, const float *x, double *ret_mean,
+                    double *ret_inverse) {
+  double sum, squares, n = (double)k->width;
+  row_sums(x, k->width, 0, &sum, &squares);
+  *ret_mean = sum / n;
+  row_sums(x, k->width, *ret_mean, &sum, &squares);
+  *ret_inverse = 1 / sqrt(squares / n + k->k.d.attrs.eps);
+}
+
+static void forward_rows(void *arg, size_t begin, size_t end) {
+  const norm_job *j = arg;
+  size_t width = j->k->width;
+  double *saved = j->a->saved, mean, inverse;
+  for (size_t r = begin; r < end; r++) {
+    const float *x = (const float *)j->a->in[0] + r * width;
+    moments(j->k, x, &mean, &inverse);
+    row_numbers v = numbers_of(mean, inverse);
+    row_scale(x, width, &v, j->a->param[CLV_SLOT_WEIGHT], j->a->param[CLV_SLOT_BIAS],
+              (float *)j->a->out + r * width);
+    if (!j->k->k.learns) continue;
+    saved[2 * r] = mean;
+    saved[2 * r + 1] = inverse;
+  }
+}
+
+static clv_code layernorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const layernorm_kernel *k = (const layernorm_kernel *)base;
+  norm_job j = {k, a};
+  (void)err;
+  clv_cpu_parallel(clv_cpu_worth(k->k.threads, 4 * k->k.n_in), k->rows, forward_rows, &j);
+  return CLV_OK;
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* With g = dy w and xhat = (x - mean) inverse: dx = inverse (g - mean(g) - xhat mean(g xhat)). */
+static void backward_rows(void *arg, size_t begin, size_t end) {
+  const norm_job *j = arg;
+  size_t width = j->k->width;
+  const float *w = j->a->param[CLV_SLOT_WEIGHT];
+  const double *saved = j->a->saved;
+  double sum, with_x, n = (double)width;
+  for (size_t r = begin; r < end; r++) {
+    const float *x = (const float *)j->a->in[0] + r * width;
+    const float *dy = (const float *)j->a->dout + r * width;
+    double mean = saved[2 * r], inverse = saved[2 * r + 1];
+    row_back_sums(x, dy, w, width, mean, &sum, &with_x);
+    row_numbers v = numbers_of(mean, inverse);
+    v.common = (float)(sum / n);
+    v.slope = (float)(with_x * inverse * inverse / n);
+    row_back(x, dy, w, width, &v, (float *)j->a->din[0] + r * width);
+  }
+}
+
+static clv_code layernorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const layernorm_kernel *k = (const layernorm_kernel *)base;
+  norm_job j = {k, a};
+  (void)err;
+  clv_cpu_parallel(clv_cpu_worth(k->k.threads, 4 * k->k.n_in), k->rows, backward_rows, &j);
+  return CLV_OK;
+}
+
+/* Up to COLUMNS columns of rows `step` apart: sums of dy, and of dy xhat. */
+CPU_INLINE void column_sums_body(const float *x, const float *dy, const double *saved, size_t rows,
+                                 size_t step, size_t n, double *bias, double *weight) {
+  for (size_t r = 0; r < rows; r++)
+    for (size_t i = 0; i < n; i++) {
+      double g = dy[r * step + i];
+      bias[i] += g;
+      weight[i] += g * ((x[r * step + i] - saved[2 * r]) * saved[2 * r + 1]);
+    }
+}
+
+CPU_CLONES(column_sums,
+           (const float *restrict x, const float *restrict dy, const double *restrict saved,
+            size_t rows, size_t step, size_t n, double *restrict bias, double *restrict weight),
+           (x, dy, saved, rows, step, n, bias, weight))
+
+static void put(float *dst, const double *src, size_t n, bool accumulate) {
+  for (size_t i = 0; i < n; i++) dst[i] = accumulate ? dst[i] + (float)src[i] : (float)src[i];
+}
+
+static void backward_columns(void *arg, size_t begin, size_t end) {
+  const norm_job *j = arg;
+  const clv_kernel_args *a = j->a;
+  for (size_t block = begin; block < end; block++) {
+    double bias[COLUMNS] = {0}, weight[COLUMNS] = {0};
+    size_t at = block * COLUMNS, n = CLV_MIN(j->k->width - at, COLUMNS);
+    column_sums((const float *)a->in[0] + at, (const float *)a->dout + at, a->saved, j->k->rows,
+                j->k->width, n, bias, weight);
+    put((float *)a->dparam[CLV_SLOT_WEIGHT] + at, weight, n, a->accumulate);
+    put((float *)a->dparam[CLV_SLOT_BIAS] + at, bias, n, a->accumulate);
+  }
+}
+
+static clv_code layernorm_backward_weight(clv_kernel *base, const clv_kernel_args *a,
+                                          clv_err *err) {
+  const layernorm_kernel *k = (const layernorm_kernel *)base;
+  norm_job j = {k, a};
+  (void)err;
+  clv_cpu_parallel(clv_cpu_worth(k->k.threads, 4 * k->k.n_in), (k->width + COLUMNS - 1) / COLUMNS,
+                   backward_columns, &j);
+  return CLV_OK;
+}
+
+clv_code clv_cpu_layernorm(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  layernorm_kernel *k;
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
+  k->width = clv_layout_numel(&d->attrs.shape, 1);
+  k->rows = k->k.n_in / k->width;
+  k->k.base.forward = layernorm_forward;
+  k->k.base.backward_input = d->need_dx[0] ? layernorm_backward_input : NULL;
+  k->k.base.backward_weight = d->need_dw ? layernorm_backward_weight : NULL;
+  k->k.base.saves = k->k.learns ? CLV_SAVE_IN0 : 0;
+  k->k.base.saved_bytes = k->k.learns ? 2 * k->rows * sizeof(double) : 0;
+  *ret = &k->k.base;
+  return CLV_OK;
+}

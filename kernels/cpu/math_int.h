@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * math_int: functions of one number as straight-line code that vectorises.
+ */
+#ifndef CLEAVE_KERNELS_CPU_MATH_INT_H
+#define CLEAVE_KERNELS_CPU_MATH_INT_H
+
+#include <string.h>
+
+#include "kernels/cpu/cpu_int.h"
+
+CPU_INLINE float from_bits(uint32_t bits) {
+  float f;
+  memcpy(&f, &bits, sizeof f);
+  return f;
+}
+
+CPU_INLINE uint32_t to_bits(float f) {
+  uint32_t bits;
+  memcpy(&bits, &f, sizeof bits);
+  return bits;
+}
+
+/* e^x within 2 units in the last place, as straight-line code that vectorises: x = n ln 2 + r with
+ * ln 2 in two parts, the degree-5 minimax polynomial of Moshier's Cephes library (expf), and n put
+ * into the exponent. NaN passes; the result saturates at 2^-126 and 2^127. */
+CPU_INLINE float exp_of(float x) {
+  const float round = 12582912; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
+  x = x > 88.0f ? 88.0f : x;
+  x = x < -87.0f ? -87.0f : x;
+  float shifted = x * 1.44269504f + round, n = shifted - round;
+  float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = (p * r * r + r) + 1;
+  return p * from_bits((to_bits(shifted) << 23) + 0x3f800000u);
+}
+
+CPU_INLINE float sigmoid_of(float x) { return 1 / (1 + exp_of(-x)); }
+
+/* Near 0 the odd polynomial of Cephes' tanhf, elsewhere 1 - 2 / (e^2|x| + 1). */
+CPU_INLINE float tanh_of(float x) {
+  float magnitude = from_bits(to_bits(x) & 0x7fffffffu), z = x * x;
+  float far = 1 - 2 / (exp_of(2 * magnitude) + 1);
+  float p = -5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  float near = p * z * x + x;
+  return magnitude < 0.625f ? near : from_bits(to_bits(far) | (to_bits(x) & 0x80000000u));
+}
+
+#endif

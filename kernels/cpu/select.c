@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * mean, concat and slice: tensors seen as [outer, extent, inner] around one dimension. mean adds in
+ * double, value i of the last dimension into the partial sum i % 16; elsewhere in order.
+ */
+#include <string.h>
+
+#include "kernels/cpu/cpu_int.h"
+
+typedef struct axis_site {
+  size_t outer, extent, inner;
+} axis_site;
+
+static axis_site axis_of(const clv_attrs *attrs, const clv_shape *shape) {
+  axis_site s = {1, 1, 1};
+  int axis = clv_axis_of(attrs, shape);
+  for (int i = 0; i < shape->rank; i++) {
+    size_t *part = i < axis ? &s.outer : i == axis ? &s.extent : &s.inner;
+    *part *= (size_t)shape->dim[i];
+  }
+  return s;
+}
+
+typedef struct select_kernel {
+  cpu_kernel k;
+  axis_site in[CLV_MAX_IN], out; /* of mean: out is not used */
+  size_t start;                  /* slice */
+} select_kernel;
+
+/* ---- mean ------------------------------------------------------------------------------------ */
+
+enum { COLUMNS = 64, LANES = 16 };
+
+/* Means of up to COLUMNS neighbouring columns of one [extent, inner] block. */
+CPU_INLINE void column_means_body(const float *x, size_t extent, size_t inner, size_t n, float *y) {
+  double sum[COLUMNS] = {0};
+  for (size_t e = 0; e < extent; e++)
+    for (size_t i = 0; i < n; i++) sum[i] += x[e * inner + i];
+  for (size_t i = 0; i < n; i++) y[i] = (float)(sum[i] / (double)extent);
+}
+
+CPU_INLINE void row_mean_body(const float *x, size_t n, float *y) {
+  double sum[LANES] = {0};
+  size_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (size_t l = 0; l < LANES; l++) sum[l] += x[i + l];
+  for (size_t l = 0; i + l < n; l++) sum[l] += x[i + l];
+  for (size_t width = LANES / 2; width; width /= 2)
+    for (size_t l = 0; l < width; l++) sum[l] += sum[l + width];
+  *y = (float)(sum[0] / (double)n);
+}
+
+CPU_INLINE void spread_body(const float *dy, size_t extent, size_t inner, float *dx) {
+  for (size_t e = 0; e < extent; e++)
+    for (size_t i = 0; i < inner; i++) dx[e * inner + i] = dy[i] / (float)extent;
+}
+
+CPU_INLINE void fill_body(float value, size_t n, float *dst) {
+  for (size_t i = 0; i < n; i++) dst[i] = value;
+}
+
+CPU_CLONES(column_means,
+           (const float *restrict x, size_t extent, size_t inner, size_t n, float *restrict y),
+           (x, extent, inner, n, y))
+CPU_CLONES(row_mean, (const float *restrict x, size_t n, float *restrict y), (x, n, y))
+CPU_CLONES(spread, (const float *restrict dy, size_t extent, size_t inner, float *restrict dx),
+           (dy, extent, inner, dx))
+CPU_CLONES(fill, (float value, size_t n, float *restrict dst), (value, n, dst))
+
+typedef struct select_job {
+  const select_kernel *k;
+  const clv_kernel_args *a;
+} select_job;
+
+static void mean_blocks(void *arg, size_t begin, size_t end) {
+  const select_job *j = arg;
+  const axis_site *s = &j->k->in[0];
+  for (size_t o = begin; o < end; o++) {
+    const float *x = (const float *)j->a->in[0] + o * s->extent * s->inner;
+    float *y = (float *)j->a->out + o * s->inner;
+    if (s->inner == 1) row_mean(x, s->extent, y);
+    for (size_t i = 0; s->inner > 1 && i < s->inner; i += COLUMNS)
+      column_means(x + i, s->extent, s->inner, CLV_MIN(s->inner - i, COLUMNS), y + i);
+  }
+}
+
+static void mean_back_blocks(void *arg, size_t begin, size_t end) {
+  const select_job *j = arg;
+  const axis_site *s = &j->k->in[0];
+  for (size_t o = begin; o < end; o++) {
+    const float *dy = (const float *)j->a->dout + o * s->inner;
+    float *dx = (float *)j->a->din[0] + o * s->extent * s->inner;
+    if (s->inner == 1)
+      fill(*dy / (float)s->extent, s->extent, dx);
+    else
+      spread(dy, s->extent, s->inner, dx);
+  }
+}
+
+static clv_code run_blocks(const select_kernel *k, const clv_kernel_args *a, clv_cpu_range *fn) {
+  select_job j = {k, a};
+  clv_cpu_parallel(clv_cpu_worth(k->k.threads, k->k.n_in), k->in[0].outer, fn, &j);
+  return CLV_OK;
+}
+
+static clv_code mean_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  return run_blocks((const select_kernel *)base, a, mean_blocks);
+}
+
+static clv_code mean_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  return run_blocks((const select_kernel *)base, a, mean_back_blocks);
+}
+
+/* ---- concat and slice: copies of runs -------------------------------------------------------- */
+
+static void copy_runs(const float *src, size_t src_step, float *dst, size_t dst_step, size_t n,
+                      size_t run) {
+  for (size_t i = 0; i < n; i++) memcpy(dst + i * dst_step, src + i * src_step, run * sizeof *dst);
+}
+
+static clv_code concat_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const select_kernel *k = (const select_kernel *)base;
+  size_t row = k->out.extent * k->out.inner, at = 0;
+  (void)err;
+  for (int i = 0; i < k->k.d.n_in; i++) {
+    size_t run = k->in[i].extent * k->in[i].inner;
+    copy_runs(a->in[i], run, (float *)a->out + at, row, k->out.outer, run);
+    at += run;
+  }
+  return CLV_OK;
+}
+
+static clv_code concat_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const select_kernel *k = (const select_kernel *)base;
+  size_t row = k->out.extent * k->out.inner, at = 0;
+  (void)err;
+  for (int i = 0; i < k->k.d.n_in; i++) {
+    size_t run = k->in[i].extent * k->in[i].inner;
+    if (a->din[i]) copy_runs((const float *)a->dout + at, row, a->din[i], run, k->out.outer, run);
+    at += run;
+  }
+  return CLV_OK;
+}
+
+static clv_code slice_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const select_kernel *k = (const select_kernel *)base;
+  size_t run = k->out.extent * k->out.inner, row = k->in[0].extent * k->in[0].inner;
+  (void)err;
+  copy_runs((const float *)a->in[0] + k->start, row, a->out, run, k->out.outer, run);
+  return CLV_OK;
+}
+
+static clv_code slice_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const select_kernel *k = (const select_kernel *)base;
+  size_t run = k->out.extent * k->out.inner, row = k->in[0].extent * k->in[0].inner;
+  (void)err;
+  memset(a->din[0], 0, k->k.n_in * sizeof(float));
+  copy_runs(a->dout, run, (float *)a->din[0] + k->start, row, k->out.outer, run);
+  return CLV_OK;
+}
+
+/* ---- preparing ------------------------------------------------------------------------------- */
+
+typedef clv_code kernel_fn(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
+
+static clv_code select_new(const clv_node_desc *d, kernel_fn *forward, kernel_fn *backward,
+                           const char *impl, select_kernel **ret, clv_err *err) {
+  select_kernel *k;
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
+  for (int i = 0; i < d->n_in; i++) k->in[i] = axis_of(&d->attrs, &d->in[i]);
+  k->k.base.forward = forward;
+  k->k.base.backward_input = k->k.learns ? backward : NULL;
+  k->k.base.impl = impl;
+  *ret = k;
+  return CLV_OK;
+}
+
+clv_code clv_cpu_mean(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  select_kernel *k;
+  CLV_TRY(select_new(d, mean_forward, mean_backward, "simd", &k, err));
+  *ret = &k->k.base;
+  return CLV_OK;
+}
+
+clv_code clv_cpu_concat(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  select_kernel *k;
+  CLV_TRY(select_new(d, concat_forward, concat_backward, "copy", &k, err));
+  k->out = axis_of(&d->attrs, &d->out);
+  *ret = &k->k.base;
+  return CLV_OK;
+}
+
+clv_code clv_cpu_slice(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  select_kernel *k;
+  int64_t stop;
+  CLV_TRY(select_new(d, slice_forward, slice_backward, "copy", &k, err));
+  k->out = axis_of(&d->attrs, &d->out);
+  k->start = (size_t)clv_slice_start(&d->attrs, (int64_t)k->in[0].extent, &stop) * k->in[0].inner;
+  *ret = &k->k.base;
+  return CLV_OK;
+}

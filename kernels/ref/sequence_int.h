@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * embedding and lstm over REAL. Formulas: the op table (common/graph/op_sequence.c).
+ */
+
+/* ---- embedding: x [N, ...] i64, W [rows, out], y [N, ..., out] ------------------------------- */
+
+static clv_code embedding_check(const ref_kernel *k, const clv_kernel_args *a, clv_err *err) {
+  return clv_check_rows(a->in[0], k->n_in, k->n_in / (size_t)k->d.in[0].dim[0], k->d.attrs.rows,
+                        err);
+}
+
+static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const ref_kernel *k = (const ref_kernel *)base;
+  const int64_t *row = a->in[0];
+  const REAL *w = a->param[CLV_SLOT_WEIGHT];
+  size_t out = (size_t)k->d.attrs.out;
+  CLV_TRY(embedding_check(k, a, err));
+  for (size_t i = 0; i < k->n_in; i++)
+    memcpy((REAL *)a->out + i * out, w + (size_t)row[i] * out, out * sizeof *w);
+  return CLV_OK;
+}
+
+/* dW[r] = sum of dy over the places that name row r, each sum taken at the first of them. */
+static clv_code embedding_backward_weight(clv_kernel *base, const clv_kernel_args *a,
+                                          clv_err *err) {
+  const ref_kernel *k = (const ref_kernel *)base;
+  const int64_t *row = a->in[0];
+  const REAL *dy = a->dout;
+  REAL *dw = a->dparam[CLV_SLOT_WEIGHT];
+  size_t out = (size_t)k->d.attrs.out;
+  CLV_TRY(embedding_check(k, a, err));
+  if (!a->accumulate) memset(dw, 0, (size_t)k->d.attrs.rows * out * sizeof *dw);
+  for (size_t i = 0; i < k->n_in; i++) {
+    size_t first = 0;
+    while (row[first] != row[i]) first++;
+    for (size_t o = 0; first == i && o < out; o++) {
+      double sum = 0;
+      for (size_t n = i; n < k->n_in; n++)
+        if (row[n] == row[i]) sum += dy[n * out + o];
+      put(&dw[(size_t)row[i] * out + o], sum, true);
+    }
+  }
+  return CLV_OK;
+}
+
+/* ---- lstm: x [N, T, F], y [N, T, H] ------------------------------------------------------------
+ *
+ * `saved` (without a backward to come: `scratch`) holds, for each layer, sample and step, six rows
+ * of H: the gates i, f, g, o after their functions, c and h. For backward the scratch holds the
+ * gradients of the gates before their functions [N, T, 4H], of a layer's input [N, T, H] and of c
+ * [H].
+ */
+
+enum { GATE_I, GATE_F, GATE_G, GATE_O, CELL, HIDDEN, LSTM_ROWS };
+
+typedef struct lstm_site {
+  int64_t n, t, f, h; /* batch, steps, features in, hidden size */
+  int layers, slots;  /* slots of one layer: 4 with bias, else 2 */
+  REAL *rows;
+} lstm_site;
+
+static lstm_site lstm_of(const ref_kernel *k, const clv_kernel_args *a) {
+  const int64_t *dim = k->d.in[0].dim;
+  return (lstm_site){dim[0],
+                     dim[1],
+                     dim[2],
+                     k->d.attrs.out,
+                     (int)k->d.attrs.layers,
+                     k->d.attrs.bias ? 4 : 2,
+                     k->learns ? a->saved : a->scratch};
+}
+
+static size_t lstm_row_bytes(const ref_kernel *k) {
+  return k->n_out * LSTM_ROWS * (size_t)k->d.attrs.layers * sizeof(REAL);
+}
+
+static size_t lstm_saved(const ref_kernel *k) { return k->learns ? lstm_row_bytes(k) : 0; }
+
+static size_t lstm_scratch(const ref_kernel *k) {
+  return k->learns ? (5 * k->n_out + (size_t)k->d.attrs.out) * sizeof(REAL) : lstm_row_bytes(k);
+}
+
+static REAL *lstm_row(const lstm_site *s, int layer, int64_t n, int64_t t, int row) {
+  return s->rows + ((((int64_t)layer * s->n + n) * s->t + t) * LSTM_ROWS + row) * s->h;
+}
+
+/* What layer `layer` reads at step t; *ret_width: how many values. */
+static const REAL *lstm_input(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
+                              int64_t t, int64_t *ret_width) {
+  *ret_width = layer ? s->h : s->f;
+  return layer ? lstm_row(s, layer - 1, n, t, HIDDEN)
+               : (const REAL *)a->in[0] + (n * s->t + t) * s->f;
+}
+
+static const REAL *lstm_param(const lstm_site *s, const clv_kernel_args *a, int layer, int which) {
+  return which < s->slots ? a->param[layer * s->slots + which] : NULL;
+}
+
+/* Gate `gate` of unit j before its function. */
+static double lstm_gate(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
+                        int64_t t, int gate, int64_t j) {
+  const REAL *w_in = lstm_param(s, a, layer, 0), *w_h = lstm_param(s, a, layer, 1);
+  const REAL *b_in = lstm_param(s, a, layer, 2), *b_h = lstm_param(s, a, layer, 3);
+  int64_t width, row = gate * s->h + j;
+  const REAL *x = lstm_input(s, a, layer, n, t, &width);
+  double sum = b_in ? (double)b_in[row] + b_h[row] : 0;
+  for (int64_t f = 0; f < width; f++) sum += (double)w_in[row * width + f] * x[f];
+  const REAL *h = t ? lstm_row(s, layer, n, t - 1, HIDDEN) : NULL;
+  for (int64_t q = 0; h && q < s->h; q++) sum += (double)w_h[row * s->h + q] * h[q];
+  return sum;
+}
+
+static void lstm_step(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
+                      int64_t t) {
+  REAL *row = lstm_row(s, layer, n, t, 0);
+  for (int64_t j = 0; j < s->h; j++) {
+    for (int gate = GATE_I; gate <= GATE_O; gate++) {
+      double v = lstm_gate(s, a, layer, n, t, gate, j);
+      row[gate * s->h + j] = (REAL)(gate == GATE_G ? tanh(v) : 1 / (1 + exp(-v)));
+    }
+    double before = t ? lstm_row(s, layer, n, t - 1, CELL)[j] : 0;
+    double c =
+        row[GATE_F * s->h + j] * before + (double)row[GATE_I * s->h + j] * row[GATE_G * s->h + j];
+    row[CELL * s->h + j] = (REAL)c;
+    row[HIDDEN * s->h + j] = (REAL)(row[GATE_O * s->h + j] * tanh(c));
+  }
+}
+
+static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  lstm_site s = lstm_of((const ref_kernel *)base, a);
+  REAL *y = a->out;
+  (void)err;
+  for (int layer = 0; layer < s.layers; layer++)
+    for (int64_t nt = 0; nt < s.n * s.t; nt++) lstm_step(&s, a, layer, nt / s.t, nt % s.t);
+  for (int64_t nt = 0; nt < s.n * s.t; nt++)
+    memcpy(y + nt * s.h, lstm_row(&s, s.layers - 1, nt / s.t, nt % s.t, HIDDEN),
+           (size_t)s.h * sizeof *y);
+  return CLV_OK;
+}
+
+/* Gradients of the gates of step t, from those of step t + 1. dh: of h from outside the layer;
+ * dc [H]: in, of c_t from step t + 1; out, of c_(t-1). */
+static void lstm_step_back(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
+                           int64_t t, const REAL *outside, REAL *dgates, REAL *dc) {
+  const REAL *row = lstm_row(s, layer, n, t, 0), *w_h = lstm_param(s, a, layer, 1);
+  REAL *d = dgates + (n * s->t + t) * 4 * s->h;
+  const REAL *after = t + 1 < s->t ? d + 4 * s->h : NULL;
+  for (int64_t j = 0; j < s->h; j++) {
+    double dh = outside[(n * s->t + t) * s->h + j];
+    for (int64_t r = 0; after && r < 4 * s->h; r++) dh += (double)after[r] * w_h[r * s->h + j];
+    double i = row[GATE_I * s->h + j], f = row[GATE_F * s->h + j], g = row[GATE_G * s->h + j];
+    double o = row[GATE_O * s->h + j], squashed = tanh(row[CELL * s->h + j]);
+    double before = t ? lstm_row(s, layer, n, t - 1, CELL)[j] : 0;
+    double cell = (after ? dc[j] : 0) + dh * o * (1 - squashed * squashed);
+    d[GATE_I * s->h + j] = (REAL)(cell * g * i * (1 - i));
+    d[GATE_F * s->h + j] = (REAL)(cell * before * f * (1 - f));
+    d[GATE_G * s->h + j] = (REAL)(cell * i * (1 - g * g));
+    d[GATE_O * s->h + j] = (REAL)(dh * squashed * o * (1 - o));
+    dc[j] = (REAL)(cell * f);
+  }
+}
+
+/* Value q of what the gates of a step are sums over: the input, h of the step before, and a 1 for
+ * the biases. */
+static double lstm_factor(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t nt,
+                          int64_t q) {
+  int64_t n = nt / s->t, t = nt % s->t, width;
+  const REAL *x = lstm_input(s, a, layer, n, t, &width);
+  if (q < width) return x[q];
+  if (q == width + s->h) return 1;
+  return t ? lstm_row(s, layer, n, t - 1, HIDDEN)[q - width] : 0;
+}
+
+/* Gradients of a layer's parameters: dW_ih = dgates^T x, dW_hh = dgates^T h of the step before, and
+ * both biases' are the sums of dgates. */
+static void lstm_weights_back(const lstm_site *s, const clv_kernel_args *a, int layer,
+                              const REAL *dgates) {
+  void *const *d = &a->dparam[layer * s->slots];
+  int64_t width = layer ? s->h : s->f;
+  for (int64_t r = 0; r < 4 * s->h; r++)
+    for (int64_t q = 0; q <= width + s->h; q++) {
+      double sum = 0;
+      for (int64_t nt = 0; nt < s->n * s->t; nt++)
+        sum += dgates[nt * 4 * s->h + r] * lstm_factor(s, a, layer, nt, q);
+      if (q < width)
+        put((REAL *)d[0] + r * width + q, sum, a->accumulate);
+      else if (q < width + s->h)
+        put((REAL *)d[1] + r * s->h + q - width, sum, a->accumulate);
+      else
+        for (int b = 2; b < s->slots; b++) put((REAL *)d[b] + r, sum, a->accumulate);
+    }
+}
+
+/* dx = dgates W_ih, over all steps. */
+static void lstm_input_back(const lstm_site *s, const clv_kernel_args *a, int layer,
+                            const REAL *dgates, REAL *dx) {
+  const REAL *w_in = lstm_param(s, a, layer, 0);
+  int64_t width = layer ? s->h : s->f;
+  for (int64_t nt = 0; nt < s->n * s->t; nt++)
+    for (int64_t q = 0; q < width; q++) {
+      double sum = 0;
+      for (int64_t r = 0; r < 4 * s->h; r++)
+        sum += (double)dgates[nt * 4 * s->h + r] * w_in[r * width + q];
+      dx[nt * width + q] = (REAL)sum;
+    }
+}
+
+static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const ref_kernel *k = (const ref_kernel *)base;
+  lstm_site s = lstm_of(k, a);
+  REAL *dgates = a->scratch, *dx = dgates + 4 * k->n_out, *dc = dx + k->n_out;
+  (void)err;
+  for (int layer = s.layers - 1; layer >= 0; layer--) {
+    const REAL *outside = layer == s.layers - 1 ? a->dout : dx;
+    for (int64_t n = 0; n < s.n; n++)
+      for (int64_t t = s.t - 1; t >= 0; t--)
+        lstm_step_back(&s, a, layer, n, t, outside, dgates, dc);
+    if (k->d.need_dw) lstm_weights_back(&s, a, layer, dgates);
+    if (layer || a->din[0]) lstm_input_back(&s, a, layer, dgates, layer ? dx : a->din[0]);
+  }
+  return CLV_OK;
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ops over sequences and along one dimension: the same bits with two threads as with one and when
+ * run again, in training as in evaluation, and no memory taken. What they compute is tests/ops'.
+ */
+#include "tests/unit/cpu/cpu_test.h"
+
+static clv_node_desc desc_of(clv_op op, clv_shape in, clv_shape out, clv_attrs attrs) {
+  return (clv_node_desc){.op = op,
+                         .attrs = attrs,
+                         .n_in = 1,
+                         .in = {in},
+                         .offered_block = {1},
+                         .out = out,
+                         .training = true,
+                         .need_dx = {op != CLV_OP_EMBEDDING},
+                         .threads = 1};
+}
+
+static clv_node_desc with_params(clv_node_desc d, const clv_shape *params, int n) {
+  d.n_params = n;
+  d.need_dw = true;
+  memcpy(d.param, params, (size_t)n * sizeof *params);
+  return d;
+}
+
+static clv_node_desc lstm_desc(int64_t n, int64_t t, int64_t f, int64_t h, int layers) {
+  clv_shape params[CLV_MAX_PARAMS];
+  for (int i = 0; i < 4 * layers; i++)
+    params[i] = i % 4 == 0   ? CLV_SHAPE(4 * h, i ? h : f)
+                : i % 4 == 1 ? CLV_SHAPE(4 * h, h)
+                             : CLV_SHAPE(4 * h);
+  return with_params(desc_of(CLV_OP_LSTM, CLV_SHAPE(n, t, f), CLV_SHAPE(n, t, h),
+                             (clv_attrs){.out = h, .layers = layers, .bias = true}),
+                     params, 4 * layers);
+}
+
+static clv_node_desc concat_desc(void) {
+  clv_node_desc d =
+      desc_of(CLV_OP_CONCAT, CLV_SHAPE(32, 9, 7), CLV_SHAPE(32, 9, 19), (clv_attrs){.dim = 2});
+  d.n_in = 3;
+  d.in[1] = CLV_SHAPE(32, 9, 1);
+  d.in[2] = CLV_SHAPE(32, 9, 11);
+  d.need_dx[1] = d.need_dx[2] = true;
+  d.offered_block[1] = d.offered_block[2] = 1;
+  return d;
+}
+
+enum { MOST = 12 };
+
+/* All large enough for two threads. */
+static int descs_of(clv_node_desc ret[MOST]) {
+  const clv_shape text = CLV_SHAPE(32, 33, 101), wide[] = {CLV_SHAPE(101), CLV_SHAPE(101)};
+  const clv_shape table = CLV_SHAPE(50, 70);
+  int n = 0;
+  ret[n++] = with_params(desc_of(CLV_OP_EMBEDDING, CLV_SHAPE(32, 40), CLV_SHAPE(32, 40, 70),
+                                 (clv_attrs){.rows = 50, .out = 70}),
+                         &table, 1);
+  ret[n++] = desc_of(CLV_OP_MEAN, text, CLV_SHAPE(32, 101), (clv_attrs){.dim = 1});
+  ret[n++] = desc_of(CLV_OP_MEAN, text, CLV_SHAPE(32, 33), (clv_attrs){.dim = -1});
+  ret[n++] = desc_of(CLV_OP_SCALE, text, text, (clv_attrs){.factor = 0.3});
+  ret[n++] = desc_of(CLV_OP_SLICE, text, CLV_SHAPE(32, 9, 101),
+                     (clv_attrs){.dim = 1, .start = 4, .stop = 13});
+  ret[n++] = with_params(
+      desc_of(CLV_OP_LAYERNORM, text, text, (clv_attrs){.shape = CLV_SHAPE(101), .eps = 1e-5}),
+      wide, 2);
+  ret[n++] = concat_desc();
+  return n;
+}
+
+static void check_same(const char *what, const clv_node_desc *d, const clv_node_desc *other) {
+  node a, b;
+  node_init(&a, d);
+  node_init(&b, other);
+  node_run(&a);
+  node_run(&b);
+  node_run(&b);
+  assert_same_results(what, &a, &b);
+  node_done(&a);
+  node_done(&b);
+}
+
+static void test_threads_give_the_same_bits(void **state) {
+  (void)state;
+  clv_node_desc descs[MOST];
+  int n = descs_of(descs);
+  for (int i = 0; i < n; i++) {
+    clv_node_desc two = descs[i];
+    two.threads = 2;
+    check_same("two threads", &descs[i], &two);
+  }
+}
+
+static void test_lstm_repeats(void **state) {
+  (void)state;
+  for (int threads = 1; threads <= 2; threads++) {
+    clv_node_desc d = lstm_desc(37, 11, 13, 48, 2);
+    d.threads = threads;
+    check_same("lstm", &d, &d);
+  }
+}
+
+/* Evaluation keeps nothing, its layers share one place in the scratch: the same values come out. */
+static void test_lstm_evaluation(void **state) {
+  (void)state;
+  for (int layers = 1; layers <= 4; layers++) {
+    clv_node_desc d = lstm_desc(5, 4, 3, 7, layers), still = d;
+    node a, b;
+    clv_err err;
+    still.need_dx[0] = still.need_dw = still.training = false;
+    node_init(&a, &d);
+    node_init(&b, &still);
+    assert_int_equal(b.k->saved_bytes, 0);
+    assert_null(b.k->backward_input);
+    ok(a.k->forward(a.k, &a.a, &err), &err);
+    ok(b.k->forward(b.k, &b.a, &err), &err);
+    assert_same_bits("evaluation", a.a.out, b.a.out, numel(&d.out));
+    node_done(&a);
+    node_done(&b);
+  }
+}
+
+/* Gradients do not depend on which of them are wanted. */
+static void test_lstm_without_input_gradient(void **state) {
+  (void)state;
+  clv_node_desc d = lstm_desc(6, 5, 4, 9, 2), weights = d, input = d;
+  node all, some;
+  weights.need_dx[0] = false;
+  input.need_dw = false;
+  node_init(&all, &d);
+  node_run(&all);
+  node_init(&some, &weights);
+  node_run(&some);
+  for (int i = 0; i < d.n_params; i++)
+    assert_same_bits("weights", all.a.dparam[i], some.a.dparam[i], numel(&d.param[i]));
+  node_done(&some);
+  node_init(&some, &input);
+  assert_false(some.k->fused_grads);
+  assert_int_equal(some.k->saves, 0);
+  node_run(&some);
+  assert_same_bits("input", all.a.din[0], some.a.din[0], numel(&d.in[0]));
+  node_done(&some);
+  node_done(&all);
+}
+
+static void test_execution_takes_no_memory(void **state) {
+  (void)state;
+  clv_node_desc descs[MOST];
+  int n = descs_of(descs);
+  descs[n++] = lstm_desc(7, 5, 6, 10, 3);
+  for (int i = 0; i < n; i++) {
+    node x;
+    node_init(&x, &descs[i]);
+    uint64_t before = clv_alloc_count();
+    node_run(&x);
+    x.a.accumulate = true;
+    node_run(&x);
+    assert_int_equal(clv_alloc_count(), before);
+    node_done(&x);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_threads_give_the_same_bits),
+      cmocka_unit_test(test_lstm_repeats),
+      cmocka_unit_test(test_lstm_evaluation),
+      cmocka_unit_test(test_lstm_without_input_gradient),
+      cmocka_unit_test(test_execution_takes_no_memory),
+  };
+  return cmocka_run_group_tests_name("cpu sequences", tests, NULL, NULL);
+}
