@@ -35,7 +35,7 @@ void clv_pool_unrefp(clv_pool **pool);
 /* A tensor with one reference for the caller; unref it as any other. CLV_EXHAUSTED over the quota. */
 clv_code clv_pool_tensor(clv_pool *pool, clv_dtype dtype, const clv_shape *shape, clv_tensor **ret,
                          clv_err *err) CLV_USE_RESULT;
-size_t clv_pool_bytes(const clv_pool *pool); /* held now, free ones included */
+size_t clv_pool_bytes(const clv_pool *pool); /* charged now: tensors, free ones too, and stages */
 
 /* For main, before the first thread: freed memory up to the size of the transport's buffers stays with
  * the process. Otherwise each tensor's worth of them is unmapped, mapped and cleared anew. */
@@ -62,6 +62,63 @@ clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret,
 void clv_packet_add(clv_packet *p, clv_tensor *t);
 void clv_packet_free(clv_packet *p); /* back to its pool; NULL is allowed */
 void clv_packet_freep(clv_packet **p);
+
+/* ---- frames of contexts ------------------------------------------------------------------------
+ *
+ * What the program that owns a context sends to the nodes of its modules (PROTOCOL.md 6a). Ids of
+ * calls and values grow in program order. `to` names a worker; "" is the master. A context is made
+ * at a node by the first frame that names it. */
+
+/* Values given along (`here`) are added with clv_packet_add in the order of their arguments.
+ * training: keep what backward needs, dropout and batch statistics are on. */
+clv_code clv_packet_call(clv_pool *pool, uint64_t context, uint64_t call, uint32_t module,
+                         bool training, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+/* The next argument. `here` NULL: the value of that id is at the node or comes to it. CLV_EXHAUSTED
+ * over CLV_WIRE_ARGS. */
+clv_code clv_packet_arg(clv_packet *call, uint64_t value, bool needs_grad, clv_tensor *here,
+                        clv_err *err) CLV_USE_RESULT;
+/* Before the call runs, the gradients of context `of` are applied to all modules of the node; no
+ * APPLIED answers. */
+void clv_packet_call_commit(clv_packet *call, uint64_t of, float scale, float lr, bool apply);
+
+clv_code clv_packet_deliver(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
+                            clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_value(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
+                          clv_tensor *t, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+/* Up to CLV_WIRE_UPSTREAM ids. calls: CALLs of this context sent to that node so far (a CALL whose
+ * tensors come in chunks may be overtaken); 0 = don't wait for any. */
+clv_code clv_packet_drop(clv_pool *pool, uint64_t context, uint64_t calls, const uint64_t *values,
+                         uint32_t n, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+
+/* phase: 1 for the first backward pass of the context, then 2, ... calls: as for a DROP. more: other PREPAREs of the same
+ * phase follow (a frame holds CLV_WIRE_NEEDED calls, CLV_WIRE_TARGETS targets and CLV_WIRE_HOPS
+ * names); flags of all of them are the same. */
+clv_code clv_packet_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,
+                            bool retain, bool vote, bool more, clv_packet **ret,
+                            clv_err *err) CLV_USE_RESULT;
+/* A needed call, then its targets. CLV_EXHAUSTED when the frame is full. */
+clv_code clv_packet_need(clv_packet *prepare, uint64_t call, uint32_t contributions, bool root,
+                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_target(clv_packet *prepare, uint32_t slot, uint64_t value, const char *to,
+                           uint32_t order, clv_err *err) CLV_USE_RESULT;
+/* t NULL: nothing flows. */
+clv_code clv_packet_gradient(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t value,
+                             uint32_t order, const char *to, clv_tensor *t, clv_packet **ret,
+                             clv_err *err) CLV_USE_RESULT;
+
+enum { CLV_MODULE_ALL = 255 };
+/* module or CLV_MODULE_ALL. message: answered by APPLIED with this reply_to. apply false: the
+ * gradients of the context are dropped. */
+clv_code clv_packet_apply(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
+                          float scale, float lr, bool apply, clv_packet **ret,
+                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_revert(clv_pool *pool, uint64_t context, uint64_t message, clv_packet **ret,
+                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_end_context(clv_pool *pool, uint64_t context, uint64_t message,
+                                clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+/* what: of a module's state; context: for CLV_STATE_GRADIENTS, else 0. */
+clv_code clv_packet_state_get(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
+                              clv_state_what what, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
@@ -208,11 +265,12 @@ clv_code clv_stage_plan(clv_stage *s, int64_t batch, bool training, clv_plan **r
 
 typedef struct clv_node_options {
   clv_pool *pool;
-  uint32_t n_stages;        /* of the model; stage n_stages is the loss */
+  uint32_t n_stages;        /* of the model; stage n_stages is the loss. 255: modules of contexts */
   uint16_t originator;      /* upper 16 bits of the message ids made here; the master is 0 */
   clv_rpc_runtime *runtime; /* its spinning stops while a kernel runs; NULL allowed */
   unsigned spin_us;         /* how long the compute thread polls before it sleeps */
-  /* Packets for the driver: FORWARD of stage n_stages + 1 (loss values) or beyond the last stage in
+  /* In a session of contexts: VALUE, GRADIENT of a leaf, FINISHED, APPLIED, ENDED, STATE_*, ABORT,
+   * ERROR. Else packets for the driver: FORWARD of stage n_stages + 1 (loss values) or beyond the last stage in
    * evaluation, VOTE, COMMITTED, STATE_*, ABORT. Called on the compute thread; takes the packet.
    * On a worker NULL: such packets go to the master's link. */
   void *user;
@@ -231,7 +289,8 @@ clv_code clv_node_new(const clv_node_options *options, clv_session_node **ret,
 void clv_node_free(clv_session_node *n);
 void clv_node_freep(clv_session_node **n);
 
-/* Where packets for a stage go. A stage given here is owned by the node from now on. */
+/* Where packets for a stage go. A stage given here is owned by the node from now on; its bytes count
+ * against the pool's quota. */
 clv_code clv_node_add_stage(clv_session_node *n, clv_stage *stage, clv_err *err) CLV_USE_RESULT;
 /* Packets for `stage` go through `link` (a reference is taken). stage n_stages + 1 is the driver.
  * carries_commit: FORWARDs for it leave from this node, so a commit may ride on them. */
@@ -252,6 +311,21 @@ uint64_t clv_node_commits_sent(const clv_session_node *n);
 
 /* On the node's thread: to a local stage, over a link, or to the driver; takes the packet. */
 void clv_node_send(clv_session_node *n, clv_packet *packet);
+
+/* The link to a worker by its name: there go packets for it (clv_node_send_to) and the values and
+ * gradients of contexts that name it; what names somebody unknown goes to the master. Any thread. */
+clv_code clv_node_peer(clv_session_node *n, const char *name, clv_link *link,
+                       clv_err *err) CLV_USE_RESULT;
+/* Lets go of all of them, before their links are closed. */
+void clv_node_forget_peers(clv_session_node *n);
+/* To the worker `name`, or ("") to this node itself; takes the packet. Any thread. */
+clv_code clv_node_send_to(clv_session_node *n, const char *name, clv_packet *packet,
+                          clv_err *err) CLV_USE_RESULT;
+
+typedef struct clv_context_counts {
+  uint64_t contexts, values, calls_waiting, late_frames;
+} clv_context_counts;
+void clv_node_context_count(const clv_session_node *n, clv_context_counts *ret); /* any thread */
 
 /* Queue a packet from any thread; takes it. */
 void clv_node_post(clv_session_node *n, clv_packet *packet);

@@ -20,6 +20,10 @@ clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, 
                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t micro_batches, clv_err *err) CLV_USE_RESULT;
 
+/* Memory of the session outside the pool, counted against the pool's quota. CLV_EXHAUSTED over it. */
+clv_code clv_pool_charge(clv_pool *p, size_t bytes, clv_err *err) CLV_USE_RESULT;
+void clv_pool_discharge(clv_pool *p, size_t bytes);
+
 typedef void clv_stage_emit(void *user, clv_packet *packet);
 
 /* What comes of packets is handed to `emit` (which takes them), in the order in which it may leave:

@@ -3,7 +3,7 @@
  * A queue of packets, one thread that handles them, and a table of where each stage is. Links post
  * from rpc's queue threads; everything that computes happens on the node's thread.
  */
-#include "common/dist/dist_int.h"
+#include "common/dist/node_int.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -15,28 +15,6 @@
 /* A round trip over loopback is 70 us when both ends poll and 180 us when both sleep; over a real
  * network the answer is seldom that near, and polling ends after this long. */
 enum { SPIN_US = 200 };
-
-struct clv_session_node {
-  clv_node_options o;
-  pthread_mutex_t lock;
-  pthread_cond_t arrived;
-  clv_packet *first, *last;
-  uint32_t n_queued; /* read without the lock by the spinning thread */
-  bool stop, sleeping;
-
-  clv_stage **stages; /* [n_stages + 1], NULL where not local */
-  clv_link **routes;  /* [n_stages + 2], the driver last */
-  clv_frame commit;   /* the decision that some links have not been told yet */
-  uint64_t commits_sent;
-  bool *owes_commit;                       /* [n_stages + 2], set at the first route of a link */
-  bool *carries;                           /* [n_stages + 2], the master itself feeds that stage */
-  uint32_t (*puts)[CLV_STATE_BUFFERS + 1]; /* [n_stages + 1] items of a STATE_PUT that have come */
-  uint64_t next_message;
-
-  bool failed;
-  clv_err failure;
-  char hop[CLV_WIRE_NAME + 1];
-};
 
 clv_code clv_node_new(const clv_node_options *o, clv_session_node **ret, clv_err *err) {
   if (o->n_stages == 0 || o->n_stages > CLV_WIRE_STAGES)
@@ -57,6 +35,7 @@ clv_code clv_node_new(const clv_node_options *o, clv_session_node **ret, clv_err
   if (code == CLV_OK) code = clv_alloc(o->n_stages + 2, sizeof(bool), &n->owes_commit, err);
   if (code == CLV_OK) code = clv_alloc(o->n_stages + 2, sizeof(bool), &n->carries, err);
   if (code == CLV_OK) code = clv_alloc(o->n_stages + 1, sizeof *n->puts, &n->puts, err);
+  if (code == CLV_OK) code = clv_node_init_contexts(n, err);
   if (code != CLV_OK) {
     clv_node_free(n);
     return code;
@@ -77,6 +56,7 @@ static void drop_queue(clv_session_node *n) {
 void clv_node_free(clv_session_node *n) {
   if (!n) return;
   drop_queue(n);
+  clv_node_free_contexts(n); /* its calls belong to plans of the stages */
   for (uint32_t i = 0; n->stages && i <= n->o.n_stages; i++) clv_stage_free(n->stages[i]);
   for (uint32_t i = 0; n->routes && i <= n->o.n_stages + 1; i++) clv_link_unref(n->routes[i]);
   free(n->stages);
@@ -200,11 +180,16 @@ void clv_node_send(clv_session_node *n, clv_packet *p) {
 
 clv_code clv_node_add_stage(clv_session_node *n, clv_stage *stage, clv_err *err) {
   uint32_t index = clv_stage_index(stage);
-  if (index > n->o.n_stages || n->stages[index]) {
+  if (index > n->o.n_stages || n->stages[index] || (n->contexts && index == CLV_MODULE_ALL)) {
     clv_stage_free(stage);
     return clv_fail(err, CLV_EXISTS, "stage %u is loaded already or out of range", index);
   }
-  clv_code code = clv_stage_reserve(stage, n->o.pool, err);
+  size_t bytes = clv_stage_bytes(stage);
+  clv_code code = clv_pool_charge(n->o.pool, bytes, err);
+  if (code == CLV_OK) {
+    code = clv_stage_reserve(stage, n->o.pool, err);
+    if (code != CLV_OK) clv_pool_discharge(n->o.pool, bytes);
+  }
   if (code != CLV_OK) {
     clv_stage_free(stage);
     return code;
@@ -290,13 +275,21 @@ static clv_code local_stage(clv_session_node *n, const clv_frame *f, clv_stage *
   return CLV_OK;
 }
 
+static bool state_item(clv_session_node *n, clv_stage *s, const clv_frame *f, uint32_t index,
+                       clv_state_item *ret) {
+  if (f->state.what != CLV_STATE_GRADIENTS)
+    return clv_stage_state_item(s, f->state.what, index, ret);
+  return n->contexts && clv_contexts_gradient_item(n->contexts, f->context, f->stage, index, ret);
+}
+
 static clv_code on_state_get(clv_session_node *n, clv_packet *p, clv_err *err) {
   clv_stage *s;
   CLV_TRY(local_stage(n, &p->frame, &s, err));
   clv_state_what what = p->frame.state.what;
-  uint32_t count = clv_stage_state_count(s, what);
+  uint32_t count = 0;
   clv_state_item item;
-  for (uint32_t i = 0; clv_stage_state_item(s, what, i, &item); i++) {
+  while (state_item(n, s, &p->frame, count, &item)) count++;
+  for (uint32_t i = 0; state_item(n, s, &p->frame, i, &item); i++) {
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
     CLV_TRY(clv_pool_tensor(n->o.pool, item.dtype, &item.shape, &t, err));
     memcpy(t->data, item.data, item.bytes); /* the state may change before the bytes have left */
@@ -411,10 +404,24 @@ static clv_code stage_work(clv_session_node *n, clv_packet *p, clv_err *err) {
   return code;
 }
 
+/* Another worker brings values and gradients; what happens with them is the master's to say. */
+static bool may_say(const clv_session_node *n, const clv_packet *p) {
+  clv_frame_kind kind = p->frame.kind;
+  if (n->o.on_driver || !p->from || p->from == n->routes[n->o.n_stages + 1]) return true;
+  return is_stage_work(kind) || kind == CLV_VALUE || kind == CLV_GRADIENT;
+}
+
 static clv_code handle(clv_session_node *n, clv_packet *p, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
-  if (is_stage_work(kind)) return stage_work(n, p, err);
   clv_code code = CLV_OK;
+  if (!may_say(n, p)) {
+    code = clv_fail(err, CLV_DENIED, "%s is not for worker '%s' to send", clv_frame_kind_name(kind),
+                    clv_link_peer(p->from));
+    clv_packet_free(p);
+    return code;
+  }
+  if (n->contexts && clv_node_context_frame(n, p, &code, err)) return code;
+  if (is_stage_work(kind)) return stage_work(n, p, err);
   if (!handlers[kind].handle)
     code = clv_fail(err, CLV_UNIMPLEMENTED, "%s has no place here", clv_frame_kind_name(kind));
   else
@@ -425,6 +432,10 @@ static clv_code handle(clv_session_node *n, clv_packet *p, clv_err *err) {
 
 /* The first failure on a worker goes to the master, which tells everybody. */
 static void report(clv_session_node *n, const clv_err *err, const clv_frame *cause) {
+  if (n->contexts) {
+    clv_node_refuse(n, err, cause);
+    return;
+  }
   clv_node_fail(n, err->code, "", "%s", err->text);
   clv_link *master = n->routes[n->o.n_stages + 1];
   clv_packet *p;
@@ -503,7 +514,10 @@ clv_code clv_node_pump(clv_session_node *n, const bool *done, uint64_t deadline_
       clv_frame cause = p->frame;
       char sender[CLV_WIRE_NAME + 16] = "";
       if (p->from) snprintf(sender, sizeof sender, " of worker '%s'", clv_link_peer(p->from));
-      if (handle(n, p, &failure) != CLV_OK)
+      clv_code code = handle(n, p, &failure);
+      if (code != CLV_OK && n->contexts)
+        clv_node_refuse(n, &failure, &cause);
+      else if (code != CLV_OK)
         clv_node_fail(n, failure.code, "master", "%s%s for stage %u: %s",
                       clv_frame_kind_name(cause.kind), sender, cause.stage, failure.text);
     }

@@ -92,11 +92,34 @@ static void drop_free(clv_pool *p) {
   p->n = kept;
 }
 
+static bool fits(const clv_pool *p, size_t bytes) {
+  return bytes <= p->max_bytes - CLV_MIN(p->bytes, p->max_bytes);
+}
+
+clv_code clv_pool_charge(clv_pool *p, size_t bytes, clv_err *err) {
+  clv_code code = CLV_OK;
+  pthread_mutex_lock(&p->lock);
+  if (!fits(p, bytes)) drop_free(p);
+  if (fits(p, bytes))
+    p->bytes += bytes;
+  else
+    code = clv_fail(err, CLV_EXHAUSTED,
+                    "%zu bytes more exceed the session's quota (%zu of %zu bytes in use)", bytes,
+                    p->bytes, p->max_bytes);
+  pthread_mutex_unlock(&p->lock);
+  return code;
+}
+
+void clv_pool_discharge(clv_pool *p, size_t bytes) {
+  pthread_mutex_lock(&p->lock);
+  p->bytes -= bytes;
+  pthread_mutex_unlock(&p->lock);
+}
+
 static clv_code grow(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes,
                      clv_tensor **ret, clv_err *err) {
-  if (bytes > p->max_bytes - CLV_MIN(p->bytes, p->max_bytes) || p->n >= p->max_tensors)
-    drop_free(p);
-  if (bytes > p->max_bytes - CLV_MIN(p->bytes, p->max_bytes) || p->n >= p->max_tensors)
+  if (!fits(p, bytes) || p->n >= p->max_tensors) drop_free(p);
+  if (!fits(p, bytes) || p->n >= p->max_tensors)
     return clv_fail(err, CLV_EXHAUSTED,
                     "a tensor of %zu bytes exceeds the session's quota (%zu of %zu bytes, %zu of "
                     "%zu tensors in use)",

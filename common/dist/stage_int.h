@@ -11,12 +11,15 @@
 
 #include "common/dist/dist_int.h"
 
-enum { MAX_PLANS = 16 };
+enum { MAX_PLANS = 32 };
 
 typedef struct stage_plan {
   int64_t batch;
   bool training;
+  uint32_t input_grads; /* bit i: the gradient of input i is computed */
   clv_plan *plan;
+  uint32_t calls, calls_out; /* of contexts: made, in use */
+  bool charged;
 } stage_plan;
 
 /* One micro-batch of the step in progress, or of an evaluation. */
@@ -47,6 +50,8 @@ struct clv_stage {
 
   stage_plan plans[MAX_PLANS];
   int n_plans;
+  clv_tensor *snapshot; /* what the last APPLY of a context changed, as it was before */
+  bool has_snapshot;
 
   uint64_t committed, step; /* step 0: none open */
   uint64_t context;
@@ -63,6 +68,19 @@ struct clv_stage {
   clv_stage_emit *emit;
   void *emit_user;
 };
+
+/* The plan for a batch size and a set of input gradients, made if missing. */
+clv_code clv_stage_plan_for(clv_stage *s, int64_t batch, bool training, uint32_t input_grads,
+                            stage_plan **ret, clv_err *err) CLV_USE_RESULT;
+/* A call of it; memory it takes for the first time is charged to the session's quota. */
+clv_code clv_stage_call_get(clv_stage *s, stage_plan *p, clv_call **ret,
+                            clv_err *err) CLV_USE_RESULT;
+void clv_stage_call_put(stage_plan *p, clv_call *call);
+
+/* Memory for a snapshot of parameters, moments and step count; take it; go back to it. */
+clv_code clv_stage_snapshot_ready(clv_stage *s, clv_err *err) CLV_USE_RESULT;
+void clv_stage_snapshot(clv_stage *s);
+void clv_stage_revert(clv_stage *s);
 
 void clv_stage_clear_micro(micro *m);
 size_t clv_stage_buffer_bytes(const clv_stage *s);

@@ -111,6 +111,7 @@ void clv_stage_free(clv_stage *s) {
     clv_packet_free(p);
   }
   for (int i = 0; i < s->n_plans; i++) clv_plan_free(s->plans[i].plan);
+  clv_tensor_unref(s->snapshot);
   clv_optim_free(s->optim);
   free(s->micros);
   free(s->eval_micros);
@@ -153,14 +154,14 @@ clv_code clv_stage_reserve(const clv_stage *s, clv_pool *pool, clv_err *err) {
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-static clv_code make_plan(clv_stage *s, int64_t batch, bool training, clv_plan **ret,
-                          clv_err *err) {
+static clv_code make_plan(clv_stage *s, int64_t batch, bool training, uint32_t input_grads,
+                          clv_plan **ret, clv_err *err) {
   clv_plan_options po = {.backend = s->o.backend,
                          .dtype = CLV_F32,
                          .batch = batch,
                          .training = training,
                          .threads = s->o.threads};
-  po.need_input_grad[0] = training && s->o.input_needs_grad;
+  for (int i = 0; i < s->n_inputs; i++) po.need_input_grad[i] = training && (input_grads >> i & 1);
   clv_plan *plan;
   s->o.backend->set_threads(s->o.threads); /* the library fixes its thread count when it plans */
   CLV_TRY(clv_plan_new(s->graph, s->params, &po, &plan, err));
@@ -176,18 +177,88 @@ static clv_code make_plan(clv_stage *s, int64_t batch, bool training, clv_plan *
   return CLV_OK;
 }
 
-clv_code clv_stage_plan(clv_stage *s, int64_t batch, bool training, clv_plan **ret, clv_err *err) {
-  for (int i = 0; i < s->n_plans; i++)
-    if (s->plans[i].batch == batch && s->plans[i].training == training) {
-      *ret = s->plans[i].plan;
-      return CLV_OK;
-    }
+clv_code clv_stage_plan_for(clv_stage *s, int64_t batch, bool training, uint32_t input_grads,
+                            stage_plan **ret, clv_err *err) {
+  for (int i = 0; i < s->n_plans; i++) {
+    stage_plan *p = &s->plans[i];
+    if (p->batch != batch || p->training != training || p->input_grads != input_grads) continue;
+    *ret = p;
+    return CLV_OK;
+  }
   if (s->n_plans == MAX_PLANS)
     return clv_fail(err, CLV_EXHAUSTED, "stage %u has seen more than %d batch sizes", s->o.index,
                     MAX_PLANS);
-  CLV_TRY(make_plan(s, batch, training, ret, err));
-  s->plans[s->n_plans++] = (stage_plan){batch, training, *ret};
+  stage_plan made = {.batch = batch, .training = training, .input_grads = input_grads};
+  CLV_TRY(make_plan(s, batch, training, input_grads, &made.plan, err));
+  if (!s->pool) { /* made while the stage is: whoever adds it to a session counts its bytes */
+    made.charged = true;
+    made.calls = 1;
+  }
+  s->plans[s->n_plans] = made;
+  *ret = &s->plans[s->n_plans++];
   return CLV_OK;
+}
+
+clv_code clv_stage_plan(clv_stage *s, int64_t batch, bool training, clv_plan **ret, clv_err *err) {
+  stage_plan *p;
+  CLV_TRY(clv_stage_plan_for(s, batch, training, training && s->o.input_needs_grad, &p, err));
+  *ret = p->plan;
+  return CLV_OK;
+}
+
+clv_code clv_stage_call_get(clv_stage *s, stage_plan *p, clv_call **ret, clv_err *err) {
+  const clv_plan_info *info = clv_plan_get_info(p->plan);
+  size_t bytes = p->charged ? 0 : info->scratch_bytes + info->cache_bytes;
+  bool more = p->calls_out == p->calls;
+  if (more) bytes += info->call_bytes;
+  if (bytes) CLV_TRY(clv_pool_charge(s->pool, bytes, err));
+  clv_code code = clv_plan_call_get(p->plan, ret, err);
+  if (code != CLV_OK) {
+    clv_pool_discharge(s->pool, bytes);
+    return code;
+  }
+  p->charged = true;
+  p->calls += more;
+  p->calls_out++;
+  return CLV_OK;
+}
+
+void clv_stage_call_put(stage_plan *p, clv_call *call) {
+  if (!call) return;
+  clv_plan_call_put(p->plan, call);
+  p->calls_out--;
+}
+
+/* ---- snapshots ------------------------------------------------------------------------------- */
+
+clv_code clv_stage_snapshot_ready(clv_stage *s, clv_err *err) {
+  if (s->snapshot || !s->optim) return CLV_OK;
+  size_t blocks = 1 + (size_t)clv_optim_n_moments(s->optim);
+  clv_shape shape = CLV_SHAPE((int64_t)(blocks * s->params->trainable_bytes + sizeof(int64_t)));
+  return clv_pool_tensor(s->pool, CLV_U8, &shape, &s->snapshot, err);
+}
+
+/* Parameters, each moment, then the step counter: one copy in one direction. */
+static void copy_state(clv_stage *s, bool save) {
+  size_t bytes = s->params->trainable_bytes;
+  char *at = s->snapshot->data;
+  for (int i = -1; i < clv_optim_n_moments(s->optim); i++, at += bytes) {
+    void *block = i < 0 ? s->block : (void *)clv_optim_moment(s->optim, i);
+    memcpy(save ? at : block, save ? block : at, bytes);
+  }
+  void *count = clv_optim_step_count(s->optim);
+  memcpy(save ? at : count, save ? count : at, sizeof(int64_t));
+}
+
+void clv_stage_snapshot(clv_stage *s) {
+  copy_state(s, true);
+  s->has_snapshot = true;
+}
+
+void clv_stage_revert(clv_stage *s) {
+  copy_state(s, false);
+  s->has_snapshot = false;
+  s->version++;
 }
 
 clv_code clv_stage_warm(clv_stage *s, int64_t batch, bool training, clv_err *err) {

@@ -11,28 +11,40 @@ typedef struct kind_rule {
   bool context;        /* must name one */
   bool shard;          /* a call of a shard: message id, micro-batch, upstream allowed */
   uint32_t min_tensors, max_tensors;
+  bool message; /* must have an id */
+  bool to;      /* may name a worker */
 } kind_rule;
 
 static const kind_rule rules[CLV_FRAME_KINDS] = {
-    [CLV_ATTACH] = {"ATTACH", BODY_ATTACH, 0, false, false, 0, 0},
-    [CLV_ATTACHED] = {"ATTACHED", BODY_ATTACHED, 0, false, false, 0, 0},
-    [CLV_FORWARD] = {"FORWARD", 0, BODY_COMMIT, true, true, 1, CLV_WIRE_TENSORS},
-    [CLV_BACKWARD] = {"BACKWARD", 0, 0, true, true, 0, CLV_WIRE_TENSORS},
-    [CLV_VOTE] = {"VOTE", BODY_VOTE, 0, true, false, 0, 1},
-    [CLV_COMMIT] = {"COMMIT", BODY_COMMIT, 0, false, false, 0, 0},
-    [CLV_COMMITTED] = {"COMMITTED", 0, 0, false, false, 0, 0},
-    [CLV_ABORT] = {"ABORT", BODY_FAILURE, 0, false, false, 0, 0},
-    [CLV_CREDIT] = {"CREDIT", BODY_CREDIT, 0, false, false, 0, 0},
-    [CLV_CHUNK] = {"CHUNK", BODY_CHUNK, 0, false, false, 0, 0},
-    [CLV_ERROR] = {"ERROR", BODY_FAILURE, 0, false, false, 0, 0},
-    [CLV_STATE_GET] = {"STATE_GET", BODY_STATE, 0, false, false, 0, 0},
-    [CLV_STATE_ITEM] = {"STATE_ITEM", BODY_STATE, 0, false, false, 1, 1},
-    [CLV_STATE_PUT] = {"STATE_PUT", BODY_STATE, 0, false, false, 0, 1},
-    [CLV_STATE_DONE] = {"STATE_DONE", BODY_STATE, 0, false, false, 0, 0},
-    [CLV_PING] = {"PING", 0, 0, false, false, 0, 0},
-    [CLV_PONG] = {"PONG", 0, 0, false, false, 0, 0},
-    [CLV_END_CONTEXT] = {"END_CONTEXT", 0, 0, true, false, 0, 0},
-    [CLV_ENDED] = {"ENDED", 0, 0, true, false, 0, 0},
+    [CLV_ATTACH] = {"ATTACH", BODY_ATTACH, 0, false, false, 0, 0, false, false},
+    [CLV_ATTACHED] = {"ATTACHED", BODY_ATTACHED, 0, false, false, 0, 0, false, false},
+    [CLV_FORWARD] = {"FORWARD", 0, BODY_COMMIT, true, true, 1, CLV_WIRE_TENSORS, false, false},
+    [CLV_BACKWARD] = {"BACKWARD", 0, 0, true, true, 0, CLV_WIRE_TENSORS, false, false},
+    [CLV_VOTE] = {"VOTE", BODY_VOTE, 0, true, false, 0, 1, false, false},
+    [CLV_COMMIT] = {"COMMIT", BODY_COMMIT, 0, false, false, 0, 0, false, false},
+    [CLV_COMMITTED] = {"COMMITTED", 0, 0, false, false, 0, 0, false, false},
+    [CLV_ABORT] = {"ABORT", BODY_FAILURE, 0, false, false, 0, 0, false, false},
+    [CLV_CREDIT] = {"CREDIT", BODY_CREDIT, 0, false, false, 0, 0, false, false},
+    [CLV_CHUNK] = {"CHUNK", BODY_CHUNK, 0, false, false, 0, 0, false, false},
+    [CLV_ERROR] = {"ERROR", BODY_FAILURE, 0, false, false, 0, 0, false, false},
+    [CLV_STATE_GET] = {"STATE_GET", BODY_STATE, 0, false, false, 0, 0, false, false},
+    [CLV_STATE_ITEM] = {"STATE_ITEM", BODY_STATE, 0, false, false, 1, 1, false, false},
+    [CLV_STATE_PUT] = {"STATE_PUT", BODY_STATE, 0, false, false, 0, 1, false, false},
+    [CLV_STATE_DONE] = {"STATE_DONE", BODY_STATE, 0, false, false, 0, 0, false, false},
+    [CLV_PING] = {"PING", 0, 0, false, false, 0, 0, false, false},
+    [CLV_PONG] = {"PONG", 0, 0, false, false, 0, 0, false, false},
+    [CLV_END_CONTEXT] = {"END_CONTEXT", 0, 0, true, false, 0, 0, false, false},
+    [CLV_ENDED] = {"ENDED", 0, 0, true, false, 0, 0, false, false},
+    [CLV_CALL] = {"CALL", BODY_CALL, BODY_COMMIT, true, false, 0, CLV_WIRE_ARGS, true, false},
+    [CLV_DELIVER] = {"DELIVER", 0, 0, true, false, 0, 0, true, true},
+    [CLV_VALUE] = {"VALUE", 0, BODY_FAILURE, true, false, 0, 1, true, true},
+    [CLV_DROP] = {"DROP", 0, 0, true, false, 0, 0, false, false},
+    [CLV_PREPARE] = {"PREPARE", BODY_BACKWARD, 0, true, false, 0, 0, false, false},
+    [CLV_GRADIENT] = {"GRADIENT", 0, 0, true, false, 0, 1, true, true},
+    [CLV_FINISHED] = {"FINISHED", 0, BODY_VOTE, true, false, 0, 1, false, false},
+    [CLV_APPLY] = {"APPLY", BODY_COMMIT, 0, true, false, 0, 0, true, false},
+    [CLV_APPLIED] = {"APPLIED", 0, 0, true, false, 0, 0, false, false},
+    [CLV_REVERT] = {"REVERT", 0, 0, true, false, 0, 0, true, false},
 };
 
 const char *clv_frame_kind_name(clv_frame_kind kind) {
@@ -42,7 +54,16 @@ const char *clv_frame_kind_name(clv_frame_kind kind) {
 
 unsigned clv_frame_bodies(const clv_frame *f) {
   if (f->kind < CLV_ATTACH || f->kind >= CLV_FRAME_KINDS) return 0;
-  return rules[f->kind].needs | (f->kind == CLV_FORWARD && f->has_commit ? BODY_COMMIT : 0u);
+  unsigned has = (f->has_commit ? BODY_COMMIT : 0u) | (f->has_vote ? BODY_VOTE : 0u) |
+                 (f->has_failure ? BODY_FAILURE : 0u);
+  return rules[f->kind].needs | (rules[f->kind].may & has);
+}
+
+void clv_frame_note_bodies(clv_frame *f, unsigned bodies) {
+  unsigned optional = rules[f->kind].may & bodies;
+  f->has_commit = optional & BODY_COMMIT;
+  f->has_vote = optional & BODY_VOTE;
+  f->has_failure = optional & BODY_FAILURE;
 }
 
 unsigned clv_presence_count(const clv_frame *f) {
@@ -120,7 +141,9 @@ static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err
   if (f->kind == CLV_STATE_PUT && f->n_tensors != (item ? 1u : 0u))
     return clv_fail(err, CLV_INVALID, "%u tensors; %u to %u belong here", f->n_tensors,
                     item ? 1u : 0u, item ? 1u : 0u);
-  if (f->state.what < CLV_STATE_WEIGHTS || f->state.what > CLV_STATE_BUFFERS)
+  bool put = f->kind == CLV_STATE_PUT;
+  if (f->state.what < CLV_STATE_WEIGHTS ||
+      f->state.what > (put ? CLV_STATE_BUFFERS : CLV_STATE_GRADIENTS))
     return clv_fail(err, CLV_INVALID, "unknown kind of state %u", (unsigned)f->state.what);
   if (f->state.count > CLV_WIRE_PARAMS || (item && f->state.index >= f->state.count))
     return clv_fail(err, CLV_INVALID, "state item %u of %u; at most %d", f->state.index,
@@ -129,10 +152,72 @@ static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err
   return clv_text_check(f->state.name, strlen(f->state.name), "state.name", err);
 }
 
+/* Every tensor of a CALL is the one some argument means. */
+static clv_code check_call(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  uint32_t here = 0;
+  if (f->call.n_args > CLV_WIRE_ARGS)
+    return clv_fail(err, CLV_INVALID, "more than %d arguments", CLV_WIRE_ARGS);
+  for (uint32_t i = 0; i < f->call.n_args; i++) {
+    here += f->call.args[i].here;
+    if (!f->call.args[i].value && !f->call.args[i].here)
+      return clv_fail(err, CLV_INVALID, "argument %u is neither here nor a value", i);
+  }
+  if (!f->call.n_args || here != f->n_tensors)
+    return clv_fail(err, CLV_INVALID, "%u arguments, %u of them here, and %u tensors",
+                    f->call.n_args, here, f->n_tensors);
+  return CLV_OK;
+}
+
+static clv_code check_needed(const clv_frame *f, uint32_t index, uint32_t first, clv_err *err) {
+  const clv_needed *call = &f->backward.calls[index];
+  if (!call->call) return clv_fail(err, CLV_INVALID, "needed call %u has id 0", index);
+  if (call->contributions > CLV_WIRE_MICRO_BATCHES)
+    return clv_fail(err, CLV_INVALID, "needed call %u: %u contributions; at most %d", index,
+                    call->contributions, CLV_WIRE_MICRO_BATCHES);
+  for (uint32_t i = first; i < first + call->n_targets; i++) {
+    const clv_target *t = &f->backward.targets[i];
+    if (!t->value || t->slot >= CLV_WIRE_ARGS || t->to > f->backward.n_peers ||
+        t->order >= CLV_WIRE_MICRO_BATCHES)
+      return clv_fail(err, CLV_INVALID,
+                      "needed call %u: target of value %llu, slot %u, peer %u of %u, order %u",
+                      index, (unsigned long long)t->value, t->slot, t->to, f->backward.n_peers,
+                      t->order);
+    for (uint32_t j = first; j < i; j++)
+      if (f->backward.targets[j].slot == t->slot)
+        return clv_fail(err, CLV_INVALID, "needed call %u: slot %u has two targets", index,
+                        t->slot);
+  }
+  return CLV_OK;
+}
+
+static clv_code check_backward(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  uint32_t first = 0;
+  if (f->backward.n_calls > CLV_WIRE_NEEDED || f->backward.n_targets > CLV_WIRE_TARGETS ||
+      f->backward.n_peers > CLV_WIRE_HOPS)
+    return clv_fail(err, CLV_INVALID, "%u calls, %u targets and %u peers; at most %d, %d and %d",
+                    f->backward.n_calls, f->backward.n_targets, f->backward.n_peers,
+                    CLV_WIRE_NEEDED, CLV_WIRE_TARGETS, CLV_WIRE_HOPS);
+  if (!f->phase) return clv_fail(err, CLV_INVALID, "phase 0; the first is 1");
+  for (uint32_t i = 0; i < f->backward.n_calls; i++) {
+    if (f->backward.calls[i].n_targets > f->backward.n_targets - first)
+      return clv_fail(err, CLV_INVALID, "more targets than the frame has");
+    CLV_TRY(check_needed(f, i, first, err));
+    first += f->backward.calls[i].n_targets;
+  }
+  for (uint32_t i = 0; i < f->backward.n_peers; i++) {
+    const char *name = f->backward.peers[i];
+    if (!name[0]) return clv_fail(err, CLV_INVALID, "peer %u without a name", i);
+    CLV_TRY(clv_text_check(name, strlen(name), "backward.peers", err));
+  }
+  return CLV_OK;
+}
+
 typedef clv_code (*body_check)(const clv_frame *f, size_t payload_len, clv_err *err);
 static const body_check body_checks[N_BODIES] = {
-    check_attach,  check_attached, check_commit, check_vote,
-    check_failure, check_credit,   check_chunk,  check_state,
+    check_attach, check_attached, check_commit, check_vote, check_failure,
+    check_credit, check_chunk,    check_state,  check_call, check_backward,
 };
 
 static clv_code check_bodies(const clv_frame *f, const kind_rule *rule, unsigned bodies,
@@ -226,7 +311,11 @@ static clv_code check_head(const clv_frame *f, const kind_rule *rule, clv_err *e
   if (f->n_upstream > CLV_WIRE_UPSTREAM || f->n_tensors > CLV_WIRE_TENSORS)
     return clv_fail(err, CLV_INVALID, "%u upstream ids and %u tensors; at most %d and %d",
                     f->n_upstream, f->n_tensors, CLV_WIRE_UPSTREAM, CLV_WIRE_TENSORS);
+  if (rule->message && f->message == 0) return clv_fail(err, CLV_INVALID, "message id 0");
+  if (f->to[0] && !rule->to) return clv_fail(err, CLV_INVALID, "`to` does not belong here");
+  CLV_TRY(clv_text_check(f->to, strlen(f->to), "to", err));
   if (rule->shard) return check_shard_call(f, err);
+  if (f->kind == CLV_DROP) return CLV_OK;
   if (f->n_upstream) return clv_fail(err, CLV_INVALID, "upstream ids do not belong here");
   return CLV_OK;
 }
@@ -242,6 +331,13 @@ static clv_code check_by_rule(const clv_frame *f, const kind_rule *rule, unsigne
   if (f->n_tensors < rule->min_tensors || f->n_tensors > rule->max_tensors)
     return clv_fail(err, CLV_INVALID, "%u tensors; %u to %u belong here", f->n_tensors,
                     rule->min_tensors, rule->max_tensors);
+  if (f->kind == CLV_VALUE && f->n_tensors == ((bodies & BODY_FAILURE) ? 1u : 0u))
+    return clv_fail(err, CLV_INVALID, "either one tensor or the failure belongs here");
+  if (f->kind == CLV_FINISHED && f->n_tensors && !(bodies & BODY_VOTE))
+    return clv_fail(err, CLV_INVALID, "a tensor without a vote");
+  if (f->kind == CLV_GRADIENT && f->micro_batch >= CLV_WIRE_MICRO_BATCHES)
+    return clv_fail(err, CLV_INVALID, "contribution %u; at most %d", f->micro_batch,
+                    CLV_WIRE_MICRO_BATCHES);
   if (f->kind == CLV_CHUNK && limits &&
       (payload_len > limits->chunk_bytes || f->chunk.total > limits->session_bytes))
     return clv_fail(err, CLV_EXHAUSTED, "a chunk of %zu bytes of %llu; the limits are %llu of %llu",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The hot decoder: one pass over the pieces, driven by the field tables, into a struct of fixed
- * size. It allocates nothing and nests one level (a body or a tensor head inside the frame). What
+ * size. It allocates nothing and nests three levels (frame, backward, call, target). What
  * the parts mean together is judged afterwards by clv_frame_check.
  */
 #include "common/wire/frame_int.h"
@@ -104,8 +104,15 @@ static clv_code add_dim(decoder *d, void *place, clv_err *err) {
   return CLV_OK;
 }
 
+/* A backward pass lies in the memory of upstream ids and tensors. */
+static clv_code not_beside_backward(const decoder *d, clv_err *err) {
+  if (!(d->bodies & BODY_BACKWARD)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "`backward` beside upstream ids or tensors");
+}
+
 static clv_code add_upstream(decoder *d, void *place, clv_err *err) {
   uint64_t *ids = place;
+  CLV_TRY(not_beside_backward(d, err));
   if (d->frame.n_upstream == CLV_WIRE_UPSTREAM)
     return clv_fail(err, CLV_INVALID, "more than %d upstream ids", CLV_WIRE_UPSTREAM);
   CLV_TRY(clv_cursor_fixed(&d->at, 8, &ids[d->frame.n_upstream], err));
@@ -154,6 +161,7 @@ static clv_code read_body(decoder *d, const field *f, void *place, clv_err *err)
   (void)place; /* body tables hold offsets within the frame */
   unsigned index = (unsigned)__builtin_ctz((unsigned)f->size);
   d->bodies |= (unsigned)f->size;
+  if (d->frame.n_upstream || d->frame.n_tensors) CLV_TRY(not_beside_backward(d, err));
   clv_code code = read_nested(d, clv_body_fields[index], BODY_FIELDS, &d->frame, err);
   if (code != CLV_OK) clv_err_prefix(err, "%s", f->name);
   return code;
@@ -163,6 +171,7 @@ static clv_code read_tensor(decoder *d, const field *f, void *place, clv_err *er
   (void)f;
   clv_tensor_head *heads = place;
   uint32_t index = d->frame.n_tensors;
+  CLV_TRY(not_beside_backward(d, err));
   if (index == CLV_WIRE_TENSORS)
     return clv_fail(err, CLV_INVALID, "more than %d tensors", CLV_WIRE_TENSORS);
   d->frame.n_tensors++;
@@ -184,6 +193,46 @@ static clv_code read_payload(decoder *d, const field *f, void *place, clv_err *e
   d->has_payload = true;
   if (len) d->payload = (clv_payload){d->at.piece, d->at.offset, len};
   return clv_cursor_skip(&d->at, len, err);
+}
+
+/* ---- calls and backward passes --------------------------------------------------------------- */
+
+/* The next place of a list, or a refusal that names the limit. */
+static clv_code next_place(uint32_t *n, uint32_t limit, const char *what, uint32_t *ret,
+                           clv_err *err) {
+  if (*n == limit) return clv_fail(err, CLV_INVALID, "more than %u %s in one frame", limit, what);
+  *ret = (*n)++;
+  return CLV_OK;
+}
+
+static clv_code read_arg(decoder *d, const field *f, void *place, clv_err *err) {
+  (void)f;
+  uint32_t i = 0;
+  CLV_TRY(next_place(&d->frame.call.n_args, CLV_WIRE_ARGS, "arguments", &i, err));
+  return read_nested(d, clv_arg_fields, ARG_FIELDS, (clv_arg *)place + i, err);
+}
+
+static clv_code read_peer(decoder *d, const field *f, void *place, clv_err *err) {
+  (void)place;
+  const field text = {f->name, FIELD_TEXT, 0, CLV_WIRE_NAME + 1};
+  uint32_t i = 0;
+  CLV_TRY(next_place(&d->frame.backward.n_peers, CLV_WIRE_HOPS, "peers", &i, err));
+  return read_text(d, &text, d->frame.backward.peers[i], err);
+}
+
+static clv_code read_needed(decoder *d, const field *f, void *place, clv_err *err) {
+  (void)f;
+  uint32_t i = 0;
+  CLV_TRY(next_place(&d->frame.backward.n_calls, CLV_WIRE_NEEDED, "calls", &i, err));
+  return read_nested(d, clv_needed_fields, NEEDED_FIELDS, (clv_needed *)place + i, err);
+}
+
+static clv_code read_target(decoder *d, const field *f, void *place, clv_err *err) {
+  (void)f;
+  uint32_t i = 0;
+  CLV_TRY(next_place(&d->frame.backward.n_targets, CLV_WIRE_TARGETS, "targets", &i, err));
+  ((clv_needed *)place)->n_targets++;
+  return read_nested(d, clv_target_fields, TARGET_FIELDS, &d->frame.backward.targets[i], err);
 }
 
 /* ---- dispatch ------------------------------------------------------------------------------ */
@@ -211,6 +260,11 @@ static const reader readers[FIELD_TYPES] = {
     [FIELD_TENSOR] = {WIRE_LEN, read_tensor, WIRE_LEN, NULL},
     [FIELD_PAYLOAD] = {WIRE_LEN, read_payload, WIRE_LEN, NULL},
     [FIELD_BODY] = {WIRE_LEN, read_body, WIRE_LEN, NULL},
+    [FIELD_FIXED64] = {WIRE_64, read_double, WIRE_LEN, NULL},
+    [FIELD_ARGS] = {WIRE_LEN, read_arg, WIRE_LEN, NULL},
+    [FIELD_PEERS] = {WIRE_LEN, read_peer, WIRE_LEN, NULL},
+    [FIELD_NEEDED] = {WIRE_LEN, read_needed, WIRE_LEN, NULL},
+    [FIELD_TARGETS] = {WIRE_LEN, read_target, WIRE_LEN, NULL},
 };
 
 static clv_code read_field(decoder *d, const field *f, wire_type type, void *base, clv_err *err) {
@@ -252,7 +306,7 @@ clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wi
   CLV_TRY(read_message(&d, clv_frame_fields, FRAME_FIELDS, &d.frame, err));
   CLV_TRY(clv_frame_check(&d.frame, d.bodies, d.payload.len, limits, err));
   complete_presence(&d.frame);
-  d.frame.has_commit = d.frame.kind == CLV_FORWARD && (d.bodies & BODY_COMMIT);
+  clv_frame_note_bodies(&d.frame, d.bodies);
   *ret_frame = d.frame;
   *ret_payload = d.payload;
   return CLV_OK;

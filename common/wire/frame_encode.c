@@ -12,9 +12,12 @@ enum {
   VARINT_MAX = 10,
   SCALAR_MAX = 2 + VARINT_MAX,
   TENSOR_MAX = 2 + 2 + VARINT_MAX * CLV_MAX_RANK + 4 * SCALAR_MAX + 2,
-  /* The largest body is the failure or the attach; two of them never stand in one frame. */
-  BODY_MAX = 8 * SCALAR_MAX + CLV_WIRE_TEXT + CLV_WIRE_NAME + 2 * CLV_WIRE_ID_BYTES,
-  ENCODED_MAX = 16 * SCALAR_MAX + CLV_WIRE_UPSTREAM * 8 + CLV_WIRE_PRESENCE_BYTES +
+  /* A backward is larger than any other body; of those, three never stand in one frame. */
+  PLAIN_BODY_MAX = 8 * SCALAR_MAX + CLV_WIRE_TEXT + CLV_WIRE_NAME + 2 * CLV_WIRE_ID_BYTES +
+                   CLV_WIRE_ARGS * 3 * SCALAR_MAX,
+  BODY_MAX = 2 * PLAIN_BODY_MAX + CLV_WIRE_HOPS * (CLV_WIRE_NAME + SCALAR_MAX) +
+             (CLV_WIRE_NEEDED + CLV_WIRE_TARGETS) * 5 * SCALAR_MAX,
+  ENCODED_MAX = 16 * SCALAR_MAX + CLV_WIRE_NAME + CLV_WIRE_UPSTREAM * 8 + CLV_WIRE_PRESENCE_BYTES +
                 CLV_WIRE_TENSORS * TENSOR_MAX + BODY_MAX,
 };
 _Static_assert((int)ENCODED_MAX <= (int)CLV_WIRE_HEAD_MAX, "our own frames fit the limit");
@@ -152,6 +155,41 @@ static uint8_t *write_body(uint8_t *p, const place *at) {
   return end_nested(start, write_fields(start, clv_body_fields[index], BODY_FIELDS, f));
 }
 
+static uint8_t *write_args(uint8_t *p, const place *at) {
+  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  for (uint32_t i = 0; i < f->call.n_args; i++) {
+    uint8_t *start = begin_nested(p, at->number);
+    p = end_nested(start, write_fields(start, clv_arg_fields, ARG_FIELDS, &f->call.args[i]));
+  }
+  return p;
+}
+
+static uint8_t *write_peers(uint8_t *p, const place *at) {
+  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  for (uint32_t i = 0; i < f->backward.n_peers; i++)
+    p = put_bytes(p, at->number, f->backward.peers[i],
+                  strnlen(f->backward.peers[i], CLV_WIRE_NAME));
+  return p;
+}
+
+/* The targets of a call are written here: they lie behind those of the calls before it. */
+static uint8_t *write_needed(uint8_t *p, const place *at) {
+  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  uint32_t target = 0;
+  for (uint32_t i = 0; i < f->backward.n_calls; i++) {
+    const clv_needed *call = &f->backward.calls[i];
+    uint8_t *start = begin_nested(p, at->number);
+    p = write_fields(start, clv_needed_fields, NEEDED_FIELDS, call);
+    for (uint32_t j = 0; j < call->n_targets; j++) {
+      uint8_t *inner = begin_nested(p, 4);
+      p = end_nested(inner, write_fields(inner, clv_target_fields, TARGET_FIELDS,
+                                         &f->backward.targets[target++]));
+    }
+    p = end_nested(start, p);
+  }
+  return p;
+}
+
 typedef uint8_t *(*writer)(uint8_t *p, const place *at);
 static const writer writers[FIELD_TYPES] = {
     [FIELD_U32] = write_u32,           [FIELD_U64] = write_u64,
@@ -161,6 +199,8 @@ static const writer writers[FIELD_TYPES] = {
     [FIELD_TEXT] = write_text,         [FIELD_DIMS] = write_dims,
     [FIELD_UPSTREAM] = write_upstream, [FIELD_PRESENCE] = write_presence,
     [FIELD_TENSOR] = write_tensors,    [FIELD_BODY] = write_body,
+    [FIELD_FIXED64] = write_double,    [FIELD_ARGS] = write_args,
+    [FIELD_PEERS] = write_peers,       [FIELD_NEEDED] = write_needed,
 };
 
 static uint8_t *write_fields(uint8_t *p, const field *fields, size_t n_fields, const void *base) {

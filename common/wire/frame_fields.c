@@ -2,8 +2,10 @@
 #include "common/wire/frame_int.h"
 
 /* A changed list of kinds changes what peers understand. */
-_Static_assert(CLV_FRAME_KINDS == 20 && CLV_WIRE_PROTOCOL == 1,
-               "a new or lost frame kind needs a new CLV_WIRE_PROTOCOL (and both lines here)");
+_Static_assert(
+    CLV_FRAME_KINDS == 30 && CLV_WIRE_PROTOCOL == 1,
+    "a new frame kind needs a new CLV_WIRE_PROTOCOL, or a capability without which it is "
+    "never sent (CALL to REVERT: \"contexts\"); both lines here change");
 _Static_assert(sizeof(clv_frame_kind) == sizeof(uint32_t) && sizeof(clv_code) == sizeof(uint32_t) &&
                    sizeof(clv_attach_role) == sizeof(uint32_t) &&
                    sizeof(clv_state_what) == sizeof(uint32_t) &&
@@ -36,6 +38,9 @@ const field clv_frame_fields[FRAME_FIELDS] = {
     [21] = {"credit", FIELD_BODY, AT(credit), BODY_CREDIT},
     [22] = {"chunk", FIELD_BODY, AT(chunk), BODY_CHUNK},
     [23] = {"state", FIELD_BODY, AT(state), BODY_STATE},
+    [24] = {"call", FIELD_BODY, AT(call), BODY_CALL},
+    [25] = {"backward", FIELD_BODY, AT(backward), BODY_BACKWARD},
+    [26] = {"to", FIELD_TEXT, AT(to), CLV_WIRE_NAME + 1},
 };
 
 const field clv_tensor_fields[TENSOR_FIELDS] = {
@@ -92,4 +97,37 @@ const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [3] = {"index", FIELD_U32, AT(state.index), 0},
         [4] = {"count", FIELD_U32, AT(state.count), 0},
     },
+    /* call */
+    {[1] = {"args", FIELD_ARGS, AT(call.args), 0}},
+    /* backward */
+    {
+        [1] = {"retain", FIELD_BOOL, AT(backward.retain), 0},
+        [2] = {"vote", FIELD_BOOL, AT(backward.vote), 0},
+        [3] = {"more", FIELD_BOOL, AT(backward.more), 0},
+        [4] = {"peers", FIELD_PEERS, AT(backward.peers), 0},
+        [5] = {"calls", FIELD_NEEDED, AT(backward.calls), 0},
+    },
+};
+
+#define ARG_AT(member) offsetof(clv_arg, member)
+const field clv_arg_fields[ARG_FIELDS] = {
+    [1] = {"value", FIELD_FIXED64, ARG_AT(value), 0},
+    [2] = {"needs_grad", FIELD_BOOL, ARG_AT(needs_grad), 0},
+    [3] = {"here", FIELD_BOOL, ARG_AT(here), 0},
+};
+
+#define NEEDED_AT(member) offsetof(clv_needed, member)
+const field clv_needed_fields[NEEDED_FIELDS] = {
+    [1] = {"call", FIELD_FIXED64, NEEDED_AT(call), 0},
+    [2] = {"contributions", FIELD_U32, NEEDED_AT(contributions), 0},
+    [3] = {"root", FIELD_BOOL, NEEDED_AT(root), 0},
+    [4] = {"targets", FIELD_TARGETS, 0, 0},
+};
+
+#define TARGET_AT(member) offsetof(clv_target, member)
+const field clv_target_fields[TARGET_FIELDS] = {
+    [1] = {"slot", FIELD_U32, TARGET_AT(slot), 0},
+    [2] = {"value", FIELD_FIXED64, TARGET_AT(value), 0},
+    [3] = {"to", FIELD_U32, TARGET_AT(to), 0},
+    [4] = {"order", FIELD_U32, TARGET_AT(order), 0},
 };

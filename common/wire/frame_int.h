@@ -25,20 +25,37 @@ typedef enum field_type {
   FIELD_TENSOR,
   FIELD_PAYLOAD,
   FIELD_BODY, /* `size` is a bit of enum frame_body */
+  FIELD_FIXED64,
+  FIELD_ARGS,   /* of a call */
+  FIELD_PEERS,  /* of a backward; the next two as well */
+  FIELD_NEEDED, /* calls */
+  FIELD_TARGETS,
   FIELD_TYPES
 } field_type;
 
 typedef struct field {
   const char *name;
   field_type type;
-  size_t offset; /* of the value, in clv_frame or clv_tensor_head */
+  size_t offset; /* of the value, in clv_frame, clv_tensor_head, clv_arg, clv_needed, clv_target */
   size_t size;
 } field;
 
-enum { FRAME_FIELDS = 24, BODY_FIRST = 16, N_BODIES = 8, BODY_FIELDS = 7, TENSOR_FIELDS = 6 };
+enum {
+  FRAME_FIELDS = 27,
+  BODY_FIRST = 16,
+  N_BODIES = 10,
+  BODY_FIELDS = 7,
+  TENSOR_FIELDS = 6,
+  ARG_FIELDS = 4,
+  NEEDED_FIELDS = 5,
+  TARGET_FIELDS = 5,
+};
 extern const field clv_frame_fields[FRAME_FIELDS];         /* by field number */
 extern const field clv_body_fields[N_BODIES][BODY_FIELDS]; /* by body, by field number */
 extern const field clv_tensor_fields[TENSOR_FIELDS];       /* by field number */
+extern const field clv_arg_fields[ARG_FIELDS];
+extern const field clv_needed_fields[NEEDED_FIELDS];
+extern const field clv_target_fields[TARGET_FIELDS];
 
 /* Bit i is the body with field number BODY_FIRST + i. */
 enum frame_body {
@@ -50,10 +67,15 @@ enum frame_body {
   BODY_CREDIT = 1u << 5,
   BODY_CHUNK = 1u << 6,
   BODY_STATE = 1u << 7,
+  BODY_CALL = 1u << 8,
+  BODY_BACKWARD = 1u << 9,
 };
 
-/* The bodies a frame built by hand carries: what its kind needs, and the commit of a FORWARD. */
+/* The bodies a frame built by hand carries: what its kind needs, and what its has_ flags say. */
 unsigned clv_frame_bodies(const clv_frame *frame);
+
+/* The other way round, after decoding: sets the has_ flags. */
+void clv_frame_note_bodies(clv_frame *frame, unsigned bodies);
 
 /* Every rule about a whole frame that PROTOCOL.md states: bodies are those present. Limits may be
  * NULL: only the protocol's own. */

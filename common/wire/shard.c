@@ -221,6 +221,11 @@ static clv_code get_place(const Cleave__V1__LoadShardRequest *from, clv_wire_loa
   m->prev_peer = from->route ? from->route->prev_peer : "";
   m->input_needs_grad = from->route && from->route->input_needs_grad;
   m->labels_here = from->route && from->route->labels_here;
+  if (from->route) {
+    CLV_TRY(clv_check_count(from->route->n_peers, CLV_WIRE_PEERS, "peers", err));
+    m->n_peers = (uint32_t)from->route->n_peers;
+    m->peers = (const char **)from->route->peers;
+  }
   return clv_get_id(from->session, "session id", &m->session, err);
 }
 
@@ -256,6 +261,8 @@ static void put_place(const clv_wire_load_request *m, request_parts *parts,
   parts->route.prev_peer = clv_put_text(m->prev_peer);
   parts->route.input_needs_grad = m->input_needs_grad;
   parts->route.labels_here = m->labels_here;
+  parts->route.n_peers = m->n_peers;
+  parts->route.peers = (char **)(uintptr_t)m->peers;
   to->session = clv_put_bytes(&m->session, sizeof m->session);
   to->epoch = m->epoch;
   to->stage = m->stage;

@@ -36,6 +36,9 @@ static clv_code get_session(const Cleave__V1__SessionStatus *from, clv_wire_mem 
       .memory_bytes = from->memory_bytes,
       .name = from->name,
       .contexts = from->contexts,
+      .values = from->values,
+      .calls_waiting = from->calls_waiting,
+      .late_frames = from->late_frames,
       .n_stages = (uint32_t)from->n_stages,
   };
   CLV_TRY(clv_get_id(from->session, "session id", &ret->session, err));
@@ -97,6 +100,9 @@ static clv_code put_session(const clv_wire_session_status *from, clv_wire_mem *m
   to->bytes_out = from->bytes_out;
   to->memory_bytes = from->memory_bytes;
   to->contexts = from->contexts;
+  to->values = from->values;
+  to->calls_waiting = from->calls_waiting;
+  to->late_frames = from->late_frames;
   to->n_stages = from->n_stages;
   return CLV_OK;
 }

@@ -47,6 +47,10 @@ enum {
   CLV_WIRE_PEERS = 64,     /* identities of one session */
   CLV_WIRE_LIST = 64,      /* capabilities, libraries, devices, artifacts */
   CLV_WIRE_SESSIONS = 256, /* of one Status reply */
+  CLV_WIRE_ARGS = 8,       /* of one CALL */
+  CLV_WIRE_NEEDED = 16,    /* calls of one PREPARE */
+  CLV_WIRE_TARGETS = 32,   /* of one PREPARE */
+  CLV_WIRE_HOPS = 8,       /* names of one PREPARE */
 };
 #define CLV_WIRE_BYTES_MAX ((uint64_t)1 << 50) /* any count of bytes a peer states */
 
@@ -101,6 +105,16 @@ typedef enum clv_frame_kind {
   CLV_PONG,
   CLV_END_CONTEXT,
   CLV_ENDED,
+  CLV_CALL,
+  CLV_DELIVER,
+  CLV_VALUE,
+  CLV_DROP,
+  CLV_PREPARE,
+  CLV_GRADIENT,
+  CLV_FINISHED,
+  CLV_APPLY,
+  CLV_APPLIED,
+  CLV_REVERT,
   CLV_FRAME_KINDS /* one more than the last */
 } clv_frame_kind;
 
@@ -112,7 +126,28 @@ typedef enum clv_state_what {
   CLV_STATE_WEIGHTS = 1,
   CLV_STATE_OPTIMIZER,
   CLV_STATE_BUFFERS,
+  CLV_STATE_GRADIENTS, /* STATE_GET, STATE_ITEM and STATE_DONE alone */
 } clv_state_what;
+
+/* One input of a CALL. */
+typedef struct clv_arg {
+  uint64_t value; /* 0 only with `here`, and then nothing else can use the tensor */
+  bool needs_grad, here;
+} clv_arg;
+
+/* Where the gradient of input `slot` goes: to the owner of `value`, as contribution `order`. */
+typedef struct clv_target {
+  uint64_t value;
+  uint32_t slot, order;
+  uint32_t to; /* 0: the master; else backward.peers[to - 1] */
+} clv_target;
+
+/* A call that takes part in a backward pass; its targets follow those of the one before it. */
+typedef struct clv_needed {
+  uint64_t call;
+  uint32_t contributions, n_targets;
+  bool root;
+} clv_needed;
 
 /* One tensor of a frame. `bytes` always equals what dtype and shape give (checked). */
 typedef struct clv_tensor_head {
@@ -124,14 +159,16 @@ typedef struct clv_tensor_head {
 } clv_tensor_head;
 
 /* A Frame without its payload. Which body is meant follows from `kind`: fields of other kinds are
- * zero after decoding and ignored by the encoder. has_commit belongs to FORWARD alone (a COMMIT
- * frame always carries `commit`). */
+ * zero after decoding and ignored by the encoder. The has_ flags say whether a body that its kind
+ * may leave out is there: the commit of a FORWARD and a CALL, the vote of a FINISHED, the failure
+ * of a VALUE. */
 typedef struct clv_frame {
   clv_frame_kind kind;
   uint32_t phase;
   uint64_t context, message, reply_to, step;
   uint32_t micro_batch, n_micro_batches, stage, flags;
-  bool has_commit;
+  bool has_commit, has_vote, has_failure;
+  char to[CLV_WIRE_NAME + 1]; /* DELIVER, VALUE, GRADIENT: the worker it is for, "" = the master */
 
   struct {
     clv_wire_id session, incarnation;
@@ -146,12 +183,12 @@ typedef struct clv_frame {
     uint64_t step;
     float scale, lr;
     bool apply;
-  } commit; /* COMMIT, FORWARD */
+  } commit; /* COMMIT, FORWARD, APPLY, CALL: there `step` is the context whose gradients are meant */
   struct {
     double grad_sq;
     bool finite, has_digest;
     clv_sha256 digest;
-  } vote;
+  } vote; /* VOTE, FINISHED */
   struct {
     uint64_t bytes;
   } credit;
@@ -161,20 +198,36 @@ typedef struct clv_frame {
   struct {
     clv_code code;
     char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
-  } failure; /* ABORT, ERROR; see clv_frame_set_failure */
+  } failure; /* ABORT, ERROR, VALUE; see clv_frame_set_failure */
   struct {
     clv_state_what what;
     uint32_t index, count;
     char name[CLV_WIRE_NAME + 1];
   } state; /* STATE_* */
+  struct {
+    uint32_t n_args;
+    clv_arg args[CLV_WIRE_ARGS];
+  } call;
 
   /* Bit i%8 of byte i/8: slot i is present. Its set bits, in order, are tensors[0..n_tensors-1].
    * All zero together with n_tensors > 0 means slots 0..n_tensors-1 when encoding; the decoder
    * always fills it. */
   uint8_t presence[CLV_WIRE_PRESENCE_BYTES];
   uint32_t n_tensors, n_upstream;
-  uint64_t upstream[CLV_WIRE_UPSTREAM];
-  clv_tensor_head tensors[CLV_WIRE_TENSORS];
+  /* One memory: thousands of frames may wait at a time, and no frame has both. */
+  union {
+    struct {
+      uint64_t upstream[CLV_WIRE_UPSTREAM];
+      clv_tensor_head tensors[CLV_WIRE_TENSORS];
+    };
+    struct {
+      bool retain, vote, more;
+      uint32_t n_calls, n_targets, n_peers;
+      clv_needed calls[CLV_WIRE_NEEDED];
+      clv_target targets[CLV_WIRE_TARGETS];
+      char peers[CLV_WIRE_HOPS][CLV_WIRE_NAME + 1];
+    } backward; /* PREPARE, which has neither upstream ids nor tensors */
+  };
 } clv_frame;
 
 /* Where a decoded frame's payload lies: `len` bytes from byte `offset` of pieces[piece] on, through
@@ -331,9 +384,10 @@ typedef struct clv_wire_load_request {
   clv_wire_mem *mem;
   clv_wire_id session;
   uint64_t epoch, seed;
-  uint32_t stage, n_stages, threads, max_micro_batches, n_frozen, n_inputs;
+  uint32_t stage, n_stages, threads, max_micro_batches, n_frozen, n_inputs, n_peers;
   clv_wire_graph graph;
   const char *next_peer, *prev_peer; /* "" = the master */
+  const char **peers;                /* for values and gradients of contexts */
   bool input_needs_grad, labels_here;
   struct {
     clv_wire_opt_kind kind;
@@ -371,6 +425,7 @@ typedef struct clv_wire_session_status {
   uint64_t epoch, bytes_in, bytes_out, memory_bytes;
   const char *name;
   uint32_t contexts, n_stages;
+  uint64_t values, calls_waiting, late_frames;
   clv_wire_stage_status *stages;
 } clv_wire_session_status;
 

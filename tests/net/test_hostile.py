@@ -568,7 +568,7 @@ def malformed_frames(e):
     stream_ends(e, whole + b"\x7a\x01x", INVALID)                       # a second payload
     stream_ends(e, b"\xaa\x3e\x80\x80\x03" + bytes(49152) + whole, MORE)  # 48 KiB of unknown field
     stream_ends(e, b"\x62\x00" * 15_000, INVALID, MORE)                 # 15,000 empty tensors
-    for change in (dict(kind=0), dict(kind=25), dict(flags=8), dict(micro_batch=9), dict(n_micro_batches=5000),
+    for change in (dict(kind=0), dict(kind=99), dict(flags=8), dict(micro_batch=9), dict(n_micro_batches=5000),
                    dict(message=0), dict(context=0), dict(stage=300)):
         f = forward()
         for k, v in change.items():

@@ -85,7 +85,8 @@ static clv_code too_many_params(clv_err *err) {
 /* The reply's list of parameters is bounded: a graph that cannot be within it is not even built. */
 static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
   static const uint8_t most[CLV_OP_COUNT] = {
-      [CLV_OP_LINEAR] = 2, [CLV_OP_CONV2D] = 2, [CLV_OP_BATCHNORM] = 5};
+      [CLV_OP_LINEAR] = 2,    [CLV_OP_CONV2D] = 2, [CLV_OP_BATCHNORM] = 5,
+      [CLV_OP_EMBEDDING] = 1, [CLV_OP_LSTM] = 32,  [CLV_OP_LAYERNORM] = 2};
   uint32_t n = 0;
   for (uint32_t i = 0; i < g->n_nodes; i++)
     n += g->nodes[i].op < CLV_OP_COUNT ? most[g->nodes[i].op] : 0;
@@ -98,7 +99,7 @@ static clv_code make_stage(session *s, const clv_wire_load_request *r, clv_stage
   CLV_TRY(check_place(r, err));
   CLV_TRY(check_params(&r->graph, err));
   CLV_TRY(build_graph(r, &graph, err));
-  size_t used = s->stage_bytes + clv_pool_bytes(s->pool), limit = s->granted.session_bytes;
+  size_t used = clv_pool_bytes(s->pool), limit = s->granted.session_bytes;
   if (s->service->config->memory_limit) limit = CLV_MIN(limit, s->service->config->memory_limit);
   if (used >= limit) return clv_fail(err, CLV_EXHAUSTED, "the session's %zu bytes are used", limit);
   clv_stage_options o = {.index = r->stage,
@@ -180,7 +181,6 @@ static clv_code add_stage(session *s, const clv_wire_load_request *r, clv_stage 
     l->here = true;
     snprintf(l->next_peer, sizeof l->next_peer, "%s", r->next_peer);
     snprintf(l->prev_peer, sizeof l->prev_peer, "%s", r->prev_peer);
-    s->stage_bytes += clv_stage_bytes(stage);
     clv_session_routes(s);
   }
   pthread_mutex_unlock(&s->lock);
@@ -194,6 +194,8 @@ static clv_code load(session *s, const clv_wire_load_request *r, clv_wire_load_r
   clv_code code = clv_stage_params(stage)->n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
   if (code == CLV_OK && r->init == CLV_WIRE_INIT_ARTIFACT) code = load_artifact(s, r, stage, err);
   if (code == CLV_OK && r->next_peer[0]) code = clv_session_dial_peer(s, r->next_peer, err);
+  for (uint32_t i = 0; i < r->n_peers && code == CLV_OK; i++)
+    code = clv_session_dial_peer(s, r->peers[i], err);
   if (code != CLV_OK) {
     clv_stage_free(stage);
     return code;

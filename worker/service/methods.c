@@ -14,9 +14,10 @@ static void about_us(clv_service *v, clv_wire_about *a, const char **capabilitie
   const clv_backend *b = clv_backend_cpu();
   capabilities[0] = "chunks";
   capabilities[1] = "direct";
+  capabilities[2] = "contexts";
   libraries[0] = (clv_wire_library){"kernels", b->libraries()};
   *a = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
-                        .n_capabilities = 2,
+                        .n_capabilities = 3,
                         .n_libraries = 1,
                         .capabilities = capabilities,
                         .libraries = libraries,
@@ -128,7 +129,15 @@ static void fill_session(session *s, clv_wire_session_status *out, clv_wire_stag
                                    .name = s->name,
                                    .stages = stages};
   pthread_mutex_lock(&s->lock);
-  out->memory_bytes = s->stage_bytes + clv_pool_bytes(s->pool);
+  out->memory_bytes = clv_pool_bytes(s->pool);
+  if (s->node) {
+    clv_context_counts k;
+    clv_node_context_count(s->node, &k);
+    out->contexts = (uint32_t)k.contexts;
+    out->values = k.values;
+    out->calls_waiting = k.calls_waiting;
+    out->late_frames = k.late_frames;
+  }
   for (uint32_t i = 0; s->node && i < s->n_stages; i++) {
     clv_stage_counts k;
     clv_stage *stage = clv_node_stage(s->node, i);

@@ -34,7 +34,6 @@ struct session {
   char **peers; /* identities that may attach */
   uint32_t n_peers;
   clv_wire_limits granted;
-  size_t stage_bytes;
   unsigned threads; /* of its largest stage; under the service's lock */
 
   pthread_mutex_t loading; /* held through a LoadShard, before `lock` */

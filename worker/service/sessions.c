@@ -66,6 +66,7 @@ static void drop_links(session *s) {
   s->master = NULL;
   s->n_out = s->n_in = 0;
   for (uint32_t i = 0; s->node && i <= s->n_stages; i++) clv_node_route(s->node, i, NULL, false);
+  if (s->node) clv_node_forget_peers(s->node);
   pthread_mutex_unlock(&s->lock);
   for (uint32_t i = 0; i < n; i++) {
     clv_link_close(links[i]);
@@ -278,6 +279,17 @@ static clv_link *find_peer(const peer_link *list, uint32_t n, const char *name) 
   return NULL;
 }
 
+/* Values and gradients of contexts go over any link to the worker they name; the one that this side
+ * dialled comes first. */
+static void name_peers(session *s) {
+  clv_err err;
+  for (uint32_t i = 0; i < s->n_in + s->n_out; i++) {
+    const peer_link *l = i < s->n_in ? &s->in[i] : &s->out[i - s->n_in];
+    if (clv_node_peer(s->node, l->name, l->link, &err) != CLV_OK)
+      clv_log(CLV_LOG_WARN, "session %s: %s", s->name, err.text);
+  }
+}
+
 void clv_session_routes(session *s) {
   for (uint32_t i = 0; i < s->n_stages; i++) {
     if (!s->node || !s->loaded || !s->loaded[i].here) continue;
@@ -289,6 +301,7 @@ void clv_session_routes(session *s) {
     if (i > 0 && !s->loaded[i - 1].here) clv_node_route(s->node, i - 1, prev, false);
   }
   if (s->node) clv_node_route(s->node, s->n_stages, s->master, false);
+  if (s->node && s->n_stages == CLV_WIRE_STAGES) name_peers(s);
 }
 
 static clv_code master_link(session *s, clv_link **ret, clv_err *err) {

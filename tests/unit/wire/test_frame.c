@@ -9,6 +9,27 @@
 
 #include <unistd.h>
 
+static void assert_same_backward(const clv_frame *a, const clv_frame *b) {
+  assert_int_equal(a->backward.retain, b->backward.retain);
+  assert_int_equal(a->backward.vote, b->backward.vote);
+  assert_int_equal(a->backward.more, b->backward.more);
+  assert_int_equal(a->backward.n_calls, b->backward.n_calls);
+  assert_int_equal(a->backward.n_targets, b->backward.n_targets);
+  assert_int_equal(a->backward.n_peers, b->backward.n_peers);
+  for (uint32_t i = 0; i < a->backward.n_calls; i++) {
+    const clv_needed *p = &a->backward.calls[i], *q = &b->backward.calls[i];
+    assert_true(p->call == q->call && p->contributions == q->contributions);
+    assert_true(p->n_targets == q->n_targets && p->root == q->root);
+  }
+  for (uint32_t i = 0; i < a->backward.n_targets; i++) {
+    const clv_target *p = &a->backward.targets[i], *q = &b->backward.targets[i];
+    assert_true(p->value == q->value && p->slot == q->slot);
+    assert_true(p->order == q->order && p->to == q->to);
+  }
+  for (uint32_t i = 0; i < a->backward.n_peers; i++)
+    assert_string_equal(a->backward.peers[i], b->backward.peers[i]);
+}
+
 static void assert_same(const clv_frame *a, const clv_frame *b) {
   assert_int_equal(a->kind, b->kind);
   assert_int_equal(a->n_tensors, b->n_tensors);
@@ -23,6 +44,15 @@ static void assert_same(const clv_frame *a, const clv_frame *b) {
   assert_memory_equal(&a->phase, &b->phase,
                       offsetof(clv_frame, has_commit) - offsetof(clv_frame, phase));
   assert_int_equal(a->has_commit, b->has_commit);
+  assert_int_equal(a->has_vote, b->has_vote);
+  assert_int_equal(a->has_failure, b->has_failure);
+  assert_string_equal(a->to, b->to);
+  assert_int_equal(a->call.n_args, b->call.n_args);
+  for (uint32_t i = 0; i < a->call.n_args; i++) {
+    assert_int_equal(a->call.args[i].value, b->call.args[i].value);
+    assert_int_equal(a->call.args[i].needs_grad, b->call.args[i].needs_grad);
+    assert_int_equal(a->call.args[i].here, b->call.args[i].here);
+  }
   assert_memory_equal(&a->attach, &b->attach, sizeof a->attach);
   assert_int_equal(a->attached.credit_bytes, b->attached.credit_bytes);
   assert_int_equal(a->commit.step, b->commit.step);
@@ -42,7 +72,10 @@ static void assert_same(const clv_frame *a, const clv_frame *b) {
   assert_string_equal(a->state.name, b->state.name);
   assert_memory_equal(a->presence, b->presence, sizeof a->presence);
   assert_int_equal(a->n_upstream, b->n_upstream);
-  assert_memory_equal(a->upstream, b->upstream, sizeof a->upstream);
+  if (a->kind == CLV_PREPARE)
+    assert_same_backward(a, b);
+  else
+    assert_memory_equal(a->upstream, b->upstream, sizeof a->upstream);
 }
 
 static void decode_and_compare(const clv_piece *pieces, size_t n, const clv_frame *expected,

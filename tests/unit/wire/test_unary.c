@@ -455,8 +455,8 @@ static void status_round_trips(void **state) {
     if (!all) assert_memory_equal(&got.session, &request.session, sizeof got.session);
   }
   clv_wire_stage_status stages[] = {{1, 2, 3, 4, 5}, {6, 7, 8, 9, 10}};
-  clv_wire_session_status sessions[] = {{some_id(1), 2, 3, 4, 5, "one", 6, 2, stages},
-                                        {some_id(9), 0, 0, 0, 0, "", 0, 0, NULL}};
+  clv_wire_session_status sessions[] = {{some_id(1), 2, 3, 4, 5, "one", 6, 2, 7, 8, 9, stages},
+                                        {some_id(9), 0, 0, 0, 0, "", 0, 0, 0, 0, 0, NULL}};
   clv_wire_status_reply reply = {.incarnation = some_id(3),
                                  .uptime_ms = 1,
                                  .rss_bytes = 2,
@@ -477,6 +477,9 @@ static void status_round_trips(void **state) {
   assert_int_equal(got.sessions[0].memory_bytes, 5);
   assert_string_equal(got.sessions[0].name, "one");
   assert_int_equal(got.sessions[0].contexts, 6);
+  assert_int_equal(got.sessions[0].values, 7);
+  assert_int_equal(got.sessions[0].calls_waiting, 8);
+  assert_int_equal(got.sessions[0].late_frames, 9);
   assert_int_equal(got.sessions[0].n_stages, 2);
   assert_memory_equal(&got.sessions[0].stages[1].committed_step, &stages[1].committed_step, 32);
   assert_int_equal(got.sessions[0].stages[1].stage, 6);

@@ -55,8 +55,46 @@ static inline clv_frame sample_frame(clv_frame_kind kind) {
     f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(2, 3), 24, 0, 0xdeadbeef};
     f.tensors[1] = (clv_tensor_head){CLV_I64, CLV_SHAPE(5), 40, 0, 0x12345678};
   }
-  if (kind == CLV_FORWARD) f.has_commit = true;
-  if (kind == CLV_FORWARD || kind == CLV_COMMIT) {
+  if (kind == CLV_CALL) {
+    f.call.n_args = 3;
+    f.call.args[0] = (clv_arg){.value = UINT64_MAX, .needs_grad = true};
+    f.call.args[1] = (clv_arg){.here = true};
+    f.call.args[2] = (clv_arg){.value = 78, .needs_grad = true, .here = true};
+    f.n_tensors = 2;
+    f.presence[0] = 3;
+    f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(2, 3), 24, 0, 0xdeadbeef};
+    f.tensors[1] = (clv_tensor_head){CLV_I64, CLV_SHAPE(5), 40, 0, 0x12345678};
+  }
+  if (kind == CLV_PREPARE) {
+    f.backward.retain = f.backward.vote = f.backward.more = true;
+    f.backward.n_calls = 3;
+    f.backward.calls[0] = (clv_needed){.call = 80, .root = true, .n_targets = 2};
+    f.backward.calls[1] = (clv_needed){.call = 79, .contributions = 1};
+    f.backward.calls[2] = (clv_needed){.call = UINT64_MAX, .contributions = 7, .n_targets = 1};
+    f.backward.n_targets = 3;
+    f.backward.targets[0] = (clv_target){.value = 79, .to = 2};
+    f.backward.targets[1] = (clv_target){.value = 78, .slot = 1, .order = 4095};
+    f.backward.targets[2] = (clv_target){.value = 1, .slot = 7, .order = 1, .to = 1};
+    f.backward.n_peers = 2;
+    strcpy(f.backward.peers[0], "worker-2");
+    strcpy(f.backward.peers[1], "w3");
+  }
+  if (kind == CLV_DELIVER || kind == CLV_VALUE || kind == CLV_GRADIENT) strcpy(f.to, "worker-2");
+  if (kind == CLV_GRADIENT) {
+    f.micro_batch = 2;
+    f.n_tensors = 1;
+    f.presence[0] = 1;
+    f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(4), 16, 0, 0x0badcafe};
+  }
+  if (kind == CLV_VALUE) f.has_failure = true;
+  if (kind == CLV_DROP) {
+    f.n_upstream = 2;
+    f.upstream[0] = UINT64_MAX;
+    f.upstream[1] = 80;
+  }
+  if (kind == CLV_FINISHED) f.has_vote = true;
+  if (kind == CLV_FORWARD || kind == CLV_CALL) f.has_commit = true;
+  if (kind == CLV_FORWARD || kind == CLV_COMMIT || kind == CLV_CALL || kind == CLV_APPLY) {
     f.commit.step = 41;
     f.commit.scale = 0.125f;
     f.commit.lr = 1e-3f;
@@ -73,7 +111,7 @@ static inline clv_frame sample_frame(clv_frame_kind kind) {
     f.attach.role = CLV_ATTACH_PEER;
   }
   if (kind == CLV_ATTACHED) f.attached.credit_bytes = 64 << 20;
-  if (kind == CLV_VOTE) {
+  if (kind == CLV_VOTE || kind == CLV_FINISHED) {
     f.vote.finite = f.vote.has_digest = true;
     f.vote.grad_sq = 2.5;
     memset(f.vote.digest.bytes, 0x5a, sizeof f.vote.digest.bytes);
@@ -87,7 +125,7 @@ static inline clv_frame sample_frame(clv_frame_kind kind) {
     f.chunk.offset = 1 << 18;
     f.chunk.total = 1 << 20;
   }
-  if (kind == CLV_ABORT || kind == CLV_ERROR)
+  if (kind == CLV_ABORT || kind == CLV_ERROR || kind == CLV_VALUE)
     clv_frame_set_failure(&f, CLV_DATA_LOSS, "checksum of tensor 1 — wrong", "worker-2/stage 1");
   if (kind == CLV_STATE_GET || kind == CLV_STATE_ITEM || kind == CLV_STATE_PUT ||
       kind == CLV_STATE_DONE) {

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Contexts, values and calls as records: making, finding, freeing, and the tombstones of contexts
+ * that have ended.
+ */
+#include "common/dist/context_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SLAB_RECORDS = 64, CONTEXT_BUCKETS = 1024, VALUE_BUCKETS = 8192 };
+
+/* ---- slabs ------------------------------------------------------------------------------------- */
+
+typedef struct slab_block {
+  struct slab_block *next;
+  _Alignas(16) char records[];
+} slab_block;
+
+static clv_code slab_grow(clv_contexts *e, slab *s, clv_err *err) {
+  size_t bytes = sizeof(slab_block) + SLAB_RECORDS * s->size;
+  slab_block *b;
+  CLV_TRY(clv_pool_charge(e->env.pool, bytes, err));
+  clv_code code = clv_alloc(1, bytes, &b, err);
+  if (code != CLV_OK) {
+    clv_pool_discharge(e->env.pool, bytes);
+    return code;
+  }
+  b->next = s->blocks;
+  s->blocks = b;
+  for (size_t i = 0; i < SLAB_RECORDS; i++) {
+    void *record = b->records + i * s->size;
+    *(void **)record = s->idle;
+    s->idle = record;
+  }
+  return CLV_OK;
+}
+
+clv_code clv_slab_take(clv_contexts *e, slab *s, void *ret_pp, clv_err *err) {
+  if (s->used == s->most)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %u %s in one session", s->most, s->what);
+  if (!s->idle) CLV_TRY(slab_grow(e, s, err));
+  void *record = s->idle;
+  s->idle = *(void **)record;
+  memset(record, 0, s->size);
+  s->used++;
+  *(void **)ret_pp = record;
+  return CLV_OK;
+}
+
+void clv_slab_give(slab *s, void *record) {
+  *(void **)record = s->idle;
+  s->idle = record;
+  s->used--;
+}
+
+static void slab_done(slab *s) {
+  for (slab_block *b = s->blocks, *next; b; b = next) {
+    next = b->next;
+    free(b);
+  }
+}
+
+static slab slab_of(size_t size, uint32_t most, const char *what) {
+  return (slab){.size = clv_align_up(size, 16), .most = most, .what = what};
+}
+
+/* ---- causes and names -------------------------------------------------------------------------- */
+
+/* What stands for a reason when there is no memory left for one. Never counted, never freed. */
+static reason no_memory = {.refs = 1,
+                           .code = CLV_EXHAUSTED,
+                           .text = "no memory left in the session for the text of an error"};
+
+reason *clv_reason_of(clv_contexts *e, const clv_err *why, const char *hop) {
+  reason *c;
+  clv_err ignored;
+  if (clv_slab_take(e, &e->causes, &c, &ignored) != CLV_OK) return &no_memory;
+  clv_frame text; /* cut and cleaned as a peer would have it */
+  clv_frame_set_failure(&text, why->code, why->text, hop);
+  c->refs = 1;
+  c->code = why->code;
+  memcpy(c->text, text.failure.text, sizeof c->text);
+  memcpy(c->hop, text.failure.hop, sizeof c->hop);
+  return c;
+}
+
+reason *clv_reason_ref(reason *c) {
+  if (c != &no_memory) c->refs++;
+  return c;
+}
+
+void clv_reason_unref(clv_contexts *e, reason *c) {
+  if (c && c != &no_memory && --c->refs == 0) clv_slab_give(&e->causes, c);
+}
+
+clv_code clv_name_index(clv_contexts *e, const char *name, uint32_t *ret, clv_err *err) {
+  uint32_t i = 0;
+  while (i < e->n_names && strcmp(e->names[i], name) != 0) i++;
+  if (i == MAX_NAMES)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %d workers are named in this session",
+                    MAX_NAMES - 1);
+  if (i == e->n_names) snprintf(e->names[e->n_names++], sizeof *e->names, "%s", name);
+  *ret = i;
+  return CLV_OK;
+}
+
+/* ---- finding ----------------------------------------------------------------------------------- */
+
+static uint32_t bucket_of(uint64_t id, uint32_t n) {
+  return (uint32_t)((id * 0x9e3779b97f4a7c15u) >> 40) % n;
+}
+
+static context *find_context(const clv_contexts *e, uint64_t id) {
+  context *c = e->context_buckets[bucket_of(id, CONTEXT_BUCKETS)];
+  while (c && c->id != id) c = c->next_in_bucket;
+  return c;
+}
+
+value *clv_context_value(clv_contexts *e, const context *c, uint64_t id) {
+  value *v = e->value_buckets[bucket_of(id, VALUE_BUCKETS)];
+  while (v && (v->id != id || v->ctx != c)) v = v->next_in_bucket;
+  return v;
+}
+
+clv_code clv_context_value_made(clv_contexts *e, context *c, uint64_t id, value **ret,
+                                clv_err *err) {
+  *ret = clv_context_value(e, c, id);
+  if (*ret) return CLV_OK;
+  value *v;
+  CLV_TRY(clv_slab_take(e, &e->values, &v, err));
+  value **bucket = &e->value_buckets[bucket_of(id, VALUE_BUCKETS)];
+  v->id = id;
+  v->ctx = c;
+  v->next_in_bucket = *bucket;
+  *bucket = v;
+  v->next = c->values;
+  v->at = &c->values;
+  if (v->next) v->next->at = &v->next;
+  c->values = v;
+  __atomic_store_n(&e->counts.values, e->values.used, __ATOMIC_RELAXED);
+  *ret = v;
+  return CLV_OK;
+}
+
+/* ---- freeing ----------------------------------------------------------------------------------- */
+
+void clv_call_release(call *c) {
+  for (uint32_t i = 0; i < c->n_in; i++) c->in[i] = clv_tensor_unref(c->in[i]);
+  if (c->plan) clv_stage_call_put(c->plan, c->state);
+  c->state = NULL;
+}
+
+static void call_free(clv_contexts *e, call *c) {
+  if (c->n_missing)
+    __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting - 1, __ATOMIC_RELAXED);
+  clv_call_release(c);
+  clv_reason_unref(e, c->failed);
+  c->out->ctx->n_calls--;
+  clv_slab_give(&e->calls, c);
+}
+
+void clv_value_free(clv_contexts *e, value *v) {
+  value **in_bucket = &e->value_buckets[bucket_of(v->id, VALUE_BUCKETS)];
+  while (*in_bucket != v) in_bucket = &(*in_bucket)->next_in_bucket;
+  *in_bucket = v->next_in_bucket;
+  *v->at = v->next;
+  if (v->next) v->next->at = v->at;
+  for (delivery *d = v->deliveries, *next; d; d = next) {
+    next = d->next;
+    clv_slab_give(&e->deliveries, d);
+  }
+  if (v->maker) call_free(e, v->maker);
+  clv_value_forget_gradients(e, v, UINT32_MAX);
+  clv_tensor_unref(v->tensor);
+  clv_reason_unref(e, v->failed);
+  clv_slab_give(&e->values, v);
+  __atomic_store_n(&e->counts.values, e->values.used, __ATOMIC_RELAXED);
+}
+
+static void free_gradients(clv_contexts *e, context *c) {
+  for (gradient *g = c->gradients, *next; g; g = next) {
+    next = g->next;
+    clv_tensor_unref(g->block);
+    clv_slab_give(&e->gradients, g);
+  }
+  c->gradients = NULL;
+}
+
+/* Everything a context holds; the record itself stays. */
+static void empty_context(clv_contexts *e, context *c) {
+  c->needed = c->needed_last = NULL;
+  c->active = c->collecting = false;
+  while (c->values) clv_value_free(e, c->values);
+  free_gradients(e, c);
+  clv_reason_unref(e, c->failed);
+  c->failed = NULL;
+  for (clv_packet *p = c->waiting, *next; p; p = next) {
+    next = p->next;
+    clv_packet_free(p);
+  }
+  c->waiting = c->waiting_last = NULL;
+  c->n_waiting = 0;
+}
+
+static void unlink_context(clv_contexts *e, context *c) {
+  context **in_bucket = &e->context_buckets[bucket_of(c->id, CONTEXT_BUCKETS)];
+  while (*in_bucket != c) in_bucket = &(*in_bucket)->next_in_bucket;
+  *in_bucket = c->next_in_bucket;
+}
+
+/* ---- opening and ending ------------------------------------------------------------------------ */
+
+clv_code clv_context_open(clv_contexts *e, uint64_t id, context **ret, clv_err *err) {
+  context *c = find_context(e, id);
+  if (c) {
+    *ret = c->ended ? NULL : c;
+    return CLV_OK;
+  }
+  if (e->n_open == MAX_CONTEXTS)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %d contexts are open in this session",
+                    MAX_CONTEXTS);
+  CLV_TRY(clv_slab_take(e, &e->contexts, &c, err));
+  context **bucket = &e->context_buckets[bucket_of(id, CONTEXT_BUCKETS)];
+  c->id = id;
+  c->next_in_bucket = *bucket;
+  *bucket = c;
+  c->next = e->open;
+  c->at = &e->open;
+  if (c->next) c->next->at = &c->next;
+  e->open = c;
+  __atomic_store_n(&e->counts.contexts, ++e->n_open, __ATOMIC_RELAXED);
+  *ret = c;
+  return CLV_OK;
+}
+
+static void bury(clv_contexts *e, context *c) {
+  c->ended = true;
+  c->next = NULL;
+  if (e->tomb_last)
+    e->tomb_last->next = c;
+  else
+    e->tomb_first = c;
+  e->tomb_last = c;
+  if (++e->n_tombs <= MAX_TOMBSTONES) return;
+  context *oldest = e->tomb_first;
+  e->tomb_first = oldest->next;
+  e->n_tombs--;
+  unlink_context(e, oldest);
+  clv_slab_give(&e->contexts, oldest);
+}
+
+void clv_context_end(clv_contexts *e, uint64_t id) {
+  clv_err ignored;
+  context *c;
+  /* One that never came here leaves a tombstone as well: its frames may still be on their way. */
+  if (clv_context_open(e, id, &c, &ignored) != CLV_OK || !c) return;
+  empty_context(e, c);
+  *c->at = c->next;
+  if (c->next) c->next->at = c->at;
+  __atomic_store_n(&e->counts.contexts, --e->n_open, __ATOMIC_RELAXED);
+  bury(e, c);
+}
+
+clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret, clv_err *err) {
+  clv_contexts *e;
+  CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
+  e->env = *env;
+  e->contexts = slab_of(sizeof(context), MAX_CONTEXTS + MAX_TOMBSTONES + 1, "contexts");
+  e->values = slab_of(sizeof(value), MAX_CONTEXT_ITEMS, "values");
+  e->calls = slab_of(sizeof(call), MAX_CONTEXT_ITEMS, "calls");
+  e->deliveries = slab_of(sizeof(delivery), MAX_CONTEXT_ITEMS, "waiting deliveries");
+  e->contributions = slab_of(sizeof(contribution), MAX_CONTEXT_ITEMS, "gradients of values");
+  e->gradients = slab_of(sizeof(gradient), MAX_CONTEXT_ITEMS, "gradients of modules");
+  e->causes = slab_of(sizeof(reason), MAX_CONTEXT_ITEMS, "errors");
+  e->n_names = 1;
+  clv_code code = clv_alloc(CONTEXT_BUCKETS, sizeof *e->context_buckets, &e->context_buckets, err);
+  if (code == CLV_OK)
+    code = clv_alloc(VALUE_BUCKETS, sizeof *e->value_buckets, &e->value_buckets, err);
+  if (code == CLV_OK) code = clv_alloc(MAX_NAMES, sizeof *e->names, &e->names, err);
+  if (code != CLV_OK) {
+    clv_contexts_free(e);
+    return code;
+  }
+  *ret = e;
+  return CLV_OK;
+}
+
+void clv_contexts_free(clv_contexts *e) {
+  if (!e) return;
+  for (context *c = e->open; c; c = c->next) empty_context(e, c);
+  slab *const slabs[] = {&e->contexts,      &e->values,    &e->calls, &e->deliveries,
+                         &e->contributions, &e->gradients, &e->causes};
+  for (size_t i = 0; i < CLV_COUNT(slabs); i++) slab_done(slabs[i]);
+  free(e->context_buckets);
+  free(e->value_buckets);
+  free(e->names);
+  free(e);
+}
+
+/* ---- sending ----------------------------------------------------------------------------------- */
+
+clv_code clv_context_packet(clv_contexts *e, clv_frame_kind kind, const context *c,
+                            uint64_t message, uint32_t name, clv_packet **ret, clv_err *err) {
+  CLV_TRY(clv_packet_new(e->env.pool, kind, ret, err));
+  (*ret)->frame.context = c->id;
+  (*ret)->frame.message = message;
+  memcpy((*ret)->frame.to, e->names[name], sizeof(*ret)->frame.to);
+  return CLV_OK;
+}
+
+static void send_abort(clv_contexts *e, const context *c) {
+  clv_packet *p;
+  clv_err ignored;
+  if (clv_context_packet(e, CLV_ABORT, c, ++*e->env.next_message, 0, &p, &ignored) != CLV_OK)
+    return;
+  clv_frame_set_failure(&p->frame, c->failed->code, c->failed->text, c->failed->hop);
+  e->env.emit(e->env.user, p);
+}
+
+void clv_context_fail(clv_contexts *e, context *c, reason *why) {
+  if (c->failed)
+    clv_reason_unref(e, why);
+  else
+    c->failed = why;
+  for (call *k = c->needed; k; k = k->next_needed) k->needed = false;
+  c->needed = c->needed_last = NULL;
+  c->active = c->collecting = false;
+  send_abort(e, c);
+}
+
+void clv_context_fail_at(clv_contexts *e, context *c, const clv_err *why, uint32_t module) {
+  char hop[32];
+  snprintf(hop, sizeof hop, "module %u", module);
+  clv_context_fail(e, c, clv_reason_of(e, why, hop));
+}
+
+/* ---- frames ------------------------------------------------------------------------------------ */
+
+static clv_code on_end(clv_contexts *e, clv_packet *p, clv_err *err) {
+  clv_packet *reply;
+  clv_context_end(e, p->frame.context);
+  CLV_TRY(clv_packet_new(e->env.pool, CLV_ENDED, &reply, err));
+  reply->frame.context = p->frame.context;
+  reply->frame.message = ++*e->env.next_message;
+  reply->frame.reply_to = p->frame.message;
+  e->env.emit(e->env.user, reply);
+  return CLV_OK;
+}
+
+static clv_code on_abort(clv_contexts *e, clv_packet *p, clv_err *err) {
+  (void)err;
+  if (p->frame.context) clv_context_end(e, p->frame.context);
+  while (!p->frame.context && e->open) clv_context_end(e, e->open->id);
+  return CLV_OK;
+}
+
+/* DROP and PREPARE wait for the CALLs that were sent before them. */
+static clv_code wait_for_calls(context *c, clv_packet *p, bool *ret_kept, clv_err *err) {
+  if (c->n_waiting == MAX_WAITING_FRAMES)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %d frames of one context wait for CALLs",
+                    MAX_WAITING_FRAMES);
+  p->next = NULL;
+  if (c->waiting_last)
+    c->waiting_last->next = p;
+  else
+    c->waiting = p;
+  c->waiting_last = p;
+  c->n_waiting++;
+  *ret_kept = true;
+  return CLV_OK;
+}
+
+static context_handler *const handlers[CLV_FRAME_KINDS] = {
+    [CLV_CALL] = clv_on_call,   [CLV_DELIVER] = clv_on_deliver, [CLV_VALUE] = clv_on_value,
+    [CLV_DROP] = clv_on_drop,   [CLV_PREPARE] = clv_on_prepare, [CLV_GRADIENT] = clv_on_gradient,
+    [CLV_APPLY] = clv_on_apply, [CLV_REVERT] = clv_on_revert,
+};
+
+/* In the order in which they came: a PREPARE behind a DROP stays behind it. */
+static clv_code release_waiting(clv_contexts *e, context *c, clv_err *err) {
+  while (c->waiting && c->waiting->frame.step <= c->calls_received) {
+    clv_packet *p = c->waiting;
+    c->waiting = p->next;
+    if (!c->waiting) c->waiting_last = NULL;
+    c->n_waiting--;
+    clv_code code = handlers[p->frame.kind](e, c, p, err);
+    clv_packet_free(p);
+    CLV_TRY(code);
+  }
+  return CLV_OK;
+}
+
+clv_code clv_contexts_packet(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
+  clv_frame_kind kind = p->frame.kind;
+  context *c;
+  *ret_kept = false;
+  if (kind == CLV_END_CONTEXT) return on_end(e, p, err);
+  if (kind == CLV_ABORT) return on_abort(e, p, err);
+  if (!handlers[kind])
+    return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no place here", clv_frame_kind_name(kind));
+  if (p->frame.has_commit) clv_context_obey(e, &p->frame); /* though this context may have ended */
+  CLV_TRY(clv_context_open(e, p->frame.context, &c, err));
+  if (!c) {
+    __atomic_store_n(&e->counts.late_frames, e->counts.late_frames + 1, __ATOMIC_RELAXED);
+    return CLV_OK;
+  }
+  if ((kind == CLV_DROP || kind == CLV_PREPARE) &&
+      (c->waiting || p->frame.step > c->calls_received))
+    return wait_for_calls(c, p, ret_kept, err);
+  CLV_TRY(handlers[kind](e, c, p, err));
+  return kind == CLV_CALL ? release_waiting(e, c, err) : CLV_OK;
+}
+
+const context *clv_context_find(const clv_contexts *e, uint64_t id) {
+  const context *c = find_context(e, id);
+  return c && !c->ended ? c : NULL;
+}
+
+bool clv_contexts_waits(clv_contexts *e, const clv_frame *f) {
+  const context *c = clv_context_find(e, f->context);
+  const value *v = c ? clv_context_value(e, c, f->message) : NULL;
+  return v && (f->kind == CLV_VALUE ? !v->maker : v->maker != NULL);
+}

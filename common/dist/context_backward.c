@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Backward passes: PREPARE says which calls take part and how many gradients come for each; they run
+ * in strictly descending id, each when its gradients are here, so that every sum has one order.
+ */
+#include "common/dist/context_int.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- contributions ----------------------------------------------------------------------------- */
+
+void clv_value_forget_gradients(clv_contexts *e, value *v, uint32_t phase) {
+  while (v->got && v->got->phase <= phase) {
+    contribution *k = v->got;
+    v->got = k->next;
+    clv_tensor_unref(k->tensor);
+    clv_slab_give(&e->contributions, k);
+  }
+}
+
+/* Keeps a gradient (a reference is taken; NULL: nothing flows) until its call runs. */
+static clv_code contribute(clv_contexts *e, value *v, uint32_t phase, uint32_t order, clv_tensor *t,
+                           clv_err *err) {
+  contribution **at = &v->got, *k;
+  while (*at && ((*at)->phase < phase || ((*at)->phase == phase && (*at)->order < order)))
+    at = &(*at)->next;
+  if (*at && (*at)->phase == phase && (*at)->order == order)
+    return clv_fail(err, CLV_EXISTS, "call %llx has gradient %u of phase %u already",
+                    (unsigned long long)v->id, order, phase);
+  CLV_TRY(clv_slab_take(e, &e->contributions, &k, err));
+  *k = (contribution){.next = *at, .phase = phase, .order = order};
+  if (t) k->tensor = clv_tensor_ref(t);
+  *at = k;
+  return CLV_OK;
+}
+
+static uint32_t count_got(const call *c, uint32_t phase) {
+  uint32_t n = 0;
+  for (const contribution *k = c->out->got; k; k = k->next) n += k->phase == phase;
+  return n;
+}
+
+/* ---- the gradient of a call's value ------------------------------------------------------------ */
+
+static clv_code check_gradient(const call *c, const clv_tensor *t, clv_err *err) {
+  if (t->dtype == CLV_F32 && clv_shape_equal(&t->shape, &c->out_shape)) return CLV_OK;
+  char w[160], g[160];
+  return clv_fail(err, CLV_INVALID, "the value of module %u is f32 %s, its gradient %s %s",
+                  c->module, clv_shape_format(&c->out_shape, w, sizeof w), clv_dtype_name(t->dtype),
+                  clv_shape_format(&t->shape, g, sizeof g));
+}
+
+static clv_code start_of_root(clv_contexts *e, const call *c, clv_tensor **ret, clv_err *err) {
+  CLV_TRY(clv_pool_tensor(e->env.pool, CLV_F32, &c->out_shape, ret, err));
+  if ((*ret)->n != 1)
+    return clv_fail(err, CLV_INVALID, "the value of module %u has %zu elements; a root is a scalar",
+                    c->module, (*ret)->n);
+  *(float *)(*ret)->data = 1.0f;
+  return CLV_OK;
+}
+
+/* The contributions of a phase in ascending order, added. *ret NULL when nothing flows. The first
+ * tensor is copied only where another one is added to it: others may still read it. */
+static clv_code sum_up(clv_contexts *e, const call *c, uint32_t phase, clv_tensor **ret,
+                       clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *sum = NULL;
+  bool own = c->root;
+  if (c->root) CLV_TRY(start_of_root(e, c, &sum, err));
+  for (const contribution *k = c->out->got; k; k = k->next) {
+    if (k->phase != phase || !k->tensor) continue;
+    CLV_TRY(check_gradient(c, k->tensor, err));
+    if (!sum) {
+      sum = clv_tensor_ref(k->tensor);
+      continue;
+    }
+    if (!own) {
+      clv_tensor *first = sum;
+      sum = NULL;
+      clv_code code = clv_pool_tensor(e->env.pool, CLV_F32, &c->out_shape, &sum, err);
+      if (code == CLV_OK) memcpy(sum->data, first->data, first->bytes);
+      clv_tensor_unref(first);
+      CLV_TRY(code);
+      own = true;
+    }
+    c->stage->o.backend->add(CLV_F32, sum->data, k->tensor->data, sum->n);
+  }
+  *ret = clv_steal(&sum);
+  return CLV_OK;
+}
+
+/* ---- where gradients go ------------------------------------------------------------------------ */
+
+static clv_code send_gradient(clv_contexts *e, context *ctx, const gradient_target *t,
+                              clv_tensor *din, clv_err *err) {
+  value *v = clv_context_value(e, ctx, t->value);
+  if (v && v->maker) return contribute(e, v, ctx->phase, t->order, din, err);
+  clv_packet *p;
+  CLV_TRY(clv_context_packet(e, CLV_GRADIENT, ctx, t->value, t->name, &p, err));
+  p->frame.phase = ctx->phase;
+  p->frame.micro_batch = t->order;
+  if (din) clv_packet_add(p, din);
+  e->env.emit(e->env.user, p);
+  return CLV_OK;
+}
+
+static clv_code send_gradients(clv_contexts *e, call *c, clv_tensor *const *dins, clv_err *err) {
+  for (uint32_t i = 0; i < c->n_in; i++)
+    if (c->targets[i].value)
+      CLV_TRY(send_gradient(e, c->out->ctx, &c->targets[i], dins ? dins[i] : NULL, err));
+  return CLV_OK;
+}
+
+/* The block of a module's gradients in a context; NULL for a module that does not learn. */
+static clv_code gradients_of(clv_contexts *e, context *ctx, const call *c, gradient **ret,
+                             clv_err *err) {
+  gradient **at = &ctx->gradients, *g;
+  *ret = NULL;
+  if (!c->stage->n_learning) return CLV_OK;
+  while (*at && (*at)->module < c->module) at = &(*at)->next;
+  if (*at && (*at)->module == c->module) {
+    *ret = *at;
+    return CLV_OK;
+  }
+  clv_shape shape = CLV_SHAPE((int64_t)c->stage->params->trainable_bytes);
+  CLV_TRY(clv_slab_take(e, &e->gradients, &g, err));
+  *g = (gradient){.next = *at, .module = c->module, .stage = c->stage};
+  clv_code code = clv_pool_tensor(e->env.pool, CLV_U8, &shape, &g->block, err);
+  if (code != CLV_OK) {
+    clv_slab_give(&e->gradients, g);
+    return code;
+  }
+  *at = g;
+  *ret = g;
+  return CLV_OK;
+}
+
+/* ---- one call ---------------------------------------------------------------------------------- */
+
+static clv_code params_changed(const call *c, clv_err *err) {
+  return clv_fail(err, CLV_PRECONDITION,
+                  "the parameters of module %u have changed since the forward of call %llx, whose "
+                  "backward needs them as they were",
+                  c->module, (unsigned long long)c->out->id);
+}
+
+static clv_code check_call(const call *c, clv_err *err) {
+  unsigned long long id = c->out->id;
+  if (c->phase == SPENT)
+    return clv_fail(err, CLV_PRECONDITION,
+                    "call %llx of module %u has had its backward; retain the first one to have a "
+                    "second",
+                    id, c->module);
+  if (c->phase == INFERRED)
+    return clv_fail(err, CLV_PRECONDITION, "call %llx of module %u has no backward: %s", id,
+                    c->module,
+                    c->flags & CLV_FLAG_TRAINING ? "nothing in it needs a gradient"
+                                                 : "it was made without TRAINING");
+  bool reads = c->phase == RETAINED || clv_plan_get_info(c->plan->plan)->backward_reads_params;
+  return reads && c->version != c->stage->version ? params_changed(c, err) : CLV_OK;
+}
+
+/* After a backward the saved state is gone: the forward runs again, with the same random numbers, and
+ * running statistics as they are. */
+static clv_code run_again(clv_contexts *e, call *c, clv_err *err) {
+  clv_stage *s = c->stage;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = NULL;
+  void *buffers = (char *)s->block + s->params->trainable_bytes;
+  memcpy(s->shadow, buffers, clv_stage_buffer_bytes(s));
+  CLV_TRY(clv_call_output(e, c, &out, err));
+  clv_code code = clv_call_forward(c, out, err);
+  memcpy(buffers, s->shadow, clv_stage_buffer_bytes(s));
+  return code;
+}
+
+static clv_code compute(clv_contexts *e, call *c, const clv_tensor *dout, clv_tensor **dins,
+                        clv_err *err) {
+  context *ctx = c->out->ctx;
+  clv_stage *s = c->stage;
+  void *to[CLV_MAX_INPUTS] = {0};
+  gradient *g;
+  CLV_TRY(gradients_of(e, ctx, c, &g, err));
+  if (c->phase == RETAINED) CLV_TRY(run_again(e, c, err));
+  for (uint32_t i = 0; i < c->n_in; i++) {
+    if (!(c->input_grads >> i & 1)) continue;
+    CLV_TRY(clv_pool_tensor(e->env.pool, CLV_F32, &c->in[i]->shape, &dins[i], err));
+    to[i] = dins[i]->data;
+  }
+  void *grads = g ? g->block->data : NULL;
+  bool add = g && g->filled;
+  if (g) g->filled = true;
+  uint64_t begin = clv_now_ns();
+  CLV_TRY(
+      clv_plan_backward_input(c->plan->plan, c->state, s->block, dout->data, to, grads, add, err));
+  CLV_TRY(send_gradients(e, c, dins, err)); /* before the weights' own, so that others can start */
+  CLV_TRY(clv_plan_backward_weight(c->plan->plan, c->state, s->block, grads, add, err));
+  s->counts.compute_ns += clv_now_ns() - begin;
+  s->counts.backwards++;
+  return CLV_OK;
+}
+
+static void after_backward(call *c) {
+  clv_stage_call_put(c->plan, c->state);
+  c->state = NULL;
+  c->phase = c->out->ctx->retain ? RETAINED : SPENT;
+  if (c->phase == SPENT) clv_call_release(c);
+}
+
+static clv_code backward_of(clv_contexts *e, call *c, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *dout = NULL;
+  clv_tensor *dins[CLV_MAX_INPUTS] = {0};
+  CLV_TRY(check_call(c, err));
+  CLV_TRY(sum_up(e, c, c->out->ctx->phase, &dout, err));
+  if (!dout) return send_gradients(e, c, NULL, err);
+  clv_code code = compute(e, c, dout, dins, err);
+  for (uint32_t i = 0; i < c->n_in; i++) clv_tensor_unref(dins[i]);
+  if (code == CLV_OK) after_backward(c);
+  return code;
+}
+
+/* ---- the pass ---------------------------------------------------------------------------------- */
+
+/* Sums of squares of all gradients, in the order of modules and parameters; NULL for none. */
+static clv_code sum_squares(clv_contexts *e, const context *ctx, clv_tensor **ret,
+                            double *ret_total, clv_err *err) {
+  int64_t n = 0;
+  *ret_total = 0;
+  for (const gradient *g = ctx->gradients; g; g = g->next) n += g->stage->n_learning;
+  if (!n) return CLV_OK;
+  clv_shape shape = CLV_SHAPE(n);
+  CLV_TRY(clv_pool_tensor(e->env.pool, CLV_F64, &shape, ret, err));
+  double *d = (*ret)->data;
+  for (const gradient *g = ctx->gradients; g; g = g->next)
+    for (int i = 0; i < g->stage->params->n; i++) {
+      const clv_param *q = &g->stage->params->list[i];
+      if (!q->trainable || q->frozen) continue;
+      *d = g->stage->o.backend->sum_squares((const float *)((char *)g->block->data + q->offset),
+                                            q->n);
+      *ret_total += *d++;
+    }
+  return CLV_OK;
+}
+
+static clv_code add_vote(clv_contexts *e, const context *ctx, clv_packet *p, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *sums = NULL;
+  double total;
+  for (const gradient *g = ctx->gradients; g; g = g->next)
+    CLV_TRY(clv_stage_snapshot_ready(g->stage, err)); /* nothing may fail at APPLY */
+  CLV_TRY(sum_squares(e, ctx, &sums, &total, err));
+  p->frame.has_vote = true;
+  p->frame.vote.finite = isfinite(total);
+  p->frame.vote.grad_sq = isfinite(total) ? total : 0;
+  if (sums) clv_packet_add(p, sums);
+  return CLV_OK;
+}
+
+static clv_code finish(clv_contexts *e, context *ctx, clv_err *err) {
+  clv_packet *p;
+  ctx->active = false;
+  CLV_TRY(clv_context_packet(e, CLV_FINISHED, ctx, ++*e->env.next_message, 0, &p, err));
+  p->frame.phase = ctx->phase;
+  clv_code code = ctx->vote ? add_vote(e, ctx, p, err) : CLV_OK;
+  if (code != CLV_OK) {
+    clv_packet_free(p);
+    return code;
+  }
+  e->env.emit(e->env.user, p);
+  return CLV_OK;
+}
+
+static void pop_needed(clv_contexts *e, context *ctx, call *c) {
+  ctx->needed = c->next_needed;
+  if (!ctx->needed) ctx->needed_last = NULL;
+  c->needed = c->root = false;
+  memset(c->targets, 0, sizeof c->targets);
+  clv_value_forget_gradients(e, c->out, ctx->phase);
+  clv_value_free_if_dropped(e, c->out);
+}
+
+void clv_context_run_backward(clv_contexts *e, context *ctx) {
+  clv_err why;
+  while (ctx->active && ctx->needed) {
+    call *c = ctx->needed;
+    if (c->phase == WAITING) return;
+    if (c->out->failed) {
+      clv_context_fail(e, ctx, clv_reason_ref(c->out->failed));
+      return;
+    }
+    if (count_got(c, ctx->phase) < c->contributions) return;
+    if (count_got(c, ctx->phase) > c->contributions || backward_of(e, c, &why) != CLV_OK) {
+      if (count_got(c, ctx->phase) > c->contributions)
+        (void)!clv_fail(&why, CLV_INVALID, "call %llx has more gradients than the %u announced",
+                        (unsigned long long)c->out->id, c->contributions);
+      clv_context_fail_at(e, ctx, &why, c->module);
+      return;
+    }
+    pop_needed(e, ctx, c);
+  }
+  if (ctx->active && finish(e, ctx, &why) != CLV_OK)
+    clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
+}
+
+/* ---- PREPARE and GRADIENT ---------------------------------------------------------------------- */
+
+static void insert_needed(context *ctx, call *c) {
+  call **at = &ctx->needed;
+  if (ctx->needed_last && ctx->needed_last->out->id > c->out->id)
+    at = &ctx->needed_last->next_needed;
+  while (*at && (*at)->out->id > c->out->id) at = &(*at)->next_needed;
+  c->next_needed = *at;
+  *at = c;
+  if (!c->next_needed) ctx->needed_last = c;
+}
+
+static clv_code take_targets(clv_contexts *e, call *c, const clv_frame *f, uint32_t first,
+                             uint32_t n, clv_err *err) {
+  for (uint32_t i = first; i < first + n; i++) {
+    const clv_target *t = &f->backward.targets[i];
+    if (t->slot >= c->n_in || !(c->input_grads >> t->slot & 1))
+      return clv_fail(err, CLV_INVALID, "input %u of call %llx was not to have a gradient", t->slot,
+                      (unsigned long long)c->out->id);
+    gradient_target *mine = &c->targets[t->slot];
+    *mine = (gradient_target){.value = t->value, .order = t->order};
+    const char *name = t->to ? f->backward.peers[t->to - 1] : "";
+    CLV_TRY(clv_name_index(e, name, &mine->name, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code take_needed(clv_contexts *e, context *ctx, const clv_frame *f, clv_err *err) {
+  uint32_t first = 0;
+  for (uint32_t i = 0; i < f->backward.n_calls; i++) {
+    const clv_needed *n = &f->backward.calls[i];
+    value *v = clv_context_value(e, ctx, n->call);
+    call *c = v ? v->maker : NULL;
+    if (!c || c->needed)
+      return clv_fail(err, c ? CLV_EXISTS : CLV_NOT_FOUND, "call %llx is %s",
+                      (unsigned long long)n->call, c ? "named twice" : "not here");
+    c->needed = true;
+    c->root = n->root;
+    c->contributions = n->contributions;
+    insert_needed(ctx, c);
+    CLV_TRY(take_targets(e, c, f, first, n->n_targets, err));
+    first += n->n_targets;
+  }
+  return CLV_OK;
+}
+
+static clv_code begin_phase(context *ctx, const clv_frame *f, clv_err *err) {
+  if (ctx->collecting && f->phase == ctx->phase) return CLV_OK;
+  if (ctx->collecting || ctx->active || f->phase <= ctx->phase)
+    return clv_fail(err, CLV_PRECONDITION, "PREPARE of phase %u, but phase %u %s", f->phase,
+                    ctx->phase, ctx->collecting || ctx->active ? "is in progress" : "is over");
+  ctx->phase = f->phase;
+  return CLV_OK;
+}
+
+static clv_code prepare(clv_contexts *e, context *ctx, const clv_frame *f, clv_err *err) {
+  CLV_TRY(begin_phase(ctx, f, err));
+  ctx->collecting = f->backward.more;
+  ctx->retain = f->backward.retain;
+  ctx->vote = f->backward.vote;
+  CLV_TRY(take_needed(e, ctx, f, err));
+  ctx->active = !ctx->collecting;
+  return CLV_OK;
+}
+
+clv_code clv_on_prepare(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
+  (void)err;
+  clv_err why;
+  if (ctx->failed) {
+    clv_context_fail(e, ctx,
+                     clv_reason_ref(ctx->failed)); /* said again: this pass gets no other end */
+    return CLV_OK;
+  }
+  if (prepare(e, ctx, &p->frame, &why) != CLV_OK)
+    clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
+  else
+    clv_context_run_backward(e, ctx);
+  return CLV_OK;
+}
+
+static clv_code take_gradient(clv_contexts *e, context *ctx, const clv_packet *p, clv_err *err) {
+  const clv_frame *f = &p->frame;
+  value *v;
+  CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
+  if (!v->maker && (v->tensor || v->failed))
+    return clv_fail(err, CLV_NOT_FOUND, "a gradient for %llx, which is no call here",
+                    (unsigned long long)f->message);
+  bool needed = v->maker && v->maker->needed;
+  bool over = f->phase < ctx->phase || (f->phase == ctx->phase && !needed && !ctx->collecting);
+  if (!f->phase || over)
+    return clv_fail(err, CLV_PRECONDITION,
+                    "a gradient of phase %u for call %llx after its backward", f->phase,
+                    (unsigned long long)f->message);
+  return contribute(e, v, f->phase, f->micro_batch, f->n_tensors ? p->tensor[0] : NULL, err);
+}
+
+clv_code clv_on_gradient(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
+  (void)err;
+  clv_err why;
+  if (ctx->failed) return CLV_OK;
+  if (take_gradient(e, ctx, p, &why) != CLV_OK)
+    clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
+  else
+    clv_context_run_backward(e, ctx);
+  return CLV_OK;
+}

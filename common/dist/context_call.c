@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Calls and values: CALL, DELIVER, VALUE and DROP.
+ */
+#include "common/dist/context_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- sending a value --------------------------------------------------------------------------- */
+
+static clv_code send_value(clv_contexts *e, const value *v, uint32_t name, clv_err *err) {
+  clv_packet *p;
+  CLV_TRY(clv_context_packet(e, CLV_VALUE, v->ctx, v->id, name, &p, err));
+  if (v->tensor) {
+    clv_packet_add(p, v->tensor);
+  } else {
+    p->frame.has_failure = true;
+    clv_frame_set_failure(&p->frame, v->failed->code, v->failed->text, v->failed->hop);
+  }
+  e->env.emit(e->env.user, p);
+  return CLV_OK;
+}
+
+static bool settled(const value *v) { return v->tensor || v->failed; }
+
+/* A dropped value stays while something here waits for it. */
+void clv_value_free_if_dropped(clv_contexts *e, value *v) {
+  bool waiting = v->maker && (v->maker->phase == WAITING || v->maker->needed);
+  if (v->dropped && !v->uses && !v->deliveries && !waiting) clv_value_free(e, v);
+}
+
+static void push_ready(clv_contexts *e, call *c) {
+  c->next_ready = NULL;
+  if (e->ready_last)
+    e->ready_last->next_ready = c;
+  else
+    e->ready_first = c;
+  e->ready_last = c;
+}
+
+/* One thing less that a call waits for. */
+static void one_less(clv_contexts *e, call *c) {
+  if (--c->n_missing) return;
+  __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting - 1, __ATOMIC_RELAXED);
+  push_ready(e, c);
+}
+
+static void take_input(call *c, uint32_t slot, const value *v) {
+  if (v->tensor)
+    c->in[slot] = clv_tensor_ref(v->tensor);
+  else if (!c->failed)
+    c->failed = clv_reason_ref(v->failed);
+}
+
+/* A value has come, or never will: `tensor` (a reference is taken) or `failed` (given away). */
+static clv_code settle(clv_contexts *e, value *v, clv_tensor *tensor, reason *failed,
+                       clv_err *err) {
+  clv_code code = CLV_OK;
+  if (tensor) v->tensor = clv_tensor_ref(tensor);
+  v->failed = failed;
+  for (use *u = v->uses, *next; u; u = next) {
+    next = u->next;
+    call *c = u->call;
+    take_input(c, (uint32_t)(u - c->uses), v);
+    one_less(e, c);
+  }
+  v->uses = NULL;
+  while (v->deliveries) {
+    delivery *d = v->deliveries;
+    if (code == CLV_OK) code = send_value(e, v, d->name, err);
+    v->deliveries = d->next;
+    clv_slab_give(&e->deliveries, d);
+  }
+  return code;
+}
+
+/* ---- running a call ---------------------------------------------------------------------------- */
+
+static clv_code check_input(const call *c, uint32_t slot, const clv_node *node, clv_err *err) {
+  const clv_tensor *t = c->in[slot];
+  clv_shape want = node->shape;
+  bool batched = want.rank && t->shape.rank;
+  if (batched && t->shape.dim[0] > 0) want.dim[0] = t->shape.dim[0];
+  if (t->dtype != node->dtype || !clv_shape_equal(&want, &t->shape)) {
+    char w[160], g[160];
+    return clv_fail(err, CLV_INVALID, "module %u expects input %u as %s %s, got %s %s", c->module,
+                    slot, clv_dtype_name(node->dtype), clv_shape_format(&want, w, sizeof w),
+                    clv_dtype_name(t->dtype), clv_shape_format(&t->shape, g, sizeof g));
+  }
+  if (batched && c->in[0]->shape.rank && t->shape.dim[0] != c->in[0]->shape.dim[0])
+    return clv_fail(err, CLV_INVALID, "module %u: input 0 is a batch of %lld, input %u one of %lld",
+                    c->module, (long long)c->in[0]->shape.dim[0], slot, (long long)t->shape.dim[0]);
+  return CLV_OK;
+}
+
+static int64_t batch_of(const call *c) { return c->in[0]->shape.rank ? c->in[0]->shape.dim[0] : 1; }
+
+clv_code clv_call_output(clv_contexts *e, call *c, clv_tensor **ret, clv_err *err) {
+  const clv_node *node = &c->stage->graph->nodes[c->stage->graph->output];
+  c->out_shape = node->shape;
+  if (c->out_shape.rank > 0) c->out_shape.dim[0] = batch_of(c);
+  return clv_pool_tensor(e->env.pool, node->dtype, &c->out_shape, ret, err);
+}
+
+clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) {
+  const void *in[CLV_MAX_INPUTS] = {0};
+  clv_stage *s = c->stage;
+  CLV_TRY(clv_stage_plan_for(s, batch_of(c), c->flags & CLV_FLAG_TRAINING, c->input_grads, &c->plan,
+                             err));
+  CLV_TRY(clv_stage_call_get(s, c->plan, &c->state, err));
+  for (uint32_t i = 0; i < c->n_in; i++) in[i] = c->in[i]->data;
+  clv_rng_key key = {.seed = s->o.seed,
+                     .step = c->out->ctx->id & (((uint64_t)1 << 48) - 1),
+                     .micro_batch = c->micro_batch};
+  uint64_t begin = clv_now_ns();
+  CLV_TRY(clv_plan_forward(c->plan->plan, c->state, s->block, s->version, in, true, out->data, &key,
+                           err));
+  s->counts.compute_ns += clv_now_ns() - begin;
+  c->version = s->version;
+  return CLV_OK;
+}
+
+static clv_code run_call(clv_contexts *e, call *c, clv_tensor **ret, clv_err *err) {
+  const clv_graph *g = c->stage->graph;
+  uint32_t slot = 0;
+  for (int i = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op == CLV_OP_INPUT) CLV_TRY(check_input(c, slot++, &g->nodes[i], err));
+  CLV_TRY(clv_call_output(e, c, ret, err));
+  CLV_TRY(clv_call_forward(c, *ret, err));
+  bool training = c->flags & CLV_FLAG_TRAINING;
+  bool differentiable = training && (c->input_grads || c->stage->n_learning);
+  c->phase = differentiable ? FORWARD : INFERRED;
+  if (training)
+    c->stage->counts.forwards++;
+  else
+    c->stage->counts.evals++;
+  if (!differentiable) clv_call_release(c);
+  return CLV_OK;
+}
+
+/* A call with all its inputs; what is wrong with it becomes its value's error. */
+static clv_code finish_call(clv_contexts *e, call *c, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = NULL;
+  value *v = c->out;
+  reason *failed = c->failed;
+  clv_err why;
+  c->failed = NULL;
+  if (!failed && run_call(e, c, &out, &why) != CLV_OK) {
+    char hop[32];
+    snprintf(hop, sizeof hop, "module %u", c->module);
+    failed = clv_reason_of(e, &why, hop);
+    out = clv_tensor_unref(out);
+  }
+  if (failed) {
+    clv_call_release(c);
+    c->phase = INFERRED;
+  }
+  return settle(e, v, out, failed, err);
+}
+
+/* Whatever is ready, and what becomes ready by it. */
+static clv_code run_ready(clv_contexts *e, clv_err *err) {
+  clv_code first = CLV_OK;
+  while (e->ready_first) {
+    clv_err why;
+    call *c = e->ready_first;
+    context *ctx = c->out->ctx;
+    e->ready_first = c->next_ready;
+    if (!e->ready_first) e->ready_last = NULL;
+    clv_code code = finish_call(e, c, &why);
+    if (code != CLV_OK && first == CLV_OK) {
+      first = code;
+      if (err) *err = why;
+    }
+    bool needed = c->needed;
+    clv_value_free_if_dropped(e, c->out);
+    if (needed) clv_context_run_backward(e, ctx);
+  }
+  return first;
+}
+
+/* ---- CALL -------------------------------------------------------------------------------------- */
+
+static void refuse_call(clv_contexts *e, call *c, const clv_err *why) {
+  char hop[32];
+  snprintf(hop, sizeof hop, "module %u", c->module);
+  if (!c->failed) c->failed = clv_reason_of(e, why, hop);
+}
+
+/* A leaf given along gets a record if it has an id, so that later calls can use it. */
+static clv_code take_here(clv_contexts *e, context *ctx, const clv_arg *arg, clv_tensor *t,
+                          clv_err *err) {
+  value *v;
+  if (!arg->value) return CLV_OK;
+  CLV_TRY(clv_context_value_made(e, ctx, arg->value, &v, err));
+  if (settled(v) || v->maker)
+    return clv_fail(err, CLV_EXISTS, "value %llx is here already", (unsigned long long)arg->value);
+  return settle(e, v, t, NULL, err);
+}
+
+static clv_code take_arg(clv_contexts *e, call *c, uint32_t slot, const clv_arg *arg,
+                         clv_tensor *here, clv_err *err) {
+  context *ctx = c->out->ctx;
+  value *v;
+  c->arg[slot] = arg->value;
+  if (arg->needs_grad) c->input_grads |= 1u << slot;
+  if (here) {
+    c->in[slot] = clv_tensor_ref(here);
+    return take_here(e, ctx, arg, here, err);
+  }
+  CLV_TRY(clv_context_value_made(e, ctx, arg->value, &v, err));
+  if (settled(v)) {
+    take_input(c, slot, v);
+    return CLV_OK;
+  }
+  c->uses[slot] = (use){.next = v->uses, .call = c};
+  v->uses = &c->uses[slot];
+  c->n_missing++;
+  return CLV_OK;
+}
+
+static clv_code check_call(const call *c, const clv_frame *f, clv_err *err) {
+  if (!c->stage) return clv_fail(err, CLV_NOT_FOUND, "module %u is not here", f->stage);
+  if ((int)f->call.n_args != c->stage->n_inputs)
+    return clv_fail(err, CLV_INVALID, "module %u has %d inputs, not %u", f->stage,
+                    c->stage->n_inputs, f->call.n_args);
+  for (uint32_t i = 0; i < f->call.n_args; i++)
+    if (f->call.args[i].needs_grad && c->stage->in_dtype[i] != CLV_F32)
+      return clv_fail(err, CLV_INVALID, "module %u: input %u is %s and has no gradient", f->stage,
+                      i, clv_dtype_name(c->stage->in_dtype[i]));
+  return CLV_OK;
+}
+
+static clv_code new_call(clv_contexts *e, context *ctx, const clv_frame *f, call **ret,
+                         clv_err *err) {
+  value *v;
+  call *c;
+  if (ctx->n_calls == MAX_CONTEXT_CALLS)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %d calls in one context", MAX_CONTEXT_CALLS);
+  CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
+  if (v->maker || settled(v))
+    return clv_fail(err, CLV_EXISTS, "value %llx exists already", (unsigned long long)f->message);
+  CLV_TRY(clv_slab_take(e, &e->calls, &c, err));
+  v->maker = c;
+  ctx->n_calls++;
+  c->out = v;
+  c->module = f->stage;
+  c->micro_batch = f->micro_batch;
+  c->flags = f->flags;
+  c->stage = e->env.stage(e->env.user, f->stage);
+  c->n_missing = 1; /* its arguments, until all of them are known */
+  __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting + 1, __ATOMIC_RELAXED);
+  *ret = c;
+  return CLV_OK;
+}
+
+clv_code clv_on_call(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
+  const clv_frame *f = &p->frame;
+  call *c = NULL;
+  clv_err why;
+  ctx->calls_received++;
+  clv_context_finalise(e, ctx->id);
+  CLV_TRY(new_call(e, ctx, f, &c, err));
+  clv_code code = check_call(c, f, &why);
+  if (code == CLV_OK) c->n_in = f->call.n_args;
+  for (uint32_t i = 0, next = 0; i < c->n_in && code == CLV_OK; i++) {
+    clv_tensor *here = f->call.args[i].here ? p->tensor[next++] : NULL;
+    code = take_arg(e, c, i, &f->call.args[i], here, &why);
+  }
+  if (code != CLV_OK) refuse_call(e, c, &why);
+  one_less(e, c);
+  return run_ready(e, err);
+}
+
+/* ---- DELIVER, VALUE, DROP ---------------------------------------------------------------------- */
+
+clv_code clv_on_deliver(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
+  uint32_t name;
+  value *v;
+  delivery *d;
+  CLV_TRY(clv_name_index(e, p->frame.to, &name, err));
+  CLV_TRY(clv_context_value_made(e, ctx, p->frame.message, &v, err));
+  if (settled(v)) return send_value(e, v, name, err);
+  CLV_TRY(clv_slab_take(e, &e->deliveries, &d, err));
+  d->name = name;
+  d->next = v->deliveries;
+  v->deliveries = d;
+  return CLV_OK;
+}
+
+clv_code clv_on_value(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
+  const clv_frame *f = &p->frame;
+  value *v;
+  reason *failed = NULL;
+  CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
+  if (v->maker)
+    return clv_fail(err, CLV_PRECONDITION, "value %llx is made here",
+                    (unsigned long long)f->message);
+  if (settled(v)) return CLV_OK; /* a repeat */
+  if (f->has_failure) {
+    clv_err why = {.code = f->failure.code};
+    snprintf(why.text, sizeof why.text, "%s", f->failure.text);
+    failed = clv_reason_of(e, &why, f->failure.hop);
+  }
+  CLV_TRY(settle(e, v, f->n_tensors ? p->tensor[0] : NULL, failed, err));
+  clv_value_free_if_dropped(e, v);
+  return run_ready(e, err);
+}
+
+clv_code clv_on_drop(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
+  (void)err;
+  for (uint32_t i = 0; i < p->frame.n_upstream; i++) {
+    value *v = clv_context_value(e, ctx, p->frame.upstream[i]);
+    if (!v) continue;
+    v->dropped = true;
+    clv_value_free_if_dropped(e, v);
+  }
+  return CLV_OK;
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The engine of distributed autograd contexts at one node (PROTOCOL.md 6a). The program that owns a
+ * context runs elsewhere and says everything: which module is called with which values, who needs
+ * them, which calls take part in a backward pass. This side keeps values and calls, runs what is
+ * ready, and adds gradients up in an order that does not depend on the network.
+ *
+ * A context holds values; the value made by a call here holds that call. What arrives before its
+ * time hangs where it will be needed: a call at the values it waits for, a delivery at its value, a
+ * gradient at its call, DROP and PREPARE at the context until the CALLs they count are here.
+ *
+ * Threads: the node's compute thread alone; the counters are read by others. Nothing recurses: what
+ * becomes ready is queued.
+ * Memory: every record comes from a slab and is charged to the session's quota; after warm-up none
+ * is taken.
+ */
+#ifndef CLEAVE_CONTEXT_INT_H
+#define CLEAVE_CONTEXT_INT_H
+
+#include "common/dist/stage_int.h"
+
+enum {
+  MAX_CONTEXTS = 4096,       /* open at once, per session */
+  MAX_CONTEXT_CALLS = 4096,  /* per context */
+  MAX_CONTEXT_ITEMS = 65536, /* values; as many deliveries and gradients; per session */
+  MAX_TOMBSTONES = 2048,     /* ended ids that are remembered */
+  MAX_WAITING_FRAMES = 64,   /* DROP and PREPARE, per context */
+  MAX_NAMES = 64,            /* workers named in a session */
+};
+
+/* Records of one size, taken in blocks, reused. */
+typedef struct slab {
+  size_t size;
+  uint32_t used, most;
+  const char *what; /* for messages */
+  void *idle, *blocks;
+} slab;
+
+/* Why a value does not exist or a context failed. Shared by all that depend on it. */
+typedef struct reason {
+  uint32_t refs;
+  clv_code code;
+  char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
+} reason;
+
+typedef struct call call;
+typedef struct value value;
+typedef struct context context;
+
+/* An input that waits for its value. */
+typedef struct use {
+  struct use *next;
+  call *call;
+} use;
+
+typedef struct delivery {
+  struct delivery *next;
+  uint32_t name; /* of clv_contexts.names */
+} delivery;
+
+/* One gradient of a call's value. tensor NULL: nothing flows. */
+typedef struct contribution {
+  struct contribution *next; /* ascending phase, then order */
+  uint32_t phase, order;
+  clv_tensor *tensor;
+} contribution;
+
+struct value {
+  value *next_in_bucket;
+  value *next, **at; /* of the context */
+  context *ctx;
+  uint64_t id;
+  clv_tensor *tensor; /* neither this nor failed: not there yet */
+  reason *failed;
+  use *uses;
+  delivery *deliveries;
+  call *maker;       /* the call here that makes it, or NULL */
+  contribution *got; /* gradients of it; they may come before the call */
+  bool dropped;      /* goes when nothing waits for it any more */
+};
+
+typedef struct gradient_target {
+  uint64_t value; /* 0: nobody wants the gradient of this input */
+  uint32_t name, order;
+} gradient_target;
+
+typedef enum call_phase {
+  WAITING,  /* for inputs */
+  FORWARD,  /* has run, its backward may come */
+  RETAINED, /* backward done; its forward runs again before the next one */
+  SPENT,    /* backward done, inputs gone */
+  INFERRED, /* no backward: not training, or nothing to differentiate */
+} call_phase;
+
+struct call {
+  value *out;
+  clv_stage *stage; /* NULL: no such module, which fails the value */
+  uint32_t module, micro_batch, flags, input_grads;
+  call_phase phase;
+  uint32_t n_in, n_missing;
+  clv_tensor *in[CLV_MAX_INPUTS];
+  uint64_t arg[CLV_MAX_INPUTS];
+  use uses[CLV_MAX_INPUTS];
+  reason *failed; /* a poisoned input, or an argument that is wrong */
+  call *next_ready;
+  stage_plan *plan;
+  clv_call *state;
+  uint64_t version; /* of the parameters at its forward */
+  clv_shape out_shape;
+  /* of the backward pass in progress */
+  call *next_needed;
+  bool needed, root;
+  uint32_t contributions;
+  gradient_target targets[CLV_MAX_INPUTS];
+};
+
+/* The gradients of one module in one context. */
+typedef struct gradient {
+  struct gradient *next; /* ascending module */
+  uint32_t module;
+  clv_stage *stage;
+  clv_tensor *block; /* trainable_bytes */
+  bool filled;
+} gradient;
+
+struct context {
+  context *next_in_bucket;
+  context *next, **at; /* open ones; tombstones use next alone, oldest first */
+  uint64_t id;
+  bool ended;
+  reason *failed;
+  value *values;
+  uint32_t n_calls;
+  uint64_t calls_received;
+  uint32_t phase; /* the last that began */
+  bool active, collecting, retain, vote;
+  call *needed, *needed_last; /* descending id */
+  gradient *gradients;
+  clv_packet *waiting, *waiting_last;
+  uint32_t n_waiting;
+};
+
+typedef struct clv_contexts_env {
+  clv_pool *pool;
+  uint64_t *next_message;
+  void *user;
+  clv_stage *(*stage)(void *user, uint32_t module); /* or NULL */
+  void (*emit)(void *user, clv_packet *packet);     /* takes it */
+} clv_contexts_env;
+
+typedef struct clv_contexts {
+  clv_contexts_env env;
+  context **context_buckets;
+  value **value_buckets;
+  context *open, *tomb_first, *tomb_last;
+  uint32_t n_open, n_tombs;
+  slab contexts, values, calls, deliveries, contributions, gradients, causes;
+  call *ready_first, *ready_last;
+  uint64_t snapshot_of;             /* context that REVERT may take back, 0 = none */
+  char (*names)[CLV_WIRE_NAME + 1]; /* [MAX_NAMES]; 0 is the master, "" */
+  uint32_t n_names;
+  clv_context_counts counts; /* written by the compute thread alone */
+} clv_contexts;
+
+/* ---- outward (node.c) ------------------------------------------------------------------------ */
+
+clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret,
+                          clv_err *err) CLV_USE_RESULT;
+void clv_contexts_free(clv_contexts *e); /* before the stages */
+
+/* A frame of kind CALL..REVERT, END_CONTEXT or ABORT. The packet stays the caller's unless
+ * *ret_kept is set. An error means that the frame was refused and changed nothing but, perhaps, a
+ * record that END_CONTEXT frees. */
+clv_code clv_contexts_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
+                             clv_err *err) CLV_USE_RESULT;
+
+/* Gradients of a module in a context, as state items; false behind the last. */
+bool clv_contexts_gradient_item(clv_contexts *e, uint64_t context, uint32_t module, uint32_t index,
+                                clv_state_item *ret);
+
+/* Whether a VALUE or a GRADIENT that arrived at the master is (also) for a call there. */
+bool clv_contexts_waits(clv_contexts *e, const clv_frame *f);
+
+/* ---- records (context.c) --------------------------------------------------------------------- */
+
+clv_code clv_slab_take(clv_contexts *e, slab *s, void *ret_pp, clv_err *err) CLV_USE_RESULT;
+void clv_slab_give(slab *s, void *record);
+
+/* The context of that id, made if it is new; *ret NULL when it has ended. */
+clv_code clv_context_open(clv_contexts *e, uint64_t id, context **ret, clv_err *err) CLV_USE_RESULT;
+const context *clv_context_find(const clv_contexts *e, uint64_t id);      /* open, or NULL */
+value *clv_context_value(clv_contexts *e, const context *c, uint64_t id); /* or NULL */
+clv_code clv_context_value_made(clv_contexts *e, context *c, uint64_t id, value **ret,
+                                clv_err *err) CLV_USE_RESULT;
+void clv_value_free(clv_contexts *e, value *v);
+void clv_value_free_if_dropped(clv_contexts *e, value *v);
+void clv_call_release(call *c); /* inputs, plan state */
+void clv_reason_unref(clv_contexts *e, reason *c);
+reason *clv_reason_ref(reason *c);
+/* A record of *why; when there is no memory for one, a static reason that says so. */
+reason *clv_reason_of(clv_contexts *e, const clv_err *why, const char *hop);
+clv_code clv_name_index(clv_contexts *e, const char *name, uint32_t *ret, clv_err *err);
+
+/* The first failure of a context goes to the master; its backward pass ends. */
+void clv_context_fail(clv_contexts *e, context *c, reason *why); /* takes a reference */
+void clv_context_fail_at(clv_contexts *e, context *c, const clv_err *why, uint32_t module);
+void clv_context_end(clv_contexts *e, uint64_t id);
+
+clv_code clv_context_packet(clv_contexts *e, clv_frame_kind kind, const context *c,
+                            uint64_t message, uint32_t name, clv_packet **ret,
+                            clv_err *err) CLV_USE_RESULT;
+
+/* ---- handlers -------------------------------------------------------------------------------- */
+
+typedef clv_code context_handler(clv_contexts *e, context *c, clv_packet *p, clv_err *err);
+context_handler clv_on_call, clv_on_deliver, clv_on_value, clv_on_drop, clv_on_prepare,
+    clv_on_gradient, clv_on_apply, clv_on_revert;
+
+/* Runs the forward of a call whose inputs are complete, keeping what backward needs; the output goes
+ * to `out`. */
+clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) CLV_USE_RESULT;
+clv_code clv_call_output(clv_contexts *e, call *c, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+/* Takes the backward pass on as far as it goes. */
+void clv_context_run_backward(clv_contexts *e, context *c);
+/* Up to and including a phase. */
+void clv_value_forget_gradients(clv_contexts *e, value *v, uint32_t phase);
+/* Applies a context's gradients to one module or all, as COMMIT's fields say. */
+clv_code clv_context_apply(clv_contexts *e, context *c, uint32_t module, const clv_frame *f,
+                           clv_err *err) CLV_USE_RESULT;
+/* The decision on another context that rides on a CALL. Its failure is that context's. */
+void clv_context_obey(clv_contexts *e, const clv_frame *call);
+/* Work of another context makes an APPLY final. */
+void clv_context_finalise(clv_contexts *e, uint64_t working);
+
+#endif
