@@ -24,7 +24,7 @@ VERSION := $(shell cat VERSION 2>/dev/null || echo 0.1.0)
 # `make check-layers` compares every #include with this table; the archives link in the same order.
 FOLDERS := common/base common/tensor common/config common/tls common/weights kernels kernels/ref \
            kernels/cpu common/graph common/models common/optim common/wire common/rpc common/dist \
-           master/data master/report master/train worker/store worker/service
+           master/data master/report master/train master/api worker/store worker/service
 
 B := common/base
 T := common/tensor
@@ -47,6 +47,7 @@ USES_master/report  := $(B)
 COMMON_ALL          := $(B) $(T) kernels common/config common/tls common/weights common/graph \
                        common/models common/optim common/wire common/rpc common/dist
 USES_master/train   := $(COMMON_ALL) master/data master/report
+USES_master/api     := $(COMMON_ALL)
 USES_worker/store   := $(B) $(T) common/weights common/config
 USES_worker/service := $(COMMON_ALL) worker/store
 USES_master         := $(COMMON_ALL) master/data master/report master/train
@@ -115,15 +116,16 @@ GEN_HEADERS := $(patsubst %.o,%.h,$(filter %.pb-c.o,$(GEN_OBJS)))
 GRPC_PROTO := /usr/share/grpc-proto
 
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
+LIBCLEAVE := $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
 .PHONY: all help test demo check-layers lint format bench fuzz parity mutate install uninstall clean \
         deps deps-test deps-parity sanitize
-all: $(BINARIES)
+all: $(BINARIES) $(LIBCLEAVE)
 
 help:
 	@echo 'make demo          train Fashion-MNIST split over a master and two workers, with mutual TLS'
 	@echo 'make test          build and run the whole test suite (installs missing Debian packages)'
-	@echo 'make all           cleave-master and cleave-worker under $(OUT)'
+	@echo 'make all           cleave-master, cleave-worker and libcleave under $(OUT)'
 	@echo 'make unit-FOLDER   the unit tests of one folder (unit-base, unit-graph, ...)'
 	@echo 'make parity        compare with PyTorch, step by step (installs python3-torch)'
 	@echo 'make bench         speed as ratios against peers measured in the same run'
@@ -198,6 +200,26 @@ $(OUT)/cleave-worker: $(call obj_of,worker) $(call libs_for,worker)
 	$(call say,LINK,$@)
 	$(call link,$(EXPORT_ACCEPT4),$(call obj_of,worker),worker)
 
+# The library of the C API: only what cleave.h declares is visible. The archive is one object whose
+# other symbols were made local, so that it goes with any program.
+API_LIBS := $(call libs_for,master/api)
+api_members = -Wl,--whole-archive $(call lib_of,master/api) -Wl,--no-whole-archive \
+              -Wl,--start-group $(API_LIBS) -Wl,--end-group
+$(OUT)/libcleave.so: $(API_LIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcleave.so.0 -o $@ $(api_members) -Wl,--as-needed $(call ldlibs_for,master/api)
+$(OUT)/libcleave.a: $(API_LIBS)
+	$(call say,AR,$@)
+	$(Q)$(CC) -r -nostdlib -o $(OUT)/libcleave.o $(api_members)
+	$(Q)objcopy --localize-hidden $(OUT)/libcleave.o
+	$(Q)rm -f $@; ar rcs $@ $(OUT)/libcleave.o
+$(OUT)/cleave.pc: Makefile VERSION
+	@mkdir -p $(@D)
+	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: cleave' \
+	  'Description: Distributed autograd contexts over mutual TLS' 'Version: $(VERSION)' \
+	  'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -lcleave' \
+	  'Libs.private: -pthread $(call ldlibs_for,master/api)' > $@
+
 # ---- unit tests: tests/unit/<folder>/test_<module>.c, one program each ---------------------------
 UNIT_SRCS := $(wildcard tests/unit/*/test_*.c) $(wildcard tests/ops/test_*.c)
 unit_name = $(patsubst %.c,$(OUT)/%,$(1))
@@ -221,14 +243,27 @@ unit-%: $$(UNIT_OF_$$*)
 # Tests over both sides in one process: linked with everything.
 ALL_LIBS = $(foreach f,$(call reverse,$(FOLDERS)),$(call lib_of,$(f)))
 ALL_LDLIBS = $(sort $(foreach f,$(FOLDERS),$(LIBS_$(f)))) -lm
+$(OUT)/e2e/test_hot_path: E2E_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
 E2E := $(patsubst tests/e2e/%.c,$(OUT)/e2e/%,$(wildcard tests/e2e/test_*.c))
-WRAP_ALLOCATIONS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
 $(OUT)/e2e/%: $(OUT)/tests/e2e/%.o $$(ALL_LIBS)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) $(WRAP_ALLOCATIONS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS) -lcmocka
+	$(Q)$(CC) $(LDFLAGS) $(E2E_LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS) -lcmocka
 UNIT_PROGRAMS += $(E2E)
 
-units: $(UNIT_PROGRAMS)
+# Programs on the public API, compiled as a user's are: against an installed tree, through pkg-config.
+TREE := $(abspath $(OUT))/tree
+TREE_PKG = PKG_CONFIG_LIBDIR=$(TREE)$(PREFIX)/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$(TREE) pkg-config
+$(TREE)/installed: $(BINARIES) $(LIBCLEAVE) master/api/cleave.h
+	$(Q)$(MAKE) --no-print-directory install DESTDIR=$(TREE) > $(OUT)/install.log
+	$(Q)touch $@
+PUBLIC_PROGRAMS := $(patsubst tests/%.c,$(OUT)/%,$(wildcard tests/seeds/*.c tests/net/*.c))
+$(PUBLIC_PROGRAMS): $(OUT)/%: tests/%.c $(TREE)/installed
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=c17 -D_GNU_SOURCE -pthread $(WARN) $(CFLAGS_$(BUILD)) -MMD -MP -MF $@.d -o $@ $< \
+	  $$($(TREE_PKG) --cflags --libs cleave) -Wl,-rpath,$(TREE)$(PREFIX)/lib $(LDFLAGS) -lm
+
+units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS)
 
 test: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all units
@@ -249,7 +284,7 @@ $(OUT)/fuzz/%: $(OUT)/tests/fuzz/%.o $(ALL_LIBS)
 fuzz: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) BUILD=fuzz CC=$(CLANG) OUT=build/fuzz $(FUZZERS:%=build/fuzz/fuzz/%)
 	$(Q)for f in $(FUZZERS); do mkdir -p build/fuzz/found/$$f; echo "== $$f"; \
-	  build/fuzz/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+	  LSAN_OPTIONS=suppressions=tests/lsan.supp build/fuzz/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
 	    -artifact_prefix=build/fuzz/found/$$f/ build/fuzz/found/$$f tests/fuzz/corpus/$${f#fuzz_} 2>&1 | \
 	    grep -E 'ERROR|SUMMARY|number_of_executed_units|average_exec' ; [ $${PIPESTATUS[0]} -eq 0 ] || exit 1; done
 
@@ -261,7 +296,7 @@ sanitize: deps-test
 	$(Q)$(MAKE) --no-print-directory BUILD=tsan test
 
 parity: deps-parity
-	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(PUBLIC_PROGRAMS)
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/parity/parity.py
 
 bench: deps-parity
@@ -276,16 +311,25 @@ $(OUT)/bench/%: $(OUT)/tests/bench/%.o $(ALL_LIBS)
 
 # ---- install --------------------------------------------------------------------------------------
 BINDIR := $(DESTDIR)$(PREFIX)/bin
+LIBDIR := $(DESTDIR)$(PREFIX)/lib
 DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/cleave
 install: all
 	install -d $(BINDIR) $(DOCDIR)/sessions $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1 $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 755 $(BINARIES) $(BINDIR)
+	install -d $(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/include
+	install -m 644 master/api/cleave.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 $(OUT)/libcleave.a $(LIBDIR)
+	install -m 755 $(OUT)/libcleave.so $(LIBDIR)/libcleave.so.0
+	ln -sf libcleave.so.0 $(LIBDIR)/libcleave.so
+	install -m 644 $(OUT)/cleave.pc $(LIBDIR)/pkgconfig
 	install -m 644 README.md SECURITY.md CHANGELOG.md proto/PROTOCOL.md LICENSE deploy/worker.yaml $(DOCDIR)
 	install -m 644 deploy/sessions/*.yaml $(DOCDIR)/sessions
 	install -m 644 proto/cleave/v1/cleave.proto $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1
 	install -m 755 deploy/export_torch.py $(DESTDIR)$(PREFIX)/share/cleave
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' deploy/cleave-worker.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/cleave-worker.service
 uninstall:
+	rm -f $(LIBDIR)/libcleave.a $(LIBDIR)/libcleave.so $(LIBDIR)/libcleave.so.0 $(LIBDIR)/pkgconfig/cleave.pc
+	rm -f $(DESTDIR)$(PREFIX)/include/cleave.h
 	rm -f $(BINDIR)/cleave-master $(BINDIR)/cleave-worker $(DESTDIR)$(PREFIX)/lib/systemd/system/cleave-worker.service
 	rm -rf $(DOCDIR) $(DESTDIR)$(PREFIX)/share/cleave
 

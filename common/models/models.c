@@ -123,17 +123,45 @@ static clv_code from_stages(const clv_session_config *c, clv_graph *g, int *last
   return CLV_OK;
 }
 
+bool clv_model_takes_tokens(const clv_session_config *c) {
+  const clv_layer_spec *first = c->model.n_layers                      ? &c->model.layers[0]
+                                : c->n_stages && c->stages[0].n_layers ? &c->stages[0].layers[0]
+                                                                       : NULL;
+  return c->model.arch == CLV_ARCH_NONE && first && strcmp(first->op, "embedding") == 0;
+}
+
+static clv_code add_model_input(const clv_session_config *c, clv_graph *g, const clv_shape *sample,
+                                int *ret, clv_err *err) {
+  clv_dtype dtype = clv_model_takes_tokens(c) ? CLV_I64 : CLV_F32;
+  return clv_graph_add_input(g, "input", dtype, sample, ret, err);
+}
+
 clv_code clv_model_graph(const clv_session_config *config, const clv_shape *input_sample,
                          clv_graph **ret_whole, uint32_t *ret_first_layer, uint32_t *ret_last_layer,
                          clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   int last;
   CLV_TRY(clv_graph_new(&g, err));
-  CLV_TRY(clv_graph_add_input(g, "input", CLV_F32, input_sample, &last, err));
+  CLV_TRY(add_model_input(config, g, input_sample, &last, err));
   bool has_model = config->model.arch != CLV_ARCH_NONE || config->model.n_layers > 0;
   CLV_TRY((has_model ? from_model : from_stages)(config, g, &last, ret_first_layer, ret_last_layer,
                                                  err));
   *ret_whole = clv_steal(&g);
+  return CLV_OK;
+}
+
+clv_code clv_model_whole(const clv_session_config *config, const clv_shape *input_sample,
+                         clv_graph **ret, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  uint32_t n = 0;
+  int last;
+  CLV_TRY(clv_graph_new(&g, err));
+  CLV_TRY(add_model_input(config, g, input_sample, &last, err));
+  if (config->model.arch != CLV_ARCH_NONE)
+    CLV_TRY(clv_arch_layers(config, g, &n, &last, err));
+  else
+    CLV_TRY(add_list(config, config->model.layers, config->model.n_layers, g, &n, &last, err));
+  *ret = clv_steal(&g);
   return CLV_OK;
 }
 

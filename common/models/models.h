@@ -18,13 +18,20 @@
 extern "C" {
 #endif
 
-/* The uncut graph of all stages of a session over an input of shape `input_sample` ([N, ...], f32,
- * called "input"). ret_first_layer, ret_last_layer: [n_stages], the layers each stage runs (both
+/* The uncut graph of all stages of a session over an input of shape `input_sample` ([N, ...], called
+ * "input"; f32, or i64 if it takes tokens). ret_first_layer, ret_last_layer: [n_stages], the layers each stage runs (both
  * included), for clv_graph_slice; at least one layer each. CLV_INVALID points at the layer of the
  * session file (file:line:column) and names op, attribute or shape with a suggestion. */
 clv_code clv_model_graph(const clv_session_config *config, const clv_shape *input_sample,
                          clv_graph **ret_whole, uint32_t *ret_first_layer, uint32_t *ret_last_layer,
                          clv_err *err) CLV_USE_RESULT;
+
+/* Whether the first layer is an embedding: then the input holds token numbers, i64. */
+bool clv_model_takes_tokens(const clv_session_config *config);
+
+/* The graph of `model:` alone, whatever the stages take of it. */
+clv_code clv_model_whole(const clv_session_config *config, const clv_shape *input_sample,
+                         clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
 /* The graph of a loss by its op name ("cross_entropy"): input 0 "prediction" of shape `pred` with
  * N replaced by `batch`, input 1 "target" ([N] i64 class indices for cross_entropy and nll, else

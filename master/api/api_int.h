@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The inside of libcleave. The tape (which value came from which call) lives here, in the program
+ * that makes every call; nodes are told what to run, what to hand on and what takes part in a
+ * backward pass.
+ *
+ *   runtime.c   open and close, the driver's thread, waiting
+ *   workers.c   dialling, sessions, shards as data
+ *   events.c    what nodes answer
+ *   graph.c     graphs and layers as text
+ *   module.c    modules, their placement, weights
+ *   context.c   contexts and the table of values
+ *   call.c      leaves, calls, what has to travel
+ *   reference.c fetching, owners, futures, release
+ *   backward.c  the walk over the tape, gradients
+ *   optimizer.c groups, votes, steps
+ *
+ * Here functions that can fail return cleave_status and take `cleave_error *error` (NULL allowed)
+ * last. Everything behind a runtime is guarded by its one lock, held for microseconds: packets are
+ * sent under it, so that a context's calls leave in the order in which they were made.
+ */
+#ifndef CLEAVE_API_INT_H
+#define CLEAVE_API_INT_H
+
+#include <pthread.h>
+
+#include "common/config/config.h"
+#include "common/dist/dist.h"
+#include "common/models/models.h"
+#include "common/tls/tls.h"
+#include "master/api/cleave.h"
+
+enum {
+  API_MAX_NODES = 64,    /* one bit each in the sets of nodes */
+  API_MAX_MODULES = 255, /* 255 itself means all */
+  API_BULK_LANES = 4,
+};
+typedef uint64_t node_set;
+#define NODE_BIT(index) ((node_set)1 << (index))
+
+/* ---- errors ------------------------------------------------------------------------------------ */
+
+/* Fill *error with node "master" and return the status. */
+cleave_status api_fail(cleave_error *error, clv_code code, const char *fmt, ...) CLV_PRINTF(3, 4);
+cleave_status api_from(cleave_error *error, const clv_err *err);
+void api_place_error(cleave_error *error, const char *node, const char *hop);
+
+/* A call that fills `err`, which the macro provides. */
+#define TRY(call)                                       \
+  do {                                                  \
+    clv_err err;                                        \
+    if ((call) != CLV_OK) return api_from(error, &err); \
+  } while (0)
+/* A call that fills `error` itself. */
+#define PASS(call)                                      \
+  do {                                                  \
+    cleave_status pass_status_ = (call);                \
+    if (pass_status_ != CLEAVE_OK) return pass_status_; \
+  } while (0)
+
+/* ---- tensors ----------------------------------------------------------------------------------- */
+
+/* A pooled copy of the caller's tensor. */
+cleave_status api_tensor_in(clv_pool *pool, const cleave_tensor *from, clv_tensor **ret,
+                            cleave_error *error);
+cleave_status api_tensor_out(const clv_tensor *from, cleave_tensor *ret, cleave_error *error);
+cleave_status api_shape_in(int rank, const int64_t *dims, clv_shape *ret, cleave_error *error);
+
+/* ---- a table from ids to things ------------------------------------------------------------------ */
+
+/* Open addressing, linear probing; id 0 marks a free slot. Grows to the most that was ever open. */
+typedef struct id_table {
+  uint64_t *ids;
+  void **things;
+  size_t cap, n; /* cap: a power of two, or 0 */
+} id_table;
+
+clv_code id_table_put(id_table *t, uint64_t id, void *thing, clv_err *err) CLV_USE_RESULT;
+void *id_table_get(const id_table *t, uint64_t id); /* NULL when it is not there */
+void id_table_remove(id_table *t, uint64_t id);
+void id_table_done(id_table *t);
+
+/* ---- nodes --------------------------------------------------------------------------------------- */
+
+/* Node 0 is the master itself: no link, its packets go through `node` of the runtime. */
+typedef struct peer {
+  cleave_runtime *runtime;
+  uint32_t index;
+  const char *name;
+  const clv_remote_spec *spec;
+  clv_rpc_channel *channel;
+  clv_link *link;
+  clv_wire_id incarnation;
+  clv_wire_limits limits;
+  bool opened, lost;
+  cleave_error why_lost;
+} peer;
+
+/* ---- modules --------------------------------------------------------------------------------------- */
+
+typedef enum module_state { MODULE_NEW, MODULE_PLACING, MODULE_PLACED } module_state;
+
+typedef struct pending_weight {
+  char *name;
+  clv_tensor *tensor;
+} pending_weight;
+
+struct cleave_module {
+  cleave_runtime *runtime;
+  uint32_t index; /* `stage` on the wire */
+  char name[CLEAVE_NAME + 1], device[32];
+  uint32_t node;
+  clv_graph *graph;
+  clv_params *params;
+  const char **frozen; /* names inside params */
+  uint32_t n_frozen, n_learning;
+  int inputs[CLV_MAX_INPUTS]; /* nodes of the graph */
+  uint32_t n_inputs;
+  uint32_t threads;
+  uint64_t seed;
+  bool local_only, released, called;
+  module_state state;
+  pending_weight *weights; /* until it is placed */
+  size_t n_weights;
+  const struct cleave_optimizer *optimizer;
+  clv_optim_config optim;
+  clv_lr_schedule schedule;
+};
+
+/* BLOCKS with the lock held (it is let go while the shard travels): the module is at its node. */
+cleave_status api_module_place(cleave_module *m, uint64_t deadline_ms, cleave_error *error);
+/* Without the lock. */
+cleave_status api_load_shard(cleave_module *m, uint64_t deadline_ms, cleave_error *error);
+
+/* ---- contexts and values ----------------------------------------------------------------------------- */
+
+typedef struct value {
+  uint64_t id;
+  struct context *context;
+  cleave_module *module; /* NULL: a leaf */
+  clv_dtype dtype;
+  clv_shape shape;
+  node_set at;     /* nodes that make it, have it, or are being sent it */
+  bool needs_grad; /* backward gets to it */
+  bool released;   /* no handle any more */
+  bool asked;      /* DELIVER to the master is on its way */
+  bool node_wants; /* the master's own node waits for it as well */
+  bool spent;      /* a backward without retain went over it */
+  bool failed;
+  uint64_t future; /* id of a future on it; 0: none */
+  cleave_error failure;
+  clv_tensor *here; /* at the program: a leaf's own, or fetched */
+  uint32_t n_args;
+  struct value *args[CLV_MAX_INPUTS];
+  /* of the backward pass in progress */
+  uint32_t phase, contributions, arrived;
+  bool root;
+  uint32_t order[CLV_MAX_INPUTS]; /* place of each input's gradient in the sum of that input's */
+  /* of a leaf */
+  clv_tensor **parts; /* [parts_cap] contributions of this pass in their order */
+  uint32_t parts_cap;
+  clv_tensor *gradient;
+  struct value *older; /* in its context; among free ones: the next */
+} value;
+
+typedef struct context {
+  uint64_t id;
+  char name[64];
+  bool evaluation, closing;
+  uint32_t users; /* functions that wait for something of it */
+  value *newest;
+  node_set nodes, ended;
+  uint32_t calls[API_MAX_NODES]; /* sent to each node: PREPARE waits there for as many */
+  uint32_t phase;
+  bool running; /* a backward pass */
+  node_set expected, finished;
+  uint32_t leaf_due; /* gradients of leaves still to come */
+  bool graded[API_MAX_MODULES];
+  clv_tensor *votes[API_MAX_NODES]; /* sums of squares of the node's last FINISHED */
+  bool not_finite;
+  uint32_t applying;      /* APPLIED still to come, */
+  uint64_t applying_from; /* as answers to this message or a later one */
+  bool deciding;          /* a step is on its way: nodes hear of a failure when it is undone */
+  bool stepped[API_MAX_MODULES]; /* modules that have had their step */
+  bool failed;
+  cleave_error failure;
+  struct context *next; /* free ones */
+} context;
+
+/* STATE_GET or STATE_PUT on its way. */
+typedef struct state_request {
+  uint64_t id;
+  uint32_t node;
+  const char *wanted; /* name of the item to keep, NULL: none */
+  clv_tensor *found;
+  uint32_t got, count;
+  bool told, failed;
+  cleave_error failure;
+  struct state_request *next;
+} state_request;
+
+struct cleave_optimizer {
+  cleave_runtime *runtime;
+  double clip_norm;
+  cleave_module **modules; /* in order of their index: the order of the norm's sum */
+  size_t n_modules;
+  uint64_t steps;
+  double base_lr; /* of the first group */
+  bool released;
+  struct cleave_optimizer *next;
+};
+
+struct cleave_runtime {
+  clv_session_config *config;
+  uint64_t deadline_ms;
+  bool direct;
+  clv_tls_identity *identity;
+  clv_rpc_runtime *rpc;
+  clv_pool *pool;
+  clv_session_node *node;
+  pthread_t driver;
+  bool driving;
+  peer *peers;
+  uint32_t n_peers;
+  clv_wire_id session;
+  uint64_t epoch;
+
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  uint64_t next_id, next_context;
+  id_table values, contexts, futures;
+  value *free_values;
+  context *free_contexts;
+  state_request *requests;
+  cleave_module *modules[API_MAX_MODULES];
+  uint32_t n_modules;
+  cleave_optimizer *optimizers;
+  bool deciding; /* a step is on its way: calls wait, so that it can still be taken back */
+};
+
+void api_lock(cleave_runtime *rt);
+void api_unlock(cleave_runtime *rt);
+void api_unlockp(cleave_runtime **rt); /* for CLV_AUTO */
+/* The lock for the rest of the block. */
+#define LOCKED(rt)                                      \
+  CLV_AUTO(api_unlockp) cleave_runtime *locked_ = (rt); \
+  api_lock(locked_)
+
+/* Monotonic end of a deadline given in ms (0: the runtime's). */
+uint64_t api_until(const cleave_runtime *rt, uint64_t deadline_ms);
+/* With the lock: sleep until something changed; false when `until_ns` has passed. */
+bool api_sleep(cleave_runtime *rt, uint64_t until_ns);
+
+/* With the lock: to the node, whichever it is. Takes the packet. */
+cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_error *error);
+cleave_status api_packet(cleave_runtime *rt, clv_frame_kind kind, uint64_t context_id,
+                         uint64_t message, clv_packet **ret, cleave_error *error);
+int api_find_node(const cleave_runtime *rt, const char *name); /* -1: unknown */
+
+cleave_status api_connect(cleave_runtime *rt, cleave_error *error);
+cleave_status api_open_link(peer *p, cleave_error *error);
+/* Ends the sessions and their links; then, when nothing computes any more, the transport. */
+void api_hang_up(cleave_runtime *rt);
+void api_disconnect(cleave_runtime *rt);
+/* An answer of a node; takes the packet. Any thread, without the lock. */
+void api_event(peer *from, clv_packet *p);
+void api_on_driver(void *user, clv_packet *p);
+
+/* With the lock: the first failure of a context; other nodes are told. */
+void api_context_fail(cleave_runtime *rt, context *c, const cleave_error *cause, node_set told);
+void api_context_tell(cleave_runtime *rt, context *c, node_set told);
+cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, context **ret,
+                               cleave_error *error);
+cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, value **ret,
+                             cleave_error *error);
+cleave_status api_new_value(cleave_runtime *rt, context *c, value **ret, cleave_error *error);
+void api_drop_value(cleave_runtime *rt, value *v);
+void api_context_forget(cleave_runtime *rt, context *c);
+cleave_status api_context_failure(const context *c, cleave_error *error);
+
+/* With the lock: have the value brought to a node; to the program with node 0 and for_node false. */
+cleave_status api_bring(cleave_runtime *rt, value *v, uint32_t node, bool for_node,
+                        cleave_error *error);
+
+/* With the lock, waits: STATE_GET of one named item, STATE_PUT of one. */
+cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t context_id,
+                            const char *name, uint64_t until_ns, clv_tensor **ret,
+                            cleave_error *error);
+cleave_status api_state_put(cleave_module *m, const char *name, clv_tensor *tensor,
+                            uint64_t until_ns, cleave_error *error);
+
+/* With the lock: wait until no step is on its way. */
+cleave_status api_undecided(cleave_runtime *rt, uint64_t until_ns, cleave_error *error);
+
+/* Graph of a text of layers. */
+cleave_status api_layers_graph(const char *layers, const cleave_input *input, uint32_t first_layer,
+                               clv_graph **ret, cleave_error *error);
+/* What clv_session_config needs and a program does not is filled in. */
+cleave_status api_read_config(const char *path, const char *text, clv_session_config **ret,
+                              cleave_error *error);
+const clv_graph *api_graph_of(const cleave_graph *g);
+clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
+cleave_status api_arch_graph(const char *arch, const char *attributes, const cleave_input *input,
+                             clv_graph **ret, cleave_error *error);
+
+#endif

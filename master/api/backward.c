@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Backward: one walk over the tape, from the newest value to the oldest, finds the calls that the
+ * roots depend on and how many gradients come for each; then every node is told its part. A call
+ * that no root needs is not in it, so nothing waits for it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/api_int.h"
+
+/* ---- the walk --------------------------------------------------------------------------------------- */
+
+static cleave_status mark_root(cleave_runtime *rt, context *c, cleave_reference handle,
+                               cleave_error *error) {
+  value *v;
+  size_t n = 0;
+  PASS(api_find_value(rt, handle, &v, error));
+  if (v->context != c)
+    return api_fail(error, CLV_INVALID, "root %llu belongs to context %s, not to %s",
+                    (unsigned long long)v->id, v->context->name, c->name);
+  TRY(clv_shape_numel(&v->shape, &n, &err));
+  if (n != 1) {
+    char s[160];
+    return api_fail(error, CLV_INVALID, "root %llu is %s; backward starts from scalars",
+                    (unsigned long long)v->id, clv_shape_format(&v->shape, s, sizeof s));
+  }
+  if (!v->module || !v->needs_grad)
+    return api_fail(error, CLV_PRECONDITION,
+                    "root %llu depends on no parameter and no leaf that requires a gradient",
+                    (unsigned long long)v->id);
+  if (v->root && v->phase == c->phase)
+    return api_fail(error, CLV_INVALID, "root %llu is given twice", (unsigned long long)v->id);
+  v->phase = c->phase;
+  v->contributions = v->arrived = 0;
+  v->root = true;
+  return CLEAVE_OK;
+}
+
+/* One more gradient comes for v; returns its place in the sum. */
+static uint32_t expect(context *c, value *v) {
+  if (v->phase != c->phase) {
+    v->phase = c->phase;
+    v->contributions = v->arrived = 0;
+    v->root = false;
+  }
+  return v->contributions++;
+}
+
+static cleave_status visit(context *c, value *v, cleave_error *error) {
+  cleave_module *m = v->module;
+  if (v->spent) {
+    api_fail(error, CLV_PRECONDITION,
+             "call %llu of module '%s' has had its backward: give the first one retain = true",
+             (unsigned long long)v->id, m->name);
+    api_place_error(error, m->runtime->peers[m->node].name, m->name);
+    return CLEAVE_PRECONDITION;
+  }
+  for (uint32_t i = 0; i < v->n_args; i++)
+    if (v->args[i]->needs_grad) v->order[i] = expect(c, v->args[i]);
+  c->expected |= NODE_BIT(m->node);
+  return CLEAVE_OK;
+}
+
+static cleave_status ready_leaf(context *c, value *v, cleave_error *error) {
+  if (v->contributions > v->parts_cap) {
+    clv_tensor **more;
+    TRY(clv_alloc(v->contributions, sizeof *more, &more, &err));
+    free(v->parts);
+    v->parts = more;
+    v->parts_cap = v->contributions;
+  }
+  c->leaf_due += v->contributions;
+  return CLEAVE_OK;
+}
+
+static cleave_status walk(cleave_runtime *rt, context *c, const cleave_reference *roots,
+                          size_t n_roots, cleave_error *error) {
+  c->expected = c->finished = 0;
+  c->leaf_due = 0;
+  for (size_t i = 0; i < n_roots; i++) PASS(mark_root(rt, c, roots[i], error));
+  for (value *v = c->newest; v; v = v->older) {
+    if (v->phase != c->phase) continue;
+    PASS(v->module ? visit(c, v, error) : ready_leaf(c, v, error));
+  }
+  return CLEAVE_OK;
+}
+
+/* ---- telling the nodes --------------------------------------------------------------------------------- */
+
+typedef struct preparing {
+  cleave_runtime *rt;
+  context *c;
+  uint32_t node;
+  bool retain, vote;
+  clv_packet *packet;
+} preparing;
+
+static cleave_status flush(preparing *p, bool more, cleave_error *error) {
+  if (!p->packet) return CLEAVE_OK;
+  p->packet->frame.backward.more = more;
+  return api_send(p->rt, p->node, clv_steal(&p->packet), error);
+}
+
+static bool has_room(const preparing *p, const value *v) {
+  const clv_frame *f = &p->packet->frame;
+  return f->backward.n_calls < CLV_WIRE_NEEDED &&
+         f->backward.n_targets + v->n_args <= CLV_WIRE_TARGETS &&
+         f->backward.n_peers + v->n_args <= CLV_WIRE_HOPS;
+}
+
+static cleave_status add_call(preparing *p, const value *v, cleave_error *error) {
+  if (p->packet && !has_room(p, v)) PASS(flush(p, true, error));
+  if (!p->packet)
+    TRY(clv_packet_prepare(p->rt->pool, p->c->id, p->c->phase, p->c->calls[p->node], p->retain,
+                           p->vote, false, &p->packet, &err));
+  TRY(clv_packet_need(p->packet, v->id, v->contributions, v->root, &err));
+  for (uint32_t i = 0; i < v->n_args; i++) {
+    const value *a = v->args[i];
+    const char *to = a->module && a->module->node ? p->rt->peers[a->module->node].name : "";
+    if (a->needs_grad) TRY(clv_packet_target(p->packet, i, a->id, to, v->order[i], &err));
+  }
+  return CLEAVE_OK;
+}
+
+static cleave_status prepare_node(cleave_runtime *rt, context *c, uint32_t node, bool retain,
+                                  cleave_error *error) {
+  preparing p = {.rt = rt, .c = c, .node = node, .retain = retain};
+  for (uint32_t i = 0; i < rt->n_modules; i++)
+    p.vote |= rt->modules[i]->node == node && rt->modules[i]->optimizer;
+  cleave_status status = CLEAVE_OK;
+  for (value *v = c->newest; v && status == CLEAVE_OK; v = v->older)
+    if (v->phase == c->phase && v->module && v->module->node == node)
+      status = add_call(&p, v, error);
+  if (status == CLEAVE_OK) status = flush(&p, false, error);
+  clv_packet_free(p.packet);
+  return status;
+}
+
+static cleave_status prepare(cleave_runtime *rt, context *c, bool retain, cleave_error *error) {
+  for (value *v = c->newest; v; v = v->older) {
+    if (v->phase != c->phase || !v->module) continue;
+    v->spent = !retain;
+    if (v->module->n_learning) c->graded[v->module->index] = true;
+  }
+  for (uint32_t i = 0; i < rt->n_peers; i++)
+    if (c->expected & NODE_BIT(i)) PASS(prepare_node(rt, c, i, retain, error));
+  return CLEAVE_OK;
+}
+
+/* With the lock: until all nodes have finished, or the context has failed. */
+static cleave_status await(cleave_runtime *rt, context *c, uint64_t until_ns, cleave_error *error) {
+  bool in_time = true;
+  c->users++;
+  while (in_time && !c->failed && ((c->expected & ~c->finished) || c->leaf_due))
+    in_time = api_sleep(rt, until_ns);
+  if (!in_time) {
+    cleave_error late;
+    api_fail(&late, CLV_DEADLINE, "backward of context %s did not finish in time", c->name);
+    for (uint32_t i = 0; i < rt->n_peers; i++)
+      if (c->expected & ~c->finished & NODE_BIT(i)) api_place_error(&late, rt->peers[i].name, "");
+    api_context_fail(rt, c, &late, 0);
+  }
+  c->users--;
+  if (c->closing) pthread_cond_broadcast(&rt->changed);
+  return api_context_failure(c, error);
+}
+
+cleave_status cleave_backward(cleave_runtime *runtime, cleave_context handle,
+                              const cleave_reference *roots, size_t n_roots, bool retain,
+                              uint64_t deadline_ms, cleave_error *error) {
+  context *c;
+  LOCKED(runtime);
+  uint64_t until = api_until(runtime, deadline_ms);
+  PASS(api_find_context(runtime, handle, &c, error));
+  if (c->evaluation)
+    return api_fail(error, CLV_PRECONDITION, "context %s evaluates: it has no backward", c->name);
+  if (c->running)
+    return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running", c->name);
+  if (!n_roots) return api_fail(error, CLV_INVALID, "a backward without roots");
+  c->phase++;
+  PASS(walk(runtime, c, roots, n_roots, error));
+  c->running = true;
+  cleave_error why;
+  if (prepare(runtime, c, retain, &why) != CLEAVE_OK) api_context_fail(runtime, c, &why, 0);
+  cleave_status status = await(runtime, c, until, error);
+  c->running = false;
+  return status;
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------------ */
+
+/* With the lock. */
+static cleave_status gradient(cleave_runtime *rt, cleave_context handle, cleave_module *m,
+                              const char *name, uint64_t deadline_ms, clv_tensor **ret,
+                              cleave_error *error) {
+  context *c;
+  PASS(api_find_context(rt, handle, &c, error));
+  const clv_param *p = clv_params_find(m->params, name);
+  if (!p || !p->trainable)
+    return api_fail(error, CLV_NOT_FOUND, "module '%s' has no parameter '%s'", m->name, name);
+  if (p->frozen)
+    return api_fail(error, CLV_NOT_FOUND, "'%s' of module '%s' is frozen: it has no gradient", name,
+                    m->name);
+  if (c->graded[m->index]) {
+    c->users++;
+    cleave_status status =
+        api_state_get(m, CLV_STATE_GRADIENTS, c->id, name, api_until(rt, deadline_ms), ret, error);
+    c->users--;
+    if (c->closing) pthread_cond_broadcast(&rt->changed);
+    PASS(status);
+  }
+  if (*ret) return CLEAVE_OK;
+  return api_fail(error, CLV_NOT_FOUND,
+                  "context %s has no gradient of '%s' of module '%s': no backward got there",
+                  c->name, name, m->name);
+}
+
+cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context handle, cleave_module *module,
+                              const char *name, uint64_t deadline_ms, cleave_tensor *ret_tensor,
+                              cleave_error *error) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  {
+    LOCKED(runtime);
+    PASS(gradient(runtime, handle, module, name, deadline_ms, &t, error));
+  }
+  return api_tensor_out(t, ret_tensor, error);
+}
+
+cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context handle,
+                                    cleave_module *module, const char *name, uint64_t deadline_ms,
+                                    cleave_place *ret_place, cleave_error *error) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  LOCKED(runtime);
+  PASS(gradient(runtime, handle, module, name, deadline_ms, &t, error));
+  ret_place->node = runtime->peers[module->node].name;
+  ret_place->device = module->device;
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
+                                   cleave_tensor *ret_tensor, cleave_error *error) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  {
+    value *v;
+    LOCKED(runtime);
+    PASS(api_find_value(runtime, leaf, &v, error));
+    if (v->module || !v->needs_grad)
+      return api_fail(error, CLV_INVALID, "reference %llu is no leaf that requires a gradient",
+                      (unsigned long long)leaf.id);
+    if (!v->gradient)
+      return api_fail(error, CLV_NOT_FOUND, "no backward got to leaf %llu",
+                      (unsigned long long)leaf.id);
+    t = clv_tensor_ref(v->gradient);
+  }
+  return api_tensor_out(t, ret_tensor, error);
+}

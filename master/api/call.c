@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Leaves and calls: a call becomes one value of the tape and one CALL frame; what its node lacks is
+ * ordered from where it is.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/api_int.h"
+
+cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
+                          const cleave_tensor *tensor, bool requires_grad,
+                          cleave_reference *ret_reference, cleave_error *error) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  context *c;
+  value *v;
+  PASS(api_tensor_in(runtime->pool, tensor, &t, error));
+  if (requires_grad && t->dtype != CLV_F32)
+    return api_fail(error, CLV_INVALID, "a leaf of %s has no gradient; only f32 has",
+                    clv_dtype_name(t->dtype));
+  LOCKED(runtime);
+  PASS(api_find_context(runtime, handle, &c, error));
+  PASS(api_new_value(runtime, c, &v, error));
+  v->dtype = t->dtype;
+  v->shape = t->shape;
+  v->needs_grad = requires_grad && !c->evaluation;
+  v->here = clv_steal(&t);
+  ret_reference->id = v->id;
+  return CLEAVE_OK;
+}
+
+/* ---- what a call is checked for before anything is sent -------------------------------------------- */
+
+static cleave_status check_input(const cleave_module *m, uint32_t slot, const value *v,
+                                 int64_t batch, cleave_error *error) {
+  const clv_node *in = &m->graph->nodes[m->inputs[slot]];
+  clv_shape want = in->shape;
+  if (want.rank) want.dim[0] = batch;
+  if (v->dtype == in->dtype && clv_shape_equal(&want, &v->shape)) return CLEAVE_OK;
+  char w[160], g[160];
+  api_fail(error, CLV_INVALID,
+           "module '%s' takes input %u ('%s') as %s %s, but value %llu is %s %s", m->name, slot,
+           in->name, clv_dtype_name(in->dtype), clv_shape_format(&want, w, sizeof w),
+           (unsigned long long)v->id, clv_dtype_name(v->dtype),
+           clv_shape_format(&v->shape, g, sizeof g));
+  return CLEAVE_INVALID;
+}
+
+/* The places of all inputs in one sentence, for a module that takes only what is there. */
+static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, value *const *in,
+                                  cleave_error *error) {
+  bool all = true;
+  char text[CLEAVE_TEXT] = "";
+  for (uint32_t i = 0; i < m->n_inputs; i++) {
+    const value *v = in[i];
+    uint32_t node = v->module ? v->module->node : 0;
+    size_t at = strlen(text);
+    all &= (v->at & NODE_BIT(m->node)) || (!v->module && m->node == 0);
+    snprintf(text + at, sizeof text - at, "%sinput %u ('%s') is at %s", i ? ", " : "", i,
+             m->graph->nodes[m->inputs[i]].name, rt->peers[node].name);
+  }
+  if (all) return CLEAVE_OK;
+  const char *here = rt->peers[m->node].name;
+  api_fail(error, CLV_PRECONDITION,
+           "module '%s' at %s takes only inputs that are there: %.240s; bring them with "
+           "cleave_send_to(..., \"%s\"), or load the module without local_only",
+           m->name, here, text, here);
+  api_place_error(error, here, m->name);
+  return CLEAVE_PRECONDITION;
+}
+
+static cleave_status check_call(cleave_runtime *rt, const context *c, const cleave_module *m,
+                                const cleave_reference *inputs, size_t n_inputs, value **in,
+                                cleave_error *error) {
+  if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
+  if (m->released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
+  if (n_inputs != m->n_inputs)
+    return api_fail(error, CLV_INVALID, "module '%s' has %u inputs, not %zu", m->name, m->n_inputs,
+                    n_inputs);
+  for (uint32_t i = 0; i < m->n_inputs; i++) {
+    PASS(api_find_value(rt, inputs[i], &in[i], error));
+    if (in[i]->context != c)
+      return api_fail(error, CLV_INVALID, "input %u of '%s' belongs to context %s, not to %s", i,
+                      m->name, in[i]->context->name, c->name);
+    int64_t batch = in[0]->shape.rank ? in[0]->shape.dim[0] : 1;
+    PASS(check_input(m, i, in[i], batch, error));
+  }
+  return m->local_only ? check_places(rt, m, in, error) : CLEAVE_OK;
+}
+
+/* ---- what has to travel ------------------------------------------------------------------------------ */
+
+cleave_status api_bring(cleave_runtime *rt, value *v, uint32_t node, bool for_node,
+                        cleave_error *error) {
+  clv_packet *p;
+  const char *to = node ? rt->peers[node].name : "";
+  if (for_node ? (v->at & NODE_BIT(node)) != 0 : v->here || v->asked || v->failed) return CLEAVE_OK;
+  if (for_node && node == 0 && !v->module) return CLEAVE_OK; /* goes along with the first call */
+  if (for_node) {
+    v->at |= NODE_BIT(node);
+    v->context->nodes |= NODE_BIT(node);
+    v->node_wants |= node == 0;
+  }
+  if (v->here && for_node) { /* the program has it: no need to ask */
+    TRY(clv_packet_value(rt->pool, v->context->id, v->id, to, v->here, &p, &err));
+    return api_send(rt, node, p, error);
+  }
+  if (node == 0 && v->asked) return CLEAVE_OK; /* one VALUE serves program and node */
+  v->asked |= node == 0;
+  TRY(clv_packet_deliver(rt->pool, v->context->id, v->id, to, &p, &err));
+  return api_send(rt, v->module->node, p, error);
+}
+
+/* Whether the tensor is part of the CALL: a leaf that the node has not been given, or, at home, a
+ * worker's value that is in this process already. */
+static bool goes_along(const value *a, uint32_t node) {
+  return a->here && !(a->at & NODE_BIT(node)) && (!a->module || node == 0);
+}
+
+/* Fills the arguments; *ret_given: the inputs that the node is given with this call. */
+static cleave_status add_args(clv_packet *p, const value *v, uint32_t *ret_given,
+                              cleave_error *error) {
+  for (uint32_t i = 0; i < v->n_args; i++) {
+    value *a = v->args[i];
+    bool along = goes_along(a, v->module->node);
+    TRY(clv_packet_arg(p, a->id, a->needs_grad, along ? a->here : NULL, &err));
+    if (!along) continue;
+    a->at |= NODE_BIT(v->module->node); /* a second slot names it */
+    *ret_given |= 1u << i;
+  }
+  return CLEAVE_OK;
+}
+
+/* What does not go along comes from its owner, once to each node, behind the call that waits. */
+static cleave_status send_call(cleave_runtime *rt, value *v, cleave_error *error) {
+  cleave_module *m = v->module;
+  context *c = v->context;
+  uint32_t given = 0;
+  CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
+  TRY(clv_packet_call(rt->pool, c->id, v->id, m->index, !c->evaluation, &p, &err));
+  cleave_status status = add_args(p, v, &given, error);
+  if (status == CLEAVE_OK) status = api_send(rt, m->node, clv_steal(&p), error);
+  for (uint32_t i = 0; status != CLEAVE_OK && i < v->n_args; i++)
+    if (given & 1u << i) v->args[i]->at &= ~NODE_BIT(m->node);
+  PASS(status);
+  c->nodes |= NODE_BIT(m->node);
+  c->calls[m->node]++;
+  for (uint32_t i = 0; i < v->n_args; i++) PASS(api_bring(rt, v->args[i], m->node, true, error));
+  return CLEAVE_OK;
+}
+
+static void shape_of_output(const cleave_module *m, value *v) {
+  const clv_node *out = &m->graph->nodes[m->graph->output];
+  v->dtype = out->dtype;
+  v->shape = out->shape;
+  if (v->shape.rank && v->args[0]->shape.rank) v->shape.dim[0] = v->args[0]->shape.dim[0];
+}
+
+static cleave_status add_call(cleave_runtime *rt, context *c, cleave_module *m,
+                              const cleave_reference *inputs, size_t n_inputs, value **ret,
+                              cleave_error *error) {
+  value *in[CLV_MAX_INPUTS], *v;
+  PASS(check_call(rt, c, m, inputs, n_inputs, in, error));
+  PASS(api_new_value(rt, c, &v, error));
+  v->module = m;
+  v->n_args = m->n_inputs;
+  v->at = NODE_BIT(m->node);
+  bool learns = m->n_learning > 0;
+  for (uint32_t i = 0; i < v->n_args; i++) {
+    v->args[i] = in[i];
+    learns |= in[i]->needs_grad;
+  }
+  v->needs_grad = learns && !c->evaluation;
+  shape_of_output(m, v);
+  m->called = true;
+  cleave_status status = send_call(rt, v, error);
+  if (status != CLEAVE_OK) { /* nobody else knows of it yet */
+    c->newest = v->older;
+    api_drop_value(rt, v);
+    return status;
+  }
+  *ret = v;
+  return CLEAVE_OK;
+}
+
+/* With the lock. The module is placed first: only its first use takes time. */
+static cleave_status call(cleave_runtime *rt, cleave_context handle, cleave_module *m,
+                          const cleave_reference *inputs, size_t n_inputs, value **ret,
+                          cleave_error *error) {
+  context *c;
+  PASS(api_module_place(m, 0, error));
+  PASS(api_undecided(rt, api_until(rt, 0), error));
+  PASS(api_find_context(rt, handle, &c, error));
+  return add_call(rt, c, m, inputs, n_inputs, ret, error);
+}
+
+cleave_status cleave_call(cleave_runtime *runtime, cleave_context handle, cleave_module *module,
+                          const cleave_reference *inputs, size_t n_inputs,
+                          cleave_reference *ret_reference, cleave_error *error) {
+  value *v;
+  LOCKED(runtime);
+  PASS(call(runtime, handle, module, inputs, n_inputs, &v, error));
+  ret_reference->id = v->id;
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context handle,
+                               cleave_module *module, const cleave_reference *inputs,
+                               size_t n_inputs, cleave_reference *ret_reference,
+                               cleave_future *ret_future, cleave_error *error) {
+  value *v;
+  LOCKED(runtime);
+  PASS(call(runtime, handle, module, inputs, n_inputs, &v, error));
+  v->future = ++runtime->next_id;
+  v->released = ret_reference == NULL;
+  TRY(id_table_put(&runtime->futures, v->future, v, &err));
+  PASS(api_bring(runtime, v, 0, false, error));
+  ret_future->id = v->future;
+  if (ret_reference) ret_reference->id = v->id;
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context handle, cleave_module *module,
+                              const cleave_reference *inputs, size_t n_inputs, uint64_t deadline_ms,
+                              cleave_reference *ret_reference, cleave_tensor *ret_tensor,
+                              cleave_error *error) {
+  cleave_future future;
+  PASS(cleave_rpc_async(runtime, handle, module, inputs, n_inputs, ret_reference, &future, error));
+  cleave_status status = cleave_wait(runtime, future, deadline_ms, ret_tensor, error);
+  if (status != CLEAVE_OK) (void)cleave_future_release(runtime, future, NULL);
+  return status;
+}

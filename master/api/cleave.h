@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cleave: distributed autograd contexts for C programs.
+ *
+ * A program (the *master*) loads *modules* on itself and on workers, calls them in any shape of
+ * graph inside a *context*, passes their outputs on by *reference*, runs backward across all
+ * machines and steps an optimiser that moves every shard or none:
+ *
+ *   cleave_open("session.yaml", NULL, &rt, &e);
+ *   cleave_load_layers(rt, &where, "[{op: linear, out: 8}, {op: relu}]", &input, &module, &e);
+ *   cleave_context_open(rt, NULL, &context, &e);
+ *   cleave_leaf(rt, context, &batch, false, &x, &e);
+ *   cleave_call(rt, context, module, &x, 1, &y, &e);              returns at once
+ *   ...
+ *   cleave_backward(rt, context, &loss, 1, false, 0, &e);
+ *   cleave_step(rt, optimizer, context, 0, NULL, &e);
+ *   cleave_context_close(rt, context, 0, &e);
+ *
+ * Handles. References, futures and contexts are numbers that are never given out twice: one that was
+ * released, or whose context was closed, is refused by name (CLEAVE_NOT_FOUND), never undefined.
+ * Runtimes, modules, graphs and optimisers are pointers, valid until their release; after
+ * cleave_close nothing of the runtime may be used.
+ *
+ * Memory. What the caller passes in (tensors, texts, lists) is copied before the function returns
+ * and never kept. Tensors that come out own their memory: see cleave_tensor.
+ *
+ * Deadlines. Every function that blocks takes `deadline_ms`, counted from the call; 0 means the
+ * runtime's (cleave_options.deadline_ms). A deadline that passes gives CLEAVE_DEADLINE. Of a fetch it
+ * leaves everything as it was: the value may be waited for again. A backward or a step that was not
+ * done in time is given up: its context can only be closed.
+ *
+ * Errors. Every function that can fail returns a status and fills *error unless that is NULL; what a
+ * function returns through a pointer is written on success only. Of a context's failures the first
+ * is kept and given by every later function on that context; other contexts go on.
+ *
+ * Threads. Every function may be called from any thread, several at once, except cleave_open and
+ * cleave_close. Calls of one context take effect in the order in which they were made.
+ */
+#ifndef CLEAVE_H
+#define CLEAVE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CLEAVE_API __attribute__((visibility("default")))
+#define CLEAVE_RESULT __attribute__((warn_unused_result))
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+/* The numbers are gRPC's. */
+typedef enum cleave_status {
+  CLEAVE_OK = 0,
+  CLEAVE_CANCELLED = 1,
+  CLEAVE_UNKNOWN = 2,
+  CLEAVE_INVALID = 3, /* an argument or a file is wrong in itself */
+  CLEAVE_DEADLINE = 4,
+  CLEAVE_NOT_FOUND = 5, /* no such name; a handle that was released */
+  CLEAVE_EXISTS = 6,
+  CLEAVE_DENIED = 7,
+  CLEAVE_EXHAUSTED = 8,    /* a quota, a limit or memory */
+  CLEAVE_PRECONDITION = 9, /* right call, wrong state */
+  CLEAVE_ABORTED = 10,
+  CLEAVE_RANGE = 11,
+  CLEAVE_UNIMPLEMENTED = 12,
+  CLEAVE_INTERNAL = 13,
+  CLEAVE_UNAVAILABLE = 14, /* a worker that is not reached or was lost */
+  CLEAVE_DATA_LOSS = 15,
+  CLEAVE_UNAUTHENTICATED = 16,
+} cleave_status;
+
+enum { CLEAVE_NAME = 128, CLEAVE_TEXT = 480 };
+
+typedef struct cleave_error {
+  cleave_status status;
+  char node[CLEAVE_NAME + 1]; /* where it happened: "master" or a worker's name */
+  char hop[CLEAVE_NAME + 1];  /* the module or step there, "" when unknown */
+  char text[CLEAVE_TEXT];     /* a sentence with the offending value and what to do */
+} cleave_error;
+
+CLEAVE_API const char *cleave_status_name(cleave_status status); /* "not found" */
+CLEAVE_API const char *cleave_version(void);                     /* "0.1.0" */
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+typedef enum cleave_dtype { CLEAVE_F32 = 1, CLEAVE_I64 = 3 } cleave_dtype;
+
+enum { CLEAVE_MAX_RANK = 8 };
+
+/* Row-major numbers. As an argument: the caller's memory, read before the function returns. As a
+ * result: memory of the tensor's own, released by cleave_tensor_done; a result written into a tensor
+ * that came from an earlier result reuses its memory where it suffices. Start with {0}. */
+typedef struct cleave_tensor {
+  cleave_dtype dtype;
+  int rank; /* 0: a scalar */
+  int64_t shape[CLEAVE_MAX_RANK];
+  void *data;
+  size_t capacity; /* bytes that belong to the tensor; 0 for the caller's memory */
+} cleave_tensor;
+
+#define CLEAVE_SHAPE_(...) \
+  (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), { __VA_ARGS__ }
+/* cleave_tensor x = CLEAVE_TENSOR_F32(numbers, 32, 16); */
+#define CLEAVE_TENSOR_F32(numbers, ...) \
+  { CLEAVE_F32, CLEAVE_SHAPE_(__VA_ARGS__), (void *)(uintptr_t)(numbers), 0 }
+#define CLEAVE_TENSOR_I64(numbers, ...) \
+  { CLEAVE_I64, CLEAVE_SHAPE_(__VA_ARGS__), (void *)(uintptr_t)(numbers), 0 }
+
+CLEAVE_API size_t cleave_tensor_count(const cleave_tensor *tensor); /* elements */
+CLEAVE_API void cleave_tensor_done(cleave_tensor *tensor);          /* frees and zeroes */
+
+/* ---- runtime --------------------------------------------------------------------------------- */
+
+typedef struct cleave_runtime cleave_runtime;
+
+typedef struct cleave_options {
+  uint64_t deadline_ms; /* of blocking functions given 0; 0 = limits.step_timeout of the session */
+  bool via_master;      /* nothing goes from worker to worker directly */
+} cleave_options;
+
+/* BLOCKS. Connect to the workers of a session file over mutual TLS and open a session at each. Used
+ * of the file: name, tls, workers, transfer, limits and train.seed; the rest may be absent. Errors
+ * of the file point at file:line:column; CLEAVE_UNAVAILABLE names the worker. */
+CLEAVE_API cleave_status cleave_open(const char *path, const cleave_options *options,
+                                     cleave_runtime **ret_runtime,
+                                     cleave_error *error) CLEAVE_RESULT;
+
+/* The same from text; `path` names it in messages, relative paths start in its folder. The text
+ * "version: 1\nname: alone\n" gives a runtime without workers. */
+CLEAVE_API cleave_status cleave_open_text(const char *path, const char *text,
+                                          const cleave_options *options,
+                                          cleave_runtime **ret_runtime,
+                                          cleave_error *error) CLEAVE_RESULT;
+
+/* What was still open at cleave_close. Of a program without leaks all counts are 0. */
+typedef struct cleave_leaks {
+  uint32_t contexts, references, futures, modules, optimizers;
+  char
+      text[1024]; /* one line each: what, and by which module or context it was made; cut if long */
+} cleave_leaks;
+
+/* BLOCKS. Ends every context, waits for the workers to have freed them, closes the sessions and
+ * frees the runtime, whatever it returns: CLEAVE_OK, or the first thing that went wrong on the way.
+ * Modules and optimisers still there are released and listed. leaks may be NULL; so may runtime. */
+CLEAVE_API cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline_ms,
+                                      cleave_leaks *ret_leaks, cleave_error *error);
+
+/* Node 0 is "master"; nodes 1.. are the workers in the file's order. NULL beyond the last. */
+CLEAVE_API const char *cleave_node_name(const cleave_runtime *runtime, uint32_t node);
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+/* A module's graph, node by node. Used up by nothing: one graph may be loaded many times. */
+typedef struct cleave_graph cleave_graph;
+
+CLEAVE_API cleave_status cleave_graph_new(cleave_graph **ret_graph,
+                                          cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API void cleave_graph_free(cleave_graph *graph); /* NULL is allowed */
+
+/* An input of the module; inputs are numbered in this order. shape[0] is the batch: its value here is
+ * the first size to be prepared, others may follow. *ret_node names the value in later calls. */
+CLEAVE_API cleave_status cleave_graph_input(cleave_graph *graph, const char *name,
+                                            cleave_dtype dtype, const int64_t *shape, int rank,
+                                            int *ret_node, cleave_error *error) CLEAVE_RESULT;
+
+/* One op over earlier nodes. op: as in a session file ("linear", "add", "bce", ...); attributes: a
+ * YAML flow mapping "{out: 8, bias: false}" or NULL; name: prefix of its parameters ("w1" gives
+ * "w1.weight"), or NULL for its number among the graph's ops. Shapes are checked at once. */
+CLEAVE_API cleave_status cleave_graph_op(cleave_graph *graph, const char *op,
+                                         const char *attributes, const char *name,
+                                         const int *inputs, int n_inputs, int *ret_node,
+                                         cleave_error *error) CLEAVE_RESULT;
+
+/* ---- modules --------------------------------------------------------------------------------- */
+
+typedef struct cleave_module cleave_module;
+
+/* A tensor under a PyTorch state_dict name. */
+typedef struct cleave_named {
+  const char *name;
+  cleave_tensor tensor;
+} cleave_named;
+
+typedef struct cleave_module_options {
+  const char *name;   /* for messages and reports; unique in the runtime */
+  const char *at;     /* "master" (also NULL) or a worker's name */
+  const char *device; /* NULL = "cpu" */
+  uint32_t threads;   /* 0 = 1 */
+  /* Initial numbers are functions of (seed, layer, element): the same seed gives the same weights
+   * wherever the module is. 0: the session's train.seed. */
+  uint64_t seed;
+  uint32_t first_layer;        /* number of the first layer, for default names and the seed */
+  const cleave_named *weights; /* [n_weights] written after the initialisation */
+  size_t n_weights;
+  const char *const *frozen; /* [n_frozen] parameter names, or globs ("0.*"): never get gradients */
+  size_t n_frozen;
+  /* The inputs must be at the module's node already; otherwise references travel by themselves. A
+   * call that breaks this is refused with the place of each input and what to do. */
+  bool local_only;
+} cleave_module_options;
+
+typedef struct cleave_input {
+  cleave_dtype dtype;
+  int rank;
+  int64_t shape[CLEAVE_MAX_RANK]; /* shape[0]: batch, as for cleave_graph_input */
+} cleave_input;
+/* cleave_input in = CLEAVE_INPUT(CLEAVE_F32, 32, 16); */
+#define CLEAVE_INPUT(dtype, ...) \
+  { (dtype), CLEAVE_SHAPE_(__VA_ARGS__) }
+
+/* A chain of layers in the session file's syntax: "[{op: linear, out: 8}, {op: relu}]". Parameters
+ * are called by the layer's number ("0.weight") or its `name`. The shard goes to its node with its
+ * first use; what the node refuses is an error of that use. */
+CLEAVE_API cleave_status cleave_load_layers(cleave_runtime *runtime,
+                                            const cleave_module_options *options,
+                                            const char *layers, const cleave_input *input,
+                                            cleave_module **ret_module,
+                                            cleave_error *error) CLEAVE_RESULT;
+
+CLEAVE_API cleave_status cleave_load_graph(cleave_runtime *runtime,
+                                           const cleave_module_options *options,
+                                           const cleave_graph *graph, cleave_module **ret_module,
+                                           cleave_error *error) CLEAVE_RESULT;
+
+/* A named architecture with its attributes as in `model:`: "mlp", "{hidden: [8], classes: 1}". */
+CLEAVE_API cleave_status cleave_load_architecture(cleave_runtime *runtime,
+                                                  const cleave_module_options *options,
+                                                  const char *arch, const char *attributes,
+                                                  const cleave_input *input,
+                                                  cleave_module **ret_module,
+                                                  cleave_error *error) CLEAVE_RESULT;
+
+/* A loss: inputs prediction (of the shape given) and target ([N] i64 classes for "cross_entropy" and
+ * "nll", else f32 as the prediction); its value is the mean, a scalar. */
+CLEAVE_API cleave_status cleave_load_loss(cleave_runtime *runtime,
+                                          const cleave_module_options *options, const char *kind,
+                                          const cleave_input *prediction,
+                                          cleave_module **ret_module,
+                                          cleave_error *error) CLEAVE_RESULT;
+
+/* The handle goes; the shard stays at its node until cleave_close (contexts may still need it). */
+CLEAVE_API void cleave_module_release(cleave_module *module); /* NULL is allowed */
+
+CLEAVE_API const char *cleave_module_name(const cleave_module *module);
+CLEAVE_API const char *cleave_module_node(const cleave_module *module);   /* "master", "w1" */
+CLEAVE_API const char *cleave_module_device(const cleave_module *module); /* "cpu" */
+/* Names of the parameters and buffers 0..n-1, NULL beyond. */
+CLEAVE_API const char *cleave_module_weight(const cleave_module *module, size_t index);
+
+/* BLOCKS. One parameter or buffer by name, copied out; steps taken before are in it. */
+CLEAVE_API cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module,
+                                            const char *name, uint64_t deadline_ms,
+                                            cleave_tensor *ret_tensor,
+                                            cleave_error *error) CLEAVE_RESULT;
+/* BLOCKS until the node has it. dtype and shape must be the parameter's. */
+CLEAVE_API cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module,
+                                             const char *name, const cleave_tensor *tensor,
+                                             uint64_t deadline_ms,
+                                             cleave_error *error) CLEAVE_RESULT;
+
+/* ---- contexts -------------------------------------------------------------------------------- */
+
+typedef struct cleave_context {
+  uint64_t id; /* 0: none */
+} cleave_context;
+
+typedef struct cleave_context_options {
+  const char *name; /* for the leak report; NULL = its number */
+  bool evaluation;  /* no backward: dropout keeps all, batchnorm uses running statistics */
+} cleave_context_options;
+
+/* Nothing is sent: nodes learn of a context with its first call. As many as wanted at once. */
+CLEAVE_API cleave_status cleave_context_open(cleave_runtime *runtime,
+                                             const cleave_context_options *options,
+                                             cleave_context *ret_context,
+                                             cleave_error *error) CLEAVE_RESULT;
+
+/* BLOCKS until every node has freed what it held for the context. Its references and futures are
+ * released with it. Calls and backward passes in progress are given up. */
+CLEAVE_API cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context context,
+                                              uint64_t deadline_ms,
+                                              cleave_error *error) CLEAVE_RESULT;
+
+/* ---- references and calls -------------------------------------------------------------------- */
+
+/* A value somewhere: a leaf of this program, or the output of a call that may still be running. */
+typedef struct cleave_reference {
+  uint64_t id; /* 0: none */
+} cleave_reference;
+
+typedef struct cleave_future {
+  uint64_t id; /* 0: none */
+} cleave_future;
+
+/* A value from the program. requires_grad (f32 only): backward keeps its gradient. */
+CLEAVE_API cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context context,
+                                     const cleave_tensor *tensor, bool requires_grad,
+                                     cleave_reference *ret_reference,
+                                     cleave_error *error) CLEAVE_RESULT;
+
+/* Call a module on n inputs, in the order of its graph's inputs. Returns at once, before anything
+ * has run; a failure of the call itself is given by whoever uses the value. Inputs go from where
+ * they are to the module's node without passing the program, unless they are its own. The first call
+ * of a module takes its shard there and waits for that. A call whose inputs are still on their way
+ * when weights change (a step, cleave_weight_write) sees the old or the new ones: fetch its value
+ * before, where that matters. */
+CLEAVE_API cleave_status cleave_call(cleave_runtime *runtime, cleave_context context,
+                                     cleave_module *module, const cleave_reference *inputs,
+                                     size_t n_inputs, cleave_reference *ret_reference,
+                                     cleave_error *error) CLEAVE_RESULT;
+
+/* BLOCKS. cleave_call and cleave_to_here in one. ret_reference may be NULL: then the value cannot be
+ * used in further calls. */
+CLEAVE_API cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context context,
+                                         cleave_module *module, const cleave_reference *inputs,
+                                         size_t n_inputs, uint64_t deadline_ms,
+                                         cleave_reference *ret_reference, cleave_tensor *ret_tensor,
+                                         cleave_error *error) CLEAVE_RESULT;
+
+/* As cleave_rpc_sync, without waiting: the value is on its way here when this returns. */
+CLEAVE_API cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context context,
+                                          cleave_module *module, const cleave_reference *inputs,
+                                          size_t n_inputs, cleave_reference *ret_reference,
+                                          cleave_future *ret_future,
+                                          cleave_error *error) CLEAVE_RESULT;
+
+/* BLOCKS until the value is here, and releases the future on success. After CLEAVE_DEADLINE it may be
+ * waited for again. */
+CLEAVE_API cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future,
+                                     uint64_t deadline_ms, cleave_tensor *ret_tensor,
+                                     cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future future,
+                                               cleave_error *error);
+
+/* BLOCKS. A copy of the value, wherever it is. */
+CLEAVE_API cleave_status cleave_to_here(cleave_runtime *runtime, cleave_reference reference,
+                                        uint64_t deadline_ms, cleave_tensor *ret_tensor,
+                                        cleave_error *error) CLEAVE_RESULT;
+
+/* The same for a value that the master owns; anything else is CLEAVE_PRECONDITION with the owner. */
+CLEAVE_API cleave_status cleave_local_value(cleave_runtime *runtime, cleave_reference reference,
+                                            uint64_t deadline_ms, cleave_tensor *ret_tensor,
+                                            cleave_error *error) CLEAVE_RESULT;
+
+/* Have a value copied to a node ("master", "w1") before a module there asks for it: a module loaded
+ * with local_only takes it then. Returns at once. */
+CLEAVE_API cleave_status cleave_send_to(cleave_runtime *runtime, cleave_reference reference,
+                                        const char *node, cleave_error *error) CLEAVE_RESULT;
+
+/* Where something lives. The texts stay as long as the runtime. */
+typedef struct cleave_place {
+  const char *node;   /* "master" or a worker's name */
+  const char *device; /* "cpu" */
+} cleave_place;
+
+CLEAVE_API cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
+                                      cleave_place *ret_place, cleave_error *error) CLEAVE_RESULT;
+
+/* The handle goes. The value stays as long as its context needs it for backward. */
+CLEAVE_API cleave_status cleave_release(cleave_runtime *runtime, cleave_reference reference,
+                                        cleave_error *error);
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* BLOCKS. Gradients of the sum of the roots (scalars, e.g. losses) with respect to every parameter
+ * and every leaf that requires one, added to those the context holds. Only calls that a root depends
+ * on take part. retain: the calls keep what another backward needs; without it a second backward
+ * over the same call is CLEAVE_PRECONDITION. One backward of a context at a time. */
+CLEAVE_API cleave_status cleave_backward(cleave_runtime *runtime, cleave_context context,
+                                         const cleave_reference *roots, size_t n_roots, bool retain,
+                                         uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
+
+/* BLOCKS. The context's gradient of a parameter, copied here. CLEAVE_NOT_FOUND: it has none (frozen,
+ * or nothing flowed there), or there is no such parameter. */
+CLEAVE_API cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,
+                                         cleave_module *module, const char *name,
+                                         uint64_t deadline_ms, cleave_tensor *ret_tensor,
+                                         cleave_error *error) CLEAVE_RESULT;
+
+/* Where that gradient lives; the same refusals. */
+CLEAVE_API cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context context,
+                                               cleave_module *module, const char *name,
+                                               uint64_t deadline_ms, cleave_place *ret_place,
+                                               cleave_error *error) CLEAVE_RESULT;
+
+/* The gradient of a leaf made with requires_grad. It lives at the master. */
+CLEAVE_API cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
+                                              cleave_tensor *ret_tensor,
+                                              cleave_error *error) CLEAVE_RESULT;
+
+/* ---- optimiser ------------------------------------------------------------------------------- */
+
+typedef struct cleave_optimizer cleave_optimizer;
+
+typedef enum cleave_optimizer_kind {
+  CLEAVE_SGD = 0,
+  CLEAVE_ADAM = 1,
+  CLEAVE_ADAMW = 2,
+} cleave_optimizer_kind;
+
+typedef enum cleave_curve {
+  CLEAVE_CONSTANT = 0,
+  CLEAVE_STEPS = 1,  /* lr gamma^floor(t / step_size) */
+  CLEAVE_COSINE = 2, /* to 0 at total_steps */
+  CLEAVE_LINEAR = 3, /* to 0 at total_steps */
+} cleave_curve;
+
+/* t counts the steps after a linear warm-up of warmup_steps (0: none). */
+typedef struct cleave_schedule {
+  cleave_curve curve;
+  uint64_t warmup_steps, step_size, total_steps;
+  double gamma;
+} cleave_schedule;
+
+/* The modules of a group, whole, with settings as torch.optim's of the same names. A field left 0
+ * means 0, not torch's default, except beta1, beta2 and eps, where 0, 0, 0 together mean 0.9, 0.999
+ * and 1e-8. */
+typedef struct cleave_group {
+  cleave_module *const *modules; /* [n_modules] */
+  size_t n_modules;
+  cleave_optimizer_kind kind;
+  double lr, momentum, weight_decay;
+  bool nesterov;
+  double beta1, beta2, eps;
+  cleave_schedule schedule;
+} cleave_group;
+
+/* One local optimiser per module, at the module's node. A module is in one optimiser at most, and
+ * joins it before its first call: its moments are made with the shard. clip_norm: the largest norm
+ * over all gradients of all groups (torch's clip_grad_norm_); 0 = no clipping. */
+CLEAVE_API cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *groups,
+                                              size_t n_groups, double clip_norm,
+                                              cleave_optimizer **ret_optimizer,
+                                              cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API void cleave_optimizer_release(cleave_optimizer *optimizer); /* NULL is allowed */
+
+typedef struct cleave_stepped {
+  bool applied;    /* false: a gradient somewhere was not finite, and nothing moved anywhere */
+  double norm;     /* of all gradients, before clipping */
+  double lr;       /* of the first group */
+  uint64_t number; /* steps decided so far, this one included */
+} cleave_stepped;
+
+/* BLOCKS until every node has done it. Every module of the optimiser that has gradients in the
+ * context takes one step. Nodes voted with their last backward; if one cannot step, all get back the
+ * bytes they had before and the error is given (with what other optimisers did in this context
+ * before). Calls and steps of other threads wait meanwhile. A module steps once in a context. ret may
+ * be NULL. */
+CLEAVE_API cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                     cleave_context context, uint64_t deadline_ms,
+                                     cleave_stepped *ret, cleave_error *error) CLEAVE_RESULT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Contexts and the values in them. Both are taken from free lists and found by ids that are never
+ * given out twice, so that a handle of something gone is known for what it is.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/api_int.h"
+
+/* ---- values --------------------------------------------------------------------------------------- */
+
+cleave_status api_new_value(cleave_runtime *rt, context *c, value **ret, cleave_error *error) {
+  value *v = rt->free_values;
+  if (v)
+    rt->free_values = v->older;
+  else
+    TRY(clv_alloc(1, sizeof *v, &v, &err));
+  clv_tensor **parts = v->parts;
+  uint32_t cap = v->parts_cap;
+  *v = (value){.id = ++rt->next_id, .context = c, .parts = parts, .parts_cap = cap};
+  clv_err err;
+  if (id_table_put(&rt->values, v->id, v, &err) != CLV_OK) {
+    v->older = rt->free_values;
+    rt->free_values = v;
+    return api_from(error, &err);
+  }
+  v->older = c->newest;
+  c->newest = v;
+  *ret = v;
+  return CLEAVE_OK;
+}
+
+/* Back to the free list; the context's list is the caller's business. */
+void api_drop_value(cleave_runtime *rt, value *v) {
+  id_table_remove(&rt->values, v->id);
+  if (v->future) id_table_remove(&rt->futures, v->future);
+  v->here = clv_tensor_unref(v->here);
+  v->gradient = clv_tensor_unref(v->gradient);
+  for (uint32_t i = 0; i < v->parts_cap; i++) v->parts[i] = clv_tensor_unref(v->parts[i]);
+  v->older = rt->free_values;
+  rt->free_values = v;
+}
+
+cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, value **ret,
+                             cleave_error *error) {
+  value *v = id_table_get(&rt->values, handle.id);
+  if (v && !v->released) {
+    *ret = v;
+    return CLEAVE_OK;
+  }
+  if (handle.id == 0 || handle.id > rt->next_id)
+    return api_fail(error, CLV_INVALID, "%llu is no reference of this runtime",
+                    (unsigned long long)handle.id);
+  return api_fail(error, CLV_NOT_FOUND, "reference %llu %s", (unsigned long long)handle.id,
+                  v ? "was released" : "is gone: it was released or its context was closed");
+}
+
+/* ---- contexts -------------------------------------------------------------------------------------- */
+
+cleave_status api_context_failure(const context *c, cleave_error *error) {
+  if (c->failed && error) *error = c->failure;
+  return c->failed ? c->failure.status : CLEAVE_OK;
+}
+
+cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, context **ret,
+                               cleave_error *error) {
+  context *c = id_table_get(&rt->contexts, handle.id);
+  if (c && !c->closing) {
+    *ret = c;
+    return api_context_failure(c, error);
+  }
+  if (handle.id == 0 || handle.id > rt->next_context)
+    return api_fail(error, CLV_INVALID, "%llu is no context of this runtime",
+                    (unsigned long long)handle.id);
+  return api_fail(error, CLV_NOT_FOUND, "context %llu was closed", (unsigned long long)handle.id);
+}
+
+/* Nobody else learns of a failure by itself. */
+void api_context_tell(cleave_runtime *rt, context *c, node_set told) {
+  for (uint32_t i = 0; i < rt->n_peers; i++) {
+    clv_packet *p;
+    if (!(c->nodes & ~told & NODE_BIT(i))) continue;
+    if (api_packet(rt, CLV_ABORT, c->id, ++rt->next_id, &p, NULL) != CLEAVE_OK) return;
+    clv_frame_set_failure(&p->frame, (clv_code)c->failure.status, c->failure.text, c->failure.node);
+    if (api_send(rt, i, p, NULL) != CLEAVE_OK) continue; /* lost itself: it knows nothing more */
+  }
+}
+
+void api_context_fail(cleave_runtime *rt, context *c, const cleave_error *cause, node_set told) {
+  if (c->failed) return;
+  c->failed = true;
+  c->failure = *cause;
+  if (!c->deciding) api_context_tell(rt, c, told);
+  pthread_cond_broadcast(&rt->changed);
+}
+
+cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_options *options,
+                                  cleave_context *ret_context, cleave_error *error) {
+  LOCKED(runtime);
+  context *c = runtime->free_contexts;
+  if (c)
+    runtime->free_contexts = c->next;
+  else
+    TRY(clv_alloc(1, sizeof *c, &c, &err));
+  *c = (context){.id = ++runtime->next_context, .evaluation = options && options->evaluation};
+  if (options && options->name)
+    snprintf(c->name, sizeof c->name, "'%s'", options->name);
+  else
+    snprintf(c->name, sizeof c->name, "%llu", (unsigned long long)c->id);
+  clv_err err;
+  if (id_table_put(&runtime->contexts, c->id, c, &err) != CLV_OK) {
+    c->next = runtime->free_contexts;
+    runtime->free_contexts = c;
+    return api_from(error, &err);
+  }
+  ret_context->id = c->id;
+  return CLEAVE_OK;
+}
+
+void api_context_forget(cleave_runtime *rt, context *c) {
+  for (value *v = c->newest, *older; v; v = older) {
+    older = v->older;
+    api_drop_value(rt, v);
+  }
+  for (uint32_t i = 0; i < rt->n_peers; i++) c->votes[i] = clv_tensor_unref(c->votes[i]);
+  id_table_remove(&rt->contexts, c->id);
+  c->next = rt->free_contexts;
+  rt->free_contexts = c;
+}
+
+static cleave_status send_ends(cleave_runtime *rt, context *c, cleave_error *error) {
+  cleave_status status = CLEAVE_OK;
+  for (uint32_t i = 0; i < rt->n_peers; i++) {
+    clv_packet *p;
+    if (!(c->nodes & NODE_BIT(i))) continue;
+    TRY(clv_packet_end_context(rt->pool, c->id, ++rt->next_id, &p, &err));
+    cleave_status sent = api_send(rt, i, p, status == CLEAVE_OK ? error : NULL);
+    if (sent != CLEAVE_OK) c->ended |= NODE_BIT(i); /* gone, and everything with it */
+    if (status == CLEAVE_OK) status = sent;
+  }
+  return status;
+}
+
+static node_set lost_nodes(const cleave_runtime *rt) {
+  node_set lost = 0;
+  for (uint32_t i = 1; i < rt->n_peers; i++)
+    if (rt->peers[i].lost) lost |= NODE_BIT(i);
+  return lost;
+}
+
+cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context handle,
+                                   uint64_t deadline_ms, cleave_error *error) {
+  LOCKED(runtime);
+  uint64_t until = api_until(runtime, deadline_ms);
+  context *c = id_table_get(&runtime->contexts, handle.id);
+  if (!c || c->closing) return api_find_context(runtime, handle, &c, error);
+  c->closing = true;
+  cleave_error given_up;
+  api_fail(&given_up, CLV_CANCELLED, "context %s was closed", c->name);
+  if (!c->failed && c->users) api_context_fail(runtime, c, &given_up, 0);
+  pthread_cond_broadcast(&runtime->changed);
+  while (c->users) api_sleep(runtime, until);
+  cleave_status status = send_ends(runtime, c, error);
+  while (c->nodes & ~c->ended & ~lost_nodes(runtime)) {
+    if (api_sleep(runtime, until)) continue;
+    status = api_fail(error, CLV_DEADLINE, "not every node has freed context %s in time", c->name);
+    break;
+  }
+  api_context_forget(runtime, c);
+  return status;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/api_int.h"
+
+_Static_assert((int)CLEAVE_UNAUTHENTICATED == (int)CLV_UNAUTHENTICATED &&
+                   (int)CLEAVE_NOT_FOUND == (int)CLV_NOT_FOUND,
+               "a status is a code");
+_Static_assert((int)CLEAVE_F32 == (int)CLV_F32 && (int)CLEAVE_I64 == (int)CLV_I64 &&
+                   (int)CLEAVE_MAX_RANK == (int)CLV_MAX_RANK,
+               "a tensor is a tensor");
+
+cleave_status api_from(cleave_error *error, const clv_err *err) {
+  if (!error) return (cleave_status)err->code;
+  *error = (cleave_error){.status = (cleave_status)err->code, .node = "master"};
+  snprintf(error->text, sizeof error->text, "%s", err->text);
+  return error->status;
+}
+
+cleave_status api_fail(cleave_error *error, clv_code code, const char *fmt, ...) {
+  if (!error) return (cleave_status)code;
+  va_list args;
+  *error = (cleave_error){.status = (cleave_status)code, .node = "master"};
+  va_start(args, fmt);
+  vsnprintf(error->text, sizeof error->text, fmt, args);
+  va_end(args);
+  return error->status;
+}
+
+void api_place_error(cleave_error *error, const char *node, const char *hop) {
+  if (!error) return;
+  snprintf(error->node, sizeof error->node, "%s", node);
+  snprintf(error->hop, sizeof error->hop, "%s", hop);
+}
+
+const char *cleave_status_name(cleave_status status) { return clv_code_name((clv_code)status); }
+const char *cleave_version(void) { return CLV_VERSION; }
+
+/* ---- tensors ------------------------------------------------------------------------------------- */
+
+cleave_status api_shape_in(int rank, const int64_t *dims, clv_shape *ret, cleave_error *error) {
+  if (rank < 0 || rank > CLEAVE_MAX_RANK)
+    return api_fail(error, CLV_INVALID, "a tensor of rank %d; 0 to %d are possible", rank,
+                    CLEAVE_MAX_RANK);
+  *ret = (clv_shape){.rank = rank};
+  for (int i = 0; i < rank; i++) {
+    if (dims[i] <= 0)
+      return api_fail(error, CLV_INVALID, "extent %d of a tensor is %lld; it must be above 0", i,
+                      (long long)dims[i]);
+    ret->dim[i] = dims[i];
+  }
+  return CLEAVE_OK;
+}
+
+cleave_status api_tensor_in(clv_pool *pool, const cleave_tensor *from, clv_tensor **ret,
+                            cleave_error *error) {
+  clv_shape shape;
+  if (!from || !from->data) return api_fail(error, CLV_INVALID, "a tensor without numbers");
+  if (from->dtype != CLEAVE_F32 && from->dtype != CLEAVE_I64)
+    return api_fail(error, CLV_INVALID, "dtype %d; CLEAVE_F32 and CLEAVE_I64 are possible",
+                    (int)from->dtype);
+  PASS(api_shape_in(from->rank, from->shape, &shape, error));
+  TRY(clv_pool_tensor(pool, (clv_dtype)from->dtype, &shape, ret, &err));
+  memcpy((*ret)->data, from->data, (*ret)->bytes);
+  return CLEAVE_OK;
+}
+
+cleave_status api_tensor_out(const clv_tensor *from, cleave_tensor *ret, cleave_error *error) {
+  if (!ret) return CLEAVE_OK;
+  if (ret->capacity < from->bytes) {
+    void *memory;
+    TRY(clv_alloc_aligned(CLV_MAX(from->bytes, (size_t)1), &memory, &err));
+    cleave_tensor_done(ret);
+    ret->data = memory;
+    ret->capacity = CLV_MAX(from->bytes, (size_t)1);
+  }
+  ret->dtype = (cleave_dtype)from->dtype;
+  ret->rank = from->shape.rank;
+  memcpy(ret->shape, from->shape.dim, sizeof ret->shape);
+  memcpy(ret->data, from->data, from->bytes);
+  return CLEAVE_OK;
+}
+
+size_t cleave_tensor_count(const cleave_tensor *tensor) {
+  size_t n = 1;
+  for (int i = 0; i < tensor->rank; i++) n *= (size_t)tensor->shape[i];
+  return n;
+}
+
+void cleave_tensor_done(cleave_tensor *tensor) {
+  if (!tensor) return;
+  if (tensor->capacity) free(tensor->data);
+  *tensor = (cleave_tensor){0};
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What nodes answer. Runs on rpc's queue threads for workers and on the driver's thread for the
+ * master's own node: nothing here computes or waits. A worker's answers are judged as hostile: what
+ * names no context, value or request that waits for it is dropped.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/api_int.h"
+
+/* Returns true when the packet was given away. */
+typedef bool handler(cleave_runtime *rt, peer *from, clv_packet *p);
+
+static void failure_of(const peer *from, const clv_frame *f, cleave_error *ret) {
+  *ret = (cleave_error){.status = (cleave_status)(f->failure.code ? f->failure.code : CLV_UNKNOWN)};
+  snprintf(ret->node, sizeof ret->node, "%s", from->name);
+  unsigned module; /* nodes know modules by number */
+  const cleave_runtime *rt = from->runtime;
+  bool known = sscanf(f->failure.hop, "module %u", &module) == 1 && module < rt->n_modules;
+  snprintf(ret->hop, sizeof ret->hop, "%s", known ? rt->modules[module]->name : f->failure.hop);
+  snprintf(ret->text, sizeof ret->text, "%s", f->failure.text);
+}
+
+/* For another node: passed on as it is. */
+static bool relay(cleave_runtime *rt, peer *from, clv_packet *p) {
+  int to = api_find_node(rt, p->frame.to);
+  cleave_error why;
+  if (to <= 0) return false;
+  if (api_send(rt, (uint32_t)to, p, &why) != CLEAVE_OK) {
+    context *c = id_table_get(&rt->contexts, p->frame.context);
+    if (c) api_context_fail(rt, c, &why, 0);
+  }
+  (void)from;
+  return true;
+}
+
+static bool fits(const clv_tensor *t, const value *v) {
+  return t->dtype == v->dtype && clv_shape_equal(&t->shape, &v->shape);
+}
+
+static bool on_value(cleave_runtime *rt, peer *from, clv_packet *p) {
+  if (p->frame.to[0]) return relay(rt, from, p);
+  value *v = id_table_get(&rt->values, p->frame.message);
+  if (!v || !v->module || v->module->node != from->index) return false;
+  if (p->frame.has_failure && !v->failed) {
+    v->failed = true;
+    failure_of(from, &p->frame, &v->failure);
+  }
+  if (p->frame.n_tensors == 1 && !fits(p->tensor[0], v)) {
+    v->failed = true;
+    api_fail(&v->failure, CLV_DATA_LOSS, "module '%s' answered with a tensor of another shape",
+             v->module->name);
+    api_place_error(&v->failure, from->name, v->module->name);
+    return false;
+  }
+  if (p->frame.n_tensors == 1 && !v->here) v->here = clv_tensor_ref(p->tensor[0]);
+  if (from->index == 0 || !v->node_wants) return false;
+  clv_node_post(rt->node, p);
+  return true;
+}
+
+/* A leaf's contributions are added in the order of the tape, whatever order they come in. */
+static void add_parts(cleave_runtime *rt, value *v) {
+  for (uint32_t i = 0; i < v->contributions; i++) {
+    clv_tensor *t = clv_steal(&v->parts[i]);
+    if (t && !v->gradient) {
+      clv_err err;
+      cleave_error why;
+      if (clv_pool_tensor(rt->pool, CLV_F32, &v->shape, &v->gradient, &err) == CLV_OK) {
+        memcpy(v->gradient->data, t->data, t->bytes);
+      } else {
+        api_from(&why, &err);
+        api_context_fail(rt, v->context, &why, 0);
+      }
+    } else if (t) {
+      clv_backend_cpu()->add(CLV_F32, v->gradient->data, t->data, t->n);
+    }
+    clv_tensor_unref(t);
+  }
+}
+
+static bool on_gradient(cleave_runtime *rt, peer *from, clv_packet *p) {
+  const clv_frame *f = &p->frame;
+  if (f->to[0]) return relay(rt, from, p);
+  value *v = id_table_get(&rt->values, f->message);
+  if (!v) return false;
+  if (v->module) { /* of a call at the master's own node */
+    if (v->module->node != 0 || from->index == 0) return false;
+    clv_node_post(rt->node, p);
+    return true;
+  }
+  context *c = v->context;
+  if (f->phase != v->phase || f->micro_batch >= v->contributions || v->arrived >= v->contributions)
+    return false;
+  if (f->n_tensors == 1) {
+    clv_tensor **part = &v->parts[f->micro_batch];
+    if (*part || !fits(p->tensor[0], v)) return false;
+    *part = clv_tensor_ref(p->tensor[0]);
+  }
+  if (++v->arrived == v->contributions) add_parts(rt, v);
+  c->leaf_due--;
+  return false;
+}
+
+static bool on_finished(cleave_runtime *rt, peer *from, clv_packet *p) {
+  context *c = id_table_get(&rt->contexts, p->frame.context);
+  if (!c || !c->running || p->frame.phase != c->phase) return false;
+  c->finished |= NODE_BIT(from->index);
+  if (!p->frame.has_vote) return false;
+  c->not_finite |= !p->frame.vote.finite;
+  clv_tensor_unref(c->votes[from->index]);
+  c->votes[from->index] =
+      p->frame.n_tensors && p->tensor[0]->dtype == CLV_F64 ? clv_tensor_ref(p->tensor[0]) : NULL;
+  return false;
+}
+
+/* An APPLY or a REVERT has its answer, be it that it failed. */
+static void answered(context *c, const clv_packet *p) {
+  if (c && c->applying && p->frame.reply_to >= c->applying_from) c->applying--;
+}
+
+static bool on_applied(cleave_runtime *rt, peer *from, clv_packet *p) {
+  context *c = id_table_get(&rt->contexts, p->frame.context);
+  (void)from;
+  answered(c, p);
+  return false;
+}
+
+static bool on_ended(cleave_runtime *rt, peer *from, clv_packet *p) {
+  context *c = id_table_get(&rt->contexts, p->frame.context);
+  if (c) c->ended |= NODE_BIT(from->index);
+  return false;
+}
+
+static state_request *request_of(cleave_runtime *rt, const peer *from, uint64_t id) {
+  for (state_request *r = rt->requests; r; r = r->next)
+    if (r->id == id && r->node == from->index) return r;
+  return NULL;
+}
+
+static bool on_state_item(cleave_runtime *rt, peer *from, clv_packet *p) {
+  state_request *r = request_of(rt, from, p->frame.reply_to);
+  if (!r) return false;
+  r->got++;
+  if (r->wanted && !r->found && p->frame.n_tensors == 1 &&
+      strcmp(r->wanted, p->frame.state.name) == 0)
+    r->found = clv_tensor_ref(p->tensor[0]);
+  return false;
+}
+
+/* It may overtake large items: their number is in it. */
+static bool on_state_done(cleave_runtime *rt, peer *from, clv_packet *p) {
+  state_request *r = request_of(rt, from, p->frame.reply_to);
+  if (!r) return false;
+  r->told = true;
+  r->count = r->wanted ? p->frame.state.count : 0;
+  return false;
+}
+
+static bool on_abort(cleave_runtime *rt, peer *from, clv_packet *p) {
+  cleave_error why;
+  failure_of(from, &p->frame, &why);
+  context *c = id_table_get(&rt->contexts, p->frame.context);
+  state_request *r = request_of(rt, from, p->frame.reply_to);
+  answered(c, p);
+  if (c && !r) api_context_fail(rt, c, &why, NODE_BIT(from->index));
+  if (r && !r->failed) {
+    r->failed = true;
+    r->failure = why;
+  }
+  return false;
+}
+
+static handler *const handlers[CLV_FRAME_KINDS] = {
+    [CLV_VALUE] = on_value,           [CLV_GRADIENT] = on_gradient,
+    [CLV_FINISHED] = on_finished,     [CLV_APPLIED] = on_applied,
+    [CLV_ENDED] = on_ended,           [CLV_STATE_ITEM] = on_state_item,
+    [CLV_STATE_DONE] = on_state_done, [CLV_ABORT] = on_abort,
+    [CLV_ERROR] = on_abort,
+};
+
+void api_event(peer *from, clv_packet *p) {
+  cleave_runtime *rt = from->runtime;
+  bool given = false;
+  api_lock(rt);
+  if (handlers[p->frame.kind]) given = handlers[p->frame.kind](rt, from, p);
+  pthread_cond_broadcast(&rt->changed);
+  api_unlock(rt);
+  if (!given) clv_packet_free(p);
+}
+
+void api_on_driver(void *user, clv_packet *p) {
+  cleave_runtime *rt = user;
+  api_event(&rt->peers[0], p);
+}

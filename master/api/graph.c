@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Graphs as data: node by node, and from texts in the session file's syntax. A text is read as part
+ * of a session file, so that it means the same and its errors point at a line and column.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/api_int.h"
+
+struct cleave_graph {
+  clv_graph *graph;
+  uint32_t n_ops;
+};
+
+const clv_graph *api_graph_of(const cleave_graph *g) { return g->graph; }
+
+/* ---- the parts of a session file that a program leaves out ------------------------------------------ */
+
+static bool has_key(const char *text, const char *key) {
+  size_t len = strlen(key);
+  for (const char *line = text; line; line = strchr(line, '\n')) {
+    if (*line == '\n') line++;
+    if (strncmp(line, key, len) == 0 && line[len] == ':') return true;
+  }
+  return false;
+}
+
+/* A session file must say what is trained, how and on what; a program says that in its own words.
+ * Overrides fill what is left out (and hide what is there: it is not used). The stages cannot be
+ * overridden; they are added behind the text, so that the places of errors are the file's own. */
+static const char *const not_used[] = {
+    "data.format=npy",   "data.train=[none, none]",  "loss.kind=mse",
+    "train.batch=65536", "train.optimizer.kind=sgd", "train.optimizer.lr=1",
+};
+
+cleave_status api_read_config(const char *path, const char *text, clv_session_config **ret,
+                              cleave_error *error) {
+  CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
+  clv_bytes_puts(&whole, text);
+  if (!has_key(text, "stages"))
+    clv_bytes_puts(&whole, "\nstages: [{name: none, at: master, layers: [{op: relu}]}]\n");
+  if (whole.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
+  clv_config_overrides over = {.sets = not_used, .n_sets = CLV_COUNT(not_used)};
+  TRY(clv_session_config_parse(path, whole.data, whole.len, &over, ret, &err));
+  return CLEAVE_OK;
+}
+
+/* ---- attributes ---------------------------------------------------------------------------------------- */
+
+static clv_code attr_value(const clv_session_config *c, clv_op op, const clv_attr_spec *a,
+                           clv_attr_value *ret, clv_err *err) {
+  clv_err why;
+  clv_attr_value v = {0};
+  if (clv_op_attr_find(op, a->key, &v.key, &why) != CLV_OK)
+    return clv_session_fail_at(c, a->pos, err, "%s", why.text);
+  if (a->kind == CLV_ATTR_TEXT || (a->kind == CLV_ATTR_INTS && a->n_ints > CLV_MAX_RANK))
+    return clv_session_fail_at(c, a->pos, err, "%s: a number, true, false, or at most %d integers",
+                               a->key, CLV_MAX_RANK);
+  v.is_number = a->kind == CLV_ATTR_FLOAT;
+  v.number = a->number;
+  v.n_ints = a->kind == CLV_ATTR_FLOAT ? 0 : a->kind == CLV_ATTR_INTS ? (int)a->n_ints : 1;
+  v.ints[0] = a->kind == CLV_ATTR_BOOL ? a->flag : a->integer;
+  if (a->kind == CLV_ATTR_INTS && a->n_ints) memcpy(v.ints, a->ints, a->n_ints * sizeof *a->ints);
+  if (clv_op_attr_check(op, &v, &why) != CLV_OK)
+    return clv_session_fail_at(c, a->pos, err, "%s", why.text);
+  *ret = v;
+  return CLV_OK;
+}
+
+static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spec, const char *name,
+                          uint32_t layer, const int *in, int n_in, clv_graph *g, int *ret,
+                          clv_err *err) {
+  enum { MOST = 32 };
+  clv_op op;
+  clv_attrs attrs;
+  clv_attr_value values[MOST];
+  clv_err why;
+  if (clv_op_find(spec->op, &op, &why) != CLV_OK)
+    return clv_session_fail_at(c, spec->op_pos, err, "%s", why.text);
+  if (spec->n_attrs > MOST)
+    return clv_session_fail_at(c, spec->pos, err, "%zu attributes; at most %d", spec->n_attrs,
+                               MOST);
+  for (size_t i = 0; i < spec->n_attrs; i++)
+    CLV_TRY(attr_value(c, op, &spec->attrs[i], &values[i], err));
+  clv_code code = clv_attrs_from(op, values, (int)spec->n_attrs, &attrs, &why);
+  if (code == CLV_OK) code = clv_graph_add(g, op, &attrs, name, layer, in, n_in, ret, &why);
+  if (code != CLV_OK) return clv_session_fail_at(c, spec->pos, err, "%s", why.text);
+  return CLV_OK;
+}
+
+static cleave_status parse_layers(const char *layers, clv_session_config **ret,
+                                  cleave_error *error) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_bytes_printf(&text,
+                   "stages: [{name: layers, at: master, layers: %s}]\nversion: 1\n"
+                   "name: layers\n",
+                   layers);
+  if (text.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
+  return api_read_config("layers", text.data, ret, error);
+}
+
+cleave_status api_layers_graph(const char *layers, const cleave_input *input, uint32_t first_layer,
+                               clv_graph **ret, cleave_error *error) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  clv_shape shape;
+  int last;
+  PASS(api_shape_in(input->rank, input->shape, &shape, error));
+  PASS(parse_layers(layers, &c, error));
+  TRY(clv_graph_new(&g, &err));
+  TRY(clv_graph_add_input(g, "input", (clv_dtype)input->dtype, &shape, &last, &err));
+  const clv_stage_spec *s = &c->stages[0];
+  for (size_t i = 0; i < s->n_layers; i++)
+    TRY(add_layer(c, &s->layers[i], s->layers[i].name, first_layer + (uint32_t)i, &last, 1, g,
+                  &last, &err));
+  *ret = clv_steal(&g);
+  return CLEAVE_OK;
+}
+
+cleave_status api_arch_graph(const char *arch, const char *attributes, const cleave_input *input,
+                             clv_graph **ret, cleave_error *error) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_shape shape;
+  PASS(api_shape_in(input->rank, input->shape, &shape, error));
+  const char *inner = attributes ? strchr(attributes, '{') : NULL;
+  clv_bytes_printf(&text,
+                   "model: {arch: %s%s%s\nversion: 1\nname: model\n"
+                   "stages: [{name: all, at: master, layers: 0..0}]\n",
+                   arch, inner ? ", " : "}", inner ? inner + 1 : "");
+  if (text.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
+  PASS(api_read_config("model", text.data, &c, error));
+  TRY(clv_model_whole(c, &shape, ret, &err));
+  return CLEAVE_OK;
+}
+
+/* ---- node by node ---------------------------------------------------------------------------------------- */
+
+cleave_status cleave_graph_new(cleave_graph **ret_graph, cleave_error *error) {
+  cleave_graph *g;
+  TRY(clv_alloc(1, sizeof *g, &g, &err));
+  clv_err err;
+  if (clv_graph_new(&g->graph, &err) != CLV_OK) {
+    free(g);
+    return api_from(error, &err);
+  }
+  *ret_graph = g;
+  return CLEAVE_OK;
+}
+
+void cleave_graph_free(cleave_graph *graph) {
+  if (!graph) return;
+  clv_graph_free(graph->graph);
+  free(graph);
+}
+
+cleave_status cleave_graph_input(cleave_graph *graph, const char *name, cleave_dtype dtype,
+                                 const int64_t *shape, int rank, int *ret_node,
+                                 cleave_error *error) {
+  clv_shape s;
+  PASS(api_shape_in(rank, shape, &s, error));
+  TRY(clv_graph_add_input(graph->graph, name, (clv_dtype)dtype, &s, ret_node, &err));
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_graph_op(cleave_graph *graph, const char *op, const char *attributes,
+                              const char *name, const int *inputs, int n_inputs, int *ret_node,
+                              cleave_error *error) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes layer = {0};
+  const char *inner = attributes ? strchr(attributes, '{') : NULL;
+  const char *first = inner ? inner + 1 + strspn(inner + 1, " \t\n") : "}";
+  if (n_inputs < 1 || n_inputs > CLV_MAX_IN)
+    return api_fail(error, CLV_INVALID, "%s with %d inputs; 1 to %d are possible", op, n_inputs,
+                    CLV_MAX_IN);
+  clv_bytes_printf(&layer, "[{op: %s%s%s]", op, *first == '}' ? "" : ", ", first);
+  if (layer.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
+  PASS(parse_layers(layer.data, &c, error));
+  int node;
+  TRY(add_layer(c, &c->stages[0].layers[0], name, graph->n_ops, inputs, n_inputs, graph->graph,
+                &node, &err));
+  graph->n_ops++;
+  graph->graph->output = node;
+  if (ret_node) *ret_node = node;
+  return CLEAVE_OK;
+}
+
+clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  int at;
+  CLV_TRY(clv_graph_new(&g, err));
+  for (int i = 0; i < from->n_nodes; i++) {
+    const clv_node *n = &from->nodes[i];
+    if (n->op == CLV_OP_INPUT)
+      CLV_TRY(clv_graph_add_input(g, n->name, n->dtype, &n->shape, &at, err));
+    else
+      CLV_TRY(clv_graph_add(g, n->op, &n->attrs, n->name, n->layer, n->in, n->n_in, &at, err));
+  }
+  g->output = from->output;
+  *ret = clv_steal(&g);
+  return CLV_OK;
+}

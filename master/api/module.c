@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/api_int.h"
+
+/* ---- making one ------------------------------------------------------------------------------------ */
+
+static cleave_status freeze(cleave_module *m, const cleave_module_options *o, cleave_error *error) {
+  TRY(clv_alloc((size_t)m->params->n, sizeof *m->frozen, &m->frozen, &err));
+  for (size_t k = 0; k < o->n_frozen; k++) {
+    bool any = false;
+    for (int i = 0; i < m->params->n; i++) {
+      clv_param *p = &m->params->list[i];
+      if (!p->trainable || fnmatch(o->frozen[k], p->name, 0) != 0) continue;
+      any = true;
+      if (!p->frozen) m->frozen[m->n_frozen++] = p->name;
+      p->frozen = true;
+    }
+    if (!any)
+      return api_fail(error, CLV_NOT_FOUND, "module '%s' has no parameter '%s' to freeze", m->name,
+                      o->frozen[k]);
+  }
+  for (int i = 0; i < m->params->n; i++)
+    m->n_learning += m->params->list[i].trainable && !m->params->list[i].frozen;
+  return CLEAVE_OK;
+}
+
+static cleave_status check_weight(const cleave_module *m, const char *name, const cleave_tensor *t,
+                                  cleave_error *error) {
+  const clv_param *p = clv_params_find(m->params, name);
+  const char *names[64];
+  size_t n = 0;
+  for (int i = 0; i < m->params->n && n < CLV_COUNT(names); i++)
+    names[n++] = m->params->list[i].name;
+  const char *near = clv_did_you_mean(name, names, n);
+  if (!p)
+    return api_fail(error, CLV_NOT_FOUND, "module '%s' has no parameter '%s'%s%s%s", m->name, name,
+                    near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+  if (!t) return CLEAVE_OK;
+  char want[160], got[160];
+  clv_shape shape;
+  PASS(api_shape_in(t->rank, t->shape, &shape, error));
+  if ((clv_dtype)t->dtype == p->dtype && clv_shape_equal(&shape, &p->shape)) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID, "'%s' of module '%s' is %s %s, not %s %s", name, m->name,
+                  clv_dtype_name(p->dtype), clv_shape_format(&p->shape, want, sizeof want),
+                  clv_dtype_name((clv_dtype)t->dtype), clv_shape_format(&shape, got, sizeof got));
+}
+
+static cleave_status keep_weights(cleave_module *m, const cleave_module_options *o,
+                                  cleave_error *error) {
+  TRY(clv_alloc(o->n_weights, sizeof *m->weights, &m->weights, &err));
+  for (size_t i = 0; i < o->n_weights; i++) {
+    PASS(check_weight(m, o->weights[i].name, &o->weights[i].tensor, error));
+    pending_weight *w = &m->weights[m->n_weights++];
+    TRY(clv_strdup(o->weights[i].name, &w->name, &err));
+    PASS(api_tensor_in(m->runtime->pool, &o->weights[i].tensor, &w->tensor, error));
+  }
+  return CLEAVE_OK;
+}
+
+static cleave_status find_inputs(cleave_module *m, cleave_error *error) {
+  for (int i = 0; i < m->graph->n_nodes; i++) {
+    if (m->graph->nodes[i].op != CLV_OP_INPUT) continue;
+    if (m->n_inputs == CLV_MAX_INPUTS)
+      return api_fail(error, CLV_INVALID, "module '%s' has more than %d inputs", m->name,
+                      CLV_MAX_INPUTS);
+    m->inputs[m->n_inputs++] = i;
+  }
+  if (m->n_inputs && m->graph->n_nodes > (int)m->n_inputs) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID, "module '%s' has %u inputs and %d ops; at least one of each",
+                  m->name, m->n_inputs, m->graph->n_nodes - (int)m->n_inputs);
+}
+
+static cleave_status fill(cleave_module *m, const cleave_module_options *o, cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  const char *at = o->at ? o->at : "master";
+  int node = api_find_node(rt, at);
+  if (!o->name || !o->name[0] || strlen(o->name) > CLEAVE_NAME)
+    return api_fail(error, CLV_INVALID, "a module needs a name of 1 to %d bytes", CLEAVE_NAME);
+  snprintf(m->name, sizeof m->name, "%s", o->name);
+  snprintf(m->device, sizeof m->device, "%s", o->device ? o->device : "cpu");
+  if (node < 0)
+    return api_fail(error, CLV_NOT_FOUND,
+                    "module '%s' is at '%s', which is neither master nor a "
+                    "worker of %s",
+                    m->name, at, rt->config->file);
+  m->node = (uint32_t)node;
+  if (m->node == 0 && strcmp(m->device, "cpu") != 0 && strcmp(m->device, "auto") != 0)
+    return api_fail(error, CLV_INVALID, "module '%s': no device '%s' at master, only cpu", m->name,
+                    m->device);
+  m->threads = CLV_MAX(o->threads, 1u);
+  m->seed = o->seed ? o->seed : rt->config->train.seed;
+  m->local_only = o->local_only;
+  PASS(find_inputs(m, error));
+  TRY(clv_params_of(m->graph, &m->params, &err));
+  PASS(freeze(m, o, error));
+  return keep_weights(m, o, error);
+}
+
+static void module_free(cleave_module *m) {
+  for (size_t i = 0; i < m->n_weights; i++) {
+    free(m->weights[i].name);
+    clv_tensor_unref(m->weights[i].tensor);
+  }
+  free(m->weights);
+  clv_graph_free(m->graph);
+  clv_params_free(m->params);
+  free(m->frozen);
+  free(m);
+}
+
+static cleave_status enter(cleave_module *m, cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  LOCKED(rt);
+  if (rt->n_modules == API_MAX_MODULES)
+    return api_fail(error, CLV_EXHAUSTED, "module '%s': a runtime has at most %d modules", m->name,
+                    API_MAX_MODULES);
+  for (uint32_t i = 0; i < rt->n_modules; i++)
+    if (strcmp(rt->modules[i]->name, m->name) == 0)
+      return api_fail(error, CLV_EXISTS, "there is a module called '%s' already", m->name);
+  m->index = rt->n_modules;
+  rt->modules[rt->n_modules++] = m;
+  return CLEAVE_OK;
+}
+
+/* Takes the graph. */
+static cleave_status make(cleave_runtime *rt, const cleave_module_options *o, clv_graph *graph,
+                          cleave_module **ret, cleave_error *error) {
+  cleave_module *m;
+  clv_err err;
+  if (clv_alloc(1, sizeof *m, &m, &err) != CLV_OK) {
+    clv_graph_free(graph);
+    return api_from(error, &err);
+  }
+  m->runtime = rt;
+  m->graph = graph;
+  cleave_status status = fill(m, o, error);
+  if (status == CLEAVE_OK) status = enter(m, error);
+  if (status != CLEAVE_OK) {
+    module_free(m);
+    return status;
+  }
+  *ret = m;
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_load_layers(cleave_runtime *runtime, const cleave_module_options *options,
+                                 const char *layers, const cleave_input *input,
+                                 cleave_module **ret_module, cleave_error *error) {
+  clv_graph *graph;
+  PASS(api_layers_graph(layers, input, options->first_layer, &graph, error));
+  return make(runtime, options, graph, ret_module, error);
+}
+
+cleave_status cleave_load_graph(cleave_runtime *runtime, const cleave_module_options *options,
+                                const cleave_graph *graph, cleave_module **ret_module,
+                                cleave_error *error) {
+  clv_graph *copy;
+  TRY(api_graph_copy(api_graph_of(graph), &copy, &err));
+  return make(runtime, options, copy, ret_module, error);
+}
+
+cleave_status cleave_load_architecture(cleave_runtime *runtime,
+                                       const cleave_module_options *options, const char *arch,
+                                       const char *attributes, const cleave_input *input,
+                                       cleave_module **ret_module, cleave_error *error) {
+  clv_graph *graph;
+  PASS(api_arch_graph(arch, attributes, input, &graph, error));
+  return make(runtime, options, graph, ret_module, error);
+}
+
+cleave_status cleave_load_loss(cleave_runtime *runtime, const cleave_module_options *options,
+                               const char *kind, const cleave_input *prediction,
+                               cleave_module **ret_module, cleave_error *error) {
+  clv_graph *graph;
+  clv_shape shape;
+  PASS(api_shape_in(prediction->rank, prediction->shape, &shape, error));
+  if (!shape.rank) return api_fail(error, CLV_INVALID, "a prediction without a batch");
+  TRY(clv_loss_graph(kind, &shape, shape.dim[0], &graph, &err));
+  return make(runtime, options, graph, ret_module, error);
+}
+
+void cleave_module_release(cleave_module *module) {
+  if (!module) return;
+  LOCKED(module->runtime);
+  module->released = true;
+}
+
+const char *cleave_module_name(const cleave_module *module) { return module->name; }
+const char *cleave_module_device(const cleave_module *module) { return module->device; }
+const char *cleave_module_node(const cleave_module *module) {
+  return module->runtime->peers[module->node].name;
+}
+const char *cleave_module_weight(const cleave_module *module, size_t index) {
+  return index < (size_t)module->params->n ? module->params->list[index].name : NULL;
+}
+
+/* ---- placing it ------------------------------------------------------------------------------------- */
+
+static cleave_status push_weights(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+  while (m->n_weights) {
+    pending_weight *w = &m->weights[m->n_weights - 1];
+    PASS(api_state_put(m, w->name, w->tensor, until_ns, error));
+    clv_tensor_unref(w->tensor);
+    free(w->name);
+    m->n_weights--;
+  }
+  return CLEAVE_OK;
+}
+
+cleave_status api_module_place(cleave_module *m, uint64_t deadline_ms, cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  uint64_t until = api_until(rt, deadline_ms);
+  while (m->state == MODULE_PLACING)
+    if (!api_sleep(rt, until))
+      return api_fail(error, CLV_DEADLINE, "module '%s' was not loaded in time", m->name);
+  if (m->state == MODULE_PLACED) return CLEAVE_OK;
+  m->state = MODULE_PLACING;
+  api_unlock(rt);
+  cleave_status status = api_load_shard(m, deadline_ms, error);
+  api_lock(rt);
+  if (status == CLEAVE_OK) status = push_weights(m, until, error);
+  m->state = status == CLEAVE_OK ? MODULE_PLACED : MODULE_NEW;
+  pthread_cond_broadcast(&rt->changed);
+  return status;
+}
+
+/* ---- state ------------------------------------------------------------------------------------------- */
+
+static void leave(cleave_runtime *rt, state_request *r) {
+  state_request **at = &rt->requests;
+  while (*at && *at != r) at = &(*at)->next;
+  if (*at) *at = r->next;
+  clv_tensor_unref(r->found);
+}
+
+static cleave_status await(cleave_module *m, state_request *r, const char *what, uint64_t until_ns,
+                           cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  while (!r->failed && !(r->told && r->got >= r->count)) {
+    if (api_sleep(rt, until_ns)) continue;
+    api_fail(error, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time", what, m->name,
+             rt->peers[m->node].name);
+    api_place_error(error, rt->peers[m->node].name, m->name);
+    return CLEAVE_DEADLINE;
+  }
+  if (r->failed && error) *error = r->failure;
+  return r->failed ? r->failure.status : CLEAVE_OK;
+}
+
+/* What a node says of a parameter has the parameter's shape. */
+static cleave_status check_item(const cleave_module *m, const char *name, const clv_tensor *t,
+                                cleave_error *error) {
+  const clv_param *p = clv_params_find(m->params, name);
+  if (!t || (p && t->dtype == p->dtype && clv_shape_equal(&t->shape, &p->shape))) return CLEAVE_OK;
+  api_fail(error, CLV_DATA_LOSS, "'%s' of module '%s' came with another shape", name, m->name);
+  api_place_error(error, cleave_module_node(m), m->name);
+  return CLEAVE_DATA_LOSS;
+}
+
+cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t context_id,
+                            const char *name, uint64_t until_ns, clv_tensor **ret,
+                            cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  state_request r = {.id = ++rt->next_id, .node = m->node, .wanted = name, .next = rt->requests};
+  clv_packet *p;
+  TRY(clv_packet_state_get(rt->pool, context_id, r.id, m->index, what, &p, &err));
+  rt->requests = &r;
+  cleave_status status = api_send(rt, m->node, p, error);
+  if (status == CLEAVE_OK) status = await(m, &r, name, until_ns, error);
+  if (status == CLEAVE_OK) status = check_item(m, name, r.found, error);
+  if (status == CLEAVE_OK) *ret = clv_steal(&r.found);
+  leave(rt, &r);
+  return status;
+}
+
+cleave_status api_state_put(cleave_module *m, const char *name, clv_tensor *tensor,
+                            uint64_t until_ns, cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  state_request r = {.id = ++rt->next_id, .node = m->node, .next = rt->requests};
+  clv_packet *p;
+  PASS(api_packet(rt, CLV_STATE_PUT, 0, r.id, &p, error));
+  p->frame.stage = m->index;
+  p->frame.state.what = CLV_STATE_WEIGHTS;
+  p->frame.state.count = 1;
+  snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", name);
+  clv_packet_add(p, tensor);
+  rt->requests = &r;
+  r.count = 0;
+  cleave_status status = api_send(rt, m->node, p, error);
+  if (status == CLEAVE_OK) status = await(m, &r, name, until_ns, error);
+  leave(rt, &r);
+  return status;
+}
+
+cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module, const char *name,
+                                 uint64_t deadline_ms, cleave_tensor *ret_tensor,
+                                 cleave_error *error) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  PASS(check_weight(module, name, NULL, error));
+  {
+    LOCKED(runtime);
+    PASS(api_module_place(module, deadline_ms, error));
+    PASS(api_undecided(runtime, api_until(runtime, deadline_ms), error));
+    PASS(api_state_get(module, CLV_STATE_WEIGHTS, 0, name, api_until(runtime, deadline_ms), &t,
+                       error));
+  }
+  if (!t)
+    return api_fail(error, CLV_INTERNAL, "'%s' did not send '%s'", cleave_module_node(module),
+                    name);
+  return api_tensor_out(t, ret_tensor, error);
+}
+
+cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module, const char *name,
+                                  const cleave_tensor *tensor, uint64_t deadline_ms,
+                                  cleave_error *error) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  PASS(check_weight(module, name, tensor, error));
+  PASS(api_tensor_in(runtime->pool, tensor, &t, error));
+  LOCKED(runtime);
+  PASS(api_module_place(module, deadline_ms, error));
+  PASS(api_undecided(runtime, api_until(runtime, deadline_ms), error));
+  return api_state_put(module, name, t, api_until(runtime, deadline_ms), error);
+}

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "master/api/api_int.h"
+
+/* ---- the lock, and waiting under it ---------------------------------------------------------------- */
+
+void api_lock(cleave_runtime *rt) { pthread_mutex_lock(&rt->lock); }
+void api_unlock(cleave_runtime *rt) { pthread_mutex_unlock(&rt->lock); }
+void api_unlockp(cleave_runtime **rt) { api_unlock(*rt); }
+
+uint64_t api_until(const cleave_runtime *rt, uint64_t deadline_ms) {
+  uint64_t ms = deadline_ms ? deadline_ms : rt->deadline_ms;
+  return clv_now_ns() + CLV_MIN(ms, UINT64_C(1) << 40) * 1000000u;
+}
+
+bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
+  struct timespec ts = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+  return pthread_cond_timedwait(&rt->changed, &rt->lock, &ts) != ETIMEDOUT;
+}
+
+/* ---- nodes ------------------------------------------------------------------------------------------- */
+
+const char *cleave_node_name(const cleave_runtime *runtime, uint32_t node) {
+  return node < runtime->n_peers ? runtime->peers[node].name : NULL;
+}
+
+int api_find_node(const cleave_runtime *rt, const char *name) {
+  for (uint32_t i = 0; i < rt->n_peers; i++)
+    if (strcmp(rt->peers[i].name, name) == 0) return (int)i;
+  return -1;
+}
+
+cleave_status api_packet(cleave_runtime *rt, clv_frame_kind kind, uint64_t context_id,
+                         uint64_t message, clv_packet **ret, cleave_error *error) {
+  TRY(clv_packet_new(rt->pool, kind, ret, &err));
+  (*ret)->frame.context = context_id;
+  (*ret)->frame.message = message;
+  return CLEAVE_OK;
+}
+
+cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_error *error) {
+  peer *to = &rt->peers[node];
+  if (node == 0) {
+    clv_node_post(rt->node, p);
+    return CLEAVE_OK;
+  }
+  if (to->lost) {
+    clv_packet_free(p);
+    if (error) *error = to->why_lost;
+    return to->why_lost.status;
+  }
+  clv_err err;
+  if (clv_link_send(to->link, p, &err) == CLV_OK) return CLEAVE_OK;
+  api_from(error, &err);
+  api_place_error(error, to->name, "");
+  return (cleave_status)err.code;
+}
+
+static void *drive(void *user) {
+  clv_node_run(user);
+  return NULL;
+}
+
+static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
+  clv_node_options o = {.pool = rt->pool,
+                        .n_stages = API_MAX_MODULES,
+                        .runtime = rt->rpc,
+                        .user = rt,
+                        .on_driver = api_on_driver};
+  TRY(clv_node_new(&o, &rt->node, &err));
+  if (pthread_create(&rt->driver, NULL, drive, rt->node) != 0)
+    return api_fail(error, CLV_EXHAUSTED, "no thread for the master's own node");
+  rt->driving = true;
+  return CLEAVE_OK;
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------- */
+
+static void runtime_free(cleave_runtime *rt);
+
+static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_error *error) {
+  const clv_session_config *c = rt->config;
+  rt->deadline_ms = o && o->deadline_ms ? o->deadline_ms : c->limits.step_timeout_ms;
+  rt->direct = c->transfer == CLV_TRANSFER_DIRECT && !(o && o->via_master);
+  if (c->n_workers >= API_MAX_NODES)
+    return api_fail(error, CLV_INVALID, "%zu workers; at most %d", c->n_workers, API_MAX_NODES - 1);
+  rt->n_peers = (uint32_t)c->n_workers + 1;
+  TRY(clv_alloc(rt->n_peers, sizeof *rt->peers, &rt->peers, &err));
+  rt->peers[0] = (peer){.runtime = rt, .name = "master"};
+  for (uint32_t i = 1; i < rt->n_peers; i++)
+    rt->peers[i] = (peer){
+        .runtime = rt, .index = i, .name = c->workers[i - 1].name, .spec = &c->workers[i - 1]};
+  TRY(clv_pool_new((size_t)64 << 30, 1u << 20, &rt->pool, &err));
+  TRY(clv_random_bytes(&rt->session, sizeof rt->session, &err));
+  rt->epoch = 1;
+  if (c->n_workers) PASS(api_connect(rt, error));
+  return start_node(rt, error);
+}
+
+static cleave_status join_worker(peer *p, cleave_error *error) {
+  PASS(api_open_link(p, error));
+  TRY(clv_node_peer(p->runtime->node, p->name, p->link, &err));
+  return CLEAVE_OK;
+}
+
+static cleave_status open_config(clv_session_config *config, const cleave_options *options,
+                                 cleave_runtime **ret, cleave_error *error) {
+  cleave_runtime *rt;
+  clv_err err;
+  if (clv_alloc(1, sizeof *rt, &rt, &err) != CLV_OK) {
+    clv_session_config_free(config);
+    return api_from(error, &err);
+  }
+  rt->config = config;
+  /* A link that ends while something is sent over it says so within the sending call. */
+  pthread_mutexattr_t recursive;
+  pthread_mutexattr_init(&recursive);
+  pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+  pthread_mutex_init(&rt->lock, &recursive);
+  pthread_mutexattr_destroy(&recursive);
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&rt->changed, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  cleave_status status = fill(rt, options, error);
+  if (status == CLEAVE_OK && rt->n_peers > 1) {
+    for (uint32_t i = 1; i < rt->n_peers && status == CLEAVE_OK; i++)
+      status = join_worker(&rt->peers[i], error);
+  }
+  if (status != CLEAVE_OK) {
+    runtime_free(rt);
+    return status;
+  }
+  *ret = rt;
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_open_text(const char *path, const char *text, const cleave_options *options,
+                               cleave_runtime **ret_runtime, cleave_error *error) {
+  clv_session_config *config;
+  PASS(api_read_config(path, text, &config, error));
+  return open_config(config, options, ret_runtime, error);
+}
+
+cleave_status cleave_open(const char *path, const cleave_options *options,
+                          cleave_runtime **ret_runtime, cleave_error *error) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  TRY(clv_file_read(path, (size_t)1 << 20, &text, &err));
+  return cleave_open_text(path, text.data ? text.data : "", options, ret_runtime, error);
+}
+
+/* ---- closing ----------------------------------------------------------------------------------------- */
+
+static void free_module(cleave_module *m) {
+  clv_graph_free(m->graph);
+  clv_params_free(m->params);
+  for (size_t i = 0; i < m->n_weights; i++) {
+    free(m->weights[i].name);
+    clv_tensor_unref(m->weights[i].tensor);
+  }
+  free(m->weights);
+  free(m->frozen);
+  free(m);
+}
+
+static void free_lists(cleave_runtime *rt) {
+  for (value *v = rt->free_values, *next; v; v = next) {
+    next = v->older;
+    free(v->parts);
+    free(v);
+  }
+  for (context *c = rt->free_contexts, *next; c; c = next) {
+    next = c->next;
+    free(c);
+  }
+  for (cleave_optimizer *o = rt->optimizers, *next; o; o = next) {
+    next = o->next;
+    free(o->modules);
+    free(o);
+  }
+  for (uint32_t i = 0; i < rt->n_modules; i++) free_module(rt->modules[i]);
+}
+
+static void runtime_free(cleave_runtime *rt) {
+  if (rt->node) clv_node_forget_peers(rt->node);
+  if (rt->peers) api_hang_up(rt);
+  if (rt->driving) {
+    clv_node_stop(rt->node);
+    pthread_join(rt->driver, NULL);
+  }
+  if (rt->peers) api_disconnect(rt); /* no callback is running after this */
+  clv_node_free(rt->node);
+  for (size_t i = 0; i < rt->contexts.cap; i++)
+    if (rt->contexts.ids[i]) api_context_forget(rt, rt->contexts.things[i]), i = (size_t)-1;
+  free_lists(rt);
+  id_table_done(&rt->values);
+  id_table_done(&rt->contexts);
+  id_table_done(&rt->futures);
+  clv_tls_identity_free(rt->identity);
+  clv_pool_unref(rt->pool);
+  clv_session_config_free(rt->config);
+  free(rt->peers);
+  pthread_cond_destroy(&rt->changed);
+  pthread_mutex_destroy(&rt->lock);
+  free(rt);
+}
+
+static void leak(cleave_leaks *l, const char *fmt, ...) CLV_PRINTF(2, 3);
+static void leak(cleave_leaks *l, const char *fmt, ...) {
+  size_t at = strlen(l->text);
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(l->text + at, sizeof l->text - at, fmt, args);
+  va_end(args);
+}
+
+static void report_values(const context *c, cleave_leaks *l) {
+  for (const value *v = c->newest; v; v = v->older) {
+    l->futures += v->future != 0;
+    if (v->released) continue;
+    l->references++;
+    leak(l, "reference %llu of %s '%s', context %s\n", (unsigned long long)v->id,
+         v->module ? "module" : "the", v->module ? v->module->name : "program's leaf", c->name);
+  }
+}
+
+static void report(const cleave_runtime *rt, cleave_leaks *l) {
+  *l = (cleave_leaks){0};
+  for (size_t i = 0; i < rt->contexts.cap; i++) {
+    if (!rt->contexts.ids[i]) continue;
+    const context *c = rt->contexts.things[i];
+    l->contexts++;
+    leak(l, "context %s\n", c->name);
+    report_values(c, l);
+  }
+  for (uint32_t i = 0; i < rt->n_modules; i++) {
+    if (rt->modules[i]->released) continue;
+    l->modules++;
+    leak(l, "module '%s' at %s\n", rt->modules[i]->name, rt->peers[rt->modules[i]->node].name);
+  }
+  for (const cleave_optimizer *o = rt->optimizers; o; o = o->next) {
+    if (o->released) continue;
+    l->optimizers++;
+    leak(l, "optimiser of '%s' and %zu more modules\n", o->modules[0]->name, o->n_modules - 1);
+  }
+}
+
+/* An open context's id, 0: none is left. */
+static uint64_t any_context(cleave_runtime *rt) {
+  LOCKED(rt);
+  for (size_t i = 0; i < rt->contexts.cap; i++)
+    if (rt->contexts.ids[i]) return rt->contexts.ids[i];
+  return 0;
+}
+
+cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline_ms, cleave_leaks *ret_leaks,
+                           cleave_error *error) {
+  if (ret_leaks) *ret_leaks = (cleave_leaks){0};
+  if (!runtime) return CLEAVE_OK;
+  if (ret_leaks) report(runtime, ret_leaks);
+  cleave_status status = CLEAVE_OK;
+  cleave_error why;
+  for (uint64_t id; (id = any_context(runtime)) != 0;) {
+    cleave_context c = {id};
+    if (cleave_context_close(runtime, c, deadline_ms, &why) != CLEAVE_OK && status == CLEAVE_OK) {
+      status = why.status;
+      if (error) *error = why;
+    }
+  }
+  runtime_free(runtime);
+  return status;
+}

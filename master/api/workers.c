@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/api_int.h"
+
+/* ---- calls to a worker --------------------------------------------------------------------------- */
+
+static clv_rpc_pem pem_of(const cleave_runtime *rt) {
+  return (clv_rpc_pem){rt->identity->ca_pem, rt->identity->cert_pem, rt->identity->key_pem};
+}
+
+static clv_code call(peer *p, const char *method, const clv_bytes *request, uint64_t timeout_ms,
+                     clv_bytes *reply, clv_err *err) {
+  return clv_rpc_call(p->channel, method, request->data, request->len,
+                      (unsigned)CLV_MIN(timeout_ms, (uint64_t)INT32_MAX), reply, err);
+}
+
+static clv_code hello(peer *p, clv_err *err) {
+  const clv_session_config *c = p->runtime->config;
+  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
+  CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
+  clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL,
+                                        .limits = clv_wire_limits_default(),
+                                        .software = "libcleave " CLV_VERSION,
+                                        .isa = clv_backend_cpu()->isa(),
+                                        .unix_ms = clv_wall_ms()}};
+  q.about.limits.credit_bytes = c->limits.credit_bytes;
+  CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
+  CLV_TRY(call(p, CLV_METHOD_HELLO, &request, c->limits.connect_timeout_ms, &reply, err));
+  clv_piece piece = {reply.data, reply.len};
+  CLV_TRY(clv_wire_hello_reply_decode(&piece, 1, &h, err));
+  if (h.about.protocol != CLV_WIRE_PROTOCOL)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "it speaks protocol %u, this program %d",
+                    h.about.protocol, CLV_WIRE_PROTOCOL);
+  p->incarnation = h.incarnation;
+  p->limits = h.about.limits;
+  return CLV_OK;
+}
+
+static clv_code open_session(peer *p, clv_err *err) {
+  cleave_runtime *rt = p->runtime;
+  const char *identities[CLV_WIRE_PEERS];
+  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
+  CLV_AUTO(clv_wire_done) clv_wire_open_reply o = {0};
+  clv_wire_open_request q = {.session = rt->session,
+                             .epoch = rt->epoch,
+                             .seed = rt->config->train.seed,
+                             .name = rt->config->name,
+                             .lanes = API_BULK_LANES,
+                             .peer_identities = identities};
+  for (uint32_t i = 1; i < rt->n_peers && q.n_peer_identities < CLV_WIRE_PEERS; i++)
+    if (i != p->index) identities[q.n_peer_identities++] = rt->peers[i].spec->identity;
+  CLV_TRY(clv_wire_open_request_encode(&q, &request, err));
+  CLV_TRY(call(p, CLV_METHOD_OPEN_SESSION, &request, rt->config->limits.connect_timeout_ms, &reply,
+               err));
+  clv_piece piece = {reply.data, reply.len};
+  CLV_TRY(clv_wire_open_reply_decode(&piece, 1, &o, err));
+  p->opened = true;
+  p->limits = o.granted;
+  return CLV_OK;
+}
+
+static clv_code connect_worker(peer *p, clv_err *err) {
+  clv_rpc_channel_options o = {
+      .target = p->spec->address, .expected_uri = p->spec->identity, .pem = pem_of(p->runtime)};
+  CLV_TRY(clv_rpc_channel_new(p->runtime->rpc, &o, &p->channel, err));
+  CLV_TRY(clv_rpc_channel_connect(p->channel,
+                                  (unsigned)p->runtime->config->limits.connect_timeout_ms, err));
+  CLV_TRY(hello(p, err));
+  return open_session(p, err);
+}
+
+cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
+  const clv_tls_config *t = &rt->config->tls;
+  TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &rt->identity, &err));
+  TRY(clv_tls_identity_require(rt->identity, CLV_TLS_CLIENT, &err));
+  TRY(clv_tls_floor_install(&err));
+  clv_rpc_runtime_options ro = {.queue_threads = 2, .spin_us = clv_spin_us(1)};
+  TRY(clv_rpc_runtime_new(&ro, &rt->rpc, &err));
+  for (uint32_t i = 1; i < rt->n_peers; i++) {
+    peer *p = &rt->peers[i];
+    clv_err err;
+    if (connect_worker(p, &err) == CLV_OK) continue;
+    clv_err_prefix(&err, "worker '%s' at %s", p->name, p->spec->address);
+    api_from(error, &err);
+    api_place_error(error, p->name, "connect");
+    return (cleave_status)err.code;
+  }
+  return CLEAVE_OK;
+}
+
+/* ---- links ----------------------------------------------------------------------------------------- */
+
+static void on_packet(void *user, clv_link *link, clv_packet *p) {
+  (void)link;
+  api_event(user, p);
+}
+
+/* Contexts that the worker takes part in end with it; nobody waits for its answers any more. */
+static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
+  peer *p = user;
+  cleave_runtime *rt = p->runtime;
+  (void)link;
+  LOCKED(rt);
+  if (p->lost) return;
+  p->lost = true;
+  api_fail(&p->why_lost, code == CLV_OK ? CLV_UNAVAILABLE : code, "worker '%s' (%s) was lost: %s",
+           p->name, p->spec->address, text);
+  api_place_error(&p->why_lost, p->name, "link");
+  for (size_t i = 0; i < rt->contexts.cap; i++) {
+    context *c = rt->contexts.ids[i] ? rt->contexts.things[i] : NULL;
+    if (c && (c->nodes & NODE_BIT(p->index)))
+      api_context_fail(rt, c, &p->why_lost, NODE_BIT(p->index));
+  }
+  for (state_request *r = rt->requests; r; r = r->next)
+    if (r->node == p->index && !r->failed) {
+      r->failed = true;
+      r->failure = p->why_lost;
+    }
+  pthread_cond_broadcast(&rt->changed);
+}
+
+cleave_status api_open_link(peer *p, cleave_error *error) {
+  cleave_runtime *rt = p->runtime;
+  clv_wire_limits accept = clv_wire_limits_default();
+  accept.credit_bytes = rt->config->limits.credit_bytes;
+  clv_link_options o = {.peer_name = p->name,
+                        .pool = rt->pool,
+                        .accept = accept,
+                        .send_credit = p->limits.credit_bytes,
+                        .events = {.user = p, .on_packet = on_packet, .on_closed = on_closed}};
+  clv_link_dial d = {.address = p->spec->address,
+                     .identity = p->spec->identity,
+                     .pem = pem_of(rt),
+                     .limits = {.max_message = 0},
+                     .session = rt->session,
+                     .incarnation = p->incarnation,
+                     .epoch = rt->epoch,
+                     .bulk_lanes = API_BULK_LANES,
+                     .role = CLV_ATTACH_MASTER,
+                     .timeout_ms = (unsigned)rt->config->limits.connect_timeout_ms};
+  clv_err err;
+  if (clv_link_open(rt->rpc, &o, &d, &p->link, &err) == CLV_OK) return CLEAVE_OK;
+  clv_err_prefix(&err, "worker '%s' at %s", p->name, p->spec->address);
+  api_from(error, &err);
+  api_place_error(error, p->name, "attach");
+  return (cleave_status)err.code;
+}
+
+static void close_session(peer *p) {
+  clv_err ignored;
+  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
+  clv_wire_close_request q = {.session = p->runtime->session, .epoch = p->runtime->epoch};
+  api_lock(p->runtime);
+  bool was_lost = p->lost;
+  p->lost = true; /* its end is no surprise */
+  api_unlock(p->runtime);
+  if (p->opened && !was_lost && clv_wire_close_request_encode(&q, &request, &ignored) == CLV_OK &&
+      call(p, CLV_METHOD_CLOSE_SESSION, &request, 3000, &reply, &ignored) != CLV_OK)
+    clv_log(CLV_LOG_DEBUG, "closing the session at %s: %s", p->name, ignored.text);
+  if (p->link) clv_link_close(p->link);
+}
+
+void api_hang_up(cleave_runtime *rt) {
+  for (uint32_t i = 1; i < rt->n_peers; i++) close_session(&rt->peers[i]);
+}
+
+void api_disconnect(cleave_runtime *rt) {
+  for (uint32_t i = 1; i < rt->n_peers; i++) {
+    clv_link_unref(rt->peers[i].link);
+    clv_rpc_channel_free(rt->peers[i].channel);
+  }
+  clv_rpc_runtime_free(rt->rpc);
+  rt->rpc = NULL;
+}
+
+/* ---- shards as data ----------------------------------------------------------------------------------- */
+
+typedef struct graph_data {
+  clv_wire_node *nodes;
+  uint32_t (*inputs)[CLV_MAX_IN];
+  clv_wire_attr (*attrs)[CLV_WIRE_ATTRS];
+  clv_attr_value (*values)[CLV_WIRE_ATTRS];
+  uint32_t output;
+  clv_wire_spec specs[CLV_MAX_INPUTS];
+  uint32_t n_specs;
+} graph_data;
+
+static void graph_data_done(graph_data *d) {
+  free(d->nodes);
+  free(d->inputs);
+  free(d->attrs);
+  free(d->values);
+}
+
+static void node_to_wire(const clv_graph *g, int i, graph_data *d) {
+  const clv_node *n = &g->nodes[i];
+  int n_attrs =
+      n->op == CLV_OP_INPUT ? 0 : clv_attrs_to(n->op, &n->attrs, d->values[i], CLV_WIRE_ATTRS);
+  for (int k = 0; k < n->n_in; k++) d->inputs[i][k] = (uint32_t)n->in[k];
+  for (int k = 0; k < n_attrs; k++) {
+    clv_attr_value *v = &d->values[i][k];
+    d->attrs[i][k] = (clv_wire_attr){(uint32_t)v->key, (uint32_t)v->n_ints, v->ints, v->number};
+  }
+  d->nodes[i] = (clv_wire_node){.op = (uint32_t)n->op,
+                                .layer = n->layer,
+                                .n_inputs = (uint32_t)n->n_in,
+                                .n_attrs = (uint32_t)n_attrs,
+                                .name = n->name,
+                                .inputs = d->inputs[i],
+                                .attrs = d->attrs[i]};
+  if (n->op == CLV_OP_INPUT && d->n_specs < CLV_MAX_INPUTS)
+    d->specs[d->n_specs++] = (clv_wire_spec){n->dtype, n->shape};
+}
+
+static clv_code graph_to_wire(const clv_graph *g, graph_data *d, clv_err *err) {
+  size_t n = (size_t)g->n_nodes;
+  CLV_TRY(clv_alloc(n, sizeof *d->nodes, &d->nodes, err));
+  CLV_TRY(clv_alloc(n, sizeof *d->inputs, &d->inputs, err));
+  CLV_TRY(clv_alloc(n, sizeof *d->attrs, &d->attrs, err));
+  CLV_TRY(clv_alloc(n, sizeof *d->values, &d->values, err));
+  for (int i = 0; i < g->n_nodes; i++) node_to_wire(g, i, d);
+  d->output = (uint32_t)g->output;
+  return CLV_OK;
+}
+
+static void optimizer_to_wire(const cleave_module *m, clv_wire_load_request *q) {
+  static const clv_wire_opt_kind kinds[] = {[CLV_OPTIM_SGD] = CLV_WIRE_OPT_SGD,
+                                            [CLV_OPTIM_ADAM] = CLV_WIRE_OPT_ADAM,
+                                            [CLV_OPTIM_ADAMW] = CLV_WIRE_OPT_ADAMW};
+  if (!m->optimizer) return;
+  q->optimizer.kind = kinds[m->optim.kind];
+  q->optimizer.nesterov = m->optim.nesterov;
+  q->optimizer.lr = m->optim.lr;
+  q->optimizer.momentum = m->optim.momentum;
+  q->optimizer.weight_decay = m->optim.weight_decay;
+  q->optimizer.beta1 = m->optim.beta1;
+  q->optimizer.beta2 = m->optim.beta2;
+  q->optimizer.eps = m->optim.eps;
+}
+
+static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err *err) {
+  cleave_runtime *rt = m->runtime;
+  peer *p = &rt->peers[m->node];
+  const char *others[API_MAX_NODES];
+  CLV_AUTO(graph_data_done) graph_data d = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
+  CLV_AUTO(clv_wire_done) clv_wire_load_reply o = {0};
+  CLV_TRY(graph_to_wire(m->graph, &d, err));
+  clv_wire_load_request q = {.session = rt->session,
+                             .epoch = rt->epoch,
+                             .seed = m->seed,
+                             .stage = m->index,
+                             .n_stages = API_MAX_MODULES + 1,
+                             .threads = m->threads,
+                             .max_micro_batches = 1,
+                             .graph = {(uint32_t)m->graph->n_nodes, 1, d.nodes, &d.output},
+                             .next_peer = "",
+                             .prev_peer = "",
+                             .peers = others,
+                             .device = m->device,
+                             .frozen = m->frozen,
+                             .n_frozen = m->n_frozen,
+                             .inputs = d.specs,
+                             .n_inputs = d.n_specs};
+  for (uint32_t i = 1; rt->direct && i < rt->n_peers; i++)
+    if (i != m->node) others[q.n_peers++] = rt->peers[i].name;
+  optimizer_to_wire(m, &q);
+  CLV_TRY(clv_wire_load_request_encode(&q, &request, err));
+  CLV_TRY(call(p, CLV_METHOD_LOAD_SHARD, &request, timeout_ms, &reply, err));
+  clv_piece piece = {reply.data, reply.len};
+  CLV_TRY(clv_wire_load_reply_decode(&piece, 1, &o, err));
+  if (o.n_params != (uint32_t)m->params->n)
+    return clv_fail(err, CLV_INTERNAL, "it reports %u parameters, the graph has %d", o.n_params,
+                    m->params->n);
+  return CLV_OK;
+}
+
+static clv_code load_local(const cleave_module *m, clv_err *err) {
+  clv_stage *stage;
+  clv_stage_options o = {.index = m->index,
+                         .backend = clv_backend_cpu(),
+                         .threads = (int)m->threads,
+                         .optimizer = m->optim,
+                         .learns = m->optimizer != NULL,
+                         .seed = m->seed,
+                         .max_micro_batches = 1,
+                         .frozen = m->frozen,
+                         .n_frozen = m->n_frozen};
+  CLV_TRY(api_graph_copy(m->graph, &o.graph, err));
+  CLV_TRY(clv_stage_new(&o, &stage, err));
+  return clv_node_add_stage(m->runtime->node, stage, err);
+}
+
+cleave_status api_load_shard(cleave_module *m, uint64_t deadline_ms, cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  uint64_t ms = deadline_ms ? deadline_ms : rt->deadline_ms;
+  clv_err err;
+  if ((m->node ? load_remote(m, ms, &err) : load_local(m, &err)) == CLV_OK) return CLEAVE_OK;
+  clv_err_prefix(&err, "module '%s' at %s", m->name, rt->peers[m->node].name);
+  api_from(error, &err);
+  api_place_error(error, rt->peers[m->node].name, "load");
+  return (cleave_status)err.code;
+}

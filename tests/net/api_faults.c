@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The C API when things go wrong, and when they go on for long. Usage:
+ *   api_faults SESSION.yaml A B PID        faults: PID is B's process
+ *   api_faults SESSION.yaml A B 0 STEPS    memory and time over many steps
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "api_int.h"
+
+/* The sanitizers keep freed memory. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
+/* ---- faults ----------------------------------------------- */
+
+/* B dies between backward and step: A's bytes are as before, the error names B, A goes on alone. */
+static bool a_worker_killed_before_the_step_leaves_the_other_as_it_was(pid_t pid) {
+  net n;
+  cleave_context c;
+  cleave_reference loss, x, y;
+  cleave_optimizer *sgd;
+  cleave_tensor before = {0}, after = {0};
+  float numbers[12];
+  fill(numbers, 12, 1);
+  DO(make_net("killed", at_a, &n));
+  cleave_module *both[] = {n.a, n.b};
+  cleave_group group = {.modules = both, .n_modules = 2, .lr = 0.5};
+  MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
+  DO(read_weight(n.a, "0.weight", &before));
+  DO(open_context(&c));
+  DO(run_net(&n, c, 3, NULL, NULL, &loss));
+  DO(backward(c, loss, false));
+  CHECK(kill(pid, SIGKILL) == 0);
+  cleave_error error = {0};
+  CHECK(cleave_step(rt, sgd, c, 0, NULL, &error) == CLEAVE_UNAVAILABLE);
+  CHECK(strcmp(error.node, at_b) == 0);
+  REFUSED(cleave_backward(rt, c, &loss, 1, false, 0, e), CLEAVE_UNAVAILABLE, "was lost");
+  DO(read_weight(n.a, "0.weight", &after));
+  CHECK(memcmp(before.data, after.data, 60) == 0);
+  CHECK(cleave_context_close(rt, c, 0, NULL) == CLEAVE_UNAVAILABLE);
+  DO(open_context(&c));
+  DO(leaf(c, numbers, 4, 3, false, &x));
+  MUST(cleave_rpc_sync(rt, c, n.a, &x, 1, 0, &y, &after, e));
+  REFUSED(cleave_call(rt, c, n.b, &y, 1, &y, e), CLEAVE_UNAVAILABLE, "was lost");
+  cleave_tensor_done(&before);
+  cleave_tensor_done(&after);
+  return close_context(c);
+}
+
+typedef struct waiting {
+  cleave_reference y;
+  cleave_status status;
+} waiting;
+
+static void *wait_for_it(void *user) {
+  waiting *w = user;
+  cleave_tensor t = {0};
+  w->status = cleave_to_here(rt, w->y, 0, &t, NULL);
+  cleave_tensor_done(&t);
+  return NULL;
+}
+
+/* B is stopped (SIGSTOP): a fetch ends at its deadline; closing the context ends one that waits. */
+static bool deadlines_and_closing_end_a_wait(pid_t pid) {
+  net n;
+  cleave_context c;
+  cleave_reference x, y;
+  cleave_tensor out = {0};
+  float numbers[20];
+  struct timespec begin, end;
+  pthread_t thread;
+  fill(numbers, 20, 1);
+  DO(make_net("slow", at_a, &n));
+  DO(open_context(&c));
+  DO(leaf(c, numbers, 4, 5, false, &x));
+  MUST(cleave_rpc_sync(rt, c, n.b, &x, 1, 0, &y, &out, e));
+  CHECK(kill(pid, SIGSTOP) == 0);
+  MUST(cleave_call(rt, c, n.b, &x, 1, &y, e));
+  clock_gettime(CLOCK_MONOTONIC, &begin);
+  REFUSED(cleave_to_here(rt, y, 300, &out, e), CLEAVE_DEADLINE, "slow b");
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  double took = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
+  CHECK(took >= 0.3 && took < 2);
+  waiting w = {.y = y};
+  CHECK(pthread_create(&thread, NULL, wait_for_it, &w) == 0);
+  usleep(100000);
+  REFUSED(cleave_context_close(rt, c, 300, e), CLEAVE_DEADLINE, "not every node");
+  pthread_join(thread, NULL);
+  CHECK(w.status == CLEAVE_CANCELLED);
+  CHECK(kill(pid, SIGCONT) == 0);
+  DO(open_context(&c)); /* the session goes on */
+  DO(leaf(c, numbers, 4, 5, false, &x));
+  MUST(cleave_rpc_sync(rt, c, n.b, &x, 1, 0, NULL, &out, e));
+  cleave_tensor_done(&out);
+  return close_context(c);
+}
+
+/* ---- many steps ---------------------------------------------------------- */
+
+static long resident_kb(void) {
+  long pages = 0, skip = 0;
+  FILE *f = fopen("/proc/self/statm", "r");
+  if (f && fscanf(f, "%ld %ld", &skip, &pages) != 2) pages = 0;
+  if (f) fclose(f);
+  return pages * 4;
+}
+
+static bool many_steps(long steps) {
+  net n;
+  cleave_optimizer *sgd;
+  struct timespec begin, end;
+  long warm = 0;
+  DO(make_net("many", "master", &n));
+  cleave_module *both[] = {n.a, n.b};
+  cleave_group group = {.modules = both, .n_modules = 2, .lr = 0.01};
+  MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
+  for (long i = 0; i < steps; i++) {
+    cleave_context c;
+    cleave_reference loss;
+    if (i == steps / 5) {
+      warm = resident_kb();
+      clock_gettime(CLOCK_MONOTONIC, &begin);
+    }
+    DO(open_context(&c));
+    DO(run_net(&n, c, (unsigned)i % 7, NULL, NULL, &loss));
+    DO(backward(c, loss, false));
+    MUST(cleave_step(rt, sgd, c, 0, NULL, e));
+    DO(close_context(c));
+  }
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  double took = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
+  printf("%.0f us per step, resident %+ld KiB over %ld steps\n",
+         1e6 * took / (double)(steps - steps / 5), resident_kb() - warm, steps - steps / 5);
+  CHECK(SANITIZED || resident_kb() - warm < 1024);
+  return true;
+}
+
+int main(int argc, char **argv) {
+  cleave_error error;
+  cleave_options o = {.deadline_ms = 20000};
+  if (argc < 5) return 2;
+  at_a = argv[2];
+  at_b = argv[3];
+  pid_t pid = (pid_t)atol(argv[4]);
+  if (cleave_open(argv[1], &o, &rt, &error) != CLEAVE_OK) {
+    printf("not ok open: %s\n", error.text);
+    return 1;
+  }
+  if (argc > 5) {
+    said(many_steps(atol(argv[5])), "memory_stays_flat_over_many_steps");
+  } else {
+    said(deadlines_and_closing_end_a_wait(pid), "deadlines_and_closing_end_a_wait");
+    said(a_worker_killed_before_the_step_leaves_the_other_as_it_was(pid),
+         "a_worker_killed_before_the_step_leaves_the_other_as_it_was");
+  }
+  (void)cleave_close(rt, 0, NULL, NULL);
+  return n_failed != 0;
+}

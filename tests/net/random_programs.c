@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Random programs: shards of several kinds at two nodes, called in random shapes of graph (branches,
+ * joins, the same shard twice, results nobody uses, frozen parts, several contexts and backward
+ * passes), and the same program with every shard at home. All values, gradients and refusals are
+ * equal to the bit, because every sum has a defined order. Usage:
+ *   random_programs SESSION.yaml A B FIRST COUNT      replay: COUNT = 1
+ */
+#include <cleave.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 3, WIDTH = 4, N = ROWS * WIDTH, MOST = 24, WORLDS = 2, TOGETHER = 3 };
+
+typedef enum kind { LINEAR, RELU, TANH, FROZEN, JOIN, KINDS } kind;
+
+static const char *const layers[KINDS] = {
+    "[{op: linear, out: 4}]",
+    "[{op: linear, out: 4}, {op: relu}]",
+    "[{op: tanh}]",
+    "[{op: linear, out: 4}, {op: sigmoid}]",
+    NULL,
+};
+
+static cleave_runtime *rt;
+static cleave_module *shards[WORLDS][KINDS][2], *losses[WORLDS][2];
+static cleave_error e;
+static uint32_t state;
+
+static uint32_t below(uint32_t n) {
+  state = state * 1664525u + 1013904223u;
+  return (state >> 10) % n;
+}
+
+static bool must(cleave_status status) {
+  if (status != CLEAVE_OK)
+    printf("%s at '%s' %s: %s\n", cleave_status_name(status), e.node, e.hop, e.text);
+  return status == CLEAVE_OK;
+}
+
+/* ---- the shards ---------------------------------------------------------------------------------------- */
+
+static bool make_join(const cleave_module_options *o, cleave_module **ret) {
+  static const int64_t shape[] = {ROWS, WIDTH};
+  cleave_graph *g;
+  int in[2];
+  bool good = must(cleave_graph_new(&g, &e)) &&
+              must(cleave_graph_input(g, "left", CLEAVE_F32, shape, 2, &in[0], &e)) &&
+              must(cleave_graph_input(g, "right", CLEAVE_F32, shape, 2, &in[1], &e)) &&
+              must(cleave_graph_op(g, "add", NULL, NULL, in, 2, NULL, &e)) &&
+              must(cleave_load_graph(rt, o, g, ret, &e));
+  cleave_graph_free(g);
+  return good;
+}
+
+static bool make_shards(int world, const char *const at[2]) {
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
+  const char *all[] = {"*"};
+  for (int k = 0; k <= KINDS; k++)
+    for (int i = 0; i < 2; i++) {
+      char name[32];
+      snprintf(name, sizeof name, "%d.%d.%d", world, k, i);
+      cleave_module_options o = {.name = name,
+                                 .at = world ? at[i] : "master",
+                                 .seed = 1 + (uint64_t)i,
+                                 .first_layer = 10 * (uint32_t)k,
+                                 .frozen = all,
+                                 .n_frozen = k == FROZEN};
+      bool good =
+          k == KINDS ? must(cleave_load_loss(rt, &o, "mse", &input, &losses[world][i], &e))
+          : k == JOIN
+              ? make_join(&o, &shards[world][k][i])
+              : must(cleave_load_layers(rt, &o, layers[k], &input, &shards[world][k][i], &e));
+      if (!good) return false;
+    }
+  return true;
+}
+
+/* ---- one program ---------------------------------------------------------------------------------------- */
+
+/* Everything that can be seen of a run: statuses and numbers, in order. */
+typedef struct seen {
+  unsigned char *bytes;
+  size_t n, cap;
+} seen;
+
+static void see(seen *s, const void *bytes, size_t n) {
+  if (s->n + n > s->cap) {
+    s->cap = 2 * (s->n + n);
+    s->bytes = realloc(s->bytes, s->cap);
+    if (!s->bytes) abort();
+  }
+  memcpy(s->bytes + s->n, bytes, n);
+  s->n += n;
+}
+
+static void see_tensor(seen *s, cleave_status status, const cleave_tensor *t) {
+  see(s, &status, sizeof status);
+  if (status == CLEAVE_OK) see(s, t->data, cleave_tensor_count(t) * 4);
+}
+
+typedef struct program {
+  int world;
+  cleave_context context;
+  cleave_reference values[MOST], roots[2];
+  bool leaf[MOST];
+  int n, n_roots;
+} program;
+
+static bool add_leaf(program *p, bool grad, cleave_reference *ret) {
+  float numbers[N];
+  for (int i = 0; i < N; i++) numbers[i] = (float)below(2001) / 1000 - 1;
+  cleave_tensor t = CLEAVE_TENSOR_F32(numbers, ROWS, WIDTH);
+  return must(cleave_leaf(rt, p->context, &t, grad, ret, &e));
+}
+
+static bool build(program *p) {
+  p->n = 1 + (int)below(3);
+  if (!must(cleave_context_open(rt, NULL, &p->context, &e))) return false;
+  for (int i = 0; i < p->n; i++) {
+    p->leaf[i] = true;
+    if (!add_leaf(p, below(2), &p->values[i])) return false;
+  }
+  for (int calls = 2 + (int)below(12); calls > 0; calls--) {
+    uint32_t k = below(KINDS), at = below(2);
+    cleave_reference in[] = {p->values[below((uint32_t)p->n)], p->values[below((uint32_t)p->n)]};
+    p->leaf[p->n] = false;
+    if (!must(cleave_call(rt, p->context, shards[p->world][k][at], in, k == JOIN ? 2 : 1,
+                          &p->values[p->n++], &e)))
+      return false;
+  }
+  p->n_roots = 1 + (int)below(2);
+  for (int i = 0; i < p->n_roots; i++) {
+    cleave_reference in[2] = {p->values[p->n - 1 - (int)below((uint32_t)p->n / 2 + 1)], {0}};
+    if (!add_leaf(p, false, &in[1]) ||
+        !must(cleave_call(rt, p->context, losses[p->world][below(2)], in, 2, &p->roots[i], &e)))
+      return false;
+  }
+  return true;
+}
+
+/* Refused is only a root that nothing learns from. */
+static bool finish(program *p, bool twice, seen *s) {
+  static cleave_tensor t;
+  for (int pass = 0; pass <= twice; pass++) {
+    cleave_status status =
+        cleave_backward(rt, p->context, p->roots, (size_t)p->n_roots, twice && !pass, 0, &e);
+    if (status != CLEAVE_OK && !strstr(e.text, "depends on no parameter")) return must(status);
+    see(s, &status, sizeof status);
+  }
+  for (int i = 0; i < p->n; i++) {
+    if (p->leaf[i])
+      see_tensor(s, cleave_leaf_gradient(rt, p->values[i], &t, &e), &t);
+    else
+      see_tensor(s, cleave_to_here(rt, p->values[i], 0, &t, &e), &t);
+  }
+  for (int k = 0; k < KINDS; k++)
+    for (int i = 0; i < 2; i++) {
+      cleave_module *m = shards[p->world][k][i];
+      for (size_t w = 0; cleave_module_weight(m, w); w++)
+        see_tensor(s, cleave_gradient(rt, p->context, m, cleave_module_weight(m, w), 0, &t, &e),
+                   &t);
+    }
+  cleave_status closed = cleave_context_close(rt, p->context, 0, &e);
+  see(s, &closed, sizeof closed);
+  return must(closed);
+}
+
+static bool run(int world, uint32_t seed, seen *s) {
+  program p[TOGETHER];
+  state = seed * 2654435761u + 1;
+  int n = 1 + (int)below(TOGETHER);
+  bool twice = below(4) == 0;
+  s->n = 0;
+  for (int i = 0; i < n; i++) {
+    p[i] = (program){.world = world};
+    if (!build(&p[i])) return false;
+  }
+  for (int i = n; i-- > 0;)
+    if (!finish(&p[i], twice, s)) return false;
+  return true;
+}
+
+int main(int argc, char **argv) {
+  seen home = {0}, apart = {0};
+  size_t compared = 0;
+  if (argc < 6) return 2;
+  cleave_options o = {.deadline_ms = 20000};
+  const char *const at[] = {argv[2], argv[3]};
+  if (!must(cleave_open(argv[1], &o, &rt, &e)) || !make_shards(0, at) || !make_shards(1, at))
+    return 1;
+  uint32_t first = (uint32_t)atol(argv[4]), count = (uint32_t)atol(argv[5]);
+  for (uint32_t seed = first; seed < first + count; seed++) {
+    bool good = run(0, seed, &home) && run(1, seed, &apart);
+    if (!good || home.n != apart.n || memcmp(home.bytes, apart.bytes, home.n) != 0) {
+      printf("not ok random_programs_equal_the_run_at_home: seed %u differs (%zu and %zu bytes)\n",
+             seed, home.n, apart.n);
+      return 1;
+    }
+    compared += home.n;
+  }
+  free(home.bytes);
+  free(apart.bytes);
+  if (!must(cleave_close(rt, 0, NULL, &e))) return 1;
+  printf("ok random_programs_equal_the_run_at_home (%u programs from seed %u, %zu bytes equal)\n",
+         count, first, compared);
+  return 0;
+}
