@@ -34,8 +34,9 @@ _Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see s
    .required = true,                                                                             \
    .sample = "linear",                                                                           \
    .doc =                                                                                        \
-       "The operation: conv2d, maxpool, avgpool, globalavgpool, linear, batchnorm, relu, "       \
-       "sigmoid, tanh, gelu, softmax, log_softmax, flatten, reshape, dropout."},                 \
+       "The operation: conv2d, maxpool, avgpool, globalavgpool, linear, batchnorm, layernorm, "  \
+       "relu, sigmoid, tanh, gelu, softmax, log_softmax, flatten, reshape, dropout, embedding, " \
+       "lstm, mean, slice, scale."},                                                             \
       {.path = list "[].name",                                                                   \
        .kind = CLV_ROW_TEXT,                                                                     \
        .offset = LAYER(name),                                                                    \
@@ -46,7 +47,7 @@ _Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see s
     .path = list "[].*", .kind = CLV_ROW_ATTRS, .offset = LAYER(attrs), .count = LAYER(n_attrs), \
     .doc =                                                                                       \
         "Further keys are the operation's attributes, such as out, kernel, stride, pad, "        \
-        "groups, bias, p, eps, momentum, shape."                                                 \
+        "groups, bias, p, eps, momentum, shape, rows, layers, dim, start, stop, factor."         \
   }
 
 static const clv_row rows[] = {

@@ -72,6 +72,7 @@ typedef struct clv_dataset_options {
   const float *mean, *std; /* [n_mean], [n_std]: 0, 1 or one per channel; std > 0 */
   size_t n_mean, n_std;
   bool flatten; /* x: [B, all of a record] */
+  bool tokens;  /* x: i64 as in the file, which must hold integers; no scale, mean or std */
   clv_label_kind labels;
   size_t n_classes; /* > 0: class labels must be below it */
   size_t max_bytes; /* per file; 0 = CLV_DATA_MAX_BYTES */
@@ -95,12 +96,13 @@ bool clv_dataset_has_labels(const clv_dataset *ds);
 /* Smallest and largest class label; false unless the labels are classes. */
 bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
 
-/* Shapes of a batch of n records. x is f32; y is i64 (classes) or f32; rank 0 without labels. */
+/* Shapes of a batch of n records. x is f32, or i64 of tokens; y is i64 (classes) or f32; rank 0 without labels. */
 clv_shape clv_dataset_x_shape(const clv_dataset *ds, size_t n);
 clv_shape clv_dataset_y_shape(const clv_dataset *ds, size_t n);
+clv_dtype clv_dataset_x_dtype(const clv_dataset *ds);
 clv_dtype clv_dataset_y_dtype(const clv_dataset *ds);
 
-/* Fill the first n rows of x (f32 [B >= n, ...]) and y (may be NULL) with the records `index`
+/* Fill the first n rows of x ([B >= n, ...] of x_dtype) and y (may be NULL) with the records `index`
  * [n]. Allocates nothing. CLV_INVALID when a tensor or an index does not fit. */
 clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_tensor *x,
                         clv_tensor *y, clv_err *err) CLV_USE_RESULT;

@@ -20,7 +20,7 @@ struct clv_dataset {
   size_t n_norm;              /* 1, or channels */
   float *mean, *std;          /* [n_norm] */
   float *table;               /* [n_norm, 256] for u8 inputs, or NULL */
-  bool divide_255;
+  bool divide_255, tokens;
   float scale;
   clv_label_kind kind;
   int64_t label_min, label_max;
@@ -62,6 +62,8 @@ clv_shape clv_dataset_y_shape(const clv_dataset *ds, size_t n) {
   if (shape.rank) shape.dim[0] = (int64_t)n;
   return shape;
 }
+
+clv_dtype clv_dataset_x_dtype(const clv_dataset *ds) { return ds->tokens ? CLV_I64 : CLV_F32; }
 
 clv_dtype clv_dataset_y_dtype(const clv_dataset *ds) {
   return ds->kind == CLV_LABEL_CLASS ? CLV_I64 : CLV_F32;
@@ -133,6 +135,17 @@ static void set_x_shape(clv_dataset *ds, bool flatten) {
   ds->x_shape = flatten ? CLV_SHAPE(shape.dim[0], (int64_t)ds->record) : shape;
 }
 
+static clv_code check_tokens(const clv_tensor *t, const clv_dataset_options *o, clv_err *err) {
+  if (t->dtype == CLV_F32 || t->dtype == CLV_F64)
+    return clv_fail(err, CLV_INVALID,
+                    "%s: the first layer is an embedding, which takes integers; found %s",
+                    o->inputs_path, clv_dtype_name(t->dtype));
+  if (o->n_mean || o->n_std || o->scale != 0)
+    return clv_fail(err, CLV_INVALID, "%s: tokens are not normalised: remove scale, mean and std",
+                    o->inputs_path);
+  return CLV_OK;
+}
+
 static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   if (!o->inputs_path) return clv_fail(err, CLV_INVALID, "the dataset names no inputs file");
   CLV_TRY(clv_data_read(o->inputs_path, o->format, o->max_bytes, &ds->inputs, err));
@@ -147,7 +160,8 @@ static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_e
   ds->count = (size_t)t->shape.dim[0];
   ds->record = t->n / ds->count;
   set_x_shape(ds, o->flatten);
-  return set_norm(ds, o, err);
+  ds->tokens = o->tokens;
+  return o->tokens ? check_tokens(t, o, err) : set_norm(ds, o, err);
 }
 
 /* ---- labels ---------------------------------------------------------------------------------- */
@@ -270,6 +284,10 @@ static void (*const fill_record[])(const clv_dataset *ds, size_t r, float *dst) 
     [CLV_F32] = fill_f32, [CLV_F64] = fill_f64,
 };
 
+static void fill_tokens(const clv_dataset *ds, size_t r, int64_t *dst) {
+  for (size_t i = 0; i < ds->record; i++) dst[i] = integer_at(ds->inputs, r * ds->record + i);
+}
+
 static clv_code check_output(const char *what, const clv_tensor *t, clv_dtype dtype,
                              clv_shape wanted, clv_err *err) {
   char want[160], found[160];
@@ -284,7 +302,7 @@ static clv_code check_output(const char *what, const clv_tensor *t, clv_dtype dt
 
 clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_tensor *x,
                         clv_tensor *y, clv_err *err) {
-  CLV_TRY(check_output("x", x, CLV_F32, clv_dataset_x_shape(ds, n), err));
+  CLV_TRY(check_output("x", x, clv_dataset_x_dtype(ds), clv_dataset_x_shape(ds, n), err));
   if (y && !ds->labels)
     return clv_fail(err, CLV_PRECONDITION, "batch y: the dataset has no labels");
   if (y) CLV_TRY(check_output("y", y, clv_dataset_y_dtype(ds), clv_dataset_y_shape(ds, n), err));
@@ -292,7 +310,10 @@ clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, 
   for (size_t i = 0; i < n; i++) {
     if (index[i] >= ds->count)
       return clv_fail(err, CLV_INVALID, "record %u is outside 0..%zu", index[i], ds->count - 1);
-    fill_record[ds->inputs->dtype](ds, index[i], (float *)x->data + i * ds->record);
+    if (ds->tokens)
+      fill_tokens(ds, index[i], (int64_t *)x->data + i * ds->record);
+    else
+      fill_record[ds->inputs->dtype](ds, index[i], (float *)x->data + i * ds->record);
     if (y) memcpy((char *)y->data + i * row, (const char *)ds->labels->data + index[i] * row, row);
   }
   return CLV_OK;

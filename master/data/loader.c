@@ -77,7 +77,7 @@ static clv_code make_slot(clv_loader *l, slot *s, size_t most, clv_err *err) {
   clv_shape x = clv_dataset_x_shape(l->ds, most), y = clv_dataset_y_shape(l->ds, most);
   CLV_TRY(clv_alloc(most, sizeof *s->index, &s->index, err));
   s->batch.index = s->index;
-  CLV_TRY(clv_tensor_new(CLV_F32, &x, &s->batch.x, err));
+  CLV_TRY(clv_tensor_new(clv_dataset_x_dtype(l->ds), &x, &s->batch.x, err));
   if (!clv_dataset_has_labels(l->ds)) return CLV_OK;
   return clv_tensor_new(clv_dataset_y_dtype(l->ds), &y, &s->batch.y, err);
 }

@@ -2,6 +2,7 @@
 #include "master/report/report.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,21 +82,29 @@ static void collect(clv_reporter *r, const clv_progress *p) {
   r->correct += p->accuracy * (double)p->samples;
 }
 
+const char *clv_json_number(double v, int digits, char dst[CLV_JSON_NUMBER]) {
+  if (isfinite(v))
+    snprintf(dst, CLV_JSON_NUMBER, "%.*g", digits, v);
+  else
+    snprintf(dst, CLV_JSON_NUMBER, "null");
+  return dst;
+}
+
 static void print_interval(clv_reporter *r, const clv_progress *p) {
   double seconds = (double)(clv_now_ns() - r->began_ns) / 1e9, n = (double)r->samples;
   double up = (double)(p->bytes_up - r->bytes_up) / seconds / 1e6;
   double down = (double)(p->bytes_down - r->bytes_down) / seconds / 1e6;
   double wait = r->step_ns ? 100.0 * (double)r->wait_ns / (double)r->step_ns : 0;
-  char of[24] = "", accuracy[24] = "";
+  char of[24] = "", accuracy[24] = "", loss[CLV_JSON_NUMBER];
   if (p->total_steps) snprintf(of, sizeof of, "/%llu", (unsigned long long)p->total_steps);
   if (r->has_accuracy) snprintf(accuracy, sizeof accuracy, "  acc %.3f", r->correct / n);
   r->line.len = 0;
   if (r->json)
     clv_bytes_printf(&r->line,
-                     "{\"event\":\"progress\",\"step\":%llu,\"epoch\":%llu,\"loss\":%.6g,"
+                     "{\"event\":\"progress\",\"step\":%llu,\"epoch\":%llu,\"loss\":%s,"
                      "\"samples_per_s\":%.1f,\"up_MBps\":%.3f,\"down_MBps\":%.3f,\"wait\":%.3f}",
-                     (unsigned long long)p->step, (unsigned long long)p->epoch, r->loss / n,
-                     n / seconds, up, down, wait / 100);
+                     (unsigned long long)p->step, (unsigned long long)p->epoch,
+                     clv_json_number(r->loss / n, 6, loss), n / seconds, up, down, wait / 100);
   else
     clv_bytes_printf(
         &r->line,
@@ -117,10 +126,12 @@ static void print_interval(clv_reporter *r, const clv_progress *p) {
 }
 
 clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err) {
+  char loss[CLV_JSON_NUMBER], norm[CLV_JSON_NUMBER];
   r->line.len = 0;
-  clv_bytes_printf(
-      &r->line, "{\"step\":%llu,\"loss\":%.17g,\"grad_norm\":%.17g,\"lr\":%.9g,\"applied\":%s",
-      (unsigned long long)p->step, p->loss, p->grad_norm, p->lr, p->applied ? "true" : "false");
+  clv_bytes_printf(&r->line,
+                   "{\"step\":%llu,\"loss\":%s,\"grad_norm\":%s,\"lr\":%.9g,\"applied\":%s",
+                   (unsigned long long)p->step, clv_json_number(p->loss, 17, loss),
+                   clv_json_number(p->grad_norm, 17, norm), p->lr, p->applied ? "true" : "false");
   if (p->accuracy >= 0) clv_bytes_printf(&r->line, ",\"accuracy\":%.6f", p->accuracy);
   clv_bytes_puts(&r->line, "}\n");
   if (fwrite(r->line.data, 1, r->line.len, r->metrics) != r->line.len || fflush(r->metrics) != 0)

@@ -24,6 +24,11 @@ typedef struct clv_progress {
 
 typedef struct clv_reporter clv_reporter;
 
+enum { CLV_JSON_NUMBER = 32 };
+
+/* v with so many significant digits, or "null": JSON has no NaN and no infinity. Returns dst. */
+const char *clv_json_number(double v, int digits, char dst[CLV_JSON_NUMBER]);
+
 /* run_dir holds metrics.jsonl; lines of steps after `keep_step` are dropped from it, so that a
  * resumed run's log is the one an undisturbed run would have. every: steps between printed lines. */
 clv_code clv_reporter_open(const char *run_dir, uint64_t keep_step, uint64_t every, bool json,

@@ -183,7 +183,7 @@ static clv_code save(run *r, loop *l, clv_err *err) {
 }
 
 static void say_eval(run *r, const char *what, const clv_step_result *e, bool classes) {
-  char text[160], json[200];
+  char text[160], json[200], number[CLV_JSON_NUMBER];
   double share = e->samples ? 100.0 * (double)e->correct / (double)e->samples : 0;
   if (classes)
     snprintf(text, sizeof text, "%s accuracy %.2f %%  (loss %.4f, %llu samples)", what, share,
@@ -191,8 +191,8 @@ static void say_eval(run *r, const char *what, const clv_step_result *e, bool cl
   else
     snprintf(text, sizeof text, "%s loss %.6f  (%llu samples)", what, e->loss,
              (unsigned long long)e->samples);
-  snprintf(json, sizeof json, "{\"event\":\"%s\",\"loss\":%.9g,\"accuracy\":%.6f,\"samples\":%llu}",
-           what, e->loss, share / 100, (unsigned long long)e->samples);
+  snprintf(json, sizeof json, "{\"event\":\"%s\",\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu}",
+           what, clv_json_number(e->loss, 9, number), share / 100, (unsigned long long)e->samples);
   clv_reporter_say(r->reporter, r->o->json && !r->reporter ? json : text, json);
 }
 

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/models/models.h"
 #include "master/train/train_int.h"
 
 static clv_code floats(const clv_number_list *from, float **ret, clv_err *err) {
@@ -30,6 +31,7 @@ static clv_code open_one(const clv_session_config *c, const clv_text_list *files
                            .n_mean = c->data.mean.n,
                            .n_std = c->data.std.n,
                            .flatten = c->data.flatten,
+                           .tokens = clv_model_takes_tokens(c),
                            .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
   clv_code code = clv_dataset_open(&o, ret, &why);
   if (code == CLV_OK) return CLV_OK;

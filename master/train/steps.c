@@ -396,7 +396,7 @@ static clv_code eval_inject(clv_trainer *t, const clv_dataset *data, const uint3
   while (t->eval_slots[k].n) k++;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL;
   clv_shape xs = clv_dataset_x_shape(data, n), ys = clv_dataset_y_shape(data, n);
-  CLV_TRY(clv_pool_tensor(t->pool, CLV_F32, &xs, &x, err));
+  CLV_TRY(clv_pool_tensor(t->pool, clv_dataset_x_dtype(data), &xs, &x, err));
   if (clv_dataset_has_labels(data))
     CLV_TRY(clv_pool_tensor(t->pool, clv_dataset_y_dtype(data), &ys, &y, err));
   CLV_TRY(clv_batch_fill(data, index, n, x, y, err));

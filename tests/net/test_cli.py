@@ -168,6 +168,9 @@ def divergence_ends_the_run():
     session = cluster.session("hot", DATA + STAGES + TAIL.replace("epochs: 1, max_steps: 4", "epochs: 1000"))
     done = cluster.train(session, "--set", "train.optimizer.kind=sgd", "--set", "train.optimizer.lr=1e30", timeout=60 * SLOW)
     assert done.returncode == 9 and "train.optimizer.lr" in done.stderr, (done.returncode, done.stderr)
+    with open(os.path.join(cluster.dir, "runs", "hot", "metrics.jsonl")) as f:
+        losses = [json.loads(l)["loss"] for l in f]  # JSON has no NaN
+    assert losses[0] is not None and losses[-1] is None, losses
 
 
 @suite.test

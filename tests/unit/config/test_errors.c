@@ -158,8 +158,8 @@ static void missing_keys(void **state) {
   refused_edit(
       "op: relu", "name: relu",
       "/etc/cleave/s.yaml:10:36: missing key 'stages.0.layers.1.op': The operation: conv2d, "
-      "maxpool, avgpool, globalavgpool, linear, batchnorm, relu, sigmoid, tanh, gelu, "
-      "softmax, log_softmax, flatten, reshape, dropout.");
+      "maxpool, avgpool, globalavgpool, linear, batchnorm, layernorm, relu, sigmoid, tanh, gelu, "
+      "softmax, log_softmax, flatten, reshape, dropout, embedding, lstm, mean, slice, scale.");
 }
 
 static void forms_of_texts(void **state) {
