@@ -21,13 +21,14 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, "../net")]
+sys.path[:0] = [HERE, os.path.join(HERE, "../net"), os.path.join(HERE, "../golden")]
 
 import numpy as np
 import torch
 
+import make_seeds
 import nets
-from cluster import Cluster, master, synthetic_images
+from cluster import BIN, Cluster, master, run, synthetic_images
 from load_checkpoint import read_checkpoint, read_safetensors
 from states import EXPORTER, Cnn, Mlp, MlpMomentum, export, write_checkpoint
 
@@ -361,16 +362,42 @@ def export_refuses_by_name():
     assert "has no 'nobody'" in exported("nobody").stderr
 
 
+# ---- the programs of the seeds -------------------------------------------------------------------
+
+def seed_row(name, session, folder):
+    """A program says itself how far it is from PyTorch; of seed 002 also if its end is in range."""
+    done = run(os.path.abspath(os.path.join(BIN, "seeds", name)), session, folder, timeout=600,
+               cwd=os.path.join(HERE, "../.."))
+    said = (done.stdout.splitlines() or [done.stderr])[-1]
+    found = re.fullmatch(rf"(PASS|FAIL) {name}: (.*); within (\S+) of PyTorch,"
+                         r" limit (\S+?)( \(.*)?", said)
+    assert found, said
+    assert (done.returncode == 0) == (found[1] == "PASS"), (done.returncode, said)
+    return row(name, "loss or gradient, largest", float(found[3]), float(found[4]), found[2])
+
+
+def seed_programs():
+    """Each takes PyTorch's whole run, from the same weights and data, over three workers."""
+    folder = os.path.join(cluster.dir, "seeds")
+    os.mkdir(folder)
+    make_seeds.write(folder, full=True)
+    names = [r.__name__ for r in make_seeds.OTHERS] + list(make_seeds.SEED002)
+    with Cluster(3) as three:
+        session = three.session("seeds", "")
+        check([seed_row(name, session, folder) for name in sorted(names)])
+
+
 TESTS = [step_parity_mlp_sgd, step_parity_mlp_momentum, step_parity_cnn_adam,
          step_parity_is_not_fooled, free_running_mlp_sgd, free_running_cnn_adam,
-         checkpoint_accuracy_in_pytorch, export_forward_and_training, export_refuses_by_name]
+         checkpoint_accuracy_in_pytorch, export_forward_and_training, export_refuses_by_name,
+         seed_programs]
 
 
 def print_table():
-    print(f"\n{'what':<18} {'figure':<34} {'measured':>10} {'limit':>8}")
+    print(f"\n{'what':<26} {'figure':<34} {'measured':>10} {'limit':>8}")
     for name, figure, measured, limit, ok, note in table:
         bound, verdict = ("", "") if limit == math.inf else (f"{limit:g}", "ok" if ok else "OVER")
-        print(f"{name:<18} {figure:<34} {measured:>10.2e} {bound:>8}  {verdict:<4} {note}".rstrip())
+        print(f"{name:<26} {figure:<34} {measured:>10.2e} {bound:>8}  {verdict:<4} {note}".rstrip())
     print()
 
 

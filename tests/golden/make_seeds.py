@@ -1,0 +1,370 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Write tests/golden/seeds.{txt,bin}: the programs of the seeds as PyTorch runs them.
+
+The programs under tests/seeds read them, take as many steps as they hold and compare. Checked in
+are short runs; `make_seeds.py --full FOLDER` writes the whole ones, which `make parity` does.
+Of seed 002 the notebook's numbers (torch.manual_seed(40), cells in order) are in the file; all
+larger data and weights are functions of (stream, index), in seed_numbers.py and tests/seeds/seed.h,
+so that only what PyTorch made of them is stored. Layout of the files: see make_golden.py.
+
+Seed 002 runs chaotically after some thousand iterations. `final` is the range of the last loss over
+ten runs whose initial weights were moved by 1e-7 times a normal number; full runs only. Data
+parallel forgets such a start, the ten end within 1e-5 of each other, and yet it has a fork: from
+iteration 4463 on runs that differ by no more than the rounding of each step go one of two ways,
+and end at 0.2928 or 0.2972. For it the range is over ten more runs, which also take the rows of
+every batch in another order: the same sums, rounded differently at each step.
+"""
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import seed_numbers as numbers
+from make_golden import Writer
+
+PERTURBED, NUDGE = 10, 1e-7
+
+# ---- numbers that C makes as well ----------------------------------------------------------------
+
+def normal(stream, shape):
+    return torch.from_numpy(numbers.normal(stream, shape))
+
+
+def classes(stream, n, n_classes):
+    return torch.from_numpy(numbers.classes(stream, n, n_classes))
+
+
+def fill(*modules):
+    """Parameters in the modules' order: an embedding gets normal numbers, the rest uniform ones
+    within 1 / sqrt(inputs of the layer), of an LSTM within 1 / sqrt(its width)."""
+    stream = numbers.WEIGHTS
+    for layer in (l for m in modules for l in m.modules()):
+        for name, p in layer.named_parameters(recurse=False):
+            if isinstance(layer, nn.Embedding):
+                value = normal(stream, p.shape)
+            else:
+                fan = layer.hidden_size if isinstance(layer, nn.LSTM) else layer.weight[0].numel()
+                value = torch.from_numpy(numbers.uniform(stream, p.shape, fan))
+            p.data.copy_(value)
+            stream += 1
+
+
+def train(parts, optimizer, x, y, criterion, steps):
+    """The same batch again and again: losses, and the norms of the first step's gradients."""
+    fill(*parts)
+    net = nn.Sequential(*parts)
+    opt, losses = optimizer(net.parameters()), []
+    for step in range(steps):
+        opt.zero_grad()
+        loss = criterion(net(x), y)
+        loss.backward()
+        if step == 0:
+            norms = torch.stack([p.grad.double().norm() for p in net.parameters()]).float()
+        opt.step()
+        losses.append(loss.item())
+    return {"losses": np.float32(losses), "gradient_norms": norms}
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=0.001)
+
+
+# ---- seed 001 ------------------------------------------------------------------------------------
+
+def seed001_two_part_cnn(full):
+    """The text has 16 * 16 * 16 inputs of fc1, which fits images of 32 x 32, and draws images of
+    64 x 64, on which its program stops; here fc1 has the 16 * 32 * 32 that they give."""
+    parts = (nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+             nn.Sequential(nn.Flatten(), nn.Linear(16 * 32 * 32, 10)))
+    x, y = normal(numbers.DATA, (64, 3, 64, 64)), classes(numbers.LABELS, 64, 10)
+    return train(parts, adam, x, y, nn.CrossEntropyLoss(), 20 if full else 3)
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(100, 32)
+        self.lstm = nn.LSTM(32, 64, batch_first=True)
+
+    def forward(self, x):
+        return self.lstm(self.embedding(x))[0]
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(64, 64, batch_first=True)
+        self.linear = nn.Linear(64, 32)
+
+    def forward(self, x):
+        return self.linear(self.lstm(x)[0])
+
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(32, 10)
+
+    def forward(self, x):
+        return self.linear(torch.mean(x, dim=1))
+
+
+def seed001_three_part_lstm(full):
+    x, y = classes(numbers.DATA, 32 * 20, 100).reshape(32, 20), classes(numbers.LABELS, 32, 10)
+    parts = (Encoder(), Decoder(), Classifier())
+    return train(parts, adam, x, y, nn.CrossEntropyLoss(), 100 if full else 10)
+
+
+class Halve(nn.Module):
+    def forward(self, x):
+        return x.float() / 2.0
+
+
+def seed001_cpu_gpu_hybrid(full):
+    x, y = normal(numbers.DATA, (32, 10)), normal(numbers.LABELS, (32, 10))
+    return train((Halve(), nn.Linear(10, 10)), adam, x, y, nn.MSELoss(), 1000 if full else 50)
+
+
+# ---- seed 002 ------------------------------------------------------------------------------------
+
+LAYER_1_IN, LAYER_1_OUT, LAYER_2_OUT, BATCH, DATASET, LR = 16, 8, 1, 32, 320, 0.5
+
+
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w1 = nn.Linear(LAYER_1_IN, LAYER_1_OUT)
+        self.w2 = nn.Linear(LAYER_1_OUT, LAYER_2_OUT)
+
+    def forward(self, x):
+        return torch.sigmoid(self.w2(torch.relu(self.w1(x))))
+
+
+class Notebook:
+    """The numbers of the notebook's cells, drawn in the notebook's order."""
+
+    def __init__(self):
+        torch.manual_seed(40)
+        self.x = torch.rand([DATASET, 16])
+        self.target = torch.randint(0, 2, [DATASET, 1], dtype=torch.float32)
+        self.single, self.parallel, self.whole = MLP(), MLP(), MLP()
+        half = LAYER_1_OUT // 2
+        self.halves = [nn.Linear(LAYER_1_IN, half), nn.Linear(LAYER_1_IN, half),
+                       nn.Linear(half, LAYER_2_OUT), nn.Linear(half, LAYER_2_OUT, bias=False)]
+        with torch.no_grad():
+            for k in range(2):
+                part = slice(k * half, (k + 1) * half)
+                self.halves[k].weight.copy_(self.whole.w1.weight[part])
+                self.halves[k].bias.copy_(self.whole.w1.bias[part])
+                self.halves[2 + k].weight.copy_(self.whole.w2.weight[:, part])
+            self.halves[2].bias.copy_(self.whole.w2.bias)
+        self.stages = [nn.Linear(16, 8), nn.Linear(8, 1)]
+        self.order = None  # of the rows of a batch, if not the notebook's
+
+    def rows(self, i, size=BATCH):
+        """The notebook's slice: (i + 1) * size % DATASET is 0 at the end, and the batch empty."""
+        part = slice(i * size % DATASET, (i + 1) * size % DATASET)
+        x, target = self.x[part], self.target[part]
+        return (x, target) if self.order is None or len(x) == 0 else (x[self.order],
+                                                                      target[self.order])
+
+
+def single(book, n):
+    opt, losses = torch.optim.SGD(book.single.parameters(), lr=LR), []
+    for i in range(n):
+        x, target = book.rows(i)
+        loss = F.binary_cross_entropy(book.single(x), target)
+        opt.zero_grad()
+        loss.backward()
+        if len(x) == 0:  # PyTorch: the mean of nothing is nan, its gradients are zeros, not nan
+            assert loss.isnan() and all(p.grad.eq(0).all() for p in book.single.parameters())
+        opt.step()
+        losses.append(loss.item())
+    return np.float32(losses)
+
+
+def data_parallel(book, n):
+    """Both copies hold the same weights, so one model gives the gradients of both."""
+    parameters, losses = list(book.parallel.parameters()), []
+    opt = torch.optim.SGD(parameters, lr=LR)
+    for i in range(n):
+        both = [F.binary_cross_entropy(book.parallel(x), target)
+                for x, target in (book.rows(i), book.rows(i + 1))]
+        grads = [torch.autograd.grad(loss, parameters) for loss in both]
+        for p, a, b in zip(parameters, *grads):
+            p.grad = a + b
+        opt.step()
+        losses.append([loss.item() for loss in both])
+    return np.float32(losses)
+
+
+def tensor_parallel(book, n):
+    a, b, c, d = book.halves
+    opt = torch.optim.SGD([p for w in book.halves for p in w.parameters()], lr=2 * LR)
+    losses = []
+    for i in range(n):
+        x, target = book.rows(i, 2 * BATCH)
+        h = torch.cat([torch.relu(a(x)), torch.relu(b(x))], axis=1)
+        y = torch.sigmoid(c(h[:, :4]) + d(h[:, 4:]))
+        loss = F.binary_cross_entropy(y, target)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+    return np.float32(losses)
+
+
+def pipeline(book, n):
+    """The notebook's loop with its queues; losses by batch. A batch that would end at 0 ends one
+    row before the last, as there. Batches whose backward the loop does not reach have none."""
+    stages = book.stages
+    opts = [torch.optim.SGD(s.parameters(), lr=LR) for s in stages]
+    forward_0, forward_1, losses = True, False, []
+    to_stage_1, in_stage_1, to_stage_0 = [], [], []
+    batch = 0
+    while batch < n:
+        if forward_0:
+            start, end = batch * BATCH % DATASET, (batch + 1) * BATCH % DATASET or -1
+            to_stage_1.append((torch.relu(stages[0](book.x[start:end])), book.target[start:end]))
+            batch += 1
+        elif to_stage_0:
+            out = to_stage_0.pop(0)
+            stages[0].zero_grad()
+            out.backward(gradient=out.grad)
+            opts[0].step()
+        if forward_1:
+            out, target = to_stage_1.pop(0)
+            in_stage_1.append((torch.sigmoid(stages[1](out)), out, target))
+        elif in_stage_1:
+            stages[1].zero_grad()
+            y, out, target = in_stage_1.pop(0)
+            loss = F.binary_cross_entropy(y, target)
+            loss.backward(inputs=[stages[1].weight, stages[1].bias, out], retain_graph=True)
+            losses.append(loss.item())
+            to_stage_0.append(out)
+            opts[1].step()
+        if batch > 2:
+            forward_0 = not forward_0
+        forward_1 = not forward_1
+    return np.float32(losses)
+
+
+# name: (run, iterations in full, the models and the names of their parameters)
+SEED002 = {
+    "seed002_single": (single, 10001, lambda b: {"": b.single}),
+    "seed002_data_parallel": (data_parallel, 5001, lambda b: {"": b.parallel}),
+    "seed002_tensor_parallel": (tensor_parallel, 5001, lambda b: dict(
+        zip(("w1_0.", "w1_1.", "w2_0.", "w2_1."), b.halves))),
+    "seed002_pipeline": (pipeline, 10000, lambda b: {"w1.": b.stages[0], "w2.": b.stages[1]}),
+}
+
+
+def last_loss(losses):
+    """The loss at the end, of data parallel the mean of both; empty batches have none."""
+    return float([v for v in losses.reshape(len(losses), -1).mean(1) if v == v][-1])
+
+
+def perturbed(name, k, reorder=False):
+    torch.set_num_threads(1)
+    run, n, models = SEED002[name]
+    book = Notebook()
+    g = torch.Generator().manual_seed(k)
+    with torch.no_grad():
+        for model in models(book).values():
+            for p in model.parameters():
+                p.add_(NUDGE * torch.randn(p.shape, generator=g))
+    if reorder:
+        book.order = torch.randperm(BATCH, generator=g)
+    return last_loss(run(book, n))
+
+
+def seed002(name, full):
+    run, n, models = SEED002[name]
+    book, found = Notebook(), {}
+    for prefix, model in models(book).items():
+        for key, p in model.named_parameters():
+            found[prefix + key] = p.detach().clone()
+    found["losses"] = run(book, n if full else 500)
+    if full:
+        with ProcessPoolExecutor(os.cpu_count()) as pool:
+            ends = list(pool.map(perturbed, [name] * PERTURBED, range(PERTURBED)))
+            if name == "seed002_data_parallel":
+                ends += pool.map(perturbed, [name] * PERTURBED, range(PERTURBED),
+                                 [True] * PERTURBED)
+        print(f"{name}: {last_loss(found['losses']):.4f}; moved by {NUDGE:g}:",
+              *(f"{e:.4f}" for e in sorted(ends)))
+        found["final"] = np.float32([min(ends), max(ends)])
+    return found
+
+
+# ---- seed 003 ------------------------------------------------------------------------------------
+
+def seed003_rpc_pipeline(full):
+    """Batches of 120 in k micro-batches, their outputs concatenated: the same loss for every k.
+    Every batch is a new draw, the labels stay, as in the tutorial."""
+    parts = (nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+             nn.Sequential(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+                           nn.Flatten(), nn.Linear(64 * 7 * 7, 128), nn.ReLU(),
+                           nn.Linear(128, 10)))
+    batches = 30 if full else 3
+    x = normal(numbers.DATA, (batches, 120, 1, 28, 28))
+    labels = F.one_hot(classes(numbers.LABELS, 120, 10), 10).float()
+    found = {}
+    for k in (1, 2, 4, 8):
+        fill(*parts)
+        net = nn.Sequential(*parts)
+        opt, losses = torch.optim.SGD(net.parameters(), lr=0.05), []
+        for batch in x:
+            opt.zero_grad()
+            loss = F.mse_loss(torch.cat([net(part) for part in batch.chunk(k)]), labels)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        found[f"losses_{k}"] = np.float32(losses)
+    with torch.no_grad():
+        found["outputs"] = net(x[0])
+    return found
+
+
+# ---- seed 004 ------------------------------------------------------------------------------------
+
+def seed004_spanning_backward(full):
+    net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 10), nn.LogSoftmax(1))
+    fill(net)
+    loss = F.nll_loss(net(normal(numbers.DATA, (24, 16))), classes(numbers.LABELS, 24, 10))
+    loss.backward()
+    return {"losses": np.float32([loss.item()]),
+            **{name: p.grad for name, p in net.named_parameters()}}
+
+
+# ---- the files -----------------------------------------------------------------------------------
+
+OTHERS = [seed001_two_part_cnn, seed001_three_part_lstm, seed001_cpu_gpu_hybrid,
+          seed003_rpc_pipeline, seed004_spanning_backward]
+
+
+def write(folder, full=False):
+    torch.set_num_threads(1)
+    w = Writer(os.path.join(folder, "seeds"))
+    found = {run.__name__: run(full) for run in OTHERS}
+    book = Notebook()
+    found["seed002"] = {"x": book.x, "target": book.target}
+    found.update({name: seed002(name, full) for name in SEED002})
+    for name, tensors in sorted(found.items()):
+        for what, value in tensors.items():
+            w.add(f"{name}.{what}", value)
+    w.close()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--full"]:
+        write(sys.argv[2], full=True)
+    else:
+        write(HERE)

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the programs of the seeds share: start and end, numbers, and PyTorch's figures.
+ *
+ * A program is run as NAME SESSION.yaml [FOLDER] and reads PyTorch's run from seeds.txt and
+ * seeds.bin in FOLDER (tests/golden, by make_seeds.py there): it takes as many steps as it has.
+ * Its last line is `PASS NAME: figures` or `FAIL NAME: what is wrong`; the exit code is 0 or 1.
+ */
+#ifndef CLEAVE_SEED_H
+#define CLEAVE_SEED_H
+
+#include <cleave.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEED_DATA = 1, SEED_LABELS = 2, SEED_WEIGHTS = 16, SEED_MAX_DRAWN = 32 };
+
+static struct {
+  const char *name;
+  cleave_runtime *rt;
+  cleave_error e;
+  char *index, *values; /* of seeds.txt and seeds.bin */
+  size_t n_values;
+  size_t n_compared;
+  double worst; /* largest relative difference so far, and where */
+  char where[96];
+  struct {
+    cleave_module *module;
+    const char *name;
+  } drawn[SEED_MAX_DRAWN]; /* the parameters, in PyTorch's order */
+  int n_drawn;
+} seed;
+
+/* ---- failing --------------------------------------------------------------------------------- */
+
+_Noreturn static inline void seed_fail(const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  printf("FAIL %s: ", seed.name);
+  vprintf(fmt, args);
+  printf("\n");
+  va_end(args);
+  exit(1);
+}
+
+static inline void seed_must(cleave_status status, int line) {
+  if (status == CLEAVE_OK) return;
+  seed_fail("line %d: %s at %s%s%s: %s", line, cleave_status_name(status), seed.e.node,
+            seed.e.hop[0] ? ", " : "", seed.e.hop, seed.e.text);
+}
+/* A call of the API that has to succeed; it is given &seed.e. */
+#define MUST(call) seed_must((call), __LINE__)
+
+/* ---- PyTorch's figures ----------------------------------------------------------------------- */
+
+static inline char *seed_file(const char *folder, const char *name, size_t *ret_n) {
+  char path[512];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  FILE *f = fopen(path, "rb");
+  if (!f) seed_fail("%s cannot be read (programs run from the root of the repository)", path);
+  fseek(f, 0, SEEK_END);
+  long n = ftell(f);
+  rewind(f);
+  char *data = n < 0 ? NULL : malloc((size_t)n + 2);
+  if (!data || fread(data + 1, 1, (size_t)n, f) != (size_t)n) seed_fail("%s: read error", path);
+  fclose(f);
+  data[0] = '\n'; /* so that every line begins behind one */
+  data[n + 1] = 0;
+  *ret_n = (size_t)n;
+  return data;
+}
+
+/* The f32 tensor SET.WHAT of the figures; false when there is none. Its memory is theirs. */
+static inline bool seed_find(const char *set, const char *what, cleave_tensor *ret) {
+  char key[160];
+  size_t offset;
+  int used;
+  *ret = (cleave_tensor){.dtype = CLEAVE_F32};
+  snprintf(key, sizeof key, "\n%s.%s f32 ", set, what);
+  const char *line = strstr(seed.index, key);
+  if (!line) return false;
+  line += strlen(key);
+  if (sscanf(line, "%zu %d%n", &offset, &ret->rank, &used) != 2 || ret->rank < 0 ||
+      ret->rank > CLEAVE_MAX_RANK)
+    seed_fail("the line of %s.%s in seeds.txt cannot be read", set, what);
+  for (int i = 0; i < ret->rank; i++) {
+    char *end;
+    ret->shape[i] = strtoll(line + used, &end, 10);
+    used = (int)(end - line);
+  }
+  if (offset % 4 || offset > seed.n_values ||
+      cleave_tensor_count(ret) > (seed.n_values - offset) / 4)
+    seed_fail("%s.%s reaches beyond the end of seeds.bin", set, what);
+  ret->data = seed.values + offset;
+  return true;
+}
+
+static inline cleave_tensor seed_golden(const char *what) {
+  cleave_tensor found;
+  if (!seed_find(seed.name, what, &found)) seed_fail("seeds.txt has no %s.%s", seed.name, what);
+  return found;
+}
+
+static inline float seed_at(const cleave_tensor *tensor, size_t i) {
+  return ((const float *)tensor->data)[i];
+}
+
+/* Keeps the largest relative difference for seed_end. A NaN on either side is the largest. */
+static inline void seed_compare(const char *what, size_t index, double ours, double theirs) {
+  double difference = fabs(ours - theirs), size = fabs(theirs);
+  double relative = difference == 0 ? 0 : size > 0 ? difference / size : INFINITY;
+  seed.n_compared++;
+  if (relative <= seed.worst) return;
+  seed.worst = isnan(relative) ? INFINITY : relative;
+  snprintf(seed.where, sizeof seed.where, " (%s %zu: %.7g, PyTorch %.7g)", what, index, ours,
+           theirs);
+}
+
+static inline double seed_norm(const cleave_tensor *tensor) {
+  double sum = 0;
+  for (size_t i = 0; i < cleave_tensor_count(tensor); i++)
+    sum += (double)seed_at(tensor, i) * seed_at(tensor, i);
+  return sqrt(sum);
+}
+
+/* ---- numbers: tests/golden/seed_numbers.py has the same functions ---------------------------- */
+
+/* The finaliser of MurmurHash3 (Appleby). */
+static inline uint32_t seed_mix(uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x85EBCA6Bu;
+  x = (x ^ (x >> 13)) * 0xC2B2AE35u;
+  return x ^ (x >> 16);
+}
+
+static inline uint32_t seed_bits(uint32_t stream, uint32_t i) {
+  return seed_mix(seed_mix(i) + stream * 0x9E3779B9u);
+}
+
+/* Odd multiples of 2^-24 between -1 and 1, times bound. */
+static inline void seed_uniform(float *to, size_t n, uint32_t stream, float bound) {
+  for (size_t i = 0; i < n; i++) {
+    int32_t odd = (int32_t)(seed_bits(stream, (uint32_t)i) >> 8) * 2 - 0xFFFFFF;
+    to[i] = (float)odd * 0x1p-24f * bound;
+  }
+}
+
+/* The numbers from `first` on of a stream of sums of three uniform ones: mean 0, variance 1. */
+static inline void seed_normal(float *to, size_t first, size_t n, uint32_t stream) {
+  for (size_t i = 0; i < n; i++) {
+    int32_t sum = 0;
+    for (size_t k = 3 * (first + i); k < 3 * (first + i) + 3; k++)
+      sum += (int32_t)(seed_bits(stream, (uint32_t)k) >> 11);
+    to[i] = (float)(2 * sum - 3 * 0x1FFFFF) * 0x1p-21f;
+  }
+}
+
+static inline void seed_classes(int64_t *to, size_t n, uint32_t stream, uint32_t n_classes) {
+  for (size_t i = 0; i < n; i++) to[i] = seed_bits(stream, (uint32_t)i) % n_classes;
+}
+
+/* The program's next parameter: uniform numbers within 1 / sqrt(fan), normal ones for fan 0. */
+static inline void seed_draw(cleave_module *module, const char *name, int fan) {
+  cleave_tensor t = {0};
+  uint32_t stream = SEED_WEIGHTS + (uint32_t)seed.n_drawn;
+  if (seed.n_drawn == SEED_MAX_DRAWN) seed_fail("more than %d parameters", SEED_MAX_DRAWN);
+  MUST(cleave_weight_read(seed.rt, module, name, 0, &t, &seed.e));
+  if (fan)
+    seed_uniform(t.data, cleave_tensor_count(&t), stream, 1 / sqrtf((float)fan));
+  else
+    seed_normal(t.data, 0, cleave_tensor_count(&t), stream);
+  MUST(cleave_weight_write(seed.rt, module, name, &t, 0, &seed.e));
+  cleave_tensor_done(&t);
+  seed.drawn[seed.n_drawn].module = module;
+  seed.drawn[seed.n_drawn++].name = name;
+}
+
+/* The context's gradient of every parameter drawn against PyTorch's `gradient_norms`. */
+static inline void seed_compare_gradients(cleave_context c) {
+  cleave_tensor norms = seed_golden("gradient_norms"), g = {0};
+  for (int i = 0; i < seed.n_drawn; i++) {
+    MUST(cleave_gradient(seed.rt, c, seed.drawn[i].module, seed.drawn[i].name, 0, &g, &seed.e));
+    seed_compare(seed.drawn[i].name, 0, seed_norm(&g), seed_at(&norms, (size_t)i));
+  }
+  cleave_tensor_done(&g);
+}
+
+/* ---- start and end --------------------------------------------------------------------------- */
+
+/* Opens the session file and PyTorch's figures, after which seed.rt is there. */
+static inline void seed_begin(const char *name, int argc, char **argv) {
+  size_t n;
+  seed.name = name;
+  if (argc < 2 || argc > 3) seed_fail("usage: %s SESSION.yaml [FOLDER]", name);
+  const char *folder = argc == 3 ? argv[2] : "tests/golden";
+  seed.index = seed_file(folder, "seeds.txt", &n);
+  seed.values = seed_file(folder, "seeds.bin", &seed.n_values);
+  memmove(seed.values, seed.values + 1, seed.n_values); /* its tensors are aligned again */
+  MUST(cleave_open(argv[1], NULL, &seed.rt, &seed.e));
+}
+
+/* Closes, prints the last line and returns the exit code. `limit`: of the relative differences. */
+static inline int seed_end(double limit, const char *fmt, ...) {
+  cleave_leaks leaks;
+  va_list args;
+  MUST(cleave_close(seed.rt, 0, &leaks, &seed.e));
+  if (leaks.contexts || leaks.references || leaks.futures) seed_fail("left open: %s", leaks.text);
+  bool pass = seed.n_compared > 0 && seed.worst <= limit;
+  printf("%s %s: ", pass ? "PASS" : "FAIL", seed.name);
+  va_start(args, fmt);
+  vprintf(fmt, args);
+  va_end(args);
+  printf("; within %.1e of PyTorch, limit %.0e%s\n", seed.worst, limit, seed.where);
+  free(seed.index);
+  free(seed.values);
+  return pass ? 0 : 1;
+}
+
+#endif

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Seed 002, data parallel: two workers hold copies of the model, each has a batch of its own, the
+ * program adds their gradients, takes the step of plain SGD and gives both the new weights.
+ */
+#include "seed002.h"
+
+enum { COPIES = 2, PARAMETERS = 4 };
+static const float lr = 0.5f;
+static const char *const names[PARAMETERS] = {"w1.weight", "w1.bias", "w2.weight", "w2.bias"};
+
+typedef struct replica {
+  cleave_module *mlp, *bce;
+  cleave_context context;
+  cleave_reference loss;
+  bool has_batch;
+} replica;
+
+static void load(replica *r, const char *worker, const char *mlp, const char *loss) {
+  cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, SEED002_WIDTH);
+  cleave_input guesses = CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, 1);
+  cleave_module_options model = {.name = mlp, .at = worker};
+  cleave_module_options beside = {.name = loss, .at = worker};
+  MUST(cleave_load_layers(seed.rt, &model,
+                          "[{op: linear, name: w1, out: 8}, {op: relu},"
+                          " {op: linear, name: w2, out: 1}, {op: sigmoid}]",
+                          &rows, &r->mlp, &seed.e));
+  MUST(cleave_load_loss(seed.rt, &beside, "bce", &guesses, &r->bce, &seed.e));
+  for (int k = 0; k < PARAMETERS; k++) seed002_weight(r->mlp, names[k], names[k]);
+}
+
+/* The forward pass over batch i, if that has rows; returns before it has run. */
+static void forward(replica *r, size_t i) {
+  cleave_tensor batch_x, batch_target;
+  cleave_reference x, both[2];
+  r->has_batch = seed002_batch(i, SEED002_BATCH, &batch_x, &batch_target);
+  if (!r->has_batch) return;
+  MUST(cleave_context_open(seed.rt, NULL, &r->context, &seed.e));
+  MUST(cleave_leaf(seed.rt, r->context, &batch_x, false, &x, &seed.e));
+  MUST(cleave_leaf(seed.rt, r->context, &batch_target, false, &both[1], &seed.e));
+  MUST(cleave_call(seed.rt, r->context, r->mlp, &x, 1, &both[0], &seed.e));
+  MUST(cleave_call(seed.rt, r->context, r->bce, both, 2, &r->loss, &seed.e));
+}
+
+/* The replica's loss, NaN without a batch; its gradients are added to sums. */
+static double backward(replica *r, cleave_tensor *sums) {
+  cleave_tensor t = {0};
+  if (!r->has_batch) return NAN;
+  MUST(cleave_backward(seed.rt, r->context, &r->loss, 1, false, 0, &seed.e));
+  for (int k = 0; k < PARAMETERS; k++) {
+    MUST(cleave_gradient(seed.rt, r->context, r->mlp, names[k], 0, &t, &seed.e));
+    for (size_t j = 0; j < cleave_tensor_count(&t); j++)
+      ((float *)sums[k].data)[j] += seed_at(&t, j);
+  }
+  MUST(cleave_to_here(seed.rt, r->loss, 0, &t, &seed.e));
+  double loss = seed_at(&t, 0);
+  MUST(cleave_context_close(seed.rt, r->context, 0, &seed.e));
+  cleave_tensor_done(&t);
+  return loss;
+}
+
+/* weights -= lr * sums, here and at both workers; the sums are zero again. */
+static void step(const replica *copies, cleave_tensor *weights, cleave_tensor *sums) {
+  for (int k = 0; k < PARAMETERS; k++) {
+    for (size_t j = 0; j < cleave_tensor_count(&weights[k]); j++) {
+      ((float *)weights[k].data)[j] -= lr * seed_at(&sums[k], j);
+      ((float *)sums[k].data)[j] = 0;
+    }
+    for (int c = 0; c < COPIES; c++)
+      MUST(cleave_weight_write(seed.rt, copies[c].mlp, names[k], &weights[k], 0, &seed.e));
+  }
+}
+
+int main(int argc, char **argv) {
+  replica copies[COPIES] = {0};
+  cleave_tensor weights[PARAMETERS] = {0}, sums[PARAMETERS] = {0};
+  double first = NAN, last = NAN;
+  seed_begin("seed002_data_parallel", argc, argv);
+  load(&copies[0], "w1", "model_0", "loss_0");
+  load(&copies[1], "w2", "model_1", "loss_1");
+  for (int k = 0; k < PARAMETERS; k++) {
+    MUST(cleave_weight_read(seed.rt, copies[0].mlp, names[k], 0, &weights[k], &seed.e));
+    MUST(cleave_weight_read(seed.rt, copies[0].mlp, names[k], 0, &sums[k], &seed.e));
+    memset(sums[k].data, 0, cleave_tensor_count(&sums[k]) * sizeof(float));
+  }
+
+  cleave_tensor losses = seed_golden("losses");
+  size_t n = (size_t)losses.shape[0];
+  for (size_t i = 0; i < n; i++) {
+    for (size_t c = 0; c < COPIES; c++) forward(&copies[c], i + c); /* both at once */
+    double mean = 0;
+    for (size_t c = 0; c < COPIES; c++) {
+      double loss = backward(&copies[c], sums);
+      if (copies[c].has_batch) seed002_compare(i, loss, seed_at(&losses, COPIES * i + c));
+      mean += loss / COPIES;
+    }
+    step(copies, weights, sums);
+    if (i == 0) first = mean;
+    if (!isnan(mean)) last = mean;
+    if (i % 1000 == 0) printf("loss at iteration %zu: %.3f\n", i, mean);
+  }
+  for (int k = 0; k < PARAMETERS; k++)
+    cleave_tensor_done(&weights[k]), cleave_tensor_done(&sums[k]);
+  return seed002_end(n, first, last);
+}

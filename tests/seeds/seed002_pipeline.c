@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Seed 002, pipeline: two stages with queues between them, each taking forward and backward turns
+ * by itself, so stage 0 has moved on when a batch's gradients come back. The notebook's loop is
+ * a fixed interleave: every turn here is its turn.
+ *
+ * A batch is one context. Its backward runs through both stages when stage 1's turn comes; the
+ * gradients stay in the context, and each stage takes its own step when the notebook lets it.
+ */
+#include "seed002.h"
+
+enum { QUEUE = 8 };
+
+typedef struct batch {
+  size_t number;
+  cleave_context context;
+  cleave_reference hidden, target, loss;
+} batch;
+
+typedef struct queue {
+  batch items[QUEUE];
+  size_t first, n;
+} queue;
+
+static void push(queue *q, batch item) {
+  if (q->n == QUEUE) seed_fail("more than %d batches wait for a stage", QUEUE);
+  q->items[(q->first + q->n++) % QUEUE] = item;
+}
+
+static batch pop(queue *q) {
+  batch item = q->items[q->first];
+  q->first = (q->first + 1) % QUEUE;
+  q->n--;
+  return item;
+}
+
+static cleave_module *stages[2], *bce;
+static cleave_optimizer *optimizers[2];
+static cleave_tensor losses;
+static double first_loss = NAN, last_loss = NAN;
+
+static void load(void) {
+  static const char *const layers[] = {"[{op: linear, name: w1, out: 8}, {op: relu}]",
+                                       "[{op: linear, name: w2, out: 1}, {op: sigmoid}]"};
+  static const char *const names[][2] = {{"w1.weight", "w1.bias"}, {"w2.weight", "w2.bias"}};
+  cleave_input input[] = {CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, SEED002_WIDTH),
+                          CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, 8)};
+  cleave_input guesses = CLEAVE_INPUT(CLEAVE_F32, SEED002_BATCH, 1);
+  cleave_module_options at[] = {{.name = "stage 0", .at = "w1"}, {.name = "stage 1", .at = "w2"}};
+  cleave_module_options beside = {.name = "loss", .at = "w2"};
+  for (int s = 0; s < 2; s++) {
+    MUST(cleave_load_layers(seed.rt, &at[s], layers[s], &input[s], &stages[s], &seed.e));
+    cleave_group group = {.modules = &stages[s], .n_modules = 1, .kind = CLEAVE_SGD, .lr = 0.5};
+    MUST(cleave_optimizer_new(seed.rt, &group, 1, 0, &optimizers[s], &seed.e));
+    for (int k = 0; k < 2; k++) seed002_weight(stages[s], names[s][k], names[s][k]);
+  }
+  MUST(cleave_load_loss(seed.rt, &beside, "bce", &guesses, &bce, &seed.e));
+}
+
+/* Stage 0's forward turn. A batch that would end at row 0 ends one row before the last. */
+static batch enter(size_t number) {
+  batch b = {.number = number};
+  cleave_tensor batch_x, batch_target;
+  cleave_reference x;
+  size_t end = (number + 1) * SEED002_BATCH % SEED002_ROWS;
+  if (!seed002_slice(number * SEED002_BATCH % SEED002_ROWS, end ? end : SEED002_ROWS - 1, &batch_x,
+                     &batch_target))
+    seed_fail("batch %zu is empty", number);
+  MUST(cleave_context_open(seed.rt, NULL, &b.context, &seed.e));
+  MUST(cleave_leaf(seed.rt, b.context, &batch_x, false, &x, &seed.e));
+  MUST(cleave_leaf(seed.rt, b.context, &batch_target, false, &b.target, &seed.e));
+  MUST(cleave_call(seed.rt, b.context, stages[0], &x, 1, &b.hidden, &seed.e));
+  return b;
+}
+
+/* Stage 1's forward turn. */
+static batch judge(batch b) {
+  cleave_reference both[] = {{0}, b.target};
+  MUST(cleave_call(seed.rt, b.context, stages[1], &b.hidden, 1, &both[0], &seed.e));
+  MUST(cleave_call(seed.rt, b.context, bce, both, 2, &b.loss, &seed.e));
+  return b;
+}
+
+/* Stage 1's backward turn. */
+static batch learn(batch b) {
+  cleave_tensor value = {0};
+  MUST(cleave_backward(seed.rt, b.context, &b.loss, 1, false, 0, &seed.e));
+  MUST(cleave_step(seed.rt, optimizers[1], b.context, 0, NULL, &seed.e));
+  MUST(cleave_to_here(seed.rt, b.loss, 0, &value, &seed.e));
+  last_loss = seed_at(&value, 0);
+  if (b.number == 0) first_loss = last_loss;
+  seed002_compare(b.number, last_loss, seed_at(&losses, b.number));
+  cleave_tensor_done(&value);
+  return b;
+}
+
+/* Stage 0's backward turn. */
+static void leave(batch b) {
+  MUST(cleave_step(seed.rt, optimizers[0], b.context, 0, NULL, &seed.e));
+  MUST(cleave_context_close(seed.rt, b.context, 0, &seed.e));
+}
+
+int main(int argc, char **argv) {
+  queue stage_1_forward = {0}, stage_1_backward = {0}, stage_0_backward = {0};
+  bool forward[] = {true, false};
+  seed_begin("seed002_pipeline", argc, argv);
+  losses = seed_golden("losses");
+  size_t n = cleave_tensor_count(&losses) + 2; /* the last two do not come back */
+  load();
+  for (size_t number = 0; number < n; forward[1] = !forward[1]) {
+    if (forward[0]) {
+      push(&stage_1_forward, enter(number));
+      if (number % 1000 == 3) printf("loss at iteration %zu: %.3f\n", number, last_loss);
+      number++;
+    } else if (stage_0_backward.n) {
+      leave(pop(&stage_0_backward));
+    }
+    if (forward[1])
+      push(&stage_1_backward, judge(pop(&stage_1_forward)));
+    else if (stage_1_backward.n)
+      push(&stage_0_backward, learn(pop(&stage_1_backward)));
+    if (number > 2) forward[0] = !forward[0];
+  }
+  queue *const left[] = {&stage_1_forward, &stage_1_backward, &stage_0_backward};
+  for (size_t q = 0; q < 3; q++)
+    while (left[q]->n) MUST(cleave_context_close(seed.rt, pop(left[q]).context, 0, &seed.e));
+  return seed002_end(n, first_loss, last_loss);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Seed 004: does the backward graph span devices? Every parameter's gradient can be asked where it
+ * lives. And the mistake that the thread ends with: outputs and labels on different nodes, which a
+ * loss that moves nothing by itself refuses with both places and what to do.
+ */
+#include "seed.h"
+
+enum { ROWS = 24, WIDTH = 16, HIDDEN = 32, CLASSES = 10 };
+
+static cleave_module *part[2];
+
+/* Node and device of the gradient are the module's, its numbers PyTorch's. */
+static void compare_gradient(cleave_context c, cleave_module *module, const char *name,
+                             const char *golden) {
+  cleave_tensor theirs = seed_golden(golden), ours = {0};
+  cleave_place place;
+  double difference = 0;
+  MUST(cleave_gradient_place(seed.rt, c, module, name, 0, &place, &seed.e));
+  printf("gradient of %s: at %s on %s\n", golden, place.node, place.device);
+  if (strcmp(place.node, cleave_module_node(module)) != 0 ||
+      strcmp(place.device, cleave_module_device(module)) != 0)
+    seed_fail("%s is at %s, its gradient at %s", golden, cleave_module_node(module), place.node);
+  MUST(cleave_gradient(seed.rt, c, module, name, 0, &ours, &seed.e));
+  for (size_t i = 0; i < cleave_tensor_count(&ours); i++)
+    difference += pow(seed_at(&ours, i) - seed_at(&theirs, i), 2);
+  seed_compare(golden, 0, seed_norm(&theirs) + sqrt(difference), seed_norm(&theirs));
+  cleave_tensor_done(&ours);
+}
+
+/* The loss on outputs at w2 and labels here: refused, with both places and a way out. */
+static void compare_places(cleave_context c, cleave_module *nll, const cleave_reference *both) {
+  cleave_reference none;
+  cleave_place outputs, labels;
+  MUST(cleave_owner(seed.rt, both[0], &outputs, &seed.e));
+  MUST(cleave_owner(seed.rt, both[1], &labels, &seed.e));
+  if (strcmp(outputs.node, "w2") != 0 || strcmp(labels.node, "master") != 0)
+    seed_fail("outputs are at %s, labels at %s", outputs.node, labels.node);
+  if (cleave_call(seed.rt, c, nll, both, 2, &none, &seed.e) != CLEAVE_PRECONDITION)
+    seed_fail("a loss over two nodes is not refused");
+  printf("refused: %s\n", seed.e.text);
+  if (!strstr(seed.e.text, "w2") || !strstr(seed.e.text, "master") ||
+      !strstr(seed.e.text, "cleave_send_to"))
+    seed_fail("the refusal does not say where things are and what to do: %s", seed.e.text);
+}
+
+int main(int argc, char **argv) {
+  seed_begin("seed004_spanning_backward", argc, argv);
+  cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
+  cleave_input hidden = CLEAVE_INPUT(CLEAVE_F32, ROWS, HIDDEN);
+  cleave_input scores = CLEAVE_INPUT(CLEAVE_F32, ROWS, CLASSES);
+  cleave_module_options first = {.name = "layerseq1", .at = "w1"};
+  cleave_module_options second = {.name = "layerseq2", .at = "w2"};
+  cleave_module_options strict = {.name = "nll_loss", .at = "w2", .local_only = true};
+  cleave_module *nll;
+  MUST(cleave_load_layers(seed.rt, &first, "[{op: linear, name: a, out: 32}, {op: relu}]", &rows,
+                          &part[0], &seed.e));
+  MUST(cleave_load_layers(seed.rt, &second, "[{op: linear, name: b, out: 10}, {op: log_softmax}]",
+                          &hidden, &part[1], &seed.e));
+  MUST(cleave_load_loss(seed.rt, &strict, "nll", &scores, &nll, &seed.e));
+  seed_draw(part[0], "a.weight", WIDTH);
+  seed_draw(part[0], "a.bias", WIDTH);
+  seed_draw(part[1], "b.weight", HIDDEN);
+  seed_draw(part[1], "b.bias", HIDDEN);
+
+  float x[ROWS * WIDTH];
+  int64_t classes[ROWS];
+  seed_normal(x, 0, ROWS * WIDTH, SEED_DATA);
+  seed_classes(classes, ROWS, SEED_LABELS, CLASSES);
+  cleave_tensor data = CLEAVE_TENSOR_F32(x, ROWS, WIDTH);
+  cleave_tensor labels = CLEAVE_TENSOR_I64(classes, ROWS), value = {0};
+
+  cleave_context c;
+  cleave_reference in, between, both[2], loss;
+  MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
+  MUST(cleave_leaf(seed.rt, c, &data, false, &in, &seed.e));
+  MUST(cleave_leaf(seed.rt, c, &labels, false, &both[1], &seed.e));
+  MUST(cleave_call(seed.rt, c, part[0], &in, 1, &between, &seed.e));
+  MUST(cleave_call(seed.rt, c, part[1], &between, 1, &both[0], &seed.e));
+  compare_places(c, nll, both);
+  MUST(cleave_send_to(seed.rt, both[1], "w2", &seed.e)); /* what the refusal says */
+  MUST(cleave_call(seed.rt, c, nll, both, 2, &loss, &seed.e));
+  MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
+  compare_gradient(c, part[0], "a.weight", "0.weight");
+  compare_gradient(c, part[0], "a.bias", "0.bias");
+  compare_gradient(c, part[1], "b.weight", "2.weight");
+  compare_gradient(c, part[1], "b.bias", "2.bias");
+  MUST(cleave_to_here(seed.rt, loss, 0, &value, &seed.e));
+  double result = seed_at(&value, 0);
+  cleave_tensor losses = seed_golden("losses");
+  seed_compare("loss", 0, result, seed_at(&losses, 0));
+  cleave_tensor_done(&value);
+  MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
+  return seed_end(1e-5, "loss %.6f, gradients at w1 and w2, a loss over two nodes refused", result);
+}
