@@ -197,6 +197,27 @@ clv_code clv_lane_accept(const clv_lane_acceptor *acceptor, const clv_rpc_peer *
                          clv_rpc_stream *stream, clv_rpc_stream_events *ret_events,
                          clv_err *err) CLV_USE_RESULT;
 
+/* ---- shards as data -------------------------------------------------------------------------- */
+
+/* The memory behind a LoadShard's graph. Start with {0}; the graph must outlive it. */
+typedef struct clv_shard_message {
+  clv_wire_node *nodes; /* [n_nodes], as the following */
+  uint32_t (*inputs)[CLV_MAX_IN];
+  clv_wire_attr (*attrs)[CLV_WIRE_ATTRS];
+  clv_attr_value (*values)[CLV_WIRE_ATTRS];
+  uint32_t output;
+  clv_wire_spec specs[CLV_MAX_INPUTS];
+  uint32_t n_specs;
+} clv_shard_message;
+
+/* Fills q->graph and q->inputs with views into *m, which is released whatever is returned. */
+clv_code clv_shard_message_make(const clv_graph *graph, clv_shard_message *m,
+                                clv_wire_load_request *q, clv_err *err) CLV_USE_RESULT;
+void clv_shard_message_done(clv_shard_message *m);
+
+/* Fills q->optimizer. */
+void clv_shard_message_optimizer(const clv_optim_config *optimizer, clv_wire_load_request *q);
+
 /* ---- stages ---------------------------------------------------------------------------------- */
 
 typedef struct clv_stage_options {

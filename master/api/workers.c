@@ -178,77 +178,13 @@ void api_disconnect(cleave_runtime *rt) {
 
 /* ---- shards as data ----------------------------------------------------------------------------------- */
 
-typedef struct graph_data {
-  clv_wire_node *nodes;
-  uint32_t (*inputs)[CLV_MAX_IN];
-  clv_wire_attr (*attrs)[CLV_WIRE_ATTRS];
-  clv_attr_value (*values)[CLV_WIRE_ATTRS];
-  uint32_t output;
-  clv_wire_spec specs[CLV_MAX_INPUTS];
-  uint32_t n_specs;
-} graph_data;
-
-static void graph_data_done(graph_data *d) {
-  free(d->nodes);
-  free(d->inputs);
-  free(d->attrs);
-  free(d->values);
-}
-
-static void node_to_wire(const clv_graph *g, int i, graph_data *d) {
-  const clv_node *n = &g->nodes[i];
-  int n_attrs =
-      n->op == CLV_OP_INPUT ? 0 : clv_attrs_to(n->op, &n->attrs, d->values[i], CLV_WIRE_ATTRS);
-  for (int k = 0; k < n->n_in; k++) d->inputs[i][k] = (uint32_t)n->in[k];
-  for (int k = 0; k < n_attrs; k++) {
-    clv_attr_value *v = &d->values[i][k];
-    d->attrs[i][k] = (clv_wire_attr){(uint32_t)v->key, (uint32_t)v->n_ints, v->ints, v->number};
-  }
-  d->nodes[i] = (clv_wire_node){.op = (uint32_t)n->op,
-                                .layer = n->layer,
-                                .n_inputs = (uint32_t)n->n_in,
-                                .n_attrs = (uint32_t)n_attrs,
-                                .name = n->name,
-                                .inputs = d->inputs[i],
-                                .attrs = d->attrs[i]};
-  if (n->op == CLV_OP_INPUT && d->n_specs < CLV_MAX_INPUTS)
-    d->specs[d->n_specs++] = (clv_wire_spec){n->dtype, n->shape};
-}
-
-static clv_code graph_to_wire(const clv_graph *g, graph_data *d, clv_err *err) {
-  size_t n = (size_t)g->n_nodes;
-  CLV_TRY(clv_alloc(n, sizeof *d->nodes, &d->nodes, err));
-  CLV_TRY(clv_alloc(n, sizeof *d->inputs, &d->inputs, err));
-  CLV_TRY(clv_alloc(n, sizeof *d->attrs, &d->attrs, err));
-  CLV_TRY(clv_alloc(n, sizeof *d->values, &d->values, err));
-  for (int i = 0; i < g->n_nodes; i++) node_to_wire(g, i, d);
-  d->output = (uint32_t)g->output;
-  return CLV_OK;
-}
-
-static void optimizer_to_wire(const cleave_module *m, clv_wire_load_request *q) {
-  static const clv_wire_opt_kind kinds[] = {[CLV_OPTIM_SGD] = CLV_WIRE_OPT_SGD,
-                                            [CLV_OPTIM_ADAM] = CLV_WIRE_OPT_ADAM,
-                                            [CLV_OPTIM_ADAMW] = CLV_WIRE_OPT_ADAMW};
-  if (!m->optimizer) return;
-  q->optimizer.kind = kinds[m->optim.kind];
-  q->optimizer.nesterov = m->optim.nesterov;
-  q->optimizer.lr = m->optim.lr;
-  q->optimizer.momentum = m->optim.momentum;
-  q->optimizer.weight_decay = m->optim.weight_decay;
-  q->optimizer.beta1 = m->optim.beta1;
-  q->optimizer.beta2 = m->optim.beta2;
-  q->optimizer.eps = m->optim.eps;
-}
-
 static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err *err) {
   cleave_runtime *rt = m->runtime;
   peer *p = &rt->peers[m->node];
   const char *others[API_MAX_NODES];
-  CLV_AUTO(graph_data_done) graph_data d = {0};
+  CLV_AUTO(clv_shard_message_done) clv_shard_message message = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   CLV_AUTO(clv_wire_done) clv_wire_load_reply o = {0};
-  CLV_TRY(graph_to_wire(m->graph, &d, err));
   clv_wire_load_request q = {.session = rt->session,
                              .epoch = rt->epoch,
                              .seed = m->seed,
@@ -256,18 +192,16 @@ static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err
                              .n_stages = API_MAX_MODULES + 1,
                              .threads = m->threads,
                              .max_micro_batches = 1,
-                             .graph = {(uint32_t)m->graph->n_nodes, 1, d.nodes, &d.output},
                              .next_peer = "",
                              .prev_peer = "",
                              .peers = others,
                              .device = m->device,
                              .frozen = m->frozen,
-                             .n_frozen = m->n_frozen,
-                             .inputs = d.specs,
-                             .n_inputs = d.n_specs};
+                             .n_frozen = m->n_frozen};
+  CLV_TRY(clv_shard_message_make(m->graph, &message, &q, err));
   for (uint32_t i = 1; rt->direct && i < rt->n_peers; i++)
     if (i != m->node) others[q.n_peers++] = rt->peers[i].name;
-  optimizer_to_wire(m, &q);
+  if (m->optimizer) clv_shard_message_optimizer(&m->optim, &q);
   CLV_TRY(clv_wire_load_request_encode(&q, &request, err));
   CLV_TRY(call(p, CLV_METHOD_LOAD_SHARD, &request, timeout_ms, &reply, err));
   clv_piece piece = {reply.data, reply.len};

@@ -177,54 +177,6 @@ static clv_code connect_worker(clv_trainer *t, remote *r, clv_err *err) {
 
 /* ---- shards as data ----------------------------------------------------------------------------------- */
 
-typedef struct graph_data {
-  clv_wire_node *nodes;
-  uint32_t (*inputs)[CLV_MAX_IN];
-  clv_wire_attr (*attrs)[CLV_WIRE_ATTRS];
-  clv_attr_value (*values)[CLV_WIRE_ATTRS];
-  uint32_t output;
-  clv_wire_spec specs[CLV_MAX_INPUTS];
-  uint32_t n_specs;
-} graph_data;
-
-static void graph_data_done(graph_data *d) {
-  free(d->nodes);
-  free(d->inputs);
-  free(d->attrs);
-  free(d->values);
-}
-
-static void node_to_wire(const clv_graph *g, int i, graph_data *d) {
-  const clv_node *n = &g->nodes[i];
-  int n_attrs =
-      n->op == CLV_OP_INPUT ? 0 : clv_attrs_to(n->op, &n->attrs, d->values[i], CLV_WIRE_ATTRS);
-  for (int k = 0; k < n->n_in; k++) d->inputs[i][k] = (uint32_t)n->in[k];
-  for (int k = 0; k < n_attrs; k++) {
-    clv_attr_value *v = &d->values[i][k];
-    d->attrs[i][k] = (clv_wire_attr){(uint32_t)v->key, (uint32_t)v->n_ints, v->ints, v->number};
-  }
-  d->nodes[i] = (clv_wire_node){.op = (uint32_t)n->op,
-                                .layer = n->layer,
-                                .n_inputs = (uint32_t)n->n_in,
-                                .n_attrs = (uint32_t)n_attrs,
-                                .name = n->name,
-                                .inputs = d->inputs[i],
-                                .attrs = d->attrs[i]};
-  if (n->op == CLV_OP_INPUT && d->n_specs < CLV_MAX_INPUTS)
-    d->specs[d->n_specs++] = (clv_wire_spec){n->dtype, n->shape};
-}
-
-static clv_code graph_to_wire(const clv_graph *g, graph_data *d, clv_err *err) {
-  size_t n = (size_t)g->n_nodes;
-  CLV_TRY(clv_alloc(n, sizeof *d->nodes, &d->nodes, err));
-  CLV_TRY(clv_alloc(n, sizeof *d->inputs, &d->inputs, err));
-  CLV_TRY(clv_alloc(n, sizeof *d->attrs, &d->attrs, err));
-  CLV_TRY(clv_alloc(n, sizeof *d->values, &d->values, err));
-  for (int i = 0; i < g->n_nodes; i++) node_to_wire(g, i, d);
-  d->output = (uint32_t)g->output;
-  return CLV_OK;
-}
-
 clv_optim_config clv_optimizer_of(const clv_session_config *c) {
   static const clv_optim_kind kinds[] = {[CLV_OPT_SGD] = CLV_OPTIM_SGD,
                                          [CLV_OPT_ADAM] = CLV_OPTIM_ADAM,
@@ -240,21 +192,6 @@ clv_optim_config clv_optimizer_of(const clv_session_config *c) {
                             .eps = o->eps};
 }
 
-static void fill_optimizer(const clv_trainer *t, clv_wire_load_request *q) {
-  static const clv_wire_opt_kind kinds[] = {[CLV_OPTIM_SGD] = CLV_WIRE_OPT_SGD,
-                                            [CLV_OPTIM_ADAM] = CLV_WIRE_OPT_ADAM,
-                                            [CLV_OPTIM_ADAMW] = CLV_WIRE_OPT_ADAMW};
-  clv_optim_config o = clv_optimizer_of(t->config);
-  q->optimizer.kind = kinds[o.kind];
-  q->optimizer.lr = o.lr;
-  q->optimizer.momentum = o.momentum;
-  q->optimizer.nesterov = o.nesterov;
-  q->optimizer.weight_decay = o.weight_decay;
-  q->optimizer.beta1 = o.beta1;
-  q->optimizer.beta2 = o.beta2;
-  q->optimizer.eps = o.eps;
-}
-
 /* The stage's own settings; the loss has none. */
 static clv_code fill_stage(const clv_trainer *t, uint32_t i, clv_wire_load_request *q,
                            clv_err *err) {
@@ -268,7 +205,8 @@ static clv_code fill_stage(const clv_trainer *t, uint32_t i, clv_wire_load_reque
   const clv_stage_spec *spec = &c->stages[i];
   q->threads = (uint32_t)spec->threads;
   q->device = spec->device;
-  fill_optimizer(t, q);
+  clv_optim_config optimizer = clv_optimizer_of(c);
+  clv_shard_message_optimizer(&optimizer, q);
   if (b->shards[i].direct) q->next_peer = c->workers[b->shards[i + 1].worker].name;
   if (i > 0 && b->shards[i - 1].direct) q->prev_peer = c->workers[b->shards[i - 1].worker].name;
   if (spec->weights_file) q->init = CLV_WIRE_INIT_PUSHED;
@@ -285,11 +223,10 @@ static clv_code fill_stage(const clv_trainer *t, uint32_t i, clv_wire_load_reque
 static clv_code load_remote(clv_trainer *t, uint32_t i, clv_err *err) {
   const clv_shard_plan *s = &t->b->shards[i];
   remote *r = &t->remotes[s->worker];
-  CLV_AUTO(graph_data_done) graph_data d = {0};
+  CLV_AUTO(clv_shard_message_done) clv_shard_message m = {0};
   CLV_AUTO(clv_freep) const char **frozen = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   CLV_AUTO(clv_wire_done) clv_wire_load_reply o = {0};
-  CLV_TRY(graph_to_wire(s->graph, &d, err));
   CLV_TRY(clv_alloc((size_t)s->params->n, sizeof *frozen, &frozen, err));
   clv_wire_load_request q = {.session = t->session,
                              .epoch = t->epoch,
@@ -297,14 +234,12 @@ static clv_code load_remote(clv_trainer *t, uint32_t i, clv_err *err) {
                              .stage = i,
                              .n_stages = t->b->n_stages + 1,
                              .max_micro_batches = t->b->max_micro,
-                             .graph = {(uint32_t)s->graph->n_nodes, 1, d.nodes, &d.output},
                              .next_peer = "",
                              .prev_peer = "",
                              .input_needs_grad = s->input_needs_grad,
                              .device = "cpu",
-                             .frozen = frozen,
-                             .inputs = d.specs,
-                             .n_inputs = d.n_specs};
+                             .frozen = frozen};
+  CLV_TRY(clv_shard_message_make(s->graph, &m, &q, err));
   for (int k = 0; k < s->params->n; k++)
     if (s->params->list[k].frozen) frozen[q.n_frozen++] = s->params->list[k].name;
   CLV_TRY(fill_stage(t, i, &q, err));
