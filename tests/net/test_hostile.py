@@ -710,7 +710,7 @@ def half_a_stream(e):
 @attack
 def answers_nobody_reads(e):
     """Requests whose answers are never read: what waits to be sent is bounded."""
-    s = e.session(attached=False)
+    s, seen = e.session(attached=False), cluster.workers[0].text().count("does not read")
     narrow = Caller(cluster.ports[0], cluster.certs, name="evil",  # and a window of 1 KiB
                     options=[("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0)])
     lane, ping = Lane(narrow.channel, deaf=True), pb.Frame(kind=pb.PING, message=1).SerializeToString()
@@ -718,9 +718,9 @@ def answers_nobody_reads(e):
         session=s.id, epoch=1, incarnation=e.caller.about.incarnation, lanes=0, role=pb.ROLE_MASTER)))
     for _ in range(20_000):  # more than 8192 and what the transport takes before it is full
         lane.send(ping)
-    while not lane.out.empty() and lane.call.is_active():
-        time.sleep(0.01)
-    time.sleep(0.2)
+    w, until = cluster.workers[0], time.monotonic() + 20 * SLOW
+    while w.text().count("does not read") == seen and time.monotonic() < until:
+        time.sleep(0.05)  # to listen earlier would be to read
     lane.listen()
     assert "does not read" in ends(lane, StatusCode.RESOURCE_EXHAUSTED)
     narrow.close()
