@@ -119,7 +119,7 @@ BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
 .PHONY: all help test demo check-layers lint format bench fuzz parity mutate install uninstall clean \
-        deps deps-test deps-parity sanitize
+        deps deps-test deps-parity sanitize soak
 all: $(BINARIES) $(LIBCLEAVE)
 
 help:
@@ -129,6 +129,7 @@ help:
 	@echo 'make unit-FOLDER   the unit tests of one folder (unit-base, unit-graph, ...)'
 	@echo 'make parity        compare with PyTorch, step by step (installs python3-torch)'
 	@echo 'make bench         speed as ratios against peers measured in the same run'
+	@echo 'make soak          100,000 steps of a program on the C API: what grows on either side'
 	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS (60) under ASan and UBSan'
 	@echo 'make mutate        disable each security guard in turn and show its test fail'
 	@echo 'make sanitize      the suite under address/undefined and thread sanitizers'
@@ -302,6 +303,11 @@ parity: deps-parity
 bench: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench.py $(OUT)
+
+SOAK_STEPS ?= 100000
+soak: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(OUT)/net/api_faults
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/api_soak.py $(SOAK_STEPS)
 
 BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(wildcard tests/bench/bench_*.c))
 benches: $(BENCHES)

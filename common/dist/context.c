@@ -155,6 +155,7 @@ void clv_call_release(call *c) {
 static void call_free(clv_contexts *e, call *c) {
   if (c->n_missing)
     __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting - 1, __ATOMIC_RELAXED);
+  clv_turn_leave(e, c);
   clv_call_release(c);
   clv_reason_unref(e, c->failed);
   c->out->ctx->n_calls--;
@@ -274,11 +275,14 @@ clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret, clv_e
   e->contributions = slab_of(sizeof(contribution), MAX_CONTEXT_ITEMS, "gradients of values");
   e->gradients = slab_of(sizeof(gradient), MAX_CONTEXT_ITEMS, "gradients of modules");
   e->causes = slab_of(sizeof(reason), MAX_CONTEXT_ITEMS, "errors");
+  e->changes = slab_of(sizeof(change), MAX_CHANGES, "waiting changes of parameters");
+  e->turns = slab_of(sizeof(turn), MAX_CONTEXT_ITEMS, "turns of changes of parameters");
   e->n_names = 1;
   clv_code code = clv_alloc(CONTEXT_BUCKETS, sizeof *e->context_buckets, &e->context_buckets, err);
   if (code == CLV_OK)
     code = clv_alloc(VALUE_BUCKETS, sizeof *e->value_buckets, &e->value_buckets, err);
   if (code == CLV_OK) code = clv_alloc(MAX_NAMES, sizeof *e->names, &e->names, err);
+  if (code == CLV_OK) code = clv_alloc(CLV_MODULE_ALL, sizeof *e->lines, &e->lines, err);
   if (code != CLV_OK) {
     clv_contexts_free(e);
     return code;
@@ -289,13 +293,15 @@ clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret, clv_e
 
 void clv_contexts_free(clv_contexts *e) {
   if (!e) return;
+  while (e->waiting_changes) clv_change_free(e, e->waiting_changes);
   for (context *c = e->open; c; c = c->next) empty_context(e, c);
-  slab *const slabs[] = {&e->contexts,      &e->values,    &e->calls, &e->deliveries,
-                         &e->contributions, &e->gradients, &e->causes};
+  slab *const slabs[] = {&e->contexts,  &e->values, &e->calls,   &e->deliveries, &e->contributions,
+                         &e->gradients, &e->causes, &e->changes, &e->turns};
   for (size_t i = 0; i < CLV_COUNT(slabs); i++) slab_done(slabs[i]);
   free(e->context_buckets);
   free(e->value_buckets);
   free(e->names);
+  free(e->lines);
   free(e);
 }
 
@@ -346,14 +352,13 @@ static clv_code on_end(clv_contexts *e, clv_packet *p, clv_err *err) {
   reply->frame.message = ++*e->env.next_message;
   reply->frame.reply_to = p->frame.message;
   e->env.emit(e->env.user, reply);
-  return CLV_OK;
+  return clv_contexts_run(e, err); /* what stood behind its calls */
 }
 
 static clv_code on_abort(clv_contexts *e, clv_packet *p, clv_err *err) {
-  (void)err;
   if (p->frame.context) clv_context_end(e, p->frame.context);
   while (!p->frame.context && e->open) clv_context_end(e, e->open->id);
-  return CLV_OK;
+  return clv_contexts_run(e, err);
 }
 
 /* DROP and PREPARE wait for the CALLs that were sent before them. */
@@ -400,8 +405,14 @@ clv_code clv_contexts_packet(clv_contexts *e, clv_packet *p, bool *ret_kept, clv
   if (kind == CLV_ABORT) return on_abort(e, p, err);
   if (!handlers[kind])
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no place here", clv_frame_kind_name(kind));
-  if (p->frame.has_commit) clv_context_obey(e, &p->frame); /* though this context may have ended */
-  CLV_TRY(clv_context_open(e, p->frame.context, &c, err));
+  if (p->frame.has_commit && !p->headed) /* though this context may have ended */
+    CLV_TRY(clv_context_obey(e, &p->frame, err));
+  clv_code code = clv_context_open(e, p->frame.context, &c, err);
+  if (p->head) { /* what is wrong is said once, when the CALL is whole */
+    if (code == CLV_OK && c) (void)!clv_on_call_head(e, c, p, err);
+    return CLV_OK;
+  }
+  CLV_TRY(code);
   if (!c) {
     __atomic_store_n(&e->counts.late_frames, e->counts.late_frames + 1, __ATOMIC_RELAXED);
     return CLV_OK;

@@ -25,79 +25,152 @@ static void forget_gradients(clv_contexts *e, context *ctx, uint32_t module) {
   }
 }
 
-void clv_context_finalise(clv_contexts *e, uint64_t working) {
-  if (e->snapshot_of == working || !e->snapshot_of) return;
-  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
-    clv_stage *s = e->env.stage(e->env.user, i);
-    if (s) s->has_snapshot = false;
-  }
-  e->snapshot_of = 0;
+static bool revert_waits(const clv_contexts *e, uint64_t id) {
+  for (const change *k = e->waiting_changes; k; k = k->next)
+    if (k->kind == CLV_REVERT && k->context == id) return true;
+  return false;
 }
 
-/* All memory first: after that nothing can fail, and no module steps alone. */
-clv_code clv_context_apply(clv_contexts *e, context *ctx, uint32_t module, const clv_frame *f,
-                           clv_err *err) {
+/* A REVERT that waits came before this work, and an APPLY that waits too. */
+void clv_context_finalise(clv_contexts *e, uint64_t working) {
+  for (change *k = e->waiting_changes; k; k = k->next)
+    k->final |= k->kind == CLV_APPLY && k->context != working && !revert_waits(e, k->context);
+  for (uint32_t i = 0; e->n_snapshots && i < CLV_MODULE_ALL; i++) {
+    line *l = &e->lines[i];
+    if (!l->snapshot_of || l->snapshot_of == working || revert_waits(e, l->snapshot_of)) continue;
+    l->snapshot_of = 0;
+    e->n_snapshots--;
+  }
+}
+
+static void step_module(clv_contexts *e, const change *k, uint32_t module, clv_tensor *gradients) {
+  clv_stage *s = e->env.stage(e->env.user, module);
+  line *l = &e->lines[module];
+  if (!k->final) {
+    clv_stage_snapshot(s);
+    e->n_snapshots += !l->snapshot_of;
+    l->snapshot_of = k->context;
+  }
+  clv_optim_step(s->optim, s->block, gradients->data, k->lr, k->scale);
+  s->version++;
+  s->committed++;
+}
+
+static bool revert_module(clv_contexts *e, const change *k, uint32_t module) {
+  clv_stage *s = e->env.stage(e->env.user, module);
+  line *l = &e->lines[module];
+  if (l->snapshot_of != k->context) return false;
+  clv_stage_revert(s);
+  s->committed--;
+  l->snapshot_of = 0;
+  e->n_snapshots--;
+  return true;
+}
+
+static void answer(clv_contexts *e, const change *k, bool done) {
+  clv_packet *p;
+  clv_err why;
+  if (clv_packet_new(e->env.pool, done ? CLV_APPLIED : CLV_ERROR, &p, &why) != CLV_OK) return;
+  p->frame.context = k->context;
+  p->frame.message = ++*e->env.next_message;
+  p->frame.reply_to = k->message;
+  p->frame.stage = k->module;
+  if (!done)
+    clv_frame_set_failure(&p->frame, CLV_PRECONDITION,
+                          "nothing of this context can be taken back: no APPLY, or work of another "
+                          "context since",
+                          "");
+  e->env.emit(e->env.user, p);
+}
+
+void clv_context_perform(clv_contexts *e, const change *k) {
+  bool done = k->kind == CLV_APPLY;
+  for (const turn *t = k->turns; t; t = t->next_of_change) {
+    if (k->kind == CLV_APPLY)
+      step_module(e, k, t->module, t->gradients);
+    else
+      done |= revert_module(e, k, t->module);
+  }
+  if (!k->silent) answer(e, k, done);
+}
+
+static clv_code check_apply(const context *ctx, clv_err *err) {
   if (ctx->failed)
     return clv_fail(err, CLV_ABORTED, "the context has failed: %s", ctx->failed->text);
   if (ctx->active || ctx->collecting)
     return clv_fail(err, CLV_PRECONDITION, "backward pass %u is in progress", ctx->phase);
-  if (!f->commit.apply) {
-    forget_gradients(e, ctx, module);
-    return CLV_OK;
-  }
-  for (gradient *g = ctx->gradients; g; g = g->next)
-    if (meant(g, module)) CLV_TRY(clv_stage_snapshot_ready(g->stage, err));
-  clv_context_finalise(e, ctx->id);
-  for (gradient *g = ctx->gradients; g; g = g->next) {
-    clv_stage *s = g->stage;
-    if (!meant(g, module) || !s->optim) continue;
-    clv_stage_snapshot(s);
-    clv_optim_step(s->optim, s->block, g->block->data, f->commit.lr, f->commit.scale);
-    s->version++;
-    s->committed++;
-    e->snapshot_of = ctx->id;
+  return CLV_OK;
+}
+
+/* The modules that APPLY means; all memory first: after that nothing can fail, and no module steps
+ * alone. The gradients are held, so that the context may end before their turn comes. */
+static clv_code modules_to_step(clv_contexts *e, const context *ctx, change *k, uint32_t module,
+                                clv_err *err) {
+  for (const gradient *g = ctx->gradients; g; g = g->next) {
+    if (!meant(g, module) || !g->stage->optim) continue;
+    CLV_TRY(clv_stage_snapshot_ready(g->stage, err));
+    CLV_TRY(clv_change_means(e, k, g->module, g->block, err));
   }
   return CLV_OK;
 }
 
-void clv_context_obey(clv_contexts *e, const clv_frame *f) {
+static clv_code modules_to_revert(clv_contexts *e, const context *ctx, change *k, clv_err *err) {
+  const gradient *g = ctx->gradients;
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
+    while (g && g->module < i) g = g->next;
+    bool stepped = g && g->module == i && g->stage->optim;
+    if (stepped || e->lines[i].snapshot_of == ctx->id)
+      CLV_TRY(clv_change_means(e, k, i, NULL, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code apply(clv_contexts *e, context *ctx, uint32_t module, const clv_frame *f,
+                      clv_err *err) {
+  change *k;
+  CLV_TRY(check_apply(ctx, err));
+  CLV_TRY(clv_change_new(e, f, ctx->id, &k, err));
+  clv_code code = CLV_OK;
+  if (f->commit.apply)
+    code = modules_to_step(e, ctx, k, module, err);
+  else
+    forget_gradients(e, ctx, module);
+  if (code != CLV_OK) {
+    clv_change_free(e, k);
+    return code;
+  }
+  if (f->commit.apply) clv_context_finalise(e, ctx->id);
+  clv_change_wait(e, k);
+  return CLV_OK;
+}
+
+/* The CALL behind it joins the lines after it. */
+clv_code clv_context_obey(clv_contexts *e, const clv_frame *f, clv_err *err) {
   context *c;
   clv_err why;
-  if (!f->commit.step || clv_context_open(e, f->commit.step, &c, &why) != CLV_OK || !c) return;
-  if (clv_context_apply(e, c, CLV_MODULE_ALL, f, &why) != CLV_OK)
-    clv_context_fail_at(e, c, &why, f->stage);
-}
-
-static clv_code applied(clv_contexts *e, context *ctx, const clv_frame *f, clv_err *err) {
-  clv_packet *p;
-  CLV_TRY(clv_context_packet(e, CLV_APPLIED, ctx, ++*e->env.next_message, 0, &p, err));
-  p->frame.reply_to = f->message;
-  p->frame.stage = f->stage;
-  e->env.emit(e->env.user, p);
-  return CLV_OK;
+  if (!f->commit.step || clv_context_open(e, f->commit.step, &c, &why) != CLV_OK || !c)
+    return CLV_OK;
+  if (apply(e, c, CLV_MODULE_ALL, f, &why) != CLV_OK) clv_context_fail_at(e, c, &why, f->stage);
+  return clv_contexts_run(e, err);
 }
 
 clv_code clv_on_apply(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
   clv_err why;
-  if (clv_context_apply(e, ctx, p->frame.stage, &p->frame, &why) == CLV_OK)
-    return applied(e, ctx, &p->frame, err);
-  clv_context_fail_at(e, ctx, &why, p->frame.stage);
-  return CLV_OK;
+  if (apply(e, ctx, p->frame.stage, &p->frame, &why) != CLV_OK)
+    clv_context_fail_at(e, ctx, &why, p->frame.stage);
+  return clv_contexts_run(e, err);
 }
 
 clv_code clv_on_revert(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
-  if (e->snapshot_of != ctx->id)
-    return clv_fail(err, CLV_PRECONDITION,
-                    "nothing of this context can be taken back: no APPLY, or work of another "
-                    "context since");
-  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
-    clv_stage *s = e->env.stage(e->env.user, i);
-    if (!s || !s->has_snapshot) continue;
-    clv_stage_revert(s);
-    s->committed--;
+  change *k;
+  CLV_TRY(clv_change_new(e, &p->frame, ctx->id, &k, err));
+  clv_code code = modules_to_revert(e, ctx, k, err);
+  if (code != CLV_OK) {
+    clv_change_free(e, k);
+    return code;
   }
-  e->snapshot_of = 0;
-  return applied(e, ctx, &p->frame, err);
+  clv_change_wait(e, k);
+  return clv_contexts_run(e, err);
 }
 
 bool clv_contexts_gradient_item(clv_contexts *e, uint64_t id, uint32_t module, uint32_t index,

@@ -282,7 +282,7 @@ void clv_context_run_backward(clv_contexts *e, context *ctx) {
   clv_err why;
   while (ctx->active && ctx->needed) {
     call *c = ctx->needed;
-    if (c->phase == WAITING) return;
+    if (c->phase == WAITING || clv_turn_changes_before(e, c->module, ctx->prepared)) return;
     if (c->out->failed) {
       clv_context_fail(e, ctx, clv_reason_ref(c->out->failed));
       return;
@@ -347,17 +347,18 @@ static clv_code take_needed(clv_contexts *e, context *ctx, const clv_frame *f, c
   return CLV_OK;
 }
 
-static clv_code begin_phase(context *ctx, const clv_frame *f, clv_err *err) {
+static clv_code begin_phase(clv_contexts *e, context *ctx, const clv_frame *f, clv_err *err) {
   if (ctx->collecting && f->phase == ctx->phase) return CLV_OK;
   if (ctx->collecting || ctx->active || f->phase <= ctx->phase)
     return clv_fail(err, CLV_PRECONDITION, "PREPARE of phase %u, but phase %u %s", f->phase,
                     ctx->phase, ctx->collecting || ctx->active ? "is in progress" : "is over");
   ctx->phase = f->phase;
+  ctx->prepared = ++e->n_events;
   return CLV_OK;
 }
 
 static clv_code prepare(clv_contexts *e, context *ctx, const clv_frame *f, clv_err *err) {
-  CLV_TRY(begin_phase(ctx, f, err));
+  CLV_TRY(begin_phase(e, ctx, f, err));
   ctx->collecting = f->backward.more;
   ctx->retain = f->backward.retain;
   ctx->vote = f->backward.vote;

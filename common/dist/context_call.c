@@ -39,18 +39,20 @@ static void push_ready(clv_contexts *e, call *c) {
   e->ready_last = c;
 }
 
-/* One thing less that a call waits for. */
-static void one_less(clv_contexts *e, call *c) {
+void clv_call_one_less(clv_contexts *e, call *c) {
   if (--c->n_missing) return;
   __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting - 1, __ATOMIC_RELAXED);
   push_ready(e, c);
 }
 
-static void take_input(call *c, uint32_t slot, const value *v) {
-  if (v->tensor)
+/* A call that will never run is in nobody's way. */
+static void take_input(clv_contexts *e, call *c, uint32_t slot, const value *v) {
+  if (v->tensor) {
     c->in[slot] = clv_tensor_ref(v->tensor);
-  else if (!c->failed)
-    c->failed = clv_reason_ref(v->failed);
+    return;
+  }
+  if (!c->failed) c->failed = clv_reason_ref(v->failed);
+  clv_turn_leave(e, c);
 }
 
 /* A value has come, or never will: `tensor` (a reference is taken) or `failed` (given away). */
@@ -62,8 +64,8 @@ static clv_code settle(clv_contexts *e, value *v, clv_tensor *tensor, reason *fa
   for (use *u = v->uses, *next; u; u = next) {
     next = u->next;
     call *c = u->call;
-    take_input(c, (uint32_t)(u - c->uses), v);
-    one_less(e, c);
+    take_input(e, c, (uint32_t)(u - c->uses), v);
+    clv_call_one_less(e, c);
   }
   v->uses = NULL;
   while (v->deliveries) {
@@ -156,28 +158,20 @@ static clv_code finish_call(clv_contexts *e, call *c, clv_err *err) {
     clv_call_release(c);
     c->phase = INFERRED;
   }
+  clv_turn_leave(e, c);
   return settle(e, v, out, failed, err);
 }
 
-/* Whatever is ready, and what becomes ready by it. */
-static clv_code run_ready(clv_contexts *e, clv_err *err) {
-  clv_code first = CLV_OK;
-  while (e->ready_first) {
-    clv_err why;
-    call *c = e->ready_first;
-    context *ctx = c->out->ctx;
-    e->ready_first = c->next_ready;
-    if (!e->ready_first) e->ready_last = NULL;
-    clv_code code = finish_call(e, c, &why);
-    if (code != CLV_OK && first == CLV_OK) {
-      first = code;
-      if (err) *err = why;
-    }
-    bool needed = c->needed;
-    clv_value_free_if_dropped(e, c->out);
-    if (needed) clv_context_run_backward(e, ctx);
-  }
-  return first;
+clv_code clv_call_run_next(clv_contexts *e, clv_err *err) {
+  call *c = e->ready_first;
+  context *ctx = c->out->ctx;
+  e->ready_first = c->next_ready;
+  if (!e->ready_first) e->ready_last = NULL;
+  clv_code code = finish_call(e, c, err);
+  bool needed = c->needed;
+  clv_value_free_if_dropped(e, c->out);
+  if (needed) clv_context_run_backward(e, ctx);
+  return code;
 }
 
 /* ---- CALL -------------------------------------------------------------------------------------- */
@@ -186,6 +180,7 @@ static void refuse_call(clv_contexts *e, call *c, const clv_err *why) {
   char hop[32];
   snprintf(hop, sizeof hop, "module %u", c->module);
   if (!c->failed) c->failed = clv_reason_of(e, why, hop);
+  clv_turn_leave(e, c);
 }
 
 /* A leaf given along gets a record if it has an id, so that later calls can use it. */
@@ -211,7 +206,7 @@ static clv_code take_arg(clv_contexts *e, call *c, uint32_t slot, const clv_arg 
   }
   CLV_TRY(clv_context_value_made(e, ctx, arg->value, &v, err));
   if (settled(v)) {
-    take_input(c, slot, v);
+    take_input(e, c, slot, v);
     return CLV_OK;
   }
   c->uses[slot] = (use){.next = v->uses, .call = c};
@@ -251,17 +246,37 @@ static clv_code new_call(clv_contexts *e, context *ctx, const clv_frame *f, call
   c->stage = e->env.stage(e->env.user, f->stage);
   c->n_missing = 1; /* its arguments, until all of them are known */
   __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting + 1, __ATOMIC_RELAXED);
+  if (c->stage) clv_turn_join(e, c);
   *ret = c;
+  return CLV_OK;
+}
+
+/* The call whose head has come, or NULL. */
+static call *call_on_its_way(clv_contexts *e, const context *ctx, const clv_frame *f) {
+  const value *v = clv_context_value(e, ctx, f->message);
+  call *c = v ? v->maker : NULL;
+  bool same = c && c->on_its_way && c->module == f->stage && c->flags == f->flags;
+  return same ? c : NULL;
+}
+
+clv_code clv_on_call_head(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
+  call *c;
+  clv_context_finalise(e, ctx->id);
+  CLV_TRY(new_call(e, ctx, &p->frame, &c, err));
+  c->on_its_way = true;
   return CLV_OK;
 }
 
 clv_code clv_on_call(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
-  call *c = NULL;
+  call *c = p->headed ? call_on_its_way(e, ctx, f) : NULL;
   clv_err why;
   ctx->calls_received++;
-  clv_context_finalise(e, ctx->id);
-  CLV_TRY(new_call(e, ctx, f, &c, err));
+  if (!c) {
+    clv_context_finalise(e, ctx->id);
+    CLV_TRY(new_call(e, ctx, f, &c, err));
+  }
+  c->on_its_way = false;
   clv_code code = check_call(c, f, &why);
   if (code == CLV_OK) c->n_in = f->call.n_args;
   for (uint32_t i = 0, next = 0; i < c->n_in && code == CLV_OK; i++) {
@@ -269,8 +284,8 @@ clv_code clv_on_call(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err)
     code = take_arg(e, c, i, &f->call.args[i], here, &why);
   }
   if (code != CLV_OK) refuse_call(e, c, &why);
-  one_less(e, c);
-  return run_ready(e, err);
+  clv_call_one_less(e, c);
+  return clv_contexts_run(e, err);
 }
 
 /* ---- DELIVER, VALUE, DROP ---------------------------------------------------------------------- */
@@ -305,7 +320,7 @@ clv_code clv_on_value(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err
   }
   CLV_TRY(settle(e, v, f->n_tensors ? p->tensor[0] : NULL, failed, err));
   clv_value_free_if_dropped(e, v);
-  return run_ready(e, err);
+  return clv_contexts_run(e, err);
 }
 
 clv_code clv_on_drop(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {

@@ -7,7 +7,8 @@
  *
  * A context holds values; the value made by a call here holds that call. What arrives before its
  * time hangs where it will be needed: a call at the values it waits for, a delivery at its value, a
- * gradient at its call, DROP and PREPARE at the context until the CALLs they count are here.
+ * gradient at its call, DROP and PREPARE at the context until the CALLs they count are here. What has
+ * to wait for its turn although it is complete stands in the line of its module (context_turn.c).
  *
  * Threads: the node's compute thread alone; the counters are read by others. Nothing recurses: what
  * becomes ready is queued.
@@ -25,6 +26,7 @@ enum {
   MAX_CONTEXT_ITEMS = 65536, /* values; as many deliveries and gradients; per session */
   MAX_TOMBSTONES = 2048,     /* ended ids that are remembered */
   MAX_WAITING_FRAMES = 64,   /* DROP and PREPARE, per context */
+  MAX_CHANGES = 4096,        /* of parameters that wait for calls, per session */
   MAX_NAMES = 64,            /* workers named in a session */
 };
 
@@ -46,6 +48,46 @@ typedef struct reason {
 typedef struct call call;
 typedef struct value value;
 typedef struct context context;
+
+typedef struct line line;
+typedef struct turn turn;
+typedef struct change change;
+
+/* A place in the line of a module: of a call, or one of those of a change. */
+struct turn {
+  line *line; /* NULL: in none */
+  turn *prev, *next;
+  bool granted;
+  call *call;
+  change *change;
+  uint32_t module;       /* of a change, as the next two */
+  clv_tensor *gradients; /* to be applied, or NULL */
+  turn *next_of_change;
+};
+
+struct line {
+  turn *first, *last;
+  uint32_t n_changes;
+  bool ordered; /* calls change running statistics: one at a time, in ascending id */
+  bool marked;
+  line *next_marked;
+  uint64_t snapshot_of; /* the context whose APPLY REVERT may take back, 0 = none */
+};
+
+/* An APPLY, a REVERT, or a packet of state that waits for its turn. */
+struct change {
+  change *next, **at, *next_due;
+  clv_frame_kind kind;
+  uint64_t context, message;
+  uint32_t module;
+  float lr, scale;
+  bool silent; /* not answered: it came with a CALL */
+  bool final;  /* work of another context came after it */
+  uint32_t n_missing;
+  turn *turns;
+  uint64_t number; /* in the order of arrival */
+  clv_packet *packet;
+};
 
 /* An input that waits for its value. */
 typedef struct use {
@@ -97,7 +139,9 @@ struct call {
   clv_stage *stage; /* NULL: no such module, which fails the value */
   uint32_t module, micro_batch, flags, input_grads;
   call_phase phase;
-  uint32_t n_in, n_missing;
+  uint32_t n_in, n_missing; /* inputs, its arguments, its turn */
+  bool on_its_way;          /* the head of its CALL is here, its tensors are not */
+  turn turn;
   clv_tensor *in[CLV_MAX_INPUTS];
   uint64_t arg[CLV_MAX_INPUTS];
   use uses[CLV_MAX_INPUTS];
@@ -132,7 +176,8 @@ struct context {
   value *values;
   uint32_t n_calls;
   uint64_t calls_received;
-  uint32_t phase; /* the last that began */
+  uint32_t phase;    /* the last that began */
+  uint64_t prepared; /* the order of its last PREPARE among the changes */
   bool active, collecting, retain, vote;
   call *needed, *needed_last; /* descending id */
   gradient *gradients;
@@ -146,6 +191,7 @@ typedef struct clv_contexts_env {
   void *user;
   clv_stage *(*stage)(void *user, uint32_t module); /* or NULL */
   void (*emit)(void *user, clv_packet *packet);     /* takes it */
+  void (*obey)(void *user, clv_packet *packet);     /* a STATE_ frame that was held; takes it */
 } clv_contexts_env;
 
 typedef struct clv_contexts {
@@ -154,9 +200,12 @@ typedef struct clv_contexts {
   value **value_buckets;
   context *open, *tomb_first, *tomb_last;
   uint32_t n_open, n_tombs;
-  slab contexts, values, calls, deliveries, contributions, gradients, causes;
+  slab contexts, values, calls, deliveries, contributions, gradients, causes, changes, turns;
   call *ready_first, *ready_last;
-  uint64_t snapshot_of;             /* context that REVERT may take back, 0 = none */
+  line *lines, *marked; /* [CLV_MODULE_ALL]; those whose first may have changed */
+  change *waiting_changes, *due_first, *due_last;
+  uint32_t n_snapshots;             /* lines with snapshot_of */
+  uint64_t n_events;                /* changes and PREPAREs */
   char (*names)[CLV_WIRE_NAME + 1]; /* [MAX_NAMES]; 0 is the master, "" */
   uint32_t n_names;
   clv_context_counts counts; /* written by the compute thread alone */
@@ -173,6 +222,10 @@ void clv_contexts_free(clv_contexts *e); /* before the stages */
  * record that END_CONTEXT frees. */
 clv_code clv_contexts_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
                              clv_err *err) CLV_USE_RESULT;
+
+/* STATE_GET and STATE_PUT: kept until it is their turn, which is then told by env.obey. */
+clv_code clv_contexts_hold(clv_contexts *e, clv_packet *p, bool *ret_kept,
+                           clv_err *err) CLV_USE_RESULT;
 
 /* Gradients of a module in a context, as state items; false behind the last. */
 bool clv_contexts_gradient_item(clv_contexts *e, uint64_t context, uint32_t module, uint32_t index,
@@ -210,11 +263,33 @@ clv_code clv_context_packet(clv_contexts *e, clv_frame_kind kind, const context 
                             uint64_t message, uint32_t name, clv_packet **ret,
                             clv_err *err) CLV_USE_RESULT;
 
+/* ---- turns (context_turn.c) ------------------------------------------------------------------ */
+
+void clv_turn_join(clv_contexts *e, call *c); /* before its arguments are counted off */
+void clv_turn_leave(clv_contexts *e, call *c);
+bool clv_turn_waits(const clv_contexts *e, uint32_t module, bool changes_only);
+/* Whether a change that came before number `number` still waits at a module. */
+bool clv_turn_changes_before(const clv_contexts *e, uint32_t module, uint64_t number);
+
+/* A change is made, told its modules, then waits (or is freed when one of these failed). */
+clv_code clv_change_new(clv_contexts *e, const clv_frame *f, uint64_t id, change **ret,
+                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_change_means(clv_contexts *e, change *k, uint32_t module, clv_tensor *gradients,
+                          clv_err *err) CLV_USE_RESULT;
+void clv_change_wait(clv_contexts *e, change *k);
+void clv_change_free(clv_contexts *e, change *k);
+void clv_context_perform(clv_contexts *e, const change *k);
+
+/* Whatever is ready or has its turn, and what becomes so by it. */
+clv_code clv_contexts_run(clv_contexts *e, clv_err *err) CLV_USE_RESULT;
+void clv_call_one_less(clv_contexts *e, call *c); /* thing that it waits for */
+clv_code clv_call_run_next(clv_contexts *e, clv_err *err) CLV_USE_RESULT;
+
 /* ---- handlers -------------------------------------------------------------------------------- */
 
 typedef clv_code context_handler(clv_contexts *e, context *c, clv_packet *p, clv_err *err);
-context_handler clv_on_call, clv_on_deliver, clv_on_value, clv_on_drop, clv_on_prepare,
-    clv_on_gradient, clv_on_apply, clv_on_revert;
+context_handler clv_on_call, clv_on_call_head, clv_on_deliver, clv_on_value, clv_on_drop,
+    clv_on_prepare, clv_on_gradient, clv_on_apply, clv_on_revert;
 
 /* Runs the forward of a call whose inputs are complete, keeping what backward needs; the output goes
  * to `out`. */
@@ -224,11 +299,8 @@ clv_code clv_call_output(clv_contexts *e, call *c, clv_tensor **ret, clv_err *er
 void clv_context_run_backward(clv_contexts *e, context *c);
 /* Up to and including a phase. */
 void clv_value_forget_gradients(clv_contexts *e, value *v, uint32_t phase);
-/* Applies a context's gradients to one module or all, as COMMIT's fields say. */
-clv_code clv_context_apply(clv_contexts *e, context *c, uint32_t module, const clv_frame *f,
-                           clv_err *err) CLV_USE_RESULT;
 /* The decision on another context that rides on a CALL. Its failure is that context's. */
-void clv_context_obey(clv_contexts *e, const clv_frame *call);
+clv_code clv_context_obey(clv_contexts *e, const clv_frame *call, clv_err *err) CLV_USE_RESULT;
 /* Work of another context makes an APPLY final. */
 void clv_context_finalise(clv_contexts *e, uint64_t working);
 

@@ -53,6 +53,8 @@ typedef struct clv_packet {
   clv_link *from; /* gets `credit` bytes back when the packet is freed */
   uint64_t credit;
   uint32_t crc32c[CLV_WIRE_TENSORS]; /* of the bytes that came, for the link that received them */
+  bool head; /* of a CALL whose tensors are on their way: it has its place in the order of frames */
+  bool headed; /* the same CALL, whole */
   struct clv_packet *next;
 } clv_packet;
 

@@ -141,9 +141,25 @@ static clv_code on_chunk(clv_link *l, const clv_frame *f, const clv_piece *piece
   return done ? deliver(l, done, err) : CLV_OK;
 }
 
+/* A CALL may be overtaken by what was sent after it. That it is coming is told in order. */
+static clv_code announce(clv_link *l, clv_packet *p, clv_err *err) {
+  clv_packet *head;
+  if (p->frame.kind != CLV_CALL) return CLV_OK;
+  CLV_TRY(clv_packet_new(l->pool, CLV_CALL, &head, err));
+  pthread_mutex_lock(&l->lock);
+  l->n_packets++;
+  pthread_mutex_unlock(&l->lock);
+  head->frame = p->frame;
+  head->frame.n_tensors = 0;
+  head->from = clv_link_ref(l);
+  head->head = p->headed = true;
+  l->events.on_packet(l->events.user, l, head);
+  return CLV_OK;
+}
+
 /* The head of a packet whose tensors come in chunks. */
 static clv_code on_chunked(clv_link *l, clv_packet *p, clv_err *err) {
-  clv_code code = CLV_OK;
+  clv_code code = announce(l, p, err);
   pthread_mutex_lock(&l->lock);
   for (uint32_t i = 0; i < p->frame.n_tensors && code == CLV_OK; i++) {
     const clv_tensor_head *h = &p->frame.tensors[i];

@@ -320,6 +320,10 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, clv_err *err) {
   return answer(n, f, CLV_STATE_DONE, NULL, &done, err);
 }
 
+clv_code clv_node_state_frame(clv_session_node *n, clv_packet *p, clv_err *err) {
+  return p->frame.kind == CLV_STATE_GET ? on_state_get(n, p, err) : on_state_put(n, p, err);
+}
+
 static clv_code on_abort(clv_session_node *n, clv_packet *p, clv_err *err) {
   (void)err;
   if (n->o.on_driver) { /* the master: a worker reports the first cause */
@@ -360,8 +364,8 @@ static const struct {
   bool takes;
 } handlers[CLV_FRAME_KINDS] = {
     [CLV_COMMIT] = {on_commit, false},
-    [CLV_STATE_GET] = {on_state_get, false},
-    [CLV_STATE_PUT] = {on_state_put, false},
+    [CLV_STATE_GET] = {clv_node_state_frame, false},
+    [CLV_STATE_PUT] = {clv_node_state_frame, false},
     [CLV_ABORT] = {on_abort, false},
     [CLV_END_CONTEXT] = {on_end_context, false},
     [CLV_ENDED] = {on_for_driver, true},

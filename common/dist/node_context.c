@@ -143,6 +143,11 @@ bool clv_node_context_frame(clv_session_node *n, clv_packet *p, clv_code *ret_co
   bool kept = false;
   *ret_code = CLV_OK;
   if (n->o.on_driver && at_master(n, p, ret_code, err)) return true;
+  if (kind == CLV_STATE_GET || kind == CLV_STATE_PUT) {
+    *ret_code = clv_contexts_hold(n->contexts, p, &kept, err);
+    if (*ret_code != CLV_OK) clv_packet_free(p);
+    return kept || *ret_code != CLV_OK;
+  }
   bool mine = kind >= CLV_CALL || kind == CLV_END_CONTEXT || kind == CLV_ABORT;
   bool steps = kind == CLV_FORWARD || kind == CLV_BACKWARD || kind == CLV_COMMIT;
   if (!mine && !steps) return false;
@@ -155,6 +160,15 @@ bool clv_node_context_frame(clv_session_node *n, clv_packet *p, clv_code *ret_co
 
 /* ---- making ------------------------------------------------------------------------------------ */
 
+/* A frame of state whose turn has come. */
+static void obey(void *user, clv_packet *p) {
+  clv_session_node *n = user;
+  clv_frame cause = p->frame;
+  clv_err err;
+  if (clv_node_state_frame(n, p, &err) != CLV_OK) clv_node_refuse(n, &err, &cause);
+  clv_packet_free(p);
+}
+
 static clv_stage *module_of(void *user, uint32_t module) { return clv_node_stage(user, module); }
 
 clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
@@ -162,7 +176,8 @@ clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
                           .next_message = &n->next_message,
                           .user = n,
                           .stage = module_of,
-                          .emit = emit};
+                          .emit = emit,
+                          .obey = obey};
   if (n->o.n_stages != CLV_MODULE_ALL) return CLV_OK;
   CLV_TRY(clv_alloc(MAX_NAMES, sizeof *n->peers, &n->peers, err));
   CLV_TRY(clv_alloc(MAX_NAMES, sizeof *n->peer_names, &n->peer_names, err));

@@ -37,6 +37,9 @@ struct clv_session_node {
 /* What is refused in a session of contexts is answered; the session goes on. */
 void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_frame *cause);
 
+/* STATE_GET or STATE_PUT. The packet stays the caller's. */
+clv_code clv_node_state_frame(clv_session_node *n, clv_packet *p, clv_err *err) CLV_USE_RESULT;
+
 /* The engine, if n_stages says that this is a session of contexts. */
 clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) CLV_USE_RESULT;
 void clv_node_free_contexts(clv_session_node *n);

@@ -51,7 +51,6 @@ struct clv_stage {
   stage_plan plans[MAX_PLANS];
   int n_plans;
   clv_tensor *snapshot; /* what the last APPLY of a context changed, as it was before */
-  bool has_snapshot;
 
   uint64_t committed, step; /* step 0: none open */
   uint64_t context;

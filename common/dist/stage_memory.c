@@ -250,14 +250,10 @@ static void copy_state(clv_stage *s, bool save) {
   memcpy(save ? at : count, save ? count : at, sizeof(int64_t));
 }
 
-void clv_stage_snapshot(clv_stage *s) {
-  copy_state(s, true);
-  s->has_snapshot = true;
-}
+void clv_stage_snapshot(clv_stage *s) { copy_state(s, true); }
 
 void clv_stage_revert(clv_stage *s) {
   copy_state(s, false);
-  s->has_snapshot = false;
   s->version++;
 }
 

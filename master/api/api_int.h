@@ -147,7 +147,8 @@ typedef struct value {
   bool node_wants; /* the master's own node waits for it as well */
   bool spent;      /* a backward without retain went over it */
   bool failed;
-  uint64_t future; /* id of a future on it; 0: none */
+  uint32_t fetching; /* functions that wait for it */
+  uint64_t future;   /* id of a future on it; 0: none */
   cleave_error failure;
   clv_tensor *here; /* at the program: a leaf's own, or fetched */
   uint32_t n_args;
@@ -178,9 +179,12 @@ typedef struct context {
   bool graded[API_MAX_MODULES];
   clv_tensor *votes[API_MAX_NODES]; /* sums of squares of the node's last FINISHED */
   bool not_finite;
-  uint32_t applying;      /* APPLIED still to come, */
-  uint64_t applying_from; /* as answers to this message or a later one */
-  bool deciding;          /* a step is on its way: nodes hear of a failure when it is undone */
+  uint32_t applying;             /* APPLIED still to come, */
+  uint64_t applying_from;        /* as answers to this message or a later one */
+  uint64_t step_ms;              /* the step's deadline, */
+  uint64_t decide_by;            /* when the step is given up */
+  node_set moved;                /* nodes that have been sent APPLY since the last decision */
+  bool undone;                   /* its step failed after cleave_step had returned */
   bool stepped[API_MAX_MODULES]; /* modules that have had their step */
   bool failed;
   cleave_error failure;
@@ -205,8 +209,8 @@ struct cleave_optimizer {
   cleave_module **modules; /* in order of their index: the order of the norm's sum */
   size_t n_modules;
   uint64_t steps;
-  double base_lr; /* of the first group */
-  bool released;
+  double base_lr;           /* of the first group */
+  bool released, undecided; /* its last step is on its way */
   struct cleave_optimizer *next;
 };
 
@@ -227,6 +231,7 @@ struct cleave_runtime {
 
   pthread_mutex_t lock;
   pthread_cond_t changed;
+  bool news; /* what a node answered may end somebody's sleep */
   uint64_t next_id, next_context;
   id_table values, contexts, futures;
   value *free_values;
@@ -235,7 +240,8 @@ struct cleave_runtime {
   cleave_module *modules[API_MAX_MODULES];
   uint32_t n_modules;
   cleave_optimizer *optimizers;
-  bool deciding; /* a step is on its way: calls wait, so that it can still be taken back */
+  context *deciding; /* its step is on its way: calls wait, so that it can still be taken back */
+  bool settling;     /* somebody waits for its answers */
 };
 
 void api_lock(cleave_runtime *rt);
@@ -276,6 +282,7 @@ cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, value 
 cleave_status api_new_value(cleave_runtime *rt, context *c, value **ret, cleave_error *error);
 void api_drop_value(cleave_runtime *rt, value *v);
 void api_context_forget(cleave_runtime *rt, context *c);
+node_set api_lost_nodes(const cleave_runtime *rt);
 cleave_status api_context_failure(const context *c, cleave_error *error);
 
 /* With the lock: have the value brought to a node; to the program with node 0 and for_node false. */
@@ -289,8 +296,11 @@ cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t cont
 cleave_status api_state_put(cleave_module *m, const char *name, clv_tensor *tensor,
                             uint64_t until_ns, cleave_error *error);
 
-/* With the lock: wait until no step is on its way. */
-cleave_status api_undecided(cleave_runtime *rt, uint64_t until_ns, cleave_error *error);
+/* With the lock: every node has answered to the steps of this context. */
+void api_step_taken(cleave_runtime *rt, context *c);
+/* With the lock: wait until no step is on its way. One that failed has been taken back then, which
+ * its context says. */
+cleave_status api_decided(cleave_runtime *rt, uint64_t until_ns, cleave_error *error);
 
 /* Graph of a text of layers. */
 cleave_status api_layers_graph(const char *layers, const cleave_input *input, uint32_t first_layer,

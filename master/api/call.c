@@ -190,7 +190,7 @@ static cleave_status call(cleave_runtime *rt, cleave_context handle, cleave_modu
                           cleave_error *error) {
   context *c;
   PASS(api_module_place(m, 0, error));
-  PASS(api_undecided(rt, api_until(rt, 0), error));
+  PASS(api_decided(rt, api_until(rt, 0), error));
   PASS(api_find_context(rt, handle, &c, error));
   return add_call(rt, c, m, inputs, n_inputs, ret, error);
 }

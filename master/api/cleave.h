@@ -26,8 +26,8 @@
  *
  * Deadlines. Every function that blocks takes `deadline_ms`, counted from the call; 0 means the
  * runtime's (cleave_options.deadline_ms). A deadline that passes gives CLEAVE_DEADLINE. Of a fetch it
- * leaves everything as it was: the value may be waited for again. A backward or a step that was not
- * done in time is given up: its context can only be closed.
+ * leaves everything as it was: the value may be waited for again. A backward that was not
+ * done in time is given up, a step is taken back: their context can only be closed.
  *
  * Errors. Every function that can fail returns a status and fills *error unless that is NULL; what a
  * function returns through a pointer is written on success only. Of a context's failures the first
@@ -280,7 +280,8 @@ CLEAVE_API cleave_status cleave_context_open(cleave_runtime *runtime,
                                              cleave_error *error) CLEAVE_RESULT;
 
 /* BLOCKS until every node has freed what it held for the context. Its references and futures are
- * released with it. Calls and backward passes in progress are given up. */
+ * released with it. Calls and backward passes in progress are given up; a step on its way is waited
+ * for first, and one that had to be taken back is the error of this function. */
 CLEAVE_API cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context context,
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
@@ -305,9 +306,9 @@ CLEAVE_API cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context con
 /* Call a module on n inputs, in the order of its graph's inputs. Returns at once, before anything
  * has run; a failure of the call itself is given by whoever uses the value. Inputs go from where
  * they are to the module's node without passing the program, unless they are its own. The first call
- * of a module takes its shard there and waits for that. A call whose inputs are still on their way
- * when weights change (a step, cleave_weight_write) sees the old or the new ones: fetch its value
- * before, where that matters. */
+ * of a module takes its shard there and waits for that. A call sees the weights of
+ * the moment it was made, also if its inputs are still on their way when a step or
+ * cleave_weight_write comes after it. */
 CLEAVE_API cleave_status cleave_call(cleave_runtime *runtime, cleave_context context,
                                      cleave_module *module, const cleave_reference *inputs,
                                      size_t n_inputs, cleave_reference *ret_reference,
@@ -445,11 +446,14 @@ typedef struct cleave_stepped {
   uint64_t number; /* steps decided so far, this one included */
 } cleave_stepped;
 
-/* BLOCKS until every node has done it. Every module of the optimiser that has gradients in the
- * context takes one step. Nodes voted with their last backward; if one cannot step, all get back the
- * bytes they had before and the error is given (with what other optimisers did in this context
- * before). Calls and steps of other threads wait meanwhile. A module steps once in a context. ret may
- * be NULL. */
+/* Every module of the optimiser that has gradients in the context takes one step; a module steps once
+ * in a context. Nodes voted with their last backward, so the decision is known here and only sent:
+ * this returns at once, unless another context's step is still on its way. The nodes' answers are
+ * waited for by whatever would make the step final: the next call of a module, a step of another
+ * context, reading or writing weights, closing the context. If one node cannot follow, or was lost, or
+ * does not answer within deadline_ms, all others get back the bytes they had before (with what other
+ * optimisers did in this context at the same time); the optimiser has then not stepped, and every
+ * later function on the context gives the error, cleave_context_close as well. ret may be NULL. */
 CLEAVE_API cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                      cleave_context context, uint64_t deadline_ms,
                                      cleave_stepped *ret, cleave_error *error) CLEAVE_RESULT;

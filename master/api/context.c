@@ -92,7 +92,7 @@ void api_context_fail(cleave_runtime *rt, context *c, const cleave_error *cause,
   if (c->failed) return;
   c->failed = true;
   c->failure = *cause;
-  if (!c->deciding) api_context_tell(rt, c, told);
+  if (rt->deciding != c) api_context_tell(rt, c, told);
   pthread_cond_broadcast(&rt->changed);
 }
 
@@ -143,7 +143,7 @@ static cleave_status send_ends(cleave_runtime *rt, context *c, cleave_error *err
   return status;
 }
 
-static node_set lost_nodes(const cleave_runtime *rt) {
+node_set api_lost_nodes(const cleave_runtime *rt) {
   node_set lost = 0;
   for (uint32_t i = 1; i < rt->n_peers; i++)
     if (rt->peers[i].lost) lost |= NODE_BIT(i);
@@ -155,6 +155,9 @@ cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context handl
   LOCKED(runtime);
   uint64_t until = api_until(runtime, deadline_ms);
   context *c = id_table_get(&runtime->contexts, handle.id);
+  if (c && runtime->deciding == c)
+    PASS(api_decided(runtime, UINT64_MAX, error)); /* not longer than the step may take */
+  c = id_table_get(&runtime->contexts, handle.id);
   if (!c || c->closing) return api_find_context(runtime, handle, &c, error);
   c->closing = true;
   cleave_error given_up;
@@ -163,7 +166,8 @@ cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context handl
   pthread_cond_broadcast(&runtime->changed);
   while (c->users) api_sleep(runtime, until);
   cleave_status status = send_ends(runtime, c, error);
-  while (c->nodes & ~c->ended & ~lost_nodes(runtime)) {
+  if (status == CLEAVE_OK && c->undone) status = api_context_failure(c, error);
+  while (c->nodes & ~c->ended & ~api_lost_nodes(runtime)) {
     if (api_sleep(runtime, until)) continue;
     status = api_fail(error, CLV_DEADLINE, "not every node has freed context %s in time", c->name);
     break;

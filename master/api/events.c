@@ -10,7 +10,8 @@
 
 #include "master/api/api_int.h"
 
-/* Returns true when the packet was given away. */
+/* Returns true when the packet was given away. Sets `news` when somebody who sleeps has reason to
+ * look: a wake-up costs more than most of what is done here. */
 typedef bool handler(cleave_runtime *rt, peer *from, clv_packet *p);
 
 static void failure_of(const peer *from, const clv_frame *f, cleave_error *ret) {
@@ -44,6 +45,7 @@ static bool on_value(cleave_runtime *rt, peer *from, clv_packet *p) {
   if (p->frame.to[0]) return relay(rt, from, p);
   value *v = id_table_get(&rt->values, p->frame.message);
   if (!v || !v->module || v->module->node != from->index) return false;
+  rt->news |= v->fetching > 0;
   if (p->frame.has_failure && !v->failed) {
     v->failed = true;
     failure_of(from, &p->frame, &v->failure);
@@ -100,7 +102,7 @@ static bool on_gradient(cleave_runtime *rt, peer *from, clv_packet *p) {
     *part = clv_tensor_ref(p->tensor[0]);
   }
   if (++v->arrived == v->contributions) add_parts(rt, v);
-  c->leaf_due--;
+  rt->news |= --c->leaf_due == 0;
   return false;
 }
 
@@ -108,6 +110,7 @@ static bool on_finished(cleave_runtime *rt, peer *from, clv_packet *p) {
   context *c = id_table_get(&rt->contexts, p->frame.context);
   if (!c || !c->running || p->frame.phase != c->phase) return false;
   c->finished |= NODE_BIT(from->index);
+  rt->news |= !(c->expected & ~c->finished);
   if (!p->frame.has_vote) return false;
   c->not_finite |= !p->frame.vote.finite;
   clv_tensor_unref(c->votes[from->index]);
@@ -117,20 +120,24 @@ static bool on_finished(cleave_runtime *rt, peer *from, clv_packet *p) {
 }
 
 /* An APPLY or a REVERT has its answer, be it that it failed. */
-static void answered(context *c, const clv_packet *p) {
-  if (c && c->applying && p->frame.reply_to >= c->applying_from) c->applying--;
+static void answered(cleave_runtime *rt, context *c, const clv_packet *p) {
+  if (!c || !c->applying || p->frame.reply_to < c->applying_from || --c->applying) return;
+  rt->news = true;
+  if (!c->failed && p->frame.kind == CLV_APPLIED) api_step_taken(rt, c);
 }
 
 static bool on_applied(cleave_runtime *rt, peer *from, clv_packet *p) {
   context *c = id_table_get(&rt->contexts, p->frame.context);
   (void)from;
-  answered(c, p);
+  answered(rt, c, p);
   return false;
 }
 
 static bool on_ended(cleave_runtime *rt, peer *from, clv_packet *p) {
   context *c = id_table_get(&rt->contexts, p->frame.context);
-  if (c) c->ended |= NODE_BIT(from->index);
+  if (!c) return false;
+  c->ended |= NODE_BIT(from->index);
+  rt->news |= !(c->nodes & ~c->ended & ~api_lost_nodes(rt));
   return false;
 }
 
@@ -144,6 +151,7 @@ static bool on_state_item(cleave_runtime *rt, peer *from, clv_packet *p) {
   state_request *r = request_of(rt, from, p->frame.reply_to);
   if (!r) return false;
   r->got++;
+  rt->news |= r->told;
   if (r->wanted && !r->found && p->frame.n_tensors == 1 &&
       strcmp(r->wanted, p->frame.state.name) == 0)
     r->found = clv_tensor_ref(p->tensor[0]);
@@ -154,7 +162,7 @@ static bool on_state_item(cleave_runtime *rt, peer *from, clv_packet *p) {
 static bool on_state_done(cleave_runtime *rt, peer *from, clv_packet *p) {
   state_request *r = request_of(rt, from, p->frame.reply_to);
   if (!r) return false;
-  r->told = true;
+  r->told = rt->news = true;
   r->count = r->wanted ? p->frame.state.count : 0;
   return false;
 }
@@ -164,7 +172,8 @@ static bool on_abort(cleave_runtime *rt, peer *from, clv_packet *p) {
   failure_of(from, &p->frame, &why);
   context *c = id_table_get(&rt->contexts, p->frame.context);
   state_request *r = request_of(rt, from, p->frame.reply_to);
-  answered(c, p);
+  answered(rt, c, p);
+  rt->news = true;
   if (c && !r) api_context_fail(rt, c, &why, NODE_BIT(from->index));
   if (r && !r->failed) {
     r->failed = true;
@@ -186,8 +195,10 @@ void api_event(peer *from, clv_packet *p) {
   bool given = false;
   api_lock(rt);
   if (handlers[p->frame.kind]) given = handlers[p->frame.kind](rt, from, p);
-  pthread_cond_broadcast(&rt->changed);
+  bool news = rt->news;
+  rt->news = false;
   api_unlock(rt);
+  if (news) pthread_cond_broadcast(&rt->changed);
   if (!given) clv_packet_free(p);
 }
 

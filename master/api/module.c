@@ -304,7 +304,7 @@ cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module,
   {
     LOCKED(runtime);
     PASS(api_module_place(module, deadline_ms, error));
-    PASS(api_undecided(runtime, api_until(runtime, deadline_ms), error));
+    PASS(api_decided(runtime, api_until(runtime, deadline_ms), error));
     PASS(api_state_get(module, CLV_STATE_WEIGHTS, 0, name, api_until(runtime, deadline_ms), &t,
                        error));
   }
@@ -322,6 +322,6 @@ cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module
   PASS(api_tensor_in(runtime->pool, tensor, &t, error));
   LOCKED(runtime);
   PASS(api_module_place(module, deadline_ms, error));
-  PASS(api_undecided(runtime, api_until(runtime, deadline_ms), error));
+  PASS(api_decided(runtime, api_until(runtime, deadline_ms), error));
   return api_state_put(module, name, t, api_until(runtime, deadline_ms), error);
 }

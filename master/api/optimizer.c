@@ -149,24 +149,9 @@ static cleave_status total_norm(const cleave_optimizer *o, const context *c, dou
 
 /* ---- the decision ------------------------------------------------------------------------------------------ */
 
-static cleave_status await_applied(cleave_runtime *rt, context *c, uint64_t until_ns,
-                                   cleave_error *error) {
-  bool in_time = true;
-  c->users++;
-  while (in_time && c->applying && !c->failed) in_time = api_sleep(rt, until_ns);
-  c->users--;
-  if (c->closing) pthread_cond_broadcast(&rt->changed);
-  if (c->failed) return api_context_failure(c, error);
-  if (in_time) return CLEAVE_OK;
-  return api_fail(error, CLV_DEADLINE, "not every node took the step of context %s in time",
-                  c->name);
-}
-
 static cleave_status apply_all(cleave_optimizer *o, context *c, bool apply, double scale,
-                               uint64_t until_ns, cleave_error *error) {
+                               cleave_error *error) {
   cleave_runtime *rt = o->runtime;
-  c->applying = 0;
-  c->applying_from = rt->next_id + 1;
   for (size_t i = 0; i < o->n_modules; i++) {
     const cleave_module *m = o->modules[i];
     clv_packet *p;
@@ -175,37 +160,69 @@ static cleave_status apply_all(cleave_optimizer *o, context *c, bool apply, doub
     TRY(clv_packet_apply(rt->pool, c->id, ++rt->next_id, m->index, (float)scale, (float)lr, apply,
                          &p, &err));
     PASS(api_send(rt, m->node, p, error));
+    c->moved |= NODE_BIT(m->node);
     c->applying++;
   }
-  return await_applied(rt, c, until_ns, error);
+  return CLEAVE_OK;
 }
 
 /* Every node that can be reached has the bytes it had before the step. */
-static void revert_all(cleave_optimizer *o, context *c, uint64_t until_ns) {
-  cleave_runtime *rt = o->runtime;
-  node_set told = 0;
+static void revert_all(cleave_runtime *rt, context *c) {
+  uint64_t until = api_until(rt, c->step_ms);
   clv_err err;
   c->applying = 0;
   c->applying_from = rt->next_id + 1;
-  for (size_t i = 0; i < o->n_modules; i++) {
-    uint32_t node = o->modules[i]->node;
+  for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
-    if (!c->graded[o->modules[i]->index] || (told & NODE_BIT(node)) || rt->peers[node].lost)
-      continue;
-    told |= NODE_BIT(node);
+    if (!(c->moved & NODE_BIT(i)) || rt->peers[i].lost) continue;
     if (clv_packet_revert(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
-    c->applying += api_send(rt, node, p, NULL) == CLEAVE_OK;
+    c->applying += api_send(rt, i, p, NULL) == CLEAVE_OK;
   }
-  c->users++;
-  while (c->applying && api_sleep(rt, until_ns)) continue;
-  c->users--;
-  if (c->closing) pthread_cond_broadcast(&rt->changed);
+  while (c->applying && api_sleep(rt, until)) continue;
 }
 
-cleave_status api_undecided(cleave_runtime *rt, uint64_t until_ns, cleave_error *error) {
-  while (rt->deciding)
-    if (!api_sleep(rt, until_ns))
+void api_step_taken(cleave_runtime *rt, context *c) {
+  if (rt->deciding != c) return;
+  c->moved = 0;
+  rt->deciding = NULL;
+  for (cleave_optimizer *o = rt->optimizers; o; o = o->next) o->undecided = false;
+}
+
+/* Nodes hear of the failure behind REVERT: it would make them forget what to take back. */
+static void undo(cleave_runtime *rt, context *c) {
+  cleave_error late;
+  api_fail(&late, CLV_DEADLINE, "not every node took the step of context %s in time", c->name);
+  api_context_fail(rt, c, &late, 0);
+  revert_all(rt, c);
+  for (cleave_optimizer *o = rt->optimizers; o; o = o->next) o->steps -= o->undecided;
+  c->undone = true;
+  api_step_taken(rt, c);
+  api_context_tell(rt, c, 0);
+}
+
+/* The answers to APPLY are waited for by whoever needs them first. */
+static cleave_status settle(cleave_runtime *rt, uint64_t until_ns, cleave_error *error) {
+  context *c = rt->deciding;
+  bool in_time = true;
+  uint64_t until = CLV_MIN(until_ns, c->decide_by);
+  rt->settling = true;
+  c->users++;
+  while (in_time && rt->deciding == c && !c->failed) in_time = api_sleep(rt, until);
+  if (rt->deciding == c && (c->failed || until == c->decide_by)) undo(rt, c);
+  c->users--;
+  rt->settling = false;
+  pthread_cond_broadcast(&rt->changed);
+  if (rt->deciding != c) return CLEAVE_OK;
+  return api_fail(error, CLV_DEADLINE, "the step of context %s was not decided in time", c->name);
+}
+
+cleave_status api_decided(cleave_runtime *rt, uint64_t until_ns, cleave_error *error) {
+  while (rt->deciding) {
+    if (!rt->settling)
+      PASS(settle(rt, until_ns, error));
+    else if (!api_sleep(rt, until_ns))
       return api_fail(error, CLV_DEADLINE, "another step was not decided in time");
+  }
   return CLEAVE_OK;
 }
 
@@ -225,6 +242,31 @@ static cleave_status check_step(const cleave_optimizer *o, const context *c, cle
   return CLEAVE_OK;
 }
 
+/* Steps of one context go out together; one that cannot even be sent is taken back at once. */
+static cleave_status decide(cleave_optimizer *o, context *c, bool apply, double scale,
+                            uint64_t deadline_ms, cleave_error *error) {
+  cleave_runtime *rt = o->runtime;
+  uint64_t until_ns = api_until(rt, deadline_ms);
+  if (rt->deciding != c) {
+    c->applying = 0;
+    c->applying_from = rt->next_id + 1;
+    c->decide_by = until_ns;
+    c->step_ms = deadline_ms;
+  }
+  c->decide_by = CLV_MIN(c->decide_by, until_ns);
+  rt->deciding = c;
+  o->undecided = true;
+  o->steps++;
+  cleave_error why;
+  cleave_status status = apply_all(o, c, apply, scale, &why);
+  for (size_t i = 0; i < o->n_modules; i++)
+    c->stepped[o->modules[i]->index] = c->graded[o->modules[i]->index];
+  if (status == CLEAVE_OK) return CLEAVE_OK;
+  api_context_fail(rt, c, &why, 0);
+  PASS(settle(rt, until_ns, error));
+  return api_context_failure(c, error);
+}
+
 cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                           cleave_context handle, uint64_t deadline_ms, cleave_stepped *ret,
                           cleave_error *error) {
@@ -232,7 +274,8 @@ cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
   double norm_sq;
   LOCKED(runtime);
   uint64_t until = api_until(runtime, deadline_ms);
-  PASS(api_undecided(runtime, until, error));
+  if (!runtime->deciding || runtime->settling || runtime->deciding->id != handle.id)
+    PASS(api_decided(runtime, until, error));
   PASS(api_find_context(runtime, handle, &c, error));
   PASS(check_step(optimizer, c, error));
   PASS(total_norm(optimizer, c, &norm_sq, error));
@@ -241,19 +284,9 @@ cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
   cleave_stepped done = {.applied = apply,
                          .norm = sqrt(norm_sq),
                          .lr = clv_lr_at(&optimizer->modules[0]->schedule,
-                                         optimizer->modules[0]->optim.lr, optimizer->steps)};
-  c->deciding = runtime->deciding = true;
-  cleave_status status = apply_all(optimizer, c, apply, scale, until, error);
-  if (status != CLEAVE_OK) {
-    revert_all(optimizer, c, api_until(runtime, deadline_ms));
-    if (c->failed) api_context_tell(runtime, c, 0);
-  }
-  c->deciding = runtime->deciding = false;
-  pthread_cond_broadcast(&runtime->changed);
-  if (status != CLEAVE_OK) return status;
-  for (size_t i = 0; i < optimizer->n_modules; i++)
-    c->stepped[optimizer->modules[i]->index] = c->graded[optimizer->modules[i]->index];
-  done.number = ++optimizer->steps;
+                                         optimizer->modules[0]->optim.lr, optimizer->steps),
+                         .number = optimizer->steps + 1};
+  PASS(decide(optimizer, c, apply, scale, deadline_ms, error));
   if (ret) *ret = done;
   return CLEAVE_OK;
 }

@@ -26,6 +26,7 @@ static cleave_status fetch(cleave_runtime *rt, value *v, uint64_t deadline_ms, c
   uint64_t until = api_until(rt, deadline_ms);
   cleave_status status = api_bring(rt, v, 0, false, error);
   c->users++;
+  v->fetching++;
   bool in_time = true;
   while (status == CLEAVE_OK && in_time && !v->here && !v->failed && !c->failed)
     in_time = api_sleep(rt, until);
@@ -37,6 +38,7 @@ static cleave_status fetch(cleave_runtime *rt, value *v, uint64_t deadline_ms, c
     else
       status = c->failed ? api_context_failure(c, error) : late(rt, v, error);
   }
+  v->fetching--;
   c->users--;
   if (c->closing) pthread_cond_broadcast(&rt->changed);
   return status;

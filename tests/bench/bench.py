@@ -170,7 +170,7 @@ def enter(name, unit, samples, target, at_most=True, note=""):
     os.makedirs(RESULTS, exist_ok=True)
     with open(os.path.join(RESULTS, name + ".jsonl"), "w") as f:
         f.write(json.dumps(row) + "\n")
-    print(f"{name:34} {row['ours']:10.4g} {row['peer']:10.4g} {unit:6} {ratio:8.3f} "
+    print(f"{name:43} {row['ours']:10.4g} {row['peer']:10.4g} {unit:6} {ratio:8.3f} "
           f"[{row['min']:.3f}-{row['max']:.3f}] {'<=' if at_most else '>='} {target:<5g} "
           f"{'ok' if ok else 'MISSED':6} {100 * foreign:3.0f} %  {note}", flush=True)
     return ratio
@@ -262,6 +262,18 @@ def mlp():
               8, False)
 
 
+def contexts():
+    """Programs on the public API. PyTorch's step has the loss at hand, so ours reads it as well."""
+    with Cluster(1) as c, program("bench_context", "mlp", c.session("mlp", "")) as ours, \
+            torch("torch_rpc.py", "mlp") as peer:
+        found = interleave([median_step(ours, 1000), median_step(peer, 200)])
+        enter("context_step_vs_torch_dist_autograd", "ms", found, 0.2)
+    with Cluster(3) as c, program("bench_context", "lstm", c.session("lstm", "transfer: direct\n")) as ours, \
+            torch("torch_lstm.py") as peer:
+        found = interleave([median_step(ours, 50), median_step(peer, 50)])
+        enter("seed001_lstm_three_workers_vs_torch_unsplit", "ms", found, 1.0)
+
+
 def cnn():
     """The split rows are ours against ours: the network of the PyTorch row, whose second convolution
     alone is most of the work, and one that a cut can halve."""
@@ -333,12 +345,12 @@ def master_memory():
 
 
 def main():
-    groups = [rpc_echo, tensors, mlp, cnn, worker_memory, master_memory]
+    groups = [rpc_echo, tensors, mlp, contexts, cnn, worker_memory, master_memory]
     wanted = sys.argv[2:]
     unknown = [w for w in wanted if w not in [g.__name__ for g in groups]]
     if unknown:
         sys.exit(f"bench.py: no rows called {unknown}; there are {[g.__name__ for g in groups]}")
-    print(f"{'':34} {'ours':>10} {'peer':>10} {'':6} {'ratio':>8} [min-max] target, foreign load at most",
+    print(f"{'':43} {'ours':>10} {'peer':>10} {'':6} {'ratio':>8} [min-max] target, foreign load at most",
           flush=True)
     for group in groups:
         if not wanted or group.__name__ in wanted:

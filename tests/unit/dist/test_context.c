@@ -23,7 +23,7 @@
 
 enum { MODULES = 255, BATCH = 4, WIDTH = 3, SEEN = 64 };
 
-/* A node with one module (a linear layer) and everything that reached its driver. */
+/* A node with two modules (a linear layer, a batch norm) and everything that reached its driver. */
 typedef struct fixture {
   clv_pool *pool;
   clv_session_node *node;
@@ -39,29 +39,25 @@ static void on_driver(void *user, clv_packet *p) {
   f->done = f->n_seen >= f->wanted;
 }
 
-static clv_graph *linear_graph(void) {
+static clv_graph *graph_of(clv_op op) {
   clv_err err = {0};
   clv_graph *g;
   int input, output;
   clv_attr_value out = {.key = CLV_ATTR_OUT, .n_ints = 1, .ints = {WIDTH}};
+  uint32_t n_attrs = op == CLV_OP_LINEAR;
   clv_attrs attrs;
   assert_ok(clv_graph_new(&g, &err));
   assert_ok(clv_graph_add_input(g, "x", CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &input, &err));
-  assert_ok(clv_attrs_from(CLV_OP_LINEAR, &out, 1, &attrs, &err));
-  assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &attrs, NULL, 0, &input, 1, &output, &err));
+  assert_ok(clv_attrs_from(op, &out, n_attrs, &attrs, &err));
+  assert_ok(clv_graph_add(g, op, &attrs, NULL, 0, &input, 1, &output, &err));
   g->output = output;
   return g;
 }
 
-static int set_up(void **state) {
+static void add_module(fixture *f, uint32_t index, clv_op op) {
   clv_err err = {0};
-  fixture *f = calloc(1, sizeof *f);
-  assert_non_null(f);
-  assert_ok(clv_pool_new(64 << 20, 4096, &f->pool, &err));
-  clv_node_options o = {.pool = f->pool, .n_stages = MODULES, .user = f, .on_driver = on_driver};
-  assert_ok(clv_node_new(&o, &f->node, &err));
-  clv_stage_options so = {.index = 0,
-                          .graph = linear_graph(),
+  clv_stage_options so = {.index = index,
+                          .graph = graph_of(op),
                           .backend = clv_backend_ref(),
                           .threads = 1,
                           .optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1},
@@ -71,6 +67,17 @@ static int set_up(void **state) {
   clv_stage *stage;
   assert_ok(clv_stage_new(&so, &stage, &err));
   assert_ok(clv_node_add_stage(f->node, stage, &err));
+}
+
+static int set_up(void **state) {
+  clv_err err = {0};
+  fixture *f = calloc(1, sizeof *f);
+  assert_non_null(f);
+  assert_ok(clv_pool_new(64 << 20, 4096, &f->pool, &err));
+  clv_node_options o = {.pool = f->pool, .n_stages = MODULES, .user = f, .on_driver = on_driver};
+  assert_ok(clv_node_new(&o, &f->node, &err));
+  add_module(f, 0, CLV_OP_LINEAR);
+  add_module(f, 1, CLV_OP_BATCHNORM);
   *state = f;
   return 0;
 }
@@ -219,7 +226,7 @@ static uint64_t draw(uint64_t *seed, uint64_t n) {
 
 static void random_call(fixture *f, clv_packet *p, uint64_t *seed) {
   clv_err err = {0};
-  p->frame.stage = draw(seed, 12) == 0 ? 3 : 0;
+  p->frame.stage = draw(seed, 12) == 0 ? 3 : (uint32_t)draw(seed, 2);
   p->frame.has_commit = draw(seed, 8) == 0;
   p->frame.commit.step = draw(seed, 5);
   p->frame.commit.apply = draw(seed, 3) > 0;
@@ -245,6 +252,19 @@ static void random_prepare(clv_packet *p, uint64_t *seed) {
 }
 
 /* Any frame of a context that the wire lets through. */
+/* What a link says before the tensors of a CALL are whole; that may not come at all. */
+static bool random_head(fixture *f, clv_packet *p, uint64_t *seed) {
+  clv_err err = {0};
+  clv_packet *head;
+  if (draw(seed, 3)) return true;
+  assert_ok(clv_packet_new(f->pool, CLV_CALL, &head, &err));
+  head->frame = p->frame;
+  head->frame.n_tensors = 0;
+  head->head = p->headed = true;
+  assert_ok(clv_node_send_to(f->node, "", head, &err));
+  return draw(seed, 4) > 0;
+}
+
 static void random_frame(fixture *f, uint64_t first_context, uint64_t *seed) {
   static const clv_frame_kind kinds[] = {CLV_CALL,     CLV_CALL,  CLV_CALL,     CLV_DELIVER,
                                          CLV_VALUE,    CLV_DROP,  CLV_PREPARE,  CLV_PREPARE,
@@ -263,6 +283,10 @@ static void random_frame(fixture *f, uint64_t first_context, uint64_t *seed) {
   if (kind == CLV_PREPARE || kind == CLV_GRADIENT) p->frame.phase = 1 + (uint32_t)draw(seed, 3);
   if (kind == CLV_GRADIENT) p->frame.micro_batch = (uint32_t)draw(seed, 3);
   if (kind == CLV_CALL) random_call(f, p, seed);
+  if (kind == CLV_CALL && !random_head(f, p, seed)) {
+    clv_packet_free(p);
+    return;
+  }
   if (kind == CLV_PREPARE) random_prepare(p, seed);
   if (kind == CLV_DROP) p->frame.upstream[p->frame.n_upstream++] = 1 + draw(seed, 12);
   if (kind == CLV_VALUE || (kind == CLV_GRADIENT && draw(seed, 4))) {
@@ -273,7 +297,8 @@ static void random_frame(fixture *f, uint64_t first_context, uint64_t *seed) {
     p->frame.stage = CLV_MODULE_ALL;
     p->frame.commit.apply = draw(seed, 4) > 0;
   }
-  if (kind == CLV_STATE_GET) p->frame.state.what = CLV_STATE_GRADIENTS;
+  if (kind == CLV_STATE_GET)
+    p->frame.state.what = draw(seed, 2) ? CLV_STATE_GRADIENTS : CLV_STATE_OPTIMIZER;
   if (kind == CLV_ABORT) clv_frame_set_failure(&p->frame, CLV_ABORTED, "by chance", "");
   assert_ok(clv_node_send_to(f->node, "", p, &err));
 }

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Training steps of programs on the public API: each opens a context, calls its modules, runs
+ * backward, steps the optimiser, reads the loss and closes the context.
+ *
+ * usage: bench_context mlp|lstm SESSION.yaml
+ *   mlp    seed 002's network: linear 16-8 and relu here, linear 8-1 and sigmoid at w1, bce, SGD
+ *   lstm   seed 001's: encoder at w1, decoder at w2, classifier and loss at w3, Adam
+ * commands: steps N   milliseconds of each of N steps
+ *           parts N   the same as a list of N lists: call, backward, step, loss, close
+ */
+#include "master/api/cleave.h"
+
+#include <string.h>
+
+#include "tests/bench/bench_int.h"
+
+enum {
+  MAX_PARTS = 3,
+  BATCH = 32,
+  BATCHES = 10,
+  TIME = 20,
+  WORDS = 100,
+  CLASSES = 10,
+  SECTIONS = 5
+};
+
+typedef struct part {
+  const char *at, *layers;
+  cleave_input input;
+} part;
+
+typedef struct task {
+  const char *name;
+  part parts[MAX_PARTS];
+  size_t n_parts;
+  const char *loss, *loss_at;
+  cleave_input prediction;
+  cleave_group group; /* without its modules */
+} task;
+
+static const task tasks[] = {
+    {.name = "mlp",
+     .parts = {{"master", "[{op: linear, out: 8}, {op: relu}]",
+                CLEAVE_INPUT(CLEAVE_F32, BATCH, 16)},
+               {"w1", "[{op: linear, out: 1}, {op: sigmoid}]", CLEAVE_INPUT(CLEAVE_F32, BATCH, 8)}},
+     .n_parts = 2,
+     .loss = "bce",
+     .loss_at = "master",
+     .prediction = CLEAVE_INPUT(CLEAVE_F32, BATCH, 1),
+     .group = {.kind = CLEAVE_SGD, .lr = 0.5}},
+    {.name = "lstm",
+     .parts = {{"w1", "[{op: embedding, rows: 100, out: 32}, {op: lstm, out: 64}]",
+                CLEAVE_INPUT(CLEAVE_I64, BATCH, TIME)},
+               {"w2", "[{op: lstm, out: 64}, {op: linear, out: 32}]",
+                CLEAVE_INPUT(CLEAVE_F32, BATCH, TIME, 64)},
+               {"w3", "[{op: mean, dim: 1}, {op: linear, out: 10}]",
+                CLEAVE_INPUT(CLEAVE_F32, BATCH, TIME, 32)}},
+     .n_parts = 3,
+     .loss = "cross_entropy",
+     .loss_at = "w3",
+     .prediction = CLEAVE_INPUT(CLEAVE_F32, BATCH, CLASSES),
+     .group = {.kind = CLEAVE_ADAM, .lr = 0.001}},
+};
+
+typedef struct bench {
+  const task *task;
+  cleave_runtime *rt;
+  cleave_module *modules[MAX_PARTS], *loss;
+  cleave_optimizer *optimizer;
+  cleave_tensor x[BATCHES], y[BATCHES], value;
+  size_t next;
+} bench;
+
+static cleave_error e;
+
+static void done(cleave_status status) {
+  if (status == CLEAVE_OK) return;
+  fprintf(stderr, "bench_context: %s %s: %s\n", e.node, e.hop, e.text);
+  exit(1);
+}
+
+/* ---- data: PyTorch's peer draws its own, of the same shapes ----------------------------------------- */
+
+static uint32_t draw(void) {
+  static uint32_t state = 40;
+  state = state * 1664525u + 1013904223u;
+  return state >> 8;
+}
+
+static cleave_tensor numbers(size_t n) {
+  float *list;
+  clv_err err;
+  must(clv_alloc(n, sizeof *list, &list, &err), &err);
+  for (size_t i = 0; i < n; i++) list[i] = (float)draw() * 0x1p-24f;
+  return (cleave_tensor){.dtype = CLEAVE_F32, .data = list};
+}
+
+static cleave_tensor numbered(size_t n, uint32_t below) {
+  int64_t *list;
+  clv_err err;
+  must(clv_alloc(n, sizeof *list, &list, &err), &err);
+  for (size_t i = 0; i < n; i++) list[i] = draw() % below;
+  return (cleave_tensor){.dtype = CLEAVE_I64, .data = list};
+}
+
+static void shaped(cleave_tensor *t, int rank, int64_t columns) {
+  t->rank = rank;
+  t->shape[0] = BATCH;
+  t->shape[1] = columns;
+}
+
+static void prepare(bench *b) {
+  bool words = b->task->parts[0].input.dtype == CLEAVE_I64;
+  for (size_t i = 0; i < BATCHES; i++) {
+    b->x[i] = words ? numbered((size_t)BATCH * TIME, WORDS) : numbers((size_t)BATCH * 16);
+    b->y[i] = words ? numbered(BATCH, CLASSES) : numbers(BATCH);
+    shaped(&b->x[i], 2, words ? TIME : 16);
+    shaped(&b->y[i], words ? 1 : 2, 1);
+    for (size_t k = 0; !words && k < BATCH; k++)
+      ((float *)b->y[i].data)[k] = ((float *)b->y[i].data)[k] < 0.5f ? 0 : 1;
+  }
+}
+
+/* ---- the program -------------------------------------------------------------------------------------- */
+
+static void open_program(bench *b, const char *session) {
+  const task *t = b->task;
+  static const char *const names[MAX_PARTS] = {"first", "second", "third"};
+  done(cleave_open(session, NULL, &b->rt, &e));
+  for (size_t i = 0; i < t->n_parts; i++) {
+    cleave_module_options o = {.name = names[i], .at = t->parts[i].at, .seed = 40};
+    done(cleave_load_layers(b->rt, &o, t->parts[i].layers, &t->parts[i].input, &b->modules[i], &e));
+  }
+  cleave_module_options o = {.name = "loss", .at = t->loss_at};
+  done(cleave_load_loss(b->rt, &o, t->loss, &t->prediction, &b->loss, &e));
+  cleave_group group = t->group;
+  group.modules = b->modules;
+  group.n_modules = t->n_parts;
+  done(cleave_optimizer_new(b->rt, &group, 1, 0, &b->optimizer, &e));
+  prepare(b);
+}
+
+static void step(bench *b, uint64_t clock[SECTIONS + 1]) {
+  cleave_context c;
+  cleave_reference at, both[2], loss;
+  cleave_stepped stepped;
+  size_t batch = b->next++ % BATCHES;
+  clock[0] = clv_now_ns();
+  done(cleave_context_open(b->rt, NULL, &c, &e));
+  done(cleave_leaf(b->rt, c, &b->x[batch], false, &at, &e));
+  for (size_t i = 0; i < b->task->n_parts; i++)
+    done(cleave_call(b->rt, c, b->modules[i], &at, 1, &at, &e));
+  both[0] = at;
+  done(cleave_leaf(b->rt, c, &b->y[batch], false, &both[1], &e));
+  done(cleave_call(b->rt, c, b->loss, both, 2, &loss, &e));
+  clock[1] = clv_now_ns();
+  done(cleave_backward(b->rt, c, &loss, 1, false, 0, &e));
+  clock[2] = clv_now_ns();
+  done(cleave_step(b->rt, b->optimizer, c, 0, &stepped, &e));
+  if (!stepped.applied) die("a step was not applied");
+  clock[3] = clv_now_ns();
+  done(cleave_to_here(b->rt, loss, 0, &b->value, &e));
+  clock[4] = clv_now_ns();
+  done(cleave_context_close(b->rt, c, 0, &e));
+  clock[5] = clv_now_ns();
+}
+
+static void steps(bench *b, unsigned n) {
+  double *ms = samples_new(n);
+  uint64_t clock[SECTIONS + 1];
+  for (unsigned i = 0; i < n; i++) {
+    step(b, clock);
+    ms[i] = (double)(clock[SECTIONS] - clock[0]) / 1e6;
+  }
+  answer(ms, n);
+  free(ms);
+}
+
+static void parts(bench *b, unsigned n) {
+  uint64_t clock[SECTIONS + 1];
+  for (unsigned i = 0; i < n; i++) {
+    step(b, clock);
+    printf(i ? ", [" : "[[");
+    for (int k = 0; k < SECTIONS; k++)
+      printf("%s%.9g", k ? ", " : "", (double)(clock[k + 1] - clock[k]) / 1e6);
+    printf("]");
+  }
+  printf("]\n");
+  fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+  static bench b;
+  char line[128];
+  unsigned n;
+  for (size_t i = 0; argc == 3 && i < CLV_COUNT(tasks); i++)
+    if (strcmp(argv[1], tasks[i].name) == 0) b.task = &tasks[i];
+  if (!b.task) die("usage: bench_context mlp|lstm SESSION.yaml");
+  open_program(&b, argv[2]);
+  printf("ready\n");
+  fflush(stdout);
+  while (fgets(line, sizeof line, stdin)) {
+    if (sscanf(line, "steps %u", &n) == 1)
+      steps(&b, n);
+    else if (sscanf(line, "parts %u", &n) == 1)
+      parts(&b, n);
+    else
+      die("unknown command");
+  }
+  return cleave_close(b.rt, 0, NULL, NULL) == CLEAVE_OK ? 0 : 1;
+}

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Acceptance tests of the C API that no other program here covers; each name says which it is.
+ *   api_acceptance SESSION.yaml A B         shapes of graph; prints a digest as api_program does
+ *   api_acceptance SESSION.yaml A B PID     faults: PID is B's process
+ *   api_acceptance SESSION.yaml A B hold    fills A and B, says `holding` and waits to be killed
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "api_int.h"
+
+static bool call(cleave_context c, cleave_module *m, cleave_reference in, cleave_reference *ret) {
+  MUST(cleave_call(rt, c, m, &in, 1, ret, e));
+  return true;
+}
+
+static bool here(cleave_reference r, cleave_tensor *ret) {
+  MUST(cleave_to_here(rt, r, 0, ret, e));
+  return true;
+}
+
+/* ---- shapes of graph --------------------------------------------------------------------------------- */
+
+/* A -> B -> A -> B over one module each: two calls of a module add their gradients. With weights that
+ * are the identity the sum is known: every call of the chain has the same dy. */
+static bool item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds(void) {
+  cleave_module *m[2], *loss;
+  cleave_context c;
+  cleave_reference x, t, at, l;
+  cleave_tensor g = {0}, y = {0}, once = {0};
+  float numbers[12], target[12], identity[9] = {1, 0, 0, 0, 1, 0, 0, 0, 1};
+  cleave_tensor w = CLEAVE_TENSOR_F32(identity, 3, 3);
+  fill(numbers, 12, 61);
+  fill(target, 12, 62);
+  DO(load("round a", at_a, "[{op: linear, out: 3, bias: false}]", 3, &m[0]));
+  DO(load("round b", at_b, "[{op: linear, out: 3, bias: false}]", 3, &m[1]));
+  DO(load_loss("round loss", "master", 3, &loss));
+  for (int i = 0; i < 2; i++) MUST(cleave_weight_write(rt, m[i], "0.weight", &w, 0, e));
+  for (int rounds = 1; rounds <= 2; rounds++) {
+    DO(open_context(&c));
+    DO(leaf(c, numbers, 4, 3, false, &x));
+    DO(leaf(c, target, 4, 3, false, &t));
+    at = x;
+    for (int i = 0; i < 2 * rounds; i++) DO(call(c, m[i % 2], at, &at));
+    MUST(cleave_call(rt, c, loss, (cleave_reference[]){at, t}, 2, &l, e));
+    DO(backward(c, l, false));
+    DO(here(at, &y));
+    CHECK(memcmp(y.data, numbers, sizeof numbers) == 0);
+    for (int i = 0; i < 2; i++) {
+      DO(gradient(c, m[i], "0.weight", rounds == 1 && i == 0 ? &once : &g));
+      const float *got = rounds == 1 && i == 0 ? once.data : g.data;
+      for (int k = 0; k < 9; k++) CHECK(near(got[k], (float)rounds * ((float *)once.data)[k]));
+    }
+    DO(close_context(c));
+  }
+  note(&g);
+  cleave_tensor_done(&g);
+  cleave_tensor_done(&y);
+  cleave_tensor_done(&once);
+  return true;
+}
+
+static bool make_sum(cleave_module **ret) {
+  static const int64_t shape[] = {4, 5};
+  cleave_graph *g;
+  int in[2];
+  MUST(cleave_graph_new(&g, e));
+  MUST(cleave_graph_input(g, "left", CLEAVE_F32, shape, 2, &in[0], e));
+  MUST(cleave_graph_input(g, "right", CLEAVE_F32, shape, 2, &in[1], e));
+  MUST(cleave_graph_op(g, "add", NULL, NULL, in, 2, NULL, e));
+  cleave_module_options o = {.name = "sum", .at = at_a};
+  MUST(cleave_load_graph(rt, &o, g, ret, e));
+  cleave_graph_free(g);
+  return true;
+}
+
+/* Its input has no gradient, its rows have: those that were read twice get both. */
+static bool an_embedding_shard_in_the_middle_has_the_gradients_of_its_rows(void) {
+  cleave_module *first, *table, *sum, *last, *loss;
+  cleave_context c;
+  cleave_reference x, words, t, h, rows, both, y, l;
+  cleave_tensor g = {0};
+  float numbers[12], target[8];
+  int64_t numbered[4] = {6, 1, 6, 2};
+  cleave_tensor text = CLEAVE_TENSOR_I64(numbered, 4);
+  cleave_input tokens = CLEAVE_INPUT(CLEAVE_I64, 4);
+  cleave_module_options o = {.name = "table", .at = at_b, .seed = 7};
+  fill(numbers, 12, 63);
+  fill(target, 8, 64);
+  DO(load("before table", at_a, "[{op: linear, out: 5}]", 3, &first));
+  MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 9, out: 5}]", &tokens, &table, e));
+  DO(make_sum(&sum));
+  DO(load("behind table", at_b, "[{op: linear, out: 2}]", 5, &last));
+  DO(load_loss("table loss", "master", 2, &loss));
+  DO(open_context(&c));
+  DO(leaf(c, numbers, 4, 3, true, &x));
+  DO(leaf(c, target, 4, 2, false, &t));
+  MUST(cleave_leaf(rt, c, &text, false, &words, e));
+  DO(call(c, first, x, &h));
+  DO(call(c, table, words, &rows));
+  MUST(cleave_call(rt, c, sum, (cleave_reference[]){h, rows}, 2, &both, e));
+  DO(call(c, last, both, &y));
+  MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
+  DO(backward(c, l, false));
+  DO(gradient(c, table, "0.weight", &g));
+  note(&g);
+  float columns[5] = {0};
+  for (int r = 0; r < 9; r++)
+    for (int k = 0; k < 5; k++) {
+      float d = ((float *)g.data)[5 * r + k];
+      CHECK((d != 0) == (r == 6 || r == 1 || r == 2));
+      columns[k] += d;
+    }
+  DO(gradient(c, first, "0.bias", &g)); /* the same dy, summed over the batch */
+  for (int k = 0; k < 5; k++) CHECK(near(columns[k], ((float *)g.data)[k]));
+  cleave_tensor_done(&g);
+  return close_context(c);
+}
+
+static bool a_frozen_shard_in_the_middle_passes_gradients_on(void) {
+  cleave_module *first, *middle, *loss;
+  cleave_context c;
+  cleave_reference x, t, h, y, l;
+  cleave_tensor g = {0}, w = {0}, after = {0};
+  cleave_stepped done;
+  cleave_optimizer *sgd, *none;
+  float numbers[12], target[8];
+  const char *all[] = {"*"};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 5);
+  cleave_module_options o = {.name = "ice", .at = at_b, .seed = 7, .frozen = all, .n_frozen = 1};
+  fill(numbers, 12, 65);
+  fill(target, 8, 66);
+  DO(load("before ice", at_a, "[{op: linear, out: 5}]", 3, &first));
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &middle, e));
+  DO(load_loss("ice loss", "master", 2, &loss));
+  cleave_group group = {.modules = &first, .n_modules = 1, .lr = 0.1};
+  cleave_group cold = {.modules = &middle, .n_modules = 1, .lr = 0.1};
+  MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
+  REFUSED(cleave_optimizer_new(rt, &cold, 1, 0, &none, e), CLEAVE_INVALID, "no parameter");
+  DO(read_weight(middle, "0.weight", &w));
+  DO(open_context(&c));
+  DO(leaf(c, numbers, 4, 3, false, &x));
+  DO(leaf(c, target, 4, 2, false, &t));
+  DO(call(c, first, x, &h));
+  DO(call(c, middle, h, &y));
+  MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
+  DO(backward(c, l, false));
+  DO(gradient(c, first, "0.weight", &g));
+  note(&g);
+  REFUSED(cleave_gradient(rt, c, middle, "0.weight", 0, &g, e), CLEAVE_NOT_FOUND, "frozen");
+  MUST(cleave_step(rt, sgd, c, 0, &done, e));
+  CHECK(done.applied && done.norm > 0);
+  DO(close_context(c));
+  DO(read_weight(middle, "0.weight", &after));
+  CHECK(memcmp(w.data, after.data, 40) == 0);
+  cleave_tensor_done(&g);
+  cleave_tensor_done(&w);
+  cleave_tensor_done(&after);
+  return true;
+}
+
+/* ---- slow and dying workers ------------------------------------------------------------------------------ */
+
+/* B is stopped while it owns the value: A and the program are given the reference meanwhile, and a
+ * fetch waits. Everything arrives when B goes on. */
+static bool item_8_and_10_references_are_used_before_their_owner_made_them(pid_t pid) {
+  cleave_module *owner, *user, *home;
+  cleave_context c;
+  cleave_reference x, y, z[2];
+  cleave_future f;
+  cleave_tensor out = {0}, got[3] = {{0}};
+  float numbers[12];
+  fill(numbers, 12, 71);
+  DO(load("slow owner", at_b, "[{op: linear, out: 5}]", 3, &owner));
+  DO(load("user", at_a, "[{op: relu}]", 5, &user));
+  DO(load("home user", "master", "[{op: relu}]", 5, &home));
+  DO(open_context(&c));
+  DO(leaf(c, numbers, 4, 3, false, &x));
+  MUST(cleave_rpc_sync(rt, c, owner, &x, 1, 0, &y, &out, e)); /* the shards are there */
+  MUST(cleave_rpc_sync(rt, c, user, &y, 1, 0, NULL, &got[0], e));
+  MUST(cleave_rpc_sync(rt, c, home, &y, 1, 0, NULL, &got[0], e));
+  DO(stop_process(pid));
+  DO(call(c, owner, x, &y));
+  DO(call(c, user, y, &z[0]));
+  DO(call(c, home, y, &z[1]));
+  MUST(cleave_rpc_async(rt, c, user, &y, 1, NULL, &f, e));
+  REFUSED(cleave_to_here(rt, y, 100, &got[0], e), CLEAVE_DEADLINE, "slow owner");
+  REFUSED(cleave_wait(rt, f, 100, &got[0], e), CLEAVE_DEADLINE, "user");
+  MUST(cleave_release(rt, z[0], e)); /* let go before it exists: no harm to the others */
+  CHECK(kill(pid, SIGCONT) == 0);
+  DO(here(y, &got[0]));
+  MUST(cleave_wait(rt, f, 0, &got[1], e));
+  DO(here(z[1], &got[2]));
+  CHECK(memcmp(out.data, got[0].data, 80) == 0);
+  for (int i = 0; i < 20; i++) {
+    float v = ((float *)out.data)[i], r = v > 0 ? v : 0;
+    CHECK(((float *)got[1].data)[i] == r && ((float *)got[2].data)[i] == r);
+  }
+  cleave_tensor_done(&out);
+  for (int i = 0; i < 3; i++) cleave_tensor_done(&got[i]);
+  return close_context(c);
+}
+
+static void *kill_soon(void *user) {
+  usleep(200000);
+  kill(*(pid_t *)user, SIGKILL);
+  return NULL;
+}
+
+/* B is in the middle of its part of the backward (it was stopped there) and dies: the cause comes long
+ * before the deadline of 20 s, and A's part of the context is given up with it. */
+static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t pid) {
+  net n;
+  cleave_context c;
+  cleave_reference x, y, loss;
+  cleave_tensor out = {0};
+  float numbers[12];
+  struct timespec begin, end;
+  pthread_t killer;
+  fill(numbers, 12, 73);
+  DO(make_net("dying", at_a, &n));
+  DO(open_context(&c));
+  DO(run_net(&n, c, 3, NULL, NULL, &loss));
+  DO(here(loss, &out));
+  DO(stop_process(pid));
+  CHECK(pthread_create(&killer, NULL, kill_soon, &pid) == 0);
+  cleave_error error = {0};
+  clock_gettime(CLOCK_MONOTONIC, &begin);
+  CHECK(cleave_backward(rt, c, &loss, 1, false, 0, &error) == CLEAVE_UNAVAILABLE);
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  pthread_join(killer, NULL);
+  CHECK(strcmp(error.node, at_b) == 0 && strstr(error.text, "was lost"));
+  CHECK(end.tv_sec - begin.tv_sec < 5);
+  CHECK(cleave_context_close(rt, c, 0, NULL) == CLEAVE_UNAVAILABLE);
+  DO(open_context(&c));
+  DO(leaf(c, numbers, 4, 3, false, &x));
+  MUST(cleave_rpc_sync(rt, c, n.a, &x, 1, 0, &y, &out, e));
+  cleave_tensor_done(&out);
+  return close_context(c);
+}
+
+/* ---- to be killed ------------------------------------------------------------------------------------------ */
+
+/* 100 contexts, in each of them 1 MiB of values at A and as much at B. */
+static bool hold(void) {
+  enum { CONTEXTS = 100, WIDE = 64 << 10 };
+  cleave_module *a, *b;
+  cleave_tensor out = {0};
+  static float numbers[4 * WIDE];
+  DO(load("held a", at_a, "[{op: tanh}]", WIDE, &a));
+  DO(load("held b", at_b, "[{op: tanh}]", WIDE, &b));
+  for (int i = 0; i < CONTEXTS; i++) {
+    cleave_context c;
+    cleave_reference x, h, y;
+    DO(open_context(&c));
+    DO(leaf(c, numbers, 4, WIDE, true, &x));
+    DO(call(c, a, x, &h));
+    DO(call(c, b, h, &y));
+    DO(here(y, &out));
+  }
+  cleave_tensor_done(&out);
+  printf("holding\n");
+  fflush(stdout);
+  pause();
+  return true;
+}
+
+#define TEST(f) \
+  { f, #f }
+static const struct {
+  bool (*run)(void);
+  const char *name;
+} shapes[] = {
+    TEST(item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds),
+    TEST(an_embedding_shard_in_the_middle_has_the_gradients_of_its_rows),
+    TEST(a_frozen_shard_in_the_middle_passes_gradients_on),
+};
+static const struct {
+  bool (*run)(pid_t);
+  const char *name;
+} faults[] = {
+    TEST(item_8_and_10_references_are_used_before_their_owner_made_them),
+    TEST(item_6_a_worker_killed_in_backward_is_told_before_the_deadline),
+};
+
+int main(int argc, char **argv) {
+  cleave_error error;
+  cleave_options o = {.deadline_ms = 20000};
+  if (argc < 4) return 2;
+  at_a = argv[2];
+  at_b = argv[3];
+  if (cleave_open(argv[1], &o, &rt, &error) != CLEAVE_OK) {
+    printf("not ok open: %s\n", error.text);
+    return 1;
+  }
+  if (argc > 4 && strcmp(argv[4], "hold") == 0) {
+    if (!hold()) said(false, "hold");
+  } else if (argc > 4) {
+    pid_t pid = (pid_t)atol(argv[4]);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+      said(faults[i].run(pid), faults[i].name);
+  } else {
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+      said(shapes[i].run(), shapes[i].name);
+    printf("digest %016llx\n", (unsigned long long)digest);
+  }
+  (void)cleave_close(rt, 0, NULL, NULL);
+  return n_failed != 0;
+}

@@ -1,0 +1,303 @@
+"""A foreign client of a session of contexts: frames, modules, and the numbers of small networks in
+Python floats."""
+import random
+from cluster import *
+import pyclient
+from pyclient import *
+
+MODULES, ALL = 256, 255
+N, D = 4, 3
+GRADIENTS = 4
+
+
+class the:
+    """The workers of the suite that runs."""
+    cluster = None
+
+
+def run_suite(suite, name, **kw):
+    if pyclient.MISSING:
+        print(f"skip {name}:", pyclient.MISSING)
+        return
+    with Cluster(2, **kw) as the.cluster:
+        suite.main()
+
+
+# ---- one worker in a session of contexts -------------------------------------------------------
+
+class Remote:
+    """A worker's session: what is sent is counted as the protocol asks."""
+
+    def __init__(self, name, port, session=None, peers=(), **hello):
+        self.name, self.caller = name, Caller(port, the.cluster.certs)
+        self.caller.hello(**hello)
+        self.session = SessionOf(self.caller, session or os.urandom(16), 1, 0)
+        self.granted = self.caller.stub.OpenSession(pb.OpenSessionRequest(
+            session=self.session.id, epoch=1, name="contexts", seed=1, lanes=0, config_digest=bytes(32),
+            peer_identities=peers), timeout=20 * SLOW).granted
+        self.lane, self.calls = None, {}
+
+    def load(self, module, graph, dims, peers=(), optimizer=None, **kw):
+        reply = self.session.load(graph, dims, stage=module, n_stages=MODULES, micro=1, optimizer=optimizer,
+                                  route=pb.Route(input_needs_grad=True, peers=peers), **kw)
+        return reply
+
+    def attach(self):
+        self.lane = self.session.attach()
+
+    def send(self, f):
+        if f.kind == pb.CALL:
+            self.calls[f.context] = self.calls.get(f.context, 0) + 1
+        if f.kind in (pb.DROP, pb.PREPARE):
+            f.step = self.calls.get(f.context, 0)
+        self.lane.send(f)
+
+    def recv(self, kind, **want):
+        f = self.lane.recv()
+        assert f.kind == kind, f
+        for k, v in want.items():
+            assert getattr(f, k) == v, (k, v, f)
+        return f
+
+    def status(self):
+        reply = self.caller.stub.Status(pb.StatusRequest(session=self.session.id), timeout=20 * SLOW)
+        return reply.sessions[0]
+
+    def close(self):
+        try:
+            self.session.close()
+        finally:
+            self.caller.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def remote(index=0, **kw):
+    return Remote(f"w{index + 1}", the.cluster.ports[index], **kw)
+
+
+def call(context, message, module, args, training=True, micro=0, commit=None):
+    """args: (value id, needs_grad) for what is there, (value id, needs_grad, raw, dims) for what comes
+    along."""
+    f = pb.Frame(kind=pb.CALL, context=context, message=message, stage=module, micro_batch=micro,
+                 flags=pb.FLAG_TRAINING if training else 0)
+    f.call.SetInParent()
+    for a in args:
+        f.call.args.add(value=a[0], needs_grad=a[1], here=len(a) > 2)
+        if len(a) > 2:
+            f.tensors.append(tensor_head(a[2], a[3]))
+            f.payload += a[2]
+    if commit:
+        f.commit.CopyFrom(commit)
+    return f
+
+
+def deliver(context, value, to=""):
+    return pb.Frame(kind=pb.DELIVER, context=context, message=value, to=to)
+
+
+def prepare(context, phase, calls, retain=False, vote=False, peers=()):
+    """calls: (id, contributions, root, [(slot, value, peer number, order)])."""
+    f = pb.Frame(kind=pb.PREPARE, context=context, phase=phase,
+                 backward=pb.Backward(retain=retain, vote=vote, peers=peers))
+    for c in calls:
+        n = f.backward.calls.add(call=c[0], contributions=c[1], root=c[2])
+        for slot, value, to, order in c[3]:
+            n.targets.add(slot=slot, value=value, to=to, order=order)
+    return f
+
+
+def gradient(context, phase, value, raw, dims, order=0):
+    return frame(pb.GRADIENT, raw, dims, context=context, phase=phase, message=value, micro_batch=order)
+
+
+def numbers(f):
+    head = f.tensors[0]
+    assert len(f.tensors) == 1 and head.transfer == 0 and head.crc32c == crc32c(f.payload), f
+    return floats(f.payload, {F32: "f", F64: "d"}[head.dtype])
+
+
+def state(worker, what, module, context=0):
+    worker.send(pb.Frame(kind=pb.STATE_GET, message=900, stage=module, context=context,
+                         state=pb.State(what=what)))
+    items = {}
+    while True:
+        f = worker.lane.recv()
+        assert f.kind in (pb.STATE_ITEM, pb.STATE_DONE) and f.reply_to == 900, f
+        if f.kind == pb.STATE_DONE:
+            assert f.state.count == len(items)
+            return items
+        items[f.state.name] = f.payload
+
+
+def gradients(worker, module, context):
+    return {k: floats(v) for k, v in state(worker, GRADIENTS, module, context).items()}
+
+
+def end(worker, context):
+    worker.send(pb.Frame(kind=pb.END_CONTEXT, context=context, message=7))
+    while True:  # the answer comes after what was on its way
+        f = worker.lane.recv()
+        if f.kind == pb.ENDED:
+            assert f.reply_to == 7 and f.context == context
+            return
+
+
+# ---- networks and their numbers ----------------------------------------------------------------
+
+def linear_graph(out=D):
+    return pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 0, out=out)], outputs=[1])
+
+
+def tanh_graph(out=D):
+    """y = tanh(x W' + b): its backward reads what it saved."""
+    return pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 0, out=out), node(8, [1], 1)], outputs=[2])
+
+
+def join_graph():
+    return pb.Graph(nodes=[node(INPUT, name="a"), node(INPUT, name="b"), node(ADD, [0, 1], 0)], outputs=[2])
+
+
+def mse_graph():
+    return pb.Graph(nodes=[node(INPUT, name="y"), node(INPUT, name="want"), node(19, [0, 1], 0)], outputs=[2])
+
+
+def two_inputs(dims):
+    return [pb.TensorSpec(dtype=F32, dims=dims), pb.TensorSpec(dtype=F32, dims=dims)]
+
+
+def matmul(a, b):
+    columns = list(zip(*b))
+    return [[sum(p * q for p, q in zip(row, col)) for col in columns] for row in a]
+
+
+def transpose(a):
+    return [list(r) for r in zip(*a)]
+
+
+def flat(m):
+    return [v for r in m for v in r]
+
+
+def rows(values, n):
+    return [values[i:i + n] for i in range(0, len(values), n)]
+
+
+def plus(a, b):
+    return [[p + q for p, q in zip(r, s)] for r, s in zip(a, b)]
+
+
+def randoms(r, n, columns):
+    return [[struct.unpack("<f", struct.pack("<f", r.uniform(-1, 1)))[0] for _ in range(columns)]
+            for _ in range(n)]
+
+
+class Tanh:
+    """The module of tanh_graph in doubles."""
+
+    def __init__(self, worker, module):
+        items = state(worker, pb.STATE_WEIGHTS, module)
+        self.w, self.b = rows(floats(items["0.weight"]), D), floats(items["0.bias"])
+        self.dw, self.db = [[0.0] * D for _ in range(D)], [0.0] * D
+
+    def forward(self, x):
+        import math
+        y = [[math.tanh(v + b) for v, b in zip(r, self.b)] for r in matmul(x, transpose(self.w))]
+        return y
+
+    def backward(self, x, y, dy):
+        dz = [[g * (1 - v * v) for g, v in zip(p, q)] for p, q in zip(dy, y)]
+        self.dw = plus(self.dw, matmul(transpose(dz), x))
+        self.db = [a + sum(c) for a, c in zip(self.db, zip(*dz))]
+        return matmul(dz, self.w)
+
+
+def close(got, want, tolerance=2e-5):
+    got = list(got)
+    assert len(got) == len(want), (len(got), len(want))
+    error = sum((a - b) ** 2 for a, b in zip(got, want)) ** 0.5
+    size = sum(b * b for b in want) ** 0.5
+    assert error <= tolerance * max(size, 1e-30), (error, size, got[:4], want[:4])
+
+
+def raw(m):
+    return f32(flat(m))
+
+
+# ---- what tests do most ----------------------------------------------------------------------
+
+class Pair:
+    """Two workers in one session; `direct`: they have links of their own, else this client relays."""
+
+    def __init__(self, direct):
+        sid = os.urandom(16)
+        self.direct, self.relayed = direct, 0
+        self.a = remote(0, session=sid, peers=["spiffe://test/w2"])
+        self.b = remote(1, session=sid, peers=["spiffe://test/w1"])
+
+    def attach(self):
+        self.a.attach()
+        self.b.attach()
+
+    def recv(self, worker, kind, **want):
+        """The next frame of `worker` for this client; whatever is for the other one is passed on."""
+        deadline = time.monotonic() + 20 * SLOW
+        while True:
+            for w, other in ((self.a, self.b), (self.b, self.a)):
+                if w is worker and not w.lane.inbox.empty() and not w.lane.inbox.queue[0].kind == pb.CREDIT \
+                        and not w.lane.inbox.queue[0].to:
+                    return w.recv(kind, **want)
+                while not w.lane.inbox.empty() and (w.lane.inbox.queue[0].kind == pb.CREDIT
+                                                    or w.lane.inbox.queue[0].to):
+                    f = w.lane.inbox.get()
+                    if f.kind != pb.CREDIT:
+                        assert f.to == other.name, f
+                        self.relayed += 1
+                        other.lane.send(f)
+            assert time.monotonic() < deadline, f"no frame of kind {kind} from {worker.name}"
+            time.sleep(0.001)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.a.close()
+        self.b.close()
+
+
+def one_module(graph=None, **kw):
+    w = remote(0)
+    w.load(0, graph or tanh_graph(), [N, D], **kw)
+    w.attach()
+    return w
+
+
+def forward_and_value(w, context, value, x, **kw):
+    w.send(call(context, value, 0, [(1, True, raw(x), [N, D])], **kw))
+    w.send(deliver(context, value))
+    return numbers(w.recv(pb.VALUE, context=context, message=value))
+
+
+def backward(w, context, phase, value, dy, **kw):
+    w.send(prepare(context, phase, [(value, 1, False, [(0, 1, 0, 0)])], **kw))
+    w.send(gradient(context, phase, value, raw(dy), [N, D]))
+    dx = numbers(w.recv(pb.GRADIENT, context=context, message=1))
+    w.recv(pb.FINISHED, context=context, phase=phase)
+    return dx
+
+
+ADAM = dict(optimizer=pb.Optimizer(kind=pb.OPTIMIZER_ADAM, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8)) \
+    if pyclient.MISSING is None else {}
+
+
+def everything(w, module=0):
+    return state(w, pb.STATE_WEIGHTS, module), state(w, pb.STATE_OPTIMIZER, module)
+
+
+def apply(w, context, kind=None, module=ALL, lr=0.25, scale=0.5, does=True):
+    w.send(pb.Frame(kind=kind or pb.APPLY, context=context, message=77, stage=module,
+                    commit=None if kind == pb.REVERT else pb.Commit(scale=scale, lr=lr, apply=does)))
