@@ -34,6 +34,7 @@ enum {
   API_MAX_NODES = 64,    /* one bit each in the sets of nodes */
   API_MAX_MODULES = 255, /* 255 itself means all */
   API_BULK_LANES = 4,
+  API_DEVICE = 32, /* bytes of a device's name */
 };
 typedef uint64_t node_set;
 #define NODE_BIT(index) ((node_set)1 << (index))
@@ -93,6 +94,7 @@ typedef struct peer {
   clv_wire_id incarnation;
   clv_wire_limits limits;
   bool opened, lost;
+  char device[API_DEVICE]; /* what "auto" means there */
   cleave_error why_lost;
 } peer;
 
@@ -108,7 +110,7 @@ typedef struct pending_weight {
 struct cleave_module {
   cleave_runtime *runtime;
   uint32_t index; /* `stage` on the wire */
-  char name[CLEAVE_NAME + 1], device[32];
+  char name[CLEAVE_NAME + 1], device[API_DEVICE];
   uint32_t node;
   clv_graph *graph;
   clv_params *params;

@@ -188,7 +188,7 @@ typedef struct cleave_named {
 typedef struct cleave_module_options {
   const char *name;   /* for messages and reports; unique in the runtime */
   const char *at;     /* "master" (also NULL) or a worker's name */
-  const char *device; /* NULL = "cpu" */
+  const char *device; /* NULL = "cpu"; "auto": the node's first that is more than a processor */
   uint32_t threads;   /* 0 = 1 */
   /* Initial numbers are functions of (seed, layer, element): the same seed gives the same weights
    * wherever the module is. 0: the session's train.seed. */

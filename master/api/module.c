@@ -88,7 +88,9 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, clea
                     "worker of %s",
                     m->name, at, rt->config->file);
   m->node = (uint32_t)node;
-  if (m->node == 0 && strcmp(m->device, "cpu") != 0 && strcmp(m->device, "auto") != 0)
+  if (strcmp(m->device, "auto") == 0)
+    snprintf(m->device, sizeof m->device, "%s", m->node ? rt->peers[m->node].device : "cpu");
+  if (m->node == 0 && strcmp(m->device, "cpu") != 0)
     return api_fail(error, CLV_INVALID, "module '%s': no device '%s' at master, only cpu", m->name,
                     m->device);
   m->threads = CLV_MAX(o->threads, 1u);

@@ -17,6 +17,19 @@ static clv_code call(peer *p, const char *method, const clv_bytes *request, uint
                       (unsigned)CLV_MIN(timeout_ms, (uint64_t)INT32_MAX), reply, err);
 }
 
+static bool knows_contexts(const clv_wire_hello_reply *h) {
+  for (uint32_t i = 0; i < h->about.n_capabilities; i++)
+    if (strcmp(h->about.capabilities[i], "contexts") == 0) return true;
+  return false;
+}
+
+/* What "auto" means there: the first that is more than a processor. */
+static void best_device(const clv_wire_hello_reply *h, char dst[API_DEVICE]) {
+  const char *best = "cpu";
+  for (uint32_t i = 0; i < h->n_devices && strcmp(best, "cpu") == 0; i++) best = h->devices[i];
+  snprintf(dst, API_DEVICE, "%s", best);
+}
+
 static clv_code hello(peer *p, clv_err *err) {
   const clv_session_config *c = p->runtime->config;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
@@ -34,8 +47,12 @@ static clv_code hello(peer *p, clv_err *err) {
   if (h.about.protocol != CLV_WIRE_PROTOCOL)
     return clv_fail(err, CLV_UNIMPLEMENTED, "it speaks protocol %u, this program %d",
                     h.about.protocol, CLV_WIRE_PROTOCOL);
+  if (!knows_contexts(&h))
+    return clv_fail(err, CLV_UNIMPLEMENTED,
+                    "it trains session files only, not contexts; it needs a newer cleave-worker");
   p->incarnation = h.incarnation;
   p->limits = h.about.limits;
+  best_device(&h, p->device);
   return CLV_OK;
 }
 
