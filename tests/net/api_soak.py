@@ -7,11 +7,10 @@ usage: api_soak.py [STEPS]      default: 100000 (`make soak`)
 """
 import os, subprocess, sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import BIN, Cluster, SLOW
+from cluster import BIN, Cluster, SANITIZED, SLOW
 from pyclient import Caller, pb
 
 PROGRAM = os.path.join(BIN, "net", "api_faults")
-SANITIZED = any(word in os.path.basename(BIN) for word in ("asan", "tsan"))
 LIMIT_KIB = 2048  # of 80,000 steps; allocators need a while to settle
 FIELDS = ("resident KiB", "descriptors", "threads")
 

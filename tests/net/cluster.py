@@ -3,6 +3,7 @@ import json, os, shutil, signal, socket, struct, subprocess, sys, tempfile, time
 
 BIN = os.environ.get("CLEAVE_TEST_BIN", os.path.join(os.path.dirname(__file__), "../../build/release"))
 MASTER, WORKER = os.path.join(BIN, "cleave-master"), os.path.join(BIN, "cleave-worker")
+SANITIZED = any(s in BIN for s in ("asan", "tsan"))  # their memory and pace are not the program's
 SLOW = float(os.environ.get("CLV_TEST_SLOW", "1"))
 
 

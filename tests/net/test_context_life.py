@@ -47,9 +47,9 @@ def end_context_frees_and_late_frames_are_dropped():
         x = randoms(r, N, D)
         for i in range(5):
             forward_and_value(w, 30, 400 + i, x) if i == 0 else w.send(call(30, 400 + i, 0, [(399, True)]))
-        w.send(pb.Frame(kind=pb.PING, message=1))
-        w.recv(pb.PONG)
-        s = w.status()
+        until = time.monotonic() + 10 * SLOW  # a PONG says nothing of the compute thread
+        while (s := w.status()).calls_waiting < 4 and time.monotonic() < until:
+            time.sleep(0.01)
         assert (s.contexts, s.values, s.calls_waiting, s.late_frames) == (1, 7, 4, 0), s
         end(w, 30)
         w.send(call(30, 410, 0, [(1, True, raw(x), [N, D])]))
@@ -255,7 +255,7 @@ def what_is_over_a_limit_or_the_quota_is_refused():
             lane.send(deliver(1, 199))
             f = lane.recv()
             assert f.kind == pb.VALUE and f.failure.code == 8 and "quota" in f.failure.text, f
-            assert small.workers[0].rss() - begin < 40 << 20
+            assert SANITIZED or small.workers[0].rss() - begin < 40 << 20
             lane.send(pb.Frame(kind=pb.END_CONTEXT, context=1, message=5))
             assert lane.recv().kind == pb.ENDED
             status = c.stub.Status(pb.StatusRequest(session=s.id)).sessions[0]

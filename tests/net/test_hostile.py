@@ -7,7 +7,6 @@ from pyclient import *
 
 suite = Suite()
 cluster = None
-SANITIZED = any(s in BIN for s in ("asan", "tsan"))  # their memory and pace are not the program's
 MIB = 1 << 20
 SESSION_BYTES, CREDIT = 64 * MIB, 4 * MIB
 

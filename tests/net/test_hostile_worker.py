@@ -8,7 +8,6 @@ from pyclient import *
 suite = Suite()
 cluster = None
 LONG = os.environ.get("CLV_TEST_LONG") == "1"
-SANITIZED = any(s in BIN for s in ("asan", "tsan"))  # their memory is not the program's
 MIB = 1 << 20
 CREDIT = 4 * MIB
 ROWS, CLASSES, WIDE = 16, 10, 24
