@@ -57,6 +57,7 @@ clv_code clv_op_find(const char *name, clv_op *ret, clv_err *err) CLV_USE_RESULT
 const char *clv_op_name(clv_op op); /* "?" outside the list */
 const char *clv_op_doc(clv_op op);  /* formula and the PyTorch function whose numbers it matches */
 bool clv_op_is_loss(clv_op op);
+int clv_op_n_inputs(clv_op op); /* the fewest it takes; 0 outside the list */
 
 /* Attribute key by name for an op: CLV_NOT_FOUND names the op's legal keys and a suggestion. */
 clv_code clv_op_attr_find(clv_op op, const char *key, clv_attr_key *ret,

@@ -52,6 +52,11 @@ bool clv_op_is_loss(clv_op op) {
   return def && def->loss;
 }
 
+int clv_op_n_inputs(clv_op op) {
+  const clv_op_def *def = clv_op_def_of(op);
+  return def ? def->n_in : 0;
+}
+
 clv_code clv_need_rank(const char *op, const clv_shape *in, int rank, const char *layout,
                        const char *hint, clv_err *err) {
   char text[160];

@@ -54,9 +54,11 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
   if (clv_op_is_loss(op))
     return clv_session_fail_at(c, spec->op_pos, err, "%s is a loss: write it as `loss: {kind: %s}`",
                                spec->op, spec->op);
-  if (op == CLV_OP_ADD)
+  if (clv_op_n_inputs(op) > 1)
     return clv_session_fail_at(c, spec->op_pos, err,
-                               "add joins two branches; a list of layers is a chain");
+                               "%s joins branches; a list of layers is a chain (a program on "
+                               "libcleave can have branches)",
+                               spec->op);
   if (spec->n_attrs > CLV_COUNT(values))
     return clv_session_fail_at(c, spec->pos, err, "%zu attributes", spec->n_attrs);
   for (size_t i = 0; i < spec->n_attrs; i++)

@@ -6,13 +6,12 @@ usage: torch_cnn.py
 commands: steps N    milliseconds of each training step
 """
 import gzip
-import json
-import sys
-import time
 
 import numpy as np
 import torch
 from torch import nn
+
+from steps import serve
 
 BATCH, BATCHES, ROOT = 64, 32, "/usr/share/datasets/fashion-mnist/"
 
@@ -33,19 +32,7 @@ def main():
                         nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
                         nn.Linear(64 * 7 * 7, 128), nn.ReLU(), nn.Linear(128, 10))
     optimizer = torch.optim.Adam(net.parameters(), lr=0.001)
-    at = 0
-    print("ready", flush=True)
-    for line in sys.stdin:
-        found = []
-        for _ in range(int(line.split()[1])):
-            begin = time.perf_counter()
-            a, b = batches[at % BATCHES]
-            at += 1
-            optimizer.zero_grad(set_to_none=True)
-            nn.functional.cross_entropy(net(a), b).backward()
-            optimizer.step()
-            found.append((time.perf_counter() - begin) * 1e3)
-        print(json.dumps(found), flush=True)
+    serve(net, nn.CrossEntropyLoss(), optimizer, batches)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,10 @@
 usage: torch_lstm.py
 commands: steps N    milliseconds of each training step
 """
-import json
-import sys
-import time
-
 import torch
 from torch import nn
+
+from steps import serve
 
 BATCH, BATCHES, TIME, WORDS, CLASSES = 32, 10, 20, 100, 10
 
@@ -37,21 +35,7 @@ def main():
                for _ in range(BATCHES)]
     net, loss = Whole(), nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.001)
-    at = 0
-    print("ready", flush=True)
-    for line in sys.stdin:
-        found = []
-        for _ in range(int(line.split()[1])):
-            begin = time.perf_counter()
-            words, classes = batches[at % BATCHES]
-            at += 1
-            optimizer.zero_grad(set_to_none=True)
-            value = loss(net(words), classes)
-            value.backward()
-            optimizer.step()
-            value.item()
-            found.append((time.perf_counter() - begin) * 1e3)
-        print(json.dumps(found), flush=True)
+    serve(net, loss, optimizer, batches)
 
 
 if __name__ == "__main__":
