@@ -24,7 +24,7 @@ VERSION := $(shell cat VERSION 2>/dev/null || echo 0.1.0)
 # `make check-layers` compares every #include with this table; the archives link in the same order.
 FOLDERS := common/base common/tensor common/config common/tls common/weights kernels kernels/ref \
            kernels/cpu common/graph common/models common/optim common/wire common/rpc common/dist \
-           master/data master/report master/train master/api worker/store worker/service
+           master/data master/report master/api master/train worker/store worker/service
 
 B := common/base
 T := common/tensor
@@ -46,11 +46,11 @@ USES_master/data    := $(B) $(T)
 USES_master/report  := $(B)
 COMMON_ALL          := $(B) $(T) kernels common/config common/tls common/weights common/graph \
                        common/models common/optim common/wire common/rpc common/dist
-USES_master/train   := $(COMMON_ALL) master/data master/report
+USES_master/train   := $(COMMON_ALL) master/data master/report master/api
 USES_master/api     := $(COMMON_ALL)
 USES_worker/store   := $(B) $(T) common/weights common/config
 USES_worker/service := $(COMMON_ALL) worker/store
-USES_master         := $(COMMON_ALL) master/data master/report master/train
+USES_master         := $(COMMON_ALL) master/data master/report master/api master/train
 USES_worker         := $(COMMON_ALL) worker/store worker/service
 
 # third-party include prefix -> the folders that may see it

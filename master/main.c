@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/dist/dist.h"
 #include "common/tls/tls.h"
 #include "master/train/train.h"
 

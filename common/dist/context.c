@@ -152,7 +152,26 @@ void clv_call_release(call *c) {
   c->state = NULL;
 }
 
+/* Who leads and who follows ends with the same context. */
+static void leave_leader(call *c) {
+  for (call *f = c->followers; f; f = f->next_follower) f->leader = NULL;
+  if (!c->leader) return;
+  call **at = &c->leader->followers;
+  while (*at != c) at = &(*at)->next_follower;
+  *at = c->next_follower;
+}
+
+void clv_call_has_come(call *c) {
+  call **at = &c->out->ctx->coming;
+  if (!c->on_its_way) return;
+  while (*at != c) at = &(*at)->next_coming;
+  *at = c->next_coming;
+  c->on_its_way = false;
+}
+
 static void call_free(clv_contexts *e, call *c) {
+  clv_call_has_come(c);
+  leave_leader(c);
   if (c->n_missing)
     __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting - 1, __ATOMIC_RELAXED);
   clv_turn_leave(e, c);
@@ -180,6 +199,16 @@ void clv_value_free(clv_contexts *e, value *v) {
   __atomic_store_n(&e->counts.values, e->values.used, __ATOMIC_RELAXED);
 }
 
+void clv_strands_free(clv_contexts *e, context *c) {
+  for (strand *s = c->strands, *next; s; s = next) {
+    next = s->next;
+    for (call *k = s->first; k; k = k->next_needed) k->needed = false;
+    clv_slab_give(&e->strands, s);
+  }
+  c->strands = NULL;
+  c->n_needed = 0;
+}
+
 static void free_gradients(clv_contexts *e, context *c) {
   for (gradient *g = c->gradients, *next; g; g = next) {
     next = g->next;
@@ -191,7 +220,7 @@ static void free_gradients(clv_contexts *e, context *c) {
 
 /* Everything a context holds; the record itself stays. */
 static void empty_context(clv_contexts *e, context *c) {
-  c->needed = c->needed_last = NULL;
+  clv_strands_free(e, c);
   c->active = c->collecting = false;
   while (c->values) clv_value_free(e, c->values);
   free_gradients(e, c);
@@ -257,6 +286,7 @@ void clv_context_end(clv_contexts *e, uint64_t id) {
   context *c;
   /* One that never came here leaves a tombstone as well: its frames may still be on their way. */
   if (clv_context_open(e, id, &c, &ignored) != CLV_OK || !c) return;
+  clv_context_forget_buffers(e, id, CLV_MODULE_ALL);
   empty_context(e, c);
   *c->at = c->next;
   if (c->next) c->next->at = c->at;
@@ -277,6 +307,7 @@ clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret, clv_e
   e->causes = slab_of(sizeof(reason), MAX_CONTEXT_ITEMS, "errors");
   e->changes = slab_of(sizeof(change), MAX_CHANGES, "waiting changes of parameters");
   e->turns = slab_of(sizeof(turn), MAX_CONTEXT_ITEMS, "turns of changes of parameters");
+  e->strands = slab_of(sizeof(strand), MAX_CONTEXT_ITEMS, "modules in backward passes");
   e->n_names = 1;
   clv_code code = clv_alloc(CONTEXT_BUCKETS, sizeof *e->context_buckets, &e->context_buckets, err);
   if (code == CLV_OK)
@@ -296,7 +327,7 @@ void clv_contexts_free(clv_contexts *e) {
   while (e->waiting_changes) clv_change_free(e, e->waiting_changes);
   for (context *c = e->open; c; c = c->next) empty_context(e, c);
   slab *const slabs[] = {&e->contexts,  &e->values, &e->calls,   &e->deliveries, &e->contributions,
-                         &e->gradients, &e->causes, &e->changes, &e->turns};
+                         &e->gradients, &e->causes, &e->changes, &e->turns,      &e->strands};
   for (size_t i = 0; i < CLV_COUNT(slabs); i++) slab_done(slabs[i]);
   free(e->context_buckets);
   free(e->value_buckets);
@@ -330,8 +361,7 @@ void clv_context_fail(clv_contexts *e, context *c, reason *why) {
     clv_reason_unref(e, why);
   else
     c->failed = why;
-  for (call *k = c->needed; k; k = k->next_needed) k->needed = false;
-  c->needed = c->needed_last = NULL;
+  clv_strands_free(e, c);
   c->active = c->collecting = false;
   send_abort(e, c);
 }
@@ -346,6 +376,7 @@ void clv_context_fail_at(clv_contexts *e, context *c, const clv_err *why, uint32
 
 static clv_code on_end(clv_contexts *e, clv_packet *p, clv_err *err) {
   clv_packet *reply;
+  if (p->frame.has_commit) clv_context_last_step(e, &p->frame);
   clv_context_end(e, p->frame.context);
   CLV_TRY(clv_packet_new(e->env.pool, CLV_ENDED, &reply, err));
   reply->frame.context = p->frame.context;
@@ -355,9 +386,14 @@ static clv_code on_end(clv_contexts *e, clv_packet *p, clv_err *err) {
   return clv_contexts_run(e, err); /* what stood behind its calls */
 }
 
+static void abort_one(clv_contexts *e, uint64_t id) {
+  clv_context_restore_buffers(e, id, CLV_MODULE_ALL);
+  clv_context_end(e, id);
+}
+
 static clv_code on_abort(clv_contexts *e, clv_packet *p, clv_err *err) {
-  if (p->frame.context) clv_context_end(e, p->frame.context);
-  while (!p->frame.context && e->open) clv_context_end(e, e->open->id);
+  if (p->frame.context) abort_one(e, p->frame.context);
+  while (!p->frame.context && e->open) abort_one(e, e->open->id);
   return clv_contexts_run(e, err);
 }
 
@@ -383,9 +419,14 @@ static context_handler *const handlers[CLV_FRAME_KINDS] = {
     [CLV_APPLY] = clv_on_apply, [CLV_REVERT] = clv_on_revert,
 };
 
+/* Are the first `n` CALLs of the context here, tensors and all? */
+static bool have_calls(const context *c, uint64_t n) {
+  return c->calls_seen >= n && (!c->coming || c->coming->number > n);
+}
+
 /* In the order in which they came: a PREPARE behind a DROP stays behind it. */
 static clv_code release_waiting(clv_contexts *e, context *c, clv_err *err) {
-  while (c->waiting && c->waiting->frame.step <= c->calls_received) {
+  while (c->waiting && have_calls(c, c->waiting->frame.step)) {
     clv_packet *p = c->waiting;
     c->waiting = p->next;
     if (!c->waiting) c->waiting_last = NULL;
@@ -405,8 +446,6 @@ clv_code clv_contexts_packet(clv_contexts *e, clv_packet *p, bool *ret_kept, clv
   if (kind == CLV_ABORT) return on_abort(e, p, err);
   if (!handlers[kind])
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no place here", clv_frame_kind_name(kind));
-  if (p->frame.has_commit && !p->headed) /* though this context may have ended */
-    CLV_TRY(clv_context_obey(e, &p->frame, err));
   clv_code code = clv_context_open(e, p->frame.context, &c, err);
   if (p->head) { /* what is wrong is said once, when the CALL is whole */
     if (code == CLV_OK && c) (void)!clv_on_call_head(e, c, p, err);
@@ -417,20 +456,13 @@ clv_code clv_contexts_packet(clv_contexts *e, clv_packet *p, bool *ret_kept, clv
     __atomic_store_n(&e->counts.late_frames, e->counts.late_frames + 1, __ATOMIC_RELAXED);
     return CLV_OK;
   }
-  if ((kind == CLV_DROP || kind == CLV_PREPARE) &&
-      (c->waiting || p->frame.step > c->calls_received))
+  if ((kind == CLV_DROP || kind == CLV_PREPARE) && (c->waiting || !have_calls(c, p->frame.step)))
     return wait_for_calls(c, p, ret_kept, err);
   CLV_TRY(handlers[kind](e, c, p, err));
   return kind == CLV_CALL ? release_waiting(e, c, err) : CLV_OK;
 }
 
-const context *clv_context_find(const clv_contexts *e, uint64_t id) {
-  const context *c = find_context(e, id);
+context *clv_context_find(const clv_contexts *e, uint64_t id) {
+  context *c = find_context(e, id);
   return c && !c->ended ? c : NULL;
-}
-
-bool clv_contexts_waits(clv_contexts *e, const clv_frame *f) {
-  const context *c = clv_context_find(e, f->context);
-  const value *v = c ? clv_context_value(e, c, f->message) : NULL;
-  return v && (f->kind == CLV_VALUE ? !v->maker : v->maker != NULL);
 }

@@ -25,6 +25,27 @@ static void forget_gradients(clv_contexts *e, context *ctx, uint32_t module) {
   }
 }
 
+void clv_context_restore_buffers(clv_contexts *e, uint64_t id, uint32_t module) {
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
+    line *l = &e->lines[i];
+    if (l->shadow_of != id || (module != CLV_MODULE_ALL && module != i)) continue;
+    clv_stage_restore_buffers(e->env.stage(e->env.user, i));
+    l->shadow_of = 0;
+    context *c = clv_context_find(e, id);
+    if (c) c->kept[i / 8] &= (uint8_t) ~(1u << (i % 8)); /* the next call keeps them again */
+  }
+}
+
+void clv_context_forget_buffers(clv_contexts *e, uint64_t id, uint32_t module) {
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++)
+    if ((!id || e->lines[i].shadow_of == id) && (module == CLV_MODULE_ALL || module == i))
+      e->lines[i].shadow_of = 0;
+}
+
+void clv_contexts_written(clv_contexts *e, uint32_t module) {
+  clv_context_forget_buffers(e, 0, module);
+}
+
 static bool revert_waits(const clv_contexts *e, uint64_t id) {
   for (const change *k = e->waiting_changes; k; k = k->next)
     if (k->kind == CLV_REVERT && k->context == id) return true;
@@ -43,17 +64,22 @@ void clv_context_finalise(clv_contexts *e, uint64_t working) {
   }
 }
 
+_Static_assert((int)CLV_OPTIM_MAX_GROUPS == CLV_WIRE_GROUPS + 1,
+               "a change has a rate for each group");
+
 static void step_module(clv_contexts *e, const change *k, uint32_t module, clv_tensor *gradients) {
   clv_stage *s = e->env.stage(e->env.user, module);
   line *l = &e->lines[module];
-  if (!k->final) {
+  double rates[CLV_OPTIM_MAX_GROUPS];
+  if (!k->final && !s->o.final) {
     clv_stage_snapshot(s);
     e->n_snapshots += !l->snapshot_of;
     l->snapshot_of = k->context;
   }
-  clv_optim_step(s->optim, s->block, gradients->data, k->lr, k->scale);
+  for (uint32_t i = 0; i < k->n_rates; i++) rates[i] = k->rates[i];
+  clv_optim_step(s->optim, s->block, gradients->data, rates, k->scale);
   s->version++;
-  s->committed++;
+  s->steps++;
 }
 
 static bool revert_module(clv_contexts *e, const change *k, uint32_t module) {
@@ -61,7 +87,7 @@ static bool revert_module(clv_contexts *e, const change *k, uint32_t module) {
   line *l = &e->lines[module];
   if (l->snapshot_of != k->context) return false;
   clv_stage_revert(s);
-  s->committed--;
+  s->steps--;
   l->snapshot_of = 0;
   e->n_snapshots--;
   return true;
@@ -97,9 +123,17 @@ void clv_context_perform(clv_contexts *e, const change *k) {
 static clv_code check_apply(const context *ctx, clv_err *err) {
   if (ctx->failed)
     return clv_fail(err, CLV_ABORTED, "the context has failed: %s", ctx->failed->text);
-  if (ctx->active || ctx->collecting)
+  if (ctx->active)
     return clv_fail(err, CLV_PRECONDITION, "backward pass %u is in progress", ctx->phase);
   return CLV_OK;
+}
+
+static clv_code check_rates(const gradient *g, const change *k, clv_err *err) {
+  size_t groups = clv_optim_n_groups(g->stage->optim);
+  if (k->n_rates >= groups) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION,
+                  "%u learning rates for module %u, whose parameters are in %zu groups", k->n_rates,
+                  g->module, groups);
 }
 
 /* The modules that APPLY means; all memory first: after that nothing can fail, and no module steps
@@ -108,6 +142,7 @@ static clv_code modules_to_step(clv_contexts *e, const context *ctx, change *k, 
                                 clv_err *err) {
   for (const gradient *g = ctx->gradients; g; g = g->next) {
     if (!meant(g, module) || !g->stage->optim) continue;
+    CLV_TRY(check_rates(g, k, err));
     CLV_TRY(clv_stage_snapshot_ready(g->stage, err));
     CLV_TRY(clv_change_means(e, k, g->module, g->block, err));
   }
@@ -125,6 +160,11 @@ static clv_code modules_to_revert(clv_contexts *e, const context *ctx, change *k
   return CLV_OK;
 }
 
+static void give_up_step(clv_contexts *e, context *ctx, uint32_t module) {
+  forget_gradients(e, ctx, module);
+  clv_context_restore_buffers(e, ctx->id, module);
+}
+
 static clv_code apply(clv_contexts *e, context *ctx, uint32_t module, const clv_frame *f,
                       clv_err *err) {
   change *k;
@@ -134,7 +174,7 @@ static clv_code apply(clv_contexts *e, context *ctx, uint32_t module, const clv_
   if (f->commit.apply)
     code = modules_to_step(e, ctx, k, module, err);
   else
-    forget_gradients(e, ctx, module);
+    give_up_step(e, ctx, module);
   if (code != CLV_OK) {
     clv_change_free(e, k);
     return code;
@@ -144,14 +184,12 @@ static clv_code apply(clv_contexts *e, context *ctx, uint32_t module, const clv_
   return CLV_OK;
 }
 
-/* The CALL behind it joins the lines after it. */
-clv_code clv_context_obey(clv_contexts *e, const clv_frame *f, clv_err *err) {
+void clv_context_last_step(clv_contexts *e, const clv_frame *f) {
   context *c;
   clv_err why;
-  if (!f->commit.step || clv_context_open(e, f->commit.step, &c, &why) != CLV_OK || !c)
-    return CLV_OK;
-  if (apply(e, c, CLV_MODULE_ALL, f, &why) != CLV_OK) clv_context_fail_at(e, c, &why, f->stage);
-  return clv_contexts_run(e, err);
+  if (clv_context_open(e, f->context, &c, &why) != CLV_OK || !c) return;
+  if (apply(e, c, CLV_MODULE_ALL, f, &why) != CLV_OK)
+    clv_context_fail_at(e, c, &why, CLV_MODULE_ALL);
 }
 
 clv_code clv_on_apply(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {

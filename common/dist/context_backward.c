@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Backward passes: PREPARE says which calls take part and how many gradients come for each; they run
- * in strictly descending id, each when its gradients are here, so that every sum has one order.
+ * Backward passes: PREPARE says which calls take part and how many gradients come for each. Those of
+ * one module run in the order in which it lists them, each when its gradients are here, so that every
+ * sum has one order; modules do not wait for each other.
  */
 #include "common/dist/context_int.h"
 
@@ -24,8 +25,12 @@ void clv_value_forget_gradients(clv_contexts *e, value *v, uint32_t phase) {
 static clv_code contribute(clv_contexts *e, value *v, uint32_t phase, uint32_t order, clv_tensor *t,
                            clv_err *err) {
   contribution **at = &v->got, *k;
-  while (*at && ((*at)->phase < phase || ((*at)->phase == phase && (*at)->order < order)))
+  uint32_t before = 0;
+  for (; *at && ((*at)->phase < phase || ((*at)->phase == phase && (*at)->order < order)); before++)
     at = &(*at)->next;
+  if (before >= 2 * CLV_WIRE_CONTRIBUTIONS) /* those of a pass and of the next */
+    return clv_fail(err, CLV_EXHAUSTED, "more than %u gradients of call %llx wait", before,
+                    (unsigned long long)v->id);
   if (*at && (*at)->phase == phase && (*at)->order == order)
     return clv_fail(err, CLV_EXISTS, "call %llx has gradient %u of phase %u already",
                     (unsigned long long)v->id, order, phase);
@@ -57,7 +62,7 @@ static clv_code start_of_root(clv_contexts *e, const call *c, clv_tensor **ret, 
   if ((*ret)->n != 1)
     return clv_fail(err, CLV_INVALID, "the value of module %u has %zu elements; a root is a scalar",
                     c->module, (*ret)->n);
-  *(float *)(*ret)->data = 1.0f;
+  *(float *)(*ret)->data = c->root;
   return CLV_OK;
 }
 
@@ -66,8 +71,8 @@ static clv_code start_of_root(clv_contexts *e, const call *c, clv_tensor **ret, 
 static clv_code sum_up(clv_contexts *e, const call *c, uint32_t phase, clv_tensor **ret,
                        clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *sum = NULL;
-  bool own = c->root;
-  if (c->root) CLV_TRY(start_of_root(e, c, &sum, err));
+  bool own = c->root != 0;
+  if (own) CLV_TRY(start_of_root(e, c, &sum, err));
   for (const contribution *k = c->out->got; k; k = k->next) {
     if (k->phase != phase || !k->tensor) continue;
     CLV_TRY(check_gradient(c, k->tensor, err));
@@ -166,11 +171,15 @@ static clv_code check_call(const call *c, clv_err *err) {
 static clv_code run_again(clv_contexts *e, call *c, clv_err *err) {
   clv_stage *s = c->stage;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = NULL;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *kept = NULL;
   void *buffers = (char *)s->block + s->params->trainable_bytes;
-  memcpy(s->shadow, buffers, clv_stage_buffer_bytes(s));
+  size_t bytes = clv_stage_buffer_bytes(s);
+  clv_shape shape = CLV_SHAPE((int64_t)bytes);
+  if (bytes) CLV_TRY(clv_pool_tensor(e->env.pool, CLV_U8, &shape, &kept, err));
   CLV_TRY(clv_call_output(e, c, &out, err));
+  if (bytes) memcpy(kept->data, buffers, bytes);
   clv_code code = clv_call_forward(c, out, err);
-  memcpy(buffers, s->shadow, clv_stage_buffer_bytes(s));
+  if (bytes) memcpy(buffers, kept->data, bytes);
   return code;
 }
 
@@ -212,7 +221,10 @@ static clv_code backward_of(clv_contexts *e, call *c, clv_err *err) {
   clv_tensor *dins[CLV_MAX_INPUTS] = {0};
   CLV_TRY(check_call(c, err));
   CLV_TRY(sum_up(e, c, c->out->ctx->phase, &dout, err));
-  if (!dout) return send_gradients(e, c, NULL, err);
+  if (!dout) {
+    after_backward(c);
+    return send_gradients(e, c, NULL, err);
+  }
   clv_code code = compute(e, c, dout, dins, err);
   for (uint32_t i = 0; i < c->n_in; i++) clv_tensor_unref(dins[i]);
   if (code == CLV_OK) after_backward(c);
@@ -221,24 +233,40 @@ static clv_code backward_of(clv_contexts *e, call *c, clv_err *err) {
 
 /* ---- the pass ---------------------------------------------------------------------------------- */
 
-/* Sums of squares of all gradients, in the order of modules and parameters; NULL for none. */
+static bool took_part(const context *ctx, uint32_t module) {
+  return ctx->took_part[module / 8] >> (module % 8) & 1;
+}
+
+/* Of one module; 0 for each parameter when nothing flowed to it. Returns the place behind them. */
+static double *sums_of(const clv_stage *s, const gradient *g, double *at) {
+  for (int i = 0; i < s->params->n; i++) {
+    const clv_param *q = &s->params->list[i];
+    if (!q->trainable || q->frozen) continue;
+    *at++ = g ? s->o.backend->sum_squares((const float *)((char *)g->block->data + q->offset), q->n)
+              : 0;
+  }
+  return at;
+}
+
+/* Sums of squares of all gradients, in the order of modules and parameters, of the modules that took
+ * part; NULL for none. */
 static clv_code sum_squares(clv_contexts *e, const context *ctx, clv_tensor **ret,
                             double *ret_total, clv_err *err) {
   int64_t n = 0;
   *ret_total = 0;
-  for (const gradient *g = ctx->gradients; g; g = g->next) n += g->stage->n_learning;
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++)
+    if (took_part(ctx, i)) n += e->env.stage(e->env.user, i)->n_learning;
   if (!n) return CLV_OK;
   clv_shape shape = CLV_SHAPE(n);
   CLV_TRY(clv_pool_tensor(e->env.pool, CLV_F64, &shape, ret, err));
-  double *d = (*ret)->data;
-  for (const gradient *g = ctx->gradients; g; g = g->next)
-    for (int i = 0; i < g->stage->params->n; i++) {
-      const clv_param *q = &g->stage->params->list[i];
-      if (!q->trainable || q->frozen) continue;
-      *d = g->stage->o.backend->sum_squares((const float *)((char *)g->block->data + q->offset),
-                                            q->n);
-      *ret_total += *d++;
-    }
+  double *at = (*ret)->data;
+  const gradient *g = ctx->gradients;
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
+    while (g && g->module < i) g = g->next;
+    if (took_part(ctx, i))
+      at = sums_of(e->env.stage(e->env.user, i), g && g->module == i ? g : NULL, at);
+  }
+  for (int64_t i = 0; i < n; i++) *ret_total += ((double *)(*ret)->data)[i];
   return CLV_OK;
 }
 
@@ -269,48 +297,79 @@ static clv_code finish(clv_contexts *e, context *ctx, clv_err *err) {
   return CLV_OK;
 }
 
-static void pop_needed(clv_contexts *e, context *ctx, call *c) {
-  ctx->needed = c->next_needed;
-  if (!ctx->needed) ctx->needed_last = NULL;
-  c->needed = c->root = false;
+static void pop_needed(clv_contexts *e, context *ctx, strand *s) {
+  call *c = s->first;
+  s->first = c->next_needed;
+  ctx->n_needed--;
+  c->needed = false;
+  c->root = 0;
   memset(c->targets, 0, sizeof c->targets);
   clv_value_forget_gradients(e, c->out, ctx->phase);
+  clv_call_let_followers_run(e, c);
   clv_value_free_if_dropped(e, c->out);
+}
+
+/* Whether the strand's next call can run, or be refused. */
+static bool has_come(const clv_contexts *e, const context *ctx, const strand *s) {
+  const call *c = s->first;
+  if (!c || c->phase == WAITING) return false;
+  if (clv_turn_changes_before(e, c->module, ctx->prepared)) return false;
+  return c->out->failed || count_got(c, ctx->phase) >= c->contributions;
+}
+
+/* Returns false when the context has failed, and the strand with it. */
+static bool run_next(clv_contexts *e, context *ctx, strand *s) {
+  call *c = s->first;
+  clv_err why;
+  if (c->out->failed) {
+    clv_context_fail(e, ctx, clv_reason_ref(c->out->failed));
+    return false;
+  }
+  clv_code code = CLV_OK;
+  if (count_got(c, ctx->phase) > c->contributions)
+    code = clv_fail(&why, CLV_INVALID, "call %llx has more gradients than the %u announced",
+                    (unsigned long long)c->out->id, c->contributions);
+  else
+    code = backward_of(e, c, &why);
+  if (code != CLV_OK) {
+    clv_context_fail_at(e, ctx, &why, c->module);
+    return false;
+  }
+  pop_needed(e, ctx, s);
+  return true;
 }
 
 void clv_context_run_backward(clv_contexts *e, context *ctx) {
   clv_err why;
-  while (ctx->active && ctx->needed) {
-    call *c = ctx->needed;
-    if (c->phase == WAITING || clv_turn_changes_before(e, c->module, ctx->prepared)) return;
-    if (c->out->failed) {
-      clv_context_fail(e, ctx, clv_reason_ref(c->out->failed));
-      return;
-    }
-    if (count_got(c, ctx->phase) < c->contributions) return;
-    if (count_got(c, ctx->phase) > c->contributions || backward_of(e, c, &why) != CLV_OK) {
-      if (count_got(c, ctx->phase) > c->contributions)
-        (void)!clv_fail(&why, CLV_INVALID, "call %llx has more gradients than the %u announced",
-                        (unsigned long long)c->out->id, c->contributions);
-      clv_context_fail_at(e, ctx, &why, c->module);
-      return;
-    }
-    pop_needed(e, ctx, c);
+  for (bool moved = ctx->active; moved;) {
+    moved = false;
+    for (strand *s = ctx->strands; s; s = s->next)
+      for (; has_come(e, ctx, s); moved = true)
+        if (!run_next(e, ctx, s)) return;
   }
-  if (ctx->active && finish(e, ctx, &why) != CLV_OK)
-    clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
+  if (!ctx->active || ctx->collecting || ctx->n_needed) return;
+  clv_strands_free(e, ctx);
+  if (finish(e, ctx, &why) != CLV_OK) clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
 }
 
 /* ---- PREPARE and GRADIENT ---------------------------------------------------------------------- */
 
-static void insert_needed(context *ctx, call *c) {
-  call **at = &ctx->needed;
-  if (ctx->needed_last && ctx->needed_last->out->id > c->out->id)
-    at = &ctx->needed_last->next_needed;
-  while (*at && (*at)->out->id > c->out->id) at = &(*at)->next_needed;
-  c->next_needed = *at;
-  *at = c;
-  if (!c->next_needed) ctx->needed_last = c;
+/* Behind what the pass has of the same module already. */
+static clv_code append_needed(clv_contexts *e, context *ctx, call *c, clv_err *err) {
+  strand **at = &ctx->strands;
+  while (*at && (*at)->module != c->module) at = &(*at)->next;
+  if (!*at) {
+    CLV_TRY(clv_slab_take(e, &e->strands, at, err));
+    (*at)->module = c->module;
+  }
+  strand *s = *at;
+  c->next_needed = NULL;
+  *(s->first ? &s->last->next_needed : &s->first) = c;
+  s->last = c;
+  if (c->stage) ctx->took_part[c->module / 8] |= (uint8_t)(1u << (c->module % 8));
+  ctx->n_needed++;
+  c->needed = true;
+  return CLV_OK;
 }
 
 static clv_code take_targets(clv_contexts *e, call *c, const clv_frame *f, uint32_t first,
@@ -337,10 +396,9 @@ static clv_code take_needed(clv_contexts *e, context *ctx, const clv_frame *f, c
     if (!c || c->needed)
       return clv_fail(err, c ? CLV_EXISTS : CLV_NOT_FOUND, "call %llx is %s",
                       (unsigned long long)n->call, c ? "named twice" : "not here");
-    c->needed = true;
     c->root = n->root;
     c->contributions = n->contributions;
-    insert_needed(ctx, c);
+    CLV_TRY(append_needed(e, ctx, c, err));
     CLV_TRY(take_targets(e, c, f, first, n->n_targets, err));
     first += n->n_targets;
   }
@@ -349,9 +407,9 @@ static clv_code take_needed(clv_contexts *e, context *ctx, const clv_frame *f, c
 
 static clv_code begin_phase(clv_contexts *e, context *ctx, const clv_frame *f, clv_err *err) {
   if (ctx->collecting && f->phase == ctx->phase) return CLV_OK;
-  if (ctx->collecting || ctx->active || f->phase <= ctx->phase)
+  if (ctx->active || f->phase <= ctx->phase)
     return clv_fail(err, CLV_PRECONDITION, "PREPARE of phase %u, but phase %u %s", f->phase,
-                    ctx->phase, ctx->collecting || ctx->active ? "is in progress" : "is over");
+                    ctx->phase, ctx->active ? "is in progress" : "is over");
   ctx->phase = f->phase;
   ctx->prepared = ++e->n_events;
   return CLV_OK;
@@ -362,13 +420,11 @@ static clv_code prepare(clv_contexts *e, context *ctx, const clv_frame *f, clv_e
   ctx->collecting = f->backward.more;
   ctx->retain = f->backward.retain;
   ctx->vote = f->backward.vote;
-  CLV_TRY(take_needed(e, ctx, f, err));
-  ctx->active = !ctx->collecting;
-  return CLV_OK;
+  ctx->active = true;
+  return take_needed(e, ctx, f, err);
 }
 
 clv_code clv_on_prepare(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
-  (void)err;
   clv_err why;
   if (ctx->failed) {
     clv_context_fail(e, ctx,
@@ -379,7 +435,7 @@ clv_code clv_on_prepare(clv_contexts *e, context *ctx, clv_packet *p, clv_err *e
     clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
   else
     clv_context_run_backward(e, ctx);
-  return CLV_OK;
+  return clv_contexts_run(e, err);
 }
 
 static clv_code take_gradient(clv_contexts *e, context *ctx, const clv_packet *p, clv_err *err) {
@@ -399,12 +455,11 @@ static clv_code take_gradient(clv_contexts *e, context *ctx, const clv_packet *p
 }
 
 clv_code clv_on_gradient(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
-  (void)err;
   clv_err why;
   if (ctx->failed) return CLV_OK;
   if (take_gradient(e, ctx, p, &why) != CLV_OK)
     clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
   else
     clv_context_run_backward(e, ctx);
-  return CLV_OK;
+  return clv_contexts_run(e, err);
 }

@@ -26,7 +26,8 @@ static bool settled(const value *v) { return v->tensor || v->failed; }
 
 /* A dropped value stays while something here waits for it. */
 void clv_value_free_if_dropped(clv_contexts *e, value *v) {
-  bool waiting = v->maker && (v->maker->phase == WAITING || v->maker->needed);
+  bool waiting =
+      v->maker && (v->maker->phase == WAITING || v->maker->needed || v->maker->followers);
   if (v->dropped && !v->uses && !v->deliveries && !waiting) clv_value_free(e, v);
 }
 
@@ -43,6 +44,15 @@ void clv_call_one_less(clv_contexts *e, call *c) {
   if (--c->n_missing) return;
   __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting - 1, __ATOMIC_RELAXED);
   push_ready(e, c);
+}
+
+void clv_call_let_followers_run(clv_contexts *e, call *c) {
+  for (call *f = c->followers, *next; f; f = next) {
+    next = f->next_follower;
+    f->leader = NULL;
+    clv_call_one_less(e, f);
+  }
+  c->followers = NULL;
 }
 
 /* A call that will never run is in nobody's way. */
@@ -112,9 +122,7 @@ clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) {
                              err));
   CLV_TRY(clv_stage_call_get(s, c->plan, &c->state, err));
   for (uint32_t i = 0; i < c->n_in; i++) in[i] = c->in[i]->data;
-  clv_rng_key key = {.seed = s->o.seed,
-                     .step = c->out->ctx->id & (((uint64_t)1 << 48) - 1),
-                     .micro_batch = c->micro_batch};
+  clv_rng_key key = {.seed = s->o.seed, .step = c->step, .micro_batch = c->micro_batch};
   uint64_t begin = clv_now_ns();
   CLV_TRY(clv_plan_forward(c->plan->plan, c->state, s->block, s->version, in, true, out->data, &key,
                            err));
@@ -123,12 +131,23 @@ clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) {
   return CLV_OK;
 }
 
+/* A step that is not taken, or a context that fails, leaves running statistics as they were. */
+static void keep_buffers(clv_contexts *e, const call *c) {
+  context *ctx = c->out->ctx;
+  uint8_t *kept = &ctx->kept[c->module / 8], bit = (uint8_t)(1u << (c->module % 8));
+  if (!(c->flags & CLV_FLAG_TRAINING) || !clv_stage_buffer_bytes(c->stage) || (*kept & bit)) return;
+  clv_stage_keep_buffers(c->stage);
+  e->lines[c->module].shadow_of = ctx->id;
+  *kept |= bit;
+}
+
 static clv_code run_call(clv_contexts *e, call *c, clv_tensor **ret, clv_err *err) {
   const clv_graph *g = c->stage->graph;
   uint32_t slot = 0;
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_INPUT) CLV_TRY(check_input(c, slot++, &g->nodes[i], err));
   CLV_TRY(clv_call_output(e, c, ret, err));
+  keep_buffers(e, c);
   CLV_TRY(clv_call_forward(c, *ret, err));
   bool training = c->flags & CLV_FLAG_TRAINING;
   bool differentiable = training && (c->input_grads || c->stage->n_learning);
@@ -158,6 +177,7 @@ static clv_code finish_call(clv_contexts *e, call *c, clv_err *err) {
     clv_call_release(c);
     c->phase = INFERRED;
   }
+  if (c->phase == INFERRED) clv_call_let_followers_run(e, c);
   clv_turn_leave(e, c);
   return settle(e, v, out, failed, err);
 }
@@ -181,6 +201,15 @@ static void refuse_call(clv_contexts *e, call *c, const clv_err *why) {
   snprintf(hop, sizeof hop, "module %u", c->module);
   if (!c->failed) c->failed = clv_reason_of(e, why, hop);
   clv_turn_leave(e, c);
+}
+
+static clv_code add_delivery(clv_contexts *e, value *v, uint32_t name, clv_err *err) {
+  delivery *d;
+  CLV_TRY(clv_slab_take(e, &e->deliveries, &d, err));
+  d->name = name;
+  d->next = v->deliveries;
+  v->deliveries = d;
+  return CLV_OK;
 }
 
 /* A leaf given along gets a record if it has an id, so that later calls can use it. */
@@ -215,6 +244,22 @@ static clv_code take_arg(clv_contexts *e, call *c, uint32_t slot, const clv_arg 
   return CLV_OK;
 }
 
+/* It waits for the backward of a call that is here already, if that has one to come. */
+static clv_code follow(clv_contexts *e, call *c, uint64_t leader, clv_err *err) {
+  const value *v = clv_context_value(e, c->out->ctx, leader);
+  call *l = v ? v->maker : NULL;
+  if (!l || l == c)
+    return clv_fail(err, CLV_NOT_FOUND,
+                    "call %llx, after whose backward module %u is to run, is not here",
+                    (unsigned long long)leader, c->module);
+  if (l->phase != WAITING && l->phase != FORWARD) return CLV_OK;
+  c->leader = l;
+  c->next_follower = l->followers;
+  l->followers = c;
+  c->n_missing++;
+  return CLV_OK;
+}
+
 static clv_code check_call(const call *c, const clv_frame *f, clv_err *err) {
   if (!c->stage) return clv_fail(err, CLV_NOT_FOUND, "module %u is not here", f->stage);
   if ((int)f->call.n_args != c->stage->n_inputs)
@@ -242,8 +287,10 @@ static clv_code new_call(clv_contexts *e, context *ctx, const clv_frame *f, call
   c->out = v;
   c->module = f->stage;
   c->micro_batch = f->micro_batch;
+  c->step = f->step ? f->step : ctx->id & (((uint64_t)1 << 48) - 1);
   c->flags = f->flags;
   c->stage = e->env.stage(e->env.user, f->stage);
+  c->number = ctx->calls_seen;
   c->n_missing = 1; /* its arguments, until all of them are known */
   __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting + 1, __ATOMIC_RELAXED);
   if (c->stage) clv_turn_join(e, c);
@@ -262,7 +309,11 @@ static call *call_on_its_way(clv_contexts *e, const context *ctx, const clv_fram
 clv_code clv_on_call_head(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
   call *c;
   clv_context_finalise(e, ctx->id);
+  ctx->calls_seen++;
   CLV_TRY(new_call(e, ctx, &p->frame, &c, err));
+  call **at = &ctx->coming;
+  while (*at) at = &(*at)->next_coming;
+  *at = c;
   c->on_its_way = true;
   return CLV_OK;
 }
@@ -271,18 +322,24 @@ clv_code clv_on_call(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err)
   const clv_frame *f = &p->frame;
   call *c = p->headed ? call_on_its_way(e, ctx, f) : NULL;
   clv_err why;
-  ctx->calls_received++;
+  ctx->calls_seen += !p->headed;
   if (!c) {
     clv_context_finalise(e, ctx->id);
     CLV_TRY(new_call(e, ctx, f, &c, err));
   }
-  c->on_its_way = false;
+  clv_call_has_come(c);
+  uint32_t to;
+  if (f->flags & CLV_FLAG_DELIVER) {
+    CLV_TRY(clv_name_index(e, f->to, &to, err));
+    CLV_TRY(add_delivery(e, c->out, to, err));
+  }
   clv_code code = check_call(c, f, &why);
   if (code == CLV_OK) c->n_in = f->call.n_args;
   for (uint32_t i = 0, next = 0; i < c->n_in && code == CLV_OK; i++) {
     clv_tensor *here = f->call.args[i].here ? p->tensor[next++] : NULL;
     code = take_arg(e, c, i, &f->call.args[i], here, &why);
   }
+  if (code == CLV_OK && f->call.after) code = follow(e, c, f->call.after, &why);
   if (code != CLV_OK) refuse_call(e, c, &why);
   clv_call_one_less(e, c);
   return clv_contexts_run(e, err);
@@ -293,15 +350,9 @@ clv_code clv_on_call(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err)
 clv_code clv_on_deliver(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
   uint32_t name;
   value *v;
-  delivery *d;
   CLV_TRY(clv_name_index(e, p->frame.to, &name, err));
   CLV_TRY(clv_context_value_made(e, ctx, p->frame.message, &v, err));
-  if (settled(v)) return send_value(e, v, name, err);
-  CLV_TRY(clv_slab_take(e, &e->deliveries, &d, err));
-  d->name = name;
-  d->next = v->deliveries;
-  v->deliveries = d;
-  return CLV_OK;
+  return settled(v) ? send_value(e, v, name, err) : add_delivery(e, v, name, err);
 }
 
 clv_code clv_on_value(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {

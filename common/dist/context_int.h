@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine of distributed autograd contexts at one node (PROTOCOL.md 6a). The program that owns a
+ * The engine of distributed autograd contexts at one node (PROTOCOL.md 6). The program that owns a
  * context runs elsewhere and says everything: which module is called with which values, who needs
  * them, which calls take part in a backward pass. This side keeps values and calls, runs what is
  * ready, and adds gradients up in an order that does not depend on the network.
@@ -22,10 +22,10 @@
 
 enum {
   MAX_CONTEXTS = 4096,       /* open at once, per session */
-  MAX_CONTEXT_CALLS = 4096,  /* per context */
+  MAX_CONTEXT_CALLS = 65536, /* per context */
   MAX_CONTEXT_ITEMS = 65536, /* values; as many deliveries and gradients; per session */
   MAX_TOMBSTONES = 2048,     /* ended ids that are remembered */
-  MAX_WAITING_FRAMES = 64,   /* DROP and PREPARE, per context */
+  MAX_WAITING_FRAMES = 1024, /* DROP and PREPARE, per context */
   MAX_CHANGES = 4096,        /* of parameters that wait for calls, per session */
   MAX_NAMES = 64,            /* workers named in a session */
 };
@@ -72,6 +72,7 @@ struct line {
   bool marked;
   line *next_marked;
   uint64_t snapshot_of; /* the context whose APPLY REVERT may take back, 0 = none */
+  uint64_t shadow_of;   /* the context before whose calls running statistics were kept, 0 = none */
 };
 
 /* An APPLY, a REVERT, or a packet of state that waits for its turn. */
@@ -79,9 +80,10 @@ struct change {
   change *next, **at, *next_due;
   clv_frame_kind kind;
   uint64_t context, message;
-  uint32_t module;
-  float lr, scale;
-  bool silent; /* not answered: it came with a CALL */
+  uint32_t module, n_rates;
+  float rates[CLV_WIRE_GROUPS + 1]; /* of each group */
+  float scale;
+  bool silent; /* not answered: it came with another frame */
   bool final;  /* work of another context came after it */
   uint32_t n_missing;
   turn *turns;
@@ -139,21 +141,26 @@ struct call {
   clv_stage *stage; /* NULL: no such module, which fails the value */
   uint32_t module, micro_batch, flags, input_grads;
   call_phase phase;
-  uint32_t n_in, n_missing; /* inputs, its arguments, its turn */
+  uint32_t n_in, n_missing; /* inputs, its arguments, its turn, its leader */
   bool on_its_way;          /* the head of its CALL is here, its tensors are not */
+  uint64_t number;          /* of its CALL among those of the context, from 1 */
+  call *next_coming;
   turn turn;
   clv_tensor *in[CLV_MAX_INPUTS];
   uint64_t arg[CLV_MAX_INPUTS];
   use uses[CLV_MAX_INPUTS];
   reason *failed; /* a poisoned input, or an argument that is wrong */
   call *next_ready;
+  uint64_t step;                            /* keys random numbers */
+  call *leader, *followers, *next_follower; /* it runs after the leader's backward */
   stage_plan *plan;
   clv_call *state;
   uint64_t version; /* of the parameters at its forward */
   clv_shape out_shape;
   /* of the backward pass in progress */
   call *next_needed;
-  bool needed, root;
+  bool needed;
+  float root; /* what its gradient starts with, 0: it is no root */
   uint32_t contributions;
   gradient_target targets[CLV_MAX_INPUTS];
 };
@@ -167,6 +174,14 @@ typedef struct gradient {
   bool filled;
 } gradient;
 
+/* The calls of one module in a backward pass, in the order in which they run: that of PREPARE. Strands
+ * go on independently, so that one that waits for the network does not hold up the others. */
+typedef struct strand {
+  struct strand *next;
+  uint32_t module;
+  call *first, *last;
+} strand;
+
 struct context {
   context *next_in_bucket;
   context *next, **at; /* open ones; tombstones use next alone, oldest first */
@@ -175,11 +190,17 @@ struct context {
   reason *failed;
   value *values;
   uint32_t n_calls;
-  uint64_t calls_received;
+  uint64_t calls_seen; /* CALLs, in the order of frames, be their tensors here or not */
+  call *coming;        /* those whose tensors are not, in that order */
+  /* A bit per module: its running statistics have been kept; calls of it were in a backward pass. */
+  uint8_t kept[(CLV_MODULE_ALL + 7) / 8], took_part[(CLV_MODULE_ALL + 7) / 8];
   uint32_t phase;    /* the last that began */
-  uint64_t prepared; /* the order of its last PREPARE among the changes */
-  bool active, collecting, retain, vote;
-  call *needed, *needed_last; /* descending id */
+  uint64_t prepared; /* place of its last pass's first PREPARE among the changes */
+  bool active;       /* the pass has begun and has not finished */
+  bool collecting;   /* more PREPAREs of it follow */
+  bool retain, vote;
+  strand *strands;
+  uint32_t n_needed;
   gradient *gradients;
   clv_packet *waiting, *waiting_last;
   uint32_t n_waiting;
@@ -200,7 +221,8 @@ typedef struct clv_contexts {
   value **value_buckets;
   context *open, *tomb_first, *tomb_last;
   uint32_t n_open, n_tombs;
-  slab contexts, values, calls, deliveries, contributions, gradients, causes, changes, turns;
+  slab contexts, values, calls, deliveries, contributions, gradients, causes, changes, turns,
+      strands;
   call *ready_first, *ready_last;
   line *lines, *marked; /* [CLV_MODULE_ALL]; those whose first may have changed */
   change *waiting_changes, *due_first, *due_last;
@@ -227,12 +249,12 @@ clv_code clv_contexts_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
 clv_code clv_contexts_hold(clv_contexts *e, clv_packet *p, bool *ret_kept,
                            clv_err *err) CLV_USE_RESULT;
 
+/* A STATE_PUT has written to a module: nothing older is put back any more. */
+void clv_contexts_written(clv_contexts *e, uint32_t module);
+
 /* Gradients of a module in a context, as state items; false behind the last. */
 bool clv_contexts_gradient_item(clv_contexts *e, uint64_t context, uint32_t module, uint32_t index,
                                 clv_state_item *ret);
-
-/* Whether a VALUE or a GRADIENT that arrived at the master is (also) for a call there. */
-bool clv_contexts_waits(clv_contexts *e, const clv_frame *f);
 
 /* ---- records (context.c) --------------------------------------------------------------------- */
 
@@ -241,13 +263,15 @@ void clv_slab_give(slab *s, void *record);
 
 /* The context of that id, made if it is new; *ret NULL when it has ended. */
 clv_code clv_context_open(clv_contexts *e, uint64_t id, context **ret, clv_err *err) CLV_USE_RESULT;
-const context *clv_context_find(const clv_contexts *e, uint64_t id);      /* open, or NULL */
+context *clv_context_find(const clv_contexts *e, uint64_t id);            /* open, or NULL */
 value *clv_context_value(clv_contexts *e, const context *c, uint64_t id); /* or NULL */
 clv_code clv_context_value_made(clv_contexts *e, context *c, uint64_t id, value **ret,
                                 clv_err *err) CLV_USE_RESULT;
 void clv_value_free(clv_contexts *e, value *v);
 void clv_value_free_if_dropped(clv_contexts *e, value *v);
-void clv_call_release(call *c); /* inputs, plan state */
+void clv_call_release(call *c);  /* inputs, plan state */
+void clv_call_has_come(call *c); /* it is not on its way any more */
+void clv_strands_free(clv_contexts *e, context *c);
 void clv_reason_unref(clv_contexts *e, reason *c);
 reason *clv_reason_ref(reason *c);
 /* A record of *why; when there is no memory for one, a static reason that says so. */
@@ -283,6 +307,8 @@ void clv_context_perform(clv_contexts *e, const change *k);
 /* Whatever is ready or has its turn, and what becomes so by it. */
 clv_code clv_contexts_run(clv_contexts *e, clv_err *err) CLV_USE_RESULT;
 void clv_call_one_less(clv_contexts *e, call *c); /* thing that it waits for */
+/* The calls that wait for this one's backward need not wait any more. */
+void clv_call_let_followers_run(clv_contexts *e, call *c);
 clv_code clv_call_run_next(clv_contexts *e, clv_err *err) CLV_USE_RESULT;
 
 /* ---- handlers -------------------------------------------------------------------------------- */
@@ -299,8 +325,13 @@ clv_code clv_call_output(clv_contexts *e, call *c, clv_tensor **ret, clv_err *er
 void clv_context_run_backward(clv_contexts *e, context *c);
 /* Up to and including a phase. */
 void clv_value_forget_gradients(clv_contexts *e, value *v, uint32_t phase);
-/* The decision on another context that rides on a CALL. Its failure is that context's. */
-clv_code clv_context_obey(clv_contexts *e, const clv_frame *call, clv_err *err) CLV_USE_RESULT;
+/* Running statistics are again as they were before the calls of this context, unless those of another
+ * have changed them since. module: one or CLV_MODULE_ALL. */
+void clv_context_restore_buffers(clv_contexts *e, uint64_t id, uint32_t module);
+/* What was kept for a context (0: whichever) is of no more use. */
+void clv_context_forget_buffers(clv_contexts *e, uint64_t id, uint32_t module);
+/* The decision that comes with END_CONTEXT. Its failure is said before the context ends. */
+void clv_context_last_step(clv_contexts *e, const clv_frame *end);
 /* Work of another context makes an APPLY final. */
 void clv_context_finalise(clv_contexts *e, uint64_t working);
 

@@ -80,12 +80,14 @@ clv_code clv_change_new(clv_contexts *e, const clv_frame *f, uint64_t id, change
                         clv_err *err) {
   change *k;
   CLV_TRY(clv_slab_take(e, &e->changes, &k, err));
-  k->kind = f->kind == CLV_CALL ? CLV_APPLY : f->kind;
-  k->silent = f->kind == CLV_CALL;
+  k->silent = f->kind == CLV_END_CONTEXT;
+  k->kind = k->silent ? CLV_APPLY : f->kind;
   k->context = id;
   k->message = f->message;
   k->module = f->stage;
-  k->lr = f->commit.lr;
+  k->rates[0] = f->commit.lr;
+  memcpy(k->rates + 1, f->commit.more_lrs, sizeof f->commit.more_lrs);
+  k->n_rates = 1 + f->commit.n_more_lrs;
   k->scale = f->commit.scale;
   k->number = ++e->n_events;
   k->next = e->waiting_changes;

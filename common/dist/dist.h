@@ -2,16 +2,12 @@
  *
  * dist: what master and worker share. A *link* is one session's two-way message stream to another
  * process (a control lane and k bulk lanes, tensors in chunks, checksums, credit). A *stage* is one
- * shard with its parameters, plans, optimiser and the state of the step in progress. A *node* holds
- * the stages of one session in this process, runs them on one compute thread and routes packets
- * between local stages, links and, on the master, the driver.
- *
- * A training step is one context. Each FORWARD into a stage and each BACKWARD out of it are paired
- * by message id; a stage runs forwards and backwards in micro-batch order whatever order they
- * arrive in, so no sum depends on the network.
+ * shard with its parameters, plans and optimiser. A *node* holds the stages of one session in this
+ * process, where they are the modules of distributed autograd contexts; it runs their calls on one
+ * compute thread and passes values and gradients on over links.
  *
  * Threads: links call their events on rpc queue threads, where nothing computes or blocks; a node's
- * packets are all handled on the thread that runs clv_node_run or clv_node_pump.
+ * packets are all handled on the thread that runs clv_node_run or clv_node_help.
  */
 #ifndef CLEAVE_DIST_H
 #define CLEAVE_DIST_H
@@ -67,21 +63,19 @@ void clv_packet_freep(clv_packet **p);
 
 /* ---- frames of contexts ------------------------------------------------------------------------
  *
- * What the program that owns a context sends to the nodes of its modules (PROTOCOL.md 6a). Ids of
+ * What the program that owns a context sends to the nodes of its modules (PROTOCOL.md 6). Ids of
  * calls and values grow in program order. `to` names a worker; "" is the master. A context is made
  * at a node by the first frame that names it. */
 
-/* Values given along (`here`) are added with clv_packet_add in the order of their arguments.
- * training: keep what backward needs, dropout and batch statistics are on. */
+/* training: keep what backward needs, dropout and batch statistics are on. */
 clv_code clv_packet_call(clv_pool *pool, uint64_t context, uint64_t call, uint32_t module,
                          bool training, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* The next argument. `here` NULL: the value of that id is at the node or comes to it. CLV_EXHAUSTED
  * over CLV_WIRE_ARGS. */
 clv_code clv_packet_arg(clv_packet *call, uint64_t value, bool needs_grad, clv_tensor *here,
                         clv_err *err) CLV_USE_RESULT;
-/* Before the call runs, the gradients of context `of` are applied to all modules of the node; no
- * APPLIED answers. */
-void clv_packet_call_commit(clv_packet *call, uint64_t of, float scale, float lr, bool apply);
+/* Its value goes to `to` as soon as it is there. */
+clv_code clv_packet_call_deliver(clv_packet *call, const char *to, clv_err *err) CLV_USE_RESULT;
 
 clv_code clv_packet_deliver(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
                             clv_packet **ret, clv_err *err) CLV_USE_RESULT;
@@ -92,14 +86,16 @@ clv_code clv_packet_value(clv_pool *pool, uint64_t context, uint64_t value, cons
 clv_code clv_packet_drop(clv_pool *pool, uint64_t context, uint64_t calls, const uint64_t *values,
                          uint32_t n, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 
-/* phase: 1 for the first backward pass of the context, then 2, ... calls: as for a DROP. more: other PREPAREs of the same
- * phase follow (a frame holds CLV_WIRE_NEEDED calls, CLV_WIRE_TARGETS targets and CLV_WIRE_HOPS
- * names); flags of all of them are the same. */
+/* phase: 1 for the first backward pass of the context, then 2, ... calls: it waits for that many of the
+ * node's CALLs, up to the last one it names. more: other PREPAREs of the same phase follow (a frame
+ * holds CLV_WIRE_NEEDED calls, CLV_WIRE_TARGETS targets and CLV_WIRE_HOPS names); flags of all of them
+ * are the same. Calls of a module run in the order in which they are named. */
 clv_code clv_packet_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,
                             bool retain, bool vote, bool more, clv_packet **ret,
                             clv_err *err) CLV_USE_RESULT;
-/* A needed call, then its targets. CLV_EXHAUSTED when the frame is full. */
-clv_code clv_packet_need(clv_packet *prepare, uint64_t call, uint32_t contributions, bool root,
+/* A needed call, then its targets. root: what its gradient starts with, 0 unless it is a root.
+ * CLV_EXHAUSTED when the frame is full. */
+clv_code clv_packet_need(clv_packet *prepare, uint64_t call, uint32_t contributions, float root,
                          clv_err *err) CLV_USE_RESULT;
 clv_code clv_packet_target(clv_packet *prepare, uint32_t slot, uint64_t value, const char *to,
                            uint32_t order, clv_err *err) CLV_USE_RESULT;
@@ -109,13 +105,19 @@ clv_code clv_packet_gradient(clv_pool *pool, uint64_t context, uint32_t phase, u
                              clv_err *err) CLV_USE_RESULT;
 
 enum { CLV_MODULE_ALL = 255 };
-/* module or CLV_MODULE_ALL. message: answered by APPLIED with this reply_to. apply false: the
- * gradients of the context are dropped. */
+/* module or CLV_MODULE_ALL. message: answered by APPLIED with this reply_to. lr: the rate of group
+ * 0. apply false: the gradients of the context are dropped. */
 clv_code clv_packet_apply(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
                           float scale, float lr, bool apply, clv_packet **ret,
                           clv_err *err) CLV_USE_RESULT;
+/* The rates of groups 1..n. CLV_EXHAUSTED over CLV_WIRE_GROUPS. */
+clv_code clv_packet_more_lrs(clv_packet *apply, const float *lrs, uint32_t n,
+                             clv_err *err) CLV_USE_RESULT;
 clv_code clv_packet_revert(clv_pool *pool, uint64_t context, uint64_t message, clv_packet **ret,
                            clv_err *err) CLV_USE_RESULT;
+/* With the decision on its step, for all modules that have gradients in it, each of one group: as
+ * clv_packet_apply, but ENDED is the only answer. */
+void clv_packet_end_commit(clv_packet *end, float scale, float lr, bool apply);
 clv_code clv_packet_end_context(clv_pool *pool, uint64_t context, uint64_t message,
                                 clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* what: of a module's state; context: for CLV_STATE_GRADIENTS, else 0. */
@@ -217,44 +219,56 @@ clv_code clv_shard_message_make(const clv_graph *graph, clv_shard_message *m,
                                 clv_wire_load_request *q, clv_err *err) CLV_USE_RESULT;
 void clv_shard_message_done(clv_shard_message *m);
 
-/* Fills q->optimizer. */
-void clv_shard_message_optimizer(const clv_optim_config *optimizer, clv_wire_load_request *q);
+/* Settings of a group. final: as in clv_stage_options. */
+clv_wire_optimizer clv_shard_message_optimizer(const clv_optim_config *optimizer, bool final);
 
 /* ---- stages ---------------------------------------------------------------------------------- */
 
+/* Parameters that are stepped with settings and a rate of their own. */
+typedef struct clv_stage_group {
+  clv_optim_config optimizer;
+  const char *const *params; /* [n_params] exact names; they learn and are in no other group */
+  uint32_t n_params;
+} clv_stage_group;
+
 typedef struct clv_stage_options {
-  uint32_t index;   /* of the session's stages; n_stages is the loss */
+  uint32_t index;   /* of the session's modules */
   clv_graph *graph; /* taken over */
   const clv_backend *backend;
   int threads;
-  bool input_needs_grad; /* somebody before this stage learns from it */
-  clv_optim_config optimizer;
-  bool learns; /* false: no optimiser, nothing to commit (the loss) */
+  bool input_needs_grad;      /* the plan that is made ahead has the gradient of the first input */
+  clv_optim_config optimizer; /* group 0: parameters that learn and are in none of `groups` */
+  const clv_stage_group *groups; /* [n_groups] groups 1.., of the same kind */
+  uint32_t n_groups;             /* up to CLV_WIRE_GROUPS */
+  bool hold_rest;                /* nobody is in group 0: those parameters are not stepped */
+  bool learns;                   /* false: no optimiser */
+  bool final;                    /* steps are not taken back: no copy of what they change is kept */
   uint64_t seed;
-  uint32_t max_micro_batches;
+  uint32_t in_flight;        /* calls between forward and backward that memory is made ready for */
   const char *const *frozen; /* exact parameter names */
   uint32_t n_frozen;
-  size_t max_bytes; /* parameters, gradients, moments and plans; 0 = no limit */
+  size_t max_bytes; /* parameters, moments and plans; 0 = no limit */
 } clv_stage_options;
 
 typedef struct clv_stage clv_stage;
 
-/* Parameters are initialised from the seed. */
+/* Parameters are initialised from the seed. The lists are not kept. CLV_NOT_FOUND, CLV_INVALID,
+ * CLV_EXISTS: a group names a parameter that does not exist, does not learn, is in two groups. */
 clv_code clv_stage_new(const clv_stage_options *options, clv_stage **ret,
                        clv_err *err) CLV_USE_RESULT;
 void clv_stage_free(clv_stage *s);
 void clv_stage_freep(clv_stage **s);
 
 typedef struct clv_stage_counts {
-  uint64_t forwards, backwards, evals, committed_step;
-  uint32_t parked;
+  uint64_t forwards, backwards, evals;
+  uint64_t steps; /* of the optimiser, those of an earlier run included */
   uint64_t compute_ns;
 } clv_stage_counts;
 
 void clv_stage_count(const clv_stage *s, clv_stage_counts *ret);
 const clv_graph *clv_stage_graph(const clv_stage *s);
 const clv_params *clv_stage_params(const clv_stage *s);
-size_t clv_stage_bytes(const clv_stage *s); /* parameters, gradients, moments, plans so far */
+size_t clv_stage_bytes(const clv_stage *s); /* parameters, moments, plans so far */
 
 /* A named piece of a stage's state, a view into its memory. */
 typedef struct clv_state_item {
@@ -274,34 +288,20 @@ bool clv_stage_state_item(clv_stage *s, clv_state_what what, uint32_t index, clv
 clv_code clv_stage_state_set(clv_stage *s, clv_state_what what, const char *name, clv_dtype dtype,
                              const clv_shape *shape, const void *data, clv_err *err) CLV_USE_RESULT;
 
-/* Set the committed step (after loading a checkpoint). */
-void clv_stage_set_committed(clv_stage *s, uint64_t step);
-
-/* Make the plan and its buffers for a batch size now, so that the first step is as fast as the
+/* Make the training plan and its buffers for a batch size now, so that the first step is as fast as the
  * rest and memory problems show early. */
-clv_code clv_stage_warm(clv_stage *s, int64_t batch, bool training, clv_err *err) CLV_USE_RESULT;
-/* The plan of a batch size (made if missing), for `plan` and tests. */
-clv_code clv_stage_plan(clv_stage *s, int64_t batch, bool training, clv_plan **ret,
-                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_stage_warm(clv_stage *s, int64_t batch, clv_err *err) CLV_USE_RESULT;
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
 typedef struct clv_node_options {
   clv_pool *pool;
-  uint32_t n_stages;        /* of the model; stage n_stages is the loss. 255: modules of contexts */
   uint16_t originator;      /* upper 16 bits of the message ids made here; the master is 0 */
   clv_rpc_runtime *runtime; /* its spinning stops while a kernel runs; NULL allowed */
-  unsigned spin_us;         /* how long the compute thread polls before it sleeps */
-  /* In a session of contexts: VALUE, GRADIENT of a leaf, FINISHED, APPLIED, ENDED, STATE_*, ABORT,
-   * ERROR. Else packets for the driver: FORWARD of stage n_stages + 1 (loss values) or beyond the last stage in
-   * evaluation, VOTE, COMMITTED, STATE_*, ABORT. Called on the compute thread; takes the packet.
-   * On a worker NULL: such packets go to the master's link. */
+  /* On the master: VALUE, GRADIENT of a leaf, FINISHED, APPLIED, ENDED, STATE_*, ABORT, ERROR. Called
+   * on the compute thread; takes the packet. On a worker NULL: such packets go to the master's link. */
   void *user;
   void (*on_driver)(void *user, clv_packet *packet);
-  /* Optional, compute thread: a prediction on its way into the local loss (borrowed), and the end
-   * of a local stage's FORWARD or BACKWARD. */
-  void (*on_prediction)(void *user, const clv_packet *packet);
-  void (*on_handled)(void *user, clv_frame_kind kind, uint32_t stage, uint32_t micro_batch);
 } clv_node_options;
 
 typedef struct clv_session_node clv_session_node;
@@ -312,28 +312,13 @@ clv_code clv_node_new(const clv_node_options *options, clv_session_node **ret,
 void clv_node_free(clv_session_node *n);
 void clv_node_freep(clv_session_node **n);
 
-/* Where packets for a stage go. A stage given here is owned by the node from now on; its bytes count
- * against the pool's quota. */
+/* Takes the stage, whatever it returns; its bytes count against the pool's quota. CLV_EXISTS: there is
+ * a module of that index, or it is CLV_MODULE_ALL or above. */
 clv_code clv_node_add_stage(clv_session_node *n, clv_stage *stage, clv_err *err) CLV_USE_RESULT;
-/* Packets for `stage` go through `link` (a reference is taken). stage n_stages + 1 is the driver.
- * carries_commit: FORWARDs for it leave from this node, so a commit may ride on them. */
-void clv_node_route(clv_session_node *n, uint32_t stage, clv_link *link, bool carries_commit);
-clv_stage *clv_node_stage(clv_session_node *n, uint32_t stage); /* local one, or NULL */
+clv_stage *clv_node_stage(clv_session_node *n, uint32_t module); /* or NULL */
 
-/* The master's decision on a step: local stages follow at once; a link whose stages this node feeds
- * hears of it with the next step's first FORWARD, any other with a COMMIT frame now. */
-clv_code clv_node_commit(clv_session_node *n, const clv_frame *decision,
-                         clv_err *err) CLV_USE_RESULT;
-/* Send what still waits for a FORWARD as COMMIT frames, before a checkpoint, an evaluation or the
- * end; as many COMMITTED will come for the driver as *ret_sent says. */
-clv_code clv_node_flush_commits(clv_session_node *n, uint32_t *ret_sent,
-                                clv_err *err) CLV_USE_RESULT;
-
-/* COMMIT frames sent since the start: as many COMMITTED are due. */
-uint64_t clv_node_commits_sent(const clv_session_node *n);
-
-/* On the node's thread: to a local stage, over a link, or to the driver; takes the packet. */
-void clv_node_send(clv_session_node *n, clv_packet *packet);
+/* On a worker: the link to the master (a reference is taken; NULL: there is none any more). */
+void clv_node_set_master(clv_session_node *n, clv_link *link);
 
 /* The link to a worker by its name: there go packets for it (clv_node_send_to) and the values and
  * gradients of contexts that name it; what names somebody unknown goes to the master. Any thread. */
@@ -353,23 +338,20 @@ void clv_node_context_count(const clv_session_node *n, clv_context_counts *ret);
 /* Queue a packet from any thread; takes it. */
 void clv_node_post(clv_session_node *n, clv_packet *packet);
 
-/* Handle queued packets on this thread until clv_node_stop. The worker's compute thread. */
+/* Handle queued packets on this thread until clv_node_stop. */
 void clv_node_run(clv_session_node *n);
 void clv_node_stop(clv_session_node *n);
-
-/* Handle queued packets until *done is true, an error was recorded or deadline_ns (monotonic)
- * passes (CLV_DEADLINE). The master's driver. Waiting time is added to *wait_ns when not NULL. */
-clv_code clv_node_pump(clv_session_node *n, const bool *done, uint64_t deadline_ns,
-                       uint64_t *wait_ns, clv_err *err) CLV_USE_RESULT;
+/* Instead of clv_node_run: handle packets on this thread until clv_node_kick, which ends this call or,
+ * since the last clv_node_unkick, the next one; false when deadline_ns (monotonic) passed first. One
+ * thread at a time. */
+bool clv_node_help(clv_session_node *n, uint64_t deadline_ns);
+void clv_node_kick(clv_session_node *n); /* any thread */
+void clv_node_unkick(clv_session_node *n);
+/* How long clv_node_run or clv_node_help has had nothing to do, the wait in progress included. Any thread. */
+uint64_t clv_node_idle_ns(const clv_session_node *n);
 
 /* How long queue threads may poll beside so many compute threads of this process, microseconds: 0
  * where together they would not fit the cores. */
 unsigned clv_spin_us(unsigned compute_threads);
-
-/* Record the first failure of the session; pump returns it, later ones are ignored. Any thread. */
-void clv_node_fail(clv_session_node *n, clv_code code, const char *hop, const char *fmt, ...)
-    CLV_PRINTF(4, 5);
-/* The recorded failure: false when there is none. hop may be NULL. */
-bool clv_node_failed(clv_session_node *n, clv_err *ret, char hop[CLV_WIRE_NAME + 1]);
 
 #endif

@@ -18,34 +18,19 @@ uint32_t clv_crc32c_shift(uint32_t crc, uint64_t bytes);
  * memory is touched only when it is used. */
 clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, uint32_t n,
                           clv_err *err) CLV_USE_RESULT;
-clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t micro_batches, clv_err *err) CLV_USE_RESULT;
+clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t in_flight, clv_err *err) CLV_USE_RESULT;
 
 /* Memory of the session outside the pool, counted against the pool's quota. CLV_EXHAUSTED over it. */
 clv_code clv_pool_charge(clv_pool *p, size_t bytes, clv_err *err) CLV_USE_RESULT;
 void clv_pool_discharge(clv_pool *p, size_t bytes);
 
-typedef void clv_stage_emit(void *user, clv_packet *packet);
-
-/* What comes of packets is handed to `emit` (which takes them), in the order in which it may leave:
- * the input gradient before the weight gradient is computed. */
-void clv_stage_bind(clv_stage *s, clv_pool *pool, uint64_t *next_message, clv_stage_emit *emit,
-                    void *user);
+/* The session it belongs to from now on. */
+void clv_stage_bind(clv_stage *s, clv_pool *pool);
 
 uint32_t clv_stage_index(const clv_stage *s);
 
 /* Pool tensors for the most that a step can hold at once: an activation and a gradient of each
  * micro-batch on either side of the stage. */
 clv_code clv_stage_reserve(const clv_stage *s, clv_pool *pool, clv_err *err) CLV_USE_RESULT;
-
-/* Takes a FORWARD or BACKWARD for this stage. */
-clv_code clv_stage_packet(clv_stage *s, clv_packet *packet, clv_err *err) CLV_USE_RESULT;
-
-/* Commit as the frame says, then run what waited for it. Nothing for a stage that does not learn. */
-clv_code clv_stage_commit(clv_stage *s, const clv_frame *frame, clv_err *err) CLV_USE_RESULT;
-
-/* Forget the step in progress: saved activations and gradients go, buffers are as committed. */
-void clv_stage_abort(clv_stage *s);
-/* The same, if the step in progress belongs to `context`. */
-void clv_stage_end_context(clv_stage *s, uint64_t context);
 
 #endif

@@ -26,7 +26,7 @@ enum {
   READY_INCOMING = 32, /* tensors that may be on their way before memory is taken for spans */
   KEPT_HEADS = 16,
   /* Packets of a peer that are not freed yet: the work of a step, several times over. */
-  MAX_PACKETS = 2 * CLV_WIRE_MICRO_BATCHES,
+  MAX_PACKETS = 2 * CLV_WIRE_CONTRIBUTIONS,
   POLITE_CLOSE_MS = 500,    /* for the peer to end its side of a lane */
   CUT_MS = 10000,           /* for a cancelled lane to be gone */
   MAX_UNSENT = MAX_PACKETS, /* frames on the control lane that the peer does not take */

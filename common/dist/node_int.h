@@ -11,41 +11,29 @@ struct clv_session_node {
   pthread_mutex_t lock;
   pthread_cond_t arrived;
   clv_packet *first, *last;
-  uint32_t n_queued; /* read without the lock by the spinning thread */
-  bool stop, sleeping;
+  uint64_t idle_ns, idle_since; /* written by the compute thread alone; since 0: it works */
+  bool stop, sleeping, kicked;
 
-  clv_stage **stages; /* [n_stages + 1], NULL where not local */
-  clv_link **routes;  /* [n_stages + 2], the driver last */
-  clv_frame commit;   /* the decision that some links have not been told yet */
-  uint64_t commits_sent;
-  bool *owes_commit; /* [n_stages + 2], set at the first route of a link */
-  bool *carries;     /* [n_stages + 2], the master itself feeds that stage */
-  uint32_t (
-      *puts)[CLV_STATE_GRADIENTS + 1]; /* [n_stages + 1] items of a STATE_PUT that have come */
+  clv_stage *stages[CLV_MODULE_ALL];                      /* NULL where not local */
+  uint32_t puts[CLV_MODULE_ALL][CLV_STATE_GRADIENTS + 1]; /* items of a STATE_PUT that have come */
   uint64_t next_message;
+  clv_contexts *contexts;
 
-  clv_contexts *contexts; /* NULL in a session of steps */
-  clv_link **peers;       /* [MAX_NAMES], under `lock` */
-  char (*peer_names)[CLV_WIRE_NAME + 1];
+  clv_link *master; /* of a worker; under `lock`, as the following */
+  clv_link *peers[MAX_NAMES];
+  char peer_names[MAX_NAMES][CLV_WIRE_NAME + 1];
   uint32_t n_peers;
-
-  bool failed;
-  clv_err failure;
-  char hop[CLV_WIRE_NAME + 1];
 };
 
-/* What is refused in a session of contexts is answered; the session goes on. */
-void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_frame *cause);
+/* What a frame was, for the answer when it cannot be obeyed. */
+typedef struct cause {
+  clv_frame_kind kind;
+  uint64_t context, message;
+  uint32_t stage;
+} cause;
 
-/* STATE_GET or STATE_PUT. The packet stays the caller's. */
-clv_code clv_node_state_frame(clv_session_node *n, clv_packet *p, clv_err *err) CLV_USE_RESULT;
-
-/* The engine, if n_stages says that this is a session of contexts. */
+/* node_frames.c: handles a packet and answers what is refused; takes it. */
+void clv_node_handle(clv_session_node *n, clv_packet *p);
 clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) CLV_USE_RESULT;
-void clv_node_free_contexts(clv_session_node *n);
-
-/* Whether a frame of a session of contexts is the engine's, or one for the driver. Takes the packet if
- * so, whatever comes of it. */
-bool clv_node_context_frame(clv_session_node *n, clv_packet *p, clv_code *ret_code, clv_err *err);
 
 #endif

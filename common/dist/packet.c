@@ -181,9 +181,8 @@ static clv_code reserve_packets(clv_pool *p, size_t n, clv_err *err) {
   return code;
 }
 
-clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t micro_batches, clv_err *err) {
-  return reserve_packets(p, CLV_MIN((size_t)FREE_PACKETS_KEPT, 16 + 8 * (size_t)micro_batches),
-                         err);
+clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t in_flight, clv_err *err) {
+  return reserve_packets(p, CLV_MIN((size_t)FREE_PACKETS_KEPT, 16 + 8 * (size_t)in_flight), err);
 }
 
 clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret, clv_err *err) {

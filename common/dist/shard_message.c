@@ -48,16 +48,17 @@ clv_code clv_shard_message_make(const clv_graph *g, clv_shard_message *m, clv_wi
   return CLV_OK;
 }
 
-void clv_shard_message_optimizer(const clv_optim_config *o, clv_wire_load_request *q) {
+clv_wire_optimizer clv_shard_message_optimizer(const clv_optim_config *o, bool final) {
   static const clv_wire_opt_kind kinds[] = {[CLV_OPTIM_SGD] = CLV_WIRE_OPT_SGD,
                                             [CLV_OPTIM_ADAM] = CLV_WIRE_OPT_ADAM,
                                             [CLV_OPTIM_ADAMW] = CLV_WIRE_OPT_ADAMW};
-  q->optimizer.kind = kinds[o->kind];
-  q->optimizer.nesterov = o->nesterov;
-  q->optimizer.lr = o->lr;
-  q->optimizer.momentum = o->momentum;
-  q->optimizer.weight_decay = o->weight_decay;
-  q->optimizer.beta1 = o->beta1;
-  q->optimizer.beta2 = o->beta2;
-  q->optimizer.eps = o->eps;
+  return (clv_wire_optimizer){.kind = kinds[o->kind],
+                              .nesterov = o->nesterov,
+                              .final = final,
+                              .lr = o->lr,
+                              .momentum = o->momentum,
+                              .weight_decay = o->weight_decay,
+                              .beta1 = o->beta1,
+                              .beta2 = o->beta2,
+                              .eps = o->eps};
 }

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a stage: its memory (stage_memory.c) and the step in progress (stage_step.c).
- *
- * One training step walks: committed = s-1 -> FORWARD of step s opens it -> all micro-batches
- * forward, all backward, in order -> VOTE -> COMMIT(s) -> committed = s. What arrives for a later
- * step is parked until its COMMIT; what arrives for an earlier one is refused.
+ * The inside of a stage: one shard with its memory and plans.
  */
 #ifndef CLEAVE_STAGE_INT_H
 #define CLEAVE_STAGE_INT_H
@@ -18,19 +14,9 @@ typedef struct stage_plan {
   bool training;
   uint32_t input_grads; /* bit i: the gradient of input i is computed */
   clv_plan *plan;
-  uint32_t calls, calls_out; /* of contexts: made, in use */
+  uint32_t calls, calls_out; /* made, in use */
   bool charged;
 } stage_plan;
-
-/* One micro-batch of the step in progress, or of an evaluation. */
-typedef struct micro {
-  clv_tensor *in[CLV_MAX_INPUTS]; /* kept until the backward is done */
-  uint64_t in_message;            /* answered by the BACKWARD this stage sends */
-  uint64_t out_message;           /* the BACKWARD this stage gets must name it */
-  clv_tensor *dout;
-  clv_call *call;
-  clv_plan *plan;
-} micro;
 
 struct clv_stage {
   clv_stage_options o; /* graph and backend are used, the lists are not kept */
@@ -40,32 +26,19 @@ struct clv_stage {
   clv_dtype in_dtype[CLV_MAX_INPUTS];
 
   void *block;      /* parameters, then buffers */
-  void *grads;      /* trainable_bytes */
-  void *shadow;     /* buffers as committed, restored when a step is not applied */
+  void *shadow;     /* buffers as they were, to be put back when a step is not taken */
   clv_optim *optim; /* NULL when nothing learns here */
   uint64_t version; /* of the parameters, for the plans' weight caches */
   size_t bytes;
   uint32_t n_learning; /* trainable and not frozen */
-  bool participates;   /* gets BACKWARD and votes */
 
   stage_plan plans[MAX_PLANS];
   int n_plans;
   clv_tensor *snapshot; /* what the last APPLY of a context changed, as it was before */
 
-  uint64_t committed, step; /* step 0: none open */
-  uint64_t context;
-  uint32_t n_micro, next_forward, next_backward;
-  bool prepared;
-  micro *micros;      /* [max_micro_batches] */
-  micro *eval_micros; /* [max_micro_batches] */
-  clv_packet *parked; /* list, in order of arrival */
+  uint64_t steps; /* of the optimiser, taken */
   clv_stage_counts counts;
-
-  /* of the node it belongs to */
-  clv_pool *pool;
-  uint64_t *next_message;
-  clv_stage_emit *emit;
-  void *emit_user;
+  clv_pool *pool; /* of the session it belongs to; NULL before */
 };
 
 /* The plan for a batch size and a set of input gradients, made if missing. */
@@ -81,7 +54,10 @@ clv_code clv_stage_snapshot_ready(clv_stage *s, clv_err *err) CLV_USE_RESULT;
 void clv_stage_snapshot(clv_stage *s);
 void clv_stage_revert(clv_stage *s);
 
-void clv_stage_clear_micro(micro *m);
+/* Running statistics, kept and put back. */
+void clv_stage_keep_buffers(clv_stage *s);
+void clv_stage_restore_buffers(clv_stage *s);
+
 size_t clv_stage_buffer_bytes(const clv_stage *s);
 
 #endif

@@ -9,17 +9,9 @@ size_t clv_stage_buffer_bytes(const clv_stage *s) {
   return s->params->total_bytes - s->params->trainable_bytes;
 }
 
-void clv_stage_clear_micro(micro *m) {
-  for (int i = 0; i < CLV_MAX_INPUTS; i++) m->in[i] = clv_tensor_unref(m->in[i]);
-  m->dout = clv_tensor_unref(m->dout);
-  if (m->plan) clv_plan_call_put(m->plan, m->call);
-  m->call = NULL;
-  m->plan = NULL;
-}
-
 static clv_code take_block(clv_stage *s, size_t bytes, void *ret_pp, clv_err *err) {
   if (s->o.max_bytes && bytes > s->o.max_bytes - CLV_MIN(s->bytes, s->o.max_bytes))
-    return clv_fail(err, CLV_EXHAUSTED, "stage %u needs %zu bytes more, the limit is %zu",
+    return clv_fail(err, CLV_EXHAUSTED, "module %u needs %zu bytes more, the limit is %zu",
                     s->o.index, bytes, s->o.max_bytes);
   CLV_TRY(clv_alloc_aligned(bytes, ret_pp, err));
   memset(*(void **)ret_pp, 0, bytes);
@@ -38,16 +30,54 @@ static clv_code mark_frozen(clv_stage *s, const clv_stage_options *o, clv_err *e
   return CLV_OK;
 }
 
-static clv_code make_optimizer(clv_stage *s, clv_err *err) {
-  if (!s->o.learns || !s->n_learning) return CLV_OK;
-  CLV_AUTO(clv_freep) clv_optim_span *spans = NULL;
-  CLV_TRY(clv_alloc(s->n_learning, sizeof *spans, &spans, err));
+/* The parameters that group `number` names. of: [params->n] the group of each, 0: not named. */
+static clv_code mark_group(const clv_stage *s, const clv_stage_group *g, uint8_t number,
+                           uint8_t *of, clv_err *err) {
+  for (uint32_t i = 0; i < g->n_params; i++) {
+    const clv_param *p = clv_params_find(s->params, g->params[i]);
+    if (!p)
+      return clv_fail(err, CLV_NOT_FOUND, "no parameter '%s' for group %u", g->params[i], number);
+    if (!p->trainable || p->frozen)
+      return clv_fail(err, CLV_INVALID, "parameter '%s' of group %u does not learn", p->name,
+                      number);
+    uint8_t *mark = &of[p - s->params->list];
+    if (*mark)
+      return clv_fail(err, CLV_EXISTS, "parameter '%s' is in groups %u and %u", p->name, *mark,
+                      number);
+    *mark = number;
+  }
+  return CLV_OK;
+}
+
+/* The spans that learn, with their groups. */
+static clv_code find_spans(const clv_stage *s, const clv_stage_options *o, clv_optim_span *spans,
+                           size_t *ret_n, clv_err *err) {
+  CLV_AUTO(clv_freep) uint8_t *of = NULL;
   size_t n = 0;
+  CLV_TRY(clv_alloc((size_t)s->params->n, sizeof *of, &of, err));
+  for (uint32_t i = 0; i < o->n_groups; i++)
+    CLV_TRY(mark_group(s, &o->groups[i], (uint8_t)(i + 1), of, err));
   for (int i = 0; i < s->params->n; i++) {
     const clv_param *p = &s->params->list[i];
-    if (p->trainable && !p->frozen) spans[n++] = (clv_optim_span){p->offset, p->n};
+    if (p->trainable && !p->frozen && (of[i] || !o->hold_rest))
+      spans[n++] = (clv_optim_span){p->offset, p->n, of[i]};
   }
-  CLV_TRY(clv_optim_new(&s->o.optimizer, s->params->trainable_bytes, spans, n, s->o.backend,
+  *ret_n = n;
+  return CLV_OK;
+}
+
+static clv_code make_optimizer(clv_stage *s, const clv_stage_options *o, clv_err *err) {
+  if (!o->learns || !s->n_learning) return CLV_OK;
+  CLV_AUTO(clv_freep) clv_optim_span *spans = NULL;
+  clv_optim_config groups[CLV_OPTIM_MAX_GROUPS] = {o->optimizer};
+  size_t n;
+  if (o->n_groups > CLV_WIRE_GROUPS)
+    return clv_fail(err, CLV_INVALID, "%u groups beside the first; at most %d", o->n_groups,
+                    CLV_WIRE_GROUPS);
+  for (uint32_t i = 0; i < o->n_groups; i++) groups[i + 1] = o->groups[i].optimizer;
+  CLV_TRY(clv_alloc(s->n_learning, sizeof *spans, &spans, err));
+  CLV_TRY(find_spans(s, o, spans, &n, err));
+  CLV_TRY(clv_optim_new(groups, 1 + o->n_groups, s->params->trainable_bytes, spans, n, o->backend,
                         &s->optim, err));
   s->bytes += (size_t)clv_optim_n_moments(s->optim) * s->params->trainable_bytes;
   return CLV_OK;
@@ -57,11 +87,11 @@ static clv_code count_inputs(clv_stage *s, clv_err *err) {
   for (int i = 0; i < s->graph->n_nodes; i++) {
     if (s->graph->nodes[i].op != CLV_OP_INPUT) continue;
     if (s->n_inputs == CLV_MAX_INPUTS)
-      return clv_fail(err, CLV_INVALID, "stage %u has more than %d inputs", s->o.index,
+      return clv_fail(err, CLV_INVALID, "module %u has more than %d inputs", s->o.index,
                       CLV_MAX_INPUTS);
     s->in_dtype[s->n_inputs++] = s->graph->nodes[i].dtype;
   }
-  if (!s->n_inputs) return clv_fail(err, CLV_INVALID, "stage %u has no input", s->o.index);
+  if (!s->n_inputs) return clv_fail(err, CLV_INVALID, "module %u has no input", s->o.index);
   return CLV_OK;
 }
 
@@ -69,13 +99,9 @@ static clv_code stage_fill(clv_stage *s, const clv_stage_options *o, clv_err *er
   CLV_TRY(count_inputs(s, err));
   CLV_TRY(clv_params_of(s->graph, &s->params, err));
   CLV_TRY(mark_frozen(s, o, err));
-  s->participates = s->n_learning > 0 || o->input_needs_grad;
   CLV_TRY(take_block(s, s->params->total_bytes, &s->block, err));
-  CLV_TRY(take_block(s, s->params->trainable_bytes, &s->grads, err));
   CLV_TRY(take_block(s, clv_stage_buffer_bytes(s), &s->shadow, err));
-  CLV_TRY(clv_alloc(o->max_micro_batches, sizeof(micro), &s->micros, err));
-  CLV_TRY(clv_alloc(o->max_micro_batches, sizeof(micro), &s->eval_micros, err));
-  CLV_TRY(make_optimizer(s, err));
+  CLV_TRY(make_optimizer(s, o, err));
   clv_params_init(s->graph, s->params, o->seed, s->block);
   s->version = 1;
   return CLV_OK;
@@ -89,7 +115,8 @@ clv_code clv_stage_new(const clv_stage_options *o, clv_stage **ret, clv_err *err
     return code;
   }
   s->o = *o;
-  s->o.frozen = NULL; /* the caller's list, not kept */
+  s->o.frozen = NULL; /* the caller's lists, not kept */
+  s->o.groups = NULL;
   s->graph = o->graph;
   code = stage_fill(s, o, err);
   if (code != CLV_OK) {
@@ -102,21 +129,10 @@ clv_code clv_stage_new(const clv_stage_options *o, clv_stage **ret, clv_err *err
 
 void clv_stage_free(clv_stage *s) {
   if (!s) return;
-  for (uint32_t i = 0; i < s->o.max_micro_batches; i++) {
-    if (s->micros) clv_stage_clear_micro(&s->micros[i]);
-    if (s->eval_micros) clv_stage_clear_micro(&s->eval_micros[i]);
-  }
-  for (clv_packet *p = s->parked, *next; p; p = next) {
-    next = p->next;
-    clv_packet_free(p);
-  }
   for (int i = 0; i < s->n_plans; i++) clv_plan_free(s->plans[i].plan);
   clv_tensor_unref(s->snapshot);
   clv_optim_free(s->optim);
-  free(s->micros);
-  free(s->eval_micros);
   free(s->block);
-  free(s->grads);
   free(s->shadow);
   clv_params_free(s->params);
   clv_graph_free(s->graph);
@@ -128,19 +144,20 @@ void clv_stage_freep(clv_stage **s) {
   *s = NULL;
 }
 
+void clv_stage_bind(clv_stage *s, clv_pool *pool) { s->pool = pool; }
+
 void clv_stage_count(const clv_stage *s, clv_stage_counts *ret) {
   *ret = s->counts;
-  ret->committed_step = s->committed;
+  ret->steps = s->steps;
 }
 
 uint32_t clv_stage_index(const clv_stage *s) { return s->o.index; }
 const clv_graph *clv_stage_graph(const clv_stage *s) { return s->graph; }
 const clv_params *clv_stage_params(const clv_stage *s) { return s->params; }
 size_t clv_stage_bytes(const clv_stage *s) { return s->bytes; }
-void clv_stage_set_committed(clv_stage *s, uint64_t step) { s->committed = step; }
 
 static clv_code reserve_value(const clv_stage *s, const clv_node *n, clv_pool *pool, clv_err *err) {
-  uint32_t most = CLV_MIN(2 * s->o.max_micro_batches + 2, 64u); /* beyond that, growth is rare */
+  uint32_t most = CLV_MIN(2 * s->o.in_flight + 2, 64u); /* beyond that, growth is rare */
   return clv_pool_reserve(pool, n->dtype, &n->shape, most, err);
 }
 
@@ -149,7 +166,7 @@ clv_code clv_stage_reserve(const clv_stage *s, clv_pool *pool, clv_err *err) {
     if (s->graph->nodes[i].op == CLV_OP_INPUT)
       CLV_TRY(reserve_value(s, &s->graph->nodes[i], pool, err));
   CLV_TRY(reserve_value(s, &s->graph->nodes[s->graph->output], pool, err));
-  return clv_pool_reserve_packets(pool, s->o.max_micro_batches, err);
+  return clv_pool_reserve_packets(pool, s->o.in_flight, err);
 }
 
 /* ---- plans ----------------------------------------------------------------------------------- */
@@ -169,12 +186,30 @@ static clv_code make_plan(clv_stage *s, int64_t batch, bool training, uint32_t i
   size_t bytes = s->bytes + info->call_bytes + info->scratch_bytes + info->cache_bytes;
   if (s->o.max_bytes && bytes > s->o.max_bytes) {
     clv_plan_free(plan);
-    return clv_fail(err, CLV_EXHAUSTED, "stage %u with a batch of %lld needs %zu bytes of %zu",
+    return clv_fail(err, CLV_EXHAUSTED, "module %u with a batch of %lld needs %zu bytes of %zu",
                     s->o.index, (long long)batch, bytes, s->o.max_bytes);
   }
   s->bytes = bytes;
   *ret = plan;
   return CLV_OK;
+}
+
+/* As many calls as may be in flight at once, so that none is made in the middle of a step. */
+static clv_code prepare_calls(clv_stage *s, clv_plan *plan, uint32_t n, clv_err *err) {
+  clv_call *call[CLV_WIRE_CONTRIBUTIONS];
+  size_t each = clv_plan_get_info(plan)->call_bytes; /* one is counted with the plan */
+  if (s->o.max_bytes && (n - 1) * each > s->o.max_bytes - CLV_MIN(s->bytes, s->o.max_bytes))
+    return clv_fail(err, CLV_EXHAUSTED, "module %u: %u calls of %zu bytes in flight, %zu are left",
+                    s->o.index, n, each, s->o.max_bytes - CLV_MIN(s->bytes, s->o.max_bytes));
+  clv_code code = CLV_OK;
+  uint32_t made = 0;
+  while (made < n && code == CLV_OK) {
+    code = clv_plan_call_get(plan, &call[made], err);
+    made += code == CLV_OK;
+  }
+  for (uint32_t i = 0; i < made; i++) clv_plan_call_put(plan, call[i]);
+  s->bytes += (n - 1) * each;
+  return code;
 }
 
 clv_code clv_stage_plan_for(clv_stage *s, int64_t batch, bool training, uint32_t input_grads,
@@ -186,23 +221,21 @@ clv_code clv_stage_plan_for(clv_stage *s, int64_t batch, bool training, uint32_t
     return CLV_OK;
   }
   if (s->n_plans == MAX_PLANS)
-    return clv_fail(err, CLV_EXHAUSTED, "stage %u has seen more than %d batch sizes", s->o.index,
+    return clv_fail(err, CLV_EXHAUSTED, "module %u has seen more than %d batch sizes", s->o.index,
                     MAX_PLANS);
   stage_plan made = {.batch = batch, .training = training, .input_grads = input_grads};
   CLV_TRY(make_plan(s, batch, training, input_grads, &made.plan, err));
   if (!s->pool) { /* made while the stage is: whoever adds it to a session counts its bytes */
     made.charged = true;
-    made.calls = 1;
+    made.calls = training ? CLV_MAX(s->o.in_flight, 1u) : 1;
+    clv_code code = prepare_calls(s, made.plan, made.calls, err);
+    if (code != CLV_OK) {
+      clv_plan_free(made.plan);
+      return code;
+    }
   }
   s->plans[s->n_plans] = made;
   *ret = &s->plans[s->n_plans++];
-  return CLV_OK;
-}
-
-clv_code clv_stage_plan(clv_stage *s, int64_t batch, bool training, clv_plan **ret, clv_err *err) {
-  stage_plan *p;
-  CLV_TRY(clv_stage_plan_for(s, batch, training, training && s->o.input_needs_grad, &p, err));
-  *ret = p->plan;
   return CLV_OK;
 }
 
@@ -232,7 +265,7 @@ void clv_stage_call_put(stage_plan *p, clv_call *call) {
 /* ---- snapshots ------------------------------------------------------------------------------- */
 
 clv_code clv_stage_snapshot_ready(clv_stage *s, clv_err *err) {
-  if (s->snapshot || !s->optim) return CLV_OK;
+  if (s->snapshot || !s->optim || s->o.final) return CLV_OK;
   size_t blocks = 1 + (size_t)clv_optim_n_moments(s->optim);
   clv_shape shape = CLV_SHAPE((int64_t)(blocks * s->params->trainable_bytes + sizeof(int64_t)));
   return clv_pool_tensor(s->pool, CLV_U8, &shape, &s->snapshot, err);
@@ -252,14 +285,22 @@ static void copy_state(clv_stage *s, bool save) {
 
 void clv_stage_snapshot(clv_stage *s) { copy_state(s, true); }
 
+void clv_stage_keep_buffers(clv_stage *s) {
+  memcpy(s->shadow, (char *)s->block + s->params->trainable_bytes, clv_stage_buffer_bytes(s));
+}
+
+void clv_stage_restore_buffers(clv_stage *s) {
+  memcpy((char *)s->block + s->params->trainable_bytes, s->shadow, clv_stage_buffer_bytes(s));
+}
+
 void clv_stage_revert(clv_stage *s) {
   copy_state(s, false);
   s->version++;
 }
 
-clv_code clv_stage_warm(clv_stage *s, int64_t batch, bool training, clv_err *err) {
-  clv_plan *plan;
-  return clv_stage_plan(s, batch, training, &plan, err);
+clv_code clv_stage_warm(clv_stage *s, int64_t batch, clv_err *err) {
+  stage_plan *p;
+  return clv_stage_plan_for(s, batch, true, s->o.input_needs_grad, &p, err);
 }
 
 /* ---- state by name --------------------------------------------------------------------------- */
@@ -326,8 +367,10 @@ clv_code clv_stage_state_set(clv_stage *s, clv_state_what what, const char *name
                       clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
     }
     memcpy(item.data, data, item.bytes);
+    if (what == CLV_STATE_OPTIMIZER && strcmp(name, "step") == 0)
+      s->steps = (uint64_t)CLV_MAX(*(int64_t *)item.data, 0);
     s->version++;
     return CLV_OK;
   }
-  return clv_fail(err, CLV_NOT_FOUND, "stage %u has no '%s'", s->o.index, name);
+  return clv_fail(err, CLV_NOT_FOUND, "module %u has no '%s'", s->o.index, name);
 }

@@ -2,10 +2,12 @@
  *
  * optim: the local optimiser of one shard, learning-rate schedules and the clipping factor.
  *
- * An optimiser steps over the parts ("spans") of a shard's parameter block that learn. Its moments
- * are one allocation each, with the parameter block's offsets, so that a moment of a parameter is
- * found under the parameter's own offset. Whether, with which rate and with which gradient factor a
- * step is taken is decided by the caller, who sees all shards (global norm, refusal of NaN).
+ * An optimiser steps over the parts ("spans") of a shard's parameter block that learn. Each belongs
+ * to a group, with settings and a rate of its own (torch's param_groups); all groups take a step
+ * together and are of one kind. Moments are one allocation each, with the parameter block's
+ * offsets, so that a moment of a parameter is found under the parameter's own offset. Whether, with
+ * which rates and with which gradient factor a step is taken is decided by the caller, who sees all
+ * shards (global norm, refusal of NaN).
  *
  * With g' = grad_scale * g the formulas are those of torch.optim (SGD with dampening 0, Adam and
  * AdamW without amsgrad), t counting steps from 1:
@@ -45,33 +47,40 @@ typedef struct clv_optim_config {
 /* A run of n f32 values that starts `offset` bytes into the block. */
 typedef struct clv_optim_span {
   size_t offset, n;
+  size_t group; /* whose settings it follows */
 } clv_optim_span;
 
 typedef struct clv_optim clv_optim;
 
-enum { CLV_OPTIM_MAX_MOMENTS = 2 };
+enum { CLV_OPTIM_MAX_MOMENTS = 2, CLV_OPTIM_MAX_GROUPS = 16 };
 
-/* An optimiser over a block of block_bytes. The spans are copied; each must lie within the block,
- * on a multiple of 4 bytes. Moments start at zero. CLV_INVALID: a setting or a span is out of range
- * (the text quotes it); CLV_EXHAUSTED: no memory. `backend` must outlive the optimiser. */
-clv_code clv_optim_new(const clv_optim_config *config, size_t block_bytes,
+/* An optimiser over a block of block_bytes. Groups and spans are copied; 1 to CLV_OPTIM_MAX_GROUPS
+ * groups of one kind, each span within the block, on a multiple of 4 bytes. A group may be without
+ * spans. Moments start at zero. CLV_INVALID: a setting, a group or a span is out of range (the text
+ * quotes it); CLV_EXHAUSTED: no memory. `backend` must outlive the optimiser. */
+clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t block_bytes,
                        const clv_optim_span *spans, size_t n_spans, const clv_backend *backend,
                        clv_optim **ret, clv_err *err) CLV_USE_RESULT;
 clv_optim *clv_optim_free(clv_optim *o); /* takes NULL, returns NULL */
 void clv_optim_freep(clv_optim **o);     /* for CLV_AUTO */
 
 /* One step: params (block_bytes) from grads (same offsets), moments updated, step counter + 1.
- * lr: the rate of this step; grad_scale: factor on every gradient (clipping), 1 for none. Takes no
- * memory and cannot fail. Values outside the spans are neither read nor written. */
-void clv_optim_step(clv_optim *o, float *params, const float *grads, double lr, double grad_scale);
+ * lr: [clv_optim_n_groups] the rates of this step; grad_scale: factor on every gradient (clipping),
+ * 1 for none. Takes no memory and cannot fail. Values outside the spans are neither read nor
+ * written. */
+void clv_optim_step(clv_optim *o, float *params, const float *grads, const double *lr,
+                    double grad_scale);
+size_t clv_optim_n_groups(const clv_optim *o);
 
 /* Sum of squares of the gradients of all spans, spans added in their order. */
 double clv_optim_sum_squares(const clv_optim *o, const float *grads);
 
-/* State, for checkpoints. Moments: 0 for plain sgd, 1 for sgd with momentum, 2 for adam and adamw.
- * A moment's name is PyTorch's ("momentum_buffer", "exp_avg", "exp_avg_sq"); its block has
- * block_bytes and is borrowed, for reading and writing. The counter holds the steps taken. i
- * outside the moments gives NULL. */
+/* State, for checkpoints. Moments: 0 for plain sgd, 1 for sgd with momentum in any group, 2 for
+ * adam and adamw; those of values outside the spans, or in a group without momentum, stay zero.
+ * clv_optim_moments_of says the number for one group alone. A moment's name is PyTorch's
+ * ("momentum_buffer", "exp_avg", "exp_avg_sq"); its block has block_bytes and is borrowed, for
+ * reading and writing. The counter holds the steps taken. i outside the moments gives NULL. */
+int clv_optim_moments_of(const clv_optim_config *group);
 int clv_optim_n_moments(const clv_optim *o);
 const char *clv_optim_moment_name(const clv_optim *o, int i);
 float *clv_optim_moment(clv_optim *o, int i);

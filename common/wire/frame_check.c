@@ -9,51 +9,48 @@ typedef struct kind_rule {
   const char *name;
   unsigned needs, may; /* bodies */
   bool context;        /* must name one */
-  bool shard;          /* a call of a shard: message id, micro-batch, upstream allowed */
   uint32_t min_tensors, max_tensors;
   bool message; /* must have an id */
   bool to;      /* may name a worker */
 } kind_rule;
 
 static const kind_rule rules[CLV_FRAME_KINDS] = {
-    [CLV_ATTACH] = {"ATTACH", BODY_ATTACH, 0, false, false, 0, 0, false, false},
-    [CLV_ATTACHED] = {"ATTACHED", BODY_ATTACHED, 0, false, false, 0, 0, false, false},
-    [CLV_FORWARD] = {"FORWARD", 0, BODY_COMMIT, true, true, 1, CLV_WIRE_TENSORS, false, false},
-    [CLV_BACKWARD] = {"BACKWARD", 0, 0, true, true, 0, CLV_WIRE_TENSORS, false, false},
-    [CLV_VOTE] = {"VOTE", BODY_VOTE, 0, true, false, 0, 1, false, false},
-    [CLV_COMMIT] = {"COMMIT", BODY_COMMIT, 0, false, false, 0, 0, false, false},
-    [CLV_COMMITTED] = {"COMMITTED", 0, 0, false, false, 0, 0, false, false},
-    [CLV_ABORT] = {"ABORT", BODY_FAILURE, 0, false, false, 0, 0, false, false},
-    [CLV_CREDIT] = {"CREDIT", BODY_CREDIT, 0, false, false, 0, 0, false, false},
-    [CLV_CHUNK] = {"CHUNK", BODY_CHUNK, 0, false, false, 0, 0, false, false},
-    [CLV_ERROR] = {"ERROR", BODY_FAILURE, 0, false, false, 0, 0, false, false},
-    [CLV_STATE_GET] = {"STATE_GET", BODY_STATE, 0, false, false, 0, 0, false, false},
-    [CLV_STATE_ITEM] = {"STATE_ITEM", BODY_STATE, 0, false, false, 1, 1, false, false},
-    [CLV_STATE_PUT] = {"STATE_PUT", BODY_STATE, 0, false, false, 0, 1, false, false},
-    [CLV_STATE_DONE] = {"STATE_DONE", BODY_STATE, 0, false, false, 0, 0, false, false},
-    [CLV_PING] = {"PING", 0, 0, false, false, 0, 0, false, false},
-    [CLV_PONG] = {"PONG", 0, 0, false, false, 0, 0, false, false},
-    [CLV_END_CONTEXT] = {"END_CONTEXT", 0, 0, true, false, 0, 0, false, false},
-    [CLV_ENDED] = {"ENDED", 0, 0, true, false, 0, 0, false, false},
-    [CLV_CALL] = {"CALL", BODY_CALL, BODY_COMMIT, true, false, 0, CLV_WIRE_ARGS, true, false},
-    [CLV_DELIVER] = {"DELIVER", 0, 0, true, false, 0, 0, true, true},
-    [CLV_VALUE] = {"VALUE", 0, BODY_FAILURE, true, false, 0, 1, true, true},
-    [CLV_DROP] = {"DROP", 0, 0, true, false, 0, 0, false, false},
-    [CLV_PREPARE] = {"PREPARE", BODY_BACKWARD, 0, true, false, 0, 0, false, false},
-    [CLV_GRADIENT] = {"GRADIENT", 0, 0, true, false, 0, 1, true, true},
-    [CLV_FINISHED] = {"FINISHED", 0, BODY_VOTE, true, false, 0, 1, false, false},
-    [CLV_APPLY] = {"APPLY", BODY_COMMIT, 0, true, false, 0, 0, true, false},
-    [CLV_APPLIED] = {"APPLIED", 0, 0, true, false, 0, 0, false, false},
-    [CLV_REVERT] = {"REVERT", 0, 0, true, false, 0, 0, true, false},
+    [CLV_ATTACH] = {"ATTACH", BODY_ATTACH, 0, false, 0, 0, false, false},
+    [CLV_ATTACHED] = {"ATTACHED", BODY_ATTACHED, 0, false, 0, 0, false, false},
+    [CLV_ABORT] = {"ABORT", BODY_FAILURE, 0, false, 0, 0, false, false},
+    [CLV_CREDIT] = {"CREDIT", BODY_CREDIT, 0, false, 0, 0, false, false},
+    [CLV_CHUNK] = {"CHUNK", BODY_CHUNK, 0, false, 0, 0, false, false},
+    [CLV_ERROR] = {"ERROR", BODY_FAILURE, 0, false, 0, 0, false, false},
+    [CLV_STATE_GET] = {"STATE_GET", BODY_STATE, 0, false, 0, 0, false, false},
+    [CLV_STATE_ITEM] = {"STATE_ITEM", BODY_STATE, 0, false, 1, 1, false, false},
+    [CLV_STATE_PUT] = {"STATE_PUT", BODY_STATE, 0, false, 1, 1, false, false},
+    [CLV_STATE_DONE] = {"STATE_DONE", BODY_STATE, 0, false, 0, 0, false, false},
+    [CLV_PING] = {"PING", 0, 0, false, 0, 0, false, false},
+    [CLV_PONG] = {"PONG", 0, 0, false, 0, 0, false, false},
+    [CLV_END_CONTEXT] = {"END_CONTEXT", 0, BODY_COMMIT, true, 0, 0, false, false},
+    [CLV_ENDED] = {"ENDED", 0, 0, true, 0, 0, false, false},
+    [CLV_CALL] = {"CALL", BODY_CALL, 0, true, 0, CLV_WIRE_ARGS, true, true},
+    [CLV_DELIVER] = {"DELIVER", 0, 0, true, 0, 0, true, true},
+    [CLV_VALUE] = {"VALUE", 0, BODY_FAILURE, true, 0, 1, true, true},
+    [CLV_DROP] = {"DROP", 0, 0, true, 0, 0, false, false},
+    [CLV_PREPARE] = {"PREPARE", BODY_BACKWARD, 0, true, 0, 0, false, false},
+    [CLV_GRADIENT] = {"GRADIENT", 0, 0, true, 0, 1, true, true},
+    [CLV_FINISHED] = {"FINISHED", 0, BODY_VOTE, true, 0, 1, false, false},
+    [CLV_APPLY] = {"APPLY", BODY_COMMIT, 0, true, 0, 0, true, false},
+    [CLV_APPLIED] = {"APPLIED", 0, 0, true, 0, 0, false, false},
+    [CLV_REVERT] = {"REVERT", 0, 0, true, 0, 0, true, false},
 };
 
+static bool known(clv_frame_kind kind) {
+  return kind >= CLV_ATTACH && kind < CLV_FRAME_KINDS && rules[kind].name;
+}
+
 const char *clv_frame_kind_name(clv_frame_kind kind) {
-  bool known = kind >= CLV_ATTACH && kind < CLV_FRAME_KINDS;
-  return known ? rules[kind].name : "?";
+  return known(kind) ? rules[kind].name : "?";
 }
 
 unsigned clv_frame_bodies(const clv_frame *f) {
-  if (f->kind < CLV_ATTACH || f->kind >= CLV_FRAME_KINDS) return 0;
+  if (!known(f->kind)) return 0;
   unsigned has = (f->has_commit ? BODY_COMMIT : 0u) | (f->has_vote ? BODY_VOTE : 0u) |
                  (f->has_failure ? BODY_FAILURE : 0u);
   return rules[f->kind].needs | (rules[f->kind].may & has);
@@ -64,12 +61,6 @@ void clv_frame_note_bodies(clv_frame *f, unsigned bodies) {
   f->has_commit = optional & BODY_COMMIT;
   f->has_vote = optional & BODY_VOTE;
   f->has_failure = optional & BODY_FAILURE;
-}
-
-unsigned clv_presence_count(const clv_frame *f) {
-  uint64_t words[CLV_WIRE_PRESENCE_BYTES / 8];
-  memcpy(words, f->presence, sizeof words);
-  return (unsigned)(__builtin_popcountll(words[0]) + __builtin_popcountll(words[1]));
 }
 
 /* ---- bodies, one function each ------------------------------------------------------------- */
@@ -101,6 +92,13 @@ static clv_code check_commit(const clv_frame *f, size_t payload_len, clv_err *er
   if (!isfinite(f->commit.scale) || !isfinite(f->commit.lr))
     return clv_fail(err, CLV_INVALID, "scale %g and learning rate %g must be finite",
                     (double)f->commit.scale, (double)f->commit.lr);
+  if (f->commit.n_more_lrs > CLV_WIRE_GROUPS)
+    return clv_fail(err, CLV_INVALID, "%u more learning rates; at most %d", f->commit.n_more_lrs,
+                    CLV_WIRE_GROUPS);
+  for (uint32_t i = 0; i < f->commit.n_more_lrs; i++)
+    if (!isfinite(f->commit.more_lrs[i]))
+      return clv_fail(err, CLV_INVALID, "the learning rate of group %u is %g; it must be finite",
+                      i + 1, (double)f->commit.more_lrs[i]);
   return CLV_OK;
 }
 
@@ -136,11 +134,7 @@ static clv_code check_chunk(const clv_frame *f, size_t payload_len, clv_err *err
 
 static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
-  /* A STATE_PUT without a tensor tells a stage without state which step it is at. */
-  bool item = f->kind == CLV_STATE_ITEM || (f->kind == CLV_STATE_PUT && f->state.count);
-  if (f->kind == CLV_STATE_PUT && f->n_tensors != (item ? 1u : 0u))
-    return clv_fail(err, CLV_INVALID, "%u tensors; %u to %u belong here", f->n_tensors,
-                    item ? 1u : 0u, item ? 1u : 0u);
+  bool item = f->kind == CLV_STATE_ITEM || f->kind == CLV_STATE_PUT;
   bool put = f->kind == CLV_STATE_PUT;
   if (f->state.what < CLV_STATE_WEIGHTS ||
       f->state.what > (put ? CLV_STATE_BUFFERS : CLV_STATE_GRADIENTS))
@@ -172,13 +166,16 @@ static clv_code check_call(const clv_frame *f, size_t payload_len, clv_err *err)
 static clv_code check_needed(const clv_frame *f, uint32_t index, uint32_t first, clv_err *err) {
   const clv_needed *call = &f->backward.calls[index];
   if (!call->call) return clv_fail(err, CLV_INVALID, "needed call %u has id 0", index);
-  if (call->contributions > CLV_WIRE_MICRO_BATCHES)
+  if (!isfinite(call->root))
+    return clv_fail(err, CLV_INVALID, "needed call %u: a root that starts with %g", index,
+                    (double)call->root);
+  if (call->contributions > CLV_WIRE_CONTRIBUTIONS)
     return clv_fail(err, CLV_INVALID, "needed call %u: %u contributions; at most %d", index,
-                    call->contributions, CLV_WIRE_MICRO_BATCHES);
+                    call->contributions, CLV_WIRE_CONTRIBUTIONS);
   for (uint32_t i = first; i < first + call->n_targets; i++) {
     const clv_target *t = &f->backward.targets[i];
     if (!t->value || t->slot >= CLV_WIRE_ARGS || t->to > f->backward.n_peers ||
-        t->order >= CLV_WIRE_MICRO_BATCHES)
+        t->order >= CLV_WIRE_CONTRIBUTIONS)
       return clv_fail(err, CLV_INVALID,
                       "needed call %u: target of value %llu, slot %u, peer %u of %u, order %u",
                       index, (unsigned long long)t->value, t->slot, t->to, f->backward.n_peers,
@@ -293,28 +290,23 @@ static clv_code check_tensors(const clv_frame *f, size_t payload_len, const clv_
 
 /* ---- the whole ----------------------------------------------------------------------------- */
 
-static clv_code check_shard_call(const clv_frame *f, clv_err *err) {
-  if (f->message == 0) return clv_fail(err, CLV_INVALID, "message id 0");
-  if (f->n_micro_batches > CLV_WIRE_MICRO_BATCHES || f->micro_batch >= f->n_micro_batches)
-    return clv_fail(err, CLV_INVALID, "micro-batch %u of %u; at most %d", f->micro_batch,
-                    f->n_micro_batches, CLV_WIRE_MICRO_BATCHES);
-  return CLV_OK;
-}
-
 static clv_code check_head(const clv_frame *f, const kind_rule *rule, clv_err *err) {
   if (rule->context && f->context == 0) return clv_fail(err, CLV_INVALID, "context id 0");
-  if (f->stage > CLV_WIRE_STAGES)
-    return clv_fail(err, CLV_INVALID, "stage %u is over the limit of %d", f->stage,
-                    CLV_WIRE_STAGES);
-  if (f->flags & ~(uint32_t)(CLV_FLAG_TRAINING | CLV_FLAG_PREPARE))
+  if (f->stage > CLV_WIRE_MODULES)
+    return clv_fail(err, CLV_INVALID, "module %u is over the limit of %d", f->stage,
+                    CLV_WIRE_MODULES);
+  if (f->flags & ~(uint32_t)(CLV_FLAG_TRAINING | CLV_FLAG_DELIVER))
     return clv_fail(err, CLV_INVALID, "unknown flags 0x%x", f->flags);
+  if (f->flags && f->kind != CLV_CALL)
+    return clv_fail(err, CLV_INVALID, "flags do not belong here");
   if (f->n_upstream > CLV_WIRE_UPSTREAM || f->n_tensors > CLV_WIRE_TENSORS)
     return clv_fail(err, CLV_INVALID, "%u upstream ids and %u tensors; at most %d and %d",
                     f->n_upstream, f->n_tensors, CLV_WIRE_UPSTREAM, CLV_WIRE_TENSORS);
   if (rule->message && f->message == 0) return clv_fail(err, CLV_INVALID, "message id 0");
-  if (f->to[0] && !rule->to) return clv_fail(err, CLV_INVALID, "`to` does not belong here");
+  bool unsaid = f->kind == CLV_CALL && !(f->flags & CLV_FLAG_DELIVER);
+  if (f->to[0] && (!rule->to || unsaid))
+    return clv_fail(err, CLV_INVALID, "`to` does not belong here");
   CLV_TRY(clv_text_check(f->to, strlen(f->to), "to", err));
-  if (rule->shard) return check_shard_call(f, err);
   if (f->kind == CLV_DROP) return CLV_OK;
   if (f->n_upstream) return clv_fail(err, CLV_INVALID, "upstream ids do not belong here");
   return CLV_OK;
@@ -324,10 +316,6 @@ static clv_code check_by_rule(const clv_frame *f, const kind_rule *rule, unsigne
                               size_t payload_len, const clv_wire_limits *limits, clv_err *err) {
   CLV_TRY(check_head(f, rule, err));
   CLV_TRY(check_bodies(f, rule, bodies, payload_len, err));
-  unsigned present = clv_presence_count(f);
-  if (present && present != f->n_tensors)
-    return clv_fail(err, CLV_INVALID, "%u slots are present, %u tensors follow", present,
-                    f->n_tensors);
   if (f->n_tensors < rule->min_tensors || f->n_tensors > rule->max_tensors)
     return clv_fail(err, CLV_INVALID, "%u tensors; %u to %u belong here", f->n_tensors,
                     rule->min_tensors, rule->max_tensors);
@@ -335,9 +323,9 @@ static clv_code check_by_rule(const clv_frame *f, const kind_rule *rule, unsigne
     return clv_fail(err, CLV_INVALID, "either one tensor or the failure belongs here");
   if (f->kind == CLV_FINISHED && f->n_tensors && !(bodies & BODY_VOTE))
     return clv_fail(err, CLV_INVALID, "a tensor without a vote");
-  if (f->kind == CLV_GRADIENT && f->micro_batch >= CLV_WIRE_MICRO_BATCHES)
+  if (f->kind == CLV_GRADIENT && f->micro_batch >= CLV_WIRE_CONTRIBUTIONS)
     return clv_fail(err, CLV_INVALID, "contribution %u; at most %d", f->micro_batch,
-                    CLV_WIRE_MICRO_BATCHES);
+                    CLV_WIRE_CONTRIBUTIONS);
   if (f->kind == CLV_CHUNK && limits &&
       (payload_len > limits->chunk_bytes || f->chunk.total > limits->session_bytes))
     return clv_fail(err, CLV_EXHAUSTED, "a chunk of %zu bytes of %llu; the limits are %llu of %llu",
@@ -349,7 +337,7 @@ static clv_code check_by_rule(const clv_frame *f, const kind_rule *rule, unsigne
 
 clv_code clv_frame_check(const clv_frame *f, unsigned bodies, size_t payload_len,
                          const clv_wire_limits *limits, clv_err *err) {
-  if (f->kind < CLV_ATTACH || f->kind >= CLV_FRAME_KINDS)
+  if (!known(f->kind))
     return clv_fail(err, CLV_INVALID, "unknown frame kind %u", (unsigned)f->kind);
   const kind_rule *rule = &rules[f->kind];
   clv_code code = check_by_rule(f, rule, bodies, payload_len, limits, err);

@@ -120,6 +120,18 @@ static clv_code add_upstream(decoder *d, void *place, clv_err *err) {
   return CLV_OK;
 }
 
+static clv_code add_rate(decoder *d, void *place, clv_err *err) {
+  float *rates = place;
+  uint64_t bits;
+  if (d->frame.commit.n_more_lrs == CLV_WIRE_GROUPS)
+    return clv_fail(err, CLV_INVALID, "more than %d learning rates beside the first",
+                    CLV_WIRE_GROUPS);
+  CLV_TRY(clv_cursor_fixed(&d->at, 4, &bits, err));
+  uint32_t narrow = (uint32_t)bits;
+  memcpy(&rates[d->frame.commit.n_more_lrs++], &narrow, sizeof narrow);
+  return CLV_OK;
+}
+
 typedef clv_code (*add_function)(decoder *d, void *place, clv_err *err);
 
 /* The packed form: one length, then elements to its end. */
@@ -130,16 +142,6 @@ static clv_code read_packed(decoder *d, add_function add, void *place, clv_err *
   while (d->at.pos < d->at.end) CLV_TRY(add(d, place, err));
   d->at.end = outer;
   return CLV_OK;
-}
-
-static clv_code read_presence(decoder *d, const field *f, void *place, clv_err *err) {
-  size_t len;
-  CLV_TRY(clv_cursor_len(&d->at, &len, err));
-  if (len > f->size)
-    return clv_fail(err, CLV_INVALID, "%s of %zu bytes is over the limit of %zu", f->name, len,
-                    f->size);
-  memset(place, 0, f->size);
-  return clv_cursor_copy(&d->at, len, place, err);
 }
 
 /* ---- nested messages and the payload ------------------------------------------------------- */
@@ -256,7 +258,6 @@ static const reader readers[FIELD_TYPES] = {
     [FIELD_TEXT] = {WIRE_LEN, read_text, WIRE_LEN, NULL},
     [FIELD_DIMS] = {WIRE_LEN, NULL, WIRE_VARINT, add_dim},
     [FIELD_UPSTREAM] = {WIRE_LEN, NULL, WIRE_64, add_upstream},
-    [FIELD_PRESENCE] = {WIRE_LEN, read_presence, WIRE_LEN, NULL},
     [FIELD_TENSOR] = {WIRE_LEN, read_tensor, WIRE_LEN, NULL},
     [FIELD_PAYLOAD] = {WIRE_LEN, read_payload, WIRE_LEN, NULL},
     [FIELD_BODY] = {WIRE_LEN, read_body, WIRE_LEN, NULL},
@@ -265,6 +266,7 @@ static const reader readers[FIELD_TYPES] = {
     [FIELD_PEERS] = {WIRE_LEN, read_peer, WIRE_LEN, NULL},
     [FIELD_NEEDED] = {WIRE_LEN, read_needed, WIRE_LEN, NULL},
     [FIELD_TARGETS] = {WIRE_LEN, read_target, WIRE_LEN, NULL},
+    [FIELD_RATES] = {WIRE_LEN, NULL, WIRE_32, add_rate},
 };
 
 static clv_code read_field(decoder *d, const field *f, wire_type type, void *base, clv_err *err) {
@@ -293,19 +295,12 @@ static clv_code read_message(decoder *d, const field *fields, size_t n_fields, v
   return CLV_OK;
 }
 
-/* An absent bitmap means that the first n_tensors slots are present. */
-static void complete_presence(clv_frame *f) {
-  if (clv_presence_count(f)) return;
-  for (uint32_t i = 0; i < f->n_tensors; i++) f->presence[i / 8] |= (uint8_t)(1u << (i % 8));
-}
-
 clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wire_limits *limits,
                           clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
   decoder d = {.limits = limits};
   CLV_TRY(clv_cursor_init(&d.at, pieces, n_pieces, limits->message_bytes, err));
   CLV_TRY(read_message(&d, clv_frame_fields, FRAME_FIELDS, &d.frame, err));
   CLV_TRY(clv_frame_check(&d.frame, d.bodies, d.payload.len, limits, err));
-  complete_presence(&d.frame);
   clv_frame_note_bodies(&d.frame, d.bodies);
   *ret_frame = d.frame;
   *ret_payload = d.payload;

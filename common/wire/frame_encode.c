@@ -17,7 +17,7 @@ enum {
                    CLV_WIRE_ARGS * 3 * SCALAR_MAX,
   BODY_MAX = 2 * PLAIN_BODY_MAX + CLV_WIRE_HOPS * (CLV_WIRE_NAME + SCALAR_MAX) +
              (CLV_WIRE_NEEDED + CLV_WIRE_TARGETS) * 5 * SCALAR_MAX,
-  ENCODED_MAX = 16 * SCALAR_MAX + CLV_WIRE_NAME + CLV_WIRE_UPSTREAM * 8 + CLV_WIRE_PRESENCE_BYTES +
+  ENCODED_MAX = 16 * SCALAR_MAX + CLV_WIRE_NAME + CLV_WIRE_UPSTREAM * 8 +
                 CLV_WIRE_TENSORS * TENSOR_MAX + BODY_MAX,
 };
 _Static_assert((int)ENCODED_MAX <= (int)CLV_WIRE_HEAD_MAX, "our own frames fit the limit");
@@ -123,19 +123,6 @@ static uint8_t *write_upstream(uint8_t *p, const place *at) {
   return p;
 }
 
-/* Left out where it says no more than the number of tensors does. */
-static uint8_t *write_presence(uint8_t *p, const place *at) {
-  const clv_frame *f = (const clv_frame *)(const void *)at->base;
-  size_t last = 0;
-  bool plain = true;
-  for (size_t i = 0; i < CLV_WIRE_PRESENCE_BYTES * 8; i++) {
-    bool set = f->presence[i / 8] >> (i % 8) & 1;
-    if (set) last = i / 8 + 1;
-    plain = plain && set == (i < f->n_tensors);
-  }
-  return plain ? p : put_bytes(p, at->number, f->presence, last);
-}
-
 static uint8_t *write_fields(uint8_t *p, const field *fields, size_t n_fields, const void *base);
 
 static uint8_t *write_tensors(uint8_t *p, const place *at) {
@@ -190,6 +177,18 @@ static uint8_t *write_needed(uint8_t *p, const place *at) {
   return p;
 }
 
+static uint8_t *write_rates(uint8_t *p, const place *at) {
+  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  if (!f->commit.n_more_lrs) return p;
+  p = put_varint(put_tag(p, at->number, WIRE_LEN), (uint64_t)f->commit.n_more_lrs * 4);
+  for (uint32_t i = 0; i < f->commit.n_more_lrs; i++) {
+    uint32_t bits;
+    memcpy(&bits, &f->commit.more_lrs[i], sizeof bits);
+    p = put_fixed(p, bits, 4);
+  }
+  return p;
+}
+
 typedef uint8_t *(*writer)(uint8_t *p, const place *at);
 static const writer writers[FIELD_TYPES] = {
     [FIELD_U32] = write_u32,           [FIELD_U64] = write_u64,
@@ -197,10 +196,10 @@ static const writer writers[FIELD_TYPES] = {
     [FIELD_FLOAT] = write_fixed32,     [FIELD_DOUBLE] = write_double,
     [FIELD_BYTES] = write_bytes,       [FIELD_DIGEST] = write_digest,
     [FIELD_TEXT] = write_text,         [FIELD_DIMS] = write_dims,
-    [FIELD_UPSTREAM] = write_upstream, [FIELD_PRESENCE] = write_presence,
-    [FIELD_TENSOR] = write_tensors,    [FIELD_BODY] = write_body,
-    [FIELD_FIXED64] = write_double,    [FIELD_ARGS] = write_args,
-    [FIELD_PEERS] = write_peers,       [FIELD_NEEDED] = write_needed,
+    [FIELD_UPSTREAM] = write_upstream, [FIELD_TENSOR] = write_tensors,
+    [FIELD_BODY] = write_body,         [FIELD_FIXED64] = write_double,
+    [FIELD_ARGS] = write_args,         [FIELD_PEERS] = write_peers,
+    [FIELD_NEEDED] = write_needed,     [FIELD_RATES] = write_rates,
 };
 
 static uint8_t *write_fields(uint8_t *p, const field *fields, size_t n_fields, const void *base) {

@@ -3,9 +3,9 @@
 
 /* A changed list of kinds changes what peers understand. */
 _Static_assert(
-    CLV_FRAME_KINDS == 30 && CLV_WIRE_PROTOCOL == 1,
+    CLV_FRAME_KINDS == 30 && CLV_WIRE_PROTOCOL == 2,
     "a new frame kind needs a new CLV_WIRE_PROTOCOL, or a capability without which it is "
-    "never sent (CALL to REVERT: \"contexts\"); both lines here change");
+    "never sent; both lines here change");
 _Static_assert(sizeof(clv_frame_kind) == sizeof(uint32_t) && sizeof(clv_code) == sizeof(uint32_t) &&
                    sizeof(clv_attach_role) == sizeof(uint32_t) &&
                    sizeof(clv_state_what) == sizeof(uint32_t) &&
@@ -22,11 +22,9 @@ const field clv_frame_fields[FRAME_FIELDS] = {
     [4] = {"phase", FIELD_U32, AT(phase), 0},
     [5] = {"step", FIELD_U64, AT(step), 0},
     [6] = {"micro_batch", FIELD_U32, AT(micro_batch), 0},
-    [7] = {"n_micro_batches", FIELD_U32, AT(n_micro_batches), 0},
     [8] = {"stage", FIELD_U32, AT(stage), 0},
     [9] = {"flags", FIELD_U32, AT(flags), 0},
     [10] = {"upstream", FIELD_UPSTREAM, AT(upstream), 0},
-    [11] = {"presence", FIELD_PRESENCE, AT(presence), CLV_WIRE_PRESENCE_BYTES},
     [12] = {"tensors", FIELD_TENSOR, AT(tensors), 0},
     [13] = {"reply_to", FIELD_U64, AT(reply_to), 0},
     [15] = {"payload", FIELD_PAYLOAD, 0, 0},
@@ -65,10 +63,10 @@ const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
     {[1] = {"credit_bytes", FIELD_U64, AT(attached.credit_bytes), 0}},
     /* commit */
     {
-        [1] = {"step", FIELD_U64, AT(commit.step), 0},
         [2] = {"scale", FIELD_FLOAT, AT(commit.scale), 0},
         [3] = {"lr", FIELD_FLOAT, AT(commit.lr), 0},
         [4] = {"apply", FIELD_BOOL, AT(commit.apply), 0},
+        [5] = {"more_lrs", FIELD_RATES, AT(commit.more_lrs), 0},
     },
     /* vote */
     {
@@ -98,7 +96,10 @@ const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [4] = {"count", FIELD_U32, AT(state.count), 0},
     },
     /* call */
-    {[1] = {"args", FIELD_ARGS, AT(call.args), 0}},
+    {
+        [1] = {"args", FIELD_ARGS, AT(call.args), 0},
+        [2] = {"after", FIELD_FIXED64, AT(call.after), 0},
+    },
     /* backward */
     {
         [1] = {"retain", FIELD_BOOL, AT(backward.retain), 0},
@@ -120,7 +121,7 @@ const field clv_arg_fields[ARG_FIELDS] = {
 const field clv_needed_fields[NEEDED_FIELDS] = {
     [1] = {"call", FIELD_FIXED64, NEEDED_AT(call), 0},
     [2] = {"contributions", FIELD_U32, NEEDED_AT(contributions), 0},
-    [3] = {"root", FIELD_BOOL, NEEDED_AT(root), 0},
+    [3] = {"root", FIELD_FLOAT, NEEDED_AT(root), 0},
     [4] = {"targets", FIELD_TARGETS, 0, 0},
 };
 

@@ -21,7 +21,6 @@ typedef enum field_type {
   FIELD_TEXT,     /* char[size], NUL-terminated */
   FIELD_DIMS,     /* a clv_shape */
   FIELD_UPSTREAM, /* these five only in a Frame itself */
-  FIELD_PRESENCE,
   FIELD_TENSOR,
   FIELD_PAYLOAD,
   FIELD_BODY, /* `size` is a bit of enum frame_body */
@@ -30,6 +29,7 @@ typedef enum field_type {
   FIELD_PEERS,  /* of a backward; the next two as well */
   FIELD_NEEDED, /* calls */
   FIELD_TARGETS,
+  FIELD_RATES, /* of a commit */
   FIELD_TYPES
 } field_type;
 
@@ -81,7 +81,5 @@ void clv_frame_note_bodies(clv_frame *frame, unsigned bodies);
  * NULL: only the protocol's own. */
 clv_code clv_frame_check(const clv_frame *frame, unsigned bodies, size_t payload_len,
                          const clv_wire_limits *limits, clv_err *err) CLV_USE_RESULT;
-
-unsigned clv_presence_count(const clv_frame *frame);
 
 #endif

@@ -170,7 +170,7 @@ static clv_code put_graph(const clv_wire_graph *graph, clv_wire_mem *mem, Cleave
 
 /* ---- request ------------------------------------------------------------------------------- */
 
-static clv_code get_optimizer(const Cleave__V1__Optimizer *from, clv_wire_load_request *m,
+static clv_code get_optimizer(const Cleave__V1__Optimizer *from, clv_wire_optimizer *m,
                               clv_err *err) {
   if (!from) return CLV_OK; /* none */
   const double numbers[] = {from->lr,    from->momentum, from->weight_decay,
@@ -179,14 +179,49 @@ static clv_code get_optimizer(const Cleave__V1__Optimizer *from, clv_wire_load_r
     return clv_fail(err, CLV_INVALID, "unknown optimizer %d", (int)from->kind);
   for (size_t i = 0; i < CLV_COUNT(numbers); i++)
     CLV_TRY(clv_check_finite(numbers[i], "a number of the optimizer", err));
-  m->optimizer.kind = (clv_wire_opt_kind)from->kind;
-  m->optimizer.nesterov = from->nesterov;
-  m->optimizer.lr = from->lr;
-  m->optimizer.momentum = from->momentum;
-  m->optimizer.weight_decay = from->weight_decay;
-  m->optimizer.beta1 = from->beta1;
-  m->optimizer.beta2 = from->beta2;
-  m->optimizer.eps = from->eps;
+  *m = (clv_wire_optimizer){.kind = (clv_wire_opt_kind)from->kind,
+                            .nesterov = from->nesterov,
+                            .final = from->final,
+                            .lr = from->lr,
+                            .momentum = from->momentum,
+                            .weight_decay = from->weight_decay,
+                            .beta1 = from->beta1,
+                            .beta2 = from->beta2,
+                            .eps = from->eps};
+  return CLV_OK;
+}
+
+static clv_code get_group(const Cleave__V1__ParamGroup *from, const clv_wire_load_request *m,
+                          clv_wire_group *ret, clv_err *err) {
+  CLV_TRY(get_optimizer(from->optimizer, &ret->optimizer, err));
+  if (ret->optimizer.kind == CLV_WIRE_OPT_NONE || ret->optimizer.kind != m->optimizer.kind ||
+      ret->optimizer.final != m->optimizer.final)
+    return clv_fail(err, CLV_INVALID, "optimizer kind %d, final %d; that of the shard is %d, %d",
+                    (int)ret->optimizer.kind, ret->optimizer.final, (int)m->optimizer.kind,
+                    m->optimizer.final);
+  for (size_t i = 0; i < from->n_params; i++)
+    CLV_TRY(clv_get_name(from->params[i], "parameter name", err));
+  ret->n_params = (uint32_t)from->n_params;
+  ret->params = (const char **)from->params;
+  return CLV_OK;
+}
+
+/* After the optimizer. */
+static clv_code get_groups(const Cleave__V1__LoadShardRequest *from, clv_wire_mem *mem,
+                           clv_wire_load_request *m, clv_err *err) {
+  size_t names = 0;
+  CLV_TRY(clv_check_count(from->n_groups, CLV_WIRE_GROUPS, "groups of parameters", err));
+  CLV_TRY(clv_wire_take(mem, from->n_groups, sizeof *m->groups, &m->groups, err));
+  m->n_groups = (uint32_t)from->n_groups;
+  m->hold_rest = from->hold_rest;
+  for (size_t i = 0; i < from->n_groups; i++) {
+    names += from->groups[i]->n_params;
+    clv_code code = clv_check_count(names, CLV_WIRE_PARAMS, "names in groups of parameters", err);
+    if (code == CLV_OK) code = get_group(from->groups[i], m, &m->groups[i], err);
+    if (code == CLV_OK) continue;
+    clv_err_prefix(err, "group %zu", i + 1);
+    return code;
+  }
   return CLV_OK;
 }
 
@@ -203,24 +238,20 @@ static clv_code get_init(const Cleave__V1__LoadShardRequest *from, clv_wire_load
 
 static clv_code get_place(const Cleave__V1__LoadShardRequest *from, clv_wire_load_request *m,
                           clv_err *err) {
-  if (from->n_stages > CLV_WIRE_STAGES || from->stage >= from->n_stages)
-    return clv_fail(err, CLV_INVALID, "stage %u of %u; at most %d", from->stage, from->n_stages,
-                    CLV_WIRE_STAGES);
-  CLV_TRY(clv_check_count(from->max_micro_batches, CLV_WIRE_MICRO_BATCHES, "micro-batches", err));
+  if (from->stage >= CLV_WIRE_MODULES)
+    return clv_fail(err, CLV_INVALID, "module %u; a session has at most %d", from->stage,
+                    CLV_WIRE_MODULES);
+  CLV_TRY(clv_check_count(from->in_flight, CLV_WIRE_CONTRIBUTIONS, "calls in flight", err));
   CLV_TRY(clv_check_count(from->n_frozen, CLV_WIRE_PARAMS, "frozen names", err));
   m->epoch = from->epoch;
   m->seed = from->seed;
   m->stage = from->stage;
-  m->n_stages = from->n_stages;
   m->threads = from->threads;
-  m->max_micro_batches = from->max_micro_batches;
+  m->in_flight = from->in_flight;
   m->n_frozen = (uint32_t)from->n_frozen;
   m->frozen = (const char **)from->frozen;
   m->device = from->device;
-  m->next_peer = from->route ? from->route->next_peer : "";
-  m->prev_peer = from->route ? from->route->prev_peer : "";
   m->input_needs_grad = from->route && from->route->input_needs_grad;
-  m->labels_here = from->route && from->route->labels_here;
   if (from->route) {
     CLV_TRY(clv_check_count(from->route->n_peers, CLV_WIRE_PEERS, "peers", err));
     m->n_peers = (uint32_t)from->route->n_peers;
@@ -237,7 +268,8 @@ clv_code clv_wire_load_request_decode(const clv_piece *pieces, size_t n_pieces,
   CLV_TRY(clv_wire_unpack(&cleave__v1__load_shard_request__descriptor, pieces, n_pieces, &mem,
                           &from, err));
   CLV_TRY(get_place(from, &m, err));
-  CLV_TRY(get_optimizer(from->optimizer, &m, err));
+  CLV_TRY(get_optimizer(from->optimizer, &m.optimizer, err));
+  CLV_TRY(get_groups(from, mem, &m, err));
   CLV_TRY(get_init(from, &m, err));
   CLV_TRY(get_specs(from->inputs, from->n_inputs, "inputs", mem, &m.inputs, &m.n_inputs, err));
   CLV_TRY(get_graph(from->graph, mem, &m.graph, err));
@@ -257,38 +289,57 @@ typedef struct request_parts {
 static void put_place(const clv_wire_load_request *m, request_parts *parts,
                       Cleave__V1__LoadShardRequest *to) {
   cleave__v1__route__init(&parts->route);
-  parts->route.next_peer = clv_put_text(m->next_peer);
-  parts->route.prev_peer = clv_put_text(m->prev_peer);
   parts->route.input_needs_grad = m->input_needs_grad;
-  parts->route.labels_here = m->labels_here;
   parts->route.n_peers = m->n_peers;
   parts->route.peers = (char **)(uintptr_t)m->peers;
   to->session = clv_put_bytes(&m->session, sizeof m->session);
   to->epoch = m->epoch;
   to->stage = m->stage;
-  to->n_stages = m->n_stages;
   to->route = &parts->route;
   to->threads = m->threads;
   to->device = clv_put_text(m->device);
   to->seed = m->seed;
   to->n_frozen = m->n_frozen;
   to->frozen = (char **)(uintptr_t)m->frozen;
-  to->max_micro_batches = m->max_micro_batches;
+  to->in_flight = m->in_flight;
   to->init = (Cleave__V1__InitSource)m->init;
   clv_artifact_put(&m->artifact, &parts->artifact);
   if (m->init == CLV_WIRE_INIT_ARTIFACT) to->artifact = &parts->artifact;
 }
 
-static void put_optimizer(const clv_wire_load_request *m, Cleave__V1__Optimizer *to) {
+static void put_optimizer(const clv_wire_optimizer *from, Cleave__V1__Optimizer *to) {
   cleave__v1__optimizer__init(to);
-  to->kind = (Cleave__V1__OptimizerKind)m->optimizer.kind;
-  to->lr = m->optimizer.lr;
-  to->momentum = m->optimizer.momentum;
-  to->nesterov = m->optimizer.nesterov;
-  to->weight_decay = m->optimizer.weight_decay;
-  to->beta1 = m->optimizer.beta1;
-  to->beta2 = m->optimizer.beta2;
-  to->eps = m->optimizer.eps;
+  to->kind = (Cleave__V1__OptimizerKind)from->kind;
+  to->lr = from->lr;
+  to->momentum = from->momentum;
+  to->nesterov = from->nesterov;
+  to->final = from->final;
+  to->weight_decay = from->weight_decay;
+  to->beta1 = from->beta1;
+  to->beta2 = from->beta2;
+  to->eps = from->eps;
+}
+
+/* A group with its settings. */
+typedef struct group_parts {
+  Cleave__V1__ParamGroup group; /* first: arrays of these are arrays of pointers to groups */
+  Cleave__V1__Optimizer optimizer;
+} group_parts;
+
+static clv_code put_groups(const clv_wire_load_request *m, clv_wire_mem *mem,
+                           Cleave__V1__LoadShardRequest *to, clv_err *err) {
+  group_parts *parts;
+  CLV_TRY(clv_put_array(mem, m->n_groups, sizeof *parts, &to->groups, &parts, err));
+  for (uint32_t i = 0; i < m->n_groups; i++) {
+    cleave__v1__param_group__init(&parts[i].group);
+    put_optimizer(&m->groups[i].optimizer, &parts[i].optimizer);
+    parts[i].group.optimizer = &parts[i].optimizer;
+    parts[i].group.n_params = m->groups[i].n_params;
+    parts[i].group.params = (char **)(uintptr_t)m->groups[i].params;
+  }
+  to->n_groups = m->n_groups;
+  to->hold_rest = m->hold_rest;
+  return CLV_OK;
 }
 
 clv_code clv_wire_load_request_encode(const clv_wire_load_request *message, clv_bytes *ret,
@@ -296,10 +347,13 @@ clv_code clv_wire_load_request_encode(const clv_wire_load_request *message, clv_
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   Cleave__V1__LoadShardRequest to = CLEAVE__V1__LOAD_SHARD_REQUEST__INIT;
   request_parts parts;
-  CLV_TRY(clv_wire_mem_new(
-      room_for_graph(&message->graph) + CLV_ROOM(message->n_inputs, spec_parts), &mem, err));
+  CLV_TRY(clv_wire_mem_new(room_for_graph(&message->graph) +
+                               CLV_ROOM(message->n_inputs, spec_parts) +
+                               CLV_ROOM(message->n_groups, group_parts),
+                           &mem, err));
   put_place(message, &parts, &to);
-  put_optimizer(message, &parts.optimizer);
+  put_optimizer(&message->optimizer, &parts.optimizer);
+  CLV_TRY(put_groups(message, mem, &to, err));
   CLV_TRY(put_graph(&message->graph, mem, &parts.graph, err));
   CLV_TRY(put_specs(message->inputs, message->n_inputs, mem, &to.inputs, err));
   to.n_inputs = message->n_inputs;

@@ -28,7 +28,7 @@ clv_code clv_wire_status_request_encode(const clv_wire_status_request *message, 
 
 static clv_code get_session(const Cleave__V1__SessionStatus *from, clv_wire_mem *mem,
                             clv_wire_session_status *ret, clv_err *err) {
-  CLV_TRY(clv_check_count(from->n_stages, CLV_WIRE_STAGES, "stages", err));
+  CLV_TRY(clv_check_count(from->n_stages, CLV_WIRE_MODULES, "stages", err));
   *ret = (clv_wire_session_status){
       .epoch = from->epoch,
       .bytes_in = from->bytes_in,
@@ -45,8 +45,8 @@ static clv_code get_session(const Cleave__V1__SessionStatus *from, clv_wire_mem 
   CLV_TRY(clv_wire_take(mem, from->n_stages, sizeof *ret->stages, &ret->stages, err));
   for (size_t i = 0; i < from->n_stages; i++) {
     const Cleave__V1__StageStatus *stage = from->stages[i];
-    ret->stages[i] = (clv_wire_stage_status){stage->stage, stage->committed_step, stage->forwards,
-                                             stage->backwards, stage->parked};
+    ret->stages[i] =
+        (clv_wire_stage_status){stage->stage, stage->steps, stage->forwards, stage->backwards};
   }
   return CLV_OK;
 }
@@ -88,10 +88,9 @@ static clv_code put_session(const clv_wire_session_status *from, clv_wire_mem *m
   for (uint32_t i = 0; i < from->n_stages; i++) {
     cleave__v1__stage_status__init(&stages[i]);
     stages[i].stage = from->stages[i].stage;
-    stages[i].committed_step = from->stages[i].committed_step;
+    stages[i].steps = from->stages[i].steps;
     stages[i].forwards = from->stages[i].forwards;
     stages[i].backwards = from->stages[i].backwards;
-    stages[i].parked = from->stages[i].parked;
   }
   to->session = clv_put_bytes(&from->session, sizeof from->session);
   to->epoch = from->epoch;

@@ -24,20 +24,19 @@ extern "C" {
 #endif
 
 enum {
-  CLV_WIRE_PROTOCOL = 1,
+  CLV_WIRE_PROTOCOL = 2,
   CLV_WIRE_ID_BYTES = 16,           /* session ids and incarnations */
   CLV_WIRE_INLINE_MAX = 64 << 10,   /* bytes of all tensors of a frame that carries them itself */
   CLV_WIRE_CHUNK_BYTES = 256 << 10, /* the usual chunk; Limits.chunk_bytes is the most accepted */
   CLV_WIRE_UNARY_MAX = 256 << 10,   /* bytes of any message that is not a Frame */
   CLV_WIRE_HEAD_MAX = 32 << 10,     /* bytes of a Frame without its payload */
   CLV_WIRE_TENSORS = 16,            /* in one frame; inputs and outputs of one shard */
-  CLV_WIRE_UPSTREAM = 64,           /* message ids in one frame */
-  CLV_WIRE_PRESENCE_BYTES = 16,     /* 128 slots */
+  CLV_WIRE_UPSTREAM = 64,           /* values of one DROP */
   CLV_WIRE_NAME = 128,              /* bytes of a name, NUL not counted */
   CLV_WIRE_TEXT = 256,              /* bytes of any other string */
   CLV_WIRE_URI = 256,               /* bytes of a peer's identity */
-  CLV_WIRE_STAGES = 256,            /* n_stages, the loss included; stage n_stages is its reader */
-  CLV_WIRE_MICRO_BATCHES = 4096,    /* per step */
+  CLV_WIRE_MODULES = 255,           /* of a session, 0..254; 255 itself means all */
+  CLV_WIRE_CONTRIBUTIONS = 4096,    /* gradients of one value in a phase; calls in flight */
   CLV_WIRE_LANES = 16,              /* bulk lanes */
   CLV_WIRE_NODES = 2048,            /* of one shard's graph */
   CLV_WIRE_NODE_INPUTS = 16,
@@ -51,6 +50,7 @@ enum {
   CLV_WIRE_NEEDED = 16,    /* calls of one PREPARE */
   CLV_WIRE_TARGETS = 32,   /* of one PREPARE */
   CLV_WIRE_HOPS = 8,       /* names of one PREPARE */
+  CLV_WIRE_GROUPS = 15,    /* of parameters, beside group 0; their rates in one Commit */
 };
 #define CLV_WIRE_BYTES_MAX ((uint64_t)1 << 50) /* any count of bytes a peer states */
 
@@ -88,12 +88,7 @@ clv_wire_limits clv_wire_limits_default(void);
 typedef enum clv_frame_kind {
   CLV_ATTACH = 1,
   CLV_ATTACHED,
-  CLV_FORWARD,
-  CLV_BACKWARD,
-  CLV_VOTE,
-  CLV_COMMIT,
-  CLV_COMMITTED,
-  CLV_ABORT,
+  CLV_ABORT = 8, /* 3 to 7 were protocol 1's */
   CLV_CREDIT,
   CLV_CHUNK,
   CLV_ERROR,
@@ -118,9 +113,9 @@ typedef enum clv_frame_kind {
   CLV_FRAME_KINDS /* one more than the last */
 } clv_frame_kind;
 
-const char *clv_frame_kind_name(clv_frame_kind kind); /* "FORWARD"; "?" outside the list */
+const char *clv_frame_kind_name(clv_frame_kind kind); /* "CALL"; "?" outside the list */
 
-enum { CLV_FLAG_TRAINING = 1u << 0, CLV_FLAG_PREPARE = 1u << 1 };
+enum { CLV_FLAG_TRAINING = 1u << 0, CLV_FLAG_DELIVER = 1u << 2 };
 typedef enum clv_attach_role { CLV_ATTACH_MASTER = 1, CLV_ATTACH_PEER = 2 } clv_attach_role;
 typedef enum clv_state_what {
   CLV_STATE_WEIGHTS = 1,
@@ -146,7 +141,7 @@ typedef struct clv_target {
 typedef struct clv_needed {
   uint64_t call;
   uint32_t contributions, n_targets;
-  bool root;
+  float root; /* what its gradient starts with; 0: it is no root */
 } clv_needed;
 
 /* One tensor of a frame. `bytes` always equals what dtype and shape give (checked). */
@@ -160,15 +155,15 @@ typedef struct clv_tensor_head {
 
 /* A Frame without its payload. Which body is meant follows from `kind`: fields of other kinds are
  * zero after decoding and ignored by the encoder. The has_ flags say whether a body that its kind
- * may leave out is there: the commit of a FORWARD and a CALL, the vote of a FINISHED, the failure
- * of a VALUE. */
+ * may leave out is there: the commit of an END_CONTEXT, the vote of a FINISHED, the failure of a
+ * VALUE. */
 typedef struct clv_frame {
   clv_frame_kind kind;
   uint32_t phase;
   uint64_t context, message, reply_to, step;
-  uint32_t micro_batch, n_micro_batches, stage, flags;
+  uint32_t micro_batch, stage, flags;
   bool has_commit, has_vote, has_failure;
-  char to[CLV_WIRE_NAME + 1]; /* DELIVER, VALUE, GRADIENT: the worker it is for, "" = the master */
+  char to[CLV_WIRE_NAME + 1]; /* CALL, DELIVER, VALUE, GRADIENT: a worker, "" = the master */
 
   struct {
     clv_wire_id session, incarnation;
@@ -180,15 +175,16 @@ typedef struct clv_frame {
     uint64_t credit_bytes;
   } attached;
   struct {
-    uint64_t step;
     float scale, lr;
     bool apply;
-  } commit; /* COMMIT, FORWARD, APPLY, CALL: there `step` is the context whose gradients are meant */
+    uint32_t n_more_lrs;
+    float more_lrs[CLV_WIRE_GROUPS]; /* of groups 1.. */
+  } commit;                          /* APPLY, END_CONTEXT */
   struct {
     double grad_sq;
     bool finite, has_digest;
     clv_sha256 digest;
-  } vote; /* VOTE, FINISHED */
+  } vote; /* FINISHED */
   struct {
     uint64_t bytes;
   } credit;
@@ -207,12 +203,9 @@ typedef struct clv_frame {
   struct {
     uint32_t n_args;
     clv_arg args[CLV_WIRE_ARGS];
+    uint64_t after; /* a call of the context here whose backward comes first; 0: none */
   } call;
 
-  /* Bit i%8 of byte i/8: slot i is present. Its set bits, in order, are tensors[0..n_tensors-1].
-   * All zero together with n_tensors > 0 means slots 0..n_tensors-1 when encoding; the decoder
-   * always fills it. */
-  uint8_t presence[CLV_WIRE_PRESENCE_BYTES];
   uint32_t n_tensors, n_upstream;
   /* One memory: thousands of frames may wait at a time, and no frame has both. */
   union {
@@ -374,6 +367,20 @@ typedef enum clv_wire_opt_kind {
   CLV_WIRE_OPT_ADAMW,
 } clv_wire_opt_kind;
 
+typedef struct clv_wire_optimizer {
+  clv_wire_opt_kind kind;
+  bool nesterov, final;
+  double lr, momentum, weight_decay, beta1, beta2, eps;
+} clv_wire_optimizer;
+
+/* Parameters with settings of their own. Checked here: kind and final are the shard's, and there are
+ * at most CLV_WIRE_PARAMS names in all groups. */
+typedef struct clv_wire_group {
+  clv_wire_optimizer optimizer;
+  uint32_t n_params;
+  const char **params;
+} clv_wire_group;
+
 typedef enum clv_wire_init {
   CLV_WIRE_INIT_SEED,
   CLV_WIRE_INIT_PUSHED,
@@ -384,16 +391,13 @@ typedef struct clv_wire_load_request {
   clv_wire_mem *mem;
   clv_wire_id session;
   uint64_t epoch, seed;
-  uint32_t stage, n_stages, threads, max_micro_batches, n_frozen, n_inputs, n_peers;
+  uint32_t stage, threads, in_flight, n_frozen, n_inputs, n_peers, n_groups;
   clv_wire_graph graph;
-  const char *next_peer, *prev_peer; /* "" = the master */
-  const char **peers;                /* for values and gradients of contexts */
-  bool input_needs_grad, labels_here;
-  struct {
-    clv_wire_opt_kind kind;
-    bool nesterov;
-    double lr, momentum, weight_decay, beta1, beta2, eps;
-  } optimizer;
+  const char **peers; /* for values and gradients */
+  bool input_needs_grad;
+  bool hold_rest;               /* nobody is in group 0 */
+  clv_wire_optimizer optimizer; /* group 0: what learns and is in none of `groups` */
+  clv_wire_group *groups;       /* 1.. */
   const char *device;
   clv_wire_init init;
   clv_wire_artifact artifact; /* with CLV_WIRE_INIT_ARTIFACT */
@@ -417,7 +421,7 @@ typedef struct clv_wire_status_request {
 
 typedef struct clv_wire_stage_status {
   uint32_t stage;
-  uint64_t committed_step, forwards, backwards, parked;
+  uint64_t steps, forwards, backwards;
 } clv_wire_stage_status;
 
 typedef struct clv_wire_session_status {

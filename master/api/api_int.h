@@ -8,12 +8,15 @@
  *   workers.c   dialling, sessions, shards as data
  *   events.c    what nodes answer
  *   graph.c     graphs and layers as text
- *   module.c    modules, their placement, weights
+ *   module.c    modules, their placement
+ *   state.c     weights and optimiser state by name
+ *   sending.c   what may leave this process
  *   context.c   contexts and the table of values
  *   call.c      leaves, calls, what has to travel
  *   reference.c fetching, owners, futures, release
  *   backward.c  the walk over the tape, gradients
- *   optimizer.c groups, votes, steps
+ *   groups.c    groups of parameters and their settings
+ *   optimizer.c votes, steps
  *
  * Here functions that can fail return cleave_status and take `cleave_error *error` (NULL allowed)
  * last. Everything behind a runtime is guarded by its one lock, held for microseconds: packets are
@@ -28,7 +31,7 @@
 #include "common/dist/dist.h"
 #include "common/models/models.h"
 #include "common/tls/tls.h"
-#include "master/api/cleave.h"
+#include "master/api/api.h"
 
 enum {
   API_MAX_NODES = 64,    /* one bit each in the sets of nodes */
@@ -93,7 +96,8 @@ typedef struct peer {
   clv_link *link;
   clv_wire_id incarnation;
   clv_wire_limits limits;
-  bool opened, lost;
+  bool opened, lost, has_module;
+  uint64_t heard_ns;       /* when its last packet came */
   char device[API_DEVICE]; /* what "auto" means there */
   cleave_error why_lost;
 } peer;
@@ -107,6 +111,12 @@ typedef struct pending_weight {
   clv_tensor *tensor;
 } pending_weight;
 
+/* Settings of an optimiser for some parameters of some modules. */
+typedef struct optimizer_group {
+  clv_optim_config optim;
+  clv_lr_schedule schedule;
+} optimizer_group;
+
 struct cleave_module {
   cleave_runtime *runtime;
   uint32_t index; /* `stage` on the wire */
@@ -118,19 +128,29 @@ struct cleave_module {
   uint32_t n_frozen, n_learning;
   int inputs[CLV_MAX_INPUTS]; /* nodes of the graph */
   uint32_t n_inputs;
-  uint32_t threads;
+  uint32_t threads, in_flight;
   uint64_t seed;
-  bool local_only, released, called;
+  bool local_only, released, called, input_grads;
+  const char **direct_to; /* names of peers; NULL: as the session says */
+  uint32_t n_direct_to;
+  char *artifact;
+  clv_sha256 artifact_sha256;
   module_state state;
   pending_weight *weights; /* until it is placed */
   size_t n_weights;
-  const struct cleave_optimizer *optimizer;
-  clv_optim_config optim;
-  clv_lr_schedule schedule;
+  const struct cleave_optimizer *optimizer;            /* NULL: none of its parameters is in one */
+  const optimizer_group *groups[CLV_OPTIM_MAX_GROUPS]; /* [n_groups], as its node numbers them */
+  uint32_t n_groups;
+  uint8_t *group_of; /* [params->n] 1 + number of the group; 0: in none. With an optimiser alone */
+  bool hold_rest;    /* some that learn are in none: group 0 stands for them, nobody is in it */
 };
 
 /* BLOCKS with the lock held (it is let go while the shard travels): the module is at its node. */
-cleave_status api_module_place(cleave_module *m, uint64_t deadline_ms, cleave_error *error);
+cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t deadline_ms,
+                               cleave_error *error);
+/* Is there such a parameter or buffer, and does *t, unless NULL, have its dtype and shape? */
+cleave_status api_check_weight(const cleave_module *m, const char *name, const cleave_tensor *t,
+                               cleave_error *error);
 /* Without the lock. */
 cleave_status api_load_shard(cleave_module *m, uint64_t deadline_ms, cleave_error *error);
 
@@ -143,11 +163,13 @@ typedef struct value {
   clv_dtype dtype;
   clv_shape shape;
   node_set at;     /* nodes that make it, have it, or are being sent it */
+  node_set meant;  /* nodes it is to be sent to once they have a module */
   bool needs_grad; /* backward gets to it */
   bool released;   /* no handle any more */
   bool asked;      /* DELIVER to the master is on its way */
   bool node_wants; /* the master's own node waits for it as well */
   bool spent;      /* a backward without retain went over it */
+  bool passed;     /* some backward went over it */
   bool failed;
   uint32_t fetching; /* functions that wait for it */
   uint64_t future;   /* id of a future on it; 0: none */
@@ -155,9 +177,14 @@ typedef struct value {
   clv_tensor *here; /* at the program: a leaf's own, or fetched */
   uint32_t n_args;
   struct value *args[CLV_MAX_INPUTS];
+  struct value *after;  /* its node runs it after the backward of this one */
+  uint32_t n_followers; /* calls that run after this one's backward, until it begins */
+  uint32_t number;      /* of the CALL among those its node was sent, from 1 */
   /* of the backward pass in progress */
   uint32_t phase, contributions, arrived;
-  bool root;
+  float root;                     /* what its gradient starts with, 0: it is no root */
+  uint32_t group;                 /* the last of the roots that depend on it */
+  struct value *next_needed;      /* of the group, descending id */
   uint32_t order[CLV_MAX_INPUTS]; /* place of each input's gradient in the sum of that input's */
   /* of a leaf */
   clv_tensor **parts; /* [parts_cap] contributions of this pass in their order */
@@ -170,12 +197,17 @@ typedef struct context {
   uint64_t id;
   char name[64];
   bool evaluation, closing;
+  bool ending; /* closing, and nobody waits for it */
+  bool final_step;
+  uint32_t n_windowed; /* calls that wait for the backward of another one, which has not begun */
+  uint64_t step;
   uint32_t users; /* functions that wait for something of it */
   value *newest;
   node_set nodes, ended;
   uint32_t calls[API_MAX_NODES]; /* sent to each node: PREPARE waits there for as many */
   uint32_t phase;
-  bool running; /* a backward pass */
+  bool running;                     /* a backward pass */
+  uint32_t called[API_MAX_MODULES]; /* calls of each module so far */
   node_set expected, finished;
   uint32_t leaf_due; /* gradients of leaves still to come */
   bool graded[API_MAX_MODULES];
@@ -193,12 +225,18 @@ typedef struct context {
   struct context *next; /* free ones */
 } context;
 
+typedef struct state_item {
+  char name[CLV_WIRE_NAME + 1];
+  clv_tensor *tensor;
+} state_item;
+
 /* STATE_GET or STATE_PUT on its way. */
 typedef struct state_request {
   uint64_t id;
   uint32_t node;
   const char *wanted; /* name of the item to keep, NULL: none */
   clv_tensor *found;
+  state_item *items; /* [count] to be filled, NULL: none */
   uint32_t got, count;
   bool told, failed;
   cleave_error failure;
@@ -210,22 +248,34 @@ struct cleave_optimizer {
   double clip_norm;
   cleave_module **modules; /* in order of their index: the order of the norm's sum */
   size_t n_modules;
+  optimizer_group *groups; /* [n_groups] in the program's order */
+  size_t n_groups;
   uint64_t steps;
-  double base_lr;           /* of the first group */
+  bool final;
   bool released, undecided; /* its last step is on its way */
   struct cleave_optimizer *next;
 };
 
+/* The calls of a backward pass that the same root is the last to depend on. */
+typedef struct call_group {
+  value *first, *last;
+} call_group;
+
 struct cleave_runtime {
-  clv_session_config *config;
+  const clv_session_config *config;
+  clv_session_config *own_config; /* NULL: the caller's */
+  cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
+  void *user;
   uint64_t deadline_ms;
-  bool direct;
+  bool direct, via_master, single_thread;
+  unsigned home_threads; /* of the largest module here */
   clv_tls_identity *identity;
   clv_rpc_runtime *rpc;
   clv_pool *pool;
   clv_session_node *node;
   pthread_t driver;
-  bool driving;
+  bool driving; /* there is such a thread; otherwise whoever waits drives, one at a time */
+  bool helping;
   peer *peers;
   uint32_t n_peers;
   clv_wire_id session;
@@ -244,6 +294,20 @@ struct cleave_runtime {
   cleave_optimizer *optimizers;
   context *deciding; /* its step is on its way: calls wait, so that it can still be taken back */
   bool settling;     /* somebody waits for its answers */
+  context
+      *stepping; /* its final step has been decided and not sent: it leaves with what comes next */
+  cleave_optimizer *stepping_by;
+  bool stepping_apply;
+  double stepping_scale;
+  call_group *groups;
+  uint32_t groups_cap;
+  cleave_error late; /* of a step whose context has been given up; status OK: none */
+  uint32_t n_ending;
+  /* What a worker said of its session; if it is that a neighbour is gone, that one's own link says so
+   * within moments, and better. status OK: nothing. */
+  cleave_error broken;
+  uint32_t broken_node;
+  uint64_t broken_until;
 };
 
 void api_lock(cleave_runtime *rt);
@@ -256,8 +320,11 @@ void api_unlockp(cleave_runtime **rt); /* for CLV_AUTO */
 
 /* Monotonic end of a deadline given in ms (0: the runtime's). */
 uint64_t api_until(const cleave_runtime *rt, uint64_t deadline_ms);
-/* With the lock: sleep until something changed; false when `until_ns` has passed. */
+/* With the lock: sleep until something changed, or see to the master's own node meanwhile where that
+ * has no thread; false when `until_ns` has passed. */
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns);
+/* Something has changed: whoever sleeps looks again. */
+void api_wake(cleave_runtime *rt);
 
 /* With the lock: to the node, whichever it is. Takes the packet. */
 cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_error *error);
@@ -267,6 +334,8 @@ int api_find_node(const cleave_runtime *rt, const char *name); /* -1: unknown */
 
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error);
 cleave_status api_open_link(peer *p, cleave_error *error);
+/* For links: asks the program's may_send about each tensor. */
+clv_code api_may_send(void *user, clv_link *link, const clv_packet *p, clv_err *err);
 /* Ends the sessions and their links; then, when nothing computes any more, the transport. */
 void api_hang_up(cleave_runtime *rt);
 void api_disconnect(cleave_runtime *rt);
@@ -274,6 +343,11 @@ void api_disconnect(cleave_runtime *rt);
 void api_event(peer *from, clv_packet *p);
 void api_on_driver(void *user, clv_packet *p);
 
+/* "; last heard of worker 'a' 900 ms ago, 'b' 3 ms ago": who keeps the others waiting. */
+const char *api_silence(const cleave_runtime *rt, char *buf, size_t len);
+
+/* With the lock: whatever goes on with that node fails. */
+void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *cause);
 /* With the lock: the first failure of a context; other nodes are told. */
 void api_context_fail(cleave_runtime *rt, context *c, const cleave_error *cause, node_set told);
 void api_context_tell(cleave_runtime *rt, context *c, node_set told);
@@ -287,6 +361,8 @@ void api_context_forget(cleave_runtime *rt, context *c);
 node_set api_lost_nodes(const cleave_runtime *rt);
 cleave_status api_context_failure(const context *c, cleave_error *error);
 
+/* A value's failure in a frame, with the worker in the text. */
+void api_failure_out(const value *v, clv_frame *ret);
 /* With the lock: have the value brought to a node; to the program with node 0 and for_node false. */
 cleave_status api_bring(cleave_runtime *rt, value *v, uint32_t node, bool for_node,
                         cleave_error *error);
@@ -295,11 +371,38 @@ cleave_status api_bring(cleave_runtime *rt, value *v, uint32_t node, bool for_no
 cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t context_id,
                             const char *name, uint64_t until_ns, clv_tensor **ret,
                             cleave_error *error);
-cleave_status api_state_put(cleave_module *m, const char *name, clv_tensor *tensor,
-                            uint64_t until_ns, cleave_error *error);
+/* items: [n], n above 0. */
+cleave_status api_state_put(cleave_module *m, clv_state_what what, const state_item *items,
+                            uint32_t n, uint64_t until_ns, cleave_error *error);
+/* With the lock, waits: whatever the items are; the tensors are the caller's. */
+cleave_status api_state_items(cleave_module *m, clv_state_what what, state_item *items,
+                              uint32_t count, uint64_t until_ns, cleave_error *error);
+
+/* With the lock: the failure of a step whose context had ended, once. */
+cleave_status api_late(cleave_runtime *rt, cleave_error *error);
+/* With the lock: a context that ended without anybody waiting is freed when all nodes have answered. */
+void api_context_ended(cleave_runtime *rt, context *c);
+
+clv_lr_schedule api_schedule_of(const cleave_schedule *s);
+/* With the lock: the parameters that the groups mean are this optimiser's. When it fails,
+ * api_groups_leave undoes what has been done. */
+cleave_status api_groups_join(cleave_optimizer *o, const cleave_group *groups, size_t n_groups,
+                              cleave_error *error);
+void api_groups_leave(cleave_optimizer *o);
+/* ret_names: [m->params->n] of group `number` of a module in an optimiser; gives how many. */
+uint32_t api_group_names(const cleave_module *m, uint32_t number, const char **ret_names);
+void api_optimizer_free(cleave_optimizer *o);
+
+/* With the lock: a final step that has not been sent goes before anything else does. */
+void api_send_step(cleave_runtime *rt);
+/* The same with the end of its context: *ret_sent gets the nodes that have been told both. */
+void api_send_step_and_ends(cleave_runtime *rt, context *c, node_set *ret_sent);
 
 /* With the lock: every node has answered to the steps of this context. */
 void api_step_taken(cleave_runtime *rt, context *c);
+/* With the lock: refuses to change or read parameters while calls wait for a backward that has not
+ * begun: the change would wait for them, and the backward for the change. */
+cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error);
 /* With the lock: wait until no step is on its way. One that failed has been taken back then, which
  * its context says. */
 cleave_status api_decided(cleave_runtime *rt, uint64_t until_ns, cleave_error *error);

@@ -3,7 +3,13 @@
  * Backward: one walk over the tape, from the newest value to the oldest, finds the calls that the
  * roots depend on and how many gradients come for each; then every node is told its part. A call
  * that no root needs is not in it, so nothing waits for it.
+ *
+ * Nodes run the calls of a module in the order in which they are told: grouped by the last of the
+ * roots that depends on them, in the order of the roots, and within a group from the newest to the
+ * oldest. Whatever gives a call a gradient is of an earlier group, or newer in its own, so this order
+ * cannot stand still.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +18,7 @@
 /* ---- the walk --------------------------------------------------------------------------------------- */
 
 static cleave_status mark_root(cleave_runtime *rt, context *c, cleave_reference handle,
-                               cleave_error *error) {
+                               float weight, uint32_t group, cleave_error *error) {
   value *v;
   size_t n = 0;
   PASS(api_find_value(rt, handle, &v, error));
@@ -29,25 +35,36 @@ static cleave_status mark_root(cleave_runtime *rt, context *c, cleave_reference 
     return api_fail(error, CLV_PRECONDITION,
                     "root %llu depends on no parameter and no leaf that requires a gradient",
                     (unsigned long long)v->id);
-  if (v->root && v->phase == c->phase)
+  if (!isfinite(weight) || weight == 0)
+    return api_fail(error, CLV_INVALID, "root %llu has the weight %g; it must be finite and not 0",
+                    (unsigned long long)v->id, (double)weight);
+  if (v->root != 0 && v->phase == c->phase)
     return api_fail(error, CLV_INVALID, "root %llu is given twice", (unsigned long long)v->id);
   v->phase = c->phase;
   v->contributions = v->arrived = 0;
-  v->root = true;
+  v->root = weight;
+  v->group = group;
   return CLEAVE_OK;
 }
 
 /* One more gradient comes for v; returns its place in the sum. */
-static uint32_t expect(context *c, value *v) {
+static uint32_t expect(context *c, value *v, uint32_t group) {
   if (v->phase != c->phase) {
     v->phase = c->phase;
-    v->contributions = v->arrived = 0;
-    v->root = false;
+    v->contributions = v->arrived = v->group = 0;
+    v->root = 0;
   }
+  v->group = CLV_MAX(v->group, group);
   return v->contributions++;
 }
 
-static cleave_status visit(context *c, value *v, cleave_error *error) {
+static void join_group(call_group *g, value *v) {
+  v->next_needed = NULL;
+  *(g->first ? &g->last->next_needed : &g->first) = v;
+  g->last = v;
+}
+
+static cleave_status visit(cleave_runtime *rt, context *c, value *v, cleave_error *error) {
   cleave_module *m = v->module;
   if (v->spent) {
     api_fail(error, CLV_PRECONDITION,
@@ -57,7 +74,8 @@ static cleave_status visit(context *c, value *v, cleave_error *error) {
     return CLEAVE_PRECONDITION;
   }
   for (uint32_t i = 0; i < v->n_args; i++)
-    if (v->args[i]->needs_grad) v->order[i] = expect(c, v->args[i]);
+    if (v->args[i]->needs_grad) v->order[i] = expect(c, v->args[i], v->group);
+  join_group(&rt->groups[v->group], v);
   c->expected |= NODE_BIT(m->node);
   return CLEAVE_OK;
 }
@@ -74,15 +92,44 @@ static cleave_status ready_leaf(context *c, value *v, cleave_error *error) {
   return CLEAVE_OK;
 }
 
+/* A call that waits for the backward of another one would wait for itself unless that comes first. */
+static cleave_status check_window(const context *c, const value *v, cleave_error *error) {
+  const value *a = v->after;
+  if (!a || a->passed || (a->phase == c->phase && a->group < v->group)) return CLEAVE_OK;
+  return api_fail(
+      error, CLV_PRECONDITION,
+      "call %llu of module '%s' runs after the backward of call %llu, on which no earlier "
+      "root depends: give the roots in the order of the window",
+      (unsigned long long)v->id, v->module->name, (unsigned long long)a->id);
+}
+
+static cleave_status ready_groups(cleave_runtime *rt, size_t n, cleave_error *error) {
+  if (n > UINT32_MAX) return api_fail(error, CLV_INVALID, "%zu roots", n);
+  if (n > rt->groups_cap) {
+    call_group *more;
+    TRY(clv_alloc(n, sizeof *more, &more, &err));
+    free(rt->groups);
+    rt->groups = more;
+    rt->groups_cap = (uint32_t)n;
+  }
+  memset(rt->groups, 0, n * sizeof *rt->groups);
+  return CLEAVE_OK;
+}
+
 static cleave_status walk(cleave_runtime *rt, context *c, const cleave_reference *roots,
-                          size_t n_roots, cleave_error *error) {
+                          const float *weights, size_t n_roots, cleave_error *error) {
   c->expected = c->finished = 0;
   c->leaf_due = 0;
-  for (size_t i = 0; i < n_roots; i++) PASS(mark_root(rt, c, roots[i], error));
+  PASS(ready_groups(rt, n_roots, error));
+  for (size_t i = 0; i < n_roots; i++)
+    PASS(mark_root(rt, c, roots[i], weights ? weights[i] : 1, (uint32_t)i, error));
   for (value *v = c->newest; v; v = v->older) {
     if (v->phase != c->phase) continue;
-    PASS(v->module ? visit(c, v, error) : ready_leaf(c, v, error));
+    PASS(v->module ? visit(rt, c, v, error) : ready_leaf(c, v, error));
   }
+  for (size_t g = 0; g < n_roots; g++)
+    for (const value *v = rt->groups[g].first; v; v = v->next_needed)
+      PASS(check_window(c, v, error));
   return CLEAVE_OK;
 }
 
@@ -112,8 +159,10 @@ static bool has_room(const preparing *p, const value *v) {
 static cleave_status add_call(preparing *p, const value *v, cleave_error *error) {
   if (p->packet && !has_room(p, v)) PASS(flush(p, true, error));
   if (!p->packet)
-    TRY(clv_packet_prepare(p->rt->pool, p->c->id, p->c->phase, p->c->calls[p->node], p->retain,
-                           p->vote, false, &p->packet, &err));
+    TRY(clv_packet_prepare(p->rt->pool, p->c->id, p->c->phase, 0, p->retain, p->vote, false,
+                           &p->packet, &err));
+  p->packet->frame.step =
+      CLV_MAX(p->packet->frame.step, v->number); /* it waits for no later call */
   TRY(clv_packet_need(p->packet, v->id, v->contributions, v->root, &err));
   for (uint32_t i = 0; i < v->n_args; i++) {
     const value *a = v->args[i];
@@ -123,52 +172,76 @@ static cleave_status add_call(preparing *p, const value *v, cleave_error *error)
   return CLEAVE_OK;
 }
 
-static cleave_status prepare_node(cleave_runtime *rt, context *c, uint32_t node, bool retain,
-                                  cleave_error *error) {
+static cleave_status prepare_node(cleave_runtime *rt, context *c, uint32_t node, size_t n_groups,
+                                  bool retain, cleave_error *error) {
   preparing p = {.rt = rt, .c = c, .node = node, .retain = retain};
   for (uint32_t i = 0; i < rt->n_modules; i++)
     p.vote |= rt->modules[i]->node == node && rt->modules[i]->optimizer;
   cleave_status status = CLEAVE_OK;
-  for (value *v = c->newest; v && status == CLEAVE_OK; v = v->older)
-    if (v->phase == c->phase && v->module && v->module->node == node)
-      status = add_call(&p, v, error);
+  for (size_t g = 0; g < n_groups; g++)
+    for (value *v = rt->groups[g].first; v && status == CLEAVE_OK; v = v->next_needed)
+      if (v->module->node == node) status = add_call(&p, v, error);
   if (status == CLEAVE_OK) status = flush(&p, false, error);
   clv_packet_free(p.packet);
   return status;
 }
 
-static cleave_status prepare(cleave_runtime *rt, context *c, bool retain, cleave_error *error) {
-  for (value *v = c->newest; v; v = v->older) {
-    if (v->phase != c->phase || !v->module) continue;
-    v->spent = !retain;
-    if (v->module->n_learning) c->graded[v->module->index] = true;
-  }
+static cleave_status prepare(cleave_runtime *rt, context *c, size_t n_groups, bool retain,
+                             cleave_error *error) {
+  for (size_t g = 0; g < n_groups; g++)
+    for (value *v = rt->groups[g].first; v; v = v->next_needed) {
+      v->spent = !retain;
+      v->passed = true;
+      c->n_windowed -= v->n_followers;
+      v->n_followers = 0;
+      if (v->module->n_learning) c->graded[v->module->index] = true;
+    }
   for (uint32_t i = 0; i < rt->n_peers; i++)
-    if (c->expected & NODE_BIT(i)) PASS(prepare_node(rt, c, i, retain, error));
+    if (c->expected & NODE_BIT(i)) PASS(prepare_node(rt, c, i, n_groups, retain, error));
   return CLEAVE_OK;
 }
 
+/* Who has not finished: a worker, if any, since the master's own node may be waiting for it. */
+static void too_late(const cleave_runtime *rt, const context *c, uint64_t deadline_ms,
+                     cleave_error *ret) {
+  char heard[200];
+  const char *who = NULL;
+  for (uint32_t i = rt->n_peers; i-- > 0 && !who;)
+    if (c->expected & ~c->finished & NODE_BIT(i)) who = rt->peers[i].name;
+  api_fail(ret, CLV_DEADLINE, "backward of context %s took longer than %llu ms%s%s", c->name,
+           (unsigned long long)(deadline_ms ? deadline_ms : rt->deadline_ms),
+           deadline_ms ? "" : " (limits.step_timeout)", api_silence(rt, heard, sizeof heard));
+  if (who) api_place_error(ret, who, "");
+}
+
 /* With the lock: until all nodes have finished, or the context has failed. */
-static cleave_status await(cleave_runtime *rt, context *c, uint64_t until_ns, cleave_error *error) {
+static cleave_status await(cleave_runtime *rt, context *c, uint64_t deadline_ms, uint64_t until_ns,
+                           cleave_error *error) {
   bool in_time = true;
   c->users++;
   while (in_time && !c->failed && ((c->expected & ~c->finished) || c->leaf_due))
     in_time = api_sleep(rt, until_ns);
   if (!in_time) {
     cleave_error late;
-    api_fail(&late, CLV_DEADLINE, "backward of context %s did not finish in time", c->name);
-    for (uint32_t i = 0; i < rt->n_peers; i++)
-      if (c->expected & ~c->finished & NODE_BIT(i)) api_place_error(&late, rt->peers[i].name, "");
+    too_late(rt, c, deadline_ms, &late);
     api_context_fail(rt, c, &late, 0);
   }
   c->users--;
-  if (c->closing) pthread_cond_broadcast(&rt->changed);
+  if (c->closing) api_wake(rt);
   return api_context_failure(c, error);
 }
 
 cleave_status cleave_backward(cleave_runtime *runtime, cleave_context handle,
                               const cleave_reference *roots, size_t n_roots, bool retain,
                               uint64_t deadline_ms, cleave_error *error) {
+  return cleave_backward_weighted(runtime, handle, roots, NULL, n_roots, retain, deadline_ms,
+                                  error);
+}
+
+cleave_status cleave_backward_weighted(cleave_runtime *runtime, cleave_context handle,
+                                       const cleave_reference *roots, const float *weights,
+                                       size_t n_roots, bool retain, uint64_t deadline_ms,
+                                       cleave_error *error) {
   context *c;
   LOCKED(runtime);
   uint64_t until = api_until(runtime, deadline_ms);
@@ -179,11 +252,12 @@ cleave_status cleave_backward(cleave_runtime *runtime, cleave_context handle,
     return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running", c->name);
   if (!n_roots) return api_fail(error, CLV_INVALID, "a backward without roots");
   c->phase++;
-  PASS(walk(runtime, c, roots, n_roots, error));
+  PASS(walk(runtime, c, roots, weights, n_roots, error));
   c->running = true;
   cleave_error why;
-  if (prepare(runtime, c, retain, &why) != CLEAVE_OK) api_context_fail(runtime, c, &why, 0);
-  cleave_status status = await(runtime, c, until, error);
+  if (prepare(runtime, c, n_roots, retain, &why) != CLEAVE_OK)
+    api_context_fail(runtime, c, &why, 0);
+  cleave_status status = await(runtime, c, deadline_ms, until, error);
   c->running = false;
   return status;
 }
@@ -207,7 +281,7 @@ static cleave_status gradient(cleave_runtime *rt, cleave_context handle, cleave_
     cleave_status status =
         api_state_get(m, CLV_STATE_GRADIENTS, c->id, name, api_until(rt, deadline_ms), ret, error);
     c->users--;
-    if (c->closing) pthread_cond_broadcast(&rt->changed);
+    if (c->closing) api_wake(rt);
     PASS(status);
   }
   if (*ret) return CLEAVE_OK;

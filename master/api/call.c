@@ -56,7 +56,7 @@ static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, va
     const value *v = in[i];
     uint32_t node = v->module ? v->module->node : 0;
     size_t at = strlen(text);
-    all &= (v->at & NODE_BIT(m->node)) || (!v->module && m->node == 0);
+    all &= ((v->at | v->meant) & NODE_BIT(m->node)) || (!v->module && m->node == 0);
     snprintf(text + at, sizeof text - at, "%sinput %u ('%s') is at %s", i ? ", " : "", i,
              m->graph->nodes[m->inputs[i]].name, rt->peers[node].name);
   }
@@ -91,12 +91,25 @@ static cleave_status check_call(cleave_runtime *rt, const context *c, const clea
 
 /* ---- what has to travel ------------------------------------------------------------------------------ */
 
+/* The value will not come any more: the master's node is told what the program knows. */
+static cleave_status pass_on_failure(cleave_runtime *rt, const value *v, cleave_error *error) {
+  clv_packet *p;
+  PASS(api_packet(rt, CLV_VALUE, v->context->id, v->id, &p, error));
+  p->frame.has_failure = true;
+  api_failure_out(v, &p->frame);
+  return api_send(rt, 0, p, error);
+}
+
 cleave_status api_bring(cleave_runtime *rt, value *v, uint32_t node, bool for_node,
                         cleave_error *error) {
   clv_packet *p;
   const char *to = node ? rt->peers[node].name : "";
   if (for_node ? (v->at & NODE_BIT(node)) != 0 : v->here || v->asked || v->failed) return CLEAVE_OK;
   if (for_node && node == 0 && !v->module) return CLEAVE_OK; /* goes along with the first call */
+  if (for_node && node && !rt->peers[node].has_module) {     /* nobody there to take it */
+    v->meant |= NODE_BIT(node);
+    return CLEAVE_OK;
+  }
   if (for_node) {
     v->at |= NODE_BIT(node);
     v->context->nodes |= NODE_BIT(node);
@@ -106,6 +119,7 @@ cleave_status api_bring(cleave_runtime *rt, value *v, uint32_t node, bool for_no
     TRY(clv_packet_value(rt->pool, v->context->id, v->id, to, v->here, &p, &err));
     return api_send(rt, node, p, error);
   }
+  if (for_node && node == 0 && v->failed) return pass_on_failure(rt, v, error);
   if (node == 0 && v->asked) return CLEAVE_OK; /* one VALUE serves program and node */
   v->asked |= node == 0;
   TRY(clv_packet_deliver(rt->pool, v->context->id, v->id, to, &p, &err));
@@ -132,20 +146,55 @@ static cleave_status add_args(clv_packet *p, const value *v, uint32_t *ret_given
   return CLEAVE_OK;
 }
 
+/* What a call is given beside its inputs. */
+typedef struct manner {
+  uint64_t after;
+  bool deliver;     /* its value, unasked, */
+  bool for_program; /* to whoever calls (else to the node itself), */
+  uint32_t to;      /* this node */
+} manner;
+
+static cleave_status ask_along(cleave_runtime *rt, value *v, const manner *how, clv_packet *p,
+                               cleave_error *error) {
+  if (!how->deliver || (how->to == v->module->node && !how->for_program)) return CLEAVE_OK;
+  if (how->to && !rt->peers[how->to].has_module) {
+    v->meant |= NODE_BIT(how->to);
+    return CLEAVE_OK;
+  }
+  TRY(clv_packet_call_deliver(p, how->to ? rt->peers[how->to].name : "", &err));
+  v->asked |= how->to == 0;
+  if (how->for_program) return CLEAVE_OK;
+  v->at |= NODE_BIT(how->to);
+  v->context->nodes |= NODE_BIT(how->to);
+  v->node_wants |= how->to == 0;
+  return CLEAVE_OK;
+}
+
 /* What does not go along comes from its owner, once to each node, behind the call that waits. */
-static cleave_status send_call(cleave_runtime *rt, value *v, cleave_error *error) {
+static cleave_status send_call(cleave_runtime *rt, value *v, const manner *how,
+                               cleave_error *error) {
   cleave_module *m = v->module;
   context *c = v->context;
   uint32_t given = 0;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
   TRY(clv_packet_call(rt->pool, c->id, v->id, m->index, !c->evaluation, &p, &err));
-  cleave_status status = add_args(p, v, &given, error);
+  p->frame.step = c->step;
+  p->frame.micro_batch = c->called[m->index]; /* each call has random numbers of its own */
+  p->frame.call.after = how->after;
+  cleave_status status = ask_along(rt, v, how, p, error);
+  if (status == CLEAVE_OK) status = add_args(p, v, &given, error);
   if (status == CLEAVE_OK) status = api_send(rt, m->node, clv_steal(&p), error);
   for (uint32_t i = 0; status != CLEAVE_OK && i < v->n_args; i++)
     if (given & 1u << i) v->args[i]->at &= ~NODE_BIT(m->node);
   PASS(status);
   c->nodes |= NODE_BIT(m->node);
-  c->calls[m->node]++;
+  v->number = ++c->calls[m->node];
+  v->after = how->after ? id_table_get(&rt->values, how->after) : NULL;
+  if (v->after && !v->after->passed) {
+    v->after->n_followers++;
+    c->n_windowed++;
+  }
+  c->called[m->index]++;
   for (uint32_t i = 0; i < v->n_args; i++) PASS(api_bring(rt, v->args[i], m->node, true, error));
   return CLEAVE_OK;
 }
@@ -157,24 +206,30 @@ static void shape_of_output(const cleave_module *m, value *v) {
   if (v->shape.rank && v->args[0]->shape.rank) v->shape.dim[0] = v->args[0]->shape.dim[0];
 }
 
+/* Does a backward get to a call on these inputs? */
+static bool takes_part(const cleave_module *m, value *const *in) {
+  bool learns = m->n_learning > 0;
+  for (uint32_t i = 0; i < m->n_inputs; i++) learns |= in[i]->needs_grad;
+  return learns;
+}
+
 static cleave_status add_call(cleave_runtime *rt, context *c, cleave_module *m,
-                              const cleave_reference *inputs, size_t n_inputs, value **ret,
-                              cleave_error *error) {
+                              const cleave_reference *inputs, size_t n_inputs, const manner *how,
+                              value **ret, cleave_error *error) {
   value *in[CLV_MAX_INPUTS], *v;
   PASS(check_call(rt, c, m, inputs, n_inputs, in, error));
+  if (how->after && !takes_part(m, in))
+    return api_fail(error, CLV_PRECONDITION,
+                    "module '%s' learns nothing here, so a window cannot hold it", m->name);
   PASS(api_new_value(rt, c, &v, error));
   v->module = m;
   v->n_args = m->n_inputs;
   v->at = NODE_BIT(m->node);
-  bool learns = m->n_learning > 0;
-  for (uint32_t i = 0; i < v->n_args; i++) {
-    v->args[i] = in[i];
-    learns |= in[i]->needs_grad;
-  }
-  v->needs_grad = learns && !c->evaluation;
+  for (uint32_t i = 0; i < v->n_args; i++) v->args[i] = in[i];
+  v->needs_grad = takes_part(m, in) && !c->evaluation;
   shape_of_output(m, v);
   m->called = true;
-  cleave_status status = send_call(rt, v, error);
+  cleave_status status = send_call(rt, v, how, error);
   if (status != CLEAVE_OK) { /* nobody else knows of it yet */
     c->newest = v->older;
     api_drop_value(rt, v);
@@ -184,25 +239,67 @@ static cleave_status add_call(cleave_runtime *rt, context *c, cleave_module *m,
   return CLEAVE_OK;
 }
 
+/* The call after whose backward this one is to run. */
+static cleave_status check_after(cleave_runtime *rt, const context *c, const cleave_module *m,
+                                 uint64_t after, cleave_error *error) {
+  value *v;
+  if (!after) return CLEAVE_OK;
+  PASS(api_find_value(rt, (cleave_reference){after}, &v, error));
+  bool same = v->context == c && v->module && v->module->node == m->node;
+  if (same && v->needs_grad && !v->spent) return CLEAVE_OK;
+  return api_fail(
+      error, CLV_PRECONDITION,
+      "module '%s' cannot run after the backward of value %llu: that is %s", m->name,
+      (unsigned long long)v->id,
+      same ? "a call without a backward to come" : "no call of this context at its node");
+}
+
+static bool first_wants_gradient(cleave_runtime *rt, const cleave_reference *inputs, size_t n) {
+  value *v;
+  return n && api_find_value(rt, inputs[0], &v, NULL) == CLEAVE_OK && v->needs_grad;
+}
+
 /* With the lock. The module is placed first: only its first use takes time. */
 static cleave_status call(cleave_runtime *rt, cleave_context handle, cleave_module *m,
-                          const cleave_reference *inputs, size_t n_inputs, value **ret,
-                          cleave_error *error) {
+                          const cleave_reference *inputs, size_t n_inputs, const manner *how,
+                          value **ret, cleave_error *error) {
   context *c;
-  PASS(api_module_place(m, 0, error));
+  PASS(api_module_place(m, first_wants_gradient(rt, inputs, n_inputs), 0, error));
   PASS(api_decided(rt, api_until(rt, 0), error));
   PASS(api_find_context(rt, handle, &c, error));
-  return add_call(rt, c, m, inputs, n_inputs, ret, error);
+  PASS(check_after(rt, c, m, how->after, error));
+  return add_call(rt, c, m, inputs, n_inputs, how, ret, error);
+}
+
+static cleave_status manner_of(const cleave_runtime *rt, const cleave_call_options *o, manner *ret,
+                               cleave_error *error) {
+  *ret = (manner){.after = o ? o->after.id : 0, .deliver = o && o->send_to};
+  if (!ret->deliver) return CLEAVE_OK;
+  int node = api_find_node(rt, o->send_to);
+  if (node < 0)
+    return api_fail(error, CLV_NOT_FOUND, "'%s' is neither master nor a worker of %s", o->send_to,
+                    rt->config->file);
+  ret->to = (uint32_t)node;
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
+                               cleave_module *module, const cleave_reference *inputs,
+                               size_t n_inputs, const cleave_call_options *options,
+                               cleave_reference *ret_reference, cleave_error *error) {
+  value *v;
+  manner how;
+  LOCKED(runtime);
+  PASS(manner_of(runtime, options, &how, error));
+  PASS(call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
+  ret_reference->id = v->id;
+  return CLEAVE_OK;
 }
 
 cleave_status cleave_call(cleave_runtime *runtime, cleave_context handle, cleave_module *module,
                           const cleave_reference *inputs, size_t n_inputs,
                           cleave_reference *ret_reference, cleave_error *error) {
-  value *v;
-  LOCKED(runtime);
-  PASS(call(runtime, handle, module, inputs, n_inputs, &v, error));
-  ret_reference->id = v->id;
-  return CLEAVE_OK;
+  return cleave_call_with(runtime, handle, module, inputs, n_inputs, NULL, ret_reference, error);
 }
 
 cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context handle,
@@ -210,12 +307,12 @@ cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context handle,
                                size_t n_inputs, cleave_reference *ret_reference,
                                cleave_future *ret_future, cleave_error *error) {
   value *v;
+  const manner how = {.deliver = true, .for_program = true};
   LOCKED(runtime);
-  PASS(call(runtime, handle, module, inputs, n_inputs, &v, error));
+  PASS(call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
   v->future = ++runtime->next_id;
   v->released = ret_reference == NULL;
   TRY(id_table_put(&runtime->futures, v->future, v, &err));
-  PASS(api_bring(runtime, v, 0, false, error));
   ret_future->id = v->future;
   if (ret_reference) ret_reference->id = v->id;
   return CLEAVE_OK;

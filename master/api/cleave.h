@@ -27,7 +27,7 @@
  * Deadlines. Every function that blocks takes `deadline_ms`, counted from the call; 0 means the
  * runtime's (cleave_options.deadline_ms). A deadline that passes gives CLEAVE_DEADLINE. Of a fetch it
  * leaves everything as it was: the value may be waited for again. A backward that was not
- * done in time is given up, a step is taken back: their context can only be closed.
+ * done in time is given up, a step that is not final is taken back: their context can only be closed.
  *
  * Errors. Every function that can fail returns a status and fills *error unless that is NULL; what a
  * function returns through a pointer is written on success only. Of a context's failures the first
@@ -77,6 +77,7 @@ enum { CLEAVE_NAME = 128, CLEAVE_TEXT = 480 };
 
 typedef struct cleave_error {
   cleave_status status;
+  bool reported;              /* by the node itself: status, hop and text are its words */
   char node[CLEAVE_NAME + 1]; /* where it happened: "master" or a worker's name */
   char hop[CLEAVE_NAME + 1];  /* the module or step there, "" when unknown */
   char text[CLEAVE_TEXT];     /* a sentence with the offending value and what to do */
@@ -117,9 +118,42 @@ CLEAVE_API void cleave_tensor_done(cleave_tensor *tensor);          /* frees and
 
 typedef struct cleave_runtime cleave_runtime;
 
+typedef enum cleave_sending_kind {
+  CLEAVE_SENDING_LEAF = 1,     /* a value of the program */
+  CLEAVE_SENDING_VALUE = 2,    /* the output of a module, made here or passed on */
+  CLEAVE_SENDING_GRADIENT = 3, /* of the output of a module, made here or passed on */
+  CLEAVE_SENDING_WEIGHTS = 4,  /* parameters, buffers or optimiser state of a module */
+} cleave_sending_kind;
+
+/* A tensor that is about to leave this process. The texts stay as long as the runtime. */
+typedef struct cleave_sending {
+  cleave_sending_kind kind;
+  const char *worker; /* it goes to */
+  const char *module; /* LEAF: that is called with it, "" when it travels ahead of a call; otherwise
+                         whose output, output's gradient or state it is */
+  uint32_t input;     /* LEAF: of that module */
+  bool relayed;       /* it came from another worker and only passes through */
+  cleave_dtype dtype;
+  int rank;
+  int64_t shape[CLEAVE_MAX_RANK];
+  size_t bytes;
+} cleave_sending;
+
 typedef struct cleave_options {
   uint64_t deadline_ms; /* of blocking functions given 0; 0 = limits.step_timeout of the session */
   bool via_master;      /* nothing goes from worker to worker directly */
+  const char *const *workers; /* [n_workers] to connect to; NULL: all of the file */
+  size_t n_workers;
+  /* The master's own node has no thread: its modules compute while some function of this runtime
+   * blocks, on the caller's thread. Saves two changes of threads in each step of a program that waits
+   * for what it has started; one that goes away to do other things stops its modules here. */
+  bool single_thread;
+  /* Asked for every tensor before it leaves this process, from any of its threads, by the one function
+   * that sends; may be NULL. Must return at once and call nothing of the runtime. Anything but
+   * CLEAVE_OK stops the tensor: that is the error of the function that sends it, or, for what the
+   * master's node sends by itself, its context fails with it. */
+  cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
+  void *user;
 } cleave_options;
 
 /* BLOCKS. Connect to the workers of a session file over mutual TLS and open a session at each. Used
@@ -148,6 +182,13 @@ typedef struct cleave_leaks {
  * Modules and optimisers still there are released and listed. leaks may be NULL; so may runtime. */
 CLEAVE_API cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline_ms,
                                       cleave_leaks *ret_leaks, cleave_error *error);
+
+/* What went over the links so far, framing included and TLS not, and how long the master's own node
+ * had nothing to compute. */
+typedef struct cleave_counts {
+  uint64_t bytes_up, bytes_down, idle_ns;
+} cleave_counts;
+CLEAVE_API void cleave_count(cleave_runtime *runtime, cleave_counts *ret_counts);
 
 /* Node 0 is "master"; nodes 1.. are the workers in the file's order. NULL beyond the last. */
 CLEAVE_API const char *cleave_node_name(const cleave_runtime *runtime, uint32_t node);
@@ -190,6 +231,7 @@ typedef struct cleave_module_options {
   const char *at;     /* "master" (also NULL) or a worker's name */
   const char *device; /* NULL = "cpu"; "auto": the node's first that is more than a processor */
   uint32_t threads;   /* 0 = 1 */
+  uint32_t in_flight; /* calls between forward and backward that memory is made ready for; 0 = 1 */
   /* Initial numbers are functions of (seed, layer, element): the same seed gives the same weights
    * wherever the module is. 0: the session's train.seed. */
   uint64_t seed;
@@ -201,6 +243,13 @@ typedef struct cleave_module_options {
   /* The inputs must be at the module's node already; otherwise references travel by themselves. A
    * call that breaks this is refused with the place of each input and what to do. */
   bool local_only;
+  /* Other workers that its node may exchange values and gradients with directly; NULL: with all of
+   * them if the session says `transfer: direct`, else with none. A list with 0 names: with none. */
+  const char *const *direct_to; /* [n_direct_to] */
+  size_t n_direct_to;
+  /* Instead of initial numbers: tensors of a safetensors file on the worker's own disk, by the name
+   * that its worker.yaml gives it. sha256: of the file, 64 hexadecimal digits. */
+  const char *artifact, *artifact_sha256;
 } cleave_module_options;
 
 typedef struct cleave_input {
@@ -242,6 +291,13 @@ CLEAVE_API cleave_status cleave_load_loss(cleave_runtime *runtime,
                                           cleave_module **ret_module,
                                           cleave_error *error) CLEAVE_RESULT;
 
+/* BLOCKS. Takes the shard to its node now instead of with its first call, so that what the node
+ * refuses shows early. input_grads: a backward will want gradients of its first input; the plan for
+ * that is made ahead. */
+CLEAVE_API cleave_status cleave_module_place(cleave_runtime *runtime, cleave_module *module,
+                                             bool input_grads, uint64_t deadline_ms,
+                                             cleave_error *error) CLEAVE_RESULT;
+
 /* The handle goes; the shard stays at its node until cleave_close (contexts may still need it). */
 CLEAVE_API void cleave_module_release(cleave_module *module); /* NULL is allowed */
 
@@ -262,6 +318,36 @@ CLEAVE_API cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_mod
                                              uint64_t deadline_ms,
                                              cleave_error *error) CLEAVE_RESULT;
 
+/* A module's state_dict, or that of its optimiser: for each parameter, in a group or not, as many
+ * moments as the group with the most of them has, under names as "0.weight.exp_avg" (zeros where
+ * nothing was stepped), and the scalar "step" (i64). */
+typedef enum cleave_state_kind {
+  CLEAVE_STATE_WEIGHTS = 1,
+  CLEAVE_STATE_OPTIMIZER = 2,
+} cleave_state_kind;
+
+typedef struct cleave_state {
+  cleave_named *items; /* [n] with memory of their own */
+  size_t n;
+} cleave_state;
+
+/* Items of a kind: parameters and buffers; moments and the step counter, 0 without an optimiser. */
+CLEAVE_API size_t cleave_state_count(const cleave_module *module, cleave_state_kind kind);
+
+/* BLOCKS. Everything of that kind, copied out; steps taken before are in it. A module without an
+ * optimiser has 0 items of optimiser state. Released by cleave_state_done. */
+CLEAVE_API cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
+                                           cleave_state_kind kind, uint64_t deadline_ms,
+                                           cleave_state *ret_state,
+                                           cleave_error *error) CLEAVE_RESULT;
+/* BLOCKS until the node has them. Each under a name cleave_state_read gives, with its dtype and shape;
+ * all of them or some. */
+CLEAVE_API cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
+                                            cleave_state_kind kind, const cleave_named *items,
+                                            size_t n, uint64_t deadline_ms,
+                                            cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API void cleave_state_done(cleave_state *state); /* frees and zeroes */
+
 /* ---- contexts -------------------------------------------------------------------------------- */
 
 typedef struct cleave_context {
@@ -271,6 +357,9 @@ typedef struct cleave_context {
 typedef struct cleave_context_options {
   const char *name; /* for the leak report; NULL = its number */
   bool evaluation;  /* no backward: dropout keeps all, batchnorm uses running statistics */
+  /* Random numbers (dropout) are functions of the module's seed, of this, and of how many calls of the
+   * module came before in the context. 0: the context's number. */
+  uint64_t step;
 } cleave_context_options;
 
 /* Nothing is sent: nodes learn of a context with its first call. As many as wanted at once. */
@@ -285,6 +374,12 @@ CLEAVE_API cleave_status cleave_context_open(cleave_runtime *runtime,
 CLEAVE_API cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context context,
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
+
+/* The same without waiting: nodes free what they hold as soon as they hear of it. A final step of the
+ * context that fails is the error of this function, or, when it is known later, once of the next
+ * cleave_context_open, cleave_context_end, cleave_step, reading of state or cleave_close. */
+CLEAVE_API cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context context,
+                                            cleave_error *error) CLEAVE_RESULT;
 
 /* ---- references and calls -------------------------------------------------------------------- */
 
@@ -313,6 +408,24 @@ CLEAVE_API cleave_status cleave_call(cleave_runtime *runtime, cleave_context con
                                      cleave_module *module, const cleave_reference *inputs,
                                      size_t n_inputs, cleave_reference *ret_reference,
                                      cleave_error *error) CLEAVE_RESULT;
+
+typedef struct cleave_call_options {
+  /* The module's node runs the call only after the backward of this one, an earlier call of the context
+   * at the same node. That bounds how many calls are kept for their backward at once: the window of a
+   * pipeline. id 0: no condition. One that has no backward to come is refused. Until the backward a
+   * module with running statistics takes no later call either, of other contexts and evaluations too,
+   * and steps of other contexts, reading and writing weights are refused. */
+  cleave_reference after;
+  /* A node ("master", "w1") where the value will be needed: it goes there without being asked for,
+   * which saves a message. NULL: it waits for whoever asks. */
+  const char *send_to;
+} cleave_call_options;
+
+CLEAVE_API cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context context,
+                                          cleave_module *module, const cleave_reference *inputs,
+                                          size_t n_inputs, const cleave_call_options *options,
+                                          cleave_reference *ret_reference,
+                                          cleave_error *error) CLEAVE_RESULT;
 
 /* BLOCKS. cleave_call and cleave_to_here in one. ret_reference may be NULL: then the value cannot be
  * used in further calls. */
@@ -375,6 +488,16 @@ CLEAVE_API cleave_status cleave_backward(cleave_runtime *runtime, cleave_context
                                          const cleave_reference *roots, size_t n_roots, bool retain,
                                          uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
 
+/* The same of the weighted sum of the roots: weights[i] is what the gradient of root i starts with, not
+ * 0 and finite. What the roots contribute to a parameter's gradient is added in their order, and each
+ * is propagated as soon as its value is known, whether others are or not: with one root per micro-batch
+ * this is a pipeline. */
+CLEAVE_API cleave_status cleave_backward_weighted(cleave_runtime *runtime, cleave_context context,
+                                                  const cleave_reference *roots,
+                                                  const float *weights, size_t n_roots, bool retain,
+                                                  uint64_t deadline_ms,
+                                                  cleave_error *error) CLEAVE_RESULT;
+
 /* BLOCKS. The context's gradient of a parameter, copied here. CLEAVE_NOT_FOUND: it has none (frozen,
  * or nothing flowed there), or there is no such parameter. */
 CLEAVE_API cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,
@@ -417,31 +540,62 @@ typedef struct cleave_schedule {
   double gamma;
 } cleave_schedule;
 
-/* The modules of a group, whole, with settings as torch.optim's of the same names. A field left 0
- * means 0, not torch's default, except beta1, beta2 and eps, where 0, 0, 0 together mean 0.9, 0.999
- * and 1e-8. */
+/* Parameters of some modules, with settings as torch.optim's of the same names. A field left 0 means
+ * 0, not torch's default, except beta1, beta2 and eps, where 0, 0, 0 together mean 0.9, 0.999 and
+ * 1e-8. */
 typedef struct cleave_group {
   cleave_module *const *modules; /* [n_modules] */
   size_t n_modules;
+  /* Names, or globs ("*.bias"), in these modules; NULL: all parameters. Frozen ones never join. A
+   * module none of whose parameters is meant is not in the group. CLEAVE_NOT_FOUND: a name or glob
+   * that fits no parameter that learns, in any of the modules. */
+  const char *const *parameters; /* [n_parameters], at least 1 */
+  size_t n_parameters;
   cleave_optimizer_kind kind;
   double lr, momentum, weight_decay;
   bool nesterov;
   double beta1, beta2, eps;
   cleave_schedule schedule;
+  /* Steps are final: no node keeps a copy of what a step changes (parameters and moments), and calls
+   * that follow wait for no answer. A node that fails in a step leaves the others stepped: for programs
+   * that go back to a checkpoint then. Of all groups of an optimiser or of none. */
+  bool final;
 } cleave_group;
 
 /* One local optimiser per module, at the module's node. A module is in one optimiser at most, and
  * joins it before its first call: its moments are made with the shard. clip_norm: the largest norm
- * over all gradients of all groups (torch's clip_grad_norm_); 0 = no clipping. */
+ * over all gradients of all groups (torch's clip_grad_norm_); 0 = no clipping.
+ *
+ * A module may be in several groups of its optimiser, as torch's param_groups:
+ *
+ *   const char *decayed[] = {"*.weight"}, *others[] = {"*.bias"};
+ *   cleave_group groups[] = {
+ *       {.modules = all, .n_modules = 2, .parameters = decayed, .n_parameters = 1,
+ *        .kind = CLEAVE_ADAMW, .lr = 1e-3, .weight_decay = 0.1},
+ *       {.modules = all, .n_modules = 2, .parameters = others, .n_parameters = 1,
+ *        .kind = CLEAVE_ADAMW, .lr = 2e-3}};
+ *
+ * The kind is the same in all groups of a module (CLEAVE_INVALID); other settings, rate and schedule
+ * are each group's own. A parameter is in one group at most (CLEAVE_EXISTS names it). One that learns
+ * and is in none is not stepped and does not count in the norm; its gradients are computed and can be
+ * read, and one that is not finite stops the step like any other. A module is in at most 16 groups, 15
+ * when some of its parameters are in none (CLEAVE_EXHAUSTED). */
 CLEAVE_API cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *groups,
                                               size_t n_groups, double clip_norm,
                                               cleave_optimizer **ret_optimizer,
                                               cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API void cleave_optimizer_release(cleave_optimizer *optimizer); /* NULL is allowed */
 
+/* Go on after `steps` steps of an earlier run: what schedules count from. The moments are state of the
+ * modules (cleave_state_write). */
+CLEAVE_API void cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t steps);
+/* Another schedule for all groups, from the next step on. A curve that there is not changes nothing. */
+CLEAVE_API void cleave_optimizer_set_schedule(cleave_optimizer *optimizer,
+                                              const cleave_schedule *schedule);
+
 typedef struct cleave_stepped {
   bool applied;    /* false: a gradient somewhere was not finite, and nothing moved anywhere */
-  double norm;     /* of all gradients, before clipping */
+  double norm;     /* of all gradients in groups, before clipping */
   double lr;       /* of the first group */
   uint64_t number; /* steps decided so far, this one included */
 } cleave_stepped;
@@ -453,7 +607,8 @@ typedef struct cleave_stepped {
  * context, reading or writing weights, closing the context. If one node cannot follow, or was lost, or
  * does not answer within deadline_ms, all others get back the bytes they had before (with what other
  * optimisers did in this context at the same time); the optimiser has then not stepped, and every
- * later function on the context gives the error, cleave_context_close as well. ret may be NULL. */
+ * later function on the context gives the error, cleave_context_close as well. A final step
+ * (cleave_group.final) is sent with the next thing that is, and not taken back. ret may be NULL. */
 CLEAVE_API cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                      cleave_context context, uint64_t deadline_ms,
                                      cleave_stepped *ret, cleave_error *error) CLEAVE_RESULT;

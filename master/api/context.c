@@ -9,6 +9,8 @@
 
 #include "master/api/api_int.h"
 
+enum { MOST_ENDING = 64 }; /* contexts whose end has been told and not answered */
+
 /* ---- values --------------------------------------------------------------------------------------- */
 
 cleave_status api_new_value(cleave_runtime *rt, context *c, value **ret, cleave_error *error) {
@@ -93,18 +95,59 @@ void api_context_fail(cleave_runtime *rt, context *c, const cleave_error *cause,
   c->failed = true;
   c->failure = *cause;
   if (rt->deciding != c) api_context_tell(rt, c, told);
-  pthread_cond_broadcast(&rt->changed);
+  api_wake(rt);
+}
+
+/* A worker that does not answer must not make records pile up here. */
+static cleave_status wait_for_ends(cleave_runtime *rt, cleave_error *error) {
+  uint64_t until = api_until(rt, 0);
+  char heard[200];
+  while (rt->n_ending > MOST_ENDING)
+    if (!api_sleep(rt, until))
+      return api_fail(error, CLV_DEADLINE, "%u contexts that have ended are not freed everywhere%s",
+                      rt->n_ending, api_silence(rt, heard, sizeof heard));
+  return CLEAVE_OK;
+}
+
+cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error) {
+  for (size_t i = 0; i < rt->contexts.cap; i++) {
+    const context *c = rt->contexts.ids[i] ? rt->contexts.things[i] : NULL;
+    if (c && c->n_windowed && !c->failed && !c->closing)
+      return api_fail(
+          error, CLV_PRECONDITION,
+          "calls of context %s wait for its backward (cleave_call_options.after): begin "
+          "that, or close it, before parameters are changed or read",
+          c->name);
+  }
+  return CLEAVE_OK;
+}
+
+void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *cause) {
+  for (size_t i = 0; i < rt->contexts.cap; i++) {
+    context *c = rt->contexts.ids[i] ? rt->contexts.things[i] : NULL;
+    if (c && (c->nodes & NODE_BIT(node))) api_context_fail(rt, c, cause, NODE_BIT(node));
+  }
+  for (state_request *r = rt->requests; r; r = r->next) {
+    if (r->node != node || r->failed) continue;
+    r->failed = true;
+    r->failure = *cause;
+  }
+  api_wake(rt);
 }
 
 cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_options *options,
                                   cleave_context *ret_context, cleave_error *error) {
   LOCKED(runtime);
+  PASS(api_late(runtime, error));
+  PASS(wait_for_ends(runtime, error));
   context *c = runtime->free_contexts;
   if (c)
     runtime->free_contexts = c->next;
   else
     TRY(clv_alloc(1, sizeof *c, &c, &err));
-  *c = (context){.id = ++runtime->next_context, .evaluation = options && options->evaluation};
+  *c = (context){.id = ++runtime->next_context,
+                 .evaluation = options && options->evaluation,
+                 .step = options ? options->step : 0};
   if (options && options->name)
     snprintf(c->name, sizeof c->name, "'%s'", options->name);
   else
@@ -119,12 +162,20 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
   return CLEAVE_OK;
 }
 
-void api_context_forget(cleave_runtime *rt, context *c) {
+/* Nobody can name the values of a context that is ending; its record stays until all have answered. */
+static void drop_values(cleave_runtime *rt, context *c) {
   for (value *v = c->newest, *older; v; v = older) {
     older = v->older;
     api_drop_value(rt, v);
   }
+  c->newest = NULL;
   for (uint32_t i = 0; i < rt->n_peers; i++) c->votes[i] = clv_tensor_unref(c->votes[i]);
+}
+
+void api_context_forget(cleave_runtime *rt, context *c) {
+  if (rt->stepping == c) rt->stepping = NULL;
+  rt->n_ending -= c->ending;
+  drop_values(rt, c);
   id_table_remove(&rt->contexts, c->id);
   c->next = rt->free_contexts;
   rt->free_contexts = c;
@@ -132,9 +183,11 @@ void api_context_forget(cleave_runtime *rt, context *c) {
 
 static cleave_status send_ends(cleave_runtime *rt, context *c, cleave_error *error) {
   cleave_status status = CLEAVE_OK;
+  node_set told = 0;
+  if (rt->stepping == c) api_send_step_and_ends(rt, c, &told);
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
-    if (!(c->nodes & NODE_BIT(i))) continue;
+    if (!(c->nodes & ~told & NODE_BIT(i))) continue;
     TRY(clv_packet_end_context(rt->pool, c->id, ++rt->next_id, &p, &err));
     cleave_status sent = api_send(rt, i, p, status == CLEAVE_OK ? error : NULL);
     if (sent != CLEAVE_OK) c->ended |= NODE_BIT(i); /* gone, and everything with it */
@@ -150,6 +203,37 @@ node_set api_lost_nodes(const cleave_runtime *rt) {
   return lost;
 }
 
+void api_context_ended(cleave_runtime *rt, context *c) {
+  if (c->ending && !c->users && !(c->nodes & ~c->ended & ~api_lost_nodes(rt)))
+    api_context_forget(rt, c);
+}
+
+cleave_status api_late(cleave_runtime *rt, cleave_error *error) {
+  cleave_status status = rt->late.status;
+  if (status != CLEAVE_OK && error) *error = rt->late;
+  rt->late.status = CLEAVE_OK;
+  return status;
+}
+
+cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
+                                 cleave_error *error) {
+  LOCKED(runtime);
+  context *c = id_table_get(&runtime->contexts, handle.id);
+  if (!c || c->closing) return api_find_context(runtime, handle, &c, error);
+  if (c->users || runtime->deciding == c)
+    return api_fail(error, CLV_PRECONDITION,
+                    "something waits in context %s, or a step that may be taken back: close it",
+                    c->name);
+  c->closing = c->ending = true;
+  runtime->n_ending++;
+  cleave_status status = send_ends(runtime, c, error);
+  if (status == CLEAVE_OK && c->final_step) status = api_context_failure(c, error);
+  if (status == CLEAVE_OK) status = api_late(runtime, error);
+  drop_values(runtime, c);
+  api_context_ended(runtime, c);
+  return status;
+}
+
 cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context handle,
                                    uint64_t deadline_ms, cleave_error *error) {
   LOCKED(runtime);
@@ -163,7 +247,7 @@ cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context handl
   cleave_error given_up;
   api_fail(&given_up, CLV_CANCELLED, "context %s was closed", c->name);
   if (!c->failed && c->users) api_context_fail(runtime, c, &given_up, 0);
-  pthread_cond_broadcast(&runtime->changed);
+  api_wake(runtime);
   while (c->users) api_sleep(runtime, until);
   cleave_status status = send_ends(runtime, c, error);
   if (status == CLEAVE_OK && c->undone) status = api_context_failure(c, error);

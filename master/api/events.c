@@ -10,6 +10,8 @@
 
 #include "master/api/api_int.h"
 
+enum { BELIEVED_AFTER_NS = 500 * 1000 * 1000 };
+
 /* Returns true when the packet was given away. Sets `news` when somebody who sleeps has reason to
  * look: a wake-up costs more than most of what is done here. */
 typedef bool handler(cleave_runtime *rt, peer *from, clv_packet *p);
@@ -20,8 +22,10 @@ static void failure_of(const peer *from, const clv_frame *f, cleave_error *ret) 
   unsigned module; /* nodes know modules by number */
   const cleave_runtime *rt = from->runtime;
   bool known = sscanf(f->failure.hop, "module %u", &module) == 1 && module < rt->n_modules;
+  ret->reported = from->index != 0;
   snprintf(ret->hop, sizeof ret->hop, "%s", known ? rt->modules[module]->name : f->failure.hop);
-  snprintf(ret->text, sizeof ret->text, "%s", f->failure.text);
+  const char *text = f->failure.text[0] ? f->failure.text : clv_code_name((clv_code)ret->status);
+  snprintf(ret->text, sizeof ret->text, "%s", text);
 }
 
 /* For another node: passed on as it is. */
@@ -41,10 +45,20 @@ static bool fits(const clv_tensor *t, const value *v) {
   return t->dtype == v->dtype && clv_shape_equal(&t->shape, &v->shape);
 }
 
+/* What fails at home for want of the value says whose it was. */
+void api_failure_out(const value *v, clv_frame *ret) {
+  const cleave_error *e = &v->failure;
+  char text[CLEAVE_TEXT + 2 * CLEAVE_NAME + 64];
+  snprintf(text, sizeof text, "worker '%s' reports%s%s: %s", e->node, e->hop[0] ? " for " : "",
+           e->hop, e->text);
+  clv_frame_set_failure(ret, (clv_code)e->status, e->reported ? text : e->text, e->hop);
+}
+
 static bool on_value(cleave_runtime *rt, peer *from, clv_packet *p) {
   if (p->frame.to[0]) return relay(rt, from, p);
   value *v = id_table_get(&rt->values, p->frame.message);
-  if (!v || !v->module || v->module->node != from->index) return false;
+  if (!v || !v->module || v->module->node != from->index || v->context->id != p->frame.context)
+    return false;
   rt->news |= v->fetching > 0;
   if (p->frame.has_failure && !v->failed) {
     v->failed = true;
@@ -52,13 +66,15 @@ static bool on_value(cleave_runtime *rt, peer *from, clv_packet *p) {
   }
   if (p->frame.n_tensors == 1 && !fits(p->tensor[0], v)) {
     v->failed = true;
-    api_fail(&v->failure, CLV_DATA_LOSS, "module '%s' answered with a tensor of another shape",
+    api_fail(&v->failure, CLV_ABORTED, "module '%s' answered with a tensor of another shape",
              v->module->name);
     api_place_error(&v->failure, from->name, v->module->name);
+    if (v->node_wants) api_context_fail(rt, v->context, &v->failure, 0);
     return false;
   }
   if (p->frame.n_tensors == 1 && !v->here) v->here = clv_tensor_ref(p->tensor[0]);
   if (from->index == 0 || !v->node_wants) return false;
+  if (v->failed) api_failure_out(v, &p->frame);
   clv_node_post(rt->node, p);
   return true;
 }
@@ -83,19 +99,31 @@ static void add_parts(cleave_runtime *rt, value *v) {
   }
 }
 
+/* A gradient of a call at the master's own node. */
+static bool for_local_call(cleave_runtime *rt, const peer *from, value *v, clv_packet *p) {
+  cleave_error why;
+  if (v->module->node != 0 || from->index == 0) return false;
+  if (p->frame.n_tensors == 1 && !fits(p->tensor[0], v)) {
+    api_fail(&why, CLV_ABORTED, "worker '%s' sent a gradient of another shape for module '%s'",
+             from->name, v->module->name);
+    api_place_error(&why, from->name, v->module->name);
+    api_context_fail(rt, v->context, &why, 0);
+    return false;
+  }
+  v->arrived++;
+  clv_node_post(rt->node, p);
+  return true;
+}
+
 static bool on_gradient(cleave_runtime *rt, peer *from, clv_packet *p) {
   const clv_frame *f = &p->frame;
   if (f->to[0]) return relay(rt, from, p);
   value *v = id_table_get(&rt->values, f->message);
-  if (!v) return false;
-  if (v->module) { /* of a call at the master's own node */
-    if (v->module->node != 0 || from->index == 0) return false;
-    clv_node_post(rt->node, p);
-    return true;
-  }
-  context *c = v->context;
-  if (f->phase != v->phase || f->micro_batch >= v->contributions || v->arrived >= v->contributions)
+  if (!v || v->context->id != f->context || f->phase != v->phase ||
+      f->micro_batch >= v->contributions || v->arrived >= v->contributions)
     return false;
+  if (v->module) return for_local_call(rt, from, v, p);
+  context *c = v->context;
   if (f->n_tensors == 1) {
     clv_tensor **part = &v->parts[f->micro_batch];
     if (*part || !fits(p->tensor[0], v)) return false;
@@ -138,6 +166,7 @@ static bool on_ended(cleave_runtime *rt, peer *from, clv_packet *p) {
   if (!c) return false;
   c->ended |= NODE_BIT(from->index);
   rt->news |= !(c->nodes & ~c->ended & ~api_lost_nodes(rt));
+  api_context_ended(rt, c);
   return false;
 }
 
@@ -147,11 +176,20 @@ static state_request *request_of(cleave_runtime *rt, const peer *from, uint64_t 
   return NULL;
 }
 
+/* Items come in any order; what is no item of the list is seen as missing later. */
+static void take_item(state_request *r, const clv_packet *p) {
+  uint32_t i = p->frame.state.index;
+  if (i >= r->count || r->items[i].tensor || p->frame.n_tensors != 1) return;
+  r->items[i].tensor = clv_tensor_ref(p->tensor[0]);
+  memcpy(r->items[i].name, p->frame.state.name, sizeof r->items[i].name);
+}
+
 static bool on_state_item(cleave_runtime *rt, peer *from, clv_packet *p) {
   state_request *r = request_of(rt, from, p->frame.reply_to);
   if (!r) return false;
   r->got++;
   rt->news |= r->told;
+  if (r->items) take_item(r, p);
   if (r->wanted && !r->found && p->frame.n_tensors == 1 &&
       strcmp(r->wanted, p->frame.state.name) == 0)
     r->found = clv_tensor_ref(p->tensor[0]);
@@ -163,7 +201,7 @@ static bool on_state_done(cleave_runtime *rt, peer *from, clv_packet *p) {
   state_request *r = request_of(rt, from, p->frame.reply_to);
   if (!r) return false;
   r->told = rt->news = true;
-  r->count = r->wanted ? p->frame.state.count : 0;
+  if (!r->items) r->count = r->wanted ? p->frame.state.count : 0;
   return false;
 }
 
@@ -174,6 +212,14 @@ static bool on_abort(cleave_runtime *rt, peer *from, clv_packet *p) {
   state_request *r = request_of(rt, from, p->frame.reply_to);
   answered(rt, c, p);
   rt->news = true;
+  if (!p->frame.context && p->frame.kind == CLV_ABORT && !rt->broken.status) {
+    rt->broken = why;
+    rt->broken_node = from->index;
+    rt->broken_until = clv_now_ns() + BELIEVED_AFTER_NS;
+  }
+  if (!p->frame.context && p->frame.kind == CLV_ERROR && !r)
+    clv_log(CLV_LOG_WARN, "worker '%s': %s", from->name, why.text);
+  if (c && c->ending && rt->late.status == CLEAVE_OK) rt->late = why;
   if (c && !r) api_context_fail(rt, c, &why, NODE_BIT(from->index));
   if (r && !r->failed) {
     r->failed = true;
@@ -198,7 +244,7 @@ void api_event(peer *from, clv_packet *p) {
   bool news = rt->news;
   rt->news = false;
   api_unlock(rt);
-  if (news) pthread_cond_broadcast(&rt->changed);
+  if (news) api_wake(rt);
   if (!given) clv_packet_free(p);
 }
 

@@ -16,6 +16,19 @@ struct cleave_graph {
 
 const clv_graph *api_graph_of(const cleave_graph *g) { return g->graph; }
 
+cleave_status cleave_graph_of(const clv_graph *graph, cleave_graph **ret_graph,
+                              cleave_error *error) {
+  cleave_graph *g;
+  TRY(clv_alloc(1, sizeof *g, &g, &err));
+  clv_err err;
+  if (api_graph_copy(graph, &g->graph, &err) != CLV_OK) {
+    free(g);
+    return api_from(error, &err);
+  }
+  *ret_graph = g;
+  return CLEAVE_OK;
+}
+
 /* ---- the parts of a session file that a program leaves out ------------------------------------------ */
 
 static bool has_key(const char *text, const char *key) {

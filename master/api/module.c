@@ -28,8 +28,8 @@ static cleave_status freeze(cleave_module *m, const cleave_module_options *o, cl
   return CLEAVE_OK;
 }
 
-static cleave_status check_weight(const cleave_module *m, const char *name, const cleave_tensor *t,
-                                  cleave_error *error) {
+cleave_status api_check_weight(const cleave_module *m, const char *name, const cleave_tensor *t,
+                               cleave_error *error) {
   const clv_param *p = clv_params_find(m->params, name);
   const char *names[64];
   size_t n = 0;
@@ -53,10 +53,40 @@ static cleave_status keep_weights(cleave_module *m, const cleave_module_options 
                                   cleave_error *error) {
   TRY(clv_alloc(o->n_weights, sizeof *m->weights, &m->weights, &err));
   for (size_t i = 0; i < o->n_weights; i++) {
-    PASS(check_weight(m, o->weights[i].name, &o->weights[i].tensor, error));
+    PASS(api_check_weight(m, o->weights[i].name, &o->weights[i].tensor, error));
     pending_weight *w = &m->weights[m->n_weights++];
     TRY(clv_strdup(o->weights[i].name, &w->name, &err));
     PASS(api_tensor_in(m->runtime->pool, &o->weights[i].tensor, &w->tensor, error));
+  }
+  return CLEAVE_OK;
+}
+
+static cleave_status keep_artifact(cleave_module *m, const cleave_module_options *o,
+                                   cleave_error *error) {
+  if (!o->artifact) return CLEAVE_OK;
+  if (m->node == 0)
+    return api_fail(error, CLV_INVALID, "module '%s': artifacts lie on workers, it is at master",
+                    m->name);
+  if (!o->artifact_sha256 || !clv_sha256_parse(o->artifact_sha256, &m->artifact_sha256))
+    return api_fail(error, CLV_INVALID, "module '%s': an artifact needs its sha256", m->name);
+  TRY(clv_strdup(o->artifact, &m->artifact, &err));
+  return CLEAVE_OK;
+}
+
+static cleave_status keep_direct(cleave_module *m, const cleave_module_options *o,
+                                 cleave_error *error) {
+  const cleave_runtime *rt = m->runtime;
+  if (!o->direct_to) return CLEAVE_OK;
+  if (o->n_direct_to >= API_MAX_NODES)
+    return api_fail(error, CLV_INVALID, "module '%s': %zu workers for direct transfers; at most %d",
+                    m->name, o->n_direct_to, API_MAX_NODES - 1);
+  TRY(clv_alloc(o->n_direct_to, sizeof *m->direct_to, &m->direct_to, &err));
+  for (size_t i = 0; i < o->n_direct_to; i++) {
+    int node = api_find_node(rt, o->direct_to[i]);
+    if (node <= 0)
+      return api_fail(error, CLV_NOT_FOUND, "module '%s': no worker '%s' for a direct transfer",
+                      m->name, o->direct_to[i]);
+    m->direct_to[m->n_direct_to++] = rt->peers[node].name;
   }
   return CLEAVE_OK;
 }
@@ -94,8 +124,11 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, clea
     return api_fail(error, CLV_INVALID, "module '%s': no device '%s' at master, only cpu", m->name,
                     m->device);
   m->threads = CLV_MAX(o->threads, 1u);
+  m->in_flight = CLV_MIN(CLV_MAX(o->in_flight, 1u), (uint32_t)CLV_WIRE_CONTRIBUTIONS);
   m->seed = o->seed ? o->seed : rt->config->train.seed;
   m->local_only = o->local_only;
+  PASS(keep_direct(m, o, error));
+  PASS(keep_artifact(m, o, error));
   PASS(find_inputs(m, error));
   TRY(clv_params_of(m->graph, &m->params, &err));
   PASS(freeze(m, o, error));
@@ -108,6 +141,8 @@ static void module_free(cleave_module *m) {
     clv_tensor_unref(m->weights[i].tensor);
   }
   free(m->weights);
+  free(m->artifact);
+  free(m->direct_to);
   clv_graph_free(m->graph);
   clv_params_free(m->params);
   free(m->frozen);
@@ -205,7 +240,9 @@ const char *cleave_module_weight(const cleave_module *module, size_t index) {
 static cleave_status push_weights(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   while (m->n_weights) {
     pending_weight *w = &m->weights[m->n_weights - 1];
-    PASS(api_state_put(m, w->name, w->tensor, until_ns, error));
+    state_item item = {.tensor = w->tensor};
+    snprintf(item.name, sizeof item.name, "%s", w->name);
+    PASS(api_state_put(m, CLV_STATE_WEIGHTS, &item, 1, until_ns, error));
     clv_tensor_unref(w->tensor);
     free(w->name);
     m->n_weights--;
@@ -213,7 +250,8 @@ static cleave_status push_weights(cleave_module *m, uint64_t until_ns, cleave_er
   return CLEAVE_OK;
 }
 
-cleave_status api_module_place(cleave_module *m, uint64_t deadline_ms, cleave_error *error) {
+cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t deadline_ms,
+                               cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   uint64_t until = api_until(rt, deadline_ms);
   while (m->state == MODULE_PLACING)
@@ -221,109 +259,19 @@ cleave_status api_module_place(cleave_module *m, uint64_t deadline_ms, cleave_er
       return api_fail(error, CLV_DEADLINE, "module '%s' was not loaded in time", m->name);
   if (m->state == MODULE_PLACED) return CLEAVE_OK;
   m->state = MODULE_PLACING;
+  m->input_grads = input_grads;
   api_unlock(rt);
   cleave_status status = api_load_shard(m, deadline_ms, error);
   api_lock(rt);
   if (status == CLEAVE_OK) status = push_weights(m, until, error);
   m->state = status == CLEAVE_OK ? MODULE_PLACED : MODULE_NEW;
-  pthread_cond_broadcast(&rt->changed);
+  rt->peers[m->node].has_module |= status == CLEAVE_OK;
+  api_wake(rt);
   return status;
 }
 
-/* ---- state ------------------------------------------------------------------------------------------- */
-
-static void leave(cleave_runtime *rt, state_request *r) {
-  state_request **at = &rt->requests;
-  while (*at && *at != r) at = &(*at)->next;
-  if (*at) *at = r->next;
-  clv_tensor_unref(r->found);
-}
-
-static cleave_status await(cleave_module *m, state_request *r, const char *what, uint64_t until_ns,
-                           cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  while (!r->failed && !(r->told && r->got >= r->count)) {
-    if (api_sleep(rt, until_ns)) continue;
-    api_fail(error, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time", what, m->name,
-             rt->peers[m->node].name);
-    api_place_error(error, rt->peers[m->node].name, m->name);
-    return CLEAVE_DEADLINE;
-  }
-  if (r->failed && error) *error = r->failure;
-  return r->failed ? r->failure.status : CLEAVE_OK;
-}
-
-/* What a node says of a parameter has the parameter's shape. */
-static cleave_status check_item(const cleave_module *m, const char *name, const clv_tensor *t,
-                                cleave_error *error) {
-  const clv_param *p = clv_params_find(m->params, name);
-  if (!t || (p && t->dtype == p->dtype && clv_shape_equal(&t->shape, &p->shape))) return CLEAVE_OK;
-  api_fail(error, CLV_DATA_LOSS, "'%s' of module '%s' came with another shape", name, m->name);
-  api_place_error(error, cleave_module_node(m), m->name);
-  return CLEAVE_DATA_LOSS;
-}
-
-cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t context_id,
-                            const char *name, uint64_t until_ns, clv_tensor **ret,
-                            cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  state_request r = {.id = ++rt->next_id, .node = m->node, .wanted = name, .next = rt->requests};
-  clv_packet *p;
-  TRY(clv_packet_state_get(rt->pool, context_id, r.id, m->index, what, &p, &err));
-  rt->requests = &r;
-  cleave_status status = api_send(rt, m->node, p, error);
-  if (status == CLEAVE_OK) status = await(m, &r, name, until_ns, error);
-  if (status == CLEAVE_OK) status = check_item(m, name, r.found, error);
-  if (status == CLEAVE_OK) *ret = clv_steal(&r.found);
-  leave(rt, &r);
-  return status;
-}
-
-cleave_status api_state_put(cleave_module *m, const char *name, clv_tensor *tensor,
-                            uint64_t until_ns, cleave_error *error) {
-  cleave_runtime *rt = m->runtime;
-  state_request r = {.id = ++rt->next_id, .node = m->node, .next = rt->requests};
-  clv_packet *p;
-  PASS(api_packet(rt, CLV_STATE_PUT, 0, r.id, &p, error));
-  p->frame.stage = m->index;
-  p->frame.state.what = CLV_STATE_WEIGHTS;
-  p->frame.state.count = 1;
-  snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", name);
-  clv_packet_add(p, tensor);
-  rt->requests = &r;
-  r.count = 0;
-  cleave_status status = api_send(rt, m->node, p, error);
-  if (status == CLEAVE_OK) status = await(m, &r, name, until_ns, error);
-  leave(rt, &r);
-  return status;
-}
-
-cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module, const char *name,
-                                 uint64_t deadline_ms, cleave_tensor *ret_tensor,
-                                 cleave_error *error) {
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  PASS(check_weight(module, name, NULL, error));
-  {
-    LOCKED(runtime);
-    PASS(api_module_place(module, deadline_ms, error));
-    PASS(api_decided(runtime, api_until(runtime, deadline_ms), error));
-    PASS(api_state_get(module, CLV_STATE_WEIGHTS, 0, name, api_until(runtime, deadline_ms), &t,
-                       error));
-  }
-  if (!t)
-    return api_fail(error, CLV_INTERNAL, "'%s' did not send '%s'", cleave_module_node(module),
-                    name);
-  return api_tensor_out(t, ret_tensor, error);
-}
-
-cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module, const char *name,
-                                  const cleave_tensor *tensor, uint64_t deadline_ms,
-                                  cleave_error *error) {
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  PASS(check_weight(module, name, tensor, error));
-  PASS(api_tensor_in(runtime->pool, tensor, &t, error));
+cleave_status cleave_module_place(cleave_runtime *runtime, cleave_module *module, bool input_grads,
+                                  uint64_t deadline_ms, cleave_error *error) {
   LOCKED(runtime);
-  PASS(api_module_place(module, deadline_ms, error));
-  PASS(api_decided(runtime, api_until(runtime, deadline_ms), error));
-  return api_state_put(module, name, t, api_until(runtime, deadline_ms), error);
+  return api_module_place(module, input_grads, deadline_ms, error);
 }

@@ -2,7 +2,7 @@
  *
  * The distributed optimiser: one local optimiser per module, one decision for all of them. The votes
  * came with the last backward; the decision goes to every node, and if one of them cannot follow,
- * all go back.
+ * all go back. Which parameters take part is in groups.c.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -10,79 +10,11 @@
 
 #include "master/api/api_int.h"
 
-/* ---- groups ----------------------------------------------------------------------------------------- */
-
-static clv_optim_config config_of(const cleave_group *g) {
-  static const clv_optim_kind kinds[] = {[CLEAVE_SGD] = CLV_OPTIM_SGD,
-                                         [CLEAVE_ADAM] = CLV_OPTIM_ADAM,
-                                         [CLEAVE_ADAMW] = CLV_OPTIM_ADAMW};
-  bool unset = g->beta1 == 0 && g->beta2 == 0 && g->eps == 0;
-  return (clv_optim_config){.kind = kinds[g->kind],
-                            .lr = g->lr,
-                            .momentum = g->momentum,
-                            .nesterov = g->nesterov,
-                            .weight_decay = g->weight_decay,
-                            .beta1 = unset ? 0.9 : g->beta1,
-                            .beta2 = unset ? 0.999 : g->beta2,
-                            .eps = unset ? 1e-8 : g->eps};
-}
-
-static clv_lr_schedule schedule_of(const cleave_schedule *s) {
-  static const clv_lr_curve curves[] = {[CLEAVE_CONSTANT] = CLV_LR_CURVE_CONSTANT,
-                                        [CLEAVE_STEPS] = CLV_LR_CURVE_STEP,
-                                        [CLEAVE_COSINE] = CLV_LR_CURVE_COSINE,
-                                        [CLEAVE_LINEAR] = CLV_LR_CURVE_LINEAR};
-  return (clv_lr_schedule){.curve = curves[s->curve],
-                           .warmup_steps = s->warmup_steps,
-                           .step_size = s->step_size,
-                           .total_steps = s->total_steps,
-                           .gamma = s->gamma};
-}
-
-/* The optimiser's own check of its settings, over a block of nothing. */
-static cleave_status check_settings(const cleave_group *g, cleave_error *error) {
-  if ((unsigned)g->kind > CLEAVE_ADAMW || (unsigned)g->schedule.curve > CLEAVE_LINEAR)
-    return api_fail(error, CLV_INVALID, "optimiser %d, curve %d: there is no such", (int)g->kind,
-                    (int)g->schedule.curve);
-  CLV_AUTO(clv_optim_freep) clv_optim *probe = NULL;
-  clv_optim_config config = config_of(g);
-  clv_optim_span span = {0, 1};
-  TRY(clv_optim_new(&config, 64, &span, 1, clv_backend_cpu(), &probe, &err));
-  return CLEAVE_OK;
-}
-
-static cleave_status check_module(const cleave_optimizer *o, const cleave_module *m,
-                                  cleave_error *error) {
-  if (m->runtime != o->runtime) return api_fail(error, CLV_INVALID, "a module of another runtime");
-  if (m->optimizer)
-    return api_fail(error, CLV_EXISTS, "module '%s' is in an optimiser already", m->name);
-  if (m->state != MODULE_NEW)
-    return api_fail(error, CLV_PRECONDITION,
-                    "module '%s' has been used: make its optimiser before its first call", m->name);
-  if (!m->n_learning)
-    return api_fail(error, CLV_INVALID, "module '%s' has no parameter that learns", m->name);
-  return CLEAVE_OK;
-}
+/* ---- making one ----------------------------------------------------------------------------------- */
 
 static int by_index(const void *a, const void *b) {
   uint32_t x = (*(cleave_module *const *)a)->index, y = (*(cleave_module *const *)b)->index;
   return (x > y) - (x < y);
-}
-
-static cleave_status join(cleave_optimizer *o, const cleave_group *groups, size_t n_groups,
-                          cleave_error *error) {
-  for (size_t i = 0; i < n_groups; i++) {
-    PASS(check_settings(&groups[i], error));
-    for (size_t k = 0; k < groups[i].n_modules; k++) {
-      cleave_module *m = groups[i].modules[k];
-      PASS(check_module(o, m, error));
-      m->optimizer = o;
-      m->optim = config_of(&groups[i]);
-      m->schedule = schedule_of(&groups[i].schedule);
-      o->modules[o->n_modules++] = m;
-    }
-  }
-  return CLEAVE_OK;
 }
 
 cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *groups,
@@ -97,13 +29,14 @@ cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *
   o->clip_norm = clip_norm;
   clv_err err;
   cleave_status status = CLEAVE_OK;
-  if (clv_alloc(n, sizeof *o->modules, &o->modules, &err) != CLV_OK) status = api_from(error, &err);
+  if (clv_alloc(n, sizeof *o->modules, &o->modules, &err) != CLV_OK ||
+      clv_alloc(n_groups, sizeof *o->groups, &o->groups, &err) != CLV_OK)
+    status = api_from(error, &err);
   LOCKED(runtime);
-  if (status == CLEAVE_OK) status = join(o, groups, n_groups, error);
+  if (status == CLEAVE_OK) status = api_groups_join(o, groups, n_groups, error);
   if (status != CLEAVE_OK) {
-    for (size_t i = 0; i < o->n_modules; i++) o->modules[i]->optimizer = NULL;
-    free(o->modules);
-    free(o);
+    api_groups_leave(o);
+    api_optimizer_free(o);
     return status;
   }
   qsort(o->modules, o->n_modules, sizeof(cleave_module *), by_index);
@@ -113,13 +46,45 @@ cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *
   return CLEAVE_OK;
 }
 
+void api_optimizer_free(cleave_optimizer *o) {
+  free(o->modules);
+  free(o->groups);
+  free(o);
+}
+
 void cleave_optimizer_release(cleave_optimizer *optimizer) {
   if (!optimizer) return;
   LOCKED(optimizer->runtime);
   optimizer->released = true;
 }
 
+void cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t steps) {
+  LOCKED(optimizer->runtime);
+  api_send_step(optimizer->runtime);
+  optimizer->steps = steps;
+}
+
+void cleave_optimizer_set_schedule(cleave_optimizer *optimizer, const cleave_schedule *schedule) {
+  LOCKED(optimizer->runtime);
+  if ((unsigned)schedule->curve > CLEAVE_LINEAR) return;
+  api_send_step(optimizer->runtime);
+  for (size_t i = 0; i < optimizer->n_groups; i++)
+    optimizer->groups[i].schedule = api_schedule_of(schedule);
+}
+
 /* ---- the vote -------------------------------------------------------------------------------------------- */
+
+/* The sums of a module are those of its parameters that learn, in their order; the ones in a group
+ * count. */
+static double sum_of_grouped(const cleave_module *m, const double *sums, double total) {
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *p = &m->params->list[i];
+    if (!p->trainable || p->frozen) continue;
+    if (m->group_of[i]) total += *sums;
+    sums++;
+  }
+  return total;
+}
 
 /* A node's sums come in the order of modules, then parameters, over those of its modules that have
  * gradients here. Each is taken when its module's turn comes, so the norm does not depend on where
@@ -131,16 +96,16 @@ static cleave_status total_norm(const cleave_optimizer *o, const context *c, dou
   double total = 0;
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     const cleave_module *m = rt->modules[i];
-    if (!c->graded[i]) continue;
+    if (!c->graded[i] || (m->optimizer != o && !c->votes[m->node])) continue; /* nobody asked it */
     const clv_tensor *sums = c->votes[m->node];
     if (!sums || at[m->node] + m->n_learning > sums->n) {
-      api_fail(error, CLV_DATA_LOSS, "the vote of '%s' lacks module '%s'", rt->peers[m->node].name,
+      api_fail(error, CLV_ABORTED, "the vote of '%s' lacks module '%s'", rt->peers[m->node].name,
                m->name);
       api_place_error(error, rt->peers[m->node].name, m->name);
-      return CLEAVE_DATA_LOSS;
+      return CLEAVE_ABORTED;
     }
     const double *d = (const double *)sums->data + at[m->node];
-    for (uint32_t k = 0; m->optimizer == o && k < m->n_learning; k++) total += d[k];
+    if (m->optimizer == o) total = sum_of_grouped(m, d, total);
     at[m->node] += m->n_learning;
   }
   *ret = total;
@@ -149,19 +114,45 @@ static cleave_status total_norm(const cleave_optimizer *o, const context *c, dou
 
 /* ---- the decision ------------------------------------------------------------------------------------------ */
 
-static cleave_status apply_all(cleave_optimizer *o, context *c, bool apply, double scale,
-                               cleave_error *error) {
+/* The rate of the step that is being taken. */
+static double rate_of(const cleave_optimizer *o, const optimizer_group *g) {
+  return clv_lr_at(&g->schedule, g->optim.lr, o->steps);
+}
+
+static cleave_status apply_one(cleave_optimizer *o, context *c, const cleave_module *m, bool apply,
+                               double scale, cleave_error *error) {
   cleave_runtime *rt = o->runtime;
-  for (size_t i = 0; i < o->n_modules; i++) {
-    const cleave_module *m = o->modules[i];
-    clv_packet *p;
-    if (!c->graded[m->index]) continue;
-    double lr = clv_lr_at(&m->schedule, m->optim.lr, o->steps);
-    TRY(clv_packet_apply(rt->pool, c->id, ++rt->next_id, m->index, (float)scale, (float)lr, apply,
-                         &p, &err));
-    PASS(api_send(rt, m->node, p, error));
-    c->moved |= NODE_BIT(m->node);
-    c->applying++;
+  clv_packet *p;
+  float lrs[CLV_OPTIM_MAX_GROUPS] = {0};
+  uint32_t more = m->n_groups ? m->n_groups - 1 : 0;
+  for (uint32_t i = 0; i < m->n_groups; i++) lrs[i] = (float)rate_of(o, m->groups[i]);
+  TRY(clv_packet_apply(rt->pool, c->id, ++rt->next_id, m->index, (float)scale, lrs[0], apply, &p,
+                       &err));
+  clv_err err;
+  if (clv_packet_more_lrs(p, lrs + 1, more, &err) != CLV_OK) {
+    clv_packet_free(p);
+    return api_from(error, &err);
+  }
+  PASS(api_send(rt, m->node, p, error));
+  c->moved |= NODE_BIT(m->node);
+  c->applying += !o->final;
+  return CLEAVE_OK;
+}
+
+/* Running statistics move with the calls: when no step is taken, those of modules that learn nothing
+ * go back as well. */
+static bool gives_up(const cleave_module *m, const context *c) {
+  return !m->optimizer && c->called[m->index] &&
+         m->params->total_bytes > m->params->trainable_bytes;
+}
+
+static cleave_status apply_all(cleave_optimizer *o, context *c, node_set nodes, bool apply,
+                               double scale, cleave_error *error) {
+  for (uint32_t i = 0; i < o->runtime->n_modules; i++) {
+    const cleave_module *m = o->runtime->modules[i];
+    bool steps = m->optimizer == o && c->graded[i];
+    if ((nodes & NODE_BIT(m->node)) && (steps || (!apply && gives_up(m, c))))
+      PASS(apply_one(o, c, m, apply, scale, error));
   }
   return CLEAVE_OK;
 }
@@ -211,7 +202,7 @@ static cleave_status settle(cleave_runtime *rt, uint64_t until_ns, cleave_error 
   if (rt->deciding == c && (c->failed || until == c->decide_by)) undo(rt, c);
   c->users--;
   rt->settling = false;
-  pthread_cond_broadcast(&rt->changed);
+  api_wake(rt);
   if (rt->deciding != c) return CLEAVE_OK;
   return api_fail(error, CLV_DEADLINE, "the step of context %s was not decided in time", c->name);
 }
@@ -242,6 +233,73 @@ static cleave_status check_step(const cleave_optimizer *o, const context *c, cle
   return CLEAVE_OK;
 }
 
+/* ---- final steps --------------------------------------------------------------------------------------------
+ *
+ * Nobody waits for the answers to a final step: what fails then is an error of its context. It is held
+ * until the next thing is sent, which is mostly the end of its context: one message then says both. */
+
+static void decide_finally(cleave_optimizer *o, context *c, bool apply, double scale) {
+  cleave_runtime *rt = o->runtime;
+  api_send_step(rt);
+  rt->stepping = c;
+  rt->stepping_by = o;
+  rt->stepping_apply = apply;
+  rt->stepping_scale = scale;
+  c->final_step = true;
+  for (size_t i = 0; i < o->n_modules; i++)
+    c->stepped[o->modules[i]->index] = c->graded[o->modules[i]->index];
+}
+
+/* Does one decision, with the one rate *ret_rate, hold for all that a node has of the context? */
+static bool one_decision(const cleave_optimizer *o, const context *c, uint32_t node,
+                         float *ret_rate) {
+  bool any = false, same = true;
+  for (uint32_t i = 0; i < o->runtime->n_modules; i++) {
+    const cleave_module *m = o->runtime->modules[i];
+    if (m->node != node || !c->called[i] || !m->optimizer) continue;
+    float rate = (float)rate_of(o, m->groups[0]);
+    same &= m->optimizer == o && m->n_groups == 1 && (!any || rate == *ret_rate);
+    *ret_rate = rate;
+    any = true;
+  }
+  return any && same;
+}
+
+static void apply_at(cleave_runtime *rt, context *c, node_set nodes) {
+  cleave_optimizer *o = rt->stepping_by;
+  cleave_error why;
+  if (apply_all(o, c, nodes, rt->stepping_apply, rt->stepping_scale, &why) != CLEAVE_OK)
+    api_context_fail(rt, c, &why, 0);
+}
+
+void api_send_step(cleave_runtime *rt) {
+  context *c = rt->stepping;
+  rt->stepping = NULL;
+  if (!c) return;
+  apply_at(rt, c, ~(node_set)0);
+  rt->stepping_by->steps++;
+}
+
+void api_send_step_and_ends(cleave_runtime *rt, context *c, node_set *ret_sent) {
+  float rate = 0;
+  *ret_sent = 0;
+  rt->stepping = NULL;
+  for (uint32_t i = 0; i < rt->n_peers; i++) {
+    clv_packet *p;
+    clv_err err;
+    if (!(c->nodes & NODE_BIT(i)) || !one_decision(rt->stepping_by, c, i, &rate)) continue;
+    if (clv_packet_end_context(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
+    clv_packet_end_commit(p, (float)rt->stepping_scale, rate, rt->stepping_apply);
+    *ret_sent |= NODE_BIT(i);
+    if (api_send(rt, i, p, NULL) != CLEAVE_OK)
+      c->ended |= NODE_BIT(i); /* lost, which it has said */
+  }
+  apply_at(rt, c, ~*ret_sent);
+  rt->stepping_by->steps++;
+}
+
+/* ---- steps that can be taken back --------------------------------------------------------------------------- */
+
 /* Steps of one context go out together; one that cannot even be sent is taken back at once. */
 static cleave_status decide(cleave_optimizer *o, context *c, bool apply, double scale,
                             uint64_t deadline_ms, cleave_error *error) {
@@ -256,9 +314,9 @@ static cleave_status decide(cleave_optimizer *o, context *c, bool apply, double 
   c->decide_by = CLV_MIN(c->decide_by, until_ns);
   rt->deciding = c;
   o->undecided = true;
-  o->steps++;
   cleave_error why;
-  cleave_status status = apply_all(o, c, apply, scale, &why);
+  cleave_status status = apply_all(o, c, ~(node_set)0, apply, scale, &why);
+  o->steps++;
   for (size_t i = 0; i < o->n_modules; i++)
     c->stepped[o->modules[i]->index] = c->graded[o->modules[i]->index];
   if (status == CLEAVE_OK) return CLEAVE_OK;
@@ -274,19 +332,24 @@ cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
   double norm_sq;
   LOCKED(runtime);
   uint64_t until = api_until(runtime, deadline_ms);
+  api_send_step(runtime);
+  PASS(api_late(runtime, error));
   if (!runtime->deciding || runtime->settling || runtime->deciding->id != handle.id)
     PASS(api_decided(runtime, until, error));
   PASS(api_find_context(runtime, handle, &c, error));
   PASS(check_step(optimizer, c, error));
+  PASS(api_no_window(runtime, error));
   PASS(total_norm(optimizer, c, &norm_sq, error));
   bool apply = !c->not_finite && isfinite(norm_sq) && norm_sq >= 0;
   double scale = apply ? clv_clip_scale(norm_sq, optimizer->clip_norm) : 1;
   cleave_stepped done = {.applied = apply,
                          .norm = sqrt(norm_sq),
-                         .lr = clv_lr_at(&optimizer->modules[0]->schedule,
-                                         optimizer->modules[0]->optim.lr, optimizer->steps),
+                         .lr = rate_of(optimizer, &optimizer->groups[0]),
                          .number = optimizer->steps + 1};
-  PASS(decide(optimizer, c, apply, scale, deadline_ms, error));
+  if (optimizer->final)
+    decide_finally(optimizer, c, apply, scale);
+  else
+    PASS(decide(optimizer, c, apply, scale, deadline_ms, error));
   if (ret) *ret = done;
   return CLEAVE_OK;
 }

@@ -8,8 +8,9 @@
 
 static cleave_status late(cleave_runtime *rt, const value *v, cleave_error *error) {
   const cleave_module *m = v->module;
-  api_fail(error, CLV_DEADLINE, "the value of module '%s' did not come from '%s' in time", m->name,
-           rt->peers[m->node].name);
+  char heard[200];
+  api_fail(error, CLV_DEADLINE, "the value of module '%s' did not come from '%s' in time%s",
+           m->name, rt->peers[m->node].name, api_silence(rt, heard, sizeof heard));
   api_place_error(error, rt->peers[m->node].name, m->name);
   return CLEAVE_DEADLINE;
 }
@@ -40,7 +41,7 @@ static cleave_status fetch(cleave_runtime *rt, value *v, uint64_t deadline_ms, c
   }
   v->fetching--;
   c->users--;
-  if (c->closing) pthread_cond_broadcast(&rt->changed);
+  if (c->closing) api_wake(rt);
   return status;
 }
 

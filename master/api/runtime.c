@@ -18,12 +18,71 @@ uint64_t api_until(const cleave_runtime *rt, uint64_t deadline_ms) {
   return clv_now_ns() + CLV_MIN(ms, UINT64_C(1) << 40) * 1000000u;
 }
 
+void api_wake(cleave_runtime *rt) {
+  pthread_cond_broadcast(&rt->changed);
+  if (rt->node && !rt->driving) clv_node_kick(rt->node);
+}
+
+/* The others that wait look again as well: one of them takes over if its own wait is not over. */
+static bool help(cleave_runtime *rt, uint64_t until_ns) {
+  rt->helping = true;
+  clv_node_unkick(rt->node);
+  api_unlock(rt);
+  bool in_time = clv_node_help(rt->node, until_ns);
+  api_lock(rt);
+  rt->helping = false;
+  pthread_cond_broadcast(&rt->changed);
+  return in_time;
+}
+
+/* The time that a worker's own loss had to show has passed. */
+static void believe(cleave_runtime *rt) {
+  if (!rt->broken.status || clv_now_ns() < rt->broken_until) return;
+  cleave_error why = rt->broken;
+  rt->broken.status = CLEAVE_OK;
+  api_node_fail(rt, rt->broken_node, &why);
+}
+
+static bool sleep_until(cleave_runtime *rt, uint64_t until_ns);
+
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
+  api_send_step(rt);
+  uint64_t until = rt->broken.status ? CLV_MIN(until_ns, rt->broken_until) : until_ns;
+  bool in_time = sleep_until(rt, until);
+  believe(rt);
+  return in_time || until < until_ns;
+}
+
+static bool sleep_until(cleave_runtime *rt, uint64_t until_ns) {
+  if (rt->node && !rt->driving && !rt->helping) return help(rt, until_ns);
   struct timespec ts = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
   return pthread_cond_timedwait(&rt->changed, &rt->lock, &ts) != ETIMEDOUT;
 }
 
 /* ---- nodes ------------------------------------------------------------------------------------------- */
+
+void cleave_count(cleave_runtime *runtime, cleave_counts *ret_counts) {
+  *ret_counts = (cleave_counts){.idle_ns = clv_node_idle_ns(runtime->node)};
+  for (uint32_t i = 1; i < runtime->n_peers; i++) {
+    clv_link_counts c;
+    clv_link_count(runtime->peers[i].link, &c);
+    ret_counts->bytes_up += c.bytes_out;
+    ret_counts->bytes_down += c.bytes_in;
+  }
+}
+
+const char *api_silence(const cleave_runtime *rt, char *buf, size_t len) {
+  size_t used = 0;
+  uint64_t now = clv_now_ns();
+  buf[0] = '\0';
+  for (uint32_t i = 1; i < rt->n_peers && used < len; i++) {
+    uint64_t heard = __atomic_load_n(&rt->peers[i].heard_ns, __ATOMIC_RELAXED);
+    used += (size_t)snprintf(buf + used, len - used, "%s'%.64s' %llu ms ago",
+                             used ? ", " : "; last heard of worker ", rt->peers[i].name,
+                             (unsigned long long)(now - CLV_MIN(heard, now)) / 1000000u);
+  }
+  return buf;
+}
 
 const char *cleave_node_name(const cleave_runtime *runtime, uint32_t node) {
   return node < runtime->n_peers ? runtime->peers[node].name : NULL;
@@ -45,6 +104,7 @@ cleave_status api_packet(cleave_runtime *rt, clv_frame_kind kind, uint64_t conte
 
 cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_error *error) {
   peer *to = &rt->peers[node];
+  api_send_step(rt);
   if (node == 0) {
     clv_node_post(rt->node, p);
     return CLEAVE_OK;
@@ -67,12 +127,10 @@ static void *drive(void *user) {
 }
 
 static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
-  clv_node_options o = {.pool = rt->pool,
-                        .n_stages = API_MAX_MODULES,
-                        .runtime = rt->rpc,
-                        .user = rt,
-                        .on_driver = api_on_driver};
+  clv_node_options o = {
+      .pool = rt->pool, .runtime = rt->rpc, .user = rt, .on_driver = api_on_driver};
   TRY(clv_node_new(&o, &rt->node, &err));
+  if (rt->single_thread) return CLEAVE_OK;
   if (pthread_create(&rt->driver, NULL, drive, rt->node) != 0)
     return api_fail(error, CLV_EXHAUSTED, "no thread for the master's own node");
   rt->driving = true;
@@ -83,22 +141,47 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
 
 static void runtime_free(cleave_runtime *rt);
 
+static bool wanted(const cleave_options *o, const char *worker) {
+  bool any = !o || !o->workers;
+  for (size_t i = 0; !any && i < o->n_workers; i++) any = strcmp(o->workers[i], worker) == 0;
+  return any;
+}
+
+static cleave_status check_wanted(const cleave_runtime *rt, const cleave_options *o,
+                                  cleave_error *error) {
+  for (size_t i = 0; o && o->workers && i < o->n_workers; i++)
+    if (api_find_node(rt, o->workers[i]) <= 0)
+      return api_fail(error, CLV_NOT_FOUND, "no worker '%s' in %s", o->workers[i],
+                      rt->config->file);
+  return CLEAVE_OK;
+}
+
 static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_error *error) {
   const clv_session_config *c = rt->config;
   rt->deadline_ms = o && o->deadline_ms ? o->deadline_ms : c->limits.step_timeout_ms;
-  rt->direct = c->transfer == CLV_TRANSFER_DIRECT && !(o && o->via_master);
+  rt->direct = c->transfer == CLV_TRANSFER_DIRECT;
+  rt->via_master = o && o->via_master;
   if (c->n_workers >= API_MAX_NODES)
     return api_fail(error, CLV_INVALID, "%zu workers; at most %d", c->n_workers, API_MAX_NODES - 1);
-  rt->n_peers = (uint32_t)c->n_workers + 1;
-  TRY(clv_alloc(rt->n_peers, sizeof *rt->peers, &rt->peers, &err));
+  TRY(clv_alloc(c->n_workers + 1, sizeof *rt->peers, &rt->peers, &err));
   rt->peers[0] = (peer){.runtime = rt, .name = "master"};
-  for (uint32_t i = 1; i < rt->n_peers; i++)
-    rt->peers[i] = (peer){
-        .runtime = rt, .index = i, .name = c->workers[i - 1].name, .spec = &c->workers[i - 1]};
+  rt->n_peers = 1;
+  for (size_t i = 0; i < c->n_workers; i++) {
+    if (!wanted(o, c->workers[i].name)) continue;
+    rt->peers[rt->n_peers] = (peer){
+        .runtime = rt, .index = rt->n_peers, .name = c->workers[i].name, .spec = &c->workers[i]};
+    rt->n_peers++;
+  }
+  PASS(check_wanted(rt, o, error));
   TRY(clv_pool_new((size_t)64 << 30, 1u << 20, &rt->pool, &err));
   TRY(clv_random_bytes(&rt->session, sizeof rt->session, &err));
   rt->epoch = 1;
-  if (c->n_workers) PASS(api_connect(rt, error));
+  if (o) {
+    rt->single_thread = o->single_thread;
+    rt->may_send = o->may_send;
+    rt->user = o->user;
+  }
+  if (rt->n_peers > 1) PASS(api_connect(rt, error));
   return start_node(rt, error);
 }
 
@@ -108,14 +191,10 @@ static cleave_status join_worker(peer *p, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-static cleave_status open_config(clv_session_config *config, const cleave_options *options,
+cleave_status cleave_open_config(const clv_session_config *config, const cleave_options *options,
                                  cleave_runtime **ret, cleave_error *error) {
   cleave_runtime *rt;
-  clv_err err;
-  if (clv_alloc(1, sizeof *rt, &rt, &err) != CLV_OK) {
-    clv_session_config_free(config);
-    return api_from(error, &err);
-  }
+  TRY(clv_alloc(1, sizeof *rt, &rt, &err));
   rt->config = config;
   /* A link that ends while something is sent over it says so within the sending call. */
   pthread_mutexattr_t recursive;
@@ -145,7 +224,12 @@ cleave_status cleave_open_text(const char *path, const char *text, const cleave_
                                cleave_runtime **ret_runtime, cleave_error *error) {
   clv_session_config *config;
   PASS(api_read_config(path, text, &config, error));
-  return open_config(config, options, ret_runtime, error);
+  cleave_status status = cleave_open_config(config, options, ret_runtime, error);
+  if (status == CLEAVE_OK)
+    (*ret_runtime)->own_config = config;
+  else
+    clv_session_config_free(config);
+  return status;
 }
 
 cleave_status cleave_open(const char *path, const cleave_options *options,
@@ -166,6 +250,9 @@ static void free_module(cleave_module *m) {
   }
   free(m->weights);
   free(m->frozen);
+  free(m->artifact);
+  free(m->direct_to);
+  free(m->group_of);
   free(m);
 }
 
@@ -181,8 +268,7 @@ static void free_lists(cleave_runtime *rt) {
   }
   for (cleave_optimizer *o = rt->optimizers, *next; o; o = next) {
     next = o->next;
-    free(o->modules);
-    free(o);
+    api_optimizer_free(o);
   }
   for (uint32_t i = 0; i < rt->n_modules; i++) free_module(rt->modules[i]);
 }
@@ -204,8 +290,9 @@ static void runtime_free(cleave_runtime *rt) {
   id_table_done(&rt->futures);
   clv_tls_identity_free(rt->identity);
   clv_pool_unref(rt->pool);
-  clv_session_config_free(rt->config);
+  clv_session_config_free(rt->own_config);
   free(rt->peers);
+  free(rt->groups);
   pthread_cond_destroy(&rt->changed);
   pthread_mutex_destroy(&rt->lock);
   free(rt);
@@ -230,11 +317,13 @@ static void report_values(const context *c, cleave_leaks *l) {
   }
 }
 
-static void report(const cleave_runtime *rt, cleave_leaks *l) {
+static void report(cleave_runtime *rt, cleave_leaks *l) {
+  LOCKED(rt);
   *l = (cleave_leaks){0};
   for (size_t i = 0; i < rt->contexts.cap; i++) {
     if (!rt->contexts.ids[i]) continue;
     const context *c = rt->contexts.things[i];
+    if (c->ending) continue; /* released, and on its way out */
     l->contexts++;
     leak(l, "context %s\n", c->name);
     report_values(c, l);
@@ -251,11 +340,18 @@ static void report(const cleave_runtime *rt, cleave_leaks *l) {
   }
 }
 
-/* An open context's id, 0: none is left. */
-static uint64_t any_context(cleave_runtime *rt) {
+/* An open context's id, 0: none is left. Those that are ending are waited for here. */
+static uint64_t any_context(cleave_runtime *rt, uint64_t until_ns) {
   LOCKED(rt);
-  for (size_t i = 0; i < rt->contexts.cap; i++)
-    if (rt->contexts.ids[i]) return rt->contexts.ids[i];
+  for (bool ending = true; ending;) {
+    ending = false;
+    for (size_t i = 0; i < rt->contexts.cap; i++) {
+      context *c = rt->contexts.ids[i] ? rt->contexts.things[i] : NULL;
+      if (c && !c->ending) return c->id;
+      ending |= c != NULL;
+    }
+    ending = ending && api_sleep(rt, until_ns);
+  }
   return 0;
 }
 
@@ -266,13 +362,15 @@ cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline_ms, cleave
   if (ret_leaks) report(runtime, ret_leaks);
   cleave_status status = CLEAVE_OK;
   cleave_error why;
-  for (uint64_t id; (id = any_context(runtime)) != 0;) {
+  uint64_t until = api_until(runtime, deadline_ms);
+  for (uint64_t id; (id = any_context(runtime, until)) != 0;) {
     cleave_context c = {id};
     if (cleave_context_close(runtime, c, deadline_ms, &why) != CLEAVE_OK && status == CLEAVE_OK) {
       status = why.status;
       if (error) *error = why;
     }
   }
+  if (status == CLEAVE_OK) status = api_late(runtime, error);
   runtime_free(runtime);
   return status;
 }

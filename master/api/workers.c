@@ -17,17 +17,31 @@ static clv_code call(peer *p, const char *method, const clv_bytes *request, uint
                       (unsigned)CLV_MIN(timeout_ms, (uint64_t)INT32_MAX), reply, err);
 }
 
-static bool knows_contexts(const clv_wire_hello_reply *h) {
-  for (uint32_t i = 0; i < h->about.n_capabilities; i++)
-    if (strcmp(h->about.capabilities[i], "contexts") == 0) return true;
-  return false;
-}
-
 /* What "auto" means there: the first that is more than a processor. */
 static void best_device(const clv_wire_hello_reply *h, char dst[API_DEVICE]) {
   const char *best = "cpu";
   for (uint32_t i = 0; i < h->n_devices && strcmp(best, "cpu") == 0; i++) best = h->devices[i];
   snprintf(dst, API_DEVICE, "%s", best);
+}
+
+/* An answer that makes no sense is the peer's doing, not the program's. */
+static clv_code not_a_worker(clv_code code, clv_err *err) {
+  if (code == CLV_INVALID || code == CLV_UNIMPLEMENTED || code == CLV_EXHAUSTED)
+    code = err->code = CLV_UNAVAILABLE;
+  return code;
+}
+
+static void compare_builds(const peer *p, const clv_wire_about *theirs) {
+  const char *isa = clv_backend_cpu()->isa();
+  if (strcmp(theirs->isa, isa) != 0)
+    clv_log(CLV_LOG_WARN,
+            "worker %s computes with %s, this master with %s: results will not be bit-identical to "
+            "another placement (cap both with DNNL_MAX_CPU_ISA)",
+            p->name, theirs->isa, isa);
+  int64_t skew = (int64_t)(theirs->unix_ms - clv_wall_ms());
+  if (skew > 60000 || skew < -60000)
+    clv_log(CLV_LOG_WARN, "the clock of worker %s differs by %lld s", p->name,
+            (long long)(skew / 1000));
 }
 
 static clv_code hello(peer *p, clv_err *err) {
@@ -41,18 +55,17 @@ static clv_code hello(peer *p, clv_err *err) {
                                         .unix_ms = clv_wall_ms()}};
   q.about.limits.credit_bytes = c->limits.credit_bytes;
   CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
-  CLV_TRY(call(p, CLV_METHOD_HELLO, &request, c->limits.connect_timeout_ms, &reply, err));
+  CLV_TRY(not_a_worker(
+      call(p, CLV_METHOD_HELLO, &request, c->limits.connect_timeout_ms, &reply, err), err));
   clv_piece piece = {reply.data, reply.len};
-  CLV_TRY(clv_wire_hello_reply_decode(&piece, 1, &h, err));
+  CLV_TRY(not_a_worker(clv_wire_hello_reply_decode(&piece, 1, &h, err), err));
   if (h.about.protocol != CLV_WIRE_PROTOCOL)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "it speaks protocol %u, this program %d",
+    return clv_fail(err, CLV_UNAVAILABLE, "it speaks protocol %u, this program %d",
                     h.about.protocol, CLV_WIRE_PROTOCOL);
-  if (!knows_contexts(&h))
-    return clv_fail(err, CLV_UNIMPLEMENTED,
-                    "it trains session files only, not contexts; it needs a newer cleave-worker");
   p->incarnation = h.incarnation;
   p->limits = h.about.limits;
   best_device(&h, p->device);
+  compare_builds(p, &h.about);
   return CLV_OK;
 }
 
@@ -73,7 +86,7 @@ static clv_code open_session(peer *p, clv_err *err) {
   CLV_TRY(call(p, CLV_METHOD_OPEN_SESSION, &request, rt->config->limits.connect_timeout_ms, &reply,
                err));
   clv_piece piece = {reply.data, reply.len};
-  CLV_TRY(clv_wire_open_reply_decode(&piece, 1, &o, err));
+  CLV_TRY(not_a_worker(clv_wire_open_reply_decode(&piece, 1, &o, err), err));
   p->opened = true;
   p->limits = o.granted;
   return CLV_OK;
@@ -111,8 +124,19 @@ cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
 /* ---- links ----------------------------------------------------------------------------------------- */
 
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
+  peer *from = user;
   (void)link;
-  api_event(user, p);
+  __atomic_store_n(&from->heard_ns, clv_now_ns(), __ATOMIC_RELAXED);
+  api_event(from, p);
+}
+
+/* Those that waited for the lost worker alone. */
+static void forget_ended(cleave_runtime *rt) {
+  for (size_t i = 0; i < rt->contexts.cap; i++) {
+    size_t n = rt->contexts.n;
+    if (rt->contexts.ids[i]) api_context_ended(rt, rt->contexts.things[i]);
+    if (rt->contexts.n != n) i = (size_t)-1; /* the table has moved up */
+  }
 }
 
 /* Contexts that the worker takes part in end with it; nobody waits for its answers any more. */
@@ -126,17 +150,9 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
   api_fail(&p->why_lost, code == CLV_OK ? CLV_UNAVAILABLE : code, "worker '%s' (%s) was lost: %s",
            p->name, p->spec->address, text);
   api_place_error(&p->why_lost, p->name, "link");
-  for (size_t i = 0; i < rt->contexts.cap; i++) {
-    context *c = rt->contexts.ids[i] ? rt->contexts.things[i] : NULL;
-    if (c && (c->nodes & NODE_BIT(p->index)))
-      api_context_fail(rt, c, &p->why_lost, NODE_BIT(p->index));
-  }
-  for (state_request *r = rt->requests; r; r = r->next)
-    if (r->node == p->index && !r->failed) {
-      r->failed = true;
-      r->failure = p->why_lost;
-    }
-  pthread_cond_broadcast(&rt->changed);
+  rt->broken.status = CLEAVE_OK; /* this is what was meant */
+  api_node_fail(rt, p->index, &p->why_lost);
+  forget_ended(rt);
 }
 
 cleave_status api_open_link(peer *p, cleave_error *error) {
@@ -147,7 +163,10 @@ cleave_status api_open_link(peer *p, cleave_error *error) {
                         .pool = rt->pool,
                         .accept = accept,
                         .send_credit = p->limits.credit_bytes,
-                        .events = {.user = p, .on_packet = on_packet, .on_closed = on_closed}};
+                        .events = {.user = p,
+                                   .on_packet = on_packet,
+                                   .may_send = rt->may_send ? api_may_send : NULL,
+                                   .on_closed = on_closed}};
   clv_link_dial d = {.address = p->spec->address,
                      .identity = p->spec->identity,
                      .pem = pem_of(rt),
@@ -158,6 +177,7 @@ cleave_status api_open_link(peer *p, cleave_error *error) {
                      .bulk_lanes = API_BULK_LANES,
                      .role = CLV_ATTACH_MASTER,
                      .timeout_ms = (unsigned)rt->config->limits.connect_timeout_ms};
+  p->heard_ns = clv_now_ns();
   clv_err err;
   if (clv_link_open(rt->rpc, &o, &d, &p->link, &err) == CLV_OK) return CLEAVE_OK;
   clv_err_prefix(&err, "worker '%s' at %s", p->name, p->spec->address);
@@ -195,10 +215,39 @@ void api_disconnect(cleave_runtime *rt) {
 
 /* ---- shards as data ----------------------------------------------------------------------------------- */
 
+/* Whom the module's worker dials; returns their number. */
+static uint32_t direct_peers(const cleave_module *m, const char **names) {
+  const cleave_runtime *rt = m->runtime;
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < m->n_direct_to; i++) names[n++] = m->direct_to[i];
+  for (uint32_t i = 1; !m->direct_to && rt->direct && i < rt->n_peers; i++)
+    if (i != m->node) names[n++] = rt->peers[i].name;
+  return rt->via_master ? 0 : n;
+}
+
+/* names: [m->params->n], groups: [CLV_WIRE_GROUPS], memory for what the request points to. */
+static void put_groups(const cleave_module *m, const char **names, clv_wire_group *groups,
+                       clv_wire_load_request *q) {
+  if (!m->optimizer) return;
+  bool final = m->optimizer->final;
+  q->optimizer = clv_shard_message_optimizer(&m->groups[0]->optim, final);
+  q->hold_rest = m->hold_rest;
+  q->groups = groups;
+  q->n_groups = m->n_groups - 1;
+  for (uint32_t i = 1; i < m->n_groups; i++) {
+    uint32_t n = api_group_names(m, i, names);
+    groups[i - 1] =
+        (clv_wire_group){clv_shard_message_optimizer(&m->groups[i]->optim, final), n, names};
+    names += n;
+  }
+}
+
 static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err *err) {
   cleave_runtime *rt = m->runtime;
   peer *p = &rt->peers[m->node];
   const char *others[API_MAX_NODES];
+  clv_wire_group groups[CLV_WIRE_GROUPS];
+  CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_AUTO(clv_shard_message_done) clv_shard_message message = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   CLV_AUTO(clv_wire_done) clv_wire_load_reply o = {0};
@@ -206,43 +255,77 @@ static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err
                              .epoch = rt->epoch,
                              .seed = m->seed,
                              .stage = m->index,
-                             .n_stages = API_MAX_MODULES + 1,
                              .threads = m->threads,
-                             .max_micro_batches = 1,
-                             .next_peer = "",
-                             .prev_peer = "",
+                             .in_flight = m->in_flight,
                              .peers = others,
+                             .input_needs_grad = m->input_grads,
                              .device = m->device,
                              .frozen = m->frozen,
                              .n_frozen = m->n_frozen};
   CLV_TRY(clv_shard_message_make(m->graph, &message, &q, err));
-  for (uint32_t i = 1; rt->direct && i < rt->n_peers; i++)
-    if (i != m->node) others[q.n_peers++] = rt->peers[i].name;
-  if (m->optimizer) clv_shard_message_optimizer(&m->optim, &q);
+  if (m->artifact) {
+    q.init = CLV_WIRE_INIT_ARTIFACT;
+    q.artifact = (clv_wire_artifact){m->artifact, m->artifact_sha256};
+  }
+  q.n_peers = direct_peers(m, others);
+  CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));
+  put_groups(m, names, groups, &q);
   CLV_TRY(clv_wire_load_request_encode(&q, &request, err));
-  CLV_TRY(call(p, CLV_METHOD_LOAD_SHARD, &request, timeout_ms, &reply, err));
+  clv_code code = call(p, CLV_METHOD_LOAD_SHARD, &request, timeout_ms, &reply, err);
+  if (code == CLV_NOT_FOUND && m->artifact)
+    code = err->code = CLV_DATA_LOSS; /* weights that are not there, as a file that is not */
+  CLV_TRY(code);
   clv_piece piece = {reply.data, reply.len};
-  CLV_TRY(clv_wire_load_reply_decode(&piece, 1, &o, err));
+  CLV_TRY(not_a_worker(clv_wire_load_reply_decode(&piece, 1, &o, err), err));
   if (o.n_params != (uint32_t)m->params->n)
     return clv_fail(err, CLV_INTERNAL, "it reports %u parameters, the graph has %d", o.n_params,
                     m->params->n);
   return CLV_OK;
 }
 
+/* The same for a stage of this process. */
+static void stage_groups(const cleave_module *m, const char **names, clv_stage_group *groups,
+                         clv_stage_options *o) {
+  if (!m->optimizer) return;
+  o->learns = true;
+  o->final = m->optimizer->final;
+  o->optimizer = m->groups[0]->optim;
+  o->hold_rest = m->hold_rest;
+  o->groups = groups;
+  o->n_groups = m->n_groups - 1;
+  for (uint32_t i = 1; i < m->n_groups; i++) {
+    uint32_t n = api_group_names(m, i, names);
+    groups[i - 1] = (clv_stage_group){m->groups[i]->optim, names, n};
+    names += n;
+  }
+}
+
 static clv_code load_local(const cleave_module *m, clv_err *err) {
+  cleave_runtime *rt = m->runtime;
   clv_stage *stage;
+  clv_stage_group groups[CLV_WIRE_GROUPS];
+  CLV_AUTO(clv_freep) const char **names = NULL;
   clv_stage_options o = {.index = m->index,
                          .backend = clv_backend_cpu(),
                          .threads = (int)m->threads,
-                         .optimizer = m->optim,
-                         .learns = m->optimizer != NULL,
+                         .input_needs_grad = m->input_grads,
                          .seed = m->seed,
-                         .max_micro_batches = 1,
+                         .in_flight = m->in_flight,
                          .frozen = m->frozen,
                          .n_frozen = m->n_frozen};
+  CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));
+  stage_groups(m, names, groups, &o);
   CLV_TRY(api_graph_copy(m->graph, &o.graph, err));
+  const clv_shape *first = &m->graph->nodes[m->inputs[0]].shape;
   CLV_TRY(clv_stage_new(&o, &stage, err));
-  return clv_node_add_stage(m->runtime->node, stage, err);
+  clv_code code = clv_stage_warm(stage, first->rank ? first->dim[0] : 1, err);
+  if (code != CLV_OK) {
+    clv_stage_free(stage);
+    return code;
+  }
+  rt->home_threads = CLV_MAX(rt->home_threads, m->threads);
+  if (rt->rpc) clv_rpc_runtime_set_spin(rt->rpc, clv_spin_us(rt->home_threads));
+  return clv_node_add_stage(rt->node, stage, err);
 }
 
 cleave_status api_load_shard(cleave_module *m, uint64_t deadline_ms, cleave_error *error) {

@@ -63,9 +63,25 @@ static clv_code check_globs(const clv_session_config *c, const bool *used, clv_e
   return CLV_OK;
 }
 
+/* From one worker to another? */
+static bool hops(const clv_blueprint *b, uint32_t i) {
+  int from = b->shards[i].worker, to = b->shards[i + 1].worker;
+  return from >= 0 && to >= 0 && from != to;
+}
+
+/* Two workers with a direct hop in one place have a link, over which everything between them goes. */
+static bool linked(const clv_blueprint *b, int one, int other) {
+  for (uint32_t i = 0; i + 1 < b->n_stages; i++) {
+    int from = b->shards[i].worker, to = b->shards[i + 1].worker;
+    bool pair = (from == one && to == other) || (from == other && to == one);
+    if (pair && b->config->stages[i].transfer == CLV_TRANSFER_DIRECT) return true;
+  }
+  return false;
+}
+
 static clv_code make_shards(clv_blueprint *b, clv_err *err) {
   const clv_session_config *c = b->config;
-  uint32_t first[CLV_WIRE_STAGES], last[CLV_WIRE_STAGES];
+  uint32_t first[CLV_MAX_STAGES], last[CLV_MAX_STAGES];
   clv_shape input = with_batch(&b->sample, b->micro_size);
   CLV_TRY(clv_model_graph(c, &input, &b->whole, first, last, err));
   CLV_AUTO(clv_freep) bool *glob_used = NULL;
@@ -83,10 +99,9 @@ static clv_code make_shards(clv_blueprint *b, clv_err *err) {
     s->input_needs_grad = learned;
     s->participates = learned || s->n_learning;
     learned |= s->n_learning > 0;
-    bool next_remote = i + 1 < b->n_stages && c->stages[i + 1].worker >= 0;
-    s->direct = spec->transfer == CLV_TRANSFER_DIRECT && s->worker >= 0 && next_remote &&
-                c->stages[i + 1].worker != s->worker;
   }
+  for (uint32_t i = 0; i + 1 < b->n_stages; i++)
+    b->shards[i].direct = hops(b, i) && linked(b, b->shards[i].worker, b->shards[i + 1].worker);
   if (!learned)
     return clv_session_fail_at(c, c->train.freeze_pos, err,
                                "nothing learns: every parameter is frozen");
@@ -113,16 +128,16 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
 
 /* ---- egress ------------------------------------------------------------------------------------ */
 
-static void add_row(clv_blueprint *b, clv_frame_kind kind, uint32_t stage, uint32_t slot,
+static void add_row(clv_blueprint *b, cleave_sending_kind kind, uint32_t stage, uint32_t input,
                     int worker, const clv_node *value, bool relayed, const char *fmt, ...)
     CLV_PRINTF(8, 9);
 
-static void add_row(clv_blueprint *b, clv_frame_kind kind, uint32_t stage, uint32_t slot,
+static void add_row(clv_blueprint *b, cleave_sending_kind kind, uint32_t stage, uint32_t input,
                     int worker, const clv_node *value, bool relayed, const char *fmt, ...) {
   clv_egress_row *r = &b->egress[b->n_egress++];
   *r = (clv_egress_row){.kind = kind,
                         .stage = stage,
-                        .slot = slot,
+                        .input = input,
                         .worker = worker,
                         .relayed = relayed,
                         .dtype = CLV_F32};
@@ -155,10 +170,10 @@ static void hop_rows(clv_blueprint *b, uint32_t i) {
   const char *name = c->stages[i].name;
   if (!through_master(b, i)) return;
   if (to->worker >= 0)
-    add_row(b, CLV_FORWARD, i + 1, 0, to->worker, output_of(from), from->worker >= 0,
+    add_row(b, CLEAVE_SENDING_VALUE, i, 0, to->worker, output_of(from), from->worker >= 0,
             "activation of stage '%.40s' (layer %u)", name, from->last_layer);
   if (from->worker >= 0 && to->input_needs_grad)
-    add_row(b, CLV_BACKWARD, i, 0, from->worker, output_of(from), to->worker >= 0,
+    add_row(b, CLEAVE_SENDING_GRADIENT, i, 0, from->worker, output_of(from), to->worker >= 0,
             "gradient for stage '%.40s' (layer %u)", name, from->last_layer);
 }
 
@@ -167,18 +182,16 @@ static clv_code make_egress(clv_blueprint *b, clv_err *err) {
   const clv_shard_plan *loss = &b->shards[b->n_stages];
   CLV_TRY(clv_alloc(3 * (size_t)b->n_stages + 8, sizeof *b->egress, &b->egress, err));
   if (b->shards[0].worker >= 0)
-    add_row(b, CLV_FORWARD, 0, 0, b->shards[0].worker, &b->shards[0].graph->nodes[0], false,
+    add_row(b, CLEAVE_SENDING_LEAF, 0, 0, b->shards[0].worker, &b->shards[0].graph->nodes[0], false,
             "RAW INPUT");
   for (uint32_t i = 0; i < b->n_stages; i++) hop_rows(b, i);
-  if (loss->worker >= 0) {
-    add_row(b, CLV_FORWARD, b->n_stages, 1, loss->worker, &loss->graph->nodes[1], false, "LABELS");
-    add_row(b, CLV_BACKWARD, b->n_stages, 0, loss->worker, output_of(loss), false,
-            "share of the micro-batch");
-  }
+  if (loss->worker >= 0)
+    add_row(b, CLEAVE_SENDING_LEAF, b->n_stages, 1, loss->worker, &loss->graph->nodes[1], false,
+            "LABELS");
   for (uint32_t i = 0; i < b->n_stages; i++) {
     if (b->shards[i].worker < 0) continue;
-    add_row(b, CLV_STATE_PUT, i, 0, b->shards[i].worker, NULL, false, "state of stage '%.40s'%s",
-            c->stages[i].name,
+    add_row(b, CLEAVE_SENDING_WEIGHTS, i, 0, b->shards[i].worker, NULL, false,
+            "state of stage '%.40s'%s", c->stages[i].name,
             c->stages[i].weights_file ? " (initial weights; resume)" : " (resume only)");
     b->egress[b->n_egress - 1].bytes_per_step = b->shards[i].params->total_bytes;
   }
@@ -210,9 +223,9 @@ static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err 
 
 clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sample,
                            clv_dtype label_dtype, clv_blueprint **ret, clv_err *err) {
-  if (config->n_stages == 0 || config->n_stages >= CLV_WIRE_STAGES)
+  if (config->n_stages == 0 || config->n_stages > CLV_MAX_STAGES)
     return clv_fail(err, CLV_INVALID, "%s: %zu stages (1..%d)", config->file, config->n_stages,
-                    CLV_WIRE_STAGES - 1);
+                    CLV_MAX_STAGES);
   clv_blueprint *b;
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
   b->config = config;
@@ -232,10 +245,11 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     const clv_remote_spec *w = &b->config->workers[r->worker];
-    clv_bytes_printf(
-        out, "%s | %s | %s | %llu | %s %s%s\n", r->name,
-        r->kind == CLV_STATE_PUT ? "parameters" : clv_shape_format(&r->shape, shape, sizeof shape),
-        clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step, w->name, w->identity,
-        r->relayed ? " (relayed)" : "");
+    clv_bytes_printf(out, "%s | %s | %s | %llu | %s %s%s\n", r->name,
+                     r->kind == CLEAVE_SENDING_WEIGHTS
+                         ? "parameters"
+                         : clv_shape_format(&r->shape, shape, sizeof shape),
+                     clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step, w->name,
+                     w->identity, r->relayed ? " (relayed)" : "");
   }
 }

@@ -25,8 +25,8 @@ static clv_code facts_of(const clv_blueprint *b, uint32_t i, stage_facts *ret, c
   po.backend->set_threads(po.threads);
   CLV_TRY(clv_plan_new(s->graph, s->params, &po, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
-  clv_optim_config o = clv_optimizer_of(c);
-  size_t moments = o.kind != CLV_OPTIM_SGD ? 2 : o.momentum != 0;
+  const clv_optimizer_config *o = &c->train.optimizer;
+  size_t moments = o->kind != CLV_OPT_SGD ? 2 : o->momentum != 0;
   *ret = (stage_facts){
       .parameters = s->params->n_values,
       .weights = s->params->total_bytes,
@@ -84,7 +84,7 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     const clv_remote_spec *w = &b->config->workers[r->worker];
-    bool state = r->kind == CLV_STATE_PUT;
+    bool state = r->kind == CLEAVE_SENDING_WEIGHTS;
     clv_bytes_printf(
         out, "  %-48s %-18s %-4s %10s%s  to %s (%s)%s\n", r->name,
         state ? "parameters" : clv_shape_format(&r->shape, shape, sizeof shape),

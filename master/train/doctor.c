@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/rpc/rpc.h"
+#include "common/wire/wire.h"
 #include "master/train/train_int.h"
 
 typedef struct doctor {

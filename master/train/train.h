@@ -2,7 +2,7 @@
  *
  * train: from a session file to trained weights. A *blueprint* is everything that can be known
  * without a network: shards, shapes, who learns, which tensors leave the master. A *trainer* is a
- * blueprint with workers connected, data open and a step counter.
+ * program on libcleave: a module for each stage and the loss, a context for each step.
  *
  * Threads: a blueprint is read-only once made; a trainer belongs to one thread.
  */
@@ -10,20 +10,25 @@
 #define CLEAVE_TRAIN_H
 
 #include "common/config/config.h"
-#include "common/dist/dist.h"
+#include "common/tensor/tensor.h"
+#include "master/api/api.h"
 #include "master/data/data.h"
+
+/* Each is a module of libcleave, as are the loss and the loss of evaluations at home. */
+enum { CLV_MAX_STAGES = 253 };
 
 /* ---- blueprint --------------------------------------------------------------------------------- */
 
 /* One tensor that leaves the master, per micro-batch. */
 typedef struct clv_egress_row {
-  char name[96];        /* "activation of stage 'a' (layer 2)" */
-  clv_frame_kind kind;  /* FORWARD, BACKWARD or STATE_PUT */
-  uint32_t stage, slot; /* of the frame */
-  int worker;           /* index into the session's workers */
+  char name[96]; /* "activation of stage 'a' (layer 2)" */
+  cleave_sending_kind kind;
+  uint32_t stage; /* of the module, as libcleave names it */
+  uint32_t input; /* of a LEAF */
+  int worker;     /* index into the session's workers */
   clv_dtype dtype;
-  clv_shape shape;         /* dim 0 is the largest micro-batch; STATE_PUT: [] */
-  uint64_t bytes_per_step; /* all micro-batches of a full step; STATE_PUT: once, when pushed */
+  clv_shape shape;         /* dim 0 is the largest micro-batch; WEIGHTS: [] */
+  uint64_t bytes_per_step; /* all micro-batches of a full step; WEIGHTS: once, when pushed */
   bool relayed;            /* it came from another worker and only passes through */
   uint64_t tensors, bytes; /* counted while running */
 } clv_egress_row;

@@ -52,7 +52,8 @@ static void acknowledge(void *user, clv_link *link, clv_packet *packet) {
   process *p = user;
   clv_packet *ack;
   clv_err err;
-  must(clv_packet_new(p->pool, CLV_COMMITTED, &ack, &err), &err);
+  must(clv_packet_new(p->pool, CLV_APPLIED, &ack, &err), &err);
+  ack->frame.context = packet->frame.context;
   ack->frame.reply_to = packet->frame.message;
   must(clv_link_send(link, ack, &err), &err);
   clv_packet_free(packet);
@@ -159,9 +160,8 @@ static void ping(process *p, unsigned n) {
 static void send_tensor(process *p, clv_tensor *t, uint64_t message) {
   clv_packet *packet;
   clv_err err;
-  must(clv_packet_new(p->pool, CLV_FORWARD, &packet, &err), &err);
+  must(clv_packet_new(p->pool, CLV_VALUE, &packet, &err), &err);
   packet->frame.context = packet->frame.message = message;
-  packet->frame.n_micro_batches = 1;
   clv_packet_add(packet, t);
   must(clv_link_send(p->link, packet, &err), &err);
   pthread_mutex_lock(&p->lock);

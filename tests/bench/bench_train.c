@@ -9,6 +9,7 @@
  */
 #include <string.h>
 
+#include "common/dist/dist.h"
 #include "master/train/train.h"
 #include "tests/bench/bench_int.h"
 

@@ -53,16 +53,18 @@ static void fuzz_frame(const input *in) {
   for (clv_piece piece; clv_payload_next(in->piece, &payload, &at, &piece);) total += piece.len;
   check(total == payload.len);
 
-  clv_bytes head = {0};
+  clv_bytes head = {0}, head_again = {0};
   check(clv_frame_encode(&frame, payload.len, &head, &err) == CLV_OK);
   clv_piece pieces[] = {{head.data, head.len}, {bytes, payload.len}};
   check(clv_frame_decode(pieces, 2, &limits, &again, &payload_again, &err) == CLV_OK);
   check(again.kind == frame.kind && again.context == frame.context);
   check(again.n_tensors == frame.n_tensors && again.n_upstream == frame.n_upstream);
-  check(memcmp(again.presence, frame.presence, sizeof frame.presence) == 0);
   check(memcmp(again.upstream, frame.upstream, sizeof frame.upstream) == 0);
   check(payload_again.len == payload.len);
+  check(clv_frame_encode(&again, payload.len, &head_again, &err) == CLV_OK);
+  check(head_again.len == head.len && memcmp(head_again.data, head.data, head.len) == 0);
   clv_bytes_done(&head);
+  clv_bytes_done(&head_again);
   free(bytes);
 }
 

@@ -5,7 +5,8 @@
 Run from anywhere after a change of tests/ops/cases.txt; the files are checked in and `make test`
 only reads them. ops: every golden case of the table: inputs drawn as f32, outputs and all gradients
 computed by PyTorch in float64 from them and rounded once, and PyTorch in float32 must agree.
-optim: torch.optim in float32 over five steps, learning-rate schedules, gradient clipping.
+optim: torch.optim in float32 over five steps, also with groups, learning-rate schedules, gradient
+clipping.
 
 X.bin is the values, little-endian; X.txt has a line per tensor: NAME DTYPE OFFSET RANK EXTENT...
 """
@@ -320,6 +321,28 @@ def write_optimisers(out):
                 out.add(f"{name}.{key}", value)
 
 
+def write_groups(out):
+    """AdamW with param_groups: 20 values decay, the others have rate and betas of their own."""
+    n, cut, steps = 67, 20, 5
+    rng = np.random.Generator(np.random.PCG64(23))
+    start = rng.standard_normal(n).astype(np.float32)
+    grads = rng.standard_normal((steps, n)).astype(np.float32)
+    parts = [torch.tensor(v.copy(), requires_grad=True) for v in (start[:cut], start[cut:])]
+    optimiser = torch.optim.AdamW([
+        {"params": parts[:1], "weight_decay": 0.1},
+        {"params": parts[1:], "weight_decay": 0, "lr": 0.03, "betas": (0.8, 0.95)}], lr=0.01)
+    after = []
+    for g in grads:
+        parts[0].grad, parts[1].grad = torch.tensor(g[:cut]), torch.tensor(g[cut:])
+        optimiser.step()
+        after.append(np.concatenate([p.detach().numpy() for p in parts]))
+    out.add("adamw_groups.start", start)
+    out.add("adamw_groups.grads", grads)
+    out.add("adamw_groups.after", np.stack(after))
+    for key in ("exp_avg", "exp_avg_sq"):
+        out.add(f"adamw_groups.{key}", torch.cat([optimiser.state[p][key] for p in parts]))
+
+
 def rates(make, steps, base=0.05):
     p = torch.nn.Parameter(torch.zeros(1))
     optimiser = torch.optim.SGD([p], lr=base)
@@ -369,4 +392,5 @@ if __name__ == "__main__":
     write_optimisers(optim)
     write_schedules(optim)
     write_clipping(optim)
+    write_groups(optim)
     optim.close()

@@ -5,7 +5,6 @@ from cluster import *
 import pyclient
 from pyclient import *
 
-MODULES, ALL = 256, 255
 N, D = 4, 3
 GRADIENTS = 4
 
@@ -15,11 +14,11 @@ class the:
     cluster = None
 
 
-def run_suite(suite, name, **kw):
+def run_suite(suite, name, workers=2, **kw):
     if pyclient.MISSING:
         print(f"skip {name}:", pyclient.MISSING)
         return
-    with Cluster(2, **kw) as the.cluster:
+    with Cluster(workers, **kw) as the.cluster:
         suite.main()
 
 
@@ -28,22 +27,20 @@ def run_suite(suite, name, **kw):
 class Remote:
     """A worker's session: what is sent is counted as the protocol asks."""
 
-    def __init__(self, name, port, session=None, peers=(), **hello):
+    def __init__(self, name, port, session=None, peers=(), lanes=0, **hello):
         self.name, self.caller = name, Caller(port, the.cluster.certs)
         self.caller.hello(**hello)
-        self.session = SessionOf(self.caller, session or os.urandom(16), 1, 0)
+        self.session = SessionOf(self.caller, session or os.urandom(16), 1, lanes)
         self.granted = self.caller.stub.OpenSession(pb.OpenSessionRequest(
-            session=self.session.id, epoch=1, name="contexts", seed=1, lanes=0, config_digest=bytes(32),
+            session=self.session.id, epoch=1, name="contexts", seed=1, lanes=lanes, config_digest=bytes(32),
             peer_identities=peers), timeout=20 * SLOW).granted
         self.lane, self.calls = None, {}
 
-    def load(self, module, graph, dims, peers=(), optimizer=None, **kw):
-        reply = self.session.load(graph, dims, stage=module, n_stages=MODULES, micro=1, optimizer=optimizer,
-                                  route=pb.Route(input_needs_grad=True, peers=peers), **kw)
-        return reply
+    def load(self, module, graph, dims, peers=(), **kw):
+        return self.session.load(graph, dims, stage=module, route=pb.Route(peers=peers), **kw)
 
     def attach(self):
-        self.lane = self.session.attach()
+        self.lane, *_ = [self.session.attach(k) for k in range(self.session.n_lanes + 1)]
 
     def send(self, f):
         if f.kind == pb.CALL:
@@ -80,7 +77,7 @@ def remote(index=0, **kw):
     return Remote(f"w{index + 1}", the.cluster.ports[index], **kw)
 
 
-def call(context, message, module, args, training=True, micro=0, commit=None):
+def call(context, message, module, args, training=True, micro=0):
     """args: (value id, needs_grad) for what is there, (value id, needs_grad, raw, dims) for what comes
     along."""
     f = pb.Frame(kind=pb.CALL, context=context, message=message, stage=module, micro_batch=micro,
@@ -91,8 +88,6 @@ def call(context, message, module, args, training=True, micro=0, commit=None):
         if len(a) > 2:
             f.tensors.append(tensor_head(a[2], a[3]))
             f.payload += a[2]
-    if commit:
-        f.commit.CopyFrom(commit)
     return f
 
 

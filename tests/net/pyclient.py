@@ -29,7 +29,7 @@ if MISSING is None:
 
 F32, F64, I64 = 1, 2, 3
 INPUT, LINEAR, CONV, RELU, ADD, BATCHNORM, CROSS_ENTROPY = 0, 1, 2, 6, 12, 16, 17
-KEY_OUT = 1
+ALL = 255  # every module of an APPLY
 
 # ---- CRC32C (Castagnoli, reflected 0x1EDC6F41), RFC 3720 --------------------------------------
 
@@ -103,7 +103,7 @@ class Caller:
     def __exit__(self, *_):
         self.close()
 
-    def hello(self, credit=64 << 20, protocol=1):
+    def hello(self, credit=64 << 20, protocol=2):
         limits = pb.Limits(sessions=8, tensors=4096, session_bytes=1 << 30, message_bytes=64 << 20,
                            chunk_bytes=1 << 20, credit_bytes=credit, concurrent_calls=8)
         self.about = self.stub.Hello(pb.HelloRequest(about=pb.About(
@@ -140,19 +140,24 @@ def mlp(hidden, out):
                            node(LINEAR, [2], 2, out=out)], outputs=[3])
 
 
+def load_request(session, graph, inputs, stage=0, **fields):
+    """LoadShard of module `stage`; `fields` add to it or change it."""
+    request = dict(session=session.id, epoch=session.epoch, stage=stage,
+                   graph=graph, inputs=inputs, threads=1, device="cpu", seed=1,
+                   optimizer=pb.Optimizer(kind=pb.OPTIMIZER_SGD, lr=0.1, momentum=0.9))
+    request.update(fields)
+    return pb.LoadShardRequest(**request)
+
+
 class SessionOf:
     def __init__(self, caller, session, epoch, lanes):
         self.caller, self.id, self.epoch, self.n_lanes = caller, session, epoch, lanes
         self.lanes, self.granted = [], None
 
-    def load(self, graph, dims, stage=1, n_stages=3, micro=4, optimizer=None, **kw):
-        kw.setdefault("inputs", [pb.TensorSpec(dtype=F32, dims=dims)])
-        request = pb.LoadShardRequest(
-            session=self.id, epoch=self.epoch, stage=stage, n_stages=n_stages, graph=graph,
-            route=kw.pop("route", pb.Route(input_needs_grad=True)),
-            optimizer=optimizer or pb.Optimizer(kind=pb.OPTIMIZER_SGD, lr=0.1, momentum=0.9),
-            threads=kw.pop("threads", 1), device=kw.pop("device", "cpu"), seed=1, max_micro_batches=micro, **kw)
-        return self.caller.stub.LoadShard(request, timeout=60 * SLOW)
+    def load(self, graph, dims, inputs=None, **fields):
+        """One input of `dims` in f32, unless `inputs` says otherwise."""
+        inputs = inputs or [pb.TensorSpec(dtype=F32, dims=dims)]
+        return self.caller.stub.LoadShard(load_request(self, graph, inputs, **fields), timeout=60 * SLOW)
 
     def attach(self, lane=0, **changed):
         s = Lane(self.caller.dial() if lane else self.caller.channel)
@@ -240,13 +245,6 @@ def frame(kind, raw=None, dims=(), dtype=F32, **fields):
         f.tensors.append(tensor_head(raw, dims, dtype))
         f.payload = raw
     return f
-
-
-def training(kind, message, step, micro, n_micro, raw, dims, stage=1, **fields):
-    fields.setdefault("context", step)
-    fields.setdefault("flags", pb.FLAG_TRAINING)
-    return frame(kind, raw, dims, message=message, step=step, micro_batch=micro,
-                 n_micro_batches=n_micro, stage=stage, **fields)
 
 
 def chunks(raw, transfer, size=256 << 10):

@@ -91,13 +91,14 @@ def hold_and_die(c):
 
 @suite.test
 def item_5_a_killed_master_gives_memory_and_contexts_back_within_the_lease():
-    """What the workers gave back serves the next master: the second needs no more."""
+    """What the workers gave back serves the next master: the third needs no more than those before it
+    (the first two may find another of malloc's arenas)."""
     with Cluster(2, limits="limits: {tensors: 65536}\n") as c:
         idle = [w.rss() for w in c.workers]
-        first, second = hold_and_die(c), hold_and_die(c)
+        first, second, third = (hold_and_die(c) for _ in range(3))
         assert min(a - b for a, b in zip(first, idle)) > 150 << 20, (idle, first)  # 2 MiB a context
         if not api_soak.SANITIZED:  # they keep freed memory
-            assert all(b - a < 48 << 20 for a, b in zip(first, second)), (first, second)
+            assert all(d - max(a, b) < 48 << 20 for a, b, d in zip(first, second, third)), (first, second, third)
         passes(run(PROGRAM, c.session("again", "transfer: direct\n"), "w1", "w2"))
 
 
@@ -134,7 +135,7 @@ def is_refused(caller, data):
     """The frame's bytes in a session of contexts of their own. Its end, or ERROR; not a hang."""
     session = caller.open()
     session.load(pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 1, "y", out=3)], outputs=[1]), [4, 3],
-                 stage=0, n_stages=256, micro=1)
+                 stage=0)
     lane = session.attach()
     lane.send(data)
     lane.send(pb.Frame(kind=pb.PING, message=7))

@@ -1,84 +1,53 @@
-"""A foreign client (python3-grpcio, stock generator) speaks the protocol and gets the right numbers."""
-import os, random
-from cluster import *
-import pyclient
-from pyclient import *
+"""A foreign client (python3-grpcio, stock generator) speaks the protocol; its numbers are right."""
+from contexts import *
 
 suite = Suite()
-cluster = None
-N, IN, HIDDEN, OUT = 6, 7, 5, 3
+ROWS, IN, HIDDEN, OUT = 6, 7, 5, 3
 LR, MOMENTUM = 0.05, 0.9
+LEAF = 10  # a call's input has an id that much below the call's own
 
 # ---- the network in lists of Python floats (doubles): y = relu(x W1' + b1) W2' + b2 ------------
-
-
-def matmul(a, b):
-    columns = list(zip(*b))
-    return [[sum(p * q for p, q in zip(row, col)) for col in columns] for row in a]
-
-
-def transpose(a):
-    return [list(r) for r in zip(*a)]
 
 
 def forward(w, x):
     pre = [[v + b for v, b in zip(r, w["0.bias"][0])] for r in matmul(x, transpose(w["0.weight"]))]
     hidden = [[max(v, 0.0) for v in r] for r in pre]
-    y = [[v + b for v, b in zip(r, w["2.bias"][0])] for r in matmul(hidden, transpose(w["2.weight"]))]
+    y = [[v + b for v, b in zip(r, w["2.bias"][0])]
+         for r in matmul(hidden, transpose(w["2.weight"]))]
     return y, (x, pre, hidden)
 
 
 def backward(w, saved, dy):
     x, pre, hidden = saved
-    dh = [[g if p > 0 else 0.0 for g, p in zip(r, q)] for r, q in zip(matmul(dy, w["2.weight"]), pre)]
+    dh = [[g if p > 0 else 0.0 for g, p in zip(r, q)]
+          for r, q in zip(matmul(dy, w["2.weight"]), pre)]
     grads = {"2.weight": matmul(transpose(dy), hidden), "2.bias": [[sum(c) for c in zip(*dy)]],
              "0.weight": matmul(transpose(dh), x), "0.bias": [[sum(c) for c in zip(*dh)]]}
     return matmul(dh, w["0.weight"]), grads
-
-
-def flat(m):
-    return [v for r in m for v in r]
-
-
-def close(got, want, tolerance=1e-5):
-    """Relative error in the norm."""
-    got, want = list(got), flat(want) if want and isinstance(want[0], list) else list(want)
-    assert len(got) == len(want), (len(got), len(want))
-    error = sum((a - b) ** 2 for a, b in zip(got, want)) ** 0.5
-    size = sum(b * b for b in want) ** 0.5
-    assert error <= tolerance * max(size, 1e-30), (error, size, got[:4], want[:4])
-
-
-def randoms(r, rows, columns):
-    """Values that are exact in f32."""
-    return [[struct.unpack("<f", struct.pack("<f", r.uniform(-1, 1)))[0] for _ in range(columns)]
-            for _ in range(rows)]
 
 
 ORDER = ["0.weight", "0.bias", "2.weight", "2.bias"]
 DIMS = {"0.weight": [HIDDEN, IN], "0.bias": [HIDDEN], "2.weight": [OUT, HIDDEN], "2.bias": [OUT]}
 
 
-def push(lane, weights, stage=1):
+def push(w, weights):
     for i, name in enumerate(ORDER):
-        lane.send(frame(pb.STATE_PUT, f32(flat(weights[name])), DIMS[name], message=100 + i, stage=stage,
-                        state=pb.State(what=pb.STATE_WEIGHTS, name=name, index=i, count=len(ORDER))))
-    done = lane.recv()
-    assert done.kind == pb.STATE_DONE and done.reply_to == 103, done
+        w.send(frame(pb.STATE_PUT, raw(weights[name]), DIMS[name], message=100 + i, stage=0,
+                     state=pb.State(what=pb.STATE_WEIGHTS, name=name, index=i, count=len(ORDER))))
+    w.recv(pb.STATE_DONE, reply_to=103)
 
 
-def fetch(lane, what, stage=1):
-    lane.send(pb.Frame(kind=pb.STATE_GET, message=900, stage=stage, state=pb.State(what=what)))
+def fetch(w, what, context=0):
+    w.send(pb.Frame(kind=pb.STATE_GET, message=900, stage=0, context=context,
+                    state=pb.State(what=what)))
     items = {}
-    while True:
-        f = lane.recv()
-        if f.kind == pb.STATE_DONE:
-            assert f.state.count == len(items) and f.reply_to == 900
-            return items
+    while (f := w.lane.recv()).kind != pb.STATE_DONE:
         assert f.kind == pb.STATE_ITEM and f.state.index == len(items) and f.reply_to == 900, f
         head = f.tensors[0]
         assert head.bytes == len(f.payload) and head.crc32c == crc32c(f.payload)
         items[f.state.name] = (head.dtype, list(head.dims), f.payload)
+    assert f.state.count == len(items) and f.reply_to == 900
+    return items
 
 
 def tensor_of(f, dims, dtype=F32):
@@ -99,47 +68,53 @@ def crc32c_as_in_rfc_3720():
 
 @suite.test
 def hello_says_who_and_what():
-    with Caller(cluster.ports[0], cluster.certs) as c:
+    with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         h = c.hello()
-        assert h.about.protocol == 1 and len(h.incarnation) == 16 and h.worker == "w1"
+        assert h.about.protocol == 2 and len(h.incarnation) == 16 and h.worker == "w1"
         assert h.cores >= 1 and "cpu" in h.devices and h.about.limits.credit_bytes >= 64 << 10
         try:
-            c.hello(protocol=2)
-            raise AssertionError("protocol 2 was accepted")
+            c.hello(protocol=1)
+            raise AssertionError("protocol 1 was accepted")
         except grpc.RpcError as e:
             assert e.code() == grpc.StatusCode.UNIMPLEMENTED and "1" in e.details() and "2" in e.details()
 
 
-def one_step(lane, w, velocity, step, r, first_message, commit):
-    """Two micro-batches forward and backward, a vote; the numbers of each are compared."""
-    total, outs = {}, []
+def two_calls(w, weights, step, r):
+    """Forward of two micro-batches; the numbers of each are compared. What their backward needs."""
+    saved = {}
     for k in range(2):
-        x = randoms(r, N, IN)
-        f = training(pb.FORWARD, first_message + k, step, k, 2, f32(flat(x)), [N, IN])
-        if commit and k == 0:
-            f.commit.CopyFrom(commit)
-        lane.send(f)
-        y = lane.recv()
-        want, saved = forward(w, x)
-        assert (y.kind, y.stage, y.step, y.micro_batch, y.context) == (pb.FORWARD, 2, step, k, step), y
-        assert list(y.upstream) == [first_message + k]
-        close(tensor_of(y, [N, OUT]), want)
-        outs.append((y.message, saved))
-    for k in range(2):
-        dy = randoms(r, N, OUT)
-        lane.send(training(pb.BACKWARD, first_message + 10 + k, step, k, 2, f32(flat(dy)), [N, OUT],
-                           reply_to=outs[k][0], flags=pb.FLAG_TRAINING | (pb.FLAG_PREPARE if k else 0)))
-        g = lane.recv()
-        dx, grads = backward(w, outs[k][1], dy)
-        assert (g.kind, g.stage, g.micro_batch, g.reply_to) == (pb.BACKWARD, 0, k, first_message + k), g
-        close(tensor_of(g, [N, IN]), dx)
+        x, value = randoms(r, ROWS, IN), 100 * step + k
+        w.send(call(step, value, 0, [(value - LEAF, True, raw(x), [ROWS, IN])], micro=k))
+        w.send(deliver(step, value))
+        y = w.recv(pb.VALUE, context=step, message=value, to="")
+        want, saved[value] = forward(weights, x)
+        close(tensor_of(y, [ROWS, OUT]), flat(want))
+    return saved
+
+
+def one_step(w, weights, step, r):
+    """Two calls, a backward pass over both, a vote; what the optimiser is to add."""
+    saved, total = two_calls(w, weights, step, r), {}
+    order = sorted(saved, reverse=True)
+    w.send(prepare(step, 1, [(v, 1, False, [(0, v - LEAF, 0, 7)]) for v in order], vote=True))
+    for v in order:
+        dy = randoms(r, ROWS, OUT)
+        w.send(gradient(step, 1, v, raw(dy), [ROWS, OUT]))
+        dx, grads = backward(weights, saved[v], dy)
+        g = w.recv(pb.GRADIENT, context=step, message=v - LEAF, phase=1, micro_batch=7)
+        close(tensor_of(g, [ROWS, IN]), flat(dx))
         for name in ORDER:
-            total[name] = [[a + b for a, b in zip(p, q)] for p, q in zip(total.get(name, [[0.0] * 99] * 99), grads[name])]
-    vote = lane.recv()
-    assert vote.kind == pb.VOTE and vote.stage == 1 and vote.step == step and vote.vote.finite, vote
+            total[name] = plus(total[name], grads[name]) if name in total else grads[name]
     squares = [sum(v * v for v in flat(total[name])) for name in ORDER]
-    close(tensor_of(vote, [4], F64), squares)
-    close([vote.vote.grad_sq], [sum(squares)])
+    done = w.recv(pb.FINISHED, context=step, phase=1)
+    assert done.vote.finite, done
+    close(tensor_of(done, [4], F64), squares)
+    close([done.vote.grad_sq], [sum(squares)])
+    got = fetch(w, GRADIENTS, step)
+    assert list(got) == ORDER, list(got)
+    for name, (_, dims, data) in got.items():
+        assert dims == DIMS[name]
+        close(floats(data), flat(total[name]))
     return total
 
 
@@ -153,106 +128,111 @@ def updated(w, velocity, grads, lr, scale):
         w[name] = [[a - lr * b for a, b in zip(p, q)] for p, q in zip(w[name], v)]
 
 
+def applied(w, context, lr, scale, does=True):
+    apply(w, context, lr=lr, scale=scale, does=does)
+    w.recv(pb.APPLIED, context=context, reply_to=77)
+
+
 @suite.test
 def trains_with_the_right_numbers():
     r = random.Random(3)
-    with Caller(cluster.ports[0], cluster.certs) as c:
-        s = c.open(name="numbers")
-        reply = s.load(mlp(HIDDEN, OUT), [N, IN], init=pb.INIT_PUSHED, micro=2,
+    with remote() as w:
+        reply = w.load(0, mlp(HIDDEN, OUT), [ROWS, IN], init=pb.INIT_PUSHED,
                        optimizer=pb.Optimizer(kind=pb.OPTIMIZER_SGD, lr=LR, momentum=MOMENTUM))
         assert [p.name for p in reply.params] == ORDER
         assert {p.name: list(p.spec.dims) for p in reply.params} == DIMS
-        assert [list(o.dims) for o in reply.outputs] == [[N, OUT]]
-        lane = s.attach()
-        w = {name: randoms(r, DIMS[name][0] if len(DIMS[name]) == 2 else 1, DIMS[name][-1]) for name in ORDER}
-        push(lane, w)
-        for name, (dtype, dims, raw) in fetch(lane, pb.STATE_WEIGHTS).items():
-            assert (dtype, dims) == (F32, DIMS[name]) and raw == f32(flat(w[name])), name
+        assert [list(o.dims) for o in reply.outputs] == [[ROWS, OUT]]
+        w.attach()
+        weights = {n: randoms(r, ([1] + DIMS[n])[-2], DIMS[n][-1]) for n in ORDER}
+        push(w, weights)
+        assert fetch(w, pb.STATE_WEIGHTS) == {n: (F32, DIMS[n], raw(weights[n])) for n in ORDER}
         velocity = {}
-
-        # the first commit rides on the second step's first FORWARD, the second is a frame of its own
-        grads = one_step(lane, w, velocity, 1, r, 1000, None)
-        updated(w, velocity, grads, LR, 0.5)
-        grads = one_step(lane, w, velocity, 2, r, 2000, pb.Commit(step=1, scale=0.5, lr=LR, apply=True))
-        lane.send(pb.Frame(kind=pb.COMMIT, message=3000,
-                           commit=pb.Commit(step=2, scale=1.0, lr=2 * LR, apply=True)))
-        done = lane.recv()
-        assert done.kind == pb.COMMITTED and done.reply_to == 3000, done
-        updated(w, velocity, grads, 2 * LR, 1.0)
-        for name, (_, _, raw) in fetch(lane, pb.STATE_WEIGHTS).items():
-            close(floats(raw), w[name])
-        moments = fetch(lane, pb.STATE_OPTIMIZER)
+        for step, lr, scale in ((1, LR, 0.5), (2, 2 * LR, 1.0)):
+            grads = one_step(w, weights, step, r)
+            applied(w, step, lr, scale)
+            updated(weights, velocity, grads, lr, scale)
+        got = fetch(w, pb.STATE_WEIGHTS)
+        for name in ORDER:
+            close(floats(got[name][2]), flat(weights[name]))
+        moments = fetch(w, pb.STATE_OPTIMIZER)
         assert struct.unpack("<q", moments.pop("step")[2])[0] == 2
         assert sorted(moments) == sorted(n + ".momentum_buffer" for n in ORDER), sorted(moments)
         for name in ORDER:
-            close(floats(moments[name + ".momentum_buffer"][2]), velocity[name])
+            close(floats(moments[name + ".momentum_buffer"][2]), flat(velocity[name]))
 
         # a dropped step changes nothing
-        one_step(lane, w, velocity, 3, r, 4000, None)
-        before = fetch(lane, pb.STATE_WEIGHTS)
-        lane.send(pb.Frame(kind=pb.COMMIT, message=5000, commit=pb.Commit(step=3, lr=LR, apply=False)))
-        assert lane.recv().kind == pb.COMMITTED
-        assert fetch(lane, pb.STATE_WEIGHTS) == before
+        one_step(w, weights, 3, r)
+        before = fetch(w, pb.STATE_WEIGHTS), fetch(w, pb.STATE_OPTIMIZER)
+        applied(w, 3, LR, 1.0, does=False)
+        assert (fetch(w, pb.STATE_WEIGHTS), fetch(w, pb.STATE_OPTIMIZER)) == before
+        assert fetch(w, GRADIENTS, 3) == {}
 
-        # an evaluation keeps nothing and waits for nothing but its step
+        # an evaluation keeps nothing, whatever its batch
         x = randoms(r, 3, IN)
-        lane.send(frame(pb.FORWARD, f32(flat(x)), [3, IN], context=1 << 47, message=6000, step=3,
-                        n_micro_batches=1, stage=1))
-        y = lane.recv()
-        assert y.kind == pb.FORWARD and not y.flags & pb.FLAG_TRAINING
-        close(tensor_of(y, [3, OUT]), forward(w, x)[0])
-        status = c.stub.Status(pb.StatusRequest(session=s.id))
-        stage = status.sessions[0].stages[0]
-        assert (stage.stage, stage.committed_step, stage.forwards, stage.backwards, stage.parked) == (1, 3, 6, 6, 0)
-        closed = s.close()
-        assert (closed.forwards, closed.backwards) == (6, 6) and closed.bytes_in > 0 and closed.bytes_out > 0
+        w.send(call(4, 40, 0, [(0, False, raw(x), [3, IN])], training=False))
+        w.send(deliver(4, 40))
+        close(tensor_of(w.recv(pb.VALUE, message=40), [3, OUT]), flat(forward(weights, x)[0]))
+        module = w.status().stages[0]
+        assert (module.stage, module.steps) == (0, 2), module
+        assert (module.forwards, module.backwards) == (6, 6), module
+        for context in (1, 2, 3, 4):
+            end(w, context)
+        assert (w.status().contexts, w.status().values, w.status().calls_waiting) == (0, 0, 0)
+        closed = w.session.close()
+        assert (closed.forwards, closed.backwards) == (6, 6), closed
+        assert closed.bytes_in > 0 and closed.bytes_out > 0, closed
+        w.session.close = lambda: None  # it is closed
+
+
+def in_chunks(f, transfer, size):
+    """The tensor of `f` leaves it; the CHUNK frames that bring it."""
+    data, f.payload, f.tensors[0].transfer = f.payload, b"", transfer
+    return list(chunks(data, transfer, size))
+
+
+def chunked_value(w):
+    """A VALUE whose tensor comes in chunks, on whichever lane, in order."""
+    y, data = None, {}
+    deadline = time.monotonic() + 20 * SLOW
+    while y is None or len(data.get(y.tensors[0].transfer, b"")) < y.tensors[0].bytes:
+        assert time.monotonic() < deadline, (y, {k: len(v) for k, v in data.items()})
+        for lane in w.session.lanes:
+            while (f := lane.poll()) is not None:
+                if f.kind == pb.CHUNK:
+                    assert f.chunk.offset == len(data.setdefault(f.chunk.transfer, bytearray()))
+                    data[f.chunk.transfer] += f.payload
+                else:
+                    assert f.kind == pb.VALUE and not f.HasField("failure"), f
+                    y = f
+        time.sleep(0.01)
+    return y, bytes(data[y.tensors[0].transfer])
 
 
 def large(lanes):
-    """384 KiB in, 128 KiB out: chunks before and after their head, on `lanes` bulk lanes or on lane 0."""
+    """384 KiB in, 128 KiB out: chunks before and after their head, on a bulk lane or on lane 0."""
     r = random.Random(7)
-    rows, wide, out = 1024, 96, 32
-    graph = pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 0, out=out)], outputs=[1])
-    with Caller(cluster.ports[0], cluster.certs) as c:
-        s = c.open(lanes=lanes, name=f"large-{lanes}")
-        s.load(graph, [rows, wide], micro=1)
-        all_lanes = [s.attach(k) for k in range(lanes + 1)]
-        control, bulk = all_lanes[0], all_lanes[-1]
+    n, wide, out = 1024, 96, 32
+    with remote(lanes=lanes) as w:
+        w.load(0, linear_graph(out), [n, wide])
+        w.attach()
         # the weights as the seed made them: the numbers are fetched, the product is ours
-        items = {}
-        control.send(pb.Frame(kind=pb.STATE_GET, message=900, stage=1, state=pb.State(what=pb.STATE_WEIGHTS)))
-        while (f := control.recv()).kind != pb.STATE_DONE:
-            items[f.state.name] = floats(f.payload)
-        x = randoms(r, rows, wide)
-        raw = f32(flat(x))
-        head = training(pb.FORWARD, 1000, 1, 0, 1, None, [])
-        head.tensors.append(tensor_head(raw, [rows, wide], transfer=77))
-        pieces = list(chunks(raw, 77, 100_000))  # not the usual size
+        items = {k: floats(v) for k, v in state(w, pb.STATE_WEIGHTS, 0).items()}
+        x, bulk = randoms(r, n, wide), w.session.lanes[-1]
+        head = call(1, 100, 0, [(0, False, raw(x), [n, wide])])
+        pieces = in_chunks(head, 77, 100_000)  # not the usual size
         for f in reversed(pieces[1:]):
             bulk.send(f)
-        control.send(head)
+        w.send(head)
+        w.send(deliver(1, 100))
         bulk.send(pieces[0])
-        y, data = None, {}
-        while y is None or len(data.get(y.tensors[0].transfer, b"")) < y.tensors[0].bytes:
-            for lane in all_lanes:
-                while (f := lane.poll()) is not None:
-                    if f.kind == pb.CHUNK:
-                        assert f.chunk.offset == len(data.setdefault(f.chunk.transfer, bytearray()))
-                        data[f.chunk.transfer] += f.payload
-                    else:
-                        assert f.kind == pb.FORWARD, f
-                        y = f
-            time.sleep(0.01)
+        y, data = chunked_value(w)
         head = y.tensors[0]
-        assert list(head.dims) == [rows, out] and not y.payload and head.transfer
-        got = bytes(data[head.transfer])
-        assert crc32c(got) == head.crc32c
-        got = floats(got)
-        w = [items["0.weight"][i * wide:(i + 1) * wide] for i in range(out)]
-        for i in (0, 1, rows // 2, rows - 1):
-            want = [sum(a * b for a, b in zip(x[i], row)) + bias for row, bias in zip(w, items["0.bias"])]
+        assert list(head.dims) == [n, out] and not y.payload and head.transfer
+        assert crc32c(data) == head.crc32c
+        got, weights = floats(data), rows(items["0.weight"], wide)
+        for i in (0, 1, n // 2, n - 1):
+            want = [v + b for v, b in zip(matmul([x[i]], transpose(weights))[0], items["0.bias"])]
             close(got[i * out:(i + 1) * out], want)
-        s.close()
 
 
 @suite.test
@@ -267,35 +247,36 @@ def large_tensor_on_lane_0():
 
 @suite.test
 def state_may_overtake_itself():
-    """A large item comes in chunks on another lane, after the small last one: STATE_DONE waits for it."""
+    """A large item comes in chunks on another lane, after the small last one: STATE_DONE waits."""
     r, wide, out = random.Random(5), 300, 100  # 120,000 bytes of weights
-    graph = pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 0, out=out)], outputs=[1])
-    with Caller(cluster.ports[0], cluster.certs) as c:
-        s = c.open(lanes=1, name="overtaken")
-        s.load(graph, [2, wide], micro=1, init=pb.INIT_PUSHED)
-        lane, bulk = s.attach(0), s.attach(1)
-        raw, bias = f32(flat(randoms(r, out, wide))), f32(flat(randoms(r, 1, out)))
-        put = lambda i, name: dict(message=50 + i, stage=1, state=pb.State(what=pb.STATE_WEIGHTS, name=name, index=i, count=2))
-        head = pb.Frame(kind=pb.STATE_PUT, **put(0, "0.weight"))
-        head.tensors.append(tensor_head(raw, [out, wide], transfer=9))
-        lane.send(head)
-        lane.send(frame(pb.STATE_PUT, bias, [out], **put(1, "0.bias")))
+    with remote(lanes=1) as w:
+        w.load(0, linear_graph(out), [2, wide], init=pb.INIT_PUSHED)
+        w.attach()
+        weights, bias = randoms(r, out, wide), randoms(r, 1, out)
+
+        def put(i, name, data, dims):
+            return frame(pb.STATE_PUT, data, dims, message=50 + i, stage=0,
+                         state=pb.State(what=pb.STATE_WEIGHTS, name=name, index=i, count=2))
+
+        head = put(0, "0.weight", raw(weights), [out, wide])
+        pieces = in_chunks(head, 9, 50_000)
+        w.send(head)
+        w.send(put(1, "0.bias", raw(bias), [out]))
         time.sleep(0.2)
-        assert lane.poll() is None, "STATE_DONE before all of the state"
-        for piece in reversed(list(chunks(raw, 9, 50_000))):
-            bulk.send(piece)
-        assert lane.recv().kind == pb.STATE_DONE
+        assert w.lane.poll() is None, "STATE_DONE before all of the state"
+        for piece in reversed(pieces):
+            w.session.lanes[1].send(piece)
+        w.recv(pb.STATE_DONE)
         x = randoms(r, 2, wide)
-        lane.send(frame(pb.FORWARD, f32(flat(x)), [2, wide], context=1 << 47, message=60, step=0, n_micro_batches=1, stage=1))
-        w = floats(raw)
-        want = [[sum(a * b for a, b in zip(row, w[k * wide:(k + 1) * wide])) + floats(bias)[k] for k in range(out)] for row in x]
-        close(tensor_of(lane.recv(), [2, out]), want)
-        s.close()
+        w.send(call(1, 60, 0, [(0, False, raw(x), [2, wide])], training=False))
+        w.send(deliver(1, 60))
+        want = [[v + b for v, b in zip(row, bias[0])] for row in matmul(x, transpose(weights))]
+        close(tensor_of(w.recv(pb.VALUE), [2, out]), flat(want))
 
 
 @suite.test
 def ping_and_status():
-    with Caller(cluster.ports[0], cluster.certs) as c:
+    with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         s = c.open(name="ping")
         lane = s.attach()
         for k in range(3):
@@ -311,7 +292,7 @@ def ping_and_status():
 
 @suite.test
 def health_and_reflection():
-    with Caller(cluster.ports[0], cluster.certs) as c:
+    with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         check = c.channel.unary_unary("/grpc.health.v1.Health/Check", lambda b: b, lambda b: b)
         assert check(b"", timeout=20) == b"\x08\x01"  # HealthCheckResponse {status: SERVING}
         assert check(b"\x0a\x10cleave.v1.Worker", timeout=20) == b"\x08\x01"
@@ -332,8 +313,4 @@ def health_and_reflection():
         assert descriptor_pb2.FileDescriptorProto.FromString(shipped).service[0].name == "Worker"
 
 
-if pyclient.MISSING:
-    print("skip client:", pyclient.MISSING)
-else:
-    with Cluster(1) as cluster:
-        suite.main()
+run_suite(suite, "client", workers=1)

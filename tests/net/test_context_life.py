@@ -131,20 +131,22 @@ def apply_steps_and_revert_restores_every_byte():
 
 
 @suite.test
-def a_commit_rides_on_the_next_call():
+def a_decision_rides_on_the_end_of_its_context():
     r = random.Random(16)
     with one_module(optimizer=pb.Optimizer(kind=pb.OPTIMIZER_SGD, lr=1)) as w:
         m, x, dy = Tanh(w, 0), randoms(r, N, D), randoms(r, N, D)
-        forward_and_value(w, 43, 610, x)
-        backward(w, 43, 1, 610, dy, vote=True)
-        m.backward(x, m.forward(x), dy)
-        m.w = [[a - 0.25 * 0.5 * g for a, g in zip(*k)] for k in zip(m.w, m.dw)]
-        m.b = [a - 0.25 * 0.5 * g for a, g in zip(m.b, m.db)]
-        y = forward_and_value(w, 44, 620, x, commit=pb.Commit(step=43, scale=0.5, lr=0.25, apply=True))
-        close(y, flat(m.forward(x)))
-        apply(w, 43, does=False)
-        w.recv(pb.APPLIED)
-        assert gradients(w, 0, 43) == {}
+        for context, does in ((43, True), (44, False)):
+            first = 600 + 10 * context
+            close(forward_and_value(w, context, first, x), flat(m.forward(x)))
+            backward(w, context, 1, first, dy, vote=True)
+            m.backward(x, m.forward(x), dy)
+            w.send(pb.Frame(kind=pb.END_CONTEXT, context=context, message=78,
+                            commit=pb.Commit(scale=0.5, lr=0.25, apply=does)))
+            assert w.recv(pb.ENDED, context=context).reply_to == 78  # and no APPLIED
+            if does:
+                m.w = [[a - 0.25 * 0.5 * g for a, g in zip(*k)] for k in zip(m.w, m.dw)]
+                m.b = [a - 0.25 * 0.5 * g for a, g in zip(m.b, m.db)]
+        close(forward_and_value(w, 45, 999, x), flat(m.forward(x)))
 
 
 @suite.test
@@ -175,8 +177,8 @@ def what_is_wrong_is_refused_and_the_session_goes_on():
         forward_and_value(w, 60, 800, x)
         w.send(call(60, 800, 0, [(1, True)]))  # the same id again
         assert w.recv(pb.ERROR, reply_to=800).failure.code == 6
-        w.send(training(pb.FORWARD, 5, 1, 0, 1, raw(x), [N, D]))
-        assert "in a session of contexts" in w.recv(pb.ERROR, reply_to=5).failure.text
+        w.send(pb.Frame(kind=pb.ENDED, context=60, message=5))  # for a master to hear
+        assert "has no place here" in w.recv(pb.ERROR, reply_to=5).failure.text
         w.send(frame(pb.VALUE, raw(x), [N, D], context=60, message=800))
         assert w.recv(pb.ERROR, reply_to=800).failure.code == 9
         w.send(call(60, 801, 0, [(801, True)]))  # waits for itself until the context ends
@@ -240,8 +242,7 @@ def what_is_over_a_limit_or_the_quota_is_refused():
             s = SessionOf(c, os.urandom(16), 1, 0)
             s.granted = c.stub.OpenSession(pb.OpenSessionRequest(
                 session=s.id, epoch=1, name="small", seed=1, lanes=0, config_digest=bytes(32))).granted
-            s.load(pb.Graph(nodes=[node(INPUT, name="x"), node(8, [0], 0)], outputs=[1]), big, stage=0,
-                   n_stages=MODULES, micro=1)
+            s.load(pb.Graph(nodes=[node(INPUT, name="x"), node(8, [0], 0)], outputs=[1]), big, stage=0)
             lane = s.attach()
             data = bytes(4 * 64 * 1024)
             begin = small.workers[0].rss()
@@ -555,8 +556,7 @@ def a_large_value_that_is_cancelled_leaves_nothing():
         s = SessionOf(c, os.urandom(16), 1, 0)
         c.stub.OpenSession(pb.OpenSessionRequest(session=s.id, epoch=1, name="large", seed=1, lanes=0,
                                                  config_digest=bytes(32)))
-        s.load(pb.Graph(nodes=[node(INPUT, name="x"), node(8, [0], 0)], outputs=[1]), [64, 4], stage=0,
-               n_stages=MODULES, micro=1)
+        s.load(pb.Graph(nodes=[node(INPUT, name="x"), node(8, [0], 0)], outputs=[1]), [64, 4], stage=0)
         lane = s.attach()
 
         def status():

@@ -3,6 +3,7 @@ weights from files and artifacts; the loss and the raw input at a worker by perm
 import hashlib, os, re
 from cluster import *
 import pyclient
+from contexts import call, deliver, gradient, prepare
 from pyclient import *
 
 suite = Suite()
@@ -125,10 +126,11 @@ def audit_lines():
     since = len(cluster.workers[0].text())
     with Caller(cluster.ports[0], cluster.certs) as c:
         s = c.open(name="audited")
-        s.load(mlp(4, 2), [2, 3], micro=1)
+        s.load(mlp(4, 2), [2, 3])
         lane = s.attach()
-        lane.send(training(pb.FORWARD, 9, 1, 0, 1, f32([1] * 6), [2, 3]))
-        assert lane.recv().kind == pb.FORWARD
+        lane.send(call(1, 9, 0, [(5, True, f32([1] * 6), [2, 3])]))
+        lane.send(deliver(1, 9))
+        assert lane.recv().kind == pb.VALUE
         totals = s.close()
         opened, closed = audit(since, "open", "session=audited"), audit(since, "close", "session=audited")
         assert len(opened) == len(closed) == 1, cluster.workers[0].text()[since:]
@@ -176,11 +178,11 @@ def sessions_per_identity():
         s = small.open(name="bytes")
         assert s.granted.granted.session_bytes == 8 << 20, s.granted
         try:
-            s.load(mlp(2048, 2048), [2, 16], micro=1)
+            s.load(mlp(2048, 2048), [2, 16])
             raise AssertionError("16 MiB of weights in 8 MiB")
         except grpc.RpcError as e:
             assert e.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, e
-        s.load(mlp(64, 8), [2, 16], micro=1)
+        s.load(mlp(64, 8), [2, 16])
         s.close()
         for s in mine[:2]:
             s.close()
@@ -214,29 +216,37 @@ def daemon(name, extra):
     return Worker(cluster, name, path), port
 
 
+def a_step(lane, context):
+    """A call of mlp(4, 2), its backward, a vote and the optimiser's step."""
+    value, answers = 10 * context, []
+    for f, kinds in (
+            (call(context, value, 0, [(5, True, f32([1] * 6), [2, 3])]), []),
+            (deliver(context, value), [pb.VALUE]),
+            (prepare(context, 1, [(value, 1, False, [(0, 5, 0, 0)])], vote=True), []),
+            (gradient(context, 1, value, f32([1] * 4), [2, 2]), [pb.GRADIENT, pb.FINISHED]),
+            (pb.Frame(kind=pb.APPLY, context=context, message=7, stage=ALL,
+                      commit=pb.Commit(scale=1, lr=0.1, apply=True)), [pb.APPLIED])):
+        lane.send(f)
+        for kind in kinds:
+            answers.append(lane.recv())
+            assert answers[-1].kind == kind, answers[-1]
+    return answers[0].payload
+
+
 @suite.test
 def sigterm_drains():
     """A running session goes on, a new one is UNAVAILABLE, and the daemon leaves with 0 after it."""
     w, port = daemon("w9", "drain_timeout: 20s\n")
     with Caller(port, cluster.certs) as c:
         s = c.open(name="running")
-        s.load(mlp(4, 2), [2, 3], micro=1)
+        s.load(mlp(4, 2), [2, 3])
         lane = s.attach()
         w.kill(signal.SIGTERM)
         until = time.monotonic() + 5 * SLOW
         while "draining" not in w.text() and time.monotonic() < until:
             time.sleep(0.02)
         time.sleep(0.2)
-        for step in (1, 2):
-            f = training(pb.FORWARD, 10 * step, step, 0, 1, f32([1] * 6), [2, 3])
-            if step == 2:
-                f.commit.CopyFrom(pb.Commit(step=1, scale=1, lr=0.1, apply=True))
-            lane.send(f)
-            y = lane.recv()
-            assert y.kind == pb.FORWARD, y
-            lane.send(training(pb.BACKWARD, 10 * step + 1, step, 0, 1, f32([1] * 4), [2, 2], reply_to=y.message,
-                               flags=pb.FLAG_TRAINING | pb.FLAG_PREPARE))
-            assert lane.recv().kind == pb.BACKWARD and lane.recv().kind == pb.VOTE
+        assert a_step(lane, 1) != a_step(lane, 2)  # the first step was taken
         try:
             c.open(name="late")
             raise AssertionError("a draining worker opened a session")
@@ -324,7 +334,7 @@ def weights_from_an_artifact_on_the_worker():
     def fails(name, text, code, *words):
         done = cluster.train(cluster.session(name, text))
         assert done.returncode == code, (done.returncode, done.stderr)
-        for w in ("w1", "stage 'b'") + words:
+        for w in ("w1", "'b'") + words:
             assert w in done.stderr, (w, done.stderr)
         assert cluster.dir not in done.stderr.replace(os.path.join(cluster.dir, name), ""), done.stderr  # no paths of the worker
 

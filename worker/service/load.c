@@ -50,19 +50,19 @@ static clv_code build_graph(const clv_wire_load_request *r, clv_graph **ret, clv
   return CLV_OK;
 }
 
-static clv_optim_config optimizer_of(const clv_wire_load_request *r) {
+static clv_optim_config optimizer_of(const clv_wire_optimizer *o) {
   static const clv_optim_kind kinds[] = {[CLV_WIRE_OPT_NONE] = CLV_OPTIM_SGD,
                                          [CLV_WIRE_OPT_SGD] = CLV_OPTIM_SGD,
                                          [CLV_WIRE_OPT_ADAM] = CLV_OPTIM_ADAM,
                                          [CLV_WIRE_OPT_ADAMW] = CLV_OPTIM_ADAMW};
-  return (clv_optim_config){.kind = kinds[r->optimizer.kind],
-                            .lr = r->optimizer.lr,
-                            .momentum = r->optimizer.momentum,
-                            .nesterov = r->optimizer.nesterov,
-                            .weight_decay = r->optimizer.weight_decay,
-                            .beta1 = r->optimizer.beta1,
-                            .beta2 = r->optimizer.beta2,
-                            .eps = r->optimizer.eps};
+  return (clv_optim_config){.kind = kinds[o->kind],
+                            .lr = o->lr,
+                            .momentum = o->momentum,
+                            .nesterov = o->nesterov,
+                            .weight_decay = o->weight_decay,
+                            .beta1 = o->beta1,
+                            .beta2 = o->beta2,
+                            .eps = o->eps};
 }
 
 /* What a caller may ask for beside the graph, as HELLO told it. */
@@ -73,7 +73,6 @@ static clv_code check_place(const clv_wire_load_request *r, clv_err *err) {
                     r->stage, cores);
   if (r->device[0] && strcmp(r->device, "cpu") != 0 && strcmp(r->device, "auto") != 0)
     return clv_fail(err, CLV_INVALID, "no device '%s' here, only cpu", r->device);
-  if (!r->max_micro_batches) return clv_fail(err, CLV_INVALID, "max_micro_batches is 0");
   return CLV_OK;
 }
 
@@ -96,26 +95,34 @@ static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
 static clv_code make_stage(session *s, const clv_wire_load_request *r, clv_stage **ret,
                            clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *graph = NULL;
+  clv_stage_group groups[CLV_WIRE_GROUPS];
   CLV_TRY(check_place(r, err));
   CLV_TRY(check_params(&r->graph, err));
   CLV_TRY(build_graph(r, &graph, err));
   size_t used = clv_pool_bytes(s->pool), limit = s->granted.session_bytes;
   if (s->service->config->memory_limit) limit = CLV_MIN(limit, s->service->config->memory_limit);
   if (used >= limit) return clv_fail(err, CLV_EXHAUSTED, "the session's %zu bytes are used", limit);
+  for (uint32_t i = 0; i < r->n_groups; i++)
+    groups[i] = (clv_stage_group){optimizer_of(&r->groups[i].optimizer), r->groups[i].params,
+                                  r->groups[i].n_params};
   clv_stage_options o = {.index = r->stage,
                          .graph = clv_steal(&graph),
                          .backend = clv_backend_cpu(),
                          .threads = (int)CLV_MAX(r->threads, 1u),
                          .input_needs_grad = r->input_needs_grad,
-                         .optimizer = optimizer_of(r),
+                         .optimizer = optimizer_of(&r->optimizer),
+                         .groups = groups,
+                         .n_groups = r->n_groups,
+                         .hold_rest = r->hold_rest,
                          .learns = r->optimizer.kind != CLV_WIRE_OPT_NONE,
+                         .final = r->optimizer.final,
                          .seed = r->seed,
-                         .max_micro_batches = r->max_micro_batches,
+                         .in_flight = r->in_flight,
                          .frozen = r->frozen,
                          .n_frozen = r->n_frozen,
                          .max_bytes = limit - used};
   CLV_TRY(clv_stage_new(&o, ret, err));
-  clv_code code = clv_stage_warm(*ret, r->inputs[0].shape.dim[0], true, err);
+  clv_code code = clv_stage_warm(*ret, r->inputs[0].shape.dim[0], err);
   if (code == CLV_OK) return CLV_OK;
   clv_stage_free(*ret);
   return code;
@@ -142,22 +149,14 @@ static void *compute_main(void *user) {
   return NULL;
 }
 
-/* The first shard says how many stages the session has; the compute thread starts with it. */
-static clv_code ready_node(session *s, uint32_t n_stages, clv_err *err) {
-  if (s->node && n_stages != s->n_stages)
-    return clv_fail(err, CLV_INVALID, "the session has %u stages, not %u", s->n_stages, n_stages);
+/* The compute thread starts with the first shard. */
+static clv_code ready_node(session *s, clv_err *err) {
   if (s->node) return CLV_OK;
-  if (n_stages < 2) return clv_fail(err, CLV_INVALID, "a session has a stage and a loss at least");
-  CLV_TRY(clv_alloc(n_stages, sizeof *s->loaded, &s->loaded, err));
   uint16_t origin;
   CLV_TRY(clv_random_bytes(&origin, sizeof origin, err));
-  clv_node_options o = {.pool = s->pool,
-                        .n_stages = n_stages - 1, /* the last one is the loss */
-                        .originator = (uint16_t)(origin | 1u),
-                        .runtime = s->service->runtime,
-                        .spin_us = 0};
+  clv_node_options o = {
+      .pool = s->pool, .originator = (uint16_t)(origin | 1u), .runtime = s->service->runtime};
   CLV_TRY(clv_node_new(&o, &s->node, err));
-  s->n_stages = n_stages;
   if (pthread_create(&s->compute, NULL, compute_main, s->node) != 0) {
     clv_node_free(s->node);
     s->node = NULL;
@@ -167,22 +166,14 @@ static clv_code ready_node(session *s, uint32_t n_stages, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code add_stage(session *s, const clv_wire_load_request *r, clv_stage *stage,
-                          clv_err *err) {
+static clv_code add_stage(session *s, clv_stage *stage, clv_err *err) {
   pthread_mutex_lock(&s->lock);
-  clv_code code =
-      s->gone ? clv_fail(err, CLV_NOT_FOUND, "no such session") : ready_node(s, r->n_stages, err);
+  clv_code code = s->gone ? clv_fail(err, CLV_NOT_FOUND, "no such session") : ready_node(s, err);
   if (code != CLV_OK)
     clv_stage_free(stage);
   else
     code = clv_node_add_stage(s->node, stage, err);
-  if (code == CLV_OK) {
-    loaded *l = &s->loaded[r->stage];
-    l->here = true;
-    snprintf(l->next_peer, sizeof l->next_peer, "%s", r->next_peer);
-    snprintf(l->prev_peer, sizeof l->prev_peer, "%s", r->prev_peer);
-    clv_session_routes(s);
-  }
+  if (code == CLV_OK) clv_session_links(s);
   pthread_mutex_unlock(&s->lock);
   return code;
 }
@@ -193,7 +184,6 @@ static clv_code load(session *s, const clv_wire_load_request *r, clv_wire_load_r
   CLV_TRY(make_stage(s, r, &stage, err));
   clv_code code = clv_stage_params(stage)->n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
   if (code == CLV_OK && r->init == CLV_WIRE_INIT_ARTIFACT) code = load_artifact(s, r, stage, err);
-  if (code == CLV_OK && r->next_peer[0]) code = clv_session_dial_peer(s, r->next_peer, err);
   for (uint32_t i = 0; i < r->n_peers && code == CLV_OK; i++)
     code = clv_session_dial_peer(s, r->peers[i], err);
   if (code != CLV_OK) {
@@ -217,7 +207,7 @@ static clv_code load(session *s, const clv_wire_load_request *r, clv_wire_load_r
   }
   reply->n_outputs = 1;
   reply->outputs[0] = (clv_wire_spec){g->nodes[g->output].dtype, g->nodes[g->output].shape};
-  return add_stage(s, r, stage, err);
+  return add_stage(s, stage, err);
 }
 
 /* One at a time, so that what the shards of a session take is counted before the next is made. */

@@ -14,10 +14,9 @@ static void about_us(clv_service *v, clv_wire_about *a, const char **capabilitie
   const clv_backend *b = clv_backend_cpu();
   capabilities[0] = "chunks";
   capabilities[1] = "direct";
-  capabilities[2] = "contexts";
   libraries[0] = (clv_wire_library){"kernels", b->libraries()};
   *a = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
-                        .n_capabilities = 3,
+                        .n_capabilities = 2,
                         .n_libraries = 1,
                         .capabilities = capabilities,
                         .libraries = libraries,
@@ -138,13 +137,12 @@ static void fill_session(session *s, clv_wire_session_status *out, clv_wire_stag
     out->calls_waiting = k.calls_waiting;
     out->late_frames = k.late_frames;
   }
-  for (uint32_t i = 0; s->node && i < s->n_stages; i++) {
+  for (uint32_t i = 0; s->node && i < CLV_MODULE_ALL; i++) {
     clv_stage_counts k;
     clv_stage *stage = clv_node_stage(s->node, i);
     if (!stage) continue;
     clv_stage_count(stage, &k);
-    stages[out->n_stages++] =
-        (clv_wire_stage_status){i, k.committed_step, k.forwards, k.backwards, k.parked};
+    stages[out->n_stages++] = (clv_wire_stage_status){i, k.steps, k.forwards, k.backwards};
   }
   pthread_mutex_unlock(&s->lock);
 }
@@ -154,9 +152,9 @@ static clv_code status_reply(clv_service *v, session **list, uint32_t n, clv_byt
   CLV_AUTO(clv_freep) clv_wire_session_status *sessions = NULL;
   CLV_AUTO(clv_freep) clv_wire_stage_status *stages = NULL;
   CLV_TRY(clv_alloc(n, sizeof *sessions, &sessions, err));
-  CLV_TRY(clv_alloc((size_t)n * CLV_WIRE_STAGES, sizeof *stages, &stages, err));
+  CLV_TRY(clv_alloc((size_t)n * CLV_WIRE_MODULES, sizeof *stages, &stages, err));
   for (uint32_t i = 0; i < n; i++)
-    fill_session(list[i], &sessions[i], stages + (size_t)i * CLV_WIRE_STAGES);
+    fill_session(list[i], &sessions[i], stages + (size_t)i * CLV_WIRE_MODULES);
   clv_wire_status_reply out = {.incarnation = v->incarnation,
                                .uptime_ms = clv_now_ns() / 1000000u - v->started_ms,
                                .rss_bytes = resident_bytes(),

@@ -18,12 +18,6 @@ typedef struct peer_link {
   clv_link *link;
 } peer_link;
 
-/* What LoadShard said of one stage, for routes that become known later. */
-typedef struct loaded {
-  bool here;
-  char next_peer[CLV_WIRE_NAME + 1], prev_peer[CLV_WIRE_NAME + 1];
-} loaded;
-
 struct session {
   clv_service *service;
   int refs; /* the table, every link, every handler at work on it */
@@ -37,17 +31,15 @@ struct session {
   unsigned threads; /* of its largest stage; under the service's lock */
 
   pthread_mutex_t loading; /* held through a LoadShard, before `lock` */
-  pthread_mutex_t lock;    /* links, loaded, node creation */
+  pthread_mutex_t lock;    /* links, node creation */
   clv_pool *pool;
-  clv_session_node *node; /* made by the first LoadShard, which says how many stages there are */
-  uint32_t n_stages;
+  clv_session_node *node; /* made by the first LoadShard */
   pthread_t compute;
   bool computing;
   clv_link *master;
   peer_link out[MAX_PEER_LINKS], in[MAX_PEER_LINKS];
   uint32_t n_out, n_in;
-  loaded *loaded; /* [n_stages] */
-  bool gone;      /* the master's link has ended: to be closed by the next tick */
+  bool gone; /* the master's link has ended: to be closed by the next tick */
   char why[CLV_ERR_TEXT];
 };
 
@@ -97,8 +89,8 @@ void clv_session_uses(session *s, unsigned threads);
 void clv_session_close(session *s, const char *verdict);
 clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
                                clv_err *err);
-/* Routes of all loaded stages over the links known so far. Under s->lock. */
-void clv_session_routes(session *s);
+/* The node learns of all links known so far. Under s->lock. */
+void clv_session_links(session *s);
 clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) CLV_USE_RESULT;
 
 /* load.c */

@@ -19,7 +19,6 @@ void clv_session_unref(session *s) {
   clv_node_free(s->node);
   for (uint32_t i = 0; i < s->n_peers; i++) free(s->peers[i]);
   free(s->peers);
-  free(s->loaded);
   clv_pool_unref(s->pool);
   pthread_mutex_destroy(&s->lock);
   pthread_mutex_destroy(&s->loading);
@@ -45,7 +44,7 @@ void clv_session_counts(session *s, clv_wire_close_reply *ret) {
   add_counts(s->master, ret);
   for (uint32_t i = 0; i < s->n_out; i++) add_counts(s->out[i].link, ret);
   for (uint32_t i = 0; i < s->n_in; i++) add_counts(s->in[i].link, ret);
-  for (uint32_t i = 0; s->node && i < s->n_stages; i++) {
+  for (uint32_t i = 0; s->node && i < CLV_MODULE_ALL; i++) {
     clv_stage_counts c;
     clv_stage *stage = clv_node_stage(s->node, i);
     if (!stage) continue;
@@ -65,8 +64,10 @@ static void drop_links(session *s) {
   for (uint32_t i = 0; i < s->n_in; i++) links[n++] = s->in[i].link;
   s->master = NULL;
   s->n_out = s->n_in = 0;
-  for (uint32_t i = 0; s->node && i <= s->n_stages; i++) clv_node_route(s->node, i, NULL, false);
-  if (s->node) clv_node_forget_peers(s->node);
+  if (s->node) {
+    clv_node_set_master(s->node, NULL);
+    clv_node_forget_peers(s->node);
+  }
   pthread_mutex_unlock(&s->lock);
   for (uint32_t i = 0; i < n; i++) {
     clv_link_close(links[i]);
@@ -290,18 +291,10 @@ static void name_peers(session *s) {
   }
 }
 
-void clv_session_routes(session *s) {
-  for (uint32_t i = 0; i < s->n_stages; i++) {
-    if (!s->node || !s->loaded || !s->loaded[i].here) continue;
-    clv_link *next = find_peer(s->out, s->n_out, s->loaded[i].next_peer);
-    clv_link *prev = find_peer(s->in, s->n_in, s->loaded[i].prev_peer);
-    if (!next) next = s->master;
-    if (!prev) prev = s->master;
-    if (i + 1 < s->n_stages && !s->loaded[i + 1].here) clv_node_route(s->node, i + 1, next, false);
-    if (i > 0 && !s->loaded[i - 1].here) clv_node_route(s->node, i - 1, prev, false);
-  }
-  if (s->node) clv_node_route(s->node, s->n_stages, s->master, false);
-  if (s->node && s->n_stages == CLV_WIRE_STAGES) name_peers(s);
+void clv_session_links(session *s) {
+  if (!s->node) return;
+  clv_node_set_master(s->node, s->master);
+  name_peers(s);
 }
 
 static clv_code master_link(session *s, clv_link **ret, clv_err *err) {
@@ -312,7 +305,7 @@ static clv_code master_link(session *s, clv_link **ret, clv_err *err) {
   clv_link_options o = link_options(s, "the master", s->send_credit, master_closed);
   CLV_TRY(clv_link_new(&o, &s->master, err));
   session_ref(s);
-  clv_session_routes(s);
+  clv_session_links(s);
   *ret = clv_link_ref(s->master);
   return CLV_OK;
 }
@@ -331,7 +324,7 @@ static clv_code peer_in_link(session *s, const char *uri, uint64_t credit, clv_l
     session_ref(s);
     snprintf(s->in[s->n_in].name, sizeof s->in[0].name, "%s", peer->name);
     s->in[s->n_in++].link = link;
-    clv_session_routes(s);
+    clv_session_links(s);
   }
   *ret = clv_link_ref(link);
   return CLV_OK;
@@ -429,7 +422,7 @@ clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) {
   pthread_mutex_lock(&s->lock);
   snprintf(s->out[s->n_out].name, sizeof s->out[0].name, "%s", name);
   s->out[s->n_out++].link = link;
-  clv_session_routes(s);
+  clv_session_links(s);
   pthread_mutex_unlock(&s->lock);
   return CLV_OK;
 }

@@ -50,12 +50,18 @@ static const clv_backend formulas = {.abi = CLV_KERNELS_ABI,
                                      .sgd = formula_sgd,
                                      .adam = formula_adam};
 
-static clv_optim *make(const clv_optim_config *c, size_t bytes, const clv_optim_span *spans,
-                       size_t n) {
+static clv_optim *make_groups(const clv_optim_config *c, size_t n_groups, size_t bytes,
+                              const clv_optim_span *spans, size_t n) {
   clv_optim *o = NULL;
   clv_err err;
-  if (clv_optim_new(c, bytes, spans, n, &formulas, &o, &err) != CLV_OK) fail_msg("%s", err.text);
+  if (clv_optim_new(c, n_groups, bytes, spans, n, &formulas, &o, &err) != CLV_OK)
+    fail_msg("%s", err.text);
   return o;
+}
+
+static clv_optim *make(const clv_optim_config *c, size_t bytes, const clv_optim_span *spans,
+                       size_t n) {
+  return make_groups(c, 1, bytes, spans, n);
 }
 
 /* ---- against torch.optim -----------------------------------------------------------------------
@@ -63,33 +69,46 @@ static clv_optim *make(const clv_optim_config *c, size_t bytes, const clv_optim_
 
 static const struct {
   const char *name, *moment[2];
-  clv_optim_config config;
+  clv_optim_config group[2]; /* the second: of the second span, unless its lr is 0 */
 } golden_cases[] = {
-    {"sgd", {0}, {.kind = CLV_OPTIM_SGD, .lr = 0.1}},
-    {"sgd_decay", {0}, {.kind = CLV_OPTIM_SGD, .lr = 0.05, .weight_decay = 0.01}},
-    {"sgd_momentum", {"momentum_buffer"}, {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9}},
+    {"sgd", {0}, {{.kind = CLV_OPTIM_SGD, .lr = 0.1}}},
+    {"sgd_decay", {0}, {{.kind = CLV_OPTIM_SGD, .lr = 0.05, .weight_decay = 0.01}}},
+    {"sgd_momentum", {"momentum_buffer"}, {{.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9}}},
     {"sgd_nesterov",
      {"momentum_buffer"},
-     {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.8, .nesterov = true, .weight_decay = 0.02}},
+     {{.kind = CLV_OPTIM_SGD,
+       .lr = 0.05,
+       .momentum = 0.8,
+       .nesterov = true,
+       .weight_decay = 0.02}}},
     {"adam",
      {"exp_avg", "exp_avg_sq"},
-     {.kind = CLV_OPTIM_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}},
+     {{.kind = CLV_OPTIM_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}}},
     {"adam_decay",
      {"exp_avg", "exp_avg_sq"},
-     {.kind = CLV_OPTIM_ADAM,
-      .lr = 0.01,
-      .weight_decay = 0.1,
-      .beta1 = 0.8,
-      .beta2 = 0.95,
-      .eps = 1e-6}},
+     {{.kind = CLV_OPTIM_ADAM,
+       .lr = 0.01,
+       .weight_decay = 0.1,
+       .beta1 = 0.8,
+       .beta2 = 0.95,
+       .eps = 1e-6}}},
     {"adamw",
      {"exp_avg", "exp_avg_sq"},
-     {.kind = CLV_OPTIM_ADAMW,
-      .lr = 0.01,
-      .weight_decay = 0.1,
-      .beta1 = 0.9,
-      .beta2 = 0.999,
-      .eps = 1e-8}},
+     {{.kind = CLV_OPTIM_ADAMW,
+       .lr = 0.01,
+       .weight_decay = 0.1,
+       .beta1 = 0.9,
+       .beta2 = 0.999,
+       .eps = 1e-8}}},
+    {"adamw_groups",
+     {"exp_avg", "exp_avg_sq"},
+     {{.kind = CLV_OPTIM_ADAMW,
+       .lr = 0.01,
+       .weight_decay = 0.1,
+       .beta1 = 0.9,
+       .beta2 = 0.999,
+       .eps = 1e-8},
+      {.kind = CLV_OPTIM_ADAMW, .lr = 0.03, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-8}}},
 };
 
 static const float *tensor(const golden *g, const char *name, const char *what, size_t *ret_n) {
@@ -122,17 +141,19 @@ static void gather(float *v, const float *block) {
 }
 
 static void check_golden(const golden *g, size_t c) {
-  static const clv_optim_span spans[] = {{3 * 4, 20}, {(23 + GAP) * 4, N - 20}};
+  const clv_optim_config *groups = golden_cases[c].group;
+  const size_t n_groups = groups[1].lr > 0 ? 2 : 1;
+  const clv_optim_span spans[] = {{3 * 4, 20, 0}, {(23 + GAP) * 4, N - 20, n_groups - 1}};
   const char *name = golden_cases[c].name;
   float p[BLOCK], grad[BLOCK], now[N];
   size_t n;
   const float *grads = tensor(g, name, "grads", &n), *after = tensor(g, name, "after", &n);
-  clv_optim *o = make(&golden_cases[c].config, sizeof p, spans, 2);
+  clv_optim *o = make_groups(groups, n_groups, sizeof p, spans, 2);
   scatter(p, tensor(g, name, "start", &n), 77);
   for (int t = 0; t < 5; t++) {
     scatter(grad, grads + t * N, NAN);
     for (size_t i = 0; i < BLOCK; i++) grad[i] *= 4;
-    clv_optim_step(o, p, grad, golden_cases[c].config.lr, 0.25);
+    clv_optim_step(o, p, grad, (double[]){groups[0].lr, groups[1].lr}, 0.25);
     gather(now, p);
     near(name, "after", now, after + t * N, N);
     assert_true(*clv_optim_step_count(o) == t + 1);
@@ -162,11 +183,12 @@ static void test_golden(void **state) {
 
 /* State taken out after two steps and put into a new optimiser goes on with the same bits. */
 static void test_resume(void **state) {
-  static const clv_optim_span all = {0, 9};
+  static const clv_optim_span all = {0, 9, 0};
+  static const double lr = 0.01;
   (void)state;
   for (size_t c = 0; c < CLV_COUNT(golden_cases); c++) {
     float p[9], q[9], g[9];
-    const clv_optim_config *config = &golden_cases[c].config;
+    const clv_optim_config *config = golden_cases[c].group;
     clv_optim *a = make(config, sizeof p, &all, 1), *b = make(config, sizeof p, &all, 1);
     for (int i = 0; i < 9; i++) p[i] = 1 - 0.3f * (float)i;
     for (int t = 0; t < 5; t++) {
@@ -177,8 +199,8 @@ static void test_resume(void **state) {
         for (int i = 0; i < clv_optim_n_moments(a); i++)
           memcpy(clv_optim_moment(b, i), clv_optim_moment(a, i), sizeof p);
       }
-      clv_optim_step(a, p, g, 0.01, 1);
-      if (t >= 2) clv_optim_step(b, q, g, 0.01, 1);
+      clv_optim_step(a, p, g, &lr, 1);
+      if (t >= 2) clv_optim_step(b, q, g, &lr, 1);
     }
     assert_memory_equal(p, q, sizeof p);
     clv_optim_free(a);
@@ -186,8 +208,101 @@ static void test_resume(void **state) {
   }
 }
 
+/* ---- groups ------------------------------------------------------------------------------------
+ */
+
+/* Two groups step as two optimisers of their own would, bit for bit. Their values lie mixed: 0 and 2 of
+ * three spans are the first group's. */
+static void check_groups(const clv_optim_config *groups) {
+  static const clv_optim_span spans[] = {{0, 5, 0}, {20, 7, 1}, {48, 4, 0}};
+  static const clv_optim_span first[] = {{0, 5, 0}, {48, 4, 0}}, second = {20, 7, 0};
+  float p[16], q[16], g[16];
+  clv_optim *both = make_groups(groups, 2, sizeof p, spans, 3);
+  clv_optim *one = make(&groups[0], sizeof p, first, 2);
+  clv_optim *two = make(&groups[1], sizeof p, &second, 1);
+  for (int i = 0; i < 16; i++) p[i] = q[i] = 1 - 0.3f * (float)i;
+  for (int t = 0; t < 5; t++) {
+    double lr[] = {groups[0].lr, groups[1].lr / (t + 1)};
+    for (int i = 0; i < 16; i++) g[i] = (float)sin(t * 16 + i);
+    clv_optim_step(both, p, g, lr, 0.5);
+    clv_optim_step(one, q, g, &lr[0], 0.5);
+    clv_optim_step(two, q, g, &lr[1], 0.5);
+  }
+  assert_memory_equal(p, q, sizeof p);
+  assert_int_equal(clv_optim_n_groups(both), 2);
+  assert_true(*clv_optim_step_count(both) == 5);
+  for (int i = 0; i < clv_optim_n_moments(both); i++)
+    for (int k = 0; k < 16; k++) {
+      clv_optim *of = k >= 5 && k < 12 ? two : one;
+      float wanted = i < clv_optim_n_moments(of) ? clv_optim_moment(of, i)[k] : 0;
+      assert_true(clv_optim_moment(both, i)[k] == wanted);
+    }
+  clv_optim_free(both);
+  clv_optim_free(one);
+  clv_optim_free(two);
+}
+
+static const clv_optim_config plain = {.kind = CLV_OPTIM_SGD, .lr = 0.1};
+static const clv_optim_config heavy = {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9};
+
+static void test_groups(void **state) {
+  const clv_optim_config adam = {
+      .kind = CLV_OPTIM_ADAM, .lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+  const clv_optim_config decayed = {.kind = CLV_OPTIM_ADAM,
+                                    .lr = 0.03,
+                                    .weight_decay = 0.1,
+                                    .beta1 = 0.8,
+                                    .beta2 = 0.95,
+                                    .eps = 1e-6};
+  (void)state;
+  check_groups((clv_optim_config[]){plain, heavy});
+  check_groups((clv_optim_config[]){heavy, plain});
+  check_groups((clv_optim_config[]){adam, decayed});
+}
+
+/* The one with momentum decides how many moments there are; a backend is given none for the other. */
+static void test_groups_moments(void **state) {
+  static const clv_optim_span spans[] = {{0, 2, 0}, {8, 2, 1}};
+  float p[4] = {1, 1, 1, 1}, g[4] = {1, 1, 1, 1};
+  (void)state;
+  clv_optim *o = make_groups((clv_optim_config[]){plain, heavy}, 2, sizeof p, spans, 2);
+  assert_int_equal(clv_optim_n_moments(o), 1);
+  clv_optim_step(o, p, g, (double[]){0.5, 0.25}, 1);
+  clv_optim_step(o, p, g, (double[]){0.5, 0.25}, 1);
+  assert_true(p[0] == 0 && p[1] == 0);
+  assert_true(p[2] == 0.75f - 0.25f * 1.9f && p[3] == p[2]);
+  assert_true(clv_optim_moment(o, 0)[1] == 0 && clv_optim_moment(o, 0)[2] == 1.9f);
+  clv_optim_free(o);
+  assert_int_equal(clv_optim_moments_of(&plain), 0);
+}
+
+static void groups_refused(const clv_optim_config *groups, size_t n, size_t span_group,
+                           const char *word) {
+  const clv_optim_span span = {0, 1, span_group};
+  clv_optim *o = NULL;
+  clv_err err;
+  assert_int_equal(clv_optim_new(groups, n, 64, &span, 1, &formulas, &o, &err), CLV_INVALID);
+  assert_null(o);
+  if (!strstr(err.text, word)) fail_msg("'%s' is not in: %s", word, err.text);
+}
+
+static void test_groups_refused(void **state) {
+  clv_optim_config many[CLV_OPTIM_MAX_GROUPS + 1];
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(many); i++) many[i] = plain;
+  groups_refused(many, 0, 0, "0 groups");
+  groups_refused(many, CLV_COUNT(many), 0, "17 groups");
+  groups_refused(many, 2, 2, "group 2 of 2");
+  many[1] = (clv_optim_config){.kind = CLV_OPTIM_ADAM, .lr = 0.1};
+  groups_refused(many, 2, 0, "group 1 is of kind 1, group 0 of kind 0");
+  many[1] = plain, many[1].momentum = 2;
+  groups_refused(many, 2, 0, "momentum is 2");
+  many[1] = plain;
+  clv_optim_free(make_groups(many, CLV_OPTIM_MAX_GROUPS, 64, NULL, 0));
+}
+
 static void test_sum_squares(void **state) {
-  static const clv_optim_span spans[] = {{0, 2}, {12, 1}};
+  static const clv_optim_span spans[] = {{0, 2, 0}, {12, 1, 0}};
   const clv_optim_config c = {.kind = CLV_OPTIM_SGD, .lr = 1};
   float g[] = {3, 4, 1000, 12};
   (void)state;
@@ -202,7 +317,7 @@ static void test_sum_squares(void **state) {
 static void refused(clv_optim_config c, const char *word) {
   clv_optim *o = NULL;
   clv_err err;
-  assert_int_equal(clv_optim_new(&c, 64, NULL, 0, &formulas, &o, &err), CLV_INVALID);
+  assert_int_equal(clv_optim_new(&c, 1, 64, NULL, 0, &formulas, &o, &err), CLV_INVALID);
   assert_null(o);
   if (!strstr(err.text, word)) fail_msg("'%s' is not in: %s", word, err.text);
 }
@@ -225,25 +340,27 @@ static void test_settings_refused(void **state) {
 }
 
 static void test_spans_refused(void **state) {
-  static const clv_optim_span wrong[] = {{0, 17}, {64, 1},           {2, 1},
-                                         {60, 2}, {SIZE_MAX - 3, 1}, {4, SIZE_MAX / 4 + 1}};
+  static const clv_optim_span wrong[] = {
+      {0, 17, 0}, {64, 1, 0},           {2, 1, 0},
+      {60, 2, 0}, {SIZE_MAX - 3, 1, 0}, {4, SIZE_MAX / 4 + 1, 0}};
   const clv_optim_config c = {.kind = CLV_OPTIM_SGD, .lr = 1};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(wrong); i++) {
     clv_optim *o = NULL;
     clv_err err;
-    assert_int_equal(clv_optim_new(&c, 64, &wrong[i], 1, &formulas, &o, &err), CLV_INVALID);
+    assert_int_equal(clv_optim_new(&c, 1, 64, &wrong[i], 1, &formulas, &o, &err), CLV_INVALID);
     assert_null(o);
     assert_non_null(strstr(err.text, "of a block of 64"));
   }
-  clv_optim_span whole = {0, 16};
+  clv_optim_span whole = {0, 16, 0};
   clv_optim_free(make(&c, 64, &whole, 1));
   assert_null(clv_optim_free(NULL));
 }
 
 /* One allocation per moment beside the optimiser and its spans; none in a step. */
 static void test_allocations(void **state) {
-  static const clv_optim_span all = {0, 16};
+  static const clv_optim_span all = {0, 16, 0};
+  static const double lr = 0.1;
   const clv_optim_config c = {
       .kind = CLV_OPTIM_ADAM, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
   float p[16] = {0}, g[16] = {0};
@@ -251,16 +368,18 @@ static void test_allocations(void **state) {
   uint64_t before = clv_alloc_count();
   clv_optim *o = make(&c, 64, &all, 1);
   assert_true(clv_alloc_count() == before + 4);
-  clv_optim_step(o, p, g, 0.1, 1);
+  clv_optim_step(o, p, g, &lr, 1);
   assert_true(clv_alloc_count() == before + 4);
   clv_optim_free(o);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_golden),        cmocka_unit_test(test_resume),
-      cmocka_unit_test(test_sum_squares),   cmocka_unit_test(test_settings_refused),
-      cmocka_unit_test(test_spans_refused), cmocka_unit_test(test_allocations),
+      cmocka_unit_test(test_golden),           cmocka_unit_test(test_resume),
+      cmocka_unit_test(test_groups),           cmocka_unit_test(test_groups_moments),
+      cmocka_unit_test(test_groups_refused),   cmocka_unit_test(test_sum_squares),
+      cmocka_unit_test(test_settings_refused), cmocka_unit_test(test_spans_refused),
+      cmocka_unit_test(test_allocations),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,11 +42,11 @@ static void assert_same(const clv_frame *a, const clv_frame *b) {
   }
   /* phase, ids, step, micro-batch, stage, flags: numbers without gaps between them */
   assert_memory_equal(&a->phase, &b->phase,
-                      offsetof(clv_frame, has_commit) - offsetof(clv_frame, phase));
-  assert_int_equal(a->has_commit, b->has_commit);
+                      offsetof(clv_frame, flags) + sizeof a->flags - offsetof(clv_frame, phase));
   assert_int_equal(a->has_vote, b->has_vote);
   assert_int_equal(a->has_failure, b->has_failure);
   assert_string_equal(a->to, b->to);
+  assert_int_equal(a->call.after, b->call.after);
   assert_int_equal(a->call.n_args, b->call.n_args);
   for (uint32_t i = 0; i < a->call.n_args; i++) {
     assert_int_equal(a->call.args[i].value, b->call.args[i].value);
@@ -55,9 +55,10 @@ static void assert_same(const clv_frame *a, const clv_frame *b) {
   }
   assert_memory_equal(&a->attach, &b->attach, sizeof a->attach);
   assert_int_equal(a->attached.credit_bytes, b->attached.credit_bytes);
-  assert_int_equal(a->commit.step, b->commit.step);
   assert_true(a->commit.scale == b->commit.scale && a->commit.lr == b->commit.lr);
   assert_int_equal(a->commit.apply, b->commit.apply);
+  assert_int_equal(a->commit.n_more_lrs, b->commit.n_more_lrs);
+  assert_memory_equal(a->commit.more_lrs, b->commit.more_lrs, sizeof a->commit.more_lrs);
   assert_true(a->vote.grad_sq == b->vote.grad_sq && a->vote.finite == b->vote.finite);
   assert_int_equal(a->vote.has_digest, b->vote.has_digest);
   assert_memory_equal(&a->vote.digest, &b->vote.digest, sizeof a->vote.digest);
@@ -70,7 +71,6 @@ static void assert_same(const clv_frame *a, const clv_frame *b) {
   assert_int_equal(a->state.index, b->state.index);
   assert_int_equal(a->state.count, b->state.count);
   assert_string_equal(a->state.name, b->state.name);
-  assert_memory_equal(a->presence, b->presence, sizeof a->presence);
   assert_int_equal(a->n_upstream, b->n_upstream);
   if (a->kind == CLV_PREPARE)
     assert_same_backward(a, b);
@@ -94,7 +94,7 @@ static void decode_and_compare(const clv_piece *pieces, size_t n, const clv_fram
 
 static void every_kind_round_trips(void **state) {
   (void)state;
-  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind++) {
+  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
     clv_frame f = sample_frame((clv_frame_kind)kind);
     size_t len = sample_payload_len(f.kind);
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
@@ -104,7 +104,7 @@ static void every_kind_round_trips(void **state) {
 
 static void any_cut_into_pieces_gives_the_same(void **state) {
   (void)state;
-  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind++) {
+  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
     clv_frame f = sample_frame((clv_frame_kind)kind);
     size_t len = sample_payload_len(f.kind);
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
@@ -123,49 +123,154 @@ static void any_cut_into_pieces_gives_the_same(void **state) {
 
 static void single_bytes_give_the_same(void **state) {
   (void)state;
-  clv_frame f = sample_frame(CLV_FORWARD);
-  size_t len = sample_payload_len(f.kind);
-  CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
-  clv_piece *pieces = calloc(all.len, sizeof *pieces);
-  for (size_t i = 0; i < all.len; i++) pieces[i] = (clv_piece){all.data + i, 1};
-  decode_and_compare(pieces, all.len, &f, len);
-  free(pieces);
+  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
+    clv_frame f = sample_frame((clv_frame_kind)kind);
+    size_t len = sample_payload_len(f.kind);
+    CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
+    clv_piece *pieces = calloc(all.len, sizeof *pieces);
+    for (size_t i = 0; i < all.len; i++) pieces[i] = (clv_piece){all.data + i, 1};
+    decode_and_compare(pieces, all.len, &f, len);
+    free(pieces);
+  }
+}
+
+/* Every list at its limit, every name at its longest: they fit what the encoder writes into. */
+static void the_largest_frames_round_trip(void **state) {
+  (void)state;
+  clv_frame call = sample_frame(CLV_CALL);
+  call.call.n_args = call.n_tensors = CLV_WIRE_ARGS;
+  for (uint32_t i = 0; i < CLV_WIRE_ARGS; i++) {
+    call.call.args[i] = (clv_arg){.value = UINT64_MAX, .needs_grad = true, .here = true};
+    call.tensors[i] = (clv_tensor_head){CLV_U8, CLV_SHAPE(1, 1, 1, 1, 1, 1, 1, (int64_t)1 << 50),
+                                        (uint64_t)1 << 50, i + 1, ~0u};
+  }
+  clv_wire_limits limits = clv_wire_limits_default();
+  limits.session_bytes = UINT64_MAX;
+  clv_err err = {0};
+  clv_frame got;
+  clv_payload payload;
+  CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&call, 0);
+  assert_ok(clv_frame_decode(&(clv_piece){all.data, all.len}, 1, &limits, &got, &payload, &err));
+  assert_same(&call, &got);
+
+  clv_frame drop = sample_frame(CLV_DROP);
+  drop.n_upstream = CLV_WIRE_UPSTREAM;
+  for (uint32_t i = 0; i < CLV_WIRE_UPSTREAM; i++) drop.upstream[i] = UINT64_MAX - i;
+  CLV_AUTO(clv_bytes_done) clv_bytes drops = encode_whole(&drop, 0);
+  decode_and_compare(&(clv_piece){drops.data, drops.len}, 1, &drop, 0);
+
+  clv_frame prepare = sample_frame(CLV_PREPARE);
+  prepare.backward.n_calls = CLV_WIRE_NEEDED;
+  prepare.backward.n_targets = CLV_WIRE_TARGETS;
+  prepare.backward.n_peers = CLV_WIRE_HOPS;
+  for (uint32_t i = 0; i < CLV_WIRE_NEEDED; i++)
+    prepare.backward.calls[i] = (clv_needed){UINT64_MAX - i, 4096, 2, 1};
+  for (uint32_t i = 0; i < CLV_WIRE_TARGETS; i++)
+    prepare.backward.targets[i] = (clv_target){UINT64_MAX, i % 2 + 6, 4095, CLV_WIRE_HOPS};
+  for (uint32_t i = 0; i < CLV_WIRE_HOPS; i++) {
+    memset(prepare.backward.peers[i], 'p', CLV_WIRE_NAME);
+    prepare.backward.peers[i][CLV_WIRE_NAME] = 0;
+  }
+  clv_frame apply = sample_frame(CLV_APPLY);
+  apply.commit.n_more_lrs = CLV_WIRE_GROUPS;
+  for (uint32_t i = 0; i < CLV_WIRE_GROUPS; i++) apply.commit.more_lrs[i] = -1e-38f * (float)i;
+  CLV_AUTO(clv_bytes_done) clv_bytes applied = encode_whole(&apply, 0);
+  decode_and_compare(&(clv_piece){applied.data, applied.len}, 1, &apply, 0);
+
+  CLV_AUTO(clv_bytes_done) clv_bytes prepared = encode_whole(&prepare, 0);
+  decode_and_compare(&(clv_piece){prepared.data, prepared.len}, 1, &prepare, 0);
+}
+
+static void a_root_starts_with_any_finite_number(void **state) {
+  (void)state;
+  static const float roots[] = {0.25f, -3, 1e-40f, 3.4e38f, 0};
+  for (size_t i = 0; i < CLV_COUNT(roots); i++) {
+    clv_frame f = sample_frame(CLV_PREPARE);
+    f.backward.calls[1].root = roots[i];
+    CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 0);
+    decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 0);
+  }
+}
+
+static void a_call_may_name_any_other_before_it(void **state) {
+  (void)state;
+  static const uint64_t ids[] = {0, 1, 77, UINT64_MAX};
+  for (size_t i = 0; i < CLV_COUNT(ids); i++) {
+    clv_frame f = sample_frame(CLV_CALL);
+    f.call.after = ids[i];
+    CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 64);
+    decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 64);
+  }
 }
 
 /* ---- protobuf-c as an independent reader and writer -------------------------------------------
  */
 
-static void protobuf_c_reads_a_forward(void **state) {
-  (void)state;
-  clv_frame f = sample_frame(CLV_FORWARD);
-  CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 64);
-  Cleave__V1__Frame *m = cleave__v1__frame__unpack(NULL, all.len, (const uint8_t *)all.data);
+static Cleave__V1__Frame *protobuf_c_read(const clv_bytes *all) {
+  Cleave__V1__Frame *m = cleave__v1__frame__unpack(NULL, all->len, (const uint8_t *)all->data);
   assert_non_null(m);
   assert_int_equal(m->base.n_unknown_fields, 0);
-  assert_int_equal(m->kind, CLEAVE__V1__FRAME_KIND__FORWARD);
+  return m;
+}
+
+static void protobuf_c_reads_a_call(void **state) {
+  (void)state;
+  clv_frame f = sample_frame(CLV_CALL);
+  CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 64);
+  Cleave__V1__Frame *m = protobuf_c_read(&all);
+  assert_int_equal(m->kind, CLEAVE__V1__FRAME_KIND__CALL);
   assert_int_equal(m->context, f.context);
   assert_int_equal(m->message, 77);
   assert_int_equal(m->phase, 3);
   assert_int_equal(m->step, 123456789012);
   assert_int_equal(m->micro_batch, 3);
-  assert_int_equal(m->n_micro_batches, 4);
   assert_int_equal(m->stage, 2);
-  assert_int_equal(m->flags, 3);
+  assert_int_equal(m->flags, 1);
   assert_int_equal(m->reply_to, 300);
-  assert_int_equal(m->n_upstream, 3);
-  assert_memory_equal(m->upstream, f.upstream, 3 * sizeof(uint64_t));
-  assert_int_equal(m->presence.len, 2);
-  assert_memory_equal(m->presence.data, "\x02\x10", 2);
   assert_int_equal(m->n_tensors, 2);
   assert_int_equal(m->tensors[0]->dtype, CLV_F32);
   assert_int_equal(m->tensors[0]->n_dims, 2);
   assert_int_equal(m->tensors[0]->dims[1], 3);
   assert_int_equal(m->tensors[0]->crc32c, 0xdeadbeef);
   assert_int_equal(m->tensors[1]->bytes, 40);
-  assert_non_null(m->commit);
-  assert_true(m->commit->scale == 0.125f && m->commit->lr == 1e-3f && m->commit->apply);
+  assert_non_null(m->call);
+  assert_true(m->call->after == UINT64_MAX - 1);
+  assert_int_equal(m->call->n_args, 3);
+  assert_true(m->call->args[0]->value == UINT64_MAX && m->call->args[0]->needs_grad);
+  assert_true(m->call->args[1]->here && !m->call->args[1]->needs_grad);
   assert_int_equal(m->payload.len, 64);
   assert_int_equal(m->payload.data[63], (uint8_t)(63 * 7 + 3));
+  cleave__v1__frame__free_unpacked(m, NULL);
+}
+
+static void protobuf_c_reads_a_step(void **state) {
+  (void)state;
+  clv_frame f = sample_frame(CLV_DROP);
+  CLV_AUTO(clv_bytes_done) clv_bytes drop = encode_whole(&f, 0);
+  Cleave__V1__Frame *m = protobuf_c_read(&drop);
+  assert_int_equal(m->n_upstream, 3);
+  assert_memory_equal(m->upstream, f.upstream, 3 * sizeof(uint64_t));
+  cleave__v1__frame__free_unpacked(m, NULL);
+
+  f = sample_frame(CLV_PREPARE);
+  f.backward.calls[0].root = 0.25f;
+  CLV_AUTO(clv_bytes_done) clv_bytes prepare = encode_whole(&f, 0);
+  m = protobuf_c_read(&prepare);
+  assert_non_null(m->backward);
+  assert_true(m->backward->calls[0]->root == 0.25f && m->backward->calls[1]->root == 0);
+  assert_int_equal(m->backward->calls[0]->n_targets, 2);
+  assert_int_equal(m->backward->calls[0]->targets[1]->order, 4095);
+  assert_string_equal(m->backward->peers[1], "w3");
+  cleave__v1__frame__free_unpacked(m, NULL);
+
+  f = sample_frame(CLV_APPLY);
+  CLV_AUTO(clv_bytes_done) clv_bytes apply = encode_whole(&f, 0);
+  m = protobuf_c_read(&apply);
+  assert_non_null(m->commit);
+  assert_true(m->commit->scale == 0.125f && m->commit->lr == 1e-3f && m->commit->apply);
+  assert_int_equal(m->commit->n_more_lrs, 3);
+  assert_true(m->commit->more_lrs[0] == 0.5f && m->commit->more_lrs[1] == 0);
+  assert_true(m->commit->more_lrs[2] == -2);
   cleave__v1__frame__free_unpacked(m, NULL);
 }
 
@@ -173,13 +278,11 @@ static void protobuf_c_reads_a_forward(void **state) {
  * numbers and lengths in its own way, so this checks the tables in both directions. */
 static void protobuf_c_rewrites_every_kind(void **state) {
   (void)state;
-  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind++) {
+  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
     clv_frame f = sample_frame((clv_frame_kind)kind);
     size_t len = sample_payload_len(f.kind);
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
-    Cleave__V1__Frame *m = cleave__v1__frame__unpack(NULL, all.len, (const uint8_t *)all.data);
-    assert_non_null(m);
-    assert_int_equal(m->base.n_unknown_fields, 0);
+    Cleave__V1__Frame *m = protobuf_c_read(&all);
     uint8_t *again = malloc(cleave__v1__frame__get_packed_size(m));
     size_t n = cleave__v1__frame__pack(m, again);
     decode_and_compare(&(clv_piece){again, n}, 1, &f, len);
@@ -224,7 +327,7 @@ static size_t split_fields(const clv_bytes *all, part *parts) {
 
 static void any_order_gives_the_same(void **state) {
   (void)state;
-  clv_frame f = sample_frame(CLV_FORWARD);
+  clv_frame f = sample_frame(CLV_CALL);
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 64);
   part parts[64];
   size_t n = split_fields(&all, parts);
@@ -256,7 +359,7 @@ static void unknown_fields_are_skipped(void **state) {
       "1234" /* 102: 32 bits */
       "\xfa\xff\xff\xff\x0f\x02"
       "zz"; /* the largest number there is */
-  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind++) {
+  for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
     clv_frame f = sample_frame((clv_frame_kind)kind);
     size_t len = sample_payload_len(f.kind);
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, len);
@@ -274,59 +377,66 @@ static void unknown_fields_are_skipped(void **state) {
 
 static void the_last_scalar_wins_and_lists_may_be_unpacked(void **state) {
   (void)state;
-  static const char bytes[] =
-      "\x08\x0b\x08\x04"                             /* kind 11, then kind 4: BACKWARD */
-      "\x10\x01\x18\x01\x18\x02\x38\x01"             /* context 1, message 1 then 2, of 1 */
-      "\x51\x05\0\0\0\0\0\0\0\x51\x06\0\0\0\0\0\0\0" /* upstream 5, 6, not packed */
+  static const char gradient[] =
+      "\x08\x0b\x08\x19"                             /* kind 11, then kind 25: GRADIENT */
+      "\x10\x01\x18\x01\x18\x02\x20\x01"             /* context 1, message 1 then 2, phase 1 */
       "\x62\x09\x08\x05\x10\x02\x12\x01\x03\x18\x06" /* u8 [2, 3]: one dim unpacked, one packed */
       "\x7a\x06"
       "abcdef";
+  static const char drop[] =
+      "\x08\x17\x10\x01"                             /* DROP of context 1 */
+      "\x51\x05\0\0\0\0\0\0\0\x51\x06\0\0\0\0\0\0\0" /* upstream 5, 6, not packed */
+      "\x52\x08\x07\0\0\0\0\0\0\0";                  /* and 7, packed */
+  static const char apply[] =
+      "\x08\x1b\x10\x01\x18\x01\x92\x01\x14"     /* APPLY of context 1, with a commit */
+      "\x2d\x00\x00\x80\x3f"                     /* rate 1, not packed */
+      "\x2a\x08\x00\x00\x00\x40\x00\x00\x40\x40" /* 2 and 3, packed */
+      "\x2d\x00\x00\x80\x40";                    /* 4 */
   clv_err err = {0};
   clv_frame f;
   clv_payload payload;
   clv_wire_limits limits = clv_wire_limits_default();
-  clv_piece piece = {bytes, sizeof bytes - 1};
+  clv_piece piece = {gradient, sizeof gradient - 1};
   assert_ok(clv_frame_decode(&piece, 1, &limits, &f, &payload, &err));
-  assert_int_equal(f.kind, CLV_BACKWARD);
+  assert_int_equal(f.kind, CLV_GRADIENT);
   assert_int_equal(f.message, 2);
-  assert_int_equal(f.n_upstream, 2);
-  assert_int_equal(f.upstream[1], 6);
   assert_int_equal(f.tensors[0].shape.rank, 2);
   assert_int_equal(f.tensors[0].shape.dim[0], 2);
   assert_int_equal(f.tensors[0].shape.dim[1], 3);
-  assert_int_equal(f.presence[0], 1);
   assert_int_equal(payload.len, 6);
-}
-
-static void presence_is_left_out_when_it_says_nothing(void **state) {
-  (void)state;
-  clv_err err = {0};
-  clv_frame f = sample_frame(CLV_BACKWARD);
-  CLV_AUTO(clv_bytes_done) clv_bytes sparse = {0}, plain = {0}, none = {0};
-  assert_ok(clv_frame_encode(&f, 64, &sparse, &err));
-  f.presence[0] = 3;
-  f.presence[1] = 0;
-  assert_ok(clv_frame_encode(&f, 64, &plain, &err));
-  memset(f.presence, 0, sizeof f.presence);
-  assert_ok(clv_frame_encode(&f, 64, &none, &err));
-  assert_int_equal(plain.len, sparse.len - 4);
-  assert_int_equal(none.len, plain.len);
-  assert_memory_equal(none.data, plain.data, none.len);
+  piece = (clv_piece){drop, sizeof drop - 1};
+  assert_ok(clv_frame_decode(&piece, 1, &limits, &f, &payload, &err));
+  assert_int_equal(f.n_upstream, 3);
+  for (uint64_t i = 0; i < 3; i++) assert_int_equal(f.upstream[i], 5 + i);
+  piece = (clv_piece){apply, sizeof apply - 1};
+  assert_ok(clv_frame_decode(&piece, 1, &limits, &f, &payload, &err));
+  assert_int_equal(f.commit.n_more_lrs, 4);
+  for (int i = 0; i < 4; i++) assert_true(f.commit.more_lrs[i] == (float)(1 + i));
 }
 
 static void a_gradient_may_be_wholly_absent(void **state) {
   (void)state;
-  clv_frame f = sample_frame(CLV_BACKWARD);
+  clv_frame f = sample_frame(CLV_GRADIENT);
   f.n_tensors = 0;
-  memset(f.presence, 0, sizeof f.presence);
   memset(f.tensors, 0, sizeof f.tensors);
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 0);
   decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 0);
 }
 
+static void a_value_may_be_a_tensor(void **state) {
+  (void)state;
+  clv_frame f = sample_frame(CLV_VALUE);
+  f.has_failure = false;
+  memset(&f.failure, 0, sizeof f.failure);
+  f.n_tensors = 1;
+  f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(4), 16, 0, 0x0badcafe};
+  CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 16);
+  decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 16);
+}
+
 static void large_tensors_are_announced(void **state) {
   (void)state;
-  clv_frame f = sample_frame(CLV_FORWARD);
+  clv_frame f = sample_frame(CLV_CALL);
   f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(64, 1024, 1024), (uint64_t)256 << 20, 8, 1};
   f.tensors[1].transfer = 9;
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 0);
@@ -336,7 +446,7 @@ static void large_tensors_are_announced(void **state) {
 static void the_hot_path_allocates_nothing(void **state) {
   (void)state;
   clv_err err = {0};
-  clv_frame f = sample_frame(CLV_FORWARD), got;
+  clv_frame f = sample_frame(CLV_CALL), got;
   clv_payload payload;
   clv_wire_limits limits = clv_wire_limits_default();
   CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
@@ -349,7 +459,7 @@ static void the_hot_path_allocates_nothing(void **state) {
     clv_piece pieces[] = {{head.data, head.len}, {body, 64}};
     assert_ok(clv_frame_decode(pieces, 2, &limits, &got, &payload, &err));
   }
-  print_message("encode and decode of a FORWARD: %.2f us\n",
+  print_message("encode and decode of a CALL: %.2f us\n",
                 (double)(clv_now_ns() - begin) / 1e3 / ROUNDS);
   assert_int_equal(clv_alloc_count(), before);
 }
@@ -429,15 +539,24 @@ static void python_reads_and_writes_frames(void **state) {
   char folder[] = "/tmp/clv-wire-XXXXXX", path[64], command[256];
   assert_non_null(mkdtemp(folder));
   clv_err err = {0};
-  clv_frame f = sample_frame(CLV_FORWARD);
-  CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 64), back = {0};
-  snprintf(path, sizeof path, "%s/frame", folder);
-  assert_ok(clv_file_write_durable(path, all.data, all.len, 0600, &err));
+  clv_frame frames[] = {sample_frame(CLV_CALL), sample_frame(CLV_DROP), sample_frame(CLV_PREPARE),
+                        sample_frame(CLV_APPLY)};
+  frames[2].backward.calls[0].root = 0.25f;
+  for (size_t i = 0; i < CLV_COUNT(frames); i++) {
+    CLV_AUTO(clv_bytes_done)
+    clv_bytes all = encode_whole(&frames[i], sample_payload_len(frames[i].kind));
+    snprintf(path, sizeof path, "%s/%s", folder, clv_frame_kind_name(frames[i].kind));
+    assert_ok(clv_file_write_durable(path, all.data, all.len, 0600, &err));
+  }
   snprintf(command, sizeof command, "/usr/bin/python3 tests/unit/wire/frames.py %s", folder);
   assert_int_equal(system(command), 0);
-  snprintf(path, sizeof path, "%s/again", folder);
-  assert_ok(clv_file_read(path, 1 << 20, &back, &err));
-  decode_and_compare(&(clv_piece){back.data, back.len}, 1, &f, 64);
+  for (size_t i = 0; i < CLV_COUNT(frames); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes back = {0};
+    snprintf(path, sizeof path, "%s/%s.again", folder, clv_frame_kind_name(frames[i].kind));
+    assert_ok(clv_file_read(path, 1 << 20, &back, &err));
+    decode_and_compare(&(clv_piece){back.data, back.len}, 1, &frames[i],
+                       sample_payload_len(frames[i].kind));
+  }
   snprintf(command, sizeof command, "rm -rf %s", folder);
   assert_int_equal(system(command), 0);
 }
@@ -447,13 +566,17 @@ int main(void) {
       cmocka_unit_test(every_kind_round_trips),
       cmocka_unit_test(any_cut_into_pieces_gives_the_same),
       cmocka_unit_test(single_bytes_give_the_same),
-      cmocka_unit_test(protobuf_c_reads_a_forward),
+      cmocka_unit_test(the_largest_frames_round_trip),
+      cmocka_unit_test(a_root_starts_with_any_finite_number),
+      cmocka_unit_test(a_call_may_name_any_other_before_it),
+      cmocka_unit_test(protobuf_c_reads_a_call),
+      cmocka_unit_test(protobuf_c_reads_a_step),
       cmocka_unit_test(protobuf_c_rewrites_every_kind),
       cmocka_unit_test(any_order_gives_the_same),
       cmocka_unit_test(unknown_fields_are_skipped),
       cmocka_unit_test(the_last_scalar_wins_and_lists_may_be_unpacked),
-      cmocka_unit_test(presence_is_left_out_when_it_says_nothing),
       cmocka_unit_test(a_gradient_may_be_wholly_absent),
+      cmocka_unit_test(a_value_may_be_a_tensor),
       cmocka_unit_test(large_tensors_are_announced),
       cmocka_unit_test(the_hot_path_allocates_nothing),
       cmocka_unit_test(payload_helpers_walk_pieces),

@@ -35,7 +35,7 @@ static clv_wire_library libraries[] = {{"oneDNN", "2.6.3"}, {"gRPC", "1.51.1"}};
 
 static clv_wire_about some_about(void) {
   return (clv_wire_about){
-      .protocol = 1,
+      .protocol = 2,
       .n_capabilities = 2,
       .n_libraries = 2,
       .capabilities = capabilities,
@@ -48,7 +48,7 @@ static clv_wire_about some_about(void) {
 }
 
 static void assert_about(const clv_wire_about *a) {
-  assert_int_equal(a->protocol, 1);
+  assert_int_equal(a->protocol, 2);
   assert_int_equal(a->n_capabilities, 2);
   assert_string_equal(a->capabilities[1], "transfer.direct");
   assert_int_equal(a->n_libraries, 2);
@@ -117,9 +117,9 @@ static void hello_says_what_is_wrong(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_hello_request request = {.about = some_about()};
-  request.about.protocol = 2;
+  request.about.protocol = 1;
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_UNIMPLEMENTED,
-               "protocol 2, this side speaks 1");
+               "protocol 1, this side speaks 2");
   request.about = some_about();
   request.about.limits.session_bytes = CLV_WIRE_BYTES_MAX + 1;
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_INVALID, "a limit of");
@@ -220,6 +220,7 @@ static clv_wire_node nodes[] = {
     {.op = 60000, .layer = 5, .name = "add", .n_inputs = 2, .inputs = inputs_of_2},
 };
 static const char *frozen[] = {"conv1.weight", "conv1.bias"};
+static const char *peers[] = {"worker-2", "worker-3"};
 static clv_wire_spec inputs[] = {{CLV_F32, {4, {64, 8, 14, 14}}}, {CLV_I64, {1, {64}}}};
 
 static clv_wire_load_request some_load(void) {
@@ -228,17 +229,20 @@ static clv_wire_load_request some_load(void) {
       .epoch = 3,
       .seed = 11,
       .stage = 1,
-      .n_stages = 3,
       .threads = 2,
-      .max_micro_batches = 4,
       .n_frozen = 2,
       .n_inputs = 2,
       .graph = {.n_nodes = 3, .n_outputs = 2, .nodes = nodes, .outputs = outputs},
-      .next_peer = "worker-2",
-      .prev_peer = "",
-      .input_needs_grad = true,
-      .labels_here = true,
-      .optimizer = {CLV_WIRE_OPT_ADAMW, true, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6},
+      .n_peers = 2,
+      .peers = peers,
+      .optimizer = {.kind = CLV_WIRE_OPT_ADAMW,
+                    .nesterov = true,
+                    .lr = 0.1,
+                    .momentum = 0.2,
+                    .weight_decay = 0.3,
+                    .beta1 = 0.4,
+                    .beta2 = 0.5,
+                    .eps = 0.6},
       .device = "cuda:1",
       .init = CLV_WIRE_INIT_ARTIFACT,
       .artifact = {"tail.safetensors", some_digest(3)},
@@ -278,15 +282,14 @@ static void loading_round_trips(void **state) {
   assert_int_equal(got.epoch, 3);
   assert_int_equal(got.seed, 11);
   assert_int_equal(got.stage, 1);
-  assert_int_equal(got.n_stages, 3);
   assert_int_equal(got.threads, 2);
-  assert_int_equal(got.max_micro_batches, 4);
   assert_graph(&got.graph);
-  assert_string_equal(got.next_peer, "worker-2");
-  assert_string_equal(got.prev_peer, "");
-  assert_true(got.input_needs_grad && got.labels_here);
+  assert_int_equal(got.n_peers, 2);
+  assert_string_equal(got.peers[0], "worker-2");
+  assert_string_equal(got.peers[1], "worker-3");
   assert_int_equal(got.optimizer.kind, CLV_WIRE_OPT_ADAMW);
-  assert_true(got.optimizer.nesterov && got.optimizer.lr == 0.1 && got.optimizer.momentum == 0.2);
+  assert_true(got.optimizer.nesterov && !got.optimizer.final);
+  assert_true(got.optimizer.lr == 0.1 && got.optimizer.momentum == 0.2);
   assert_true(got.optimizer.weight_decay == 0.3 && got.optimizer.beta1 == 0.4);
   assert_true(got.optimizer.beta2 == 0.5 && got.optimizer.eps == 0.6);
   assert_string_equal(got.device, "cuda:1");
@@ -298,6 +301,90 @@ static void loading_round_trips(void **state) {
   assert_int_equal(got.n_inputs, 2);
   assert_true(clv_shape_equal(&got.inputs[0].shape, &inputs[0].shape));
   assert_int_equal(got.inputs[1].dtype, CLV_I64);
+}
+
+static void a_final_optimizer_round_trips(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  clv_wire_load_request m = some_load();
+  m.optimizer.nesterov = false;
+  m.optimizer.final = true;
+  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
+  assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_true(got.optimizer.final && !got.optimizer.nesterov);
+}
+
+static const char *decayed[] = {"conv1.weight", "conv2.weight"};
+static const char *slow[] = {"conv2.bias"};
+
+static clv_wire_group some_group(const char **names, uint32_t n, double lr) {
+  return (clv_wire_group){.optimizer = {.kind = CLV_WIRE_OPT_ADAMW, .lr = lr, .beta2 = 0.7},
+                          .n_params = n,
+                          .params = names};
+}
+
+static void groups_round_trip(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  clv_wire_load_request m = some_load();
+  m.groups = (clv_wire_group[]){some_group(decayed, 2, 0.25), some_group(slow, 1, 0.125),
+                                some_group(NULL, 0, 1)};
+  m.groups[1].optimizer.nesterov = true;
+  m.n_groups = 3;
+  m.hold_rest = true;
+  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
+  assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
+  memset(bytes.data, 0xff, bytes.len);
+  assert_true(got.hold_rest);
+  assert_true(got.optimizer.lr == 0.1);
+  assert_int_equal(got.n_groups, 3);
+  for (uint32_t i = 0; i < 3; i++) {
+    assert_int_equal(got.groups[i].optimizer.kind, CLV_WIRE_OPT_ADAMW);
+    assert_true(got.groups[i].optimizer.lr == m.groups[i].optimizer.lr);
+    assert_true(got.groups[i].optimizer.beta2 == 0.7 && got.groups[i].optimizer.eps == 0);
+    assert_int_equal(got.groups[i].optimizer.nesterov, i == 1);
+    assert_int_equal(got.groups[i].n_params, m.groups[i].n_params);
+  }
+  assert_string_equal(got.groups[0].params[1], "conv2.weight");
+  assert_string_equal(got.groups[1].params[0], "conv2.bias");
+}
+
+/* 4096 names in all groups together, and they fit the budget. */
+static void names_in_groups_are_counted(void **state) {
+  (void)state;
+  static const char *many[CLV_WIRE_PARAMS];
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  clv_wire_load_request m = some_load();
+  for (size_t i = 0; i < CLV_WIRE_PARAMS; i++) many[i] = "transformer.block12.attention.bias";
+  m.groups = (clv_wire_group[]){some_group(many, CLV_WIRE_PARAMS - 2, 1), some_group(decayed, 2, 1),
+                                some_group(slow, 1, 1)};
+  m.n_groups = 2;
+  assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
+  m.n_groups = 3;
+  assert_fails(clv_wire_load_request_encode(&m, &bytes, &err), CLV_EXHAUSTED,
+               "4097 names in groups of parameters");
+}
+
+static void calls_in_flight_are_counted(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  clv_wire_load_request m = some_load();
+  m.in_flight = 4096;
+  m.input_needs_grad = true;
+  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
+  assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_int_equal(got.in_flight, 4096);
+  assert_true(got.input_needs_grad);
+  m.in_flight++;
+  assert_fails(clv_wire_load_request_encode(&m, &bytes, &err), CLV_EXHAUSTED,
+               "4097 calls in flight");
 }
 
 static void load_reply_round_trips(void **state) {
@@ -336,6 +423,7 @@ static clv_wire_spec one_spec;
 static uint32_t one_index;
 static char long_name[CLV_WIRE_NAME + 2];
 static int64_t many_ints[CLV_WIRE_ATTR_INTS + 1];
+static const char *many_names[CLV_WIRE_PEERS + 1];
 
 static void one_node_graph(clv_wire_load_request *m) {
   one_node = (clv_wire_node){.op = 1, .name = "n"};
@@ -353,8 +441,27 @@ static void one_input(clv_wire_load_request *m, clv_wire_spec spec) {
   m->inputs = &one_spec;
 }
 
+/* A group of one parameter, beside whatever the shard has. */
+static clv_wire_group many_groups[CLV_WIRE_GROUPS + 1];
+static const char *one_name[1];
+static clv_wire_group *one_group(clv_wire_load_request *m, const char *name) {
+  one_name[0] = name;
+  many_groups[0] = some_group(one_name, 1, 1);
+  m->groups = many_groups;
+  m->n_groups = 1;
+  return many_groups;
+}
+
 #define SPOIL(name, statement) \
   static void name(clv_wire_load_request *m) { statement; }
+SPOIL(many_group, one_group(m, "w"); m->n_groups = CLV_WIRE_GROUPS + 1)
+SPOIL(other_kind, one_group(m, "w")->optimizer.kind = CLV_WIRE_OPT_SGD)
+SPOIL(no_kind, one_group(m, "w")->optimizer.kind = m->optimizer.kind = CLV_WIRE_OPT_NONE)
+SPOIL(other_final, one_group(m, "w")->optimizer.final = true)
+SPOIL(group_nan, one_group(m, "w")->optimizer.weight_decay = 0.0 / 0.0)
+SPOIL(group_nameless, one_group(m, ""))
+SPOIL(group_long_name, one_group(m, long_name))
+SPOIL(group_newline, one_group(m, "a\nb"))
 SPOIL(no_graph, m->graph = (clv_wire_graph){0})
 SPOIL(input_of_itself, one_node_graph(m); one_index = 0; one_node.n_inputs = 1;
       one_node.inputs = &one_index)
@@ -365,9 +472,8 @@ SPOIL(layer_too_high, one_node_graph(m); one_node.layer = UINT32_MAX)
 SPOIL(long_node_name, one_node_graph(m); one_node.name = long_name)
 SPOIL(infinite_attr, one_attr_graph(m, (clv_wire_attr){1, 0, NULL, 1.0 / 0.0}))
 SPOIL(long_attr, one_attr_graph(m, (clv_wire_attr){1, CLV_WIRE_ATTR_INTS + 1, many_ints, 0}))
-SPOIL(stage_outside, m->stage = 3)
-SPOIL(many_stages, m->n_stages = CLV_WIRE_STAGES + 1)
-SPOIL(micro_batches, m->max_micro_batches = CLV_WIRE_MICRO_BATCHES + 1)
+SPOIL(stage_outside, m->stage = 255)
+SPOIL(many_peers, m->n_peers = CLV_WIRE_PEERS + 1; m->peers = many_names)
 SPOIL(nan_lr, m->optimizer.lr = 0.0 / 0.0)
 SPOIL(odd_optimizer, m->optimizer.kind = (clv_wire_opt_kind)4)
 SPOIL(odd_init, m->init = (clv_wire_init)3)
@@ -380,7 +486,16 @@ SPOIL(odd_dtype, one_input(m, (clv_wire_spec){(clv_dtype)0, CLV_SHAPE(1)}))
 static void loads_that_break_a_rule_are_refused(void **state) {
   (void)state;
   memset(long_name, 'n', CLV_WIRE_NAME + 1);
+  for (size_t i = 0; i < CLV_COUNT(many_names); i++) many_names[i] = "w";
   static const bad_load cases[] = {
+      {many_group, "16 groups of parameters"},
+      {other_kind, "group 1: optimizer kind 1, final 0; that of the shard is 3, 0"},
+      {no_kind, "group 1: optimizer kind 0"},
+      {other_final, "group 1: optimizer kind 3, final 1"},
+      {group_nan, "group 1: a number of the optimizer of "},
+      {group_nameless, "group 1: parameter name of 0 bytes"},
+      {group_long_name, "group 1: parameter name of 129 bytes"},
+      {group_newline, "of params"},
       {no_graph, "no nodes"},
       {input_of_itself, "node 0: input 0 is node 0"},
       {output_outside, "output 0 is node 1 of 1"},
@@ -389,9 +504,8 @@ static void loads_that_break_a_rule_are_refused(void **state) {
       {long_node_name, "129 bytes of node name"},
       {infinite_attr, "not finite"},
       {long_attr, "17 numbers in an attribute"},
-      {stage_outside, "stage 3 of 3"},
-      {many_stages, "at most 256"},
-      {micro_batches, "4097 micro-batches"},
+      {stage_outside, "module 255; a session has at most 255"},
+      {many_peers, "65 peers"},
       {nan_lr, "not finite"},
       {odd_optimizer, "unknown optimizer 4"},
       {odd_init, "unknown source of initial weights 3"},
@@ -454,7 +568,8 @@ static void status_round_trips(void **state) {
     assert_int_equal(got.all, all);
     if (!all) assert_memory_equal(&got.session, &request.session, sizeof got.session);
   }
-  clv_wire_stage_status stages[] = {{1, 2, 3, 4, 5}, {6, 7, 8, 9, 10}};
+  clv_wire_stage_status stages[] = {{.stage = 1, .forwards = 3, .backwards = 4},
+                                    {.stage = 6, .forwards = 8, .backwards = 9}};
   clv_wire_session_status sessions[] = {{some_id(1), 2, 3, 4, 5, "one", 6, 2, 7, 8, 9, stages},
                                         {some_id(9), 0, 0, 0, 0, "", 0, 0, 0, 0, 0, NULL}};
   clv_wire_status_reply reply = {.incarnation = some_id(3),
@@ -481,8 +596,9 @@ static void status_round_trips(void **state) {
   assert_int_equal(got.sessions[0].calls_waiting, 8);
   assert_int_equal(got.sessions[0].late_frames, 9);
   assert_int_equal(got.sessions[0].n_stages, 2);
-  assert_memory_equal(&got.sessions[0].stages[1].committed_step, &stages[1].committed_step, 32);
   assert_int_equal(got.sessions[0].stages[1].stage, 6);
+  assert_int_equal(got.sessions[0].stages[1].forwards, 8);
+  assert_int_equal(got.sessions[0].stages[1].backwards, 9);
   assert_int_equal(got.sessions[1].n_stages, 0);
 }
 
@@ -631,7 +747,7 @@ static void malformed_bytes_are_refused(void **state) {
       CASE("\x2a\x05\x12\x03\x80\x80\x80", "runs past the end"),
       CASE("\x7a\x0a\x12\x08\xff\xff\xff\xff\xff\xff\xff\xff", "runs past the end"),
       CASE("\x3a\x02\x15\x00", "lr has wire type 5"),
-      CASE("", "stage 0 of 0"),
+      CASE("", "session id"),
 #undef CASE
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
@@ -671,6 +787,10 @@ int main(void) {
       cmocka_unit_test(sessions_round_trip),
       cmocka_unit_test(closing_round_trips),
       cmocka_unit_test(loading_round_trips),
+      cmocka_unit_test(a_final_optimizer_round_trips),
+      cmocka_unit_test(groups_round_trip),
+      cmocka_unit_test(names_in_groups_are_counted),
+      cmocka_unit_test(calls_in_flight_are_counted),
       cmocka_unit_test(load_reply_round_trips),
       cmocka_unit_test(loads_that_break_a_rule_are_refused),
       cmocka_unit_test(a_large_graph_fits_the_budget),

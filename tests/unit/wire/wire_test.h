@@ -33,6 +33,82 @@
       fail_msg("%s gave %d \"%s\", not %d \"%s\"", #call, (int)code_, err.text, (wanted), part); \
   } while (0)
 
+/* The kind after this one that has a sample: the numbers 3 to 7 have none. */
+static inline int next_kind(int kind) { return kind == CLV_ATTACHED ? CLV_ABORT : kind + 1; }
+
+static inline void sample_attach(clv_frame *f) {
+  for (int i = 0; i < CLV_WIRE_ID_BYTES; i++) {
+    f->attach.session.bytes[i] = (uint8_t)(i + 1);
+    f->attach.incarnation.bytes[i] = (uint8_t)(200 - i);
+  }
+  f->attach.epoch = 9;
+  f->attach.lane = 1;
+  f->attach.lanes = 2;
+  f->attach.role = CLV_ATTACH_PEER;
+}
+
+static inline void sample_call(clv_frame *f) {
+  f->micro_batch = 3;
+  f->flags = CLV_FLAG_TRAINING;
+  f->call.after = UINT64_MAX - 1;
+  f->call.n_args = 3;
+  f->call.args[0] = (clv_arg){.value = UINT64_MAX, .needs_grad = true};
+  f->call.args[1] = (clv_arg){.here = true};
+  f->call.args[2] = (clv_arg){.value = 78, .needs_grad = true, .here = true};
+  f->n_tensors = 2;
+  f->tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(2, 3), 24, 0, 0xdeadbeef};
+  f->tensors[1] = (clv_tensor_head){CLV_I64, CLV_SHAPE(5), 40, 0, 0x12345678};
+}
+
+static inline void sample_drop(clv_frame *f) {
+  f->n_upstream = 3;
+  f->upstream[0] = 1;
+  f->upstream[1] = UINT64_MAX;
+  f->upstream[2] = (uint64_t)1 << 40;
+}
+
+static inline void sample_prepare(clv_frame *f) {
+  f->backward.retain = f->backward.vote = f->backward.more = true;
+  f->backward.n_calls = 3;
+  f->backward.calls[0] = (clv_needed){.call = 80, .root = 1, .n_targets = 2};
+  f->backward.calls[1] = (clv_needed){.call = 79, .contributions = 1};
+  f->backward.calls[2] = (clv_needed){.call = UINT64_MAX, .contributions = 7, .n_targets = 1};
+  f->backward.n_targets = 3;
+  f->backward.targets[0] = (clv_target){.value = 79, .to = 2};
+  f->backward.targets[1] = (clv_target){.value = 78, .slot = 1, .order = 4095};
+  f->backward.targets[2] = (clv_target){.value = 1, .slot = 7, .order = 1, .to = 1};
+  f->backward.n_peers = 2;
+  strcpy(f->backward.peers[0], "worker-2");
+  strcpy(f->backward.peers[1], "w3");
+}
+
+static inline void sample_finished(clv_frame *f) {
+  f->has_vote = f->vote.finite = f->vote.has_digest = true;
+  f->vote.grad_sq = 2.5;
+  memset(f->vote.digest.bytes, 0x5a, sizeof f->vote.digest.bytes);
+  f->n_tensors = 1;
+  f->tensors[0] = (clv_tensor_head){CLV_F64, CLV_SHAPE(4), 32, 0, 0x0badcafe};
+}
+
+static inline void sample_apply(clv_frame *f) {
+  f->commit.scale = 0.125f;
+  f->commit.lr = 1e-3f;
+  f->commit.apply = true;
+  f->commit.n_more_lrs = 3;
+  f->commit.more_lrs[0] = 0.5f;
+  f->commit.more_lrs[2] = -2;
+}
+
+static inline void sample_state(clv_frame *f) {
+  f->state.what = CLV_STATE_OPTIMIZER;
+  f->state.count = 7;
+  if (f->kind != CLV_STATE_ITEM && f->kind != CLV_STATE_PUT) return;
+  f->state.index = 6;
+  strcpy(f->state.name, "exp_avg:conv1.weight");
+  f->n_tensors = 1;
+  f->tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(4, 4), 64, 0, 0x01020304};
+}
+
 static inline clv_frame sample_frame(clv_frame_kind kind) {
   clv_frame f = {.kind = kind,
                  .context = 0x0102030405060708,
@@ -41,104 +117,29 @@ static inline clv_frame sample_frame(clv_frame_kind kind) {
                  .step = 123456789012,
                  .stage = 2,
                  .reply_to = 300};
-  if (kind == CLV_FORWARD || kind == CLV_BACKWARD) {
-    f.micro_batch = 3;
-    f.n_micro_batches = 4;
-    f.flags = CLV_FLAG_TRAINING | CLV_FLAG_PREPARE;
-    f.n_upstream = 3;
-    f.upstream[0] = 1;
-    f.upstream[1] = UINT64_MAX;
-    f.upstream[2] = (uint64_t)1 << 40;
-    f.n_tensors = 2;
-    f.presence[0] = 0x02;
-    f.presence[1] = 0x10; /* slots 1 and 12 */
-    f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(2, 3), 24, 0, 0xdeadbeef};
-    f.tensors[1] = (clv_tensor_head){CLV_I64, CLV_SHAPE(5), 40, 0, 0x12345678};
-  }
-  if (kind == CLV_CALL) {
-    f.call.n_args = 3;
-    f.call.args[0] = (clv_arg){.value = UINT64_MAX, .needs_grad = true};
-    f.call.args[1] = (clv_arg){.here = true};
-    f.call.args[2] = (clv_arg){.value = 78, .needs_grad = true, .here = true};
-    f.n_tensors = 2;
-    f.presence[0] = 3;
-    f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(2, 3), 24, 0, 0xdeadbeef};
-    f.tensors[1] = (clv_tensor_head){CLV_I64, CLV_SHAPE(5), 40, 0, 0x12345678};
-  }
-  if (kind == CLV_PREPARE) {
-    f.backward.retain = f.backward.vote = f.backward.more = true;
-    f.backward.n_calls = 3;
-    f.backward.calls[0] = (clv_needed){.call = 80, .root = true, .n_targets = 2};
-    f.backward.calls[1] = (clv_needed){.call = 79, .contributions = 1};
-    f.backward.calls[2] = (clv_needed){.call = UINT64_MAX, .contributions = 7, .n_targets = 1};
-    f.backward.n_targets = 3;
-    f.backward.targets[0] = (clv_target){.value = 79, .to = 2};
-    f.backward.targets[1] = (clv_target){.value = 78, .slot = 1, .order = 4095};
-    f.backward.targets[2] = (clv_target){.value = 1, .slot = 7, .order = 1, .to = 1};
-    f.backward.n_peers = 2;
-    strcpy(f.backward.peers[0], "worker-2");
-    strcpy(f.backward.peers[1], "w3");
-  }
-  if (kind == CLV_DELIVER || kind == CLV_VALUE || kind == CLV_GRADIENT) strcpy(f.to, "worker-2");
-  if (kind == CLV_GRADIENT) {
-    f.micro_batch = 2;
-    f.n_tensors = 1;
-    f.presence[0] = 1;
-    f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(4), 16, 0, 0x0badcafe};
-  }
-  if (kind == CLV_VALUE) f.has_failure = true;
-  if (kind == CLV_DROP) {
-    f.n_upstream = 2;
-    f.upstream[0] = UINT64_MAX;
-    f.upstream[1] = 80;
-  }
-  if (kind == CLV_FINISHED) f.has_vote = true;
-  if (kind == CLV_FORWARD || kind == CLV_CALL) f.has_commit = true;
-  if (kind == CLV_FORWARD || kind == CLV_COMMIT || kind == CLV_CALL || kind == CLV_APPLY) {
-    f.commit.step = 41;
-    f.commit.scale = 0.125f;
-    f.commit.lr = 1e-3f;
-    f.commit.apply = true;
-  }
-  if (kind == CLV_ATTACH) {
-    for (int i = 0; i < CLV_WIRE_ID_BYTES; i++) {
-      f.attach.session.bytes[i] = (uint8_t)(i + 1);
-      f.attach.incarnation.bytes[i] = (uint8_t)(200 - i);
-    }
-    f.attach.epoch = 9;
-    f.attach.lane = 1;
-    f.attach.lanes = 2;
-    f.attach.role = CLV_ATTACH_PEER;
-  }
+  if (kind == CLV_ATTACH) sample_attach(&f);
   if (kind == CLV_ATTACHED) f.attached.credit_bytes = 64 << 20;
-  if (kind == CLV_VOTE || kind == CLV_FINISHED) {
-    f.vote.finite = f.vote.has_digest = true;
-    f.vote.grad_sq = 2.5;
-    memset(f.vote.digest.bytes, 0x5a, sizeof f.vote.digest.bytes);
-    f.n_tensors = 1;
-    f.presence[0] = 1;
-    f.tensors[0] = (clv_tensor_head){CLV_F64, CLV_SHAPE(4), 32, 0, 0x0badcafe};
-  }
   if (kind == CLV_CREDIT) f.credit.bytes = 1 << 20;
   if (kind == CLV_CHUNK) {
     f.chunk.transfer = 5;
     f.chunk.offset = 1 << 18;
     f.chunk.total = 1 << 20;
   }
+  if (kind >= CLV_STATE_GET && kind <= CLV_STATE_DONE) sample_state(&f);
+  if (kind == CLV_CALL) sample_call(&f);
+  if (kind == CLV_DELIVER || kind == CLV_VALUE || kind == CLV_GRADIENT) strcpy(f.to, "worker-2");
+  if (kind == CLV_VALUE) f.has_failure = true;
   if (kind == CLV_ABORT || kind == CLV_ERROR || kind == CLV_VALUE)
     clv_frame_set_failure(&f, CLV_DATA_LOSS, "checksum of tensor 1 — wrong", "worker-2/stage 1");
-  if (kind == CLV_STATE_GET || kind == CLV_STATE_ITEM || kind == CLV_STATE_PUT ||
-      kind == CLV_STATE_DONE) {
-    f.state.what = CLV_STATE_OPTIMIZER;
-    f.state.count = 7;
-  }
-  if (kind == CLV_STATE_ITEM || kind == CLV_STATE_PUT) {
-    f.state.index = 6;
-    strcpy(f.state.name, "exp_avg:conv1.weight");
+  if (kind == CLV_DROP) sample_drop(&f);
+  if (kind == CLV_PREPARE) sample_prepare(&f);
+  if (kind == CLV_GRADIENT) {
+    f.micro_batch = 2;
     f.n_tensors = 1;
-    f.presence[0] = 1;
-    f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(4, 4), 64, 0, 0x01020304};
+    f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(4), 16, 0, 0x0badcafe};
   }
+  if (kind == CLV_FINISHED) sample_finished(&f);
+  if (kind == CLV_APPLY) sample_apply(&f);
   return f;
 }
 

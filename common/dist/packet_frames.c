@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packets of contexts, filled in.
+ * Frames of contexts as packets, filled in.
  */
 #include "common/dist/dist_int.h"
 
@@ -42,13 +42,12 @@ clv_code clv_packet_arg(clv_packet *call, uint64_t value, bool needs_grad, clv_t
   return CLV_OK;
 }
 
-void clv_packet_call_commit(clv_packet *call, uint64_t of, float scale, float lr, bool apply) {
-  clv_frame *f = &call->frame;
-  f->has_commit = true;
-  f->commit.step = of;
-  f->commit.scale = scale;
-  f->commit.lr = lr;
-  f->commit.apply = apply;
+clv_code clv_packet_call_deliver(clv_packet *call, const char *to, clv_err *err) {
+  if (strlen(to) > CLV_WIRE_NAME)
+    return clv_fail(err, CLV_INVALID, "a name of %zu bytes; at most %d", strlen(to), CLV_WIRE_NAME);
+  call->frame.flags |= CLV_FLAG_DELIVER;
+  snprintf(call->frame.to, sizeof call->frame.to, "%s", to);
+  return CLV_OK;
 }
 
 clv_code clv_packet_deliver(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
@@ -86,7 +85,7 @@ clv_code clv_packet_prepare(clv_pool *pool, uint64_t context, uint32_t phase, ui
   return CLV_OK;
 }
 
-clv_code clv_packet_need(clv_packet *prepare, uint64_t call, uint32_t contributions, bool root,
+clv_code clv_packet_need(clv_packet *prepare, uint64_t call, uint32_t contributions, float root,
                          clv_err *err) {
   clv_frame *f = &prepare->frame;
   if (f->backward.n_calls == CLV_WIRE_NEEDED)
@@ -146,9 +145,25 @@ clv_code clv_packet_apply(clv_pool *pool, uint64_t context, uint64_t message, ui
   return CLV_OK;
 }
 
+clv_code clv_packet_more_lrs(clv_packet *apply, const float *lrs, uint32_t n, clv_err *err) {
+  if (n > CLV_WIRE_GROUPS)
+    return clv_fail(err, CLV_EXHAUSTED, "%u more learning rates; at most %d", n, CLV_WIRE_GROUPS);
+  apply->frame.commit.n_more_lrs = n;
+  memcpy(apply->frame.commit.more_lrs, lrs, n * sizeof *lrs);
+  return CLV_OK;
+}
+
 clv_code clv_packet_revert(clv_pool *pool, uint64_t context, uint64_t message, clv_packet **ret,
                            clv_err *err) {
   return packet_of(pool, CLV_REVERT, context, message, ret, err);
+}
+
+void clv_packet_end_commit(clv_packet *end, float scale, float lr, bool apply) {
+  clv_frame *f = &end->frame;
+  f->has_commit = true;
+  f->commit.scale = scale;
+  f->commit.lr = lr;
+  f->commit.apply = apply;
 }
 
 clv_code clv_packet_end_context(clv_pool *pool, uint64_t context, uint64_t message,

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Groups of an optimiser: which parameters of its modules are in which, and what a module's node is
+ * told of that. A module numbers its own groups in the order in which they were given; when some of
+ * its parameters that learn are in none, number 0 stands for these and is not stepped.
+ */
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/api_int.h"
+
+/* ---- settings -------------------------------------------------------------------------------- */
+
+static clv_optim_config config_of(const cleave_group *g) {
+  static const clv_optim_kind kinds[] = {[CLEAVE_SGD] = CLV_OPTIM_SGD,
+                                         [CLEAVE_ADAM] = CLV_OPTIM_ADAM,
+                                         [CLEAVE_ADAMW] = CLV_OPTIM_ADAMW};
+  bool unset = g->beta1 == 0 && g->beta2 == 0 && g->eps == 0;
+  return (clv_optim_config){.kind = kinds[g->kind],
+                            .lr = g->lr,
+                            .momentum = g->momentum,
+                            .nesterov = g->nesterov,
+                            .weight_decay = g->weight_decay,
+                            .beta1 = unset ? 0.9 : g->beta1,
+                            .beta2 = unset ? 0.999 : g->beta2,
+                            .eps = unset ? 1e-8 : g->eps};
+}
+
+clv_lr_schedule api_schedule_of(const cleave_schedule *s) {
+  static const clv_lr_curve curves[] = {[CLEAVE_CONSTANT] = CLV_LR_CURVE_CONSTANT,
+                                        [CLEAVE_STEPS] = CLV_LR_CURVE_STEP,
+                                        [CLEAVE_COSINE] = CLV_LR_CURVE_COSINE,
+                                        [CLEAVE_LINEAR] = CLV_LR_CURVE_LINEAR};
+  return (clv_lr_schedule){.curve = curves[s->curve],
+                           .warmup_steps = s->warmup_steps,
+                           .step_size = s->step_size,
+                           .total_steps = s->total_steps,
+                           .gamma = s->gamma};
+}
+
+/* The optimiser's own check of its settings, over a block of nothing. */
+static cleave_status check_settings(const cleave_group *g, cleave_error *error) {
+  if ((unsigned)g->kind > CLEAVE_ADAMW || (unsigned)g->schedule.curve > CLEAVE_LINEAR)
+    return api_fail(error, CLV_INVALID, "optimiser %d, curve %d: there is no such", (int)g->kind,
+                    (int)g->schedule.curve);
+  CLV_AUTO(clv_optim_freep) clv_optim *probe = NULL;
+  clv_optim_config config = config_of(g);
+  TRY(clv_optim_new(&config, 1, 64, NULL, 0, clv_backend_cpu(), &probe, &err));
+  return CLEAVE_OK;
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static bool learns(const clv_param *p) { return p->trainable && !p->frozen; }
+
+static bool names(const cleave_group *g, const char *param) {
+  if (!g->parameters) return true;
+  for (size_t i = 0; i < g->n_parameters; i++)
+    if (fnmatch(g->parameters[i], param, 0) == 0) return true;
+  return false;
+}
+
+static bool matches_any(const cleave_group *g, const char *pattern) {
+  for (size_t k = 0; k < g->n_modules; k++)
+    for (int i = 0; i < g->modules[k]->params->n; i++) {
+      const clv_param *p = &g->modules[k]->params->list[i];
+      if (learns(p) && fnmatch(pattern, p->name, 0) == 0) return true;
+    }
+  return false;
+}
+
+/* Every name is that of something that learns. */
+static cleave_status check_names(const cleave_group *g, cleave_error *error) {
+  const char *known[64];
+  size_t n = 0;
+  if (g->parameters && !g->n_parameters)
+    return api_fail(error, CLV_INVALID, "a group with a list of 0 parameters");
+  for (size_t k = 0; k < g->n_modules; k++)
+    for (int i = 0; i < g->modules[k]->params->n && n < CLV_COUNT(known); i++)
+      if (learns(&g->modules[k]->params->list[i])) known[n++] = g->modules[k]->params->list[i].name;
+  for (size_t i = 0; g->parameters && i < g->n_parameters; i++) {
+    if (matches_any(g, g->parameters[i])) continue;
+    const char *near = clv_did_you_mean(g->parameters[i], known, n);
+    return api_fail(
+        error, CLV_NOT_FOUND, "no parameter '%s' that learns in the modules of this group%s%s%s",
+        g->parameters[i], near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+  }
+  return CLEAVE_OK;
+}
+
+/* ---- joining --------------------------------------------------------------------------------- */
+
+static cleave_status check_module(const cleave_optimizer *o, const cleave_module *m,
+                                  cleave_error *error) {
+  if (m->runtime != o->runtime) return api_fail(error, CLV_INVALID, "a module of another runtime");
+  if (m->optimizer && m->optimizer != o)
+    return api_fail(error, CLV_EXISTS, "module '%s' is in an optimiser already", m->name);
+  if (m->state != MODULE_NEW)
+    return api_fail(error, CLV_PRECONDITION,
+                    "module '%s' has been used: make its optimiser before its first call", m->name);
+  if (!m->n_learning)
+    return api_fail(error, CLV_INVALID, "module '%s' has no parameter that learns", m->name);
+  return CLEAVE_OK;
+}
+
+static cleave_status too_many_groups(const cleave_module *m, cleave_error *error) {
+  return api_fail(error, CLV_EXHAUSTED,
+                  "module '%s' is in too many groups: at most %d, one fewer when some of its "
+                  "parameters are in none",
+                  m->name, CLV_OPTIM_MAX_GROUPS);
+}
+
+/* The module has one group more. */
+static cleave_status add_group(cleave_optimizer *o, const optimizer_group *g, cleave_module *m,
+                               cleave_error *error) {
+  if (m->n_groups == CLV_OPTIM_MAX_GROUPS) return too_many_groups(m, error);
+  if (m->n_groups && m->groups[0]->optim.kind != g->optim.kind)
+    return api_fail(error, CLV_INVALID, "module '%s' is in groups of different kinds", m->name);
+  if (!m->optimizer) {
+    TRY(clv_alloc((size_t)m->params->n, sizeof *m->group_of, &m->group_of, &err));
+    m->optimizer = o;
+    o->modules[o->n_modules++] = m;
+  }
+  m->groups[m->n_groups++] = g;
+  return CLEAVE_OK;
+}
+
+static cleave_status join_module(cleave_optimizer *o, const cleave_group *from,
+                                 const optimizer_group *g, cleave_module *m, cleave_error *error) {
+  bool joined = false;
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *p = &m->params->list[i];
+    if (!learns(p) || !names(from, p->name)) continue;
+    if (m->group_of && m->group_of[i])
+      return api_fail(error, CLV_EXISTS, "parameter '%s' of module '%s' is in two groups", p->name,
+                      m->name);
+    if (!joined) PASS(add_group(o, g, m, error));
+    joined = true;
+    m->group_of[i] = (uint8_t)m->n_groups;
+  }
+  return CLEAVE_OK;
+}
+
+static cleave_status join_group(cleave_optimizer *o, const cleave_group *from,
+                                cleave_error *error) {
+  optimizer_group *g = &o->groups[o->n_groups++];
+  PASS(check_settings(from, error));
+  if (from->final != o->final)
+    return api_fail(error, CLV_INVALID, "groups with final steps and groups without");
+  *g = (optimizer_group){config_of(from), api_schedule_of(&from->schedule)};
+  for (size_t k = 0; k < from->n_modules; k++) PASS(check_module(o, from->modules[k], error));
+  PASS(check_names(from, error));
+  for (size_t k = 0; k < from->n_modules; k++)
+    PASS(join_module(o, from, g, from->modules[k], error));
+  return CLEAVE_OK;
+}
+
+/* Parameters that are in no group make room for themselves at number 0. */
+static cleave_status hold_rest(cleave_module *m, cleave_error *error) {
+  uint32_t n = 0;
+  for (int i = 0; i < m->params->n; i++) n += m->group_of[i] > 0;
+  m->hold_rest = n < m->n_learning;
+  if (!m->hold_rest) return CLEAVE_OK;
+  if (m->n_groups == CLV_OPTIM_MAX_GROUPS) return too_many_groups(m, error);
+  memmove(m->groups + 1, m->groups, m->n_groups++ * sizeof(optimizer_group *));
+  for (int i = 0; i < m->params->n; i++) m->group_of[i] += m->group_of[i] > 0;
+  return CLEAVE_OK;
+}
+
+cleave_status api_groups_join(cleave_optimizer *o, const cleave_group *groups, size_t n_groups,
+                              cleave_error *error) {
+  o->final = groups[0].final;
+  for (size_t i = 0; i < n_groups; i++) PASS(join_group(o, &groups[i], error));
+  for (size_t i = 0; i < o->n_modules; i++) PASS(hold_rest(o->modules[i], error));
+  return CLEAVE_OK;
+}
+
+void api_groups_leave(cleave_optimizer *o) {
+  for (size_t i = 0; i < o->n_modules; i++) {
+    cleave_module *m = o->modules[i];
+    free(m->group_of);
+    m->group_of = NULL;
+    m->optimizer = NULL;
+    m->n_groups = 0;
+    m->hold_rest = false;
+  }
+}
+
+/* ---- what a node is told --------------------------------------------------------------------- */
+
+uint32_t api_group_names(const cleave_module *m, uint32_t number, const char **ret_names) {
+  uint32_t n = 0;
+  for (int i = 0; i < m->params->n; i++)
+    if (m->group_of[i] == number + 1) ret_names[n++] = m->params->list[i].name;
+  return n;
+}

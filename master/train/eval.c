@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Evaluation: each batch is a context of its own, a few of them in flight. The labels are at home, and
+ * so is the loss.
+ */
+#include <string.h>
+
+#include "master/train/train_int.h"
+
+typedef struct slot {
+  cleave_context context;
+  cleave_future output, loss;
+  clv_tensor *y;
+  size_t row, n;
+} slot;
+
+typedef struct evaluation {
+  clv_trainer *t;
+  const clv_dataset *data;
+  const clv_subset *rows;
+  slot slots[CLV_EVAL_WINDOW]; /* a ring */
+  size_t first, in_flight, at;
+  clv_tensor *predictions;
+  double loss;
+} evaluation;
+
+/* What is left of an evaluation that failed. */
+static void evaluation_done(evaluation *e) {
+  for (; e->in_flight; e->in_flight--) {
+    slot *s = &e->slots[e->first++ % CLV_EVAL_WINDOW];
+    s->y = clv_tensor_unref(s->y);
+    (void)!cleave_context_end(e->t->runtime, s->context, NULL);
+  }
+  clv_tensor_unref(e->predictions);
+}
+
+static clv_code home_loss(clv_trainer *t, cleave_module **ret, clv_err *err) {
+  bool at_home = t->b->shards[t->b->n_stages].worker < 0;
+  if (!at_home && !t->home_loss)
+    CLV_TRY(clv_trainer_load_loss(t, "(loss at home)", -1, &t->home_loss, err));
+  *ret = at_home ? t->modules[t->b->n_stages] : t->home_loss;
+  return CLV_OK;
+}
+
+/* The output of the last stage, on its way here. */
+static clv_code call_stages(evaluation *e, slot *s, const cleave_tensor *x, cleave_reference *ret,
+                            clv_err *err) {
+  clv_trainer *t = e->t;
+  uint32_t last = t->b->n_stages - 1;
+  CLV_API(cleave_leaf(t->runtime, s->context, x, false, ret, CLV_WHY));
+  for (uint32_t i = 0; i < last; i++)
+    CLV_API(cleave_call(t->runtime, s->context, t->modules[i], ret, 1, ret, CLV_WHY));
+  CLV_API(
+      cleave_rpc_async(t->runtime, s->context, t->modules[last], ret, 1, ret, &s->output, CLV_WHY));
+  return CLV_OK;
+}
+
+static clv_code call_loss(evaluation *e, slot *s, cleave_reference output, clv_err *err) {
+  clv_trainer *t = e->t;
+  cleave_tensor y = clv_rows_of(s->y, 0, s->n);
+  cleave_module *loss;
+  cleave_reference target;
+  CLV_TRY(home_loss(t, &loss, err));
+  CLV_API(cleave_leaf(t->runtime, s->context, &y, false, &target, CLV_WHY));
+  const cleave_reference both[] = {output, target};
+  CLV_API(cleave_rpc_async(t->runtime, s->context, loss, both, 2, NULL, &s->loss, CLV_WHY));
+  return CLV_OK;
+}
+
+static clv_code inject(evaluation *e, size_t n, clv_err *err) {
+  clv_trainer *t = e->t;
+  slot *s = &e->slots[(e->first + e->in_flight) % CLV_EVAL_WINDOW];
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL;
+  clv_shape xs = clv_dataset_x_shape(e->data, n), ys = clv_dataset_y_shape(e->data, n);
+  cleave_context_options o = {.evaluation = true};
+  cleave_reference output;
+  CLV_TRY(clv_tensor_new(clv_dataset_x_dtype(e->data), &xs, &x, err));
+  if (clv_dataset_has_labels(e->data))
+    CLV_TRY(clv_tensor_new(clv_dataset_y_dtype(e->data), &ys, &y, err));
+  CLV_TRY(clv_batch_fill(e->data, e->rows->index + e->at, n, x, y, err));
+  *s = (slot){.row = e->at, .n = n};
+  CLV_API(cleave_context_open(t->runtime, &o, &s->context, CLV_WHY));
+  s->y = clv_steal(&y);
+  e->in_flight++;
+  e->at += n;
+  cleave_tensor input = clv_rows_of(x, 0, n);
+  CLV_TRY(call_stages(e, s, &input, &output, err));
+  return s->y ? call_loss(e, s, output, err) : CLV_OK;
+}
+
+static clv_code take_output(evaluation *e, const slot *s, clv_step_result *ret, clv_err *err) {
+  clv_trainer *t = e->t;
+  CLV_API(cleave_wait(t->runtime, s->output, 0, &t->fetched, CLV_WHY));
+  size_t bytes = cleave_tensor_count(&t->fetched) * sizeof(float);
+  if (e->predictions)
+    memcpy((char *)e->predictions->data + s->row * (bytes / s->n), t->fetched.data, bytes);
+  if (s->y && s->y->dtype == CLV_I64)
+    ret->correct += clv_count_correct(&t->fetched, s->y->data, s->n);
+  return CLV_OK;
+}
+
+/* The oldest in flight. */
+static clv_code finish_one(evaluation *e, clv_step_result *ret, clv_err *err) {
+  clv_trainer *t = e->t;
+  slot *s = &e->slots[e->first % CLV_EVAL_WINDOW];
+  CLV_TRY(take_output(e, s, ret, err));
+  if (s->y) {
+    CLV_API(cleave_wait(t->runtime, s->loss, 0, &t->fetched, CLV_WHY));
+    e->loss += *(const float *)t->fetched.data * (double)s->n;
+  }
+  CLV_API(cleave_context_end(t->runtime, s->context, CLV_WHY));
+  s->y = clv_tensor_unref(s->y);
+  e->first++;
+  e->in_flight--;
+  return CLV_OK;
+}
+
+static clv_code all_rows(evaluation *e, clv_step_result *ret, clv_err *err) {
+  size_t batch = (size_t)e->t->b->eval_size;
+  while (e->at < e->rows->n || e->in_flight) {
+    while (e->at < e->rows->n && e->in_flight < CLV_EVAL_WINDOW)
+      CLV_TRY(inject(e, CLV_MIN(batch, e->rows->n - e->at), err));
+    CLV_TRY(finish_one(e, ret, err));
+  }
+  ret->loss = e->rows->n ? e->loss / (double)e->rows->n : 0;
+  return CLV_OK;
+}
+
+clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_subset *rows,
+                          clv_step_result *ret, clv_tensor **predictions, clv_err *err) {
+  CLV_AUTO(evaluation_done) evaluation e = {.t = t, .data = data, .rows = rows};
+  *ret = (clv_step_result){.samples = rows->n};
+  clv_trainer_doing(t, "evaluation after step", t->committed);
+  if (predictions) {
+    const clv_graph *last = t->b->shards[t->b->n_stages - 1].graph;
+    clv_shape shape = last->nodes[last->output].shape;
+    shape.dim[0] = (int64_t)rows->n;
+    CLV_TRY(clv_tensor_new(CLV_F32, &shape, &e.predictions, err));
+  }
+  CLV_TRY(all_rows(&e, ret, err));
+  if (predictions) *predictions = clv_tensor_ref(e.predictions);
+  return CLV_OK;
+}

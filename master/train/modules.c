@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A session file as modules of libcleave, and the one gate for what leaves this process.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/train/train_int.h"
+
+/* No stage can be called that. */
+#define LOSS_NAME "(loss)"
+#define HOME_LOSS_NAME "(loss at home)"
+
+/* ---- egress: the one gate -------------------------------------------------------------------------- */
+
+static int stage_of(const clv_blueprint *b, const char *module) {
+  if (strcmp(module, LOSS_NAME) == 0) return (int)b->n_stages;
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    if (strcmp(b->config->stages[i].name, module) == 0) return (int)i;
+  return -1;
+}
+
+static bool row_fits(const clv_blueprint *b, const clv_egress_row *r, const cleave_sending *s) {
+  if (r->kind == CLEAVE_SENDING_WEIGHTS) return true;
+  if ((int)r->dtype != (int)s->dtype || r->shape.rank != s->rank) return false;
+  for (int i = 1; i < s->rank; i++)
+    if (r->shape.dim[i] != s->shape[i]) return false;
+  return s->rank == 0 || s->shape[0] <= CLV_MAX(b->micro_size, b->eval_size);
+}
+
+static bool row_means(const clv_blueprint *b, const clv_egress_row *r, const cleave_sending *s,
+                      int stage) {
+  return r->kind == s->kind && (int)r->stage == stage &&
+         (r->kind != CLEAVE_SENDING_LEAF || r->input == s->input) &&
+         strcmp(b->config->workers[r->worker].name, s->worker) == 0;
+}
+
+static cleave_status refuse(const cleave_sending *s, cleave_error *error) {
+  static const char *const kinds[] = {[CLEAVE_SENDING_LEAF] = "an input of",
+                                      [CLEAVE_SENDING_VALUE] = "the output of",
+                                      [CLEAVE_SENDING_GRADIENT] = "a gradient for",
+                                      [CLEAVE_SENDING_WEIGHTS] = "state of"};
+  clv_shape shape = {.rank = s->rank};
+  char text[160];
+  memcpy(shape.dim, s->shape, sizeof shape.dim);
+  error->status = CLEAVE_DENIED;
+  snprintf(error->text, sizeof error->text,
+           "egress refused: %s stage '%s', %s, is not in the plan's table for %s", kinds[s->kind],
+           s->module, clv_shape_format(&shape, text, sizeof text), s->worker);
+  return CLEAVE_DENIED;
+}
+
+/* Nothing leaves that the plan's table does not name. Any thread. */
+static cleave_status check_egress(void *user, const cleave_sending *s, cleave_error *error) {
+  clv_trainer *t = user;
+  clv_blueprint *b = t->b;
+  int stage = stage_of(b, s->module);
+  for (size_t k = 0; k < b->n_egress; k++) {
+    clv_egress_row *r = &b->egress[k];
+    if (!row_means(b, r, s, stage) || !row_fits(b, r, s)) continue;
+    __atomic_fetch_add(&r->tensors, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&r->bytes, s->bytes, __ATOMIC_RELAXED);
+    return CLEAVE_OK;
+  }
+  return refuse(s, error);
+}
+
+void clv_trainer_egress_json(clv_trainer *t, clv_bytes *out) {
+  clv_bytes_printf(out, "{\"step\":%llu,\"egress\":[", (unsigned long long)t->committed);
+  for (size_t i = 0; i < t->b->n_egress; i++) {
+    const clv_egress_row *r = &t->b->egress[i];
+    clv_bytes_printf(out, "%s{\"tensor\":", i ? "," : "");
+    clv_bytes_json(out, r->name);
+    clv_bytes_puts(out, ",\"to\":");
+    clv_bytes_json(out, t->config->workers[r->worker].name);
+    clv_bytes_printf(out, ",\"tensors\":%llu,\"bytes\":%llu}", (unsigned long long)r->tensors,
+                     (unsigned long long)r->bytes);
+  }
+  clv_bytes_puts(out, "]}");
+}
+
+/* ---- errors -------------------------------------------------------------------------------------------- */
+
+/* How libcleave says that the connection is the matter; a worker that reports such a word means
+ * something else. */
+static bool hop_is(const cleave_error *why, const char *hop) {
+  return !why->reported && strcmp(why->hop, hop) == 0;
+}
+
+/* The cause with its worker in front, unless it names it. */
+static void say(const cleave_error *why, clv_err *err) {
+  bool at_worker = why->node[0] && strcmp(why->node, "master") != 0;
+  clv_code code = (clv_code)why->status;
+  if (at_worker && why->reported)
+    clv_fail(err, CLV_INTERNAL, "worker '%s' reports%s%s: %s", why->node,
+             why->hop[0] ? " for " : "", why->hop, why->text);
+  else if (at_worker && !strstr(why->text, why->node))
+    clv_fail(err, code, "worker '%s': %s", why->node, why->text);
+  else
+    clv_fail(err, code, "%s", why->text);
+}
+
+/* A code that a worker chose does not decide how the program ends. */
+clv_code clv_trainer_explain(clv_trainer *t, const cleave_error *why, clv_err *err) {
+  clv_err text;
+  bool connecting = hop_is(why, "connect") || hop_is(why, "attach");
+  say(why, &text);
+  if (connecting || hop_is(why, "link")) snprintf(t->lost, sizeof t->lost, "%s", why->node);
+  if (hop_is(why, "link")) text.code = CLV_UNAVAILABLE;
+  if (t->doing) clv_err_prefix(&text, "%s %llu", t->doing, (unsigned long long)t->doing_step);
+  if (err) *err = text;
+  return text.code;
+}
+
+/* ---- modules ------------------------------------------------------------------------------------------- */
+
+static cleave_schedule schedule_of(const clv_session_config *c, uint64_t length) {
+  static const cleave_curve curves[] = {[CLV_LR_CONSTANT] = CLEAVE_CONSTANT,
+                                        [CLV_LR_STEP] = CLEAVE_STEPS,
+                                        [CLV_LR_COSINE] = CLEAVE_COSINE,
+                                        [CLV_LR_LINEAR] = CLEAVE_LINEAR};
+  const clv_lr_config *s = &c->train.schedule;
+  return (cleave_schedule){.curve = curves[s->kind],
+                           .warmup_steps = s->warmup_steps,
+                           .step_size = s->step_size,
+                           .total_steps = s->total_steps ? s->total_steps : length,
+                           .gamma = s->gamma};
+}
+
+/* Workers that the stage's node sends to without the master: those of the hops on either side. */
+static size_t direct_of(const clv_trainer *t, uint32_t i, const char *names[2]) {
+  const clv_blueprint *b = t->b;
+  size_t n = 0;
+  if (i < b->n_stages && b->shards[i].direct)
+    names[n++] = t->config->workers[b->shards[i + 1].worker].name;
+  return n;
+}
+
+static const char *place_of(const clv_trainer *t, int worker) {
+  return worker < 0 ? "master" : t->config->workers[worker].name;
+}
+
+static clv_code load_graph(clv_trainer *t, const cleave_module_options *o, const clv_graph *graph,
+                           cleave_module **ret, clv_err *err) {
+  cleave_graph *g;
+  CLV_API(cleave_graph_of(graph, &g, CLV_WHY));
+  cleave_error why;
+  cleave_status status = cleave_load_graph(t->runtime, o, g, ret, &why);
+  cleave_graph_free(g);
+  return status == CLEAVE_OK ? CLV_OK : clv_trainer_explain(t, &why, err);
+}
+
+static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
+  const clv_shard_plan *s = &t->b->shards[i];
+  const clv_stage_spec *spec = &t->config->stages[i];
+  const char *direct[2];
+  CLV_AUTO(clv_freep) const char **frozen = NULL;
+  CLV_TRY(clv_alloc((size_t)s->params->n, sizeof *frozen, &frozen, err));
+  cleave_module_options o = {.name = spec->name,
+                             .at = place_of(t, s->worker),
+                             .device = spec->device,
+                             .threads = (uint32_t)spec->threads,
+                             .in_flight = clv_trainer_window(t, t->b->micro_batches),
+                             .seed = t->config->train.seed,
+                             .frozen = frozen,
+                             .direct_to = direct,
+                             .n_direct_to = direct_of(t, i, direct),
+                             .artifact = spec->weights_artifact,
+                             .artifact_sha256 = spec->weights_sha256};
+  for (int k = 0; k < s->params->n; k++)
+    if (s->params->list[k].frozen) frozen[o.n_frozen++] = s->params->list[k].name;
+  clv_sha256 digest;
+  if (o.artifact && (!o.artifact_sha256 || !clv_sha256_parse(o.artifact_sha256, &digest)))
+    return clv_session_fail_at(t->config, spec->weights_pos, err,
+                               "stage '%s': an artifact needs its sha256", spec->name);
+  return load_graph(t, &o, s->graph, &t->modules[i], err);
+}
+
+clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
+                               clv_err *err) {
+  cleave_module_options o = {.name = name,
+                             .at = place_of(t, worker),
+                             .in_flight = clv_trainer_window(t, t->b->micro_batches)};
+  return load_graph(t, &o, t->b->shards[t->b->n_stages].graph, ret, err);
+}
+
+static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
+  static const cleave_optimizer_kind kinds[] = {
+      [CLV_OPT_SGD] = CLEAVE_SGD, [CLV_OPT_ADAM] = CLEAVE_ADAM, [CLV_OPT_ADAMW] = CLEAVE_ADAMW};
+  const clv_optimizer_config *c = &t->config->train.optimizer;
+  CLV_AUTO(clv_freep) cleave_module **learning = NULL;
+  CLV_TRY(clv_alloc(t->b->n_stages, sizeof(cleave_module *), &learning, err));
+  /* Whoever fails in a step, the run goes back to its checkpoint: nobody keeps copies to undo it. */
+  cleave_group g = {.modules = learning,
+                    .kind = kinds[c->kind],
+                    .lr = c->lr,
+                    .momentum = c->momentum,
+                    .weight_decay = c->weight_decay,
+                    .nesterov = c->nesterov,
+                    .beta1 = c->betas.items[0],
+                    .beta2 = c->betas.items[1],
+                    .eps = c->eps,
+                    .schedule = schedule_of(t->config, 0),
+                    .final = true};
+  for (uint32_t i = 0; i < t->b->n_stages; i++)
+    if (t->b->shards[i].n_learning) learning[g.n_modules++] = t->modules[i];
+  cleave_optimizer *optimizer;
+  CLV_API(cleave_optimizer_new(t->runtime, &g, 1, t->config->train.clip_grad_norm, &optimizer,
+                               CLV_WHY));
+  t->optimizer = optimizer;
+  return CLV_OK;
+}
+
+void clv_trainer_set_length(clv_trainer *t, uint64_t steps) {
+  cleave_schedule s = schedule_of(t->config, steps);
+  cleave_optimizer_set_schedule(t->optimizer, &s);
+}
+
+static clv_code load_modules(clv_trainer *t, clv_err *err) {
+  const clv_blueprint *b = t->b;
+  for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(load_stage(t, i, err));
+  CLV_TRY(clv_trainer_load_loss(t, LOSS_NAME, b->shards[b->n_stages].worker,
+                                &t->modules[b->n_stages], err));
+  CLV_TRY(make_optimizer(t, err));
+  for (uint32_t i = 0; i <= b->n_stages; i++)
+    CLV_API(
+        cleave_module_place(t->runtime, t->modules[i], b->shards[i].input_needs_grad, 0, CLV_WHY));
+  return clv_trainer_push_files(t, err);
+}
+
+/* ---- opening --------------------------------------------------------------------------------------------- */
+
+static clv_code connect(clv_trainer *t, clv_err *err) {
+  const clv_session_config *c = t->config;
+  CLV_AUTO(clv_freep) const char **names = NULL;
+  CLV_TRY(clv_alloc(c->n_workers + 1, sizeof *names, &names, err));
+  cleave_options o = {.single_thread = true, .workers = names, .may_send = check_egress, .user = t};
+  for (size_t i = 0; i < c->n_workers; i++)
+    if (t->b->worker_used[i]) names[o.n_workers++] = c->workers[i].name;
+  CLV_API(cleave_open_config(c, &o, &t->runtime, CLV_WHY));
+  return CLV_OK;
+}
+
+static clv_code fill(clv_trainer *t, clv_err *err) {
+  const clv_blueprint *b = t->b;
+  size_t most = b->max_micro;
+  CLV_TRY(clv_alloc(b->n_stages + 1, sizeof(cleave_module *), &t->modules, err));
+  CLV_TRY(clv_alloc(most, sizeof *t->micros, &t->micros, err));
+  CLV_TRY(clv_alloc(most, sizeof *t->sizes, &t->sizes, err));
+  CLV_TRY(clv_alloc(most, sizeof *t->losses, &t->losses, err));
+  CLV_TRY(clv_alloc(most, sizeof *t->shares, &t->shares, err));
+  while (!b->shards[t->first_learning].participates) t->first_learning++;
+  CLV_TRY(connect(t, err));
+  return load_modules(t, err);
+}
+
+clv_code clv_trainer_open(const clv_blueprint *b, clv_trainer **ret, clv_err *err) {
+  clv_trainer *t;
+  CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
+  t->b = (clv_blueprint *)(uintptr_t)b; /* counts egress in the blueprint's rows */
+  t->config = b->config;
+  clv_code code = fill(t, err);
+  if (code != CLV_OK) {
+    clv_trainer_close(t);
+    return code;
+  }
+  *ret = t;
+  return CLV_OK;
+}
+
+void clv_trainer_close(clv_trainer *t) {
+  if (!t) return;
+  cleave_error why;
+  if (cleave_close(t->runtime, 3000, NULL, &why) != CLEAVE_OK)
+    clv_log(CLV_LOG_DEBUG, "closing the session: %s", why.text);
+  cleave_tensor_done(&t->fetched);
+  free(t->modules);
+  free(t->micros);
+  free(t->sizes);
+  free(t->losses);
+  free(t->shares);
+  free(t);
+}
+
+void clv_trainer_closep(clv_trainer **t) {
+  clv_trainer_close(*t);
+  *t = NULL;
+}
+
+void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_up, uint64_t *ret_down) {
+  cleave_counts c;
+  cleave_count(t->runtime, &c);
+  *ret_up = c.bytes_up;
+  *ret_down = c.bytes_down;
+}
+
+void clv_trainer_doing(clv_trainer *t, const char *what, uint64_t step) {
+  t->doing = what;
+  t->doing_step = step;
+}
+
+const char *clv_trainer_lost_worker(clv_trainer *t) { return t->lost; }
+uint64_t clv_trainer_step_count(const clv_trainer *t) { return t->committed; }

@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Groups of parameters in the C API: api_groups SESSION.yaml A B runs modules at the nodes A and B
+ * against the optimisers' formulas in double precision, and ends with a digest of the weights.
+ */
+#include "api_int.h"
+
+enum { STEPS = 5, MOST = 18 };
+
+/* ---- parameters stepped by hand -------------------------------------------------------------- */
+
+/* Which of a group's settings a parameter follows; lr 0: it is in none. */
+typedef struct settings {
+  double lr, decay, momentum;
+  const cleave_schedule *schedule;
+} settings;
+
+typedef struct param {
+  cleave_module *module;
+  const char *name;
+  const settings *with;
+  size_t n;
+  double value[16], first[16], second[16];
+  cleave_tensor gradient;
+} param;
+
+/* Its weights now, in both. */
+static bool read_param(param *p) {
+  cleave_tensor t = {0};
+  DO(read_weight(p->module, p->name, &t));
+  p->n = cleave_tensor_count(&t);
+  CHECK(p->n <= 16);
+  for (size_t i = 0; i < p->n; i++) p->value[i] = ((float *)t.data)[i];
+  cleave_tensor_done(&t);
+  return true;
+}
+
+static double rate_at(const settings *s, int t) {
+  const cleave_schedule *c = s->schedule;
+  if (!c) return s->lr;
+  if (c->curve == CLEAVE_STEPS) return s->lr * pow(c->gamma, floor(t / (double)c->step_size));
+  return t < (int)c->total_steps ? s->lr * (1 - t / (double)c->total_steps) : 0; /* linear */
+}
+
+static void step_sgd(param *p, size_t i, double g, double lr, int t) {
+  g += p->with->decay * p->value[i];
+  p->first[i] = t == 0 ? g : p->with->momentum * p->first[i] + g;
+  p->value[i] -= lr * (p->with->momentum > 0 ? p->first[i] : g);
+}
+
+static void step_adamw(param *p, size_t i, double g, double lr, int t) {
+  p->first[i] = 0.9 * p->first[i] + 0.1 * g;
+  p->second[i] = 0.999 * p->second[i] + 0.001 * g * g;
+  double m = p->first[i] / (1 - pow(0.9, t + 1)), v = p->second[i] / (1 - pow(0.999, t + 1));
+  p->value[i] = p->value[i] * (1 - lr * p->with->decay) - lr * m / (sqrt(v) + 1e-8);
+}
+
+static void step_param(param *p, cleave_optimizer_kind kind, int t, double scale) {
+  double lr = rate_at(p->with, t);
+  for (size_t i = 0; i < p->n && p->with->lr > 0; i++)
+    (kind == CLEAVE_SGD ? step_sgd : step_adamw)(p, i, scale * ((float *)p->gradient.data)[i], lr,
+                                                 t);
+}
+
+static bool agrees(const param *p) {
+  cleave_tensor t = {0};
+  DO(read_weight(p->module, p->name, &t));
+  note(&t);
+  for (size_t i = 0; i < p->n; i++)
+    if (!near(((float *)t.data)[i], (float)p->value[i])) {
+      snprintf(why, sizeof why, "%s %s [%zu] is %.9g, by hand %.9g", cleave_module_name(p->module),
+               p->name, i, (double)((float *)t.data)[i], p->value[i]);
+      return false;
+    }
+  cleave_tensor_done(&t);
+  return true;
+}
+
+/* ---- two groups over two modules ------------------------------------------------------------- */
+
+typedef struct two_groups {
+  const char *prefix;
+  cleave_optimizer_kind kind;
+  settings weights, biases;
+  double clip_norm;
+  bool final;
+} two_groups;
+
+static cleave_group group_of(const two_groups *c, const settings *s, const char *const *parameter,
+                             cleave_module *const *modules) {
+  cleave_group g = {.modules = modules,
+                    .n_modules = 2,
+                    .parameters = parameter,
+                    .n_parameters = 1,
+                    .kind = c->kind,
+                    .lr = s->lr,
+                    .weight_decay = s->decay,
+                    .momentum = s->momentum,
+                    .final = c->final};
+  if (s->schedule) g.schedule = *s->schedule;
+  return g;
+}
+
+/* One step of the program; the gradients by which it goes and what it said. */
+static bool step_net(const net *n, cleave_optimizer *o, unsigned seed, bool final, param *params,
+                     size_t n_params, cleave_stepped *done) {
+  cleave_context c;
+  cleave_reference loss;
+  DO(open_context(&c));
+  DO(run_net(n, c, seed, NULL, NULL, &loss));
+  DO(backward(c, loss, false));
+  for (size_t i = 0; i < n_params; i++)
+    DO(gradient(c, params[i].module, params[i].name, &params[i].gradient));
+  MUST(cleave_step(rt, o, c, 0, done, e));
+  if (final)
+    MUST(cleave_context_end(rt, c, e));
+  else
+    DO(close_context(c));
+  return true;
+}
+
+static double norm_of(const param *params, size_t n) {
+  double sum = 0;
+  for (size_t i = 0; i < n; i++)
+    for (size_t k = 0; k < params[i].n && params[i].with->lr > 0; k++) {
+      double g = ((float *)params[i].gradient.data)[k];
+      sum += g * g;
+    }
+  return sqrt(sum);
+}
+
+/* Weights have settings, a rate and a schedule, biases others; a lr of 0: they are in no group. */
+static bool five_steps(const two_groups *c) {
+  static const char *const weight[] = {"*.weight"}, *const bias[] = {"0.bi*"};
+  net n;
+  cleave_optimizer *o;
+  DO(make_net(c->prefix, "master", &n));
+  cleave_module *both[] = {n.b, n.a};
+  cleave_group groups[] = {group_of(c, &c->weights, weight, both),
+                           group_of(c, &c->biases, bias, both)};
+  MUST(cleave_optimizer_new(rt, groups, c->biases.lr > 0 ? 2 : 1, c->clip_norm, &o, e));
+  param params[] = {{.module = n.a, .name = "0.weight", .with = &c->weights},
+                    {.module = n.a, .name = "0.bias", .with = &c->biases},
+                    {.module = n.b, .name = "0.weight", .with = &c->weights},
+                    {.module = n.b, .name = "0.bias", .with = &c->biases}};
+  for (size_t i = 0; i < 4; i++) DO(read_param(&params[i]));
+  for (int t = 0; t < STEPS; t++) {
+    cleave_stepped done;
+    DO(step_net(&n, o, (unsigned)t, c->final, params, 4, &done));
+    double norm = norm_of(params, 4), scale = c->clip_norm / (norm + 1e-6);
+    CHECK(done.applied && done.number == (uint64_t)t + 1 && near((float)done.norm, (float)norm));
+    CHECK(fabs(done.lr - rate_at(&c->weights, t)) < 1e-12);
+    for (size_t i = 0; i < 4; i++) {
+      step_param(&params[i], c->kind, t, c->clip_norm > 0 && scale < 1 ? scale : 1);
+      DO(agrees(&params[i]));
+    }
+  }
+  for (size_t i = 0; i < 4; i++) cleave_tensor_done(&params[i].gradient);
+  return true;
+}
+
+static const cleave_schedule falling = {.curve = CLEAVE_STEPS, .step_size = 2, .gamma = 0.5};
+static const cleave_schedule to_zero = {.curve = CLEAVE_LINEAR, .total_steps = 4};
+
+static bool weights_decay_and_biases_have_a_rate_of_their_own(void) {
+  const two_groups c = {.prefix = "adamw",
+                        .kind = CLEAVE_ADAMW,
+                        .weights = {.lr = 0.02, .decay = 0.5},
+                        .biases = {.lr = 0.05}};
+  return five_steps(&c);
+}
+
+static bool each_group_has_its_schedule_and_one_norm_holds_for_all(void) {
+  const two_groups c = {.prefix = "schedules",
+                        .kind = CLEAVE_ADAMW,
+                        .weights = {.lr = 0.02, .decay = 0.1, .schedule = &falling},
+                        .biases = {.lr = 0.05, .schedule = &to_zero},
+                        .clip_norm = 0.5};
+  return five_steps(&c);
+}
+
+static bool plain_descent_stands_beside_momentum(void) {
+  const two_groups c = {.prefix = "sgd",
+                        .weights = {.lr = 0.1, .decay = 0.01, .schedule = &falling},
+                        .biases = {.lr = 0.3, .momentum = 0.9},
+                        .clip_norm = 0.25};
+  return five_steps(&c);
+}
+
+/* No decision rides on END_CONTEXT then. */
+static bool final_steps_have_all_rates(void) {
+  const two_groups c = {.prefix = "final",
+                        .kind = CLEAVE_ADAMW,
+                        .weights = {.lr = 0.02, .decay = 0.5, .schedule = &falling},
+                        .biases = {.lr = 0.05, .schedule = &to_zero},
+                        .clip_norm = 0.5,
+                        .final = true};
+  return five_steps(&c);
+}
+
+static bool what_is_in_no_group_stays_and_does_not_count(void) {
+  const two_groups c = {.prefix = "held",
+                        .kind = CLEAVE_ADAMW,
+                        .weights = {.lr = 0.05, .decay = 0.1},
+                        .clip_norm = 0.25};
+  DO(five_steps(&c));
+  const two_groups last = {.prefix = "held finally",
+                           .weights = {.lr = 0.05, .momentum = 0.9},
+                           .clip_norm = 0.25,
+                           .final = true};
+  return five_steps(&last);
+}
+
+/* A schedule given later is that of all groups. */
+static bool another_schedule_is_for_all_groups(void) {
+  static const char *const weight[] = {"*.weight"}, *const bias[] = {"*.bias"};
+  const cleave_schedule off = {.curve = CLEAVE_LINEAR, .total_steps = 1};
+  const settings still = {0};
+  two_groups c = {.prefix = "off", .weights = {.lr = 0.1}, .biases = {.lr = 0.2}};
+  net n;
+  cleave_optimizer *o;
+  cleave_stepped done;
+  DO(make_net(c.prefix, "master", &n));
+  cleave_module *both[] = {n.a, n.b};
+  cleave_group groups[] = {group_of(&c, &c.weights, weight, both),
+                           group_of(&c, &c.biases, bias, both)};
+  MUST(cleave_optimizer_new(rt, groups, 2, 0, &o, e));
+  cleave_optimizer_set_steps(o, 3);
+  cleave_optimizer_set_schedule(o, &off);
+  param params[] = {{.module = n.a, .name = "0.weight", .with = &still},
+                    {.module = n.b, .name = "0.bias", .with = &still}};
+  for (size_t i = 0; i < 2; i++) DO(read_param(&params[i]));
+  DO(step_net(&n, o, 1, false, params, 2, &done));
+  CHECK(done.lr == 0 && done.number == 4);
+  for (size_t i = 0; i < 2; i++) {
+    DO(agrees(&params[i]));
+    cleave_tensor_done(&params[i].gradient);
+  }
+  return true;
+}
+
+/* ---- state ----------------------------------------------------------------------------------- */
+
+static const cleave_tensor *item(const cleave_state *s, const char *name) {
+  for (size_t i = 0; i < s->n; i++)
+    if (strcmp(s->items[i].name, name) == 0) return &s->items[i].tensor;
+  return NULL;
+}
+
+/* Moments are those of all parameters; of what has no momentum, or is not stepped, zeros. */
+static bool the_state_has_moments_for_all_parameters(void) {
+  static const char *const weight[] = {"0.weight"}, *const bias[] = {"0.bias"};
+  const two_groups c = {
+      .prefix = "state", .weights = {.lr = 0.1, .momentum = 0.9}, .biases = {.lr = 0.1}};
+  net n;
+  cleave_optimizer *o;
+  cleave_stepped done;
+  cleave_state state;
+  DO(make_net(c.prefix, "master", &n));
+  cleave_group groups[] = {group_of(&c, &c.weights, weight, &n.a),
+                           group_of(&c, &c.biases, bias, &n.a)};
+  groups[0].n_modules = groups[1].n_modules = 1;
+  MUST(cleave_optimizer_new(rt, groups, 2, 0, &o, e));
+  CHECK(cleave_state_count(n.a, CLEAVE_STATE_OPTIMIZER) == 3);
+  CHECK(cleave_state_count(n.b, CLEAVE_STATE_OPTIMIZER) == 0);
+  DO(step_net(&n, o, 1, false, NULL, 0, &done));
+  MUST(cleave_state_read(rt, n.a, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
+  const cleave_tensor *moved = item(&state, "0.weight.momentum_buffer");
+  const cleave_tensor *zero = item(&state, "0.bias.momentum_buffer"), *step = item(&state, "step");
+  CHECK(state.n == 3 && moved && zero && step && *(int64_t *)step->data == 1);
+  CHECK(cleave_tensor_count(moved) == 15 && cleave_tensor_count(zero) == 5);
+  CHECK(((float *)moved->data)[0] != 0);
+  for (int i = 0; i < 5; i++) CHECK(((float *)zero->data)[i] == 0);
+  MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, state.items, state.n, 0, e));
+  cleave_state_done(&state);
+  return true;
+}
+
+/* ---- sixteen groups -------------------------------------------------------------------------- */
+
+/* A module of nine layers with two parameters each; the first `n` have a group of their own, with
+ * rates of 0.01, 0.02, ...; `rest`: the last of these groups also has all others. */
+static void many_groups(cleave_module *const *m, int n, bool rest, char (*names)[16],
+                        const char **lists, cleave_group *groups) {
+  for (int i = 0; i < MOST; i++) {
+    snprintf(names[i], sizeof names[i], "%d.%s", i / 2, i % 2 ? "bias" : "weight");
+    lists[i] = names[i];
+  }
+  for (int i = 0; i < n; i++) {
+    bool last = rest && i + 1 == n;
+    groups[i] = (cleave_group){.modules = m,
+                               .n_modules = 1,
+                               .parameters = lists + i,
+                               .n_parameters = last ? (size_t)(MOST - i) : 1,
+                               .lr = 0.01 * (i + 1)};
+  }
+}
+
+static bool load_many(const char *name, const char *at, cleave_module **ret) {
+  char layers[512] = "[";
+  for (int i = 0; i < MOST / 2; i++)
+    strcat(layers, i ? ", {op: linear, out: 2}" : "{op: linear, out: 2}");
+  strcat(layers, "]");
+  return load(name, at, layers, 2, ret);
+}
+
+static bool a_module_has_sixteen_groups(void) {
+  char names[MOST][16];
+  const char *lists[MOST];
+  cleave_group groups[MOST];
+  cleave_module *m, *loss;
+  cleave_optimizer *o;
+  DO(load_many("sixteen", at_b, &m));
+  DO(load_loss("sixteen loss", "master", 2, &loss));
+  many_groups(&m, 17, false, names, lists, groups);
+  REFUSED(cleave_optimizer_new(rt, groups, 17, 0, &o, e), CLEAVE_EXHAUSTED,
+          "'sixteen' is in too many");
+  many_groups(&m, 16, false, names, lists, groups);
+  REFUSED(cleave_optimizer_new(rt, groups, 16, 0, &o, e), CLEAVE_EXHAUSTED,
+          "at most 16, one fewer");
+  many_groups(&m, 16, true, names, lists, groups);
+  MUST(cleave_optimizer_new(rt, groups, 16, 0, &o, e));
+  cleave_context c;
+  cleave_reference x, t, y, l;
+  float numbers[8];
+  settings with[MOST];
+  param params[MOST];
+  memset(params, 0, sizeof params);
+  for (int i = 0; i < MOST; i++) {
+    with[i] = (settings){.lr = 0.01 * (i < 16 ? i + 1 : 16)};
+    params[i] = (param){.module = m, .name = names[i], .with = &with[i]};
+    DO(read_param(&params[i]));
+  }
+  fill(numbers, 8, 3);
+  DO(open_context(&c));
+  DO(leaf(c, numbers, 4, 2, false, &x));
+  fill(numbers, 8, 4);
+  DO(leaf(c, numbers, 4, 2, false, &t));
+  MUST(cleave_call(rt, c, m, &x, 1, &y, e));
+  MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
+  DO(backward(c, l, false));
+  for (int i = 0; i < MOST; i++) DO(gradient(c, m, names[i], &params[i].gradient));
+  MUST(cleave_step(rt, o, c, 0, NULL, e));
+  for (int i = 0; i < MOST; i++) {
+    step_param(&params[i], CLEAVE_SGD, 0, 1);
+    DO(agrees(&params[i]));
+    cleave_tensor_done(&params[i].gradient);
+  }
+  return close_context(c);
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+/* What is refused leaves its modules as they were: the last optimiser has them. */
+static bool wrong_groups_are_refused(void) {
+  static const char *const weight[] = {"*.weight"}, *const bias[] = {"0.bias"};
+  static const char *const typo[] = {"0.weight", "0.bais"}, *const none[] = {"conv*"};
+  const two_groups c = {.weights = {.lr = 0.1}, .biases = {.lr = 0.1}};
+  net n;
+  cleave_module *cold;
+  cleave_optimizer *o;
+  DO(make_net("wrong", "master", &n));
+  cleave_module_options options = {.name = "wrong cold", .at = at_a, .frozen = bias, .n_frozen = 1};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  MUST(cleave_load_layers(rt, &options, "[{op: linear, out: 2}]", &input, &cold, e));
+  cleave_module *both[] = {n.a, n.b};
+  const cleave_group w = group_of(&c, &c.weights, weight, both),
+                     b = group_of(&c, &c.biases, bias, both);
+  cleave_group g[] = {w, b};
+  g[1].parameters = NULL;
+  REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_EXISTS,
+          "parameter '0.weight' of module 'wrong a' is in two groups");
+  g[1] = w;
+  g[1].modules = &n.b;
+  g[1].n_modules = 1;
+  REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_EXISTS,
+          "'0.weight' of module 'wrong b'");
+  g[1] = b;
+  g[1].parameters = typo;
+  g[1].n_parameters = 2;
+  REFUSED(cleave_optimizer_new(rt, g + 1, 1, 0, &o, e), CLEAVE_NOT_FOUND,
+          "no parameter '0.bais' that learns in the modules of this group; did you mean '0.bias'?");
+  g[1].parameters = none;
+  g[1].n_parameters = 1;
+  REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_NOT_FOUND, "no parameter 'conv*'");
+  g[1].n_parameters = 0;
+  REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_INVALID, "a list of 0 parameters");
+  g[1] = b;
+  g[1].modules = &cold;
+  g[1].n_modules = 1;
+  REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_NOT_FOUND,
+          "no parameter '0.bias' that learns");
+  g[1] = b;
+  g[1].kind = CLEAVE_ADAM;
+  REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_INVALID, "groups of different kinds");
+  g[1] = b;
+  g[1].final = true;
+  REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_INVALID, "final");
+  g[1] = b;
+  g[1].lr = -1;
+  REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_INVALID, "lr is -1");
+  MUST(cleave_optimizer_new(rt, &w, 1, 0, &o, e));
+  REFUSED(cleave_optimizer_new(rt, &b, 1, 0, &o, e), CLEAVE_EXISTS, "is in an optimiser already");
+  g[0] = b; /* what learns of a module that is frozen in part */
+  g[0].modules = &cold;
+  g[0].n_modules = 1;
+  g[0].parameters = NULL;
+  MUST(cleave_optimizer_new(rt, g, 1, 0, &o, e));
+  return true;
+}
+
+/* A glob need not match in every module: one without a match stays free for another optimiser. */
+static bool a_module_without_a_match_is_not_in_the_group(void) {
+  static const char *const first[] = {"mine.*"};
+  cleave_module *m[2];
+  cleave_optimizer *o, *other;
+  DO(load("match a", at_a, "[{op: linear, out: 2, name: mine}]", 3, &m[0]));
+  DO(load("match b", at_b, "[{op: linear, out: 2}]", 2, &m[1]));
+  cleave_group g = {
+      .modules = m, .n_modules = 2, .parameters = first, .n_parameters = 1, .lr = 0.1};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
+  CHECK(cleave_state_count(m[0], CLEAVE_STATE_OPTIMIZER) == 1);
+  CHECK(cleave_state_count(m[1], CLEAVE_STATE_OPTIMIZER) == 0);
+  cleave_group rest = {.modules = &m[1], .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.1};
+  MUST(cleave_optimizer_new(rt, &rest, 1, 0, &other, e));
+  return true;
+}
+
+static const struct {
+  const char *name;
+  bool (*run)(void);
+} tests[] = {
+#define TEST(name) \
+  { #name, name }
+    TEST(weights_decay_and_biases_have_a_rate_of_their_own),
+    TEST(each_group_has_its_schedule_and_one_norm_holds_for_all),
+    TEST(plain_descent_stands_beside_momentum),
+    TEST(final_steps_have_all_rates),
+    TEST(what_is_in_no_group_stays_and_does_not_count),
+    TEST(another_schedule_is_for_all_groups),
+    TEST(the_state_has_moments_for_all_parameters),
+    TEST(a_module_has_sixteen_groups),
+    TEST(wrong_groups_are_refused),
+    TEST(a_module_without_a_match_is_not_in_the_group),
+};
+
+int main(int argc, char **argv) {
+  cleave_error error;
+  cleave_options o = {.deadline_ms = 20000};
+  if (argc < 4) return 2;
+  at_a = argv[2];
+  at_b = argv[3];
+  if (cleave_open(argv[1], &o, &rt, &error) != CLEAVE_OK) {
+    printf("not ok open: %s\n", error.text);
+    return 1;
+  }
+  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+    snprintf(why, sizeof why, "see the report");
+    said(tests[i].run(), tests[i].name);
+  }
+  printf("digest %016llx\n", (unsigned long long)digest);
+  said(cleave_close(rt, 0, NULL, &error) == CLEAVE_OK, "close");
+  return n_failed != 0;
+}

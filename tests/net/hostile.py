@@ -1,0 +1,284 @@
+"""What the suites of hostile and clumsy peers share: an honest session that trains meanwhile on the
+same worker, an identity that attacks, what the answer to an attack must be, and how much memory it
+may take. Each suite is a list of attacks; an attack is a function of an Evil that does one wrong
+thing, checks the answer and returns the bytes it declared or sent."""
+import re
+from contexts import *
+
+MIB = 1 << 20
+SESSION_BYTES, CREDIT = 64 * MIB, 4 * MIB
+INVALID, NONE, EXISTS, MORE, FAILED, ABORTED, UNIMPLEMENTED, LOST = (
+    pyclient.MISSING or getattr(grpc.StatusCode, code) for code in (
+        "INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION", "ABORTED", "UNIMPLEMENTED", "DATA_LOSS"))
+the.pace = 0.0  # seconds before each look at an answer
+
+HONEST = """
+data: {format: npy, root: data, train: [train-x.npy, train-y.npy], test: [test-x.npy, test-y.npy]}
+stages:
+  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 128}, {op: relu}]}
+  - {name: b, at: w1, layers: [{op: linear, out: 256}, {op: relu}, {op: dropout, p: 0.3},
+                               {op: linear, out: 10}]}
+loss: {kind: cross_entropy}
+pipeline: {micro_batches: 2}
+log: {every: 1, json: true}
+train: {epochs: 1000000, batch: 64, seed: 5, optimizer: {kind: adam, lr: 0.003}}
+"""
+
+
+class Honest:
+    """A training run in a process of its own; the time at which each of its steps was told."""
+
+    def __enter__(self):
+        session = the.cluster.session("honest", HONEST)
+        self.process = subprocess.Popen([MASTER, "train", session, "--fresh"], cwd=the.cluster.dir,
+                                        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        stdin=subprocess.DEVNULL)
+        self.times = []
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+        self.until(50)
+        return self
+
+    def _read(self):
+        for line in self.process.stdout:
+            if '"step":' in line:
+                self.times.append(time.monotonic())
+
+    def until(self, steps):
+        deadline = time.monotonic() + 60 * SLOW
+        while len(self.times) < steps:
+            alive = self.process.poll() is None and time.monotonic() < deadline
+            assert alive, self.process.stderr.read()
+            time.sleep(0.01)
+
+    def durations(self, begin, end):
+        times = [t for t in self.times if begin <= t <= end]
+        return [b - a for a, b in zip(times, times[1:])]
+
+    def stop(self):
+        """Finish the step, write a checkpoint; (steps, weights)."""
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(60 * SLOW)
+        self.reader.join()
+        errors = self.process.stderr.read()
+        assert self.process.returncode == 130, (self.process.returncode, errors)
+        folder = os.path.join(the.cluster.dir, "runs", "honest")
+        steps = max(int(d.split("-")[1]) for d in os.listdir(folder) if d.startswith("checkpoint-"))
+        return steps, checkpoint_tensors(folder, steps)
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def undisturbed(steps):
+    session = the.cluster.session("quiet", HONEST)
+    done = the.cluster.train(session, "--max-steps", str(steps), "--fresh", timeout=300)
+    assert done.returncode == 0, done.stderr
+    return checkpoint_tensors(os.path.join(the.cluster.dir, "runs", "quiet"), steps)
+
+
+# ---- memory ------------------------------------------------------------------------------------
+
+def peak_begin(pid):
+    """Forget the peak so far: from now on VmHWM is the largest since."""
+    with open(f"/proc/{pid}/clear_refs", "w") as f:
+        f.write("5")
+    with open(f"/proc/{pid}/statm") as f:
+        return int(f.read().split()[1]) * 4096
+
+
+def peak_now(pid):
+    with open(f"/proc/{pid}/status") as f:
+        return int(re.search(r"VmHWM:\s+(\d+) kB", f.read()).group(1)) * 1024
+
+
+# ---- who attacks, and what must come of it -----------------------------------------------------
+
+class Evil:
+    """An identity that is allowed to open sessions, and means no good."""
+
+    def __init__(self):
+        self.caller = Caller(the.cluster.ports[0], the.cluster.certs, name="evil")
+        self.caller.hello()
+        self.made = []
+
+    def session(self, lanes=0, loaded=True, attached=True, graph=None, dims=(4, 6), **kw):
+        """Of one module, 0, whose input is `dims`, unless `kw` says otherwise."""
+        s = self.caller.open(lanes=lanes, name="evil")
+        self.made.append(s)
+        if loaded:
+            s.load(graph or mlp(8, 4), dims, **kw)
+        if attached:
+            s.attach()
+        return s
+
+    def tidy(self):
+        for s in self.made:
+            try:
+                s.close()
+            except grpc.RpcError:
+                pass
+            for lane in s.lanes:
+                lane.call.cancel()
+        self.made = []
+
+
+def fails(f, *codes):
+    """The text of the gRPC error of f, which must be one of `codes`."""
+    time.sleep(the.pace)
+    try:
+        f()
+    except grpc.RpcError as e:
+        assert e.code() in codes, (e.code(), e.details())
+        return e.details()
+    raise AssertionError("it was accepted")
+
+
+def ends(lane, *codes):
+    """The stream ends with one of `codes`, after whatever else was on its way."""
+    time.sleep(the.pace)
+    try:
+        while True:
+            got = lane.recv()
+            assert got.kind in (pb.ABORT, pb.ERROR, pb.ATTACHED, pb.PONG, pb.CHUNK), got
+    except Ended as e:
+        assert e.code in codes, (e.code, e.text)
+        return e.text
+
+
+def is_alive(lane):
+    lane.send(pb.Frame(kind=pb.PING, message=7))
+    while (pong := lane.recv()).kind != pb.PONG:
+        assert pong.kind in (pb.ABORT, pb.ERROR), pong
+
+
+def refuses(lane, *codes):
+    """An ABORT or ERROR with one of `codes` comes back; the session goes on."""
+    time.sleep(the.pace)
+    while (got := lane.recv()).kind not in (pb.ABORT, pb.ERROR):
+        assert got.kind in (pb.VALUE, pb.GRADIENT, pb.FINISHED), got
+    assert got.failure.code in [c.value[0] for c in codes], got
+    assert got.failure.text, got
+    is_alive(lane)
+    return got.failure.text
+
+
+def poisons(lane, context, value, *codes):
+    """The value is an error with one of `codes`; the session goes on."""
+    time.sleep(the.pace)
+    lane.send(deliver(context, value))
+    got = lane.recv()
+    assert got.kind == pb.VALUE and got.message == value and not got.tensors, got
+    assert got.failure.code in [c.value[0] for c in codes], got
+    assert got.failure.text, got
+    is_alive(lane)
+    return got.failure.text
+
+
+# ---- frames ------------------------------------------------------------------------------------
+
+X, Y = (f32([0.5] * 24), [4, 6]), (f32([0.25] * 16), [4, 4])  # into and out of mlp(8, 4)
+
+
+def a_call(value=100, context=1, of=X, **kw):
+    """A good CALL of Evil's module; its input is kept as no value."""
+    return call(context, value, 0, [(0, True, *of)], **kw)
+
+
+def chunk(data, transfer=7, offset=0, total=None):
+    return pb.Frame(kind=pb.CHUNK, payload=data, chunk=pb.Chunk(
+        transfer=transfer, offset=offset, total=len(data) if total is None else total))
+
+
+def attach_of(s, e, **changed):
+    fields = dict(session=s.id, epoch=1, incarnation=e.caller.about.incarnation, lanes=0,
+                  role=pb.ROLE_MASTER)
+    fields.update(changed)
+    return pb.Frame(kind=pb.ATTACH, attach=pb.Attach(**fields))
+
+
+# ---- the suites --------------------------------------------------------------------------------
+
+def problem_of(attack, evil, pid):
+    """The first time warms allocators up. Of what is measured then, some is the honest session's
+    and the transport's own; the attack's part is in each of up to three times."""
+    grown = []
+    for turn in range(4):
+        try:
+            before = peak_begin(pid)
+            declared = attack(evil)
+            grown.append(peak_now(pid) - before)
+        except Exception as problem:
+            return f"{attack.__name__}: {type(problem).__name__}: {problem}"
+        finally:
+            evil.tidy()
+        if turn and (SANITIZED or grown[-1] <= 2 * declared + MIB):
+            return None
+    return f"{attack.__name__}: {grown} bytes grown, {declared} declared"
+
+
+class Attacks:
+    """Decorates attacks; main() makes a suite of them."""
+
+    def __init__(self):
+        self.all = []
+
+    def __call__(self, f):
+        self.all.append(f)
+        return f
+
+    def each_attack_is_refused_within_its_memory(self):
+        """An honest session trains meanwhile, and neither loses a bit."""
+        worker, failures = the.cluster.workers[0], []
+        with Honest() as honest:
+            evil = Evil()
+            for attack in self.all:
+                problem = problem_of(attack, evil, worker.process.pid)
+                if problem:
+                    failures.append(problem)
+                dead = worker.process.poll() is not None
+                assert not dead, f"the worker died of {attack.__name__}:\n{worker.text()[-2000:]}"
+            evil.caller.close()
+            steps, weights = honest.stop()
+        assert not failures, "\n".join(failures)
+        assert weights == undisturbed(steps), "the honest session's weights differ"
+
+    def main(self, name):
+        suite = Suite()
+        suite.test(self.each_attack_is_refused_within_its_memory)
+        run_hostile(suite, name)
+
+
+def the_worker_is_well_afterwards():
+    w = the.cluster.workers[0]
+    assert w.process.poll() is None
+    with Caller(the.cluster.ports[0], the.cluster.certs) as c:
+        until = time.monotonic() + 10 * SLOW
+        while (left := c.stub.Status(pb.StatusRequest()).sessions) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not left, left
+    for word in ("ERROR", "assert", "AddressSanitizer", "runtime error"):
+        assert word not in w.text(), w.text()[-3000:]
+
+
+def run_hostile(suite, name):
+    """The tests of `suite` against one worker, and then whether that is well."""
+    suite.test(the_worker_is_well_afterwards)
+    if pyclient.MISSING:
+        print(f"skip {name}:", pyclient.MISSING)
+        return
+    with Cluster(0) as cluster:
+        the.cluster = cluster
+        for who in ("w1", "evil"):
+            cluster.issue(who, "spiffe://test/" + who)
+        cluster.ports = [free_port()]
+        cluster.limits = (f"limits: {{sessions: 16, session_bytes: {SESSION_BYTES}, "
+                          f"credit: {CREDIT}, message_size: 2MiB}}\n")
+        cluster.extra_allow = "  - {identity: \"spiffe://test/evil\", role: master}\n"
+        cluster.workers = [Worker(cluster, "w1", cluster.worker_config(0))]
+        os.mkdir(os.path.join(cluster.dir, "data"))
+        synthetic_images(os.path.join(cluster.dir, "data"), n=512, n_test=32, side=8)
+        suite.main()
