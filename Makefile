@@ -327,7 +327,7 @@ install: all
 	install -m 644 $(OUT)/libcleave.a $(LIBDIR)
 	install -m 755 $(OUT)/libcleave.so $(LIBDIR)/libcleave.so.0
 	ln -sf libcleave.so.0 $(LIBDIR)/libcleave.so
-	install -m 644 $(OUT)/cleave.pc $(LIBDIR)/pkgconfig
+	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(OUT)/cleave.pc > $(LIBDIR)/pkgconfig/cleave.pc
 	install -m 644 README.md SECURITY.md CHANGELOG.md proto/PROTOCOL.md LICENSE deploy/worker.yaml $(DOCDIR)
 	install -m 644 deploy/sessions/*.yaml $(DOCDIR)/sessions
 	install -m 644 proto/cleave/v1/cleave.proto $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1
