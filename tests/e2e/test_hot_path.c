@@ -185,7 +185,7 @@ static void a_step_takes_no_memory_and_reorders_as_planned(void **state) {
   clv_err err;
   assert_non_null(mkdtemp(dir));
   assert_int_equal(clv_tls_floor_install(&err), CLV_OK);
-  assert_int_equal(clv_tls_ca_init(dir, "test", 2, &err), CLV_OK);
+  assert_int_equal(clv_tls_ca_init(dir, "test", 30, &err), CLV_OK);
   issue("w", "spiffe://t/w");
   issue("master", "spiffe://t/master");
   clv_log_set(CLV_LOG_ERROR, false);

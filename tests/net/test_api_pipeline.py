@@ -1,14 +1,14 @@
 #!/usr/bin/python3
-"""The C API's means for pipelines over real daemons: one program with its modules at home, on one
-worker, on two, direct and through the master, each with and without a thread of its own for the
-master's node. Then what needs a runtime of its own, a worker that is down, weights on a worker's disk,
+"""The C API's means for pipelines and for runtimes over real daemons: two programs with their modules
+at home, on one worker, on two, direct and through the master, each with and without a thread of its own
+for the master's node. Then what is asked of runtimes, a worker that is down, weights on a worker's disk,
 a worker that dies, and the counters of a worker while windows are at work."""
 import hashlib, json, os, struct, subprocess, sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import *
 import pyclient
 
-PROGRAM = os.path.join(BIN, "net", "api_pipeline")
+PIPELINE, RUNTIME = (os.path.join(BIN, "net", name) for name in ("api_pipeline", "api_runtime"))
 PLACEMENTS = {
     "at_home": ("", ["master", "master", "alone"]),
     "half_and_half": ("transfer: direct\n", ["master", "w1", "direct"]),
@@ -36,25 +36,27 @@ def emit(name, done):
         said(False, f"{name}_ends_well", done.returncode, done.stderr[-2000:])
 
 
-def program(name, body, *where, driving="threads", **kw):
-    done = run(PROGRAM, cluster.session(name, body), *where[:3], driving, *where[3:], **kw)
+def program(path, name, body, *where, driving="threads"):
+    done = run(path, cluster.session(name, body), *where[:3], driving, *where[3:])
     emit(name, done)
     return [line for line in done.stdout.splitlines() if line.startswith("digest ")]
 
 
 def placements():
-    digests = {}
-    for name, (body, where) in PLACEMENTS.items():
-        for driving in ("threads", "single"):
-            title = name if driving == "threads" else f"{name}_single"
-            digests[title] = program(title, body, *where, driving=driving)
-    good = len(set(map(str, digests.values()))) == 1 and all(map(len, digests.values()))
-    said(good, "numbers_depend_neither_on_the_placement_nor_on_the_threads", "" if good else digests)
+    for path in (PIPELINE, RUNTIME):
+        digests = {}
+        for name, (body, where) in PLACEMENTS.items():
+            for driving in ("threads", "single"):
+                title = name if driving == "threads" else f"{name}_single"
+                digests[title] = program(path, title, body, *where, driving=driving)
+        good = len(set(map(str, digests.values()))) == 1 and all(map(len, digests.values()))
+        said(good, f"{os.path.basename(path)}:numbers_depend_neither_on_the_placement_nor_on_the_threads",
+             "" if good else digests)
 
 
 def options():
     for name, body in (("options_direct", "transfer: direct\n"), ("options_via", "transfer: via_master\n")):
-        program(name, body, "w2" if name.endswith("via") else "w1", "w2", name[8:], "options")
+        program(RUNTIME, name, body, "w2" if name.endswith("via") else "w1", "w2", name[8:], "options")
 
 
 # ---- weights on a worker's disk ----------------------------------------------------------------
@@ -86,7 +88,7 @@ def artifacts():
     with open(os.path.join(cluster.dir, "damaged.safetensors"), "r+b") as f:
         f.seek(-1, 2)
         f.write(b"\x77")
-    program("artifact", "", "w1", "w2", "via_master", "artifact", good, bad)
+    program(RUNTIME, "artifact", "", "w1", "w2", "via_master", "artifact", good, bad)
     cluster.limits = before
 
 
@@ -98,7 +100,7 @@ class Watched:
     def __init__(self, watch, name, width):
         self.watch = watch
         where = [cluster.session(name, "transfer: direct\n"), "w1", "w2", "direct", "threads"]
-        self.p = subprocess.Popen([PROGRAM, *where, "window", str(width)],
+        self.p = subprocess.Popen([PIPELINE, *where, "window", str(width)],
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def until(self, word):
@@ -172,14 +174,14 @@ def windows():
 
 def lost():
     for where, driving in ((["w1", "w2"], "threads"), (["master", "w2"], "single")):
-        program(f"lost_{driving}", "", *where, "via_master", "lost", str(cluster.workers[1].process.pid),
-                driving=driving)
+        program(RUNTIME, f"lost_{driving}", "", *where, "via_master", "lost",
+                str(cluster.workers[1].process.pid), driving=driving)
         cluster.restart(1)
 
 
 def only():
     cluster.workers[1].stop()
-    program("only", "limits: {connect_timeout: 2s}\n", "w1", "w2", "via_master", "only")
+    program(RUNTIME, "only", "limits: {connect_timeout: 2s}\n", "w1", "w2", "via_master", "only")
     cluster.workers[1] = Worker(cluster, "w2", cluster.worker_config(1))
 
 

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the programs for pipelines and for runtimes share: how they are called, runtimes that are
+ * opened for a test, one pass through the small network, steps of training.
+ *
+ * Usage of both: PROGRAM SESSION A B direct|via_master|alone threads|single [MODE ...]
+ */
+#ifndef CLEAVE_TEST_API_PIPELINE_INT_H
+#define CLEAVE_TEST_API_PIPELINE_INT_H
+
+#include <time.h>
+
+#include "api_int.h"
+
+static const char *session, *transfer;
+static bool single; /* runtimes without a thread of their own */
+
+static const cleave_reference none = {0};
+
+/* ---- runtimes -------------------------------------------------------------------------------- */
+
+static inline bool open_runtime(const cleave_options *with, cleave_runtime **ret) {
+  cleave_options o = with ? *with : (cleave_options){0};
+  o.deadline_ms = 20000;
+  MUST(cleave_open(session, &o, ret, e));
+  return true;
+}
+
+/* Everything that was opened in it has been given back. */
+static inline bool close_runtime(cleave_runtime *r) {
+  cleave_leaks left;
+  MUST(cleave_close(r, 0, &left, e));
+  CHECK(left.contexts + left.references + left.futures == 0);
+  return true;
+}
+
+/* The rest of a test on a runtime of its own. */
+#define IN_RUNTIME(options, body)                                             \
+  do {                                                                        \
+    cleave_runtime *outer_ = rt;                                              \
+    bool fine_ = open_runtime((options), &rt) && (body) && close_runtime(rt); \
+    rt = outer_;                                                              \
+    if (!fine_) return false;                                                 \
+  } while (0)
+
+static inline uint64_t now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000u + (uint64_t)t.tv_nsec / 1000000u;
+}
+
+/* ---- one pass and its numbers ---------------------------------------------------------------- */
+
+/* x -> a, which waits for the backward of `after` -> b -> loss. */
+static inline bool run_after(const net *n, cleave_context c, unsigned seed, cleave_reference after,
+                             cleave_reference *ret_h, cleave_reference *ret_loss) {
+  float x[12], t[8];
+  fill(x, 12, seed);
+  fill(t, 8, seed + 1);
+  cleave_reference in, target, h, y;
+  const cleave_call_options how = {.after = after};
+  DO(leaf(c, x, 4, 3, false, &in));
+  DO(leaf(c, t, 4, 2, false, &target));
+  MUST(cleave_call_with(rt, c, n->a, &in, 1, &how, &h, e));
+  MUST(cleave_call(rt, c, n->b, &h, 1, &y, e));
+  MUST(cleave_call(rt, c, n->loss, (cleave_reference[]){y, target}, 2, ret_loss, e));
+  if (ret_h) *ret_h = h;
+  return true;
+}
+
+static inline bool copy_gradient(cleave_context c, cleave_module *m, const char *name, float *to,
+                                 size_t n) {
+  cleave_tensor g = {0};
+  DO(gradient(c, m, name, &g));
+  CHECK(cleave_tensor_count(&g) == n);
+  memcpy(to, g.data, n * sizeof *to);
+  note(&g);
+  cleave_tensor_done(&g);
+  return true;
+}
+
+static inline bool copy_weight(cleave_module *m, const char *name, float *to, size_t n) {
+  cleave_tensor w = {0};
+  DO(read_weight(m, name, &w));
+  CHECK(cleave_tensor_count(&w) == n);
+  memcpy(to, w.data, n * sizeof *to);
+  note(&w);
+  cleave_tensor_done(&w);
+  return true;
+}
+
+/* Weights, or gradients, of both modules of the small network. */
+typedef struct numbers {
+  float a[15], b[10];
+} numbers;
+
+static inline bool same(const numbers *p, const numbers *q) { return memcmp(p, q, sizeof *p) == 0; }
+
+static inline bool weights_of(const net *n, numbers *ret) {
+  return copy_weight(n->a, "0.weight", ret->a, 15) && copy_weight(n->b, "0.weight", ret->b, 10);
+}
+
+/* ---- training -------------------------------------------------------------------------------- */
+
+typedef enum ending { CLOSE, END } ending;
+
+static inline bool train(const net *n, cleave_optimizer *const *opt, int n_opt, unsigned from,
+                         int steps, ending how) {
+  for (int i = 0; i < steps; i++) {
+    cleave_context c;
+    cleave_reference loss;
+    DO(open_context(&c));
+    DO(run_after(n, c, from + (unsigned)i, none, NULL, &loss));
+    DO(backward(c, loss, false));
+    for (int k = 0; k < n_opt; k++) MUST(cleave_step(rt, opt[k], c, 0, NULL, e));
+    if (how == END)
+      MUST(cleave_context_end(rt, c, e));
+    else
+      DO(close_context(c));
+  }
+  return true;
+}
+
+/* ---- running them ---------------------------------------------------------------------------- */
+
+#define TEST(f) \
+  { f, #f }
+typedef struct test {
+  bool (*run)(void);
+  const char *name;
+} test;
+
+static inline int run_all(const test *list, size_t n) {
+  for (size_t i = 0; i < n; i++) said(list[i].run(), list[i].name);
+  return n_failed != 0;
+}
+#define RUN_ALL(list) run_all(list, sizeof list / sizeof *list)
+
+/* Of whatever follows the mode the program itself makes sense. */
+static inline bool arguments(int argc, char **argv, const char **ret_mode) {
+  if (argc < 6) return false;
+  session = argv[1];
+  at_a = argv[2];
+  at_b = argv[3];
+  transfer = argv[4];
+  single = strcmp(argv[5], "single") == 0;
+  *ret_mode = argc > 6 ? argv[6] : "";
+  return true;
+}
+
+static inline void say_digest(void) { printf("digest %016llx\n", (unsigned long long)digest); }
+
+#endif
