@@ -29,15 +29,15 @@ static void failure_of(const peer *from, const clv_frame *f, cleave_error *ret) 
 }
 
 /* For another node: passed on as it is. */
-static bool relay(cleave_runtime *rt, peer *from, clv_packet *p) {
+static bool relay(cleave_runtime *rt, clv_packet *p) {
   int to = api_find_node(rt, p->frame.to);
+  uint64_t id = p->frame.context; /* the packet is gone with the sending */
   cleave_error why;
   if (to <= 0) return false;
   if (api_send(rt, (uint32_t)to, p, &why) != CLEAVE_OK) {
-    context *c = id_table_get(&rt->contexts, p->frame.context);
+    context *c = id_table_get(&rt->contexts, id);
     if (c) api_context_fail(rt, c, &why, 0);
   }
-  (void)from;
   return true;
 }
 
@@ -55,7 +55,7 @@ void api_failure_out(const value *v, clv_frame *ret) {
 }
 
 static bool on_value(cleave_runtime *rt, peer *from, clv_packet *p) {
-  if (p->frame.to[0]) return relay(rt, from, p);
+  if (p->frame.to[0]) return relay(rt, p);
   value *v = id_table_get(&rt->values, p->frame.message);
   if (!v || !v->module || v->module->node != from->index || v->context->id != p->frame.context)
     return false;
@@ -117,7 +117,7 @@ static bool for_local_call(cleave_runtime *rt, const peer *from, value *v, clv_p
 
 static bool on_gradient(cleave_runtime *rt, peer *from, clv_packet *p) {
   const clv_frame *f = &p->frame;
-  if (f->to[0]) return relay(rt, from, p);
+  if (f->to[0]) return relay(rt, p);
   value *v = id_table_get(&rt->values, f->message);
   if (!v || v->context->id != f->context || f->phase != v->phase ||
       f->micro_batch >= v->contributions || v->arrived >= v->contributions)
