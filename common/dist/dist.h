@@ -27,7 +27,6 @@ clv_code clv_pool_new(size_t max_bytes, size_t max_tensors, clv_pool **ret,
 clv_pool *clv_pool_ref(clv_pool *pool);
 /* The pool goes when the last of its packets and the caller have let go of it. NULL is allowed. */
 void clv_pool_unref(clv_pool *pool);
-void clv_pool_unrefp(clv_pool **pool);
 /* A tensor with one reference for the caller; unref it as any other. CLV_EXHAUSTED over the quota. */
 clv_code clv_pool_tensor(clv_pool *pool, clv_dtype dtype, const clv_shape *shape, clv_tensor **ret,
                          clv_err *err) CLV_USE_RESULT;
@@ -310,7 +309,6 @@ clv_code clv_node_new(const clv_node_options *options, clv_session_node **ret,
                       clv_err *err) CLV_USE_RESULT;
 /* No link may deliver into it any more, and clv_node_run must have returned. */
 void clv_node_free(clv_session_node *n);
-void clv_node_freep(clv_session_node **n);
 
 /* Takes the stage, whatever it returns; its bytes count against the pool's quota. CLV_EXISTS: there is
  * a module of that index, or it is CLV_MODULE_ALL or above. */

@@ -53,11 +53,6 @@ void clv_node_free(clv_session_node *n) {
   free(n);
 }
 
-void clv_node_freep(clv_session_node **n) {
-  clv_node_free(*n);
-  *n = NULL;
-}
-
 /* ---- stages -------------------------------------------------------------------------------------- */
 
 clv_stage *clv_node_stage(clv_session_node *n, uint32_t module) {

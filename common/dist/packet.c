@@ -56,11 +56,6 @@ void clv_pool_unref(clv_pool *p) {
   free(p);
 }
 
-void clv_pool_unrefp(clv_pool **pool) {
-  clv_pool_unref(*pool);
-  *pool = NULL;
-}
-
 size_t clv_pool_bytes(const clv_pool *p) { return __atomic_load_n(&p->bytes, __ATOMIC_RELAXED); }
 
 static bool is_free(clv_tensor *t) { return __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1; }

@@ -136,8 +136,8 @@ static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err
   (void)payload_len;
   bool item = f->kind == CLV_STATE_ITEM || f->kind == CLV_STATE_PUT;
   bool put = f->kind == CLV_STATE_PUT;
-  if (f->state.what < CLV_STATE_WEIGHTS ||
-      f->state.what > (put ? CLV_STATE_BUFFERS : CLV_STATE_GRADIENTS))
+  bool gradients = f->state.what == CLV_STATE_GRADIENTS && !put;
+  if (f->state.what != CLV_STATE_WEIGHTS && f->state.what != CLV_STATE_OPTIMIZER && !gradients)
     return clv_fail(err, CLV_INVALID, "unknown kind of state %u", (unsigned)f->state.what);
   if (f->state.count > CLV_WIRE_PARAMS || (item && f->state.index >= f->state.count))
     return clv_fail(err, CLV_INVALID, "state item %u of %u; at most %d", f->state.index,

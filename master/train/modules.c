@@ -283,11 +283,6 @@ void clv_trainer_close(clv_trainer *t) {
   free(t);
 }
 
-void clv_trainer_closep(clv_trainer **t) {
-  clv_trainer_close(*t);
-  *t = NULL;
-}
-
 void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_up, uint64_t *ret_down) {
   cleave_counts c;
   cleave_count(t->runtime, &c);

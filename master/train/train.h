@@ -98,7 +98,6 @@ typedef struct clv_step_result {
 clv_code clv_trainer_open(const clv_blueprint *b, clv_trainer **ret, clv_err *err) CLV_USE_RESULT;
 /* Closes the session everywhere. NULL is allowed. */
 void clv_trainer_close(clv_trainer *t);
-void clv_trainer_closep(clv_trainer **t);
 
 uint64_t clv_trainer_step_count(const clv_trainer *t); /* committed steps */
 

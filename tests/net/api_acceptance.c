@@ -268,8 +268,6 @@ static bool hold(void) {
   return true;
 }
 
-#define TEST(f) \
-  { f, #f }
 static const struct {
   bool (*run)(void);
   const char *name;
@@ -287,13 +285,9 @@ static const struct {
 };
 
 int main(int argc, char **argv) {
-  cleave_error error;
-  cleave_options o = {.deadline_ms = 20000};
   if (argc < 4) return 2;
-  at_a = argv[2];
-  at_b = argv[3];
-  if (cleave_open(argv[1], &o, &rt, &error) != CLEAVE_OK) {
-    printf("not ok open: %s\n", error.text);
+  if (!open_session(argv)) {
+    said(false, "open");
     return 1;
   }
   if (argc > 4 && strcmp(argv[4], "hold") == 0) {

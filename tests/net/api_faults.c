@@ -196,14 +196,10 @@ static bool many_steps(long steps) {
 }
 
 int main(int argc, char **argv) {
-  cleave_error error;
-  cleave_options o = {.deadline_ms = 20000};
   if (argc < 5) return 2;
-  at_a = argv[2];
-  at_b = argv[3];
   pid_t pid = (pid_t)atol(argv[4]);
-  if (cleave_open(argv[1], &o, &rt, &error) != CLEAVE_OK) {
-    printf("not ok open: %s\n", error.text);
+  if (!open_session(argv)) {
+    said(false, "open");
     return 1;
   }
   if (argc > 5) {

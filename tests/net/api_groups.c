@@ -427,11 +427,9 @@ static bool a_module_without_a_match_is_not_in_the_group(void) {
 }
 
 static const struct {
-  const char *name;
   bool (*run)(void);
+  const char *name;
 } tests[] = {
-#define TEST(name) \
-  { #name, name }
     TEST(weights_decay_and_biases_have_a_rate_of_their_own),
     TEST(each_group_has_its_schedule_and_one_norm_holds_for_all),
     TEST(plain_descent_stands_beside_momentum),
@@ -445,13 +443,9 @@ static const struct {
 };
 
 int main(int argc, char **argv) {
-  cleave_error error;
-  cleave_options o = {.deadline_ms = 20000};
   if (argc < 4) return 2;
-  at_a = argv[2];
-  at_b = argv[3];
-  if (cleave_open(argv[1], &o, &rt, &error) != CLEAVE_OK) {
-    printf("not ok open: %s\n", error.text);
+  if (!open_session(argv)) {
+    said(false, "open");
     return 1;
   }
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
@@ -459,6 +453,6 @@ int main(int argc, char **argv) {
     said(tests[i].run(), tests[i].name);
   }
   printf("digest %016llx\n", (unsigned long long)digest);
-  said(cleave_close(rt, 0, NULL, &error) == CLEAVE_OK, "close");
+  said(cleave_close(rt, 0, NULL, NULL) == CLEAVE_OK, "close");
   return n_failed != 0;
 }

@@ -158,6 +158,18 @@ static inline bool stop_process(pid_t pid) {
   return true;
 }
 
+/* PROGRAM SESSION A B ...: the runtime of all tests and the places of their modules. */
+static inline bool open_session(char **argv) {
+  cleave_options o = {.deadline_ms = 20000};
+  at_a = argv[2];
+  at_b = argv[3];
+  MUST(cleave_open(argv[1], &o, &rt, e));
+  return true;
+}
+
+#define TEST(f) \
+  { f, #f }
+
 /* One line per test for the runner. */
 static inline void said(bool ok, const char *name) {
   printf(ok ? "ok %s\n" : "not ok %s: %s\n", name, why);

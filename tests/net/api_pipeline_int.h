@@ -123,8 +123,6 @@ static inline bool train(const net *n, cleave_optimizer *const *opt, int n_opt, 
 
 /* ---- running them ---------------------------------------------------------------------------- */
 
-#define TEST(f) \
-  { f, #f }
 typedef struct test {
   bool (*run)(void);
   const char *name;

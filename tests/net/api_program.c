@@ -694,8 +694,6 @@ static bool a_gradient_that_is_not_finite_moves_nothing_anywhere(void) {
 
 /* ---- running them -------------------------------------------------------------------------------------------- */
 
-#define TEST(f) \
-  { f, #f }
 static const struct {
   bool (*run)(void);
   const char *name;
@@ -741,13 +739,9 @@ static bool close_tells_what_was_left(void) {
 }
 
 int main(int argc, char **argv) {
-  cleave_error error;
-  cleave_options o = {.deadline_ms = 20000};
   if (argc < 4) return 2;
-  at_a = argv[2];
-  at_b = argv[3];
-  if (cleave_open(argv[1], &o, &rt, &error) != CLEAVE_OK) {
-    printf("not ok open: %s\n", error.text);
+  if (!open_session(argv)) {
+    said(false, "open");
     return 1;
   }
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) said(tests[i].run(), tests[i].name);

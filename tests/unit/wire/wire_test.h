@@ -185,4 +185,25 @@ static inline size_t status_bytes(const char *key) {
   return kib << 10;
 }
 
+static inline clv_wire_id some_id(uint8_t first) {
+  clv_wire_id id;
+  for (int i = 0; i < CLV_WIRE_ID_BYTES; i++) id.bytes[i] = (uint8_t)(first + i);
+  return id;
+}
+
+static inline clv_sha256 some_digest(uint8_t byte) {
+  clv_sha256 d;
+  memset(d.bytes, byte, sizeof d.bytes);
+  return d;
+}
+
+/* Two pieces, cut in the middle, so that every test also joins them. */
+typedef struct halves {
+  clv_piece piece[2];
+} halves;
+static inline halves cut(const clv_bytes *b) {
+  size_t at = b->len / 2;
+  return (halves){{{b->data, at}, {b->data + at, b->len - at}}};
+}
+
 #endif
