@@ -22,7 +22,7 @@ VERSION := $(shell cat VERSION 2>/dev/null || echo 0.1.0)
 
 # ---- layers: folder -> folders it may include, and the libraries it alone may see ---------------
 # `make check-layers` compares every #include with this table; the archives link in the same order.
-FOLDERS := common/base common/tensor common/config common/tls common/weights kernels kernels/ref \
+FOLDERS := common/base common/tensor common/sched common/config common/tls common/weights kernels kernels/ref \
            kernels/cpu common/graph common/models common/optim common/wire common/rpc common/dist \
            master/data master/report master/api master/train worker/store worker/service
 
@@ -30,6 +30,7 @@ B := common/base
 T := common/tensor
 USES_common/base    :=
 USES_common/tensor  := $(B)
+USES_common/sched   := $(B)
 USES_common/config  := $(B)
 USES_common/tls     := $(B)
 USES_common/weights := $(B) $(T)
@@ -45,7 +46,7 @@ USES_common/dist    := $(B) $(T) kernels common/graph common/optim common/weight
 USES_master/data    := $(B) $(T)
 USES_master/report  := $(B)
 COMMON_ALL          := $(B) $(T) kernels common/config common/tls common/weights common/graph \
-                       common/models common/optim common/wire common/rpc common/dist
+                       common/models common/optim common/sched common/wire common/rpc common/dist
 USES_master/train   := $(COMMON_ALL) master/data master/report master/api
 USES_master/api     := $(COMMON_ALL)
 USES_worker/store   := $(B) $(T) common/weights common/config

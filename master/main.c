@@ -38,6 +38,9 @@ enum {
   OPT_JSON,
   OPT_ACCEPT,
   OPT_OUT,
+  OPT_TRACE,
+  OPT_PROFILE,
+  OPT_SCHEDULE,
   OPT_DIR,
   OPT_URI,
   OPT_DNS,
@@ -54,7 +57,11 @@ static const struct argp_option options[] = {
     {"accept-egress", OPT_ACCEPT, NULL, 0, "train --resume: accept that other tensors leave now",
      0},
     {"json", OPT_JSON, NULL, 0, "print JSON lines", 0},
-    {"out", OPT_OUT, "FILE", 0, "predict: where the .npy goes", 0},
+    {"out", OPT_OUT, "FILE", 0, "predict: where the .npy goes; plan --schedule: the instructions",
+     0},
+    {"schedule", OPT_SCHEDULE, NULL, 0, "plan: draw what each node does in a step", 0},
+    {"trace", OPT_TRACE, "FILE", 0, "train: what each node did and when, for Perfetto", 0},
+    {"profile", OPT_PROFILE, NULL, 0, "train: print where the time went", 0},
     {"verbose", 'v', NULL, 0, "log at debug level", 0},
     {0, 0, NULL, 0, "certs:", 1},
     {"dir", OPT_DIR, "DIR", 0, "folder of the certificate authority (default: certs)", 1},
@@ -105,6 +112,15 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
       return 0;
     case OPT_OUT:
       a->run.out = arg;
+      return 0;
+    case OPT_TRACE:
+      a->run.trace = arg;
+      return 0;
+    case OPT_PROFILE:
+      a->run.profile = true;
+      return 0;
+    case OPT_SCHEDULE:
+      a->run.schedule = true;
       return 0;
     case OPT_DIR:
       a->dir = arg;

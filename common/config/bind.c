@@ -55,6 +55,16 @@ static clv_code bind_bool(const clv_binder *b, const slot *s, clv_err *err) {
   return CLV_OK;
 }
 
+static bool read_word(const slot *s, uint64_t *ret) {
+  const char *const *names = s->row->kind == CLV_ROW_INT ? s->row->names : NULL;
+  for (uint64_t i = 0; names && names[i]; i++) {
+    if (strcmp(names[i], s->node->text) != 0) continue;
+    *ret = -i;
+    return true;
+  }
+  return false;
+}
+
 /* INT, SIZE and DURATION differ in their spelling only. Sizes and durations may be quoted. */
 static clv_code bind_whole(const clv_binder *b, const slot *s, clv_err *err) {
   uint64_t value;
@@ -63,6 +73,7 @@ static clv_code bind_whole(const clv_binder *b, const slot *s, clv_err *err) {
                                                      ? clv_text_to_size
                                                      : clv_text_to_duration;
   if (!(s->row->kind == CLV_ROW_INT ? is_plain(s) : is_text(s))) return mismatch(b, s, err);
+  if (read_word(s, (uint64_t *)s->at)) return CLV_OK;
   if (!read(s->node->text, &value)) return mismatch(b, s, err);
   if (value < s->row->min || value > s->row->max) return mismatch(b, s, err);
   *(uint64_t *)s->at = value;

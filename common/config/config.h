@@ -101,7 +101,21 @@ typedef enum clv_loss_kind {
 } clv_loss_kind;
 typedef enum clv_optimizer_kind { CLV_OPT_SGD, CLV_OPT_ADAM, CLV_OPT_ADAMW } clv_optimizer_kind;
 typedef enum clv_lr_kind { CLV_LR_CONSTANT, CLV_LR_STEP, CLV_LR_COSINE, CLV_LR_LINEAR } clv_lr_kind;
-typedef enum clv_pipeline_kind { CLV_PIPE_NAIVE, CLV_PIPE_GPIPE, CLV_PIPE_1F1B } clv_pipeline_kind;
+/* In the order of clv_sched_kind. */
+typedef enum clv_pipeline_kind {
+  CLV_PIPE_NAIVE,
+  CLV_PIPE_GPIPE,
+  CLV_PIPE_1F1B,
+  CLV_PIPE_INTERLEAVED,
+  CLV_PIPE_ZB_H1,
+  CLV_PIPE_PIPEDREAM,
+  CLV_PIPE_PIPEDREAM_2BW,
+  CLV_PIPE_CUSTOM,
+} clv_pipeline_kind;
+
+/* pipeline.window, where it is a word. */
+#define CLV_WINDOW_AUTO ((uint64_t)0)
+#define CLV_WINDOW_TEXTBOOK (-(uint64_t)1)
 typedef enum clv_arch { CLV_ARCH_NONE, CLV_ARCH_MLP, CLV_ARCH_CNN, CLV_ARCH_LENET } clv_arch;
 
 typedef struct clv_tls_config {
@@ -132,6 +146,7 @@ typedef struct clv_stage_spec {
   char *weights_artifact; /* a name in the worker's worker.yaml */
   char *weights_sha256;   /* 64 hex digits, or NULL */
   bool freeze;
+  bool recompute;
   clv_transfer transfer; /* how its output reaches the next stage; the session's unless given */
 } clv_stage_spec;
 
@@ -210,6 +225,9 @@ typedef struct clv_session_config {
     clv_config_pos pos;
     uint64_t micro_batches;
     clv_pipeline_kind schedule;
+    uint64_t window;      /* of 1f1b: a number or one of CLV_WINDOW_ */
+    uint64_t flush_every; /* steps in a round of an asynchronous schedule */
+    char *file;           /* of the custom schedule */
   } pipeline;
   clv_transfer transfer;
   struct {

@@ -154,6 +154,15 @@ static void json_nested(const json *j, const clv_row *row) {
   clv_bytes_puts(j->out, "}");
 }
 
+/* A number, or one of the words that stand for one. */
+static void json_words(const json *j, const clv_row *row) {
+  clv_bytes_puts(j->out, "{\"anyOf\":[{\"type\":\"integer\"");
+  json_bounds(j, row);
+  clv_bytes_puts(j->out, "},{\"type\":\"string\"");
+  json_enum(j, row);
+  clv_bytes_puts(j->out, "}]");
+}
+
 static void json_row(const json *j, const clv_row *row) {
   static const char *const types[CLV_ROW_KINDS] = {
       [CLV_ROW_SECTION] = "\"object\"",  [CLV_ROW_MAP] = "\"object\"",
@@ -164,9 +173,13 @@ static void json_row(const json *j, const clv_row *row) {
       [CLV_ROW_TEXTS] = "\"array\"",     [CLV_ROW_NUMBERS] = "\"array\"",
       [CLV_ROW_RANGE] = "\"string\"",    [CLV_ROW_LIST] = "\"array\"",
   };
-  clv_bytes_printf(j->out, "{\"type\":%s", types[row->kind]);
+  if (row->kind == CLV_ROW_INT && row->names)
+    json_words(j, row);
+  else
+    clv_bytes_printf(j->out, "{\"type\":%s", types[row->kind]);
   json_text(j, "description", row->doc);
-  if (row->kind == CLV_ROW_INT || row->kind == CLV_ROW_NUMBER) json_bounds(j, row);
+  bool worded = row->kind == CLV_ROW_INT && row->names;
+  if (!worded && (row->kind == CLV_ROW_INT || row->kind == CLV_ROW_NUMBER)) json_bounds(j, row);
   if (row->kind == CLV_ROW_ENUM) json_enum(j, row);
   if (row->kind == CLV_ROW_TEXT && clv_format_pattern(row->format))
     json_text(j, "pattern", clv_format_pattern(row->format));

@@ -112,6 +112,14 @@ static void write_quantity(clv_bytes *out, clv_row_kind kind, uint64_t value) {
   clv_bytes_puts(out, text);
 }
 
+static void write_whole(clv_bytes *out, const clv_row *row, uint64_t value) {
+  const char *word = clv_row_word(row, value);
+  if (word)
+    clv_bytes_puts(out, word);
+  else
+    write_quantity(out, row->kind, value);
+}
+
 static void write_list(writer *w, const clv_row *row, const void *at) {
   const clv_text_list *texts = at;
   const clv_number_list *numbers = at;
@@ -203,7 +211,7 @@ static void write_value(writer *w, const clv_row *row, const void *at) {
                        (unsigned long long)range->last);
       break;
     default:
-      write_quantity(w->out, row->kind, *(const uint64_t *)at);
+      write_whole(w->out, row, *(const uint64_t *)at);
       break;
   }
 }

@@ -202,12 +202,24 @@ const char *clv_format_pattern(clv_text_format format) { return formats[format].
 
 /* ---- what a row expects ---------------------------------------------------------------------- */
 
+const char *clv_row_word(const clv_row *row, uint64_t value) {
+  const char *const *names = row->kind == CLV_ROW_INT ? row->names : NULL;
+  for (uint64_t i = 0; names && names[i]; i++)
+    if (value == -i) return names[i];
+  return NULL;
+}
+
 static void expect_int(const clv_row *row, char *buf, size_t len) {
+  size_t used = 0;
+  for (size_t i = 0; row->names && row->names[i] && used < len; i++)
+    used += (size_t)snprintf(buf + used, len - used, "%s, ", row->names[i]);
+  if (used >= len) return;
+  if (used) used = used - 2 + (size_t)snprintf(buf + used - 2, len - used + 2, " or ");
   if (row->min == row->max)
-    snprintf(buf, len, "%llu", (unsigned long long)row->min);
+    snprintf(buf + used, len - used, "%llu", (unsigned long long)row->min);
   else
-    snprintf(buf, len, "a whole number from %llu to %llu", (unsigned long long)row->min,
-             (unsigned long long)row->max);
+    snprintf(buf + used, len - used, "a whole number from %llu to %llu",
+             (unsigned long long)row->min, (unsigned long long)row->max);
 }
 
 static void expect_quantity(const clv_row *row, char *buf, size_t len) {

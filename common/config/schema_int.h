@@ -56,7 +56,9 @@ typedef struct clv_row {
   uint64_t min, max;        /* INT, SIZE, DURATION; number of entries of lists */
   double low, high;         /* NUMBER, each of NUMBERS */
   bool above;               /* NUMBER, NUMBERS: `low` itself is excluded */
-  const char *const *names; /* ENUM, NULL-terminated; "" = not given */
+  /* ENUM, NULL-terminated; "" = not given. INT: words that may stand for a number; the one at i is
+   * stored as -i, modulo 2^64, and min is at least 1. */
+  const char *const *names;
   const char *initial;      /* the default as written in a file; NULL = 0, NULL, empty */
   const char *sample;       /* for the example, where there is no default */
   const char *doc;          /* one sentence */
@@ -98,6 +100,9 @@ void clv_duration_to_text(uint64_t ms, char text[32]);
 bool clv_format_ok(clv_text_format format, const char *text);
 const char *clv_format_noun(clv_text_format format);    /* "an address such as host:7443" */
 const char *clv_format_pattern(clv_text_format format); /* for JSON Schema; NULL = any */
+
+/* The word for a value of an INT row, NULL when it is a number. */
+const char *clv_row_word(const clv_row *row, uint64_t value);
 
 /* "a whole number from 1 to 256": what the value of a row must be, for messages and docs. */
 void clv_row_expects(const clv_row *row, char *buf, size_t len);

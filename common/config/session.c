@@ -158,6 +158,25 @@ static clv_code check_model(const clv_session_config *c, clv_err *err) {
 
 /* ---- numbers that depend on each other ------------------------------------------------------- */
 
+/* What its schedule asks of the rest. */
+static clv_code check_pipeline(const clv_session_config *c, clv_err *err) {
+  clv_pipeline_kind kind = c->pipeline.schedule;
+  bool async = kind == CLV_PIPE_PIPEDREAM || kind == CLV_PIPE_PIPEDREAM_2BW;
+  if ((kind == CLV_PIPE_CUSTOM) != (c->pipeline.file != NULL))
+    return fail_at(c, c->pipeline.pos, err,
+                   "pipeline.file belongs to schedule: custom, and is what it needs");
+  if (kind == CLV_PIPE_PIPEDREAM && c->pipeline.micro_batches != 1)
+    return fail_at(c, c->pipeline.pos, err,
+                   "pipedream takes a step after each batch: micro_batches is 1 (pipedream-2bw "
+                   "takes one after each micro_batches of them)");
+  if (async && c->train.clip_grad_norm > 0)
+    return fail_at(c, c->pipeline.pos, err,
+                   "with %s each stage steps by itself, so there is no norm of all gradients for "
+                   "train.clip_grad_norm; take 1f1b or leave clipping out",
+                   clv_pipeline_name(kind));
+  return CLV_OK;
+}
+
 static clv_code check_train(clv_session_config *c, clv_err *err) {
   clv_train_config *t = &c->train;
   const clv_optimizer_config *o = &t->optimizer;
@@ -175,7 +194,7 @@ static clv_code check_train(clv_session_config *c, clv_err *err) {
     return fail_at(c, c->pipeline.pos, err,
                    "pipeline.micro_batches is %llu, more than the %llu records of train.batch",
                    (unsigned long long)c->pipeline.micro_batches, (unsigned long long)t->batch);
-  return CLV_OK;
+  return check_pipeline(c, err);
 }
 
 static clv_code resolve_all(const clv_session_config *c, clv_text_list *list, clv_config_pos pos,

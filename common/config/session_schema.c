@@ -18,7 +18,9 @@ static const char *const loss_names[] = {"cross_entropy",   "nll", "mse", "bce",
                                          "bce_with_logits", NULL};
 static const char *const optimizer_names[] = {"sgd", "adam", "adamw", NULL};
 static const char *const lr_names[] = {"constant", "step", "cosine", "linear", NULL};
-static const char *const pipeline_names[] = {"naive", "gpipe", "1f1b", NULL};
+static const char *const pipeline_names[] = {
+    "naive", "gpipe", "1f1b", "interleaved", "zb-h1", "pipedream", "pipedream-2bw", "custom", NULL};
+static const char *const window_words[] = {"auto", "textbook", NULL};
 
 _Static_assert(sizeof(clv_loss_kind) == sizeof(int), "enums are stored as int");
 _Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see schema_int.h");
@@ -145,6 +147,9 @@ static const clv_row rows[] = {
      .format = CLV_FORMAT_SHA256,
      .sample = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
      .doc = "What the file must hash to."},
+    {.path = "stages[].recompute", .kind = CLV_ROW_BOOL, .offset = STAGE(recompute),
+     .initial = "false",
+     .doc = "Keep inputs alone for backward and run forward again: less memory, more time."},
     {.path = "stages[].freeze", .kind = CLV_ROW_BOOL, .offset = STAGE(freeze), .initial = "false",
      .doc = "Leave all its parameters as they are."},
     {.path = "stages[].transfer", .kind = CLV_ROW_ENUM, .offset = STAGE(transfer),
@@ -229,7 +234,18 @@ static const clv_row rows[] = {
     {.path = "pipeline.micro_batches", .kind = CLV_ROW_INT, .offset = AT(pipeline.micro_batches),
      .min = 1, .max = 4096, .initial = "1", .doc = "Parts of a batch that are under way at once."},
     {.path = "pipeline.schedule", .kind = CLV_ROW_ENUM, .offset = AT(pipeline.schedule),
-     .names = pipeline_names, .initial = "gpipe", .doc = "Order of forwards and backwards."},
+     .names = pipeline_names, .initial = "1f1b",
+     .doc = "Order of forwards and backwards. All but the pipedreams give the same bits."},
+    {.path = "pipeline.window", .kind = CLV_ROW_INT, .offset = AT(pipeline.window),
+     .names = window_words, .min = 1, .max = 4096, .initial = "auto",
+     .doc = "1f1b: micro-batches in flight; auto follows the measured links, textbook is the number "
+            "of stages."},
+    {.path = "pipeline.flush_every", .kind = CLV_ROW_INT, .offset = AT(pipeline.flush_every),
+     .min = 1, .max = 4096, .initial = "32",
+     .doc = "pipedream: steps after which the stages wait for each other."},
+    {.path = "pipeline.file", .kind = CLV_ROW_PATH, .offset = AT(pipeline.file),
+     .sample = "my.sched", .commented = true,
+     .doc = "custom: the instructions of each rank, as plan --schedule --out FILE writes them."},
     {.path = "transfer", .kind = CLV_ROW_ENUM, .offset = AT(transfer), .names = transfer_names,
      .initial = "via_master",
      .doc = "How activations go between workers: through the master, or from one to the next."},

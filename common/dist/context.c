@@ -175,7 +175,9 @@ static void call_free(clv_contexts *e, call *c) {
   if (c->n_missing)
     __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting - 1, __ATOMIC_RELAXED);
   clv_turn_leave(e, c);
+  clv_order_leave_call(c);
   clv_call_release(c);
+  clv_old_weights_unref(e, c->weights);
   clv_reason_unref(e, c->failed);
   c->out->ctx->n_calls--;
   clv_slab_give(&e->calls, c);
@@ -213,6 +215,7 @@ static void free_gradients(clv_contexts *e, context *c) {
   for (gradient *g = c->gradients, *next; g; g = next) {
     next = g->next;
     clv_tensor_unref(g->block);
+    clv_old_weights_unref(e, g->previous);
     clv_slab_give(&e->gradients, g);
   }
   c->gradients = NULL;
@@ -223,6 +226,9 @@ static void empty_context(clv_contexts *e, context *c) {
   clv_strands_free(e, c);
   c->active = c->collecting = false;
   while (c->values) clv_value_free(e, c->values);
+  clv_order_free(e, c);
+  c->trace = clv_tensor_unref(c->trace);
+  c->n_trace = 0;
   free_gradients(e, c);
   clv_reason_unref(e, c->failed);
   c->failed = NULL;
@@ -308,6 +314,8 @@ clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret, clv_e
   e->changes = slab_of(sizeof(change), MAX_CHANGES, "waiting changes of parameters");
   e->turns = slab_of(sizeof(turn), MAX_CONTEXT_ITEMS, "turns of changes of parameters");
   e->strands = slab_of(sizeof(strand), MAX_CONTEXT_ITEMS, "modules in backward passes");
+  e->steps = slab_of(sizeof(planned_step), MAX_CONTEXT_ITEMS, "steps that wait for their turn");
+  e->weights = slab_of(sizeof(old_weights), MAX_CONTEXT_ITEMS, "copies of weights");
   e->n_names = 1;
   clv_code code = clv_alloc(CONTEXT_BUCKETS, sizeof *e->context_buckets, &e->context_buckets, err);
   if (code == CLV_OK)
@@ -326,8 +334,9 @@ void clv_contexts_free(clv_contexts *e) {
   if (!e) return;
   while (e->waiting_changes) clv_change_free(e, e->waiting_changes);
   for (context *c = e->open; c; c = c->next) empty_context(e, c);
-  slab *const slabs[] = {&e->contexts,  &e->values, &e->calls,   &e->deliveries, &e->contributions,
-                         &e->gradients, &e->causes, &e->changes, &e->turns,      &e->strands};
+  slab *const slabs[] = {&e->contexts,      &e->values,    &e->calls,  &e->deliveries,
+                         &e->contributions, &e->gradients, &e->causes, &e->changes,
+                         &e->turns,         &e->strands,   &e->steps,  &e->weights};
   for (size_t i = 0; i < CLV_COUNT(slabs); i++) slab_done(slabs[i]);
   free(e->context_buckets);
   free(e->value_buckets);
@@ -375,10 +384,14 @@ void clv_context_fail_at(clv_contexts *e, context *c, const clv_err *why, uint32
 /* ---- frames ------------------------------------------------------------------------------------ */
 
 static clv_code on_end(clv_contexts *e, clv_packet *p, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *trace = NULL;
   clv_packet *reply;
+  const context *ctx = clv_context_find(e, p->frame.context);
   if (p->frame.has_commit) clv_context_last_step(e, &p->frame);
+  if (ctx) trace = clv_context_trace(ctx);
   clv_context_end(e, p->frame.context);
   CLV_TRY(clv_packet_new(e->env.pool, CLV_ENDED, &reply, err));
+  if (trace) clv_packet_add(reply, trace);
   reply->frame.context = p->frame.context;
   reply->frame.message = ++*e->env.next_message;
   reply->frame.reply_to = p->frame.message;

@@ -21,6 +21,7 @@ static void forget_gradients(clv_contexts *e, context *ctx, uint32_t module) {
     }
     *at = g->next;
     clv_tensor_unref(g->block);
+    clv_old_weights_unref(e, g->previous);
     clv_slab_give(&e->gradients, g);
   }
 }
@@ -194,8 +195,9 @@ void clv_context_last_step(clv_contexts *e, const clv_frame *f) {
 
 clv_code clv_on_apply(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
   clv_err why;
-  if (apply(e, ctx, p->frame.stage, &p->frame, &why) != CLV_OK)
-    clv_context_fail_at(e, ctx, &why, p->frame.stage);
+  clv_code code = p->frame.commit.turn ? clv_order_add_step(e, ctx, &p->frame, &why)
+                                       : apply(e, ctx, p->frame.stage, &p->frame, &why);
+  if (code != CLV_OK) clv_context_fail_at(e, ctx, &why, p->frame.stage);
   return clv_contexts_run(e, err);
 }
 

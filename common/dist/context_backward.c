@@ -106,6 +106,7 @@ static clv_code send_gradient(clv_contexts *e, context *ctx, const gradient_targ
   p->frame.phase = ctx->phase;
   p->frame.micro_batch = t->order;
   if (din) clv_packet_add(p, din);
+  clv_context_note_packet(e, ctx, CLV_TRACE_GRADIENT_OUT, p, clv_now_ns());
   e->env.emit(e->env.user, p);
   return CLV_OK;
 }
@@ -163,7 +164,8 @@ static clv_code check_call(const call *c, clv_err *err) {
                     c->flags & CLV_FLAG_TRAINING ? "nothing in it needs a gradient"
                                                  : "it was made without TRAINING");
   bool reads = c->phase == RETAINED || clv_plan_get_info(c->plan->plan)->backward_reads_params;
-  return reads && c->version != c->stage->version ? params_changed(c, err) : CLV_OK;
+  bool changed = !c->weights && c->version != c->stage->version;
+  return reads && changed ? params_changed(c, err) : CLV_OK;
 }
 
 /* After a backward the saved state is gone: the forward runs again, with the same random numbers, and
@@ -183,6 +185,24 @@ static clv_code run_again(clv_contexts *e, call *c, clv_err *err) {
   return code;
 }
 
+/* What the plan keeps of the weights is of the last forward; this call's may be older. */
+static clv_code own_weights(const call *c, clv_err *err) {
+  if (!c->weights && c->version == c->stage->version) return CLV_OK;
+  return clv_plan_refresh(c->plan->plan, c->state, clv_call_block(c), c->version, err);
+}
+
+clv_code clv_call_backward_weight(clv_contexts *e, call *c, clv_err *err) {
+  gradient *g;
+  CLV_TRY(gradients_of(e, c->out->ctx, c, &g, err));
+  bool add = g && g->weights_filled;
+  if (g) g->weights_filled = true;
+  uint64_t begin = clv_now_ns();
+  CLV_TRY(clv_plan_backward_weight(c->plan->plan, c->state, clv_call_block(c),
+                                   g ? g->block->data : NULL, add, err));
+  c->stage->counts.compute_ns += clv_now_ns() - begin;
+  return CLV_OK;
+}
+
 static clv_code compute(clv_contexts *e, call *c, const clv_tensor *dout, clv_tensor **dins,
                         clv_err *err) {
   context *ctx = c->out->ctx;
@@ -196,20 +216,24 @@ static clv_code compute(clv_contexts *e, call *c, const clv_tensor *dout, clv_te
     CLV_TRY(clv_pool_tensor(e->env.pool, CLV_F32, &c->in[i]->shape, &dins[i], err));
     to[i] = dins[i]->data;
   }
-  void *grads = g ? g->block->data : NULL;
   bool add = g && g->filled;
   if (g) g->filled = true;
   uint64_t begin = clv_now_ns();
-  CLV_TRY(
-      clv_plan_backward_input(c->plan->plan, c->state, s->block, dout->data, to, grads, add, err));
-  CLV_TRY(send_gradients(e, c, dins, err)); /* before the weights' own, so that others can start */
-  CLV_TRY(clv_plan_backward_weight(c->plan->plan, c->state, s->block, grads, add, err));
+  CLV_TRY(own_weights(c, err));
+  CLV_TRY(clv_plan_backward_input(c->plan->plan, c->state, clv_call_block(c), dout->data, to,
+                                  g ? g->block->data : NULL, add, err));
   s->counts.compute_ns += clv_now_ns() - begin;
   s->counts.backwards++;
+  bool split = c->places[ORDER_WEIGHT].turn;
+  if (split) clv_context_note(e, ctx, CLV_TRACE_INPUT, c, begin);
+  CLV_TRY(send_gradients(e, c, dins, err)); /* before the weights' own, so that others can start */
+  if (split) return CLV_OK;
+  CLV_TRY(clv_call_backward_weight(e, c, err));
+  clv_context_note(e, ctx, CLV_TRACE_BACKWARD, c, begin);
   return CLV_OK;
 }
 
-static void after_backward(call *c) {
+void clv_call_after_backward(call *c) {
   clv_stage_call_put(c->plan, c->state);
   c->state = NULL;
   c->phase = c->out->ctx->retain ? RETAINED : SPENT;
@@ -222,12 +246,15 @@ static clv_code backward_of(clv_contexts *e, call *c, clv_err *err) {
   CLV_TRY(check_call(c, err));
   CLV_TRY(sum_up(e, c, c->out->ctx->phase, &dout, err));
   if (!dout) {
-    after_backward(c);
+    clv_call_after_backward(c);
     return send_gradients(e, c, NULL, err);
   }
   clv_code code = compute(e, c, dout, dins, err);
   for (uint32_t i = 0; i < c->n_in; i++) clv_tensor_unref(dins[i]);
-  if (code == CLV_OK) after_backward(c);
+  if (code == CLV_OK && c->places[ORDER_WEIGHT].turn)
+    c->weight_due = true;
+  else if (code == CLV_OK)
+    clv_call_after_backward(c);
   return code;
 }
 
@@ -242,10 +269,21 @@ static double *sums_of(const clv_stage *s, const gradient *g, double *at) {
   for (int i = 0; i < s->params->n; i++) {
     const clv_param *q = &s->params->list[i];
     if (!q->trainable || q->frozen) continue;
-    *at++ = g ? s->o.backend->sum_squares((const float *)((char *)g->block->data + q->offset), q->n)
-              : 0;
+    const char *from = g && g->filled ? (const char *)g->block->data + q->offset : NULL;
+    *at++ = from ? s->o.backend->sum_squares((const float *)from, q->n) : 0;
   }
   return at;
+}
+
+double clv_gradient_square(const gradient *g) {
+  const clv_stage *s = g->stage;
+  double sum = 0;
+  for (int i = 0; i < s->params->n; i++) {
+    const clv_param *q = &s->params->list[i];
+    const char *from = (const char *)g->block->data + q->offset;
+    if (q->trainable && !q->frozen) sum += s->o.backend->sum_squares((const float *)from, q->n);
+  }
+  return sum;
 }
 
 /* Sums of squares of all gradients, in the order of modules and parameters, of the modules that took
@@ -304,6 +342,10 @@ static void pop_needed(clv_contexts *e, context *ctx, strand *s) {
   c->needed = false;
   c->root = 0;
   memset(c->targets, 0, sizeof c->targets);
+  if (c->places[ORDER_BACKWARD].turn) {
+    clv_order_leave(ctx, ORDER_BACKWARD, &c->places[ORDER_BACKWARD]);
+    clv_order_done(e, ctx);
+  }
   clv_value_forget_gradients(e, c->out, ctx->phase);
   clv_call_let_followers_run(e, c);
   clv_value_free_if_dropped(e, c->out);
@@ -313,6 +355,8 @@ static void pop_needed(clv_contexts *e, context *ctx, strand *s) {
 static bool has_come(const clv_contexts *e, const context *ctx, const strand *s) {
   const call *c = s->first;
   if (!c || c->phase == WAITING) return false;
+  const order_place *p = &c->places[ORDER_BACKWARD];
+  if (p->turn && !clv_order_is_due(ctx, p)) return false;
   if (clv_turn_changes_before(e, c->module, ctx->prepared)) return false;
   return c->out->failed || count_got(c, ctx->phase) >= c->contributions;
 }
@@ -348,6 +392,7 @@ void clv_context_run_backward(clv_contexts *e, context *ctx) {
         if (!run_next(e, ctx, s)) return;
   }
   if (!ctx->active || ctx->collecting || ctx->n_needed) return;
+  if (ctx->order[ORDER_WEIGHT].first || ctx->order[ORDER_STEP].first) return;
   clv_strands_free(e, ctx);
   if (finish(e, ctx, &why) != CLV_OK) clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
 }
@@ -441,6 +486,7 @@ clv_code clv_on_prepare(clv_contexts *e, context *ctx, clv_packet *p, clv_err *e
 static clv_code take_gradient(clv_contexts *e, context *ctx, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
   value *v;
+  clv_context_note_packet(e, ctx, CLV_TRACE_GRADIENT_IN, p, p->arrived_ns);
   CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
   if (!v->maker && (v->tensor || v->failed))
     return clv_fail(err, CLV_NOT_FOUND, "a gradient for %llx, which is no call here",

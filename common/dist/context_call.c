@@ -18,6 +18,7 @@ static clv_code send_value(clv_contexts *e, const value *v, uint32_t name, clv_e
     p->frame.has_failure = true;
     clv_frame_set_failure(&p->frame, v->failed->code, v->failed->text, v->failed->hop);
   }
+  clv_context_note_packet(e, v->ctx, CLV_TRACE_VALUE_OUT, p, clv_now_ns());
   e->env.emit(e->env.user, p);
   return CLV_OK;
 }
@@ -26,8 +27,8 @@ static bool settled(const value *v) { return v->tensor || v->failed; }
 
 /* A dropped value stays while something here waits for it. */
 void clv_value_free_if_dropped(clv_contexts *e, value *v) {
-  bool waiting =
-      v->maker && (v->maker->phase == WAITING || v->maker->needed || v->maker->followers);
+  bool waiting = v->maker && (v->maker->phase == WAITING || v->maker->needed ||
+                              v->maker->followers || v->maker->weight_due);
   if (v->dropped && !v->uses && !v->deliveries && !waiting) clv_value_free(e, v);
 }
 
@@ -115,6 +116,25 @@ clv_code clv_call_output(clv_contexts *e, call *c, clv_tensor **ret, clv_err *er
   return clv_pool_tensor(e->env.pool, node->dtype, &c->out_shape, ret, err);
 }
 
+static void *buffers_in(const clv_stage *s, void *block) {
+  return (char *)block + s->params->trainable_bytes;
+}
+
+/* Running statistics are those of now, whatever the age of the weights: a copy of a few KiB each way. */
+static void lend_buffers(const call *c) {
+  const clv_stage *s = c->stage;
+  if (c->weights)
+    memcpy(buffers_in(s, c->weights->block->data), buffers_in(s, s->block),
+           clv_stage_buffer_bytes(s));
+}
+
+static void return_buffers(const call *c) {
+  const clv_stage *s = c->stage;
+  if (c->weights)
+    memcpy(buffers_in(s, s->block), buffers_in(s, c->weights->block->data),
+           clv_stage_buffer_bytes(s));
+}
+
 clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) {
   const void *in[CLV_MAX_INPUTS] = {0};
   clv_stage *s = c->stage;
@@ -123,11 +143,13 @@ clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) {
   CLV_TRY(clv_stage_call_get(s, c->plan, &c->state, err));
   for (uint32_t i = 0; i < c->n_in; i++) in[i] = c->in[i]->data;
   clv_rng_key key = {.seed = s->o.seed, .step = c->step, .micro_batch = c->micro_batch};
+  c->version = c->weights ? c->weights->version : s->version;
   uint64_t begin = clv_now_ns();
-  CLV_TRY(clv_plan_forward(c->plan->plan, c->state, s->block, s->version, in, true, out->data, &key,
-                           err));
+  lend_buffers(c);
+  CLV_TRY(clv_plan_forward(c->plan->plan, c->state, clv_call_block(c), c->version, in, true,
+                           out->data, &key, err));
+  return_buffers(c);
   s->counts.compute_ns += clv_now_ns() - begin;
-  c->version = s->version;
   return CLV_OK;
 }
 
@@ -148,7 +170,10 @@ static clv_code run_call(clv_contexts *e, call *c, clv_tensor **ret, clv_err *er
     if (g->nodes[i].op == CLV_OP_INPUT) CLV_TRY(check_input(c, slot++, &g->nodes[i], err));
   CLV_TRY(clv_call_output(e, c, ret, err));
   keep_buffers(e, c);
+  clv_call_take_weights(c->out->ctx, c);
+  uint64_t begin = clv_now_ns();
   CLV_TRY(clv_call_forward(c, *ret, err));
+  clv_context_note(e, c->out->ctx, CLV_TRACE_FORWARD, c, begin);
   bool training = c->flags & CLV_FLAG_TRAINING;
   bool differentiable = training && (c->input_grads || c->stage->n_learning);
   c->phase = differentiable ? FORWARD : INFERRED;
@@ -156,7 +181,13 @@ static clv_code run_call(clv_contexts *e, call *c, clv_tensor **ret, clv_err *er
     c->stage->counts.forwards++;
   else
     c->stage->counts.evals++;
-  if (!differentiable) clv_call_release(c);
+  if (!differentiable) {
+    clv_call_release(c);
+  } else if (c->flags & CLV_FLAG_RECOMPUTE) {
+    clv_stage_call_put(c->plan, c->state);
+    c->state = NULL;
+    c->phase = RETAINED;
+  }
   return CLV_OK;
 }
 
@@ -179,6 +210,7 @@ static clv_code finish_call(clv_contexts *e, call *c, clv_err *err) {
   }
   if (c->phase == INFERRED) clv_call_let_followers_run(e, c);
   clv_turn_leave(e, c);
+  if (c->in_order) clv_order_done(e, v->ctx);
   return settle(e, v, out, failed, err);
 }
 
@@ -294,6 +326,10 @@ static clv_code new_call(clv_contexts *e, context *ctx, const clv_frame *f, call
   c->n_missing = 1; /* its arguments, until all of them are known */
   __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting + 1, __ATOMIC_RELAXED);
   if (c->stage) clv_turn_join(e, c);
+  if (c->flags & CLV_FLAG_TRACE) clv_context_begin_trace(e, ctx);
+  c->behind = f->call.behind;
+  clv_err why;
+  if (clv_order_join_call(e, c, f, &why) != CLV_OK) refuse_call(e, c, &why);
   *ret = c;
   return CLV_OK;
 }
@@ -359,6 +395,7 @@ clv_code clv_on_value(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err
   const clv_frame *f = &p->frame;
   value *v;
   reason *failed = NULL;
+  clv_context_note_packet(e, ctx, CLV_TRACE_VALUE_IN, p, p->arrived_ns);
   CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
   if (v->maker)
     return clv_fail(err, CLV_PRECONDITION, "value %llx is made here",

@@ -49,6 +49,42 @@ typedef struct call call;
 typedef struct value value;
 typedef struct context context;
 
+/* What has a place in the order of its context (context_order.c). */
+typedef enum order_kind {
+  ORDER_FORWARD,
+  ORDER_BACKWARD,
+  ORDER_WEIGHT,
+  ORDER_CALL_KINDS,
+  ORDER_STEP = ORDER_CALL_KINDS,
+  ORDER_KINDS
+} order_kind;
+
+typedef struct order_place {
+  struct order_place *prev, *next; /* ascending turn */
+  uint32_t turn;                   /* 0: in no order, or not any more */
+} order_place;
+
+typedef struct order_queue {
+  order_place *first, *last;
+} order_queue;
+
+/* Parameters and buffers of a stage as they were before a step, for calls that used them. */
+typedef struct old_weights {
+  uint32_t refs;
+  clv_stage *stage;
+  uint64_t version;
+  clv_tensor *block;
+} old_weights;
+
+/* An APPLY with a turn. */
+typedef struct planned_step {
+  order_place place; /* the first member */
+  uint32_t module, n_rates;
+  double rates[CLV_WIRE_GROUPS + 1];
+  float scale;
+  bool keep;
+} planned_step;
+
 typedef struct line line;
 typedef struct turn turn;
 typedef struct change change;
@@ -155,8 +191,13 @@ struct call {
   call *leader, *followers, *next_follower; /* it runs after the leader's backward */
   stage_plan *plan;
   clv_call *state;
-  uint64_t version; /* of the parameters at its forward */
+  uint64_t version;     /* of the parameters at its forward */
+  old_weights *weights; /* these, when they are not the module's any more; NULL: they are */
   clv_shape out_shape;
+  order_place places[ORDER_CALL_KINDS];
+  bool behind;
+  bool in_order;   /* it has a turn */
+  bool weight_due; /* its backward has run, its W has not */
   /* of the backward pass in progress */
   call *next_needed;
   bool needed;
@@ -170,8 +211,9 @@ typedef struct gradient {
   struct gradient *next; /* ascending module */
   uint32_t module;
   clv_stage *stage;
-  clv_tensor *block; /* trainable_bytes */
-  bool filled;
+  clv_tensor *block;           /* trainable_bytes */
+  bool filled, weights_filled; /* by the first part of a backward, by the second: others add */
+  old_weights *previous;       /* before the last step, for calls that are `behind` */
 } gradient;
 
 /* The calls of one module in a backward pass, in the order in which they run: that of PREPARE. Strands
@@ -204,6 +246,13 @@ struct context {
   gradient *gradients;
   clv_packet *waiting, *waiting_last;
   uint32_t n_waiting;
+  /* Its order: what has a turn, and how many are done. */
+  order_queue order[ORDER_KINDS];
+  uint32_t turns_done;
+  bool stirred; /* something may be due */
+  context *next_stirred;
+  clv_tensor *trace; /* [n_trace_cap, CLV_TRACE_COLUMNS]; NULL: not noted */
+  uint32_t n_trace;
 };
 
 typedef struct clv_contexts_env {
@@ -222,7 +271,8 @@ typedef struct clv_contexts {
   context *open, *tomb_first, *tomb_last;
   uint32_t n_open, n_tombs;
   slab contexts, values, calls, deliveries, contributions, gradients, causes, changes, turns,
-      strands;
+      strands, steps, weights;
+  context *stirred;
   call *ready_first, *ready_last;
   line *lines, *marked; /* [CLV_MODULE_ALL]; those whose first may have changed */
   change *waiting_changes, *due_first, *due_last;
@@ -311,6 +361,45 @@ void clv_call_one_less(clv_contexts *e, call *c); /* thing that it waits for */
 void clv_call_let_followers_run(clv_contexts *e, call *c);
 clv_code clv_call_run_next(clv_contexts *e, clv_err *err) CLV_USE_RESULT;
 
+/* ---- the order of a context (context_order.c) -------------------------------------------------- */
+
+/* A new call takes its places. Refused when a turn is over. */
+clv_code clv_order_join_call(clv_contexts *e, call *c, const clv_frame *f,
+                             clv_err *err) CLV_USE_RESULT;
+void clv_order_leave_call(call *c);
+void clv_order_leave(context *ctx, order_kind kind, order_place *p);
+bool clv_order_is_due(const context *ctx, const order_place *p);
+/* What was due has been done; what is next may be due. */
+void clv_order_done(clv_contexts *e, context *ctx);
+void clv_order_stir(clv_contexts *e, context *ctx);
+/* What is due now, if it is here. */
+void clv_order_run(clv_contexts *e, context *ctx);
+void clv_order_free(clv_contexts *e, context *ctx);
+clv_code clv_order_add_step(clv_contexts *e, context *ctx, const clv_frame *f,
+                            clv_err *err) CLV_USE_RESULT;
+
+/* ---- weights of before a step (context_weights.c) ------------------------------------------------ */
+
+void clv_old_weights_unref(clv_contexts *e, old_weights *w); /* NULL is allowed */
+/* Before a step: calls that still need the module's weights keep them. */
+clv_code clv_keep_weights(clv_contexts *e, context *ctx, gradient *g, bool keep,
+                          clv_err *err) CLV_USE_RESULT;
+/* A call that is `behind` gets the weights it means, if there has been a step. */
+void clv_call_take_weights(const context *ctx, call *c);
+void *clv_call_block(const call *c);
+gradient *clv_context_gradient(const context *ctx, uint32_t module); /* or NULL */
+
+/* ---- what is noted for ENDED (context_trace.c) --------------------------------------------------- */
+
+void clv_context_begin_trace(clv_contexts *e, context *ctx);
+void clv_context_note(clv_contexts *e, context *ctx, clv_trace_kind kind, const call *c,
+                      uint64_t begin_ns);
+void clv_context_note_packet(clv_contexts *e, context *ctx, clv_trace_kind kind,
+                             const clv_packet *p, uint64_t begin_ns);
+void clv_context_note_step(clv_contexts *e, context *ctx, uint32_t module, uint64_t begin_ns);
+/* A reference to the rows so far; NULL when nothing was noted. */
+clv_tensor *clv_context_trace(const context *ctx);
+
 /* ---- handlers -------------------------------------------------------------------------------- */
 
 typedef clv_code context_handler(clv_contexts *e, context *c, clv_packet *p, clv_err *err);
@@ -321,6 +410,11 @@ context_handler clv_on_call, clv_on_call_head, clv_on_deliver, clv_on_value, clv
  * to `out`. */
 clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) CLV_USE_RESULT;
 clv_code clv_call_output(clv_contexts *e, call *c, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+/* The gradients of its parameters alone. */
+clv_code clv_call_backward_weight(clv_contexts *e, call *c, clv_err *err) CLV_USE_RESULT;
+void clv_call_after_backward(call *c);
+/* Sum of squares of the gradients of a module. */
+double clv_gradient_square(const gradient *g);
 /* Takes the backward pass on as far as it goes. */
 void clv_context_run_backward(clv_contexts *e, context *c);
 /* Up to and including a phase. */

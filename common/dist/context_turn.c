@@ -212,6 +212,11 @@ clv_code clv_contexts_run(clv_contexts *e, clv_err *err) {
       e->marked = l->next_marked;
       l->marked = false;
       grant(e, l);
+    } else if (e->stirred) {
+      context *c = e->stirred;
+      e->stirred = c->next_stirred;
+      c->stirred = false;
+      clv_order_run(e, c);
     } else if (e->due_first) {
       change *k = e->due_first;
       e->due_first = k->next_due;

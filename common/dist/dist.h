@@ -45,7 +45,8 @@ typedef struct clv_packet {
   clv_tensor *tensor[CLV_WIRE_TENSORS]; /* frame.n_tensors of them, a reference each */
   /* private */
   clv_pool *pool;
-  clv_link *from; /* gets `credit` bytes back when the packet is freed */
+  clv_link *from;      /* gets `credit` bytes back when the packet is freed */
+  uint64_t arrived_ns; /* when it was whole */
   uint64_t credit;
   uint32_t crc32c[CLV_WIRE_TENSORS]; /* of the bytes that came, for the link that received them */
   bool head; /* of a CALL whose tensors are on their way: it has its place in the order of frames */
@@ -103,7 +104,17 @@ clv_code clv_packet_gradient(clv_pool *pool, uint64_t context, uint32_t phase, u
                              uint32_t order, const char *to, clv_tensor *t, clv_packet **ret,
                              clv_err *err) CLV_USE_RESULT;
 
+/* Places in the order of the context at the call's node, from 1, each given to one thing: the forward,
+ * the backward (0: none), the gradients of parameters (0: with the rest of the backward). */
+void clv_packet_call_turns(clv_packet *call, uint32_t turn, uint32_t input_turn,
+                           uint32_t weight_turn, bool behind);
+
 enum { CLV_MODULE_ALL = 255 };
+/* As clv_packet_apply of one module, when its turn in the context comes; not answered, FINISHED of the
+ * pass follows. keep: for calls that are `behind`. */
+clv_code clv_packet_planned_step(clv_pool *pool, uint64_t context, uint64_t message,
+                                 uint32_t module, uint32_t turn, bool keep, float lr,
+                                 clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* module or CLV_MODULE_ALL. message: answered by APPLIED with this reply_to. lr: the rate of group
  * 0. apply false: the gradients of the context are dropped. */
 clv_code clv_packet_apply(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
@@ -123,12 +134,48 @@ clv_code clv_packet_end_context(clv_pool *pool, uint64_t context, uint64_t messa
 clv_code clv_packet_state_get(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
                               clv_state_what what, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 
+/* ---- what a context did ------------------------------------------------------------------------
+ *
+ * With CLV_FLAG_TRACE on its first CALL a context's ENDED carries i64 [n, CLV_TRACE_COLUMNS]: a row for
+ * each thing done here, rows of zeros behind. Times are of the node's monotonic clock, nanoseconds. */
+
+typedef enum clv_trace_kind {
+  CLV_TRACE_NONE,
+  CLV_TRACE_FORWARD, /* computing; of a call */
+  CLV_TRACE_BACKWARD,
+  CLV_TRACE_INPUT,  /* the first part of a backward whose second has a turn of its own, */
+  CLV_TRACE_WEIGHT, /* and that one */
+  CLV_TRACE_STEP,
+  CLV_TRACE_VALUE_OUT, /* handed to a link; of a value: BEGIN == END, no module */
+  CLV_TRACE_VALUE_IN,  /* came whole */
+  CLV_TRACE_GRADIENT_OUT,
+  CLV_TRACE_GRADIENT_IN,
+  CLV_TRACE_KINDS
+} clv_trace_kind;
+
+enum {
+  CLV_TRACE_KIND,
+  CLV_TRACE_MODULE,
+  CLV_TRACE_MICRO,
+  CLV_TRACE_BEGIN,
+  CLV_TRACE_END,
+  CLV_TRACE_BYTES,
+  CLV_TRACE_VERSION, /* of the weights: of a call those it used, of a step those it made */
+  CLV_TRACE_VALUE,   /* the call's, or what travels */
+  CLV_TRACE_COLUMNS
+};
+
 /* ---- links ----------------------------------------------------------------------------------- */
 
 typedef struct clv_link_counts {
   uint64_t bytes_in, bytes_out; /* of messages, framing included, TLS not */
   uint64_t tensors_in, tensors_out;
   uint64_t round_trip_ns; /* last PING, 0 before */
+  int64_t
+      clock_ahead_ns; /* of the peer's monotonic clock before ours, at the quickest PING so far */
+  /* Tensors that came in chunks, and the time in which some were on their way; what the peer said of
+   * its side in its last answer to a PING. Their quotient is the rate of a link that is the bottleneck. */
+  uint64_t received_bytes, receiving_ns, peer_received_bytes, peer_receiving_ns;
 } clv_link_counts;
 
 typedef struct clv_link_events {
@@ -262,6 +309,7 @@ typedef struct clv_stage_counts {
   uint64_t forwards, backwards, evals;
   uint64_t steps; /* of the optimiser, those of an earlier run included */
   uint64_t compute_ns;
+  uint32_t most_versions; /* of the parameters alive at once, so far */
 } clv_stage_counts;
 
 void clv_stage_count(const clv_stage *s, clv_stage_counts *ret);

@@ -65,14 +65,19 @@ void clv_link_unrefp(clv_link **l) {
 const char *clv_link_peer(const clv_link *l) { return l->peer; }
 
 void clv_link_count(clv_link *l, clv_link_counts *ret) {
-  const clv_link_counts *c = &l->counts; /* counted by several threads without the lock */
-  *ret = (clv_link_counts){.bytes_in = __atomic_load_n(&c->bytes_in, __ATOMIC_RELAXED),
-                           .bytes_out = __atomic_load_n(&c->bytes_out, __ATOMIC_RELAXED),
-                           .tensors_in = __atomic_load_n(&c->tensors_in, __ATOMIC_RELAXED),
-                           .tensors_out = __atomic_load_n(&c->tensors_out, __ATOMIC_RELAXED)};
+  const clv_link_counts *c = &l->counts; /* some are counted by several threads without the lock */
   pthread_mutex_lock(&l->lock);
-  ret->round_trip_ns = c->round_trip_ns;
+  *ret = (clv_link_counts){.round_trip_ns = c->round_trip_ns,
+                           .clock_ahead_ns = c->clock_ahead_ns,
+                           .received_bytes = c->received_bytes,
+                           .receiving_ns = c->receiving_ns,
+                           .peer_received_bytes = c->peer_received_bytes,
+                           .peer_receiving_ns = c->peer_receiving_ns};
   pthread_mutex_unlock(&l->lock);
+  ret->bytes_in = __atomic_load_n(&c->bytes_in, __ATOMIC_RELAXED);
+  ret->bytes_out = __atomic_load_n(&c->bytes_out, __ATOMIC_RELAXED);
+  ret->tensors_in = __atomic_load_n(&c->tensors_in, __ATOMIC_RELAXED);
+  ret->tensors_out = __atomic_load_n(&c->tensors_out, __ATOMIC_RELAXED);
 }
 
 /* The packets of half-received tensors: their heads are here, so they are freed here. */
@@ -345,15 +350,14 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
   uint64_t deadline = clv_now_ns() + (uint64_t)timeout_ms * 1000000u;
   clv_frame f = {.kind = CLV_PING};
   pthread_mutex_lock(&l->lock);
-  uint64_t before = l->pongs;
+  f.message = ++l->pings;
   l->ping_sent_ns = clv_now_ns();
-  f.message = before + 1;
   pthread_mutex_unlock(&l->lock);
   CLV_TRY(link_send_plain(l, &f, err));
   pthread_mutex_lock(&l->lock);
-  while (l->pongs == before && !l->closed)
+  while (l->pongs != f.message && !l->closed)
     if (!wait_until(l, deadline)) break;
-  bool answered = l->pongs != before;
+  bool answered = l->pongs == f.message;
   *ret_ns = answered ? l->counts.round_trip_ns : *ret_ns;
   pthread_mutex_unlock(&l->lock);
   if (!answered) return clv_fail(err, CLV_DEADLINE, "no answer to a PING of %s", l->peer);

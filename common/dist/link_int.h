@@ -87,7 +87,9 @@ struct clv_link {
   size_t n_heads;
 
   clv_link_counts counts;
-  uint64_t ping_sent_ns, pongs;
+  uint64_t ping_sent_ns, pings, pongs;
+  uint64_t quickest_ns;     /* PING so far */
+  uint64_t receiving_since; /* chunks, 0: none on their way */
 };
 
 /* The first end of any lane ends the link: streams are cancelled, what waits is dropped. */

@@ -29,6 +29,7 @@ static clv_code begin_incoming(clv_link *l, uint64_t transfer, uint64_t total, i
     clv_tensor *t;
     CLV_TRY(clv_pool_tensor(l->pool, CLV_U8, &shape, &t, err));
     l->held_in += total;
+    if (!l->n_in) l->receiving_since = clv_now_ns();
     e = &l->in[l->n_in++];
     *e = (incoming){.transfer = transfer,
                     .total = total,
@@ -56,6 +57,7 @@ static clv_packet *finished(clv_link *l, clv_packet *p) {
     l->in[l->n_in] = (incoming){.spans = l->in[i].spans, .cap_spans = l->in[i].cap_spans};
     if (i < l->n_in) l->in[i] = last;
   }
+  if (!l->n_in) l->counts.receiving_ns += clv_now_ns() - l->receiving_since;
   return p;
 }
 
@@ -70,6 +72,7 @@ static clv_code deliver(clv_link *l, clv_packet *p, clv_err *err) {
     }
   }
   __atomic_fetch_add(&l->counts.tensors_in, p->frame.n_tensors, __ATOMIC_RELAXED);
+  p->arrived_ns = clv_now_ns();
   l->events.on_packet(l->events.user, l, p);
   return CLV_OK;
 }
@@ -120,6 +123,8 @@ static clv_code on_chunk(clv_link *l, const clv_frame *f, const clv_piece *piece
                          const clv_payload *payload, clv_err *err) {
   incoming *e;
   pthread_mutex_lock(&l->lock);
+  /* The time of the first chunk itself is not known: it began before it came. */
+  if (l->n_in) l->counts.received_bytes += payload->len;
   clv_code code = begin_incoming(l, f->chunk.transfer, f->chunk.total, &e, err);
   if (code == CLV_OK) code = claim(e, f->chunk.offset, f->chunk.offset + payload->len, err);
   clv_tensor *t = code == CLV_OK ? clv_tensor_ref(e->tensor) : NULL;
@@ -233,14 +238,33 @@ static clv_code on_packet_frame(clv_link *l, const clv_frame *f, const clv_piece
 }
 
 static clv_code on_ping(clv_link *l, const clv_frame *f, clv_err *err) {
-  clv_frame pong = {.kind = CLV_PONG, .message = f->message, .reply_to = f->message};
+  clv_frame pong = {
+      .kind = CLV_PONG, .message = f->message, .reply_to = f->message, .has_measure = true};
+  pthread_mutex_lock(&l->lock);
+  pong.measure.received_bytes = l->counts.received_bytes;
+  pong.measure.receiving_ns = l->counts.receiving_ns;
+  pthread_mutex_unlock(&l->lock);
+  pong.measure.clock_ns = clv_now_ns();
   return link_send_plain(l, &pong, err);
 }
 
-static void on_pong(clv_link *l) {
+/* Its clock was read halfway, as far as one can tell; nearest to the truth when all was quick. */
+static void take_measure(clv_link *l, const clv_frame *f) {
+  uint64_t halfway = l->ping_sent_ns + l->counts.round_trip_ns / 2;
+  l->counts.peer_received_bytes = f->measure.received_bytes;
+  l->counts.peer_receiving_ns = f->measure.receiving_ns;
+  if (l->quickest_ns && l->quickest_ns <= l->counts.round_trip_ns) return;
+  l->quickest_ns = l->counts.round_trip_ns;
+  l->counts.clock_ahead_ns = (int64_t)(f->measure.clock_ns - halfway);
+}
+
+static void on_pong(clv_link *l, const clv_frame *f) {
   pthread_mutex_lock(&l->lock);
-  l->counts.round_trip_ns = clv_now_ns() - l->ping_sent_ns;
-  l->pongs++;
+  if (f->reply_to == l->pings) {
+    l->counts.round_trip_ns = clv_now_ns() - l->ping_sent_ns;
+    if (f->has_measure) take_measure(l, f);
+  }
+  l->pongs = f->reply_to;
   pthread_cond_broadcast(&l->changed);
   pthread_mutex_unlock(&l->lock);
 }
@@ -259,7 +283,7 @@ clv_code link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const cl
     case CLV_PING:
       return on_ping(l, f, err);
     case CLV_PONG:
-      on_pong(l);
+      on_pong(l, f);
       return CLV_OK;
     case CLV_ATTACH:
     case CLV_ATTACHED:

@@ -145,6 +145,23 @@ clv_code clv_packet_apply(clv_pool *pool, uint64_t context, uint64_t message, ui
   return CLV_OK;
 }
 
+clv_code clv_packet_planned_step(clv_pool *pool, uint64_t context, uint64_t message,
+                                 uint32_t module, uint32_t turn, bool keep, float lr,
+                                 clv_packet **ret, clv_err *err) {
+  CLV_TRY(clv_packet_apply(pool, context, message, module, 1, lr, true, ret, err));
+  (*ret)->frame.commit.turn = turn;
+  (*ret)->frame.commit.keep = keep;
+  return CLV_OK;
+}
+
+void clv_packet_call_turns(clv_packet *call, uint32_t turn, uint32_t input_turn,
+                           uint32_t weight_turn, bool behind) {
+  call->frame.call.turn = turn;
+  call->frame.call.input_turn = input_turn;
+  call->frame.call.weight_turn = weight_turn;
+  call->frame.call.behind = behind;
+}
+
 clv_code clv_packet_more_lrs(clv_packet *apply, const float *lrs, uint32_t n, clv_err *err) {
   if (n > CLV_WIRE_GROUPS)
     return clv_fail(err, CLV_EXHAUSTED, "%u more learning rates; at most %d", n, CLV_WIRE_GROUPS);

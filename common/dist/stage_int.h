@@ -36,7 +36,8 @@ struct clv_stage {
   int n_plans;
   clv_tensor *snapshot; /* what the last APPLY of a context changed, as it was before */
 
-  uint64_t steps; /* of the optimiser, taken */
+  uint32_t n_old_weights; /* copies of parameters of before a step that are alive */
+  uint64_t steps;         /* of the optimiser, taken */
   clv_stage_counts counts;
   clv_pool *pool; /* of the session it belongs to; NULL before */
 };

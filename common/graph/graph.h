@@ -194,6 +194,11 @@ void clv_plan_describe(const clv_plan *p, clv_bytes *out);
 clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) CLV_USE_RESULT;
 void clv_plan_call_put(clv_plan *p, clv_call *c); /* takes NULL */
 
+/* What is kept of the parameters in other layouts becomes that of these. clv_plan_forward sees to it
+ * itself; before a backward only where the parameters are not those of the plan's last forward. */
+clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
+                          clv_err *err) CLV_USE_RESULT;
+
 /* in[i]: row-major values of external input i, in order of clv_graph_add_input; out: row-major.
  * For training the inputs that backward reads are copied or kept in the call: the caller may reuse
  * `in` after this returns only if it passed keep_inputs = false (then the plan copies what it

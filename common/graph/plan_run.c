@@ -196,6 +196,13 @@ clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t 
   return CLV_OK;
 }
 
+clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
+                          clv_err *err) {
+  const plan_frame f = frame_of(p, c, param_block);
+  p->backend->set_threads(p->options.threads);
+  return refresh(p, &f, param_version, err);
+}
+
 static clv_code check_state(const clv_plan *p, const clv_call *c, call_state want, clv_err *err) {
   static const char *const words[] = {[CALL_EMPTY] = "has no forward",
                                       [CALL_FORWARD] = "is after forward",

@@ -26,9 +26,9 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
     [CLV_STATE_PUT] = {"STATE_PUT", BODY_STATE, 0, false, 1, 1, false, false},
     [CLV_STATE_DONE] = {"STATE_DONE", BODY_STATE, 0, false, 0, 0, false, false},
     [CLV_PING] = {"PING", 0, 0, false, 0, 0, false, false},
-    [CLV_PONG] = {"PONG", 0, 0, false, 0, 0, false, false},
+    [CLV_PONG] = {"PONG", 0, BODY_MEASURE, false, 0, 0, false, false},
     [CLV_END_CONTEXT] = {"END_CONTEXT", 0, BODY_COMMIT, true, 0, 0, false, false},
-    [CLV_ENDED] = {"ENDED", 0, 0, true, 0, 0, false, false},
+    [CLV_ENDED] = {"ENDED", 0, 0, true, 0, 1, false, false},
     [CLV_CALL] = {"CALL", BODY_CALL, 0, true, 0, CLV_WIRE_ARGS, true, true},
     [CLV_DELIVER] = {"DELIVER", 0, 0, true, 0, 0, true, true},
     [CLV_VALUE] = {"VALUE", 0, BODY_FAILURE, true, 0, 1, true, true},
@@ -52,7 +52,7 @@ const char *clv_frame_kind_name(clv_frame_kind kind) {
 unsigned clv_frame_bodies(const clv_frame *f) {
   if (!known(f->kind)) return 0;
   unsigned has = (f->has_commit ? BODY_COMMIT : 0u) | (f->has_vote ? BODY_VOTE : 0u) |
-                 (f->has_failure ? BODY_FAILURE : 0u);
+                 (f->has_failure ? BODY_FAILURE : 0u) | (f->has_measure ? BODY_MEASURE : 0u);
   return rules[f->kind].needs | (rules[f->kind].may & has);
 }
 
@@ -61,6 +61,7 @@ void clv_frame_note_bodies(clv_frame *f, unsigned bodies) {
   f->has_commit = optional & BODY_COMMIT;
   f->has_vote = optional & BODY_VOTE;
   f->has_failure = optional & BODY_FAILURE;
+  f->has_measure = optional & BODY_MEASURE;
 }
 
 /* ---- bodies, one function each ------------------------------------------------------------- */
@@ -99,6 +100,9 @@ static clv_code check_commit(const clv_frame *f, size_t payload_len, clv_err *er
     if (!isfinite(f->commit.more_lrs[i]))
       return clv_fail(err, CLV_INVALID, "the learning rate of group %u is %g; it must be finite",
                       i + 1, (double)f->commit.more_lrs[i]);
+  if (f->commit.turn > CLV_WIRE_TURNS || (f->commit.turn && f->kind != CLV_APPLY))
+    return clv_fail(err, CLV_INVALID, "turn %u; at most %d, and of an APPLY alone", f->commit.turn,
+                    CLV_WIRE_TURNS);
   return CLV_OK;
 }
 
@@ -146,6 +150,16 @@ static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err
   return clv_text_check(f->state.name, strlen(f->state.name), "state.name", err);
 }
 
+/* The parts of a call come one after the other. */
+static clv_code check_turns(const clv_frame *f, clv_err *err) {
+  uint32_t turn = f->call.turn, input = f->call.input_turn, weight = f->call.weight_turn;
+  bool backward = input <= CLV_WIRE_TURNS && (!input || (turn && turn < input));
+  bool last = weight <= CLV_WIRE_TURNS && (!weight || (input && input < weight));
+  if (turn <= CLV_WIRE_TURNS && backward && last) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "turns %u, %u and %u; they ascend to at most %d", turn, input,
+                  weight, CLV_WIRE_TURNS);
+}
+
 /* Every tensor of a CALL is the one some argument means. */
 static clv_code check_call(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
@@ -160,7 +174,7 @@ static clv_code check_call(const clv_frame *f, size_t payload_len, clv_err *err)
   if (!f->call.n_args || here != f->n_tensors)
     return clv_fail(err, CLV_INVALID, "%u arguments, %u of them here, and %u tensors",
                     f->call.n_args, here, f->n_tensors);
-  return CLV_OK;
+  return check_turns(f, err);
 }
 
 static clv_code check_needed(const clv_frame *f, uint32_t index, uint32_t first, clv_err *err) {
@@ -212,6 +226,7 @@ static clv_code check_backward(const clv_frame *f, size_t payload_len, clv_err *
 }
 
 typedef clv_code (*body_check)(const clv_frame *f, size_t payload_len, clv_err *err);
+/* NULL: nothing to check. */
 static const body_check body_checks[N_BODIES] = {
     check_attach, check_attached, check_commit, check_vote, check_failure,
     check_credit, check_chunk,    check_state,  check_call, check_backward,
@@ -226,7 +241,7 @@ static clv_code check_bodies(const clv_frame *f, const kind_rule *rule, unsigned
       return clv_fail(err, CLV_INVALID, "`%s` is missing", name);
     if ((bodies & bit) && !((rule->needs | rule->may) & bit))
       return clv_fail(err, CLV_INVALID, "`%s` does not belong here", name);
-    if (bodies & bit) CLV_TRY(body_checks[i](f, payload_len, err));
+    if ((bodies & bit) && body_checks[i]) CLV_TRY(body_checks[i](f, payload_len, err));
   }
   return CLV_OK;
 }
@@ -295,8 +310,8 @@ static clv_code check_head(const clv_frame *f, const kind_rule *rule, clv_err *e
   if (f->stage > CLV_WIRE_MODULES)
     return clv_fail(err, CLV_INVALID, "module %u is over the limit of %d", f->stage,
                     CLV_WIRE_MODULES);
-  if (f->flags & ~(uint32_t)(CLV_FLAG_TRAINING | CLV_FLAG_DELIVER))
-    return clv_fail(err, CLV_INVALID, "unknown flags 0x%x", f->flags);
+  const uint32_t flags = CLV_FLAG_TRAINING | CLV_FLAG_DELIVER | CLV_FLAG_RECOMPUTE | CLV_FLAG_TRACE;
+  if (f->flags & ~flags) return clv_fail(err, CLV_INVALID, "unknown flags 0x%x", f->flags);
   if (f->flags && f->kind != CLV_CALL)
     return clv_fail(err, CLV_INVALID, "flags do not belong here");
   if (f->n_upstream > CLV_WIRE_UPSTREAM || f->n_tensors > CLV_WIRE_TENSORS)

@@ -39,6 +39,7 @@ const field clv_frame_fields[FRAME_FIELDS] = {
     [24] = {"call", FIELD_BODY, AT(call), BODY_CALL},
     [25] = {"backward", FIELD_BODY, AT(backward), BODY_BACKWARD},
     [26] = {"to", FIELD_TEXT, AT(to), CLV_WIRE_NAME + 1},
+    [27] = {"measure", FIELD_BODY, AT(measure), BODY_MEASURE},
 };
 
 const field clv_tensor_fields[TENSOR_FIELDS] = {
@@ -67,6 +68,8 @@ const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [3] = {"lr", FIELD_FLOAT, AT(commit.lr), 0},
         [4] = {"apply", FIELD_BOOL, AT(commit.apply), 0},
         [5] = {"more_lrs", FIELD_RATES, AT(commit.more_lrs), 0},
+        [6] = {"turn", FIELD_U32, AT(commit.turn), 0},
+        [7] = {"keep", FIELD_BOOL, AT(commit.keep), 0},
     },
     /* vote */
     {
@@ -99,6 +102,10 @@ const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
     {
         [1] = {"args", FIELD_ARGS, AT(call.args), 0},
         [2] = {"after", FIELD_FIXED64, AT(call.after), 0},
+        [3] = {"turn", FIELD_U32, AT(call.turn), 0},
+        [4] = {"input_turn", FIELD_U32, AT(call.input_turn), 0},
+        [5] = {"weight_turn", FIELD_U32, AT(call.weight_turn), 0},
+        [6] = {"behind", FIELD_BOOL, AT(call.behind), 0},
     },
     /* backward */
     {
@@ -107,6 +114,14 @@ const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [3] = {"more", FIELD_BOOL, AT(backward.more), 0},
         [4] = {"peers", FIELD_PEERS, AT(backward.peers), 0},
         [5] = {"calls", FIELD_NEEDED, AT(backward.calls), 0},
+    },
+    /* the number of `to` */
+    {[1] = {NULL, FIELD_UNKNOWN, 0, 0}},
+    /* measure */
+    {
+        [1] = {"clock_ns", FIELD_U64, AT(measure.clock_ns), 0},
+        [2] = {"received_bytes", FIELD_U64, AT(measure.received_bytes), 0},
+        [3] = {"receiving_ns", FIELD_U64, AT(measure.receiving_ns), 0},
     },
 };
 

@@ -41,10 +41,10 @@ typedef struct field {
 } field;
 
 enum {
-  FRAME_FIELDS = 27,
+  FRAME_FIELDS = 28,
   BODY_FIRST = 16,
-  N_BODIES = 10,
-  BODY_FIELDS = 7,
+  N_BODIES = 12,
+  BODY_FIELDS = 8,
   TENSOR_FIELDS = 6,
   ARG_FIELDS = 4,
   NEEDED_FIELDS = 5,
@@ -57,7 +57,7 @@ extern const field clv_arg_fields[ARG_FIELDS];
 extern const field clv_needed_fields[NEEDED_FIELDS];
 extern const field clv_target_fields[TARGET_FIELDS];
 
-/* Bit i is the body with field number BODY_FIRST + i. */
+/* Bit i is the body with field number BODY_FIRST + i; that of `to`, which is none, is left out. */
 enum frame_body {
   BODY_ATTACH = 1u << 0,
   BODY_ATTACHED = 1u << 1,
@@ -69,6 +69,7 @@ enum frame_body {
   BODY_STATE = 1u << 7,
   BODY_CALL = 1u << 8,
   BODY_BACKWARD = 1u << 9,
+  BODY_MEASURE = 1u << 11,
 };
 
 /* The bodies a frame built by hand carries: what its kind needs, and what its has_ flags say. */

@@ -36,6 +36,7 @@ enum {
   CLV_WIRE_TEXT = 256,              /* bytes of any other string */
   CLV_WIRE_URI = 256,               /* bytes of a peer's identity */
   CLV_WIRE_MODULES = 255,           /* of a session, 0..254; 255 itself means all */
+  CLV_WIRE_TURNS = 1 << 20,         /* places in the order of a context at a node */
   CLV_WIRE_CONTRIBUTIONS = 4096,    /* gradients of one value in a phase; calls in flight */
   CLV_WIRE_LANES = 16,              /* bulk lanes */
   CLV_WIRE_NODES = 2048,            /* of one shard's graph */
@@ -115,7 +116,12 @@ typedef enum clv_frame_kind {
 
 const char *clv_frame_kind_name(clv_frame_kind kind); /* "CALL"; "?" outside the list */
 
-enum { CLV_FLAG_TRAINING = 1u << 0, CLV_FLAG_DELIVER = 1u << 2 };
+enum {
+  CLV_FLAG_TRAINING = 1u << 0,
+  CLV_FLAG_DELIVER = 1u << 2,
+  CLV_FLAG_RECOMPUTE = 1u << 3,
+  CLV_FLAG_TRACE = 1u << 4,
+};
 typedef enum clv_attach_role { CLV_ATTACH_MASTER = 1, CLV_ATTACH_PEER = 2 } clv_attach_role;
 typedef enum clv_state_what {
   CLV_STATE_WEIGHTS = 1,
@@ -155,13 +161,13 @@ typedef struct clv_tensor_head {
 /* A Frame without its payload. Which body is meant follows from `kind`: fields of other kinds are
  * zero after decoding and ignored by the encoder. The has_ flags say whether a body that its kind
  * may leave out is there: the commit of an END_CONTEXT, the vote of a FINISHED, the failure of a
- * VALUE. */
+ * VALUE, the measure of a PONG. */
 typedef struct clv_frame {
   clv_frame_kind kind;
   uint32_t phase;
   uint64_t context, message, reply_to, step;
   uint32_t micro_batch, stage, flags;
-  bool has_commit, has_vote, has_failure;
+  bool has_commit, has_vote, has_failure, has_measure;
   char to[CLV_WIRE_NAME + 1]; /* CALL, DELIVER, VALUE, GRADIENT: a worker, "" = the master */
 
   struct {
@@ -178,6 +184,8 @@ typedef struct clv_frame {
     bool apply;
     uint32_t n_more_lrs;
     float more_lrs[CLV_WIRE_GROUPS]; /* of groups 1.. */
+    uint32_t turn;                   /* of an APPLY inside its context; 0: behind it */
+    bool keep;                       /* the weights as they were stay for calls that are `behind` */
   } commit;                          /* APPLY, END_CONTEXT */
   struct {
     double grad_sq;
@@ -203,7 +211,12 @@ typedef struct clv_frame {
     uint32_t n_args;
     clv_arg args[CLV_WIRE_ARGS];
     uint64_t after; /* a call of the context here whose backward comes first; 0: none */
+    uint32_t turn, input_turn, weight_turn; /* in the order of the context at its node; 0: none */
+    bool behind;                            /* on the weights before the context's last step */
   } call;
+  struct {
+    uint64_t clock_ns, received_bytes, receiving_ns;
+  } measure; /* PONG */
 
   uint32_t n_tensors, n_upstream;
   /* One memory: thousands of frames may wait at a time, and no frame has both. */

@@ -17,6 +17,7 @@
  *   backward.c  the walk over the tape, gradients
  *   groups.c    groups of parameters and their settings
  *   optimizer.c votes, steps
+ *   pipeline.c  steps in turn, measures, events
  *
  * Here functions that can fail return cleave_status and take `cleave_error *error` (NULL allowed)
  * last. Everything behind a runtime is guarded by its one lock, held for microseconds: packets are
@@ -100,6 +101,7 @@ typedef struct peer {
   uint64_t heard_ns;       /* when its last packet came */
   char device[API_DEVICE]; /* what "auto" means there */
   cleave_error why_lost;
+  clv_link_counts measured; /* at the last cleave_measure */
 } peer;
 
 /* ---- modules --------------------------------------------------------------------------------------- */
@@ -196,7 +198,7 @@ typedef struct value {
 typedef struct context {
   uint64_t id;
   char name[64];
-  bool evaluation, closing;
+  bool evaluation, closing, events;
   bool ending; /* closing, and nobody waits for it */
   bool final_step;
   uint32_t n_windowed; /* calls that wait for the backward of another one, which has not begun */
@@ -265,6 +267,7 @@ struct cleave_runtime {
   const clv_session_config *config;
   clv_session_config *own_config; /* NULL: the caller's */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
+  void (*on_event)(void *user, cleave_context context, const cleave_event *event);
   void *user;
   uint64_t deadline_ms;
   bool direct, via_master, single_thread;
@@ -417,5 +420,13 @@ const clv_graph *api_graph_of(const cleave_graph *g);
 clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 cleave_status api_arch_graph(const char *arch, const char *attributes, const cleave_input *input,
                              clv_graph **ret, cleave_error *error);
+
+/* Of the first group, after so many steps more. */
+double api_rate_ahead(const cleave_optimizer *o, uint64_t ahead);
+/* With the lock: APPLY with a turn. */
+cleave_status api_send_step_in_turn(cleave_optimizer *o, context *c, const cleave_module *m,
+                                    uint64_t ahead, uint32_t turn, bool keep, cleave_error *error);
+/* With the lock: the rows of an ENDED go to on_event. */
+void api_take_trace(cleave_runtime *rt, const peer *from, const clv_packet *p);
 
 #endif

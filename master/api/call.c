@@ -149,9 +149,10 @@ static cleave_status add_args(clv_packet *p, const value *v, uint32_t *ret_given
 /* What a call is given beside its inputs. */
 typedef struct manner {
   uint64_t after;
-  bool deliver;     /* its value, unasked, */
-  bool for_program; /* to whoever calls (else to the node itself), */
-  uint32_t to;      /* this node */
+  bool deliver;                     /* its value, unasked, */
+  bool for_program;                 /* to whoever calls (else to the node itself), */
+  uint32_t to;                      /* this node */
+  const cleave_call_options *order; /* NULL: in none */
 } manner;
 
 static cleave_status ask_along(cleave_runtime *rt, value *v, const manner *how, clv_packet *p,
@@ -170,6 +171,13 @@ static cleave_status ask_along(cleave_runtime *rt, value *v, const manner *how, 
   return CLEAVE_OK;
 }
 
+static void add_order(clv_packet *p, const context *c, const cleave_call_options *o) {
+  if (c->events) p->frame.flags |= CLV_FLAG_TRACE;
+  if (!o) return;
+  clv_packet_call_turns(p, o->turn, o->backward_turn, o->weight_turn, o->behind);
+  if (o->recompute) p->frame.flags |= CLV_FLAG_RECOMPUTE;
+}
+
 /* What does not go along comes from its owner, once to each node, behind the call that waits. */
 static cleave_status send_call(cleave_runtime *rt, value *v, const manner *how,
                                cleave_error *error) {
@@ -181,6 +189,7 @@ static cleave_status send_call(cleave_runtime *rt, value *v, const manner *how,
   p->frame.step = c->step;
   p->frame.micro_batch = c->called[m->index]; /* each call has random numbers of its own */
   p->frame.call.after = how->after;
+  add_order(p, c, how->order);
   cleave_status status = ask_along(rt, v, how, p, error);
   if (status == CLEAVE_OK) status = add_args(p, v, &given, error);
   if (status == CLEAVE_OK) status = api_send(rt, m->node, clv_steal(&p), error);
@@ -273,8 +282,12 @@ static cleave_status call(cleave_runtime *rt, cleave_context handle, cleave_modu
 
 static cleave_status manner_of(const cleave_runtime *rt, const cleave_call_options *o, manner *ret,
                                cleave_error *error) {
-  *ret = (manner){.after = o ? o->after.id : 0, .deliver = o && o->send_to};
-  if (!ret->deliver) return CLEAVE_OK;
+  *ret = (manner){.after = o ? o->after.id : 0, .deliver = o && o->send_to, .order = o};
+  if (o && o->to_program && o->send_to && strcmp(o->send_to, rt->peers[0].name) != 0)
+    return api_fail(error, CLV_INVALID,
+                    "a value goes unasked to one node: to the program, or to '%s'", o->send_to);
+  if (o && o->to_program) ret->deliver = ret->for_program = true;
+  if (!o || !o->send_to) return CLEAVE_OK;
   int node = api_find_node(rt, o->send_to);
   if (node < 0)
     return api_fail(error, CLV_NOT_FOUND, "'%s' is neither master nor a worker of %s", o->send_to,

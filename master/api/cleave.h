@@ -139,6 +139,45 @@ typedef struct cleave_sending {
   size_t bytes;
 } cleave_sending;
 
+/* An iteration. */
+typedef struct cleave_context {
+  uint64_t id; /* 0: none */
+} cleave_context;
+
+/* A value somewhere: a leaf of this program, or the output of a call that may still be running. */
+typedef struct cleave_reference {
+  uint64_t id; /* 0: none */
+} cleave_reference;
+
+typedef struct cleave_module cleave_module;
+
+/* What a node did. Times of calls and steps are those of computing. */
+typedef enum cleave_event_kind {
+  CLEAVE_EVENT_FORWARD = 1,
+  CLEAVE_EVENT_BACKWARD = 2,     /* both its parts; or these apart: */
+  CLEAVE_EVENT_INPUT = 3,        /* the gradients of inputs */
+  CLEAVE_EVENT_WEIGHT = 4,       /* and of parameters */
+  CLEAVE_EVENT_STEP = 5,         /* inside the context (cleave_step_in_turn) */
+  CLEAVE_EVENT_VALUE_OUT = 6,    /* a call's value was given to a link: begin_ns == end_ns */
+  CLEAVE_EVENT_VALUE_IN = 7,     /* came whole */
+  CLEAVE_EVENT_GRADIENT_OUT = 8, /* of a value, named by it */
+  CLEAVE_EVENT_GRADIENT_IN = 9,
+  CLEAVE_EVENT_KINDS
+} cleave_event_kind;
+
+typedef struct cleave_event {
+  cleave_event_kind kind;
+  uint32_t node;               /* as cleave_node_name numbers them */
+  const cleave_module *module; /* of calls and steps, else NULL */
+  uint32_t call;               /* of calls: how many of the module came before in the context */
+  /* Monotonic clock of this machine; a worker's was compared with it by the quickest cleave_measure,
+   * or is as it came when there was none. */
+  uint64_t begin_ns, end_ns;
+  uint64_t bytes;             /* of what was given or came */
+  uint64_t version;           /* of weights: those a call used, those a step made */
+  cleave_reference reference; /* the call's value; the value that travels, or whose gradient does */
+} cleave_event;
+
 typedef struct cleave_options {
   uint64_t deadline_ms; /* of blocking functions given 0; 0 = limits.step_timeout of the session */
   bool via_master;      /* nothing goes from worker to worker directly */
@@ -153,7 +192,10 @@ typedef struct cleave_options {
    * CLEAVE_OK stops the tensor: that is the error of the function that sends it, or, for what the
    * master's node sends by itself, its context fails with it. */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
-  void *user;
+  /* Told what a context with cleave_context_options.events did, when a node has ended it: from any
+   * thread, with the runtime held; must return at once and call nothing of it. May be NULL. */
+  void (*on_event)(void *user, cleave_context context, const cleave_event *event);
+  void *user; /* of both */
 } cleave_options;
 
 /* BLOCKS. Connect to the workers of a session file over mutual TLS and open a session at each. Used
@@ -190,6 +232,17 @@ typedef struct cleave_counts {
 } cleave_counts;
 CLEAVE_API void cleave_count(cleave_runtime *runtime, cleave_counts *ret_counts);
 
+/* A link as a program would plan with it. Rates are of tensors over 64 KiB since the last call, while
+ * any were on their way: those of the link where it is the bottleneck; 0: there were none. */
+typedef struct cleave_link_measure {
+  double round_trip_s, up_bytes_s, down_bytes_s;
+} cleave_link_measure;
+
+/* BLOCKS for one round trip to worker `node`. One caller at a time. */
+CLEAVE_API cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node,
+                                        uint64_t deadline_ms, cleave_link_measure *ret,
+                                        cleave_error *error) CLEAVE_RESULT;
+
 /* Node 0 is "master"; nodes 1.. are the workers in the file's order. NULL beyond the last. */
 CLEAVE_API const char *cleave_node_name(const cleave_runtime *runtime, uint32_t node);
 
@@ -217,8 +270,6 @@ CLEAVE_API cleave_status cleave_graph_op(cleave_graph *graph, const char *op,
                                          cleave_error *error) CLEAVE_RESULT;
 
 /* ---- modules --------------------------------------------------------------------------------- */
-
-typedef struct cleave_module cleave_module;
 
 /* A tensor under a PyTorch state_dict name. */
 typedef struct cleave_named {
@@ -350,16 +401,13 @@ CLEAVE_API void cleave_state_done(cleave_state *state); /* frees and zeroes */
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
-typedef struct cleave_context {
-  uint64_t id; /* 0: none */
-} cleave_context;
-
 typedef struct cleave_context_options {
   const char *name; /* for the leak report; NULL = its number */
   bool evaluation;  /* no backward: dropout keeps all, batchnorm uses running statistics */
   /* Random numbers (dropout) are functions of the module's seed, of this, and of how many calls of the
    * module came before in the context. 0: the context's number. */
   uint64_t step;
+  bool events; /* nodes note what they do, for cleave_options.on_event */
 } cleave_context_options;
 
 /* Nothing is sent: nodes learn of a context with its first call. As many as wanted at once. */
@@ -382,11 +430,6 @@ CLEAVE_API cleave_status cleave_context_end(cleave_runtime *runtime, cleave_cont
                                             cleave_error *error) CLEAVE_RESULT;
 
 /* ---- references and calls -------------------------------------------------------------------- */
-
-/* A value somewhere: a leaf of this program, or the output of a call that may still be running. */
-typedef struct cleave_reference {
-  uint64_t id; /* 0: none */
-} cleave_reference;
 
 typedef struct cleave_future {
   uint64_t id; /* 0: none */
@@ -419,6 +462,21 @@ typedef struct cleave_call_options {
   /* A node ("master", "w1") where the value will be needed: it goes there without being asked for,
    * which saves a message. NULL: it waits for whoever asks. */
   const char *send_to;
+  /* The value comes to the program as soon as it is there, for cleave_to_here; with send_to only where
+   * that is "master". */
+  bool to_program;
+  /* The order of a schedule. Of the context's things at one node those with a turn run in ascending
+   * turns, from 1 and without a gap, each when what it needs is there: the call itself, its backward, and
+   * the gradients of its parameters apart from that (0: with it). Turns of a call ascend; backwards of a
+   * module's calls have turns in the order of the roots. A turn that never comes stops the node's later
+   * ones until the context ends. 0: in no order. */
+  uint32_t turn, backward_turn, weight_turn;
+  /* With the weights from before the last step of the context at the module, if there has been one
+   * (cleave_step_in_turn with keep). */
+  bool behind;
+  /* Keep the inputs alone and run the forward again before the backward: less memory, more time. Bits
+   * are the same; running statistics move once. */
+  bool recompute;
 } cleave_call_options;
 
 CLEAVE_API cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context context,
@@ -612,6 +670,19 @@ typedef struct cleave_stepped {
 CLEAVE_API cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                      cleave_context context, uint64_t deadline_ms,
                                      cleave_stepped *ret, cleave_error *error) CLEAVE_RESULT;
+
+/* The step of one module inside the context: at its node, when its turn comes, with the gradients since
+ * its last step there, which are then forgotten. For schedules that do not wait for each other
+ * (pipedream). No node asks another: a gradient that is not finite ends the context with an error, and
+ * what was stepped stays stepped. Calls whose forward came before it and whose backward comes after
+ * use the weights from before in both. Said before the backward of the context; the optimiser's groups
+ * are final and it does not clip (CLEAVE_PRECONDITION). ahead: steps of the schedule of rates between
+ * those decided so far and this one. keep: the weights from before stay for calls that are `behind`,
+ * until the module's next step. ret_lr: the rate of the optimiser's first group; may be NULL. */
+CLEAVE_API cleave_status cleave_step_in_turn(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                             cleave_context context, cleave_module *module,
+                                             uint64_t ahead, uint32_t turn, bool keep,
+                                             double *ret_lr, cleave_error *error) CLEAVE_RESULT;
 
 #ifdef __cplusplus
 }

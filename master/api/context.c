@@ -147,7 +147,8 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
     TRY(clv_alloc(1, sizeof *c, &c, &err));
   *c = (context){.id = ++runtime->next_context,
                  .evaluation = options && options->evaluation,
-                 .step = options ? options->step : 0};
+                 .step = options ? options->step : 0,
+                 .events = options && options->events};
   if (options && options->name)
     snprintf(c->name, sizeof c->name, "'%s'", options->name);
   else

@@ -164,6 +164,7 @@ static bool on_applied(cleave_runtime *rt, peer *from, clv_packet *p) {
 static bool on_ended(cleave_runtime *rt, peer *from, clv_packet *p) {
   context *c = id_table_get(&rt->contexts, p->frame.context);
   if (!c) return false;
+  if (c->events && !(c->ended & NODE_BIT(from->index))) api_take_trace(rt, from, p);
   c->ended |= NODE_BIT(from->index);
   rt->news |= !(c->nodes & ~c->ended & ~api_lost_nodes(rt));
   api_context_ended(rt, c);

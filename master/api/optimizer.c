@@ -115,25 +115,44 @@ static cleave_status total_norm(const cleave_optimizer *o, const context *c, dou
 /* ---- the decision ------------------------------------------------------------------------------------------ */
 
 /* The rate of the step that is being taken. */
+static double rate_after(const optimizer_group *g, uint64_t steps) {
+  return clv_lr_at(&g->schedule, g->optim.lr, steps);
+}
+
 static double rate_of(const cleave_optimizer *o, const optimizer_group *g) {
-  return clv_lr_at(&g->schedule, g->optim.lr, o->steps);
+  return rate_after(g, o->steps);
+}
+
+double api_rate_ahead(const cleave_optimizer *o, uint64_t ahead) {
+  return rate_after(&o->groups[0], o->steps + ahead);
+}
+
+/* The rates of a module's groups go with the APPLY. */
+static cleave_status add_rates(clv_packet *p, const cleave_module *m, uint64_t steps,
+                               cleave_error *error) {
+  float lrs[CLV_OPTIM_MAX_GROUPS] = {0};
+  for (uint32_t i = 0; i < m->n_groups; i++) lrs[i] = (float)rate_after(m->groups[i], steps);
+  p->frame.commit.lr = lrs[0];
+  TRY(clv_packet_more_lrs(p, lrs + 1, m->n_groups ? m->n_groups - 1 : 0, &err));
+  return CLEAVE_OK;
+}
+
+cleave_status api_send_step_in_turn(cleave_optimizer *o, context *c, const cleave_module *m,
+                                    uint64_t ahead, uint32_t turn, bool keep, cleave_error *error) {
+  CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
+  cleave_runtime *rt = o->runtime;
+  TRY(clv_packet_planned_step(rt->pool, c->id, ++rt->next_id, m->index, turn, keep, 0, &p, &err));
+  PASS(add_rates(p, m, o->steps + ahead, error));
+  return api_send(rt, m->node, clv_steal(&p), error);
 }
 
 static cleave_status apply_one(cleave_optimizer *o, context *c, const cleave_module *m, bool apply,
                                double scale, cleave_error *error) {
   cleave_runtime *rt = o->runtime;
-  clv_packet *p;
-  float lrs[CLV_OPTIM_MAX_GROUPS] = {0};
-  uint32_t more = m->n_groups ? m->n_groups - 1 : 0;
-  for (uint32_t i = 0; i < m->n_groups; i++) lrs[i] = (float)rate_of(o, m->groups[i]);
-  TRY(clv_packet_apply(rt->pool, c->id, ++rt->next_id, m->index, (float)scale, lrs[0], apply, &p,
-                       &err));
-  clv_err err;
-  if (clv_packet_more_lrs(p, lrs + 1, more, &err) != CLV_OK) {
-    clv_packet_free(p);
-    return api_from(error, &err);
-  }
-  PASS(api_send(rt, m->node, p, error));
+  CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
+  TRY(clv_packet_apply(rt->pool, c->id, ++rt->next_id, m->index, (float)scale, 0, apply, &p, &err));
+  PASS(add_rates(p, m, o->steps, error));
+  PASS(api_send(rt, m->node, clv_steal(&p), error));
   c->moved |= NODE_BIT(m->node);
   c->applying += !o->final;
   return CLEAVE_OK;

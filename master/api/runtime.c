@@ -179,6 +179,7 @@ static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_er
   if (o) {
     rt->single_thread = o->single_thread;
     rt->may_send = o->may_send;
+    rt->on_event = o->on_event;
     rt->user = o->user;
   }
   if (rt->n_peers > 1) PASS(api_connect(rt, error));

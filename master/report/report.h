@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * report: what a person sees while a run goes on, and the run's own records. A status line on a
- * terminal, one line per interval otherwise; metrics.jsonl holds one line per step.
+ * terminal, one line per interval otherwise; metrics.jsonl holds one line per step. Traces of what each
+ * node does and when, for chrome://tracing and Perfetto.
  *
  * Threads: one thread per reporter.
  */
@@ -38,5 +39,27 @@ void clv_reporter_close(clv_reporter *r);
 clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err) CLV_USE_RESULT;
 /* A line of its own on standard output; `json` form when the reporter prints JSON. */
 void clv_reporter_say(clv_reporter *r, const char *text, const char *json);
+
+/* ---- traces ------------------------------------------------------------------------------------ */
+
+/* What a node did, or a tensor on its way from one. */
+typedef struct clv_trace_slice {
+  const char *name, *phase; /* "F3", "forward" */
+  uint32_t node, stage, micro_batch;
+  uint64_t step, begin_ns, end_ns;
+  uint64_t bytes, version; /* 0: not said */
+} clv_trace_slice;
+
+typedef struct clv_trace clv_trace;
+
+clv_code clv_trace_open(const char *path, clv_trace **ret, clv_err *err) CLV_USE_RESULT;
+/* Writes the end; what could not be written is an error here. Frees it whatever is returned; NULL is
+ * allowed. */
+clv_code clv_trace_close(clv_trace *t, clv_err *err) CLV_USE_RESULT;
+void clv_trace_free(clv_trace *t); /* as it is */
+
+void clv_trace_node(clv_trace *t, uint32_t node, const char *name); /* once each, first */
+void clv_trace_compute(clv_trace *t, const clv_trace_slice *s);
+void clv_trace_transfer(clv_trace *t, const clv_trace_slice *s);
 
 #endif

@@ -151,6 +151,11 @@ static clv_code load_graph(clv_trainer *t, const cleave_module_options *o, const
   return status == CLEAVE_OK ? CLV_OK : clv_trainer_explain(t, &why, err);
 }
 
+/* Micro-batches that a stage keeps at once by the first schedule. */
+static uint32_t live_of(const clv_trainer *t, uint32_t stage) {
+  return CLV_MAX(t->n_layouts ? t->layouts[0]->report.live[stage] : 1u, 1u);
+}
+
 static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
   const clv_shard_plan *s = &t->b->shards[i];
   const clv_stage_spec *spec = &t->config->stages[i];
@@ -161,7 +166,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .at = place_of(t, s->worker),
                              .device = spec->device,
                              .threads = (uint32_t)spec->threads,
-                             .in_flight = clv_trainer_window(t, t->b->micro_batches),
+                             .in_flight = live_of(t, i),
                              .seed = t->config->train.seed,
                              .frozen = frozen,
                              .direct_to = direct,
@@ -179,9 +184,8 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
 
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) {
-  cleave_module_options o = {.name = name,
-                             .at = place_of(t, worker),
-                             .in_flight = clv_trainer_window(t, t->b->micro_batches)};
+  cleave_module_options o = {
+      .name = name, .at = place_of(t, worker), .in_flight = live_of(t, t->b->n_stages)};
   return load_graph(t, &o, t->b->shards[t->b->n_stages].graph, ret, err);
 }
 
@@ -235,7 +239,11 @@ static clv_code connect(clv_trainer *t, clv_err *err) {
   const clv_session_config *c = t->config;
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_TRY(clv_alloc(c->n_workers + 1, sizeof *names, &names, err));
-  cleave_options o = {.single_thread = true, .workers = names, .may_send = check_egress, .user = t};
+  cleave_options o = {.single_thread = true,
+                      .workers = names,
+                      .may_send = check_egress,
+                      .on_event = clv_trainer_on_event,
+                      .user = t};
   for (size_t i = 0; i < c->n_workers; i++)
     if (t->b->worker_used[i]) names[o.n_workers++] = c->workers[i].name;
   CLV_API(cleave_open_config(c, &o, &t->runtime, CLV_WHY));
@@ -244,13 +252,22 @@ static clv_code connect(clv_trainer *t, clv_err *err) {
 
 static clv_code fill(clv_trainer *t, clv_err *err) {
   const clv_blueprint *b = t->b;
-  size_t most = b->max_micro;
+  const layout *first;
+  t->round = clv_pipeline_round(t->config);
+  size_t most = (size_t)b->max_micro * t->round;
   CLV_TRY(clv_alloc(b->n_stages + 1, sizeof(cleave_module *), &t->modules, err));
   CLV_TRY(clv_alloc(most, sizeof *t->micros, &t->micros, err));
-  CLV_TRY(clv_alloc(most, sizeof *t->sizes, &t->sizes, err));
+  CLV_TRY(clv_alloc(b->max_micro, sizeof *t->sizes, &t->sizes, err));
   CLV_TRY(clv_alloc(most, sizeof *t->losses, &t->losses, err));
   CLV_TRY(clv_alloc(most, sizeof *t->shares, &t->shares, err));
-  while (!b->shards[t->first_learning].participates) t->first_learning++;
+  CLV_TRY(clv_alloc(most * (b->n_stages + 1), sizeof *t->references, &t->references, err));
+  CLV_TRY(clv_alloc(t->round, sizeof *t->held, &t->held, err));
+  CLV_TRY(clv_alloc(2 * t->round, sizeof *t->results, &t->results, err));
+  t->window = clv_pipeline_first_window(t->config);
+  t->watch.next_step = 1; /* the first step makes plans */
+  t->watch.wanted = t->config->pipeline.schedule == CLV_PIPE_1F1B &&
+                    t->config->pipeline.window == CLV_WINDOW_AUTO && b->micro_batches > 1;
+  CLV_TRY(clv_trainer_layout(t, b->micro_batches * t->round, t->round, &first, err));
   CLV_TRY(connect(t, err));
   return load_modules(t, err);
 }
@@ -275,6 +292,12 @@ void clv_trainer_close(clv_trainer *t) {
   if (cleave_close(t->runtime, 3000, NULL, &why) != CLEAVE_OK)
     clv_log(CLV_LOG_DEBUG, "closing the session: %s", why.text);
   cleave_tensor_done(&t->fetched);
+  clv_trainer_let_go(t);
+  clv_trainer_forget_layouts(t);
+  clv_watch_done(&t->watch);
+  free(t->held);
+  free(t->results);
+  free(t->references);
   free(t->modules);
   free(t->micros);
   free(t->sizes);
@@ -296,4 +319,15 @@ void clv_trainer_doing(clv_trainer *t, const char *what, uint64_t step) {
 }
 
 const char *clv_trainer_lost_worker(clv_trainer *t) { return t->lost; }
+uint32_t clv_trainer_waiting(const clv_trainer *t) { return t->n_held; }
+
+const char *clv_trainer_news(clv_trainer *t) {
+  snprintf(t->told, sizeof t->told, "%s", t->news);
+  t->news[0] = '\0';
+  return t->told[0] ? t->told : NULL;
+}
+
+void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out) {
+  if (t->n_layouts) clv_sched_text(t->layouts[0]->sched, out);
+}
 uint64_t clv_trainer_step_count(const clv_trainer *t) { return t->committed; }

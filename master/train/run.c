@@ -16,6 +16,7 @@ typedef struct run {
   clv_run_data data;
   clv_blueprint *blueprint;
   clv_trainer *trainer;
+  clv_observer *observer;
   clv_reporter *reporter;
   clv_bytes dir;
 } run;
@@ -23,6 +24,7 @@ typedef struct run {
 static void run_done(run *r) {
   clv_reporter_close(r->reporter);
   clv_trainer_close(r->trainer);
+  clv_observer_free(r->observer);
   clv_blueprint_free(r->blueprint);
   clv_run_data_done(&r->data);
   clv_bytes_done(&r->dir);
@@ -74,13 +76,20 @@ static clv_code open_blueprint(run *r, bool need_train, clv_err *err) {
   return clv_blueprint_new(r->config, &sample, clv_dataset_y_dtype(d), &r->blueprint, err);
 }
 
+static clv_code draw(const run *r, clv_bytes *out, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_TRY(clv_blueprint_draw(r->blueprint, r->o->json, out, &text, err));
+  return r->o->out ? clv_file_write_durable(r->o->out, text.data, text.len, 0644, err) : CLV_OK;
+}
+
 clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(run_done) run r = {.config = config, .o = o};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
   if (open_blueprint(&r, true, &err) != CLV_OK) return fail(setup_exit(&err), &err);
-  if (clv_blueprint_describe(r.blueprint, o->json, &text, &err) != CLV_OK)
-    return fail(setup_exit(&err), &err);
+  clv_code code = o->schedule ? draw(&r, &text, &err)
+                              : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
+  if (code != CLV_OK) return fail(setup_exit(&err), &err);
   fputs(text.data, stdout);
   return CLV_EXIT_OK;
 }
@@ -209,27 +218,53 @@ static clv_code validate(run *r, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code one_step(run *r, loop *l, const clv_batch *batch, clv_err *err) {
-  clv_step_result s;
-  uint64_t begin = clv_now_ns();
-  CLV_TRY(clv_trainer_step(r->trainer, batch, &s, err));
-  clv_progress p = {.step = clv_trainer_step_count(r->trainer),
+static clv_code tell(run *r, loop *l, uint64_t epoch, uint64_t step, const clv_step_result *s,
+                     clv_err *err) {
+  clv_progress p = {.step = step,
                     .total_steps = l->total,
-                    .epoch = batch->at.epoch,
-                    .loss = s.loss,
+                    .epoch = epoch,
+                    .loss = s->loss,
                     .accuracy = has_classes(r) && r->config->loss.worker < 0
-                                    ? (double)s.correct / (double)s.samples
+                                    ? (double)s->correct / (double)s->samples
                                     : -1,
-                    .grad_norm = s.grad_norm,
-                    .lr = s.lr,
-                    .samples = s.samples,
-                    .wait_ns = s.wait_ns,
-                    .step_ns = clv_now_ns() - begin,
-                    .applied = s.applied};
+                    .grad_norm = s->grad_norm,
+                    .lr = s->lr,
+                    .samples = s->samples,
+                    .wait_ns = s->wait_ns,
+                    .step_ns = s->step_ns,
+                    .applied = s->applied};
   clv_trainer_traffic(r->trainer, &p.bytes_up, &p.bytes_down);
-  l->cursor = batch->next;
-  l->skipped = s.applied ? 0 : l->skipped + 1;
-  CLV_TRY(clv_reporter_step(r->reporter, &p, err));
+  l->skipped = s->applied ? 0 : l->skipped + 1;
+  return clv_reporter_step(r->reporter, &p, err);
+}
+
+static void tell_news(run *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
+  const char *text = clv_trainer_news(r->trainer);
+  if (!text) return;
+  clv_bytes_puts(&json, "{\"event\":\"window\",\"text\":");
+  clv_bytes_json(&json, text);
+  clv_bytes_puts(&json, "}");
+  clv_reporter_say(r->reporter, text, json.data);
+}
+
+/* Whether stages have to be at the same step after this batch. */
+static bool must_flush(const run *r, const loop *l, const clv_batch *batch) {
+  uint64_t step = clv_trainer_step_count(r->trainer) + clv_trainer_waiting(r->trainer) + 1;
+  uint64_t every = r->config->checkpoint.every_steps;
+  return batch->last || step >= l->total || (every && step % every == 0) ||
+         (r->o->interrupted && *r->o->interrupted);
+}
+
+static clv_code one_step(run *r, loop *l, const clv_batch *batch, clv_err *err) {
+  const clv_step_result *results;
+  uint32_t done;
+  uint64_t before = clv_trainer_step_count(r->trainer);
+  CLV_TRY(clv_trainer_step(r->trainer, batch, must_flush(r, l, batch), &done, &results, err));
+  for (uint32_t i = 0; i < done; i++)
+    CLV_TRY(tell(r, l, batch->at.epoch, before + i + 1, &results[i], err));
+  if (done && !clv_trainer_waiting(r->trainer)) l->cursor = batch->next;
+  tell_news(r);
   if (l->skipped < HOPELESS_STEPS) return CLV_OK;
   return clv_fail(err, CLV_RANGE,
                   "diverged: the gradients of the last %d steps were not finite; lower "
@@ -238,13 +273,14 @@ static clv_code one_step(run *r, loop *l, const clv_batch *batch, clv_err *err) 
 }
 
 static clv_code train_loop(run *r, loop *l, clv_err *err) {
-  while (clv_trainer_step_count(r->trainer) < l->total) {
+  while (clv_trainer_step_count(r->trainer) + clv_trainer_waiting(r->trainer) < l->total) {
     clv_batch batch;
     CLV_TRY(clv_loader_next(l->loader, &batch, err));
     if (!batch.n) break;
     CLV_TRY(one_step(r, l, &batch, err));
     uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
-    if (every && step % every == 0) CLV_TRY(save(r, l, err));
+    bool whole = !clv_trainer_waiting(r->trainer);
+    if (every && step % every == 0 && whole) CLV_TRY(save(r, l, err));
     if (batch.last) CLV_TRY(validate(r, err));
     if (r->o->interrupted && *r->o->interrupted) break;
   }
@@ -253,6 +289,8 @@ static clv_code train_loop(run *r, loop *l, clv_err *err) {
 
 static clv_code start(run *r, loop *l, clv_err *err) {
   CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
+  if (r->o->trace || r->o->profile)
+    CLV_TRY(clv_observer_new(r->o->trace, r->o->profile, r->trainer, &r->observer, err));
   if (r->o->resume) {
     CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
     clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &l->cursor, &notes, err);
@@ -280,8 +318,19 @@ static clv_code start(run *r, loop *l, clv_err *err) {
                            r->o->json || r->config->log.json, &r->reporter, err);
 }
 
+static clv_code finish_observing(run *r, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  if (!r->observer) return CLV_OK;
+  if (r->o->profile) {
+    clv_observer_text(r->observer, r->trainer, &text);
+    clv_reporter_say(r->reporter, text.data, NULL);
+  }
+  return clv_observer_finish(r->observer, err);
+}
+
 static clv_exit finish(run *r, clv_err *err) {
   char text[512];
+  if (finish_observing(r, err) != CLV_OK) return fail(CLV_EXIT_FAILED, err);
   if (r->o->interrupted && *r->o->interrupted) {
     snprintf(text, sizeof text, "interrupted after step %llu; --resume goes on from %s",
              (unsigned long long)clv_trainer_step_count(r->trainer), r->dir.data);
@@ -299,6 +348,15 @@ static clv_exit finish(run *r, clv_err *err) {
   return CLV_EXIT_OK;
 }
 
+/* For whoever looks into what stopped: the instructions that were being run. */
+static void leave_schedule(const run *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err ignored;
+  clv_trainer_schedule_text(r->trainer, &text);
+  if (text.len && write_in_run(r, "schedule.failed", &text, &ignored) == CLV_OK)
+    fprintf(stderr, "cleave-master: the schedule it ran is in %s/schedule.failed\n", r->dir.data);
+}
+
 clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(run_done) run r = {.config = config, .o = o};
   CLV_AUTO(loop_done) loop l = {0};
@@ -314,6 +372,7 @@ clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *
     clv_reporter_close(r.reporter);
     r.reporter = NULL;
     fail(exit_code, &err);
+    leave_schedule(&r);
     if (l.saved_at != UINT64_MAX)
       fprintf(stderr,
               "cleave-master: the checkpoint of step %llu is complete: train --resume goes on from "

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One step: all calls of all micro-batches and the whole backward are told to the nodes at once; they
- * run what is ready. How many micro-batches are in flight is a condition on the calls of the first
- * stage that learns, so that the driver reacts to nothing in the middle of a step.
+ * Rounds: all calls of all micro-batches, their turns, and the whole backward are told to the nodes at
+ * once; they run the instructions of the schedule, and the driver reacts to nothing in the middle. A
+ * round is one step, or, of an asynchronous schedule, as many as are taken between two moments at which
+ * all stages have the same number of them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,103 +33,197 @@ size_t clv_count_correct(const cleave_tensor *prediction, const int64_t *labels,
   return correct;
 }
 
-clv_code clv_trainer_forward(clv_trainer *t, cleave_context c, const cleave_tensor *x,
-                             cleave_reference after, micro *ret, clv_err *err) {
-  const clv_blueprint *b = t->b;
-  CLV_API(cleave_leaf(t->runtime, c, x, false, &ret->output, CLV_WHY));
-  for (uint32_t i = 0; i < b->n_stages; i++) {
-    bool first = i == t->first_learning;
-    cleave_call_options o = {.send_to = cleave_module_node(t->modules[i + 1])};
-    if (first) o.after = after;
-    CLV_API(
-        cleave_call_with(t->runtime, c, t->modules[i], &ret->output, 1, &o, &ret->output, CLV_WHY));
-    if (first) ret->first_learning = ret->output;
+/* ---- a round ------------------------------------------------------------------------------------------- */
+
+/* What trains together: one batch, or those of a round of an asynchronous schedule. */
+typedef struct round_group {
+  const held_batch *batches;
+  uint32_t n_batches, n_micro;
+  const layout *l;
+  cleave_context context;
+  clv_step_result *results; /* [n_batches] */
+} round_group;
+
+static uint32_t cut(clv_trainer *t, size_t rows) {
+  return (uint32_t)clv_chunk_sizes(rows, t->b->micro_batches, t->sizes);
+}
+
+static void cut_all(clv_trainer *t, round_group *r) {
+  for (uint32_t i = 0; i < r->n_batches; i++) {
+    uint32_t n = cut(t, r->batches[i].n);
+    size_t at = 0;
+    for (uint32_t k = 0; k < n; at += t->sizes[k++]) {
+      t->micros[r->n_micro] = (micro){.start = at, .size = t->sizes[k], .batch = i};
+      t->shares[r->n_micro++] = (float)((double)t->sizes[k] / (double)r->batches[i].n);
+    }
   }
+}
+
+static cleave_call_options manner_of(const clv_trainer *t, const layout *l, uint32_t stage,
+                                     uint32_t k) {
+  const call_turns *turns = &l->turns[stage * l->n_micro + k];
+  bool loss = stage == t->b->n_stages;
+  return (cleave_call_options){
+      .send_to = loss ? NULL : cleave_module_node(t->modules[stage + 1]),
+      .to_program = loss,
+      .turn = turns->forward,
+      .backward_turn = turns->backward,
+      .weight_turn = turns->weight,
+      .behind = turns->behind,
+      .recompute = !loss && turns->backward && t->config->stages[stage].recompute};
+}
+
+/* The stages and the loss, one after another. */
+static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv_err *err) {
+  const micro *m = &t->micros[k];
+  uint32_t n = t->b->n_stages;
+  cleave_reference *refs = &t->references[k * (n + 1)], in[2];
+  cleave_tensor x = clv_rows_of(r->batches[m->batch].x, m->start, m->size);
+  cleave_tensor y = clv_rows_of(r->batches[m->batch].y, m->start, m->size);
+  CLV_API(cleave_leaf(t->runtime, r->context, &x, false, &in[0], CLV_WHY));
+  for (uint32_t i = 0; i <= n; i++) {
+    cleave_call_options o = manner_of(t, r->l, i, k);
+    if (i == n) CLV_API(cleave_leaf(t->runtime, r->context, &y, false, &in[1], CLV_WHY));
+    CLV_API(cleave_call_with(t->runtime, r->context, t->modules[i], in, i == n ? 2 : 1, &o,
+                             &refs[i], CLV_WHY));
+    in[0] = refs[i];
+  }
+  t->losses[k] = refs[n];
   return CLV_OK;
 }
 
-uint32_t clv_trainer_window(const clv_trainer *t, uint32_t n_micro) {
-  uint32_t stages = t->b->n_stages + 1;
-  switch (t->config->pipeline.schedule) {
-    case CLV_PIPE_NAIVE:
-      return 1;
-    case CLV_PIPE_1F1B:
-      return CLV_MIN(stages, n_micro);
-    case CLV_PIPE_GPIPE:
-      break;
-  }
-  return n_micro;
-}
-
-static uint32_t cut(clv_trainer *t, const clv_batch *batch) {
-  uint32_t n = (uint32_t)clv_chunk_sizes(batch->n, t->b->micro_batches, t->sizes);
-  size_t at = 0;
-  for (uint32_t k = 0; k < n; at += t->sizes[k++]) {
-    t->micros[k] = (micro){.start = at, .size = t->sizes[k]};
-    t->shares[k] = (float)((double)t->sizes[k] / (double)batch->n);
-  }
-  return n;
-}
-
-static clv_code call_micro(clv_trainer *t, cleave_context c, const clv_batch *batch, uint32_t k,
-                           uint32_t window, clv_err *err) {
-  micro *m = &t->micros[k];
-  cleave_tensor x = clv_rows_of(batch->x, m->start, m->size);
-  cleave_tensor y = clv_rows_of(batch->y, m->start, m->size);
-  cleave_reference after = {0}, target;
-  if (k >= window) after = t->micros[k - window].first_learning;
-  CLV_TRY(clv_trainer_forward(t, c, &x, after, m, err));
-  CLV_API(cleave_leaf(t->runtime, c, &y, false, &target, CLV_WHY));
-  const cleave_reference both[] = {m->output, target};
-  CLV_API(cleave_rpc_async(t->runtime, c, t->modules[t->b->n_stages], both, 2, &t->losses[k],
-                           &m->loss_here, CLV_WHY));
+/* The steps that stages take by themselves in an asynchronous round. */
+static clv_code plan_steps(clv_trainer *t, const round_group *r, clv_err *err) {
+  bool keep = t->config->pipeline.schedule == CLV_PIPE_PIPEDREAM_2BW;
+  for (uint32_t s = 0; s < t->b->n_stages; s++)
+    for (uint32_t i = 0; i < r->n_batches; i++) {
+      uint32_t turn = r->l->steps[s * r->l->n_steps + i];
+      if (turn)
+        CLV_API(cleave_step_in_turn(t->runtime, t->optimizer, r->context, t->modules[s], i, turn,
+                                    keep, &r->results[i].lr, CLV_WHY));
+    }
   return CLV_OK;
 }
 
 /* Losses have come with the backward; so have predictions, unless the loss is elsewhere. */
-static clv_code collect(clv_trainer *t, const clv_batch *batch, uint32_t n, clv_step_result *ret,
-                        clv_err *err) {
-  bool classes = batch->y->dtype == CLV_I64 && t->b->shards[t->b->n_stages].worker < 0;
-  for (uint32_t k = 0; k < n; k++) {
+static clv_code collect(clv_trainer *t, const round_group *r, clv_err *err) {
+  uint32_t n = t->b->n_stages;
+  bool classes = r->batches[0].y->dtype == CLV_I64 && t->b->shards[n].worker < 0;
+  for (uint32_t k = 0; k < r->n_micro; k++) {
     const micro *m = &t->micros[k];
-    CLV_API(cleave_wait(t->runtime, m->loss_here, 0, &t->fetched, CLV_WHY));
-    ret->loss += *(const float *)t->fetched.data * ((double)m->size / (double)batch->n);
+    clv_step_result *result = &r->results[m->batch];
+    CLV_API(cleave_to_here(t->runtime, t->losses[k], 0, &t->fetched, CLV_WHY));
+    result->loss += *(const float *)t->fetched.data * (double)t->shares[k];
     if (!classes) continue;
-    CLV_API(cleave_to_here(t->runtime, m->output, 0, &t->fetched, CLV_WHY));
-    ret->correct +=
-        clv_count_correct(&t->fetched, (const int64_t *)batch->y->data + m->start, m->size);
+    CLV_API(
+        cleave_to_here(t->runtime, t->references[k * (n + 1) + n - 1], 0, &t->fetched, CLV_WHY));
+    result->correct += clv_count_correct(
+        &t->fetched, (const int64_t *)r->batches[m->batch].y->data + m->start, m->size);
   }
   return CLV_OK;
 }
 
-static clv_code in_context(clv_trainer *t, cleave_context c, const clv_batch *batch,
-                           clv_step_result *ret, clv_err *err) {
-  uint32_t n = cut(t, batch), window = clv_trainer_window(t, n);
+static clv_code decide(clv_trainer *t, const round_group *r, clv_err *err) {
   cleave_stepped stepped;
-  for (uint32_t k = 0; k < n; k++) CLV_TRY(call_micro(t, c, batch, k, window, err));
-  CLV_API(cleave_backward_weighted(t->runtime, c, t->losses, t->shares, n, false, 0, CLV_WHY));
-  CLV_TRY(collect(t, batch, n, ret, err));
-  CLV_API(cleave_step(t->runtime, t->optimizer, c, 0, &stepped, CLV_WHY));
-  ret->applied = stepped.applied;
-  ret->grad_norm = stepped.norm;
-  ret->lr = stepped.lr;
+  CLV_API(cleave_step(t->runtime, t->optimizer, r->context, 0, &stepped, CLV_WHY));
+  r->results[0].applied = stepped.applied;
+  r->results[0].grad_norm = stepped.norm;
+  r->results[0].lr = stepped.lr;
   return CLV_OK;
 }
 
-clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, clv_step_result *ret,
-                          clv_err *err) {
-  cleave_context_options o = {.step = t->committed + 1};
+static clv_code in_context(clv_trainer *t, round_group *r, clv_err *err) {
+  bool async = t->round > 1;
+  uint64_t patience = t->config->limits.step_timeout_ms * r->n_batches;
+  for (uint32_t k = 0; k < r->n_micro; k++) CLV_TRY(call_micro(t, r, k, err));
+  if (async) CLV_TRY(plan_steps(t, r, err));
+  CLV_API(cleave_backward_weighted(t->runtime, r->context, t->losses, t->shares, r->n_micro, false,
+                                   patience, CLV_WHY));
+  CLV_TRY(collect(t, r, err));
+  return async ? CLV_OK : decide(t, r, err);
+}
+
+static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
+  uint64_t begin = clv_now_ns();
   cleave_counts before, after;
-  cleave_context c;
-  *ret = (clv_step_result){.samples = batch->n};
-  if (!batch->n || !batch->y) return clv_fail(err, CLV_INVALID, "an empty batch or no labels");
   clv_trainer_doing(t, "step", t->committed + 1);
+  cut_all(t, r);
+  for (uint32_t i = 0; i < r->n_batches; i++)
+    r->results[i] = (clv_step_result){.samples = r->batches[i].n, .applied = true};
+  CLV_TRY(clv_trainer_layout(t, r->n_micro, r->n_batches, &r->l, err));
+  cleave_context_options o = {.step = t->committed + 1, .events = clv_watch_begin(t)};
   cleave_count(t->runtime, &before);
-  CLV_API(cleave_context_open(t->runtime, &o, &c, CLV_WHY));
-  CLV_TRY(in_context(t, c, batch, ret, err));
-  CLV_API(cleave_context_end(t->runtime, c, CLV_WHY));
-  t->committed++;
+  CLV_API(cleave_context_open(t->runtime, &o, &r->context, CLV_WHY));
+  CLV_TRY(in_context(t, r, err));
+  if (o.events) /* whose rows come with the end */
+    CLV_API(cleave_context_close(t->runtime, r->context, 0, CLV_WHY));
+  else
+    CLV_API(cleave_context_end(t->runtime, r->context, CLV_WHY));
+  t->committed += r->n_batches;
+  if (t->round > 1) cleave_optimizer_set_steps(t->optimizer, t->committed);
   cleave_count(t->runtime, &after);
-  ret->wait_ns = after.idle_ns - before.idle_ns;
+  uint64_t now = clv_now_ns();
+  for (uint32_t i = 0; i < r->n_batches; i++) {
+    r->results[i].wait_ns = (after.idle_ns - before.idle_ns) / r->n_batches;
+    r->results[i].step_ns = (now - begin) / r->n_batches;
+  }
+  return clv_watch_end(t, r->l, o.events, (double)(now - begin) * 1e-9, err);
+}
+
+/* ---- batches that wait for their round ------------------------------------------------------------------ */
+
+static clv_code copy_of(const clv_tensor *from, clv_tensor **ret, clv_err *err) {
+  CLV_TRY(clv_tensor_new(from->dtype, &from->shape, ret, err));
+  memcpy((*ret)->data, from->data, from->bytes);
+  return CLV_OK;
+}
+
+static clv_code hold(clv_trainer *t, const clv_batch *batch, clv_err *err) {
+  held_batch *h = &t->held[t->n_held];
+  CLV_TRY(copy_of(batch->x, &h->x, err));
+  clv_code code = copy_of(batch->y, &h->y, err);
+  if (code != CLV_OK) {
+    h->x = clv_tensor_unref(h->x);
+    return code;
+  }
+  h->n = batch->n;
+  t->n_held++;
+  return CLV_OK;
+}
+
+void clv_trainer_let_go(clv_trainer *t) {
+  for (; t->n_held; t->n_held--) {
+    held_batch *h = &t->held[t->n_held - 1];
+    clv_tensor_unref(h->x);
+    clv_tensor_unref(h->y);
+  }
+}
+
+static clv_code run_held(clv_trainer *t, uint32_t *n_done, clv_err *err) {
+  round_group r = {.batches = t->held, .n_batches = t->n_held, .results = t->results + *n_done};
+  if (!t->n_held) return CLV_OK;
+  clv_code code = run_round(t, &r, err);
+  *n_done += t->n_held;
+  clv_trainer_let_go(t);
+  return code;
+}
+
+clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, uint32_t *ret_done,
+                          const clv_step_result **ret_results, clv_err *err) {
+  uint32_t done = 0;
+  *ret_done = 0;
+  *ret_results = t->results;
+  if (!batch->n || !batch->y) return clv_fail(err, CLV_INVALID, "an empty batch or no labels");
+  if (t->round == 1) {
+    const held_batch lent = {.x = batch->x, .y = batch->y, .n = batch->n};
+    round_group r = {.batches = &lent, .n_batches = 1, .results = t->results};
+    *ret_done = 1;
+    return run_round(t, &r, err);
+  }
+  /* One that is cut into fewer micro-batches is a round of its own. */
+  if (t->n_held && cut(t, batch->n) != cut(t, t->held[0].n)) CLV_TRY(run_held(t, &done, err));
+  CLV_TRY(hold(t, batch, err));
+  if (flush || t->n_held == t->round) CLV_TRY(run_held(t, &done, err));
+  *ret_done = done;
   return CLV_OK;
 }

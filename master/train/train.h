@@ -67,6 +67,11 @@ void clv_blueprint_freep(clv_blueprint **b);
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out,
                                 clv_err *err) CLV_USE_RESULT;
 
+/* The schedule as a grid, with what stages keep, or as one JSON object; ret_text: its instructions, as
+ * pipeline.file takes them. */
+clv_code clv_blueprint_draw(const clv_blueprint *b, bool json, clv_bytes *out, clv_bytes *ret_text,
+                            clv_err *err) CLV_USE_RESULT;
+
 /* The egress table as stable text: a run's table is compared with the one it began with. */
 void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
 
@@ -92,6 +97,7 @@ typedef struct clv_step_result {
   double grad_norm, lr;
   bool applied;     /* false: a gradient was not finite and no shard moved */
   uint64_t wait_ns; /* time the master waited for packets */
+  uint64_t step_ns;
 } clv_step_result;
 
 /* Connects to the workers, opens the session and loads all shards. BLOCKS. */
@@ -105,10 +111,18 @@ uint64_t clv_trainer_step_count(const clv_trainer *t); /* committed steps */
  * end unless the session states train.schedule.total_steps. Unset, they stay at their start. */
 void clv_trainer_set_length(clv_trainer *t, uint64_t steps);
 
-/* One training step on rows of x [n, ...] and y. After a failure the trainer is of no more use: its
- * text names worker, step and cause. */
-clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, clv_step_result *ret,
-                          clv_err *err) CLV_USE_RESULT;
+/* One training step on rows of x [n, ...] and y: *ret_done 1, *ret_results its result. Steps of an
+ * asynchronous schedule are taken a round at a time: batches wait (copied) until there are enough, or
+ * `flush`; then *ret_done are done, else 0. After a failure the trainer is of no more use: its text
+ * names worker, step and cause. */
+clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, uint32_t *ret_done,
+                          const clv_step_result **ret_results, clv_err *err) CLV_USE_RESULT;
+uint32_t clv_trainer_waiting(const clv_trainer *t); /* batches that wait for their round */
+
+/* What a person should be told since the last call ("window 4: ..."), or NULL. */
+const char *clv_trainer_news(clv_trainer *t);
+/* The schedule as it is run now, as text; nothing before the first step. */
+void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out);
 
 /* Mean loss and right classes over the rows. With `predictions`, the last stage's outputs are
  * written there: [rows, ...] f32, to be unreferenced by the caller. */
@@ -129,6 +143,18 @@ void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_up, uint64_t *ret_down);
 void clv_trainer_egress_json(clv_trainer *t, clv_bytes *out);
 /* The worker a failure is to be blamed on; "" for the master itself. */
 const char *clv_trainer_lost_worker(clv_trainer *t);
+
+/* ---- looking on -------------------------------------------------------------------------------- */
+
+/* A trace of all nodes into a file, and a profile; either may be left out (NULL, false). Rounds then
+ * wait for what nodes noted, a round trip each. Lives until the trainer is closed. */
+typedef struct clv_observer clv_observer;
+clv_code clv_observer_new(const char *trace, bool profile, clv_trainer *t, clv_observer **ret,
+                          clv_err *err) CLV_USE_RESULT;
+/* The profile of all rounds but the first. */
+void clv_observer_text(const clv_observer *o, const clv_trainer *t, clv_bytes *out);
+clv_code clv_observer_finish(clv_observer *o, clv_err *err) CLV_USE_RESULT; /* the file */
+void clv_observer_free(clv_observer *o);
 
 /* ---- runs ---------------------------------------------------------------------------------------- */
 
@@ -152,7 +178,9 @@ typedef struct clv_run_options {
   uint64_t max_steps; /* stop after this many steps in all; 0 = as the session says */
   bool resume, fresh, accept_egress, json;
   const volatile int *interrupted; /* set by a signal: finish the step, write a checkpoint */
-  const char *out;                 /* predict: a .npy file */
+  const char *out;                 /* predict: a .npy file; plan: the schedule's instructions */
+  const char *trace;               /* train: a file for chrome://tracing and Perfetto */
+  bool profile, schedule;          /* train; plan */
 } clv_run_options;
 
 /* Each prints what a person wants to see, reports errors on stderr and returns the exit code. */

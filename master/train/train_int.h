@@ -1,27 +1,79 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a trainer: modules.c connects and loads, steps.c trains, eval.c evaluates, state.c
- * collects and restores, run.c is the loop a person sees.
+ * The inside of a trainer: modules.c connects and loads, schedule.c lays schedules out, steps.c trains,
+ * measure.c watches links and stages, eval.c evaluates, state.c collects and restores, run.c is the
+ * loop a person sees.
  */
 #ifndef CLEAVE_TRAIN_INT_H
 #define CLEAVE_TRAIN_INT_H
 
 #include "common/models/models.h"
+#include "common/sched/sched.h"
 #include "common/tls/tls.h"
 #include "common/weights/weights.h"
 #include "master/train/train.h"
 
-enum { CLV_EVAL_WINDOW = 4 }; /* batches in flight in an evaluation */
+enum {
+  CLV_EVAL_WINDOW = 4, /* batches in flight in an evaluation */
+  KEPT_LAYOUTS = 4,    /* of full and short batches, before and after the window changed */
+};
 
-/* One micro-batch of the step in progress. */
+/* ---- schedules (schedule.c) ---------------------------------------------------------------------------- */
+
+/* Places of a call in its node's order, 0: none. */
+typedef struct call_turns {
+  uint32_t forward, backward, weight;
+  bool behind;
+} call_turns;
+
+/* A schedule for n_steps steps (one, unless it is asynchronous) of n_micro micro-batches together. */
+typedef struct layout {
+  clv_sched *sched;
+  clv_sched_report report;
+  uint32_t n_micro, n_steps, window;
+  call_turns *turns; /* [stages, the loss included][n_micro] */
+  uint32_t *steps;   /* [stages][n_steps] turn of the stage's own step, 0: none */
+} layout;
+
+/* costs NULL: the textbook's. CLV_INVALID: what does not fit, in the session's words. */
+clv_code clv_layout_new(const clv_blueprint *b, uint32_t n_micro, uint32_t n_steps, uint32_t window,
+                        const clv_sched_costs *costs, layout **ret, clv_err *err) CLV_USE_RESULT;
+void clv_layout_free(layout *l); /* NULL is allowed */
+void clv_layout_freep(layout **l);
+
+/* Stages and their ranks; names: of the ranks, [n_ranks]. Fills all but n_micro and n_accumulate. */
+uint32_t clv_pipeline_ranks(const clv_blueprint *b, clv_sched_shape *shape,
+                            const char *names[CLV_SCHED_RANKS]);
+void clv_pipeline_textbook_costs(const clv_blueprint *b, clv_sched_costs *ret);
+uint32_t clv_pipeline_round(const clv_session_config *c);        /* steps in a round */
+uint32_t clv_pipeline_first_window(const clv_session_config *c); /* before anything is measured */
+
+/* ---- the trainer --------------------------------------------------------------------------------------- */
+
+/* One micro-batch of the round in progress. */
 typedef struct micro {
-  size_t start, size; /* rows of the batch */
-  cleave_reference first_learning,
-      output; /* values of the first stage that learns and of the last */
+  size_t start, size; /* rows of its batch */
+  uint32_t batch;     /* of the round */
   cleave_reference loss;
-  cleave_future loss_here;
-  float share; /* of the batch */
 } micro;
+
+/* A batch that waits for its round: copies, since the loader's memory is lent for one step. */
+typedef struct held_batch {
+  clv_tensor *x, *y;
+  size_t n;
+} held_batch;
+
+/* When to look again at links and stages, and what was seen. */
+typedef struct watch {
+  bool wanted;          /* pipeline.window is auto */
+  uint64_t next_step;   /* that is measured */
+  double usual_s;       /* of a step */
+  cleave_event *events; /* of the context that is measured; filled under the runtime's lock */
+  size_t n_events, cap_events;
+  /* Each round is shown to it: a trace, a profile. NULL: none. */
+  void (*sink)(void *user, const clv_trainer *t, const layout *l);
+  void *sink_user;
+} watch;
 
 struct clv_trainer {
   clv_blueprint *b; /* borrowed; its egress rows are counted in */
@@ -34,13 +86,44 @@ struct clv_trainer {
   uint64_t committed;
   const char *doing; /* "step", "checkpoint of step", ...; NULL while loading */
   uint64_t doing_step;
-  uint32_t first_learning; /* stage */
-  micro *micros;           /* [micro_batches], as the following */
-  size_t *sizes;
+  /* the round */
+  uint32_t round, n_held;       /* steps in a full one, batches that wait for it */
+  held_batch *held;             /* [round] */
+  clv_step_result *results;     /* [2 * round] of the steps last taken */
+  micro *micros;                /* [round * max_micro], as the next three */
+  cleave_reference *references; /* [micro][stage], ascending: values of the calls */
   cleave_reference *losses;
   float *shares;
-  cleave_tensor fetched; /* the last value that came here */
+  size_t *sizes; /* [max_micro] */
+  /* the schedule */
+  layout *layouts[KEPT_LAYOUTS];
+  uint32_t n_layouts, window;
+  bool costs_known;
+  clv_sched_costs costs;
+  watch watch;
+  char news[256], told[256]; /* for the person who watches the run; "" */
+  cleave_tensor fetched;     /* the last value that came here */
 };
+
+/* The layout of such a round, made if it is new. It is the trainer's. */
+clv_code clv_trainer_layout(clv_trainer *t, uint32_t n_micro, uint32_t n_steps, const layout **ret,
+                            clv_err *err) CLV_USE_RESULT;
+void clv_trainer_forget_layouts(clv_trainer *t);
+void clv_trainer_let_go(clv_trainer *t); /* of batches that wait for a round */
+
+/* ---- watching (measure.c) -------------------------------------------------------------------------------- */
+
+/* For cleave_options.on_event; user: the trainer. */
+void clv_trainer_on_event(void *user, cleave_context context, const cleave_event *event);
+/* Whether the round that begins is to be measured. */
+bool clv_watch_begin(clv_trainer *t);
+/* After a round that took so long, of n_steps; measured: its events are here. */
+clv_code clv_watch_end(clv_trainer *t, const layout *l, bool measured, double seconds,
+                       clv_err *err) CLV_USE_RESULT;
+void clv_watch_done(watch *w);
+/* Stage and micro-batch of an event of the round; false: of neither. */
+bool clv_watch_locate(const clv_trainer *t, const layout *l, const cleave_event *e,
+                      uint32_t *ret_stage, uint32_t *ret_micro);
 
 /* A failure of libcleave as an error of the trainer: the step, the worker and the cause in the text;
  * the worker that was lost, if that is what it is, is remembered. */
@@ -59,11 +142,6 @@ void clv_trainer_doing(clv_trainer *t, const char *what, uint64_t step);
 cleave_tensor clv_rows_of(const clv_tensor *batch, size_t start, size_t n);
 /* Right classes among the rows of a prediction. */
 size_t clv_count_correct(const cleave_tensor *prediction, const int64_t *labels, size_t n);
-/* How many of n_micro micro-batches may be in flight: the schedule as a window. */
-uint32_t clv_trainer_window(const clv_trainer *t, uint32_t n_micro);
-/* The stages one after another; *ret is the last one's value. after: the window's condition. */
-clv_code clv_trainer_forward(clv_trainer *t, cleave_context c, const cleave_tensor *x,
-                             cleave_reference after, micro *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) CLV_USE_RESULT;
 

@@ -55,11 +55,13 @@ static void steps(bench *b, unsigned n, bool waits) {
   double *ms = samples_new(n);
   clv_err err;
   for (unsigned i = 0; i < n; i++) {
-    clv_step_result r;
+    const clv_step_result *r;
+    uint32_t done;
     uint64_t begin = clv_now_ns();
-    must(clv_trainer_step(b->trainer, &b->batches[b->next++ % BATCHES], &r, &err), &err);
-    ms[i] = (double)(waits ? r.wait_ns : clv_now_ns() - begin) / 1e6;
-    if (!r.applied) die("a step was not applied");
+    must(clv_trainer_step(b->trainer, &b->batches[b->next++ % BATCHES], false, &done, &r, &err),
+         &err);
+    ms[i] = (double)(waits ? r->wait_ns : clv_now_ns() - begin) / 1e6;
+    if (!r->applied) die("a step was not applied");
   }
   answer(ms, n);
   free(ms);

@@ -124,7 +124,7 @@ static const char session_text[] =
     "loss: {kind: cross_entropy}\n"
     "train: {epochs: 100, batch: 48, seed: 3, clip_grad_norm: 1.0, optimizer: {kind: adam, lr: "
     "0.001}}\n"
-    "pipeline: {micro_batches: 3}\n";
+    "pipeline: {micro_batches: 3, window: textbook}\n";
 
 static void start_master(world *w) {
   clv_err err;
@@ -158,13 +158,14 @@ static void stop(world *w) {
 static void run_steps(world *w, int n) {
   clv_err err;
   clv_batch batch;
-  clv_step_result r;
+  const clv_step_result *r;
+  uint32_t done;
   for (int i = 0; i < n; i++) {
     if (clv_loader_next(w->loader, &batch, &err) != CLV_OK ||
-        clv_trainer_step(w->trainer, &batch, &r, &err) != CLV_OK)
+        clv_trainer_step(w->trainer, &batch, false, &done, &r, &err) != CLV_OK)
       fail_msg("%s", err.text);
     assert_int_equal(batch.n, BATCH);
-    assert_true(r.applied);
+    assert_true(done == 1 && r->applied);
   }
 }
 

@@ -336,6 +336,15 @@ static void numbers_together(void **state) {
   refused_edit("loss:", "pipeline: {micro_batches: 33}\nloss:",
                "/etc/cleave/s.yaml:14:1: pipeline.micro_batches is 33, more than the 32 records of "
                "train.batch");
+  refused_edit("loss:", "pipeline: {window: 0}\nloss:",
+               "/etc/cleave/s.yaml:14:20: 'pipeline.window' must be auto, textbook or a whole "
+               "number from 1 to 4096, got '0'");
+  refused_edit("loss:", "pipeline: {schedule: custom}\nloss:",
+               "/etc/cleave/s.yaml:14:1: pipeline.file belongs to schedule: custom, and is what it "
+               "needs");
+  refused_edit("loss:", "pipeline: {schedule: pipedream, micro_batches: 2}\nloss:",
+               "/etc/cleave/s.yaml:14:1: pipedream takes a step after each batch: micro_batches is "
+               "1 (pipedream-2bw takes one after each micro_batches of them)");
   refused_edit("format: idx,", "format: idx, normalize: {mean: [0.5]},",
                "/etc/cleave/s.yaml:6:21: data.normalize has 1 means and 0 standard deviations");
   refused_edit(

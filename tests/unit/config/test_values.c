@@ -102,7 +102,9 @@ static void defaults(void **state) {
   assert_true(c->train.optimizer.eps == 1e-8);
   assert_int_equal(c->train.schedule.kind, CLV_LR_CONSTANT);
   assert_int_equal(c->pipeline.micro_batches, 1);
-  assert_int_equal(c->pipeline.schedule, CLV_PIPE_GPIPE);
+  assert_int_equal(c->pipeline.schedule, CLV_PIPE_1F1B);
+  assert_int_equal(c->pipeline.window, CLV_WINDOW_AUTO);
+  assert_int_equal(c->pipeline.flush_every, 32);
   assert_int_equal(c->transfer, CLV_TRANSFER_VIA_MASTER);
   assert_int_equal(c->limits.step_timeout_ms, 60000);
   assert_int_equal(c->limits.connect_timeout_ms, 10000);
@@ -332,7 +334,7 @@ static const char rich_text[] =
     "3,\n"
     "   step_size: 4, total_steps: 5, gamma: 0.7}, clip_grad_norm: 1.5, freeze: ['0.*', "
     "\"b[1]\"]}\n"
-    "pipeline: {micro_batches: 4, schedule: 1f1b}\n"
+    "pipeline: {micro_batches: 4, schedule: 1f1b, window: textbook, flush_every: 7}\n"
     "limits: {step_timeout: 1234ms, connect_timeout: 1h, credit: 100001}\n"
     "log: {every: 3, json: true}\n"
     "checkpoint: {dir: 'c k', every_steps: 11, keep: 12}\n"
@@ -437,6 +439,8 @@ static void same_session(const clv_session_config *a, const clv_session_config *
   same_train(&a->train, &b->train);
   assert_true(a->pipeline.micro_batches == b->pipeline.micro_batches);
   assert_int_equal(a->pipeline.schedule, b->pipeline.schedule);
+  assert_true(a->pipeline.window == b->pipeline.window);
+  assert_true(a->pipeline.flush_every == b->pipeline.flush_every);
   assert_int_equal(a->transfer, b->transfer);
   assert_memory_equal(&a->limits, &b->limits, sizeof a->limits);
   assert_true(a->log.every == b->log.every && a->log.json == b->log.json);

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The order of a context at this node. What the program gave a turn (forwards, backwards, gradients of
+ * parameters, steps) runs in ascending turns, one after the other without a gap, each as soon as what
+ * it needs is here. This is how an instruction list of a schedule is executed: turn i is instruction i
+ * of this node. What has no turn runs when it is ready, as ever.
+ *
+ * Each kind has a queue; frames bring turns nearly in order, so that joining is quick, and what is due
+ * is the head of one of the four.
+ */
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "common/dist/context_int.h"
+
+static call *call_of(order_place *p, order_kind kind) {
+  return (call *)(void *)((char *)(p - kind) - offsetof(call, places));
+}
+
+static clv_code join(clv_contexts *e, context *ctx, order_kind kind, order_place *p, uint32_t at,
+                     clv_err *err) {
+  order_queue *l = &ctx->order[kind];
+  if (at <= ctx->turns_done)
+    return clv_fail(err, CLV_PRECONDITION, "turn %u is over: %u are done", at, ctx->turns_done);
+  order_place *before = l->last;
+  while (before && before->turn > at) before = before->prev;
+  if (before && before->turn == at) return clv_fail(err, CLV_EXISTS, "turn %u is taken", at);
+  p->turn = at;
+  p->prev = before;
+  p->next = before ? before->next : l->first;
+  *(p->next ? &p->next->prev : &l->last) = p;
+  *(before ? &before->next : &l->first) = p;
+  clv_order_stir(e, ctx);
+  return CLV_OK;
+}
+
+void clv_order_leave(context *ctx, order_kind kind, order_place *p) {
+  order_queue *l = &ctx->order[kind];
+  if (!p->turn) return;
+  *(p->prev ? &p->prev->next : &l->first) = p->next;
+  *(p->next ? &p->next->prev : &l->last) = p->prev;
+  p->turn = 0;
+}
+
+bool clv_order_is_due(const context *ctx, const order_place *p) {
+  return p->turn == ctx->turns_done + 1;
+}
+
+void clv_order_stir(clv_contexts *e, context *ctx) {
+  if (ctx->stirred) return;
+  ctx->stirred = true;
+  ctx->next_stirred = e->stirred;
+  e->stirred = ctx;
+}
+
+void clv_order_done(clv_contexts *e, context *ctx) {
+  ctx->turns_done++;
+  clv_order_stir(e, ctx);
+}
+
+/* ---- calls ------------------------------------------------------------------------------------- */
+
+clv_code clv_order_join_call(clv_contexts *e, call *c, const clv_frame *f, clv_err *err) {
+  const uint32_t turns[ORDER_CALL_KINDS] = {[ORDER_FORWARD] = f->call.turn,
+                                            [ORDER_BACKWARD] = f->call.input_turn,
+                                            [ORDER_WEIGHT] = f->call.weight_turn};
+  context *ctx = c->out->ctx;
+  clv_code code = CLV_OK;
+  for (order_kind k = 0; k < ORDER_CALL_KINDS && code == CLV_OK; k++)
+    if (turns[k]) code = join(e, ctx, k, &c->places[k], turns[k], err);
+  if (code != CLV_OK) clv_order_leave_call(c);
+  c->in_order = c->places[ORDER_FORWARD].turn;
+  c->n_missing += c->in_order;
+  return code;
+}
+
+void clv_order_leave_call(call *c) {
+  for (order_kind k = 0; k < ORDER_CALL_KINDS; k++) clv_order_leave(c->out->ctx, k, &c->places[k]);
+}
+
+static void run_weight(clv_contexts *e, context *ctx, order_place *p) {
+  call *c = call_of(p, ORDER_WEIGHT);
+  clv_err why;
+  uint64_t begin = clv_now_ns();
+  if (c->weight_due && clv_call_backward_weight(e, c, &why) != CLV_OK) {
+    clv_context_fail_at(e, ctx, &why, c->module);
+    return;
+  }
+  if (c->weight_due) {
+    clv_context_note(e, ctx, CLV_TRACE_WEIGHT, c, begin);
+    clv_call_after_backward(c);
+  }
+  c->weight_due = false;
+  clv_order_leave(ctx, ORDER_WEIGHT, p);
+  clv_order_done(e, ctx);
+  clv_value_free_if_dropped(e, c->out);
+  clv_context_run_backward(e, ctx);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------- */
+
+static clv_code check_rates(const clv_contexts *e, const clv_frame *f, clv_err *err) {
+  const clv_stage *s = f->stage < CLV_MODULE_ALL ? e->env.stage(e->env.user, f->stage) : NULL;
+  if (!s || !s->optim)
+    return clv_fail(err, CLV_NOT_FOUND, "module %u is not here, or has no optimiser", f->stage);
+  if (1 + f->commit.n_more_lrs < clv_optim_n_groups(s->optim))
+    return clv_fail(err, CLV_PRECONDITION, "%u learning rates for %zu groups of module %u",
+                    1 + f->commit.n_more_lrs, clv_optim_n_groups(s->optim), f->stage);
+  return CLV_OK;
+}
+
+clv_code clv_order_add_step(clv_contexts *e, context *ctx, const clv_frame *f, clv_err *err) {
+  planned_step *s;
+  if (ctx->failed)
+    return clv_fail(err, CLV_ABORTED, "the context has failed: %s", ctx->failed->text);
+  CLV_TRY(check_rates(e, f, err));
+  CLV_TRY(clv_slab_take(e, &e->steps, &s, err));
+  s->module = f->stage;
+  s->scale = f->commit.scale;
+  s->keep = f->commit.keep;
+  s->n_rates = 1 + f->commit.n_more_lrs;
+  s->rates[0] = f->commit.lr;
+  for (uint32_t i = 1; i < s->n_rates; i++) s->rates[i] = f->commit.more_lrs[i - 1];
+  clv_code code = join(e, ctx, ORDER_STEP, &s->place, f->commit.turn, err);
+  if (code != CLV_OK) clv_slab_give(&e->steps, s);
+  return code;
+}
+
+/* There is no vote over all modules here, so what is not finite ends the context. */
+static clv_code take_step(clv_contexts *e, context *ctx, const planned_step *s, clv_err *err) {
+  gradient *g = clv_context_gradient(ctx, s->module);
+  if (!g || !g->filled) return CLV_OK;
+  if (!isfinite(clv_gradient_square(g)))
+    return clv_fail(err, CLV_INVALID, "a gradient of module %u is not finite", s->module);
+  CLV_TRY(clv_keep_weights(e, ctx, g, s->keep, err));
+  clv_optim_step(g->stage->optim, g->stage->block, g->block->data, s->rates, s->scale);
+  g->stage->version++;
+  g->stage->steps++;
+  g->filled = g->weights_filled = false;
+  return CLV_OK;
+}
+
+static void run_step(clv_contexts *e, context *ctx, order_place *p) {
+  planned_step *s = (planned_step *)(void *)p;
+  clv_err why;
+  uint64_t begin = clv_now_ns();
+  if (take_step(e, ctx, s, &why) != CLV_OK) {
+    clv_context_fail_at(e, ctx, &why, s->module);
+    return;
+  }
+  clv_context_note_step(e, ctx, s->module, begin);
+  clv_order_leave(ctx, ORDER_STEP, p);
+  clv_slab_give(&e->steps, s);
+  clv_order_done(e, ctx);
+  clv_context_run_backward(e, ctx);
+}
+
+/* ---- running ----------------------------------------------------------------------------------- */
+
+static void run_forward(clv_contexts *e, context *ctx, order_place *p) {
+  clv_order_leave(ctx, ORDER_FORWARD, p);
+  clv_call_one_less(e, call_of(p, ORDER_FORWARD));
+}
+
+static void run_backward(clv_contexts *e, context *ctx, order_place *p) {
+  (void)p;
+  clv_context_run_backward(e, ctx);
+}
+
+static void (*const run[ORDER_KINDS])(clv_contexts *e, context *ctx, order_place *p) = {
+    run_forward, run_backward, run_weight, run_step};
+
+void clv_order_run(clv_contexts *e, context *ctx) {
+  clv_err why;
+  for (order_kind k = 0; k < ORDER_KINDS && !ctx->failed; k++) {
+    order_place *p = ctx->order[k].first;
+    if (p && p->turn <= ctx->turns_done) {
+      (void)!clv_fail(&why, CLV_EXISTS, "turn %u is given twice", p->turn);
+      clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
+    } else if (p && clv_order_is_due(ctx, p)) {
+      run[k](e, ctx, p);
+      return;
+    }
+  }
+}
+
+void clv_order_free(clv_contexts *e, context *ctx) {
+  for (order_place *p = ctx->order[ORDER_STEP].first, *next; p; p = next) {
+    next = p->next;
+    clv_slab_give(&e->steps, (planned_step *)(void *)p);
+  }
+  memset(ctx->order, 0, sizeof ctx->order);
+  ctx->turns_done = 0;
+  context **at = &e->stirred;
+  while (*at && *at != ctx) at = &(*at)->next_stirred;
+  if (*at) *at = ctx->next_stirred;
+  ctx->stirred = false;
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weights of before a step. A step inside a context (pipedream) finds calls whose forward has used the
+ * weights that it changes and whose backward has not come: these keep a copy. Of as many versions are
+ * copies alive as calls of different versions are between forward and backward, and one more where the
+ * program asks for the version before the last (pipedream-2bw).
+ */
+#include <string.h>
+
+#include "common/dist/context_int.h"
+
+gradient *clv_context_gradient(const context *ctx, uint32_t module) {
+  gradient *g = ctx->gradients;
+  while (g && g->module != module) g = g->next;
+  return g;
+}
+
+void clv_old_weights_unref(clv_contexts *e, old_weights *w) {
+  if (!w || --w->refs) return;
+  w->stage->n_old_weights--;
+  clv_tensor_unref(w->block);
+  clv_slab_give(&e->weights, w);
+}
+
+static old_weights *ref(old_weights *w) {
+  w->refs++;
+  return w;
+}
+
+void *clv_call_block(const call *c) {
+  return c->weights ? c->weights->block->data : c->stage->block;
+}
+
+/* With one reference. The copy is of all parameters, once per step that needs it. */
+static clv_code copy_of(clv_contexts *e, clv_stage *s, old_weights **ret, clv_err *err) {
+  clv_shape shape = CLV_SHAPE((int64_t)s->params->total_bytes);
+  old_weights *w;
+  CLV_TRY(clv_slab_take(e, &e->weights, &w, err));
+  clv_code code = clv_pool_tensor(e->env.pool, CLV_U8, &shape, &w->block, err);
+  if (code != CLV_OK) {
+    clv_slab_give(&e->weights, w);
+    return code;
+  }
+  memcpy(w->block->data, s->block, s->params->total_bytes);
+  w->refs = 1;
+  w->stage = s;
+  w->version = s->version;
+  s->n_old_weights++;
+  s->counts.most_versions = CLV_MAX(s->counts.most_versions, 1 + s->n_old_weights);
+  *ret = w;
+  return CLV_OK;
+}
+
+/* Whether its backward still reads the weights its forward has read, which are the module's own now. */
+static bool needs_them(const call *c, const clv_stage *s) {
+  bool ran = c->phase == FORWARD || c->phase == RETAINED;
+  if (c->stage != s || !ran || c->weights) return false;
+  return c->phase == RETAINED || clv_plan_get_info(c->plan->plan)->backward_reads_params;
+}
+
+static clv_code keep_in(clv_contexts *e, const context *ctx, order_kind kind, clv_stage *s,
+                        old_weights **kept, clv_err *err) {
+  for (order_place *p = ctx->order[kind].first; p; p = p->next) {
+    call *c = (call *)(void *)((char *)(p - kind) - offsetof(call, places));
+    if (c->stage == s && c->phase == WAITING) break; /* so are the later ones */
+    if (!needs_them(c, s)) continue;
+    if (!*kept) CLV_TRY(copy_of(e, s, kept, err));
+    c->weights = ref(*kept);
+  }
+  return CLV_OK;
+}
+
+clv_code clv_keep_weights(clv_contexts *e, context *ctx, gradient *g, bool keep, clv_err *err) {
+  old_weights *kept = NULL;
+  clv_old_weights_unref(e, g->previous);
+  g->previous = NULL;
+  clv_code code = keep ? copy_of(e, g->stage, &kept, err) : CLV_OK;
+  if (code == CLV_OK) code = keep_in(e, ctx, ORDER_BACKWARD, g->stage, &kept, err);
+  if (code == CLV_OK) code = keep_in(e, ctx, ORDER_WEIGHT, g->stage, &kept, err);
+  if (code == CLV_OK && keep) g->previous = ref(kept);
+  clv_old_weights_unref(e, kept);
+  return code;
+}
+
+void clv_call_take_weights(const context *ctx, call *c) {
+  const gradient *g = c->behind ? clv_context_gradient(ctx, c->module) : NULL;
+  if (g && g->previous && !c->weights) c->weights = ref(g->previous);
+}

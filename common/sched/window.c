@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How many micro-batches have to be in flight so that the slowest of ranks and links never waits:
+ * the time one needs to come back, over the time between two.
+ */
+#include "common/sched/sched_int.h"
+
+#include <math.h>
+#include <string.h>
+
+uint32_t clv_sched_depth(const clv_sched_shape *shape, const bool *weightless, uint32_t s) {
+  uint32_t n = 0;
+  for (; s < shape->n_stages; s++) n += !weightless[s];
+  return CLV_MAX(n, 1);
+}
+
+static double stage_time(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t s) {
+  return c->forward[s] + (sched_learns(shape, s) ? c->input[s] + c->weight[s] : 0);
+}
+
+/* Seconds that a micro-batch keeps the busiest rank, or link in one direction, busy. */
+static double bottleneck(const clv_sched_shape *shape, const clv_sched_costs *c) {
+  double compute[CLV_SCHED_RANKS] = {0}, most = 0;
+  for (uint32_t s = 0; s < shape->n_stages; s++) {
+    double *at = &compute[shape->rank[s]], link[2] = {0};
+    most = fmax(most, *at += stage_time(shape, c, s));
+    /* Edges over the same pair of ranks share its link: those up to this one, by direction. */
+    for (uint32_t e = 0; e <= s && sched_crosses(shape, s); e++) {
+      if (!sched_crosses(shape, e)) continue;
+      bool same = shape->rank[e] == shape->rank[s] && shape->rank[e + 1] == shape->rank[s + 1];
+      bool turned = shape->rank[e] == shape->rank[s + 1] && shape->rank[e + 1] == shape->rank[s];
+      double back = sched_learns(shape, e) ? c->serialise_b[e] : 0;
+      link[0] += same * c->serialise_f[e] + turned * back;
+      link[1] += turned * c->serialise_f[e] + same * back;
+    }
+    most = fmax(most, fmax(link[0], link[1]));
+  }
+  return most;
+}
+
+void clv_sched_needs(const clv_sched_shape *shape, const clv_sched_costs *c, const bool *weightless,
+                     uint32_t *ret) {
+  double each = bottleneck(shape, c), away = 0;
+  for (uint32_t s = shape->n_stages; s-- > 0;) {
+    if (sched_crosses(shape, s)) away += 2 * c->latency[s] + c->serialise_f[s] + c->serialise_b[s];
+    /* A hair less, so that an exact ratio is not rounded up by its last bit. */
+    double n = each > 0 ? ceil(away / each - 1e-9) + 1 : 1;
+    n = fmax(n, clv_sched_depth(shape, weightless, s));
+    ret[s] = n < shape->n_micro ? (uint32_t)n : shape->n_micro;
+    away += stage_time(shape, c, s);
+  }
+}
+
+static clv_code seconds_with(const clv_sched_shape *shape, const clv_sched_costs *c,
+                             uint32_t window, double *ret, clv_err *err) {
+  CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
+  clv_sched_options o = {.kind = CLV_SCHED_1F1B, .shape = *shape, .window = window, .costs = c};
+  clv_sched_run run = {0};
+  CLV_TRY(clv_sched_make(&o, &s, err));
+  CLV_TRY(clv_sched_walk(s, c, false, &run, err));
+  *ret = run.seconds;
+  return CLV_OK;
+}
+
+/* A window costs memory: a larger one has to be worth it. Two in a row that aren't end the search;
+ * the formula is short where a rank's stages get into each other's way. */
+clv_code clv_sched_window(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t *ret,
+                          clv_err *err) {
+  static const double worth = 0.005;
+  uint32_t need[CLV_SCHED_STAGES], best;
+  bool weightless[CLV_SCHED_STAGES];
+  double least, seconds;
+  CLV_TRY(clv_sched_shape_check(shape, err));
+  CLV_TRY(clv_sched_costs_check(shape, c, err));
+  clv_sched_weightless(shape, c, weightless);
+  clv_sched_needs(shape, c, weightless, need);
+  clv_sched_shape plain = *shape;
+  plain.n_accumulate = 0;
+  CLV_TRY(seconds_with(&plain, c, best = need[0], &least, err));
+  for (uint32_t w = best + 1; w <= CLV_MIN(best + 2, shape->n_micro); w++) {
+    CLV_TRY(seconds_with(&plain, c, w, &seconds, err));
+    if (seconds > least * (1 - worth)) continue;
+    least = seconds;
+    best = w;
+  }
+  *ret = best;
+  return CLV_OK;
+}

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What stages and links take, as the events of a measured step show it, and the window of 1f1b that
+ * follows from it. Measured are the second step (the first makes plans), the next two, then every
+ * sixteenth, and the one after a step that took clearly longer or shorter than usual.
+ *
+ * An edge is judged by what crosses it: a tensor that did not queue takes the latency and its own time on
+ * the link; of two that did, the second comes one such time after the first.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/train/train_int.h"
+
+enum { WARM_STEPS = 1, FIRST_STEPS = 4, EVERY_STEPS = 16 };
+static const double UNUSUAL = 0.25, WORTH = 0.02;
+
+/* ---- when ------------------------------------------------------------------------------------------------ */
+
+bool clv_watch_begin(clv_trainer *t) {
+  watch *w = &t->watch;
+  w->n_events = 0;
+  return w->sink || (w->wanted && t->committed >= w->next_step);
+}
+
+static void plan_next(watch *w, uint64_t committed) {
+  w->next_step = committed + (committed < FIRST_STEPS ? 0 : EVERY_STEPS);
+}
+
+/* A step that is not like the others is reason to look. */
+static void compare(watch *w, uint64_t committed, double seconds) {
+  bool unusual = w->usual_s > 0 && fabs(seconds - w->usual_s) > UNUSUAL * w->usual_s;
+  if (unusual && committed > FIRST_STEPS) w->next_step = committed;
+  w->usual_s = w->usual_s > 0 ? 0.8 * w->usual_s + 0.2 * seconds : seconds;
+}
+
+/* ---- events ---------------------------------------------------------------------------------------------- */
+
+void clv_trainer_on_event(void *user, cleave_context context, const cleave_event *event) {
+  watch *w = &((clv_trainer *)user)->watch;
+  (void)context;
+  if (w->n_events == w->cap_events) {
+    size_t cap = w->cap_events ? 2 * w->cap_events : 1024;
+    cleave_event *more = realloc(w->events, cap * sizeof *more);
+    if (!more) return; /* what is measured is coarser for it */
+    w->events = more;
+    w->cap_events = cap;
+  }
+  w->events[w->n_events++] = *event;
+}
+
+void clv_watch_done(watch *w) { free(w->events); }
+
+static int by_id(const void *key, const void *item) {
+  uint64_t a = *(const uint64_t *)key, b = ((const cleave_reference *)item)->id;
+  return a < b ? -1 : a > b;
+}
+
+bool clv_watch_locate(const clv_trainer *t, const layout *l, const cleave_event *e,
+                      uint32_t *ret_stage, uint32_t *ret_micro) {
+  uint32_t stages = t->b->n_stages + 1;
+  if (e->kind == CLEAVE_EVENT_STEP) {
+    *ret_micro = 0;
+    for (*ret_stage = 0; *ret_stage < stages; ++*ret_stage)
+      if (t->modules[*ret_stage] == e->module) return true;
+    return false;
+  }
+  const cleave_reference *r =
+      bsearch(&e->reference.id, t->references, (size_t)l->n_micro * stages, sizeof *r, by_id);
+  if (!r) return false;
+  *ret_stage = (uint32_t)(r - t->references) % stages;
+  *ret_micro = (uint32_t)(r - t->references) / stages;
+  return true;
+}
+
+/* ---- times of stages --------------------------------------------------------------------------------------- */
+
+typedef struct samples {
+  double *list;
+  size_t n;
+} samples;
+
+static int ascending(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return x < y ? -1 : x > y;
+}
+
+static double median(samples *s) {
+  if (!s->n) return 0;
+  qsort(s->list, s->n, sizeof *s->list, ascending);
+  return s->list[s->n / 2];
+}
+
+static double time_of(const clv_trainer *t, const layout *l, cleave_event_kind kind, uint32_t stage,
+                      samples *s) {
+  const watch *w = &t->watch;
+  uint32_t at, k;
+  s->n = 0;
+  for (size_t i = 0; i < w->n_events; i++)
+    if (w->events[i].kind == kind && clv_watch_locate(t, l, &w->events[i], &at, &k) && at == stage)
+      s->list[s->n++] = (double)(w->events[i].end_ns - w->events[i].begin_ns) * 1e-9;
+  return median(s);
+}
+
+static void stage_times(const clv_trainer *t, const layout *l, clv_sched_costs *c, samples *s) {
+  for (uint32_t i = 0; i <= t->b->n_stages; i++) {
+    c->forward[i] = time_of(t, l, CLEAVE_EVENT_FORWARD, i, s);
+    double whole = time_of(t, l, CLEAVE_EVENT_BACKWARD, i, s);
+    c->input[i] = whole / 2 + time_of(t, l, CLEAVE_EVENT_INPUT, i, s);
+    c->weight[i] = whole / 2 + time_of(t, l, CLEAVE_EVENT_WEIGHT, i, s);
+    c->step[i] = time_of(t, l, CLEAVE_EVENT_STEP, i, s);
+  }
+}
+
+/* ---- edges ------------------------------------------------------------------------------------------------- */
+
+/* When a tensor of each micro-batch left and came; 0: not seen. */
+typedef struct passage {
+  double out, in;
+} passage;
+
+static void passages_of(const clv_trainer *t, const layout *l, uint32_t stage, bool forward,
+                        passage *list) {
+  cleave_event_kind out = forward ? CLEAVE_EVENT_VALUE_OUT : CLEAVE_EVENT_GRADIENT_OUT;
+  cleave_event_kind in = forward ? CLEAVE_EVENT_VALUE_IN : CLEAVE_EVENT_GRADIENT_IN;
+  memset(list, 0, l->n_micro * sizeof *list);
+  for (size_t i = 0; i < t->watch.n_events; i++) {
+    const cleave_event *e = &t->watch.events[i];
+    uint32_t at, k;
+    if ((e->kind != out && e->kind != in) || !clv_watch_locate(t, l, e, &at, &k) || at != stage)
+      continue;
+    *(e->kind == out ? &list[k].out : &list[k].in) = (double)e->begin_ns * 1e-9;
+  }
+}
+
+/* The quickest passage, and what one tensor takes on the link; false: nothing crossed. known: a latency
+ * to go by when nothing has queued, < 0: none. */
+static bool judge(const passage *p, uint32_t n, double known, double *ret_latency,
+                  double *ret_serialise, samples *s) {
+  double quickest = INFINITY;
+  s->n = 0;
+  for (uint32_t k = 0; k < n; k++) {
+    if (!(p[k].out > 0 && p[k].in > 0)) continue;
+    quickest = fmin(quickest, p[k].in - p[k].out);
+    bool queued = k > 0 && p[k - 1].in > 0 && p[k].out < p[k - 1].in && p[k].in > p[k - 1].in;
+    if (queued) s->list[s->n++] = p[k].in - p[k - 1].in;
+  }
+  if (quickest == INFINITY) return false;
+  quickest = fmax(quickest, 0);
+  double rest = known >= 0 ? fmax(quickest - known, 0) : 0;
+  *ret_serialise = s->n ? fmin(median(s), quickest) : rest;
+  *ret_latency = quickest - *ret_serialise;
+  return true;
+}
+
+/* Half the round trips of the links that a tensor between two stages takes; < 0 for a direct one. */
+static double known_latency(const clv_trainer *t, uint32_t stage, const double *round_trip) {
+  int from = t->b->shards[stage].worker, to = t->b->shards[stage + 1].worker;
+  if (from >= 0 && to >= 0 && t->b->shards[stage].direct) return -1;
+  return ((from >= 0 ? round_trip[from] : 0) + (to >= 0 ? round_trip[to] : 0)) / 2;
+}
+
+static void edge_times(const clv_trainer *t, const layout *l, const double *round_trip,
+                       passage *passages, clv_sched_costs *c, samples *s) {
+  for (uint32_t i = 0; i < t->b->n_stages; i++) {
+    double back = 0, known = known_latency(t, i, round_trip);
+    passages_of(t, l, i, true, passages);
+    judge(passages, l->n_micro, known, &c->latency[i], &c->serialise_f[i], s);
+    passages_of(t, l, i, false, passages);
+    if (judge(passages, l->n_micro, known, &back, &c->serialise_b[i], s))
+      c->latency[i] = fmin(c->latency[i], back);
+  }
+}
+
+static clv_code ping_all(clv_trainer *t, double *round_trip, clv_err *err) {
+  const char *name;
+  for (uint32_t node = 1; (name = cleave_node_name(t->runtime, node)) != NULL; node++) {
+    cleave_link_measure m;
+    CLV_API(cleave_measure(t->runtime, node, 0, &m, CLV_WHY));
+    for (size_t i = 0; i < t->config->n_workers; i++)
+      if (strcmp(t->config->workers[i].name, name) == 0) round_trip[i] = m.round_trip_s;
+  }
+  return CLV_OK;
+}
+
+static clv_code measure(clv_trainer *t, const layout *l, clv_sched_costs *ret, clv_err *err) {
+  CLV_AUTO(clv_freep) double *list = NULL, *round_trip = NULL;
+  CLV_AUTO(clv_freep) passage *passages = NULL;
+  size_t most = CLV_MAX(t->watch.n_events, (size_t)l->n_micro);
+  CLV_TRY(clv_alloc(most + 1, sizeof *list, &list, err));
+  CLV_TRY(clv_alloc(t->config->n_workers + 1, sizeof *round_trip, &round_trip, err));
+  CLV_TRY(clv_alloc(l->n_micro, sizeof *passages, &passages, err));
+  samples s = {.list = list};
+  *ret = (clv_sched_costs){0};
+  CLV_TRY(ping_all(t, round_trip, err));
+  stage_times(t, l, ret, &s);
+  edge_times(t, l, round_trip, passages, ret, &s);
+  return CLV_OK;
+}
+
+/* ---- the window ---------------------------------------------------------------------------------------------- */
+
+static clv_code seconds_with(const layout *l, uint32_t window, const clv_sched_costs *c,
+                             double *ret, clv_err *err) {
+  clv_sched_options o = {
+      .kind = CLV_SCHED_1F1B, .shape = l->sched->shape, .window = window, .costs = c};
+  CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
+  CLV_TRY(clv_sched_make(&o, &s, err));
+  return clv_sched_seconds(s, c, ret, err);
+}
+
+/* The edge that is worst for a round trip of a micro-batch. */
+static uint32_t slowest_edge(const clv_trainer *t, const clv_sched_costs *c) {
+  uint32_t worst = 0;
+  for (uint32_t i = 1; i < t->b->n_stages; i++)
+    if (c->latency[i] + c->serialise_f[i] > c->latency[worst] + c->serialise_f[worst]) worst = i;
+  return worst;
+}
+
+static void say_window(clv_trainer *t, uint32_t window, double now_s, double then_s,
+                       const clv_sched_costs *c) {
+  uint32_t edge = slowest_edge(t, c);
+  const char *next = edge + 1 < t->b->n_stages ? t->config->stages[edge + 1].name : "the loss";
+  char was[32] = "";
+  if (t->window) snprintf(was, sizeof was, " (was %u)", t->window);
+  snprintf(
+      t->news, sizeof t->news,
+      "window %u%s: %s -> %s takes %.1f ms and %.1f ms on the link; a step is expected to take "
+      "%.0f ms instead of %.0f",
+      window, was, t->config->stages[edge].name, next, 1e3 * c->latency[edge],
+      1e3 * c->serialise_f[edge], 1e3 * now_s, 1e3 * then_s);
+}
+
+static clv_code choose_window(clv_trainer *t, const layout *l, const clv_sched_costs *c,
+                              clv_err *err) {
+  uint32_t window;
+  double better, as_is;
+  CLV_TRY(clv_sched_window(&l->sched->shape, c, &window, err));
+  window = CLV_MIN(window, l->n_micro);
+  if (window == t->window) return CLV_OK;
+  CLV_TRY(seconds_with(l, window, c, &better, err));
+  CLV_TRY(clv_sched_seconds(l->sched, c, &as_is, err));
+  if (better > (1 - WORTH) * as_is) return CLV_OK;
+  say_window(t, window, better, as_is, c);
+  t->window = window;
+  t->costs = *c;
+  t->costs_known = true;
+  clv_trainer_forget_layouts(t);
+  return CLV_OK;
+}
+
+clv_code clv_watch_end(clv_trainer *t, const layout *l, bool measured, double seconds,
+                       clv_err *err) {
+  watch *w = &t->watch;
+  bool enough = t->committed > WARM_STEPS && l->n_micro > 1;
+  if (!measured) {
+    compare(w, t->committed, seconds);
+    return CLV_OK;
+  }
+  if (w->sink) w->sink(w->sink_user, t, l);
+  if (!w->wanted || t->committed < w->next_step) return CLV_OK;
+  plan_next(w, t->committed);
+  clv_sched_costs c;
+  if (!enough) return CLV_OK;
+  CLV_TRY(measure(t, l, &c, err));
+  return choose_window(t, l, &c, err);
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * --trace and --profile: the events of every round, as slices for a viewer, and summed up. A node that
+ * does not compute either waits for a tensor that is on its way (network), or for one that its maker
+ * has not made yet (peer), or for nothing that travels (own).
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/report/report.h"
+#include "master/train/train_int.h"
+
+enum { WARM_ROUNDS = 1 };
+
+/* Sums over rounds, seconds. */
+typedef struct node_times {
+  double busy, network, peer, own;
+} node_times;
+
+typedef struct stage_times {
+  double forward, backward;
+  uint64_t forwards, backwards;
+} stage_times;
+
+struct clv_observer {
+  clv_trace *trace;
+  bool profile;
+  uint32_t rounds;
+  double seconds;
+  node_times node[CLV_SCHED_RANKS + 1];
+  stage_times stage[CLV_SCHED_STAGES];
+  bool named;
+};
+
+/* ---- one round's events -------------------------------------------------------------------------------- */
+
+static bool computes(const cleave_event *e) { return e->kind <= CLEAVE_EVENT_STEP; }
+
+static int by_node_and_time(const void *a, const void *b) {
+  const cleave_event *x = a, *y = b;
+  if (x->node != y->node) return x->node < y->node ? -1 : 1;
+  return x->begin_ns < y->begin_ns ? -1 : x->begin_ns > y->begin_ns;
+}
+
+/* The arrival at another node of what `out` sent off; NULL when nobody noted it. */
+static const cleave_event *arrival_of(const watch *w, const cleave_event *out) {
+  cleave_event_kind in =
+      out->kind == CLEAVE_EVENT_VALUE_OUT ? CLEAVE_EVENT_VALUE_IN : CLEAVE_EVENT_GRADIENT_IN;
+  for (size_t i = 0; i < w->n_events; i++) {
+    const cleave_event *e = &w->events[i];
+    if (e->kind == in && e->reference.id == out->reference.id && e->node != out->node) return e;
+  }
+  return NULL;
+}
+
+/* ---- trace --------------------------------------------------------------------------------------------- */
+
+static const struct {
+  const char *letter, *phase;
+} kinds[CLEAVE_EVENT_KINDS] = {
+    [CLEAVE_EVENT_FORWARD] = {"F", "forward"},
+    [CLEAVE_EVENT_BACKWARD] = {"B", "backward"},
+    [CLEAVE_EVENT_INPUT] = {"I", "input gradient"},
+    [CLEAVE_EVENT_WEIGHT] = {"W", "weight gradient"},
+    [CLEAVE_EVENT_STEP] = {"S", "step"},
+    [CLEAVE_EVENT_VALUE_OUT] = {"activation ", "activation"},
+    [CLEAVE_EVENT_GRADIENT_OUT] = {"gradient ", "gradient"},
+};
+
+static void trace_event(clv_trace *trace, const clv_trainer *t, const layout *l,
+                        const cleave_event *e) {
+  char name[64];
+  clv_trace_slice s = {.name = name,
+                       .phase = kinds[e->kind].phase,
+                       .node = e->node,
+                       .step = t->committed,
+                       .begin_ns = e->begin_ns,
+                       .end_ns = e->end_ns,
+                       .bytes = e->bytes,
+                       .version = e->version};
+  if (!kinds[e->kind].letter || !clv_watch_locate(t, l, e, &s.stage, &s.micro_batch)) return;
+  const char *stage = s.stage < t->b->n_stages ? t->config->stages[s.stage].name : "loss";
+  snprintf(name, sizeof name, "%s%u %.40s", kinds[e->kind].letter, s.micro_batch, stage);
+  if (computes(e)) {
+    clv_trace_compute(trace, &s);
+    return;
+  }
+  const cleave_event *in = arrival_of(&t->watch, e);
+  if (!in) return;
+  s.end_ns = in->begin_ns;
+  clv_trace_transfer(trace, &s);
+}
+
+static void trace_round(clv_observer *o, const clv_trainer *t, const layout *l) {
+  const char *name;
+  for (uint32_t i = 0; !o->named && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
+    clv_trace_node(o->trace, i, name);
+  o->named = true;
+  for (size_t i = 0; i < t->watch.n_events; i++) trace_event(o->trace, t, l, &t->watch.events[i]);
+}
+
+/* ---- profile ------------------------------------------------------------------------------------------- */
+
+static double overlap(uint64_t a, uint64_t b, uint64_t from, uint64_t to) {
+  uint64_t low = CLV_MAX(a, from), high = CLV_MIN(b, to);
+  return high > low ? (double)(high - low) * 1e-9 : 0;
+}
+
+/* What `e` has waited for: the value of the stage in front, or the gradient of its own. */
+static const cleave_event *awaited(const clv_trainer *t, const cleave_event *e, uint32_t stage,
+                                   uint32_t micro_batch) {
+  uint32_t stages = t->b->n_stages + 1;
+  bool forward = e->kind == CLEAVE_EVENT_FORWARD;
+  if (e->kind > CLEAVE_EVENT_INPUT || (forward && !stage)) return NULL;
+  uint64_t id = t->references[micro_batch * stages + stage - forward].id;
+  cleave_event_kind out = forward ? CLEAVE_EVENT_VALUE_OUT : CLEAVE_EVENT_GRADIENT_OUT;
+  for (size_t i = 0; i < t->watch.n_events; i++) {
+    const cleave_event *x = &t->watch.events[i];
+    if (x->kind == out && x->reference.id == id && x->node != e->node) return x;
+  }
+  return NULL;
+}
+
+static void add_gap(node_times *n, const clv_trainer *t, const layout *l, uint64_t from,
+                    const cleave_event *e) {
+  uint32_t stage, micro_batch;
+  const cleave_event *out = NULL, *in = NULL;
+  double gap = overlap(from, e->begin_ns, from, e->begin_ns);
+  if (clv_watch_locate(t, l, e, &stage, &micro_batch)) out = awaited(t, e, stage, micro_batch);
+  if (out) in = arrival_of(&t->watch, out);
+  double network = in ? overlap(from, e->begin_ns, out->begin_ns, in->begin_ns) : 0;
+  double peer = out ? overlap(from, e->begin_ns, 0, out->begin_ns) : 0;
+  n->network += network;
+  n->peer += peer;
+  n->own += gap - network - peer;
+}
+
+static void add_stage(stage_times *s, const cleave_event *e) {
+  double seconds = (double)(e->end_ns - e->begin_ns) * 1e-9;
+  bool forward = e->kind == CLEAVE_EVENT_FORWARD;
+  *(forward ? &s->forward : &s->backward) += seconds;
+  s->forwards += forward;
+  s->backwards += e->kind == CLEAVE_EVENT_BACKWARD || e->kind == CLEAVE_EVENT_INPUT;
+}
+
+/* From the first thing that is computed anywhere to the last. */
+static void span_of(const watch *w, uint64_t *ret_begin, uint64_t *ret_end) {
+  *ret_begin = UINT64_MAX;
+  *ret_end = 0;
+  for (size_t i = 0; i < w->n_events; i++) {
+    if (!computes(&w->events[i])) continue;
+    *ret_begin = CLV_MIN(*ret_begin, w->events[i].begin_ns);
+    *ret_end = CLV_MAX(*ret_end, w->events[i].end_ns);
+  }
+}
+
+static void profile_round(clv_observer *o, clv_trainer *t, const layout *l) {
+  watch *w = &t->watch;
+  uint64_t begin, end, last = 0;
+  uint32_t stage, micro_batch, node = UINT32_MAX;
+  span_of(w, &begin, &end);
+  if (begin >= end || o->rounds++ < WARM_ROUNDS) return;
+  o->seconds += (double)(end - begin) * 1e-9;
+  qsort(w->events, w->n_events, sizeof *w->events, by_node_and_time);
+  for (size_t i = 0; i < w->n_events; i++) {
+    const cleave_event *e = &w->events[i];
+    if (!computes(e) || e->node > CLV_SCHED_RANKS) continue;
+    node_times *n = &o->node[e->node];
+    if (e->node != node) last = begin;
+    node = e->node;
+    if (e->begin_ns > last) add_gap(n, t, l, last, e);
+    n->busy += (double)(e->end_ns - e->begin_ns) * 1e-9;
+    last = CLV_MAX(last, e->end_ns);
+    if (e->kind != CLEAVE_EVENT_STEP && clv_watch_locate(t, l, e, &stage, &micro_batch))
+      add_stage(&o->stage[stage], e);
+  }
+}
+
+static void observe(void *user, const clv_trainer *t, const layout *l) {
+  clv_observer *o = user;
+  if (o->trace) trace_round(o, t, l);
+  if (o->profile) profile_round(o, (clv_trainer *)(uintptr_t)t, l);
+}
+
+/* ---- as text ------------------------------------------------------------------------------------------- */
+
+/* Stages with something to compute at a rank, at most: those of the loss weigh nothing. */
+static uint32_t per_rank(const clv_trainer *t) {
+  uint32_t most = 1;
+  for (uint32_t i = 0; i < t->b->n_stages; i++) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < t->b->n_stages; k++)
+      n += t->b->shards[k].worker == t->b->shards[i].worker;
+    most = CLV_MAX(most, n);
+  }
+  return most;
+}
+
+static void text_stages(const clv_observer *o, const clv_trainer *t, clv_bytes *out) {
+  clv_bytes_printf(out, "%-16s %-12s %12s %12s\n", "stage", "at", "forward", "backward");
+  for (uint32_t i = 0; i <= t->b->n_stages; i++) {
+    const stage_times *s = &o->stage[i];
+    int worker = t->b->shards[i].worker;
+    clv_bytes_printf(out, "%-16s %-12s %9.2f ms %9.2f ms   a micro-batch\n",
+                     i < t->b->n_stages ? t->config->stages[i].name : "loss",
+                     worker < 0 ? "master" : t->config->workers[worker].name,
+                     s->forwards ? 1e3 * s->forward / (double)s->forwards : 0,
+                     s->backwards ? 1e3 * s->backward / (double)s->backwards : 0);
+  }
+}
+
+void clv_observer_text(const clv_observer *o, const clv_trainer *t, clv_bytes *out) {
+  const char *name;
+  uint32_t rounds = o->rounds - CLV_MIN(o->rounds, (uint32_t)WARM_ROUNDS), ranks = 0;
+  double busy = 0;
+  if (!rounds) {
+    clv_bytes_puts(out, "profile: nothing measured (the first step does not count)\n");
+    return;
+  }
+  text_stages(o, t, out);
+  clv_bytes_printf(out, "%-16s %8s %8s %8s %8s   of %.1f ms a round, %u rounds\n", "node", "busy",
+                   "network", "peer", "own", 1e3 * o->seconds / rounds, rounds);
+  for (uint32_t i = 0; (name = cleave_node_name(t->runtime, i)) != NULL; i++) {
+    const node_times *n = &o->node[i];
+    if (n->busy <= 0) continue;
+    ranks++;
+    busy += n->busy;
+    double rest = o->seconds - n->busy - n->network - n->peer;
+    clv_bytes_printf(out, "%-16s %7.1f%% %7.1f%% %7.1f%% %7.1f%%\n", name,
+                     100 * n->busy / o->seconds, 100 * n->network / o->seconds,
+                     100 * n->peer / o->seconds, 100 * rest / o->seconds);
+  }
+  clv_sched_kind kind = (clv_sched_kind)t->config->pipeline.schedule;
+  clv_bytes_printf(out, "bubble %.1f %% of what %u nodes could compute",
+                   100 * (1 - busy / (o->seconds * ranks)), ranks);
+  if (kind != CLV_SCHED_CUSTOM)
+    clv_bytes_printf(out, "; %.1f %% by the formula for equal stages and free links",
+                     100 * clv_sched_bubble_formula(kind, CLV_MIN(ranks, t->b->n_stages),
+                                                    per_rank(t), t->b->micro_batches * t->round));
+  clv_bytes_puts(out, "\n");
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------- */
+
+clv_code clv_observer_new(const char *trace, bool profile, clv_trainer *t, clv_observer **ret,
+                          clv_err *err) {
+  clv_observer *o;
+  CLV_TRY(clv_alloc(1, sizeof *o, &o, err));
+  o->profile = profile;
+  clv_code code = trace ? clv_trace_open(trace, &o->trace, err) : CLV_OK;
+  if (code != CLV_OK) {
+    clv_observer_free(o);
+    return code;
+  }
+  t->watch.sink = observe;
+  t->watch.sink_user = o;
+  *ret = o;
+  return CLV_OK;
+}
+
+clv_code clv_observer_finish(clv_observer *o, clv_err *err) {
+  return clv_trace_close(clv_steal(&o->trace), err);
+}
+
+void clv_observer_free(clv_observer *o) {
+  clv_err ignored;
+  if (!o) return;
+  (void)!clv_trace_close(o->trace, &ignored); /* what an interrupted run has is worth reading */
+  free(o);
+}
