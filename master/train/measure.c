@@ -15,7 +15,7 @@
 #include "master/train/train_int.h"
 
 enum { WARM_STEPS = 1, FIRST_STEPS = 4, EVERY_STEPS = 16 };
-static const double UNUSUAL = 0.25, WORTH = 0.02;
+static const double UNUSUAL = 0.25, WORTH = 0.02, SLACK = 0.1, SLACK_S = 0.001;
 
 /* ---- when ------------------------------------------------------------------------------------------------ */
 
@@ -135,20 +135,24 @@ static void passages_of(const clv_trainer *t, const layout *l, uint32_t stage, b
   }
 }
 
+/* Took clearly longer than the quickest one and came behind the one before: it has waited for that. */
+static bool has_queued(const passage *p, const passage *before, double quickest) {
+  bool seen = before->in > 0 && p->out > 0 && p->out < before->in && p->in > before->in;
+  return seen && p->in - p->out > (1 + SLACK) * quickest + SLACK_S;
+}
+
 /* The quickest passage, and what one tensor takes on the link; false: nothing crossed. known: a latency
  * to go by when nothing has queued, < 0: none. */
 static bool judge(const passage *p, uint32_t n, double known, double *ret_latency,
                   double *ret_serialise, samples *s) {
   double quickest = INFINITY;
   s->n = 0;
-  for (uint32_t k = 0; k < n; k++) {
-    if (!(p[k].out > 0 && p[k].in > 0)) continue;
-    quickest = fmin(quickest, p[k].in - p[k].out);
-    bool queued = k > 0 && p[k - 1].in > 0 && p[k].out < p[k - 1].in && p[k].in > p[k - 1].in;
-    if (queued) s->list[s->n++] = p[k].in - p[k - 1].in;
-  }
+  for (uint32_t k = 0; k < n; k++)
+    if (p[k].out > 0 && p[k].in > 0) quickest = fmin(quickest, p[k].in - p[k].out);
   if (quickest == INFINITY) return false;
   quickest = fmax(quickest, 0);
+  for (uint32_t k = 1; k < n; k++)
+    if (has_queued(&p[k], &p[k - 1], quickest)) s->list[s->n++] = p[k].in - p[k - 1].in;
   double rest = known >= 0 ? fmax(quickest - known, 0) : 0;
   *ret_serialise = s->n ? fmin(median(s), quickest) : rest;
   *ret_latency = quickest - *ret_serialise;

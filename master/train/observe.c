@@ -185,7 +185,16 @@ static void observe(void *user, const clv_trainer *t, const layout *l) {
 
 /* ---- as text ------------------------------------------------------------------------------------------- */
 
-/* Stages with something to compute at a rank, at most: those of the loss weigh nothing. */
+/* Whether a node has a stage of the model: the loss alone weighs nothing. */
+static bool has_stage(const clv_trainer *t, const char *node) {
+  for (uint32_t i = 0; i < t->b->n_stages; i++) {
+    int worker = t->b->shards[i].worker;
+    if (strcmp(worker < 0 ? "master" : t->config->workers[worker].name, node) == 0) return true;
+  }
+  return false;
+}
+
+/* Stages at a node, at most. */
 static uint32_t per_rank(const clv_trainer *t) {
   uint32_t most = 1;
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
@@ -224,8 +233,8 @@ void clv_observer_text(const clv_observer *o, const clv_trainer *t, clv_bytes *o
   for (uint32_t i = 0; (name = cleave_node_name(t->runtime, i)) != NULL; i++) {
     const node_times *n = &o->node[i];
     if (n->busy <= 0) continue;
-    ranks++;
-    busy += n->busy;
+    ranks += has_stage(t, name);
+    busy += has_stage(t, name) ? n->busy : 0;
     double rest = o->seconds - n->busy - n->network - n->peer;
     clv_bytes_printf(out, "%-16s %7.1f%% %7.1f%% %7.1f%% %7.1f%%\n", name,
                      100 * n->busy / o->seconds, 100 * n->network / o->seconds,
