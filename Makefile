@@ -62,12 +62,15 @@ SEES_cleave/v1 := common/wire
 SEES_libfyaml := common/config
 SEES_jansson := common/weights
 SEES_zlib := master/data
+SEES_png := master/data
+SEES_jpeglib := master/data
+SEES_jerror := master/data
 SEES_oneapi := kernels/cpu
 SEES_dnnl := kernels/cpu
 SEES_cblas := kernels/cpu
 SEES_Random123 := common/base
 SEES_isa-l := common/base
-THIRD_PARTY := openssl grpc protobuf-c cleave/v1 libfyaml jansson zlib oneapi dnnl cblas Random123 isa-l
+THIRD_PARTY := openssl grpc protobuf-c cleave/v1 libfyaml jansson zlib png jpeglib jerror oneapi dnnl cblas Random123 isa-l
 
 LIBS_common/base := -lcrypto -lisal
 LIBS_common/config := -lfyaml
@@ -76,7 +79,7 @@ LIBS_common/weights := -ljansson
 LIBS_common/wire := -lprotobuf-c
 LIBS_common/rpc := -lgrpc -lgpr
 LIBS_kernels/cpu := -ldnnl -lopenblas -lgomp
-LIBS_master/data := -lz
+LIBS_master/data := -lpng -ljpeg -lz
 
 # ---- flags --------------------------------------------------------------------------------------
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
@@ -96,6 +99,7 @@ CPPFLAGS += -I. -I$(OUT)/gen -D_GNU_SOURCE -DCLV_VERSION='"$(VERSION)"' -DCLV_SA
 CFLAGS += -std=gnu17 -fvisibility=hidden -fPIC -pthread -ffp-contract=off $(WARN) $(CFLAGS_$(BUILD))
 CFLAGS_kernels/ref := $(if $(filter release,$(BUILD)),-O3)
 CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3)
+CFLAGS_master/data := $(if $(filter release,$(BUILD)),-O3)
 LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
 LDLIBS += -lm
 
@@ -142,6 +146,7 @@ help:
 # ---- packages -----------------------------------------------------------------------------------
 DEPS := gcc make pkg-config libgrpc-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler \
         grpc-proto libssl-dev libdnnl-dev libopenblas-dev libfyaml-dev libjansson-dev zlib1g-dev \
+        libpng-dev libjpeg62-turbo-dev \
         librandom123-dev libisal-dev dataset-fashion-mnist openssl python3
 DEPS_TEST := libcmocka-dev python3-grpcio python3-grpc-tools python3-protobuf python3-numpy clang libclang-rt-14-dev
 DEPS_PARITY := python3-torch python3-numpy

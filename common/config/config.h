@@ -90,7 +90,12 @@ typedef struct clv_layer_range {
 
 /* ---- session.yaml ---------------------------------------------------------------------------- */
 
-typedef enum clv_data_format { CLV_DATA_IDX, CLV_DATA_NPY } clv_data_format;
+typedef enum clv_data_format { CLV_DATA_IDX, CLV_DATA_NPY, CLV_DATA_IMAGES } clv_data_format;
+typedef enum clv_train_crop {
+  CLV_TRAIN_CROP_CENTER,
+  CLV_TRAIN_CROP_RANDOM,
+  CLV_TRAIN_CROP_RANDOM_RESIZED,
+} clv_train_crop;
 typedef enum clv_transfer { CLV_TRANSFER_VIA_MASTER, CLV_TRANSFER_DIRECT } clv_transfer;
 typedef enum clv_loss_kind {
   CLV_LOSS_CROSS_ENTROPY,
@@ -154,13 +159,21 @@ typedef struct clv_data_config {
   clv_config_pos pos, root_pos, train_pos, test_pos, normalize_pos;
   clv_data_format format;
   char *root;
-  clv_text_list train;              /* images, labels */
-  clv_text_list test;               /* images, labels; n = 0 when not given */
+  clv_text_list train;              /* images, labels; or one folder of images */
+  clv_text_list test;               /* the same; n = 0 when not given */
   double validation_fraction;       /* of the training set, 0..0.5 */
   clv_number_list mean, std;        /* per channel; same length, n = 0 = no normalisation */
   double scale;                     /* factor on raw values; 0 = automatic (1/255 for u8, else 1) */
   uint64_t limit_train, limit_test; /* samples, 0 = all */
   bool flatten;
+  uint64_t threads; /* that read and decode images */
+  struct {
+    clv_config_pos pos;
+    uint64_t channels, resize, crop, pad, max_pixels; /* pixels; resize, crop 0 = not */
+    clv_train_crop train_crop;
+    clv_number_list area, ratio; /* always 2 */
+    double flip;
+  } images;
 } clv_data_config;
 
 typedef struct clv_model_config {

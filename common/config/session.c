@@ -211,8 +211,34 @@ static clv_code resolve_all(const clv_session_config *c, clv_text_list *list, cl
   return CLV_OK;
 }
 
+static clv_code check_files(const clv_session_config *c, const char *key,
+                            const clv_text_list *files, clv_config_pos pos, clv_err *err) {
+  bool images = c->data.format == CLV_DATA_IMAGES;
+  if (!files->n || files->n == (images ? 1 : 2)) return CLV_OK;
+  return fail_at(c, pos, err,
+                 images ? "'%s' must name one folder of images, as in [train], got %zu names"
+                        : "'%s' must name two files, records and labels, got %zu",
+                 key, files->n);
+}
+
+static clv_code check_images(const clv_session_config *c, clv_err *err) {
+  const char *what = NULL;
+  const clv_data_config *d = &c->data;
+  if (d->images.channels == 2) what = "channels must be 1 or 3";
+  if (d->images.train_crop != CLV_TRAIN_CROP_CENTER && !d->images.crop)
+    what = "train_crop needs the size: set data.images.crop";
+  if (d->images.pad && d->images.train_crop != CLV_TRAIN_CROP_RANDOM)
+    what = "pad belongs to train_crop: random";
+  if (d->images.area.items[0] > d->images.area.items[1]) what = "area is [least, greatest]";
+  if (d->images.ratio.items[0] > d->images.ratio.items[1]) what = "ratio is [least, greatest]";
+  return what ? fail_at(c, d->images.pos, err, "data.images: %s", what) : CLV_OK;
+}
+
 static clv_code check_data(clv_session_config *c, clv_err *err) {
   clv_data_config *d = &c->data;
+  CLV_TRY(check_files(c, "data.train", &d->train, d->train_pos, err));
+  CLV_TRY(check_files(c, "data.test", &d->test, d->test_pos, err));
+  CLV_TRY(check_images(c, err));
   if (d->mean.n != d->std.n)
     return fail_at(c, d->normalize_pos, err,
                    "data.normalize has %zu means and %zu standard deviations", d->mean.n, d->std.n);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * data: raw records on the master. Readers for IDX (plain or gzip) and .npy, a dataset that turns
- * records into normalised float batches, seeded shuffling with a cursor that can be saved, and a
+ * data: raw records on the master. Readers for IDX (plain or gzip), .npy and folders of images, a
+ * dataset that turns records into normalised float batches, seeded shuffling with a cursor that can be saved, and a
  * loader that prepares the next batch while the current one is being trained on.
  *
  * This folder sees base and tensor only, so nothing here can reach the network.
@@ -53,29 +53,53 @@ typedef enum clv_file_format {
   CLV_FORMAT_AUTO = 0, /* by the first bytes of each file */
   CLV_FORMAT_IDX,
   CLV_FORMAT_NPY,
+  CLV_FORMAT_IMAGES, /* a folder of PNG and JPEG files, one folder in it per class */
 } clv_file_format;
 
-bool clv_file_format_parse(const char *name, clv_file_format *ret); /* "auto", "idx", "npy" */
+bool clv_file_format_parse(const char *name, clv_file_format *ret); /* "auto", "idx", ... */
 
 typedef enum clv_label_kind {
   CLV_LABEL_CLASS = 0, /* integers >= 0 -> y: [B] i64 */
   CLV_LABEL_FLOAT,     /* numbers -> y: [B, ...] f32; a file of rank 1 becomes [B, 1] */
 } clv_label_kind;
 
+typedef enum clv_crop_kind {
+  CLV_CROP_CENTER = 0,     /* torchvision's CenterCrop; evaluations always use it */
+  CLV_CROP_RANDOM,         /* RandomCrop */
+  CLV_CROP_RANDOM_RESIZED, /* RandomResizedCrop, instead of `resize` */
+} clv_crop_kind;
+
+#define CLV_IMAGE_MAX_PIXELS ((uint64_t)64 << 20)
+
+/* What a record shows of its image, in the order resize, crop, flip. Sizes are pixels. */
+typedef struct clv_image_options {
+  uint32_t channels; /* 3: red, green, blue; 1: grey */
+  uint32_t resize;   /* of the shorter side, 0 = as it is; Pillow's bilinear to the bit */
+  uint32_t crop;     /* side of the square, 0 = all of it: then all images must have one size */
+  clv_crop_kind train_crop;
+  uint32_t pad;                 /* CLV_CROP_RANDOM: black border first */
+  double area_low, area_high;   /* CLV_CROP_RANDOM_RESIZED: share of the image, 0 < .. <= 1 */
+  double ratio_low, ratio_high; /* CLV_CROP_RANDOM_RESIZED: width / height, > 0 */
+  double flip;                  /* probability of a horizontal flip when training */
+  uint64_t max_pixels;          /* of an image, also while it is resized; 0 = the above */
+  uint32_t threads;             /* that read and decode; 0 = 1 */
+} clv_image_options;
+
 /* Zero-initialise, then set what differs. Strings and arrays are read during open only. */
 typedef struct clv_dataset_options {
   clv_file_format format;
   const char *inputs_path;
-  const char *labels_path; /* NULL: no labels (prediction) */
-  size_t limit;            /* use at most the first `limit` records; 0 = all */
+  const char *labels_path; /* NULL: no labels (prediction), or those of an image folder */
+  size_t limit;            /* use the first `limit` records, or so many of all images; 0 = all */
   float scale;             /* factor; 0 = u8 is divided by 255 (ToTensor), others stay */
   const float *mean, *std; /* [n_mean], [n_std]: 0, 1 or one per channel; std > 0 */
   size_t n_mean, n_std;
   bool flatten; /* x: [B, all of a record] */
   bool tokens;  /* x: i64 as in the file, which must hold integers; no scale, mean or std */
   clv_label_kind labels;
-  size_t n_classes; /* > 0: class labels must be below it */
-  size_t max_bytes; /* per file; 0 = CLV_DATA_MAX_BYTES */
+  size_t n_classes;         /* > 0: class labels must be below it */
+  size_t max_bytes;         /* per file; 0 = CLV_DATA_MAX_BYTES */
+  clv_image_options images; /* CLV_FORMAT_IMAGES */
 } clv_dataset_options;
 
 typedef struct clv_dataset clv_dataset;
@@ -85,7 +109,9 @@ typedef struct clv_dataset clv_dataset;
  * Inputs of rank 1 [N] count as [N, 1], of rank 3 [N, H, W] as [N, 1, H, W]; the channel is
  * dimension 1 of what results, before flattening.
  * Each value becomes ((float)v * scale - mean[c]) / std[c] in float32, in that order (automatic
- * scale of u8: (float)v / 255), which are torchvision's ToTensor and Normalize to the bit. */
+ * scale of u8: (float)v / 255), which are torchvision's ToTensor and Normalize to the bit.
+ * Of an image folder the index is read and a few headers; labels are the classes' numbers, classes
+ * are sorted by name. What is wrong with an image is CLV_DATA_LOSS and names it. */
 clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret,
                           clv_err *err) CLV_USE_RESULT;
 void clv_dataset_free(clv_dataset *ds);
@@ -93,6 +119,10 @@ void clv_dataset_freep(clv_dataset **ds);
 
 size_t clv_dataset_count(const clv_dataset *ds);
 bool clv_dataset_has_labels(const clv_dataset *ds);
+/* Folders of images: how many classes there are, else 0; and that both have the same ones. */
+size_t clv_dataset_classes(const clv_dataset *ds);
+clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *test,
+                                  clv_err *err) CLV_USE_RESULT;
 /* Smallest and largest class label; false unless the labels are classes. */
 bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
 
@@ -103,9 +133,17 @@ clv_dtype clv_dataset_x_dtype(const clv_dataset *ds);
 clv_dtype clv_dataset_y_dtype(const clv_dataset *ds);
 
 /* Fill the first n rows of x ([B >= n, ...] of x_dtype) and y (may be NULL) with the records `index`
- * [n]. Allocates nothing. CLV_INVALID when a tensor or an index does not fit. */
+ * [n]. Allocates nothing, except for images. CLV_INVALID when a tensor or an index does not fit. */
 clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_tensor *x,
                         clv_tensor *y, clv_err *err) CLV_USE_RESULT;
+
+/* The same for training: random crops and flips of images are drawn from (seed, epoch, record), so
+ * neither threads nor the place in the batch change them. */
+typedef struct clv_draw {
+  uint64_t seed, epoch;
+} clv_draw;
+clv_code clv_batch_draw(const clv_dataset *ds, const clv_draw *draw, const uint32_t *index,
+                        size_t n, clv_tensor *x, clv_tensor *y, clv_err *err) CLV_USE_RESULT;
 
 /* ---- subsets --------------------------------------------------------------------------------- */
 
@@ -145,6 +183,7 @@ typedef struct clv_batches_options {
   uint64_t seed;
   uint64_t epochs; /* stop before this epoch number; 0 = go on for ever */
   clv_cursor start;
+  bool evaluation; /* of a loader: nothing about a record is random */
 } clv_batches_options;
 
 typedef struct clv_batches clv_batches;
@@ -177,8 +216,8 @@ typedef struct clv_batch {
 
 typedef struct clv_loader clv_loader;
 
-/* Starts one thread that keeps the next batch ready (two buffers). After this call nothing is
- * allocated any more. */
+/* Starts one thread that keeps the next batch ready (two buffers): it is read and decoded while the
+ * current one is being trained on. After this call nothing is allocated any more, except for images. */
 clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *options, clv_loader **ret,
                         clv_err *err) CLV_USE_RESULT;
 void clv_loader_free(clv_loader *l); /* stops the thread; takes NULL */

@@ -2,16 +2,19 @@
  *
  * Inputs stay in the type of their file (a quarter of the memory for images) and become float32 one
  * batch at a time; labels are converted once, when the dataset is opened. u8 inputs go through a
- * table of 256 floats per normalisation made by the same arithmetic.
+ * table of 256 floats per normalisation made by the same arithmetic. A folder of images has its index
+ * in the place of inputs, and its files are read batch by batch.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "master/data/image_int.h"
 #include "master/data/reader_int.h"
 
 struct clv_dataset {
-  clv_tensor *inputs; /* as in the file */
+  clv_tensor *inputs; /* as in the file; NULL for images */
+  clv_images *images; /* a folder of images, or NULL */
   clv_tensor *labels; /* [count or more, ...] i64 or f32, or NULL */
   size_t count;
   clv_shape x_shape, y_shape; /* of a batch; dim[0] is filled in per batch */
@@ -30,6 +33,7 @@ void clv_dataset_free(clv_dataset *ds) {
   if (!ds) return;
   clv_tensor_unref(ds->inputs);
   clv_tensor_unref(ds->labels);
+  clv_images_free(ds->images);
   free(ds->mean);
   free(ds->std);
   free(ds->table);
@@ -109,16 +113,16 @@ static clv_code make_table(clv_dataset *ds, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code set_norm(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+static clv_code set_norm(clv_dataset *ds, const clv_dataset_options *o, bool bytes, clv_err *err) {
   CLV_TRY(check_norm("mean", o->mean, o->n_mean, ds->channels, false, err));
   CLV_TRY(check_norm("std", o->std, o->n_std, ds->channels, true, err));
   CLV_TRY(check_norm("scale", &o->scale, 1, ds->channels, false, err));
   ds->n_norm = o->n_mean > 1 || o->n_std > 1 ? ds->channels : 1;
-  ds->divide_255 = o->scale == 0 && ds->inputs->dtype == CLV_U8;
+  ds->divide_255 = o->scale == 0 && bytes;
   ds->scale = o->scale == 0 ? 1.0f : o->scale;
   CLV_TRY(fill_norm(o->mean, o->n_mean, 0.0f, ds->n_norm, &ds->mean, err));
   CLV_TRY(fill_norm(o->std, o->n_std, 1.0f, ds->n_norm, &ds->std, err));
-  return ds->inputs->dtype == CLV_U8 ? make_table(ds, err) : CLV_OK;
+  return bytes ? make_table(ds, err) : CLV_OK;
 }
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
@@ -161,7 +165,55 @@ static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_e
   ds->record = t->n / ds->count;
   set_x_shape(ds, o->flatten);
   ds->tokens = o->tokens;
-  return o->tokens ? check_tokens(t, o, err) : set_norm(ds, o, err);
+  return o->tokens ? check_tokens(t, o, err) : set_norm(ds, o, t->dtype == CLV_U8, err);
+}
+
+static clv_code take_image_labels(clv_dataset *ds, clv_err *err) {
+  const clv_folder *f = clv_images_folder(ds->images);
+  ds->y_shape = CLV_SHAPE((int64_t)f->n);
+  CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));
+  int64_t *out = ds->labels->data;
+  for (size_t i = 0; i < f->n; i++) out[i] = f->label[i];
+  ds->label_max = (int64_t)f->n_classes - 1;
+  return CLV_OK;
+}
+
+static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  uint32_t height, width;
+  if (o->labels != CLV_LABEL_CLASS || o->labels_path || o->tokens)
+    return clv_fail(err, CLV_INVALID,
+                    "a folder of images has classes as its labels: it goes with cross_entropy or "
+                    "nll, and not with an embedding as the first layer");
+  CLV_TRY(clv_images_open(o, &ds->images, err));
+  clv_images_size(ds->images, &height, &width);
+  ds->count = clv_images_folder(ds->images)->n;
+  ds->channels = o->images.channels;
+  ds->inner = (size_t)height * width;
+  ds->record = ds->channels * ds->inner;
+  ds->x_shape = o->flatten ? CLV_SHAPE((int64_t)ds->count, (int64_t)ds->record)
+                           : CLV_SHAPE((int64_t)ds->count, (int64_t)ds->channels, height, width);
+  CLV_TRY(set_norm(ds, o, true, err));
+  return take_image_labels(ds, err);
+}
+
+size_t clv_dataset_classes(const clv_dataset *ds) {
+  return ds->images ? clv_images_folder(ds->images)->n_classes : 0;
+}
+
+clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *test, clv_err *err) {
+  if (!train->images || !test->images) return CLV_OK;
+  const clv_folder *a = clv_images_folder(train->images), *b = clv_images_folder(test->images);
+  for (size_t i = 0; i < CLV_MIN(a->n_classes, b->n_classes); i++) {
+    const char *one = a->names.data + a->classes[i], *other = b->names.data + b->classes[i];
+    if (strcmp(one, other) != 0)
+      return clv_fail(err, CLV_DATA_LOSS,
+                      "class %zu is '%s' in %s and '%s' in %s: both folders need the same classes",
+                      i, one, a->root, other, b->root);
+  }
+  if (a->n_classes == b->n_classes) return CLV_OK;
+  return clv_fail(err, CLV_DATA_LOSS,
+                  "%s has %zu classes and %s has %zu: both folders need the same", a->root,
+                  a->n_classes, b->root, b->n_classes);
 }
 
 /* ---- labels ---------------------------------------------------------------------------------- */
@@ -248,8 +300,12 @@ clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret,
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
   CLV_TRY(clv_alloc(1, sizeof *ds, &ds, err));
   ds->kind = options->labels;
-  CLV_TRY(open_inputs(ds, options, err));
-  if (options->labels_path) CLV_TRY(open_labels(ds, options, err));
+  if (options->format == CLV_FORMAT_IMAGES) {
+    CLV_TRY(open_images(ds, options, err));
+  } else {
+    CLV_TRY(open_inputs(ds, options, err));
+    if (options->labels_path) CLV_TRY(open_labels(ds, options, err));
+  }
   if (options->limit && options->limit < ds->count) ds->count = options->limit;
   *ret = clv_steal(&ds);
   return CLV_OK;
@@ -300,8 +356,15 @@ static clv_code check_output(const char *what, const clv_tensor *t, clv_dtype dt
                   clv_dtype_name(t->dtype), clv_shape_format(&t->shape, found, sizeof found));
 }
 
-clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_tensor *x,
-                        clv_tensor *y, clv_err *err) {
+static void fill_input(const clv_dataset *ds, size_t r, clv_tensor *x, size_t i) {
+  if (ds->tokens)
+    fill_tokens(ds, r, (int64_t *)x->data + i * ds->record);
+  else
+    fill_record[ds->inputs->dtype](ds, r, (float *)x->data + i * ds->record);
+}
+
+clv_code clv_batch_draw(const clv_dataset *ds, const clv_draw *draw, const uint32_t *index,
+                        size_t n, clv_tensor *x, clv_tensor *y, clv_err *err) {
   CLV_TRY(check_output("x", x, clv_dataset_x_dtype(ds), clv_dataset_x_shape(ds, n), err));
   if (y && !ds->labels)
     return clv_fail(err, CLV_PRECONDITION, "batch y: the dataset has no labels");
@@ -310,11 +373,14 @@ clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, 
   for (size_t i = 0; i < n; i++) {
     if (index[i] >= ds->count)
       return clv_fail(err, CLV_INVALID, "record %u is outside 0..%zu", index[i], ds->count - 1);
-    if (ds->tokens)
-      fill_tokens(ds, index[i], (int64_t *)x->data + i * ds->record);
-    else
-      fill_record[ds->inputs->dtype](ds, index[i], (float *)x->data + i * ds->record);
+    if (ds->inputs) fill_input(ds, index[i], x, i);
     if (y) memcpy((char *)y->data + i * row, (const char *)ds->labels->data + index[i] * row, row);
   }
-  return CLV_OK;
+  if (!ds->images) return CLV_OK;
+  return clv_images_fill(ds->images, draw, index, n, ds->table, ds->n_norm > 1, x->data, err);
+}
+
+clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_tensor *x,
+                        clv_tensor *y, clv_err *err) {
+  return clv_batch_draw(ds, NULL, index, n, x, y, err);
 }

@@ -24,6 +24,8 @@ typedef struct slot {
 struct clv_loader {
   const clv_dataset *ds;
   clv_batches *batches;
+  uint64_t seed;
+  bool evaluation;
   slot slots[2];
   unsigned next_out; /* the consumer's: slot of the next batch */
   pthread_mutex_t lock;
@@ -51,7 +53,9 @@ static void fill_slot(clv_loader *l, slot *s) {
   memcpy(s->index, index, b->n * sizeof *index);
   set_rows(b->x, b->n);
   if (b->y) set_rows(b->y, b->n);
-  s->code = clv_batch_fill(l->ds, s->index, b->n, b->x, b->y, &s->err);
+  clv_draw draw = {l->seed, b->at.epoch};
+  s->code =
+      clv_batch_draw(l->ds, l->evaluation ? NULL : &draw, s->index, b->n, b->x, b->y, &s->err);
 }
 
 static void *run(void *arg) {
@@ -99,6 +103,8 @@ clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *option
   CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
   l->ds = ds;
+  l->seed = options->seed;
+  l->evaluation = options->evaluation;
   pthread_mutex_init(&l->lock, NULL);
   pthread_cond_init(&l->changed, NULL);
   CLV_TRY(clv_batches_new(options, &l->batches, err));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Evaluation: each batch is a context of its own, a few of them in flight. The labels are at home, and
- * so is the loss.
+ * Evaluation: each batch is a context of its own, a few of them in flight, and the next one is being
+ * read. The labels are at home, and so is the loss.
  */
 #include <string.h>
 
@@ -18,6 +18,7 @@ typedef struct evaluation {
   clv_trainer *t;
   const clv_dataset *data;
   const clv_subset *rows;
+  clv_loader *loader;          /* NULL without rows */
   slot slots[CLV_EVAL_WINDOW]; /* a ring */
   size_t first, in_flight, at;
   clv_tensor *predictions;
@@ -32,6 +33,7 @@ static void evaluation_done(evaluation *e) {
     (void)!cleave_context_end(e->t->runtime, s->context, NULL);
   }
   clv_tensor_unref(e->predictions);
+  clv_loader_free(e->loader);
 }
 
 static clv_code home_loss(clv_trainer *t, cleave_module **ret, clv_err *err) {
@@ -67,23 +69,29 @@ static clv_code call_loss(evaluation *e, slot *s, cleave_reference output, clv_e
   return CLV_OK;
 }
 
-static clv_code inject(evaluation *e, size_t n, clv_err *err) {
+/* A batch's labels are needed again after the next one has been read. */
+static clv_code keep_labels(const clv_batch *batch, clv_tensor **ret, clv_err *err) {
+  if (!batch->y) return CLV_OK;
+  CLV_TRY(clv_tensor_new(batch->y->dtype, &batch->y->shape, ret, err));
+  memcpy((*ret)->data, batch->y->data, batch->y->bytes);
+  return CLV_OK;
+}
+
+static clv_code inject(evaluation *e, clv_err *err) {
   clv_trainer *t = e->t;
   slot *s = &e->slots[(e->first + e->in_flight) % CLV_EVAL_WINDOW];
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL;
-  clv_shape xs = clv_dataset_x_shape(e->data, n), ys = clv_dataset_y_shape(e->data, n);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL;
+  clv_batch batch;
   cleave_context_options o = {.evaluation = true};
   cleave_reference output;
-  CLV_TRY(clv_tensor_new(clv_dataset_x_dtype(e->data), &xs, &x, err));
-  if (clv_dataset_has_labels(e->data))
-    CLV_TRY(clv_tensor_new(clv_dataset_y_dtype(e->data), &ys, &y, err));
-  CLV_TRY(clv_batch_fill(e->data, e->rows->index + e->at, n, x, y, err));
-  *s = (slot){.row = e->at, .n = n};
+  CLV_TRY(clv_loader_next(e->loader, &batch, err));
+  CLV_TRY(keep_labels(&batch, &y, err));
+  *s = (slot){.row = e->at, .n = batch.n};
   CLV_API(cleave_context_open(t->runtime, &o, &s->context, CLV_WHY));
   s->y = clv_steal(&y);
   e->in_flight++;
-  e->at += n;
-  cleave_tensor input = clv_rows_of(x, 0, n);
+  e->at += batch.n;
+  cleave_tensor input = clv_rows_of(batch.x, 0, batch.n);
   CLV_TRY(call_stages(e, s, &input, &output, err));
   return s->y ? call_loss(e, s, output, err) : CLV_OK;
 }
@@ -116,10 +124,11 @@ static clv_code finish_one(evaluation *e, clv_step_result *ret, clv_err *err) {
 }
 
 static clv_code all_rows(evaluation *e, clv_step_result *ret, clv_err *err) {
-  size_t batch = (size_t)e->t->b->eval_size;
+  clv_batches_options o = {
+      .subset = e->rows, .batch = (size_t)e->t->b->eval_size, .epochs = 1, .evaluation = true};
+  if (e->rows->n) CLV_TRY(clv_loader_new(e->data, &o, &e->loader, err));
   while (e->at < e->rows->n || e->in_flight) {
-    while (e->at < e->rows->n && e->in_flight < CLV_EVAL_WINDOW)
-      CLV_TRY(inject(e, CLV_MIN(batch, e->rows->n - e->at), err));
+    while (e->at < e->rows->n && e->in_flight < CLV_EVAL_WINDOW) CLV_TRY(inject(e, err));
     CLV_TRY(finish_one(e, ret, err));
   }
   ret->loss = e->rows->n ? e->loss / (double)e->rows->n : 0;

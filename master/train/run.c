@@ -73,7 +73,8 @@ static clv_code open_blueprint(run *r, bool need_train, clv_err *err) {
   CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
   const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
   clv_shape sample = clv_dataset_x_shape(d, 1);
-  return clv_blueprint_new(r->config, &sample, clv_dataset_y_dtype(d), &r->blueprint, err);
+  CLV_TRY(clv_blueprint_new(r->config, &sample, clv_dataset_y_dtype(d), &r->blueprint, err));
+  return clv_run_data_fits(&r->data, r->blueprint, err);
 }
 
 static clv_code draw(const run *r, clv_bytes *out, clv_err *err) {
@@ -94,10 +95,19 @@ clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o
   return CLV_EXIT_OK;
 }
 
+/* " in 10 classes", for folders of images. */
+static const char *say_classes(const run *r, char *text, size_t len) {
+  size_t n = clv_dataset_classes(r->data.train);
+  text[0] = '\0';
+  if (n) snprintf(text, len, " in %zu class%s", n, n > 1 ? "es" : "");
+  return text;
+}
+
 clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(run_done) run r = {.config = config, .o = o};
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   clv_err err;
+  char classes[48];
   if (open_blueprint(&r, true, &err) != CLV_OK) return fail(setup_exit(&err), &err);
   for (size_t i = 0; i < config->n_stages; i++) {
     CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
@@ -111,8 +121,9 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
   if (o->json)
     printf("{\"ok\":true,\"stages\":%u}\n", r.blueprint->n_stages);
   else
-    printf("%s is in order: %u stages, %zu training samples, nothing was sent anywhere\n",
-           config->file, r.blueprint->n_stages, clv_dataset_count(r.data.train));
+    printf("%s is in order: %u stages, %zu training samples%s, nothing was sent anywhere\n",
+           config->file, r.blueprint->n_stages, clv_dataset_count(r.data.train),
+           say_classes(&r, classes, sizeof classes));
   return CLV_EXIT_OK;
 }
 

@@ -86,6 +86,10 @@ clv_code clv_run_data_open(const clv_session_config *config, bool need_train, cl
                            clv_err *err) CLV_USE_RESULT;
 void clv_run_data_done(clv_run_data *d);
 
+/* Every class label has an output of the last stage; CLV_INVALID points at the data. */
+clv_code clv_run_data_fits(const clv_run_data *d, const clv_blueprint *b,
+                           clv_err *err) CLV_USE_RESULT;
+
 /* ---- trainer ------------------------------------------------------------------------------------- */
 
 typedef struct clv_trainer clv_trainer;

@@ -50,11 +50,14 @@ static void wrong_types(void **state) {
   refused_edit("batch: 32", "batch: 32, shuffle: yes",
                "/etc/cleave/s.yaml:15:29: 'train.shuffle' must be true or false, got 'yes'");
   refused_edit("[a.gz, b.gz]", "a.gz",
-               "/etc/cleave/s.yaml:6:28: 'data.train' must be a list of 2 texts, got 'a.gz'");
+               "/etc/cleave/s.yaml:6:28: 'data.train' must be a list of at least 1 texts, got "
+               "'a.gz'");
   refused_edit("[a.gz, b.gz]", "[a.gz]",
-               "/etc/cleave/s.yaml:6:28: 'data.train' must be a list of 2 texts, got 1");
+               "/etc/cleave/s.yaml:6:21: 'data.train' must name two files, records and labels, got "
+               "1");
   refused_edit("[a.gz, b.gz]", "[a.gz, {b: 1}]",
-               "/etc/cleave/s.yaml:6:35: 'data.train' must be a list of 2 texts, got a mapping");
+               "/etc/cleave/s.yaml:6:35: 'data.train' must be a list of at least 1 texts, got a "
+               "mapping");
   refused_edit("loss: {kind: cross_entropy}", "loss: cross_entropy",
                "/etc/cleave/s.yaml:14:7: 'loss' must be a mapping of keys, got 'cross_entropy'");
   refused_edit("layers: [{op: linear, out: 2}]", "layers: {op: linear, out: 2}",
@@ -138,7 +141,8 @@ static void enums(void **state) {
                "/etc/cleave/s.yaml:15:38: 'train.optimizer.kind' must be one of sgd, adam, adamw, "
                "got 'rmsprop'");
   refused_edit("format: idx", "format: \"\"",
-               "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, got the text ''");
+               "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, images, got the "
+               "text ''");
 }
 
 static void missing_keys(void **state) {
@@ -371,6 +375,26 @@ static void files(void **state) {
   remove(path);
 }
 
+static void image_options(void **state) {
+  (void)state;
+  static const char *const cases[][2] = {
+      {"{channels: 2}", "channels must be 1 or 3"},
+      {"{train_crop: random}", "train_crop needs the size: set data.images.crop"},
+      {"{crop: 8, pad: 2}", "pad belongs to train_crop: random"},
+      {"{area: [0.5, 0.4]}", "area is [least, greatest]"},
+      {"{ratio: [2, 1]}", "ratio is [least, greatest]"},
+  };
+  char to[96], message[160];
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    snprintf(to, sizeof to, "format: images, train: [t], images: %s", cases[i][0]);
+    snprintf(message, sizeof message, "/etc/cleave/s.yaml:6:36: data.images: %s", cases[i][1]);
+    refused_edit("format: idx, train: [a.gz, b.gz]", to, message);
+  }
+  refused_edit("format: idx", "format: images",
+               "/etc/cleave/s.yaml:6:24: 'data.train' must name one folder of images, as in "
+               "[train], got 2 names");
+}
+
 static void failing_later(void **state) {
   (void)state;
   const char *set = "stages.1.layers=[{op: tanh}]";
@@ -411,6 +435,7 @@ int main(void) {
       cmocka_unit_test(weights),
       cmocka_unit_test(numbers_together),
       cmocka_unit_test(files),
+      cmocka_unit_test(image_options),
       cmocka_unit_test(failing_later),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

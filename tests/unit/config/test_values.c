@@ -299,6 +299,30 @@ static void wrong_overrides(void **state) {
       "CLEAVE_TRAIN__EPOCHS=0: 'train.epochs' must be a whole number from 1 to 1000000, got '0'");
 }
 
+static void image_keys(void **state) {
+  (void)state;
+  clv_session_config *c = accepted(session_text, NULL);
+  assert_int_equal(c->data.threads, 2);
+  assert_int_equal(c->data.images.channels, 3);
+  assert_int_equal(c->data.images.max_pixels, 67108864);
+  assert_true(c->data.images.area.items[0] == 0.08 && c->data.images.ratio.items[1] == 4.0 / 3);
+  clv_session_config_free(c);
+  c = accepted_edit("format: idx, train: [a.gz, b.gz]",
+                    "format: images, train: [t], threads: 8, images: {channels: 1, resize: 40, "
+                    "crop: 32, train_crop: random, pad: 4, flip: 0.5, max_pixels: 1000}");
+  assert_int_equal(c->data.format, CLV_DATA_IMAGES);
+  assert_string_equal(c->data.train.items[0], "/etc/cleave/t");
+  assert_int_equal(c->data.threads, 8);
+  assert_int_equal(c->data.images.channels, 1);
+  assert_int_equal(c->data.images.resize, 40);
+  assert_int_equal(c->data.images.crop, 32);
+  assert_int_equal(c->data.images.train_crop, CLV_TRAIN_CROP_RANDOM);
+  assert_int_equal(c->data.images.pad, 4);
+  assert_true(c->data.images.flip == 0.5);
+  assert_int_equal(c->data.images.max_pixels, 1000);
+  clv_session_config_free(c);
+}
+
 /* ---- the effective config -------------------------------------------------------------------- */
 
 static const char rich_text[] =
@@ -313,7 +337,9 @@ static const char rich_text[] =
     "0.1},\n"
     "   normalize: {mean: [0.1, -2.5e-7], std: [0.30000000000000004, 3]}, scale: "
     "0.0039215686274509803,\n"
-    "   limit_train: 10, limit_test: 4294967295, flatten: true}\n"
+    "   limit_train: 10, limit_test: 4294967295, flatten: true, threads: 3,\n"
+    "   images: {channels: 1, resize: 5, crop: 4, train_crop: random, pad: 2, area: [0.1, 0.7],\n"
+    "    ratio: [0.3, 3], flip: 0.7, max_pixels: 12345}}\n"
     "stages:\n"
     "  - {name: '1', at: master, threads: 3, device: 'cuda:1', weights: {file: w.st}, freeze: "
     "true,\n"
@@ -376,6 +402,19 @@ static void same_layers(const clv_layer_spec *a, const clv_layer_spec *b, size_t
   }
 }
 
+static void same_images(const clv_session_config *a, const clv_session_config *b) {
+  same_numbers(&a->data.images.area, &b->data.images.area);
+  same_numbers(&a->data.images.ratio, &b->data.images.ratio);
+  assert_true(a->data.images.flip == b->data.images.flip);
+  assert_int_equal(a->data.images.channels, b->data.images.channels);
+  assert_int_equal(a->data.images.resize, b->data.images.resize);
+  assert_int_equal(a->data.images.crop, b->data.images.crop);
+  assert_int_equal(a->data.images.train_crop, b->data.images.train_crop);
+  assert_int_equal(a->data.images.pad, b->data.images.pad);
+  assert_int_equal(a->data.images.max_pixels, b->data.images.max_pixels);
+  assert_int_equal(a->data.threads, b->data.threads);
+}
+
 static void same_stages(const clv_session_config *a, const clv_session_config *b) {
   assert_int_equal(a->n_stages, b->n_stages);
   for (size_t i = 0; i < a->n_stages; i++) {
@@ -429,6 +468,7 @@ static void same_session(const clv_session_config *a, const clv_session_config *
   assert_true(a->data.limit_train == b->data.limit_train &&
               a->data.limit_test == b->data.limit_test);
   assert_int_equal(a->data.flatten, b->data.flatten);
+  same_images(a, b);
   same_stages(a, b);
   assert_int_equal(a->model.arch, b->model.arch);
   assert_int_equal(a->model.n_layers, b->model.n_layers);
@@ -510,8 +550,9 @@ static void examples_load(void **state) {
   round_trip(text.data, text.len);
   clv_bytes_done(&text);
   static const char *const shipped[] = {"deploy/sessions/fashion-mnist.yaml",
+                                        "deploy/sessions/image-folder.yaml",
                                         "deploy/sessions/two-hosts.yaml"};
-  for (size_t i = 0; i < 2; i++) {
+  for (size_t i = 0; i < sizeof shipped / sizeof shipped[0]; i++) {
     clv_session_config *c = NULL;
     if (clv_session_config_load(shipped[i], NULL, &c, &err)) fail_msg("%s", err.text);
     clv_session_config_free(c);
@@ -541,6 +582,7 @@ int main(void) {
       cmocka_unit_test(stages_and_layers),
       cmocka_unit_test(model_ranges),
       cmocka_unit_test(paths),
+      cmocka_unit_test(image_keys),
       cmocka_unit_test(transfer_is_inherited),
       cmocka_unit_test(precedence),
       cmocka_unit_test(overrides_reach_everywhere),

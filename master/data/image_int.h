@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Image folders: the index of a folder, PNG and JPEG to pixels, pixels to the part of them that a
+ * record shows, and the threads that do it. Stays inside master/data.
+ *
+ * Whatever a file says is checked against max_pixels before memory is taken for it, and what is
+ * wrong with a file is CLV_DATA_LOSS with the file's name in front.
+ */
+#ifndef CLEAVE_DATA_IMAGE_INT_H
+#define CLEAVE_DATA_IMAGE_INT_H
+
+#include "master/data/data.h"
+
+/* ---- decoding (image.c, png.c, jpeg.c) --------------------------------------------------------- */
+
+/* Rows of interleaved bytes, top to bottom. The memory is kept for the next image. */
+typedef struct clv_pixels {
+  uint8_t *data;
+  size_t cap;                       /* bytes */
+  uint32_t width, height, channels; /* 1: grey, 3: red, green, blue */
+} clv_pixels;
+
+void clv_pixels_done(clv_pixels *p);
+
+/* A file's bytes and what is wanted of them. */
+typedef struct clv_encoded {
+  const uint8_t *data;
+  size_t len;
+  uint32_t channels;   /* 1 or 3 */
+  uint64_t max_pixels; /* width * height */
+  bool header_only;    /* the size alone; ret->data stays as it is */
+} clv_encoded;
+
+/* PNG or JPEG by content, as PIL's convert("RGB") or convert("L") gives it: alpha is dropped, of 16
+ * bits the upper 8 stay, CMYK is converted. EXIF orientation and colour profiles are not looked at. */
+clv_code clv_image_decode(const clv_encoded *in, clv_pixels *ret, clv_err *err) CLV_USE_RESULT;
+
+/* For the decoders: checks the declared size and makes room for it. `native`: channels they write. */
+clv_code clv_pixels_size(const clv_encoded *in, uint32_t width, uint32_t height, uint32_t native,
+                         clv_pixels *ret, clv_err *err) CLV_USE_RESULT;
+/* Room for `bytes` at *p, whose contents are lost when it grows. */
+clv_code clv_reserve(uint8_t **p, size_t *cap, size_t bytes, clv_err *err) CLV_USE_RESULT;
+
+clv_code clv_png_decode(const clv_encoded *in, clv_pixels *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_jpeg_decode(const clv_encoded *in, clv_pixels *ret, clv_err *err) CLV_USE_RESULT;
+
+/* ---- resampling (resample.c) ------------------------------------------------------------------- */
+
+typedef struct clv_box {
+  uint32_t x, y, width, height;
+} clv_box;
+
+/* Scratch of one thread; zero-initialise. */
+typedef struct clv_resampler {
+  uint8_t *memory[3]; /* weights, rows after the horizontal pass, sums */
+  size_t cap[3];
+} clv_resampler;
+
+void clv_resampler_done(clv_resampler *r);
+
+/* The part `window` of what resizing src's part `box` to width x height gives, to dst: rows of
+ * window.width * channels bytes, `stride` apart. To the bit what PIL's Image.resize with BILINEAR
+ * gives (a triangle as wide as the reduction, weights of 22 bits, horizontal pass first). */
+clv_code clv_resample(clv_resampler *r, const clv_pixels *src, clv_box box, uint32_t width,
+                      uint32_t height, clv_box window, uint8_t *dst, size_t stride,
+                      clv_err *err) CLV_USE_RESULT;
+
+/* ---- what a record shows of its image (view.c) ------------------------------------------------- */
+
+/* `box` of the image is resized to width x height, and the record begins at (x, y) of that; what
+ * lies outside is black. */
+typedef struct clv_view {
+  clv_box box;
+  uint32_t width, height;
+  int64_t x, y;
+  uint32_t out_width, out_height; /* of the record */
+  bool flip;
+} clv_view;
+
+/* The random choices of one record in one epoch; NULL stands for those of an evaluation. */
+typedef clv_rng_key clv_view_key;
+clv_rng_key clv_view_key_of(uint64_t seed, uint64_t epoch, uint32_t record);
+
+clv_code clv_view_choose(const clv_image_options *o, uint32_t width, uint32_t height,
+                         const clv_rng_key *key, clv_view *ret, clv_err *err) CLV_USE_RESULT;
+
+/* The record's bytes: [out_height, out_width, channels], flipped where the view says so. */
+clv_code clv_view_render(const clv_view *view, const clv_pixels *src, uint64_t max_pixels,
+                         clv_resampler *r, uint8_t *dst, clv_err *err) CLV_USE_RESULT;
+
+/* ---- the index of a folder (folder.c) ---------------------------------------------------------- */
+
+typedef struct clv_folder {
+  char *root;
+  clv_bytes names;         /* NUL-terminated paths from the root, and the classes' names */
+  size_t *path;            /* [n] offsets into names */
+  uint32_t *label;         /* [n] */
+  size_t n, cap;           /* images */
+  size_t *classes;         /* [n_classes] offsets into names, sorted by name */
+  size_t n_classes, n_cap; /* classes */
+} clv_folder;
+
+/* root/CLASS/.../NAME.png|jpg|jpeg, in torchvision.datasets.ImageFolder's order: classes by name, in
+ * a class by folder and then by name, all as bytes. Hidden names are passed over. */
+clv_code clv_folder_scan(const char *root, clv_folder *ret, clv_err *err) CLV_USE_RESULT;
+/* Keeps `limit` images, spread over the whole order; 0 keeps all. */
+void clv_folder_thin(clv_folder *f, size_t limit);
+void clv_folder_done(clv_folder *f);
+
+/* ---- threads (crew.c) -------------------------------------------------------------------------- */
+
+typedef struct clv_crew clv_crew;
+
+clv_code clv_crew_new(unsigned threads, clv_crew **ret, clv_err *err) CLV_USE_RESULT;
+void clv_crew_free(clv_crew *p);
+
+/* Calls run(arg, i, thread, err) once for each i < n on its threads and waits. After a
+ * failure no further ones begin; the failure with the smallest i is returned, which does not depend
+ * on timing. May be called by several threads at once. */
+typedef clv_code clv_crew_fn(void *arg, size_t i, unsigned thread, clv_err *err);
+clv_code clv_crew_run(clv_crew *p, size_t n, clv_crew_fn *run, void *arg,
+                      clv_err *err) CLV_USE_RESULT;
+
+/* ---- a dataset of images (images.c) ------------------------------------------------------------ */
+
+typedef struct clv_images clv_images;
+
+clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret,
+                         clv_err *err) CLV_USE_RESULT;
+void clv_images_free(clv_images *im);
+const clv_folder *clv_images_folder(const clv_images *im);
+/* Of each record. */
+void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_width);
+
+/* Rows of x: [n, channels, height, width] f32, each byte through `table` ([256], or one per channel).
+ * `draw` NULL: an evaluation. */
+clv_code clv_images_fill(clv_images *im, const clv_draw *draw, const uint32_t *index, size_t n,
+                         const float *table, bool table_per_channel, float *x,
+                         clv_err *err) CLV_USE_RESULT;
+
+#endif

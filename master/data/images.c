@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A dataset of images: the index stays in memory, each image is read when a batch needs it. One
+ * thread of the crew takes an image from its file to its row of the batch, in memory of its own that
+ * it keeps, so a batch allocates only what the decoders take.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "master/data/image_int.h"
+
+enum {
+  PROBES = 16, /* headers that are looked at when a folder is opened */
+  MAX_FILE_BYTES = 256 << 20,
+};
+
+/* Scratch of one thread. */
+typedef struct worker {
+  uint8_t *file, *record;
+  size_t file_cap, record_cap;
+  clv_pixels pixels;
+  clv_resampler resampler;
+} worker;
+
+struct clv_images {
+  clv_folder folder;
+  clv_image_options o;
+  uint32_t width, height; /* of every record */
+  clv_crew *crew;
+  worker *workers; /* [o.threads] */
+};
+
+static void worker_done(worker *w) {
+  free(w->file);
+  free(w->record);
+  clv_pixels_done(&w->pixels);
+  clv_resampler_done(&w->resampler);
+}
+
+void clv_images_free(clv_images *im) {
+  if (!im) return;
+  clv_crew_free(im->crew);
+  for (size_t i = 0; im->workers && i < im->o.threads; i++) worker_done(&im->workers[i]);
+  free(im->workers);
+  clv_folder_done(&im->folder);
+  free(im);
+}
+
+static void images_freep(clv_images **im) { clv_images_free(*im); }
+
+const clv_folder *clv_images_folder(const clv_images *im) { return &im->folder; }
+
+void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_width) {
+  *ret_height = im->height;
+  *ret_width = im->width;
+}
+
+/* ---- one image --------------------------------------------------------------------------------- */
+
+static const char *path_of(const clv_images *im, uint32_t record) {
+  return im->folder.names.data + im->folder.path[record];
+}
+
+/* What is wrong with a file ends a run as damaged data do, and names the file. */
+static clv_code blame(const clv_images *im, uint32_t record, clv_err *err) {
+  clv_err why = *err;
+  bool memory = why.code == CLV_EXHAUSTED;
+  return clv_fail(err, memory ? CLV_EXHAUSTED : CLV_DATA_LOSS, "image %s/%s: %s", im->folder.root,
+                  path_of(im, record), why.text);
+}
+
+static void close_fd(int *fd) {
+  if (*fd >= 0) close(*fd);
+}
+
+static clv_code read_bytes(int fd, uint8_t *dst, size_t n, clv_err *err) {
+  for (size_t got = 0; got < n;) {
+    ssize_t r = read(fd, dst + got, n - got);
+    if (r < 0 && errno == EINTR) continue;
+    if (r < 0) return clv_fail(err, CLV_DATA_LOSS, "%s", strerror(errno));
+    if (r == 0) return clv_fail(err, CLV_DATA_LOSS, "became shorter while it was read");
+    got += (size_t)r;
+  }
+  return CLV_OK;
+}
+
+/* O_NONBLOCK keeps a named pipe from holding us before its kind is known. */
+static clv_code read_file(const clv_images *im, uint32_t record, worker *w, size_t *ret_len,
+                          clv_err *err) {
+  CLV_AUTO(close_fd)
+  int folder = open(im->folder.root, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd = -1;
+  struct stat st;
+  if (folder >= 0) fd = openat(folder, path_of(im, record), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  CLV_AUTO(close_fd) int file = fd;
+  if (file < 0 || fstat(file, &st) != 0) return clv_fail(err, CLV_DATA_LOSS, "%s", strerror(errno));
+  if (!S_ISREG(st.st_mode)) return clv_fail(err, CLV_DATA_LOSS, "not a regular file");
+  if (st.st_size > MAX_FILE_BYTES)
+    return clv_fail(err, CLV_DATA_LOSS, "%lld bytes, the limit is %d", (long long)st.st_size,
+                    MAX_FILE_BYTES);
+  *ret_len = (size_t)st.st_size;
+  CLV_TRY(clv_reserve(&w->file, &w->file_cap, *ret_len, err));
+  return read_bytes(file, w->file, *ret_len, err);
+}
+
+static clv_code decode(const clv_images *im, uint32_t record, bool header_only, worker *w,
+                       clv_err *err) {
+  size_t len = 0;
+  CLV_TRY(read_file(im, record, w, &len, err));
+  clv_encoded in = {.data = w->file,
+                    .len = len,
+                    .channels = im->o.channels,
+                    .max_pixels = im->o.max_pixels,
+                    .header_only = header_only};
+  return clv_image_decode(&in, &w->pixels, err);
+}
+
+static clv_code check_size(const clv_images *im, const clv_view *v, clv_err *err) {
+  if (v->out_width == im->width && v->out_height == im->height) return CLV_OK;
+  return clv_fail(err, CLV_DATA_LOSS,
+                  "is %u x %u%s, the first one is %u x %u: set data.images.crop, so that all have "
+                  "one size",
+                  v->out_width, v->out_height, im->o.resize ? " when resized" : "", im->width,
+                  im->height);
+}
+
+/* ---- batches ----------------------------------------------------------------------------------- */
+
+typedef struct fill {
+  clv_images *im;
+  const clv_draw *draw;
+  const uint32_t *index;
+  const float *table;
+  bool table_per_channel;
+  float *x;
+} fill;
+
+/* Rows of interleaved bytes to planes of floats. */
+static void to_planes(const fill *f, const uint8_t *src, float *dst) {
+  size_t channels = f->im->o.channels, n = (size_t)f->im->width * f->im->height;
+  for (size_t c = 0; c < channels; c++) {
+    const float *table = f->table + (f->table_per_channel ? 256 * c : 0);
+    for (size_t i = 0; i < n; i++) *dst++ = table[src[i * channels + c]];
+  }
+}
+
+static clv_code fill_row(const fill *f, uint32_t record, float *dst, worker *w, clv_err *err) {
+  clv_images *im = f->im;
+  clv_view view;
+  size_t bytes = (size_t)im->width * im->height * im->o.channels;
+  CLV_TRY(decode(im, record, false, w, err));
+  clv_rng_key key =
+      f->draw ? clv_view_key_of(f->draw->seed, f->draw->epoch, record) : (clv_rng_key){0};
+  CLV_TRY(clv_view_choose(&im->o, w->pixels.width, w->pixels.height, f->draw ? &key : NULL, &view,
+                          err));
+  CLV_TRY(check_size(im, &view, err));
+  CLV_TRY(clv_reserve(&w->record, &w->record_cap, bytes, err));
+  CLV_TRY(clv_view_render(&view, &w->pixels, im->o.max_pixels, &w->resampler, w->record, err));
+  to_planes(f, w->record, dst);
+  return CLV_OK;
+}
+
+static clv_code fill_one(void *arg, size_t i, unsigned thread, clv_err *err) {
+  const fill *f = arg;
+  size_t record = (size_t)f->im->width * f->im->height * f->im->o.channels;
+  clv_code code = fill_row(f, f->index[i], f->x + i * record, &f->im->workers[thread], err);
+  return code == CLV_OK ? CLV_OK : blame(f->im, f->index[i], err);
+}
+
+clv_code clv_images_fill(clv_images *im, const clv_draw *draw, const uint32_t *index, size_t n,
+                         const float *table, bool table_per_channel, float *x, clv_err *err) {
+  fill f = {im, draw, index, table, table_per_channel, x};
+  return clv_crew_run(im->crew, n, fill_one, &f, err);
+}
+
+/* ---- opening ----------------------------------------------------------------------------------- */
+
+static clv_code check_options(const clv_image_options *o, clv_err *err) {
+  if (o->channels != 1 && o->channels != 3)
+    return clv_fail(err, CLV_INVALID, "images of %u channels: 1 or 3 are expected", o->channels);
+  if (o->train_crop != CLV_CROP_CENTER && !o->crop)
+    return clv_fail(err, CLV_INVALID, "a random crop needs its size");
+  if (!(o->flip >= 0 && o->flip <= 1))
+    return clv_fail(err, CLV_INVALID, "flip is %g, expected 0..1", o->flip);
+  if (o->train_crop != CLV_CROP_RANDOM_RESIZED) return CLV_OK;
+  if (!(o->area_low > 0 && o->area_low <= o->area_high && o->area_high <= 1))
+    return clv_fail(err, CLV_INVALID, "area is %g..%g, expected 0 < low <= high <= 1", o->area_low,
+                    o->area_high);
+  if (!(o->ratio_low > 0 && o->ratio_low <= o->ratio_high))
+    return clv_fail(err, CLV_INVALID, "ratio is %g..%g, expected 0 < low <= high", o->ratio_low,
+                    o->ratio_high);
+  return CLV_OK;
+}
+
+/* The size of a record, and whether this one can have it. */
+static clv_code probe(clv_images *im, uint32_t record, clv_err *err) {
+  clv_view view;
+  worker *w = &im->workers[0];
+  CLV_TRY(decode(im, record, true, w, err));
+  CLV_TRY(clv_view_choose(&im->o, w->pixels.width, w->pixels.height, NULL, &view, err));
+  if (record == 0) {
+    im->width = view.out_width;
+    im->height = view.out_height;
+  }
+  return check_size(im, &view, err);
+}
+
+/* Spread over the folder, the first one included. */
+static clv_code probe_some(clv_images *im, clv_err *err) {
+  size_t n = CLV_MIN(im->folder.n, PROBES);
+  for (size_t i = 0; i < n; i++) {
+    uint32_t record = (uint32_t)(i * im->folder.n / n);
+    if (probe(im, record, err) != CLV_OK) return blame(im, record, err);
+  }
+  return CLV_OK;
+}
+
+clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret, clv_err *err) {
+  CLV_AUTO(images_freep) clv_images *im = NULL;
+  clv_err why;
+  CLV_TRY(check_options(&options->images, err));
+  CLV_TRY(clv_alloc(1, sizeof *im, &im, err));
+  im->o = options->images;
+  im->o.max_pixels = im->o.max_pixels ? im->o.max_pixels : CLV_IMAGE_MAX_PIXELS;
+  im->o.threads = im->o.threads ? im->o.threads : 1;
+  CLV_TRY(clv_alloc(im->o.threads, sizeof *im->workers, &im->workers, err));
+  CLV_TRY(clv_folder_scan(options->inputs_path, &im->folder, err));
+  clv_folder_thin(&im->folder, options->limit);
+  clv_code code = probe_some(im, &why);
+  if (code != CLV_OK) {
+    if (err) *err = why;
+    return code;
+  }
+  CLV_TRY(clv_crew_new(im->o.threads, &im->crew, err));
+  *ret = clv_steal(&im);
+  return CLV_OK;
+}

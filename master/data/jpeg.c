@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * JPEG through libjpeg. It leaves by longjmp, so each function with a setjmp in it owns nothing and
+ * changes no local variable afterwards.
+ */
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <jpeglib.h>
+#include <jerror.h>
+
+#include "master/data/image_int.h"
+
+/* A progressive file may ask for as many passes over the whole image as it has bytes to say so. */
+enum { MAX_SCANS = 500 };
+
+typedef struct reader {
+  struct jpeg_error_mgr errors; /* first: libjpeg hands back a pointer to it */
+  struct jpeg_progress_mgr progress;
+  struct jpeg_decompress_struct c;
+  jmp_buf back;
+  char why[JMSG_LENGTH_MAX];
+} reader;
+
+static void reader_done(reader *r) { jpeg_destroy_decompress(&r->c); }
+
+static void on_error(j_common_ptr c) {
+  reader *r = (reader *)c->err;
+  c->err->format_message(c, r->why);
+  longjmp(r->back, 1);
+}
+
+/* libjpeg invents pixels for what is missing or damaged; a training set should not hold them. */
+static void on_message(j_common_ptr c, int level) {
+  static const int damage[] = {JWRN_JPEG_EOF, JWRN_HIT_MARKER, JWRN_HUFF_BAD_CODE,
+                               JWRN_ARITH_BAD_CODE, JWRN_MUST_RESYNC};
+  for (size_t i = 0; level < 0 && i < CLV_COUNT(damage); i++)
+    if (c->err->msg_code == damage[i]) on_error(c);
+}
+
+static void on_progress(j_common_ptr c) {
+  reader *r = (reader *)c->err;
+  if (r->c.input_scan_number <= MAX_SCANS) return;
+  snprintf(r->why, sizeof r->why, "more than %d scans", MAX_SCANS);
+  longjmp(r->back, 1);
+}
+
+static clv_code failed(const reader *r, clv_err *err) {
+  return clv_fail(err, r->errors.msg_code == JERR_OUT_OF_MEMORY ? CLV_EXHAUSTED : CLV_DATA_LOSS,
+                  "%s", r->why);
+}
+
+static J_COLOR_SPACE wanted_space(J_COLOR_SPACE stored) {
+  if (stored == JCS_GRAYSCALE) return JCS_GRAYSCALE;
+  return stored == JCS_CMYK || stored == JCS_YCCK ? JCS_CMYK : JCS_RGB;
+}
+
+static clv_code read_header(reader *r, const clv_encoded *in, clv_pixels *ret, clv_err *err) {
+  if (setjmp(r->back)) return failed(r, err);
+  jpeg_create_decompress(&r->c);
+  r->progress.progress_monitor = on_progress;
+  r->c.progress = &r->progress;
+  jpeg_mem_src(&r->c, in->data, in->len);
+  jpeg_read_header(&r->c, TRUE);
+  r->c.out_color_space = wanted_space(r->c.jpeg_color_space);
+  return clv_pixels_size(in, r->c.image_width, r->c.image_height,
+                         r->c.out_color_space == JCS_GRAYSCALE ? 1 : 3, ret, err);
+}
+
+/* a * b / 255, rounded as PIL does it. */
+static unsigned product(unsigned a, unsigned b) {
+  unsigned t = a * b + 128;
+  return ((t >> 8) + t) >> 8;
+}
+
+/* Adobe stores inks inverted, and nobody else stores CMYK: PIL's "CMYK;I" and its cmyk2rgb. */
+static void from_cmyk(const uint8_t *src, uint8_t *dst, size_t n) {
+  for (size_t i = 0; i < n; i++, src += 4)
+    for (size_t c = 0; c < 3; c++) *dst++ = (uint8_t)(src[3] - product(255u - src[c], src[3]));
+}
+
+static clv_code read_rows(reader *r, clv_pixels *ret, clv_err *err) {
+  if (setjmp(r->back)) return failed(r, err);
+  jpeg_start_decompress(&r->c);
+  size_t stride = (size_t)ret->width * ret->channels;
+  bool cmyk = r->c.out_color_space == JCS_CMYK;
+  JSAMPARRAY inks =
+      cmyk ? r->c.mem->alloc_sarray((j_common_ptr)&r->c, JPOOL_IMAGE, ret->width * 4, 1) : NULL;
+  while (r->c.output_scanline < r->c.output_height) {
+    uint8_t *row = ret->data + r->c.output_scanline * stride;
+    if (jpeg_read_scanlines(&r->c, cmyk ? inks : &row, 1) != 1) ERREXIT(&r->c, JERR_INPUT_EOF);
+    if (cmyk) from_cmyk(inks[0], row, ret->width);
+  }
+  jpeg_finish_decompress(&r->c);
+  return CLV_OK;
+}
+
+clv_code clv_jpeg_decode(const clv_encoded *in, clv_pixels *ret, clv_err *err) {
+  CLV_AUTO(reader_done) reader r = {0};
+  r.c.err = jpeg_std_error(&r.errors);
+  r.errors.error_exit = on_error;
+  r.errors.emit_message = on_message;
+  CLV_TRY(read_header(&r, in, ret, err));
+  return in->header_only ? CLV_OK : read_rows(&r, ret, err);
+}

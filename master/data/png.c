@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * PNG through libpng. libpng leaves by longjmp, so each function with a setjmp in it owns nothing and
+ * changes no local variable afterwards.
+ */
+#include <png.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "master/data/image_int.h"
+
+enum {
+  CHUNK_BYTES = 8 << 20, /* of one text, profile or palette that libpng keeps */
+  CHUNKS = 128,
+};
+
+typedef struct reader {
+  const clv_encoded *in;
+  size_t at;
+  png_structp png;
+  png_infop info;
+  char why[128];
+} reader;
+
+static void reader_done(reader *r) { png_destroy_read_struct(&r->png, &r->info, NULL); }
+
+static void on_error(png_structp png, png_const_charp text) {
+  reader *r = png_get_error_ptr(png);
+  snprintf(r->why, sizeof r->why, "%s", text);
+  png_longjmp(png, 1);
+}
+
+static void on_warning(png_structp png, png_const_charp text) {
+  (void)png;
+  (void)text;
+}
+
+static void on_read(png_structp png, png_bytep dst, size_t n) {
+  reader *r = png_get_io_ptr(png);
+  if (n > r->in->len - r->at) png_error(png, "truncated");
+  memcpy(dst, r->in->data + r->at, n);
+  r->at += n;
+}
+
+static clv_code failed(const reader *r, clv_err *err) {
+  return clv_fail(err, CLV_DATA_LOSS, "%s (at byte %zu of %zu)", r->why, r->at, r->in->len);
+}
+
+/* Size limits are ours, and come with a message that says what to do. */
+static clv_code start(reader *r, clv_err *err) {
+  r->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, r, on_error, on_warning);
+  r->info = r->png ? png_create_info_struct(r->png) : NULL;
+  if (!r->info) return clv_fail(err, CLV_EXHAUSTED, "no memory to decode it");
+  png_set_user_limits(r->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
+  png_set_chunk_malloc_max(r->png, CHUNK_BYTES);
+  png_set_chunk_cache_max(r->png, CHUNKS);
+  png_set_read_fn(r->png, r, on_read);
+  return CLV_OK;
+}
+
+/* To 8 bits of grey or of red, green and blue. */
+static clv_code read_header(reader *r, clv_pixels *ret, clv_err *err) {
+  if (setjmp(png_jmpbuf(r->png))) return failed(r, err);
+  png_read_info(r->png, r->info);
+  png_set_palette_to_rgb(r->png);
+  png_set_expand_gray_1_2_4_to_8(r->png);
+  png_set_strip_16(r->png);
+  png_set_strip_alpha(r->png);
+  return clv_pixels_size(
+      r->in, png_get_image_width(r->png, r->info), png_get_image_height(r->png, r->info),
+      png_get_color_type(r->png, r->info) & PNG_COLOR_MASK_COLOR ? 3 : 1, ret, err);
+}
+
+static clv_code read_rows(reader *r, clv_pixels *ret, clv_err *err) {
+  if (setjmp(png_jmpbuf(r->png))) return failed(r, err);
+  int passes = png_set_interlace_handling(r->png);
+  png_read_update_info(r->png, r->info);
+  size_t stride = (size_t)ret->width * ret->channels;
+  if (png_get_rowbytes(r->png, r->info) != stride)
+    return clv_fail(err, CLV_DATA_LOSS, "rows of %zu bytes, expected %zu",
+                    (size_t)png_get_rowbytes(r->png, r->info), stride);
+  for (int pass = 0; pass < passes; pass++)
+    for (uint32_t y = 0; y < ret->height; y++) png_read_row(r->png, ret->data + y * stride, NULL);
+  png_read_end(r->png, NULL); /* a file that ends before its end is damaged */
+  return CLV_OK;
+}
+
+clv_code clv_png_decode(const clv_encoded *in, clv_pixels *ret, clv_err *err) {
+  CLV_AUTO(reader_done) reader r = {.in = in};
+  CLV_TRY(start(&r, err));
+  CLV_TRY(read_header(&r, ret, err));
+  return in->header_only ? CLV_OK : read_rows(&r, ret, err);
+}

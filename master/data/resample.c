@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bilinear resampling with antialiasing, to the bit of Pillow's (src/libImaging/Resample.c, 9.4): each
+ * output is a weighted mean of the inputs under a triangle whose half-width is the reduction (1 when
+ * enlarging). Weights are rounded to 22 bits, sums are exact in 32, and the rows between the two
+ * passes are rounded to bytes. Only what the window needs is computed.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/image_int.h"
+
+enum { PRECISION = 32 - 8 - 2, HALF = 1 << (PRECISION - 1) };
+
+/* For outputs [n]: inputs first[i] .. first[i] + count[i] - 1 with weights k[i * taps ...]. */
+typedef struct axis {
+  size_t n, taps;
+  uint32_t *first, *count;
+  int32_t *k;
+} axis;
+
+void clv_resampler_done(clv_resampler *r) {
+  for (size_t i = 0; i < CLV_COUNT(r->memory); i++) free(r->memory[i]);
+  *r = (clv_resampler){0};
+}
+
+static size_t taps_of(uint32_t in, uint32_t out) {
+  double reduction = (double)in / out;
+  return (size_t)ceil(CLV_MAX(reduction, 1.0)) * 2 + 1;
+}
+
+static double triangle(double x) {
+  x = fabs(x);
+  return x < 1.0 ? 1.0 - x : 0.0;
+}
+
+/* Weights of output `o`, not yet divided by their sum, in double; Pillow's precompute_coeffs. */
+static void fill_output(axis *a, size_t i, uint32_t in, double scale, double center) {
+  double width = CLV_MAX(scale, 1.0), sum = 0;
+  int64_t low = (int64_t)(center - width + 0.5), high = (int64_t)(center + width + 0.5);
+  low = CLV_MAX(low, 0);
+  high = CLV_MIN(high, (int64_t)in);
+  int32_t *k = a->k + i * a->taps;
+  double inverse = 1.0 / width;
+  a->first[i] = (uint32_t)low;
+  a->count[i] = (uint32_t)(high - low);
+  for (int64_t x = low; x < high; x++) sum += triangle(((double)x - center + 0.5) * inverse);
+  double by = sum != 0 ? sum : 1;
+  for (int64_t x = low; x < high; x++) {
+    double w = triangle(((double)x - center + 0.5) * inverse) / by;
+    *k++ = (int32_t)(0.5 + w * (1 << PRECISION));
+  }
+}
+
+/* How n outputs from `from` on, of `out` in all, come from `in` inputs. */
+static void fill_axis(axis *a, uint32_t in, uint32_t out, uint32_t from) {
+  double scale = (double)in / out;
+  for (size_t i = 0; i < a->n; i++)
+    fill_output(a, i, in, scale, ((double)(from + i) + 0.5) * scale);
+}
+
+static size_t axis_bytes(size_t n, size_t taps) {
+  return n * (2 * sizeof(uint32_t) + taps * sizeof(int32_t));
+}
+
+static uint8_t *lay_axis(axis *a, uint8_t *at) {
+  a->first = (uint32_t *)(void *)at;
+  a->count = a->first + a->n;
+  a->k = (int32_t *)(a->count + a->n);
+  return at + axis_bytes(a->n, a->taps);
+}
+
+static uint8_t clip(int32_t sum) {
+  sum >>= PRECISION;
+  return (uint8_t)(sum < 0 ? 0 : CLV_MIN(sum, 255));
+}
+
+static void row_grey(const axis *a, const uint8_t *src, uint8_t *dst) {
+  for (size_t i = 0; i < a->n; i++) {
+    const int32_t *k = a->k + i * a->taps;
+    const uint8_t *s = src + a->first[i];
+    int32_t sum = HALF;
+    for (uint32_t t = 0; t < a->count[i]; t++) sum += s[t] * k[t];
+    dst[i] = clip(sum);
+  }
+}
+
+static void row_rgb(const axis *a, const uint8_t *src, uint8_t *dst) {
+  for (size_t i = 0; i < a->n; i++) {
+    const int32_t *k = a->k + i * a->taps;
+    const uint8_t *s = src + 3 * (size_t)a->first[i];
+    int32_t red = HALF, green = HALF, blue = HALF;
+    for (uint32_t t = 0; t < a->count[i]; t++, s += 3) {
+      red += s[0] * k[t];
+      green += s[1] * k[t];
+      blue += s[2] * k[t];
+    }
+    *dst++ = clip(red);
+    *dst++ = clip(green);
+    *dst++ = clip(blue);
+  }
+}
+
+/* One output row from `count` rows of n bytes; whole rows at a time, for the vector unit. */
+static void column_pass(const uint8_t *rows, const int32_t *k, size_t count, size_t n, int32_t *sum,
+                        uint8_t *dst) {
+  for (size_t i = 0; i < n; i++) sum[i] = HALF;
+  for (size_t t = 0; t < count; t++, rows += n)
+    for (size_t i = 0; i < n; i++) sum[i] += rows[i] * k[t];
+  for (size_t i = 0; i < n; i++) dst[i] = clip(sum[i]);
+}
+
+static const uint8_t *pixel(const clv_pixels *p, uint32_t x, uint32_t y) {
+  return p->data + ((size_t)y * p->width + x) * p->channels;
+}
+
+static void copy_rows(const clv_pixels *src, clv_box box, clv_box window, uint8_t *dst,
+                      size_t stride) {
+  for (uint32_t y = 0; y < window.height; y++)
+    memcpy(dst + y * stride, pixel(src, box.x + window.x, box.y + window.y + y),
+           (size_t)window.width * src->channels);
+}
+
+clv_code clv_resample(clv_resampler *r, const clv_pixels *src, clv_box box, uint32_t width,
+                      uint32_t height, clv_box window, uint8_t *dst, size_t stride, clv_err *err) {
+  if (box.width == width && box.height == height) {
+    copy_rows(src, box, window, dst, stride);
+    return CLV_OK;
+  }
+  axis across = {.n = window.width, .taps = taps_of(box.width, width)};
+  axis down = {.n = window.height, .taps = taps_of(box.height, height)};
+  CLV_TRY(clv_reserve(&r->memory[0], &r->cap[0],
+                      axis_bytes(across.n, across.taps) + axis_bytes(down.n, down.taps), err));
+  lay_axis(&down, lay_axis(&across, r->memory[0]));
+  fill_axis(&across, box.width, width, window.x);
+  fill_axis(&down, box.height, height, window.y);
+  size_t row = (size_t)window.width * src->channels, last = down.n - 1;
+  uint32_t top = down.first[0], end = down.first[last] + down.count[last];
+  CLV_TRY(clv_reserve(&r->memory[1], &r->cap[1], row * (end - top), err));
+  CLV_TRY(clv_reserve(&r->memory[2], &r->cap[2], row * sizeof(int32_t), err));
+  for (uint32_t y = top; y < end; y++)
+    (src->channels == 1 ? row_grey : row_rgb)(&across, pixel(src, box.x, box.y + y),
+                                              r->memory[1] + row * (y - top));
+  for (size_t y = 0; y < down.n; y++)
+    column_pass(r->memory[1] + row * (down.first[y] - top), down.k + y * down.taps, down.count[y],
+                row, (int32_t *)(void *)r->memory[2], dst + y * stride);
+  return CLV_OK;
+}

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A folder of images as a dataset: order and labels of torchvision's ImageFolder, the same bits with
+ * any number of threads and after a resume, and errors that name the file.
+ */
+#include <png.h>
+#include <poll.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+
+#include "master/data/image_int.h"
+#include "tests/unit/data/data_test.h"
+
+static int folders_made;
+
+/* A new folder in the scratch folder. */
+static const char *new_root(void) {
+  static char root[128];
+  snprintf(root, sizeof root, "%s/root-%d", scratch, folders_made++);
+  return root;
+}
+
+static void path_in(const char *root, const char *name, char path[256]) {
+  char folder[256];
+  clv_err err;
+  snprintf(path, 256, "%s/%s", root, name);
+  snprintf(folder, sizeof folder, "%s", path);
+  *strrchr(folder, '/') = '\0';
+  assert_ok(clv_mkdirs(folder, &err), &err);
+}
+
+/* Grey, every pixel different; `value` the first one. */
+static void put_png(const char *root, const char *name, uint32_t width, uint32_t height,
+                    int value) {
+  char path[256];
+  path_in(root, name, path);
+  uint8_t *data = malloc((size_t)width * height);
+  assert_non_null(data);
+  for (uint32_t i = 0; i < width * height; i++) data[i] = (uint8_t)((uint32_t)value + 7 * i);
+  png_image image = {.version = PNG_IMAGE_VERSION, .width = width, .height = height};
+  image.format = PNG_FORMAT_GRAY;
+  assert_true(png_image_write_to_file(&image, path, 0, data, 0, NULL));
+  free(data);
+}
+
+static void put_text(const char *root, const char *name, const char *text) {
+  char path[256];
+  path_in(root, name, path);
+  FILE *f = fopen(path, "w");
+  assert_non_null(f);
+  fputs(text, f);
+  fclose(f);
+}
+
+static clv_dataset_options options(const char *root) {
+  return (clv_dataset_options){
+      .format = CLV_FORMAT_IMAGES, .inputs_path = root, .images = {.channels = 1, .threads = 2}};
+}
+
+static clv_dataset *open_folder(const clv_dataset_options *o) {
+  clv_dataset *ds = NULL;
+  clv_err err;
+  assert_ok(clv_dataset_open(o, &ds, &err), &err);
+  return ds;
+}
+
+static void refused(const clv_dataset_options *o, clv_code code, const char *says) {
+  clv_dataset *ds = NULL;
+  clv_err err;
+  assert_int_equal(clv_dataset_open(o, &ds, &err), code);
+  assert_says(&err, says);
+}
+
+static clv_tensor *new_x(const clv_dataset *ds, size_t n) {
+  clv_shape shape = clv_dataset_x_shape(ds, n);
+  clv_tensor *x;
+  clv_err err;
+  assert_ok(clv_tensor_new(CLV_F32, &shape, &x, &err), &err);
+  return x;
+}
+
+static void order_and_labels(void **state) {
+  (void)state;
+  const char *root = new_root();
+  static const char *const names[] = {"b/2.png",   "b/a/1.PNG",   "b/10.png",   "a/z.png",
+                                      "c d/x.png", "b/a-b/0.png", "b/a/b/3.png"};
+  static const int order[] = {3, 2, 0, 1, 5, 6, 4}; /* b/a < b/a-b < b/a/b, as whole paths */
+  static const int64_t labels[] = {0, 1, 1, 1, 1, 1, 2};
+  for (int i = 0; i < 7; i++) put_png(root, names[i], 2, 1, 10 * i);
+  put_text(root, "b/.hidden.png", "x");
+  put_text(root, ".git/x.png", "x");
+  put_text(root, "b/notes.txt", "x");
+  put_text(root, "loose.png", "x");
+  put_text(root, "a/.png", "x");
+  clv_dataset_options o = options(root);
+  float mean = 0.5f, std = 0.25f;
+  o.mean = &mean;
+  o.std = &std;
+  o.n_mean = o.n_std = 1;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
+  assert_int_equal(clv_dataset_count(ds), 7);
+  assert_int_equal(clv_dataset_classes(ds), 3);
+  int64_t low, high;
+  assert_true(clv_dataset_label_range(ds, &low, &high));
+  assert_int_equal(high, 2);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = new_x(ds, 7), *y = NULL;
+  assert_int_equal(x->shape.rank, 4);
+  assert_int_equal(x->shape.dim[3], 2);
+  clv_shape ys = clv_dataset_y_shape(ds, 7);
+  clv_err err;
+  assert_ok(clv_tensor_new(CLV_I64, &ys, &y, &err), &err);
+  assert_ok(clv_batch_fill(ds, (uint32_t[]){0, 1, 2, 3, 4, 5, 6}, 7, x, y, &err), &err);
+  for (int i = 0; i < 7; i++) {
+    float want = ((float)(10 * order[i]) / 255.0f - 0.5f) / 0.25f;
+    assert_true(((const float *)x->data)[2 * i] == want);
+    assert_int_equal(((const int64_t *)y->data)[i], labels[i]);
+  }
+}
+
+/* Everything random switched on. */
+static clv_dataset_options augmented(const char *root, uint32_t threads) {
+  clv_dataset_options o = options(root);
+  o.images = (clv_image_options){.channels = 3,
+                                 .crop = 12,
+                                 .resize = 16,
+                                 .train_crop = CLV_CROP_RANDOM_RESIZED,
+                                 .area_low = 0.3,
+                                 .area_high = 1,
+                                 .ratio_low = 0.75,
+                                 .ratio_high = 1.25,
+                                 .flip = 0.5,
+                                 .threads = threads};
+  return o;
+}
+
+enum { IMAGES = 24 };
+
+static const char *many_images(void) {
+  const char *root = new_root();
+  char name[32];
+  for (int i = 0; i < IMAGES; i++) {
+    snprintf(name, sizeof name, "%c/%02d.png", 'a' + i % 3, i);
+    put_png(root, name, 20 + (uint32_t)i, 30 - (uint32_t)i / 2, 5 * i);
+  }
+  return root;
+}
+
+static clv_tensor *draw_all(const char *root, uint32_t threads, uint64_t epoch, bool backwards) {
+  clv_dataset_options o = augmented(root, threads);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
+  clv_tensor *x = new_x(ds, IMAGES);
+  uint32_t index[IMAGES];
+  clv_err err;
+  for (uint32_t i = 0; i < IMAGES; i++) index[i] = backwards ? IMAGES - 1 - i : i;
+  clv_draw draw = {.seed = 3, .epoch = epoch};
+  assert_ok(clv_batch_draw(ds, &draw, index, IMAGES, x, NULL, &err), &err);
+  return x;
+}
+
+static void threads_and_order_change_nothing(void **state) {
+  (void)state;
+  const char *root = many_images();
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *one = draw_all(root, 1, 0, false);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *eight = draw_all(root, 8, 0, false);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *back = draw_all(root, 3, 0, true);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *next = draw_all(root, 8, 1, false);
+  assert_memory_equal(one->data, eight->data, one->bytes);
+  size_t row = one->bytes / IMAGES;
+  size_t changed = 0;
+  for (size_t i = 0; i < IMAGES; i++) {
+    assert_memory_equal((char *)one->data + i * row, (char *)back->data + (IMAGES - 1 - i) * row,
+                        row);
+    changed += memcmp((char *)one->data + i * row, (char *)next->data + i * row, row) != 0;
+  }
+  assert_true(changed > IMAGES / 2);
+}
+
+static void load_from(const char *root, clv_cursor start, size_t skip, float *dst, size_t n) {
+  clv_dataset_options o = augmented(root, 4);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
+  CLV_AUTO(clv_subset_done) clv_subset all = {0};
+  CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
+  clv_err err;
+  assert_ok(clv_subset_all(ds, &all, &err), &err);
+  clv_batches_options bo = {
+      .subset = &all, .batch = 5, .shuffle = true, .seed = 9, .epochs = 3, .start = start};
+  assert_ok(clv_loader_new(ds, &bo, &l, &err), &err);
+  for (size_t k = 0; k < skip + n; k++) {
+    clv_batch b;
+    assert_ok(clv_loader_next(l, &b, &err), &err);
+    if (k >= skip) *dst++ = ((const float *)b.x->data)[37];
+    if (k >= skip) *dst++ = (float)b.index[b.n - 1];
+  }
+}
+
+/* Batch 6 is in the second epoch; a run that begins there sees the same as one that came by. */
+static void resumes_at_the_next_bit(void **state) {
+  (void)state;
+  const char *root = many_images();
+  float whole[12], resumed[12];
+  load_from(root, (clv_cursor){0, 0}, 6, whole, 6);
+  load_from(root, (clv_cursor){1, 5}, 0, resumed, 6);
+  assert_memory_equal(whole, resumed, sizeof whole);
+}
+
+/* Waits until the watched folder says that `name` was opened. */
+static bool opened(int watch, const char *name) {
+  _Alignas(struct inotify_event) char events[4096];
+  struct pollfd p = {.fd = watch, .events = POLLIN};
+  while (poll(&p, 1, 20000) == 1) {
+    ssize_t n = read(watch, events, sizeof events);
+    for (char *at = events; n > 0 && at < events + n;) {
+      const struct inotify_event *e = (const struct inotify_event *)(void *)at;
+      if (e->len && strcmp(e->name, name) == 0) return true;
+      at += sizeof *e + e->len;
+    }
+  }
+  return false;
+}
+
+/* The next batch is being decoded while this one is still in use. */
+static void the_next_batch_is_read_ahead(void **state) {
+  (void)state;
+  const char *root = many_images();
+  clv_dataset_options o = augmented(root, 2);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
+  CLV_AUTO(clv_subset_done) clv_subset all = {0};
+  CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
+  char folder[256];
+  clv_err err;
+  clv_batch b;
+  int watch = inotify_init1(IN_CLOEXEC);
+  snprintf(folder, sizeof folder, "%s/b", root);
+  assert_true(inotify_add_watch(watch, folder, IN_OPEN) >= 0);
+  assert_ok(clv_subset_all(ds, &all, &err), &err);
+  clv_batches_options bo = {.subset = &all, .batch = 8}; /* batch 0 is class a, batch 1 class b */
+  assert_ok(clv_loader_new(ds, &bo, &l, &err), &err);
+  assert_ok(clv_loader_next(l, &b, &err), &err);
+  assert_true(opened(watch, "22.png")); /* the last one of batch 1 */
+  close(watch);
+}
+
+static void bad_images_are_named(void **state) {
+  (void)state;
+  const char *root = many_images();
+  put_text(root, "b/99.jpg", "\xff\xd8\xff\xe0 but no more");
+  clv_dataset_options o = augmented(root, 4);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o); /* not among those looked at */
+  CLV_AUTO(clv_subset_done) clv_subset all = {0};
+  CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
+  clv_err err;
+  clv_batch b;
+  assert_ok(clv_subset_all(ds, &all, &err), &err);
+  clv_batches_options bo = {.subset = &all, .batch = 25};
+  assert_ok(clv_loader_new(ds, &bo, &l, &err), &err);
+  assert_int_equal(clv_loader_next(l, &b, &err), CLV_DATA_LOSS);
+  assert_says(&err, "/b/99.jpg: JPEG: ");
+}
+
+/* What a loader for evaluations hands out is what clv_batch_fill does, whatever the epoch. */
+static void evaluations_draw_nothing(void **state) {
+  (void)state;
+  const char *root = many_images();
+  clv_dataset_options o = augmented(root, 2);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = new_x(ds, IMAGES);
+  CLV_AUTO(clv_subset_done) clv_subset all = {0};
+  CLV_AUTO(clv_loader_freep) clv_loader *l = NULL, *drawn = NULL;
+  clv_err err;
+  clv_batch b;
+  assert_ok(clv_subset_all(ds, &all, &err), &err);
+  assert_ok(clv_batch_fill(ds, all.index, IMAGES, x, NULL, &err), &err);
+  clv_batches_options bo = {.subset = &all, .batch = IMAGES};
+  assert_ok(clv_loader_new(ds, &bo, &drawn, &err), &err);
+  bo.evaluation = true;
+  assert_ok(clv_loader_new(ds, &bo, &l, &err), &err);
+  for (int epoch = 0; epoch < 3; epoch++) {
+    assert_ok(clv_loader_next(l, &b, &err), &err);
+    assert_memory_equal(b.x->data, x->data, x->bytes);
+  }
+  for (int epoch = 0; epoch < 3; epoch++) { /* x: what the epoch before showed */
+    assert_ok(clv_loader_next(drawn, &b, &err), &err);
+    assert_memory_not_equal(b.x->data, x->data, x->bytes);
+    memcpy(x->data, b.x->data, x->bytes);
+  }
+}
+
+static void a_limit_takes_of_all_classes(void **state) {
+  (void)state;
+  clv_dataset_options o = augmented(many_images(), 1);
+  o.limit = 6;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = new_x(ds, 6), *y = NULL;
+  clv_shape ys = clv_dataset_y_shape(ds, 6);
+  static const int64_t labels[] = {0, 0, 1, 1, 2, 2};
+  clv_err err;
+  assert_int_equal(clv_dataset_count(ds), 6);
+  assert_ok(clv_tensor_new(CLV_I64, &ys, &y, &err), &err);
+  assert_ok(clv_batch_fill(ds, (uint32_t[]){0, 1, 2, 3, 4, 5}, 6, x, y, &err), &err);
+  assert_memory_equal(y->data, labels, sizeof labels);
+}
+
+/* A large image of which the last bytes are missing: the slowest to be found out. */
+static void put_cut_png(const char *root, const char *name) {
+  char path[256];
+  struct stat st;
+  put_png(root, name, 1500, 1500, 0);
+  path_in(root, name, path);
+  assert_int_equal(stat(path, &st), 0);
+  assert_int_equal(truncate(path, st.st_size - 4), 0);
+}
+
+/* With many bad files the message is the same whatever the threads do. */
+static void the_first_bad_one_is_told(void **state) {
+  (void)state;
+  const char *root = many_images();
+  clv_dataset_options o = augmented(root, 8);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = new_x(ds, IMAGES);
+  uint32_t index[IMAGES];
+  char name[32];
+  clv_err err;
+  for (uint32_t i = 0; i < IMAGES; i++) index[i] = i;
+  for (int i = 2; i < IMAGES; i++) { /* a/00, a/03, ...: the fourth record is a/09 */
+    snprintf(name, sizeof name, "%c/%02d.png", 'a' + i % 3, i);
+    if (i != 3 && i != 6) put_text(root, name, "gone");
+  }
+  put_cut_png(root, "a/09.png");
+  for (int k = 0; k < 5; k++) {
+    assert_int_equal(clv_batch_fill(ds, index, IMAGES, x, NULL, &err), CLV_DATA_LOSS);
+    assert_says(&err, "/a/09.png: PNG: truncated");
+  }
+}
+
+static void folders_that_are_refused(void **state) {
+  (void)state;
+  const char *root = new_root();
+  clv_dataset_options o = options(root);
+  refused(&o, CLV_NOT_FOUND, "No such file");
+  put_text(root, "loose.png", "x");
+  refused(&o, CLV_INVALID, "images go into one folder per class");
+  put_png(root, "a/1.png", 4, 4, 0);
+  put_text(root, "b/readme.md", "x");
+  refused(&o, CLV_INVALID, "class 'b' has no .png, .jpg or .jpeg");
+  put_png(root, "b/1.png", 4, 5, 0);
+  refused(&o, CLV_DATA_LOSS, "/b/1.png: is 4 x 5, the first one is 4 x 4: set data.images.crop");
+  put_text(root, "b/1.png", "text");
+  refused(&o, CLV_DATA_LOSS, "/b/1.png: neither PNG");
+  char path[256];
+  path_in(root, "b/1.png", path);
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(mkfifo(path, 0600), 0);
+  refused(&o, CLV_DATA_LOSS, "/b/1.png: not a regular file");
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(symlink("..", path), 0); /* a folder called 1.png that leads back up */
+  refused(&o, CLV_INVALID, "does a link lead back up?");
+}
+
+static void options_that_are_refused(void **state) {
+  (void)state;
+  const char *root = many_images();
+  clv_dataset_options o = augmented(root, 1);
+  o.labels = CLV_LABEL_FLOAT;
+  refused(&o, CLV_INVALID, "goes with cross_entropy or nll");
+  o = augmented(root, 1);
+  o.images.channels = 2;
+  refused(&o, CLV_INVALID, "images of 2 channels");
+  o = augmented(root, 1);
+  o.images.crop = 0;
+  refused(&o, CLV_INVALID, "a random crop needs its size");
+  o = augmented(root, 1);
+  o.images.max_pixels = 599;
+  refused(&o, CLV_DATA_LOSS, "/a/00.png: PNG: 20 x 30 are 600 pixels, the limit is 599");
+}
+
+static void classes_must_be_the_same(void **state) {
+  (void)state;
+  char first[128];
+  snprintf(first, sizeof first, "%s", new_root());
+  put_png(first, "cat/1.png", 2, 2, 0);
+  put_png(first, "dog/1.png", 2, 2, 0);
+  const char *second = new_root();
+  put_png(second, "cat/1.png", 2, 2, 0);
+  clv_dataset_options oa = options(first), ob = options(second);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *a = open_folder(&oa), *b = open_folder(&ob);
+  clv_err err;
+  assert_ok(clv_dataset_same_classes(a, a, &err), &err);
+  assert_int_equal(clv_dataset_same_classes(a, b, &err), CLV_DATA_LOSS);
+  assert_says(&err, "has 2 classes and");
+  put_png(second, "wolf/1.png", 2, 2, 0);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *c = open_folder(&ob);
+  assert_int_equal(clv_dataset_same_classes(a, c, &err), CLV_DATA_LOSS);
+  assert_says(&err, "class 1 is 'dog' in");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(order_and_labels),
+      cmocka_unit_test(threads_and_order_change_nothing),
+      cmocka_unit_test(resumes_at_the_next_bit),
+      cmocka_unit_test(the_next_batch_is_read_ahead),
+      cmocka_unit_test(evaluations_draw_nothing),
+      cmocka_unit_test(a_limit_takes_of_all_classes),
+      cmocka_unit_test(bad_images_are_named),
+      cmocka_unit_test(the_first_bad_one_is_told),
+      cmocka_unit_test(folders_that_are_refused),
+      cmocka_unit_test(options_that_are_refused),
+      cmocka_unit_test(classes_must_be_the_same),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pixels: PNG and JPEG of every kind decode as Pillow decodes them, resizing gives Pillow's bits, and
+ * whatever is damaged or too large is refused.
+ */
+#include "master/data/image_int.h"
+#include "tests/golden/golden_int.h"
+#include "tests/unit/data/data_test.h"
+
+static golden goldens;
+
+static int open_goldens(void **state) {
+  (void)state;
+  golden_open(&goldens, "images");
+  return 0;
+}
+
+static int close_goldens(void **state) {
+  (void)state;
+  golden_close(&goldens);
+  return 0;
+}
+
+static clv_bytes corpus(const char *name) {
+  char path[128];
+  clv_bytes b = {0};
+  clv_err err;
+  snprintf(path, sizeof path, "tests/fuzz/corpus/image/%s", name);
+  assert_ok(clv_file_read(path, 1 << 20, &b, &err), &err);
+  return b;
+}
+
+static clv_code decode(const void *data, size_t len, uint32_t channels, clv_pixels *ret,
+                       clv_err *err) {
+  clv_encoded in = {.data = data, .len = len, .channels = channels, .max_pixels = 1 << 20};
+  return clv_image_decode(&in, ret, err);
+}
+
+static void same_pixels(const char *name, const char *what, const clv_pixels *p) {
+  golden_tensor want;
+  if (!golden_find(&goldens, name, what, &want)) fail_msg("no golden %s.%s", name, what);
+  assert_int_equal(p->height, want.shape.dim[0]);
+  assert_int_equal(p->width, want.shape.dim[1]);
+  assert_int_equal(p->channels, want.shape.rank == 3 ? 3 : 1);
+  for (size_t i = 0; i < want.n; i++)
+    if (p->data[i] != ((const uint8_t *)want.data)[i])
+      fail_msg("%s.%s: byte %zu is %d, Pillow has %d", name, what, i, p->data[i],
+               ((const uint8_t *)want.data)[i]);
+}
+
+static const char *const good[] = {"rgb.png",        "grey.png",    "rgba.png",   "grey_alpha.png",
+                                   "palette.png",    "one_bit.png", "grey16.png", "rgb16.png",
+                                   "interlaced.png", "rgb.jpg",     "grey.jpg",   "progressive.jpg",
+                                   "cmyk.jpg"};
+
+static void decodes_as_pillow(void **state) {
+  (void)state;
+  CLV_AUTO(clv_pixels_done) clv_pixels p = {0}; /* one for all, as a thread keeps it */
+  for (size_t i = 0; i < CLV_COUNT(good); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes file = corpus(good[i]);
+    clv_err err;
+    assert_ok(decode(file.data, file.len, 3, &p, &err), &err);
+    same_pixels(good[i], "rgb", &p);
+    assert_ok(decode(file.data, file.len, 1, &p, &err), &err);
+    same_pixels(good[i], "grey", &p);
+  }
+}
+
+static void headers_alone(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(good); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes file = corpus(good[i]);
+    clv_encoded in = {.data = (const uint8_t *)file.data,
+                      .len = file.len,
+                      .channels = 3,
+                      .max_pixels = 1000,
+                      .header_only = true};
+    clv_pixels p = {0};
+    clv_err err;
+    golden_tensor want;
+    assert_true(golden_find(&goldens, good[i], "rgb", &want));
+    assert_ok(clv_image_decode(&in, &p, &err), &err);
+    assert_int_equal(p.height, want.shape.dim[0]);
+    assert_int_equal(p.width, want.shape.dim[1]);
+    assert_null(p.data);
+  }
+}
+
+static void damaged_files(void **state) {
+  (void)state;
+  static const struct {
+    const char *name, *says;
+  } cases[] = {
+      {"truncated.png", "PNG: truncated"},
+      {"truncated.jpg", "JPEG: Premature end"},
+      {"short_scan.jpg", "JPEG: Corrupt JPEG data: premature end of data segment"},
+      {"bomb.png", "60000 x 60000 are 3600000000 pixels, the limit is 1048576"},
+      {"bomb.jpg", "60000 x 60000 are 3600000000 pixels, the limit is 1048576"},
+      {"bad_chunk.png", "PNG: "},
+      {"text.png", "neither PNG (89 50 4e 47) nor JPEG (ff d8 ff): begins with 6e 6f 74 20"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes file = corpus(cases[i].name);
+    CLV_AUTO(clv_pixels_done) clv_pixels p = {0};
+    clv_err err;
+    assert_int_equal(decode(file.data, file.len, 3, &p, &err), CLV_DATA_LOSS);
+    assert_says(&err, cases[i].says);
+    assert_true(p.cap < 100000); /* a bomb costs no memory */
+  }
+  clv_pixels p = {0};
+  clv_err err;
+  assert_int_equal(decode("", 0, 3, &p, &err), CLV_DATA_LOSS);
+  assert_says(&err, "(0 bytes)");
+}
+
+/* No prefix of a file passes for the file. */
+static void truncated_anywhere(void **state) {
+  (void)state;
+  static const char *const names[] = {"rgb.png", "interlaced.png", "rgb.jpg", "progressive.jpg"};
+  for (size_t i = 0; i < CLV_COUNT(names); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes file = corpus(names[i]);
+    CLV_AUTO(clv_pixels_done) clv_pixels p = {0};
+    for (size_t len = 0; len < file.len; len++) {
+      clv_err err;
+      clv_code code = decode(file.data, len, 3, &p, &err);
+      if (code != CLV_DATA_LOSS) fail_msg("%s cut to %zu bytes: %d", names[i], len, (int)code);
+    }
+  }
+}
+
+/* ---- resampling -------------------------------------------------------------------------------- */
+
+static clv_pixels golden_pixels(const char *what) {
+  golden_tensor t;
+  assert_true(golden_find(&goldens, "resize", what, &t));
+  uint8_t *data = malloc(t.n);
+  assert_non_null(data);
+  memcpy(data, t.data, t.n);
+  return (clv_pixels){.data = data,
+                      .cap = t.n,
+                      .width = (uint32_t)t.shape.dim[1],
+                      .height = (uint32_t)t.shape.dim[0],
+                      .channels = t.shape.rank == 3 ? 3 : 1};
+}
+
+static clv_pixels resize(const clv_pixels *src, clv_box box, uint32_t width, uint32_t height,
+                         clv_box window) {
+  CLV_AUTO(clv_resampler_done) clv_resampler r = {0};
+  size_t stride = (size_t)window.width * src->channels;
+  clv_pixels p = {.data = malloc(stride * window.height),
+                  .width = window.width,
+                  .height = window.height,
+                  .channels = src->channels};
+  clv_err err;
+  assert_ok(clv_resample(&r, src, box, width, height, window, p.data, stride, &err), &err);
+  return p;
+}
+
+static void resizes_as_pillow(void **state) {
+  (void)state;
+  static const struct {
+    const char *what;
+    uint32_t width, height;
+  } cases[] = {{"20x14", 20, 14},   {"53x14", 53, 14}, {"7x37", 7, 37},
+               {"106x80", 106, 80}, {"1x1", 1, 1},     {"52x38", 52, 38}};
+  CLV_AUTO(clv_pixels_done) clv_pixels src = golden_pixels("source");
+  clv_box all = {0, 0, src.width, src.height};
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_box window = {0, 0, cases[i].width, cases[i].height};
+    CLV_AUTO(clv_pixels_done)
+    clv_pixels p = resize(&src, all, cases[i].width, cases[i].height, window);
+    same_pixels("resize", cases[i].what, &p);
+  }
+  CLV_AUTO(clv_pixels_done)
+  clv_pixels part = resize(&src, (clv_box){11, 5, 29, 25}, 16, 16, (clv_box){0, 0, 16, 16});
+  same_pixels("resize", "part", &part);
+}
+
+static void resizes_grey(void **state) {
+  (void)state;
+  CLV_AUTO(clv_pixels_done) clv_pixels src = golden_pixels("source");
+  for (size_t i = 0; i < (size_t)src.width * src.height; i++) {
+    const uint8_t *s = src.data + 3 * i;
+    src.data[i] = (uint8_t)((s[0] * 19595u + s[1] * 38470u + s[2] * 7471u + 0x8000u) >> 16);
+  }
+  src.channels = 1;
+  CLV_AUTO(clv_pixels_done)
+  clv_pixels part = resize(&src, (clv_box){11, 5, 29, 25}, 16, 16, (clv_box){0, 0, 16, 16});
+  same_pixels("resize", "part_grey", &part);
+}
+
+/* A crop of the resized image is computed alone, with the same bits. */
+static void windows_are_parts(void **state) {
+  (void)state;
+  CLV_AUTO(clv_pixels_done) clv_pixels src = golden_pixels("source");
+  clv_box all = {0, 0, src.width, src.height};
+  CLV_AUTO(clv_pixels_done) clv_pixels whole = resize(&src, all, 31, 22, (clv_box){0, 0, 31, 22});
+  static const clv_box windows[] = {{0, 0, 1, 1}, {30, 21, 1, 1}, {7, 3, 16, 16}, {0, 21, 31, 1}};
+  for (size_t i = 0; i < CLV_COUNT(windows); i++) {
+    clv_box w = windows[i];
+    CLV_AUTO(clv_pixels_done) clv_pixels part = resize(&src, all, 31, 22, w);
+    for (uint32_t y = 0; y < w.height; y++)
+      assert_memory_equal(part.data + (size_t)y * w.width * 3,
+                          whole.data + ((size_t)(w.y + y) * 31 + w.x) * 3, (size_t)w.width * 3);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(decodes_as_pillow), cmocka_unit_test(headers_alone),
+      cmocka_unit_test(damaged_files),     cmocka_unit_test(truncated_anywhere),
+      cmocka_unit_test(resizes_as_pillow), cmocka_unit_test(resizes_grey),
+      cmocka_unit_test(windows_are_parts),
+  };
+  return cmocka_run_group_tests(tests, open_goldens, close_goldens);
+}
