@@ -151,7 +151,6 @@ static clv_code rule_input(checker *c, stage_state *st) {
   CLV_TRY(must_learn(c));
   CLV_TRY(in_order(c, "I", st->i));
   CLV_TRY(gradient_there(c, st));
-  count_staleness(c);
   st->i++;
   return CLV_OK;
 }
@@ -172,7 +171,6 @@ static clv_code rule_weight(checker *c, stage_state *st) {
 static clv_code rule_backward(checker *c, stage_state *st) {
   CLV_TRY(must_learn(c));
   CLV_TRY(in_order(c, "B", st->i));
-  CLV_TRY(in_order(c, "W", st->w));
   CLV_TRY(rule_input(c, st));
   return rule_weight(c, st);
 }

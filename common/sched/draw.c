@@ -25,8 +25,9 @@ typedef struct drawing {
   double column;            /* seconds */
   bool weightless[CLV_SCHED_STAGES];
   uint32_t turn[CLV_SCHED_STAGES]; /* which of its rank's drawn stages a stage is: 0, 1, ... */
-  bool hidden;                     /* stages that take no time were left out */
-  bool many;                       /* a rank has several stages to be told apart */
+  bool timed;
+  bool hidden; /* stages that take no time were left out */
+  bool many;   /* a rank has several stages to be told apart */
 } drawing;
 
 static bool computes(const clv_instr *i) {
@@ -109,8 +110,7 @@ static void draw_rank(const drawing *d, uint32_t rank) {
   for (uint32_t k = 0; k < d->s->n[rank]; k++) {
     const clv_instr *i = &d->s->list[rank][k];
     const clv_sched_span *at = &d->run->span[rank][k];
-    if (computes(i) && !d->weightless[i->stage])
-      put(d, i, row, round(at->begin / d->column), round(at->end / d->column), used);
+    if (computes(i)) put(d, i, row, round(at->begin / d->column), round(at->end / d->column), used);
   }
   name_of(d, rank, name, sizeof name);
   clv_bytes_printf(d->out, "%-*.*s %s\n", (int)d->margin, (int)d->margin, name, row);
@@ -144,16 +144,19 @@ static void draw_legend(const drawing *d) {
            d->many ? "; a, b: the first, second stage of a rank" : "",
            d->hidden ? "; stages that take no time are not drawn" : "");
   wrap(d, line);
-  snprintf(line, sizeof line, "a column is %.3g ms, the round %.4g ms, bubble %.1f %%",
-           d->column * 1e3, d->run->seconds * 1e3, d->run->bubble * 100);
+  if (d->timed)
+    snprintf(line, sizeof line, "a column is %.3g ms, the round %.6g ms, bubble %.1f %%",
+             d->column * 1e3, d->run->seconds * 1e3, d->run->bubble * 100);
+  else
+    snprintf(line, sizeof line, "bubble %.1f %%", d->run->bubble * 100);
   wrap(d, line);
   if (d->run->seconds < shown + d->column / 2) return;
-  snprintf(line, sizeof line, "cut off at %.4g ms: the whole round takes %.0f columns", shown * 1e3,
-           ceil(d->run->seconds / d->column) + d->margin + 1);
+  snprintf(line, sizeof line, "cut off after %.0f %%: the whole round takes %.0f columns",
+           100 * shown / d->run->seconds, ceil(d->run->seconds / d->column) + d->margin + 1);
   wrap(d, line);
 }
 
-clv_code clv_sched_draw(const clv_sched *s, const clv_sched_costs *c, uint32_t columns,
+clv_code clv_sched_draw(const clv_sched *s, const clv_sched_costs *c, bool timed, uint32_t columns,
                         const char *const *rank_names, clv_bytes *out, clv_err *err) {
   clv_sched_run run = {0};
   clv_sched_costs equal;
@@ -163,7 +166,7 @@ clv_code clv_sched_draw(const clv_sched *s, const clv_sched_costs *c, uint32_t c
     return clv_fail(err, CLV_INVALID, "%u columns are too few to draw in: %d are the least",
                     columns, LEAST_COLUMNS);
   CLV_TRY(clv_sched_simulate(s, c, true, &run, err));
-  drawing d = {.s = s, .run = &run, .names = rank_names, .out = out};
+  drawing d = {.s = s, .run = &run, .names = rank_names, .timed = timed, .out = out};
   d.columns = CLV_MIN(columns, MOST_COLUMNS);
   find_stages(&d, c);
   set_scale(&d, c);

@@ -195,12 +195,13 @@ static clv_code run_backward(greedy *g, const candidate *c, double end) {
   CLV_TRY(push(g, c->kind, s, k, 0));
   g->stage[s].b++;
   g->stage[s].w += c->kind == CLV_INSTR_BACKWARD;
+  double sent = g->c->input_first ? c->start + g->c->input[s] : end;
   if (s == 0 || !sched_learns(shape, s - 1)) return CLV_OK;
   if (!sched_crosses(shape, s - 1)) {
     *ready(g, true, s - 1, k) = end;
     return CLV_OK;
   }
-  *ready(g, true, s - 1, k) = clv_sched_links_send(&g->links, shape, g->c, s - 1, true, end);
+  *ready(g, true, s - 1, k) = clv_sched_links_send(&g->links, shape, g->c, s - 1, true, sent);
   return push(g, CLV_INSTR_SEND_B, s, k, 0);
 }
 

@@ -2,7 +2,8 @@
  *
  * Each kind is a policy of the greedy generator. The textbook's kinds are strict: a stage runs its
  * forwards up to its limit, then backward and forward in turn, whatever things cost; costs then
- * decide alone how the stages of one rank mix. Windowed ones take what comes first.
+ * decide alone how the stages of one rank mix. Windowed ones take what comes first, and every stage
+ * has the window as its limit: backwards come before forwards, so that later stages hold fewer.
  *
  *   naive        limit 1                      gpipe        limit: all
  *   1f1b         limit: stages from s on      interleaved  the order of Megatron-LM
@@ -31,26 +32,12 @@ static clv_code make_gpipe(const clv_sched_options *o, sched_policy *p, clv_err 
   return CLV_OK;
 }
 
-/* A window's limits fall towards the last stage as what is in flight after a stage does; without
- * costs by one a stage, as the textbook's. */
-static void set_window(const clv_sched_options *o, sched_policy *p) {
-  const clv_sched_shape *shape = &o->shape;
-  uint32_t need[CLV_SCHED_STAGES];
-  for (uint32_t s = 0; s < shape->n_stages; s++) need[s] = clv_sched_depth(shape, p->weightless, s);
-  if (o->costs) clv_sched_needs(shape, o->costs, p->weightless, need);
-  for (uint32_t s = 0; s < shape->n_stages; s++) {
-    int64_t limit = (int64_t)need[s] + o->window - need[0];
-    limit = CLV_MAX(limit, (int64_t)clv_sched_depth(shape, p->weightless, s));
-    p->limit[s] = (uint32_t)CLV_MIN(limit, (int64_t)o->window);
-  }
-  p->strict = false;
-}
-
 static clv_code make_1f1b(const clv_sched_options *o, sched_policy *p, clv_err *err) {
   (void)err;
   for (uint32_t s = 0; s < o->shape.n_stages; s++)
     p->limit[s] = clv_sched_depth(&o->shape, p->weightless, s);
-  if (o->window) set_window(o, p);
+  if (o->window) set_limits(o, p, o->window);
+  p->strict = o->window == 0;
   return CLV_OK;
 }
 

@@ -150,16 +150,18 @@ clv_code clv_sched_push(clv_sched *s, uint32_t rank, clv_instr_kind kind, uint32
 /* ---- the literature's numbers ------------------------------------------------------------------ */
 
 double clv_sched_bubble_formula(clv_sched_kind kind, uint32_t ranks, uint32_t per_rank,
-                                uint32_t n_micro) {
-  const double work[CLV_SCHED_KINDS] = {
+                                uint32_t n_micro, bool input_first) {
+  const double rounds[CLV_SCHED_KINDS] = {
       [CLV_SCHED_GPIPE] = n_micro,
       [CLV_SCHED_1F1B] = n_micro,
       [CLV_SCHED_INTERLEAVED] = (double)per_rank * n_micro,
-      [CLV_SCHED_ZB_H1] = 3.0 * n_micro,
+      [CLV_SCHED_ZB_H1] = n_micro,
       [CLV_SCHED_PIPEDREAM] = n_micro,
       [CLV_SCHED_PIPEDREAM_2BW] = n_micro,
   };
+  double others = ranks - 1.0, idle = input_first ? 2 * others : 3 * others;
   if ((unsigned)kind >= CLV_SCHED_CUSTOM || ranks == 0) return NAN;
-  if (kind == CLV_SCHED_NAIVE) return (ranks - 1.0) / ranks;
-  return work[kind] > 0 ? (ranks - 1.0) / (work[kind] + ranks - 1.0) : NAN;
+  if (kind == CLV_SCHED_NAIVE) return input_first ? 2 * others / (2.0 * ranks + 1) : others / ranks;
+  if (kind == CLV_SCHED_ZB_H1) idle = others;
+  return rounds[kind] > 0 ? idle / (3 * rounds[kind] + idle) : NAN;
 }

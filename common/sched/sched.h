@@ -90,6 +90,9 @@ typedef struct clv_sched_costs {
   double step[CLV_SCHED_STAGES];
   double latency[CLV_SCHED_STAGES];
   double serialise_f[CLV_SCHED_STAGES], serialise_b[CLV_SCHED_STAGES];
+  /* The gradient of the input of a B leaves before that of its weights is computed (as Cleave's nodes
+   * do it); false: with the end of the B (as textbooks draw it). */
+  bool input_first;
 } clv_sched_costs;
 
 /* All stages alike, links that cost nothing. */
@@ -98,8 +101,8 @@ void clv_sched_costs_equal(clv_sched_costs *c, double forward, double input, dou
 typedef struct clv_sched_options {
   clv_sched_kind kind;
   clv_sched_shape shape;
-  /* 1f1b, zb-h1, pipedream, pipedream-2bw: micro-batches in flight at the first stage; 0: as the kind's
-   * textbook says, whatever things cost. */
+  /* 1f1b, zb-h1, pipedream, pipedream-2bw: micro-batches in flight at the first stage that goes
+   * back; 0: as the kind's textbook says, whatever things cost. */
   uint32_t window;
   /* Decide what comes first where a window or several stages of a rank leave a choice. Stages whose F,
    * I and W cost nothing (the loss) are no stages to the textbook. NULL: all alike and links free. */
@@ -122,15 +125,17 @@ typedef struct clv_sched_report {
   double bubble; /* idle share of the ranks, all stages alike and links free (clv_sched_simulate) */
 } clv_sched_report;
 
-/* Everything a run relies on (ret may be NULL): each stage's F once per micro-batch, in ascending order; B or I+W once
+/* Everything a run relies on: each stage's F once per micro-batch, in ascending order; B or I+W once
  * per micro-batch of stages that go back, each kind in ascending order, W after I, I after F; sends and
  * receives paired (across ranks alone), each receive after nothing that waits for it, so that no order
  * of arrival can stop the ranks; steps of synchronous kinds absent (the step comes after the round),
- * those of asynchronous ones as the kind says. The text names rank, position and instruction:
- * "rank 1, instruction 7 (B2 of stage 1): ...", counted from 0. O(instructions).
- * Of pipedream: S k after the gradient k and before the next, weights_behind 0, so that the staleness
- * is what is in flight at a stage less one. Of pipedream-2bw: S t after the gradients of step t, and
- * weights_behind such that the rule of its kind holds: two versions at most. */
+ * those of asynchronous ones as the kind says:
+ *   pipedream      S k after gradient k and before the next, F always on the newest weights; so the
+ *                  staleness of a stage is what is in flight there, less one
+ *   pipedream-2bw  S t after the gradients of step t and before the next, and weights_behind such
+ *                  that all of a step runs on the version its kind says: two are alive, no more
+ * The text names rank, position (from 0) and instruction: "rank 1, instruction 7 (B2 of stage 1): ...".
+ * O(instructions). `ret` may be NULL. */
 clv_code clv_sched_check(const clv_sched *s, clv_sched_report *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- simulating -------------------------------------------------------------------------------- */
@@ -150,32 +155,36 @@ typedef struct clv_sched_run {
  * and the rank goes on at once. Deterministic. `spans`: keep every instruction's begin and end. */
 clv_code clv_sched_simulate(const clv_sched *s, const clv_sched_costs *c, bool spans,
                             clv_sched_run *ret, clv_err *err) CLV_USE_RESULT;
+void clv_sched_run_done(clv_sched_run *r, const clv_sched *s);
 /* The round's time alone. */
 clv_code clv_sched_seconds(const clv_sched *s, const clv_sched_costs *c, double *ret,
                            clv_err *err) CLV_USE_RESULT;
-void clv_sched_run_done(clv_sched_run *r, const clv_sched *s);
 
 /* The bubble the literature gives for a kind, n equal stages (F = I = W), m micro-batches, free links:
  * gpipe and 1f1b (p-1)/(m+p-1); naive (p-1)/p; interleaved with v stages per rank (p-1)/(v m + p-1);
  * zb-h1 (p-1)/(3m + p-1) [idle (p-1)(F+I-W) beside m(F+I+W) busy], m >= p; pipedream and -2bw
- * (p-1)/(m+p-1) for their one fill and drain per round. Others: NAN. Sources: reference list in
- * ARCHITECTURE.md. */
+ * (p-1)/(m+p-1) for their one fill and drain per round. Others: NAN. Huang et al. 2019 (gpipe),
+ * Narayanan et al. 2019 and 2021 (pipedream, 1f1b, interleaved), Qi et al. 2023 (zb-h1).
+ * input_first: the same with idle (p-1)(F+I) instead of (p-1)(F+I+W), since the way back takes I alone:
+ * 2(p-1)/(3m + 2(p-1)), of v stages per rank 2(p-1)/(3vm + 2(p-1)); naive 2(p-1)/(2p+1). */
 double clv_sched_bubble_formula(clv_sched_kind kind, uint32_t ranks, uint32_t per_rank,
-                                uint32_t n_micro);
+                                uint32_t n_micro, bool input_first);
 
-/* The window of 1f1b, as micro-batches in flight at the first stage (one more than its warm-up):
- * 1 + ceil((2 (latency + serialisation) + t) / max(t', serialisation)), latency and serialisation
- * summed over the edges that are crossed, t = F + B of all stages but the first, t' that of the
- * busiest rank; at least the textbook's number of stages, at most n_micro. Then larger ones as long
- * as the simulation gains half a percent. */
+/* The window of 1f1b, as micro-batches in flight at the first stage that goes back (one more than its
+ * warm-up): 1 + ceil((2 (latency + serialisation) + t) / max(t', serialisation)), latency and
+ * serialisation summed over the edges crossed from there on, t = F + B of all later stages, t' that of
+ * the busiest rank, the last serialisation that of the busiest link; at least the textbook's number of
+ * stages, at most n_micro. Of this one and larger ones (up to four times it) the smallest that the
+ * simulation finds within 2 % of the best. */
 clv_code clv_sched_window(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t *ret,
                           clv_err *err) CLV_USE_RESULT;
 
 /* ---- text -------------------------------------------------------------------------------------- */
 
 /* A grid in time, a row per rank, as `plan --schedule` shows it: at most `columns` (40 or more) wide,
- * says where it was cut off. `c` NULL: all alike, links free; `rank_names` NULL: by number. */
-clv_code clv_sched_draw(const clv_sched *s, const clv_sched_costs *c, uint32_t columns,
+ * says where it was cut off. `c` NULL: all alike, links free; timed: costs are seconds, and said;
+ * `rank_names` NULL: by number. */
+clv_code clv_sched_draw(const clv_sched *s, const clv_sched_costs *c, bool timed, uint32_t columns,
                         const char *const *rank_names, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 
 /* The lists as text, one line per rank: "rank 0: F0@0 sf0@0 F1@0 ... B0@0" (@ stage; "F3@0-1" has

@@ -85,9 +85,9 @@ clv_code clv_sched_greedy(clv_sched *s, const sched_policy *policy, const clv_sc
 
 /* ---- windows ----------------------------------------------------------------------------------- */
 
-/* Micro-batches that keep the pipeline from stage s on busy (see clv_sched_window), for every s. */
-void clv_sched_needs(const clv_sched_shape *shape, const clv_sched_costs *c, const bool *weightless,
-                     uint32_t *ret);
+/* The formula of clv_sched_window. */
+uint32_t clv_sched_need(const clv_sched_shape *shape, const clv_sched_costs *c,
+                        const bool *weightless);
 /* Stages of the pipeline from s on, at least 1. */
 uint32_t clv_sched_depth(const clv_sched_shape *shape, const bool *weightless, uint32_t s);
 

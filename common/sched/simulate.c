@@ -44,6 +44,7 @@ typedef struct walk {
   clv_sched_run *run;
   sched_links links;
   double *arrival[2]; /* [edge][micro] of tensors going down and back; < 0: not sent */
+  double *early;      /* [stage][micro] when the gradient of the input of a B is there */
   double *now;        /* per rank */
   uint32_t *pos;      /* per rank: the next instruction */
   uint32_t *queue;    /* ranks that may go on: a ring, each at most once */
@@ -55,6 +56,7 @@ static void walk_done(walk *w) {
   free(w->links.free_at);
   free(w->arrival[0]);
   free(w->arrival[1]);
+  free(w->early);
   free(w->now);
   free(w->pos);
   free(w->queue);
@@ -69,6 +71,7 @@ static clv_code walk_init(walk *w, clv_err *err) {
     CLV_TRY(clv_alloc(n, sizeof(double), &w->arrival[back], err));
     for (size_t i = 0; i < n; i++) w->arrival[back][i] = -1;
   }
+  CLV_TRY(clv_alloc(n, sizeof *w->early, &w->early, err));
   CLV_TRY(clv_alloc(shape->n_ranks, sizeof *w->now, &w->now, err));
   CLV_TRY(clv_alloc(shape->n_ranks, sizeof *w->pos, &w->pos, err));
   CLV_TRY(clv_alloc(shape->n_ranks, sizeof *w->queue, &w->queue, err));
@@ -92,6 +95,8 @@ static double *message(walk *w, const clv_instr *i) {
 static void send(walk *w, const clv_instr *i, double now) {
   bool back = i->kind == CLV_INSTR_SEND_B;
   uint32_t edge = i->stage - (uint32_t)back;
+  if (back && w->c->input_first)
+    now = fmin(now, w->early[(size_t)i->stage * w->s->shape.n_micro + i->micro]);
   *message(w, i) = clv_sched_links_send(&w->links, &w->s->shape, w->c, edge, back, now);
   wake(w, w->s->shape.rank[edge + !back]);
 }
@@ -108,6 +113,8 @@ static bool run_one(walk *w, uint32_t rank, const clv_instr *i) {
   } else {
     double cost = clv_sched_cost(w->c, i->kind, i->stage);
     end = begin + cost;
+    if (i->kind == CLV_INSTR_BACKWARD || i->kind == CLV_INSTR_INPUT)
+      w->early[(size_t)i->stage * w->s->shape.n_micro + i->micro] = begin + w->c->input[i->stage];
     if (w->run) w->run->busy[rank] += cost;
   }
   w->now[rank] = end;

@@ -29,7 +29,8 @@ void clv_sched_text(const clv_sched *s, clv_bytes *out) {
     clv_bytes_printf(out, "stage %u rank %u\n", i, shape->rank[i]);
   for (uint32_t r = 0; r < shape->n_ranks; r++) {
     clv_bytes_printf(out, "rank %u:", r);
-    for (const clv_instr *i = s->list[r], *end = i + s->n[r]; i < end; i++) {
+    for (uint32_t k = 0; k < s->n[r]; k++) {
+      const clv_instr *i = &s->list[r][k];
       clv_bytes_printf(out, " %s@%u", clv_instr_text(i, text), i->stage);
       if (i->weights_behind) clv_bytes_printf(out, "-%u", i->weights_behind);
     }

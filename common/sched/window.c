@@ -38,23 +38,25 @@ static double bottleneck(const clv_sched_shape *shape, const clv_sched_costs *c)
   return most;
 }
 
-void clv_sched_needs(const clv_sched_shape *shape, const clv_sched_costs *c, const bool *weightless,
-                     uint32_t *ret) {
+uint32_t clv_sched_need(const clv_sched_shape *shape, const clv_sched_costs *c,
+                        const bool *weightless) {
+  uint32_t first = CLV_MIN(shape->first_backward, shape->n_stages - 1);
   double each = bottleneck(shape, c), away = 0;
-  for (uint32_t s = shape->n_stages; s-- > 0;) {
+  for (uint32_t s = first; s < shape->n_stages; s++) {
+    if (s > first) away += stage_time(shape, c, s);
     if (sched_crosses(shape, s)) away += 2 * c->latency[s] + c->serialise_f[s] + c->serialise_b[s];
-    /* A hair less, so that an exact ratio is not rounded up by its last bit. */
-    double n = each > 0 ? ceil(away / each - 1e-9) + 1 : 1;
-    n = fmax(n, clv_sched_depth(shape, weightless, s));
-    ret[s] = n < shape->n_micro ? (uint32_t)n : shape->n_micro;
-    away += stage_time(shape, c, s);
   }
+  /* A hair less, so that an exact ratio is not rounded up by its last bit. */
+  double n = each > 0 ? ceil(away / each - 1e-9) + 1 : 1;
+  n = fmax(n, clv_sched_depth(shape, weightless, first));
+  return (uint32_t)fmin(n, shape->n_micro);
 }
 
 static clv_code seconds_with(const clv_sched_shape *shape, const clv_sched_costs *c,
                              uint32_t window, double *ret, clv_err *err) {
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
   clv_sched_options o = {.kind = CLV_SCHED_1F1B, .shape = *shape, .window = window, .costs = c};
+  o.shape.n_accumulate = 0;
   clv_sched_run run = {0};
   CLV_TRY(clv_sched_make(&o, &s, err));
   CLV_TRY(clv_sched_walk(s, c, false, &run, err));
@@ -62,27 +64,27 @@ static clv_code seconds_with(const clv_sched_shape *shape, const clv_sched_costs
   return CLV_OK;
 }
 
-/* A window costs memory: a larger one has to be worth it. Two in a row that aren't end the search;
- * the formula is short where a rank's stages get into each other's way. */
+/* The formula takes a steady stream for granted. Where stages of one rank get into each other's way,
+ * or two ranks are nearly as busy, a larger window smooths; but it costs memory, so the smallest
+ * that is as good as the best is taken. */
 clv_code clv_sched_window(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t *ret,
                           clv_err *err) {
-  static const double worth = 0.005;
-  uint32_t need[CLV_SCHED_STAGES], best;
+  enum { TRIES = 20 };
+  static const double as_good = 1.02;
   bool weightless[CLV_SCHED_STAGES];
-  double least, seconds;
+  uint32_t window[TRIES], n = 0, i = 0;
+  double seconds[TRIES], best = INFINITY;
   CLV_TRY(clv_sched_shape_check(shape, err));
   CLV_TRY(clv_sched_costs_check(shape, c, err));
   clv_sched_weightless(shape, c, weightless);
-  clv_sched_needs(shape, c, weightless, need);
-  clv_sched_shape plain = *shape;
-  plain.n_accumulate = 0;
-  CLV_TRY(seconds_with(&plain, c, best = need[0], &least, err));
-  for (uint32_t w = best + 1; w <= CLV_MIN(best + 2, shape->n_micro); w++) {
-    CLV_TRY(seconds_with(&plain, c, w, &seconds, err));
-    if (seconds > least * (1 - worth)) continue;
-    least = seconds;
-    best = w;
+  uint32_t w = clv_sched_need(shape, c, weightless), last = CLV_MIN(4 * w, shape->n_micro);
+  for (uint32_t apart = 1 + (CLV_MAX(last, w) - w) / TRIES; n < TRIES && w <= last;
+       w += n == 1 ? 1 : apart, n++) {
+    CLV_TRY(seconds_with(shape, c, w, &seconds[n], err));
+    window[n] = w;
+    best = fmin(best, seconds[n]);
   }
-  *ret = best;
+  while (seconds[i] > best * as_good) i++;
+  *ret = window[i];
   return CLV_OK;
 }

@@ -68,7 +68,7 @@ clv_code clv_blueprint_draw(const clv_blueprint *b, bool json, clv_bytes *out, c
   }
   clv_pipeline_ranks(b, &shape, names);
   clv_pipeline_textbook_costs(b, &costs);
-  CLV_TRY(clv_sched_draw(l->sched, &costs, COLUMNS, names, out, err));
+  CLV_TRY(clv_sched_draw(l->sched, &costs, false, COLUMNS, names, out, err));
   clv_bytes_puts(out, "\n");
   text_memory(b, l, out);
   return text_bubble(l, &costs, out, err);

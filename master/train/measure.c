@@ -197,7 +197,7 @@ static clv_code measure(clv_trainer *t, const layout *l, clv_sched_costs *ret, c
   CLV_TRY(clv_alloc(t->config->n_workers + 1, sizeof *round_trip, &round_trip, err));
   CLV_TRY(clv_alloc(l->n_micro, sizeof *passages, &passages, err));
   samples s = {.list = list};
-  *ret = (clv_sched_costs){0};
+  *ret = (clv_sched_costs){.input_first = true};
   CLV_TRY(ping_all(t, round_trip, err));
   stage_times(t, l, ret, &s);
   edge_times(t, l, round_trip, passages, ret, &s);

@@ -244,9 +244,13 @@ void clv_observer_text(const clv_observer *o, const clv_trainer *t, clv_bytes *o
   clv_bytes_printf(out, "bubble %.1f %% of what %u nodes could compute",
                    100 * (1 - busy / (o->seconds * ranks)), ranks);
   if (kind != CLV_SCHED_CUSTOM)
-    clv_bytes_printf(out, "; %.1f %% by the formula for equal stages and free links",
-                     100 * clv_sched_bubble_formula(kind, CLV_MIN(ranks, t->b->n_stages),
-                                                    per_rank(t), t->b->micro_batches * t->round));
+    clv_bytes_printf(out,
+                     "; for equal stages and free links %.1f %% (textbook, which sends a backward "
+                     "whole: %.1f %%)",
+                     100 * clv_sched_bubble_formula(kind, ranks, per_rank(t),
+                                                    t->b->micro_batches * t->round, true),
+                     100 * clv_sched_bubble_formula(kind, ranks, per_rank(t),
+                                                    t->b->micro_batches * t->round, false));
   clv_bytes_puts(out, "\n");
 }
 

@@ -36,6 +36,7 @@ uint32_t clv_pipeline_ranks(const clv_blueprint *b, clv_sched_shape *shape,
 /* Stages alike, links free, and a loss that weighs nothing: what textbooks draw. */
 void clv_pipeline_textbook_costs(const clv_blueprint *b, clv_sched_costs *ret) {
   clv_sched_costs_equal(ret, 1, 1, 1);
+  ret->input_first = true;
   ret->forward[b->n_stages] = ret->input[b->n_stages] = ret->weight[b->n_stages] = 0;
 }
 

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Schedules as text: what parses is written and parsed to the same; what the check lets through runs
+ * to its end, whatever things cost, and can be drawn.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/sched/sched.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Costs from the input itself. */
+static void costs_of(const uint8_t *data, size_t size, clv_sched_costs *ret) {
+  memset(ret, 0, sizeof *ret);
+  for (size_t s = 0; s < CLV_SCHED_STAGES && size > 0; s++) {
+    uint8_t byte = data[s % size];
+    ret->forward[s] = byte & 7;
+    ret->input[s] = byte >> 3 & 3;
+    ret->weight[s] = byte >> 5;
+    ret->latency[s] = ret->serialise_f[s] = byte % 5;
+  }
+}
+
+static void run(const clv_sched *s, const uint8_t *data, size_t size) {
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  clv_sched_costs c;
+  clv_sched_run r;
+  clv_err err;
+  costs_of(data, size, &c);
+  if (clv_sched_simulate(s, &c, true, &r, &err) != CLV_OK) abort();
+  if (!isfinite(r.seconds) || r.bubble < -1e-9 || r.bubble > 1) abort();
+  clv_sched_run_done(&r, s);
+  if (clv_sched_draw(s, &c, true, 40 + size % 100, NULL, &out, &err) != CLV_OK) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  CLV_AUTO(clv_sched_freep) clv_sched *s = NULL, *again = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, twice = {0};
+  clv_sched_report report;
+  clv_err err;
+  if (clv_sched_parse("fuzz", (const char *)data, size, &s, &err) != CLV_OK) return 0;
+  clv_sched_text(s, &text);
+  if (clv_sched_parse("again", text.data, text.len, &again, &err) != CLV_OK) abort();
+  clv_sched_text(again, &twice);
+  if (text.failed || twice.failed || strcmp(text.data, twice.data)) abort();
+  /* Only large lists make the rest slow, and they reach nothing small ones don't. */
+  if ((uint64_t)s->shape.n_stages * s->shape.n_micro > 1 << 16) return 0;
+  if (clv_sched_check(s, &report, &err) == CLV_OK) run(s, data, size);
+  return 0;
+}

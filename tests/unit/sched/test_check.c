@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The gate: what a schedule has to be, each way of not being it, random valid ones, and damaged ones.
+ */
+#include "tests/unit/sched/random_schedule.h"
+
+#define HEAD2 "schedule custom stages 2 ranks 2 micro-batches 2\nstage 0 rank 0\nstage 1 rank 1\n"
+#define LOCAL(kind, m, acc)                                                                 \
+  "schedule " kind " stages 1 ranks 1 micro-batches " m " first-backward 0 accumulate " acc \
+  "\nstage 0 rank 0\n"
+
+static clv_code check_text(const char *text, clv_sched_report *report, clv_err *ret_err) {
+  CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
+  ok(clv_sched_parse("test", text, strlen(text), &s, err));
+  return clv_sched_check(s, report, ret_err);
+}
+
+static void test_by_hand(void **state) {
+  clv_sched_report r;
+  clv_err err = {0};
+  (void)state;
+  assert_int_equal(
+      check_text(HEAD2 "rank 0: F0@0 F1@0 sf1@0 sf0@0 rb1@0 rb0@0 I0@0 I1@0 W0@0 W1@0\n"
+                       "rank 1: rf1@1 rf0@1 F0@1 F1@1 B0@1 I1@1 sb1@1 sb0@1 W1@1\n",
+                 &r, &err),
+      CLV_OK);
+  assert_int_equal(r.live[0], 2);
+  assert_int_equal(r.versions[0], 1);
+  /* Forwards alone; a frozen stage before one that learns. */
+  assert_int_equal(check_text(LOCAL("custom", "1", "0") "rank 0: F0@0 B0@0\n", &r, &err), CLV_OK);
+  assert_int_equal(check_text("schedule custom stages 2 ranks 1 micro-batches 1 first-backward 1\n"
+                              "stage 0 rank 0\nstage 1 rank 0\nrank 0: F0@0 F0@1 I0@1 W0@1\n",
+                              &r, &err),
+                   CLV_OK);
+  assert_int_equal(r.live[0], 0);
+  assert_int_equal(r.live[1], 1);
+}
+
+static void test_versions_by_hand(void **state) {
+  clv_sched_report r;
+  clv_err err = {0};
+  (void)state;
+  /* Three in flight, so the fourth's backward is two steps late at most. */
+  assert_int_equal(
+      check_text(LOCAL("pipedream", "4",
+                       "0") "rank 0: F0@0 F1@0 F2@0 B0@0 S0@0 B1@0 S1@0 F3@0 B2@0 S2@0 B3@0 S3@0\n",
+                 &r, &err),
+      CLV_OK);
+  assert_int_equal(r.live[0], 3);
+  assert_int_equal(r.versions[0], 2); /* those of 0 steps and of 1 or 2 */
+  assert_int_equal(r.staleness[0], 2);
+  /* While micro-batch 1 of version 0 waits, 2 has 1's step and the newest is 2. */
+  assert_int_equal(check_text(LOCAL("pipedream", "3",
+                                    "0") "rank 0: F0@0 F1@0 B0@0 S0@0 F2@0 B1@0 S1@0 B2@0 S2@0\n",
+                              &r, &err),
+                   CLV_OK);
+  assert_int_equal(r.versions[0], 2);
+  assert_int_equal(r.staleness[0], 1);
+}
+
+static const struct {
+  const char *text, *says;
+} refused[] = {
+    {HEAD2 "rank 0: F1@0\n", "rank 0, instruction 0 (F1 of stage 0): F0 has to come first"},
+    {HEAD2 "rank 0: F0@0 F0@0\n", "rank 0, instruction 1 (F0 of stage 0): has run before"},
+    {HEAD2 "rank 0: F0@1\n", "the stage is at rank 1"},
+    {HEAD2 "rank 1: F0@1\n", "its input was not received before (rf0)"},
+    {HEAD2 "rank 0: F0@0 B0@0\n", "its gradient was not received before (rb0)"},
+    {HEAD2 "rank 0: sf0@0\n", "F0 has to come first"},
+    {HEAD2 "rank 1: rf0@1 F0@1 sb0@1\n", "the gradient of micro-batch 0 has to come first"},
+    {HEAD2 "rank 1: rf0@1 F0@1 B0@1 sb0@1 sb0@1\n",
+     "instruction 4 (sb0 of stage 1): has run before"},
+    {HEAD2 "rank 0: rf0@0\n", "nothing crosses between ranks there"},
+    {HEAD2 "rank 0: sb0@0\n", "nothing crosses between ranks there"},
+    {HEAD2 "rank 1: sf0@1\n", "nothing crosses between ranks there"},
+    {HEAD2 "rank 0: F0@0 sf0@0 rb0@0 W0@0\n", "I0 has to come first"},
+    {HEAD2 "rank 0: F0@0 sf0@0 rb0@0 B0@0 W0@0\n", "(W0 of stage 0): has run before"},
+    {HEAD2 "rank 0: F0@0 F1@0 rb0@0 I0@0 rb1@0 B1@0\n", "(B1 of stage 0): W0 has to come first"},
+    {HEAD2 "rank 0: F0@0 S0@0\n", "the step of a custom schedule comes after the round"},
+    {HEAD2 "rank 0: F0@0-1\n", "there are no weights of 1 steps ago"},
+    {HEAD2 "rank 0: F0@0 sf0@0-1\n", "forwards alone choose their weights"},
+    {HEAD2 "rank 0: F0@0 sf0@0\n", "rank 0, instruction 2 (the end): F1 of stage 0 is missing"},
+    {HEAD2 "rank 0: F0@0 sf0@0 F1@0 rb0@0 B0@0 rb1@0 B1@0\nrank 1: rf0@1 F0@1 rf1@1 F1@1 B0@1 "
+           "sb0@1 B1@1 sb1@1\n",
+     "rank 0, instruction 7 (the end): sf1 of stage 0 is missing"},
+    {HEAD2
+     "rank 0: F0@0 sf0@0 F1@0 sf1@0 rb0@0 B0@0 rb1@0 I1@0\nrank 1: rf0@1 F0@1 rf1@1 F1@1 B0@1 "
+     "sb0@1 B1@1 sb1@1\n",
+     "(the end): W1 of stage 0 is missing"},
+    /* Each waits for what the other sends later. */
+    {HEAD2
+     "rank 0: F0@0 sf0@0 rb0@0 B0@0 F1@0 sf1@0 rb1@0 B1@0\nrank 1: rf0@1 F0@1 rf1@1 F1@1 B0@1 "
+     "sb0@1 B1@1 sb1@1\n",
+     "rank 0, instruction 2 (rb0 of stage 0): waits for sb0 of stage 1 for ever: rank 1, which "
+     "sends "
+     "it, waits at instruction 2 (rf1 of stage 1)"},
+    {"schedule custom stages 2 ranks 1 micro-batches 1\nstage 0 rank 0\nstage 1 rank 0\nrank 0: "
+     "F0@1\n",
+     "F0 of stage 0 has to come first"},
+    {"schedule custom stages 2 ranks 1 micro-batches 1\nstage 0 rank 0\nstage 1 rank 0\n"
+     "rank 0: F0@0 F0@1 B0@0\n",
+     "the gradient of micro-batch 0 of stage 1 has to come first"},
+    {"schedule custom stages 2 ranks 1 micro-batches 1 first-backward 1\nstage 0 rank 0\n"
+     "stage 1 rank 0\nrank 0: F0@0 F0@1 B0@1 B0@0\n",
+     "(B0 of stage 0): the stage has forwards alone"},
+    {LOCAL("pipedream", "2", "0") "rank 0: F0@0 F1@0 B0@0 B1@0\n",
+     "(B1 of stage 0): belongs to step 1, and S0 has to come first"},
+    {LOCAL("pipedream", "2", "0") "rank 0: F0@0 S0@0\n", "0 of its 1 gradients are there"},
+    {LOCAL("pipedream", "1", "0") "rank 0: F0@0 B0@0\n", "S0 of stage 0 is missing"},
+    {LOCAL("pipedream", "2", "0") "rank 0: F0@0 B0@0 S0@0 F1@0-1\n", "there are no weights of 1"},
+    {LOCAL("pipedream-2bw", "2", "1") "rank 0: F0@0 B0@0 S0@0 F1@0\n",
+     "runs on the weights after 1 steps, and all of step 1 run on those after 0"},
+    {LOCAL("pipedream-2bw", "3", "1") "rank 0: F0@0 F1@0 F2@0\n",
+     "runs on the weights after 0 steps, and all of step 2 run on those after 1"},
+    {LOCAL("pipedream-2bw", "3", "2") "rank 0: F0@0\n", "3 micro-batches in steps of 2"},
+    {LOCAL("pipedream-2bw", "3", "0") "rank 0: F0@0\n", "3 micro-batches in steps of 0"},
+    {LOCAL("1f1b", "2", "2") "rank 0: F0@0\n", "1f1b: 2 micro-batches in steps of 2"},
+    {"schedule custom stages 256 ranks 1 micro-batches 65536\n", "no line says"},
+};
+
+static void test_refused(void **state) {
+  (void)state;
+  for (size_t c = 0; c < CLV_COUNT(refused); c++) {
+    CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
+    clv_err err = {0};
+    clv_code code = clv_sched_parse("test", refused[c].text, strlen(refused[c].text), &s, &err);
+    if (code == CLV_OK) code = clv_sched_check(s, NULL, &err);
+    assert_int_equal(code, CLV_INVALID);
+    if (!strstr(err.text, refused[c].says))
+      fail_msg("\"%s\" lacks \"%s\"", err.text, refused[c].says);
+    clv_sched_run run;
+    if (s) assert_int_equal(clv_sched_simulate(s, NULL, false, &run, &err), CLV_INVALID);
+  }
+}
+
+/* Sizes a caller could get wrong without a parser. */
+static void test_hostile_values(void **state) {
+  clv_sched_shape shape = shape_of(2, 2, 2);
+  clv_err err;
+  (void)state;
+  static const struct {
+    clv_instr put;
+    const char *says;
+  } cases[] = {{{.kind = CLV_INSTR_KINDS}, "there is no instruction 9"},
+               {{.kind = 255, .stage = 65535, .micro = UINT32_MAX}, "there is no instruction 255"},
+               {{.stage = 2}, "there are 2 stages"},
+               {{.stage = 65535}, "there are 2 stages"},
+               {{.micro = 2}, "there are 2 micro-batches"},
+               {{.micro = UINT32_MAX}, "there are 2 micro-batches"}};
+  for (size_t c = 0; c < CLV_COUNT(cases); c++) {
+    CLV_AUTO(clv_sched_freep) clv_sched *s = make(CLV_SCHED_1F1B, &shape, 0, NULL);
+    s->list[0][0] = cases[c].put;
+    assert_int_equal(clv_sched_check(s, NULL, &err), CLV_INVALID);
+    assert_non_null(strstr(err.text, cases[c].says));
+  }
+  CLV_AUTO(clv_sched_freep) clv_sched *s = make(CLV_SCHED_1F1B, &shape, 0, NULL);
+  s->kind = (clv_sched_kind)99;
+  assert_int_equal(clv_sched_check(s, NULL, &err), CLV_INVALID);
+  s->kind = CLV_SCHED_1F1B;
+  s->shape.rank[1] = 2;
+  assert_int_equal(clv_sched_check(s, NULL, &err), CLV_INVALID);
+  s->shape.rank[1] = 1, s->shape.n_micro = 0;
+  assert_int_equal(clv_sched_check(s, NULL, &err), CLV_INVALID);
+}
+
+/* 16 stages and 64 micro-batches, of each kind. */
+static void test_speed(void **state) {
+  double slow = getenv("CLV_TEST_SLOW") ? atof(getenv("CLV_TEST_SLOW")) : 1;
+  (void)state;
+  for (int kind = 0; kind < CLV_SCHED_CUSTOM; kind++) {
+    bool ring = kind == CLV_SCHED_INTERLEAVED;
+    clv_sched_shape shape = shape_of(16, ring ? 8 : 16, 64);
+    shape.n_accumulate = kind == CLV_SCHED_PIPEDREAM_2BW ? 16 : 0;
+    CLV_AUTO(clv_sched_freep) clv_sched *s = make((clv_sched_kind)kind, &shape, 0, NULL);
+    clv_sched_report r;
+    uint64_t begin = clv_now_ns();
+    ok(clv_sched_check(s, &r, err));
+    double ms = (double)(clv_now_ns() - begin) / 1e6;
+    if (ms > 200 * slow) fail_msg("%s: %.1f ms", clv_sched_name((clv_sched_kind)kind), ms);
+  }
+}
+
+static void test_random_valid(void **state) {
+  (void)state;
+  for (uint64_t round = 1; round <= 1000; round++) {
+    uint64_t seed = round;
+    CLV_AUTO(clv_sched_freep) clv_sched *s = random_schedule(&seed);
+    clv_sched_costs costs;
+    clv_sched_report r;
+    clv_err err;
+    if (clv_sched_check(s, &r, &err) != CLV_OK) fail_msg("seed %u: %s", (unsigned)round, err.text);
+    clv_sched_costs_equal(&costs, 1, 1, 1);
+    simulate(s, &costs);
+  }
+}
+
+/* A damaged one is refused with its place named, or still runs to the end. */
+static void test_random_damage(void **state) {
+  uint32_t passed = 0;
+  (void)state;
+  for (uint64_t round = 1; round <= 3000; round++) {
+    uint64_t seed = round * 7919;
+    CLV_AUTO(clv_sched_freep) clv_sched *s = random_schedule(&seed);
+    clv_sched_costs costs;
+    clv_err err = {0};
+    for (uint32_t n = 1 + roll(&seed, 3); n > 0; n--) damage(s, &seed);
+    clv_sched_costs_equal(&costs, 1, 1, 1);
+    if (clv_sched_check(s, NULL, &err) == CLV_OK) {
+      simulate(s, &costs);
+      passed++;
+    } else if (!strstr(err.text, "rank ") || !strstr(err.text, ", instruction ") ||
+               !strstr(err.text, "of stage ")) {
+      fail_msg("seed %u: \"%s\" names no place", (unsigned)round, err.text);
+    }
+  }
+  print_message("%u of 3000 damaged schedules are still valid\n", passed);
+  assert_in_range(passed, 1, 1500);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_by_hand),       cmocka_unit_test(test_versions_by_hand),
+      cmocka_unit_test(test_refused),       cmocka_unit_test(test_hostile_values),
+      cmocka_unit_test(test_speed),         cmocka_unit_test(test_random_valid),
+      cmocka_unit_test(test_random_damage),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

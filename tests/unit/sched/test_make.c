@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The generator: the textbook's lists literally, the literature's bubbles and memory, placements of
+ * every sort, and what it refuses.
+ */
+#include "tests/unit/sched/sched_test.h"
+
+/* The computing instructions of a rank as one line, weights_behind as '. */
+static void line_of(const clv_sched *s, uint32_t rank, bool stages, clv_bytes *out) {
+  char text[SCHED_INSTR_TEXT];
+  for (uint32_t k = 0; k < s->n[rank]; k++) {
+    const clv_instr *i = &s->list[rank][k];
+    if (i->kind >= CLV_INSTR_SEND_F && i->kind <= CLV_INSTR_RECV_B) continue;
+    clv_bytes_printf(out, "%s%s%s", out->len ? " " : "", clv_instr_text(i, text),
+                     i->weights_behind ? "'" : "");
+    if (stages) clv_bytes_printf(out, "@%u", i->stage);
+  }
+}
+
+typedef struct literal {
+  clv_sched_kind kind;
+  uint32_t stages, ranks, micros, accumulate;
+  const char *lines[4];
+} literal;
+
+static const literal literals[] = {
+    {CLV_SCHED_NAIVE, 2, 2, 3, 0, {"F0 B0 F1 B1 F2 B2", "F0 B0 F1 B1 F2 B2"}},
+    {CLV_SCHED_GPIPE,
+     3,
+     3,
+     4,
+     0,
+     {"F0 F1 F2 F3 B0 B1 B2 B3", "F0 F1 F2 F3 B0 B1 B2 B3", "F0 F1 F2 F3 B0 B1 B2 B3"}},
+    {CLV_SCHED_1F1B,
+     4,
+     4,
+     8,
+     0,
+     {"F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7",
+      "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7",
+      "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7",
+      "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7"}},
+    {CLV_SCHED_1F1B, 4, 4, 2, 0, {"F0 F1 B0 B1", "F0 F1 B0 B1", "F0 F1 B0 B1", "F0 B0 F1 B1"}},
+    /* Megatron-LM, 2 ranks with 2 model chunks: 2 (p - rank - 1) + (v - 1) p forwards first. */
+    {CLV_SCHED_INTERLEAVED,
+     4,
+     2,
+     4,
+     0,
+     {"F0@0 F1@0 F0@2 F1@2 F2@0 B0@2 F3@0 B1@2 F2@2 B0@0 F3@2 B1@0 B2@2 B3@2 B2@0 B3@0",
+      "F0@1 F1@1 F0@3 B0@3 F1@3 B1@3 F2@1 B0@1 F3@1 B1@1 F2@3 B2@3 F3@3 B3@3 B2@1 B3@1"}},
+    /* Qi et al. 2023: stage s puts off s weight gradients. */
+    {CLV_SCHED_ZB_H1,
+     4,
+     4,
+     8,
+     0,
+     {"F0 F1 F2 F3 I0 W0 F4 I1 W1 F5 I2 W2 F6 I3 W3 F7 I4 W4 I5 W5 I6 W6 I7 W7",
+      "F0 F1 F2 I0 F3 I1 W0 F4 I2 W1 F5 I3 W2 F6 I4 W3 F7 I5 W4 I6 W5 I7 W6 W7",
+      "F0 F1 I0 F2 I1 F3 I2 W0 F4 I3 W1 F5 I4 W2 F6 I5 W3 F7 I6 W4 I7 W5 W6 W7",
+      "F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 F5 I5 W2 F6 I6 W3 F7 I7 W4 W5 W6 W7"}},
+    {CLV_SCHED_PIPEDREAM,
+     2,
+     2,
+     4,
+     0,
+     {"F0 F1 B0 S0 F2 B1 S1 F3 B2 S2 B3 S3", "F0 B0 S0 F1 B1 S1 F2 B2 S2 F3 B3 S3"}},
+    {CLV_SCHED_PIPEDREAM_2BW,
+     2,
+     2,
+     6,
+     2,
+     {"F0 F1 B0 F2 B1 S0 F3' B2 F4 B3 S1 F5' B4 B5 S2",
+      "F0 B0 F1 B1 S0 F2' B2 F3' B3 S1 F4' B4 F5' B5 S2"}},
+    /* Several stages at a rank: the older micro-batch first, then the deeper stage. */
+    {CLV_SCHED_GPIPE,
+     4,
+     2,
+     2,
+     0,
+     {"F0@0 F1@0 F0@2 F1@2 B0@2 B1@2 B0@0 B1@0", "F0@1 F1@1 F0@3 F1@3 B0@3 B1@3 B0@1 B1@1"}},
+    {CLV_SCHED_1F1B, 3, 1, 2, 0, {"F0@0 F0@1 F0@2 B0@2 F1@0 F1@1 B0@1 B0@0 F1@2 B1@2 B1@1 B1@0"}},
+};
+
+static void test_textbook(void **state) {
+  (void)state;
+  for (size_t l = 0; l < CLV_COUNT(literals); l++) {
+    const literal *want = &literals[l];
+    clv_sched_shape shape = shape_of(want->stages, want->ranks, want->micros);
+    shape.n_accumulate = want->accumulate;
+    CLV_AUTO(clv_sched_freep) clv_sched *s = make(want->kind, &shape, 0, NULL);
+    for (uint32_t r = 0; r < want->ranks; r++) {
+      CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
+      line_of(s, r, want->stages > want->ranks, &line);
+      if (strcmp(line.data, want->lines[r]))
+        fail_msg("%s, rank %u:\n%s\nis not\n%s", clv_sched_name(want->kind), r, line.data,
+                 want->lines[r]);
+    }
+  }
+}
+
+/* Where nothing takes time, every stage counts. */
+static void test_free_of_cost(void **state) {
+  clv_sched_shape shape = shape_of(3, 3, 6);
+  static const clv_sched_costs nothing;
+  CLV_AUTO(clv_sched_freep) clv_sched *plain = make(CLV_SCHED_1F1B, &shape, 0, NULL);
+  CLV_AUTO(clv_sched_freep) clv_sched *of_nothing = make(CLV_SCHED_1F1B, &shape, 0, &nothing);
+  CLV_AUTO(clv_bytes_done) clv_bytes a = {0}, b = {0};
+  (void)state;
+  clv_sched_text(plain, &a), clv_sched_text(of_nothing, &b);
+  assert_string_equal(a.data, b.data);
+}
+
+/* Costs and delays change nothing in the textbook's lists. */
+static void test_textbook_whatever_it_costs(void **state) {
+  static const clv_sched_kind kinds[] = {CLV_SCHED_NAIVE, CLV_SCHED_GPIPE, CLV_SCHED_1F1B,
+                                         CLV_SCHED_ZB_H1, CLV_SCHED_PIPEDREAM};
+  uint64_t seed = 5;
+  (void)state;
+  for (int round = 0; round < 50; round++) {
+    clv_sched_shape shape = shape_of(2 + roll(&seed, 5), 1, 1 + roll(&seed, 12));
+    clv_sched_costs costs = {0};
+    clv_sched_kind kind = kinds[roll(&seed, CLV_COUNT(kinds))];
+    shape.n_ranks = shape.n_stages;
+    for (uint32_t s = 0; s < shape.n_stages; s++) {
+      shape.rank[s] = (uint16_t)s;
+      costs.forward[s] = uniform(&seed, 0.1, 3), costs.input[s] = uniform(&seed, 0.1, 3);
+      costs.latency[s] = uniform(&seed, 0, 20), costs.serialise_f[s] = uniform(&seed, 0, 5);
+    }
+    CLV_AUTO(clv_sched_freep) clv_sched *plain = make(kind, &shape, 0, NULL);
+    CLV_AUTO(clv_sched_freep) clv_sched *costly = make(kind, &shape, 0, &costs);
+    CLV_AUTO(clv_bytes_done) clv_bytes a = {0}, b = {0};
+    clv_sched_text(plain, &a), clv_sched_text(costly, &b);
+    assert_string_equal(a.data, b.data);
+  }
+}
+
+static void check_bubble(clv_sched_kind kind, uint32_t p, uint32_t v, uint32_t m,
+                         bool input_first) {
+  clv_sched_shape shape = shape_of(p * v, p, m);
+  clv_sched_costs costs;
+  clv_sched_run run;
+  shape.n_accumulate = kind == CLV_SCHED_PIPEDREAM_2BW ? p : 0;
+  clv_sched_costs_equal(&costs, 1, 1, 1);
+  costs.input_first = input_first;
+  CLV_AUTO(clv_sched_freep) clv_sched *s = make(kind, &shape, 0, NULL);
+  ok(clv_sched_simulate(s, &costs, false, &run, err));
+  double want = clv_sched_bubble_formula(kind, p, v, m, input_first);
+  if (!(fabs(run.bubble - want) < 1e-12))
+    fail_msg("%s p %u v %u m %u, input %s: %.6f is not %.6f", clv_sched_name(kind), p, v, m,
+             input_first ? "first" : "with the rest", run.bubble, want);
+  clv_sched_run_done(&run, s);
+}
+
+static void test_bubbles(void **state) {
+  (void)state;
+  for (int kind = 0; kind < CLV_SCHED_CUSTOM; kind++)
+    for (uint32_t p = 2; p <= 8; p++)
+      for (uint32_t times = 1; times <= 4; times++) {
+        uint32_t v = kind == CLV_SCHED_INTERLEAVED ? 1 + times % 3 + 1 : 1, m = p * times;
+        check_bubble((clv_sched_kind)kind, p, v, m, false);
+        check_bubble((clv_sched_kind)kind, p, v, m, true);
+      }
+  assert_true(isnan(clv_sched_bubble_formula(CLV_SCHED_CUSTOM, 2, 1, 4, false)));
+  assert_true(isnan(clv_sched_bubble_formula(CLV_SCHED_1F1B, 0, 1, 0, true)));
+}
+
+static void test_memory_and_versions(void **state) {
+  const uint32_t p = 5, m = 20;
+  (void)state;
+  for (int kind = 0; kind < CLV_SCHED_CUSTOM; kind++) {
+    if (kind == CLV_SCHED_INTERLEAVED) continue;
+    clv_sched_shape shape = shape_of(p, p, m);
+    shape.n_accumulate = kind == CLV_SCHED_PIPEDREAM_2BW ? p : 0;
+    CLV_AUTO(clv_sched_freep) clv_sched *s = make((clv_sched_kind)kind, &shape, 0, NULL);
+    clv_sched_report r;
+    ok(clv_sched_check(s, &r, err));
+    for (uint32_t i = 0; i < p; i++) {
+      const uint32_t live[] = {1, m, p - i, 0, p, p - i, p - i};
+      const uint32_t versions[] = {1, 1, 1, 0, 1, p - i, 2},
+                     staleness[] = {0, 0, 0, 0, 0, p - i - 1, 1};
+      assert_int_equal(r.live[i], live[kind]);
+      assert_int_equal(r.versions[i], versions[kind]);
+      assert_int_equal(r.staleness[i], staleness[kind]);
+    }
+  }
+}
+
+/* Under zb-h1 the weight gradient of k comes after the input gradient of k+s at stage s. */
+static void test_zb_order(void **state) {
+  clv_sched_shape shape = shape_of(4, 4, 16);
+  CLV_AUTO(clv_sched_freep) clv_sched *s = make(CLV_SCHED_ZB_H1, &shape, 0, NULL);
+  (void)state;
+  for (uint32_t r = 0; r < 4; r++) {
+    uint32_t inputs = 0;
+    for (uint32_t k = 0; k < s->n[r]; k++) {
+      const clv_instr *i = &s->list[r][k];
+      inputs += i->kind == CLV_INSTR_INPUT;
+      if (i->kind == CLV_INSTR_WEIGHT) assert_int_equal(inputs, CLV_MIN(16, i->micro + r + 1));
+    }
+  }
+}
+
+/* The master with the first stage and a loss that takes no time, a worker with the rest. */
+static void test_loss_at_the_master(void **state) {
+  clv_sched_shape shape = {.n_stages = 3, .n_ranks = 2, .n_micro = 8, .rank = {0, 1, 0}};
+  clv_sched_costs costs;
+  clv_sched_report r;
+  (void)state;
+  clv_sched_costs_equal(&costs, 1, 1, 1);
+  costs.forward[2] = costs.input[2] = costs.weight[2] = 0;
+  static const clv_sched_kind kinds[] = {CLV_SCHED_1F1B, CLV_SCHED_ZB_H1, CLV_SCHED_PIPEDREAM};
+  for (size_t k = 0; k < CLV_COUNT(kinds); k++) {
+    CLV_AUTO(clv_sched_freep) clv_sched *s = make(kinds[k], &shape, 0, &costs);
+    ok(clv_sched_check(s, &r, err));
+    assert_int_equal(r.live[0], 2);
+    assert_int_equal(r.live[1], kinds[k] == CLV_SCHED_ZB_H1 ? 2 : 1);
+    assert_int_equal(r.live[2], 1);
+  }
+  /* Zero-bubble loses what it does without the loss stage: (p-1)/(3m+p-1). */
+  CLV_AUTO(clv_sched_freep) clv_sched *zb = make(CLV_SCHED_ZB_H1, &shape, 0, &costs);
+  assert_true(fabs(simulate(zb, &costs).bubble - 1.0 / 25) < 1e-12);
+  /* Interleaved over two ranks with the loss after it. */
+  clv_sched_shape five = {.n_stages = 5, .n_ranks = 2, .n_micro = 4, .rank = {0, 1, 0, 1, 0}};
+  clv_sched_costs_equal(&costs, 1, 1, 1);
+  costs.forward[4] = costs.input[4] = costs.weight[4] = 0;
+  CLV_AUTO(clv_sched_freep) clv_sched *ring = make(CLV_SCHED_INTERLEAVED, &five, 0, &costs);
+  ok(clv_sched_check(ring, &r, err));
+}
+
+/* Any placement, any first stage that learns, any costs: make checks what it made. */
+static void test_random_placements(void **state) {
+  uint64_t seed = 77;
+  (void)state;
+  for (int round = 0; round < 1500; round++) {
+    clv_sched_kind kind = (clv_sched_kind)roll(&seed, CLV_SCHED_CUSTOM);
+    clv_sched_costs costs = {0};
+    clv_sched_shape shape = shape_of(1 + roll(&seed, 9), 1 + roll(&seed, 5), 1 + roll(&seed, 20));
+    if (kind == CLV_SCHED_INTERLEAVED) {
+      uint32_t p = 1 + roll(&seed, 4);
+      shape = shape_of(p * (2 + roll(&seed, 2)), p, p * (1 + roll(&seed, 5)));
+    } else {
+      for (uint32_t s = 0; s < shape.n_stages; s++)
+        shape.rank[s] = (uint16_t)roll(&seed, shape.n_ranks);
+    }
+    shape.first_backward = roll(&seed, 3) ? 0 : roll(&seed, shape.n_stages + 1);
+    if (kind == CLV_SCHED_PIPEDREAM_2BW) {
+      shape.n_accumulate = 1 + roll(&seed, 6);
+      shape.n_micro *= shape.n_accumulate;
+    }
+    for (uint32_t s = 0; s < shape.n_stages; s++) {
+      bool loss = kind != CLV_SCHED_INTERLEAVED && roll(&seed, 4) == 0;
+      costs.forward[s] = loss ? 0 : uniform(&seed, 0, 3), costs.step[s] = uniform(&seed, 0, 1);
+      costs.input[s] = loss ? 0 : uniform(&seed, 0, 3),
+      costs.weight[s] = loss ? 0 : uniform(&seed, 0, 3);
+      costs.latency[s] = uniform(&seed, 0, 9), costs.serialise_b[s] = uniform(&seed, 0, 4);
+    }
+    bool windowed =
+        kind != CLV_SCHED_NAIVE && kind != CLV_SCHED_GPIPE && kind != CLV_SCHED_INTERLEAVED;
+    uint32_t window = windowed ? roll(&seed, 12) : 0;
+    CLV_AUTO(clv_sched_freep)
+    clv_sched *s = make(kind, &shape, window, roll(&seed, 2) ? &costs : NULL);
+    clv_sched_report r;
+    ok(clv_sched_check(s, &r, err));
+    for (uint32_t i = 0; window && i < shape.n_stages; i++)
+      if (kind == CLV_SCHED_1F1B && r.live[i] > window)
+        fail_msg("round %d: %u live at stage %u, window %u", round, r.live[i], i, window);
+  }
+}
+
+static void test_refused(void **state) {
+  static const struct {
+    clv_sched_options o;
+    const char *says;
+  } cases[] = {
+      {{.kind = CLV_SCHED_1F1B, .shape = {.n_stages = 0, .n_ranks = 1, .n_micro = 1}}, "0 stages"},
+      {{.kind = CLV_SCHED_1F1B, .shape = {.n_stages = 1, .n_ranks = 1, .n_micro = 1, .rank = {1}}},
+       "stage 0 is at rank 1"},
+      {{.kind = CLV_SCHED_INTERLEAVED,
+        .shape = {.n_stages = 2, .n_ranks = 2, .n_micro = 4, .rank = {0, 1}}},
+       "each rank needs the same number of stages, two or more (4 or 6"},
+      {{.kind = CLV_SCHED_INTERLEAVED,
+        .shape = {.n_stages = 4, .n_ranks = 2, .n_micro = 3, .rank = {0, 1, 0, 1}}},
+       "3 micro-batches are no multiple of the 2 ranks (4 would be)"},
+      {{.kind = CLV_SCHED_INTERLEAVED,
+        .shape = {.n_stages = 4, .n_ranks = 2, .n_micro = 4, .rank = {0, 1, 1, 0}}},
+       "stages 1 and 2 are both at rank 1"},
+      {{.kind = CLV_SCHED_INTERLEAVED,
+        .shape = {.n_stages = 6, .n_ranks = 3, .n_micro = 3, .rank = {0, 1, 2, 0, 2, 1}}},
+       "stage 4 belongs to rank 1 as stage 1 does, and is at rank 2"},
+      {{.kind = CLV_SCHED_PIPEDREAM_2BW,
+        .shape = {.n_stages = 1, .n_ranks = 1, .n_micro = 5, .n_accumulate = 2}},
+       "the steps must be whole"},
+      {{.kind = CLV_SCHED_GPIPE,
+        .shape = {.n_stages = 1, .n_ranks = 1, .n_micro = 4, .n_accumulate = 2}},
+       "gpipe takes no number"},
+      {{.kind = CLV_SCHED_GPIPE, .shape = {.n_stages = 1, .n_ranks = 1, .n_micro = 4}, .window = 2},
+       "gpipe has no window"},
+      {{.kind = CLV_SCHED_CUSTOM, .shape = {.n_stages = 1, .n_ranks = 1, .n_micro = 4}},
+       "a custom schedule is not generated"},
+      {{.kind = CLV_SCHED_GPIPE, .shape = {.n_stages = 256, .n_ranks = 1, .n_micro = 65536}},
+       "the limit is"},
+  };
+  (void)state;
+  for (size_t c = 0; c < CLV_COUNT(cases); c++) {
+    clv_sched *s = NULL;
+    clv_err err;
+    assert_int_equal(clv_sched_make(&cases[c].o, &s, &err), CLV_INVALID);
+    if (!strstr(err.text, cases[c].says)) fail_msg("\"%s\" lacks \"%s\"", err.text, cases[c].says);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_textbook),
+      cmocka_unit_test(test_textbook_whatever_it_costs),
+      cmocka_unit_test(test_free_of_cost),
+      cmocka_unit_test(test_bubbles),
+      cmocka_unit_test(test_memory_and_versions),
+      cmocka_unit_test(test_zb_order),
+      cmocka_unit_test(test_loss_at_the_master),
+      cmocka_unit_test(test_random_placements),
+      cmocka_unit_test(test_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

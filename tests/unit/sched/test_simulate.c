@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The simulator against numbers worked out by hand and against a table that another simulator made
+ * (two stages of F = 10 and B = 20 ms over delayed links), and the window that is chosen by it.
+ */
+#include "tests/unit/sched/sched_test.h"
+
+static clv_sched_costs two_stages(double latency_ms, double serialise_ms) {
+  clv_sched_costs c;
+  clv_sched_costs_equal(&c, 0.010, 0.010, 0.010);
+  c.latency[0] = latency_ms / 1e3;
+  c.serialise_f[0] = c.serialise_b[0] = serialise_ms / 1e3;
+  return c;
+}
+
+static double seconds(clv_sched_kind kind, const clv_sched_shape *shape, uint32_t window,
+                      const clv_sched_costs *c) {
+  CLV_AUTO(clv_sched_freep) clv_sched *s = make(kind, shape, window, c);
+  return simulate(s, c).seconds;
+}
+
+static void expect_ms(const char *what, double got, double want_ms) {
+  if (!(fabs(got * 1e3 - want_ms) < 1e-6))
+    fail_msg("%s: %.3f ms, not %.3f", what, got * 1e3, want_ms);
+}
+
+static void test_delayed_links(void **state) {
+  static const struct {
+    double latency, serialise;
+    uint32_t micros, warm_up;
+    double textbook, gpipe, windowed;
+  } rows[] = {{0, 0, 8, 1, 270, 270, 270},
+              {10, 5, 32, 2, 1470, 1020, 1020},
+              {40, 10, 32, 5, 2590, 1090, 1090},
+              {40, 30, 32, 6, 3230, 2060, 1130},
+              {40, 60, 32, 4, 4220, 3980, 2120}};
+  (void)state;
+  for (size_t r = 0; r < CLV_COUNT(rows); r++) {
+    clv_sched_shape shape = shape_of(2, 2, rows[r].micros);
+    clv_sched_costs c = two_stages(rows[r].latency, rows[r].serialise);
+    uint32_t window = 0;
+    ok(clv_sched_window(&shape, &c, &window, err));
+    assert_int_equal(window, rows[r].warm_up + 1);
+    expect_ms("textbook 1f1b", seconds(CLV_SCHED_1F1B, &shape, 0, &c), rows[r].textbook);
+    expect_ms("gpipe", seconds(CLV_SCHED_GPIPE, &shape, 0, &c), rows[r].gpipe);
+    expect_ms("windowed 1f1b", seconds(CLV_SCHED_1F1B, &shape, window, &c), rows[r].windowed);
+  }
+}
+
+/* The gradients of the input leave before those of the weights are computed. */
+static void test_split_over_delayed_links(void **state) {
+  clv_sched_shape shape = shape_of(2, 2, 32);
+  clv_sched_costs near = two_stages(10, 5), far = two_stages(40, 30);
+  (void)state;
+  expect_ms("w 2", seconds(CLV_SCHED_ZB_H1, &shape, 3, &near), 1010);
+  expect_ms("w 6", seconds(CLV_SCHED_ZB_H1, &shape, 7, &far), 1120);
+}
+
+static void test_by_hand(void **state) {
+  clv_sched_shape shape = shape_of(2, 2, 1);
+  clv_sched_costs c = {.forward = {1, 2},
+                       .input = {3, 4},
+                       .weight = {5, 6},
+                       .latency = {10},
+                       .serialise_f = {0.5},
+                       .serialise_b = {0.25}};
+  CLV_AUTO(clv_sched_freep) clv_sched *s = make(CLV_SCHED_1F1B, &shape, 0, NULL);
+  clv_sched_run run;
+  (void)state;
+  ok(clv_sched_simulate(s, &c, true, &run, err));
+  /* F 1, link 10.5, F B 12, link 10.25, B 8 */
+  assert_true(fabs(run.seconds - 41.75) < 1e-12);
+  assert_true(fabs(run.busy[0] - 9) < 1e-12 && fabs(run.busy[1] - 12) < 1e-12);
+  assert_true(fabs(run.bubble - (1 - 21 / (2 * 41.75))) < 1e-12);
+  /* rank 1: rf F B sb */
+  const double at[4][2] = {{0, 11.5}, {11.5, 13.5}, {13.5, 23.5}, {23.5, 23.5}};
+  for (int i = 0; i < 4; i++)
+    assert_true(fabs(run.span[1][i].begin - at[i][0]) + fabs(run.span[1][i].end - at[i][1]) <
+                1e-12);
+  clv_sched_run_done(&run, s);
+  clv_sched_run_done(&run, s);
+}
+
+/* Stages 0, 1, 2, 3 go to and fro between two ranks: edges 0 and 2 share a direction of one link. */
+static void test_shared_link(void **state) {
+  static const char text[] =
+      "schedule custom stages 4 ranks 2 micro-batches 1 first-backward 4\n"
+      "stage 0 rank 0\nstage 1 rank 1\nstage 2 rank 0\nstage 3 rank 1\n";
+  static const char two[] =
+      "schedule custom stages 2 ranks 2 micro-batches 2 first-backward 2\nstage 0 rank 0\n"
+      "stage 1 rank 1\nrank 0: F0@0 F1@0 sf0@0 sf1@0\nrank 1: rf0@1 F0@1 rf1@1 F1@1\n";
+  clv_sched_costs c = {.serialise_f = {3, 1, 3}, .latency = {1, 1, 1}};
+  CLV_AUTO(clv_sched_freep) clv_sched *s = NULL, *chain = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
+  (void)state;
+  ok(clv_sched_parse("two", two, sizeof two - 1, &s, err));
+  assert_true(fabs(simulate(s, &c).seconds - 7) < 1e-12); /* 3 + 3 on the link, 1 of latency */
+  clv_bytes_puts(&whole, text);
+  clv_bytes_puts(&whole,
+                 "rank 0: F0@0 sf0@0 rf0@2 F0@2 sf0@2\nrank 1: rf0@1 F0@1 sf0@1 rf0@3 F0@3\n");
+  ok(clv_sched_parse("chain", whole.data, whole.len, &chain, err));
+  assert_true(fabs(simulate(chain, &c).seconds - 10) < 1e-12);
+  assert_true(simulate(chain, &c).bubble == 0); /* nobody computes */
+}
+
+static void test_costs_refused(void **state) {
+  clv_sched_shape shape = shape_of(2, 2, 2);
+  clv_sched_run run;
+  clv_err err;
+  uint32_t window;
+  (void)state;
+  CLV_AUTO(clv_sched_freep) clv_sched *s = make(CLV_SCHED_1F1B, &shape, 0, NULL);
+  static const double bad[] = {-1, NAN, INFINITY, 2e9};
+  for (size_t b = 0; b < CLV_COUNT(bad); b++) {
+    clv_sched_costs c = {.latency = {0, bad[b]}};
+    assert_int_equal(clv_sched_simulate(s, &c, false, &run, &err), CLV_INVALID);
+    assert_non_null(strstr(err.text, "latency of stage 1"));
+    assert_int_equal(clv_sched_window(&shape, &c, &window, &err), CLV_INVALID);
+  }
+}
+
+/* How much longer than with the best window there is. */
+static double excess(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t window) {
+  double best = INFINITY;
+  for (uint32_t w = 1; w <= shape->n_micro; w++)
+    best = fmin(best, seconds(CLV_SCHED_1F1B, shape, w, c));
+  return seconds(CLV_SCHED_1F1B, shape, window, c) / best - 1;
+}
+
+static void random_costs(uint64_t *seed, uint32_t stages, clv_sched_costs *ret) {
+  memset(ret, 0, sizeof *ret);
+  for (uint32_t s = 0; s < stages; s++) {
+    ret->forward[s] = uniform(seed, 1, 20), ret->input[s] = uniform(seed, 1, 20);
+    ret->weight[s] = uniform(seed, 1, 20), ret->latency[s] = uniform(seed, 0, 50);
+    ret->serialise_f[s] = ret->serialise_b[s] = uniform(seed, 0, 20);
+  }
+}
+
+/* Two equal stages: the formula or one more is within 2 % of the best window; so is what is chosen. */
+static void test_formula(void **state) {
+  (void)state;
+  for (uint64_t round = 1; round <= 400; round++) {
+    uint64_t seed = round;
+    clv_sched_shape shape = shape_of(2, 2, 8 + roll(&seed, 40));
+    const bool weightless[2] = {false};
+    clv_sched_costs c;
+    uint32_t window = 0;
+    clv_sched_costs_equal(&c, uniform(&seed, 1, 30), uniform(&seed, 1, 30), uniform(&seed, 1, 30));
+    c.latency[0] = uniform(&seed, 0, 100);
+    c.serialise_f[0] = c.serialise_b[0] = uniform(&seed, 0, 100);
+    uint32_t w = clv_sched_need(&shape, &c, weightless);
+    ok(clv_sched_window(&shape, &c, &window, err));
+    double formula = fmin(excess(&shape, &c, w), excess(&shape, &c, w + 1));
+    double chosen = excess(&shape, &c, window);
+    if (formula > 0.02 || chosen > 0.02)
+      fail_msg("round %u: %u micro-batches, formula %u: +%.1f %%, chosen %u: +%.1f %%",
+               (unsigned)round, shape.n_micro, w, formula * 100, window, chosen * 100);
+  }
+}
+
+static uint32_t need_of(const clv_sched_shape *shape, const clv_sched_costs *c) {
+  bool weightless[CLV_SCHED_STAGES];
+  clv_sched_weightless(shape, c, weightless);
+  return clv_sched_need(shape, c, weightless);
+}
+
+static void test_need(void **state) {
+  clv_sched_shape two = shape_of(2, 2, 64), fro = shape_of(4, 2, 64), frozen = shape_of(3, 3, 64);
+  clv_sched_costs c;
+  (void)state;
+  /* Exact ratios, whatever their last bit is: 2 latency = q t. */
+  for (uint32_t t = 1; t <= 30; t++)
+    for (uint32_t q = 0; q <= 20; q++) {
+      clv_sched_costs_equal(&c, t / 1e3, t / 1e3, t / 1e3);
+      c.latency[0] = q * 1.5 * t / 1e3;
+      assert_int_equal(need_of(&two, &c), q + 2);
+    }
+  /* To and fro between two ranks: two tensors down and a gradient back share a direction, 2.5 s; a
+   * micro-batch is away for 3 stages of 1 s and 3 edges of 1 + 0.5 s and twice 3 s of latency. */
+  clv_sched_costs_equal(&c, 0.25, 0.25, 0.5);
+  for (int e = 0; e < 3; e++) c.serialise_f[e] = 1, c.serialise_b[e] = 0.5, c.latency[e] = 3;
+  assert_int_equal(need_of(&fro, &c), 1 + 11); /* 25.5 / 2.5 */
+  /* Counted from the first stage that goes back: a stage of 1 s and 7.5 s on the way, over 1 s. */
+  frozen.first_backward = 1;
+  assert_int_equal(need_of(&frozen, &c), 1 + 9); /* 8.5 */
+}
+
+/* A loss that takes no time at the master is computed as soon as it can be: it keeps a worker waiting. */
+static void test_loss_first(void **state) {
+  clv_sched_shape shape = {.n_stages = 3, .n_ranks = 2, .n_micro = 8, .rank = {0, 1, 0}};
+  clv_sched_costs c = two_stages(0, 0);
+  (void)state;
+  c.forward[2] = c.input[2] = c.weight[2] = 0;
+  for (uint16_t master = 0; master < 2; master++) {
+    shape.rank[0] = shape.rank[2] = master, shape.rank[1] = !master;
+    expect_ms("window 2", seconds(CLV_SCHED_1F1B, &shape, 2, &c), 340);
+    expect_ms("window 3", seconds(CLV_SCHED_1F1B, &shape, 3, &c), 300);
+    expect_ms("window 5", seconds(CLV_SCHED_1F1B, &shape, 5, &c), 270);
+  }
+}
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Chains of unequal stages, and a loss that comes back to the first rank: what is chosen is near the
+ * best window, and better than the better textbook. */
+static void test_unequal(void **state) {
+  enum { ROUNDS = 50 };
+  double over[2 * ROUNDS], worse[2 * ROUNDS];
+  (void)state;
+  for (uint64_t round = 0; round < 2 * ROUNDS; round++) {
+    uint64_t seed = 1 + round;
+    clv_sched_shape shape = {
+        .n_stages = 3, .n_ranks = 2, .n_micro = 8 + roll(&seed, 40), .rank = {0, 1, 0}};
+    uint32_t n = 2 + roll(&seed, 5), window = 0;
+    if (round % 2) shape = shape_of(n, n, shape.n_micro);
+    clv_sched_costs c;
+    random_costs(&seed, shape.n_stages, &c);
+    if (round % 2 == 0) c.forward[2] = c.input[2] = c.weight[2] = 0;
+    ok(clv_sched_window(&shape, &c, &window, err));
+    worse[round] = excess(&shape, &c, window);
+    double textbook =
+        fmin(seconds(CLV_SCHED_1F1B, &shape, 0, &c), seconds(CLV_SCHED_GPIPE, &shape, 0, &c));
+    over[round] = seconds(CLV_SCHED_1F1B, &shape, window, &c) / textbook;
+  }
+  qsort(over, CLV_COUNT(over), sizeof *over, by_value);
+  qsort(worse, CLV_COUNT(worse), sizeof *worse, by_value);
+  print_message("of the best window: median +%.3f, at most +%.3f\n", worse[ROUNDS],
+                worse[2 * ROUNDS - 1]);
+  assert_true(worse[ROUNDS] < 0.02);
+  assert_true(worse[2 * ROUNDS - 1] < 0.2);
+  print_message("of the better textbook: median %.3f, at most %.3f\n", over[ROUNDS],
+                over[2 * ROUNDS - 1]);
+  assert_true(over[ROUNDS] < 1.0);
+  assert_true(over[2 * ROUNDS - 1] < 1.1);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_delayed_links), cmocka_unit_test(test_split_over_delayed_links),
+      cmocka_unit_test(test_by_hand),       cmocka_unit_test(test_shared_link),
+      cmocka_unit_test(test_costs_refused), cmocka_unit_test(test_need),
+      cmocka_unit_test(test_loss_first),    cmocka_unit_test(test_formula),
+      cmocka_unit_test(test_unequal),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

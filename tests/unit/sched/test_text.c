@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Schedules as text and back, what the parser says about text that is none, and the drawing.
+ */
+#include "tests/unit/sched/random_schedule.h"
+
+static void expect_round_trip(const clv_sched *s) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, again = {0};
+  CLV_AUTO(clv_sched_freep) clv_sched *back = NULL;
+  clv_sched_text(s, &text);
+  ok(clv_sched_parse("text", text.data, text.len, &back, err));
+  assert_int_equal(back->kind, s->kind);
+  assert_int_equal(back->window, s->window);
+  assert_memory_equal(&back->shape, &s->shape, sizeof s->shape);
+  for (uint32_t r = 0; r < s->shape.n_ranks; r++) {
+    assert_int_equal(back->n[r], s->n[r]);
+    for (uint32_t k = 0; k < s->n[r]; k++)
+      assert_memory_equal(&back->list[r][k], &s->list[r][k], sizeof(clv_instr));
+  }
+  clv_sched_text(back, &again);
+  assert_string_equal(again.data, text.data);
+}
+
+static void test_round_trip(void **state) {
+  uint64_t seed = 9;
+  (void)state;
+  for (int kind = 0; kind < CLV_SCHED_CUSTOM; kind++) {
+    clv_sched_shape shape = shape_of(6, 3, 12);
+    shape.n_accumulate = kind == CLV_SCHED_PIPEDREAM_2BW ? 4 : 0;
+    CLV_AUTO(clv_sched_freep)
+    clv_sched *s = make((clv_sched_kind)kind, &shape, kind == CLV_SCHED_1F1B ? 7 : 0, NULL);
+    expect_round_trip(s);
+  }
+  for (int round = 0; round < 200; round++) {
+    CLV_AUTO(clv_sched_freep) clv_sched *s = random_schedule(&seed);
+    expect_round_trip(s);
+  }
+}
+
+static void test_literal(void **state) {
+  clv_sched_shape shape = shape_of(2, 2, 2);
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_AUTO(clv_sched_freep) clv_sched *s = NULL, *hand = NULL;
+  (void)state;
+  shape.n_accumulate = 1;
+  s = make(CLV_SCHED_PIPEDREAM_2BW, &shape, 0, NULL);
+  clv_sched_text(s, &text);
+  assert_string_equal(text.data,
+                      "schedule pipedream-2bw stages 2 ranks 2 micro-batches 2 first-backward 0 "
+                      "accumulate 1 window 0\n"
+                      "stage 0 rank 0\n"
+                      "stage 1 rank 1\n"
+                      "rank 0: F0@0 sf0@0 F1@0 sf1@0 rb0@0 B0@0 S0@0 rb1@0 B1@0 S1@0\n"
+                      "rank 1: rf0@1 F0@1 B0@1 sb0@1 S0@1 rf1@1 F1@1-1 B1@1 sb1@1 S1@1\n");
+  /* By hand: comments, blank lines, a rank in several lines, the last numbers left out. */
+  static const char written[] =
+      "# mine\r\n\n  schedule custom stages 1 ranks 2 micro-batches 2 # two\n"
+      "rank 0: F0@0\tF1@0\nstage 0 rank 0#\nrank 0: B0@0 # the rest\n\trank 0: B1@0";
+  ok(clv_sched_parse("hand", written, sizeof written - 1, &hand, err));
+  ok(clv_sched_check(hand, NULL, err));
+  assert_int_equal(hand->n[0], 4);
+  assert_int_equal(hand->n[1], 0);
+}
+
+#define TWO "schedule custom stages 2 ranks 2 micro-batches 4\n"
+
+static const struct {
+  const char *text, *says;
+} refused[] = {
+    {"", "my.sched:1:1: a schedule starts with"},
+    {"\n\n# nothing\n", "my.sched:4:1: a schedule starts with"},
+    {"plan custom", "my.sched:1:1: a schedule starts with"},
+    {"schedule", "my.sched:1:9: nothing is no kind of schedule"},
+    {"schedule 1f1v stages 1", "my.sched:1:10: 1f1v is no kind of schedule (did you mean 1f1b?)"},
+    {"schedule gpipe", "my.sched:1:15: stages is expected, not the end of the line"},
+    {"schedule gpipe ranks 1", "my.sched:1:16: stages is expected, not ranks"},
+    {"schedule gpipe stages", "stages is expected, not the end of the line"},
+    {"schedule gpipe stages x", "my.sched:1:23: stages is expected, not x"},
+    {"schedule gpipe stages 1x", "stages is expected, not 1x"},
+    {"schedule gpipe stages -1", "stages is expected, not -1"},
+    {"schedule gpipe stages 257", "my.sched:1:23: stages is 257: at most 256 is possible"},
+    {"schedule gpipe stages 99999999999999999999", "stages is expected, not 99999999999999999999"},
+    {"schedule gpipe stages 1 ranks 300", "ranks is 300: at most 256"},
+    {"schedule gpipe stages 1 ranks 1 micro-batches 65537",
+     "micro-batches is 65537: at most 65536"},
+    {"schedule gpipe stages 0 ranks 1 micro-batches 1", "are at least 1"},
+    {"schedule gpipe stages 1 ranks 1 micro-batches 1 window 3",
+     "first-backward is expected, not window"},
+    {"schedule gpipe stages 1 ranks 1 micro-batches 1 first-backward 0 accumulate 0 window 0 x",
+     "nothing may follow here, and x does"},
+    {TWO "stages 0 rank 0\n", "my.sched:2:1: a line starts with stage or rank, not stages"},
+    {TWO "stage 2 rank 0\n", "my.sched:2:7: a stage is 2: at most 1 is possible"},
+    {TWO "stage 0 at 0\n", "my.sched:2:9: rank is expected, not at"},
+    {TWO "stage 0 rank 2\n", "a rank is 2: at most 1"},
+    {TWO "stage 0 rank 0 rank 1\n", "my.sched:2:16: nothing may follow here"},
+    {TWO "stage 0 rank 0\nstage 0 rank 1\n", "my.sched:3:7: stage 0 has its rank already"},
+    {TWO "stage 0 rank 0\n", "no line says which rank has stage 1"},
+    {TWO "rank 0 F0@0\n", "my.sched:2:6: a rank and a colon are expected, not 0"},
+    {TWO "rank :\n", "a rank is expected, not :"},
+    {TWO "rank 2: F0@0\n", "a rank is 2: at most 1"},
+    {TWO "rank 0: F0@0 f1@0\n", "my.sched:2:14: f1@0 is no instruction"},
+    {TWO "rank 0: F@0\n", "F@0 is no instruction"},
+    {TWO "rank 0: F0\n", "F0 is no instruction"},
+    {TWO "rank 0: F0@\n", "F0@ is no instruction"},
+    {TWO "rank 0: F0@0-\n", "F0@0- is no instruction"},
+    {TWO "rank 0: F0@0-0\n", "F0@0-0 is no instruction"},
+    {TWO "rank 0: F0@0-256\n", "F0@0-256 is no instruction"},
+    {TWO "rank 0: F0@0+1\n", "F0@0+1 is no instruction"},
+    {TWO "rank 0: F99999999999@0\n", "F99999999999@0 is no instruction"},
+    {TWO "rank 0: F0@2\n", "F0@2: there are 2 stages"},
+    {TWO "rank 0: F4@0\n", "F4@0: there are 4 micro-batches"},
+    {TWO "rank 0: \x1b[31m\xff\n", "my.sched:2:9: ?[31m? is no instruction"},
+};
+
+static void test_refused(void **state) {
+  (void)state;
+  for (size_t c = 0; c < CLV_COUNT(refused); c++) {
+    clv_sched *s = NULL;
+    clv_err err = {0};
+    assert_int_equal(
+        clv_sched_parse("my.sched", refused[c].text, strlen(refused[c].text), &s, &err),
+        CLV_INVALID);
+    assert_null(s);
+    if (!strstr(err.text, refused[c].says))
+      fail_msg("\"%s\" lacks \"%s\"", err.text, refused[c].says);
+  }
+}
+
+/* ---- the drawing ---------------------------------------------------------------------------------- */
+
+static size_t longest_line(const char *text) {
+  size_t longest = 0;
+  for (; *text; text += strcspn(text, "\n") + 1) longest = CLV_MAX(longest, strcspn(text, "\n"));
+  return longest;
+}
+
+static void expect_drawn(const clv_sched *s, const clv_sched_costs *c, uint32_t columns,
+                         const char *const *names, const char *want) {
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  ok(clv_sched_draw(s, c, true, columns, names, &out, err));
+  if (!strstr(out.data, want)) fail_msg("\n%s\nlacks\n%s", out.data, want);
+  assert_true(longest_line(out.data) <= columns);
+}
+
+static void test_draw(void **state) {
+  static const char *const names[] = {
+      "master", "gpu-1 of the far cloud, whose name is long, very long", NULL};
+  clv_sched_shape shape = shape_of(3, 3, 4),
+                  loss = {.n_stages = 3, .n_ranks = 2, .n_micro = 2, .rank = {0, 1, 0}};
+  clv_sched_costs c;
+  (void)state;
+  CLV_AUTO(clv_sched_freep) clv_sched *s = make(CLV_SCHED_1F1B, &shape, 0, NULL);
+  CLV_AUTO(clv_sched_freep) clv_sched *zb = make(CLV_SCHED_ZB_H1, &shape, 0, NULL);
+  expect_drawn(s, NULL, 120, NULL,
+               "rank 0 F0F1F2........B0--F3B1--..B2--..B3--\n"
+               "rank 1 ..F0F1....B0--F2B1--F3B2--..B3--....\n"
+               "rank 2 ....F0B0--F1B1--F2B2--F3B3--........\n"
+               "F forward,");
+  expect_drawn(zb, NULL, 120, NULL, "rank 1 ..F0F1..I0F2I1W0F3I2W1I3W2W3\n");
+  expect_drawn(s, NULL, 40, names,
+               "master     F0F1F2........B0--F3B1--..B2-\n"
+               "gpu-1 of t ..F0F1....B0--F2B1--F3B2--..B\n"
+               "rank 2     ....F0B0--F1B1--F2B2--F3B3--.\n");
+  clv_sched_costs_equal(&c, 0.001, 0.001, 0.001);
+  c.forward[2] = c.input[2] = c.weight[2] = 0;
+  CLV_AUTO(clv_sched_freep) clv_sched *at_master = make(CLV_SCHED_1F1B, &loss, 0, &c);
+  expect_drawn(at_master, &c, 80, NULL,
+               "rank 0 F0F1....B0--....B1--\nrank 1 ..F0B0--F1..B1--....\n");
+  expect_drawn(at_master, &c, 80, NULL, "stages that take no time are not");
+}
+
+static void test_draw_edges(void **state) {
+  clv_sched_shape shape = shape_of(4, 2, 40);
+  clv_sched_costs c;
+  clv_err err;
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  (void)state;
+  CLV_AUTO(clv_sched_freep) clv_sched *s = make(CLV_SCHED_INTERLEAVED, &shape, 0, NULL);
+  assert_int_equal(clv_sched_draw(s, NULL, true, 39, NULL, &out, &err), CLV_INVALID);
+  expect_drawn(s, NULL, 60, NULL, "rank 0 F0a-F1a-F0b-");
+  expect_drawn(s, NULL, 60, NULL, "cut off after ");
+  expect_drawn(s, NULL, 60, NULL, "a, b: the");
+  /* Nothing takes time; one stage is a thousandth of the others; the smallest there are. */
+  memset(&c, 0, sizeof c);
+  expect_drawn(s, &c, 60, NULL, "rank 0 \n");
+  clv_sched_costs_equal(&c, 1, 1, 1);
+  c.forward[1] = 0.001, c.forward[2] = 0.1;
+  expect_drawn(s, &c, 200, NULL, "rank 0 F0a-");
+  clv_sched_costs_equal(&c, 5e-324, 5e-324, 5e-324);
+  expect_drawn(s, &c, 60, NULL, "rank 1 ");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_round_trip), cmocka_unit_test(test_literal),
+      cmocka_unit_test(test_refused),    cmocka_unit_test(test_draw),
+      cmocka_unit_test(test_draw_edges),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
