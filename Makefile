@@ -148,7 +148,7 @@ DEPS := gcc make pkg-config libgrpc-dev libprotobuf-c-dev protobuf-c-compiler pr
         grpc-proto libssl-dev libdnnl-dev libopenblas-dev libfyaml-dev libjansson-dev zlib1g-dev \
         libpng-dev libjpeg62-turbo-dev \
         librandom123-dev libisal-dev dataset-fashion-mnist openssl python3
-DEPS_TEST := libcmocka-dev python3-grpcio python3-grpc-tools python3-protobuf python3-numpy clang libclang-rt-14-dev
+DEPS_TEST := libcmocka-dev iproute2 python3-grpcio python3-grpc-tools python3-protobuf python3-numpy clang libclang-rt-14-dev
 DEPS_PARITY := python3-torch python3-numpy
 
 deps:

@@ -60,6 +60,7 @@ typedef enum clv_op {
   CLV_OP_CONCAT = 26,
   CLV_OP_SLICE = 27,
   CLV_OP_LAYERNORM = 28,
+  CLV_OP_WAIT = 29, /* for tests: time passes */
   CLV_OP_COUNT
 } clv_op;
 
@@ -81,6 +82,7 @@ typedef struct clv_attrs {
   int64_t start, stop;                  /* slice: first, and first that is left out; negative ones
                                            count from the end */
   double factor;                        /* scale */
+  int64_t forward_ms, input_ms, weight_ms; /* wait: how long each part takes */
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
@@ -90,7 +92,7 @@ enum { CLV_TO_END = INT32_MAX };
 
 /* Parameter slots. linear, conv2d: weight [K, C/groups, kh, kw] or [out, in], bias [K].
  * batchnorm: weight [C], bias [C], running_mean [C], running_var [C], num_batches_tracked i64 [].
- * embedding: weight [rows, out]. layernorm: weight and bias of the normalised shape. lstm, for each
+ * embedding: weight [rows, out]. wait: weight [1]. layernorm: weight and bias of the normalised shape. lstm, for each
  * layer in turn: weight_ih [4H, in], weight_hh [4H, H], bias_ih [4H], bias_hh [4H], or the first
  * two of these; 4H: the gates i, f, g, o, each of H rows. */
 enum {

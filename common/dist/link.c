@@ -23,6 +23,7 @@ clv_code clv_link_new(const clv_link_options *o, clv_link **ret, clv_err *err) {
   l->accept = o->accept;
   l->events = o->events;
   l->credit_left = l->credit_full = o->send_credit;
+  link_pace_init(&l->pace);
   for (int i = 0; i < READY_INCOMING; i++) {
     clv_code code = clv_alloc(FEW_SPANS, sizeof(span), &l->in[i].spans, err);
     if (code != CLV_OK) {
@@ -50,6 +51,7 @@ void clv_link_unref(clv_link *l) {
   if (!l || __atomic_fetch_sub(&l->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   for (uint32_t i = 0; i < MAX_LANES; i++) clv_rpc_channel_free(l->channels[i]);
   drop_incoming(l);
+  link_pace_drop(&l->pace);
   for (size_t i = 0; i < l->n_heads; i++) clv_bytes_done(&l->heads[i]);
   clv_pool_unref(l->pool);
   pthread_cond_destroy(&l->changed);
@@ -117,6 +119,7 @@ void link_end(clv_link *l, clv_code code, const char *text) {
   drop = l->pending_first;
   l->pending_first = l->pending_last = NULL;
   take_waiting_packets(l, &drop);
+  link_pace_drop(&l->pace);
   pthread_cond_broadcast(&l->changed);
   pthread_mutex_unlock(&l->lock);
   free_list(drop);

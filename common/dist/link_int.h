@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a link: its life and lanes (link.c), what leaves (link_send.c), what comes
- * (link_receive.c).
+ * The inside of a link: its life and lanes (link.c), what leaves (link_send.c), how fast chunks do
+ * (link_pace.c), what comes (link_receive.c).
  *
  * One logical stream over 1 + k gRPC streams, each on a connection of its own. Lane 0 carries every
- * frame that is not a CHUNK, so that an ABORT overtakes a large tensor; the bulk lanes share the
+ * frame that is not about chunks, so that an ABORT overtakes a large tensor; the bulk lanes share the
  * chunks in turn. Chunks and the head they belong to arrive in any order: whichever comes first
  * makes the entry in `incoming`, and the packet is delivered when all its tensors are whole.
  *
@@ -30,6 +30,11 @@ enum {
   POLITE_CLOSE_MS = 500,    /* for the peer to end its side of a lane */
   CUT_MS = 10000,           /* for a cancelled lane to be gone */
   MAX_UNSENT = MAX_PACKETS, /* frames on the control lane that the peer does not take */
+  FEW_CHUNKS = 256,         /* memory for these is taken with the first */
+  MAX_PROBES = 256,         /* more than a window has, also on 16 lanes */
+  FIRST_WINDOW = 1 << 20,   /* bytes of chunks on their way, before anything is known */
+  LEAST_WINDOW = 2 * CLV_WIRE_CHUNK_BYTES, /* one on its way while the other is reported */
+  MOST_WINDOW = 256 << 20,
 };
 
 typedef struct lane {
@@ -56,6 +61,38 @@ typedef struct incoming {
   size_t n_spans, cap_spans;
 } incoming;
 
+/* Part of a tensor that waits for its turn. */
+typedef struct chunk {
+  clv_tensor *tensor;
+  uint64_t transfer, offset;
+  size_t len;
+} chunk;
+
+/* A PING behind chunks: its PONG reports the first `until` bytes of the lane. */
+typedef struct probe {
+  uint64_t number, until, at; /* at: when it was sent, ns */
+  uint64_t in_flight;         /* bytes of chunks on their way then */
+  uint32_t lane;
+} probe;
+
+#define PROBE_BIT (UINT64_C(1) << 63) /* in the message of a PING that reports chunks */
+
+/* Of what link_pace.c decides; guarded by the link's lock. Bytes are those of chunks. */
+typedef struct pace {
+  chunk *chunks; /* a ring */
+  size_t first, n_chunks, cap_chunks;
+  uint32_t next_lane;
+  uint64_t window, in_flight;
+  uint64_t kept; /* the window while it is closed to measure the way; else 0 */
+  uint64_t sent[MAX_LANES], probed[MAX_LANES], reported[MAX_LANES];
+  probe probes[MAX_PROBES];
+  uint32_t n_probes;
+  uint64_t last_probe;
+  uint64_t shortest, shortest_before, period_began, changed; /* ns */
+  bool sending;                                              /* `job` is on its way */
+  clv_rpc_job job;
+} pace;
+
 struct clv_link {
   pthread_mutex_t lock;
   pthread_cond_t changed; /* attached, closed, pong */
@@ -67,7 +104,7 @@ struct clv_link {
 
   lane *lanes[MAX_LANES];
   clv_rpc_channel *channels[MAX_LANES]; /* dialling side */
-  uint32_t n_lanes, n_attached, next_bulk;
+  uint32_t n_lanes, n_attached;
   bool closed;
   clv_code close_code;
   char close_text[CLV_ERR_TEXT];
@@ -78,6 +115,7 @@ struct clv_link {
   bool draining;                            /* `drain` is on its way to them or at it */
   clv_rpc_job drain;
   uint64_t next_transfer;
+  pace pace;
 
   incoming in[MAX_INCOMING];
   size_t n_in;
@@ -100,6 +138,20 @@ void link_end(clv_link *l, clv_code code, const char *text);
 clv_code link_send_frame(clv_link *l, uint32_t index, const clv_frame *f, clv_rpc_piece *pieces,
                          size_t n_payload, size_t payload, clv_err *err) CLV_USE_RESULT;
 clv_code link_send_plain(clv_link *l, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
+
+void link_release_tensor(void *tensor); /* of a piece */
+
+void link_pace_init(pace *p);
+void link_pace_drop(pace *p); /* what waits; nothing more may come */
+
+/* A chunk waits for its turn; its tensor gets a reference. */
+clv_code link_pace_queue(clv_link *l, const chunk *c, clv_err *err) CLV_USE_RESULT;
+
+/* Send what may leave now of the chunks that wait. */
+clv_code link_pace_send(clv_link *l, clv_err *err) CLV_USE_RESULT;
+
+/* The PONG to a probe. */
+clv_code link_pace_report(clv_link *l, uint64_t number, clv_err *err) CLV_USE_RESULT;
 
 /* The peer has freed `bytes`: packets that waited for them leave. */
 void link_credit_arrived(clv_link *l, uint64_t bytes);

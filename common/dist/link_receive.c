@@ -258,7 +258,8 @@ static void take_measure(clv_link *l, const clv_frame *f) {
   l->counts.clock_ahead_ns = (int64_t)(f->measure.clock_ns - halfway);
 }
 
-static void on_pong(clv_link *l, const clv_frame *f) {
+static clv_code on_pong(clv_link *l, const clv_frame *f, clv_err *err) {
+  if (f->reply_to & PROBE_BIT) return link_pace_report(l, f->reply_to, err);
   pthread_mutex_lock(&l->lock);
   if (f->reply_to == l->pings) {
     l->counts.round_trip_ns = clv_now_ns() - l->ping_sent_ns;
@@ -267,12 +268,13 @@ static void on_pong(clv_link *l, const clv_frame *f) {
   l->pongs = f->reply_to;
   pthread_cond_broadcast(&l->changed);
   pthread_mutex_unlock(&l->lock);
+  return CLV_OK;
 }
 
 clv_code link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const clv_piece *pieces,
                        const clv_payload *payload, clv_err *err) {
-  if (index && f->kind != CLV_CHUNK)
-    return clv_fail(err, CLV_PRECONDITION, "%s on bulk lane %u, where only CHUNK belongs",
+  if (index && f->kind != CLV_CHUNK && f->kind != CLV_PING)
+    return clv_fail(err, CLV_PRECONDITION, "%s on bulk lane %u, where only CHUNK and PING belong",
                     clv_frame_kind_name(f->kind), index);
   switch (f->kind) {
     case CLV_CHUNK:
@@ -283,8 +285,7 @@ clv_code link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const cl
     case CLV_PING:
       return on_ping(l, f, err);
     case CLV_PONG:
-      on_pong(l, f);
-      return CLV_OK;
+      return on_pong(l, f, err);
     case CLV_ATTACH:
     case CLV_ATTACHED:
       return clv_fail(err, CLV_PRECONDITION, "a second %s on one lane",

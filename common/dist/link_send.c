@@ -22,7 +22,7 @@ static void head_put(clv_link *l, clv_bytes b) {
   if (!keep) clv_bytes_done(&b);
 }
 
-static void release_tensor(void *owner) { clv_tensor_unref(owner); }
+void link_release_tensor(void *owner) { clv_tensor_unref(owner); }
 
 static clv_rpc_stream *lane_stream(clv_link *l, uint32_t index) {
   pthread_mutex_lock(&l->lock);
@@ -72,30 +72,20 @@ static clv_code send_inline(clv_link *l, clv_packet *p, clv_err *err) {
     clv_tensor *t = p->tensor[i];
     p->frame.tensors[i].transfer = 0; /* a relayed packet came with ids of its own */
     p->frame.tensors[i].crc32c = clv_crc32c(0, t->data, t->bytes);
-    pieces[i + 1] = (clv_rpc_piece){t->data, t->bytes, release_tensor, clv_tensor_ref(t)};
+    pieces[i + 1] = (clv_rpc_piece){t->data, t->bytes, link_release_tensor, clv_tensor_ref(t)};
     payload += t->bytes;
   }
   return link_send_frame(l, 0, &p->frame, pieces, p->frame.n_tensors, payload, err);
 }
 
-static uint32_t bulk_lane(clv_link *l) {
-  if (l->n_lanes < 2) return 0;
-  uint32_t turn = __atomic_fetch_add(&l->next_bulk, 1, __ATOMIC_RELAXED);
-  return 1 + turn % (l->n_lanes - 1);
-}
-
-static clv_code send_chunks(clv_link *l, clv_tensor *t, clv_tensor_head *head, clv_err *err) {
+/* The chunks' sum is complete when they are queued, and the head need not wait until they have left. */
+static clv_code queue_chunks(clv_link *l, clv_tensor *t, clv_tensor_head *head, clv_err *err) {
   head->crc32c = 0;
   for (size_t offset = 0; offset < t->bytes; offset += CLV_WIRE_CHUNK_BYTES) {
-    size_t len = CLV_MIN(t->bytes - offset, (size_t)CLV_WIRE_CHUNK_BYTES);
-    clv_frame f = {.kind = CLV_CHUNK};
-    f.chunk.transfer = head->transfer;
-    f.chunk.offset = offset;
-    f.chunk.total = t->bytes;
-    clv_rpc_piece pieces[2];
-    head->crc32c = clv_crc32c(head->crc32c, (char *)t->data + offset, len);
-    pieces[1] = (clv_rpc_piece){(char *)t->data + offset, len, release_tensor, clv_tensor_ref(t)};
-    CLV_TRY(link_send_frame(l, bulk_lane(l), &f, pieces, 1, len, err));
+    chunk c = {t, head->transfer, offset, CLV_MIN(t->bytes - offset, (size_t)CLV_WIRE_CHUNK_BYTES)};
+    head->crc32c = clv_crc32c(head->crc32c, (char *)t->data + offset, c.len);
+    CLV_TRY(link_pace_queue(l, &c, err));
+    CLV_TRY(link_pace_send(l, err));
   }
   return CLV_OK;
 }
@@ -103,7 +93,7 @@ static clv_code send_chunks(clv_link *l, clv_tensor *t, clv_tensor_head *head, c
 static clv_code send_chunked(clv_link *l, clv_packet *p, clv_err *err) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     p->frame.tensors[i].transfer = __atomic_add_fetch(&l->next_transfer, 1, __ATOMIC_RELAXED);
-    CLV_TRY(send_chunks(l, p->tensor[i], &p->frame.tensors[i], err));
+    CLV_TRY(queue_chunks(l, p->tensor[i], &p->frame.tensors[i], err));
   }
   return link_send_plain(l, &p->frame, err);
 }

@@ -30,6 +30,9 @@ static const struct {
     [CLV_ATTR_START] = {"start", KIND_INT, offsetof(clv_attrs, start)},
     [CLV_ATTR_STOP] = {"stop", KIND_INT, offsetof(clv_attrs, stop)},
     [CLV_ATTR_FACTOR] = {"factor", KIND_REAL, offsetof(clv_attrs, factor)},
+    [CLV_ATTR_FORWARD_MS] = {"forward_ms", KIND_INT, offsetof(clv_attrs, forward_ms)},
+    [CLV_ATTR_INPUT_MS] = {"input_ms", KIND_INT, offsetof(clv_attrs, input_ms)},
+    [CLV_ATTR_WEIGHT_MS] = {"weight_ms", KIND_INT, offsetof(clv_attrs, weight_ms)},
 };
 
 const char *clv_attr_name(clv_attr_key key) {

@@ -64,6 +64,16 @@ static clv_code check_dtypes(const clv_op_def *def, const clv_op_site *s, clv_er
   return CLV_OK;
 }
 
+/* An op that only holds a compute thread up is none for a daemon that works for others. */
+static clv_code check_allowed(const clv_op_def *def, clv_err *err) {
+  const char *on = getenv("CLEAVE_TEST_OPS");
+  if (!def->test_only || (on && strcmp(on, "1") == 0)) return CLV_OK;
+  return clv_fail(err, CLV_DENIED,
+                  "%s is an op for tests: it needs a process that was started with "
+                  "CLEAVE_TEST_OPS=1 in its environment",
+                  def->name);
+}
+
 /* Shape and dtype of one node from its inputs'. */
 static clv_code infer(const clv_graph *g, clv_node *node, clv_err *err) {
   const clv_op_def *def = clv_op_def_of(node->op);
@@ -151,6 +161,7 @@ static clv_code check_inputs(const clv_graph *g, const clv_op_def *def, const in
 
 static clv_code add_checked(clv_graph *g, const clv_op_def *def, clv_node *node, const int *in,
                             int n_in, int *ret_node, clv_err *err) {
+  CLV_TRY(check_allowed(def, err));
   CLV_TRY(check_inputs(g, def, in, n_in, err));
   CLV_TRY(clv_attrs_check(def->op, &node->attrs, err));
   node->n_in = n_in;

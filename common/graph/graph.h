@@ -40,6 +40,9 @@ typedef enum clv_attr_key {
   CLV_ATTR_START = 14,
   CLV_ATTR_STOP = 15,
   CLV_ATTR_FACTOR = 16,
+  CLV_ATTR_FORWARD_MS = 17,
+  CLV_ATTR_INPUT_MS = 18,
+  CLV_ATTR_WEIGHT_MS = 19,
 } clv_attr_key;
 
 /* One attribute as it comes from a file or a message. ints has n_ints entries for integers, pairs,
@@ -104,7 +107,7 @@ void clv_graph_freep(clv_graph **g);
 clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
                              const clv_shape *shape, int *ret_node, clv_err *err) CLV_USE_RESULT;
 
-/* A node over earlier nodes. name NULL or "": called by its layer index. Names are unique and of
+/* A node over earlier nodes; CLV_DENIED for an op of tests outside them. name NULL or "": called by its layer index. Names are unique and of
  * [A-Za-z0-9_.-]. Infers and checks its shape at once: errors name op, node and shapes. */
 clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const char *name,
                        uint32_t layer, const int *in, int n_in, int *ret_node,
@@ -150,7 +153,7 @@ const clv_param *clv_params_find(const clv_params *p, const char *name); /* or N
 /* Default initialisation as PyTorch's modules: linear and conv2d weight and bias uniform in
  * +-1/sqrt(fan_in) (kaiming_uniform with a = sqrt(5)); lstm uniform in +-1/sqrt(hidden size);
  * embedding normal with mean 0 and deviation 1; batchnorm and layernorm 1, 0, running 0 and 1,
- * count 0. Numbers from Philox keyed by (seed, layer, slot). block: total_bytes, padding zeroed. */
+ * count 0; wait 1. Numbers from Philox keyed by (seed, layer, slot). block: total_bytes, padding zeroed. */
 void clv_params_init(const clv_graph *g, const clv_params *p, uint64_t seed, void *block);
 
 /* ---- plan ------------------------------------------------------------------------------------ */

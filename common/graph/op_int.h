@@ -56,6 +56,7 @@ typedef struct clv_op_def {
   bool alias;  /* the output is the input's row-major memory under another shape */
   bool identity_in_eval;
   bool stride_is_kernel; /* the default of stride */
+  bool test_only;        /* refused unless the process was started for tests */
   clv_attr_row attrs[8];
   clv_code (*shape)(const clv_op_site *site, clv_shape *ret, clv_err *err);
   /* Slots in order, their number is returned; NULL: no parameters. */
@@ -71,7 +72,7 @@ typedef struct clv_op_family {
 
 extern const clv_op_family clv_family_dense, clv_family_pool, clv_family_pointwise,
     clv_family_softmax, clv_family_shape, clv_family_norm, clv_family_loss, clv_family_sequence,
-    clv_family_select;
+    clv_family_select, clv_family_wait;
 
 const clv_op_def *clv_op_def_of(clv_op op); /* NULL for CLV_OP_INPUT and unknown numbers */
 

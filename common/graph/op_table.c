@@ -7,9 +7,9 @@
 #include <string.h>
 
 static const clv_op_family *const families[] = {
-    &clv_family_dense,   &clv_family_pool,     &clv_family_pointwise,
-    &clv_family_softmax, &clv_family_shape,    &clv_family_norm,
-    &clv_family_loss,    &clv_family_sequence, &clv_family_select,
+    &clv_family_dense,  &clv_family_pool, &clv_family_pointwise, &clv_family_softmax,
+    &clv_family_shape,  &clv_family_norm, &clv_family_loss,      &clv_family_sequence,
+    &clv_family_select, &clv_family_wait,
 };
 
 const clv_op_def *clv_op_def_of(clv_op op) {

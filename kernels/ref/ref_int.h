@@ -44,6 +44,9 @@ typedef struct ref_window {
 
 ref_window clv_ref_window(const clv_node_desc *d);
 
+/* For wait. */
+void clv_ref_sleep_until(uint64_t deadline_ns);
+
 /* The label of sample i, or CLV_INVALID with its value and the range. */
 clv_code clv_ref_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,
                        clv_err *err) CLV_USE_RESULT;

@@ -12,6 +12,7 @@
 #include "kernels/ref/select_int.h"
 #include "kernels/ref/sequence_int.h"
 #include "kernels/ref/softmax_int.h"
+#include "kernels/ref/wait_int.h"
 /* Losses use softmax's row functions. */
 #include "kernels/ref/loss_int.h"
 
@@ -61,4 +62,6 @@ const ref_op OPS[CLV_OP_COUNT] = {
     [CLV_OP_LAYERNORM] = {layernorm_forward, layernorm_backward_input, layernorm_backward_weight,
                           .saves_dx = CLV_SAVE_IN0, .saves_dw = CLV_SAVE_IN0,
                           .saved_bytes = layernorm_saved},
+    [CLV_OP_WAIT] = {wait_forward, wait_backward_input, wait_backward_weight,
+                     .saves_dw = CLV_SAVE_IN0},
 };

@@ -31,7 +31,7 @@ class Worker:
         self.begin = self.log.tell()  # a restarted worker's log goes on; its own lines start here
         e = dict(os.environ)
         e.update(env or {})
-        self.process = subprocess.Popen([WORKER, "serve", "--config", config], stdout=self.log,
+        self.process = subprocess.Popen([*cluster.far, WORKER, "serve", "--config", config], stdout=self.log,
                                         stderr=self.log, env=e, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + 20 * SLOW
         while " ready " not in self.text()[self.begin:]:
@@ -63,9 +63,12 @@ class Worker:
 
 
 class Cluster:
-    """A CA, a master identity and n workers, in a temporary folder."""
+    """A CA, a master identity and n workers, in a temporary folder. `near` and `far` stand before the
+    commands of the master and of workers (links.Namespaces), `host` is where workers listen and `env`
+    what their environment has besides this process's."""
 
-    def __init__(self, n=2, limits="", extra_allow=""):
+    def __init__(self, n=2, limits="", extra_allow="", near=(), far=(), host="127.0.0.1", env=None):
+        self.near, self.far, self.host, self.env = near, far, host, env
         self.dir = tempfile.mkdtemp(prefix="cleave-test-")
         self.certs = os.path.join(self.dir, "certs")
         assert master("certs", "init", "--dir", self.certs).returncode == 0
@@ -75,17 +78,21 @@ class Cluster:
         for i in range(n):
             self.issue(f"w{i + 1}", f"spiffe://test/w{i + 1}")
         for i in range(n):
-            self.workers.append(Worker(self, f"w{i + 1}", self.worker_config(i)))
+            self.workers.append(Worker(self, f"w{i + 1}", self.worker_config(i), env))
 
     def issue(self, name, uri, *args):
         done = master("certs", "issue", name, "--dir", self.certs, "--uri", uri, "--ip", "127.0.0.1", *args)
         assert done.returncode == 0, done.stderr
 
+    def address(self, i):
+        """Where others reach worker i."""
+        return f"{self.host}:{self.ports[i]}"
+
     def worker_config(self, i, extra=""):
         path = os.path.join(self.dir, f"w{i + 1}.yaml")
         others = [k for k in range(len(self.ports)) if k != i]
         with open(path, "w") as f:
-            f.write(f"name: w{i + 1}\nlisten: 127.0.0.1:{self.ports[i]}\n"
+            f.write(f"name: w{i + 1}\nlisten: {self.host}:{self.ports[i]}\n"
                     f"tls: {{ca: certs/ca.pem, cert: certs/w{i + 1}.pem, key: certs/w{i + 1}.key}}\n"
                     "allow:\n  - {identity: \"spiffe://test/master\", role: master}\n" + self.extra_allow)
             for k in others:
@@ -93,19 +100,19 @@ class Cluster:
             if others:
                 f.write("peers:\n")
             for k in others:
-                f.write(f"  - {{name: w{k + 1}, address: \"127.0.0.1:{self.ports[k]}\", "
+                f.write(f"  - {{name: w{k + 1}, address: \"{self.address(k)}\", "
                         f"identity: \"spiffe://test/w{k + 1}\"}}\n")
             f.write(self.limits + extra)
         return path
 
     def restart(self, i):
         self.workers[i].stop()
-        self.workers[i] = Worker(self, f"w{i + 1}", self.worker_config(i))
+        self.workers[i] = Worker(self, f"w{i + 1}", self.worker_config(i), self.env)
 
     def session(self, name, body):
         path = os.path.join(self.dir, name + ".yaml")
-        workers = "".join(f"  w{i + 1}: {{address: \"127.0.0.1:{p}\", identity: \"spiffe://test/w{i + 1}\"}}\n"
-                          for i, p in enumerate(self.ports))
+        workers = "".join(f"  w{i + 1}: {{address: \"{self.address(i)}\", identity: \"spiffe://test/w{i + 1}\"}}\n"
+                          for i in range(len(self.ports)))
         with open(path, "w") as f:
             f.write(f"version: 1\nname: {name}\n"
                     "tls: {ca: certs/ca.pem, cert: certs/master.pem, key: certs/master.key}\n"
@@ -113,7 +120,7 @@ class Cluster:
         return path
 
     def train(self, session, *args, timeout=120, env=None):
-        return master("train", session, *args, timeout=timeout, env=env, cwd=self.dir)
+        return run(*self.near, MASTER, "train", session, *args, timeout=timeout, env=env, cwd=self.dir)
 
     def close(self):
         codes = [w.stop() for w in self.workers]

@@ -74,8 +74,9 @@ def read(path):
 class Caller:
     """One identity's view of one worker."""
 
-    def __init__(self, port, certs, name="master", ca="ca.pem", options=()):
+    def __init__(self, port, certs, name="master", ca="ca.pem", options=(), host="127.0.0.1"):
         self.port, self.certs, self.name, self.ca, self.options = port, certs, name, ca, list(options)
+        self.host = host
         self.channels = []
         self.channel = self.dial()
         self.stub = pb_grpc.WorkerStub(self.channel)
@@ -88,7 +89,7 @@ class Caller:
         # a subchannel pool of its own: each lane is to have a connection of its own
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1),
                    ("grpc.max_receive_message_length", -1), ("grpc.enable_retries", 0)] + self.options
-        channel = grpc.secure_channel(f"127.0.0.1:{self.port}", creds, options)
+        channel = grpc.secure_channel(f"{self.host}:{self.port}", creds, options)
         self.channels.append(channel)
         return channel
 
@@ -169,6 +170,7 @@ class SessionOf:
         assert reply.kind == pb.ATTACHED, reply
         s.credit = reply.attached.credit_bytes
         self.lanes.append(s)
+        s.control = self.lanes[0]
         return s
 
     def close(self):
@@ -186,7 +188,7 @@ class Lane:
     """One Session stream; frames in and out, as messages or as raw bytes."""
 
     def __init__(self, channel, deaf=False):
-        self.out, self.inbox = queue.Queue(), queue.Queue()
+        self.out, self.inbox, self.control = queue.Queue(), queue.Queue(), self
         call = channel.stream_stream("/cleave.v1.Worker/Session",
                                      (lambda b: b), pb.Frame.FromString)
         self.call = call(iter(self.out.get, None))
@@ -199,7 +201,10 @@ class Lane:
     def _read(self):
         try:
             for frame in self.call:
-                self.inbox.put(frame)
+                if frame.kind == pb.PING and frame.message >> 63:  # what has come of the chunks before it
+                    self.control.send(pb.Frame(kind=pb.PONG, reply_to=frame.message))
+                else:
+                    self.inbox.put(frame)
             self.inbox.put(Ended(grpc.StatusCode.OK, ""))
         except grpc.RpcError as e:
             self.inbox.put(Ended(e.code(), e.details()))

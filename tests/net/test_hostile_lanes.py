@@ -160,6 +160,15 @@ def call_on_a_bulk_lane(e):
     return 0
 
 
+@attack
+def a_pong_to_a_ping_that_was_not_sent(e):
+    """It would open the window for chunks that are still on their way."""
+    lane = e.session().lanes[0]
+    lane.send(pb.Frame(kind=pb.PONG, reply_to=1 << 63 | 5))
+    ends(lane, INVALID)
+    return 0
+
+
 # ---- chunks and credit -------------------------------------------------------------------------
 
 def two_in_chunks(*transfers, size=80_000):

@@ -109,6 +109,7 @@ int main(void) {
   n_cases = cases_read(cases);
   golden_open(&numbers, "ops");
   for (int op = CLV_OP_LINEAR; op < CLV_OP_COUNT; op++) {
+    if (!case_ops[op]) continue;
     ops[op] = (clv_op)op;
     snprintf(names[n], sizeof names[n], "golden_ref_%s", case_ops[op]);
     snprintf(names[n + 1], sizeof names[n + 1], "golden_cpu_%s", case_ops[op]);

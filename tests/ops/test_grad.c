@@ -87,10 +87,11 @@ int main(void) {
   struct CMUnitTest tests[CLV_OP_COUNT];
   size_t n = 0;
   n_cases = cases_read(cases);
-  for (int op = CLV_OP_LINEAR; op < CLV_OP_COUNT; op++, n++) {
+  for (int op = CLV_OP_LINEAR; op < CLV_OP_COUNT; op++) {
+    if (!case_ops[op]) continue;
     ops[op] = (clv_op)op;
     snprintf(names[n], sizeof names[n], "grad_%s", case_ops[op]);
-    tests[n] = (struct CMUnitTest){names[n], test_op, NULL, NULL, &ops[op]};
+    tests[n++] = (struct CMUnitTest){names[n], test_op, NULL, NULL, &ops[op]};
   }
   return _cmocka_run_group_tests("grad", tests, n, NULL, NULL);
 }

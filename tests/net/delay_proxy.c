@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A TCP proxy that makes the way longer: bytes leave it a given time after they came, both ways, and
+ * at no more than a given rate, as over a far link.
+ *
+ *   delay_proxy LISTEN_PORT HOST:PORT --one-way-ms D [--rate-mbit R] [--queue-ms Q]
+ *
+ * Says `listening PORT` (port 0 takes a free one) and then takes lines on its standard input, each
+ * answered with `ok`: `delay D`, `rate R` (0: none), `queue Q`. It ends when that input does.
+ *
+ * Each way of a connection has a thread that reads, stamps and queues, and one that waits for the
+ * stamp and writes. The rate is one link's, shared by the connections in each direction: a reader
+ * takes bytes only while the link has less than Q ms of them before it, so a small Q is a link with
+ * a fair queue, a large one a link whose queue everybody waits in. How much may be on its way is
+ * bounded by WINDOW_BYTES alone: beyond it the proxy stops reading and TCP tells the sender.
+ */
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+  READ_BYTES = 64 * 1024,
+  RATED_BYTES = 8 * 1024,
+  WINDOW_BYTES = 64 << 20,
+  MS = 1000000,
+  BURST_NS = 5 * MS
+};
+
+/* What the control lines set; `lock` guards it and the clocks of the link. */
+static struct {
+  pthread_mutex_t lock;
+  double delay_ms, rate_mbit, queue_ms;
+  int64_t free_at[2]; /* when the link has sent what it took, per direction */
+} shared = {.lock = PTHREAD_MUTEX_INITIALIZER, .queue_ms = 5};
+
+static struct addrinfo *target;
+
+typedef struct piece {
+  struct piece *next;
+  int64_t due; /* ns, monotonic */
+  size_t len;  /* 0: the end */
+  char bytes[];
+} piece;
+
+/* One direction of a connection. */
+typedef struct way {
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  piece *first, *last;
+  size_t held; /* bytes read and not written */
+  bool broken;
+  int from, to, direction;
+} way;
+
+typedef struct connection {
+  way way[2];
+  int near, far;
+  int n_threads; /* that are left; atomic */
+} connection;
+
+typedef struct half {
+  connection *c;
+  way *w;
+} half;
+
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static void sleep_until(int64_t at) {
+  struct timespec t = {at / 1000000000, at % 1000000000};
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) {
+  }
+}
+
+static void die(const char *what) {
+  fprintf(stderr, "delay_proxy: %s: %s\n", what, strerror(errno));
+  exit(1);
+}
+
+/* ---- the link -------------------------------------------------------------------------------------- */
+
+/* Wait until the link takes more; how much to read at once. */
+static size_t wait_for_link(int direction) {
+  for (;;) {
+    pthread_mutex_lock(&shared.lock);
+    bool rated = shared.rate_mbit > 0;
+    int64_t at = shared.free_at[direction] - (int64_t)(shared.queue_ms * MS);
+    pthread_mutex_unlock(&shared.lock);
+    if (!rated) return READ_BYTES;
+    if (at <= now_ns()) return RATED_BYTES;
+    sleep_until(at);
+  }
+}
+
+/* When `len` bytes that have come now are to leave. A link that was idle for less than BURST_NS makes up
+ * for it, or a reader that wakes late would cost rate. */
+static int64_t due_time(int direction, size_t len) {
+  int64_t now = now_ns(), *free_at = &shared.free_at[direction], sent = now;
+  pthread_mutex_lock(&shared.lock);
+  if (shared.rate_mbit > 0) {
+    int64_t from = *free_at > now - BURST_NS ? *free_at : now - BURST_NS;
+    *free_at = from + (int64_t)((double)len * 8000 / shared.rate_mbit);
+    if (*free_at > now) sent = *free_at;
+  }
+  sent += (int64_t)(shared.delay_ms * MS);
+  pthread_mutex_unlock(&shared.lock);
+  return sent;
+}
+
+/* ---- one direction --------------------------------------------------------------------------------- */
+
+static bool push(way *w, piece *p) {
+  pthread_mutex_lock(&w->lock);
+  while (!w->broken && w->held > WINDOW_BYTES) pthread_cond_wait(&w->changed, &w->lock);
+  bool taken = !w->broken;
+  if (taken) {
+    *(w->last ? &w->last->next : &w->first) = p;
+    w->last = p;
+    w->held += p->len;
+    pthread_cond_broadcast(&w->changed);
+  }
+  pthread_mutex_unlock(&w->lock);
+  if (!taken) free(p);
+  return taken;
+}
+
+static piece *pop(way *w) {
+  pthread_mutex_lock(&w->lock);
+  while (!w->first) pthread_cond_wait(&w->changed, &w->lock);
+  piece *p = w->first;
+  w->first = p->next;
+  if (!p->next) w->last = NULL;
+  pthread_mutex_unlock(&w->lock);
+  return p;
+}
+
+static void written(way *w, size_t len, bool ok) {
+  pthread_mutex_lock(&w->lock);
+  w->held -= len;
+  w->broken |= !ok;
+  pthread_cond_broadcast(&w->changed);
+  pthread_mutex_unlock(&w->lock);
+}
+
+static bool write_all(int fd, const char *bytes, size_t len) {
+  while (len) {
+    ssize_t n = send(fd, bytes, len, MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    bytes += n;
+    len -= (size_t)n;
+  }
+  return true;
+}
+
+static void drop_rest(way *w) {
+  for (piece *p; (p = w->first) != NULL;) {
+    w->first = p->next;
+    free(p);
+  }
+}
+
+static void leave(connection *c) {
+  if (__atomic_sub_fetch(&c->n_threads, 1, __ATOMIC_ACQ_REL) > 0) return;
+  for (int i = 0; i < 2; i++) drop_rest(&c->way[i]);
+  close(c->near);
+  close(c->far);
+  free(c);
+}
+
+static void *read_side(void *arg) {
+  half h = *(half *)arg;
+  ssize_t n;
+  free(arg);
+  do {
+    size_t most = wait_for_link(h.w->direction);
+    piece *p = malloc(sizeof *p + most);
+    if (!p) die("memory");
+    n = recv(h.w->from, p->bytes, most, 0);
+    p->next = NULL;
+    p->len = n > 0 ? (size_t)n : 0;
+    p->due = due_time(h.w->direction, p->len);
+    if (!push(h.w, p)) break;
+  } while (n > 0);
+  leave(h.c);
+  return NULL;
+}
+
+static void *write_side(void *arg) {
+  half h = *(half *)arg;
+  bool ok = true;
+  free(arg);
+  for (size_t len = 1; len && ok;) {
+    piece *p = pop(h.w);
+    len = p->len;
+    sleep_until(p->due);
+    ok = write_all(h.w->to, p->bytes, len);
+    free(p);
+    written(h.w, len, ok);
+  }
+  shutdown(h.w->to, SHUT_WR);
+  if (!ok) shutdown(h.w->from, SHUT_RD); /* which wakes its reader */
+  leave(h.c);
+  return NULL;
+}
+
+/* ---- connections ----------------------------------------------------------------------------------- */
+
+static void start(connection *c, way *w, void *(*run)(void *)) {
+  half *h = malloc(sizeof *h);
+  pthread_t thread;
+  if (!h) die("memory");
+  *h = (half){c, w};
+  if (pthread_create(&thread, NULL, run, h) != 0) die("thread");
+  pthread_detach(thread);
+}
+
+static void serve(int near) {
+  int one = 1, far = socket(target->ai_family, SOCK_STREAM, 0);
+  if (far < 0 || connect(far, target->ai_addr, target->ai_addrlen) != 0) {
+    if (far >= 0) close(far);
+    close(near);
+    return;
+  }
+  setsockopt(near, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  setsockopt(far, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  connection *c = calloc(1, sizeof *c);
+  if (!c) die("memory");
+  c->near = near;
+  c->far = far;
+  c->n_threads = 4;
+  for (int i = 0; i < 2; i++) {
+    c->way[i] = (way){.from = i ? far : near, .to = i ? near : far, .direction = i};
+    pthread_mutex_init(&c->way[i].lock, NULL);
+    pthread_cond_init(&c->way[i].changed, NULL);
+  }
+  for (int i = 0; i < 2; i++) start(c, &c->way[i], read_side);
+  for (int i = 0; i < 2; i++) start(c, &c->way[i], write_side);
+}
+
+static void *accept_side(void *arg) {
+  int listener = *(int *)arg;
+  for (int fd; (fd = accept(listener, NULL, NULL)) >= 0;) serve(fd);
+  return NULL;
+}
+
+static int listen_on(int port) {
+  struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+  socklen_t len = sizeof a;
+  int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+  a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (fd < 0) die("socket");
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+  if (bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || listen(fd, 64) != 0) die("listen");
+  if (getsockname(fd, (struct sockaddr *)&a, &len) != 0) die("getsockname");
+  printf("listening %d\n", ntohs(a.sin_port));
+  fflush(stdout);
+  return fd;
+}
+
+/* ---- what is asked --------------------------------------------------------------------------------- */
+
+static bool set(const char *what, double value) {
+  static const struct {
+    const char *name;
+    double *field;
+  } rows[] = {
+      {"delay", &shared.delay_ms}, {"rate", &shared.rate_mbit}, {"queue", &shared.queue_ms}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    if (strcmp(rows[i].name, what) != 0 || !(value >= 0 && value <= 1e6)) continue;
+    pthread_mutex_lock(&shared.lock);
+    *rows[i].field = value;
+    pthread_mutex_unlock(&shared.lock);
+    return true;
+  }
+  return false;
+}
+
+static bool option(const char *name, const char *value) {
+  static const char *const names[][2] = {
+      {"--one-way-ms", "delay"}, {"--rate-mbit", "rate"}, {"--queue-ms", "queue"}};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    if (strcmp(names[i][0], name) == 0) return set(names[i][1], atof(value));
+  return false;
+}
+
+static void obey(void) {
+  char line[128], word[32];
+  double value;
+  while (fgets(line, sizeof line, stdin)) {
+    bool ok = sscanf(line, "%31s %lf", word, &value) == 2 && set(word, value);
+    printf(ok ? "ok\n" : "unknown: %s", line);
+    fflush(stdout);
+  }
+}
+
+int main(int argc, char **argv) {
+  char host[256], *colon = argc > 2 ? strrchr(argv[2], ':') : NULL;
+  bool ok = colon && argc % 2 && (size_t)(colon - argv[2]) < sizeof host;
+  for (int i = 3; ok && i < argc; i += 2) ok = option(argv[i], argv[i + 1]);
+  if (!ok) {
+    fprintf(
+        stderr,
+        "usage: delay_proxy LISTEN_PORT HOST:PORT --one-way-ms D [--rate-mbit R] [--queue-ms Q]\n");
+    return 2;
+  }
+  snprintf(host, sizeof host, "%.*s", (int)(colon - argv[2]), argv[2]);
+  struct addrinfo hint = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+  if (getaddrinfo(host, colon + 1, &hint, &target) != 0) die(argv[2]);
+  signal(SIGPIPE, SIG_IGN);
+  int listener = listen_on(atoi(argv[1]));
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, accept_side, &listener) != 0) die("thread");
+  obey();
+  return 0;
+}

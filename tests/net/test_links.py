@@ -1,0 +1,246 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The slow links that other tests stand on are what they say, the layer that stands in for compute is
+there for tests alone, and a session over slow links trains the same bits."""
+import socket, statistics, sys, threading, time
+from cluster import *
+from links import *
+
+HERE = os.path.abspath(__file__)
+suite = Suite()
+
+
+# ---- an echo and a sink, in a namespace too -----------------------------------------------------
+
+def serve(host):
+    """First byte of a connection: 'e' echoes what follows, 's' swallows it and says how many bytes of it
+    came in which time, from the first to the last."""
+    listener = socket.socket()
+    listener.bind((host, 0))
+    listener.listen()
+    print(listener.getsockname()[1], flush=True)
+    while True:
+        s, _ = listener.accept()
+        threading.Thread(target=echo if s.recv(1) == b"e" else sink, args=(s,), daemon=True).start()
+
+
+def echo(s):
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while data := s.recv(4096):
+        s.sendall(data)
+
+
+def sink(s):
+    total, first = 0, None
+    while data := s.recv(1 << 20):
+        last = time.monotonic()
+        if first is None:
+            first = last
+        else:
+            total += len(data)
+    s.sendall(f"{total} {last - first}\n".encode())
+    s.close()
+
+
+def blast(host, port, mib):
+    """Mbit/s from here to the sink."""
+    with socket.create_connection((host, port)) as s:
+        s.sendall(b"s" + bytes(mib << 20))
+        s.shutdown(socket.SHUT_WR)
+        total, seconds = s.makefile().readline().split()
+    return int(total) * 8e-6 / float(seconds)
+
+
+def back(port, left):
+    """Mbit/s at which an echo comes back."""
+    with socket.create_connection(("127.0.0.1", port)) as s:
+        s.sendall(b"e")
+        threading.Thread(target=s.sendall, args=(bytes(left),), daemon=True).start()
+        first = None
+        while left:
+            left -= len(s.recv(min(left, 1 << 16)))
+            first = first or (time.monotonic(), left)
+        return first[1] * 8e-6 / (time.monotonic() - first[0])
+
+
+class Server:
+    def __init__(self, at=(), host="127.0.0.1"):
+        self.process = subprocess.Popen([*at, "/usr/bin/python3", HERE, "serve", host],
+                                        stdout=subprocess.PIPE, text=True)
+        self.port = int(self.process.stdout.readline())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def round_trip_ms(port, n=15):
+    """The median of n echoes of one byte; the machine may be busy for some of them."""
+    took = []
+    with socket.create_connection(("127.0.0.1", port)) as s:
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        s.sendall(b"e")
+        for _ in range(n):
+            begin = time.monotonic()
+            s.sendall(b"x")
+            assert s.recv(1) == b"x"
+            took.append((time.monotonic() - begin) * 1e3)
+    return statistics.median(took)
+
+
+def within(what, measure, low, high):
+    """One of four measurements: on a busy machine most come out slow, on a wrong link all do."""
+    got = []
+    while len(got) < 4:
+        got.append(measure())
+        print(f"  {what}: {got[-1]:.2f} of {low:.4g} to {high:.4g}", flush=True)
+        if low <= got[-1] <= high:
+            return
+    assert False, (what, low, high, got)
+
+
+# ---- links ------------------------------------------------------------------------------------------
+
+@suite.test
+def a_proxy_delays_by_what_it_was_told_also_while_it_runs():
+    with Server() as server, DelayProxy(server.port, 10) as proxy:
+        for one_way in (10, 40, 0, 2.5):
+            proxy.set_delay(one_way)
+            within("round trip, ms", lambda: round_trip_ms(proxy.port), 2 * one_way, 2 * one_way + 2)
+
+
+@suite.test
+def a_proxy_holds_its_rate_in_both_directions():
+    with Server() as server, DelayProxy(server.port, 5, rate_mbit=80) as proxy:
+        for rate, mib in ((80, 6), (200, 12)):
+            proxy.set_rate(rate)
+            within("Mbit/s", lambda: blast("127.0.0.1", proxy.port, mib), 0.95 * rate, 1.05 * rate)
+        proxy.set_rate(40)
+        within("Mbit/s back", lambda: back(proxy.port, 4 << 20), 0.95 * 40, 1.05 * 40)
+
+
+@suite.test
+def a_long_way_alone_does_not_slow_a_stream_down():
+    """Bytes in flight have no limit but memory: 16 MiB over 100 ms, well above 64 KiB a round trip."""
+    with Server() as server, DelayProxy(server.port, 50) as proxy:
+        within("Mbit/s", lambda: blast("127.0.0.1", proxy.port, 16), 100, 1e6)  # 5 with 64 KiB
+
+
+@suite.test
+def a_cut_connection_is_passed_on():
+    with Server() as server, DelayProxy(server.port, 1) as proxy:
+        with socket.create_connection(("127.0.0.1", proxy.port)) as s:
+            s.settimeout(10 * SLOW)
+            s.sendall(b"ex")
+            assert s.recv(1) == b"x"
+            server.process.kill()
+            assert s.recv(1) == b""
+
+
+@suite.test
+def namespaces_hold_their_rate():
+    if reason := namespaces_missing():
+        return reason
+    with Namespaces(100) as n, Server(n.far, n.host) as server:
+        blast_there = (*n.near, "/usr/bin/python3", HERE, "blast", n.host, str(server.port), "12")
+        within("Mbit/s", lambda: float(run(*blast_there).stdout), 90, 110)  # payload: headers take 4 %
+    left = subprocess.run(["ip", "netns", "list"], stdout=subprocess.PIPE, text=True).stdout
+    assert f"clv-{os.getpid()}-" not in left, left
+
+
+# ---- sessions over them -----------------------------------------------------------------------------
+
+def body(extra=""):
+    return ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy], test: [test-x.npy, test-y.npy]}\n"
+            "stages:\n"
+            "  - {name: s0, at: master, layers: [{op: flatten}, {op: linear, out: 20}]}\n"
+            f"  - {{name: s1, at: w1, transfer: direct, layers: [{{op: relu}}, {{op: linear, out: 16}}{extra}]}}\n"
+            "  - {name: s2, at: w2, transfer: direct, layers: [{op: relu}, {op: linear, out: 10}]}\n"
+            "loss: {kind: cross_entropy}\n"
+            "train: {epochs: 1, max_steps: 6, batch: 16, seed: 5, optimizer: {kind: sgd, lr: 0.1}}\n"
+            "pipeline: {micro_batches: 2}\n")
+
+
+def make_data(c):
+    os.makedirs(os.path.join(c.dir, "data"))
+    synthetic_images(os.path.join(c.dir, "data"), n=96, n_test=32)
+
+
+def trained(c, text, env=None):
+    make_data(c)
+    done = c.train(c.session("slow", text), env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return checkpoint_tensors(os.path.join(c.dir, "runs", "slow"), 6)
+
+
+@suite.test
+def two_workers_20_ms_away_train_the_same_bits():
+    with Cluster(2) as c:
+        near = trained(c, body())
+    with DelayedCluster(2, 20) as c:
+        begin = time.monotonic()
+        far = trained(c, body())
+        assert time.monotonic() - begin > 6 * 0.02  # each step goes there and back at least once
+        assert len(c.proxies) == 2
+    assert len(near) == 6 and near == far
+
+
+@suite.test
+def a_session_over_100_mbit_trains_the_same_bits():
+    if reason := namespaces_missing():
+        return reason
+    with Cluster(2) as c:
+        near = trained(c, body())
+    with Namespaces(100) as n, Cluster(2, near=n.near, far=n.far, host=n.host) as c:
+        assert trained(c, body()) == near
+
+
+# ---- the layer that waits ---------------------------------------------------------------------------
+
+WAIT = ", {op: wait, forward_ms: 10, input_ms: 10, weight_ms: 20}"
+TESTING = {"CLEAVE_TEST_OPS": "1"}
+
+
+def refused(c, env):
+    make_data(c)
+    done = c.train(c.session("denied", body(WAIT)), env=env)
+    assert done.returncode != 0 and "wait is an op for tests" in done.stderr, done.stderr
+    assert "CLEAVE_TEST_OPS=1" in done.stderr, done.stderr
+    return done
+
+
+@suite.test
+def wait_takes_time_and_learns():
+    with Cluster(2, env=TESTING) as c:
+        begin = time.monotonic()
+        weights = trained(c, body(WAIT), env=TESTING)
+        assert time.monotonic() - begin > 6 * 2 * 0.04
+        (weight,) = struct.unpack("<f", weights["4.weight"][2])
+        assert weight != 1 and abs(weight - 1) < 1, weight
+
+
+@suite.test
+def wait_is_refused_by_a_master_that_was_not_started_for_tests():
+    with Cluster(2, env=TESTING) as c:
+        done = refused(c, None)
+        assert "denied.yaml:" in done.stderr, done.stderr
+
+
+@suite.test
+def wait_is_refused_by_a_worker_that_was_not_started_for_tests():
+    with Cluster(2) as c:
+        done = refused(c, TESTING)
+        assert "w1" in done.stderr, done.stderr
+        assert "CLEAVE_TEST_OPS=1" in c.workers[0].text(), c.workers[0].text()
+
+
+if sys.argv[1:2] == ["serve"]:
+    serve(sys.argv[2])
+elif sys.argv[1:2] == ["blast"]:
+    print(blast(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+else:
+    suite.main()

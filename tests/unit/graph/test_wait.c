@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * wait, the op that stands in for compute: what it computes, how long each part takes, and that a
+ * process that was not started for tests refuses it.
+ */
+#include "tests/unit/graph/plan_test.h"
+
+#include <math.h>
+#include <time.h>
+
+static const char switch_name[] = "CLEAVE_TEST_OPS";
+
+static int add_wait(clv_graph *g, uint32_t layer, int x, int forward, int input, int weight) {
+  clv_attr_value v[] = {int_attr(CLV_ATTR_FORWARD_MS, forward), int_attr(CLV_ATTR_INPUT_MS, input),
+                        int_attr(CLV_ATTR_WEIGHT_MS, weight)};
+  return add_node(g, CLV_OP_WAIT, layer, x, -1, v, 3);
+}
+
+static rig one_wait(clv_dtype dtype, const clv_backend *backend, int forward, int input,
+                    int weight) {
+  int x;
+  clv_graph *g = new_graph(dtype, CLV_SHAPE(3, 5), &x);
+  add_wait(g, 0, x, forward, input, weight);
+  return rig_new(g, &(rig_options){.backend = backend});
+}
+
+static void values_in_f32(void **state) {
+  (void)state;
+  rig r = one_wait(CLV_F32, clv_backend_cpu(), 0, 0, 0); /* which leaves it to ref */
+  clv_call *c;
+  float *x = (float *)(void *)r.in[0], *y = (float *)(void *)r.out, *w = (float *)(void *)r.block;
+  float *dy = (float *)(void *)r.dout, *dx = (float *)(void *)r.din[0];
+  double sum = 0;
+  assert_int_equal(r.params->n, 1);
+  assert_string_equal(r.params->list[0].name, "0.weight");
+  assert_int_equal(r.params->list[0].n, 1);
+  assert_true(*w == 1);
+  *w = 0.75f;
+  assert_ok(clv_plan_call_get(r.plan, &c, err));
+  forward(&r, c);
+  backward_input(&r, c, false);
+  backward_weight(&r, c, false);
+  for (int i = 0; i < 15; i++) {
+    assert_true(y[i] == x[i] * 0.75f);
+    assert_true(dx[i] == dy[i] * 0.75f);
+    sum += (double)x[i] * dy[i];
+  }
+  float dw = *(float *)(void *)r.grads;
+  assert_true(dw == (float)sum);
+  forward(&r, c);
+  backward_input(&r, c, true);
+  backward_weight(&r, c, true);
+  assert_true(*(float *)(void *)r.grads == dw + (float)sum);
+  clv_plan_call_put(r.plan, c);
+  rig_done(&r);
+}
+
+static double objective(rig *r, clv_call *c) {
+  double sum = 0;
+  r->plan->fresh = false;
+  forward(r, c);
+  for (int i = 0; i < 15; i++)
+    sum += ((double *)(void *)r->out)[i] * ((double *)(void *)r->dout)[i];
+  return sum;
+}
+
+static void check_difference(rig *r, clv_call *c, double *at, double got) {
+  const double h = 1e-5;
+  double kept = *at;
+  *at = kept + h;
+  double up = objective(r, c);
+  *at = kept - h;
+  double down = objective(r, c);
+  *at = kept;
+  if (fabs((up - down) / (2 * h) - got) > 1e-8)
+    fail_msg("%.12g, finite differences give %.12g", got, (up - down) / (2 * h));
+}
+
+static void finite_differences(void **state) {
+  (void)state;
+  rig r = one_wait(CLV_F64, clv_backend_ref(), 0, 0, 0);
+  clv_call *c;
+  assert_ok(clv_plan_call_get(r.plan, &c, err));
+  *(double *)(void *)r.block = -1.25;
+  objective(&r, c);
+  backward_input(&r, c, false);
+  backward_weight(&r, c, false);
+  check_difference(&r, c, (double *)(void *)r.block, *(double *)(void *)r.grads);
+  for (int i = 0; i < 15; i++)
+    check_difference(&r, c, &((double *)(void *)r.in[0])[i], ((double *)(void *)r.din[0])[i]);
+  clv_plan_call_put(r.plan, c);
+  rig_done(&r);
+}
+
+static double ms(clockid_t clock) {
+  struct timespec t;
+  clock_gettime(clock, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+/* Runs late only when the machine does: the best of a few is what counts. */
+static void each_part_takes_its_own_time(void **state) {
+  (void)state;
+  static const struct {
+    const char *what;
+    double want;
+  } parts[] = {{"forward", 30}, {"input", 20}, {"weight", 40}};
+  rig r = one_wait(CLV_F32, clv_backend_ref(), 30, 20, 40);
+  double best[3] = {1e9, 1e9, 1e9}, cpu = ms(CLOCK_THREAD_CPUTIME_ID);
+  clv_call *c;
+  for (int round = 0; round < 4; round++) {
+    assert_ok(clv_plan_call_get(r.plan, &c, err));
+    for (int i = 0; i < 3; i++) {
+      double from = ms(CLOCK_MONOTONIC);
+      if (i == 0) forward(&r, c);
+      if (i == 1) backward_input(&r, c, false);
+      if (i == 2) backward_weight(&r, c, false);
+      double took = ms(CLOCK_MONOTONIC) - from;
+      if (took < parts[i].want) fail_msg("%s took %.2f ms", parts[i].what, took);
+      best[i] = fmin(best[i], took);
+    }
+    clv_plan_call_put(r.plan, c);
+  }
+  cpu = ms(CLOCK_THREAD_CPUTIME_ID) - cpu;
+  for (int i = 0; i < 3; i++)
+    if (best[i] > parts[i].want + 5) fail_msg("%s took %.2f ms", parts[i].what, best[i]);
+  if (cpu > 40) fail_msg("%.1f ms of processor time in 360 of waiting", cpu);
+  rig_done(&r);
+}
+
+static void times_have_limits(void **state) {
+  (void)state;
+  clv_attrs a;
+  clv_attr_value late = int_attr(CLV_ATTR_INPUT_MS, 10001),
+                 early = int_attr(CLV_ATTR_WEIGHT_MS, -1);
+  assert_fails(clv_attrs_from(CLV_OP_WAIT, &late, 1, &a, err), CLV_INVALID,
+               "wait.input_ms is 10001, outside 0..10000");
+  assert_fails(clv_attrs_from(CLV_OP_WAIT, &early, 1, &a, err), CLV_INVALID,
+               "wait.weight_ms is -1, outside 0..10000");
+}
+
+static void refused_outside_of_tests(void **state) {
+  (void)state;
+  static const char *const others[] = {NULL, "", "0", "yes", "11"};
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 5), &x);
+  clv_attrs a;
+  assert_ok(clv_attrs_from(CLV_OP_WAIT, NULL, 0, &a, err));
+  for (size_t i = 0; i < CLV_COUNT(others); i++) {
+    if (others[i])
+      setenv(switch_name, others[i], 1);
+    else
+      unsetenv(switch_name);
+    assert_fails(clv_graph_add(g, CLV_OP_WAIT, &a, "t", 0, &x, 1, NULL, err), CLV_DENIED,
+                 "layer t: wait is an op for tests: it needs a process that was started with "
+                 "CLEAVE_TEST_OPS=1");
+  }
+  setenv(switch_name, "1", 1);
+  assert_ok(clv_graph_add(g, CLV_OP_WAIT, &a, "t", 0, &x, 1, NULL, err));
+  clv_graph_free(g);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(values_in_f32),
+      cmocka_unit_test(finite_differences),
+      cmocka_unit_test(each_part_takes_its_own_time),
+      cmocka_unit_test(times_have_limits),
+      cmocka_unit_test(refused_outside_of_tests),
+  };
+  setenv(switch_name, "1", 1);
+  return cmocka_run_group_tests_name("wait", tests, NULL, NULL);
+}
