@@ -149,7 +149,7 @@ DEPS := gcc make pkg-config libgrpc-dev libprotobuf-c-dev protobuf-c-compiler pr
         libpng-dev libjpeg62-turbo-dev \
         librandom123-dev libisal-dev dataset-fashion-mnist openssl python3
 DEPS_TEST := libcmocka-dev iproute2 python3-grpcio python3-grpc-tools python3-protobuf python3-numpy clang libclang-rt-14-dev
-DEPS_PARITY := python3-torch python3-numpy
+DEPS_PARITY := python3-torch python3-torchvision python3-numpy
 
 deps:
 	$(Q)tests/install-packages $(DEPS)
@@ -302,8 +302,12 @@ sanitize: deps-test
 	$(Q)$(MAKE) --no-print-directory BUILD=asan test
 	$(Q)$(MAKE) --no-print-directory BUILD=tsan test
 
+$(OUT)/parity/%: $(OUT)/tests/parity/%.o $(ALL_LIBS)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
+
 parity: deps-parity
-	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(PUBLIC_PROGRAMS)
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(PUBLIC_PROGRAMS) $(OUT)/parity/shards
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/parity/parity.py
 
 bench: deps-parity
@@ -337,7 +341,7 @@ install: all
 	install -m 644 README.md SECURITY.md CHANGELOG.md proto/PROTOCOL.md LICENSE deploy/worker.yaml $(DOCDIR)
 	install -m 644 deploy/sessions/*.yaml $(DOCDIR)/sessions
 	install -m 644 proto/cleave/v1/cleave.proto $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1
-	install -m 755 deploy/export_torch.py $(DESTDIR)$(PREFIX)/share/cleave
+	install -m 755 deploy/export_torch.py deploy/random_data.py $(DESTDIR)$(PREFIX)/share/cleave
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' deploy/cleave-worker.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/cleave-worker.service
 uninstall:
 	rm -f $(LIBDIR)/libcleave.a $(LIBDIR)/libcleave.so $(LIBDIR)/libcleave.so.0 $(LIBDIR)/pkgconfig/cleave.pc

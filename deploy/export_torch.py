@@ -1,11 +1,12 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Turn a PyTorch nn.Sequential into a Cleave model: a YAML layer list and a safetensors file.
+A ResNet 18, 34 or 50 of torchvision becomes `model: {arch: resnet50}` and the file.
 
     export_torch.py --from net.py:model --weights net.safetensors > model.yaml
 
-FILE is run as Python; the attribute is an nn.Sequential or a function without arguments that
-returns one. The YAML is the `model:` section of a session file; stages then take ranges of it and
+FILE is run as Python; the attribute is the model or a function without arguments that returns
+it. The YAML is the `model:` section of a session file; stages then take ranges of it and
 their initial weights from the safetensors file:
 
     stages:
@@ -13,7 +14,7 @@ their initial weights from the safetensors file:
       - {name: back,  at: worker-1, layers: 3..7, weights: {file: net.safetensors}}
 
 Tensors keep their state_dict names, so a checkpoint that Cleave writes loads into the same
-nn.Sequential. A module that Cleave cannot compute exactly as PyTorch does is refused by name and
+model. A module that Cleave cannot compute exactly as PyTorch does is refused by name and
 nothing is written. Needs PyTorch and NumPy, nothing else.
 """
 import argparse
@@ -202,6 +203,44 @@ def convert(model):
     return [{**layer, "name": at} if named else layer for at, layer in layers]
 
 
+# ---- named architectures -------------------------------------------------------------------------
+
+RESNETS = ("resnet18", "resnet34", "resnet50")
+
+
+def is_resnet(model):
+    return (type(model).__module__, type(model).__name__) == ("torchvision.models.resnet", "ResNet")
+
+
+def differing(model, reference):
+    """Names of the modules that differ: blocks in their type, and layers in their repr, which has
+    every setting. The stem's input channels are the data's."""
+    reference.conv1.in_channels = model.conv1.in_channels
+    theirs = dict(reference.named_modules())
+    what = lambda m: type(m) if list(m.children()) else repr(m)
+    return [n for n, m in model.named_modules() if n not in theirs or what(m) != what(theirs[n])]
+
+
+def resnet_arch(model):
+    """{arch, classes} of a ResNet as torchvision's functions build it."""
+    from torchvision import models  # it is there: the model is its
+    keys, wrong = list(model.state_dict()), []
+    for arch in RESNETS:
+        reference = getattr(models, arch)(num_classes=model.fc.out_features)
+        if list(reference.state_dict()) != keys:
+            continue
+        wrong = [f"layer '{n}': not as in torchvision's {arch}"
+                 for n in differing(model, reference)]
+        wrong += [f"layer '{n}': has hooks or parametrizations"
+                  for n, m in model.named_modules() if hooks(m)]
+        if not wrong:
+            wrong = check_tensors(model, list(model.named_modules()))
+        if wrong:
+            raise Unsupported("\n".join(wrong))
+        return {"arch": arch, "classes": model.fc.out_features}
+    raise Unsupported(f"a ResNet of other blocks than {', '.join(RESNETS)}")
+
+
 # ---- text ----------------------------------------------------------------------------------------
 
 def scalar(value):
@@ -222,9 +261,15 @@ def layer_yaml(layer):
     return "{" + ", ".join(words) + "}"
 
 
-def model_yaml(layers, source, frozen=()):
-    lines = [f"# {len(layers)} layers of {source}, by export_torch.py.", "model:", "  layers:"]
-    lines += [f"    - {layer_yaml(layer)}  # {i}" for i, layer in enumerate(layers)]
+def model_yaml(model, source, frozen=()):
+    if is_resnet(model):
+        arch = resnet_arch(model)
+        lines = [f"# {source}, by export_torch.py. Stages take layers such as conv1..layer2.",
+                 f"model: {{arch: {arch['arch']}, classes: {arch['classes']}}}"]
+    else:
+        layers = convert(model)
+        lines = [f"# {len(layers)} layers of {source}, by export_torch.py.", "model:", "  layers:"]
+        lines += [f"    - {layer_yaml(layer)}  # {i}" for i, layer in enumerate(layers)]
     if frozen:
         lines += ["# Parameters with requires_grad=False; under train: in the session file:",
                   f"#   freeze: [{', '.join(json.dumps(n) for n in frozen)}]"]
@@ -273,25 +318,27 @@ def load(source):
     found = getattr(module, attr, None)
     if found is None:
         raise Unsupported(f"--from {source}: {path} has no '{attr}'")
-    return found() if callable(found) and not isinstance(found, nn.Module) else found
+    found = found() if callable(found) and not isinstance(found, nn.Module) else found
+    if not isinstance(found, nn.Module):
+        raise Unsupported(f"--from {source}: {attr} is no nn.Module")
+    return found
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     p.add_argument("--from", dest="source", required=True, metavar="FILE:ATTRIBUTE",
-                   help="an nn.Sequential, or a function that returns one")
+                   help="an nn.Sequential or torchvision ResNet, or a function that returns one")
     p.add_argument("--weights", metavar="FILE.safetensors", help="where the tensors go")
     p.add_argument("--out", metavar="FILE.yaml", help="where the layer list goes (standard output)")
     a = p.parse_args()
     try:
         model = load(a.source)
-        layers = convert(model)
+        frozen = [n for n, q in model.named_parameters() if not q.requires_grad]
+        text = model_yaml(model, a.source, frozen)
     except Unsupported as e:
         for line in str(e).split("\n"):
             print(f"export_torch.py: {line}", file=sys.stderr)
         return 1
-    frozen = [n for n, q in model.named_parameters() if not q.requires_grad]
-    text = model_yaml(layers, a.source, frozen)
     if a.weights:
         write_safetensors(a.weights, state_arrays(model))
     if a.out:

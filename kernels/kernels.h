@@ -83,6 +83,8 @@ typedef struct clv_attrs {
                                            count from the end */
   double factor;                        /* scale */
   int64_t forward_ms, input_ms, weight_ms; /* wait: how long each part takes */
+  bool kaiming_normal;                  /* conv2d: initial weights as torch.nn.init.kaiming_normal_
+                                           (mode="fan_out", nonlinearity="relu") gives them */
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };

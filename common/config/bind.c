@@ -124,16 +124,28 @@ static clv_code bind_path(const clv_binder *b, const slot *s, clv_err *err) {
   return clv_path_join(b->folder, s->node->text, (char **)(void *)s->at, err);
 }
 
+/* One end of a range, a number or a name: `len` characters of text. */
+static bool range_end(const char *text, size_t len, uint64_t *number, char *name) {
+  char end[CLV_LAYER_NAME_MAX];
+  if (len == 0 || len >= sizeof end) return false;
+  snprintf(end, sizeof end, "%.*s", (int)len, text);
+  if (strspn(end, "0123456789") == len)
+    return clv_text_to_u64(end, number) && *number < CLV_CONFIG_MAX_ENTRIES;
+  memcpy(name, end, len + 1);
+  return clv_format_ok(CLV_FORMAT_RUN, end);
+}
+
 static clv_code bind_range(const clv_binder *b, const slot *s, clv_err *err) {
-  char first[24];
-  clv_layer_range range = {.given = true};
-  const char *dots = is_plain(s) ? strstr(s->node->text, "..") : NULL;
-  if (!dots || (size_t)(dots - s->node->text) >= sizeof first) return mismatch(b, s, err);
-  snprintf(first, sizeof first, "%.*s", (int)(dots - s->node->text), s->node->text);
-  if (!clv_text_to_u64(first, &range.first) || !clv_text_to_u64(dots + 2, &range.last) ||
-      range.first > range.last || range.last >= CLV_CONFIG_MAX_ENTRIES)
+  clv_layer_range r = {.given = true};
+  if (!is_text(s)) return mismatch(b, s, err);
+  const char *text = s->node->text, *dots = strstr(text, "..");
+  const char *last = dots ? dots + 2 : text;
+  if (!range_end(text, dots ? (size_t)(dots - text) : strlen(text), &r.first, r.first_name) ||
+      !range_end(last, strlen(last), &r.last, r.last_name))
     return mismatch(b, s, err);
-  *(clv_layer_range *)(void *)s->at = range;
+  bool numbers = !r.first_name[0] && !r.last_name[0];
+  if (numbers && (!dots || r.first > r.last)) return mismatch(b, s, err);
+  *(clv_layer_range *)(void *)s->at = r;
   return CLV_OK;
 }
 

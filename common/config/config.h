@@ -82,10 +82,14 @@ typedef struct clv_layer_spec {
   clv_attr_spec *attrs; /* in file order */
 } clv_layer_spec;
 
-/* "first..last", both included. */
+enum { CLV_LAYER_NAME_MAX = 64 };
+
+/* "first..last", both included: numbers, or names of layers or blocks, as in "conv1..layer2". One
+ * name alone is both ends. */
 typedef struct clv_layer_range {
   bool given;
   uint64_t first, last;
+  char first_name[CLV_LAYER_NAME_MAX], last_name[CLV_LAYER_NAME_MAX]; /* "": the number */
 } clv_layer_range;
 
 /* ---- session.yaml ---------------------------------------------------------------------------- */
@@ -121,7 +125,15 @@ typedef enum clv_pipeline_kind {
 /* pipeline.window, where it is a word. */
 #define CLV_WINDOW_AUTO ((uint64_t)0)
 #define CLV_WINDOW_TEXTBOOK (-(uint64_t)1)
-typedef enum clv_arch { CLV_ARCH_NONE, CLV_ARCH_MLP, CLV_ARCH_CNN, CLV_ARCH_LENET } clv_arch;
+typedef enum clv_arch {
+  CLV_ARCH_NONE,
+  CLV_ARCH_MLP,
+  CLV_ARCH_CNN,
+  CLV_ARCH_LENET,
+  CLV_ARCH_RESNET18,
+  CLV_ARCH_RESNET34,
+  CLV_ARCH_RESNET50,
+} clv_arch;
 
 typedef struct clv_tls_config {
   clv_config_pos pos;

@@ -183,7 +183,7 @@ static void json_row(const json *j, const clv_row *row) {
   if (row->kind == CLV_ROW_ENUM) json_enum(j, row);
   if (row->kind == CLV_ROW_TEXT && clv_format_pattern(row->format))
     json_text(j, "pattern", clv_format_pattern(row->format));
-  if (row->kind == CLV_ROW_RANGE) json_text(j, "pattern", "^(0|[1-9][0-9]*)\\.\\.(0|[1-9][0-9]*)$");
+  if (row->kind == CLV_ROW_RANGE) json_text(j, "pattern", "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$");
   if (row->kind == CLV_ROW_TEXTS || row->kind == CLV_ROW_NUMBERS) {
     json_entry_counts(j, row);
     clv_bytes_printf(j->out, ",\"items\":{\"type\":\"%s\"",

@@ -186,6 +186,13 @@ static bool is_given(const clv_row *row, const char *base) {
   }
 }
 
+static void write_range_end(clv_bytes *out, uint64_t number, const char *name) {
+  if (*name)
+    clv_bytes_puts(out, name);
+  else
+    clv_bytes_printf(out, "%llu", (unsigned long long)number);
+}
+
 static void write_value(writer *w, const clv_row *row, const void *at) {
   const clv_layer_range *range = at;
   switch (row->kind) {
@@ -207,8 +214,9 @@ static void write_value(writer *w, const clv_row *row, const void *at) {
       write_list(w, row, at);
       break;
     case CLV_ROW_RANGE:
-      clv_bytes_printf(w->out, "%llu..%llu", (unsigned long long)range->first,
-                       (unsigned long long)range->last);
+      write_range_end(w->out, range->first, range->first_name);
+      clv_bytes_puts(w->out, "..");
+      write_range_end(w->out, range->last, range->last_name);
       break;
     default:
       write_whole(w->out, row, *(const uint64_t *)at);

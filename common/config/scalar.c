@@ -274,7 +274,7 @@ void clv_row_expects(const clv_row *row, char *buf, size_t len) {
       [CLV_ROW_MAP] = "a mapping of names",
       [CLV_ROW_BOOL] = "true or false",
       [CLV_ROW_PATH] = "a path",
-      [CLV_ROW_RANGE] = "a list of layers or a range such as 0..3",
+      [CLV_ROW_RANGE] = "a list of layers or a range such as 0..3 or conv1..layer2",
       [CLV_ROW_ATTRS] = "a number, a text, true, false or a list of whole numbers",
   };
   if (by_kind[row->kind])

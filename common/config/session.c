@@ -109,11 +109,35 @@ static clv_code check_stage(clv_session_config *c, size_t i, clv_err *err) {
   return needs_tls(c, s->at_pos, "this stage", s->at, err);
 }
 
+/* Ranges of numbers share out a list of layers in order. Where a name is, or an architecture, only
+ * the model can tell. */
+static clv_code check_ranges(const clv_session_config *c, clv_err *err) {
+  const clv_model_config *m = &c->model;
+  uint64_t next = 0;
+  for (size_t i = 0; m->n_layers && i < c->n_stages; i++) {
+    const clv_stage_spec *s = &c->stages[i];
+    if (s->range.first_name[0] || s->range.last_name[0]) return CLV_OK;
+    if (s->range.first != next)
+      return fail_at(c, s->layers_pos, err,
+                     "stage '%s' starts with layer %llu, but layer %llu is next", s->name,
+                     (unsigned long long)s->range.first, (unsigned long long)next);
+    next = s->range.last + 1;
+    if (next > m->n_layers)
+      return fail_at(c, s->layers_pos, err,
+                     "stage '%s' ends with layer %llu, but the model ends with "
+                     "%zu",
+                     s->name, (unsigned long long)s->range.last, m->n_layers - 1);
+  }
+  if (next != m->n_layers)
+    return fail_at(c, m->pos, err, "no stage has layer %llu of the model",
+                   (unsigned long long)next);
+  return CLV_OK;
+}
+
 /* Stages list their own layers, or share out the model's in order; never a mixture. */
 static clv_code check_layers(const clv_session_config *c, clv_err *err) {
   const clv_model_config *m = &c->model;
   bool has_model = m->arch != CLV_ARCH_NONE || m->n_layers > 0;
-  uint64_t next = 0;
   for (size_t i = 0; i < c->n_stages; i++) {
     const clv_stage_spec *s = &c->stages[i];
     if (s->range.given && !has_model)
@@ -126,22 +150,8 @@ static clv_code check_layers(const clv_session_config *c, clv_err *err) {
                      "stage '%s' lists its own layers, but there is a model "
                      "too: give a range such as 0..3",
                      s->name);
-    if (!s->range.given) continue;
-    if (s->range.first != next)
-      return fail_at(c, s->layers_pos, err,
-                     "stage '%s' starts with layer %llu, but layer %llu is next", s->name,
-                     (unsigned long long)s->range.first, (unsigned long long)next);
-    next = s->range.last + 1;
-    if (m->n_layers && next > m->n_layers)
-      return fail_at(c, s->layers_pos, err,
-                     "stage '%s' ends with layer %llu, but the model ends with "
-                     "%zu",
-                     s->name, (unsigned long long)s->range.last, m->n_layers - 1);
   }
-  if (m->n_layers && next != m->n_layers)
-    return fail_at(c, m->pos, err, "no stage has layer %llu of the model",
-                   (unsigned long long)next);
-  return CLV_OK;
+  return check_ranges(c, err);
 }
 
 static clv_code check_model(const clv_session_config *c, clv_err *err) {

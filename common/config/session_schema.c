@@ -13,7 +13,8 @@ enum { MAX_STEPS = 1000000000 };
 
 static const char *const format_names[] = {"idx", "npy", "images", NULL};
 static const char *const crop_names[] = {"center", "random", "random_resized", NULL};
-static const char *const arch_names[] = {"", "mlp", "cnn", "lenet", NULL};
+static const char *const arch_names[] = {"",         "mlp",      "cnn",      "lenet",
+                                         "resnet18", "resnet34", "resnet50", NULL};
 static const char *const transfer_names[] = {"via_master", "direct", NULL};
 static const char *const loss_names[] = {"cross_entropy",   "nll", "mse", "bce",
                                          "bce_with_logits", NULL};
@@ -40,7 +41,8 @@ _Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see s
    .doc = "Prefix of its parameters' names; its index in the uncut model unless given."},        \
   {.path = list "[].*", .kind = CLV_ROW_ATTRS, .offset = LAYER(attrs), .count = LAYER(n_attrs),  \
    .doc = "Further keys are the operation's attributes, such as out, kernel, stride, pad, "      \
-          "groups, bias, p, eps, momentum, shape, rows, layers, dim, start, stop, factor."}
+          "groups, bias, p, eps, momentum, shape, rows, layers, dim, start, stop, factor, "   \
+          "kaiming_normal."}
 
 static const clv_row rows[] = {
     {.path = "version", .kind = CLV_ROW_INT, .offset = AT(version), .min = 1, .max = 1,
@@ -166,7 +168,8 @@ static const clv_row rows[] = {
      .min = 1, .required = true, .doc = "Its layers, first to last, or a range (below)."},
     {.path = "stages[].layers", .kind = CLV_ROW_RANGE, .offset = STAGE(range),
      .pos = STAGE(layers_pos), .sample = "0..3",
-     .doc = "Or the layers it takes of the model, first and last index included."},
+     .doc = "Or the layers it takes of the model, first and last included: numbers, or names of "
+            "layers or blocks, such as conv1..layer2."},
     LAYER_ROWS("stages[].layers"),
     {.path = "stages[].weights", .kind = CLV_ROW_SECTION, .pos = STAGE(weights_pos),
      .commented = true,

@@ -33,10 +33,11 @@ static const struct {
     [CLV_ATTR_FORWARD_MS] = {"forward_ms", KIND_INT, offsetof(clv_attrs, forward_ms)},
     [CLV_ATTR_INPUT_MS] = {"input_ms", KIND_INT, offsetof(clv_attrs, input_ms)},
     [CLV_ATTR_WEIGHT_MS] = {"weight_ms", KIND_INT, offsetof(clv_attrs, weight_ms)},
+    [CLV_ATTR_KAIMING_NORMAL] = {"kaiming_normal", KIND_BOOL, offsetof(clv_attrs, kaiming_normal)},
 };
 
 const char *clv_attr_name(clv_attr_key key) {
-  return key > 0 && (size_t)key < CLV_COUNT(keys) ? keys[key].name : "?";
+  return key > 0 && (size_t)key < CLV_COUNT(keys) && keys[key].name ? keys[key].name : "?";
 }
 
 static const clv_attr_row *find_row(const clv_op_def *def, clv_attr_key key) {

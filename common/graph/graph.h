@@ -43,6 +43,7 @@ typedef enum clv_attr_key {
   CLV_ATTR_FORWARD_MS = 17,
   CLV_ATTR_INPUT_MS = 18,
   CLV_ATTR_WEIGHT_MS = 19,
+  CLV_ATTR_KAIMING_NORMAL = 20,
 } clv_attr_key;
 
 /* One attribute as it comes from a file or a message. ints has n_ints entries for integers, pairs,
@@ -152,7 +153,8 @@ const clv_param *clv_params_find(const clv_params *p, const char *name); /* or N
 
 /* Default initialisation as PyTorch's modules: linear and conv2d weight and bias uniform in
  * +-1/sqrt(fan_in) (kaiming_uniform with a = sqrt(5)); lstm uniform in +-1/sqrt(hidden size);
- * embedding normal with mean 0 and deviation 1; batchnorm and layernorm 1, 0, running 0 and 1,
+ * embedding normal with mean 0 and deviation 1; a conv2d with kaiming_normal its weight normal with
+ * deviation sqrt(2 / fan_out); batchnorm and layernorm 1, 0, running 0 and 1,
  * count 0; wait 1. Numbers from Philox keyed by (seed, layer, slot). block: total_bytes, padding zeroed. */
 void clv_params_init(const clv_graph *g, const clv_params *p, uint64_t seed, void *block);
 

@@ -40,7 +40,7 @@ static int conv_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   ret[CLV_SLOT_WEIGHT] = (clv_slot){
       .suffix = "weight",
       .shape = CLV_SHAPE(a->out, s->in[0].dim[1] / a->groups, a->kernel[0], a->kernel[1]),
-      .init = CLV_INIT_FAN_IN};
+      .init = a->kaiming_normal ? CLV_INIT_FAN_OUT : CLV_INIT_FAN_IN};
   ret[CLV_SLOT_BIAS] =
       (clv_slot){.suffix = "bias", .shape = CLV_SHAPE(a->out), .init = CLV_INIT_FAN_IN};
   return a->bias ? 2 : 1;
@@ -69,7 +69,8 @@ static const clv_op_def ops[] = {
                {.key = CLV_ATTR_STRIDE, .fallback = 1, .low = 1, .high = CLV_EXTENT_MAX},
                {.key = CLV_ATTR_PAD, .fallback = 0, .low = 0, .high = CLV_EXTENT_MAX},
                {.key = CLV_ATTR_GROUPS, .fallback = 1, .low = 1, .high = CLV_EXTENT_MAX},
-               BIAS_ROW},
+               BIAS_ROW,
+               {.key = CLV_ATTR_KAIMING_NORMAL, .fallback = 0, .low = 0, .high = 1}},
      .shape = conv_shape,
      .slots = conv_slots},
 };

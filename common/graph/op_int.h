@@ -34,6 +34,7 @@ typedef enum clv_init {
   CLV_INIT_FAN_IN,  /* uniform in +-1/sqrt(fan_in) of slot 0 */
   CLV_INIT_UNIFORM, /* in +-bound */
   CLV_INIT_NORMAL,  /* mean 0, deviation 1 */
+  CLV_INIT_FAN_OUT, /* mean 0, deviation sqrt(2 / fan_out) of slot 0 */
 } clv_init;
 
 /* One parameter slot of a node; the slot number is its place in the list. */

@@ -100,6 +100,14 @@ static float fan_in_bound(const clv_shape *weight) {
   return (float)(1 / sqrt(fan_in));
 }
 
+/* kaiming_normal_(mode="fan_out", nonlinearity="relu"): torch counts the output channels of all
+ * groups. */
+static float fan_out_deviation(const clv_shape *weight) {
+  double fan_out = (double)weight->dim[0];
+  for (int i = 2; i < weight->rank; i++) fan_out *= (double)weight->dim[i];
+  return (float)sqrt(2 / fan_out);
+}
+
 static void init_one(const clv_param *q, const clv_slot *slots, clv_rng_key key, char *dst) {
   const clv_slot *s = &slots[q->slot];
   float bound =
@@ -116,6 +124,9 @@ static void init_one(const clv_param *q, const clv_slot *slots, clv_rng_key key,
       break;
     case CLV_INIT_NORMAL:
       clv_rng_normal(&key, 0, 1, drawn_at(q, dst), q->n);
+      break;
+    case CLV_INIT_FAN_OUT:
+      clv_rng_normal(&key, 0, fan_out_deviation(&q->shape), drawn_at(q, dst), q->n);
       break;
   }
   widen(q, dst);

@@ -7,59 +7,50 @@
 
 #include "common/models/models_int.h"
 
-/* The session's settings for an architecture. */
-typedef struct arch_args {
-  int64_t hidden[CLV_MAX_RANK];
-  int n_hidden;
-  int64_t width, classes;
-  double dropout;
-  bool batchnorm;
-  clv_op activation;
-} arch_args;
-
-typedef struct builder {
-  clv_graph *g;
-  uint32_t *layer;
-  int *last;
-} builder;
-
-static clv_code add(builder *b, clv_op op, const clv_attr_value *values, int n, clv_err *err) {
+clv_code clv_arch_node(clv_arch_builder *b, clv_op op, const char *name,
+                       const clv_attr_value *values, int n, const int *in, int n_in, clv_err *err) {
   clv_attrs attrs;
   CLV_TRY(clv_attrs_from(op, values, n, &attrs, err));
-  return clv_graph_add(b->g, op, &attrs, NULL, (*b->layer)++, b->last, 1, b->last, err);
+  return clv_graph_add(b->g, op, &attrs, name, (*b->layer)++, in, n_in, b->last, err);
 }
 
-static clv_attr_value number(clv_attr_key key, int64_t v) {
+clv_attr_value clv_arch_number(clv_attr_key key, int64_t v) {
   return (clv_attr_value){.key = key, .n_ints = 1, .ints = {v}};
 }
 
-static clv_code linear(builder *b, int64_t out, clv_err *err) {
-  clv_attr_value v = number(CLV_ATTR_OUT, out);
+static clv_code add(clv_arch_builder *b, clv_op op, const clv_attr_value *values, int n,
+                    clv_err *err) {
+  return clv_arch_node(b, op, NULL, values, n, b->last, 1, err);
+}
+
+static clv_code linear(clv_arch_builder *b, int64_t out, clv_err *err) {
+  clv_attr_value v = clv_arch_number(CLV_ATTR_OUT, out);
   return add(b, CLV_OP_LINEAR, &v, 1, err);
 }
 
-static clv_code conv(builder *b, int64_t out, int64_t kernel, int64_t pad, clv_err *err) {
-  clv_attr_value v[] = {number(CLV_ATTR_OUT, out), number(CLV_ATTR_KERNEL, kernel),
-                        number(CLV_ATTR_PAD, pad)};
+static clv_code conv(clv_arch_builder *b, int64_t out, int64_t kernel, int64_t pad, clv_err *err) {
+  clv_attr_value v[] = {clv_arch_number(CLV_ATTR_OUT, out),
+                        clv_arch_number(CLV_ATTR_KERNEL, kernel),
+                        clv_arch_number(CLV_ATTR_PAD, pad)};
   return add(b, CLV_OP_CONV2D, v, 3, err);
 }
 
-static clv_code maxpool(builder *b, clv_err *err) {
-  clv_attr_value v = number(CLV_ATTR_KERNEL, 2);
+static clv_code maxpool(clv_arch_builder *b, clv_err *err) {
+  clv_attr_value v = clv_arch_number(CLV_ATTR_KERNEL, 2);
   return add(b, CLV_OP_MAXPOOL, &v, 1, err);
 }
 
-static clv_code dropout(builder *b, double p, clv_err *err) {
+static clv_code dropout(clv_arch_builder *b, double p, clv_err *err) {
   clv_attr_value v = {.key = CLV_ATTR_P, .is_number = true, .number = p};
   return p > 0 ? add(b, CLV_OP_DROPOUT, &v, 1, err) : CLV_OK;
 }
 
-static clv_code flatten_unless_flat(builder *b, clv_err *err) {
+static clv_code flatten_unless_flat(clv_arch_builder *b, clv_err *err) {
   return b->g->nodes[*b->last].shape.rank == 2 ? CLV_OK : add(b, CLV_OP_FLATTEN, NULL, 0, err);
 }
 
 /* [flatten] (linear, activation, [dropout])* linear */
-static clv_code mlp(const arch_args *a, builder *b, clv_err *err) {
+static clv_code mlp(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
   CLV_TRY(flatten_unless_flat(b, err));
   for (int i = 0; i < a->n_hidden; i++) {
     CLV_TRY(linear(b, a->hidden[i], err));
@@ -70,7 +61,7 @@ static clv_code mlp(const arch_args *a, builder *b, clv_err *err) {
 }
 
 /* (conv3x3, [batchnorm], relu, maxpool2) twice, flatten, linear 4w, relu, [dropout], linear */
-static clv_code cnn(const arch_args *a, builder *b, clv_err *err) {
+static clv_code cnn(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
   for (int64_t w = a->width; w <= 2 * a->width; w *= 2) {
     CLV_TRY(conv(b, w, 3, 1, err));
     if (a->batchnorm) CLV_TRY(add(b, CLV_OP_BATCHNORM, NULL, 0, err));
@@ -85,7 +76,7 @@ static clv_code cnn(const arch_args *a, builder *b, clv_err *err) {
 }
 
 /* LeNet-5 with relu and max pooling: 6c5p2, 16c5, 120, 84. */
-static clv_code lenet(const arch_args *a, builder *b, clv_err *err) {
+static clv_code lenet(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
   static const struct { int64_t out, pad; } convs[] = {{6, 2}, {16, 0}};
   static const int64_t dense[] = {120, 84};
   for (size_t i = 0; i < CLV_COUNT(convs); i++) {
@@ -112,7 +103,7 @@ static clv_code positive(const clv_session_config *c, const clv_attr_spec *a, in
   return CLV_OK;
 }
 
-static clv_code set_hidden(const clv_session_config *c, const clv_attr_spec *a, arch_args *r,
+static clv_code set_hidden(const clv_session_config *c, const clv_attr_spec *a, clv_arch_args *r,
                            clv_err *err) {
   if (a->kind != CLV_ATTR_INTS || a->n_ints > CLV_MAX_RANK)
     return clv_session_fail_at(c, a->pos, err, "hidden is a list of at most %d widths",
@@ -124,17 +115,17 @@ static clv_code set_hidden(const clv_session_config *c, const clv_attr_spec *a, 
   return CLV_OK;
 }
 
-static clv_code set_width(const clv_session_config *c, const clv_attr_spec *a, arch_args *r,
+static clv_code set_width(const clv_session_config *c, const clv_attr_spec *a, clv_arch_args *r,
                           clv_err *err) {
   return positive(c, a, &r->width, err);
 }
 
-static clv_code set_classes(const clv_session_config *c, const clv_attr_spec *a, arch_args *r,
+static clv_code set_classes(const clv_session_config *c, const clv_attr_spec *a, clv_arch_args *r,
                             clv_err *err) {
   return positive(c, a, &r->classes, err);
 }
 
-static clv_code set_dropout(const clv_session_config *c, const clv_attr_spec *a, arch_args *r,
+static clv_code set_dropout(const clv_session_config *c, const clv_attr_spec *a, clv_arch_args *r,
                             clv_err *err) {
   bool is_number = a->kind == CLV_ATTR_INT || a->kind == CLV_ATTR_FLOAT;
   if (!is_number || a->number < 0 || a->number >= 1)
@@ -143,7 +134,7 @@ static clv_code set_dropout(const clv_session_config *c, const clv_attr_spec *a,
   return CLV_OK;
 }
 
-static clv_code set_batchnorm(const clv_session_config *c, const clv_attr_spec *a, arch_args *r,
+static clv_code set_batchnorm(const clv_session_config *c, const clv_attr_spec *a, clv_arch_args *r,
                               clv_err *err) {
   if (a->kind != CLV_ATTR_BOOL)
     return clv_session_fail_at(c, a->pos, err, "batchnorm is true or false");
@@ -151,8 +142,8 @@ static clv_code set_batchnorm(const clv_session_config *c, const clv_attr_spec *
   return CLV_OK;
 }
 
-static clv_code set_activation(const clv_session_config *c, const clv_attr_spec *a, arch_args *r,
-                               clv_err *err) {
+static clv_code set_activation(const clv_session_config *c, const clv_attr_spec *a,
+                               clv_arch_args *r, clv_err *err) {
   static const clv_op allowed[] = {CLV_OP_RELU, CLV_OP_SIGMOID, CLV_OP_TANH, CLV_OP_GELU};
   for (size_t i = 0; a->kind == CLV_ATTR_TEXT && i < CLV_COUNT(allowed); i++)
     if (strcmp(a->text, clv_op_name(allowed[i])) == 0) {
@@ -162,19 +153,25 @@ static clv_code set_activation(const clv_session_config *c, const clv_attr_spec 
   return clv_session_fail_at(c, a->pos, err, "activation is relu, sigmoid, tanh or gelu");
 }
 
-enum { MLP = 1u << CLV_ARCH_MLP, CNN = 1u << CLV_ARCH_CNN, LENET = 1u << CLV_ARCH_LENET };
+enum {
+  MLP = 1u << CLV_ARCH_MLP,
+  CNN = 1u << CLV_ARCH_CNN,
+  LENET = 1u << CLV_ARCH_LENET,
+  RESNET = 1u << CLV_ARCH_RESNET18 | 1u << CLV_ARCH_RESNET34 | 1u << CLV_ARCH_RESNET50
+};
 
 static const struct {
   const char *key;
   unsigned archs;
-  clv_code (*set)(const clv_session_config *c, const clv_attr_spec *a, arch_args *r, clv_err *err);
+  clv_code (*set)(const clv_session_config *c, const clv_attr_spec *a, clv_arch_args *r,
+                  clv_err *err);
 } keys[] = {
     {"hidden", MLP, set_hidden},         {"activation", MLP, set_activation},
     {"width", CNN, set_width},           {"batchnorm", CNN, set_batchnorm},
-    {"dropout", MLP | CNN, set_dropout}, {"classes", MLP | CNN | LENET, set_classes},
+    {"dropout", MLP | CNN, set_dropout}, {"classes", MLP | CNN | LENET | RESNET, set_classes},
 };
 
-static clv_code set_key(const clv_session_config *c, const clv_attr_spec *a, arch_args *r,
+static clv_code set_key(const clv_session_config *c, const clv_attr_spec *a, clv_arch_args *r,
                         clv_err *err) {
   const char *names[CLV_COUNT(keys)];
   size_t n = 0;
@@ -191,11 +188,21 @@ static clv_code set_key(const clv_session_config *c, const clv_attr_spec *a, arc
 
 clv_code clv_arch_layers(const clv_session_config *c, clv_graph *g, uint32_t *layer, int *last,
                          clv_err *err) {
-  static clv_code (*const archs[])(const arch_args *, builder *, clv_err *) = {
-      [CLV_ARCH_MLP] = mlp, [CLV_ARCH_CNN] = cnn, [CLV_ARCH_LENET] = lenet};
-  arch_args a = {
-      .hidden = {128}, .n_hidden = 1, .width = 32, .classes = 10, .activation = CLV_OP_RELU};
-  builder b = {g, layer, last};
+  static clv_code (*const archs[])(const clv_arch_args *, clv_arch_builder *, clv_err *) = {
+      [CLV_ARCH_MLP] = mlp,
+      [CLV_ARCH_CNN] = cnn,
+      [CLV_ARCH_LENET] = lenet,
+      [CLV_ARCH_RESNET18] = clv_arch_resnet,
+      [CLV_ARCH_RESNET34] = clv_arch_resnet,
+      [CLV_ARCH_RESNET50] = clv_arch_resnet};
+  bool resnet = 1u << c->model.arch & RESNET;
+  clv_arch_args a = {.arch = c->model.arch,
+                     .hidden = {128},
+                     .n_hidden = 1,
+                     .width = 32,
+                     .classes = resnet ? 1000 : 10,
+                     .activation = CLV_OP_RELU};
+  clv_arch_builder b = {g, layer, last};
   clv_err why;
   for (size_t i = 0; i < c->model.n_attrs; i++) CLV_TRY(set_key(c, &c->model.attrs[i], &a, err));
   if (archs[c->model.arch](&a, &b, &why) != CLV_OK)

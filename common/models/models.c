@@ -77,38 +77,14 @@ static clv_code add_list(const clv_session_config *c, const clv_layer_spec *laye
   return CLV_OK;
 }
 
-/* A stage's range into `model`: ranges follow each other without a gap. */
-static clv_code take_range(const clv_session_config *c, const clv_stage_spec *s, uint32_t n_model,
-                           uint32_t *at, uint32_t *ret_first, uint32_t *ret_last, clv_err *err) {
-  if (!s->range.given)
-    return clv_session_fail_at(c, s->pos, err, "stage '%s' has no layers", s->name);
-  if (s->range.last < s->range.first || s->range.last >= n_model)
-    return clv_session_fail_at(
-        c, s->layers_pos, err, "layers %llu..%llu: the model has layers 0..%u",
-        (unsigned long long)s->range.first, (unsigned long long)s->range.last, n_model - 1);
-  if (s->range.first != *at)
-    return clv_session_fail_at(c, s->layers_pos, err,
-                               "stage '%s' starts at layer %llu, but %u comes next", s->name,
-                               (unsigned long long)s->range.first, *at);
-  *ret_first = (uint32_t)s->range.first;
-  *ret_last = (uint32_t)s->range.last;
-  *at = *ret_last + 1;
-  return CLV_OK;
-}
-
 static clv_code from_model(const clv_session_config *c, clv_graph *g, int *last, uint32_t *first,
                            uint32_t *final, clv_err *err) {
-  uint32_t n = 0, at = 0;
+  uint32_t n = 0;
   if (c->model.arch != CLV_ARCH_NONE)
     CLV_TRY(clv_arch_layers(c, g, &n, last, err));
   else
     CLV_TRY(add_list(c, c->model.layers, c->model.n_layers, g, &n, last, err));
-  for (size_t i = 0; i < c->n_stages; i++)
-    CLV_TRY(take_range(c, &c->stages[i], n, &at, &first[i], &final[i], err));
-  if (at != n)
-    return clv_session_fail_at(c, c->model.pos, err, "the stages end at layer %u of %u", at - 1,
-                               n - 1);
-  return CLV_OK;
+  return clv_stage_ranges(c, g, first, final, err);
 }
 
 static clv_code from_stages(const clv_session_config *c, clv_graph *g, int *last, uint32_t *first,
@@ -165,6 +141,15 @@ clv_code clv_model_whole(const clv_session_config *config, const clv_shape *inpu
     CLV_TRY(add_list(config, config->model.layers, config->model.n_layers, g, &n, &last, err));
   *ret = clv_steal(&g);
   return CLV_OK;
+}
+
+clv_code clv_model_part(const clv_session_config *config, const clv_shape *input_sample,
+                        clv_graph **ret, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *whole = NULL;
+  uint32_t first, last;
+  CLV_TRY(clv_model_whole(config, input_sample, &whole, err));
+  CLV_TRY(clv_stage_range(config, whole, 0, &first, &last, err));
+  return clv_graph_slice(whole, first, last, ret, err);
 }
 
 clv_code clv_loss_graph(const char *kind, const clv_shape *pred, int64_t batch, clv_graph **ret,

@@ -33,6 +33,11 @@ bool clv_model_takes_tokens(const clv_session_config *config);
 clv_code clv_model_whole(const clv_session_config *config, const clv_shape *input_sample,
                          clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
+/* The layers of `model:` that the first stage takes, wherever they begin; input_sample is that of
+ * the whole model. */
+clv_code clv_model_part(const clv_session_config *config, const clv_shape *input_sample,
+                        clv_graph **ret, clv_err *err) CLV_USE_RESULT;
+
 /* The graph of a loss by its op name ("cross_entropy"): input 0 "prediction" of shape `pred` with
  * N replaced by `batch`, input 1 "target" ([N] i64 class indices for cross_entropy and nll, else
  * f32 shaped as the prediction), output [] the mean over the batch. */

@@ -1,12 +1,49 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * models_int: what the files of this folder share. A named architecture is a function over its
+ * arguments that appends nodes through a builder; the stages' ranges are looked up in the finished
+ * graph.
+ */
 #ifndef CLEAVE_MODELS_INT_H
 #define CLEAVE_MODELS_INT_H
 
 #include "common/models/models.h"
 
+/* The session's settings for an architecture. */
+typedef struct clv_arch_args {
+  clv_arch arch;
+  int64_t hidden[CLV_MAX_RANK];
+  int n_hidden;
+  int64_t width, classes;
+  double dropout;
+  bool batchnorm;
+  clv_op activation;
+} clv_arch_args;
+
+typedef struct clv_arch_builder {
+  clv_graph *g;
+  uint32_t *layer; /* counts the layers */
+  int *last;       /* node that they continue from and end at */
+} clv_arch_builder;
+
+/* One node over `in`, with its values, as the next layer; name NULL: called by its number. */
+clv_code clv_arch_node(clv_arch_builder *b, clv_op op, const char *name,
+                       const clv_attr_value *values, int n, const int *in, int n_in,
+                       clv_err *err) CLV_USE_RESULT;
+clv_attr_value clv_arch_number(clv_attr_key key, int64_t v);
+
 /* Appends the layers of the session's named architecture; *layer counts them, *last is the node
  * they continue from and end at. */
 clv_code clv_arch_layers(const clv_session_config *c, clv_graph *g, uint32_t *layer, int *last,
                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_arch_resnet(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) CLV_USE_RESULT;
+
+/* One stage's range as layers of the whole graph; one value crosses where it ends. */
+clv_code clv_stage_range(const clv_session_config *c, const clv_graph *g, size_t stage,
+                         uint32_t *ret_first, uint32_t *ret_last, clv_err *err) CLV_USE_RESULT;
+
+/* The stages' ranges as layers of the whole graph: they follow each other without a gap. */
+clv_code clv_stage_ranges(const clv_session_config *c, const clv_graph *g, uint32_t *ret_first,
+                          uint32_t *ret_last, clv_err *err) CLV_USE_RESULT;
 
 #endif

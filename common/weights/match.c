@@ -77,15 +77,53 @@ static clv_code check_names(const clv_weights_file *f, const clv_weights_want *w
   return CLV_OK;
 }
 
+/* The known name that is `name` without its first part ("module." of a wrapped network), or the one
+ * that looks most like it. */
+static const char *known_like(const char *name, const char *const *known, size_t n) {
+  const char *dot = strchr(name, '.');
+  for (size_t i = 0; dot && i < n; i++)
+    if (strcmp(known[i], dot + 1) == 0) return known[i];
+  return clv_did_you_mean(name, known, n);
+}
+
+/* The text for tensors that nobody has. */
+static clv_code strangers(const clv_weights_file *f, const clv_weights_want *known, size_t n,
+                          name_list *l, clv_err *err) {
+  CLV_AUTO(clv_freep) const char **names = NULL;
+  CLV_TRY(clv_alloc(n, sizeof *names, &names, err));
+  for (size_t i = 0; i < n; i++) names[i] = known[i].name;
+  const char *near = known_like(l->first, names, n);
+  list_close(l);
+  if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_fail(err, CLV_INVALID, "%.100s: %zu tensors that the model does not have: %s%s%.48s%s",
+                  clv_weights_label(f), l->n, l->text.data, near ? " (the model has '" : "",
+                  near ? near : "", near ? "')" : "");
+}
+
+clv_code clv_weights_only(const clv_weights_file *f, const clv_weights_want *known, size_t n,
+                          clv_err *err) {
+  CLV_AUTO(list_done) name_list others = {0};
+  const clv_weights_entry *entries = clv_weights_entries(f);
+  for (size_t i = 0; i < clv_weights_count(f); i++) {
+    bool found = false;
+    for (size_t k = 0; k < n && !found; k++) found = strcmp(entries[i].name, known[k].name) == 0;
+    if (!found) list_add(&others, entries[i].name);
+  }
+  return others.n ? strangers(f, known, n, &others, err) : CLV_OK;
+}
+
 static clv_code check_kind(const clv_weights_file *f, const clv_weights_want *want,
                            const clv_weights_entry *e, clv_err *err) {
   char wanted[160], found[160];
   if (e->dtype == want->dtype && clv_shape_equal(&e->shape, &want->shape)) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "%.120s: tensor '%.100s': expected %s %s, found %s %s",
+  bool real = e->dtype == CLV_F16 || e->dtype == CLV_BF16 || e->dtype == CLV_F64;
+  bool convert = want->dtype == CLV_F32 && real && clv_shape_equal(&e->shape, &want->shape);
+  return clv_fail(err, CLV_INVALID, "%.120s: tensor '%.100s': expected %s %s, found %s %s%s",
                   clv_weights_label(f), want->name, clv_dtype_name(want->dtype),
                   clv_shape_format(&want->shape, wanted, sizeof wanted),
                   e->dtype ? clv_dtype_name(e->dtype) : e->type_name,
-                  clv_shape_format(&e->shape, found, sizeof found));
+                  clv_shape_format(&e->shape, found, sizeof found),
+                  convert ? "; save it in f32 (model.float() in PyTorch)" : "");
 }
 
 clv_code clv_weights_match(const clv_weights_file *f, const clv_weights_want *want, size_t n,

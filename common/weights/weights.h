@@ -88,6 +88,11 @@ clv_code clv_weights_match(const clv_weights_file *f, const clv_weights_want *wa
                            unsigned flags, const clv_weights_entry **ret_found,
                            clv_err *err) CLV_USE_RESULT;
 
+/* CLV_INVALID when the file has tensors by names that `known` has not: the first few, with a name
+ * that looks like the first. Types and shapes are not compared. */
+clv_code clv_weights_only(const clv_weights_file *f, const clv_weights_want *known, size_t n,
+                          clv_err *err) CLV_USE_RESULT;
+
 /* ---- writing safetensors --------------------------------------------------------------------- */
 
 typedef struct clv_weights_tensor {

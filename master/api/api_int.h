@@ -418,8 +418,9 @@ cleave_status api_read_config(const char *path, const char *text, clv_session_co
                               cleave_error *error);
 const clv_graph *api_graph_of(const cleave_graph *g);
 clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
-cleave_status api_arch_graph(const char *arch, const char *attributes, const cleave_input *input,
-                             clv_graph **ret, cleave_error *error);
+/* layers: a range of them, or NULL for all. */
+cleave_status api_arch_graph(const char *arch, const char *attributes, const char *layers,
+                             const cleave_input *input, clv_graph **ret, cleave_error *error);
 
 /* Of the first group, after so many steps more. */
 double api_rate_ahead(const cleave_optimizer *o, uint64_t ahead);

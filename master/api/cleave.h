@@ -287,6 +287,7 @@ typedef struct cleave_module_options {
    * wherever the module is. 0: the session's train.seed. */
   uint64_t seed;
   uint32_t first_layer;        /* number of the first layer, for default names and the seed */
+  const char *layers; /* of a named architecture, by number or name: "layer3..fc"; NULL = all */
   const cleave_named *weights; /* [n_weights] written after the initialisation */
   size_t n_weights;
   const char *const *frozen; /* [n_frozen] parameter names, or globs ("0.*"): never get gradients */
@@ -326,7 +327,8 @@ CLEAVE_API cleave_status cleave_load_graph(cleave_runtime *runtime,
                                            const cleave_graph *graph, cleave_module **ret_module,
                                            cleave_error *error) CLEAVE_RESULT;
 
-/* A named architecture with its attributes as in `model:`: "mlp", "{hidden: [8], classes: 1}". */
+/* A named architecture with its attributes as in `model:`: "mlp", "{hidden: [8], classes: 1}", or with
+ * options->layers a part of it. The input is the architecture's, of whatever part. */
 CLEAVE_API cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                                   const cleave_module_options *options,
                                                   const char *arch, const char *attributes,

@@ -132,8 +132,8 @@ cleave_status api_layers_graph(const char *layers, const cleave_input *input, ui
   return CLEAVE_OK;
 }
 
-cleave_status api_arch_graph(const char *arch, const char *attributes, const cleave_input *input,
-                             clv_graph **ret, cleave_error *error) {
+cleave_status api_arch_graph(const char *arch, const char *attributes, const char *layers,
+                             const cleave_input *input, clv_graph **ret, cleave_error *error) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_shape shape;
@@ -141,11 +141,14 @@ cleave_status api_arch_graph(const char *arch, const char *attributes, const cle
   const char *inner = attributes ? strchr(attributes, '{') : NULL;
   clv_bytes_printf(&text,
                    "model: {arch: %s%s%s\nversion: 1\nname: model\n"
-                   "stages: [{name: all, at: master, layers: 0..0}]\n",
-                   arch, inner ? ", " : "}", inner ? inner + 1 : "");
+                   "stages: [{name: part, at: master, layers: %s}]\n",
+                   arch, inner ? ", " : "}", inner ? inner + 1 : "", layers ? layers : "0..0");
   if (text.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
   PASS(api_read_config("model", text.data, &c, error));
-  TRY(clv_model_whole(c, &shape, ret, &err));
+  if (layers)
+    TRY(clv_model_part(c, &shape, ret, &err));
+  else
+    TRY(clv_model_whole(c, &shape, ret, &err));
   return CLEAVE_OK;
 }
 

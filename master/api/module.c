@@ -205,7 +205,7 @@ cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                        const char *attributes, const cleave_input *input,
                                        cleave_module **ret_module, cleave_error *error) {
   clv_graph *graph;
-  PASS(api_arch_graph(arch, attributes, input, &graph, error));
+  PASS(api_arch_graph(arch, attributes, options->layers, input, &graph, error));
   return make(runtime, options, graph, ret_module, error);
 }
 

@@ -61,7 +61,7 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
   for (int k = 0; k < s->graph->n_nodes; k++) {
     const clv_node *n = &s->graph->nodes[k];
     if (n->op == CLV_OP_INPUT) continue;
-    clv_bytes_printf(out, "    %3u %-14s %-16s %s\n", n->layer, clv_op_name(n->op), n->name,
+    clv_bytes_printf(out, "    %3u %-14s %-22s %s\n", n->layer, clv_op_name(n->op), n->name,
                      clv_shape_format(&n->shape, shape, sizeof shape));
   }
   for (int k = 0; k < s->params->n; k++)

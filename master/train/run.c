@@ -111,8 +111,9 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
   if (open_blueprint(&r, true, &err) != CLV_OK) return fail(setup_exit(&err), &err);
   for (size_t i = 0; i < config->n_stages; i++) {
     CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+    CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
     if (config->stages[i].weights_file &&
-        clv_weights_open(config->stages[i].weights_file, 0, &f, &err) != CLV_OK)
+        clv_stage_file_open(r.blueprint, (uint32_t)i, &f, &found, &err) != CLV_OK)
       return fail(CLV_EXIT_DATA, &err);
   }
   if (config->tls.ca &&

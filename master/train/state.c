@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state of all stages: collected for checkpoints, put back on resume, and initial weights from
- * files.
+ * The state of all stages: collected for checkpoints, put back on resume, and initial weights put
+ * into their stages.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,26 +90,10 @@ static clv_code put_set(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
   return CLV_OK;
 }
 
-/* All tensors that the stage's plan names, in a weights file: *ret is [params->n], to be freed. */
-static clv_code match_weights(const clv_trainer *t, uint32_t stage, const clv_weights_file *f,
-                              unsigned flags, const clv_weights_entry ***ret, clv_err *err) {
-  const clv_params *params = t->b->shards[stage].params;
-  CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
-  CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  CLV_TRY(clv_alloc((size_t)params->n, sizeof *want, &want, err));
-  CLV_TRY(clv_alloc((size_t)params->n, sizeof *found, &found, err));
-  for (int i = 0; i < params->n; i++)
-    want[i] =
-        (clv_weights_want){params->list[i].name, params->list[i].dtype, params->list[i].shape};
-  CLV_TRY(clv_weights_match(f, want, (size_t)params->n, flags, found, err));
-  *ret = clv_steal(&found);
-  return CLV_OK;
-}
-
 static clv_code put_weights(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
                             clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  CLV_TRY(match_weights(t, stage, f, 0, &found, err));
+  CLV_TRY(clv_stage_match(t->b, stage, f, 0, &found, err));
   size_t n = (size_t)t->b->shards[stage].params->n;
   return put_set(t, stage, CLEAVE_STATE_WEIGHTS, found, n, err);
 }
@@ -161,28 +145,10 @@ clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_cursor *re
   return CLV_OK;
 }
 
-static clv_code open_file(const clv_stage_spec *spec, clv_weights_file **ret, clv_err *err) {
-  clv_sha256 want;
-  CLV_TRY(clv_weights_open(spec->weights_file, 0, ret, err));
-  bool same = !spec->weights_sha256 || !clv_sha256_parse(spec->weights_sha256, &want) ||
-              memcmp(&want, clv_weights_digest(*ret), sizeof want) == 0;
-  if (same) return CLV_OK;
-  return clv_fail(err, CLV_DATA_LOSS, "%s has another SHA-256 than the session says",
-                  spec->weights_file);
-}
-
 static clv_code push_file(clv_trainer *t, uint32_t i, clv_err *err) {
-  const clv_stage_spec *spec = &t->config->stages[i];
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  clv_err why;
-  clv_code code = open_file(spec, &f, &why);
-  if (code == CLV_OK) code = match_weights(t, i, f, CLV_WEIGHTS_ALLOW_UNEXPECTED, &found, &why);
-  if (code != CLV_OK) { /* the file's fault, which the session names */
-    clv_session_fail_at(t->config, spec->weights_pos, err, "stage '%s': %s", spec->name, why.text);
-    if (err) err->code = CLV_DATA_LOSS;
-    return CLV_DATA_LOSS;
-  }
+  CLV_TRY(clv_stage_file_open(t->b, i, &f, &found, err));
   size_t n = (size_t)t->b->shards[i].params->n;
   return put_set(t, i, CLEAVE_STATE_WEIGHTS, found, n, err);
 }

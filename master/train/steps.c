@@ -134,7 +134,7 @@ static clv_code decide(clv_trainer *t, const round_group *r, clv_err *err) {
 
 static clv_code in_context(clv_trainer *t, round_group *r, clv_err *err) {
   bool async = t->round > 1;
-  uint64_t patience = t->config->limits.step_timeout_ms * r->n_batches;
+  uint64_t patience = async ? t->config->limits.step_timeout_ms * r->n_batches : 0;
   for (uint32_t k = 0; k < r->n_micro; k++) CLV_TRY(call_micro(t, r, k, err));
   if (async) CLV_TRY(plan_steps(t, r, err));
   CLV_API(cleave_backward_weighted(t->runtime, r->context, t->losses, t->shares, r->n_micro, false,

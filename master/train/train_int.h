@@ -145,6 +145,17 @@ size_t clv_count_correct(const cleave_tensor *prediction, const int64_t *labels,
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) CLV_USE_RESULT;
 
+/* All tensors that the stage has, in a weights file: *ret is [params->n], to be freed. */
+clv_code clv_stage_match(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
+                         unsigned flags, const clv_weights_entry ***ret,
+                         clv_err *err) CLV_USE_RESULT;
+
+/* The file of a stage's initial weights, with the stage's tensors in it. CLV_DATA_LOSS names the
+ * place in the session: it is missing or damaged, has another digest, lacks a tensor of the stage or
+ * has one in another type or shape, or one that the whole model has not. */
+clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
+                             const clv_weights_entry ***ret_found, clv_err *err) CLV_USE_RESULT;
+
 /* Weights of the session's files into their stages. */
 clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
 

@@ -219,6 +219,39 @@ static bool labels_travel_to_a_loss_elsewhere(void) {
   return close_context(c);
 }
 
+/* Two parts of an architecture are the whole: names, first weights, and the output's bits. */
+static bool parts_of_an_architecture_are_the_whole(void) {
+  static const char mlp[] = "{hidden: [8, 6], classes: 3}";
+  cleave_module *whole, *front, *back, *none;
+  cleave_context c;
+  cleave_reference x, y, z, h;
+  cleave_tensor one = {0}, two = {0};
+  float numbers[12];
+  fill(numbers, 12, 8);
+  cleave_module_options w = {.name = "whole", .at = at_b, .seed = 3};
+  cleave_module_options f = {.name = "front", .at = at_a, .seed = 3, .layers = "0..1"};
+  cleave_module_options b = {.name = "back", .at = at_b, .seed = 3, .layers = "2..4"};
+  cleave_module_options wrong = {.name = "cut", .layers = "conv1..layer2.0.conv1"};
+  cleave_input in = CLEAVE_INPUT(CLEAVE_F32, 4, 3), image = CLEAVE_INPUT(CLEAVE_F32, 4, 3, 32, 32);
+  MUST(cleave_load_architecture(rt, &w, "mlp", mlp, &in, &whole, e));
+  MUST(cleave_load_architecture(rt, &f, "mlp", mlp, &in, &front, e));
+  MUST(cleave_load_architecture(rt, &b, "mlp", mlp, &in, &back, e));
+  REFUSED(cleave_load_architecture(rt, &wrong, "resnet18", NULL, &image, &none, e), CLEAVE_INVALID,
+          "inside block 'layer2.0'");
+  CHECK(strcmp(cleave_module_weight(back, 0), "2.weight") == 0);
+  DO(open_context(&c));
+  DO(leaf(c, numbers, 4, 3, false, &x));
+  MUST(cleave_call(rt, c, whole, &x, 1, &y, e));
+  MUST(cleave_call(rt, c, front, &x, 1, &h, e));
+  MUST(cleave_call(rt, c, back, &h, 1, &z, e));
+  MUST(cleave_to_here(rt, y, 0, &one, e));
+  MUST(cleave_to_here(rt, z, 0, &two, e));
+  CHECK(memcmp(one.data, two.data, 12 * sizeof(float)) == 0);
+  cleave_tensor_done(&one);
+  cleave_tensor_done(&two);
+  return close_context(c);
+}
+
 /* A batch may have any size; an evaluating context has no backward. */
 static bool evaluation_takes_other_batch_sizes_and_has_no_backward(void) {
   net n;
@@ -705,6 +738,7 @@ static const struct {
     TEST(a_frozen_parameter_has_no_gradient),
     TEST(a_gradient_says_where_it_lives),
     TEST(labels_travel_to_a_loss_elsewhere),
+    TEST(parts_of_an_architecture_are_the_whole),
     TEST(evaluation_takes_other_batch_sizes_and_has_no_backward),
     TEST(many_contexts_at_once_give_the_serial_gradients),
     TEST(several_threads_each_in_contexts_of_their_own),

@@ -43,6 +43,15 @@ def everything():
     return net
 
 
+def resnet():
+    """A one-channel ResNet 18 of torchvision, as for Fashion-MNIST."""
+    from torchvision.models import resnet18
+    torch.manual_seed(5)
+    net = resnet18(num_classes=CLASSES)
+    net.conv1 = nn.Conv2d(1, 64, 7, 2, 3, bias=False)
+    return net
+
+
 class Scaled(nn.Linear):
     def forward(self, x):
         return 2 * super().forward(x)

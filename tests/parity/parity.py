@@ -28,6 +28,7 @@ import torch
 
 import make_seeds
 import nets
+import resnet
 from cluster import BIN, Cluster, master, run, synthetic_images
 from load_checkpoint import read_checkpoint, read_safetensors
 from states import EXPORTER, Cnn, Mlp, MlpMomentum, export, write_checkpoint
@@ -362,6 +363,94 @@ def export_refuses_by_name():
     assert "has no 'nobody'" in exported("nobody").stderr
 
 
+# ---- ResNets -------------------------------------------------------------------------------------
+
+def resnet_rows(arch, shape, classes):
+    found = resnet.compare(cluster.dir, arch, shape, classes)
+    check([row(f"{arch} {'x'.join(map(str, shape))}", *figures) for figures in found])
+
+
+def resnet18():
+    resnet_rows("resnet18", (8, 3, 64, 64), 10)
+
+
+def resnet50():
+    resnet_rows("resnet50", (8, 3, 64, 64), 1000)
+
+
+def resnet_state_dict():
+    """torchvision's state_dict in, three stages trained, and the checkpoint back into it."""
+    synthetic_images(data_dir, side=nets.SIDE, classes=nets.CLASSES)
+    weights = os.path.join(cluster.dir, "resnet.safetensors")
+    done = exported("resnet", "--weights", weights)
+    assert done.returncode == 0, done.stderr
+    session = cluster.session("resnet", resnet.body(done.stdout, weights, 32))
+    done = cluster.train(session, "--fresh", "--max-steps", "3")
+    assert done.returncode == 0, done.stderr
+    run_dir, net = os.path.join(cluster.dir, "runs", "resnet"), nets.resnet()
+    theirs = resnet.torch_losses(net, *synthetic("train"), 32, 3)
+    ours = np.array([line["loss"] for line in metrics(run_dir)])
+    worst = float(np.max(np.abs(ours - theirs) / theirs))
+    rows = [row("resnet state_dict", "loss, max of 3 steps", worst, 1e-4)]
+    net.load_state_dict(read_checkpoint(os.path.join(run_dir, "checkpoint-3")), strict=True)
+    assert int(net.bn1.num_batches_tracked) == 3
+    x, _ = synthetic("test")
+    net.eval()
+    with torch.no_grad():
+        error = relative(predictions(session), net(x).numpy())
+    check(rows + [row("resnet state_dict", "outputs of the checkpoint", error, LOSS_LIMIT)])
+
+
+def our_fashion(weights):
+    """The shipped session over this cluster: the accuracy it prints."""
+    sets = resnet.fashion_sets(weights) + [f"run.dir={cluster.dir}/runs"] + [
+        f"tls.{k}={cluster.dir}/certs/{f}"
+        for k, f in (("ca", "ca.pem"), ("cert", "master.pem"), ("key", "master.key"))]
+    for i, port in enumerate(cluster.ports, 1):
+        sets += [f"workers.worker-{i}.address=127.0.0.1:{port}",
+                 f"workers.worker-{i}.identity=spiffe://test/w{i}"]
+    session = os.path.join(HERE, "../../deploy/sessions/resnet18-fashion-mnist.yaml")
+    done = cluster.train(session, "--fresh", *(a for s in sets for a in ("--set", s)), timeout=900)
+    assert done.returncode == 0, done.stderr
+    return accuracy_of(done.stdout)
+
+
+def resnet18_learns():
+    """Four stages over three nodes, 1f1b, and PyTorch unsplit after the same steps."""
+    train, test = resnet.fashion("train"), resnet.fashion("t10k")
+    weights, pairs = os.path.join(cluster.dir, "learns.safetensors"), []
+    for seed in range(1, resnet.LEARN_SEEDS + 1):
+        net = resnet.fashion_net(seed)
+        export.write_safetensors(weights, export.state_arrays(net))
+        ours = our_fashion(weights)
+        resnet.fashion_torch(net, *train)
+        pairs.append((ours, resnet.accuracy(net, *test)))
+    ours, theirs = np.mean(pairs, axis=0)
+    single = " ".join(f"{a:.2f}/{b:.2f}" for a, b in pairs)
+    assert theirs > 80, "the run is to learn something"
+    check([row("resnet18 Fashion-MNIST", "accuracy, points from PyTorch's", abs(ours - theirs), 0.3,
+               f"ours/PyTorch's: {single}")])
+
+
+def resnet_refusals():
+    """Other networks' state_dicts, and networks that only look like a ResNet."""
+    synthetic_images(data_dir, side=nets.SIDE, classes=nets.CLASSES)
+    for says, path in resnet.damaged(cluster.dir):
+        session = cluster.session("damaged", resnet.body("model: {arch: resnet18, classes: 10}\n",
+                                                         path, 32))
+        done = master("check", session, cwd=cluster.dir)
+        assert done.returncode == 7 and re.search(says, done.stderr), (says, done.stderr)
+    for change, says in resnet.LOOKALIKES:
+        net = nets.resnet()
+        change(net)
+        try:
+            found = export.resnet_arch(net)
+        except export.Unsupported as e:
+            assert re.search(says, str(e)), (says, str(e))
+        else:
+            raise AssertionError(f"exported as {found}, not refused: {says}")
+
+
 # ---- the programs of the seeds -------------------------------------------------------------------
 
 def seed_row(name, session, folder):
@@ -390,6 +479,7 @@ def seed_programs():
 TESTS = [step_parity_mlp_sgd, step_parity_mlp_momentum, step_parity_cnn_adam,
          step_parity_is_not_fooled, free_running_mlp_sgd, free_running_cnn_adam,
          checkpoint_accuracy_in_pytorch, export_forward_and_training, export_refuses_by_name,
+         resnet18, resnet50, resnet_state_dict, resnet_refusals, resnet18_learns,
          seed_programs]
 
 

@@ -170,6 +170,23 @@ static void model_ranges(void **state) {
   free(text);
 }
 
+/* Ends of a range that are names; one name is both ends. */
+static void named_ranges(void **state) {
+  (void)state;
+  char *one = edited(session_text, "[{op: linear, out: 8}, {op: relu}]", "0..layer2.3");
+  char *text = edited(one, "[{op: linear, out: 2}]\n", "\"layer3\"\nmodel: {arch: resnet50}\n");
+  clv_session_config *c = accepted(text, NULL);
+  assert_int_equal(c->model.arch, CLV_ARCH_RESNET50);
+  assert_string_equal(c->stages[0].range.first_name, "");
+  assert_int_equal(c->stages[0].range.first, 0);
+  assert_string_equal(c->stages[0].range.last_name, "layer2.3");
+  assert_string_equal(c->stages[1].range.first_name, "layer3");
+  assert_string_equal(c->stages[1].range.last_name, "layer3");
+  clv_session_config_free(c);
+  free(one);
+  free(text);
+}
+
 static void paths(void **state) {
   (void)state;
   clv_session_config *c = accepted(session_text, NULL);
@@ -551,8 +568,10 @@ static void examples_load(void **state) {
   clv_bytes_done(&text);
   static const char *const shipped[] = {"deploy/sessions/fashion-mnist.yaml",
                                         "deploy/sessions/image-folder.yaml",
-                                        "deploy/sessions/two-hosts.yaml"};
-  for (size_t i = 0; i < sizeof shipped / sizeof shipped[0]; i++) {
+                                        "deploy/sessions/two-hosts.yaml",
+                                        "deploy/sessions/resnet50-two-shards.yaml",
+                                        "deploy/sessions/resnet18-fashion-mnist.yaml"};
+  for (size_t i = 0; i < CLV_COUNT(shipped); i++) {
     clv_session_config *c = NULL;
     if (clv_session_config_load(shipped[i], NULL, &c, &err)) fail_msg("%s", err.text);
     clv_session_config_free(c);
@@ -581,6 +600,7 @@ int main(void) {
       cmocka_unit_test(defaults),
       cmocka_unit_test(stages_and_layers),
       cmocka_unit_test(model_ranges),
+      cmocka_unit_test(named_ranges),
       cmocka_unit_test(paths),
       cmocka_unit_test(image_keys),
       cmocka_unit_test(transfer_is_inherited),

@@ -167,7 +167,7 @@ static const refusal refusals[] = {
     {"model: {arch: mlp}\nstages: [{name: a, at: master, layers: 0..4}]\n",
      "/s.yaml:6:", "layers 0..4: the model has layers 0..3"},
     {"model: {arch: mlp}\nstages: [{name: a, at: master, layers: 0..2}]\n",
-     "/s.yaml:5:", "the stages end at layer 2 of 3"},
+     "/s.yaml:5:", "the stages end with layer 2, the model with layer 3"},
 };
 
 static void errors_point_at_the_place(void **state) {

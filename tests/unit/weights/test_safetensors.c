@@ -405,6 +405,14 @@ static void matching(void **state) {
               "'conv1.bias', 'conv1.weight'");
   assert_ok(clv_weights_match(f, want, 2, CLV_WEIGHTS_ALLOW_UNEXPECTED, found, &err), &err);
 
+  assert_ok(clv_weights_only(f, want, 5, &err), &err);
+  assert_int_equal(clv_weights_only(f, want, 4, &err), CLV_INVALID);
+  assert_says(&err, "1 tensors that the model does not have: 'bn.num_batches_tracked'");
+  want[0].name = "weight";
+  assert_int_equal(clv_weights_only(f, want, 5, &err), CLV_INVALID);
+  assert_says(&err, "1 tensors that the model does not have: 'fc.weight' (the model has 'weight')");
+  want[0].name = "fc.weight";
+
   want[1].name = "fc1.bias";
   found[0] = NULL;
   assert_int_equal(clv_weights_match(f, want, 5, 0, found, &err), CLV_INVALID);

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * models_test: sessions whose stages are ranges of a ResNet.
+ */
+#ifndef CLEAVE_MODELS_TEST_H
+#define CLEAVE_MODELS_TEST_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/models/models.h"
+
+#define assert_ok(call)                                 \
+  do {                                                  \
+    clv_err ok_err_ = {0};                              \
+    clv_err *err = &ok_err_;                            \
+    if ((call) != CLV_OK) fail_msg("%s", ok_err_.text); \
+  } while (0)
+
+static const clv_shape image = {4, {2, 3, 224, 224}};
+
+/* A session of one line per stage: "a..b", "c..d". */
+static clv_session_config *session(const char *arch, const char *attrs, const char *const *ranges,
+                                   int n) {
+  clv_session_config *c = NULL;
+  clv_bytes text = {0};
+  clv_bytes_printf(&text,
+                   "version: 1\nname: t\ndata: {format: npy, root: /data, train: [a, b]}\n"
+                   "loss: {kind: cross_entropy}\n"
+                   "train: {batch: 8, optimizer: {kind: sgd, lr: 0.1}}\n"
+                   "model: {arch: %s%s}\nstages:\n",
+                   arch, attrs);
+  for (int i = 0; i < n; i++)
+    clv_bytes_printf(&text, "  - {name: s%d, at: master, layers: %s}\n", i, ranges[i]);
+  assert_ok(clv_session_config_parse("/s.yaml", text.data, text.len, NULL, &c, err));
+  clv_bytes_done(&text);
+  return c;
+}
+
+#endif

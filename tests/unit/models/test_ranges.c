@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ranges of a model by number and by name, and what those read who cut where it cannot be cut.
+ */
+#include "tests/unit/models/models_test.h"
+
+/* Names and numbers, blocks within blocks and single names say the same. */
+static void ways_to_say_it(void **state) {
+  (void)state;
+  static const char *const same[][3] = {
+      {"conv1..layer1", "layer2", "layer3..fc"},
+      {"0..maxpool", "layer1..layer2.3", "layer3.0.conv1..174"},
+      {"0..35", "36..77", "78..174"},
+      {"conv1..layer1.2.relu", "layer2.0..layer2", "\"layer3.0..fc\""},
+  };
+  static const uint32_t ends[][3] = {{35, 77, 174}, {3, 77, 174}, {35, 77, 174}, {35, 77, 174}};
+  for (size_t i = 0; i < CLV_COUNT(same); i++) {
+    clv_session_config *c = session("resnet50", "", same[i], 3);
+    clv_graph *g = NULL;
+    uint32_t first[3], last[3];
+    assert_ok(clv_model_graph(c, &image, &g, first, last, err));
+    assert_memory_equal(last, ends[i], sizeof last);
+    clv_graph_free(g);
+    clv_session_config_free(c);
+  }
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static const struct {
+  const char *ranges[2], *where, *text;
+} refusals[] = {
+    {{"conv1..layer2.2.bn1", "layer2.2.relu1..fc"},
+     "/s.yaml:8:36: ",
+     "stage 's0' ends inside block 'layer2.2', where two values would cross, of 'layer2.1.relu' "
+     "and 'layer2.2.bn1'; end it with layer2.1 or layer2.2"},
+    {{"0..4", "5..174"}, "/s.yaml:8:36: ", "end it with maxpool or layer1.0"},
+    {{"conv1..layer4.2.bn3", "layer4.2.add..fc"}, "/s.yaml:8:36: ", "layer4.1 or layer4"},
+    {{"conv1..layer2.7", "layer3..fc"},
+     "/s.yaml:8:36: ",
+     "no layer or block 'layer2.7', did you mean 'layer2.0'?; it has conv1, bn1, relu, maxpool, "
+     "layer1, layer2, layer3, layer4, avgpool, flatten, fc"},
+    {{"conv1..layer2", "stage5"}, "/s.yaml:9:36: ", "has no layer or block 'stage5'"},
+    {{"conv1..layer", "layer3..fc"}, "/s.yaml:8:36: ", "no layer or block 'layer'"},
+    {{"conv1..layer2", "layer3.1..fc"},
+     "/s.yaml:9:36: ",
+     "stage 's1' starts with layer 90 ('layer3.1'), but layer 78 ('layer3') is next"},
+    {{"conv1..layer2", "layer2.3..fc"}, "/s.yaml:9:36: ", "but layer 78 ('layer3') is next"},
+    {{"conv1..layer2", "layer3..layer4"},
+     "/s.yaml:6:",
+     "the stages end with layer 171 ('layer4'), the model with layer 174 ('fc')"},
+    {{"conv1..fc", "layer3..fc"}, "/s.yaml:9:36: ", "'s1' comes behind the end of the model"},
+    {{"conv1..layer2", "layer3..175"}, "/s.yaml:9:36: ", "the model has layers 0..174"},
+    {{"175..fc", "layer3..fc"}, "/s.yaml:8:36: ", "the model has layers 0..174"},
+    {{"layer2..conv1", "layer3..fc"},
+     "/s.yaml:8:36: ",
+     "ends before it begins: layer 36 ('layer2') to layer 0 ('conv1')"},
+};
+
+static void cuts_refused(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(refusals); i++) {
+    clv_session_config *c = session("resnet50", "", refusals[i].ranges, 2);
+    clv_graph *g = NULL;
+    uint32_t first[2], last[2];
+    clv_err err = {0};
+    assert_int_equal(clv_model_graph(c, &image, &g, first, last, &err), CLV_INVALID);
+    assert_null(g);
+    if (strncmp(err.text, refusals[i].where, strlen(refusals[i].where)) ||
+        !strstr(err.text, refusals[i].text))
+      fail_msg("'%s' is not '%s...%s'", err.text, refusals[i].where, refusals[i].text);
+    clv_session_config_free(c);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(ways_to_say_it),
+      cmocka_unit_test(cuts_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

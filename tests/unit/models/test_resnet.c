@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ResNet 18, 34 and 50: torchvision's names and shapes, their first weights, and cuts: every end of
+ * a block can be one and none changes a bit.
+ */
+#include "tests/unit/models/models_test.h"
+
+enum { MAX_STAGES = 20 };
+
+/* state: SHA-256 over a line "NAME SHAPE" for each entry of torchvision's state_dict(). */
+static const struct {
+  const char *arch;
+  int parameters;
+  size_t values;
+  int entries, layers;
+  const char *state;
+  int blocks[4];
+} archs[] = {
+    {"resnet18",
+     62,
+     11689512,
+     122,
+     69,
+     "02568eab318c210f0d857b7e345cc37b86e30b66a49663acb8af1653c0d25830",
+     {2, 2, 2, 2}},
+    {"resnet34",
+     110,
+     21797672,
+     218,
+     125,
+     "bf4f10c2aed3801430de878dec76694c8fbd51965391a9aec02e066f3647d487",
+     {3, 4, 6, 3}},
+    {"resnet50",
+     161,
+     25557032,
+     320,
+     175,
+     "45c8e0b2d327f1cd29b3d1181bb5f512060349c9662ceb382b545cf1d108ac62",
+     {3, 4, 6, 3}},
+};
+
+static clv_graph *whole(const char *arch, const char *attrs, const clv_shape *in) {
+  clv_session_config *c = session(arch, attrs, (const char *[]){"conv1..fc"}, 1);
+  clv_graph *g = NULL;
+  uint32_t first, last;
+  assert_ok(clv_model_graph(c, in, &g, &first, &last, err));
+  assert_int_equal(first, 0);
+  assert_int_equal(last, g->n_nodes - 2);
+  clv_session_config_free(c);
+  return g;
+}
+
+static clv_params *params_of(const clv_graph *g) {
+  clv_params *p = NULL;
+  assert_ok(clv_params_of(g, &p, err));
+  return p;
+}
+
+/* ---- names, shapes, first weights ------------------------------------------------------------ */
+
+static void check_state(const clv_params *p, const char *want) {
+  clv_bytes lines = {0};
+  char shape[160], hex[65];
+  clv_sha256 digest;
+  for (int i = 0; i < p->n; i++)
+    clv_bytes_printf(&lines, "%s %s\n", p->list[i].name,
+                     clv_shape_format(&p->list[i].shape, shape, sizeof shape));
+  assert_ok(clv_sha256_of(lines.data, lines.len, &digest, err));
+  clv_sha256_hex(&digest, hex);
+  clv_bytes_done(&lines);
+  assert_string_equal(hex, want);
+}
+
+static void names_and_shapes(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(archs); i++) {
+    clv_graph *g = whole(archs[i].arch, "", &image);
+    clv_params *p = params_of(g);
+    int trainable = 0;
+    for (int k = 0; k < p->n; k++) trainable += p->list[k].trainable;
+    assert_int_equal(g->n_nodes - 1, archs[i].layers);
+    assert_int_equal(trainable, archs[i].parameters);
+    assert_int_equal(p->n_values, archs[i].values);
+    assert_int_equal(p->n, archs[i].entries);
+    check_state(p, archs[i].state);
+    clv_params_free(p);
+    clv_graph_free(g);
+  }
+}
+
+/* Any size, channels and number of classes. */
+static void other_inputs(void **state) {
+  (void)state;
+  static const clv_shape fashion = {4, {4, 1, 28, 28}}, tiny = {4, {4, 5, 1, 7}};
+  clv_graph *g = whole("resnet18", ", classes: 10", &fashion);
+  clv_params *p = params_of(g);
+  assert_true(clv_shape_equal(&clv_params_find(p, "conv1.weight")->shape, &CLV_SHAPE(64, 1, 7, 7)));
+  assert_true(clv_shape_equal(&g->nodes[g->output].shape, &CLV_SHAPE(4, 10)));
+  assert_int_equal(p->n_values, 11689512 - 2 * 64 * 49 - 990 * 513);
+  clv_params_free(p);
+  clv_graph_free(g);
+  g = whole("resnet50", ", classes: 1", &tiny);
+  assert_true(clv_shape_equal(&g->nodes[g->output].shape, &CLV_SHAPE(4, 1)));
+  clv_graph_free(g);
+}
+
+typedef struct moments {
+  double mean, deviation, largest;
+} moments;
+
+static moments moments_of(const clv_params *p, const char *block, const char *name) {
+  const clv_param *q = clv_params_find(p, name);
+  const float *x = (const float *)(const void *)(block + q->offset);
+  double sum = 0, squares = 0, largest = 0;
+  for (size_t i = 0; i < q->n; i++) {
+    sum += x[i];
+    squares += (double)x[i] * x[i];
+    largest = fmax(largest, fabs(x[i]));
+  }
+  double mean = sum / (double)q->n;
+  return (moments){mean, sqrt(squares / (double)q->n - mean * mean), largest};
+}
+
+/* As torchvision's constructor: kaiming_normal_(fan_out, relu) for convolutions, 1 and 0 for batch
+ * norms, nn.Linear's own uniform numbers for fc. */
+static void first_weights(void **state) {
+  (void)state;
+  static const struct {
+    const char *name;
+    double deviation;                                     /* of a normal distribution */
+  } convs[] = {{"conv1.weight", 0.025253814},             /* sqrt(2 / (64 * 49)) */
+               {"layer3.2.conv2.weight", 0.029462783},    /* sqrt(2 / (256 * 9)) */
+               {"layer4.0.conv3.weight", 0.03125},        /* sqrt(2 / 2048) */
+               {"layer2.0.downsample.0.weight", 0.0625}}; /* sqrt(2 / 512) */
+  clv_graph *g = whole("resnet50", "", &image);
+  clv_params *p = params_of(g);
+  char *block = malloc(p->total_bytes);
+  clv_params_init(g, p, 7, block);
+  for (size_t i = 0; i < CLV_COUNT(convs); i++) {
+    moments m = moments_of(p, block, convs[i].name);
+    double slack = 6 / sqrt((double)clv_params_find(p, convs[i].name)->n);
+    if (fabs(m.mean) > slack * convs[i].deviation ||
+        fabs(m.deviation / convs[i].deviation - 1) > slack)
+      fail_msg("%s: %g +- %g", convs[i].name, m.mean, m.deviation);
+    assert_true(m.largest > 3 * convs[i].deviation); /* not uniform */
+  }
+  moments fc = moments_of(p, block, "fc.weight"), one = moments_of(p, block, "bn1.weight");
+  double bound = 1 / sqrt(2048);
+  assert_true(fc.largest <= bound && fc.largest > 0.999 * bound);
+  assert_true(one.mean == 1 && one.deviation == 0);
+  assert_true(moments_of(p, block, "layer4.2.bn3.bias").largest == 0);
+  free(block);
+  clv_params_free(p);
+  clv_graph_free(g);
+}
+
+/* ---- cuts ------------------------------------------------------------------------------------ */
+
+/* The ends of blocks, in order: the stem's last layer, and each block but the network's last. */
+static int block_ends(size_t arch, char ends[MAX_STAGES][32]) {
+  int n = 0;
+  snprintf(ends[n++], sizeof ends[0], "maxpool");
+  for (int s = 0; s < 4; s++)
+    for (int i = 0; i < archs[arch].blocks[s]; i++)
+      snprintf(ends[n++], sizeof ends[0], "layer%d.%d", s + 1, i);
+  return n;
+}
+
+/* What comes behind an end; its buffer is reused. */
+static const char *behind(size_t arch, const char *end) {
+  static char name[32];
+  int s = 0, i = -1;
+  sscanf(end, "layer%d.%d", &s, &i);
+  if (s == 0)
+    s = 1, i = 0;
+  else if (++i == archs[arch].blocks[s - 1])
+    s++, i = 0;
+  snprintf(name, sizeof name, s <= 4 ? "layer%d.%d" : "avgpool", s, i);
+  return name;
+}
+
+/* Parts of one network in a row, each with its own parameters and plan. */
+typedef struct part {
+  clv_graph *graph;
+  clv_params *params;
+  clv_plan *plan;
+  clv_call *call;
+  char *block, *grads;
+  float *out, *din;
+  size_t n_in, n_out;
+} part;
+
+static void part_open(part *p, const clv_graph *g, uint32_t first, uint32_t last) {
+  clv_plan_options o = {.backend = clv_backend_cpu(),
+                        .dtype = CLV_F32,
+                        .training = true,
+                        .threads = 1,
+                        .batch = g->nodes[0].shape.dim[0],
+                        .need_input_grad = {true}};
+  assert_ok(clv_graph_slice(g, first, last, &p->graph, err));
+  p->params = params_of(p->graph);
+  assert_ok(clv_plan_new(p->graph, p->params, &o, &p->plan, err));
+  assert_ok(clv_plan_call_get(p->plan, &p->call, err));
+  assert_ok(clv_shape_numel(&p->graph->nodes[0].shape, &p->n_in, err));
+  assert_ok(clv_shape_numel(&p->graph->nodes[p->graph->output].shape, &p->n_out, err));
+  p->block = malloc(p->params->total_bytes);
+  p->grads = calloc(1, p->params->trainable_bytes + 1);
+  p->out = malloc(p->n_out * sizeof(float));
+  p->din = malloc(p->n_in * sizeof(float));
+}
+
+/* A shard makes its own first weights, as a worker does. */
+static void init_part(part *p) { clv_params_init(p->graph, p->params, 11, p->block); }
+
+static void copy_weights(part *p, const part *all, const char *start) {
+  memset(p->block, 0, p->params->total_bytes);
+  for (int k = 0; k < p->params->n; k++) {
+    const clv_param *q = &p->params->list[k], *w = clv_params_find(all->params, q->name);
+    memcpy(p->block + q->offset, start + w->offset, q->bytes);
+  }
+}
+
+static void part_close(part *p) {
+  clv_plan_call_put(p->plan, p->call);
+  clv_plan_free(p->plan);
+  clv_params_free(p->params);
+  clv_graph_free(p->graph);
+  free(p->block);
+  free(p->grads);
+  free(p->out);
+  free(p->din);
+}
+
+static void parts_run(part *p, int n, const float *x, const float *dy) {
+  clv_rng_key key = {.seed = 1};
+  for (int i = 0; i < n; i++)
+    assert_ok(clv_plan_forward(p[i].plan, p[i].call, p[i].block, 1,
+                               (const void *[]){i ? p[i - 1].out : x}, false, p[i].out, &key, err));
+  for (int i = n - 1; i >= 0; i--) {
+    const float *dout = i + 1 < n ? p[i + 1].din : dy;
+    void *din[] = {p[i].din};
+    assert_ok(clv_plan_backward_input(p[i].plan, p[i].call, p[i].block, dout, din, p[i].grads,
+                                      false, err));
+    assert_ok(clv_plan_backward_weight(p[i].plan, p[i].call, p[i].block, p[i].grads, false, err));
+  }
+}
+
+/* Outputs, gradients and running statistics of all parts are those of the whole. */
+static void compare_parts(const part *all, const part *p, int n) {
+  assert_memory_equal(p[n - 1].out, all->out, all->n_out * sizeof(float));
+  assert_memory_equal(p[0].din, all->din, all->n_in * sizeof(float));
+  int seen = 0;
+  for (int i = 0; i < n; i++)
+    for (int k = 0; k < p[i].params->n; k++, seen++) {
+      const clv_param *q = &p[i].params->list[k], *w = clv_params_find(all->params, q->name);
+      if (!w) fail_msg("'%s' is only in a part", q->name);
+      const char *a = q->trainable ? p[i].grads : p[i].block;
+      const char *b = q->trainable ? all->grads : all->block;
+      if (memcmp(a + q->offset, b + w->offset, q->bytes) != 0) fail_msg("%s differs", q->name);
+      if (memcmp(p[i].block + q->offset, all->block + w->offset, q->bytes) != 0)
+        fail_msg("the value of %s differs", q->name);
+    }
+  assert_int_equal(seen, all->params->n);
+}
+
+typedef struct trial {
+  size_t arch;
+  clv_shape in;
+  float *x, *dy;
+  part all;
+  char *start; /* its weights and statistics before it ran */
+} trial;
+
+static void trial_open(trial *t, size_t arch) {
+  *t = (trial){.arch = arch, .in = CLV_SHAPE(2, 3, 32, 32)};
+  clv_graph *g = whole(archs[arch].arch, ", classes: 10", &t->in);
+  part_open(&t->all, g, 0, (uint32_t)g->n_nodes - 2);
+  clv_graph_free(g);
+  init_part(&t->all);
+  t->start = malloc(t->all.params->total_bytes);
+  memcpy(t->start, t->all.block, t->all.params->total_bytes);
+  t->x = malloc(t->all.n_in * sizeof(float));
+  t->dy = malloc(t->all.n_out * sizeof(float));
+  clv_rng_normal(&(clv_rng_key){.seed = 3}, 0, 1, t->x, t->all.n_in);
+  clv_rng_normal(&(clv_rng_key){.seed = 4}, 0, 1, t->dy, t->all.n_out);
+  parts_run(&t->all, 1, t->x, t->dy);
+}
+
+static void trial_close(trial *t) {
+  part_close(&t->all);
+  free(t->x);
+  free(t->dy);
+  free(t->start);
+}
+
+/* The network in stages of these ranges computes the bits of the whole one. */
+static void check_cuts(const trial *t, const char *const *ranges, int n, bool own_weights) {
+  clv_session_config *c = session(archs[t->arch].arch, ", classes: 10", ranges, n);
+  uint32_t first[MAX_STAGES], last[MAX_STAGES];
+  part parts[MAX_STAGES] = {{0}};
+  clv_graph *g = NULL;
+  assert_ok(clv_model_graph(c, &t->in, &g, first, last, err));
+  for (int i = 0; i < n; i++) {
+    part_open(&parts[i], g, first[i], last[i]);
+    if (own_weights)
+      init_part(&parts[i]);
+    else
+      copy_weights(&parts[i], &t->all, t->start);
+  }
+  parts_run(parts, n, t->x, t->dy);
+  compare_parts(&t->all, parts, n);
+  for (int i = 0; i < n; i++) part_close(&parts[i]);
+  clv_graph_free(g);
+  clv_session_config_free(c);
+}
+
+/* Stages that end behind every step-th block from `from` on, and one for the rest. */
+static void check_ends(const trial *t, int from, int step, bool own_weights) {
+  char ends[MAX_STAGES][32], texts[MAX_STAGES][96];
+  const char *ranges[MAX_STAGES] = {NULL}, *begin = "conv1";
+  int n = block_ends(t->arch, ends), stages = 0;
+  for (int i = from; i < n + step; i += step) {
+    snprintf(texts[stages], sizeof texts[0], "%s..%s", begin, i < n ? ends[i] : "fc");
+    ranges[stages] = texts[stages];
+    stages++;
+    if (i >= n) break;
+    begin = behind(t->arch, ends[i]);
+  }
+  check_cuts(t, ranges, stages, own_weights);
+}
+
+/* Long stages; each boundary is an end of one of them in one of three sessions. */
+static void every_third_boundary(void **state) {
+  (void)state;
+  trial t;
+  trial_open(&t, 0);
+  for (int from = 0; from < 3; from++) check_ends(&t, from, 3, from == 0);
+  trial_close(&t);
+}
+
+static void all_boundaries_at_once(void **state) {
+  (void)state;
+  for (size_t arch = 1; arch < CLV_COUNT(archs); arch++) {
+    trial t;
+    trial_open(&t, arch);
+    check_ends(&t, 0, 1, false);
+    trial_close(&t);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(names_and_shapes),       cmocka_unit_test(other_inputs),
+      cmocka_unit_test(first_weights),          cmocka_unit_test(every_third_boundary),
+      cmocka_unit_test(all_boundaries_at_once),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
