@@ -99,7 +99,8 @@ static double time_of(const clv_trainer *t, const layout *l, cleave_event_kind k
   uint32_t at, k;
   s->n = 0;
   for (size_t i = 0; i < w->n_events; i++)
-    if (w->events[i].kind == kind && clv_watch_locate(t, l, &w->events[i], &at, &k) && at == stage)
+    if (w->events[i].kind == kind && clv_watch_locate(t, l, &w->events[i], &at, &k) &&
+        at == stage && w->events[i].end_ns >= w->events[i].begin_ns)
       s->list[s->n++] = (double)(w->events[i].end_ns - w->events[i].begin_ns) * 1e-9;
   return median(s);
 }
@@ -269,5 +270,8 @@ clv_code clv_watch_end(clv_trainer *t, const layout *l, bool measured, double se
   clv_sched_costs c;
   if (!enough) return CLV_OK;
   CLV_TRY(measure(t, l, &c, err));
-  return choose_window(t, l, &c, err);
+  clv_err why; /* workers say when they did what: nonsense is no reason to stop */
+  if (choose_window(t, l, &c, &why) != CLV_OK)
+    clv_log(CLV_LOG_WARN, "the window stays as it is: %s", why.text);
+  return CLV_OK;
 }
