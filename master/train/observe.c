@@ -256,8 +256,7 @@ void clv_observer_text(const clv_observer *o, const clv_trainer *t, clv_bytes *o
 
 /* ---- life ---------------------------------------------------------------------------------------------- */
 
-clv_code clv_observer_new(const char *trace, bool profile, clv_trainer *t, clv_observer **ret,
-                          clv_err *err) {
+clv_code clv_observer_new(const char *trace, bool profile, clv_observer **ret, clv_err *err) {
   clv_observer *o;
   CLV_TRY(clv_alloc(1, sizeof *o, &o, err));
   o->profile = profile;
@@ -266,10 +265,13 @@ clv_code clv_observer_new(const char *trace, bool profile, clv_trainer *t, clv_o
     clv_observer_free(o);
     return code;
   }
-  t->watch.sink = observe;
-  t->watch.sink_user = o;
   *ret = o;
   return CLV_OK;
+}
+
+void clv_observer_attach(clv_observer *o, clv_trainer *t) {
+  t->watch.sink = observe;
+  t->watch.sink_user = o;
 }
 
 clv_code clv_observer_finish(clv_observer *o, clv_err *err) {

@@ -301,8 +301,7 @@ static clv_code train_loop(run *r, loop *l, clv_err *err) {
 
 static clv_code start(run *r, loop *l, clv_err *err) {
   CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
-  if (r->o->trace || r->o->profile)
-    CLV_TRY(clv_observer_new(r->o->trace, r->o->profile, r->trainer, &r->observer, err));
+  if (r->observer) clv_observer_attach(r->observer, r->trainer);
   if (r->o->resume) {
     CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
     clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &l->cursor, &notes, err);
@@ -375,6 +374,9 @@ clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *
   clv_err err;
   if (open_blueprint(&r, true, &err) != CLV_OK) return fail(setup_exit(&err), &err);
   if (make_run_dir(&r, &err) != CLV_OK) return fail(setup_exit(&err), &err);
+  if ((o->trace || o->profile) &&
+      clv_observer_new(o->trace, o->profile, &r.observer, &err) != CLV_OK)
+    return fail(CLV_EXIT_FAILED, &err);
   if (start(&r, &l, &err) != CLV_OK)
     return fail(o->resume && err.code == CLV_NOT_FOUND ? CLV_EXIT_CHECKPOINT : setup_exit(&err),
                 &err);

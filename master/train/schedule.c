@@ -3,6 +3,7 @@
  * From a session's schedule to turns: which instruction of its node a forward, a backward, or a step
  * of a stage is. Ranks are the nodes that compute, in the order master, workers.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,6 +121,18 @@ static clv_code fill(const clv_blueprint *b, const clv_sched_costs *costs, layou
   return CLV_OK;
 }
 
+/* A schedule knows numbers; people know nodes. */
+static void name_ranks(const clv_blueprint *b, clv_err *err) {
+  clv_sched_shape shape;
+  const char *names[CLV_SCHED_RANKS];
+  size_t at = strlen(err->text);
+  uint32_t n = clv_pipeline_ranks(b, &shape, names);
+  for (uint32_t i = 0; i < n && at < sizeof err->text; i++)
+    at += (size_t)snprintf(err->text + at, sizeof err->text - at, "%s%u is %s",
+                           i ? ", " : " (rank ", i, names[i]);
+  if (at < sizeof err->text) snprintf(err->text + at, sizeof err->text - at, ")");
+}
+
 clv_code clv_layout_new(const clv_blueprint *b, uint32_t n_micro, uint32_t n_steps, uint32_t window,
                         const clv_sched_costs *costs, layout **ret, clv_err *err) {
   layout *l;
@@ -130,6 +143,7 @@ clv_code clv_layout_new(const clv_blueprint *b, uint32_t n_micro, uint32_t n_ste
   clv_code code = fill(b, costs, l, err);
   if (code != CLV_OK) {
     clv_layout_free(l);
+    if (err && strstr(err->text, "rank ")) name_ranks(b, err);
     return clv_err_prefix(err, "%s: pipeline.schedule %s", b->config->file,
                           clv_pipeline_name(b->config->pipeline.schedule));
   }

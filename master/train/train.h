@@ -153,8 +153,9 @@ const char *clv_trainer_lost_worker(clv_trainer *t);
 /* A trace of all nodes into a file, and a profile; either may be left out (NULL, false). Rounds then
  * wait for what nodes noted, a round trip each. Lives until the trainer is closed. */
 typedef struct clv_observer clv_observer;
-clv_code clv_observer_new(const char *trace, bool profile, clv_trainer *t, clv_observer **ret,
+clv_code clv_observer_new(const char *trace, bool profile, clv_observer **ret,
                           clv_err *err) CLV_USE_RESULT;
+void clv_observer_attach(clv_observer *o, clv_trainer *t); /* before its first step */
 /* The profile of all rounds but the first. */
 void clv_observer_text(const clv_observer *o, const clv_trainer *t, clv_bytes *out);
 clv_code clv_observer_finish(clv_observer *o, clv_err *err) CLV_USE_RESULT; /* the file */
