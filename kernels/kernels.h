@@ -136,7 +136,13 @@ typedef struct clv_node_desc {
   bool need_dx[CLV_MAX_IN]; /* gradient with respect to that input is wanted */
   bool need_dw;             /* gradients of the parameters are wanted */
   int threads;
+  unsigned tail; /* CLV_TAIL_*: ops behind this one that the same kernel does */
 } clv_node_desc;
+
+/* With a tail the output is relu(op(in[0])), or with both relu(op(in[0]) + in[1]), n_in being 2.
+ * The bits are those of the ops apart; a backend without such a kernel answers CLV_UNIMPLEMENTED,
+ * and the plan takes the ops apart. Only batchnorm is asked with tails. */
+enum { CLV_TAIL_ADD = 1u << 0, CLV_TAIL_RELU = 1u << 1 };
 
 /* What the backward functions read beside dout: the plan keeps these alive until then. */
 enum { CLV_SAVE_IN0 = 1u << 0, CLV_SAVE_IN1 = 1u << 1, CLV_SAVE_OUT = 1u << 2 };
@@ -147,7 +153,8 @@ typedef struct clv_kernel_args {
   const void *in[CLV_MAX_IN];
   void *out;
   void *param[CLV_MAX_PARAMS]; /* slots 2.. are written by batchnorm's training forward */
-  void *cache;                 /* cache_bytes, filled by refresh */
+  void *cache;                 /* cache_bytes, filled by refresh; NULL in backward_weight */
+  unsigned refresh_for;        /* refresh: CLV_FOR_*, whose part of the cache is wanted */
   void *saved;                 /* saved_bytes, written by forward, read by backward */
   void *scratch;               /* scratch_bytes, free for any use during the call */
   const void *dout;
@@ -157,11 +164,14 @@ typedef struct clv_kernel_args {
   clv_rng_key key;              /* key.layer is already (layer << 4) */
 } clv_kernel_args;
 
+/* Functions that read the cache. */
+enum { CLV_FOR_FORWARD = 1u << 0, CLV_FOR_BACKWARD = 1u << 1 };
+
 typedef struct clv_kernel clv_kernel;
 
 struct clv_kernel {
   /* Optional: derive `cache` (weights in the library's format) from the parameters. Called before
-   * the first execution after the parameters changed. */
+   * the first execution after the parameters changed, or before every one. */
   clv_code (*refresh)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
   clv_code (*forward)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
   /* din from dout. Absent where no input can need a gradient. */
@@ -169,14 +179,19 @@ struct clv_kernel {
   /* dparam from dout. Absent for ops without parameters. When `fused_grads`, backward_input writes
    * dparam too and this is absent. */
   clv_code (*backward_weight)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
+  /* Optional: out once more, from in[0] and saved, the bits of forward's; changes nothing else. The
+   * plan then need not keep the output until backward. Cheap: one pass over the values. */
+  clv_code (*again)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
   void (*free)(clv_kernel *k); /* frees k itself */
 
   int in_block[CLV_MAX_IN]; /* layouts it computes in */
   int out_block;            /* layout of out and dout; din has in_block */
-  unsigned saves;           /* CLV_SAVE_* */
+  unsigned saves;           /* CLV_SAVE_*: what backward reads, */
+  unsigned saves_for_dw;    /* and which of those only backward_weight does */
   size_t saved_bytes, scratch_bytes, cache_bytes;
   bool fused_grads;
-  bool in_place; /* out may be the same memory as in[0] (same layout and size) */
+  bool in_place;         /* out may be the same memory as in[0] (same layout and size) */
+  unsigned din_in_place; /* bit i: din[i] may be the same memory as dout, for one i at a time */
   int reorders_refresh, reorders_forward, reorders_backward; /* library reorders per call */
   const char *impl; /* static text for `plan --verbose`: "jit:avx512_core", "ref" */
 };
@@ -193,7 +208,7 @@ typedef struct clv_adam_args {
   bool decoupled;          /* AdamW */
 } clv_adam_args;
 
-enum { CLV_KERNELS_ABI = 2 };
+enum { CLV_KERNELS_ABI = 3 };
 
 typedef struct clv_backend {
   uint32_t abi;  /* CLV_KERNELS_ABI */

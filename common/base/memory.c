@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static _Atomic uint64_t alloc_count;
 
@@ -35,12 +36,18 @@ clv_code clv_alloc(size_t n, size_t size, void *ret_pp, clv_err *err) {
   return CLV_OK;
 }
 
+/* Blocks of several large pages are put on them: activations are walked through from end to end,
+ * and with small pages the walk waits for address translations. Only whole pages are asked for, so
+ * no more memory is resident than is used; a system that refuses is as before. */
+enum { LARGE_PAGE = 2 << 20, WORTH_LARGE_PAGES = 2 * LARGE_PAGE };
+
 clv_code clv_alloc_aligned(size_t bytes, void *ret_pp, clv_err *err) {
-  size_t padded;
-  if (!clv_add_size(bytes, 127, &padded))
+  size_t padded, unit = bytes < WORTH_LARGE_PAGES ? 64 : LARGE_PAGE;
+  if (!clv_add_size(bytes, 2 * unit, &padded))
     return clv_fail(err, CLV_EXHAUSTED, "%zu bytes overflow", bytes);
-  void *p = aligned_alloc(64, clv_align_up(bytes ? bytes : 1, 64));
+  void *p = aligned_alloc(unit, clv_align_up(bytes ? bytes : 1, unit));
   if (!p) return clv_fail(err, CLV_EXHAUSTED, "out of memory (%zu bytes)", bytes);
+  if (unit == LARGE_PAGE) (void)madvise(p, bytes / unit * unit, MADV_HUGEPAGE);
   atomic_fetch_add_explicit(&alloc_count, 1, memory_order_relaxed);
   *(void **)ret_pp = p;
   return CLV_OK;

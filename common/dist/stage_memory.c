@@ -173,11 +173,14 @@ clv_code clv_stage_reserve(const clv_stage *s, clv_pool *pool, clv_err *err) {
 
 static clv_code make_plan(clv_stage *s, int64_t batch, bool training, uint32_t input_grads,
                           clv_plan **ret, clv_err *err) {
+  bool alone = s->o.in_flight <= 1; /* no other call's work to put between */
   clv_plan_options po = {.backend = s->o.backend,
                          .dtype = CLV_F32,
                          .batch = batch,
                          .training = training,
-                         .threads = s->o.threads};
+                         .threads = s->o.threads,
+                         .split_backward = input_grads || !alone,
+                         .transient_weights = training && alone};
   for (int i = 0; i < s->n_inputs; i++) po.need_input_grad[i] = training && (input_grads >> i & 1);
   clv_plan *plan;
   s->o.backend->set_threads(s->o.threads); /* the library fixes its thread count when it plans */

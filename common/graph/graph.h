@@ -170,6 +170,15 @@ typedef struct clv_plan_options {
   bool training;
   bool need_input_grad[CLV_MAX_INPUTS]; /* the sender of that input wants a gradient */
   int threads;
+  /* Weight gradients are a phase of their own, which may come any time after the input gradients:
+   * these can leave earlier, and other calls' work may come between. What the weight gradients read
+   * then lives longer. Without it each layer's are computed beside its input gradient, while both
+   * inputs are in the cache, and the phase is empty. The bits are the same. */
+  bool split_backward;
+  /* Weights in library formats are made in scratch memory by every call that needs them, instead of
+   * once for a version of the parameters in memory that stays: no dearer where one call runs
+   * between two versions, and one or two copies of the weights smaller. The bits are the same. */
+  bool transient_weights;
 } clv_plan_options;
 
 typedef struct clv_plan_info {
@@ -213,12 +222,13 @@ clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t 
                           const clv_rng_key *key, clv_err *err) CLV_USE_RESULT;
 
 /* From the gradient of the output (row-major) to that of each input (din[i] row-major, NULL where
- * not wanted). Weight gradients of fused kernels (batchnorm) are written to grad_block here. */
+ * not wanted). Weight gradients are written to grad_block here: those of fused kernels (batchnorm),
+ * and without split_backward all. */
 clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, const void *dout,
                                  void *const *din, void *grad_block, bool accumulate,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* The rest of the weight gradients into grad_block (trainable_bytes, same offsets as parameters);
+/* The rest of the weight gradients, if any, into grad_block (trainable_bytes, same offsets as parameters);
  * adds when accumulate, otherwise overwrites, with zeros where no gradient is computed (frozen
  * parameters, padding). Comes after backward_input of the same call and ends it: a call has one
  * backward, because gradients reuse the memory of activations. */

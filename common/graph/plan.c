@@ -41,7 +41,8 @@ clv_code clv_plan_push(clv_plan *p, const plan_step *step, clv_err *err) {
 }
 
 plan_step clv_plan_step(plan_step_fn *run, const char *verb, int node) {
-  plan_step s = {.run = run, .verb = verb, .node = node, .src = -1, .dst = -1, .scratch = -1};
+  plan_step s = {.run = run, .verb = verb, .node = node, .src = -1, .dst = -1};
+  s.scratch = s.cache = s.again = -1;
   for (int i = 0; i < CLV_MAX_IN; i++) s.din[i] = -1;
   for (int i = 0; i < CLV_MAX_PARAMS; i++) s.spare[i] = -1;
   return s;
@@ -51,6 +52,12 @@ clv_code clv_plan_scratch_of(clv_plan *p, int node, plan_step *step, clv_err *er
   size_t bytes = p->nodes[node].kernel->scratch_bytes;
   if (bytes) CLV_TRY(clv_plan_buf_new(p, bytes, SPACE_SCRATCH, &step->scratch, err));
   return CLV_OK;
+}
+
+clv_code clv_plan_cache_of(clv_plan *p, int node, plan_step *step, clv_err *err) {
+  const clv_kernel *k = p->nodes[node].kernel;
+  if (!p->options.transient_weights || !k->refresh || !k->cache_bytes) return CLV_OK;
+  return clv_plan_buf_new(p, k->cache_bytes, SPACE_SCRATCH, &step->cache, err);
 }
 
 int clv_plan_block(const clv_shape *shape, int block) { return shape->rank == 4 ? block : 1; }
@@ -193,7 +200,9 @@ static void count(clv_plan *p) {
   clv_plan_info *info = &p->info;
   for (int i = 0; i < p->n_steps; i++) {
     bool forward = i < p->phase_end[PHASE_FORWARD];
-    if (p->steps[i].run == clv_plan_run_backward_input && p->nodes[p->steps[i].node].param[0])
+    plan_step_fn *run = p->steps[i].run;
+    if ((run == clv_plan_run_backward_input || run == clv_plan_run_again) &&
+        p->nodes[p->steps[i].node].param[0])
       info->backward_reads_params = true;
     if (p->steps[i].run == clv_plan_run_reorder)
       ++*(forward ? &info->reorders_forward : &info->reorders_backward);
@@ -215,6 +224,7 @@ static clv_code build(clv_plan *p, const clv_graph *g, const clv_params *params,
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *p->nodes, &p->nodes, err));
   CLV_TRY(bind_params(p, params, err));
   CLV_TRY(analyse(p, err));
+  clv_plan_fuse(p);
   CLV_TRY(clv_plan_write_forward(p, err));
   CLV_TRY(clv_plan_write_backward(p, err));
   CLV_TRY(clv_plan_place(p, err));

@@ -51,36 +51,58 @@ static clv_code spare_gradients(clv_plan *p, int node, plan_step *s, clv_err *er
   return CLV_OK;
 }
 
-/* Everything a backward function may read stays alive until the step written next. */
-static void use_saved(clv_plan *p, int node) {
+/* in[0] of node is cheaper to make once more than to keep, and nobody else kept it. */
+static bool can_make_again(const clv_plan *p, int node) {
+  const plan_node *q = &p->nodes[node], *from = &p->nodes[q->src[0]];
+  return from->kernel && from->kernel->again && q->in[0] == from->reps[0].buf &&
+         clv_plan_one_reader(p, q->src[0]);
+}
+
+static clv_code make_again(clv_plan *p, int node, int *ret_buf, clv_err *err) {
+  int from = p->nodes[node].src[0];
+  plan_step s = clv_plan_step(clv_plan_run_again, "again", from);
+  CLV_TRY(clv_plan_value_buf(p, from, p->nodes[from].reps[0].block, &s.dst, err));
+  clv_plan_use(p, p->nodes[from].in[0]);
+  clv_plan_use(p, p->nodes[from].saved);
+  *ret_buf = s.dst;
+  return clv_plan_push(p, &s, err);
+}
+
+/* Everything a backward function may read stays alive until step s, which is written next, or is
+ * made again for it. */
+static clv_code use_saved(clv_plan *p, int node, plan_step *s, unsigned saves, clv_err *err) {
   const plan_node *q = &p->nodes[node];
-  if (q->kernel->saves & CLV_SAVE_IN0) clv_plan_use(p, q->in[0]);
-  if (q->kernel->saves & CLV_SAVE_IN1) clv_plan_use(p, q->in[1]);
-  if (q->kernel->saves & CLV_SAVE_OUT) clv_plan_use(p, q->reps[0].buf);
+  bool again = saves & CLV_SAVE_IN0 && can_make_again(p, node);
+  if (again) CLV_TRY(make_again(p, node, &s->again, err));
+  if (saves & CLV_SAVE_IN0 && !again) clv_plan_use(p, q->in[0]);
+  if (saves & CLV_SAVE_IN1) clv_plan_use(p, q->in[1]);
+  if (saves & CLV_SAVE_OUT) clv_plan_use(p, q->reps[0].buf);
+  clv_plan_use(p, s->again);
   clv_plan_use(p, q->saved);
   clv_plan_use(p, q->grad.buf);
+  return CLV_OK;
 }
 
 static clv_code write_dx(clv_plan *p, int node, clv_err *err) {
-  const clv_node *n = &p->graph->nodes[node];
   plan_node *q = &p->nodes[node];
   plan_step s = clv_plan_step(clv_plan_run_backward_input, "backward_input", node);
   bool any = q->kernel->fused_grads && q->learns;
   plan_rep dx[CLV_MAX_IN];
-  for (int i = 0; i < n->n_in; i++) {
-    if (!p->nodes[n->in[i]].needs_grad) continue;
-    dx[i].block = clv_plan_block(&p->graph->nodes[n->in[i]].shape, q->kernel->in_block[i]);
-    CLV_TRY(clv_plan_value_buf(p, n->in[i], dx[i].block, &dx[i].buf, err));
-    s.din[i] = dx[i].buf;
-    any = true;
-  }
+  for (int i = 0; i < q->n_src; i++) any |= p->nodes[q->src[i]].needs_grad;
   if (!any) return CLV_OK;
+  CLV_TRY(use_saved(p, node, &s, q->kernel->saves & ~q->kernel->saves_for_dw, err));
+  for (int i = 0; i < q->n_src; i++) {
+    if (!p->nodes[q->src[i]].needs_grad) continue;
+    dx[i].block = clv_plan_block(&p->graph->nodes[q->src[i]].shape, q->kernel->in_block[i]);
+    CLV_TRY(clv_plan_value_buf(p, q->src[i], dx[i].block, &dx[i].buf, err));
+    s.din[i] = dx[i].buf;
+  }
   if (q->kernel->fused_grads && q->learns) CLV_TRY(spare_gradients(p, node, &s, err));
   CLV_TRY(clv_plan_scratch_of(p, node, &s, err));
-  use_saved(p, node);
+  CLV_TRY(clv_plan_cache_of(p, node, &s, err));
   CLV_TRY(clv_plan_push(p, &s, err));
-  for (int i = n->n_in - 1; i >= 0; i--)
-    if (s.din[i] >= 0) CLV_TRY(contribute(p, n->in[i], dx[i], err));
+  for (int i = q->n_src - 1; i >= 0; i--)
+    if (s.din[i] >= 0) CLV_TRY(contribute(p, q->src[i], dx[i], err));
   return CLV_OK;
 }
 
@@ -90,9 +112,9 @@ static bool has_dw_step(const plan_node *q) {
 
 static clv_code write_dw(clv_plan *p, int node, clv_err *err) {
   plan_step s = clv_plan_step(clv_plan_run_backward_weight, "backward_weight", node);
+  CLV_TRY(use_saved(p, node, &s, p->nodes[node].kernel->saves, err));
   CLV_TRY(spare_gradients(p, node, &s, err));
   CLV_TRY(clv_plan_scratch_of(p, node, &s, err));
-  use_saved(p, node);
   return clv_plan_push(p, &s, err);
 }
 
@@ -112,11 +134,14 @@ static clv_code write_node(clv_plan *p, int node, clv_err *err) {
   plan_node *q = &p->nodes[node];
   if (!q->needs_grad) return CLV_OK;
   if (q->input >= 0) return write_din(p, node, err);
-  if (!q->live) return CLV_OK;
+  if (!q->live || q->absorbed) return CLV_OK;
   if (q->alias) return contribute(p, p->graph->nodes[node].in[0], q->grad, err);
+  bool dw = has_dw_step(q), split = p->options.split_backward;
   /* The caller's dout is gone when backward_weight comes. */
-  if (has_dw_step(q) && p->bufs[q->grad.buf].space == SPACE_DOUT)
+  if (dw && split && p->bufs[q->grad.buf].space == SPACE_DOUT)
     CLV_TRY(move_to_new(p, node, &q->grad, q->grad.block, err));
+  /* dW before dX, whose output the next node reads while it is in the cache. */
+  if (dw && !split) CLV_TRY(write_dw(p, node, err));
   return write_dx(p, node, err);
 }
 
@@ -130,7 +155,7 @@ clv_code clv_plan_write_backward(clv_plan *p, clv_err *err) {
   }
   for (int i = p->graph->n_nodes - 1; i >= 0; i--) CLV_TRY(write_node(p, i, err));
   p->phase_end[PHASE_BACKWARD_INPUT] = p->n_steps;
-  for (int i = p->graph->n_nodes - 1; i >= 0; i--)
+  for (int i = p->graph->n_nodes - 1; p->options.split_backward && i >= 0; i--)
     if (has_dw_step(&p->nodes[i]) && p->nodes[i].grad.buf >= 0) CLV_TRY(write_dw(p, i, err));
   p->phase_end[PHASE_BACKWARD_WEIGHT] = p->n_steps;
   return CLV_OK;

@@ -14,9 +14,11 @@ static const char *space_name(int space, char *buf, size_t len) {
 static void describe_kernel(const clv_plan *p, const plan_step *s, clv_bytes *out) {
   const plan_node *q = &p->nodes[s->node];
   const clv_node *n = &p->graph->nodes[s->node];
-  char shape[160], where[32], size[32];
+  char shape[160], where[32], size[32], op[64];
   const plan_buf *b = &p->bufs[q->reps[0].buf];
-  clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->verb, n->name, clv_op_name(n->op),
+  snprintf(op, sizeof op, "%s%s%s", clv_op_name(p->graph->nodes[q->body].op),
+           q->tail & CLV_TAIL_ADD ? "+add" : "", q->tail & CLV_TAIL_RELU ? "+relu" : "");
+  clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->verb, n->name, op,
                    clv_shape_format(&n->shape, shape, sizeof shape));
   clv_bytes_printf(out, " block %d>%d, %s in %s, %s\n", q->kernel->in_block[0],
                    q->kernel->out_block, clv_format_size(b->bytes, size, sizeof size),

@@ -25,21 +25,22 @@ static clv_code get_rep(clv_plan *p, int node, int block, int *ret_buf, clv_err 
 }
 
 static void describe_node(const clv_plan *p, int node, clv_node_desc *d) {
-  const clv_node *nodes = p->graph->nodes, *n = &nodes[node];
+  const clv_node *nodes = p->graph->nodes;
   const plan_node *q = &p->nodes[node];
-  *d = (clv_node_desc){.op = n->op,
-                       .attrs = n->attrs,
+  *d = (clv_node_desc){.op = nodes[q->body].op,
+                       .attrs = nodes[q->body].attrs,
                        .dtype = p->options.dtype,
-                       .n_in = n->n_in,
-                       .out = n->shape,
+                       .n_in = q->n_src,
+                       .out = nodes[node].shape,
                        .training = p->options.training,
                        .need_dw = q->learns,
-                       .threads = p->options.threads};
-  for (int i = 0; i < n->n_in; i++) {
-    d->in[i] = nodes[n->in[i]].shape;
-    d->in_dtype[i] = nodes[n->in[i]].dtype;
-    d->offered_block[i] = p->nodes[n->in[i]].reps[0].block;
-    d->need_dx[i] = p->nodes[n->in[i]].needs_grad;
+                       .threads = p->options.threads,
+                       .tail = q->tail};
+  for (int i = 0; i < q->n_src; i++) {
+    d->in[i] = nodes[q->src[i]].shape;
+    d->in_dtype[i] = nodes[q->src[i]].dtype;
+    d->offered_block[i] = p->nodes[q->src[i]].reps[0].block;
+    d->need_dx[i] = p->nodes[q->src[i]].needs_grad;
   }
   for (; d->n_params < CLV_MAX_PARAMS && q->param[d->n_params]; d->n_params++)
     d->param[d->n_params] = q->param[d->n_params]->shape;
@@ -65,26 +66,27 @@ static clv_code prepare(clv_plan *p, int node, clv_err *err) {
   clv_node_desc d;
   describe_node(p, node, &d);
   clv_code code = p->backend->prepare(&d, &q->kernel, err);
+  if (code == CLV_UNIMPLEMENTED && d.tail) return code;
   if (code == CLV_UNIMPLEMENTED) code = clv_backend_ref()->prepare(&d, &q->kernel, err);
   if (code == CLV_OK) code = check_kernel(p, &d, q->kernel, err);
   if (code != CLV_OK)
     return clv_err_prefix(err, "layer %s (%s)", p->graph->nodes[node].name, clv_op_name(d.op));
+  if (p->options.transient_weights) return CLV_OK;
   q->cache_offset = p->info.cache_bytes;
   p->info.cache_bytes += clv_align_up(q->kernel->cache_bytes, 64);
   return CLV_OK;
 }
 
-static clv_code write_kernel(clv_plan *p, int node, clv_err *err) {
+static clv_code write_step(clv_plan *p, int node, clv_err *err) {
   const clv_node *n = &p->graph->nodes[node];
   plan_node *q = &p->nodes[node];
   plan_step s = clv_plan_step(clv_plan_run_forward, "forward", node);
-  CLV_TRY(prepare(p, node, err));
-  for (int i = 0; i < n->n_in; i++) {
-    int block = clv_plan_block(&p->graph->nodes[n->in[i]].shape, q->kernel->in_block[i]);
-    CLV_TRY(get_rep(p, n->in[i], block, &q->in[i], err));
+  for (int i = 0; i < q->n_src; i++) {
+    int block = clv_plan_block(&p->graph->nodes[q->src[i]].shape, q->kernel->in_block[i]);
+    CLV_TRY(get_rep(p, q->src[i], block, &q->in[i], err));
   }
   /* Inputs count as used from here on: a reorder for the second one must not end the first. */
-  for (int i = 0; i < n->n_in; i++) clv_plan_use(p, q->in[i]);
+  for (int i = 0; i < q->n_src; i++) clv_plan_use(p, q->in[i]);
   plan_rep out = {.block = clv_plan_block(&n->shape, q->kernel->out_block)};
   CLV_TRY(clv_plan_value_buf(p, node, out.block, &out.buf, err));
   q->reps[0] = out;
@@ -92,7 +94,27 @@ static clv_code write_kernel(clv_plan *p, int node, clv_err *err) {
   if (q->kernel->saved_bytes)
     CLV_TRY(clv_plan_buf_new(p, q->kernel->saved_bytes, SPACE_SCRATCH, &q->saved, err));
   CLV_TRY(clv_plan_scratch_of(p, node, &s, err));
+  CLV_TRY(clv_plan_cache_of(p, node, &s, err));
   return clv_plan_push(p, &s, err);
+}
+
+static clv_code write_alone(clv_plan *p, int node, clv_err *err) {
+  CLV_TRY(prepare(p, node, err));
+  return write_step(p, node, err);
+}
+
+/* A backend without a kernel for several ops is asked for each alone. */
+static clv_code write_kernel(clv_plan *p, int node, clv_err *err) {
+  const plan_node *q = &p->nodes[node];
+  int body = q->body, add = q->tail & CLV_TAIL_ADD ? p->graph->nodes[node].in[0] : -1;
+  if (p->nodes[node].absorbed) return CLV_OK;
+  clv_code code = prepare(p, node, err);
+  if (code == CLV_OK) return write_step(p, node, err);
+  if (code != CLV_UNIMPLEMENTED || body == node) return code;
+  clv_plan_part(p, node);
+  CLV_TRY(write_alone(p, body, err));
+  if (add >= 0) CLV_TRY(write_alone(p, add, err));
+  return write_alone(p, node, err);
 }
 
 /* An alias has its input's buffers; flatten and reshape those in row-major order only. */

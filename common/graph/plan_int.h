@@ -9,8 +9,9 @@
  * between; inside both blocks memory is reused by lifetime. Buffers of the caller (inputs, output
  * and their gradients) are spaces of their own.
  *
- * plan.c makes and frees a plan, plan_forward.c and plan_backward.c write the steps, plan_memory.c
- * merges and places the buffers, plan_run.c executes, plan_describe.c prints.
+ * plan.c makes and frees a plan, plan_fuse.c finds ops for one kernel, plan_forward.c and
+ * plan_backward.c write the steps, plan_memory.c merges and places the buffers, plan_run.c executes,
+ * plan_describe.c prints.
  */
 #ifndef CLEAVE_PLAN_INT_H
 #define CLEAVE_PLAN_INT_H
@@ -46,7 +47,11 @@ typedef struct plan_node {
   bool needs_grad; /* its value's gradient is computed */
   bool learns;     /* some parameter of it is trained */
   bool alias;      /* no kernel: shares its input's memory */
-  int input;       /* number among the external inputs, or -1 */
+  bool absorbed;   /* no kernel: a later node's does its work */
+  int body;      /* whose op, attributes and parameters the kernel has: its own, or absorbed ones */
+  unsigned tail; /* CLV_TAIL_*: of the body's op, up to and with this node */
+  int n_src, src[CLV_MAX_IN]; /* the nodes the kernel reads */
+  int input;                  /* number among the external inputs, or -1 */
   clv_kernel *kernel;
   int in[CLV_MAX_IN], saved;    /* buffers, -1 = none */
   plan_rep reps[PLAN_MAX_REPS]; /* reps[0] is what the node itself makes */
@@ -68,7 +73,8 @@ typedef struct plan_step {
   int src, dst;     /* moves and additions */
   int src_block, dst_block;
   size_t n;                  /* addition: values; copy and zero: bytes */
-  int scratch;               /* kernel steps */
+  int scratch, cache;        /* kernel steps; cache: weights made for this step alone, or -1 */
+  int again;                 /* backward: its in[0], made once more, or -1 */
   int din[CLV_MAX_IN];       /* backward_input */
   int spare[CLV_MAX_PARAMS]; /* where gradients of frozen parameters go */
   bool elided;               /* its source took the place of its destination */
@@ -133,6 +139,8 @@ void clv_plan_use(clv_plan *p, int buf); /* by the step written next; -1 is igno
 clv_code clv_plan_push(clv_plan *p, const plan_step *step, clv_err *err) CLV_USE_RESULT;
 plan_step clv_plan_step(plan_step_fn *run, const char *verb, int node);
 clv_code clv_plan_scratch_of(clv_plan *p, int node, plan_step *step, clv_err *err) CLV_USE_RESULT;
+/* Room for the weights a forward or backward_input step makes itself, if it does. */
+clv_code clv_plan_cache_of(clv_plan *p, int node, plan_step *step, clv_err *err) CLV_USE_RESULT;
 
 /* A buffer for node's value, or its gradient, in a layout. */
 clv_code clv_plan_value_buf(clv_plan *p, int node, int block, int *ret,
@@ -143,6 +151,10 @@ clv_code clv_plan_move(clv_plan *p, int node, plan_rep from, plan_rep to,
                        clv_err *err) CLV_USE_RESULT;
 int clv_plan_block(const clv_shape *shape, int block); /* 1 unless the rank is 4 */
 
+void clv_plan_fuse(clv_plan *p);                       /* (plan_fuse.c) */
+bool clv_plan_one_reader(const clv_plan *p, int node); /* one live node, or the caller, reads it */
+void clv_plan_part(clv_plan *p, int node); /* the ops of node's kernel are taken apart again */
+
 clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) CLV_USE_RESULT;
 clv_code clv_plan_write_backward(clv_plan *p, clv_err *err) CLV_USE_RESULT;
 clv_code clv_plan_place(clv_plan *p, clv_err *err) CLV_USE_RESULT;
@@ -150,6 +162,7 @@ clv_code clv_plan_place(clv_plan *p, clv_err *err) CLV_USE_RESULT;
 /* ---- running steps (plan_run.c) -------------------------------------------------------------- */
 
 plan_step_fn clv_plan_run_forward, clv_plan_run_backward_input, clv_plan_run_backward_weight,
-    clv_plan_run_reorder, clv_plan_run_copy, clv_plan_run_add, clv_plan_run_zero;
+    clv_plan_run_again, clv_plan_run_reorder, clv_plan_run_copy, clv_plan_run_add,
+    clv_plan_run_zero;
 
 #endif

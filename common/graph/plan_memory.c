@@ -31,6 +31,23 @@ static void merge_in_place(clv_plan *p, int at) {
   in->last = out->last;
 }
 
+/* Step `at` runs a kernel that may put the gradient of an input where that of its output stands,
+ * which nobody reads afterwards. The caller's memory is only lent for reading. */
+static void merge_gradients(clv_plan *p, int at) {
+  const plan_step *s = &p->steps[at];
+  const plan_node *q = &p->nodes[s->node];
+  for (int i = 0; i < q->n_src; i++) {
+    if (!(q->kernel->din_in_place >> i & 1) || s->din[i] < 0 ||
+        q->kernel->in_block[i] != q->kernel->out_block)
+      continue;
+    plan_buf *dout = root_of(p, q->grad.buf), *din = &p->bufs[s->din[i]];
+    if (dout->space != SPACE_SCRATCH || dout->last != at || dout->bytes != din->bytes) continue;
+    din->root = dout->root;
+    dout->last = din->last;
+    return;
+  }
+}
+
 /* Step `at` copies a whole value into the caller's memory: compute it there in the first place if
  * nothing outside this phase touches it. */
 static void bind_to_caller(clv_plan *p, int at) {
@@ -67,16 +84,24 @@ static int larger_first(const void *a, const void *b) {
   return x->root < y->root ? -1 : 1;
 }
 
+/* Large buffers are a page's multiple long; a few lines between them keep the walks through several
+ * at once out of each other's way in the cache. */
+enum { LARGE_BUFFER = 64 << 10, BETWEEN_LARGE = 17 * 64 };
+
+static size_t room_of(const plan_buf *b) {
+  return clv_align_up(b->bytes, 64) + (b->bytes >= LARGE_BUFFER ? BETWEEN_LARGE : 0);
+}
+
 /* First fit at the lowest offset that no buffer alive at the same time holds. placed: sorted by
  * offset. */
 static clv_code place_one(plan_buf *b, plan_buf **placed, int *n_placed, size_t *extent,
                           clv_err *err) {
-  size_t at = 0, end, need = clv_align_up(b->bytes, 64);
+  size_t at = 0, end, need = room_of(b);
   for (int i = 0; i < *n_placed; i++) {
     const plan_buf *o = placed[i];
     if (o->last < b->first || o->first > b->last) continue;
     if (o->offset >= at + need) break;
-    at = CLV_MAX(at, o->offset + clv_align_up(o->bytes, 64));
+    at = CLV_MAX(at, o->offset + room_of(o));
   }
   if (!clv_add_size(at, need, &end) || end > SIZE_MAX / 4)
     return clv_fail(err, CLV_EXHAUSTED, "the activations overflow");
@@ -105,6 +130,8 @@ clv_code clv_plan_place(clv_plan *p, clv_err *err) {
   CLV_TRY(keep_inputs(p, err));
   for (int i = 0; i < p->n_steps; i++)
     if (p->steps[i].run == clv_plan_run_forward) merge_in_place(p, i);
+  for (int i = 0; i < p->n_steps; i++)
+    if (p->steps[i].run == clv_plan_run_backward_input) merge_gradients(p, i);
   for (int i = 0; i < p->n_steps; i++) bind_to_caller(p, i);
   for (int i = 0; i < p->n_bufs; i++) {
     plan_buf *b = &p->bufs[i];

@@ -17,16 +17,31 @@ static void *at(const clv_plan *p, const plan_frame *f, int buf) {
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
+/* The weights that stay, or those that step s makes. */
+static void *cache_of(const clv_plan *p, const plan_frame *f, const plan_step *s) {
+  const plan_node *q = &p->nodes[s->node];
+  if (p->options.transient_weights) return at(p, f, s->cache);
+  return q->kernel->cache_bytes ? p->cache + q->cache_offset : NULL;
+}
+
+static clv_code refresh_one(clv_plan *p, const plan_step *s, clv_kernel_args *a, unsigned what,
+                            clv_err *err) {
+  clv_kernel *k = p->nodes[s->node].kernel;
+  a->refresh_for = what;
+  return k->refresh(k, a, err);
+}
+
 static clv_kernel_args args_of(clv_plan *p, const plan_frame *f, const plan_step *s) {
   const plan_node *q = &p->nodes[s->node];
   clv_kernel_args a = {.out = at(p, f, q->reps[0].buf),
-                       .cache = q->kernel->cache_bytes ? p->cache + q->cache_offset : NULL,
+                       .cache = cache_of(p, f, s),
                        .saved = at(p, f, q->saved),
                        .scratch = at(p, f, s->scratch),
                        .accumulate = f->accumulate,
                        .key = f->key};
   a.key.layer = p->graph->nodes[s->node].layer << 4;
   for (int i = 0; i < CLV_MAX_IN; i++) a.in[i] = at(p, f, q->in[i]);
+  if (s->again >= 0) a.in[0] = at(p, f, s->again);
   for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
     a.param[i] = f->params + q->param[i]->offset;
   return a;
@@ -43,6 +58,7 @@ static void add_gradients(clv_plan *p, const plan_frame *f, const plan_step *s,
 clv_code clv_plan_run_forward(clv_plan *p, const plan_frame *f, const plan_step *s, clv_err *err) {
   clv_kernel *k = p->nodes[s->node].kernel;
   clv_kernel_args a = args_of(p, f, s);
+  if (s->cache >= 0) CLV_TRY(refresh_one(p, s, &a, CLV_FOR_FORWARD, err));
   return k->forward(k, &a, err);
 }
 
@@ -53,6 +69,7 @@ clv_code clv_plan_run_backward_input(clv_plan *p, const plan_frame *f, const pla
   a.dout = at(p, f, q->grad.buf);
   for (int i = 0; i < CLV_MAX_IN; i++) a.din[i] = at(p, f, s->din[i]);
   if (q->kernel->fused_grads && q->learns) add_gradients(p, f, s, &a);
+  if (s->cache >= 0) CLV_TRY(refresh_one(p, s, &a, CLV_FOR_BACKWARD, err));
   return q->kernel->backward_input(q->kernel, &a, err);
 }
 
@@ -63,6 +80,13 @@ clv_code clv_plan_run_backward_weight(clv_plan *p, const plan_frame *f, const pl
   a.dout = at(p, f, q->grad.buf);
   add_gradients(p, f, s, &a);
   return q->kernel->backward_weight(q->kernel, &a, err);
+}
+
+clv_code clv_plan_run_again(clv_plan *p, const plan_frame *f, const plan_step *s, clv_err *err) {
+  clv_kernel *k = p->nodes[s->node].kernel;
+  clv_kernel_args a = args_of(p, f, s);
+  a.out = at(p, f, s->dst);
+  return k->again(k, &a, err);
 }
 
 clv_code clv_plan_run_reorder(clv_plan *p, const plan_frame *f, const plan_step *s, clv_err *err) {
@@ -151,6 +175,7 @@ static plan_frame frame_of(const clv_plan *p, const clv_call *c, void *param_blo
 }
 
 static clv_code refresh(clv_plan *p, const plan_frame *f, uint64_t version, clv_err *err) {
+  if (p->options.transient_weights) return CLV_OK;
   if (p->fresh && p->version == version && p->block == f->params) return CLV_OK;
   p->fresh = false;
   for (int i = 0; i < p->phase_end[PHASE_FORWARD]; i++) {
@@ -158,7 +183,7 @@ static clv_code refresh(clv_plan *p, const plan_frame *f, uint64_t version, clv_
     clv_kernel *k = s->run == clv_plan_run_forward ? p->nodes[s->node].kernel : NULL;
     if (!k || !k->refresh) continue;
     clv_kernel_args a = args_of(p, f, s);
-    CLV_TRY(k->refresh(k, &a, err));
+    CLV_TRY(refresh_one(p, s, &a, CLV_FOR_FORWARD | CLV_FOR_BACKWARD, err));
   }
   p->fresh = true;
   p->version = version;

@@ -83,6 +83,8 @@ static clv_code cpu_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *e
   if (d->dtype != CLV_F32 || d->op <= CLV_OP_INPUT || d->op >= CLV_OP_COUNT || !prepares[d->op])
     return clv_fail(err, CLV_UNIMPLEMENTED, "cpu has no op %d in %s", (int)d->op,
                     clv_dtype_name(d->dtype));
+  if (d->tail && d->op != CLV_OP_BATCHNORM)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "cpu has no op %d with a tail", (int)d->op);
   int before = clv_cpu_get_threads();
   clv_cpu_set_threads(d->threads);
   clv_code code = prepares[d->op](d, ret, err);

@@ -2,23 +2,19 @@
  *
  * conv2d by oneDNN's direct convolutions.
  *
- * The layouts are the first of these that the library has fast code for, whatever gradients are
- * wanted: (1) input and output in channel blocks; for fewer channels than a block, input row-major
- * and output in blocks, with the weight gradient of conv_small.c and an input gradient that is made
- * in blocks and reordered; (2) all row-major. Weights stand row-major in the parameter block;
- * refresh keeps copies in the library's formats, one for forward and one for the input gradient.
+ * Weights stand row-major in the parameter block; refresh makes copies in the library's formats, one
+ * for forward and one for the input gradient.
  */
-#include <string.h>
-
-#include "kernels/cpu/conv_int.h"
-#include "kernels/cpu/dnnl_int.h"
+#include "kernels/cpu/conv_choice_int.h"
 
 typedef struct conv_kernel {
   cpu_kernel k;
   cpu_window s;
   dnnl_stream_t stream;
   cpu_prim forward, backward_input, backward_weight;
-  cpu_prim to_forward, to_backward, from_gradient; /* weight reorders; not made: same format */
+  cpu_prim to_forward, to_backward, from_gradient; /* weight reorders; not made: same format, */
+  bool front_tiles, back_tiles, gradient_tiles;    /* or tiles that conv_weights.c knows */
+  bool back_across;                                /* the tiles of `back` are in its other order */
   bool backward_cached;                            /* the input gradient reads the cache, */
   size_t backward_at;                              /* this many floats from its start */
   void (*own_weight)(const cpu_weight_job *job);   /* weight gradient; NULL: the library's */
@@ -26,132 +22,10 @@ typedef struct conv_kernel {
   size_t dw_at, plain_at, db_at, din_at; /* floats into scratch, behind the library's scratchpad */
 } conv_kernel;
 
-/* One choice of layouts, and what the library makes of it. */
-typedef struct conv_choice {
-  int src, dst, din;
-  bool few; /* channels in */
-  dnnl_primitive_desc_t forward, data, weight;
-} conv_choice;
-
-static void choice_done(conv_choice *c) {
-  dnnl_primitive_desc_t pds[] = {c->forward, c->data, c->weight};
-  for (size_t i = 0; i < CLV_COUNT(pds); i++)
-    if (pds[i]) dnnl_primitive_desc_destroy(pds[i]);
-  c->forward = c->data = c->weight = NULL;
-}
-
-/* ---- descriptions ---------------------------------------------------------------------------- */
-
-typedef struct conv_mds {
-  dnnl_memory_desc_t src, din, weight, plain_weight, bias, dst;
-  const dnnl_memory_desc_t *maybe_bias;
-  dnnl_dims_t strides, pads;
-} conv_mds;
-
-static dnnl_format_tag_t tag_of(int block) {
-  return block == 16 ? dnnl_nChw16c : block == 8 ? dnnl_nChw8c : dnnl_nchw;
-}
-
-static dnnl_status_t weight_md(const clv_node_desc *d, const cpu_window *s, dnnl_format_tag_t plain,
-                               dnnl_memory_desc_t *ret) {
-  int64_t g = d->attrs.groups;
-  dnnl_dims_t whole = {s->k, s->c, s->kernel[0], s->kernel[1]};
-  dnnl_dims_t parts = {g, s->k / g, s->c / g, s->kernel[0], s->kernel[1]};
-  return dnnl_memory_desc_init_by_tag(ret, g > 1 ? 5 : 4, g > 1 ? parts : whole, dnnl_f32, plain);
-}
-
-static clv_code describe(const clv_node_desc *d, const cpu_window *s, const conv_choice *c,
-                         conv_mds *m, clv_err *err) {
-  dnnl_dims_t src = {s->n, s->c, s->h, s->w}, dst = {s->n, s->k, s->oh, s->ow}, bias = {s->k};
-  dnnl_status_t status[] = {
-      dnnl_memory_desc_init_by_tag(&m->src, 4, src, dnnl_f32, tag_of(c->src)),
-      dnnl_memory_desc_init_by_tag(&m->din, 4, src, dnnl_f32, tag_of(c->din)),
-      dnnl_memory_desc_init_by_tag(&m->dst, 4, dst, dnnl_f32, tag_of(c->dst)),
-      dnnl_memory_desc_init_by_tag(&m->bias, 1, bias, dnnl_f32, dnnl_a),
-      weight_md(d, s, dnnl_format_tag_any, &m->weight),
-      weight_md(d, s, d->attrs.groups > 1 ? dnnl_goihw : dnnl_oihw, &m->plain_weight),
-  };
-  for (size_t i = 0; i < CLV_COUNT(status); i++)
-    CLV_TRY(clv_cpu_dnnl_check(status[i], "conv2d layout", err));
-  m->maybe_bias = d->attrs.bias ? &m->bias : NULL;
-  for (int i = 0; i < 2; i++) {
-    m->strides[i] = s->stride[i];
-    m->pads[i] = s->pad[i];
-  }
-  return CLV_OK;
-}
-
-/* The padding behind the image that the output's extent implies; may be negative. */
-static void right_pads(const cpu_window *s, dnnl_dims_t ret) {
-  for (int i = 0; i < 2; i++) {
-    int64_t in = i ? s->w : s->h, out = i ? s->ow : s->oh;
-    ret[i] = (out - 1) * s->stride[i] + s->kernel[i] - in - s->pad[i];
-  }
-}
-
-/* The library's implementations for one choice, in c; a missing one is an error. */
-static clv_code ask(const cpu_window *s, const conv_mds *m, dnnl_primitive_attr_t attr,
-                    conv_choice *c, clv_err *err) {
-  dnnl_engine_t engine;
-  dnnl_convolution_desc_t forward, data, weight;
-  dnnl_dims_t right = {0};
-  right_pads(s, right);
-  CLV_TRY(clv_cpu_engine(&engine, err));
-  CLV_TRY(clv_cpu_dnnl_check(dnnl_convolution_forward_desc_init(
-                                 &forward, dnnl_forward_training, dnnl_convolution_direct, &m->src,
-                                 &m->weight, m->maybe_bias, &m->dst, m->strides, m->pads, right),
-                             "conv2d", err));
-  CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_desc_create(&c->forward, &forward, attr, engine, NULL),
-                             "conv2d", err));
-  CLV_TRY(clv_cpu_dnnl_check(
-      dnnl_convolution_backward_data_desc_init(&data, dnnl_convolution_direct, &m->din, &m->weight,
-                                               &m->dst, m->strides, m->pads, right),
-      "conv2d input gradient", err));
-  CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_desc_create(&c->data, &data, attr, engine, c->forward),
-                             "conv2d input gradient", err));
-  if (c->few) return CLV_OK;
-  CLV_TRY(clv_cpu_dnnl_check(dnnl_convolution_backward_weights_desc_init(
-                                 &weight, dnnl_convolution_direct, &m->src, &m->weight,
-                                 m->maybe_bias, &m->dst, m->strides, m->pads, right),
-                             "conv2d weight gradient", err));
-  return clv_cpu_dnnl_check(
-      dnnl_primitive_desc_create(&c->weight, &weight, attr, engine, c->forward),
-      "conv2d weight gradient", err);
-}
-
-static bool is_fast(const_dnnl_primitive_desc_t pd) {
-  const char *impl = "ref";
-  dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&impl);
-  return strncmp(impl, "ref", 3) != 0;
-}
-
-static clv_code choose(const clv_node_desc *d, const cpu_window *s, dnnl_primitive_attr_t attr,
-                       conv_choice *ret, conv_mds *ret_mds, clv_err *err) {
-  int b = clv_cpu_block();
-  bool few = s->c < b && d->attrs.groups == 1;
-  conv_choice choices[] = {{few ? 1 : b, b, b, few, NULL, NULL, NULL},
-                           {1, 1, 1, false, NULL, NULL, NULL}};
-  clv_code code = CLV_OK;
-  for (size_t i = 0; i < CLV_COUNT(choices); i++) {
-    conv_choice *c = &choices[i];
-    CLV_TRY(describe(d, s, c, ret_mds, err));
-    code = ask(s, ret_mds, attr, c, err);
-    bool last = i + 1 == CLV_COUNT(choices);
-    bool fast =
-        code == CLV_OK && is_fast(c->forward) && is_fast(c->data) && (c->few || is_fast(c->weight));
-    if (fast || (last && code == CLV_OK)) {
-      *ret = *c;
-      return CLV_OK;
-    }
-    choice_done(c);
-  }
-  return code;
-}
-
-/* ---- execution ------------------------------------------------------------------------------- */
+/* ---- weights --------------------------------------------------------------------------------- */
 
 static const float *forward_weight(const conv_kernel *k, const clv_kernel_args *a) {
-  return k->to_forward.primitive ? a->cache : a->param[CLV_SLOT_WEIGHT];
+  return k->to_forward.primitive || k->front_tiles ? a->cache : a->param[CLV_SLOT_WEIGHT];
 }
 
 static const float *backward_weight(const conv_kernel *k, const clv_kernel_args *a) {
@@ -165,16 +39,47 @@ static clv_code reorder_weight(conv_kernel *k, cpu_prim *p, const void *src, con
   return clv_cpu_prim_run(p, k->stream, (const void *[]){src, dst, a->scratch}, err);
 }
 
+static cpu_weight_tiles tiles_of(const conv_kernel *k, void *plain) {
+  return (cpu_weight_tiles){.k = k->s.k,
+                            .c = k->s.c,
+                            .taps = k->s.kernel[0] * k->s.kernel[1],
+                            .threads = k->k.threads,
+                            .plain = plain};
+}
+
+static void pack_tiles(const conv_kernel *k, const clv_kernel_args *a, bool front, bool back) {
+  cpu_weight_tiles w = tiles_of(k, a->param[CLV_SLOT_WEIGHT]);
+  w.front = front && k->front_tiles ? a->cache : NULL;
+  w.back = back && k->back_tiles ? (float *)a->cache + k->backward_at : NULL;
+  w.back_across = k->back_across;
+  if (w.front) clv_cpu_count_reorder();
+  if (w.back) clv_cpu_count_reorder();
+  if (w.front || w.back) clv_cpu_weight_pack(&w);
+}
+
+static void unpack_tiles(const conv_kernel *k, float *tiles, float *plain, bool adds) {
+  cpu_weight_tiles w = tiles_of(k, plain);
+  w.front = tiles;
+  w.adds = adds;
+  clv_cpu_count_reorder();
+  clv_cpu_weight_unpack(&w);
+}
+
 static clv_code conv_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   conv_kernel *k = (conv_kernel *)base;
   const void *w = a->param[CLV_SLOT_WEIGHT];
+  bool apart = k->back_tiles || k->to_backward.primitive;
+  bool front = a->refresh_for & CLV_FOR_FORWARD || !apart, back = a->refresh_for & CLV_FOR_BACKWARD;
   clv_cpu_set_threads(k->k.threads);
-  if (k->to_forward.primitive)
+  pack_tiles(k, a, front, back);
+  if (front && k->to_forward.primitive)
     CLV_TRY(reorder_weight(k, &k->to_forward, w, forward_weight(k, a), a, err));
-  if (k->to_backward.primitive)
+  if (back && k->to_backward.primitive)
     CLV_TRY(reorder_weight(k, &k->to_backward, w, backward_weight(k, a), a, err));
   return CLV_OK;
 }
+
+/* ---- execution ------------------------------------------------------------------------------- */
 
 static clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   conv_kernel *k = (conv_kernel *)base;
@@ -214,7 +119,8 @@ static clv_code own_weight(const conv_kernel *k, const clv_kernel_args *a) {
 /* The library overwrites; a sum goes through scratch. */
 static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   conv_kernel *k = (conv_kernel *)base;
-  bool bias = k->k.d.attrs.bias, reorders = k->from_gradient.primitive != NULL;
+  bool bias = k->k.d.attrs.bias, tiles = k->gradient_tiles;
+  bool reorders = tiles || k->from_gradient.primitive;
   if (k->own_weight) return own_weight(k, a);
   float *scratch = a->scratch, *w = a->dparam[CLV_SLOT_WEIGHT], *b = a->dparam[CLV_SLOT_BIAS];
   float *plain = a->accumulate ? scratch + k->plain_at : w;
@@ -224,9 +130,13 @@ static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a,
   const void *without[] = {a->in[0], a->dout, dw, scratch};
   clv_cpu_set_threads(k->k.threads);
   CLV_TRY(clv_cpu_prim_run(&k->backward_weight, k->stream, bias ? with : without, err));
-  if (reorders) CLV_TRY(reorder_weight(k, &k->from_gradient, dw, plain, a, err));
+  if (tiles)
+    unpack_tiles(k, dw, w, a->accumulate);
+  else if (reorders)
+    CLV_TRY(reorder_weight(k, &k->from_gradient, dw, plain, a, err));
   if (!a->accumulate) return CLV_OK;
-  clv_cpu_add_to(CLV_F32, w, plain, clv_layout_numel(&k->k.d.param[CLV_SLOT_WEIGHT], 1));
+  if (!tiles)
+    clv_cpu_add_to(CLV_F32, w, plain, clv_layout_numel(&k->k.d.param[CLV_SLOT_WEIGHT], 1));
   if (bias) clv_cpu_add_to(CLV_F32, b, db, (size_t)k->s.k);
   return CLV_OK;
 }
@@ -246,6 +156,15 @@ static const dnnl_memory_desc_t *weight_of(const_dnnl_primitive_desc_t pd) {
   return dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
 }
 
+/* The library's layout `md` is that of `tag`, which conv_weights.c knows. */
+static bool is_tiled(const conv_kernel *k, const dnnl_memory_desc_t *md, dnnl_format_tag_t tag) {
+  dnnl_memory_desc_t want;
+  dnnl_dims_t dims = {k->s.k, k->s.c, k->s.kernel[0], k->s.kernel[1]};
+  return clv_cpu_weight_tiles_fit(&k->s, k->k.d.attrs.groups) &&
+         dnnl_memory_desc_init_by_tag(&want, 4, dims, dnnl_f32, tag) == dnnl_success &&
+         dnnl_memory_desc_equal(&want, md);
+}
+
 /* Weight copies that refresh makes: none where the library takes row-major, one where forward and
  * backward agree. */
 static clv_code make_caches(conv_kernel *k, const conv_choice *c, const conv_mds *m, clv_err *err) {
@@ -253,13 +172,16 @@ static clv_code make_caches(conv_kernel *k, const conv_choice *c, const conv_mds
   const dnnl_memory_desc_t *plain = &m->plain_weight;
   clv_kernel *base = &k->k.base;
   if (!dnnl_memory_desc_equal(forward, plain)) {
-    CLV_TRY(clv_cpu_prim_reorder(&k->to_forward, plain, forward, err));
+    k->front_tiles = is_tiled(k, forward, dnnl_OIhw16i16o);
+    if (!k->front_tiles) CLV_TRY(clv_cpu_prim_reorder(&k->to_forward, plain, forward, err));
     base->cache_bytes = clv_align_up(dnnl_memory_desc_get_size(forward), 64);
     base->reorders_refresh++;
   }
   k->backward_cached = !dnnl_memory_desc_equal(data, plain);
   if (k->k.d.need_dx[0] && k->backward_cached && !dnnl_memory_desc_equal(data, forward)) {
-    CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, plain, data, err));
+    k->back_across = is_tiled(k, data, dnnl_IOhw16o16i);
+    k->back_tiles = k->back_across || is_tiled(k, data, dnnl_OIhw16o16i);
+    if (!k->back_tiles) CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, plain, data, err));
     k->backward_at = base->cache_bytes / sizeof(float);
     base->cache_bytes += clv_align_up(dnnl_memory_desc_get_size(data), 64);
     base->reorders_refresh++;
@@ -295,12 +217,14 @@ static clv_code make_backward_weight(conv_kernel *k, const conv_choice *c, const
                                       {DNNL_ARG_DIFF_BIAS, dnnl_query_diff_weights_md, 1}};
   if (!k->k.d.need_dw) return CLV_OK;
   k->k.base.backward_weight = conv_backward_weight;
-  k->k.base.saves = CLV_SAVE_IN0;
+  k->k.base.saves = k->k.base.saves_for_dw = CLV_SAVE_IN0;
   if (k->own_weight) return CLV_OK;
   const dnnl_memory_desc_t *dw =
       dnnl_primitive_desc_query_md(c->weight, dnnl_query_diff_weights_md, 0);
   if (!dnnl_memory_desc_equal(dw, &m->plain_weight)) {
-    CLV_TRY(clv_cpu_prim_reorder(&k->from_gradient, dw, &m->plain_weight, err));
+    k->gradient_tiles = is_tiled(k, dw, dnnl_OIhw16i16o);
+    if (!k->gradient_tiles)
+      CLV_TRY(clv_cpu_prim_reorder(&k->from_gradient, dw, &m->plain_weight, err));
     k->k.base.reorders_backward++;
     k->dw_at = dnnl_memory_desc_get_size(dw); /* its size; lay_out_scratch turns it into a place */
   }
@@ -363,7 +287,7 @@ clv_code clv_cpu_conv2d(const clv_node_desc *d, clv_kernel **ret, clv_err *err) 
   conv_mds m = {0};
   conv_kernel *k;
   CLV_TRY(clv_cpu_dnnl_attr(&attr, err));
-  clv_code code = choose(d, &s, attr, &c, &m, err);
+  clv_code code = clv_cpu_conv_choose(d, &s, attr, &c, &m, err);
   dnnl_primitive_attr_destroy(attr);
   CLV_TRY(code);
   code = clv_cpu_kernel_new(d, sizeof *k, c.src, c.dst, &k, err);
@@ -374,6 +298,6 @@ clv_code clv_cpu_conv2d(const clv_node_desc *d, clv_kernel **ret, clv_err *err) 
     else
       conv_free(&k->k.base);
   }
-  choice_done(&c);
+  clv_cpu_conv_choice_done(&c);
   return code;
 }

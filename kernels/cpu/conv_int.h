@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * conv_int: weight gradients of our own, where oneDNN 2.6 has none (few channels, row-major) or a
- * slow one (three taps wide, AVX2).
+ * slow one (three taps wide, AVX2), and weights in its layouts.
  */
 #ifndef CLEAVE_KERNELS_CPU_CONV_INT_H
 #define CLEAVE_KERNELS_CPU_CONV_INT_H
@@ -28,5 +28,22 @@ void clv_cpu_small_conv_weight(const cpu_weight_job *job);
 bool clv_cpu_wide_conv_fits(const cpu_window *s, int block);
 size_t clv_cpu_wide_conv_scratch(const cpu_window *s, int threads);
 void clv_cpu_wide_conv_weight(const cpu_weight_job *job);
+
+/* ---- weights in tiles of 16x16 channels ------------------------------------------------------ */
+
+/* plain: [K][C][taps]. front: tiles [K/16][C/16][taps][16 c][16 k], oneDNN's OIhw16i16o. back: tiles
+ * of [taps][16 k][16 c], in the same order (OIhw16o16i) or, `back_across`, in that of [C/16][K/16]
+ * (IOhw16o16i). */
+typedef struct cpu_weight_tiles {
+  int64_t k, c, taps;
+  int threads;
+  float *plain, *front, *back;
+  bool back_across;
+  bool adds; /* unpack: plain += */
+} cpu_weight_tiles;
+
+bool clv_cpu_weight_tiles_fit(const cpu_window *s, int64_t groups);
+void clv_cpu_weight_pack(const cpu_weight_tiles *w);   /* plain to front, back, or both */
+void clv_cpu_weight_unpack(const cpu_weight_tiles *w); /* front to plain */
 
 #endif

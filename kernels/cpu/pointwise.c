@@ -123,6 +123,7 @@ static clv_code pointwise_new(const clv_node_desc *d, map_fn *map, map_fn *back,
   k->k.base.backward_input = d->need_dx[0] ? map_backward : NULL;
   k->k.base.saves = d->need_dx[0] ? saves : 0;
   k->k.base.in_place = saves != CLV_SAVE_IN0;
+  k->k.base.din_in_place = 1u << 0;
   *ret = &k->k.base;
   return CLV_OK;
 }
@@ -185,6 +186,7 @@ clv_code clv_cpu_scale(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   k->base.forward = scale_forward;
   k->base.backward_input = d->need_dx[0] ? scale_backward : NULL;
   k->base.in_place = true;
+  k->base.din_in_place = 1u << 0;
   *ret = &k->base;
   return CLV_OK;
 }
@@ -195,7 +197,7 @@ static clv_code add_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   const cpu_kernel *k = (const cpu_kernel *)base;
   (void)err;
   for (int i = 0; i < k->d.n_in; i++)
-    if (a->din[i]) memmove(a->din[i], a->dout, k->n_out * sizeof(float));
+    if (a->din[i] && a->din[i] != a->dout) memcpy(a->din[i], a->dout, k->n_out * sizeof(float));
   return CLV_OK;
 }
 
@@ -203,6 +205,7 @@ clv_code clv_cpu_add(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   clv_kernel *k;
   CLV_TRY(pointwise_new(d, add, NULL, 0, 1, &k, err));
   if (((cpu_kernel *)k)->learns) k->backward_input = add_backward;
+  k->din_in_place = 1u << 0 | 1u << 1;
   *ret = k;
   return CLV_OK;
 }

@@ -64,6 +64,7 @@ static clv_code ref_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *e
   if (!op)
     return clv_fail(err, CLV_INVALID, "ref has no op %d in %s", (int)d->op,
                     clv_dtype_name(d->dtype));
+  if (d->tail) return clv_fail(err, CLV_UNIMPLEMENTED, "ref has each op on its own");
   CLV_TRY(clv_shape_numel(&d->in[0], &n_in, err));
   CLV_TRY(clv_shape_numel(&d->out, &n_out, err));
   if (d->op == CLV_OP_DROPOUT && n_in / 4 > UINT32_MAX)

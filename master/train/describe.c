@@ -19,8 +19,10 @@ static clv_code facts_of(const clv_blueprint *b, uint32_t i, stage_facts *ret, c
                          .dtype = CLV_F32,
                          .batch = b->micro_size,
                          .training = true,
-                         .threads = (int)c->stages[i].threads};
+                         .threads = (int)c->stages[i].threads,
+                         .transient_weights = b->micro_batches <= 1};
   po.need_input_grad[0] = s->input_needs_grad;
+  po.split_backward = s->input_needs_grad || b->micro_batches > 1;
   CLV_AUTO(clv_plan_freep) clv_plan *plan = NULL;
   po.backend->set_threads(po.threads);
   CLV_TRY(clv_plan_new(s->graph, s->params, &po, &plan, err));

@@ -281,7 +281,7 @@ def cnn():
             program("bench_train", cnn_session(c, "split", *CUT)) as split, \
             torch("torch_cnn.py") as peer:
         found = interleave([median_step(s, 20) for s in (whole, split, peer)])
-        enter("cnn_unsplit_vs_torch", "ms", [((w, p), f) for (w, _, p), f in found], 1.0)
+        enter("cnn_unsplit_vs_torch", "ms", [((w, p), f) for (w, _, p), f in found], 0.65)
         enter("cnn_split2_vs_own_unsplit", "ms", [((s, w), f) for (w, s, _), f in found], 0.7, True,
               "cut after layer %d, %d micro-batches" % CUT)
     with Cluster(1) as c, program("bench_train", cnn_session(c, "whole", net=DEEP)) as whole, \
@@ -292,6 +292,21 @@ def cnn():
 
 
 CUT, DEEP_CUT = (3, 2), (6, 8)
+
+
+def resnet():
+    """Against the better of PyTorch's two layouts, round by round. What stays of the memory: peak less
+    what is resident before the network is made."""
+    shape = "16", "128", "1"
+    with program("bench_resnet", *shape) as ours, torch("torch_resnet.py", *shape) as planes, \
+            torch("torch_resnet.py", *shape, "channels_last") as last:
+        sides = ours, planes, last
+        for unit, name in (("steps", ""), ("cpu", "_cpu")):
+            found = interleave([lambda side=side: median(side.ask(f"{unit} 3")) for side in sides])
+            enter(f"resnet50_unsplit_1t{name}_vs_torch", "ms",
+                  [((o, min(p, q)), f) for (o, p, q), f in found], 0.8)
+        mine, *peers = [peak - idle for idle, peak in (side.ask("rss") for side in sides)]
+        enter("resnet50_unsplit_rss_vs_torch", "MiB", [((mine, min(peers)), 0.0)], 0.5)
 
 
 # ---- memory ---------------------------------------------------------------------------------------------
@@ -345,7 +360,7 @@ def master_memory():
 
 
 def main():
-    groups = [rpc_echo, tensors, mlp, contexts, cnn, worker_memory, master_memory]
+    groups = [rpc_echo, tensors, mlp, contexts, cnn, resnet, worker_memory, master_memory]
     wanted = sys.argv[2:]
     unknown = [w for w in wanted if w not in [g.__name__ for g in groups]]
     if unknown:

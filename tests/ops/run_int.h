@@ -301,6 +301,7 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   params_init(&e, s);
   e.a.cache = take(e.k->cache_bytes);
   e.a.scratch = take(e.k->scratch_bytes);
+  e.a.refresh_for = CLV_FOR_FORWARD | CLV_FOR_BACKWARD;
   if (e.k->refresh) must(e.k->refresh(e.k, &e.a, &err), &err);
   free(e.a.scratch);
   clv_kernel_args first = e.a, second = e.a;

@@ -38,6 +38,20 @@ static void same_bits(const op_case *c, const char *impl, int block, const value
                  value_name(&c->d, i, (char[32]){0}), j, b->v[i][j], block, a->v[i][j]);
 }
 
+/* Parameter gradients added to ones, as those of the second micro-batch are to the first's. */
+static void check_added(const op_case *c, int threads, double *worst) {
+  run_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32, .accumulate = true};
+  values want, got;
+  const char *impl = "?";
+  run_on(c, &o, &want, NULL);
+  o.backend = clv_backend_cpu();
+  o.threads = threads;
+  run_on(c, &o, &got, &impl);
+  *worst = fmax(*worst, compare(c, impl, &want, &got));
+  values_done(&want);
+  values_done(&got);
+}
+
 /* One case with 1 and 2 threads; false where cpu leaves it to ref. */
 static bool check_case(const op_case *c, int threads, double *worst) {
   static const int offers[] = {1, 8, 16, 1};
@@ -55,6 +69,7 @@ static bool check_case(const op_case *c, int threads, double *worst) {
     same_bits(c, impl, offers[i], &got, &again);
     values_done(&again);
   }
+  if (ran && c->d.need_dw) check_added(c, threads, worst);
   if (threads == 1) print_message("  %-20s %s\n", c->name, ran ? impl : "(ref)");
   values_done(&want);
   values_done(&got);

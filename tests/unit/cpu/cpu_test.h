@@ -96,6 +96,7 @@ static inline void node_init(node *n, const clv_node_desc *d) {
   for (int i = 0; i < CLV_MAX_IN; i++) n->d.in_dtype[i] = rows ? CLV_I64 : CLV_F32;
   ok(clv_backend_cpu()->prepare(&n->d, &n->k, &err), &err);
   clv_kernel_args *a = &n->a;
+  a->refresh_for = CLV_FOR_FORWARD | CLV_FOR_BACKWARD;
   for (int i = 0; i < d->n_in; i++) {
     float *plain = floats_new(numel(&d->in[i]));
     draw(plain, numel(&d->in[i]), 10 + (uint32_t)i);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The weight gradients of our own, called directly, so that both block widths are tested on every
- * processor: against loops in double, whatever the threads, overwriting and adding.
+ * The weight gradients of our own and the tiles of weights, called directly, so that both block widths are tested on every
+ * processor: against loops, whatever the threads, overwriting and adding.
  */
 #include "kernels/cpu/conv_int.h"
 
@@ -112,10 +112,69 @@ static void test_three_taps_wide(void **state) {
   }
 }
 
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+/* Where weight (k, c, tap) stands in front, and in back. */
+static size_t in_front(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
+  int64_t tile = k / 16 * (w->c / 16) + c / 16;
+  return (size_t)((tile * w->taps + tap) * 256 + c % 16 * 16 + k % 16);
+}
+
+static size_t in_back(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
+  int64_t along = k / 16 * (w->c / 16) + c / 16, across = c / 16 * (w->k / 16) + k / 16;
+  int64_t tile = w->back_across ? across : along;
+  return (size_t)((tile * w->taps + tap) * 256 + k % 16 * 16 + c % 16);
+}
+
+static void check_tiles(cpu_weight_tiles w) {
+  size_t n = (size_t)(w.k * w.c * w.taps);
+  float *plain = floats_new(n), *front = floats_new(n), *back = floats_new(n);
+  bool want_front = w.front, want_back = w.back;
+  draw(plain, n, 1);
+  w.plain = plain;
+  w.front = want_front ? front : NULL;
+  w.back = want_back ? back : NULL;
+  clv_cpu_weight_pack(&w);
+  for (size_t i = 0; i < n; i++) {
+    int64_t tap = (int64_t)i % w.taps, c = (int64_t)i / w.taps % w.c, k = (int64_t)i / w.taps / w.c;
+    if (want_front) assert_true(front[in_front(&w, k, c, tap)] == plain[i]);
+    if (want_back) assert_true(back[in_back(&w, k, c, tap)] == plain[i]);
+  }
+  if (want_front) {
+    float *sum = floats_new(n);
+    w.plain = sum;
+    clv_cpu_weight_unpack(&w);
+    assert_memory_equal(sum, plain, n * sizeof *sum);
+    w.adds = true;
+    clv_cpu_weight_unpack(&w);
+    for (size_t i = 0; i < n; i++) assert_true(sum[i] == plain[i] + plain[i]);
+    free(sum);
+  }
+  free(plain);
+  free(front);
+  free(back);
+}
+
+static void test_tiles(void **state) {
+  (void)state;
+  static const int64_t taps[] = {1, 6, 9, 49};
+  float want;
+  for (size_t i = 0; i < CLV_COUNT(taps); i++)
+    for (int way = 0; way < 12; way++) /* front alone, back alone, both */
+      check_tiles((cpu_weight_tiles){.k = 48,
+                                     .c = 32,
+                                     .taps = taps[i],
+                                     .threads = way & 1 ? 2 : 1,
+                                     .back_across = way & 2,
+                                     .front = way / 4 != 1 ? &want : NULL,
+                                     .back = way / 4 != 0 ? &want : NULL});
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_few_channels),
       cmocka_unit_test(test_three_taps_wide),
+      cmocka_unit_test(test_tiles),
   };
   return cmocka_run_group_tests_name("cpu conv weight", tests, NULL, NULL);
 }

@@ -103,4 +103,27 @@ static inline clv_graph *chain_graph(clv_dtype dtype, int64_t batch) {
 
 enum { CHAIN_LAYERS = 11 };
 
+static inline int add_norm(clv_graph *g, uint32_t layer, int x, int64_t out, int64_t kernel) {
+  x = add_conv(g, layer, x, out, kernel, kernel / 2);
+  return add_plain(g, CLV_OP_BATCHNORM, layer + 1, x);
+}
+
+/* Two blocks as in ResNet: the first with a convolution beside it, the second around its input. The
+ * first addition has the batchnorm on its left, the second on its right. */
+static inline clv_graph *residual_graph(int64_t batch) {
+  int x, y;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(batch, 5, 6, 6), &x);
+  x = add_plain(g, CLV_OP_RELU, 2, add_norm(g, 0, x, 19, 3));
+  y = add_plain(g, CLV_OP_RELU, 5, add_norm(g, 3, x, 17, 1));
+  y = add_norm(g, 6, y, 20, 3);
+  y = add_node(g, CLV_OP_ADD, 10, y, add_norm(g, 8, x, 20, 1), NULL, 0);
+  x = add_plain(g, CLV_OP_RELU, 11, y);
+  y = add_plain(g, CLV_OP_RELU, 14, add_norm(g, 12, x, 18, 3));
+  y = add_node(g, CLV_OP_ADD, 17, x, add_norm(g, 15, y, 20, 1), NULL, 0);
+  x = add_plain(g, CLV_OP_RELU, 18, y);
+  x = add_plain(g, CLV_OP_FLATTEN, 20, add_plain(g, CLV_OP_GLOBALAVGPOOL, 19, x));
+  add_linear(g, 21, x, 4);
+  return g;
+}
+
 #endif

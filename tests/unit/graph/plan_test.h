@@ -22,7 +22,7 @@ typedef struct rig {
 
 typedef struct rig_options {
   const clv_backend *backend;
-  bool evaluation;
+  bool evaluation, split_backward, transient_weights;
   bool no_input_grad[CLV_MAX_INPUTS];
   const char *frozen[4];
 } rig_options;
@@ -78,7 +78,9 @@ static inline rig rig_new(clv_graph *g, const rig_options *o) {
                          .dtype = g->nodes[g->output].dtype,
                          .batch = g->nodes[0].shape.dim[0],
                          .training = !o->evaluation,
-                         .threads = 1};
+                         .threads = 1,
+                         .split_backward = o->split_backward,
+                         .transient_weights = o->transient_weights};
   assert_ok(clv_params_of(g, &r.params, err));
   for (int i = 0; i < 4 && o->frozen[i]; i++)
     ((clv_param *)(uintptr_t)clv_params_find(r.params, o->frozen[i]))->frozen = true;
@@ -135,6 +137,10 @@ static inline void step(rig *r) {
     backward_weight(r, c, false);
   }
   clv_plan_call_put(r->plan, c);
+}
+
+static inline void same(const void *a, const void *b, size_t bytes, const char *what) {
+  if (memcmp(a, b, bytes)) fail_msg("%s differs", what);
 }
 
 static inline void *grad_of(const rig *r, const char *name) {

@@ -103,10 +103,6 @@ static void order_of_sums(void **state) {
 
 /* ---- the same bits --------------------------------------------------------------------------- */
 
-static void same(const void *a, const void *b, size_t bytes, const char *what) {
-  if (memcmp(a, b, bytes)) fail_msg("%s differs", what);
-}
-
 /* Parameters and gradients of `part` against the same names of `whole`. */
 static void same_params(const rig *whole, const rig *part) {
   for (int i = 0; i < part->params->n; i++) {
@@ -120,7 +116,8 @@ static rig slice_of(const clv_graph *g, uint32_t first, uint32_t last, const clv
                     bool evaluation) {
   clv_graph *part;
   assert_ok(clv_graph_slice(g, first, last, &part, err));
-  return rig_new(part, &(rig_options){.backend = backend, .evaluation = evaluation});
+  rig_options o = {.backend = backend, .evaluation = evaluation, .split_backward = true};
+  return rig_new(part, &o); /* the whole one computes weight gradients beside the inputs' */
 }
 
 static void every_cut(const clv_backend *backend, bool evaluation, int64_t batch) {
@@ -254,7 +251,7 @@ static void blocked_free(clv_kernel *b) {
 
 static clv_code blocked_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   blocked *k;
-  if (d->op == CLV_OP_SOFTMAX) return CLV_UNIMPLEMENTED;
+  if (d->op == CLV_OP_SOFTMAX || d->tail) return CLV_UNIMPLEMENTED;
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   k->d = *d;
   CLV_TRY(clv_backend_ref()->prepare(d, &k->inner, err));
@@ -270,6 +267,7 @@ static clv_code blocked_prepare(const clv_node_desc *d, clv_kernel **ret, clv_er
   k->base.cache_bytes = weights ? weight_bytes(k) : 0;
   k->base.scratch_bytes = 1000;
   k->base.out_block = block;
+  k->base.din_in_place = 1; /* it works on copies; the plan must see who else reads dout */
   for (int i = 0; i < CLV_MAX_IN; i++) {
     k->base.in_block[i] = block;
     if (i >= d->n_in) continue;
@@ -314,9 +312,11 @@ static clv_graph *blocked_branches(bool end_in_conv) {
 
 static void any_layout(void **state) {
   (void)state;
-  for (int conv = 0; conv < 2; conv++) {
+  for (int way = 0; way < 4; way++) {
+    int conv = way & 1;
+    rig_options o = {.backend = blocked_backend(), .split_backward = way & 2};
     rig a = rig_new(blocked_branches(conv), &(rig_options){.backend = clv_backend_ref()});
-    rig b = rig_new(blocked_branches(conv), &(rig_options){.backend = blocked_backend()});
+    rig b = rig_new(blocked_branches(conv), &o);
     step(&a);
     step(&b);
     same(a.out, b.out, a.out_bytes, "output");
@@ -376,6 +376,34 @@ static void cache_follows_version(void **state) {
   assert_memory_not_equal(before, r.out, sizeof before);
   clv_plan_call_put(r.plan, c);
   rig_done(&r);
+}
+
+/* Weights that each call makes give the bits of those that stay, follow the parameters without a new
+ * version, and take no memory of their own. */
+static void transient_weights(void **state) {
+  (void)state;
+  const clv_backend *backends[] = {clv_backend_cpu(), blocked_backend()};
+  for (int i = 0; i < 4; i++) {
+    rig_options o = {.backend = backends[i % 2], .split_backward = i / 2};
+    rig stay = rig_new(residual_graph(3), &o);
+    o.transient_weights = true;
+    rig made = rig_new(residual_graph(3), &o);
+    for (int k = 0; k < 2; k++) {
+      step(&stay);
+      step(&made);
+      same(stay.out, made.out, stay.out_bytes, "output");
+      same(stay.grads, made.grads, stay.params->trainable_bytes, "gradients");
+      float *w = (float *)(void *)(made.block + clv_params_find(made.params, "3.weight")->offset);
+      *w *= 2;
+      memcpy(stay.block, made.block, stay.params->total_bytes);
+      stay.plan->fresh = false;
+    }
+    assert_true(clv_plan_get_info(stay.plan)->cache_bytes > 0);
+    assert_int_equal(clv_plan_get_info(made.plan)->cache_bytes, 0);
+    assert_true(clv_plan_get_info(made.plan)->backward_reads_params);
+    rig_done(&stay);
+    rig_done(&made);
+  }
 }
 
 /* ---- gradients in the block ------------------------------------------------------------------ */
@@ -455,6 +483,7 @@ static void frozen_front(void **state) {
   x = add_linear(g, 2, x, 3);
   rig_options o = {
       .backend = clv_backend_ref(), .no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}};
+  o.split_backward = true;
   rig r = rig_new(g, &o);
   step(&r);
   clv_bytes text = {0};
@@ -499,8 +528,9 @@ static void calls_in_flight(void **state) {
   (void)state;
   for (int which = 0; which < 2; which++) {
     const clv_backend *backend = which ? clv_backend_cpu() : blocked_backend();
-    rig a = rig_new(blocked_branches(false), &(rig_options){.backend = backend});
-    rig b = rig_new(blocked_branches(false), &(rig_options){.backend = backend});
+    rig_options o = {.backend = backend, .split_backward = true};
+    rig a = rig_new(blocked_branches(false), &o);
+    rig b = rig_new(blocked_branches(false), &o);
     clv_call *one, *two;
     step(&a);
     assert_ok(clv_plan_call_get(a.plan, &one, err));
@@ -531,8 +561,9 @@ static void calls_in_flight(void **state) {
  * output always is after backward_input. */
 static void memory_returns_to_the_caller(void **state) {
   (void)state;
-  rig a = rig_new(branches(), &(rig_options){.backend = clv_backend_ref()});
-  rig b = rig_new(branches(), &(rig_options){.backend = clv_backend_ref()});
+  rig_options o = {.backend = clv_backend_ref(), .split_backward = true};
+  rig a = rig_new(branches(), &o);
+  rig b = rig_new(branches(), &o);
   clv_call *c;
   step(&a);
   assert_ok(clv_plan_call_get(b.plan, &c, err));
@@ -554,6 +585,7 @@ static void memory_returns_to_the_caller(void **state) {
  * saved for backward although the caller owns `out`. */
 static void last_layer_memory(void **state) {
   (void)state;
+  rig_options o = {.backend = clv_backend_ref(), .split_backward = true};
   for (int end = 0; end < 2; end++) {
     rig r[2];
     for (int i = 0; i < 2; i++) {
@@ -561,7 +593,7 @@ static void last_layer_memory(void **state) {
       clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
       x = add_linear(g, 0, x, 5);
       if (end) add_plain(g, CLV_OP_SIGMOID, 1, x);
-      r[i] = rig_new(g, &(rig_options){.backend = clv_backend_ref()});
+      r[i] = rig_new(g, &o);
     }
     step(&r[0]);
     clv_call *c;
@@ -629,14 +661,23 @@ static void class_loss(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(finite_differences),   cmocka_unit_test(order_of_sums),
-      cmocka_unit_test(every_cut_ref),        cmocka_unit_test(every_cut_cpu),
-      cmocka_unit_test(any_layout),           cmocka_unit_test(every_cut_blocked),
-      cmocka_unit_test(reorders_are_counted), cmocka_unit_test(cache_follows_version),
-      cmocka_unit_test(accumulation),         cmocka_unit_test(frozen),
-      cmocka_unit_test(frozen_front),         cmocka_unit_test(dead_parts),
-      cmocka_unit_test(calls_in_flight),      cmocka_unit_test(memory_returns_to_the_caller),
-      cmocka_unit_test(last_layer_memory),    cmocka_unit_test(only_a_flatten),
+      cmocka_unit_test(finite_differences),
+      cmocka_unit_test(order_of_sums),
+      cmocka_unit_test(every_cut_ref),
+      cmocka_unit_test(every_cut_cpu),
+      cmocka_unit_test(any_layout),
+      cmocka_unit_test(every_cut_blocked),
+      cmocka_unit_test(reorders_are_counted),
+      cmocka_unit_test(cache_follows_version),
+      cmocka_unit_test(transient_weights),
+      cmocka_unit_test(accumulation),
+      cmocka_unit_test(frozen),
+      cmocka_unit_test(frozen_front),
+      cmocka_unit_test(dead_parts),
+      cmocka_unit_test(calls_in_flight),
+      cmocka_unit_test(memory_returns_to_the_caller),
+      cmocka_unit_test(last_layer_memory),
+      cmocka_unit_test(only_a_flatten),
       cmocka_unit_test(class_loss),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -79,11 +79,14 @@ static void lifetimes(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_ref(), clv_backend_cpu()};
   for (size_t i = 0; i < CLV_COUNT(backends); i++)
-    for (int evaluation = 0; evaluation < 2; evaluation++) {
-      rig r = rig_new(chain_graph(CLV_F32, 8),
-                      &(rig_options){.backend = backends[i], .evaluation = evaluation});
-      check_overlaps(r.plan);
-      rig_done(&r);
+    for (int way = 0; way < 4; way++) {
+      rig_options o = {.backend = backends[i], .evaluation = way & 1, .split_backward = way & 2};
+      o.transient_weights = way & 1;
+      rig chain = rig_new(chain_graph(CLV_F32, 8), &o), residual = rig_new(residual_graph(4), &o);
+      check_overlaps(chain.plan);
+      check_overlaps(residual.plan);
+      rig_done(&chain);
+      rig_done(&residual);
     }
 }
 
@@ -107,23 +110,31 @@ static void reuse(void **state) {
   rig_done(&r);
 }
 
-/* Training keeps one activation per relu and the gradients that the weights want. */
-static void saved_bytes(void **state) {
-  (void)state;
+static rig linears(bool split) {
   int x;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(16, 64), &x);
   for (uint32_t i = 0; i < 8; i += 2) {
     x = add_linear(g, i, x, 64);
     x = add_plain(g, CLV_OP_RELU, i + 1, x);
   }
-  rig r = rig_new(g, &(rig_options){.backend = clv_backend_ref()});
+  return rig_new(g, &(rig_options){.backend = clv_backend_ref(), .split_backward = split});
+}
+
+/* Training keeps one activation per relu and, where they come later, the gradients that the weights
+ * want. */
+static void saved_bytes(void **state) {
+  (void)state;
+  rig later = linears(true), beside = linears(false);
   size_t one = 16 * 64 * 4;
   /* 4 relu outputs + a copy of the input, and 4 gradients of the linears' outputs: the last relu's
    * output is free once its gradient is there. */
-  assert_true(clv_plan_get_info(r.plan)->call_bytes <= 9 * one);
-  assert_true(clv_plan_get_info(r.plan)->call_bytes >= 8 * one);
-  check_overlaps(r.plan);
-  rig_done(&r);
+  assert_true(clv_plan_get_info(later.plan)->call_bytes <= 9 * one);
+  assert_true(clv_plan_get_info(later.plan)->call_bytes >= 8 * one);
+  assert_int_equal(clv_plan_get_info(beside.plan)->call_bytes, 5 * one);
+  check_overlaps(later.plan);
+  check_overlaps(beside.plan);
+  rig_done(&later);
+  rig_done(&beside);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */

@@ -21,7 +21,7 @@ static rig one_wait(clv_dtype dtype, const clv_backend *backend, int forward, in
   int x;
   clv_graph *g = new_graph(dtype, CLV_SHAPE(3, 5), &x);
   add_wait(g, 0, x, forward, input, weight);
-  return rig_new(g, &(rig_options){.backend = backend});
+  return rig_new(g, &(rig_options){.backend = backend, .split_backward = true});
 }
 
 static void values_in_f32(void **state) {

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which ops one kernel takes together: a batchnorm and the relu behind it, with an addition between
+ * them or not. The relu's node then stands for all, in both directions.
+ *
+ * The bits must be those of the ops apart, so nobody else may see what lies between them, and no
+ * gradient may come to a sum earlier or later than it would have: gradients are handed on when the
+ * relu is visited, instead of at the addition and the batchnorm.
+ */
+#include "common/graph/plan_int.h"
+
+#include <string.h>
+
+/* Live nodes with index in (from, to) that read node's value; the output counts as a reader. */
+static int readers(const clv_plan *p, int node, int from, int to) {
+  const clv_graph *g = p->graph;
+  int n = g->output == node && to > g->output;
+  for (int i = from + 1; i < to && i < g->n_nodes; i++)
+    for (int j = 0; p->nodes[i].live && j < g->nodes[i].n_in; j++) n += g->nodes[i].in[j] == node;
+  return n;
+}
+
+bool clv_plan_one_reader(const clv_plan *p, int node) {
+  return readers(p, node, node, p->graph->n_nodes) == 1;
+}
+
+static bool is_norm(const clv_plan *p, int node) {
+  const clv_node *n = &p->graph->nodes[node];
+  return n->op == CLV_OP_BATCHNORM && clv_plan_one_reader(p, node) &&
+         clv_plan_one_reader(p, n->in[0]);
+}
+
+/* relu takes the batchnorm in, and the addition where there is one. */
+static void join(clv_plan *p, int relu, int add, int norm, int other) {
+  plan_node *q = &p->nodes[relu], *body = &p->nodes[norm];
+  memcpy(q->param, body->param, sizeof q->param);
+  q->learns = body->learns;
+  q->body = norm;
+  q->src[0] = p->graph->nodes[norm].in[0];
+  q->tail = CLV_TAIL_RELU;
+  body->absorbed = true;
+  if (add < 0) return;
+  q->src[1] = other;
+  q->n_src = 2;
+  q->tail |= CLV_TAIL_ADD;
+  p->nodes[add].absorbed = true;
+}
+
+static void try_relu(clv_plan *p, int relu) {
+  const clv_node *nodes = p->graph->nodes;
+  int x = nodes[relu].in[0];
+  if (!clv_plan_one_reader(p, x)) return;
+  if (is_norm(p, x)) {
+    join(p, relu, -1, x, -1);
+    return;
+  }
+  if (nodes[x].op != CLV_OP_ADD) return;
+  for (int i = 0; i < 2; i++) {
+    int norm = nodes[x].in[i], other = nodes[x].in[1 - i];
+    if (!is_norm(p, norm) || readers(p, other, x, relu)) continue;
+    join(p, relu, x, norm, other);
+    return;
+  }
+}
+
+void clv_plan_fuse(clv_plan *p) {
+  for (int i = 0; i < p->graph->n_nodes; i++) {
+    plan_node *q = &p->nodes[i];
+    const clv_node *n = &p->graph->nodes[i];
+    q->body = i;
+    q->n_src = n->n_in;
+    for (int j = 0; j < n->n_in; j++) q->src[j] = n->in[j];
+  }
+  for (int i = 0; i < p->graph->n_nodes; i++)
+    if (p->nodes[i].live && p->graph->nodes[i].op == CLV_OP_RELU) try_relu(p, i);
+}
+
+void clv_plan_part(clv_plan *p, int node) {
+  plan_node *q = &p->nodes[node];
+  const clv_node *n = &p->graph->nodes[node];
+  int add = q->tail & CLV_TAIL_ADD ? n->in[0] : -1;
+  p->nodes[q->body].absorbed = false;
+  if (add >= 0) p->nodes[add].absorbed = false;
+  memset(q->param, 0, sizeof q->param);
+  q->learns = false;
+  q->body = node;
+  q->tail = 0;
+  q->n_src = 1;
+  q->src[0] = n->in[0];
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The layouts of a convolution: the first of these that the library has fast code for, whatever
+ * gradients are wanted: (1) input and output in channel blocks; for fewer channels than a block,
+ * input row-major and output in blocks, with the weight gradient of conv_small.c and an input
+ * gradient that is made in blocks and reordered; (2) all row-major.
+ */
+#include <string.h>
+
+#include "kernels/cpu/conv_choice_int.h"
+
+void clv_cpu_conv_choice_done(conv_choice *c) {
+  dnnl_primitive_desc_t pds[] = {c->forward, c->data, c->weight};
+  for (size_t i = 0; i < CLV_COUNT(pds); i++)
+    if (pds[i]) dnnl_primitive_desc_destroy(pds[i]);
+  c->forward = c->data = c->weight = NULL;
+}
+
+/* ---- descriptions ---------------------------------------------------------------------------- */
+
+static dnnl_format_tag_t tag_of(int block) {
+  return block == 16 ? dnnl_nChw16c : block == 8 ? dnnl_nChw8c : dnnl_nchw;
+}
+
+static dnnl_status_t weight_md(const clv_node_desc *d, const cpu_window *s, dnnl_format_tag_t plain,
+                               dnnl_memory_desc_t *ret) {
+  int64_t g = d->attrs.groups;
+  dnnl_dims_t whole = {s->k, s->c, s->kernel[0], s->kernel[1]};
+  dnnl_dims_t parts = {g, s->k / g, s->c / g, s->kernel[0], s->kernel[1]};
+  return dnnl_memory_desc_init_by_tag(ret, g > 1 ? 5 : 4, g > 1 ? parts : whole, dnnl_f32, plain);
+}
+
+static clv_code describe(const clv_node_desc *d, const cpu_window *s, const conv_choice *c,
+                         conv_mds *m, clv_err *err) {
+  dnnl_dims_t src = {s->n, s->c, s->h, s->w}, dst = {s->n, s->k, s->oh, s->ow}, bias = {s->k};
+  dnnl_status_t status[] = {
+      dnnl_memory_desc_init_by_tag(&m->src, 4, src, dnnl_f32, tag_of(c->src)),
+      dnnl_memory_desc_init_by_tag(&m->din, 4, src, dnnl_f32, tag_of(c->din)),
+      dnnl_memory_desc_init_by_tag(&m->dst, 4, dst, dnnl_f32, tag_of(c->dst)),
+      dnnl_memory_desc_init_by_tag(&m->bias, 1, bias, dnnl_f32, dnnl_a),
+      weight_md(d, s, dnnl_format_tag_any, &m->weight),
+      weight_md(d, s, d->attrs.groups > 1 ? dnnl_goihw : dnnl_oihw, &m->plain_weight),
+  };
+  for (size_t i = 0; i < CLV_COUNT(status); i++)
+    CLV_TRY(clv_cpu_dnnl_check(status[i], "conv2d layout", err));
+  m->maybe_bias = d->attrs.bias ? &m->bias : NULL;
+  for (int i = 0; i < 2; i++) {
+    m->strides[i] = s->stride[i];
+    m->pads[i] = s->pad[i];
+  }
+  return CLV_OK;
+}
+
+/* The padding behind the image that the output's extent implies; may be negative. */
+static void right_pads(const cpu_window *s, dnnl_dims_t ret) {
+  for (int i = 0; i < 2; i++) {
+    int64_t in = i ? s->w : s->h, out = i ? s->ow : s->oh;
+    ret[i] = (out - 1) * s->stride[i] + s->kernel[i] - in - s->pad[i];
+  }
+}
+
+/* The library's implementations for one choice, in c; a missing one is an error. */
+static clv_code ask(const cpu_window *s, const conv_mds *m, dnnl_primitive_attr_t attr,
+                    conv_choice *c, clv_err *err) {
+  dnnl_engine_t engine;
+  dnnl_convolution_desc_t forward, data, weight;
+  dnnl_dims_t right = {0};
+  right_pads(s, right);
+  CLV_TRY(clv_cpu_engine(&engine, err));
+  CLV_TRY(clv_cpu_dnnl_check(dnnl_convolution_forward_desc_init(
+                                 &forward, dnnl_forward_training, dnnl_convolution_direct, &m->src,
+                                 &m->weight, m->maybe_bias, &m->dst, m->strides, m->pads, right),
+                             "conv2d", err));
+  CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_desc_create(&c->forward, &forward, attr, engine, NULL),
+                             "conv2d", err));
+  CLV_TRY(clv_cpu_dnnl_check(
+      dnnl_convolution_backward_data_desc_init(&data, dnnl_convolution_direct, &m->din, &m->weight,
+                                               &m->dst, m->strides, m->pads, right),
+      "conv2d input gradient", err));
+  CLV_TRY(clv_cpu_dnnl_check(dnnl_primitive_desc_create(&c->data, &data, attr, engine, c->forward),
+                             "conv2d input gradient", err));
+  if (c->few) return CLV_OK;
+  CLV_TRY(clv_cpu_dnnl_check(dnnl_convolution_backward_weights_desc_init(
+                                 &weight, dnnl_convolution_direct, &m->src, &m->weight,
+                                 m->maybe_bias, &m->dst, m->strides, m->pads, right),
+                             "conv2d weight gradient", err));
+  return clv_cpu_dnnl_check(
+      dnnl_primitive_desc_create(&c->weight, &weight, attr, engine, c->forward),
+      "conv2d weight gradient", err);
+}
+
+static bool is_fast(const_dnnl_primitive_desc_t pd) {
+  const char *impl = "ref";
+  dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&impl);
+  return strncmp(impl, "ref", 3) != 0;
+}
+
+clv_code clv_cpu_conv_choose(const clv_node_desc *d, const cpu_window *s,
+                             dnnl_primitive_attr_t attr, conv_choice *ret, conv_mds *ret_mds,
+                             clv_err *err) {
+  int b = clv_cpu_block();
+  bool few = s->c < b && d->attrs.groups == 1;
+  conv_choice choices[] = {{few ? 1 : b, b, b, few, NULL, NULL, NULL},
+                           {1, 1, 1, false, NULL, NULL, NULL}};
+  clv_code code = CLV_OK;
+  for (size_t i = 0; i < CLV_COUNT(choices); i++) {
+    conv_choice *c = &choices[i];
+    CLV_TRY(describe(d, s, c, ret_mds, err));
+    code = ask(s, ret_mds, attr, c, err);
+    bool last = i + 1 == CLV_COUNT(choices);
+    bool fast =
+        code == CLV_OK && is_fast(c->forward) && is_fast(c->data) && (c->few || is_fast(c->weight));
+    if (fast || (last && code == CLV_OK)) {
+      *ret = *c;
+      return CLV_OK;
+    }
+    clv_cpu_conv_choice_done(c);
+  }
+  return code;
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weights of a convolution between their row-major place in the parameter block and the tiles of
+ * 16x16 channels that oneDNN computes with. A tile is turned in registers and every line of memory
+ * is read or written once and whole: rows of the row-major side are often a multiple of a page
+ * apart, where a line that is come back to has left the cache by then.
+ */
+#include <string.h>
+
+#include "kernels/cpu/conv_int.h"
+
+enum { T = 16 };
+
+/* Lanes of two vectors. Turning exchanges, among rows 1, 2, 4 and 8 apart, groups of as many. */
+#define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+
+#define EACH(row, step)             \
+  for (int row = 0; row < T; row++) \
+    if (!(row & (step)))
+
+/* rows[i][j] becomes rows[j][i]. */
+#define TURN(W, TARGET)                                                                         \
+  TARGET CPU_INLINE void turn_##W(vf16 r[T]) {                                                  \
+    vf16 a, b;                                                                                  \
+    _Pragma("GCC unroll 16") EACH(i, 1) {                                                       \
+      a = r[i], b = r[i + 1];                                                                   \
+      r[i] = MIX(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);              \
+      r[i + 1] = MIX(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);          \
+    }                                                                                           \
+    _Pragma("GCC unroll 16") EACH(i, 2) {                                                       \
+      a = r[i], b = r[i + 2];                                                                   \
+      r[i] = MIX(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);               \
+      r[i + 2] = MIX(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);         \
+    }                                                                                           \
+    _Pragma("GCC unroll 16") EACH(i, 4) {                                                       \
+      a = r[i], b = r[i + 4];                                                                   \
+      r[i] = MIX(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);               \
+      r[i + 4] = MIX(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);         \
+    }                                                                                           \
+    _Pragma("GCC unroll 16") EACH(i, 8) {                                                       \
+      a = r[i], b = r[i + 8];                                                                   \
+      r[i] = MIX(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);                 \
+      r[i + 8] = MIX(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);       \
+    }                                                                                           \
+  }                                                                                             \
+  /* Row k of a row-major tile is 16 * taps numbers, [c][tap]; they are turned 16 at a time. */ \
+  TARGET static void pack_tile_##W(const float *plain, size_t row, size_t taps, float *tile) {  \
+    for (size_t j = 0; j < T * taps; j += T) {                                                  \
+      vf16 r[T];                                                                                \
+      _Pragma("GCC unroll 16") for (int k = 0; k < T; k++) r[k] =                               \
+          *(const vf16 *)(plain + (size_t)k * row + j);                                         \
+      turn_##W(r);                                                                              \
+      _Pragma("GCC unroll 16") for (size_t i = 0; i < T; i++) *                                 \
+          (vf16 *)(tile + ((j + i) % taps * T + (j + i) / taps) * T) = r[i];                    \
+    }                                                                                           \
+  }                                                                                             \
+  TARGET static void unpack_tile_##W(const float *tile, size_t row, size_t taps, bool adds,     \
+                                     float *plain) {                                            \
+    for (size_t j = 0; j < T * taps; j += T) {                                                  \
+      vf16 r[T];                                                                                \
+      _Pragma("GCC unroll 16") for (size_t i = 0; i < T; i++) r[i] =                            \
+          *(const vf16 *)(tile + ((j + i) % taps * T + (j + i) / taps) * T);                    \
+      turn_##W(r);                                                                              \
+      _Pragma("GCC unroll 16") for (int k = 0; k < T; k++) {                                    \
+        vf16 *to = (vf16 *)(plain + (size_t)k * row + j);                                       \
+        if (adds) r[k] = *to + r[k];                                                            \
+        *to = r[k];                                                                             \
+      }                                                                                         \
+    }                                                                                           \
+  }                                                                                             \
+  /* Both sides of each tap exchanged. */                                                       \
+  TARGET static void turn_tile_##W(const float *tile, size_t taps, float *turned) {             \
+    for (size_t t = 0; t < taps; t++) {                                                         \
+      vf16 r[T];                                                                                \
+      memcpy(r, tile + t * T * T, sizeof r);                                                    \
+      turn_##W(r);                                                                              \
+      memcpy(turned + t * T * T, r, sizeof r);                                                  \
+    }                                                                                           \
+  }
+
+TURN(PLAIN, CPU_TARGET_PLAIN)
+TURN(256, CPU_TARGET_256)
+TURN(512, CPU_TARGET_512)
+
+/* By clv_cpu_width(). */
+typedef struct tile_fns {
+  void (*pack)(const float *plain, size_t row, size_t taps, float *tile);
+  void (*unpack)(const float *tile, size_t row, size_t taps, bool adds, float *plain);
+  void (*turn)(const float *tile, size_t taps, float *turned);
+} tile_fns;
+
+static const tile_fns widths[] = {{pack_tile_PLAIN, unpack_tile_PLAIN, turn_tile_PLAIN},
+                                  {pack_tile_256, unpack_tile_256, turn_tile_256},
+                                  {pack_tile_512, unpack_tile_512, turn_tile_512}};
+
+bool clv_cpu_weight_tiles_fit(const cpu_window *s, int64_t groups) {
+  return groups == 1 && s->k % T == 0 && s->c % T == 0;
+}
+
+typedef struct tile_job {
+  const cpu_weight_tiles *w;
+  const tile_fns *fn;
+  size_t kb, cb, taps, row; /* blocks; numbers in a row of the row-major side */
+} tile_job;
+
+static tile_job job_of(const cpu_weight_tiles *w) {
+  tile_job j = {w, &widths[clv_cpu_width()], (size_t)w->k / T, (size_t)w->c / T, (size_t)w->taps,
+                0};
+  j.row = (size_t)w->c * j.taps;
+  return j;
+}
+
+static void pack_one(const tile_job *j, size_t kb, size_t cb) {
+  const cpu_weight_tiles *w = j->w;
+  const float *plain = w->plain + kb * T * j->row + cb * T * j->taps;
+  size_t size = T * T * j->taps, across = (cb * j->kb + kb) * size,
+         along = (kb * j->cb + cb) * size;
+  float *back = w->back ? w->back + (w->back_across ? across : along) : NULL;
+  if (w->front) j->fn->pack(plain, j->row, j->taps, w->front + along);
+  if (back && j->taps == 1)
+    for (size_t k = 0; k < T; k++) memcpy(back + k * T, plain + k * j->row, T * sizeof(float));
+  else if (back && w->front)
+    j->fn->turn(w->front + along, j->taps, back);
+  else if (back) {
+    j->fn->pack(plain, j->row, j->taps, back);
+    j->fn->turn(back, j->taps, back);
+  }
+}
+
+static void pack_rows(void *arg, size_t begin, size_t end) {
+  const tile_job *j = arg;
+  for (size_t kb = begin; kb < end; kb++)
+    for (size_t cb = 0; cb < j->cb; cb++) pack_one(j, kb, cb);
+}
+
+static void unpack_rows(void *arg, size_t begin, size_t end) {
+  const tile_job *j = arg;
+  for (size_t kb = begin; kb < end; kb++)
+    for (size_t cb = 0; cb < j->cb; cb++)
+      j->fn->unpack(j->w->front + (kb * j->cb + cb) * T * T * j->taps, j->row, j->taps, j->w->adds,
+                    j->w->plain + kb * T * j->row + cb * T * j->taps);
+}
+
+static int threads_for(const tile_job *j) {
+  return clv_cpu_worth(j->w->threads, (size_t)j->w->k * j->row);
+}
+
+void clv_cpu_weight_pack(const cpu_weight_tiles *w) {
+  tile_job j = job_of(w);
+  clv_cpu_parallel(threads_for(&j), j.kb, pack_rows, &j);
+}
+
+void clv_cpu_weight_unpack(const cpu_weight_tiles *w) {
+  tile_job j = job_of(w);
+  clv_cpu_parallel(threads_for(&j), j.kb, unpack_rows, &j);
+}

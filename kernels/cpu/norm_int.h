@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * norm_int: the loops of batch normalisation over one plane, the values of one block of channels of
+ * one image: n numbers, channel l of the block in every b-th. b is 1, 8 or 16.
+ *
+ * Sums are taken into NORM_SPREAD * b partial ones, number i of a plane into i % (NORM_SPREAD * b),
+ * each in double and in index order. Four neighbouring positions are so many neighbouring numbers
+ * in every layout, which makes the sums of a channel the same in each of them, and vectorises.
+ */
+#ifndef CLEAVE_KERNELS_CPU_NORM_INT_H
+#define CLEAVE_KERNELS_CPU_NORM_INT_H
+
+#include "kernels/cpu/cpu_int.h"
+
+enum { NORM_BLOCK = 16, NORM_SPREAD = 4, NORM_LANES = NORM_BLOCK * NORM_SPREAD };
+
+/* Partial sums, [NORM_SPREAD * b] of each. */
+typedef struct norm_sums {
+  double first[NORM_LANES], second[NORM_LANES];
+} norm_sums;
+
+/* first += x - shift, second += (x - shift)^2; shift: [NORM_SPREAD * b]. */
+void clv_cpu_norm_moments(const float *x, size_t n, size_t b, const double *shift, norm_sums *sums);
+
+/* Of each channel of a block. */
+typedef struct norm_affine {
+  float mean[NORM_BLOCK], scale[NORM_BLOCK], shift[NORM_BLOCK];
+  float common[NORM_BLOCK], slope[NORM_BLOCK]; /* backward */
+} norm_affine;
+
+/* y = (x - mean) scale + shift, + other if given, and 0 where that is not above 0 if `relu`. y may
+ * be other. */
+void clv_cpu_norm_apply(const float *x, const float *other, size_t n, size_t b,
+                        const norm_affine *v, bool relu, float *y);
+
+/* Which gradients pass: all, those of outputs above 0, or those whose outputs, worked out from x
+ * once more, are. */
+typedef enum norm_gate { NORM_OPEN, NORM_BY_Y, NORM_BY_X } norm_gate;
+
+/* x, y (for NORM_BY_Y) and dy of a plane; g: for NORM_BY_Y, where the sums leave the gradients that
+ * passed, or NULL. g may be dy. */
+typedef struct norm_plane {
+  const float *x, *y, *dy;
+  float *g;
+  size_t n, b;
+  norm_gate gate;
+} norm_plane;
+
+/* What the sums need, spread over the NORM_SPREAD * b lanes. */
+typedef struct norm_lanes {
+  double mean[NORM_LANES];
+  float center[NORM_LANES], scale[NORM_LANES], shift[NORM_LANES]; /* as in norm_affine */
+} norm_lanes;
+
+/* With g = dy where it passes, else 0: first += g, second += g (x - mean). */
+void clv_cpu_norm_gradients(const norm_plane *p, const norm_lanes *v, norm_sums *sums);
+
+/* dx = (g - common - (x - mean) slope) scale, with g as above. dx may be dy. */
+void clv_cpu_norm_back(const norm_plane *p, const norm_affine *v, float *dx);
+
+#endif

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Batch normalisation over one plane. Bodies are compiled for every number of channels a block and
+ * every set of arrays on its own, so that partial sums stay in registers and no loop asks what it is
+ * to do. Multiplications and additions are rounded one by one, as in ref and in the ops apart.
+ */
+#include "kernels/cpu/math_int.h"
+#include "kernels/cpu/norm_int.h"
+
+/* body(..., b, ...) with b a constant. */
+#define FOR_BLOCK(b, call) \
+  do {                     \
+    if ((b) == 16)         \
+      call(16);            \
+    else if ((b) == 8)     \
+      call(8);             \
+    else                   \
+      call(1);             \
+  } while (0)
+
+/* gate <= 0 ? 0 : value, NaN of the gate letting through, as relu has it; in bits, because compilers
+ * make a branch of it where what follows might trap. */
+CPU_INLINE float above_zero(float gate, float value) {
+  return from_bits(to_bits(value) & (gate <= 0 ? 0 : UINT32_MAX));
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+CPU_INLINE void load_sums(const norm_sums *sums, size_t lanes, double *first, double *second) {
+  for (size_t l = 0; l < lanes; l++) {
+    first[l] = sums->first[l];
+    second[l] = sums->second[l];
+  }
+}
+
+CPU_INLINE void store_sums(const double *first, const double *second, size_t lanes,
+                           norm_sums *sums) {
+  for (size_t l = 0; l < lanes; l++) {
+    sums->first[l] = first[l];
+    sums->second[l] = second[l];
+  }
+}
+
+CPU_INLINE void moments_of(const float *restrict x, size_t n, size_t lanes,
+                           const double *restrict shift, norm_sums *restrict sums) {
+  double first[NORM_LANES], second[NORM_LANES];
+  size_t i = 0;
+  load_sums(sums, lanes, first, second);
+  for (; i + lanes <= n; i += lanes)
+    for (size_t l = 0; l < lanes; l++) {
+      double d = x[i + l] - shift[l];
+      first[l] += d;
+      second[l] += d * d;
+    }
+  store_sums(first, second, lanes, sums);
+  for (size_t l = 0; i + l < n; l++) {
+    double d = x[i + l] - shift[l];
+    sums->first[l] += d;
+    sums->second[l] += d * d;
+  }
+}
+
+CPU_INLINE void moments_body(const float *x, size_t n, size_t b, const double *shift,
+                             norm_sums *sums) {
+#define MOMENTS(b) moments_of(x, n, NORM_SPREAD *(b), shift, sums)
+  FOR_BLOCK(b, MOMENTS);
+}
+
+CPU_INLINE float value_of(float x, float mean, float scale, float shift) {
+  return (x - mean) * scale + shift;
+}
+
+/* x: in index i of the plane; l: its lane. */
+CPU_INLINE float passed(const norm_plane *p, const norm_lanes *v, size_t i, size_t l,
+                        norm_gate gate) {
+  float dy = p->dy[i];
+  if (gate == NORM_OPEN) return dy;
+  if (gate == NORM_BY_Y) return above_zero(p->y[i], dy);
+  return above_zero(value_of(p->x[i], v->center[l], v->scale[l], v->shift[l]), dy);
+}
+
+CPU_INLINE void gradients_of(const norm_plane *given, size_t lanes, norm_gate gate, bool keeps,
+                             const norm_lanes *restrict v, norm_sums *restrict sums) {
+  double first[NORM_LANES], second[NORM_LANES];
+  norm_plane p = *given;
+  size_t i = 0;
+  load_sums(sums, lanes, first, second);
+  for (; i + lanes <= p.n; i += lanes) CPU_INDEPENDENT
+  for (size_t l = 0; l < lanes; l++) {
+    float passes = passed(&p, v, i + l, l, gate);
+    double g = passes;
+    if (keeps) p.g[i + l] = passes;
+    first[l] += g;
+    second[l] += g * (p.x[i + l] - v->mean[l]);
+  }
+  store_sums(first, second, lanes, sums);
+  for (size_t l = 0; i + l < p.n; l++) {
+    float passes = passed(&p, v, i + l, l, gate);
+    double g = passes;
+    if (keeps) p.g[i + l] = passes;
+    sums->first[l] += g;
+    sums->second[l] += g * (p.x[i + l] - v->mean[l]);
+  }
+}
+
+CPU_INLINE void gradients_body(const norm_plane *p, const norm_lanes *v, norm_sums *sums) {
+#define GRADIENTS_OPEN(b) gradients_of(p, NORM_SPREAD *(b), NORM_OPEN, false, v, sums)
+#define GRADIENTS_BY_Y(b) gradients_of(p, NORM_SPREAD *(b), NORM_BY_Y, false, v, sums)
+#define GRADIENTS_KEPT(b) gradients_of(p, NORM_SPREAD *(b), NORM_BY_Y, true, v, sums)
+#define GRADIENTS_BY_X(b) gradients_of(p, NORM_SPREAD *(b), NORM_BY_X, false, v, sums)
+  if (p->gate == NORM_OPEN)
+    FOR_BLOCK(p->b, GRADIENTS_OPEN);
+  else if (p->gate == NORM_BY_X)
+    FOR_BLOCK(p->b, GRADIENTS_BY_X);
+  else if (p->g)
+    FOR_BLOCK(p->b, GRADIENTS_KEPT);
+  else
+    FOR_BLOCK(p->b, GRADIENTS_BY_Y);
+}
+
+CPU_CLONES(moments, (const float *x, size_t n, size_t b, const double *shift, norm_sums *sums),
+           (x, n, b, shift, sums))
+CPU_CLONES(gradients, (const norm_plane *p, const norm_lanes *v, norm_sums *sums), (p, v, sums))
+
+void clv_cpu_norm_moments(const float *x, size_t n, size_t b, const double *shift,
+                          norm_sums *sums) {
+  moments(x, n, b, shift, sums);
+}
+
+void clv_cpu_norm_gradients(const norm_plane *p, const norm_lanes *v, norm_sums *sums) {
+  gradients(p, v, sums);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* The numbers of the block in a local copy: no store of the loop can be to them. */
+CPU_INLINE void apply_of(const float *x, const float *other, size_t n, size_t b,
+                         const norm_affine *given, float *y, bool adds, bool relu) {
+  norm_affine v = *given;
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < n; i += b) CPU_INDEPENDENT
+  for (size_t l = 0; l < b; l++) {
+    float value = value_of(x[i + l], v.mean[l], v.scale[l], v.shift[l]);
+    if (adds) value = value + other[i + l];
+    y[i + l] = relu ? above_zero(value, value) : value;
+  }
+}
+
+CPU_INLINE void apply_body(const float *x, const float *other, size_t n, size_t b,
+                           const norm_affine *v, bool relu, float *y) {
+#define APPLY(b) apply_of(x, other, n, b, v, y, false, false)
+#define APPLY_RELU(b) apply_of(x, other, n, b, v, y, false, true)
+#define APPLY_ADD_RELU(b) apply_of(x, other, n, b, v, y, true, true)
+  if (!relu)
+    FOR_BLOCK(b, APPLY);
+  else if (!other)
+    FOR_BLOCK(b, APPLY_RELU);
+  else
+    FOR_BLOCK(b, APPLY_ADD_RELU);
+}
+
+CPU_INLINE void back_of(const norm_plane *given, size_t b, norm_gate gate,
+                        const norm_affine *affine, float *dx) {
+  norm_affine v = *affine;
+  norm_plane p = *given;
+  CPU_INDEPENDENT
+  for (size_t i = 0; i < p.n; i += b) CPU_INDEPENDENT
+  for (size_t l = 0; l < b; l++) {
+    float x = p.x[i + l], g = p.dy[i + l];
+    if (gate == NORM_BY_Y) g = above_zero(p.y[i + l], g);
+    if (gate == NORM_BY_X) g = above_zero(value_of(x, v.mean[l], v.scale[l], v.shift[l]), g);
+    dx[i + l] = (g - v.common[l] - (x - v.mean[l]) * v.slope[l]) * v.scale[l];
+  }
+}
+
+CPU_INLINE void back_body(const norm_plane *p, const norm_affine *v, float *dx) {
+#define BACK_OPEN(b) back_of(p, b, NORM_OPEN, v, dx)
+#define BACK_BY_X(b) back_of(p, b, NORM_BY_X, v, dx)
+#define BACK_BY_Y(b) back_of(p, b, NORM_BY_Y, v, dx)
+  if (p->gate == NORM_OPEN)
+    FOR_BLOCK(p->b, BACK_OPEN);
+  else if (p->gate == NORM_BY_X)
+    FOR_BLOCK(p->b, BACK_BY_X);
+  else
+    FOR_BLOCK(p->b, BACK_BY_Y);
+}
+
+CPU_CLONES(apply,
+           (const float *x, const float *other, size_t n, size_t b, const norm_affine *v, bool relu,
+            float *y),
+           (x, other, n, b, v, relu, y))
+CPU_CLONES(back, (const norm_plane *p, const norm_affine *v, float *dx), (p, v, dx))
+
+void clv_cpu_norm_apply(const float *x, const float *other, size_t n, size_t b,
+                        const norm_affine *v, bool relu, float *y) {
+  apply(x, other, n, b, v, relu, y);
+}
+
+void clv_cpu_norm_back(const norm_plane *p, const norm_affine *v, float *dx) { back(p, v, dx); }

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Training steps of ResNet50 in one plan: mean squared error, SGD, the batch in one piece.
+ *
+ * usage: bench_resnet BATCH SIZE THREADS
+ * commands: steps N     milliseconds of each of N steps
+ *           cpu N       the same in processor time of this process
+ *           rss         MiB resident before the plan was made, and at most
+ *           profile N   milliseconds a step of each op and phase, on standard error; then []
+ *           describe    the plan's steps and the last loss, on standard error; then []
+ */
+#include <string.h>
+#include <time.h>
+
+#include "common/dist/dist.h"
+#include "common/graph/graph.h"
+#include "common/optim/optim.h"
+#include "tests/bench/bench_int.h"
+#include "tests/bench/profile_int.h"
+
+enum { CLASSES = 1000 };
+
+typedef struct bench {
+  int64_t batch, size;
+  clv_graph *graph;
+  clv_params *params;
+  clv_plan *plan;
+  clv_optim *optim;
+  char *block, *grads;
+  float *x, *target, loss;
+  uint64_t version;
+  double idle_mib;
+} bench;
+
+/* ---- the network ----------------------------------------------------------------------------- */
+
+static int add(clv_graph *g, clv_op op, const clv_attrs *attrs, int a, int b) {
+  clv_err err;
+  int in[] = {a, b}, node;
+  must(clv_graph_add(g, op, attrs, NULL, (uint32_t)g->n_nodes, in, b >= 0 ? 2 : 1, &node, &err),
+       &err);
+  return node;
+}
+
+static int plain(clv_graph *g, clv_op op, int x) {
+  return add(g, op, &(clv_attrs){.eps = 1e-5, .momentum = 0.1}, x, -1);
+}
+
+static int conv_norm(clv_graph *g, int x, int64_t out, int64_t kernel, int64_t stride) {
+  int64_t pad = kernel / 2;
+  clv_attrs a = {.out = out,
+                 .kernel = {kernel, kernel},
+                 .stride = {stride, stride},
+                 .pad = {pad, pad},
+                 .groups = 1};
+  return plain(g, CLV_OP_BATCHNORM, add(g, CLV_OP_CONV2D, &a, x, -1));
+}
+
+static int bottleneck(clv_graph *g, int x, int64_t width, int64_t stride, bool first) {
+  int y = plain(g, CLV_OP_RELU, conv_norm(g, x, width, 1, 1));
+  y = plain(g, CLV_OP_RELU, conv_norm(g, y, width, 3, stride));
+  y = conv_norm(g, y, 4 * width, 1, 1);
+  int skip = first ? conv_norm(g, x, 4 * width, 1, stride) : x;
+  return plain(g, CLV_OP_RELU, add(g, CLV_OP_ADD, &(clv_attrs){0}, y, skip));
+}
+
+static clv_graph *resnet50(int64_t batch, int64_t size) {
+  static const int blocks[] = {3, 4, 6, 3};
+  clv_err err;
+  clv_graph *g;
+  int x, target;
+  clv_shape image = CLV_SHAPE(batch, 3, size, size), classes = CLV_SHAPE(batch, CLASSES);
+  must(clv_graph_new(&g, &err), &err);
+  must(clv_graph_add_input(g, "x", CLV_F32, &image, &x, &err), &err);
+  must(clv_graph_add_input(g, "target", CLV_F32, &classes, &target, &err), &err);
+  x = plain(g, CLV_OP_RELU, conv_norm(g, x, 64, 7, 2));
+  x = add(g, CLV_OP_MAXPOOL, &(clv_attrs){.kernel = {3, 3}, .stride = {2, 2}, .pad = {1, 1}}, x,
+          -1);
+  for (int stage = 0; stage < 4; stage++)
+    for (int i = 0; i < blocks[stage]; i++)
+      x = bottleneck(g, x, 64 << stage, stage && !i ? 2 : 1, !i);
+  x = plain(g, CLV_OP_FLATTEN, plain(g, CLV_OP_GLOBALAVGPOOL, x));
+  x = add(g, CLV_OP_LINEAR, &(clv_attrs){.out = CLASSES, .bias = true}, x, -1);
+  add(g, CLV_OP_MSE, &(clv_attrs){0}, x, target);
+  return g;
+}
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+static void take(size_t bytes, void *ret_pp) {
+  clv_err err;
+  must(clv_alloc_aligned(bytes, ret_pp, &err), &err);
+}
+
+static void optim_open(bench *b) {
+  clv_optim_config config = {.kind = CLV_OPTIM_SGD, .lr = 0.05};
+  clv_optim_span span = {.n = b->params->trainable_bytes / sizeof(float)};
+  clv_err err;
+  must(clv_optim_new(&config, 1, b->params->trainable_bytes, &span, 1, clv_backend_cpu(), &b->optim,
+                     &err),
+       &err);
+}
+
+static void data_open(bench *b) {
+  size_t n = (size_t)(b->batch * 3 * b->size * b->size), classes = (size_t)b->batch * CLASSES;
+  take(n * sizeof(float), &b->x);
+  take(classes * sizeof(float), &b->target);
+  clv_rng_normal(&(clv_rng_key){.seed = 1}, 0, 1, b->x, n);
+  memset(b->target, 0, classes * sizeof(float));
+  for (size_t i = 0; i < (size_t)b->batch; i++) b->target[i * CLASSES + i * 37 % CLASSES] = 1;
+}
+
+static void bench_open(bench *b, int threads) {
+  clv_err err;
+  clv_plan_options po = {.backend = profiled_backend(),
+                         .dtype = CLV_F32,
+                         .batch = b->batch,
+                         .training = true,
+                         .threads = threads,
+                         .transient_weights = true};
+  b->graph = resnet50(b->batch, b->size);
+  must(clv_params_of(b->graph, &b->params, &err), &err);
+  must(clv_plan_new(b->graph, b->params, &po, &b->plan, &err), &err);
+  take(b->params->total_bytes, &b->block);
+  take(b->params->trainable_bytes, &b->grads);
+  clv_params_init(b->graph, b->params, 5, b->block);
+  optim_open(b);
+  data_open(b);
+}
+
+static void step(bench *b) {
+  const void *in[] = {b->x, b->target};
+  void *din[] = {NULL, NULL};
+  const float one = 1;
+  const double lr = 0.05;
+  clv_call *c;
+  clv_err err;
+  must(clv_plan_call_get(b->plan, &c, &err), &err);
+  must(clv_plan_forward(b->plan, c, b->block, b->version, in, true, &b->loss, NULL, &err), &err);
+  must(clv_plan_backward_input(b->plan, c, b->block, &one, din, b->grads, false, &err), &err);
+  must(clv_plan_backward_weight(b->plan, c, b->block, b->grads, false, &err), &err);
+  clv_plan_call_put(b->plan, c);
+  uint64_t begin = clv_now_ns();
+  clv_optim_step(b->optim, (float *)b->block, (const float *)b->grads, &lr, 1);
+  profile_note("optimiser", begin);
+  b->version++;
+}
+
+/* ---- commands -------------------------------------------------------------------------------- */
+
+static double clock_ms(clockid_t clock) {
+  struct timespec t;
+  clock_gettime(clock, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static void steps(bench *b, unsigned n, clockid_t clock) {
+  double *ms = samples_new(n);
+  for (unsigned i = 0; i < n; i++) {
+    double begin = clock_ms(clock);
+    step(b);
+    ms[i] = clock_ms(clock) - begin;
+  }
+  answer(ms, n);
+  free(ms);
+}
+
+static double resident_mib(const char *key) {
+  char line[256];
+  double kib = 0;
+  FILE *f = fopen("/proc/self/status", "r");
+  if (!f) die("/proc/self/status cannot be read");
+  while (fgets(line, sizeof line, f))
+    if (!strncmp(line, key, strlen(key))) kib = atof(line + strlen(key));
+  fclose(f);
+  return kib / 1024;
+}
+
+static void profile(bench *b, unsigned n) {
+  profile_reset();
+  for (unsigned i = 0; i < n; i++) step(b);
+  profile_print(stderr, n);
+  answer(NULL, 0);
+}
+
+static void describe(bench *b) {
+  clv_bytes text = {0};
+  clv_plan_describe(b->plan, &text);
+  fwrite(text.data, 1, text.len, stderr);
+  clv_bytes_done(&text);
+  fprintf(stderr, "loss %.9g\n", b->loss);
+  answer(NULL, 0);
+}
+
+int main(int argc, char **argv) {
+  static bench b;
+  char line[128];
+  unsigned n;
+  if (argc != 4) die("usage: bench_resnet BATCH SIZE THREADS");
+  b.batch = atol(argv[1]);
+  b.size = atol(argv[2]);
+  clv_keep_memory(); /* as cleave-master's main does */
+  b.idle_mib = resident_mib("VmRSS:");
+  bench_open(&b, atoi(argv[3]));
+  printf("ready\n");
+  fflush(stdout);
+  while (fgets(line, sizeof line, stdin)) {
+    if (sscanf(line, "steps %u", &n) == 1)
+      steps(&b, n, CLOCK_MONOTONIC);
+    else if (sscanf(line, "cpu %u", &n) == 1)
+      steps(&b, n, CLOCK_PROCESS_CPUTIME_ID);
+    else if (sscanf(line, "profile %u", &n) == 1)
+      profile(&b, n);
+    else if (!strncmp(line, "rss", 3))
+      answer((double[]){b.idle_mib, resident_mib("VmHWM:")}, 2);
+    else if (!strncmp(line, "describe", 8))
+      describe(&b);
+    else
+      die("unknown command");
+  }
+  return 0;
+}

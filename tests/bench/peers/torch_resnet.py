@@ -1,0 +1,56 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""ResNet50 in PyTorch on one machine: mean squared error, SGD.
+
+usage: torch_resnet.py BATCH SIZE THREADS [channels_last]
+commands: steps N   milliseconds of each of N steps
+          cpu N     the same in processor time of this process
+          rss       MiB resident before the network was made, and at most
+"""
+import json
+import sys
+import time
+
+import torch
+import torchvision
+
+
+def resident(key):
+    with open("/proc/self/status") as f:
+        return next(int(line.split()[1]) / 1024 for line in f if line.startswith(key))
+
+
+def main():
+    batch, size, threads = map(int, sys.argv[1:4])
+    last = "channels_last" in sys.argv[4:]
+    torch.set_num_threads(threads)
+    torch.manual_seed(1)
+    idle = resident("VmRSS")
+    net = torchvision.models.resnet50()
+    x, y = torch.randn(batch, 3, size, size), torch.zeros(batch, 1000)
+    y[torch.arange(batch), torch.arange(batch) * 37 % 1000] = 1
+    if last:
+        net, x = (t.to(memory_format=torch.channels_last) for t in (net, x))
+    loss = torch.nn.MSELoss()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        word, n = (line.split() + ["0"])[:2]
+        if word == "rss":
+            print(json.dumps([idle, resident("VmHWM")]), flush=True)
+            continue
+        clock = time.process_time if word == "cpu" else time.perf_counter
+        found = []
+        for _ in range(int(n)):
+            begin = clock()
+            optimizer.zero_grad(set_to_none=True)
+            value = loss(net(x), y)
+            value.backward()
+            optimizer.step()
+            value.item()
+            found.append((clock() - begin) * 1e3)
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

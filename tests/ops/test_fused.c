@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A batchnorm kernel with a tail against the ops apart: the same bits, forward and backward, in
+ * every layout, for every number of threads, and in place where it says so.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+/* cmocka wants those first */
+#include <cmocka.h>
+
+#include "kernels/kernels.h"
+
+typedef struct setup {
+  clv_shape shape;
+  int block, threads;
+  bool add, training, in_place, accumulate;
+} setup;
+
+enum { VALUES = 4, RESULTS = 7 };
+
+/* out, gradient of x, of the other input, of weight and bias; running mean and variance. */
+typedef struct results {
+  float *v[RESULTS];
+  size_t n[RESULTS];
+} results;
+
+static void *take(size_t bytes) {
+  clv_err err;
+  void *p;
+  if (clv_alloc_aligned(bytes, &p, &err) != CLV_OK) fail_msg("%s", err.text);
+  memset(p, 0xFF, bytes); /* NaN */
+  return p;
+}
+
+/* Whole numbers and halves, so that outputs are exactly 0 now and then, and a NaN. */
+static float *drawn(const setup *s, uint32_t stream, bool with_nan) {
+  size_t n = clv_layout_numel(&s->shape, 1);
+  float *row = take(n * sizeof *row);
+  clv_err err;
+  clv_rng_normal(&(clv_rng_key){.seed = 3, .layer = stream}, 0, 1, row, n);
+  for (size_t i = 0; i < n; i++) row[i] = roundf(row[i] * 2) / 2;
+  if (with_nan) row[n / 3] = NAN;
+  float *p = take(clv_layout_numel(&s->shape, s->block) * sizeof *p);
+  assert_int_equal(clv_backend_cpu()->reorder(&s->shape, CLV_F32, row, 1, p, s->block, &err),
+                   CLV_OK);
+  free(row);
+  return p;
+}
+
+/* ---- one kernel ------------------------------------------------------------------------------ */
+
+static clv_kernel *prepared(const setup *s, clv_op op, unsigned tail, int n_in) {
+  clv_node_desc d = {.op = op,
+                     .attrs = {.eps = 1e-5, .momentum = 0.1},
+                     .dtype = CLV_F32,
+                     .n_in = n_in,
+                     .out = s->shape,
+                     .training = s->training,
+                     .threads = s->threads,
+                     .tail = tail};
+  clv_kernel *k;
+  clv_err err;
+  for (int i = 0; i < n_in; i++) {
+    d.in[i] = s->shape;
+    d.in_dtype[i] = CLV_F32;
+    d.offered_block[i] = s->block;
+    d.need_dx[i] = true;
+  }
+  if (op == CLV_OP_BATCHNORM) {
+    d.n_params = 5;
+    for (int i = 0; i < 4; i++) d.param[i] = CLV_SHAPE(s->shape.dim[1]);
+    d.need_dw = true;
+  }
+  if (clv_backend_cpu()->prepare(&d, &k, &err) != CLV_OK) fail_msg("%s", err.text);
+  assert_int_equal(k->in_block[0], s->block);
+  assert_int_equal(k->out_block, s->block);
+  return k;
+}
+
+static void run(clv_code (*fn)(clv_kernel *, const clv_kernel_args *, clv_err *), clv_kernel *k,
+                const clv_kernel_args *a) {
+  clv_err err;
+  if (fn(k, a, &err) != CLV_OK) fail_msg("%s", err.text);
+}
+
+/* ---- both ways ------------------------------------------------------------------------------- */
+
+typedef struct memory {
+  float *x, *other, *dout;
+  int64_t tracked;
+  void *saved;
+} memory;
+
+static void results_new(const setup *s, results *r) {
+  size_t whole = clv_layout_numel(&s->shape, s->block), channels = (size_t)s->shape.dim[1];
+  for (int i = 0; i < RESULTS; i++) {
+    r->n[i] = i < 3 ? whole : channels;
+    r->v[i] = take(r->n[i] * sizeof(float));
+    for (size_t c = 0; i >= 3 && c < channels; c++) r->v[i][c] = 1;
+  }
+}
+
+static clv_kernel_args norm_args(const memory *m, results *r, float *weight, float *bias) {
+  return (clv_kernel_args){
+      .in = {m->x},
+      .param = {weight, bias, r->v[5], r->v[6], (void *)(uintptr_t)&m->tracked},
+      .saved = m->saved,
+      .out = r->v[0],
+      .dparam = {r->v[3], r->v[4]}};
+}
+
+static void apart(const setup *s, memory *m, results *r, float *weight, float *bias) {
+  clv_kernel *norm = prepared(s, CLV_OP_BATCHNORM, 0, 1);
+  clv_kernel *add = prepared(s, CLV_OP_ADD, 0, 2), *relu = prepared(s, CLV_OP_RELU, 0, 1);
+  size_t bytes = r->n[0] * sizeof(float);
+  float *y = take(bytes), *z = take(bytes), *dz = take(bytes);
+  m->saved = take(norm->saved_bytes);
+  clv_kernel_args a = norm_args(m, r, weight, bias);
+  a.accumulate = s->accumulate;
+  a.out = y;
+  run(norm->forward, norm, &a);
+  if (s->add) run(add->forward, add, &(clv_kernel_args){.in = {y, m->other}, .out = z});
+  run(relu->forward, relu, &(clv_kernel_args){.in = {s->add ? z : y}, .out = r->v[0]});
+  run(relu->backward_input, relu, &(clv_kernel_args){.out = r->v[0], .dout = m->dout, .din = {dz}});
+  memcpy(r->v[2], dz, bytes);
+  a.dout = dz;
+  a.din[0] = r->v[1];
+  run(norm->backward_input, norm, &a);
+  clv_kernel *all[] = {norm, add, relu};
+  for (int i = 0; i < 3; i++) all[i]->free(all[i]);
+  free(y);
+  free(z);
+  free(dz);
+  free(m->saved);
+}
+
+/* The output is not kept: backward is without it, and `again` makes its bits once more. */
+static void make_again(clv_kernel *k, clv_kernel_args *a, const results *r) {
+  clv_kernel_args again = *a;
+  again.out = take(r->n[0] * sizeof(float));
+  run(k->again, k, &again);
+  assert_memory_equal(again.out, r->v[0], r->n[0] * sizeof(float));
+  free(again.out);
+  a->out = NULL;
+}
+
+/* In place: the gradient that may takes dout's memory. */
+static void together(const setup *s, memory *m, results *r, float *weight, float *bias) {
+  unsigned tail = s->add ? CLV_TAIL_ADD | CLV_TAIL_RELU : CLV_TAIL_RELU;
+  clv_kernel *k = prepared(s, CLV_OP_BATCHNORM, tail, s->add ? 2 : 1);
+  int shares = s->add ? 1 : 0;
+  float *dout = take(r->n[0] * sizeof(float));
+  memcpy(dout, m->dout, r->n[0] * sizeof(float));
+  assert_int_equal(k->din_in_place, 1u << shares);
+  assert_int_equal(k->saves, s->add ? CLV_SAVE_IN0 | CLV_SAVE_OUT : CLV_SAVE_IN0);
+  m->saved = take(k->saved_bytes);
+  clv_kernel_args a = norm_args(m, r, weight, bias);
+  a.accumulate = s->accumulate;
+  a.in[1] = s->add ? m->other : NULL;
+  run(k->forward, k, &a);
+  if (!s->add) make_again(k, &a, r);
+  a.in[1] = NULL;
+  a.dout = dout;
+  a.din[0] = r->v[1];
+  a.din[1] = s->add ? r->v[2] : NULL;
+  if (s->in_place) a.din[shares] = dout;
+  run(k->backward_input, k, &a);
+  if (s->in_place) memcpy(r->v[1 + shares], dout, r->n[0] * sizeof(float));
+  k->free(k);
+  free(dout);
+  free(m->saved);
+}
+
+static void check(const setup *s, int which) {
+  static const char *const names[RESULTS] = {"out",   "dx",           "dother",     "dweight",
+                                             "dbias", "running_mean", "running_var"};
+  size_t channels = (size_t)s->shape.dim[1];
+  results a, b;
+  float *weight = take(channels * sizeof(float)), *bias = take(channels * sizeof(float));
+  clv_rng_uniform(&(clv_rng_key){.seed = 4}, -1, 1, weight, channels);
+  clv_rng_uniform(&(clv_rng_key){.seed = 5}, -1, 1, bias, channels);
+  bias[0] = weight[0] = 0; /* outputs on the edge of relu */
+  memory m = {drawn(s, 1, which == 1), drawn(s, 2, which == 2), drawn(s, 3, which == 3), 0, NULL};
+  results_new(s, &a);
+  results_new(s, &b);
+  apart(s, &m, &a, weight, bias);
+  together(s, &m, &b, weight, bias);
+  for (int i = 0; i < RESULTS; i++)
+    if ((i != 2 || s->add) && memcmp(a.v[i], b.v[i], a.n[i] * sizeof(float)))
+      fail_msg("%s: block %d, %d threads, %s%s%s: not the bits of the ops apart", names[i],
+               s->block, s->threads, s->add ? "add, " : "", s->training ? "training" : "evaluation",
+               s->in_place ? ", in place" : "");
+  for (int i = 0; i < RESULTS; i++) {
+    free(a.v[i]);
+    free(b.v[i]);
+  }
+  free(m.x);
+  free(m.other);
+  free(m.dout);
+  free(weight);
+  free(bias);
+}
+
+static void same_bits(void **state) {
+  (void)state;
+  static const int blocks[] = {1, 8, 16};
+  const clv_shape shapes[] = {CLV_SHAPE(3, 7, 4, 3), CLV_SHAPE(2, 17, 3, 3),
+                              CLV_SHAPE(4, 32, 14, 14), CLV_SHAPE(4, 64, 4, 4)};
+  int n = 0;
+  for (size_t shape = 0; shape < CLV_COUNT(shapes); shape++)
+    for (size_t block = 0; block < CLV_COUNT(blocks); block++)
+      for (int bits = 0; bits < 32; bits++)
+        for (int which = 0; which < VALUES; which++, n++) {
+          setup s = {.shape = shapes[shape],
+                     .block = blocks[block],
+                     .threads = bits & 1 ? 2 : 1,
+                     .add = bits & 2,
+                     .training = bits & 4,
+                     .in_place = bits & 8,
+                     .accumulate = bits & 16};
+          check(&s, which);
+        }
+  print_message("%d kernels with tails have the bits of the ops apart\n", n);
+}
+
+/* Only batchnorm has tails here, and ref has none: the plan is told so. */
+static void refused(void **state) {
+  (void)state;
+  clv_node_desc d = {.op = CLV_OP_RELU,
+                     .dtype = CLV_F32,
+                     .n_in = 1,
+                     .in = {CLV_SHAPE(1, 2)},
+                     .out = CLV_SHAPE(1, 2),
+                     .tail = CLV_TAIL_RELU};
+  clv_kernel *k;
+  clv_err err;
+  assert_int_equal(clv_backend_cpu()->prepare(&d, &k, &err), CLV_UNIMPLEMENTED);
+  d.op = CLV_OP_BATCHNORM;
+  assert_int_equal(clv_backend_cpu()->prepare(&d, &k, &err), CLV_UNIMPLEMENTED); /* [N, C] */
+  assert_int_equal(clv_backend_ref()->prepare(&d, &k, &err), CLV_UNIMPLEMENTED);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(same_bits),
+      cmocka_unit_test(refused),
+  };
+  return cmocka_run_group_tests_name("fused", tests, NULL, NULL);
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ops that one kernel takes together, and outputs that are made again instead of kept: the bits of
+ * the ops apart.
+ */
+#include "tests/unit/graph/plan_test.h"
+
+static clv_code apart_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  if (d->tail) return CLV_UNIMPLEMENTED;
+  return clv_backend_cpu()->prepare(d, ret, err);
+}
+
+/* cpu, each op on its own. */
+static const clv_backend *apart_backend(void) {
+  static clv_backend backend;
+  backend = *clv_backend_cpu();
+  backend.name = "apart";
+  backend.prepare = apart_prepare;
+  return &backend;
+}
+
+static int count_in(const rig *r, const char *word) {
+  clv_bytes text = {0};
+  int n = 0;
+  clv_plan_describe(r->plan, &text);
+  for (const char *p = text.data; (p = strstr(p, word)); p++) n++;
+  clv_bytes_done(&text);
+  return n;
+}
+
+static void same_step(rig_options o, const char *what) {
+  o.backend = apart_backend();
+  rig a = rig_new(residual_graph(3), &o);
+  o.backend = clv_backend_cpu();
+  rig b = rig_new(residual_graph(3), &o);
+  for (int i = 0; i < 2; i++) { /* the second finds what the first left */
+    step(&a);
+    step(&b);
+  }
+  same(a.out, b.out, a.out_bytes, what);
+  same(a.block, b.block, a.params->total_bytes, what);
+  if (!o.evaluation) {
+    same(a.din[0], b.din[0], a.in_bytes[0], what);
+    same(a.grads, b.grads, a.params->trainable_bytes, what);
+    assert_true(clv_plan_get_info(b.plan)->call_bytes < clv_plan_get_info(a.plan)->call_bytes);
+  }
+  assert_int_equal(count_in(&b, "batchnorm+add+relu"), o.evaluation ? 2 : 4);
+  assert_int_equal(count_in(&b, "batchnorm+relu"), o.evaluation ? 3 : 6);
+  assert_int_equal(count_in(&a, "batchnorm+"), 0);
+  rig_done(&a);
+  rig_done(&b);
+}
+
+static void fused(void **state) {
+  (void)state;
+  same_step((rig_options){0}, "a step");
+  same_step((rig_options){.split_backward = true}, "a step, weight gradients later");
+  same_step((rig_options){.evaluation = true}, "evaluation");
+  same_step((rig_options){.frozen = {"1.weight", "6.weight", "7.weight", "9.bias"}},
+            "frozen parts");
+}
+
+/* Outputs that are cheap to make again are, before the weight gradients that read them. */
+static void made_again(void **state) {
+  (void)state;
+  rig_options o = {.backend = clv_backend_cpu()};
+  rig r = rig_new(residual_graph(3), &o);
+  /* the relus of layers 5 and 14; that of layer 2 has two readers */
+  assert_int_equal(count_in(&r, "again  "), 2);
+  assert_true(clv_plan_get_info(r.plan)->backward_reads_params);
+  rig_done(&r);
+}
+
+/* An op between batchnorm and relu that somebody else reads, or an output, stays apart. */
+static void seen_between(void **state) {
+  (void)state;
+  for (int which = 0; which < 3; which++) {
+    int x;
+    clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 5, 6, 6), &x);
+    int conv = add_conv(g, 0, x, 4, 3, 1), norm = add_plain(g, CLV_OP_BATCHNORM, 1, conv);
+    int relu = add_plain(g, CLV_OP_RELU, 2, norm);
+    if (which == 0) add_node(g, CLV_OP_ADD, 3, relu, norm, NULL, 0);
+    if (which == 1) add_node(g, CLV_OP_ADD, 3, relu, conv, NULL, 0);
+    if (which == 2) g->output = norm;
+    rig r = rig_new(g, &(rig_options){.backend = clv_backend_cpu()});
+    step(&r);
+    assert_int_equal(count_in(&r, "batchnorm+relu"), 0);
+    rig_done(&r);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(fused),
+      cmocka_unit_test(made_again),
+      cmocka_unit_test(seen_between),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
