@@ -8,11 +8,26 @@
 #include "master/train/train_int.h"
 
 typedef struct stage_facts {
-  size_t parameters, weights, optimizer, activations, scratch, cache;
+  size_t parameters, weights, old_weights, optimizer, activations, scratch, cache;
   int reorders;
 } stage_facts;
 
-static clv_code facts_of(const clv_blueprint *b, uint32_t i, stage_facts *ret, clv_err *err) {
+/* A stage that recomputes keeps its inputs, and what one call needs. */
+static size_t activations_of(const clv_blueprint *b, uint32_t i, size_t call_bytes, uint32_t live) {
+  size_t in = 0;
+  const clv_graph *g = b->shards[i].graph;
+  for (int k = 0; k < g->n_nodes; k++) {
+    size_t bytes = 0;
+    if (g->nodes[k].op == CLV_OP_INPUT &&
+        clv_shape_bytes(&g->nodes[k].shape, g->nodes[k].dtype, &bytes, NULL) == CLV_OK)
+      in += bytes;
+  }
+  return b->config->stages[i].recompute ? call_bytes + live * in : live * call_bytes;
+}
+
+/* live: micro-batches kept at once, versions: of the weights, by the schedule. */
+static clv_code facts_of(const clv_blueprint *b, uint32_t i, uint32_t live, uint32_t versions,
+                         stage_facts *ret, clv_err *err) {
   const clv_shard_plan *s = &b->shards[i];
   const clv_session_config *c = b->config;
   clv_plan_options po = {.backend = clv_backend_cpu(),
@@ -20,9 +35,9 @@ static clv_code facts_of(const clv_blueprint *b, uint32_t i, stage_facts *ret, c
                          .batch = b->micro_size,
                          .training = true,
                          .threads = (int)c->stages[i].threads,
-                         .transient_weights = b->micro_batches <= 1};
+                         .transient_weights = live <= 1};
   po.need_input_grad[0] = s->input_needs_grad;
-  po.split_backward = s->input_needs_grad || b->micro_batches > 1;
+  po.split_backward = s->input_needs_grad || live > 1;
   CLV_AUTO(clv_plan_freep) clv_plan *plan = NULL;
   po.backend->set_threads(po.threads);
   CLV_TRY(clv_plan_new(s->graph, s->params, &po, &plan, err));
@@ -32,8 +47,9 @@ static clv_code facts_of(const clv_blueprint *b, uint32_t i, stage_facts *ret, c
   *ret = (stage_facts){
       .parameters = s->params->n_values,
       .weights = s->params->total_bytes,
+      .old_weights = s->params->total_bytes * (versions - 1),
       .optimizer = (moments + 1) * s->params->trainable_bytes,
-      .activations = info->call_bytes * b->micro_batches,
+      .activations = activations_of(b, i, info->call_bytes, live),
       .scratch = info->scratch_bytes,
       .cache = info->cache_bytes,
       .reorders = info->reorders_refresh +
@@ -57,8 +73,9 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
       out, "  %-12s %-12s layers %u..%u  %zu parameters (%s)  memory %s  reorders/step %d\n",
       b->config->stages[i].name, place_of(b, i), s->first_layer, s->last_layer, f->parameters,
       clv_format_size(f->weights, w, sizeof w),
-      clv_format_size(f->weights + f->optimizer + f->activations + f->scratch + f->cache, m,
-                      sizeof m),
+      clv_format_size(
+          f->weights + f->old_weights + f->optimizer + f->activations + f->scratch + f->cache, m,
+          sizeof m),
       f->reorders);
   for (int k = 0; k < s->graph->n_nodes; k++) {
     const clv_node *n = &s->graph->nodes[k];
@@ -132,6 +149,10 @@ static void json_egress(const clv_blueprint *b, clv_bytes *out) {
 
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
+  CLV_AUTO(clv_layout_freep) layout *l = NULL;
+  uint32_t round = clv_pipeline_round(c);
+  CLV_TRY(clv_layout_new(b, b->micro_batches * round, round, clv_pipeline_first_window(c), NULL, &l,
+                         err));
   if (json) {
     clv_bytes_puts(out, "{\"session\":");
     clv_bytes_json(out, c->name);
@@ -145,7 +166,8 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
     stage_facts f;
-    CLV_TRY(facts_of(b, i, &f, err));
+    CLV_TRY(facts_of(b, i, CLV_MAX(l->report.live[i], 1u), CLV_MAX(l->report.versions[i], 1u), &f,
+                     err));
     (json ? json_stage : text_stage)(b, i, &f, out);
   }
   if (json) {
