@@ -124,7 +124,7 @@ BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
 .PHONY: all help test demo check-layers lint format bench fuzz parity mutate install uninstall clean \
-        deps deps-test deps-parity sanitize soak
+        deps deps-test deps-parity sanitize soak schedules
 all: $(BINARIES) $(LIBCLEAVE)
 
 help:
@@ -135,6 +135,7 @@ help:
 	@echo 'make parity        compare with PyTorch, step by step (installs python3-torch)'
 	@echo 'make bench         speed as ratios against peers measured in the same run'
 	@echo 'make soak          100,000 steps of a program on the C API: what grows on either side'
+	@echo 'make schedules     1,000 random and 1,000 damaged schedules, and hundreds through session files'
 	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS (60) under ASan and UBSan'
 	@echo 'make mutate        disable each security guard in turn and show its test fail'
 	@echo 'make sanitize      the suite under address/undefined and thread sanitizers'
@@ -318,6 +319,11 @@ SOAK_STEPS ?= 100000
 soak: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(OUT)/net/api_faults
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/api_soak.py $(SOAK_STEPS)
+
+schedules: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(OUT)/net/api_schedule
+	$(Q)CLV_TEST_SCHEDULES=250 CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/test_api_schedule.py
+	$(Q)CLV_TEST_SCHEDULES=50 CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/test_custom_schedules.py
 
 BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(wildcard tests/bench/bench_*.c))
 benches: $(BENCHES)

@@ -146,10 +146,12 @@ clv_code clv_context_value_made(clv_contexts *e, context *c, uint64_t id, value 
 
 /* ---- freeing ----------------------------------------------------------------------------------- */
 
-void clv_call_release(call *c) {
+void clv_call_release(clv_contexts *e, call *c) {
   for (uint32_t i = 0; i < c->n_in; i++) c->in[i] = clv_tensor_unref(c->in[i]);
   if (c->plan) clv_stage_call_put(c->plan, c->state);
   c->state = NULL;
+  clv_old_weights_unref(e, c->weights);
+  c->weights = NULL;
 }
 
 /* Who leads and who follows ends with the same context. */
@@ -176,8 +178,7 @@ static void call_free(clv_contexts *e, call *c) {
     __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting - 1, __ATOMIC_RELAXED);
   clv_turn_leave(e, c);
   clv_order_leave_call(c);
-  clv_call_release(c);
-  clv_old_weights_unref(e, c->weights);
+  clv_call_release(e, c);
   clv_reason_unref(e, c->failed);
   c->out->ctx->n_calls--;
   clv_slab_give(&e->calls, c);

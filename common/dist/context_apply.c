@@ -142,7 +142,7 @@ static clv_code check_rates(const gradient *g, const change *k, clv_err *err) {
 static clv_code modules_to_step(clv_contexts *e, const context *ctx, change *k, uint32_t module,
                                 clv_err *err) {
   for (const gradient *g = ctx->gradients; g; g = g->next) {
-    if (!meant(g, module) || !g->stage->optim) continue;
+    if (!meant(g, module) || !g->stage->optim || !g->filled) continue;
     CLV_TRY(check_rates(g, k, err));
     CLV_TRY(clv_stage_snapshot_ready(g->stage, err));
     CLV_TRY(clv_change_means(e, k, g->module, g->block, err));
@@ -218,6 +218,7 @@ bool clv_contexts_gradient_item(clv_contexts *e, uint64_t id, uint32_t module, u
   const context *ctx = clv_context_find(e, id);
   const gradient *g = ctx ? ctx->gradients : NULL;
   while (g && g->module != module) g = g->next;
+  if (g && !(g->filled && g->weights_filled)) return false; /* a step in turn took them */
   for (int i = 0; g && i < g->stage->params->n; i++) {
     const clv_param *p = &g->stage->params->list[i];
     if (!p->trainable || p->frozen || index-- != 0) continue;

@@ -185,9 +185,9 @@ static clv_code run_again(clv_contexts *e, call *c, clv_err *err) {
   return code;
 }
 
-/* What the plan keeps of the weights is of the last forward; this call's may be older. */
+/* What the plan keeps of the weights is of the call that ran last, before a step or behind it. */
 static clv_code own_weights(const call *c, clv_err *err) {
-  if (!c->weights && c->version == c->stage->version) return CLV_OK;
+  if (!clv_plan_get_info(c->plan->plan)->backward_reads_params) return CLV_OK;
   return clv_plan_refresh(c->plan->plan, c->state, clv_call_block(c), c->version, err);
 }
 
@@ -203,6 +203,18 @@ clv_code clv_call_backward_weight(clv_contexts *e, call *c, clv_err *err) {
   return CLV_OK;
 }
 
+/* The calls of a module are added in their order: none before an earlier one whose turn is to come. */
+static clv_code weights_in_order(const call *c, gradient *g, clv_err *err) {
+  uint32_t own = c->places[ORDER_WEIGHT].turn;
+  if (g && g->weight_turn > (own ? own : c->out->ctx->turns_done))
+    return clv_fail(err, CLV_PRECONDITION,
+                    "an earlier call of module %u has turn %u for the gradients of its parameters, "
+                    "and those of call %llx would be added before",
+                    c->module, g->weight_turn, (unsigned long long)c->out->id);
+  if (g && own) g->weight_turn = own;
+  return CLV_OK;
+}
+
 static clv_code compute(clv_contexts *e, call *c, const clv_tensor *dout, clv_tensor **dins,
                         clv_err *err) {
   context *ctx = c->out->ctx;
@@ -210,6 +222,7 @@ static clv_code compute(clv_contexts *e, call *c, const clv_tensor *dout, clv_te
   void *to[CLV_MAX_INPUTS] = {0};
   gradient *g;
   CLV_TRY(gradients_of(e, ctx, c, &g, err));
+  CLV_TRY(weights_in_order(c, g, err));
   if (c->phase == RETAINED) CLV_TRY(run_again(e, c, err));
   for (uint32_t i = 0; i < c->n_in; i++) {
     if (!(c->input_grads >> i & 1)) continue;
@@ -233,11 +246,12 @@ static clv_code compute(clv_contexts *e, call *c, const clv_tensor *dout, clv_te
   return CLV_OK;
 }
 
-void clv_call_after_backward(call *c) {
+void clv_call_after_backward(clv_contexts *e, call *c) {
   clv_stage_call_put(c->plan, c->state);
   c->state = NULL;
+  c->went_back = true;
   c->phase = c->out->ctx->retain ? RETAINED : SPENT;
-  if (c->phase == SPENT) clv_call_release(c);
+  if (c->phase == SPENT) clv_call_release(e, c);
 }
 
 static clv_code backward_of(clv_contexts *e, call *c, clv_err *err) {
@@ -246,7 +260,7 @@ static clv_code backward_of(clv_contexts *e, call *c, clv_err *err) {
   CLV_TRY(check_call(c, err));
   CLV_TRY(sum_up(e, c, c->out->ctx->phase, &dout, err));
   if (!dout) {
-    clv_call_after_backward(c);
+    clv_call_after_backward(e, c);
     return send_gradients(e, c, NULL, err);
   }
   clv_code code = compute(e, c, dout, dins, err);
@@ -254,7 +268,7 @@ static clv_code backward_of(clv_contexts *e, call *c, clv_err *err) {
   if (code == CLV_OK && c->places[ORDER_WEIGHT].turn)
     c->weight_due = true;
   else if (code == CLV_OK)
-    clv_call_after_backward(c);
+    clv_call_after_backward(e, c);
   return code;
 }
 

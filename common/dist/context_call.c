@@ -27,8 +27,9 @@ static bool settled(const value *v) { return v->tensor || v->failed; }
 
 /* A dropped value stays while something here waits for it. */
 void clv_value_free_if_dropped(clv_contexts *e, value *v) {
-  bool waiting = v->maker && (v->maker->phase == WAITING || v->maker->needed ||
-                              v->maker->followers || v->maker->weight_due);
+  const call *c = v->maker;
+  bool waiting = c && (c->phase == WAITING || c->needed || c->followers || c->weight_due ||
+                       c->places[ORDER_WEIGHT].turn); /* which is to be counted, due or not */
   if (v->dropped && !v->uses && !v->deliveries && !waiting) clv_value_free(e, v);
 }
 
@@ -182,7 +183,7 @@ static clv_code run_call(clv_contexts *e, call *c, clv_tensor **ret, clv_err *er
   else
     c->stage->counts.evals++;
   if (!differentiable) {
-    clv_call_release(c);
+    clv_call_release(e, c);
   } else if (c->flags & CLV_FLAG_RECOMPUTE) {
     clv_stage_call_put(c->plan, c->state);
     c->state = NULL;
@@ -205,7 +206,7 @@ static clv_code finish_call(clv_contexts *e, call *c, clv_err *err) {
     out = clv_tensor_unref(out);
   }
   if (failed) {
-    clv_call_release(c);
+    clv_call_release(e, c);
     c->phase = INFERRED;
   }
   if (c->phase == INFERRED) clv_call_let_followers_run(e, c);
@@ -284,7 +285,7 @@ static clv_code follow(clv_contexts *e, call *c, uint64_t leader, clv_err *err) 
     return clv_fail(err, CLV_NOT_FOUND,
                     "call %llx, after whose backward module %u is to run, is not here",
                     (unsigned long long)leader, c->module);
-  if (l->phase != WAITING && l->phase != FORWARD) return CLV_OK;
+  if (l->went_back || l->phase == INFERRED) return CLV_OK;
   c->leader = l;
   c->next_follower = l->followers;
   l->followers = c;

@@ -167,7 +167,7 @@ typedef struct gradient_target {
 typedef enum call_phase {
   WAITING,  /* for inputs */
   FORWARD,  /* has run, its backward may come */
-  RETAINED, /* backward done; its forward runs again before the next one */
+  RETAINED, /* inputs alone are kept; its forward runs again before the next backward */
   SPENT,    /* backward done, inputs gone */
   INFERRED, /* no backward: not training, or nothing to differentiate */
 } call_phase;
@@ -198,6 +198,7 @@ struct call {
   bool behind;
   bool in_order;   /* it has a turn */
   bool weight_due; /* its backward has run, its W has not */
+  bool went_back;  /* it has had a backward */
   /* of the backward pass in progress */
   call *next_needed;
   bool needed;
@@ -213,6 +214,7 @@ typedef struct gradient {
   clv_stage *stage;
   clv_tensor *block;           /* trainable_bytes */
   bool filled, weights_filled; /* by the first part of a backward, by the second: others add */
+  uint32_t weight_turn;        /* of the last call whose backward has run; 0: of none */
   old_weights *previous;       /* before the last step, for calls that are `behind` */
 } gradient;
 
@@ -249,7 +251,8 @@ struct context {
   /* Its order: what has a turn, and how many are done. */
   order_queue order[ORDER_KINDS];
   uint32_t turns_done;
-  bool stirred; /* something may be due */
+  bool turn_begun; /* the next one is a forward that waits for its inputs or runs */
+  bool stirred;    /* something may be due */
   context *next_stirred;
   clv_tensor *trace; /* [n_trace_cap, CLV_TRACE_COLUMNS]; NULL: not noted */
   uint32_t n_trace;
@@ -319,8 +322,8 @@ clv_code clv_context_value_made(clv_contexts *e, context *c, uint64_t id, value 
                                 clv_err *err) CLV_USE_RESULT;
 void clv_value_free(clv_contexts *e, value *v);
 void clv_value_free_if_dropped(clv_contexts *e, value *v);
-void clv_call_release(call *c);  /* inputs, plan state */
-void clv_call_has_come(call *c); /* it is not on its way any more */
+void clv_call_release(clv_contexts *e, call *c); /* inputs, plan state, weights of its own */
+void clv_call_has_come(call *c);                 /* it is not on its way any more */
 void clv_strands_free(clv_contexts *e, context *c);
 void clv_reason_unref(clv_contexts *e, reason *c);
 reason *clv_reason_ref(reason *c);
@@ -412,7 +415,7 @@ clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) CLV_USE_RESULT
 clv_code clv_call_output(clv_contexts *e, call *c, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* The gradients of its parameters alone. */
 clv_code clv_call_backward_weight(clv_contexts *e, call *c, clv_err *err) CLV_USE_RESULT;
-void clv_call_after_backward(call *c);
+void clv_call_after_backward(clv_contexts *e, call *c);
 /* Sum of squares of the gradients of a module. */
 double clv_gradient_square(const gradient *g);
 /* Takes the backward pass on as far as it goes. */

@@ -23,9 +23,12 @@ static clv_code join(clv_contexts *e, context *ctx, order_kind kind, order_place
   order_queue *l = &ctx->order[kind];
   if (at <= ctx->turns_done)
     return clv_fail(err, CLV_PRECONDITION, "turn %u is over: %u are done", at, ctx->turns_done);
-  order_place *before = l->last;
+  bool at_head = l->first && at < l->first->turn;
+  order_place *before = at_head ? NULL : l->last;
   while (before && before->turn > at) before = before->prev;
-  if (before && before->turn == at) return clv_fail(err, CLV_EXISTS, "turn %u is taken", at);
+  bool begun = ctx->turn_begun && at == ctx->turns_done + 1;
+  if (begun || (before && before->turn == at))
+    return clv_fail(err, CLV_EXISTS, "turn %u is taken", at);
   p->turn = at;
   p->prev = before;
   p->next = before ? before->next : l->first;
@@ -44,7 +47,7 @@ void clv_order_leave(context *ctx, order_kind kind, order_place *p) {
 }
 
 bool clv_order_is_due(const context *ctx, const order_place *p) {
-  return p->turn == ctx->turns_done + 1;
+  return !ctx->turn_begun && p->turn == ctx->turns_done + 1;
 }
 
 void clv_order_stir(clv_contexts *e, context *ctx) {
@@ -56,6 +59,7 @@ void clv_order_stir(clv_contexts *e, context *ctx) {
 
 void clv_order_done(clv_contexts *e, context *ctx) {
   ctx->turns_done++;
+  ctx->turn_begun = false;
   clv_order_stir(e, ctx);
 }
 
@@ -89,7 +93,7 @@ static void run_weight(clv_contexts *e, context *ctx, order_place *p) {
   }
   if (c->weight_due) {
     clv_context_note(e, ctx, CLV_TRACE_WEIGHT, c, begin);
-    clv_call_after_backward(c);
+    clv_call_after_backward(e, c);
   }
   c->weight_due = false;
   clv_order_leave(ctx, ORDER_WEIGHT, p);
@@ -127,13 +131,25 @@ clv_code clv_order_add_step(clv_contexts *e, context *ctx, const clv_frame *f, c
   return code;
 }
 
+/* What REVERT would take back is not there any more. */
+static void make_final(clv_contexts *e, uint32_t module) {
+  line *l = &e->lines[module];
+  e->n_snapshots -= l->snapshot_of != 0;
+  l->snapshot_of = 0;
+}
+
 /* There is no vote over all modules here, so what is not finite ends the context. */
 static clv_code take_step(clv_contexts *e, context *ctx, const planned_step *s, clv_err *err) {
   gradient *g = clv_context_gradient(ctx, s->module);
   if (!g || !g->filled) return CLV_OK;
+  if (!g->weights_filled)
+    return clv_fail(err, CLV_PRECONDITION,
+                    "module %u is to step before the gradients of its parameters are here",
+                    s->module);
   if (!isfinite(clv_gradient_square(g)))
     return clv_fail(err, CLV_INVALID, "a gradient of module %u is not finite", s->module);
   CLV_TRY(clv_keep_weights(e, ctx, g, s->keep, err));
+  make_final(e, s->module);
   clv_optim_step(g->stage->optim, g->stage->block, g->block->data, s->rates, s->scale);
   g->stage->version++;
   g->stage->steps++;
@@ -158,7 +174,9 @@ static void run_step(clv_contexts *e, context *ctx, order_place *p) {
 
 /* ---- running ----------------------------------------------------------------------------------- */
 
+/* Its inputs may be missing, and nothing else runs until they are here. */
 static void run_forward(clv_contexts *e, context *ctx, order_place *p) {
+  ctx->turn_begun = true;
   clv_order_leave(ctx, ORDER_FORWARD, p);
   clv_call_one_less(e, call_of(p, ORDER_FORWARD));
 }
@@ -192,6 +210,7 @@ void clv_order_free(clv_contexts *e, context *ctx) {
   }
   memset(ctx->order, 0, sizeof ctx->order);
   ctx->turns_done = 0;
+  ctx->turn_begun = false;
   context **at = &e->stirred;
   while (*at && *at != ctx) at = &(*at)->next_stirred;
   if (*at) *at = ctx->next_stirred;

@@ -62,7 +62,6 @@ static clv_code keep_in(clv_contexts *e, const context *ctx, order_kind kind, cl
                         old_weights **kept, clv_err *err) {
   for (order_place *p = ctx->order[kind].first; p; p = p->next) {
     call *c = (call *)(void *)((char *)(p - kind) - offsetof(call, places));
-    if (c->stage == s && c->phase == WAITING) break; /* so are the later ones */
     if (!needs_them(c, s)) continue;
     if (!*kept) CLV_TRY(copy_of(e, s, kept, err));
     c->weights = ref(*kept);

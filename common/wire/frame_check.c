@@ -103,6 +103,8 @@ static clv_code check_commit(const clv_frame *f, size_t payload_len, clv_err *er
   if (f->commit.turn > CLV_WIRE_TURNS || (f->commit.turn && f->kind != CLV_APPLY))
     return clv_fail(err, CLV_INVALID, "turn %u; at most %d, and of an APPLY alone", f->commit.turn,
                     CLV_WIRE_TURNS);
+  if (f->commit.turn && !f->commit.apply)
+    return clv_fail(err, CLV_INVALID, "turn %u of a step that is not taken", f->commit.turn);
   return CLV_OK;
 }
 

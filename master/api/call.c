@@ -280,9 +280,23 @@ static cleave_status call(cleave_runtime *rt, cleave_context handle, cleave_modu
   return add_call(rt, c, m, inputs, n_inputs, how, ret, error);
 }
 
+/* A worker would refuse them by ending the session, and the master's own node has nobody who asks. */
+static cleave_status check_turns(const cleave_call_options *o, cleave_error *error) {
+  uint32_t backward = o->backward_turn, weight = o->weight_turn;
+  bool ascend = (!backward || (o->turn && o->turn < backward)) &&
+                (!weight || (backward && backward < weight));
+  uint32_t last = CLV_MAX(CLV_MAX(o->turn, backward), weight);
+  if (ascend && last <= CLV_WIRE_TURNS) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID,
+                  "the turns %u, %u and %u of a call: they ascend to at most %d, each with the one "
+                  "before it alone",
+                  o->turn, backward, weight, CLV_WIRE_TURNS);
+}
+
 static cleave_status manner_of(const cleave_runtime *rt, const cleave_call_options *o, manner *ret,
                                cleave_error *error) {
   *ret = (manner){.after = o ? o->after.id : 0, .deliver = o && o->send_to, .order = o};
+  if (o) PASS(check_turns(o, error));
   if (o && o->to_program && o->send_to && strcmp(o->send_to, rt->peers[0].name) != 0)
     return api_fail(error, CLV_INVALID,
                     "a value goes unasked to one node: to the program, or to '%s'", o->send_to);

@@ -17,16 +17,21 @@ cleave_status cleave_step_in_turn(cleave_runtime *runtime, cleave_optimizer *opt
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' is not of this optimiser, or its steps are not final",
                     module->name);
-  if (!turn) return api_fail(error, CLV_INVALID, "turn 0: turns are counted from 1");
+  if (!turn || turn > CLV_WIRE_TURNS)
+    return api_fail(error, CLV_INVALID, "turn %u: turns are counted from 1 to %d", turn,
+                    CLV_WIRE_TURNS);
   if (c->running)
     return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running", c->name);
   if (optimizer->clip_norm > 0)
     return api_fail(error, CLV_PRECONDITION,
                     "a step inside a context sees the gradients of one module alone: no clipping "
                     "by the norm of all");
+  if (module->state != MODULE_PLACED)
+    return api_fail(error, CLV_PRECONDITION, "module '%s' was never called", module->name);
+  PASS(api_send_step_in_turn(optimizer, c, module, ahead, turn, keep, error));
   c->stepped[module->index] = true;
   if (ret_lr) *ret_lr = api_rate_ahead(optimizer, ahead);
-  return api_send_step_in_turn(optimizer, c, module, ahead, turn, keep, error);
+  return CLEAVE_OK;
 }
 
 /* ---- links --------------------------------------------------------------------------------------- */
@@ -40,7 +45,6 @@ cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t de
                              cleave_link_measure *ret, cleave_error *error) {
   uint64_t ns = 0;
   clv_link_counts now;
-  *ret = (cleave_link_measure){0};
   if (node == 0 || node >= runtime->n_peers)
     return api_fail(error, CLV_INVALID, "node %u is no worker", node);
   peer *p = &runtime->peers[node];

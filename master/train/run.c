@@ -74,7 +74,8 @@ static clv_code open_blueprint(run *r, bool need_train, clv_err *err) {
   const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
   clv_shape sample = clv_dataset_x_shape(d, 1);
   CLV_TRY(clv_blueprint_new(r->config, &sample, clv_dataset_y_dtype(d), &r->blueprint, err));
-  return clv_run_data_fits(&r->data, r->blueprint, err);
+  CLV_TRY(clv_run_data_fits(&r->data, r->blueprint, err));
+  return need_train ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
 }
 
 static clv_code draw(const run *r, clv_bytes *out, clv_err *err) {

@@ -45,8 +45,16 @@ static clv_code read_custom(const clv_session_config *c, const clv_sched_shape *
                             clv_sched **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
-  CLV_TRY(clv_file_read(c->pipeline.file, 64u << 20, &text, err));
+  clv_err why;
+  if (clv_file_read(c->pipeline.file, 64u << 20, &text, &why) != CLV_OK)
+    return clv_fail(err, CLV_INVALID, "pipeline.file: %s", why.text);
   CLV_TRY(clv_sched_parse(c->pipeline.file, text.data ? text.data : "", text.len, &s, err));
+  if (clv_sched_is_async(s->kind))
+    return clv_fail(
+        err, CLV_INVALID,
+        "%s: the instructions of a %s schedule take steps of their own, which depend on "
+        "pipeline.flush_every: set pipeline.schedule to %s instead",
+        c->pipeline.file, clv_sched_name(s->kind), clv_sched_name(s->kind));
   const clv_sched_shape *is = &s->shape;
   if (is->n_stages != shape->n_stages || is->n_ranks != shape->n_ranks ||
       is->n_micro != shape->n_micro || is->first_backward != shape->first_backward ||
@@ -162,6 +170,13 @@ void clv_layout_free(layout *l) {
 void clv_layout_freep(layout **l) {
   clv_layout_free(*l);
   *l = NULL;
+}
+
+clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) {
+  CLV_AUTO(clv_layout_freep) layout *l = NULL;
+  uint32_t steps = clv_pipeline_round(b->config);
+  return clv_layout_new(b, b->micro_batches * steps, steps, clv_pipeline_first_window(b->config),
+                        NULL, &l, err);
 }
 
 /* ---- the layouts of a trainer ------------------------------------------------------------------------------- */

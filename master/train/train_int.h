@@ -47,6 +47,8 @@ uint32_t clv_pipeline_ranks(const clv_blueprint *b, clv_sched_shape *shape,
 void clv_pipeline_textbook_costs(const clv_blueprint *b, clv_sched_costs *ret);
 uint32_t clv_pipeline_round(const clv_session_config *c);        /* steps in a round */
 uint32_t clv_pipeline_first_window(const clv_session_config *c); /* before anything is measured */
+/* Is there a schedule for whole rounds? Before anything is connected. */
+clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the trainer --------------------------------------------------------------------------------------- */
 

@@ -296,3 +296,109 @@ def everything(w, module=0):
 def apply(w, context, kind=None, module=ALL, lr=0.25, scale=0.5, does=True):
     w.send(pb.Frame(kind=kind or pb.APPLY, context=context, message=77, stage=module,
                     commit=None if kind == pb.REVERT else pb.Commit(scale=scale, lr=lr, apply=does)))
+
+
+# ---- independent calls on a row of ones ------------------------------------------------------
+
+BIG = float(1 << 24)  # BIG + 1 is BIG again: sums show their order
+ONES = f32([1.0] * D)
+BACKWARD_ORDER = [[BIG] * D, [1.0] * D, [-BIG] * D]
+
+
+def calls_of(w, context, ids, module=0, **kw):
+    """Independent calls on a row of ones: the gradient of the weights is the row that comes back."""
+    for i in ids:
+        w.send(call(context, i, module, [(1000 + i, True, ONES, [1, D])], **kw))
+
+
+def row_of_gradient(w, context, phase, value, row, order=0):
+    w.send(gradient(context, phase, value, f32(row), [1, D], order=order))
+
+
+def needed(i, contributions=1):
+    return (i, contributions, False, [(0, 1000 + i, 0, 0)])
+
+
+def more(f):
+    f.backward.more = True
+    return f
+
+
+def nothing_else(w, module=0):
+    """All that was sent has been handled, and nothing was answered to it."""
+    state(w, pb.STATE_WEIGHTS, module)
+
+
+def collect(w, kind, n):
+    return {f.message: f for f in (w.recv(kind) for _ in range(n))}
+
+
+def failure_of(w, value):
+    f = w.recv(pb.VALUE, message=value)
+    assert f.HasField("failure") and not f.tensors, f
+    return f.failure
+
+
+def settled(w, **want):
+    """The counters of the session get there (they are written by another thread)."""
+    deadline = time.monotonic() + 20 * SLOW
+    while True:
+        s = w.status()
+        if all(getattr(s, k) == v for k, v in want.items()):
+            return s
+        assert time.monotonic() < deadline, (want, s)
+        time.sleep(0.01)
+
+
+def in_floats(rows_):
+    """The serial sum of rows in f32."""
+    total = rows_[0]
+    for row in rows_[1:]:
+        total = floats(f32([a + b for a, b in zip(total, row)]))
+    return total
+
+
+# ---- turns -----------------------------------------------------------------------------------
+
+def in_turn(w, context, i, turn, input_turn=0, weight_turn=0, module=0, sent=True, **kw):
+    """A call on ones whose value comes here as soon as it has run; not `sent`: value 2000 + i is to come."""
+    arg = (1000 + i, True, ONES, [1, D]) if sent else (2000 + i, True)
+    f = call(context, i, module, [arg], **kw)
+    f.flags |= pb.FLAG_DELIVER | pb.FLAG_TRACE
+    f.call.turn, f.call.input_turn, f.call.weight_turn = turn, input_turn, weight_turn
+    w.send(f)
+
+
+def bring(w, context, i):
+    w.send(frame(pb.VALUE, ONES, [1, D], context=context, message=2000 + i))
+
+
+def values(w, *ids):
+    for i in ids:
+        f = w.recv(pb.VALUE, message=i)
+        assert not f.HasField("failure"), f
+
+
+def steps_at(context, turn, module=0, lr=0.5, more=(), **kw):
+    commit = pb.Commit(scale=1, lr=lr, more_lrs=more, apply=True, turn=turn)
+    for k, v in kw.items():
+        setattr(commit, k, v)
+    return pb.Frame(kind=pb.APPLY, context=context, message=77, stage=module, commit=commit)
+
+
+def aborted(w, code, *parts):
+    f = w.recv(pb.ABORT).failure
+    assert f.code == code and all(p in f.text for p in parts), f
+
+
+def traced(w, context):
+    w.send(pb.Frame(kind=pb.END_CONTEXT, context=context, message=7))
+    f = w.recv(pb.ENDED, context=context, reply_to=7)
+    if not f.tensors:
+        return []
+    assert f.tensors[0].dtype == I64 and f.tensors[0].dims[1] == 8, f
+    got = rows(floats(f.payload, "q"), 8)
+    return [r for r in got if any(r)]
+
+
+F_, B_, I_, W_, S_ = 1, 2, 3, 4, 5

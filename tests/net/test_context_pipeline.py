@@ -5,65 +5,7 @@ from contexts import *
 
 suite = Suite()
 
-BIG = float(1 << 24)  # BIG + 1 is BIG again: sums show their order
-ONES = f32([1.0] * D)
-BACKWARD_ORDER = [[BIG] * D, [1.0] * D, [-BIG] * D]
-
-
-def calls_of(w, context, ids, module=0, **kw):
-    """Independent calls on a row of ones: the gradient of the weights is the row that comes back."""
-    for i in ids:
-        w.send(call(context, i, module, [(1000 + i, True, ONES, [1, D])], **kw))
-
-
-def row_of_gradient(w, context, phase, value, row, order=0):
-    w.send(gradient(context, phase, value, f32(row), [1, D], order=order))
-
-
-def needed(i, contributions=1):
-    return (i, contributions, False, [(0, 1000 + i, 0, 0)])
-
-
-def more(f):
-    f.backward.more = True
-    return f
-
-
-def nothing_else(w, module=0):
-    """All that was sent has been handled, and nothing was answered to it."""
-    state(w, pb.STATE_WEIGHTS, module)
-
-
-def collect(w, kind, n):
-    return {f.message: f for f in (w.recv(kind) for _ in range(n))}
-
-
-def failure_of(w, value):
-    f = w.recv(pb.VALUE, message=value)
-    assert f.HasField("failure") and not f.tensors, f
-    return f.failure
-
-
-def settled(w, **want):
-    """The counters of the session get there (they are written by another thread)."""
-    deadline = time.monotonic() + 20 * SLOW
-    while True:
-        s = w.status()
-        if all(getattr(s, k) == v for k, v in want.items()):
-            return s
-        assert time.monotonic() < deadline, (want, s)
-        time.sleep(0.01)
-
-
 # ---- the order of a backward pass --------------------------------------------------------------
-
-def in_floats(rows_):
-    """The serial sum of rows in f32."""
-    total = rows_[0]
-    for row in rows_[1:]:
-        total = floats(f32([a + b for a, b in zip(total, row)]))
-    return total
-
 
 @suite.test
 def calls_of_a_module_run_in_the_order_in_which_they_are_listed():

@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Random schedules through the C API, one after another in one runtime: whatever order the turns give
+ * that could run, the weights after the step are those of calls without turns, bit for bit; with turns
+ * that are damaged the context fails, stands still until its deadline, or gives these weights as well,
+ * and the next one is none the worse for it.
+ *
+ * Usage: PROGRAM SESSION A B direct|via_master|alone threads|single N [SEED]: N of each
+ */
+#include "api_pipeline_int.h"
+
+enum { STAGES = 4, MICROS = 6, WIDTH = 5, ROWS = 4, PATIENCE_MS = 400 };
+
+typedef struct turns {
+  uint32_t forward, backward, weight;
+} turns;
+
+/* A chain of stages, and the loss as the last. */
+typedef struct pipeline {
+  uint32_t n, micros;
+  const char *at[STAGES + 1];
+  cleave_module *module[STAGES + 1];
+  cleave_optimizer *optimizer;
+  cleave_state first[STAGES], trained[STAGES];
+} pipeline;
+
+typedef struct schedule {
+  turns of[STAGES + 1][MICROS];
+  bool recompute[STAGES];
+} schedule;
+
+static uint64_t state = 1;
+
+static uint32_t roll(uint32_t below) {
+  state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+  return (uint32_t)(state >> 33) % below;
+}
+
+/* ---- pipelines ----------------------------------------------------------------------------------- */
+
+static bool read_state(const pipeline *p, cleave_state *to) {
+  for (uint32_t i = 0; i < p->n; i++)
+    MUST(cleave_state_read(rt, p->module[i], CLEAVE_STATE_WEIGHTS, 0, &to[i], e));
+  return true;
+}
+
+static bool write_first(const pipeline *p) {
+  for (uint32_t i = 0; i < p->n; i++)
+    MUST(cleave_state_write(rt, p->module[i], CLEAVE_STATE_WEIGHTS, p->first[i].items,
+                            p->first[i].n, 0, e));
+  return true;
+}
+
+static bool same_state(const pipeline *p, const cleave_state *a, const cleave_state *b) {
+  for (uint32_t i = 0; i < p->n; i++)
+    for (size_t k = 0; k < a[i].n; k++) {
+      const cleave_tensor *x = &a[i].items[k].tensor, *y = &b[i].items[k].tensor;
+      size_t bytes = cleave_tensor_count(x) * (x->dtype == CLEAVE_I64 ? 8 : 4);
+      if (memcmp(x->data, y->data, bytes) != 0) return false;
+    }
+  return true;
+}
+
+static void done_states(const pipeline *p, cleave_state *list) {
+  for (uint32_t i = 0; i < p->n; i++) cleave_state_done(&list[i]);
+}
+
+/* Normalisation, dropout, and a stage whose backward reads its weights. */
+static const char *const layers[STAGES] = {
+    "[{op: linear, out: 5}, {op: batchnorm}, {op: tanh}]",
+    "[{op: linear, out: 5}, {op: relu}, {op: dropout, p: 0.25}]",
+    "[{op: linear, out: 5}, {op: linear, out: 5}]",
+    "[{op: tanh}, {op: linear, out: 5}, {op: batchnorm}]",
+};
+
+static bool make_pipeline(uint32_t number, uint32_t n, uint32_t micros, const char *places,
+                          pipeline *p) {
+  char name[64];
+  *p = (pipeline){.n = n, .micros = micros};
+  for (uint32_t i = 0; i <= n; i++) {
+    p->at[i] = places[i] == 'a' ? at_a : places[i] == 'b' ? at_b : "master";
+    snprintf(name, sizeof name, "pipeline %u, stage %u", number, i);
+    if (i < n)
+      DO(load(name, p->at[i], layers[i], WIDTH, &p->module[i]));
+    else
+      DO(load_loss(name, p->at[i], WIDTH, &p->module[i]));
+  }
+  cleave_group all = {.modules = p->module, .n_modules = n, .lr = 0.1, .final = true};
+  MUST(cleave_optimizer_new(rt, &all, 1, 0, &p->optimizer, e));
+  return read_state(p, p->first);
+}
+
+/* ---- one step ------------------------------------------------------------------------------------ */
+
+static cleave_status call_micro(const pipeline *p, const schedule *s, cleave_context c, uint32_t k,
+                                cleave_reference *ret_loss, cleave_error *e) {
+  float data[2][ROWS * WIDTH];
+  cleave_reference in[2];
+  for (unsigned i = 0; i < 2; i++) {
+    fill(data[i], ROWS * WIDTH, 10 * k + i);
+    cleave_tensor t = CLEAVE_TENSOR_F32(data[i], ROWS, WIDTH);
+    cleave_status status = cleave_leaf(rt, c, &t, false, &in[i], e);
+    if (status != CLEAVE_OK) return status;
+  }
+  for (uint32_t i = 0; i <= p->n; i++) {
+    const turns *t = &s->of[i][k];
+    const cleave_call_options o = {.send_to = i < p->n ? p->at[i + 1] : NULL,
+                                   .to_program = i == p->n,
+                                   .turn = t->forward,
+                                   .backward_turn = t->backward,
+                                   .weight_turn = t->weight,
+                                   .recompute = i < p->n && s->recompute[i]};
+    cleave_status status =
+        cleave_call_with(rt, c, p->module[i], in, i == p->n ? 2 : 1, &o, ret_loss, e);
+    if (status != CLEAVE_OK) return status;
+    in[0] = *ret_loss;
+  }
+  return CLEAVE_OK;
+}
+
+static cleave_status train_in(const pipeline *p, const schedule *s, cleave_context c,
+                              uint64_t deadline_ms, cleave_error *e) {
+  cleave_reference losses[MICROS];
+  float shares[MICROS];
+  for (uint32_t k = 0; k < p->micros; k++) {
+    cleave_status status = call_micro(p, s, c, k, &losses[k], e);
+    if (status != CLEAVE_OK) return status;
+    shares[k] = 0.5f + (float)k;
+  }
+  cleave_status status =
+      cleave_backward_weighted(rt, c, losses, shares, p->micros, false, deadline_ms, e);
+  return status == CLEAVE_OK ? cleave_step(rt, p->optimizer, c, 0, NULL, e) : status;
+}
+
+/* From the first weights; what went wrong is not an error of this function. */
+static bool step(const pipeline *p, const schedule *s, uint64_t deadline_ms, cleave_error *ret) {
+  const cleave_context_options o = {.step = 3};
+  cleave_context c;
+  memset(ret, 0, sizeof *ret);
+  DO(write_first(p));
+  MUST(cleave_context_open(rt, &o, &c, e));
+  if (train_in(p, s, c, deadline_ms, ret) != CLEAVE_OK) {
+    (void)!cleave_context_close(rt, c, 0, NULL);
+    return true;
+  }
+  return close_context(c);
+}
+
+static bool trains_the_same(const pipeline *p) {
+  cleave_state now[STAGES];
+  DO(read_state(p, now));
+  bool same = same_state(p, now, p->trained);
+  done_states(p, now);
+  CHECK(same);
+  return true;
+}
+
+/* ---- random schedules ---------------------------------------------------------------------------- */
+
+typedef struct progress {
+  uint32_t f[STAGES + 1], i[STAGES + 1], w[STAGES + 1];
+  bool split[STAGES + 1][MICROS];
+  uint32_t clock[3]; /* of the nodes */
+} progress;
+
+static uint32_t *clock_of(progress *g, const char *at) {
+  return &g->clock[strcmp(at, "master") == 0 ? 0 : strcmp(at, at_a) == 0 ? 1 : 2];
+}
+
+/* What stage s may do next: 1 forward, 2 the gradient of its input, 4 those of its parameters. */
+static uint32_t may(const pipeline *p, const progress *g, uint32_t s) {
+  uint32_t k = g->i[s], ret = 0;
+  if (g->f[s] < p->micros && (s == 0 || g->f[s - 1] > g->f[s])) ret |= 1;
+  bool there = k < g->f[s] && (s == p->n || g->i[s + 1] > k);
+  if (there && (g->split[s][k] || g->w[s] == k)) ret |= 2;
+  if (g->w[s] < k && g->split[s][g->w[s]]) ret |= 4;
+  return ret;
+}
+
+static void take(const pipeline *p, progress *g, uint32_t s, uint32_t what, schedule *ret) {
+  uint32_t turn = ++*clock_of(g, p->at[s]);
+  if (what == 1) ret->of[s][g->f[s]++].forward = turn;
+  if (what == 4) ret->of[s][g->w[s]++].weight = turn;
+  if (what != 2) return;
+  ret->of[s][g->i[s]].backward = turn;
+  g->w[s] += !g->split[s][g->i[s]++];
+}
+
+static void random_schedule(const pipeline *p, schedule *ret) {
+  progress g = {0};
+  *ret = (schedule){0};
+  for (uint32_t s = 0; s <= p->n; s++)
+    for (uint32_t k = 0; k < p->micros; k++) g.split[s][k] = roll(2);
+  for (uint32_t s = 0; s < p->n; s++) ret->recompute[s] = roll(4) == 0;
+  for (;;) {
+    uint32_t list[3 * (STAGES + 1)][2], n = 0;
+    for (uint32_t s = 0; s <= p->n; s++)
+      for (uint32_t what = 1; what <= 4; what *= 2)
+        if (may(p, &g, s) & what) list[n][0] = s, list[n++][1] = what;
+    if (!n) return;
+    uint32_t i = roll(n);
+    take(p, &g, list[i][0], list[i][1], ret);
+  }
+}
+
+static uint32_t *random_turn(const pipeline *p, schedule *s) {
+  turns *t = &s->of[roll(p->n + 1)][roll(p->micros)];
+  uint32_t *const parts[] = {&t->forward, &t->backward, &t->weight};
+  return parts[roll(3)];
+}
+
+static void damage(const pipeline *p, schedule *s) {
+  uint32_t *a = random_turn(p, s), *b = random_turn(p, s), kept = *a;
+  switch (roll(5)) {
+    case 0: /* swapped */
+      *a = *b;
+      *b = kept;
+      break;
+    case 1: /* given twice, or of no call */
+      *a = *b;
+      break;
+    case 2: /* a gap */
+      *a += 1 + roll(3);
+      break;
+    case 3:
+      *a = 0;
+      break;
+    default:
+      *a = roll(1u << 21);
+  }
+}
+
+/* ---- tests --------------------------------------------------------------------------------------- */
+
+static pipeline pipelines[5];
+static uint32_t n_each = 20;
+
+static bool the_pipelines_train(void) {
+  static const struct {
+    uint32_t n, micros;
+    const char *places;
+  } shapes[] = {{2, 4, "abm"}, {3, 6, "abab"}, {4, 3, "mabam"}, {3, 1, "bmaa"}, {4, 6, "aabbm"}};
+  const schedule none_at_all = {0};
+  for (uint32_t i = 0; i < 5; i++) {
+    pipeline *p = &pipelines[i];
+    cleave_error e;
+    DO(make_pipeline(i, shapes[i].n, shapes[i].micros, shapes[i].places, p));
+    DO(step(p, &none_at_all, 0, &e));
+    CHECK(e.status == CLEAVE_OK);
+    DO(read_state(p, p->trained));
+    CHECK(!same_state(p, p->first, p->trained));
+  }
+  return true;
+}
+
+static bool random_schedules_reach_the_same_weights(void) {
+  for (uint32_t i = 0; i < n_each; i++) {
+    const pipeline *p = &pipelines[i % 5];
+    schedule s;
+    cleave_error e;
+    random_schedule(p, &s);
+    DO(step(p, &s, 0, &e));
+    if (e.status != CLEAVE_OK) {
+      snprintf(why, sizeof why, "schedule %u at '%s': %s", i, e.node, e.text);
+      return false;
+    }
+    DO(trains_the_same(p));
+  }
+  return true;
+}
+
+static bool damaged_schedules_fail_or_reach_the_same_weights(void) {
+  uint32_t failed = 0, stood_still = 0;
+  for (uint32_t i = 0; i < n_each; i++) {
+    const pipeline *p = &pipelines[i % 5];
+    schedule s;
+    cleave_error e;
+    random_schedule(p, &s);
+    damage(p, &s);
+    uint64_t begin = now_ms();
+    DO(step(p, &s, PATIENCE_MS, &e));
+    CHECK(now_ms() < begin + 10000); /* it never hangs */
+    failed += e.status != CLEAVE_OK;
+    stood_still += e.status == CLEAVE_DEADLINE;
+    if (e.status == CLEAVE_OK) DO(trains_the_same(p));
+  }
+  printf("# damaged: %u refused or failed, %u of them by their deadline, %u ran\n", failed,
+         stood_still, n_each - failed);
+  CHECK(failed > n_each / 4);
+  return true;
+}
+
+static bool turns_that_cannot_be_are_refused(void) {
+  static const turns bad[] = {{0, 1, 0},          {1, 0, 2},       {2, 2, 0},
+                              {3, 2, 0},          {1, 3, 3},       {(1 << 20) + 1, 0, 0},
+                              {1, UINT32_MAX, 0}, {1, 2, 1u << 21}};
+  const pipeline *p = &pipelines[2]; /* at all nodes */
+  const float x[ROWS * WIDTH] = {0};
+  cleave_context c;
+  DO(open_context(&c));
+  for (uint32_t s = 0; s < p->n; s++)
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+      const cleave_call_options o = {
+          .turn = bad[i].forward, .backward_turn = bad[i].backward, .weight_turn = bad[i].weight};
+      cleave_reference in, out;
+      DO(leaf(c, x, ROWS, WIDTH, false, &in));
+      REFUSED(cleave_call_with(rt, c, p->module[s], &in, 1, &o, &out, e), CLEAVE_INVALID,
+              "they ascend to at most 1048576");
+    }
+  return close_context(c);
+}
+
+static bool make_stepper(const char *name, bool final, double clip, cleave_module **ret,
+                         cleave_optimizer **ret_optimizer) {
+  DO(load(name, at_a, layers[0], WIDTH, ret));
+  cleave_group group = {.modules = ret, .n_modules = 1, .lr = 0.1, .final = final};
+  MUST(cleave_optimizer_new(rt, &group, 1, clip, ret_optimizer, e));
+  return true;
+}
+
+static bool steps_in_turn_that_cannot_be_are_refused(void) {
+  cleave_module *final, *other, *clipped;
+  cleave_optimizer *of_final, *of_other, *of_clipped;
+  const float x[ROWS * WIDTH] = {0};
+  cleave_context c;
+  cleave_reference in, out;
+  double lr = 0;
+  DO(make_stepper("final", true, 0, &final, &of_final));
+  DO(make_stepper("not final", false, 0, &other, &of_other));
+  DO(make_stepper("clipped", true, 1, &clipped, &of_clipped));
+  DO(open_context(&c));
+#define STEP(o, m, turn) cleave_step_in_turn(rt, o, c, m, 0, turn, false, &lr, e)
+  REFUSED(STEP(of_final, final, 0), CLEAVE_INVALID, "counted from 1");
+  REFUSED(STEP(of_final, final, (1 << 20) + 1), CLEAVE_INVALID, "to 1048576");
+  REFUSED(STEP(of_final, other, 1), CLEAVE_PRECONDITION, "not of this optimiser");
+  REFUSED(STEP(of_other, other, 1), CLEAVE_PRECONDITION, "not final");
+  REFUSED(STEP(of_clipped, clipped, 1), CLEAVE_PRECONDITION, "no clipping");
+  REFUSED(STEP(of_final, final, 1), CLEAVE_PRECONDITION, "never called");
+  CHECK(lr == 0);
+  DO(leaf(c, x, ROWS, WIDTH, false, &in));
+  MUST(cleave_call(rt, c, final, &in, 1, &out, e));
+  MUST(STEP(of_final, final, 1));
+  CHECK(lr == 0.1);
+  REFUSED(cleave_step(rt, of_final, c, 0, NULL, e), CLEAVE_PRECONDITION, "");
+  DO(close_context(c));
+  REFUSED(STEP(of_final, final, 1), CLEAVE_NOT_FOUND, "");
+  cleave_optimizer *const all[] = {of_final, of_other, of_clipped};
+  for (int i = 0; i < 3; i++) cleave_optimizer_release(all[i]);
+  return true;
+}
+
+static bool links_are_measured(void) {
+  cleave_link_measure m;
+  uint32_t workers = 0;
+  REFUSED(cleave_measure(rt, 0, 0, &m, e), CLEAVE_INVALID, "node 0 is no worker");
+  while (cleave_node_name(rt, workers + 1)) workers++;
+  REFUSED(cleave_measure(rt, workers + 1, 0, &m, e), CLEAVE_INVALID, "is no worker");
+  for (uint32_t i = 1; i <= workers; i++) {
+    MUST(cleave_measure(rt, i, 0, &m, e));
+    CHECK(m.round_trip_s > 0 && m.round_trip_s < 10 && m.up_bytes_s >= 0 && m.down_bytes_s >= 0);
+  }
+  return true;
+}
+
+static bool the_pipelines_still_train(void) {
+  for (uint32_t i = 0; i < 5; i++) {
+    schedule s;
+    cleave_error e;
+    random_schedule(&pipelines[i], &s);
+    DO(step(&pipelines[i], &s, 0, &e));
+    CHECK(e.status == CLEAVE_OK);
+    DO(trains_the_same(&pipelines[i]));
+    done_states(&pipelines[i], pipelines[i].first);
+    done_states(&pipelines[i], pipelines[i].trained);
+    cleave_optimizer_release(pipelines[i].optimizer);
+  }
+  return true;
+}
+
+static const test tests[] = {
+    TEST(the_pipelines_train),
+    TEST(turns_that_cannot_be_are_refused),
+    TEST(steps_in_turn_that_cannot_be_are_refused),
+    TEST(links_are_measured),
+    TEST(random_schedules_reach_the_same_weights),
+    TEST(damaged_schedules_fail_or_reach_the_same_weights),
+    TEST(the_pipelines_still_train),
+};
+
+int main(int argc, char **argv) {
+  const char *number;
+  if (!arguments(argc, argv, &number)) return 2;
+  const cleave_options o = {.single_thread = single};
+  n_each = *number ? (uint32_t)atoi(number) : n_each;
+  state = argc > 7 ? (uint64_t)atoll(argv[7]) : 1;
+  if (!open_runtime(&o, &rt)) {
+    said(false, "open");
+    return 1;
+  }
+  (void)RUN_ALL(tests);
+  said(close_runtime(rt), "close_finds_nothing_left");
+  return n_failed != 0;
+}
