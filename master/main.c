@@ -21,6 +21,7 @@ typedef struct arguments {
   size_t n_words;
   const char *sets[256];
   size_t n_sets;
+  const char *links[256], *speeds[256];
   clv_run_options run;
   bool verbose;
   /* certs */
@@ -41,6 +42,9 @@ enum {
   OPT_TRACE,
   OPT_PROFILE,
   OPT_SCHEDULE,
+  OPT_SUGGEST,
+  OPT_LINK,
+  OPT_SPEED,
   OPT_DIR,
   OPT_URI,
   OPT_DNS,
@@ -60,6 +64,12 @@ static const struct argp_option options[] = {
     {"out", OPT_OUT, "FILE", 0, "predict: where the .npy goes; plan --schedule: the instructions",
      0},
     {"schedule", OPT_SCHEDULE, NULL, 0, "plan: draw what each node does in a step", 0},
+    {"suggest-cuts", OPT_SUGGEST, NULL, 0,
+     "plan: time the layers here and propose where to cut, and in how many micro-batches", 0},
+    {"link", OPT_LINK, "WORKER=RTT_MS:MBIT", 0,
+     "plan --suggest-cuts: a worker's link (default 1:1000); ONE+OTHER=... is a direct one", 0},
+    {"speed", OPT_SPEED, "NODE=FACTOR", 0,
+     "plan --suggest-cuts: how fast a worker, or master, is beside this machine (default 1)", 0},
     {"trace", OPT_TRACE, "FILE", 0, "train: what each node did and when, for Perfetto", 0},
     {"profile", OPT_PROFILE, NULL, 0, "train: print where the time went", 0},
     {"verbose", 'v', NULL, 0, "log at debug level", 0},
@@ -121,6 +131,15 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
       return 0;
     case OPT_SCHEDULE:
       a->run.schedule = true;
+      return 0;
+    case OPT_SUGGEST:
+      a->run.suggest_cuts = true;
+      return 0;
+    case OPT_LINK:
+      append(state, a->links, &a->run.n_links, CLV_COUNT(a->links), arg);
+      return 0;
+    case OPT_SPEED:
+      append(state, a->speeds, &a->run.n_speeds, CLV_COUNT(a->speeds), arg);
       return 0;
     case OPT_DIR:
       a->dir = arg;
@@ -194,7 +213,15 @@ static int with_session(arguments *a, session_command *command) {
 static int cmd_train(arguments *a) { return with_session(a, clv_run_train); }
 static int cmd_eval(arguments *a) { return with_session(a, clv_run_eval); }
 static int cmd_predict(arguments *a) { return with_session(a, clv_run_predict); }
-static int cmd_plan(arguments *a) { return with_session(a, clv_run_plan); }
+static int cmd_plan(arguments *a) {
+  a->run.links = a->links;
+  a->run.speeds = a->speeds;
+  if (a->run.suggest_cuts && a->run.schedule)
+    return usage("plan draws a schedule or suggests cuts: --schedule or --suggest-cuts");
+  if (!a->run.suggest_cuts && (a->run.n_links || a->run.n_speeds))
+    return usage("--link and --speed belong to plan --suggest-cuts");
+  return with_session(a, clv_run_plan);
+}
 static int cmd_check(arguments *a) { return with_session(a, clv_run_check); }
 static int cmd_doctor(arguments *a) { return with_session(a, clv_run_doctor); }
 

@@ -122,7 +122,8 @@ typedef enum clv_pipeline_kind {
   CLV_PIPE_CUSTOM,
 } clv_pipeline_kind;
 
-/* pipeline.window, where it is a word. */
+/* pipeline.micro_batches and pipeline.window, where they are words. */
+#define CLV_MICRO_AUTO ((uint64_t)0)
 #define CLV_WINDOW_AUTO ((uint64_t)0)
 #define CLV_WINDOW_TEXTBOOK (-(uint64_t)1)
 typedef enum clv_arch {
@@ -248,7 +249,7 @@ typedef struct clv_session_config {
   clv_train_config train;
   struct {
     clv_config_pos pos;
-    uint64_t micro_batches;
+    uint64_t micro_batches; /* a number or CLV_MICRO_AUTO */
     clv_pipeline_kind schedule;
     uint64_t window;      /* of 1f1b: a number or one of CLV_WINDOW_ */
     uint64_t flush_every; /* steps in a round of an asynchronous schedule */

@@ -22,6 +22,7 @@ static const char *const optimizer_names[] = {"sgd", "adam", "adamw", NULL};
 static const char *const lr_names[] = {"constant", "step", "cosine", "linear", NULL};
 static const char *const pipeline_names[] = {
     "naive", "gpipe", "1f1b", "interleaved", "zb-h1", "pipedream", "pipedream-2bw", "custom", NULL};
+static const char *const micro_words[] = {"auto", NULL};
 static const char *const window_words[] = {"auto", "textbook", NULL};
 
 _Static_assert(sizeof(clv_loss_kind) == sizeof(int), "enums are stored as int");
@@ -268,7 +269,9 @@ static const clv_row rows[] = {
     {.path = "pipeline", .kind = CLV_ROW_SECTION, .pos = AT(pipeline.pos),
      .doc = "How a batch moves through the stages."},
     {.path = "pipeline.micro_batches", .kind = CLV_ROW_INT, .offset = AT(pipeline.micro_batches),
-     .min = 1, .max = 4096, .initial = "1", .doc = "Parts of a batch that are under way at once."},
+     .names = micro_words, .min = 1, .max = 4096, .initial = "1",
+     .doc = "Parts of a batch that are under way at once; auto is chosen when a run begins, by trial "
+            "steps."},
     {.path = "pipeline.schedule", .kind = CLV_ROW_ENUM, .offset = AT(pipeline.schedule),
      .names = pipeline_names, .initial = "1f1b",
      .doc = "Order of forwards and backwards. All but the pipedreams give the same bits."},

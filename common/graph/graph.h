@@ -204,6 +204,15 @@ const clv_plan_info *clv_plan_get_info(const clv_plan *p);
 /* Human-readable listing of the steps: op, node, layouts, implementation, bytes. */
 void clv_plan_describe(const clv_plan *p, clv_bytes *out);
 
+/* Seconds that a layer's steps took, by what they are for. */
+typedef struct clv_plan_times {
+  double forward, input, weight;
+} clv_plan_times;
+
+/* From now on every step adds what it takes to times[node of the graph]; NULL: no more. What one kernel
+ * does for several layers counts for the one that it is of. */
+void clv_plan_time(clv_plan *p, clv_plan_times *times);
+
 /* Calls come from the plan's pool: after warm-up no memory is taken. */
 clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) CLV_USE_RESULT;
 void clv_plan_call_put(clv_plan *p, clv_call *c); /* takes NULL */

@@ -109,7 +109,8 @@ struct clv_plan {
   bool fresh; /* the cache holds weights of version `version` of block `block` */
   uint64_t version;
   const void *block;
-  clv_call *calls; /* all of them */
+  clv_plan_times *times; /* [n_nodes], borrowed; NULL: nobody wants to know */
+  clv_call *calls;       /* all of them */
   clv_call *idle;
 };
 

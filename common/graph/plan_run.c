@@ -113,12 +113,26 @@ clv_code clv_plan_run_zero(clv_plan *p, const plan_frame *f, const plan_step *s,
   return CLV_OK;
 }
 
+void clv_plan_time(clv_plan *p, clv_plan_times *times) { p->times = times; }
+
+static clv_code run_timed(clv_plan *p, const plan_frame *f, const plan_step *s, int phase,
+                          clv_err *err) {
+  clv_plan_times *t = &p->times[s->node];
+  bool weight = s->run == clv_plan_run_backward_weight || phase == PHASE_BACKWARD_WEIGHT;
+  uint64_t begin = clv_now_ns();
+  clv_code code = s->run(p, f, s, err);
+  *(weight                   ? &t->weight
+    : phase == PHASE_FORWARD ? &t->forward
+                             : &t->input) += (double)(clv_now_ns() - begin) * 1e-9;
+  return code;
+}
+
 static clv_code run_phase(clv_plan *p, const plan_frame *f, int phase, clv_err *err) {
   int i = phase ? p->phase_end[phase - 1] : 0;
   p->backend->set_threads(p->options.threads);
   for (; i < p->phase_end[phase]; i++) {
     const plan_step *s = &p->steps[i];
-    if (s->run(p, f, s, err) != CLV_OK)
+    if ((p->times ? run_timed(p, f, s, phase, err) : s->run(p, f, s, err)) != CLV_OK)
       return clv_err_prefix(err, "layer %s (%s), %s", p->graph->nodes[s->node].name,
                             clv_op_name(p->graph->nodes[s->node].op), s->verb);
   }

@@ -179,6 +179,52 @@ double clv_sched_bubble_formula(clv_sched_kind kind, uint32_t ranks, uint32_t pe
 clv_code clv_sched_window(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t *ret,
                           clv_err *err) CLV_USE_RESULT;
 
+/* ---- cuts -------------------------------------------------------------------------------------- */
+
+/* A chain of layers that is to be cut into the stages of a shape, the last of which is the loss and has
+ * none. Cut i is behind the last layer of stage i. */
+typedef struct clv_sched_cuts {
+  clv_sched_kind kind;     /* naive, gpipe, 1f1b or zb-h1 */
+  clv_sched_shape shape;   /* n_micro, n_accumulate and first_backward are not read */
+  uint32_t window;         /* as of clv_sched_options */
+  bool window_fits;        /* 1f1b: as clv_sched_window says */
+  uint32_t n_layers;       /* at most 65536 */
+  uint32_t first_learning; /* the first layer that does; n_layers: none */
+  const uint32_t *places;  /* [n_places] ascending: layers behind which a cut may be */
+  uint32_t n_places;
+  const uint32_t *least, *most; /* [n_stages - 2] layers: where each cut stays, both included */
+  const uint32_t *micros;       /* [n_micros] ascending: in how many micro-batches */
+  uint32_t n_micros;
+  /* Times of the stages that end with layers last[n_stages - 1], in micros[choice] micro-batches. The
+   * first n_stages of each list of *ret are written. */
+  void (*costs)(const void *user, const uint32_t *last, uint32_t choice, clv_sched_costs *ret);
+  const void *user;
+} clv_sched_cuts;
+
+typedef struct clv_sched_split {
+  uint32_t last[CLV_SCHED_STAGES]; /* [n_stages - 1] layers */
+  uint32_t choice, n_micro, window;
+  double seconds, bubble;
+} clv_sched_split;
+
+typedef struct clv_sched_search {
+  uint64_t possible, simulated; /* ways to cut, times micros; those of them that were simulated */
+  bool complete;                /* no better one was left out */
+} clv_sched_search;
+
+/* One way to cut, by simulation: from last and choice the rest of *split. */
+clv_code clv_sched_split_judge(const clv_sched_cuts *c, clv_sched_split *split,
+                               clv_err *err) CLV_USE_RESULT;
+
+/* The best ways to cut, best first, at most `few`, each with its best number of micro-batches. Of all
+ * ways those are simulated whose lower bound (the work of each rank and link, and the way of a
+ * micro-batch to it and back) is below what was found. Where there are too many to go through, some of
+ * the places are taken, and the cuts found are then moved as long as that helps. Deterministic.
+ * CLV_NOT_FOUND: the layers cannot be cut so. */
+clv_code clv_sched_search_cuts(const clv_sched_cuts *c, uint32_t few, clv_sched_split *ret,
+                               uint32_t *ret_n, clv_sched_search *ret_search,
+                               clv_err *err) CLV_USE_RESULT;
+
 /* ---- text -------------------------------------------------------------------------------------- */
 
 /* A grid in time, a row per rank, as `plan --schedule` shows it: at most `columns` (40 or more) wide,

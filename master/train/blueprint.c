@@ -203,6 +203,7 @@ static clv_code make_egress(clv_blueprint *b, clv_err *err) {
 static void place_sizes(clv_blueprint *b) {
   const clv_train_config *t = &b->config->train;
   uint64_t m = CLV_MIN(b->config->pipeline.micro_batches, t->batch);
+  if (m == CLV_MICRO_AUTO) m = 1; /* until a run chooses */
   b->micro_batches = (uint32_t)m;
   b->micro_size = (int64_t)((t->batch + m - 1) / m);
   b->eval_size = (int64_t)t->eval_batch;

@@ -57,6 +57,14 @@ static clv_code facts_of(const clv_blueprint *b, uint32_t i, uint32_t live, uint
   return CLV_OK;
 }
 
+clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t live, size_t *ret,
+                          clv_err *err) {
+  stage_facts f;
+  CLV_TRY(facts_of(b, stage, live, 1, &f, err));
+  *ret = f.weights + f.optimizer + f.activations + f.scratch + f.cache;
+  return CLV_OK;
+}
+
 static const char *place_of(const clv_blueprint *b, uint32_t i) {
   return b->shards[i].worker < 0 ? "master" : b->config->workers[b->shards[i].worker].name;
 }
@@ -159,8 +167,9 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     clv_bytes_printf(out, ",\"batch\":%llu,\"micro_batches\":%u,\"stages\":[",
                      (unsigned long long)c->train.batch, b->micro_batches);
   } else {
-    clv_bytes_printf(out, "session %s: batch %llu in %u micro-batches (%s), loss %s at %s\n",
+    clv_bytes_printf(out, "session %s: batch %llu in %u micro-batches%s (%s), loss %s at %s\n",
                      c->name, (unsigned long long)c->train.batch, b->micro_batches,
+                     c->pipeline.micro_batches == CLV_MICRO_AUTO ? ", until a run chooses" : "",
                      clv_pipeline_name(c->pipeline.schedule), clv_loss_name(c->loss.kind),
                      place_of(b, b->n_stages));
   }

@@ -190,7 +190,7 @@ static clv_code ping_all(clv_trainer *t, double *round_trip, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code measure(clv_trainer *t, const layout *l, clv_sched_costs *ret, clv_err *err) {
+clv_code clv_watch_measure(clv_trainer *t, const layout *l, clv_sched_costs *ret, clv_err *err) {
   CLV_AUTO(clv_freep) double *list = NULL, *round_trip = NULL;
   CLV_AUTO(clv_freep) passage *passages = NULL;
   size_t most = CLV_MAX(t->watch.n_events, (size_t)l->n_micro);
@@ -269,7 +269,7 @@ clv_code clv_watch_end(clv_trainer *t, const layout *l, bool measured, double se
   plan_next(w, t->committed);
   clv_sched_costs c;
   if (!enough) return CLV_OK;
-  CLV_TRY(measure(t, l, &c, err));
+  CLV_TRY(clv_watch_measure(t, l, &c, err));
   clv_err why; /* workers say when they did what: nonsense is no reason to stop */
   if (choose_window(t, l, &c, &why) != CLV_OK)
     clv_log(CLV_LOG_WARN, "the window stays as it is: %s", why.text);

@@ -12,6 +12,7 @@
 
 typedef struct run {
   const clv_session_config *config;
+  clv_session_config own; /* a copy with the number of micro-batches, where that was auto */
   const clv_run_options *o;
   clv_run_data data;
   clv_blueprint *blueprint;
@@ -69,13 +70,33 @@ static clv_exit run_exit(const run *r, const clv_err *err) {
 
 /* ---- blueprint ---------------------------------------------------------------------------------------- */
 
-static clv_code open_blueprint(run *r, bool need_train, clv_err *err) {
-  CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
+static clv_code make_blueprint(run *r, clv_err *err) {
   const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
   clv_shape sample = clv_dataset_x_shape(d, 1);
-  CLV_TRY(clv_blueprint_new(r->config, &sample, clv_dataset_y_dtype(d), &r->blueprint, err));
+  clv_blueprint_freep(&r->blueprint);
+  return clv_blueprint_new(r->config, &sample, clv_dataset_y_dtype(d), &r->blueprint, err);
+}
+
+static clv_code open_blueprint(run *r, bool need_train, clv_err *err) {
+  bool chosen = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
+  CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
+  CLV_TRY(make_blueprint(r, err));
   CLV_TRY(clv_run_data_fits(&r->data, r->blueprint, err));
-  return need_train ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
+  return need_train && chosen ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
+}
+
+/* micro_batches: auto becomes a number, once for a run and all that resume it. */
+static clv_code settle_micro_batches(run *r, clv_err *err) {
+  uint64_t m;
+  if (r->config->pipeline.micro_batches != CLV_MICRO_AUTO) return CLV_OK;
+  CLV_TRY(r->o->resume
+              ? clv_recall_micro_batches(r->dir.data, &m, err)
+              : clv_choose_micro_batches(r->blueprint, r->o->json || r->config->log.json, &m, err));
+  r->own = *r->config;
+  r->own.pipeline.micro_batches = m;
+  r->config = &r->own;
+  CLV_TRY(make_blueprint(r, err));
+  return clv_pipeline_check(r->blueprint, err);
 }
 
 static clv_code draw(const run *r, clv_bytes *out, clv_err *err) {
@@ -84,10 +105,23 @@ static clv_code draw(const run *r, clv_bytes *out, clv_err *err) {
   return r->o->out ? clv_file_write_durable(r->o->out, text.data, text.len, 0644, err) : CLV_OK;
 }
 
+static clv_exit suggest(run *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_AUTO(clv_links_freep) clv_links *links = NULL;
+  clv_err err;
+  if (clv_links_parse(r->config, r->o, &links, &err) != CLV_OK) return fail(CLV_EXIT_USAGE, &err);
+  if (open_blueprint(r, true, &err) != CLV_OK ||
+      clv_suggest_cuts(r->blueprint, links, r->o->json, &text, &err) != CLV_OK)
+    return fail(setup_exit(&err), &err);
+  fputs(text.data, stdout);
+  return CLV_EXIT_OK;
+}
+
 clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(run_done) run r = {.config = config, .o = o};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
+  if (o->suggest_cuts) return suggest(&r);
   if (open_blueprint(&r, true, &err) != CLV_OK) return fail(setup_exit(&err), &err);
   clv_code code = o->schedule ? draw(&r, &text, &err)
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
@@ -158,6 +192,7 @@ static clv_code make_run_dir(run *r, clv_err *err) {
                     "%s holds checkpoints of an earlier run: --resume goes on with it, --fresh "
                     "deletes them, --set name=... starts another",
                     r->dir.data);
+  CLV_TRY(settle_micro_batches(r, err));
   CLV_TRY(clv_mkdirs(r->dir.data, err));
   if (r->o->fresh && !r->o->resume) CLV_TRY(clv_checkpoint_clear(r->dir.data, err));
   CLV_TRY(check_egress(r, err));
@@ -374,7 +409,9 @@ clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *
   CLV_AUTO(loop_done) loop l = {0};
   clv_err err;
   if (open_blueprint(&r, true, &err) != CLV_OK) return fail(setup_exit(&err), &err);
-  if (make_run_dir(&r, &err) != CLV_OK) return fail(setup_exit(&err), &err);
+  if (make_run_dir(&r, &err) != CLV_OK)
+    return fail(o->resume && err.code == CLV_NOT_FOUND ? CLV_EXIT_CHECKPOINT : setup_exit(&err),
+                &err);
   if ((o->trace || o->profile) &&
       clv_observer_new(o->trace, o->profile, &r.observer, &err) != CLV_OK)
     return fail(CLV_EXIT_FAILED, &err);

@@ -186,6 +186,9 @@ typedef struct clv_run_options {
   const char *out;                 /* predict: a .npy file; plan: the schedule's instructions */
   const char *trace;               /* train: a file for chrome://tracing and Perfetto */
   bool profile, schedule;          /* train; plan */
+  bool suggest_cuts;               /* plan, with the next two: "w1=20:1000", "w1=8" */
+  const char *const *links, *const *speeds;
+  size_t n_links, n_speeds;
 } clv_run_options;
 
 /* Each prints what a person wants to see, reports errors on stderr and returns the exit code. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The inside of a trainer: modules.c connects and loads, schedule.c lays schedules out, steps.c trains,
- * measure.c watches links and stages, eval.c evaluates, state.c collects and restores, run.c is the
- * loop a person sees.
+ * measure.c watches links and stages, trial.c chooses the number of micro-batches, eval.c evaluates,
+ * state.c collects and restores, run.c is the loop a person sees; profile.c times layers and suggest.c
+ * looks for better cuts.
  */
 #ifndef CLEAVE_TRAIN_INT_H
 #define CLEAVE_TRAIN_INT_H
@@ -126,6 +127,71 @@ void clv_watch_done(watch *w);
 /* Stage and micro-batch of an event of the round; false: of neither. */
 bool clv_watch_locate(const clv_trainer *t, const layout *l, const cleave_event *e,
                       uint32_t *ret_stage, uint32_t *ret_micro);
+
+/* What the round whose events are here shows; asks all links for their round trip. */
+clv_code clv_watch_measure(clv_trainer *t, const layout *l, clv_sched_costs *ret,
+                           clv_err *err) CLV_USE_RESULT;
+
+/* ---- micro-batches: auto (trial.c) ----------------------------------------------------------------------- */
+
+/* In how many parts the batches of a run are to be cut, by trial steps on random numbers in sessions of
+ * their own; says so on standard output. b: any number of them. Connects. */
+clv_code clv_choose_micro_batches(const clv_blueprint *b, bool json, uint64_t *ret,
+                                  clv_err *err) CLV_USE_RESULT;
+/* That of the run in the folder. */
+clv_code clv_recall_micro_batches(const char *run_dir, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
+/* Numbers worth a look, ascending: those up to CLV_MOST_MICROS that cut the batch into so many parts of
+ * at least `least` samples and divide it or are a power of two; and `also`, if it is a number of parts. */
+clv_code clv_micro_choices(uint64_t batch, int64_t least, uint32_t also, uint32_t **ret,
+                           uint32_t *ret_n, clv_err *err) CLV_USE_RESULT;
+
+/* ---- layers (profile.c) ------------------------------------------------------------------------------------ */
+
+enum { CLV_PROFILE_SIZES = 8, CLV_MOST_MICROS = 64 };
+
+typedef struct clv_profile {
+  int threads;
+  uint32_t n_layers, n_sizes;
+  int64_t size[CLV_PROFILE_SIZES];          /* samples, descending from the batch */
+  clv_plan_times *times[CLV_PROFILE_SIZES]; /* [n_layers] */
+} clv_profile;
+
+clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret,
+                         clv_err *err) CLV_USE_RESULT;
+void clv_profile_free(clv_profile *p); /* NULL is allowed */
+void clv_profile_freep(clv_profile **p);
+/* Of so many samples, between those that were measured. */
+clv_plan_times clv_profile_at(const clv_profile *p, uint32_t layer, double samples);
+/* On the line between the values at the two nearest sizes (descending); at the ends as there. */
+double clv_between(const int64_t *size, const double *value, uint32_t n, double at);
+
+/* ---- cuts (suggest.c) -------------------------------------------------------------------------------------- */
+
+/* What somebody says of the links and of how fast the nodes are, compared with this machine. */
+typedef struct clv_link {
+  double latency_s, bytes_s; /* one way */
+  bool given;
+} clv_link;
+typedef struct clv_links {
+  size_t n;        /* workers of the session */
+  clv_link *link;  /* [n]: to the master */
+  clv_link *hop;   /* [n][n]: direct, from the lower to the higher index */
+  double *speed;   /* [n + 1]: the workers', the master's last */
+  clv_bytes notes; /* "w1 20 ms, 1000 Mbit/s" */
+} clv_links;
+/* From options; unless given a link has 1 ms and 1 Gbit/s, and a direct hop the worse of the two links.
+ * CLV_INVALID: which word of which option is wrong. */
+clv_code clv_links_parse(const clv_session_config *c, const clv_run_options *o, clv_links **ret,
+                         clv_err *err) CLV_USE_RESULT;
+void clv_links_freep(clv_links **l);
+
+/* Times the layers, looks for the best cuts, and prints them beside those of the session. */
+clv_code clv_suggest_cuts(const clv_blueprint *b, const clv_links *links, bool json, clv_bytes *out,
+                          clv_err *err) CLV_USE_RESULT;
+
+/* Bytes that a stage keeps, with so many micro-batches at once (describe.c). */
+clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t live, size_t *ret,
+                          clv_err *err) CLV_USE_RESULT;
 
 /* A failure of libcleave as an error of the trainer: the step, the worker and the cause in the text;
  * the worker that was lost, if that is what it is, is remembered. */

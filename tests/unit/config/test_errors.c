@@ -111,9 +111,10 @@ static void out_of_range(void **state) {
       "data.validation.fraction=0.51",
       "--set data.validation.fraction=0.51: 'data.validation.fraction' must be a number from "
       "0 to 0.5, got '0.51'");
-  refused_set("pipeline.micro_batches=4097",
-              "--set pipeline.micro_batches=4097: 'pipeline.micro_batches' must be a whole number "
-              "from 1 to 4096, got '4097'");
+  refused_set(
+      "pipeline.micro_batches=4097",
+      "--set pipeline.micro_batches=4097: 'pipeline.micro_batches' must be auto or a whole number "
+      "from 1 to 4096, got '4097'");
   refused_set(
       "train.seed=18446744073709551616",
       "--set train.seed=18446744073709551616: 'train.seed' must be a whole number from 0 to "
@@ -358,6 +359,12 @@ static void numbers_together(void **state) {
   refused_edit("loss:", "pipeline: {schedule: pipedream, micro_batches: 2}\nloss:",
                "/etc/cleave/s.yaml:14:1: pipedream takes a step after each batch: micro_batches is "
                "1 (pipedream-2bw takes one after each micro_batches of them)");
+  refused_edit("loss:", "pipeline: {schedule: pipedream, micro_batches: auto}\nloss:",
+               "/etc/cleave/s.yaml:14:1: micro_batches: auto does not go with schedule: pipedream, "
+               "whose number of them is part of what it computes: give a number");
+  refused_edit("loss:", "pipeline: {schedule: custom, file: a, micro_batches: auto}\nloss:",
+               "/etc/cleave/s.yaml:14:1: micro_batches: auto does not go with schedule: custom, "
+               "whose number of them is part of what it computes: give a number");
   refused_edit("format: idx,", "format: idx, normalize: {mean: [0.5]},",
                "/etc/cleave/s.yaml:6:21: data.normalize has 1 means and 0 standard deviations");
   refused_edit(

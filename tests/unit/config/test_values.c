@@ -88,6 +88,18 @@ static void sizes_and_durations(void **state) {
   }
 }
 
+static void words_for_numbers(void **state) {
+  (void)state;
+  clv_bytes text = {0};
+  clv_session_config *c = accepted_set("pipeline.micro_batches=auto");
+  assert_true(c->pipeline.micro_batches == CLV_MICRO_AUTO);
+  clv_err err;
+  assert_int_equal(clv_session_config_write(c, &text, &err), CLV_OK);
+  assert_non_null(strstr(text.data, "  micro_batches: auto\n"));
+  clv_bytes_done(&text);
+  clv_session_config_free(c);
+}
+
 static void defaults(void **state) {
   (void)state;
   clv_session_config *c = accepted(session_text, NULL);
@@ -597,6 +609,7 @@ int main(void) {
       cmocka_unit_test(numbers_to_the_bit),
       cmocka_unit_test(number_forms_in_files),
       cmocka_unit_test(sizes_and_durations),
+      cmocka_unit_test(words_for_numbers),
       cmocka_unit_test(defaults),
       cmocka_unit_test(stages_and_layers),
       cmocka_unit_test(model_ranges),

@@ -128,6 +128,46 @@ static void each_part_takes_its_own_time(void **state) {
   rig_done(&r);
 }
 
+static void run_parts(rig *r) {
+  clv_call *c;
+  assert_ok(clv_plan_call_get(r->plan, &c, err));
+  forward(r, c);
+  backward_input(r, c, false);
+  backward_weight(r, c, false);
+  clv_plan_call_put(r->plan, c);
+}
+
+static void between(const char *what, double seconds, double least_ms) {
+  if (seconds * 1e3 < least_ms || seconds * 1e3 > least_ms + 25)
+    fail_msg("%s: %.2f ms, not %.0f", what, seconds * 1e3, least_ms);
+}
+
+/* A plan that is asked for the times of its layers tells them apart; then no more is added. */
+static void a_plan_times_its_layers(void **state) {
+  (void)state;
+  clv_plan_times t[3] = {0}, then[3];
+  int x;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 5), &x);
+  x = add_wait(g, 0, x, 10, 40, 70);
+  add_wait(g, 1, x, 100, 0, 20);
+  rig r = rig_new(g, &(rig_options){.backend = clv_backend_ref()});
+  run_parts(&r);
+  clv_plan_time(r.plan, t);
+  run_parts(&r);
+  clv_plan_time(r.plan, NULL);
+  memcpy(then, t, sizeof t);
+  run_parts(&r);
+  assert_memory_equal(then, t, sizeof t);
+  assert_true(t[0].forward + t[0].input + t[0].weight < 0.005); /* the input */
+  between("forward of 0", t[1].forward, 10);
+  between("input of 0", t[1].input, 40);
+  between("weight of 0", t[1].weight, 70);
+  between("forward of 1", t[2].forward, 100);
+  between("input of 1", t[2].input, 0);
+  between("weight of 1", t[2].weight, 20);
+  rig_done(&r);
+}
+
 static void times_have_limits(void **state) {
   (void)state;
   clv_attrs a;
@@ -165,6 +205,7 @@ int main(void) {
       cmocka_unit_test(values_in_f32),
       cmocka_unit_test(finite_differences),
       cmocka_unit_test(each_part_takes_its_own_time),
+      cmocka_unit_test(a_plan_times_its_layers),
       cmocka_unit_test(times_have_limits),
       cmocka_unit_test(refused_outside_of_tests),
   };

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * pipeline.micro_batches: auto. A few steps are made with 1, 4 and 16 micro-batches, in sessions of
+ * their own, on random numbers: no record leaves, and nothing of them is kept. What stages and links
+ * took then, for sizes in between by the line between two of them, goes through the simulator, and of
+ * the numbers that come within 2 % of the best step the smallest is taken.
+ */
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/train/train_int.h"
+
+enum { TRIALS = 3, TRIAL_STEPS = 4 };
+static const uint64_t trial_micros[TRIALS] = {1, 4, 16};
+static const double AS_GOOD = 1.02;
+
+/* ---- numbers worth a look -------------------------------------------------------------------------------- */
+
+static bool worth(uint64_t batch, uint64_t m, int64_t least, size_t *sizes) {
+  return m > 0 && m <= batch && clv_chunk_sizes(batch, m, sizes) == m &&
+         (int64_t)sizes[m - 1] >= least;
+}
+
+clv_code clv_micro_choices(uint64_t batch, int64_t least, uint32_t also, uint32_t **ret,
+                           uint32_t *ret_n, clv_err *err) {
+  CLV_AUTO(clv_freep) size_t *sizes = NULL;
+  uint64_t most = CLV_MAX((uint64_t)CLV_MOST_MICROS, also);
+  uint32_t *list, n = 0;
+  CLV_TRY(clv_alloc(most, sizeof *sizes, &sizes, err));
+  CLV_TRY(clv_alloc(most, sizeof *list, &list, err));
+  for (uint64_t m = 1; m <= most; m++) {
+    bool even = m <= CLV_MOST_MICROS && (batch % m == 0 || (m & (m - 1)) == 0);
+    if ((even || m == also) && worth(batch, m, m == also ? 1 : least, sizes))
+      list[n++] = (uint32_t)m;
+  }
+  *ret = list;
+  *ret_n = n;
+  return CLV_OK;
+}
+
+/* ---- a trial ----------------------------------------------------------------------------------------------- */
+
+/* One of so many micro-batches; the session's words are borrowed. */
+typedef struct trial {
+  clv_session_config config;
+  clv_blueprint *blueprint;
+  clv_trainer *trainer;
+  clv_tensor *x, *y;
+  clv_sched_costs costs; /* of the quickest step */
+  double seconds;
+  clv_code code;
+  clv_err err;
+} trial;
+
+static void trial_done(trial *t) {
+  clv_trainer_close(t->trainer);
+  clv_blueprint_free(t->blueprint);
+  clv_tensor_unref(t->x);
+  clv_tensor_unref(t->y);
+}
+
+static clv_code random_tensor(const clv_node *n, int64_t batch, clv_tensor **ret, clv_err *err) {
+  clv_shape shape = n->shape;
+  const clv_rng_key key = {.layer = 1};
+  shape.dim[0] = batch;
+  CLV_TRY(clv_tensor_new(n->dtype, &shape, ret, err));
+  memset((*ret)->data, 0, (*ret)->bytes); /* token numbers and classes */
+  if (n->dtype == CLV_F32) clv_rng_uniform(&key, 0, 1, (*ret)->data, (*ret)->bytes / sizeof(float));
+  return CLV_OK;
+}
+
+/* After each step: what it showed. The first one makes plans, and is not looked at. */
+static void on_step(void *user, const clv_trainer *trainer, const layout *l) {
+  trial *t = user;
+  clv_sched_costs costs;
+  double seconds;
+  clv_err why;
+  if (trainer->committed < 2 || t->code != CLV_OK) return;
+  t->code = clv_watch_measure(t->trainer, l, &costs, &t->err);
+  if (t->code != CLV_OK) return;
+  /* Workers say when they did what: nonsense is no measurement. */
+  if (clv_sched_seconds(l->sched, &costs, &seconds, &why) != CLV_OK || seconds >= t->seconds)
+    return;
+  t->seconds = seconds;
+  t->costs = costs;
+}
+
+static clv_code steps(trial *t, clv_err *err) {
+  const clv_step_result *results;
+  uint32_t done;
+  const clv_batch batch = {.x = t->x, .y = t->y, .n = (size_t)t->x->shape.dim[0]};
+  for (int i = 0; i < TRIAL_STEPS; i++) {
+    CLV_TRY(clv_trainer_step(t->trainer, &batch, true, &done, &results, err));
+    if (t->code != CLV_OK) return *err = t->err, t->code;
+  }
+  return CLV_OK;
+}
+
+static clv_code run_trial(const clv_blueprint *b, uint64_t micros, trial *t, clv_err *err) {
+  const clv_shard_plan *loss = &b->shards[b->n_stages];
+  int64_t batch = (int64_t)b->config->train.batch;
+  t->seconds = INFINITY;
+  t->config = *b->config;
+  t->config.pipeline.micro_batches = micros;
+  t->config.pipeline.window = CLV_WINDOW_TEXTBOOK;         /* watched here, not by the trainer */
+  if (t->config.pipeline.schedule == CLV_PIPE_INTERLEAVED) /* takes multiples of the nodes */
+    t->config.pipeline.schedule = CLV_PIPE_1F1B;
+  CLV_TRY(
+      clv_blueprint_new(&t->config, &b->sample, loss->graph->nodes[1].dtype, &t->blueprint, err));
+  CLV_TRY(random_tensor(&b->whole->nodes[0], batch, &t->x, err));
+  CLV_TRY(random_tensor(&loss->graph->nodes[1], batch, &t->y, err));
+  CLV_TRY(clv_trainer_open(t->blueprint, &t->trainer, err));
+  t->trainer->watch.sink = on_step;
+  t->trainer->watch.sink_user = t;
+  return steps(t, err);
+}
+
+/* ---- the choice -------------------------------------------------------------------------------------------- */
+
+typedef struct choice {
+  const clv_blueprint *b;
+  uint32_t n; /* trials */
+  uint64_t micros[TRIALS];
+  int64_t size[TRIALS];   /* samples of a micro-batch, descending */
+  clv_sched_costs *costs; /* [n] */
+} choice;
+
+/* Times of so many samples; what a tensor takes on a link is in proportion to them. */
+static void costs_at(const choice *c, double samples, clv_sched_costs *ret) {
+  static const size_t fields[] = {
+      offsetof(clv_sched_costs, forward),     offsetof(clv_sched_costs, input),
+      offsetof(clv_sched_costs, weight),      offsetof(clv_sched_costs, latency),
+      offsetof(clv_sched_costs, serialise_f), offsetof(clv_sched_costs, serialise_b)};
+  *ret = (clv_sched_costs){.input_first = true};
+  for (size_t f = 0; f < CLV_COUNT(fields); f++)
+    for (uint32_t s = 0; s <= c->b->n_stages; s++) {
+      size_t at = fields[f] + s * sizeof(double);
+      double value[TRIALS];
+      for (uint32_t k = 0; k < c->n; k++)
+        memcpy(&value[k], (const char *)&c->costs[k] + at, sizeof *value);
+      value[0] = clv_between(c->size, value, c->n, samples);
+      memcpy((char *)ret + at, value, sizeof *value);
+    }
+}
+
+static clv_code predict(const choice *c, uint32_t micros, double *ret, clv_err *err) {
+  const clv_session_config *config = c->b->config;
+  const char *names[CLV_SCHED_RANKS];
+  clv_sched_options o = {.kind = (clv_sched_kind)config->pipeline.schedule,
+                         .window = clv_pipeline_first_window(config)};
+  CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
+  clv_sched_costs costs;
+  costs_at(c, (double)config->train.batch / micros, &costs);
+  clv_pipeline_ranks(c->b, &o.shape, names);
+  o.shape.n_micro = micros;
+  o.shape.n_accumulate = 0;
+  o.costs = &costs;
+  if (o.kind == CLV_SCHED_1F1B && config->pipeline.window == CLV_WINDOW_AUTO)
+    CLV_TRY(clv_sched_window(&o.shape, &costs, &o.window, err));
+  CLV_TRY(clv_sched_make(&o, &s, err));
+  return clv_sched_seconds(s, &costs, ret, err);
+}
+
+static void say(const choice *c, uint64_t micros, double seconds, double one_s, bool json) {
+  if (json) {
+    printf(
+        "{\"event\":\"micro_batches\",\"micro_batches\":%llu,\"step_s\":%.6f,\"step_of_1_s\":"
+        "%.6f}\n",
+        (unsigned long long)micros, seconds, one_s);
+  } else {
+    printf("micro_batches: %llu, by trial steps with", (unsigned long long)micros);
+    for (uint32_t k = 0; k < c->n; k++)
+      printf("%s %llu", k ? "," : "", (unsigned long long)c->micros[k]);
+    printf(
+        ": a step of %llu samples is expected to take %.1f ms, one of a single micro-batch %.1f\n",
+        (unsigned long long)c->b->config->train.batch, 1e3 * seconds, 1e3 * one_s);
+  }
+  fflush(stdout);
+}
+
+static clv_code choose(const choice *c, bool json, uint64_t *ret, clv_err *err) {
+  CLV_AUTO(clv_freep) uint32_t *micros = NULL;
+  CLV_AUTO(clv_freep) double *seconds = NULL;
+  uint32_t n, i = 0;
+  double best = INFINITY;
+  CLV_TRY(clv_micro_choices(c->b->config->train.batch, c->size[c->n - 1], 0, &micros, &n, err));
+  CLV_TRY(clv_alloc(n, sizeof *seconds, &seconds, err));
+  for (uint32_t k = 0; k < n; k++) {
+    clv_err why; /* does not fit the schedule */
+    if (predict(c, micros[k], &seconds[k], &why) != CLV_OK) seconds[k] = INFINITY;
+    best = fmin(best, seconds[k]);
+  }
+  while (i + 1 < n && !(seconds[i] <= AS_GOOD * best)) i++;
+  *ret = micros[i];
+  say(c, micros[i], seconds[i], seconds[0], json);
+  return CLV_OK;
+}
+
+clv_code clv_choose_micro_batches(const clv_blueprint *b, bool json, uint64_t *ret, clv_err *err) {
+  CLV_AUTO(clv_freep) clv_sched_costs *costs = NULL;
+  size_t sizes[16];
+  choice c = {.b = b};
+  CLV_TRY(clv_alloc(TRIALS, sizeof *costs, &costs, err));
+  c.costs = costs;
+  for (int i = 0; i < TRIALS; i++) {
+    CLV_AUTO(trial_done) trial t = {0};
+    uint64_t m = trial_micros[i];
+    if (!worth(b->config->train.batch, m, m > 1 ? 2 : 1, sizes)) break; /* batch norm needs two */
+    if (run_trial(b, m, &t, err) != CLV_OK)
+      return clv_err_prefix(err, "trial for micro_batches: auto");
+    if (isinf(t.seconds)) continue;
+    costs[c.n] = t.costs;
+    c.micros[c.n] = m;
+    c.size[c.n++] = (int64_t)((b->config->train.batch + m - 1) / m);
+  }
+  if (!c.n)
+    return clv_fail(err, CLV_UNAVAILABLE,
+                    "micro_batches: auto: no trial step could be timed; give a number");
+  return choose(&c, json, ret, err);
+}
+
+clv_code clv_recall_micro_batches(const char *run_dir, uint64_t *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
+  clv_bytes_printf(&path, "%s/session.effective.yaml", run_dir);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_code code = clv_session_config_load(path.data, NULL, &then, err);
+  if (code == CLV_OK && then->pipeline.micro_batches != CLV_MICRO_AUTO) {
+    *ret = then->pipeline.micro_batches;
+    return CLV_OK;
+  }
+  if (code == CLV_OK) clv_fail(err, CLV_NOT_FOUND, "%s: it says auto itself", path.data);
+  return clv_err_prefix(err,
+                        "pipeline.micro_batches is auto, and how many the run began with is not "
+                        "to be had (give the number)");
+}
