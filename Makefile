@@ -271,7 +271,7 @@ $(PUBLIC_PROGRAMS): $(OUT)/%: tests/%.c $(TREE)/installed
 	$(Q)$(CC) -std=c17 -D_GNU_SOURCE -pthread $(WARN) $(CFLAGS_$(BUILD)) -MMD -MP -MF $@.d -o $@ $< \
 	  $$($(TREE_PKG) --cflags --libs cleave) -Wl,-rpath,$(TREE)$(PREFIX)/lib $(LDFLAGS) -lm
 
-units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS)
+units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(OUT)/bench/bench_link
 
 test: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all units

@@ -75,13 +75,15 @@ static uint64_t add_probe(pace *p, uint32_t index) {
 }
 
 /* Under the lock. Probes are so close that less than an eighth of the window can be on its way without
- * one: what comes last in a transfer needs none. */
+ * one: what comes last in a transfer needs none. But a window that has become smaller since may be full
+ * of it, with nobody to report that it has come: then a chunk leaves all the same, and asks. */
 static bool next_chunk(clv_link *l, departure *ret) {
   pace *p = &l->pace;
   if (!p->n_chunks || l->closed) return false;
   *ret = (departure){.chunk = p->chunks[p->first]};
   size_t len = ret->chunk.len;
-  if (p->in_flight && p->in_flight + len > p->window) return false;
+  bool silent = !p->n_probes, full = p->in_flight && p->in_flight + len > p->window;
+  if (full && !silent) return false;
   p->first = (p->first + 1) % p->cap_chunks;
   p->n_chunks--;
   uint32_t bulk = l->n_lanes > 1 ? l->n_lanes - 1 : 0, i = bulk ? 1 + p->next_lane++ % bulk : 0;
@@ -89,7 +91,7 @@ static bool next_chunk(clv_link *l, departure *ret) {
   p->in_flight += len;
   p->sent[i] += len;
   ret->index = i;
-  if ((p->sent[i] - p->probed[i]) * 8 * CLV_MAX(bulk, 1u) < p->window) return true;
+  if (!full && (p->sent[i] - p->probed[i]) * 8 * CLV_MAX(bulk, 1u) < p->window) return true;
   ret->behind = add_probe(p, i);
   if (ret->behind) p->probed[i] = p->sent[i];
   return true;

@@ -132,9 +132,15 @@ static clv_code decide(clv_trainer *t, const round_group *r, clv_err *err) {
   return CLV_OK;
 }
 
+/* A round takes as long as its steps; once one has been seen, a stall is noticed sooner. */
+static uint64_t patience_of(const clv_trainer *t, const round_group *r) {
+  uint64_t each = t->config->limits.step_timeout_ms, usual = (uint64_t)(1e3 * t->watch.usual_s);
+  return usual ? CLV_MIN(each * r->n_batches, each + 4 * usual) : each * r->n_batches;
+}
+
 static clv_code in_context(clv_trainer *t, round_group *r, clv_err *err) {
   bool async = t->round > 1;
-  uint64_t patience = async ? t->config->limits.step_timeout_ms * r->n_batches : 0;
+  uint64_t patience = async ? patience_of(t, r) : 0;
   for (uint32_t k = 0; k < r->n_micro; k++) CLV_TRY(call_micro(t, r, k, err));
   if (async) CLV_TRY(plan_steps(t, r, err));
   CLV_API(cleave_backward_weighted(t->runtime, r->context, t->losses, t->shares, r->n_micro, false,

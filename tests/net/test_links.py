@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The slow links that other tests stand on are what they say, the layer that stands in for compute is
 there for tests alone, and a session over slow links trains the same bits."""
-import socket, statistics, sys, threading, time
+import select, socket, statistics, sys, threading, time
 from cluster import *
 from links import *
 
@@ -202,6 +202,44 @@ def a_session_over_100_mbit_trains_the_same_bits():
 # ---- the layer that waits ---------------------------------------------------------------------------
 
 WAIT = ", {op: wait, forward_ms: 10, input_ms: 10, weight_ms: 20}"
+class LinkProgram:
+    """tests/bench/bench_link.c: one side of a link without anything on it."""
+
+    def __init__(self, *args):
+        self.process = subprocess.Popen([os.path.join(BIN, "bench", "bench_link"), *args], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.first = self.process.stdout.readline().strip()
+        assert self.first, args
+
+    def ask(self, command, timeout):
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        there, _, _ = select.select([self.process.stdout], [], [], timeout * SLOW)
+        assert there, f"{command}: no answer in {timeout} s"
+        return self.process.stdout.readline()
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self):
+        return self
+
+
+@suite.test
+def a_link_that_is_never_idle_goes_on():
+    """Every 10 s the window closes for a moment, to see the way when it is empty; what is on its way then
+    may be more than the window, and nobody may have been asked whether it has come."""
+    with Cluster(1) as c, LinkProgram("serve", c.certs, "w1") as serve, \
+            LinkProgram("dial", c.certs, "master", serve.first, "spiffe://test/w1", "4") as dial:
+        until, n = time.monotonic() + 24, 0
+        while time.monotonic() < until:
+            for size in (12 << 20, 40 << 20):
+                dial.ask(f"tensor {size} 4", 20)
+                n += 4
+        print(f"  {n} tensors")
+
+
 TESTING = {"CLEAVE_TEST_OPS": "1"}
 
 
