@@ -123,7 +123,7 @@ GRPC_PROTO := /usr/share/grpc-proto
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
-.PHONY: all help test demo check-layers lint format bench fuzz parity mutate install uninstall clean \
+.PHONY: all help test demo check-layers lint format bench bench-pipeline fuzz parity learns mutate install uninstall clean \
         deps deps-test deps-parity sanitize soak schedules
 all: $(BINARIES) $(LIBCLEAVE)
 
@@ -133,7 +133,9 @@ help:
 	@echo 'make all           cleave-master, cleave-worker and libcleave under $(OUT)'
 	@echo 'make unit-FOLDER   the unit tests of one folder (unit-base, unit-graph, ...)'
 	@echo 'make parity        compare with PyTorch, step by step (installs python3-torch)'
+	@echo 'make learns        ResNet18 on Fashion-MNIST through pipelines, and in PyTorch: equally accurate'
 	@echo 'make bench         speed as ratios against peers measured in the same run'
+	@echo 'make bench-pipeline  ResNet50 split and schedules, the same way (BENCH_ARGS=--quick: that it runs)'
 	@echo 'make soak          100,000 steps of a program on the C API: what grows on either side'
 	@echo 'make schedules     1,000 random and 1,000 damaged schedules, and hundreds through session files'
 	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS (60) under ASan and UBSan'
@@ -311,9 +313,17 @@ parity: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(PUBLIC_PROGRAMS) $(OUT)/parity/shards
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/parity/parity.py
 
+learns: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/parity/learns.py
+
 bench: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches
-	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench.py $(OUT)
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench.py $(OUT) $(BENCH_ARGS)
+
+bench-pipeline: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches $(OUT)/net/delay_proxy
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench_pipeline.py $(OUT) $(BENCH_ARGS)
 
 SOAK_STEPS ?= 100000
 soak: deps-test

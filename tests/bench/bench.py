@@ -1,119 +1,16 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Speed and memory as ratios against peers measured in the same run.
+"""Speed and memory as ratios against peers measured in the same run; harness.py says how.
 
 usage: bench.py OUT [ROW...]      OUT holds cleave-worker, cleave-master and bench/; default: all rows
-
-Both sides of a row are up at the same time and take turns, A B A B..., round by round; only the one
-whose turn it is has work. A row's figure is the median of the rounds' ratios. The share of the
-machine's processor time that went to processes not ours is noted for every round; rounds above
-FOREIGN_LIMIT are repeated, up to a limit, and left out when enough quiet ones remain. Results go to
-standard output and to build/bench/ROW.jsonl.
 """
-import json
 import os
-import statistics
 import subprocess
 import sys
-import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-OUT = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build/release")
-os.environ["CLEAVE_TEST_BIN"] = OUT
-os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
-sys.path.insert(0, os.path.join(HERE, "../net"))
-from cluster import Cluster, write_npy  # noqa: E402
-
-RESULTS = os.path.join(HERE, "../../build/bench")
-ROUNDS, MAX_ROUNDS, QUIET_ENOUGH = 9, 15, 5
-FOREIGN_LIMIT = 0.05
-MIB, GIB = 1 << 20, 1 << 30
-PYTHON = "/usr/bin/python3"
-median = statistics.median
-
-
-# ---- whose processor time -------------------------------------------------------------------------
-
-def machine_ticks():
-    """Busy ticks of all processors; time stolen by the host counts as busy."""
-    with open("/proc/stat") as f:
-        user, nice, system, idle, iowait, irq, softirq, steal = map(int, f.readline().split()[1:9])
-    return user + nice + system + irq + softirq + steal
-
-
-def process_table():
-    """pid -> (parent, ticks, of which ended children's)."""
-    table = {}
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/stat") as f:
-                field = f.read().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        table[int(pid)] = int(field[1]), sum(map(int, field[11:15]))
-    return table
-
-
-def own_ticks():
-    table, ours, total = process_table(), {os.getpid()}, 0
-    while True:
-        more = {pid for pid, (parent, _) in table.items() if parent in ours} - ours
-        if not more:
-            break
-        ours |= more
-    return sum(table[pid][1] for pid in ours if pid in table)
-
-
-class Meter:
-    """Share of the machine that went to others while it was open."""
-
-    def __enter__(self):
-        self.begin, self.busy, self.own = time.monotonic(), machine_ticks(), own_ticks()
-        return self
-
-    def __exit__(self, *_):
-        ticks = (time.monotonic() - self.begin) * os.sysconf("SC_CLK_TCK") * os.cpu_count()
-        foreign = machine_ticks() - self.busy - (own_ticks() - self.own)
-        self.foreign = min(1.0, max(0.0, foreign / max(ticks, 1)))
-
-
-# ---- sides ------------------------------------------------------------------------------------------
-
-class Side:
-    """One side of a comparison: a process that runs a round when told to."""
-
-    def __init__(self, *args):
-        self.process = subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.first = self.process.stdout.readline().strip()
-        if not self.first:
-            raise RuntimeError("did not start: " + " ".join(args))
-
-    def ask(self, command):
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError("died on: " + command)
-        return json.loads(line)
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait(30)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-
-def program(name, *args):
-    return Side(os.path.join(OUT, "bench", name), *args)
-
-
-def torch(name, *args):
-    return Side(PYTHON, os.path.join(HERE, "peers", name), *args)
+from harness import (GIB, MIB, OUT, enter, interleave, main, mean_step, median, median_step,
+                     peak_until_end, program, resident, torch)
+from cluster import Cluster, write_npy
 
 
 class LinkPair:
@@ -131,49 +28,6 @@ class LinkPair:
     def __exit__(self, *_):
         self.client.close()
         self.server.close()
-
-
-# ---- rounds -----------------------------------------------------------------------------------------
-
-rows = []
-
-
-def interleave(sides, rounds=ROUNDS, max_rounds=MAX_ROUNDS):
-    """sides: functions that run one round and return its figure. [(figures, foreign share)], without
-    the noisy rounds when QUIET_ENOUGH others are there."""
-    for side in sides:
-        side()  # warm-up
-    found = []
-    while len(found) < max_rounds:
-        with Meter() as meter:
-            figures = [side() for side in sides]
-        found.append((figures, meter.foreign))
-        if sum(f <= FOREIGN_LIMIT for _, f in found) >= rounds:
-            break
-    quiet = [r for r in found if r[1] <= FOREIGN_LIMIT]
-    return quiet if len(quiet) >= QUIET_ENOUGH else found
-
-
-def enter(name, unit, samples, target, at_most=True, note=""):
-    """samples: [((ours, peer), foreign share)], one a round."""
-    ratios = [a / b for (a, b), _ in samples]
-    ratio = median(ratios)
-    ok = ratio <= target if at_most else ratio >= target
-    foreign = max(f for _, f in samples)
-    row = {"name": name, "unit": unit, "ours": median(a for (a, _), _ in samples),
-           "peer": median(b for (_, b), _ in samples), "ratio": ratio, "min": min(ratios),
-           "max": max(ratios), "samples": [list(s) for s, _ in samples], "target": target,
-           "better": "lower" if at_most else "higher", "ok": ok, "foreign_max": round(foreign, 3),
-           "foreign": [round(f, 3) for _, f in samples], "quiet": foreign <= FOREIGN_LIMIT,
-           "note": note}
-    rows.append(row)
-    os.makedirs(RESULTS, exist_ok=True)
-    with open(os.path.join(RESULTS, name + ".jsonl"), "w") as f:
-        f.write(json.dumps(row) + "\n")
-    print(f"{name:43} {row['ours']:10.4g} {row['peer']:10.4g} {unit:6} {ratio:8.3f} "
-          f"[{row['min']:.3f}-{row['max']:.3f}] {'<=' if at_most else '>='} {target:<5g} "
-          f"{'ok' if ok else 'MISSED':6} {100 * foreign:3.0f} %  {note}", flush=True)
-    return ratio
 
 
 # ---- messages -----------------------------------------------------------------------------------------
@@ -246,14 +100,6 @@ def cnn_session(c, name, cut=None, micro=1, schedule="gpipe", net=None):
                      f"pipeline: {{micro_batches: {micro}, schedule: {schedule}}}\n")
 
 
-def mean_step(side, n):
-    return lambda: statistics.mean(side.ask(f"steps {n}"))
-
-
-def median_step(side, n):
-    return lambda: median(side.ask(f"steps {n}"))
-
-
 def mlp():
     with Cluster(1) as c, program("bench_train", mlp_session(c)) as ours, \
             torch("torch_rpc.py", "mlp") as peer:
@@ -303,19 +149,13 @@ def resnet():
         sides = ours, planes, last
         for unit, name in (("steps", ""), ("cpu", "_cpu")):
             found = interleave([lambda side=side: median(side.ask(f"{unit} 3")) for side in sides])
-            enter(f"resnet50_unsplit_1t{name}_vs_torch", "ms",
+            enter(f"resnet50_graph_1t{name}_vs_torch", "ms",
                   [((o, min(p, q)), f) for (o, p, q), f in found], 0.8)
         mine, *peers = [peak - idle for idle, peak in (side.ask("rss") for side in sides)]
-        enter("resnet50_unsplit_rss_vs_torch", "MiB", [((mine, min(peers)), 0.0)], 0.5)
+        enter("resnet50_graph_rss_vs_torch", "MiB", [((mine, min(peers)), 0.0)], 0.5)
 
 
 # ---- memory ---------------------------------------------------------------------------------------------
-
-def resident(pid, key):
-    """MiB."""
-    with open(f"/proc/{pid}/status") as f:
-        return next(int(line.split()[1]) / 1024 for line in f if line.startswith(key))
-
 
 def worker_memory():
     samples = []
@@ -346,36 +186,9 @@ def master_memory():
             process = subprocess.Popen([os.path.join(OUT, "cleave-master"), "train", session,
                                         "--max-steps", "3000", "--set", "train.epochs=1000"],
                                        cwd=c.dir, stdout=subprocess.DEVNULL)
-            peak = 0.0
-            while process.poll() is None:
-                try:
-                    peak = max(peak, resident(process.pid, "VmHWM"))
-                except (OSError, StopIteration):
-                    pass
-                time.sleep(0.02)
-            if process.returncode != 0:
-                raise RuntimeError(f"cleave-master exited with {process.returncode}")
-            samples.append(((peak, 1.0), 0.0))
+            samples.append(((peak_until_end(process), 1.0), 0.0))
     enter("master_idle_rss", "MiB", samples, 30, True, "cleave-master, all stages on a worker")
 
 
-def main():
-    groups = [rpc_echo, tensors, mlp, contexts, cnn, resnet, worker_memory, master_memory]
-    wanted = sys.argv[2:]
-    unknown = [w for w in wanted if w not in [g.__name__ for g in groups]]
-    if unknown:
-        sys.exit(f"bench.py: no rows called {unknown}; there are {[g.__name__ for g in groups]}")
-    print(f"{'':43} {'ours':>10} {'peer':>10} {'':6} {'ratio':>8} [min-max] target, foreign load at most",
-          flush=True)
-    for group in groups:
-        if not wanted or group.__name__ in wanted:
-            group()
-    missed = [r["name"] for r in rows if not r["ok"]]
-    noisy = [r["name"] for r in rows if not r["quiet"]]
-    if noisy:
-        print("measured beside other work on this machine: " + ", ".join(noisy))
-    print(f"{len(rows) - len(missed)} of {len(rows)} targets met; details in {os.path.normpath(RESULTS)}")
-
-
 if __name__ == "__main__":
-    main()
+    main([rpc_echo, tensors, mlp, contexts, cnn, resnet, worker_memory, master_memory], sys.argv[2:])

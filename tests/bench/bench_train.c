@@ -6,6 +6,7 @@
  * usage: bench_train SESSION.yaml
  * commands: steps N   milliseconds of each of N steps
  *           wait N    the same, but of each the milliseconds that the master waited
+ *           window    of the schedule as it is run now; 0: the textbook's
  */
 #include <string.h>
 
@@ -21,13 +22,15 @@ typedef struct bench {
   clv_blueprint *blueprint;
   clv_trainer *trainer;
   clv_batch batches[BATCHES];
+  size_t n_batches; /* no more than there are data for */
   uint64_t next;
 } bench;
 
 static void prepare(bench *b) {
   clv_err err;
   size_t n = b->config->train.batch, at = 0;
-  for (size_t k = 0; k < BATCHES; k++, at = (at + n) % b->data.train_rows.n) {
+  b->n_batches = CLV_MAX(CLV_MIN(b->data.train_rows.n / n, (size_t)BATCHES), (size_t)1);
+  for (size_t k = 0; k < b->n_batches; k++, at = (at + n) % b->data.train_rows.n) {
     clv_batch *batch = &b->batches[k];
     clv_shape x = clv_dataset_x_shape(b->data.train, n), y = clv_dataset_y_shape(b->data.train, n);
     if (at + n > b->data.train_rows.n) at = 0;
@@ -57,14 +60,23 @@ static void steps(bench *b, unsigned n, bool waits) {
   for (unsigned i = 0; i < n; i++) {
     const clv_step_result *r;
     uint32_t done;
+    const clv_batch *batch = &b->batches[b->next++ % b->n_batches];
     uint64_t begin = clv_now_ns();
-    must(clv_trainer_step(b->trainer, &b->batches[b->next++ % BATCHES], false, &done, &r, &err),
-         &err);
+    must(clv_trainer_step(b->trainer, batch, false, &done, &r, &err), &err);
     ms[i] = (double)(waits ? r->wait_ns : clv_now_ns() - begin) / 1e6;
     if (!r->applied) die("a step was not applied");
   }
   answer(ms, n);
   free(ms);
+}
+
+static void window(const bench *b) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  unsigned found = 0;
+  clv_trainer_schedule_text(b->trainer, &text);
+  const char *at = text.len ? strstr(text.data, " window ") : NULL;
+  if (!at || sscanf(at, " window %u", &found) != 1) die("no window in the schedule");
+  answer(&(double){found}, 1);
 }
 
 int main(int argc, char **argv) {
@@ -81,6 +93,8 @@ int main(int argc, char **argv) {
       steps(&b, n, false);
     else if (sscanf(line, "wait %u", &n) == 1)
       steps(&b, n, true);
+    else if (strcmp(line, "window\n") == 0)
+      window(&b);
     else
       die("unknown command");
   }

@@ -401,37 +401,6 @@ def resnet_state_dict():
     check(rows + [row("resnet state_dict", "outputs of the checkpoint", error, LOSS_LIMIT)])
 
 
-def our_fashion(weights):
-    """The shipped session over this cluster: the accuracy it prints."""
-    sets = resnet.fashion_sets(weights) + [f"run.dir={cluster.dir}/runs"] + [
-        f"tls.{k}={cluster.dir}/certs/{f}"
-        for k, f in (("ca", "ca.pem"), ("cert", "master.pem"), ("key", "master.key"))]
-    for i, port in enumerate(cluster.ports, 1):
-        sets += [f"workers.worker-{i}.address=127.0.0.1:{port}",
-                 f"workers.worker-{i}.identity=spiffe://test/w{i}"]
-    session = os.path.join(HERE, "../../deploy/sessions/resnet18-fashion-mnist.yaml")
-    done = cluster.train(session, "--fresh", *(a for s in sets for a in ("--set", s)), timeout=900)
-    assert done.returncode == 0, done.stderr
-    return accuracy_of(done.stdout)
-
-
-def resnet18_learns():
-    """Four stages over three nodes, 1f1b, and PyTorch unsplit after the same steps."""
-    train, test = resnet.fashion("train"), resnet.fashion("t10k")
-    weights, pairs = os.path.join(cluster.dir, "learns.safetensors"), []
-    for seed in range(1, resnet.LEARN_SEEDS + 1):
-        net = resnet.fashion_net(seed)
-        export.write_safetensors(weights, export.state_arrays(net))
-        ours = our_fashion(weights)
-        resnet.fashion_torch(net, *train)
-        pairs.append((ours, resnet.accuracy(net, *test)))
-    ours, theirs = np.mean(pairs, axis=0)
-    single = " ".join(f"{a:.2f}/{b:.2f}" for a, b in pairs)
-    assert theirs > 80, "the run is to learn something"
-    check([row("resnet18 Fashion-MNIST", "accuracy, points from PyTorch's", abs(ours - theirs), 0.3,
-               f"ours/PyTorch's: {single}")])
-
-
 def resnet_refusals():
     """Other networks' state_dicts, and networks that only look like a ResNet."""
     synthetic_images(data_dir, side=nets.SIDE, classes=nets.CLASSES)
@@ -479,8 +448,7 @@ def seed_programs():
 TESTS = [step_parity_mlp_sgd, step_parity_mlp_momentum, step_parity_cnn_adam,
          step_parity_is_not_fooled, free_running_mlp_sgd, free_running_cnn_adam,
          checkpoint_accuracy_in_pytorch, export_forward_and_training, export_refuses_by_name,
-         resnet18, resnet50, resnet_state_dict, resnet_refusals, resnet18_learns,
-         seed_programs]
+         resnet18, resnet50, resnet_state_dict, resnet_refusals, seed_programs]
 
 
 def print_table():

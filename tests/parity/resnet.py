@@ -15,7 +15,7 @@ import torch
 import torchvision
 
 from cluster import BIN
-from load_checkpoint import fashion, read_safetensors
+from load_checkpoint import read_safetensors
 from states import export
 
 RATIO = "gradients, our error / PyTorch's"
@@ -171,9 +171,9 @@ def torch_losses(net, x, y, batch, steps):
     return np.array(losses)
 
 
-# ---- learning Fashion-MNIST ----------------------------------------------------------------------
+# ---- learning Fashion-MNIST (learns.py) ---------------------------------------------------------
 
-LEARN_STEPS, LEARN_SEEDS, LEARN_BATCH, CHUNKS = 300, 3, 64, 4
+LEARN_STEPS, LEARN_BATCH = 300, 64
 
 
 def fashion_net(seed):
@@ -183,22 +183,24 @@ def fashion_net(seed):
     return net
 
 
-def fashion_sets(weights):
+def fashion_sets(weights, schedule, chunks, lr, momentum):
     """Overrides of deploy/sessions/resnet18-fashion-mnist.yaml, for the run of fashion_torch."""
     sets = [f"data.limit_train={LEARN_STEPS * LEARN_BATCH}", "train.epochs=1",
             "train.shuffle=false", f"train.batch={LEARN_BATCH}",
-            f"pipeline.micro_batches={CHUNKS}", "transfer=via_master", "log.every=1000000"]
+            f"pipeline.micro_batches={chunks}", f"pipeline.schedule={schedule}",
+            f"train.optimizer.lr={lr}", f"train.optimizer.momentum={momentum}",
+            "transfer=via_master", "log.every=1000000"]
     return sets + [f"stages.{i}.weights.file={weights}" for i in range(4)]
 
 
-def fashion_torch(net, x, y):
+def fashion_torch(net, x, y, chunks, lr, momentum):
     """PyTorch's unsplit run: batch norms see chunks of a batch, as micro-batches do."""
-    opt = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9, weight_decay=0.0005)
+    opt = torch.optim.SGD(net.parameters(), lr=lr, momentum=momentum, weight_decay=0.0005)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, LEARN_STEPS)
     net.train()
     for i in range(0, LEARN_STEPS * LEARN_BATCH, LEARN_BATCH):
         opt.zero_grad()
-        for rows in torch.arange(i, i + LEARN_BATCH).chunk(CHUNKS):
+        for rows in torch.arange(i, i + LEARN_BATCH).chunk(chunks):
             loss = torch.nn.functional.cross_entropy(net(x[rows]), y[rows])
             (loss * (len(rows) / LEARN_BATCH)).backward()
         opt.step()

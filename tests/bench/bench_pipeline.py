@@ -1,0 +1,55 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Pipelines: ResNet50 in two shards against PyTorch, split and unsplit, and schedules against their
+formulas and the simulator. harness.py says how rows are measured.
+
+usage: bench_pipeline.py OUT [--quick] [GROUP...]
+  GROUP    resnet, resnet32, simulated, memory, bf16, bubbles, links; default: all
+  --quick  a fraction of the rounds, to see that everything runs; its figures say little
+"""
+import sys
+
+import resnet_rows
+import schedule_rows
+from harness import main
+
+QUICK = "--quick" in sys.argv
+
+
+def either(quick, thorough):
+    return quick if QUICK else thorough
+
+
+def resnet():
+    resnet_rows.tutorial(16, either(1, 9), not QUICK)
+
+
+def resnet32():
+    resnet_rows.tutorial(32, either(1, 5), not QUICK)
+
+
+def simulated():
+    resnet_rows.simulated_rows()
+
+
+def memory():
+    resnet_rows.memory_rows(either((8,), (1, 8)))
+
+
+def bf16():
+    resnet_rows.bf16_rows(either(1, 9))
+
+
+def bubbles():
+    schedule_rows.bubble_rows(either((2,), (2, 3, 4, 6, 8)))
+
+
+def links():
+    chosen = either(schedule_rows.LINKS[::4], schedule_rows.LINKS)
+    schedule_rows.link_rows(chosen, either(8, 32), either(1, 5))
+
+
+if __name__ == "__main__":
+    groups = [resnet, simulated, memory, bf16, bubbles, links]
+    groups[1:1] = [] if QUICK else [resnet32]
+    main(groups, [a for a in sys.argv[2:] if a != "--quick"])

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What bench.py and bench_pipeline.py share: sides that take turns, foreign load, rows.
+
+Both sides of a row are up at the same time and take turns, A B A B..., round by round; only the one
+whose turn it is has work. A row's figure is the median of the rounds' ratios. The share of the
+machine's processor time that went to processes not ours is noted for every round; rounds above
+FOREIGN_LIMIT are repeated, up to a limit, and left out when enough quiet ones remain. Results go to
+standard output and to build/bench/ROW.jsonl.
+"""
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+OUT = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build/release")
+os.environ["CLEAVE_TEST_BIN"] = OUT
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1",
+                  PYTHONWARNINGS="ignore")
+sys.path.insert(0, os.path.join(HERE, "../net"))
+
+RESULTS = os.path.join(HERE, "../../build/bench")
+ROUNDS, MAX_ROUNDS, QUIET_ENOUGH = 9, 15, 5
+FOREIGN_LIMIT = 0.05
+MIB, GIB = 1 << 20, 1 << 30
+PYTHON = "/usr/bin/python3"
+median = statistics.median
+
+
+# ---- whose processor time -------------------------------------------------------------------------
+
+def machine_ticks():
+    """Busy ticks of all processors; time stolen by the host counts as busy."""
+    with open("/proc/stat") as f:
+        user, nice, system, idle, iowait, irq, softirq, steal = map(int, f.readline().split()[1:9])
+    return user + nice + system + irq + softirq + steal
+
+
+def process_table():
+    """pid -> (parent, ticks, of which ended children's)."""
+    table = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as f:
+                field = f.read().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        table[int(pid)] = int(field[1]), sum(map(int, field[11:15]))
+    return table
+
+
+def own_ticks():
+    table, ours = process_table(), {os.getpid()}
+    while True:
+        more = {pid for pid, (parent, _) in table.items() if parent in ours} - ours
+        if not more:
+            break
+        ours |= more
+    return sum(table[pid][1] for pid in ours if pid in table)
+
+
+class Meter:
+    """Share of the machine that went to others while it was open."""
+
+    def __enter__(self):
+        self.begin, self.busy, self.own = time.monotonic(), machine_ticks(), own_ticks()
+        return self
+
+    def __exit__(self, *_):
+        ticks = (time.monotonic() - self.begin) * os.sysconf("SC_CLK_TCK") * os.cpu_count()
+        foreign = machine_ticks() - self.busy - (own_ticks() - self.own)
+        self.foreign = min(1.0, max(0.0, foreign / max(ticks, 1)))
+
+
+# ---- sides ------------------------------------------------------------------------------------------
+
+class Side:
+    """One side of a comparison: a process that runs a round when told to."""
+
+    def __init__(self, *args):
+        self.process = subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.first = self.process.stdout.readline().strip()
+        if not self.first:
+            raise RuntimeError("did not start: " + " ".join(args))
+
+    def ask(self, command):
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("died on: " + command)
+        return json.loads(line)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait(30)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def program(name, *args, at=()):
+    """at: what stands before the command (links.Namespaces)."""
+    return Side(*at, os.path.join(OUT, "bench", name), *args)
+
+
+def torch(name, *args, python=PYTHON):
+    return Side(python, os.path.join(HERE, "peers", name), *args)
+
+
+# ---- rounds -----------------------------------------------------------------------------------------
+
+rows = []
+
+
+def interleave(sides, rounds=ROUNDS, max_rounds=MAX_ROUNDS):
+    """sides: functions that run one round and return its figure. [(figures, foreign share)], without
+    the noisy rounds when QUIET_ENOUGH others are there."""
+    for side in sides:
+        side()  # warm-up
+    found = []
+    while len(found) < max_rounds:
+        with Meter() as meter:
+            figures = [side() for side in sides]
+        found.append((figures, meter.foreign))
+        if sum(f <= FOREIGN_LIMIT for _, f in found) >= rounds:
+            break
+    quiet = [r for r in found if r[1] <= FOREIGN_LIMIT]
+    return quiet if len(quiet) >= QUIET_ENOUGH else found
+
+
+def ratio_of(ours, peer):
+    return ours / peer
+
+
+def write_row(row):
+    rows.append(row)
+    os.makedirs(RESULTS, exist_ok=True)
+    with open(os.path.join(RESULTS, row["name"] + ".jsonl"), "w") as f:
+        f.write(json.dumps(row) + "\n")
+
+
+def enter(name, unit, samples, target, at_most=True, note="", compare=ratio_of, figure=median):
+    """samples: [((ours, peer), foreign share)], one a round. The row's figure is that of what
+    `compare` says of each."""
+    ratios = [compare(a, b) for (a, b), _ in samples]
+    ratio = figure(ratios)
+    ok = ratio <= target if at_most else ratio >= target
+    foreign = max(f for _, f in samples)
+    row = {"name": name, "unit": unit, "ours": median(a for (a, _), _ in samples),
+           "peer": median(b for (_, b), _ in samples), "ratio": ratio, "min": min(ratios),
+           "max": max(ratios), "samples": [list(s) for s, _ in samples], "target": target,
+           "better": "lower" if at_most else "higher", "ok": ok, "foreign_max": round(foreign, 3),
+           "foreign": [round(f, 3) for _, f in samples], "quiet": foreign <= FOREIGN_LIMIT,
+           "note": note}
+    write_row(row)
+    print(f"{name:43} {row['ours']:10.4g} {row['peer']:10.4g} {unit:6} {ratio:8.3f} "
+          f"[{row['min']:.3f}-{row['max']:.3f}] {'<=' if at_most else '>='} {target:<5g} "
+          f"{'ok' if ok else 'MISSED':6} {100 * foreign:3.0f} %  {note}", flush=True)
+    return ratio
+
+
+def skip(name, reason):
+    """A row that cannot be measured here."""
+    write_row({"name": name, "skipped": reason})
+    print(f"{name:43} skipped: {reason}", flush=True)
+
+
+def mean_step(side, n):
+    return lambda: statistics.mean(side.ask(f"steps {n}"))
+
+
+def median_step(side, n):
+    return lambda: median(side.ask(f"steps {n}"))
+
+
+# ---- memory -----------------------------------------------------------------------------------------
+
+def resident(pid, key):
+    """MiB."""
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(line.split()[1]) / 1024 for line in f if line.startswith(key))
+
+
+def peak_until_end(process):
+    """The largest VmHWM of a process, MiB."""
+    peak = 0.0
+    while process.poll() is None:
+        try:
+            peak = max(peak, resident(process.pid, "VmHWM"))
+        except (OSError, StopIteration):
+            pass
+        time.sleep(0.02)
+    if process.returncode != 0:
+        raise RuntimeError(f"{process.args[0]} exited with {process.returncode}")
+    return peak
+
+
+# ---- all of them --------------------------------------------------------------------------------------
+
+def main(groups, wanted):
+    """Runs the groups of rows that are wanted, all if none is, and says how they did."""
+    unknown = [w for w in wanted if w not in [g.__name__ for g in groups]]
+    if unknown:
+        sys.exit(f"no rows called {unknown}; there are {[g.__name__ for g in groups]}")
+    print(f"{'':43} {'ours':>10} {'peer':>10} {'':6} {'ratio':>8} [min-max] target, foreign load at most",
+          flush=True)
+    for group in groups:
+        if not wanted or group.__name__ in wanted:
+            group()
+    measured = [r for r in rows if "skipped" not in r]
+    missed = [r["name"] for r in measured if not r["ok"]]
+    noisy = [r["name"] for r in measured if not r["quiet"]]
+    if noisy:
+        print("measured beside other work on this machine: " + ", ".join(noisy))
+    if missed:
+        print("missed: " + ", ".join(missed))
+    skipped = len(rows) - len(measured)
+    print(f"{len(measured) - len(missed)} of {len(measured)} targets met"
+          f"{f', {skipped} rows skipped' if skipped else ''}; details in {os.path.normpath(RESULTS)}")
