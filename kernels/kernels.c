@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/kernels.h"
 
-size_t clv_layout_numel(const clv_shape *shape, int block) {
+size_t clv_layout_numel(const clv_shape *shape, int layout) {
+  int block = clv_layout_block(layout);
   size_t n = 1;
   for (int i = 0; i < shape->rank; i++) {
     size_t extent = (size_t)shape->dim[i];

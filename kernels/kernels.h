@@ -83,7 +83,7 @@ typedef struct clv_attrs {
                                            count from the end */
   double factor;                        /* scale */
   int64_t forward_ms, input_ms, weight_ms; /* wait: how long each part takes */
-  bool kaiming_normal;                  /* conv2d: initial weights as torch.nn.init.kaiming_normal_
+  bool kaiming_normal; /* conv2d: initial weights as torch.nn.init.kaiming_normal_
                                            (mode="fan_out", nonlinearity="relu") gives them */
 } clv_attrs;
 
@@ -107,7 +107,14 @@ enum {
 
 /* A layout is one number, the channel block: 1 is row-major; 8 or 16 is nChw8c / nChw16c for
  * tensors of rank 4, channels padded up to a multiple of the block, the padding zero. */
-size_t clv_layout_numel(const clv_shape *shape, int block); /* padded number of elements */
+size_t clv_layout_numel(const clv_shape *shape, int layout); /* padded number of elements */
+
+/* Added to the block: the numbers are bf16, the upper halves of f32 rounded to nearest even. Only in
+ * plans that compute in bf16, only for tensors of rank 4, and never for the caller's. */
+enum { CLV_LAYOUT_BF16 = 0x100 };
+
+static inline int clv_layout_block(int layout) { return layout & ~CLV_LAYOUT_BF16; }
+static inline bool clv_layout_is_bf16(int layout) { return layout & CLV_LAYOUT_BF16; }
 
 /* attrs->dim as an index of `in`; -1 where it is none. */
 int clv_axis_of(const clv_attrs *attrs, const clv_shape *in);
@@ -137,6 +144,11 @@ typedef struct clv_node_desc {
   bool need_dw;             /* gradients of the parameters are wanted */
   int threads;
   unsigned tail; /* CLV_TAIL_*: ops behind this one that the same kernel does */
+  /* conv2d computes with bf16 factors and f32 sums, and rounds its output to bf16. Which kernel
+   * rounds what does not depend on its neighbours, whose layouts the two below are offers of. */
+  bool bf16;
+  int wanted_out;             /* layout all readers of the output compute in; 0: they differ */
+  int wanted_din[CLV_MAX_IN]; /* the same for the gradient; 0: it is added to others */
 } clv_node_desc;
 
 /* With a tail the output is relu(op(in[0])), or with both relu(op(in[0]) + in[1]), n_in being 2.
@@ -185,9 +197,10 @@ struct clv_kernel {
   void (*free)(clv_kernel *k); /* frees k itself */
 
   int in_block[CLV_MAX_IN]; /* layouts it computes in */
-  int out_block;            /* layout of out and dout; din has in_block */
-  unsigned saves;           /* CLV_SAVE_*: what backward reads, */
-  unsigned saves_for_dw;    /* and which of those only backward_weight does */
+  int out_block;            /* layout of out and dout; din has in_block, unless given here: */
+  int din_block[CLV_MAX_IN], dout_block;
+  unsigned saves;        /* CLV_SAVE_*: what backward reads, */
+  unsigned saves_for_dw; /* and which of those only backward_weight does */
   size_t saved_bytes, scratch_bytes, cache_bytes;
   bool fused_grads;
   bool in_place;         /* out may be the same memory as in[0] (same layout and size) */
@@ -208,7 +221,7 @@ typedef struct clv_adam_args {
   bool decoupled;          /* AdamW */
 } clv_adam_args;
 
-enum { CLV_KERNELS_ABI = 3 };
+enum { CLV_KERNELS_ABI = 4 };
 
 typedef struct clv_backend {
   uint32_t abi;  /* CLV_KERNELS_ABI */
@@ -218,7 +231,8 @@ typedef struct clv_backend {
   /* One kernel for one node, owned by the caller (kernel->free). CLV_UNIMPLEMENTED: use ref's. */
   clv_code (*prepare)(const clv_node_desc *desc, clv_kernel **ret, clv_err *err);
 
-  /* Copy a rank-4 activation of `shape` between channel blocks; the padding of dst is zeroed. */
+  /* Copy a rank-4 activation of `shape` between channel blocks, or between f32 and bf16 in the same
+   * block; the padding of dst is zeroed. */
   clv_code (*reorder)(const clv_shape *shape, clv_dtype dtype, const void *src, int src_block,
                       void *dst, int dst_block, clv_err *err);
 
@@ -240,6 +254,9 @@ typedef struct clv_backend {
   /* "avx512_core", and "oneDNN 2.6.3, OpenBLAS 0.3.21" for HELLO; static text. */
   const char *(*isa)(void);
   const char *(*libraries)(void);
+
+  /* CLV_OK where conv2d computes in bf16 when asked to; else the error says why not. NULL: never. */
+  clv_code (*check_bf16)(clv_err *err);
 
   /* Reorders the backend has executed in this process (kernel-internal ones and `reorder`). */
   uint64_t (*reorder_count)(void);

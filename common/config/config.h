@@ -109,6 +109,9 @@ typedef enum clv_loss_kind {
   CLV_LOSS_BCE_WITH_LOGITS,
 } clv_loss_kind;
 typedef enum clv_optimizer_kind { CLV_OPT_SGD, CLV_OPT_ADAM, CLV_OPT_ADAMW } clv_optimizer_kind;
+/* In which convolutions compute; all else is f32. */
+typedef enum clv_compute { CLV_COMPUTE_F32, CLV_COMPUTE_BF16 } clv_compute;
+
 typedef enum clv_lr_kind { CLV_LR_CONSTANT, CLV_LR_STEP, CLV_LR_COSINE, CLV_LR_LINEAR } clv_lr_kind;
 /* In the order of clv_sched_kind. */
 typedef enum clv_pipeline_kind {
@@ -214,10 +217,11 @@ typedef struct clv_lr_config {
 } clv_lr_config;
 
 typedef struct clv_train_config {
-  clv_config_pos pos, freeze_pos;
+  clv_config_pos pos, freeze_pos, dtype_pos;
   uint64_t epochs, max_steps; /* max_steps 0 = no limit */
   uint64_t batch, eval_batch; /* samples */
   uint64_t seed;
+  clv_compute dtype;
   bool shuffle, drop_last;
   clv_optimizer_config optimizer;
   clv_lr_config schedule;
@@ -364,6 +368,7 @@ clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos,
 const char *clv_loss_name(clv_loss_kind kind);
 const char *clv_optimizer_name(clv_optimizer_kind kind);
 const char *clv_lr_name(clv_lr_kind kind);
+const char *clv_compute_name(clv_compute dtype);
 const char *clv_pipeline_name(clv_pipeline_kind kind);
 const char *clv_transfer_name(clv_transfer transfer);
 const char *clv_arch_name(clv_arch arch);

@@ -282,6 +282,7 @@ typedef struct clv_stage_options {
   clv_graph *graph; /* taken over */
   const clv_backend *backend;
   int threads;
+  bool bf16;                  /* as in clv_plan_options */
   bool input_needs_grad;      /* the plan that is made ahead has the gradient of the first input */
   clv_optim_config optimizer; /* group 0: parameters that learn and are in none of `groups` */
   const clv_stage_group *groups; /* [n_groups] groups 1.., of the same kind */

@@ -179,6 +179,7 @@ static clv_code make_plan(clv_stage *s, int64_t batch, bool training, uint32_t i
                          .batch = batch,
                          .training = training,
                          .threads = s->o.threads,
+                         .bf16 = s->o.bf16,
                          .split_backward = input_grads || !alone,
                          .transient_weights = training && alone};
   for (int i = 0; i < s->n_inputs; i++) po.need_input_grad[i] = training && (input_grads >> i & 1);

@@ -64,11 +64,25 @@ int clv_plan_block(const clv_shape *shape, int block) { return shape->rank == 4 
 
 clv_code clv_plan_value_buf(clv_plan *p, int node, int block, int *ret, clv_err *err) {
   const clv_node *n = &p->graph->nodes[node];
-  size_t bytes = clv_layout_numel(&n->shape, block) * clv_dtype_size(n->dtype);
+  size_t size = clv_layout_is_bf16(block) ? sizeof(uint16_t) : clv_dtype_size(n->dtype);
+  size_t bytes = clv_layout_numel(&n->shape, block) * size;
   return clv_plan_buf_new(p, bytes, SPACE_SCRATCH, ret, err);
 }
 
+/* The block of a layout in bf16, in f32, between it and other blocks. */
+static bool between(int from, int to, int *ret_block) {
+  *ret_block = clv_layout_block(clv_layout_is_bf16(from) ? from : to);
+  return clv_layout_is_bf16(from) != clv_layout_is_bf16(to) &&
+         clv_layout_block(from) != clv_layout_block(to);
+}
+
 clv_code clv_plan_move(clv_plan *p, int node, plan_rep from, plan_rep to, clv_err *err) {
+  plan_rep way;
+  if (between(from.block, to.block, &way.block)) {
+    CLV_TRY(clv_plan_value_buf(p, node, way.block, &way.buf, err));
+    CLV_TRY(clv_plan_move(p, node, from, way, err));
+    from = way;
+  }
   bool copy = from.block == to.block;
   plan_step s = clv_plan_step(copy ? clv_plan_run_copy : clv_plan_run_reorder,
                               copy ? "copy" : "reorder", node);
@@ -248,6 +262,7 @@ clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_pl
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
   p->options = *options;
   p->options.threads = CLV_MAX(options->threads, 1);
+  if (options->bf16 && options->backend->check_bf16) CLV_TRY(options->backend->check_bf16(err));
   p->backend = options->dtype == CLV_F64 ? clv_backend_ref() : options->backend;
   p->backend->set_threads(p->options.threads);
   CLV_TRY(build(p, g, params, err));

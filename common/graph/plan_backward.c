@@ -6,10 +6,23 @@
  */
 #include "common/graph/plan_int.h"
 
-/* The layout in which a node wants the gradient of its value. */
-static int grad_block(const clv_plan *p, int node) {
+int clv_plan_grad_block(const clv_plan *p, int node) {
   const clv_kernel *k = p->nodes[node].kernel;
-  return k ? clv_plan_block(&p->graph->nodes[node].shape, k->out_block) : 1;
+  if (!k) return 1;
+  return clv_plan_block(&p->graph->nodes[node].shape, k->dout_block ? k->dout_block : k->out_block);
+}
+
+int clv_plan_din_block(const clv_plan *p, int node, int i) {
+  const plan_node *q = &p->nodes[node];
+  const clv_kernel *k = q->kernel;
+  return clv_plan_block(&p->graph->nodes[q->src[i]].shape,
+                        k->din_block[i] ? k->din_block[i] : k->in_block[i]);
+}
+
+/* The layout in which gradients of node's value come together: sums are taken in f32. */
+static int sum_block(const clv_plan *p, int node) {
+  int block = clv_plan_grad_block(p, node);
+  return clv_plan_one_reader(p, node) ? block : clv_layout_block(block);
 }
 
 static clv_code move_to_new(clv_plan *p, int node, plan_rep *rep, int block, clv_err *err) {
@@ -23,7 +36,7 @@ static clv_code move_to_new(clv_plan *p, int node, plan_rep *rep, int block, clv
 /* One more gradient of node's value. */
 static clv_code contribute(clv_plan *p, int node, plan_rep rep, clv_err *err) {
   plan_rep *sum = &p->nodes[node].grad;
-  int block = grad_block(p, node);
+  int block = sum_block(p, node);
   if (rep.block != block) CLV_TRY(move_to_new(p, node, &rep, block, err));
   if (sum->buf < 0) {
     *sum = rep;
@@ -93,7 +106,7 @@ static clv_code write_dx(clv_plan *p, int node, clv_err *err) {
   CLV_TRY(use_saved(p, node, &s, q->kernel->saves & ~q->kernel->saves_for_dw, err));
   for (int i = 0; i < q->n_src; i++) {
     if (!p->nodes[q->src[i]].needs_grad) continue;
-    dx[i].block = clv_plan_block(&p->graph->nodes[q->src[i]].shape, q->kernel->in_block[i]);
+    dx[i].block = clv_plan_din_block(p, node, i);
     CLV_TRY(clv_plan_value_buf(p, q->src[i], dx[i].block, &dx[i].buf, err));
     s.din[i] = dx[i].buf;
   }
@@ -137,6 +150,9 @@ static clv_code write_node(clv_plan *p, int node, clv_err *err) {
   if (!q->live || q->absorbed) return CLV_OK;
   if (q->alias) return contribute(p, p->graph->nodes[node].in[0], q->grad, err);
   bool dw = has_dw_step(q), split = p->options.split_backward;
+  int block = clv_plan_grad_block(p, node);
+  if (q->grad.buf >= 0 && q->grad.block != block)
+    CLV_TRY(move_to_new(p, node, &q->grad, block, err));
   /* The caller's dout is gone when backward_weight comes. */
   if (dw && split && p->bufs[q->grad.buf].space == SPACE_DOUT)
     CLV_TRY(move_to_new(p, node, &q->grad, q->grad.block, err));

@@ -11,6 +11,12 @@ static const char *space_name(int space, char *buf, size_t len) {
   return buf;
 }
 
+static void put_blocks(int from, int to, clv_bytes *out) {
+  clv_bytes_printf(out, " block %d%s>%d%s", clv_layout_block(from),
+                   clv_layout_is_bf16(from) ? " bf16" : "", clv_layout_block(to),
+                   clv_layout_is_bf16(to) ? " bf16" : "");
+}
+
 static void describe_kernel(const clv_plan *p, const plan_step *s, clv_bytes *out) {
   const plan_node *q = &p->nodes[s->node];
   const clv_node *n = &p->graph->nodes[s->node];
@@ -20,8 +26,8 @@ static void describe_kernel(const clv_plan *p, const plan_step *s, clv_bytes *ou
            q->tail & CLV_TAIL_ADD ? "+add" : "", q->tail & CLV_TAIL_RELU ? "+relu" : "");
   clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->verb, n->name, op,
                    clv_shape_format(&n->shape, shape, sizeof shape));
-  clv_bytes_printf(out, " block %d>%d, %s in %s, %s\n", q->kernel->in_block[0],
-                   q->kernel->out_block, clv_format_size(b->bytes, size, sizeof size),
+  put_blocks(q->kernel->in_block[0], q->kernel->out_block, out);
+  clv_bytes_printf(out, ", %s in %s, %s\n", clv_format_size(b->bytes, size, sizeof size),
                    space_name(b->space, where, sizeof where),
                    q->kernel->impl ? q->kernel->impl : "?");
 }
@@ -31,16 +37,16 @@ static void describe_move(const clv_plan *p, const plan_step *s, clv_bytes *out)
   char shape[160], where[32];
   clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->verb, n->name, "",
                    clv_shape_format(&n->shape, shape, sizeof shape));
-  if (s->src_block != s->dst_block)
-    clv_bytes_printf(out, " block %d>%d", s->src_block, s->dst_block);
+  if (s->src_block != s->dst_block) put_blocks(s->src_block, s->dst_block, out);
   clv_bytes_printf(out, " to %s\n", space_name(p->bufs[s->dst].space, where, sizeof where));
 }
 
 void clv_plan_describe(const clv_plan *p, clv_bytes *out) {
   static const char *const phases[PHASES] = {"forward", "backward_input", "backward_weight"};
   char a[32], b[32], c[32];
-  clv_bytes_printf(out, "batch %lld, %s, %s, backend %s, %d thread%s\n",
+  clv_bytes_printf(out, "batch %lld, %s%s, %s, backend %s, %d thread%s\n",
                    (long long)p->options.batch, clv_dtype_name(p->options.dtype),
+                   p->options.bf16 ? ", conv2d in bf16" : "",
                    p->options.training ? "training" : "evaluation", p->backend->name,
                    p->options.threads, p->options.threads == 1 ? "" : "s");
   clv_bytes_printf(out,

@@ -24,6 +24,10 @@ static clv_code get_rep(clv_plan *p, int node, int block, int *ret_buf, clv_err 
   return CLV_OK;
 }
 
+static int wanted_din(const clv_plan *p, int node) {
+  return p->nodes[node].kernel && clv_plan_one_reader(p, node) ? clv_plan_grad_block(p, node) : 0;
+}
+
 static void describe_node(const clv_plan *p, int node, clv_node_desc *d) {
   const clv_node *nodes = p->graph->nodes;
   const plan_node *q = &p->nodes[node];
@@ -35,12 +39,14 @@ static void describe_node(const clv_plan *p, int node, clv_node_desc *d) {
                        .training = p->options.training,
                        .need_dw = q->learns,
                        .threads = p->options.threads,
-                       .tail = q->tail};
+                       .tail = q->tail,
+                       .bf16 = p->options.bf16};
   for (int i = 0; i < q->n_src; i++) {
     d->in[i] = nodes[q->src[i]].shape;
     d->in_dtype[i] = nodes[q->src[i]].dtype;
     d->offered_block[i] = p->nodes[q->src[i]].reps[0].block;
     d->need_dx[i] = p->nodes[q->src[i]].needs_grad;
+    d->wanted_din[i] = wanted_din(p, q->src[i]);
   }
   for (; d->n_params < CLV_MAX_PARAMS && q->param[d->n_params]; d->n_params++)
     d->param[d->n_params] = q->param[d->n_params]->shape;
@@ -61,10 +67,14 @@ static clv_code check_kernel(const clv_plan *p, const clv_node_desc *d, const cl
   return CLV_OK;
 }
 
+static clv_code wanted_out(clv_plan *p, int node, int *ret, clv_err *err);
+
 static clv_code prepare(clv_plan *p, int node, clv_err *err) {
   plan_node *q = &p->nodes[node];
   clv_node_desc d;
+  if (q->kernel) return CLV_OK; /* a node before it asked */
   describe_node(p, node, &d);
+  if (d.bf16 && d.op == CLV_OP_BATCHNORM) CLV_TRY(wanted_out(p, node, &d.wanted_out, err));
   clv_code code = p->backend->prepare(&d, &q->kernel, err);
   if (code == CLV_UNIMPLEMENTED && d.tail) return code;
   if (code == CLV_UNIMPLEMENTED) code = clv_backend_ref()->prepare(&d, &q->kernel, err);
@@ -74,6 +84,26 @@ static clv_code prepare(clv_plan *p, int node, clv_err *err) {
   if (p->options.transient_weights) return CLV_OK;
   q->cache_offset = p->info.cache_bytes;
   p->info.cache_bytes += clv_align_up(q->kernel->cache_bytes, 64);
+  return CLV_OK;
+}
+
+/* The layout in which all readers of node's value compute, if they are convolutions, which do not
+ * look at what they are offered; else 0. */
+static clv_code wanted_out(clv_plan *p, int node, int *ret, clv_err *err) {
+  const clv_graph *g = p->graph;
+  int wanted = 0, readers = g->output == node ? 2 : 0, agree = 0;
+  for (int i = node + 1; i < g->n_nodes; i++) {
+    if (!p->nodes[i].live) continue;
+    for (int j = 0; j < g->nodes[i].n_in; j++) {
+      if (g->nodes[i].in[j] != node) continue;
+      readers++;
+      if (g->nodes[i].op != CLV_OP_CONV2D) continue;
+      CLV_TRY(prepare(p, i, err));
+      if (!wanted) wanted = p->nodes[i].kernel->in_block[0];
+      agree += wanted == p->nodes[i].kernel->in_block[0];
+    }
+  }
+  *ret = agree == readers ? wanted : 0;
   return CLV_OK;
 }
 

@@ -150,7 +150,9 @@ clv_code clv_plan_value_buf(clv_plan *p, int node, int block, int *ret,
  * are the same. */
 clv_code clv_plan_move(clv_plan *p, int node, plan_rep from, plan_rep to,
                        clv_err *err) CLV_USE_RESULT;
-int clv_plan_block(const clv_shape *shape, int block); /* 1 unless the rank is 4 */
+int clv_plan_block(const clv_shape *shape, int block);      /* 1 unless the rank is 4 */
+int clv_plan_grad_block(const clv_plan *p, int node);       /* in which node wants its gradient */
+int clv_plan_din_block(const clv_plan *p, int node, int i); /* in which it makes that of input i */
 
 void clv_plan_fuse(clv_plan *p);                       /* (plan_fuse.c) */
 bool clv_plan_one_reader(const clv_plan *p, int node); /* one live node, or the caller, reads it */

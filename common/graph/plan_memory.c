@@ -38,7 +38,7 @@ static void merge_gradients(clv_plan *p, int at) {
   const plan_node *q = &p->nodes[s->node];
   for (int i = 0; i < q->n_src; i++) {
     if (!(q->kernel->din_in_place >> i & 1) || s->din[i] < 0 ||
-        q->kernel->in_block[i] != q->kernel->out_block)
+        clv_plan_din_block(p, s->node, i) != q->grad.block)
       continue;
     plan_buf *dout = root_of(p, q->grad.buf), *din = &p->bufs[s->din[i]];
     if (dout->space != SPACE_SCRATCH || dout->last != at || dout->bytes != din->bytes) continue;

@@ -251,6 +251,7 @@ static clv_code get_place(const Cleave__V1__LoadShardRequest *from, clv_wire_loa
   m->n_frozen = (uint32_t)from->n_frozen;
   m->frozen = (const char **)from->frozen;
   m->device = from->device;
+  m->bf16 = from->bf16;
   m->input_needs_grad = from->route && from->route->input_needs_grad;
   if (from->route) {
     CLV_TRY(clv_check_count(from->route->n_peers, CLV_WIRE_PEERS, "peers", err));
@@ -298,6 +299,7 @@ static void put_place(const clv_wire_load_request *m, request_parts *parts,
   to->route = &parts->route;
   to->threads = m->threads;
   to->device = clv_put_text(m->device);
+  to->bf16 = m->bf16;
   to->seed = m->seed;
   to->n_frozen = m->n_frozen;
   to->frozen = (char **)(uintptr_t)m->frozen;

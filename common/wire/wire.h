@@ -408,6 +408,7 @@ typedef struct clv_wire_load_request {
   const char **peers; /* for values and gradients */
   bool input_needs_grad;
   bool hold_rest;               /* nobody is in group 0 */
+  bool bf16;                    /* conv2d computes in it */
   clv_wire_optimizer optimizer; /* group 0: what learns and is in none of `groups` */
   clv_wire_group *groups;       /* 1.. */
   const char *device;

@@ -35,7 +35,7 @@ clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, i
 }
 
 int clv_cpu_offered(const clv_node_desc *d) {
-  int b = d->offered_block[0];
+  int b = clv_layout_block(d->offered_block[0]);
   return d->in[0].rank == 4 && (b == 8 || b == 16) ? b : 1;
 }
 
@@ -94,14 +94,22 @@ static clv_code cpu_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *e
 
 static clv_code cpu_reorder(const clv_shape *shape, clv_dtype dtype, const void *src, int src_block,
                             void *dst, int dst_block, clv_err *err) {
-  const int blocks[] = {src_block, dst_block};
+  const int blocks[] = {clv_layout_block(src_block), clv_layout_block(dst_block)};
+  bool converts = clv_layout_is_bf16(src_block) != clv_layout_is_bf16(dst_block);
   if (shape->rank != 4 || dtype != CLV_F32)
     return clv_fail(err, CLV_INVALID, "reorder needs f32 of rank 4, got %s of rank %d",
                     clv_dtype_name(dtype), shape->rank);
   for (int i = 0; i < 2; i++)
     if (blocks[i] != 1 && blocks[i] != 8 && blocks[i] != 16)
       return clv_fail(err, CLV_INVALID, "channel block %d: they are 1, 8 or 16", blocks[i]);
-  clv_cpu_reorder(shape, src, src_block, dst, dst_block);
+  if (converts && blocks[0] != blocks[1])
+    return clv_fail(err, CLV_INVALID, "conversion from block %d to block %d", blocks[0], blocks[1]);
+  if (converts) {
+    clv_cpu_count_reorder();
+    clv_cpu_convert(src, src_block, dst, clv_layout_numel(shape, src_block));
+  } else {
+    clv_cpu_reorder(shape, src, src_block, dst, dst_block);
+  }
   return CLV_OK;
 }
 
@@ -160,6 +168,7 @@ const clv_backend *clv_backend_cpu(void) {
       .set_threads = clv_cpu_set_threads,
       .isa = cpu_isa,
       .libraries = cpu_libraries,
+      .check_bf16 = clv_cpu_check_bf16,
       .reorder_count = clv_cpu_reorder_count,
   };
   return &backend;

@@ -9,6 +9,11 @@
  * every number of threads. The moments are those of x less the channel's first value, so that one
  * pass is enough: what cancels is no larger than the spread of the values.
  *
+ * Input, input gradient and, with nothing added, the output may be bf16: they are read and written
+ * by way of a few thousand f32 numbers that stay in the cache. The arithmetic is the same. Where
+ * convolutions keep a bf16 copy of the output, the f32 one is not kept as well for its signs: a bit
+ * of `saved` says what was above 0.
+ *
  * With a relu and nothing added, backward works out from x again which outputs were above 0, and
  * `again` makes the output once more: neither needs it kept.
  */
@@ -21,6 +26,8 @@ typedef struct norm_job {
   const cpu_kernel *k;
   const clv_kernel_args *a;
   size_t n, c, image, b, blocks;
+  size_t piece; /* of a plane: numbers that are worked on at a time */
+  bool x_bf16, dx_bf16, out_bf16, marks;
   double count;
   norm_gate gate;
 } norm_job;
@@ -38,24 +45,59 @@ static norm_job job_of(const cpu_kernel *k, const clv_kernel_args *a) {
                 .n = (size_t)x->dim[0],
                 .c = (size_t)x->dim[1],
                 .image = (size_t)(x->dim[2] * x->dim[3]),
-                .b = (size_t)k->base.in_block[0],
+                .b = (size_t)clv_layout_block(k->base.in_block[0]),
+                .x_bf16 = clv_layout_is_bf16(k->base.in_block[0]),
+                .dx_bf16 = clv_layout_is_bf16(k->base.din_block[0]),
+                .out_bf16 = clv_layout_is_bf16(k->base.out_block),
+                .marks = k->d.bf16 && clv_layout_block(k->base.in_block[0]) % 8 == 0 && k->learns &&
+                         k->d.tail & CLV_TAIL_ADD,
                 .gate = k->d.tail & CLV_TAIL_ADD ? NORM_BY_Y
                         : k->d.tail              ? NORM_BY_X
                                                  : NORM_OPEN};
   j.blocks = (j.c + j.b - 1) / j.b;
   j.count = (double)(j.n * j.image);
+  j.piece = j.image * j.b;
+  if (j.x_bf16 || j.dx_bf16 || j.out_bf16 || j.marks) j.piece = CLV_MIN(j.piece, NORM_PIECE);
   return j;
 }
 
-static size_t plane_size(const norm_job *j) { return j->image * j->b; }
+/* A piece of a plane, whose lanes are those of the plane. */
+typedef struct norm_piece {
+  size_t at, n;
+} norm_piece;
 
 static size_t plane_of(const norm_job *j, size_t n, size_t block) {
-  return (n * j->blocks + block) * plane_size(j);
+  return (n * j->blocks + block) * j->image * j->b;
 }
 
-/* A plane of one of the arrays of the arguments, or NULL. */
-static float *plane_in(const void *array, size_t at) {
-  return array ? (float *)(uintptr_t)array + at : NULL;
+/* Walks the pieces of a block's planes; starts with {0}. */
+typedef struct norm_walk {
+  size_t image, done;
+} norm_walk;
+
+static bool next_piece(const norm_job *j, size_t block, norm_walk *w, norm_piece *ret) {
+  size_t plane = j->image * j->b;
+  if (w->done == plane) *w = (norm_walk){w->image + 1, 0};
+  if (w->image == j->n || !plane) return false;
+  *ret = (norm_piece){plane_of(j, w->image, block) + w->done, CLV_MIN(j->piece, plane - w->done)};
+  w->done += ret->n;
+  return true;
+}
+
+/* A piece of one of the arrays of the arguments, or NULL. */
+static float *piece_in(const void *array, norm_piece p) {
+  return array ? (float *)(uintptr_t)array + p.at : NULL;
+}
+
+/* The same of one that may be bf16: then in `room`. */
+static const float *piece_from(const void *array, bool bf16, norm_piece p, float *room) {
+  if (!bf16) return piece_in(array, p);
+  clv_cpu_from_bf16((const uint16_t *)array + p.at, p.n, room);
+  return room;
+}
+
+static void piece_to(const float *room, void *array, norm_piece p) {
+  clv_cpu_to_bf16(room, p.n, (uint16_t *)array + p.at);
 }
 
 static void fold(const double *lane, size_t b, double *ret) {
@@ -73,14 +115,16 @@ static void spread(const double *values, size_t b, double *ret_lanes) {
 static void statistics(const norm_job *j, size_t block, double *ret_mean, double *ret_squares) {
   norm_sums sums = {0};
   double first[NORM_BLOCK] = {0}, shift[NORM_LANES], sum[NORM_BLOCK];
-  const float *x = j->a->in[0];
+  float room[NORM_PIECE];
+  norm_piece p = {plane_of(j, 0, block), j->b};
+  const float *x = piece_from(j->a->in[0], j->x_bf16, p, room);
   for (size_t l = 0; l < j->b; l++) {
-    float value = x[plane_of(j, 0, block) + l];
+    float value = x[l];
     first[l] = isfinite(value) ? value : 0;
   }
   spread(first, j->b, shift);
-  for (size_t n = 0; n < j->n; n++)
-    clv_cpu_norm_moments(x + plane_of(j, n, block), plane_size(j), j->b, shift, &sums);
+  for (norm_walk w = {0}; next_piece(j, block, &w, &p);)
+    clv_cpu_norm_moments(piece_from(j->a->in[0], j->x_bf16, p, room), p.n, j->b, shift, &sums);
   fold(sums.first, j->b, sum);
   fold(sums.second, j->b, ret_squares);
   for (size_t l = 0; l < j->b; l++) {
@@ -130,12 +174,21 @@ static norm_affine affine_of(const norm_job *j, const norm_block *v) {
   return f;
 }
 
+/* Behind the numbers of the blocks. */
+static uint8_t *marks_in(const norm_job *j, norm_piece p) {
+  return (uint8_t *)((double *)j->a->saved + 2 * j->blocks * j->b) + p.at / 8;
+}
+
 static void put_output(const norm_job *j, size_t block, const norm_block *v) {
   norm_affine f = affine_of(j, v);
-  for (size_t n = 0; n < j->n; n++) {
-    size_t at = plane_of(j, n, block);
-    clv_cpu_norm_apply(plane_in(j->a->in[0], at), plane_in(j->a->in[1], at), plane_size(j), j->b,
-                       &f, j->gate != NORM_OPEN, plane_in(j->a->out, at));
+  float room[NORM_PIECE], made[NORM_PIECE];
+  norm_piece p;
+  for (norm_walk w = {0}; next_piece(j, block, &w, &p);) {
+    float *y = j->out_bf16 ? made : piece_in(j->a->out, p);
+    clv_cpu_norm_apply(piece_from(j->a->in[0], j->x_bf16, p, room), piece_in(j->a->in[1], p), p.n,
+                       j->b, &f, j->gate != NORM_OPEN, y);
+    if (j->out_bf16) piece_to(made, j->a->out, p);
+    if (j->marks) clv_cpu_norm_mark(y, p.n, marks_in(j, p));
   }
 }
 
@@ -193,13 +246,19 @@ static clv_code batchnorm_again(clv_kernel *base, const clv_kernel_args *a, clv_
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-static norm_plane plane_at(const norm_job *j, size_t n, size_t block) {
-  size_t at = plane_of(j, n, block);
-  return (norm_plane){.x = plane_in(j->a->in[0], at),
-                      .y = plane_in(j->a->out, at),
-                      .dy = plane_in(j->a->dout, at),
-                      .g = plane_in(j->a->din[1], at),
-                      .n = plane_size(j),
+/* What stands for the outputs of a piece where the gate asks for them. */
+static const float *gates_of(const norm_job *j, norm_piece p, float *room) {
+  if (j->gate != NORM_BY_Y) return NULL;
+  if (!j->marks) return piece_in(j->a->out, p);
+  clv_cpu_norm_unmark(marks_in(j, p), p.n, room);
+  return room;
+}
+
+static norm_plane plane_at(const norm_job *j, norm_piece p, float *room) {
+  return (norm_plane){.x = piece_from(j->a->in[0], j->x_bf16, p, room),
+                      .dy = piece_in(j->a->dout, p),
+                      .g = piece_in(j->a->din[1], p),
+                      .n = p.n,
                       .b = j->b,
                       .gate = j->gate};
 }
@@ -208,6 +267,8 @@ static norm_plane plane_at(const norm_job *j, size_t n, size_t block) {
 static void gradients(const norm_job *j, size_t block, norm_block *v) {
   norm_sums sums = {0};
   norm_lanes lanes;
+  norm_piece piece;
+  float room[NORM_PIECE], gates[NORM_PIECE];
   norm_affine f = affine_of(j, v);
   spread(v->mean, j->b, lanes.mean);
   for (size_t l = 0; l < NORM_SPREAD * j->b; l++) {
@@ -215,8 +276,9 @@ static void gradients(const norm_job *j, size_t block, norm_block *v) {
     lanes.scale[l] = f.scale[l % j->b];
     lanes.shift[l] = f.shift[l % j->b];
   }
-  for (size_t n = 0; n < j->n; n++) {
-    norm_plane p = plane_at(j, n, block);
+  for (norm_walk w = {0}; next_piece(j, block, &w, &piece);) {
+    norm_plane p = plane_at(j, piece, room);
+    p.y = gates_of(j, piece, gates);
     clv_cpu_norm_gradients(&p, &lanes, &sums);
   }
   fold(sums.first, j->b, v->bias_sum);
@@ -237,13 +299,19 @@ static void put_gradients(const norm_job *j, size_t block, const norm_block *v) 
  * and dx = w inverse dy. */
 static void put_input_gradient(const norm_job *j, size_t block, const norm_block *v) {
   norm_affine f = affine_of(j, v);
-  for (size_t n = 0; n < j->n; n++) {
-    norm_plane p = plane_at(j, n, block);
+  float room[NORM_PIECE], made[NORM_PIECE], gates[NORM_PIECE];
+  norm_piece piece;
+  for (norm_walk w = {0}; next_piece(j, block, &w, &piece);) {
+    norm_plane p = plane_at(j, piece, room);
+    float *dx = j->dx_bf16 ? made : piece_in(j->a->din[0], piece);
     if (p.g) { /* what passed is there already, in the gradient of what was added */
       p.dy = p.g;
       p.gate = NORM_OPEN;
+    } else {
+      p.y = gates_of(j, piece, gates);
     }
-    clv_cpu_norm_back(&p, &f, plane_in(j->a->din[0], plane_of(j, n, block)));
+    clv_cpu_norm_back(&p, &f, dx);
+    if (j->dx_bf16) piece_to(made, j->a->din[0], piece);
   }
 }
 
@@ -267,10 +335,15 @@ static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
 
 clv_code clv_cpu_batchnorm(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   cpu_kernel *k;
-  int block = clv_cpu_offered(d);
+  int block = clv_cpu_offered(d), in_bf16 = block | CLV_LAYOUT_BF16;
   if (d->in[0].rank != 4)
     return clv_fail(err, CLV_UNIMPLEMENTED, "batchnorm of rank %d", d->in[0].rank);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
+  for (int i = 0; i < CLV_MAX_IN; i++) k->base.din_block[i] = block;
+  k->base.dout_block = block;
+  if (d->offered_block[0] == in_bf16) k->base.in_block[0] = in_bf16;
+  if (d->wanted_din[0] == in_bf16) k->base.din_block[0] = in_bf16;
+  if (d->wanted_out == in_bf16 && !(d->tail & CLV_TAIL_ADD)) k->base.out_block = in_bf16;
   norm_job j = job_of(k, NULL);
   if (d->training && j.count < 2) {
     k->base.free(&k->base);
@@ -279,9 +352,11 @@ clv_code clv_cpu_batchnorm(const clv_node_desc *d, clv_kernel **ret, clv_err *er
   }
   k->base.forward = batchnorm_forward;
   k->base.backward_input = k->learns ? batchnorm_backward : NULL;
-  if (k->learns) k->base.saves = CLV_SAVE_IN0 | (j.gate == NORM_BY_Y ? CLV_SAVE_OUT : 0);
+  if (k->learns)
+    k->base.saves = CLV_SAVE_IN0 | (j.gate == NORM_BY_Y && !j.marks ? CLV_SAVE_OUT : 0);
   if (k->learns && j.gate == NORM_BY_X) k->base.again = batchnorm_again;
   k->base.saved_bytes = k->learns ? 2 * j.blocks * j.b * sizeof(double) : 0;
+  if (j.marks) k->base.saved_bytes += j.n * j.blocks * j.image * j.b / 8;
   k->base.fused_grads = d->need_dw;
   k->base.din_in_place = d->n_in == 2 ? 1u << 1 : 1u << 0;
   *ret = &k->base;

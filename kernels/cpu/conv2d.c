@@ -19,6 +19,7 @@ typedef struct conv_kernel {
   size_t backward_at;                              /* this many floats from its start */
   void (*own_weight)(const cpu_weight_job *job);   /* weight gradient; NULL: the library's */
   int din_block;                                   /* block the input gradient is computed in */
+  bool bf16;                                       /* x, y, dy and the copies of the weights */
   size_t dw_at, plain_at, db_at, din_at; /* floats into scratch, behind the library's scratchpad */
 } conv_kernel;
 
@@ -44,6 +45,7 @@ static cpu_weight_tiles tiles_of(const conv_kernel *k, void *plain) {
                             .c = k->s.c,
                             .taps = k->s.kernel[0] * k->s.kernel[1],
                             .threads = k->k.threads,
+                            .bf16 = k->bf16,
                             .plain = plain};
 }
 
@@ -93,12 +95,13 @@ static clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
 
 static clv_code conv_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   conv_kernel *k = (conv_kernel *)base;
-  bool apart = k->din_block != base->in_block[0];
+  int in_block = clv_layout_block(base->in_block[0]);
+  bool apart = k->din_block != in_block;
   float *din = apart ? (float *)a->scratch + k->din_at : a->din[0];
   const void *pointers[] = {a->dout, backward_weight(k, a), din, a->scratch};
   clv_cpu_set_threads(k->k.threads);
   CLV_TRY(clv_cpu_prim_run(&k->backward_input, k->stream, pointers, err));
-  if (apart) clv_cpu_reorder(&k->k.d.in[0], din, k->din_block, a->din[0], base->in_block[0]);
+  if (apart) clv_cpu_reorder(&k->k.d.in[0], din, k->din_block, a->din[0], in_block);
   return CLV_OK;
 }
 
@@ -157,30 +160,41 @@ static const dnnl_memory_desc_t *weight_of(const_dnnl_primitive_desc_t pd) {
 }
 
 /* The library's layout `md` is that of `tag`, which conv_weights.c knows. */
-static bool is_tiled(const conv_kernel *k, const dnnl_memory_desc_t *md, dnnl_format_tag_t tag) {
+static bool is_tiled(const conv_kernel *k, const dnnl_memory_desc_t *md, dnnl_data_type_t type,
+                     dnnl_format_tag_t tag) {
   dnnl_memory_desc_t want;
   dnnl_dims_t dims = {k->s.k, k->s.c, k->s.kernel[0], k->s.kernel[1]};
-  return clv_cpu_weight_tiles_fit(&k->s, k->k.d.attrs.groups) &&
-         dnnl_memory_desc_init_by_tag(&want, 4, dims, dnnl_f32, tag) == dnnl_success &&
+  return clv_cpu_weight_tiles_fit(&k->s, k->k.d.attrs.groups, type == dnnl_bf16) &&
+         dnnl_memory_desc_init_by_tag(&want, 4, dims, type, tag) == dnnl_success &&
          dnnl_memory_desc_equal(&want, md);
 }
+
+typedef struct weight_tags {
+  dnnl_data_type_t type;
+  dnnl_format_tag_t front, back, back_across;
+} weight_tags;
+
+static const weight_tags plain_tags = {dnnl_f32, dnnl_OIhw16i16o, dnnl_OIhw16o16i, dnnl_IOhw16o16i};
+static const weight_tags paired_tags = {dnnl_bf16, dnnl_OIhw8i16o2i, dnnl_OIhw8o16i2o,
+                                        dnnl_IOhw8o16i2o};
 
 /* Weight copies that refresh makes: none where the library takes row-major, one where forward and
  * backward agree. */
 static clv_code make_caches(conv_kernel *k, const conv_choice *c, const conv_mds *m, clv_err *err) {
   const dnnl_memory_desc_t *forward = weight_of(c->forward), *data = weight_of(c->data);
   const dnnl_memory_desc_t *plain = &m->plain_weight;
+  const weight_tags t = k->bf16 ? paired_tags : plain_tags;
   clv_kernel *base = &k->k.base;
   if (!dnnl_memory_desc_equal(forward, plain)) {
-    k->front_tiles = is_tiled(k, forward, dnnl_OIhw16i16o);
+    k->front_tiles = is_tiled(k, forward, t.type, t.front);
     if (!k->front_tiles) CLV_TRY(clv_cpu_prim_reorder(&k->to_forward, plain, forward, err));
     base->cache_bytes = clv_align_up(dnnl_memory_desc_get_size(forward), 64);
     base->reorders_refresh++;
   }
   k->backward_cached = !dnnl_memory_desc_equal(data, plain);
   if (k->k.d.need_dx[0] && k->backward_cached && !dnnl_memory_desc_equal(data, forward)) {
-    k->back_across = is_tiled(k, data, dnnl_IOhw16o16i);
-    k->back_tiles = k->back_across || is_tiled(k, data, dnnl_OIhw16o16i);
+    k->back_across = is_tiled(k, data, t.type, t.back_across);
+    k->back_tiles = k->back_across || is_tiled(k, data, t.type, t.back);
     if (!k->back_tiles) CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, plain, data, err));
     k->backward_at = base->cache_bytes / sizeof(float);
     base->cache_bytes += clv_align_up(dnnl_memory_desc_get_size(data), 64);
@@ -205,7 +219,7 @@ static clv_code make_backward_input(conv_kernel *k, const conv_choice *c, clv_er
                                       {DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md, 0}};
   if (!k->k.d.need_dx[0]) return CLV_OK;
   k->k.base.backward_input = conv_backward_input;
-  k->k.base.reorders_backward += k->din_block != k->k.base.in_block[0];
+  k->k.base.reorders_backward += k->din_block != clv_layout_block(k->k.base.in_block[0]);
   return clv_cpu_prim_init(&k->backward_input, c->data, args, 3, err);
 }
 
@@ -222,7 +236,7 @@ static clv_code make_backward_weight(conv_kernel *k, const conv_choice *c, const
   const dnnl_memory_desc_t *dw =
       dnnl_primitive_desc_query_md(c->weight, dnnl_query_diff_weights_md, 0);
   if (!dnnl_memory_desc_equal(dw, &m->plain_weight)) {
-    k->gradient_tiles = is_tiled(k, dw, dnnl_OIhw16i16o);
+    k->gradient_tiles = is_tiled(k, dw, dnnl_f32, dnnl_OIhw16i16o);
     if (!k->gradient_tiles)
       CLV_TRY(clv_cpu_prim_reorder(&k->from_gradient, dw, &m->plain_weight, err));
     k->k.base.reorders_backward++;
@@ -254,7 +268,7 @@ static void lay_out_scratch(conv_kernel *k) {
     floats = CLV_MAX(floats, own_weight_scratch(k) / sizeof(float));
   else if (k->k.d.need_dw)
     floats = CLV_MAX(floats, weight);
-  if (k->k.d.need_dx[0] && k->din_block != k->k.base.in_block[0])
+  if (k->k.d.need_dx[0] && k->din_block != clv_layout_block(k->k.base.in_block[0]))
     floats = CLV_MAX(floats, pad + clv_layout_numel(&k->k.d.in[0], k->din_block));
   k->k.base.scratch_bytes = floats * sizeof(float);
 }
@@ -263,7 +277,10 @@ static clv_code make(conv_kernel *k, const conv_choice *c, const conv_mds *m, cl
   dnnl_engine_t engine;
   k->k.base.free = conv_free;
   k->s = clv_cpu_window(&k->k.d);
-  if (c->few)
+  k->bf16 = c->bf16;
+  if (c->bf16)
+    k->k.base.din_block[0] = c->src;
+  else if (c->few)
     k->own_weight = clv_cpu_small_conv_weight;
   else if (k->k.d.attrs.groups == 1 && c->src > 1 && clv_cpu_wide_conv_fits(&k->s, c->src))
     k->own_weight = clv_cpu_wide_conv_weight;
@@ -290,7 +307,8 @@ clv_code clv_cpu_conv2d(const clv_node_desc *d, clv_kernel **ret, clv_err *err) 
   clv_code code = clv_cpu_conv_choose(d, &s, attr, &c, &m, err);
   dnnl_primitive_attr_destroy(attr);
   CLV_TRY(code);
-  code = clv_cpu_kernel_new(d, sizeof *k, c.src, c.dst, &k, err);
+  int type = c.bf16 ? CLV_LAYOUT_BF16 : 0;
+  code = clv_cpu_kernel_new(d, sizeof *k, c.src | type, c.dst | type, &k, err);
   if (code == CLV_OK) {
     code = make(k, &c, &m, err);
     if (code == CLV_OK)

@@ -3,7 +3,8 @@
  * The layouts of a convolution: the first of these that the library has fast code for, whatever
  * gradients are wanted: (1) input and output in channel blocks; for fewer channels than a block,
  * input row-major and output in blocks, with the weight gradient of conv_small.c and an input
- * gradient that is made in blocks and reordered; (2) all row-major.
+ * gradient that is made in blocks and reordered; (2) all row-major. Where bf16 is asked for, (1) in
+ * bf16 comes first, all gradients by the library; what it lacks is computed in f32.
  */
 #include <string.h>
 
@@ -22,24 +23,26 @@ static dnnl_format_tag_t tag_of(int block) {
   return block == 16 ? dnnl_nChw16c : block == 8 ? dnnl_nChw8c : dnnl_nchw;
 }
 
-static dnnl_status_t weight_md(const clv_node_desc *d, const cpu_window *s, dnnl_format_tag_t plain,
-                               dnnl_memory_desc_t *ret) {
+static dnnl_status_t weight_md(const clv_node_desc *d, const cpu_window *s, dnnl_data_type_t type,
+                               dnnl_format_tag_t plain, dnnl_memory_desc_t *ret) {
   int64_t g = d->attrs.groups;
   dnnl_dims_t whole = {s->k, s->c, s->kernel[0], s->kernel[1]};
   dnnl_dims_t parts = {g, s->k / g, s->c / g, s->kernel[0], s->kernel[1]};
-  return dnnl_memory_desc_init_by_tag(ret, g > 1 ? 5 : 4, g > 1 ? parts : whole, dnnl_f32, plain);
+  return dnnl_memory_desc_init_by_tag(ret, g > 1 ? 5 : 4, g > 1 ? parts : whole, type, plain);
 }
 
 static clv_code describe(const clv_node_desc *d, const cpu_window *s, const conv_choice *c,
                          conv_mds *m, clv_err *err) {
   dnnl_dims_t src = {s->n, s->c, s->h, s->w}, dst = {s->n, s->k, s->oh, s->ow}, bias = {s->k};
+  dnnl_data_type_t type = c->bf16 ? dnnl_bf16 : dnnl_f32;
   dnnl_status_t status[] = {
-      dnnl_memory_desc_init_by_tag(&m->src, 4, src, dnnl_f32, tag_of(c->src)),
+      dnnl_memory_desc_init_by_tag(&m->src, 4, src, type, tag_of(c->src)),
       dnnl_memory_desc_init_by_tag(&m->din, 4, src, dnnl_f32, tag_of(c->din)),
-      dnnl_memory_desc_init_by_tag(&m->dst, 4, dst, dnnl_f32, tag_of(c->dst)),
+      dnnl_memory_desc_init_by_tag(&m->dst, 4, dst, type, tag_of(c->dst)),
       dnnl_memory_desc_init_by_tag(&m->bias, 1, bias, dnnl_f32, dnnl_a),
-      weight_md(d, s, dnnl_format_tag_any, &m->weight),
-      weight_md(d, s, d->attrs.groups > 1 ? dnnl_goihw : dnnl_oihw, &m->plain_weight),
+      weight_md(d, s, type, dnnl_format_tag_any, &m->weight),
+      weight_md(d, s, dnnl_f32, dnnl_format_tag_any, &m->dweight),
+      weight_md(d, s, dnnl_f32, d->attrs.groups > 1 ? dnnl_goihw : dnnl_oihw, &m->plain_weight),
   };
   for (size_t i = 0; i < CLV_COUNT(status); i++)
     CLV_TRY(clv_cpu_dnnl_check(status[i], "conv2d layout", err));
@@ -81,7 +84,7 @@ static clv_code ask(const cpu_window *s, const conv_mds *m, dnnl_primitive_attr_
                              "conv2d input gradient", err));
   if (c->few) return CLV_OK;
   CLV_TRY(clv_cpu_dnnl_check(dnnl_convolution_backward_weights_desc_init(
-                                 &weight, dnnl_convolution_direct, &m->src, &m->weight,
+                                 &weight, dnnl_convolution_direct, &m->src, &m->dweight,
                                  m->maybe_bias, &m->dst, m->strides, m->pads, right),
                              "conv2d weight gradient", err));
   return clv_cpu_dnnl_check(
@@ -100,10 +103,13 @@ clv_code clv_cpu_conv_choose(const clv_node_desc *d, const cpu_window *s,
                              clv_err *err) {
   int b = clv_cpu_block();
   bool few = s->c < b && d->attrs.groups == 1;
-  conv_choice choices[] = {{few ? 1 : b, b, b, few, NULL, NULL, NULL},
-                           {1, 1, 1, false, NULL, NULL, NULL}};
+  conv_choice choices[] = {
+      {.src = few ? 1 : b, .dst = b, .din = b, .bf16 = true},
+      {.src = few ? 1 : b, .dst = b, .din = b, .few = few},
+      {.src = 1, .dst = 1, .din = 1},
+  };
   clv_code code = CLV_OK;
-  for (size_t i = 0; i < CLV_COUNT(choices); i++) {
+  for (size_t i = d->bf16 ? 0 : 1; i < CLV_COUNT(choices); i++) {
     conv_choice *c = &choices[i];
     CLV_TRY(describe(d, s, c, ret_mds, err));
     code = ask(s, ret_mds, attr, c, err);

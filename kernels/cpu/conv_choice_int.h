@@ -11,12 +11,13 @@
 /* One choice of layouts, and what the library makes of it. */
 typedef struct conv_choice {
   int src, dst, din;
-  bool few; /* channels in */
+  bool few;  /* channels in */
+  bool bf16; /* factors; src, dst and the gradient of dst */
   dnnl_primitive_desc_t forward, data, weight;
 } conv_choice;
 
 typedef struct conv_mds {
-  dnnl_memory_desc_t src, din, weight, plain_weight, bias, dst;
+  dnnl_memory_desc_t src, din, weight, dweight, plain_weight, bias, dst;
   const dnnl_memory_desc_t *maybe_bias;
   dnnl_dims_t strides, pads;
 } conv_mds;

@@ -37,12 +37,15 @@ void clv_cpu_wide_conv_weight(const cpu_weight_job *job);
 typedef struct cpu_weight_tiles {
   int64_t k, c, taps;
   int threads;
-  float *plain, *front, *back;
+  float *plain;
+  void *front, *back;
   bool back_across;
+  bool bf16; /* front and back: rows of tiles are [8][16][2] bf16, the second of a pair next to the
+                first: OIhw8i16o2i, OIhw8o16i2o, IOhw8o16i2o */
   bool adds; /* unpack: plain += */
 } cpu_weight_tiles;
 
-bool clv_cpu_weight_tiles_fit(const cpu_window *s, int64_t groups);
+bool clv_cpu_weight_tiles_fit(const cpu_window *s, int64_t groups, bool bf16);
 void clv_cpu_weight_pack(const cpu_weight_tiles *w);   /* plain to front, back, or both */
 void clv_cpu_weight_unpack(const cpu_weight_tiles *w); /* front to plain */
 

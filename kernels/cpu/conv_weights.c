@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/conv_int.h"
 
-enum { T = 16 };
+enum { T = 16, BF16_TAPS = 25 };
 
 /* Lanes of two vectors. Turning exchanges, among rows 1, 2, 4 and 8 apart, groups of as many. */
 #define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -93,8 +93,9 @@ static const tile_fns widths[] = {{pack_tile_PLAIN, unpack_tile_PLAIN, turn_tile
                                   {pack_tile_256, unpack_tile_256, turn_tile_256},
                                   {pack_tile_512, unpack_tile_512, turn_tile_512}};
 
-bool clv_cpu_weight_tiles_fit(const cpu_window *s, int64_t groups) {
-  return groups == 1 && s->k % T == 0 && s->c % T == 0;
+bool clv_cpu_weight_tiles_fit(const cpu_window *s, int64_t groups, bool bf16) {
+  return groups == 1 && (!bf16 || s->kernel[0] * s->kernel[1] <= BF16_TAPS) && s->k % T == 0 &&
+         s->c % T == 0;
 }
 
 typedef struct tile_job {
@@ -113,32 +114,47 @@ static tile_job job_of(const cpu_weight_tiles *w) {
 static void pack_one(const tile_job *j, size_t kb, size_t cb) {
   const cpu_weight_tiles *w = j->w;
   const float *plain = w->plain + kb * T * j->row + cb * T * j->taps;
+  float *front = w->front;
   size_t size = T * T * j->taps, across = (cb * j->kb + kb) * size,
          along = (kb * j->cb + cb) * size;
-  float *back = w->back ? w->back + (w->back_across ? across : along) : NULL;
-  if (w->front) j->fn->pack(plain, j->row, j->taps, w->front + along);
+  float *back = w->back ? (float *)w->back + (w->back_across ? across : along) : NULL;
+  if (front) j->fn->pack(plain, j->row, j->taps, front + along);
   if (back && j->taps == 1)
     for (size_t k = 0; k < T; k++) memcpy(back + k * T, plain + k * j->row, T * sizeof(float));
-  else if (back && w->front)
-    j->fn->turn(w->front + along, j->taps, back);
+  else if (back && front)
+    j->fn->turn(front + along, j->taps, back);
   else if (back) {
     j->fn->pack(plain, j->row, j->taps, back);
     j->fn->turn(back, j->taps, back);
   }
 }
 
+/* The same in bf16, by way of f32 in the cache. */
+static void pack_pairs(const tile_job *j, size_t kb, size_t cb) {
+  const cpu_weight_tiles *w = j->w;
+  float tile[T * T * BF16_TAPS], turned[T * T * BF16_TAPS];
+  uint16_t *front = w->front, *back = w->back;
+  size_t size = T * T * j->taps, across = (cb * j->kb + kb) * size,
+         along = (kb * j->cb + cb) * size;
+  j->fn->pack(w->plain + kb * T * j->row + cb * T * j->taps, j->row, j->taps, tile);
+  if (front) clv_cpu_pair_rows(tile, T * j->taps, front + along);
+  if (!back) return;
+  j->fn->turn(tile, j->taps, turned);
+  clv_cpu_pair_rows(turned, T * j->taps, back + (w->back_across ? across : along));
+}
+
 static void pack_rows(void *arg, size_t begin, size_t end) {
   const tile_job *j = arg;
   for (size_t kb = begin; kb < end; kb++)
-    for (size_t cb = 0; cb < j->cb; cb++) pack_one(j, kb, cb);
+    for (size_t cb = 0; cb < j->cb; cb++) (j->w->bf16 ? pack_pairs : pack_one)(j, kb, cb);
 }
 
 static void unpack_rows(void *arg, size_t begin, size_t end) {
   const tile_job *j = arg;
   for (size_t kb = begin; kb < end; kb++)
     for (size_t cb = 0; cb < j->cb; cb++)
-      j->fn->unpack(j->w->front + (kb * j->cb + cb) * T * T * j->taps, j->row, j->taps, j->w->adds,
-                    j->w->plain + kb * T * j->row + cb * T * j->taps);
+      j->fn->unpack((const float *)j->w->front + (kb * j->cb + cb) * T * T * j->taps, j->row,
+                    j->taps, j->w->adds, j->w->plain + kb * T * j->row + cb * T * j->taps);
 }
 
 static int threads_for(const tile_job *j) {

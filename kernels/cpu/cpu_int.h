@@ -2,7 +2,7 @@
  *
  * cpu_int: what the files of the cpu backend share.
  *
- * The backend computes in f32. Convolutions are oneDNN primitives made once per node, products are
+ * The backend computes in f32, convolutions in bf16 if asked to. Convolutions are oneDNN primitives made once per node, products are
  * sgemm of oneDNN or OpenBLAS, and everything else is a loop of ours, compiled for three vector
  * widths with the same order of operations in each, so that the width never shows in the bits.
  */
@@ -59,6 +59,22 @@ uint64_t clv_cpu_reorder_count(void);
 
 /* Zeroes the padding lanes of x. */
 void clv_cpu_zero_padding(const clv_shape *shape, int block, float *x);
+
+/* ---- bf16 ------------------------------------------------------------------------------------ */
+
+/* CLV_PRECONDITION, with what is missing, where conv2d cannot compute in bf16; follows
+ * DNNL_MAX_CPU_ISA. */
+clv_code clv_cpu_check_bf16(clv_err *err) CLV_USE_RESULT;
+
+/* To nearest even; NaN stays NaN. */
+void clv_cpu_to_bf16(const float *x, size_t n, uint16_t *y);
+void clv_cpu_from_bf16(const uint16_t *x, size_t n, float *y);
+
+/* Rows of 16 numbers, an even number of them: those of two neighbours as pairs of bf16. */
+void clv_cpu_pair_rows(const float *x, size_t rows, uint16_t *y);
+
+/* n values of src, which are f32 or bf16, as the other; by the threads of set_threads. */
+void clv_cpu_convert(const void *src, int src_layout, void *dst, size_t n);
 
 /* ---- threads and vector widths --------------------------------------------------------------- */
 

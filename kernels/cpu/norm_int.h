@@ -33,6 +33,14 @@ typedef struct norm_affine {
 void clv_cpu_norm_apply(const float *x, const float *other, size_t n, size_t b,
                         const norm_affine *v, bool relu, float *y);
 
+/* Numbers of a plane that are worked on at a time where some are not f32; a multiple of NORM_LANES. */
+enum { NORM_PIECE = 2048 };
+
+/* Whether each of n outputs lets its gradient pass, as a bit; and numbers above 0, or 0, for such
+ * bits. n: a multiple of 8, NORM_PIECE at most. */
+void clv_cpu_norm_mark(const float *y, size_t n, uint8_t *marks);
+void clv_cpu_norm_unmark(const uint8_t *marks, size_t n, float *ret_gates);
+
 /* Which gradients pass: all, those of outputs above 0, or those whose outputs, worked out from x
  * once more, are. */
 typedef enum norm_gate { NORM_OPEN, NORM_BY_Y, NORM_BY_X } norm_gate;

@@ -197,3 +197,33 @@ void clv_cpu_norm_apply(const float *x, const float *other, size_t n, size_t b,
 }
 
 void clv_cpu_norm_back(const norm_plane *p, const norm_affine *v, float *dx) { back(p, v, dx); }
+
+/* ---- marks ----------------------------------------------------------------------------------- */
+
+/* Eight bytes of 0 or 1, the first lowest, times this have them as bits of the highest byte. */
+static const uint64_t gather_bits = 0x0102040810204080, each_byte = 0x0101010101010101,
+                      own_bit = 0x8040201008040201;
+
+CPU_INLINE void mark_body(const float *restrict y, size_t n, uint8_t *restrict marks) {
+  uint64_t eights[NORM_PIECE / 8];
+  uint8_t *bytes = (uint8_t *)eights;
+  for (size_t i = 0; i < n; i++) bytes[i] = !(y[i] <= 0);
+  for (size_t i = 0; i < n / 8; i++) marks[i] = (uint8_t)(eights[i] * gather_bits >> 56);
+}
+
+CPU_INLINE void unmark_body(const uint8_t *restrict marks, size_t n, float *restrict gates) {
+  uint64_t eights[NORM_PIECE / 8];
+  const uint8_t *bytes = (const uint8_t *)eights;
+  for (size_t i = 0; i < n / 8; i++) eights[i] = marks[i] * each_byte & own_bit;
+  for (size_t i = 0; i < n; i++) gates[i] = bytes[i];
+}
+
+CPU_CLONES(mark, (const float *restrict y, size_t n, uint8_t *restrict marks), (y, n, marks))
+CPU_CLONES(unmark, (const uint8_t *restrict marks, size_t n, float *restrict gates),
+           (marks, n, gates))
+
+void clv_cpu_norm_mark(const float *y, size_t n, uint8_t *marks) { mark(y, n, marks); }
+
+void clv_cpu_norm_unmark(const uint8_t *marks, size_t n, float *ret_gates) {
+  unmark(marks, n, ret_gates);
+}

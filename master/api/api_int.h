@@ -135,6 +135,7 @@ struct cleave_module {
   bool local_only, released, called, input_grads;
   const char **direct_to; /* names of peers; NULL: as the session says */
   uint32_t n_direct_to;
+  bool bf16;
   char *artifact;
   clv_sha256 artifact_sha256;
   module_state state;

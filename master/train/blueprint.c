@@ -210,10 +210,27 @@ static void place_sizes(clv_blueprint *b) {
   b->max_micro = CLV_MAX(b->micro_batches, (uint32_t)EVAL_WINDOW);
 }
 
+/* Of this process; a worker answers for itself when its stage is loaded. */
+static clv_code check_dtype(const clv_session_config *c, clv_err *err) {
+  bool here = false;
+  clv_err why;
+  for (size_t i = 0; i < c->n_stages; i++) here |= c->stages[i].worker < 0;
+  if (c->train.dtype != CLV_COMPUTE_BF16 || !here) return CLV_OK;
+  if (clv_backend_cpu()->check_bf16(&why) == CLV_OK) return CLV_OK;
+  return clv_session_fail_at(c, c->train.dtype_pos, err, "master: %s", why.text);
+}
+
+bool clv_blueprint_bf16(const clv_blueprint *b) {
+  clv_err why;
+  return b->config->train.dtype == CLV_COMPUTE_BF16 &&
+         clv_backend_cpu()->check_bf16(&why) == CLV_OK;
+}
+
 static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err *err) {
   const clv_session_config *c = b->config;
   CLV_TRY(clv_alloc(b->n_stages + 1, sizeof *b->shards, &b->shards, err));
   CLV_TRY(clv_alloc(c->n_workers, sizeof *b->worker_used, &b->worker_used, err));
+  CLV_TRY(check_dtype(c, err));
   place_sizes(b);
   CLV_TRY(make_shards(b, err));
   CLV_TRY(make_loss(b, label_dtype, err));

@@ -35,6 +35,7 @@ static clv_code facts_of(const clv_blueprint *b, uint32_t i, uint32_t live, uint
                          .batch = b->micro_size,
                          .training = true,
                          .threads = (int)c->stages[i].threads,
+                         .bf16 = clv_blueprint_bf16(b),
                          .transient_weights = live <= 1};
   po.need_input_grad[0] = s->input_needs_grad;
   po.split_backward = s->input_needs_grad || live > 1;
@@ -164,14 +165,16 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
   if (json) {
     clv_bytes_puts(out, "{\"session\":");
     clv_bytes_json(out, c->name);
-    clv_bytes_printf(out, ",\"batch\":%llu,\"micro_batches\":%u,\"stages\":[",
-                     (unsigned long long)c->train.batch, b->micro_batches);
+    clv_bytes_printf(out, ",\"batch\":%llu,\"micro_batches\":%u,\"dtype\":\"%s\",\"stages\":[",
+                     (unsigned long long)c->train.batch, b->micro_batches,
+                     clv_compute_name(c->train.dtype));
   } else {
-    clv_bytes_printf(out, "session %s: batch %llu in %u micro-batches%s (%s), loss %s at %s\n",
+    clv_bytes_printf(out, "session %s: batch %llu in %u micro-batches%s (%s), loss %s at %s%s\n",
                      c->name, (unsigned long long)c->train.batch, b->micro_batches,
                      c->pipeline.micro_batches == CLV_MICRO_AUTO ? ", until a run chooses" : "",
                      clv_pipeline_name(c->pipeline.schedule), clv_loss_name(c->loss.kind),
-                     place_of(b, b->n_stages));
+                     place_of(b, b->n_stages),
+                     c->train.dtype == CLV_COMPUTE_BF16 ? ", convolutions in bf16" : "");
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
     stage_facts f;

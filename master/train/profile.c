@@ -139,6 +139,7 @@ static clv_code measure(const clv_blueprint *b, int threads, int64_t n, clv_plan
                          .batch = n,
                          .training = true,
                          .threads = threads,
+                         .bf16 = clv_blueprint_bf16(b),
                          .split_backward = true}; /* as stages of a pipeline have it */
   CLV_TRY(copy_model(b, n, &m, err));
   CLV_TRY(clv_plan_new(m.graph, m.params, &po, &m.plan, err));

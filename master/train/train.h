@@ -62,6 +62,9 @@ clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sa
 void clv_blueprint_free(clv_blueprint *b);
 void clv_blueprint_freep(clv_blueprint **b);
 
+/* Plans made here compute in bf16. A master that cannot, and has no stage itself, counts in f32. */
+bool clv_blueprint_bf16(const clv_blueprint *b);
+
 /* Stages, parameters, memory, bytes per step over each cut, and what leaves the network: text for
  * people or one JSON object. */
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out,

@@ -147,12 +147,26 @@ def resnet():
     with program("bench_resnet", *shape) as ours, torch("torch_resnet.py", *shape) as planes, \
             torch("torch_resnet.py", *shape, "channels_last") as last:
         sides = ours, planes, last
+        if "avx512_bf16" in open("/proc/cpuinfo").read():
+            with program("bench_resnet", *shape, "bf16") as halves:
+                resnet_bf16(halves, planes, last)
         for unit, name in (("steps", ""), ("cpu", "_cpu")):
             found = interleave([lambda side=side: median(side.ask(f"{unit} 3")) for side in sides])
             enter(f"resnet50_graph_1t{name}_vs_torch", "ms",
                   [((o, min(p, q)), f) for (o, p, q), f in found], 0.8)
         mine, *peers = [peak - idle for idle, peak in (side.ask("rss") for side in sides)]
         enter("resnet50_graph_rss_vs_torch", "MiB", [((mine, min(peers)), 0.0)], 0.5)
+
+
+def resnet_bf16(ours, *peers):
+    """Our convolutions in bf16 against PyTorch in f32."""
+    for unit, name in (("steps", ""), ("cpu", "_cpu")):
+        found = interleave([lambda side=side: median(side.ask(f"{unit} 3"))
+                            for side in (ours, *peers)])
+        enter(f"resnet50_bf16{name}_vs_torch_fp32", "ms",
+              [((o, min(p)), f) for (o, *p), f in found], 0.5)
+    mine, *theirs = [peak - idle for idle, peak in (side.ask("rss") for side in (ours, *peers))]
+    enter("resnet50_bf16_rss_vs_torch_fp32", "MiB", [((mine, min(theirs)), 0.0)], 0.5)
 
 
 # ---- memory ---------------------------------------------------------------------------------------------

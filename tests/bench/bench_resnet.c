@@ -2,7 +2,7 @@
  *
  * Training steps of ResNet50 in one plan: mean squared error, SGD, the batch in one piece.
  *
- * usage: bench_resnet BATCH SIZE THREADS
+ * usage: bench_resnet BATCH SIZE THREADS [bf16]
  * commands: steps N     milliseconds of each of N steps
  *           cpu N       the same in processor time of this process
  *           rss         MiB resident before the plan was made, and at most
@@ -110,13 +110,14 @@ static void data_open(bench *b) {
   for (size_t i = 0; i < (size_t)b->batch; i++) b->target[i * CLASSES + i * 37 % CLASSES] = 1;
 }
 
-static void bench_open(bench *b, int threads) {
+static void bench_open(bench *b, int threads, bool bf16) {
   clv_err err;
   clv_plan_options po = {.backend = profiled_backend(),
                          .dtype = CLV_F32,
                          .batch = b->batch,
                          .training = true,
                          .threads = threads,
+                         .bf16 = bf16,
                          .transient_weights = true};
   b->graph = resnet50(b->batch, b->size);
   must(clv_params_of(b->graph, &b->params, &err), &err);
@@ -196,12 +197,13 @@ int main(int argc, char **argv) {
   static bench b;
   char line[128];
   unsigned n;
-  if (argc != 4) die("usage: bench_resnet BATCH SIZE THREADS");
+  if (argc != 4 && !(argc == 5 && !strcmp(argv[4], "bf16")))
+    die("usage: bench_resnet BATCH SIZE THREADS [bf16]");
   b.batch = atol(argv[1]);
   b.size = atol(argv[2]);
   clv_keep_memory(); /* as cleave-master's main does */
   b.idle_mib = resident_mib("VmRSS:");
-  bench_open(&b, atoi(argv[3]));
+  bench_open(&b, atoi(argv[3]), argc == 5);
   printf("ready\n");
   fflush(stdout);
   while (fgets(line, sizeof line, stdin)) {

@@ -71,6 +71,7 @@ static clv_code check_place(const clv_wire_load_request *r, clv_err *err) {
   if (r->threads > (unsigned long)cores)
     return clv_fail(err, CLV_EXHAUSTED, "%u threads for stage %u, this worker has %ld", r->threads,
                     r->stage, cores);
+  if (r->bf16) CLV_TRY(clv_backend_cpu()->check_bf16(err));
   if (r->device[0] && strcmp(r->device, "cpu") != 0 && strcmp(r->device, "auto") != 0)
     return clv_fail(err, CLV_INVALID, "no device '%s' here, only cpu", r->device);
   return CLV_OK;
@@ -109,6 +110,7 @@ static clv_code make_stage(session *s, const clv_wire_load_request *r, clv_stage
                          .graph = clv_steal(&graph),
                          .backend = clv_backend_cpu(),
                          .threads = (int)CLV_MAX(r->threads, 1u),
+                         .bf16 = r->bf16,
                          .input_needs_grad = r->input_needs_grad,
                          .optimizer = optimizer_of(&r->optimizer),
                          .groups = groups,

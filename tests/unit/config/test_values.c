@@ -598,6 +598,7 @@ static void names(void **state) {
   assert_string_equal(clv_loss_name(CLV_LOSS_BCE_WITH_LOGITS), "bce_with_logits");
   assert_string_equal(clv_optimizer_name(CLV_OPT_ADAMW), "adamw");
   assert_string_equal(clv_lr_name(CLV_LR_LINEAR), "linear");
+  assert_string_equal(clv_compute_name(CLV_COMPUTE_BF16), "bf16");
   assert_string_equal(clv_pipeline_name(CLV_PIPE_1F1B), "1f1b");
   assert_string_equal(clv_transfer_name(CLV_TRANSFER_DIRECT), "direct");
   assert_string_equal(clv_arch_name(CLV_ARCH_LENET), "lenet");

@@ -22,7 +22,7 @@ typedef struct rig {
 
 typedef struct rig_options {
   const clv_backend *backend;
-  bool evaluation, split_backward, transient_weights;
+  bool evaluation, split_backward, transient_weights, bf16;
   bool no_input_grad[CLV_MAX_INPUTS];
   const char *frozen[4];
 } rig_options;
@@ -79,6 +79,7 @@ static inline rig rig_new(clv_graph *g, const rig_options *o) {
                          .batch = g->nodes[0].shape.dim[0],
                          .training = !o->evaluation,
                          .threads = 1,
+                         .bf16 = o->bf16,
                          .split_backward = o->split_backward,
                          .transient_weights = o->transient_weights};
   assert_ok(clv_params_of(g, &r.params, err));

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * f32 and bf16: the upper half of its bits.
+ */
+#include <dnnl.h>
+
+#include "kernels/cpu/math_int.h"
+
+enum { ROW = 16 };
+
+clv_code clv_cpu_check_bf16(clv_err *err) {
+  unsigned needed = dnnl_cpu_isa_avx512_core_bf16;
+  if (((unsigned)dnnl_get_effective_cpu_isa() & needed) == needed) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION,
+                  "bf16 needs a processor with AVX512-BF16, and oneDNN (which heeds "
+                  "ONEDNN_MAX_CPU_ISA) finds %s; use train.dtype: f32",
+                  clv_backend_cpu()->isa());
+}
+
+/* The rounded value's bits above those that are dropped. */
+CPU_INLINE uint32_t rounded(float x) {
+  uint32_t bits = to_bits(x), up = bits + 0x7fff + (bits >> 16 & 1);
+  return (bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : up;
+}
+
+CPU_INLINE void to_bf16_body(const float *restrict x, size_t n, uint16_t *restrict y) {
+  for (size_t i = 0; i < n; i++) y[i] = (uint16_t)(rounded(x[i]) >> 16);
+}
+
+CPU_INLINE void from_bf16_body(const uint16_t *restrict x, size_t n, float *restrict y) {
+  for (size_t i = 0; i < n; i++) y[i] = from_bits((uint32_t)x[i] << 16);
+}
+
+CPU_INLINE void pair_rows_body(const float *restrict x, size_t rows, uint32_t *restrict y) {
+  for (size_t r = 0; r < rows; r += 2)
+    for (size_t l = 0; l < ROW; l++)
+      y[r / 2 * ROW + l] =
+          rounded(x[r * ROW + l]) >> 16 | (rounded(x[(r + 1) * ROW + l]) & 0xffff0000u);
+}
+
+CPU_CLONES(to_bf16, (const float *restrict x, size_t n, uint16_t *restrict y), (x, n, y))
+CPU_CLONES(from_bf16, (const uint16_t *restrict x, size_t n, float *restrict y), (x, n, y))
+CPU_CLONES(pair_rows, (const float *restrict x, size_t rows, uint32_t *restrict y), (x, rows, y))
+
+void clv_cpu_to_bf16(const float *x, size_t n, uint16_t *y) { to_bf16(x, n, y); }
+void clv_cpu_from_bf16(const uint16_t *x, size_t n, float *y) { from_bf16(x, n, y); }
+
+void clv_cpu_pair_rows(const float *x, size_t rows, uint16_t *y) {
+  pair_rows(x, rows, (uint32_t *)(void *)y);
+}
+
+typedef struct convert_job {
+  const void *src;
+  void *dst;
+} convert_job;
+
+static void narrow(void *arg, size_t begin, size_t end) {
+  const convert_job *j = arg;
+  to_bf16((const float *)j->src + begin, end - begin, (uint16_t *)j->dst + begin);
+}
+
+static void widen(void *arg, size_t begin, size_t end) {
+  const convert_job *j = arg;
+  from_bf16((const uint16_t *)j->src + begin, end - begin, (float *)j->dst + begin);
+}
+
+void clv_cpu_convert(const void *src, int src_layout, void *dst, size_t n) {
+  convert_job j = {src, dst};
+  int threads = clv_cpu_worth(clv_cpu_get_threads(), n);
+  clv_cpu_parallel(threads, n, clv_layout_is_bf16(src_layout) ? widen : narrow, &j);
+}
