@@ -311,6 +311,8 @@ typedef struct clv_worker_config {
   } limits;
   char *device;
   uint64_t memory_limit; /* bytes, 0 = none */
+  clv_config_pos cores_pos;
+  clv_number_list cores; /* that compute threads stay on; n = 0: wherever the system puts them */
   size_t n_artifacts;
   clv_artifact_spec *artifacts;
   char *state_dir; /* NULL = not given */

@@ -36,6 +36,14 @@ static clv_code check_peers(const clv_worker_config *c, clv_err *err) {
   return CLV_OK;
 }
 
+static clv_code check_cores(const clv_worker_config *c, clv_err *err) {
+  for (size_t i = 0; i < c->cores.n; i++)
+    if (c->cores.items[i] != (double)(int)c->cores.items[i])
+      return clv_worker_fail_at(c, c->cores_pos, err, "cores are numbered by whole numbers, not %g",
+                                c->cores.items[i]);
+  return CLV_OK;
+}
+
 void clv_worker_config_free(clv_worker_config *config) {
   if (!config) return;
   clv_schema_free_at(clv_worker_schema(), config);
@@ -56,6 +64,7 @@ clv_code clv_worker_config_parse(const char *path, const char *text, size_t len,
   CLV_TRY(clv_config_build(clv_worker_schema(), &source, text, len, over, &c->overrides, c, err));
   CLV_TRY(check_allow(c, err));
   CLV_TRY(check_peers(c, err));
+  CLV_TRY(check_cores(c, err));
   *ret_config = clv_steal(&c);
   return CLV_OK;
 }

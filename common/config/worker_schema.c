@@ -89,6 +89,10 @@ static const clv_row rows[] = {
 
     {.path = "device", .kind = CLV_ROW_TEXT, .offset = AT(device), .format = CLV_FORMAT_DEVICE,
      .initial = "cpu", .doc = "Device that stages compute on."},
+    {.path = "cores", .kind = CLV_ROW_NUMBERS, .offset = AT(cores),
+     .pos = AT(cores_pos), .min = 1, .high = 1023,
+     .sample = "[0, 1]", .commented = true,
+     .doc = "Cores that threads which compute stay on, as numbered by the system; all unless given."},
     {.path = "memory_limit", .kind = CLV_ROW_SIZE, .offset = AT(memory_limit), .max = 1ull << 50,
      .initial = "0", .doc = "Memory for all sessions together; 0 is no limit."},
 

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,8 +148,19 @@ static clv_code load_artifact(session *s, const clv_wire_load_request *r, clv_st
   return CLV_OK;
 }
 
+/* The threads that kernels start are made by this one and stay where it is. */
+static void pin(const clv_worker_config *c) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (size_t i = 0; i < c->cores.n; i++) CPU_SET((size_t)c->cores.items[i], &set);
+  if (c->cores.n && pthread_setaffinity_np(pthread_self(), sizeof set, &set) != 0)
+    clv_log(CLV_LOG_WARN, "cores: none of these can be used here; threads are not pinned");
+}
+
 static void *compute_main(void *user) {
-  clv_node_run(user);
+  session *s = user;
+  pin(s->service->config);
+  clv_node_run(s->node);
   return NULL;
 }
 
@@ -159,7 +172,7 @@ static clv_code ready_node(session *s, clv_err *err) {
   clv_node_options o = {
       .pool = s->pool, .originator = (uint16_t)(origin | 1u), .runtime = s->service->runtime};
   CLV_TRY(clv_node_new(&o, &s->node, err));
-  if (pthread_create(&s->compute, NULL, compute_main, s->node) != 0) {
+  if (pthread_create(&s->compute, NULL, compute_main, s) != 0) {
     clv_node_free(s->node);
     s->node = NULL;
     return clv_fail(err, CLV_EXHAUSTED, "no thread for the session");

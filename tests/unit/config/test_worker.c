@@ -66,6 +66,7 @@ static const char rich_text[] =
     "  connections: 4, credit: 1MiB, lease: 5s, handshake_timeout: 100ms}\n"
     "device: cuda:0\n"
     "memory_limit: 2GiB\n"
+    "cores: [0, 3]\n"
     "artifacts: {front-v1.2: {file: f.st, sha256: "
     "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855}}\n"
     "state_dir: state\n"
@@ -89,6 +90,7 @@ static void check_rich(const clv_worker_config *c) {
   assert_true(c->limits.lease_ms == 5000 && c->limits.handshake_timeout_ms == 100);
   assert_string_equal(c->device, "cuda:0");
   assert_true(c->memory_limit == 2ull << 30);
+  assert_true(c->cores.n == 2 && c->cores.items[1] == 3);
   assert_int_equal(c->n_artifacts, 1);
   assert_string_equal(c->artifacts[0].name, "front-v1.2");
   assert_string_equal(c->artifacts[0].file, "/etc/cleave/f.st");
