@@ -127,18 +127,22 @@ def pipeline_rows(r, tag):
     enter(f"resnet50_worker2_cpu_8_chunks_vs_1{tag}", "s", r.pairs("cpu8", "cpu1"), 1.15)
 
 
-def tutorial(batch, rounds, install):
-    tag = "" if batch == 16 else f"_b{batch}"
-    pythons = {"1.13": PYTHON}
+def pythons(install):
+    """Those with PyTorch, by its version: Debian's, and the newest where it installs."""
     python, reason = newest.python(install)
-    if python:
-        pythons["newest"] = python
-    else:
-        skip(f"resnet50_vs_newest_torch{tag}", reason)
+    if not python:
+        skip("resnet50_vs_newest_torch", reason)
+    return {"1.13": PYTHON, **({"newest": python} if python else {})}
+
+
+def tutorial(batch, rounds, pythons):
+    """Returns which of the pythons was the faster one, unsplit."""
+    tag = "" if batch == 16 else f"_b{batch}"
     with Cluster(2) as c, contextlib.ExitStack() as stack:
         r = Rounds(our_turns(stack, c, batch) + torch_turns(stack, pythons, batch), rounds)
     speed_rows(r, tag)
     pipeline_rows(r, tag)
+    return r.best("local1", "local2").split("-")[0]
 
 
 # ---- against the simulator --------------------------------------------------------------------------------

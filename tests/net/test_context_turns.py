@@ -172,7 +172,10 @@ def turns_that_do_not_ascend_or_are_too_large_end_the_stream():
             assert False, f
         except Ended as e:
             assert e.code == pyclient.grpc.StatusCode.INVALID_ARGUMENT, e
-        w.caller.close()
+        try:  # an identity may have eight; the worker is about to close it by itself
+            w.close()
+        except pyclient.grpc.RpcError as e:
+            assert e.code() == pyclient.grpc.StatusCode.NOT_FOUND, e
     for turns in ((0, 1, 0), (1, 0, 2), (2, 2, 0), (3, 2, 0), (1, 3, 3), (1, 3, 2), ((1 << 20) + 1, 0, 0),
                   (1, 1 << 31, 0), (1, 2, 0xffffffff)):
         f = call(1, 11, 0, [(1, True, ONES, [1, D])])
@@ -417,7 +420,8 @@ def whatever_is_outstanding_is_freed_with_its_context():
                     late += 4
                     settled(w, contexts=0, values=0, calls_waiting=0, late_frames=late)
             memory = w.status().memory_bytes
-            assert held is None or memory == held, (memory, held)
+            # late frames may meet while they are dropped: the pool then has made a row or two more
+            assert held is None or memory - held <= 4 * len(f32(ROW)), (memory, held)
             held = memory
         forward_and_gradient(w, 901)
 
