@@ -3,6 +3,7 @@
  * Named architectures as rows of layers. What depends on the session (widths, classes, dropout)
  * comes from `model:`'s own keys, each with a default.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "common/models/models_int.h"
@@ -181,9 +182,15 @@ static clv_code set_key(const clv_session_config *c, const clv_attr_spec *a, clv
     names[n++] = keys[i].key;
   }
   const char *near = clv_did_you_mean(a->key, names, n);
-  return clv_session_fail_at(c, a->pos, err, "%s has no '%s'%s%s%s", clv_arch_name(c->model.arch),
-                             a->key, near ? "; did you mean '" : "", near ? near : "",
-                             near ? "'?" : "");
+  if (near)
+    return clv_session_fail_at(c, a->pos, err, "%s has no '%s'; did you mean '%s'?",
+                               clv_arch_name(c->model.arch), a->key, near);
+  char known[128] = "";
+  for (size_t i = 0, used = 0; i < n && used < sizeof known; i++)
+    used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", names[i]);
+  return clv_session_fail_at(c, a->pos, err,
+                             "%s has no '%s', only %s; the size of its input is that of the data",
+                             clv_arch_name(c->model.arch), a->key, known);
 }
 
 clv_code clv_arch_layers(const clv_session_config *c, clv_graph *g, uint32_t *layer, int *last,

@@ -91,11 +91,10 @@ static clv_code read_bytes(int fd, uint8_t *dst, size_t n, clv_err *err) {
 /* O_NONBLOCK keeps a named pipe from holding us before its kind is known. */
 static clv_code read_file(const clv_images *im, uint32_t record, worker *w, size_t *ret_len,
                           clv_err *err) {
-  CLV_AUTO(close_fd)
-  int folder = open(im->folder.root, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd = -1;
+  CLV_AUTO(close_fd) int folder = open(im->folder.root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  CLV_AUTO(close_fd) int file = -1;
   struct stat st;
-  if (folder >= 0) fd = openat(folder, path_of(im, record), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  CLV_AUTO(close_fd) int file = fd;
+  if (folder >= 0) file = openat(folder, path_of(im, record), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0 || fstat(file, &st) != 0) return clv_fail(err, CLV_DATA_LOSS, "%s", strerror(errno));
   if (!S_ISREG(st.st_mode)) return clv_fail(err, CLV_DATA_LOSS, "not a regular file");
   if (st.st_size > MAX_FILE_BYTES)

@@ -177,10 +177,10 @@ static void profile_round(clv_observer *o, clv_trainer *t, const layout *l) {
   }
 }
 
-static void observe(void *user, const clv_trainer *t, const layout *l) {
+static void observe(void *user, clv_trainer *t, const layout *l) {
   clv_observer *o = user;
   if (o->trace) trace_round(o, t, l);
-  if (o->profile) profile_round(o, (clv_trainer *)(uintptr_t)t, l);
+  if (o->profile) profile_round(o, t, l);
 }
 
 /* ---- as text ------------------------------------------------------------------------------------------- */

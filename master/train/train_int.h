@@ -57,7 +57,6 @@ clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT
 typedef struct micro {
   size_t start, size; /* rows of its batch */
   uint32_t batch;     /* of the round */
-  cleave_reference loss;
 } micro;
 
 /* A batch that waits for its round: copies, since the loader's memory is lent for one step. */
@@ -74,7 +73,7 @@ typedef struct watch {
   cleave_event *events; /* of the context that is measured; filled under the runtime's lock */
   size_t n_events, cap_events;
   /* Each round is shown to it: a trace, a profile. NULL: none. */
-  void (*sink)(void *user, const clv_trainer *t, const layout *l);
+  void (*sink)(void *user, clv_trainer *t, const layout *l); /* may sort the events */
   void *sink_user;
 } watch;
 

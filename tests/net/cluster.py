@@ -122,6 +122,14 @@ class Cluster:
     def train(self, session, *args, timeout=120, env=None):
         return run(*self.near, MASTER, "train", session, *args, timeout=timeout, env=env, cwd=self.dir)
 
+    def trained(self, name, body, steps, **options):
+        """A run that ends well: its weights, metrics.jsonl and what it printed."""
+        done = self.train(self.session(name, body), **{"timeout": 240, **options})
+        assert done.returncode == 0, done.stdout + done.stderr
+        run_dir = os.path.join(self.dir, "runs", name)
+        with open(os.path.join(run_dir, "metrics.jsonl")) as f:
+            return checkpoint_tensors(run_dir, steps), f.read(), done.stdout
+
     def close(self):
         codes = [w.stop() for w in self.workers]
         shutil.rmtree(self.dir, ignore_errors=True)
@@ -135,6 +143,26 @@ class Cluster:
 
 
 # ---- files ---------------------------------------------------------------------------------------
+
+# What synthetic_images leaves in the folder `data` of a cluster.
+IMAGE_DATA = ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy], "
+              "test: [test-x.npy, test-y.npy]}\n")
+
+
+class Running:
+    """A program beside the cluster that ends with the block."""
+
+    def __init__(self, command, **options):
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
 
 def write_npy(path, shape, dtype, raw):
     header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({','.join(map(str, shape))},), }}"

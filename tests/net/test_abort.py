@@ -28,25 +28,17 @@ def watch(port, certs, host):
             time.sleep(0.002)
 
 
-class Watcher:
+class Watcher(Running):
     def __init__(self, cluster):
         command = [*cluster.far, "/usr/bin/python3", os.path.abspath(__file__), "watch",
                    str(cluster.ports[0]), cluster.certs, cluster.host]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        super().__init__(command)
         assert self.process.stdout.readline() == "ready\n"
 
     def seen(self, what):
         word, at = self.process.stdout.readline().split()
         assert word == what, (word, what)
         return int(at)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
 
 
 def abort_ms(c):

@@ -18,9 +18,7 @@ cluster = None
 
 
 def body(places, dtype, steps, pipeline="micro_batches: 2, schedule: 1f1b"):
-    text = ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy], "
-            "test: [test-x.npy, test-y.npy]}\n"
-            "privacy: {raw_input_leaves: true}\nstages:\n")
+    text = IMAGE_DATA + "privacy: {raw_input_leaves: true}\nstages:\n"
     for i, (at, layers) in enumerate(zip(places, NET)):
         text += f"  - {{name: s{i}, at: {at}, layers: [{', '.join(layers)}]}}\n"
     return text + ("loss: {kind: cross_entropy}\n"
@@ -31,12 +29,8 @@ def body(places, dtype, steps, pipeline="micro_batches: 2, schedule: 1f1b"):
 
 
 def trained(tag, places, dtype, steps):
-    done = cluster.train(cluster.session(tag, body(places, dtype, steps)), timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    run_dir = os.path.join(cluster.dir, "runs", tag)
-    with open(os.path.join(run_dir, "metrics.jsonl")) as f:
-        rows = [json.loads(line) for line in f]
-    return checkpoint_tensors(run_dir, steps), [r["loss"] for r in rows if "loss" in r]
+    weights, log, _ = cluster.trained(tag, body(places, dtype, steps), steps)
+    return weights, [json.loads(line)["loss"] for line in log.splitlines()]
 
 
 @suite.test

@@ -84,14 +84,14 @@ def shuffled(lists, r):
         elif kind != "W":
             words += [w]
     crosses = lambda edge: lists.stage_at[edge] != lists.stage_at[edge + 1]
-    there, todo = set(), list(words)
+    there, left = set(), list(words)
     ranks = [[] for _ in lists.ranks]
-    while todo:
-        ready = [w for w in todo if all(
+    while left:
+        ready = [w for w in left if all(
             any(d.replace("?", x) in there for x in "BI") if "?" in d else d in there
             for d in needs(w, crosses, lists.n))]
         w = r.choice(ready)
-        todo.remove(w)
+        left.remove(w)
         there.add(w)
         ranks[lists.stage_at[parts(w)[2]]].append(w)
     return ranks

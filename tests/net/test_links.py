@@ -63,19 +63,10 @@ def back(port, left):
         return first[1] * 8e-6 / (time.monotonic() - first[0])
 
 
-class Server:
+class Server(Running):
     def __init__(self, at=(), host="127.0.0.1"):
-        self.process = subprocess.Popen([*at, "/usr/bin/python3", HERE, "serve", host],
-                                        stdout=subprocess.PIPE, text=True)
+        super().__init__([*at, "/usr/bin/python3", HERE, "serve", host])
         self.port = int(self.process.stdout.readline())
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
 
 
 def round_trip_ms(port, n=15):
@@ -172,9 +163,7 @@ def make_data(c):
 
 def trained(c, text, env=None):
     make_data(c)
-    done = c.train(c.session("slow", text), env=env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return checkpoint_tensors(os.path.join(c.dir, "runs", "slow"), 6)
+    return c.trained("slow", text, 6, env=env)[0]
 
 
 @suite.test
@@ -202,12 +191,11 @@ def a_session_over_100_mbit_trains_the_same_bits():
 # ---- the layer that waits ---------------------------------------------------------------------------
 
 WAIT = ", {op: wait, forward_ms: 10, input_ms: 10, weight_ms: 20}"
-class LinkProgram:
+class LinkProgram(Running):
     """tests/bench/bench_link.c: one side of a link without anything on it."""
 
     def __init__(self, *args):
-        self.process = subprocess.Popen([os.path.join(BIN, "bench", "bench_link"), *args], text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        super().__init__([os.path.join(BIN, "bench", "bench_link"), *args], stdin=subprocess.PIPE)
         self.first = self.process.stdout.readline().strip()
         assert self.first, args
 
@@ -217,13 +205,6 @@ class LinkProgram:
         there, _, _ = select.select([self.process.stdout], [], [], timeout * SLOW)
         assert there, f"{command}: no answer in {timeout} s"
         return self.process.stdout.readline()
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-
-    def __enter__(self):
-        return self
 
 
 @suite.test

@@ -14,8 +14,7 @@ NET = [
 
 
 def body(places, micro, transfer="via_master", steps=STEPS, extra="", name_dir=None):
-    text = ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy], test: [test-x.npy, test-y.npy]}\n"
-            "stages:\n")
+    text = IMAGE_DATA + "stages:\n"
     for i, (at, layers) in enumerate(zip(places, NET)):
         text += f"  - {{name: s{i}, at: {at}, transfer: {transfer}, layers: [{', '.join(layers)}]}}\n"
     return text + ("loss: {kind: cross_entropy}\n"
@@ -37,13 +36,7 @@ cluster = None
 
 
 def trained(tag, places, transfer, micro, steps=STEPS):
-    session = cluster.session(tag, body(places, micro, transfer, steps))
-    done = cluster.train(session, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    run_dir = os.path.join(cluster.dir, "runs", tag)
-    with open(os.path.join(run_dir, "metrics.jsonl")) as f:
-        log = f.read()
-    return checkpoint_tensors(run_dir, steps), log, done.stdout
+    return cluster.trained(tag, body(places, micro, transfer, steps), steps)
 
 
 def compare(micro):

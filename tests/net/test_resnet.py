@@ -31,13 +31,8 @@ def body(stages, weights=None, data="data"):
 
 
 def trained(tag, stages, weights=None):
-    session = cluster.session(tag, body(stages, weights))
-    done = cluster.train(session, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    run_dir = os.path.join(cluster.dir, "runs", tag)
-    with open(os.path.join(run_dir, "metrics.jsonl")) as f:
-        losses = [json.loads(line)["loss"] for line in f]
-    return checkpoint_tensors(run_dir, STEPS), losses
+    found, log, _ = cluster.trained(tag, body(stages, weights), STEPS)
+    return found, [json.loads(line)["loss"] for line in log.splitlines()]
 
 
 @suite.test

@@ -18,8 +18,7 @@ cluster = None
 
 
 def body(places, pipeline, steps=STEPS, stage="", train="clip_grad_norm: 1.0, ", batch=24):
-    text = ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy], test: [test-x.npy, test-y.npy]}\n"
-            "privacy: {raw_input_leaves: true}\nstages:\n")
+    text = IMAGE_DATA + "privacy: {raw_input_leaves: true}\nstages:\n"
     for i, (at, layers) in enumerate(zip(places, NET)):
         text += f"  - {{name: s{i}, at: {at}, {stage}layers: [{', '.join(layers)}]}}\n"
     return text + ("loss: {kind: cross_entropy}\n"
@@ -29,13 +28,7 @@ def body(places, pipeline, steps=STEPS, stage="", train="clip_grad_norm: 1.0, ",
 
 
 def trained(tag, *args, steps=STEPS, **kw):
-    session = cluster.session(tag, body(*args, steps=steps, **kw))
-    done = cluster.train(session, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    run_dir = os.path.join(cluster.dir, "runs", tag)
-    with open(os.path.join(run_dir, "metrics.jsonl")) as f:
-        log = f.read()
-    return checkpoint_tensors(run_dir, steps), log, done.stdout
+    return cluster.trained(tag, body(*args, steps=steps, **kw), steps)
 
 
 SYNCHRONOUS = {

@@ -5,23 +5,7 @@
 #ifndef CLEAVE_MODELS_TEST_H
 #define CLEAVE_MODELS_TEST_H
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "common/models/models.h"
-
-#define assert_ok(call)                                 \
-  do {                                                  \
-    clv_err ok_err_ = {0};                              \
-    clv_err *err = &ok_err_;                            \
-    if ((call) != CLV_OK) fail_msg("%s", ok_err_.text); \
-  } while (0)
+#include "tests/unit/models/models_check.h"
 
 static const clv_shape image = {4, {2, 3, 224, 224}};
 

@@ -3,22 +3,7 @@
  * From session text to the uncut graph: layers in stages, ranges into a model, named
  * architectures, losses; and where the errors point.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "common/models/models.h"
-
-#define assert_ok(call)                                 \
-  do {                                                  \
-    clv_err ok_err_ = {0};                              \
-    clv_err *err = &ok_err_;                            \
-    if ((call) != CLV_OK) fail_msg("%s", ok_err_.text); \
-  } while (0)
+#include "tests/unit/models/models_check.h"
 
 static const clv_shape image = {4, {8, 1, 28, 28}};
 
@@ -173,16 +158,7 @@ static const refusal refusals[] = {
 static void errors_point_at_the_place(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(refusals); i++) {
-    clv_session_config *c = session(refusals[i].middle);
-    clv_graph *g = NULL;
-    uint32_t first[4], last[4];
-    clv_err err = {0};
-    assert_int_equal(clv_model_graph(c, &image, &g, first, last, &err), CLV_INVALID);
-    assert_null(g);
-    if (strncmp(err.text, refusals[i].where, strlen(refusals[i].where)) ||
-        !strstr(err.text, refusals[i].text))
-      fail_msg("'%s' is not '%s...%s'", err.text, refusals[i].where, refusals[i].text);
-    clv_session_config_free(c);
+    assert_refused(session(refusals[i].middle), &image, refusals[i].where, refusals[i].text);
   }
 }
 

@@ -60,16 +60,8 @@ static const struct {
 static void cuts_refused(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(refusals); i++) {
-    clv_session_config *c = session("resnet50", "", refusals[i].ranges, 2);
-    clv_graph *g = NULL;
-    uint32_t first[2], last[2];
-    clv_err err = {0};
-    assert_int_equal(clv_model_graph(c, &image, &g, first, last, &err), CLV_INVALID);
-    assert_null(g);
-    if (strncmp(err.text, refusals[i].where, strlen(refusals[i].where)) ||
-        !strstr(err.text, refusals[i].text))
-      fail_msg("'%s' is not '%s...%s'", err.text, refusals[i].where, refusals[i].text);
-    clv_session_config_free(c);
+    assert_refused(session("resnet50", "", refusals[i].ranges, 2), &image, refusals[i].where,
+                   refusals[i].text);
   }
 }
 
