@@ -73,7 +73,7 @@ static clv_code random_tensor(const clv_node *n, int64_t batch, clv_tensor **ret
 }
 
 /* After each step: what it showed. The first one makes plans, and is not looked at. */
-static void on_step(void *user, const clv_trainer *trainer, const layout *l) {
+static void on_step(void *user, clv_trainer *trainer, const layout *l) {
   trial *t = user;
   clv_sched_costs costs;
   double seconds;
