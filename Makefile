@@ -22,13 +22,16 @@ VERSION := $(shell cat VERSION 2>/dev/null || echo 0.1.0)
 
 # ---- layers: folder -> folders it may include, and the libraries it alone may see ---------------
 # `make check-layers` compares every #include with this table; the archives link in the same order.
-FOLDERS := common/base common/tensor common/sched common/config common/tls common/weights kernels kernels/ref \
+FOLDERS := common/base common/cli common/metrics common/http common/tensor common/sched common/config common/tls common/weights kernels kernels/ref \
            kernels/cpu common/graph common/models common/optim common/wire common/rpc common/dist \
-           master/data master/report master/api master/train worker/store worker/service
+           master/data master/report master/history master/api master/train worker/store worker/service
 
 B := common/base
 T := common/tensor
 USES_common/base    :=
+USES_common/cli     := $(B)
+USES_common/metrics := $(B)
+USES_common/http    := $(B)
 USES_common/tensor  := $(B)
 USES_common/sched   := $(B)
 USES_common/config  := $(B)
@@ -45,14 +48,15 @@ USES_common/rpc     := $(B)
 USES_common/dist    := $(B) $(T) kernels common/graph common/optim common/weights common/wire common/rpc
 USES_master/data    := $(B) $(T)
 USES_master/report  := $(B)
-COMMON_ALL          := $(B) $(T) kernels common/config common/tls common/weights common/graph \
+USES_master/history := $(B) $(T) common/weights master/report
+COMMON_ALL          := $(B) common/cli $(T) kernels common/config common/tls common/weights common/graph \
                        common/models common/optim common/sched common/wire common/rpc common/dist
-USES_master/train   := $(COMMON_ALL) master/data master/report master/api
+USES_master/train   := $(COMMON_ALL) common/metrics common/http master/data master/report master/history master/api
 USES_master/api     := $(COMMON_ALL)
 USES_worker/store   := $(B) $(T) common/weights common/config
-USES_worker/service := $(COMMON_ALL) worker/store
-USES_master         := $(COMMON_ALL) master/data master/report master/api master/train
-USES_worker         := $(COMMON_ALL) worker/store worker/service
+USES_worker/service := $(COMMON_ALL) common/metrics worker/store
+USES_master         := $(COMMON_ALL) master/data master/report master/history master/api master/train
+USES_worker         := $(COMMON_ALL) common/metrics common/http worker/store worker/service
 
 # third-party include prefix -> the folders that may see it
 SEES_openssl := common/base common/tls
@@ -70,10 +74,12 @@ SEES_dnnl := kernels/cpu
 SEES_cblas := kernels/cpu
 SEES_Random123 := common/base
 SEES_isa-l := common/base
-THIRD_PARTY := openssl grpc protobuf-c cleave/v1 libfyaml jansson zlib png jpeglib jerror oneapi dnnl cblas Random123 isa-l
+SEES_microhttpd := common/http
+THIRD_PARTY := openssl grpc protobuf-c cleave/v1 libfyaml jansson zlib png jpeglib jerror oneapi dnnl cblas Random123 isa-l microhttpd
 
 LIBS_common/base := -lcrypto -lisal
 LIBS_common/config := -lfyaml
+LIBS_common/http := -lmicrohttpd
 LIBS_common/tls := -lssl -lcrypto
 LIBS_common/weights := -ljansson
 LIBS_common/wire := -lprotobuf-c
@@ -124,13 +130,14 @@ BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
 .PHONY: all help test demo check-layers lint format bench bench-pipeline fuzz parity learns mutate install uninstall clean \
-        deps deps-test deps-parity sanitize soak schedules
-all: $(BINARIES) $(LIBCLEAVE)
+        deps deps-test manuals deps-parity sanitize soak schedules
+all: $(BINARIES) $(LIBCLEAVE) manuals
 
 help:
 	@echo 'make demo          train Fashion-MNIST split over a master and two workers, with mutual TLS'
 	@echo 'make test          build and run the whole test suite (installs missing Debian packages)'
 	@echo 'make all           cleave-master, cleave-worker and libcleave under $(OUT)'
+	@echo 'make manuals       manual pages and shell completions under $(OUT)/share'
 	@echo 'make unit-FOLDER   the unit tests of one folder (unit-base, unit-graph, ...)'
 	@echo 'make parity        compare with PyTorch, step by step (installs python3-torch)'
 	@echo 'make learns        ResNet18 on Fashion-MNIST through pipelines, and in PyTorch: equally accurate'
@@ -149,10 +156,11 @@ help:
 # ---- packages -----------------------------------------------------------------------------------
 DEPS := gcc make pkg-config libgrpc-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler \
         grpc-proto libssl-dev libdnnl-dev libopenblas-dev libfyaml-dev libjansson-dev zlib1g-dev \
-        libpng-dev libjpeg62-turbo-dev \
+        libpng-dev libjpeg62-turbo-dev libmicrohttpd-dev \
         librandom123-dev libisal-dev dataset-fashion-mnist openssl python3
-DEPS_TEST := libcmocka-dev iproute2 python3-grpcio python3-grpc-tools python3-protobuf python3-numpy clang libclang-rt-14-dev
-DEPS_PARITY := python3-torch python3-torchvision python3-numpy
+DEPS_TEST := libcmocka-dev iproute2 man-db bash-completion zsh systemd prometheus python3-grpcio python3-grpc-tools python3-protobuf \
+        python3-numpy clang libclang-rt-14-dev
+DEPS_PARITY := python3-torch python3-torchvision python3-numpy python3-venv
 
 deps:
 	$(Q)tests/install-packages $(DEPS)
@@ -209,6 +217,23 @@ $(OUT)/cleave-master: $(call obj_of,master) $(call libs_for,master)
 $(OUT)/cleave-worker: $(call obj_of,worker) $(call libs_for,worker)
 	$(call say,LINK,$@)
 	$(call link,$(EXPORT_ACCEPT4),$(call obj_of,worker),worker)
+
+# What the programs say of themselves: manual pages and shell completions.
+SHARED := man/man1/cleave-master.1 man/man1/cleave-worker.1 man/man5/cleave-session.yaml.5 man/man5/cleave-worker.yaml.5 \
+          bash-completion/completions/cleave-master bash-completion/completions/cleave-worker \
+          zsh/site-functions/_cleave-master zsh/site-functions/_cleave-worker
+manuals: $(SHARED:%=$(OUT)/share/%)
+print_share = @mkdir -p $(@D); $< $(1) > $@.tmp && mv $@.tmp $@
+$(OUT)/share/man/man1/%.1: $(OUT)/%
+	$(call print_share,man)
+$(OUT)/share/man/man5/cleave-session.yaml.5: $(OUT)/cleave-master
+	$(call print_share,man cleave-session.yaml)
+$(OUT)/share/man/man5/cleave-worker.yaml.5: $(OUT)/cleave-worker
+	$(call print_share,man cleave-worker.yaml)
+$(OUT)/share/bash-completion/completions/%: $(OUT)/%
+	$(call print_share,completion bash)
+$(OUT)/share/zsh/site-functions/_%: $(OUT)/%
+	$(call print_share,completion zsh)
 
 # The library of the C API: only what cleave.h declares is visible. The archive is one object whose
 # other symbols were made local, so that it goes with any program.
@@ -354,15 +379,22 @@ install: all
 	install -m 755 $(OUT)/libcleave.so $(LIBDIR)/libcleave.so.0
 	ln -sf libcleave.so.0 $(LIBDIR)/libcleave.so
 	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(OUT)/cleave.pc > $(LIBDIR)/pkgconfig/cleave.pc
-	install -m 644 README.md SECURITY.md CHANGELOG.md proto/PROTOCOL.md LICENSE deploy/worker.yaml $(DOCDIR)
+	install -m 644 README.md SECURITY.md CHANGELOG.md EXIT-CODES.md proto/PROTOCOL.md LICENSE deploy/worker.yaml $(DOCDIR)
 	install -m 644 deploy/sessions/*.yaml $(DOCDIR)/sessions
+	install -d $(DOCDIR)/prometheus $(DOCDIR)/grafana
+	install -m 644 deploy/prometheus/*.yaml $(DOCDIR)/prometheus
+	install -m 644 deploy/grafana/*.json $(DOCDIR)/grafana
 	install -m 644 proto/cleave/v1/cleave.proto $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1
 	install -m 755 deploy/export_torch.py deploy/random_data.py $(DESTDIR)$(PREFIX)/share/cleave
-	sed 's|/usr/local/bin|$(PREFIX)/bin|' deploy/cleave-worker.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/cleave-worker.service
+	sed 's|/usr/local/|$(PREFIX)/|' deploy/systemd/cleave-worker.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/cleave-worker.service
+	install -d $(DOCDIR)/systemd
+	install -m 644 deploy/systemd/*.conf $(DOCDIR)/systemd
+	for f in $(SHARED); do install -D -m 644 $(OUT)/share/$$f $(DESTDIR)$(PREFIX)/share/$$f || exit 1; done
 uninstall:
 	rm -f $(LIBDIR)/libcleave.a $(LIBDIR)/libcleave.so $(LIBDIR)/libcleave.so.0 $(LIBDIR)/pkgconfig/cleave.pc
 	rm -f $(DESTDIR)$(PREFIX)/include/cleave.h
 	rm -f $(BINDIR)/cleave-master $(BINDIR)/cleave-worker $(DESTDIR)$(PREFIX)/lib/systemd/system/cleave-worker.service
+	rm -f $(SHARED:%=$(DESTDIR)$(PREFIX)/share/%)
 	rm -rf $(DOCDIR) $(DESTDIR)$(PREFIX)/share/cleave
 
 check-layers:

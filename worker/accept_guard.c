@@ -20,6 +20,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "worker/pages_int.h"
+
+static _Atomic uint64_t sheds;
+
+uint64_t clv_accept_guard_sheds(void) { return sheds; }
+
 #ifndef CLV_MUTATE_ACCEPT_GUARD
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the spare and the shedding */
@@ -68,6 +74,7 @@ int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len, int flag
   if (fd < 0 && errno != EMFILE && errno != ENFILE) return -1;
   if (fd >= 0) close(fd);
   shed(listener);
+  sheds++;
   errno = EAGAIN;
   return -1;
 }

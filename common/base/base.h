@@ -130,7 +130,10 @@ void clv_bytes_done(clv_bytes *b); /* frees and zeroes; usable with CLV_AUTO */
 void clv_bytes_add(clv_bytes *b, const void *data, size_t len);
 void clv_bytes_puts(clv_bytes *b, const char *text);
 void clv_bytes_printf(clv_bytes *b, const char *fmt, ...) CLV_PRINTF(2, 3);
-void clv_bytes_json(clv_bytes *b, const char *text); /* a quoted, escaped JSON string */
+/* A quoted, escaped JSON string; what is not UTF-8 becomes U+FFFD. */
+void clv_bytes_json(clv_bytes *b, const char *text);
+/* Text of a manual page: nothing in it is taken for roff's own. */
+void clv_bytes_roff(clv_bytes *b, const char *text);
 
 /* Whole file into *ret (replacing it). Refuses files over max_bytes with CLV_EXHAUSTED, missing
  * ones with CLV_NOT_FOUND; what is not a regular file with CLV_INVALID. */
@@ -167,10 +170,22 @@ typedef enum clv_log_level {
   CLV_LOG_DEBUG
 } clv_log_level;
 
-/* Lines on stderr: `time level text` (or JSON objects). Library folders log at debug only; the
- * programs log the rest. */
+/* Lines on standard error: `time level text`, or JSON objects with time, level, event and message. Where that
+ * is systemd's journal ($JOURNAL_STREAM) a line starts with its priority, as in "<4>". Library folders log at
+ * debug only; the programs log the rest. */
 void clv_log_set(clv_log_level level, bool json);
 void clv_log(clv_log_level level, const char *fmt, ...) CLV_PRINTF(2, 3);
+/* The same with a word for what happened ("ready"), which the text form puts before the text; those of clv_log
+ * are "log". */
+void clv_log_event(clv_log_level level, const char *event, const char *fmt, ...) CLV_PRINTF(3, 4);
+
+/* What a program tells the person who started it, at whatever level the log is: `NAME: text`, or a JSON
+ * object as above. `name` is a static string. */
+void clv_log_name(const char *name);
+void clv_say(clv_log_level level, const char *event, const char *fmt, ...) CLV_PRINTF(3, 4);
+
+/* "2026-01-31T12:00:00.000Z" */
+char *clv_time_text(uint64_t wall_ms, char text[32]);
 
 /* ---- time ------------------------------------------------------------------------------------ */
 

@@ -4,7 +4,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,38 +105,27 @@ char *clv_format_size(uint64_t bytes, char *buf, size_t len) {
   return buf;
 }
 
-/* The level and form of the log are the process's one piece of mutable state here. */
-static _Atomic int log_level = CLV_LOG_INFO;
-static _Atomic bool log_json;
-
-void clv_log_set(clv_log_level level, bool json) {
-  atomic_store(&log_level, (int)level);
-  atomic_store(&log_json, json);
-}
-
-void clv_log(clv_log_level level, const char *fmt, ...) {
-  static const char *const names[] = {"error", "warn", "info", "debug"};
-  if ((int)level > atomic_load_explicit(&log_level, memory_order_relaxed)) return;
-  char text[1024], stamp[32];
-  va_list ap;
-  va_start(ap, fmt);
-  vsnprintf(text, sizeof text, fmt, ap);
-  va_end(ap);
-  uint64_t ms = clv_wall_ms();
-  time_t seconds = (time_t)(ms / 1000);
-  struct tm tm;
-  gmtime_r(&seconds, &tm);
-  strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &tm);
-  CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
-  if (atomic_load_explicit(&log_json, memory_order_relaxed)) {
-    clv_bytes_printf(&line, "{\"time\":\"%s.%03dZ\",\"level\":\"%s\",\"text\":", stamp,
-                     (int)(ms % 1000), names[level]);
-    clv_bytes_json(&line, text);
-    clv_bytes_puts(&line, "}\n");
-  } else {
-    clv_bytes_printf(&line, "%s.%03dZ %-5s %s\n", stamp, (int)(ms % 1000), names[level], text);
+/* A line that starts with a dot or an apostrophe would be a request, a backslash an escape; a plain '-' is a
+ * hyphen to roff, and what is copied from a manual should be typed as it stands. */
+void clv_bytes_roff(clv_bytes *b, const char *text) {
+  for (const char *p = text; *p; p++) {
+    bool line_start = p == text || p[-1] == '\n';
+    if (line_start && (*p == '.' || *p == '\'')) clv_bytes_puts(b, "\\&");
+    if (*p == '\\')
+      clv_bytes_puts(b, "\\e");
+    else if (*p == '-')
+      clv_bytes_puts(b, "\\-");
+    else if (*p == '\'')
+      clv_bytes_puts(b, "\\(aq");
+    else if (*p == '`')
+      clv_bytes_puts(b, "\\(ga");
+    else if (*p == '^')
+      clv_bytes_puts(b, "\\(ha");
+    else if (*p == '~')
+      clv_bytes_puts(b, "\\(ti");
+    else
+      clv_bytes_add(b, p, 1);
   }
-  if (!line.failed) fwrite(line.data, 1, line.len, stderr); /* one write keeps lines whole */
 }
 
 static uint64_t clock_ns(clockid_t id) {

@@ -117,11 +117,22 @@ static clv_code bind_text(const clv_binder *b, const slot *s, clv_err *err) {
 }
 
 static clv_code bind_path(const clv_binder *b, const slot *s, clv_err *err) {
+  static const char credentials[] = "${CREDENTIALS_DIRECTORY}/";
   if (!is_text(s) || !s->node->text[0]) return mismatch(b, s, err);
-  if (strlen(b->folder) + strlen(s->node->text) >= CLV_CONFIG_MAX_TEXT)
+  const char *folder = b->folder, *text = s->node->text;
+  if (strncmp(text, credentials, sizeof credentials - 1) == 0) {
+    folder = b->credentials;
+    text += sizeof credentials - 1;
+    if (!folder || !*text || *text == '/')
+      return clv_source_fail(b->source, s->node->pos, err,
+                             "'%s' names a credential, but there is no $CREDENTIALS_DIRECTORY: "
+                             "systemd sets it for units with LoadCredential=",
+                             s->shown);
+  }
+  if (strlen(folder) + strlen(text) >= CLV_CONFIG_MAX_TEXT)
     return clv_source_fail(b->source, s->node->pos, err, "'%s' makes a path of more than %d bytes",
                            s->shown, CLV_CONFIG_MAX_TEXT);
-  return clv_path_join(b->folder, s->node->text, (char **)(void *)s->at, err);
+  return clv_path_join(folder, text, (char **)(void *)s->at, err);
 }
 
 /* One end of a range, a number or a name: `len` characters of text. */

@@ -2,7 +2,22 @@
  *
  * What both file kinds share.
  */
+#include <string.h>
+
 #include "common/config/schema_int.h"
+
+/* An absolute path of plain characters, as systemd makes it. */
+static const char *credentials_of(const clv_config_overrides *over) {
+  static const char name[] = "CREDENTIALS_DIRECTORY=";
+  for (const char *const *entry = over ? over->env : NULL; entry && *entry; entry++) {
+    if (strncmp(*entry, name, sizeof name - 1) != 0) continue;
+    const char *value = *entry + sizeof name - 1;
+    for (const char *p = value; *p; p++)
+      if (*p <= ' ' || *p > '~') return NULL;
+    return value[0] == '/' ? value : NULL;
+  }
+  return NULL;
+}
 
 clv_code clv_config_build(const clv_schema *schema, const clv_source *source, const char *text,
                           size_t len, const clv_config_overrides *over, clv_text_list *applied,
@@ -12,7 +27,8 @@ clv_code clv_config_build(const clv_schema *schema, const clv_source *source, co
   CLV_TRY(clv_path_folder(source->file, &folder, err));
   CLV_TRY(clv_yaml_read(source, text, len, 0, &root, err));
   CLV_TRY(clv_overrides_apply(source, over, applied, root, err));
-  clv_binder binder = {.schema = schema, .source = source, .folder = folder};
+  clv_binder binder = {
+      .schema = schema, .source = source, .folder = folder, .credentials = credentials_of(over)};
   return clv_schema_bind(&binder, root, config, err);
 }
 
@@ -32,6 +48,15 @@ clv_code clv_config_example(clv_config_kind kind, clv_bytes *ret, clv_err *err) 
 clv_code clv_config_schema_json(clv_config_kind kind, clv_bytes *ret, clv_err *err) {
   clv_schema_json(schema_of(kind), ret);
   return check_written(ret, err);
+}
+
+clv_code clv_config_man(clv_config_kind kind, clv_bytes *ret, clv_err *err) {
+  clv_schema_man(schema_of(kind), ret);
+  return check_written(ret, err);
+}
+
+void clv_config_keys(clv_config_kind kind, clv_bytes *ret) {
+  clv_schema_keys(schema_of(kind), ret);
 }
 
 clv_code clv_session_config_write(const clv_session_config *config, clv_bytes *ret, clv_err *err) {

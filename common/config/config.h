@@ -12,8 +12,9 @@
  * read-only and may be shared. The process keeps the "C" numeric locale.
  * Absent optional texts are NULL; sizes are bytes, durations milliseconds; lists are never NULL
  * when their count is above 0. Paths are absolute after loading: relative ones are taken from the
- * config file's folder (data.train/test from data.root); the output folders run.dir and
- * checkpoint.dir are the exception and stay as written, relative to the working folder.
+ * config file's folder (data.train/test from data.root), those that start with ${CREDENTIALS_DIRECTORY}/ from the
+ * folder that systemd gives credentials in; the output folders run.dir,
+ * checkpoint.dir and log.tensorboard are the exception and stay as written, relative to the working folder.
  * Limits: 1 MiB per file, 16 levels of nesting, 65536 values of up to 4096 bytes, no
  * anchors, aliases or tags.
  */
@@ -144,6 +145,12 @@ typedef struct clv_tls_config {
   char *ca, *cert, *key; /* PEM files; all NULL when the section is missing */
 } clv_tls_config;
 
+/* A port that shows numbers over plain HTTP. */
+typedef struct clv_metrics_config {
+  clv_config_pos listen_pos;
+  char *listen; /* "host:port"; NULL: no port */
+} clv_metrics_config;
+
 /* An entry of `workers:` (session) or `peers:` (worker). */
 typedef struct clv_remote_spec {
   clv_config_pos pos;
@@ -264,9 +271,10 @@ typedef struct clv_session_config {
     uint64_t step_timeout_ms, connect_timeout_ms, credit_bytes;
   } limits;
   struct {
-    uint64_t every;
+    uint64_t every; /* steps */
     bool json;
-  } log; /* every: steps */
+    char *tensorboard; /* folder of folders of event files; "true": the run folder; NULL: none */
+  } log;
   struct {
     char *dir;
     uint64_t every_steps, keep;
@@ -274,6 +282,7 @@ typedef struct clv_session_config {
   struct {
     char *dir;
   } run;
+  clv_metrics_config metrics;
 } clv_session_config;
 
 /* ---- worker.yaml ----------------------------------------------------------------------------- */
@@ -284,7 +293,9 @@ typedef struct clv_allow_spec {
   clv_config_pos pos;
   char *identity;
   clv_role role;
-  uint64_t sessions, bytes; /* quotas of this identity, 0 = only the worker's own limits */
+  /* Quotas of this identity, over all its sessions; 0 = the worker's own limits alone. */
+  uint64_t sessions, bytes, tensors, calls;
+  uint64_t weight; /* of its turns to compute, at least 1 */
 } clv_allow_spec;
 
 typedef struct clv_artifact_spec {
@@ -307,7 +318,7 @@ typedef struct clv_worker_config {
   clv_remote_spec *peers;
   struct {
     uint64_t sessions, tensors, session_bytes, message_bytes, concurrent_calls, connections;
-    uint64_t credit_bytes, lease_ms, handshake_timeout_ms;
+    uint64_t credit_bytes, lease_ms, handshake_timeout_ms, calls;
   } limits;
   char *device;
   uint64_t memory_limit; /* bytes, 0 = none */
@@ -321,6 +332,7 @@ typedef struct clv_worker_config {
     bool json;
   } log;
   uint64_t drain_timeout_ms;
+  clv_metrics_config metrics;
 } clv_worker_config;
 
 /* ---- functions ------------------------------------------------------------------------------- */
@@ -358,6 +370,13 @@ clv_code clv_config_example(clv_config_kind kind, clv_bytes *ret, clv_err *err) 
 
 /* JSON Schema (draft 2020-12) of a file kind, for editors. */
 clv_code clv_config_schema_json(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+
+/* The manual page of a file kind, as man(7) text. */
+clv_code clv_config_man(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+
+/* What --set takes, for completion: words "train.batch=", "log.json=true", apart by spaces; of keys inside lists
+ * and maps none. */
+void clv_config_keys(clv_config_kind kind, clv_bytes *ret);
 
 /* Fail with CLV_INVALID and `file:line:col: text` (or `--set a.b=c: text`), for checks made after
  * loading: shapes, ops, files. */

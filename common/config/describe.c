@@ -173,10 +173,11 @@ static void json_row(const json *j, const clv_row *row) {
       [CLV_ROW_TEXTS] = "\"array\"",     [CLV_ROW_NUMBERS] = "\"array\"",
       [CLV_ROW_RANGE] = "\"string\"",    [CLV_ROW_LIST] = "\"array\"",
   };
+  bool yes = row->kind == CLV_ROW_TEXT && row->format == CLV_FORMAT_FOLDER;
   if (row->kind == CLV_ROW_INT && row->names)
     json_words(j, row);
   else
-    clv_bytes_printf(j->out, "{\"type\":%s", types[row->kind]);
+    clv_bytes_printf(j->out, "{\"type\":%s", yes ? "[\"string\",\"boolean\"]" : types[row->kind]);
   json_text(j, "description", row->doc);
   bool worded = row->kind == CLV_ROW_INT && row->names;
   if (!worded && (row->kind == CLV_ROW_INT || row->kind == CLV_ROW_NUMBER)) json_bounds(j, row);

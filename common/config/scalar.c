@@ -194,6 +194,7 @@ static const struct {
     [CLV_FORMAT_SHA256] = {is_sha256, "a SHA-256 of 64 hexadecimal digits", "^[0-9A-Fa-f]{64}$"},
     [CLV_FORMAT_DEVICE] = {is_device, "one of cpu, cuda, cuda:N, auto",
                            "^(cpu|auto|cuda(:(0|[1-9][0-9]{0,2}))?)$"},
+    [CLV_FORMAT_FOLDER] = {is_any, "a folder, true or false", NULL},
 };
 
 bool clv_format_ok(clv_text_format format, const char *text) { return formats[format].ok(text); }

@@ -42,6 +42,7 @@ typedef enum clv_text_format {
   CLV_FORMAT_URI,     /* scheme://authority... */
   CLV_FORMAT_SHA256,
   CLV_FORMAT_DEVICE,
+  CLV_FORMAT_FOLDER, /* not empty; true and false have a meaning of their own */
 } clv_text_format;
 
 typedef struct clv_row {
@@ -112,7 +113,8 @@ void clv_row_expects(const clv_row *row, char *buf, size_t len);
 typedef struct clv_binder {
   const clv_schema *schema;
   const clv_source *source;
-  const char *folder; /* where relative paths start, absolute */
+  const char *folder;      /* where relative paths start, absolute */
+  const char *credentials; /* $CREDENTIALS_DIRECTORY, or NULL */
 } clv_binder;
 
 /* Fill the zeroed struct at `base` from the tree. On failure it is partly filled and must still be
@@ -135,6 +137,8 @@ void clv_schema_free_at(const clv_schema *schema, void *base);
 void clv_schema_write(const clv_schema *schema, const void *base, clv_bytes *ret);
 void clv_schema_example(const clv_schema *schema, clv_bytes *ret);
 void clv_schema_json(const clv_schema *schema, clv_bytes *ret);
+void clv_schema_man(const clv_schema *schema, clv_bytes *ret);
+void clv_schema_keys(const clv_schema *schema, clv_bytes *ret);
 
 /* The whole way from text to struct: tree, overrides, rows. `config` is zeroed and takes what was
  * read also on failure; *source is what messages about it need, and refers to *applied. */

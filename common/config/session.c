@@ -265,6 +265,12 @@ static clv_code default_checkpoint_dir(clv_session_config *c, clv_err *err) {
   return c->checkpoint.dir ? CLV_OK : clv_path_join(c->run.dir, c->name, &c->checkpoint.dir, err);
 }
 
+static void settle_tensorboard(clv_session_config *c) {
+  if (strcmp(c->log.tensorboard, "false") != 0) return;
+  free(c->log.tensorboard);
+  c->log.tensorboard = NULL;
+}
+
 static clv_code finish(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_workers(c, err));
   CLV_TRY(check_data(c, err));
@@ -273,6 +279,7 @@ static clv_code finish(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_layers(c, err));
   CLV_TRY(check_loss(c, err));
   CLV_TRY(check_train(c, err));
+  settle_tensorboard(c);
   return default_checkpoint_dir(c, err);
 }
 

@@ -309,7 +309,12 @@ static const clv_row rows[] = {
     {.path = "log.every", .kind = CLV_ROW_INT, .offset = AT(log.every), .min = 1, .max = MAX_STEPS,
      .initial = "20", .doc = "Steps between two lines."},
     {.path = "log.json", .kind = CLV_ROW_BOOL, .offset = AT(log.json), .initial = "false",
-     .doc = "Print JSON objects, one a line."},
+     .doc = "Progress, and lines on standard error, as JSON objects, one a line; --log-format is "
+            "stronger."},
+    {.path = "log.tensorboard", .kind = CLV_ROW_TEXT, .offset = AT(log.tensorboard),
+     .format = CLV_FORMAT_FOLDER, .initial = "false",
+     .doc = "Event files for TensorBoard: in a folder of the session's name below this one, from the "
+            "working folder; true is `tensorboard` in the run folder."},
     {.path = "checkpoint", .kind = CLV_ROW_SECTION, .doc = "What a run leaves for --resume."},
     {.path = "checkpoint.dir", .kind = CLV_ROW_TEXT, .offset = AT(checkpoint.dir),
      .sample = "runs/my-session",
@@ -321,6 +326,12 @@ static const clv_row rows[] = {
     {.path = "run", .kind = CLV_ROW_SECTION, .doc = "The run folder."},
     {.path = "run.dir", .kind = CLV_ROW_TEXT, .offset = AT(run.dir), .initial = "runs",
      .doc = "Where run folders are made, from the working folder."},
+    {.path = "metrics", .kind = CLV_ROW_SECTION, .commented = true,
+     .doc = "Numbers of a run over plain HTTP while it trains, at /metrics for Prometheus. Nothing "
+            "listens on the master unless this is given."},
+    {.path = "metrics.listen", .kind = CLV_ROW_TEXT, .offset = AT(metrics.listen),
+     .pos = AT(metrics.listen_pos), .format = CLV_FORMAT_LISTEN, .required = true,
+     .sample = "127.0.0.1:9102", .doc = "Loopback, unless others are to see them."},
 };
 /* clang-format on */
 

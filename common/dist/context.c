@@ -71,7 +71,10 @@ static slab slab_of(size_t size, uint32_t most, const char *what) {
 /* What stands for a reason when there is no memory left for one. Never counted, never freed. */
 static reason no_memory = {.refs = 1,
                            .code = CLV_EXHAUSTED,
-                           .text = "no memory left in the session for the text of an error"};
+                           .text =
+                               "the quota of bytes is used up, and none is left to say of what "
+                               "(limits.session_bytes, allow[].bytes or memory_limit in a "
+                               "worker's worker.yaml)"};
 
 reason *clv_reason_of(clv_contexts *e, const clv_err *why, const char *hop) {
   reason *c;
@@ -171,8 +174,14 @@ void clv_call_has_come(call *c) {
   c->on_its_way = false;
 }
 
+void clv_call_has_run(clv_contexts *e, call *c) {
+  if (c->charged) clv_account_discharge(clv_pool_account(e->env.pool), CLV_QUOTA_CALLS, 1);
+  c->charged = false;
+}
+
 static void call_free(clv_contexts *e, call *c) {
   clv_call_has_come(c);
+  clv_call_has_run(e, c);
   leave_leader(c);
   if (c->n_missing)
     __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting - 1, __ATOMIC_RELAXED);

@@ -72,6 +72,7 @@ static void step_module(clv_contexts *e, const change *k, uint32_t module, clv_t
   clv_stage *s = e->env.stage(e->env.user, module);
   line *l = &e->lines[module];
   double rates[CLV_OPTIM_MAX_GROUPS];
+  (void)clv_seat_take(e->env.seat, 1); /* a step that has begun is taken, whether or not */
   if (!k->final && !s->o.final) {
     clv_stage_snapshot(s);
     e->n_snapshots += !l->snapshot_of;
@@ -80,7 +81,8 @@ static void step_module(clv_contexts *e, const change *k, uint32_t module, clv_t
   for (uint32_t i = 0; i < k->n_rates; i++) rates[i] = k->rates[i];
   clv_optim_step(s->optim, s->block, gradients->data, rates, k->scale);
   s->version++;
-  s->steps++;
+  clv_stage_add(&s->steps, 1);
+  clv_stage_add(&s->counts.stepped, 1);
 }
 
 static bool revert_module(clv_contexts *e, const change *k, uint32_t module) {
@@ -88,7 +90,7 @@ static bool revert_module(clv_contexts *e, const change *k, uint32_t module) {
   line *l = &e->lines[module];
   if (l->snapshot_of != k->context) return false;
   clv_stage_revert(s);
-  s->steps--;
+  clv_stage_add(&s->steps, -(uint64_t)1);
   l->snapshot_of = 0;
   e->n_snapshots--;
   return true;

@@ -199,7 +199,7 @@ clv_code clv_call_backward_weight(clv_contexts *e, call *c, clv_err *err) {
   uint64_t begin = clv_now_ns();
   CLV_TRY(clv_plan_backward_weight(c->plan->plan, c->state, clv_call_block(c),
                                    g ? g->block->data : NULL, add, err));
-  c->stage->counts.compute_ns += clv_now_ns() - begin;
+  clv_stage_add(&c->stage->counts.compute_ns, clv_now_ns() - begin);
   return CLV_OK;
 }
 
@@ -235,8 +235,8 @@ static clv_code compute(clv_contexts *e, call *c, const clv_tensor *dout, clv_te
   CLV_TRY(own_weights(c, err));
   CLV_TRY(clv_plan_backward_input(c->plan->plan, c->state, clv_call_block(c), dout->data, to,
                                   g ? g->block->data : NULL, add, err));
-  s->counts.compute_ns += clv_now_ns() - begin;
-  s->counts.backwards++;
+  clv_stage_add(&s->counts.compute_ns, clv_now_ns() - begin);
+  clv_stage_add(&s->counts.backwards, 1);
   bool split = c->places[ORDER_WEIGHT].turn;
   if (split) clv_context_note(e, ctx, CLV_TRACE_INPUT, c, begin);
   CLV_TRY(send_gradients(e, c, dins, err)); /* before the weights' own, so that others can start */
@@ -258,6 +258,7 @@ static clv_code backward_of(clv_contexts *e, call *c, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dout = NULL;
   clv_tensor *dins[CLV_MAX_INPUTS] = {0};
   CLV_TRY(check_call(c, err));
+  CLV_TRY(clv_context_core(e, c->stage, err));
   CLV_TRY(sum_up(e, c, c->out->ctx->phase, &dout, err));
   if (!dout) {
     clv_call_after_backward(e, c);
@@ -313,6 +314,7 @@ static clv_code sum_squares(clv_contexts *e, const context *ctx, clv_tensor **re
   CLV_TRY(clv_pool_tensor(e->env.pool, CLV_F64, &shape, ret, err));
   double *at = (*ret)->data;
   const gradient *g = ctx->gradients;
+  (void)clv_seat_take(e->env.seat, 1); /* whether or not: it is over soon */
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     while (g && g->module < i) g = g->next;
     if (took_part(ctx, i))
@@ -517,7 +519,9 @@ static clv_code take_gradient(clv_contexts *e, context *ctx, const clv_packet *p
 clv_code clv_on_gradient(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
   clv_err why;
   if (ctx->failed) return CLV_OK;
-  if (take_gradient(e, ctx, p, &why) != CLV_OK)
+  clv_code code = p->refused ? clv_fail(&why, p->frame.failure.code, "%s", p->frame.failure.text)
+                             : take_gradient(e, ctx, p, &why);
+  if (code != CLV_OK)
     clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
   else
     clv_context_run_backward(e, ctx);

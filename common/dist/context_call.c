@@ -150,7 +150,7 @@ clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) {
   CLV_TRY(clv_plan_forward(c->plan->plan, c->state, clv_call_block(c), c->version, in, true,
                            out->data, &key, err));
   return_buffers(c);
-  s->counts.compute_ns += clv_now_ns() - begin;
+  clv_stage_add(&s->counts.compute_ns, clv_now_ns() - begin);
   return CLV_OK;
 }
 
@@ -170,6 +170,7 @@ static clv_code run_call(clv_contexts *e, call *c, clv_tensor **ret, clv_err *er
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_INPUT) CLV_TRY(check_input(c, slot++, &g->nodes[i], err));
   CLV_TRY(clv_call_output(e, c, ret, err));
+  CLV_TRY(clv_context_core(e, c->stage, err));
   keep_buffers(e, c);
   clv_call_take_weights(c->out->ctx, c);
   uint64_t begin = clv_now_ns();
@@ -178,10 +179,8 @@ static clv_code run_call(clv_contexts *e, call *c, clv_tensor **ret, clv_err *er
   bool training = c->flags & CLV_FLAG_TRAINING;
   bool differentiable = training && (c->input_grads || c->stage->n_learning);
   c->phase = differentiable ? FORWARD : INFERRED;
-  if (training)
-    c->stage->counts.forwards++;
-  else
-    c->stage->counts.evals++;
+  clv_stage_counts *counts = &c->stage->counts;
+  clv_stage_add(training ? &counts->forwards : &counts->evals, 1);
   if (!differentiable) {
     clv_call_release(e, c);
   } else if (c->flags & CLV_FLAG_RECOMPUTE) {
@@ -210,6 +209,7 @@ static clv_code finish_call(clv_contexts *e, call *c, clv_err *err) {
     c->phase = INFERRED;
   }
   if (c->phase == INFERRED) clv_call_let_followers_run(e, c);
+  clv_call_has_run(e, c);
   clv_turn_leave(e, c);
   if (c->in_order) clv_order_done(e, v->ctx);
   return settle(e, v, out, failed, err);
@@ -315,6 +315,12 @@ static clv_code new_call(clv_contexts *e, context *ctx, const clv_frame *f, call
   if (v->maker || settled(v))
     return clv_fail(err, CLV_EXISTS, "value %llx exists already", (unsigned long long)f->message);
   CLV_TRY(clv_slab_take(e, &e->calls, &c, err));
+  clv_code code = clv_account_charge(clv_pool_account(e->env.pool), CLV_QUOTA_CALLS, 1, err);
+  if (code != CLV_OK) {
+    clv_slab_give(&e->calls, c);
+    return code;
+  }
+  c->charged = true;
   v->maker = c;
   ctx->n_calls++;
   c->out = v;
@@ -370,7 +376,8 @@ clv_code clv_on_call(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err)
     CLV_TRY(clv_name_index(e, f->to, &to, err));
     CLV_TRY(add_delivery(e, c->out, to, err));
   }
-  clv_code code = check_call(c, f, &why);
+  clv_code code =
+      p->refused ? clv_fail(&why, f->failure.code, "%s", f->failure.text) : check_call(c, f, &why);
   if (code == CLV_OK) c->n_in = f->call.n_args;
   for (uint32_t i = 0, next = 0; i < c->n_in && code == CLV_OK; i++) {
     clv_tensor *here = f->call.args[i].here ? p->tensor[next++] : NULL;

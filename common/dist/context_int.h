@@ -179,6 +179,7 @@ struct call {
   call_phase phase;
   uint32_t n_in, n_missing; /* inputs, its arguments, its turn, its leader */
   bool on_its_way;          /* the head of its CALL is here, its tensors are not */
+  bool charged;             /* to the quota of calls, until it has run */
   uint64_t number;          /* of its CALL among those of the context, from 1 */
   call *next_coming;
   turn turn;
@@ -260,6 +261,7 @@ struct context {
 
 typedef struct clv_contexts_env {
   clv_pool *pool;
+  clv_seat *seat; /* that it computes from, or NULL */
   uint64_t *next_message;
   void *user;
   clv_stage *(*stage)(void *user, uint32_t module); /* or NULL */
@@ -324,6 +326,7 @@ void clv_value_free(clv_contexts *e, value *v);
 void clv_value_free_if_dropped(clv_contexts *e, value *v);
 void clv_call_release(clv_contexts *e, call *c); /* inputs, plan state, weights of its own */
 void clv_call_has_come(call *c);                 /* it is not on its way any more */
+void clv_call_has_run(clv_contexts *e, call *c); /* or never will */
 void clv_strands_free(clv_contexts *e, context *c);
 void clv_reason_unref(clv_contexts *e, reason *c);
 reason *clv_reason_ref(reason *c);
@@ -339,6 +342,11 @@ void clv_context_end(clv_contexts *e, uint64_t id);
 clv_code clv_context_packet(clv_contexts *e, clv_frame_kind kind, const context *c,
                             uint64_t message, uint32_t name, clv_packet **ret,
                             clv_err *err) CLV_USE_RESULT;
+
+/* ---- a core to compute on (context_turn.c) ------------------------------------------------------- */
+
+/* Waits for the seat's turn, before each piece of work. CLV_CANCELLED: the session ends. */
+clv_code clv_context_core(clv_contexts *e, const clv_stage *s, clv_err *err) CLV_USE_RESULT;
 
 /* ---- turns (context_turn.c) ------------------------------------------------------------------ */
 

@@ -86,8 +86,10 @@ void clv_order_leave_call(call *c) {
 static void run_weight(clv_contexts *e, context *ctx, order_place *p) {
   call *c = call_of(p, ORDER_WEIGHT);
   clv_err why;
+  clv_code code = c->weight_due ? clv_context_core(e, c->stage, &why) : CLV_OK;
   uint64_t begin = clv_now_ns();
-  if (c->weight_due && clv_call_backward_weight(e, c, &why) != CLV_OK) {
+  if (code == CLV_OK && c->weight_due) code = clv_call_backward_weight(e, c, &why);
+  if (code != CLV_OK) {
     clv_context_fail_at(e, ctx, &why, c->module);
     return;
   }
@@ -152,7 +154,8 @@ static clv_code take_step(clv_contexts *e, context *ctx, const planned_step *s, 
   make_final(e, s->module);
   clv_optim_step(g->stage->optim, g->stage->block, g->block->data, s->rates, s->scale);
   g->stage->version++;
-  g->stage->steps++;
+  clv_stage_add(&g->stage->steps, 1);
+  clv_stage_add(&g->stage->counts.stepped, 1);
   g->filled = g->weights_filled = false;
   return CLV_OK;
 }
@@ -160,6 +163,7 @@ static clv_code take_step(clv_contexts *e, context *ctx, const planned_step *s, 
 static void run_step(clv_contexts *e, context *ctx, order_place *p) {
   planned_step *s = (planned_step *)(void *)p;
   clv_err why;
+  (void)clv_seat_take(e->env.seat, 1); /* whether or not: it is over soon */
   uint64_t begin = clv_now_ns();
   if (take_step(e, ctx, s, &why) != CLV_OK) {
     clv_context_fail_at(e, ctx, &why, s->module);

@@ -13,6 +13,11 @@
 
 #include "common/dist/context_int.h"
 
+clv_code clv_context_core(clv_contexts *e, const clv_stage *s, clv_err *err) {
+  if (clv_seat_take(e->env.seat, (unsigned)s->o.threads)) return CLV_OK;
+  return clv_fail(err, CLV_CANCELLED, "module %u: the session is being closed", s->o.index);
+}
+
 static line *line_of(clv_contexts *e, uint32_t module) { return &e->lines[module]; }
 
 static void mark(clv_contexts *e, line *l) {

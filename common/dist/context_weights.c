@@ -46,7 +46,8 @@ static clv_code copy_of(clv_contexts *e, clv_stage *s, old_weights **ret, clv_er
   w->stage = s;
   w->version = s->version;
   s->n_old_weights++;
-  s->counts.most_versions = CLV_MAX(s->counts.most_versions, 1 + s->n_old_weights);
+  uint32_t most = CLV_MAX(s->counts.most_versions, 1 + s->n_old_weights);
+  __atomic_store_n(&s->counts.most_versions, most, __ATOMIC_RELAXED);
   *ret = w;
   return CLV_OK;
 }

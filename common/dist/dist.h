@@ -17,13 +17,59 @@
 #include "common/rpc/rpc.h"
 #include "common/wire/wire.h"
 
+/* ---- accounts ----------------------------------------------------------------------------------
+ *
+ * What is in use of each quota, by a session, by all sessions of an identity, by a whole worker: what is
+ * charged to one is charged to those above it as well. Any thread; a charge is an atomic addition. */
+
+typedef enum clv_quota {
+  CLV_QUOTA_SESSIONS,
+  CLV_QUOTA_BYTES,   /* of tensors, free ones in pools too, of modules and of records */
+  CLV_QUOTA_TENSORS, /* free ones in pools too */
+  CLV_QUOTA_CALLS,   /* of contexts: that wait or run */
+  CLV_QUOTAS
+} clv_quota;
+
+typedef struct clv_account clv_account;
+
+typedef struct clv_account_options {
+  clv_account *above;          /* a reference is taken; NULL: none */
+  const char *of;              /* whose it is, for messages; static, as the keys */
+  uint64_t most[CLV_QUOTAS];   /* 0: no limit here */
+  const char *key[CLV_QUOTAS]; /* of worker.yaml, that raises it; NULL: none does */
+  bool shared;                 /* with strangers: messages do not say how much is in use */
+} clv_account_options;
+
+clv_code clv_account_new(const clv_account_options *options, clv_account **ret,
+                         clv_err *err) CLV_USE_RESULT;
+clv_account *clv_account_ref(clv_account *a);
+/* What is still charged to it goes from those above, with the last reference. NULL is allowed. */
+void clv_account_unref(clv_account *a);
+void clv_account_unrefp(clv_account **a);
+
+/* All or nothing. CLV_EXHAUSTED names the quota that is over, what is in use of it, and the key. */
+clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) CLV_USE_RESULT;
+void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n);
+uint64_t clv_account_used(const clv_account *a, clv_quota q);
+
+typedef struct clv_account_counts {
+  uint64_t used, most; /* most 0: no limit */
+  uint64_t refused;    /* charges */
+} clv_account_counts;
+void clv_account_count(const clv_account *a, clv_quota q, clv_account_counts *ret);
+const char *clv_quota_name(clv_quota q); /* "bytes" */
+
 /* ---- pooled tensors and packets -------------------------------------------------------------- */
 
-/* Tensors of one session, reused by size: after warm-up no memory is taken. Counts against a quota. */
+/* Tensors of one session, reused by size: after warm-up no memory is taken. Counts against a quota:
+ * over it, tensors that are free are given back first, of all pools that share it. */
 typedef struct clv_pool clv_pool;
 
+/* With an account of its own. */
 clv_code clv_pool_new(size_t max_bytes, size_t max_tensors, clv_pool **ret,
                       clv_err *err) CLV_USE_RESULT;
+/* Charges `account`, which nothing else charges with bytes or tensors; a reference is taken. */
+clv_code clv_pool_new_of(clv_account *account, clv_pool **ret, clv_err *err) CLV_USE_RESULT;
 clv_pool *clv_pool_ref(clv_pool *pool);
 /* The pool goes when the last of its packets and the caller have let go of it. NULL is allowed. */
 void clv_pool_unref(clv_pool *pool);
@@ -31,6 +77,7 @@ void clv_pool_unref(clv_pool *pool);
 clv_code clv_pool_tensor(clv_pool *pool, clv_dtype dtype, const clv_shape *shape, clv_tensor **ret,
                          clv_err *err) CLV_USE_RESULT;
 size_t clv_pool_bytes(const clv_pool *pool); /* charged now: tensors, free ones too, and stages */
+clv_account *clv_pool_account(const clv_pool *pool);
 
 /* For main, before the first thread: freed memory up to the size of the transport's buffers stays with
  * the process. Otherwise each tensor's worth of them is unmapped, mapped and cleared anew. */
@@ -50,7 +97,8 @@ typedef struct clv_packet {
   uint64_t credit;
   uint32_t crc32c[CLV_WIRE_TENSORS]; /* of the bytes that came, for the link that received them */
   bool head; /* of a CALL whose tensors are on their way: it has its place in the order of frames */
-  bool headed; /* the same CALL, whole */
+  bool headed;  /* the same CALL, whole */
+  bool refused; /* its tensors were over the quota and are not here; frame.failure says which */
   struct clv_packet *next;
 } clv_packet;
 
@@ -176,7 +224,18 @@ typedef struct clv_link_counts {
   /* Tensors that came in chunks, and the time in which some were on their way; what the peer said of
    * its side in its last answer to a PING. Their quotient is the rate of a link that is the bottleneck. */
   uint64_t received_bytes, receiving_ns, peer_received_bytes, peer_receiving_ns;
+  uint64_t peer_measured_ns; /* when it said so, monotonic; 0: never yet */
+  /* How long a node had nothing to do until a packet of this link came, and how often that was a
+   * millisecond or more. */
+  uint64_t awaited_ns, awaits;
 } clv_link_counts;
+
+/* What is on its way at this moment. */
+typedef struct clv_link_load {
+  uint64_t frames_in, frames_out;   /* come and not freed; not yet taken by the transport */
+  uint64_t tensors_in, tensors_out; /* in chunks, some of which are still missing */
+  uint64_t bytes_in, bytes_out;     /* of tensors: still missing; not known to have arrived */
+} clv_link_load;
 
 typedef struct clv_link_events {
   void *user;
@@ -194,6 +253,7 @@ typedef struct clv_link_options {
   clv_pool *pool;         /* received tensors; referenced by the link */
   clv_wire_limits accept; /* what this side accepts */
   uint64_t send_credit;   /* bytes of tensors the peer lets be in flight */
+  bool lives_on;          /* tensors over the pool's quota fail their packet, not the link */
   clv_link_events events;
 } clv_link_options;
 
@@ -206,6 +266,7 @@ typedef struct clv_link_dial {
   clv_rpc_limits limits;
   clv_wire_id session, incarnation;
   uint64_t epoch;
+  const char *owner;   /* of the session, for CLV_ATTACH_PEER; else NULL */
   uint32_t bulk_lanes; /* 0: chunks share the control lane */
   clv_attach_role role;
   unsigned timeout_ms;
@@ -229,6 +290,10 @@ void clv_link_close(clv_link *link);
 clv_code clv_link_send(clv_link *link, clv_packet *packet, clv_err *err) CLV_USE_RESULT;
 
 void clv_link_count(clv_link *link, clv_link_counts *ret);
+void clv_link_measure_load(clv_link *link, clv_link_load *ret);
+/* A PING whose PONG clv_link_count shows, unless one is out or the last has just left. Nobody else
+ * may PING over this link then. */
+void clv_link_ask(clv_link *link);
 const char *clv_link_peer(const clv_link *link);
 
 /* BLOCKS. One PING and its PONG; the round trip in nanoseconds. One caller at a time. */
@@ -294,7 +359,8 @@ typedef struct clv_stage_options {
   uint32_t in_flight;        /* calls between forward and backward that memory is made ready for */
   const char *const *frozen; /* exact parameter names */
   uint32_t n_frozen;
-  size_t max_bytes; /* parameters, moments and plans; 0 = no limit */
+  clv_pool
+      *pool; /* charged with the stage's memory while it is made; NULL: clv_node_add_stage does */
 } clv_stage_options;
 
 typedef struct clv_stage clv_stage;
@@ -308,12 +374,13 @@ void clv_stage_freep(clv_stage **s);
 
 typedef struct clv_stage_counts {
   uint64_t forwards, backwards, evals;
-  uint64_t steps; /* of the optimiser, those of an earlier run included */
+  uint64_t steps;   /* of the optimiser, those of an earlier run included */
+  uint64_t stepped; /* times that it has stepped here, steps that were taken back included */
   uint64_t compute_ns;
   uint32_t most_versions; /* of the parameters alive at once, so far */
 } clv_stage_counts;
 
-void clv_stage_count(const clv_stage *s, clv_stage_counts *ret);
+void clv_stage_count(const clv_stage *s, clv_stage_counts *ret); /* any thread */
 const clv_graph *clv_stage_graph(const clv_stage *s);
 const clv_params *clv_stage_params(const clv_stage *s);
 size_t clv_stage_bytes(const clv_stage *s); /* parameters, moments, plans so far */
@@ -340,12 +407,54 @@ clv_code clv_stage_state_set(clv_stage *s, clv_state_what what, const char *name
  * rest and memory problems show early. */
 clv_code clv_stage_warm(clv_stage *s, int64_t batch, clv_err *err) CLV_USE_RESULT;
 
+/* ---- turns to compute ----------------------------------------------------------------------------
+ *
+ * The nodes of a process that share its cores compute in turn: as many threads at once as there are
+ * cores. Who waits is served by least virtual time, the time computed divided by the weight; tenants
+ * first, then the seats of a tenant, one for each node. Time that a tenant or a seat has been idle is
+ * not made up for. A turn lasts until its seat has nothing to do, or somebody else is due. */
+
+typedef struct clv_turnstile clv_turnstile;
+typedef struct clv_seat clv_seat;
+
+typedef struct clv_turnstile_options {
+  unsigned cores;
+  size_t n_tenants;
+  const uint64_t *weights;        /* [n_tenants], copied */
+  uint64_t slice_ns;              /* a turn is not cut shorter for others */
+  uint64_t (*now_ns)(void *user); /* NULL: clv_now_ns */
+  void *user;
+} clv_turnstile_options;
+
+clv_code clv_turnstile_new(const clv_turnstile_options *options, clv_turnstile **ret,
+                           clv_err *err) CLV_USE_RESULT;
+void clv_turnstile_free(clv_turnstile *t); /* after its seats; NULL is allowed */
+
+clv_code clv_seat_new(clv_turnstile *t, size_t tenant, clv_seat **ret, clv_err *err) CLV_USE_RESULT;
+void clv_seat_free(clv_seat *s); /* its thread must be done with it; NULL is allowed */
+
+/* By one thread, with nothing of its own locked; without a seat (NULL) nobody waits. BLOCKS until it is
+ * this one's turn, with so many threads (those of all cores at most), or it is stopped: false. To be
+ * called before each piece of work; costs next to nothing while nobody else waits. */
+bool clv_seat_take(clv_seat *s, unsigned threads);
+void clv_seat_offer(clv_seat *s); /* gives the turn away if somebody else is due; never waits */
+void clv_seat_leave(clv_seat *s); /* nothing to do: to be called before waiting for anything else */
+
+/* From any thread. It gets no turn any more, and does not wait for one. */
+void clv_seat_stop(clv_seat *s);
+
+typedef struct clv_seat_counts {
+  uint64_t waited_ns, computed_ns, turns; /* wall time, what is in progress included */
+} clv_seat_counts;
+void clv_seat_count(clv_seat *s, clv_seat_counts *ret); /* any thread */
+
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
 typedef struct clv_node_options {
   clv_pool *pool;
   uint16_t originator;      /* upper 16 bits of the message ids made here; the master is 0 */
   clv_rpc_runtime *runtime; /* its spinning stops while a kernel runs; NULL allowed */
+  clv_seat *seat;           /* that it computes from; NULL: whenever it likes. Outlives it */
   /* On the master: VALUE, GRADIENT of a leaf, FINISHED, APPLIED, ENDED, STATE_*, ABORT, ERROR. Called
    * on the compute thread; takes the packet. On a worker NULL: such packets go to the master's link. */
   void *user;
@@ -396,6 +505,23 @@ void clv_node_kick(clv_session_node *n); /* any thread */
 void clv_node_unkick(clv_session_node *n);
 /* How long clv_node_run or clv_node_help has had nothing to do, the wait in progress included. Any thread. */
 uint64_t clv_node_idle_ns(const clv_session_node *n);
+
+/* Where its thread's time has gone since clv_node_run began, what is in progress included. */
+typedef struct clv_node_times {
+  uint64_t idle_ns; /* nothing to do */
+  uint64_t turn_ns; /* something to do, and other sessions before it: 0, all compute at once */
+  uint64_t busy_ns; /* the rest */
+} clv_node_times;
+void clv_node_time(const clv_session_node *n, clv_node_times *ret); /* any thread */
+
+/* What a node of a worker last told its master that had gone wrong. */
+typedef struct clv_node_failure {
+  uint64_t count; /* so far; 0: nothing */
+  uint64_t at_ns; /* monotonic */
+  clv_code code;
+  char text[CLV_WIRE_TEXT + 1];
+} clv_node_failure;
+void clv_node_last_failure(clv_session_node *n, clv_node_failure *ret); /* any thread */
 
 /* How long queue threads may poll beside so many compute threads of this process, microseconds: 0
  * where together they would not fit the cores. */

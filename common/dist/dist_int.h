@@ -8,6 +8,9 @@
  * leaves when a quarter of what this side accepts is due. */
 void clv_link_return_credit(clv_link *link, uint64_t bytes);
 
+/* The compute thread slept so long until a packet of this link came. */
+void clv_link_awaited(clv_link *link, uint64_t ns);
+
 /* The part of a CRC32C that a chunk with the sum `crc` contributes when `bytes` follow it; the sum of
  * the whole is the exclusive or of all parts. */
 uint32_t clv_crc32c_shift(uint32_t crc, uint64_t bytes);

@@ -8,6 +8,23 @@
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
+/* Memory that would otherwise be taken in the first step in which so many tensors come, or threads send,
+ * at once. */
+static clv_code make_ready(clv_link *l, clv_err *err) {
+  for (int i = 0; i < READY_INCOMING; i++) {
+    CLV_TRY(clv_alloc(FEW_SPANS, sizeof(span), &l->in[i].spans, err));
+    l->in[i].cap_spans = FEW_SPANS;
+  }
+  static const char nothing[HEAD_BYTES];
+  for (; l->n_heads < READY_HEADS; l->n_heads++) {
+    clv_bytes *b = &l->heads[l->n_heads];
+    clv_bytes_add(b, nothing, sizeof nothing);
+    if (b->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    b->len = 0;
+  }
+  return CLV_OK;
+}
+
 clv_code clv_link_new(const clv_link_options *o, clv_link **ret, clv_err *err) {
   clv_link *l;
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
@@ -20,17 +37,15 @@ clv_code clv_link_new(const clv_link_options *o, clv_link **ret, clv_err *err) {
   l->refs = 1;
   snprintf(l->peer, sizeof l->peer, "%s", o->peer_name);
   l->pool = clv_pool_ref(o->pool);
+  l->lives_on = o->lives_on;
   l->accept = o->accept;
   l->events = o->events;
   l->credit_left = l->credit_full = o->send_credit;
   link_pace_init(&l->pace);
-  for (int i = 0; i < READY_INCOMING; i++) {
-    clv_code code = clv_alloc(FEW_SPANS, sizeof(span), &l->in[i].spans, err);
-    if (code != CLV_OK) {
-      clv_link_unref(l);
-      return code;
-    }
-    l->in[i].cap_spans = FEW_SPANS;
+  clv_code code = make_ready(l, err);
+  if (code != CLV_OK) {
+    clv_link_unref(l);
+    return code;
   }
   *ret = l;
   return CLV_OK;
@@ -65,22 +80,6 @@ void clv_link_unrefp(clv_link **l) {
 }
 
 const char *clv_link_peer(const clv_link *l) { return l->peer; }
-
-void clv_link_count(clv_link *l, clv_link_counts *ret) {
-  const clv_link_counts *c = &l->counts; /* some are counted by several threads without the lock */
-  pthread_mutex_lock(&l->lock);
-  *ret = (clv_link_counts){.round_trip_ns = c->round_trip_ns,
-                           .clock_ahead_ns = c->clock_ahead_ns,
-                           .received_bytes = c->received_bytes,
-                           .receiving_ns = c->receiving_ns,
-                           .peer_received_bytes = c->peer_received_bytes,
-                           .peer_receiving_ns = c->peer_receiving_ns};
-  pthread_mutex_unlock(&l->lock);
-  ret->bytes_in = __atomic_load_n(&c->bytes_in, __ATOMIC_RELAXED);
-  ret->bytes_out = __atomic_load_n(&c->bytes_out, __ATOMIC_RELAXED);
-  ret->tensors_in = __atomic_load_n(&c->tensors_in, __ATOMIC_RELAXED);
-  ret->tensors_out = __atomic_load_n(&c->tensors_out, __ATOMIC_RELAXED);
-}
 
 /* The packets of half-received tensors: their heads are here, so they are freed here. */
 static void take_waiting_packets(clv_link *l, clv_packet **list) {
@@ -312,6 +311,7 @@ static clv_code dial_lane(clv_rpc_runtime *runtime, clv_link *l, const clv_link_
   f.attach.lane = index;
   f.attach.lanes = d->bulk_lanes;
   f.attach.role = d->role;
+  if (d->owner) snprintf(f.attach.owner, sizeof f.attach.owner, "%s", d->owner);
   clv_rpc_piece pieces[1];
   return link_send_frame(l, index, &f, pieces, 0, 0, err);
 }

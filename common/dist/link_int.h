@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The inside of a link: its life and lanes (link.c), what leaves (link_send.c), how fast chunks do
- * (link_pace.c), what comes (link_receive.c).
+ * (link_pace.c), what comes (link_receive.c), what it tells of itself (link_count.c).
  *
  * One logical stream over 1 + k gRPC streams, each on a connection of its own. Lane 0 carries every
  * frame that is not about chunks, so that an ABORT overtakes a large tensor; the bulk lanes share the
@@ -25,10 +25,14 @@ enum {
   FEW_SPANS = 64,      /* memory for these is reused from tensor to tensor */
   READY_INCOMING = 32, /* tensors that may be on their way before memory is taken for spans */
   KEPT_HEADS = 16,
+  READY_HEADS = 6,
+  HEAD_BYTES = 512, /* of most frames */
   /* Packets of a peer that are not freed yet: the work of a step, several times over. */
   MAX_PACKETS = 2 * CLV_WIRE_CONTRIBUTIONS,
   POLITE_CLOSE_MS = 500,    /* for the peer to end its side of a lane */
   CUT_MS = 10000,           /* for a cancelled lane to be gone */
+  LONG_WAIT_NS = 1000000,   /* what lies between two frames of one burst is shorter */
+  ASK_MS = 100,             /* between two PINGs of clv_link_ask */
   MAX_UNSENT = MAX_PACKETS, /* frames on the control lane that the peer does not take */
   FEW_CHUNKS = 256,         /* memory for these is taken with the first */
   MAX_PROBES = 256,         /* more than a window has, also on 16 lanes */
@@ -54,7 +58,7 @@ typedef struct span {
 /* A tensor on its way in. `packet` is NULL until its head has come. */
 typedef struct incoming {
   uint64_t transfer, total, received;
-  clv_tensor *tensor;
+  clv_tensor *tensor; /* NULL: over the quota; its bytes are dropped */
   clv_packet *packet;
   uint32_t slot, crc32c;
   span *spans; /* [n_spans] apart from each other, in order; kept by the place in the table */
@@ -99,6 +103,8 @@ struct clv_link {
   int refs;
   char peer[CLV_WIRE_NAME + 1];
   clv_pool *pool;
+  bool lives_on;
+  clv_err refusal; /* of the last tensor that was over the quota */
   clv_wire_limits accept;
   clv_link_events events;
 
@@ -140,6 +146,9 @@ clv_code link_send_frame(clv_link *l, uint32_t index, const clv_frame *f, clv_rp
 clv_code link_send_plain(clv_link *l, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
 
 void link_release_tensor(void *tensor); /* of a piece */
+
+/* Under the lock: the time in which chunks were on their way, until now. */
+uint64_t link_receiving_ns(const clv_link *l, uint64_t now);
 
 void link_pace_init(pace *p);
 void link_pace_drop(pace *p); /* what waits; nothing more may come */

@@ -10,6 +10,16 @@ static incoming *find_incoming(clv_link *l, uint64_t transfer) {
   return NULL;
 }
 
+/* Under the lock. Memory for a tensor; *ret NULL: it is over the quota, and the link goes on. */
+static clv_code memory_for(clv_link *l, uint64_t total, clv_tensor **ret, clv_err *err) {
+  clv_shape shape = CLV_SHAPE((int64_t)total);
+  clv_code code = clv_pool_tensor(l->pool, CLV_U8, &shape, ret, err);
+  if (code != CLV_EXHAUSTED || !l->lives_on) return code;
+  l->refusal = *err;
+  *ret = NULL;
+  return CLV_OK;
+}
+
 /* Under the lock. The entry of a transfer, made when it is new: memory and credit are checked. */
 static clv_code begin_incoming(clv_link *l, uint64_t transfer, uint64_t total, incoming **ret,
                                clv_err *err) {
@@ -25,9 +35,8 @@ static clv_code begin_incoming(clv_link *l, uint64_t transfer, uint64_t total, i
       return clv_fail(err, CLV_EXHAUSTED, "%llu bytes of tensors exceed the credit of %llu",
                       (unsigned long long)(l->held_in + total),
                       (unsigned long long)l->accept.credit_bytes);
-    clv_shape shape = CLV_SHAPE((int64_t)total);
     clv_tensor *t;
-    CLV_TRY(clv_pool_tensor(l->pool, CLV_U8, &shape, &t, err));
+    CLV_TRY(memory_for(l, total, &t, err));
     l->held_in += total;
     if (!l->n_in) l->receiving_since = clv_now_ns();
     e = &l->in[l->n_in++];
@@ -39,6 +48,21 @@ static clv_code begin_incoming(clv_link *l, uint64_t transfer, uint64_t total, i
   }
   *ret = e;
   return CLV_OK;
+}
+
+/* Without its tensors; who obeys it says why. */
+static void refuse_packet(clv_packet *p, const clv_err *why) {
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_tensor_unref(p->tensor[i]);
+  p->frame.n_tensors = 0;
+  p->refused = true;
+  p->frame.has_failure = p->frame.kind == CLV_VALUE;
+  clv_frame_set_failure(&p->frame, why->code, why->text, "");
+}
+
+static bool has_all_tensors(const clv_packet *p) {
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++)
+    if (!p->tensor[i]) return false;
+  return true;
 }
 
 /* Under the lock. A packet whose tensors are all whole leaves the table; NULL otherwise. */
@@ -58,6 +82,7 @@ static clv_packet *finished(clv_link *l, clv_packet *p) {
     if (i < l->n_in) l->in[i] = last;
   }
   if (!l->n_in) l->counts.receiving_ns += clv_now_ns() - l->receiving_since;
+  if (!has_all_tensors(p)) refuse_packet(p, &l->refusal);
   return p;
 }
 
@@ -119,6 +144,15 @@ static clv_code claim(incoming *e, uint64_t from, uint64_t to, clv_err *err) {
   return CLV_OK;
 }
 
+/* The one copy on the way in: from the transport's slices into the tensor. Returns its part of the sum. */
+static uint32_t take_chunk(clv_tensor *t, const clv_frame *f, const clv_piece *pieces,
+                           const clv_payload *payload) {
+  char *at = (char *)t->data + f->chunk.offset;
+  clv_payload_copy(pieces, payload, 0, payload->len, at);
+  return clv_crc32c_shift(clv_crc32c(0, at, payload->len),
+                          f->chunk.total - f->chunk.offset - payload->len);
+}
+
 static clv_code on_chunk(clv_link *l, const clv_frame *f, const clv_piece *pieces,
                          const clv_payload *payload, clv_err *err) {
   incoming *e;
@@ -127,14 +161,10 @@ static clv_code on_chunk(clv_link *l, const clv_frame *f, const clv_piece *piece
   if (l->n_in) l->counts.received_bytes += payload->len;
   clv_code code = begin_incoming(l, f->chunk.transfer, f->chunk.total, &e, err);
   if (code == CLV_OK) code = claim(e, f->chunk.offset, f->chunk.offset + payload->len, err);
-  clv_tensor *t = code == CLV_OK ? clv_tensor_ref(e->tensor) : NULL;
+  clv_tensor *t = code == CLV_OK && e->tensor ? clv_tensor_ref(e->tensor) : NULL;
   pthread_mutex_unlock(&l->lock);
   if (code != CLV_OK) return code;
-  /* The one copy on the way in: from the transport's slices into the tensor. */
-  char *at = (char *)t->data + f->chunk.offset;
-  clv_payload_copy(pieces, payload, 0, payload->len, at);
-  uint32_t crc = clv_crc32c_shift(clv_crc32c(0, at, payload->len),
-                                  f->chunk.total - f->chunk.offset - payload->len);
+  uint32_t crc = t ? take_chunk(t, f, pieces, payload) : 0;
   clv_packet *done = NULL;
   pthread_mutex_lock(&l->lock);
   e = find_incoming(l, f->chunk.transfer); /* it cannot be whole without this chunk */
@@ -176,10 +206,11 @@ static clv_code on_chunked(clv_link *l, clv_packet *p, clv_err *err) {
     if (code != CLV_OK) break;
     e->packet = p;
     e->slot = i;
+    p->credit += h->bytes;
+    if (!e->tensor) continue;
     e->tensor->dtype = h->dtype;
     e->tensor->shape = h->shape;
     e->tensor->n = h->bytes / clv_dtype_size(h->dtype);
-    p->credit += h->bytes;
   }
   if (code != CLV_OK)
     for (size_t i = 0; i < l->n_in; i++)
@@ -215,6 +246,10 @@ static clv_code on_inline(clv_link *l, clv_packet *p, const clv_piece *pieces,
     p->crc32c[i] = clv_crc32c(0, p->tensor[i]->data, h->bytes);
     from += h->bytes;
   }
+  if (code == CLV_EXHAUSTED && !over && l->lives_on) {
+    refuse_packet(p, err);
+    code = CLV_OK;
+  }
   if (code != CLV_OK) {
     clv_packet_free(p);
     return code;
@@ -242,7 +277,7 @@ static clv_code on_ping(clv_link *l, const clv_frame *f, clv_err *err) {
       .kind = CLV_PONG, .message = f->message, .reply_to = f->message, .has_measure = true};
   pthread_mutex_lock(&l->lock);
   pong.measure.received_bytes = l->counts.received_bytes;
-  pong.measure.receiving_ns = l->counts.receiving_ns;
+  pong.measure.receiving_ns = link_receiving_ns(l, clv_now_ns());
   pthread_mutex_unlock(&l->lock);
   pong.measure.clock_ns = clv_now_ns();
   return link_send_plain(l, &pong, err);
@@ -253,6 +288,7 @@ static void take_measure(clv_link *l, const clv_frame *f) {
   uint64_t halfway = l->ping_sent_ns + l->counts.round_trip_ns / 2;
   l->counts.peer_received_bytes = f->measure.received_bytes;
   l->counts.peer_receiving_ns = f->measure.receiving_ns;
+  l->counts.peer_measured_ns = clv_now_ns();
   if (l->quickest_ns && l->quickest_ns <= l->counts.round_trip_ns) return;
   l->quickest_ns = l->counts.round_trip_ns;
   l->counts.clock_ahead_ns = (int64_t)(f->measure.clock_ns - halfway);

@@ -60,7 +60,7 @@ clv_stage *clv_node_stage(clv_session_node *n, uint32_t module) {
 }
 
 static clv_code charge(clv_session_node *n, const clv_stage *stage, clv_err *err) {
-  size_t bytes = clv_stage_bytes(stage);
+  size_t bytes = stage->o.pool ? 0 : clv_stage_bytes(stage);
   CLV_TRY(clv_pool_charge(n->o.pool, bytes, err));
   clv_code code = clv_stage_reserve(stage, n->o.pool, err);
   if (code != CLV_OK) clv_pool_discharge(n->o.pool, bytes);
@@ -165,22 +165,56 @@ static bool sleep_until(clv_session_node *n, uint64_t deadline_ns) {
 static clv_packet *wait_packet(clv_session_node *n, uint64_t deadline_ns) {
   uint64_t begin = clv_now_ns();
   __atomic_store_n(&n->idle_since, begin, __ATOMIC_RELAXED);
+  clv_seat_offer(n->o.seat);
+  /* It leaves its turn before it sleeps, and not under the lock that posting takes. */
+  bool left = !n->o.seat;
   pthread_mutex_lock(&n->lock);
-  while (!n->first && !n->stop && !n->kicked && sleep_until(n, deadline_ns)) continue;
+  bool slept = !n->first;
+  while (!n->first && !n->stop && !n->kicked && (!left || sleep_until(n, deadline_ns))) {
+    if (left) continue;
+    pthread_mutex_unlock(&n->lock);
+    clv_seat_leave(n->o.seat);
+    left = true;
+    pthread_mutex_lock(&n->lock);
+  }
   clv_packet *p = n->stop || n->kicked ? NULL : take(n);
   pthread_mutex_unlock(&n->lock);
-  __atomic_store_n(&n->idle_ns, n->idle_ns + (clv_now_ns() - begin), __ATOMIC_RELAXED);
-  __atomic_store_n(&n->idle_since, 0, __ATOMIC_RELAXED);
+  if (!p) clv_seat_leave(n->o.seat);
+  uint64_t took = clv_now_ns() - begin;
+  __atomic_store_n(&n->idle_since, 0, __ATOMIC_RELEASE); /* before the sum, for who looks */
+  __atomic_store_n(&n->idle_ns, n->idle_ns + took, __ATOMIC_RELEASE);
+  if (slept && p && p->from) clv_link_awaited(p->from, took);
   return p;
 }
 
+/* A wait that ends while this looks counts once, or for a moment not at all. */
 uint64_t clv_node_idle_ns(const clv_session_node *n) {
-  uint64_t since = __atomic_load_n(&n->idle_since, __ATOMIC_RELAXED), now = clv_now_ns();
-  uint64_t before = __atomic_load_n(&n->idle_ns, __ATOMIC_RELAXED);
+  uint64_t since, before, now = clv_now_ns();
+  do {
+    since = __atomic_load_n(&n->idle_since, __ATOMIC_ACQUIRE);
+    before = __atomic_load_n(&n->idle_ns, __ATOMIC_ACQUIRE);
+  } while (since != __atomic_load_n(&n->idle_since, __ATOMIC_ACQUIRE));
   return before + (since ? now - CLV_MIN(since, now) : 0);
 }
 
+void clv_node_time(const clv_session_node *n, clv_node_times *ret) {
+  uint64_t began = __atomic_load_n(&n->began_ns, __ATOMIC_RELAXED), now = clv_now_ns();
+  uint64_t age = began ? now - CLV_MIN(began, now) : 0, idle = clv_node_idle_ns(n);
+  clv_seat_counts c = {0};
+  if (n->o.seat) clv_seat_count(n->o.seat, &c);
+  *ret = (clv_node_times){.idle_ns = CLV_MIN(idle, age)};
+  ret->turn_ns = CLV_MIN(c.waited_ns, age - ret->idle_ns);
+  ret->busy_ns = age - ret->idle_ns - ret->turn_ns;
+}
+
+void clv_node_last_failure(clv_session_node *n, clv_node_failure *ret) {
+  pthread_mutex_lock(&n->lock);
+  *ret = n->failure;
+  pthread_mutex_unlock(&n->lock);
+}
+
 void clv_node_run(clv_session_node *n) {
+  __atomic_store_n(&n->began_ns, clv_now_ns(), __ATOMIC_RELAXED);
   for (clv_packet *p; (p = wait_packet(n, UINT64_MAX)) != NULL;) clv_node_handle(n, p);
 }
 
@@ -197,6 +231,7 @@ void clv_node_stop(clv_session_node *n) {
   n->stop = true;
   pthread_cond_broadcast(&n->arrived);
   pthread_mutex_unlock(&n->lock);
+  clv_seat_stop(n->o.seat);
 }
 
 static void set_kicked(clv_session_node *n, bool kicked) {

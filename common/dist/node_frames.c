@@ -29,6 +29,19 @@ static clv_link *link_to(clv_session_node *n, const char *name) {
   return found;
 }
 
+/* For whoever asks how this session does. A value's failure is told at every place it reaches; only
+ * where it goes to the master it is one more. */
+static void note_failure(clv_session_node *n, const clv_frame *f) {
+  bool failure = f->kind == CLV_ERROR || f->kind == CLV_ABORT || f->has_failure;
+  if (!failure) return;
+  pthread_mutex_lock(&n->lock);
+  n->failure.count++;
+  n->failure.at_ns = clv_now_ns();
+  n->failure.code = f->failure.code;
+  memcpy(n->failure.text, f->failure.text, sizeof n->failure.text);
+  pthread_mutex_unlock(&n->lock);
+}
+
 /* A link that has ended says so itself, and without one the session is at its end. */
 static void to_driver(clv_session_node *n, clv_packet *p) {
   clv_err ignored;
@@ -36,6 +49,7 @@ static void to_driver(clv_session_node *n, clv_packet *p) {
     n->o.on_driver(n->o.user, p);
     return;
   }
+  note_failure(n, &p->frame);
   CLV_AUTO(clv_link_unrefp) clv_link *master = hold(n, &n->master);
   if (!master)
     clv_packet_free(p);
@@ -165,6 +179,7 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, clv_err *err) {
 }
 
 static clv_code state_frame(clv_session_node *n, clv_packet *p, clv_err *err) {
+  if (p->refused) return clv_fail(err, p->frame.failure.code, "%s", p->frame.failure.text);
   return p->frame.kind == CLV_STATE_GET ? on_state_get(n, p, err) : on_state_put(n, p, err);
 }
 
@@ -236,6 +251,7 @@ static clv_stage *module_of(void *user, uint32_t module) { return clv_node_stage
 
 clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
   clv_contexts_env env = {.pool = n->o.pool,
+                          .seat = n->o.seat,
                           .next_message = &n->next_message,
                           .user = n,
                           .stage = module_of,

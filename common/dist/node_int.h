@@ -11,6 +11,7 @@ struct clv_session_node {
   pthread_mutex_t lock;
   pthread_cond_t arrived;
   clv_packet *first, *last;
+  uint64_t began_ns;            /* clv_node_run; 0: not yet */
   uint64_t idle_ns, idle_since; /* written by the compute thread alone; since 0: it works */
   bool stop, sleeping, kicked;
 
@@ -20,6 +21,7 @@ struct clv_session_node {
   clv_contexts *contexts;
 
   clv_link *master; /* of a worker; under `lock`, as the following */
+  clv_node_failure failure;
   clv_link *peers[MAX_NAMES];
   char peer_names[MAX_NAMES][CLV_WIRE_NAME + 1];
   uint32_t n_peers;

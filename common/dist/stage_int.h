@@ -25,22 +25,27 @@ struct clv_stage {
   int n_inputs;
   clv_dtype in_dtype[CLV_MAX_INPUTS];
 
-  void *block;      /* parameters, then buffers */
-  void *shadow;     /* buffers as they were, to be put back when a step is not taken */
-  clv_optim *optim; /* NULL when nothing learns here */
-  uint64_t version; /* of the parameters, for the plans' weight caches */
-  size_t bytes;
-  uint32_t n_learning; /* trainable and not frozen */
+  void *block;           /* parameters, then buffers */
+  void *shadow;          /* buffers as they were, to be put back when a step is not taken */
+  clv_optim *optim;      /* NULL when nothing learns here */
+  uint64_t version;      /* of the parameters, for the plans' weight caches */
+  size_t bytes, charged; /* charged: of these, while it was made */
+  uint32_t n_learning;   /* trainable and not frozen */
 
   stage_plan plans[MAX_PLANS];
   int n_plans;
   clv_tensor *snapshot; /* what the last APPLY of a context changed, as it was before */
 
   uint32_t n_old_weights; /* copies of parameters of before a step that are alive */
-  uint64_t steps;         /* of the optimiser, taken */
+  uint64_t steps;         /* of the optimiser, taken; atomic */
   clv_stage_counts counts;
   clv_pool *pool; /* of the session it belongs to; NULL before */
 };
+
+/* Counters are written by the compute thread alone and read by any. */
+static inline void clv_stage_add(uint64_t *counter, uint64_t by) {
+  __atomic_store_n(counter, *counter + by, __ATOMIC_RELAXED);
+}
 
 /* The plan for a batch size and a set of input gradients, made if missing. */
 clv_code clv_stage_plan_for(clv_stage *s, int64_t batch, bool training, uint32_t input_grads,

@@ -9,13 +9,19 @@ size_t clv_stage_buffer_bytes(const clv_stage *s) {
   return s->params->total_bytes - s->params->trainable_bytes;
 }
 
+/* Memory that is about to be taken, or with what a library sizes has just been. */
+static clv_code count(clv_stage *s, size_t bytes, clv_err *err) {
+  if (s->o.pool && clv_pool_charge(s->o.pool, bytes, err) != CLV_OK)
+    return clv_err_prefix(err, "module %u", s->o.index);
+  if (s->o.pool) s->charged += bytes;
+  s->bytes += bytes;
+  return CLV_OK;
+}
+
 static clv_code take_block(clv_stage *s, size_t bytes, void *ret_pp, clv_err *err) {
-  if (s->o.max_bytes && bytes > s->o.max_bytes - CLV_MIN(s->bytes, s->o.max_bytes))
-    return clv_fail(err, CLV_EXHAUSTED, "module %u needs %zu bytes more, the limit is %zu",
-                    s->o.index, bytes, s->o.max_bytes);
+  CLV_TRY(count(s, bytes, err));
   CLV_TRY(clv_alloc_aligned(bytes, ret_pp, err));
   memset(*(void **)ret_pp, 0, bytes);
-  s->bytes += bytes;
   return CLV_OK;
 }
 
@@ -79,8 +85,7 @@ static clv_code make_optimizer(clv_stage *s, const clv_stage_options *o, clv_err
   CLV_TRY(find_spans(s, o, spans, &n, err));
   CLV_TRY(clv_optim_new(groups, 1 + o->n_groups, s->params->trainable_bytes, spans, n, o->backend,
                         &s->optim, err));
-  s->bytes += (size_t)clv_optim_n_moments(s->optim) * s->params->trainable_bytes;
-  return CLV_OK;
+  return count(s, (size_t)clv_optim_n_moments(s->optim) * s->params->trainable_bytes, err);
 }
 
 static clv_code count_inputs(clv_stage *s, clv_err *err) {
@@ -136,6 +141,7 @@ void clv_stage_free(clv_stage *s) {
   free(s->shadow);
   clv_params_free(s->params);
   clv_graph_free(s->graph);
+  if (s->o.pool) clv_pool_discharge(s->o.pool, s->charged);
   free(s);
 }
 
@@ -147,8 +153,14 @@ void clv_stage_freep(clv_stage **s) {
 void clv_stage_bind(clv_stage *s, clv_pool *pool) { s->pool = pool; }
 
 void clv_stage_count(const clv_stage *s, clv_stage_counts *ret) {
-  *ret = s->counts;
-  ret->steps = s->steps;
+  const clv_stage_counts *c = &s->counts;
+  *ret = (clv_stage_counts){.forwards = __atomic_load_n(&c->forwards, __ATOMIC_RELAXED),
+                            .backwards = __atomic_load_n(&c->backwards, __ATOMIC_RELAXED),
+                            .evals = __atomic_load_n(&c->evals, __ATOMIC_RELAXED),
+                            .steps = __atomic_load_n(&s->steps, __ATOMIC_RELAXED),
+                            .stepped = __atomic_load_n(&c->stepped, __ATOMIC_RELAXED),
+                            .compute_ns = __atomic_load_n(&c->compute_ns, __ATOMIC_RELAXED),
+                            .most_versions = __atomic_load_n(&c->most_versions, __ATOMIC_RELAXED)};
 }
 
 uint32_t clv_stage_index(const clv_stage *s) { return s->o.index; }
@@ -187,13 +199,13 @@ static clv_code make_plan(clv_stage *s, int64_t batch, bool training, uint32_t i
   s->o.backend->set_threads(s->o.threads); /* the library fixes its thread count when it plans */
   CLV_TRY(clv_plan_new(s->graph, s->params, &po, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
-  size_t bytes = s->bytes + info->call_bytes + info->scratch_bytes + info->cache_bytes;
-  if (s->o.max_bytes && bytes > s->o.max_bytes) {
+  size_t bytes = info->call_bytes + info->scratch_bytes + info->cache_bytes;
+  if (s->pool) { /* charged by clv_stage_call_get */
+    s->bytes += bytes;
+  } else if (count(s, bytes, err) != CLV_OK) {
     clv_plan_free(plan);
-    return clv_fail(err, CLV_EXHAUSTED, "module %u with a batch of %lld needs %zu bytes of %zu",
-                    s->o.index, (long long)batch, bytes, s->o.max_bytes);
+    return clv_err_prefix(err, "a batch of %lld", (long long)batch);
   }
-  s->bytes = bytes;
   *ret = plan;
   return CLV_OK;
 }
@@ -202,9 +214,7 @@ static clv_code make_plan(clv_stage *s, int64_t batch, bool training, uint32_t i
 static clv_code prepare_calls(clv_stage *s, clv_plan *plan, uint32_t n, clv_err *err) {
   clv_call *call[CLV_WIRE_CONTRIBUTIONS];
   size_t each = clv_plan_get_info(plan)->call_bytes; /* one is counted with the plan */
-  if (s->o.max_bytes && (n - 1) * each > s->o.max_bytes - CLV_MIN(s->bytes, s->o.max_bytes))
-    return clv_fail(err, CLV_EXHAUSTED, "module %u: %u calls of %zu bytes in flight, %zu are left",
-                    s->o.index, n, each, s->o.max_bytes - CLV_MIN(s->bytes, s->o.max_bytes));
+  if (count(s, (n - 1) * each, err) != CLV_OK) return clv_err_prefix(err, "%u calls in flight", n);
   clv_code code = CLV_OK;
   uint32_t made = 0;
   while (made < n && code == CLV_OK) {
@@ -212,7 +222,6 @@ static clv_code prepare_calls(clv_stage *s, clv_plan *plan, uint32_t n, clv_err 
     made += code == CLV_OK;
   }
   for (uint32_t i = 0; i < made; i++) clv_plan_call_put(plan, call[i]);
-  s->bytes += (n - 1) * each;
   return code;
 }
 
@@ -372,7 +381,7 @@ clv_code clv_stage_state_set(clv_stage *s, clv_state_what what, const char *name
     }
     memcpy(item.data, data, item.bytes);
     if (what == CLV_STATE_OPTIMIZER && strcmp(name, "step") == 0)
-      s->steps = (uint64_t)CLV_MAX(*(int64_t *)item.data, 0);
+      __atomic_store_n(&s->steps, (uint64_t)CLV_MAX(*(int64_t *)item.data, 0), __ATOMIC_RELAXED);
     s->version++;
     return CLV_OK;
   }

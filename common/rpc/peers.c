@@ -21,7 +21,10 @@ enum { MAX_ENTRIES = 4096, MAX_SCANNED_FDS = 8192 };
 
 struct rpc_peer_entry {
   rpc_peer_entry *next;
-  unsigned active; /* calls */
+  unsigned active;   /* calls */
+  unsigned handling; /* requests that handler threads have, or will take next */
+  unsigned waiting;  /* behind these, in the order in which they came */
+  clv_rpc_job *first, *last;
   unsigned wasted; /* calls since window_ns */
   uint64_t window_ns;
   uint64_t cut_until_ns;
@@ -34,6 +37,8 @@ void rpc_peers_init(rpc_peers *peers, const clv_rpc_server_options *options) {
   peers->max_cancels_per_second =
       options->max_cancels_per_second ? options->max_cancels_per_second : 100;
   peers->cut_ms = options->cut_ms ? options->cut_ms : 10000;
+  peers->max_handling = CLV_MAX(1u, options->handler_threads / 2);
+  peers->max_waiting = options->max_waiting_unary ? options->max_waiting_unary : 64;
 }
 
 void rpc_peers_done(rpc_peers *peers) {
@@ -140,6 +145,41 @@ bool rpc_peers_leave(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_
   return shut;
 }
 
+/* ---- handler threads --------------------------------------------------------------------------- */
+
+/* One identity has half of the handler threads at most, so that another need not wait for all that it
+ * has asked. */
+rpc_turn rpc_peers_handle(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job) {
+  rpc_turn turn = RPC_NOW;
+  pthread_mutex_lock(&peers->lock);
+  if (entry->handling < peers->max_handling) {
+    entry->handling++;
+  } else if (entry->waiting < peers->max_waiting) {
+    turn = RPC_LATER;
+    job->next = NULL;
+    *(entry->first ? &entry->last->next : &entry->first) = job;
+    entry->last = job;
+    entry->waiting++;
+  } else {
+    turn = RPC_NEVER;
+  }
+  pthread_mutex_unlock(&peers->lock);
+  return turn;
+}
+
+clv_rpc_job *rpc_peers_handled(rpc_peers *peers, rpc_peer_entry *entry) {
+  pthread_mutex_lock(&peers->lock);
+  clv_rpc_job *job = entry->first;
+  if (job) {
+    entry->first = job->next;
+    entry->waiting--;
+  } else {
+    entry->handling--;
+  }
+  pthread_mutex_unlock(&peers->lock);
+  return job;
+}
+
 /* ---- cutting a connection -------------------------------------------------------------------- */
 
 /* The far end of `fd` in gRPC's spelling; false if it is no connected IP socket. */
@@ -178,21 +218,47 @@ static void cut(int fd) {
   }
 }
 
-static void cut_if(int fd, const char *address) {
+static void cut_if(int fd, void *address) {
   char text[80];
   if (far_end(fd, text, sizeof(text)) && strcmp(text, address) == 0) cut(fd);
 }
 
-/* gRPC has no call that closes one connection of a server, so its socket is looked for among ours.
- * Should gRPC close and reuse the descriptor meanwhile, its far end is another one and it is left
- * alone. */
-void rpc_cut_connection(const char *address) {
+/* gRPC neither tells nor closes single connections of a server, so sockets are looked for among our
+ * descriptors. */
+static void for_each_fd(void (*visit)(int fd, void *user), void *user) {
   DIR *dir = opendir("/proc/self/fd");
   if (!dir) { /* hidden from us: ask for every descriptor there may be */
-    for (int fd = 0; fd < MAX_SCANNED_FDS; fd++) cut_if(fd, address);
+    for (int fd = 0; fd < MAX_SCANNED_FDS; fd++) visit(fd, user);
     return;
   }
   for (const struct dirent *entry; (entry = readdir(dir)) != NULL;)
-    if (entry->d_name[0] != '.') cut_if((int)strtol(entry->d_name, NULL, 10), address);
+    if (entry->d_name[0] != '.') visit((int)strtol(entry->d_name, NULL, 10), user);
   closedir(dir);
+}
+
+/* Should gRPC close and reuse the descriptor meanwhile, its far end is another one and it is left
+ * alone. */
+void rpc_cut_connection(const char *address) { for_each_fd(cut_if, (void *)(uintptr_t)address); }
+
+typedef struct port_count {
+  unsigned port, n;
+} port_count;
+
+/* A listener has no far end, and what we dialled has another port at this one. */
+static void count_one(int fd, void *user) {
+  port_count *count = user;
+  char text[80];
+  struct sockaddr_storage near = {0};
+  socklen_t size = sizeof(near);
+  if (getsockname(fd, (struct sockaddr *)&near, &size) != 0) return;
+  unsigned port = near.ss_family == AF_INET    ? ((struct sockaddr_in *)&near)->sin_port
+                  : near.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&near)->sin6_port
+                                               : 0;
+  count->n += port && ntohs((uint16_t)port) == count->port && far_end(fd, text, sizeof(text));
+}
+
+unsigned rpc_count_connections(unsigned port) {
+  port_count count = {.port = port};
+  for_each_fd(count_one, &count);
+  return count.n;
 }

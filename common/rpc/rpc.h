@@ -229,8 +229,8 @@ typedef struct clv_rpc_server_options {
   clv_code (*on_stream)(void *user, const char *method, const clv_rpc_peer *peer,
                         clv_rpc_stream *stream, clv_rpc_stream_events *ret_events, clv_err *err);
 
-  unsigned handler_threads;        /* 0 = 2 */
-  unsigned max_waiting_unary;      /* requests waiting for a handler thread; 0 = 64 */
+  unsigned handler_threads;        /* 0 = 4; one identity has half of them at most */
+  unsigned max_waiting_unary;      /* requests of an identity waiting for one; 0 = 64 */
   unsigned max_calls_per_peer;     /* unary calls and streams at once per identity; 0 = 64 */
   unsigned max_streams_per_conn;   /* HTTP/2 setting; 0 = 128 */
   unsigned max_cancels_per_second; /* or surplus calls, per identity, before it is cut; 0 = 100 */
@@ -257,6 +257,10 @@ typedef struct clv_rpc_server_counts {
 } clv_rpc_server_counts;
 
 void clv_rpc_server_count(clv_rpc_server *server, clv_rpc_server_counts *ret_counts);
+
+/* Connections to its port that are open now, by looking at each descriptor of the process: for people
+ * who ask, not for loops. */
+unsigned clv_rpc_server_connections(const clv_rpc_server *server);
 
 /* BLOCKS. Stop accepting, let calls and streams in progress end, cancel what is left after
  * deadline_ms (with CLV_UNAVAILABLE), return when all are gone. CLV_DEADLINE if some had to be

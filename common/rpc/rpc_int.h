@@ -187,7 +187,7 @@ typedef struct rpc_peers {
   pthread_mutex_t lock;
   rpc_peer_entry *bucket[64];
   unsigned n_entries;
-  unsigned max_calls, max_cancels_per_second, cut_ms;
+  unsigned max_calls, max_cancels_per_second, cut_ms, max_handling, max_waiting;
   uint64_t cut_peers;
 } rpc_peers;
 
@@ -208,7 +208,18 @@ clv_code rpc_peers_enter(rpc_peers *peers, const char *uri, rpc_peer_entry **ret
 /* A call ended. True if its peer has now cancelled so many that its connection is to be cut. */
 bool rpc_peers_leave(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer);
 
+typedef enum rpc_turn {
+  RPC_NOW,   /* put it before the handler threads */
+  RPC_LATER, /* it waits, for rpc_peers_handled */
+  RPC_NEVER, /* too many wait */
+} rpc_turn;
+
+rpc_turn rpc_peers_handle(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job);
+/* A request has been handled, and its call has not ended: the next one of the identity, or NULL. */
+clv_rpc_job *rpc_peers_handled(rpc_peers *peers, rpc_peer_entry *entry);
+
 /* Shut the TCP connection whose far end is `address` ("ipv4:10.0.0.7:41212"). */
 void rpc_cut_connection(const char *address);
+unsigned rpc_count_connections(unsigned port); /* to a port of ours */
 
 #endif

@@ -149,9 +149,9 @@ static clv_code prepare(clv_rpc_server *server, const clv_rpc_pem *pem, clv_err 
   const clv_rpc_server_options *options = &server->options;
   CLV_TRY(rpc_limits_check(&server->options.limits, err));
   CLV_TRY(rpc_server_certs_init(&server->certs, pem, err));
-  unsigned threads = options->handler_threads ? options->handler_threads : 2;
-  unsigned waiting = options->max_waiting_unary ? options->max_waiting_unary : 64;
-  clv_code code = rpc_pool_init(&server->pool, threads, waiting, err);
+  if (!options->handler_threads) server->options.handler_threads = 4;
+  /* What waits is bounded for each identity, see peers.c. */
+  clv_code code = rpc_pool_init(&server->pool, options->handler_threads, UINT_MAX, err);
   if (code != CLV_OK) {
     rpc_server_certs_done(&server->certs);
     return code;
@@ -206,6 +206,10 @@ void clv_rpc_server_count(clv_rpc_server *server, clv_rpc_server_counts *ret_cou
   pthread_mutex_lock(&server->peers.lock);
   ret_counts->cut_peers = server->peers.cut_peers;
   pthread_mutex_unlock(&server->peers.lock);
+}
+
+unsigned clv_rpc_server_connections(const clv_rpc_server *server) {
+  return rpc_count_connections(server->port);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */

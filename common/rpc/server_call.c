@@ -125,13 +125,23 @@ static clv_code handle(incoming *in, clv_bytes *reply, clv_err *err) {
   return CLV_OK;
 }
 
-static void run_handler(clv_rpc_job *job) {
-  incoming *in = RPC_OWNER(job, incoming, job);
+static void handle_and_answer(incoming *in) {
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   clv_err err = {0};
   clv_code code = handle(in, &reply, &err);
   answer(in, code, code == CLV_OK ? "" : err.text, code == CLV_OK ? &reply : NULL);
-  drop(in);
+}
+
+/* The identity's next request goes behind those of others, unless the server is being freed. */
+static void run_handler(clv_rpc_job *job) {
+  while (job) {
+    incoming *in = RPC_OWNER(job, incoming, job);
+    clv_rpc_server *server = in->server;
+    handle_and_answer(in);
+    job = rpc_peers_handled(&server->peers, in->entry);
+    if (job && rpc_pool_put(&server->pool, job)) job = NULL;
+    drop(in);
+  }
 }
 
 static clv_code queue_handler(incoming *in, clv_err *err) {
@@ -141,7 +151,9 @@ static clv_code queue_handler(incoming *in, clv_err *err) {
   if (len > limit)
     return clv_fail(err, CLV_EXHAUSTED, "request of %zu bytes, the limit is %zu", len, limit);
   in->job.run = run_handler;
-  if (rpc_pool_put(&server->pool, &in->job)) return CLV_OK;
+  rpc_turn turn = rpc_peers_handle(&server->peers, in->entry, &in->job);
+  if (turn == RPC_LATER) return CLV_OK;
+  if (turn == RPC_NOW && rpc_pool_put(&server->pool, &in->job)) return CLV_OK;
   atomic_fetch_add(&server->refused_by_limit, 1);
   return clv_fail(err, CLV_EXHAUSTED, "too many requests are waiting");
 }

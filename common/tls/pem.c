@@ -31,11 +31,20 @@ static void close_fd(int *fd) {
   if (*fd >= 0) close(*fd);
 }
 
+/* A file of systemd's credentials: only the service can enter their folder, and where it is let in by an access
+ * list, the list's mask looks like rights of the group. */
+static bool is_credential(const char *path) {
+  const char *folder = getenv("CREDENTIALS_DIRECTORY");
+  size_t n = folder ? strlen(folder) : 0;
+  return n > 1 && folder[0] == '/' && strncmp(path, folder, n) == 0 && path[n] == '/' &&
+         !strstr(path + n, "/../");
+}
+
 static clv_code check_key_file(int fd, const char *path, size_t *ret_size, clv_err *err) {
   struct stat st;
   if (fstat(fd, &st) != 0) return clv_fail(err, CLV_INVALID, "%s: %s", path, strerror(errno));
   if (!S_ISREG(st.st_mode)) return clv_fail(err, CLV_INVALID, "%s: not a regular file", path);
-  if (st.st_mode & 077)
+  if (st.st_mode & (is_credential(path) ? 037 : 077))
     return clv_fail(err, CLV_DENIED,
                     "%s: this private key has mode %04o, so others than its owner may use it; "
                     "fix: chmod 600 %s",

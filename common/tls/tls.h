@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tls: certificates and identities. This folder alone sees OpenSSL; it hands PEM text and verdicts
- * to those who speak on the network. It holds five things: the TLS 1.3 floor of the process, an
- * identity read from three PEM files and checked before use, the one URI that names a peer, a small
- * certificate authority for `certs`, and a probing client for `doctor`.
+ * to those who speak on the network. It holds six things: the TLS 1.3 floor of the process, counts of how
+ * its handshakes end, an identity read from three PEM files and checked before use, the one URI that
+ * names a peer, a small certificate authority for `certs`, and a probing client for `doctor`.
  *
  * An identity is the one URI subject alternative name of a leaf certificate
  * ("spiffe://cleave/worker-1"). Common names and DNS names never count.
@@ -44,6 +44,35 @@ enum {
  * Contexts made earlier keep what they had. Errors: CLV_INTERNAL. Built with
  * -DCLV_MUTATE_TLS_FLOOR it does nothing and succeeds, to show that the tests notice. */
 clv_code clv_tls_floor_install(clv_err *err) CLV_USE_RESULT;
+
+/* ---- handshakes ------------------------------------------------------------------------------ */
+
+/* How a handshake failed: what this side refused, or what became of it. */
+typedef enum clv_tls_cause {
+  CLV_TLS_CAUSE_EXPIRED,
+  CLV_TLS_CAUSE_UNKNOWN_CA,
+  CLV_TLS_CAUSE_NO_CERTIFICATE,
+  CLV_TLS_CAUSE_BAD_CERTIFICATE, /* not valid yet, revoked, of another use, damaged */
+  CLV_TLS_CAUSE_VERSION,         /* nothing newer than TLS 1.2 */
+  CLV_TLS_CAUSE_PROTOCOL,        /* TLS, but wrong */
+  CLV_TLS_CAUSE_REFUSED,         /* the peer said no to us */
+  CLV_TLS_CAUSE_TIMEOUT,
+  CLV_TLS_CAUSE_CLOSED, /* the peer went away, or it was not TLS */
+  CLV_TLS_CAUSES
+} clv_tls_cause;
+
+const char *clv_tls_cause_name(clv_tls_cause cause); /* "expired", "unknown_ca", ... */
+
+typedef struct clv_tls_handshakes {
+  uint64_t done; /* since the watch began, as failed[] */
+  uint64_t failed[CLV_TLS_CAUSES];
+} clv_tls_handshakes;
+
+/* From now on handshakes of this process are counted, whoever makes them. One that ends unfinished
+ * after timeout_ms has timed out. Before the first connection; may be called again. Errors:
+ * CLV_INTERNAL. */
+clv_code clv_tls_handshakes_watch(uint64_t timeout_ms, clv_err *err) CLV_USE_RESULT;
+void clv_tls_handshakes_count(bool server, clv_tls_handshakes *ret);
 
 /* ---- identities ------------------------------------------------------------------------------ */
 

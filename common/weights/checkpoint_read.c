@@ -302,6 +302,14 @@ bool clv_checkpoint_any(const char *run_dir) {
   return list_steps(run_dir, &l, NULL) == CLV_OK && l.n > 0;
 }
 
+size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t most) {
+  CLV_AUTO(steps_done) step_list l = {0};
+  if (list_steps(run_dir, &l, NULL) != CLV_OK) return 0;
+  size_t n = CLV_MIN(l.n, most);
+  if (n) memcpy(ret_steps, l.steps, n * sizeof *ret_steps);
+  return n;
+}
+
 clv_code clv_checkpoint_clear(const char *run_dir, clv_err *err) {
   CLV_AUTO(steps_done) step_list l = {0};
   CLV_TRY(list_steps(run_dir, &l, err));

@@ -32,8 +32,7 @@ const clv_weights_type *clv_weights_type_of(clv_dtype dtype) {
   return NULL;
 }
 
-/* Length and value of the UTF-8 sequence at p, or 0: no overlong form, no surrogate (RFC 3629). */
-static size_t utf8_next(const unsigned char *p, uint32_t *ret_point) {
+size_t clv_weights_utf8(const unsigned char *p, uint32_t *ret_point) {
   static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
   size_t n = p[0] < 0x80 ? 1 : p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 0;
   if (n == 0) return 0;
@@ -51,7 +50,7 @@ static bool text_ok(const char *text, bool allow_control) {
   const unsigned char *p = (const unsigned char *)text;
   while (*p) {
     uint32_t point;
-    size_t n = utf8_next(p, &point);
+    size_t n = clv_weights_utf8(p, &point);
     if (n == 0) return false;
     if (!allow_control && (point < 0x20 || (point >= 0x7f && point <= 0x9f))) return false;
     p += n;
@@ -60,6 +59,7 @@ static bool text_ok(const char *text, bool allow_control) {
 }
 
 bool clv_weights_text_ok(const char *text) { return text_ok(text, true); }
+bool clv_weights_line_ok(const char *text) { return text_ok(text, false); }
 
 bool clv_weights_name_ok(const char *name) {
   size_t n = strnlen(name, CLV_WEIGHTS_MAX_NAME + 1);

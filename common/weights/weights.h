@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * weights: tensors on disk. safetensors files in and out, checkpoint folders, and their manifest.
- * There is no pickle here and there will be none: it runs what it reads.
+ * weights: what a run leaves on disk. safetensors files in and out, checkpoint folders and their
+ * manifest, the record of the run itself. There is no pickle here and there will be none: it runs what
+ * it reads.
  *
  * Every file is parsed as hostile. A reader checks the whole header against the size of the file
  * before it takes memory for the data, and the data handed out are the bytes in memory, so
@@ -222,8 +223,81 @@ clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, clv_err *err) 
 
 /* Whether run_dir holds a checkpoint folder, complete or not. */
 bool clv_checkpoint_any(const char *run_dir);
+/* Steps of its checkpoint folders, complete or not, newest first: the first `most` of them. */
+size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t most);
 /* Deletes every checkpoint under run_dir, for a run that starts afresh. Foreign files stay. */
 clv_code clv_checkpoint_clear(const char *run_dir, clv_err *err) CLV_USE_RESULT;
+
+/* ---- the record of a run ----------------------------------------------------------------------- */
+
+/* RUN/run.json: what was run, and each attempt at it: the first and those that resumed it. */
+
+enum {
+  CLV_RECORD_MAX_BYTES = 1 << 20,
+  CLV_RECORD_MAX_ATTEMPTS = 64, /* older ones are counted only */
+  CLV_RECORD_MAX_CHECKPOINTS = 32,
+  CLV_RECORD_NAME = 65,
+  CLV_RECORD_PATH = 1025,
+};
+
+typedef enum clv_run_status {
+  CLV_RUN_RUNNING, /* or it was when its process died */
+  CLV_RUN_FINISHED,
+  CLV_RUN_FAILED,
+  CLV_RUN_INTERRUPTED,
+  CLV_RUN_STOPPED, /* by `stop` */
+  CLV_RUN_STATUSES
+} clv_run_status;
+
+const char *clv_run_status_name(clv_run_status status); /* "running" */
+
+typedef struct clv_run_attempt {
+  clv_run_status status;
+  uint64_t code;               /* exit code, once it has ended */
+  char text[CLV_ERR_TEXT];     /* why it failed, or "" */
+  uint64_t began_ms, ended_ms; /* since 1970; ended 0: not yet */
+  char host[CLV_RECORD_NAME];
+  char boot[CLV_RECORD_NAME]; /* the host's boot id: process ids mean nothing after another */
+  uint64_t pid, pid_start;    /* start in clock ticks since boot, as in /proc/PID/stat */
+  uint64_t from_step, step, total_steps; /* total 0: not known */
+  double loss, accuracy;                 /* of the last step; NaN: not known */
+} clv_run_attempt;
+
+typedef struct clv_run_best {
+  char what[CLV_RECORD_NAME]; /* "validation", "test"; "": there was no evaluation */
+  uint64_t step;
+  double loss, accuracy;
+} clv_run_best;
+
+typedef struct clv_run_record {
+  char name[CLV_RECORD_NAME];
+  char session[CLV_RECORD_PATH];       /* the session's file */
+  char config_sha256[CLV_RECORD_NAME]; /* of session.effective.yaml */
+  clv_run_best best;
+  uint64_t checkpoints[CLV_RECORD_MAX_CHECKPOINTS]; /* steps, newest first */
+  size_t n_checkpoints;
+  uint64_t earlier;          /* attempts before those listed */
+  clv_run_attempt *attempts; /* oldest first */
+  size_t n_attempts;
+} clv_run_record;
+
+void clv_run_record_done(clv_run_record *r); /* frees and zeroes */
+
+/* A new attempt, zeroed, at the end; the oldest makes room. */
+clv_code clv_run_record_add(clv_run_record *r, clv_run_attempt **ret, clv_err *err) CLV_USE_RESULT;
+
+/* Any bytes as a JSON string: what is no UTF-8 becomes '?', control characters spaces. */
+void clv_run_record_text(clv_bytes *out, const char *text);
+
+/* Its texts are written so. */
+clv_code clv_run_record_format(const clv_run_record *r, clv_bytes *ret,
+                               clv_err *err) CLV_USE_RESULT;
+
+/* Strict as the manifest's: unknown, missing or repeated keys, texts that are too long or have control
+ * characters, numbers out of range and a record without attempts are CLV_DATA_LOSS; a format of another
+ * version is CLV_UNIMPLEMENTED. */
+clv_code clv_run_record_parse(const void *data, size_t len, const char *label, clv_run_record *ret,
+                              clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

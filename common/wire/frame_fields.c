@@ -59,6 +59,7 @@ const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [4] = {"lane", FIELD_U32, AT(attach.lane), 0},
         [5] = {"lanes", FIELD_U32, AT(attach.lanes), 0},
         [6] = {"role", FIELD_U32, AT(attach.role), 0},
+        [7] = {"owner", FIELD_TEXT, AT(attach.owner), CLV_WIRE_URI + 1},
     },
     /* attached */
     {[1] = {"credit_bytes", FIELD_U64, AT(attached.credit_bytes), 0}},

@@ -77,14 +77,8 @@ clv_code clv_artifact_get(const Cleave__V1__Artifact *artifact, clv_wire_artifac
 
 /* ---- about --------------------------------------------------------------------------------- */
 
-/* What an encoded About points to, beside the caller's strings. */
-typedef struct about_parts {
-  Cleave__V1__About about;
-  Cleave__V1__Limits limits;
-} about_parts;
-
-static clv_code put_about(const clv_wire_about *about, clv_wire_mem *mem, about_parts *parts,
-                          clv_err *err) {
+clv_code clv_about_put(const clv_wire_about *about, clv_wire_mem *mem, clv_about_parts *parts,
+                       clv_err *err) {
   Cleave__V1__About *to = &parts->about;
   Cleave__V1__Library *libraries;
   cleave__v1__about__init(to);
@@ -107,8 +101,8 @@ static clv_code put_about(const clv_wire_about *about, clv_wire_mem *mem, about_
   return CLV_OK;
 }
 
-static clv_code get_about(const Cleave__V1__About *from, clv_wire_mem *mem, clv_wire_about *ret,
-                          clv_err *err) {
+clv_code clv_about_get(const Cleave__V1__About *from, clv_wire_mem *mem, clv_wire_about *ret,
+                       clv_err *err) {
   if (!from) return clv_fail(err, CLV_INVALID, "`about` is missing");
   if (from->protocol != CLV_WIRE_PROTOCOL)
     return clv_fail(err, CLV_UNIMPLEMENTED, "the peer speaks protocol %u, this side speaks %d",
@@ -140,7 +134,7 @@ clv_code clv_wire_hello_request_decode(const clv_piece *pieces, size_t n_pieces,
   clv_wire_hello_request m = {0};
   CLV_TRY(
       clv_wire_unpack(&cleave__v1__hello_request__descriptor, pieces, n_pieces, &mem, &from, err));
-  CLV_TRY(get_about(from->about, mem, &m.about, err));
+  CLV_TRY(clv_about_get(from->about, mem, &m.about, err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;
@@ -149,10 +143,10 @@ clv_code clv_wire_hello_request_decode(const clv_piece *pieces, size_t n_pieces,
 clv_code clv_wire_hello_request_encode(const clv_wire_hello_request *message, clv_bytes *ret,
                                        clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
-  about_parts parts;
+  clv_about_parts parts;
   Cleave__V1__HelloRequest to = CLEAVE__V1__HELLO_REQUEST__INIT;
   CLV_TRY(clv_wire_mem_new(CLV_ROOM(message->about.n_libraries, Cleave__V1__Library), &mem, err));
-  CLV_TRY(put_about(&message->about, mem, &parts, err));
+  CLV_TRY(clv_about_put(&message->about, mem, &parts, err));
   to.about = &parts.about;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_done) clv_wire_hello_request back = {0};
@@ -185,7 +179,7 @@ clv_code clv_wire_hello_reply_decode(const clv_piece *pieces, size_t n_pieces,
       .n_devices = (uint32_t)from->n_devices,
       .devices = (const char **)from->devices,
   };
-  CLV_TRY(get_about(from->about, mem, &m.about, err));
+  CLV_TRY(clv_about_get(from->about, mem, &m.about, err));
   CLV_TRY(clv_get_id(from->incarnation, "incarnation", &m.incarnation, err));
   CLV_TRY(clv_get_name(from->worker, "worker name", err));
   CLV_TRY(get_artifacts(from, &m, mem, err));
@@ -197,13 +191,13 @@ clv_code clv_wire_hello_reply_decode(const clv_piece *pieces, size_t n_pieces,
 clv_code clv_wire_hello_reply_encode(const clv_wire_hello_reply *message, clv_bytes *ret,
                                      clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
-  about_parts parts;
+  clv_about_parts parts;
   Cleave__V1__Artifact *artifacts;
   Cleave__V1__HelloReply to = CLEAVE__V1__HELLO_REPLY__INIT;
   CLV_TRY(clv_wire_mem_new(CLV_ROOM(message->about.n_libraries, Cleave__V1__Library) +
                                CLV_ROOM(message->n_artifacts, Cleave__V1__Artifact),
                            &mem, err));
-  CLV_TRY(put_about(&message->about, mem, &parts, err));
+  CLV_TRY(clv_about_put(&message->about, mem, &parts, err));
   CLV_TRY(
       clv_put_array(mem, message->n_artifacts, sizeof *artifacts, &to.artifacts, &artifacts, err));
   for (uint32_t i = 0; i < message->n_artifacts; i++)

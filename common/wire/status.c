@@ -1,8 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Status: counters of a worker's sessions.
+ * Status: what a worker holds and does, and its sessions.
  */
 #include "common/wire/unary_int.h"
+
+#include <string.h>
+
+/* The scan charges for our structs what protobuf-c's take, and 32 bytes. */
+_Static_assert(sizeof(clv_wire_session_status) <= sizeof(Cleave__V1__SessionStatus) + 32, "room");
+_Static_assert(sizeof(clv_wire_link_status) <= sizeof(Cleave__V1__LinkStatus) + 32, "room");
+_Static_assert(sizeof(clv_wire_stage_status) <= sizeof(Cleave__V1__StageStatus) + 32, "room");
 
 clv_code clv_wire_status_request_decode(const clv_piece *pieces, size_t n_pieces,
                                         clv_wire_status_request *ret, clv_err *err) {
@@ -24,30 +31,80 @@ clv_code clv_wire_status_request_encode(const clv_wire_status_request *message, 
   return clv_wire_pack(&to.base, ret, err);
 }
 
-/* ---- reply --------------------------------------------------------------------------------- */
+/* ---- reply, decoding ----------------------------------------------------------------------- */
+
+static clv_wire_trouble get_trouble(const Cleave__V1__Trouble *from) {
+  if (!from) return (clv_wire_trouble){.text = ""};
+  return (clv_wire_trouble){from->text, from->age_ms};
+}
+
+static void get_stages(const Cleave__V1__SessionStatus *from, clv_wire_stage_status *to) {
+  for (size_t i = 0; i < from->n_stages; i++) {
+    const Cleave__V1__StageStatus *s = from->stages[i];
+    to[i] = (clv_wire_stage_status){.stage = s->stage,
+                                    .steps = s->steps,
+                                    .forwards = s->forwards,
+                                    .backwards = s->backwards,
+                                    .evals = s->evals,
+                                    .compute_ns = s->compute_ns};
+  }
+}
+
+static clv_code get_link(const Cleave__V1__LinkStatus *from, clv_wire_link_status *to,
+                         clv_err *err) {
+  if (strlen(from->peer) > CLV_WIRE_NAME)
+    return clv_fail(err, CLV_INVALID, "a link to a name of more than %d bytes", CLV_WIRE_NAME);
+  *to = (clv_wire_link_status){.peer = from->peer,
+                               .bytes_in = from->bytes_in,
+                               .bytes_out = from->bytes_out,
+                               .round_trip_us = from->round_trip_us,
+                               .frames_in = from->frames_in,
+                               .frames_out = from->frames_out,
+                               .tensors_in = from->tensors_in,
+                               .tensors_out = from->tensors_out,
+                               .missing_bytes_in = from->missing_bytes_in,
+                               .missing_bytes_out = from->missing_bytes_out,
+                               .received_bytes = from->received_bytes,
+                               .receiving_ns = from->receiving_ns,
+                               .sent_bytes = from->sent_bytes,
+                               .sending_ns = from->sending_ns,
+                               .measured_ns = from->measured_ns,
+                               .awaits = from->awaits,
+                               .awaited_ns = from->awaited_ns};
+  return CLV_OK;
+}
 
 static clv_code get_session(const Cleave__V1__SessionStatus *from, clv_wire_mem *mem,
                             clv_wire_session_status *ret, clv_err *err) {
   CLV_TRY(clv_check_count(from->n_stages, CLV_WIRE_MODULES, "stages", err));
-  *ret = (clv_wire_session_status){
-      .epoch = from->epoch,
-      .bytes_in = from->bytes_in,
-      .bytes_out = from->bytes_out,
-      .memory_bytes = from->memory_bytes,
-      .name = from->name,
-      .contexts = from->contexts,
-      .values = from->values,
-      .calls_waiting = from->calls_waiting,
-      .late_frames = from->late_frames,
-      .n_stages = (uint32_t)from->n_stages,
-  };
+  CLV_TRY(clv_check_count(from->n_links, CLV_WIRE_LINKS, "links", err));
+  *ret = (clv_wire_session_status){.epoch = from->epoch,
+                                   .bytes_in = from->bytes_in,
+                                   .bytes_out = from->bytes_out,
+                                   .memory_bytes = from->memory_bytes,
+                                   .name = from->name,
+                                   .identity = from->identity,
+                                   .contexts = from->contexts,
+                                   .attached = from->attached,
+                                   .values = from->values,
+                                   .calls_waiting = from->calls_waiting,
+                                   .late_frames = from->late_frames,
+                                   .references_owned = from->references_owned,
+                                   .references_used = from->references_used,
+                                   .references_pending = from->references_pending,
+                                   .age_ms = from->age_ms,
+                                   .memory_limit = from->memory_limit,
+                                   .busy_ns = from->busy_ns,
+                                   .idle_ns = from->idle_ns,
+                                   .turn_ns = from->turn_ns,
+                                   .n_stages = (uint32_t)from->n_stages,
+                                   .n_links = (uint32_t)from->n_links,
+                                   .last_error = get_trouble(from->last_error)};
   CLV_TRY(clv_get_id(from->session, "session id", &ret->session, err));
   CLV_TRY(clv_wire_take(mem, from->n_stages, sizeof *ret->stages, &ret->stages, err));
-  for (size_t i = 0; i < from->n_stages; i++) {
-    const Cleave__V1__StageStatus *stage = from->stages[i];
-    ret->stages[i] =
-        (clv_wire_stage_status){stage->stage, stage->steps, stage->forwards, stage->backwards};
-  }
+  CLV_TRY(clv_wire_take(mem, from->n_links, sizeof *ret->links, &ret->links, err));
+  get_stages(from, ret->stages);
+  for (size_t i = 0; i < from->n_links; i++) CLV_TRY(get_link(from->links[i], &ret->links[i], err));
   return CLV_OK;
 }
 
@@ -58,12 +115,26 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
   CLV_TRY(
       clv_wire_unpack(&cleave__v1__status_reply__descriptor, pieces, n_pieces, &mem, &from, err));
   CLV_TRY(clv_check_count(from->n_sessions, CLV_WIRE_SESSIONS, "sessions", err));
-  clv_wire_status_reply m = {
-      .uptime_ms = from->uptime_ms,
-      .rss_bytes = from->rss_bytes,
-      .draining = from->draining,
-      .n_sessions = (uint32_t)from->n_sessions,
-  };
+  clv_wire_status_reply m = {.uptime_ms = from->uptime_ms,
+                             .rss_bytes = from->rss_bytes,
+                             .draining = from->draining,
+                             .sees_all = from->sees_all,
+                             .has_about = from->about != NULL,
+                             .about = {.software = "", .isa = ""},
+                             .worker = from->worker,
+                             .device = from->device,
+                             .cores = from->cores,
+                             .open_sessions = from->open_sessions,
+                             .connections = from->connections,
+                             .max_connections = from->max_connections,
+                             .left_out = from->left_out,
+                             .memory_bytes = from->memory_bytes,
+                             .memory_limit = from->memory_limit,
+                             .handshake_failures = from->handshake_failures,
+                             .certificate_ends = from->certificate_ends,
+                             .last_error = get_trouble(from->last_error),
+                             .n_sessions = (uint32_t)from->n_sessions};
+  if (from->about) CLV_TRY(clv_about_get(from->about, mem, &m.about, err));
   CLV_TRY(clv_get_id(from->incarnation, "incarnation", &m.incarnation, err));
   CLV_TRY(clv_wire_take(mem, from->n_sessions, sizeof *m.sessions, &m.sessions, err));
   for (size_t i = 0; i < from->n_sessions; i++)
@@ -73,37 +144,115 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
   return CLV_OK;
 }
 
-static size_t room_for_sessions(const clv_wire_status_reply *m) {
-  size_t room = CLV_ROOM(m->n_sessions, Cleave__V1__SessionStatus);
+/* ---- reply, encoding ----------------------------------------------------------------------- */
+
+static size_t room_for(const clv_wire_status_reply *m) {
+  size_t room = CLV_ROOM(m->n_sessions, Cleave__V1__SessionStatus) +
+                CLV_ROOM(m->n_sessions, Cleave__V1__Trouble) +
+                CLV_ROOM(m->about.n_libraries, Cleave__V1__Library);
   for (uint32_t i = 0; i < m->n_sessions; i++)
-    room += CLV_ROOM(m->sessions[i].n_stages, Cleave__V1__StageStatus);
+    room += CLV_ROOM(m->sessions[i].n_stages, Cleave__V1__StageStatus) +
+            CLV_ROOM(m->sessions[i].n_links, Cleave__V1__LinkStatus);
   return room;
 }
 
-static clv_code put_session(const clv_wire_session_status *from, clv_wire_mem *mem,
-                            Cleave__V1__SessionStatus *to, clv_err *err) {
-  Cleave__V1__StageStatus *stages;
-  cleave__v1__session_status__init(to);
-  CLV_TRY(clv_put_array(mem, from->n_stages, sizeof *stages, &to->stages, &stages, err));
-  for (uint32_t i = 0; i < from->n_stages; i++) {
-    cleave__v1__stage_status__init(&stages[i]);
-    stages[i].stage = from->stages[i].stage;
-    stages[i].steps = from->stages[i].steps;
-    stages[i].forwards = from->stages[i].forwards;
-    stages[i].backwards = from->stages[i].backwards;
-  }
+/* NULL when there is nothing to say. */
+static Cleave__V1__Trouble *put_trouble(const clv_wire_trouble *from, Cleave__V1__Trouble *to) {
+  if (!from->text || !from->text[0]) return NULL;
+  cleave__v1__trouble__init(to);
+  to->text = clv_put_text(from->text);
+  to->age_ms = from->age_ms;
+  return to;
+}
+
+static void put_stage(const clv_wire_stage_status *from, Cleave__V1__StageStatus *to) {
+  cleave__v1__stage_status__init(to);
+  to->stage = from->stage;
+  to->steps = from->steps;
+  to->forwards = from->forwards;
+  to->backwards = from->backwards;
+  to->evals = from->evals;
+  to->compute_ns = from->compute_ns;
+}
+
+static void put_link(const clv_wire_link_status *from, Cleave__V1__LinkStatus *to) {
+  cleave__v1__link_status__init(to);
+  to->peer = clv_put_text(from->peer);
+  to->bytes_in = from->bytes_in;
+  to->bytes_out = from->bytes_out;
+  to->round_trip_us = from->round_trip_us;
+  to->frames_in = from->frames_in;
+  to->frames_out = from->frames_out;
+  to->tensors_in = from->tensors_in;
+  to->tensors_out = from->tensors_out;
+  to->missing_bytes_in = from->missing_bytes_in;
+  to->missing_bytes_out = from->missing_bytes_out;
+  to->received_bytes = from->received_bytes;
+  to->receiving_ns = from->receiving_ns;
+  to->sent_bytes = from->sent_bytes;
+  to->sending_ns = from->sending_ns;
+  to->measured_ns = from->measured_ns;
+  to->awaits = from->awaits;
+  to->awaited_ns = from->awaited_ns;
+}
+
+static void put_numbers(const clv_wire_session_status *from, Cleave__V1__SessionStatus *to) {
   to->session = clv_put_bytes(&from->session, sizeof from->session);
   to->epoch = from->epoch;
   to->name = clv_put_text(from->name);
+  to->identity = clv_put_text(from->identity);
   to->bytes_in = from->bytes_in;
   to->bytes_out = from->bytes_out;
   to->memory_bytes = from->memory_bytes;
+  to->memory_limit = from->memory_limit;
   to->contexts = from->contexts;
   to->values = from->values;
   to->calls_waiting = from->calls_waiting;
   to->late_frames = from->late_frames;
+  to->references_owned = from->references_owned;
+  to->references_used = from->references_used;
+  to->references_pending = from->references_pending;
+  to->attached = from->attached;
+  to->age_ms = from->age_ms;
+  to->busy_ns = from->busy_ns;
+  to->idle_ns = from->idle_ns;
+  to->turn_ns = from->turn_ns;
+}
+
+static clv_code put_session(const clv_wire_session_status *from, clv_wire_mem *mem,
+                            Cleave__V1__Trouble *trouble, Cleave__V1__SessionStatus *to,
+                            clv_err *err) {
+  Cleave__V1__StageStatus *stages;
+  Cleave__V1__LinkStatus *links;
+  cleave__v1__session_status__init(to);
+  CLV_TRY(clv_put_array(mem, from->n_stages, sizeof *stages, &to->stages, &stages, err));
+  CLV_TRY(clv_put_array(mem, from->n_links, sizeof *links, &to->links, &links, err));
+  for (uint32_t i = 0; i < from->n_stages; i++) put_stage(&from->stages[i], &stages[i]);
+  for (uint32_t i = 0; i < from->n_links; i++) put_link(&from->links[i], &links[i]);
   to->n_stages = from->n_stages;
+  to->n_links = from->n_links;
+  to->last_error = put_trouble(&from->last_error, trouble);
+  put_numbers(from, to);
   return CLV_OK;
+}
+
+static void put_worker(const clv_wire_status_reply *from, Cleave__V1__StatusReply *to) {
+  to->incarnation = clv_put_bytes(&from->incarnation, sizeof from->incarnation);
+  to->uptime_ms = from->uptime_ms;
+  to->draining = from->draining;
+  to->sees_all = from->sees_all;
+  to->rss_bytes = from->rss_bytes;
+  to->worker = clv_put_text(from->worker);
+  to->device = clv_put_text(from->device);
+  to->cores = from->cores;
+  to->open_sessions = from->open_sessions;
+  to->connections = from->connections;
+  to->max_connections = from->max_connections;
+  to->left_out = from->left_out;
+  to->memory_bytes = from->memory_bytes;
+  to->memory_limit = from->memory_limit;
+  to->handshake_failures = from->handshake_failures;
+  to->certificate_ends = from->certificate_ends;
 }
 
 clv_code clv_wire_status_reply_encode(const clv_wire_status_reply *message, clv_bytes *ret,
@@ -111,15 +260,20 @@ clv_code clv_wire_status_reply_encode(const clv_wire_status_reply *message, clv_
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   Cleave__V1__StatusReply to = CLEAVE__V1__STATUS_REPLY__INIT;
   Cleave__V1__SessionStatus *sessions;
-  CLV_TRY(clv_wire_mem_new(room_for_sessions(message), &mem, err));
+  Cleave__V1__Trouble *troubles, trouble;
+  clv_about_parts about;
+  CLV_TRY(clv_wire_mem_new(room_for(message), &mem, err));
   CLV_TRY(clv_put_array(mem, message->n_sessions, sizeof *sessions, &to.sessions, &sessions, err));
+  CLV_TRY(clv_wire_take(mem, message->n_sessions, sizeof *troubles, &troubles, err));
   for (uint32_t i = 0; i < message->n_sessions; i++)
-    CLV_TRY(put_session(&message->sessions[i], mem, &sessions[i], err));
-  to.incarnation = clv_put_bytes(&message->incarnation, sizeof message->incarnation);
-  to.uptime_ms = message->uptime_ms;
-  to.draining = message->draining;
-  to.rss_bytes = message->rss_bytes;
+    CLV_TRY(put_session(&message->sessions[i], mem, &troubles[i], &sessions[i], err));
   to.n_sessions = message->n_sessions;
+  if (message->has_about) {
+    CLV_TRY(clv_about_put(&message->about, mem, &about, err));
+    to.about = &about.about;
+  }
+  to.last_error = put_trouble(&message->last_error, &trouble);
+  put_worker(message, &to);
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_done) clv_wire_status_reply back = {0};
   return clv_wire_status_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);

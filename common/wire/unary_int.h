@@ -70,6 +70,16 @@ clv_code clv_put_array(clv_wire_mem *mem, size_t n, size_t size, void *ret_array
 void clv_limits_put(const clv_wire_limits *limits, Cleave__V1__Limits *ret);
 clv_code clv_limits_get(const Cleave__V1__Limits *limits, clv_wire_limits *ret,
                         clv_err *err) CLV_USE_RESULT;
+/* What an encoded About points to, beside the caller's strings. */
+typedef struct clv_about_parts {
+  Cleave__V1__About about;
+  Cleave__V1__Limits limits;
+} clv_about_parts;
+
+clv_code clv_about_put(const clv_wire_about *about, clv_wire_mem *mem, clv_about_parts *parts,
+                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_about_get(const Cleave__V1__About *about, clv_wire_mem *mem, clv_wire_about *ret,
+                       clv_err *err) CLV_USE_RESULT;
 clv_code clv_artifact_get(const Cleave__V1__Artifact *artifact, clv_wire_artifact *ret,
                           clv_err *err) CLV_USE_RESULT;
 void clv_artifact_put(const clv_wire_artifact *artifact, Cleave__V1__Artifact *ret);

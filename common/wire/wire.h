@@ -47,6 +47,7 @@ enum {
   CLV_WIRE_PEERS = 64,     /* identities of one session */
   CLV_WIRE_LIST = 64,      /* capabilities, libraries, devices, artifacts */
   CLV_WIRE_SESSIONS = 256, /* of one Status reply */
+  CLV_WIRE_LINKS = 33,     /* of one session there: to its master, and 16 each way to workers */
   CLV_WIRE_ARGS = 8,       /* of one CALL */
   CLV_WIRE_NEEDED = 16,    /* calls of one PREPARE */
   CLV_WIRE_TARGETS = 32,   /* of one PREPARE */
@@ -175,6 +176,7 @@ typedef struct clv_frame {
     uint64_t epoch;
     uint32_t lane, lanes;
     clv_attach_role role;
+    char owner[CLV_WIRE_URI + 1]; /* CLV_ATTACH_PEER: who opened the session at the dialling side */
   } attach;
   struct {
     uint64_t credit_bytes;
@@ -434,23 +436,48 @@ typedef struct clv_wire_status_request {
 
 typedef struct clv_wire_stage_status {
   uint32_t stage;
-  uint64_t steps, forwards, backwards;
+  uint64_t steps, forwards, backwards, evals, compute_ns;
 } clv_wire_stage_status;
+
+/* Text NULL or "": nothing went wrong. */
+typedef struct clv_wire_trouble {
+  const char *text;
+  uint64_t age_ms;
+} clv_wire_trouble;
+
+/* Fields as in cleave.proto. */
+typedef struct clv_wire_link_status {
+  const char *peer; /* "" = the master */
+  uint64_t bytes_in, bytes_out, round_trip_us;
+  uint64_t frames_in, frames_out, tensors_in, tensors_out, missing_bytes_in, missing_bytes_out;
+  uint64_t received_bytes, receiving_ns, sent_bytes, sending_ns, measured_ns, awaits, awaited_ns;
+} clv_wire_link_status;
 
 typedef struct clv_wire_session_status {
   clv_wire_id session;
   uint64_t epoch, bytes_in, bytes_out, memory_bytes;
-  const char *name;
-  uint32_t contexts, n_stages;
+  const char *name, *identity;
+  uint32_t contexts, n_stages, n_links;
+  bool attached;
   uint64_t values, calls_waiting, late_frames;
+  uint64_t references_owned, references_used, references_pending;
+  uint64_t age_ms, memory_limit, busy_ns, idle_ns, turn_ns;
   clv_wire_stage_status *stages;
+  clv_wire_link_status *links;
+  clv_wire_trouble last_error;
 } clv_wire_session_status;
 
 typedef struct clv_wire_status_reply {
   clv_wire_mem *mem;
   clv_wire_id incarnation;
   uint64_t uptime_ms, rss_bytes;
-  bool draining;
+  bool draining, sees_all;
+  bool has_about; /* a worker of before this was said leaves it out, and all that follows */
+  clv_wire_about about;
+  const char *worker, *device;
+  uint32_t cores, open_sessions, connections, max_connections, left_out;
+  uint64_t memory_bytes, memory_limit, handshake_failures, certificate_ends;
+  clv_wire_trouble last_error;
   uint32_t n_sessions;
   clv_wire_session_status *sessions;
 } clv_wire_status_reply;

@@ -10,9 +10,34 @@
 #include "common/graph/graph.h"
 #include "master/api/cleave.h"
 
+/* A session file for whoever only wants to know its workers: also one of a program, which leaves out what
+ * is trained and how. */
+clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
+                            clv_session_config **ret, clv_err *err) CLV_USE_RESULT;
+
 /* As cleave_open. The configuration is borrowed and must outlive the runtime. */
 cleave_status cleave_open_config(const clv_session_config *config, const cleave_options *options,
                                  cleave_runtime **ret_runtime, cleave_error *error) CLEAVE_RESULT;
+
+/* For whoever looks on from a thread of its own while the program works: what a runtime holds, and its
+ * link to a worker. Cheap; not beside cleave_close. */
+typedef struct cleave_holding {
+  uint64_t contexts, values; /* open contexts; values on the tape */
+  uint64_t memory_bytes;     /* tensors, and stages here */
+  int64_t certificate_end;   /* seconds since 1970; 0: no certificate */
+} cleave_holding;
+void cleave_look(cleave_runtime *runtime, cleave_holding *ret);
+
+typedef struct cleave_link_look {
+  const char *worker;
+  uint64_t bytes_out, bytes_in;
+  uint64_t pending_out, pending_in; /* bytes of tensors on their way, as clv_link_load */
+  uint64_t packets_out, packets_in; /* that wait to leave; that have come and are not done with */
+  double round_trip_s;              /* of the last PING; 0: none yet */
+  double silent_s;                  /* since its last packet; 0: none yet */
+} cleave_link_look;
+/* node: 1.. as cleave_node_name; false beyond the last. */
+bool cleave_look_at_link(cleave_runtime *runtime, uint32_t node, cleave_link_look *ret);
 
 /* A copy; layers keep their numbers. */
 cleave_status cleave_graph_of(const clv_graph *graph, cleave_graph **ret_graph,

@@ -18,6 +18,7 @@
  *   groups.c    groups of parameters and their settings
  *   optimizer.c votes, steps
  *   pipeline.c  steps in turn, measures, events
+ *   look.c      for those who look on
  *
  * Here functions that can fail return cleave_status and take `cleave_error *error` (NULL allowed)
  * last. Everything behind a runtime is guarded by its one lock, held for microseconds: packets are

@@ -48,16 +48,37 @@ static const char *const not_used[] = {
     "train.batch=65536", "train.optimizer.kind=sgd", "train.optimizer.lr=1",
 };
 
-cleave_status api_read_config(const char *path, const char *text, clv_session_config **ret,
-                              cleave_error *error) {
+static clv_code parse_program(const char *path, const char *text, const clv_config_overrides *more,
+                              clv_session_config **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
+  CLV_AUTO(clv_freep) const char **sets = NULL;
+  size_t n = CLV_COUNT(not_used), n_more = more ? more->n_sets : 0;
   clv_bytes_puts(&whole, text);
   if (!has_key(text, "stages"))
     clv_bytes_puts(&whole, "\nstages: [{name: none, at: master, layers: [{op: relu}]}]\n");
-  if (whole.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
-  clv_config_overrides over = {.sets = not_used, .n_sets = CLV_COUNT(not_used)};
-  TRY(clv_session_config_parse(path, whole.data, whole.len, &over, ret, &err));
+  if (whole.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_alloc(n + n_more, sizeof *sets, &sets, err));
+  memcpy(sets, not_used, sizeof not_used);
+  if (n_more) memcpy(sets + n, more->sets, n_more * sizeof *sets);
+  clv_config_overrides over = {.env = more ? more->env : NULL, .sets = sets, .n_sets = n + n_more};
+  return clv_session_config_parse(path, whole.data, whole.len, &over, ret, err);
+}
+
+cleave_status api_read_config(const char *path, const char *text, clv_session_config **ret,
+                              cleave_error *error) {
+  TRY(parse_program(path, text, NULL, ret, &err));
   return CLEAVE_OK;
+}
+
+clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
+                            clv_session_config **ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err ignored;
+  if (clv_session_config_load(path, over, ret, err) == CLV_OK) return CLV_OK;
+  if (clv_file_read(path, 1 << 20, &text, &ignored) != CLV_OK || !text.data) return err->code;
+  bool whole = has_key(text.data, "data") && has_key(text.data, "stages") &&
+               has_key(text.data, "train") && has_key(text.data, "loss");
+  return whole ? err->code : parse_program(path, text.data, over, ret, err);
 }
 
 /* ---- attributes ---------------------------------------------------------------------------------------- */

@@ -1,6 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "master/report/report.h"
-
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Each number of a step is computed once, in `measure`, and goes from there to its file and to
+ * TensorBoard.
+ */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,16 +10,78 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "master/report/report_int.h"
+
+/* ---- files of a line per step -------------------------------------------------------------------- */
+
+typedef enum table { METRICS, PACE, EVALUATIONS, TABLES } table;
+
+static const char *const table_names[TABLES] = {
+    [METRICS] = "metrics.jsonl", [PACE] = "pace.jsonl", [EVALUATIONS] = "evaluations.jsonl"};
+
+/* ---- numbers of a step --------------------------------------------------------------------------- */
+
+typedef enum number {
+  LOSS,
+  GRAD_NORM,
+  LR,
+  ACCURACY,
+  SAMPLES_PER_S,
+  WAIT,
+  UP,
+  DOWN,
+  NUMBERS
+} number;
+
+static const struct {
+  const char *key, *tag;
+  table table;
+  const char *format; /* of values that are always finite */
+} numbers[NUMBERS] = {
+    [LOSS] = {"loss", "train/loss", METRICS, NULL},
+    [GRAD_NORM] = {"grad_norm", "train/gradient_norm", METRICS, NULL},
+    [LR] = {"lr", "train/learning_rate", METRICS, "%.9g"},
+    [ACCURACY] = {"accuracy", "train/accuracy", METRICS, "%.6f"},
+    [SAMPLES_PER_S] = {"samples_per_s", "pace/samples_per_second", PACE, "%.9g"},
+    [WAIT] = {"wait", "pace/wait_share", PACE, "%.9g"},
+    [UP] = {"bytes_up", "pace/bytes_up", PACE, "%.0f"},
+    [DOWN] = {"bytes_down", "pace/bytes_down", PACE, "%.0f"},
+};
+
+static double per_second(uint64_t count, uint64_t ns) {
+  return ns ? (double)count * 1e9 / (double)ns : 0;
+}
+
+static void measure(const clv_progress *p, double value[NUMBERS]) {
+  value[LOSS] = p->loss;
+  value[GRAD_NORM] = p->grad_norm;
+  value[LR] = p->lr;
+  value[ACCURACY] = p->accuracy;
+  value[SAMPLES_PER_S] = per_second(p->samples, p->step_ns);
+  value[WAIT] = p->step_ns ? (double)p->wait_ns / (double)p->step_ns : 0;
+  value[UP] = (double)p->step_up;
+  value[DOWN] = (double)p->step_down;
+}
+
+/* Accuracy is unknown where the loss is not at home or there are no classes. */
+static bool is_known(const double value[NUMBERS], number i) {
+  return i != ACCURACY || value[i] >= 0;
+}
+
 struct clv_reporter {
-  FILE *metrics;
+  FILE *table[TABLES];
+  clv_events *events;
+  clv_journal *journal;
   uint64_t every;
   bool json, terminal, line_open;
   /* since the last printed line */
   uint64_t began_ns, steps, samples, wait_ns, step_ns, bytes_up, bytes_down;
   double loss, correct;
   bool has_accuracy;
-  clv_bytes line; /* reused */
+  clv_bytes line, object, json_line; /* reused */
 };
+
+/* ---- opening ------------------------------------------------------------------------------------- */
 
 static bool keeps(const char *line, uint64_t keep_step) {
   const char *at = strstr(line, "\"step\":");
@@ -25,7 +89,7 @@ static bool keeps(const char *line, uint64_t keep_step) {
 }
 
 /* The lines of steps that are in the checkpoint stay, the others will be written again. */
-static clv_code trim_metrics(const char *path, uint64_t keep_step, clv_err *err) {
+static clv_code trim(const char *path, uint64_t keep_step, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes old = {0}, kept = {0};
   clv_code code = clv_file_read(path, (size_t)1 << 30, &old, err);
   if (code != CLV_OK && code != CLV_NOT_FOUND) return code;
@@ -36,26 +100,53 @@ static clv_code trim_metrics(const char *path, uint64_t keep_step, clv_err *err)
     if (keeps(at, keep_step)) clv_bytes_add(&kept, at, (size_t)(end + 1 - at));
     at = end + 1;
   }
+  if (kept.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
   return clv_file_write_durable(path, kept.data, kept.len, 0644, err);
 }
 
-clv_code clv_reporter_open(const char *run_dir, uint64_t keep_step, uint64_t every, bool json,
-                           clv_reporter **ret, clv_err *err) {
+static clv_code open_table(const clv_report_options *o, table t, FILE **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_reporter *r;
-  clv_bytes_printf(&path, "%s/metrics.jsonl", run_dir);
-  CLV_TRY(trim_metrics(path.data, keep_step, err));
-  CLV_TRY(clv_alloc(1, sizeof *r, &r, err));
-  r->metrics = fopen(path.data, "ae");
-  if (!r->metrics) {
-    free(r);
-    return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
+  clv_bytes_printf(&path, "%s/%s", o->run_dir, table_names[t]);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(trim(path.data, o->keep_step, err));
+  *ret = fopen(path.data, "ae");
+  if (!*ret) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
+  return CLV_OK;
+}
+
+/* The text is shown as Markdown, where four spaces make lines stand as they are. */
+static void add_about(clv_events *e, uint64_t step, const char *about) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  for (const char *line = about; *line;) {
+    size_t n = strcspn(line, "\n");
+    clv_bytes_printf(&text, "    %.*s\n", (int)n, line);
+    line += n + (line[n] == '\n');
   }
-  r->every = CLV_MAX(every, (uint64_t)1);
-  r->json = json;
-  r->terminal = !json && isatty(STDOUT_FILENO);
+  if (text.len && !text.failed) clv_events_text(e, step, "session", text.data);
+}
+
+/* A run that begins makes void whatever its folder has; one that goes on, the steps it repeats. */
+static clv_code open_events(clv_reporter *r, const clv_report_options *o, clv_err *err) {
+  if (!o->tensorboard) return CLV_OK;
+  CLV_TRY(clv_events_open(o->tensorboard, o->resumed ? o->keep_step + 1 : 0, &r->events, err));
+  if (o->about) add_about(r->events, o->keep_step, o->about);
+  clv_events_flush(r->events);
+  return CLV_OK;
+}
+
+static void closep(clv_reporter **r) { clv_reporter_close(*r); }
+
+clv_code clv_reporter_open(const clv_report_options *o, clv_reporter **ret, clv_err *err) {
+  CLV_AUTO(closep) clv_reporter *r = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *r, &r, err));
+  for (int t = 0; t < TABLES; t++) CLV_TRY(open_table(o, (table)t, &r->table[t], err));
+  CLV_TRY(open_events(r, o, err));
+  r->journal = o->journal;
+  r->every = CLV_MAX(o->every, (uint64_t)1);
+  r->json = o->json;
+  r->terminal = !o->json && isatty(STDOUT_FILENO);
   r->began_ns = clv_now_ns();
-  *ret = r;
+  *ret = clv_steal(&r);
   return CLV_OK;
 }
 
@@ -67,10 +158,16 @@ static void end_status_line(clv_reporter *r) {
 void clv_reporter_close(clv_reporter *r) {
   if (!r) return;
   end_status_line(r);
-  fclose(r->metrics);
+  for (int t = 0; t < TABLES; t++)
+    if (r->table[t]) fclose(r->table[t]);
+  clv_events_close(r->events);
   clv_bytes_done(&r->line);
+  clv_bytes_done(&r->object);
+  clv_bytes_done(&r->json_line);
   free(r);
 }
+
+/* ---- lines for people ---------------------------------------------------------------------------- */
 
 static void collect(clv_reporter *r, const clv_progress *p) {
   r->steps++;
@@ -90,32 +187,51 @@ const char *clv_json_number(double v, int digits, char dst[CLV_JSON_NUMBER]) {
   return dst;
 }
 
+typedef struct interval {
+  double loss, samples_s, up, down, wait; /* MB/s; share */
+} interval;
+
+static void json_interval(clv_bytes *out, const clv_progress *p, const interval *i) {
+  char loss[CLV_JSON_NUMBER];
+  clv_bytes_printf(out,
+                   "{\"event\":\"progress\",\"step\":%llu,\"epoch\":%llu,\"loss\":%s,"
+                   "\"samples_per_s\":%.1f,\"up_MBps\":%.3f,\"down_MBps\":%.3f,\"wait\":%.3f}",
+                   (unsigned long long)p->step, (unsigned long long)p->epoch,
+                   clv_json_number(i->loss, 6, loss), i->samples_s, i->up, i->down, i->wait);
+}
+
+static void text_interval(clv_bytes *out, const clv_reporter *r, const clv_progress *p,
+                          const interval *i) {
+  char of[24] = "", accuracy[24] = "";
+  if (p->total_steps) snprintf(of, sizeof of, "/%llu", (unsigned long long)p->total_steps);
+  if (r->has_accuracy)
+    snprintf(accuracy, sizeof accuracy, "  acc %.3f", r->correct / (double)r->samples);
+  clv_bytes_printf(out,
+                   "step %llu%s  epoch %llu  loss %.4f%s  %.0f samples/s  up %.1f MB/s  down %.1f "
+                   "MB/s  wait %.0f%%%s",
+                   (unsigned long long)p->step, of, (unsigned long long)p->epoch + 1, i->loss,
+                   accuracy, i->samples_s, i->up, i->down, 100 * i->wait,
+                   p->applied ? "" : "  SKIPPED (not finite)");
+}
+
 static void print_interval(clv_reporter *r, const clv_progress *p) {
   double seconds = (double)(clv_now_ns() - r->began_ns) / 1e9, n = (double)r->samples;
-  double up = (double)(p->bytes_up - r->bytes_up) / seconds / 1e6;
-  double down = (double)(p->bytes_down - r->bytes_down) / seconds / 1e6;
-  double wait = r->step_ns ? 100.0 * (double)r->wait_ns / (double)r->step_ns : 0;
-  char of[24] = "", accuracy[24] = "", loss[CLV_JSON_NUMBER];
-  if (p->total_steps) snprintf(of, sizeof of, "/%llu", (unsigned long long)p->total_steps);
-  if (r->has_accuracy) snprintf(accuracy, sizeof accuracy, "  acc %.3f", r->correct / n);
-  r->line.len = 0;
-  if (r->json)
-    clv_bytes_printf(&r->line,
-                     "{\"event\":\"progress\",\"step\":%llu,\"epoch\":%llu,\"loss\":%s,"
-                     "\"samples_per_s\":%.1f,\"up_MBps\":%.3f,\"down_MBps\":%.3f,\"wait\":%.3f}",
-                     (unsigned long long)p->step, (unsigned long long)p->epoch,
-                     clv_json_number(r->loss / n, 6, loss), n / seconds, up, down, wait / 100);
-  else
-    clv_bytes_printf(
-        &r->line,
-        "step %llu%s  epoch %llu  loss %.4f%s  %.0f samples/s  up %.1f MB/s  down %.1f "
-        "MB/s  wait %.0f%%%s",
-        (unsigned long long)p->step, of, (unsigned long long)p->epoch + 1, r->loss / n, accuracy,
-        n / seconds, up, down, wait, p->applied ? "" : "  SKIPPED (not finite)");
+  interval i = {.loss = r->loss / n,
+                .samples_s = n / seconds,
+                .up = (double)(p->bytes_up - r->bytes_up) / seconds / 1e6,
+                .down = (double)(p->bytes_down - r->bytes_down) / seconds / 1e6,
+                .wait = r->step_ns ? (double)r->wait_ns / (double)r->step_ns : 0};
+  r->line.len = r->object.len = r->json_line.len = 0;
+  text_interval(&r->line, r, p, &i);
+  json_interval(&r->object, p, &i);
+  if (r->line.failed || r->object.failed) return;
+  clv_report_json(&r->json_line, CLV_LOG_INFO, NULL, r->object.data);
+  if (r->json_line.failed) return;
+  clv_journal_add(r->journal, r->line.data, r->json_line.data);
   if (r->terminal)
     printf("\r\033[K%s", r->line.data);
   else
-    printf("%s\n", r->line.data);
+    printf("%s\n", r->json ? r->json_line.data : r->line.data);
   fflush(stdout);
   r->line_open = r->terminal;
   r->began_ns = clv_now_ns();
@@ -125,25 +241,84 @@ static void print_interval(clv_reporter *r, const clv_progress *p) {
   r->bytes_down = p->bytes_down;
 }
 
-clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err) {
-  char loss[CLV_JSON_NUMBER], norm[CLV_JSON_NUMBER];
-  r->line.len = 0;
-  clv_bytes_printf(&r->line,
-                   "{\"step\":%llu,\"loss\":%s,\"grad_norm\":%s,\"lr\":%.9g,\"applied\":%s",
-                   (unsigned long long)p->step, clv_json_number(p->loss, 17, loss),
-                   clv_json_number(p->grad_norm, 17, norm), p->lr, p->applied ? "true" : "false");
-  if (p->accuracy >= 0) clv_bytes_printf(&r->line, ",\"accuracy\":%.6f", p->accuracy);
-  clv_bytes_puts(&r->line, "}\n");
-  if (fwrite(r->line.data, 1, r->line.len, r->metrics) != r->line.len || fflush(r->metrics) != 0)
-    return clv_fail(err, CLV_UNAVAILABLE, "metrics.jsonl: %s", strerror(errno));
-  collect(r, p);
-  bool last = p->total_steps && p->step == p->total_steps;
-  if (r->steps >= r->every || last) print_interval(r, p);
-  return CLV_OK;
-}
-
 void clv_reporter_say(clv_reporter *r, const char *text, const char *json) {
   if (r) end_status_line(r);
-  printf("%s\n", r && r->json && json ? json : text);
-  fflush(stdout);
+  clv_report_say(r ? r->journal : NULL, r && r->json, text, json);
+}
+
+/* ---- lines for programs -------------------------------------------------------------------------- */
+
+static void add_number(clv_bytes *line, number i, double value) {
+  char text[CLV_JSON_NUMBER];
+  clv_bytes_printf(line, ",\"%s\":", numbers[i].key);
+  if (numbers[i].format)
+    snprintf(text, sizeof text, numbers[i].format, value);
+  else
+    clv_json_number(value, 17, text);
+  clv_bytes_puts(line, text);
+}
+
+static clv_code write_line(clv_reporter *r, table t, clv_err *err) {
+  clv_bytes_puts(&r->line, "}\n");
+  if (r->line.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (fwrite(r->line.data, 1, r->line.len, r->table[t]) == r->line.len) return CLV_OK;
+  return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", table_names[t], strerror(errno));
+}
+
+static clv_code flush(clv_reporter *r, table t, clv_err *err) {
+  if (fflush(r->table[t]) == 0) return CLV_OK;
+  return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", table_names[t], strerror(errno));
+}
+
+static clv_code write_step(clv_reporter *r, table t, const clv_progress *p,
+                           const double value[NUMBERS], clv_err *err) {
+  r->line.len = 0;
+  clv_bytes_printf(&r->line, "{\"step\":%llu", (unsigned long long)p->step);
+  for (int i = 0; i < NUMBERS; i++) {
+    if (numbers[i].table == t && is_known(value, (number)i))
+      add_number(&r->line, (number)i, value[i]);
+    if (i == LR && t == METRICS)
+      clv_bytes_printf(&r->line, ",\"applied\":%s", p->applied ? "true" : "false");
+  }
+  return write_line(r, t, err);
+}
+
+static void write_events(clv_reporter *r, const clv_progress *p, const double value[NUMBERS]) {
+  clv_scalar list[NUMBERS];
+  size_t n = 0;
+  for (int i = 0; i < NUMBERS; i++)
+    if (is_known(value, (number)i)) list[n++] = (clv_scalar){numbers[i].tag, value[i]};
+  clv_events_scalars(r->events, p->step, list, n);
+}
+
+clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err) {
+  double value[NUMBERS];
+  measure(p, value);
+  CLV_TRY(write_step(r, METRICS, p, value, err));
+  CLV_TRY(flush(r, METRICS, err));
+  CLV_TRY(write_step(r, PACE, p, value, err));
+  write_events(r, p, value);
+  collect(r, p);
+  bool last = p->total_steps && p->step == p->total_steps;
+  if (r->steps < r->every && !last) return CLV_OK;
+  print_interval(r, p);
+  clv_events_flush(r->events);
+  return flush(r, PACE, err);
+}
+
+clv_code clv_reporter_evaluation(clv_reporter *r, const clv_evaluation *e, clv_err *err) {
+  char tag[2][48], loss[CLV_JSON_NUMBER];
+  const clv_scalar list[] = {{tag[0], e->loss}, {tag[1], e->accuracy}};
+  bool known = e->accuracy >= 0;
+  snprintf(tag[0], sizeof tag[0], "%s/loss", e->what);
+  snprintf(tag[1], sizeof tag[1], "%s/accuracy", e->what);
+  clv_events_scalars(r->events, e->step, list, known ? 2 : 1);
+  clv_events_flush(r->events);
+  r->line.len = 0;
+  clv_bytes_printf(&r->line, "{\"step\":%llu,\"event\":\"%s\",\"loss\":%s",
+                   (unsigned long long)e->step, e->what, clv_json_number(e->loss, 17, loss));
+  if (known) clv_bytes_printf(&r->line, ",\"accuracy\":%.6f", e->accuracy);
+  clv_bytes_printf(&r->line, ",\"samples\":%llu", (unsigned long long)e->samples);
+  CLV_TRY(write_line(r, EVALUATIONS, err));
+  return flush(r, EVALUATIONS, err);
 }

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * report: what a person sees while a run goes on, and the run's own records. A status line on a
- * terminal, one line per interval otherwise; metrics.jsonl holds one line per step. Traces of what each
- * node does and when, for chrome://tracing and Perfetto.
+ * terminal, one line per interval otherwise, kept in log.txt and log.jsonl. Of each step metrics.jsonl
+ * has what was learned, which does not depend on where or how fast, and pace.jsonl how fast;
+ * evaluations.jsonl has the evaluations. Event files give the same numbers to TensorBoard. Traces of
+ * what each node does and when, for chrome://tracing and Perfetto. What workers hold and do, drawn for a
+ * terminal or as JSON lines.
  *
  * Threads: one thread per reporter.
  */
@@ -10,6 +13,50 @@
 #define CLEAVE_REPORT_H
 
 #include "common/base/base.h"
+
+/* ---- what was printed -------------------------------------------------------------------------- */
+
+#define CLV_JOURNAL_TEXT "log.txt"
+#define CLV_JOURNAL_JSON "log.jsonl"
+
+typedef struct clv_journal clv_journal;
+
+/* The run folder's log.txt and log.jsonl; append: behind what an earlier attempt printed. A disk that
+ * fills up later is warned of once. */
+clv_code clv_journal_open(const char *run_dir, bool append, clv_journal **ret,
+                          clv_err *err) CLV_USE_RESULT;
+void clv_journal_close(clv_journal *j); /* NULL is allowed */
+void clv_journal_closep(clv_journal **j);
+/* A line of text and its JSON form. A NULL journal keeps nothing. */
+void clv_journal_add(clv_journal *j, const char *text, const char *json_line);
+
+/* A JSON line: the object `json` with time and level in front, or the text as an event of its own (json
+ * NULL). */
+void clv_report_json(clv_bytes *out, clv_log_level level, const char *text, const char *json);
+/* Prints a line, as JSON or text, and keeps both in the journal, which may be NULL. */
+void clv_report_say(clv_journal *j, bool print_json, const char *text, const char *json);
+
+/* ---- event files ------------------------------------------------------------------------------- */
+
+typedef struct clv_scalar {
+  const char *tag;
+  double value; /* written as f32 */
+} clv_scalar;
+
+/* One file of TensorBoard's. Records wait in memory for a flush; what the disk has no room for is
+ * warned of once. NULL is allowed everywhere but in _open. */
+typedef struct clv_events clv_events;
+
+/* A new file in `folder`, which is made. What older files there have of `step` and later is void. */
+clv_code clv_events_open(const char *folder, uint64_t step, clv_events **ret,
+                         clv_err *err) CLV_USE_RESULT;
+void clv_events_scalars(clv_events *e, uint64_t step, const clv_scalar *list, size_t n);
+void clv_events_text(clv_events *e, uint64_t step, const char *tag, const char *markdown);
+void clv_events_flush(clv_events *e);
+void clv_events_close(clv_events *e); /* flushes */
+void clv_events_closep(clv_events **e);
+
+/* ---- progress ---------------------------------------------------------------------------------- */
 
 typedef struct clv_progress {
   uint64_t step, total_steps; /* total 0: unknown */
@@ -20,8 +67,15 @@ typedef struct clv_progress {
   uint64_t wait_ns; /* of this step */
   uint64_t step_ns;
   uint64_t bytes_up, bytes_down; /* totals so far */
+  uint64_t step_up, step_down;   /* bytes of this step */
   bool applied;
 } clv_progress;
+
+typedef struct clv_evaluation {
+  const char *what; /* "validation", "test" */
+  uint64_t step, samples;
+  double loss, accuracy; /* accuracy < 0: not known */
+} clv_evaluation;
 
 typedef struct clv_reporter clv_reporter;
 
@@ -30,14 +84,27 @@ enum { CLV_JSON_NUMBER = 32 };
 /* v with so many significant digits, or "null": JSON has no NaN and no infinity. Returns dst. */
 const char *clv_json_number(double v, int digits, char dst[CLV_JSON_NUMBER]);
 
-/* run_dir holds metrics.jsonl; lines of steps after `keep_step` are dropped from it, so that a
- * resumed run's log is the one an undisturbed run would have. every: steps between printed lines. */
-clv_code clv_reporter_open(const char *run_dir, uint64_t keep_step, uint64_t every, bool json,
-                           clv_reporter **ret, clv_err *err) CLV_USE_RESULT;
+typedef struct clv_report_options {
+  const char
+      *run_dir;       /* of the .jsonl files: lines of steps after keep_step are dropped, so that */
+  uint64_t keep_step; /* a resumed run's are those an undisturbed run would have */
+  bool resumed;       /* also with a keep_step of 0 */
+  uint64_t every;     /* steps between printed lines */
+  bool json;          /* print JSON */
+  clv_journal *journal;    /* borrowed; may be NULL */
+  const char *tensorboard; /* folder of event files; NULL: none */
+  const char *about;       /* the session, for TensorBoard; may be NULL */
+} clv_report_options;
+
+clv_code clv_reporter_open(const clv_report_options *o, clv_reporter **ret,
+                           clv_err *err) CLV_USE_RESULT;
 /* Ends the status line. NULL is allowed. */
 void clv_reporter_close(clv_reporter *r);
 clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err) CLV_USE_RESULT;
-/* A line of its own on standard output; `json` form when the reporter prints JSON. */
+clv_code clv_reporter_evaluation(clv_reporter *r, const clv_evaluation *e,
+                                 clv_err *err) CLV_USE_RESULT;
+/* A line of its own on standard output. When the reporter prints JSON: the object `json` with the time added, or
+ * the text as an event of its own (json NULL). */
 void clv_reporter_say(clv_reporter *r, const char *text, const char *json);
 
 /* ---- traces ------------------------------------------------------------------------------------ */
@@ -61,5 +128,100 @@ void clv_trace_free(clv_trace *t); /* as it is */
 void clv_trace_node(clv_trace *t, uint32_t node, const char *name); /* once each, first */
 void clv_trace_compute(clv_trace *t, const clv_trace_slice *s);
 void clv_trace_transfer(clv_trace *t, const clv_trace_slice *s);
+
+/* ---- a look into workers -----------------------------------------------------------------------
+ *
+ * What a worker said of itself, and how it has changed since the look before. Shares are of the time
+ * between the two, 0 to 1. In and out are as the worker sees it. Texts may be anything: they are made
+ * harmless where they are drawn. Nothing here is owned. */
+
+typedef struct clv_look_trouble {
+  const char *text; /* NULL or "": nothing went wrong */
+  double age_s;
+} clv_look_trouble;
+
+typedef struct clv_look_link {
+  const char *peer; /* name of the worker at its other end; "": the master */
+  uint64_t bytes_in, bytes_out;
+  double in_per_s, out_per_s;           /* bytes */
+  double round_trip_s;                  /* 0: not known yet */
+  uint64_t frames_in, frames_out;       /* on their way, as the following */
+  uint64_t tensors_in, tensors_out;     /* large ones */
+  uint64_t missing_in, missing_out;     /* bytes of these */
+  double receiving, sending;            /* shares in which large tensors were on their way */
+  double link_in_per_s, link_out_per_s; /* bytes, while they were; 0: none were */
+  double awaited; /* share in which there was nothing to compute until something came */
+  double awaits_per_s;
+} clv_look_link;
+
+typedef struct clv_look_module {
+  uint32_t index;
+  const char *stage; /* its name in the session file; NULL: not known */
+  uint64_t steps, forwards, backwards, evals;
+  double calls_per_s, computing; /* forwards, backwards and evaluations; share spent in kernels */
+} clv_look_module;
+
+typedef struct clv_look_session {
+  const char *name, *identity;
+  char id[33]; /* hexadecimal */
+  uint64_t epoch;
+  double age_s;
+  bool attached;
+  uint64_t contexts, values, calls_waiting, late_frames;
+  uint64_t references, references_used,
+      references_pending; /* kept there; handles; not settled yet */
+  uint64_t bytes_in, bytes_out, memory, memory_limit;
+  double busy, idle, turn; /* shares: computing, nothing to compute, other sessions before it */
+  uint32_t n_modules, n_links;
+  clv_look_module *modules;
+  clv_look_link *links; /* the master's first */
+  clv_look_trouble last_error;
+} clv_look_session;
+
+typedef struct clv_look_worker {
+  const char *name, *address; /* in the session file */
+  bool asked;                 /* false: the first answer has not come yet, nor an error */
+  const char *error, *fix;    /* it does not answer; NULL: it does */
+  const char *said, *software, *device, *isa; /* its own name, ... */
+  uint32_t protocol, cores;
+  double uptime_s, over_s; /* over_s: between the two looks */
+  bool draining, sees_all;
+  uint64_t resident, memory, memory_limit, session_limit;
+  uint32_t open_sessions, max_sessions, connections, max_connections, left_out;
+  uint64_t handshake_failures;
+  bool has_certificate;
+  double certificate_days; /* left */
+  clv_look_trouble last_error;
+  uint32_t n_sessions;
+  clv_look_session *sessions;
+} clv_look_worker;
+
+typedef struct clv_look {
+  const char *title; /* of the session file */
+  const char *clock; /* "19:42:07" */
+  uint32_t n_workers;
+  clv_look_worker *workers;
+} clv_look;
+
+/* What slows a session down and why, in one line of words. */
+void clv_look_verdict(const clv_look *look, const clv_look_worker *w, const clv_look_session *s,
+                      clv_bytes *out);
+
+/* Lines of at most `width` columns (40 at least), of printable ASCII alone. */
+void clv_look_text(const clv_look *look, unsigned width, clv_bytes *out);
+
+/* One JSON object per worker, a line each. */
+void clv_look_json(const clv_look *look, clv_bytes *out);
+
+/* Texts on standard output. over: on a terminal each is drawn over the one before; else, and elsewhere,
+ * one behind the other. */
+typedef struct clv_screen clv_screen;
+
+clv_code clv_screen_open(bool over, clv_screen **ret, clv_err *err) CLV_USE_RESULT;
+bool clv_screen_is_terminal(const clv_screen *s);
+unsigned clv_screen_width(const clv_screen *s);
+void clv_screen_draw(clv_screen *s, const clv_bytes *text);
+/* The terminal is as it was, with the last text on it. NULL is allowed. */
+void clv_screen_close(clv_screen *s);
 
 #endif

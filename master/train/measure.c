@@ -14,7 +14,12 @@
 
 #include "master/train/train_int.h"
 
-enum { WARM_STEPS = 1, FIRST_STEPS = 4, EVERY_STEPS = 16 };
+enum {
+  WARM_STEPS = 1,
+  FIRST_STEPS = 4,
+  EVERY_STEPS = 16,
+  LOOK_MS = 200, /* between two steps that are measured for the look alone */
+};
 static const double UNUSUAL = 0.25, WORTH = 0.02, SLACK = 0.1, SLACK_S = 0.001;
 
 /* ---- when ------------------------------------------------------------------------------------------------ */
@@ -22,7 +27,8 @@ static const double UNUSUAL = 0.25, WORTH = 0.02, SLACK = 0.1, SLACK_S = 0.001;
 bool clv_watch_begin(clv_trainer *t) {
   watch *w = &t->watch;
   w->n_events = 0;
-  return w->sink || (w->wanted && t->committed >= w->next_step);
+  bool look = w->look && clv_now_ns() >= w->next_look_ns;
+  return w->sink || ((w->wanted || look) && t->committed >= w->next_step);
 }
 
 static void plan_next(watch *w, uint64_t committed) {
@@ -179,12 +185,13 @@ static void edge_times(const clv_trainer *t, const layout *l, const double *roun
   }
 }
 
+/* round_trip: [n_workers], or NULL. */
 static clv_code ping_all(clv_trainer *t, double *round_trip, clv_err *err) {
   const char *name;
   for (uint32_t node = 1; (name = cleave_node_name(t->runtime, node)) != NULL; node++) {
     cleave_link_measure m;
     CLV_API(cleave_measure(t->runtime, node, 0, &m, CLV_WHY));
-    for (size_t i = 0; i < t->config->n_workers; i++)
+    for (size_t i = 0; round_trip && i < t->config->n_workers; i++)
       if (strcmp(t->config->workers[i].name, name) == 0) round_trip[i] = m.round_trip_s;
   }
   return CLV_OK;
@@ -265,10 +272,12 @@ clv_code clv_watch_end(clv_trainer *t, const layout *l, bool measured, double se
     return CLV_OK;
   }
   if (w->sink) w->sink(w->sink_user, t, l);
-  if (!w->wanted || t->committed < w->next_step) return CLV_OK;
+  if (w->look) w->look(w->look_user, t, l);
+  w->next_look_ns = clv_now_ns() + (uint64_t)LOOK_MS * 1000000u;
+  if (!(w->wanted || w->look) || t->committed < w->next_step) return CLV_OK;
   plan_next(w, t->committed);
   clv_sched_costs c;
-  if (!enough) return CLV_OK;
+  if (!w->wanted || !enough) return ping_all(t, NULL, err); /* clocks drift apart */
   CLV_TRY(clv_watch_measure(t, l, &c, err));
   clv_err why; /* workers say when they did what: nonsense is no reason to stop */
   if (choose_window(t, l, &c, &why) != CLV_OK)

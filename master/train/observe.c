@@ -11,7 +11,10 @@
 #include "master/report/report.h"
 #include "master/train/train_int.h"
 
-enum { WARM_ROUNDS = 1 };
+enum {
+  WARM_ROUNDS = 1,
+  MOST_EVENTS = 8192, /* of a round that is searched for what the master waits for */
+};
 
 /* Sums over rounds, seconds. */
 typedef struct node_times {
@@ -175,6 +178,63 @@ static void profile_round(clv_observer *o, clv_trainer *t, const layout *l) {
     if (e->kind != CLEAVE_EVENT_STEP && clv_watch_locate(t, l, e, &stage, &micro_batch))
       add_stage(&o->stage[stage], e);
   }
+}
+
+/* ---- what the master waits for ------------------------------------------------------------------------- */
+
+static int by_time(const void *a, const void *b) {
+  const cleave_event *x = a, *y = b;
+  return x->begin_ns < y->begin_ns ? -1 : x->begin_ns > y->begin_ns;
+}
+
+/* How long some other node computed in [from, to); the events are in the order of time. */
+static double others_compute(const watch *w, uint64_t from, uint64_t to) {
+  double seconds = 0;
+  for (size_t i = 0; i < w->n_events && w->events[i].begin_ns < to; i++) {
+    const cleave_event *e = &w->events[i];
+    if (e->node == 0 || !computes(e)) continue;
+    seconds += overlap(e->begin_ns, e->end_ns, from, to);
+    from = CLV_MAX(from, CLV_MIN(e->end_ns, to));
+  }
+  return seconds;
+}
+
+/* Before what `e` waits for has left its maker, either somebody computes or tensors are on their way to
+ * somebody who will. */
+static void add_wait(const clv_trainer *t, const layout *l, uint64_t from, const cleave_event *e,
+                     clv_waits *ret) {
+  uint32_t stage, micro_batch;
+  const cleave_event *out = NULL, *in = NULL;
+  uint64_t to = e->begin_ns;
+  if (clv_watch_locate(t, l, e, &stage, &micro_batch)) out = awaited(t, e, stage, micro_batch);
+  if (out) in = arrival_of(&t->watch, out);
+  double gap = overlap(from, to, from, to);
+  double travels = in ? overlap(from, to, out->begin_ns, in->begin_ns) : 0;
+  double made = out ? overlap(from, to, 0, out->begin_ns) : 0;
+  double computed = made > 0 ? others_compute(&t->watch, from, CLV_MIN(to, out->begin_ns)) : 0;
+  ret->peer += computed;
+  ret->network += travels + made - computed;
+  ret->own += gap - travels - made;
+}
+
+void clv_watch_waits(clv_trainer *t, const layout *l, clv_waits *ret) {
+  watch *w = &t->watch;
+  uint64_t begin, end, last;
+  *ret = (clv_waits){0};
+  if (w->n_events > MOST_EVENTS) return;
+  span_of(w, &begin, &end);
+  last = begin;
+  qsort(w->events, w->n_events, sizeof *w->events, by_time);
+  for (size_t i = 0; i < w->n_events; i++) {
+    const cleave_event *e = &w->events[i];
+    if (e->node != 0 || !computes(e)) continue;
+    if (e->begin_ns > last) add_wait(t, l, last, e, ret);
+    last = CLV_MAX(last, e->end_ns);
+  }
+  if (last >= end) return;
+  double computed = others_compute(w, last, end);
+  ret->peer += computed;
+  ret->network += overlap(last, end, last, end) - computed;
 }
 
 static void observe(void *user, clv_trainer *t, const layout *l) {

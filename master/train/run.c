@@ -3,11 +3,12 @@
  * The commands a person runs. Errors are printed once, here, and become exit codes.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/report/report.h"
+#include "master/history/history.h"
 #include "master/train/train_int.h"
 
 typedef struct run {
@@ -19,23 +20,64 @@ typedef struct run {
   clv_trainer *trainer;
   clv_observer *observer;
   clv_reporter *reporter;
+  clv_run_metrics *metrics;
   clv_bytes dir;
+  clv_claim *claim; /* of dir, while training; as the next */
+  clv_journal *journal;
 } run;
 
 static void run_done(run *r) {
   clv_reporter_close(r->reporter);
+  clv_run_metrics_close(r->metrics);
   clv_trainer_close(r->trainer);
   clv_observer_free(r->observer);
   clv_blueprint_free(r->blueprint);
   clv_run_data_done(&r->data);
   clv_bytes_done(&r->dir);
+  clv_journal_close(r->journal);
+  clv_claim_free(r->claim); /* last: whoever waits for the lock finds all in place */
 }
 
 static clv_exit fail(clv_exit code, const clv_err *err) {
   fflush(stdout);
-  fprintf(stderr, "cleave-master: %s\n", err->text);
+  clv_exit_say(code, err);
   return code;
 }
+
+/* Said to the person who started it, and kept in the run's journal. code: what it ends with, or 0. */
+static void keep_complaint(const run *r, clv_log_level level, const char *event, int code,
+                           const char *message) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0}, line = {0};
+  clv_bytes_printf(&text, "cleave-master: %s", message);
+  clv_bytes_printf(&json, "{\"event\":\"%s\",", event);
+  if (code) clv_bytes_printf(&json, "\"code\":%d,", code);
+  clv_bytes_puts(&json, "\"message\":");
+  clv_bytes_json(&json, message);
+  clv_bytes_puts(&json, "}");
+  if (!json.failed) clv_report_json(&line, level, NULL, json.data);
+  if (!text.failed && !line.failed && line.len) clv_journal_add(r->journal, text.data, line.data);
+}
+
+static clv_exit fail_run(const run *r, clv_exit code, const clv_err *err) {
+  keep_complaint(r, CLV_LOG_ERROR, "failed", code, err->text);
+  return fail(code, err);
+}
+
+static void complain(const run *r, clv_log_level level, const char *event, const char *message) {
+  clv_say(level, event, "%s", message);
+  keep_complaint(r, level, event, 0, message);
+}
+
+/* Checkpoints that were not taken, a line each. */
+static void say_notes(const run *r, char *notes) {
+  for (char *end; notes && (end = strchr(notes, '\n')) != NULL; notes = end + 1) {
+    *end = '\0';
+    complain(r, CLV_LOG_WARN, "checkpoint", notes);
+  }
+}
+
+/* Whether progress is JSON. */
+static bool json_lines(const run *r) { return r->o->json || r->o->log_json; }
 
 /* Failures before training: what went wrong decides the exit code. */
 static clv_exit setup_exit(const clv_err *err) {
@@ -51,9 +93,16 @@ static clv_exit setup_exit(const clv_err *err) {
       return CLV_EXIT_TIMEOUT;
     case CLV_INVALID:
       return CLV_EXIT_CONFIG;
+    case CLV_INTERNAL:
+      return CLV_EXIT_INTERNAL;
     default:
       return CLV_EXIT_FAILED;
   }
+}
+
+/* As soon as workers are met, "internal" may be what one of them says of itself. */
+static clv_exit meeting_exit(const clv_err *err) {
+  return err->code == CLV_INTERNAL ? CLV_EXIT_FAILED : setup_exit(err);
 }
 
 /* Steps in a row with gradients that are not finite, after which nothing will come of the run. */
@@ -79,6 +128,7 @@ static clv_code make_blueprint(run *r, clv_err *err) {
 
 static clv_code open_blueprint(run *r, bool need_train, clv_err *err) {
   bool chosen = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
+  if (need_train) clv_run_metrics_warn(r->config);
   CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
   CLV_TRY(make_blueprint(r, err));
   CLV_TRY(clv_run_data_fits(&r->data, r->blueprint, err));
@@ -91,7 +141,7 @@ static clv_code settle_micro_batches(run *r, clv_err *err) {
   if (r->config->pipeline.micro_batches != CLV_MICRO_AUTO) return CLV_OK;
   CLV_TRY(r->o->resume
               ? clv_recall_micro_batches(r->dir.data, &m, err)
-              : clv_choose_micro_batches(r->blueprint, r->o->json || r->config->log.json, &m, err));
+              : clv_choose_micro_batches(r->blueprint, json_lines(r), r->journal, &m, err));
   r->own = *r->config;
   r->own.pipeline.micro_batches = m;
   r->config = &r->own;
@@ -185,15 +235,24 @@ static clv_code check_egress(const run *r, clv_err *err) {
   return write_in_run(r, "egress.table", &now, err);
 }
 
-static clv_code make_run_dir(run *r, clv_err *err) {
+/* From here on the folder is this process's, and what becomes of the run is recorded there. */
+static clv_code claim_run_dir(run *r, clv_err *err) {
+  const clv_claim_run what = {r->config->name, r->config->file, r->o->resume};
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
+  if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_claim_new(r->dir.data, &r->claim, err));
   if (clv_checkpoint_any(r->dir.data) && !r->o->resume && !r->o->fresh)
     return clv_fail(err, CLV_INVALID,
                     "%s holds checkpoints of an earlier run: --resume goes on with it, --fresh "
                     "deletes them, --set name=... starts another",
                     r->dir.data);
+  CLV_TRY(clv_journal_open(r->dir.data, r->o->resume, &r->journal, err));
+  return clv_claim_begin(r->claim, &what, err);
+}
+
+static clv_code make_run_dir(run *r, clv_err *err) {
+  CLV_TRY(claim_run_dir(r, err));
   CLV_TRY(settle_micro_batches(r, err));
-  CLV_TRY(clv_mkdirs(r->dir.data, err));
   if (r->o->fresh && !r->o->resume) CLV_TRY(clv_checkpoint_clear(r->dir.data, err));
   CLV_TRY(check_egress(r, err));
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0};
@@ -234,9 +293,28 @@ static uint64_t whole_length(const run *r, const clv_loader *loader) {
 static clv_code save(run *r, loop *l, clv_err *err) {
   if (l->saved_at == clv_trainer_step_count(r->trainer)) return CLV_OK;
   CLV_TRY(log_egress(r, l->egress, err));
+  uint64_t begin = clv_now_ns();
   CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, l->cursor, err));
   l->saved_at = clv_trainer_step_count(r->trainer);
+  clv_claim_saved(r->claim);
+  clv_run_metrics_saved(r->metrics, l->saved_at, clv_now_ns() - begin);
   return CLV_OK;
+}
+
+/* Beside those of the steps: for programs, TensorBoard and the run's record. */
+static clv_code note_eval(run *r, const char *what, const clv_step_result *e, bool classes,
+                          clv_err *err) {
+  double accuracy = classes && e->samples ? (double)e->correct / (double)e->samples : NAN;
+  clv_run_best best = {
+      .step = clv_trainer_step_count(r->trainer), .loss = e->loss, .accuracy = accuracy};
+  clv_evaluation evaluation = {.what = what,
+                               .step = best.step,
+                               .samples = e->samples,
+                               .loss = e->loss,
+                               .accuracy = classes ? accuracy : -1};
+  snprintf(best.what, sizeof best.what, "%s", what);
+  clv_claim_evaluation(r->claim, &best);
+  return clv_reporter_evaluation(r->reporter, &evaluation, err);
 }
 
 static void say_eval(run *r, const char *what, const clv_step_result *e, bool classes) {
@@ -250,7 +328,7 @@ static void say_eval(run *r, const char *what, const clv_step_result *e, bool cl
              (unsigned long long)e->samples);
   snprintf(json, sizeof json, "{\"event\":\"%s\",\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu}",
            what, clv_json_number(e->loss, 9, number), share / 100, (unsigned long long)e->samples);
-  clv_reporter_say(r->reporter, r->o->json && !r->reporter ? json : text, json);
+  clv_reporter_say(r->reporter, json_lines(r) && !r->reporter ? json : text, json);
 }
 
 static bool has_classes(const run *r) {
@@ -263,11 +341,12 @@ static clv_code validate(run *r, clv_err *err) {
   if (!r->data.validation_rows.n) return CLV_OK;
   CLV_TRY(clv_trainer_eval(r->trainer, r->data.train, &r->data.validation_rows, &e, NULL, err));
   say_eval(r, "validation", &e, has_classes(r));
-  return CLV_OK;
+  return note_eval(r, "validation", &e, has_classes(r), err);
 }
 
+/* bytes: of the step, up and down. */
 static clv_code tell(run *r, loop *l, uint64_t epoch, uint64_t step, const clv_step_result *s,
-                     clv_err *err) {
+                     const uint64_t bytes[2], clv_err *err) {
   clv_progress p = {.step = step,
                     .total_steps = l->total,
                     .epoch = epoch,
@@ -280,8 +359,12 @@ static clv_code tell(run *r, loop *l, uint64_t epoch, uint64_t step, const clv_s
                     .samples = s->samples,
                     .wait_ns = s->wait_ns,
                     .step_ns = s->step_ns,
+                    .step_up = bytes[0],
+                    .step_down = bytes[1],
                     .applied = s->applied};
   clv_trainer_traffic(r->trainer, &p.bytes_up, &p.bytes_down);
+  clv_claim_step(r->claim, step, p.loss, p.accuracy < 0 ? NAN : p.accuracy);
+  clv_run_metrics_step(r->metrics, step, s);
   l->skipped = s->applied ? 0 : l->skipped + 1;
   return clv_reporter_step(r->reporter, &p, err);
 }
@@ -290,7 +373,7 @@ static void tell_news(run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
   const char *text = clv_trainer_news(r->trainer);
   if (!text) return;
-  clv_bytes_puts(&json, "{\"event\":\"window\",\"text\":");
+  clv_bytes_puts(&json, "{\"event\":\"window\",\"message\":");
   clv_bytes_json(&json, text);
   clv_bytes_puts(&json, "}");
   clv_reporter_say(r->reporter, text, json.data);
@@ -304,13 +387,18 @@ static bool must_flush(const run *r, const loop *l, const clv_batch *batch) {
          (r->o->interrupted && *r->o->interrupted);
 }
 
+/* The steps of a round share what travelled. */
 static clv_code one_step(run *r, loop *l, const clv_batch *batch, clv_err *err) {
   const clv_step_result *results;
   uint32_t done;
-  uint64_t before = clv_trainer_step_count(r->trainer);
+  uint64_t before = clv_trainer_step_count(r->trainer), from[2], to[2];
+  clv_trainer_traffic(r->trainer, &from[0], &from[1]);
   CLV_TRY(clv_trainer_step(r->trainer, batch, must_flush(r, l, batch), &done, &results, err));
-  for (uint32_t i = 0; i < done; i++)
-    CLV_TRY(tell(r, l, batch->at.epoch, before + i + 1, &results[i], err));
+  clv_trainer_traffic(r->trainer, &to[0], &to[1]);
+  for (uint32_t i = 0; i < done; i++) {
+    const uint64_t bytes[2] = {(to[0] - from[0]) / done, (to[1] - from[1]) / done};
+    CLV_TRY(tell(r, l, batch->at.epoch, before + i + 1, &results[i], bytes, err));
+  }
   if (done && !clv_trainer_waiting(r->trainer)) l->cursor = batch->next;
   tell_news(r);
   if (l->skipped < HOPELESS_STEPS) return CLV_OK;
@@ -335,13 +423,32 @@ static clv_code train_loop(run *r, loop *l, clv_err *err) {
   return save(r, l, err);
 }
 
+/* All that looks on from here. */
+static clv_code open_reporter(run *r, const loop *l, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes about = {0}, events = {0};
+  clv_sha256 digest;
+  uint64_t step = clv_trainer_step_count(r->trainer);
+  CLV_TRY(clv_run_about(r->config, &about, &digest, err));
+  CLV_TRY(clv_run_events_folder(r->config, &events, err));
+  clv_claim_started(r->claim, step, l->total, &digest);
+  clv_report_options o = {.run_dir = r->dir.data,
+                          .keep_step = step,
+                          .resumed = r->o->resume,
+                          .every = r->config->log.every,
+                          .json = json_lines(r),
+                          .journal = r->journal,
+                          .tensorboard = events.data,
+                          .about = about.data};
+  return clv_reporter_open(&o, &r->reporter, err);
+}
+
 static clv_code start(run *r, loop *l, clv_err *err) {
   CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
   if (r->observer) clv_observer_attach(r->observer, r->trainer);
   if (r->o->resume) {
     CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
     clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &l->cursor, &notes, err);
-    if (notes.len) fprintf(stderr, "%s", notes.data);
+    say_notes(r, notes.data);
     if (code != CLV_OK) return code;
   }
   l->saved_at = r->o->resume ? clv_trainer_step_count(r->trainer) : UINT64_MAX;
@@ -357,12 +464,12 @@ static clv_code start(run *r, loop *l, clv_err *err) {
   l->total = whole_length(r, l->loader);
   clv_trainer_set_length(r->trainer, l->total);
   if (r->o->max_steps) l->total = CLV_MIN(l->total, r->o->max_steps);
+  clv_run_metrics_attach(r->metrics, r->trainer, l->total);
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/egress.jsonl", r->dir.data);
   l->egress = fopen(path.data, r->o->resume ? "ae" : "we");
   if (!l->egress) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
-  return clv_reporter_open(r->dir.data, clv_trainer_step_count(r->trainer), r->config->log.every,
-                           r->o->json || r->config->log.json, &r->reporter, err);
+  return open_reporter(r, l, err);
 }
 
 static clv_code finish_observing(run *r, clv_err *err) {
@@ -375,22 +482,33 @@ static clv_code finish_observing(run *r, clv_err *err) {
   return clv_observer_finish(r->observer, err);
 }
 
+static bool is_stopped(const run *r) {
+  return r->o->interrupted && *r->o->interrupted == CLV_ASKED_TO_STOP;
+}
+
+static clv_exit say_interrupted(run *r) {
+  char text[512];
+  snprintf(text, sizeof text, "%s after step %llu; --resume goes on from %s",
+           is_stopped(r) ? "stopped" : "interrupted",
+           (unsigned long long)clv_trainer_step_count(r->trainer), r->dir.data);
+  clv_reporter_say(r->reporter, text,
+                   is_stopped(r) ? "{\"event\":\"stopped\"}" : "{\"event\":\"interrupted\"}");
+  return CLV_EXIT_INTERRUPTED;
+}
+
 static clv_exit finish(run *r, clv_err *err) {
   char text[512];
-  if (finish_observing(r, err) != CLV_OK) return fail(CLV_EXIT_FAILED, err);
-  if (r->o->interrupted && *r->o->interrupted) {
-    snprintf(text, sizeof text, "interrupted after step %llu; --resume goes on from %s",
-             (unsigned long long)clv_trainer_step_count(r->trainer), r->dir.data);
-    clv_reporter_say(r->reporter, text, "{\"event\":\"interrupted\"}");
-    return CLV_EXIT_INTERRUPTED;
-  }
+  if (finish_observing(r, err) != CLV_OK) return fail_run(r, CLV_EXIT_FAILED, err);
+  if (r->o->interrupted && *r->o->interrupted) return say_interrupted(r);
   snprintf(text, sizeof text, "run files in %s", r->dir.data);
   clv_reporter_say(r->reporter, text, NULL);
   if (r->data.test && clv_dataset_has_labels(r->data.test)) {
     clv_step_result e;
     if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, &e, NULL, err) != CLV_OK)
-      return fail(run_exit(r, err), err);
+      return fail_run(r, run_exit(r, err), err);
     say_eval(r, "test", &e, has_classes(r));
+    if (note_eval(r, "test", &e, has_classes(r), err) != CLV_OK)
+      return fail_run(r, CLV_EXIT_FAILED, err);
   }
   return CLV_EXIT_OK;
 }
@@ -400,39 +518,55 @@ static void leave_schedule(const run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err ignored;
   clv_trainer_schedule_text(r->trainer, &text);
-  if (text.len && write_in_run(r, "schedule.failed", &text, &ignored) == CLV_OK)
-    fprintf(stderr, "cleave-master: the schedule it ran is in %s/schedule.failed\n", r->dir.data);
+  if (!text.len || write_in_run(r, "schedule.failed", &text, &ignored) != CLV_OK) return;
+  text.len = 0;
+  clv_bytes_printf(&text, "the schedule it ran is in %s/schedule.failed", r->dir.data);
+  if (!text.failed) complain(r, CLV_LOG_ERROR, "schedule", text.data);
+}
+
+static clv_exit fail_setup(const run *r, const clv_err *err) {
+  bool nothing = r->o->resume && err->code == CLV_NOT_FOUND;
+  return fail_run(r, nothing ? CLV_EXIT_CHECKPOINT : meeting_exit(err), err);
+}
+
+static clv_exit fail_training(run *r, const loop *l, const clv_err *err) {
+  char text[160];
+  clv_exit code = run_exit(r, err);
+  clv_reporter_close(r->reporter);
+  r->reporter = NULL;
+  fail_run(r, code, err);
+  leave_schedule(r);
+  if (l->saved_at == UINT64_MAX) return code;
+  snprintf(text, sizeof text,
+           "the checkpoint of step %llu is complete: train --resume goes on from it",
+           (unsigned long long)l->saved_at);
+  complain(r, CLV_LOG_ERROR, "checkpoint", text);
+  return code;
+}
+
+static clv_exit train(run *r, clv_err *err) {
+  CLV_AUTO(loop_done) loop l = {0};
+  if (make_run_dir(r, err) != CLV_OK) return fail_setup(r, err);
+  if ((r->o->trace || r->o->profile) &&
+      clv_observer_new(r->o->trace, r->o->profile, &r->observer, err) != CLV_OK)
+    return fail_run(r, CLV_EXIT_FAILED, err);
+  if (clv_run_metrics_open(r->config, &r->metrics, err) != CLV_OK) return fail_setup(r, err);
+  if (start(r, &l, err) != CLV_OK) return fail_setup(r, err);
+  if (train_loop(r, &l, err) != CLV_OK) return fail_training(r, &l, err);
+  return finish(r, err);
 }
 
 clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(run_done) run r = {.config = config, .o = o};
-  CLV_AUTO(loop_done) loop l = {0};
   clv_err err;
   if (open_blueprint(&r, true, &err) != CLV_OK) return fail(setup_exit(&err), &err);
-  if (make_run_dir(&r, &err) != CLV_OK)
-    return fail(o->resume && err.code == CLV_NOT_FOUND ? CLV_EXIT_CHECKPOINT : setup_exit(&err),
-                &err);
-  if ((o->trace || o->profile) &&
-      clv_observer_new(o->trace, o->profile, &r.observer, &err) != CLV_OK)
-    return fail(CLV_EXIT_FAILED, &err);
-  if (start(&r, &l, &err) != CLV_OK)
-    return fail(o->resume && err.code == CLV_NOT_FOUND ? CLV_EXIT_CHECKPOINT : setup_exit(&err),
-                &err);
-  clv_code code = train_loop(&r, &l, &err);
-  if (code != CLV_OK) {
-    clv_exit exit_code = run_exit(&r, &err);
-    clv_reporter_close(r.reporter);
-    r.reporter = NULL;
-    fail(exit_code, &err);
-    leave_schedule(&r);
-    if (l.saved_at != UINT64_MAX)
-      fprintf(stderr,
-              "cleave-master: the checkpoint of step %llu is complete: train --resume goes on from "
-              "it\n",
-              (unsigned long long)l.saved_at);
-    return exit_code;
-  }
-  return finish(&r, &err);
+  clv_exit code = train(&r, &err);
+  clv_run_status status = code == CLV_EXIT_OK            ? CLV_RUN_FINISHED
+                          : code != CLV_EXIT_INTERRUPTED ? CLV_RUN_FAILED
+                          : is_stopped(&r)               ? CLV_RUN_STOPPED
+                                                         : CLV_RUN_INTERRUPTED;
+  clv_claim_end(r.claim, status, code, status == CLV_RUN_FAILED ? err.text : "");
+  return code;
 }
 
 /* ---- evaluation and prediction ------------------------------------------------------------------------------ */
@@ -443,7 +577,7 @@ static clv_code open_trained(run *r, clv_err *err) {
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
   CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
   clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &cursor, &notes, err);
-  if (notes.len) fprintf(stderr, "%s", notes.data);
+  say_notes(r, notes.data);
   return code;
 }
 
@@ -458,7 +592,7 @@ static clv_exit with_trained(const clv_session_config *config, const clv_run_opt
   if (open_blueprint(&r, false, &err) != CLV_OK) return fail(setup_exit(&err), &err);
   if (open_trained(&r, &err) != CLV_OK)
     return fail(err.code == CLV_NOT_FOUND || err.code == CLV_DATA_LOSS ? CLV_EXIT_CHECKPOINT
-                                                                       : setup_exit(&err),
+                                                                       : meeting_exit(&err),
                 &err);
   clv_step_result e;
   if (clv_trainer_eval(r.trainer, r.data.test, &r.data.test_rows, &e, predictions, &err) != CLV_OK)

@@ -9,6 +9,7 @@
 #ifndef CLEAVE_TRAIN_H
 #define CLEAVE_TRAIN_H
 
+#include "common/cli/cli.h"
 #include "common/config/config.h"
 #include "common/tensor/tensor.h"
 #include "master/api/api.h"
@@ -166,30 +167,20 @@ void clv_observer_free(clv_observer *o);
 
 /* ---- runs ---------------------------------------------------------------------------------------- */
 
-/* Exit codes of cleave-master; docs in README. */
-typedef enum clv_exit {
-  CLV_EXIT_OK = 0,
-  CLV_EXIT_FAILED = 1,
-  CLV_EXIT_USAGE = 2,
-  CLV_EXIT_CONFIG = 3,
-  CLV_EXIT_CONNECT = 4,
-  CLV_EXIT_TIMEOUT = 5,
-  CLV_EXIT_WORKER_LOST = 6,
-  CLV_EXIT_DATA = 7,
-  CLV_EXIT_CHECKPOINT = 8,
-  CLV_EXIT_DIVERGED = 9,
-  CLV_EXIT_INTERNAL = 70,
-  CLV_EXIT_INTERRUPTED = 130,
-} clv_exit;
+/* Why a run is to end early: a signal, or `stop`'s. */
+enum { CLV_INTERRUPTED = 1, CLV_ASKED_TO_STOP = 2 };
 
 typedef struct clv_run_options {
   uint64_t max_steps; /* stop after this many steps in all; 0 = as the session says */
   bool resume, fresh, accept_egress, json;
+  bool log_json;                   /* progress as JSON too */
   const volatile int *interrupted; /* set by a signal: finish the step, write a checkpoint */
   const char *out;                 /* predict: a .npy file; plan: the schedule's instructions */
   const char *trace;               /* train: a file for chrome://tracing and Perfetto */
   bool profile, schedule;          /* train; plan */
-  bool suggest_cuts;               /* plan, with the next two: "w1=20:1000", "w1=8" */
+  bool watch;                      /* status, with interval_s between two looks; 0: 1 */
+  double interval_s;
+  bool suggest_cuts; /* plan, with the next two: "w1=20:1000", "w1=8" */
   const char *const *links, *const *speeds;
   size_t n_links, n_speeds;
 } clv_run_options;
@@ -201,5 +192,6 @@ clv_exit clv_run_predict(const clv_session_config *config, const clv_run_options
 clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o);
 clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *o);
 clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options *o);
+clv_exit clv_show_status(const clv_session_config *config, const clv_run_options *o);
 
 #endif

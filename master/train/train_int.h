@@ -3,7 +3,7 @@
  * The inside of a trainer: modules.c connects and loads, schedule.c lays schedules out, steps.c trains,
  * measure.c watches links and stages, trial.c chooses the number of micro-batches, eval.c evaluates,
  * state.c collects and restores, run.c is the loop a person sees; profile.c times layers and suggest.c
- * looks for better cuts.
+ * looks for better cuts; metrics.c has the numbers of a run for Prometheus.
  */
 #ifndef CLEAVE_TRAIN_INT_H
 #define CLEAVE_TRAIN_INT_H
@@ -12,6 +12,7 @@
 #include "common/sched/sched.h"
 #include "common/tls/tls.h"
 #include "common/weights/weights.h"
+#include "master/report/report.h"
 #include "master/train/train.h"
 
 enum {
@@ -75,6 +76,10 @@ typedef struct watch {
   /* Each round is shown to it: a trace, a profile. NULL: none. */
   void (*sink)(void *user, clv_trainer *t, const layout *l); /* may sort the events */
   void *sink_user;
+  /* Every sixteenth round or so, a few a second at most, is shown to it: metrics. NULL: none. */
+  void (*look)(void *user, clv_trainer *t, const layout *l); /* may sort the events */
+  void *look_user;
+  uint64_t next_look_ns;
 } watch;
 
 struct clv_trainer {
@@ -127,16 +132,36 @@ void clv_watch_done(watch *w);
 bool clv_watch_locate(const clv_trainer *t, const layout *l, const cleave_event *e,
                       uint32_t *ret_stage, uint32_t *ret_micro);
 
+/* For what the master's node waited in the round whose events are here, seconds: tensors on their way, to
+ * it or to who makes what it waits for; others that computed; neither. All 0: not known (observe.c). */
+typedef struct clv_waits {
+  double network, peer, own;
+} clv_waits;
+void clv_watch_waits(clv_trainer *t, const layout *l, clv_waits *ret);
+
 /* What the round whose events are here shows; asks all links for their round trip. */
 clv_code clv_watch_measure(clv_trainer *t, const layout *l, clv_sched_costs *ret,
                            clv_err *err) CLV_USE_RESULT;
 
+/* ---- metrics (metrics.c) --------------------------------------------------------------------------------- */
+
+/* The port of `metrics.listen`; without that *ret stays NULL, which all the others take. */
+typedef struct clv_run_metrics clv_run_metrics;
+clv_code clv_run_metrics_open(const clv_session_config *config, clv_run_metrics **ret,
+                              clv_err *err) CLV_USE_RESULT;
+void clv_run_metrics_close(clv_run_metrics *m); /* before the trainer is closed */
+void clv_run_metrics_attach(clv_run_metrics *m, clv_trainer *t, uint64_t target_steps);
+void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s);
+void clv_run_metrics_saved(clv_run_metrics *m, uint64_t step, uint64_t took_ns);
+/* On standard error, if others than this machine could read them. */
+void clv_run_metrics_warn(const clv_session_config *config);
+
 /* ---- micro-batches: auto (trial.c) ----------------------------------------------------------------------- */
 
 /* In how many parts the batches of a run are to be cut, by trial steps on random numbers in sessions of
- * their own; says so on standard output. b: any number of them. Connects. */
-clv_code clv_choose_micro_batches(const clv_blueprint *b, bool json, uint64_t *ret,
-                                  clv_err *err) CLV_USE_RESULT;
+ * their own; says so on standard output and in the journal. b: any number of them. Connects. */
+clv_code clv_choose_micro_batches(const clv_blueprint *b, bool json, clv_journal *journal,
+                                  uint64_t *ret, clv_err *err) CLV_USE_RESULT;
 /* That of the run in the folder. */
 clv_code clv_recall_micro_batches(const char *run_dir, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
 /* Numbers worth a look, ascending: those up to CLV_MOST_MICROS that cut the batch into so many parts of
@@ -191,6 +216,16 @@ clv_code clv_suggest_cuts(const clv_blueprint *b, const clv_links *links, bool j
 /* Bytes that a stage keeps, with so many micro-batches at once (describe.c). */
 clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t live, size_t *ret,
                           clv_err *err) CLV_USE_RESULT;
+
+/* ---- what a run leaves (run_about.c) ----------------------------------------------------------------------- */
+
+/* The session as those may read who look at a run's curves: without paths, addresses and credentials;
+ * and the digest of the whole, as session.effective.yaml has it. */
+clv_code clv_run_about(const clv_session_config *c, clv_bytes *ret, clv_sha256 *ret_digest,
+                       clv_err *err) CLV_USE_RESULT;
+/* The folder of this run's event files; nothing when there are to be none. */
+clv_code clv_run_events_folder(const clv_session_config *c, clv_bytes *ret,
+                               clv_err *err) CLV_USE_RESULT;
 
 /* A failure of libcleave as an error of the trainer: the step, the worker and the cause in the text;
  * the worker that was lost, if that is what it is, is remembered. */

@@ -164,24 +164,31 @@ static clv_code predict(const choice *c, uint32_t micros, double *ret, clv_err *
   return clv_sched_seconds(s, &costs, ret, err);
 }
 
-static void say(const choice *c, uint64_t micros, double seconds, double one_s, bool json) {
-  if (json) {
-    printf(
-        "{\"event\":\"micro_batches\",\"micro_batches\":%llu,\"step_s\":%.6f,\"step_of_1_s\":"
-        "%.6f}\n",
-        (unsigned long long)micros, seconds, one_s);
-  } else {
-    printf("micro_batches: %llu, by trial steps with", (unsigned long long)micros);
-    for (uint32_t k = 0; k < c->n; k++)
-      printf("%s %llu", k ? "," : "", (unsigned long long)c->micros[k]);
-    printf(
-        ": a step of %llu samples is expected to take %.1f ms, one of a single micro-batch %.1f\n",
-        (unsigned long long)c->b->config->train.batch, 1e3 * seconds, 1e3 * one_s);
-  }
+typedef struct voice {
+  bool json;
+  clv_journal *journal;
+} voice;
+
+static void say(const choice *c, uint64_t micros, double seconds, double one_s, const voice *v) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
+  clv_bytes_printf(&json,
+                   "{\"event\":\"micro_batches\",\"micro_batches\":%llu,\"step_s\":%.6f,"
+                   "\"step_of_1_s\":%.6f}",
+                   (unsigned long long)micros, seconds, one_s);
+  clv_bytes_printf(&text, "micro_batches: %llu, by trial steps with", (unsigned long long)micros);
+  for (uint32_t k = 0; k < c->n; k++)
+    clv_bytes_printf(&text, "%s %llu", k ? "," : "", (unsigned long long)c->micros[k]);
+  clv_bytes_printf(
+      &text,
+      ": a step of %llu samples is expected to take %.1f ms, one of a single micro-batch %.1f",
+      (unsigned long long)c->b->config->train.batch, 1e3 * seconds, 1e3 * one_s);
+  if (text.failed || json.failed) return;
+  printf("%s\n", v->json ? json.data : text.data);
   fflush(stdout);
+  clv_journal_add(v->journal, text.data, json.data);
 }
 
-static clv_code choose(const choice *c, bool json, uint64_t *ret, clv_err *err) {
+static clv_code choose(const choice *c, const voice *v, uint64_t *ret, clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *micros = NULL;
   CLV_AUTO(clv_freep) double *seconds = NULL;
   uint32_t n, i = 0;
@@ -195,11 +202,12 @@ static clv_code choose(const choice *c, bool json, uint64_t *ret, clv_err *err) 
   }
   while (i + 1 < n && !(seconds[i] <= AS_GOOD * best)) i++;
   *ret = micros[i];
-  say(c, micros[i], seconds[i], seconds[0], json);
+  say(c, micros[i], seconds[i], seconds[0], v);
   return CLV_OK;
 }
 
-clv_code clv_choose_micro_batches(const clv_blueprint *b, bool json, uint64_t *ret, clv_err *err) {
+clv_code clv_choose_micro_batches(const clv_blueprint *b, bool json, clv_journal *journal,
+                                  uint64_t *ret, clv_err *err) {
   CLV_AUTO(clv_freep) clv_sched_costs *costs = NULL;
   size_t sizes[16];
   choice c = {.b = b};
@@ -219,7 +227,7 @@ clv_code clv_choose_micro_batches(const clv_blueprint *b, bool json, uint64_t *r
   if (!c.n)
     return clv_fail(err, CLV_UNAVAILABLE,
                     "micro_batches: auto: no trial step could be timed; give a number");
-  return choose(&c, json, ret, err);
+  return choose(&c, &(voice){json, journal}, ret, err);
 }
 
 clv_code clv_recall_micro_batches(const char *run_dir, uint64_t *ret, clv_err *err) {

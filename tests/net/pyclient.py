@@ -28,7 +28,7 @@ if MISSING is None:
     pb, pb_grpc = generate()
 
 F32, F64, I64 = 1, 2, 3
-INPUT, LINEAR, CONV, RELU, ADD, BATCHNORM, CROSS_ENTROPY = 0, 1, 2, 6, 12, 16, 17
+INPUT, LINEAR, CONV, RELU, ADD, BATCHNORM, CROSS_ENTROPY, WAIT = 0, 1, 2, 6, 12, 16, 17, 29
 ALL = 255  # every module of an APPLY
 
 # ---- CRC32C (Castagnoli, reflected 0x1EDC6F41), RFC 3720 --------------------------------------
@@ -130,7 +130,8 @@ class Caller:
 
 
 def node(op, inputs=(), layer=0, name="", **attrs):
-    keys = {"out": 1, "kernel": 2, "stride": 3, "pad": 4, "groups": 5, "bias": 6, "shape": 10}
+    keys = {"out": 1, "kernel": 2, "stride": 3, "pad": 4, "groups": 5, "bias": 6, "shape": 10,
+            "forward_ms": 17}
     return pb.Node(op=op, inputs=inputs, layer=layer, name=name, attrs=[
         pb.Attr(key=keys[k], ints=v if isinstance(v, (list, tuple)) else [v]) for k, v in attrs.items()])
 
@@ -201,7 +202,7 @@ class Lane:
     def _read(self):
         try:
             for frame in self.call:
-                if frame.kind == pb.PING and frame.message >> 63:  # what has come of the chunks before it
+                if frame.kind == pb.PING:  # of a worker that is asked how it does, or behind chunks
                     self.control.send(pb.Frame(kind=pb.PONG, reply_to=frame.message))
                 else:
                     self.inbox.put(frame)

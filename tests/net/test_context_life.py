@@ -220,7 +220,8 @@ def another_worker_brings_values_and_nothing_else():
         w.load(0, tanh_graph(), [N, D])
         w.attach()
         c.hello()
-        peer = SessionOf(c, w.session.id, 1, 0).attach(role=pb.ROLE_PEER)
+        peer = SessionOf(c, w.session.id, 1, 0).attach(
+            role=pb.ROLE_PEER, owner="spiffe://test/master")
         x, m = randoms(r, N, D), Tanh(w, 0)
         w.send(call(70, 900, 0, [(5, True)]))
         w.send(deliver(70, 900))

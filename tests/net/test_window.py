@@ -43,7 +43,7 @@ class Run:
     def read(self):
         for line in self.process.stdout:
             with self.changed:
-                self.lines.append(json.loads(line) if line[0] == "{" else {"text": line})
+                self.lines.append(json.loads(line) if line[0] == "{" else {"message": line})
                 self.changed.notify_all()
         with self.changed:
             self.lines.append({"event": "end"})
@@ -60,7 +60,7 @@ class Run:
         return self.lines
 
     def windows(self):
-        return [int(re.match(r"window (\d+)", l["text"]).group(1)) for l in self.lines if l.get("event") == "window"]
+        return [int(re.match(r"window (\d+)", l["message"]).group(1)) for l in self.lines if l.get("event") == "window"]
 
 
 def step_is(n):
@@ -78,7 +78,7 @@ def the_window_follows_a_delay_that_changes():
         for proxy in cluster.proxies.values():
             proxy.set_delay(40)
         run.wait_for(lambda l: l.get("event") == "window" and
-                     int(re.match(r"window (\d+)", l["text"]).group(1)) > before + 2)
+                     int(re.match(r"window (\d+)", l["message"]).group(1)) > before + 2)
         run.wait_for(step_is(30))
         after = run.windows()[-1]
         # one for 24 ms of computing, and those of (2 * 80 ms + 24 ms) / 24 ms on the way and at the other
@@ -86,7 +86,7 @@ def the_window_follows_a_delay_that_changes():
         for proxy in cluster.proxies.values():
             proxy.set_delay(0)
         lines = run.finish()
-        texts = [l["text"] for l in lines if l.get("event") == "window"]
+        texts = [l["message"] for l in lines if l.get("event") == "window"]
         assert any("takes 8" in t and "ms instead of" in t for t in texts), texts
 
 

@@ -26,6 +26,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "../net"), os.path.join(HERE, "../golde
 import numpy as np
 import torch
 
+import board
 import make_seeds
 import nets
 import resnet
@@ -445,10 +446,29 @@ def seed_programs():
         check([seed_row(name, session, folder) for name in sorted(names)])
 
 
+# ---- TensorBoard ---------------------------------------------------------------------------------
+
+def tensorboard_reads_event_files():
+    """A run that lost its last steps and was resumed, and one that diverged: every tag, step and value
+    that TensorBoard shows is that of the run's own files, and no other."""
+    python, reason = board.python()
+    if not python:
+        return reason
+    synthetic_images(data_dir)
+    logs = os.path.join(cluster.dir, "boards")
+    rows = []
+    for name, run_dir in board.runs(cluster, logs):
+        for how, read in board.read(python, logs, name).items():
+            worst = board.compare(read, run_dir)
+            rows.append(row(f"TensorBoard, {how}", f"{name}: {len(read)} curves", worst, 1e-6))
+    check(rows)
+
+
 TESTS = [step_parity_mlp_sgd, step_parity_mlp_momentum, step_parity_cnn_adam,
          step_parity_is_not_fooled, free_running_mlp_sgd, free_running_cnn_adam,
          checkpoint_accuracy_in_pytorch, export_forward_and_training, export_refuses_by_name,
-         resnet18, resnet50, resnet_state_dict, resnet_refusals, seed_programs]
+         resnet18, resnet50, resnet_state_dict, resnet_refusals, seed_programs,
+         tensorboard_reads_event_files]
 
 
 def print_table():
@@ -460,22 +480,25 @@ def print_table():
 
 
 def main():
-    failed, lines = 0, []
+    failed, skipped, lines = 0, 0, []
     wanted = sys.argv[1:]
     for test in TESTS:
         if wanted and test.__name__ not in wanted:
             continue
         begin = time.monotonic()
         try:
-            test()
-            lines.append(f"ok {test.__name__} ({time.monotonic() - begin:.1f}s)")
+            reason = test()
+            skipped += reason is not None
+            lines.append(f"skip {test.__name__}: {reason}" if reason else
+                         f"ok {test.__name__} ({time.monotonic() - begin:.1f}s)")
         except Exception as e:  # a failing test must not hide the others
             traceback.print_exc()
             failed += 1
             lines.append(f"not ok {test.__name__} ({type(e).__name__}: {e})")
         print(lines[-1], flush=True)
     print_table()
-    print(f"{len(lines) - failed} passed, {failed} failed")
+    print(f"{len(lines) - failed - skipped} passed, {failed} failed"
+          + (f", {skipped} skipped" if skipped else ""))
     return 1 if failed else 0
 
 

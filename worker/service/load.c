@@ -102,9 +102,6 @@ static clv_code make_stage(session *s, const clv_wire_load_request *r, clv_stage
   CLV_TRY(check_place(r, err));
   CLV_TRY(check_params(&r->graph, err));
   CLV_TRY(build_graph(r, &graph, err));
-  size_t used = clv_pool_bytes(s->pool), limit = s->granted.session_bytes;
-  if (s->service->config->memory_limit) limit = CLV_MIN(limit, s->service->config->memory_limit);
-  if (used >= limit) return clv_fail(err, CLV_EXHAUSTED, "the session's %zu bytes are used", limit);
   for (uint32_t i = 0; i < r->n_groups; i++)
     groups[i] = (clv_stage_group){optimizer_of(&r->groups[i].optimizer), r->groups[i].params,
                                   r->groups[i].n_params};
@@ -124,7 +121,7 @@ static clv_code make_stage(session *s, const clv_wire_load_request *r, clv_stage
                          .in_flight = r->in_flight,
                          .frozen = r->frozen,
                          .n_frozen = r->n_frozen,
-                         .max_bytes = limit - used};
+                         .pool = s->pool};
   CLV_TRY(clv_stage_new(&o, ret, err));
   clv_code code = clv_stage_warm(*ret, r->inputs[0].shape.dim[0], err);
   if (code == CLV_OK) return CLV_OK;
@@ -169,8 +166,10 @@ static clv_code ready_node(session *s, clv_err *err) {
   if (s->node) return CLV_OK;
   uint16_t origin;
   CLV_TRY(clv_random_bytes(&origin, sizeof origin, err));
-  clv_node_options o = {
-      .pool = s->pool, .originator = (uint16_t)(origin | 1u), .runtime = s->service->runtime};
+  clv_node_options o = {.pool = s->pool,
+                        .originator = (uint16_t)(origin | 1u),
+                        .runtime = s->service->runtime,
+                        .seat = s->seat};
   CLV_TRY(clv_node_new(&o, &s->node, err));
   if (pthread_create(&s->compute, NULL, compute_main, s) != 0) {
     clv_node_free(s->node);
@@ -225,7 +224,7 @@ static clv_code load(session *s, const clv_wire_load_request *r, clv_wire_load_r
   return add_stage(s, stage, err);
 }
 
-/* One at a time, so that what the shards of a session take is counted before the next is made. */
+/* One at a time: they dial, and start the compute thread, once. */
 clv_code clv_session_load(session *s, const clv_wire_load_request *r, clv_wire_load_reply *reply,
                           clv_err *err) {
   pthread_mutex_lock(&s->loading);

@@ -100,6 +100,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
   clv_code code = clv_session_load(s, &r, &out, err);
   if (code != CLV_OK) {
     clv_log(CLV_LOG_WARN, "session %s: stage %u not loaded: %s", s->name, r.stage, err->text);
+    clv_session_note(s, "module %u was not loaded: %s", r.stage, err->text);
     return code;
   }
   clv_log(CLV_LOG_INFO, "session %s: stage %u loaded, %u parameters, %llu bytes", s->name, r.stage,
@@ -107,61 +108,17 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
   return clv_wire_load_reply_encode(&out, reply, err);
 }
 
-/* ---- status ------------------------------------------------------------------------------------ */
+/* ---- status and health --------------------------------------------------------------------------- */
 
-static uint64_t resident_bytes(void) {
-  unsigned long long pages = 0, total = 0;
-  FILE *f = fopen("/proc/self/statm", "re");
-  if (!f) return 0;
-  int got = fscanf(f, "%llu %llu", &total, &pages);
-  fclose(f);
-  return got == 2 ? pages * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
-}
-
-static void fill_session(session *s, clv_wire_session_status *out, clv_wire_stage_status *stages) {
-  clv_wire_close_reply c;
-  clv_session_counts(s, &c);
-  *out = (clv_wire_session_status){.session = s->id,
-                                   .epoch = s->epoch,
-                                   .bytes_in = c.bytes_in,
-                                   .bytes_out = c.bytes_out,
-                                   .name = s->name,
-                                   .stages = stages};
-  pthread_mutex_lock(&s->lock);
-  out->memory_bytes = clv_pool_bytes(s->pool);
-  if (s->node) {
-    clv_context_counts k;
-    clv_node_context_count(s->node, &k);
-    out->contexts = (uint32_t)k.contexts;
-    out->values = k.values;
-    out->calls_waiting = k.calls_waiting;
-    out->late_frames = k.late_frames;
+/* A reply has its limits: of very many sessions those that do not fit are left out. */
+static clv_code encode_what_fits(clv_wire_status_reply *r, clv_bytes *reply, clv_err *err) {
+  clv_code code = clv_wire_status_reply_encode(r, reply, err);
+  while (code == CLV_EXHAUSTED && r->n_sessions) {
+    r->left_out += r->n_sessions - r->n_sessions / 2;
+    r->n_sessions /= 2;
+    code = clv_wire_status_reply_encode(r, reply, err);
   }
-  for (uint32_t i = 0; s->node && i < CLV_MODULE_ALL; i++) {
-    clv_stage_counts k;
-    clv_stage *stage = clv_node_stage(s->node, i);
-    if (!stage) continue;
-    clv_stage_count(stage, &k);
-    stages[out->n_stages++] = (clv_wire_stage_status){i, k.steps, k.forwards, k.backwards};
-  }
-  pthread_mutex_unlock(&s->lock);
-}
-
-static clv_code status_reply(clv_service *v, session **list, uint32_t n, clv_bytes *reply,
-                             clv_err *err) {
-  CLV_AUTO(clv_freep) clv_wire_session_status *sessions = NULL;
-  CLV_AUTO(clv_freep) clv_wire_stage_status *stages = NULL;
-  CLV_TRY(clv_alloc(n, sizeof *sessions, &sessions, err));
-  CLV_TRY(clv_alloc((size_t)n * CLV_WIRE_MODULES, sizeof *stages, &stages, err));
-  for (uint32_t i = 0; i < n; i++)
-    fill_session(list[i], &sessions[i], stages + (size_t)i * CLV_WIRE_MODULES);
-  clv_wire_status_reply out = {.incarnation = v->incarnation,
-                               .uptime_ms = clv_now_ns() / 1000000u - v->started_ms,
-                               .rss_bytes = resident_bytes(),
-                               .draining = v->draining,
-                               .n_sessions = n,
-                               .sessions = sessions};
-  return clv_wire_status_reply_encode(&out, reply, err);
+  return code;
 }
 
 /* A master sees its own sessions; an observer sees all of them. */
@@ -169,23 +126,11 @@ static clv_code on_status(void *user, const clv_rpc_peer *peer, const clv_iov *r
                           clv_bytes *reply, clv_err *err) {
   clv_service *v = user;
   CLV_AUTO(clv_wire_done) clv_wire_status_request r = {0};
+  CLV_AUTO(clv_service_snapshot_done) clv_service_snapshot now = {0};
   CLV_TRY(clv_wire_status_request_decode(pieces_of(request), n, &r, err));
-  const clv_allow_spec *a = clv_service_allowed(v, peer->uri);
-  session *list[MAX_SESSIONS];
-  uint32_t found = 0;
-  pthread_mutex_lock(&v->lock);
-  for (uint32_t i = 0; i < v->n_sessions; i++) {
-    session *s = v->sessions[i];
-    bool visible = (a && a->role == CLV_ROLE_OBSERVER) || strcmp(s->owner, peer->uri) == 0;
-    if (!visible || (!r.all && memcmp(&s->id, &r.session, sizeof s->id) != 0)) continue;
-    __atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED);
-    list[found++] = s;
-  }
-  pthread_mutex_unlock(&v->lock);
-  clv_code code = !r.all && !found ? clv_fail(err, CLV_NOT_FOUND, "no such session")
-                                   : status_reply(v, list, found, reply, err);
-  for (uint32_t i = 0; i < found; i++) clv_session_unref(list[i]);
-  return code;
+  CLV_TRY(clv_service_snapshot_take(v, peer->uri, r.all ? NULL : &r.session, &now, err));
+  if (!r.all && !now.status.n_sessions) return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  return encode_what_fits(&now.status, reply, err);
 }
 
 static clv_code on_health(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
@@ -238,6 +183,10 @@ const clv_allow_spec *clv_service_allowed(const clv_service *s, const char *uri)
   return NULL;
 }
 
+size_t clv_service_allow_index(const clv_service *s, const char *uri) {
+  return (size_t)(clv_service_allowed(s, uri) - s->config->allow);
+}
+
 void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes) {
   const clv_allow_spec *a = clv_service_allowed(s, uri);
   if (!a) return;
@@ -256,12 +205,14 @@ uint64_t clv_service_credit(clv_service *s, const char *uri) {
 
 clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char *method,
                                clv_err *err) {
-  const clv_service *s = user;
+  clv_service *s = user;
   const clv_allow_spec *a = clv_service_allowed(s, peer->uri);
   for (size_t i = 0; a && i < CLV_COUNT(permissions); i++)
     if (strcmp(permissions[i].method, method) == 0 && (permissions[i].roles >> a->role & 1))
       return CLV_OK;
-  clv_log(CLV_LOG_WARN, "audit deny identity=%s method=%s verdict=\"%s\"", peer->uri, method,
-          a ? "not for this role" : "identity not in allow");
+  clv_log_event(CLV_LOG_WARN, "audit", "deny identity=%s method=%s verdict=\"%s\"", peer->uri,
+                method, a ? "not for this role" : "identity not in allow");
+  clv_service_note(s, peer->uri, "%s was refused %s: %s", peer->uri, method,
+                   a ? "not for its role" : "not in allow");
   return clv_fail(err, CLV_DENIED, "not allowed");
 }

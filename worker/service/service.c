@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "worker/service/service_int.h"
+
+enum { TRIM_EVERY_MS = 250 };
 
 static void reflect(void *user, clv_rpc_stream *stream, const clv_iov *pieces, size_t n) {
   (void)user;
@@ -108,7 +111,11 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identit
   clv_rpc_pem pem = pem_of(identity);
   clv_code code = clv_random_bytes(&s->incarnation, sizeof s->incarnation, err);
   if (code == CLV_OK) code = clv_alloc(config->n_allow, sizeof *s->credit, &s->credit, err);
+  if (code == CLV_OK) code = clv_alloc(config->n_allow, sizeof *s->troubles, &s->troubles, err);
+  if (code == CLV_OK) code = clv_totals_init(s, err);
   if (code == CLV_OK) code = copy_pem(&pem, &s->pem, err);
+  s->certificate_end = identity->not_after;
+  if (code == CLV_OK) code = clv_service_open_accounts(s, err);
   if (code == CLV_OK) code = serve(s, err);
   if (code != CLV_OK) {
     clv_service_close(s);
@@ -125,6 +132,8 @@ clv_code clv_service_reload(clv_service *s, const clv_tls_identity *identity, cl
   clv_rpc_pem pem = pem_of(identity);
   clv_code code = copy_pem(&pem, &s->pem, err);
   if (code == CLV_OK) code = clv_rpc_server_reload(s->server, &s->pem, err);
+  if (code == CLV_OK) s->certificate_end = identity->not_after;
+  ++*(code == CLV_OK ? &s->reloads : &s->failed_reloads);
   pthread_mutex_unlock(&s->lock);
   return code;
 }
@@ -154,17 +163,44 @@ static void audit_nameless(clv_service *s) {
   clv_rpc_server_counts c;
   clv_rpc_server_count(s->server, &c);
   if (c.unauthenticated > s->nameless)
-    clv_log(CLV_LOG_WARN,
-            "audit deny identity=? calls=%llu verdict=\"a certificate without exactly one URI\"",
-            (unsigned long long)(c.unauthenticated - s->nameless));
+    clv_log_event(CLV_LOG_WARN, "audit",
+                  "deny identity=? calls=%llu verdict=\"a certificate without exactly one URI\"",
+                  (unsigned long long)(c.unauthenticated - s->nameless));
   s->nameless = c.unauthenticated;
+}
+
+/* What ended sessions have freed lies where malloc looks for the threads that freed it, and those of
+ * the next session may be others. Not too often: who opens and closes must not slow the others. */
+static void give_back_memory(clv_service *s) {
+  uint64_t now = clv_now_ns() / 1000000u;
+  if (now - s->trimmed_ms < TRIM_EVERY_MS) return;
+  if (!__atomic_exchange_n(&s->freed, false, __ATOMIC_RELAXED)) return;
+  malloc_trim(0);
+  s->trimmed_ms = now;
 }
 
 void clv_service_tick(clv_service *s) {
   const char *why;
   audit_nameless(s);
-  for (session *x; (x = ended_session(s, &why)) != NULL; clv_session_unref(x))
+  for (session *x; (x = ended_session(s, &why)) != NULL; clv_session_unref(x)) {
+    clv_service_note(s, x->owner, "session %s: %s", x->name, why);
     clv_session_close(x, why);
+  }
+  give_back_memory(s);
+}
+
+void clv_service_count(clv_service *s, unsigned *ret_sessions, unsigned *ret_contexts) {
+  *ret_contexts = 0;
+  pthread_mutex_lock(&s->lock);
+  *ret_sessions = s->n_sessions;
+  for (uint32_t i = 0; i < s->n_sessions; i++) {
+    clv_context_counts k = {0};
+    pthread_mutex_lock(&s->sessions[i]->lock);
+    if (s->sessions[i]->node) clv_node_context_count(s->sessions[i]->node, &k);
+    pthread_mutex_unlock(&s->sessions[i]->lock);
+    *ret_contexts += (unsigned)k.contexts;
+  }
+  pthread_mutex_unlock(&s->lock);
 }
 
 static uint32_t open_sessions(clv_service *s) {
@@ -198,7 +234,10 @@ void clv_service_close(clv_service *s) {
   }
   clv_rpc_server_free(s->server);
   clv_service_pem_done(&s->pem);
+  clv_service_close_accounts(s);
   free(s->credit);
+  free(s->troubles);
+  clv_totals_done(s);
   pthread_mutex_destroy(&s->lock);
   free(s);
 }

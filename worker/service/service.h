@@ -11,6 +11,7 @@
 #include "common/config/config.h"
 #include "common/rpc/rpc.h"
 #include "common/tls/tls.h"
+#include "common/wire/wire.h"
 
 typedef struct clv_service clv_service;
 
@@ -20,6 +21,9 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identit
 
 unsigned clv_service_port(const clv_service *s);
 
+/* What is open now. */
+void clv_service_count(clv_service *s, unsigned *ret_sessions, unsigned *ret_contexts);
+
 /* Closes sessions whose master is gone or whose lease is over. Call a few times a second. */
 void clv_service_tick(clv_service *s);
 
@@ -27,10 +31,41 @@ void clv_service_tick(clv_service *s);
 clv_code clv_service_reload(clv_service *s, const clv_tls_identity *identity,
                             clv_err *err) CLV_USE_RESULT;
 
+/* A reload that came to nothing before clv_service_reload could be called. */
+void clv_service_reload_failed(clv_service *s);
+
+/* Whether it takes new sessions; why not is appended to *ret, as a line. Any thread. */
+bool clv_service_ready(clv_service *s, clv_bytes *ret);
+/* Numbers as text for Prometheus, appended. shed: connections that were turned away for want of
+ * descriptors. Any thread. */
+void clv_service_metrics(clv_service *s, uint64_t shed, clv_bytes *ret);
+
 /* Takes no new sessions, waits until the open ones are closed or deadline_ms is over. BLOCKS. */
 void clv_service_drain(clv_service *s, unsigned deadline_ms);
 
 /* BLOCKS. Ends all sessions and frees. NULL is allowed. */
 void clv_service_close(clv_service *s);
+
+/* ---- looking into it ------------------------------------------------------------------------- */
+
+/* Everything that is counted, at one moment: of the worker, of each session, of its modules and links.
+ * Status answers with it, and whoever else wants numbers takes them from here. */
+typedef struct clv_service_snapshot {
+  clv_wire_status_reply status; /* what Status would say; its texts live as long as the snapshot */
+  clv_rpc_server_counts calls;
+  clv_tls_handshakes callers, peers;  /* with those who dialled this worker; whom it dialled */
+  struct clv_snapshot_memory *memory; /* private */
+} clv_service_snapshot;
+
+/* viewer: whose eyes it is for: an observer's see all sessions, others' their own; NULL sees all. only:
+ * that session, or NULL. Any thread but rpc's queue threads. Asks links for their round trip as well,
+ * for the next snapshot to show. */
+clv_code clv_service_snapshot_take(clv_service *s, const char *viewer, const clv_wire_id *only,
+                                   clv_service_snapshot *ret, clv_err *err) CLV_USE_RESULT;
+void clv_service_snapshot_done(clv_service_snapshot *snapshot); /* for CLV_AUTO; {0} is allowed */
+
+/* Something went wrong that concerns `identity` (NULL: nobody in particular): what status shows as the
+ * last error to it and to observers. No paths. */
+void clv_service_note(clv_service *s, const char *identity, const char *fmt, ...) CLV_PRINTF(3, 4);
 
 #endif

@@ -10,7 +10,16 @@
 
 enum { MAX_SESSIONS = 256, MAX_PEER_LINKS = 16 };
 
+/* Why a session was not opened, as far as codes tell. */
+typedef enum refusal { REFUSED_DRAINING, REFUSED_EXISTS, REFUSED_QUOTA, REFUSALS } refusal;
+
 typedef struct session session;
+
+/* What went wrong last. */
+typedef struct trouble {
+  char text[CLV_WIRE_TEXT + 1]; /* printable ASCII */
+  uint64_t at_ns;               /* monotonic; 0: nothing did */
+} trouble;
 
 /* A link to or from another worker, under its name in worker.yaml. */
 typedef struct peer_link {
@@ -18,12 +27,22 @@ typedef struct peer_link {
   clv_link *link;
 } peer_link;
 
+/* What sessions have done; numbers that only grow. */
+typedef struct work {
+  uint64_t forwards, backwards, steps, compute_ns, idle_ns, turn_ns;
+} work;
+
+typedef struct edge_bytes {
+  uint64_t in, out;
+} edge_bytes;
+
 struct session {
   clv_service *service;
   int refs; /* the table, every link, every handler at work on it */
   clv_wire_id id;
   uint64_t epoch, seed, opened_ms;
   uint64_t send_credit; /* towards the owner, at first */
+  size_t allowed;       /* the owner's entry of `allow` */
   char owner[CLV_WIRE_URI + 1], name[CLV_WIRE_NAME + 1];
   char **peers; /* identities that may attach */
   uint32_t n_peers;
@@ -33,13 +52,17 @@ struct session {
   pthread_mutex_t loading; /* held through a LoadShard, before `lock` */
   pthread_mutex_t lock;    /* links, node creation */
   clv_pool *pool;
+  clv_seat *seat;
   clv_session_node *node; /* made by the first LoadShard */
   pthread_t compute;
   bool computing;
   clv_link *master;
   peer_link out[MAX_PEER_LINKS], in[MAX_PEER_LINKS];
   uint32_t n_out, n_in;
-  bool gone; /* the master's link has ended: to be closed by the next tick */
+  trouble trouble; /* beside what its node has told; under lock */
+  bool gone; /* the master's link has ended, to be closed by the next tick; or it is being closed */
+  work tallied; /* of what follows the service's totals know, as the next; under its lock */
+  edge_bytes *tallied_edges;
   char why[CLV_ERR_TEXT];
 };
 
@@ -54,10 +77,20 @@ struct clv_service {
   uint64_t started_ms;
   uint64_t *credit;  /* [n_allow] what that identity's last HELLO grants; under lock */
   uint64_t nameless; /* refused callers without an identity, as the audit has told */
+  clv_account *total, **identities; /* [n_allow] */
+  clv_turnstile *turnstile;
+  bool freed;          /* a session, since memory was last given back; atomic */
+  uint64_t trimmed_ms; /* when that was; by clv_service_tick alone */
   bool draining;
-  pthread_mutex_t lock; /* the table, pem, draining */
+  int64_t certificate_end;
+  trouble trouble, *troubles; /* of anybody; [n_allow] of that identity */
+  pthread_mutex_t lock;       /* the table, pem, draining, the certificate's end, troubles */
   session *sessions[MAX_SESSIONS];
   uint32_t n_sessions;
+  /* For metrics, under lock too. */
+  uint64_t reloads, failed_reloads, refused[REFUSALS];
+  work *ended;             /* [n_allow] of sessions that have ended */
+  edge_bytes *ended_edges; /* [1 + n_peers] the master's, then the peers' of worker.yaml */
 };
 
 extern const clv_rpc_unary clv_service_methods[];
@@ -66,12 +99,25 @@ extern const size_t clv_service_n_methods;
 clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char *method,
                                clv_err *err);
 const clv_allow_spec *clv_service_allowed(const clv_service *s, const char *uri);
+/* The index of its entry, which must exist. */
+size_t clv_service_allow_index(const clv_service *s, const char *uri);
 /* A copy of the credentials in use, for dialling: a reload may come in between. */
 clv_code clv_service_pem(clv_service *s, clv_rpc_pem *ret, clv_err *err) CLV_USE_RESULT;
 void clv_service_pem_done(clv_rpc_pem *pem);
 /* Bytes of tensors that may be on their way to `uri`, as its last HELLO said. */
 void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes);
 uint64_t clv_service_credit(clv_service *s, const char *uri);
+
+/* quotas.c */
+clv_code clv_service_open_accounts(clv_service *s, clv_err *err) CLV_USE_RESULT;
+void clv_service_close_accounts(clv_service *s);
+clv_code clv_service_new_session_account(clv_service *s, size_t identity, clv_account **ret,
+                                         clv_err *err) CLV_USE_RESULT;
+/* What is in use of the quotas of an entry of `allow`, of a session's; and its turns to compute. */
+void clv_service_identity_count(const clv_service *s, size_t allow, clv_quota q,
+                                clv_account_counts *ret);
+void clv_session_account_count(const session *s, clv_quota q, clv_account_counts *ret);
+void clv_session_turns(const session *s, clv_seat_counts *ret);
 
 /* sessions.c */
 clv_code clv_session_open(clv_service *s, const char *uri, const clv_wire_open_request *request,
@@ -92,6 +138,20 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
 /* The node learns of all links known so far. Under s->lock. */
 void clv_session_links(session *s);
 clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) CLV_USE_RESULT;
+
+/* snapshot.c */
+void clv_session_note(session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
+/* totals.c */
+/* Where an array of edges has the links with a peer: 0 for the master's, 1.. as worker.yaml lists them. */
+size_t clv_edge_of(const clv_worker_config *c, const char *peer);
+refusal clv_refusal_of(clv_code code);
+clv_code clv_totals_init(clv_service *s, clv_err *err) CLV_USE_RESULT;
+void clv_totals_done(clv_service *s);
+clv_code clv_session_tally_init(session *s, clv_err *err) CLV_USE_RESULT;
+/* Under the service's lock: the totals know all that the session has done so far. */
+void clv_session_tally(session *s);
+/* The same added to what is there: *w, and edges [1 + n_peers]. */
+void clv_session_work(session *s, work *w, edge_bytes *edges);
 
 /* load.c */
 clv_code clv_session_load(session *s, const clv_wire_load_request *request,

@@ -17,9 +17,12 @@ static session *session_ref(session *s) {
 void clv_session_unref(session *s) {
   if (!s || __atomic_fetch_sub(&s->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   clv_node_free(s->node);
+  clv_seat_free(s->seat);
   for (uint32_t i = 0; i < s->n_peers; i++) free(s->peers[i]);
   free(s->peers);
+  free(s->tallied_edges);
   clv_pool_unref(s->pool);
+  __atomic_store_n(&s->service->freed, true, __ATOMIC_RELAXED);
   pthread_mutex_destroy(&s->lock);
   pthread_mutex_destroy(&s->loading);
   free(s);
@@ -98,37 +101,46 @@ void clv_session_close(session *s, const char *verdict) {
   for (uint32_t i = 0; i < v->n_sessions && !mine; i++) {
     if (v->sessions[i] != s) continue;
     v->sessions[i] = v->sessions[--v->n_sessions];
+    clv_session_tally(s);
     mine = true;
   }
   set_spin(v);
   pthread_mutex_unlock(&v->lock);
   if (!mine) return; /* somebody else is closing it */
+  clv_account_discharge(v->identities[s->allowed], CLV_QUOTA_SESSIONS, 1);
+  pthread_mutex_lock(&s->lock);
+  s->gone = true; /* a LoadShard that is at work starts no thread any more, nobody attaches */
+  pthread_mutex_unlock(&s->lock);
   clv_wire_close_reply c;
   clv_session_counts(s, &c);
   if (s->node) clv_node_stop(s->node);
   if (s->computing) pthread_join(s->compute, NULL);
+  pthread_mutex_lock(&v->lock);
+  clv_session_tally(s);
+  pthread_mutex_unlock(&v->lock);
   drop_links(s);
-  clv_log(CLV_LOG_INFO,
-          "audit close session=%s identity=%s verdict=\"%s\" bytes_in=%llu bytes_out=%llu", s->name,
-          s->owner, verdict, (unsigned long long)c.bytes_in, (unsigned long long)c.bytes_out);
+  clv_log_event(CLV_LOG_INFO, "audit",
+                "close session=%s identity=%s verdict=\"%s\" bytes_in=%llu bytes_out=%llu", s->name,
+                s->owner, verdict, (unsigned long long)c.bytes_in, (unsigned long long)c.bytes_out);
   clv_session_unref(s);
 }
 
 /* ---- opening ----------------------------------------------------------------------------------- */
 
-static clv_code check_quota(clv_service *v, const char *uri, const clv_wire_id *id, clv_err *err) {
-  const clv_allow_spec *a = clv_service_allowed(v, uri);
-  uint64_t limit = a && a->sessions ? a->sessions : v->limits.sessions, mine = 0;
+static bool is_named(const session *s, const clv_wire_id *id, const char *owner) {
+  return memcmp(&s->id, id, sizeof *id) == 0 && strcmp(s->owner, owner) == 0;
+}
+
+/* Under the service's lock. A stranger's session of the same id is another one: it is not told of. */
+static clv_code admit(clv_service *v, session *s, clv_err *err) {
   if (v->draining) return clv_fail(err, CLV_UNAVAILABLE, "this worker is draining");
-  for (uint32_t i = 0; i < v->n_sessions; i++) {
-    if (memcmp(&v->sessions[i]->id, id, sizeof *id) == 0)
+  for (uint32_t i = 0; i < v->n_sessions; i++)
+    if (is_named(v->sessions[i], &s->id, s->owner))
       return clv_fail(err, CLV_EXISTS, "a session of this id is open");
-    mine += strcmp(v->sessions[i]->owner, uri) == 0;
-  }
-  if (mine >= limit || v->n_sessions == MAX_SESSIONS)
-    return clv_fail(err, CLV_EXHAUSTED,
-                    "%llu sessions are open for this identity, the limit is %llu",
-                    (unsigned long long)mine, (unsigned long long)limit);
+  if (v->n_sessions == MAX_SESSIONS)
+    return clv_fail(err, CLV_EXHAUSTED, "this worker has no place for another session");
+  CLV_TRY(clv_account_charge(v->identities[s->allowed], CLV_QUOTA_SESSIONS, 1, err));
+  v->sessions[v->n_sessions++] = s;
   return CLV_OK;
 }
 
@@ -137,6 +149,23 @@ static clv_code copy_peers(session *s, const clv_wire_open_request *r, clv_err *
   for (; s->n_peers < r->n_peer_identities; s->n_peers++)
     CLV_TRY(clv_strdup(r->peer_identities[s->n_peers], &s->peers[s->n_peers], err));
   return CLV_OK;
+}
+
+/* What this session is told that it may use; the identity's other sessions may leave it less. */
+static clv_wire_limits grant(const clv_service *v, const clv_allow_spec *a) {
+  clv_wire_limits l = v->limits;
+  if (a->sessions) l.sessions = (uint32_t)a->sessions;
+  if (a->bytes) l.session_bytes = CLV_MIN(a->bytes, l.session_bytes);
+  if (a->tensors) l.tensors = (uint32_t)CLV_MIN(a->tensors, (uint64_t)l.tensors);
+  return l;
+}
+
+static clv_code open_account(session *s, clv_err *err) {
+  CLV_AUTO(clv_account_unrefp) clv_account *account = NULL;
+  clv_service *v = s->service;
+  CLV_TRY(clv_service_new_session_account(v, s->allowed, &account, err));
+  CLV_TRY(clv_pool_new_of(account, &s->pool, err));
+  return clv_seat_new(v->turnstile, s->allowed, &s->seat, err);
 }
 
 static clv_code new_session(clv_service *v, const char *uri, const clv_wire_open_request *r,
@@ -149,16 +178,16 @@ static clv_code new_session(clv_service *v, const char *uri, const clv_wire_open
   s->epoch = r->epoch;
   s->seed = r->seed;
   s->opened_ms = clv_now_ns() / 1000000u;
-  s->granted = v->limits;
+  s->allowed = clv_service_allow_index(v, uri);
+  s->granted = grant(v, &v->config->allow[s->allowed]);
   s->send_credit = clv_service_credit(v, uri);
-  const clv_allow_spec *a = clv_service_allowed(v, uri);
-  if (a && a->bytes) s->granted.session_bytes = CLV_MIN(a->bytes, v->limits.session_bytes);
   snprintf(s->owner, sizeof s->owner, "%s", uri);
   snprintf(s->name, sizeof s->name, "%s", r->name);
   pthread_mutex_init(&s->loading, NULL);
   pthread_mutex_init(&s->lock, NULL);
-  clv_code code = clv_pool_new(s->granted.session_bytes, s->granted.tensors, &s->pool, err);
+  clv_code code = open_account(s, err);
   if (code == CLV_OK) code = copy_peers(s, r, err);
+  if (code == CLV_OK) code = clv_session_tally_init(s, err);
   if (code != CLV_OK) {
     clv_session_unref(s);
     return code;
@@ -172,16 +201,17 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
   CLV_AUTO(clv_session_unrefp) session *s = NULL;
   CLV_TRY(new_session(v, uri, r, &s, err));
   pthread_mutex_lock(&v->lock);
-  clv_code code = check_quota(v, uri, &r->session, err);
-  if (code == CLV_OK) v->sessions[v->n_sessions++] = s;
+  clv_code code = admit(v, s, err);
+  if (code != CLV_OK) v->refused[clv_refusal_of(code)]++;
   pthread_mutex_unlock(&v->lock);
   if (code != CLV_OK) {
-    clv_log(CLV_LOG_WARN, "audit deny session=%s identity=%s verdict=\"%s\"", r->name, uri,
-            err->text);
+    clv_log_event(CLV_LOG_WARN, "audit", "deny session=%s identity=%s verdict=\"%s\"", r->name, uri,
+                  err->text);
+    clv_service_note(v, uri, "session %s was refused: %s", r->name, err->text);
     return code;
   }
   *ret_granted = s->granted;
-  clv_log(CLV_LOG_INFO, "audit open session=%s identity=%s verdict=\"ok\"", s->name, uri);
+  clv_log_event(CLV_LOG_INFO, "audit", "open session=%s identity=%s verdict=\"ok\"", s->name, uri);
   s = NULL; /* the table's now */
   return CLV_OK;
 }
@@ -192,8 +222,7 @@ clv_code clv_session_find(clv_service *v, const clv_wire_id *id, uint64_t epoch,
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions; i++) {
     session *s = v->sessions[i];
-    if (memcmp(&s->id, id, sizeof *id) == 0 && s->epoch == epoch && strcmp(s->owner, uri) == 0)
-      found = session_ref(s);
+    if (is_named(s, id, uri) && s->epoch == epoch) found = session_ref(s);
   }
   pthread_mutex_unlock(&v->lock);
   if (!found) return clv_fail(err, CLV_NOT_FOUND, "no such session");
@@ -249,6 +278,7 @@ static void peer_closed(void *user, clv_link *link, clv_code code, const char *t
   if (master && clv_packet_new(s->pool, CLV_ABORT, &p, &err) == CLV_OK) {
     char why[CLV_ERR_TEXT];
     snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer(link), text);
+    clv_session_note(s, "%s", why);
     clv_frame_set_failure(&p->frame, code == CLV_OK ? CLV_UNAVAILABLE : code, why,
                           s->service->config->name ? s->service->config->name : "worker");
     if (clv_link_send(master, p, &err) != CLV_OK)
@@ -264,6 +294,7 @@ static clv_link_options link_options(session *s, const char *peer, uint64_t send
                             .pool = s->pool,
                             .accept = s->granted,
                             .send_credit = send_credit,
+                            .lives_on = true,
                             .events = {.user = s, .on_packet = link_packet, .on_closed = closed}};
 }
 
@@ -330,26 +361,17 @@ static clv_code peer_in_link(session *s, const char *uri, uint64_t credit, clv_l
   return CLV_OK;
 }
 
-static session *by_id(clv_service *v, const clv_wire_id *id, uint64_t epoch) {
-  session *found = NULL;
-  pthread_mutex_lock(&v->lock);
-  for (uint32_t i = 0; i < v->n_sessions; i++)
-    if (memcmp(&v->sessions[i]->id, id, sizeof *id) == 0 && v->sessions[i]->epoch == epoch)
-      found = session_ref(v->sessions[i]);
-  pthread_mutex_unlock(&v->lock);
-  return found;
-}
-
 clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
                                clv_err *err) {
   clv_service *v = user;
   if (memcmp(&attach->attach.incarnation, &v->incarnation, sizeof v->incarnation) != 0 &&
       attach->attach.role == CLV_ATTACH_MASTER)
     return clv_fail(err, CLV_ABORTED, "the worker has been restarted since HELLO");
-  CLV_AUTO(clv_session_unrefp) session *s = by_id(v, &attach->attach.session, attach->attach.epoch);
-  bool owner = s && strcmp(s->owner, uri) == 0;
-  if (!s || (attach->attach.role == CLV_ATTACH_MASTER && !owner))
-    return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  /* A worker says for whom it speaks: else a stranger who gave a session of his own the same id there
+   * could have it speak in this one. */
+  const char *owner = attach->attach.role == CLV_ATTACH_PEER ? attach->attach.owner : uri;
+  CLV_AUTO(clv_session_unrefp) session *s = NULL;
+  CLV_TRY(clv_session_find(v, &attach->attach.session, attach->attach.epoch, owner, &s, err));
   uint64_t credit = clv_service_credit(v, uri);
   pthread_mutex_lock(&s->lock);
   clv_code code = s->gone ? clv_fail(err, CLV_NOT_FOUND, "no such session")
@@ -391,6 +413,7 @@ static clv_code open_peer(session *s, const clv_remote_spec *peer, const clv_rpc
                      .limits = {.max_message = 0},
                      .session = s->id,
                      .epoch = s->epoch,
+                     .owner = s->owner,
                      .bulk_lanes = 4,
                      .role = CLV_ATTACH_PEER,
                      .timeout_ms = PEER_TIMEOUT_MS};

@@ -122,10 +122,12 @@ static void defaults(void **state) {
   assert_int_equal(c->limits.connect_timeout_ms, 10000);
   assert_int_equal(c->limits.credit_bytes, 64 << 20);
   assert_int_equal(c->log.every, 20);
+  assert_null(c->log.tensorboard);
   assert_int_equal(c->checkpoint.every_steps, 500);
   assert_int_equal(c->checkpoint.keep, 3);
   assert_string_equal(c->checkpoint.dir, "runs/small");
   assert_string_equal(c->run.dir, "runs");
+  assert_null(c->metrics.listen);
   assert_string_equal(c->loss.at, "master");
   assert_int_equal(c->loss.worker, -1);
   assert_int_equal(c->data.test.n, 0);
@@ -222,6 +224,23 @@ static void paths(void **state) {
       CLV_OK);
   assert_string_equal(c->tls.ca, expected);
   clv_session_config_free(c);
+}
+
+static void tensorboard_is_a_folder_or_yes(void **state) {
+  static const struct {
+    const char *value, *want; /* NULL: none */
+  } cases[] = {
+      {"true", "true"}, {"\"true\"", "true"}, {"false", NULL}, {"./true", "./true"}, {"tb", "tb"}};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    char set[64];
+    snprintf(set, sizeof set, "log.tensorboard=%s", cases[i].value);
+    CLV_AUTO(clv_session_config_freep) clv_session_config *c = accepted_set(set);
+    if (cases[i].want)
+      assert_string_equal(c->log.tensorboard, cases[i].want);
+    else
+      assert_null(c->log.tensorboard);
+  }
 }
 
 static void transfer_is_inherited(void **state) {
@@ -391,9 +410,10 @@ static const char rich_text[] =
     "\"b[1]\"]}\n"
     "pipeline: {micro_batches: 4, schedule: 1f1b, window: textbook, flush_every: 7}\n"
     "limits: {step_timeout: 1234ms, connect_timeout: 1h, credit: 100001}\n"
-    "log: {every: 3, json: true}\n"
+    "log: {every: 3, json: true, tensorboard: 't b'}\n"
     "checkpoint: {dir: 'c k', every_steps: 11, keep: 12}\n"
-    "run: {dir: /r}\n";
+    "run: {dir: /r}\n"
+    "metrics: {listen: \"localhost:0\"}\n";
 
 static void same_texts(const clv_text_list *a, const clv_text_list *b) {
   assert_int_equal(a->n, b->n);
@@ -513,10 +533,13 @@ static void same_session(const clv_session_config *a, const clv_session_config *
   assert_int_equal(a->transfer, b->transfer);
   assert_memory_equal(&a->limits, &b->limits, sizeof a->limits);
   assert_true(a->log.every == b->log.every && a->log.json == b->log.json);
+  assert_string_equal(a->log.tensorboard ? a->log.tensorboard : "none",
+                      b->log.tensorboard ? b->log.tensorboard : "none");
   assert_string_equal(a->checkpoint.dir, b->checkpoint.dir);
   assert_true(a->checkpoint.every_steps == b->checkpoint.every_steps &&
               a->checkpoint.keep == b->checkpoint.keep);
   assert_string_equal(a->run.dir, b->run.dir);
+  same_text(a->metrics.listen, b->metrics.listen);
 }
 
 /* Read again under another folder, so that a path left relative shows. */
@@ -617,6 +640,7 @@ int main(void) {
       cmocka_unit_test(named_ranges),
       cmocka_unit_test(paths),
       cmocka_unit_test(image_keys),
+      cmocka_unit_test(tensorboard_is_a_folder_or_yes),
       cmocka_unit_test(transfer_is_inherited),
       cmocka_unit_test(precedence),
       cmocka_unit_test(overrides_reach_everywhere),

@@ -40,6 +40,7 @@ static void defaults(void **state) {
   assert_true(c->limits.session_bytes == 64ull << 30);
   assert_int_equal(c->limits.message_bytes, 64 << 20);
   assert_int_equal(c->limits.concurrent_calls, 64);
+  assert_int_equal(c->limits.calls, 65536);
   assert_int_equal(c->limits.connections, 16);
   assert_int_equal(c->limits.credit_bytes, 64 << 20);
   assert_int_equal(c->limits.lease_ms, 60000);
@@ -49,6 +50,7 @@ static void defaults(void **state) {
   assert_null(c->state_dir);
   assert_int_equal(c->log.level, CLV_LOG_INFO);
   assert_int_equal(c->drain_timeout_ms, 30000);
+  assert_null(c->metrics.listen);
   clv_worker_config_free(c);
 }
 
@@ -57,13 +59,14 @@ static const char rich_text[] =
     "name: w1\n"
     "tls: {ca: ca.pem, cert: w.pem, key: w.key}\n"
     "allow:\n"
-    "  - {identity: \"spiffe://acme/master\", role: master, sessions: 2, bytes: 3GiB}\n"
+    "  - {identity: \"spiffe://acme/master\", role: master, sessions: 2, bytes: 3GiB, "
+    "tensors: 9, calls: 7, weight: 3}\n"
     "  - {identity: \"spiffe://acme/worker/w2\", role: peer}\n"
     "  - {identity: \"spiffe://acme/nagios\", role: observer}\n"
     "peers: [{name: w2, address: \"h:7443\", identity: \"spiffe://acme/worker/w2\"}]\n"
     "limits: {sessions: 1, tensors: 2, session_bytes: 5MiB, message_size: 70000, concurrent_calls: "
     "3,\n"
-    "  connections: 4, credit: 1MiB, lease: 5s, handshake_timeout: 100ms}\n"
+    "  calls: 6, connections: 4, credit: 1MiB, lease: 5s, handshake_timeout: 100ms}\n"
     "device: cuda:0\n"
     "memory_limit: 2GiB\n"
     "cores: [0, 3]\n"
@@ -71,13 +74,16 @@ static const char rich_text[] =
     "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855}}\n"
     "state_dir: state\n"
     "log: {level: debug, json: true}\n"
-    "drain_timeout: 0s\n";
+    "drain_timeout: 0s\n"
+    "metrics: {listen: '[::1]:9101'}\n";
 
 static void check_rich(const clv_worker_config *c) {
   assert_string_equal(c->listen, "0.0.0.0:0");
   assert_string_equal(c->name, "w1");
   assert_int_equal(c->n_allow, 3);
   assert_true(c->allow[0].sessions == 2 && c->allow[0].bytes == 3ull << 30);
+  assert_true(c->allow[0].tensors == 9 && c->allow[0].calls == 7 && c->allow[0].weight == 3);
+  assert_true(c->allow[1].tensors == 0 && c->allow[1].calls == 0 && c->allow[1].weight == 1);
   assert_int_equal(c->allow[1].role, CLV_ROLE_PEER);
   assert_int_equal(c->allow[2].role, CLV_ROLE_OBSERVER);
   assert_int_equal(c->n_peers, 1);
@@ -86,6 +92,7 @@ static void check_rich(const clv_worker_config *c) {
   assert_string_equal(c->peers[0].identity, "spiffe://acme/worker/w2");
   assert_true(c->limits.sessions == 1 && c->limits.tensors == 2 && c->limits.connections == 4);
   assert_true(c->limits.session_bytes == 5 << 20 && c->limits.message_bytes == 70000);
+  assert_true(c->limits.calls == 6);
   assert_true(c->limits.concurrent_calls == 3 && c->limits.credit_bytes == 1 << 20);
   assert_true(c->limits.lease_ms == 5000 && c->limits.handshake_timeout_ms == 100);
   assert_string_equal(c->device, "cuda:0");
@@ -97,6 +104,7 @@ static void check_rich(const clv_worker_config *c) {
   assert_int_equal(strlen(c->artifacts[0].sha256), 64);
   assert_string_equal(c->state_dir, "/etc/cleave/state");
   assert_true(c->log.level == CLV_LOG_DEBUG && c->log.json && c->drain_timeout_ms == 0);
+  assert_string_equal(c->metrics.listen, "[::1]:9101");
 }
 
 static void round_trip(void **state) {
@@ -175,6 +183,61 @@ static void overrides(void **state) {
   clv_worker_config_free(c);
 }
 
+static const char credential_text[] =
+    "tls:\n"
+    "  ca: ${CREDENTIALS_DIRECTORY}/ca.pem\n"
+    "  cert: w.pem\n"
+    "  key: \"/k/${CREDENTIALS_DIRECTORY}/w\"\n"
+    "allow:\n"
+    "  - {identity: \"spiffe://acme/master\", role: master}\n";
+
+/* Only at the start of a path, and only when the environment has it as systemd gives it. */
+static void credentials(void **state) {
+  (void)state;
+  static const char *const good[] = {"X=1", "CREDENTIALS_DIRECTORY=/run/credentials/w.service",
+                                     NULL};
+  static const char *const bad[][2] = {{"X=1"},
+                                       {"CREDENTIALS_DIRECTORY="},
+                                       {"CREDENTIALS_DIRECTORY=here"},
+                                       {"CREDENTIALS_DIRECTORY=/a b"},
+                                       {"CREDENTIALS_DIRECTORY=/\xff"}};
+  clv_config_overrides over = {.env = good};
+  clv_worker_config *c = worker(credential_text, &over);
+  assert_string_equal(c->tls.ca, "/run/credentials/w.service/ca.pem");
+  assert_string_equal(c->tls.cert, "/etc/cleave/w.pem");
+  assert_string_equal(c->tls.key, "/k/${CREDENTIALS_DIRECTORY}/w");
+  clv_worker_config_free(c);
+  for (size_t i = 0; i < CLV_COUNT(bad); i++) {
+    clv_err err = {0};
+    over.env = (const char *const[]){bad[i][0], NULL};
+    assert_int_equal(clv_worker_config_parse("/w.yaml", credential_text, strlen(credential_text),
+                                             &over, &c, &err),
+                     CLV_INVALID);
+    assert_string_equal(err.text,
+                        "/w.yaml:2:7: 'tls.ca' names a credential, but there is no "
+                        "$CREDENTIALS_DIRECTORY: systemd sets it for units with LoadCredential=");
+  }
+}
+
+/* Every key of both files has its entry, with default and range. */
+static void manual_pages(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes worker_page = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes session_page = {0};
+  clv_err err;
+  assert_int_equal(clv_config_man(CLV_CONFIG_WORKER, &worker_page, &err), CLV_OK);
+  assert_int_equal(clv_config_man(CLV_CONFIG_SESSION, &session_page, &err), CLV_OK);
+  assert_memory_equal(worker_page.data, ".TH CLEAVE\\-WORKER.YAML 5 ", 26);
+  assert_non_null(strstr(worker_page.data, ".TP\n\\fBallow[].identity\\fR (required)\n"));
+  assert_non_null(strstr(worker_page.data, ".TP\n\\fBartifacts.NAME.file\\fR (required)\n"));
+  assert_non_null(strstr(worker_page.data,
+                         ".TP\n\\fBlimits.lease\\fR\nA session whose master is silent for so long "
+                         "is closed and its memory freed.\nA duration from 1s to 24h.\n"
+                         "Default:\n\\fB60s\\fR.\n"));
+  assert_non_null(strstr(session_page.data, "\\fBmodel.KEY\\fR"));
+  assert_non_null(strstr(session_page.data, "One of idx, npy, images.\n"));
+}
+
 static void shipped_file_is_the_example(void **state) {
   (void)state;
   clv_bytes shipped = {0}, example = {0};
@@ -195,6 +258,8 @@ int main(void) {
       cmocka_unit_test(round_trip),
       cmocka_unit_test(errors),
       cmocka_unit_test(overrides),
+      cmocka_unit_test(credentials),
+      cmocka_unit_test(manual_pages),
       cmocka_unit_test(shipped_file_is_the_example),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

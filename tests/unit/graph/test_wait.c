@@ -107,8 +107,11 @@ static void each_part_takes_its_own_time(void **state) {
   } parts[] = {{"forward", 30}, {"input", 20}, {"weight", 40}};
   rig r = one_wait(CLV_F32, clv_backend_ref(), 30, 20, 40);
   double best[3] = {1e9, 1e9, 1e9}, cpu = ms(CLOCK_THREAD_CPUTIME_ID);
+  bool late = true;
   clv_call *c;
-  for (int round = 0; round < 4; round++) {
+  int round = 0;
+  for (; round < 4 || (late && round < 30); round++) {
+    late = false;
     assert_ok(clv_plan_call_get(r.plan, &c, err));
     for (int i = 0; i < 3; i++) {
       double from = ms(CLOCK_MONOTONIC);
@@ -118,13 +121,14 @@ static void each_part_takes_its_own_time(void **state) {
       double took = ms(CLOCK_MONOTONIC) - from;
       if (took < parts[i].want) fail_msg("%s took %.2f ms", parts[i].what, took);
       best[i] = fmin(best[i], took);
+      late |= best[i] > parts[i].want + 5;
     }
     clv_plan_call_put(r.plan, c);
   }
   cpu = ms(CLOCK_THREAD_CPUTIME_ID) - cpu;
   for (int i = 0; i < 3; i++)
     if (best[i] > parts[i].want + 5) fail_msg("%s took %.2f ms", parts[i].what, best[i]);
-  if (cpu > 40) fail_msg("%.1f ms of processor time in 360 of waiting", cpu);
+  if (cpu > 10 * round) fail_msg("%.1f ms of processor time in %d of waiting", cpu, 90 * round);
   rig_done(&r);
 }
 

@@ -187,7 +187,7 @@ static void closing_round_trips(void **state) {
 /* ---- status ------------------------------------------------------------------------------------
  */
 
-static void status_round_trips(void **state) {
+static void status_request_round_trips(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -199,45 +199,186 @@ static void status_round_trips(void **state) {
     assert_int_equal(got.all, all);
     if (!all) assert_memory_equal(&got.session, &request.session, sizeof got.session);
   }
-  clv_wire_stage_status stages[] = {{.stage = 1, .forwards = 3, .backwards = 4},
-                                    {.stage = 6, .forwards = 8, .backwards = 9}};
-  clv_wire_session_status sessions[] = {{some_id(1), 2, 3, 4, 5, "one", 6, 2, 7, 8, 9, stages},
-                                        {some_id(9), 0, 0, 0, 0, "", 0, 0, 0, 0, 0, NULL}};
-  clv_wire_status_reply reply = {.incarnation = some_id(3),
+}
+
+static clv_wire_stage_status some_stages[] = {
+    {.stage = 1, .forwards = 3, .backwards = 4},
+    {.stage = 6, .steps = 7, .forwards = 8, .backwards = 9, .evals = 10, .compute_ns = 11}};
+
+static clv_wire_link_status some_links[] = {
+    {.peer = "", .bytes_in = 1},
+    {"worker-2", 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}};
+
+static clv_wire_session_status some_sessions[] = {{.epoch = 2,
+                                                   .bytes_in = 3,
+                                                   .bytes_out = 4,
+                                                   .memory_bytes = 5,
+                                                   .name = "one",
+                                                   .identity = "spiffe://test/master",
+                                                   .contexts = 6,
+                                                   .n_stages = 2,
+                                                   .n_links = 2,
+                                                   .attached = true,
+                                                   .values = 7,
+                                                   .calls_waiting = 8,
+                                                   .late_frames = 9,
+                                                   .references_owned = 10,
+                                                   .references_used = 17,
+                                                   .references_pending = 18,
+                                                   .age_ms = 11,
+                                                   .memory_limit = 12,
+                                                   .busy_ns = 13,
+                                                   .idle_ns = 14,
+                                                   .turn_ns = 15,
+                                                   .stages = some_stages,
+                                                   .links = some_links,
+                                                   .last_error = {"no memory", 16}},
+                                                  {.name = "", .last_error = {NULL, 3}}};
+
+static clv_wire_status_reply some_reply(void) {
+  some_sessions[0].session = some_id(1);
+  return (clv_wire_status_reply){.incarnation = some_id(3),
                                  .uptime_ms = 1,
                                  .rss_bytes = 2,
                                  .draining = true,
+                                 .sees_all = true,
+                                 .has_about = true,
+                                 .about = some_about(),
+                                 .worker = "w-1",
+                                 .device = "cpu",
+                                 .cores = 3,
+                                 .open_sessions = 4,
+                                 .connections = 5,
+                                 .max_connections = 6,
+                                 .left_out = 7,
+                                 .memory_bytes = 8,
+                                 .memory_limit = 9,
+                                 .handshake_failures = 10,
+                                 .certificate_ends = 11,
+                                 .last_error = {"refused", 12},
                                  .n_sessions = 2,
-                                 .sessions = sessions};
+                                 .sessions = some_sessions};
+}
+
+static void assert_session(const clv_wire_session_status *got) {
+  const clv_wire_session_status *want = &some_sessions[0];
+  assert_memory_equal(&got->session, &want->session, sizeof(clv_wire_id));
+  assert_int_equal(got->epoch, 2);
+  assert_int_equal(got->bytes_in, 3);
+  assert_int_equal(got->bytes_out, 4);
+  assert_int_equal(got->memory_bytes, 5);
+  assert_string_equal(got->name, "one");
+  assert_string_equal(got->identity, "spiffe://test/master");
+  assert_int_equal(got->contexts, 6);
+  assert_true(got->attached);
+  assert_int_equal(got->values, 7);
+  assert_int_equal(got->calls_waiting, 8);
+  assert_int_equal(got->late_frames, 9);
+  assert_int_equal(got->references_owned, 10);
+  assert_int_equal(got->references_used, 17);
+  assert_int_equal(got->references_pending, 18);
+  assert_int_equal(got->age_ms, 11);
+  assert_int_equal(got->memory_limit, 12);
+  assert_int_equal(got->busy_ns, 13);
+  assert_int_equal(got->idle_ns, 14);
+  assert_int_equal(got->turn_ns, 15);
+  assert_string_equal(got->last_error.text, "no memory");
+  assert_int_equal(got->last_error.age_ms, 16);
+  assert_int_equal(got->n_stages, 2);
+  assert_memory_equal(got->stages, some_stages, sizeof some_stages);
+  assert_int_equal(got->n_links, 2);
+  assert_string_equal(got->links[0].peer, "");
+  assert_string_equal(got->links[1].peer, "worker-2");
+  size_t numbers = offsetof(clv_wire_link_status, bytes_in);
+  for (int i = 0; i < 2; i++)
+    assert_memory_equal(&got->links[i].bytes_in, &some_links[i].bytes_in,
+                        sizeof *some_links - numbers);
+}
+
+static void status_reply_round_trips(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  clv_wire_status_reply reply = some_reply();
   CLV_AUTO(clv_wire_done) clv_wire_status_reply got = {0};
   assert_ok(clv_wire_status_reply_encode(&reply, &bytes, &err));
   assert_ok(clv_wire_status_reply_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_memory_equal(&got.incarnation, &reply.incarnation, sizeof got.incarnation);
   assert_int_equal(got.uptime_ms, 1);
   assert_int_equal(got.rss_bytes, 2);
-  assert_true(got.draining);
+  assert_true(got.draining && got.sees_all && got.has_about);
+  assert_about(&got.about);
+  assert_string_equal(got.worker, "w-1");
+  assert_string_equal(got.device, "cpu");
+  assert_int_equal(got.cores, 3);
+  assert_int_equal(got.open_sessions, 4);
+  assert_int_equal(got.connections, 5);
+  assert_int_equal(got.max_connections, 6);
+  assert_int_equal(got.left_out, 7);
+  assert_int_equal(got.memory_bytes, 8);
+  assert_int_equal(got.memory_limit, 9);
+  assert_int_equal(got.handshake_failures, 10);
+  assert_int_equal(got.certificate_ends, 11);
+  assert_string_equal(got.last_error.text, "refused");
+  assert_int_equal(got.last_error.age_ms, 12);
   assert_int_equal(got.n_sessions, 2);
-  assert_memory_equal(&got.sessions[0].session, &sessions[0].session, sizeof(clv_wire_id));
-  assert_int_equal(got.sessions[0].epoch, 2);
-  assert_int_equal(got.sessions[0].bytes_in, 3);
-  assert_int_equal(got.sessions[0].bytes_out, 4);
-  assert_int_equal(got.sessions[0].memory_bytes, 5);
-  assert_string_equal(got.sessions[0].name, "one");
-  assert_int_equal(got.sessions[0].contexts, 6);
-  assert_int_equal(got.sessions[0].values, 7);
-  assert_int_equal(got.sessions[0].calls_waiting, 8);
-  assert_int_equal(got.sessions[0].late_frames, 9);
-  assert_int_equal(got.sessions[0].n_stages, 2);
-  assert_int_equal(got.sessions[0].stages[1].stage, 6);
-  assert_int_equal(got.sessions[0].stages[1].forwards, 8);
-  assert_int_equal(got.sessions[0].stages[1].backwards, 9);
+  assert_session(&got.sessions[0]);
   assert_int_equal(got.sessions[1].n_stages, 0);
+  assert_int_equal(got.sessions[1].n_links, 0);
+  assert_string_equal(got.sessions[1].last_error.text, "");
+}
+
+/* A worker of before these fields were there says less, and no more is invented. */
+static void an_old_status_reply_is_understood(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  CLV_AUTO(clv_wire_done) clv_wire_status_reply got = {0};
+  clv_wire_status_reply old = {.incarnation = some_id(3), .uptime_ms = 5};
+  assert_ok(clv_wire_status_reply_encode(&old, &bytes, &err));
+  assert_ok(clv_wire_status_reply_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_false(got.has_about);
+  assert_string_equal(got.worker, "");
+  assert_string_equal(got.about.software, "");
+  assert_string_equal(got.last_error.text, "");
+}
+
+static void a_status_reply_says_what_is_wrong(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  static clv_wire_link_status many[CLV_WIRE_LINKS + 1];
+  static char name[CLV_WIRE_NAME + 2];
+  memset(name, 'n', sizeof name - 1);
+  clv_wire_session_status session = {.n_links = CLV_WIRE_LINKS + 1, .links = many};
+  clv_wire_status_reply reply = some_reply();
+  reply.n_sessions = 1;
+  reply.sessions = &session;
+  assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_EXHAUSTED, "links");
+  session.n_links = 1;
+  many[0].peer = name;
+  assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_INVALID, "a name of more");
+  many[0].peer = "a\x1b[2Jb";
+  assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_INVALID, "peer");
+  many[0].peer = "w2";
+  session.last_error.text = "two\nlines";
+  assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_INVALID, "text");
+  session.last_error.text = "";
+  reply.about.protocol = CLV_WIRE_PROTOCOL + 1;
+  assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_UNIMPLEMENTED, "protocol");
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(hello_round_trips),        cmocka_unit_test(hello_reply_round_trips),
-      cmocka_unit_test(hello_says_what_is_wrong), cmocka_unit_test(sessions_round_trip),
-      cmocka_unit_test(closing_round_trips),      cmocka_unit_test(status_round_trips),
+      cmocka_unit_test(hello_round_trips),
+      cmocka_unit_test(hello_reply_round_trips),
+      cmocka_unit_test(hello_says_what_is_wrong),
+      cmocka_unit_test(sessions_round_trip),
+      cmocka_unit_test(closing_round_trips),
+      cmocka_unit_test(status_request_round_trips),
+      cmocka_unit_test(status_reply_round_trips),
+      cmocka_unit_test(an_old_status_reply_is_understood),
+      cmocka_unit_test(a_status_reply_says_what_is_wrong),
   };
   return cmocka_run_group_tests_name("session", tests, NULL, NULL);
 }

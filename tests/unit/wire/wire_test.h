@@ -45,6 +45,7 @@ static inline void sample_attach(clv_frame *f) {
   f->attach.lane = 1;
   f->attach.lanes = 2;
   f->attach.role = CLV_ATTACH_PEER;
+  snprintf(f->attach.owner, sizeof f->attach.owner, "spiffe://test/master");
 }
 
 static inline void sample_call(clv_frame *f) {

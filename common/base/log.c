@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/base/base.h"
+
+enum { TEXT_MAX = 2048 };
+
+/* The level and form of the log are the process's one piece of mutable state here. */
+static _Atomic int log_level = CLV_LOG_INFO;
+static _Atomic bool log_json, log_journal;
+static _Atomic(const char *) log_name = "cleave";
+
+static const struct {
+  const char *name;
+  int priority; /* syslog's */
+} levels[] = {[CLV_LOG_ERROR] = {"error", 3},
+              [CLV_LOG_WARN] = {"warn", 4},
+              [CLV_LOG_INFO] = {"info", 6},
+              [CLV_LOG_DEBUG] = {"debug", 7}};
+
+/* $JOURNAL_STREAM is inherited by children whose standard error may be something else. */
+static bool is_journal(void) {
+  unsigned long long device, inode;
+  struct stat st;
+  const char *stream = getenv("JOURNAL_STREAM");
+  return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 &&
+         fstat(STDERR_FILENO, &st) == 0 && st.st_dev == (dev_t)device && st.st_ino == (ino_t)inode;
+}
+
+void clv_log_set(clv_log_level level, bool json) {
+  atomic_store(&log_level, (int)level);
+  atomic_store(&log_json, json);
+  atomic_store(&log_journal, is_journal());
+}
+
+void clv_log_name(const char *name) { atomic_store(&log_name, name); }
+
+char *clv_time_text(uint64_t wall_ms, char text[32]) {
+  time_t seconds = (time_t)(wall_ms / 1000);
+  struct tm tm;
+  gmtime_r(&seconds, &tm);
+  size_t n = strftime(text, 32, "%Y-%m-%dT%H:%M:%S", &tm);
+  snprintf(text + n, 32 - n, ".%03dZ", (int)(wall_ms % 1000));
+  return text;
+}
+
+static void add_json(clv_bytes *line, clv_log_level level, const char *event, const char *text) {
+  char stamp[32];
+  clv_bytes_printf(line, "{\"time\":\"%s\",\"level\":\"%s\",\"event\":",
+                   clv_time_text(clv_wall_ms(), stamp), levels[level].name);
+  clv_bytes_json(line, event);
+  clv_bytes_puts(line, ",\"message\":");
+  clv_bytes_json(line, text);
+  clv_bytes_puts(line, "}\n");
+}
+
+/* One write keeps lines whole. `start`: what the text form begins with. */
+static void write_line(clv_log_level level, const char *event, const char *start,
+                       const char *text) {
+  CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
+  if (atomic_load_explicit(&log_journal, memory_order_relaxed))
+    clv_bytes_printf(&line, "<%d>", levels[level].priority);
+  if (atomic_load_explicit(&log_json, memory_order_relaxed))
+    add_json(&line, level, event, text);
+  else
+    clv_bytes_printf(&line, "%s%s\n", start, text);
+  if (!line.failed) fwrite(line.data, 1, line.len, stderr);
+}
+
+static void log_line(clv_log_level level, const char *event, const char *shown, const char *fmt,
+                     va_list ap) {
+  char text[TEXT_MAX], stamp[32], start[128];
+  vsnprintf(text, sizeof text, fmt, ap);
+  snprintf(start, sizeof start, "%s %-5s %s%s", clv_time_text(clv_wall_ms(), stamp),
+           levels[level].name, shown, *shown && *text ? " " : "");
+  write_line(level, event, start, text);
+}
+
+static bool is_wanted(clv_log_level level) {
+  return (int)level <= atomic_load_explicit(&log_level, memory_order_relaxed);
+}
+
+void clv_log(clv_log_level level, const char *fmt, ...) {
+  if (!is_wanted(level)) return;
+  va_list ap;
+  va_start(ap, fmt);
+  log_line(level, "log", "", fmt, ap);
+  va_end(ap);
+}
+
+void clv_log_event(clv_log_level level, const char *event, const char *fmt, ...) {
+  if (!is_wanted(level)) return;
+  va_list ap;
+  va_start(ap, fmt);
+  log_line(level, event, event, fmt, ap);
+  va_end(ap);
+}
+
+void clv_say(clv_log_level level, const char *event, const char *fmt, ...) {
+  char text[TEXT_MAX], start[64];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  snprintf(start, sizeof start, "%s: ", atomic_load(&log_name));
+  write_line(level, event, start, text);
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From argv to the exit code.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/cli/cli_int.h"
+
+bool clv_cli_json(const clv_cli_line *line, bool in_file) {
+  return line->log_format ? line->log_format == CLV_LOG_AS_JSON : in_file;
+}
+
+static int say_usage(const clv_cli_line *line, const char *text) {
+  const char *of = line->command ? line->command->name : line->group ? line->group : "";
+  clv_say(CLV_LOG_ERROR, "usage", "%s\nTry '%s%s%s --help'.", text, line->cli->name, *of ? " " : "",
+          of);
+  return CLV_EXIT_USAGE;
+}
+
+int clv_cli_usage(const clv_cli_line *line, const char *fmt, ...) {
+  char text[CLV_ERR_TEXT];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  return say_usage(line, text);
+}
+
+/* Standard output may be a full disk or a closed pipe. */
+static int print(const clv_bytes *text) {
+  if (text->failed || fwrite(text->data, 1, text->len, stdout) != text->len || fflush(stdout)) {
+    clv_say(CLV_LOG_ERROR, "failed", "standard output cannot be written");
+    return CLV_EXIT_FAILED;
+  }
+  return CLV_EXIT_OK;
+}
+
+static int answer(const clv_cli_line *line) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  if (line->version)
+    clv_bytes_printf(&text, "%s %s\n", line->cli->name, CLV_VERSION);
+  else
+    clv_cli_help(line, &text);
+  return print(&text);
+}
+
+int clv_cli_main(const clv_cli *cli, int argc, char *const *argv, void *args) {
+  clv_cli_line *line = args;
+  clv_err err;
+  clv_log_name(cli->name);
+  clv_code code = clv_cli_parse(cli, argc, argv, args, &err);
+  clv_log_set(line->verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, clv_cli_json(line, false));
+  if (code != CLV_OK) return say_usage(line, err.text);
+  if (line->help || line->version) return answer(line);
+  return line->command->run(args);
+}
+
+/* ---- the commands of every program ------------------------------------------------------------- */
+
+int clv_cli_run_completion(void *args) {
+  const clv_cli_line *line = args;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  (strcmp(line->words[0], "zsh") == 0 ? clv_cli_zsh : clv_cli_bash)(line->cli, &text);
+  return print(&text);
+}
+
+static int fail_page(const clv_cli_line *line) {
+  CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
+  clv_bytes_puts(&all, line->cli->name);
+  for (size_t i = 0; i < line->cli->n_pages; i++)
+    clv_bytes_printf(&all, ", %s", line->cli->pages[i].name);
+  return clv_cli_usage(line, "there is no page '%.100s'; there are %s", line->words[0], all.data);
+}
+
+int clv_cli_run_man(void *args) {
+  const clv_cli_line *line = args;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err err;
+  if (!line->n_words || strcmp(line->words[0], line->cli->name) == 0) {
+    clv_cli_man(line->cli, &text);
+    return print(&text);
+  }
+  for (size_t i = 0; i < line->cli->n_pages; i++) {
+    const clv_cli_page *page = &line->cli->pages[i];
+    if (strcmp(page->name, line->words[0]) != 0) continue;
+    if (page->write(&text, &err) != CLV_OK) return clv_exit_say(CLV_EXIT_FAILED, &err);
+    return print(&text);
+  }
+  return fail_page(line);
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Turns to compute. Weighted fair queueing in two levels: each tenant has a virtual time, the time its
+ * seats have computed (threads together) divided by its weight, and each seat has one among the seats
+ * of its tenant. A free core goes to the tenant with the least, and there to the seat with the least.
+ *
+ * A seat is active from the moment it asks until it has nothing to do. One that becomes active starts at
+ * the least time of those that are, so that nobody saves up turns by being idle; a tenant keeps its time
+ * when its seats go, so that nobody sheds it by coming back.
+ *
+ * A turn is kept from one piece of work to the next and given up where somebody else is due: between
+ * pieces, after a slice, so that pieces of microseconds do not pay for a wake-up each. What has been
+ * computed is charged before anybody is compared.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "common/dist/dist.h"
+
+typedef struct tenant {
+  uint64_t weight;
+  uint64_t time;  /* virtual, ns */
+  uint64_t clock; /* of its seats: where one starts when no other is active */
+  uint32_t n_active;
+  clv_seat *seats;
+} tenant;
+
+struct clv_turnstile {
+  pthread_mutex_t lock;
+  clv_turnstile_options o;
+  unsigned free;      /* threads that may start */
+  uint32_t n_waiting; /* seats; read without the lock */
+  uint64_t clock, asked;
+  tenant *tenants; /* [o.n_tenants] */
+};
+
+struct clv_seat {
+  clv_turnstile *at;
+  tenant *of;
+  clv_seat *next, **place;
+  pthread_cond_t granted;
+  unsigned held, wanted; /* threads; held is read by its own thread without the lock */
+  bool active, waiting, stopped;
+  uint64_t time;  /* virtual, among the seats of its tenant */
+  uint64_t asked; /* order of those whose times are equal */
+  uint64_t began; /* its turn, ns */
+  uint64_t since; /* asked or charged, ns */
+  clv_seat_counts counts;
+};
+
+static uint64_t now_of(const clv_turnstile *t) {
+  return t->o.now_ns ? t->o.now_ns(t->o.user) : clv_now_ns();
+}
+
+/* ---- virtual time -------------------------------------------------------------------------------- */
+
+static uint64_t least_tenant(const clv_turnstile *t) {
+  uint64_t least = UINT64_MAX;
+  for (size_t i = 0; i < t->o.n_tenants; i++)
+    if (t->tenants[i].n_active) least = CLV_MIN(least, t->tenants[i].time);
+  return least == UINT64_MAX ? t->clock : least;
+}
+
+static uint64_t least_seat(const tenant *w) {
+  uint64_t least = UINT64_MAX;
+  for (const clv_seat *s = w->seats; s; s = s->next)
+    if (s->active) least = CLV_MIN(least, s->time);
+  return least == UINT64_MAX ? w->clock : least;
+}
+
+static void arrive(clv_seat *s) {
+  tenant *w = s->of;
+  if (s->active) return;
+  if (!w->n_active) w->time = CLV_MAX(w->time, least_tenant(s->at));
+  s->time = CLV_MAX(s->time, least_seat(w));
+  s->active = true;
+  w->n_active++;
+}
+
+static void depart(clv_seat *s) {
+  tenant *w = s->of;
+  if (!s->active) return;
+  s->active = false;
+  w->n_active--;
+  w->clock = CLV_MAX(w->clock, s->time);
+  s->at->clock = CLV_MAX(s->at->clock, w->time);
+}
+
+static void charge(clv_seat *s, uint64_t now) {
+  uint64_t spent = now - s->since, threads = spent * s->held;
+  s->since = now;
+  s->counts.computed_ns += spent;
+  s->time += threads;
+  s->of->time += (threads + s->of->weight - 1) / s->of->weight;
+}
+
+/* All that compute, up to now. */
+static void settle(clv_turnstile *t, uint64_t now) {
+  for (size_t i = 0; i < t->o.n_tenants; i++)
+    for (clv_seat *s = t->tenants[i].seats; s; s = s->next)
+      if (s->held) charge(s, now);
+}
+
+/* ---- whose turn it is ------------------------------------------------------------------------------ */
+
+static clv_seat *first_of(const tenant *w) {
+  clv_seat *first = NULL;
+  for (clv_seat *s = w->seats; s; s = s->next) {
+    if (!s->waiting) continue;
+    bool before =
+        !first || s->time < first->time || (s->time == first->time && s->asked < first->asked);
+    if (before) first = s;
+  }
+  return first;
+}
+
+static clv_seat *first_waiting(const clv_turnstile *t) {
+  clv_seat *first = NULL;
+  for (size_t i = 0; i < t->o.n_tenants; i++) {
+    clv_seat *s = t->tenants[i].n_active ? first_of(&t->tenants[i]) : NULL;
+    bool before = s && (!first || s->of->time < first->of->time ||
+                        (s->of->time == first->of->time && s->asked < first->asked));
+    if (before) first = s;
+  }
+  return first;
+}
+
+static void seat_threads(clv_seat *s, uint64_t now) {
+  s->waiting = false;
+  __atomic_fetch_sub(&s->at->n_waiting, 1, __ATOMIC_RELAXED);
+  s->held = s->wanted;
+  s->at->free -= s->held;
+  s->counts.waited_ns += now - s->since;
+  s->counts.turns++;
+  s->began = s->since = now;
+}
+
+/* Nobody overtakes the first, however many threads it waits for. */
+static void let_in(clv_turnstile *t, uint64_t now) {
+  for (clv_seat *s; (s = first_waiting(t)) != NULL && s->wanted <= t->free;) {
+    seat_threads(s, now);
+    pthread_cond_signal(&s->granted);
+  }
+}
+
+static void give_up(clv_seat *s, uint64_t now) {
+  s->at->free += s->held;
+  s->held = 0;
+  let_in(s->at, now);
+}
+
+/* Somebody else has had less, and this one its slice. */
+static bool over(const clv_seat *s, uint64_t now) {
+  const clv_seat *first = first_waiting(s->at);
+  if (!first || now - s->began < s->at->o.slice_ns) return false;
+  return first->of == s->of ? first->time < s->time : first->of->time < s->of->time;
+}
+
+/* ---- a seat's own thread --------------------------------------------------------------------------- */
+
+static bool stopped(const clv_seat *s) { return __atomic_load_n(&s->stopped, __ATOMIC_RELAXED); }
+
+static bool somebody_waits(const clv_turnstile *t) {
+  return __atomic_load_n(&t->n_waiting, __ATOMIC_RELAXED) != 0;
+}
+
+static void wait(clv_seat *s, unsigned threads, uint64_t now) {
+  clv_turnstile *t = s->at;
+  arrive(s);
+  s->wanted = threads;
+  s->asked = ++t->asked;
+  s->since = now;
+  s->waiting = true;
+  __atomic_fetch_add(&t->n_waiting, 1, __ATOMIC_RELAXED);
+  let_in(t, now);
+  while (s->waiting && !s->stopped) pthread_cond_wait(&s->granted, &t->lock);
+  if (!s->waiting) return;
+  s->waiting = false;
+  __atomic_fetch_sub(&t->n_waiting, 1, __ATOMIC_RELAXED);
+  s->counts.waited_ns += now_of(t) - s->since;
+  depart(s);
+  let_in(t, now_of(t)); /* who stood behind it may fit */
+}
+
+bool clv_seat_take(clv_seat *s, unsigned threads) {
+#ifdef CLV_MUTATE_TURNS
+  s = NULL;
+#endif
+  if (!s) return true;
+  clv_turnstile *t = s->at;
+  threads = CLV_MAX(1u, CLV_MIN(threads, t->o.cores));
+  if (s->held == threads && !somebody_waits(t) && !stopped(s)) return true;
+  pthread_mutex_lock(&t->lock);
+  uint64_t now = now_of(t);
+  settle(t, now);
+  bool keep = s->held == threads && !s->stopped && !over(s, now);
+  if (!keep && s->held) give_up(s, now);
+  if (!keep && !s->stopped) wait(s, threads, now);
+  bool mine = s->held;
+  if (!mine) depart(s);
+  pthread_mutex_unlock(&t->lock);
+  return mine;
+}
+
+static void leave(clv_seat *s, bool if_over) {
+  clv_turnstile *t = s->at;
+  pthread_mutex_lock(&t->lock);
+  uint64_t now = now_of(t);
+  settle(t, now);
+  if (!if_over || over(s, now)) {
+    depart(s);
+    give_up(s, now);
+  }
+  pthread_mutex_unlock(&t->lock);
+}
+
+void clv_seat_offer(clv_seat *s) {
+  if (s && s->held && somebody_waits(s->at)) leave(s, true);
+}
+
+void clv_seat_leave(clv_seat *s) {
+  if (s && s->held) leave(s, false);
+}
+
+/* ---- any thread ------------------------------------------------------------------------------------ */
+
+void clv_seat_stop(clv_seat *s) {
+  if (!s) return;
+  pthread_mutex_lock(&s->at->lock);
+  __atomic_store_n(&s->stopped, true, __ATOMIC_RELAXED);
+  pthread_cond_signal(&s->granted);
+  pthread_mutex_unlock(&s->at->lock);
+}
+
+void clv_seat_count(clv_seat *s, clv_seat_counts *ret) {
+  pthread_mutex_lock(&s->at->lock);
+  uint64_t now = now_of(s->at);
+  if (s->held) charge(s, now);
+  *ret = s->counts;
+  if (s->waiting) ret->waited_ns += now - s->since;
+  pthread_mutex_unlock(&s->at->lock);
+}
+
+/* ---- making ---------------------------------------------------------------------------------------- */
+
+clv_code clv_turnstile_new(const clv_turnstile_options *o, clv_turnstile **ret, clv_err *err) {
+  clv_turnstile *t;
+  if (!o->cores) return clv_fail(err, CLV_INVALID, "no core to compute on");
+  CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
+  t->o = *o;
+  t->o.weights = NULL;
+  t->free = o->cores;
+  pthread_mutex_init(&t->lock, NULL);
+  clv_code code = clv_alloc(o->n_tenants, sizeof *t->tenants, &t->tenants, err);
+  for (size_t i = 0; i < o->n_tenants && code == CLV_OK; i++)
+    t->tenants[i].weight = CLV_MAX(o->weights[i], 1u);
+  if (code != CLV_OK) {
+    clv_turnstile_free(t);
+    return code;
+  }
+  *ret = t;
+  return CLV_OK;
+}
+
+void clv_turnstile_free(clv_turnstile *t) {
+  if (!t) return;
+  free(t->tenants);
+  pthread_mutex_destroy(&t->lock);
+  free(t);
+}
+
+clv_code clv_seat_new(clv_turnstile *t, size_t of, clv_seat **ret, clv_err *err) {
+  clv_seat *s;
+  if (of >= t->o.n_tenants) return clv_fail(err, CLV_INVALID, "there is no tenant %zu", of);
+  CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
+  s->at = t;
+  s->of = &t->tenants[of];
+  pthread_cond_init(&s->granted, NULL);
+  pthread_mutex_lock(&t->lock);
+  s->next = s->of->seats;
+  s->place = &s->of->seats;
+  if (s->next) s->next->place = &s->next;
+  s->of->seats = s;
+  pthread_mutex_unlock(&t->lock);
+  *ret = s;
+  return CLV_OK;
+}
+
+void clv_seat_free(clv_seat *s) {
+  if (!s) return;
+  clv_seat_leave(s);
+  pthread_mutex_lock(&s->at->lock);
+  *s->place = s->next;
+  if (s->next) s->next->place = s->place;
+  pthread_mutex_unlock(&s->at->lock);
+  pthread_cond_destroy(&s->granted);
+  free(s);
+}

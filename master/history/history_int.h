@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who holds a run folder (holder.c), the claim of the process that trains (claim.c), and what can be
+ * said of a run from outside (entry.c).
+ */
+#ifndef CLEAVE_HISTORY_INT_H
+#define CLEAVE_HISTORY_INT_H
+
+#include "master/history/history.h"
+
+#define CLV_RUNS "runs" /* where run folders are, unless said otherwise */
+
+/* ---- processes and locks (holder.c) ------------------------------------------------------------------ */
+
+/* host, boot, pid and pid_start of this process into an attempt. */
+void clv_holder_self(clv_run_attempt *ret);
+/* Start of a process in clock ticks since boot; 0: there is none. */
+uint64_t clv_holder_start_of(long pid);
+
+/* Takes the lock of a folder. *ret_fd holds it until it is closed. CLV_PRECONDITION: it is taken, by
+ * *ret_pid (0: by a process that cannot be seen from here). */
+clv_code clv_holder_lock(const char *run_dir, int *ret_fd, long *ret_pid,
+                         clv_err *err) CLV_USE_RESULT;
+/* Whether the lock is held by another process, and by which. Never in a process with a claim. */
+bool clv_holder_of(const char *run_dir, long *ret_pid);
+
+/* ---- records in their folders (claim.c) ---------------------------------------------------------------- */
+
+clv_code clv_record_read(const char *run_dir, clv_run_record *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_record_write(const char *run_dir, const clv_run_record *r,
+                          clv_err *err) CLV_USE_RESULT;
+
+/* ---- a run as others see it (entry.c) ------------------------------------------------------------------ */
+
+typedef enum clv_run_state {
+  CLV_STATE_RUNNING,
+  CLV_STATE_FINISHED,
+  CLV_STATE_FAILED,
+  CLV_STATE_INTERRUPTED,
+  CLV_STATE_STOPPED,
+  CLV_STATE_DIED,      /* without a word: killed, or its machine went down */
+  CLV_STATE_ELSEWHERE, /* it said on another host that it runs */
+  CLV_STATE_DAMAGED,   /* its record cannot be read */
+  CLV_STATE_UNRECORDED /* a run folder without a record */
+} clv_run_state;
+
+const char *clv_state_name(clv_run_state state);
+
+typedef struct clv_run_entry {
+  char *folder;
+  const char *name; /* last part of folder */
+  clv_run_state state;
+  clv_run_record record; /* no attempts: there is none */
+  clv_err why;           /* DAMAGED */
+  long holder;           /* RUNNING: its process, 0 when it cannot be seen */
+  uint64_t step;         /* so far, as the next two: newer than the record's */
+  double loss, accuracy; /* NaN: not known */
+} clv_run_entry;
+
+/* CLV_NOT_FOUND: the folder is none of a run. */
+clv_code clv_entry_read(const char *folder, clv_run_entry *ret, clv_err *err) CLV_USE_RESULT;
+void clv_entry_done(clv_run_entry *e);
+/* The last attempt; NULL without a record. */
+const clv_run_attempt *clv_entry_last(const clv_run_entry *e);
+/* The exit code that a run which is over has for those who waited for it. */
+int clv_entry_exit(const clv_run_entry *e);
+/* Folder of the run that a person named. */
+clv_code clv_entry_find(const char *run, char **ret_folder, clv_err *err) CLV_USE_RESULT;
+
+/* A text of somebody else's for a terminal: control characters become '?'. */
+void clv_print_clean(const char *text);
+
+void clv_closep(int *fd); /* for CLV_AUTO */
+
+#endif

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * `runs`: what became of each run of a folder.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "master/history/history_int.h"
+
+enum { MAX_RUNS = 100000, CELL = 80 };
+
+typedef struct entries {
+  clv_run_entry *items;
+  size_t n;
+} entries;
+
+static void entries_done(entries *l) {
+  for (size_t i = 0; i < l->n; i++) clv_entry_done(&l->items[i]);
+  free(l->items);
+}
+
+static void dir_closep(DIR **dir) {
+  if (*dir) closedir(*dir);
+}
+
+/* ---- finding ------------------------------------------------------------------------------------- */
+
+/* What is no run is passed by. */
+static clv_code add_run(entries *l, const char *folder, clv_err *err) {
+  clv_run_entry *grown = reallocarray(l->items, l->n + 1, sizeof *grown);
+  if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  l->items = grown;
+  clv_code code = clv_entry_read(folder, &grown[l->n], err);
+  if (code == CLV_OK) l->n++;
+  return code == CLV_NOT_FOUND ? CLV_OK : code;
+}
+
+static clv_code add_below(entries *l, const char *folder, clv_err *err) {
+  CLV_AUTO(dir_closep) DIR *dir = opendir(folder);
+  if (!dir)
+    return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_UNAVAILABLE,
+                    errno == ENOENT ? "there is no folder %s: nothing was trained here yet; give "
+                                      "the folder that session files have as run.dir"
+                                    : "%s cannot be read",
+                    folder);
+  for (struct dirent *d; l->n < MAX_RUNS && (d = readdir(dir));) {
+    CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+    if (d->d_name[0] == '.' || (d->d_type != DT_DIR && d->d_type != DT_UNKNOWN)) continue;
+    clv_bytes_printf(&path, "%s/%s", folder, d->d_name);
+    if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    CLV_TRY(add_run(l, path.data, err));
+  }
+  return CLV_OK;
+}
+
+static uint64_t began(const clv_run_entry *e) {
+  const clv_run_attempt *a = clv_entry_last(e);
+  return a ? a->began_ms : 0;
+}
+
+static int newest_first(const void *a, const void *b) {
+  const clv_run_entry *x = a, *y = b;
+  if (began(x) != began(y)) return began(x) < began(y) ? 1 : -1;
+  return strcmp(x->name, y->name);
+}
+
+/* ---- the table ----------------------------------------------------------------------------------- */
+
+typedef enum column { NAME, STATE, BEGAN, TOOK, STEP, LOSS, ACCURACY, BEST, WHERE, COLUMNS } column;
+
+static const char *const titles[COLUMNS] = {"RUN",  "STATE",    "BEGAN", "TOOK", "STEP",
+                                            "LOSS", "ACCURACY", "BEST",  "WHERE"};
+
+typedef char row[COLUMNS][CELL];
+
+static void say_time(uint64_t ms, char *text, size_t len) {
+  time_t seconds = (time_t)CLV_MIN(ms / 1000, (uint64_t)253402300799); /* the year 9999 */
+  struct tm tm;
+  if (!ms || !localtime_r(&seconds, &tm) || !strftime(text, len, "%Y-%m-%d %H:%M", &tm))
+    snprintf(text, len, "-");
+}
+
+static void say_duration(uint64_t ms, char *text, size_t len) {
+  uint64_t s = ms / 1000;
+  if (s < 60)
+    snprintf(text, len, "%" PRIu64 "s", s);
+  else if (s < 3600)
+    snprintf(text, len, "%" PRIu64 "m%02us", s / 60, (unsigned)(s % 60));
+  else if (s < 86400)
+    snprintf(text, len, "%" PRIu64 "h%02um", s / 3600, (unsigned)(s / 60 % 60));
+  else
+    snprintf(text, len, "%" PRIu64 "d%02uh", s / 86400, (unsigned)(s / 3600 % 24));
+}
+
+static void say_number(double v, char *text, size_t len) {
+  snprintf(text, len, isfinite(v) ? "%.4f" : "-", v);
+}
+
+static void say_best(const clv_run_best *b, char *text, size_t len) {
+  char number[32];
+  say_number(isnan(b->accuracy) ? b->loss : b->accuracy, number, sizeof number);
+  if (b->what[0])
+    snprintf(text, len, "%s at %" PRIu64, number, b->step);
+  else
+    snprintf(text, len, "-");
+}
+
+static void say_where(const clv_run_entry *e, const clv_run_attempt *a, char *text, size_t len) {
+  clv_run_attempt here = {0};
+  clv_holder_self(&here);
+  if (e->state == CLV_STATE_RUNNING && e->holder)
+    snprintf(text, len, "process %ld", e->holder);
+  else if (a && strcmp(a->host, here.host) != 0)
+    snprintf(text, len, "%s", a->host);
+  else
+    snprintf(text, len, "-");
+}
+
+/* Of a run that died nobody knows how long it took. */
+static uint64_t ended(const clv_run_entry *e, const clv_run_attempt *a) {
+  if (e->state == CLV_STATE_RUNNING) return clv_wall_ms();
+  return a->ended_ms;
+}
+
+static void fill(const clv_run_entry *e, row r) {
+  const clv_run_attempt *a = clv_entry_last(e);
+  for (int c = 0; c < COLUMNS; c++) strcpy(r[c], "-");
+  snprintf(r[NAME], CELL, "%s", e->name);
+  snprintf(r[STATE], CELL, "%s", clv_state_name(e->state));
+  say_number(e->loss, r[LOSS], CELL);
+  say_number(e->accuracy, r[ACCURACY], CELL);
+  say_where(e, a, r[WHERE], CELL);
+  if (a || e->step) snprintf(r[STEP], CELL, "%" PRIu64, e->step);
+  if (!a) return;
+  if (a->total_steps) snprintf(r[STEP], CELL, "%" PRIu64 "/%" PRIu64, e->step, a->total_steps);
+  say_time(a->began_ms, r[BEGAN], CELL);
+  if (ended(e, a) > a->began_ms) say_duration(ended(e, a) - a->began_ms, r[TOOK], CELL);
+  say_best(&e->record.best, r[BEST], CELL);
+}
+
+static void print_row(row r, const int width[COLUMNS]) {
+  char line[COLUMNS * (CELL + 2) + 1];
+  size_t used = 0;
+  for (int c = 0; c < COLUMNS; c++)
+    used += (size_t)snprintf(line + used, sizeof line - used, "%-*s",
+                             c + 1 < COLUMNS ? width[c] + 2 : 0, r[c]);
+  while (used && line[used - 1] == ' ') line[--used] = '\0';
+  clv_print_clean(line);
+  putchar('\n');
+}
+
+/* What is to be known of a run that did not end well. */
+static void print_why(const clv_run_entry *e) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  const clv_run_attempt *a = clv_entry_last(e);
+  if (e->state == CLV_STATE_FAILED && a)
+    clv_bytes_printf(&text, "exit code %" PRIu64 ": %s", a->code, a->text);
+  if (e->state == CLV_STATE_DIED)
+    clv_bytes_puts(&text, "its process is gone and left no word: killed, or its machine went down");
+  if (e->state == CLV_STATE_ELSEWHERE && a)
+    clv_bytes_printf(&text, "began on %s, from where alone its process can be seen", a->host);
+  if (e->state == CLV_STATE_DAMAGED) clv_bytes_puts(&text, e->why.text);
+  bool resumable = e->state == CLV_STATE_FAILED || e->state == CLV_STATE_DIED;
+  if (resumable && e->record.n_checkpoints)
+    clv_bytes_printf(&text, "; train --resume goes on from checkpoint %" PRIu64,
+                     e->record.checkpoints[0]);
+  if (!text.len || text.failed) return;
+  fputs("    ", stdout);
+  clv_print_clean(text.data);
+  putchar('\n');
+}
+
+static clv_code print_table(const entries *l, clv_err *err) {
+  CLV_AUTO(clv_freep) row *rows = NULL;
+  int width[COLUMNS];
+  row head;
+  CLV_TRY(clv_alloc(l->n, sizeof *rows, &rows, err));
+  for (int c = 0; c < COLUMNS; c++) {
+    strcpy(head[c], titles[c]);
+    width[c] = (int)strlen(titles[c]);
+  }
+  for (size_t i = 0; i < l->n; i++) {
+    fill(&l->items[i], rows[i]);
+    for (int c = 0; c < COLUMNS; c++) width[c] = CLV_MAX(width[c], (int)strlen(rows[i][c]));
+  }
+  print_row(head, width);
+  for (size_t i = 0; i < l->n; i++) {
+    print_row(rows[i], width);
+    print_why(&l->items[i]);
+  }
+  return CLV_OK;
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------------- */
+
+static void json_text(clv_bytes *out, const char *key, const char *text) {
+  clv_bytes_printf(out, ",\"%s\":", key);
+  clv_run_record_text(out, text);
+}
+
+static void json_whole(clv_bytes *out, const char *key, uint64_t v) {
+  clv_bytes_printf(out, ",\"%s\":%" PRIu64, key, v);
+}
+
+static void json_real(clv_bytes *out, const char *key, double v) {
+  if (isfinite(v))
+    clv_bytes_printf(out, ",\"%s\":%.9g", key, v);
+  else
+    clv_bytes_printf(out, ",\"%s\":null", key);
+}
+
+static void json_attempt(clv_bytes *out, const clv_run_entry *e, const clv_run_attempt *a) {
+  const clv_run_best *b = &e->record.best;
+  json_text(out, "session", e->record.session);
+  json_text(out, "config_sha256", e->record.config_sha256);
+  json_whole(out, "attempts", e->record.earlier + e->record.n_attempts);
+  json_whole(out, "code", a->code);
+  json_text(out, "text", a->text);
+  json_whole(out, "began_ms", a->began_ms);
+  json_whole(out, "ended_ms", a->ended_ms);
+  json_text(out, "host", a->host);
+  json_whole(out, "pid", a->pid);
+  json_whole(out, "total_steps", a->total_steps);
+  if (b->what[0]) {
+    clv_bytes_puts(out, ",\"best\":{\"what\":");
+    clv_bytes_json(out, b->what);
+    json_whole(out, "step", b->step);
+    json_real(out, "loss", b->loss);
+    json_real(out, "accuracy", b->accuracy);
+    clv_bytes_puts(out, "}");
+  }
+  clv_bytes_puts(out, ",\"checkpoints\":[");
+  for (size_t i = 0; i < e->record.n_checkpoints; i++)
+    clv_bytes_printf(out, "%s%" PRIu64, i ? "," : "", e->record.checkpoints[i]);
+  clv_bytes_puts(out, "]");
+}
+
+static clv_code print_json(const entries *l, clv_err *err) {
+  for (size_t i = 0; i < l->n; i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+    const clv_run_entry *e = &l->items[i];
+    clv_bytes_puts(&out, "{\"name\":");
+    clv_run_record_text(&out, e->name);
+    json_text(&out, "folder", e->folder);
+    json_text(&out, "state", clv_state_name(e->state));
+    if (e->state == CLV_STATE_DAMAGED) json_text(&out, "why", e->why.text);
+    json_whole(&out, "step", e->step);
+    json_real(&out, "loss", e->loss);
+    json_real(&out, "accuracy", e->accuracy);
+    if (clv_entry_last(e)) json_attempt(&out, e, clv_entry_last(e));
+    clv_bytes_puts(&out, "}");
+    if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    puts(out.data);
+  }
+  return CLV_OK;
+}
+
+clv_code clv_history_list(const char *folder, bool json, clv_err *err) {
+  CLV_AUTO(entries_done) entries l = {0};
+  const char *given = folder ? folder : CLV_RUNS;
+  CLV_TRY(add_run(&l, given, err)); /* it may be a run's own */
+  if (!l.n) CLV_TRY(add_below(&l, given, err));
+  if (l.n) qsort(l.items, l.n, sizeof *l.items, newest_first);
+  if (json) return print_json(&l, err);
+  if (l.n) return print_table(&l, err);
+  printf("no runs in %s\n", given);
+  return CLV_OK;
+}

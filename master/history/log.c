@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * `log`: what a run printed, and with -f what it prints until it ends. The file is looked at again and
+ * again: a run writes a few lines a minute.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "master/history/history_int.h"
+#include "master/report/report.h"
+
+enum { LOOK_MS = 100 };
+
+typedef struct tail {
+  clv_bytes path;
+  int fd;   /* -1: not there yet */
+  off_t at; /* what was printed */
+} tail;
+
+static void tail_done(tail *t) {
+  clv_closep(&t->fd);
+  clv_bytes_done(&t->path);
+}
+
+static clv_code open_tail(tail *t, clv_err *err) {
+  struct stat st;
+  if (t->fd >= 0) return CLV_OK;
+  t->fd = open(t->path.data, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (t->fd < 0)
+    return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_UNAVAILABLE, "%s: %s", t->path.data,
+                    strerror(errno));
+  if (fstat(t->fd, &st) == 0 && S_ISREG(st.st_mode)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%s: not a regular file", t->path.data);
+}
+
+/* What is new; a file that became shorter belongs to a run that began afresh. */
+static clv_code print_new(tail *t, clv_err *err) {
+  char part[16385];
+  struct stat st;
+  CLV_TRY(open_tail(t, err));
+  if (fstat(t->fd, &st) == 0 && st.st_size < t->at) t->at = 0;
+  for (ssize_t n; (n = pread(t->fd, part, sizeof part - 1, t->at)) > 0; t->at += n) {
+    if (n > 1 && (unsigned char)part[n - 1] == 0xc2) n--; /* a character that goes on */
+    for (ssize_t i = 0; i < n; i++)
+      if (!part[i]) part[i] = '?';
+    part[n] = '\0';
+    clv_print_clean(part);
+  }
+  fflush(stdout);
+  return CLV_OK;
+}
+
+/* Says how it ended, where its last line does not. */
+static void explain(const clv_run_entry *e) {
+  static const char *const texts[] = {
+      [CLV_STATE_DIED] = "its process is gone and left no word: killed, or its machine went down",
+      [CLV_STATE_DAMAGED] = "it has ended, and its record cannot be read",
+      [CLV_STATE_UNRECORDED] = "it has ended, and left no record",
+  };
+  const char *text = (size_t)e->state < CLV_COUNT(texts) ? texts[e->state] : NULL;
+  if (text) fprintf(stderr, "cleave-master: %s: %s\n", e->folder, text);
+}
+
+/* Whether it lives is asked before what it wrote is read, so that nothing is missed at the end. */
+static clv_code look(tail *t, const char *folder, bool *ret_over, int *ret_exit, clv_err *err) {
+  CLV_AUTO(clv_entry_done) clv_run_entry e = {0};
+  CLV_TRY(clv_entry_read(folder, &e, err));
+  *ret_over = e.state != CLV_STATE_RUNNING && e.state != CLV_STATE_ELSEWHERE;
+  clv_code code = print_new(t, err);
+  if (code == CLV_NOT_FOUND && !*ret_over) return CLV_OK; /* nothing is printed yet */
+  CLV_TRY(code);
+  if (!*ret_over) return CLV_OK;
+  *ret_exit = clv_entry_exit(&e);
+  explain(&e);
+  return CLV_OK;
+}
+
+static clv_code go_along(tail *t, const char *folder, int *ret_exit, clv_err *err) {
+  const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000};
+  bool over;
+  for (;;) {
+    CLV_TRY(look(t, folder, &over, ret_exit, err));
+    if (over) return CLV_OK;
+    nanosleep(&pause, NULL);
+  }
+}
+
+clv_code clv_history_log(const char *run, bool follow, bool json, int *ret_exit, clv_err *err) {
+  CLV_AUTO(tail_done) tail t = {.fd = -1};
+  CLV_AUTO(clv_freep) char *folder = NULL;
+  CLV_TRY(clv_entry_find(run, &folder, err));
+  clv_bytes_printf(&t.path, "%s/%s", folder, json ? CLV_JOURNAL_JSON : CLV_JOURNAL_TEXT);
+  if (t.path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  *ret_exit = 0;
+  return follow ? go_along(&t, folder, ret_exit, err) : print_new(&t, err);
+}

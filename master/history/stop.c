@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * `stop`: the signal goes to the process that the kernel says holds the run's lock, if it is the one that
+ * the record names, down to the moment it began; by a descriptor of that process, so that no other can
+ * have its number by then.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "master/history/history_int.h"
+
+enum { STOP_VALUE = 0x57094e, LOOK_MS = 50 };
+
+bool clv_is_stop_request(const siginfo_t *info) {
+  return info->si_code == SI_QUEUE && info->si_value.sival_int == STOP_VALUE;
+}
+
+static clv_code send(int process, bool now, clv_err *err) {
+  siginfo_t request = {.si_code = SI_QUEUE};
+  request.si_signo = now ? SIGKILL : SIGINT;
+  request.si_pid = getpid();
+  request.si_uid = getuid();
+  request.si_value.sival_int = STOP_VALUE;
+  if (pidfd_send_signal(process, request.si_signo, &request, 0) == 0 || errno == ESRCH)
+    return CLV_OK; /* gone: it has ended by itself */
+  return clv_fail(err, errno == EPERM ? CLV_DENIED : CLV_UNAVAILABLE,
+                  errno == EPERM ? "its process is another user's: %s" : "no signal was sent: %s",
+                  strerror(errno));
+}
+
+/* ---- which process ------------------------------------------------------------------------------- */
+
+static clv_code not_running(const clv_run_entry *e, clv_err *err) {
+  const clv_run_attempt *a = clv_entry_last(e);
+  if (e->state == CLV_STATE_ELSEWHERE)
+    return clv_fail(err, CLV_UNAVAILABLE, "%s runs on host '%s': stop it there", e->folder,
+                    a->host);
+  return clv_fail(err, CLV_PRECONDITION, "%s does not run: %s", e->folder,
+                  e->state == CLV_STATE_DIED ? "its process died" : clv_state_name(e->state));
+}
+
+/* The lock's holder is the process that wrote the record. */
+static clv_code check_holder(const clv_run_entry *e, clv_err *err) {
+  const clv_run_attempt *a = clv_entry_last(e);
+  clv_run_attempt here = {0};
+  clv_holder_self(&here);
+  if (e->state != CLV_STATE_RUNNING) return not_running(e, err);
+  if (a && strcmp(a->boot, here.boot) != 0)
+    return clv_fail(err, CLV_UNAVAILABLE, "%s runs on host '%s': stop it there", e->folder,
+                    a->host);
+  if (!e->holder)
+    return clv_fail(
+        err, CLV_UNAVAILABLE,
+        "%s runs in a process that cannot be seen from here (a container?): stop it from "
+        "where it was started",
+        e->folder);
+  if (a && a->pid == (uint64_t)e->holder && a->pid_start == clv_holder_start_of(e->holder))
+    return CLV_OK;
+  return clv_fail(
+      err, CLV_PRECONDITION,
+      "%s is locked by process %ld, which is not the one in its record (%s): look at it "
+      "before you end it with kill -INT %ld",
+      e->folder, e->holder, a ? "another process" : e->why.text, e->holder);
+}
+
+/* Opened first and checked afterwards: whoever holds the lock then is who was opened. */
+static clv_code open_holder(const char *folder, long *ret_pid, int *ret, clv_err *err) {
+  CLV_AUTO(clv_entry_done) clv_run_entry first = {0}, again = {0};
+  CLV_AUTO(clv_closep) int process = -1;
+  CLV_TRY(clv_entry_read(folder, &first, err));
+  CLV_TRY(check_holder(&first, err));
+  process = pidfd_open((pid_t)first.holder, 0);
+  if (process < 0 && errno != ESRCH)
+    return clv_fail(err, CLV_UNAVAILABLE, "process %ld cannot be opened: %s; kill -INT %ld ends it",
+                    first.holder, strerror(errno), first.holder);
+  CLV_TRY(clv_entry_read(folder, &again, err));
+  CLV_TRY(check_holder(&again, err));
+  if (again.holder != first.holder || process < 0)
+    return clv_fail(err, CLV_ABORTED, "%s is being ended and begun: try again", folder);
+  *ret_pid = first.holder;
+  *ret = process;
+  process = -1;
+  return CLV_OK;
+}
+
+/* ---- its end ------------------------------------------------------------------------------------- */
+
+static void await_end(const char *folder, long pid) {
+  const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000};
+  long holder;
+  while (clv_holder_of(folder, &holder) && holder == pid) nanosleep(&pause, NULL);
+}
+
+/* A process that was killed wrote no end; unless somebody goes on with the run already. */
+static clv_code note_kill(const char *folder, long pid, clv_err *err) {
+  CLV_AUTO(clv_closep) int lock = -1;
+  CLV_AUTO(clv_run_record_done) clv_run_record record = {0};
+  long other;
+  if (clv_holder_lock(folder, &lock, &other, err) != CLV_OK) return CLV_OK;
+  CLV_TRY(clv_record_read(folder, &record, err));
+  clv_run_attempt *a = &record.attempts[record.n_attempts - 1];
+  if (a->pid != (uint64_t)pid || a->status != CLV_RUN_RUNNING) return CLV_OK;
+  a->status = CLV_RUN_STOPPED;
+  a->code = 130;
+  a->ended_ms = clv_wall_ms();
+  snprintf(a->text, sizeof a->text, "stopped at once: what came after its last checkpoint is lost");
+  return clv_record_write(folder, &record, err);
+}
+
+static void report(const clv_run_entry *e, bool json) {
+  const clv_run_attempt *a = clv_entry_last(e);
+  if (json) {
+    CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+    clv_bytes_puts(&out, "{\"event\":\"stop\",\"folder\":");
+    clv_bytes_json(&out, e->folder);
+    clv_bytes_printf(&out, ",\"state\":\"%s\",\"step\":%" PRIu64 "}", clv_state_name(e->state),
+                     e->step);
+    if (!out.failed) puts(out.data);
+    return;
+  }
+  bool kept = e->record.n_checkpoints > 0;
+  printf("%s: %s after step %" PRIu64, e->folder, clv_state_name(e->state), e->step);
+  if (e->state == CLV_STATE_STOPPED && kept)
+    printf("; train --resume goes on from checkpoint %" PRIu64, e->record.checkpoints[0]);
+  if (a && e->state == CLV_STATE_FAILED) {
+    printf(": ");
+    clv_print_clean(a->text);
+  }
+  putchar('\n');
+}
+
+clv_code clv_history_stop(const char *run, bool now, bool json, int *ret_exit, clv_err *err) {
+  CLV_AUTO(clv_freep) char *folder = NULL;
+  CLV_AUTO(clv_closep) int process = -1;
+  CLV_AUTO(clv_entry_done) clv_run_entry e = {0};
+  long pid = 0;
+  CLV_TRY(clv_entry_find(run, &folder, err));
+  CLV_TRY(open_holder(folder, &pid, &process, err));
+  CLV_TRY(send(process, now, err));
+  if (!json && !now) {
+    printf("asked process %ld to end after a checkpoint\n", pid);
+    fflush(stdout);
+  }
+  await_end(folder, pid);
+  if (now) CLV_TRY(note_kill(folder, pid, err));
+  CLV_TRY(clv_entry_read(folder, &e, err));
+  report(&e, json);
+  bool fine = e.state == CLV_STATE_STOPPED || e.state == CLV_STATE_FINISHED ||
+              e.state == CLV_STATE_INTERRUPTED;
+  *ret_exit = fine ? 0 : clv_entry_exit(&e);
+  return CLV_OK;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the commands of cleave-master share: the parsed command line. A command is a row of the tables in
+ * main.c and a function that takes the arguments and returns the exit code.
+ */
+#ifndef CLEAVE_MASTER_INT_H
+#define CLEAVE_MASTER_INT_H
+
+#include "common/cli/cli.h"
+#include "common/tls/tls.h"
+#include "master/train/train.h"
+
+typedef struct arguments {
+  clv_cli_line line; /* first */
+  clv_cli_list sets, links, speeds;
+  clv_run_options run;
+  bool follow, now; /* log, stop */
+  /* certs */
+  const char *dir, *uri;
+  clv_cli_list dns, ips;
+  uint64_t days; /* 0 = not given */
+  bool force;
+} arguments;
+
+/* session.c: commands on a session file */
+int clv_cmd_train(void *args);
+int clv_cmd_eval(void *args);
+int clv_cmd_predict(void *args);
+int clv_cmd_plan(void *args);
+int clv_cmd_check(void *args);
+int clv_cmd_doctor(void *args);
+int clv_cmd_status(void *args);
+
+/* runs.c */
+int clv_cmd_runs(void *args);
+int clv_cmd_log(void *args);
+int clv_cmd_stop(void *args);
+
+/* certs.c */
+int clv_cmd_init(void *args);
+int clv_cmd_certs_init(void *args);
+int clv_cmd_certs_issue(void *args);
+int clv_cmd_certs_show(void *args);
+
+#endif

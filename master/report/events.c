@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Event files as TensorBoard reads them: records of one Event message each, framed by their length and
+ * masked CRC32Cs. The few fields of that protobuf that are needed are encoded here. All scalars of a
+ * step go into one event.
+ *
+ * TensorBoard reads the files of a folder in the order of their names, which start with the time, and
+ * drops what older ones have of the step of a SessionLog START and of later ones: that is how a run that
+ * goes on from a checkpoint takes its place.
+ */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/report/report_int.h"
+
+enum {
+  PENDING = 1 << 16, /* bytes that wait for the next flush at most */
+  ATTEMPTS = 100,    /* at a name for the file */
+};
+
+struct clv_events {
+  clv_sink file;
+  clv_bytes value, summary, event, pending; /* reused: nothing is allocated once they have grown */
+};
+
+/* ---- protobuf ------------------------------------------------------------------------------------ */
+
+enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
+
+/* Field numbers of tensorboard's event.proto, summary.proto, tensor.proto and tensor_shape.proto. */
+enum {
+  EVENT_WALL_TIME = 1,
+  EVENT_STEP = 2,
+  EVENT_FILE_VERSION = 3,
+  EVENT_SUMMARY = 5,
+  EVENT_SESSION_LOG = 7,
+  SESSION_LOG_STATUS = 1,
+  SUMMARY_VALUE = 1,
+  VALUE_TAG = 1,
+  VALUE_SIMPLE = 2,
+  VALUE_TENSOR = 8,
+  VALUE_METADATA = 9,
+  METADATA_PLUGIN = 1,
+  PLUGIN_NAME = 1,
+  TENSOR_DTYPE = 1,
+  TENSOR_STRING = 8,
+};
+enum { SESSION_START = 1, DT_STRING = 7 };
+
+static void put_varint(clv_bytes *b, uint64_t v) {
+  uint8_t text[10];
+  size_t n = 0;
+  for (; v >= 0x80; v >>= 7) text[n++] = (uint8_t)(v | 0x80);
+  text[n++] = (uint8_t)v;
+  clv_bytes_add(b, text, n);
+}
+
+static void put_key(clv_bytes *b, unsigned field, unsigned type) {
+  put_varint(b, field << 3 | type);
+}
+
+static void put_number(clv_bytes *b, unsigned field, uint64_t v) {
+  put_key(b, field, VARINT);
+  put_varint(b, v);
+}
+
+static void put_data(clv_bytes *b, unsigned field, const void *data, size_t len) {
+  put_key(b, field, BYTES);
+  put_varint(b, len);
+  clv_bytes_add(b, data, len);
+}
+
+static void put_text(clv_bytes *b, unsigned field, const char *text) {
+  put_data(b, field, text, strlen(text));
+}
+
+static void put_le(clv_bytes *b, uint64_t v, size_t n) {
+  uint8_t bytes[8];
+  for (size_t i = 0; i < n; i++) bytes[i] = (uint8_t)(v >> 8 * i);
+  clv_bytes_add(b, bytes, n);
+}
+
+static void put_double(clv_bytes *b, unsigned field, double v) {
+  uint64_t bits;
+  memcpy(&bits, &v, sizeof bits);
+  put_key(b, field, FIXED64);
+  put_le(b, bits, 8);
+}
+
+static void put_float(clv_bytes *b, unsigned field, float v) {
+  uint32_t bits;
+  memcpy(&bits, &v, sizeof bits);
+  put_key(b, field, FIXED32);
+  put_le(b, bits, 4);
+}
+
+/* ---- records ------------------------------------------------------------------------------------- */
+
+static uint32_t masked_crc(const void *data, size_t len) {
+  uint32_t crc = clv_crc32c(0, data, len);
+  return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+static void begin_event(clv_events *e, uint64_t step) {
+  e->event.len = 0;
+  put_double(&e->event, EVENT_WALL_TIME, (double)clv_wall_ms() / 1e3);
+  if (step) put_number(&e->event, EVENT_STEP, step);
+}
+
+static void end_event(clv_events *e) {
+  size_t start = e->pending.len;
+  put_le(&e->pending, e->event.len, 8);
+  if (!e->pending.failed) put_le(&e->pending, masked_crc(e->pending.data + start, 8), 4);
+  clv_bytes_add(&e->pending, e->event.data, e->event.len);
+  put_le(&e->pending, masked_crc(e->event.data, e->event.len), 4);
+  e->pending.failed |= e->event.failed || e->summary.failed || e->value.failed;
+  e->event.failed = e->summary.failed = e->value.failed = false;
+  if (e->pending.len >= PENDING || e->pending.failed) clv_events_flush(e);
+}
+
+/* Without memory for a record, it is lost, and with it those that waited. */
+void clv_events_flush(clv_events *e) {
+  if (!e) return;
+  if (!e->pending.failed) clv_sink_write(&e->file, e->pending.data, e->pending.len);
+  e->pending.failed = false;
+  e->pending.len = 0;
+}
+
+static void add_value(clv_events *e) {
+  put_data(&e->summary, SUMMARY_VALUE, e->value.data, e->value.len);
+  e->value.len = 0;
+}
+
+static void add_summary(clv_events *e, uint64_t step) {
+  begin_event(e, step);
+  put_data(&e->event, EVENT_SUMMARY, e->summary.data, e->summary.len);
+  e->summary.len = 0;
+  end_event(e);
+}
+
+void clv_events_scalars(clv_events *e, uint64_t step, const clv_scalar *list, size_t n) {
+  if (!e || !n) return;
+  for (size_t i = 0; i < n; i++) {
+    put_text(&e->value, VALUE_TAG, list[i].tag);
+    put_float(&e->value, VALUE_SIMPLE, (float)list[i].value);
+    add_value(e);
+  }
+  add_summary(e, step);
+}
+
+/* Summary.Value{tag, tensor{dtype: string, no dimensions, the text}, metadata{plugin "text"}}. */
+void clv_events_text(clv_events *e, uint64_t step, const char *tag, const char *text) {
+  CLV_AUTO(clv_bytes_done) clv_bytes plugin = {0}, inner = {0};
+  if (!e) return;
+  put_text(&e->value, VALUE_TAG, tag);
+  put_number(&inner, TENSOR_DTYPE, DT_STRING);
+  put_text(&inner, TENSOR_STRING, text);
+  put_data(&e->value, VALUE_TENSOR, inner.data, inner.len);
+  put_text(&plugin, PLUGIN_NAME, "text");
+  inner.len = 0;
+  put_data(&inner, METADATA_PLUGIN, plugin.data, plugin.len);
+  put_data(&e->value, VALUE_METADATA, inner.data, inner.len);
+  e->value.failed |= plugin.failed || inner.failed;
+  add_value(e);
+  add_summary(e, step);
+}
+
+/* ---- the file ------------------------------------------------------------------------------------ */
+
+/* Seconds in the name of an event file; 0: it is none. */
+static uint64_t time_of(const char *name) {
+  static const char prefix[] = "events.out.tfevents.";
+  const char *at = name + sizeof prefix - 1;
+  if (strncmp(name, prefix, sizeof prefix - 1) != 0 || strspn(at, "0123456789") != 10) return 0;
+  return strtoull(at, NULL, 10);
+}
+
+/* Later than that of every file of the folder, so that this one is read last: two runs may begin within
+ * a second, and clocks are set back. */
+static uint64_t time_for(const char *folder) {
+  uint64_t seconds = clv_wall_ms() / 1000;
+  DIR *dir = opendir(folder);
+  for (struct dirent *d; dir && (d = readdir(dir));)
+    seconds = CLV_MAX(seconds, time_of(d->d_name) + 1);
+  if (dir) closedir(dir);
+  return CLV_MIN(seconds, (uint64_t)9999999999); /* ten digits, or the names would not sort */
+}
+
+/* What a host may call itself, in letters that a file name may have. */
+static void host_name(char host[65]) {
+  if (gethostname(host, 64) != 0) strcpy(host, "unknown");
+  host[64] = '\0';
+  for (char *p = host; *p; p++)
+    if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", *p)) *p = '_';
+}
+
+static clv_code open_file(clv_events *e, const char *folder, clv_err *err) {
+  clv_code code = CLV_EXISTS;
+  char host[65];
+  host_name(host);
+  uint64_t seconds = time_for(folder);
+  for (int i = 0; i < ATTEMPTS && code == CLV_EXISTS; i++) {
+    clv_bytes path = {0};
+    clv_bytes_printf(&path, "%s/events.out.tfevents.%010llu.%s.%ld.%d", folder,
+                     (unsigned long long)seconds, host, (long)getpid(), i);
+    code = clv_sink_open(path.data, CLV_SINK_NEW, &e->file, err);
+  }
+  return code;
+}
+
+clv_code clv_events_open(const char *folder, uint64_t step, clv_events **ret, clv_err *err) {
+  CLV_AUTO(clv_events_closep) clv_events *e = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
+  e->file.fd = -1;
+  CLV_TRY(clv_mkdirs(folder, err));
+  CLV_TRY(open_file(e, folder, err));
+  begin_event(e, 0);
+  put_text(&e->event, EVENT_FILE_VERSION, "brain.Event:2");
+  end_event(e);
+  begin_event(e, step);
+  put_number(&e->value, SESSION_LOG_STATUS, SESSION_START);
+  put_data(&e->event, EVENT_SESSION_LOG, e->value.data, e->value.len);
+  e->value.len = 0;
+  end_event(e);
+  clv_events_flush(e);
+  *ret = clv_steal(&e);
+  return CLV_OK;
+}
+
+void clv_events_close(clv_events *e) {
+  if (!e) return;
+  clv_events_flush(e);
+  clv_sink_close(&e->file);
+  clv_bytes_done(&e->value);
+  clv_bytes_done(&e->summary);
+  clv_bytes_done(&e->event);
+  clv_bytes_done(&e->pending);
+  free(e);
+}
+
+void clv_events_closep(clv_events **e) { clv_events_close(*e); }

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/report/look_int.h"
+
+enum { ITEM = 700, DEEPER = 4 };
+
+int look_percent(double share) {
+  return (int)(100 * CLV_MIN(CLV_MAX(share, 0.0), 1.0) + 0.5); /* NaN is 0 */
+}
+
+const char *look_time(double s, char dst[LOOK_SHORT]) {
+  s = CLV_MIN(CLV_MAX(s, 0.0), 1e12);
+  unsigned long long whole = (unsigned long long)s;
+  if (s < 0.0995)
+    snprintf(dst, LOOK_SHORT, s < 0.00995 ? "%.1f ms" : "%.0f ms", 1e3 * s);
+  else if (s < 0.995)
+    snprintf(dst, LOOK_SHORT, "%.0f ms", 1e3 * s);
+  else if (s < 120)
+    snprintf(dst, LOOK_SHORT, s < 9.95 ? "%.1f s" : "%.0f s", s);
+  else if (s < 7200)
+    snprintf(dst, LOOK_SHORT, "%llu min", whole / 60);
+  else if (s < 2 * 86400)
+    snprintf(dst, LOOK_SHORT, "%llu h %llu min", whole / 3600, whole / 60 % 60);
+  else
+    snprintf(dst, LOOK_SHORT, "%llu days", whole / 86400);
+  return dst;
+}
+
+const char *look_rate(double bytes_per_s, char dst[LOOK_SHORT]) {
+  double bits = 8 * CLV_MIN(CLV_MAX(bytes_per_s, 0.0), 1e15);
+  static const struct {
+    double unit;
+    const char *name;
+  } units[] = {{1e9, "Gbit/s"}, {1e6, "Mbit/s"}, {1e3, "kbit/s"}, {1, "bit/s"}};
+  size_t i = 0;
+  while (i + 1 < CLV_COUNT(units) && bits < units[i].unit) i++;
+  double v = bits / units[i].unit;
+  snprintf(dst, LOOK_SHORT, v < 9.95 && i < 3 ? "%.1f %s" : "%.0f %s", v, units[i].name);
+  return dst;
+}
+
+/* ---- lines ------------------------------------------------------------------------------------- */
+
+static void clean(char *text) {
+  for (char *p = text; *p; p++)
+    if (*p < ' ' || *p > '~') *p = '?';
+}
+
+void look_begin(look_flow *f, unsigned indent) {
+  f->indent = indent;
+  f->at = 0;
+}
+
+void look_end(look_flow *f) {
+  clv_bytes_puts(f->out, "\n");
+  f->at = 0;
+}
+
+static void open_line(look_flow *f, unsigned indent) {
+  clv_bytes_printf(f->out, "%*s", (int)indent, "");
+  f->at = indent;
+}
+
+/* `gap` blanks and so many bytes; what is wider than a line is cut into lines. */
+static void put(look_flow *f, unsigned gap, const char *text, size_t len) {
+  if (!f->at)
+    open_line(f, f->indent);
+  else if (f->at + gap + len > f->width) {
+    clv_bytes_puts(f->out, "\n");
+    open_line(f, f->indent + DEEPER);
+  } else {
+    clv_bytes_printf(f->out, "%*s", (int)gap, "");
+    f->at += gap;
+  }
+  while (f->at + len > f->width) {
+    size_t part = f->width - f->at;
+    clv_bytes_add(f->out, text, part);
+    clv_bytes_puts(f->out, "\n");
+    open_line(f, f->indent + DEEPER);
+    text += part;
+    len -= part;
+  }
+  clv_bytes_add(f->out, text, len);
+  f->at += (unsigned)len;
+}
+
+void look_item(look_flow *f, const char *fmt, ...) {
+  char text[ITEM];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  clean(text);
+  if (text[0]) put(f, 2, text, strlen(text));
+}
+
+void look_words(look_flow *f, const char *text) {
+  char all[ITEM];
+  snprintf(all, sizeof all, "%s", text);
+  clean(all);
+  for (char *at = all, *end; *at; at = end) {
+    at += strspn(at, " ");
+    end = at + strcspn(at, " ");
+    if (end > at) put(f, 1, at, (size_t)(end - at));
+  }
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The terminal's second page, as editors use it: drawn over from the top, so that nothing scrolls and
+ * nothing flickers, and put away at the end.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "master/report/report.h"
+
+#define ENTER "\033[?1049h\033[?25l" /* the second page, without a cursor */
+#define LEAVE "\033[?25h\033[?1049l"
+#define HOME "\033[H"
+#define END_LINE "\033[K\n" /* what was there further right goes */
+#define END_PAGE "\033[J"
+
+enum { PLAIN_WIDTH = 100, PLAIN_ROWS = 24, LEAST_ROWS = 3 };
+
+struct clv_screen {
+  bool terminal, over, drawn;
+  clv_bytes last, page; /* `page` is reused */
+};
+
+clv_code clv_screen_open(bool over, clv_screen **ret, clv_err *err) {
+  clv_screen *s;
+  CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
+  const char *term = getenv("TERM");
+  s->terminal = isatty(STDOUT_FILENO);
+  s->over = over && s->terminal && !(term && strcmp(term, "dumb") == 0);
+  if (s->over) fputs(ENTER, stdout);
+  *ret = s;
+  return CLV_OK;
+}
+
+bool clv_screen_is_terminal(const clv_screen *s) { return s->terminal; }
+
+static struct winsize size_of(const clv_screen *s) {
+  struct winsize size = {0};
+  if (!s->terminal || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) size = (struct winsize){0};
+  if (!size.ws_col) size.ws_col = PLAIN_WIDTH;
+  if (!size.ws_row) size.ws_row = PLAIN_ROWS;
+  return size;
+}
+
+unsigned clv_screen_width(const clv_screen *s) { return size_of(s).ws_col; }
+
+static unsigned count_lines(const clv_bytes *text) {
+  unsigned n = 0;
+  for (size_t i = 0; i < text->len; i++) n += text->data[i] == '\n';
+  return n;
+}
+
+/* Lines that fit, and in the last row how many more there are. */
+static void fill_page(clv_screen *s, const clv_bytes *text) {
+  unsigned rows = CLV_MAX((unsigned)size_of(s).ws_row, (unsigned)LEAST_ROWS);
+  unsigned lines = count_lines(text), shown = lines < rows ? lines : rows - 2;
+  const char *at = text->data;
+  s->page.len = 0;
+  clv_bytes_puts(&s->page, HOME);
+  for (unsigned i = 0; i < shown; i++) {
+    const char *end = strchr(at, '\n');
+    clv_bytes_add(&s->page, at, (size_t)(end - at));
+    clv_bytes_puts(&s->page, END_LINE);
+    at = end + 1;
+  }
+  if (shown < lines) clv_bytes_printf(&s->page, "... %u more lines" END_LINE, lines - shown);
+  clv_bytes_puts(&s->page, END_PAGE);
+}
+
+void clv_screen_draw(clv_screen *s, const clv_bytes *text) {
+  if (!text->data || text->failed) return;
+  if (s->over) {
+    fill_page(s, text);
+    fwrite(s->page.data, 1, s->page.failed ? 0 : s->page.len, stdout);
+    s->last.len = 0;
+    clv_bytes_add(&s->last, text->data, text->len);
+  } else {
+    if (s->drawn) putchar('\n');
+    fwrite(text->data, 1, text->len, stdout);
+  }
+  s->drawn = true;
+  fflush(stdout);
+}
+
+void clv_screen_close(clv_screen *s) {
+  if (!s) return;
+  if (s->over) {
+    fputs(LEAVE, stdout);
+    if (s->last.data && !s->last.failed) fwrite(s->last.data, 1, s->last.len, stdout);
+    fflush(stdout);
+  }
+  clv_bytes_done(&s->last);
+  clv_bytes_done(&s->page);
+  free(s);
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Commands on a session file.
+ */
+#include <signal.h>
+#include <unistd.h>
+
+#include "master/history/history.h"
+#include "master/master_int.h"
+
+static volatile int interrupted;
+
+static void on_interrupt(int signal, siginfo_t *info, void *context) {
+  (void)signal;
+  (void)context;
+  bool asked = clv_is_stop_request(info);
+  if (interrupted && !asked) _exit(CLV_EXIT_INTERRUPTED); /* the second one means now */
+  if (!interrupted) interrupted = asked ? CLV_ASKED_TO_STOP : CLV_INTERRUPTED;
+}
+
+static void catch_signals(void) {
+  struct sigaction act = {.sa_sigaction = on_interrupt, .sa_flags = SA_SIGINFO};
+  sigaction(SIGINT, &act, NULL);
+  sigaction(SIGTERM, &act, NULL);
+  act = (struct sigaction){.sa_handler = SIG_IGN};
+  sigaction(SIGPIPE, &act, NULL);
+}
+
+typedef clv_exit session_command(const clv_session_config *config, const clv_run_options *o);
+
+typedef clv_code session_loader(const char *path, const clv_config_overrides *over,
+                                clv_session_config **ret, clv_err *err);
+
+static int with_session_of(arguments *a, session_loader *load, session_command *command) {
+  clv_err err;
+  CLV_AUTO(clv_session_config_freep) clv_session_config *config = NULL;
+  clv_config_overrides over = {
+      .env = (const char *const *)environ, .sets = a->sets.items, .n_sets = a->sets.n};
+  if (load(a->line.words[0], &over, &config, &err) != CLV_OK)
+    return clv_exit_say(CLV_EXIT_CONFIG, &err);
+  a->run.log_json = clv_cli_json(&a->line, config->log.json);
+  clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, a->run.log_json);
+  a->run.interrupted = &interrupted;
+  catch_signals();
+  return command(config, &a->run);
+}
+
+static int with_session(arguments *a, session_command *command) {
+  return with_session_of(a, clv_session_config_load, command);
+}
+
+int clv_cmd_train(void *args) { return with_session(args, clv_run_train); }
+int clv_cmd_eval(void *args) { return with_session(args, clv_run_eval); }
+int clv_cmd_predict(void *args) { return with_session(args, clv_run_predict); }
+int clv_cmd_check(void *args) { return with_session(args, clv_run_check); }
+int clv_cmd_doctor(void *args) { return with_session(args, clv_run_doctor); }
+
+int clv_cmd_plan(void *args) {
+  arguments *a = args;
+  a->run.links = a->links.items;
+  a->run.n_links = a->links.n;
+  a->run.speeds = a->speeds.items;
+  a->run.n_speeds = a->speeds.n;
+  if (a->run.suggest_cuts && a->run.schedule)
+    return clv_cli_usage(&a->line,
+                         "plan draws a schedule or suggests cuts: --schedule or --suggest-cuts");
+  if (!a->run.suggest_cuts && (a->links.n || a->speeds.n))
+    return clv_cli_usage(&a->line, "--link and --speed belong to plan --suggest-cuts");
+  return with_session(a, clv_run_plan);
+}
+
+int clv_cmd_status(void *args) {
+  return with_session_of(args, cleave_config_load, clv_show_status);
+}

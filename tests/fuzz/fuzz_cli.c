@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A command line, its words apart by NUL bytes, against a table with every kind of option. A wrong line has a
+ * message; what was understood stays inside the bounds of the table.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cli/cli.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { MAX_WORDS = 400 };
+
+typedef struct arguments {
+  clv_cli_line line;
+  bool flag;
+  uint64_t number;
+  double real;
+  const char *text;
+  int choice;
+  clv_cli_list list;
+} arguments;
+
+static const char *const choices[] = {"one", "two", NULL};
+
+/* clang-format off */
+static const clv_cli_command commands[] = {
+    {.name = "go", .args = "A.yaml [B]", .doc = "go"}, {.name = "x y", .args = "one|two", .doc = "x"},
+    {.name = "x z", .args = "N...", .doc = "z"},
+};
+static const clv_cli_option options[] = {
+    {.name = "flag", .key = 'f', .kind = CLV_CLI_FLAG, .offset = offsetof(arguments, flag), .doc = "f"},
+    {.name = "number", .key = 'n', .kind = CLV_CLI_NUMBER, .arg = "N", .min = 3, .max = 7, .commands = "go, x z",
+     .offset = offsetof(arguments, number), .doc = "n"},
+    {.name = "real", .kind = CLV_CLI_REAL, .arg = "R", .low = 1, .high = 2,
+     .offset = offsetof(arguments, real), .doc = "r"},
+    {.name = "text", .key = 't', .kind = CLV_CLI_TEXT, .arg = "T", .commands = "x", .offset = offsetof(arguments, text), .doc = "t"},
+    {.name = "choice", .kind = CLV_CLI_CHOICE, .arg = "C", .choices = choices, .offset = offsetof(arguments, choice), .doc = "c"},
+    {.name = "list", .kind = CLV_CLI_TEXTS, .arg = "L", .offset = offsetof(arguments, list), .doc = "l"},
+};
+/* clang-format on */
+static const clv_cli cli = {.name = "prog",
+                            .doc = "d",
+                            .about = "a",
+                            .commands = commands,
+                            .n_commands = CLV_COUNT(commands),
+                            .options = options,
+                            .n_options = CLV_COUNT(options),
+                            .see_also = ""};
+
+static void check(const arguments *a, clv_code code, const clv_err *err) {
+  if (code != CLV_OK && !err->text[0]) abort();
+  if (a->number && (a->number < 3 || a->number > 7)) abort();
+  if (a->real != 0 && !(a->real >= 1 && a->real <= 2)) abort();
+  if (a->choice < 0 || a->choice > 2 || a->list.n > CLV_CLI_LIST) abort();
+  if (a->line.n_words > CLV_CLI_WORDS) abort();
+  if (code == CLV_OK && !a->line.command && !a->line.help && !a->line.version) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  char *argv[MAX_WORDS + 1] = {"prog"}, *text = malloc(size + 1);
+  int argc = 1;
+  if (!text) return 0;
+  memcpy(text, data, size);
+  text[size] = '\0';
+  for (char *at = text; at < text + size && argc < MAX_WORDS; at += strlen(at) + 1)
+    argv[argc++] = at;
+  static arguments a;
+  clv_err err = {0};
+  memset(&a, 0, sizeof a);
+  clv_code code = clv_cli_parse(&cli, argc, argv, &a, &err);
+  check(&a, code, &err);
+  CLV_AUTO(clv_bytes_done) clv_bytes help = {0};
+  if (code == CLV_OK) clv_cli_help(&a.line, &help);
+  free(text);
+  return 0;
+}

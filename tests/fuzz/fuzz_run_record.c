@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The reader of run.json. What it takes is written and read again as the same text.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/weights/weights.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  CLV_AUTO(clv_run_record_done) clv_run_record r = {0}, again = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes first = {0}, second = {0};
+  clv_err err = {0};
+  clv_code code = clv_run_record_parse(data, size, "fuzz", &r, &err);
+  if ((code == CLV_OK) != (r.n_attempts > 0) || (code != CLV_OK && !err.text[0])) abort();
+  if (code != CLV_OK) return 0;
+  if (clv_run_record_format(&r, &first, &err) != CLV_OK ||
+      clv_run_record_parse(first.data, first.len, "again", &again, &err) != CLV_OK ||
+      clv_run_record_format(&again, &second, &err) != CLV_OK || first.len != second.len ||
+      memcmp(first.data, second.data, first.len) != 0)
+    abort();
+  return 0;
+}

@@ -1,0 +1,315 @@
+"""cleave-master status: three sessions on two of three workers (one computes, one waits for a slow link,
+one is idle and somebody else's), seen by a master and by an observer; a worker that is dead; --watch on
+a terminal and elsewhere."""
+import fcntl, json, os, pty, re, select, signal, struct, subprocess, sys, termios, time
+from cluster import *
+from links import DelayProxy
+import pyclient
+
+suite = Suite()
+TESTING = {"CLEAVE_TEST_OPS": "1"}
+ALLOW = ('  - {identity: "spiffe://test/other", role: master}\n'
+         '  - {identity: "spiffe://test/eye", role: observer}\n')
+EYE = ("--set", "tls.cert=certs/eye.pem", "--set", "tls.key=certs/eye.key")
+
+
+def body(worker, layer, out, batch, extra=""):
+    return (IMAGE_DATA + "stages:\n"
+            f"  - {{name: front, at: master, layers: [{{op: flatten}}, {{op: linear, out: {out}}}]}}\n"
+            f"  - {{name: back, at: {worker}, layers: [{layer}, {{op: linear, out: 10}}]}}\n"
+            "loss: {kind: cross_entropy}\n"
+            f"train: {{epochs: 1000000, batch: {batch}, seed: 5, optimizer: {{kind: sgd, lr: 1e-6}}}}\n"
+            "pipeline: {micro_batches: 1}\n" + extra)
+
+
+class Train:
+    """A run that goes on until the end of the block."""
+
+    def __init__(self, c, name, text):
+        self.session = c.session(name, text)
+        self.log = open(os.path.join(c.dir, name + ".out"), "w+")
+        self.process = subprocess.Popen([MASTER, "train", self.session], cwd=c.dir, stdout=self.log, stderr=self.log,
+                                        env=dict(os.environ, **TESTING), stdin=subprocess.DEVNULL)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
+def status(*args, code=0, session="busy", interval="0.3"):
+    done = master("status", os.path.join(c.dir, session + ".yaml"), "--interval", interval, *args, cwd=c.dir)
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    return done.stdout
+
+
+def look(*args, **options):
+    """Rows of --json by worker."""
+    return {row["worker"]: row for row in map(json.loads, status("--json", *args, **options).splitlines())}
+
+
+def sessions(rows, worker):
+    return {s["session"]: s for s in rows[worker]["sessions"]}
+
+
+def until(what, ask, seconds=20):
+    """ask() until it is true; returns that."""
+    end = time.monotonic() + seconds * SLOW
+    while True:
+        got = ask()
+        if got:
+            return got
+        assert time.monotonic() < end, f"{what}: {got}"
+
+
+def verdict_of(name, worker, pattern, interval):
+    def ask():
+        s = sessions(look(code=4, interval=interval), worker).get(name)
+        return s if s and re.search(pattern, s["verdict"]) else None
+    return until(f"{name} {pattern}", ask)
+
+
+@suite.test
+def a_computing_session_says_so():
+    s = verdict_of("busy", "w1", r"^computing (9\d|100) %", "0.3")
+    assert s["identity"] == "spiffe://test/master" and s["attached"] and s["last_error"] is None, s
+    assert s["computing"] > 0.9 and s["waiting"] < 0.1, s
+    (m,) = s["modules"]
+    assert m["stage"] == "back" and m["module"] == 1 and m["forwards"] > 0 and m["computing"] > 0.8, m
+    (link,) = s["links"]
+    assert link["peer"] == "master" and 0 < link["round_trip_ms"] < 80, link
+    assert s["memory_bytes"] > 1024 and s["memory_limit_bytes"] == 64 << 30, s
+
+
+@suite.test
+def a_slow_link_is_named_with_its_speed_and_round_trip():
+    s = verdict_of("slow", "w2", r"^waiting for the master \d+ %: link .* round trip", "1")
+    match = re.search(r"link (?:([\d.]+) Mbit/s in)?(?:, )?(?:([\d.]+) Mbit/s out)?, (\d+) ms round trip", s["verdict"])
+    assert match, s["verdict"]
+    speeds = [float(v) for v in match.groups()[:2] if v]
+    assert speeds and all(4 <= v <= 40 for v in speeds), s["verdict"]  # of 12, over a second
+    assert 80 <= int(match.group(3)), s["verdict"]
+    link = s["links"][0]
+    assert link["round_trip_ms"] >= 80 and link["awaited"] > 0.2, link
+    assert link["receiving"] + link["sending"] > 0.49 * link["awaited"], link
+
+
+@suite.test
+def numbers_grow():
+    first = look(code=4)
+    second = look(code=4)
+    for name, worker in (("busy", "w1"), ("slow", "w2")):
+        a, b = sessions(first, worker)[name], sessions(second, worker)[name]
+        assert b["bytes_in"] > a["bytes_in"] and b["bytes_out"] > a["bytes_out"], (a, b)
+        assert b["age_s"] > a["age_s"] and b["modules"][0]["steps"] >= a["modules"][0]["steps"], (a, b)
+    w = second["w1"]
+    assert w["name"] == "w1" and w["software"].startswith("cleave ") and w["protocol"] >= 2, w
+    assert w["device"] == "cpu" and w["cores"] >= 1 and w["isa"] and w["uptime_s"] > 0, w
+    assert w["sessions_limit"] == 8 and w["connections"] >= 2 and 300 < w["certificate_days"] < 370, w
+    assert w["resident_bytes"] > 1 << 20 and not w["draining"], w
+
+
+@suite.test
+def the_numbers_are_those_of_the_protocol():
+    """What another client sees in StatusReply."""
+    if pyclient.MISSING:
+        return pyclient.MISSING
+    with pyclient.Caller(c.ports[0], c.certs, "eye") as eye:
+        reply = eye.stub.Status(pyclient.pb.StatusRequest(), timeout=20 * SLOW)
+    by_name = {s.name: s for s in reply.sessions}
+    assert reply.sees_all and sorted(by_name) == ["busy", "idle"], reply
+    busy = by_name["busy"]
+    total = busy.busy_ns + busy.idle_ns + busy.turn_ns
+    assert 0.5 < total / (busy.age_ms * 1e6) <= 1.01, busy  # its thread began with the first shard
+    assert busy.links[0].peer == "" and busy.links[0].measured_ns > 0 and busy.links[0].awaits > 0, busy
+
+
+@suite.test
+def a_master_sees_its_own_and_an_observer_all():
+    text = status("--json", code=4)
+    assert "test/other" not in text and '"idle"' not in text, text  # neither the identity nor the name
+    rows = look(code=4)
+    assert sorted(sessions(rows, "w1")) == ["busy"] and rows["w1"]["sessions_open"] == 2, rows
+    assert not rows["w1"]["sees_all_sessions"]
+    rows = look(*EYE, code=4)
+    seen = sessions(rows, "w1")
+    assert sorted(seen) == ["busy", "idle"] and rows["w1"]["sees_all_sessions"], rows
+    assert seen["idle"]["identity"] == "spiffe://test/other", seen
+    assert seen["idle"]["verdict"] == "idle: its master asks for nothing", seen
+    assert "1 session of others" in status(code=4)
+
+
+@suite.test
+def errors_are_shown_to_whom_they_concern():
+    """A stranger is refused: the observer reads it, the master does not. The other's session fails: its
+    master and the observer do."""
+    done = master("status", os.path.join(c.dir, "busy.yaml"), "--set", "tls.cert=certs/nobody.pem",
+                  "--set", "tls.key=certs/nobody.key", cwd=c.dir)
+    said = re.sub(r"\s+", " ", done.stdout)
+    assert done.returncode == 4 and "add identity spiffe://test/nobody to `allow`" in said, done
+    assert "spiffe://test/nobody" in look(*EYE, code=4)["w1"]["last_error"]["text"]
+    assert look(code=4)["w1"]["last_error"] is None
+    if pyclient.MISSING:
+        return pyclient.MISSING
+    other.lanes[0].send(pyclient.pb.Frame(kind=pyclient.pb.CALL, context=9, message=99, stage=77,
+                                          call=pyclient.pb.Call(args=[pyclient.pb.Arg(value=1)])))
+    other.lanes[0].send(pyclient.pb.Frame(kind=pyclient.pb.DELIVER, context=9, message=99))
+    told = until("the failure", lambda: sessions(look(*EYE, code=4), "w1")["idle"]["last_error"])
+    assert "module 77 is not here" in told["text"] and told["age_s"] < 20 * SLOW, told
+    assert "module 77" not in status("--json", code=4)
+
+
+@suite.test
+def a_dead_worker_has_a_row_with_the_fix():
+    rows = look(code=4)
+    assert not rows["w3"]["ok"] and "nobody listens there" in rows["w3"]["error"], rows["w3"]
+    assert "cleave-master doctor" in rows["w3"]["fix"] and rows["w3"]["sessions"] == [], rows["w3"]
+    assert rows["w1"]["ok"] and rows["w2"]["ok"]
+    text = status(code=4)
+    assert re.search(r"^w3  127.0.0.1:\d+  DOES NOT ANSWER$", text, re.M) and "fix:" in text, text
+    assert re.search(r"^  session busy  of spiffe://test/master", text, re.M), text
+    assert status(session="two").count("DOES NOT") == 0  # exit code 0: the two that it names answer
+
+
+@suite.test
+def a_silent_worker_keeps_nobody_waiting():
+    """A port that accepts and says nothing: the others answer as soon as ever, and it gets its row."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        at = f"workers.w3.address=127.0.0.1:{silent.getsockname()[1]}"
+        begin = time.monotonic()
+        rows = look("--set", at, "--set", "limits.connect_timeout=1s", code=4)
+        assert time.monotonic() - begin < 6 * SLOW
+        assert rows["w1"]["ok"] and not rows["w3"]["ok"], rows["w3"]
+
+
+class Terminal:
+    """A program on a terminal of so many columns."""
+
+    def __init__(self, columns, *command):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.chdir(c.dir)
+            os.environ["TERM"] = "xterm"
+            os.execv(command[0], command)
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        self.text = ""
+
+    def read_until(self, done, seconds=20):
+        end = time.monotonic() + seconds * SLOW
+        while not done(self.text):
+            assert time.monotonic() < end, self.text
+            if select.select([self.fd], [], [], 0.1)[0]:
+                try:
+                    self.text += os.read(self.fd, 65536).decode()
+                except OSError:  # the program has ended
+                    break
+
+    def finish(self):
+        self.read_until(lambda text: False)
+        _, how = os.waitpid(self.pid, 0)
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(how)
+
+
+@suite.test
+def watch_redraws_in_place_and_restores_the_terminal():
+    t = Terminal(60, MASTER, "status", os.path.join(c.dir, "two.yaml"), "--watch", "--interval", "0.3")
+    full = lambda text: [f for f in text.split("\033[H")[1:] if "2 of 2 workers answer" in f and "\033[J" in f]
+    t.read_until(lambda text: len(full(text)) >= 3)
+    frames = full(t.text)
+    lines = [re.sub(r"\033\[[JK]", "", l) for l in frames[-1].split("\r\n")]
+    assert max(map(len, lines)) <= 60 and any("session" in l for l in lines), lines
+    assert t.text.startswith("\033[?1049h\033[?25l"), t.text[:40]
+    os.write(t.fd, b"\x03")
+    begin = time.monotonic()
+    assert t.finish() == 0
+    assert time.monotonic() - begin < 5 * SLOW
+    end = t.text[t.text.index("\033[?25h\033[?1049l"):]
+    assert "2 of 2 workers answer" in end and "\033[H" not in end, end  # the last look stays
+
+
+@suite.test
+def watch_elsewhere_is_blocks_of_lines():
+    p = subprocess.Popen([MASTER, "status", os.path.join(c.dir, "two.yaml"), "--watch", "--interval", "0.2"],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=c.dir)
+    time.sleep(1.2 * SLOW)
+    p.send_signal(signal.SIGTERM)
+    out, err = p.communicate(timeout=20 * SLOW)
+    assert p.returncode == 0 and not err, (p.returncode, err)
+    assert "\033" not in out and out.count("2 of 2 workers answer") >= 2, out
+
+
+@suite.test
+def sessions_that_share_a_core_wait_for_their_turn():
+    wait = "{op: wait, forward_ms: 15, input_ms: 15, weight_ms: 15}"
+    with Cluster(1, limits="cores: [0]\n", env=TESTING) as shared:
+        os.mkdir(os.path.join(shared.dir, "data"))
+        synthetic_images(os.path.join(shared.dir, "data"), n=64, n_test=8)
+        with Train(shared, "one", body("w1", wait, 8, 32)) as one, Train(shared, "two", body("w1", wait, 8, 32)):
+            def both():
+                done = master("status", one.session, "--json", "--interval", "0.5", cwd=shared.dir)
+                seen = sessions({row["worker"]: row for row in map(json.loads, done.stdout.splitlines())}, "w1")
+                turns = [s for s in seen.values() if s["waiting_for_turn"] > 0.3 and s["computing"] > 0.3]
+                return seen if len(turns) == 2 else None
+            seen = until("turns", both)
+            assert any(re.search(r"waiting for its turn \d+ %: session (one|two) computes", s["verdict"])
+                       for s in seen.values()), seen
+
+
+@suite.test
+def clumsy_command_lines():
+    done = master("status", os.path.join(c.dir, "two.yaml"), "--interval", "soon", cwd=c.dir)
+    assert done.returncode == 2 and "from 0.1 to 3600" in done.stderr, done.stderr
+    assert master("status").returncode == 2
+    path = c.session("keyless", body("w1", "{op: relu}", 8, 32))
+    done = master("status", path, "--set", "tls.key=certs/nothing.key", cwd=c.dir)
+    assert done.returncode == 4 and "nothing.key" in done.stderr, done.stderr
+    with open(path) as f:
+        whole = f.read()
+    with open(os.path.join(c.dir, "program.yaml"), "w") as f:  # of a program on libcleave
+        f.write(whole[:whole.index("data:")])
+    assert "2 of 3 workers answer" in status(session="program", code=4)
+    with open(os.path.join(c.dir, "typo.yaml"), "w") as f:
+        f.write(whole.replace("batch", "bacth"))
+    done = master("status", os.path.join(c.dir, "typo.yaml"), cwd=c.dir)
+    assert done.returncode == 3 and "bacth" in done.stderr, done.stderr
+    home = os.path.join(c.dir, "home.yaml")
+    with open(home, "w") as f:
+        f.write(re.sub(r"(?ms)^tls:.*?^data:", "data:", open(path).read()).replace("at: w1", "at: master"))
+    done = master("status", home, cwd=c.dir)
+    assert done.returncode == 0 and "nobody to ask" in done.stdout, done
+
+
+def two(path):
+    """The session without its third worker, and with data that are not there: nobody reads them."""
+    with open(path) as f:
+        text = re.sub(r"(?m)^  w3: .*\n", "", f.read()).replace("root: data", "root: nowhere")
+    with open(os.path.join(c.dir, "two.yaml"), "w") as f:
+        f.write(text)
+
+
+with Cluster(3, extra_allow=ALLOW, env=TESTING) as c:
+    for name in ("other", "eye", "nobody"):
+        c.issue(name, f"spiffe://test/{name}")
+    os.mkdir(os.path.join(c.dir, "data"))
+    synthetic_images(os.path.join(c.dir, "data"), n=256, n_test=8)
+    c.workers[2].kill()
+    wait = "{op: wait, forward_ms: 60, input_ms: 60, weight_ms: 60}"
+    with DelayProxy(c.ports[1], 40, 12) as proxy, Train(c, "busy", body("w1", wait, 8, 32)) as busy:
+        direct, c.ports[1] = c.ports[1], proxy.port
+        text = body("w2", "{op: relu}", 2048, 64)  # 512 KiB each way
+        with Train(c, "slow", text):
+            c.ports[1] = direct
+            two(busy.session)
+            if pyclient.MISSING:
+                suite.main()
+            with pyclient.Caller(c.ports[0], c.certs, "other") as caller:
+                other = caller.open(name="idle")
+                other.load(pyclient.mlp(4, 2), [4, 3])
+                other.attach()
+                suite.main()

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lines on standard error in both forms, caught in a file.
+ */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/base/base.h"
+
+static int saved = -1;
+
+/* Standard error goes to a file from now on; its name in $JOURNAL_STREAM when `journal`. */
+static void begin_capture(clv_log_level level, bool json, bool journal) {
+  char path[] = "/tmp/cleave-log-XXXXXX", stream[64];
+  struct stat st;
+  int fd = mkstemp(path);
+  assert_true(fd >= 0);
+  unlink(path);
+  saved = dup(STDERR_FILENO);
+  dup2(fd, STDERR_FILENO);
+  close(fd);
+  fstat(STDERR_FILENO, &st);
+  snprintf(stream, sizeof stream, "%llu:%llu", (unsigned long long)st.st_dev,
+           (unsigned long long)st.st_ino);
+  if (journal) setenv("JOURNAL_STREAM", stream, 1);
+  clv_log_set(level, json);
+}
+
+static char *captured(void) {
+  static char text[8192];
+  fflush(stderr);
+  ssize_t n = pread(STDERR_FILENO, text, sizeof text - 1, 0);
+  dup2(saved, STDERR_FILENO);
+  close(saved);
+  unsetenv("JOURNAL_STREAM");
+  clv_log_set(CLV_LOG_INFO, false);
+  text[n < 0 ? 0 : n] = '\0';
+  return text;
+}
+
+/* The line behind its time. */
+static const char *behind_time(const char *line) {
+  assert_true(strlen(line) > 25 && line[10] == 'T' && line[23] == 'Z');
+  return line + 25;
+}
+
+static void text_lines(void **state) {
+  (void)state;
+  begin_capture(CLV_LOG_INFO, false, false);
+  clv_log(CLV_LOG_INFO, "%d sessions", 3);
+  assert_string_equal(behind_time(captured()), "info  3 sessions\n");
+  begin_capture(CLV_LOG_INFO, false, false);
+  clv_log_event(CLV_LOG_WARN, "ready", "port=%d", 7);
+  clv_log_event(CLV_LOG_WARN, "stopped", "%s", "");
+  char *text = captured();
+  assert_memory_equal(behind_time(text), "warn  ready port=7\n", 19);
+  assert_string_equal(behind_time(strchr(text, '\n') + 1), "warn  stopped\n");
+  begin_capture(CLV_LOG_ERROR, false, false);
+  clv_log(CLV_LOG_WARN, "not wanted");
+  clv_log_event(CLV_LOG_DEBUG, "x", "not wanted");
+  clv_say(CLV_LOG_INFO, "note", "said at any level");
+  assert_string_equal(captured(), "cleave: said at any level\n");
+}
+
+static void json_lines(void **state) {
+  (void)state;
+  begin_capture(CLV_LOG_DEBUG, true, false);
+  clv_say(CLV_LOG_ERROR, "failed", "a \"quote\"\nand \x01 and \xff");
+  const char *text = captured();
+  assert_memory_equal(text, "{\"time\":\"", 9);
+  assert_string_equal(text + 9 + 24,
+                      "\",\"level\":\"error\",\"event\":\"failed\",\"message\":\"a "
+                      "\\\"quote\\\"\\u000aand \\u0001 and \\ufffd\"}\n");
+  begin_capture(CLV_LOG_DEBUG, true, false);
+  clv_log(CLV_LOG_DEBUG, "x");
+  assert_non_null(strstr(captured(), "\"level\":\"debug\",\"event\":\"log\",\"message\":\"x\"}\n"));
+}
+
+static void journal_priorities(void **state) {
+  (void)state;
+  static const char *const starts[] = {"<3>", "<4>", "<6>", "<7>"};
+  for (int level = CLV_LOG_ERROR; level <= CLV_LOG_DEBUG; level++) {
+    begin_capture(CLV_LOG_DEBUG, level % 2, true);
+    clv_log((clv_log_level)level, "x");
+    assert_memory_equal(captured(), starts[level], 3);
+  }
+  setenv("JOURNAL_STREAM", "1:2", 1); /* somebody else's */
+  begin_capture(CLV_LOG_DEBUG, true, false);
+  clv_log(CLV_LOG_ERROR, "x");
+  assert_memory_equal(captured(), "{", 1);
+}
+
+static void long_texts_are_cut(void **state) {
+  (void)state;
+  char text[6000];
+  memset(text, 'a', sizeof text);
+  text[sizeof text - 1] = '\0';
+  text[2046] = '\xc3'; /* the cut goes through this character */
+  text[2047] = '\xa4';
+  begin_capture(CLV_LOG_DEBUG, true, false);
+  clv_log(CLV_LOG_ERROR, "%s", text);
+  const char *line = captured();
+  assert_non_null(strstr(line, "aaa\\ufffd\"}\n"));
+  assert_null(strchr(line, '\xc3'));
+}
+
+static void json_takes_utf8_alone(void **state) {
+  (void)state;
+  static const struct {
+    const char *text, *json;
+  } cases[] = {{"\xc3\xa4\xe2\x82\xac\xf0\x9f\x8c\x8d", "\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x8c\x8d\""},
+               {"\xc0\xaf", "\"\\ufffd\\ufffd\""},                       /* overlong */
+               {"\xed\xa0\x80", "\"\\ufffd\\ufffd\\ufffd\""},            /* a surrogate */
+               {"\xf4\x90\x80\x80", "\"\\ufffd\\ufffd\\ufffd\\ufffd\""}, /* too large */
+               {"a\xe2\x82", "\"a\\ufffd\\ufffd\""},                     /* short */
+               {"\x80z", "\"\\ufffdz\""}};
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+    clv_bytes_json(&out, cases[i].text);
+    assert_string_equal(out.data, cases[i].json);
+  }
+}
+
+static void roff_text_is_text(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  clv_bytes_roff(&out, ".TH a-b\n'x \\n `y` ^~ .z");
+  assert_string_equal(out.data, "\\&.TH a\\-b\n\\&\\(aqx \\en \\(gay\\(ga \\(ha\\(ti .z");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(text_lines),
+      cmocka_unit_test(json_lines),
+      cmocka_unit_test(journal_priorities),
+      cmocka_unit_test(long_texts_are_cut),
+      cmocka_unit_test(json_takes_utf8_alone),
+      cmocka_unit_test(roff_text_is_text),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Locks, records and what is made of them, with a child process as the one who trains.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "master/history/history_int.h"
+
+#define assert_ok(call, err)                                                                  \
+  do {                                                                                        \
+    clv_code assert_code_ = (call);                                                           \
+    if (assert_code_ != CLV_OK) fail_msg("%s: %s", clv_code_name(assert_code_), (err)->text); \
+  } while (0)
+
+#define assert_says(err, text_part)                                     \
+  do {                                                                  \
+    if (!strstr((err)->text, (text_part)))                              \
+      fail_msg("\"%s\" does not say \"%s\"", (err)->text, (text_part)); \
+  } while (0)
+
+static char scratch[64];
+
+static int setup(void **state) {
+  (void)state;
+  strcpy(scratch, "/tmp/cleave-history-XXXXXX");
+  return mkdtemp(scratch) && chdir(scratch) == 0 && mkdir("runs", 0755) == 0 ? 0 : -1;
+}
+
+static int teardown(void **state) {
+  char command[96];
+  (void)state;
+  snprintf(command, sizeof command, "cd / && rm -rf %s", scratch);
+  return system(command);
+}
+
+static void put(const char *path, const char *text) {
+  FILE *f = fopen(path, "w");
+  assert_non_null(f);
+  fputs(text, f);
+  fclose(f);
+}
+
+/* ---- a process that trains ----------------------------------------------------------------------- */
+
+typedef struct child {
+  pid_t pid;
+  int go; /* closed: it ends */
+} child;
+
+/* Claims, begins, starts at `step` and says it is there; then waits for its end. */
+static void train(const char *dir, bool resume, uint64_t step, int ready, int go) {
+  clv_claim *c;
+  clv_err err = {0};
+  clv_sha256 digest = {{1}};
+  char byte = 'k';
+  if (clv_claim_new(dir, &c, &err) != CLV_OK ||
+      clv_claim_begin(c, &(clv_claim_run){"n", "s.yaml", resume}, &err) != CLV_OK)
+    _exit(1);
+  clv_claim_started(c, step, 50, &digest);
+  clv_claim_step(c, step + 1, 0.5, NAN);
+  if (write(ready, &byte, 1) != 1) _exit(1);
+  if (read(go, &byte, 1) < 0) _exit(1);
+  clv_claim_end(c, CLV_RUN_FAILED, 6, "worker 'w1' was lost");
+  clv_claim_free(c);
+  _exit(0);
+}
+
+static child begin(const char *dir, bool resume, uint64_t step) {
+  int ready[2], go[2];
+  char byte;
+  assert_int_equal(pipe(ready), 0);
+  assert_int_equal(pipe(go), 0);
+  pid_t pid = fork();
+  if (!pid) {
+    close(go[1]);
+    train(dir, resume, step, ready[1], go[0]);
+  }
+  close(ready[1]);
+  close(go[0]);
+  assert_int_equal(read(ready[0], &byte, 1), 1);
+  close(ready[0]);
+  return (child){pid, go[1]};
+}
+
+static void end(child c, int signal) {
+  int status;
+  if (signal) kill(c.pid, signal);
+  close(c.go);
+  assert_int_equal(waitpid(c.pid, &status, 0), c.pid);
+}
+
+static clv_run_entry look(const char *dir) {
+  clv_run_entry e = {0};
+  clv_err err = {0};
+  assert_ok(clv_entry_read(dir, &e, &err), &err);
+  return e;
+}
+
+/* ---- tests --------------------------------------------------------------------------------------- */
+
+static void a_folder_has_one_trainer(void **state) {
+  clv_err err = {0};
+  clv_claim *second = NULL;
+  char pid[32];
+  (void)state;
+  child c = begin("runs/one", false, 0);
+  assert_int_equal(clv_claim_new("runs/one", &second, &err), CLV_PRECONDITION);
+  assert_null(second);
+  snprintf(pid, sizeof pid, "process %d", (int)c.pid);
+  assert_says(&err, pid);
+  assert_says(&err, "cleave-master stop runs/one");
+  CLV_AUTO(clv_entry_done) clv_run_entry e = look("runs/one");
+  assert_int_equal(e.state, CLV_STATE_RUNNING);
+  assert_int_equal(e.holder, c.pid);
+  assert_int_equal(clv_entry_last(&e)->pid_start, clv_holder_start_of(c.pid));
+  end(c, 0);
+  assert_ok(clv_claim_new("runs/one", &second, &err), &err);
+  clv_claim_free(second);
+}
+
+static void an_end_is_recorded_and_a_death_is_seen(void **state) {
+  (void)state;
+  end(begin("runs/two", false, 0), 0);
+  CLV_AUTO(clv_entry_done) clv_run_entry failed = look("runs/two");
+  assert_int_equal(failed.state, CLV_STATE_FAILED);
+  assert_int_equal(clv_entry_exit(&failed), 6);
+  assert_string_equal(clv_entry_last(&failed)->text, "worker 'w1' was lost");
+  assert_int_equal(failed.step, 1);
+  end(begin("runs/two", true, 1), SIGKILL);
+  CLV_AUTO(clv_entry_done) clv_run_entry died = look("runs/two");
+  assert_int_equal(died.state, CLV_STATE_DIED);
+  assert_int_equal(died.record.n_attempts, 2);
+  assert_int_equal(clv_entry_exit(&died), 1);
+  end(begin("runs/two", false, 0), 0); /* afresh: nothing is left of those */
+  CLV_AUTO(clv_entry_done) clv_run_entry fresh = look("runs/two");
+  assert_int_equal(fresh.record.n_attempts, 1);
+}
+
+/* The record alone never makes a run live: not with a process id that somebody else has by now. */
+static void a_record_is_no_life(void **state) {
+  clv_run_attempt *a = NULL, here = {0};
+  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  clv_err err = {0};
+  int exit_code;
+  (void)state;
+  clv_holder_self(&here);
+  assert_ok(clv_mkdirs("runs/three", &err), &err);
+  assert_ok(clv_run_record_add(&r, &a, &err), &err);
+  *a = here;
+  a->pid = (uint64_t)getppid(); /* lives, and never trained */
+  a->pid_start = clv_holder_start_of(getppid());
+  assert_ok(clv_record_write("runs/three", &r, &err), &err);
+  CLV_AUTO(clv_entry_done) clv_run_entry died = look("runs/three");
+  assert_int_equal(died.state, CLV_STATE_DIED);
+  assert_int_equal(clv_history_stop("three", false, false, &exit_code, &err), CLV_PRECONDITION);
+  assert_says(&err, "does not run");
+
+  strcpy(a->boot, "another boot of this machine");
+  assert_ok(clv_record_write("runs/three", &r, &err), &err);
+  CLV_AUTO(clv_entry_done) clv_run_entry rebooted = look("runs/three");
+  assert_int_equal(rebooted.state, CLV_STATE_DIED);
+
+  strcpy(a->host, "far");
+  assert_ok(clv_record_write("runs/three", &r, &err), &err);
+  CLV_AUTO(clv_entry_done) clv_run_entry elsewhere = look("runs/three");
+  assert_int_equal(elsewhere.state, CLV_STATE_ELSEWHERE);
+  assert_int_equal(clv_history_stop("three", false, false, &exit_code, &err), CLV_UNAVAILABLE);
+  assert_says(&err, "host 'far'");
+}
+
+/* A lock by a process that the record does not name is no reason to send that process a signal. */
+static void a_stranger_is_not_stopped(void **state) {
+  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  clv_err err = {0};
+  int exit_code;
+  (void)state;
+  child c = begin("runs/four", false, 0);
+  assert_ok(clv_record_read("runs/four", &r, &err), &err);
+  r.attempts[0].pid_start++;
+  assert_ok(clv_record_write("runs/four", &r, &err), &err);
+  assert_int_equal(clv_history_stop("four", true, false, &exit_code, &err), CLV_PRECONDITION);
+  assert_says(&err, "not the one in its record");
+  assert_int_equal(kill(c.pid, 0), 0);
+  put("runs/four/run.json", "{");
+  assert_int_equal(clv_history_stop("four", true, false, &exit_code, &err), CLV_PRECONDITION);
+  assert_says(&err, "bad JSON");
+  CLV_AUTO(clv_entry_done) clv_run_entry e = look("runs/four");
+  assert_int_equal(e.state, CLV_STATE_RUNNING);
+  end(c, 0);
+}
+
+static void progress_comes_from_the_last_whole_line(void **state) {
+  static const struct {
+    const char *text;
+    uint64_t step;
+    double loss;
+  } cases[] = {
+      {"{\"step\":30,\"loss\":0.25,\"accuracy\":0.5}\n", 30, 0.25},
+      {"{\"step\":30,\"loss\":0.25}\n{\"step\":31,\"lo", 30, 0.25},
+      {"{\"step\":31,\"loss\":null}\n", 31, NAN},
+      {"{\"step\":4,\"loss\":0.25}\n", 8, 0.5}, /* older than the record */
+      {"{\"step\":1e300,\"loss\":0.25}\n", 8, 0.5},
+      {"{\"step\":-5}\n", 8, 0.5},
+      {"\n\n", 8, 0.5},
+      {"", 8, 0.5},
+      {"no end", 8, 0.5},
+  };
+  (void)state;
+  child c = begin("runs/five", false, 7);
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    put("runs/five/metrics.jsonl", cases[i].text);
+    CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+    assert_int_equal(clv_record_read("runs/five", &r, NULL), CLV_OK);
+    r.attempts[0].step = 8;
+    r.attempts[0].loss = 0.5;
+    assert_int_equal(clv_record_write("runs/five", &r, NULL), CLV_OK);
+    CLV_AUTO(clv_entry_done) clv_run_entry e = look("runs/five");
+    assert_int_equal(e.step, cases[i].step);
+    assert_true(e.loss == cases[i].loss || (isnan(e.loss) && isnan(cases[i].loss)));
+  }
+  end(c, 0);
+}
+
+static void the_best_is_kept(void **state) {
+  static const clv_run_best told[] = {{"validation", 1, 0.5, 0.7},
+                                      {"validation", 2, 0.4, 0.9},
+                                      {"validation", 3, 0.3, 0.8},
+                                      {"validation", 4, NAN, 0.9},
+                                      {"test", 5, 0.1, 1}};
+  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  clv_err err = {0};
+  clv_claim *c = NULL;
+  (void)state;
+  assert_ok(clv_claim_new("runs/six", &c, &err), &err);
+  assert_ok(clv_claim_begin(c, &(clv_claim_run){"six", "/s.yaml", false}, &err), &err);
+  for (size_t i = 0; i < CLV_COUNT(told); i++) clv_claim_evaluation(c, &told[i]);
+  clv_claim_end(c, CLV_RUN_FINISHED, 0, "");
+  clv_claim_free(c);
+  assert_ok(clv_record_read("runs/six", &r, &err), &err);
+  assert_int_equal(r.best.step, 2);
+  assert_string_equal(r.best.what, "validation");
+}
+
+/* A new run does not stumble over what it cannot read. */
+static void a_damaged_record_is_begun_anew(void **state) {
+  clv_err err = {0};
+  clv_claim *c = NULL;
+  (void)state;
+  assert_ok(clv_mkdirs("runs/seven", &err), &err);
+  put("runs/seven/run.json", "{\"format\": \"cleave-run\", \"version\": 1}");
+  CLV_AUTO(clv_entry_done) clv_run_entry e = look("runs/seven");
+  assert_int_equal(e.state, CLV_STATE_DAMAGED);
+  assert_says(&e.why, "run.json");
+  assert_int_equal(clv_entry_exit(&e), 1);
+  assert_ok(clv_claim_new("runs/seven", &c, &err), &err);
+  assert_ok(clv_claim_begin(c, &(clv_claim_run){"seven", "/s.yaml", true}, &err), &err);
+  clv_claim_end(c, CLV_RUN_FINISHED, 0, "");
+  clv_claim_free(c);
+  CLV_AUTO(clv_entry_done) clv_run_entry after = look("runs/seven");
+  assert_int_equal(after.state, CLV_STATE_FINISHED);
+}
+
+static void runs_are_found_by_name_and_folder(void **state) {
+  static const struct {
+    const char *run, *want, *says;
+  } cases[] = {
+      {"eight", "runs/eight", NULL},
+      {"runs/eight", "runs/eight", NULL},
+      {"./runs/eight/", "./runs/eight/", NULL},
+      {"runs", "runs", NULL},
+      {"eigth", NULL, "did you mean 'eight'"},
+      {"zzzzzzzz", NULL, "cleave-master runs"},
+      {"runs/nothing", NULL, "no folder 'runs/nothing'"},
+      {"", NULL, "no folder ''"},
+      {"../../../../../../nowhere", NULL, "no folder"},
+  };
+  clv_err err = {0};
+  (void)state;
+  assert_ok(clv_mkdirs("runs/eight", &err), &err);
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_freep) char *folder = NULL;
+    clv_code code = clv_entry_find(cases[i].run, &folder, &err);
+    assert_int_equal(code, cases[i].want ? CLV_OK : CLV_NOT_FOUND);
+    if (cases[i].want)
+      assert_string_equal(folder, cases[i].want);
+    else
+      assert_says(&err, cases[i].says);
+  }
+  clv_run_entry none = {0};
+  assert_int_equal(clv_entry_read("runs/eight", &none, &err), CLV_NOT_FOUND);
+  assert_says(&err, "not the folder of a run");
+  put("runs/eight/metrics.jsonl", "{\"step\":3,\"loss\":1}\n"); /* of an older version */
+  CLV_AUTO(clv_entry_done) clv_run_entry e = look("runs/eight");
+  assert_int_equal(e.state, CLV_STATE_UNRECORDED);
+  assert_int_equal(e.step, 3);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_folder_has_one_trainer),
+      cmocka_unit_test(an_end_is_recorded_and_a_death_is_seen),
+      cmocka_unit_test(a_record_is_no_life),
+      cmocka_unit_test(a_stranger_is_not_stopped),
+      cmocka_unit_test(progress_comes_from_the_last_whole_line),
+      cmocka_unit_test(the_best_is_kept),
+      cmocka_unit_test(a_damaged_record_is_begun_anew),
+      cmocka_unit_test(runs_are_found_by_name_and_folder),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}

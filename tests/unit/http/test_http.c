@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The page port and what may come to it: proper requests, odd ones, endless ones, and none at all.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/http/http.h"
+
+enum { REQUEST_MS = 400, CONNECTIONS = 4, REPLY = 65536, LARGE = 1 << 20 };
+
+static unsigned hello(void *user, clv_bytes *out) {
+  ++*(unsigned *)user;
+  clv_bytes_puts(out, "hello\n");
+  return 200;
+}
+
+static unsigned not_now(void *user, clv_bytes *out) {
+  (void)user;
+  clv_bytes_puts(out, "not now\n");
+  return 503;
+}
+
+static unsigned broken(void *user, clv_bytes *out) {
+  (void)user;
+  clv_bytes_puts(out, "half a pa");
+  out->failed = true;
+  return 200;
+}
+
+static unsigned large(void *user, clv_bytes *out) {
+  (void)user;
+  char line[64];
+  memset(line, 'x', sizeof line);
+  for (int i = 0; i < LARGE / (int)sizeof line; i++) clv_bytes_add(out, line, sizeof line);
+  return 200;
+}
+
+static unsigned empty(void *user, clv_bytes *out) {
+  (void)user, (void)out;
+  return 200;
+}
+
+static const clv_http_page pages[] = {{"/hello", "text/x-test", hello},
+                                      {"/readyz", "text/plain", not_now},
+                                      {"/broken", "text/plain", broken},
+                                      {"/large", "text/plain", large},
+                                      {"/empty", "text/plain", empty}};
+static unsigned shown;
+static clv_http *http;
+
+static int open_http(void **state) {
+  (void)state;
+  clv_err err;
+  clv_http_options o = {.listen = "127.0.0.1:0",
+                        .pages = pages,
+                        .n_pages = CLV_COUNT(pages),
+                        .user = &shown,
+                        .connections = CONNECTIONS,
+                        .request_ms = REQUEST_MS};
+  shown = 0;
+  return clv_http_open(&o, &http, &err) == CLV_OK ? 0 : -1;
+}
+
+static int close_http(void **state) {
+  (void)state;
+  clv_http_closep(&http);
+  return 0;
+}
+
+/* ---- a client ---------------------------------------------------------------------------------- */
+
+static int dial(void) {
+  struct sockaddr_in at = {.sin_family = AF_INET,
+                           .sin_port = htons((uint16_t)clv_http_port(http)),
+                           .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+  return fd;
+}
+
+static void say(int fd, const char *text, size_t len) {
+  while (len) {
+    ssize_t n = send(fd, text, len, MSG_NOSIGNAL);
+    if (n <= 0) return; /* it has had enough */
+    text += n;
+    len -= (size_t)n;
+  }
+}
+
+/* What comes until the end or so many ms; how long that took, or -1: not ended. */
+static long hear(int fd, char reply[REPLY], unsigned ms) {
+  uint64_t begin = clv_now_ns();
+  size_t got = 0;
+  reply[0] = '\0';
+  for (;;) {
+    long passed = (long)((clv_now_ns() - begin) / 1000000u);
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    if (passed >= (long)ms || poll(&p, 1, (int)((long)ms - passed)) <= 0) return -1;
+    char skip[4096];
+    bool room = got < REPLY - 1;
+    ssize_t n = recv(fd, room ? reply + got : skip, room ? REPLY - 1 - got : sizeof skip, 0);
+    if (n <= 0) return (long)((clv_now_ns() - begin) / 1000000u);
+    if (room) reply[got += (size_t)n] = '\0';
+  }
+}
+
+/* The status of the answer to a whole text; 0: closed without one. */
+static int status_of(const char *request, size_t len, char reply[REPLY]) {
+  int fd = dial(), status = 0;
+  say(fd, request, len);
+  assert_true(hear(fd, reply, 5000) >= 0);
+  close(fd);
+  if (sscanf(reply, "HTTP/1.%*d %d", &status) != 1) return 0;
+  return status;
+}
+
+static int status(const char *request, char reply[REPLY]) {
+  return status_of(request, strlen(request), reply);
+}
+
+/* ---- proper requests ----------------------------------------------------------------------------- */
+
+static void pages_are_shown(void **state) {
+  (void)state;
+  char reply[REPLY];
+  assert_int_equal(status("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
+  assert_non_null(strstr(reply, "Content-Type: text/x-test\r\n"));
+  assert_non_null(strstr(reply, "Connection: close\r\n"));
+  assert_string_equal(strstr(reply, "\r\n\r\n") + 4, "hello\n");
+  assert_int_equal(status("GET /hello?x=1 HTTP/1.0\r\n\r\n", reply), 200);
+  assert_int_equal(status("GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n", reply), 503);
+  assert_string_equal(strstr(reply, "\r\n\r\n") + 4, "not now\n");
+  assert_int_equal(status("GET /empty HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
+  assert_string_equal(strstr(reply, "\r\n\r\n") + 4, "");
+  assert_int_equal(shown, 2);
+}
+
+static void head_has_no_body(void **state) {
+  (void)state;
+  char reply[REPLY];
+  assert_int_equal(status("HEAD /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
+  assert_non_null(strstr(reply, "Content-Length: 6\r\n"));
+  assert_string_equal(strstr(reply, "\r\n\r\n") + 4, "");
+}
+
+static void large_pages_are_whole(void **state) {
+  (void)state;
+  char reply[REPLY];
+  assert_int_equal(status("GET /large HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
+  assert_non_null(strstr(reply, "Content-Length: 1048576\r\n"));
+}
+
+static void a_page_without_memory_is_an_error(void **state) {
+  (void)state;
+  char reply[REPLY];
+  assert_int_equal(status("GET /broken HTTP/1.1\r\nHost: x\r\n\r\n", reply), 500);
+  assert_null(strstr(reply, "half a pa"));
+}
+
+static void one_request_a_connection(void **state) {
+  (void)state;
+  char reply[REPLY];
+  const char *request =
+      "GET /hello HTTP/1.1\r\nHost: x\r\n\r\nGET /hello HTTP/1.1\r\nHost: x\r\n\r\n";
+  assert_int_equal(status(request, reply), 200);
+  assert_int_equal(shown, 1);
+}
+
+/* ---- odd requests -------------------------------------------------------------------------------- */
+
+static void odd_requests_are_refused(void **state) {
+  (void)state;
+  static const struct {
+    const char *request;
+    int status; /* 0: any 4xx, or none */
+  } cases[] = {
+      {"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", 404},
+      {"GET /hello/ HTTP/1.1\r\nHost: x\r\n\r\n", 404},
+      {"GET /../hello HTTP/1.1\r\nHost: x\r\n\r\n", 404},
+      {"GET http://x/hello HTTP/1.1\r\nHost: x\r\n\r\n", 404},
+      {"POST /hello HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", 405},
+      {"PUT /hello HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+       405},
+      {"DELETE /hello HTTP/1.1\r\nHost: x\r\n\r\n", 405},
+      {"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", 405},
+      {"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", 405},
+      {"TRACE /hello HTTP/1.1\r\nHost: x\r\n\r\n", 405},
+      {"BREW /hello HTTP/1.1\r\nHost: x\r\n\r\n", 405},
+      {"GET /hello HTTP/1.1\r\n\r\n", 400}, /* without a host */
+      {"GET /hello HTTP/9.9\r\nHost: x\r\n\r\n", 0},
+      {"GET\r\n\r\n", 0},
+      {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello in TLS\r\n\r\n", 0},
+      {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 0},
+      {"GET /hello HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 0},
+      {"GET /hello HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n", 0},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    char reply[REPLY];
+    int got = status(cases[i].request, reply);
+    bool refused = cases[i].status ? got == cases[i].status : got == 0 || (got >= 400 && got < 600);
+    if (!refused) fail_msg("%.40s: %d", cases[i].request, got);
+    if (got == 405) assert_non_null(strstr(reply, "Allow: GET, HEAD\r\n"));
+  }
+  assert_int_equal(shown, 0);
+}
+
+/* A request line or a header without end: answered with 4xx or cut, within the memory of a
+ * connection. */
+static void endless_headers_are_cut(void **state) {
+  (void)state;
+  static const struct {
+    const char *start, *repeated;
+  } cases[] = {{"GET /", "aaaaaaaaaaaaaaaa"},
+               {"GET /hello HTTP/1.1\r\nHost: x\r\nX: ", "aaaaaaaaaaaaaaaa"},
+               {"GET /hello HTTP/1.1\r\nHost: x\r\n", "X: a\r\n"},
+               {"GET /hello HTTP/1.1\r\nHost: x\r\nX: a\r\n", " folded\r\n"},
+               {"GET /hello?", "a=b&"},
+               {"", "\r\n"}};
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    char reply[REPLY];
+    CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+    clv_bytes_puts(&text, cases[i].start);
+    while (text.len < 200000) clv_bytes_puts(&text, cases[i].repeated);
+    int got = status_of(text.data, text.len, reply);
+    if (got && (got < 400 || got >= 500)) fail_msg("%s: %d", cases[i].start, got);
+  }
+  assert_int_equal(shown, 0);
+}
+
+/* ---- clients that take their time ------------------------------------------------------------------ */
+
+static void silent_clients_are_cut(void **state) {
+  (void)state;
+  char reply[REPLY];
+  int fd = dial();
+  long ms = hear(fd, reply, 5000);
+  close(fd);
+  assert_in_range(ms, REQUEST_MS - 50, REQUEST_MS + 500);
+}
+
+/* A byte now and then keeps a connection alive for the library; here the whole request counts. */
+static void slow_clients_are_cut(void **state) {
+  (void)state;
+  char reply[REPLY];
+  uint64_t begin = clv_now_ns();
+  int fd = dial();
+  long ms = -1;
+  say(fd, "GET /hello HTTP/1.1\r\nX: ", 24);
+  for (int i = 0; ms < 0 && i < 100; i++) {
+    say(fd, "a", 1);
+    ms = hear(fd, reply, 50);
+  }
+  close(fd);
+  ms = (long)((clv_now_ns() - begin) / 1000000u);
+  assert_in_range(ms, REQUEST_MS - 50, REQUEST_MS + 500);
+}
+
+/* Somebody who asks for a large page and does not read it holds a connection no longer either. */
+static void clients_that_do_not_read_are_cut(void **state) {
+  (void)state;
+  char reply[REPLY];
+  int held[CONNECTIONS], small = 2048;
+  for (int i = 0; i < CONNECTIONS; i++) {
+    held[i] = dial();
+    setsockopt(held[i], SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    say(held[i], "GET /large HTTP/1.1\r\nHost: x\r\n\r\n", 32);
+  }
+  assert_int_equal(status("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
+  for (int i = 0; i < CONNECTIONS; i++) close(held[i]);
+}
+
+/* More than the port takes: the rest waits, and is served when those are cut, which is soon. */
+static void a_crowd_does_not_keep_others_out(void **state) {
+  (void)state;
+  char reply[REPLY];
+  int held[4 * CONNECTIONS];
+  for (size_t i = 0; i < CLV_COUNT(held); i++) held[i] = dial();
+  uint64_t begin = clv_now_ns();
+  assert_int_equal(status("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
+  uint64_t ms = (clv_now_ns() - begin) / 1000000u;
+  assert_in_range(ms, REQUEST_MS / 20, 2 * REQUEST_MS);
+  for (size_t i = 0; i < CLV_COUNT(held); i++) close(held[i]);
+}
+
+/* ---- addresses -------------------------------------------------------------------------------------- */
+
+static void an_address_in_use_is_named(void **state) {
+  (void)state;
+  clv_err err;
+  char listen[64];
+  clv_http *other = NULL;
+  snprintf(listen, sizeof listen, "127.0.0.1:%u", clv_http_port(http));
+  clv_http_options o = {.listen = listen};
+  assert_int_equal(clv_http_open(&o, &other, &err), CLV_UNAVAILABLE);
+  assert_non_null(strstr(err.text, listen));
+  assert_non_null(strstr(err.text, "in use"));
+  o.listen = "192.0.2.1:0"; /* a network for documentation, not ours */
+  assert_int_equal(clv_http_open(&o, &other, &err), CLV_UNAVAILABLE);
+  o.listen = "127.0.0.1:http:80";
+  assert_int_not_equal(clv_http_open(&o, &other, &err), CLV_OK);
+  o.listen = "here";
+  assert_int_equal(clv_http_open(&o, &other, &err), CLV_INVALID);
+  assert_null(other);
+}
+
+/* By name, and on IPv6 where this machine has it. */
+static void other_addresses_are_served(void **state) {
+  (void)state;
+  clv_http *other = NULL;
+  clv_http_options o = {.listen = "localhost:0"};
+  assert_int_equal(clv_http_open(&o, &other, NULL), CLV_OK);
+  assert_true(clv_http_port(other) > 0);
+  clv_http_closep(&other);
+  clv_http_closep(&other);
+  o.listen = "[::1]:0";
+  int fd = socket(AF_INET6, SOCK_STREAM, 0);
+  struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+  bool there = fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0;
+  if (fd >= 0) close(fd);
+  if (!there) return;
+  assert_int_equal(clv_http_open(&o, &other, NULL), CLV_OK);
+  at.sin6_port = htons((uint16_t)clv_http_port(other));
+  fd = socket(AF_INET6, SOCK_STREAM, 0);
+  assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+  char reply[REPLY];
+  say(fd, "GET /none HTTP/1.1\r\nHost: x\r\n\r\n", 31);
+  assert_true(hear(fd, reply, 5000) >= 0);
+  assert_non_null(strstr(reply, " 404 "));
+  close(fd);
+  clv_http_closep(&other);
+}
+
+static void loopback_is_known(void **state) {
+  (void)state;
+  static const char *const near[] = {"127.0.0.1:1", "127.9.9.9:0", "[::1]:80", "localhost:80"};
+  static const char *const far[] = {"0.0.0.0:1",        "[::]:1",     "10.0.0.1:80", "128.0.0.1:1",
+                                    "localhost.evil:1", "example:80", "127.0.0.1"};
+  for (size_t i = 0; i < CLV_COUNT(near); i++) assert_true(clv_http_is_loopback(near[i]));
+  for (size_t i = 0; i < CLV_COUNT(far); i++) assert_false(clv_http_is_loopback(far[i]));
+}
+
+#define WITH_HTTP(test) cmocka_unit_test_setup_teardown(test, open_http, close_http)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      WITH_HTTP(pages_are_shown),
+      WITH_HTTP(head_has_no_body),
+      WITH_HTTP(large_pages_are_whole),
+      WITH_HTTP(a_page_without_memory_is_an_error),
+      WITH_HTTP(one_request_a_connection),
+      WITH_HTTP(odd_requests_are_refused),
+      WITH_HTTP(endless_headers_are_cut),
+      WITH_HTTP(silent_clients_are_cut),
+      WITH_HTTP(slow_clients_are_cut),
+      WITH_HTTP(clients_that_do_not_read_are_cut),
+      WITH_HTTP(a_crowd_does_not_keep_others_out),
+      WITH_HTTP(an_address_in_use_is_named),
+      cmocka_unit_test(other_addresses_are_served),
+      cmocka_unit_test(loopback_is_known),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The text that Prometheus reads: rows, labels, numbers, histograms. Whether Prometheus agrees says
+ * tests/net/test_metrics.py.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/metrics/metrics.h"
+
+typedef struct numbers {
+  double a, b;
+  const clv_histogram *h;
+  const char *label;
+} numbers;
+
+static void put_label(clv_metrics_out *out, const void *n) {
+  const clv_metric_label labels[] = {{"kind", ((const numbers *)n)->label}, {"other", "x"}};
+  clv_metric_sample(out, 1, labels, 2);
+  clv_metric_sample(out, 2, labels + 1, 1);
+}
+
+static void put_nothing(clv_metrics_out *out, const void *n) { (void)out, (void)n; }
+
+static void put_histogram(clv_metrics_out *out, const void *n) {
+  clv_metric_histogram(out, ((const numbers *)n)->h, NULL, 0);
+}
+
+static void put_labelled_histogram(clv_metrics_out *out, const void *n) {
+  clv_metric_histogram(out, ((const numbers *)n)->h, &(clv_metric_label){"at", "w1"}, 1);
+}
+
+static void expect(const clv_metric *table, size_t n, const numbers *of, const char *text) {
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  clv_metrics_write(table, n, of, &out);
+  assert_false(out.failed);
+  assert_string_equal(out.data ? out.data : "", text);
+}
+
+static void a_row_is_help_type_and_a_number(void **state) {
+  (void)state;
+  static const clv_metric table[] = {
+      {"a_seconds_total", CLV_COUNTER, "seconds", "Time\\of a\nthing.", offsetof(numbers, a), NULL},
+      {"none", CLV_GAUGE, "", "Is left out.", 0, put_nothing},
+      {"b_bytes", CLV_GAUGE, "bytes", "Size \"of\" b.", offsetof(numbers, b), NULL}};
+  expect(table, 3, &(numbers){.a = 1.5, .b = 1e15},
+         "# HELP a_seconds_total Time\\\\of a\\nthing.\n# TYPE a_seconds_total counter\n"
+         "a_seconds_total 1.5\n"
+         "# HELP b_bytes Size \"of\" b.\n# TYPE b_bytes gauge\nb_bytes 1e+15\n");
+}
+
+static void numbers_read_back(void **state) {
+  (void)state;
+  static const clv_metric row = {"x", CLV_GAUGE, "", "X.", offsetof(numbers, a), NULL};
+  static const struct {
+    double value;
+    const char *text;
+  } cases[] = {{0, "x 0\n"},           {123456789012, "x 123456789012\n"},
+               {0.1, "x 0.1\n"},       {-1, "x -1\n"},
+               {NAN, "x NaN\n"},       {INFINITY, "x +Inf\n"},
+               {-INFINITY, "x -Inf\n"}};
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+    clv_metrics_write(&row, 1, &(numbers){.a = cases[i].value}, &out);
+    assert_string_equal(strstr(out.data, "gauge\n") + 6, cases[i].text);
+  }
+  for (int i = 0; i < 1000; i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+    double v = (double)rand() / (double)(rand() + 1) * pow(10, rand() % 60 - 30);
+    clv_metrics_write(&row, 1, &(numbers){.a = v}, &out);
+    double back = strtod(strstr(out.data, "gauge\n") + 8, NULL);
+    assert_memory_equal(&v, &back, sizeof v);
+  }
+}
+
+static void labels_hold_any_text(void **state) {
+  (void)state;
+  static const clv_metric row = {"x", CLV_GAUGE, "", "X.", 0, put_label};
+  expect(&row, 1, &(numbers){.label = "plain"},
+         "# HELP x X.\n# TYPE x gauge\nx{kind=\"plain\",other=\"x\"} 1\nx{other=\"x\"} 2\n");
+  expect(&row, 1, &(numbers){.label = "a\"} 7\nb{c=\"\\"},
+         "# HELP x X.\n# TYPE x gauge\nx{kind=\"a\\\"} 7\\nb{c=\\\"\\\\\",other=\"x\"} 1\n"
+         "x{other=\"x\"} 2\n");
+  expect(&row, 1, &(numbers){.label = "\x01\x7f\xc3\xa4\t"},
+         "# HELP x X.\n# TYPE x gauge\nx{kind=\"?????\",other=\"x\"} 1\nx{other=\"x\"} 2\n");
+}
+
+static void long_labels_are_cut(void **state) {
+  (void)state;
+  static const clv_metric row = {"x", CLV_GAUGE, "", "X.", 0, put_label};
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  char text[100000];
+  memset(text, '\\', sizeof text - 1);
+  text[sizeof text - 1] = '\0';
+  clv_metrics_write(&row, 1, &(numbers){.label = text}, &out);
+  const char *from = strchr(out.data, '"') + 1;
+  assert_int_equal(strchr(from, '"') - from, 2 * CLV_METRIC_LABEL);
+}
+
+static void buckets_are_sums(void **state) {
+  (void)state;
+  static const double bounds[] = {0.1, 1};
+  static const clv_metric rows[] = {{"h_seconds", CLV_HISTOGRAM, "seconds", "H.", 0, put_histogram},
+                                    {"l", CLV_HISTOGRAM, "", "L.", 0, put_labelled_histogram}};
+  clv_histogram h = {.bounds = bounds, .n_bounds = 2};
+  const double values[] = {0.05, 0.1, 0.5, 1.0, 30, 1e9};
+  for (size_t i = 0; i < CLV_COUNT(values); i++) clv_histogram_add(&h, values[i]);
+  expect(rows, 1, &(numbers){.h = &h},
+         "# HELP h_seconds H.\n# TYPE h_seconds histogram\nh_seconds_bucket{le=\"0.1\"} 2\n"
+         "h_seconds_bucket{le=\"1\"} 4\nh_seconds_bucket{le=\"+Inf\"} 6\n"
+         "h_seconds_sum 1000000031.65\nh_seconds_count 6\n");
+  expect(rows + 1, 1, &(numbers){.h = &h},
+         "# HELP l L.\n# TYPE l histogram\nl_bucket{at=\"w1\",le=\"0.1\"} 2\n"
+         "l_bucket{at=\"w1\",le=\"1\"} 4\nl_bucket{at=\"w1\",le=\"+Inf\"} 6\n"
+         "l_sum{at=\"w1\"} 1000000031.65\nl_count{at=\"w1\"} 6\n");
+}
+
+static double value_of(const char *text, const char *name) {
+  const char *at = text;
+  size_t len = strlen(name);
+  while ((at = strstr(at, name)) != NULL && !(at > text && at[-1] == '\n' && at[len] == ' ')) at++;
+  return at ? strtod(at + len, NULL) : -1;
+}
+
+static void a_process_knows_itself(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  clv_metrics_process("a-program", &out);
+  assert_non_null(strstr(out.data, "cleave_build_info{program=\"a-program\",version=\""));
+  double now = (double)clv_wall_ms() / 1e3;
+  assert_true(value_of(out.data, "process_resident_memory_bytes") > 100000);
+  assert_true(value_of(out.data, "process_open_fds") >= 3);
+  assert_true(value_of(out.data, "process_open_fds") < value_of(out.data, "process_max_fds"));
+  assert_true(value_of(out.data, "process_threads") == 1);
+  assert_true(fabs(value_of(out.data, "process_start_time_seconds") - now) < 60);
+  assert_true(value_of(out.data, "process_cpu_seconds_total") >= 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_row_is_help_type_and_a_number),
+      cmocka_unit_test(numbers_read_back),
+      cmocka_unit_test(labels_hold_any_text),
+      cmocka_unit_test(long_labels_are_cut),
+      cmocka_unit_test(buckets_are_sums),
+      cmocka_unit_test(a_process_knows_itself),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

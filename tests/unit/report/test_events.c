@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Event files: framing and fields byte by byte, the order of files, and disks without room.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "master/report/report_int.h"
+
+static char scratch[64];
+
+static int setup(void **state) {
+  (void)state;
+  strcpy(scratch, "/tmp/cleave-report-XXXXXX");
+  return mkdtemp(scratch) ? 0 : -1;
+}
+
+static int teardown(void **state) {
+  char command[96];
+  (void)state;
+  snprintf(command, sizeof command, "rm -rf %s", scratch);
+  return system(command);
+}
+
+static clv_events *open_in(const char *folder, uint64_t step) {
+  clv_events *e = NULL;
+  clv_err err = {0};
+  if (clv_events_open(folder, step, &e, &err) != CLV_OK) fail_msg("%s", err.text);
+  return e;
+}
+
+/* The folder's event files in the order in which they are read. */
+static size_t files_in(const char *folder, char paths[8][200]) {
+  struct dirent **list;
+  int n = scandir(folder, &list, NULL, alphasort);
+  size_t found = 0;
+  for (int i = 0; i < n; i++) {
+    if (list[i]->d_name[0] != '.' && found < 8)
+      snprintf(paths[found++], 200, "%s/%.120s", folder, list[i]->d_name);
+    free(list[i]);
+  }
+  free(list);
+  return found;
+}
+
+/* ---- a reader ------------------------------------------------------------------------------------ */
+
+static uint64_t le(const char *p, size_t n) {
+  uint64_t v = 0;
+  memcpy(&v, p, n);
+  return v;
+}
+
+/* CRC32C bit by bit, and the mask as TensorFlow states it. */
+static uint32_t plain_crc(const char *p, size_t n) {
+  uint32_t crc = ~0u;
+  for (size_t i = 0; i < n; i++) {
+    crc ^= (uint8_t)p[i];
+    for (int k = 0; k < 8; k++) crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
+  }
+  crc = ~crc;
+  return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
+}
+
+/* The event at *at, after which *at stands; NULL at the end. */
+static const char *next_event(const clv_bytes *file, size_t *at, size_t *ret_len) {
+  if (*at == file->len) return NULL;
+  const char *p = file->data + *at;
+  assert_true(file->len - *at >= 16);
+  size_t n = le(p, 8);
+  assert_true(n <= file->len - *at - 16);
+  assert_int_equal(le(p + 8, 4), plain_crc(p, 8));
+  assert_int_equal(le(p + 12 + n, 4), plain_crc(p + 12, n));
+  *at += 16 + n;
+  *ret_len = n;
+  return p + 12;
+}
+
+static size_t count_events(const char *path) {
+  CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
+  size_t at = 0, n = 0, len;
+  assert_int_equal(clv_file_read(path, 1 << 24, &file, NULL), CLV_OK);
+  while (next_event(&file, &at, &len)) n++;
+  return n;
+}
+
+/* The event's bytes behind its wall time, which is now. */
+static void expect_event(const clv_bytes *file, size_t *at, const char *want, size_t want_len) {
+  size_t len;
+  double wall;
+  const char *p = next_event(file, at, &len);
+  assert_non_null(p);
+  assert_int_equal(p[0], 1 << 3 | 1);
+  memcpy(&wall, p + 1, 8);
+  assert_true(fabs(wall - (double)clv_wall_ms() / 1e3) < 60);
+  assert_int_equal(len - 9, want_len);
+  assert_memory_equal(p + 9, want, want_len);
+}
+
+#define EXPECT(file, at, text) expect_event(file, at, text, sizeof(text) - 1)
+
+/* ---- tests --------------------------------------------------------------------------------------- */
+
+static void bytes_are_as_the_protobuf_says(void **state) {
+  static const clv_scalar two[] = {{"a", 1.5}, {"bc", -2}};
+  char folder[100], paths[8][200];
+  CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
+  size_t at = 0, len;
+  (void)state;
+  snprintf(folder, sizeof folder, "%s/one/deep", scratch);
+  clv_events *e = open_in(folder, 301);
+  clv_events_text(e, 300, "t", "hello");
+  clv_events_scalars(e, 301, two, 2);
+  clv_events_close(e);
+  assert_int_equal(files_in(folder, paths), 1);
+  assert_int_equal(clv_file_read(paths[0], 1 << 20, &file, NULL), CLV_OK);
+  EXPECT(&file, &at,
+         "\x1a\x0d"
+         "brain.Event:2");
+  EXPECT(&file, &at,
+         "\x10\xad\x02"
+         "\x3a\x02\x08\x01"); /* step 301, session_log {status: START} */
+  EXPECT(&file, &at,
+         "\x10\xac\x02"
+         "\x2a\x1a" /* step 300, summary */
+         "\x0a\x18"
+         "\x0a\x01t"                      /* value: tag */
+         "\x42\x09\x08\x07\x42\x05hello"  /* tensor {dtype: string, string_val} */
+         "\x4a\x08\x0a\x06\x0a\x04text"); /* metadata {plugin_data {plugin_name}} */
+  EXPECT(&file, &at,
+         "\x10\xad\x02"
+         "\x2a\x15"
+         "\x0a\x08\x0a\x01"
+         "a\x15\0\0\xc0\x3f"
+         "\x0a\x09\x0a\x02"
+         "bc\x15\0\0\0\xc0");
+  assert_null(next_event(&file, &at, &len));
+}
+
+static void a_later_file_sorts_behind(void **state) {
+  char folder[100], paths[8][200], old[200];
+  (void)state;
+  snprintf(folder, sizeof folder, "%s/order", scratch);
+  for (int i = 0; i < 3; i++) { /* within a second, by one process */
+    clv_events_close(open_in(folder, (uint64_t)i));
+    assert_int_equal(files_in(folder, paths), i + 1);
+    if (i) assert_string_equal(paths[i - 1], old);
+    strcpy(old, paths[i]);
+  }
+  snprintf(old, sizeof old, "%s/events.out.tfevents.9999999998.z.1.0", folder);
+  fclose(fopen(old, "w")); /* by a clock that was ahead */
+  clv_events_close(open_in(folder, 9));
+  assert_int_equal(files_in(folder, paths), 5);
+  assert_non_null(strstr(paths[4], ".9999999999."));
+}
+
+static void records_wait_for_a_flush(void **state) {
+  static const clv_scalar one[] = {{"x", 1}};
+  char folder[100], paths[8][200];
+  (void)state;
+  snprintf(folder, sizeof folder, "%s/wait", scratch);
+  clv_events *e = open_in(folder, 0);
+  assert_int_equal(files_in(folder, paths), 1);
+  assert_int_equal(count_events(paths[0]), 2);
+  clv_events_scalars(e, 1, one, 1);
+  assert_int_equal(count_events(paths[0]), 2);
+  clv_events_flush(e);
+  assert_int_equal(count_events(paths[0]), 3);
+  uint64_t before = clv_alloc_count();
+  for (uint64_t i = 2; i <= 10000; i++) clv_events_scalars(e, i, one, 1); /* more than may wait */
+  assert_true(count_events(paths[0]) > 1000);
+  assert_true(clv_alloc_count() - before < 16); /* buffers that grew */
+  before = clv_alloc_count();
+  for (uint64_t i = 1; i <= 10000; i++) clv_events_scalars(e, 10000 + i, one, 1);
+  assert_int_equal(clv_alloc_count(), before);
+  clv_events_close(e);
+  assert_int_equal(count_events(paths[0]), 2 + 20000);
+}
+
+/* Whole records stay readable; once there is room again, later ones follow. */
+static void a_full_disk_loses_records_alone(void **state) {
+  static const clv_scalar one[] = {{"x", 1}};
+  const struct rlimit tight = {4096, RLIM_INFINITY}, wide = {RLIM_INFINITY, RLIM_INFINITY};
+  char folder[100], paths[8][200], said[2048] = "";
+  (void)state;
+  snprintf(folder, sizeof folder, "%s/full", scratch);
+  clv_events *e = open_in(folder, 0);
+  int saved = dup(STDERR_FILENO), pair[2];
+  assert_int_equal(pipe2(pair, O_NONBLOCK), 0);
+  dup2(pair[1], STDERR_FILENO);
+  signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &tight);
+  for (uint64_t i = 1; i <= 300; i++) {
+    clv_events_scalars(e, i, one, 1);
+    if (i % 20 == 0) clv_events_flush(e);
+  }
+  setrlimit(RLIMIT_FSIZE, &wide);
+  dup2(saved, STDERR_FILENO);
+  close(saved);
+  assert_true(read(pair[0], said, sizeof said - 1) > 0);
+  close(pair[0]);
+  close(pair[1]);
+  char *warning = strstr(said, "the run goes on");
+  assert_non_null(warning);
+  assert_null(strstr(warning + 1, "the run goes on")); /* once */
+  assert_int_equal(files_in(folder, paths), 1);
+  size_t kept = count_events(paths[0]);
+  assert_true(kept > 40 && kept < 200);
+  clv_events_scalars(e, 301, one, 1);
+  clv_events_close(e);
+  assert_int_equal(count_events(paths[0]), kept + 1);
+}
+
+static void a_folder_that_cannot_be_is_an_error(void **state) {
+  char path[100];
+  clv_events *e = NULL;
+  clv_err err = {0};
+  (void)state;
+  snprintf(path, sizeof path, "%s/file", scratch);
+  fclose(fopen(path, "w"));
+  assert_int_not_equal(clv_events_open(path, 0, &e, &err), CLV_OK);
+  assert_non_null(strstr(err.text, path));
+  assert_null(e);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(bytes_are_as_the_protobuf_says),
+      cmocka_unit_test(a_later_file_sorts_behind),
+      cmocka_unit_test(records_wait_for_a_flush),
+      cmocka_unit_test(a_full_disk_loses_records_alone),
+      cmocka_unit_test(a_folder_that_cannot_be_is_an_error),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sd_notify(3)'s protocol: datagrams of NAME=value lines to a socket in the file system, or to an abstract
+ * one, whose name starts with '@'.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "worker/worker_int.h"
+
+enum { STATUS_MAX = 160, STATUS_EVERY_MS = 1000 };
+
+static uint64_t now_ms(void) { return clv_now_ns() / 1000000u; }
+
+static bool address(struct sockaddr_un *ret, socklen_t *ret_len) {
+  const char *name = getenv("NOTIFY_SOCKET");
+  size_t n = name ? strlen(name) : 0;
+  if (n < 2 || n >= sizeof ret->sun_path || (name[0] != '/' && name[0] != '@')) return false;
+  *ret = (struct sockaddr_un){.sun_family = AF_UNIX};
+  memcpy(ret->sun_path, name, n);
+  if (name[0] == '@') ret->sun_path[0] = '\0';
+  *ret_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + (name[0] == '/'));
+  return true;
+}
+
+static void send_text(const char *text) {
+  struct sockaddr_un to;
+  socklen_t len;
+  if (!address(&to, &len)) return;
+  int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return;
+  ssize_t sent = sendto(fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&to, len);
+  if (sent < 0) clv_log(CLV_LOG_DEBUG, "the service manager was not told: %s", text);
+  close(fd);
+}
+
+/* The status line that stands, and since when. */
+static struct {
+  char text[STATUS_MAX];
+  uint64_t since_ms;
+} status;
+
+static void send_with(const char *start, unsigned long long number, const char *end) {
+  char text[256];
+  snprintf(text, sizeof text, "%s%llu%s", start, number, end);
+  send_text(text);
+}
+
+void clv_notify_ready(unsigned port) {
+  status.text[0] = '\0'; /* replaced by the one sent here */
+  send_with("READY=1\nSTATUS=listening on port ", port, "");
+}
+
+/* The time is what newer managers (Type=notify-reload) ask for. */
+void clv_notify_reloading(void) {
+  send_with("RELOADING=1\nMONOTONIC_USEC=", clv_now_ns() / 1000u, "");
+}
+
+/* The unit's TimeoutStopSec does not know drain_timeout. */
+void clv_notify_stopping(uint64_t at_most_ms) {
+  send_with("STOPPING=1\nEXTEND_TIMEOUT_USEC=", (at_most_ms + 10000) * 1000u, "\nSTATUS=draining");
+}
+
+void clv_notify_status(const char *fmt, ...) {
+  char now[STATUS_MAX], text[STATUS_MAX + 8];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(now, sizeof now, fmt, ap);
+  va_end(ap);
+  if (strcmp(now, status.text) == 0 || now_ms() - status.since_ms < STATUS_EVERY_MS) return;
+  memcpy(status.text, now, sizeof now);
+  status.since_ms = now_ms();
+  snprintf(text, sizeof text, "STATUS=%s", now);
+  send_text(text);
+}
+
+/* 0: there is no watchdog, or it watches another process. */
+static uint64_t watchdog_ms(void) {
+  const char *usec = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
+  if (!usec || (pid && strtoull(pid, NULL, 10) != (unsigned long long)getpid())) return 0;
+  return strtoull(usec, NULL, 10) / 1000u;
+}
+
+void clv_notify_alive(void) {
+  static uint64_t last_ms;
+  uint64_t limit = watchdog_ms(), now = now_ms();
+  if (!limit || now - last_ms < limit / 2) return;
+  last_ms = now;
+  send_text("WATCHDOG=1");
+}

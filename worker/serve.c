@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The daemon. The start-up order is the recital in `serve`, top to bottom: what is done early can rely on
+ * nothing later, and what may fail fails before the port is open.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/dist/dist.h"
+#include "worker/pages_int.h"
+#include "worker/service/service.h"
+#include "worker/store/store.h"
+#include "worker/worker_int.h"
+
+/* ---- signals ----------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t stop_requested, reload_requested;
+
+static void on_signal(int signal) {
+  if (signal == SIGHUP)
+    reload_requested = 1;
+  else
+    stop_requested = 1;
+}
+
+static void catch_signals(void) {
+  struct sigaction a = {.sa_handler = on_signal};
+  sigaction(SIGTERM, &a, NULL);
+  sigaction(SIGINT, &a, NULL);
+  sigaction(SIGHUP, &a, NULL);
+  a.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &a, NULL);
+}
+
+/* ---- the recital ------------------------------------------------------------------------------- */
+
+static clv_code load_config(const arguments *a, clv_worker_config **ret, clv_err *err) {
+  clv_config_overrides over = {
+      .env = (const char *const *)environ, .sets = a->sets.items, .n_sets = a->sets.n};
+  return clv_worker_config_load(a->config, &over, ret, err);
+}
+
+/* No core file may hold weights, no child may gain rights, and a flood must not meet the default
+ * of 1024 descriptors. */
+static void harden(void) {
+  struct rlimit core = {0, 0}, files;
+  setrlimit(RLIMIT_CORE, &core);
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
+  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+}
+
+static void log_facts(const clv_worker_config *c, const clv_tls_identity *id, unsigned port) {
+  char expiry[32], memory[32];
+  struct tm tm;
+  time_t end = (time_t)id->not_after;
+  gmtime_r(&end, &tm);
+  strftime(expiry, sizeof expiry, "%Y-%m-%d", &tm);
+  clv_log_event(CLV_LOG_INFO, "ready",
+                "version=%s listen=%s port=%u identity=%s certificate_expires=%s (%d days) "
+                "device=%s isa=%s sessions=%llu session_bytes=%s allow=%zu artifacts=%zu",
+                CLV_VERSION, c->listen, port, id->uri, expiry, clv_tls_identity_days_left(id),
+                c->device, clv_backend_cpu()->isa(), (unsigned long long)c->limits.sessions,
+                clv_format_size(c->limits.session_bytes, memory, sizeof memory), c->n_allow,
+                c->n_artifacts);
+}
+
+static void reload(clv_service *service, const clv_worker_config *c) {
+  clv_err err;
+  CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
+  clv_code code = clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, &id, &err);
+  if (code == CLV_OK) code = clv_tls_identity_require(id, CLV_TLS_SERVER, &err);
+  if (code != CLV_OK) clv_service_reload_failed(service);
+  if (code == CLV_OK) code = clv_service_reload(service, id, &err);
+  if (code == CLV_OK)
+    clv_log_event(CLV_LOG_INFO, "certificates", "reloaded, identity=%s, %d days left", id->uri,
+                  clv_tls_identity_days_left(id));
+  if (code == CLV_OK) return;
+  clv_log_event(CLV_LOG_ERROR, "certificates", "NOT reloaded, the old ones stay in use: %s",
+                err.text);
+  clv_service_note(service, NULL, "certificates were not reloaded; the worker's log says why");
+}
+
+static void notify_status(clv_service *service) {
+  unsigned sessions, contexts;
+  clv_service_count(service, &sessions, &contexts);
+  clv_notify_status("port %u: %u session%s, %u context%s", clv_service_port(service), sessions,
+                    sessions == 1 ? "" : "s", contexts, contexts == 1 ? "" : "s");
+}
+
+static void serve_until_stopped(clv_service *service, const clv_worker_config *c) {
+  while (!stop_requested) {
+    nanosleep(&(struct timespec){0, 100 * 1000 * 1000}, NULL); /* a signal ends the nap */
+    if (reload_requested) {
+      reload_requested = 0;
+      clv_notify_reloading();
+      reload(service, c);
+      clv_notify_ready(clv_service_port(service));
+    }
+    clv_service_tick(service);
+    notify_status(service);
+    clv_notify_alive();
+  }
+  clv_notify_stopping(c->drain_timeout_ms);
+  clv_log_event(CLV_LOG_INFO, "draining", "for at most %llu ms",
+                (unsigned long long)c->drain_timeout_ms);
+  clv_service_drain(service, (unsigned)c->drain_timeout_ms);
+}
+
+static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
+  clv_err err;
+  if (clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, ret_id, &err) != CLV_OK ||
+      clv_tls_identity_require(*ret_id, CLV_TLS_SERVER, &err) != CLV_OK)
+    return clv_exit_say(CLV_EXIT_CONNECT, &err);
+  if (clv_store_check(c, &err) != CLV_OK) return clv_exit_say(CLV_EXIT_DATA, &err);
+  return CLV_EXIT_OK;
+}
+
+static int serve(const arguments *a, bool check_only) {
+  clv_err err;
+  CLV_AUTO(clv_worker_config_freep) clv_worker_config *config = NULL;
+  CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *identity = NULL;
+  if (load_config(a, &config, &err) != CLV_OK) return clv_exit_say(CLV_EXIT_CONFIG, &err);
+  clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : config->log.level,
+              clv_cli_json(&a->line, config->log.json));
+  int bad = check_files(config, &identity);
+  if (bad) return bad;
+  if (check_only) {
+    printf("configuration OK: %s as %s, certificate ends in %d days\n", config->listen,
+           identity->uri, clv_tls_identity_days_left(identity));
+    return CLV_EXIT_OK;
+  }
+  catch_signals();
+  harden();
+  if (clv_tls_floor_install(&err) != CLV_OK ||
+      clv_tls_handshakes_watch(config->limits.handshake_timeout_ms, &err) != CLV_OK)
+    return clv_exit_say(CLV_EXIT_CONNECT, &err);
+  CLV_AUTO(clv_pages_closep) clv_pages *pages = NULL;
+  if (clv_pages_open(config, &pages, &err) != CLV_OK) return clv_exit_say(CLV_EXIT_CONNECT, &err);
+  clv_rpc_runtime *runtime;
+  clv_rpc_runtime_options ro = {.queue_threads = 2};
+  if (clv_rpc_runtime_new(&ro, &runtime, &err) != CLV_OK)
+    return clv_exit_say(CLV_EXIT_FAILED, &err);
+  clv_service *service;
+  if (clv_service_open(config, identity, runtime, &service, &err) != CLV_OK) {
+    clv_rpc_runtime_free(runtime);
+    return clv_exit_say(CLV_EXIT_CONNECT, &err);
+  }
+  clv_pages_show(pages, service);
+  log_facts(config, identity, clv_service_port(service));
+  clv_notify_ready(clv_service_port(service));
+  serve_until_stopped(service, config);
+  clv_pages_closep(&pages);
+  clv_service_close(service);
+  clv_rpc_runtime_free(runtime);
+  clv_log_event(CLV_LOG_INFO, "stopped", "%s", "");
+  return CLV_EXIT_OK;
+}
+
+int clv_cmd_serve(void *args) {
+  const arguments *a = args;
+  return serve(a, a->check_only);
+}
+
+int clv_cmd_check(void *args) { return serve(args, true); }

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The worker's numbers for Prometheus. Labels are identities of `allow`, names of `peers`, and words of
+ * fixed lists: nothing that a peer makes up becomes a series.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/metrics/metrics.h"
+#include "worker/service/service_int.h"
+
+/* What the sessions of one identity hold now. */
+typedef struct holding {
+  double sessions, contexts, values, owned, used, pending, calls_waiting, memory_bytes;
+} holding;
+
+/* What waits on links to the master, or to a peer. */
+typedef struct load {
+  double frames_in, frames_out, bytes_in, bytes_out;
+} load;
+
+typedef struct numbers {
+  const clv_worker_config *config;
+  clv_service_snapshot now;
+  holding *held;     /* [n_allow] */
+  work *work;        /* [n_allow] */
+  edge_bytes *edges; /* [1 + n_peers], as the next */
+  load *loads;
+  uint64_t refused[REFUSALS];
+  double uptime_s, ready, session_limit, memory_limit, session_memory_limit, shed;
+  double certificate_end, reloads, failed_reloads;
+  double connections, connections_limit, handshakes, calls, active_calls, cut;
+} numbers;
+
+/* ---- gathering ------------------------------------------------------------------------------- */
+
+static void numbers_done(numbers *n) {
+  clv_service_snapshot_done(&n->now);
+  free(n->held);
+  free(n->work);
+  free(n->edges);
+  free(n->loads);
+}
+
+static clv_code numbers_init(numbers *n, const clv_worker_config *c, clv_err *err) {
+  n->config = c;
+  CLV_TRY(clv_alloc(c->n_allow, sizeof *n->held, &n->held, err));
+  CLV_TRY(clv_alloc(c->n_allow, sizeof *n->work, &n->work, err));
+  CLV_TRY(clv_alloc(1 + c->n_peers, sizeof *n->edges, &n->edges, err));
+  return clv_alloc(1 + c->n_peers, sizeof *n->loads, &n->loads, err);
+}
+
+/* What only grows: the totals and the table of one moment, so that a session which closes meanwhile
+ * counts once. */
+static uint32_t take_totals(clv_service *v, numbers *n, session *list[MAX_SESSIONS]) {
+  pthread_mutex_lock(&v->lock);
+  memcpy(n->work, v->ended, v->config->n_allow * sizeof *n->work);
+  memcpy(n->edges, v->ended_edges, (1 + v->config->n_peers) * sizeof *n->edges);
+  memcpy(n->refused, v->refused, sizeof n->refused);
+  n->reloads = (double)v->reloads;
+  n->failed_reloads = (double)v->failed_reloads;
+  uint32_t found = v->n_sessions;
+  for (uint32_t i = 0; i < found; i++) {
+    list[i] = v->sessions[i];
+    __atomic_fetch_add(&list[i]->refs, 1, __ATOMIC_RELAXED);
+  }
+  pthread_mutex_unlock(&v->lock);
+  return found;
+}
+
+static void gather_totals(clv_service *v, numbers *n) {
+  session *list[MAX_SESSIONS];
+  uint32_t found = take_totals(v, n, list);
+  for (uint32_t i = 0; i < found; i++) {
+    const clv_allow_spec *a = clv_service_allowed(v, list[i]->owner);
+    if (a) clv_session_work(list[i], &n->work[a - v->config->allow], n->edges);
+    clv_session_unref(list[i]);
+  }
+}
+
+static void add_session(numbers *n, const clv_wire_session_status *s, holding *h) {
+  h->sessions++;
+  h->contexts += s->contexts;
+  h->values += (double)s->values;
+  h->owned += (double)s->references_owned;
+  h->used += (double)s->references_used;
+  h->pending += (double)s->references_pending;
+  h->calls_waiting += (double)s->calls_waiting;
+  h->memory_bytes += (double)s->memory_bytes;
+  for (uint32_t i = 0; i < s->n_links; i++) {
+    const clv_wire_link_status *k = &s->links[i];
+    load *l = &n->loads[clv_edge_of(n->config, k->peer)];
+    l->frames_in += (double)k->frames_in;
+    l->frames_out += (double)k->frames_out;
+    l->bytes_in += (double)k->missing_bytes_in;
+    l->bytes_out += (double)k->missing_bytes_out;
+  }
+}
+
+static void gather_sessions(clv_service *v, numbers *n) {
+  const clv_wire_status_reply *now = &n->now.status;
+  for (uint32_t i = 0; i < now->n_sessions; i++) {
+    const clv_allow_spec *a = clv_service_allowed(v, now->sessions[i].identity);
+    if (a) add_session(n, &now->sessions[i], &n->held[a - v->config->allow]);
+  }
+}
+
+static clv_code gather(clv_service *v, uint64_t shed, numbers *n, clv_err *err) {
+  const clv_wire_status_reply *now = &n->now.status;
+  CLV_TRY(clv_service_snapshot_take(v, NULL, NULL, &n->now, err));
+  gather_sessions(v, n);
+  gather_totals(v, n);
+  n->uptime_s = (double)now->uptime_ms / 1e3;
+  n->ready = !now->draining;
+  n->session_limit = v->limits.sessions;
+  n->session_memory_limit = (double)v->limits.session_bytes;
+  n->memory_limit = (double)now->memory_limit;
+  n->certificate_end = (double)now->certificate_ends;
+  n->connections = now->connections;
+  n->connections_limit = now->max_connections;
+  n->shed = (double)shed;
+  n->handshakes = (double)n->now.callers.done;
+  n->calls = (double)n->now.calls.calls;
+  n->active_calls = n->now.calls.active_calls;
+  n->cut = (double)n->now.calls.cut_peers;
+  return CLV_OK;
+}
+
+/* ---- rows with labels ------------------------------------------------------------------------ */
+
+/* A sample for each identity that may open sessions; pick: its number. */
+static void by_identity(clv_metrics_out *out, const numbers *n,
+                        double (*pick)(const numbers *n, size_t identity)) {
+  for (size_t i = 0; i < n->config->n_allow; i++) {
+    const clv_metric_label label = {"identity", n->config->allow[i].identity};
+    if (n->config->allow[i].role == CLV_ROLE_MASTER) clv_metric_sample(out, pick(n, i), &label, 1);
+  }
+}
+
+#define BY_IDENTITY(name, value)                                                    \
+  static double pick_##name(const numbers *n, size_t i) { return (double)(value); } \
+  static void put_##name(clv_metrics_out *out, const void *n) { by_identity(out, n, pick_##name); }
+
+BY_IDENTITY(sessions, n->held[i].sessions)
+BY_IDENTITY(contexts, n->held[i].contexts)
+BY_IDENTITY(values, n->held[i].values)
+BY_IDENTITY(owned, n->held[i].owned)
+BY_IDENTITY(used, n->held[i].used)
+BY_IDENTITY(pending, n->held[i].pending)
+BY_IDENTITY(calls_waiting, n->held[i].calls_waiting)
+BY_IDENTITY(memory, n->held[i].memory_bytes)
+BY_IDENTITY(steps, n->work[i].steps)
+BY_IDENTITY(forwards, n->work[i].forwards)
+BY_IDENTITY(backwards, n->work[i].backwards)
+BY_IDENTITY(compute, (double)n->work[i].compute_ns * 1e-9)
+BY_IDENTITY(idle, (double)n->work[i].idle_ns * 1e-9)
+BY_IDENTITY(turn, (double)n->work[i].turn_ns * 1e-9)
+
+/* Two samples for the master's links and for those with each peer. */
+static void by_link(clv_metrics_out *out, const numbers *n,
+                    double (*pick)(const numbers *n, size_t link, bool in)) {
+  for (size_t i = 0; i <= n->config->n_peers; i++) {
+    const char *name = i ? n->config->peers[i - 1].name : "master";
+    for (int in = 1; in >= 0; in--) {
+      const clv_metric_label labels[] = {{"link", name}, {"direction", in ? "in" : "out"}};
+      clv_metric_sample(out, pick(n, i, in), labels, CLV_COUNT(labels));
+    }
+  }
+}
+
+#define BY_LINK(name, of_in, of_out)                               \
+  static double pick_##name(const numbers *n, size_t i, bool in) { \
+    return (double)(in ? (of_in) : (of_out));                      \
+  }                                                                \
+  static void put_##name(clv_metrics_out *out, const void *n) { by_link(out, n, pick_##name); }
+
+BY_LINK(link_bytes, n->edges[i].in, n->edges[i].out)
+BY_LINK(link_packets, n->loads[i].frames_in, n->loads[i].frames_out)
+BY_LINK(link_pending, n->loads[i].bytes_in, n->loads[i].bytes_out)
+
+static void put_memory_limit(clv_metrics_out *out, const void *numbers_of) {
+  const numbers *n = numbers_of;
+  if (n->memory_limit > 0) clv_metric_sample(out, n->memory_limit, NULL, 0);
+}
+
+static void put_failed(clv_metrics_out *out, const char *side, const char *cause, uint64_t count) {
+  const clv_metric_label labels[] = {{"side", side}, {"cause", cause}};
+  clv_metric_sample(out, (double)count, labels, CLV_COUNT(labels));
+}
+
+/* That a certificate does not name who it is shows behind TLS, at the first call. */
+static void put_failures(clv_metrics_out *out, const void *numbers_of) {
+  const numbers *n = numbers_of;
+  put_failed(out, "caller", "wrong_identity", n->now.calls.unauthenticated);
+  for (int i = 0; i < CLV_TLS_CAUSES; i++) {
+    const char *cause = clv_tls_cause_name((clv_tls_cause)i);
+    put_failed(out, "caller", cause, n->now.callers.failed[i]);
+    put_failed(out, "peer", cause, n->now.peers.failed[i]);
+  }
+}
+
+static void by_cause(clv_metrics_out *out, const char *cause, uint64_t count) {
+  clv_metric_sample(out, (double)count, &(clv_metric_label){"cause", cause}, 1);
+}
+
+static void put_refused_calls(clv_metrics_out *out, const void *numbers_of) {
+  const numbers *n = numbers_of;
+  by_cause(out, "not_allowed", n->now.calls.denied);
+  by_cause(out, "too_many", n->now.calls.refused_by_limit);
+}
+
+static void put_refused_sessions(clv_metrics_out *out, const void *numbers_of) {
+  static const char *const causes[REFUSALS] = {"draining", "exists", "quota"};
+  const numbers *n = numbers_of;
+  for (int i = 0; i < REFUSALS; i++) by_cause(out, causes[i], n->refused[i]);
+}
+
+static void put_reloads(clv_metrics_out *out, const void *numbers_of) {
+  const numbers *n = numbers_of;
+  clv_metric_sample(out, n->reloads, &(clv_metric_label){"result", "ok"}, 1);
+  clv_metric_sample(out, n->failed_reloads, &(clv_metric_label){"result", "failed"}, 1);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+#define AT(member) offsetof(numbers, member)
+
+/* clang-format off */
+static const clv_metric table[] = {
+    {"cleave_worker_uptime_seconds", CLV_GAUGE, "seconds", "Time since it began to serve.",
+     AT(uptime_s), NULL},
+    {"cleave_worker_ready", CLV_GAUGE, "", "1 while it takes new sessions, 0 while it drains.",
+     AT(ready), NULL},
+    {"cleave_worker_sessions", CLV_GAUGE, "", "Open sessions.", 0, put_sessions},
+    {"cleave_worker_sessions_limit", CLV_GAUGE, "", "Sessions that one identity may have open.",
+     AT(session_limit), NULL},
+    {"cleave_worker_contexts", CLV_GAUGE, "", "Contexts that are open.", 0, put_contexts},
+    {"cleave_worker_values", CLV_GAUGE, "", "Values that contexts hold or wait for.", 0,
+     put_values},
+    {"cleave_worker_calls_waiting", CLV_GAUGE, "",
+     "Calls that wait for their inputs or their turn.", 0, put_calls_waiting},
+    {"cleave_worker_owned_references", CLV_GAUGE, "",
+     "Values that outlive their context and are kept here.", 0, put_owned},
+    {"cleave_worker_used_references", CLV_GAUGE, "", "Handles here of such values.", 0, put_used},
+    {"cleave_worker_pending_reference_messages", CLV_GAUGE, "",
+     "Messages about them that are not acknowledged yet.", 0, put_pending},
+    {"cleave_worker_memory_bytes", CLV_GAUGE, "bytes",
+     "Memory of sessions as quotas count it: weights, optimiser state, tensors.", 0, put_memory},
+    {"cleave_worker_memory_limit_bytes", CLV_GAUGE, "bytes",
+     "memory_limit of worker.yaml; left out where there is none.", 0, put_memory_limit},
+    {"cleave_worker_session_memory_limit_bytes", CLV_GAUGE, "bytes",
+     "Memory that one session may hold.", AT(session_memory_limit), NULL},
+
+    {"cleave_worker_link_bytes_total", CLV_COUNTER, "bytes",
+     "Bytes of messages with masters and other workers, framing included, TLS not.", 0,
+     put_link_bytes},
+    {"cleave_worker_link_packets", CLV_GAUGE, "",
+     "Packets that have come and are not done with, and that wait to leave.", 0, put_link_packets},
+    {"cleave_worker_link_pending_bytes", CLV_GAUGE, "bytes",
+     "Bytes of tensors on their way: that are still to come, and that are not known to have "
+     "arrived.", 0, put_link_pending},
+    {"cleave_worker_steps_total", CLV_COUNTER, "",
+     "Steps that stages here have taken, each stage for itself.", 0, put_steps},
+    {"cleave_worker_forwards_total", CLV_COUNTER, "", "Forwards of calls that train.", 0,
+     put_forwards},
+    {"cleave_worker_backwards_total", CLV_COUNTER, "", "Backwards of calls.", 0, put_backwards},
+    {"cleave_worker_compute_seconds_total", CLV_COUNTER, "seconds",
+     "Time in forwards and backwards.", 0, put_compute},
+    {"cleave_worker_input_wait_seconds_total", CLV_COUNTER, "seconds",
+     "Time in which sessions with a stage had nothing to do but wait for what comes.", 0,
+     put_idle},
+    {"cleave_worker_turn_wait_seconds_total", CLV_COUNTER, "seconds",
+     "Time in which sessions had something to compute and others went first.", 0, put_turn},
+
+    {"cleave_worker_connections", CLV_GAUGE, "", "Open connections to the port.", AT(connections),
+     NULL},
+    {"cleave_worker_connections_limit", CLV_GAUGE, "", "limits.connections of worker.yaml.",
+     AT(connections_limit), NULL},
+    {"cleave_worker_handshakes_total", CLV_COUNTER, "", "Connections from callers that got through "
+     "TLS.", AT(handshakes), NULL},
+    {"cleave_worker_handshake_failures_total", CLV_COUNTER, "",
+     "Handshakes that failed, by whom they were with: callers, or peers that this worker dialled.",
+     0, put_failures},
+    {"cleave_worker_shed_connections_total", CLV_COUNTER, "",
+     "Times that connections were turned away for want of file descriptors.", AT(shed), NULL},
+    {"cleave_worker_calls_total", CLV_COUNTER, "", "Calls and streams that have come.", AT(calls),
+     NULL},
+    {"cleave_worker_active_calls", CLV_GAUGE, "", "Calls and streams at work.", AT(active_calls),
+     NULL},
+    {"cleave_worker_refused_calls_total", CLV_COUNTER, "",
+     "Calls that were refused: the identity or its role is not allowed, too many at once.", 0, put_refused_calls},
+    {"cleave_worker_cut_identities_total", CLV_COUNTER, "",
+     "Times that an identity was cut off for wasting calls.", AT(cut), NULL},
+    {"cleave_worker_refused_sessions_total", CLV_COUNTER, "",
+     "Sessions that were not opened: draining, one of that id exists, quota.", 0,
+     put_refused_sessions},
+    {"cleave_worker_certificate_expiry_timestamp_seconds", CLV_GAUGE, "seconds",
+     "When the certificate, or a CA above it, ends; seconds since 1970.", AT(certificate_end),
+     NULL},
+    {"cleave_worker_reloads_total", CLV_COUNTER, "", "Reloads of the certificates.", 0,
+     put_reloads},
+};
+/* clang-format on */
+
+void clv_service_metrics(clv_service *s, uint64_t shed, clv_bytes *ret) {
+  CLV_AUTO(numbers_done) numbers n = {0};
+  clv_err err;
+  if (numbers_init(&n, s->config, &err) != CLV_OK || gather(s, shed, &n, &err) != CLV_OK) {
+    clv_log(CLV_LOG_WARN, "no metrics: %s", err.text);
+    ret->failed = true;
+    return;
+  }
+  clv_metrics_write(table, CLV_COUNT(table), &n, ret);
+}
+
+/* ---- readiness ------------------------------------------------------------------------------- */
+
+bool clv_service_ready(clv_service *s, clv_bytes *ret) {
+  pthread_mutex_lock(&s->lock);
+  bool draining = s->draining;
+  uint32_t open = s->n_sessions;
+  pthread_mutex_unlock(&s->lock);
+  if (draining)
+    clv_bytes_printf(ret, "draining: takes no new sessions, %u open\n", open);
+  else
+    clv_bytes_puts(ret, "ready\n");
+  return !draining;
+}
+
+void clv_service_reload_failed(clv_service *s) {
+  pthread_mutex_lock(&s->lock);
+  s->failed_reloads++;
+  pthread_mutex_unlock(&s->lock);
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a worker holds and does at one moment. The sessions of a snapshot are kept alive by it; what
+ * they count is read without stopping them.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "worker/service/service_int.h"
+
+enum { MAX_LINKS = 1 + 2 * MAX_PEER_LINKS };
+_Static_assert((int)MAX_LINKS == CLV_WIRE_LINKS, "a reply has room for all links of a session");
+_Static_assert((int)MAX_SESSIONS == CLV_WIRE_SESSIONS, "a reply has room for all sessions");
+
+typedef struct clv_snapshot_memory {
+  session *held[MAX_SESSIONS];
+  uint32_t n_held;
+  trouble trouble, *troubles; /* [n_held], like the rest */
+  clv_wire_session_status *sessions;
+  clv_wire_stage_status *stages; /* [n_held * CLV_WIRE_MODULES] */
+  clv_wire_link_status *links;   /* [n_held * MAX_LINKS] */
+} memory;
+
+/* ---- what went wrong ----------------------------------------------------------------------------- */
+
+/* Texts come from peers and libraries and end on somebody's terminal. */
+static void note(trouble *t, const char *fmt, va_list ap) {
+  vsnprintf(t->text, sizeof t->text, fmt, ap);
+  for (char *p = t->text; *p; p++)
+    if (*p < ' ' || *p > '~') *p = '?';
+  t->at_ns = clv_now_ns();
+}
+
+void clv_session_note(session *s, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  pthread_mutex_lock(&s->lock);
+  note(&s->trouble, fmt, ap);
+  pthread_mutex_unlock(&s->lock);
+  va_end(ap);
+}
+
+void clv_service_note(clv_service *s, const char *identity, const char *fmt, ...) {
+  const clv_allow_spec *a = identity ? clv_service_allowed(s, identity) : NULL;
+  va_list ap;
+  va_start(ap, fmt);
+  pthread_mutex_lock(&s->lock);
+  note(&s->trouble, fmt, ap);
+  if (a) s->troubles[a - s->config->allow] = s->trouble;
+  pthread_mutex_unlock(&s->lock);
+  va_end(ap);
+}
+
+static clv_wire_trouble trouble_of(const trouble *t, uint64_t now) {
+  if (!t->at_ns) return (clv_wire_trouble){.text = ""};
+  return (clv_wire_trouble){t->text, (now - CLV_MIN(t->at_ns, now)) / 1000000u};
+}
+
+/* The later one of what the session and its node had to say. */
+static void last_trouble(session *s, clv_session_node *node, trouble *ret) {
+  clv_node_failure f = {0};
+  if (node) clv_node_last_failure(node, &f);
+  pthread_mutex_lock(&s->lock);
+  *ret = s->trouble;
+  pthread_mutex_unlock(&s->lock);
+  if (!f.count || f.at_ns < ret->at_ns) return;
+  ret->at_ns = f.at_ns;
+  memcpy(ret->text, f.text, sizeof ret->text);
+}
+
+/* ---- links --------------------------------------------------------------------------------------- */
+
+/* A link held for the moment, under its peer's name; "" is the master. */
+typedef struct held_link {
+  const char *name;
+  clv_link *link;
+} held_link;
+
+static uint32_t hold_links(session *s, held_link *list) {
+  uint32_t n = 0;
+  if (s->master) list[n++] = (held_link){"", clv_link_ref(s->master)};
+  for (uint32_t i = 0; i < s->n_out; i++)
+    list[n++] = (held_link){s->out[i].name, clv_link_ref(s->out[i].link)};
+  for (uint32_t i = 0; i < s->n_in; i++)
+    list[n++] = (held_link){s->in[i].name, clv_link_ref(s->in[i].link)};
+  return n;
+}
+
+/* The row of that name: two workers may have dialled each other. */
+static clv_wire_link_status *row_of(clv_wire_session_status *s, const char *name) {
+  for (uint32_t i = 0; i < s->n_links; i++)
+    if (strcmp(s->links[i].peer, name) == 0) return &s->links[i];
+  s->links[s->n_links].peer = name;
+  return &s->links[s->n_links++];
+}
+
+static void add_link(clv_wire_session_status *s, const held_link *h) {
+  clv_wire_link_status *r = row_of(s, h->name);
+  clv_link_counts c;
+  clv_link_load l;
+  clv_link_count(h->link, &c);
+  clv_link_measure_load(h->link, &l);
+  r->bytes_in += c.bytes_in;
+  r->bytes_out += c.bytes_out;
+  r->round_trip_us = CLV_MAX(r->round_trip_us, c.round_trip_ns / 1000);
+  r->frames_in += l.frames_in;
+  r->frames_out += l.frames_out;
+  r->tensors_in += l.tensors_in;
+  r->tensors_out += l.tensors_out;
+  r->missing_bytes_in += l.bytes_in;
+  r->missing_bytes_out += l.bytes_out;
+  r->received_bytes += c.received_bytes;
+  r->receiving_ns += c.receiving_ns;
+  r->sent_bytes += c.peer_received_bytes;
+  r->sending_ns += c.peer_receiving_ns;
+  r->measured_ns = CLV_MAX(r->measured_ns, c.peer_measured_ns);
+  r->awaits += c.awaits;
+  r->awaited_ns += c.awaited_ns;
+  s->bytes_in += c.bytes_in;
+  s->bytes_out += c.bytes_out;
+  clv_link_ask(h->link);
+}
+
+/* ---- sessions ------------------------------------------------------------------------------------ */
+
+static void fill_modules(clv_session_node *node, clv_wire_session_status *out) {
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
+    clv_stage_counts k;
+    clv_stage *stage = clv_node_stage(node, i);
+    if (!stage) continue;
+    clv_stage_count(stage, &k);
+    out->stages[out->n_stages++] = (clv_wire_stage_status){.stage = i,
+                                                           .steps = k.steps,
+                                                           .forwards = k.forwards,
+                                                           .backwards = k.backwards,
+                                                           .evals = k.evals,
+                                                           .compute_ns = k.compute_ns};
+  }
+}
+
+static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
+  clv_context_counts k;
+  clv_node_times t;
+  clv_node_context_count(node, &k);
+  clv_node_time(node, &t);
+  out->contexts = (uint32_t)k.contexts;
+  out->values = k.values;
+  out->calls_waiting = k.calls_waiting;
+  out->late_frames = k.late_frames;
+  out->busy_ns = t.busy_ns;
+  out->idle_ns = t.idle_ns;
+  out->turn_ns = t.turn_ns;
+}
+
+/* out->stages and out->links have room; a node lives as long as its session. */
+static void fill_session(session *s, uint64_t now, trouble *t, clv_wire_session_status *out) {
+  held_link links[MAX_LINKS];
+  out->session = s->id;
+  out->epoch = s->epoch;
+  out->name = s->name;
+  out->identity = s->owner;
+  out->age_ms = now / 1000000u - s->opened_ms;
+  out->memory_bytes = clv_pool_bytes(s->pool);
+  out->memory_limit = s->granted.session_bytes;
+  pthread_mutex_lock(&s->lock);
+  clv_session_node *node = s->node;
+  out->attached = s->master && !s->gone;
+  uint32_t n = hold_links(s, links);
+  if (node) fill_modules(node, out);
+  pthread_mutex_unlock(&s->lock);
+  if (node) fill_node(node, out);
+  for (uint32_t i = 0; i < n; i++) {
+    add_link(out, &links[i]);
+    clv_link_unref(links[i].link);
+  }
+  last_trouble(s, node, t);
+  out->last_error = trouble_of(t, now);
+}
+
+static clv_code fill_sessions(memory *m, uint64_t now, clv_err *err) {
+  size_t n = m->n_held;
+  CLV_TRY(clv_alloc(n, sizeof *m->troubles, &m->troubles, err));
+  CLV_TRY(clv_alloc(n, sizeof *m->sessions, &m->sessions, err));
+  CLV_TRY(clv_alloc(n * CLV_WIRE_MODULES, sizeof *m->stages, &m->stages, err));
+  CLV_TRY(clv_alloc(n * MAX_LINKS, sizeof *m->links, &m->links, err));
+  for (size_t i = 0; i < n; i++) {
+    m->sessions[i].stages = m->stages + i * CLV_WIRE_MODULES;
+    m->sessions[i].links = m->links + i * MAX_LINKS;
+    fill_session(m->held[i], now, &m->troubles[i], &m->sessions[i]);
+  }
+  return CLV_OK;
+}
+
+/* ---- the worker ---------------------------------------------------------------------------------- */
+
+static uint64_t resident_bytes(void) {
+  unsigned long long pages = 0, total = 0;
+  FILE *f = fopen("/proc/self/statm", "re");
+  if (!f) return 0;
+  int got = fscanf(f, "%llu %llu", &total, &pages);
+  fclose(f);
+  return got == 2 ? pages * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* What is guarded by the service's lock: who is there, of whom the viewer sees which. */
+static void look(clv_service *v, const clv_allow_spec *viewer, const char *uri,
+                 const clv_wire_id *only, memory *m, clv_wire_status_reply *out) {
+  pthread_mutex_lock(&v->lock);
+  for (uint32_t i = 0; i < v->n_sessions; i++) {
+    session *s = v->sessions[i];
+    out->memory_bytes += clv_pool_bytes(s->pool);
+    bool visible = out->sees_all || strcmp(s->owner, uri) == 0;
+    if (!visible || (only && memcmp(&s->id, only, sizeof *only) != 0)) continue;
+    __atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED);
+    m->held[m->n_held++] = s;
+  }
+  out->open_sessions = v->n_sessions;
+  out->draining = v->draining;
+  out->certificate_ends = (uint64_t)CLV_MAX(v->certificate_end, (int64_t)0);
+  if (out->sees_all)
+    m->trouble = v->trouble;
+  else if (viewer)
+    m->trouble = v->troubles[viewer - v->config->allow];
+  pthread_mutex_unlock(&v->lock);
+}
+
+static void fill_worker(clv_service *v, uint64_t now, clv_wire_status_reply *out) {
+  out->incarnation = v->incarnation;
+  out->uptime_ms = now / 1000000u - v->started_ms;
+  out->rss_bytes = resident_bytes();
+  out->has_about = true;
+  out->about = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
+                                .limits = v->limits,
+                                .software = "cleave " CLV_VERSION,
+                                .isa = clv_backend_cpu()->isa(),
+                                .unix_ms = clv_wall_ms()};
+  out->worker = v->config->name ? v->config->name : "worker";
+  out->device = v->config->device;
+  out->cores = (uint32_t)CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
+  out->memory_limit = v->config->memory_limit;
+  out->connections = clv_rpc_server_connections(v->server);
+  out->max_connections = (uint32_t)v->config->limits.connections;
+}
+
+clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv_wire_id *only,
+                                   clv_service_snapshot *ret, clv_err *err) {
+  CLV_AUTO(clv_service_snapshot_done) clv_service_snapshot now = {0};
+  const clv_allow_spec *a = viewer ? clv_service_allowed(v, viewer) : NULL;
+  clv_wire_status_reply *out = &now.status;
+  uint64_t at = clv_now_ns();
+  CLV_TRY(clv_alloc(1, sizeof *now.memory, &now.memory, err));
+  out->sees_all = !viewer || (a && a->role == CLV_ROLE_OBSERVER);
+  look(v, a, viewer, only, now.memory, out);
+  CLV_TRY(fill_sessions(now.memory, at, err));
+  out->n_sessions = now.memory->n_held;
+  out->sessions = now.memory->sessions;
+  out->last_error = trouble_of(&now.memory->trouble, at);
+  fill_worker(v, at, out);
+  clv_rpc_server_count(v->server, &now.calls);
+  out->handshake_failures = now.calls.unauthenticated;
+  clv_tls_handshakes_count(true, &now.callers);
+  clv_tls_handshakes_count(false, &now.peers);
+  for (size_t i = 0; i < CLV_TLS_CAUSES; i++)
+    out->handshake_failures += now.callers.failed[i] + now.peers.failed[i];
+  *ret = now;
+  now = (clv_service_snapshot){0}; /* the caller's */
+  return CLV_OK;
+}
+
+void clv_service_snapshot_done(clv_service_snapshot *snapshot) {
+  memory *m = snapshot->memory;
+  if (!m) return;
+  for (uint32_t i = 0; i < m->n_held; i++) clv_session_unref(m->held[i]);
+  free(m->troubles);
+  free(m->sessions);
+  free(m->stages);
+  free(m->links);
+  free(m);
+  *snapshot = (clv_service_snapshot){0};
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What all sessions of this worker have done together. A session's own counts go with it, and what is
+ * shown as only growing must not shrink then: its counts are added to the service's the moment it
+ * leaves the table, and what it still does until its thread has ended a second time.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/service/service_int.h"
+
+size_t clv_edge_of(const clv_worker_config *c, const char *peer) {
+  size_t i = 0;
+  while (i < c->n_peers && strcmp(c->peers[i].name, peer) != 0) i++;
+  return i < c->n_peers ? 1 + i : 0;
+}
+
+static void add_link(clv_link *link, edge_bytes *edge) {
+  clv_link_counts c;
+  if (!link) return;
+  clv_link_count(link, &c);
+  edge->in += c.bytes_in;
+  edge->out += c.bytes_out;
+}
+
+static void add_stages(clv_session_node *node, work *w) {
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
+    clv_stage_counts c;
+    clv_stage *stage = clv_node_stage(node, i);
+    if (!stage) continue;
+    clv_stage_count(stage, &c);
+    w->forwards += c.forwards;
+    w->backwards += c.backwards;
+    w->steps += c.stepped;
+    w->compute_ns += c.compute_ns;
+  }
+}
+
+void clv_session_work(session *s, work *w, edge_bytes *edges) {
+  pthread_mutex_lock(&s->lock);
+  add_link(s->master, &edges[0]);
+  for (uint32_t i = 0; i < s->n_out; i++)
+    add_link(s->out[i].link, &edges[clv_edge_of(s->service->config, s->out[i].name)]);
+  for (uint32_t i = 0; i < s->n_in; i++)
+    add_link(s->in[i].link, &edges[clv_edge_of(s->service->config, s->in[i].name)]);
+  if (s->node) {
+    add_stages(s->node, w);
+    clv_node_times t;
+    clv_node_time(s->node, &t);
+    w->idle_ns += t.idle_ns;
+    w->turn_ns += t.turn_ns;
+  }
+  pthread_mutex_unlock(&s->lock);
+}
+
+static void move(uint64_t *total, uint64_t now, uint64_t *known) {
+  *total += now - CLV_MIN(now, *known);
+  *known = now;
+}
+
+void clv_session_tally(session *s) {
+  clv_service *v = s->service;
+  const clv_allow_spec *a = clv_service_allowed(v, s->owner);
+  edge_bytes *edges = s->tallied_edges + 1 + v->config->n_peers; /* the array's second half */
+  size_t n = 1 + v->config->n_peers;
+  work w = {0};
+  memset(edges, 0, n * sizeof *edges);
+  clv_session_work(s, &w, edges);
+  for (size_t i = 0; i < n; i++) {
+    move(&v->ended_edges[i].in, edges[i].in, &s->tallied_edges[i].in);
+    move(&v->ended_edges[i].out, edges[i].out, &s->tallied_edges[i].out);
+  }
+  if (!a) return;
+  work *total = &v->ended[a - v->config->allow];
+  move(&total->forwards, w.forwards, &s->tallied.forwards);
+  move(&total->backwards, w.backwards, &s->tallied.backwards);
+  move(&total->steps, w.steps, &s->tallied.steps);
+  move(&total->compute_ns, w.compute_ns, &s->tallied.compute_ns);
+  move(&total->idle_ns, w.idle_ns, &s->tallied.idle_ns);
+  move(&total->turn_ns, w.turn_ns, &s->tallied.turn_ns);
+}
+
+clv_code clv_session_tally_init(session *s, clv_err *err) {
+  size_t n = 1 + s->service->config->n_peers;
+  return clv_alloc(2 * n, sizeof *s->tallied_edges, &s->tallied_edges, err);
+}
+
+refusal clv_refusal_of(clv_code code) {
+  return code == CLV_UNAVAILABLE ? REFUSED_DRAINING
+         : code == CLV_EXISTS    ? REFUSED_EXISTS
+                                 : REFUSED_QUOTA;
+}
+
+clv_code clv_totals_init(clv_service *s, clv_err *err) {
+  CLV_TRY(clv_alloc(s->config->n_allow, sizeof *s->ended, &s->ended, err));
+  return clv_alloc(1 + s->config->n_peers, sizeof *s->ended_edges, &s->ended_edges, err);
+}
+
+void clv_totals_done(clv_service *s) {
+  free(s->ended);
+  free(s->ended_edges);
+}

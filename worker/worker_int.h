@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the commands of cleave-worker share.
+ */
+#ifndef CLEAVE_WORKER_INT_H
+#define CLEAVE_WORKER_INT_H
+
+#include <stdint.h>
+
+#include "common/cli/cli.h"
+#include "common/config/config.h"
+
+typedef struct arguments {
+  clv_cli_line line; /* first */
+  const char *config;
+  clv_cli_list sets;
+  bool check_only;
+} arguments;
+
+/* serve.c */
+int clv_cmd_serve(void *args);
+int clv_cmd_check(void *args);
+
+/* ---- notify.c: what a service manager is told ---------------------------------------------------- */
+
+/* Under systemd ($NOTIFY_SOCKET) these say how the daemon does; elsewhere they do nothing. A message that
+ * cannot be sent is not tried again: the next one says more. Main thread. */
+void clv_notify_ready(unsigned port);
+void clv_notify_reloading(void);
+void clv_notify_stopping(uint64_t at_most_ms);
+/* The line that `systemctl status` shows; sent when it has changed, at most once a second. */
+void clv_notify_status(const char *fmt, ...) CLV_PRINTF(1, 2);
+/* The main loop is alive: tells the watchdog twice per $WATCHDOG_USEC. */
+void clv_notify_alive(void);
+
+#endif
