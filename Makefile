@@ -130,7 +130,7 @@ BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
 .PHONY: all help test demo check-layers lint format bench bench-pipeline fuzz parity learns mutate install uninstall clean \
-        deps deps-test manuals deps-parity sanitize soak schedules
+        deps deps-test manuals deps-parity sanitize soak schedules references faults
 all: $(BINARIES) $(LIBCLEAVE) manuals
 
 help:
@@ -145,6 +145,8 @@ help:
 	@echo 'make bench-pipeline  ResNet50 split and schedules, the same way (BENCH_ARGS=--quick: that it runs)'
 	@echo 'make soak          100,000 steps of a program on the C API: what grows on either side'
 	@echo 'make schedules     1,000 random and 1,000 damaged schedules, and hundreds through session files'
+	@echo 'make faults        the seeds and the demo while control messages are lost, doubled and late: the same bytes'
+	@echo 'make references    10,000 random programs of references over a network that loses, doubles and reorders'
 	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS (60) under ASan and UBSan'
 	@echo 'make mutate        disable each security guard in turn and show its test fail'
 	@echo 'make sanitize      the suite under address/undefined and thread sanitizers'
@@ -285,6 +287,25 @@ $(OUT)/e2e/%: $(OUT)/tests/e2e/%.o $$(ALL_LIBS)
 	$(Q)$(CC) $(LDFLAGS) $(E2E_LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS) -lcmocka
 UNIT_PROGRAMS += $(E2E)
 
+# The same binaries and library with tests/faults/faults.c between their messages and the network.
+FAULTS := $(OUT)/faults/cleave-master $(OUT)/faults/cleave-worker $(OUT)/faults/libcleave.so.0
+FAULTS_OBJ := $(OUT)/tests/faults/faults.o
+$(OUT)/faults/cleave-master: $(call obj_of,master) $(FAULTS_OBJ) $(call libs_for,master)
+	@mkdir -p $(@D)
+	$(call link,,$(call obj_of,master) $(FAULTS_OBJ),master)
+$(OUT)/faults/cleave-worker: $(call obj_of,worker) $(FAULTS_OBJ) $(call libs_for,worker)
+	@mkdir -p $(@D)
+	$(call link,$(EXPORT_ACCEPT4),$(call obj_of,worker) $(FAULTS_OBJ),worker)
+$(OUT)/faults/libcleave.so.0: $(FAULTS_OBJ) $(API_LIBS)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcleave.so.0 -o $@ $(FAULTS_OBJ) $(api_members) -Wl,--as-needed $(call ldlibs_for,master/api)
+
+# The protocol of references on its own, over a network that loses, doubles and reorders.
+$(OUT)/faults/references: $(OUT)/tests/faults/references.o $$(ALL_LIBS)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
+UNIT_PROGRAMS += $(OUT)/faults/references
+
 # Programs on the public API, compiled as a user's are: against an installed tree, through pkg-config.
 TREE := $(abspath $(OUT))/tree
 TREE_PKG = PKG_CONFIG_LIBDIR=$(TREE)$(PREFIX)/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$(TREE) pkg-config
@@ -298,7 +319,7 @@ $(PUBLIC_PROGRAMS): $(OUT)/%: tests/%.c $(TREE)/installed
 	$(Q)$(CC) -std=c17 -D_GNU_SOURCE -pthread $(WARN) $(CFLAGS_$(BUILD)) -MMD -MP -MF $@.d -o $@ $< \
 	  $$($(TREE_PKG) --cflags --libs cleave) -Wl,-rpath,$(TREE)$(PREFIX)/lib $(LDFLAGS) -lm
 
-units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(OUT)/bench/bench_link
+units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(OUT)/bench/bench_link
 
 test: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all units
@@ -325,6 +346,8 @@ fuzz: deps-test
 
 mutate: deps-test
 	$(Q)MAKE=$(MAKE) tests/mutate
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/faults/references
+	$(Q)$(PYTHON) tests/faults/mutants.py $(OUT) $(CC) 3000 $(ALL_LDLIBS)
 
 sanitize: deps-test
 	$(Q)$(MAKE) --no-print-directory BUILD=asan test
@@ -349,6 +372,18 @@ bench: deps-parity
 bench-pipeline: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches $(OUT)/net/delay_proxy
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench_pipeline.py $(OUT) $(BENCH_ARGS)
+
+# Random programs of references over a simulated network; REFERENCE_ARGS='--seed 17 --trace' replays one.
+REFERENCE_RUNS ?= 10000
+references:
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/faults/references
+	$(Q)$(OUT)/faults/references $(or $(REFERENCE_ARGS),--runs $(REFERENCE_RUNS))
+
+# Each seed program and the demo twice, the second time with control messages that are lost, doubled and late.
+faults: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(PUBLIC_PROGRAMS) $(FAULTS)
+	$(Q)CLV_TEST_LONG=1 CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/faults/test_faults.py
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/faults/demo.py
 
 SOAK_STEPS ?= 100000
 soak: deps-test

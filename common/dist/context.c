@@ -9,61 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLAB_RECORDS = 64, CONTEXT_BUCKETS = 1024, VALUE_BUCKETS = 8192 };
-
-/* ---- slabs ------------------------------------------------------------------------------------- */
-
-typedef struct slab_block {
-  struct slab_block *next;
-  _Alignas(16) char records[];
-} slab_block;
-
-static clv_code slab_grow(clv_contexts *e, slab *s, clv_err *err) {
-  size_t bytes = sizeof(slab_block) + SLAB_RECORDS * s->size;
-  slab_block *b;
-  CLV_TRY(clv_pool_charge(e->env.pool, bytes, err));
-  clv_code code = clv_alloc(1, bytes, &b, err);
-  if (code != CLV_OK) {
-    clv_pool_discharge(e->env.pool, bytes);
-    return code;
-  }
-  b->next = s->blocks;
-  s->blocks = b;
-  for (size_t i = 0; i < SLAB_RECORDS; i++) {
-    void *record = b->records + i * s->size;
-    *(void **)record = s->idle;
-    s->idle = record;
-  }
-  return CLV_OK;
-}
+enum { CONTEXT_BUCKETS = 1024, VALUE_BUCKETS = 8192 };
 
 clv_code clv_slab_take(clv_contexts *e, slab *s, void *ret_pp, clv_err *err) {
-  if (s->used == s->most)
-    return clv_fail(err, CLV_EXHAUSTED, "more than %u %s in one session", s->most, s->what);
-  if (!s->idle) CLV_TRY(slab_grow(e, s, err));
-  void *record = s->idle;
-  s->idle = *(void **)record;
-  memset(record, 0, s->size);
-  s->used++;
-  *(void **)ret_pp = record;
-  return CLV_OK;
-}
-
-void clv_slab_give(slab *s, void *record) {
-  *(void **)record = s->idle;
-  s->idle = record;
-  s->used--;
-}
-
-static void slab_done(slab *s) {
-  for (slab_block *b = s->blocks, *next; b; b = next) {
-    next = b->next;
-    free(b);
-  }
-}
-
-static slab slab_of(size_t size, uint32_t most, const char *what) {
-  return (slab){.size = clv_align_up(size, 16), .most = most, .what = what};
+  return clv_slab_take_from(e->env.pool, s, ret_pp, err);
 }
 
 /* ---- causes and names -------------------------------------------------------------------------- */
@@ -75,6 +24,9 @@ static reason no_memory = {.refs = 1,
                                "the quota of bytes is used up, and none is left to say of what "
                                "(limits.session_bytes, allow[].bytes or memory_limit in a "
                                "worker's worker.yaml)"};
+
+const reason clv_reason_ended = {
+    .refs = 1, .code = CLV_CANCELLED, .text = "its context ended before the value was there"};
 
 reason *clv_reason_of(clv_contexts *e, const clv_err *why, const char *hop) {
   reason *c;
@@ -201,6 +153,7 @@ void clv_value_free(clv_contexts *e, value *v) {
   if (v->next) v->next->at = v->at;
   for (delivery *d = v->deliveries, *next; d; d = next) {
     next = d->next;
+    if (d->keep) e->env.kept(e->env.user, d->keep, NULL, &clv_reason_ended);
     clv_slab_give(&e->deliveries, d);
   }
   if (v->maker) call_free(e, v->maker);
@@ -314,18 +267,18 @@ clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret, clv_e
   clv_contexts *e;
   CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
   e->env = *env;
-  e->contexts = slab_of(sizeof(context), MAX_CONTEXTS + MAX_TOMBSTONES + 1, "contexts");
-  e->values = slab_of(sizeof(value), MAX_CONTEXT_ITEMS, "values");
-  e->calls = slab_of(sizeof(call), MAX_CONTEXT_ITEMS, "calls");
-  e->deliveries = slab_of(sizeof(delivery), MAX_CONTEXT_ITEMS, "waiting deliveries");
-  e->contributions = slab_of(sizeof(contribution), MAX_CONTEXT_ITEMS, "gradients of values");
-  e->gradients = slab_of(sizeof(gradient), MAX_CONTEXT_ITEMS, "gradients of modules");
-  e->causes = slab_of(sizeof(reason), MAX_CONTEXT_ITEMS, "errors");
-  e->changes = slab_of(sizeof(change), MAX_CHANGES, "waiting changes of parameters");
-  e->turns = slab_of(sizeof(turn), MAX_CONTEXT_ITEMS, "turns of changes of parameters");
-  e->strands = slab_of(sizeof(strand), MAX_CONTEXT_ITEMS, "modules in backward passes");
-  e->steps = slab_of(sizeof(planned_step), MAX_CONTEXT_ITEMS, "steps that wait for their turn");
-  e->weights = slab_of(sizeof(old_weights), MAX_CONTEXT_ITEMS, "copies of weights");
+  e->contexts = clv_slab_of(sizeof(context), MAX_CONTEXTS + MAX_TOMBSTONES + 1, "contexts");
+  e->values = clv_slab_of(sizeof(value), MAX_CONTEXT_ITEMS, "values");
+  e->calls = clv_slab_of(sizeof(call), MAX_CONTEXT_ITEMS, "calls");
+  e->deliveries = clv_slab_of(sizeof(delivery), MAX_CONTEXT_ITEMS, "waiting deliveries");
+  e->contributions = clv_slab_of(sizeof(contribution), MAX_CONTEXT_ITEMS, "gradients of values");
+  e->gradients = clv_slab_of(sizeof(gradient), MAX_CONTEXT_ITEMS, "gradients of modules");
+  e->causes = clv_slab_of(sizeof(reason), MAX_CONTEXT_ITEMS, "errors");
+  e->changes = clv_slab_of(sizeof(change), MAX_CHANGES, "waiting changes of parameters");
+  e->turns = clv_slab_of(sizeof(turn), MAX_CONTEXT_ITEMS, "turns of changes of parameters");
+  e->strands = clv_slab_of(sizeof(strand), MAX_CONTEXT_ITEMS, "modules in backward passes");
+  e->steps = clv_slab_of(sizeof(planned_step), MAX_CONTEXT_ITEMS, "steps that wait for their turn");
+  e->weights = clv_slab_of(sizeof(old_weights), MAX_CONTEXT_ITEMS, "copies of weights");
   e->n_names = 1;
   clv_code code = clv_alloc(CONTEXT_BUCKETS, sizeof *e->context_buckets, &e->context_buckets, err);
   if (code == CLV_OK)
@@ -347,7 +300,7 @@ void clv_contexts_free(clv_contexts *e) {
   slab *const slabs[] = {&e->contexts,      &e->values,    &e->calls,  &e->deliveries,
                          &e->contributions, &e->gradients, &e->causes, &e->changes,
                          &e->turns,         &e->strands,   &e->steps,  &e->weights};
-  for (size_t i = 0; i < CLV_COUNT(slabs); i++) slab_done(slabs[i]);
+  for (size_t i = 0; i < CLV_COUNT(slabs); i++) clv_slab_done(slabs[i]);
   free(e->context_buckets);
   free(e->value_buckets);
   free(e->names);

@@ -82,7 +82,10 @@ static clv_code settle(clv_contexts *e, value *v, clv_tensor *tensor, reason *fa
   v->uses = NULL;
   while (v->deliveries) {
     delivery *d = v->deliveries;
-    if (code == CLV_OK) code = send_value(e, v, d->name, err);
+    if (d->keep)
+      e->env.kept(e->env.user, d->keep, v->tensor, v->failed);
+    else if (code == CLV_OK)
+      code = send_value(e, v, d->name, err);
     v->deliveries = d->next;
     clv_slab_give(&e->deliveries, d);
   }
@@ -397,6 +400,25 @@ clv_code clv_on_deliver(clv_contexts *e, context *ctx, clv_packet *p, clv_err *e
   CLV_TRY(clv_name_index(e, p->frame.to, &name, err));
   CLV_TRY(clv_context_value_made(e, ctx, p->frame.message, &v, err));
   return settled(v) ? send_value(e, v, name, err) : add_delivery(e, v, name, err);
+}
+
+clv_code clv_contexts_keep(clv_contexts *e, uint64_t ref, uint64_t id, uint64_t value_id,
+                           clv_err *err) {
+  context *ctx;
+  value *v;
+  CLV_TRY(clv_context_open(e, id, &ctx, err));
+  if (!ctx) {
+    e->env.kept(e->env.user, ref, NULL, &clv_reason_ended);
+    return CLV_OK;
+  }
+  CLV_TRY(clv_context_value_made(e, ctx, value_id, &v, err));
+  if (settled(v)) {
+    e->env.kept(e->env.user, ref, v->tensor, v->failed);
+    return CLV_OK;
+  }
+  CLV_TRY(add_delivery(e, v, 0, err));
+  v->deliveries->keep = ref;
+  return CLV_OK;
 }
 
 clv_code clv_on_value(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {

@@ -18,6 +18,7 @@
 #ifndef CLEAVE_CONTEXT_INT_H
 #define CLEAVE_CONTEXT_INT_H
 
+#include "common/dist/slab_int.h"
 #include "common/dist/stage_int.h"
 
 enum {
@@ -29,14 +30,6 @@ enum {
   MAX_CHANGES = 4096,        /* of parameters that wait for calls, per session */
   MAX_NAMES = 64,            /* workers named in a session */
 };
-
-/* Records of one size, taken in blocks, reused. */
-typedef struct slab {
-  size_t size;
-  uint32_t used, most;
-  const char *what; /* for messages */
-  void *idle, *blocks;
-} slab;
 
 /* Why a value does not exist or a context failed. Shared by all that depend on it. */
 typedef struct reason {
@@ -136,6 +129,7 @@ typedef struct use {
 typedef struct delivery {
   struct delivery *next;
   uint32_t name; /* of clv_contexts.names */
+  uint64_t keep; /* instead: the reference that outlives the context with this value; 0: none */
 } delivery;
 
 /* One gradient of a call's value. tensor NULL: nothing flows. */
@@ -267,6 +261,8 @@ typedef struct clv_contexts_env {
   clv_stage *(*stage)(void *user, uint32_t module); /* or NULL */
   void (*emit)(void *user, clv_packet *packet);     /* takes it */
   void (*obey)(void *user, clv_packet *packet);     /* a STATE_ frame that was held; takes it */
+  /* A value that clv_contexts_keep asked for: either of them. */
+  void (*kept)(void *user, uint64_t ref, clv_tensor *tensor, const reason *failed);
 } clv_contexts_env;
 
 typedef struct clv_contexts {
@@ -304,6 +300,10 @@ clv_code clv_contexts_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
 clv_code clv_contexts_hold(clv_contexts *e, clv_packet *p, bool *ret_kept,
                            clv_err *err) CLV_USE_RESULT;
 
+/* Have the value, as soon as it is there or never will be, told by env.kept. */
+clv_code clv_contexts_keep(clv_contexts *e, uint64_t ref, uint64_t context, uint64_t value,
+                           clv_err *err) CLV_USE_RESULT;
+
 /* A STATE_PUT has written to a module: nothing older is put back any more. */
 void clv_contexts_written(clv_contexts *e, uint32_t module);
 
@@ -314,7 +314,6 @@ bool clv_contexts_gradient_item(clv_contexts *e, uint64_t context, uint32_t modu
 /* ---- records (context.c) --------------------------------------------------------------------- */
 
 clv_code clv_slab_take(clv_contexts *e, slab *s, void *ret_pp, clv_err *err) CLV_USE_RESULT;
-void clv_slab_give(slab *s, void *record);
 
 /* The context of that id, made if it is new; *ret NULL when it has ended. */
 clv_code clv_context_open(clv_contexts *e, uint64_t id, context **ret, clv_err *err) CLV_USE_RESULT;
@@ -330,6 +329,7 @@ void clv_call_has_run(clv_contexts *e, call *c); /* or never will */
 void clv_strands_free(clv_contexts *e, context *c);
 void clv_reason_unref(clv_contexts *e, reason *c);
 reason *clv_reason_ref(reason *c);
+extern const reason clv_reason_ended; /* of what a context that ends still owes */
 /* A record of *why; when there is no memory for one, a static reason that says so. */
 reason *clv_reason_of(clv_contexts *e, const clv_err *why, const char *hop);
 clv_code clv_name_index(clv_contexts *e, const char *name, uint32_t *ret, clv_err *err);

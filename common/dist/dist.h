@@ -178,6 +178,27 @@ clv_code clv_packet_revert(clv_pool *pool, uint64_t context, uint64_t message, c
 void clv_packet_end_commit(clv_packet *end, float scale, float lr, bool apply);
 clv_code clv_packet_end_context(clv_pool *pool, uint64_t context, uint64_t message,
                                 clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+/* References that outlive their context (PROTOCOL.md 12), said by the program to its own node: posted to
+ * it, never sent. The ids are new ones, `key` is drawn at random. Answers come to on_driver: REF_ACK
+ * when the owner has answered for a handle that was made here, REF_VALUE for what was fetched, REF_DELETE
+ * when a reference of this node is gone. */
+typedef struct clv_ref_ids {
+  uint64_t ref, fork, key; /* fork: of the first handle, which is the program's */
+} clv_ref_ids;
+
+/* Of the value of a context at its owner, or of a tensor of this process (context 0). */
+clv_code clv_packet_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char *owner,
+                             uint64_t context, uint64_t value, clv_tensor *own, clv_packet **ret,
+                             clv_err *err) CLV_USE_RESULT;
+/* The value `value` of a context at `to` is what the handle `ids->fork` stands for; child: a new id. */
+clv_code clv_packet_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t child, const char *to,
+                            uint64_t context, uint64_t value, clv_packet **ret,
+                            clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_ref_fetch(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
+                              clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_ref_release(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
+                                clv_err *err) CLV_USE_RESULT;
+
 /* what: of a module's state; context: for CLV_STATE_GRADIENTS, else 0. */
 clv_code clv_packet_state_get(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
                               clv_state_what what, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
@@ -486,8 +507,15 @@ void clv_node_forget_peers(clv_session_node *n);
 clv_code clv_node_send_to(clv_session_node *n, const char *name, clv_packet *packet,
                           clv_err *err) CLV_USE_RESULT;
 
+/* Of references that outlive their context: values kept here, handles of values anywhere, and messages
+ * about either that are not acknowledged yet. */
+typedef struct clv_reference_counts {
+  uint64_t owned, used, pending;
+} clv_reference_counts;
+
 typedef struct clv_context_counts {
   uint64_t contexts, values, calls_waiting, late_frames;
+  clv_reference_counts references;
 } clv_context_counts;
 void clv_node_context_count(const clv_session_node *n, clv_context_counts *ret); /* any thread */
 

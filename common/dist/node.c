@@ -29,6 +29,7 @@ clv_code clv_node_new(const clv_node_options *o, clv_session_node **ret, clv_err
   pthread_cond_init(&n->arrived, &monotonic);
   pthread_condattr_destroy(&monotonic);
   clv_code code = clv_node_init_contexts(n, err);
+  if (code == CLV_OK) code = clv_node_init_references(n, err);
   if (code != CLV_OK) {
     clv_node_free(n);
     return code;
@@ -43,7 +44,8 @@ void clv_node_free(clv_session_node *n) {
     next = p->next;
     clv_packet_free(p);
   }
-  clv_contexts_free(n->contexts); /* its calls belong to plans of the stages */
+  clv_rrefs_free(clv_steal(&n->references)); /* contexts have nobody to tell any more */
+  clv_contexts_free(n->contexts);            /* its calls belong to plans of the stages */
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) clv_stage_free(n->stages[i]);
   clv_node_forget_peers(n);
   clv_link_unref(n->master);
@@ -161,29 +163,43 @@ static bool sleep_until(clv_session_node *n, uint64_t deadline_ns) {
   return r == 0;
 }
 
-/* The next packet; NULL when stopped, kicked, or the deadline has passed. */
-static clv_packet *wait_packet(clv_session_node *n, uint64_t deadline_ns) {
-  uint64_t begin = clv_now_ns();
-  __atomic_store_n(&n->idle_since, begin, __ATOMIC_RELAXED);
-  clv_seat_offer(n->o.seat);
-  /* It leaves its turn before it sleeps, and not under the lock that posting takes. */
+/* Sleeps until there is a packet, or until `until_ns`. True: stopped or kicked. It leaves its turn before
+ * it sleeps, and not under the lock that posting takes. */
+static bool next_packet(clv_session_node *n, uint64_t until_ns, bool *slept, clv_packet **ret) {
   bool left = !n->o.seat;
   pthread_mutex_lock(&n->lock);
-  bool slept = !n->first;
-  while (!n->first && !n->stop && !n->kicked && (!left || sleep_until(n, deadline_ns))) {
+  *slept |= !n->first;
+  while (!n->first && !n->stop && !n->kicked && (!left || sleep_until(n, until_ns))) {
     if (left) continue;
     pthread_mutex_unlock(&n->lock);
     clv_seat_leave(n->o.seat);
     left = true;
     pthread_mutex_lock(&n->lock);
   }
-  clv_packet *p = n->stop || n->kicked ? NULL : take(n);
+  bool halted = n->stop || n->kicked;
+  *ret = halted ? NULL : take(n);
   pthread_mutex_unlock(&n->lock);
-  if (!p) clv_seat_leave(n->o.seat);
-  uint64_t took = clv_now_ns() - begin;
+  if (!*ret) clv_seat_leave(n->o.seat);
+  return halted;
+}
+
+/* The next packet; NULL when stopped, kicked, or the deadline has passed. What references wait for by
+ * the clock is done on the way. */
+static clv_packet *wait_packet(clv_session_node *n, uint64_t deadline_ns) {
+  uint64_t begin = clv_now_ns(), now = begin;
+  clv_packet *p = NULL;
+  bool halted = false, slept = false;
+  __atomic_store_n(&n->idle_since, begin, __ATOMIC_RELAXED);
+  clv_seat_offer(n->o.seat);
+  do {
+    if (clv_rrefs_due(n->references) <= now) clv_node_tick(n);
+    uint64_t until = CLV_MIN(deadline_ns, clv_rrefs_due(n->references));
+    halted = next_packet(n, until, &slept, &p);
+    now = clv_now_ns();
+  } while (!p && !halted && now < deadline_ns);
   __atomic_store_n(&n->idle_since, 0, __ATOMIC_RELEASE); /* before the sum, for who looks */
-  __atomic_store_n(&n->idle_ns, n->idle_ns + took, __ATOMIC_RELEASE);
-  if (slept && p && p->from) clv_link_awaited(p->from, took);
+  __atomic_store_n(&n->idle_ns, n->idle_ns + (now - begin), __ATOMIC_RELEASE);
+  if (slept && p && p->from) clv_link_awaited(p->from, now - begin);
   return p;
 }
 

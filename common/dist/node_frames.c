@@ -20,7 +20,7 @@ static clv_link *hold(clv_session_node *n, clv_link *const *place) {
 }
 
 /* With a reference; NULL for nobody known. */
-static clv_link *link_to(clv_session_node *n, const char *name) {
+clv_link *clv_node_link_to(clv_session_node *n, const char *name) {
   clv_link *found = NULL;
   pthread_mutex_lock(&n->lock);
   for (uint32_t i = 0; i < n->n_peers; i++)
@@ -43,7 +43,7 @@ static void note_failure(clv_session_node *n, const clv_frame *f) {
 }
 
 /* A link that has ended says so itself, and without one the session is at its end. */
-static void to_driver(clv_session_node *n, clv_packet *p) {
+void clv_node_to_driver(clv_session_node *n, clv_packet *p) {
   clv_err ignored;
   if (n->o.on_driver) {
     n->o.on_driver(n->o.user, p);
@@ -72,7 +72,12 @@ static void tell(clv_session_node *n, clv_frame_kind kind, const clv_err *why, c
   p->frame.stage = c->stage;
   p->frame.reply_to = c->message;
   clv_frame_set_failure(&p->frame, why->code, why->text, hop);
-  to_driver(n, p);
+  clv_node_to_driver(n, p);
+}
+
+void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop) {
+  const cause c = {.kind = CLV_ABORT, .context = id};
+  tell(n, CLV_ABORT, why, &c, hop);
 }
 
 static void refuse(clv_session_node *n, const clv_err *why, const cause *c) {
@@ -89,12 +94,13 @@ static void emit(void *user, clv_packet *p) {
   clv_session_node *n = user;
   clv_err err;
   const cause c = cause_of(&p->frame);
-  CLV_AUTO(clv_link_unrefp) clv_link *link = p->frame.to[0] ? link_to(n, p->frame.to) : NULL;
+  CLV_AUTO(clv_link_unrefp)
+  clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
   if (link) {
     if (clv_link_send(link, p, &err) != CLV_OK && err.code != CLV_UNAVAILABLE)
       tell(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
   } else if (!p->frame.to[0] || !n->o.on_driver) {
-    to_driver(n, p);
+    clv_node_to_driver(n, p);
   } else {
     (void)!clv_fail(&err, CLV_NOT_FOUND, "no link to a worker '%s'", p->frame.to);
     refuse(n, &err, &c);
@@ -107,7 +113,7 @@ clv_code clv_node_send_to(clv_session_node *n, const char *name, clv_packet *p, 
     clv_node_post(n, p);
     return CLV_OK;
   }
-  CLV_AUTO(clv_link_unrefp) clv_link *link = link_to(n, name);
+  CLV_AUTO(clv_link_unrefp) clv_link *link = clv_node_link_to(n, name);
   if (link) return clv_link_send(link, p, err);
   clv_packet_free(p);
   return clv_fail(err, CLV_NOT_FOUND, "no link to a worker '%s'", name);
@@ -125,7 +131,7 @@ static clv_code answer(clv_session_node *n, const clv_frame *to, clv_frame_kind 
   p->frame.stage = to->stage;
   p->frame.state = state->state;
   if (tensor) clv_packet_add(p, tensor);
-  to_driver(n, p);
+  clv_node_to_driver(n, p);
   return CLV_OK;
 }
 
@@ -223,9 +229,18 @@ static const struct {
     [CLV_ABORT] = {engine, false},
     [CLV_STATE_GET] = {hold_or_obey, false},
     [CLV_STATE_PUT] = {hold_or_obey, false},
+    [CLV_REF_KEEP] = {clv_node_on_reference, false},
+    [CLV_REF_USE] = {clv_node_on_reference, false},
+    [CLV_REF_FORK] = {clv_node_on_reference, true},
+    [CLV_REF_ACCEPT] = {clv_node_on_reference, false},
+    [CLV_REF_DELETE] = {clv_node_on_reference, true},
+    [CLV_REF_FETCH] = {clv_node_on_reference, true},
+    [CLV_REF_VALUE] = {clv_node_on_reference, true},
+    [CLV_REF_RENEW] = {clv_node_on_reference, true},
+    [CLV_REF_ACK] = {clv_node_on_reference, true},
 };
 
-/* Another worker brings values and gradients; what happens with them is the master's to say. */
+/* Another worker brings values and gradients, and uses references; what happens with them is the master's to say. */
 static clv_code check_sender(clv_session_node *n, const clv_packet *p, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
   if (!handlers[kind].handle)
@@ -256,7 +271,8 @@ clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
                           .user = n,
                           .stage = module_of,
                           .emit = emit,
-                          .obey = obey};
+                          .obey = obey,
+                          .kept = clv_node_kept};
   return clv_contexts_new(&env, &n->contexts, err);
 }
 
@@ -266,4 +282,8 @@ void clv_node_context_count(const clv_session_node *n, clv_context_counts *ret) 
   ret->values = __atomic_load_n(&c->values, __ATOMIC_RELAXED);
   ret->calls_waiting = __atomic_load_n(&c->calls_waiting, __ATOMIC_RELAXED);
   ret->late_frames = __atomic_load_n(&c->late_frames, __ATOMIC_RELAXED);
+  const clv_reference_counts *r = &n->reference_counts;
+  ret->references.owned = __atomic_load_n(&r->owned, __ATOMIC_RELAXED);
+  ret->references.used = __atomic_load_n(&r->used, __ATOMIC_RELAXED);
+  ret->references.pending = __atomic_load_n(&r->pending, __ATOMIC_RELAXED);
 }

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "common/dist/context_int.h"
+#include "common/dist/rref_int.h"
 
 struct clv_session_node {
   clv_node_options o;
@@ -19,6 +20,8 @@ struct clv_session_node {
   uint32_t puts[CLV_MODULE_ALL][CLV_STATE_GRADIENTS + 1]; /* items of a STATE_PUT that have come */
   uint64_t next_message;
   clv_contexts *contexts;
+  clv_rrefs *references;
+  clv_reference_counts reference_counts; /* written by the compute thread alone */
 
   clv_link *master; /* of a worker; under `lock`, as the following */
   clv_node_failure failure;
@@ -37,5 +40,17 @@ typedef struct cause {
 /* node_frames.c: handles a packet and answers what is refused; takes it. */
 void clv_node_handle(clv_session_node *n, clv_packet *p);
 clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) CLV_USE_RESULT;
+clv_link *clv_node_link_to(clv_session_node *n, const char *name); /* with a reference, or NULL */
+void clv_node_to_driver(clv_session_node *n, clv_packet *p);       /* takes it */
+void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop);
+
+/* node_references.c. A REF_ frame, or what the program of this process says by one that came from no
+ * link; when it is time for a tick, and that. */
+clv_code clv_node_init_references(clv_session_node *n, clv_err *err) CLV_USE_RESULT;
+clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kept,
+                               clv_err *err) CLV_USE_RESULT;
+void clv_node_tick(clv_session_node *n);
+/* For the engine of contexts. */
+void clv_node_kept(void *user, uint64_t ref, clv_tensor *tensor, const reason *failed);
 
 #endif

@@ -188,6 +188,48 @@ clv_code clv_packet_end_context(clv_pool *pool, uint64_t context, uint64_t messa
   return packet_of(pool, CLV_END_CONTEXT, context, message, ret, err);
 }
 
+/* ---- references ---------------------------------------------------------------------------------- */
+
+static clv_code about(clv_pool *pool, clv_frame_kind kind, const clv_ref_ids *ids, clv_packet **ret,
+                      clv_err *err) {
+  CLV_TRY(clv_packet_new(pool, kind, ret, err));
+  (*ret)->frame.reference.ref = ids->ref;
+  (*ret)->frame.reference.fork = ids->fork;
+  (*ret)->frame.reference.key = ids->key;
+  return CLV_OK;
+}
+
+clv_code clv_packet_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char *owner,
+                             uint64_t context, uint64_t value, clv_tensor *own, clv_packet **ret,
+                             clv_err *err) {
+  CLV_TRY(about(pool, CLV_REF_KEEP, ids, ret, err));
+  snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", owner);
+  (*ret)->frame.context = context;
+  (*ret)->frame.message = value;
+  if (own) clv_packet_add(*ret, own);
+  return CLV_OK;
+}
+
+clv_code clv_packet_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t child, const char *to,
+                            uint64_t context, uint64_t value, clv_packet **ret, clv_err *err) {
+  CLV_TRY(about(pool, CLV_REF_USE, ids, ret, err));
+  snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", to);
+  (*ret)->frame.reply_to = child;
+  (*ret)->frame.context = context;
+  (*ret)->frame.message = value;
+  return CLV_OK;
+}
+
+clv_code clv_packet_ref_fetch(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
+                              clv_err *err) {
+  return about(pool, CLV_REF_FETCH, ids, ret, err);
+}
+
+clv_code clv_packet_ref_release(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
+                                clv_err *err) {
+  return about(pool, CLV_REF_DELETE, ids, ret, err);
+}
+
 clv_code clv_packet_state_get(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
                               clv_state_what what, clv_packet **ret, clv_err *err) {
   CLV_TRY(packet_of(pool, CLV_STATE_GET, context, message, ret, err));

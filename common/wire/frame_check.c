@@ -39,6 +39,15 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
     [CLV_APPLY] = {"APPLY", BODY_COMMIT, 0, true, 0, 0, true, false},
     [CLV_APPLIED] = {"APPLIED", 0, 0, true, 0, 0, false, false},
     [CLV_REVERT] = {"REVERT", 0, 0, true, 0, 0, true, false},
+    [CLV_REF_KEEP] = {"REF_KEEP", BODY_REFERENCE, 0, true, 0, 0, true, true},
+    [CLV_REF_USE] = {"REF_USE", BODY_REFERENCE, 0, true, 0, 0, true, true},
+    [CLV_REF_FORK] = {"REF_FORK", BODY_REFERENCE, 0, false, 0, 0, false, true},
+    [CLV_REF_ACCEPT] = {"REF_ACCEPT", BODY_REFERENCE, 0, false, 0, 0, false, true},
+    [CLV_REF_DELETE] = {"REF_DELETE", BODY_REFERENCE, 0, false, 0, 0, false, true},
+    [CLV_REF_FETCH] = {"REF_FETCH", BODY_REFERENCE, 0, false, 0, 0, false, true},
+    [CLV_REF_VALUE] = {"REF_VALUE", BODY_REFERENCE, BODY_FAILURE, false, 0, 1, false, true},
+    [CLV_REF_RENEW] = {"REF_RENEW", BODY_REFERENCE, 0, false, 0, 0, false, true},
+    [CLV_REF_ACK] = {"REF_ACK", BODY_REFERENCE, BODY_FAILURE, false, 0, 0, false, true},
 };
 
 static bool known(clv_frame_kind kind) {
@@ -227,11 +236,27 @@ static clv_code check_backward(const clv_frame *f, size_t payload_len, clv_err *
   return CLV_OK;
 }
 
+/* VALUE is not numbered; RENEW and ACK are about no reference. */
+static clv_code check_reference(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  bool about = f->kind != CLV_REF_RENEW && f->kind != CLV_REF_ACK;
+  if ((f->kind == CLV_REF_VALUE) != (f->reference.number == 0))
+    return clv_fail(err, CLV_INVALID, "number %llu", (unsigned long long)f->reference.number);
+  if (about && (!f->reference.ref || !f->reference.fork))
+    return clv_fail(err, CLV_INVALID, "reference %llx with fork %llx: an id of 0",
+                    (unsigned long long)f->reference.ref, (unsigned long long)f->reference.fork);
+  if ((f->reference.early && f->kind != CLV_REF_FETCH && f->kind != CLV_REF_USE) ||
+      (f->reference.yours && f->kind != CLV_REF_USE))
+    return clv_fail(err, CLV_INVALID, "`early` or `yours` does not belong here");
+  return clv_text_check(f->reference.node, strlen(f->reference.node), "reference.node", err);
+}
+
 typedef clv_code (*body_check)(const clv_frame *f, size_t payload_len, clv_err *err);
 /* NULL: nothing to check. */
 static const body_check body_checks[N_BODIES] = {
-    check_attach, check_attached, check_commit, check_vote, check_failure,
-    check_credit, check_chunk,    check_state,  check_call, check_backward,
+    check_attach, check_attached, check_commit,    check_vote, check_failure,
+    check_credit, check_chunk,    check_state,     check_call, check_backward,
+    NULL,         NULL,           check_reference,
 };
 
 static clv_code check_bodies(const clv_frame *f, const kind_rule *rule, unsigned bodies,
@@ -336,7 +361,8 @@ static clv_code check_by_rule(const clv_frame *f, const kind_rule *rule, unsigne
   if (f->n_tensors < rule->min_tensors || f->n_tensors > rule->max_tensors)
     return clv_fail(err, CLV_INVALID, "%u tensors; %u to %u belong here", f->n_tensors,
                     rule->min_tensors, rule->max_tensors);
-  if (f->kind == CLV_VALUE && f->n_tensors == ((bodies & BODY_FAILURE) ? 1u : 0u))
+  bool value = f->kind == CLV_VALUE || f->kind == CLV_REF_VALUE;
+  if (value && f->n_tensors == ((bodies & BODY_FAILURE) ? 1u : 0u))
     return clv_fail(err, CLV_INVALID, "either one tensor or the failure belongs here");
   if (f->kind == CLV_FINISHED && f->n_tensors && !(bodies & BODY_VOTE))
     return clv_fail(err, CLV_INVALID, "a tensor without a vote");

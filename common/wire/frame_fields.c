@@ -3,7 +3,7 @@
 
 /* A changed list of kinds changes what peers understand. */
 _Static_assert(
-    CLV_FRAME_KINDS == 30 && CLV_WIRE_PROTOCOL == 2,
+    CLV_FRAME_KINDS == 39 && CLV_WIRE_PROTOCOL == 3,
     "a new frame kind needs a new CLV_WIRE_PROTOCOL, or a capability without which it is "
     "never sent; both lines here change");
 _Static_assert(sizeof(clv_frame_kind) == sizeof(uint32_t) && sizeof(clv_code) == sizeof(uint32_t) &&
@@ -40,6 +40,7 @@ const field clv_frame_fields[FRAME_FIELDS] = {
     [25] = {"backward", FIELD_BODY, AT(backward), BODY_BACKWARD},
     [26] = {"to", FIELD_TEXT, AT(to), CLV_WIRE_NAME + 1},
     [27] = {"measure", FIELD_BODY, AT(measure), BODY_MEASURE},
+    [28] = {"reference", FIELD_BODY, AT(reference), BODY_REFERENCE},
 };
 
 const field clv_tensor_fields[TENSOR_FIELDS] = {
@@ -123,6 +124,16 @@ const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [1] = {"clock_ns", FIELD_U64, AT(measure.clock_ns), 0},
         [2] = {"received_bytes", FIELD_U64, AT(measure.received_bytes), 0},
         [3] = {"receiving_ns", FIELD_U64, AT(measure.receiving_ns), 0},
+    },
+    /* reference */
+    {
+        [1] = {"ref", FIELD_FIXED64, AT(reference.ref), 0},
+        [2] = {"fork", FIELD_FIXED64, AT(reference.fork), 0},
+        [3] = {"key", FIELD_FIXED64, AT(reference.key), 0},
+        [4] = {"number", FIELD_U64, AT(reference.number), 0},
+        [5] = {"early", FIELD_BOOL, AT(reference.early), 0},
+        [6] = {"yours", FIELD_BOOL, AT(reference.yours), 0},
+        [7] = {"node", FIELD_TEXT, AT(reference.node), CLV_WIRE_NAME + 1},
     },
 };
 

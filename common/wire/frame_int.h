@@ -41,9 +41,9 @@ typedef struct field {
 } field;
 
 enum {
-  FRAME_FIELDS = 28,
+  FRAME_FIELDS = 29,
   BODY_FIRST = 16,
-  N_BODIES = 12,
+  N_BODIES = 13,
   BODY_FIELDS = 8,
   TENSOR_FIELDS = 6,
   ARG_FIELDS = 4,
@@ -70,6 +70,7 @@ enum frame_body {
   BODY_CALL = 1u << 8,
   BODY_BACKWARD = 1u << 9,
   BODY_MEASURE = 1u << 11,
+  BODY_REFERENCE = 1u << 12,
 };
 
 /* The bodies a frame built by hand carries: what its kind needs, and what its has_ flags say. */

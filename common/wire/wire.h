@@ -24,7 +24,7 @@ extern "C" {
 #endif
 
 enum {
-  CLV_WIRE_PROTOCOL = 2,
+  CLV_WIRE_PROTOCOL = 3,
   CLV_WIRE_ID_BYTES = 16,           /* session ids and incarnations */
   CLV_WIRE_INLINE_MAX = 64 << 10,   /* bytes of all tensors of a frame that carries them itself */
   CLV_WIRE_CHUNK_BYTES = 256 << 10, /* the usual chunk; Limits.chunk_bytes is the most accepted */
@@ -43,16 +43,20 @@ enum {
   CLV_WIRE_NODE_INPUTS = 16,
   CLV_WIRE_ATTRS = 16, /* of one node */
   CLV_WIRE_ATTR_INTS = 16,
-  CLV_WIRE_PARAMS = 4096,  /* of one shard; also frozen names and State.count */
-  CLV_WIRE_PEERS = 64,     /* identities of one session */
-  CLV_WIRE_LIST = 64,      /* capabilities, libraries, devices, artifacts */
-  CLV_WIRE_SESSIONS = 256, /* of one Status reply */
-  CLV_WIRE_LINKS = 33,     /* of one session there: to its master, and 16 each way to workers */
-  CLV_WIRE_ARGS = 8,       /* of one CALL */
-  CLV_WIRE_NEEDED = 16,    /* calls of one PREPARE */
-  CLV_WIRE_TARGETS = 32,   /* of one PREPARE */
-  CLV_WIRE_HOPS = 8,       /* names of one PREPARE */
-  CLV_WIRE_GROUPS = 15,    /* of parameters, beside group 0; their rates in one Commit */
+  CLV_WIRE_PARAMS = 4096,     /* of one shard; also frozen names and State.count */
+  CLV_WIRE_PEERS = 64,        /* identities of one session */
+  CLV_WIRE_LIST = 64,         /* capabilities, libraries, devices, artifacts */
+  CLV_WIRE_SESSIONS = 256,    /* of one Status reply */
+  CLV_WIRE_LINKS = 33,        /* of one session there: to its master, and 16 each way to workers */
+  CLV_WIRE_ARGS = 8,          /* of one CALL */
+  CLV_WIRE_NEEDED = 16,       /* calls of one PREPARE */
+  CLV_WIRE_TARGETS = 32,      /* of one PREPARE */
+  CLV_WIRE_HOPS = 8,          /* names of one PREPARE */
+  CLV_WIRE_GROUPS = 15,       /* of parameters, beside group 0; their rates in one Commit */
+  CLV_WIRE_REFS = 65536,      /* references of a session at a node; their users; its uses */
+  CLV_WIRE_REF_PARKED = 4096, /* messages about references that are not known (yet) */
+  CLV_WIRE_REF_WINDOW = 1024, /* numbers of messages about references, from the oldest on its way */
+  CLV_WIRE_REF_LEASE_S = 300, /* a node that says nothing for so long has lost its references */
 };
 #define CLV_WIRE_BYTES_MAX ((uint64_t)1 << 50) /* any count of bytes a peer states */
 
@@ -112,6 +116,15 @@ typedef enum clv_frame_kind {
   CLV_APPLY,
   CLV_APPLIED,
   CLV_REVERT,
+  CLV_REF_KEEP,
+  CLV_REF_USE,
+  CLV_REF_FORK,
+  CLV_REF_ACCEPT,
+  CLV_REF_DELETE,
+  CLV_REF_FETCH,
+  CLV_REF_VALUE,
+  CLV_REF_RENEW,
+  CLV_REF_ACK,
   CLV_FRAME_KINDS /* one more than the last */
 } clv_frame_kind;
 
@@ -162,14 +175,14 @@ typedef struct clv_tensor_head {
 /* A Frame without its payload. Which body is meant follows from `kind`: fields of other kinds are
  * zero after decoding and ignored by the encoder. The has_ flags say whether a body that its kind
  * may leave out is there: the commit of an END_CONTEXT, the vote of a FINISHED, the failure of a
- * VALUE, the measure of a PONG. */
+ * VALUE, a REF_VALUE or a REF_ACK, the measure of a PONG. */
 typedef struct clv_frame {
   clv_frame_kind kind;
   uint32_t phase;
   uint64_t context, message, reply_to, step;
   uint32_t micro_batch, stage, flags;
   bool has_commit, has_vote, has_failure, has_measure;
-  char to[CLV_WIRE_NAME + 1]; /* CALL, DELIVER, VALUE, GRADIENT: a worker, "" = the master */
+  char to[CLV_WIRE_NAME + 1]; /* CALL, DELIVER, VALUE, GRADIENT, REF_*: a worker, "" = the master */
 
   struct {
     clv_wire_id session, incarnation;
@@ -219,6 +232,13 @@ typedef struct clv_frame {
   struct {
     uint64_t clock_ns, received_bytes, receiving_ns;
   } measure; /* PONG */
+  struct {
+    uint64_t ref, fork, key;
+    uint64_t number;              /* of its sender for its receiver; REF_ACK: of what it answers */
+    bool early;                   /* REF_USE, REF_FETCH: the owner does not know the fork yet */
+    bool yours;                   /* REF_USE: the receiver is the owner */
+    char node[CLV_WIRE_NAME + 1]; /* REF_USE: the owner; what the master passes on: who sent it */
+  } reference;                    /* REF_* */
 
   uint32_t n_tensors, n_upstream;
   /* One memory: thousands of frames may wait at a time, and no frame has both. */

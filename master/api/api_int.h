@@ -14,6 +14,7 @@
  *   context.c   contexts and the table of values
  *   call.c      leaves, calls, what has to travel
  *   reference.c fetching, owners, futures, release
+ *   kept.c      references that outlive their context
  *   backward.c  the walk over the tape, gradients
  *   groups.c    groups of parameters and their settings
  *   optimizer.c votes, steps
@@ -160,10 +161,29 @@ cleave_status api_load_shard(cleave_module *m, uint64_t deadline_ms, cleave_erro
 
 /* ---- contexts and values ----------------------------------------------------------------------------- */
 
+/* The program's handle of a reference that outlives its context; found by the reference's id. The
+ * record stays after its release for as long as values of contexts, or this node's entry, need it. */
+typedef struct kept {
+  clv_ref_ids ids;
+  uint32_t owner;
+  const cleave_module *module; /* whose output it is; NULL: a leaf of the program */
+  char made_in[64];            /* the context */
+  clv_dtype dtype;
+  clv_shape shape;
+  struct context *context; /* whose end waits for the owner's answer; NULL: it has come */
+  bool confirmed, released, gone, fetching, failed;
+  uint32_t uses, users; /* values that stand for it; functions that wait for it */
+  uint64_t fetches;     /* that are done */
+  clv_tensor *got;      /* by the last of them, or */
+  cleave_error not_got; /* why not */
+  cleave_error failure; /* of the reference itself, or of its owner */
+} kept;
+
 typedef struct value {
   uint64_t id;
   struct context *context;
   cleave_module *module; /* NULL: a leaf */
+  kept *kept;            /* what a leaf stands for, NULL: for a tensor of the program */
   clv_dtype dtype;
   clv_shape shape;
   node_set at;     /* nodes that make it, have it, or are being sent it */
@@ -205,7 +225,9 @@ typedef struct context {
   bool final_step;
   uint32_t n_windowed; /* calls that wait for the backward of another one, which has not begun */
   uint64_t step;
-  uint32_t users; /* functions that wait for something of it */
+  uint32_t users;                     /* functions that wait for something of it */
+  uint32_t keeping;                   /* of its values, until their owners have answered */
+  uint64_t ends_due_ns, ends_wait_ns; /* when its end is said again, and how long after that */
   value *newest;
   node_set nodes, ended;
   uint32_t calls[API_MAX_NODES]; /* sent to each node: PREPARE waits there for as many */
@@ -290,7 +312,7 @@ struct cleave_runtime {
   pthread_cond_t changed;
   bool news; /* what a node answered may end somebody's sleep */
   uint64_t next_id, next_context;
-  id_table values, contexts, futures;
+  id_table values, contexts, futures, kepts;
   value *free_values;
   context *free_contexts;
   state_request *requests;
@@ -308,6 +330,7 @@ struct cleave_runtime {
   uint32_t groups_cap;
   cleave_error late; /* of a step whose context has been given up; status OK: none */
   uint32_t n_ending;
+  uint64_t ends_due_ns; /* when the end of some context is said again, 0: of none */
   /* What a worker said of its session; if it is that a neighbour is gone, that one's own link says so
    * within moments, and better. status OK: nothing. */
   cleave_error broken;
@@ -363,8 +386,28 @@ cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, value 
 cleave_status api_new_value(cleave_runtime *rt, context *c, value **ret, cleave_error *error);
 void api_drop_value(cleave_runtime *rt, value *v);
 void api_context_forget(cleave_runtime *rt, context *c);
+/* With the lock: ends that were not answered in time are said again. When the next one is due. */
+uint64_t api_ends_again(cleave_runtime *rt);
 node_set api_lost_nodes(const cleave_runtime *rt);
 cleave_status api_context_failure(const context *c, cleave_error *error);
+
+/* With the lock: the value that stands for a kept one is brought to a node as it needs it; fetched by
+ * the program. */
+cleave_status api_kept_bring(cleave_runtime *rt, value *v, uint32_t node, cleave_error *error);
+cleave_status api_kept_fetch(cleave_runtime *rt, kept *k, uint64_t deadline_ms, clv_tensor **ret,
+                             cleave_error *error);
+void api_kept_unuse(cleave_runtime *rt, kept *k); /* a value that stood for it is gone */
+void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *cause);
+/* With the lock, waits: the owners of what is kept of a context have answered. */
+void api_kepts_wait(cleave_runtime *rt, context *c, uint64_t until_ns);
+void api_kepts_leave(cleave_runtime *rt, context *c); /* its end no longer waits */
+/* REF_ frames: what the master's own node tells the program, what workers have for it or for each
+ * other. Returns true when the packet was given away. */
+bool api_on_reference(cleave_runtime *rt, peer *from, clv_packet *p);
+void api_kepts_free(cleave_runtime *rt);
+void api_kepts_report(cleave_runtime *rt, cleave_leaks *l);
+void api_leak(cleave_leaks *l, const char *fmt, ...) CLV_PRINTF(2, 3);
+void api_failure_of(const peer *from, const clv_frame *f, cleave_error *ret);
 
 /* A value's failure in a frame, with the worker in the text. */
 void api_failure_out(const value *v, clv_frame *ret);

@@ -54,9 +54,10 @@ static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, va
   char text[CLEAVE_TEXT] = "";
   for (uint32_t i = 0; i < m->n_inputs; i++) {
     const value *v = in[i];
-    uint32_t node = v->module ? v->module->node : 0;
+    uint32_t node = v->module ? v->module->node : v->kept ? v->kept->owner : 0;
     size_t at = strlen(text);
-    all &= ((v->at | v->meant) & NODE_BIT(m->node)) || (!v->module && m->node == 0);
+    bool at_hand = !v->module && !v->kept && m->node == 0;
+    all &= ((v->at | v->meant) & NODE_BIT(m->node)) || at_hand;
     snprintf(text + at, sizeof text - at, "%sinput %u ('%s') is at %s", i ? ", " : "", i,
              m->graph->nodes[m->inputs[i]].name, rt->peers[node].name);
   }
@@ -105,11 +106,13 @@ cleave_status api_bring(cleave_runtime *rt, value *v, uint32_t node, bool for_no
   clv_packet *p;
   const char *to = node ? rt->peers[node].name : "";
   if (for_node ? (v->at & NODE_BIT(node)) != 0 : v->here || v->asked || v->failed) return CLEAVE_OK;
-  if (for_node && node == 0 && !v->module) return CLEAVE_OK; /* goes along with the first call */
-  if (for_node && node && !rt->peers[node].has_module) {     /* nobody there to take it */
+  bool own_leaf = !v->module && !v->kept;
+  if (for_node && node == 0 && own_leaf) return CLEAVE_OK; /* goes along with the first call */
+  if (for_node && node && !rt->peers[node].has_module) {   /* nobody there to take it */
     v->meant |= NODE_BIT(node);
     return CLEAVE_OK;
   }
+  if (for_node && v->kept) return api_kept_bring(rt, v, node, error);
   if (for_node) {
     v->at |= NODE_BIT(node);
     v->context->nodes |= NODE_BIT(node);

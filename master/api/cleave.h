@@ -16,7 +16,7 @@
  *   cleave_step(rt, optimizer, context, 0, NULL, &e);
  *   cleave_context_close(rt, context, 0, &e);
  *
- * Handles. References, futures and contexts are numbers that are never given out twice: one that was
+ * Handles. References, kept ones, futures and contexts are numbers that are never given out twice: one that was
  * released, or whose context was closed, is refused by name (CLEAVE_NOT_FOUND), never undefined.
  * Runtimes, modules, graphs and optimisers are pointers, valid until their release; after
  * cleave_close nothing of the runtime may be used.
@@ -214,7 +214,7 @@ CLEAVE_API cleave_status cleave_open_text(const char *path, const char *text,
 
 /* What was still open at cleave_close. Of a program without leaks all counts are 0. */
 typedef struct cleave_leaks {
-  uint32_t contexts, references, futures, modules, optimizers;
+  uint32_t contexts, references, futures, modules, optimizers, kept;
   char
       text[1024]; /* one line each: what, and by which module or context it was made; cut if long */
 } cleave_leaks;
@@ -286,8 +286,8 @@ typedef struct cleave_module_options {
   /* Initial numbers are functions of (seed, layer, element): the same seed gives the same weights
    * wherever the module is. 0: the session's train.seed. */
   uint64_t seed;
-  uint32_t first_layer;        /* number of the first layer, for default names and the seed */
-  const char *layers; /* of a named architecture, by number or name: "layer3..fc"; NULL = all */
+  uint32_t first_layer; /* number of the first layer, for default names and the seed */
+  const char *layers;   /* of a named architecture, by number or name: "layer3..fc"; NULL = all */
   const cleave_named *weights; /* [n_weights] written after the initialisation */
   size_t n_weights;
   const char *const *frozen; /* [n_frozen] parameter names, or globs ("0.*"): never get gradients */
@@ -422,13 +422,14 @@ CLEAVE_API cleave_status cleave_context_open(cleave_runtime *runtime,
                                              cleave_error *error) CLEAVE_RESULT;
 
 /* BLOCKS until every node has freed what it held for the context. Its references and futures are
- * released with it. Calls and backward passes in progress are given up; a step on its way is waited
+ * released with it; what was kept of it is not, and its owners' answers are waited for first. Calls and backward passes in progress are given up; a step on its way is waited
  * for first, and one that had to be taken back is the error of this function. */
 CLEAVE_API cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context context,
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
 
-/* The same without waiting: nodes free what they hold as soon as they hear of it. A final step of the
+/* The same without waiting, but for the owners of what is kept: nodes free what they hold as soon as
+ * they hear of it. A final step of the
  * context that fails is the error of this function, or, when it is known later, once of the next
  * cleave_context_open, cleave_context_end, cleave_step, reading of state or cleave_close. */
 CLEAVE_API cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context context,
@@ -541,6 +542,45 @@ CLEAVE_API cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference 
 /* The handle goes. The value stays as long as its context needs it for backward. */
 CLEAVE_API cleave_status cleave_release(cleave_runtime *runtime, cleave_reference reference,
                                         cleave_error *error);
+
+/* ---- references that outlive their context ---------------------------------------------------- */
+
+/* A value that stays with its owner until it is released, whatever becomes of the context it was made
+ * in: PyTorch's RRef. */
+typedef struct cleave_kept {
+  uint64_t id; /* 0: none */
+} cleave_kept;
+
+/* Returns at once, also when the value has not been computed. It stays at the node of its module; of a
+ * leaf in this process. If there never is a value, the error takes its place, and is given by
+ * every use and fetch. What cannot be kept (a quota of the owner) is an error of every later function on
+ * it but its release. */
+CLEAVE_API cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
+                                     cleave_kept *ret_kept, cleave_error *error) CLEAVE_RESULT;
+
+/* The value as a leaf of any context, without a gradient. The node of each module that is called with it
+ * gets it from its owner, by their direct link or passed on by the master, when it is called. */
+CLEAVE_API cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context,
+                                         cleave_kept kept, cleave_reference *ret_reference,
+                                         cleave_error *error) CLEAVE_RESULT;
+
+/* BLOCKS. A copy of the value, or the error that stands in its place. Each time from its owner: nothing
+ * of it stays here. */
+CLEAVE_API cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept kept,
+                                           uint64_t deadline_ms, cleave_tensor *ret_tensor,
+                                           cleave_error *error) CLEAVE_RESULT;
+
+CLEAVE_API cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept kept,
+                                           cleave_place *ret_place,
+                                           cleave_error *error) CLEAVE_RESULT;
+/* Whether the owner has said that it keeps the value, be that computed or not. */
+CLEAVE_API cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept kept,
+                                               bool *ret_confirmed,
+                                               cleave_error *error) CLEAVE_RESULT;
+
+/* The handle goes; the value goes when no context has a use of it left. */
+CLEAVE_API cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept kept,
+                                             cleave_error *error);
 
 /* ---- backward -------------------------------------------------------------------------------- */
 

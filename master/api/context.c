@@ -9,7 +9,11 @@
 
 #include "master/api/api_int.h"
 
-enum { MOST_ENDING = 64 }; /* contexts whose end has been told and not answered */
+enum {
+  MOST_ENDING = 64,         /* contexts whose end has been told and not answered */
+  END_AGAIN_NS = 250000000, /* at first, then twice as long, up to so many times */
+  MOST_PATIENCE = 64,
+};
 
 /* ---- values --------------------------------------------------------------------------------------- */
 
@@ -38,6 +42,8 @@ cleave_status api_new_value(cleave_runtime *rt, context *c, value **ret, cleave_
 void api_drop_value(cleave_runtime *rt, value *v) {
   id_table_remove(&rt->values, v->id);
   if (v->future) id_table_remove(&rt->futures, v->future);
+  if (v->kept) api_kept_unuse(rt, v->kept);
+  v->kept = NULL;
   v->here = clv_tensor_unref(v->here);
   v->gradient = clv_tensor_unref(v->gradient);
   for (uint32_t i = 0; i < v->parts_cap; i++) v->parts[i] = clv_tensor_unref(v->parts[i]);
@@ -127,6 +133,7 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *cause)
     context *c = rt->contexts.ids[i] ? rt->contexts.things[i] : NULL;
     if (c && (c->nodes & NODE_BIT(node))) api_context_fail(rt, c, cause, NODE_BIT(node));
   }
+  api_kepts_node_fail(rt, node, cause);
   for (state_request *r = rt->requests; r; r = r->next) {
     if (r->node != node || r->failed) continue;
     r->failed = true;
@@ -175,6 +182,7 @@ static void drop_values(cleave_runtime *rt, context *c) {
 
 void api_context_forget(cleave_runtime *rt, context *c) {
   if (rt->stepping == c) rt->stepping = NULL;
+  api_kepts_leave(rt, c);
   rt->n_ending -= c->ending;
   drop_values(rt, c);
   id_table_remove(&rt->contexts, c->id);
@@ -182,9 +190,38 @@ void api_context_forget(cleave_runtime *rt, context *c) {
   rt->free_contexts = c;
 }
 
+/* An end is said until it is answered, the second time without its step: that frees what is left, and
+ * is answered again. */
+static void say_ends_again(cleave_runtime *rt, context *c, uint64_t now) {
+  node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
+  clv_packet *p;
+  c->ends_wait_ns = CLV_MIN(2 * c->ends_wait_ns, (uint64_t)MOST_PATIENCE * END_AGAIN_NS);
+  c->ends_due_ns = now + c->ends_wait_ns;
+  for (uint32_t i = 1; i < rt->n_peers; i++)
+    if ((silent & NODE_BIT(i)) &&
+        api_packet(rt, CLV_END_CONTEXT, c->id, ++rt->next_id, &p, NULL) == CLEAVE_OK)
+      (void)api_send(rt, i, p, NULL);
+}
+
+uint64_t api_ends_again(cleave_runtime *rt) {
+  uint64_t now = clv_now_ns(), due = UINT64_MAX;
+  if (!rt->ends_due_ns || rt->ends_due_ns > now) return rt->ends_due_ns ? rt->ends_due_ns : due;
+  for (size_t i = 0; i < rt->contexts.cap; i++) {
+    context *c = rt->contexts.ids[i] ? rt->contexts.things[i] : NULL;
+    if (!c || !c->ends_due_ns || !(c->nodes & ~c->ended & ~api_lost_nodes(rt))) continue;
+    if (c->ends_due_ns <= now) say_ends_again(rt, c, now);
+    due = CLV_MIN(due, c->ends_due_ns);
+  }
+  rt->ends_due_ns = due == UINT64_MAX ? 0 : due;
+  return due;
+}
+
 static cleave_status send_ends(cleave_runtime *rt, context *c, cleave_error *error) {
   cleave_status status = CLEAVE_OK;
   node_set told = 0;
+  c->ends_wait_ns = END_AGAIN_NS;
+  c->ends_due_ns = clv_now_ns() + END_AGAIN_NS;
+  if (!rt->ends_due_ns) rt->ends_due_ns = c->ends_due_ns;
   if (rt->stepping == c) api_send_step_and_ends(rt, c, &told);
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
@@ -220,6 +257,8 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
                                  cleave_error *error) {
   LOCKED(runtime);
   context *c = id_table_get(&runtime->contexts, handle.id);
+  if (c && !c->closing) api_kepts_wait(runtime, c, api_until(runtime, 0));
+  c = id_table_get(&runtime->contexts, handle.id);
   if (!c || c->closing) return api_find_context(runtime, handle, &c, error);
   if (c->users || runtime->deciding == c)
     return api_fail(error, CLV_PRECONDITION,
@@ -240,6 +279,8 @@ cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context handl
   LOCKED(runtime);
   uint64_t until = api_until(runtime, deadline_ms);
   context *c = id_table_get(&runtime->contexts, handle.id);
+  if (c && !c->closing) api_kepts_wait(runtime, c, until);
+  c = id_table_get(&runtime->contexts, handle.id);
   if (c && runtime->deciding == c)
     PASS(api_decided(runtime, UINT64_MAX, error)); /* not longer than the step may take */
   c = id_table_get(&runtime->contexts, handle.id);

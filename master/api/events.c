@@ -16,7 +16,7 @@ enum { BELIEVED_AFTER_NS = 500 * 1000 * 1000 };
  * look: a wake-up costs more than most of what is done here. */
 typedef bool handler(cleave_runtime *rt, peer *from, clv_packet *p);
 
-static void failure_of(const peer *from, const clv_frame *f, cleave_error *ret) {
+void api_failure_of(const peer *from, const clv_frame *f, cleave_error *ret) {
   *ret = (cleave_error){.status = (cleave_status)(f->failure.code ? f->failure.code : CLV_UNKNOWN)};
   snprintf(ret->node, sizeof ret->node, "%s", from->name);
   unsigned module; /* nodes know modules by number */
@@ -62,7 +62,7 @@ static bool on_value(cleave_runtime *rt, peer *from, clv_packet *p) {
   rt->news |= v->fetching > 0;
   if (p->frame.has_failure && !v->failed) {
     v->failed = true;
-    failure_of(from, &p->frame, &v->failure);
+    api_failure_of(from, &p->frame, &v->failure);
   }
   if (p->frame.n_tensors == 1 && !fits(p->tensor[0], v)) {
     v->failed = true;
@@ -208,7 +208,7 @@ static bool on_state_done(cleave_runtime *rt, peer *from, clv_packet *p) {
 
 static bool on_abort(cleave_runtime *rt, peer *from, clv_packet *p) {
   cleave_error why;
-  failure_of(from, &p->frame, &why);
+  api_failure_of(from, &p->frame, &why);
   context *c = id_table_get(&rt->contexts, p->frame.context);
   state_request *r = request_of(rt, from, p->frame.reply_to);
   answered(rt, c, p);
@@ -230,11 +230,24 @@ static bool on_abort(cleave_runtime *rt, peer *from, clv_packet *p) {
 }
 
 static handler *const handlers[CLV_FRAME_KINDS] = {
-    [CLV_VALUE] = on_value,           [CLV_GRADIENT] = on_gradient,
-    [CLV_FINISHED] = on_finished,     [CLV_APPLIED] = on_applied,
-    [CLV_ENDED] = on_ended,           [CLV_STATE_ITEM] = on_state_item,
-    [CLV_STATE_DONE] = on_state_done, [CLV_ABORT] = on_abort,
+    [CLV_VALUE] = on_value,
+    [CLV_GRADIENT] = on_gradient,
+    [CLV_FINISHED] = on_finished,
+    [CLV_APPLIED] = on_applied,
+    [CLV_ENDED] = on_ended,
+    [CLV_STATE_ITEM] = on_state_item,
+    [CLV_STATE_DONE] = on_state_done,
+    [CLV_ABORT] = on_abort,
     [CLV_ERROR] = on_abort,
+    [CLV_REF_KEEP] = api_on_reference,
+    [CLV_REF_USE] = api_on_reference,
+    [CLV_REF_FORK] = api_on_reference,
+    [CLV_REF_ACCEPT] = api_on_reference,
+    [CLV_REF_DELETE] = api_on_reference,
+    [CLV_REF_FETCH] = api_on_reference,
+    [CLV_REF_VALUE] = api_on_reference,
+    [CLV_REF_RENEW] = api_on_reference,
+    [CLV_REF_ACK] = api_on_reference,
 };
 
 void api_event(peer *from, clv_packet *p) {

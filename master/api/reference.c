@@ -25,6 +25,7 @@ static cleave_status fetch(cleave_runtime *rt, value *v, uint64_t deadline_ms, c
                            cleave_error *error) {
   context *c = v->context;
   uint64_t until = api_until(rt, deadline_ms);
+  if (v->kept) return api_kept_fetch(rt, v->kept, deadline_ms, ret, error);
   cleave_status status = api_bring(rt, v, 0, false, error);
   c->users++;
   v->fetching++;
@@ -127,8 +128,9 @@ cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
   value *v;
   LOCKED(runtime);
   PASS(api_find_value(runtime, reference, &v, error));
-  ret_place->node = runtime->peers[v->module ? v->module->node : 0].name;
-  ret_place->device = v->module ? v->module->device : "cpu";
+  const cleave_module *m = v->kept ? v->kept->module : v->module;
+  ret_place->node = runtime->peers[m ? m->node : 0].name;
+  ret_place->device = m ? m->device : "cpu";
   return CLEAVE_OK;
 }
 
@@ -150,5 +152,7 @@ cleave_status cleave_release(cleave_runtime *runtime, cleave_reference reference
   LOCKED(runtime);
   PASS(api_find_value(runtime, reference, &v, error));
   v->released = true;
+  if (v->context->keeping)
+    return CLEAVE_OK; /* it goes with its context: the owner may not have it yet */
   return v->needs_grad ? CLEAVE_OK : drop(runtime, v, error);
 }

@@ -47,7 +47,8 @@ static bool sleep_until(cleave_runtime *rt, uint64_t until_ns);
 
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   api_send_step(rt);
-  uint64_t until = rt->broken.status ? CLV_MIN(until_ns, rt->broken_until) : until_ns;
+  uint64_t until = CLV_MIN(until_ns, api_ends_again(rt));
+  if (rt->broken.status) until = CLV_MIN(until, rt->broken_until);
   bool in_time = sleep_until(rt, until);
   believe(rt);
   return in_time || until < until_ns;
@@ -282,10 +283,11 @@ static void runtime_free(cleave_runtime *rt) {
     pthread_join(rt->driver, NULL);
   }
   if (rt->peers) api_disconnect(rt); /* no callback is running after this */
-  clv_node_free(rt->node);
+  clv_node_free(clv_steal(&rt->node));
   for (size_t i = 0; i < rt->contexts.cap; i++)
     if (rt->contexts.ids[i]) api_context_forget(rt, rt->contexts.things[i]), i = (size_t)-1;
   free_lists(rt);
+  api_kepts_free(rt);
   id_table_done(&rt->values);
   id_table_done(&rt->contexts);
   id_table_done(&rt->futures);
@@ -299,8 +301,7 @@ static void runtime_free(cleave_runtime *rt) {
   free(rt);
 }
 
-static void leak(cleave_leaks *l, const char *fmt, ...) CLV_PRINTF(2, 3);
-static void leak(cleave_leaks *l, const char *fmt, ...) {
+void api_leak(cleave_leaks *l, const char *fmt, ...) {
   size_t at = strlen(l->text);
   va_list args;
   va_start(args, fmt);
@@ -313,8 +314,8 @@ static void report_values(const context *c, cleave_leaks *l) {
     l->futures += v->future != 0;
     if (v->released) continue;
     l->references++;
-    leak(l, "reference %llu of %s '%s', context %s\n", (unsigned long long)v->id,
-         v->module ? "module" : "the", v->module ? v->module->name : "program's leaf", c->name);
+    api_leak(l, "reference %llu of %s '%s', context %s\n", (unsigned long long)v->id,
+             v->module ? "module" : "the", v->module ? v->module->name : "program's leaf", c->name);
   }
 }
 
@@ -326,19 +327,20 @@ static void report(cleave_runtime *rt, cleave_leaks *l) {
     const context *c = rt->contexts.things[i];
     if (c->ending) continue; /* released, and on its way out */
     l->contexts++;
-    leak(l, "context %s\n", c->name);
+    api_leak(l, "context %s\n", c->name);
     report_values(c, l);
   }
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     if (rt->modules[i]->released) continue;
     l->modules++;
-    leak(l, "module '%s' at %s\n", rt->modules[i]->name, rt->peers[rt->modules[i]->node].name);
+    api_leak(l, "module '%s' at %s\n", rt->modules[i]->name, rt->peers[rt->modules[i]->node].name);
   }
   for (const cleave_optimizer *o = rt->optimizers; o; o = o->next) {
     if (o->released) continue;
     l->optimizers++;
-    leak(l, "optimiser of '%s' and %zu more modules\n", o->modules[0]->name, o->n_modules - 1);
+    api_leak(l, "optimiser of '%s' and %zu more modules\n", o->modules[0]->name, o->n_modules - 1);
   }
+  api_kepts_report(rt, l);
 }
 
 /* An open context's id, 0: none is left. Those that are ending are waited for here. */

@@ -37,6 +37,13 @@ static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, cle
   return CLV_OK;
 }
 
+/* What is not known any more is a value that only passes through. */
+static void describe_kept(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret) {
+  const kept *k = id_table_get(&rt->kepts, f->reference.ref);
+  ret->kind = k && !k->module ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_VALUE;
+  ret->module = k && k->module ? k->module->name : "";
+}
+
 static clv_code describe(const cleave_runtime *rt, const clv_packet *p, uint32_t tensor,
                          cleave_sending *ret, clv_err *err) {
   const clv_frame *f = &p->frame;
@@ -47,6 +54,10 @@ static clv_code describe(const cleave_runtime *rt, const clv_packet *p, uint32_t
   ret->bytes = t->bytes;
   ret->relayed = p->from != NULL;
   if (f->kind == CLV_VALUE || f->kind == CLV_GRADIENT) return describe_value(rt, f, ret, err);
+  if (f->kind == CLV_REF_VALUE) {
+    describe_kept(rt, f, ret);
+    return CLV_OK;
+  }
   ret->kind = f->kind == CLV_CALL ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_WEIGHTS;
   ret->module = module_name(rt, f->stage);
   if (f->kind == CLV_CALL) ret->input = slot_of(f, tensor);

@@ -149,6 +149,12 @@ IMAGE_DATA = ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy]
               "test: [test-x.npy, test-y.npy]}\n")
 
 
+# tests/seeds, on three workers.
+SEED_PROGRAMS = ("seed001_two_part_cnn", "seed001_three_part_lstm", "seed001_cpu_gpu_hybrid",
+                 "seed002_single", "seed002_data_parallel", "seed002_tensor_parallel",
+                 "seed002_pipeline", "seed003_rpc_pipeline", "seed004_spanning_backward")
+
+
 class Running:
     """A program beside the cluster that ends with the block."""
 

@@ -70,13 +70,13 @@ def crc32c_as_in_rfc_3720():
 def hello_says_who_and_what():
     with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         h = c.hello()
-        assert h.about.protocol == 2 and len(h.incarnation) == 16 and h.worker == "w1"
+        assert h.about.protocol == 3 and len(h.incarnation) == 16 and h.worker == "w1"
         assert h.cores >= 1 and "cpu" in h.devices and h.about.limits.credit_bytes >= 64 << 10
         try:
             c.hello(protocol=1)
             raise AssertionError("protocol 1 was accepted")
         except grpc.RpcError as e:
-            assert e.code() == grpc.StatusCode.UNIMPLEMENTED and "1" in e.details() and "2" in e.details()
+            assert e.code() == grpc.StatusCode.UNIMPLEMENTED and "1" in e.details() and "3" in e.details()
 
 
 def two_calls(w, weights, step, r):

@@ -514,6 +514,29 @@ def frames_that_belong_elsewhere():
 
 
 @suite.test
+def references_that_it_was_not_given():
+    """What a worker may not say goes unheard; what it may is answered as for what does not exist."""
+    about = dict(ref=3, fork=4, key=5)
+    begun = [pb.Frame(kind=kind, context=1, message=9, reference=pb.Reference(number=1, **about))
+             for kind in (pb.REF_KEEP, pb.REF_USE, pb.REF_FORK)]
+    asked = [pb.Frame(kind=kind, reference=pb.Reference(number=2 + i, **about)) for i, kind in
+             enumerate((pb.REF_FETCH, pb.REF_DELETE, pb.REF_ACCEPT, pb.REF_RENEW))]
+    loose = [pb.Frame(kind=pb.REF_ACK, reference=pb.Reference(number=7)),
+             pb.Frame(kind=pb.REF_VALUE, reference=pb.Reference(**about), failure=pb.Failure(code=5))]
+    once = []
+
+    def first(f):
+        once.append(f)
+        return [*begun, *asked, *loose, f] if len(once) == 1 else [f]
+
+    with fake(twist=on(V, first)) as worker:
+        met = Met(worker)
+    assert met.code == 0, met.said
+    answers = {f.reference.number: f.failure.code for f in worker.got(pb.REF_ACK)}
+    assert answers == {2: 5, 3: 0, 4: 0, 5: 5} and not worker.got(pb.REF_VALUE), answers
+
+
+@suite.test
 def ends_that_are_early_or_come_again():
     ended = lambda context: pb.Frame(kind=pb.ENDED, context=context, reply_to=1)
     early = lambda f: [ended(f.context), f]

@@ -7,12 +7,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "../golden")]
 import numpy as np
 import seed_numbers as numbers
-from cluster import BIN, Cluster, Suite, master, run
+from cluster import BIN, SEED_PROGRAMS, Cluster, Suite, master, run
 
 ROOT = os.path.join(HERE, "../..")
-PROGRAMS = ("seed001_two_part_cnn", "seed001_three_part_lstm", "seed001_cpu_gpu_hybrid",
-            "seed002_single", "seed002_data_parallel", "seed002_tensor_parallel",
-            "seed002_pipeline", "seed003_rpc_pipeline", "seed004_spanning_backward")
 suite = Suite()
 
 
@@ -34,7 +31,7 @@ def passes(name):
     suite.test(test)
 
 
-for program in PROGRAMS:
+for program in SEED_PROGRAMS:
     passes(program)
 
 

@@ -149,6 +149,9 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
   out->values = k.values;
   out->calls_waiting = k.calls_waiting;
   out->late_frames = k.late_frames;
+  out->references_owned = k.references.owned;
+  out->references_used = k.references.used;
+  out->references_pending = k.references.pending;
   out->busy_ns = t.busy_ns;
   out->idle_ns = t.idle_ns;
   out->turn_ns = t.turn_ns;

@@ -71,6 +71,10 @@ static void assert_same(const clv_frame *a, const clv_frame *b) {
   assert_int_equal(a->state.index, b->state.index);
   assert_int_equal(a->state.count, b->state.count);
   assert_string_equal(a->state.name, b->state.name);
+  assert_true(a->reference.ref == b->reference.ref && a->reference.fork == b->reference.fork);
+  assert_true(a->reference.key == b->reference.key && a->reference.number == b->reference.number);
+  assert_true(a->reference.early == b->reference.early && a->reference.yours == b->reference.yours);
+  assert_string_equal(a->reference.node, b->reference.node);
   assert_int_equal(a->n_upstream, b->n_upstream);
   if (a->kind == CLV_PREPARE)
     assert_same_backward(a, b);

@@ -41,7 +41,7 @@ static const bad_bytes malformed[] = {
     {BYTES(""), "unknown frame kind 0"},
     {BYTES("\x08"), "runs past the end"},
     {BYTES("\x08\x80"), "runs past the end"},
-    {BYTES("\x08\x1e"), "unknown frame kind 30"},
+    {BYTES("\x08\x27"), "unknown frame kind 39"},
     {BYTES("\x08\x03"), "unknown frame kind 3"},
     {BYTES("\x08\x07"), "unknown frame kind 7"},
     {BYTES("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "more than 32 bits"},
@@ -222,8 +222,29 @@ SPOIL(target_twice, f->backward.targets[1].slot = f->backward.targets[0].slot)
 SPOIL(target_peer, f->backward.targets[0].to = 3)
 SPOIL(target_order, f->backward.targets[2].order = 4096)
 SPOIL(peer_nameless, f->backward.peers[1][0] = 0)
+SPOIL(no_number, f->reference.number = 0)
+SPOIL(a_number, f->reference.number = 1)
+SPOIL(no_ref, f->reference.ref = 0)
+SPOIL(no_fork, f->reference.fork = 0)
+SPOIL(early, f->reference.early = true)
+SPOIL(yours, f->reference.yours = true)
+SPOIL(node_newline, strcpy(f->reference.node, "w\n"))
+SPOIL(drop_tensor, f->n_tensors = 0)
 
 static const bad_frame broken[] = {
+    {CLV_REF_KEEP, no_context, SAME, "context id 0"},
+    {CLV_REF_USE, no_message, SAME, "message id 0"},
+    {CLV_REF_FORK, no_number, SAME, "number 0"},
+    {CLV_REF_ACK, no_number, SAME, "number 0"},
+    {CLV_REF_FETCH, no_number, SAME, "number 0"},
+    {CLV_REF_VALUE, a_number, SAME, "number 1"},
+    {CLV_REF_DELETE, no_ref, SAME, "an id of 0"},
+    {CLV_REF_ACCEPT, no_fork, SAME, "an id of 0"},
+    {CLV_REF_KEEP, early, SAME, "`early` or `yours`"},
+    {CLV_REF_FETCH, yours, SAME, "`early` or `yours`"},
+    {CLV_REF_RENEW, node_newline, SAME, "byte 1 (0x0a)"},
+    {CLV_REF_VALUE, drop_tensor, 0, "either one tensor or the failure"},
+    {CLV_REF_ACK, code_seventeen, SAME, "code 17 is outside"},
     {CLV_ENDED, no_context, SAME, "context id 0"},
     {CLV_PING, big_stage, SAME, "module 256"},
     {CLV_CALL, odd_flags, SAME, "unknown flags 0x2"},
@@ -440,6 +461,14 @@ static void pack_unchecked(const clv_frame *f, size_t payload_len, packed *ret) 
   if (f->kind == CLV_CREDIT) m.credit = &credit;
   if (f->kind == CLV_CHUNK) m.chunk = &chunk;
   if (f->kind >= CLV_STATE_GET && f->kind <= CLV_STATE_DONE) m.state = &st;
+  Cleave__V1__Reference reference = CLEAVE__V1__REFERENCE__INIT;
+  reference.ref = f->reference.ref;
+  reference.fork = f->reference.fork;
+  reference.number = f->reference.number;
+  reference.early = f->reference.early;
+  reference.yours = f->reference.yours;
+  reference.node = (char *)(uintptr_t)f->reference.node;
+  if (f->kind >= CLV_REF_KEEP && f->kind <= CLV_REF_ACK) m.reference = &reference;
   assert_true(cleave__v1__frame__get_packed_size(&m) <= sizeof ret->bytes);
   ret->len = cleave__v1__frame__pack(&m, ret->bytes);
 }

@@ -110,6 +110,22 @@ static inline void sample_state(clv_frame *f) {
   f->tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(4, 4), 64, 0, 0x01020304};
 }
 
+static inline void sample_reference(clv_frame *f) {
+  f->reference.ref = UINT64_MAX - 2;
+  f->reference.fork = 0x0001000000000007;
+  f->reference.key = 0x8000000000000001;
+  f->reference.number = f->kind == CLV_REF_VALUE ? 0 : 1 << 20;
+  f->reference.early = f->kind == CLV_REF_USE || f->kind == CLV_REF_FETCH;
+  f->reference.yours = f->kind == CLV_REF_USE;
+  strcpy(f->reference.node, "worker-3");
+  strcpy(f->to, "worker-2");
+  f->has_failure = f->kind == CLV_REF_ACK;
+  if (f->has_failure) clv_frame_set_failure(f, CLV_NOT_FOUND, "no such reference", "");
+  if (f->kind != CLV_REF_VALUE) return;
+  f->n_tensors = 1;
+  f->tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(3), 12, 0, 0x0badcafe};
+}
+
 static inline clv_frame sample_frame(clv_frame_kind kind) {
   clv_frame f = {.kind = kind,
                  .context = 0x0102030405060708,
@@ -141,6 +157,7 @@ static inline clv_frame sample_frame(clv_frame_kind kind) {
   }
   if (kind == CLV_FINISHED) sample_finished(&f);
   if (kind == CLV_APPLY) sample_apply(&f);
+  if (kind >= CLV_REF_KEEP && kind <= CLV_REF_ACK) sample_reference(&f);
   return f;
 }
 

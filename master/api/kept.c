@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * References that outlive their context, as the program has them. The protocol is the master's own
+ * node's (common/dist/rref_int.h): here it is told what to do, and answers come as from any node.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/api_int.h"
+
+/* ---- records --------------------------------------------------------------------------------------- */
+
+static void forget(cleave_runtime *rt, kept *k) {
+  id_table_remove(&rt->kepts, k->ids.ref);
+  clv_tensor_unref(k->got);
+  free(k);
+}
+
+/* What this node owns has a record until nobody uses it: the gate for what is sent asks what it is. */
+static void forget_if_done(cleave_runtime *rt, kept *k) {
+  if (k->released && k->gone && !k->uses && !k->users) forget(rt, k);
+}
+
+static cleave_status find(cleave_runtime *rt, cleave_kept handle, kept **ret, cleave_error *error) {
+  kept *k = id_table_get(&rt->kepts, handle.id);
+  if (k && !k->released) {
+    *ret = k;
+    return CLEAVE_OK;
+  }
+  if (handle.id == 0 || handle.id > rt->next_id)
+    return api_fail(error, CLV_INVALID, "%llu is no kept reference of this runtime",
+                    (unsigned long long)handle.id);
+  return api_fail(error, CLV_NOT_FOUND, "kept reference %llu was released",
+                  (unsigned long long)handle.id);
+}
+
+static cleave_status failure_of(const kept *k, cleave_error *error) {
+  if (k->failed && error) *error = k->failure;
+  return k->failed ? k->failure.status : CLEAVE_OK;
+}
+
+static void answered(cleave_runtime *rt, kept *k) {
+  if (k->context) k->context->keeping--;
+  k->context = NULL;
+  rt->news = true;
+}
+
+static cleave_status to_own_node(cleave_runtime *rt, clv_packet *p) {
+  if (rt->node) return api_send(rt, 0, p, NULL);
+  clv_packet_free(p); /* the runtime is being closed */
+  return CLEAVE_OK;
+}
+
+/* The handle goes once nothing of the program needs it. */
+static void let_go(cleave_runtime *rt, kept *k) {
+  clv_packet *p;
+  clv_err err;
+  if (!k->released || k->gone || k->uses || k->users) return;
+  bool owned = k->owner == 0 && !k->failed;
+  k->gone = !owned; /* otherwise the node says when */
+  if (clv_packet_ref_release(rt->pool, &k->ids, &p, &err) == CLV_OK)
+    (void)to_own_node(rt, p);
+  else
+    clv_log(CLV_LOG_WARN, "kept reference %llu stays: %s", (unsigned long long)k->ids.ref,
+            err.text);
+  forget_if_done(rt, k);
+}
+
+void api_kept_unuse(cleave_runtime *rt, kept *k) {
+  k->uses--;
+  let_go(rt, k);
+}
+
+void api_kepts_free(cleave_runtime *rt) {
+  for (size_t i = 0; i < rt->kepts.cap; i++) {
+    kept *k = rt->kepts.ids[i] ? rt->kepts.things[i] : NULL;
+    if (!k) continue;
+    clv_tensor_unref(k->got);
+    free(k);
+  }
+  id_table_done(&rt->kepts);
+}
+
+void api_kepts_report(cleave_runtime *rt, cleave_leaks *l) {
+  for (size_t i = 0; i < rt->kepts.cap; i++) {
+    const kept *k = rt->kepts.ids[i] ? rt->kepts.things[i] : NULL;
+    if (!k || k->released) continue;
+    l->kept++;
+    api_leak(l, "kept reference %llu of %s '%s' at %s, context %s\n",
+             (unsigned long long)k->ids.ref, k->module ? "module" : "the",
+             k->module ? k->module->name : "program's leaf", rt->peers[k->owner].name, k->made_in);
+  }
+}
+
+/* ---- keeping --------------------------------------------------------------------------------------- */
+
+static cleave_status new_kept(cleave_runtime *rt, const value *v, kept **ret, cleave_error *error) {
+  kept *k;
+  uint64_t key;
+  TRY(clv_random_bytes(&key, sizeof key, &err));
+  TRY(clv_alloc(1, sizeof *k, &k, &err));
+  k->ids = (clv_ref_ids){++rt->next_id, ++rt->next_id, key};
+  k->module = v->module;
+  k->owner = v->module ? v->module->node : 0;
+  k->dtype = v->dtype;
+  k->shape = v->shape;
+  snprintf(k->made_in, sizeof k->made_in, "%s", v->context->name);
+  clv_err err;
+  if (id_table_put(&rt->kepts, k->ids.ref, k, &err) != CLV_OK) {
+    free(k);
+    return api_from(error, &err);
+  }
+  *ret = k;
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
+                          cleave_kept *ret_kept, cleave_error *error) {
+  value *v;
+  kept *k = NULL;
+  clv_packet *p;
+  LOCKED(runtime);
+  PASS(api_find_value(runtime, reference, &v, error));
+  PASS(api_context_failure(v->context, error));
+  if (v->kept)
+    return api_fail(error, CLV_PRECONDITION, "reference %llu stands for kept reference %llu",
+                    (unsigned long long)v->id, (unsigned long long)v->kept->ids.ref);
+  PASS(new_kept(runtime, v, &k, error));
+  clv_err err;
+  bool leaf = !v->module;
+  if (clv_packet_ref_keep(runtime->pool, &k->ids, k->owner ? runtime->peers[k->owner].name : "",
+                          leaf ? 0 : v->context->id, leaf ? 0 : v->id, leaf ? v->here : NULL, &p,
+                          &err) != CLV_OK) {
+    forget(runtime, k);
+    return api_from(error, &err);
+  }
+  k->context = v->context;
+  k->context->keeping++;
+  ret_kept->id = k->ids.ref;
+  return to_own_node(runtime, p);
+}
+
+void api_kepts_wait(cleave_runtime *rt, context *c, uint64_t until_ns) {
+  c->users++; /* it stays */
+  while (c->keeping && !c->failed && api_sleep(rt, until_ns)) continue;
+  c->users--;
+  if (c->closing) api_wake(rt);
+}
+
+/* Nobody waits for the answer of a context's value any more. */
+static void leave_context(cleave_runtime *rt, const context *c) {
+  for (size_t i = 0; i < rt->kepts.cap; i++) {
+    kept *k = rt->kepts.ids[i] ? rt->kepts.things[i] : NULL;
+    if (k && k->context == c) k->context = NULL;
+  }
+}
+
+void api_kepts_leave(cleave_runtime *rt, context *c) {
+  if (c->keeping) leave_context(rt, c);
+  c->keeping = 0;
+}
+
+void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *cause) {
+  for (size_t i = 0; i < rt->kepts.cap; i++) {
+    kept *k = rt->kepts.ids[i] ? rt->kepts.things[i] : NULL;
+    if (!k || k->owner != node || k->failed) continue;
+    k->failed = true;
+    k->failure = *cause;
+    answered(rt, k);
+  }
+}
+
+/* ---- using ----------------------------------------------------------------------------------------- */
+
+cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context_handle,
+                              cleave_kept handle, cleave_reference *ret_reference,
+                              cleave_error *error) {
+  context *c;
+  value *v;
+  kept *k;
+  LOCKED(runtime);
+  PASS(find(runtime, handle, &k, error));
+  PASS(failure_of(k, error));
+  PASS(api_find_context(runtime, context_handle, &c, error));
+  PASS(api_new_value(runtime, c, &v, error));
+  v->dtype = k->dtype;
+  v->shape = k->shape;
+  v->kept = k;
+  k->uses++;
+  ret_reference->id = v->id;
+  return CLEAVE_OK;
+}
+
+/* It will not come: a call that waits for it is told so. */
+static cleave_status bring_failure(cleave_runtime *rt, const value *v, uint32_t node,
+                                   cleave_error *error) {
+  clv_packet *p;
+  const cleave_error *why = &v->kept->failure;
+  PASS(api_packet(rt, CLV_VALUE, v->context->id, v->id, &p, error));
+  p->frame.has_failure = true;
+  clv_frame_set_failure(&p->frame, (clv_code)why->status, why->text, why->hop);
+  return api_send(rt, node, p, error);
+}
+
+cleave_status api_kept_bring(cleave_runtime *rt, value *v, uint32_t node, cleave_error *error) {
+  clv_packet *p;
+  kept *k = v->kept;
+  if (k->failed) {
+    v->at |= NODE_BIT(node);
+    v->context->nodes |= NODE_BIT(node);
+    return bring_failure(rt, v, node, error);
+  }
+  TRY(clv_packet_ref_use(rt->pool, &k->ids, ++rt->next_id, node ? rt->peers[node].name : "",
+                         v->context->id, v->id, &p, &err));
+  v->at |= NODE_BIT(node);
+  v->context->nodes |= NODE_BIT(node);
+  return to_own_node(rt, p);
+}
+
+/* ---- fetching -------------------------------------------------------------------------------------- */
+
+static cleave_status late(const cleave_runtime *rt, const kept *k, cleave_error *error) {
+  char heard[200];
+  api_fail(error, CLV_DEADLINE, "kept reference %llu did not come from '%s' in time%s",
+           (unsigned long long)k->ids.ref, rt->peers[k->owner].name,
+           api_silence(rt, heard, sizeof heard));
+  api_place_error(error, rt->peers[k->owner].name, k->module ? k->module->name : "");
+  return CLEAVE_DEADLINE;
+}
+
+static cleave_status begin_fetch(cleave_runtime *rt, kept *k, cleave_error *error) {
+  clv_packet *p;
+  if (k->fetching) return CLEAVE_OK;
+  TRY(clv_packet_ref_fetch(rt->pool, &k->ids, &p, &err));
+  k->fetching = true;
+  return to_own_node(rt, p);
+}
+
+/* Who comes while another waits takes what that one gets: the value never changes. */
+cleave_status api_kept_fetch(cleave_runtime *rt, kept *k, uint64_t deadline_ms, clv_tensor **ret,
+                             cleave_error *error) {
+  uint64_t until = api_until(rt, deadline_ms), before = k->fetches;
+  PASS(failure_of(k, error));
+  PASS(begin_fetch(rt, k, error));
+  k->users++;
+  bool in_time = true;
+  while (in_time && k->fetches == before && !k->failed) in_time = api_sleep(rt, until);
+  cleave_status status = CLEAVE_OK;
+  if (k->fetches == before) {
+    status = k->failed ? failure_of(k, error) : late(rt, k, error);
+  } else if (k->got) {
+    *ret = clv_tensor_ref(k->got);
+  } else {
+    status = k->not_got.status;
+    if (error) *error = k->not_got;
+  }
+  if (!--k->users) k->got = clv_tensor_unref(k->got);
+  let_go(rt, k);
+  return status;
+}
+
+cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept handle, uint64_t deadline_ms,
+                                cleave_tensor *ret_tensor, cleave_error *error) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  {
+    kept *k;
+    LOCKED(runtime);
+    PASS(find(runtime, handle, &k, error));
+    PASS(api_kept_fetch(runtime, k, deadline_ms, &t, error));
+  }
+  return api_tensor_out(t, ret_tensor, error);
+}
+
+/* ---- asking, releasing ----------------------------------------------------------------------------- */
+
+cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept handle,
+                                cleave_place *ret_place, cleave_error *error) {
+  kept *k;
+  LOCKED(runtime);
+  PASS(find(runtime, handle, &k, error));
+  ret_place->node = runtime->peers[k->owner].name;
+  ret_place->device = k->module ? k->module->device : "cpu";
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept handle,
+                                    bool *ret_confirmed, cleave_error *error) {
+  kept *k;
+  LOCKED(runtime);
+  PASS(find(runtime, handle, &k, error));
+  PASS(failure_of(k, error));
+  *ret_confirmed = k->confirmed;
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept handle,
+                                  cleave_error *error) {
+  kept *k;
+  LOCKED(runtime);
+  PASS(find(runtime, handle, &k, error));
+  k->released = true;
+  let_go(runtime, k);
+  return CLEAVE_OK;
+}
+
+/* ---- what nodes say -------------------------------------------------------------------------------- */
+
+static void take_value(cleave_runtime *rt, kept *k, const peer *owner, const clv_packet *p) {
+  const clv_tensor *t = p->frame.n_tensors ? p->tensor[0] : NULL;
+  bool fits = t && t->dtype == k->dtype && clv_shape_equal(&t->shape, &k->shape);
+  clv_tensor_unref(k->got);
+  k->got = fits ? clv_tensor_ref(p->tensor[0]) : NULL;
+  if (p->frame.has_failure) {
+    api_failure_of(owner, &p->frame, &k->not_got);
+  } else if (!fits) {
+    api_fail(&k->not_got, CLV_ABORTED, "'%s' answered with a tensor of another shape", owner->name);
+    api_place_error(&k->not_got, owner->name, k->module ? k->module->name : "");
+  }
+  k->fetching = false;
+  k->fetches++;
+  rt->news = true;
+}
+
+/* The owner has answered for the program's handle. */
+static void take_answer(cleave_runtime *rt, kept *k, const clv_frame *f) {
+  k->confirmed = !f->has_failure;
+  if (f->has_failure && !k->failed) {
+    k->failed = true;
+    api_failure_of(&rt->peers[k->owner], f, &k->failure);
+  }
+  answered(rt, k);
+}
+
+static void told(cleave_runtime *rt, const clv_packet *p) {
+  kept *k = id_table_get(&rt->kepts, p->frame.reference.ref);
+  if (!k) return;
+  if (p->frame.kind == CLV_REF_DELETE) {
+    k->gone = true;
+    forget_if_done(rt, k);
+  } else if (p->frame.reference.fork == k->ids.fork && p->frame.kind == CLV_REF_ACK) {
+    take_answer(rt, k, &p->frame);
+  } else if (p->frame.reference.fork == k->ids.fork && p->frame.kind == CLV_REF_VALUE) {
+    take_value(rt, k, &rt->peers[k->owner], p);
+  }
+}
+
+/* A tensor that may not pass, or cannot, is an error for who asked for it. */
+static void relay(cleave_runtime *rt, const peer *from, clv_packet *p) {
+  int to = api_find_node(rt, p->frame.to);
+  cleave_error why;
+  clv_packet *instead;
+  clv_frame frame = p->frame;
+  memset(p->frame.reference.node, 0, sizeof p->frame.reference.node);
+  snprintf(p->frame.reference.node, sizeof p->frame.reference.node, "%s", from->name);
+  if (to <= 0) {
+    clv_packet_free(p);
+    return;
+  }
+  if (api_send(rt, (uint32_t)to, p, &why) == CLEAVE_OK || !frame.n_tensors) return;
+  if (api_packet(rt, CLV_REF_VALUE, 0, 0, &instead, NULL) != CLEAVE_OK) return;
+  instead->frame.reference = frame.reference;
+  memcpy(instead->frame.reference.node, from->name, strlen(from->name) + 1);
+  memcpy(instead->frame.to, frame.to, sizeof frame.to);
+  instead->frame.has_failure = true;
+  clv_frame_set_failure(&instead->frame, (clv_code)why.status, why.text, "master");
+  (void)api_send(rt, (uint32_t)to, instead, NULL);
+}
+
+/* Only the program makes references and passes them on. */
+bool api_on_reference(cleave_runtime *rt, peer *from, clv_packet *p) {
+  clv_frame_kind kind = p->frame.kind;
+  if (!from->index) {
+    told(rt, p);
+    return false;
+  }
+  if (kind == CLV_REF_KEEP || kind == CLV_REF_USE) return false;
+  if (!p->frame.to[0]) {
+    clv_node_post(rt->node, p);
+    return true;
+  }
+  if (kind == CLV_REF_ACCEPT) return false;
+  relay(rt, from, p);
+  return true;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a bad network does to messages, for whole processes: linked into the tests' own cleave-worker,
+ * cleave-master and libcleave, it stands between packets and their links.
+ *
+ *   CLEAVE_TEST_FAULTS=SEED:DROP:TWICE:DELAY_MS   percent, percent, most milliseconds
+ *
+ * Only messages that are said again, or that do nothing but free memory, are touched: those about
+ * references but their values, DROP, END_CONTEXT without a step, and ENDED without a trace. What happens
+ * to the n-th message of a kind follows from seed, kind and n. At exit it says what it did: a test that
+ * it slept through proves nothing.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/dist/dist_int.h"
+
+typedef struct delayed {
+  struct delayed *next; /* ascending */
+  uint64_t at_ns;
+  clv_link *link;
+  clv_packet *packet;
+} delayed;
+
+static struct {
+  uint64_t seed, drop, twice, delay_ms;
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  delayed *first;
+  uint64_t seen[CLV_FRAME_KINDS], dropped[CLV_FRAME_KINDS], doubled[CLV_FRAME_KINDS],
+      delayed[CLV_FRAME_KINDS];
+} faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static _Thread_local bool passing; /* this thread sends what has been judged already */
+
+/* splitmix64 (Steele, Lea and Flood 2014) */
+static uint64_t mix(uint64_t x) {
+  x += UINT64_C(0x9e3779b97f4a7c15);
+  x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+  x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+  return x ^ (x >> 31);
+}
+
+static bool touched(const clv_frame *f) {
+  bool about = f->kind >= CLV_REF_KEEP && f->kind <= CLV_REF_ACK && f->kind != CLV_REF_VALUE;
+  bool end = f->kind == CLV_END_CONTEXT && !f->has_commit;
+  bool ended = f->kind == CLV_ENDED && !f->n_tensors;
+  return about || end || ended || f->kind == CLV_DROP;
+}
+
+static void pass(clv_link *link, clv_packet *p) {
+  clv_err ignored;
+  passing = true;
+  (void)!clv_link_send(link, p, &ignored);
+  passing = false;
+}
+
+static void *send_delayed(void *user) {
+  (void)user;
+  pthread_mutex_lock(&faults.lock);
+  for (;;) {
+    delayed *d = faults.first;
+    uint64_t now = clv_now_ns();
+    if (!d) {
+      pthread_cond_wait(&faults.changed, &faults.lock);
+    } else if (d->at_ns > now) {
+      struct timespec ts = {(time_t)(d->at_ns / 1000000000u), (long)(d->at_ns % 1000000000u)};
+      pthread_cond_timedwait(&faults.changed, &faults.lock, &ts);
+    } else {
+      faults.first = d->next;
+      pthread_mutex_unlock(&faults.lock);
+      pass(d->link, d->packet);
+      clv_link_unref(d->link);
+      free(d);
+      pthread_mutex_lock(&faults.lock);
+    }
+  }
+  return NULL;
+}
+
+static void delay(clv_link *link, clv_packet *p, uint64_t ms) {
+  delayed *d = calloc(1, sizeof *d), **at = &faults.first;
+  *d = (delayed){.at_ns = clv_now_ns() + ms * 1000000u, .link = clv_link_ref(link), .packet = p};
+  pthread_mutex_lock(&faults.lock);
+  while (*at && (*at)->at_ns <= d->at_ns) at = &(*at)->next;
+  d->next = *at;
+  *at = d;
+  pthread_cond_signal(&faults.changed);
+  pthread_mutex_unlock(&faults.lock);
+}
+
+static clv_packet *copy_of(const clv_packet *p) {
+  clv_packet *copy;
+  clv_err ignored;
+  if (clv_packet_new(p->pool, p->frame.kind, &copy, &ignored) != CLV_OK) return NULL;
+  copy->frame = p->frame; /* none of them has a tensor */
+  return copy;
+}
+
+static void count(uint64_t *of) { __atomic_fetch_add(of, 1, __ATOMIC_RELAXED); }
+
+static bool intercept(clv_link *link, clv_packet *p) {
+  clv_frame_kind kind = p->frame.kind;
+  if (passing || !touched(&p->frame)) return false;
+  uint64_t n = __atomic_fetch_add(&faults.seen[kind], 1, __ATOMIC_RELAXED);
+  uint64_t dice = mix(faults.seed ^ mix((uint64_t)kind << 48 | n));
+  if (dice % 100 < faults.drop) {
+    count(&faults.dropped[kind]);
+    clv_packet_free(p);
+    return true;
+  }
+  clv_packet *twin = (dice >> 8) % 100 < faults.twice ? copy_of(p) : NULL;
+  if (twin) {
+    count(&faults.doubled[kind]);
+    pass(link, twin);
+  }
+  uint64_t ms = faults.delay_ms ? (dice >> 16) % (faults.delay_ms + 1) : 0;
+  if (!ms || (dice >> 40) % 2) return false;
+  count(&faults.delayed[kind]);
+  delay(link, p, ms);
+  return true;
+}
+
+static void report(void) {
+  for (int kind = 1; kind < CLV_FRAME_KINDS; kind++)
+    if (faults.seen[kind])
+      fprintf(stderr, "faults %s %llu dropped %llu doubled %llu delayed %llu\n",
+              clv_frame_kind_name((clv_frame_kind)kind), (unsigned long long)faults.seen[kind],
+              (unsigned long long)faults.dropped[kind], (unsigned long long)faults.doubled[kind],
+              (unsigned long long)faults.delayed[kind]);
+}
+
+__attribute__((constructor)) static void begin(void) {
+  const char *plan = getenv("CLEAVE_TEST_FAULTS");
+  unsigned long long seed, drop, twice, delay_ms;
+  if (!plan) return;
+  if (sscanf(plan, "%llu:%llu:%llu:%llu", &seed, &drop, &twice, &delay_ms) != 4) {
+    fprintf(stderr, "CLEAVE_TEST_FAULTS: '%s' is not SEED:DROP:TWICE:DELAY_MS\n", plan);
+    exit(64);
+  }
+  faults.seed = seed;
+  faults.drop = drop;
+  faults.twice = twice;
+  faults.delay_ms = delay_ms;
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&faults.changed, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, send_delayed, NULL) != 0) exit(70);
+  pthread_detach(thread);
+  atexit(report);
+  clv_link_interceptor = intercept;
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state machine of references against peers that say anything: the input is a list of messages and
+ * of what the node itself does, with few ids, so that they meet. Whatever comes, it must neither crash
+ * nor leak.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/dist/rref_int.h"
+
+enum { NODES = 4, SELF = 1, IDS = 7 };
+#define SECOND UINT64_C(1000000000)
+
+typedef struct input {
+  const uint8_t *at, *end;
+} input;
+
+static uint8_t next(input *in) { return in->at < in->end ? *in->at++ : 0; }
+
+typedef struct node {
+  clv_rrefs *t;
+  clv_tensor *tensor;
+} node;
+
+static void on_send(void *user, uint32_t to, const clv_rref_message *m) {
+  (void)user;
+  if (to >= NODES || m->kind >= CLV_RREF_KINDS || (m->tensor && m->kind != CLV_RREF_VALUE)) abort();
+}
+/* Some values are there at once; others are settled by the input. */
+static void on_create(void *user, uint64_t ref, uint64_t context, uint64_t value) {
+  node *n = user;
+  (void)context;
+  if (value % 2) clv_rrefs_settle(n->t, ref, n->tensor, NULL, 0);
+}
+static void on_used(void *user, const clv_rref_use *u) {
+  node *n = user;
+  clv_err ignored;
+  if (u->value % 2) (void)!clv_rrefs_fetch(n->t, u->fork, 0, &ignored);
+}
+static void on_joined(void *user, const clv_rref_use *u, const clv_rref_failure *why) {
+  (void)user, (void)u, (void)why;
+}
+static void on_value(void *user, const clv_rref_use *u, clv_tensor *t,
+                     const clv_rref_failure *why) {
+  node *n = user;
+  clv_err ignored;
+  if (!t == !why) abort();
+  if (u->value % 2) (void)!clv_rrefs_release(n->t, u->fork, 0, &ignored);
+}
+static void on_freed(void *user, uint64_t ref) { (void)user, (void)ref; }
+
+static void hear(node *n, input *in, uint64_t now) {
+  static const clv_rref_failure failure = {CLV_NOT_FOUND, "none", ""};
+  uint32_t from = next(in) % (NODES + 1);
+  clv_rref_message m = {.kind = (clv_rref_kind)(next(in) % (CLV_RREF_KINDS + 1)),
+                        .number = next(in) | (uint64_t)next(in) << 7,
+                        .ref = next(in) % IDS,
+                        .fork = next(in) % IDS,
+                        .key = next(in) % 2};
+  uint8_t bits = next(in);
+  m.owner = bits % (NODES + 1);
+  m.early = bits & 8;
+  m.context = m.value = bits >> 4;
+  if (bits & 16) m.failure = &failure;
+  if (bits & 32) m.tensor = n->tensor;
+  clv_rrefs_receive(n->t, from, &m, now);
+}
+
+static void act(node *n, input *in, uint64_t now) {
+  clv_err ignored;
+  uint8_t what = next(in), to = next(in) % NODES;
+  uint64_t a = next(in) % IDS, b = next(in) % IDS;
+  clv_rref_birth birth = {a, b, 1};
+  clv_rref_passing passing = {b, to, what >> 4, what >> 4};
+  switch (what % 6) {
+    case 0:
+      (void)!clv_rrefs_own(n->t, &birth, n->tensor, now, &ignored);
+      break;
+    case 1:
+      (void)!clv_rrefs_keep(n->t, &birth, to, 1, what >> 4, now, &ignored);
+      break;
+    case 2:
+      (void)!clv_rrefs_pass(n->t, a, &passing, now, &ignored);
+      break;
+    case 3:
+      (void)!clv_rrefs_fetch(n->t, a, now, &ignored);
+      break;
+    case 4:
+      (void)!clv_rrefs_release(n->t, a, now, &ignored);
+      break;
+    default:
+      clv_rrefs_settle(n->t, a, n->tensor, NULL, now);
+  }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  node n = {0};
+  clv_pool *pool;
+  clv_err err;
+  clv_shape scalar = {0};
+  input in = {data, data + size};
+  uint64_t now = SECOND;
+  clv_rrefs_env env = {.n_nodes = NODES,
+                       .self = SELF,
+                       .lease_ns = 20 * SECOND,
+                       .retry_ns = SECOND / 20,
+                       .user = &n,
+                       .send = on_send,
+                       .create = on_create,
+                       .used = on_used,
+                       .joined = on_joined,
+                       .value = on_value,
+                       .unused = on_joined,
+                       .freed = on_freed};
+  if (clv_pool_new(1 << 24, 64, &pool, &err) != CLV_OK) return 0;
+  env.pool = pool;
+  if (clv_tensor_new(CLV_I64, &scalar, &n.tensor, &err) != CLV_OK) abort();
+  if (clv_rrefs_new(&env, &n.t, &err) != CLV_OK) abort();
+  while (in.at < in.end) {
+    uint8_t kind = next(&in);
+    if (kind < 160)
+      hear(&n, &in, now);
+    else if (kind < 240)
+      act(&n, &in, now);
+    else
+      clv_rrefs_tick(n.t, now += (uint64_t)next(&in) * SECOND / 10);
+  }
+  clv_rrefs_free(n.t);
+  clv_tensor_unref(n.tensor);
+  clv_pool_unref(pool);
+  return 0;
+}

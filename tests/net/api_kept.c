@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * References that outlive their context: api_kept SESSION.yaml A B [single] [few] runs modules at the nodes A
+ * and B, and ends with a digest of what came out. In every case the bits are those of the same tensor
+ * passed by hand. api_kept SESSION.yaml A B lost PID kills the worker A of that process.
+ */
+#include "api_int.h"
+
+static cleave_module *on_a, *on_b, *at_home, *picks;
+static int times = 100; /* values of a MiB: more than the workers grant together */
+
+static bool load_modules(void) {
+  cleave_module_options o = {.name = "picks", .at = at_a, .seed = 7};
+  cleave_input rows = CLEAVE_INPUT(CLEAVE_I64, 4);
+  DO(load("on a", at_a, "[{op: linear, out: 6}, {op: tanh}]", 6, &on_a));
+  DO(load("on b", at_b, "[{op: linear, out: 6}, {op: gelu}]", 6, &on_b));
+  DO(load("at home", "master", "[{op: linear, out: 6}, {op: sigmoid}]", 6, &at_home));
+  MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 4, out: 6}]", &rows, &picks, e));
+  MUST(cleave_module_place(rt, on_b, false, 0, e)); /* direct links come with the shards */
+  return true;
+}
+
+static bool some_leaf(cleave_context c, unsigned seed, cleave_reference *ret) {
+  float x[24];
+  fill(x, 24, seed);
+  return leaf(c, x, 4, 6, false, ret);
+}
+
+/* The output of a module on numbers of a seed, kept, its context closed. */
+static bool keep_output(cleave_module *m, unsigned seed, cleave_kept *ret) {
+  cleave_context c;
+  cleave_reference x, y;
+  DO(open_context(&c));
+  DO(some_leaf(c, seed, &x));
+  MUST(cleave_call(rt, c, m, &x, 1, &y, e));
+  MUST(cleave_keep(rt, y, ret, e));
+  return close_context(c);
+}
+
+static bool fetched(cleave_kept k, cleave_tensor *ret) {
+  MUST(cleave_kept_fetch(rt, k, 0, ret, e));
+  return true;
+}
+
+static bool same(const cleave_tensor *a, const cleave_tensor *b) {
+  size_t n = cleave_tensor_count(a);
+  CHECK(n == cleave_tensor_count(b) && memcmp(a->data, b->data, 4 * n) == 0);
+  return true;
+}
+
+/* module(kept), where the node of the module gets the value from its owner, against module(leaf). */
+static bool used_as_by_hand(cleave_kept k, cleave_module *m) {
+  cleave_context c;
+  cleave_reference x, y, leaf_x, by_hand;
+  cleave_tensor value = {0}, got = {0}, wanted = {0};
+  DO(fetched(k, &value));
+  DO(open_context(&c));
+  MUST(cleave_kept_use(rt, c, k, &x, e));
+  MUST(cleave_call(rt, c, m, &x, 1, &y, e));
+  MUST(cleave_leaf(rt, c, &value, false, &leaf_x, e));
+  MUST(cleave_call(rt, c, m, &leaf_x, 1, &by_hand, e));
+  MUST(cleave_to_here(rt, y, 0, &got, e));
+  MUST(cleave_to_here(rt, by_hand, 0, &wanted, e));
+  DO(same(&got, &wanted));
+  note(&got);
+  DO(close_context(c));
+  cleave_tensor_done(&value);
+  cleave_tensor_done(&got);
+  cleave_tensor_done(&wanted);
+  return true;
+}
+
+static bool release(cleave_kept k) {
+  MUST(cleave_kept_release(rt, k, e));
+  return true;
+}
+
+/* Created at another node; passed to its owner; from one user to another, and to the program's node. */
+static bool a_workers_value_is_used_everywhere(void) {
+  cleave_kept k;
+  DO(keep_output(on_a, 1, &k));
+  DO(used_as_by_hand(k, on_a));
+  DO(used_as_by_hand(k, on_b));
+  DO(used_as_by_hand(k, at_home));
+  DO(used_as_by_hand(k, on_b));
+  return release(k);
+}
+
+static bool a_value_of_the_other_worker_as_well(void) {
+  cleave_kept k;
+  DO(keep_output(on_b, 2, &k));
+  DO(used_as_by_hand(k, on_b));
+  DO(used_as_by_hand(k, on_a));
+  DO(used_as_by_hand(k, at_home));
+  return release(k);
+}
+
+/* The owner is this process: a leaf, and the output of a module here. */
+static bool what_the_master_owns_is_passed_to_workers(void) {
+  cleave_context c;
+  cleave_reference x;
+  cleave_kept k, own;
+  DO(open_context(&c));
+  DO(some_leaf(c, 3, &x));
+  MUST(cleave_keep(rt, x, &k, e));
+  DO(close_context(c));
+  DO(used_as_by_hand(k, on_a));
+  DO(used_as_by_hand(k, on_b));
+  DO(used_as_by_hand(k, at_home));
+  DO(release(k));
+  DO(keep_output(at_home, 4, &own));
+  DO(used_as_by_hand(own, on_b));
+  DO(used_as_by_hand(own, at_home));
+  return release(own);
+}
+
+/* One use serves many calls of a context, and one value stands in several contexts at once. */
+static bool uses_share_a_value(void) {
+  cleave_kept k;
+  cleave_context c[3];
+  cleave_reference x[3], y[3][2];
+  cleave_tensor first = {0}, t = {0};
+  DO(keep_output(on_a, 5, &k));
+  for (int i = 0; i < 3; i++) {
+    DO(open_context(&c[i]));
+    MUST(cleave_kept_use(rt, c[i], k, &x[i], e));
+    for (int j = 0; j < 2; j++) MUST(cleave_call(rt, c[i], on_b, &x[i], 1, &y[i][j], e));
+  }
+  DO(release(k)); /* the uses go on */
+  MUST(cleave_to_here(rt, y[0][0], 0, &first, e));
+  for (int i = 0; i < 3; i++) {
+    for (int j = 0; j < 2; j++) {
+      MUST(cleave_to_here(rt, y[i][j], 0, &t, e));
+      DO(same(&first, &t));
+    }
+    MUST(cleave_to_here(rt, x[i], 0, &t, e));
+    DO(close_context(c[i]));
+  }
+  note(&first);
+  cleave_tensor_done(&first);
+  cleave_tensor_done(&t);
+  return true;
+}
+
+/* A fetch that is ahead of the value, and gradients that flow past a kept input. */
+static bool a_kept_input_takes_no_part_in_backward(void) {
+  cleave_kept k;
+  cleave_context c;
+  cleave_module *sum, *loss;
+  cleave_reference x, kept_x, h, y, target, l;
+  cleave_tensor dx = {0};
+  cleave_module_options o = {.name = "sum", .at = at_b};
+  cleave_graph *g;
+  int n[3];
+  int64_t shape[] = {4, 6};
+  MUST(cleave_graph_new(&g, e));
+  MUST(cleave_graph_input(g, "p", CLEAVE_F32, shape, 2, &n[0], e));
+  MUST(cleave_graph_input(g, "q", CLEAVE_F32, shape, 2, &n[1], e));
+  MUST(cleave_graph_op(g, "add", NULL, NULL, n, 2, &n[2], e));
+  MUST(cleave_load_graph(rt, &o, g, &sum, e));
+  cleave_graph_free(g);
+  DO(load_loss("kept loss", "master", 6, &loss));
+  DO(keep_output(on_a, 6, &k));
+  DO(open_context(&c));
+  float numbers[24];
+  fill(numbers, 24, 7);
+  DO(leaf(c, numbers, 4, 6, true, &x));
+  MUST(cleave_kept_use(rt, c, k, &kept_x, e));
+  MUST(cleave_call(rt, c, on_a, &x, 1, &h, e));
+  MUST(cleave_call(rt, c, sum, (cleave_reference[]){h, kept_x}, 2, &y, e));
+  DO(some_leaf(c, 8, &target));
+  MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, target}, 2, &l, e));
+  DO(backward(c, l, false));
+  MUST(cleave_leaf_gradient(rt, x, &dx, e));
+  note(&dx);
+  REFUSED(cleave_leaf_gradient(rt, kept_x, &dx, e), CLEAVE_INVALID, "requires a gradient");
+  DO(close_context(c));
+  cleave_tensor_done(&dx);
+  cleave_module_release(sum);
+  cleave_module_release(loss);
+  return release(k);
+}
+
+/* The error is the value: at each fetch, and of what is computed from it, wherever. */
+static bool an_error_is_stored_in_the_reference(void) {
+  cleave_context c;
+  cleave_kept k;
+  cleave_reference x, y, z;
+  cleave_tensor t = {0};
+  static const int64_t rows[] = {0, 1, 9, 2};
+  cleave_tensor numbers = CLEAVE_TENSOR_I64(rows, 4);
+  DO(open_context(&c));
+  MUST(cleave_leaf(rt, c, &numbers, false, &x, e));
+  MUST(cleave_call(rt, c, picks, &x, 1, &y, e));
+  MUST(cleave_keep(rt, y, &k, e));
+  DO(close_context(c));
+  for (int i = 0; i < 2; i++) {
+    cleave_error why_not;
+    CHECK(cleave_kept_fetch(rt, k, 0, &t, &why_not) != CLEAVE_OK);
+    CHECK(strstr(why_not.text, "9") && strcmp(why_not.node, at_a) == 0);
+    DO(open_context(&c));
+    MUST(cleave_kept_use(rt, c, k, &z, e));
+    MUST(cleave_call(rt, c, i ? on_b : on_a, &z, 1, &y, e));
+    CHECK(cleave_to_here(rt, y, 0, &t, &why_not) != CLEAVE_OK && strstr(why_not.text, "9"));
+    DO(close_context(c));
+  }
+  return release(k);
+}
+
+static bool the_owner_confirms(void) {
+  cleave_kept k;
+  cleave_place place;
+  bool confirmed = false;
+  DO(keep_output(on_b, 9, &k)); /* the context's end has waited for it */
+  MUST(cleave_kept_confirmed(rt, k, &confirmed, e));
+  CHECK(confirmed);
+  MUST(cleave_kept_owner(rt, k, &place, e));
+  CHECK(strcmp(place.node, at_b) == 0);
+  return release(k);
+}
+
+static bool a_handle_that_was_released_is_known_for_it(void) {
+  cleave_kept k, never = {UINT64_C(1) << 40};
+  cleave_context c;
+  cleave_reference x, again;
+  cleave_tensor t = {0};
+  cleave_place place;
+  bool confirmed;
+  DO(keep_output(on_a, 10, &k));
+  DO(open_context(&c));
+  MUST(cleave_kept_use(rt, c, k, &again, e));
+  REFUSED(cleave_keep(rt, again, &k, e), CLEAVE_PRECONDITION, "stands for kept reference");
+  DO(release(k));
+  REFUSED(cleave_kept_release(rt, k, e), CLEAVE_NOT_FOUND, "was released");
+  REFUSED(cleave_kept_fetch(rt, k, 0, &t, e), CLEAVE_NOT_FOUND, "was released");
+  REFUSED(cleave_kept_use(rt, c, k, &x, e), CLEAVE_NOT_FOUND, "was released");
+  REFUSED(cleave_kept_owner(rt, k, &place, e), CLEAVE_NOT_FOUND, "was released");
+  REFUSED(cleave_kept_confirmed(rt, k, &confirmed, e), CLEAVE_NOT_FOUND, "was released");
+  REFUSED(cleave_kept_fetch(rt, never, 0, &t, e), CLEAVE_INVALID, "no kept reference");
+  return close_context(c);
+}
+
+/* The workers grant 48 MiB: what is released is free for what comes. */
+static bool released_values_are_freed(void) {
+  enum { ROWS = 64 };
+  cleave_module *wide;
+  cleave_context c;
+  cleave_reference x, y;
+  static float numbers[ROWS * 2];
+  fill(numbers, ROWS * 2, 11);
+  cleave_module_options o = {.name = "wide", .at = at_a, .seed = 7};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, ROWS, 2);
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 4096}]", &input, &wide, e));
+  for (int i = 0; i < times; i++) {
+    cleave_kept k;
+    DO(open_context(&c));
+    DO(leaf(c, numbers, ROWS, 2, false, &x));
+    MUST(cleave_call(rt, c, wide, &x, 1, &y, e));
+    MUST(cleave_keep(rt, y, &k, e));
+    DO(close_context(c));
+    cleave_tensor t = {0};
+    if (i % 10 == 0) DO(fetched(k, &t));
+    cleave_tensor_done(&t);
+    DO(release(k));
+  }
+  cleave_module_release(wide);
+  return true;
+}
+
+static const struct {
+  bool (*run)(void);
+  const char *name;
+} tests[] = {
+    TEST(a_workers_value_is_used_everywhere),
+    TEST(a_value_of_the_other_worker_as_well),
+    TEST(what_the_master_owns_is_passed_to_workers),
+    TEST(uses_share_a_value),
+    TEST(a_kept_input_takes_no_part_in_backward),
+    TEST(an_error_is_stored_in_the_reference),
+    TEST(the_owner_confirms),
+    TEST(a_handle_that_was_released_is_known_for_it),
+    TEST(released_values_are_freed),
+};
+
+/* ---- the gate, and leaks: runtimes of their own ------------------------------------------------------ */
+
+static cleave_status no_leaf_to_b(void *user, const cleave_sending *what, cleave_error *error) {
+  (void)user;
+  if (what->kind != CLEAVE_SENDING_LEAF || strcmp(what->worker, at_b) != 0) return CLEAVE_OK;
+  error->status = CLEAVE_DENIED;
+  snprintf(error->text, sizeof error->text, "no leaf goes to %s", at_b);
+  return CLEAVE_DENIED;
+}
+
+static bool what_may_not_leave_is_an_error_of_the_use(const char *path) {
+  cleave_options o = {.deadline_ms = 20000, .may_send = no_leaf_to_b};
+  cleave_context c;
+  cleave_reference x, y;
+  cleave_kept k;
+  cleave_tensor t = {0};
+  MUST(cleave_open(path, &o, &rt, e));
+  DO(load_modules());
+  DO(open_context(&c));
+  DO(some_leaf(c, 12, &x));
+  MUST(cleave_keep(rt, x, &k, e));
+  MUST(cleave_kept_use(rt, c, k, &x, e));
+  MUST(cleave_call(rt, c, on_a, &x, 1, &y, e));
+  MUST(cleave_to_here(rt, y, 0, &t, e));
+  MUST(cleave_call(rt, c, on_b, &x, 1, &y, e));
+  REFUSED(cleave_to_here(rt, y, 0, &t, e), CLEAVE_DENIED, "no leaf goes to");
+  DO(close_context(c));
+  cleave_tensor_done(&t);
+  return true;
+}
+
+static bool leaks_are_listed(void) {
+  cleave_leaks leaks;
+  cleave_context c;
+  cleave_context_options named = {.name = "spring"};
+  cleave_reference x, y;
+  cleave_kept k[2];
+  MUST(cleave_context_open(rt, &named, &c, e));
+  DO(some_leaf(c, 13, &x));
+  MUST(cleave_call(rt, c, on_a, &x, 1, &y, e));
+  MUST(cleave_keep(rt, y, &k[0], e));
+  MUST(cleave_keep(rt, y, &k[1], e));
+  DO(close_context(c));
+  DO(release(k[1]));
+  MUST(cleave_close(rt, 0, &leaks, e));
+  CHECK(leaks.kept == 2); /* the gate's test left the first */
+  CHECK(strstr(leaks.text, "of module 'on a' at ") && strstr(leaks.text, "context 'spring'"));
+  return true;
+}
+
+/* The owner dies: the reference says so at once, and contexts without it go on. */
+static bool the_loss_of_the_owner_is_an_error_of_the_reference(const char *path, pid_t owner) {
+  cleave_options o = {.deadline_ms = 20000};
+  cleave_context c;
+  cleave_reference x, y, z;
+  cleave_kept k;
+  cleave_tensor t = {0};
+  cleave_error why_not = {.status = CLEAVE_OK};
+  MUST(cleave_open(path, &o, &rt, e));
+  DO(load_modules());
+  DO(keep_output(on_a, 14, &k));
+  DO(open_context(&c));
+  MUST(cleave_kept_use(rt, c, k, &x, e));
+  DO(fetched(k, &t));
+  CHECK(kill(owner, SIGKILL) == 0);
+  do
+    CHECK(cleave_kept_fetch(rt, k, 0, &t, &why_not) == CLEAVE_OK ||
+          why_not.status == CLEAVE_UNAVAILABLE);
+  while (why_not.status != CLEAVE_UNAVAILABLE);
+  CHECK(strcmp(why_not.node, at_a) == 0);
+  MUST(cleave_call(rt, c, on_b, &x, 1, &y, e));
+  REFUSED(cleave_to_here(rt, y, 0, &t, e), CLEAVE_UNAVAILABLE, "was lost");
+  REFUSED(cleave_kept_use(rt, c, k, &x, e), CLEAVE_UNAVAILABLE, "was lost");
+  DO(some_leaf(c, 15, &z));
+  MUST(cleave_call(rt, c, on_b, &z, 1, &y, e));
+  MUST(cleave_to_here(rt, y, 0, &t, e));
+  DO(close_context(c));
+  DO(release(k));
+  cleave_tensor_done(&t);
+  (void)!cleave_close(rt, 0, NULL, NULL);
+  return true;
+}
+
+int main(int argc, char **argv) {
+  cleave_options o = {.deadline_ms = 20000};
+  cleave_error e = {0};
+  if (argc < 4) return 2;
+  at_a = argv[2];
+  at_b = argv[3];
+  for (int i = 4; i < argc; i++) {
+    o.single_thread |= strcmp(argv[i], "single") == 0;
+    if (strcmp(argv[i], "few") == 0) times = 5;
+  }
+  if (argc == 6 && strcmp(argv[4], "lost") == 0) {
+    bool ok = the_loss_of_the_owner_is_an_error_of_the_reference(argv[1], (pid_t)atoi(argv[5]));
+    said(ok, "the_loss_of_the_owner_is_an_error_of_the_reference");
+    return n_failed != 0;
+  }
+  bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules();
+  snprintf(why, sizeof why, "%.900s", e.text);
+  said(ready, "open");
+  for (size_t i = 0; ready && i < sizeof tests / sizeof *tests; i++) {
+    snprintf(why, sizeof why, "see the report");
+    said(tests[i].run(), tests[i].name);
+  }
+  printf("digest %016llx\n", (unsigned long long)digest);
+  cleave_leaks leaks;
+  said(cleave_close(rt, 0, &leaks, NULL) == CLEAVE_OK && leaks.kept == 0, "close");
+  said(what_may_not_leave_is_an_error_of_the_use(argv[1]),
+       "what_may_not_leave_is_an_error_of_the_use");
+  said(leaks_are_listed(), "leaks_are_listed");
+  return n_failed != 0;
+}
