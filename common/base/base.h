@@ -149,6 +149,9 @@ clv_code clv_mkdirs(const char *path, clv_err *err) CLV_USE_RESULT;
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
+/* What is not printable ASCII becomes '?': text of a peer or a library, on its way to a terminal. */
+void clv_text_clean(char *text);
+
 /* Levenshtein-nearest of n candidates within distance 3 (and half the word's length), or NULL. */
 const char *clv_did_you_mean(const char *word, const char *const *candidates, size_t n);
 
@@ -169,6 +172,8 @@ typedef enum clv_log_level {
   CLV_LOG_INFO,
   CLV_LOG_DEBUG
 } clv_log_level;
+
+const char *clv_log_level_name(clv_log_level level); /* "warn" */
 
 /* Lines on standard error: `time level text`, or JSON objects with time, level, event and message. Where that
  * is systemd's journal ($JOURNAL_STREAM) a line starts with its priority, as in "<4>". Library folders log at

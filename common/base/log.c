@@ -23,6 +23,8 @@ static const struct {
               [CLV_LOG_INFO] = {"info", 6},
               [CLV_LOG_DEBUG] = {"debug", 7}};
 
+const char *clv_log_level_name(clv_log_level level) { return levels[level].name; }
+
 /* $JOURNAL_STREAM is inherited by children whose standard error may be something else. */
 static bool is_journal(void) {
   unsigned long long device, inode;

@@ -11,6 +11,11 @@
 
 enum { WORD_MAX = 64 };
 
+void clv_text_clean(char *text) {
+  for (char *p = text; *p; p++)
+    if (*p < ' ' || *p > '~') *p = '?';
+}
+
 static size_t edit_distance(const char *a, size_t na, const char *b, size_t nb) {
   size_t row[WORD_MAX + 1];
   for (size_t j = 0; j <= nb; j++) row[j] = j;

@@ -48,21 +48,21 @@ typedef enum clv_text_format {
 typedef struct clv_row {
   const char *path;
   clv_row_kind kind;
-  bool required;            /* in its mapping, when that is given */
-  bool commented;           /* the example shows it commented out, with all below it */
-  clv_text_format format;   /* TEXT, and the names of MAP entries */
-  size_t offset, count;     /* of the value, and of its number of entries */
-  size_t pos;               /* of a clv_config_pos for the value's place, 0 = not kept */
-  size_t entry_bytes;       /* LIST, MAP */
-  uint64_t min, max;        /* INT, SIZE, DURATION; number of entries of lists */
-  double low, high;         /* NUMBER, each of NUMBERS */
-  bool above;               /* NUMBER, NUMBERS: `low` itself is excluded */
+  bool required;          /* in its mapping, when that is given */
+  bool commented;         /* the example shows it commented out, with all below it */
+  clv_text_format format; /* TEXT, and the names of MAP entries */
+  size_t offset, count;   /* of the value, and of its number of entries */
+  size_t pos;             /* of a clv_config_pos for the value's place, 0 = not kept */
+  size_t entry_bytes;     /* LIST, MAP */
+  uint64_t min, max;      /* INT, SIZE, DURATION; number of entries of lists */
+  double low, high;       /* NUMBER, each of NUMBERS */
+  bool above;             /* NUMBER, NUMBERS: `low` itself is excluded */
   /* ENUM, NULL-terminated; "" = not given. INT: words that may stand for a number; the one at i is
    * stored as -i, modulo 2^64, and min is at least 1. */
   const char *const *names;
-  const char *initial;      /* the default as written in a file; NULL = 0, NULL, empty */
-  const char *sample;       /* for the example, where there is no default */
-  const char *doc;          /* one sentence */
+  const char *initial; /* the default as written in a file; NULL = 0, NULL, empty */
+  const char *sample;  /* for the example, where there is no default */
+  const char *doc;     /* one sentence */
 } clv_row;
 
 typedef struct clv_schema {

@@ -180,10 +180,11 @@ static clv_code check_pipeline(const clv_session_config *c, clv_err *err) {
                    "pipedream takes a step after each batch: micro_batches is 1 (pipedream-2bw "
                    "takes one after each micro_batches of them)");
   if (c->pipeline.micro_batches == CLV_MICRO_AUTO && (async || kind == CLV_PIPE_CUSTOM))
-    return fail_at(c, c->pipeline.pos, err,
-                   "micro_batches: auto does not go with schedule: %s, whose number of them is part "
-                   "of what it computes: give a number",
-                   clv_pipeline_name(kind));
+    return fail_at(
+        c, c->pipeline.pos, err,
+        "micro_batches: auto does not go with schedule: %s, whose number of them is part "
+        "of what it computes: give a number",
+        clv_pipeline_name(kind));
   if (async && c->train.clip_grad_norm > 0)
     return fail_at(c, c->pipeline.pos, err,
                    "with %s each stage steps by itself, so there is no norm of all gradients for "

@@ -1,37 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls and values: CALL, DELIVER, VALUE and DROP.
+ * Calls: their inputs come, they run, they are in nobody's way any more.
  */
 #include "common/dist/context_int.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* ---- sending a value --------------------------------------------------------------------------- */
-
-static clv_code send_value(clv_contexts *e, const value *v, uint32_t name, clv_err *err) {
-  clv_packet *p;
-  CLV_TRY(clv_context_packet(e, CLV_VALUE, v->ctx, v->id, name, &p, err));
-  if (v->tensor) {
-    clv_packet_add(p, v->tensor);
-  } else {
-    p->frame.has_failure = true;
-    clv_frame_set_failure(&p->frame, v->failed->code, v->failed->text, v->failed->hop);
-  }
-  clv_context_note_packet(e, v->ctx, CLV_TRACE_VALUE_OUT, p, clv_now_ns());
-  e->env.emit(e->env.user, p);
-  return CLV_OK;
-}
-
-static bool settled(const value *v) { return v->tensor || v->failed; }
-
-/* A dropped value stays while something here waits for it. */
-void clv_value_free_if_dropped(clv_contexts *e, value *v) {
-  const call *c = v->maker;
-  bool waiting = c && (c->phase == WAITING || c->needed || c->followers || c->weight_due ||
-                       c->places[ORDER_WEIGHT].turn); /* which is to be counted, due or not */
-  if (v->dropped && !v->uses && !v->deliveries && !waiting) clv_value_free(e, v);
-}
+/* ---- waiting ----------------------------------------------------------------------------------- */
 
 static void push_ready(clv_contexts *e, call *c) {
   c->next_ready = NULL;
@@ -55,41 +31,6 @@ void clv_call_let_followers_run(clv_contexts *e, call *c) {
     clv_call_one_less(e, f);
   }
   c->followers = NULL;
-}
-
-/* A call that will never run is in nobody's way. */
-static void take_input(clv_contexts *e, call *c, uint32_t slot, const value *v) {
-  if (v->tensor) {
-    c->in[slot] = clv_tensor_ref(v->tensor);
-    return;
-  }
-  if (!c->failed) c->failed = clv_reason_ref(v->failed);
-  clv_turn_leave(e, c);
-}
-
-/* A value has come, or never will: `tensor` (a reference is taken) or `failed` (given away). */
-static clv_code settle(clv_contexts *e, value *v, clv_tensor *tensor, reason *failed,
-                       clv_err *err) {
-  clv_code code = CLV_OK;
-  if (tensor) v->tensor = clv_tensor_ref(tensor);
-  v->failed = failed;
-  for (use *u = v->uses, *next; u; u = next) {
-    next = u->next;
-    call *c = u->call;
-    take_input(e, c, (uint32_t)(u - c->uses), v);
-    clv_call_one_less(e, c);
-  }
-  v->uses = NULL;
-  while (v->deliveries) {
-    delivery *d = v->deliveries;
-    if (d->keep)
-      e->env.kept(e->env.user, d->keep, v->tensor, v->failed);
-    else if (code == CLV_OK)
-      code = send_value(e, v, d->name, err);
-    v->deliveries = d->next;
-    clv_slab_give(&e->deliveries, d);
-  }
-  return code;
 }
 
 /* ---- running a call ---------------------------------------------------------------------------- */
@@ -215,7 +156,7 @@ static clv_code finish_call(clv_contexts *e, call *c, clv_err *err) {
   clv_call_has_run(e, c);
   clv_turn_leave(e, c);
   if (c->in_order) clv_order_done(e, v->ctx);
-  return settle(e, v, out, failed, err);
+  return clv_value_settle(e, v, out, failed, err);
 }
 
 clv_code clv_call_run_next(clv_contexts *e, clv_err *err) {
@@ -239,24 +180,15 @@ static void refuse_call(clv_contexts *e, call *c, const clv_err *why) {
   clv_turn_leave(e, c);
 }
 
-static clv_code add_delivery(clv_contexts *e, value *v, uint32_t name, clv_err *err) {
-  delivery *d;
-  CLV_TRY(clv_slab_take(e, &e->deliveries, &d, err));
-  d->name = name;
-  d->next = v->deliveries;
-  v->deliveries = d;
-  return CLV_OK;
-}
-
 /* A leaf given along gets a record if it has an id, so that later calls can use it. */
 static clv_code take_here(clv_contexts *e, context *ctx, const clv_arg *arg, clv_tensor *t,
                           clv_err *err) {
   value *v;
   if (!arg->value) return CLV_OK;
   CLV_TRY(clv_context_value_made(e, ctx, arg->value, &v, err));
-  if (settled(v) || v->maker)
+  if (clv_value_is_settled(v) || v->maker)
     return clv_fail(err, CLV_EXISTS, "value %llx is here already", (unsigned long long)arg->value);
-  return settle(e, v, t, NULL, err);
+  return clv_value_settle(e, v, t, NULL, err);
 }
 
 static clv_code take_arg(clv_contexts *e, call *c, uint32_t slot, const clv_arg *arg,
@@ -270,8 +202,8 @@ static clv_code take_arg(clv_contexts *e, call *c, uint32_t slot, const clv_arg 
     return take_here(e, ctx, arg, here, err);
   }
   CLV_TRY(clv_context_value_made(e, ctx, arg->value, &v, err));
-  if (settled(v)) {
-    take_input(e, c, slot, v);
+  if (clv_value_is_settled(v)) {
+    clv_call_take_input(e, c, slot, v);
     return CLV_OK;
   }
   c->uses[slot] = (use){.next = v->uses, .call = c};
@@ -315,7 +247,7 @@ static clv_code new_call(clv_contexts *e, context *ctx, const clv_frame *f, call
   if (ctx->n_calls == MAX_CONTEXT_CALLS)
     return clv_fail(err, CLV_EXHAUSTED, "more than %d calls in one context", MAX_CONTEXT_CALLS);
   CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
-  if (v->maker || settled(v))
+  if (v->maker || clv_value_is_settled(v))
     return clv_fail(err, CLV_EXISTS, "value %llx exists already", (unsigned long long)f->message);
   CLV_TRY(clv_slab_take(e, &e->calls, &c, err));
   clv_code code = clv_account_charge(clv_pool_account(e->env.pool), CLV_QUOTA_CALLS, 1, err);
@@ -377,7 +309,7 @@ clv_code clv_on_call(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err)
   uint32_t to;
   if (f->flags & CLV_FLAG_DELIVER) {
     CLV_TRY(clv_name_index(e, f->to, &to, err));
-    CLV_TRY(add_delivery(e, c->out, to, err));
+    CLV_TRY(clv_value_add_delivery(e, c->out, to, err));
   }
   clv_code code =
       p->refused ? clv_fail(&why, f->failure.code, "%s", f->failure.text) : check_call(c, f, &why);
@@ -390,64 +322,4 @@ clv_code clv_on_call(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err)
   if (code != CLV_OK) refuse_call(e, c, &why);
   clv_call_one_less(e, c);
   return clv_contexts_run(e, err);
-}
-
-/* ---- DELIVER, VALUE, DROP ---------------------------------------------------------------------- */
-
-clv_code clv_on_deliver(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
-  uint32_t name;
-  value *v;
-  CLV_TRY(clv_name_index(e, p->frame.to, &name, err));
-  CLV_TRY(clv_context_value_made(e, ctx, p->frame.message, &v, err));
-  return settled(v) ? send_value(e, v, name, err) : add_delivery(e, v, name, err);
-}
-
-clv_code clv_contexts_keep(clv_contexts *e, uint64_t ref, uint64_t id, uint64_t value_id,
-                           clv_err *err) {
-  context *ctx;
-  value *v;
-  CLV_TRY(clv_context_open(e, id, &ctx, err));
-  if (!ctx) {
-    e->env.kept(e->env.user, ref, NULL, &clv_reason_ended);
-    return CLV_OK;
-  }
-  CLV_TRY(clv_context_value_made(e, ctx, value_id, &v, err));
-  if (settled(v)) {
-    e->env.kept(e->env.user, ref, v->tensor, v->failed);
-    return CLV_OK;
-  }
-  CLV_TRY(add_delivery(e, v, 0, err));
-  v->deliveries->keep = ref;
-  return CLV_OK;
-}
-
-clv_code clv_on_value(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
-  const clv_frame *f = &p->frame;
-  value *v;
-  reason *failed = NULL;
-  clv_context_note_packet(e, ctx, CLV_TRACE_VALUE_IN, p, p->arrived_ns);
-  CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
-  if (v->maker)
-    return clv_fail(err, CLV_PRECONDITION, "value %llx is made here",
-                    (unsigned long long)f->message);
-  if (settled(v)) return CLV_OK; /* a repeat */
-  if (f->has_failure) {
-    clv_err why = {.code = f->failure.code};
-    snprintf(why.text, sizeof why.text, "%s", f->failure.text);
-    failed = clv_reason_of(e, &why, f->failure.hop);
-  }
-  CLV_TRY(settle(e, v, f->n_tensors ? p->tensor[0] : NULL, failed, err));
-  clv_value_free_if_dropped(e, v);
-  return clv_contexts_run(e, err);
-}
-
-clv_code clv_on_drop(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
-  (void)err;
-  for (uint32_t i = 0; i < p->frame.n_upstream; i++) {
-    value *v = clv_context_value(e, ctx, p->frame.upstream[i]);
-    if (!v) continue;
-    v->dropped = true;
-    clv_value_free_if_dropped(e, v);
-  }
-  return CLV_OK;
 }

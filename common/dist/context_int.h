@@ -322,7 +322,6 @@ value *clv_context_value(clv_contexts *e, const context *c, uint64_t id); /* or 
 clv_code clv_context_value_made(clv_contexts *e, context *c, uint64_t id, value **ret,
                                 clv_err *err) CLV_USE_RESULT;
 void clv_value_free(clv_contexts *e, value *v);
-void clv_value_free_if_dropped(clv_contexts *e, value *v);
 void clv_call_release(clv_contexts *e, call *c); /* inputs, plan state, weights of its own */
 void clv_call_has_come(call *c);                 /* it is not on its way any more */
 void clv_call_has_run(clv_contexts *e, call *c); /* or never will */
@@ -342,6 +341,17 @@ void clv_context_end(clv_contexts *e, uint64_t id);
 clv_code clv_context_packet(clv_contexts *e, clv_frame_kind kind, const context *c,
                             uint64_t message, uint32_t name, clv_packet **ret,
                             clv_err *err) CLV_USE_RESULT;
+
+/* ---- values (context_value.c) ------------------------------------------------------------------ */
+
+bool clv_value_is_settled(const value *v); /* it has come, or never will */
+/* It has, or will not: `tensor` (a reference is taken) or `failed` (given away). */
+clv_code clv_value_settle(clv_contexts *e, value *v, clv_tensor *tensor, reason *failed,
+                          clv_err *err);
+clv_code clv_value_add_delivery(clv_contexts *e, value *v, uint32_t name, clv_err *err);
+void clv_value_free_if_dropped(clv_contexts *e, value *v);
+/* A settled value becomes an input; a call that will never run is in nobody's way. */
+void clv_call_take_input(clv_contexts *e, call *c, uint32_t slot, const value *v);
 
 /* ---- a core to compute on (context_turn.c) ------------------------------------------------------- */
 

@@ -66,5 +66,6 @@ void clv_metric_histogram(clv_metrics_out *out, const clv_histogram *h,
 /* Memory, processor time, descriptors and start, under the names that Prometheus' own libraries use,
  * and cleave_build_info. What the system doesn't tell is left out. */
 void clv_metrics_process(const char *program, clv_bytes *ret);
+uint64_t clv_metrics_resident(void); /* bytes of memory; 0: not known */
 
 #endif

@@ -58,6 +58,11 @@ static double open_fds(void) {
   return n - 1; /* that of the folder itself */
 }
 
+uint64_t clv_metrics_resident(void) {
+  process p = {0};
+  return read_stat(&p) ? (uint64_t)p.resident_bytes : 0;
+}
+
 /* Looked up once: clocks are set, and a start that moved would look like a restart. */
 static double started_s;
 

@@ -118,7 +118,8 @@ cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_
   clv_err err;
   if (clv_link_send(to->link, p, &err) == CLV_OK) return CLEAVE_OK;
   api_from(error, &err);
-  api_place_error(error, to->name, "");
+  /* A link may end before it has said so. */
+  api_place_error(error, to->name, err.code == CLV_UNAVAILABLE ? "link" : "");
   return (cleave_status)err.code;
 }
 

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "master/history/history_int.h"
+#include "master/report/report.h"
 
 enum { MAX_RUNS = 100000, CELL = 80 };
 
@@ -209,10 +210,8 @@ static void json_whole(clv_bytes *out, const char *key, uint64_t v) {
 }
 
 static void json_real(clv_bytes *out, const char *key, double v) {
-  if (isfinite(v))
-    clv_bytes_printf(out, ",\"%s\":%.9g", key, v);
-  else
-    clv_bytes_printf(out, ",\"%s\":null", key);
+  char digits[CLV_JSON_NUMBER];
+  clv_bytes_printf(out, ",\"%s\":%s", key, clv_json_number(v, 9, digits));
 }
 
 static void json_attempt(clv_bytes *out, const clv_run_entry *e, const clv_run_attempt *a) {

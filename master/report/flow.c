@@ -43,11 +43,6 @@ const char *look_rate(double bytes_per_s, char dst[LOOK_SHORT]) {
 
 /* ---- lines ------------------------------------------------------------------------------------- */
 
-static void clean(char *text) {
-  for (char *p = text; *p; p++)
-    if (*p < ' ' || *p > '~') *p = '?';
-}
-
 void look_begin(look_flow *f, unsigned indent) {
   f->indent = indent;
   f->at = 0;
@@ -92,14 +87,14 @@ void look_item(look_flow *f, const char *fmt, ...) {
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
-  clean(text);
+  clv_text_clean(text);
   if (text[0]) put(f, 2, text, strlen(text));
 }
 
 void look_words(look_flow *f, const char *text) {
   char all[ITEM];
   snprintf(all, sizeof all, "%s", text);
-  clean(all);
+  clv_text_clean(all);
   for (char *at = all, *end; *at; at = end) {
     at += strspn(at, " ");
     end = at + strcspn(at, " ");

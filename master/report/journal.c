@@ -60,9 +60,7 @@ void clv_journal_add(clv_journal *j, const char *text, const char *json_line) {
 void clv_report_json(clv_bytes *out, clv_log_level level, const char *text, const char *json) {
   char stamp[32];
   clv_bytes_printf(out, "{\"time\":\"%s\",\"level\":\"%s\",", clv_time_text(clv_wall_ms(), stamp),
-                   level == CLV_LOG_ERROR  ? "error"
-                   : level == CLV_LOG_WARN ? "warn"
-                                           : "info");
+                   clv_log_level_name(level));
   if (json) {
     clv_bytes_puts(out, json + 1);
     return;

@@ -2,8 +2,8 @@
  *
  * The inside of a trainer: modules.c connects and loads, schedule.c lays schedules out, steps.c trains,
  * measure.c watches links and stages, trial.c chooses the number of micro-batches, eval.c evaluates,
- * state.c collects and restores, run.c is the loop a person sees; profile.c times layers and suggest.c
- * looks for better cuts; metrics.c has the numbers of a run for Prometheus.
+ * state.c collects and restores; profile.c times layers and suggest.c looks for better cuts; metrics.c
+ * has the numbers of a run for Prometheus. What a person runs is in run_int.h.
  */
 #ifndef CLEAVE_TRAIN_INT_H
 #define CLEAVE_TRAIN_INT_H

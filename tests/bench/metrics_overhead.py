@@ -36,7 +36,7 @@ def train(cluster, steps, micro):
     run = subprocess.Popen([MASTER, "train", session, "--fresh"], cwd=cluster.dir, stdout=subprocess.PIPE, text=True)
     if on:
         threading.Thread(target=scrape, args=((*cluster.pages, port), stop), daemon=True).start()
-    rates = [json.loads(l)["samples_per_s"] for l in run.stdout if l.startswith('{"event":"progress"')]
+    rates = [json.loads(l)["samples_per_s"] for l in run.stdout if '"event":"progress"' in l]
     assert run.wait() == 0
     stop.set()
     now = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -155,6 +155,15 @@ SEED_PROGRAMS = ("seed001_two_part_cnn", "seed001_three_part_lstm", "seed001_cpu
                  "seed002_pipeline", "seed003_rpc_pipeline", "seed004_spanning_backward")
 
 
+def until(what, seconds=20):
+    """what() as soon as it is true."""
+    end = time.monotonic() + seconds * SLOW * (5 if SANITIZED else 1)
+    while not (found := what()):
+        assert time.monotonic() < end, f"not within {seconds} s: {found}"
+        time.sleep(0.02)
+    return found
+
+
 class Running:
     """A program beside the cluster that ends with the block."""
 

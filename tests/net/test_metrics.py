@@ -11,7 +11,6 @@ suite = Suite()
 cluster = prometheus = None
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RULES, TEST_RULES = "deploy/prometheus/alerts.yaml", "tests/net/alerts_test.yaml"
-DATA = "data: {format: npy, root: data, train: [train-x.npy, train-y.npy], test: [test-x.npy, test-y.npy]}\n"
 BATCH, MICRO = 24, 3
 ME, OTHER = 'identity="spiffe://test/master"', 'identity="spiffe://test/other"'
 
@@ -28,7 +27,7 @@ class Measured(Cluster):
 
 
 def body(steps, port=None, more=""):
-    return (DATA + "stages:\n  - {name: a, at: master, layers: [{op: conv2d, out: 4, kernel: 3}, {op: relu}]}\n"
+    return (IMAGE_DATA + "stages:\n  - {name: a, at: master, layers: [{op: conv2d, out: 4, kernel: 3}, {op: relu}]}\n"
             "  - {name: b, at: w1, layers: [{op: conv2d, out: 4, kernel: 3}, {op: relu}]}\n"
             "  - {name: c, at: w2, layers: [{op: flatten}, {op: linear, out: 10}]}\n"
             "loss: {kind: cross_entropy}\ntransfer: direct\n"
@@ -70,16 +69,6 @@ def numbers(port):
 
 def counters(found):
     return {k: v for k, v in found.items() if re.match(r"[a-z_]+_(total|bucket|count|sum)(\{|$)", k)}
-
-
-def until(what, seconds=20):
-    end = time.monotonic() + seconds * SLOW * (5 if SANITIZED else 1)
-    while time.monotonic() < end:
-        found = what()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"not within {seconds} s: {what()}")
 
 
 class Training(Running):

@@ -42,10 +42,7 @@ def quiet(w):
 
 def owns(w, wanted):
     """The compute thread counts behind its answer."""
-    until = time.monotonic() + 10 * SLOW
-    while (s := w.status()).references_owned != wanted and time.monotonic() < until:
-        time.sleep(0.01)
-    return s.references_owned == wanted
+    return until(lambda: w.status().references_owned == wanted)
 
 
 def one_call(w, context, value, seed=1):
@@ -179,10 +176,7 @@ def a_worker_fetches_what_it_was_passed_and_lets_go():
         number = next(number for kind, number in seen if kind == pb.REF_DELETE)
         assert w.status().references_used == 1
         w.send(said(pb.REF_ACK, number))
-        until = time.monotonic() + 10 * SLOW
-        while w.status().references_used and time.monotonic() < until:
-            time.sleep(0.01)
-        assert w.status().references_used == 0
+        until(lambda: w.status().references_used == 0)
 
 
 run_suite(suite, "references", workers=1)

@@ -55,21 +55,11 @@ def sessions(rows, worker):
     return {s["session"]: s for s in rows[worker]["sessions"]}
 
 
-def until(what, ask, seconds=20):
-    """ask() until it is true; returns that."""
-    end = time.monotonic() + seconds * SLOW
-    while True:
-        got = ask()
-        if got:
-            return got
-        assert time.monotonic() < end, f"{what}: {got}"
-
-
 def verdict_of(name, worker, pattern, interval):
     def ask():
         s = sessions(look(code=4, interval=interval), worker).get(name)
         return s if s and re.search(pattern, s["verdict"]) else None
-    return until(f"{name} {pattern}", ask)
+    return until(ask)
 
 
 @suite.test
@@ -128,6 +118,16 @@ def the_numbers_are_those_of_the_protocol():
 
 
 @suite.test
+def every_name_is_explained():
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../STATUS.md")) as f:
+        explained = set(re.findall(r"`(\w+)`", f.read()))
+    w = look(code=4)["w1"]
+    s = w["sessions"][0]
+    for said in (w, s, s["modules"][0], s["links"][0]):
+        assert not said.keys() - explained, said.keys() - explained
+
+
+@suite.test
 def a_master_sees_its_own_and_an_observer_all():
     text = status("--json", code=4)
     assert "test/other" not in text and '"idle"' not in text, text  # neither the identity nor the name
@@ -157,7 +157,7 @@ def errors_are_shown_to_whom_they_concern():
     other.lanes[0].send(pyclient.pb.Frame(kind=pyclient.pb.CALL, context=9, message=99, stage=77,
                                           call=pyclient.pb.Call(args=[pyclient.pb.Arg(value=1)])))
     other.lanes[0].send(pyclient.pb.Frame(kind=pyclient.pb.DELIVER, context=9, message=99))
-    told = until("the failure", lambda: sessions(look(*EYE, code=4), "w1")["idle"]["last_error"])
+    told = until(lambda: sessions(look(*EYE, code=4), "w1")["idle"]["last_error"])
     assert "module 77 is not here" in told["text"] and told["age_s"] < 20 * SLOW, told
     assert "module 77" not in status("--json", code=4)
 
@@ -256,7 +256,7 @@ def sessions_that_share_a_core_wait_for_their_turn():
                 seen = sessions({row["worker"]: row for row in map(json.loads, done.stdout.splitlines())}, "w1")
                 turns = [s for s in seen.values() if s["waiting_for_turn"] > 0.3 and s["computing"] > 0.3]
                 return seen if len(turns) == 2 else None
-            seen = until("turns", both)
+            seen = until(both)
             assert any(re.search(r"waiting for its turn \d+ %: session (one|two) computes", s["verdict"])
                        for s in seen.values()), seen
 

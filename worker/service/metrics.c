@@ -61,10 +61,7 @@ static uint32_t take_totals(clv_service *v, numbers *n, session *list[MAX_SESSIO
   n->reloads = (double)v->reloads;
   n->failed_reloads = (double)v->failed_reloads;
   uint32_t found = v->n_sessions;
-  for (uint32_t i = 0; i < found; i++) {
-    list[i] = v->sessions[i];
-    __atomic_fetch_add(&list[i]->refs, 1, __ATOMIC_RELAXED);
-  }
+  for (uint32_t i = 0; i < found; i++) list[i] = clv_session_ref(v->sessions[i]);
   pthread_mutex_unlock(&v->lock);
   return found;
 }

@@ -148,9 +148,8 @@ static session *ended_session(clv_service *s, const char **ret_why) {
     pthread_mutex_lock(&x->lock);
     bool lapsed = !x->master && now - x->opened_ms > s->config->limits.lease_ms;
     if (x->gone || lapsed) {
-      found = x;
+      found = clv_session_ref(x);
       *ret_why = x->gone ? x->why : "nobody attached within the lease";
-      __atomic_fetch_add(&x->refs, 1, __ATOMIC_RELAXED);
     }
     pthread_mutex_unlock(&x->lock);
   }
@@ -225,8 +224,7 @@ void clv_service_close(clv_service *s) {
   if (!s) return;
   for (;;) {
     pthread_mutex_lock(&s->lock);
-    session *x = s->n_sessions ? s->sessions[0] : NULL;
-    if (x) __atomic_fetch_add(&x->refs, 1, __ATOMIC_RELAXED);
+    session *x = s->n_sessions ? clv_session_ref(s->sessions[0]) : NULL;
     pthread_mutex_unlock(&s->lock);
     if (!x) break;
     clv_session_close(x, "the worker is stopping");

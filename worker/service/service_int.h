@@ -126,6 +126,7 @@ clv_code clv_session_open(clv_service *s, const char *uri, const clv_wire_open_r
  * one that does not exist give the same error. */
 clv_code clv_session_find(clv_service *s, const clv_wire_id *id, uint64_t epoch, const char *uri,
                           session **ret, clv_err *err) CLV_USE_RESULT;
+session *clv_session_ref(session *s);
 void clv_session_unref(session *s);
 void clv_session_unrefp(session **s);
 void clv_session_counts(session *s, clv_wire_close_reply *ret);
@@ -133,6 +134,8 @@ void clv_session_counts(session *s, clv_wire_close_reply *ret);
 void clv_session_uses(session *s, unsigned threads);
 /* Out of the table, threads joined, links closed; one audit line. BLOCKS. */
 void clv_session_close(session *s, const char *verdict);
+
+/* session_links.c */
 clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
                                clv_err *err);
 /* The node learns of all links known so far. Under s->lock. */
@@ -141,6 +144,7 @@ clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) CLV_U
 
 /* snapshot.c */
 void clv_session_note(session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
+
 /* totals.c */
 /* Where an array of edges has the links with a peer: 0 for the master's, 1.. as worker.yaml lists them. */
 size_t clv_edge_of(const clv_worker_config *c, const char *peer);

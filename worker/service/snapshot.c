@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/metrics/metrics.h"
 #include "worker/service/service_int.h"
 
 enum { MAX_LINKS = 1 + 2 * MAX_PEER_LINKS };
@@ -28,8 +29,7 @@ typedef struct clv_snapshot_memory {
 /* Texts come from peers and libraries and end on somebody's terminal. */
 static void note(trouble *t, const char *fmt, va_list ap) {
   vsnprintf(t->text, sizeof t->text, fmt, ap);
-  for (char *p = t->text; *p; p++)
-    if (*p < ' ' || *p > '~') *p = '?';
+  clv_text_clean(t->text);
   t->at_ns = clv_now_ns();
 }
 
@@ -198,15 +198,6 @@ static clv_code fill_sessions(memory *m, uint64_t now, clv_err *err) {
 
 /* ---- the worker ---------------------------------------------------------------------------------- */
 
-static uint64_t resident_bytes(void) {
-  unsigned long long pages = 0, total = 0;
-  FILE *f = fopen("/proc/self/statm", "re");
-  if (!f) return 0;
-  int got = fscanf(f, "%llu %llu", &total, &pages);
-  fclose(f);
-  return got == 2 ? pages * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
-}
-
 /* What is guarded by the service's lock: who is there, of whom the viewer sees which. */
 static void look(clv_service *v, const clv_allow_spec *viewer, const char *uri,
                  const clv_wire_id *only, memory *m, clv_wire_status_reply *out) {
@@ -216,8 +207,7 @@ static void look(clv_service *v, const clv_allow_spec *viewer, const char *uri,
     out->memory_bytes += clv_pool_bytes(s->pool);
     bool visible = out->sees_all || strcmp(s->owner, uri) == 0;
     if (!visible || (only && memcmp(&s->id, only, sizeof *only) != 0)) continue;
-    __atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED);
-    m->held[m->n_held++] = s;
+    m->held[m->n_held++] = clv_session_ref(s);
   }
   out->open_sessions = v->n_sessions;
   out->draining = v->draining;
@@ -232,7 +222,7 @@ static void look(clv_service *v, const clv_allow_spec *viewer, const char *uri,
 static void fill_worker(clv_service *v, uint64_t now, clv_wire_status_reply *out) {
   out->incarnation = v->incarnation;
   out->uptime_ms = now / 1000000u - v->started_ms;
-  out->rss_bytes = resident_bytes();
+  out->rss_bytes = clv_metrics_resident();
   out->has_about = true;
   out->about = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
                                 .limits = v->limits,

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The links of a session: its master's, those that other workers have dialled, those that this one dials.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "worker/service/service_int.h"
+
+enum { PEER_TIMEOUT_MS = 10000 };
+
+/* There is no compute thread before the first LoadShard: nothing can be done with this. */
+static void refuse_early(session *s, clv_link *link, const clv_frame *cause) {
+  clv_packet *p;
+  clv_err err;
+  if (clv_packet_new(s->pool, CLV_ERROR, &p, &err) != CLV_OK) return;
+  p->frame.reply_to = cause->message;
+  clv_frame_set_failure(&p->frame, CLV_PRECONDITION, "no shard is loaded in this session", "");
+  if (clv_link_send(link, p, &err) != CLV_OK)
+    clv_log(CLV_LOG_DEBUG, "session %s: %s", s->name, err.text);
+}
+
+static void link_packet(void *user, clv_link *link, clv_packet *p) {
+  session *s = user;
+  pthread_mutex_lock(&s->lock);
+  bool gone = s->gone;
+  clv_session_node *node = s->node;
+  pthread_mutex_unlock(&s->lock);
+  if (node && !gone) {
+    clv_node_post(node, p);
+    return;
+  }
+  if (!gone) refuse_early(s, link, &p->frame);
+  clv_packet_free(p);
+}
+
+static void master_closed(void *user, clv_link *link, clv_code code, const char *text) {
+  session *s = user;
+  (void)link;
+  pthread_mutex_lock(&s->lock);
+  s->gone = true;
+  snprintf(s->why, sizeof s->why, "the master's stream ended (%s): %s", clv_code_name(code), text);
+  pthread_mutex_unlock(&s->lock);
+  clv_session_unref(s);
+}
+
+/* A worker that lost a neighbour tells the master, which decides. */
+static void peer_closed(void *user, clv_link *link, clv_code code, const char *text) {
+  session *s = user;
+  pthread_mutex_lock(&s->lock);
+  clv_link *master = s->master && !s->gone ? clv_link_ref(s->master) : NULL;
+  pthread_mutex_unlock(&s->lock);
+  clv_packet *p;
+  clv_err err;
+  if (master && clv_packet_new(s->pool, CLV_ABORT, &p, &err) == CLV_OK) {
+    char why[CLV_ERR_TEXT];
+    snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer(link), text);
+    clv_session_note(s, "%s", why);
+    clv_frame_set_failure(&p->frame, code == CLV_OK ? CLV_UNAVAILABLE : code, why,
+                          s->service->config->name ? s->service->config->name : "worker");
+    if (clv_link_send(master, p, &err) != CLV_OK)
+      clv_log(CLV_LOG_DEBUG, "session %s: %s", s->name, err.text);
+  }
+  clv_link_unref(master);
+  clv_session_unref(s);
+}
+
+static clv_link_options link_options(session *s, const char *peer, uint64_t send_credit,
+                                     void (*closed)(void *, clv_link *, clv_code, const char *)) {
+  return (clv_link_options){.peer_name = peer,
+                            .pool = s->pool,
+                            .accept = s->granted,
+                            .send_credit = send_credit,
+                            .lives_on = true,
+                            .events = {.user = s, .on_packet = link_packet, .on_closed = closed}};
+}
+
+/* Name in worker.yaml of a peer's identity, or NULL. */
+static const clv_remote_spec *peer_by_uri(const clv_service *v, const char *uri) {
+  for (size_t i = 0; i < v->config->n_peers; i++)
+    if (strcmp(v->config->peers[i].identity, uri) == 0) return &v->config->peers[i];
+  return NULL;
+}
+
+static clv_link *find_peer(const peer_link *list, uint32_t n, const char *name) {
+  for (uint32_t i = 0; i < n; i++)
+    if (strcmp(list[i].name, name) == 0) return list[i].link;
+  return NULL;
+}
+
+/* Values and gradients of contexts go over any link to the worker they name; the one that this side
+ * dialled comes first. */
+static void name_peers(session *s) {
+  clv_err err;
+  for (uint32_t i = 0; i < s->n_in + s->n_out; i++) {
+    const peer_link *l = i < s->n_in ? &s->in[i] : &s->out[i - s->n_in];
+    if (clv_node_peer(s->node, l->name, l->link, &err) != CLV_OK)
+      clv_log(CLV_LOG_WARN, "session %s: %s", s->name, err.text);
+  }
+}
+
+void clv_session_links(session *s) {
+  if (!s->node) return;
+  clv_node_set_master(s->node, s->master);
+  name_peers(s);
+}
+
+static clv_code master_link(session *s, clv_link **ret, clv_err *err) {
+  if (s->master) {
+    *ret = clv_link_ref(s->master);
+    return CLV_OK;
+  }
+  clv_link_options o = link_options(s, "the master", s->send_credit, master_closed);
+  CLV_TRY(clv_link_new(&o, &s->master, err));
+  clv_session_ref(s);
+  clv_session_links(s);
+  *ret = clv_link_ref(s->master);
+  return CLV_OK;
+}
+
+static clv_code peer_in_link(session *s, const char *uri, uint64_t credit, clv_link **ret,
+                             clv_err *err) {
+  const clv_remote_spec *peer = peer_by_uri(s->service, uri);
+  bool invited = false;
+  for (uint32_t i = 0; i < s->n_peers; i++) invited |= strcmp(s->peers[i], uri) == 0;
+  if (!peer || !invited) return clv_fail(err, CLV_NOT_FOUND, "no such session");
+  clv_link *link = find_peer(s->in, s->n_in, peer->name);
+  if (!link) {
+    if (s->n_in == MAX_PEER_LINKS) return clv_fail(err, CLV_EXHAUSTED, "too many peers");
+    clv_link_options o = link_options(s, peer->name, credit, peer_closed);
+    CLV_TRY(clv_link_new(&o, &link, err));
+    clv_session_ref(s);
+    snprintf(s->in[s->n_in].name, sizeof s->in[0].name, "%s", peer->name);
+    s->in[s->n_in++].link = link;
+    clv_session_links(s);
+  }
+  *ret = clv_link_ref(link);
+  return CLV_OK;
+}
+
+clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
+                               clv_err *err) {
+  clv_service *v = user;
+  if (memcmp(&attach->attach.incarnation, &v->incarnation, sizeof v->incarnation) != 0 &&
+      attach->attach.role == CLV_ATTACH_MASTER)
+    return clv_fail(err, CLV_ABORTED, "the worker has been restarted since HELLO");
+  /* A worker says for whom it speaks: else a stranger who gave a session of his own the same id there
+   * could have it speak in this one. */
+  const char *owner = attach->attach.role == CLV_ATTACH_PEER ? attach->attach.owner : uri;
+  CLV_AUTO(clv_session_unrefp) session *s = NULL;
+  CLV_TRY(clv_session_find(v, &attach->attach.session, attach->attach.epoch, owner, &s, err));
+  uint64_t credit = clv_service_credit(v, uri);
+  pthread_mutex_lock(&s->lock);
+  clv_code code = s->gone ? clv_fail(err, CLV_NOT_FOUND, "no such session")
+                  : attach->attach.role == CLV_ATTACH_MASTER
+                      ? master_link(s, ret, err)
+                      : peer_in_link(s, uri, credit, ret, err);
+  pthread_mutex_unlock(&s->lock);
+  return code;
+}
+
+/* The peer must know how much may be on its way back before it attaches a link. */
+static clv_code say_hello(clv_service *v, const clv_remote_spec *peer, const clv_rpc_pem *pem,
+                          clv_err *err) {
+  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
+  CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
+  clv_rpc_channel_options o = {
+      .target = peer->address, .expected_uri = peer->identity, .pem = *pem};
+  clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL,
+                                        .limits = v->limits,
+                                        .software = "cleave " CLV_VERSION,
+                                        .isa = clv_backend_cpu()->isa(),
+                                        .unix_ms = clv_wall_ms()}};
+  CLV_TRY(clv_rpc_channel_new(v->runtime, &o, &channel, err));
+  CLV_TRY(clv_rpc_channel_connect(channel, PEER_TIMEOUT_MS, err));
+  CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
+  CLV_TRY(clv_rpc_call(channel, CLV_METHOD_HELLO, request.data, request.len, PEER_TIMEOUT_MS,
+                       &reply, err));
+  return clv_wire_hello_reply_decode(&(clv_piece){reply.data, reply.len}, 1, &h, err);
+}
+
+static clv_code open_peer(session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
+                          clv_link **ret, clv_err *err) {
+  clv_service *v = s->service;
+  clv_link_options o = link_options(s, peer->name, 0, peer_closed); /* ATTACHED says how much */
+  clv_link_dial d = {.address = peer->address,
+                     .identity = peer->identity,
+                     .pem = *pem,
+                     .limits = {.max_message = 0},
+                     .session = s->id,
+                     .epoch = s->epoch,
+                     .owner = s->owner,
+                     .bulk_lanes = 4,
+                     .role = CLV_ATTACH_PEER,
+                     .timeout_ms = PEER_TIMEOUT_MS};
+  CLV_TRY(say_hello(v, peer, pem, err));
+  clv_session_ref(s);
+  return clv_link_open(v->runtime, &o, &d, ret, err);
+}
+
+clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) {
+  clv_service *v = s->service;
+  const clv_remote_spec *peer = NULL;
+  for (size_t i = 0; i < v->config->n_peers; i++)
+    if (strcmp(v->config->peers[i].name, name) == 0) peer = &v->config->peers[i];
+  if (!peer)
+    return clv_fail(err, CLV_NOT_FOUND,
+                    "no peer '%s' in this worker's peers; add it or use transfer: via_master",
+                    name);
+  pthread_mutex_lock(&s->lock);
+  bool known = find_peer(s->out, s->n_out, name) != NULL, full = s->n_out == MAX_PEER_LINKS;
+  pthread_mutex_unlock(&s->lock);
+  if (known) return CLV_OK;
+  if (full) return clv_fail(err, CLV_EXHAUSTED, "too many peers");
+  clv_link *link;
+  clv_rpc_pem pem;
+  CLV_TRY(clv_service_pem(v, &pem, err));
+  clv_code code = open_peer(s, peer, &pem, &link, err);
+  clv_service_pem_done(&pem);
+  if (code != CLV_OK) return clv_err_prefix(err, "peer %s at its address", name);
+  pthread_mutex_lock(&s->lock);
+  snprintf(s->out[s->n_out].name, sizeof s->out[0].name, "%s", name);
+  s->out[s->n_out++].link = link;
+  clv_session_links(s);
+  pthread_mutex_unlock(&s->lock);
+  return CLV_OK;
+}
