@@ -86,11 +86,13 @@ def a_light_one_beside(n_heavy, in_flight):
 
 
 @suite.test
+@measured
 def a_heavy_session_does_not_starve_a_light_one():
     a_light_one_beside(1, 8)
 
 
 @suite.test
+@measured
 def nor_does_an_identity_with_eight_sessions():
     a_light_one_beside(8, 2)
 
@@ -113,18 +115,21 @@ def shares(**quotas):
 
 
 @suite.test
+@measured
 def equals_get_equal_shares():
     a, b = shares()
     assert abs(a - b) <= 0.1 * (a + b) / 2, (a, b)
 
 
 @suite.test
+@measured
 def shares_follow_weights():
     a, b = shares(heavy=dict(weight=3))
     assert 2.6 <= a / b <= 3.4, (a, b)
 
 
 @suite.test
+@measured
 def a_request_does_not_wait_for_all_that_another_asks():
     graph, dims = mlp(2048, 1024), [4, 512]
     with tenants(more=CORE) as _, Tenant("heavy") as heavy, Tenant("light") as light:
@@ -148,6 +153,7 @@ def a_request_does_not_wait_for_all_that_another_asks():
 
 
 @suite.test
+@measured
 def what_computes_nothing_needs_no_turn():
     with tenants(more=CORE, **TEST_OPS), Tenant("heavy") as heavy, Tenant("light") as light:
         w, busy = light.open(wait_graph(1)), Busy(heavy, 600, 1)
@@ -165,6 +171,7 @@ def what_computes_nothing_needs_no_turn():
 
 
 @suite.test
+@measured
 def who_closes_does_not_wait_for_turns():
     """One session computes, another has calls behind it and a third many that became ready at once."""
     with tenants(more=CORE, **TEST_OPS), Tenant("heavy") as heavy, Tenant("light") as light:
