@@ -42,7 +42,7 @@ clv_code clv_pages_open(const clv_worker_config *c, clv_pages **ret, clv_err *er
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
   clv_http_options o = {
       .listen = c->metrics.listen, .pages = pages, .n_pages = CLV_COUNT(pages), .user = p};
-  CLV_TRY(clv_http_open(&o, &p->http, err));
+  if (clv_http_open(&o, &p->http, err) != CLV_OK) return clv_err_prefix(err, "metrics.listen");
   clv_log_event(CLV_LOG_INFO, "metrics", "listen=%s port=%u", c->metrics.listen,
                 clv_http_port(p->http));
   *ret = clv_steal(&p);

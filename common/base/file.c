@@ -50,16 +50,18 @@ clv_code clv_file_read(const char *path, size_t max_bytes, clv_bytes *ret, clv_e
   return CLV_OK;
 }
 
+/* What cannot be written is a precondition that is not met; "unavailable" is for peers. */
 static clv_code write_all(int fd, const char *path, const void *data, size_t len, clv_err *err) {
   const char *p = data;
   while (len) {
     ssize_t n = write(fd, p, len);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: write: %s", path, strerror(errno));
+    if (n < 0) return clv_fail(err, CLV_PRECONDITION, "%s: write: %s", path, strerror(errno));
     p += n;
     len -= (size_t)n;
   }
-  if (fsync(fd) != 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: fsync: %s", path, strerror(errno));
+  if (fsync(fd) != 0)
+    return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", path, strerror(errno));
   return CLV_OK;
 }
 
@@ -70,7 +72,7 @@ static clv_code sync_folder_of(const char *path, clv_err *err) {
   if (slash) *(slash == folder ? slash + 1 : slash) = '\0';
   CLV_AUTO(close_fd) int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0 || fsync(fd) != 0)
-    return clv_fail(err, CLV_UNAVAILABLE, "%s: fsync of its folder: %s", path, strerror(errno));
+    return clv_fail(err, CLV_PRECONDITION, "%s: fsync of its folder: %s", path, strerror(errno));
   return CLV_OK;
 }
 
@@ -81,12 +83,12 @@ clv_code clv_file_write_durable(const char *path, const void *data, size_t len, 
   if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_AUTO(close_fd)
   int fd = open(tmp.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, (mode_t)mode);
-  if (fd < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", tmp.data, strerror(errno));
+  if (fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", tmp.data, strerror(errno));
   if (fchmod(fd, (mode_t)mode) != 0) /* a leftover of a crash may have another mode */
-    return clv_fail(err, CLV_UNAVAILABLE, "%s: chmod: %s", tmp.data, strerror(errno));
+    return clv_fail(err, CLV_PRECONDITION, "%s: chmod: %s", tmp.data, strerror(errno));
   clv_code code = write_all(fd, tmp.data, data, len, err);
   if (code == CLV_OK && rename(tmp.data, path) != 0)
-    code = clv_fail(err, CLV_UNAVAILABLE, "%s: rename: %s", path, strerror(errno));
+    code = clv_fail(err, CLV_PRECONDITION, "%s: rename: %s", path, strerror(errno));
   if (code != CLV_OK) {
     unlink(tmp.data);
     return code;
@@ -101,11 +103,11 @@ clv_code clv_mkdirs(const char *path, clv_err *err) {
     if (*p != '/') continue;
     *p = '\0';
     if (mkdir(copy, 0755) != 0 && errno != EEXIST)
-      return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", copy, strerror(errno));
+      return clv_fail(err, CLV_PRECONDITION, "%s: %s", copy, strerror(errno));
     *p = '/';
   }
   if (mkdir(copy, 0755) != 0 && errno != EEXIST)
-    return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", copy, strerror(errno));
+    return clv_fail(err, CLV_PRECONDITION, "%s: %s", copy, strerror(errno));
   return CLV_OK;
 }
 

@@ -2,8 +2,11 @@
  *
  * From argv to the exit code.
  */
+#include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/cli/cli_int.h"
 
@@ -27,13 +30,33 @@ int clv_cli_usage(const clv_cli_line *line, const char *fmt, ...) {
   return say_usage(line, text);
 }
 
-/* Standard output may be a full disk or a closed pipe. */
+static int say_unwritable(void) {
+  clv_say(CLV_LOG_ERROR, "failed", "standard output cannot be written");
+  return CLV_EXIT_FAILED;
+}
+
 static int print(const clv_bytes *text) {
-  if (text->failed || fwrite(text->data, 1, text->len, stdout) != text->len || fflush(stdout)) {
-    clv_say(CLV_LOG_ERROR, "failed", "standard output cannot be written");
-    return CLV_EXIT_FAILED;
-  }
+  if (text->failed || fwrite(text->data, 1, text->len, stdout) != text->len || fflush(stdout))
+    return say_unwritable();
   return CLV_EXIT_OK;
+}
+
+static bool reader_has_left(void) {
+  struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+  return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
+}
+
+/* What a command said may have met a full disk; a reader such as `head` that left had enough of it. */
+static int heard(int outcome) {
+  bool failed = fflush(stdout) != 0 || ferror(stdout);
+  return failed && outcome == CLV_EXIT_OK && !reader_has_left() ? say_unwritable() : outcome;
+}
+
+/* Else the first file or connection that is opened would have the number of a closed standard stream,
+ * and what is printed would go into it. Opened for the other direction, so that printing fails. */
+static void fill_standard_streams(void) {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0) return;
 }
 
 static int answer(const clv_cli_line *line) {
@@ -48,12 +71,13 @@ static int answer(const clv_cli_line *line) {
 int clv_cli_main(const clv_cli *cli, int argc, char *const *argv, void *args) {
   clv_cli_line *line = args;
   clv_err err;
+  fill_standard_streams();
   clv_log_name(cli->name);
   clv_code code = clv_cli_parse(cli, argc, argv, args, &err);
   clv_log_set(line->verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, clv_cli_json(line, false));
   if (code != CLV_OK) return say_usage(line, err.text);
   if (line->help || line->version) return answer(line);
-  return line->command->run(args);
+  return heard(line->command->run(args));
 }
 
 /* ---- the commands of every program ------------------------------------------------------------- */

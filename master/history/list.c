@@ -48,8 +48,8 @@ static clv_code add_below(entries *l, const char *folder, clv_err *err) {
     return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_UNAVAILABLE,
                     errno == ENOENT ? "there is no folder %s: nothing was trained here yet; give "
                                       "the folder that session files have as run.dir"
-                                    : "%s cannot be read",
-                    folder);
+                                    : "%s cannot be read: %s",
+                    folder, strerror(errno));
   for (struct dirent *d; l->n < MAX_RUNS && (d = readdir(dir));) {
     CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
     if (d->d_name[0] == '.' || (d->d_type != DT_DIR && d->d_type != DT_UNKNOWN)) continue;

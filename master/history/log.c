@@ -15,12 +15,17 @@
 #include "master/history/history_int.h"
 #include "master/report/report.h"
 
-enum { LOOK_MS = 100 };
+enum {
+  LOOK_MS = 100,
+  WORD_LOOKS = 10, /* after a death: `stop --now` kills first and writes that down then */
+};
 
 typedef struct tail {
   clv_bytes path;
   int fd;   /* -1: not there yet */
   off_t at; /* what was printed */
+  bool lived;
+  unsigned dead; /* looks since it died, if it lived at the first one */
 } tail;
 
 static void tail_done(tail *t) {
@@ -64,14 +69,22 @@ static void explain(const clv_run_entry *e) {
       [CLV_STATE_UNRECORDED] = "it has ended, and left no record",
   };
   const char *text = (size_t)e->state < CLV_COUNT(texts) ? texts[e->state] : NULL;
-  if (text) fprintf(stderr, "cleave-master: %s: %s\n", e->folder, text);
+  if (text) clv_say(CLV_LOG_ERROR, "died", "%s: %s", e->folder, text);
+}
+
+static bool is_over(tail *t, const clv_run_entry *e) {
+  if (e->state == CLV_STATE_RUNNING || e->state == CLV_STATE_ELSEWHERE) {
+    t->lived = true;
+    return false;
+  }
+  return e->state != CLV_STATE_DIED || !t->lived || ++t->dead > WORD_LOOKS;
 }
 
 /* Whether it lives is asked before what it wrote is read, so that nothing is missed at the end. */
 static clv_code look(tail *t, const char *folder, bool *ret_over, int *ret_exit, clv_err *err) {
   CLV_AUTO(clv_entry_done) clv_run_entry e = {0};
   CLV_TRY(clv_entry_read(folder, &e, err));
-  *ret_over = e.state != CLV_STATE_RUNNING && e.state != CLV_STATE_ELSEWHERE;
+  *ret_over = is_over(t, &e);
   clv_code code = print_new(t, err);
   if (code == CLV_NOT_FOUND && !*ret_over) return CLV_OK; /* nothing is printed yet */
   CLV_TRY(code);
@@ -86,7 +99,7 @@ static clv_code go_along(tail *t, const char *folder, int *ret_exit, clv_err *er
   bool over;
   for (;;) {
     CLV_TRY(look(t, folder, &over, ret_exit, err));
-    if (over) return CLV_OK;
+    if (over || ferror(stdout)) return CLV_OK;
     nanosleep(&pause, NULL);
   }
 }

@@ -101,13 +101,18 @@ static void await_end(const char *folder, long pid) {
 static clv_code note_kill(const char *folder, long pid, clv_err *err) {
   CLV_AUTO(clv_closep) int lock = -1;
   CLV_AUTO(clv_run_record_done) clv_run_record record = {0};
+  CLV_AUTO(clv_entry_done) clv_run_entry dead = {0};
   long other;
+  CLV_TRY(clv_entry_read(folder, &dead, err)); /* its step is that of its last line */
   if (clv_holder_lock(folder, &lock, &other, err) != CLV_OK) return CLV_OK;
   CLV_TRY(clv_record_read(folder, &record, err));
   clv_run_attempt *a = &record.attempts[record.n_attempts - 1];
   if (a->pid != (uint64_t)pid || a->status != CLV_RUN_RUNNING) return CLV_OK;
   a->status = CLV_RUN_STOPPED;
   a->code = 130;
+  a->step = dead.step;
+  a->loss = dead.loss;
+  a->accuracy = dead.accuracy;
   a->ended_ms = clv_wall_ms();
   snprintf(a->text, sizeof a->text, "stopped at once: what came after its last checkpoint is lost");
   return clv_record_write(folder, &record, err);

@@ -311,7 +311,8 @@ static clv_code start(const clv_session_config *c, clv_run_metrics *m, clv_err *
   clv_http_options o = {
       .listen = c->metrics.listen, .pages = pages, .n_pages = CLV_COUNT(pages), .user = m};
   CLV_TRY(clv_tls_handshakes_watch(c->limits.connect_timeout_ms, err));
-  return clv_http_open(&o, &m->http, err);
+  clv_code code = clv_http_open(&o, &m->http, err);
+  return code == CLV_OK ? code : clv_err_prefix(err, "metrics.listen");
 }
 
 clv_code clv_run_metrics_open(const clv_session_config *c, clv_run_metrics **ret, clv_err *err) {
@@ -348,5 +349,5 @@ void clv_run_metrics_warn(const clv_session_config *c) {
                       "metrics.listen is %s: whoever reaches that address reads loss, speed and "
                       "names of workers, without a password; 127.0.0.1 keeps them here",
                       c->metrics.listen);
-  fprintf(stderr, "cleave-master: warning: %s\n", where.text);
+  clv_say(CLV_LOG_WARN, "metrics", "warning: %s", where.text);
 }

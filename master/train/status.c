@@ -71,7 +71,12 @@ static clv_code ask(watched *w, clv_wire_status_reply *ret, clv_err *err) {
   unsigned ms = (unsigned)CLV_MIN(limit, (uint64_t)ASK_MS);
   CLV_TRY(connect_to(w, ms, err));
   CLV_TRY(clv_wire_status_request_encode(&q, &request, err));
-  CLV_TRY(clv_rpc_call(w->channel, CLV_METHOD_STATUS, request.data, request.len, ms, &reply, err));
+  clv_code code =
+      clv_rpc_call(w->channel, CLV_METHOD_STATUS, request.data, request.len, ms, &reply, err);
+  if (code == CLV_DEADLINE)
+    return clv_fail(err, code, "%s: connected, but no answer within %.1f s", spec_of(w)->address,
+                    ms / 1e3);
+  CLV_TRY(code);
   return clv_wire_status_reply_decode(&(clv_piece){reply.data, reply.len}, 1, ret, err);
 }
 
@@ -88,6 +93,12 @@ static void fix_for(const watched *w, const clv_err *why, char *dst, size_t len)
       return;
     case CLV_EXHAUSTED:
       snprintf(dst, len, "it is at its limits: raise limits.concurrent_calls in its worker.yaml");
+      return;
+    case CLV_DEADLINE:
+      snprintf(dst, len,
+               "is its process stopped, or the host or link overloaded? `cleave-master doctor %s` "
+               "tries each step",
+               file);
       return;
     default:
       snprintf(dst, len,
@@ -222,10 +233,10 @@ static bool all_have(status *s, uint32_t replies) {
 }
 
 /* A terminal shows at once who has not answered yet; what goes elsewhere waits until there is something
- * to compare for all of them. */
+ * to compare for all of them, and ends when nobody reads it. */
 static void show_again_and_again(status *s, clv_screen *screen) {
   bool live = screen && clv_screen_is_terminal(screen), begun = false;
-  while (!*s->o->interrupted) {
+  while (!*s->o->interrupted && !ferror(stdout)) {
     begun |= all_have(s, live ? 1 : 2);
     if (live || begun) show(s, screen);
     uint64_t pause = begun ? s->interval_ns : FIRST_FRAME_MS * 1000000u;
@@ -281,7 +292,7 @@ static clv_exit run(status *s) {
   clv_screen *screen = NULL;
   clv_err err;
   if (!s->o->json && clv_screen_open(s->o->watch, &screen, &err) != CLV_OK) {
-    fprintf(stderr, "cleave-master: %s\n", err.text);
+    clv_exit_say(CLV_EXIT_FAILED, &err);
     return CLV_EXIT_FAILED;
   }
   if (s->o->watch) {
@@ -313,6 +324,10 @@ clv_exit clv_show_status(const clv_session_config *config, const clv_run_options
     puts("this session has no workers: there is nobody to ask");
     return CLV_EXIT_OK;
   }
+  if (!o->watch) { /* nothing is left to tidy up: Ctrl-C need not wait for an answer */
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+  }
   init(&s);
   sigemptyset(&ours); /* Ctrl-C is for this thread, which sleeps, not for those that ask */
   sigaddset(&ours, SIGINT);
@@ -324,7 +339,7 @@ clv_exit clv_show_status(const clv_session_config *config, const clv_run_options
   if (code == CLV_OK)
     result = run(&s);
   else
-    fprintf(stderr, "cleave-master: %s\n", err.text);
+    clv_exit_say(result, &err);
   close_status(&s);
   return result;
 }

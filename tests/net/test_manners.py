@@ -305,6 +305,10 @@ def what_decides_the_form():
     with open(broken, "w") as f:
         f.write("tls: {\n  - [\n\t}")
     assert "broken.yaml:" in objects(master("check", broken, "--log-format=json").stderr)[0]["message"]
+    for command, setting, what in (("check", "metrics.listen=0.0.0.0:9102", "without a password"),
+                                   ("status", "tls.key=certs/absent.key", "absent.key")):
+        said = objects(master(command, session, "--log-format=json", "--set", setting, cwd=cluster.dir).stderr)
+        assert len(said) == 1 and what in said[0]["message"], said
     done = run(WORKER, "check", "--log-format=json", "--config", b"/no\xff\"such\n.yaml")  # hostile bytes
     assert "such" in objects(done.stderr)[0]["message"] and done.returncode == 3
 
@@ -384,9 +388,9 @@ def crippled():
     return master("certs", "init", "--dir", os.path.join(cluster.dir, "none"), env={"OPENSSL_CONF": path}).returncode
 
 
-def full():
+def full(*command):
     with open("/dev/full", "w") as f:
-        return subprocess.run([MASTER, "completion", "bash"], stdout=f, stderr=subprocess.DEVNULL).returncode
+        return subprocess.run([MASTER, *command], stdout=f, stderr=subprocess.DEVNULL, cwd=cluster.dir).returncode
 
 
 def worker_config(text):
@@ -400,7 +404,7 @@ def worker_config(text):
 # Each code, and a command that ends with it. A text is the reason why no command here does.
 MASTER_CODES = {
     0: lambda: master("check", session_of("code-0"), cwd=cluster.dir).returncode,
-    1: full,
+    1: lambda: full("completion", "bash"),
     2: lambda: master("frob").returncode,
     3: lambda: master("check", "absent.yaml").returncode,
     4: lambda: cluster.train(session_of("code-4"), "--set", f"workers.w1.address=127.0.0.1:{free_port()}").returncode,
@@ -438,6 +442,21 @@ def each_code_has_its_section():
         assert code == 0 or "What to do" in text, code
     listed = {int(n) for n in re.findall(r"^ +(\d+)  ", run(WORKER, "--help").stdout.split("Exit codes")[1], re.M)}
     assert listed == set(WORKER_CODES), listed
+
+
+@suite.test
+def a_full_disk_behind_standard_output():
+    path = session_of("unheard")
+    for command in (["check", path], ["plan", path], ["train", path, "--max-steps", "1"], ["runs"], ["--help"]):
+        assert full(*command) == 1, command
+
+
+@suite.test
+def a_reader_that_leaves_has_heard_enough():
+    p = subprocess.Popen([MASTER, "plan", session_of("left")], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    p.stdout.close()
+    assert p.wait(timeout=20) == 0 and not p.stderr.read()
+    p.stderr.close()
 
 
 @suite.test

@@ -449,10 +449,10 @@ def who_opens_it_to_others_is_told():
     done = master("check", cluster.session("wrong", body(1) + "metrics: {port: 1}\n"), cwd=cluster.dir)
     assert done.returncode == 3 and "listen" in done.stderr, done.stderr
     done = cluster.train(cluster.session("taken", body(1, cluster.pages[0])))
-    assert done.returncode == 4 and f"cannot listen on '127.0.0.1:{cluster.pages[0]}'" in done.stderr, done.stderr
+    assert done.returncode == 4 and f"metrics.listen: cannot listen on '127.0.0.1:{cluster.pages[0]}'" in done.stderr, done.stderr
     config = os.path.join(cluster.dir, "w1.yaml")
     done = run(WORKER, "serve", "--config", config, "--set", "listen=127.0.0.1:0")
-    assert done.returncode == 4 and f"cannot listen on '127.0.0.1:{cluster.pages[0]}'" in done.stderr, done.stderr
+    assert done.returncode == 4 and f"metrics.listen: cannot listen on '127.0.0.1:{cluster.pages[0]}'" in done.stderr, done.stderr
 
 
 # ---- alerts and the dashboard ------------------------------------------------------------------------------

@@ -195,6 +195,31 @@ def stop_now_leaves_no_checkpoint():
 
 
 @suite.test
+def a_follower_waits_for_the_word_of_who_killed():
+    """As `stop --now` does it: the kill first, its record a moment later."""
+    with Training("word") as run, follow("word") as log:
+        time.sleep(0.3 * SLOW)
+        run.process.kill()
+        run.end()
+        time.sleep(0.4)
+        text = open(path("word", "run.json")).read()
+        with open(path("word", "run.json.new"), "w") as f:
+            f.write(text.replace('"status": "running", "code": 0', '"status": "stopped", "code": 130'))
+        os.rename(f.name, path("word", "run.json"))
+        _, err = log.communicate(timeout=PATIENCE)
+    assert recorded("word")["state"] == "stopped" and log.returncode == 130 and not err, (log.returncode, err)
+
+
+@suite.test
+def a_run_that_was_killed_says_how_far_it_came():
+    with Training("far") as run:
+        done = tool("stop", "far", "--now", "--json")
+        run.end()
+    last = lines("far", "metrics.jsonl")[-1]["step"]
+    assert json.loads(done.stdout)["step"] == recorded("far")["step"] == last > 0, (done.stdout, last)
+
+
+@suite.test
 def asking_twice_is_not_ctrl_c_twice():
     """Two requests, sent as `stop` does, before the step ends; the checkpoint is written all the same."""
     with Training("twice") as run:
@@ -230,6 +255,9 @@ def wrong_names():
     assert "give the folder" in tool("runs", "nowhere").stderr
     assert tool("runs", os.path.join(cluster.dir, "runs", "finished")).stdout.count("\n") == 2
     assert "no runs in" in tool("runs", "data").stdout
+    assert "finished.yaml cannot be read: Not a directory" in tool("runs", "finished.yaml").stderr
+    full = cluster.train(os.path.join(cluster.dir, "finished.yaml"), "--set", "run.dir=finished.yaml")
+    assert full.returncode == 1 and "Not a directory" in full.stderr, full
     for command in ("runs", "log", "stop"):
         assert tool(command, "finished.yaml").returncode == 1
     elsewhere = master("log", "finished", cwd="/")

@@ -187,6 +187,26 @@ def a_silent_worker_keeps_nobody_waiting():
         assert rows["w1"]["ok"] and not rows["w3"]["ok"], rows["w3"]
 
 
+@suite.test
+def a_worker_that_stops_meanwhile_is_said_to_give_no_answer():
+    command = [MASTER, "status", os.path.join(c.dir, "two.yaml"), "--watch", "--json", "--interval", "0.2",
+               "--set", "limits.connect_timeout=500ms"]
+    p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=c.dir)
+    pid = c.workers[1].process.pid
+    try:
+        until("an answer", lambda: (row := json.loads(p.stdout.readline()))["worker"] == "w2" and row["ok"])
+        os.kill(pid, signal.SIGSTOP)
+        once = subprocess.Popen([*command[:3], "--json"], stdout=subprocess.DEVNULL, cwd=c.dir)
+        row = until("none", lambda: (r := json.loads(p.stdout.readline()))["worker"] == "w2" and not r["ok"] and r)
+        once.send_signal(signal.SIGINT)  # Ctrl-C does not wait for an answer
+        assert once.wait(timeout=2 * SLOW) == -signal.SIGINT
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        p.terminate()
+        p.communicate()
+    assert "no answer within 0.5 s" in row["error"] and "stopped" in row["fix"], row
+
+
 class Terminal:
     """A program on a terminal of so many columns."""
 
@@ -259,6 +279,22 @@ def sessions_that_share_a_core_wait_for_their_turn():
             seen = until(both)
             assert any(re.search(r"waiting for its turn \d+ %: session (one|two) computes", s["verdict"])
                        for s in seen.values()), seen
+
+
+@suite.test
+def nobody_reads_it():
+    """The view ends with its reader, and says so where it cannot write; a closed standard output is not taken
+    for the first connection."""
+    command = [MASTER, "status", os.path.join(c.dir, "two.yaml"), "--watch", "--interval", "0.2"]
+    p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=c.dir)
+    assert "2 of 2 workers answer" in p.stdout.readline()
+    p.stdout.close()
+    assert p.wait(timeout=20 * SLOW) == 0 and not p.stderr.read()
+    p.stderr.close()
+    for to in (">/dev/full", ">&-"):
+        done = subprocess.run(["bash", "-c", f'"$@" {to}', "bash", *command], capture_output=True, text=True, cwd=c.dir,
+                              timeout=20 * SLOW)
+        assert done.returncode == 1 and "standard output cannot be written" in done.stderr, (to, done)
 
 
 @suite.test

@@ -89,6 +89,7 @@ def sessions_in_the_status_line():
             "train: {epochs: 100000, batch: 32, seed: 5, optimizer: {kind: sgd, lr: 0.1}}\n"))
         with Running([MASTER, "train", session, "--set", f"workers.w1.address=127.0.0.1:{m.port}"], cwd=cluster.dir):
             m.until(r"STATUS=port \d+: 1 session, \d+ contexts?")
+            time.sleep(SLOW)  # attached by then: a session without its master's stream stays for its lease
         m.until(r"STATUS=port \d+: 0 sessions, 0 contexts")
 
 

@@ -88,7 +88,7 @@ static void files_are_written_whole_and_read_back(void **state) {
   unlink(path);
   assert_int_equal(clv_file_read(path, 5, &b, NULL), CLV_NOT_FOUND);
   snprintf(path, sizeof path, "%s/none/a", dir);
-  assert_int_equal(clv_file_write_durable(path, "x", 1, 0600, NULL), CLV_UNAVAILABLE);
+  assert_int_equal(clv_file_write_durable(path, "x", 1, 0600, NULL), CLV_PRECONDITION);
   rmdir(dir);
 }
 
