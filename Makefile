@@ -130,7 +130,7 @@ BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
 .PHONY: all help test demo check-layers lint format bench bench-pipeline fuzz parity learns mutate install uninstall clean \
-        deps deps-test manuals deps-parity sanitize soak schedules references faults
+        deps deps-test manuals deps-parity sanitize soak soak-mixed schedules references faults
 all: $(BINARIES) $(LIBCLEAVE) manuals
 
 help:
@@ -144,6 +144,7 @@ help:
 	@echo 'make bench         speed as ratios against peers measured in the same run'
 	@echo 'make bench-pipeline  ResNet50 split and schedules, the same way (BENCH_ARGS=--quick: that it runs)'
 	@echo 'make soak          100,000 steps of a program on the C API: what grows on either side'
+	@echo 'make soak-mixed    SOAK_SECONDS (7200) of sessions of all kinds on two workers: what grows, and whether status and metrics agree'
 	@echo 'make schedules     1,000 random and 1,000 damaged schedules, and hundreds through session files'
 	@echo 'make faults        the seeds and the demo while control messages are lost, doubled and late: the same bytes'
 	@echo 'make references    10,000 random programs of references over a network that loses, doubles and reorders'
@@ -389,6 +390,12 @@ SOAK_STEPS ?= 100000
 soak: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(OUT)/net/api_faults
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/api_soak.py $(SOAK_STEPS)
+
+# SOAK_SEED=17 replays a mix.
+SOAK_SECONDS ?= 7200
+soak-mixed: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(foreach p,api_faults api_kept random_programs,$(OUT)/net/$(p))
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/mixed_soak.py $(SOAK_SECONDS) $(SOAK_SEED)
 
 schedules: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(OUT)/net/api_schedule

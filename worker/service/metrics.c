@@ -51,29 +51,19 @@ static clv_code numbers_init(numbers *n, const clv_worker_config *c, clv_err *er
   return clv_alloc(1 + c->n_peers, sizeof *n->loads, &n->loads, err);
 }
 
-/* What only grows: the totals and the table of one moment, so that a session which closes meanwhile
- * counts once. */
-static uint32_t take_totals(clv_service *v, numbers *n, session *list[MAX_SESSIONS]) {
+/* What only grows: the totals and what the sessions in the table add, all of it under the lock. A session
+ * leaves the table, and its counts join the totals, under the same lock; one that was read a moment
+ * later would have lost its links by then, or have counted on, and the sum would shrink again. */
+static void gather_totals(clv_service *v, numbers *n) {
   pthread_mutex_lock(&v->lock);
   memcpy(n->work, v->ended, v->config->n_allow * sizeof *n->work);
   memcpy(n->edges, v->ended_edges, (1 + v->config->n_peers) * sizeof *n->edges);
   memcpy(n->refused, v->refused, sizeof n->refused);
   n->reloads = (double)v->reloads;
   n->failed_reloads = (double)v->failed_reloads;
-  uint32_t found = v->n_sessions;
-  for (uint32_t i = 0; i < found; i++) list[i] = clv_session_ref(v->sessions[i]);
+  for (uint32_t i = 0; i < v->n_sessions; i++)
+    clv_session_work(v->sessions[i], &n->work[v->sessions[i]->allowed], n->edges);
   pthread_mutex_unlock(&v->lock);
-  return found;
-}
-
-static void gather_totals(clv_service *v, numbers *n) {
-  session *list[MAX_SESSIONS];
-  uint32_t found = take_totals(v, n, list);
-  for (uint32_t i = 0; i < found; i++) {
-    const clv_allow_spec *a = clv_service_allowed(v, list[i]->owner);
-    if (a) clv_session_work(list[i], &n->work[a - v->config->allow], n->edges);
-    clv_session_unref(list[i]);
-  }
 }
 
 static void add_session(numbers *n, const clv_wire_session_status *s, holding *h) {

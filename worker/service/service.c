@@ -140,9 +140,9 @@ clv_code clv_service_reload(clv_service *s, const clv_tls_identity *identity, cl
 
 /* A session that must end, with a reference; NULL when there is none. */
 static session *ended_session(clv_service *s, const char **ret_why) {
-  uint64_t now = clv_now_ns() / 1000000u;
   session *found = NULL;
   pthread_mutex_lock(&s->lock);
+  uint64_t now = clv_now_ns() / 1000000u; /* no session in the table was opened later */
   for (uint32_t i = 0; i < s->n_sessions && !found; i++) {
     session *x = s->sessions[i];
     pthread_mutex_lock(&x->lock);

@@ -242,10 +242,10 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   CLV_AUTO(clv_service_snapshot_done) clv_service_snapshot now = {0};
   const clv_allow_spec *a = viewer ? clv_service_allowed(v, viewer) : NULL;
   clv_wire_status_reply *out = &now.status;
-  uint64_t at = clv_now_ns();
   CLV_TRY(clv_alloc(1, sizeof *now.memory, &now.memory, err));
   out->sees_all = !viewer || (a && a->role == CLV_ROLE_OBSERVER);
   look(v, a, viewer, only, now.memory, out);
+  uint64_t at = clv_now_ns(); /* behind look: none of its sessions was opened later */
   CLV_TRY(fill_sessions(now.memory, at, err));
   out->n_sessions = now.memory->n_held;
   out->sessions = now.memory->sessions;
