@@ -23,8 +23,18 @@
 #include "worker/pages_int.h"
 
 static _Atomic uint64_t sheds;
+static _Atomic uint64_t most; /* open connections */
+static clv_service *_Atomic counted;
+static unsigned (*_Atomic count)(const clv_service *);
 
 uint64_t clv_accept_guard_sheds(void) { return sheds; }
+
+void clv_accept_guard_limit(clv_service *service, unsigned (*connections)(const clv_service *),
+                            uint64_t limit) {
+  most = limit;
+  count = connections;
+  counted = service;
+}
 
 #ifndef CLV_MUTATE_ACCEPT_GUARD
 
@@ -68,8 +78,18 @@ static void shed(int listener) {
 int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len,
                    int flags) __asm__("accept4") __attribute__((visibility("default"), used));
 
+/* Counting looks at every descriptor, so it is left out while the number of this one says enough. */
+static bool is_one_too_many(int fd) {
+  clv_service *service = counted;
+  return service && (uint64_t)fd >= most && count(service) > most;
+}
+
 int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len, int flags) {
-  int fd = system_accept(listener, addr, len, flags);
+  int fd;
+  while ((fd = system_accept(listener, addr, len, flags)) >= 0 && is_one_too_many(fd)) {
+    close(fd);
+    sheds++;
+  }
   if (fd >= 0 && fd <= highest_welcome()) return fd;
   if (fd < 0 && errno != EMFILE && errno != ENFILE) return -1;
   if (fd >= 0) close(fd);

@@ -154,10 +154,12 @@ static int serve(const arguments *a, bool check_only) {
     return clv_exit_say(CLV_EXIT_CONNECT, &err);
   }
   clv_pages_show(pages, service);
+  clv_accept_guard_limit(service, clv_service_connections, config->limits.connections);
   log_facts(config, identity, clv_service_port(service));
   clv_notify_ready(clv_service_port(service));
   serve_until_stopped(service, config);
   clv_pages_closep(&pages);
+  clv_accept_guard_limit(NULL, NULL, 0);
   clv_service_close(service);
   clv_rpc_runtime_free(runtime);
   clv_log_event(CLV_LOG_INFO, "stopped", "%s", "");

@@ -217,6 +217,44 @@ def daemon(name, extra):
     return Worker(cluster, name, path), port
 
 
+@suite.test
+def connections_have_a_limit():
+    """Those over it are closed at once, the others stay, and with places free again all is as before."""
+    w, port = daemon("w8", "limits: {connections: 24, handshake_timeout: 30s}\n")
+    held = []
+    try:
+        for _ in range(40):
+            held.append(socket.create_connection(("127.0.0.1", port)))
+            held[-1].settimeout(5 * SLOW)
+            time.sleep(0.01)
+
+        def is_closed(s):
+            s.setblocking(False)
+            try:
+                return s.recv(1) == b""  # else it begins with what HTTP/2 would say behind TLS: nothing
+            except BlockingIOError:
+                return False
+            except ConnectionResetError:
+                return True
+
+        until(lambda: sum(map(is_closed, held)) == 16)
+        time.sleep(0.3)
+        assert [is_closed(s) for s in held] == [False] * 24 + [True] * 16
+    finally:
+        for s in held:
+            s.close()
+    until(lambda: answers(port))
+    assert w.stop() == 0
+
+
+def answers(port):
+    with Caller(port, cluster.certs) as caller:
+        try:
+            return caller.hello()
+        except grpc.RpcError:
+            return None
+
+
 def a_step(lane, context):
     """A call of mlp(4, 2), its backward, a vote and the optimiser's step."""
     value, answers = 10 * context, []

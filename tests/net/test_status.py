@@ -194,10 +194,10 @@ def a_worker_that_stops_meanwhile_is_said_to_give_no_answer():
     p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=c.dir)
     pid = c.workers[1].process.pid
     try:
-        until("an answer", lambda: (row := json.loads(p.stdout.readline()))["worker"] == "w2" and row["ok"])
+        until(lambda: (row := json.loads(p.stdout.readline()))["worker"] == "w2" and row["ok"])
         os.kill(pid, signal.SIGSTOP)
         once = subprocess.Popen([*command[:3], "--json"], stdout=subprocess.DEVNULL, cwd=c.dir)
-        row = until("none", lambda: (r := json.loads(p.stdout.readline()))["worker"] == "w2" and not r["ok"] and r)
+        row = until(lambda: (r := json.loads(p.stdout.readline()))["worker"] == "w2" and not r["ok"] and r)
         once.send_signal(signal.SIGINT)  # Ctrl-C does not wait for an answer
         assert once.wait(timeout=2 * SLOW) == -signal.SIGINT
     finally:

@@ -270,7 +270,7 @@ static const clv_metric table[] = {
      "Handshakes that failed, by whom they were with: callers, or peers that this worker dialled.",
      0, put_failures},
     {"cleave_worker_shed_connections_total", CLV_COUNTER, "",
-     "Times that connections were turned away for want of file descriptors.", AT(shed), NULL},
+     "Connections that were turned away: over limits.connections, or no file descriptors left.", AT(shed), NULL},
     {"cleave_worker_calls_total", CLV_COUNTER, "", "Calls and streams that have come.", AT(calls),
      NULL},
     {"cleave_worker_active_calls", CLV_GAUGE, "", "Calls and streams at work.", AT(active_calls),

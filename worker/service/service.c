@@ -125,6 +125,10 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identit
   return CLV_OK;
 }
 
+unsigned clv_service_connections(const clv_service *s) {
+  return clv_rpc_server_connections(s->server);
+}
+
 unsigned clv_service_port(const clv_service *s) { return clv_rpc_server_port(s->server); }
 
 clv_code clv_service_reload(clv_service *s, const clv_tls_identity *identity, clv_err *err) {

@@ -41,7 +41,7 @@ static void defaults(void **state) {
   assert_int_equal(c->limits.message_bytes, 64 << 20);
   assert_int_equal(c->limits.concurrent_calls, 64);
   assert_int_equal(c->limits.calls, 65536);
-  assert_int_equal(c->limits.connections, 16);
+  assert_int_equal(c->limits.connections, 256);
   assert_int_equal(c->limits.credit_bytes, 64 << 20);
   assert_int_equal(c->limits.lease_ms, 60000);
   assert_int_equal(c->limits.handshake_timeout_ms, 3000);
