@@ -4,7 +4,7 @@ program, their owner and two workers, with and without a link between these. The
 those of tensors passed by hand, whatever the way."""
 import os, sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import BIN, Cluster, run
+from cluster import BIN, Cluster, retold, run
 
 PROGRAM = os.path.join(BIN, "net", "api_kept")
 WAYS = {"direct": ("transfer: direct\n",), "via_master": ("transfer: via_master\n",),
@@ -16,15 +16,8 @@ def main():
     with Cluster(2, limits="limits: {session_bytes: 48MiB}\n") as c:
         for name, (body, *more) in WAYS.items():
             done = run(PROGRAM, c.session(name, body), "w1", "w2", *more)
-            for line in done.stdout.splitlines():
-                if line.startswith("digest "):
-                    digests.add(line)
-                else:
-                    word = "not ok " if line.startswith("not ok ") else "ok "
-                    print(word + name + ":" + line[len(word):], flush=True)
-            if done.returncode != 0:
-                failed += 1
-                print(f"not ok {name}_ends_well ({done.returncode}) {done.stderr[-2000:]}")
+            digests |= retold(name, done)
+            failed += done.returncode != 0
         done = run(PROGRAM, c.session("lost", "transfer: direct\n"), "w1", "w2", "lost",
                    str(c.workers[0].process.pid))
         print(done.stdout, end="", flush=True)

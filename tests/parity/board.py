@@ -15,10 +15,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "../net")]
 
 import tfevents
+import pypi
 from cluster import IMAGE_DATA, SLOW, free_port
 
 FOLDER = os.path.join(HERE, "../../build/tensorboard")
-INSTALLED = os.path.join(FOLDER, "bin/python")
+INSTALLED = pypi.interpreter(FOLDER)
 BODY = (IMAGE_DATA.replace("}\n", ", validation: {fraction: 0.25}}\n") +
         "stages:\n"
         "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 16}, {op: relu}]}\n"
@@ -30,26 +31,12 @@ BODY = (IMAGE_DATA.replace("}\n", ", validation: {fraction: 0.25}}\n") +
 
 # ---- installing ----------------------------------------------------------------------------------
 
-def _do(*command):
-    """What went wrong, or None."""
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.PIPE, text=True, timeout=600)
-    except subprocess.TimeoutExpired:
-        return "takes longer than 600 s"
-    lines = done.stderr.strip().splitlines() or ["failed without a word"]
-    return lines[-1] if done.returncode else None
-
-
 def python():
     """(an interpreter that has TensorBoard, None), or (None, why there is none)."""
-    if os.path.exists(INSTALLED) and not _do(INSTALLED, "-c", "import tensorboard"):
+    if pypi.works(FOLDER, "tensorboard"):
         return INSTALLED, None
-    wrong = _do(sys.executable, "-m", "venv", FOLDER)
-    if wrong:
-        return None, f"no virtual environment (Debian: python3-venv): {wrong}"
-    wrong = _do(INSTALLED, "-m", "pip", "install", "--retries", "1", "--no-cache-dir", "tensorboard")
-    return (None, f"pip does not install TensorBoard here: {wrong}") if wrong else (INSTALLED, None)
+    wrong = pypi.install(FOLDER, "tensorboard")
+    return (None, wrong) if wrong else (INSTALLED, None)
 
 
 # ---- runs ----------------------------------------------------------------------------------------

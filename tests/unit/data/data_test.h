@@ -5,46 +5,10 @@
 #ifndef CLEAVE_DATA_TEST_H
 #define CLEAVE_DATA_TEST_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 #include <zlib.h>
 
 #include "master/data/data.h"
-
-#define assert_ok(call, err)                                                                  \
-  do {                                                                                        \
-    clv_code assert_code_ = (call);                                                           \
-    if (assert_code_ != CLV_OK) fail_msg("%s: %s", clv_code_name(assert_code_), (err)->text); \
-  } while (0)
-
-#define assert_says(err, text_part)                                     \
-  do {                                                                  \
-    if (!strstr((err)->text, (text_part)))                              \
-      fail_msg("\"%s\" does not say \"%s\"", (err)->text, (text_part)); \
-  } while (0)
-
-static char scratch[64];
-
-static inline int scratch_setup(void **state) {
-  (void)state;
-  strcpy(scratch, "/tmp/cleave-data-XXXXXX");
-  return mkdtemp(scratch) ? 0 : -1;
-}
-
-static inline int scratch_teardown(void **state) {
-  (void)state;
-  char command[96];
-  snprintf(command, sizeof command, "rm -rf %s", scratch);
-  return system(command);
-}
+#include "tests/unit/scratch.h"
 
 /* A path in the scratch folder; four may be alive at once. */
 static inline const char *at(const char *name) {

@@ -3,47 +3,16 @@
  * Locks, records and what is made of them, with a child process as the one who trains.
  */
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "master/history/history_int.h"
-
-#define assert_ok(call, err)                                                                  \
-  do {                                                                                        \
-    clv_code assert_code_ = (call);                                                           \
-    if (assert_code_ != CLV_OK) fail_msg("%s: %s", clv_code_name(assert_code_), (err)->text); \
-  } while (0)
-
-#define assert_says(err, text_part)                                     \
-  do {                                                                  \
-    if (!strstr((err)->text, (text_part)))                              \
-      fail_msg("\"%s\" does not say \"%s\"", (err)->text, (text_part)); \
-  } while (0)
-
-static char scratch[64];
+#include "tests/unit/scratch.h"
 
 static int setup(void **state) {
-  (void)state;
-  strcpy(scratch, "/tmp/cleave-history-XXXXXX");
-  return mkdtemp(scratch) && chdir(scratch) == 0 && mkdir("runs", 0755) == 0 ? 0 : -1;
-}
-
-static int teardown(void **state) {
-  char command[96];
-  (void)state;
-  snprintf(command, sizeof command, "cd / && rm -rf %s", scratch);
-  return system(command);
+  if (scratch_setup(state) != 0) return -1;
+  return chdir(scratch) == 0 && mkdir("runs", 0755) == 0 ? 0 : -1;
 }
 
 static void put(const char *path, const char *text) {
@@ -319,5 +288,5 @@ int main(void) {
       cmocka_unit_test(a_damaged_record_is_begun_anew),
       cmocka_unit_test(runs_are_found_by_name_and_folder),
   };
-  return cmocka_run_group_tests(tests, setup, teardown);
+  return cmocka_run_group_tests(tests, setup, scratch_teardown);
 }

@@ -5,35 +5,11 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "master/report/report_int.h"
-
-static char scratch[64];
-
-static int setup(void **state) {
-  (void)state;
-  strcpy(scratch, "/tmp/cleave-report-XXXXXX");
-  return mkdtemp(scratch) ? 0 : -1;
-}
-
-static int teardown(void **state) {
-  char command[96];
-  (void)state;
-  snprintf(command, sizeof command, "rm -rf %s", scratch);
-  return system(command);
-}
+#include "tests/unit/scratch.h"
 
 static clv_events *open_in(const char *folder, uint64_t step) {
   clv_events *e = NULL;
@@ -244,5 +220,5 @@ int main(void) {
       cmocka_unit_test(a_full_disk_loses_records_alone),
       cmocka_unit_test(a_folder_that_cannot_be_is_an_error),
   };
-  return cmocka_run_group_tests(tests, setup, teardown);
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
