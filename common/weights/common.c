@@ -240,3 +240,14 @@ clv_code clv_weights_json_only(json_t *object, const char *const *known, size_t 
   }
   return CLV_OK;
 }
+
+clv_code clv_weights_json_format(const json_t *object, const char *format, int version,
+                                 const char *label, clv_err *err) {
+  const char *found = NULL;
+  uint64_t number = 0;
+  CLV_TRY(clv_weights_json_text(object, "format", label, &found, err));
+  CLV_TRY(clv_weights_json_u64(object, "version", INT64_MAX, label, &number, err));
+  if (strcmp(found, format) == 0 && number == (uint64_t)version) return CLV_OK;
+  return clv_fail(err, CLV_UNIMPLEMENTED, "%s: format '%.40s' version %llu, expected %s %d", label,
+                  found, (unsigned long long)number, format, version);
+}

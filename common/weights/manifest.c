@@ -140,13 +140,8 @@ static clv_code parse_config_hash(const json_t *root, const char *label, clv_man
 static clv_code parse_root(json_t *root, const char *label, clv_manifest *m, clv_err *err) {
   static const char *const known[] = {"format", "version",       "step",  "stages",
                                       "sha256", "config_sha256", "files", "protocol_version"};
-  const char *format = NULL;
-  uint64_t version = 0, stages = 0, protocol = 0;
-  CLV_TRY(clv_weights_json_text(root, "format", label, &format, err));
-  CLV_TRY(clv_weights_json_u64(root, "version", INT64_MAX, label, &version, err));
-  if (strcmp(format, format_name) != 0 || version != FORMAT_VERSION)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "%s: format '%.40s' version %llu, expected %s %d",
-                    label, format, (unsigned long long)version, format_name, FORMAT_VERSION);
+  uint64_t stages = 0, protocol = 0;
+  CLV_TRY(clv_weights_json_format(root, format_name, FORMAT_VERSION, label, err));
   CLV_TRY(clv_weights_json_only(root, known, CLV_COUNT(known), label, err));
   CLV_TRY(clv_weights_json_u64(root, "step", INT64_MAX, label, &m->step, err));
   CLV_TRY(clv_weights_json_u64(root, "stages", CLV_CHECKPOINT_MAX_STAGES, label, &stages, err));

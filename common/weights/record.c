@@ -245,13 +245,7 @@ static clv_code parse_root(json_t *root, const char *label, clv_run_record *r, c
   static const char *const known[] = {"format",  "version",       "name",
                                       "session", "config_sha256", "earlier_attempts",
                                       "best",    "checkpoints",   "attempts"};
-  const char *format = "";
-  uint64_t version = 0;
-  CLV_TRY(clv_weights_json_text(root, "format", label, &format, err));
-  CLV_TRY(clv_weights_json_u64(root, "version", INT64_MAX, label, &version, err));
-  if (strcmp(format, format_name) != 0 || version != FORMAT_VERSION)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "%s: format '%.40s' version %llu, expected %s %d",
-                    label, format, (unsigned long long)version, format_name, FORMAT_VERSION);
+  CLV_TRY(clv_weights_json_format(root, format_name, FORMAT_VERSION, label, err));
   CLV_TRY(clv_weights_json_only(root, known, CLV_COUNT(known), label, err));
   CLV_TRY(parse_fields(root, head_fields, CLV_COUNT(head_fields), true, label, r, err));
   CLV_TRY(parse_fields(json_object_get(root, "best"), best_fields, CLV_COUNT(best_fields), false,

@@ -75,6 +75,9 @@ clv_code clv_weights_json_u64(const json_t *object, const char *key, uint64_t mo
                               const char *label, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_weights_json_text(const json_t *object, const char *key, const char *label,
                                const char **ret, clv_err *err) CLV_USE_RESULT;
+/* Whether "format" and "version" are these; CLV_UNIMPLEMENTED says what was expected. */
+clv_code clv_weights_json_format(const json_t *object, const char *format, int version,
+                                 const char *label, clv_err *err) CLV_USE_RESULT;
 /* CLV_DATA_LOSS naming the first key that is not among known[n]. */
 clv_code clv_weights_json_only(json_t *object, const char *const *known, size_t n,
                                const char *label, clv_err *err) CLV_USE_RESULT;
