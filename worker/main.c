@@ -13,7 +13,8 @@
 static int devices(void *args) {
   (void)args;
   const clv_backend *b = clv_backend_cpu();
-  printf("cpu  %ld cores, %s, %s\n", sysconf(_SC_NPROCESSORS_ONLN), b->isa(), b->libraries());
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  printf("cpu  %ld core%s, %s, %s\n", cores, CLV_S(cores), b->isa(), b->libraries());
   return CLV_EXIT_OK;
 }
 

@@ -59,15 +59,16 @@ static void harden(void) {
 
 static void log_facts(const clv_worker_config *c, const clv_tls_identity *id, unsigned port) {
   char expiry[32], memory[32];
+  int days = clv_tls_identity_days_left(id);
   struct tm tm;
   time_t end = (time_t)id->not_after;
   gmtime_r(&end, &tm);
   strftime(expiry, sizeof expiry, "%Y-%m-%d", &tm);
   clv_log_event(CLV_LOG_INFO, "ready",
-                "version=%s listen=%s port=%u identity=%s certificate_expires=%s (%d days) "
+                "version=%s listen=%s port=%u identity=%s certificate_expires=%s (%d day%s) "
                 "device=%s isa=%s sessions=%llu session_bytes=%s allow=%zu artifacts=%zu",
-                CLV_VERSION, c->listen, port, id->uri, expiry, clv_tls_identity_days_left(id),
-                c->device, clv_backend_cpu()->isa(), (unsigned long long)c->limits.sessions,
+                CLV_VERSION, c->listen, port, id->uri, expiry, days, CLV_S(days), c->device,
+                clv_backend_cpu()->isa(), (unsigned long long)c->limits.sessions,
                 clv_format_size(c->limits.session_bytes, memory, sizeof memory), c->n_allow,
                 c->n_artifacts);
 }
@@ -79,10 +80,12 @@ static void reload(clv_service *service, const clv_worker_config *c) {
   if (code == CLV_OK) code = clv_tls_identity_require(id, CLV_TLS_SERVER, &err);
   if (code != CLV_OK) clv_service_reload_failed(service);
   if (code == CLV_OK) code = clv_service_reload(service, id, &err);
-  if (code == CLV_OK)
-    clv_log_event(CLV_LOG_INFO, "certificates", "reloaded, identity=%s, %d days left", id->uri,
-                  clv_tls_identity_days_left(id));
-  if (code == CLV_OK) return;
+  if (code == CLV_OK) {
+    int days = clv_tls_identity_days_left(id);
+    clv_log_event(CLV_LOG_INFO, "certificates", "reloaded, identity=%s, %d day%s left", id->uri,
+                  days, CLV_S(days));
+    return;
+  }
   clv_log_event(CLV_LOG_ERROR, "certificates", "NOT reloaded, the old ones stay in use: %s",
                 err.text);
   clv_service_note(service, NULL, "certificates were not reloaded; the worker's log says why");
@@ -92,7 +95,7 @@ static void notify_status(clv_service *service) {
   unsigned sessions, contexts;
   clv_service_count(service, &sessions, &contexts);
   clv_notify_status("port %u: %u session%s, %u context%s", clv_service_port(service), sessions,
-                    sessions == 1 ? "" : "s", contexts, contexts == 1 ? "" : "s");
+                    CLV_S(sessions), contexts, CLV_S(contexts));
 }
 
 static void serve_until_stopped(clv_service *service, const clv_worker_config *c) {
@@ -133,8 +136,9 @@ static int serve(const arguments *a, bool check_only) {
   int bad = check_files(config, &identity);
   if (bad) return bad;
   if (check_only) {
-    printf("configuration OK: %s as %s, certificate ends in %d days\n", config->listen,
-           identity->uri, clv_tls_identity_days_left(identity));
+    int days = clv_tls_identity_days_left(identity);
+    printf("configuration OK: %s as %s, certificate ends in %d day%s\n", config->listen,
+           identity->uri, days, CLV_S(days));
     return CLV_EXIT_OK;
   }
   catch_signals();

@@ -92,6 +92,9 @@ clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
 
 void clv_freep(void *pp); /* frees *(void **)pp */
 
+/* What a noun ends in behind a number: "%u session%s", n, CLV_S(n). */
+#define CLV_S(n) ((n) == 1 ? "" : "s")
+
 #define CLV_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define CLV_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define CLV_MAX(a, b) ((a) > (b) ? (a) : (b))
@@ -151,6 +154,13 @@ clv_code clv_mkdirs(const char *path, clv_err *err) CLV_USE_RESULT;
 
 /* What is not printable ASCII becomes '?': text of a peer or a library, on its way to a terminal. */
 void clv_text_clean(char *text);
+
+/* The same for text of people, which may be UTF-8: its control characters alone become '?', but for
+ * line ends and tabs. */
+void clv_text_guard(const char *text, clv_bytes *out);
+
+/* Why bind() or listen() failed, and what helps. */
+const char *clv_bind_trouble(int error);
 
 /* Levenshtein-nearest of n candidates within distance 3 (and half the word's length), or NULL. */
 const char *clv_did_you_mean(const char *word, const char *const *candidates, size_t n);

@@ -96,6 +96,8 @@ clv_code clv_file_write_durable(const char *path, const void *data, size_t len, 
   return sync_folder_of(path, err);
 }
 
+#define CANNOT_MAKE "the folder %s cannot be made: %s"
+
 clv_code clv_mkdirs(const char *path, clv_err *err) {
   CLV_AUTO(clv_freep) char *copy = NULL;
   CLV_TRY(clv_strdup(path, &copy, err));
@@ -103,11 +105,11 @@ clv_code clv_mkdirs(const char *path, clv_err *err) {
     if (*p != '/') continue;
     *p = '\0';
     if (mkdir(copy, 0755) != 0 && errno != EEXIST)
-      return clv_fail(err, CLV_PRECONDITION, "%s: %s", copy, strerror(errno));
+      return clv_fail(err, CLV_PRECONDITION, CANNOT_MAKE, copy, strerror(errno));
     *p = '/';
   }
   if (mkdir(copy, 0755) != 0 && errno != EEXIST)
-    return clv_fail(err, CLV_PRECONDITION, "%s: %s", copy, strerror(errno));
+    return clv_fail(err, CLV_PRECONDITION, CANNOT_MAKE, copy, strerror(errno));
   return CLV_OK;
 }
 

@@ -61,6 +61,13 @@ static void add_json(clv_bytes *line, clv_log_level level, const char *event, co
   clv_bytes_puts(line, "}\n");
 }
 
+/* File names and arguments may hold anything. */
+static void add_text(clv_bytes *line, const char *start, const char *text) {
+  clv_bytes_puts(line, start);
+  clv_text_guard(text, line);
+  clv_bytes_puts(line, "\n");
+}
+
 /* One write keeps lines whole. `start`: what the text form begins with. */
 static void write_line(clv_log_level level, const char *event, const char *start,
                        const char *text) {
@@ -70,7 +77,7 @@ static void write_line(clv_log_level level, const char *event, const char *start
   if (atomic_load_explicit(&log_json, memory_order_relaxed))
     add_json(&line, level, event, text);
   else
-    clv_bytes_printf(&line, "%s%s\n", start, text);
+    add_text(&line, start, text);
   if (!line.failed) fwrite(line.data, 1, line.len, stderr);
 }
 

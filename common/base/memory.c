@@ -137,8 +137,10 @@ void clv_bytes_json(clv_bytes *b, const char *text) {
     size_t n = utf8_len(p);
     if (*p == '"' || *p == '\\')
       clv_bytes_printf(b, "\\%c", *p);
-    else if (*p < 0x20)
+    else if (*p < 0x20 || *p == 0x7f)
       clv_bytes_printf(b, "\\u%04x", *p);
+    else if (*p == 0xc2 && n == 2 && p[1] < 0xa0) /* terminals may obey these, too */
+      clv_bytes_printf(b, "\\u%04x", p[1]);
     else if (n)
       clv_bytes_add(b, p, n);
     else

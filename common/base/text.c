@@ -16,6 +16,33 @@ void clv_text_clean(char *text) {
     if (*p < ' ' || *p > '~') *p = '?';
 }
 
+/* C1 controls count as well, as UTF-8 and as bytes of their own: terminals may obey either. */
+void clv_text_guard(const char *text, clv_bytes *out) {
+  bool whole = true; /* the byte before ended a character */
+  for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+    bool c1 = *p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0;
+    bool control = (*p < 0x20 && *p != '\n' && *p != '\t') || *p == 0x7f;
+    bool stray = whole && *p >= 0x80 && *p < 0xa0;
+    clv_bytes_add(out, c1 || control || stray ? (const unsigned char *)"?" : p, 1);
+    p += c1;
+    whole = *p < 0x80 || c1;
+  }
+}
+
+const char *clv_bind_trouble(int error) {
+  static const struct {
+    int error;
+    const char *text;
+  } rows[] = {
+      {EADDRINUSE, "Address already in use; `ss -ltnp` shows by whom"},
+      {EADDRNOTAVAIL, "no interface of this host has that address; `ip addr` lists those it has"},
+      {EACCES, "Permission denied; ports below 1024 are for root and for CAP_NET_BIND_SERVICE"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(rows); i++)
+    if (rows[i].error == error) return rows[i].text;
+  return strerrordesc_np(error);
+}
+
 static size_t edit_distance(const char *a, size_t na, const char *b, size_t nb) {
   size_t row[WORD_MAX + 1];
   for (size_t j = 0; j <= nb; j++) row[j] = j;

@@ -266,6 +266,14 @@ static const char *elsewhere(const clv_schema *schema, const char *key) {
   return NULL;
 }
 
+/* Two sorts of files are easily taken for each other. */
+static const char *other_file(const clv_schema *schema, const char *key) {
+  bool session = schema == clv_session_schema();
+  const clv_schema *other = session ? clv_worker_schema() : clv_session_schema();
+  if (!clv_schema_has_key(other, "", key)) return NULL;
+  return session ? "a worker's configuration" : "a session file";
+}
+
 static clv_code unknown_key(const clv_binder *b, const clv_node *entry, const char *prefix,
                             const char *shown, clv_err *err) {
   const char *keys[64], *key;
@@ -274,6 +282,11 @@ static clv_code unknown_key(const clv_binder *b, const clv_node *entry, const ch
   for (size_t i = 0; i < b->schema->n_rows && n < CLV_COUNT(keys); i++)
     if ((key = clv_row_key(&b->schema->rows[i], prefix))) keys[n++] = key;
   const char *near = clv_did_you_mean(entry->key, keys, n);
+  const char *other = near || prefix[0] ? NULL : other_file(b->schema, entry->key);
+  if (other)
+    return clv_source_fail(b->source, entry->key_pos, err,
+                           "unknown key '%s', which is one of %s; is this the right file?",
+                           entry->key, other);
   if (!near) near = elsewhere(b->schema, entry->key);
   clv_shown(entry->key, cut);
   if (near)

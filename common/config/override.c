@@ -131,9 +131,16 @@ static clv_code place_value(const override *o, clv_node *root, clv_node *value_t
   return CLV_OK;
 }
 
+/* "[::1]:7443", which is no list. */
+static bool is_v6_address(const char *text) {
+  const char *end = strrchr(text, ']');
+  return text[0] == '[' && end && end[1] == ':' && isdigit((unsigned char)end[2]) &&
+         !end[2 + strspn(end + 2, "0123456789")];
+}
+
 /* Literal text, or YAML when it starts like a list, a mapping or a quoted text. */
 static clv_code read_value(const override *o, const char *text, clv_node **ret, clv_err *err) {
-  if (text[0] && strchr("[{\"'", text[0]))
+  if (text[0] && strchr("[{\"'", text[0]) && !is_v6_address(text))
     return clv_yaml_read(o->source, text, strlen(text), o->pos.column, ret, err);
   if (strlen(text) > CLV_CONFIG_MAX_TEXT)
     return clv_source_fail(o->source, o->pos, err, "a value of %zu bytes, the limit is %d",

@@ -99,6 +99,10 @@ void clv_size_to_text(uint64_t bytes, char text[32]);
 void clv_duration_to_text(uint64_t ms, char text[32]);
 
 bool clv_format_ok(clv_text_format format, const char *text);
+
+/* Whether two texts of CLV_FORMAT_LISTEN, by what they say, take the same port of the same address
+ * (listen.c). Names other than localhost are not looked up: they are the same if they read the same. */
+bool clv_listen_overlap(const char *a, const char *b);
 const char *clv_format_noun(clv_text_format format);    /* "an address such as host:7443" */
 const char *clv_format_pattern(clv_text_format format); /* for JSON Schema; NULL = any */
 

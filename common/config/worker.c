@@ -44,6 +44,15 @@ static clv_code check_cores(const clv_worker_config *c, clv_err *err) {
   return CLV_OK;
 }
 
+/* Whichever came second would end the start with "address in use", which does not say by whom. */
+static clv_code check_ports(const clv_worker_config *c, clv_err *err) {
+  if (!c->metrics.listen || !clv_listen_overlap(c->listen, c->metrics.listen)) return CLV_OK;
+  return clv_worker_fail_at(c, c->metrics.listen_pos, err,
+                            "metrics.listen %s takes the port of `listen`, %s; give it another, "
+                            "such as 127.0.0.1:9101",
+                            c->metrics.listen, c->listen);
+}
+
 void clv_worker_config_free(clv_worker_config *config) {
   if (!config) return;
   clv_schema_free_at(clv_worker_schema(), config);
@@ -65,6 +74,7 @@ clv_code clv_worker_config_parse(const char *path, const char *text, size_t len,
   CLV_TRY(check_allow(c, err));
   CLV_TRY(check_peers(c, err));
   CLV_TRY(check_cores(c, err));
+  CLV_TRY(check_ports(c, err));
   *ret_config = clv_steal(&c);
   return CLV_OK;
 }

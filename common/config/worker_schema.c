@@ -138,7 +138,8 @@ static const clv_row rows[] = {
             "unless given; no tensors there, and no authentication."},
     {.path = "metrics.listen", .kind = CLV_ROW_TEXT, .offset = AT(metrics.listen),
      .pos = AT(metrics.listen_pos), .format = CLV_FORMAT_LISTEN, .required = true,
-     .sample = "127.0.0.1:9101", .doc = "Loopback or a management network."},
+     .sample = "127.0.0.1:9101",
+     .doc = "Loopback or a management network; not listen's port."},
 };
 /* clang-format on */
 

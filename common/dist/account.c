@@ -3,14 +3,15 @@
 
 #include <stdlib.h>
 
-static const char *const quota_names[CLV_QUOTAS] = {
-    [CLV_QUOTA_SESSIONS] = "sessions",
-    [CLV_QUOTA_BYTES] = "bytes",
-    [CLV_QUOTA_TENSORS] = "tensors",
-    [CLV_QUOTA_CALLS] = "calls",
+/* Of one, and of any other number. */
+static const char *const quota_names[CLV_QUOTAS][2] = {
+    [CLV_QUOTA_SESSIONS] = {"session", "sessions"},
+    [CLV_QUOTA_BYTES] = {"byte", "bytes"},
+    [CLV_QUOTA_TENSORS] = {"tensor", "tensors"},
+    [CLV_QUOTA_CALLS] = {"call", "calls"},
 };
 
-const char *clv_quota_name(clv_quota q) { return quota_names[q]; }
+const char *clv_quota_name(clv_quota q) { return quota_names[q][1]; }
 
 clv_code clv_account_new(const clv_account_options *o, clv_account **ret, clv_err *err) {
   clv_account *a;
@@ -73,15 +74,15 @@ clv_account *clv_account_try(clv_account *a, clv_quota q, uint64_t n) {
 clv_code clv_account_refuse(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
   __atomic_fetch_add(&a->refused[q], 1, __ATOMIC_RELAXED);
   const char *key = a->o.key[q], *raise = key ? "; raise " : "";
-  const char *where = key ? " in worker.yaml" : "";
+  const char *where = key ? " in worker.yaml" : "", *exceed = n == 1 ? "exceeds" : "exceed";
+  const char *unit = quota_names[q][n != 1];
   if (a->o.shared)
-    return clv_fail(err, CLV_EXHAUSTED, "%llu %s more exceed the quota of %s%s%s%s",
-                    (unsigned long long)n, quota_names[q], a->o.of, raise, key ? key : "", where);
-  return clv_fail(err, CLV_EXHAUSTED,
-                  "%llu %s more exceed the quota of %s: %llu in use, the limit is %llu%s%s%s",
-                  (unsigned long long)n, quota_names[q], a->o.of,
-                  (unsigned long long)clv_account_used(a, q), (unsigned long long)a->o.most[q],
-                  raise, key ? key : "", where);
+    return clv_fail(err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s%s%s%s",
+                    (unsigned long long)n, unit, exceed, a->o.of, raise, key ? key : "", where);
+  return clv_fail(
+      err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s: %llu in use, the limit is %llu%s%s%s",
+      (unsigned long long)n, unit, exceed, a->o.of, (unsigned long long)clv_account_used(a, q),
+      (unsigned long long)a->o.most[q], raise, key ? key : "", where);
 }
 
 clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {

@@ -135,8 +135,8 @@ static clv_code check_rates(const gradient *g, const change *k, clv_err *err) {
   size_t groups = clv_optim_n_groups(g->stage->optim);
   if (k->n_rates >= groups) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION,
-                  "%u learning rates for module %u, whose parameters are in %zu groups", k->n_rates,
-                  g->module, groups);
+                  "%u learning rate%s for module %u, whose parameters are in %zu groups",
+                  k->n_rates, CLV_S(k->n_rates), g->module, groups);
 }
 
 /* The modules that APPLY means; all memory first: after that nothing can fail, and no module steps

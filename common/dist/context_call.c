@@ -231,8 +231,8 @@ static clv_code follow(clv_contexts *e, call *c, uint64_t leader, clv_err *err) 
 static clv_code check_call(const call *c, const clv_frame *f, clv_err *err) {
   if (!c->stage) return clv_fail(err, CLV_NOT_FOUND, "module %u is not here", f->stage);
   if ((int)f->call.n_args != c->stage->n_inputs)
-    return clv_fail(err, CLV_INVALID, "module %u has %d inputs, not %u", f->stage,
-                    c->stage->n_inputs, f->call.n_args);
+    return clv_fail(err, CLV_INVALID, "module %u has %d input%s, not %u", f->stage,
+                    c->stage->n_inputs, CLV_S(c->stage->n_inputs), f->call.n_args);
   for (uint32_t i = 0; i < f->call.n_args; i++)
     if (f->call.args[i].needs_grad && c->stage->in_dtype[i] != CLV_F32)
       return clv_fail(err, CLV_INVALID, "module %u: input %u is %s and has no gradient", f->stage,

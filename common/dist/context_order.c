@@ -111,8 +111,9 @@ static clv_code check_rates(const clv_contexts *e, const clv_frame *f, clv_err *
   if (!s || !s->optim)
     return clv_fail(err, CLV_NOT_FOUND, "module %u is not here, or has no optimiser", f->stage);
   if (1 + f->commit.n_more_lrs < clv_optim_n_groups(s->optim))
-    return clv_fail(err, CLV_PRECONDITION, "%u learning rates for %zu groups of module %u",
-                    1 + f->commit.n_more_lrs, clv_optim_n_groups(s->optim), f->stage);
+    return clv_fail(err, CLV_PRECONDITION, "%u learning rate%s for %zu groups of module %u",
+                    1 + f->commit.n_more_lrs, CLV_S(1 + f->commit.n_more_lrs),
+                    clv_optim_n_groups(s->optim), f->stage);
   return CLV_OK;
 }
 

@@ -365,6 +365,7 @@ typedef struct clv_stage_group {
 
 typedef struct clv_stage_options {
   uint32_t index;   /* of the session's modules */
+  const char *name; /* of the module, for people; NULL or up to CLV_WIRE_NAME bytes */
   clv_graph *graph; /* taken over */
   const clv_backend *backend;
   int threads;
@@ -402,6 +403,7 @@ typedef struct clv_stage_counts {
 } clv_stage_counts;
 
 void clv_stage_count(const clv_stage *s, clv_stage_counts *ret); /* any thread */
+const char *clv_stage_name(const clv_stage *s);                  /* "": it has none */
 const clv_graph *clv_stage_graph(const clv_stage *s);
 const clv_params *clv_stage_params(const clv_stage *s);
 size_t clv_stage_bytes(const clv_stage *s); /* parameters, moments, plans so far */

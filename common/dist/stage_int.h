@@ -20,6 +20,7 @@ typedef struct stage_plan {
 
 struct clv_stage {
   clv_stage_options o; /* graph and backend are used, the lists are not kept */
+  char name[CLV_WIRE_NAME + 1];
   clv_graph *graph;
   clv_params *params;
   int n_inputs;

@@ -122,6 +122,8 @@ clv_code clv_stage_new(const clv_stage_options *o, clv_stage **ret, clv_err *err
   s->o = *o;
   s->o.frozen = NULL; /* the caller's lists, not kept */
   s->o.groups = NULL;
+  s->o.name = NULL;
+  snprintf(s->name, sizeof s->name, "%s", o->name ? o->name : "");
   s->graph = o->graph;
   code = stage_fill(s, o, err);
   if (code != CLV_OK) {
@@ -151,6 +153,8 @@ void clv_stage_freep(clv_stage **s) {
 }
 
 void clv_stage_bind(clv_stage *s, clv_pool *pool) { s->pool = pool; }
+
+const char *clv_stage_name(const clv_stage *s) { return s->name; }
 
 void clv_stage_count(const clv_stage *s, clv_stage_counts *ret) {
   const clv_stage_counts *c = &s->counts;
@@ -214,7 +218,8 @@ static clv_code make_plan(clv_stage *s, int64_t batch, bool training, uint32_t i
 static clv_code prepare_calls(clv_stage *s, clv_plan *plan, uint32_t n, clv_err *err) {
   clv_call *call[CLV_WIRE_CONTRIBUTIONS];
   size_t each = clv_plan_get_info(plan)->call_bytes; /* one is counted with the plan */
-  if (count(s, (n - 1) * each, err) != CLV_OK) return clv_err_prefix(err, "%u calls in flight", n);
+  if (count(s, (n - 1) * each, err) != CLV_OK)
+    return clv_err_prefix(err, "%u call%s in flight", n, CLV_S(n));
   clv_code code = CLV_OK;
   uint32_t made = 0;
   while (made < n && code == CLV_OK) {

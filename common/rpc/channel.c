@@ -216,7 +216,7 @@ clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *
 
 /* ---- dialling -------------------------------------------------------------------------------- */
 
-#define NOT_OUR_CA "the server's certificate is not from our CA"
+#define NOT_OUR_CA "the server's certificate is not from our CA, or not valid at this time"
 
 /* Words in gRPC's and OpenSSL's texts, and what they mean to us; the first match counts. */
 static const struct {

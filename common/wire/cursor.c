@@ -133,6 +133,10 @@ size_t clv_text_char(const uint8_t *s, size_t left) {
   return n;
 }
 
+bool clv_wire_is_text(const char *text) {
+  return clv_text_check(text, strlen(text), "", NULL) == CLV_OK;
+}
+
 clv_code clv_text_check(const void *text, size_t len, const char *what, clv_err *err) {
   const uint8_t *s = text;
   for (size_t i = 0; i < len;) {

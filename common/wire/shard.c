@@ -243,6 +243,7 @@ static clv_code get_place(const Cleave__V1__LoadShardRequest *from, clv_wire_loa
                     CLV_WIRE_MODULES);
   CLV_TRY(clv_check_count(from->in_flight, CLV_WIRE_CONTRIBUTIONS, "calls in flight", err));
   CLV_TRY(clv_check_count(from->n_frozen, CLV_WIRE_PARAMS, "frozen names", err));
+  CLV_TRY(clv_check_count(strlen(from->name), CLV_WIRE_NAME, "bytes of module name", err));
   m->epoch = from->epoch;
   m->seed = from->seed;
   m->stage = from->stage;
@@ -251,6 +252,7 @@ static clv_code get_place(const Cleave__V1__LoadShardRequest *from, clv_wire_loa
   m->n_frozen = (uint32_t)from->n_frozen;
   m->frozen = (const char **)from->frozen;
   m->device = from->device;
+  m->name = from->name;
   m->bf16 = from->bf16;
   m->input_needs_grad = from->route && from->route->input_needs_grad;
   if (from->route) {
@@ -299,6 +301,7 @@ static void put_place(const clv_wire_load_request *m, request_parts *parts,
   to->route = &parts->route;
   to->threads = m->threads;
   to->device = clv_put_text(m->device);
+  to->name = clv_put_text(m->name);
   to->bf16 = m->bf16;
   to->seed = m->seed;
   to->n_frozen = m->n_frozen;

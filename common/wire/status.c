@@ -38,16 +38,20 @@ static clv_wire_trouble get_trouble(const Cleave__V1__Trouble *from) {
   return (clv_wire_trouble){from->text, from->age_ms};
 }
 
-static void get_stages(const Cleave__V1__SessionStatus *from, clv_wire_stage_status *to) {
+static clv_code get_stages(const Cleave__V1__SessionStatus *from, clv_wire_stage_status *to,
+                           clv_err *err) {
   for (size_t i = 0; i < from->n_stages; i++) {
     const Cleave__V1__StageStatus *s = from->stages[i];
+    CLV_TRY(clv_check_count(strlen(s->name), CLV_WIRE_NAME, "bytes of module name", err));
     to[i] = (clv_wire_stage_status){.stage = s->stage,
                                     .steps = s->steps,
                                     .forwards = s->forwards,
                                     .backwards = s->backwards,
                                     .evals = s->evals,
-                                    .compute_ns = s->compute_ns};
+                                    .compute_ns = s->compute_ns,
+                                    .name = s->name};
   }
+  return CLV_OK;
 }
 
 static clv_code get_link(const Cleave__V1__LinkStatus *from, clv_wire_link_status *to,
@@ -103,7 +107,7 @@ static clv_code get_session(const Cleave__V1__SessionStatus *from, clv_wire_mem 
   CLV_TRY(clv_get_id(from->session, "session id", &ret->session, err));
   CLV_TRY(clv_wire_take(mem, from->n_stages, sizeof *ret->stages, &ret->stages, err));
   CLV_TRY(clv_wire_take(mem, from->n_links, sizeof *ret->links, &ret->links, err));
-  get_stages(from, ret->stages);
+  CLV_TRY(get_stages(from, ret->stages, err));
   for (size_t i = 0; i < from->n_links; i++) CLV_TRY(get_link(from->links[i], &ret->links[i], err));
   return CLV_OK;
 }
@@ -173,6 +177,7 @@ static void put_stage(const clv_wire_stage_status *from, Cleave__V1__StageStatus
   to->backwards = from->backwards;
   to->evals = from->evals;
   to->compute_ns = from->compute_ns;
+  to->name = clv_put_text(from->name);
 }
 
 static void put_link(const clv_wire_link_status *from, Cleave__V1__LinkStatus *to) {

@@ -296,6 +296,9 @@ bool clv_payload_next(const clv_piece *pieces, const clv_payload *payload, size_
 /* Fill a head from a tensor: dtype, shape, bytes and checksum; transfer is 0. */
 void clv_tensor_head_of(const clv_tensor *tensor, clv_tensor_head *ret);
 
+/* UTF-8 without control characters: what messages take for text. */
+bool clv_wire_is_text(const char *text);
+
 /* -- unary messages ---------------------------------------------------------------------------- */
 
 /* What a decoded struct points into; NULL when built by hand. */
@@ -434,6 +437,7 @@ typedef struct clv_wire_load_request {
   clv_wire_optimizer optimizer; /* group 0: what learns and is in none of `groups` */
   clv_wire_group *groups;       /* 1.. */
   const char *device;
+  const char *name; /* the program's for the module, up to CLV_WIRE_NAME bytes; may be empty */
   clv_wire_init init;
   clv_wire_artifact artifact; /* with CLV_WIRE_INIT_ARTIFACT */
   const char **frozen;
@@ -457,6 +461,7 @@ typedef struct clv_wire_status_request {
 typedef struct clv_wire_stage_status {
   uint32_t stage;
   uint64_t steps, forwards, backwards, evals, compute_ns;
+  const char *name; /* the program's for the module; may be empty */
 } clv_wire_stage_status;
 
 /* Text NULL or "": nothing went wrong. */

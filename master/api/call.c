@@ -77,8 +77,8 @@ static cleave_status check_call(cleave_runtime *rt, const context *c, const clea
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
   if (m->released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
   if (n_inputs != m->n_inputs)
-    return api_fail(error, CLV_INVALID, "module '%s' has %u inputs, not %zu", m->name, m->n_inputs,
-                    n_inputs);
+    return api_fail(error, CLV_INVALID, "module '%s' has %u input%s, not %zu", m->name, m->n_inputs,
+                    CLV_S(m->n_inputs), n_inputs);
   for (uint32_t i = 0; i < m->n_inputs; i++) {
     PASS(api_find_value(rt, inputs[i], &in[i], error));
     if (in[i]->context != c)

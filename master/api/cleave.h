@@ -278,7 +278,7 @@ typedef struct cleave_named {
 } cleave_named;
 
 typedef struct cleave_module_options {
-  const char *name;   /* for messages and reports; unique in the runtime */
+  const char *name;   /* for messages, reports and its worker's status; unique in the runtime */
   const char *at;     /* "master" (also NULL) or a worker's name */
   const char *device; /* NULL = "cpu"; "auto": the node's first that is more than a processor */
   uint32_t threads;   /* 0 = 1 */

@@ -78,7 +78,8 @@ clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
   if (clv_file_read(path, 1 << 20, &text, &ignored) != CLV_OK || !text.data) return err->code;
   bool whole = has_key(text.data, "data") && has_key(text.data, "stages") &&
                has_key(text.data, "train") && has_key(text.data, "loss");
-  return whole ? err->code : parse_program(path, text.data, over, ret, err);
+  bool program = !whole && strstr(text.data, "version") && strlen(text.data) == text.len;
+  return program ? parse_program(path, text.data, over, ret, err) : err->code;
 }
 
 /* ---- attributes ---------------------------------------------------------------------------------------- */

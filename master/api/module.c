@@ -108,8 +108,10 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, clea
   cleave_runtime *rt = m->runtime;
   const char *at = o->at ? o->at : "master";
   int node = api_find_node(rt, at);
-  if (!o->name || !o->name[0] || strlen(o->name) > CLEAVE_NAME)
-    return api_fail(error, CLV_INVALID, "a module needs a name of 1 to %d bytes", CLEAVE_NAME);
+  if (!o->name || !o->name[0] || strlen(o->name) > CLEAVE_NAME || !clv_wire_is_text(o->name))
+    return api_fail(error, CLV_INVALID,
+                    "a module needs a name of 1 to %d bytes, UTF-8 without control characters",
+                    CLEAVE_NAME);
   snprintf(m->name, sizeof m->name, "%s", o->name);
   snprintf(m->device, sizeof m->device, "%s", o->device ? o->device : "cpu");
   if (node < 0)

@@ -261,6 +261,7 @@ static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err
                              .peers = others,
                              .input_needs_grad = m->input_grads,
                              .device = m->device,
+                             .name = m->name,
                              .frozen = m->frozen,
                              .n_frozen = m->n_frozen};
   CLV_TRY(clv_shard_message_make(m->graph, &message, &q, err));
@@ -307,6 +308,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
   clv_stage_group groups[CLV_WIRE_GROUPS];
   CLV_AUTO(clv_freep) const char **names = NULL;
   clv_stage_options o = {.index = m->index,
+                         .name = m->name,
                          .backend = clv_backend_cpu(),
                          .threads = (int)m->threads,
                          .bf16 = m->bf16,

@@ -66,7 +66,7 @@ clv_code clv_claim_new(const char *run_dir, clv_claim **ret, clv_err *err) {
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->lock = -1;
   CLV_TRY(clv_strdup(run_dir, &c->dir, err));
-  CLV_TRY(clv_mkdirs(run_dir, err));
+  if (clv_mkdirs(run_dir, err) != CLV_OK) return clv_err_prefix(err, "run.dir");
   clv_code code = clv_holder_lock(run_dir, &c->lock, &pid, err);
   if (code == CLV_PRECONDITION) return say_taken(run_dir, pid, err);
   CLV_TRY(code);

@@ -114,7 +114,10 @@ static clv_code judge_unread(clv_run_entry *e, clv_code code, bool held, clv_err
   e->state = CLV_STATE_UNRECORDED;
   if (has_file(e->folder, "metrics.jsonl") || has_file(e->folder, "session.effective.yaml"))
     return CLV_OK;
-  return clv_fail(err, CLV_NOT_FOUND, "%s is not the folder of a run", e->folder);
+  return clv_fail(err, CLV_NOT_FOUND,
+                  "%s is not the folder of a run: `cleave-master runs FOLDER` lists "
+                  "those in a folder",
+                  e->folder);
 }
 
 /* The lock is looked at first: a run that ends in between has written its end by then. */
@@ -180,19 +183,16 @@ clv_code clv_entry_find(const char *run, char **ret_folder, clv_err *err) {
   bool path = !run[0] || strchr(run, '/') || strcmp(run, ".") == 0 || strcmp(run, "..") == 0;
   if (!path && is_folder(below.data)) return clv_strdup(below.data, ret_folder, err);
   if (run[0] && is_folder(run)) return clv_strdup(run, ret_folder, err);
-  if (path) return clv_fail(err, CLV_NOT_FOUND, "there is no folder '%.200s'", run);
+  if (path)
+    return clv_fail(err, CLV_NOT_FOUND,
+                    "there is no folder '%.200s'; a run has a name as in "
+                    "`cleave-master runs`, or is named by its folder",
+                    run);
   return unknown_run(run, err);
 }
 
-/* C1 controls count as well, as UTF-8 and as bytes of their own: terminals may obey either. */
 void clv_print_clean(const char *text) {
-  bool whole = true; /* the byte before ended a character */
-  for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-    bool c1 = *p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0;
-    bool control = (*p < 0x20 && *p != '\n' && *p != '\t') || *p == 0x7f;
-    bool stray = whole && *p >= 0x80 && *p < 0xa0;
-    putchar(c1 || control || stray ? '?' : *p);
-    p += c1;
-    whole = *p < 0x80 || c1;
-  }
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  clv_text_guard(text, &out);
+  if (!out.failed) fwrite(out.data, 1, out.len, stdout);
 }

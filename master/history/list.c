@@ -145,6 +145,7 @@ static void fill(const clv_run_entry *e, row r) {
   say_best(&e->record.best, r[BEST], CELL);
 }
 
+/* A row is a line, whatever its texts are. */
 static void print_row(row r, const int width[COLUMNS]) {
   char line[COLUMNS * (CELL + 2) + 1];
   size_t used = 0;
@@ -152,6 +153,8 @@ static void print_row(row r, const int width[COLUMNS]) {
     used += (size_t)snprintf(line + used, sizeof line - used, "%-*s",
                              c + 1 < COLUMNS ? width[c] + 2 : 0, r[c]);
   while (used && line[used - 1] == ' ') line[--used] = '\0';
+  for (char *p = line; *p; p++)
+    if (*p == '\n' || *p == '\t') *p = '?';
   clv_print_clean(line);
   putchar('\n');
 }
@@ -163,7 +166,9 @@ static void print_why(const clv_run_entry *e) {
   if (e->state == CLV_STATE_FAILED && a)
     clv_bytes_printf(&text, "exit code %" PRIu64 ": %s", a->code, a->text);
   if (e->state == CLV_STATE_DIED)
-    clv_bytes_puts(&text, "its process is gone and left no word: killed, or its machine went down");
+    clv_bytes_puts(&text,
+                   "its process is gone and left no word: killed, its machine went "
+                   "down, or its disk was full");
   if (e->state == CLV_STATE_ELSEWHERE && a)
     clv_bytes_printf(&text, "began on %s, from where alone its process can be seen", a->host);
   if (e->state == CLV_STATE_DAMAGED) clv_bytes_puts(&text, e->why.text);

@@ -64,7 +64,9 @@ static clv_code print_new(tail *t, clv_err *err) {
 /* Says how it ended, where its last line does not. */
 static void explain(const clv_run_entry *e) {
   static const char *const texts[] = {
-      [CLV_STATE_DIED] = "its process is gone and left no word: killed, or its machine went down",
+      [CLV_STATE_DIED] =
+          "its process is gone and left no word: killed, its machine went down, "
+          "or its disk was full",
       [CLV_STATE_DAMAGED] = "it has ended, and its record cannot be read",
       [CLV_STATE_UNRECORDED] = "it has ended, and left no record",
   };
@@ -104,6 +106,14 @@ static clv_code go_along(tail *t, const char *folder, int *ret_exit, clv_err *er
   }
 }
 
+/* A folder that is no run's, or a run that never came to print. */
+static clv_code why_nothing(const char *folder, const tail *t, clv_err *err) {
+  CLV_AUTO(clv_entry_done) clv_run_entry e = {0};
+  CLV_TRY(clv_entry_read(folder, &e, err));
+  return clv_fail(err, CLV_NOT_FOUND, "%s is not there: this run has printed nothing yet (%s)",
+                  t->path.data, clv_state_name(e.state));
+}
+
 clv_code clv_history_log(const char *run, bool follow, bool json, int *ret_exit, clv_err *err) {
   CLV_AUTO(tail_done) tail t = {.fd = -1};
   CLV_AUTO(clv_freep) char *folder = NULL;
@@ -111,5 +121,7 @@ clv_code clv_history_log(const char *run, bool follow, bool json, int *ret_exit,
   clv_bytes_printf(&t.path, "%s/%s", folder, json ? CLV_JOURNAL_JSON : CLV_JOURNAL_TEXT);
   if (t.path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   *ret_exit = 0;
-  return follow ? go_along(&t, folder, ret_exit, err) : print_new(&t, err);
+  if (follow) return go_along(&t, folder, ret_exit, err);
+  clv_code code = print_new(&t, err);
+  return code == CLV_NOT_FOUND ? why_nothing(folder, &t, err) : code;
 }

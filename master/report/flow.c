@@ -10,6 +10,8 @@ int look_percent(double share) {
   return (int)(100 * CLV_MIN(CLV_MAX(share, 0.0), 1.0) + 0.5); /* NaN is 0 */
 }
 
+const char *look_kind(const clv_look_module *m) { return m->is_stage ? "stage" : "module"; }
+
 const char *look_time(double s, char dst[LOOK_SHORT]) {
   s = CLV_MIN(CLV_MAX(s, 0.0), 1e12);
   unsigned long long whole = (unsigned long long)s;
@@ -58,13 +60,17 @@ static void open_line(look_flow *f, unsigned indent) {
   f->at = indent;
 }
 
+static void next_line(look_flow *f) {
+  clv_bytes_puts(f->out, "\n");
+  open_line(f, f->indent + DEEPER);
+}
+
 /* `gap` blanks and so many bytes; what is wider than a line is cut into lines. */
 static void put(look_flow *f, unsigned gap, const char *text, size_t len) {
   if (!f->at)
     open_line(f, f->indent);
   else if (f->at + gap + len > f->width) {
-    clv_bytes_puts(f->out, "\n");
-    open_line(f, f->indent + DEEPER);
+    next_line(f);
   } else {
     clv_bytes_printf(f->out, "%*s", (int)gap, "");
     f->at += gap;
@@ -72,13 +78,23 @@ static void put(look_flow *f, unsigned gap, const char *text, size_t len) {
   while (f->at + len > f->width) {
     size_t part = f->width - f->at;
     clv_bytes_add(f->out, text, part);
-    clv_bytes_puts(f->out, "\n");
-    open_line(f, f->indent + DEEPER);
+    next_line(f);
     text += part;
     len -= part;
   }
   clv_bytes_add(f->out, text, len);
   f->at += (unsigned)len;
+}
+
+/* Word by word, `gap` blanks in front of the first. */
+static void words(look_flow *f, unsigned gap, const char *text) {
+  for (const char *end; *text; text = end) {
+    text += strspn(text, " ");
+    end = text + strcspn(text, " ");
+    if (end == text) continue;
+    put(f, gap, text, (size_t)(end - text));
+    gap = 1;
+  }
 }
 
 void look_item(look_flow *f, const char *fmt, ...) {
@@ -88,16 +104,17 @@ void look_item(look_flow *f, const char *fmt, ...) {
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
   clv_text_clean(text);
-  if (text[0]) put(f, 2, text, strlen(text));
+  size_t len = strlen(text);
+  bool whole = f->indent + DEEPER + len <= f->width;
+  if (whole && len) put(f, 2, text, len);
+  if (whole) return;
+  if (f->at) next_line(f); /* where one can see that it is another */
+  words(f, 0, text);
 }
 
 void look_words(look_flow *f, const char *text) {
   char all[ITEM];
   snprintf(all, sizeof all, "%s", text);
   clv_text_clean(all);
-  for (char *at = all, *end; *at; at = end) {
-    at += strspn(at, " ");
-    end = at + strcspn(at, " ");
-    if (end > at) put(f, 1, at, (size_t)(end - at));
-  }
+  words(f, 1, all);
 }

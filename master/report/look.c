@@ -8,7 +8,7 @@
 
 #include "master/report/look_int.h"
 
-enum { SESSION = 2, INSIDE = 4, LEAST_WIDTH = 40, LEAST_BAR = 10, MOST_BAR = 40, MODULES = 8 };
+enum { SESSION = 2, INSIDE = 4, LEAST_WIDTH = 20, LEAST_BAR = 10, MOST_BAR = 40, MODULES = 8 };
 
 typedef unsigned long long ull;
 
@@ -17,22 +17,22 @@ typedef unsigned long long ull;
 static void modules(look_flow *f, const clv_look_session *s) {
   for (uint32_t i = 0; i < s->n_modules && i < MODULES; i++) {
     const clv_look_module *m = &s->modules[i];
-    char name[160], evals[48] = "";
-    if (m->stage)
-      snprintf(name, sizeof name, "stage %s", m->stage);
-    else
-      snprintf(name, sizeof name, "module %u", m->index);
-    if (m->evals) snprintf(evals, sizeof evals, ", %llu evaluations", (ull)m->evals);
+    char evals[48] = "";
+    if (m->evals)
+      snprintf(evals, sizeof evals, ", %llu evaluation%s", (ull)m->evals, CLV_S(m->evals));
     look_begin(f, INSIDE);
-    look_item(f, "%s", name);
-    look_item(f, "%llu steps, %llu forward, %llu backward%s", (ull)m->steps, (ull)m->forwards,
-              (ull)m->backwards, evals);
+    if (m->name)
+      look_item(f, "%s %s", look_kind(m), m->name);
+    else
+      look_item(f, "module %u", m->index);
+    look_item(f, "%llu step%s, %llu forward, %llu backward%s", (ull)m->steps, CLV_S(m->steps),
+              (ull)m->forwards, (ull)m->backwards, evals);
     look_item(f, "%.1f calls/s", m->calls_per_s);
     look_end(f);
   }
   if (s->n_modules <= MODULES) return;
   look_begin(f, INSIDE);
-  look_item(f, "and %u more modules", s->n_modules - MODULES);
+  look_item(f, "and %u more module%s", s->n_modules - MODULES, CLV_S(s->n_modules - MODULES));
   look_end(f);
 }
 
@@ -41,8 +41,8 @@ static void on_its_way(look_flow *f, const clv_look_link *l) {
   if (l->frames_in + l->frames_out)
     look_item(f, "queued %llu in, %llu out", (ull)l->frames_in, (ull)l->frames_out);
   if (l->tensors_in)
-    look_item(f, "coming: %llu tensor%s, %s to go", (ull)l->tensors_in,
-              l->tensors_in == 1 ? "" : "s", clv_format_size(l->missing_in, in, sizeof in));
+    look_item(f, "coming: %llu tensor%s, %s to go", (ull)l->tensors_in, CLV_S(l->tensors_in),
+              clv_format_size(l->missing_in, in, sizeof in));
   if (l->tensors_out || l->missing_out)
     look_item(f, "leaving: %s to go", clv_format_size(l->missing_out, out, sizeof out));
 }
@@ -159,7 +159,8 @@ static void memory(look_flow *f, const clv_look_worker *w) {
   uint64_t most = w->memory_limit ? w->memory_limit : w->session_limit;
   look_item(f, "memory %s (limit %s%s)", clv_format_size(w->memory, used, sizeof used),
             clv_format_size(most, limit, sizeof limit), w->memory_limit ? "" : " a session");
-  look_item(f, "resident %s", clv_format_size(w->resident, resident, sizeof resident));
+  if (w->sees_all)
+    look_item(f, "resident %s", clv_format_size(w->resident, resident, sizeof resident));
 }
 
 static void certificate(look_flow *f, const clv_look_worker *w) {
@@ -185,14 +186,16 @@ static void answers(look_flow *f, const clv_look_worker *w) {
   look_item(f, "%s", w->software);
   if (w->protocol) look_item(f, "protocol %u", w->protocol);
   look_item(f, "up %s", look_time(w->uptime_s, up));
-  if (w->cores) look_item(f, "%s, %u cores, %s", w->device, w->cores, w->isa);
+  if (w->cores) look_item(f, "%s, %u core%s, %s", w->device, w->cores, CLV_S(w->cores), w->isa);
   look_end(f);
   look_begin(f, SESSION);
   memory(f, w);
-  look_item(f, "sessions %u (limit %u an identity)", w->open_sessions, w->max_sessions);
-  look_item(f, "connections %u (limit %u)", w->connections, w->max_connections);
+  look_item(f, "sessions %u (limit %u%s)", w->open_sessions, w->max_sessions,
+            w->sees_all ? " an identity" : "");
+  if (w->sees_all) look_item(f, "connections %u (limit %u)", w->connections, w->max_connections);
   certificate(f, w);
-  if (w->handshake_failures) look_item(f, "failed handshakes %llu", (ull)w->handshake_failures);
+  if (w->sees_all && w->handshake_failures)
+    look_item(f, "failed handshakes %llu", (ull)w->handshake_failures);
   look_end(f);
   trouble(f, SESSION, &w->last_error);
 }
@@ -202,8 +205,9 @@ static void unseen(look_flow *f, const clv_look_worker *w) {
   uint32_t seen = w->n_sessions + w->left_out;
   uint32_t others = w->open_sessions - CLV_MIN(seen, w->open_sessions);
   look_begin(f, SESSION);
-  if (!w->n_sessions && !others) look_item(f, "no session is open");
-  if (others) look_item(f, "%u session%s of others", others, others == 1 ? "" : "s");
+  if (!w->n_sessions && !others)
+    look_item(f, w->sees_all ? "no session is open" : "no session of yours is open");
+  if (others) look_item(f, "%u session%s of others", others, CLV_S(others));
   if (w->left_out) look_item(f, "%u more that did not fit the answer", w->left_out);
   if (!w->n_sessions || others || w->left_out) look_end(f);
 }
@@ -230,7 +234,8 @@ void clv_look_text(const clv_look *look, unsigned width, clv_bytes *out) {
   }
   look_begin(&f, 0);
   look_item(&f, "%s", look->clock);
-  look_item(&f, "%s: %u of %u workers answer", look->title, n, look->n_workers);
+  look_item(&f, "%s: %u of %u %s", look->title, n, look->n_workers,
+            look->n_workers == 1 ? "worker answers" : "workers answer");
   if (n) look_item(&f, "rates and shares over %s", look_time(over, text));
   look_end(&f);
   for (uint32_t i = 0; i < look->n_workers; i++) {

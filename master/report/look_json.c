@@ -14,8 +14,22 @@ static void text(clv_bytes *out, const char *key, const char *value) {
   clv_bytes_json(out, value ? value : "");
 }
 
+static void text_or_null(clv_bytes *out, const char *key, const char *value) {
+  if (value)
+    text(out, key, value);
+  else
+    clv_bytes_printf(out, ",\"%s\":null", key);
+}
+
 static void count(clv_bytes *out, const char *key, uint64_t value) {
   clv_bytes_printf(out, ",\"%s\":%llu", key, (ull)value);
+}
+
+static void count_or_null(clv_bytes *out, const char *key, uint64_t value, bool known) {
+  if (known)
+    count(out, key, value);
+  else
+    clv_bytes_printf(out, ",\"%s\":null", key);
 }
 
 static void number(clv_bytes *out, const char *key, double value) {
@@ -39,11 +53,9 @@ static void trouble(clv_bytes *out, const clv_look_trouble *t) {
 }
 
 static void module(clv_bytes *out, const clv_look_module *m) {
-  clv_bytes_printf(out, "{\"module\":%u,\"stage\":", m->index);
-  if (m->stage)
-    clv_bytes_json(out, m->stage);
-  else
-    clv_bytes_puts(out, "null");
+  clv_bytes_printf(out, "{\"module\":%u", m->index);
+  text_or_null(out, "name", m->name);
+  text_or_null(out, "stage", m->is_stage ? m->name : NULL);
   count(out, "steps", m->steps);
   count(out, "forwards", m->forwards);
   count(out, "backwards", m->backwards);
@@ -125,16 +137,16 @@ static void numbers(clv_bytes *out, const clv_look_worker *w) {
   text(out, "isa", w->isa);
   count(out, "cores", w->cores);
   truth(out, "draining", w->draining);
-  count(out, "resident_bytes", w->resident);
+  count_or_null(out, "resident_bytes", w->resident, w->sees_all);
   count(out, "memory_bytes", w->memory);
   count(out, "memory_limit_bytes", w->memory_limit);
   count(out, "session_limit_bytes", w->session_limit);
   count(out, "sessions_open", w->open_sessions);
   count(out, "sessions_limit", w->max_sessions);
   count(out, "sessions_left_out", w->left_out);
-  count(out, "connections", w->connections);
-  count(out, "connections_limit", w->max_connections);
-  count(out, "handshake_failures", w->handshake_failures);
+  count_or_null(out, "connections", w->connections, w->sees_all);
+  count_or_null(out, "connections_limit", w->max_connections, w->sees_all);
+  count_or_null(out, "handshake_failures", w->handshake_failures, w->sees_all);
   number(out, "certificate_days", w->has_certificate ? w->certificate_days : NAN);
   truth(out, "sees_all_sessions", w->sees_all);
   number(out, "over_s", w->over_s);

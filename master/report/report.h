@@ -156,7 +156,8 @@ typedef struct clv_look_link {
 
 typedef struct clv_look_module {
   uint32_t index;
-  const char *stage; /* its name in the session file; NULL: not known */
+  const char *name; /* what its program calls it; NULL: not known */
+  bool is_stage;    /* of the session file, under this name */
   uint64_t steps, forwards, backwards, evals;
   double calls_per_s, computing; /* forwards, backwards and evaluations; share spent in kernels */
 } clv_look_module;
@@ -186,9 +187,11 @@ typedef struct clv_look_worker {
   uint32_t protocol, cores;
   double uptime_s, over_s; /* over_s: between the two looks */
   bool draining, sees_all;
-  uint64_t resident, memory, memory_limit, session_limit;
-  uint32_t open_sessions, max_sessions, connections, max_connections, left_out;
-  uint64_t handshake_failures;
+  uint64_t memory, memory_limit, session_limit;
+  uint32_t open_sessions, max_sessions, left_out;
+  /* Known if it sees all: */
+  uint64_t resident, handshake_failures;
+  uint32_t connections, max_connections;
   bool has_certificate;
   double certificate_days; /* left */
   clv_look_trouble last_error;
@@ -207,7 +210,7 @@ typedef struct clv_look {
 void clv_look_verdict(const clv_look *look, const clv_look_worker *w, const clv_look_session *s,
                       clv_bytes *out);
 
-/* Lines of at most `width` columns (40 at least), of printable ASCII alone. */
+/* Lines of at most `width` columns (20 at least), of printable ASCII alone. */
 void clv_look_text(const clv_look *look, unsigned width, clv_bytes *out);
 
 /* One JSON object per worker, a line each. */

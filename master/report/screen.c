@@ -13,6 +13,8 @@
 
 #define ENTER "\033[?1049h\033[?25l" /* the second page, without a cursor */
 #define LEAVE "\033[?25h\033[?1049l"
+#define CUT "\033[?7l" /* what is too wide for it ends at the edge, instead of scrolling the page */
+#define WRAP "\033[?7h"
 #define HOME "\033[H"
 #define END_LINE "\033[K\n" /* what was there further right goes */
 #define END_PAGE "\033[J"
@@ -30,7 +32,7 @@ clv_code clv_screen_open(bool over, clv_screen **ret, clv_err *err) {
   const char *term = getenv("TERM");
   s->terminal = isatty(STDOUT_FILENO);
   s->over = over && s->terminal && !(term && strcmp(term, "dumb") == 0);
-  if (s->over) fputs(ENTER, stdout);
+  if (s->over) fputs(ENTER CUT, stdout);
   *ret = s;
   return CLV_OK;
 }
@@ -88,7 +90,7 @@ void clv_screen_draw(clv_screen *s, const clv_bytes *text) {
 void clv_screen_close(clv_screen *s) {
   if (!s) return;
   if (s->over) {
-    fputs(LEAVE, stdout);
+    fputs(WRAP LEAVE, stdout);
     if (s->last.data && !s->last.failed) fwrite(s->last.data, 1, s->last.len, stdout);
     fflush(stdout);
   }

@@ -50,8 +50,8 @@ static const clv_look_module *neighbour(const clv_look_session *s, const clv_loo
   for (uint32_t i = 0; there && i < s->n_modules; i++)
     for (uint32_t k = 0; k < there->n_modules; k++) {
       const clv_look_module *m = &there->modules[k];
-      if (m->stage && m->index + 1 == s->modules[i].index) return m;
-      if (m->stage && m->index == s->modules[i].index + 1) behind = m;
+      if (m->is_stage && m->index + 1 == s->modules[i].index) return m;
+      if (m->is_stage && m->index == s->modules[i].index + 1) behind = m;
     }
   return behind;
 }
@@ -60,20 +60,20 @@ static const clv_look_module *neighbour(const clv_look_session *s, const clv_loo
 static void who_waits(const clv_look *look, const clv_look_session *s, const clv_look_link *l,
                       clv_bytes *out) {
   const clv_look_module *m = l->peer[0] ? neighbour(s, part_at(look, s, l->peer)) : NULL;
-  const char *stage = s->n_modules == 1 ? s->modules[0].stage : NULL;
+  const clv_look_module *ours = s->n_modules == 1 && s->modules[0].name ? &s->modules[0] : NULL;
   if (!l->peer[0])
     clv_bytes_puts(out, "waiting for the master");
-  else if (stage)
-    clv_bytes_printf(out, "stage %s waits for ", stage);
+  else if (ours)
+    clv_bytes_printf(out, "%s %s waits for ", look_kind(ours), ours->name);
   else
     clv_bytes_puts(out, "waiting for ");
-  if (m) clv_bytes_printf(out, "%s on ", m->stage);
+  if (m) clv_bytes_printf(out, "%s on ", m->name);
   clv_bytes_printf(out, "%s %d %%", l->peer, look_percent(l->awaited));
 }
 
 static void name_of(const clv_look_session *s, const clv_look_worker *w, clv_bytes *out) {
-  if (s->n_modules == 1 && s->modules[0].stage)
-    clv_bytes_printf(out, "stage %s on ", s->modules[0].stage);
+  if (s->n_modules == 1 && s->modules[0].name)
+    clv_bytes_printf(out, "%s %s on ", look_kind(&s->modules[0]), s->modules[0].name);
   clv_bytes_puts(out, w->name);
 }
 

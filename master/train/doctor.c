@@ -60,7 +60,7 @@ static bool split_address(const char *address, char host[256], uint16_t *port) {
 static void check_expiry(doctor *d, const char *subject, int64_t not_after) {
   int64_t days = (not_after - (int64_t)(clv_wall_ms() / 1000)) / 86400;
   say(d, days >= 7, CLV_EXIT_CONNECT, subject, "issue a new one: cleave-master certs issue",
-      "certificate valid for %lld more days", (long long)days);
+      "certificate valid for %lld more day%s", (long long)days, CLV_S(days));
 }
 
 static bool probe(doctor *d, const clv_remote_spec *w, const clv_tls_identity *id) {
@@ -115,8 +115,8 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const clv_remote_spec *w = &d->config->workers[worker];
   int64_t skew = (int64_t)(h->about.unix_ms - clv_wall_ms());
   say(d, h->about.protocol == CLV_WIRE_PROTOCOL, CLV_EXIT_CONNECT, w->name,
-      "run the same release on both sides", "%s, protocol %u, %u cores", h->about.software,
-      h->about.protocol, h->cores);
+      "run the same release on both sides", "%s, protocol %u, %u core%s", h->about.software,
+      h->about.protocol, h->cores, CLV_S(h->cores));
   say(d, strcmp(h->about.isa, clv_backend_cpu()->isa()) == 0, CLV_EXIT_FAILED, w->name,
       "results still agree, but not to the bit; DNNL_MAX_CPU_ISA caps both sides",
       "computes with %s, this master with %s", h->about.isa, clv_backend_cpu()->isa());
@@ -193,7 +193,6 @@ clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options 
     }
   }
   if (!o->json)
-    printf(d.findings ? "%d problem%s found\n" : "all in order\n", d.findings,
-           d.findings == 1 ? "" : "s");
+    printf(d.findings ? "%d problem%s found\n" : "all in order\n", d.findings, CLV_S(d.findings));
   return d.worst;
 }

@@ -9,13 +9,12 @@
 #include "master/train/train_int.h"
 
 /* No stage can be called that. */
-#define LOSS_NAME "(loss)"
 #define HOME_LOSS_NAME "(loss at home)"
 
 /* ---- egress: the one gate -------------------------------------------------------------------------- */
 
 static int stage_of(const clv_blueprint *b, const char *module) {
-  if (strcmp(module, LOSS_NAME) == 0) return (int)b->n_stages;
+  if (strcmp(module, CLV_LOSS_NAME) == 0) return (int)b->n_stages;
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (strcmp(b->config->stages[i].name, module) == 0) return (int)i;
   return -1;
@@ -225,7 +224,7 @@ void clv_trainer_set_length(clv_trainer *t, uint64_t steps) {
 static clv_code load_modules(clv_trainer *t, clv_err *err) {
   const clv_blueprint *b = t->b;
   for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(load_stage(t, i, err));
-  CLV_TRY(clv_trainer_load_loss(t, LOSS_NAME, b->shards[b->n_stages].worker,
+  CLV_TRY(clv_trainer_load_loss(t, CLV_LOSS_NAME, b->shards[b->n_stages].worker,
                                 &t->modules[b->n_stages], err));
   CLV_TRY(make_optimizer(t, err));
   for (uint32_t i = 0; i <= b->n_stages; i++)

@@ -94,12 +94,13 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
   if (config->tls.ca &&
       clv_tls_identity_load(config->tls.ca, config->tls.cert, config->tls.key, &id, &err) != CLV_OK)
     return clv_run_fail(&r, CLV_EXIT_CONNECT, &err);
+  size_t samples = clv_dataset_count(r.data.train);
   if (o->json)
     printf("{\"ok\":true,\"stages\":%u}\n", r.blueprint->n_stages);
   else
-    printf("%s is in order: %u stages, %zu training samples%s, nothing was sent anywhere\n",
-           config->file, r.blueprint->n_stages, clv_dataset_count(r.data.train),
-           say_classes(&r, classes, sizeof classes));
+    printf("%s is in order: %u stage%s, %zu training sample%s%s, nothing was sent anywhere\n",
+           config->file, r.blueprint->n_stages, CLV_S(r.blueprint->n_stages), samples,
+           CLV_S(samples), say_classes(&r, classes, sizeof classes));
   return CLV_EXIT_OK;
 }
 

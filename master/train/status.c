@@ -94,6 +94,15 @@ static void fix_for(const watched *w, const clv_err *why, char *dst, size_t len)
     case CLV_EXHAUSTED:
       snprintf(dst, len, "it is at its limits: raise limits.concurrent_calls in its worker.yaml");
       return;
+    case CLV_UNAUTHENTICATED:
+      snprintf(dst, len,
+               "workers.%s has another address or identity than that worker, or one of the two "
+               "certificates has expired or is of another CA: `cleave-master doctor %s` says which",
+               spec_of(w)->name, file);
+      return;
+    case CLV_NOT_FOUND:
+      snprintf(dst, len, "correct the host in workers.%s.address of %s", spec_of(w)->name, file);
+      return;
     case CLV_DEADLINE:
       snprintf(dst, len,
                "is its process stopped, or the host or link overloaded? `cleave-master doctor %s` "

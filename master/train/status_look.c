@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "master/train/status_int.h"
+#include "master/train/train_int.h"
 
 static double grown(uint64_t now, uint64_t before) {
   return now > before ? (double)(now - before) : 0;
@@ -51,21 +52,25 @@ static const clv_wire_link_status *earlier_link(const clv_wire_session_status *b
 
 /* Modules of a run by this session file are its stages, in order, and the loss. */
 static const char *stage_name(const clv_session_config *c, uint32_t worker, const char *session,
-                              uint32_t module) {
-  if (strcmp(session, c->name) != 0 || module > c->n_stages) return NULL;
-  int at = module < c->n_stages ? c->stages[module].worker : c->loss.worker;
-  if (at != (int)worker) return NULL;
-  return module < c->n_stages ? c->stages[module].name : "loss";
+                              const clv_wire_stage_status *module) {
+  if (strcmp(session, c->name) != 0 || module->stage > c->n_stages) return NULL;
+  bool loss = module->stage == c->n_stages;
+  int at = loss ? c->loss.worker : c->stages[module->stage].worker;
+  const char *name = loss ? "loss" : c->stages[module->stage].name;
+  const char *said = loss && strcmp(module->name, CLV_LOSS_NAME) == 0 ? name : module->name;
+  return at == (int)worker && (!said[0] || strcmp(said, name) == 0) ? name : NULL;
 }
 
 static clv_look_module module_of(const clv_wire_stage_status *now,
                                  const clv_wire_stage_status *before, double seconds,
                                  double thread_ns, const char *stage) {
+  const char *name = stage ? stage : now->name[0] ? now->name : NULL;
   double calls = grown(now->forwards, before->forwards) + grown(now->backwards, before->backwards) +
                  grown(now->evals, before->evals);
   return (clv_look_module){
       .index = now->stage,
-      .stage = stage,
+      .name = name,
+      .is_stage = stage != NULL,
       .steps = now->steps,
       .forwards = now->forwards,
       .backwards = now->backwards,
@@ -141,9 +146,8 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
   times(now, before, ret, &thread_ns);
   for (uint32_t i = 0; i < now->n_stages; i++) {
     const clv_wire_stage_status *s = &now->stages[i];
-    ret->modules[ret->n_modules++] =
-        module_of(s, earlier_stage(before, s->stage), seconds, thread_ns,
-                  stage_name(c, worker, now->name, s->stage));
+    ret->modules[ret->n_modules++] = module_of(s, earlier_stage(before, s->stage), seconds,
+                                               thread_ns, stage_name(c, worker, now->name, s));
   }
   for (uint32_t i = 0; i < now->n_links; i++) {
     const clv_wire_link_status *l = &now->links[i];

@@ -244,6 +244,8 @@ void clv_trainer_doing(clv_trainer *t, const char *what, uint64_t step);
 cleave_tensor clv_rows_of(const clv_tensor *batch, size_t start, size_t n);
 /* Right classes among the rows of a prediction. */
 size_t clv_count_correct(const cleave_tensor *prediction, const int64_t *labels, size_t n);
+/* What the module of a run's loss is called; no stage can be. */
+#define CLV_LOSS_NAME "(loss)"
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) CLV_USE_RESULT;
 

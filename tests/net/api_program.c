@@ -465,6 +465,10 @@ static bool wrong_arguments_are_refused_before_anything_is_sent(void) {
           "linear");
   REFUSED(cleave_load_layers(rt, &o, "[{op: linear, ouch: 5}]", &input, &none, e), CLEAVE_INVALID,
           "layers:1:");
+  o.name = "a\033[2Jb"; /* a worker would show it to people */
+  REFUSED(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &none, e), CLEAVE_INVALID,
+          "UTF-8 without control characters");
+  o.name = "bad";
   o.at = "nowhere";
   REFUSED(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &none, e), CLEAVE_NOT_FOUND,
           "nowhere");
@@ -472,7 +476,7 @@ static bool wrong_arguments_are_refused_before_anything_is_sent(void) {
   DO(open_context(&c));
   DO(leaf(c, numbers, 4, 5, false, &x));
   REFUSED(cleave_call(rt, c, m, &x, 1, &y, e), CLEAVE_INVALID, "f32 [4, 3]");
-  REFUSED(cleave_call(rt, c, m, &x, 2, &y, e), CLEAVE_INVALID, "1 inputs, not 2");
+  REFUSED(cleave_call(rt, c, m, &x, 2, &y, e), CLEAVE_INVALID, "1 input, not 2");
   REFUSED(cleave_backward(rt, c, &x, 1, false, 0, e), CLEAVE_INVALID, "scalars");
   return close_context(c);
 }

@@ -184,7 +184,7 @@ def what_is_wrong_is_refused_and_the_session_goes_on():
         w.send(call(60, 801, 0, [(801, True)]))  # waits for itself until the context ends
         w.send(call(60, 802, 0, [(5, True), (6, False)]))
         w.send(deliver(60, 802))
-        assert "has 1 inputs, not 2" in w.recv(pb.VALUE, message=802).failure.text
+        assert "has 1 input, not 2" in w.recv(pb.VALUE, message=802).failure.text
         for context, phase, calls, text in (
                 (61, 1, [(900, 1, False, [])], "call 384 is not here"),
                 (62, 2, [(801, 1, False, [(3, 1, 0, 0)])], "input 3 of call 321"),

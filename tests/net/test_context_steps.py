@@ -123,7 +123,7 @@ def a_step_that_no_module_can_take_fails_the_context():
             (dict(optimizer=pb.Optimizer()), steps_at(1, 1), 5, "has no optimiser"),
             (SGD, steps_at(1, 1, module=5), 5, "module 5 is not here"),
             (SGD, steps_at(1, 1, module=ALL), 5, "module 255 is not here"),
-            (dict(SGD, groups=[group]), steps_at(1, 1), 9, "1 learning rates for 2 groups")):
+            (dict(SGD, groups=[group]), steps_at(1, 1), 9, "1 learning rate for 2 groups")):
         with linear(**fields) as w:
             w.send(step)
             aborted(w, code, part)

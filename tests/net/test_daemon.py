@@ -85,6 +85,10 @@ def check_says_where():
     bad(GOOD + "limits: {sessions: 100000}\n", "5:20", "100000", "10000")
     bad(GOOD.replace("role: master", "role: mistress"), "4:46", "mistress", "master")
     bad(GOOD.replace("127.0.0.1:7443", "localhost"), "1:9", "localhost")
+    bad(GOOD + 'metrics: {listen: "127.0.0.1:7443"}\n', "5:19", "takes the port of `listen`", "give it another")
+    bad(GOOD + 'metrics: {listen: "0.0.0.0:7443"}\n', "5:19", "takes the port of `listen`, 127.0.0.1:7443")
+    assert check(GOOD + 'metrics: {listen: "0.0.0.0:7443"}\n', command=("serve",)).returncode == 3
+    assert check(GOOD + 'metrics: {listen: "127.0.0.1:7444"}\n').returncode == 0
     bad(GOOD.replace("spiffe://test/master", "master"), "4:16", "master")
     done = check(GOOD.replace("tls:", "tsl:"))
     assert done.returncode == 3 and "check.yaml:2:1: " in done.stderr and "did you mean 'tls'" in done.stderr, done.stderr

@@ -83,6 +83,56 @@ def a_session_of_anothers_is_none():
         victim.is_untouched()
 
 
+SECRET = "do-not-tell"  # in everything of heavy's that has a name
+
+
+def told_to(name):
+    """StatusReply, without what passes by itself."""
+    with Tenant(name) as who:
+        reply = who.caller.stub.Status(pb.StatusRequest(), timeout=20 * SLOW)
+    raw = reply.SerializeToString()
+    reply.uptime_ms = reply.about.unix_ms = 0
+    return reply, raw
+
+
+@suite.test
+def status_tells_a_tenant_of_nobody_else():
+    """Names, ids, counts, bytes, errors: whatever another identity does, what a tenant is told stays the same. Who may
+    do nothing here is refused, a worker too; the operator's numbers are an observer's."""
+    with tenants(heavy=dict(sessions=1, bytes=1 << 24), light=dict(sessions=3, bytes=1 << 26)) as _, \
+            Tenant("light") as light, Tenant("heavy") as heavy:
+        mine = light.open(name="mine")
+        until(lambda: mine.status().idle_ns)
+        before, _ = told_to("light")
+        assert before.open_sessions == 1 and before.memory_bytes == before.sessions[0].memory_bytes > 0, before
+        assert (before.about.limits.sessions, before.memory_limit) == (3, 1 << 26), before  # its own quotas
+        assert [m.name for m in before.sessions[0].stages] == ["mine"], before
+        sid = os.urandom(16)
+        theirs = heavy.open(mlp(256, 64), [4, 64], session=sid, name=SECRET)
+        refusal(lambda: heavy.open(False, attached=False))  # over its quota of sessions
+        theirs.send(call(1, 10, 7, [(1, True, X, [N, D])]))  # a module that there is not
+        theirs.send(deliver(1, 10))
+        theirs.recv(pb.VALUE, message=10)
+        with Caller(the.cluster.ports[0], the.cluster.certs, name="w1") as peer:  # not in `allow`
+            assert refusal(lambda: peer.stub.Status(pb.StatusRequest()))[0] == grpc.StatusCode.PERMISSION_DENIED
+        after, raw = told_to("light")
+        for s in (before.sessions[0], after.sessions[0]):  # times of its own and its link, asked by Status itself
+            for field in ("links", "age_ms", "busy_ns", "idle_ns", "turn_ns", "bytes_in", "bytes_out"):
+                s.ClearField(field)
+        assert before == after, (before, after)
+        for field in ("rss_bytes", "connections", "max_connections", "handshake_failures"):
+            assert not getattr(after, field), (field, after)
+        for part in (SECRET.encode(), sid, HEAVY.encode(), b"heavy", WATCH.encode(), b"spiffe://test/w1"):
+            assert part not in raw, part
+        all_, raw = told_to("watch")
+        assert all_.open_sessions == 2 and all_.rss_bytes > 1 << 20 and all_.connections >= 3, all_
+        assert all_.memory_bytes == sum(s.memory_bytes for s in all_.sessions), all_
+        assert SECRET.encode() in raw and sid in raw and all_.last_error.text, all_
+        ours, raw = told_to("heavy")
+        assert "quota" in ours.last_error.text and SECRET.encode() in raw and b"light" not in raw, ours
+        assert "module 7 is not here" in ours.sessions[0].last_error.text, ours
+
+
 @suite.test
 def nobody_attaches_to_it():
     with tenants(2) as _, Victim(peers=["spiffe://test/w2"]) as victim, Tenant("heavy") as other, \

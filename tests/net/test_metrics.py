@@ -226,7 +226,7 @@ def counters_stay_when_a_session_is_cut_off():
 
 @suite.test
 def status_says_the_same():
-    with Training("same", 1000000) as run, Caller(cluster.ports[0], cluster.certs) as c:
+    with Training("same", 1000000) as run, Caller(cluster.ports[0], cluster.certs, "watch") as c:
         run.wait_for_step(3)
         before = numbers(cluster.pages[0])
         run.process.send_signal(signal.SIGSTOP)
@@ -535,11 +535,13 @@ if __name__ == "__main__":
         print("skip metrics: prometheus and promtool are needed (Debian: prometheus)")
     else:
         allow = "  - {identity: \"spiffe://test/other\", role: master, sessions: 1}\n"
+        allow += "  - {identity: \"spiffe://test/watch\", role: observer}\n"
         patience = int(500 * SLOW * (10 if SANITIZED else 1))
         with Measured(2, f"limits: {{handshake_timeout: {patience}ms}}\ndrain_timeout: 60s\n", extra_allow=allow,
                       env={"CLEAVE_TEST_OPS": "1"}) as cluster:
             os.environ["CLEAVE_TEST_OPS"] = "1"
-            cluster.issue("other", "spiffe://test/other")
+            for name in ("other", "watch"):
+                cluster.issue(name, f"spiffe://test/{name}")
             os.makedirs(os.path.join(cluster.dir, "data"))
             synthetic_images(os.path.join(cluster.dir, "data"), n=20 * BATCH)
             with Prometheus() as prometheus:

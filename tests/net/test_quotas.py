@@ -34,7 +34,7 @@ def sessions():
         first, _ = light.open(False), light.open(False)
         code, text = refusal(lambda: light.open(False))
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
-        names(text, "quota", "sessions", "2 in use", "the limit is 2", "allow[].sessions")
+        names(text, "1 session more exceeds the quota", "sessions", "2 in use", "the limit is 2", "allow[].sessions")
         assert light.caller.hello().about.limits.sessions == 8
         assert first.granted.sessions == 2
         light.close(first)
@@ -114,7 +114,7 @@ def tensors_over_all_sessions():
         n, _ = fill(a, 1, most=60)
         m, text = fill(b, 1, most=60)
         assert n and m < n, (n, m)
-        names(text, "1 tensors more", "all sessions of this identity", "40 in use", "the limit is 40",
+        names(text, "1 tensor more exceeds", "all sessions of this identity", "40 in use", "the limit is 40",
               "allow[].tensors")
         end(a, 1)
         assert not whole(b, 1, 500)
@@ -135,7 +135,7 @@ def calls_that_wait_over_all_sessions():
             waits(w, 1, n)
             f = w.recv(pb.ERROR)
             assert f.failure.code == MORE, f
-            names(f.failure.text, "1 calls more", f"the limit is {4 if w is a else 5}", key)
+            names(f.failure.text, "1 call more exceeds", f"the limit is {4 if w is a else 5}", key)
         for i in range(4):
             waits(stranger, 1, i)
         a.send(frame(pb.VALUE, f32([0.5] * N * D), [N, D], context=1, message=7))

@@ -258,8 +258,27 @@ def wrong_names():
     assert "finished.yaml cannot be read: Not a directory" in tool("runs", "finished.yaml").stderr
     full = cluster.train(os.path.join(cluster.dir, "finished.yaml"), "--set", "run.dir=finished.yaml")
     assert full.returncode == 1 and "Not a directory" in full.stderr, full
+    assert "the folder finished.yaml/finished cannot be made" in full.stderr and "run.dir" in full.stderr, full.stderr
     for command in ("runs", "log", "stop"):
         assert tool(command, "finished.yaml").returncode == 1
+    for name in ("data", os.path.join(cluster.dir, "data"), "."):
+        for command in ("log", "stop", "log -f"):
+            done = tool(*command.split(), name)
+            assert done.returncode == 1 and "is not the folder of a run: `cleave-master runs" in done.stderr, done
+    for name in ("../finished", "runs/none", ""):
+        done = tool("log", name)
+        assert done.returncode == 1 and "a run has a name as in `cleave-master runs`" in done.stderr, done.stderr
+    odd = tool("stop", "a\x1b[31mb\x7f\xc2\x9bc")
+    assert odd.returncode == 1 and "no run 'a?[31mb?" in odd.stderr and "\x1b" not in odd.stderr, odd.stderr
+    ended = tool("log", "-f", "finished")
+    assert ended.returncode == 0 and "test accuracy" in ended.stdout, ended
+    again = tool("stop", "finished")
+    assert again.returncode == 1 and "does not run: finished" in again.stderr, again.stderr
+    os.makedirs(path("silent"))
+    shutil.copy(path("finished", "run.json"), path("silent", "run.json"))
+    mute = tool("log", "silent")
+    assert mute.returncode == 1 and "log.txt is not there: this run has printed nothing yet" in mute.stderr, mute
+    shutil.rmtree(path("silent"))
     elsewhere = master("log", "finished", cwd="/")
     assert elsewhere.returncode == 1 and "no folder runs here" in elsewhere.stderr, elsewhere.stderr
 
@@ -276,6 +295,8 @@ def damaged_and_hostile_folders():
     os.makedirs(path("bad-fifo"))
     os.mkfifo(path("bad-fifo", "run.json"))
     os.mkfifo(path("bad-fifo", "log.txt"))
+    os.makedirs(path("bad-two\nlines"))
+    shutil.copy(path("finished", "run.json"), path("bad-two\nlines", "run.json"))
     os.makedirs(path("bad-\x1b[31mred"))
     for file in ("log.txt", "metrics.jsonl"):
         with open(path("bad-\x1b[31mred", file), "wb") as f:
@@ -289,9 +310,30 @@ def damaged_and_hostile_folders():
         followed.communicate(timeout=PATIENCE)
         assert followed.returncode == 1, name
         assert tool("stop", "bad-" + name).returncode == 1
+    assert re.search(r"^bad-two\?lines +finished", done.stdout, re.M), done.stdout
     assert recorded("bad- [31mred")["state"] == "no record"
     shown = tool("log", "bad-\x1b[31mred").stdout
     assert shown == "a?[31mb?c?d\n", shown
+
+
+@suite.test
+def a_disk_that_is_full():
+    """Each command says which file did not fit, and what there is can still be looked at."""
+    tiny = os.path.join(cluster.dir, "tiny")
+    os.makedirs(tiny)
+    mounted = run("mount", "-t", "tmpfs", "-o", "size=64k", "none", tiny)
+    if mounted.returncode:
+        return f"no tmpfs here: {mounted.stderr.strip()}"
+    try:
+        done = cluster.train(os.path.join(cluster.dir, "finished.yaml"), "--set", "run.dir=tiny")
+        assert done.returncode == 1 and re.search(r"tiny/finished/\S+: write: No space left on device", done.stderr), done
+        shown = tool("runs", "tiny")
+        assert shown.returncode == 0 and re.search(r"^finished +(died|failed|no record)", shown.stdout, re.M), shown
+        assert tool("stop", "tiny/finished").returncode == 1
+        again = cluster.train(os.path.join(cluster.dir, "finished.yaml"), "--resume", "--set", "run.dir=tiny")
+        assert again.returncode in (1, 8) and "No space left on device" in again.stderr, again
+    finally:
+        run("umount", tiny)
 
 
 # ---- TensorBoard -----------------------------------------------------------------------------------

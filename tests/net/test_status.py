@@ -1,8 +1,9 @@
 """cleave-master status: three sessions on two of three workers (one computes, one waits for a slow link,
 one is idle and somebody else's), seen by a master and by an observer; a worker that is dead; --watch on
 a terminal and elsewhere."""
-import fcntl, json, os, pty, re, select, signal, struct, subprocess, sys, termios, time
+import fcntl, json, os, pty, re, select, signal, ssl, struct, subprocess, sys, termios, threading, time
 from cluster import *
+from forge import forge
 from links import DelayProxy
 import pyclient
 
@@ -10,6 +11,7 @@ suite = Suite()
 TESTING = {"CLEAVE_TEST_OPS": "1"}
 ALLOW = ('  - {identity: "spiffe://test/other", role: master}\n'
          '  - {identity: "spiffe://test/eye", role: observer}\n')
+ODD = 'q"\\ {x="1"} \u202e \u00e9 <b>' + "n" * 40  # a module's name
 EYE = ("--set", "tls.cert=certs/eye.pem", "--set", "tls.key=certs/eye.key")
 
 
@@ -68,13 +70,14 @@ def a_computing_session_says_so():
     assert s["identity"] == "spiffe://test/master" and s["attached"] and s["last_error"] is None, s
     assert s["computing"] > 0.9 and s["waiting"] < 0.1, s
     (m,) = s["modules"]
-    assert m["stage"] == "back" and m["module"] == 1 and m["forwards"] > 0 and m["computing"] > 0.8, m
+    assert m["stage"] == m["name"] == "back" and m["module"] == 1 and m["forwards"] > 0 and m["computing"] > 0.8, m
     (link,) = s["links"]
     assert link["peer"] == "master" and 0 < link["round_trip_ms"] < 80, link
     assert s["memory_bytes"] > 1024 and s["memory_limit_bytes"] == 64 << 30, s
 
 
 @suite.test
+@measured
 def a_slow_link_is_named_with_its_speed_and_round_trip():
     s = verdict_of("slow", "w2", r"^waiting for the master \d+ %: link .* round trip", "1")
     match = re.search(r"link (?:([\d.]+) Mbit/s in)?(?:, )?(?:([\d.]+) Mbit/s out)?, (\d+) ms round trip", s["verdict"])
@@ -98,8 +101,32 @@ def numbers_grow():
     w = second["w1"]
     assert w["name"] == "w1" and w["software"].startswith("cleave ") and w["protocol"] >= 2, w
     assert w["device"] == "cpu" and w["cores"] >= 1 and w["isa"] and w["uptime_s"] > 0, w
-    assert w["sessions_limit"] == 8 and w["connections"] >= 2 and 300 < w["certificate_days"] < 370, w
-    assert w["resident_bytes"] > 1 << 20 and not w["draining"], w
+    assert w["sessions_limit"] == 8 and 300 < w["certificate_days"] < 370 and not w["draining"], w
+    eye = look(*EYE, code=4)["w1"]
+    assert eye["connections"] >= 3 and eye["connections_limit"] == 256 and eye["resident_bytes"] > 1 << 20, eye
+
+
+@suite.test
+def modules_have_the_names_that_their_programs_gave():
+    """Of another session file's run, and of another program. What such a name holds never reaches a terminal or
+    breaks the JSON; one that is no text at all, or too long, is refused."""
+    (m,) = until(lambda: sessions(look(*EYE, code=4), "w2").get("slow", {}).get("modules"))
+    assert m["name"] == "back" and m["stage"] is None, m
+    text = status(*EYE, code=4)
+    assert re.search(r"^    module back  \d+ steps?, ", text, re.M), text
+    assert re.search(r"^    stage back  \d+ steps?, ", text, re.M), text
+    if pyclient.MISSING:
+        return pyclient.MISSING
+    (m,) = sessions(look(*EYE, code=4), "w1")["idle"]["modules"]
+    assert m["name"] == ODD and m["stage"] is None, m
+    assert "module " + "".join(c if " " <= c <= "~" else "?" * len(c.encode()) for c in ODD) in text, text
+    for name, why in (("n" * 129, "129 bytes of module name"), ("a\033[2Jb", "control character"),
+                      ("a\nb", "control character"), ("\u009b31m", "control character")):
+        try:
+            other.load(pyclient.mlp(4, 2), [4, 3], stage=9, name=name)
+            raise AssertionError(f"{name!r} was accepted")
+        except pyclient.grpc.RpcError as e:
+            assert why in e.details(), e.details()
 
 
 @suite.test
@@ -132,14 +159,20 @@ def a_master_sees_its_own_and_an_observer_all():
     text = status("--json", code=4)
     assert "test/other" not in text and '"idle"' not in text, text  # neither the identity nor the name
     rows = look(code=4)
-    assert sorted(sessions(rows, "w1")) == ["busy"] and rows["w1"]["sessions_open"] == 2, rows
+    assert sorted(sessions(rows, "w1")) == ["busy"] and rows["w1"]["sessions_open"] == 1, rows
     assert not rows["w1"]["sees_all_sessions"]
+    for key in ("resident_bytes", "connections", "connections_limit", "handshake_failures"):
+        assert rows["w1"][key] is None, (key, rows["w1"])
+    assert rows["w1"]["memory_bytes"] == sessions(rows, "w1")["busy"]["memory_bytes"], rows
     rows = look(*EYE, code=4)
     seen = sessions(rows, "w1")
     assert sorted(seen) == ["busy", "idle"] and rows["w1"]["sees_all_sessions"], rows
+    assert rows["w1"]["sessions_open"] == 2, rows
     assert seen["idle"]["identity"] == "spiffe://test/other", seen
     assert seen["idle"]["verdict"] == "idle: its master asks for nothing", seen
-    assert "1 session of others" in status(code=4)
+    text = status(code=4)
+    assert "of others" not in text and "resident" not in text and "connections" not in text, text
+    assert "resident" in (text := status(*EYE, code=4)) and "connections" in text, text
 
 
 @suite.test
@@ -207,6 +240,94 @@ def a_worker_that_stops_meanwhile_is_said_to_give_no_answer():
     assert "no answer within 0.5 s" in row["error"] and "stopped" in row["fix"], row
 
 
+class ExpiredServer:
+    """A TLS server with a certificate that no worker would start with."""
+
+    def __init__(self, cluster, name):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(os.path.join(cluster.certs, name + ".pem"), os.path.join(cluster.certs, name + ".key"))
+        context.set_alpn_protocols(["h2"])
+        self.socket, self.context = socket.socket(), context
+        self.socket.bind(("127.0.0.1", 0))
+        self.socket.listen()
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                accepted, _ = self.socket.accept()
+            except OSError:
+                return
+            try:
+                self.context.wrap_socket(accepted, server_side=True).close()
+            except OSError:
+                pass
+
+    def __enter__(self):
+        return self.socket.getsockname()[1]
+
+    def __exit__(self, *_):
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+
+@suite.test
+def what_is_wrong_and_what_helps():
+    """A worker of another CA, another worker than was meant, one whose certificate has expired, a host that there is
+    not; a worker that drains; and files that are no session."""
+    def refused(error, fix, *args):
+        row = look(*args, session="two", interval="0.1", code=4)["w2"]
+        assert re.search(error, row["error"]) and re.search(fix, row["fix"]), row
+
+    which = r"cleave-master doctor .*two\.yaml` says which"
+    forge(c.certs, "late", [("URI", "spiffe://test/w2"), ("IP", "127.0.0.1")], end="20210101000000Z")
+    with Cluster(1) as strange:
+        trust = [w for key, file in (("ca", "ca.pem"), ("cert", "master.pem"), ("key", "master.key"))
+                 for w in ("--set", f"tls.{key}={strange.certs}/{file}")]
+        refused("not from our CA, or not valid at this time", which, *trust)
+    refused("the server is not 'spiffe://test/w9': its certificate names 'spiffe://test/w2'", which,
+            "--set", "workers.w2.identity=spiffe://test/w9")
+    refused("the name cannot be resolved", r"correct the host in workers\.w2\.address of .*two\.yaml",
+            "--set", "workers.w2.address=no-such-host.invalid:7443")
+    done = master("status", os.path.join(c.dir, "two.yaml"), "--set", "tls.cert=certs/late.pem",
+                  "--set", "tls.key=certs/late.key", cwd=c.dir)
+    assert done.returncode == 4 and "expired" in done.stderr and "late.pem" in done.stderr, done
+    with ExpiredServer(c, "late") as port:
+        refused("not from our CA, or not valid at this time", which, "--set", f"workers.w2.address=127.0.0.1:{port}")
+    for text, code, why in ((b"\0\1\2", 3, "odd:1:1: a control character"), (b"- a\n- b\n", 3, "odd:1:"),
+                            (b"", 3, "odd:1:1: the file is empty"), (None, 3, "odd: not a regular file")):
+        path = os.path.join(c.dir, "odd")
+        if text is None:
+            os.remove(path)
+            os.mkdir(path)
+        else:
+            with open(path, "wb") as f:
+                f.write(text)
+        done = master("status", "odd", cwd=c.dir)
+        assert done.returncode == code and why in done.stderr, (text, done.stderr)
+    done = master("status", "w1.yaml", cwd=c.dir)
+    assert done.returncode == 3 and "'listen', which is one of a worker's configuration" in done.stderr, done.stderr
+    done = master("status", "a\033[31mb", cwd=c.dir)
+    assert done.returncode == 3 and "a?[31mb: No such file" in done.stderr, done
+
+
+@suite.test
+def a_worker_that_drains_says_so():
+    with Cluster(1) as ending:
+        session = ending.session("late", body("w1", "{op: relu}", 8, 32))
+        os.mkdir(os.path.join(ending.dir, "data"))
+        synthetic_images(os.path.join(ending.dir, "data"), n=64, n_test=8)
+        with Train(ending, "long", body("w1", "{op: relu}", 8, 32)):
+            def asked():
+                return json.loads(master("status", session, "--json", "--interval", "0.1", cwd=ending.dir).stdout)
+            until(lambda: asked()["sessions_open"] == 1)
+            ending.workers[0].process.terminate()
+            until(lambda: asked()["draining"])
+            done = master("train", session, cwd=ending.dir)
+            assert done.returncode == 4 and "draining: it takes no new sessions until" in done.stderr, done.stderr
+        ending.workers[0].process.wait(40 * SLOW)
+
+
 class Terminal:
     """A program on a terminal of so many columns."""
 
@@ -234,6 +355,21 @@ class Terminal:
         _, how = os.waitpid(self.pid, 0)
         os.close(self.fd)
         return os.waitstatus_to_exitcode(how)
+
+
+@suite.test
+def narrow_terminals():
+    """It flows at the real width down to 20 columns; below, the terminal cuts lines instead of scrolling."""
+    for columns, most in ((60, 60), (30, 30), (20, 20), (8, 20)):
+        t = Terminal(columns, MASTER, "status", os.path.join(c.dir, "two.yaml"), "--watch", "--interval", "0.2")
+        frames = lambda text: [f for f in text.split("\033[H")[1:] if "session" in f and "\033[J" in f]
+        t.read_until(lambda text: len(frames(text)) >= 2)
+        lines = [re.sub(r"\033\[[JK]", "", l) for l in frames(t.text)[-1].split("\r\n")]
+        assert max(map(len, lines)) <= most, (columns, lines)
+        assert max(map(len, lines)) > most - 8, (columns, lines)  # and uses it
+        os.write(t.fd, b"\x03")
+        assert t.finish() == 0
+        assert t.text.index("\033[?7l") < t.text.index("\033[H") < t.text.index("\033[?7h"), t.text
 
 
 @suite.test
@@ -346,6 +482,6 @@ with Cluster(3, extra_allow=ALLOW, env=TESTING) as c:
                 suite.main()
             with pyclient.Caller(c.ports[0], c.certs, "other") as caller:
                 other = caller.open(name="idle")
-                other.load(pyclient.mlp(4, 2), [4, 3])
+                other.load(pyclient.mlp(4, 2), [4, 3], name=ODD)
                 other.attach()
                 suite.main()

@@ -106,6 +106,7 @@ static clv_code make_stage(session *s, const clv_wire_load_request *r, clv_stage
     groups[i] = (clv_stage_group){optimizer_of(&r->groups[i].optimizer), r->groups[i].params,
                                   r->groups[i].n_params};
   clv_stage_options o = {.index = r->stage,
+                         .name = r->name,
                          .graph = clv_steal(&graph),
                          .backend = clv_backend_cpu(),
                          .threads = (int)CLV_MAX(r->threads, 1u),

@@ -131,7 +131,10 @@ static bool is_named(const session *s, const clv_wire_id *id, const char *owner)
 
 /* Under the service's lock. A stranger's session of the same id is another one: it is not told of. */
 static clv_code admit(clv_service *v, session *s, clv_err *err) {
-  if (v->draining) return clv_fail(err, CLV_UNAVAILABLE, "this worker is draining");
+  if (v->draining)
+    return clv_fail(err, CLV_UNAVAILABLE,
+                    "this worker is draining: it takes no new sessions until it "
+                    "has been started again");
   for (uint32_t i = 0; i < v->n_sessions; i++)
     if (is_named(v->sessions[i], &s->id, s->owner))
       return clv_fail(err, CLV_EXISTS, "a session of this id is open");

@@ -136,7 +136,8 @@ static void fill_modules(clv_session_node *node, clv_wire_session_status *out) {
                                                            .forwards = k.forwards,
                                                            .backwards = k.backwards,
                                                            .evals = k.evals,
-                                                           .compute_ns = k.compute_ns};
+                                                           .compute_ns = k.compute_ns,
+                                                           .name = clv_stage_name(stage)};
   }
 }
 
@@ -198,18 +199,19 @@ static clv_code fill_sessions(memory *m, uint64_t now, clv_err *err) {
 
 /* ---- the worker ---------------------------------------------------------------------------------- */
 
-/* What is guarded by the service's lock: who is there, of whom the viewer sees which. */
+/* What is guarded by the service's lock: who is there, of whom the viewer sees which. Of sessions that
+ * it does not see nothing is told, not even that they are there. */
 static void look(clv_service *v, const clv_allow_spec *viewer, const char *uri,
                  const clv_wire_id *only, memory *m, clv_wire_status_reply *out) {
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions; i++) {
     session *s = v->sessions[i];
+    if (!out->sees_all && strcmp(s->owner, uri) != 0) continue;
+    out->open_sessions++;
     out->memory_bytes += clv_pool_bytes(s->pool);
-    bool visible = out->sees_all || strcmp(s->owner, uri) == 0;
-    if (!visible || (only && memcmp(&s->id, only, sizeof *only) != 0)) continue;
+    if (only && memcmp(&s->id, only, sizeof *only) != 0) continue;
     m->held[m->n_held++] = clv_session_ref(s);
   }
-  out->open_sessions = v->n_sessions;
   out->draining = v->draining;
   out->certificate_ends = (uint64_t)CLV_MAX(v->certificate_end, (int64_t)0);
   if (out->sees_all)
@@ -219,10 +221,21 @@ static void look(clv_service *v, const clv_allow_spec *viewer, const char *uri,
   pthread_mutex_unlock(&v->lock);
 }
 
+/* The process as a whole, in which everybody's doings are: for who may see everybody. */
+static void fill_process(clv_service *v, clv_service_snapshot *now) {
+  clv_wire_status_reply *out = &now->status;
+  out->rss_bytes = clv_metrics_resident();
+  out->memory_limit = v->config->memory_limit;
+  out->connections = clv_rpc_server_connections(v->server);
+  out->max_connections = (uint32_t)v->config->limits.connections;
+  out->handshake_failures = now->calls.unauthenticated;
+  for (size_t i = 0; i < CLV_TLS_CAUSES; i++)
+    out->handshake_failures += now->callers.failed[i] + now->peers.failed[i];
+}
+
 static void fill_worker(clv_service *v, uint64_t now, clv_wire_status_reply *out) {
   out->incarnation = v->incarnation;
   out->uptime_ms = now / 1000000u - v->started_ms;
-  out->rss_bytes = clv_metrics_resident();
   out->has_about = true;
   out->about = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
                                 .limits = v->limits,
@@ -232,9 +245,12 @@ static void fill_worker(clv_service *v, uint64_t now, clv_wire_status_reply *out
   out->worker = v->config->name ? v->config->name : "worker";
   out->device = v->config->device;
   out->cores = (uint32_t)CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
-  out->memory_limit = v->config->memory_limit;
-  out->connections = clv_rpc_server_connections(v->server);
-  out->max_connections = (uint32_t)v->config->limits.connections;
+}
+
+/* What is its own of the limits: of an identity that has quotas, those. */
+static void fill_quotas(const clv_allow_spec *viewer, clv_wire_status_reply *out) {
+  out->memory_limit = viewer->bytes;
+  if (viewer->sessions) out->about.limits.sessions = (uint32_t)viewer->sessions;
 }
 
 clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv_wire_id *only,
@@ -252,11 +268,12 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   out->last_error = trouble_of(&now.memory->trouble, at);
   fill_worker(v, at, out);
   clv_rpc_server_count(v->server, &now.calls);
-  out->handshake_failures = now.calls.unauthenticated;
   clv_tls_handshakes_count(true, &now.callers);
   clv_tls_handshakes_count(false, &now.peers);
-  for (size_t i = 0; i < CLV_TLS_CAUSES; i++)
-    out->handshake_failures += now.callers.failed[i] + now.peers.failed[i];
+  if (out->sees_all)
+    fill_process(v, &now);
+  else if (a)
+    fill_quotas(a, out);
   *ret = now;
   now = (clv_service_snapshot){0}; /* the caller's */
   return CLV_OK;

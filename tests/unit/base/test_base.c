@@ -97,6 +97,19 @@ static void json_text_is_escaped(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   clv_bytes_json(&b, "a\"b\\c\n\x01");
   assert_string_equal(b.data, "\"a\\\"b\\\\c\\u000a\\u0001\"");
+  b.len = 0;
+  clv_bytes_json(&b, "\x7f\xc2\x9b\xc2\xa0\xc3\xb6\x9b"); /* DEL and CSI, as terminals know them */
+  assert_string_equal(b.data, "\"\\u007f\\u009b\xc2\xa0\xc3\xb6\\ufffd\"");
+}
+
+static void control_characters_do_not_reach_a_terminal(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  clv_text_guard(
+      "a\033[31mb\tc\nd\re\x7f"
+      "f\xc2\x9bg\x9bh \xc3\xb6\xe2\x82\xac\xe2\x9b\x94",
+      &b);
+  assert_string_equal(b.data, "a?[31mb\tc\nd?e?f?g?h \xc3\xb6\xe2\x82\xac\xe2\x9b\x94");
 }
 
 /* Vectors: FIPS 180-2 ("abc"); RFC 3720 B.4 for CRC32C. */
@@ -174,6 +187,7 @@ int main(void) {
       cmocka_unit_test(nearest_word_is_suggested),
       cmocka_unit_test(files_are_written_whole_and_read_back),
       cmocka_unit_test(json_text_is_escaped),
+      cmocka_unit_test(control_characters_do_not_reach_a_terminal),
       cmocka_unit_test(digests_match_published_vectors),
       cmocka_unit_test(random_numbers_depend_on_their_key_alone),
       cmocka_unit_test(distributions_have_their_moments),

@@ -151,12 +151,59 @@ static void errors(void **state) {
   refused_worker("allow:\n", "limits: {lease: 10}\nallow:\n",
                  "/etc/cleave/w.yaml:2:17: 'limits.lease' must be a duration from 1s to 24h, got "
                  "'10'");
+  refused_worker("allow:\n", "stages: []\nallow:\n",
+                 "/etc/cleave/w.yaml:2:1: unknown key 'stages', which is one of a session file; is "
+                 "this the right file?");
   refused_worker("allow:\n", "limts: {}\nallow:\n",
                  "/etc/cleave/w.yaml:2:1: unknown key 'limts', did you mean 'limits'?");
   refused_worker(
       "allow:\n", "artifacts: {a: {file: x, sha256: abc}}\nallow:\n",
       "/etc/cleave/w.yaml:2:34: 'artifacts.a.sha256' must be a SHA-256 of 64 hexadecimal "
       "digits, got 'abc'");
+}
+
+/* `listen` is 127.0.0.1:7443 unless given. */
+static void two_things_on_one_port(void **state) {
+  (void)state;
+  static const struct {
+    const char *listen, *metrics;
+    bool ok;
+  } rows[] = {
+      {"127.0.0.1:7443", "127.0.0.1:7443", false},
+      {"127.0.0.1:7443", "127.0.0.1:7444", true},
+      {"127.0.0.1:7443", "127.0.0.2:7443", true},
+      {"127.0.0.1:7443", "[::1]:7443", true},
+      {"127.0.0.1:7443", "0.0.0.0:7443", false},
+      {"0.0.0.0:7443", "127.0.0.1:7443", false},
+      {"[::]:7443", "127.0.0.1:7443", false},
+      {"10.0.0.1:7443", "[::]:7443", false},
+      {"10.0.0.1:7443", "[0:0::0]:7443", false},
+      {"[::1]:7443", "[0:0:0:0:0:0:0:1]:7443", false},
+      {"[::ffff:10.0.0.1]:7443", "10.0.0.1:7443", false},
+      {"localhost:7443", "127.0.0.1:7443", false},
+      {"[::1]:7443", "LocalHost:7443", false},
+      {"localhost:7443", "10.0.0.1:7443", true},
+      {"gpu1:7443", "GPU1:7443", false},
+      {"gpu1:7443", "gpu2:7443", true},
+      {"127.0.0.1:0", "127.0.0.1:0", true},
+      {"0.0.0.0:0", "[::]:0", true},
+      {"0.0.0.0:7443", "0.0.0.0:0", true},
+  };
+  for (size_t i = 0; i < CLV_COUNT(rows); i++) {
+    char listen[64], metrics[64];
+    const char *sets[] = {listen, metrics};
+    clv_config_overrides over = {.sets = sets, .n_sets = 2};
+    CLV_AUTO(clv_worker_config_freep) clv_worker_config *c = NULL;
+    clv_err err = {0};
+    snprintf(listen, sizeof listen, "listen=%s", rows[i].listen);
+    snprintf(metrics, sizeof metrics, "metrics.listen=%s", rows[i].metrics);
+    clv_code code =
+        clv_worker_config_parse("w.yaml", worker_text, strlen(worker_text), &over, &c, &err);
+    if ((code == CLV_OK) != rows[i].ok) fail_msg("%s and %s: %s", listen, metrics, err.text);
+  }
+  refused_worker("allow:\n", "metrics: {listen: \"0.0.0.0:7443\"}\nallow:\n",
+                 "/etc/cleave/w.yaml:2:19: metrics.listen 0.0.0.0:7443 takes the port of `listen`, "
+                 "127.0.0.1:7443; give it another, such as 127.0.0.1:9101");
 }
 
 static void overrides(void **state) {
@@ -254,13 +301,10 @@ static void shipped_file_is_the_example(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(defaults),
-      cmocka_unit_test(round_trip),
-      cmocka_unit_test(errors),
-      cmocka_unit_test(overrides),
-      cmocka_unit_test(credentials),
-      cmocka_unit_test(manual_pages),
-      cmocka_unit_test(shipped_file_is_the_example),
+      cmocka_unit_test(defaults),     cmocka_unit_test(round_trip),
+      cmocka_unit_test(errors),       cmocka_unit_test(two_things_on_one_port),
+      cmocka_unit_test(overrides),    cmocka_unit_test(credentials),
+      cmocka_unit_test(manual_pages), cmocka_unit_test(shipped_file_is_the_example),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

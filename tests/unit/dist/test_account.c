@@ -115,11 +115,34 @@ static void tensors_are_counted_over_all_sessions(void **state) {
   clv_tensor *t[6];
   for (int i = 0; i < 6; i++) t[i] = tensor(f->pools[i % 2], 16);
   refused(f->pools[0], 16,
-          "1 tensors more exceed the quota of all sessions of this identity: 6 in use, the limit "
+          "1 tensor more exceeds the quota of all sessions of this identity: 6 in use, the limit "
           "is 6; raise allow[].tensors in worker.yaml");
   clv_tensor_unref(t[1]);
   t[1] = tensor(f->pools[0], 8); /* of another size, in the other session */
   for (int i = 0; i < 6; i++) clv_tensor_unref(t[i]);
+}
+
+static void one_of_each_is_one(void **state) {
+  fixture *f = *state;
+  static const char *const says[CLV_QUOTAS] = {
+      [CLV_QUOTA_SESSIONS] = "1 session more exceeds the quota of x: 2 in use, the limit is 2",
+      [CLV_QUOTA_BYTES] = "1 byte more exceeds the quota of x: 2 in use, the limit is 2",
+      [CLV_QUOTA_TENSORS] = "1 tensor more exceeds the quota of x: 2 in use, the limit is 2",
+      [CLV_QUOTA_CALLS] = "1 call more exceeds the quota of x: 2 in use, the limit is 2"};
+  for (int shared = 0; shared < 2; shared++)
+    for (clv_quota q = 0; q < CLV_QUOTAS; q++) {
+      clv_err err = {0};
+      CLV_AUTO(clv_account_unrefp) clv_account *a = NULL;
+      clv_account_options o = {.above = f->worker, .of = "x", .most = {[0] = 0}, .shared = shared};
+      o.most[q] = 2;
+      assert_ok(clv_account_new(&o, &a, &err));
+      assert_ok(clv_account_charge(a, q, 2, &err));
+      assert_int_equal(clv_account_charge(a, q, 1, &err), CLV_EXHAUSTED);
+      size_t n = shared ? strcspn(says[q], ":") : strlen(says[q]);
+      if (strlen(err.text) != n || strncmp(err.text, says[q], n) != 0) fail_msg("%s", err.text);
+      assert_int_equal(clv_account_charge(a, q, 3, &err), CLV_EXHAUSTED);
+      assert_non_null(strstr(err.text, "s more exceed the quota"));
+    }
 }
 
 static void what_strangers_use_is_not_told(void **state) {
@@ -142,7 +165,7 @@ static void what_a_session_leaves_behind_goes_with_it(void **state) {
   clv_account *own = clv_pool_account(f->pools[1]);
   assert_ok(clv_account_charge(own, CLV_QUOTA_CALLS, 3, &err));
   assert_int_equal(clv_account_charge(own, CLV_QUOTA_CALLS, 1, &err), CLV_EXHAUSTED);
-  assert_non_null(strstr(err.text, "1 calls more"));
+  assert_non_null(strstr(err.text, "1 call more"));
   assert_null(strstr(err.text, "worker.yaml")); /* no key raises it here */
   clv_tensor *t = tensor(f->pools[1], 7);
   clv_tensor_unref(t);
@@ -183,6 +206,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(the_quota_that_is_over_is_named, set_up, tear_down),
       cmocka_unit_test_setup_teardown(idle_memory_of_one_session_is_anothers, set_up, tear_down),
       cmocka_unit_test_setup_teardown(tensors_are_counted_over_all_sessions, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(one_of_each_is_one, set_up, tear_down),
       cmocka_unit_test_setup_teardown(what_strangers_use_is_not_told, set_up, tear_down),
       cmocka_unit_test_setup_teardown(what_a_session_leaves_behind_goes_with_it, set_up, tear_down),
       cmocka_unit_test_setup_teardown(sessions_that_press_each_other_out_stay_within, set_up,

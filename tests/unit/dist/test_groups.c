@@ -239,7 +239,7 @@ static void each_group_steps_with_its_rate(void **state) {
 
 /* A step of one context, with a rate less than its modules have groups; nothing moves. */
 static void refused_for_rates(fixture *f, uint64_t context, clv_packet *step) {
-  static const char wanted[] = "1 learning rates for module 1, whose parameters are in 2 groups";
+  static const char wanted[] = "1 learning rate for module 1, whose parameters are in 2 groups";
   float gradient[WEIGHTS + WIDTH], before[MODULES][WEIGHTS + WIDTH], after[WEIGHTS + WIDTH];
   clv_frame_kind last = step->frame.kind == CLV_APPLY ? CLV_ABORT : CLV_ENDED;
   for (uint32_t i = 0; i < MODULES; i++) read_module(f, i, before[i]);

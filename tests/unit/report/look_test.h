@@ -21,7 +21,8 @@
 
 static clv_look_module look_modules[] = {
     {.index = 1,
-     .stage = "s1",
+     .name = "s1",
+     .is_stage = true,
      .steps = 120,
      .forwards = 480,
      .backwards = 480,
@@ -96,6 +97,7 @@ static clv_look_worker look_workers[] = {
      .isa = "avx512_core",
      .protocol = 2,
      .cores = 16,
+     .sees_all = true,
      .uptime_s = 8040,
      .over_s = 1,
      .draining = true,

@@ -13,8 +13,8 @@
 #include "master/report/report.h"
 
 /* Stage s1 at worker-1 and s2 at worker-2 of one session, and a stranger's session at worker-2. */
-static clv_look_module modules[] = {{.index = 1, .stage = "s1", .calls_per_s = 4},
-                                    {.index = 2, .stage = "s2", .calls_per_s = 4},
+static clv_look_module modules[] = {{.index = 1, .name = "s1", .is_stage = true, .calls_per_s = 4},
+                                    {.index = 2, .name = "s2", .is_stage = true, .calls_per_s = 4},
                                     {.index = 0, .calls_per_s = 1}};
 static clv_look_link links[2][2];
 static clv_look_session first, second[2];
@@ -118,6 +118,23 @@ static void a_far_peer(void **state) {
   links[1][0].awaits_per_s = 3;
   links[1][0].awaited = 0.2;
   says(&second[0], "stage s2 waits for s1 on worker-1 80 %: 80 ms round trip, 9.0 waits a second");
+}
+
+/* Not every program is a pipeline: whose values a module waits for is not known by its number. */
+static void a_module_of_a_program(void **state) {
+  (void)state;
+  static clv_look_module encoder[] = {{.index = 1, .name = "encoder", .calls_per_s = 4}};
+  static clv_look_module decoder[] = {{.index = 2, .name = "decoder", .calls_per_s = 4}};
+  first.modules = encoder;
+  second[0].modules = decoder;
+  links[1][1].awaited = 0.8;
+  links[1][1].round_trip_s = 0.08;
+  links[1][1].awaits_per_s = 9;
+  says(&second[0], "module decoder waits for worker-1 80 %: 80 ms round trip, 9.0 waits a second");
+  links[1][1] = (clv_look_link){.peer = "worker-1", .awaited = 0.9};
+  first.busy = 0.95;
+  first.idle = 0.05;
+  says(&second[0], "waiting 100 %: module encoder on worker-1 computes 95 %");
 }
 
 /* Waits that are shorter than a round trip are not for one. */
@@ -241,6 +258,7 @@ int main(void) {
       TEST(a_far_peer),
       TEST(a_far_master_that_is_ahead),
       TEST(a_busy_stage),
+      TEST(a_module_of_a_program),
       TEST(a_peer_that_waits_itself),
       TEST(a_wait_that_goes_on),
       TEST(its_turn),

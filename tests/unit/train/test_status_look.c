@@ -32,9 +32,15 @@ enum { BEFORE, NOW };
 static int begin(void **state) {
   (void)state;
   static clv_wire_stage_status m[2][2] = {
-      {{.stage = 1, .forwards = 10, .backwards = 10, .compute_ns = 1000}, {.stage = 2}},
-      {{.stage = 1, .forwards = 14, .backwards = 13, .evals = 1, .compute_ns = 1000 + 500000000},
-       {.stage = 2}}};
+      {{.stage = 1, .name = "", .forwards = 10, .backwards = 10, .compute_ns = 1000},
+       {.stage = 2, .name = ""}},
+      {{.stage = 1,
+        .name = "s1",
+        .forwards = 14,
+        .backwards = 13,
+        .evals = 1,
+        .compute_ns = 1000 + 500000000},
+       {.stage = 2, .name = "(loss)"}}};
   static clv_wire_link_status l[2] = {
       {.peer = "", .bytes_in = 1000, .awaits = 5, .awaited_ns = 7, .sent_bytes = 50},
       {.peer = "",
@@ -123,18 +129,40 @@ static void what_the_other_side_said_twice(void **state) {
   near(l.link_out_per_s, 4e6);
 }
 
-static void stages_have_the_names_of_the_session_file(void **state) {
+static void assert_module(const clv_look_module *m, const char *name, bool is_stage) {
+  if (name)
+    assert_string_equal(m->name, name);
+  else
+    assert_null(m->name);
+  assert_int_equal(m->is_stage, is_stage);
+}
+
+static void modules_of_a_run_are_its_stages(void **state) {
   (void)state;
   const clv_look_session *s = look(0, true).sessions;
-  assert_string_equal(s->modules[0].stage, "s1");
-  assert_string_equal(s->modules[1].stage, "loss");
+  assert_module(&s->modules[0], "s1", true);
+  assert_module(&s->modules[1], "loss", true);
+  end(NULL);
+  modules[NOW][0].name = modules[NOW][1].name = ""; /* a master of before told no names */
+  s = look(0, true).sessions;
+  assert_module(&s->modules[0], "s1", true);
+  assert_module(&s->modules[1], "loss", true);
   end(NULL);
   s = look(1, true).sessions; /* they are not at that worker */
-  assert_null(s->modules[0].stage);
+  assert_module(&s->modules[0], NULL, false);
+}
+
+static void other_modules_have_the_names_of_their_program(void **state) {
+  (void)state;
+  modules[NOW][0].name = "s1";
+  sessions[NOW][0].name = "other"; /* which may be a run of another file */
+  const clv_look_session *s = look(0, true).sessions;
+  assert_module(&s->modules[0], "s1", false);
+  assert_module(&s->modules[1], "(loss)", false);
   end(NULL);
-  sessions[NOW][0].name = "other";
-  s = look(0, true).sessions;
-  assert_null(s->modules[0].stage);
+  sessions[NOW][0].name = "films"; /* the session's name, and modules of a program of its own */
+  modules[NOW][0].name = "encoder";
+  assert_module(&look(0, true).sessions[0].modules[0], "encoder", false);
 }
 
 /* A session that is new, and one of a worker that has been restarted, is compared with its beginning. */
@@ -171,7 +199,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(rates_and_shares),
       TEST(what_the_other_side_said_twice),
-      TEST(stages_have_the_names_of_the_session_file),
+      TEST(modules_of_a_run_are_its_stages),
+      TEST(other_modules_have_the_names_of_their_program),
       TEST(what_is_new_is_compared_with_its_beginning),
       TEST(numbers_that_fall_back_are_no_difference),
   };

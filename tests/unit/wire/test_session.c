@@ -201,9 +201,14 @@ static void status_request_round_trips(void **state) {
   }
 }
 
-static clv_wire_stage_status some_stages[] = {
-    {.stage = 1, .forwards = 3, .backwards = 4},
-    {.stage = 6, .steps = 7, .forwards = 8, .backwards = 9, .evals = 10, .compute_ns = 11}};
+static clv_wire_stage_status some_stages[] = {{.stage = 1, .forwards = 3, .backwards = 4},
+                                              {.stage = 6,
+                                               .steps = 7,
+                                               .forwards = 8,
+                                               .backwards = 9,
+                                               .evals = 10,
+                                               .compute_ns = 11,
+                                               .name = "tail"}};
 
 static clv_wire_link_status some_links[] = {
     {.peer = "", .bytes_in = 1},
@@ -285,7 +290,10 @@ static void assert_session(const clv_wire_session_status *got) {
   assert_string_equal(got->last_error.text, "no memory");
   assert_int_equal(got->last_error.age_ms, 16);
   assert_int_equal(got->n_stages, 2);
-  assert_memory_equal(got->stages, some_stages, sizeof some_stages);
+  for (int i = 0; i < 2; i++)
+    assert_memory_equal(&got->stages[i], &some_stages[i], offsetof(clv_wire_stage_status, name));
+  assert_string_equal(got->stages[0].name, "");
+  assert_string_equal(got->stages[1].name, "tail");
   assert_int_equal(got->n_links, 2);
   assert_string_equal(got->links[0].peer, "");
   assert_string_equal(got->links[1].peer, "worker-2");
@@ -326,6 +334,22 @@ static void status_reply_round_trips(void **state) {
   assert_int_equal(got.sessions[1].n_stages, 0);
   assert_int_equal(got.sessions[1].n_links, 0);
   assert_string_equal(got.sessions[1].last_error.text, "");
+}
+
+static void long_names_of_modules_are_refused(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  char name[CLV_WIRE_NAME + 2];
+  memset(name, 'n', sizeof name - 1);
+  name[sizeof name - 1] = '\0';
+  clv_wire_stage_status stage = {.name = name};
+  clv_wire_session_status session = {.name = "s", .n_stages = 1, .stages = &stage};
+  clv_wire_status_reply reply = {.n_sessions = 1, .sessions = &session};
+  assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_EXHAUSTED,
+               "129 bytes of module name");
+  name[CLV_WIRE_NAME] = '\0';
+  assert_ok(clv_wire_status_reply_encode(&reply, &bytes, &err));
 }
 
 /* A worker of before these fields were there says less, and no more is invented. */
@@ -377,6 +401,7 @@ int main(void) {
       cmocka_unit_test(closing_round_trips),
       cmocka_unit_test(status_request_round_trips),
       cmocka_unit_test(status_reply_round_trips),
+      cmocka_unit_test(long_names_of_modules_are_refused),
       cmocka_unit_test(an_old_status_reply_is_understood),
       cmocka_unit_test(a_status_reply_says_what_is_wrong),
   };

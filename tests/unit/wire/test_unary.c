@@ -45,6 +45,7 @@ static clv_wire_load_request some_load(void) {
                     .beta2 = 0.5,
                     .eps = 0.6},
       .device = "cuda:1",
+      .name = "enc\303\266der",
       .init = CLV_WIRE_INIT_ARTIFACT,
       .artifact = {"tail.safetensors", some_digest(3)},
       .frozen = frozen,
@@ -94,6 +95,7 @@ static void loading_round_trips(void **state) {
   assert_true(got.optimizer.weight_decay == 0.3 && got.optimizer.beta1 == 0.4);
   assert_true(got.optimizer.beta2 == 0.5 && got.optimizer.eps == 0.6);
   assert_string_equal(got.device, "cuda:1");
+  assert_string_equal(got.name, "enc\303\266der");
   assert_int_equal(got.init, CLV_WIRE_INIT_ARTIFACT);
   assert_string_equal(got.artifact.name, "tail.safetensors");
   assert_memory_equal(&got.artifact.sha256, &m.artifact.sha256, sizeof(clv_sha256));
@@ -102,6 +104,19 @@ static void loading_round_trips(void **state) {
   assert_int_equal(got.n_inputs, 2);
   assert_true(clv_shape_equal(&got.inputs[0].shape, &inputs[0].shape));
   assert_int_equal(got.inputs[1].dtype, CLV_I64);
+}
+
+/* A module of a master of before has none. */
+static void a_name_may_be_empty(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  clv_wire_load_request m = some_load();
+  m.name = NULL;
+  CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
+  assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
+  assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_string_equal(got.name, "");
 }
 
 static void a_final_optimizer_round_trips(void **state) {
@@ -276,6 +291,11 @@ SPOIL(long_node_name, one_node_graph(m); one_node.name = long_name)
 SPOIL(infinite_attr, one_attr_graph(m, (clv_wire_attr){1, 0, NULL, 1.0 / 0.0}))
 SPOIL(long_attr, one_attr_graph(m, (clv_wire_attr){1, CLV_WIRE_ATTR_INTS + 1, many_ints, 0}))
 SPOIL(stage_outside, m->stage = 255)
+SPOIL(long_module_name, m->name = long_name)
+SPOIL(module_escape, m->name = "a\033[31mb")
+SPOIL(module_c1, m->name =
+                     "\302\233"
+                     "31m")
 SPOIL(many_peers, m->n_peers = CLV_WIRE_PEERS + 1; m->peers = many_names)
 SPOIL(nan_lr, m->optimizer.lr = 0.0 / 0.0)
 SPOIL(odd_optimizer, m->optimizer.kind = (clv_wire_opt_kind)4)
@@ -308,6 +328,9 @@ static void loads_that_break_a_rule_are_refused(void **state) {
       {infinite_attr, "not finite"},
       {long_attr, "17 numbers in an attribute"},
       {stage_outside, "module 255; a session has at most 255"},
+      {long_module_name, "129 bytes of module name"},
+      {module_escape, "byte 1 (0x1b) of name is a control character"},
+      {module_c1, "byte 0 (0xc2) of name is a control character"},
       {many_peers, "65 peers"},
       {nan_lr, "not finite"},
       {odd_optimizer, "unknown optimizer 4"},
@@ -536,6 +559,7 @@ static void every_truncation_and_flip_is_survived(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(loading_round_trips),
+      cmocka_unit_test(a_name_may_be_empty),
       cmocka_unit_test(a_final_optimizer_round_trips),
       cmocka_unit_test(groups_round_trip),
       cmocka_unit_test(names_in_groups_are_counted),
