@@ -420,6 +420,7 @@ install: all
 	install -m 644 $(OUT)/libcleave.a $(LIBDIR)
 	install -m 755 $(OUT)/libcleave.so $(LIBDIR)/libcleave.so.0
 	ln -sf libcleave.so.0 $(LIBDIR)/libcleave.so
+	$(if $(DESTDIR),,@PATH=$$PATH:/sbin ldconfig 2>/dev/null || true)
 	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(OUT)/cleave.pc > $(LIBDIR)/pkgconfig/cleave.pc
 	install -m 644 README.md SECURITY.md CHANGELOG.md EXIT-CODES.md STATUS.md proto/PROTOCOL.md LICENSE deploy/worker.yaml $(DOCDIR)
 	install -m 644 deploy/sessions/*.yaml $(DOCDIR)/sessions

@@ -25,7 +25,7 @@ static const clv_cli_option own_options[] = {
 static const clv_cli_command own_commands[] = {
     {.name = "completion", .args = "bash|zsh", .run = clv_cli_run_completion,
      .doc = "print the completion script of a shell",
-     .more = "For one shell: source <(PROGRAM completion bash). `make install` puts both in place for all."},
+     .more = "For one shell: source <(PROGRAM completion bash), or zsh (after compinit). `make install` puts both in place for all."},
     {.name = "man", .args = "[PAGE]", .run = clv_cli_run_man,
      .doc = "print a manual page as man(7) text: this program's or that of PAGE"},
 };

@@ -48,7 +48,9 @@ static void example_doc(example *x, const clv_row *row) {
 static void example_inner(example *x, const clv_row *row) {
   char inner[CLV_PATH_MAX];
   int indent = x->indent;
+  bool entries = row->kind == CLV_ROW_LIST && row->sample && !x->commented;
   clv_row_inner(row, inner);
+  x->commented |= entries;
   if (row->kind != CLV_ROW_SECTION) {
     x->indent += 2;
     clv_bytes_printf(x->out, "%*s%s%s%s\n", x->indent, "", x->commented ? "#" : "",
@@ -58,6 +60,7 @@ static void example_inner(example *x, const clv_row *row) {
   x->indent += 2;
   example_map(x, inner);
   x->indent = indent;
+  if (entries) clv_bytes_puts(x->out, row->sample);
 }
 
 static void example_row(example *x, const clv_row *row, const char *key) {
@@ -68,7 +71,7 @@ static void example_row(example *x, const clv_row *row, const char *key) {
   if (x->indent == 0) clv_bytes_puts(x->out, "\n");
   example_doc(x, row);
   if (row->kind == CLV_ROW_ATTRS) return;
-  x->commented |= row->commented || (!nested && !row->required && !row->initial);
+  x->commented |= row->commented || (!nested && !row->required && !row->initial && !row->shown);
   clv_bytes_printf(x->out, "%*s%s%s:", x->indent, "", x->commented ? "#" : "", key);
   clv_bytes_printf(x->out, nested ? "\n" : " %s\n", value);
   if (nested) example_inner(x, row);

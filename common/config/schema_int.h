@@ -50,6 +50,7 @@ typedef struct clv_row {
   clv_row_kind kind;
   bool required;          /* in its mapping, when that is given */
   bool commented;         /* the example shows it commented out, with all below it */
+  bool shown;             /* the example gives it, although it may be left out */
   clv_text_format format; /* TEXT, and the names of MAP entries */
   size_t offset, count;   /* of the value, and of its number of entries */
   size_t pos;             /* of a clv_config_pos for the value's place, 0 = not kept */
@@ -61,8 +62,10 @@ typedef struct clv_row {
    * stored as -i, modulo 2^64, and min is at least 1. */
   const char *const *names;
   const char *initial; /* the default as written in a file; NULL = 0, NULL, empty */
-  const char *sample;  /* for the example, where there is no default */
-  const char *doc;     /* one sentence */
+  /* For the example, where there is no default. LIST: its entries as lines, each key being explained in a
+   * comment above them. */
+  const char *sample;
+  const char *doc; /* one sentence */
 } clv_row;
 
 typedef struct clv_schema {

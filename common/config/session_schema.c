@@ -84,7 +84,8 @@ static const clv_row rows[] = {
      .sample = "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz]",
      .doc = "Training records and labels; for images the one folder, as in [train]."},
     {.path = "data.test", .kind = CLV_ROW_TEXTS, .offset = AT(data.test), .pos = AT(data.test_pos),
-     .min = 1, .max = 2, .sample = "[t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz]",
+     .min = 1, .max = 2, .shown = true,
+     .sample = "[t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz]",
      .doc = "Test records and labels; for images the one folder."},
     {.path = "data.validation", .kind = CLV_ROW_SECTION,
      .doc = "Validation during training, on records held back from the training set."},
@@ -154,6 +155,12 @@ static const clv_row rows[] = {
 
     {.path = "stages", .kind = CLV_ROW_LIST, .offset = AT(stages), .count = AT(n_stages),
      .entry_bytes = sizeof(clv_stage_spec), .min = 1, .required = true,
+     .sample = "  - name: front\n"
+               "    at: master\n"
+               "    layers: [{op: flatten}, {op: linear, out: 128}, {op: relu}]\n"
+               "  - name: tail\n"
+               "    at: worker-1\n"
+               "    layers: [{op: linear, out: 10}]\n",
      .doc = "What runs where, in the order of the model."},
     {.path = "stages[].name", .kind = CLV_ROW_TEXT, .offset = STAGE(name),
      .format = CLV_FORMAT_NAME, .required = true, .sample = "front",

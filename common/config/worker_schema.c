@@ -23,7 +23,7 @@ static const clv_row rows[] = {
      .format = CLV_FORMAT_LISTEN, .initial = "127.0.0.1:7443",
      .doc = "Where the daemon listens; loopback unless you say otherwise."},
     {.path = "name", .kind = CLV_ROW_TEXT, .offset = AT(name), .format = CLV_FORMAT_NAME,
-     .sample = "worker-1", .doc = "Name in log lines and health answers."},
+     .shown = true, .sample = "worker-1", .doc = "Name in log lines and health answers."},
 
     {.path = "tls", .kind = CLV_ROW_SECTION, .pos = AT(tls.pos), .required = true,
      .doc = "The worker's credentials; read again on SIGHUP."},

@@ -102,6 +102,18 @@ static clv_code connect_worker(peer *p, clv_err *err) {
   return open_session(p, err);
 }
 
+/* Whose error it is, and what helps a master that a worker does not know: it tells a stranger nothing. */
+static void explain(const peer *p, clv_err *err) {
+  const char *at = p->spec->address;
+  if (err->code == CLV_DENIED)
+    clv_fail(err, CLV_DENIED, "%s: add identity %s to `allow` in its worker.yaml, as master",
+             err->text, p->runtime->identity->uri);
+  if (strncmp(err->text, at, strlen(at)) == 0) /* the call has said where */
+    clv_err_prefix(err, "worker '%s'", p->name);
+  else
+    clv_err_prefix(err, "worker '%s' at %s", p->name, at);
+}
+
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
   const clv_tls_config *t = &rt->config->tls;
   TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &rt->identity, &err));
@@ -113,7 +125,7 @@ cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
     peer *p = &rt->peers[i];
     clv_err err;
     if (connect_worker(p, &err) == CLV_OK) continue;
-    clv_err_prefix(&err, "worker '%s' at %s", p->name, p->spec->address);
+    explain(p, &err);
     api_from(error, &err);
     api_place_error(error, p->name, "connect");
     return (cleave_status)err.code;

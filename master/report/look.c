@@ -51,7 +51,9 @@ static void link_line(look_flow *f, const clv_look_link *l) {
   char in[LOOK_SHORT], out[LOOK_SHORT], all_in[LOOK_SHORT], all_out[LOOK_SHORT], rtt[LOOK_SHORT];
   look_begin(f, INSIDE);
   look_item(f, "link to %s%s", l->peer[0] ? "" : "the master", l->peer);
-  if (l->round_trip_s > 0) look_item(f, "%s round trip", look_time(l->round_trip_s, rtt));
+  if (l->round_trip_s > 0)
+    look_item(f, l->round_trip_s < LOOK_SILENCE ? "%s round trip" : "no answer for %s",
+              look_time(l->round_trip_s, rtt));
   look_item(f, "in %s (%s)", look_rate(l->in_per_s, in),
             clv_format_size(l->bytes_in, all_in, sizeof all_in));
   look_item(f, "out %s (%s)", look_rate(l->out_per_s, out),
@@ -114,6 +116,13 @@ static void holds(look_flow *f, const clv_look_session *s) {
   look_end(f);
 }
 
+static void details(look_flow *f, const clv_look_session *s) {
+  if (s->n_modules) shares(f, s);
+  modules(f, s);
+  for (uint32_t i = 0; i < s->n_links; i++) link_line(f, &s->links[i]);
+  holds(f, s);
+}
+
 static void session(look_flow *f, const clv_look *look, const clv_look_worker *w,
                     const clv_look_session *s) {
   CLV_AUTO(clv_bytes_done) clv_bytes verdict = {0};
@@ -128,10 +137,7 @@ static void session(look_flow *f, const clv_look *look, const clv_look_worker *w
   look_begin(f, INSIDE);
   look_words(f, verdict.data ? verdict.data : "");
   look_end(f);
-  if (s->n_modules) shares(f, s);
-  modules(f, s);
-  for (uint32_t i = 0; i < s->n_links; i++) link_line(f, &s->links[i]);
-  holds(f, s);
+  if (!f->brief) details(f, s);
   trouble(f, INSIDE, &s->last_error);
 }
 
@@ -141,7 +147,7 @@ static void missing(look_flow *f, const clv_look_worker *w) {
   look_begin(f, 0);
   look_item(f, "%s", w->name);
   look_item(f, "%s", w->address);
-  look_item(f, "%s", w->asked ? "DOES NOT ANSWER" : "asking");
+  look_item(f, "%s", !w->asked ? "asking" : w->refused ? "REFUSES US" : "DOES NOT ANSWER");
   look_end(f);
   if (!w->asked) return;
   look_begin(f, SESSION);
@@ -174,14 +180,8 @@ static void certificate(look_flow *f, const clv_look_worker *w) {
               look_time(86400 * days, left));
 }
 
-static void answers(look_flow *f, const clv_look_worker *w) {
+static void itself(look_flow *f, const clv_look_worker *w) {
   char up[LOOK_SHORT];
-  look_begin(f, 0);
-  look_item(f, "%s", w->name);
-  look_item(f, "%s", w->address);
-  if (w->said[0] && strcmp(w->said, w->name) != 0) look_item(f, "calls itself %s", w->said);
-  if (w->draining) look_item(f, "DRAINING: takes no new sessions");
-  look_end(f);
   look_begin(f, SESSION);
   look_item(f, "%s", w->software);
   if (w->protocol) look_item(f, "protocol %u", w->protocol);
@@ -197,6 +197,17 @@ static void answers(look_flow *f, const clv_look_worker *w) {
   if (w->sees_all && w->handshake_failures)
     look_item(f, "failed handshakes %llu", (ull)w->handshake_failures);
   look_end(f);
+}
+
+static void answers(look_flow *f, const clv_look_worker *w) {
+  look_begin(f, 0);
+  look_item(f, "%s", w->name);
+  look_item(f, "%s", w->address);
+  if (w->said[0] && strcmp(w->said, w->name) != 0) look_item(f, "calls itself %s", w->said);
+  if (w->draining) look_item(f, "DRAINING: takes no new sessions");
+  if (f->brief && w->certificate_days < 7) certificate(f, w);
+  look_end(f);
+  if (!f->brief) itself(f, w);
   trouble(f, SESSION, &w->last_error);
 }
 
@@ -222,8 +233,8 @@ static void worker(look_flow *f, const clv_look *look, const clv_look_worker *w)
   unseen(f, w);
 }
 
-void clv_look_text(const clv_look *look, unsigned width, clv_bytes *out) {
-  look_flow f = {.out = out, .width = CLV_MAX(width, (unsigned)LEAST_WIDTH)};
+static void text_of(const clv_look *look, unsigned width, bool brief, clv_bytes *out) {
+  look_flow f = {.out = out, .width = CLV_MAX(width, (unsigned)LEAST_WIDTH), .brief = brief};
   uint32_t n = 0;
   double over = 0;
   char text[LOOK_SHORT];
@@ -242,4 +253,17 @@ void clv_look_text(const clv_look *look, unsigned width, clv_bytes *out) {
     clv_bytes_puts(out, "\n");
     worker(&f, look, &look->workers[i]);
   }
+  if (!brief) return;
+  clv_bytes_puts(out, "\n");
+  look_begin(&f, 0);
+  look_words(&f, "(in short, to fit the window: a higher one shows all)");
+  look_end(&f);
+}
+
+void clv_look_text(const clv_look *look, unsigned width, clv_bytes *out) {
+  text_of(look, width, false, out);
+}
+
+void clv_look_brief(const clv_look *look, unsigned width, clv_bytes *out) {
+  text_of(look, width, true, out);
 }

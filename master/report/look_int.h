@@ -9,6 +9,9 @@
 
 enum { LOOK_SHORT = 32 };
 
+/* Seconds without an answer to a PING from which it is no round trip any more but silence. */
+#define LOOK_SILENCE 1.0
+
 int look_percent(double share); /* 0..100 */
 /* "0.4 ms", "82 ms", "12 s", "3 min", "2 h 13 min", "41 days"; "12 Mbit/s". Return dst. */
 const char *look_time(double seconds, char dst[LOOK_SHORT]);
@@ -28,6 +31,7 @@ bool look_is_idle(const clv_look_session *s);
 typedef struct look_flow {
   clv_bytes *out;
   unsigned width, indent, at; /* columns; at 0: the line is empty */
+  bool brief;                 /* of a session its name and verdict alone */
 } look_flow;
 
 void look_begin(look_flow *f, unsigned indent);

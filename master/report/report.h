@@ -183,6 +183,7 @@ typedef struct clv_look_worker {
   const char *name, *address; /* in the session file */
   bool asked;                 /* false: the first answer has not come yet, nor an error */
   const char *error, *fix;    /* it does not answer; NULL: it does */
+  bool refused;               /* it is there, and does not want us */
   const char *said, *software, *device, *isa; /* its own name, ... */
   uint32_t protocol, cores;
   double uptime_s, over_s; /* over_s: between the two looks */
@@ -212,6 +213,8 @@ void clv_look_verdict(const clv_look *look, const clv_look_worker *w, const clv_
 
 /* Lines of at most `width` columns (20 at least), of printable ASCII alone. */
 void clv_look_text(const clv_look *look, unsigned width, clv_bytes *out);
+/* The same without what each holds: names, verdicts, errors. */
+void clv_look_brief(const clv_look *look, unsigned width, clv_bytes *out);
 
 /* One JSON object per worker, a line each. */
 void clv_look_json(const clv_look *look, clv_bytes *out);
@@ -223,7 +226,8 @@ typedef struct clv_screen clv_screen;
 clv_code clv_screen_open(bool over, clv_screen **ret, clv_err *err) CLV_USE_RESULT;
 bool clv_screen_is_terminal(const clv_screen *s);
 unsigned clv_screen_width(const clv_screen *s);
-void clv_screen_draw(clv_screen *s, const clv_bytes *text);
+/* brief: drawn over instead, where text has more lines than the terminal. */
+void clv_screen_draw(clv_screen *s, const clv_bytes *text, const clv_bytes *brief);
 /* The terminal is as it was, with the last text on it. NULL is allowed. */
 void clv_screen_close(clv_screen *s);
 

@@ -56,8 +56,7 @@ static unsigned count_lines(const clv_bytes *text) {
 }
 
 /* Lines that fit, and in the last row how many more there are. */
-static void fill_page(clv_screen *s, const clv_bytes *text) {
-  unsigned rows = CLV_MAX((unsigned)size_of(s).ws_row, (unsigned)LEAST_ROWS);
+static void fill_page(clv_screen *s, const clv_bytes *text, unsigned rows) {
   unsigned lines = count_lines(text), shown = lines < rows ? lines : rows - 2;
   const char *at = text->data;
   s->page.len = 0;
@@ -72,10 +71,11 @@ static void fill_page(clv_screen *s, const clv_bytes *text) {
   clv_bytes_puts(&s->page, END_PAGE);
 }
 
-void clv_screen_draw(clv_screen *s, const clv_bytes *text) {
-  if (!text->data || text->failed) return;
+void clv_screen_draw(clv_screen *s, const clv_bytes *text, const clv_bytes *brief) {
+  unsigned rows = CLV_MAX((unsigned)size_of(s).ws_row, (unsigned)LEAST_ROWS);
+  if (!text->data || text->failed || !brief->data || brief->failed) return;
   if (s->over) {
-    fill_page(s, text);
+    fill_page(s, count_lines(text) < rows ? text : brief, rows);
     fwrite(s->page.data, 1, s->page.failed ? 0 : s->page.len, stdout);
     s->last.len = 0;
     clv_bytes_add(&s->last, text->data, text->len);

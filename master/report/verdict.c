@@ -13,7 +13,6 @@
 #define WORTH_IT 0.10  /* a share that is worth a word */
 #define LONGER 2.0     /* times what is still about as long */
 #define FAR 0.005      /* seconds there and back: no network of one house */
-#define SILENCE 1.0    /* seconds without an answer to a PING that are worth a word */
 #define ALL_OF_IT 0.97 /* of the time */
 #define NAMES 3        /* of sessions in a line */
 #define TENSORS 65536  /* bytes to a wait, from which on the way may be what takes long */
@@ -33,6 +32,22 @@ static const clv_look_session *part_elsewhere(const clv_look *look, const clv_lo
     }
   }
   return NULL;
+}
+
+static double at_work(const clv_look_session *s) { return s ? s->busy + s->turn : 0; }
+
+/* The part of it at another worker that is most at work; NULL: there is none. */
+static const clv_look_session *busiest_elsewhere(const clv_look *look, const clv_look_session *s,
+                                                 const clv_look_worker **ret_where) {
+  const clv_look_session *busiest = NULL;
+  const clv_look_worker *w;
+  uint32_t at = 0;
+  for (const clv_look_session *p; (p = part_elsewhere(look, s, &at, &w)) != NULL;) {
+    if (busiest && at_work(p) <= at_work(busiest)) continue;
+    busiest = p;
+    *ret_where = w;
+  }
+  return busiest;
 }
 
 static const clv_look_session *part_at(const clv_look *look, const clv_look_session *s,
@@ -114,9 +129,12 @@ static bool slow_link(const clv_look_link *l, clv_bytes *out) {
   return true;
 }
 
-/* Waits that are about as long as a round trip, and together most of the time. */
-static bool far_away(const clv_look_session *s, const clv_look_link *most, clv_bytes *out) {
+/* Waits that are about as long as a round trip, and together most of the time: more of it than another
+ * part of the session is at work, on whose host a PING may only stand in line. */
+static bool far_away(const clv_look *look, const clv_look_session *s, const clv_look_link *most,
+                     clv_bytes *out) {
   char text[LOOK_SHORT];
+  const clv_look_worker *where;
   double waits = 0, trips = 0;
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_look_link *l = &s->links[i];
@@ -125,6 +143,7 @@ static bool far_away(const clv_look_session *s, const clv_look_link *most, clv_b
     if (of_this <= LONGER * l->awaited) trips += of_this; /* else they are shorter than one */
   }
   if (trips < HALF * s->idle || most->round_trip_s < FAR) return false;
+  if (trips < at_work(busiest_elsewhere(look, s, &where))) return false;
   clv_bytes_printf(out, ": %s round trip, %.*f waits a second", look_time(most->round_trip_s, text),
                    waits < 10, waits);
   return true;
@@ -132,15 +151,9 @@ static bool far_away(const clv_look_session *s, const clv_look_link *most, clv_b
 
 /* Another part of the session has its hands full, and who we wait for may be waiting for it. */
 static bool busy_elsewhere(const clv_look *look, const clv_look_session *s, clv_bytes *out) {
-  const clv_look_worker *w, *where = NULL;
-  const clv_look_session *busiest = NULL;
-  uint32_t at = 0;
-  for (const clv_look_session *p; (p = part_elsewhere(look, s, &at, &w)) != NULL;) {
-    if (busiest && p->busy + p->turn <= busiest->busy + busiest->turn) continue;
-    busiest = p;
-    where = w;
-  }
-  if (!busiest || busiest->busy + busiest->turn < HALF) return false;
+  const clv_look_worker *where = NULL;
+  const clv_look_session *busiest = busiest_elsewhere(look, s, &where);
+  if (!busiest || at_work(busiest) < HALF) return false;
   bool turn = busiest->turn > busiest->busy;
   clv_bytes_printf(out, "waiting %d %%: ", look_percent(s->idle));
   name_of(busiest, where, out);
@@ -149,10 +162,28 @@ static bool busy_elsewhere(const clv_look *look, const clv_look_session *s, clv_
   return true;
 }
 
+/* "3.0 MiB on the way here, link 12 Mbit/s in": the rate is left out where none has been measured. */
+static bool on_its_way(const clv_look_link *l, clv_bytes *out) {
+  char size[LOOK_SHORT], rate[LOOK_SHORT];
+  bool in = l->missing_in > 0;
+  double per_s = in ? l->link_in_per_s : l->link_out_per_s;
+  if (!l->missing_in && !l->missing_out) return false;
+  clv_format_size(in ? l->missing_in : l->missing_out, size, sizeof size);
+  clv_bytes_printf(out, "%s on the way %s", size, in ? "here" : "there");
+  if (per_s > 0) clv_bytes_printf(out, ", link %s %s", look_rate(per_s, rate), in ? "in" : "out");
+  return true;
+}
+
 /* Tensors of a chunk or less come and go between, and nobody knows how long they were on their way. */
 static bool who_knows(const clv_look_link *l, clv_bytes *out) {
   char in[LOOK_SHORT], sent[LOOK_SHORT];
   if (l->in_per_s + l->out_per_s <= TENSORS * l->awaits_per_s) return false;
+  if (l->missing_in + l->missing_out > TENSORS) { /* now it is the link */
+    clv_bytes_puts(out, ": ");
+    on_its_way(l, out);
+    round_trip(l, ", ", out);
+    return true;
+  }
   clv_bytes_printf(out, ": %s in, %s out", look_rate(l->in_per_s, in),
                    look_rate(l->out_per_s, sent));
   round_trip(l, ", ", out);
@@ -205,35 +236,35 @@ static const clv_look_link *who_owes(const clv_look_session *s) {
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_look_link *l = &s->links[i];
     if (l->missing_in + l->missing_out) found = l;
-    if (l->round_trip_s >= SILENCE && (!silent || l->round_trip_s > silent->round_trip_s))
+    if (l->round_trip_s >= LOOK_SILENCE && (!silent || l->round_trip_s > silent->round_trip_s))
       silent = l;
   }
   return silent ? silent : found;
 }
 
-static void unended(const clv_look_session *s, clv_bytes *out) {
-  char size[LOOK_SHORT], text[LOOK_SHORT];
+/* A worker that nobody reaches may be the end of a chain in which this session waits. */
+static void who_is_gone(const clv_look *look, clv_bytes *out) {
+  for (uint32_t i = 0; i < look->n_workers; i++)
+    if (look->workers[i].asked && look->workers[i].error && !look->workers[i].refused)
+      clv_bytes_printf(out, "; %s does not answer", look->workers[i].name);
+}
+
+static void unended(const clv_look *look, const clv_look_session *s, clv_bytes *out) {
+  char text[LOOK_SHORT];
   const clv_look_link *l = who_owes(s);
   clv_bytes_puts(out, "waiting");
   if (l) clv_bytes_printf(out, " for %s", l->peer[0] ? l->peer : "the master");
   clv_bytes_printf(out, " %d %%: ", look_percent(s->idle));
-  if (l && l->round_trip_s >= SILENCE)
+  if (l && l->round_trip_s >= LOOK_SILENCE)
     clv_bytes_printf(out, "nothing has come, not even an answer for %s",
                      look_time(l->round_trip_s, text));
-  else if (l && l->missing_in)
-    clv_bytes_printf(out, "%s on the way here, link %s in",
-                     clv_format_size(l->missing_in, size, sizeof size),
-                     look_rate(l->link_in_per_s, text));
-  else if (l && l->missing_out)
-    clv_bytes_printf(out, "%s on the way there, link %s out",
-                     clv_format_size(l->missing_out, size, sizeof size),
-                     look_rate(l->link_out_per_s, text));
-  else
+  else if (!l || !on_its_way(l, out))
     clv_bytes_puts(out, "nothing has come");
-  if (l && l->round_trip_s < SILENCE) round_trip(l, ", ", out);
+  if (l && l->round_trip_s < LOOK_SILENCE) round_trip(l, ", ", out);
   if (s->calls_waiting)
     clv_bytes_printf(out, ", %llu call%s for values", (unsigned long long)s->calls_waiting,
                      s->calls_waiting == 1 ? " waits" : "s wait");
+  if (!l || l->round_trip_s < LOOK_SILENCE) who_is_gone(look, out); /* else it has been said */
 }
 
 bool look_is_idle(const clv_look_session *s) {
@@ -245,7 +276,7 @@ bool look_is_idle(const clv_look_session *s) {
 static void idle(const clv_look_session *s, clv_bytes *out) {
   char text[LOOK_SHORT];
   clv_bytes_puts(out, "idle: its master asks for nothing");
-  if (s->n_links && s->links[0].round_trip_s >= SILENCE)
+  if (s->n_links && s->links[0].round_trip_s >= LOOK_SILENCE)
     clv_bytes_printf(out, ", and has not answered for %s",
                      look_time(s->links[0].round_trip_s, text));
 }
@@ -255,10 +286,10 @@ static void waiting(const clv_look *look, const clv_look_session *s, clv_bytes *
   const clv_look_link *l = most_awaited(s, &ended);
   CLV_AUTO(clv_bytes_done) clv_bytes why = {0};
   if (!l || s->idle - ended > l->awaited) { /* the wait in progress is nobody's yet */
-    unended(s, out);
+    unended(look, s, out);
     return;
   }
-  bool link_itself = slow_link(l, &why) || far_away(s, l, &why);
+  bool link_itself = slow_link(l, &why) || far_away(look, s, l, &why);
   if (!link_itself && busy_elsewhere(look, s, out)) return;
   if (!link_itself) whoever_it_is(look, s, l, &why);
   who_waits(look, s, l, out);

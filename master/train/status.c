@@ -30,7 +30,7 @@ typedef struct watched {
   clv_rpc_channel *channel; /* of the thread, as the next */
   unsigned looks;
   /* What it has found; under the lock. */
-  bool asked, failed;
+  bool asked, failed, refused;
   uint32_t n_replies; /* 0 to 2 */
   clv_wire_status_reply before, now;
   char error[CLV_ERR_TEXT], fix[CLV_TLS_URI_LEN + 100];
@@ -123,6 +123,7 @@ static void found_nothing(watched *w, const clv_err *why) {
   w->asked = w->failed = true;
   snprintf(w->error, sizeof w->error, "%s", why->text);
   fix_for(w, why, w->fix, sizeof w->fix);
+  w->refused = why->code == CLV_DENIED || why->code == CLV_EXHAUSTED;
   pthread_mutex_unlock(&w->status->lock);
 }
 
@@ -187,6 +188,7 @@ static clv_code look_at(status *s, clv_look *l, look_memory *memory, clv_err *er
                             to, err));
     to->asked = w->asked;
     to->error = w->failed ? w->error : NULL;
+    to->refused = w->refused;
     to->fix = w->failed ? w->fix : NULL;
   }
   return CLV_OK;
@@ -195,7 +197,7 @@ static clv_code look_at(status *s, clv_look *l, look_memory *memory, clv_err *er
 static void show(status *s, clv_screen *screen) {
   CLV_AUTO(clv_freep) clv_look_worker *workers = NULL;
   CLV_AUTO(clv_freep) look_memory *memory = NULL;
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, brief = {0};
   char clock[16];
   time_t now = time(NULL);
   struct tm tm;
@@ -209,12 +211,13 @@ static void show(status *s, clv_screen *screen) {
   pthread_mutex_lock(&s->lock);
   if (code == CLV_OK) code = look_at(s, &l, memory, &err);
   if (code == CLV_OK && screen) clv_look_text(&l, clv_screen_width(screen), &text);
+  if (code == CLV_OK && screen) clv_look_brief(&l, clv_screen_width(screen), &brief);
   if (code == CLV_OK && !screen) clv_look_json(&l, &text);
   pthread_mutex_unlock(&s->lock);
   for (uint32_t i = 0; memory && i < n; i++) clv_look_memory_done(&memory[i]);
   if (code != CLV_OK || text.failed) return; /* no memory: the next look may have some */
   if (screen) {
-    clv_screen_draw(screen, &text);
+    clv_screen_draw(screen, &text, &brief);
   } else {
     fwrite(text.data, 1, text.len, stdout);
     fflush(stdout);

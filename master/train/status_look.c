@@ -80,7 +80,7 @@ static clv_look_module module_of(const clv_wire_stage_status *now,
 }
 
 static clv_look_link link_of(const clv_wire_link_status *now, const clv_wire_link_status *before,
-                             double seconds, double thread_ns) {
+                             double seconds, double thread_ns, double idle) {
   double receiving = grown(now->receiving_ns, before->receiving_ns);
   double sending = grown(now->sending_ns, before->sending_ns);
   /* What the other side knows is of the time between its two answers; the first has no begin. */
@@ -103,7 +103,8 @@ static clv_look_link link_of(const clv_wire_link_status *now, const clv_wire_lin
       .link_in_per_s = part(grown(now->received_bytes, before->received_bytes), receiving / 1e9),
       .link_out_per_s =
           asked > 0 ? part(grown(now->sent_bytes, before->sent_bytes), sending / 1e9) : 0,
-      .awaited = share(grown(now->awaited_ns, before->awaited_ns), thread_ns),
+      /* A wait counts when it ends: what of it lay before the earlier answer is none of these shares. */
+      .awaited = CLV_MIN(share(grown(now->awaited_ns, before->awaited_ns), thread_ns), idle),
       .awaits_per_s = part(grown(now->awaits, before->awaits), seconds)};
 }
 
@@ -151,7 +152,8 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
   }
   for (uint32_t i = 0; i < now->n_links; i++) {
     const clv_wire_link_status *l = &now->links[i];
-    ret->links[ret->n_links++] = link_of(l, earlier_link(before, l->peer), seconds, thread_ns);
+    ret->links[ret->n_links++] =
+        link_of(l, earlier_link(before, l->peer), seconds, thread_ns, ret->idle);
   }
 }
 

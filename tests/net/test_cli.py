@@ -102,8 +102,20 @@ def init_writes_files_that_load():
     os.mkdir(folder)
     assert master("init", cwd=folder).returncode == 0
     assert os.path.getsize(os.path.join(folder, "session.yaml")) > 500
+    done = master("plan", "session.yaml", "--set", "data.format=npy", "--set", f"data.root={cluster.dir}/data", "--set",
+                  "data.train=[train-x.npy, train-y.npy]", "--set", "data.test=[test-x.npy, test-y.npy]", cwd=folder)
+    assert done.returncode == 0 and "to worker-1 (spiffe://example.net/worker/worker-1)" in done.stdout, done
     again = master("init", cwd=folder)
     assert again.returncode == 1 and "nothing was written" in again.stderr
+
+
+@suite.test
+def a_master_that_is_not_allowed_reads_the_fix():
+    cluster.issue("nobody", "spiffe://test/nobody")
+    done = cluster.train(cluster.session("denied", DATA + STAGES + TAIL), "--set", "tls.cert=certs/nobody.pem",
+                         "--set", "tls.key=certs/nobody.key")
+    assert done.returncode == 4 and "not allowed: add identity spiffe://test/nobody to `allow`" in done.stderr, done.stderr
+    assert done.stderr.count(cluster.address(0)) == 1, done.stderr
 
 
 @suite.test

@@ -226,6 +226,10 @@ def zsh_at_a_terminal():
                "<train><--log-format=json><mine.yaml><--set><train.batch=3><--max-steps=4>.")
         t.type("cleave-master --verb\tcerts iss\tme --ur\tx --forc\t\n", "<--verbose><certs><issue><me><--uri=x><--force>.")
         t.type("cleave-master completion ba\t\n", "<completion><bash>.")
+    with Terminal("zsh", "-f", "-i") as t:  # for this shell alone
+        t.type(f"autoload -U compinit; compinit -u -D; unsetopt beep; source {cluster.dir}/zsh/_cleave-master\n" + ECHO,
+               "ready")
+        t.type("cleave-master trai\t--log-f\tjs\tmi\t\n", "<train><--log-format=json><mine.yaml>.")
 
 
 # ---- JSON --------------------------------------------------------------------------------------

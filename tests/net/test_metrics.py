@@ -362,6 +362,9 @@ def refused_calls_and_sessions_are_counted():
         c.hello()
         held = c.open(name='x"} 1 y{z="')
         n = numbers(cluster.pages[0])
+        assert n[f"cleave_worker_identity_sessions_limit{{{OTHER}}}"] == 1, n
+        assert n[f"cleave_worker_identity_memory_limit_bytes{{{OTHER}}}"] == 256 << 20, n
+        assert f"cleave_worker_identity_sessions_limit{{{ME}}}" not in n, n
         assert n[f"cleave_worker_sessions{{{OTHER}}}"] == 1 and n["cleave_worker_active_calls"] == 0, n
         try:
             c.open(name="second")
@@ -457,8 +460,9 @@ def who_opens_it_to_others_is_told():
 
 # ---- alerts and the dashboard ------------------------------------------------------------------------------
 
-def names_exposed():
-    """Every metric that has a HELP line, workers' and a master's, under the names of its samples."""
+def exposed():
+    """Every metric that has a HELP line, workers' and a master's, under the names of its samples, with the
+    labels that it has in Prometheus."""
     with Training("names", 1000000, "checkpoint: {every_steps: 1}\n") as run:
         late = {"cleave_master_checkpoint_step", 'cleave_master_link_round_trip_seconds{worker="w1"}'}
         until(lambda: late <= set(run.numbers()))
@@ -466,7 +470,13 @@ def names_exposed():
     kinds = dict(m for t in texts for m in re.findall(r"^# TYPE (\S+) (\S+)$", t, re.M))
     # A row that is left out where worker.yaml has no such limit.
     kinds["cleave_worker_memory_limit_bytes"] = "gauge"
-    return {k + s for k, kind in kinds.items() for s in (("_bucket", "_sum", "_count") if kind == "histogram" else ("",))}
+    labels = {k + s: {"instance", "job"} for k, kind in kinds.items()
+              for s in (("_bucket", "_sum", "_count") if kind == "histogram" else ("",))}
+    for line in "".join(texts).splitlines():
+        if not line.startswith("#"):
+            name, inside, _ = SAMPLE.match(line).groups()
+            labels[name] |= set(re.findall(r'([a-z_]+)="', inside or ""))
+    return labels
 
 
 def names_used(expression):
@@ -479,7 +489,8 @@ def alerts_and_dashboard_use_what_there_is():
                     ("test", "rules", TEST_RULES)):
         done = promtool(*command)
         assert done.returncode == 0 and "FAILED" not in done.stdout, done.stdout
-    there = names_exposed()
+    labels = exposed()
+    there = set(labels)
     with open(os.path.join(ROOT, RULES)) as f:
         text = f.read()
     alerts = set(re.findall(r"alert: (\w+)", text))
@@ -492,6 +503,11 @@ def alerts_and_dashboard_use_what_there_is():
     assert len(expressions) > 30
     for used in [names_used(e) for e in expressions] + [names_used(re.sub(r"annotations:.*", "", text))]:
         assert used <= there, used - there
+    for t in (t for p in board["panels"] for t in p.get("targets", [])):
+        has = set.intersection(*(labels[n] for n in names_used(t["expr"]))) if names_used(t["expr"]) else {"instance"}
+        needs = set(re.findall(r"{{(\w+)}}", t["legendFormat"])) | set(re.findall(r"[{,] *(\w+)=", t["expr"]))
+        needs |= {l.strip() for g in re.findall(r"by \(([^)]*)\)", t["expr"]) for l in g.split(",")}
+        assert needs <= has, (t, needs - has)
     asked = [t["expr"].replace("$worker", "w").replace("$master", "m") for p in board["panels"] for t in p.get("targets", [])]
     path = os.path.join(cluster.dir, "asked.yaml")
     with open(path, "w") as f:
@@ -522,8 +538,9 @@ def a_prometheus_scrapes_workers_and_a_master():
         rules = [r for g in p.ask("rules")["groups"] for r in g["rules"]]
         until(lambda: all(r["health"] == "ok" for g in p.ask("rules")["groups"] for r in g["rules"]))
         firing = {r["name"] for r in rules if r["state"] == "firing"}
-        # Those of the tests before: a certificate of ten days, a quota.
-        assert len(rules) == 10 and firing <= {"CleaveCertificateExpires", "CleaveSessionsRefused"}, firing
+        # Those of the tests before: a certificate of ten days, a reload without a key, a quota.
+        before = {"CleaveCertificateExpires", "CleaveReloadFailed", "CleaveSessionsRefused"}
+        assert len(rules) == 13 and firing <= before, firing
         run.process.send_signal(signal.SIGINT)
         assert run.process.wait(30 * SLOW) == 130
 
@@ -537,7 +554,8 @@ if __name__ == "__main__":
         allow = "  - {identity: \"spiffe://test/other\", role: master, sessions: 1}\n"
         allow += "  - {identity: \"spiffe://test/watch\", role: observer}\n"
         patience = int(500 * SLOW * (10 if SANITIZED else 1))
-        with Measured(2, f"limits: {{handshake_timeout: {patience}ms}}\ndrain_timeout: 60s\n", extra_allow=allow,
+        with Measured(2, f"limits: {{handshake_timeout: {patience}ms}}\ndrain_timeout: 60s\n",
+                      extra_allow=allow.replace("sessions: 1", "sessions: 1, bytes: 256MiB"),
                       env={"CLEAVE_TEST_OPS": "1"}) as cluster:
             os.environ["CLEAVE_TEST_OPS"] = "1"
             for name in ("other", "watch"):

@@ -151,6 +151,31 @@ def calls_that_wait_over_all_sessions():
 
 
 @suite.test
+def the_reason_outlives_the_session():
+    """A master that goes because of a quota: what is said of its end names the quota."""
+    with tenants(light=dict(calls=1, bytes="1MiB")), Tenant("light") as light, Tenant("watch") as watch:
+        def last_errors():
+            for caller in (light.caller, watch.caller):
+                yield caller.stub.Status(pb.StatusRequest(), timeout=20 * SLOW).last_error.text
+
+        w = light.open()
+        for i in range(2):
+            w.send(call(1, 100 + i, 0, [(7, False)], training=False))
+        assert w.recv(pb.ERROR).failure.code == MORE
+        light.close(w)
+        for text in last_errors():
+            names(text, "session tenant: ", "allow[].calls", "; then ")
+        w = light.open()
+        light.close(w)
+        assert all("allow[].calls" in text for text in last_errors())  # an end that was well is no error
+        w = light.open()
+        refusal(lambda: w.load(1, mlp(1024, 1024), [2, 16]))
+        light.close(w)
+        for text in last_errors():
+            names(text, "session tenant: module 1 was not loaded", "allow[].bytes")
+
+
+@suite.test
 def memory_of_the_whole_worker():
     with tenants(more="memory_limit: 24MiB\n"), Tenant("light") as light, Tenant("heavy") as heavy:
         weights = mlp(1024, 1024)  # 4 MiB and as much of momentum

@@ -183,6 +183,7 @@ def errors_are_shown_to_whom_they_concern():
                   "--set", "tls.key=certs/nobody.key", cwd=c.dir)
     said = re.sub(r"\s+", " ", done.stdout)
     assert done.returncode == 4 and "add identity spiffe://test/nobody to `allow`" in said, done
+    assert "REFUSES US" in said and said.count("DOES NOT ANSWER") == 1, done  # w3 is dead
     assert "spiffe://test/nobody" in look(*EYE, code=4)["w1"]["last_error"]["text"]
     assert look(code=4)["w1"]["last_error"] is None
     if pyclient.MISSING:
@@ -331,13 +332,13 @@ def a_worker_that_drains_says_so():
 class Terminal:
     """A program on a terminal of so many columns."""
 
-    def __init__(self, columns, *command):
+    def __init__(self, columns, *command, rows=40):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.chdir(c.dir)
             os.environ["TERM"] = "xterm"
             os.execv(command[0], command)
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.text = ""
 
     def read_until(self, done, seconds=20):
@@ -387,6 +388,21 @@ def watch_redraws_in_place_and_restores_the_terminal():
     assert time.monotonic() - begin < 5 * SLOW
     end = t.text[t.text.index("\033[?25h\033[?1049l"):]
     assert "2 of 2 workers answer" in end and "\033[H" not in end, end  # the last look stays
+
+
+@suite.test
+def a_low_window_shows_why_of_everybody():
+    """What each session holds is left out before a session is; it is there when the view is put away."""
+    t = Terminal(80, MASTER, "status", os.path.join(c.dir, "two.yaml"), "--watch", "--interval", "0.3", rows=16)
+    whole = lambda text: [f for f in text.split("\033[H")[1:] if "2 of 2 workers answer" in f and "\033[J" in f]
+    t.read_until(lambda text: len(whole(text)) >= 3)
+    page = whole(t.text)[-1]
+    lines = page.split("\r\n")
+    assert len(lines) <= 16 and "more lines" not in page and "link to" not in page and "in short" in page, page
+    assert re.search(r"session busy.*\n    (computing|waiting)", page) and re.search(r"session slow.*\n    \w", page), page
+    os.write(t.fd, b"\x03")
+    assert t.finish() == 0
+    assert "link to the master" in t.text[t.text.index("\033[?25h\033[?1049l"):]
 
 
 @suite.test

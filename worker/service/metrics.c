@@ -166,6 +166,22 @@ BY_LINK(link_bytes, n->edges[i].in, n->edges[i].out)
 BY_LINK(link_packets, n->loads[i].frames_in, n->loads[i].frames_out)
 BY_LINK(link_pending, n->loads[i].bytes_in, n->loads[i].bytes_out)
 
+/* Quotas of `allow`, of those who have one. */
+static void put_quota(clv_metrics_out *out, const numbers *n, size_t at) {
+  for (size_t i = 0; i < n->config->n_allow; i++) {
+    const clv_allow_spec *a = &n->config->allow[i];
+    uint64_t quota = *(const uint64_t *)((const char *)a + at);
+    if (a->role == CLV_ROLE_MASTER && quota)
+      clv_metric_sample(out, (double)quota, &(clv_metric_label){"identity", a->identity}, 1);
+  }
+}
+static void put_identity_sessions(clv_metrics_out *out, const void *n) {
+  put_quota(out, n, offsetof(clv_allow_spec, sessions));
+}
+static void put_identity_memory(clv_metrics_out *out, const void *n) {
+  put_quota(out, n, offsetof(clv_allow_spec, bytes));
+}
+
 static void put_memory_limit(clv_metrics_out *out, const void *numbers_of) {
   const numbers *n = numbers_of;
   if (n->memory_limit > 0) clv_metric_sample(out, n->memory_limit, NULL, 0);
@@ -220,22 +236,29 @@ static const clv_metric table[] = {
     {"cleave_worker_ready", CLV_GAUGE, "", "1 while it takes new sessions, 0 while it drains.",
      AT(ready), NULL},
     {"cleave_worker_sessions", CLV_GAUGE, "", "Open sessions.", 0, put_sessions},
-    {"cleave_worker_sessions_limit", CLV_GAUGE, "", "Sessions that one identity may have open.",
+    {"cleave_worker_sessions_limit", CLV_GAUGE, "", "Sessions that an identity may have open, unless `allow` gives it a number of its own.",
      AT(session_limit), NULL},
+    {"cleave_worker_identity_sessions_limit", CLV_GAUGE, "",
+     "Sessions that this identity may have open; left out where `allow` does not say.", 0,
+     put_identity_sessions},
     {"cleave_worker_contexts", CLV_GAUGE, "", "Contexts that are open.", 0, put_contexts},
     {"cleave_worker_values", CLV_GAUGE, "", "Values that contexts hold or wait for.", 0,
      put_values},
     {"cleave_worker_calls_waiting", CLV_GAUGE, "",
      "Calls that wait for their inputs or their turn.", 0, put_calls_waiting},
     {"cleave_worker_owned_references", CLV_GAUGE, "",
-     "Values that outlive their context and are kept here.", 0, put_owned},
-    {"cleave_worker_used_references", CLV_GAUGE, "", "Handles here of such values.", 0, put_used},
+     "References: values that outlive their context and are kept here.", 0, put_owned},
+    {"cleave_worker_used_references", CLV_GAUGE, "",
+     "References: handles here of values that are kept here or elsewhere.", 0, put_used},
     {"cleave_worker_pending_reference_messages", CLV_GAUGE, "",
-     "Messages about them that are not acknowledged yet.", 0, put_pending},
+     "Messages about references that are not acknowledged yet.", 0, put_pending},
     {"cleave_worker_memory_bytes", CLV_GAUGE, "bytes",
      "Memory of sessions as quotas count it: weights, optimiser state, tensors.", 0, put_memory},
     {"cleave_worker_memory_limit_bytes", CLV_GAUGE, "bytes",
      "memory_limit of worker.yaml; left out where there is none.", 0, put_memory_limit},
+    {"cleave_worker_identity_memory_limit_bytes", CLV_GAUGE, "bytes",
+     "Memory that all sessions of this identity may hold; left out where `allow` does not say.", 0,
+     put_identity_memory},
     {"cleave_worker_session_memory_limit_bytes", CLV_GAUGE, "bytes",
      "Memory that one session may hold.", AT(session_memory_limit), NULL},
 
@@ -243,10 +266,11 @@ static const clv_metric table[] = {
      "Bytes of messages with masters and other workers, framing included, TLS not.", 0,
      put_link_bytes},
     {"cleave_worker_link_packets", CLV_GAUGE, "",
-     "Packets that have come and are not done with, and that wait to leave.", 0, put_link_packets},
+     "Queue: packets that have come and are not worked on yet (in), or wait to leave (out).", 0,
+     put_link_packets},
     {"cleave_worker_link_pending_bytes", CLV_GAUGE, "bytes",
-     "Bytes of tensors on their way: that are still to come, and that are not known to have "
-     "arrived.", 0, put_link_pending},
+     "Bytes of tensors on their way: still to come (in), or not known to have arrived (out).", 0,
+     put_link_pending},
     {"cleave_worker_steps_total", CLV_COUNTER, "",
      "Steps that stages here have taken, each stage for itself.", 0, put_steps},
     {"cleave_worker_forwards_total", CLV_COUNTER, "", "Forwards of calls that train.", 0,

@@ -144,6 +144,8 @@ clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) CLV_U
 
 /* snapshot.c */
 void clv_session_note(session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
+/* The session is out of the table, its node still there. */
+void clv_session_leaves(session *s, const char *verdict);
 
 /* totals.c */
 /* Where an array of edges has the links with a peer: 0 for the master's, 1.. as worker.yaml lists them. */

@@ -111,6 +111,7 @@ void clv_session_close(session *s, const char *verdict) {
   pthread_mutex_unlock(&s->lock);
   clv_wire_close_reply c;
   clv_session_counts(s, &c);
+  clv_session_leaves(s, verdict);
   if (s->node) clv_node_stop(s->node);
   if (s->computing) pthread_join(s->compute, NULL);
   pthread_mutex_lock(&v->lock);

@@ -15,6 +15,9 @@ enum { MAX_LINKS = 1 + 2 * MAX_PEER_LINKS };
 _Static_assert((int)MAX_LINKS == CLV_WIRE_LINKS, "a reply has room for all links of a session");
 _Static_assert((int)MAX_SESSIONS == CLV_WIRE_SESSIONS, "a reply has room for all sessions");
 
+#define LATELY_NS \
+  10000000000u /* an error this short before the end of a session has to do with it */
+
 typedef struct clv_snapshot_memory {
   session *held[MAX_SESSIONS];
   uint32_t n_held;
@@ -68,6 +71,18 @@ static void last_trouble(session *s, clv_session_node *node, trouble *ret) {
   if (!f.count || f.at_ns < ret->at_ns) return;
   ret->at_ns = f.at_ns;
   memcpy(ret->text, f.text, sizeof ret->text);
+}
+
+/* A master that is refused something, for a quota say, often goes at once: then why it went is what stays.
+ * That a link to a peer has ended is no reason: so it does when all is well. */
+void clv_session_leaves(session *s, const char *verdict) {
+  clv_node_failure f = {0};
+  pthread_mutex_lock(&s->lock);
+  clv_session_node *node = s->node;
+  pthread_mutex_unlock(&s->lock);
+  if (node) clv_node_last_failure(node, &f);
+  if (f.count && clv_now_ns() - f.at_ns < LATELY_NS)
+    clv_service_note(s->service, s->owner, "session %s: %s; then %s", s->name, f.text, verdict);
 }
 
 /* ---- links --------------------------------------------------------------------------------------- */

@@ -599,6 +599,15 @@ static void examples_load(void **state) {
   assert_non_null(strstr(text.data,
                          "\n  # Records per step. (a whole number from 1 to 1048576)\n"
                          "  batch: 128\n"));
+  clv_session_config *first =
+      NULL; /* a network over two nodes, with all that train and eval need */
+  if (clv_session_config_parse("e", text.data, text.len, NULL, &first, &err))
+    fail_msg("%s", err.text);
+  assert_int_equal(first->n_stages, 2);
+  assert_int_equal(first->stages[0].worker, -1);
+  assert_int_equal(first->stages[1].worker, 0);
+  assert_int_equal(first->data.test.n, 2);
+  clv_session_config_free(first);
   round_trip(text.data, text.len);
   clv_bytes_done(&text);
   static const char *const shipped[] = {

@@ -130,6 +130,32 @@ static const char at_120[] =
     "worker-3  10.0.0.4:7443  asking\n";
 /* clang-format on */
 
+/* clang-format off */
+static const char brief_at_80[] =
+    "19:42:07  films: 1 of 3 workers answer  rates and shares over 1.0 s\n"
+    "\n"
+    "worker-1  10.0.0.2:7443  calls itself gpu-a  DRAINING: takes no new sessions\n"
+    "    CERTIFICATE ends in 5 days\n"
+    "  ! 61 min ago: session films was refused: 8 sessions are open for this identity\n"
+    "  session films  of spiffe://example.net/master  12 min old  epoch 2\n"
+    "    waiting for the master 71 %: link 12 Mbit/s in, 82 ms round trip\n"
+    "    ! 12 s ago: module 1: no memory\n"
+    "  session ?[2J?]0;owned? a?b?c? ??31m ??? end\n"
+    "      of ?[2J?]0;owned? a?b?c? ??31m ??? end  9.0 s old\n"
+    "    computing 96 %\n"
+    "    ! 200 ms ago: ?[2J?]0;owned? a?b?c? ??31m ??? end\n"
+    "  2 sessions of others  1 more that did not fit the answer\n"
+    "\n"
+    "worker-2  10.0.0.3:7443  DOES NOT ANSWER\n"
+    "  10.0.0.3:7443: nobody listens there\n"
+    "  fix: is cleave-worker running there? `cleave-master doctor films.yaml` tries\n"
+    "      each step\n"
+    "\n"
+    "worker-3  10.0.0.4:7443  asking\n"
+    "\n"
+    "(in short, to fit the window: a higher one shows all)\n";
+/* clang-format on */
+
 static void draws_the_same_text(void **state) {
   (void)state;
   static const struct {
@@ -141,6 +167,9 @@ static void draws_the_same_text(void **state) {
     clv_look_text(&a_look, rows[i].width, &got);
     assert_string_equal(got.data, rows[i].want);
   }
+  CLV_AUTO(clv_bytes_done) clv_bytes brief = {0};
+  clv_look_brief(&a_look, 80, &brief);
+  assert_string_equal(brief.data, brief_at_80);
 }
 
 /* Whatever the width: no line is longer, and nothing but printable ASCII and line ends comes out. */

@@ -148,6 +148,18 @@ static void a_far_master_that_is_ahead(void **state) {
        "trip)");
 }
 
+/* A PING that stands in line at a busy host does not make its link the reason. */
+static void a_round_trip_through_a_busy_host(void **state) {
+  (void)state;
+  shares(&first, 0.75, 0.25, 0);
+  links[1][0].awaited = 0.97;
+  links[1][0].round_trip_s = 0.013;
+  links[1][0].awaits_per_s = 52;
+  says(&second[0], "waiting 100 %: stage s1 on worker-1 computes 75 %");
+  shares(&first, 0.6, 0.4, 0);
+  says(&second[0], "waiting for the master 97 %: 13 ms round trip, 52 waits a second");
+}
+
 /* The master only waits as well: who computes is named, wherever the packets came from. */
 static void a_busy_stage(void **state) {
   (void)state;
@@ -171,6 +183,9 @@ static void a_peer_that_waits_itself(void **state) {
   says(&second[0],
        "stage s2 waits for s1 on worker-1 90 %: 12 Mbit/s in, 800 kbit/s out, 0.2 ms "
        "round trip; it takes its time or the link is slow");
+  links[1][1].missing_in = 2 << 20;
+  says(&second[0],
+       "stage s2 waits for s1 on worker-1 90 %: 2.0 MiB on the way here, 0.2 ms round trip");
   links[0][0].awaited = 0.9;
   says(&second[0], "stage s2 waits for s1 on worker-1 90 %, which itself waits for the master");
 }
@@ -193,12 +208,17 @@ static void a_wait_that_goes_on(void **state) {
        "trip");
   links[0][0].round_trip_s = 1.4;
   says(&first, "waiting for the master 100 %: nothing has come, not even an answer for 1.4 s");
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_look_text(&look, 80, &text);
+  assert_non_null(strstr(text.data, "link to the master  no answer for 1.4 s  in"));
+  assert_non_null(strstr(text.data, "link to worker-2  0.2 ms round trip  in"));
   links[0][0].round_trip_s = 0.0002;
   links[0][1].missing_in = 0;
   links[0][1].missing_out = 3 << 20;
-  says(&first,
-       "waiting for worker-2 100 %: 3.0 MiB on the way there, link 0 bit/s out, 0.2 ms round "
-       "trip");
+  says(&first, "waiting for worker-2 100 %: 3.0 MiB on the way there, 0.2 ms round trip");
+  links[0][1].missing_out = 0;
+  workers[1].error = "no connection";
+  says(&first, "waiting 100 %: nothing has come; worker-2 does not answer");
 }
 
 static void its_turn(void **state) {
@@ -257,6 +277,7 @@ int main(void) {
       TEST(a_slow_link),
       TEST(a_far_peer),
       TEST(a_far_master_that_is_ahead),
+      TEST(a_round_trip_through_a_busy_host),
       TEST(a_busy_stage),
       TEST(a_module_of_a_program),
       TEST(a_peer_that_waits_itself),
