@@ -268,7 +268,7 @@ typedef struct clv_session_config {
   } pipeline;
   clv_transfer transfer;
   struct {
-    uint64_t step_timeout_ms, connect_timeout_ms, credit_bytes;
+    uint64_t step_timeout_ms, connect_timeout_ms, reference_lease_ms, credit_bytes;
   } limits;
   struct {
     uint64_t every; /* steps */
@@ -318,7 +318,7 @@ typedef struct clv_worker_config {
   clv_remote_spec *peers;
   struct {
     uint64_t sessions, tensors, session_bytes, message_bytes, concurrent_calls, connections;
-    uint64_t credit_bytes, lease_ms, handshake_timeout_ms, calls;
+    uint64_t credit_bytes, lease_ms, reference_lease_ms, handshake_timeout_ms, calls;
   } limits;
   char *device;
   uint64_t memory_limit; /* bytes, 0 = none */

@@ -308,6 +308,10 @@ static const clv_row rows[] = {
     {.path = "limits.connect_timeout", .kind = CLV_ROW_DURATION,
      .offset = AT(limits.connect_timeout_ms), .min = 1, .max = 3600000, .initial = "10s",
      .doc = "Time for reaching a worker and agreeing on TLS."},
+    {.path = "limits.reference_lease", .kind = CLV_ROW_DURATION,
+     .offset = AT(limits.reference_lease_ms), .min = 1000, .max = 86400000, .initial = "300s",
+     .doc = "libcleave: what is kept (cleave_keep) for a node that is silent for so long is let go; has "
+            "to be longer than any single call computes."},
     {.path = "limits.credit", .kind = CLV_ROW_SIZE, .offset = AT(limits.credit_bytes),
      .min = 65536, .max = 1ull << 40, .initial = "64MiB",
      .doc = "Bytes that may be on their way to one worker."},

@@ -99,6 +99,10 @@ static const clv_row rows[] = {
     {.path = "limits.lease", .kind = CLV_ROW_DURATION, .offset = AT(limits.lease_ms), .min = 1000,
      .max = DAY_MS, .initial = "60s",
      .doc = "A session whose master is silent for so long is closed and its memory freed."},
+    {.path = "limits.reference_lease", .kind = CLV_ROW_DURATION,
+     .offset = AT(limits.reference_lease_ms), .min = 1000, .max = DAY_MS, .initial = "1h",
+     .doc = "The longest limits.reference_lease that a session may have: values kept for a node that "
+            "has died stay for so long."},
     {.path = "limits.handshake_timeout", .kind = CLV_ROW_DURATION,
      .offset = AT(limits.handshake_timeout_ms), .min = 100, .max = 10 * MINUTE_MS, .initial = "3s",
      .doc = "Time for a new connection to finish TLS."},

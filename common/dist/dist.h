@@ -475,9 +475,10 @@ void clv_seat_count(clv_seat *s, clv_seat_counts *ret); /* any thread */
 
 typedef struct clv_node_options {
   clv_pool *pool;
-  uint16_t originator;      /* upper 16 bits of the message ids made here; the master is 0 */
-  clv_rpc_runtime *runtime; /* its spinning stops while a kernel runs; NULL allowed */
-  clv_seat *seat;           /* that it computes from; NULL: whenever it likes. Outlives it */
+  uint16_t originator;         /* upper 16 bits of the message ids made here; the master is 0 */
+  clv_rpc_runtime *runtime;    /* its spinning stops while a kernel runs; NULL allowed */
+  clv_seat *seat;              /* that it computes from; NULL: whenever it likes. Outlives it */
+  uint32_t reference_lease_ms; /* the same at all nodes of a session; 0: CLV_WIRE_REF_LEASE */
   /* On the master: VALUE, GRADIENT of a leaf, FINISHED, APPLIED, ENDED, STATE_*, ABORT, ERROR. Called
    * on the compute thread; takes the packet. On a worker NULL: such packets go to the master's link. */
   void *user;

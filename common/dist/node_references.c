@@ -187,10 +187,11 @@ static void on_unused(void *user, const clv_rref_use *u, const clv_rref_failure 
 static void on_freed(void *user, uint64_t ref) { tell(user, CLV_REF_DELETE, ref, 0, NULL, NULL); }
 
 clv_code clv_node_init_references(clv_session_node *n, clv_err *err) {
+  uint32_t lease_ms = n->o.reference_lease_ms ? n->o.reference_lease_ms : CLV_WIRE_REF_LEASE;
   clv_rrefs_env env = {.pool = n->o.pool,
                        .n_nodes = MAX_NAMES + 1,
                        .self = self_of(n),
-                       .lease_ns = (uint64_t)CLV_WIRE_REF_LEASE_S * 1000000000u,
+                       .lease_ns = (uint64_t)lease_ms * 1000000u,
                        .retry_ns = (uint64_t)FIRST_RETRY_MS * 1000000u,
                        .user = n,
                        .send = on_send,

@@ -4,6 +4,14 @@
  */
 #include "common/wire/unary_int.h"
 
+static clv_code get_lease(uint32_t ms, uint32_t *ret, clv_err *err) {
+  if (ms && (ms < CLV_WIRE_REF_LEASE_LEAST || ms > CLV_WIRE_REF_LEASE_MOST))
+    return clv_fail(err, CLV_INVALID, "a reference lease of %u ms; it is %d to %d", ms,
+                    CLV_WIRE_REF_LEASE_LEAST, CLV_WIRE_REF_LEASE_MOST);
+  *ret = ms ? ms : CLV_WIRE_REF_LEASE;
+  return CLV_OK;
+}
+
 clv_code clv_wire_open_request_decode(const clv_piece *pieces, size_t n_pieces,
                                       clv_wire_open_request *ret, clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
@@ -23,6 +31,7 @@ clv_code clv_wire_open_request_decode(const clv_piece *pieces, size_t n_pieces,
   CLV_TRY(clv_get_name(from->name, "session name", err));
   CLV_TRY(clv_get_id(from->session, "session id", &m.session, err));
   CLV_TRY(clv_get_sha256(from->config_digest, "config_digest", &m.config_digest, err));
+  CLV_TRY(get_lease(from->reference_lease_ms, &m.reference_lease_ms, err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;
@@ -39,6 +48,7 @@ clv_code clv_wire_open_request_encode(const clv_wire_open_request *message, clv_
   to.seed = message->seed;
   to.lanes = message->lanes;
   to.config_digest = clv_put_bytes(&message->config_digest, sizeof message->config_digest);
+  to.reference_lease_ms = message->reference_lease_ms;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_done) clv_wire_open_request back = {0};
   return clv_wire_open_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);

@@ -56,9 +56,15 @@ enum {
   CLV_WIRE_REFS = 65536,      /* references of a session at a node; their users; its uses */
   CLV_WIRE_REF_PARKED = 4096, /* messages about references that are not known (yet) */
   CLV_WIRE_REF_WINDOW = 1024, /* numbers of messages about references, from the oldest on its way */
-  CLV_WIRE_REF_LEASE_S = 300, /* a node that says nothing for so long has lost its references */
+  /* Milliseconds; a node that says nothing for so long has lost its references. */
+  CLV_WIRE_REF_LEASE = 300000,
+  CLV_WIRE_REF_LEASE_LEAST = 1000,
+  CLV_WIRE_REF_LEASE_MOST = 86400000,
 };
 #define CLV_WIRE_BYTES_MAX ((uint64_t)1 << 50) /* any count of bytes a peer states */
+
+/* Of a worker that obeys OpenSession's reference_lease_ms: others take no notice of it. */
+#define CLV_CAPABILITY_REFERENCE_LEASE "reference_lease"
 
 #define CLV_METHOD_HELLO "/cleave.v1.Worker/Hello"
 #define CLV_METHOD_OPEN_SESSION "/cleave.v1.Worker/OpenSession"
@@ -345,6 +351,7 @@ typedef struct clv_wire_open_request {
   uint32_t lanes, n_peer_identities;
   const char **peer_identities;
   clv_sha256 config_digest;
+  uint32_t reference_lease_ms; /* 0: CLV_WIRE_REF_LEASE; never 0 after decoding */
 } clv_wire_open_request;
 
 typedef struct clv_wire_open_reply {

@@ -334,7 +334,7 @@ struct cleave_runtime {
   /* What a worker said of its session; if it is that a neighbour is gone, that one's own link says so
    * within moments, and better. status OK: nothing. */
   cleave_error broken;
-  uint32_t broken_node;
+  uint32_t broken_at, broken_to; /* the worker, its neighbour; the same: it did not say who */
   uint64_t broken_until;
 };
 

@@ -185,7 +185,8 @@ typedef struct cleave_options {
   size_t n_workers;
   /* The master's own node has no thread: its modules compute while some function of this runtime
    * blocks, on the caller's thread. Saves two changes of threads in each step of a program that waits
-   * for what it has started; one that goes away to do other things stops its modules here. */
+   * for what it has started; one that goes away to do other things stops its modules here, and after
+   * limits.reference_lease of the session loses what workers keep for it. */
   bool single_thread;
   /* Asked for every tensor before it leaves this process, from any of its threads, by the one function
    * that sends; may be NULL. Must return at once and call nothing of the runtime. Anything but
@@ -554,7 +555,8 @@ typedef struct cleave_kept {
 /* Returns at once, also when the value has not been computed. It stays at the node of its module; of a
  * leaf in this process. If there never is a value, the error takes its place, and is given by
  * every use and fetch. What cannot be kept (a quota of the owner) is an error of every later function on
- * it but its release. */
+ * it but its release. A node, this one too, that is silent for limits.reference_lease of the session is
+ * taken for dead: what was kept for it alone goes, and its handles are CLEAVE_NOT_FOUND when it is back. */
 CLEAVE_API cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
                                      cleave_kept *ret_kept, cleave_error *error) CLEAVE_RESULT;
 

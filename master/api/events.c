@@ -206,6 +206,18 @@ static bool on_state_done(cleave_runtime *rt, peer *from, clv_packet *p) {
   return false;
 }
 
+/* A worker's link to another has ended: that one is lost, as its own link to here says too, or the two
+ * live on and cannot talk. */
+static void link_ended(cleave_runtime *rt, const peer *from, const char *to,
+                       const cleave_error *why) {
+  int other = api_find_node(rt, to);
+  if (rt->broken.status) return;
+  rt->broken = *why;
+  rt->broken_at = from->index;
+  rt->broken_to = other > 0 ? (uint32_t)other : from->index;
+  rt->broken_until = clv_now_ns() + BELIEVED_AFTER_NS;
+}
+
 static bool on_abort(cleave_runtime *rt, peer *from, clv_packet *p) {
   cleave_error why;
   api_failure_of(from, &p->frame, &why);
@@ -213,11 +225,8 @@ static bool on_abort(cleave_runtime *rt, peer *from, clv_packet *p) {
   state_request *r = request_of(rt, from, p->frame.reply_to);
   answered(rt, c, p);
   rt->news = true;
-  if (!p->frame.context && p->frame.kind == CLV_ABORT && !rt->broken.status) {
-    rt->broken = why;
-    rt->broken_node = from->index;
-    rt->broken_until = clv_now_ns() + BELIEVED_AFTER_NS;
-  }
+  if (!p->frame.context && p->frame.kind == CLV_ABORT)
+    link_ended(rt, from, p->frame.failure.hop, &why);
   if (!p->frame.context && p->frame.kind == CLV_ERROR && !r)
     clv_log(CLV_LOG_WARN, "worker '%s': %s", from->name, why.text);
   if (c && c->ending && rt->late.status == CLEAVE_OK) rt->late = why;

@@ -35,12 +35,17 @@ static bool help(cleave_runtime *rt, uint64_t until_ns) {
   return in_time;
 }
 
-/* The time that a worker's own loss had to show has passed. */
+/* The time that a worker's own loss had to show has passed. What needs no link between the two goes on:
+ * other contexts, and what either keeps. */
 static void believe(cleave_runtime *rt) {
   if (!rt->broken.status || clv_now_ns() < rt->broken_until) return;
   cleave_error why = rt->broken;
   rt->broken.status = CLEAVE_OK;
-  api_node_fail(rt, rt->broken_node, &why);
+  node_set both = NODE_BIT(rt->broken_at) | NODE_BIT(rt->broken_to);
+  for (size_t i = 0; i < rt->contexts.cap; i++) {
+    context *c = rt->contexts.ids[i] ? rt->contexts.things[i] : NULL;
+    if (c && !(both & ~c->nodes)) api_context_fail(rt, c, &why, 0);
+  }
 }
 
 static bool sleep_until(cleave_runtime *rt, uint64_t until_ns);
@@ -129,8 +134,11 @@ static void *drive(void *user) {
 }
 
 static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
-  clv_node_options o = {
-      .pool = rt->pool, .runtime = rt->rpc, .user = rt, .on_driver = api_on_driver};
+  clv_node_options o = {.pool = rt->pool,
+                        .runtime = rt->rpc,
+                        .user = rt,
+                        .on_driver = api_on_driver,
+                        .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};
   TRY(clv_node_new(&o, &rt->node, &err));
   if (rt->single_thread) return CLEAVE_OK;
   if (pthread_create(&rt->driver, NULL, drive, rt->node) != 0)

@@ -44,6 +44,25 @@ static void compare_builds(const peer *p, const clv_wire_about *theirs) {
             (long long)(skew / 1000));
 }
 
+static bool can(const clv_wire_about *a, const char *capability) {
+  for (uint32_t i = 0; i < a->n_capabilities; i++)
+    if (strcmp(a->capabilities[i], capability) == 0) return true;
+  return false;
+}
+
+/* All nodes of a session have one lease: who would let go sooner than the others use it is refused. */
+static clv_code check_lease(const clv_session_config *c, const clv_wire_about *theirs,
+                            clv_err *err) {
+  if (c->limits.reference_lease_ms == CLV_WIRE_REF_LEASE ||
+      can(theirs, CLV_CAPABILITY_REFERENCE_LEASE))
+    return CLV_OK;
+  return clv_fail(
+      err, CLV_UNAVAILABLE,
+      "it (%s) has no other reference lease than %d s: leave limits.reference_lease out "
+      "of %s, or update the worker",
+      theirs->software, CLV_WIRE_REF_LEASE / 1000, c->file);
+}
+
 static clv_code hello(peer *p, clv_err *err) {
   const clv_session_config *c = p->runtime->config;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
@@ -62,6 +81,7 @@ static clv_code hello(peer *p, clv_err *err) {
   if (h.about.protocol != CLV_WIRE_PROTOCOL)
     return clv_fail(err, CLV_UNAVAILABLE, "it speaks protocol %u, this program %d",
                     h.about.protocol, CLV_WIRE_PROTOCOL);
+  CLV_TRY(check_lease(c, &h.about, err));
   p->incarnation = h.incarnation;
   p->limits = h.about.limits;
   best_device(&h, p->device);
@@ -79,7 +99,8 @@ static clv_code open_session(peer *p, clv_err *err) {
                              .seed = rt->config->train.seed,
                              .name = rt->config->name,
                              .lanes = API_BULK_LANES,
-                             .peer_identities = identities};
+                             .peer_identities = identities,
+                             .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};
   for (uint32_t i = 1; i < rt->n_peers && q.n_peer_identities < CLV_WIRE_PEERS; i++)
     if (i != p->index) identities[q.n_peer_identities++] = rt->peers[i].spec->identity;
   CLV_TRY(clv_wire_open_request_encode(&q, &request, err));
@@ -162,7 +183,7 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
   api_fail(&p->why_lost, code == CLV_OK ? CLV_UNAVAILABLE : code, "worker '%s' (%s) was lost: %s",
            p->name, p->spec->address, text);
   api_place_error(&p->why_lost, p->name, "link");
-  rt->broken.status = CLEAVE_OK; /* this is what was meant */
+  if (rt->broken_at == rt->broken_to) rt->broken.status = CLEAVE_OK; /* this is what was meant */
   api_node_fail(rt, p->index, &p->why_lost);
   forget_ended(rt);
 }

@@ -27,13 +27,13 @@ def run_suite(suite, name, workers=2, **kw):
 class Remote:
     """A worker's session: what is sent is counted as the protocol asks."""
 
-    def __init__(self, name, port, session=None, peers=(), lanes=0, **hello):
+    def __init__(self, name, port, session=None, peers=(), lanes=0, lease_ms=0, **hello):
         self.name, self.caller = name, Caller(port, the.cluster.certs)
         self.caller.hello(**hello)
         self.session = SessionOf(self.caller, session or os.urandom(16), 1, lanes)
         self.granted = self.caller.stub.OpenSession(pb.OpenSessionRequest(
             session=self.session.id, epoch=1, name="contexts", seed=1, lanes=lanes, config_digest=bytes(32),
-            peer_identities=peers), timeout=20 * SLOW).granted
+            peer_identities=peers, reference_lease_ms=lease_ms), timeout=20 * SLOW).granted
         self.lane, self.calls = None, {}
 
     def load(self, module, graph, dims, peers=(), **kw):

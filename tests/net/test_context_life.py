@@ -531,7 +531,7 @@ def a_worker_killed_in_a_backward_is_told_at_once():
         the.cluster.workers[1].kill()
         w2.session.close = lambda: None  # there is nobody to answer
         told = w1.recv(pb.ABORT)
-        assert "the link to w2 ended" in told.failure.text and told.failure.hop == "w1", told
+        assert "the link to w2 ended" in told.failure.text and told.failure.hop == "w2", told
         try:
             w2.lane.recv()
             raise AssertionError("the dead worker's stream goes on")

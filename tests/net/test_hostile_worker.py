@@ -197,6 +197,22 @@ def bad_hello():
 
 
 @suite.test
+def a_worker_is_asked_for_a_lease_that_it_knows():
+    lease, asked = ("--set", "limits.reference_lease=5s"), []
+    meets([4], r"\(fake\) has no other reference lease than 300 s", "limits.reference_lease", args=lease)
+
+    def opens(request):
+        asked.append(pb.OpenSessionRequest.FromString(request).reference_lease_ms)
+        return pb.OpenSessionReply(incarnation=bytes(16), granted=limits_of(CREDIT))
+    hello = lambda r: hello_reply(CREDIT, capabilities=["chunks", "reference_lease"])
+    for args in (lease, ()):
+        with fake(Hello=hello, OpenSession=opens) as worker:
+            met = Met(worker, args)
+        assert met.code == 0, met.said
+    assert asked == [5000, 300000], asked
+
+
+@suite.test
 def bad_answers_to_set_up():
     def loads(codes, change, *words):
         """LoadShard's reply with another list of parameters."""

@@ -179,4 +179,5 @@ def a_worker_fetches_what_it_was_passed_and_lets_go():
         until(lambda: w.status().references_used == 0)
 
 
-run_suite(suite, "references", workers=1)
+if __name__ == "__main__":
+    run_suite(suite, "references", workers=1)

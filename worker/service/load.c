@@ -170,7 +170,8 @@ static clv_code ready_node(session *s, clv_err *err) {
   clv_node_options o = {.pool = s->pool,
                         .originator = (uint16_t)(origin | 1u),
                         .runtime = s->service->runtime,
-                        .seat = s->seat};
+                        .seat = s->seat,
+                        .reference_lease_ms = s->reference_lease_ms};
   CLV_TRY(clv_node_new(&o, &s->node, err));
   if (pthread_create(&s->compute, NULL, compute_main, s) != 0) {
     clv_node_free(s->node);

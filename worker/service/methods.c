@@ -14,9 +14,10 @@ static void about_us(clv_service *v, clv_wire_about *a, const char **capabilitie
   const clv_backend *b = clv_backend_cpu();
   capabilities[0] = "chunks";
   capabilities[1] = "direct";
+  capabilities[2] = CLV_CAPABILITY_REFERENCE_LEASE;
   libraries[0] = (clv_wire_library){"kernels", b->libraries()};
   *a = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
-                        .n_capabilities = 2,
+                        .n_capabilities = 3,
                         .n_libraries = 1,
                         .capabilities = capabilities,
                         .libraries = libraries,

@@ -47,6 +47,7 @@ struct session {
   char **peers; /* identities that may attach */
   uint32_t n_peers;
   clv_wire_limits granted;
+  uint32_t reference_lease_ms;
   unsigned threads; /* of its largest stage; under the service's lock */
 
   pthread_mutex_t loading; /* held through a LoadShard, before `lock` */

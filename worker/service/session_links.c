@@ -57,7 +57,7 @@ static void peer_closed(void *user, clv_link *link, clv_code code, const char *t
     snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer(link), text);
     clv_session_note(s, "%s", why);
     clv_frame_set_failure(&p->frame, code == CLV_OK ? CLV_UNAVAILABLE : code, why,
-                          s->service->config->name ? s->service->config->name : "worker");
+                          clv_link_peer(link));
     if (clv_link_send(master, p, &err) != CLV_OK)
       clv_log(CLV_LOG_DEBUG, "session %s: %s", s->name, err.text);
   }

@@ -130,6 +130,16 @@ static bool is_named(const session *s, const clv_wire_id *id, const char *owner)
   return memcmp(&s->id, id, sizeof *id) == 0 && strcmp(s->owner, owner) == 0;
 }
 
+/* What is kept for a node that has died stays for a lease: how long that may be is the worker's to say. */
+static clv_code check_lease(const clv_service *v, const session *s, clv_err *err) {
+  uint64_t most_ms = v->config->limits.reference_lease_ms;
+  if (s->reference_lease_ms <= most_ms) return CLV_OK;
+  return clv_fail(err, CLV_EXHAUSTED,
+                  "a reference lease of %g s is over this worker's limit of %g s: lower "
+                  "limits.reference_lease in the session file or raise it in worker.yaml",
+                  (double)s->reference_lease_ms / 1e3, (double)most_ms / 1e3);
+}
+
 /* Under the service's lock. A stranger's session of the same id is another one: it is not told of. */
 static clv_code admit(clv_service *v, session *s, clv_err *err) {
   if (v->draining)
@@ -139,6 +149,7 @@ static clv_code admit(clv_service *v, session *s, clv_err *err) {
   for (uint32_t i = 0; i < v->n_sessions; i++)
     if (is_named(v->sessions[i], &s->id, s->owner))
       return clv_fail(err, CLV_EXISTS, "a session of this id is open");
+  CLV_TRY(check_lease(v, s, err));
   if (v->n_sessions == MAX_SESSIONS)
     return clv_fail(err, CLV_EXHAUSTED, "this worker has no place for another session");
   CLV_TRY(clv_account_charge(v->identities[s->allowed], CLV_QUOTA_SESSIONS, 1, err));
@@ -179,6 +190,7 @@ static clv_code new_session(clv_service *v, const char *uri, const clv_wire_open
   s->id = r->session;
   s->epoch = r->epoch;
   s->seed = r->seed;
+  s->reference_lease_ms = r->reference_lease_ms;
   s->opened_ms = clv_now_ns() / 1000000u;
   s->allowed = clv_service_allow_index(v, uri);
   s->granted = grant(v, &v->config->allow[s->allowed]);

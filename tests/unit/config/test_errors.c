@@ -125,6 +125,18 @@ static void out_of_range(void **state) {
   refused_set("limits.step_timeout=60",
               "--set limits.step_timeout=60: 'limits.step_timeout' must be a duration from 1ms to "
               "24h, got '60'");
+  refused_set(
+      "limits.reference_lease=999ms",
+      "--set limits.reference_lease=999ms: 'limits.reference_lease' must be a duration from "
+      "1s to 24h, got '999ms'");
+  refused_set(
+      "limits.reference_lease=86401s",
+      "--set limits.reference_lease=86401s: 'limits.reference_lease' must be a duration from "
+      "1s to 24h, got '86401s'");
+  refused_set(
+      "limits.reference_lease=short",
+      "--set limits.reference_lease=short: 'limits.reference_lease' must be a duration from "
+      "1s to 24h, got 'short'");
   refused_set("limits.credit=64MiBs",
               "--set limits.credit=64MiBs: 'limits.credit' must be a size from 64KiB to 1TiB, got "
               "'64MiBs'");

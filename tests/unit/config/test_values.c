@@ -120,6 +120,7 @@ static void defaults(void **state) {
   assert_int_equal(c->transfer, CLV_TRANSFER_VIA_MASTER);
   assert_int_equal(c->limits.step_timeout_ms, 60000);
   assert_int_equal(c->limits.connect_timeout_ms, 10000);
+  assert_int_equal(c->limits.reference_lease_ms, 300000);
   assert_int_equal(c->limits.credit_bytes, 64 << 20);
   assert_int_equal(c->log.every, 20);
   assert_null(c->log.tensorboard);
@@ -409,7 +410,8 @@ static const char rich_text[] =
     "   step_size: 4, total_steps: 5, gamma: 0.7}, clip_grad_norm: 1.5, freeze: ['0.*', "
     "\"b[1]\"]}\n"
     "pipeline: {micro_batches: 4, schedule: 1f1b, window: textbook, flush_every: 7}\n"
-    "limits: {step_timeout: 1234ms, connect_timeout: 1h, credit: 100001}\n"
+    "limits: {step_timeout: 1234ms, connect_timeout: 1h, credit: 100001, "
+    "reference_lease: 7s}\n"
     "log: {every: 3, json: true, tensorboard: 't b'}\n"
     "checkpoint: {dir: 'c k', every_steps: 11, keep: 12}\n"
     "run: {dir: /r}\n"

@@ -44,6 +44,7 @@ static void defaults(void **state) {
   assert_int_equal(c->limits.connections, 256);
   assert_int_equal(c->limits.credit_bytes, 64 << 20);
   assert_int_equal(c->limits.lease_ms, 60000);
+  assert_int_equal(c->limits.reference_lease_ms, 3600000);
   assert_int_equal(c->limits.handshake_timeout_ms, 3000);
   assert_string_equal(c->device, "cpu");
   assert_int_equal(c->memory_limit, 0);
@@ -66,7 +67,8 @@ static const char rich_text[] =
     "peers: [{name: w2, address: \"h:7443\", identity: \"spiffe://acme/worker/w2\"}]\n"
     "limits: {sessions: 1, tensors: 2, session_bytes: 5MiB, message_size: 70000, concurrent_calls: "
     "3,\n"
-    "  calls: 6, connections: 4, credit: 1MiB, lease: 5s, handshake_timeout: 100ms}\n"
+    "  calls: 6, connections: 4, credit: 1MiB, lease: 5s, handshake_timeout: 100ms,\n"
+    "  reference_lease: 600s}\n"
     "device: cuda:0\n"
     "memory_limit: 2GiB\n"
     "cores: [0, 3]\n"
@@ -95,6 +97,7 @@ static void check_rich(const clv_worker_config *c) {
   assert_true(c->limits.calls == 6);
   assert_true(c->limits.concurrent_calls == 3 && c->limits.credit_bytes == 1 << 20);
   assert_true(c->limits.lease_ms == 5000 && c->limits.handshake_timeout_ms == 100);
+  assert_true(c->limits.reference_lease_ms == 600000);
   assert_string_equal(c->device, "cuda:0");
   assert_true(c->memory_limit == 2ull << 30);
   assert_true(c->cores.n == 2 && c->cores.items[1] == 3);
@@ -154,6 +157,9 @@ static void errors(void **state) {
   refused_worker("allow:\n", "stages: []\nallow:\n",
                  "/etc/cleave/w.yaml:2:1: unknown key 'stages', which is one of a session file; is "
                  "this the right file?");
+  refused_worker("allow:\n", "limits: {reference_lease: 25h}\nallow:\n",
+                 "/etc/cleave/w.yaml:2:27: 'limits.reference_lease' must be a duration from 1s to "
+                 "24h, got '25h'");
   refused_worker("allow:\n", "limts: {}\nallow:\n",
                  "/etc/cleave/w.yaml:2:1: unknown key 'limts', did you mean 'limits'?");
   refused_worker(

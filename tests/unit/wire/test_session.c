@@ -134,7 +134,8 @@ static void sessions_round_trip(void **state) {
                                    .lanes = 2,
                                    .n_peer_identities = 2,
                                    .peer_identities = peers,
-                                   .config_digest = some_digest(9)};
+                                   .config_digest = some_digest(9),
+                                   .reference_lease_ms = 2500};
   CLV_AUTO(clv_wire_done) clv_wire_open_request got = {0};
   assert_ok(clv_wire_open_request_encode(&request, &bytes, &err));
   assert_ok(clv_wire_open_request_decode(cut(&bytes).piece, 2, &got, &err));
@@ -146,6 +147,7 @@ static void sessions_round_trip(void **state) {
   assert_int_equal(got.n_peer_identities, 2);
   assert_string_equal(got.peer_identities[0], peers[0]);
   assert_memory_equal(&got.config_digest, &request.config_digest, sizeof got.config_digest);
+  assert_int_equal(got.reference_lease_ms, 2500);
   request.lanes = CLV_WIRE_LANES + 1;
   assert_fails(clv_wire_open_request_encode(&request, &bytes, &err), CLV_EXHAUSTED, "17 lanes");
 
@@ -155,6 +157,30 @@ static void sessions_round_trip(void **state) {
   assert_ok(clv_wire_open_reply_decode(cut(&bytes).piece, 2, &got_reply, &err));
   assert_memory_equal(&got_reply.incarnation, &reply.incarnation, sizeof reply.incarnation);
   assert_memory_equal(&got_reply.granted, &reply.granted, sizeof reply.granted);
+}
+
+/* Left out it is what it was before it could be said. */
+static void leases_have_limits(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  clv_wire_open_request request = {.session = some_id(1), .name = "s"};
+  static const struct {
+    uint32_t said, got; /* 0: refused */
+  } cases[] = {{0, 300000}, {1000, 1000},  {86400000, 86400000}, {999, 0},
+               {1, 0},      {86400001, 0}, {UINT32_MAX, 0}};
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_wire_done) clv_wire_open_request got = {0};
+    request.reference_lease_ms = cases[i].said;
+    if (cases[i].got) {
+      assert_ok(clv_wire_open_request_encode(&request, &bytes, &err));
+      assert_ok(clv_wire_open_request_decode(cut(&bytes).piece, 2, &got, &err));
+      assert_int_equal(got.reference_lease_ms, cases[i].got);
+    } else {
+      assert_fails(clv_wire_open_request_encode(&request, &bytes, &err), CLV_INVALID,
+                   "reference lease");
+    }
+  }
 }
 
 static void closing_round_trips(void **state) {
@@ -398,6 +424,7 @@ int main(void) {
       cmocka_unit_test(hello_reply_round_trips),
       cmocka_unit_test(hello_says_what_is_wrong),
       cmocka_unit_test(sessions_round_trip),
+      cmocka_unit_test(leases_have_limits),
       cmocka_unit_test(closing_round_trips),
       cmocka_unit_test(status_request_round_trips),
       cmocka_unit_test(status_reply_round_trips),

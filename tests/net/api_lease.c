@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The lease of references, step by step: api_lease SESSION.yaml A B C [single] does what the lines say
+ * that test_lease.py writes, and answers each. A owns values of 4 MiB that B uses; each needs an output
+ * of C, so that it is not there as long as C is stopped.
+ */
+#include "api_int.h"
+
+enum { ROWS = 1024, IN = 6, WIDE = 1024, SLOTS = 6 };
+
+static cleave_module *source, *wide, *wider, *narrow;
+
+/* A value that A keeps, and its use at B. */
+static struct slot {
+  cleave_context made, used;
+  cleave_kept kept;
+  cleave_reference value; /* B's; of a context at A alone, A's */
+} slots[SLOTS];
+
+/* They are made ready for a row: what they need for more comes with the first call. */
+static bool load_row(const char *name, const char *at, const char *layers, int64_t in,
+                     cleave_module **ret) {
+  cleave_module_options o = {.name = name, .at = at, .seed = 7};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 1, in);
+  MUST(cleave_load_layers(rt, &o, layers, &input, ret, e));
+  MUST(cleave_module_place(rt, *ret, false, 0, e));
+  return true;
+}
+
+static bool load_modules(const char *at_c) {
+  DO(load_row("source", at_c, "[{op: linear, out: 6}, {op: tanh}]", IN, &source));
+  DO(load_row("wide", at_a, "[{op: linear, out: 1024}, {op: tanh}]", IN, &wide));
+  DO(load_row("wider", at_a, "[{op: linear, out: 2048}]", IN, &wider));
+  DO(load_row("narrow", at_b, "[{op: linear, out: 2}]", WIDE, &narrow));
+  return true;
+}
+
+/* Its calls keep nothing for a backward. */
+static bool open_evaluation(cleave_context *ret) {
+  cleave_context_options o = {.name = "spring", .evaluation = true};
+  MUST(cleave_context_open(rt, &o, ret, e));
+  return true;
+}
+
+/* A wide value of the slot's numbers, on its way. */
+static bool made(cleave_context c, const struct slot *s, cleave_reference *ret) {
+  float numbers[ROWS * IN];
+  cleave_reference x, y;
+  fill(numbers, ROWS * IN, (unsigned)(s - slots));
+  DO(leaf(c, numbers, ROWS, IN, false, &x));
+  MUST(cleave_call(rt, c, source, &x, 1, &y, e));
+  MUST(cleave_call(rt, c, wide, &y, 1, ret, e));
+  return true;
+}
+
+static bool hold(struct slot *s) {
+  cleave_reference y, u;
+  DO(open_evaluation(&s->made));
+  DO(made(s->made, s, &y));
+  MUST(cleave_keep(rt, y, &s->kept, e));
+  DO(open_evaluation(&s->used));
+  MUST(cleave_kept_use(rt, s->used, s->kept, &u, e));
+  MUST(cleave_call(rt, s->used, narrow, &u, 1, &s->value, e));
+  return true;
+}
+
+/* Contexts at a worker that is lost or silent end without its answer. */
+static bool let_go(struct slot *s) {
+  (void)!cleave_context_end(rt, s->used, NULL);
+  MUST(cleave_context_end(rt, s->made, e));
+  MUST(cleave_kept_release(rt, s->kept, e));
+  return true;
+}
+
+static bool same(cleave_tensor *a, cleave_tensor *b) {
+  size_t n = cleave_tensor_count(a);
+  CHECK(n == cleave_tensor_count(b) && memcmp(a->data, b->data, 4 * n) == 0);
+  cleave_tensor_done(a);
+  cleave_tensor_done(b);
+  return true;
+}
+
+/* The kept value is that of the same calls, made now. */
+static bool is_there(struct slot *s) {
+  cleave_context c;
+  cleave_reference y;
+  cleave_tensor got = {0}, wanted = {0};
+  MUST(cleave_kept_fetch(rt, s->kept, 0, &got, e));
+  DO(open_evaluation(&c));
+  DO(made(c, s, &y));
+  MUST(cleave_to_here(rt, y, 0, &wanted, e));
+  DO(close_context(c));
+  return same(&got, &wanted);
+}
+
+static bool is_gone(struct slot *s) {
+  cleave_tensor t = {0};
+  REFUSED(cleave_kept_fetch(rt, s->kept, 0, &t, e), CLEAVE_NOT_FOUND, "silent for a lease");
+  return true;
+}
+
+/* What B made of it is what it makes of the same numbers. */
+static bool was_used(struct slot *s) {
+  cleave_context c;
+  cleave_reference x, y;
+  cleave_tensor value = {0}, got = {0}, wanted = {0};
+  MUST(cleave_to_here(rt, s->value, 0, &got, e));
+  MUST(cleave_kept_fetch(rt, s->kept, 0, &value, e));
+  DO(open_evaluation(&c));
+  MUST(cleave_leaf(rt, c, &value, false, &x, e));
+  MUST(cleave_call(rt, c, narrow, &x, 1, &y, e));
+  MUST(cleave_to_here(rt, y, 0, &wanted, e));
+  DO(close_context(c));
+  cleave_tensor_done(&value);
+  return same(&got, &wanted);
+}
+
+static bool use_was_let_go(struct slot *s) {
+  cleave_tensor t = {0};
+  REFUSED(cleave_to_here(rt, s->value, 0, &t, e), CLEAVE_NOT_FOUND, "silent for a lease");
+  return true;
+}
+
+static bool user_was_lost(struct slot *s) {
+  cleave_tensor t = {0};
+  REFUSED(cleave_to_here(rt, s->value, 0, &t, e), CLEAVE_UNAVAILABLE, "was lost");
+  return true;
+}
+
+/* A context at A alone: one that begins now, and what has become of it. */
+static bool begin_at_owner(struct slot *s) {
+  float numbers[IN];
+  cleave_reference x;
+  fill(numbers, IN, 5);
+  DO(open_evaluation(&s->made));
+  DO(leaf(s->made, numbers, 1, IN, false, &x));
+  MUST(cleave_call(rt, s->made, wide, &x, 1, &s->value, e));
+  return true;
+}
+
+static bool end_at_owner(struct slot *s) {
+  cleave_tensor t = {0};
+  MUST(cleave_to_here(rt, s->value, 0, &t, e));
+  cleave_tensor_done(&t);
+  return close_context(s->made);
+}
+
+static cleave_status call_wider(cleave_error *e) {
+  cleave_context c;
+  cleave_reference x, y;
+  cleave_tensor t = {0};
+  float numbers[ROWS * IN];
+  fill(numbers, ROWS * IN, 9);
+  bool ok = open_evaluation(&c) && leaf(c, numbers, ROWS, IN, false, &x);
+  cleave_status status = ok ? cleave_call(rt, c, wider, &x, 1, &y, e) : CLEAVE_INTERNAL;
+  if (status == CLEAVE_OK) status = cleave_to_here(rt, y, 0, &t, e);
+  cleave_tensor_done(&t);
+  (void)!cleave_context_close(rt, c, 0, NULL);
+  return status;
+}
+
+/* A has no place for another large value while it keeps one for nobody. */
+static bool is_crowded(struct slot *s) {
+  (void)s;
+  REFUSED(call_wider(e), CLEAVE_EXHAUSTED, "quota");
+  return true;
+}
+
+static bool has_room(struct slot *s) {
+  (void)s;
+  MUST(call_wider(e));
+  return true;
+}
+
+/* The slot's handle is the only thing that was not released. */
+static bool leaves(struct slot *s) {
+  cleave_leaks leaks;
+  char line[200];
+  snprintf(line, sizeof line, "kept reference %llu of module 'wide' at %s, context 'spring'\n",
+           (unsigned long long)s->kept.id, at_a);
+  (void)!cleave_close(rt, 0, &leaks, NULL);
+  if (leaks.kept == 1 && strstr(leaks.text, line)) return true;
+  snprintf(why, sizeof why, "%u kept: %.900s", leaks.kept, leaks.text);
+  return false;
+}
+
+static bool leaves_nothing(struct slot *s) {
+  cleave_leaks leaks;
+  (void)s;
+  MUST(cleave_close(rt, 0, &leaks, e));
+  CHECK(leaks.kept == 0);
+  return true;
+}
+
+static const struct {
+  const char *name;
+  bool (*run)(struct slot *s);
+} steps[] = {
+    {"hold", hold},
+    {"let_go", let_go},
+    {"is_there", is_there},
+    {"is_gone", is_gone},
+    {"was_used", was_used},
+    {"use_was_let_go", use_was_let_go},
+    {"user_was_lost", user_was_lost},
+    {"begin_at_owner", begin_at_owner},
+    {"end_at_owner", end_at_owner},
+    {"is_crowded", is_crowded},
+    {"has_room", has_room},
+    {"leaves", leaves},
+    {"leaves_nothing", leaves_nothing},
+};
+
+static bool obey(const char *name, unsigned slot) {
+  for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+    if (strcmp(steps[i].name, name) == 0 && slot < SLOTS) return steps[i].run(&slots[slot]);
+  snprintf(why, sizeof why, "no such step: %s %u", name, slot);
+  return false;
+}
+
+int main(int argc, char **argv) {
+  char line[64], name[32];
+  unsigned slot;
+  if (argc < 5) return 2;
+  cleave_options o = {.deadline_ms = 20000, .single_thread = argc > 5};
+  cleave_error e = {0};
+  at_a = argv[2];
+  at_b = argv[3];
+  bool ready = cleave_open(argv[1], &o, &rt, &e) == CLEAVE_OK && load_modules(argv[4]);
+  if (e.status) snprintf(why, sizeof why, "%s: %s", cleave_status_name(e.status), e.text);
+  said(ready, "open");
+  while (ready && fgets(line, sizeof line, stdin)) {
+    if (sscanf(line, "%31s %u", name, &slot) != 2) return 2;
+    snprintf(why, sizeof why, "see the report");
+    said(obey(name, slot), name);
+  }
+  return n_failed != 0;
+}
