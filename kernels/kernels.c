@@ -20,6 +20,30 @@ int clv_axis_of(const clv_attrs *attrs, const clv_shape *in) {
   return axis >= 0 && axis < in->rank ? (int)axis : -1;
 }
 
+clv_axis clv_axis_around(const clv_attrs *attrs, const clv_shape *shape) {
+  clv_axis s = {1, 1, 1};
+  int axis = clv_axis_of(attrs, shape);
+  for (int i = 0; i < shape->rank; i++) {
+    size_t *part = i < axis ? &s.outer : i == axis ? &s.extent : &s.inner;
+    *part *= (size_t)shape->dim[i];
+  }
+  return s;
+}
+
+clv_window clv_window_of(const clv_node_desc *d) {
+  const clv_shape *in = &d->in[0], *out = &d->out;
+  clv_window s = {.n = in->dim[0], .c = in->dim[1], .h = in->dim[2], .w = in->dim[3]};
+  s.k = out->dim[1];
+  s.oh = out->dim[2];
+  s.ow = out->dim[3];
+  for (int i = 0; i < 2; i++) {
+    s.kernel[i] = d->attrs.kernel[i];
+    s.stride[i] = d->attrs.stride[i];
+    s.pad[i] = d->attrs.pad[i];
+  }
+  return s;
+}
+
 int64_t clv_slice_start(const clv_attrs *attrs, int64_t extent, int64_t *ret_stop) {
   *ret_stop = attrs->stop == CLV_TO_END ? extent
               : attrs->stop < 0         ? attrs->stop + extent

@@ -151,6 +151,20 @@ typedef struct clv_node_desc {
   int wanted_din[CLV_MAX_IN]; /* the same for the gradient; 0: it is added to others */
 } clv_node_desc;
 
+/* What a convolution or pooling slides over: in[0] and out of a rank-4 op. */
+typedef struct clv_window {
+  int64_t n, c, h, w; /* input */
+  int64_t k, oh, ow;  /* output channels and image */
+  int64_t kernel[2], stride[2], pad[2];
+} clv_window;
+clv_window clv_window_of(const clv_node_desc *d);
+
+/* A tensor seen as [outer, extent, inner] around the dimension attrs->dim. */
+typedef struct clv_axis {
+  size_t outer, extent, inner;
+} clv_axis;
+clv_axis clv_axis_around(const clv_attrs *attrs, const clv_shape *shape);
+
 /* With a tail the output is relu(op(in[0])), or with both relu(op(in[0]) + in[1]), n_in being 2.
  * The bits are those of the ops apart; a backend without such a kernel answers CLV_UNIMPLEMENTED,
  * and the plan takes the ops apart. Only batchnorm is asked with tails. */

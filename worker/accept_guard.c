@@ -8,7 +8,8 @@
  * descriptors are short it sheds: every waiting connection is accepted and closed until none is
  * left (the poller is edge-triggered, one per wake-up would not do), and gRPC hears EAGAIN. Short
  * means the table is full (then a spare descriptor is lent to the shedding) or less than an eighth
- * of it is free, so that a flood cannot keep the daemon from opening its own files either.
+ * of it is free, so that a flood cannot keep the daemon from opening its own files either. It is also
+ * where limits.connections is enforced, before TLS has cost anything.
  *
  * -DCLV_MUTATE_ACCEPT_GUARD leaves it out, for the test that shows why it is here.
  */
@@ -20,20 +21,25 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "worker/pages_int.h"
+#include "worker/accept_guard_int.h"
 
 static _Atomic uint64_t sheds;
 static _Atomic uint64_t most; /* open connections */
-static clv_service *_Atomic counted;
-static unsigned (*_Atomic count)(const clv_service *);
+
+/* Held while the service counts: whoever takes the limit away may free the service then. */
+static pthread_mutex_t limit_lock = PTHREAD_MUTEX_INITIALIZER;
+static clv_service *counted; /* NULL: no limit */
+static unsigned (*count)(const clv_service *);
 
 uint64_t clv_accept_guard_sheds(void) { return sheds; }
 
 void clv_accept_guard_limit(clv_service *service, unsigned (*connections)(const clv_service *),
                             uint64_t limit) {
+  pthread_mutex_lock(&limit_lock);
   most = limit;
   count = connections;
   counted = service;
+  pthread_mutex_unlock(&limit_lock);
 }
 
 #ifndef CLV_MUTATE_ACCEPT_GUARD
@@ -80,8 +86,11 @@ int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len,
 
 /* Counting looks at every descriptor, so it is left out while the number of this one says enough. */
 static bool is_one_too_many(int fd) {
-  clv_service *service = counted;
-  return service && (uint64_t)fd >= most && count(service) > most;
+  if ((uint64_t)fd < most) return false;
+  pthread_mutex_lock(&limit_lock);
+  bool over = counted && count(counted) > most;
+  pthread_mutex_unlock(&limit_lock);
+  return over;
 }
 
 int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len, int flags) {

@@ -6,6 +6,7 @@
 
 #include "common/http/http.h"
 #include "common/metrics/metrics.h"
+#include "worker/accept_guard_int.h"
 
 struct clv_pages {
   clv_http *http;
@@ -19,12 +20,6 @@ static unsigned show_metrics(void *user, clv_bytes *out) {
   return 200;
 }
 
-static unsigned show_health(void *user, clv_bytes *out) {
-  (void)user;
-  clv_bytes_puts(out, "ok\n");
-  return 200;
-}
-
 static unsigned show_ready(void *user, clv_bytes *out) {
   clv_service *service = ((clv_pages *)user)->service;
   if (service) return clv_service_ready(service, out) ? 200 : 503;
@@ -33,10 +28,9 @@ static unsigned show_ready(void *user, clv_bytes *out) {
 }
 
 clv_code clv_pages_open(const clv_worker_config *c, clv_pages **ret, clv_err *err) {
-  static const char text[] = "text/plain; charset=utf-8";
   static const clv_http_page pages[] = {{"/metrics", CLV_METRICS_TYPE, show_metrics},
-                                        {"/healthz", text, show_health},
-                                        {"/readyz", text, show_ready}};
+                                        {"/healthz", CLV_HTTP_TEXT, clv_http_health},
+                                        {"/readyz", CLV_HTTP_TEXT, show_ready}};
   CLV_AUTO(clv_pages_closep) clv_pages *p = NULL;
   if (!c->metrics.listen) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));

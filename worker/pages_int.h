@@ -17,11 +17,4 @@ void clv_pages_show(clv_pages *p, clv_service *service);
 /* BLOCKS. Before the service is closed; *p becomes NULL. For CLV_AUTO. */
 void clv_pages_closep(clv_pages **p);
 
-/* accept_guard.c. Times that it has turned connections away. */
-uint64_t clv_accept_guard_sheds(void);
-/* From now on at most `limit` connections to the service are open at once, as `connections` counts them;
- * one more is closed as soon as it is there. service NULL: no limit, before the service is closed. */
-void clv_accept_guard_limit(clv_service *service, unsigned (*connections)(const clv_service *),
-                            uint64_t limit);
-
 #endif

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/dist/dist.h"
+#include "worker/accept_guard_int.h"
 #include "worker/pages_int.h"
 #include "worker/service/service.h"
 #include "worker/store/store.h"
@@ -126,6 +127,25 @@ static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
   return CLV_EXIT_OK;
 }
 
+/* From the open port to the closed one. */
+static int run_service(const clv_worker_config *c, const clv_tls_identity *id,
+                       clv_rpc_runtime *runtime, clv_pages **pages) {
+  clv_service *service;
+  clv_err err;
+  if (clv_service_open(c, id, runtime, &service, &err) != CLV_OK)
+    return clv_exit_say(CLV_EXIT_CONNECT, &err);
+  clv_pages_show(*pages, service);
+  clv_accept_guard_limit(service, clv_service_connections, c->limits.connections);
+  log_facts(c, id, clv_service_port(service));
+  clv_notify_ready(clv_service_port(service));
+  serve_until_stopped(service, c);
+  clv_pages_closep(pages);
+  clv_accept_guard_limit(NULL, NULL, 0);
+  clv_service_close(service);
+  clv_log_event(CLV_LOG_INFO, "stopped", "%s", "");
+  return CLV_EXIT_OK;
+}
+
 static int serve(const arguments *a, bool check_only) {
   clv_err err;
   CLV_AUTO(clv_worker_config_freep) clv_worker_config *config = NULL;
@@ -148,26 +168,11 @@ static int serve(const arguments *a, bool check_only) {
     return clv_exit_say(CLV_EXIT_CONNECT, &err);
   CLV_AUTO(clv_pages_closep) clv_pages *pages = NULL;
   if (clv_pages_open(config, &pages, &err) != CLV_OK) return clv_exit_say(CLV_EXIT_CONNECT, &err);
-  clv_rpc_runtime *runtime;
+  CLV_AUTO(clv_rpc_runtime_freep) clv_rpc_runtime *runtime = NULL;
   clv_rpc_runtime_options ro = {.queue_threads = 2};
   if (clv_rpc_runtime_new(&ro, &runtime, &err) != CLV_OK)
     return clv_exit_say(CLV_EXIT_FAILED, &err);
-  clv_service *service;
-  if (clv_service_open(config, identity, runtime, &service, &err) != CLV_OK) {
-    clv_rpc_runtime_free(runtime);
-    return clv_exit_say(CLV_EXIT_CONNECT, &err);
-  }
-  clv_pages_show(pages, service);
-  clv_accept_guard_limit(service, clv_service_connections, config->limits.connections);
-  log_facts(config, identity, clv_service_port(service));
-  clv_notify_ready(clv_service_port(service));
-  serve_until_stopped(service, config);
-  clv_pages_closep(&pages);
-  clv_accept_guard_limit(NULL, NULL, 0);
-  clv_service_close(service);
-  clv_rpc_runtime_free(runtime);
-  clv_log_event(CLV_LOG_INFO, "stopped", "%s", "");
-  return CLV_EXIT_OK;
+  return run_service(config, identity, runtime, &pages);
 }
 
 int clv_cmd_serve(void *args) {

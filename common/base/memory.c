@@ -112,23 +112,9 @@ void clv_bytes_printf(clv_bytes *b, const char *fmt, ...) {
   va_end(again);
 }
 
-/* Bytes of the UTF-8 character at p, 0 when it is none: short, overlong, a surrogate or too large. */
 static size_t utf8_len(const unsigned char *p) {
-  static const struct {
-    unsigned char low, high, second_low, second_high;
-    size_t len;
-  } rows[] = {
-      {0x00, 0x7f, 0, 0, 1},       {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
-      {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3},
-      {0xf0, 0xf0, 0x90, 0xbf, 4}, {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4}};
-  for (size_t i = 0; i < CLV_COUNT(rows); i++) {
-    if (p[0] < rows[i].low || p[0] > rows[i].high) continue;
-    if (rows[i].len > 1 && (p[1] < rows[i].second_low || p[1] > rows[i].second_high)) return 0;
-    for (size_t k = 2; k < rows[i].len; k++)
-      if ((p[k] & 0xc0) != 0x80) return 0;
-    return rows[i].len;
-  }
-  return 0;
+  uint32_t point;
+  return clv_utf8(p, SIZE_MAX, &point);
 }
 
 void clv_bytes_json(clv_bytes *b, const char *text) {

@@ -18,14 +18,14 @@ void clv_text_clean(char *text) {
 
 /* C1 controls count as well, as UTF-8 and as bytes of their own: terminals may obey either. */
 void clv_text_guard(const char *text, clv_bytes *out) {
-  bool whole = true; /* the byte before ended a character */
-  for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-    bool c1 = *p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0;
-    bool control = (*p < 0x20 && *p != '\n' && *p != '\t') || *p == 0x7f;
-    bool stray = whole && *p >= 0x80 && *p < 0xa0;
-    clv_bytes_add(out, c1 || control || stray ? (const unsigned char *)"?" : p, 1);
-    p += c1;
-    whole = *p < 0x80 || c1;
+  uint32_t point;
+  for (size_t n; *text; text += CLV_MAX(n, (size_t)1)) {
+    n = clv_utf8(text, SIZE_MAX, &point);
+    bool line = *text == '\n' || *text == '\t';
+    if (n && (line || !clv_is_control(point)))
+      clv_bytes_add(out, text, n);
+    else
+      clv_bytes_puts(out, "?");
   }
 }
 
@@ -168,3 +168,25 @@ static uint64_t clock_ns(clockid_t id) {
 
 uint64_t clv_now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
 uint64_t clv_wall_ms(void) { return clock_ns(CLOCK_REALTIME) / 1000000u; }
+
+size_t clv_utf8(const void *text, size_t left, uint32_t *ret_point) {
+  static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+  const unsigned char *p = text;
+  if (p[0] < 0x80) {
+    *ret_point = p[0];
+    return 1;
+  }
+  size_t n = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
+  if (p[0] < 0xc2 || p[0] > 0xf4 || n > left) return 0;
+  uint32_t point = p[0] & (0x7fu >> n);
+  for (size_t i = 1; i < n; i++) {
+    if ((p[i] & 0xc0) != 0x80) return 0; /* a terminating NUL ends up here as well */
+    point = point << 6 | (p[i] & 0x3f);
+  }
+  bool surrogate = point >= 0xd800 && point <= 0xdfff;
+  if (point < least[n] || point > 0x10ffff || surrogate) return 0;
+  *ret_point = point;
+  return n;
+}
+
+bool clv_is_control(uint32_t point) { return point < 0x20 || (point >= 0x7f && point <= 0x9f); }

@@ -115,7 +115,7 @@ static void add_options(const clv_cli *cli, const clv_cli_command *c, clv_bytes 
   clv_bytes_puts(out, " options='");
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);
-    if (c ? clv_cli_belongs(o, c) : !o->commands) clv_bytes_printf(out, " --%s", o->name);
+    if (clv_cli_belongs(o, c)) clv_bytes_printf(out, " --%s", o->name);
   }
   clv_bytes_puts(out, "'");
 }
@@ -141,21 +141,12 @@ static void add_group(const clv_cli *cli, size_t i, clv_bytes *out) {
   int n = (int)clv_cli_first_word(first);
   clv_bytes_printf(out, "    '%.*s '*) skip=1 args=('words", n, first->name);
   for (size_t k = i; k < clv_cli_n_commands(cli); k++) {
-    const char *name = clv_cli_command_at(cli, k)->name;
-    if (strncmp(name, first->name, (size_t)n + 1) == 0) clv_bytes_puts(out, name + n);
+    const clv_cli_command *c = clv_cli_command_at(cli, k);
+    if (clv_cli_same_group(first, c)) clv_bytes_puts(out, c->name + n);
   }
   clv_bytes_puts(out, "')");
   add_options(cli, NULL, out);
   clv_bytes_puts(out, " ;;\n");
-}
-
-static bool starts_group(const clv_cli *cli, size_t i) {
-  const clv_cli_command *c = clv_cli_command_at(cli, i);
-  if (!clv_cli_is_grouped(c)) return false;
-  for (size_t k = 0; k < i; k++)
-    if (strncmp(clv_cli_command_at(cli, k)->name, c->name, clv_cli_first_word(c) + 1) == 0)
-      return false;
-  return true;
 }
 
 static void add_commands(const clv_cli *cli, clv_bytes *out) {
@@ -165,11 +156,12 @@ static void add_commands(const clv_cli *cli, clv_bytes *out) {
   for (size_t i = 0; i < clv_cli_n_commands(cli); i++) {
     const clv_cli_command *c = clv_cli_command_at(cli, i);
     add_command(cli, c, out);
-    if (!clv_cli_is_grouped(c) || starts_group(cli, i))
+    if (clv_cli_starts_group(cli, i))
       clv_bytes_printf(&words, " %.*s", (int)clv_cli_first_word(c), c->name);
   }
   for (size_t i = 0; i < clv_cli_n_commands(cli); i++)
-    if (starts_group(cli, i)) add_group(cli, i, out);
+    if (clv_cli_is_grouped(clv_cli_command_at(cli, i)) && clv_cli_starts_group(cli, i))
+      add_group(cli, i, out);
   clv_bytes_printf(out, "    '') args=('words%s')", words.data);
   add_options(cli, NULL, out);
   clv_bytes_puts(out, " ;;\n  esac\n}\n");

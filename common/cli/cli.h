@@ -147,12 +147,8 @@ int clv_cli_usage(const clv_cli_line *line, const char *fmt, ...) CLV_PRINTF(2, 
 /* --log-format beats the file's log.json. */
 bool clv_cli_json(const clv_cli_line *line, bool in_file);
 
-/* Documents made from the tables: help of the line's command, its group or the program; the manual page as
- * man(7) text; completions. */
+/* What --help prints of the line's command, its group or the program, appended to *out. */
 void clv_cli_help(const clv_cli_line *line, clv_bytes *out);
-void clv_cli_man(const clv_cli *cli, clv_bytes *out);
-void clv_cli_bash(const clv_cli *cli, clv_bytes *out);
-void clv_cli_zsh(const clv_cli *cli, clv_bytes *out);
 
 #ifdef __cplusplus
 }

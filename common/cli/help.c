@@ -54,14 +54,13 @@ static void option_row(clv_bytes *out, const clv_cli_option *o) {
   row(out, left.data, doc.data);
 }
 
-/* Those of the command alone, or those of all. */
-static void option_rows(const clv_cli *cli, const clv_cli_command *command, bool own,
-                        clv_bytes *out) {
+/* Those of the command alone; NULL: those of all. */
+static void option_rows(const clv_cli *cli, const clv_cli_command *command, clv_bytes *out) {
   bool any = false;
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);
-    if (own != (o->commands != NULL) || (own && !clv_cli_belongs(o, command))) continue;
-    if (!any) clv_bytes_printf(out, own ? "Options:\n" : "Options of every command:\n");
+    if ((command && !o->commands) || !clv_cli_belongs(o, command)) continue;
+    if (!any) clv_bytes_puts(out, command ? "Options:\n" : "Options of every command:\n");
     any = true;
     option_row(out, o);
   }
@@ -80,13 +79,8 @@ static void command_help(const clv_cli *cli, const clv_cli_command *c, clv_bytes
   clv_cli_sentence(c->doc, out);
   clv_bytes_puts(out, "\n\n");
   paragraphs(out, c->more);
-  option_rows(cli, c, true, out);
-  option_rows(cli, c, false, out);
-}
-
-static bool in_group(const clv_cli_command *c, const char *group) {
-  size_t n = clv_cli_first_word(c);
-  return !group || (strlen(group) == n && strncmp(c->name, group, n) == 0);
+  option_rows(cli, c, out);
+  option_rows(cli, NULL, out);
 }
 
 static void command_rows(const clv_cli *cli, const char *group, clv_bytes *out) {
@@ -94,7 +88,7 @@ static void command_rows(const clv_cli *cli, const char *group, clv_bytes *out) 
   for (size_t i = 0; i < clv_cli_n_commands(cli); i++) {
     const clv_cli_command *c = clv_cli_command_at(cli, i);
     CLV_AUTO(clv_bytes_done) clv_bytes left = {0};
-    if (!in_group(c, group)) continue;
+    if (group && !clv_cli_starts_with(c, group)) continue;
     clv_bytes_printf(&left, "%s%s%s", c->name, c->args ? " " : "", c->args ? c->args : "");
     row(out, left.data, c->doc);
   }
@@ -120,6 +114,6 @@ void clv_cli_help(const clv_cli_line *line, clv_bytes *out) {
   command_rows(cli, line->group, out);
   clv_bytes_printf(out, "\n`%s COMMAND --help` lists the options of a command.\n\n", cli->name);
   if (line->group) return;
-  option_rows(cli, NULL, false, out);
+  option_rows(cli, NULL, out);
   exit_rows(cli, out);
 }

@@ -50,11 +50,11 @@ static void option(const clv_cli_option *o, clv_bytes *out) {
   if (o->required) clv_bytes_puts(out, "Required.\n");
 }
 
-/* Those of the command alone, or those of all. */
+/* Those of the command alone; NULL: those of all. */
 static void options(const clv_cli *cli, const clv_cli_command *command, clv_bytes *out) {
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);
-    if (command ? o->commands && clv_cli_belongs(o, command) : !o->commands) option(o, out);
+    if ((!command || o->commands) && clv_cli_belongs(o, command)) option(o, out);
   }
 }
 

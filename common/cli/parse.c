@@ -109,13 +109,14 @@ static clv_code fail_unknown(const parser *p, const char *name, clv_err *err) {
                   near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
 }
 
-/* Options that start with `name` of n bytes: their number and the first two. One that is called so is the only
- * one. `own`: of the command alone. */
-static size_t find_prefix(const parser *p, const char *name, size_t n, bool own, size_t found[2]) {
+/* Options that start with `name` of n bytes: their number and the first two. One that is called so is
+ * the only one. Those of a command alone, unless it is NULL. */
+static size_t find_prefix(const clv_cli *cli, const clv_cli_command *of, const char *name, size_t n,
+                          size_t found[2]) {
   size_t count = 0;
-  for (size_t i = 0; i < clv_cli_n_options(p->cli); i++) {
-    const clv_cli_option *o = clv_cli_option_at(p->cli, i);
-    if (strncmp(o->name, name, n) != 0 || (own && !clv_cli_belongs(o, p->command))) continue;
+  for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
+    const clv_cli_option *o = clv_cli_option_at(cli, i);
+    if (strncmp(o->name, name, n) != 0 || (of && !clv_cli_belongs(o, of))) continue;
     if (o->name[n] == '\0') {
       found[0] = i;
       return 1;
@@ -129,8 +130,8 @@ static size_t find_prefix(const parser *p, const char *name, size_t n, bool own,
 /* The option that `name` of n bytes stands for, whole or shortened; those of the command come first. */
 static clv_code find_long(const parser *p, const char *name, size_t n, size_t *ret, clv_err *err) {
   char text[CLV_CLI_NAME];
-  size_t found[2] = {0, 0}, count = p->command && n ? find_prefix(p, name, n, true, found) : 0;
-  if (count == 0 && n) count = find_prefix(p, name, n, false, found);
+  size_t found[2] = {0, 0}, count = n ? find_prefix(p->cli, p->command, name, n, found) : 0;
+  if (count == 0 && n) count = find_prefix(p->cli, NULL, name, n, found);
   snprintf(text, sizeof text, "%.*s", (int)CLV_MIN(n, sizeof text - 1), name);
   if (count == 0) return fail_unknown(p, text, err);
   if (count > 1)
@@ -211,7 +212,7 @@ static void drop_words(clv_cli_line *line, size_t n) {
 /* How many of the words are the command's name, 0 when it is another one. */
 static size_t matches(const clv_cli_command *c, const clv_cli_line *line) {
   size_t n = clv_cli_first_word(c);
-  if (strlen(line->words[0]) != n || strncmp(line->words[0], c->name, n) != 0) return 0;
+  if (!clv_cli_starts_with(c, line->words[0])) return 0;
   if (!c->name[n]) return 1;
   return line->n_words > 1 && strcmp(line->words[1], c->name + n + 1) == 0 ? 2 : 0;
 }
@@ -223,7 +224,7 @@ static size_t candidates(const clv_cli *cli, const char *group,
   for (size_t i = 0; i < clv_cli_n_commands(cli) && n < CLV_CLI_OPTIONS; i++) {
     const clv_cli_command *c = clv_cli_command_at(cli, i);
     size_t first = clv_cli_first_word(c);
-    if (group && (strlen(group) != first || strncmp(c->name, group, first) != 0)) continue;
+    if (group && !clv_cli_starts_with(c, group)) continue;
     if (group)
       snprintf(words[n], CLV_CLI_NAME, "%s", c->name + first + (c->name[first] == ' '));
     else
@@ -258,9 +259,8 @@ static clv_code fail_command(const clv_cli *cli, const clv_cli_line *line, clv_e
 static clv_code find_command(const clv_cli *cli, clv_cli_line *line, clv_err *err) {
   for (size_t i = 0; i < clv_cli_n_commands(cli) && line->n_words; i++) {
     const clv_cli_command *c = clv_cli_command_at(cli, i);
-    size_t n = matches(c, line), first = clv_cli_first_word(c);
-    if (clv_cli_is_grouped(c) && strlen(line->words[0]) == first &&
-        strncmp(line->words[0], c->name, first) == 0)
+    size_t n = matches(c, line);
+    if (clv_cli_is_grouped(c) && clv_cli_starts_with(c, line->words[0]))
       line->group = line->words[0];
     if (!n) continue;
     line->command = c;

@@ -49,8 +49,25 @@ bool clv_cli_is_grouped(const clv_cli_command *command) {
   return command->name[clv_cli_first_word(command)] != '\0';
 }
 
+bool clv_cli_starts_with(const clv_cli_command *command, const char *word) {
+  size_t n = clv_cli_first_word(command);
+  return strlen(word) == n && strncmp(command->name, word, n) == 0;
+}
+
+bool clv_cli_same_group(const clv_cli_command *a, const clv_cli_command *b) {
+  size_t n = clv_cli_first_word(a);
+  return n == clv_cli_first_word(b) && strncmp(a->name, b->name, n) == 0;
+}
+
+bool clv_cli_starts_group(const clv_cli *cli, size_t i) {
+  for (size_t k = 0; k < i; k++)
+    if (clv_cli_same_group(clv_cli_command_at(cli, k), clv_cli_command_at(cli, i))) return false;
+  return true;
+}
+
 bool clv_cli_belongs(const clv_cli_option *option, const clv_cli_command *command) {
   if (!option->commands) return true;
+  if (!command) return false;
   for (const char *at = option->commands; *at;) {
     size_t n = strcspn(at, ",");
     bool starts = strncmp(command->name, at, n) == 0;

@@ -67,7 +67,7 @@ static void add_option(const clv_cli_option *o, clv_bytes *out) {
 static void add_options(const clv_cli *cli, const clv_cli_command *c, clv_bytes *out) {
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);
-    if (c ? clv_cli_belongs(o, c) : !o->commands) add_option(o, out);
+    if (clv_cli_belongs(o, c)) add_option(o, out);
   }
 }
 
@@ -86,18 +86,6 @@ static void add_arguments(const clv_cli *cli, const clv_cli_command *c, clv_byte
   }
 }
 
-static bool same_group(const clv_cli_command *a, const clv_cli_command *b) {
-  size_t n = clv_cli_first_word(a);
-  return n == clv_cli_first_word(b) && strncmp(a->name, b->name, n) == 0;
-}
-
-/* No command before row i has its first word. */
-static bool is_first(const clv_cli *cli, size_t i) {
-  for (size_t k = 0; k < i; k++)
-    if (same_group(clv_cli_command_at(cli, k), clv_cli_command_at(cli, i))) return false;
-  return true;
-}
-
 /* _describe a list of "name:sentence". */
 static void add_described(const char *name, const char *doc, clv_bytes *out) {
   clv_bytes_printf(out, " '%s:", name);
@@ -111,7 +99,8 @@ static void add_first_words(const clv_cli *cli, clv_bytes *out) {
     const clv_cli_command *c = clv_cli_command_at(cli, i);
     char word[CLV_CLI_NAME] = "";
     strncat(word, c->name, CLV_MIN(clv_cli_first_word(c), sizeof word - 1));
-    if (is_first(cli, i)) add_described(word, clv_cli_is_grouped(c) ? "its verbs" : c->doc, out);
+    if (clv_cli_starts_group(cli, i))
+      add_described(word, clv_cli_is_grouped(c) ? "its verbs" : c->doc, out);
   }
   clv_bytes_puts(out, ")\n");
 }
@@ -122,14 +111,14 @@ static void add_group(const clv_cli *cli, size_t i, clv_bytes *out) {
   clv_bytes_printf(out, "    %.*s)\n      local -a verbs=(", (int)n, first->name);
   for (size_t k = i; k < clv_cli_n_commands(cli); k++) {
     const clv_cli_command *c = clv_cli_command_at(cli, k);
-    if (same_group(first, c)) add_described(c->name + n + 1, c->doc, out);
+    if (clv_cli_same_group(first, c)) add_described(c->name + n + 1, c->doc, out);
   }
   clv_bytes_puts(out,
                  ")\n      if ((CURRENT == 2)); then _describe verb verbs; return; fi\n"
                  "      shift words; ((CURRENT--))\n      case $words[1] in\n");
   for (size_t k = i; k < clv_cli_n_commands(cli); k++) {
     const clv_cli_command *c = clv_cli_command_at(cli, k);
-    if (!same_group(first, c)) continue;
+    if (!clv_cli_same_group(first, c)) continue;
     clv_bytes_printf(out, "        %s) ", c->name + n + 1);
     add_arguments(cli, c, out);
     clv_bytes_puts(out, " ;;\n");
@@ -152,7 +141,7 @@ void clv_cli_zsh(const clv_cli *cli, clv_bytes *out) {
   for (size_t i = 0; i < clv_cli_n_commands(cli); i++) {
     const clv_cli_command *c = clv_cli_command_at(cli, i);
     if (clv_cli_is_grouped(c)) {
-      if (is_first(cli, i)) add_group(cli, i, out);
+      if (clv_cli_starts_group(cli, i)) add_group(cli, i, out);
       continue;
     }
     clv_bytes_printf(out, "    %s) ", c->name);

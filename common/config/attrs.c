@@ -104,9 +104,3 @@ void clv_attrs_free(clv_attr_spec *attrs, size_t n) {
   }
   free(attrs);
 }
-
-const clv_attr_spec *clv_attr_find(const clv_attr_spec *attrs, size_t n_attrs, const char *key) {
-  for (size_t i = 0; i < n_attrs; i++)
-    if (strcmp(attrs[i].key, key) == 0) return &attrs[i];
-  return NULL;
-}

@@ -388,15 +388,9 @@ clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos,
 /* Lower-case names as in the files ("cross_entropy"), for messages and records. */
 const char *clv_loss_name(clv_loss_kind kind);
 const char *clv_optimizer_name(clv_optimizer_kind kind);
-const char *clv_lr_name(clv_lr_kind kind);
 const char *clv_compute_name(clv_compute dtype);
 const char *clv_pipeline_name(clv_pipeline_kind kind);
-const char *clv_transfer_name(clv_transfer transfer);
 const char *clv_arch_name(clv_arch arch);
-const char *clv_role_name(clv_role role);
-
-/* The attribute called `key`, or NULL. */
-const clv_attr_spec *clv_attr_find(const clv_attr_spec *attrs, size_t n_attrs, const char *key);
 
 #ifdef __cplusplus
 }

@@ -363,7 +363,5 @@ const char *clv_loss_name(clv_loss_kind kind) { return loss_names[kind]; }
 const char *clv_optimizer_name(clv_optimizer_kind kind) { return optimizer_names[kind]; }
 const char *clv_compute_name(clv_compute dtype) { return compute_names[dtype]; }
 
-const char *clv_lr_name(clv_lr_kind kind) { return lr_names[kind]; }
 const char *clv_pipeline_name(clv_pipeline_kind kind) { return pipeline_names[kind]; }
-const char *clv_transfer_name(clv_transfer transfer) { return transfer_names[transfer]; }
 const char *clv_arch_name(clv_arch arch) { return arch_names[arch]; }

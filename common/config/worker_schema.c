@@ -160,4 +160,3 @@ const clv_schema *clv_worker_schema(void) {
   return &schema;
 }
 
-const char *clv_role_name(clv_role role) { return role_names[role]; }

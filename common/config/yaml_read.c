@@ -89,20 +89,6 @@ static clv_code refuse_extras(reader *r, struct fy_event *e, clv_err *err) {
              : "tags (!x) are not supported: write the plain value");
 }
 
-/* Bytes in the UTF-8 character at p, or 0 when it is malformed, overlong or a surrogate. */
-static size_t utf8_len(const unsigned char *p, size_t left) {
-  static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (p[0] < 0x80) return 1;
-  size_t n = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
-  if (p[0] < 0xc2 || p[0] > 0xf4 || n > left) return 0;
-  uint32_t c = p[0] & (0x7fu >> n);
-  for (size_t i = 1; i < n; i++) {
-    if ((p[i] & 0xc0) != 0x80) return 0;
-    c = c << 6 | (p[i] & 0x3f);
-  }
-  return c < least[n] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000) ? 0 : n;
-}
-
 /* libfyaml 0.7.12 lets bad UTF-8 and control bytes pass as empty values, spends seconds on endless
  * lines, and leaks on long runs of quotes. None of them belongs into a config. */
 clv_code clv_yaml_text_check(const clv_source *source, const char *text, size_t len,
@@ -110,10 +96,11 @@ clv_code clv_yaml_text_check(const clv_source *source, const char *text, size_t 
   const reader r = {.override = override};
   int line = 0, column = 0, quotes = 0;
   size_t line_start = 0;
+  uint32_t point;
   for (size_t i = 0, n; i < len; i += n, column++) {
     const char *wrong = NULL;
     unsigned char c = (unsigned char)text[i];
-    n = utf8_len((const unsigned char *)text + i, len - i);
+    n = clv_utf8(text + i, len - i, &point);
     quotes = c == '\'' ? quotes + 1 : 0;
     if (n == 0)
       wrong = "not valid UTF-8";
@@ -139,9 +126,9 @@ static clv_code read_scalar(reader *r, struct fy_event *e, clv_node **ret, clv_e
   if (len > CLV_CONFIG_MAX_TEXT)
     return clv_source_fail(r->source, event_pos(r, e), err, "a value of %zu bytes, the limit is %d",
                            len, CLV_CONFIG_MAX_TEXT);
-  for (size_t i = 0, n; i < len;
-       i += n) /* escapes may have made what the file itself must not hold */
-    if (!(n = utf8_len((const unsigned char *)text + i, len - i)))
+  uint32_t point; /* escapes may have made what the file itself must not hold */
+  for (size_t i = 0, n; i < len; i += n)
+    if (!(n = clv_utf8(text + i, len - i, &point)))
       return clv_source_fail(r->source, event_pos(r, e), err, "a value is not valid UTF-8");
   bool plain = !token || fy_token_scalar_style(token) == FYSS_PLAIN;
   CLV_AUTO(clv_freep) char *copy = NULL;

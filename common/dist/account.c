@@ -11,8 +11,6 @@ static const char *const quota_names[CLV_QUOTAS][2] = {
     [CLV_QUOTA_CALLS] = {"call", "calls"},
 };
 
-const char *clv_quota_name(clv_quota q) { return quota_names[q][1]; }
-
 clv_code clv_account_new(const clv_account_options *o, clv_account **ret, clv_err *err) {
   clv_account *a;
   CLV_TRY(clv_alloc(1, sizeof *a, &a, err));
@@ -72,7 +70,6 @@ clv_account *clv_account_try(clv_account *a, clv_quota q, uint64_t n) {
 
 /* What strangers use is nobody's business: of an account that they share no number is told. */
 clv_code clv_account_refuse(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
-  __atomic_fetch_add(&a->refused[q], 1, __ATOMIC_RELAXED);
   const char *key = a->o.key[q], *raise = key ? "; raise " : "";
   const char *where = key ? " in worker.yaml" : "", *exceed = n == 1 ? "exceeds" : "exceed";
   const char *unit = quota_names[q][n != 1];
@@ -98,12 +95,6 @@ void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n) {
 
 uint64_t clv_account_used(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->used[q], __ATOMIC_RELAXED);
-}
-
-void clv_account_count(const clv_account *a, clv_quota q, clv_account_counts *ret) {
-  *ret = (clv_account_counts){.used = clv_account_used(a, q),
-                              .most = a->o.most[q],
-                              .refused = __atomic_load_n(&a->refused[q], __ATOMIC_RELAXED)};
 }
 
 bool clv_account_is_below(const clv_account *a, const clv_account *above) {

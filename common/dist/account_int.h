@@ -13,9 +13,9 @@
 struct clv_account {
   clv_account_options o;
   int refs;
-  uint64_t used[CLV_QUOTAS], refused[CLV_QUOTAS]; /* atomic */
-  pthread_mutex_t lock;                           /* the list, before the lock of any pool */
-  clv_pool *pools;                                /* of a topmost account, all below it */
+  uint64_t used[CLV_QUOTAS]; /* atomic */
+  pthread_mutex_t lock;      /* the list, before the lock of any pool */
+  clv_pool *pools;           /* of a topmost account, all below it */
 };
 
 /* The account that has no room for `n` more, from `a` upwards; NULL: they are charged. */

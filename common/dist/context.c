@@ -250,7 +250,7 @@ static void bury(clv_contexts *e, context *c) {
   clv_slab_give(&e->contexts, oldest);
 }
 
-void clv_context_end(clv_contexts *e, uint64_t id) {
+static void end_context(clv_contexts *e, uint64_t id) {
   clv_err ignored;
   context *c;
   /* One that never came here leaves a tombstone as well: its frames may still be on their way. */
@@ -352,7 +352,7 @@ static clv_code on_end(clv_contexts *e, clv_packet *p, clv_err *err) {
   const context *ctx = clv_context_find(e, p->frame.context);
   if (p->frame.has_commit) clv_context_last_step(e, &p->frame);
   if (ctx) trace = clv_context_trace(ctx);
-  clv_context_end(e, p->frame.context);
+  end_context(e, p->frame.context);
   CLV_TRY(clv_packet_new(e->env.pool, CLV_ENDED, &reply, err));
   if (trace) clv_packet_add(reply, trace);
   reply->frame.context = p->frame.context;
@@ -364,7 +364,7 @@ static clv_code on_end(clv_contexts *e, clv_packet *p, clv_err *err) {
 
 static void abort_one(clv_contexts *e, uint64_t id) {
   clv_context_restore_buffers(e, id, CLV_MODULE_ALL);
-  clv_context_end(e, id);
+  end_context(e, id);
 }
 
 static clv_code on_abort(clv_contexts *e, clv_packet *p, clv_err *err) {

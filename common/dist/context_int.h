@@ -336,7 +336,6 @@ clv_code clv_name_index(clv_contexts *e, const char *name, uint32_t *ret, clv_er
 /* The first failure of a context goes to the master; its backward pass ends. */
 void clv_context_fail(clv_contexts *e, context *c, reason *why); /* takes a reference */
 void clv_context_fail_at(clv_contexts *e, context *c, const clv_err *why, uint32_t module);
-void clv_context_end(clv_contexts *e, uint64_t id);
 
 clv_code clv_context_packet(clv_contexts *e, clv_frame_kind kind, const context *c,
                             uint64_t message, uint32_t name, clv_packet **ret,
@@ -362,7 +361,6 @@ clv_code clv_context_core(clv_contexts *e, const clv_stage *s, clv_err *err) CLV
 
 void clv_turn_join(clv_contexts *e, call *c); /* before its arguments are counted off */
 void clv_turn_leave(clv_contexts *e, call *c);
-bool clv_turn_waits(const clv_contexts *e, uint32_t module, bool changes_only);
 /* Whether a change that came before number `number` still waits at a module. */
 bool clv_turn_changes_before(const clv_contexts *e, uint32_t module, uint64_t number);
 

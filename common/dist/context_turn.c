@@ -139,11 +139,6 @@ void clv_change_free(clv_contexts *e, change *k) {
   clv_slab_give(&e->changes, k);
 }
 
-bool clv_turn_waits(const clv_contexts *e, uint32_t module, bool changes_only) {
-  const line *l = &e->lines[module];
-  return changes_only ? l->n_changes > 0 : l->first != NULL;
-}
-
 bool clv_turn_changes_before(const clv_contexts *e, uint32_t module, uint64_t number) {
   const line *l = &e->lines[module];
   if (!l->n_changes) return false;
@@ -158,8 +153,9 @@ clv_code clv_contexts_hold(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_e
   change *k;
   *ret_kept = false;
   if (!s || f->state.what == CLV_STATE_GRADIENTS) return CLV_OK;
-  bool only_changes = f->kind == CLV_STATE_GET && !clv_stage_buffer_bytes(s);
-  if (!clv_turn_waits(e, f->stage, only_changes)) return CLV_OK;
+  const line *l = &e->lines[f->stage];
+  bool changes_alone = f->kind == CLV_STATE_GET && !clv_stage_buffer_bytes(s);
+  if (changes_alone ? !l->n_changes : !l->first) return CLV_OK;
   CLV_TRY(clv_change_new(e, f, 0, &k, err));
   clv_code code = clv_change_means(e, k, f->stage, NULL, err);
   if (code != CLV_OK) {

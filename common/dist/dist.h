@@ -52,13 +52,6 @@ clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *er
 void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n);
 uint64_t clv_account_used(const clv_account *a, clv_quota q);
 
-typedef struct clv_account_counts {
-  uint64_t used, most; /* most 0: no limit */
-  uint64_t refused;    /* charges */
-} clv_account_counts;
-void clv_account_count(const clv_account *a, clv_quota q, clv_account_counts *ret);
-const char *clv_quota_name(clv_quota q); /* "bytes" */
-
 /* ---- pooled tensors and packets -------------------------------------------------------------- */
 
 /* Tensors of one session, reused by size: after warm-up no memory is taken. Counts against a quota:

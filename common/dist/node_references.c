@@ -136,7 +136,6 @@ static void give(clv_session_node *n, const clv_rref_use *u, clv_tensor *tensor,
 static void on_create(void *user, uint64_t ref, uint64_t id, uint64_t made) {
   clv_session_node *n = user;
   clv_err err;
-  if (!id) return; /* a tensor of the program, which comes with it */
   if (clv_contexts_keep(n->contexts, ref, id, made, &err) == CLV_OK) return;
   clv_rref_failure why = failure_of(&err);
   clv_rrefs_settle(n->references, ref, NULL, &why, clv_now_ns());

@@ -101,7 +101,7 @@ typedef struct clv_rref_birth {
   uint64_t ref, fork, key;
 } clv_rref_birth;
 
-/* Of this value, here. */
+/* Of this value, here. joined is told. */
 clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor, uint64_t now_ns,
                        clv_err *err) CLV_USE_RESULT;
 /* Of a value of a context at its owner, which may be this node. joined is told. */
@@ -299,6 +299,8 @@ void rref_entry_forget(rref_entry *e);            /* what it holds, at the table
 
 /* ---- rref_user.c ------------------------------------------------------------------------------- */
 
+/* The handle of an entry that was made here, with its fork. joined is told. */
+clv_code rref_handle_own(clv_rrefs *t, const clv_rref_birth *b, clv_err *err) CLV_USE_RESULT;
 void rref_fill(const clv_rrefs *t, const rref_post *post, clv_rref_message *ret);
 /* The answer to a post that was made from a record of a user. */
 void rref_answered(clv_rrefs *t, rref_post *post, clv_code code);

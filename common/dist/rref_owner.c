@@ -40,12 +40,16 @@ clv_code rref_fork_new(clv_rrefs *t, rref_entry *e, uint64_t id, uint32_t node, 
   return CLV_OK;
 }
 
-void rref_fork_free(clv_rrefs *t, rref_fork *f) {
-  rref_entry *e = f->entry;
+static void drop_fork(clv_rrefs *t, rref_fork *f) {
   rref_post_cancel(t, &f->use);
   rref_ring_remove(&f->of_entry);
   rref_ring_remove(&f->of_peer);
   rref_drop(&t->fork_slab, &t->forks, f);
+}
+
+void rref_fork_free(clv_rrefs *t, rref_fork *f) {
+  rref_entry *e = f->entry;
+  drop_fork(t, f);
   if (!rref_ring_empty(&e->forks)) return;
   uint64_t ref = e->record.id;
   entry_free(t, e);
@@ -234,9 +238,27 @@ int rref_on_fetch(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   return CLV_OK;
 }
 
+/* ---- what the node says ---------------------------------------------------------------------------- */
+
+/* All at once instead of by a KEEP to this node itself, which may be late: the value has its place. */
+static clv_code own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor, clv_err *err) {
+  rref_entry *e;
+  rref_fork *f;
+  CLV_TRY(entry_new(t, b->ref, b->key, &e, err));
+  e->tensor = clv_tensor_ref(tensor);
+  clv_code code = rref_fork_new(t, e, b->fork, t->env.self, &f, err);
+  if (code == CLV_OK) {
+    code = rref_handle_own(t, b, err);
+    if (code != CLV_OK) drop_fork(t, f);
+  }
+  if (code != CLV_OK) entry_free(t, e);
+  return code;
+}
+
 clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor, uint64_t now_ns,
                        clv_err *err) {
-  CLV_TRY(clv_rrefs_keep(t, b, t->env.self, 0, 0, now_ns, err));
-  clv_rrefs_settle(t, b->ref, tensor, NULL, now_ns);
-  return CLV_OK;
+  rref_enter(t, now_ns);
+  clv_code code = own(t, b, tensor, err);
+  rref_leave(t);
+  return code;
 }

@@ -301,6 +301,15 @@ static clv_code keep(clv_rrefs *t, const clv_rref_birth *b, uint32_t owner, uint
   return CLV_OK;
 }
 
+clv_code rref_handle_own(clv_rrefs *t, const clv_rref_birth *b, clv_err *err) {
+  rref_handle *h;
+  clv_rref_message m = {.ref = b->ref, .fork = b->fork, .key = b->key};
+  CLV_TRY(handle_new(t, &m, t->env.self, RREF_NOBODY, &h, err));
+  h->made_here = true;
+  joined(t, h);
+  return CLV_OK;
+}
+
 clv_code clv_rrefs_keep(clv_rrefs *t, const clv_rref_birth *b, uint32_t owner, uint64_t context,
                         uint64_t value, uint64_t now_ns, clv_err *err) {
   rref_enter(t, now_ns);

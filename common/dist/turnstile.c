@@ -61,29 +61,29 @@ static uint64_t least_tenant(const clv_turnstile *t) {
   return least == UINT64_MAX ? t->clock : least;
 }
 
-static uint64_t least_seat(const tenant *w) {
+static uint64_t least_seat(const tenant *of) {
   uint64_t least = UINT64_MAX;
-  for (const clv_seat *s = w->seats; s; s = s->next)
+  for (const clv_seat *s = of->seats; s; s = s->next)
     if (s->active) least = CLV_MIN(least, s->time);
-  return least == UINT64_MAX ? w->clock : least;
+  return least == UINT64_MAX ? of->clock : least;
 }
 
 static void arrive(clv_seat *s) {
-  tenant *w = s->of;
+  tenant *of = s->of;
   if (s->active) return;
-  if (!w->n_active) w->time = CLV_MAX(w->time, least_tenant(s->at));
-  s->time = CLV_MAX(s->time, least_seat(w));
+  if (!of->n_active) of->time = CLV_MAX(of->time, least_tenant(s->at));
+  s->time = CLV_MAX(s->time, least_seat(of));
   s->active = true;
-  w->n_active++;
+  of->n_active++;
 }
 
 static void depart(clv_seat *s) {
-  tenant *w = s->of;
+  tenant *of = s->of;
   if (!s->active) return;
   s->active = false;
-  w->n_active--;
-  w->clock = CLV_MAX(w->clock, s->time);
-  s->at->clock = CLV_MAX(s->at->clock, w->time);
+  of->n_active--;
+  of->clock = CLV_MAX(of->clock, s->time);
+  s->at->clock = CLV_MAX(s->at->clock, of->time);
 }
 
 static void charge(clv_seat *s, uint64_t now) {
@@ -103,9 +103,9 @@ static void settle(clv_turnstile *t, uint64_t now) {
 
 /* ---- whose turn it is ------------------------------------------------------------------------------ */
 
-static clv_seat *first_of(const tenant *w) {
+static clv_seat *first_of(const tenant *of) {
   clv_seat *first = NULL;
-  for (clv_seat *s = w->seats; s; s = s->next) {
+  for (clv_seat *s = of->seats; s; s = s->next) {
     if (!s->waiting) continue;
     bool before =
         !first || s->time < first->time || (s->time == first->time && s->asked < first->asked);

@@ -43,12 +43,19 @@ struct clv_http {
 
 /* ---- one request ----------------------------------------------------------------------------- */
 
+/* The body's memory goes to the response. */
+static struct MHD_Response *respond(clv_bytes *body) {
+  if (!body->len)
+    return MHD_create_response_from_buffer(0, (char *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);
+  struct MHD_Response *r =
+      MHD_create_response_from_buffer(body->len, body->data, MHD_RESPMEM_MUST_FREE);
+  if (r) *body = (clv_bytes){0};
+  return r;
+}
+
 static enum MHD_Result answer(struct MHD_Connection *c, unsigned status, const char *type,
                               clv_bytes *body) {
-  size_t len = body->len;
-  struct MHD_Response *r =
-      MHD_create_response_from_buffer(len, len ? clv_steal(&body->data) : (char *)(uintptr_t) "",
-                                      len ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
+  struct MHD_Response *r = respond(body);
   if (!r) return MHD_NO;
   MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
   MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
@@ -63,7 +70,7 @@ static enum MHD_Result answer(struct MHD_Connection *c, unsigned status, const c
 static enum MHD_Result refuse(struct MHD_Connection *c, unsigned status, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes body = {0};
   clv_bytes_puts(&body, text);
-  return answer(c, status, "text/plain; charset=utf-8", &body);
+  return answer(c, status, CLV_HTTP_TEXT, &body);
 }
 
 static enum MHD_Result show(const clv_http *h, const clv_http_page *page,
@@ -226,6 +233,12 @@ clv_code clv_http_open(const clv_http_options *options, clv_http **ret, clv_err 
   }
   *ret = h;
   return CLV_OK;
+}
+
+unsigned clv_http_health(void *user, clv_bytes *out) {
+  (void)user;
+  clv_bytes_puts(out, "ok\n");
+  return MHD_HTTP_OK;
 }
 
 unsigned clv_http_port(const clv_http *h) { return h->port; }

@@ -28,8 +28,7 @@ typedef struct clv_http_options {
   size_t n_pages;
   void *user;           /* of the pages */
   unsigned connections; /* at once, up to 64; others wait to be accepted; 0 = 64 */
-  unsigned
-      request_ms; /* a connection that lasts longer, in a crowd a tenth of it, is cut; 0 = 5 000 */
+  unsigned request_ms;  /* how long a connection may last, in a crowd a tenth of it; 0 = 5000 */
 } clv_http_options;
 
 /* Binds and serves. CLV_UNAVAILABLE with the system's reason when the address cannot be bound. */
@@ -39,6 +38,10 @@ unsigned clv_http_port(const clv_http *http);
 /* BLOCKS until no page is being written any more. NULL is allowed. */
 void clv_http_close(clv_http *http);
 void clv_http_closep(clv_http **http);
+
+/* A page for "/healthz": that this process answers. */
+unsigned clv_http_health(void *user, clv_bytes *out);
+#define CLV_HTTP_TEXT "text/plain; charset=utf-8"
 
 /* Whether only this machine reaches such an address. Names other than localhost count as reachable. */
 bool clv_http_is_loopback(const char *listen);

@@ -170,13 +170,6 @@ void clv_optim_step(clv_optim *o, float *params, const float *grads, const doubl
 
 size_t clv_optim_n_groups(const clv_optim *o) { return o->n_groups; }
 
-double clv_optim_sum_squares(const clv_optim *o, const float *grads) {
-  double sum = 0;
-  for (size_t i = 0; i < o->n_spans; i++)
-    sum += o->backend->sum_squares(grads + o->spans[i].offset / sizeof(float), o->spans[i].n);
-  return sum;
-}
-
 /* ---- state -------------------------------------------------------------------------------------
  */
 

@@ -72,9 +72,6 @@ void clv_optim_step(clv_optim *o, float *params, const float *grads, const doubl
                     double grad_scale);
 size_t clv_optim_n_groups(const clv_optim *o);
 
-/* Sum of squares of the gradients of all spans, spans added in their order. */
-double clv_optim_sum_squares(const clv_optim *o, const float *grads);
-
 /* State, for checkpoints. Moments: 0 for plain sgd, 1 for sgd with momentum in any group, 2 for
  * adam and adamw; those of values outside the spans, or in a group without momentum, stay zero.
  * clv_optim_moments_of says the number for one group alone. A moment's name is PyTorch's

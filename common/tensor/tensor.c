@@ -81,12 +81,12 @@ char *clv_shape_format(const clv_shape *shape, char *buf, size_t len) {
   return buf;
 }
 
-clv_storage *clv_storage_ref(clv_storage *s) {
+static clv_storage *storage_ref(clv_storage *s) {
   atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
   return s;
 }
 
-void clv_storage_unref(clv_storage *s) {
+static void storage_unref(clv_storage *s) {
   if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
   if (s->release) s->release(s->owner);
   free(s);
@@ -141,7 +141,7 @@ clv_code clv_tensor_view(clv_tensor *base, size_t offset_bytes, clv_dtype dtype,
                     start, base->storage->bytes);
   CLV_TRY(tensor_over(base->storage, (char *)base->storage->data + start, dtype, shape, bytes, ret,
                       err));
-  clv_storage_ref(base->storage);
+  storage_ref(base->storage);
   return CLV_OK;
 }
 
@@ -152,7 +152,7 @@ clv_tensor *clv_tensor_ref(clv_tensor *t) {
 
 clv_tensor *clv_tensor_unref(clv_tensor *t) {
   if (t && __atomic_fetch_sub(&t->refs, 1, __ATOMIC_ACQ_REL) == 1) {
-    clv_storage_unref(t->storage);
+    storage_unref(t->storage);
     free(t);
   }
   return NULL;

@@ -53,8 +53,6 @@ char *clv_shape_format(const clv_shape *shape, char *buf, size_t len);
 
 /* Refcounted memory. `release` is called with `owner` when the last reference goes. */
 typedef struct clv_storage clv_storage;
-clv_storage *clv_storage_ref(clv_storage *s);
-void clv_storage_unref(clv_storage *s);
 
 typedef struct clv_tensor {
   clv_dtype dtype;

@@ -102,12 +102,15 @@ static void made(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long ar
   SSL_set_msg_callback(parent, on_message);
 }
 
+/* gRPC cuts at its deadline or a little before: what lasted nearly as long was cut. */
+static bool timed_out(uint64_t waited_ms) { return 10 * waited_ms >= 9 * patience_ms; }
+
 static void freed(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl, void *argp) {
   const SSL *ssl = parent;
   (void)ad, (void)index, (void)argl, (void)argp;
   if (!ptr || stage_of(ptr) != HANDSHAKING) return;
   uint64_t waited = clv_now_ns() / 1000000u - began_of(ptr);
-  count_failure(ssl, 10 * waited >= 9 * patience_ms ? CLV_TLS_CAUSE_TIMEOUT : CLV_TLS_CAUSE_CLOSED);
+  count_failure(ssl, timed_out(waited) ? CLV_TLS_CAUSE_TIMEOUT : CLV_TLS_CAUSE_CLOSED);
 }
 
 /* ---- outward ------------------------------------------------------------------------------------ */

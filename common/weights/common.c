@@ -32,28 +32,11 @@ const clv_weights_type *clv_weights_type_of(clv_dtype dtype) {
   return NULL;
 }
 
-size_t clv_weights_utf8(const unsigned char *p, uint32_t *ret_point) {
-  static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-  size_t n = p[0] < 0x80 ? 1 : p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 0;
-  if (n == 0) return 0;
-  uint32_t point = n == 1 ? p[0] : p[0] & (0x7fu >> n);
-  for (size_t i = 1; i < n; i++) {
-    if ((p[i] & 0xc0) != 0x80) return 0; /* the terminating NUL ends up here as well */
-    point = point << 6 | (p[i] & 0x3f);
-  }
-  if (point < least[n] || point > 0x10ffff || (point >= 0xd800 && point <= 0xdfff)) return 0;
-  *ret_point = point;
-  return n;
-}
-
 static bool text_ok(const char *text, bool allow_control) {
-  const unsigned char *p = (const unsigned char *)text;
-  while (*p) {
-    uint32_t point;
-    size_t n = clv_weights_utf8(p, &point);
-    if (n == 0) return false;
-    if (!allow_control && (point < 0x20 || (point >= 0x7f && point <= 0x9f))) return false;
-    p += n;
+  uint32_t point;
+  for (size_t n; *text; text += n) {
+    n = clv_utf8(text, SIZE_MAX, &point);
+    if (n == 0 || (!allow_control && clv_is_control(point))) return false;
   }
   return true;
 }
@@ -95,7 +78,7 @@ clv_code clv_weights_fd_open(int dir_fd, const char *name, const char *label, cl
   struct stat st;
   if (fstat(fd, &st) != 0) return clv_fail(err, CLV_INVALID, "%s: %s", label, strerror(errno));
   if (!S_ISREG(st.st_mode)) return clv_fail(err, CLV_INVALID, "%s: not a regular file", label);
-  *ret = (clv_weights_fd){fd, (size_t)st.st_size, (uint64_t)st.st_nlink, label};
+  *ret = (clv_weights_fd){.fd = fd, .size = (size_t)st.st_size, .label = label};
   fd = -1;
   return CLV_OK;
 }

@@ -28,7 +28,6 @@ struct clv_weights_file {
   size_t n;
   void *owned; /* memory of a file that was read, or NULL */
   clv_sha256 digest;
-  uint64_t links;
 };
 
 void clv_weights_close(clv_weights_file *f) {
@@ -48,7 +47,6 @@ void clv_weights_closep(clv_weights_file **f) {
 size_t clv_weights_count(const clv_weights_file *f) { return f->n; }
 const clv_weights_entry *clv_weights_entries(const clv_weights_file *f) { return f->entries; }
 const char *clv_weights_label(const clv_weights_file *f) { return f->label; }
-uint64_t clv_weights_links(const clv_weights_file *f) { return f->links; }
 const clv_sha256 *clv_weights_digest(const clv_weights_file *f) { return &f->digest; }
 
 const char *clv_weights_metadata(const clv_weights_file *f, const char *key) {
@@ -296,7 +294,6 @@ clv_code clv_weights_open_fd(clv_weights_fd *fd, size_t max_bytes, clv_weights_f
     return clv_fail(err, CLV_EXHAUSTED, "%s: %zu bytes, the limit is %zu", fd->label, fd->size,
                     max_bytes);
   CLV_TRY(file_new(fd->label, fd->size, &f, err));
-  f->links = fd->links;
   CLV_TRY(clv_weights_fd_read(fd, prefix, PREFIX, err));
   CLV_TRY(header_length(prefix, fd->size, fd->label, &header_len, err));
   CLV_TRY(clv_alloc(header_len, 1, &header, err));

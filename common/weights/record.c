@@ -19,8 +19,6 @@ enum {
 static const char *const status_names[CLV_RUN_STATUSES] = {"running", "finished", "failed",
                                                            "interrupted", "stopped"};
 
-const char *clv_run_status_name(clv_run_status status) { return status_names[status]; }
-
 void clv_run_record_done(clv_run_record *r) {
   free(r->attempts);
   *r = (clv_run_record){0};
@@ -84,20 +82,21 @@ static const field attempt_fields[] = {
 
 /* ---- writing ------------------------------------------------------------------------------------- */
 
+static void add_clean(clv_bytes *out, const char *text) {
+  uint32_t point;
+  for (size_t n; *text; text += CLV_MAX(n, (size_t)1)) {
+    n = clv_utf8(text, SIZE_MAX, &point);
+    if (n && !clv_is_control(point))
+      clv_bytes_add(out, text, n);
+    else
+      clv_bytes_puts(out, n == 1 ? " " : "?");
+  }
+}
+
 void clv_run_record_text(clv_bytes *out, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes clean = {0};
   clv_bytes_puts(&clean, "");
-  for (const unsigned char *p = (const unsigned char *)text; *p;) {
-    uint32_t point;
-    size_t n = clv_weights_utf8(p, &point);
-    bool control = n && (point < 0x20 || (point >= 0x7f && point <= 0x9f));
-    clv_bytes_add(&clean,
-                  n && !control       ? (const char *)p
-                  : control && n == 1 ? " "
-                                      : "?",
-                  n && !control ? n : 1);
-    p += n ? n : 1;
-  }
+  add_clean(&clean, text);
   out->failed |= clean.failed;
   if (!clean.failed) clv_bytes_json(out, clean.data);
 }

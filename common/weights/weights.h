@@ -67,7 +67,6 @@ const clv_weights_entry *clv_weights_entries(const clv_weights_file *f); /* [cou
 const clv_weights_entry *clv_weights_find(const clv_weights_file *f, const char *name);
 const char *clv_weights_metadata(const clv_weights_file *f, const char *key);
 const char *clv_weights_label(const clv_weights_file *f); /* path or label */
-uint64_t clv_weights_links(const clv_weights_file *f);    /* hard links when opened; 0 in memory */
 
 /* SHA-256 of the whole file as it was read. */
 const clv_sha256 *clv_weights_digest(const clv_weights_file *f);
@@ -248,8 +247,6 @@ typedef enum clv_run_status {
   CLV_RUN_STOPPED, /* by `stop` */
   CLV_RUN_STATUSES
 } clv_run_status;
-
-const char *clv_run_status_name(clv_run_status status); /* "running" */
 
 typedef struct clv_run_attempt {
   clv_run_status status;

@@ -27,9 +27,6 @@ bool clv_weights_name_ok(const char *name);
 bool clv_weights_text_ok(const char *text);
 /* The same without control characters. */
 bool clv_weights_line_ok(const char *text);
-/* Length and value of the UTF-8 sequence at p (NUL-terminated), or 0: no overlong form, no surrogate
- * (RFC 3629). */
-size_t clv_weights_utf8(const unsigned char *p, uint32_t *ret_point);
 /* [A-Za-z0-9._-]{1,128}, neither "." nor "..". */
 bool clv_weights_file_name_ok(const char *name);
 
@@ -39,7 +36,6 @@ bool clv_weights_file_name_ok(const char *name);
 typedef struct clv_weights_fd {
   int fd; /* -1: none */
   size_t size;
-  uint64_t links;
   const char *label; /* borrowed: the name for messages */
 } clv_weights_fd;
 

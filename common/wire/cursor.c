@@ -120,16 +120,9 @@ clv_code clv_cursor_skip_field(cursor *c, wire_type type, clv_err *err) {
 }
 
 size_t clv_text_char(const uint8_t *s, size_t left) {
-  if (s[0] < 0x80) return s[0] >= 0x20 && s[0] != 0x7f;
-  size_t n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
-  if (s[0] < 0xc2 || s[0] > 0xf4 || n > left) return 0;
-  /* The second byte's range shuts out overlong forms, surrogates and what lies above U+10FFFF;
-   * after 0xc2 it also shuts out the control characters U+0080..U+009F. */
-  uint8_t low = s[0] == 0xe0 || s[0] == 0xc2 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80;
-  uint8_t high = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
-  if (s[1] < low || s[1] > high) return 0;
-  for (size_t i = 2; i < n; i++)
-    if (s[i] < 0x80 || s[i] > 0xbf) return 0;
+  uint32_t point;
+  size_t n = clv_utf8(s, left, &point);
+  if (n && clv_is_control(point)) return 0;
   return n;
 }
 
@@ -143,9 +136,7 @@ clv_code clv_text_check(const void *text, size_t len, const char *what, clv_err 
     size_t n = clv_text_char(s + i, len - i);
     if (!n)
       return clv_fail(err, CLV_INVALID,
-                      "byte %zu (0x%02x) of %s is a control character or not "
-                      "UTF-8",
-                      i, s[i], what);
+                      "byte %zu (0x%02x) of %s is a control character or not UTF-8", i, s[i], what);
     i += n;
   }
   return CLV_OK;

@@ -6,7 +6,7 @@
 #include "kernels/cpu/cpu_int.h"
 
 typedef struct mean_job {
-  cpu_window s;
+  clv_window s;
   const float *x;
   float *y;
 } mean_job;
@@ -16,13 +16,13 @@ typedef struct taps {
 } taps;
 
 /* forward: image rows under window o. */
-CPU_INLINE taps covered(const cpu_window *s, int axis, int64_t o, int64_t extent) {
+CPU_INLINE taps covered(const clv_window *s, int axis, int64_t o, int64_t extent) {
   int64_t first = o * s->stride[axis] - s->pad[axis];
   return (taps){CLV_MAX(first, 0), CLV_MIN(first + s->kernel[axis], extent)};
 }
 
 /* backward: windows that cover image row h. */
-CPU_INLINE taps covering(const cpu_window *s, int axis, int64_t h, int64_t out) {
+CPU_INLINE taps covering(const clv_window *s, int axis, int64_t h, int64_t out) {
   int64_t last = (h + s->pad[axis]) / s->stride[axis], over = h + s->pad[axis] - s->kernel[axis];
   int64_t first = over < 0 ? 0 : over / s->stride[axis] + 1;
   return (taps){first, CLV_MIN(last + 1, out)};
@@ -30,7 +30,7 @@ CPU_INLINE taps covering(const cpu_window *s, int axis, int64_t h, int64_t out) 
 
 /* y[o] = mean over the positions around o: of one plane of b lanes. */
 CPU_INLINE void mean_plane(const mean_job *j, size_t p, int64_t b, bool back) {
-  const cpu_window *s = &j->s;
+  const clv_window *s = &j->s;
   int64_t to_h = back ? s->h : s->oh, to_w = back ? s->w : s->ow;
   int64_t from_h = back ? s->oh : s->h, from_w = back ? s->ow : s->w;
   const float *x = j->x + (int64_t)p * from_h * from_w * b;
@@ -72,8 +72,8 @@ MEAN_RANGE(backward_8, 8, true)
 MEAN_RANGE(backward_16, 16, true)
 
 /* globalavgpool is the window that covers the image. */
-static cpu_window window_of(const cpu_kernel *k) {
-  cpu_window s = clv_cpu_window(&k->d);
+static clv_window window_of(const cpu_kernel *k) {
+  clv_window s = clv_window_of(&k->d);
   if (k->d.op != CLV_OP_GLOBALAVGPOOL) return s;
   for (int i = 0; i < 2; i++) {
     s.kernel[i] = s.stride[i] = i ? s.w : s.h;

@@ -39,20 +39,6 @@ int clv_cpu_offered(const clv_node_desc *d) {
   return d->in[0].rank == 4 && (b == 8 || b == 16) ? b : 1;
 }
 
-cpu_window clv_cpu_window(const clv_node_desc *d) {
-  const clv_shape *in = &d->in[0], *out = &d->out;
-  cpu_window s = {.n = in->dim[0], .c = in->dim[1], .h = in->dim[2], .w = in->dim[3]};
-  s.k = out->dim[1];
-  s.oh = out->dim[2];
-  s.ow = out->dim[3];
-  for (int i = 0; i < 2; i++) {
-    s.kernel[i] = d->attrs.kernel[i];
-    s.stride[i] = d->attrs.stride[i];
-    s.pad[i] = d->attrs.pad[i];
-  }
-  return s;
-}
-
 /* The ops that are faster here than in ref; softmax and the losses are small where they stand. */
 static cpu_prepare_fn *const prepares[CLV_OP_COUNT] = {
     [CLV_OP_LINEAR] = clv_cpu_linear,

@@ -9,7 +9,7 @@
 
 typedef struct conv_kernel {
   cpu_kernel k;
-  cpu_window s;
+  clv_window s;
   dnnl_stream_t stream;
   cpu_prim forward, backward_input, backward_weight;
   cpu_prim to_forward, to_backward, from_gradient; /* weight reorders; not made: same format, */
@@ -276,7 +276,7 @@ static void lay_out_scratch(conv_kernel *k) {
 static clv_code make(conv_kernel *k, const conv_choice *c, const conv_mds *m, clv_err *err) {
   dnnl_engine_t engine;
   k->k.base.free = conv_free;
-  k->s = clv_cpu_window(&k->k.d);
+  k->s = clv_window_of(&k->k.d);
   k->bf16 = c->bf16;
   if (c->bf16)
     k->k.base.din_block[0] = c->src;
@@ -298,7 +298,7 @@ static clv_code make(conv_kernel *k, const conv_choice *c, const conv_mds *m, cl
 }
 
 clv_code clv_cpu_conv2d(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
-  cpu_window s = clv_cpu_window(d);
+  clv_window s = clv_window_of(d);
   dnnl_primitive_attr_t attr;
   conv_choice c = {0};
   conv_mds m = {0};

@@ -23,7 +23,7 @@ static dnnl_format_tag_t tag_of(int block) {
   return block == 16 ? dnnl_nChw16c : block == 8 ? dnnl_nChw8c : dnnl_nchw;
 }
 
-static dnnl_status_t weight_md(const clv_node_desc *d, const cpu_window *s, dnnl_data_type_t type,
+static dnnl_status_t weight_md(const clv_node_desc *d, const clv_window *s, dnnl_data_type_t type,
                                dnnl_format_tag_t plain, dnnl_memory_desc_t *ret) {
   int64_t g = d->attrs.groups;
   dnnl_dims_t whole = {s->k, s->c, s->kernel[0], s->kernel[1]};
@@ -31,7 +31,7 @@ static dnnl_status_t weight_md(const clv_node_desc *d, const cpu_window *s, dnnl
   return dnnl_memory_desc_init_by_tag(ret, g > 1 ? 5 : 4, g > 1 ? parts : whole, type, plain);
 }
 
-static clv_code describe(const clv_node_desc *d, const cpu_window *s, const conv_choice *c,
+static clv_code describe(const clv_node_desc *d, const clv_window *s, const conv_choice *c,
                          conv_mds *m, clv_err *err) {
   dnnl_dims_t src = {s->n, s->c, s->h, s->w}, dst = {s->n, s->k, s->oh, s->ow}, bias = {s->k};
   dnnl_data_type_t type = c->bf16 ? dnnl_bf16 : dnnl_f32;
@@ -55,7 +55,7 @@ static clv_code describe(const clv_node_desc *d, const cpu_window *s, const conv
 }
 
 /* The padding behind the image that the output's extent implies; may be negative. */
-static void right_pads(const cpu_window *s, dnnl_dims_t ret) {
+static void right_pads(const clv_window *s, dnnl_dims_t ret) {
   for (int i = 0; i < 2; i++) {
     int64_t in = i ? s->w : s->h, out = i ? s->ow : s->oh;
     ret[i] = (out - 1) * s->stride[i] + s->kernel[i] - in - s->pad[i];
@@ -63,7 +63,7 @@ static void right_pads(const cpu_window *s, dnnl_dims_t ret) {
 }
 
 /* The library's implementations for one choice, in c; a missing one is an error. */
-static clv_code ask(const cpu_window *s, const conv_mds *m, dnnl_primitive_attr_t attr,
+static clv_code ask(const clv_window *s, const conv_mds *m, dnnl_primitive_attr_t attr,
                     conv_choice *c, clv_err *err) {
   dnnl_engine_t engine;
   dnnl_convolution_desc_t forward, data, weight;
@@ -98,7 +98,7 @@ static bool is_fast(const_dnnl_primitive_desc_t pd) {
   return strncmp(impl, "ref", 3) != 0;
 }
 
-clv_code clv_cpu_conv_choose(const clv_node_desc *d, const cpu_window *s,
+clv_code clv_cpu_conv_choose(const clv_node_desc *d, const clv_window *s,
                              dnnl_primitive_attr_t attr, conv_choice *ret, conv_mds *ret_mds,
                              clv_err *err) {
   int b = clv_cpu_block();

@@ -23,7 +23,7 @@ typedef struct conv_mds {
 } conv_mds;
 
 /* Layouts for d, whose window is s, their implementations and their memory descriptions. */
-clv_code clv_cpu_conv_choose(const clv_node_desc *d, const cpu_window *s,
+clv_code clv_cpu_conv_choose(const clv_node_desc *d, const clv_window *s,
                              dnnl_primitive_attr_t attr, conv_choice *ret, conv_mds *ret_mds,
                              clv_err *err) CLV_USE_RESULT;
 void clv_cpu_conv_choice_done(conv_choice *c);

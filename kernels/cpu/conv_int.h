@@ -12,7 +12,7 @@
  * db[k] (+)= sum of dy (db may be NULL). dy has channel block `block`. Sums run over one image in
  * f32 and then over the images, whatever the threads. */
 typedef struct cpu_weight_job {
-  cpu_window s;
+  clv_window s;
   int block, threads;
   const float *x, *dy;
   float *dw, *db;
@@ -21,12 +21,12 @@ typedef struct cpu_weight_job {
 } cpu_weight_job;
 
 /* Few channels: x is row-major. */
-size_t clv_cpu_small_conv_scratch(const cpu_window *s, int block, int threads);
+size_t clv_cpu_small_conv_scratch(const clv_window *s, int block, int threads);
 void clv_cpu_small_conv_weight(const cpu_weight_job *job);
 
 /* x in channel blocks of 8, one group, where this says so. */
-bool clv_cpu_wide_conv_fits(const cpu_window *s, int block);
-size_t clv_cpu_wide_conv_scratch(const cpu_window *s, int threads);
+bool clv_cpu_wide_conv_fits(const clv_window *s, int block);
+size_t clv_cpu_wide_conv_scratch(const clv_window *s, int threads);
 void clv_cpu_wide_conv_weight(const cpu_weight_job *job);
 
 /* ---- weights in tiles of 16x16 channels ------------------------------------------------------ */
@@ -45,7 +45,7 @@ typedef struct cpu_weight_tiles {
   bool adds; /* unpack: plain += */
 } cpu_weight_tiles;
 
-bool clv_cpu_weight_tiles_fit(const cpu_window *s, int64_t groups, bool bf16);
+bool clv_cpu_weight_tiles_fit(const clv_window *s, int64_t groups, bool bf16);
 void clv_cpu_weight_pack(const cpu_weight_tiles *w);   /* plain to front, back, or both */
 void clv_cpu_weight_unpack(const cpu_weight_tiles *w); /* front to plain */
 

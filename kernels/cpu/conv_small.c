@@ -11,23 +11,23 @@
 enum { TAPS = 9 }; /* sums in registers at a time: a 3x3 window */
 
 /* Frame, then sums of all taps, of one (output block, input channel). */
-static size_t frame_size(const cpu_window *s) {
+static size_t frame_size(const clv_window *s) {
   return (size_t)((s->h + 2 * s->pad[0]) * (s->w + 2 * s->pad[1]));
 }
 
-static size_t sums_size(const cpu_window *s, int block) {
+static size_t sums_size(const clv_window *s, int block) {
   return (size_t)(s->kernel[0] * s->kernel[1] + 1) * (size_t)block;
 }
 
-static size_t place_size(const cpu_window *s, int block) {
+static size_t place_size(const clv_window *s, int block) {
   return clv_align_up(frame_size(s) + sums_size(s, block), 16);
 }
 
-size_t clv_cpu_small_conv_scratch(const cpu_window *s, int block, int threads) {
+size_t clv_cpu_small_conv_scratch(const clv_window *s, int block, int threads) {
   return place_size(s, block) * (size_t)threads * sizeof(float);
 }
 
-static void fill_frame(const cpu_window *s, const float *x, float *frame) {
+static void fill_frame(const clv_window *s, const float *x, float *frame) {
   int64_t width = s->w + 2 * s->pad[1];
   for (int64_t h = 0; h < s->h; h++)
     memcpy(frame + (h + s->pad[0]) * width + s->pad[1], x + h * s->w, (size_t)s->w * sizeof *x);
@@ -35,7 +35,7 @@ static void fill_frame(const cpu_window *s, const float *x, float *frame) {
 
 /* sums[t] += over one image of dy and the frame at tap first + t, for `taps` taps. */
 #define SUM_TAPS(B, vf, W, TARGET)                                                             \
-  TARGET CPU_INLINE void sum_taps_##B##_##W(const cpu_window *s, const float *frame,           \
+  TARGET CPU_INLINE void sum_taps_##B##_##W(const clv_window *s, const float *frame,           \
                                             const float *dy_plane, int64_t first,              \
                                             const int64_t taps, float *sums) {                 \
     const vf *dy = (const vf *)dy_plane;                                                       \
@@ -53,7 +53,7 @@ static void fill_frame(const cpu_window *s, const float *x, float *frame) {
     }                                                                                          \
     for (int64_t t = 0; t < taps; t++) *((vf *)sums + first + t) += acc[t];                    \
   }                                                                                            \
-  TARGET static void image_##B##_##W(const cpu_window *s, const float *frame, const float *dy, \
+  TARGET static void image_##B##_##W(const clv_window *s, const float *frame, const float *dy, \
                                      float *sums) {                                            \
     int64_t all = s->kernel[0] * s->kernel[1], first = 0;                                      \
     for (; first + TAPS <= all; first += TAPS)                                                 \
@@ -74,7 +74,7 @@ SUM_TAPS(16, vf16, PLAIN, CPU_TARGET_PLAIN)
 SUM_TAPS(16, vf16, 256, CPU_TARGET_256)
 SUM_TAPS(16, vf16, 512, CPU_TARGET_512)
 
-typedef void image_fn(const cpu_window *s, const float *frame, const float *dy, float *sums);
+typedef void image_fn(const clv_window *s, const float *frame, const float *dy, float *sums);
 typedef void bias_fn(const float *dy, int64_t n, float *sum);
 
 /* By channel block (8, 16) and clv_cpu_width(). */
@@ -89,7 +89,7 @@ static void put_one(float *dst, float value, bool accumulate) {
 
 /* Output channel block kb, input channel c. The bias is summed beside channel 0. */
 static void one_pair(const cpu_weight_job *j, int64_t kb, int64_t c, float *place) {
-  const cpu_window *s = &j->s;
+  const clv_window *s = &j->s;
   int64_t blocks = (s->k + j->block - 1) / j->block, image = s->oh * s->ow * j->block;
   int64_t taps = s->kernel[0] * s->kernel[1];
   float *frame = place, *sums = place + frame_size(s), *bias = sums + taps * j->block;

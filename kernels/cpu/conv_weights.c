@@ -93,7 +93,7 @@ static const tile_fns widths[] = {{pack_tile_PLAIN, unpack_tile_PLAIN, turn_tile
                                   {pack_tile_256, unpack_tile_256, turn_tile_256},
                                   {pack_tile_512, unpack_tile_512, turn_tile_512}};
 
-bool clv_cpu_weight_tiles_fit(const cpu_window *s, int64_t groups, bool bf16) {
+bool clv_cpu_weight_tiles_fit(const clv_window *s, int64_t groups, bool bf16) {
   return groups == 1 && (!bf16 || s->kernel[0] * s->kernel[1] <= BF16_TAPS) && s->k % T == 0 &&
          s->c % T == 0;
 }

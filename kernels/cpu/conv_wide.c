@@ -14,7 +14,7 @@ enum { B = 8, TAPS = 3 };
 
 #define FMA_CLONE __attribute__((target("avx2,fma")))
 
-bool clv_cpu_wide_conv_fits(const cpu_window *s, int block) {
+bool clv_cpu_wide_conv_fits(const clv_window *s, int block) {
   return block == B && s->kernel[1] == TAPS && __builtin_cpu_supports("avx2") &&
          __builtin_cpu_supports("fma");
 }
@@ -25,26 +25,26 @@ typedef struct wide_place {
                    block takes what the last of an odd number is paired with */
 } wide_place;
 
-static size_t frame_size(const cpu_window *s) {
+static size_t frame_size(const clv_window *s) {
   return (size_t)((s->h + 2 * s->pad[0]) * (s->w + 2 * s->pad[1])) * B;
 }
 
-static size_t block_size(const cpu_window *s) { return (size_t)(s->kernel[0] * TAPS * B + 1) * B; }
+static size_t block_size(const clv_window *s) { return (size_t)(s->kernel[0] * TAPS * B + 1) * B; }
 
 static size_t blocks_of(int64_t channels) { return (size_t)(channels + B - 1) / B; }
 
-static size_t place_size(const cpu_window *s) {
+static size_t place_size(const clv_window *s) {
   return frame_size(s) + block_size(s) * (blocks_of(s->k) + 1);
 }
 
-size_t clv_cpu_wide_conv_scratch(const cpu_window *s, int threads) {
+size_t clv_cpu_wide_conv_scratch(const clv_window *s, int threads) {
   return place_size(s) * (size_t)threads * sizeof(float);
 }
 
 /* Sums of two output blocks, input channels c and c + 1 and the taps of window row u over one
  * image, added to those of the images before. Twelve variables by name: of an array the compilers
  * keep a copy in memory. */
-FMA_CLONE static void row_sums(const cpu_window *s, const float *frame, const float *const dy[2],
+FMA_CLONE static void row_sums(const clv_window *s, const float *frame, const float *const dy[2],
                                int64_t u, int c, float *const sums[2]) {
   int64_t width = (s->w + 2 * s->pad[1]) * B, step = s->stride[1] * B;
   const float *d = dy[0], *e = dy[1];
@@ -83,7 +83,7 @@ FMA_CLONE static void bias_block(const float *dy, int64_t n, float *sum) {
   _mm256_storeu_ps(sum, _mm256_add_ps(_mm256_loadu_ps(sum), acc));
 }
 
-static void fill_frame(const cpu_window *s, const float *x, float *frame) {
+static void fill_frame(const clv_window *s, const float *x, float *frame) {
   int64_t width = s->w + 2 * s->pad[1];
   for (int64_t h = 0; h < s->h; h++)
     memcpy(frame + ((h + s->pad[0]) * width + s->pad[1]) * B, x + h * s->w * B,
@@ -93,7 +93,7 @@ static void fill_frame(const cpu_window *s, const float *x, float *frame) {
 /* One image: input block cb in the frame, output blocks [begin, end). */
 static void one_image(const cpu_weight_job *j, int64_t n, size_t cb, size_t begin, size_t end,
                       const wide_place *p) {
-  const cpu_window *s = &j->s;
+  const clv_window *s = &j->s;
   size_t image = (size_t)(s->oh * s->ow) * B;
   for (size_t kb = begin; kb < end; kb += 2) {
     size_t second = kb + 1 < end ? 1 : 0;
@@ -112,7 +112,7 @@ static void put_one(float *dst, float value, bool accumulate) {
 }
 
 static void put_block(const cpu_weight_job *j, size_t cb, size_t kb, const float *sums) {
-  const cpu_window *s = &j->s;
+  const clv_window *s = &j->s;
   int64_t taps = s->kernel[0] * TAPS, first = (int64_t)kb * B, c0 = (int64_t)cb * B;
   for (int64_t k = first; k < CLV_MIN(first + B, s->k); k++) {
     for (int64_t c = c0; c < CLV_MIN(c0 + B, s->c); c++)
@@ -127,7 +127,7 @@ static void put_block(const cpu_weight_job *j, size_t cb, size_t kb, const float
 /* Pairs of output blocks of one input block, [begin, end). */
 static void run_input_block(const cpu_weight_job *j, size_t cb, size_t begin, size_t end,
                             const wide_place *p) {
-  const cpu_window *s = &j->s;
+  const clv_window *s = &j->s;
   size_t first = begin * 2, last = CLV_MIN(end * 2, blocks_of(s->k));
   size_t image = (size_t)(s->h * s->w) * B;
   memset(p->frame, 0, place_size(s) * sizeof(float));

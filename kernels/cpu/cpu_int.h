@@ -37,15 +37,6 @@ clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, i
  * where rank and width are known, else 1. */
 int clv_cpu_offered(const clv_node_desc *d);
 
-/* N, C, the extents of image and window, of in[0] and out of a rank-4 op. */
-typedef struct cpu_window {
-  int64_t n, c, h, w;
-  int64_t k, oh, ow;
-  int64_t kernel[2], stride[2], pad[2];
-} cpu_window;
-
-cpu_window clv_cpu_window(const clv_node_desc *d);
-
 /* ---- layouts --------------------------------------------------------------------------------- */
 
 /* Channel block of this machine: 16 with AVX-512, else 8; follows DNNL_MAX_CPU_ISA. */

@@ -10,7 +10,7 @@
 #include "kernels/cpu/cpu_int.h"
 
 typedef struct pool_job {
-  cpu_window s;
+  clv_window s;
   const float *x; /* forward: input; backward: gradient of the output */
   float *y;       /* forward: output; backward: gradient of the input */
   uint8_t *where;
@@ -22,7 +22,7 @@ typedef struct taps {
   int64_t first, begin, end; /* image index of tap 0; taps begin..end-1 are inside */
 } taps;
 
-CPU_INLINE taps taps_at(const cpu_window *s, int axis, int64_t o, int64_t extent) {
+CPU_INLINE taps taps_at(const clv_window *s, int axis, int64_t o, int64_t extent) {
   taps t = {o * s->stride[axis] - s->pad[axis], 0, s->kernel[axis]};
   t.begin = t.first < 0 ? -t.first : 0;
   if (t.first + t.end > extent) t.end = extent - t.first;
@@ -38,7 +38,7 @@ typedef uint8_t vu16 __attribute__((vector_size(16), aligned(1), may_alias));
  * loop over taps. */
 #define POOL_BLOCK(B, vf, vi, vu, W, TARGET)                                         \
   TARGET CPU_INLINE void forward_##B##_##W(const pool_job *j, size_t p, bool two) {  \
-    const cpu_window *s = &j->s;                                                     \
+    const clv_window *s = &j->s;                                                     \
     int64_t columns = two ? 2 : s->kernel[1];                                        \
     const vf *x = (const vf *)j->x + (int64_t)p * s->h * s->w;                       \
     vf *y = (vf *)j->y + (int64_t)p * s->oh * s->ow;                                 \
@@ -62,7 +62,7 @@ typedef uint8_t vu16 __attribute__((vector_size(16), aligned(1), may_alias));
       }                                                                              \
   }                                                                                  \
   TARGET CPU_INLINE void backward_##B##_##W(const pool_job *j, size_t p, bool two) { \
-    const cpu_window *s = &j->s;                                                     \
+    const clv_window *s = &j->s;                                                     \
     bool tiles = two || j->tiles;                                                    \
     int64_t columns = two ? 2 : s->kernel[1];                                        \
     const vf *dy = (const vf *)j->x + (int64_t)p * s->oh * s->ow;                    \
@@ -94,7 +94,7 @@ POOL_BLOCK(16, vf16, vi16, vu16, 256, CPU_TARGET_256)
 POOL_BLOCK(16, vf16, vi16, vu16, 512, CPU_TARGET_512)
 
 CPU_INLINE void forward_1(const pool_job *j, size_t p, bool two) {
-  const cpu_window *s = &j->s;
+  const clv_window *s = &j->s;
   const float *x = j->x + (int64_t)p * s->h * s->w;
   for (int64_t i = 0; i < s->oh * s->ow; i++) {
     int64_t row = i / s->ow, column = i % s->ow;
@@ -116,7 +116,7 @@ CPU_INLINE void forward_1(const pool_job *j, size_t p, bool two) {
 
 CPU_INLINE void backward_1(const pool_job *j, size_t p, bool two) {
   (void)two;
-  const cpu_window *s = &j->s;
+  const clv_window *s = &j->s;
   const float *dy = j->x + (int64_t)p * s->oh * s->ow;
   float *dx = j->y + (int64_t)p * s->h * s->w;
   const uint8_t *where = j->where + (int64_t)p * s->oh * s->ow;
@@ -167,7 +167,7 @@ static void pool_all(const cpu_kernel *k, pool_job *j, clv_cpu_range *const fn[3
 }
 
 static pool_job job_of(const cpu_kernel *k, const void *x, void *y, const clv_kernel_args *a) {
-  pool_job j = {clv_cpu_window(&k->d), x, y, a->saved, true};
+  pool_job j = {clv_window_of(&k->d), x, y, a->saved, true};
   for (int i = 0; i < 2; i++) {
     int64_t in = i ? j.s.w : j.s.h, out = i ? j.s.ow : j.s.oh;
     j.tiles =

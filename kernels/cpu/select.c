@@ -7,24 +7,10 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-typedef struct axis_site {
-  size_t outer, extent, inner;
-} axis_site;
-
-static axis_site axis_of(const clv_attrs *attrs, const clv_shape *shape) {
-  axis_site s = {1, 1, 1};
-  int axis = clv_axis_of(attrs, shape);
-  for (int i = 0; i < shape->rank; i++) {
-    size_t *part = i < axis ? &s.outer : i == axis ? &s.extent : &s.inner;
-    *part *= (size_t)shape->dim[i];
-  }
-  return s;
-}
-
 typedef struct select_kernel {
   cpu_kernel k;
-  axis_site in[CLV_MAX_IN], out; /* of mean: out is not used */
-  size_t start;                  /* slice */
+  clv_axis in[CLV_MAX_IN], out; /* of mean: out is not used */
+  size_t start;                 /* slice */
 } select_kernel;
 
 /* ---- mean ------------------------------------------------------------------------------------ */
@@ -74,7 +60,7 @@ typedef struct select_job {
 
 static void mean_blocks(void *arg, size_t begin, size_t end) {
   const select_job *j = arg;
-  const axis_site *s = &j->k->in[0];
+  const clv_axis *s = &j->k->in[0];
   for (size_t o = begin; o < end; o++) {
     const float *x = (const float *)j->a->in[0] + o * s->extent * s->inner;
     float *y = (float *)j->a->out + o * s->inner;
@@ -86,7 +72,7 @@ static void mean_blocks(void *arg, size_t begin, size_t end) {
 
 static void mean_back_blocks(void *arg, size_t begin, size_t end) {
   const select_job *j = arg;
-  const axis_site *s = &j->k->in[0];
+  const clv_axis *s = &j->k->in[0];
   for (size_t o = begin; o < end; o++) {
     const float *dy = (const float *)j->a->dout + o * s->inner;
     float *dx = (float *)j->a->din[0] + o * s->extent * s->inner;
@@ -169,7 +155,7 @@ static clv_code select_new(const clv_node_desc *d, kernel_fn *forward, kernel_fn
                            const char *impl, select_kernel **ret, clv_err *err) {
   select_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
-  for (int i = 0; i < d->n_in; i++) k->in[i] = axis_of(&d->attrs, &d->in[i]);
+  for (int i = 0; i < d->n_in; i++) k->in[i] = clv_axis_around(&d->attrs, &d->in[i]);
   k->k.base.forward = forward;
   k->k.base.backward_input = k->k.learns ? backward : NULL;
   k->k.base.impl = impl;
@@ -187,7 +173,7 @@ clv_code clv_cpu_mean(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
 clv_code clv_cpu_concat(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   select_kernel *k;
   CLV_TRY(select_new(d, concat_forward, concat_backward, "copy", &k, err));
-  k->out = axis_of(&d->attrs, &d->out);
+  k->out = clv_axis_around(&d->attrs, &d->out);
   *ret = &k->k.base;
   return CLV_OK;
 }
@@ -196,7 +182,7 @@ clv_code clv_cpu_slice(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   select_kernel *k;
   int64_t stop;
   CLV_TRY(select_new(d, slice_forward, slice_backward, "copy", &k, err));
-  k->out = axis_of(&d->attrs, &d->out);
+  k->out = clv_axis_around(&d->attrs, &d->out);
   k->start = (size_t)clv_slice_start(&d->attrs, (int64_t)k->in[0].extent, &stop) * k->in[0].inner;
   *ret = &k->k.base;
   return CLV_OK;

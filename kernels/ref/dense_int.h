@@ -76,19 +76,19 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
  */
 
 typedef struct conv_site {
-  ref_window s;
+  clv_window s;
   int64_t c_group, k_group; /* channels in and out of one group */
 } conv_site;
 
 static conv_site conv_of(const ref_kernel *k) {
-  conv_site v = {.s = clv_ref_window(&k->d)};
+  conv_site v = {.s = clv_window_of(&k->d)};
   v.c_group = v.s.c / k->d.attrs.groups;
   v.k_group = v.s.k / k->d.attrs.groups;
   return v;
 }
 
 /* The window of one channel: sum over u, v of w[u][v] x[i*stride - pad + u][j*stride - pad + v]. */
-static double conv_channel(const ref_window *s, const REAL *x, const REAL *w, int64_t i,
+static double conv_channel(const clv_window *s, const REAL *x, const REAL *w, int64_t i,
                            int64_t j) {
   double sum = 0;
   for (int64_t u = 0; u < s->kernel[0]; u++) {
@@ -105,7 +105,7 @@ static double conv_channel(const ref_window *s, const REAL *x, const REAL *w, in
 static clv_code conv2d_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const ref_kernel *kernel = (const ref_kernel *)base;
   conv_site v = conv_of(kernel);
-  const ref_window *s = &v.s;
+  const clv_window *s = &v.s;
   const REAL *x = a->in[0], *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
   REAL *y = a->out;
   int64_t taps = s->kernel[0] * s->kernel[1], image = s->oh * s->ow;
@@ -124,7 +124,7 @@ static clv_code conv2d_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
 }
 
 /* What one output channel contributes to dx at (h, q): every output whose window covers it. */
-static double conv_channel_back(const ref_window *s, const REAL *dy, const REAL *w, int64_t h,
+static double conv_channel_back(const clv_window *s, const REAL *dy, const REAL *w, int64_t h,
                                 int64_t q) {
   double sum = 0;
   for (int64_t u = 0; u < s->kernel[0]; u++) {
@@ -141,7 +141,7 @@ static double conv_channel_back(const ref_window *s, const REAL *dy, const REAL 
 
 static clv_code conv2d_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   conv_site v = conv_of((const ref_kernel *)base);
-  const ref_window *s = &v.s;
+  const clv_window *s = &v.s;
   const REAL *dy = a->dout, *w = a->param[CLV_SLOT_WEIGHT];
   REAL *dx = a->din[0];
   int64_t taps = s->kernel[0] * s->kernel[1], image = s->h * s->w;
@@ -160,7 +160,7 @@ static clv_code conv2d_backward_input(clv_kernel *base, const clv_kernel_args *a
 }
 
 /* One image's contribution to dw[u][v]: sum over i, j of dy[i][j] x[i*stride - pad + u][...]. */
-static double conv_tap(const ref_window *s, const REAL *x, const REAL *dy, int64_t u, int64_t v) {
+static double conv_tap(const clv_window *s, const REAL *x, const REAL *dy, int64_t u, int64_t v) {
   double sum = 0;
   for (int64_t i = 0; i < s->oh; i++) {
     int64_t h = i * s->stride[0] - s->pad[0] + u;
@@ -176,7 +176,7 @@ static double conv_tap(const ref_window *s, const REAL *x, const REAL *dy, int64
 static clv_code conv2d_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const ref_kernel *kernel = (const ref_kernel *)base;
   conv_site v = conv_of(kernel);
-  const ref_window *s = &v.s;
+  const clv_window *s = &v.s;
   const REAL *x = a->in[0], *dy = a->dout;
   REAL *dw = a->dparam[CLV_SLOT_WEIGHT];
   int64_t taps = s->kernel[0] * s->kernel[1], image = s->oh * s->ow;

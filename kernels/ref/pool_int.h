@@ -6,7 +6,7 @@
 /* Max pooling of one plane as torch.nn.functional.max_pool2d (CPU): taps in scan order, a tap wins
  * when it is larger than the best so far or NaN; padding never wins. where[o] gets the winner's
  * index in the plane (NULL: not wanted). */
-static void maxpool_plane(const ref_window *s, const REAL *x, REAL *y, int64_t *where) {
+static void maxpool_plane(const clv_window *s, const REAL *x, REAL *y, int64_t *where) {
   for (int64_t o = 0; o < s->oh * s->ow; o++) {
     int64_t h0 = o / s->ow * s->stride[0] - s->pad[0], w0 = o % s->ow * s->stride[1] - s->pad[1];
     int64_t h1 = CLV_MIN(h0 + s->kernel[0], s->h), w1 = CLV_MIN(w0 + s->kernel[1], s->w);
@@ -28,7 +28,7 @@ static void maxpool_plane(const ref_window *s, const REAL *x, REAL *y, int64_t *
 
 static clv_code maxpool_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const ref_kernel *k = (const ref_kernel *)base;
-  ref_window s = clv_ref_window(&k->d);
+  clv_window s = clv_window_of(&k->d);
   int64_t out = s.oh * s.ow;
   (void)err;
   for (int64_t p = 0; p < s.n * s.c; p++)
@@ -40,7 +40,7 @@ static clv_code maxpool_forward(clv_kernel *base, const clv_kernel_args *a, clv_
 static size_t maxpool_saved(const ref_kernel *k) { return k->n_out * sizeof(int64_t); }
 
 static clv_code maxpool_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  ref_window s = clv_ref_window(&((const ref_kernel *)base)->d);
+  clv_window s = clv_window_of(&((const ref_kernel *)base)->d);
   const int64_t *where = a->saved;
   const REAL *dy = a->dout;
   REAL *dx = a->din[0];
@@ -51,7 +51,7 @@ static clv_code maxpool_backward(clv_kernel *base, const clv_kernel_args *a, clv
   return CLV_OK;
 }
 
-static double window_sum(const ref_window *s, const REAL *x, int64_t i, int64_t j) {
+static double window_sum(const clv_window *s, const REAL *x, int64_t i, int64_t j) {
   double sum = 0;
   for (int64_t u = 0; u < s->kernel[0]; u++) {
     int64_t h = i * s->stride[0] - s->pad[0] + u;
@@ -65,7 +65,7 @@ static double window_sum(const ref_window *s, const REAL *x, int64_t i, int64_t 
 }
 
 static clv_code avgpool_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  ref_window s = clv_ref_window(&((const ref_kernel *)base)->d);
+  clv_window s = clv_window_of(&((const ref_kernel *)base)->d);
   const REAL *x = a->in[0];
   REAL *y = a->out;
   double taps = (double)(s.kernel[0] * s.kernel[1]);
@@ -77,7 +77,7 @@ static clv_code avgpool_forward(clv_kernel *base, const clv_kernel_args *a, clv_
 }
 
 /* Sum of dy over the windows that cover (h, w). */
-static double covering_sum(const ref_window *s, const REAL *dy, int64_t h, int64_t w) {
+static double covering_sum(const clv_window *s, const REAL *dy, int64_t h, int64_t w) {
   double sum = 0;
   for (int64_t u = 0; u < s->kernel[0]; u++) {
     int64_t i = h + s->pad[0] - u;
@@ -92,7 +92,7 @@ static double covering_sum(const ref_window *s, const REAL *dy, int64_t h, int64
 }
 
 static clv_code avgpool_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  ref_window s = clv_ref_window(&((const ref_kernel *)base)->d);
+  clv_window s = clv_window_of(&((const ref_kernel *)base)->d);
   const REAL *dy = a->dout;
   REAL *dx = a->din[0];
   double taps = (double)(s.kernel[0] * s.kernel[1]);

@@ -6,20 +6,6 @@
 
 #include <stdlib.h>
 
-ref_window clv_ref_window(const clv_node_desc *d) {
-  const clv_shape *in = &d->in[0], *out = &d->out;
-  ref_window s = {.n = in->dim[0], .c = in->dim[1], .h = in->dim[2], .w = in->dim[3]};
-  s.k = out->dim[1];
-  s.oh = out->dim[2];
-  s.ow = out->dim[3];
-  for (int i = 0; i < 2; i++) {
-    s.kernel[i] = d->attrs.kernel[i];
-    s.stride[i] = d->attrs.stride[i];
-    s.pad[i] = d->attrs.pad[i];
-  }
-  return s;
-}
-
 clv_code clv_ref_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,
                        clv_err *err) {
   if (labels[i] < 0 || labels[i] >= classes)

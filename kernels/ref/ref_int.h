@@ -35,15 +35,6 @@ typedef struct ref_op {
 extern const ref_op clv_ref_ops_f32[CLV_OP_COUNT];
 extern const ref_op clv_ref_ops_f64[CLV_OP_COUNT];
 
-/* N, C, the extents of image and window, of in[0] and out of a rank-4 op. */
-typedef struct ref_window {
-  int64_t n, c, h, w; /* input */
-  int64_t k, oh, ow;  /* output channels and image */
-  int64_t kernel[2], stride[2], pad[2];
-} ref_window;
-
-ref_window clv_ref_window(const clv_node_desc *d);
-
 /* For wait. */
 void clv_ref_sleep_until(uint64_t deadline_ns);
 

@@ -3,21 +3,9 @@
  * mean, concat and slice over REAL: tensors seen as [outer, extent, inner] around one dimension.
  */
 
-typedef struct axis_site {
-  size_t outer, extent, inner;
-} axis_site;
-
-static axis_site axis_of(const clv_attrs *attrs, const clv_shape *shape) {
-  axis_site s = {1, 1, 1};
-  int axis = clv_axis_of(attrs, shape);
-  for (int i = 0; i < shape->rank; i++)
-    *(i < axis ? &s.outer : i == axis ? &s.extent : &s.inner) *= (size_t)shape->dim[i];
-  return s;
-}
-
 static clv_code axis_mean_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const ref_kernel *k = (const ref_kernel *)base;
-  axis_site s = axis_of(&k->d.attrs, &k->d.in[0]);
+  clv_axis s = clv_axis_around(&k->d.attrs, &k->d.in[0]);
   const REAL *x = a->in[0];
   REAL *y = a->out;
   (void)err;
@@ -32,7 +20,7 @@ static clv_code axis_mean_forward(clv_kernel *base, const clv_kernel_args *a, cl
 
 static clv_code axis_mean_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const ref_kernel *k = (const ref_kernel *)base;
-  axis_site s = axis_of(&k->d.attrs, &k->d.in[0]);
+  clv_axis s = clv_axis_around(&k->d.attrs, &k->d.in[0]);
   const REAL *dy = a->dout;
   REAL *dx = a->din[0];
   (void)err;
@@ -44,11 +32,11 @@ static clv_code axis_mean_backward(clv_kernel *base, const clv_kernel_args *a, c
 /* Input i of concat lies behind those before it, in each of `outer` rows. */
 static clv_code concat_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const ref_kernel *k = (const ref_kernel *)base;
-  axis_site all = axis_of(&k->d.attrs, &k->d.out);
+  clv_axis all = clv_axis_around(&k->d.attrs, &k->d.out);
   size_t at = 0;
   (void)err;
   for (int i = 0; i < k->d.n_in; i++) {
-    size_t run = axis_of(&k->d.attrs, &k->d.in[i]).extent * all.inner;
+    size_t run = clv_axis_around(&k->d.attrs, &k->d.in[i]).extent * all.inner;
     for (size_t o = 0; o < all.outer; o++)
       memcpy((REAL *)a->out + o * all.extent * all.inner + at, (const REAL *)a->in[i] + o * run,
              run * sizeof(REAL));
@@ -59,11 +47,11 @@ static clv_code concat_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
 
 static clv_code concat_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const ref_kernel *k = (const ref_kernel *)base;
-  axis_site all = axis_of(&k->d.attrs, &k->d.out);
+  clv_axis all = clv_axis_around(&k->d.attrs, &k->d.out);
   size_t at = 0;
   (void)err;
   for (int i = 0; i < k->d.n_in; i++) {
-    size_t run = axis_of(&k->d.attrs, &k->d.in[i]).extent * all.inner;
+    size_t run = clv_axis_around(&k->d.attrs, &k->d.in[i]).extent * all.inner;
     for (size_t o = 0; a->din[i] && o < all.outer; o++)
       memcpy((REAL *)a->din[i] + o * run, (const REAL *)a->dout + o * all.extent * all.inner + at,
              run * sizeof(REAL));
@@ -73,7 +61,7 @@ static clv_code concat_backward(clv_kernel *base, const clv_kernel_args *a, clv_
 }
 
 /* Where slice's part of one outer row begins; *ret_run: its length. */
-static size_t slice_run(const ref_kernel *k, const axis_site *s, size_t *ret_run) {
+static size_t slice_run(const ref_kernel *k, const clv_axis *s, size_t *ret_run) {
   int64_t stop, start = clv_slice_start(&k->d.attrs, (int64_t)s->extent, &stop);
   *ret_run = (size_t)(stop - start) * s->inner;
   return (size_t)start * s->inner;
@@ -81,7 +69,7 @@ static size_t slice_run(const ref_kernel *k, const axis_site *s, size_t *ret_run
 
 static clv_code slice_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const ref_kernel *k = (const ref_kernel *)base;
-  axis_site s = axis_of(&k->d.attrs, &k->d.in[0]);
+  clv_axis s = clv_axis_around(&k->d.attrs, &k->d.in[0]);
   size_t run, at = slice_run(k, &s, &run);
   (void)err;
   for (size_t o = 0; o < s.outer; o++)
@@ -92,7 +80,7 @@ static clv_code slice_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
 
 static clv_code slice_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const ref_kernel *k = (const ref_kernel *)base;
-  axis_site s = axis_of(&k->d.attrs, &k->d.in[0]);
+  clv_axis s = clv_axis_around(&k->d.attrs, &k->d.in[0]);
   size_t run, at = slice_run(k, &s, &run);
   (void)err;
   memset(a->din[0], 0, k->n_in * sizeof(REAL));

@@ -85,6 +85,9 @@ typedef struct id_table {
 clv_code id_table_put(id_table *t, uint64_t id, void *thing, clv_err *err) CLV_USE_RESULT;
 void *id_table_get(const id_table *t, uint64_t id); /* NULL when it is not there */
 void id_table_remove(id_table *t, uint64_t id);
+/* The things one by one, in no order: *at is 0 for the first; NULL behind the last. Whoever removes one
+ * begins again: others may have moved. */
+void *id_table_next(const id_table *t, size_t *at);
 void id_table_done(id_table *t);
 
 /* ---- nodes --------------------------------------------------------------------------------------- */

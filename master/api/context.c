@@ -116,23 +116,21 @@ static cleave_status wait_for_ends(cleave_runtime *rt, cleave_error *error) {
 }
 
 cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error) {
-  for (size_t i = 0; i < rt->contexts.cap; i++) {
-    const context *c = rt->contexts.ids[i] ? rt->contexts.things[i] : NULL;
-    if (c && c->n_windowed && !c->failed && !c->closing)
+  size_t at = 0;
+  for (const context *c; (c = id_table_next(&rt->contexts, &at)) != NULL;)
+    if (c->n_windowed && !c->failed && !c->closing)
       return api_fail(
           error, CLV_PRECONDITION,
           "calls of context %s wait for its backward (cleave_call_options.after): begin "
           "that, or close it, before parameters are changed or read",
           c->name);
-  }
   return CLEAVE_OK;
 }
 
 void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *cause) {
-  for (size_t i = 0; i < rt->contexts.cap; i++) {
-    context *c = rt->contexts.ids[i] ? rt->contexts.things[i] : NULL;
-    if (c && (c->nodes & NODE_BIT(node))) api_context_fail(rt, c, cause, NODE_BIT(node));
-  }
+  size_t at = 0;
+  for (context *c; (c = id_table_next(&rt->contexts, &at)) != NULL;)
+    if (c->nodes & NODE_BIT(node)) api_context_fail(rt, c, cause, NODE_BIT(node));
   api_kepts_node_fail(rt, node, cause);
   for (state_request *r = rt->requests; r; r = r->next) {
     if (r->node != node || r->failed) continue;
@@ -206,9 +204,9 @@ static void say_ends_again(cleave_runtime *rt, context *c, uint64_t now) {
 uint64_t api_ends_again(cleave_runtime *rt) {
   uint64_t now = clv_now_ns(), due = UINT64_MAX;
   if (!rt->ends_due_ns || rt->ends_due_ns > now) return rt->ends_due_ns ? rt->ends_due_ns : due;
-  for (size_t i = 0; i < rt->contexts.cap; i++) {
-    context *c = rt->contexts.ids[i] ? rt->contexts.things[i] : NULL;
-    if (!c || !c->ends_due_ns || !(c->nodes & ~c->ended & ~api_lost_nodes(rt))) continue;
+  size_t at = 0;
+  for (context *c; (c = id_table_next(&rt->contexts, &at)) != NULL;) {
+    if (!c->ends_due_ns || !(c->nodes & ~c->ended & ~api_lost_nodes(rt))) continue;
     if (c->ends_due_ns <= now) say_ends_again(rt, c, now);
     due = CLV_MIN(due, c->ends_due_ns);
   }

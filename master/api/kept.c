@@ -73,9 +73,8 @@ void api_kept_unuse(cleave_runtime *rt, kept *k) {
 }
 
 void api_kepts_free(cleave_runtime *rt) {
-  for (size_t i = 0; i < rt->kepts.cap; i++) {
-    kept *k = rt->kepts.ids[i] ? rt->kepts.things[i] : NULL;
-    if (!k) continue;
+  size_t at = 0;
+  for (kept *k; (k = id_table_next(&rt->kepts, &at)) != NULL;) {
     clv_tensor_unref(k->got);
     free(k);
   }
@@ -83,9 +82,9 @@ void api_kepts_free(cleave_runtime *rt) {
 }
 
 void api_kepts_report(cleave_runtime *rt, cleave_leaks *l) {
-  for (size_t i = 0; i < rt->kepts.cap; i++) {
-    const kept *k = rt->kepts.ids[i] ? rt->kepts.things[i] : NULL;
-    if (!k || k->released) continue;
+  size_t at = 0;
+  for (const kept *k; (k = id_table_next(&rt->kepts, &at)) != NULL;) {
+    if (k->released) continue;
     l->kept++;
     api_leak(l, "kept reference %llu of %s '%s' at %s, context %s\n",
              (unsigned long long)k->ids.ref, k->module ? "module" : "the",
@@ -100,7 +99,8 @@ static cleave_status new_kept(cleave_runtime *rt, const value *v, kept **ret, cl
   uint64_t key;
   TRY(clv_random_bytes(&key, sizeof key, &err));
   TRY(clv_alloc(1, sizeof *k, &k, &err));
-  k->ids = (clv_ref_ids){++rt->next_id, ++rt->next_id, key};
+  uint64_t ref = ++rt->next_id, fork = ++rt->next_id;
+  k->ids = (clv_ref_ids){ref, fork, key};
   k->module = v->module;
   k->owner = v->module ? v->module->node : 0;
   k->dtype = v->dtype;
@@ -150,10 +150,9 @@ void api_kepts_wait(cleave_runtime *rt, context *c, uint64_t until_ns) {
 
 /* Nobody waits for the answer of a context's value any more. */
 static void leave_context(cleave_runtime *rt, const context *c) {
-  for (size_t i = 0; i < rt->kepts.cap; i++) {
-    kept *k = rt->kepts.ids[i] ? rt->kepts.things[i] : NULL;
-    if (k && k->context == c) k->context = NULL;
-  }
+  size_t at = 0;
+  for (kept *k; (k = id_table_next(&rt->kepts, &at)) != NULL;)
+    if (k->context == c) k->context = NULL;
 }
 
 void api_kepts_leave(cleave_runtime *rt, context *c) {
@@ -162,9 +161,9 @@ void api_kepts_leave(cleave_runtime *rt, context *c) {
 }
 
 void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *cause) {
-  for (size_t i = 0; i < rt->kepts.cap; i++) {
-    kept *k = rt->kepts.ids[i] ? rt->kepts.things[i] : NULL;
-    if (!k || k->owner != node || k->failed) continue;
+  size_t at = 0;
+  for (kept *k; (k = id_table_next(&rt->kepts, &at)) != NULL;) {
+    if (k->owner != node || k->failed) continue;
     k->failed = true;
     k->failure = *cause;
     answered(rt, k);
@@ -350,17 +349,16 @@ static void relay(cleave_runtime *rt, const peer *from, clv_packet *p) {
   int to = api_find_node(rt, p->frame.to);
   cleave_error why;
   clv_packet *instead;
-  clv_frame frame = p->frame;
-  memset(p->frame.reference.node, 0, sizeof p->frame.reference.node);
-  snprintf(p->frame.reference.node, sizeof p->frame.reference.node, "%s", from->name);
   if (to <= 0) {
     clv_packet_free(p);
     return;
   }
+  memset(p->frame.reference.node, 0, sizeof p->frame.reference.node);
+  snprintf(p->frame.reference.node, sizeof p->frame.reference.node, "%s", from->name);
+  clv_frame frame = p->frame; /* the packet goes with the attempt to send it */
   if (api_send(rt, (uint32_t)to, p, &why) == CLEAVE_OK || !frame.n_tensors) return;
   if (api_packet(rt, CLV_REF_VALUE, 0, 0, &instead, NULL) != CLEAVE_OK) return;
   instead->frame.reference = frame.reference;
-  memcpy(instead->frame.reference.node, from->name, strlen(from->name) + 1);
   memcpy(instead->frame.to, frame.to, sizeof frame.to);
   instead->frame.has_failure = true;
   clv_frame_set_failure(&instead->frame, (clv_code)why.status, why.text, "master");

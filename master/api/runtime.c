@@ -293,8 +293,9 @@ static void runtime_free(cleave_runtime *rt) {
   }
   if (rt->peers) api_disconnect(rt); /* no callback is running after this */
   clv_node_free(clv_steal(&rt->node));
-  for (size_t i = 0; i < rt->contexts.cap; i++)
-    if (rt->contexts.ids[i]) api_context_forget(rt, rt->contexts.things[i]), i = (size_t)-1;
+  size_t at = 0;
+  for (context *c; (c = id_table_next(&rt->contexts, &at)) != NULL; at = 0)
+    api_context_forget(rt, c);
   free_lists(rt);
   api_kepts_free(rt);
   id_table_done(&rt->values);
@@ -329,11 +330,10 @@ static void report_values(const context *c, cleave_leaks *l) {
 }
 
 static void report(cleave_runtime *rt, cleave_leaks *l) {
+  size_t at = 0;
   LOCKED(rt);
   *l = (cleave_leaks){0};
-  for (size_t i = 0; i < rt->contexts.cap; i++) {
-    if (!rt->contexts.ids[i]) continue;
-    const context *c = rt->contexts.things[i];
+  for (const context *c; (c = id_table_next(&rt->contexts, &at)) != NULL;) {
     if (c->ending) continue; /* released, and on its way out */
     l->contexts++;
     api_leak(l, "context %s\n", c->name);
@@ -356,12 +356,10 @@ static void report(cleave_runtime *rt, cleave_leaks *l) {
 static uint64_t any_context(cleave_runtime *rt, uint64_t until_ns) {
   LOCKED(rt);
   for (bool ending = true; ending;) {
+    size_t at = 0;
     ending = false;
-    for (size_t i = 0; i < rt->contexts.cap; i++) {
-      context *c = rt->contexts.ids[i] ? rt->contexts.things[i] : NULL;
-      if (c && !c->ending) return c->id;
-      ending |= c != NULL;
-    }
+    for (const context *c; (c = id_table_next(&rt->contexts, &at)) != NULL; ending = true)
+      if (!c->ending) return c->id;
     ending = ending && api_sleep(rt, until_ns);
   }
   return 0;

@@ -64,6 +64,11 @@ void id_table_remove(id_table *t, uint64_t id) {
   t->ids[gap] = 0;
 }
 
+void *id_table_next(const id_table *t, size_t *at) {
+  while (*at < t->cap && !t->ids[*at]) ++*at;
+  return *at < t->cap ? t->things[(*at)++] : NULL;
+}
+
 void id_table_done(id_table *t) {
   free(t->ids);
   free(t->things);

@@ -9,6 +9,9 @@
 #include "master/history/history.h"
 
 #define CLV_RUNS "runs" /* where run folders are, unless said otherwise */
+/* Of CLV_STATE_DIED, to people. */
+#define CLV_DIED_TEXT \
+  "its process is gone and left no word: killed, its machine went down, or its disk was full"
 
 /* ---- processes and locks (holder.c) ------------------------------------------------------------------ */
 
@@ -67,7 +70,8 @@ int clv_entry_exit(const clv_run_entry *e);
 /* Folder of the run that a person named. */
 clv_code clv_entry_find(const char *run, char **ret_folder, clv_err *err) CLV_USE_RESULT;
 
-/* A text of somebody else's for a terminal: control characters become '?'. */
+/* A text of somebody else's for a terminal: what is not UTF-8, and control characters but line feeds and
+ * tabs, become '?'. */
 void clv_print_clean(const char *text);
 
 void clv_closep(int *fd); /* for CLV_AUTO */

@@ -165,10 +165,7 @@ static void print_why(const clv_run_entry *e) {
   const clv_run_attempt *a = clv_entry_last(e);
   if (e->state == CLV_STATE_FAILED && a)
     clv_bytes_printf(&text, "exit code %" PRIu64 ": %s", a->code, a->text);
-  if (e->state == CLV_STATE_DIED)
-    clv_bytes_puts(&text,
-                   "its process is gone and left no word: killed, its machine went "
-                   "down, or its disk was full");
+  if (e->state == CLV_STATE_DIED) clv_bytes_puts(&text, CLV_DIED_TEXT);
   if (e->state == CLV_STATE_ELSEWHERE && a)
     clv_bytes_printf(&text, "began on %s, from where alone its process can be seen", a->host);
   if (e->state == CLV_STATE_DAMAGED) clv_bytes_puts(&text, e->why.text);

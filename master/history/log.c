@@ -16,6 +16,7 @@
 #include "master/report/report.h"
 
 enum {
+  PART = 16384, /* bytes that are read and printed at a time */
   LOOK_MS = 100,
   WORD_LOOKS = 10, /* after a death: `stop --now` kills first and writes that down then */
 };
@@ -44,19 +45,35 @@ static clv_code open_tail(tail *t, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "%s: not a regular file", t->path.data);
 }
 
+/* Of n bytes those before a character that goes on behind them; all, if they are but that. */
+static size_t whole_characters(const char *text, size_t n) {
+  size_t back = 1;
+  while (back < 4 && back < n && ((unsigned char)text[n - back] & 0xc0) == 0x80) back++;
+  unsigned char first = (unsigned char)text[n - back];
+  size_t len = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc0 ? 2 : 1;
+  return len > back && back < n ? n - back : n;
+}
+
+static void print_part(char *part, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (!part[i]) part[i] = '?';
+  part[n] = '\0';
+  clv_print_clean(part);
+}
+
 /* What is new; a file that became shorter belongs to a run that began afresh. */
 static clv_code print_new(tail *t, clv_err *err) {
-  char part[16385];
+  char part[PART + 1];
   struct stat st;
   CLV_TRY(open_tail(t, err));
   if (fstat(t->fd, &st) == 0 && st.st_size < t->at) t->at = 0;
-  for (ssize_t n; (n = pread(t->fd, part, sizeof part - 1, t->at)) > 0; t->at += n) {
-    if (n > 1 && (unsigned char)part[n - 1] == 0xc2) n--; /* a character that goes on */
-    for (ssize_t i = 0; i < n; i++)
-      if (!part[i]) part[i] = '?';
-    part[n] = '\0';
-    clv_print_clean(part);
+  ssize_t n;
+  while ((n = pread(t->fd, part, PART, t->at)) > 0) {
+    size_t whole = whole_characters(part, (size_t)n);
+    print_part(part, whole);
+    t->at += (off_t)whole;
   }
+  if (n < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", t->path.data, strerror(errno));
   fflush(stdout);
   return CLV_OK;
 }
@@ -64,9 +81,7 @@ static clv_code print_new(tail *t, clv_err *err) {
 /* Says how it ended, where its last line does not. */
 static void explain(const clv_run_entry *e) {
   static const char *const texts[] = {
-      [CLV_STATE_DIED] =
-          "its process is gone and left no word: killed, its machine went down, "
-          "or its disk was full",
+      [CLV_STATE_DIED] = CLV_DIED_TEXT,
       [CLV_STATE_DAMAGED] = "it has ended, and its record cannot be read",
       [CLV_STATE_UNRECORDED] = "it has ended, and left no record",
   };

@@ -4,8 +4,9 @@
  * thread that trains leaves what each step was under a lock; the port's thread copies it for a scrape,
  * and asks libcleave for what changes all the time.
  *
- * How long the master's own thread waited is known of every step, for what only of those whose events
- * are noted, about every sixteenth and a few a second at most: in between the shares are taken to be those of the last one.
+ * How long the master's own thread waited is known of every step; for what, only of those whose events
+ * are noted, about every sixteenth and a few a second at most. In between the shares are taken to be
+ * those of the last one.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -298,17 +299,11 @@ static unsigned show_metrics(void *user, clv_bytes *out) {
   return 200;
 }
 
-static unsigned show_health(void *user, clv_bytes *out) {
-  (void)user;
-  clv_bytes_puts(out, "ok\n");
-  return 200;
-}
-
 /* ---- life ------------------------------------------------------------------------------------- */
 
 static clv_code start(const clv_session_config *c, clv_run_metrics *m, clv_err *err) {
   static const clv_http_page pages[] = {{"/metrics", CLV_METRICS_TYPE, show_metrics},
-                                        {"/healthz", "text/plain; charset=utf-8", show_health}};
+                                        {"/healthz", CLV_HTTP_TEXT, clv_http_health}};
   clv_http_options o = {
       .listen = c->metrics.listen, .pages = pages, .n_pages = CLV_COUNT(pages), .user = m};
   CLV_TRY(clv_tls_handshakes_watch(c->limits.connect_timeout_ms, err));

@@ -9,7 +9,6 @@
 #include "master/train/train_int.h"
 
 /* No stage can be called that. */
-#define HOME_LOSS_NAME "(loss at home)"
 
 /* ---- egress: the one gate -------------------------------------------------------------------------- */
 

@@ -52,7 +52,15 @@ typedef struct handle {
   bool hasty; /* at the end it is released although its value has not come */
 } handle;
 
-typedef enum event_kind { MESSAGE, TICK, OPERATION, SETTLE, CUT, HEAL } event_kind;
+typedef enum event_kind {
+  MESSAGE,
+  TICK,
+  OPERATION,
+  SETTLE,
+  CUT,
+  HEAL,
+  END, /* of the program: nothing but handles may be left then, which go */
+} event_kind;
 
 typedef struct event {
   uint64_t at, order;
@@ -227,9 +235,8 @@ static void settle(object *o) {
 /* A value is there at once, or while the program runs, or after it. */
 static void on_create(void *user, uint64_t ref, uint64_t context, uint64_t value) {
   object *o = object_of(ref);
-  (void)user, (void)value;
+  (void)user, (void)context, (void)value;
   o->made = true;
-  if (!context) return; /* the program has the value */
   if (chance(30))
     settle(o);
   else
@@ -355,7 +362,7 @@ static void do_own(void) {
   clv_tensor *v;
   clv_shape scalar = {0};
   o->fails = false;
-  o->settled = true;
+  o->made = o->settled = true;
   o->settled_at = w.now;
   h->state = HERE;
   if (clv_tensor_new(CLV_I64, &scalar, &v, &err) != CLV_OK) exit(2);
@@ -551,6 +558,7 @@ static void plan(void) {
   for (uint32_t i = 0; i < w.n_nodes; i++) new_node(i);
   uint64_t n = 10 + below(120);
   for (uint64_t i = 0; i < n; i++) push(below(w.end), OPERATION, 0);
+  push(w.end, END, 0);
   plan_accident();
 }
 

@@ -37,7 +37,7 @@ static void write_again(const clv_weights_file *f) {
 static clv_code open_as_file(const uint8_t *data, size_t size, clv_weights_file **ret) {
   clv_err err;
   CLV_AUTO(clv_weights_fd_done)
-  clv_weights_fd fd = {memfd_create("fuzz", MFD_CLOEXEC), size, 1, "fuzz"};
+  clv_weights_fd fd = {.fd = memfd_create("fuzz", MFD_CLOEXEC), .size = size, .label = "fuzz"};
   if (fd.fd < 0 || write(fd.fd, data, size) != (ssize_t)size || lseek(fd.fd, 0, SEEK_SET) != 0)
     abort();
   return clv_weights_open_fd(&fd, 0, ret, &err);

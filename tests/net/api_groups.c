@@ -351,10 +351,53 @@ static bool a_module_has_sixteen_groups(void) {
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
+static cleave_group with(cleave_group g, const char *const *parameters, size_t n) {
+  g.parameters = parameters;
+  g.n_parameters = n;
+  return g;
+}
+
+static cleave_group in(cleave_group g, cleave_module *const *module) {
+  g.modules = module;
+  g.n_modules = 1;
+  return g;
+}
+
+/* Second groups that do not go with all weights of a and b; cold: its biases do not learn. */
+static bool pairs_are_refused(const net *n, cleave_group w, cleave_group b,
+                              cleave_module *const *cold) {
+  static const char *const none[] = {"conv*"};
+  cleave_group adam = b, final = b, negative = b;
+  adam.kind = CLEAVE_ADAM;
+  final.final = true;
+  negative.lr = -1;
+  const struct {
+    cleave_group second;
+    cleave_status status;
+    const char *says;
+  } cases[] = {
+      {with(b, NULL, 1), CLEAVE_EXISTS,
+       "parameter '0.weight' of module 'wrong a' is in two groups"},
+      {in(w, &n->b), CLEAVE_EXISTS, "'0.weight' of module 'wrong b'"},
+      {with(b, none, 1), CLEAVE_NOT_FOUND, "no parameter 'conv*'"},
+      {with(b, none, 0), CLEAVE_INVALID, "a list of 0 parameters"},
+      {in(b, cold), CLEAVE_NOT_FOUND, "no parameter '0.bias' that learns"},
+      {adam, CLEAVE_INVALID, "groups of different kinds"},
+      {final, CLEAVE_INVALID, "final"},
+      {negative, CLEAVE_INVALID, "lr is -1"},
+  };
+  cleave_optimizer *o;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const cleave_group g[] = {w, cases[i].second};
+    REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), cases[i].status, cases[i].says);
+  }
+  return true;
+}
+
 /* What is refused leaves its modules as they were: the last optimiser has them. */
 static bool wrong_groups_are_refused(void) {
   static const char *const weight[] = {"*.weight"}, *const bias[] = {"0.bias"};
-  static const char *const typo[] = {"0.weight", "0.bais"}, *const none[] = {"conv*"};
+  static const char *const typo[] = {"0.weight", "0.bais"};
   const two_groups c = {.weights = {.lr = 0.1}, .biases = {.lr = 0.1}};
   net n;
   cleave_module *cold;
@@ -365,47 +408,15 @@ static bool wrong_groups_are_refused(void) {
   MUST(cleave_load_layers(rt, &options, "[{op: linear, out: 2}]", &input, &cold, e));
   cleave_module *both[] = {n.a, n.b};
   const cleave_group w = group_of(&c, &c.weights, weight, both),
-                     b = group_of(&c, &c.biases, bias, both);
-  cleave_group g[] = {w, b};
-  g[1].parameters = NULL;
-  REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_EXISTS,
-          "parameter '0.weight' of module 'wrong a' is in two groups");
-  g[1] = w;
-  g[1].modules = &n.b;
-  g[1].n_modules = 1;
-  REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_EXISTS,
-          "'0.weight' of module 'wrong b'");
-  g[1] = b;
-  g[1].parameters = typo;
-  g[1].n_parameters = 2;
-  REFUSED(cleave_optimizer_new(rt, g + 1, 1, 0, &o, e), CLEAVE_NOT_FOUND,
+                     b = group_of(&c, &c.biases, bias, both), misspelt = with(b, typo, 2),
+                     part =
+                         with(in(b, &cold), NULL, 0); /* what learns of a module frozen in part */
+  DO(pairs_are_refused(&n, w, b, &cold));
+  REFUSED(cleave_optimizer_new(rt, &misspelt, 1, 0, &o, e), CLEAVE_NOT_FOUND,
           "no parameter '0.bais' that learns in the modules of this group; did you mean '0.bias'?");
-  g[1].parameters = none;
-  g[1].n_parameters = 1;
-  REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_NOT_FOUND, "no parameter 'conv*'");
-  g[1].n_parameters = 0;
-  REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_INVALID, "a list of 0 parameters");
-  g[1] = b;
-  g[1].modules = &cold;
-  g[1].n_modules = 1;
-  REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_NOT_FOUND,
-          "no parameter '0.bias' that learns");
-  g[1] = b;
-  g[1].kind = CLEAVE_ADAM;
-  REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_INVALID, "groups of different kinds");
-  g[1] = b;
-  g[1].final = true;
-  REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_INVALID, "final");
-  g[1] = b;
-  g[1].lr = -1;
-  REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_INVALID, "lr is -1");
   MUST(cleave_optimizer_new(rt, &w, 1, 0, &o, e));
   REFUSED(cleave_optimizer_new(rt, &b, 1, 0, &o, e), CLEAVE_EXISTS, "is in an optimiser already");
-  g[0] = b; /* what learns of a module that is frozen in part */
-  g[0].modules = &cold;
-  g[0].n_modules = 1;
-  g[0].parameters = NULL;
-  MUST(cleave_optimizer_new(rt, g, 1, 0, &o, e));
+  MUST(cleave_optimizer_new(rt, &part, 1, 0, &o, e));
   return true;
 }
 

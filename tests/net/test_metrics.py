@@ -361,6 +361,8 @@ def refused_calls_and_sessions_are_counted():
     with Caller(cluster.ports[0], cluster.certs, name="other") as c:  # its quota is one session
         c.hello()
         held = c.open(name='x"} 1 y{z="')
+        # the worker is done with a call a moment after its caller
+        until(lambda: numbers(cluster.pages[0])["cleave_worker_active_calls"] == 0)
         n = numbers(cluster.pages[0])
         assert n[f"cleave_worker_identity_sessions_limit{{{OTHER}}}"] == 1, n
         assert n[f"cleave_worker_identity_memory_limit_bytes{{{OTHER}}}"] == 256 << 20, n

@@ -355,6 +355,49 @@ def cannot_host():
     return None if os.access("/lib/systemd/systemd", os.X_OK) else "systemd is missing"
 
 
+def trains(port):
+    session = cluster.session("under-systemd", IMAGE_DATA + (
+        "stages:\n  - {name: a, at: master, layers: [{op: conv2d, out: 4, kernel: 3}, {op: relu}]}\n"
+        "  - {name: b, at: w1, layers: [{op: conv2d, out: 4, kernel: 3}, {op: flatten}, {op: linear, out: 10}]}\n"
+        "loss: {kind: cross_entropy}\ntrain: {epochs: 1, batch: 32, optimizer: {kind: sgd, lr: 0.1}}\n"))
+    done = cluster.train(session, "--set", f"workers.w1.address=127.0.0.1:{port}")
+    assert done.returncode == 0, done.stderr
+
+
+def is_confined(host):
+    with open(f"/proc/{host.init}/root/proc/{host.show('MainPID')}/status") as f:
+        status = dict(line.rstrip().split(":\t", 1) for line in f if ":\t" in line)
+    assert int(status["CapBnd"], 16) == int(status["CapEff"], 16) == 0, status
+    assert status["NoNewPrivs"] == "1" and status["Seccomp"] == "2" and status["Uid"].split()[0] != "0", status
+
+
+def takes_new_certificates_at_a_restart(host, port):
+    """A reload reads systemd's copies again, which are those of the start."""
+    old = presented(port)
+    cluster.issue("w1", "spiffe://test/w1", "--force")
+    for name, file in (("w1.pem", "worker.pem"), ("w1.key", "worker.key")):
+        with open(os.path.join(cluster.certs, name)) as f:
+            host("sh", "-c", f"cat > /etc/cleave/{file} <<'E'\n{f.read()}E")
+    assert host("systemctl", "reload", "cleave-worker").returncode == 0
+    assert host.show("ActiveState") == "active" and presented(port) == old
+    assert host("systemctl", "restart", "cleave-worker").returncode == 0
+    assert presented(port) != old
+    assert re.match(r"(listening on )?port", host.show("StatusText")), host.show("StatusText")
+
+
+def is_killed_when_it_hangs(host):
+    host("sh", "-c", "mkdir /run/units/cleave-worker.service.d; printf '[Service]\\nWatchdogSec=1\\nRestartSec=0\\n' > "
+                     "/run/units/cleave-worker.service.d/w.conf; systemctl daemon-reload; systemctl restart cleave-worker")
+    time.sleep(1.5)
+    assert host.show("NRestarts") == "0"  # it is fed
+    host("kill", "-STOP", host.show("MainPID"))
+    end = time.monotonic() + 20 * SLOW
+    state = lambda: (host.show("NRestarts"), host.show("ActiveState"))
+    while state() != ("1", "active") and time.monotonic() < end:
+        time.sleep(0.1)
+    assert state() == ("1", "active"), state()
+
+
 @suite.test
 def the_unit_under_systemd():
     """Started, trained on, reloaded, killed by the watchdog when it hangs, stopped."""
@@ -370,35 +413,10 @@ def the_unit_under_systemd():
     with host:
         started = host("systemctl", "start", "cleave-worker")
         assert started.returncode == 0, (started.stderr, host("systemctl", "status", "cleave-worker").stdout)
-        session = cluster.session("under-systemd", IMAGE_DATA + (
-            "stages:\n  - {name: a, at: master, layers: [{op: conv2d, out: 4, kernel: 3}, {op: relu}]}\n"
-            "  - {name: b, at: w1, layers: [{op: conv2d, out: 4, kernel: 3}, {op: flatten}, {op: linear, out: 10}]}\n"
-            "loss: {kind: cross_entropy}\ntrain: {epochs: 1, batch: 32, optimizer: {kind: sgd, lr: 0.1}}\n"))
-        done = cluster.train(session, "--set", f"workers.w1.address=127.0.0.1:{port}")
-        assert done.returncode == 0, done.stderr
-        with open(f"/proc/{host.init}/root/proc/{host.show('MainPID')}/status") as f:
-            status = dict(line.rstrip().split(":\t", 1) for line in f if ":\t" in line)
-        assert int(status["CapBnd"], 16) == int(status["CapEff"], 16) == 0, status
-        assert status["NoNewPrivs"] == "1" and status["Seccomp"] == "2" and status["Uid"].split()[0] != "0", status
-        old = presented(port)
-        cluster.issue("w1", "spiffe://test/w1", "--force")
-        for name, file in (("w1.pem", "worker.pem"), ("w1.key", "worker.key")):
-            host("sh", "-c", f"cat > /etc/cleave/{file} <<'E'\n{open(os.path.join(cluster.certs, name)).read()}E")
-        assert host("systemctl", "reload", "cleave-worker").returncode == 0
-        assert host.show("ActiveState") == "active" and presented(port) == old  # systemd's copies
-        assert host("systemctl", "restart", "cleave-worker").returncode == 0
-        assert presented(port) != old
-        assert re.match(r"(listening on )?port", host.show("StatusText")), host.show("StatusText")
-        host("sh", "-c", "mkdir /run/units/cleave-worker.service.d; printf '[Service]\\nWatchdogSec=1\\nRestartSec=0\\n' > "
-                         "/run/units/cleave-worker.service.d/w.conf; systemctl daemon-reload; systemctl restart cleave-worker")
-        time.sleep(1.5)
-        assert host.show("NRestarts") == "0"  # it is fed
-        host("kill", "-STOP", host.show("MainPID"))
-        end = time.monotonic() + 20 * SLOW
-        state = lambda: (host.show("NRestarts"), host.show("ActiveState"))
-        while state() != ("1", "active") and time.monotonic() < end:
-            time.sleep(0.1)
-        assert state() == ("1", "active"), state()
+        trains(port)
+        is_confined(host)
+        takes_new_certificates_at_a_restart(host, port)
+        is_killed_when_it_hangs(host)
         assert host("systemctl", "stop", "cleave-worker").returncode == 0
         assert [host.show(x) for x in ("Result", "ExecMainStatus")] == ["success", "0"], host.show("Result")
 

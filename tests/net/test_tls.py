@@ -301,69 +301,88 @@ def put(name, data):
     os.replace(path + ".new", path)
 
 
+def pem(name):
+    return read(os.path.join(cluster.certs, name))
+
+
+class Paused:
+    """A run that is held back after its first steps, so that it is still under way at the end."""
+
+    def __init__(self, session, name):
+        log = os.path.join(cluster.dir, "runs", name, "metrics.jsonl")
+        self.process = subprocess.Popen([MASTER, "train", session], cwd=cluster.dir, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        end = time.monotonic() + 20 * SLOW
+        while not (os.path.exists(log) and os.path.getsize(log)) and time.monotonic() < end:
+            time.sleep(0.005)
+
+    def __enter__(self):
+        self.process.send_signal(signal.SIGSTOP)
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGCONT)
+
+
+def broken_files_change_nothing(first, old):
+    """Each keeps the old certificate in use and says why."""
+    forge("past", [("URI", "spiffe://test/w1"), ("IP", "127.0.0.1")], end="20210101000000Z")
+    forge("nameless", [("IP", "127.0.0.1")])
+    forge("client", [("URI", "spiffe://test/w1"), ("IP", "127.0.0.1")], use="clientAuth")
+    others = [(pem(n + ".pem"), pem(n + ".key")) for n in ("past", "nameless", "client")]
+    for bad in ({"w1.pem": b"garbage\n"}, {"w1.key": pem("master.key")}, {"ca.pem": b""},
+                *({"w1.pem": cert, "w1.key": key} for cert, key in others)):
+        for name, data in bad.items():
+            put(name, data)
+        hup("certificates NOT reloaded, the old ones stay in use")
+        for name in bad:
+            put(name, old[name])
+        assert server_certificate() == first
+    hup("certificates reloaded")
+    assert server_certificate() == first
+
+
+def a_new_certificate_is_shown(first, old):
+    """In the next handshake behind the reload, not before."""
+    cluster.issue("w1", "spiffe://test/w1", "--force")
+    assert pem("w1.pem") != old["w1.pem"]
+    assert server_certificate() == first
+    hup("certificates reloaded")
+    assert server_certificate() != first
+    leaf = pem("w1.pem").decode().split("-----END")[0] + "-----END CERTIFICATE-----\n"
+    assert server_certificate() == ssl.PEM_cert_to_DER_cert(leaf)
+
+
+def another_ca_is_believed_while_it_is_there(old):
+    other = os.path.join(cluster.dir, "second")
+    master("certs", "init", "--dir", other)
+    master("certs", "issue", "master", "--dir", other, "--uri", NAMES["URI"])
+    put("../second/servers-ca.pem", old["ca.pem"])
+    refused(grpc.StatusCode.UNAVAILABLE, "certificate verify failed", "master", other, "servers-ca.pem")
+    put("ca.pem", old["ca.pem"] + read(os.path.join(other, "ca.pem")))
+    hup("certificates reloaded")
+    with Caller(cluster.ports[0], other, ca="servers-ca.pem") as c:
+        c.hello()
+    put("ca.pem", old["ca.pem"])
+    hup("certificates reloaded")
+    refused(grpc.StatusCode.UNAVAILABLE, "certificate verify failed", "master", other, "servers-ca.pem")
+
+
 @suite.test
 def reload_while_a_session_runs():
     steps, worker = 600, cluster.workers[0]
     alone = cluster.train(cluster.session("alone", STAGES % steps))
     assert alone.returncode == 0, alone.stderr
-    session = cluster.session("reloaded", STAGES % steps)
-    log = os.path.join(cluster.dir, "runs", "reloaded", "metrics.jsonl")
-    process = subprocess.Popen([MASTER, "train", session], cwd=cluster.dir, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
-    # held back so that it is still under way at the end of the reloads
-    until = time.monotonic() + 20 * SLOW
-    while not (os.path.exists(log) and os.path.getsize(log)) and time.monotonic() < until:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGSTOP)
-    try:
+    with Paused(cluster.session("reloaded", STAGES % steps), "reloaded") as run:
         assert "session=reloaded" in worker.text() and "close session=reloaded" not in worker.text()
         first = server_certificate()
-        old = {n: read(os.path.join(cluster.certs, n)) for n in ("w1.pem", "w1.key", "ca.pem")}
-
-        # broken files: each keeps the old certificate in use and says why
-        forge("past", [("URI", "spiffe://test/w1"), ("IP", "127.0.0.1")], end="20210101000000Z")
-        forge("nameless", [("IP", "127.0.0.1")])
-        forge("client", [("URI", "spiffe://test/w1"), ("IP", "127.0.0.1")], use="clientAuth")
-        others = [[read(os.path.join(cluster.certs, n + suffix)) for suffix in (".pem", ".key")]
-                  for n in ("past", "nameless", "client")]
-        for bad in ({"w1.pem": b"garbage\n"}, {"w1.key": read(os.path.join(cluster.certs, "master.key"))},
-                    {"ca.pem": b""}, *({"w1.pem": cert, "w1.key": key} for cert, key in others)):
-            for name, data in bad.items():
-                put(name, data)
-            hup("certificates NOT reloaded, the old ones stay in use")
-            for name in bad:
-                put(name, old[name])
-            assert server_certificate() == first
-        hup("certificates reloaded")
-        assert server_certificate() == first
-
-        # a new one is shown in the next handshake
-        cluster.issue("w1", "spiffe://test/w1", "--force")
-        assert read(os.path.join(cluster.certs, "w1.pem")) != old["w1.pem"]
-        assert server_certificate() == first  # not before it is told to
-        hup("certificates reloaded")
-        second = server_certificate()
-        assert second != first
-        assert second == ssl.PEM_cert_to_DER_cert(read(os.path.join(cluster.certs, "w1.pem")).decode().split("-----END")[0] + "-----END CERTIFICATE-----\n")
-
-        # another CA is believed from then on, and no longer when it is gone
-        other = os.path.join(cluster.dir, "second")
-        master("certs", "init", "--dir", other)
-        master("certs", "issue", "master", "--dir", other, "--uri", NAMES["URI"])
-        put("../second/servers-ca.pem", old["ca.pem"])
-        refused(grpc.StatusCode.UNAVAILABLE, "certificate verify failed", "master", other, "servers-ca.pem")
-        put("ca.pem", old["ca.pem"] + read(os.path.join(other, "ca.pem")))
-        hup("certificates reloaded")
-        with Caller(cluster.ports[0], other, ca="servers-ca.pem") as c:
-            c.hello()
-        put("ca.pem", old["ca.pem"])
-        hup("certificates reloaded")
-        refused(grpc.StatusCode.UNAVAILABLE, "certificate verify failed", "master", other, "servers-ca.pem")
+        old = {name: pem(name) for name in ("w1.pem", "w1.key", "ca.pem")}
+        broken_files_change_nothing(first, old)
+        a_new_certificate_is_shown(first, old)
+        another_ca_is_believed_while_it_is_there(old)
         assert "close session=reloaded" not in worker.text()
-    finally:
-        process.send_signal(signal.SIGCONT)
-    out, errors = process.communicate(timeout=60 * SLOW)
-    assert process.returncode == 0, errors
+    out, errors = run.process.communicate(timeout=60 * SLOW)
+    assert run.process.returncode == 0, errors
     runs = [os.path.join(cluster.dir, "runs", n) for n in ("alone", "reloaded")]
     assert checkpoint_tensors(runs[0], steps) == checkpoint_tensors(runs[1], steps)
 

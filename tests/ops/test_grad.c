@@ -3,10 +3,8 @@
  * Every backward function of ref in double against central differences of its forward: with
  * L = sum(y dout), dL/dv is (L(v + h) - L(v - h)) / 2h for every input and parameter value v.
  */
+#include "tests/ops/each_op.h"
 #include "tests/ops/run_int.h"
-
-#include <setjmp.h>
-#include <cmocka.h>
 
 static op_case cases[MAX_CASES];
 static int n_cases;
@@ -82,16 +80,6 @@ static void test_op(void **state) {
 }
 
 int main(void) {
-  static clv_op ops[CLV_OP_COUNT];
-  static char names[CLV_OP_COUNT][40];
-  struct CMUnitTest tests[CLV_OP_COUNT];
-  size_t n = 0;
   n_cases = cases_read(cases);
-  for (int op = CLV_OP_LINEAR; op < CLV_OP_COUNT; op++) {
-    if (!case_ops[op]) continue;
-    ops[op] = (clv_op)op;
-    snprintf(names[n], sizeof names[n], "grad_%s", case_ops[op]);
-    tests[n++] = (struct CMUnitTest){names[n], test_op, NULL, NULL, &ops[op]};
-  }
-  return _cmocka_run_group_tests("grad", tests, n, NULL, NULL);
+  return run_each_op("grad", test_op);
 }

@@ -3,10 +3,8 @@
  * The cpu backend against ref, in f32, over the whole case table; and what cpu promises alone: the
  * same bits whatever layout its neighbours offer, and again when run again.
  */
+#include "tests/ops/each_op.h"
 #include "tests/ops/run_int.h"
-
-#include <setjmp.h>
-#include <cmocka.h>
 
 static op_case cases[MAX_CASES];
 static int n_cases;
@@ -95,16 +93,6 @@ static void test_op(void **state) {
 }
 
 int main(void) {
-  static clv_op ops[CLV_OP_COUNT];
-  static char names[CLV_OP_COUNT][40];
-  struct CMUnitTest tests[CLV_OP_COUNT];
-  size_t n = 0;
   n_cases = cases_read(cases);
-  for (int op = CLV_OP_LINEAR; op < CLV_OP_COUNT; op++) {
-    if (!case_ops[op]) continue;
-    ops[op] = (clv_op)op;
-    snprintf(names[n], sizeof names[n], "pair_%s", case_ops[op]);
-    tests[n++] = (struct CMUnitTest){names[n], test_op, NULL, NULL, &ops[op]};
-  }
-  return _cmocka_run_group_tests("pair", tests, n, NULL, NULL);
+  return run_each_op("pair", test_op);
 }

@@ -145,8 +145,10 @@ static clv_code on_health(void *user, const clv_rpc_peer *peer, const clv_iov *r
   CLV_TRY(clv_wire_health_decode(pieces_of(request), n, service, err));
   if (service[0] && strcmp(service, "cleave.v1.Worker") != 0)
     return clv_fail(err, CLV_NOT_FOUND, "unknown service");
-  return clv_wire_health_encode(v->draining ? CLV_HEALTH_NOT_SERVING : CLV_HEALTH_SERVING, reply,
-                                err);
+  pthread_mutex_lock(&v->lock);
+  bool draining = v->draining;
+  pthread_mutex_unlock(&v->lock);
+  return clv_wire_health_encode(draining ? CLV_HEALTH_NOT_SERVING : CLV_HEALTH_SERVING, reply, err);
 }
 
 const clv_rpc_unary clv_service_methods[] = {

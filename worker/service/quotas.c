@@ -76,16 +76,3 @@ void clv_service_close_accounts(clv_service *s) {
   clv_account_unref(s->total);
   clv_turnstile_free(s->turnstile);
 }
-
-/* ---- looking ------------------------------------------------------------------------------------- */
-
-void clv_service_identity_count(const clv_service *s, size_t allow, clv_quota q,
-                                clv_account_counts *ret) {
-  clv_account_count(s->identities[allow], q, ret);
-}
-
-void clv_session_account_count(const session *s, clv_quota q, clv_account_counts *ret) {
-  clv_account_count(clv_pool_account(s->pool), q, ret);
-}
-
-void clv_session_turns(const session *s, clv_seat_counts *ret) { clv_seat_count(s->seat, ret); }

@@ -48,24 +48,6 @@ void clv_service_drain(clv_service *s, unsigned deadline_ms);
 /* BLOCKS. Ends all sessions and frees. NULL is allowed. */
 void clv_service_close(clv_service *s);
 
-/* ---- looking into it ------------------------------------------------------------------------- */
-
-/* Everything that is counted, at one moment: of the worker, of each session, of its modules and links.
- * Status answers with it, and whoever else wants numbers takes them from here. */
-typedef struct clv_service_snapshot {
-  clv_wire_status_reply status; /* what Status would say; its texts live as long as the snapshot */
-  clv_rpc_server_counts calls;
-  clv_tls_handshakes callers, peers;  /* with those who dialled this worker; whom it dialled */
-  struct clv_snapshot_memory *memory; /* private */
-} clv_service_snapshot;
-
-/* viewer: whose eyes it is for: an observer's see all sessions, others' their own; NULL sees all. only:
- * that session, or NULL. Any thread but rpc's queue threads. Asks links for their round trip as well,
- * for the next snapshot to show. */
-clv_code clv_service_snapshot_take(clv_service *s, const char *viewer, const clv_wire_id *only,
-                                   clv_service_snapshot *ret, clv_err *err) CLV_USE_RESULT;
-void clv_service_snapshot_done(clv_service_snapshot *snapshot); /* for CLV_AUTO; {0} is allowed */
-
 /* Something went wrong that concerns `identity` (NULL: nobody in particular): what status shows as the
  * last error to it and to observers. No paths. */
 void clv_service_note(clv_service *s, const char *identity, const char *fmt, ...) CLV_PRINTF(3, 4);

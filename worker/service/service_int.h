@@ -114,11 +114,6 @@ clv_code clv_service_open_accounts(clv_service *s, clv_err *err) CLV_USE_RESULT;
 void clv_service_close_accounts(clv_service *s);
 clv_code clv_service_new_session_account(clv_service *s, size_t identity, clv_account **ret,
                                          clv_err *err) CLV_USE_RESULT;
-/* What is in use of the quotas of an entry of `allow`, of a session's; and its turns to compute. */
-void clv_service_identity_count(const clv_service *s, size_t allow, clv_quota q,
-                                clv_account_counts *ret);
-void clv_session_account_count(const session *s, clv_quota q, clv_account_counts *ret);
-void clv_session_turns(const session *s, clv_seat_counts *ret);
 
 /* sessions.c */
 clv_code clv_session_open(clv_service *s, const char *uri, const clv_wire_open_request *request,
@@ -163,5 +158,22 @@ void clv_session_work(session *s, work *w, edge_bytes *edges);
 /* load.c */
 clv_code clv_session_load(session *s, const clv_wire_load_request *request,
                           clv_wire_load_reply *reply, clv_err *err) CLV_USE_RESULT;
+
+/* snapshot.c: looking on */
+/* Everything that is counted, at one moment: of the worker, of each session, of its modules and links.
+ * Status answers with it, and whoever else wants numbers takes them from here. */
+typedef struct clv_service_snapshot {
+  clv_wire_status_reply status; /* what Status would say; its texts live as long as the snapshot */
+  clv_rpc_server_counts calls;
+  clv_tls_handshakes callers, peers;  /* with those who dialled this worker; whom it dialled */
+  struct clv_snapshot_memory *memory; /* private */
+} clv_service_snapshot;
+
+/* viewer: whose eyes it is for: an observer's see all sessions, others' their own; NULL sees all. only:
+ * that session, or NULL. Any thread but rpc's queue threads. Asks links for their round trip as well,
+ * for the next snapshot to show. */
+clv_code clv_service_snapshot_take(clv_service *s, const char *viewer, const clv_wire_id *only,
+                                   clv_service_snapshot *ret, clv_err *err) CLV_USE_RESULT;
+void clv_service_snapshot_done(clv_service_snapshot *snapshot); /* for CLV_AUTO; {0} is allowed */
 
 #endif

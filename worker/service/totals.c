@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What all sessions of this worker have done together. A session's own counts go with it, and what is
- * shown as only growing must not shrink then: its counts are added to the service's the moment it
- * leaves the table, and what it still does until its thread has ended a second time.
+ * shown as only growing must not shrink then: they are added to the service's when it leaves the table,
+ * and once more, for what it has done since, when its thread has ended.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +60,6 @@ static void move(uint64_t *total, uint64_t now, uint64_t *known) {
 
 void clv_session_tally(session *s) {
   clv_service *v = s->service;
-  const clv_allow_spec *a = clv_service_allowed(v, s->owner);
   edge_bytes *edges = s->tallied_edges + 1 + v->config->n_peers; /* the array's second half */
   size_t n = 1 + v->config->n_peers;
   work w = {0};
@@ -70,8 +69,7 @@ void clv_session_tally(session *s) {
     move(&v->ended_edges[i].in, edges[i].in, &s->tallied_edges[i].in);
     move(&v->ended_edges[i].out, edges[i].out, &s->tallied_edges[i].out);
   }
-  if (!a) return;
-  work *total = &v->ended[a - v->config->allow];
+  work *total = &v->ended[s->allowed];
   move(&total->forwards, w.forwards, &s->tallied.forwards);
   move(&total->backwards, w.backwards, &s->tallied.backwards);
   move(&total->steps, w.steps, &s->tallied.steps);

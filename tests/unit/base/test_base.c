@@ -163,6 +163,40 @@ static void distributions_have_their_moments(void **state) {
   for (int i = 0; i < N; i++) assert_true(x[i] >= -1 && x[i] < 1);
 }
 
+static size_t encode(uint32_t point, unsigned char to[4]) {
+  size_t n = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
+  for (size_t i = n; i-- > 1; point >>= 6) to[i] = (unsigned char)(0x80 | (point & 0x3f));
+  to[0] = (unsigned char)(n == 1 ? point : (0xf00u >> n & 0xff) | point);
+  return n;
+}
+
+static void every_character_is_read_and_nothing_else(void **state) {
+  static const char *const others[] = {"\x80",
+                                       "\xc0\xaf",
+                                       "\xc1\xbf",
+                                       "\xe0\x9f\xbf",
+                                       "\xf0\x8f\xbf\xbf",
+                                       "\xf4\x90\x80\x80",
+                                       "\xf5\x80\x80\x80",
+                                       "\xff",
+                                       "\xc3",
+                                       "\xe2\x82"};
+  uint32_t got = 7;
+  (void)state;
+  for (uint32_t point = 0; point <= 0x10ffff; point++) {
+    unsigned char text[4];
+    size_t n = encode(point, text);
+    bool surrogate = point >= 0xd800 && point <= 0xdfff;
+    assert_int_equal(clv_utf8(text, n, &got), surrogate ? 0 : n);
+    if (!surrogate) assert_int_equal(got, point);
+    if (n > 1) assert_int_equal(clv_utf8(text, n - 1, &got), 0);
+  }
+  got = 7;
+  for (size_t i = 0; i < CLV_COUNT(others); i++)
+    assert_int_equal(clv_utf8(others[i], SIZE_MAX, &got), 0);
+  assert_int_equal(got, 7);
+}
+
 static void permutations_hold_every_number_once(void **state) {
   (void)state;
   enum { N = 1000 };
@@ -192,6 +226,7 @@ int main(void) {
       cmocka_unit_test(random_numbers_depend_on_their_key_alone),
       cmocka_unit_test(distributions_have_their_moments),
       cmocka_unit_test(permutations_hold_every_number_once),
+      cmocka_unit_test(every_character_is_read_and_nothing_else),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -263,4 +263,16 @@ static inline clv_node_desc image_desc(clv_op op, int64_t n, int64_t c, int64_t 
   return d;
 }
 
+/* A kernel takes its memory when it is prepared: no run of it takes any. */
+static inline void check_no_memory_taken(const clv_node_desc *d) {
+  node x;
+  node_init(&x, d);
+  uint64_t before = clv_alloc_count();
+  node_run(&x);
+  x.a.accumulate = true;
+  node_run(&x);
+  assert_int_equal(clv_alloc_count(), before);
+  node_done(&x);
+}
+
 #endif

@@ -7,22 +7,22 @@
 
 #include "tests/unit/cpu/cpu_test.h"
 
-static const cpu_window windows[] = {
+static const clv_window windows[] = {
     {.n = 3, .c = 2, .h = 9, .w = 7, .k = 21, .kernel = {3, 3}, .stride = {1, 1}, .pad = {1, 1}},
     {.n = 2, .c = 11, .h = 8, .w = 9, .k = 17, .kernel = {5, 3}, .stride = {2, 1}, .pad = {0, 2}},
     {.n = 1, .c = 8, .h = 5, .w = 12, .k = 8, .kernel = {1, 3}, .stride = {1, 3}, .pad = {0, 0}},
     {.n = 4, .c = 1, .h = 6, .w = 6, .k = 40, .kernel = {4, 3}, .stride = {3, 2}, .pad = {2, 1}},
 };
 
-static cpu_window window_at(size_t i) {
-  cpu_window s = windows[i];
+static clv_window window_at(size_t i) {
+  clv_window s = windows[i];
   s.oh = (s.h + 2 * s.pad[0] - s.kernel[0]) / s.stride[0] + 1;
   s.ow = (s.w + 2 * s.pad[1] - s.kernel[1]) / s.stride[1] + 1;
   return s;
 }
 
 /* Element i of dw [K, C, kh, kw]. */
-static double expected(const cpu_window *s, const float *x, const float *dy, int64_t i) {
+static double expected(const clv_window *s, const float *x, const float *dy, int64_t i) {
   int64_t v = i % s->kernel[1], u = i / s->kernel[1] % s->kernel[0];
   int64_t c = i / (s->kernel[1] * s->kernel[0]) % s->c,
           k = i / (s->kernel[1] * s->kernel[0] * s->c);
@@ -43,7 +43,7 @@ typedef struct gradient {
 } gradient;
 
 static gradient run(cpu_weight_job job, void fn(const cpu_weight_job *), size_t scratch) {
-  const cpu_window *s = &job.s;
+  const clv_window *s = &job.s;
   gradient g = {(size_t)(s->k * s->c * s->kernel[0] * s->kernel[1]), NULL, NULL};
   g.dw = floats_new(g.n);
   g.db = floats_new((size_t)s->k);
@@ -57,7 +57,7 @@ static gradient run(cpu_weight_job job, void fn(const cpu_weight_job *), size_t 
   return g;
 }
 
-static void check(const cpu_window *s, int block, bool wide) {
+static void check(const clv_window *s, int block, bool wide) {
   clv_shape in = CLV_SHAPE(s->n, s->c, s->h, s->w), out = CLV_SHAPE(s->n, s->k, s->oh, s->ow);
   float *x = floats_new(numel(&in)), *dy = floats_new(numel(&out));
   double db[64] = {0};
@@ -95,7 +95,7 @@ static void test_few_channels(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(windows); i++)
     for (int block = 8; block <= 16; block += 8) {
-      cpu_window s = window_at(i);
+      clv_window s = window_at(i);
       check(&s, block, false);
     }
 }
@@ -103,7 +103,7 @@ static void test_few_channels(void **state) {
 static void test_three_taps_wide(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(windows); i++) {
-    cpu_window s = window_at(i);
+    clv_window s = window_at(i);
     if (!clv_cpu_wide_conv_fits(&s, 8)) skip();
     check(&s, 8, true);
     assert_false(clv_cpu_wide_conv_fits(&s, 16));

@@ -8,25 +8,7 @@
 #include <zlib.h>
 
 #include "master/data/data.h"
-#include "tests/unit/scratch.h"
-
-/* A path in the scratch folder; four may be alive at once. */
-static inline const char *at(const char *name) {
-  static char paths[4][128];
-  static unsigned turn;
-  char *path = paths[turn++ % 4];
-  snprintf(path, 128, "%s/%s", scratch, name);
-  return path;
-}
-
-static inline const char *put(const char *name, const void *data, size_t len) {
-  const char *path = at(name);
-  FILE *f = fopen(path, "wb");
-  assert_non_null(f);
-  assert_int_equal(fwrite(data, 1, len, f), len);
-  assert_int_equal(fclose(f), 0);
-  return path;
-}
+#include "tests/unit/files.h"
 
 static inline const char *put_gzip(const char *name, const void *data, size_t len) {
   const char *path = at(name);

@@ -4,22 +4,8 @@
  * that idle memory is nobody's reason to be refused.
  */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
-#include "common/dist/dist.h"
-
-#define assert_ok(call)                                                       \
-  do {                                                                        \
-    clv_code code_ = (call);                                                  \
-    if (code_ != CLV_OK) fail_msg("%s: %s (%s)", #call, err.text, err.where); \
-  } while (0)
+#include "tests/unit/dist/dist_test.h"
 
 enum { KIB = 1024 };
 
@@ -84,7 +70,6 @@ static uint64_t used(const clv_account *a) { return clv_account_used(a, CLV_QUOT
 
 static void the_quota_that_is_over_is_named(void **state) {
   fixture *f = *state;
-  clv_account_counts c;
   clv_tensor *a = tensor(f->pools[0], 20 * KIB), *b = tensor(f->pools[1], 10 * KIB);
   assert_true(used(f->worker) == 30 * KIB && used(f->identity) == 30 * KIB);
   refused(f->pools[0], 5 * KIB,
@@ -94,8 +79,6 @@ static void the_quota_that_is_over_is_named(void **state) {
           "3072 bytes more exceed the quota of all sessions of this identity: 30720 in use, the "
           "limit is 32768; raise allow[].bytes in worker.yaml");
   assert_int_equal(used(f->identity), 30 * KIB); /* what was refused is charged nowhere */
-  clv_account_count(f->identity, CLV_QUOTA_BYTES, &c);
-  assert_true(c.used == 30 * KIB && c.most == 32 * KIB && c.refused > 0);
   clv_tensor_unref(a);
   clv_tensor_unref(b);
 }

@@ -3,23 +3,9 @@
  * The engine of contexts in a master's own node: frames go in by the constructors of dist.h, what
  * comes of them reaches the driver.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
-#include "common/dist/dist.h"
-
-#define assert_ok(call)                                                       \
-  do {                                                                        \
-    clv_code code_ = (call);                                                  \
-    if (code_ != CLV_OK) fail_msg("%s: %s (%s)", #call, err.text, err.where); \
-  } while (0)
+#include "tests/unit/dist/dist_test.h"
 
 enum { BATCH = 4, WIDTH = 3, SEEN = 256 };
 
@@ -38,31 +24,9 @@ static void on_driver(void *user, clv_packet *p) {
   if (f->n_seen >= f->wanted) clv_node_kick(f->node);
 }
 
-static clv_graph *graph_of(clv_op op) {
-  clv_err err = {0};
-  clv_graph *g;
-  int input, output;
-  clv_attr_value out = {.key = CLV_ATTR_OUT, .n_ints = 1, .ints = {WIDTH}};
-  uint32_t n_attrs = op == CLV_OP_LINEAR;
-  clv_attrs attrs;
-  assert_ok(clv_graph_new(&g, &err));
-  assert_ok(clv_graph_add_input(g, "x", CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &input, &err));
-  assert_ok(clv_attrs_from(op, &out, n_attrs, &attrs, &err));
-  assert_ok(clv_graph_add(g, op, &attrs, NULL, 0, &input, 1, &output, &err));
-  g->output = output;
-  return g;
-}
-
 static void add_module(fixture *f, uint32_t index, clv_op op) {
   clv_err err = {0};
-  clv_stage_options so = {.index = index,
-                          .graph = graph_of(op),
-                          .backend = clv_backend_ref(),
-                          .threads = 1,
-                          .optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1},
-                          .learns = true,
-                          .seed = 1,
-                          .in_flight = 1};
+  clv_stage_options so = stage_of(graph_of(op, BATCH, WIDTH), index);
   clv_stage *stage;
   assert_ok(clv_stage_new(&so, &stage, &err));
   assert_ok(clv_node_add_stage(f->node, stage, &err));

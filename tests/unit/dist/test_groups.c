@@ -2,48 +2,16 @@
  *
  * Groups of parameters at a node: what a stage makes of them, and the rates that a step needs.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
-#include "common/dist/dist.h"
-
-#define assert_ok(call)                                                       \
-  do {                                                                        \
-    clv_code code_ = (call);                                                  \
-    if (code_ != CLV_OK) fail_msg("%s: %s (%s)", #call, err.text, err.where); \
-  } while (0)
+#include "tests/unit/dist/dist_test.h"
 
 enum { BATCH = 2, WIDTH = 3, WEIGHTS = WIDTH * WIDTH };
 
 /* ---- stages ---------------------------------------------------------------------------------- */
 
-/* A linear layer, called "0". */
 static clv_stage_options options_of(uint32_t index) {
-  clv_err err = {0};
-  clv_graph *g;
-  int input, output;
-  clv_attr_value out = {.key = CLV_ATTR_OUT, .n_ints = 1, .ints = {WIDTH}};
-  clv_attrs attrs;
-  assert_ok(clv_graph_new(&g, &err));
-  assert_ok(clv_graph_add_input(g, "x", CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &input, &err));
-  assert_ok(clv_attrs_from(CLV_OP_LINEAR, &out, 1, &attrs, &err));
-  assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &attrs, NULL, 0, &input, 1, &output, &err));
-  g->output = output;
-  return (clv_stage_options){.index = index,
-                             .graph = g,
-                             .backend = clv_backend_ref(),
-                             .threads = 1,
-                             .optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1},
-                             .learns = true,
-                             .seed = 1,
-                             .in_flight = 1};
+  return stage_of(graph_of(CLV_OP_LINEAR, BATCH, WIDTH), index);
 }
 
 static clv_stage_group group_of(const char *const *params, uint32_t n) {

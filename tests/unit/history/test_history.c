@@ -2,12 +2,14 @@
  *
  * Locks, records and what is made of them, with a child process as the one who trains.
  */
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "master/history/history_int.h"
+#include "master/report/report.h"
 #include "tests/unit/scratch.h"
 
 static int setup(void **state) {
@@ -277,6 +279,48 @@ static void runs_are_found_by_name_and_folder(void **state) {
   assert_int_equal(e.step, 3);
 }
 
+/* Standard output of `log` goes to the file "printed". */
+static clv_code print_log(const char *run, clv_err *err) {
+  int exit_code, kept = dup(STDOUT_FILENO);
+  int file = open("printed", O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  fflush(stdout);
+  dup2(file, STDOUT_FILENO);
+  clv_code code = clv_history_log(run, false, false, &exit_code, err);
+  fflush(stdout);
+  dup2(kept, STDOUT_FILENO);
+  close(kept);
+  close(file);
+  return code;
+}
+
+/* Characters pass wherever a read ends between their bytes, and what a terminal would obey never does. */
+static void a_log_is_printed_clean(void **state) {
+  enum { LINE = 16383 }; /* with it, the next character lies across the end of a read */
+  CLV_AUTO(clv_bytes_done) clv_bytes journal = {0}, printed = {0}, want = {0};
+  clv_err err = {0};
+  (void)state;
+  for (int i = 0; i < LINE; i++) clv_bytes_puts(&journal, "a");
+  clv_bytes_add(&want, journal.data, journal.len);
+  clv_bytes_puts(&journal, "\xc4\x9b\xe2\x98\x83\t\xc3\xa9\x9b[2J \x1b[2J \xc2\x9b[2J \x80\n\xc4");
+  clv_bytes_puts(&want, "\xc4\x9b\xe2\x98\x83\t\xc3\xa9?[2J ?[2J ?[2J ?\n?");
+  assert_ok(clv_mkdirs("runs/nine", &err), &err);
+  put("runs/nine/metrics.jsonl", "");
+  put("runs/nine/" CLV_JOURNAL_TEXT, journal.data);
+  assert_ok(print_log("nine", &err), &err);
+  assert_ok(clv_file_read("printed", 1 << 20, &printed, &err), &err);
+  assert_string_equal(printed.data, want.data);
+}
+
+/* /proc/self/mem is a regular file that cannot be read at its beginning, as one on a broken disk. */
+static void a_log_that_cannot_be_read_is_an_error(void **state) {
+  clv_err err = {0};
+  (void)state;
+  assert_ok(clv_mkdirs("runs/ten", &err), &err);
+  assert_int_equal(symlink("/proc/self/mem", "runs/ten/" CLV_JOURNAL_TEXT), 0);
+  assert_int_equal(print_log("ten", &err), CLV_UNAVAILABLE);
+  assert_says(&err, CLV_JOURNAL_TEXT);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_folder_has_one_trainer),
@@ -287,6 +331,8 @@ int main(void) {
       cmocka_unit_test(the_best_is_kept),
       cmocka_unit_test(a_damaged_record_is_begun_anew),
       cmocka_unit_test(runs_are_found_by_name_and_folder),
+      cmocka_unit_test(a_log_is_printed_clean),
+      cmocka_unit_test(a_log_that_cannot_be_read_is_an_error),
   };
   return cmocka_run_group_tests(tests, setup, scratch_teardown);
 }

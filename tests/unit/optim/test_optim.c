@@ -301,16 +301,6 @@ static void test_groups_refused(void **state) {
   clv_optim_free(make_groups(many, CLV_OPTIM_MAX_GROUPS, 64, NULL, 0));
 }
 
-static void test_sum_squares(void **state) {
-  static const clv_optim_span spans[] = {{0, 2, 0}, {12, 1, 0}};
-  const clv_optim_config c = {.kind = CLV_OPTIM_SGD, .lr = 1};
-  float g[] = {3, 4, 1000, 12};
-  (void)state;
-  clv_optim *o = make(&c, sizeof g, spans, 2);
-  assert_true(clv_optim_sum_squares(o, g) == 169);
-  clv_optim_free(o);
-}
-
 /* ---- refusals ----------------------------------------------------------------------------------
  */
 
@@ -377,9 +367,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_golden),           cmocka_unit_test(test_resume),
       cmocka_unit_test(test_groups),           cmocka_unit_test(test_groups_moments),
-      cmocka_unit_test(test_groups_refused),   cmocka_unit_test(test_sum_squares),
       cmocka_unit_test(test_settings_refused), cmocka_unit_test(test_spans_refused),
-      cmocka_unit_test(test_allocations),
+      cmocka_unit_test(test_groups_refused),   cmocka_unit_test(test_allocations),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

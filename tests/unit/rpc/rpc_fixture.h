@@ -8,6 +8,7 @@
 
 #include "common/rpc/rpc.h"
 #include "common/tls/tls.h"
+#include "tests/unit/must.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,17 +28,6 @@
 #define MASTER_URI "spiffe://cleave/master"
 #define OTHER_URI "spiffe://cleave/other"
 #define WORKER_URI "spiffe://cleave/worker-1"
-
-static UNUSED void must(clv_code code, const clv_err *err) {
-  if (code != CLV_OK) fail_msg("%s: %s (%s)", err->where, err->text, clv_code_name(code));
-}
-
-static UNUSED void expect_error(clv_code want, const char *text, clv_code got, const clv_err *err) {
-  if (got == CLV_OK) fail_msg("succeeded; wanted %s with \"%s\"", clv_code_name(want), text);
-  if (got != want || !strstr(err->text, text))
-    fail_msg("got %s: %s\nwanted %s with \"%s\"", clv_code_name(got), err->text,
-             clv_code_name(want), text);
-}
 
 /* ---- certificates ---------------------------------------------------------------------------- */
 
@@ -336,6 +326,41 @@ static UNUSED clv_rpc_runtime *new_runtime(void) {
   clv_err err;
   must(clv_rpc_runtime_new(&(clv_rpc_runtime_options){0}, &runtime, &err), &err);
   return runtime;
+}
+
+/* The other process of start_process, with the certificates in `dir`. Says its port. */
+static UNUSED _Noreturn void serve_forever(const char *dir) {
+  identity worker = {0};
+  service s = {0};
+  snprintf(scratch, sizeof scratch, "%s", dir);
+  read_pem(ca_dir("home"), "ca.pem", &worker.ca);
+  read_pem(ca_dir("home"), "worker.pem", &worker.cert);
+  read_pem(ca_dir("home"), "worker.key", &worker.key);
+  clv_rpc_server_options options = service_options(&s, &worker);
+  service_start(&s, new_runtime(), &options);
+  printf("%u\n", clv_rpc_server_port(s.server));
+  fflush(stdout);
+  for (;;) pause();
+}
+
+/* This program again (a fork alone would inherit half of gRPC): its main, with the scratch folder as its only
+ * argument, calls serve_forever. A server that dies ends the test, which does not wait for it. */
+static UNUSED pid_t start_process(char target[64]) {
+  int fds[2];
+  char port[16] = "";
+  assert_int_equal(pipe(fds), 0);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    dup2(fds[1], STDOUT_FILENO);
+    execl("/proc/self/exe", "serve", scratch, (char *)NULL);
+    _exit(127);
+  }
+  close(fds[1]);
+  assert_true(read(fds[0], port, sizeof port - 1) > 0);
+  close(fds[0]);
+  snprintf(target, 64, "127.0.0.1:%d", atoi(port));
+  return child;
 }
 
 static UNUSED clv_rpc_channel *new_channel(clv_rpc_runtime *runtime, const char *target,

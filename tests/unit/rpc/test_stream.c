@@ -403,35 +403,10 @@ static void test_drain_in_peace(void **state) {
 
 /* ---- a server in another process, killed ----------------------------------------------------- */
 
-/* The other process: this program again, since a fork would inherit half of gRPC. */
-static _Noreturn void run_server(const char *dir) {
-  snprintf(scratch, sizeof scratch, "%s", dir);
-  read_pem(ca_dir("home"), "ca.pem", &worker.ca);
-  read_pem(ca_dir("home"), "worker.pem", &worker.cert);
-  read_pem(ca_dir("home"), "worker.key", &worker.key);
-  service s = {0};
-  clv_rpc_server_options options = service_options(&s, &worker);
-  service_start(&s, new_runtime(), &options);
-  printf("%u\n", clv_rpc_server_port(s.server));
-  fflush(stdout);
-  for (;;) pause();
-}
-
 static void killed_server(int signal_to_send, unsigned within_ms, const char *cause) {
   clv_err err;
-  int fds[2];
-  char port[16] = "";
-  assert_int_equal(pipe(fds), 0);
-  pid_t child = fork();
-  assert_true(child >= 0);
-  if (child == 0) {
-    dup2(fds[1], STDOUT_FILENO);
-    execl("/proc/self/exe", "serve", scratch, (char *)NULL);
-    _exit(127);
-  }
-  assert_true(read(fds[0], port, sizeof port - 1) > 0);
   char target[64];
-  snprintf(target, sizeof target, "127.0.0.1:%d", atoi(port));
+  pid_t child = start_process(target);
   runtime = new_runtime();
   clv_rpc_channel_options options = {
       .target = target, .expected_uri = WORKER_URI, .pem = pem_of(&master)};
@@ -456,8 +431,6 @@ static void killed_server(int signal_to_send, unsigned within_ms, const char *ca
   clv_bytes_done(&r.data);
   clv_rpc_channel_freep(&channel);
   clv_rpc_runtime_freep(&runtime);
-  close(fds[0]);
-  close(fds[1]);
 }
 
 static void test_server_killed(void **state) {
@@ -471,7 +444,7 @@ static void test_server_frozen(void **state) {
 }
 
 int main(int argc, char **argv) {
-  if (argc == 2) run_server(argv[1]);
+  if (argc == 2) serve_forever(argv[1]);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_server_killed),
       cmocka_unit_test(test_server_frozen),

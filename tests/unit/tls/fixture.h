@@ -7,6 +7,8 @@
 #define CLEAVE_TESTS_TLS_FIXTURE_H
 
 #include "common/tls/tls.h"
+#include "tests/unit/files.h"
+#include "tests/unit/must.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,40 +29,6 @@
 #define UNUSED __attribute__((unused))
 
 enum { DAY_S = 86400 };
-
-static char scratch[64];
-
-static UNUSED const char *at(const char *name) { /* four paths may be in use at once */
-  static char paths[4][200];
-  static unsigned next;
-  char *path = paths[next++ % 4];
-  snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
-  return path;
-}
-
-static UNUSED void must(clv_code code, const clv_err *err) {
-  if (code != CLV_OK) fail_msg("%s: %s (%s)", err->where, err->text, clv_code_name(code));
-}
-
-static UNUSED void expect_error(clv_code want, const char *text, clv_code got, const clv_err *err) {
-  if (got == CLV_OK) fail_msg("succeeded; wanted %s with \"%s\"", clv_code_name(want), text);
-  if (got != want || !strstr(err->text, text))
-    fail_msg("got %s: %s\nwanted %s with \"%s\"", clv_code_name(got), err->text,
-             clv_code_name(want), text);
-}
-
-static UNUSED int make_scratch(void **state) {
-  (void)state;
-  snprintf(scratch, sizeof scratch, "/tmp/cleave-tls-XXXXXX");
-  return mkdtemp(scratch) ? 0 : -1;
-}
-
-static UNUSED int remove_scratch(void **state) {
-  (void)state;
-  char command[96];
-  snprintf(command, sizeof command, "rm -rf %s", scratch);
-  return system(command);
-}
 
 static UNUSED void write_text(const char *path, const void *data, size_t len, unsigned mode) {
   clv_err err;

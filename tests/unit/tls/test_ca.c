@@ -425,7 +425,7 @@ static void openssl_agrees(void **state) {
 
 static int set_up(void **state) {
   clv_err err;
-  if (make_scratch(state) != 0) return -1;
+  if (scratch_setup(state) != 0) return -1;
   return clv_tls_ca_init(scratch, "unit test CA", 400, &err) == CLV_OK ? 0 : -1;
 }
 
@@ -441,5 +441,5 @@ int main(void) {
       cmocka_unit_test(show_as_json),       cmocka_unit_test(show_keeps_out_on_failure),
       cmocka_unit_test(openssl_agrees),
   };
-  return cmocka_run_group_tests(tests, set_up, remove_scratch);
+  return cmocka_run_group_tests(tests, set_up, scratch_teardown);
 }

@@ -148,7 +148,7 @@ static void needs_no_system_file(void **state) {
 static int set_up(void **state) {
   clv_err err;
   if (clv_tls_floor_install(&err) != CLV_OK) return -1;
-  return make_scratch(state);
+  return scratch_setup(state);
 }
 
 int main(int argc, char **argv) {
@@ -163,5 +163,5 @@ int main(int argc, char **argv) {
       cmocka_unit_test(wins_over_the_system_file),
       cmocka_unit_test(needs_no_system_file),
   };
-  return cmocka_run_group_tests(tests, set_up, remove_scratch);
+  return cmocka_run_group_tests(tests, set_up, scratch_teardown);
 }

@@ -424,7 +424,7 @@ static void expired_ca(void **state) {
 
 static int set_up(void **state) {
   clv_err err;
-  if (make_scratch(state) != 0 || clv_tls_ca_init(scratch, "unit test CA", 400, &err) != CLV_OK)
+  if (scratch_setup(state) != 0 || clv_tls_ca_init(scratch, "unit test CA", 400, &err) != CLV_OK)
     return -1;
   issue(usual("good"));
   issue(usual("other"));
@@ -454,5 +454,5 @@ int main(void) {
       cmocka_unit_test(expired_ca),
       cmocka_unit_test(no_extended_usage_at_all),
   };
-  return cmocka_run_group_tests(tests, set_up, remove_scratch);
+  return cmocka_run_group_tests(tests, set_up, scratch_teardown);
 }

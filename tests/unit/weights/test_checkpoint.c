@@ -328,73 +328,74 @@ static void manifest_damage(void **state) {
 #define DIGEST "\"00000000000000000000000000000000000000000000000000000000000000ff\""
 
 /* Manifests with a right digest and wrong content. */
+static const struct {
+  const char *text;
+  clv_code code;
+  const char *says;
+} manifests[] = {
+    {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1,\"sha256\":" DIGEST "}},", CLV_OK, ""},
+    {"{\"format\":\"other\",\"version\":1,", CLV_UNIMPLEMENTED, "format 'other'"},
+    {"{\"format\":\"cleave-checkpoint\",\"version\":2,", CLV_UNIMPLEMENTED, "version 2"},
+    {"{", CLV_DATA_LOSS, "'format' is missing"},
+    {HEAD NUMBERS, CLV_DATA_LOSS, "'files' is missing"},
+    {HEAD NUMBERS "\"files\":[],", CLV_DATA_LOSS, "'files' is missing or not an object"},
+    {HEAD NUMBERS "\"files\":{},\"x\":1,", CLV_DATA_LOSS, "unknown key 'x'"},
+    {HEAD NUMBERS "\"files\":{},\"files\":{},", CLV_DATA_LOSS, "duplicate"},
+    {HEAD "\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"\",\"files\":{},", CLV_DATA_LOSS,
+     "'step' is missing"},
+    {HEAD "\"step\":-1,\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"\",\"files\":{},",
+     CLV_DATA_LOSS, "'step' is -1"},
+    {HEAD "\"step\":1,\"stages\":0,\"protocol_version\":1,\"config_sha256\":\"\",\"files\":{},",
+     CLV_DATA_LOSS, "0 stages"},
+    {HEAD "\"step\":1,\"stages\":1000,\"protocol_version\":1,\"config_sha256\":\"\","
+          "\"files\":{},",
+     CLV_DATA_LOSS, "'stages' is 1000"},
+    {HEAD "\"step\":1.5,\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"\","
+          "\"files\":{},",
+     CLV_DATA_LOSS, "'step' is not one"},
+    {HEAD "\"step\":1,\"stages\":1,\"protocol_version\":4294967296,\"config_sha256\":\"\","
+          "\"files\":{},",
+     CLV_DATA_LOSS, "'protocol_version'"},
+    {HEAD "\"step\":1,\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"ff\","
+          "\"files\":{},",
+     CLV_DATA_LOSS, "config_sha256 'ff'"},
+    {HEAD NUMBERS "\"files\":{\"../a\":{\"bytes\":1,\"sha256\":" DIGEST "}},", CLV_DATA_LOSS,
+     "not a plain file name"},
+    {HEAD NUMBERS "\"files\":{\"/etc/passwd\":{\"bytes\":1,\"sha256\":" DIGEST "}},", CLV_DATA_LOSS,
+     "not a plain file name"},
+    {HEAD NUMBERS "\"files\":{\"..\":{\"bytes\":1,\"sha256\":" DIGEST "}},", CLV_DATA_LOSS,
+     "not a plain file name"},
+    {HEAD NUMBERS "\"files\":{\"\":{\"bytes\":1,\"sha256\":" DIGEST "}},", CLV_DATA_LOSS,
+     "not a plain file name"},
+    {HEAD NUMBERS "\"files\":{\"MANIFEST.json\":{\"bytes\":1,\"sha256\":" DIGEST "}},",
+     CLV_DATA_LOSS, "not a plain file name"},
+    {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":-1,\"sha256\":" DIGEST "}},", CLV_DATA_LOSS,
+     "a: 'bytes' is -1"},
+    {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1,\"sha256\":\"ff\"}},", CLV_DATA_LOSS,
+     "sha256 'ff'"},
+    {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1}},", CLV_DATA_LOSS, "'sha256' is missing"},
+    {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1,\"sha256\":" DIGEST ",\"x\":1}},", CLV_DATA_LOSS,
+     "unknown key 'x'"},
+    {HEAD NUMBERS "\"files\":{\"a\":1},", CLV_DATA_LOSS, "expected an object"},
+};
+
 static void manifest_refusals(void **state) {
   (void)state;
-  static const struct {
-    const char *text;
-    clv_code code;
-    const char *says;
-  } cases[] = {
-      {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1,\"sha256\":" DIGEST "}},", CLV_OK, ""},
-      {"{\"format\":\"other\",\"version\":1,", CLV_UNIMPLEMENTED, "format 'other'"},
-      {"{\"format\":\"cleave-checkpoint\",\"version\":2,", CLV_UNIMPLEMENTED, "version 2"},
-      {"{", CLV_DATA_LOSS, "'format' is missing"},
-      {HEAD NUMBERS, CLV_DATA_LOSS, "'files' is missing"},
-      {HEAD NUMBERS "\"files\":[],", CLV_DATA_LOSS, "'files' is missing or not an object"},
-      {HEAD NUMBERS "\"files\":{},\"x\":1,", CLV_DATA_LOSS, "unknown key 'x'"},
-      {HEAD NUMBERS "\"files\":{},\"files\":{},", CLV_DATA_LOSS, "duplicate"},
-      {HEAD "\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"\",\"files\":{},",
-       CLV_DATA_LOSS, "'step' is missing"},
-      {HEAD "\"step\":-1,\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"\",\"files\":{},",
-       CLV_DATA_LOSS, "'step' is -1"},
-      {HEAD "\"step\":1,\"stages\":0,\"protocol_version\":1,\"config_sha256\":\"\",\"files\":{},",
-       CLV_DATA_LOSS, "0 stages"},
-      {HEAD "\"step\":1,\"stages\":1000,\"protocol_version\":1,\"config_sha256\":\"\","
-            "\"files\":{},",
-       CLV_DATA_LOSS, "'stages' is 1000"},
-      {HEAD "\"step\":1.5,\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"\","
-            "\"files\":{},",
-       CLV_DATA_LOSS, "'step' is not one"},
-      {HEAD "\"step\":1,\"stages\":1,\"protocol_version\":4294967296,\"config_sha256\":\"\","
-            "\"files\":{},",
-       CLV_DATA_LOSS, "'protocol_version'"},
-      {HEAD "\"step\":1,\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"ff\","
-            "\"files\":{},",
-       CLV_DATA_LOSS, "config_sha256 'ff'"},
-      {HEAD NUMBERS "\"files\":{\"../a\":{\"bytes\":1,\"sha256\":" DIGEST "}},", CLV_DATA_LOSS,
-       "not a plain file name"},
-      {HEAD NUMBERS "\"files\":{\"/etc/passwd\":{\"bytes\":1,\"sha256\":" DIGEST "}},",
-       CLV_DATA_LOSS, "not a plain file name"},
-      {HEAD NUMBERS "\"files\":{\"..\":{\"bytes\":1,\"sha256\":" DIGEST "}},", CLV_DATA_LOSS,
-       "not a plain file name"},
-      {HEAD NUMBERS "\"files\":{\"\":{\"bytes\":1,\"sha256\":" DIGEST "}},", CLV_DATA_LOSS,
-       "not a plain file name"},
-      {HEAD NUMBERS "\"files\":{\"MANIFEST.json\":{\"bytes\":1,\"sha256\":" DIGEST "}},",
-       CLV_DATA_LOSS, "not a plain file name"},
-      {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":-1,\"sha256\":" DIGEST "}},", CLV_DATA_LOSS,
-       "a: 'bytes' is -1"},
-      {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1,\"sha256\":\"ff\"}},", CLV_DATA_LOSS,
-       "sha256 'ff'"},
-      {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1}},", CLV_DATA_LOSS, "'sha256' is missing"},
-      {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1,\"sha256\":" DIGEST ",\"x\":1}},", CLV_DATA_LOSS,
-       "unknown key 'x'"},
-      {HEAD NUMBERS "\"files\":{\"a\":1},", CLV_DATA_LOSS, "expected an object"},
-  };
-  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+  for (size_t i = 0; i < CLV_COUNT(manifests); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
     CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
     clv_sha256 digest;
     clv_err err = {0};
     char hex[65];
-    clv_bytes_puts(&b, cases[i].text);
+    clv_bytes_puts(&b, manifests[i].text);
     assert_ok(clv_sha256_of(b.data, b.len, &digest, &err), &err);
     clv_sha256_hex(&digest, hex);
     clv_bytes_printf(&b, "  \"sha256\": \"%s\"\n}\n", hex);
     clv_code code = clv_manifest_parse(b.data, b.len, "m.json", &m, &err);
-    if (code != cases[i].code) fail_msg("%s: %d %s", cases[i].text, (int)code, err.text);
+    if (code != manifests[i].code) fail_msg("%s: %d %s", manifests[i].text, (int)code, err.text);
     if (code != CLV_OK) {
       assert_says(&err, "m.json");
-      assert_says(&err, cases[i].says);
+      assert_says(&err, manifests[i].says);
       assert_null(m.files);
     }
   }

@@ -9,25 +9,7 @@
 #include <sys/stat.h>
 
 #include "common/weights/weights.h"
-#include "tests/unit/scratch.h"
-
-/* A path in the scratch folder; eight may be alive at once. */
-static inline const char *at(const char *name) {
-  static char paths[8][200];
-  static unsigned turn;
-  char *path = paths[turn++ % 8];
-  snprintf(path, 200, "%s/%s", scratch, name);
-  return path;
-}
-
-static inline const char *put(const char *name, const void *data, size_t len) {
-  const char *path = at(name);
-  FILE *f = fopen(path, "wb");
-  assert_non_null(f);
-  assert_int_equal(fwrite(data, 1, len, f), len);
-  assert_int_equal(fclose(f), 0);
-  return path;
-}
+#include "tests/unit/files.h"
 
 /* Length, header, `data` zero bytes of data. */
 static inline clv_bytes raw_file(const char *header, size_t data) {

@@ -346,17 +346,26 @@ static void put_tensors(const clv_frame *f, Cleave__V1__TensorHead *heads, uint6
   }
 }
 
-/* The bodies of calls and backward passes, as lists of pointers. */
-typedef struct context_bodies {
+/* What a frame of some kind may have, with lists of pointers. */
+typedef struct bodies {
+  Cleave__V1__Attach attach;
+  Cleave__V1__Attached attached;
+  Cleave__V1__Commit commit;
+  Cleave__V1__Vote vote;
+  Cleave__V1__Failure failure;
+  Cleave__V1__Credit credit;
+  Cleave__V1__Chunk chunk;
+  Cleave__V1__State state;
+  Cleave__V1__Reference reference;
   Cleave__V1__Call call;
   Cleave__V1__Arg args[CLV_WIRE_ARGS], *arg_list[CLV_WIRE_ARGS];
   Cleave__V1__Backward backward;
   Cleave__V1__NeededCall calls[CLV_WIRE_NEEDED], *call_list[CLV_WIRE_NEEDED];
   Cleave__V1__Target targets[CLV_WIRE_TARGETS], *target_list[CLV_WIRE_TARGETS];
   char *peers[CLV_WIRE_HOPS];
-} context_bodies;
+} bodies;
 
-static void put_call(const clv_frame *f, context_bodies *b) {
+static void put_call(const clv_frame *f, bodies *b) {
   cleave__v1__call__init(&b->call);
   for (uint32_t i = 0; i < f->call.n_args; i++) {
     cleave__v1__arg__init(&b->args[i]);
@@ -370,7 +379,7 @@ static void put_call(const clv_frame *f, context_bodies *b) {
   b->call.args = b->arg_list;
 }
 
-static void put_backward(const clv_frame *f, context_bodies *b) {
+static void put_backward(const clv_frame *f, bodies *b) {
   cleave__v1__backward__init(&b->backward);
   for (uint32_t i = 0; i < f->backward.n_targets; i++) {
     const clv_target *from = &f->backward.targets[i];
@@ -400,75 +409,96 @@ static void put_backward(const clv_frame *f, context_bodies *b) {
   b->backward.calls = b->call_list;
 }
 
+static void put_stream(const clv_frame *f, bodies *b) {
+  cleave__v1__attach__init(&b->attach);
+  b->attach.lane = f->attach.lane;
+  b->attach.lanes = f->attach.lanes;
+  b->attach.role = (Cleave__V1__AttachRole)f->attach.role;
+  cleave__v1__attached__init(&b->attached);
+  b->attached.credit_bytes = f->attached.credit_bytes;
+  cleave__v1__credit__init(&b->credit);
+  b->credit.bytes = f->credit.bytes;
+  cleave__v1__chunk__init(&b->chunk);
+  b->chunk.transfer = f->chunk.transfer;
+  b->chunk.offset = f->chunk.offset;
+  b->chunk.total = f->chunk.total;
+}
+
+static void put_step(const clv_frame *f, bodies *b) {
+  cleave__v1__commit__init(&b->commit);
+  b->commit.scale = f->commit.scale;
+  b->commit.lr = f->commit.lr;
+  b->commit.n_more_lrs = f->commit.n_more_lrs;
+  b->commit.more_lrs = (float *)(uintptr_t)f->commit.more_lrs;
+  cleave__v1__vote__init(&b->vote);
+  b->vote.finite = f->vote.finite;
+  b->vote.grad_sq = f->vote.grad_sq;
+  cleave__v1__failure__init(&b->failure);
+  b->failure.code = (uint32_t)f->failure.code;
+  b->failure.text = (char *)(uintptr_t)f->failure.text;
+}
+
+static void put_named(const clv_frame *f, bodies *b) {
+  cleave__v1__state__init(&b->state);
+  b->state.what = (Cleave__V1__StateWhat)f->state.what;
+  b->state.name = (char *)(uintptr_t)f->state.name;
+  b->state.index = f->state.index;
+  b->state.count = f->state.count;
+  cleave__v1__reference__init(&b->reference);
+  b->reference.ref = f->reference.ref;
+  b->reference.fork = f->reference.fork;
+  b->reference.number = f->reference.number;
+  b->reference.early = f->reference.early;
+  b->reference.yours = f->reference.yours;
+  b->reference.node = (char *)(uintptr_t)f->reference.node;
+}
+
+static void put_head(const clv_frame *f, Cleave__V1__Frame *m) {
+  m->kind = (Cleave__V1__FrameKind)f->kind;
+  m->context = f->context;
+  m->phase = f->phase;
+  m->to = (char *)(uintptr_t)f->to;
+  m->message = f->message;
+  m->micro_batch = f->micro_batch;
+  m->stage = f->stage;
+  m->flags = f->flags;
+  m->n_upstream = f->n_upstream;
+  m->upstream = (uint64_t *)(uintptr_t)f->upstream;
+  m->n_tensors = f->n_tensors;
+}
+
+/* Those that a frame of its kind has. */
+static void put_bodies(const clv_frame *f, bodies *b, Cleave__V1__Frame *m) {
+  put_stream(f, b);
+  put_step(f, b);
+  put_named(f, b);
+  put_call(f, b);
+  if (f->kind == CLV_PREPARE) put_backward(f, b);
+  if (f->kind == CLV_ATTACH) m->attach = &b->attach;
+  if (f->kind == CLV_ATTACHED) m->attached = &b->attached;
+  if (f->kind == CLV_CALL) m->call = &b->call;
+  if (f->kind == CLV_PREPARE) m->backward = &b->backward;
+  if (f->kind == CLV_APPLY) m->commit = &b->commit;
+  if (f->has_vote) m->vote = &b->vote;
+  if (f->kind == CLV_ABORT || f->kind == CLV_ERROR || f->has_failure) m->failure = &b->failure;
+  if (f->kind == CLV_CREDIT) m->credit = &b->credit;
+  if (f->kind == CLV_CHUNK) m->chunk = &b->chunk;
+  if (f->kind >= CLV_STATE_GET && f->kind <= CLV_STATE_DONE) m->state = &b->state;
+  if (f->kind >= CLV_REF_KEEP && f->kind <= CLV_REF_ACK) m->reference = &b->reference;
+}
+
 static void pack_unchecked(const clv_frame *f, size_t payload_len, packed *ret) {
   Cleave__V1__Frame m = CLEAVE__V1__FRAME__INIT;
   Cleave__V1__TensorHead heads[CLV_WIRE_TENSORS], *pointers[CLV_WIRE_TENSORS];
   uint64_t dims[CLV_WIRE_TENSORS][8];
   static uint8_t payload[100 << 10];
+  bodies all;
   for (size_t i = 0; i < CLV_WIRE_TENSORS; i++) pointers[i] = &heads[i];
   put_tensors(f, heads, dims);
-  m.kind = (Cleave__V1__FrameKind)f->kind;
-  m.context = f->context;
-  m.phase = f->phase;
-  m.to = (char *)(uintptr_t)f->to;
-  m.message = f->message;
-  m.micro_batch = f->micro_batch;
-  m.stage = f->stage;
-  m.flags = f->flags;
-  m.n_upstream = f->n_upstream;
-  m.upstream = (uint64_t *)(uintptr_t)f->upstream;
-  m.n_tensors = f->n_tensors;
+  put_head(f, &m);
   m.tensors = pointers;
   m.payload = (ProtobufCBinaryData){payload_len, payload};
-  Cleave__V1__Attach attach = CLEAVE__V1__ATTACH__INIT;
-  attach.lane = f->attach.lane;
-  attach.lanes = f->attach.lanes;
-  attach.role = (Cleave__V1__AttachRole)f->attach.role;
-  Cleave__V1__Attached attached = CLEAVE__V1__ATTACHED__INIT;
-  attached.credit_bytes = f->attached.credit_bytes;
-  Cleave__V1__Commit commit = CLEAVE__V1__COMMIT__INIT;
-  commit.scale = f->commit.scale;
-  commit.lr = f->commit.lr;
-  commit.n_more_lrs = f->commit.n_more_lrs;
-  commit.more_lrs = (float *)(uintptr_t)f->commit.more_lrs;
-  Cleave__V1__Vote vote = CLEAVE__V1__VOTE__INIT;
-  vote.finite = f->vote.finite;
-  vote.grad_sq = f->vote.grad_sq;
-  Cleave__V1__Failure failure = CLEAVE__V1__FAILURE__INIT;
-  failure.code = (uint32_t)f->failure.code;
-  failure.text = (char *)(uintptr_t)f->failure.text;
-  Cleave__V1__Credit credit = CLEAVE__V1__CREDIT__INIT;
-  credit.bytes = f->credit.bytes;
-  Cleave__V1__Chunk chunk = CLEAVE__V1__CHUNK__INIT;
-  chunk.transfer = f->chunk.transfer;
-  chunk.offset = f->chunk.offset;
-  chunk.total = f->chunk.total;
-  Cleave__V1__State st = CLEAVE__V1__STATE__INIT;
-  st.what = (Cleave__V1__StateWhat)f->state.what;
-  st.name = (char *)(uintptr_t)f->state.name;
-  st.index = f->state.index;
-  st.count = f->state.count;
-  if (f->kind == CLV_ATTACH) m.attach = &attach;
-  if (f->kind == CLV_ATTACHED) m.attached = &attached;
-  context_bodies bodies;
-  put_call(f, &bodies);
-  if (f->kind == CLV_PREPARE) put_backward(f, &bodies);
-  if (f->kind == CLV_CALL) m.call = &bodies.call;
-  if (f->kind == CLV_PREPARE) m.backward = &bodies.backward;
-  if (f->kind == CLV_APPLY) m.commit = &commit;
-  if (f->has_vote) m.vote = &vote;
-  if (f->kind == CLV_ABORT || f->kind == CLV_ERROR || f->has_failure) m.failure = &failure;
-  if (f->kind == CLV_CREDIT) m.credit = &credit;
-  if (f->kind == CLV_CHUNK) m.chunk = &chunk;
-  if (f->kind >= CLV_STATE_GET && f->kind <= CLV_STATE_DONE) m.state = &st;
-  Cleave__V1__Reference reference = CLEAVE__V1__REFERENCE__INIT;
-  reference.ref = f->reference.ref;
-  reference.fork = f->reference.fork;
-  reference.number = f->reference.number;
-  reference.early = f->reference.early;
-  reference.yours = f->reference.yours;
-  reference.node = (char *)(uintptr_t)f->reference.node;
-  if (f->kind >= CLV_REF_KEEP && f->kind <= CLV_REF_ACK) m.reference = &reference;
+  put_bodies(f, &all, &m);
   assert_true(cleave__v1__frame__get_packed_size(&m) <= sizeof ret->bytes);
   ret->len = cleave__v1__frame__pack(&m, ret->bytes);
 }

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files of a test's own, in its scratch folder.
+ */
+#ifndef CLEAVE_FILES_TEST_H
+#define CLEAVE_FILES_TEST_H
+
+#include "tests/unit/scratch.h"
+
+/* A path in the scratch folder; eight may be alive at once. */
+static inline const char *at(const char *name) {
+  static char paths[8][200];
+  static unsigned turn;
+  char *path = paths[turn++ % 8];
+  snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
+  return path;
+}
+
+static inline const char *put(const char *name, const void *data, size_t len) {
+  const char *path = at(name);
+  FILE *f = fopen(path, "wb");
+  assert_non_null(f);
+  assert_int_equal(fwrite(data, 1, len, f), len);
+  assert_int_equal(fclose(f), 0);
+  return path;
+}
+
+#endif
