@@ -235,7 +235,7 @@ typedef struct clv_adam_args {
   bool decoupled;          /* AdamW */
 } clv_adam_args;
 
-enum { CLV_KERNELS_ABI = 4 };
+enum { CLV_KERNELS_ABI = 5 };
 
 typedef struct clv_backend {
   uint32_t abi;  /* CLV_KERNELS_ABI */
@@ -274,6 +274,10 @@ typedef struct clv_backend {
 
   /* Reorders the backend has executed in this process (kernel-internal ones and `reorder`). */
   uint64_t (*reorder_count)(void);
+
+  /* Frees what is kept for kernels that may be prepared again; those at work keep what they have. Any
+   * thread, now and then. NULL: nothing is kept. */
+  void (*trim)(void);
 } clv_backend;
 
 /* The definition of every op, in plain loops. Prepares every op in f32 and f64. */

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/cpu/cpu_int.h"
+#include "kernels/cpu/dnnl_int.h"
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
@@ -156,6 +156,7 @@ const clv_backend *clv_backend_cpu(void) {
       .libraries = cpu_libraries,
       .check_bf16 = clv_cpu_check_bf16,
       .reorder_count = clv_cpu_reorder_count,
+      .trim = clv_cpu_trim,
   };
   return &backend;
 }

@@ -31,6 +31,14 @@ static struct {
 
 static void engine_new(void) { cpu.status = dnnl_engine_create(&cpu.engine, dnnl_cpu, 0); }
 
+/* oneDNN keeps the last 1,024 primitives, generated code included, whoever they were for. */
+void clv_cpu_trim(void) {
+  int capacity = 0;
+  if (dnnl_get_primitive_cache_capacity(&capacity) != dnnl_success) return;
+  dnnl_set_primitive_cache_capacity(0);
+  dnnl_set_primitive_cache_capacity(capacity);
+}
+
 clv_code clv_cpu_engine(dnnl_engine_t *ret, clv_err *err) {
   pthread_once(&cpu.once, engine_new);
   CLV_TRY(clv_cpu_dnnl_check(cpu.status, "engine", err));

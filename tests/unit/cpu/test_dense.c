@@ -6,6 +6,7 @@
 #include "tests/unit/cpu/cpu_test.h"
 
 #include <dirent.h>
+#include <malloc.h>
 
 /* Convolutions that take each path: {n, c, h, w, k, kernel, stride, pad, groups}. */
 static const int64_t convs[][9] = {
@@ -259,6 +260,28 @@ static void test_reorders_are_counted(void **state) {
   }
 }
 
+/* What is kept of kernels that have gone goes, a kernel at work goes on. */
+static void test_trim(void **state) {
+  (void)state;
+  const clv_backend *cpu = clv_backend_cpu();
+  clv_node_desc d = conv_case(0);
+  clv_err err;
+  node kept;
+  node_init(&kept, &d);
+  for (size_t i = 1; i < CLV_COUNT(convs); i++) {
+    clv_node_desc other = conv_case(i);
+    node gone;
+    node_init(&gone, &other);
+    node_done(&gone);
+  }
+  size_t before = mallinfo2().uordblks;
+  cpu->trim();
+  if (!CLV_SANITIZED) assert_true(mallinfo2().uordblks + 16384 < before);
+  if (kept.k->refresh) ok(kept.k->refresh(kept.k, &kept.a, &err), &err);
+  ok(kept.k->forward(kept.k, &kept.a, &err), &err);
+  node_done(&kept);
+}
+
 /* New parameters are not seen until refresh, and are after it. */
 static void test_refresh_takes_new_weights(void **state) {
   (void)state;
@@ -329,6 +352,7 @@ int main(void) {
       cmocka_unit_test(test_layouts_are_fixed),
       cmocka_unit_test(test_blocks_are_used),
       cmocka_unit_test(test_reorders_are_counted),
+      cmocka_unit_test(test_trim),
       cmocka_unit_test(test_refresh_takes_new_weights),
       cmocka_unit_test(test_other_dtypes_are_refs),
   };
