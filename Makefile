@@ -96,7 +96,8 @@ CFLAGS_release := -O2 -g1
 CFLAGS_debug := -O0 -g
 CFLAGS_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 CFLAGS_tsan := -O1 -g -fsanitize=thread
-CFLAGS_fuzz := -O1 -g -Wno-pass-failed -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+CFLAGS_fuzz := -O1 -g -Wno-pass-failed -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined \
+               -fprofile-instr-generate -fcoverage-mapping
 LDFLAGS_fuzz := -fsanitize=address,undefined
 LDFLAGS_asan := -fsanitize=address,undefined
 LDFLAGS_tsan := -fsanitize=thread
@@ -129,7 +130,7 @@ GRPC_PROTO := /usr/share/grpc-proto
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
-.PHONY: all help test demo check-layers lint format bench bench-pipeline fuzz parity learns mutate install uninstall clean \
+.PHONY: all help test demo check-layers lint format bench bench-pipeline fuzz fuzzers fuzz-coverage parity learns mutate install uninstall clean \
         deps deps-test manuals deps-parity sanitize soak soak-mixed schedules references faults
 all: $(BINARIES) $(LIBCLEAVE) manuals
 
@@ -149,6 +150,7 @@ help:
 	@echo 'make faults        the seeds and the demo while control messages are lost, doubled and late: the same bytes'
 	@echo 'make references    10,000 random programs of references over a network that loses, doubles and reorders'
 	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS (60) under ASan and UBSan'
+	@echo 'make fuzz-coverage lines of each parser that the checked-in corpora reach, against floors'
 	@echo 'make mutate        disable each security guard in turn and show its test fail'
 	@echo 'make sanitize      the suite under address/undefined and thread sanitizers'
 	@echo 'make check-layers  includes against the layer table'
@@ -334,16 +336,26 @@ demo: deps
 FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 
+$(OUT)/fuzz/fuzz_answers: FUZZ_LDFLAGS := -Wl,--wrap=clv_node_help
 $(OUT)/fuzz/%: $(OUT)/tests/fuzz/%.o $(ALL_LIBS)
 	@mkdir -p $(@D)
-	$(Q)$(CC) -fsanitize=fuzzer,address,undefined -pthread -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
+	$(Q)$(CC) -fsanitize=fuzzer,address,undefined -fprofile-instr-generate -pthread $(FUZZ_LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
+
+fuzzers:
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) BUILD=fuzz CC=$(CLANG) OUT=build/fuzz $(FUZZERS:%=build/fuzz/fuzz/%)
 
 fuzz: deps-test
-	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) BUILD=fuzz CC=$(CLANG) OUT=build/fuzz $(FUZZERS:%=build/fuzz/fuzz/%)
+	$(Q)$(MAKE) --no-print-directory fuzzers
 	$(Q)for f in $(FUZZERS); do mkdir -p build/fuzz/found/$$f; echo "== $$f"; \
-	  LSAN_OPTIONS=suppressions=tests/lsan.supp build/fuzz/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+	  LLVM_PROFILE_FILE=/dev/null LSAN_OPTIONS=suppressions=tests/lsan.supp build/fuzz/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
 	    -artifact_prefix=build/fuzz/found/$$f/ build/fuzz/found/$$f tests/fuzz/corpus/$${f#fuzz_} 2>&1 | \
 	    grep -E 'ERROR|SUMMARY|number_of_executed_units|average_exec' ; [ $${PIPESTATUS[0]} -eq 0 ] || exit 1; done
+
+# The corpora alone against tests/fuzz/coverage.txt; FUZZ_COVERAGE_ARGS='--lines wire' shows what is not reached.
+fuzz-coverage: deps-test
+	$(Q)tests/install-packages llvm
+	$(Q)$(MAKE) --no-print-directory fuzzers
+	$(Q)$(PYTHON) tests/fuzz/coverage.py build/fuzz $(FUZZ_COVERAGE_ARGS)
 
 mutate: deps-test
 	$(Q)MAKE=$(MAKE) tests/mutate

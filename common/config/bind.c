@@ -129,13 +129,14 @@ static clv_code bind_path(const clv_binder *b, const slot *s, clv_err *err) {
                              "systemd sets it for units with LoadCredential=",
                              s->shown);
   }
-  if (strlen(folder) + strlen(text) >= CLV_CONFIG_MAX_TEXT)
+  if (!clv_path_fits(folder, text))
     return clv_source_fail(b->source, s->node->pos, err, "'%s' makes a path of more than %d bytes",
                            s->shown, CLV_CONFIG_MAX_TEXT);
   return clv_path_join(folder, text, (char **)(void *)s->at, err);
 }
 
-/* One end of a range, a number or a name: `len` characters of text. */
+/* One end of a range, a number or a name: `len` characters of text. A dot at the end of a name would be taken for
+ * one of the two between the ends. */
 static bool range_end(const char *text, size_t len, uint64_t *number, char *name) {
   char end[CLV_LAYER_NAME_MAX];
   if (len == 0 || len >= sizeof end) return false;
@@ -143,7 +144,7 @@ static bool range_end(const char *text, size_t len, uint64_t *number, char *name
   if (strspn(end, "0123456789") == len)
     return clv_text_to_u64(end, number) && *number < CLV_CONFIG_MAX_ENTRIES;
   memcpy(name, end, len + 1);
-  return clv_format_ok(CLV_FORMAT_RUN, end);
+  return clv_format_ok(CLV_FORMAT_RUN, end) && end[len - 1] != '.';
 }
 
 static clv_code bind_range(const clv_binder *b, const slot *s, clv_err *err) {

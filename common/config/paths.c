@@ -29,6 +29,11 @@ bool clv_schema_has_key(const clv_schema *schema, const char *prefix, const char
   return false;
 }
 
+bool clv_path_fits(const char *folder, const char *path) {
+  size_t before = path[0] == '/' ? 0 : strlen(folder) + 1;
+  return before + strlen(path) <= CLV_CONFIG_MAX_TEXT;
+}
+
 clv_code clv_path_join(const char *folder, const char *path, char **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes joined = {0};
   while (strncmp(path, "./", 2) == 0) path += 2;

@@ -153,6 +153,8 @@ clv_code clv_config_build(const clv_schema *schema, const clv_source *source, co
                           size_t len, const clv_config_overrides *over, clv_text_list *applied,
                           void *config, clv_err *err) CLV_USE_RESULT;
 
+/* Whether what clv_path_join makes may be a text of a config again. */
+bool clv_path_fits(const char *folder, const char *path);
 /* folder + "/" + path, or a copy of an absolute path. */
 clv_code clv_path_join(const char *folder, const char *path, char **ret,
                        clv_err *err) CLV_USE_RESULT;

@@ -217,7 +217,7 @@ static clv_code resolve_all(const clv_session_config *c, clv_text_list *list, cl
                             clv_err *err) {
   for (size_t i = 0; i < list->n; i++) {
     char *path = NULL;
-    if (strlen(c->data.root) + strlen(list->items[i]) >= CLV_CONFIG_MAX_TEXT)
+    if (!clv_path_fits(c->data.root, list->items[i]))
       return fail_at(c, pos, err, "data.root and a file name make a path of more than %d bytes",
                      CLV_CONFIG_MAX_TEXT);
     CLV_TRY(clv_path_join(c->data.root, list->items[i], &path, err));
@@ -263,7 +263,12 @@ static clv_code check_data(clv_session_config *c, clv_err *err) {
 }
 
 static clv_code default_checkpoint_dir(clv_session_config *c, clv_err *err) {
-  return c->checkpoint.dir ? CLV_OK : clv_path_join(c->run.dir, c->name, &c->checkpoint.dir, err);
+  if (c->checkpoint.dir) return CLV_OK;
+  if (!clv_path_fits(c->run.dir, c->name))
+    return clv_fail(err, CLV_INVALID,
+                    "%s: run.dir and the run's name make a path of more than %d bytes", c->file,
+                    CLV_CONFIG_MAX_TEXT);
+  return clv_path_join(c->run.dir, c->name, &c->checkpoint.dir, err);
 }
 
 static void settle_tensorboard(clv_session_config *c) {

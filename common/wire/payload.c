@@ -62,12 +62,3 @@ bool clv_payload_next(const clv_piece *pieces, const clv_payload *payload, size_
   }
   return false;
 }
-
-void clv_tensor_head_of(const clv_tensor *tensor, clv_tensor_head *ret) {
-  *ret = (clv_tensor_head){
-      .dtype = tensor->dtype,
-      .shape = tensor->shape,
-      .bytes = tensor->bytes,
-      .crc32c = clv_crc32c(0, tensor->data, tensor->bytes),
-  };
-}

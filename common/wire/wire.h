@@ -299,9 +299,6 @@ uint32_t clv_payload_crc32c(const clv_piece *pieces, const clv_payload *payload,
 bool clv_payload_next(const clv_piece *pieces, const clv_payload *payload, size_t *state,
                       clv_piece *ret_piece);
 
-/* Fill a head from a tensor: dtype, shape, bytes and checksum; transfer is 0. */
-void clv_tensor_head_of(const clv_tensor *tensor, clv_tensor_head *ret);
-
 /* UTF-8 without control characters: what messages take for text. */
 bool clv_wire_is_text(const char *text);
 

@@ -67,7 +67,8 @@ _Static_assert((int)CLEAVE_EVENT_KINDS == CLV_TRACE_KINDS &&
                    (int)CLEAVE_EVENT_GRADIENT_IN == CLV_TRACE_GRADIENT_IN,
                "kinds of events are those of rows");
 
-/* A row of a worker is believed as far as it names things that there are. */
+/* A row of a worker is believed as far as it names things that there are. Its times, and the clock it said it has, may
+ * be any numbers: they wrap. */
 static bool event_of(const cleave_runtime *rt, const peer *from, const int64_t *row,
                      int64_t ahead_ns, cleave_event *ret) {
   int64_t kind = row[CLV_TRACE_KIND], module = row[CLV_TRACE_MODULE];
@@ -79,8 +80,8 @@ static bool event_of(const cleave_runtime *rt, const peer *from, const int64_t *
                         .node = from->index,
                         .module = of_module ? rt->modules[module] : NULL,
                         .call = (uint32_t)row[CLV_TRACE_MICRO],
-                        .begin_ns = (uint64_t)(row[CLV_TRACE_BEGIN] - ahead_ns),
-                        .end_ns = (uint64_t)(row[CLV_TRACE_END] - ahead_ns),
+                        .begin_ns = (uint64_t)row[CLV_TRACE_BEGIN] - (uint64_t)ahead_ns,
+                        .end_ns = (uint64_t)row[CLV_TRACE_END] - (uint64_t)ahead_ns,
                         .bytes = (uint64_t)row[CLV_TRACE_BYTES],
                         .version = (uint64_t)row[CLV_TRACE_VERSION],
                         .reference = {(uint64_t)row[CLV_TRACE_VALUE]}};

@@ -56,8 +56,6 @@ typedef enum clv_file_format {
   CLV_FORMAT_IMAGES, /* a folder of PNG and JPEG files, one folder in it per class */
 } clv_file_format;
 
-bool clv_file_format_parse(const char *name, clv_file_format *ret); /* "auto", "idx", ... */
-
 typedef enum clv_label_kind {
   CLV_LABEL_CLASS = 0, /* integers >= 0 -> y: [B] i64 */
   CLV_LABEL_FLOAT,     /* numbers -> y: [B, ...] f32; a file of rank 1 becomes [B, 1] */

@@ -209,19 +209,6 @@ clv_code clv_npy_parse(const void *data, size_t len, const char *label, size_t m
 
 /* ---- either format --------------------------------------------------------------------------- */
 
-bool clv_file_format_parse(const char *name, clv_file_format *ret) {
-  static const char *const names[] = {[CLV_FORMAT_AUTO] = "auto",
-                                      [CLV_FORMAT_IDX] = "idx",
-                                      [CLV_FORMAT_NPY] = "npy",
-                                      [CLV_FORMAT_IMAGES] = "images"};
-  for (size_t i = 0; i < CLV_COUNT(names); i++)
-    if (strcmp(name, names[i]) == 0) {
-      *ret = (clv_file_format)i;
-      return true;
-    }
-  return false;
-}
-
 static clv_code guess_format(const char *path, clv_file_format *ret, clv_err *err) {
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
   uint8_t head[6] = {0};

@@ -1,14 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A peer's certificate, as PEM text, to its URI. A URI that comes out is one line of printable
- * ASCII with a scheme, or the target stops.
+ * Certificates as PEM text: a peer's to its URI, and our own files (a CA's, ours, our key, apart by NUL bytes)
+ * to an identity. A URI that comes out is one line of printable ASCII with a scheme, and what `certs show`
+ * makes of a certificate is printable too, or the target stops.
  */
 #include "common/tls/tls.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { FILES = 3, PATH_LEN = 40 };
 
 static void check(const char *uri) {
   const char *colon = strstr(uri, "://");
@@ -17,15 +24,58 @@ static void check(const char *uri) {
     if (*p <= 0x20 || *p >= 0x7f) abort();
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  char *pem = malloc(size + 1);
-  if (!pem) return 0;
-  if (size) memcpy(pem, data, size);
-  pem[size] = '\0';
+/* A file of the given text that only its owner can read, until it is closed. */
+static int file_of(const char *text, size_t len, char path[PATH_LEN]) {
+  int fd = memfd_create("fuzz", MFD_CLOEXEC);
+  if (fd < 0 || fchmod(fd, 0600) != 0 || write(fd, text, len) != (ssize_t)len) abort();
+  snprintf(path, PATH_LEN, "/proc/self/fd/%d", fd);
+  return fd;
+}
+
+static void check_uri(const char *pem) {
   char uri[CLV_TLS_URI_LEN], small[16];
   clv_err err;
   if (clv_tls_cert_uri(pem, uri, sizeof uri, &err) == CLV_OK) check(uri);
   if (clv_tls_cert_uri(pem, small, sizeof small, NULL) == CLV_OK) check(small);
+}
+
+static void check_shown(const char *path, bool json) {
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  if (clv_tls_show(path, &out, json, NULL) != CLV_OK && out.len) abort();
+  for (size_t i = 0; i < out.len; i++)
+    if (out.data[i] != '\n' && (out.data[i] < 0x20 || out.data[i] >= 0x7f)) abort();
+}
+
+static void check_identity(char path[FILES][PATH_LEN]) {
+  CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *identity = NULL;
+  clv_err err = {0};
+  clv_code code = clv_tls_identity_load(path[0], path[1], path[2], &identity, &err);
+  if ((code == CLV_OK) != (identity != NULL) || (code != CLV_OK && !err.text[0])) abort();
+  if (!identity) return;
+  check(identity->uri);
+  if (!(identity->usage & (CLV_TLS_CLIENT | CLV_TLS_SERVER))) abort();
+  (void)!clv_tls_identity_require(identity, CLV_TLS_SERVER, &err);
+  (void)clv_tls_identity_days_left(identity);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  char *pem = malloc(size + 1), path[FILES][PATH_LEN];
+  int fd[FILES];
+  if (!pem) return 0;
+  if (size) memcpy(pem, data, size);
+  pem[size] = '\0';
+  char *at = pem, *end = pem + size;
+  for (int i = 0; i < FILES; i++) {
+    /* The last one may have NUL bytes of its own. */
+    size_t len = i + 1 < FILES ? strlen(at) : (size_t)(end - at);
+    fd[i] = file_of(at, len, path[i]);
+    at += CLV_MIN(len + 1, (size_t)(end - at));
+  }
+  check_uri(pem);
+  check_shown(path[0], false);
+  check_shown(path[0], true);
+  check_identity(path);
+  for (int i = 0; i < FILES; i++) close(fd[i]);
   free(pem);
   return 0;
 }

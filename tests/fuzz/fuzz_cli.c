@@ -17,7 +17,7 @@ typedef struct arguments {
   bool flag;
   uint64_t number;
   double real;
-  const char *text;
+  const char *text, *needed;
   int choice;
   clv_cli_list list;
 } arguments;
@@ -27,7 +27,7 @@ static const char *const choices[] = {"one", "two", NULL};
 /* clang-format off */
 static const clv_cli_command commands[] = {
     {.name = "go", .args = "A.yaml [B]", .doc = "go"}, {.name = "x y", .args = "one|two", .doc = "x"},
-    {.name = "x z", .args = "N...", .doc = "z"},
+    {.name = "x z", .args = "N...", .doc = "z"}, {.name = "must", .doc = "m"},
 };
 static const clv_cli_option options[] = {
     {.name = "flag", .key = 'f', .kind = CLV_CLI_FLAG, .offset = offsetof(arguments, flag), .doc = "f"},
@@ -37,12 +37,14 @@ static const clv_cli_option options[] = {
      .offset = offsetof(arguments, real), .doc = "r"},
     {.name = "text", .key = 't', .kind = CLV_CLI_TEXT, .arg = "T", .commands = "x", .offset = offsetof(arguments, text), .doc = "t"},
     {.name = "choice", .kind = CLV_CLI_CHOICE, .arg = "C", .choices = choices, .offset = offsetof(arguments, choice), .doc = "c"},
+    {.name = "needed", .kind = CLV_CLI_TEXT, .arg = "N", .commands = "must", .required = true,
+     .offset = offsetof(arguments, needed), .doc = "n"},
     {.name = "list", .kind = CLV_CLI_TEXTS, .arg = "L", .offset = offsetof(arguments, list), .doc = "l"},
 };
 /* clang-format on */
 static const clv_cli cli = {.name = "prog",
                             .doc = "d",
-                            .about = "a",
+                            .about = "About this.\n\nAnd more.",
                             .commands = commands,
                             .n_commands = CLV_COUNT(commands),
                             .options = options,

@@ -1,38 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * PNG and JPEG decoding, then a view of what came out; the last byte picks channels and view,
- * so the corpus is plain image files.
+ * PNG and JPEG decoding, then views of each kind of what came out; the last byte picks channels and where the
+ * views are, so the corpus is plain image files.
  */
+#include <stdlib.h>
+
 #include "master/data/image_int.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void show(const clv_pixels *p, uint8_t pick) {
+enum { CROP = 8, MOST_PIXELS = 1 << 16 };
+
+static void show(const clv_pixels *p, const clv_image_options *o, const clv_rng_key *key) {
   CLV_AUTO(clv_resampler_done) clv_resampler r = {0};
-  clv_image_options o = {.crop = 8,
-                         .resize = pick & 2 ? 9 : 0,
-                         .train_crop = (clv_crop_kind)(pick % 3),
-                         .pad = 2,
-                         .area_low = 0.1,
-                         .area_high = 1,
-                         .ratio_low = 0.5,
-                         .ratio_high = 2,
-                         .flip = 0.5,
-                         .max_pixels = 1 << 16};
-  clv_rng_key key = clv_view_key_of(pick, 1, p->width);
-  uint8_t out[8 * 8 * 3];
+  uint8_t out[CROP * CROP * 3];
   clv_view view;
   clv_err err;
-  if (clv_view_choose(&o, p->width, p->height, &key, &view, &err) != CLV_OK) return;
-  (void)!clv_view_render(&view, p, o.max_pixels, &r, out, &err);
+  if (clv_view_choose(o, p->width, p->height, key, &view, &err) != CLV_OK) return;
+  if (view.out_width != CROP || view.out_height != CROP) abort();
+  (void)!clv_view_render(&view, p, o->max_pixels, &r, out, &err);
+}
+
+static void show_all(const clv_pixels *p, uint8_t pick) {
+  static const clv_crop_kind kinds[] = {CLV_CROP_CENTER, CLV_CROP_RANDOM, CLV_CROP_RANDOM_RESIZED};
+  clv_image_options o = {.crop = CROP,
+                         .pad = pick >> 5,
+                         .area_low = 0.1,
+                         .area_high = 1,
+                         .ratio_low = pick & 4 ? 0.5 : 3,
+                         .ratio_high = pick & 4 ? 2 : 4,
+                         .flip = 0.5,
+                         .max_pixels = MOST_PIXELS};
+  clv_rng_key key = clv_view_key_of(pick, 1, p->width);
+  show(p, &o, NULL);
+  for (size_t i = 0; i < 2 * CLV_COUNT(kinds); i++) {
+    o.train_crop = kinds[i / 2];
+    o.resize = i % 2 ? 9 : 0;
+    show(p, &o, &key);
+  }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_pixels_done) clv_pixels p = {0};
   uint8_t pick = size ? data[size - 1] : 0;
-  clv_encoded in = {.data = data, .len = size, .channels = pick & 1 ? 1 : 3, .max_pixels = 1 << 16};
+  clv_encoded in = {
+      .data = data, .len = size, .channels = pick & 1 ? 1 : 3, .max_pixels = MOST_PIXELS};
   clv_err err;
-  if (clv_image_decode(&in, &p, &err) == CLV_OK) show(&p, pick);
+  if (clv_image_decode(&in, &p, &err) == CLV_OK) show_all(&p, pick);
   in.header_only = true;
   (void)!clv_image_decode(&in, &p, &err);
   return 0;

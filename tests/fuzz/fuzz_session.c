@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A session file, and behind its first NUL byte overrides, NUL after each. What is accepted must be
- * written as text that is accepted again and written as the same text.
+ * written as text that is accepted again and written as the same text, and has a graph or a reason for none.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/config/config.h"
+#include "common/models/models.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -20,6 +20,32 @@ static void check_written(const clv_session_config *config) {
     abort();
   if (clv_session_config_write(again, &second, NULL)) abort();
   if (first.len != second.len || memcmp(first.data, second.data, first.len) != 0) abort();
+}
+
+/* The graph of what is accepted, over images or rows: what fits neither is refused with a text. */
+static void check_model(const clv_session_config *config) {
+  const clv_shape samples[] = {CLV_SHAPE(1, 3, 32, 32), CLV_SHAPE(1, 16)};
+  CLV_AUTO(clv_freep) uint32_t *first = calloc(config->n_stages, sizeof *first);
+  CLV_AUTO(clv_freep) uint32_t *last = calloc(config->n_stages, sizeof *last);
+  if (!first || !last) return;
+  for (size_t i = 0; i < CLV_COUNT(samples); i++) {
+    CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+    clv_err err = {0};
+    clv_code code = clv_model_graph(config, &samples[i], &g, first, last, &err);
+    if ((code == CLV_OK) != (g != NULL) || (code != CLV_OK && !err.text[0])) abort();
+    for (size_t s = 0; g && s < config->n_stages; s++)
+      if (first[s] > last[s] || (s && first[s] != last[s - 1] + 1)) abort();
+    CLV_AUTO(clv_graph_freep) clv_graph *part = NULL;
+    if (g && config->stages[0].range.given &&
+        clv_model_part(config, &samples[i], &part, &err) != CLV_OK)
+      abort();
+    CLV_AUTO(clv_graph_freep) clv_graph *loss = NULL;
+    if (g &&
+        clv_loss_graph(clv_loss_name(config->loss.kind), &g->nodes[g->output].shape, 2, &loss,
+                       &err) != CLV_OK &&
+        !err.text[0])
+      abort();
+  }
 }
 
 /* The texts after the file; an unfinished last one is left out. Even ones are sets, odd ones
@@ -51,6 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_code code = clv_session_config_parse("/etc/cleave/s.yaml", text, len, &over, &config, &err);
   if ((code == CLV_OK) != (config != NULL) || (code != CLV_OK && !err.text[0])) abort();
   if (config) check_written(config);
+  if (config) check_model(config);
   clv_session_config_free(config);
   return 0;
 }

@@ -94,13 +94,22 @@ UNARY(status_request)
 UNARY(status_reply)
 
 static void fuzz_health(const input *in) {
-  char service[CLV_WIRE_NAME + 1];
-  clv_health status;
+  char service[CLV_WIRE_NAME + 1], again[CLV_WIRE_NAME + 1];
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  clv_piece piece;
+  clv_health status, status_again;
   clv_err err;
-  if (clv_wire_health_decode(in->piece, in->n, service, &err) == CLV_OK)
-    check(strlen(service) <= CLV_WIRE_NAME);
-  if (clv_wire_health_reply_decode(in->piece, in->n, &status, &err) == CLV_OK)
-    check(status <= CLV_HEALTH_NO_SERVICE);
+  if (clv_wire_health_decode(in->piece, in->n, service, &err) == CLV_OK) {
+    check(clv_wire_health_request_encode(service, &bytes, &err) == CLV_OK);
+    piece = (clv_piece){bytes.data, bytes.len};
+    check(clv_wire_health_decode(&piece, 1, again, &err) == CLV_OK && !strcmp(service, again));
+  }
+  if (clv_wire_health_reply_decode(in->piece, in->n, &status, &err) == CLV_OK) {
+    check(clv_wire_health_encode(status, &bytes, &err) == CLV_OK);
+    piece = (clv_piece){bytes.data, bytes.len};
+    check(clv_wire_health_reply_decode(&piece, 1, &status_again, &err) == CLV_OK);
+    check(status == status_again);
+  }
 }
 
 static void fuzz_reflection(const input *in) {

@@ -199,6 +199,10 @@ static void named_ranges(void **state) {
   clv_session_config_free(c);
   free(one);
   free(text);
+  refused_edit(
+      "[{op: linear, out: 2}]", "layer3.",
+      "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of layers or a range such "
+      "as 0..3 or conv1..layer2, got 'layer3.'");
 }
 
 static void paths(void **state) {
@@ -562,6 +566,40 @@ static void round_trip(const char *text, size_t len) {
   clv_bytes_done(&second);
 }
 
+/* session_text with a text of n times `letter` put in place of `from`, between `head` and `tail`. */
+static char *lengthened(const char *from, const char *head, char letter, size_t n,
+                        const char *tail) {
+  clv_bytes to = {0};
+  clv_bytes_puts(&to, head);
+  for (size_t i = 0; i < n; i++) clv_bytes_add(&to, &letter, 1);
+  clv_bytes_puts(&to, tail);
+  char *text = edited(session_text, from, to.data);
+  clv_bytes_done(&to);
+  return text;
+}
+
+/* What is accepted is short enough to be read again once paths are whole. */
+static void long_paths(void **state) {
+  (void)state;
+  char *text = lengthened("format: idx,", "format: idx, root: ", 'r', 2500, ",");
+  round_trip(text, strlen(text));
+  free(text);
+  text = lengthened("[a.gz,", "[/", 'a', 4095, ",");
+  round_trip(text, strlen(text));
+  free(text);
+  text = lengthened("[a.gz,", "[", 'a', 4096 - sizeof "/etc/cleave", ",");
+  round_trip(text, strlen(text));
+  free(text);
+  text = lengthened("[a.gz,", "[", 'a', 4097 - sizeof "/etc/cleave", ",");
+  refused(text, NULL,
+          "/etc/cleave/s.yaml:6:21: data.root and a file name make a path of more than 4096 bytes");
+  free(text);
+  text = lengthened("loss:", "run: {dir: ", 'r', 4094, "}\nloss:");
+  refused(text, NULL,
+          "/etc/cleave/s.yaml: run.dir and the run's name make a path of more than 4096 bytes");
+  free(text);
+}
+
 static void round_trips(void **state) {
   (void)state;
   round_trip(session_text, strlen(session_text));
@@ -652,6 +690,7 @@ int main(void) {
       cmocka_unit_test(overrides_reach_everywhere),
       cmocka_unit_test(wrong_overrides),
       cmocka_unit_test(round_trips),
+      cmocka_unit_test(long_paths),
       cmocka_unit_test(rich_values),
       cmocka_unit_test(examples_load),
       cmocka_unit_test(names),

@@ -512,21 +512,6 @@ static void failure_texts_are_made_acceptable(void **state) {
   decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 0);
 }
 
-static void a_tensor_gives_its_head(void **state) {
-  (void)state;
-  clv_err err = {0};
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  clv_shape shape = CLV_SHAPE(3, 3);
-  assert_ok(clv_tensor_new(CLV_U8, &shape, &t, &err));
-  memcpy(t->data, "123456789", 9);
-  clv_tensor_head head;
-  clv_tensor_head_of(t, &head);
-  assert_int_equal(head.bytes, 9);
-  assert_int_equal(head.crc32c, 0xe3069283);
-  assert_int_equal(head.dtype, CLV_U8);
-  assert_true(clv_shape_equal(&head.shape, &shape));
-}
-
 /* ---- Python ------------------------------------------------------------------------------------
  */
 
@@ -585,7 +570,6 @@ int main(void) {
       cmocka_unit_test(the_hot_path_allocates_nothing),
       cmocka_unit_test(payload_helpers_walk_pieces),
       cmocka_unit_test(failure_texts_are_made_acceptable),
-      cmocka_unit_test(a_tensor_gives_its_head),
       cmocka_unit_test(python_reads_and_writes_frames),
   };
   return cmocka_run_group_tests_name("frame", tests, NULL, NULL);

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A program on libcleave whose worker says anything: calls, a backward, a step, a reference that is kept, state
+ * that is read. The input is a list of frames, each with its length in two bytes before it; they come while the
+ * program waits, up to a length of 0 at a time, and when there are no more the worker is lost. Whatever comes, what
+ * the program does succeeds or fails with a text, and its end frees everything.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/dist/link_int.h"
+#include "master/api/api_int.h"
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { BATCH = 2, WIDTH = 3, DEADLINE_MS = 200 };
+
+static const char session_text[] =
+    "version: 1\nname: s\ntls: {ca: a, cert: b, key: c}\n"
+    "workers: {w1: {address: 'h:1', identity: 'spiffe://c/w1'}}\n"
+    "data: {format: idx, train: [a, b]}\n"
+    "stages: [{name: none, at: master, layers: [{op: relu}]}]\n"
+    "loss: {kind: mse}\n"
+    "train: {batch: 2, optimizer: {kind: sgd, lr: 0.1}}\n";
+
+typedef struct program {
+  const uint8_t *at, *end;
+  cleave_runtime *rt;
+  clv_link *link;
+  bool lost;
+  cleave_module *far, *loss;
+  cleave_optimizer *optimizer;
+} program;
+
+static clv_session_config *config;
+static program *current;
+static bool show; /* CLEAVE_FUZZ_SHOW: what the worker is told, for who writes seeds */
+
+static void free_config(void) { clv_session_config_free(config); }
+
+/* ---- the worker ---------------------------------------------------------------------------------- */
+
+static bool intercept(clv_link *link, clv_packet *p) {
+  const clv_frame *f = &p->frame;
+  (void)link;
+  if (show)
+    fprintf(stderr, "%-12s context %llu message %llu module %u phase %u ref %llx fork %llx\n",
+            clv_frame_kind_name(f->kind), (unsigned long long)f->context,
+            (unsigned long long)f->message, f->stage, f->phase,
+            (unsigned long long)f->reference.ref, (unsigned long long)f->reference.fork);
+  clv_packet_free(p);
+  return true;
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+  (void)argc, (void)argv;
+  clv_link_interceptor = intercept;
+  show = getenv("CLEAVE_FUZZ_SHOW") != NULL;
+  clv_log_set(CLV_LOG_ERROR, false);
+  if (clv_session_config_parse("/s.yaml", session_text, sizeof session_text - 1, NULL, &config,
+                               NULL) != CLV_OK)
+    abort();
+  return atexit(free_config);
+}
+
+static void on_packet(void *user, clv_link *link, clv_packet *p) {
+  program *g = user;
+  (void)link;
+  api_event(&g->rt->peers[1], p);
+}
+
+/* As the library does when a link has ended. */
+static void lose(program *g, const char *text) {
+  peer *p = &g->rt->peers[1];
+  if (g->lost) return;
+  g->lost = p->lost = true;
+  api_lock(g->rt);
+  api_fail(&p->why_lost, CLV_UNAVAILABLE, "worker 'w1' was lost: %s", text);
+  api_node_fail(g->rt, 1, &p->why_lost);
+  api_unlock(g->rt);
+}
+
+static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
+  (void)link, (void)code;
+  lose(user, text);
+}
+
+static void put_right(clv_frame *f, const clv_piece *piece, const clv_payload *payload) {
+  size_t from = 0;
+  for (uint32_t i = 0; i < f->n_tensors; i++) {
+    clv_tensor_head *h = &f->tensors[i];
+    if (h->transfer) continue;
+    h->crc32c = clv_payload_crc32c(piece, payload, from, h->bytes);
+    from += h->bytes;
+  }
+}
+
+static void hear_frame(program *g, const uint8_t *data, size_t len) {
+  clv_piece piece = {data, len};
+  clv_frame f;
+  clv_payload payload;
+  clv_wire_limits limits = clv_wire_limits_default();
+  clv_err err;
+  if (clv_frame_decode(&piece, 1, &limits, &f, &payload, &err) != CLV_OK) return;
+  if (f.kind == CLV_PING) return; /* there is no stream to answer on */
+  put_right(&f, &piece, &payload);
+  if (link_on_frame(g->link, 0, &f, &piece, &payload, &err) != CLV_OK)
+    link_end(g->link, err.code, err.text);
+}
+
+static void hear(program *g) {
+  while (g->end - g->at >= 2 && !g->lost) {
+    size_t len = g->at[0] | (size_t)g->at[1] << 8;
+    g->at += 2;
+    if (!len) return;
+    len = CLV_MIN(len, (size_t)(g->end - g->at));
+    hear_frame(g, g->at, len);
+    g->at += len;
+  }
+  lose(g, "it has said everything");
+}
+
+/* Where the program waits; the linker has it call this one. */
+bool __real_clv_node_help(clv_session_node *n, uint64_t until_ns);
+bool __wrap_clv_node_help(clv_session_node *n, uint64_t until_ns);
+bool __wrap_clv_node_help(clv_session_node *n, uint64_t until_ns) {
+  while (!__real_clv_node_help(n, 0)) {
+    if (current->lost) return __real_clv_node_help(n, until_ns);
+    hear(current);
+  }
+  return true;
+}
+
+/* ---- the program --------------------------------------------------------------------------------- */
+
+static void must(cleave_status status, const cleave_error *e) {
+  if (status == CLEAVE_OK) return;
+  fprintf(stderr, "%s\n", e->text);
+  abort();
+}
+
+static bool went(cleave_status status, const cleave_error *e) {
+  if (status != CLEAVE_OK && !e->text[0]) abort();
+  if (status != CLEAVE_OK && show) fprintf(stderr, "%s\n", e->text);
+  return status == CLEAVE_OK;
+}
+
+static void connect_worker(program *g) {
+  clv_err err;
+  peer *p = &g->rt->peers[1];
+  clv_link_options o = {.peer_name = "w1",
+                        .pool = g->rt->pool,
+                        .accept = clv_wire_limits_default(),
+                        .send_credit = 1 << 20,
+                        .events = {.user = g, .on_packet = on_packet, .on_closed = on_closed}};
+  *p = (peer){.runtime = g->rt, .index = 1, .name = "w1", .spec = &config->workers[0]};
+  if (clv_link_new(&o, &p->link, &err) != CLV_OK ||
+      clv_node_peer(g->rt->node, "w1", p->link, &err) != CLV_OK)
+    abort();
+  p->limits = clv_wire_limits_default();
+  g->link = p->link;
+  g->rt->n_peers = 2;
+}
+
+static void on_event(void *user, cleave_context context, const cleave_event *event) {
+  (void)user;
+  if (!context.id || !event->kind || event->kind >= CLEAVE_EVENT_KINDS || event->node != 1) abort();
+}
+
+/* The worker's module counts as loaded: what loading answers is another target's. */
+static void begin(program *g) {
+  cleave_error e = {0};
+  cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, BATCH, WIDTH);
+  cleave_options o = {.deadline_ms = DEADLINE_MS,
+                      .single_thread = true,
+                      .on_event = on_event,
+                      .workers = (const char *[]){NULL}};
+  must(cleave_open_config(config, &o, &g->rt, &e), &e);
+  connect_worker(g);
+  cleave_module_options far = {.name = "far", .at = "w1"}, loss = {.name = "loss"};
+  must(cleave_load_layers(g->rt, &far, "[{op: linear, name: fc, out: 3}]", &rows, &g->far, &e), &e);
+  must(cleave_load_loss(g->rt, &loss, "mse", &rows, &g->loss, &e), &e);
+  cleave_group group = {.modules = &g->far, .n_modules = 1, .kind = CLEAVE_SGD, .lr = 0.1};
+  must(cleave_optimizer_new(g->rt, &group, 1, 0, &g->optimizer, &e), &e);
+  g->far->state = MODULE_PLACED;
+  g->far->input_grads = true;
+  g->rt->peers[1].has_module = true;
+}
+
+static void read_state(program *g) {
+  cleave_error e = {0};
+  cleave_tensor weight = {0};
+  cleave_state state = {0};
+  went(cleave_weight_read(g->rt, g->far, "fc.weight", 0, &weight, &e), &e);
+  went(cleave_state_read(g->rt, g->far, CLEAVE_STATE_WEIGHTS, 0, &state, &e), &e);
+  cleave_tensor_done(&weight);
+  cleave_state_done(&state);
+}
+
+static void keep(program *g, cleave_context c, cleave_reference out) {
+  cleave_error e = {0};
+  cleave_tensor value = {0};
+  cleave_reference again, more;
+  cleave_kept kept;
+  if (!went(cleave_keep(g->rt, out, &kept, &e), &e)) return;
+  went(cleave_kept_fetch(g->rt, kept, 0, &value, &e), &e);
+  if (went(cleave_kept_use(g->rt, c, kept, &again, &e), &e))
+    went(cleave_call(g->rt, c, g->far, &again, 1, &more, &e), &e);
+  cleave_kept_release(g->rt, kept, &e);
+  cleave_tensor_done(&value);
+}
+
+static void learn(program *g, cleave_context c, cleave_reference y, cleave_reference out) {
+  cleave_error e = {0};
+  cleave_tensor value = {0}, grad = {0};
+  cleave_reference both[] = {out, y}, loss;
+  if (!went(cleave_call(g->rt, c, g->loss, both, 2, &loss, &e), &e)) return;
+  went(cleave_to_here(g->rt, out, 0, &value, &e), &e);
+  if (went(cleave_backward(g->rt, c, &loss, 1, false, 0, &e), &e)) {
+    went(cleave_gradient(g->rt, c, g->far, "fc.weight", 0, &grad, &e), &e);
+    went(cleave_step(g->rt, g->optimizer, c, 0, NULL, &e), &e);
+  }
+  went(cleave_to_here(g->rt, loss, 0, &value, &e), &e);
+  cleave_tensor_done(&value);
+  cleave_tensor_done(&grad);
+}
+
+static void one_context(program *g) {
+  static const float numbers[BATCH * WIDTH] = {1, 2, 3, 4, 5, 6};
+  cleave_error e = {0};
+  cleave_tensor rows = CLEAVE_TENSOR_F32(numbers, BATCH, WIDTH);
+  cleave_context c;
+  cleave_reference x, y, out;
+  must(cleave_context_open(g->rt, NULL, &c, &e), &e);
+  must(cleave_leaf(g->rt, c, &rows, true, &x, &e), &e);
+  must(cleave_leaf(g->rt, c, &rows, false, &y, &e), &e);
+  if (went(cleave_call(g->rt, c, g->far, &x, 1, &out, &e), &e)) {
+    learn(g, c, y, out);
+    keep(g, c, out);
+  }
+  went(cleave_context_close(g->rt, c, 0, &e), &e);
+}
+
+static void write_state(program *g) {
+  static const float numbers[WIDTH * WIDTH];
+  cleave_error e = {0};
+  cleave_tensor weight = CLEAVE_TENSOR_F32(numbers, WIDTH, WIDTH);
+  cleave_named item = {"fc.weight", weight};
+  went(cleave_weight_write(g->rt, g->far, "fc.weight", &weight, 0, &e), &e);
+  went(cleave_state_write(g->rt, g->far, CLEAVE_STATE_WEIGHTS, &item, 1, 0, &e), &e);
+}
+
+/* A value of the program's own that the worker is passed. */
+static void pass(program *g) {
+  static const float numbers[BATCH * WIDTH];
+  cleave_error e = {0};
+  cleave_tensor rows = CLEAVE_TENSOR_F32(numbers, BATCH, WIDTH), value = {0};
+  cleave_context_options noted = {.events = true};
+  cleave_context c;
+  cleave_reference leaf, passed, out;
+  cleave_kept kept;
+  if (!went(cleave_context_open(g->rt, &noted, &c, &e), &e)) return;
+  if (went(cleave_leaf(g->rt, c, &rows, false, &leaf, &e), &e) &&
+      went(cleave_keep(g->rt, leaf, &kept, &e), &e)) {
+    if (went(cleave_kept_use(g->rt, c, kept, &passed, &e), &e) &&
+        went(cleave_call(g->rt, c, g->far, &passed, 1, &out, &e), &e))
+      went(cleave_to_here(g->rt, out, 0, &value, &e), &e);
+    cleave_kept_release(g->rt, kept, &e);
+  }
+  went(cleave_context_end(g->rt, c, &e), &e);
+  cleave_tensor_done(&value);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  program g = {.at = data, .end = data + size};
+  cleave_error e = {0};
+  current = &g;
+  begin(&g);
+  one_context(&g);
+  read_state(&g);
+  write_state(&g);
+  pass(&g);
+  (void)cleave_close(g.rt, 0, NULL, &e);
+  return 0;
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A folder of a run with one checkpoint: four files with their lengths in two bytes before them (the trainer's
+ * state, a stage's model and optimiser, the index), and before these a byte that says what the manifest gets
+ * wrong. Whatever loads has files as its manifest says.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/weights/weights_int.h"
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { FILES = 4, STEP = 7 };
+typedef struct part {
+  const uint8_t *data;
+  size_t len;
+} part;
+
+enum fault {
+  NO_FAULT,
+  LACKS_FILE,
+  OTHER_SIZE,
+  OTHER_DIGEST,
+  OTHER_STEP,
+  IS_LINK,
+  NO_FILE,
+  NO_MANIFEST,
+  RAW,
+  FAULTS
+};
+
+static const char *const names[FILES] = {CLV_STATE_NAME, "model-00001-of-00001.safetensors",
+                                         "optimizer-00001-of-00001.safetensors", CLV_INDEX_NAME};
+static char run[] = "/dev/shm/cleave-fuzz-XXXXXX", folder[64];
+
+static void clean(void) {
+  clv_err ignored;
+  (void)!clv_checkpoint_clear(run, &ignored);
+  rmdir(run);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+  (void)argc, (void)argv;
+  if (!mkdtemp(run)) abort();
+  snprintf(folder, sizeof folder, "%s/checkpoint-%d", run, STEP);
+  return atexit(clean);
+}
+
+static void put(const char *name, const void *data, size_t len) {
+  char path[160];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  unlink(path);
+  int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0 || write(fd, data, len) != (ssize_t)len) abort();
+  close(fd);
+}
+
+static void put_link(const char *name) {
+  char path[160];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  unlink(path);
+  if (symlink("/dev/zero", path) != 0) abort();
+}
+
+/* Which file a fault is about is in the byte as well. */
+static void put_manifest(const part *file, enum fault fault, unsigned which) {
+  clv_manifest_file files[FILES + 1] = {0};
+  clv_manifest m = {.step = fault == OTHER_STEP ? STEP + 1 : STEP, .stages = 1, .files = files};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  for (unsigned i = 0; i < FILES; i++) {
+    clv_manifest_file *f = &files[m.n_files];
+    if (fault == LACKS_FILE && i == which) continue;
+    snprintf(f->name, sizeof f->name, "%s", names[i]);
+    f->bytes = file[i].len + (fault == OTHER_SIZE && i == which);
+    if (clv_sha256_of(file[i].data, file[i].len, &f->sha256, NULL) != CLV_OK) abort();
+    f->sha256.bytes[0] ^= fault == OTHER_DIGEST && i == which;
+    m.n_files++;
+  }
+  if (clv_manifest_format(&m, &text, NULL) != CLV_OK) abort();
+  put(CLV_MANIFEST_NAME, text.data, text.len);
+}
+
+static void use(const clv_checkpoint *c) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *optimizer = NULL, *none = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes index = {0};
+  clv_err err;
+  if (strcmp(clv_checkpoint_path(c), folder) != 0 || clv_checkpoint_manifest(c)->step != STEP)
+    abort();
+  (void)!clv_checkpoint_open_model(c, 0, &model, &err);
+  (void)!clv_checkpoint_open_optimizer(c, 0, &optimizer, &err);
+  if (clv_checkpoint_open_model(c, 1, &none, &err) == CLV_OK) abort();
+  if (clv_checkpoint_read_file(c, CLV_INDEX_NAME, &index, &err) != CLV_OK ||
+      clv_checkpoint_read_file(c, "../other", &index, &err) == CLV_OK)
+    abort();
+  (void)clv_trainer_state_get(clv_checkpoint_state(c), "loss_log");
+}
+
+static void fill(const part *file, enum fault fault, unsigned which) {
+  if (mkdir(folder, 0700) != 0) abort();
+  for (unsigned i = 0; i < FILES; i++)
+    if (fault != NO_FILE || i != which) put(names[i], file[i].data, file[i].len);
+  if (fault == RAW)
+    put(CLV_MANIFEST_NAME, file[0].data, file[0].len);
+  else if (fault != NO_MANIFEST)
+    put_manifest(file, fault, which);
+  if (fault == IS_LINK) put_link(which ? names[which] : CLV_MANIFEST_NAME);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes reasons = {0};
+  part file[FILES] = {0};
+  clv_err err = {0};
+  if (!size) return 0;
+  enum fault fault = data[0] % FAULTS;
+  unsigned which = data[0] / FAULTS % FILES;
+  data++, size--;
+  for (int i = 0; i < FILES; i++) {
+    size_t n = size < 2 ? 0 : CLV_MIN(data[0] | (size_t)data[1] << 8, size - 2);
+    file[i] = (part){data + CLV_MIN(size, (size_t)2), n};
+    data += CLV_MIN(size, 2 + n);
+    size -= CLV_MIN(size, 2 + n);
+  }
+  fill(file, fault, which);
+  clv_code code = clv_checkpoint_latest(run, &c, &reasons, &err);
+  if ((code == CLV_OK) != (c != NULL) || (code != CLV_OK && (!err.text[0] || !reasons.len)))
+    abort();
+  if (c) use(c);
+  if (c && fault != NO_FAULT && fault != RAW) abort();
+  if (clv_checkpoint_prune(run, 1, &err) != CLV_OK || !clv_checkpoint_any(run)) abort();
+  if (clv_checkpoint_clear(run, &err) != CLV_OK) abort();
+  return 0;
+}

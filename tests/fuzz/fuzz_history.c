@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is left of a run, seen from outside: its record, its lines of numbers and what it printed, apart by NUL
+ * bytes, as files of a folder. `runs`, `log` and a reporter that resumes read them. What is printed has no
+ * control characters but ends of lines and tabs, or the target stops.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "master/history/history_int.h"
+#include "master/report/report.h"
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { FILES = 3, KEEP = 5 };
+static const char *const names[FILES] = {"run.json", "metrics.jsonl", CLV_JOURNAL_TEXT};
+static char home[] = "/dev/shm/cleave-fuzz-XXXXXX", run[64];
+
+static void clean(void) {
+  static const char *const more[] = {"pace.jsonl", "evaluations.jsonl"};
+  char path[160];
+  for (size_t i = 0; i < FILES + CLV_COUNT(more); i++) {
+    snprintf(path, sizeof path, "%s/%s", run, i < FILES ? names[i] : more[i - FILES]);
+    unlink(path);
+  }
+  rmdir(run);
+  rmdir(home);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+  (void)argc, (void)argv;
+  if (!mkdtemp(home)) abort();
+  snprintf(run, sizeof run, "%s/r", home);
+  return mkdir(run, 0700) || atexit(clean);
+}
+
+static void put(const char *name, const void *data, size_t len) {
+  char path[160];
+  snprintf(path, sizeof path, "%s/%s", run, name);
+  int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0 || write(fd, data, len) != (ssize_t)len) abort();
+  close(fd);
+}
+
+/* A folder with lines of numbers is always a run's. Returns whether it is over for good. */
+static bool look(void) {
+  CLV_AUTO(clv_entry_done) clv_run_entry e = {0};
+  if (clv_entry_read(run, &e, NULL) != CLV_OK) abort();
+  if ((e.state == CLV_STATE_DAMAGED) == (e.record.n_attempts > 0)) abort();
+  int code = clv_entry_exit(&e);
+  if (code < 0 || code > 255) abort();
+  return e.state != CLV_STATE_ELSEWHERE;
+}
+
+static void show(bool over) {
+  int code;
+  if (clv_history_list(home, false, NULL) != CLV_OK ||
+      clv_history_list(run, true, NULL) != CLV_OK ||
+      clv_history_log(run, over, false, &code, NULL) != CLV_OK ||
+      clv_history_log(run, false, true, &code, NULL) != CLV_NOT_FOUND) /* there is no JSON */
+    abort();
+}
+
+/* What goes to a terminal, or to somebody's program. */
+static void check_shown(bool over) {
+  char *text = NULL;
+  size_t len = 0;
+  FILE *terminal = stdout, *memory = open_memstream(&text, &len);
+  if (!memory) abort();
+  stdout = memory;
+  show(over);
+  stdout = terminal;
+  fclose(memory);
+  for (size_t i = 0; i < len; i++) {
+    unsigned char c = (unsigned char)text[i];
+    if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f) abort();
+    if (c == 0xc2 && i + 1 < len && (unsigned char)text[i + 1] >= 0x80 &&
+        (unsigned char)text[i + 1] < 0xa0)
+      abort();
+  }
+  free(text);
+}
+
+/* A run that goes on keeps the lines up to its step, and goes on from there. */
+static void resume(void) {
+  clv_report_options o = {.run_dir = run, .keep_step = KEEP, .resumed = true, .every = 1};
+  clv_reporter *r;
+  clv_err err;
+  if (clv_reporter_open(&o, &r, &err) != CLV_OK) abort();
+  clv_reporter_close(r);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  const uint8_t *at = data, *end = data + size;
+  for (int i = 0; i < FILES; i++) {
+    const uint8_t *nul = i + 1 < FILES && at < end ? memchr(at, '\0', (size_t)(end - at)) : NULL;
+    size_t len = (size_t)((nul ? nul : end) - at);
+    put(names[i], at, len);
+    at += len + (nul != NULL);
+  }
+  check_shown(look());
+  resume();
+  return 0;
+}

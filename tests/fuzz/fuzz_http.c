@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests to the page port, as bytes over a connection, or behind a NUL byte an address to listen on.
+ * Whatever is asked, there is an answer of ours or none.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/http/http.h"
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { PATIENCE_MS = 50 };
+
+static unsigned show(void *user, clv_bytes *out) {
+  (void)user;
+  clv_bytes_puts(out, "hello\n");
+  return 200;
+}
+
+static unsigned broken(void *user, clv_bytes *out) {
+  (void)user;
+  out->failed = true;
+  return 200;
+}
+
+static unsigned empty(void *user, clv_bytes *out) {
+  (void)user, (void)out;
+  return 503;
+}
+
+static const clv_http_page pages[] = {{"/metrics", "text/plain", show},
+                                      {"/broken", "text/plain", broken},
+                                      {"/e", "text/plain", empty}};
+static clv_http *http;
+
+static void close_http(void) { clv_http_closep(&http); }
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+  (void)argc, (void)argv;
+  clv_http_options o = {.listen = "127.0.0.1:0", .pages = pages, .n_pages = CLV_COUNT(pages)};
+  if (clv_http_open(&o, &http, NULL) != CLV_OK) abort();
+  return atexit(close_http);
+}
+
+static int dial(void) {
+  struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)clv_http_port(http))};
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  struct linger gone = {1, 0}; /* ports are not kept busy by connections that have ended */
+  if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_LINGER, &gone, sizeof gone) != 0 ||
+      connect(fd, (const struct sockaddr *)&to, sizeof to) != 0)
+    abort();
+  return fd;
+}
+
+/* Answers come at once; one that does not is that of a request which goes on. */
+static bool comes(int fd) {
+  struct pollfd p = {.fd = fd, .events = POLLIN};
+  return poll(&p, 1, PATIENCE_MS) > 0;
+}
+
+/* What is longer than this would be no page of ours. */
+static void ask(const char *request, size_t len) {
+  char reply[4096];
+  size_t got = 0;
+  int fd = dial();
+  (void)!send(fd, request, len, MSG_NOSIGNAL);
+  shutdown(fd, SHUT_WR);
+  for (ssize_t n;
+       got < sizeof reply && comes(fd) && (n = recv(fd, reply + got, sizeof reply - got, 0)) > 0;)
+    got += (size_t)n;
+  close(fd);
+  if (got == sizeof reply || (got >= 5 && memcmp(reply, "HTTP/", 5) != 0)) abort();
+}
+
+/* An address of this machine that parses can also be bound; names are left to a resolver that is not here. */
+static void listen_on(const char *text, size_t len) {
+  char address[300];
+  clv_http *other;
+  if (len >= sizeof address) return;
+  memcpy(address, text, len);
+  address[len] = '\0';
+  bool loopback = clv_http_is_loopback(address);
+  clv_http_options o = {.listen = address, .pages = pages, .n_pages = CLV_COUNT(pages)};
+  bool numbers = strspn(address, "0123456789.:[]") == strlen(address);
+  if (!loopback && !numbers) return;
+  if (clv_http_open(&o, &other, NULL) == CLV_OK) clv_http_closep(&other);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  const char *text = (const char *)data;
+  if (size && !text[0])
+    listen_on(text + 1, strnlen(text + 1, size - 1));
+  else
+    ask(text, size);
+  return 0;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * --link and --speed: texts apart by NUL bytes, the first letter of each says which of the two it is. What is
+ * taken are times, rates and factors that can be computed with.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/train/train_int.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { MAX_TEXTS = 16 };
+
+static clv_remote_spec workers[] = {{.name = "w1"}, {.name = "worker-2"}, {.name = "w3"}};
+
+static void check_link(const clv_link *l) {
+  if (!(l->latency_s >= 0 && l->latency_s <= 30 && l->bytes_s >= 100 && l->bytes_s <= 1e12))
+    abort();
+}
+
+static void check(const clv_links *l) {
+  for (size_t i = 0; i < l->n; i++) check_link(&l->link[i]);
+  for (size_t i = 0; i < l->n; i++)
+    for (size_t k = i + 1; k < l->n; k++) check_link(&l->hop[i * l->n + k]);
+  for (size_t i = 0; i <= l->n; i++)
+    if (!(l->speed[i] >= 1e-3 && l->speed[i] <= 1e6)) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  CLV_AUTO(clv_links_freep) clv_links *l = NULL;
+  CLV_AUTO(clv_freep) char *text = malloc(size + 1);
+  clv_session_config config = {.workers = workers, .n_workers = CLV_COUNT(workers)};
+  const char *links[MAX_TEXTS], *speeds[MAX_TEXTS];
+  clv_run_options o = {.links = links, .speeds = speeds};
+  clv_err err = {0};
+  if (!text) return 0;
+  if (size) memcpy(text, data, size);
+  text[size] = '\0';
+  for (char *at = text; at < text + size; at += strlen(at) + 1) {
+    if (*at == 's' && o.n_speeds < MAX_TEXTS) speeds[o.n_speeds++] = at + 1;
+    if (*at == 'l' && o.n_links < MAX_TEXTS) links[o.n_links++] = at + 1;
+  }
+  clv_code code = clv_links_parse(&config, &o, &l, &err);
+  if (code == CLV_OK)
+    check(l);
+  else if (!err.text[0])
+    abort();
+  return 0;
+}

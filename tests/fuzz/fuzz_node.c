@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A worker's node between its master and another worker, who say anything: frames as they come over a link,
+ * each behind a byte that says from whom and on which lane, and its length in two bytes. Tensors that a frame
+ * carries itself have their checksum put right, or nothing would get past it. Whatever comes, the node neither
+ * crashes nor keeps memory, and what it sends are frames that can be sent.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/dist/link_int.h"
+#include "common/dist/node_int.h"
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { BATCH = 4, WIDTH = 3, QUOTA = 2 << 20, TENSORS = 48, PEERS = 2, LANES = 3, MODULES = 3 };
+
+typedef struct conversation {
+  clv_pool *pool;
+  clv_session_node *node;
+  clv_link *link[PEERS]; /* the master's, another worker's */
+  bool ended[PEERS];
+} conversation;
+
+/* ---- what the node sends ------------------------------------------------------------------------- */
+
+static bool intercept(clv_link *link, clv_packet *p) {
+  clv_bytes head = {0};
+  clv_err err;
+  size_t payload = 0;
+  (void)link;
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) payload += p->tensor[i]->bytes;
+  bool chunked = payload > CLV_WIRE_INLINE_MAX;
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) p->frame.tensors[i].transfer = chunked;
+  if (clv_frame_encode(&p->frame, chunked ? 0 : payload, &head, &err) != CLV_OK) {
+    fprintf(stderr, "it sent a %s: %s\n", clv_frame_kind_name(p->frame.kind), err.text);
+    abort();
+  }
+  clv_bytes_done(&head);
+  clv_packet_free(p);
+  return true;
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+  (void)argc, (void)argv;
+  clv_link_interceptor = intercept;
+  return 0;
+}
+
+/* ---- the node ------------------------------------------------------------------------------------ */
+
+static void on_packet(void *user, clv_link *link, clv_packet *p) {
+  conversation *c = user;
+  (void)link;
+  clv_node_post(c->node, p);
+}
+
+static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
+  conversation *c = user;
+  (void)code, (void)text;
+  for (int i = 0; i < PEERS; i++) c->ended[i] |= c->link[i] == link;
+}
+
+static void must(clv_code code, const clv_err *err) {
+  if (code == CLV_OK) return;
+  fprintf(stderr, "%s\n", err->text);
+  abort();
+}
+
+static void add_module(conversation *c, uint32_t index, clv_op op) {
+  clv_graph *g;
+  clv_stage *stage;
+  clv_attrs attrs;
+  clv_err err;
+  int in[2], n_in = op == CLV_OP_MSE ? 2 : 1;
+  clv_attr_value out = {.key = CLV_ATTR_OUT, .n_ints = 1, .ints = {WIDTH}};
+  must(clv_graph_new(&g, &err), &err);
+  for (int i = 0; i < n_in; i++)
+    must(clv_graph_add_input(g, i ? "y" : "x", CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &in[i], &err),
+         &err);
+  must(clv_attrs_from(op, &out, op == CLV_OP_LINEAR, &attrs, &err), &err);
+  must(clv_graph_add(g, op, &attrs, NULL, 0, in, n_in, &g->output, &err), &err);
+  clv_stage_options o = {.index = index,
+                         .graph = g,
+                         .backend = clv_backend_ref(),
+                         .threads = 1,
+                         .optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1, .momentum = 0.5},
+                         .learns = true,
+                         .seed = 1,
+                         .in_flight = 1};
+  must(clv_stage_new(&o, &stage, &err), &err);
+  must(clv_node_add_stage(c->node, stage, &err), &err);
+}
+
+static void begin(conversation *c) {
+  static const char *const names[PEERS] = {"master", "w2"};
+  static const clv_op ops[MODULES] = {CLV_OP_LINEAR, CLV_OP_BATCHNORM, CLV_OP_MSE};
+  clv_err err;
+  must(clv_pool_new(QUOTA, TENSORS, &c->pool, &err), &err);
+  clv_node_options o = {.pool = c->pool, .originator = 7};
+  must(clv_node_new(&o, &c->node, &err), &err);
+  for (uint32_t i = 0; i < MODULES; i++) add_module(c, i, ops[i]);
+  for (int i = 0; i < PEERS; i++) {
+    clv_link_options lo = {.peer_name = names[i],
+                           .pool = c->pool,
+                           .accept = clv_wire_limits_default(),
+                           .send_credit = 1 << 20,
+                           .lives_on = true,
+                           .events = {.user = c, .on_packet = on_packet, .on_closed = on_closed}};
+    must(clv_link_new(&lo, &c->link[i], &err), &err);
+  }
+  clv_node_set_master(c->node, c->link[0]);
+  must(clv_node_peer(c->node, names[1], c->link[1], &err), &err);
+}
+
+static void end(conversation *c) {
+  for (int i = 0; i < PEERS; i++) link_end(c->link[i], CLV_OK, "closed");
+  clv_node_set_master(c->node, NULL);
+  clv_node_free(c->node);
+  for (int i = 0; i < PEERS; i++) clv_link_unref(c->link[i]);
+  if (clv_pool_bytes(c->pool) > QUOTA) abort();
+  clv_pool_unref(c->pool);
+}
+
+/* ---- what it is told ------------------------------------------------------------------------------- */
+
+static void put_right(clv_frame *f, const clv_piece *piece, const clv_payload *payload) {
+  size_t from = 0;
+  for (uint32_t i = 0; i < f->n_tensors; i++) {
+    clv_tensor_head *h = &f->tensors[i];
+    if (h->transfer) continue;
+    h->crc32c = clv_payload_crc32c(piece, payload, from, h->bytes);
+    from += h->bytes;
+  }
+}
+
+/* As a lane does it. There is no stream for the answer to a PING, which would end the link. */
+static void hear(conversation *c, uint8_t from, const uint8_t *data, size_t len) {
+  clv_link *link = c->link[from % PEERS];
+  clv_piece piece = {data, len};
+  clv_frame f;
+  clv_payload payload;
+  clv_wire_limits limits = clv_wire_limits_default();
+  clv_err err;
+  if (c->ended[from % PEERS]) return;
+  clv_code code = clv_frame_decode(&piece, 1, &limits, &f, &payload, &err);
+  if (code == CLV_OK) {
+    put_right(&f, &piece, &payload);
+    code = link_on_frame(link, from / PEERS % LANES, &f, &piece, &payload, &err);
+    if (f.kind == CLV_PING) return;
+  }
+  if (code != CLV_OK) link_end(link, code, err.text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  conversation c = {0};
+  begin(&c);
+  while (size >= 3) {
+    size_t len = CLV_MIN(data[1] | (size_t)data[2] << 8, size - 3);
+    hear(&c, data[0], data + 3, len);
+    if (!(data[0] & 128)) clv_node_help(c.node, 0);
+    if (data[0] & 64) clv_node_tick(c.node);
+    data += 3 + len;
+    size -= 3 + len;
+  }
+  clv_node_help(c.node, 0);
+  end(&c);
+  return 0;
+}

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files, out of seeds of their parts: what is left of runs (corpus/history), checkpoint folders (corpus/checkpoint)."""
+import re
+import struct
+
+from seeds.base import read, write
+
+RUNNING = read("run_record", "running")
+LINES = b"".join(b'{"step":%d,"loss":%g,"accuracy":0.5}\n' % (i, 2 / (i + 1)) for i in range(40))
+PRINTED = b"step 1\xc2\x9b31m \x1b[2J\ttab \x7f\xc2\xa0\x9b caf\xc3\xa9\n"
+HISTORIES = {
+    "finished": (read("run_record", "whole"), LINES, PRINTED), "died": (RUNNING, LINES, PRINTED),
+    "died_early": (RUNNING, b'{"step":3,"loss":null}\n{"step"', b""), "one_line": (RUNNING, LINES[:40], b"x\xc2"),
+    "no_number": (RUNNING, b'{"step":,"loss":x}\n', b""), "long_line": (RUNNING, b"\n" + b"y" * 5000 + b"\n", b""),
+    "no_end": (RUNNING, b'{"step":50', b""), "damaged": (b"{", LINES, b"\0 \0"),
+    "old": (b"", LINES, b""), "number": (b"", b'{"step":1e300}\n', b""),
+    "durations": (re.sub(rb'"began_ms": \d+, "ended_ms": \d+', b'"began_ms": 1, "ended_ms": 4000', RUNNING),
+                  LINES, b""),
+    "hours": (re.sub(rb'"ended_ms": \d+', b'"ended_ms": 1700009017194', read("run_record", "whole")), LINES, b""),
+    "days": (re.sub(rb'"ended_ms": \d+', b'"ended_ms": 1790009017194', read("run_record", "whole")), LINES, b""),
+    "odd_times": (re.sub(rb'"began_ms": \d+', b'"began_ms": 9223372036854775807', RUNNING), LINES, b""),
+    "failed": (re.sub(rb'"finished"', b'"failed"', read("run_record", "whole")), LINES, b""),
+    "minutes": (re.sub(rb'"ended_ms": \d+', b'"ended_ms": 1700000417194', read("run_record", "whole")), LINES, b""),
+}
+for name, parts in HISTORIES.items():
+    write("history", name, b"\0".join(parts))
+
+FAULTS = 9  # as in fuzz_checkpoint.c
+STATE, MODEL = read("state", "whole"), read("safetensors", "small")
+GOOD = [STATE, MODEL, MODEL, b"{}"]
+CHECKPOINTS = {f"fault{fault}_{which}": (fault, which, GOOD) for fault in range(FAULTS) for which in (0, 1)}
+CHECKPOINTS["bad_state"] = (0, 0, [b"{}", MODEL, MODEL, b"{}"])
+CHECKPOINTS["bad_model"] = (0, 0, [STATE, MODEL[:9], MODEL, b"{}"])
+CHECKPOINTS["bad_optimizer"] = (0, 0, [STATE, MODEL, b"", b"{}"])
+CHECKPOINTS["raw_manifest"] = (FAULTS - 1, 0, [read("manifest", "whole"), MODEL, MODEL, b"{}"])
+for name, (fault, which, parts) in CHECKPOINTS.items():
+    write("checkpoint", name, bytes([fault + FAULTS * which])
+          + b"".join(struct.pack("<H", len(part)) + part for part in parts))
