@@ -11,6 +11,7 @@
 
 #include "common/dist/link_int.h"
 #include "master/api/api_int.h"
+#include "tests/fuzz/fuzz_frame.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -85,16 +86,6 @@ static void lose(program *g, const char *text) {
 static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
   (void)link, (void)code;
   lose(user, text);
-}
-
-static void put_right(clv_frame *f, const clv_piece *piece, const clv_payload *payload) {
-  size_t from = 0;
-  for (uint32_t i = 0; i < f->n_tensors; i++) {
-    clv_tensor_head *h = &f->tensors[i];
-    if (h->transfer) continue;
-    h->crc32c = clv_payload_crc32c(piece, payload, from, h->bytes);
-    from += h->bytes;
-  }
 }
 
 static void hear_frame(program *g, const uint8_t *data, size_t len) {

@@ -11,6 +11,7 @@
 
 #include "common/dist/link_int.h"
 #include "common/dist/node_int.h"
+#include "tests/fuzz/fuzz_frame.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -125,16 +126,6 @@ static void end(conversation *c) {
 }
 
 /* ---- what it is told ------------------------------------------------------------------------------- */
-
-static void put_right(clv_frame *f, const clv_piece *piece, const clv_payload *payload) {
-  size_t from = 0;
-  for (uint32_t i = 0; i < f->n_tensors; i++) {
-    clv_tensor_head *h = &f->tensors[i];
-    if (h->transfer) continue;
-    h->crc32c = clv_payload_crc32c(piece, payload, from, h->bytes);
-    from += h->bytes;
-  }
-}
 
 /* As a lane does it. There is no stream for the answer to a PING, which would end the link. */
 static void hear(conversation *c, uint8_t from, const uint8_t *data, size_t len) {

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fuzz_reader: what the targets of formats of data files have in common. Included by one .c file a target.
+ */
+#ifndef CLEAVE_TESTS_FUZZ_READER_H
+#define CLEAVE_TESTS_FUZZ_READER_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "master/data/reader_int.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { MOST_BYTES = 1 << 22 };
+
+typedef clv_code (*reader)(const void *data, size_t len, const char *label, size_t max_bytes,
+                           clv_tensor **ret, clv_err *err);
+
+static clv_code read_file(const uint8_t *data, size_t size, clv_tensor **ret) {
+  char path[40];
+  clv_err err;
+  int fd = memfd_create("fuzz", MFD_CLOEXEC);
+  if (fd < 0 || write(fd, data, size) != (ssize_t)size) abort();
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  clv_code code = clv_data_read(path, CLV_FORMAT_AUTO, MOST_BYTES, ret, &err);
+  close(fd);
+  return code;
+}
+
+/* From memory, and as a file whose kind is guessed, which have to agree. */
+static void read_both(reader parse, const uint8_t *data, size_t size) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *again = NULL;
+  clv_err err = {0};
+  clv_code code = parse(data, size, "fuzz", MOST_BYTES, &t, &err);
+  clv_code as_file = read_file(data, size, &again);
+  if (code != CLV_OK && !err.text[0]) abort();
+  if (code != CLV_OK) return;
+  if (as_file != CLV_OK || t->bytes != again->bytes || memcmp(t->data, again->data, t->bytes) != 0)
+    abort();
+}
+
+#endif
