@@ -280,7 +280,7 @@ static bool the_state_has_moments_for_all_parameters(void) {
 
 /* A module of nine layers with two parameters each; the first `n` have a group of their own, with
  * rates of 0.01, 0.02, ...; `rest`: the last of these groups also has all others. */
-static void many_groups(cleave_module *const *m, int n, bool rest, char (*names)[16],
+static void many_groups(cleave_module *const *m, int n, bool rest, char (*names)[24],
                         const char **lists, cleave_group *groups) {
   for (int i = 0; i < MOST; i++) {
     snprintf(names[i], sizeof names[i], "%d.%s", i / 2, i % 2 ? "bias" : "weight");
@@ -305,7 +305,7 @@ static bool load_many(const char *name, const char *at, cleave_module **ret) {
 }
 
 static bool a_module_has_sixteen_groups(void) {
-  char names[MOST][16];
+  char names[MOST][24];
   const char *lists[MOST];
   cleave_group groups[MOST];
   cleave_module *m, *loss;
