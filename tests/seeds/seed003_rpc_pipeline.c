@@ -51,7 +51,7 @@ static cleave_module *load_concat(int k) {
   snprintf(name, sizeof name, "concat %d", k);
   MUST(cleave_graph_new(&g, &seed.e));
   for (int i = 0; i < k; i++) {
-    char input[16];
+    char input[24];
     snprintf(input, sizeof input, "output%d", i);
     MUST(cleave_graph_input(g, input, CLEAVE_F32, (int64_t[]){ROWS / k, CLASSES}, 2, &in[i],
                             &seed.e));
