@@ -8,7 +8,7 @@ from test_metrics import Measured, numbers as metrics
 from test_references import KEY, NOT_FOUND, acknowledged, keep, one_call, quiet, said
 
 PROGRAM = os.path.join(BIN, "net", "api_lease")
-LEASE = max(1, SLOW) * (3 if SANITIZED else 1)
+LEASE = min(4, max(1, SLOW) * (3 if SANITIZED else 1))  # who is stopped is not missed by keepalive, 15 s, before
 LEASE_MS = int(1000 * LEASE)
 HEARD_LAST = LEASE * 0.57  # is left of it at least, when somebody dies who renews every third of it
 LATE = 3.0  # seconds for what is over to be seen to be over
