@@ -198,7 +198,7 @@ def frames(context, value, module):
 
 def answers(tenant, sid, f):
     """All that comes back in a session of its own, without ids."""
-    w, got = tenant.open(session=sid), []
+    w, got, counters = tenant.open(session=sid), [], None
     try:
         w.lane.send(f)
         w.lane.send(pb.Frame(kind=pb.END_CONTEXT, context=1 << 40, message=99))
@@ -208,9 +208,9 @@ def answers(tenant, sid, f):
                 break
             got.append((a.kind, a.failure.code, re.sub(r"\b[0-9a-f]+\b", "#", a.failure.text), a.payload,
                         a.state.count))
-    except Ended as end_:
+        counters = w.status()
+    except Ended as end_:  # and the session with it, soon
         got.append((end_.code, re.sub(r"\b[0-9a-f]+\b", "#", end_.text)))
-    counters = w.status() if tenant.sessions else None
     got.append((counters.contexts, counters.values, counters.late_frames) if counters else None)
     try:
         tenant.close(w)
