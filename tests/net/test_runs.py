@@ -1,6 +1,6 @@
 """Runs and what is told of them: one trainer per folder, `runs`, `log` and `stop` over real daemons,
 however a run ends; and event files, read back with our own reader."""
-import glob, hashlib, json, os, re, signal, struct, subprocess, time
+import contextlib, glob, hashlib, json, os, re, signal, struct, subprocess, time
 import tfevents
 from cluster import *
 
@@ -316,15 +316,25 @@ def damaged_and_hostile_folders():
     assert shown == "a?[31mb?c?d\n", shown
 
 
+@contextlib.contextmanager
+def disk(name, size):
+    """A file system of that size; None where nobody lets us mount one."""
+    folder = os.path.join(cluster.dir, name)
+    os.mkdir(folder)
+    mounted = run("mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder).returncode == 0
+    try:
+        yield folder if mounted else None
+    finally:
+        if mounted:
+            run("umount", folder)
+
+
 @suite.test
 def a_disk_that_is_full():
     """Each command says which file did not fit, and what there is can still be looked at."""
-    tiny = os.path.join(cluster.dir, "tiny")
-    os.makedirs(tiny)
-    mounted = run("mount", "-t", "tmpfs", "-o", "size=64k", "none", tiny)
-    if mounted.returncode:
-        return f"no tmpfs here: {mounted.stderr.strip()}"
-    try:
+    with disk("tiny", "64k") as tiny:
+        if not tiny:
+            return "no tmpfs here"
         done = cluster.train(os.path.join(cluster.dir, "finished.yaml"), "--set", "run.dir=tiny")
         assert done.returncode == 1 and re.search(r"tiny/finished/\S+: write: No space left on device", done.stderr), done
         shown = tool("runs", "tiny")
@@ -332,8 +342,6 @@ def a_disk_that_is_full():
         assert tool("stop", "tiny/finished").returncode == 1
         again = cluster.train(os.path.join(cluster.dir, "finished.yaml"), "--resume", "--set", "run.dir=tiny")
         assert again.returncode in (1, 8) and "No space left on device" in again.stderr, again
-    finally:
-        run("umount", tiny)
 
 
 # ---- TensorBoard -----------------------------------------------------------------------------------
@@ -388,19 +396,14 @@ def a_resumed_run_goes_on_in_a_file_of_its_own():
 @suite.test
 def a_full_disk_is_a_warning():
     """Event files on a file system of two pages: the run ends well and says it once."""
-    small = os.path.join(cluster.dir, "small")
-    os.mkdir(small)
-    mounted = run("mount", "-t", "tmpfs", "-o", "size=8k", "none", small)
-    if mounted.returncode:
-        return f"no tmpfs here: {mounted.stderr.strip()}"
-    try:
+    with disk("small", "8k") as small:
+        if not small:
+            return "no tmpfs here"
         done = cluster.train(cluster.session("full", DATA + STAGES + TAIL), "--set", f"log.tensorboard={small}",
                              "--set", "train.epochs=20", "--set", "checkpoint.every_steps=1000")
         assert done.returncode == 0 and done.stderr.count("No space left on device") == 1, (done.returncode, done.stderr)
         kept = tfevents.read(os.path.join(small, "full"))["train/loss"]
         assert 1 < len(kept) < 120 and sorted(kept) == list(range(1, len(kept) + 1)), sorted(kept)
-    finally:
-        run("umount", small)
 
 
 @suite.test
