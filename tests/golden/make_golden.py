@@ -6,9 +6,9 @@
 
 `make golden` does it after a change of kernels/ops/NAME.cases; the files are checked in and `make
 test` only reads them. ops: every golden case: f32 inputs, and from them outputs and all gradients,
-computed by PyTorch in float64 and rounded once; PyTorch in float32 must agree. Inputs of a case that
-the file has already are kept; those of a new one are drawn from a seed made of its name. So nothing
-changes but what is new. optim: torch.optim in float32 over five steps, also with groups,
+computed by PyTorch in float64 and rounded once; PyTorch in float32 must agree. Inputs of a case
+that the file has already are kept; those of a new one are drawn from a seed made of its name. So
+nothing changes but what is new. optim: torch.optim in float32 over five steps, also with groups,
 learning-rate schedules, gradient clipping.
 
 X.bin is the values, little-endian; X.txt has a line per tensor: NAME DTYPE OFFSET RANK EXTENT...

@@ -9,14 +9,14 @@
  *     second: FILL                  how inputs behind the first are drawn; normal
  *     cpu: ref                      the cpu backend has no kernel of its own: it falls back to ref
  *     cpu: images                   it has one for inputs of rank 4 only
- *     layout: any                   the cpu kernel takes the channel block that is offered for images
+ *     layout: any                   the cpu kernel takes the channel block offered for images
  *   CASE in=NxCxHxW [KEY=VALUE...]  a case, with attributes of the op and
  *     in1, in2...                   shapes of further inputs, where they are not the first's
  *     training=1                    dropout drops, batchnorm takes the batch's statistics
  *     fill                          how input 0 is drawn: normal, ties (few distinct values, zeros
- *                                   and negative ones among them), nan (normal with a few NaN), unit
- *                                   (0..1), edge (0 and 1 and between), big (up to +-90), shifted
- *                                   (around 1000, where exp overflows)
+ *                                   and negative ones among them), nan (normal with a few NaN),
+ *                                   unit (0..1), edge (0 and 1 and between), big (up to +-90),
+ *                                   shifted (around 1000, where exp overflows)
  *     golden=0                      too big for a file; only compared between backends
  *
  * A fault in a file, or a file that is missing or has no case, is the `problem` of its op: every
@@ -71,6 +71,13 @@ enum { MAX_CASES = 512 };
 static op_case cases[MAX_CASES];
 static int n_cases;
 static op_file files[CLV_OP_COUNT];
+
+/* The op behind this one in the list; CLV_OP_COUNT behind the last. */
+static inline int next_op(int op) {
+  do op++;
+  while (op < CLV_OP_COUNT && !clv_op_def_of((clv_op)op));
+  return op;
+}
 
 /* ---- what the row says ------------------------------------------------------------------------
  */
@@ -281,7 +288,7 @@ static inline void case_file_read(clv_op op) {
 
 /* Reads the cases of all ops. */
 static inline void cases_read(void) {
-  for (int op = CLV_OP_INPUT + 1; op < CLV_OP_COUNT; op++) case_file_read((clv_op)op);
+  for (int op = 0; (op = next_op(op)) < CLV_OP_COUNT;) case_file_read((clv_op)op);
 }
 
 /* A file of cases in kernels/ops that no op has, or NULL. */

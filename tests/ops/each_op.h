@@ -38,13 +38,14 @@ static inline int run_each_op(const char *group, void (*test)(clv_op op)) {
   static each_op ops[CLV_OP_COUNT];
   static char names[CLV_OP_COUNT][48];
   struct CMUnitTest tests[CLV_OP_COUNT] = {cmocka_unit_test(every_file_has_an_op)};
+  size_t n = 1;
   cases_read();
-  for (int op = CLV_OP_INPUT + 1; op < CLV_OP_COUNT; op++) {
+  for (int op = 0; (op = next_op(op)) < CLV_OP_COUNT;) {
     ops[op] = (each_op){(clv_op)op, test};
     snprintf(names[op], sizeof names[op], "%s_%s", group, clv_op_name((clv_op)op));
-    tests[op] = (struct CMUnitTest){names[op], run_one_op, NULL, NULL, &ops[op]};
+    tests[n++] = (struct CMUnitTest){names[op], run_one_op, NULL, NULL, &ops[op]};
   }
-  return _cmocka_run_group_tests(group, tests, CLV_OP_COUNT, NULL, NULL);
+  return _cmocka_run_group_tests(group, tests, n, NULL, NULL);
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Prints the cases of all ops as JSON, one op a line, for tests/golden/make_golden.py: what the rows
- * make of them (attributes with their defaults, parameters) needs no second reader.
+ * Prints the cases of all ops as JSON, one op a line, for tests/golden/make_golden.py: what the
+ * rows make of them (attributes with their defaults, parameters) needs no second reader.
  */
 #include "tests/ops/cases_int.h"
 
@@ -100,7 +100,7 @@ int main(void) {
   int failed = 0;
   char name[300];
   cases_read();
-  for (int op = CLV_OP_INPUT + 1; op < CLV_OP_COUNT; op++) {
+  for (int op = 0; (op = next_op(op)) < CLV_OP_COUNT;) {
     if (!files[op].problem[0]) continue;
     fprintf(stderr, CASES_FOLDER "/%s.cases: %s\n", clv_op_name((clv_op)op), files[op].problem);
     failed = 1;
@@ -109,6 +109,6 @@ int main(void) {
     fprintf(stderr, CASES_FOLDER "/%s.cases: no op is called so\n", name);
     failed = 1;
   }
-  for (int op = CLV_OP_INPUT + 1; op < CLV_OP_COUNT && !failed; op++) print_op((clv_op)op);
+  for (int op = 0; !failed && (op = next_op(op)) < CLV_OP_COUNT;) print_op((clv_op)op);
   return failed;
 }

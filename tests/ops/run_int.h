@@ -129,6 +129,16 @@ static inline void must(clv_code code, const clv_err *err) {
   if (code != CLV_OK) die(err->text);
 }
 
+typedef clv_code kernel_fn(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
+
+/* A kernel takes its memory when it is prepared: no run of it takes any. */
+static inline void run_kernel(kernel_fn *f, clv_kernel *k, const clv_kernel_args *a) {
+  clv_err err;
+  uint64_t before = clv_alloc_count();
+  must(f(k, a, &err), &err);
+  if (clv_alloc_count() != before) die("a kernel took memory while it ran");
+}
+
 /* A row-major copy in the kernel's type. */
 static inline void *typed(clv_dtype dtype, const double *v, size_t n) {
   void *p = take(n * clv_dtype_size(dtype));
@@ -204,7 +214,6 @@ static inline void params_done(execution *e) {
 static inline void forward(execution *e, const values *s, double scale, double shift,
                            clv_kernel_args *a) {
   clv_kernel *k = e->k;
-  clv_err err;
   double *x = take(s->n[V_IN] * sizeof *x);
   for (size_t i = 0; i < s->n[V_IN]; i++) x[i] = s->v[V_IN][i] * scale + shift;
   for (int i = 0; i < e->d.n_in; i++) {
@@ -219,7 +228,7 @@ static inline void forward(execution *e, const values *s, double scale, double s
   a->key = dropout_key;
   bool in_place = e->o->in_place && k->in_place;
   a->out = in_place ? (void *)(uintptr_t)a->in[0] : laid_out(e, &e->d.out, NULL, k->out_block);
-  must(k->forward(k, a, &err), &err);
+  run_kernel(k->forward, k, a);
   free(a->scratch);
   if (in_place) a->in[0] = NULL;
 }
@@ -252,17 +261,16 @@ static inline void backward_buffers(execution *e, const values *s, clv_kernel_ar
 static inline void backward(execution *e, const clv_kernel_args *from, values *s) {
   clv_kernel *k = e->k;
   clv_kernel_args a = *from;
-  clv_err err;
   if (!(k->saves & CLV_SAVE_IN0)) a.in[0] = NULL;
   if (!(k->saves & CLV_SAVE_IN1)) a.in[1] = NULL;
   if (!(k->saves & CLV_SAVE_OUT)) a.out = NULL;
   backward_buffers(e, s, &a);
   a.scratch = take(k->scratch_bytes);
-  if (k->backward_input) must(k->backward_input(k, &a, &err), &err);
+  if (k->backward_input) run_kernel(k->backward_input, k, &a);
   if (e->d.need_dw && !k->fused_grads) {
     free(a.scratch);
     a.scratch = take(k->scratch_bytes);
-    must(k->backward_weight(k, &a, &err), &err);
+    run_kernel(k->backward_weight, k, &a);
   }
   for (int i = 0; i < e->d.n_in; i++)
     if (e->d.need_dx[i]) take_back(e, &e->d.in[i], a.din[i], k->in_block[i], s->v[V_DIN + i]);
@@ -306,7 +314,7 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   e.a.cache = take(e.k->cache_bytes);
   e.a.scratch = take(e.k->scratch_bytes);
   e.a.refresh_for = CLV_FOR_FORWARD | CLV_FOR_BACKWARD;
-  if (e.k->refresh) must(e.k->refresh(e.k, &e.a, &err), &err);
+  if (e.k->refresh) run_kernel(e.k->refresh, e.k, &e.a);
   free(e.a.scratch);
   clv_kernel_args first = e.a, second = e.a;
   forward(&e, s, 1, 0, &first);
