@@ -22,7 +22,7 @@ VERSION := $(shell cat VERSION 2>/dev/null || echo 0.1.0)
 
 # ---- layers: folder -> folders it may include, and the libraries it alone may see ---------------
 # `make check-layers` compares every #include with this table; the archives link in the same order.
-FOLDERS := common/base common/cli common/metrics common/http common/tensor common/sched common/config common/tls common/weights kernels kernels/ref \
+FOLDERS := common/base common/cli common/metrics common/http common/tensor common/sched common/config common/tls common/weights kernels kernels/ops kernels/ref \
            kernels/cpu common/graph common/models common/optim common/wire common/rpc common/dist \
            master/data master/report master/history master/api master/train worker/store worker/service
 
@@ -38,10 +38,11 @@ USES_common/config  := $(B)
 USES_common/tls     := $(B)
 USES_common/weights := $(B) $(T)
 USES_kernels        := $(B) $(T)
-USES_kernels/ref    := $(B) $(T) kernels
-USES_kernels/cpu    := $(B) $(T) kernels
-USES_common/graph   := $(B) $(T) kernels kernels/ref kernels/cpu
-USES_common/models  := $(B) $(T) common/config common/graph kernels
+USES_kernels/ops    := $(B) $(T) kernels
+USES_kernels/ref    := $(B) $(T) kernels kernels/ops
+USES_kernels/cpu    := $(B) $(T) kernels kernels/ops
+USES_common/graph   := $(B) $(T) kernels kernels/ops kernels/ref kernels/cpu
+USES_common/models  := $(B) $(T) common/config common/graph kernels kernels/ops
 USES_common/optim   := $(B) $(T) kernels
 USES_common/wire    := $(B) $(T)
 USES_common/rpc     := $(B)
@@ -49,7 +50,7 @@ USES_common/dist    := $(B) $(T) kernels common/graph common/optim common/weight
 USES_master/data    := $(B) $(T)
 USES_master/report  := $(B)
 USES_master/history := $(B) $(T) common/weights master/report
-COMMON_ALL          := $(B) common/cli $(T) kernels common/config common/tls common/weights common/graph \
+COMMON_ALL          := $(B) common/cli $(T) kernels kernels/ops common/config common/tls common/weights common/graph \
                        common/models common/optim common/sched common/wire common/rpc common/dist
 USES_master/train   := $(COMMON_ALL) common/metrics common/http master/data master/report master/history master/api
 USES_master/api     := $(COMMON_ALL)
@@ -104,6 +105,7 @@ LDFLAGS_tsan := -fsanitize=thread
 # -ffp-contract=off: an expression gives the same bits wherever the compiler places it.
 CPPFLAGS += -I. -I$(OUT)/gen -D_GNU_SOURCE -DCLV_VERSION='"$(VERSION)"' -DCLV_SANITIZED=$(if $(filter asan tsan,$(BUILD)),1,0) $(MUTATE)
 CFLAGS += -std=gnu17 -fvisibility=hidden -fPIC -pthread -ffp-contract=off $(WARN) $(CFLAGS_$(BUILD))
+CFLAGS_kernels/ops := $(if $(filter release,$(BUILD)),-O3)
 CFLAGS_kernels/ref := $(if $(filter release,$(BUILD)),-O3)
 CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3)
 CFLAGS_master/data := $(if $(filter release,$(BUILD)),-O3)
@@ -112,8 +114,12 @@ LDLIBS += -lm
 
 # ---- sources ------------------------------------------------------------------------------------
 src_of = $(wildcard $(1)/*.c)
-obj_of = $(patsubst %.c,$(OUT)/%.o,$(call src_of,$(1)))
+obj_of = $(if $(filter kernels/ops,$(1)),$(OPS_OBJS),$(patsubst %.c,$(OUT)/%.o,$(call src_of,$(1))))
 lib_of = $(OUT)/lib/$(subst /,_,$(1)).a
+# The file of an op is compiled twice, with REAL float and with REAL double.
+OP_SRCS := $(shell sed -n 's|^OP([0-9]*, *[A-Z0-9_]*, *\([a-z0-9_]*\)).*|kernels/ops/\1.c|p' kernels/ops.def)
+OPS_OBJS := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(OP_SRCS),$(wildcard kernels/ops/*.c))) \
+            $(foreach bits,f32 f64,$(OP_SRCS:%.c=$(OUT)/%.$(bits).o))
 # a folder's link closure, highest layer first
 closure = $(foreach f,$(call reverse,$(FOLDERS)),$(if $(filter $(f),$(call expand,$(1))),$(f)))
 reverse = $(if $(1),$(call reverse,$(wordlist 2,$(words $(1)),$(1))) $(firstword $(1)))
@@ -201,10 +207,19 @@ $(GEN)/%.o: $(GEN)/%.c
 $(call obj_of,common/wire) $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/unit/wire/*.c)): | $(GEN_HEADERS)
 .SECONDARY: $(GEN_OBJS:.o=.c) $(GEN_HEADERS)
 
+compile = $(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(patsubst %/,%,$(dir $<))) $(1) -MMD -MP -c $< -o $@
 $(OUT)/%.o: %.c $(OUT)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(patsubst %/,%,$(dir $<))) -MMD -MP -c $< -o $@
+	$(call compile)
+$(OUT)/kernels/ops/%.f32.o: kernels/ops/%.c $(OUT)/flags
+	$(call say,CC,$< (f32))
+	@mkdir -p $(@D)
+	$(call compile,-DREAL=float)
+$(OUT)/kernels/ops/%.f64.o: kernels/ops/%.c $(OUT)/flags
+	$(call say,CC,$< (f64))
+	@mkdir -p $(@D)
+	$(call compile,-DREAL=double)
 
 define archive_rule
 $(call lib_of,$(1)): $(call obj_of,$(1)) $(if $(filter common/wire,$(1)),$(GEN_OBJS))
@@ -466,7 +481,8 @@ check-layers:
 format:
 	$(Q)clang-format -i $(shell git ls-files '*.c' '*.h')
 lint:
-	$(Q)cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppressions-list=tests/cppcheck.supp --error-exitcode=1 -I. $(foreach f,$(FOLDERS) master worker,$(wildcard $(f)/*.c))
+	$(Q)cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppressions-list=tests/cppcheck.supp --error-exitcode=1 -I. $(filter-out $(OP_SRCS),$(foreach f,$(FOLDERS) master worker,$(wildcard $(f)/*.c)))
+	$(Q)cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppressions-list=tests/cppcheck.supp --error-exitcode=1 -I. -DREAL=float $(OP_SRCS)
 
 clean:
 	$(Q)rm -rf build

@@ -1,20 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ops that only rename extents: no arithmetic, and no copy where the input is row-major.
+ * No arithmetic, and no copy where the input is row-major.
  */
-#include "common/graph/op_int.h"
-
-static clv_code flatten_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  char text[160];
-  const clv_shape *in = &s->in[0];
-  if (in->rank < 2)
-    return clv_fail(err, CLV_INVALID, "flatten needs rank 2 or more, got %s",
-                    clv_shape_format(in, text, sizeof text));
-  int64_t features = 1; /* cannot overflow: the input's size was checked */
-  for (int i = 1; i < in->rank; i++) features *= in->dim[i];
-  *ret = CLV_SHAPE(in->dim[0], features);
-  return CLV_OK;
-}
+#include "kernels/ops/pointwise_int.h"
 
 static clv_code reshape_mismatch(const clv_shape *want, const clv_shape *in, int64_t per_sample,
                                  clv_err *err) {
@@ -51,20 +39,16 @@ static clv_code reshape_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
   return CLV_OK;
 }
 
-static const clv_op_def ops[] = {
-    {.op = CLV_OP_FLATTEN,
-     .name = "flatten",
-     .doc = "[N, ...] -> [N, product of the rest] (torch.flatten, start_dim=1)",
-     .n_in = 1,
-     .alias = true,
-     .shape = flatten_shape},
-    {.op = CLV_OP_RESHAPE,
-     .name = "reshape",
-     .doc = "[N, ...] -> [N, shape...], one extent may be -1 (torch.reshape)",
-     .n_in = 1,
-     .alias = true,
-     .attrs = {{.key = CLV_ATTR_SHAPE, .required = true, .low = -1, .high = CLV_EXTENT_MAX}},
-     .shape = reshape_shape},
+CLV_OP_ROW(reshape) = {
+    .name = "reshape",
+    .doc = "[N, ...] -> [N, shape...], one extent may be -1 (torch.reshape)",
+    .torch_module = "Unflatten(shape=unflattened_size)",
+    .torch_needs = "dim=1",
+    .n_in = 1,
+    .attrs = {{.key = CLV_ATTR_SHAPE, .required = true, .low = -1, .high = CLV_EXTENT_MAX}},
+    .shape = reshape_shape,
+    .alias = true,
+    .forward = pass_forward,
+    .backward_input = pass_backward,
+    .in_place = true,
 };
-
-const clv_op_family clv_family_shape = {ops, CLV_COUNT(ops)};

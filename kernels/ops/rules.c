@@ -1,61 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The op table: the families, look-up by number and name, and what the shape rules share.
+ * What the shape rules and the loops of several ops share.
  */
-#include "common/graph/op_int.h"
-
 #include <string.h>
 
-static const clv_op_family *const families[] = {
-    &clv_family_dense,  &clv_family_pool, &clv_family_pointwise, &clv_family_softmax,
-    &clv_family_shape,  &clv_family_norm, &clv_family_loss,      &clv_family_sequence,
-    &clv_family_select, &clv_family_wait,
-};
-
-const clv_op_def *clv_op_def_of(clv_op op) {
-  for (size_t f = 0; f < CLV_COUNT(families); f++)
-    for (size_t i = 0; i < families[f]->n; i++)
-      if (families[f]->ops[i].op == op) return &families[f]->ops[i];
-  return NULL;
-}
-
-clv_code clv_op_find(const char *name, clv_op *ret, clv_err *err) {
-  const char *names[CLV_OP_COUNT];
-  size_t n = 0;
-  for (size_t f = 0; f < CLV_COUNT(families); f++)
-    for (size_t i = 0; i < families[f]->n; i++) {
-      const clv_op_def *def = &families[f]->ops[i];
-      if (strcmp(def->name, name) == 0) {
-        *ret = def->op;
-        return CLV_OK;
-      }
-      names[n++] = def->name;
-    }
-  const char *near = clv_did_you_mean(name, names, n);
-  if (near)
-    return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'; did you mean '%s'?", name, near);
-  return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'", name);
-}
-
-const char *clv_op_name(clv_op op) {
-  const clv_op_def *def = clv_op_def_of(op);
-  return def ? def->name : op == CLV_OP_INPUT ? "input" : "?";
-}
-
-const char *clv_op_doc(clv_op op) {
-  const clv_op_def *def = clv_op_def_of(op);
-  return def ? def->doc : "";
-}
-
-bool clv_op_is_loss(clv_op op) {
-  const clv_op_def *def = clv_op_def_of(op);
-  return def && def->loss;
-}
-
-int clv_op_n_inputs(clv_op op) {
-  const clv_op_def *def = clv_op_def_of(op);
-  return def ? def->n_in : 0;
-}
+#include "kernels/ops/ops.h"
 
 clv_code clv_need_rank(const char *op, const clv_shape *in, int rank, const char *layout,
                        const char *hint, clv_err *err) {
@@ -103,5 +52,28 @@ clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dty
   if (clv_shape_bytes(shape, dtype, &bytes, err) != CLV_OK || bytes > CLV_VALUE_BYTES_MAX)
     return clv_fail(err, CLV_EXHAUSTED, "%s %s of %s is larger than the limit of 1 TiB", what,
                     clv_shape_format(shape, text, sizeof text), clv_dtype_name(dtype));
+  return CLV_OK;
+}
+
+clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,
+                         clv_err *err) {
+  if (labels[i] < 0 || labels[i] >= classes)
+    return clv_fail(err, CLV_INVALID, "label %lld of sample %lld is outside 0..%lld",
+                    (long long)labels[i], (long long)i, (long long)classes - 1);
+  *ret = labels[i];
+  return CLV_OK;
+}
+
+clv_code clv_find_axis(const char *op, const clv_op_site *s, int *ret, clv_err *err) {
+  const clv_shape *in = &s->in[0];
+  int axis = clv_axis_of(s->attrs, in);
+  char text[160];
+  if (axis < 0)
+    return clv_fail(err, CLV_INVALID, "%s: dim %lld is no dimension of %s", op,
+                    (long long)s->attrs->dim, clv_shape_format(in, text, sizeof text));
+  if (axis == 0)
+    return clv_fail(err, CLV_INVALID, "%s: dim %lld of %s is the batch", op,
+                    (long long)s->attrs->dim, clv_shape_format(in, text, sizeof text));
+  *ret = axis;
   return CLV_OK;
 }

@@ -1,18 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Batch and layer normalisation over REAL.
- *
- * batchnorm (Ioffe & Szegedy, ICML 2015; numbers of torch.nn.BatchNorm1d/2d).
+ * Ioffe & Szegedy, ICML 2015; numbers of torch.nn.BatchNorm1d/2d.
  * x is [N, C] or [N, C, H, W]. `saved` keeps mean and 1/sqrt(var + eps) of each channel in double:
  * what forward used, whichever mode, and so what backward must use.
  */
+#include "kernels/ops/op_int.h"
+
+static clv_code batchnorm_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  char text[160];
+  if (s->in[0].rank != 2 && s->in[0].rank != 4)
+    return clv_fail(err, CLV_INVALID, "batchnorm needs rank 2 [N, C] or 4 [N, C, H, W], got %s",
+                    clv_shape_format(&s->in[0], text, sizeof text));
+  return clv_same_shape(s, ret, err);
+}
+
+static int batchnorm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
+  clv_shape channels = CLV_SHAPE(s->in[0].dim[1]);
+  ret[CLV_SLOT_WEIGHT] = (clv_slot){.suffix = "weight", .shape = channels, .init = CLV_INIT_ONE};
+  ret[CLV_SLOT_BIAS] = (clv_slot){.suffix = "bias", .shape = channels};
+  ret[CLV_SLOT_MEAN] = (clv_slot){.suffix = "running_mean", .shape = channels, .buffer = true};
+  ret[CLV_SLOT_VAR] =
+      (clv_slot){.suffix = "running_var", .shape = channels, .buffer = true, .init = CLV_INIT_ONE};
+  ret[CLV_SLOT_TRACKED] = (clv_slot){.suffix = "num_batches_tracked", .buffer = true, .i64 = true};
+  return 5;
+}
+
+static clv_code batchnorm_training(const clv_op_site *s, clv_err *err) {
+  const clv_shape *in = &s->in[0];
+  int64_t values = in->dim[0];
+  char text[160];
+  for (int i = 2; i < in->rank; i++) values *= in->dim[i];
+  if (values > 1) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "Expected more than 1 value per channel when training, got input size %s",
+                  clv_shape_format(in, text, sizeof text));
+}
+
+static clv_code check_values(const clv_node_desc *d, clv_err *err) {
+  if (!d->training || clv_layout_numel(&d->in[0], 1) != (size_t)d->in[0].dim[1]) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "batchnorm in training needs more than one value per channel");
+}
 
 typedef struct norm_site {
   int64_t n, c, inner; /* batch, channels, values of one channel in one sample */
   double count;        /* values of one channel */
 } norm_site;
 
-static norm_site norm_of(const ref_kernel *k) {
+static norm_site norm_of(const clv_ref_kernel *k) {
   norm_site s = {k->d.in[0].dim[0], k->d.in[0].dim[1], 1, 0};
   for (int i = 2; i < k->d.in[0].rank; i++) s.inner *= k->d.in[0].dim[i];
   s.count = (double)(s.n * s.inner);
@@ -36,7 +70,7 @@ static void channel_statistics(const norm_site *s, const REAL *x, int64_t c, dou
 
 /* Mean and biased variance of channel c; in training those of the batch, which also move the
  * running ones (there the variance is the unbiased one). */
-static void channel_moments(const ref_kernel *k, const clv_kernel_args *a, const norm_site *s,
+static void channel_moments(const clv_ref_kernel *k, const clv_kernel_args *a, const norm_site *s,
                             int64_t c, double *ret_mean, double *ret_var) {
   REAL *running_mean = a->param[CLV_SLOT_MEAN], *running_var = a->param[CLV_SLOT_VAR];
   double m = k->d.attrs.momentum, squares;
@@ -52,7 +86,7 @@ static void channel_moments(const ref_kernel *k, const clv_kernel_args *a, const
 }
 
 static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const ref_kernel *k = (const ref_kernel *)base;
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   norm_site s = norm_of(k);
   const REAL *x = a->in[0], *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
   REAL *y = a->out;
@@ -73,7 +107,7 @@ static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
   return CLV_OK;
 }
 
-static size_t batchnorm_saved(const ref_kernel *k) {
+static size_t batchnorm_saved(const clv_ref_kernel *k) {
   return (size_t)k->d.in[0].dim[1] * 2 * sizeof(double);
 }
 
@@ -96,7 +130,7 @@ static void channel_gradients(const norm_site *s, const clv_kernel_args *a, int6
 /* Training: dx = w inverse (dy - mean(dy) - xhat mean(dy xhat)); else the statistics are constants:
  * dx = w inverse dy. */
 static clv_code batchnorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const ref_kernel *k = (const ref_kernel *)base;
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   norm_site s = norm_of(k);
   const REAL *x = a->in[0], *dy = a->dout, *w = a->param[CLV_SLOT_WEIGHT];
   const double *saved = a->saved;
@@ -116,7 +150,7 @@ static clv_code batchnorm_backward_input(clv_kernel *base, const clv_kernel_args
 
 static clv_code batchnorm_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
-  norm_site s = norm_of((const ref_kernel *)base);
+  norm_site s = norm_of((const clv_ref_kernel *)base);
   REAL *dw = a->dparam[CLV_SLOT_WEIGHT], *db = a->dparam[CLV_SLOT_BIAS];
   double bias, weight;
   (void)err;
@@ -128,83 +162,28 @@ static clv_code batchnorm_backward_weight(clv_kernel *base, const clv_kernel_arg
   return CLV_OK;
 }
 
-/* ---- layernorm (Ba, Kiros & Hinton, 2016) ------------------------------------------------------
- *
- * x is rows of `width` values; `saved` keeps mean and 1/sqrt(var + eps) of each row in double.
- */
-
-static size_t row_width(const ref_kernel *k) { return clv_layout_numel(&k->d.attrs.shape, 1); }
-
-static size_t layernorm_saved(const ref_kernel *k) {
-  return k->n_in / row_width(k) * 2 * sizeof(double);
-}
-
-static void row_moments(const REAL *x, size_t n, double eps, double *ret_mean,
-                        double *ret_inverse) {
-  double sum = 0, squares = 0;
-  for (size_t i = 0; i < n; i++) sum += x[i];
-  double mean = sum / (double)n;
-  for (size_t i = 0; i < n; i++) squares += (x[i] - mean) * (x[i] - mean);
-  *ret_mean = mean;
-  *ret_inverse = 1 / sqrt(squares / (double)n + eps);
-}
-
-static clv_code layernorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const ref_kernel *k = (const ref_kernel *)base;
-  const REAL *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
-  double *saved = a->saved, mean, inverse;
-  size_t width = row_width(k);
-  (void)err;
-  for (size_t r = 0; r < k->n_in / width; r++) {
-    const REAL *x = (const REAL *)a->in[0] + r * width;
-    REAL *y = (REAL *)a->out + r * width;
-    row_moments(x, width, k->d.attrs.eps, &mean, &inverse);
-    for (size_t i = 0; i < width; i++) y[i] = (REAL)((x[i] - mean) * inverse * w[i] + b[i]);
-    if (!k->learns) continue;
-    saved[2 * r] = mean;
-    saved[2 * r + 1] = inverse;
-  }
-  return CLV_OK;
-}
-
-/* With g = dy w and xhat = (x - mean) inverse: dx = inverse (g - mean(g) - xhat mean(g xhat)). */
-static clv_code layernorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const ref_kernel *k = (const ref_kernel *)base;
-  const REAL *w = a->param[CLV_SLOT_WEIGHT];
-  const double *saved = a->saved;
-  size_t width = row_width(k);
-  (void)err;
-  for (size_t r = 0; r < k->n_in / width; r++) {
-    const REAL *x = (const REAL *)a->in[0] + r * width, *dy = (const REAL *)a->dout + r * width;
-    REAL *dx = (REAL *)a->din[0] + r * width;
-    double sum = 0, with_x = 0, mean = saved[2 * r], inverse = saved[2 * r + 1];
-    for (size_t i = 0; i < width; i++) {
-      sum += (double)dy[i] * w[i];
-      with_x += (double)dy[i] * w[i] * ((x[i] - mean) * inverse);
-    }
-    for (size_t i = 0; i < width; i++)
-      dx[i] = (REAL)(inverse * ((double)dy[i] * w[i] -
-                                (sum + (x[i] - mean) * inverse * with_x) / (double)width));
-  }
-  return CLV_OK;
-}
-
-static clv_code layernorm_backward_weight(clv_kernel *base, const clv_kernel_args *a,
-                                          clv_err *err) {
-  const ref_kernel *k = (const ref_kernel *)base;
-  const REAL *x = a->in[0], *dy = a->dout;
-  REAL *dw = a->dparam[CLV_SLOT_WEIGHT], *db = a->dparam[CLV_SLOT_BIAS];
-  const double *saved = a->saved;
-  size_t width = row_width(k);
-  (void)err;
-  for (size_t i = 0; i < width; i++) {
-    double weight = 0, bias = 0;
-    for (size_t r = 0; r < k->n_in / width; r++) {
-      bias += dy[r * width + i];
-      weight += dy[r * width + i] * ((x[r * width + i] - saved[2 * r]) * saved[2 * r + 1]);
-    }
-    put(&dw[i], weight, a->accumulate);
-    put(&db[i], bias, a->accumulate);
-  }
-  return CLV_OK;
-}
+CLV_OP_ROW(batchnorm) = {
+    .name = "batchnorm",
+    .doc =
+        "y = (x - mean) / sqrt(var + eps) * weight + bias per channel; training uses the "
+        "batch's statistics and moves the running ones by momentum "
+        "(torch.nn.BatchNorm1d, BatchNorm2d)",
+    .torch_module = "BatchNorm1d|BatchNorm2d(eps=eps, momentum=momentum)",
+    .torch_needs = "affine=True, track_running_stats=True",
+    .n_in = 1,
+    .attrs = {EPS_ATTR, {.key = CLV_ATTR_MOMENTUM, .fallback = 0.1, .low = 0, .high = 1}},
+    .shape = batchnorm_shape,
+    .slots = batchnorm_slots,
+    .most_params = 5,
+    .takes_tails = true,
+    .uses_batch_statistics = true,
+    .bf16_out = true,
+    .check_training = batchnorm_training,
+    .check_kernel = check_values,
+    .forward = batchnorm_forward,
+    .backward_input = batchnorm_backward_input,
+    .backward_weight = batchnorm_backward_weight,
+    .saves_dx = CLV_SAVE_IN0,
+    .saves_dw = CLV_SAVE_IN0,
+    .saved_bytes = batchnorm_saved,
+};

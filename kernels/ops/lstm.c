@@ -1,56 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * embedding and lstm over REAL. Formulas: the op table (common/graph/op_sequence.c).
- */
-
-/* ---- embedding: x [N, ...] i64, W [rows, out], y [N, ..., out] ------------------------------- */
-
-static clv_code embedding_check(const ref_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  return clv_check_rows(a->in[0], k->n_in, k->n_in / (size_t)k->d.in[0].dim[0], k->d.attrs.rows,
-                        err);
-}
-
-static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const ref_kernel *k = (const ref_kernel *)base;
-  const int64_t *row = a->in[0];
-  const REAL *w = a->param[CLV_SLOT_WEIGHT];
-  size_t out = (size_t)k->d.attrs.out;
-  CLV_TRY(embedding_check(k, a, err));
-  for (size_t i = 0; i < k->n_in; i++)
-    memcpy((REAL *)a->out + i * out, w + (size_t)row[i] * out, out * sizeof *w);
-  return CLV_OK;
-}
-
-/* dW[r] = sum of dy over the places that name row r, each sum taken at the first of them. */
-static clv_code embedding_backward_weight(clv_kernel *base, const clv_kernel_args *a,
-                                          clv_err *err) {
-  const ref_kernel *k = (const ref_kernel *)base;
-  const int64_t *row = a->in[0];
-  const REAL *dy = a->dout;
-  REAL *dw = a->dparam[CLV_SLOT_WEIGHT];
-  size_t out = (size_t)k->d.attrs.out;
-  CLV_TRY(embedding_check(k, a, err));
-  if (!a->accumulate) memset(dw, 0, (size_t)k->d.attrs.rows * out * sizeof *dw);
-  for (size_t i = 0; i < k->n_in; i++) {
-    size_t first = 0;
-    while (row[first] != row[i]) first++;
-    for (size_t o = 0; first == i && o < out; o++) {
-      double sum = 0;
-      for (size_t n = i; n < k->n_in; n++)
-        if (row[n] == row[i]) sum += dy[n * out + o];
-      put(&dw[(size_t)row[i] * out + o], sum, true);
-    }
-  }
-  return CLV_OK;
-}
-
-/* ---- lstm: x [N, T, F], y [N, T, H] ------------------------------------------------------------
+ * x [N, T, F], y [N, T, H].
  *
  * `saved` (without a backward to come: `scratch`) holds, for each layer, sample and step, six rows
  * of H: the gates i, f, g, o after their functions, c and h. For backward the scratch holds the
  * gradients of the gates before their functions [N, T, 4H], of a layer's input [N, T, H] and of c
  * [H].
  */
+#include "kernels/ops/op_int.h"
+
+static clv_code lstm_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  CLV_TRY(clv_need_rank("lstm", &s->in[0], 3, "[N, T, F]", "", err));
+  *ret = CLV_SHAPE(s->in[0].dim[0], s->in[0].dim[1], s->attrs->out);
+  return CLV_OK;
+}
+
+#define LAYER_NAMES(k) \
+  { "weight_ih_l" #k, "weight_hh_l" #k, "bias_ih_l" #k, "bias_hh_l" #k }
+
+static int lstm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
+  static const char *const names[CLV_LSTM_LAYERS][4] = {
+      LAYER_NAMES(0), LAYER_NAMES(1), LAYER_NAMES(2), LAYER_NAMES(3),
+      LAYER_NAMES(4), LAYER_NAMES(5), LAYER_NAMES(6), LAYER_NAMES(7)};
+  int64_t hidden = s->attrs->out, in = s->in[0].dim[2];
+  double bound = 1 / sqrt((double)hidden);
+  int n = 0;
+  for (int layer = 0; layer < s->attrs->layers; layer++, in = hidden) {
+    const clv_shape shapes[] = {CLV_SHAPE(4 * hidden, in), CLV_SHAPE(4 * hidden, hidden),
+                                CLV_SHAPE(4 * hidden), CLV_SHAPE(4 * hidden)};
+    for (int i = 0; i < (s->attrs->bias ? 4 : 2); i++)
+      ret[n++] = (clv_slot){
+          .suffix = names[layer][i], .shape = shapes[i], .init = CLV_INIT_UNIFORM, .bound = bound};
+  }
+  return n;
+}
 
 enum { GATE_I, GATE_F, GATE_G, GATE_O, CELL, HIDDEN, LSTM_ROWS };
 
@@ -60,7 +43,7 @@ typedef struct lstm_site {
   REAL *rows;
 } lstm_site;
 
-static lstm_site lstm_of(const ref_kernel *k, const clv_kernel_args *a) {
+static lstm_site lstm_of(const clv_ref_kernel *k, const clv_kernel_args *a) {
   const int64_t *dim = k->d.in[0].dim;
   return (lstm_site){dim[0],
                      dim[1],
@@ -71,13 +54,13 @@ static lstm_site lstm_of(const ref_kernel *k, const clv_kernel_args *a) {
                      k->learns ? a->saved : a->scratch};
 }
 
-static size_t lstm_row_bytes(const ref_kernel *k) {
+static size_t lstm_row_bytes(const clv_ref_kernel *k) {
   return k->n_out * LSTM_ROWS * (size_t)k->d.attrs.layers * sizeof(REAL);
 }
 
-static size_t lstm_saved(const ref_kernel *k) { return k->learns ? lstm_row_bytes(k) : 0; }
+static size_t lstm_saved(const clv_ref_kernel *k) { return k->learns ? lstm_row_bytes(k) : 0; }
 
-static size_t lstm_scratch(const ref_kernel *k) {
+static size_t lstm_scratch(const clv_ref_kernel *k) {
   return k->learns ? (5 * k->n_out + (size_t)k->d.attrs.out) * sizeof(REAL) : lstm_row_bytes(k);
 }
 
@@ -128,7 +111,7 @@ static void lstm_step(const lstm_site *s, const clv_kernel_args *a, int layer, i
 }
 
 static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  lstm_site s = lstm_of((const ref_kernel *)base, a);
+  lstm_site s = lstm_of((const clv_ref_kernel *)base, a);
   REAL *y = a->out;
   (void)err;
   for (int layer = 0; layer < s.layers; layer++)
@@ -207,7 +190,7 @@ static void lstm_input_back(const lstm_site *s, const clv_kernel_args *a, int la
 }
 
 static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const ref_kernel *k = (const ref_kernel *)base;
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   lstm_site s = lstm_of(k, a);
   REAL *dgates = a->scratch, *dx = dgates + 4 * k->n_out, *dc = dx + k->n_out;
   (void)err;
@@ -221,3 +204,27 @@ static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
   }
   return CLV_OK;
 }
+
+CLV_OP_ROW(lstm) = {
+    .name = "lstm",
+    .doc =
+        "per layer and step, zeros before the first: "
+        "[i f g o] = W_ih x_t + b_ih + W_hh h_(t-1) + b_hh; "
+        "c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g); h_t = sigmoid(o) tanh(c_t); "
+        "x: [N, T, F], y: h of the last layer [N, T, out] (torch.nn.LSTM, batch_first=True)",
+    .torch_module = "LSTM(out=hidden_size, layers=num_layers, bias=bias)",
+    .torch_needs = "batch_first=True, bidirectional=False, proj_size=0, dropout=0.0",
+    .n_in = 1,
+    .attrs = {{.key = CLV_ATTR_OUT, .required = true, .low = 1, .high = CLV_EXTENT_MAX / 4},
+              {.key = CLV_ATTR_LAYERS, .fallback = 1, .low = 1, .high = CLV_LSTM_LAYERS},
+              BIAS_ATTR},
+    .shape = lstm_shape,
+    .slots = lstm_slots,
+    .most_params = 4 * CLV_LSTM_LAYERS,
+    .forward = lstm_forward,
+    .backward_input = lstm_backward,
+    .saves_dw = CLV_SAVE_IN0,
+    .fused = true,
+    .saved_bytes = lstm_saved,
+    .scratch_bytes = lstm_scratch,
+};

@@ -1,86 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * linear and conv2d over REAL. Formulas: the op table (common/graph/op_dense.c).
+ * x [N, C, H, W], W [K, C/groups, kh, kw], y [N, K, OH, OW].
  */
+#include "kernels/ops/bias_int.h"
 
-static void put(REAL *dst, double value, bool accumulate) {
-  *dst = accumulate ? *dst + (REAL)value : (REAL)value;
-}
-
-/* ---- linear: x [rows, F], W [out, F], y [rows, out]; rows: N, or N T of a sequence ----------- */
-
-static int64_t linear_rows(const ref_kernel *k, int64_t *ret_features) {
-  *ret_features = k->d.in[0].dim[k->d.in[0].rank - 1];
-  return (int64_t)k->n_in / *ret_features;
-}
-
-static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const ref_kernel *k = (const ref_kernel *)base;
-  const REAL *x = a->in[0], *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
-  REAL *y = a->out;
-  int64_t features, batch = linear_rows(k, &features), out = k->d.attrs.out;
-  (void)err;
-  for (int64_t n = 0; n < batch; n++)
-    for (int64_t o = 0; o < out; o++) {
-      double sum = k->d.attrs.bias ? b[o] : 0;
-      for (int64_t f = 0; f < features; f++)
-        sum += (double)x[n * features + f] * w[o * features + f];
-      y[n * out + o] = (REAL)sum;
-    }
+static clv_code conv_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  int64_t image[2], groups = s->attrs->groups, channels;
+  CLV_TRY(clv_need_rank("conv2d", &s->in[0], 4, "[N, C, H, W]", "", err));
+  channels = s->in[0].dim[1];
+  if (channels % groups || s->attrs->out % groups)
+    return clv_fail(err, CLV_INVALID,
+                    "conv2d with groups %lld needs channels in and out divisible by it; they are "
+                    "%lld and %lld",
+                    (long long)groups, (long long)channels, (long long)s->attrs->out);
+  CLV_TRY(clv_window_extents("conv2d", s, image, err));
+  *ret = CLV_SHAPE(s->in[0].dim[0], s->attrs->out, image[0], image[1]);
   return CLV_OK;
 }
 
-static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const ref_kernel *k = (const ref_kernel *)base;
-  const REAL *dy = a->dout, *w = a->param[CLV_SLOT_WEIGHT];
-  REAL *dx = a->din[0];
-  int64_t features, batch = linear_rows(k, &features), out = k->d.attrs.out;
-  (void)err;
-  for (int64_t n = 0; n < batch; n++)
-    for (int64_t f = 0; f < features; f++) {
-      double sum = 0;
-      for (int64_t o = 0; o < out; o++) sum += (double)dy[n * out + o] * w[o * features + f];
-      dx[n * features + f] = (REAL)sum;
-    }
-  return CLV_OK;
+static int conv_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
+  const clv_attrs *a = s->attrs;
+  ret[CLV_SLOT_WEIGHT] = (clv_slot){
+      .suffix = "weight",
+      .shape = CLV_SHAPE(a->out, s->in[0].dim[1] / a->groups, a->kernel[0], a->kernel[1]),
+      .init = a->kaiming_normal ? CLV_INIT_FAN_OUT : CLV_INIT_FAN_IN};
+  ret[CLV_SLOT_BIAS] =
+      (clv_slot){.suffix = "bias", .shape = CLV_SHAPE(a->out), .init = CLV_INIT_FAN_IN};
+  return a->bias ? 2 : 1;
 }
-
-/* db[k] from dy [N, K, inner]. */
-static void bias_gradient(const REAL *dy, int64_t batch, int64_t channels, int64_t inner, REAL *db,
-                          bool accumulate) {
-  for (int64_t c = 0; c < channels; c++) {
-    double sum = 0;
-    for (int64_t n = 0; n < batch; n++)
-      for (int64_t i = 0; i < inner; i++) sum += dy[(n * channels + c) * inner + i];
-    put(&db[c], sum, accumulate);
-  }
-}
-
-static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const ref_kernel *k = (const ref_kernel *)base;
-  const REAL *x = a->in[0], *dy = a->dout;
-  REAL *dw = a->dparam[CLV_SLOT_WEIGHT];
-  int64_t features, batch = linear_rows(k, &features), out = k->d.attrs.out;
-  (void)err;
-  for (int64_t o = 0; o < out; o++)
-    for (int64_t f = 0; f < features; f++) {
-      double sum = 0;
-      for (int64_t n = 0; n < batch; n++) sum += (double)dy[n * out + o] * x[n * features + f];
-      put(&dw[o * features + f], sum, a->accumulate);
-    }
-  if (k->d.attrs.bias) bias_gradient(dy, batch, out, 1, a->dparam[CLV_SLOT_BIAS], a->accumulate);
-  return CLV_OK;
-}
-
-/* ---- conv2d: x [N, C, H, W], W [K, C/groups, kh, kw], y [N, K, OH, OW] -------------------------
- */
 
 typedef struct conv_site {
   clv_window s;
   int64_t c_group, k_group; /* channels in and out of one group */
 } conv_site;
 
-static conv_site conv_of(const ref_kernel *k) {
+static conv_site conv_of(const clv_ref_kernel *k) {
   conv_site v = {.s = clv_window_of(&k->d)};
   v.c_group = v.s.c / k->d.attrs.groups;
   v.k_group = v.s.k / k->d.attrs.groups;
@@ -103,7 +57,7 @@ static double conv_channel(const clv_window *s, const REAL *x, const REAL *w, in
 }
 
 static clv_code conv2d_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const ref_kernel *kernel = (const ref_kernel *)base;
+  const clv_ref_kernel *kernel = (const clv_ref_kernel *)base;
   conv_site v = conv_of(kernel);
   const clv_window *s = &v.s;
   const REAL *x = a->in[0], *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
@@ -140,7 +94,7 @@ static double conv_channel_back(const clv_window *s, const REAL *dy, const REAL 
 }
 
 static clv_code conv2d_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  conv_site v = conv_of((const ref_kernel *)base);
+  conv_site v = conv_of((const clv_ref_kernel *)base);
   const clv_window *s = &v.s;
   const REAL *dy = a->dout, *w = a->param[CLV_SLOT_WEIGHT];
   REAL *dx = a->din[0];
@@ -174,7 +128,7 @@ static double conv_tap(const clv_window *s, const REAL *x, const REAL *dy, int64
 }
 
 static clv_code conv2d_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const ref_kernel *kernel = (const ref_kernel *)base;
+  const clv_ref_kernel *kernel = (const clv_ref_kernel *)base;
   conv_site v = conv_of(kernel);
   const clv_window *s = &v.s;
   const REAL *x = a->in[0], *dy = a->dout;
@@ -195,3 +149,30 @@ static clv_code conv2d_backward_weight(clv_kernel *base, const clv_kernel_args *
     bias_gradient(dy, s->n, s->k, image, a->dparam[CLV_SLOT_BIAS], a->accumulate);
   return CLV_OK;
 }
+
+CLV_OP_ROW(conv2d) = {
+    .name = "conv2d",
+    .doc =
+        "y[n,k,i,j] = b[k] + sum_{c,u,v} W[k,c,u,v] x[n,c,i*stride-pad+u,j*stride-pad+v], "
+        "x: [N, C, H, W], W: [K, C/groups, kh, kw] (torch.nn.functional.conv2d)",
+    .torch_module =
+        "Conv2d(out=out_channels, kernel=kernel_size, stride=stride, pad=padding, "
+        "groups=groups, bias=bias)",
+    .torch_needs = "dilation=1, padding_mode='zeros'",
+    .n_in = 1,
+    .attrs = {OUT_ATTR,
+              {.key = CLV_ATTR_KERNEL, .required = true, .low = 1, .high = CLV_EXTENT_MAX},
+              {.key = CLV_ATTR_STRIDE, .fallback = 1, .low = 1, .high = CLV_EXTENT_MAX},
+              {.key = CLV_ATTR_PAD, .fallback = 0, .low = 0, .high = CLV_EXTENT_MAX},
+              {.key = CLV_ATTR_GROUPS, .fallback = 1, .low = 1, .high = CLV_EXTENT_MAX},
+              BIAS_ATTR,
+              {.key = CLV_ATTR_KAIMING_NORMAL, .fallback = 0, .low = 0, .high = 1}},
+    .shape = conv_shape,
+    .slots = conv_slots,
+    .most_params = 2,
+    .bf16_in = true,
+    .forward = conv2d_forward,
+    .backward_input = conv2d_backward_input,
+    .backward_weight = conv2d_backward_weight,
+    .saves_dw = CLV_SAVE_IN0,
+};
