@@ -25,7 +25,8 @@
 #ifndef CLEAVE_CASES_INT_H
 #define CLEAVE_CASES_INT_H
 
-#include "common/graph/op_int.h"
+#include "common/graph/graph.h"
+#include "kernels/ops/ops.h"
 
 #include <dirent.h>
 #include <stdarg.h>
