@@ -10,6 +10,7 @@
  *     cpu: ref                      the cpu backend has no kernel of its own: it falls back to ref
  *     cpu: images                   it has one for inputs of rank 4 only
  *     layout: any                   the cpu kernel takes the channel block offered for images
+ *     refused: KEY=VALUE... | TEXT  inputs or attributes that the op refuses, and what it says then
  *   CASE in=NxCxHxW [KEY=VALUE...]  a case, with attributes of the op and
  *     in1, in2...                   shapes of further inputs, where they are not the first's
  *     training=1                    dropout drops, batchnorm takes the batch's statistics
@@ -67,11 +68,18 @@ typedef struct op_file {
   char problem[300]; /* "" when there is none */
 } op_file;
 
-enum { MAX_CASES = 512 };
+typedef struct op_refusal {
+  clv_op op;
+  char keys[120], text[160];
+} op_refusal;
+
+enum { MAX_CASES = 512, MAX_REFUSALS = 256 };
 
 static op_case cases[MAX_CASES];
 static int n_cases;
 static op_file files[CLV_OP_COUNT];
+static op_refusal refusals[MAX_REFUSALS];
+static int n_refusals;
 
 /* The op behind this one in the list; CLV_OP_COUNT behind the last. */
 static inline int next_op(int op) {
@@ -201,9 +209,9 @@ static inline clv_code case_finish(clv_node_desc *d, clv_err *err) {
   return CLV_OK;
 }
 
-static inline bool case_words(op_case *c, char **rest) {
+/* Attributes and inputs of a line into c->d; what the op says against them into *err. */
+static inline clv_code case_words(op_case *c, char **rest, clv_err *err) {
   clv_attr_value values[16];
-  clv_err err;
   int n = 0;
   for (char *word; (word = strtok_r(NULL, " \n", rest));) {
     char *equals = strchr(word, '=');
@@ -213,11 +221,8 @@ static inline bool case_words(op_case *c, char **rest) {
     else if (!case_key(c, word, equals + 1) && parse_attr(c->d.op, word, equals + 1, &values[n]))
       n++;
   }
-  if (clv_attrs_from(c->d.op, values, n, &c->d.attrs, &err) == CLV_OK &&
-      case_finish(&c->d, &err) == CLV_OK)
-    return true;
-  case_problem(c->d.op, "%s: %s", c->name, err.text);
-  return false;
+  CLV_TRY(clv_attrs_from(c->d.op, values, n, &c->d.attrs, err));
+  return case_finish(&c->d, err);
 }
 
 static inline void case_line(clv_op op, char *line) {
@@ -232,11 +237,28 @@ static inline void case_line(clv_op op, char *line) {
   snprintf(c->name, sizeof c->name, "%s", name);
   for (int i = 0; i < n_cases; i++)
     if (!strcmp(cases[i].name, c->name)) case_problem(op, "two cases are called %s", c->name);
-  if (!case_words(c, &rest)) return;
+  clv_err err;
+  if (case_words(c, &rest, &err) != CLV_OK) {
+    case_problem(op, "%s: %s", c->name, err.text);
+    return;
+  }
   c->golden = c->small && !f->none[0];
   f->n_cases++;
   f->n_golden += c->golden;
   n_cases++;
+}
+
+static inline void case_refusal(clv_op op, const char *value) {
+  op_refusal *r = &refusals[n_refusals];
+  const char *bar = strstr(value, " | ");
+  if (!bar || strlen(value) >= sizeof r->keys || n_refusals == MAX_REFUSALS) {
+    case_problem(op, "'refused: %.80s' is not KEY=VALUE... | TEXT, or one too many", value);
+    return;
+  }
+  r->op = op;
+  snprintf(r->keys, sizeof r->keys, "%.*s", (int)(bar - value), value);
+  snprintf(r->text, sizeof r->text, "%s", bar + 3);
+  n_refusals++;
 }
 
 static inline void case_head(clv_op op, const char *key, const char *value) {
@@ -246,6 +268,8 @@ static inline void case_head(clv_op op, const char *key, const char *value) {
     snprintf(f->torch, sizeof f->torch, "%s", value);
   else if (!strcmp(key, "none") && strlen(value) < sizeof f->none)
     snprintf(f->none, sizeof f->none, "%s", value);
+  else if (!strcmp(key, "refused"))
+    case_refusal(op, value);
   else if (!strcmp(key, "second") && at >= 0)
     f->second = (fill)at;
   else if (!strcmp(key, "cpu") && !strcmp(value, "ref"))
