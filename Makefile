@@ -207,6 +207,12 @@ $(GEN)/%.o: $(GEN)/%.c
 $(call obj_of,common/wire) $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/unit/wire/*.c)): | $(GEN_HEADERS)
 .SECONDARY: $(GEN_OBJS:.o=.c) $(GEN_HEADERS)
 
+# The ops that the cpu backend registers, one line each.
+$(GEN)/cpu_ops.def: FORCE
+	@mkdir -p $(@D); sed -n 's/^CLV_CPU_OP(\([a-z0-9_]*\),.*/CPU_OP(\1)/p' kernels/cpu/*.c > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(OUT)/kernels/cpu/backend.o: $(GEN)/cpu_ops.def
+
 compile = $(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(patsubst %/,%,$(dir $<))) $(1) -MMD -MP -c $< -o $@
 $(OUT)/%.o: %.c $(OUT)/flags
 	$(call say,CC,$<)

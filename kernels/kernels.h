@@ -209,7 +209,7 @@ typedef struct clv_adam_args {
   bool decoupled;          /* AdamW */
 } clv_adam_args;
 
-enum { CLV_KERNELS_ABI = 5 };
+enum { CLV_KERNELS_ABI = 6 };
 
 typedef struct clv_backend {
   uint32_t abi;  /* CLV_KERNELS_ABI */
@@ -218,6 +218,9 @@ typedef struct clv_backend {
 
   /* One kernel for one node, owned by the caller (kernel->free). CLV_UNIMPLEMENTED: use ref's. */
   clv_code (*prepare)(const clv_node_desc *desc, clv_kernel **ret, clv_err *err);
+
+  /* Whether prepare has a kernel for the op, for some shapes at least. */
+  bool (*has)(clv_op op);
 
   /* Copy a rank-4 activation of `shape` between channel blocks, or between f32 and bf16 in the same
    * block; the padding of dst is zeroed. */

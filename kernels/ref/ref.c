@@ -48,6 +48,8 @@ static clv_code ref_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *e
   return CLV_OK;
 }
 
+static bool ref_has(clv_op op) { return clv_op_def_of(op) != NULL; }
+
 /* These loops run on the calling thread alone. */
 static void ref_set_threads(int n) { (void)n; }
 
@@ -60,6 +62,7 @@ const clv_backend *clv_backend_ref(void) {
       .size = sizeof(clv_backend),
       .name = "ref",
       .prepare = ref_prepare,
+      .has = ref_has,
       .reorder = clv_ref_reorder,
       .add = clv_ref_add,
       .sum_squares = clv_ref_sum_squares,
