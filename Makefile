@@ -40,6 +40,7 @@ LDFLAGS_tsan := -fsanitize=thread
 # -ffp-contract=off: an expression gives the same bits wherever the compiler places it.
 CPPFLAGS += -I. -I$(OUT)/gen -D_GNU_SOURCE -DCLV_VERSION='"$(VERSION)"' -DCLV_SANITIZED=$(if $(filter asan tsan,$(BUILD)),1,0) $(MUTATE)
 CFLAGS += -std=gnu17 -fvisibility=hidden -fPIC -pthread -ffp-contract=off $(WARN) $(CFLAGS_$(BUILD))
+CFLAGS_kernels/ops := $(if $(filter release,$(BUILD)),-O3)
 CFLAGS_kernels/ref := $(if $(filter release,$(BUILD)),-O3)
 CFLAGS_kernels/cpu := $(if $(filter release,$(BUILD)),-O3)
 CFLAGS_master/data := $(if $(filter release,$(BUILD)),-O3)
@@ -48,8 +49,12 @@ LDLIBS += -lm
 
 # ---- sources ------------------------------------------------------------------------------------
 src_of = $(wildcard $(1)/*.c)
-obj_of = $(patsubst %.c,$(OUT)/%.o,$(call src_of,$(1)))
+obj_of = $(if $(filter kernels/ops,$(1)),$(OPS_OBJS),$(patsubst %.c,$(OUT)/%.o,$(call src_of,$(1))))
 lib_of = $(OUT)/lib/$(subst /,_,$(1)).a
+# The file of an op is compiled twice, with REAL float and with REAL double.
+OP_SRCS := $(shell sed -n 's|^OP([0-9]*, *[A-Z0-9_]*, *\([a-z0-9_]*\)).*|kernels/ops/\1.c|p' kernels/ops.def)
+OPS_OBJS := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(OP_SRCS),$(wildcard kernels/ops/*.c))) \
+            $(foreach bits,f32 f64,$(OP_SRCS:%.c=$(OUT)/%.$(bits).o))
 # a folder's link closure, highest layer first
 closure = $(foreach f,$(call reverse,$(FOLDERS)),$(if $(filter $(f),$(call expand,$(1))),$(f)))
 reverse = $(if $(1),$(call reverse,$(wordlist 2,$(words $(1)),$(1))) $(firstword $(1)))
@@ -66,7 +71,7 @@ GRPC_PROTO := /usr/share/grpc-proto
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
-.PHONY: all help test demo check-layers print-layers lint format bench bench-pipeline fuzz fuzzers fuzz-coverage parity learns mutate install uninstall clean \
+.PHONY: all help test demo check-layers print-layers lint format bench bench-pipeline golden fuzz fuzzers fuzz-coverage parity learns mutate install uninstall clean \
         deps deps-test manuals deps-parity sanitize soak soak-mixed schedules references faults
 all: $(BINARIES) $(LIBCLEAVE) manuals
 
@@ -77,6 +82,7 @@ help:
 	@echo 'make manuals       manual pages and shell completions under $(OUT)/share'
 	@echo 'make unit-FOLDER   the unit tests of one folder (unit-base, unit-graph, ...)'
 	@echo 'make parity        compare with PyTorch, step by step (installs python3-torch)'
+	@echo 'make golden        numbers of PyTorch for new cases of ops (installs python3-torch)'
 	@echo 'make learns        ResNet18 on Fashion-MNIST through pipelines, and in PyTorch: equally accurate'
 	@echo 'make bench         speed as ratios against peers measured in the same run'
 	@echo 'make bench-pipeline  ResNet50 split and schedules, the same way (BENCH_ARGS=--quick: that it runs)'
@@ -136,10 +142,25 @@ $(GEN)/%.o: $(GEN)/%.c
 $(call obj_of,common/wire) $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/unit/wire/*.c)): | $(GEN_HEADERS)
 .SECONDARY: $(GEN_OBJS:.o=.c) $(GEN_HEADERS)
 
+# The ops that the cpu backend registers, one line each.
+$(GEN)/cpu_ops.def: FORCE
+	@mkdir -p $(@D); sed -n 's/^CLV_CPU_OP(\([a-z0-9_]*\),.*/CPU_OP(\1)/p' kernels/cpu/*.c > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(OUT)/kernels/cpu/backend.o: $(GEN)/cpu_ops.def
+
+compile = $(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(patsubst %/,%,$(dir $<))) $(1) -MMD -MP -c $< -o $@
 $(OUT)/%.o: %.c $(OUT)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(patsubst %/,%,$(dir $<))) -MMD -MP -c $< -o $@
+	$(call compile)
+$(OUT)/kernels/ops/%.f32.o: kernels/ops/%.c $(OUT)/flags
+	$(call say,CC,$< (f32))
+	@mkdir -p $(@D)
+	$(call compile,-DREAL=float)
+$(OUT)/kernels/ops/%.f64.o: kernels/ops/%.c $(OUT)/flags
+	$(call say,CC,$< (f64))
+	@mkdir -p $(@D)
+	$(call compile,-DREAL=double)
 
 define archive_rule
 $(call lib_of,$(1)): $(call obj_of,$(1)) $(if $(filter common/wire,$(1)),$(GEN_OBJS))
@@ -211,6 +232,13 @@ UNIT_OF_$(notdir $(1)) += $(OUT)/tests/$(1)/$(2)
 endef
 $(foreach s,$(wildcard tests/unit/*/test_*.c),$(eval $(call unit_rule,unit/$(notdir $(patsubst %/,%,$(dir $(s)))),$(basename $(notdir $(s))),$(call folder_of_unit,$(notdir $(patsubst %/,%,$(dir $(s))))))))
 $(foreach s,$(wildcard tests/ops/test_*.c),$(eval $(call unit_rule,ops,$(basename $(notdir $(s))),common/models)))
+
+# The cases of the ops as JSON, and the numbers of PyTorch for those that have none yet.
+$(OUT)/ops/print_cases: $(OUT)/tests/ops/print_cases.o $(call libs_for,common/models)
+	@mkdir -p $(@D)
+	$(call link,,$(filter %.o,$^),common/models)
+golden: deps-parity $(OUT)/ops/print_cases
+	$(Q)$(PYTHON) tests/golden/make_golden.py $(OUT)/ops/print_cases
 
 .SECONDEXPANSION:
 unit-%: $$(UNIT_OF_$$*)
@@ -400,7 +428,8 @@ print-layers:
 format:
 	$(Q)clang-format -i $(shell git ls-files '*.c' '*.h')
 lint:
-	$(Q)cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppressions-list=tests/cppcheck.supp --error-exitcode=1 -I. $(foreach f,$(FOLDERS) $(PROGRAMS),$(wildcard $(f)/*.c))
+	$(Q)cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppressions-list=tests/cppcheck.supp --error-exitcode=1 -I. $(filter-out $(OP_SRCS),$(foreach f,$(FOLDERS) $(PROGRAMS),$(wildcard $(f)/*.c)))
+	$(Q)cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppressions-list=tests/cppcheck.supp --error-exitcode=1 -I. -DREAL=float $(OP_SRCS)
 
 clean:
 	$(Q)rm -rf build

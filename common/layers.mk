@@ -43,17 +43,20 @@ $(call layer, common/weights, common/tensor, jansson, -ljansson)
 # ops, attributes, the backend vtable
 $(call layer, kernels, common/tensor)
 
-# plain loops in f32 and f64: the definition of every op
-$(call layer, kernels/ref, common/tensor kernels)
+# each op in a file: its row, its rules, its plain loops in f32 and f64 (the definition of the op)
+$(call layer, kernels/ops, common/tensor kernels)
+
+# the backend of plain loops
+$(call layer, kernels/ref, common/tensor kernels kernels/ops)
 
 # f32, convolutions in bf16 too, blocked layouts
-$(call layer, kernels/cpu, common/tensor kernels, oneapi dnnl cblas, -ldnnl -lopenblas -lgomp)
+$(call layer, kernels/cpu, common/tensor kernels kernels/ops, oneapi dnnl cblas, -ldnnl -lopenblas -lgomp)
 
 # op table, graphs, parameters, plans
-$(call layer, common/graph, common/tensor kernels kernels/ref kernels/cpu)
+$(call layer, common/graph, common/tensor kernels kernels/ops kernels/ref kernels/cpu)
 
 # layers of a session file or a named architecture to a graph
-$(call layer, common/models, common/tensor kernels common/config common/graph)
+$(call layer, common/models, common/tensor kernels kernels/ops common/config common/graph)
 
 # SGD, Adam, AdamW, schedules, clipping
 $(call layer, common/optim, common/tensor kernels)
@@ -69,7 +72,7 @@ $(call layer, common/dist, common/tensor kernels common/graph common/optim commo
   common/wire common/rpc)
 
 # What a program of either side may include: all of common but its ports for people, and kernels.
-ENGINE := common/cli common/tensor common/sched common/config common/tls common/weights kernels \
+ENGINE := common/cli common/tensor common/sched common/config common/tls common/weights kernels kernels/ops \
           common/graph common/models common/optim common/wire common/rpc common/dist
 
 # readers, image folders, batches, loader: **raw records live here, the network is out of reach**

@@ -29,38 +29,12 @@ extern "C" {
 /* Dimension letters: N batch, C channels in, K channels out, H x W image, F features, T steps of a
  * sequence. */
 
-/* The numbers travel in LoadShard: append only. */
+/* The numbers travel in LoadShard; kernels/ops.def is their list. */
 typedef enum clv_op {
   CLV_OP_INPUT = 0, /* an external input; no kernel */
-  CLV_OP_LINEAR = 1,
-  CLV_OP_CONV2D = 2,
-  CLV_OP_MAXPOOL = 3,
-  CLV_OP_AVGPOOL = 4,
-  CLV_OP_GLOBALAVGPOOL = 5,
-  CLV_OP_RELU = 6,
-  CLV_OP_SIGMOID = 7,
-  CLV_OP_TANH = 8,
-  CLV_OP_GELU = 9,
-  CLV_OP_SOFTMAX = 10,
-  CLV_OP_LOG_SOFTMAX = 11,
-  CLV_OP_ADD = 12,
-  CLV_OP_FLATTEN = 13,
-  CLV_OP_RESHAPE = 14,
-  CLV_OP_DROPOUT = 15,
-  CLV_OP_BATCHNORM = 16,
-  CLV_OP_CROSS_ENTROPY = 17, /* losses: inputs (prediction, target), output a scalar */
-  CLV_OP_NLL = 18,
-  CLV_OP_MSE = 19,
-  CLV_OP_BCE = 20,
-  CLV_OP_BCE_WITH_LOGITS = 21,
-  CLV_OP_EMBEDDING = 22,
-  CLV_OP_LSTM = 23,
-  CLV_OP_MEAN = 24,
-  CLV_OP_SCALE = 25,
-  CLV_OP_CONCAT = 26,
-  CLV_OP_SLICE = 27,
-  CLV_OP_LAYERNORM = 28,
-  CLV_OP_WAIT = 29, /* for tests: time passes */
+#define OP(number, NAME, name) CLV_OP_##NAME = number,
+#include "kernels/ops.def"
+#undef OP
   CLV_OP_COUNT
 } clv_op;
 
@@ -235,7 +209,7 @@ typedef struct clv_adam_args {
   bool decoupled;          /* AdamW */
 } clv_adam_args;
 
-enum { CLV_KERNELS_ABI = 5 };
+enum { CLV_KERNELS_ABI = 6 };
 
 typedef struct clv_backend {
   uint32_t abi;  /* CLV_KERNELS_ABI */
@@ -244,6 +218,9 @@ typedef struct clv_backend {
 
   /* One kernel for one node, owned by the caller (kernel->free). CLV_UNIMPLEMENTED: use ref's. */
   clv_code (*prepare)(const clv_node_desc *desc, clv_kernel **ret, clv_err *err);
+
+  /* Whether prepare has a kernel for the op, for some shapes at least. */
+  bool (*has)(clv_op op);
 
   /* Copy a rank-4 activation of `shape` between channel blocks, or between f32 and bf16 in the same
    * block; the padding of dst is zeroed. */

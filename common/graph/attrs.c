@@ -2,7 +2,7 @@
  *
  * Attributes: from (key, value) lists as files and messages carry them to clv_attrs and back.
  */
-#include "common/graph/op_int.h"
+#include "common/graph/graph_int.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * Building a graph: every node is checked and its shape inferred when it is added, so that a graph
  * that exists is a graph that fits together, whoever described it.
  */
-#include "common/graph/op_int.h"
+#include "common/graph/graph_int.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -163,7 +163,7 @@ static clv_code add_checked(clv_graph *g, const clv_op_def *def, clv_node *node,
                             int n_in, int *ret_node, clv_err *err) {
   CLV_TRY(check_allowed(def, err));
   CLV_TRY(check_inputs(g, def, in, n_in, err));
-  CLV_TRY(clv_attrs_check(def->op, &node->attrs, err));
+  CLV_TRY(clv_attrs_check(node->op, &node->attrs, err));
   node->n_in = n_in;
   memcpy(node->in, in, (size_t)n_in * sizeof in[0]);
   CLV_TRY(infer(g, node, err));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph: the op table, graphs of ops with named parameters, shape inference, cutting a graph into
- * shards, and the plan that executes one shard on one backend.
+ * graph: graphs of ops with named parameters, shape inference, cutting a graph into shards, and the
+ * plan that executes one shard on one backend.
  *
  * A graph is a DAG in topological order: a node's inputs have smaller indexes. Names of parameters
  * are PyTorch state_dict names: "<node name>.weight"; a node without a name of its own is called by
@@ -12,7 +12,7 @@
 #ifndef CLEAVE_GRAPH_H
 #define CLEAVE_GRAPH_H
 
-#include "kernels/kernels.h"
+#include "kernels/ops/ops.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,31 +20,7 @@ extern "C" {
 
 enum { CLV_NAME_MAX = 64, CLV_MAX_NODES = 4096, CLV_MAX_INPUTS = 8, CLV_MAX_OUTPUTS = 8 };
 
-/* ---- op table -------------------------------------------------------------------------------- */
-
-/* Attribute keys; the numbers travel in LoadShard: append only. */
-typedef enum clv_attr_key {
-  CLV_ATTR_OUT = 1,
-  CLV_ATTR_KERNEL = 2,
-  CLV_ATTR_STRIDE = 3,
-  CLV_ATTR_PAD = 4,
-  CLV_ATTR_GROUPS = 5,
-  CLV_ATTR_BIAS = 6,
-  CLV_ATTR_P = 7,
-  CLV_ATTR_EPS = 8,
-  CLV_ATTR_MOMENTUM = 9,
-  CLV_ATTR_SHAPE = 10,
-  CLV_ATTR_ROWS = 11,
-  CLV_ATTR_LAYERS = 12,
-  CLV_ATTR_DIM = 13,
-  CLV_ATTR_START = 14,
-  CLV_ATTR_STOP = 15,
-  CLV_ATTR_FACTOR = 16,
-  CLV_ATTR_FORWARD_MS = 17,
-  CLV_ATTR_INPUT_MS = 18,
-  CLV_ATTR_WEIGHT_MS = 19,
-  CLV_ATTR_KAIMING_NORMAL = 20,
-} clv_attr_key;
+/* ---- attributes ------------------------------------------------------------------------------ */
 
 /* One attribute as it comes from a file or a message. ints has n_ints entries for integers, pairs,
  * booleans (0/1) and lists; real attributes use `number` (an integer is accepted there too). */
@@ -55,13 +31,6 @@ typedef struct clv_attr_value {
   bool is_number;
   double number;
 } clv_attr_value;
-
-/* Op by its name in a session file ("conv2d"), with "did you mean" in the error. */
-clv_code clv_op_find(const char *name, clv_op *ret, clv_err *err) CLV_USE_RESULT;
-const char *clv_op_name(clv_op op); /* "?" outside the list */
-const char *clv_op_doc(clv_op op);  /* formula and the PyTorch function whose numbers it matches */
-bool clv_op_is_loss(clv_op op);
-int clv_op_n_inputs(clv_op op); /* the fewest it takes; 0 outside the list */
 
 /* Attribute key by name for an op: CLV_NOT_FOUND names the op's legal keys and a suggestion. */
 clv_code clv_op_attr_find(clv_op op, const char *key, clv_attr_key *ret,

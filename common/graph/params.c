@@ -2,7 +2,7 @@
  *
  * The named layout of a shard's parameter block and its default initialisation.
  */
-#include "common/graph/op_int.h"
+#include "common/graph/graph_int.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -16,7 +16,7 @@
 #ifndef CLEAVE_PLAN_INT_H
 #define CLEAVE_PLAN_INT_H
 
-#include "common/graph/op_int.h"
+#include "common/graph/graph_int.h"
 
 enum plan_space {
   SPACE_SCRATCH,

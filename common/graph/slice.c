@@ -2,7 +2,7 @@
  *
  * Cutting a run of layers out of a graph: one tensor goes in, one comes out.
  */
-#include "common/graph/op_int.h"
+#include "common/graph/graph_int.h"
 
 #include <inttypes.h>
 #include <stdio.h>

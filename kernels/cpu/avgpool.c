@@ -103,7 +103,7 @@ static clv_code mean_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
   return CLV_OK;
 }
 
-clv_code clv_cpu_avgpool(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code avgpool_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   cpu_kernel *k;
   int block = d->out.rank == 4 ? clv_cpu_offered(d) : 1;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
@@ -113,8 +113,11 @@ clv_code clv_cpu_avgpool(const clv_node_desc *d, clv_kernel **ret, clv_err *err)
   return CLV_OK;
 }
 
-clv_code clv_cpu_globalavgpool(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code globalavgpool_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   if (d->out.rank != 4)
     return clv_fail(err, CLV_UNIMPLEMENTED, "globalavgpool to rank %d", d->out.rank);
-  return clv_cpu_avgpool(d, ret, err);
+  return avgpool_prepare(d, ret, err);
 }
+
+CLV_CPU_OP(avgpool, avgpool_prepare)
+CLV_CPU_OP(globalavgpool, globalavgpool_prepare)

@@ -39,38 +39,28 @@ int clv_cpu_offered(const clv_node_desc *d) {
   return d->in[0].rank == 4 && (b == 8 || b == 16) ? b : 1;
 }
 
+#define CPU_OP(name) cpu_prepare_fn clv_cpu_prepare_##name;
+#include "cpu_ops.def"
+#undef CPU_OP
+
 /* The ops that are faster here than in ref; softmax and the losses are small where they stand. */
 static cpu_prepare_fn *const prepares[CLV_OP_COUNT] = {
-    [CLV_OP_LINEAR] = clv_cpu_linear,
-    [CLV_OP_CONV2D] = clv_cpu_conv2d,
-    [CLV_OP_MAXPOOL] = clv_cpu_maxpool,
-    [CLV_OP_AVGPOOL] = clv_cpu_avgpool,
-    [CLV_OP_GLOBALAVGPOOL] = clv_cpu_globalavgpool,
-    [CLV_OP_RELU] = clv_cpu_relu,
-    [CLV_OP_SIGMOID] = clv_cpu_sigmoid,
-    [CLV_OP_TANH] = clv_cpu_tanh,
-    [CLV_OP_GELU] = clv_cpu_gelu,
-    [CLV_OP_ADD] = clv_cpu_add,
-    [CLV_OP_FLATTEN] = clv_cpu_reshape,
-    [CLV_OP_RESHAPE] = clv_cpu_reshape,
-    [CLV_OP_DROPOUT] = clv_cpu_dropout,
-    [CLV_OP_BATCHNORM] = clv_cpu_batchnorm,
-    [CLV_OP_EMBEDDING] = clv_cpu_embedding,
-    [CLV_OP_LSTM] = clv_cpu_lstm,
-    [CLV_OP_MEAN] = clv_cpu_mean,
-    [CLV_OP_SCALE] = clv_cpu_scale,
-    [CLV_OP_CONCAT] = clv_cpu_concat,
-    [CLV_OP_SLICE] = clv_cpu_slice,
-    [CLV_OP_LAYERNORM] = clv_cpu_layernorm,
+#define CPU_OP(name) [CLV_OP_NUMBER_##name] = clv_cpu_prepare_##name,
+#include "cpu_ops.def"
+#undef CPU_OP
 };
+
+static bool cpu_has(clv_op op) { return op > CLV_OP_INPUT && op < CLV_OP_COUNT && prepares[op]; }
 
 /* Primitives fix their number of threads when they are made, from the calling thread's setting. */
 static clv_code cpu_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
-  if (d->dtype != CLV_F32 || d->op <= CLV_OP_INPUT || d->op >= CLV_OP_COUNT || !prepares[d->op])
+  if (d->dtype != CLV_F32 || !cpu_has(d->op))
     return clv_fail(err, CLV_UNIMPLEMENTED, "cpu has no op %d in %s", (int)d->op,
                     clv_dtype_name(d->dtype));
-  if (d->tail && d->op != CLV_OP_BATCHNORM)
+  const clv_op_def *row = clv_op_def_of(d->op);
+  if (d->tail && !row->takes_tails)
     return clv_fail(err, CLV_UNIMPLEMENTED, "cpu has no op %d with a tail", (int)d->op);
+  if (row->check_kernel) CLV_TRY(row->check_kernel(d, err));
   int before = clv_cpu_get_threads();
   clv_cpu_set_threads(d->threads);
   clv_code code = prepares[d->op](d, ret, err);
@@ -146,6 +136,7 @@ const clv_backend *clv_backend_cpu(void) {
       .size = sizeof(clv_backend),
       .name = "cpu",
       .prepare = cpu_prepare,
+      .has = cpu_has,
       .reorder = cpu_reorder,
       .add = clv_cpu_add_to,
       .sum_squares = clv_cpu_sum_squares,

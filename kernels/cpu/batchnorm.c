@@ -333,7 +333,7 @@ static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
   return CLV_OK;
 }
 
-clv_code clv_cpu_batchnorm(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code batchnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   cpu_kernel *k;
   int block = clv_cpu_offered(d), in_bf16 = block | CLV_LAYOUT_BF16;
   if (d->in[0].rank != 4)
@@ -345,11 +345,6 @@ clv_code clv_cpu_batchnorm(const clv_node_desc *d, clv_kernel **ret, clv_err *er
   if (d->wanted_din[0] == in_bf16) k->base.din_block[0] = in_bf16;
   if (d->wanted_out == in_bf16 && !(d->tail & CLV_TAIL_ADD)) k->base.out_block = in_bf16;
   norm_job j = job_of(k, NULL);
-  if (d->training && j.count < 2) {
-    k->base.free(&k->base);
-    return clv_fail(err, CLV_INVALID,
-                    "batchnorm in training needs more than one value per channel");
-  }
   k->base.forward = batchnorm_forward;
   k->base.backward_input = k->learns ? batchnorm_backward : NULL;
   if (k->learns)
@@ -362,3 +357,5 @@ clv_code clv_cpu_batchnorm(const clv_node_desc *d, clv_kernel **ret, clv_err *er
   *ret = &k->base;
   return CLV_OK;
 }
+
+CLV_CPU_OP(batchnorm, batchnorm_prepare)

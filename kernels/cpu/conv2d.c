@@ -297,7 +297,7 @@ static clv_code make(conv_kernel *k, const conv_choice *c, const conv_mds *m, cl
   return CLV_OK;
 }
 
-clv_code clv_cpu_conv2d(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code conv2d_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   clv_window s = clv_window_of(d);
   dnnl_primitive_attr_t attr;
   conv_choice c = {0};
@@ -319,3 +319,5 @@ clv_code clv_cpu_conv2d(const clv_node_desc *d, clv_kernel **ret, clv_err *err) 
   clv_cpu_conv_choice_done(&c);
   return code;
 }
+
+CLV_CPU_OP(conv2d, conv2d_prepare)

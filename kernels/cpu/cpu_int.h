@@ -9,7 +9,7 @@
 #ifndef CLEAVE_KERNELS_CPU_INT_H
 #define CLEAVE_KERNELS_CPU_INT_H
 
-#include "kernels/kernels.h"
+#include "kernels/ops/ops.h"
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
@@ -23,10 +23,14 @@ typedef struct cpu_kernel {
 
 typedef clv_code cpu_prepare_fn(const clv_node_desc *d, clv_kernel **ret, clv_err *err);
 
-cpu_prepare_fn clv_cpu_conv2d, clv_cpu_linear, clv_cpu_maxpool, clv_cpu_avgpool,
-    clv_cpu_globalavgpool, clv_cpu_relu, clv_cpu_sigmoid, clv_cpu_tanh, clv_cpu_gelu, clv_cpu_add,
-    clv_cpu_reshape, clv_cpu_dropout, clv_cpu_batchnorm, clv_cpu_embedding, clv_cpu_lstm,
-    clv_cpu_mean, clv_cpu_scale, clv_cpu_concat, clv_cpu_slice, clv_cpu_layernorm;
+/* CLV_CPU_OP(name, prepare), at the beginning of a line: the backend has a kernel for the op `name`.
+ * The Makefile collects these lines in gen/cpu_ops.def, of which backend.c makes its table. */
+#define CLV_CPU_OP(name, prepare)                                                           \
+  _Static_assert(CLV_OP_NUMBER_##name, "its number is not 0");                              \
+  cpu_prepare_fn clv_cpu_prepare_##name;                                                    \
+  clv_code clv_cpu_prepare_##name(const clv_node_desc *d, clv_kernel **ret, clv_err *err) { \
+    return prepare(d, ret, err);                                                            \
+  }
 
 /* A zeroed kernel of `size` bytes that begins with a cpu_kernel; in[0] (and in[1]) and the output
  * have the given channel blocks. free() releases it unless the caller sets another. */

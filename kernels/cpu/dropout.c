@@ -84,16 +84,11 @@ static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv
   return CLV_OK;
 }
 
-clv_code clv_cpu_dropout(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code dropout_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   cpu_kernel *k;
   int block = clv_cpu_offered(d);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   size_t n = clv_layout_numel(&d->in[0], 1);
-  if (n / 4 > UINT32_MAX) {
-    k->base.free(&k->base);
-    return clv_fail(err, CLV_EXHAUSTED, "dropout over %zu values; a stream has %zu", n,
-                    (size_t)UINT32_MAX * 4);
-  }
   k->base.forward = dropout_forward;
   k->base.backward_input = d->need_dx[0] ? dropout_backward : NULL;
   k->base.saved_bytes = d->training ? n : 0;
@@ -101,3 +96,5 @@ clv_code clv_cpu_dropout(const clv_node_desc *d, clv_kernel **ret, clv_err *err)
   *ret = &k->base;
   return CLV_OK;
 }
+
+CLV_CPU_OP(dropout, dropout_prepare)

@@ -56,7 +56,7 @@ static clv_code embedding_backward(clv_kernel *base, const clv_kernel_args *a, c
   return CLV_OK;
 }
 
-clv_code clv_cpu_embedding(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code embedding_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   cpu_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   k->base.forward = embedding_forward;
@@ -65,3 +65,5 @@ clv_code clv_cpu_embedding(const clv_node_desc *d, clv_kernel **ret, clv_err *er
   *ret = &k->base;
   return CLV_OK;
 }
+
+CLV_CPU_OP(embedding, embedding_prepare)

@@ -215,7 +215,7 @@ static clv_code layernorm_backward_weight(clv_kernel *base, const clv_kernel_arg
   return CLV_OK;
 }
 
-clv_code clv_cpu_layernorm(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code layernorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   layernorm_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   k->width = clv_layout_numel(&d->attrs.shape, 1);
@@ -228,3 +228,5 @@ clv_code clv_cpu_layernorm(const clv_node_desc *d, clv_kernel **ret, clv_err *er
   *ret = &k->k.base;
   return CLV_OK;
 }
+
+CLV_CPU_OP(layernorm, layernorm_prepare)

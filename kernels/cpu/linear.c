@@ -46,7 +46,7 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
   return CLV_OK;
 }
 
-clv_code clv_cpu_linear(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code linear_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   const clv_shape *in = &d->in[0];
   linear_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
@@ -64,3 +64,5 @@ clv_code clv_cpu_linear(const clv_node_desc *d, clv_kernel **ret, clv_err *err) 
   *ret = &k->k.base;
   return CLV_OK;
 }
+
+CLV_CPU_OP(linear, linear_prepare)

@@ -301,7 +301,7 @@ static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
   return CLV_OK;
 }
 
-clv_code clv_cpu_lstm(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code lstm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   lstm_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   k->n = (size_t)d->in[0].dim[0];
@@ -321,3 +321,5 @@ clv_code clv_cpu_lstm(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   *ret = &k->k.base;
   return CLV_OK;
 }
+
+CLV_CPU_OP(lstm, lstm_prepare)

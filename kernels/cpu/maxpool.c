@@ -190,7 +190,7 @@ static clv_code maxpool_backward(clv_kernel *base, const clv_kernel_args *a, clv
   return CLV_OK;
 }
 
-clv_code clv_cpu_maxpool(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code maxpool_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   cpu_kernel *k;
   int block = clv_cpu_offered(d);
   if (d->attrs.kernel[0] > 255 || d->attrs.kernel[1] > 255 ||
@@ -204,3 +204,5 @@ clv_code clv_cpu_maxpool(const clv_node_desc *d, clv_kernel **ret, clv_err *err)
   *ret = &k->base;
   return CLV_OK;
 }
+
+CLV_CPU_OP(maxpool, maxpool_prepare)

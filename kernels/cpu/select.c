@@ -163,14 +163,14 @@ static clv_code select_new(const clv_node_desc *d, kernel_fn *forward, kernel_fn
   return CLV_OK;
 }
 
-clv_code clv_cpu_mean(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code mean_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   select_kernel *k;
   CLV_TRY(select_new(d, mean_forward, mean_backward, "simd", &k, err));
   *ret = &k->k.base;
   return CLV_OK;
 }
 
-clv_code clv_cpu_concat(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code concat_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   select_kernel *k;
   CLV_TRY(select_new(d, concat_forward, concat_backward, "copy", &k, err));
   k->out = clv_axis_around(&d->attrs, &d->out);
@@ -178,7 +178,7 @@ clv_code clv_cpu_concat(const clv_node_desc *d, clv_kernel **ret, clv_err *err) 
   return CLV_OK;
 }
 
-clv_code clv_cpu_slice(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code slice_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   select_kernel *k;
   int64_t stop;
   CLV_TRY(select_new(d, slice_forward, slice_backward, "copy", &k, err));
@@ -187,3 +187,7 @@ clv_code clv_cpu_slice(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   *ret = &k->k.base;
   return CLV_OK;
 }
+
+CLV_CPU_OP(mean, mean_prepare)
+CLV_CPU_OP(concat, concat_prepare)
+CLV_CPU_OP(slice, slice_prepare)

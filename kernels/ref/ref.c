@@ -6,25 +6,10 @@
 
 #include <stdlib.h>
 
-clv_code clv_ref_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,
-                       clv_err *err) {
-  if (labels[i] < 0 || labels[i] >= classes)
-    return clv_fail(err, CLV_INVALID, "label %lld of sample %lld is outside 0..%lld",
-                    (long long)labels[i], (long long)i, (long long)classes - 1);
-  *ret = labels[i];
-  return CLV_OK;
-}
-
 static void kernel_free(clv_kernel *k) { free(k); }
 
-static const ref_op *find_op(const clv_node_desc *d) {
-  if (d->op <= CLV_OP_INPUT || d->op >= CLV_OP_COUNT) return NULL;
-  if (d->dtype == CLV_F32) return &clv_ref_ops_f32[d->op];
-  return d->dtype == CLV_F64 ? &clv_ref_ops_f64[d->op] : NULL;
-}
-
 /* What the kernel offers and keeps; nothing is kept for a backward that will not come. */
-static void describe(ref_kernel *k, const ref_op *op) {
+static void describe(clv_ref_kernel *k, const clv_op_def *op) {
   bool dx = false, dw = k->d.need_dw && (op->backward_weight || op->fused);
   clv_kernel *b = &k->base;
   for (int i = 0; i < k->d.n_in; i++) dx |= k->d.need_dx[i];
@@ -44,21 +29,16 @@ static void describe(ref_kernel *k, const ref_op *op) {
 }
 
 static clv_code ref_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
-  const ref_op *op = find_op(d);
+  const clv_op_def *op = clv_op_def_in(d->op, d->dtype);
   size_t n_in, n_out;
-  ref_kernel *k;
+  clv_ref_kernel *k;
   if (!op)
     return clv_fail(err, CLV_INVALID, "ref has no op %d in %s", (int)d->op,
                     clv_dtype_name(d->dtype));
   if (d->tail) return clv_fail(err, CLV_UNIMPLEMENTED, "ref has each op on its own");
   CLV_TRY(clv_shape_numel(&d->in[0], &n_in, err));
   CLV_TRY(clv_shape_numel(&d->out, &n_out, err));
-  if (d->op == CLV_OP_DROPOUT && n_in / 4 > UINT32_MAX)
-    return clv_fail(err, CLV_EXHAUSTED, "dropout over %zu values; a stream has %zu", n_in,
-                    (size_t)UINT32_MAX * 4);
-  if (d->op == CLV_OP_BATCHNORM && d->training && n_in == (size_t)d->in[0].dim[1])
-    return clv_fail(err, CLV_INVALID,
-                    "batchnorm in training needs more than one value per channel");
+  if (op->check_kernel) CLV_TRY(op->check_kernel(d, err));
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   k->d = *d;
   k->n_in = n_in;
@@ -67,6 +47,8 @@ static clv_code ref_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *e
   *ret = &k->base;
   return CLV_OK;
 }
+
+static bool ref_has(clv_op op) { return clv_op_def_of(op) != NULL; }
 
 /* These loops run on the calling thread alone. */
 static void ref_set_threads(int n) { (void)n; }
@@ -80,6 +62,7 @@ const clv_backend *clv_backend_ref(void) {
       .size = sizeof(clv_backend),
       .name = "ref",
       .prepare = ref_prepare,
+      .has = ref_has,
       .reorder = clv_ref_reorder,
       .add = clv_ref_add,
       .sum_squares = clv_ref_sum_squares,

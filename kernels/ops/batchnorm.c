@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ioffe & Szegedy, ICML 2015; numbers of torch.nn.BatchNorm1d/2d.
+ * x is [N, C] or [N, C, H, W]. `saved` keeps mean and 1/sqrt(var + eps) of each channel in double:
+ * what forward used, whichever mode, and so what backward must use.
+ */
+#include "kernels/ops/op_int.h"
+
+static clv_code batchnorm_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  char text[160];
+  if (s->in[0].rank != 2 && s->in[0].rank != 4)
+    return clv_fail(err, CLV_INVALID, "batchnorm needs rank 2 [N, C] or 4 [N, C, H, W], got %s",
+                    clv_shape_format(&s->in[0], text, sizeof text));
+  return clv_same_shape(s, ret, err);
+}
+
+static int batchnorm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
+  clv_shape channels = CLV_SHAPE(s->in[0].dim[1]);
+  ret[CLV_SLOT_WEIGHT] = (clv_slot){.suffix = "weight", .shape = channels, .init = CLV_INIT_ONE};
+  ret[CLV_SLOT_BIAS] = (clv_slot){.suffix = "bias", .shape = channels};
+  ret[CLV_SLOT_MEAN] = (clv_slot){.suffix = "running_mean", .shape = channels, .buffer = true};
+  ret[CLV_SLOT_VAR] =
+      (clv_slot){.suffix = "running_var", .shape = channels, .buffer = true, .init = CLV_INIT_ONE};
+  ret[CLV_SLOT_TRACKED] = (clv_slot){.suffix = "num_batches_tracked", .buffer = true, .i64 = true};
+  return 5;
+}
+
+static clv_code batchnorm_training(const clv_op_site *s, clv_err *err) {
+  const clv_shape *in = &s->in[0];
+  int64_t values = in->dim[0];
+  char text[160];
+  for (int i = 2; i < in->rank; i++) values *= in->dim[i];
+  if (values > 1) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "Expected more than 1 value per channel when training, got input size %s",
+                  clv_shape_format(in, text, sizeof text));
+}
+
+static clv_code check_values(const clv_node_desc *d, clv_err *err) {
+  if (!d->training || clv_layout_numel(&d->in[0], 1) != (size_t)d->in[0].dim[1]) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "batchnorm in training needs more than one value per channel");
+}
+
+typedef struct norm_site {
+  int64_t n, c, inner; /* batch, channels, values of one channel in one sample */
+  double count;        /* values of one channel */
+} norm_site;
+
+static norm_site norm_of(const clv_ref_kernel *k) {
+  norm_site s = {k->d.in[0].dim[0], k->d.in[0].dim[1], 1, 0};
+  for (int i = 2; i < k->d.in[0].rank; i++) s.inner *= k->d.in[0].dim[i];
+  s.count = (double)(s.n * s.inner);
+  return s;
+}
+
+static void channel_statistics(const norm_site *s, const REAL *x, int64_t c, double *ret_mean,
+                               double *ret_square_sum) {
+  double sum = 0, squares = 0;
+  for (int64_t n = 0; n < s->n; n++)
+    for (int64_t i = 0; i < s->inner; i++) sum += x[(n * s->c + c) * s->inner + i];
+  double mean = sum / s->count;
+  for (int64_t n = 0; n < s->n; n++)
+    for (int64_t i = 0; i < s->inner; i++) {
+      double d = x[(n * s->c + c) * s->inner + i] - mean;
+      squares += d * d;
+    }
+  *ret_mean = mean;
+  *ret_square_sum = squares;
+}
+
+/* Mean and biased variance of channel c; in training those of the batch, which also move the
+ * running ones (there the variance is the unbiased one). */
+static void channel_moments(const clv_ref_kernel *k, const clv_kernel_args *a, const norm_site *s,
+                            int64_t c, double *ret_mean, double *ret_var) {
+  REAL *running_mean = a->param[CLV_SLOT_MEAN], *running_var = a->param[CLV_SLOT_VAR];
+  double m = k->d.attrs.momentum, squares;
+  if (!k->d.training) {
+    *ret_mean = running_mean[c];
+    *ret_var = running_var[c];
+    return;
+  }
+  channel_statistics(s, a->in[0], c, ret_mean, &squares);
+  *ret_var = squares / s->count;
+  running_mean[c] = (REAL)(m * *ret_mean + (1 - m) * running_mean[c]);
+  running_var[c] = (REAL)(m * (squares / (s->count - 1)) + (1 - m) * running_var[c]);
+}
+
+static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  norm_site s = norm_of(k);
+  const REAL *x = a->in[0], *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
+  REAL *y = a->out;
+  double *saved = a->saved, mean, var;
+  (void)err;
+  for (int64_t c = 0; c < s.c; c++) {
+    channel_moments(k, a, &s, c, &mean, &var);
+    double inverse = 1 / sqrt(var + k->d.attrs.eps);
+    for (int64_t i = 0; i < s.n * s.inner; i++) {
+      int64_t at = (i / s.inner * s.c + c) * s.inner + i % s.inner;
+      y[at] = (REAL)((x[at] - mean) * inverse * w[c] + b[c]);
+    }
+    if (!k->learns) continue;
+    saved[2 * c] = mean;
+    saved[2 * c + 1] = inverse;
+  }
+  if (k->d.training) ++*(int64_t *)a->param[CLV_SLOT_TRACKED];
+  return CLV_OK;
+}
+
+static size_t batchnorm_saved(const clv_ref_kernel *k) {
+  return (size_t)k->d.in[0].dim[1] * 2 * sizeof(double);
+}
+
+/* sum dy and sum dy (x - mean) / sqrt(var + eps) over channel c: the gradients of bias, weight. */
+static void channel_gradients(const norm_site *s, const clv_kernel_args *a, int64_t c,
+                              double *ret_bias, double *ret_weight) {
+  const REAL *x = a->in[0], *dy = a->dout;
+  const double *saved = a->saved;
+  double bias = 0, weight = 0;
+  for (int64_t n = 0; n < s->n; n++)
+    for (int64_t i = 0; i < s->inner; i++) {
+      int64_t at = (n * s->c + c) * s->inner + i;
+      bias += dy[at];
+      weight += dy[at] * ((x[at] - saved[2 * c]) * saved[2 * c + 1]);
+    }
+  *ret_bias = bias;
+  *ret_weight = weight;
+}
+
+/* Training: dx = w inverse (dy - mean(dy) - xhat mean(dy xhat)); else the statistics are constants:
+ * dx = w inverse dy. */
+static clv_code batchnorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  norm_site s = norm_of(k);
+  const REAL *x = a->in[0], *dy = a->dout, *w = a->param[CLV_SLOT_WEIGHT];
+  const double *saved = a->saved;
+  REAL *dx = a->din[0];
+  (void)err;
+  for (int64_t c = 0; c < s.c; c++) {
+    double bias = 0, weight = 0, mean = saved[2 * c], inverse = saved[2 * c + 1];
+    if (k->d.training) channel_gradients(&s, a, c, &bias, &weight);
+    for (int64_t i = 0; i < s.n * s.inner; i++) {
+      int64_t at = (i / s.inner * s.c + c) * s.inner + i % s.inner;
+      double common = (bias + (x[at] - mean) * inverse * weight) / s.count;
+      dx[at] = (REAL)((dy[at] - common) * inverse * w[c]);
+    }
+  }
+  return CLV_OK;
+}
+
+static clv_code batchnorm_backward_weight(clv_kernel *base, const clv_kernel_args *a,
+                                          clv_err *err) {
+  norm_site s = norm_of((const clv_ref_kernel *)base);
+  REAL *dw = a->dparam[CLV_SLOT_WEIGHT], *db = a->dparam[CLV_SLOT_BIAS];
+  double bias, weight;
+  (void)err;
+  for (int64_t c = 0; c < s.c; c++) {
+    channel_gradients(&s, a, c, &bias, &weight);
+    put(&dw[c], weight, a->accumulate);
+    put(&db[c], bias, a->accumulate);
+  }
+  return CLV_OK;
+}
+
+CLV_OP_ROW(batchnorm) = {
+    .name = "batchnorm",
+    .doc =
+        "y = (x - mean) / sqrt(var + eps) * weight + bias per channel; training uses the "
+        "batch's statistics and moves the running ones by momentum "
+        "(torch.nn.BatchNorm1d, BatchNorm2d)",
+    .torch_module = "BatchNorm1d|BatchNorm2d(eps=eps, momentum=momentum)",
+    .torch_needs = "affine=True, track_running_stats=True",
+    .n_in = 1,
+    .attrs = {EPS_ATTR, {.key = CLV_ATTR_MOMENTUM, .fallback = 0.1, .low = 0, .high = 1}},
+    .shape = batchnorm_shape,
+    .slots = batchnorm_slots,
+    .most_params = 5,
+    .takes_tails = true,
+    .uses_batch_statistics = true,
+    .bf16_out = true,
+    .check_training = batchnorm_training,
+    .check_kernel = check_values,
+    .forward = batchnorm_forward,
+    .backward_input = batchnorm_backward_input,
+    .backward_weight = batchnorm_backward_weight,
+    .saves_dx = CLV_SAVE_IN0,
+    .saves_dw = CLV_SAVE_IN0,
+    .saved_bytes = batchnorm_saved,
+};

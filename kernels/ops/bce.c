@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/ops/loss_int.h"
+
+static clv_code bce_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  return same_loss_shape("bce", s, ret, err);
+}
+
+/* torch holds both logarithms at -100 or above, the denominator of the prediction's gradient at
+ * 1e-12, and does neither for the target's gradient. */
+static double bce_log(double log_x) { return log_x < -100 ? -100 : log_x; }
+static double bce_term(double x, double t) {
+  return (t - 1) * bce_log(log1p(-x)) - t * bce_log(log(x));
+}
+static double bce_dx(double x, double t) {
+  double variance = (1 - x) * x;
+  return (x - t) / (variance < 1e-12 ? 1e-12 : variance);
+}
+static double bce_dt(double x, double t) {
+  (void)t;
+  return log1p(-x) - log(x);
+}
+
+/* NaN is no probability either, but it is let through: the loss shows it. */
+MEAN_LOSS(bce) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  const REAL *x = a->in[0];
+  for (size_t i = 0; i < k->n_in; i++)
+    if (x[i] < 0 || x[i] > 1)
+      return clv_fail(
+          err, CLV_INVALID,
+          "bce: prediction %zu is %g, outside 0..1; put a sigmoid before the loss or use "
+          "bce_with_logits",
+          i, (double)x[i]);
+  return mean_forward(k, a, bce_term);
+}
+
+CLV_OP_ROW(bce) = {
+    .name = "bce",
+    .doc =
+        "mean -(t log x + (1 - t) log(1 - x)), logs held at -100 or above "
+        "(torch.nn.functional.binary_cross_entropy)",
+    .torch_module = "BCELoss()",
+    .torch_needs = "reduction='mean', weight=None",
+    .n_in = 2,
+    .shape = bce_shape,
+    .loss = true,
+    .forward = bce_forward,
+    .backward_input = bce_backward,
+    .saves_dx = SAVE_BOTH_IN,
+};

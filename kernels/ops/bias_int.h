@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The gradient of a bias, for linear and conv2d.
+ */
+#ifndef CLEAVE_OPS_BIAS_INT_H
+#define CLEAVE_OPS_BIAS_INT_H
+
+#include "kernels/ops/op_int.h"
+
+/* db[k] from dy [N, K, inner]. */
+static inline void bias_gradient(const REAL *dy, int64_t batch, int64_t channels, int64_t inner,
+                                 REAL *db, bool accumulate) {
+  for (int64_t c = 0; c < channels; c++) {
+    double sum = 0;
+    for (int64_t n = 0; n < batch; n++)
+      for (int64_t i = 0; i < inner; i++) sum += dy[(n * channels + c) * inner + i];
+    put(&db[c], sum, accumulate);
+  }
+}
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/ops/op_int.h"
+
+static clv_code concat_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  int axis;
+  char a[160], b[160];
+  CLV_TRY(clv_find_axis("concat", s, &axis, err));
+  clv_shape out = s->in[0];
+  for (int i = 1; i < s->n_in; i++) {
+    clv_shape like = s->in[i];
+    if (like.rank == out.rank) like.dim[axis] = s->in[0].dim[axis];
+    if (!clv_shape_equal(&like, &s->in[0]))
+      return clv_fail(
+          err, CLV_INVALID, "concat along dim %d needs inputs alike in all others, got %s and %s",
+          axis, clv_shape_format(&s->in[0], a, sizeof a), clv_shape_format(&s->in[i], b, sizeof b));
+    out.dim[axis] += s->in[i].dim[axis]; /* at most 8 extents below 2^31 */
+  }
+  *ret = out;
+  return CLV_OK;
+}
+
+/* Input i of concat lies behind those before it, in each of `outer` rows. */
+static clv_code concat_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  clv_axis all = clv_axis_around(&k->d.attrs, &k->d.out);
+  size_t at = 0;
+  (void)err;
+  for (int i = 0; i < k->d.n_in; i++) {
+    size_t run = clv_axis_around(&k->d.attrs, &k->d.in[i]).extent * all.inner;
+    for (size_t o = 0; o < all.outer; o++)
+      memcpy((REAL *)a->out + o * all.extent * all.inner + at, (const REAL *)a->in[i] + o * run,
+             run * sizeof(REAL));
+    at += run;
+  }
+  return CLV_OK;
+}
+
+static clv_code concat_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  clv_axis all = clv_axis_around(&k->d.attrs, &k->d.out);
+  size_t at = 0;
+  (void)err;
+  for (int i = 0; i < k->d.n_in; i++) {
+    size_t run = clv_axis_around(&k->d.attrs, &k->d.in[i]).extent * all.inner;
+    for (size_t o = 0; a->din[i] && o < all.outer; o++)
+      memcpy((REAL *)a->din[i] + o * run, (const REAL *)a->dout + o * all.extent * all.inner + at,
+             run * sizeof(REAL));
+    at += run;
+  }
+  return CLV_OK;
+}
+
+CLV_OP_ROW(concat) = {
+    .name = "concat",
+    .doc = "2 to 8 inputs one behind the other along dimension dim, not 0 (torch.cat)",
+    .torch_module = "",
+    .no_torch_module = "torch.cat is a function",
+    .n_in = 2,
+    .max_in = CLV_MAX_IN,
+    .attrs = {DIM_ATTR(.fallback = 1)},
+    .shape = concat_shape,
+    .forward = concat_forward,
+    .backward_input = concat_backward,
+};

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ba, Kiros & Hinton, 2016. x is rows of `width` values; `saved` keeps mean and 1/sqrt(var + eps) of
+ * each row in double.
+ */
+#include "kernels/ops/op_int.h"
+
+/* The normalised dimensions are the input's last ones, and N is not among them. */
+static clv_code layernorm_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  const clv_shape *want = &s->attrs->shape, *in = &s->in[0];
+  char a[160], b[160];
+  bool fits = want->rank < in->rank;
+  for (int i = 0; fits && i < want->rank; i++)
+    fits = want->dim[i] == in->dim[in->rank - want->rank + i];
+  if (!fits)
+    return clv_fail(err, CLV_INVALID,
+                    "layernorm over %s needs an input [N, ...] that ends in these extents, got %s",
+                    clv_shape_format(want, a, sizeof a), clv_shape_format(in, b, sizeof b));
+  return clv_same_shape(s, ret, err);
+}
+
+static int layernorm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
+  ret[CLV_SLOT_WEIGHT] =
+      (clv_slot){.suffix = "weight", .shape = s->attrs->shape, .init = CLV_INIT_ONE};
+  ret[CLV_SLOT_BIAS] = (clv_slot){.suffix = "bias", .shape = s->attrs->shape};
+  return 2;
+}
+
+static size_t row_width(const clv_ref_kernel *k) { return clv_layout_numel(&k->d.attrs.shape, 1); }
+
+static size_t layernorm_saved(const clv_ref_kernel *k) {
+  return k->n_in / row_width(k) * 2 * sizeof(double);
+}
+
+static void row_moments(const REAL *x, size_t n, double eps, double *ret_mean,
+                        double *ret_inverse) {
+  double sum = 0, squares = 0;
+  for (size_t i = 0; i < n; i++) sum += x[i];
+  double mean = sum / (double)n;
+  for (size_t i = 0; i < n; i++) squares += (x[i] - mean) * (x[i] - mean);
+  *ret_mean = mean;
+  *ret_inverse = 1 / sqrt(squares / (double)n + eps);
+}
+
+static clv_code layernorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  const REAL *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
+  double *saved = a->saved, mean, inverse;
+  size_t width = row_width(k);
+  (void)err;
+  for (size_t r = 0; r < k->n_in / width; r++) {
+    const REAL *x = (const REAL *)a->in[0] + r * width;
+    REAL *y = (REAL *)a->out + r * width;
+    row_moments(x, width, k->d.attrs.eps, &mean, &inverse);
+    for (size_t i = 0; i < width; i++) y[i] = (REAL)((x[i] - mean) * inverse * w[i] + b[i]);
+    if (!k->learns) continue;
+    saved[2 * r] = mean;
+    saved[2 * r + 1] = inverse;
+  }
+  return CLV_OK;
+}
+
+/* With g = dy w and xhat = (x - mean) inverse: dx = inverse (g - mean(g) - xhat mean(g xhat)). */
+static clv_code layernorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  const REAL *w = a->param[CLV_SLOT_WEIGHT];
+  const double *saved = a->saved;
+  size_t width = row_width(k);
+  (void)err;
+  for (size_t r = 0; r < k->n_in / width; r++) {
+    const REAL *x = (const REAL *)a->in[0] + r * width, *dy = (const REAL *)a->dout + r * width;
+    REAL *dx = (REAL *)a->din[0] + r * width;
+    double sum = 0, with_x = 0, mean = saved[2 * r], inverse = saved[2 * r + 1];
+    for (size_t i = 0; i < width; i++) {
+      sum += (double)dy[i] * w[i];
+      with_x += (double)dy[i] * w[i] * ((x[i] - mean) * inverse);
+    }
+    for (size_t i = 0; i < width; i++)
+      dx[i] = (REAL)(inverse * ((double)dy[i] * w[i] -
+                                (sum + (x[i] - mean) * inverse * with_x) / (double)width));
+  }
+  return CLV_OK;
+}
+
+static clv_code layernorm_backward_weight(clv_kernel *base, const clv_kernel_args *a,
+                                          clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  const REAL *x = a->in[0], *dy = a->dout;
+  REAL *dw = a->dparam[CLV_SLOT_WEIGHT], *db = a->dparam[CLV_SLOT_BIAS];
+  const double *saved = a->saved;
+  size_t width = row_width(k);
+  (void)err;
+  for (size_t i = 0; i < width; i++) {
+    double weight = 0, bias = 0;
+    for (size_t r = 0; r < k->n_in / width; r++) {
+      bias += dy[r * width + i];
+      weight += dy[r * width + i] * ((x[r * width + i] - saved[2 * r]) * saved[2 * r + 1]);
+    }
+    put(&dw[i], weight, a->accumulate);
+    put(&db[i], bias, a->accumulate);
+  }
+  return CLV_OK;
+}
+
+CLV_OP_ROW(layernorm) = {
+    .name = "layernorm",
+    .doc =
+        "y = (x - mean) / sqrt(var + eps) * weight + bias, mean and variance over the trailing "
+        "dimensions `shape` (torch.nn.functional.layer_norm)",
+    .torch_module = "LayerNorm(shape=normalized_shape, eps=eps)",
+    .torch_needs = "elementwise_affine=True",
+    .n_in = 1,
+    .attrs = {{.key = CLV_ATTR_SHAPE, .required = true, .low = 1, .high = CLV_EXTENT_MAX},
+              EPS_ATTR},
+    .shape = layernorm_shape,
+    .slots = layernorm_slots,
+    .most_params = 2,
+    .forward = layernorm_forward,
+    .backward_input = layernorm_backward_input,
+    .backward_weight = layernorm_backward_weight,
+    .saves_dx = CLV_SAVE_IN0,
+    .saves_dw = CLV_SAVE_IN0,
+    .saved_bytes = layernorm_saved,
+};

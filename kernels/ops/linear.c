@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * x [rows, F], W [out, F], y [rows, out]; rows: N, or N T of a sequence.
+ */
+#include "kernels/ops/bias_int.h"
+
+static clv_code linear_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  const clv_shape *in = &s->in[0];
+  if (in->rank != 3) /* a sequence is meant so; an image means that a flatten was forgotten */
+    CLV_TRY(clv_need_rank("linear", in, 2, "[N, F]",
+                          "; put a flatten before it, or give it a sequence [N, T, F]", err));
+  *ret = *in;
+  ret->dim[in->rank - 1] = s->attrs->out;
+  return CLV_OK;
+}
+
+static int linear_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
+  const clv_shape *in = &s->in[0];
+  ret[CLV_SLOT_WEIGHT] = (clv_slot){.suffix = "weight",
+                                    .shape = CLV_SHAPE(s->attrs->out, in->dim[in->rank - 1]),
+                                    .init = CLV_INIT_FAN_IN};
+  ret[CLV_SLOT_BIAS] =
+      (clv_slot){.suffix = "bias", .shape = CLV_SHAPE(s->attrs->out), .init = CLV_INIT_FAN_IN};
+  return s->attrs->bias ? 2 : 1;
+}
+
+static int64_t linear_rows(const clv_ref_kernel *k, int64_t *ret_features) {
+  *ret_features = k->d.in[0].dim[k->d.in[0].rank - 1];
+  return (int64_t)k->n_in / *ret_features;
+}
+
+static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  const REAL *x = a->in[0], *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
+  REAL *y = a->out;
+  int64_t features, batch = linear_rows(k, &features), out = k->d.attrs.out;
+  (void)err;
+  for (int64_t n = 0; n < batch; n++)
+    for (int64_t o = 0; o < out; o++) {
+      double sum = k->d.attrs.bias ? b[o] : 0;
+      for (int64_t f = 0; f < features; f++)
+        sum += (double)x[n * features + f] * w[o * features + f];
+      y[n * out + o] = (REAL)sum;
+    }
+  return CLV_OK;
+}
+
+static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  const REAL *dy = a->dout, *w = a->param[CLV_SLOT_WEIGHT];
+  REAL *dx = a->din[0];
+  int64_t features, batch = linear_rows(k, &features), out = k->d.attrs.out;
+  (void)err;
+  for (int64_t n = 0; n < batch; n++)
+    for (int64_t f = 0; f < features; f++) {
+      double sum = 0;
+      for (int64_t o = 0; o < out; o++) sum += (double)dy[n * out + o] * w[o * features + f];
+      dx[n * features + f] = (REAL)sum;
+    }
+  return CLV_OK;
+}
+
+static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  const REAL *x = a->in[0], *dy = a->dout;
+  REAL *dw = a->dparam[CLV_SLOT_WEIGHT];
+  int64_t features, batch = linear_rows(k, &features), out = k->d.attrs.out;
+  (void)err;
+  for (int64_t o = 0; o < out; o++)
+    for (int64_t f = 0; f < features; f++) {
+      double sum = 0;
+      for (int64_t n = 0; n < batch; n++) sum += (double)dy[n * out + o] * x[n * features + f];
+      put(&dw[o * features + f], sum, a->accumulate);
+    }
+  if (k->d.attrs.bias) bias_gradient(dy, batch, out, 1, a->dparam[CLV_SLOT_BIAS], a->accumulate);
+  return CLV_OK;
+}
+
+CLV_OP_ROW(linear) = {
+    .name = "linear",
+    .doc = "y = x W^T + b, x: [N, F] or [N, T, F], W: [out, F] (torch.nn.functional.linear)",
+    .torch_module = "Linear(out=out_features, bias=bias)",
+    .n_in = 1,
+    .attrs = {OUT_ATTR, BIAS_ATTR},
+    .shape = linear_shape,
+    .slots = linear_slots,
+    .most_params = 2,
+    .forward = linear_forward,
+    .backward_input = linear_backward_input,
+    .backward_weight = linear_backward_weight,
+    .saves_dw = CLV_SAVE_IN0,
+};

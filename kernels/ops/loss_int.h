@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Losses, all with reduction "mean". in[0] is the prediction, in[1] the target; out and dout are
+ * scalars. Computed in double and rounded once.
+ */
+#ifndef CLEAVE_OPS_LOSS_INT_H
+#define CLEAVE_OPS_LOSS_INT_H
+
+#include "kernels/ops/op_int.h"
+
+static inline double dout_of(const clv_kernel_args *a) { return *(const REAL *)a->dout; }
+
+/* ---- class labels: x [N, classes], target [N] i64 -------------------------------------------- */
+
+static inline clv_code class_loss_shape(const char *op, const clv_op_site *s, clv_shape *ret,
+                                        clv_err *err) {
+  char a[160], b[160];
+  CLV_TRY(clv_need_rank(op, &s->in[0], 2, "[N, classes]", "", err));
+  if (s->in[1].rank != 1 || s->in[1].dim[0] != s->in[0].dim[0])
+    return clv_fail(err, CLV_INVALID,
+                    "%s needs one class index per sample ([%lld] i64) for predictions %s, got %s",
+                    op, (long long)s->in[0].dim[0], clv_shape_format(&s->in[0], a, sizeof a),
+                    clv_shape_format(&s->in[1], b, sizeof b));
+  *ret = (clv_shape){0};
+  return CLV_OK;
+}
+
+/* ---- targets shaped as the prediction -------------------------------------------------------- */
+
+static inline clv_code same_loss_shape(const char *op, const clv_op_site *s, clv_shape *ret,
+                                       clv_err *err) {
+  char a[160], b[160];
+  if (!clv_shape_equal(&s->in[0], &s->in[1]))
+    return clv_fail(err, CLV_INVALID, "%s needs targets shaped as the predictions %s, got %s", op,
+                    clv_shape_format(&s->in[0], a, sizeof a),
+                    clv_shape_format(&s->in[1], b, sizeof b));
+  *ret = (clv_shape){0};
+  return CLV_OK;
+}
+
+/* The mean of term(x, t) and the gradients dx(x, t), dt(x, t) of one term. */
+typedef double loss_term(double x, double t);
+
+static inline clv_code mean_forward(const clv_ref_kernel *k, const clv_kernel_args *a,
+                                    loss_term *term) {
+  const REAL *x = a->in[0], *t = a->in[1];
+  double sum = 0;
+  for (size_t i = 0; i < k->n_in; i++) sum += term(x[i], t[i]);
+  *(REAL *)a->out = (REAL)(sum / (double)k->n_in);
+  return CLV_OK;
+}
+
+static inline clv_code mean_backward(const clv_ref_kernel *k, const clv_kernel_args *a,
+                                     loss_term *wrt_x, loss_term *wrt_t) {
+  const REAL *x = a->in[0], *t = a->in[1];
+  loss_term *const gradient[] = {wrt_x, wrt_t};
+  double share = dout_of(a) / (double)k->n_in;
+  for (int side = 0; side < 2; side++) {
+    REAL *d = a->din[side];
+    if (!d) continue;
+    for (size_t i = 0; i < k->n_in; i++) d[i] = (REAL)(gradient[side](x[i], t[i]) * share);
+  }
+  return CLV_OK;
+}
+
+#define MEAN_LOSS(name)                                                                       \
+  static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
+    (void)err;                                                                                \
+    return mean_backward((const clv_ref_kernel *)base, a, name##_dx, name##_dt);              \
+  }                                                                                           \
+  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err)
+
+#endif

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * x [N, T, F], y [N, T, H].
+ *
+ * `saved` (without a backward to come: `scratch`) holds, for each layer, sample and step, six rows
+ * of H: the gates i, f, g, o after their functions, c and h. For backward the scratch holds the
+ * gradients of the gates before their functions [N, T, 4H], of a layer's input [N, T, H] and of c
+ * [H].
+ */
+#include "kernels/ops/op_int.h"
+
+static clv_code lstm_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  CLV_TRY(clv_need_rank("lstm", &s->in[0], 3, "[N, T, F]", "", err));
+  *ret = CLV_SHAPE(s->in[0].dim[0], s->in[0].dim[1], s->attrs->out);
+  return CLV_OK;
+}
+
+#define LAYER_NAMES(k) \
+  { "weight_ih_l" #k, "weight_hh_l" #k, "bias_ih_l" #k, "bias_hh_l" #k }
+
+static int lstm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
+  static const char *const names[CLV_LSTM_LAYERS][4] = {
+      LAYER_NAMES(0), LAYER_NAMES(1), LAYER_NAMES(2), LAYER_NAMES(3),
+      LAYER_NAMES(4), LAYER_NAMES(5), LAYER_NAMES(6), LAYER_NAMES(7)};
+  int64_t hidden = s->attrs->out, in = s->in[0].dim[2];
+  double bound = 1 / sqrt((double)hidden);
+  int n = 0;
+  for (int layer = 0; layer < s->attrs->layers; layer++, in = hidden) {
+    const clv_shape shapes[] = {CLV_SHAPE(4 * hidden, in), CLV_SHAPE(4 * hidden, hidden),
+                                CLV_SHAPE(4 * hidden), CLV_SHAPE(4 * hidden)};
+    for (int i = 0; i < (s->attrs->bias ? 4 : 2); i++)
+      ret[n++] = (clv_slot){
+          .suffix = names[layer][i], .shape = shapes[i], .init = CLV_INIT_UNIFORM, .bound = bound};
+  }
+  return n;
+}
+
+enum { GATE_I, GATE_F, GATE_G, GATE_O, CELL, HIDDEN, LSTM_ROWS };
+
+typedef struct lstm_site {
+  int64_t n, t, f, h; /* batch, steps, features in, hidden size */
+  int layers, slots;  /* slots of one layer: 4 with bias, else 2 */
+  REAL *rows;
+} lstm_site;
+
+static lstm_site lstm_of(const clv_ref_kernel *k, const clv_kernel_args *a) {
+  const int64_t *dim = k->d.in[0].dim;
+  return (lstm_site){dim[0],
+                     dim[1],
+                     dim[2],
+                     k->d.attrs.out,
+                     (int)k->d.attrs.layers,
+                     k->d.attrs.bias ? 4 : 2,
+                     k->learns ? a->saved : a->scratch};
+}
+
+static size_t lstm_row_bytes(const clv_ref_kernel *k) {
+  return k->n_out * LSTM_ROWS * (size_t)k->d.attrs.layers * sizeof(REAL);
+}
+
+static size_t lstm_saved(const clv_ref_kernel *k) { return k->learns ? lstm_row_bytes(k) : 0; }
+
+static size_t lstm_scratch(const clv_ref_kernel *k) {
+  return k->learns ? (5 * k->n_out + (size_t)k->d.attrs.out) * sizeof(REAL) : lstm_row_bytes(k);
+}
+
+static REAL *lstm_row(const lstm_site *s, int layer, int64_t n, int64_t t, int row) {
+  return s->rows + ((((int64_t)layer * s->n + n) * s->t + t) * LSTM_ROWS + row) * s->h;
+}
+
+/* What layer `layer` reads at step t; *ret_width: how many values. */
+static const REAL *lstm_input(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
+                              int64_t t, int64_t *ret_width) {
+  *ret_width = layer ? s->h : s->f;
+  return layer ? lstm_row(s, layer - 1, n, t, HIDDEN)
+               : (const REAL *)a->in[0] + (n * s->t + t) * s->f;
+}
+
+static const REAL *lstm_param(const lstm_site *s, const clv_kernel_args *a, int layer, int which) {
+  return which < s->slots ? a->param[layer * s->slots + which] : NULL;
+}
+
+/* Gate `gate` of unit j before its function. */
+static double lstm_gate(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
+                        int64_t t, int gate, int64_t j) {
+  const REAL *w_in = lstm_param(s, a, layer, 0), *w_h = lstm_param(s, a, layer, 1);
+  const REAL *b_in = lstm_param(s, a, layer, 2), *b_h = lstm_param(s, a, layer, 3);
+  int64_t width, row = gate * s->h + j;
+  const REAL *x = lstm_input(s, a, layer, n, t, &width);
+  double sum = b_in ? (double)b_in[row] + b_h[row] : 0;
+  for (int64_t f = 0; f < width; f++) sum += (double)w_in[row * width + f] * x[f];
+  const REAL *h = t ? lstm_row(s, layer, n, t - 1, HIDDEN) : NULL;
+  for (int64_t q = 0; h && q < s->h; q++) sum += (double)w_h[row * s->h + q] * h[q];
+  return sum;
+}
+
+static void lstm_step(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
+                      int64_t t) {
+  REAL *row = lstm_row(s, layer, n, t, 0);
+  for (int64_t j = 0; j < s->h; j++) {
+    for (int gate = GATE_I; gate <= GATE_O; gate++) {
+      double v = lstm_gate(s, a, layer, n, t, gate, j);
+      row[gate * s->h + j] = (REAL)(gate == GATE_G ? tanh(v) : 1 / (1 + exp(-v)));
+    }
+    double before = t ? lstm_row(s, layer, n, t - 1, CELL)[j] : 0;
+    double c =
+        row[GATE_F * s->h + j] * before + (double)row[GATE_I * s->h + j] * row[GATE_G * s->h + j];
+    row[CELL * s->h + j] = (REAL)c;
+    row[HIDDEN * s->h + j] = (REAL)(row[GATE_O * s->h + j] * tanh(c));
+  }
+}
+
+static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  lstm_site s = lstm_of((const clv_ref_kernel *)base, a);
+  REAL *y = a->out;
+  (void)err;
+  for (int layer = 0; layer < s.layers; layer++)
+    for (int64_t nt = 0; nt < s.n * s.t; nt++) lstm_step(&s, a, layer, nt / s.t, nt % s.t);
+  for (int64_t nt = 0; nt < s.n * s.t; nt++)
+    memcpy(y + nt * s.h, lstm_row(&s, s.layers - 1, nt / s.t, nt % s.t, HIDDEN),
+           (size_t)s.h * sizeof *y);
+  return CLV_OK;
+}
+
+/* Gradients of the gates of step t, from those of step t + 1. dh: of h from outside the layer;
+ * dc [H]: in, of c_t from step t + 1; out, of c_(t-1). */
+static void lstm_step_back(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
+                           int64_t t, const REAL *outside, REAL *dgates, REAL *dc) {
+  const REAL *row = lstm_row(s, layer, n, t, 0), *w_h = lstm_param(s, a, layer, 1);
+  REAL *d = dgates + (n * s->t + t) * 4 * s->h;
+  const REAL *after = t + 1 < s->t ? d + 4 * s->h : NULL;
+  for (int64_t j = 0; j < s->h; j++) {
+    double dh = outside[(n * s->t + t) * s->h + j];
+    for (int64_t r = 0; after && r < 4 * s->h; r++) dh += (double)after[r] * w_h[r * s->h + j];
+    double i = row[GATE_I * s->h + j], f = row[GATE_F * s->h + j], g = row[GATE_G * s->h + j];
+    double o = row[GATE_O * s->h + j], squashed = tanh(row[CELL * s->h + j]);
+    double before = t ? lstm_row(s, layer, n, t - 1, CELL)[j] : 0;
+    double cell = (after ? dc[j] : 0) + dh * o * (1 - squashed * squashed);
+    d[GATE_I * s->h + j] = (REAL)(cell * g * i * (1 - i));
+    d[GATE_F * s->h + j] = (REAL)(cell * before * f * (1 - f));
+    d[GATE_G * s->h + j] = (REAL)(cell * i * (1 - g * g));
+    d[GATE_O * s->h + j] = (REAL)(dh * squashed * o * (1 - o));
+    dc[j] = (REAL)(cell * f);
+  }
+}
+
+/* Value q of what the gates of a step are sums over: the input, h of the step before, and a 1 for
+ * the biases. */
+static double lstm_factor(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t nt,
+                          int64_t q) {
+  int64_t n = nt / s->t, t = nt % s->t, width;
+  const REAL *x = lstm_input(s, a, layer, n, t, &width);
+  if (q < width) return x[q];
+  if (q == width + s->h) return 1;
+  return t ? lstm_row(s, layer, n, t - 1, HIDDEN)[q - width] : 0;
+}
+
+/* Gradients of a layer's parameters: dW_ih = dgates^T x, dW_hh = dgates^T h of the step before, and
+ * both biases' are the sums of dgates. */
+static void lstm_weights_back(const lstm_site *s, const clv_kernel_args *a, int layer,
+                              const REAL *dgates) {
+  void *const *d = &a->dparam[layer * s->slots];
+  int64_t width = layer ? s->h : s->f;
+  for (int64_t r = 0; r < 4 * s->h; r++)
+    for (int64_t q = 0; q <= width + s->h; q++) {
+      double sum = 0;
+      for (int64_t nt = 0; nt < s->n * s->t; nt++)
+        sum += dgates[nt * 4 * s->h + r] * lstm_factor(s, a, layer, nt, q);
+      if (q < width)
+        put((REAL *)d[0] + r * width + q, sum, a->accumulate);
+      else if (q < width + s->h)
+        put((REAL *)d[1] + r * s->h + q - width, sum, a->accumulate);
+      else
+        for (int b = 2; b < s->slots; b++) put((REAL *)d[b] + r, sum, a->accumulate);
+    }
+}
+
+/* dx = dgates W_ih, over all steps. */
+static void lstm_input_back(const lstm_site *s, const clv_kernel_args *a, int layer,
+                            const REAL *dgates, REAL *dx) {
+  const REAL *w_in = lstm_param(s, a, layer, 0);
+  int64_t width = layer ? s->h : s->f;
+  for (int64_t nt = 0; nt < s->n * s->t; nt++)
+    for (int64_t q = 0; q < width; q++) {
+      double sum = 0;
+      for (int64_t r = 0; r < 4 * s->h; r++)
+        sum += (double)dgates[nt * 4 * s->h + r] * w_in[r * width + q];
+      dx[nt * width + q] = (REAL)sum;
+    }
+}
+
+static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  lstm_site s = lstm_of(k, a);
+  REAL *dgates = a->scratch, *dx = dgates + 4 * k->n_out, *dc = dx + k->n_out;
+  (void)err;
+  for (int layer = s.layers - 1; layer >= 0; layer--) {
+    const REAL *outside = layer == s.layers - 1 ? a->dout : dx;
+    for (int64_t n = 0; n < s.n; n++)
+      for (int64_t t = s.t - 1; t >= 0; t--)
+        lstm_step_back(&s, a, layer, n, t, outside, dgates, dc);
+    if (k->d.need_dw) lstm_weights_back(&s, a, layer, dgates);
+    if (layer || a->din[0]) lstm_input_back(&s, a, layer, dgates, layer ? dx : a->din[0]);
+  }
+  return CLV_OK;
+}
+
+CLV_OP_ROW(lstm) = {
+    .name = "lstm",
+    .doc =
+        "per layer and step, zeros before the first: "
+        "[i f g o] = W_ih x_t + b_ih + W_hh h_(t-1) + b_hh; "
+        "c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g); h_t = sigmoid(o) tanh(c_t); "
+        "x: [N, T, F], y: h of the last layer [N, T, out] (torch.nn.LSTM, batch_first=True)",
+    .torch_module = "LSTM(out=hidden_size, layers=num_layers, bias=bias)",
+    .torch_needs = "batch_first=True, bidirectional=False, proj_size=0, dropout=0.0",
+    .n_in = 1,
+    .attrs = {{.key = CLV_ATTR_OUT, .required = true, .low = 1, .high = CLV_EXTENT_MAX / 4},
+              {.key = CLV_ATTR_LAYERS, .fallback = 1, .low = 1, .high = CLV_LSTM_LAYERS},
+              BIAS_ATTR},
+    .shape = lstm_shape,
+    .slots = lstm_slots,
+    .most_params = 4 * CLV_LSTM_LAYERS,
+    .forward = lstm_forward,
+    .backward_input = lstm_backward,
+    .saves_dw = CLV_SAVE_IN0,
+    .fused = true,
+    .saved_bytes = lstm_saved,
+    .scratch_bytes = lstm_scratch,
+};

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loops over single numbers, with the expressions of torch's CPU kernels.
+ */
+#ifndef CLEAVE_OPS_POINTWISE_INT_H
+#define CLEAVE_OPS_POINTWISE_INT_H
+
+#include "kernels/ops/op_int.h"
+
+/* A forward that maps x[i] to y[i]. NaN passes through relu, as torch's. */
+#define POINTWISE(name, expression)                                                          \
+  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
+    const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                  \
+    const REAL *in = a->in[0];                                                               \
+    REAL *out = a->out;                                                                      \
+    (void)err;                                                                               \
+    for (size_t i = 0; i < k->n_in; i++) {                                                   \
+      REAL x = in[i];                                                                        \
+      out[i] = (expression);                                                                 \
+    }                                                                                        \
+    return CLV_OK;                                                                           \
+  }
+
+/* A backward that maps dy[i] and the kept value s (the input or the output) to dx[i]. */
+#define POINTWISE_BACKWARD(name, kept, expression)                                            \
+  static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
+    const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                   \
+    const REAL *keep = (kept), *dout = a->dout;                                               \
+    REAL *din = a->din[0];                                                                    \
+    (void)err;                                                                                \
+    for (size_t i = 0; i < k->n_in; i++) {                                                    \
+      REAL s = keep[i], dy = dout[i];                                                         \
+      din[i] = (expression);                                                                  \
+    }                                                                                         \
+    return CLV_OK;                                                                            \
+  }
+
+/* add, flatten, reshape and dropout outside training hand the gradient on. */
+static inline clv_code pass_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const clv_ref_kernel *k = (const clv_ref_kernel *)base;
+  (void)err;
+  for (int i = 0; i < k->d.n_in; i++)
+    if (a->din[i]) memmove(a->din[i], a->dout, k->n_out * sizeof(REAL));
+  return CLV_OK;
+}
+
+static inline clv_code pass_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  memmove(a->out, a->in[0], ((const clv_ref_kernel *)base)->n_in * sizeof(REAL));
+  return CLV_OK;
+}
+
+#endif

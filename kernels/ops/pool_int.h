@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Windows over one image plane after the other: channels are independent.
+ */
+#ifndef CLEAVE_OPS_POOL_INT_H
+#define CLEAVE_OPS_POOL_INT_H
+
+#include "kernels/ops/op_int.h"
+
+static inline clv_code pool_shape(const char *op, const clv_op_site *s, clv_shape *ret,
+                                  clv_err *err) {
+  int64_t image[2];
+  CLV_TRY(clv_need_rank(op, &s->in[0], 4, "[N, C, H, W]", "", err));
+  for (int i = 0; i < 2; i++)
+    if (s->attrs->pad[i] > s->attrs->kernel[i] / 2)
+      return clv_fail(err, CLV_INVALID, "%s: pad %lld must be at most half of kernel %lld", op,
+                      (long long)s->attrs->pad[i], (long long)s->attrs->kernel[i]);
+  CLV_TRY(clv_window_extents(op, s, image, err));
+  *ret = CLV_SHAPE(s->in[0].dim[0], s->in[0].dim[1], image[0], image[1]);
+  return CLV_OK;
+}
+
+#define WINDOW_ATTRS                                                              \
+  {                                                                               \
+    {.key = CLV_ATTR_KERNEL, .required = true, .low = 1, .high = CLV_EXTENT_MAX}, \
+        {.key = CLV_ATTR_STRIDE, .low = 1, .high = CLV_EXTENT_MAX}, {             \
+      .key = CLV_ATTR_PAD, .low = 0, .high = CLV_EXTENT_MAX                       \
+    }                                                                             \
+  }
+
+#endif

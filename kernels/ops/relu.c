@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/ops/pointwise_int.h"
+
+/* NaN passes, as torch's. */
+POINTWISE(relu, x <= 0 ? 0 : x)
+POINTWISE_BACKWARD(relu, a->out, s <= 0 ? 0 : dy)
+
+CLV_OP_ROW(relu) = {
+    .name = "relu",
+    .doc = "y = max(x, 0) (torch.nn.functional.relu)",
+    .torch_module = "ReLU()",
+    .n_in = 1,
+    .shape = clv_same_shape,
+    .elementwise = true,
+    .zero_stays = true,
+    .forward = relu_forward,
+    .backward_input = relu_backward,
+    .saves_dx = CLV_SAVE_OUT,
+    .in_place = true,
+};

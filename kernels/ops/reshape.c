@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * No arithmetic, and no copy where the input is row-major.
+ */
+#include "kernels/ops/pointwise_int.h"
+
+static clv_code reshape_mismatch(const clv_shape *want, const clv_shape *in, int64_t per_sample,
+                                 clv_err *err) {
+  char a[160], b[160];
+  return clv_fail(err, CLV_INVALID,
+                  "reshape to %s per sample does not fit the %lld values per sample of %s",
+                  clv_shape_format(want, a, sizeof a), (long long)per_sample,
+                  clv_shape_format(in, b, sizeof b));
+}
+
+static clv_code reshape_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
+  const clv_shape *want = &s->attrs->shape, *in = &s->in[0];
+  int64_t per_sample = 1, known = 1;
+  int wild = -1;
+  if (in->rank < 1) return clv_fail(err, CLV_INVALID, "reshape needs a batch, got a scalar");
+  if (want->rank < 1 || want->rank >= CLV_MAX_RANK)
+    return clv_fail(err, CLV_INVALID, "reshape needs 1 to %d extents per sample, got %d",
+                    CLV_MAX_RANK - 1, want->rank);
+  for (int i = 1; i < in->rank; i++) per_sample *= in->dim[i];
+  for (int i = 0; i < want->rank; i++) {
+    if (want->dim[i] == -1 && wild < 0)
+      wild = i;
+    else if (want->dim[i] < 1 || want->dim[i] > per_sample || known > per_sample / want->dim[i])
+      return reshape_mismatch(want, in, per_sample, err);
+    else
+      known *= want->dim[i];
+  }
+  if (wild < 0 ? known != per_sample : per_sample % known != 0)
+    return reshape_mismatch(want, in, per_sample, err);
+  clv_shape out = {.rank = want->rank + 1, .dim = {in->dim[0]}};
+  for (int i = 0; i < want->rank; i++)
+    out.dim[i + 1] = i == wild ? per_sample / known : want->dim[i];
+  *ret = out;
+  return CLV_OK;
+}
+
+CLV_OP_ROW(reshape) = {
+    .name = "reshape",
+    .doc = "[N, ...] -> [N, shape...], one extent may be -1 (torch.reshape)",
+    .torch_module = "Unflatten(shape=unflattened_size)",
+    .torch_needs = "dim=1",
+    .n_in = 1,
+    .attrs = {{.key = CLV_ATTR_SHAPE, .required = true, .low = -1, .high = CLV_EXTENT_MAX}},
+    .shape = reshape_shape,
+    .alias = true,
+    .forward = pass_forward,
+    .backward_input = pass_backward,
+    .in_place = true,
+};

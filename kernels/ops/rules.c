@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the shape rules and the loops of several ops share.
+ */
+#include <string.h>
+
+#include "kernels/ops/ops.h"
+
+clv_code clv_need_rank(const char *op, const clv_shape *in, int rank, const char *layout,
+                       const char *hint, clv_err *err) {
+  char text[160];
+  if (in->rank == rank) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%s needs rank %d %s, got %s%s", op, rank, layout,
+                  clv_shape_format(in, text, sizeof text), hint);
+}
+
+clv_code clv_same_shape(const clv_op_site *site, clv_shape *ret, clv_err *err) {
+  (void)err;
+  *ret = site->in[0];
+  return CLV_OK;
+}
+
+clv_code clv_window_extents(const char *op, const clv_op_site *site, int64_t ret[2], clv_err *err) {
+  const clv_attrs *a = site->attrs;
+  char text[160];
+  int64_t out[2];
+  for (int i = 0; i < 2; i++) {
+    /* Extents, kernel, stride and pad are at most 2^31 - 1 each: no overflow in 64 bits. */
+    int64_t padded = site->in[0].dim[2 + i] + 2 * a->pad[i];
+    if (padded < a->kernel[i])
+      return clv_fail(err, CLV_INVALID,
+                      "%s: kernel %lld x %lld does not fit the input %s with pad %lld x %lld", op,
+                      (long long)a->kernel[0], (long long)a->kernel[1],
+                      clv_shape_format(&site->in[0], text, sizeof text), (long long)a->pad[0],
+                      (long long)a->pad[1]);
+    out[i] = (padded - a->kernel[i]) / a->stride[i] + 1;
+  }
+  memcpy(ret, out, sizeof out);
+  return CLV_OK;
+}
+
+clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dtype, clv_err *err) {
+  char text[160];
+  if (shape->rank < 0 || shape->rank > CLV_MAX_RANK)
+    return clv_fail(err, CLV_INVALID, "%s has rank %d, outside 0..%d", what, shape->rank,
+                    (int)CLV_MAX_RANK);
+  for (int i = 0; i < shape->rank; i++)
+    if (shape->dim[i] < 1 || shape->dim[i] > CLV_EXTENT_MAX)
+      return clv_fail(err, CLV_INVALID, "%s %s has an extent outside 1..%d", what,
+                      clv_shape_format(shape, text, sizeof text), (int)CLV_EXTENT_MAX);
+  size_t bytes;
+  if (clv_shape_bytes(shape, dtype, &bytes, err) != CLV_OK || bytes > CLV_VALUE_BYTES_MAX)
+    return clv_fail(err, CLV_EXHAUSTED, "%s %s of %s is larger than the limit of 1 TiB", what,
+                    clv_shape_format(shape, text, sizeof text), clv_dtype_name(dtype));
+  return CLV_OK;
+}
+
+clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,
+                         clv_err *err) {
+  if (labels[i] < 0 || labels[i] >= classes)
+    return clv_fail(err, CLV_INVALID, "label %lld of sample %lld is outside 0..%lld",
+                    (long long)labels[i], (long long)i, (long long)classes - 1);
+  *ret = labels[i];
+  return CLV_OK;
+}
+
+clv_code clv_find_axis(const char *op, const clv_op_site *s, int *ret, clv_err *err) {
+  const clv_shape *in = &s->in[0];
+  int axis = clv_axis_of(s->attrs, in);
+  char text[160];
+  if (axis < 0)
+    return clv_fail(err, CLV_INVALID, "%s: dim %lld is no dimension of %s", op,
+                    (long long)s->attrs->dim, clv_shape_format(in, text, sizeof text));
+  if (axis == 0)
+    return clv_fail(err, CLV_INVALID, "%s: dim %lld of %s is the batch", op,
+                    (long long)s->attrs->dim, clv_shape_format(in, text, sizeof text));
+  *ret = axis;
+  return CLV_OK;
+}

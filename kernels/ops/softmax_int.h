@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows along the last dimension. The row's largest value is subtracted before exp, so that no finite
+ * row overflows.
+ */
+#ifndef CLEAVE_OPS_SOFTMAX_INT_H
+#define CLEAVE_OPS_SOFTMAX_INT_H
+
+#include "kernels/ops/op_int.h"
+
+static inline clv_code last_dim_shape(const char *op, const clv_op_site *s, clv_shape *ret,
+                                      clv_err *err) {
+  char text[160];
+  if (s->in[0].rank < 2)
+    return clv_fail(err, CLV_INVALID, "%s needs rank 2 or more ([N, ..., classes]), got %s", op,
+                    clv_shape_format(&s->in[0], text, sizeof text));
+  return clv_same_shape(s, ret, err);
+}
+
+static inline int64_t row_length(const clv_ref_kernel *k) {
+  return k->d.in[0].dim[k->d.in[0].rank - 1];
+}
+
+static inline double row_max(const REAL *x, int64_t n) {
+  double top = x[0];
+  for (int64_t i = 1; i < n; i++)
+    if (x[i] > top || isnan(x[i])) top = x[i];
+  return top;
+}
+
+/* sum_i exp(x_i - top) */
+static inline double row_exp_sum(const REAL *x, int64_t n, double top) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; i++) sum += exp((double)x[i] - top);
+  return sum;
+}
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The op table, made from kernels/ops.def: a number without a row does not link.
+ */
+#include <string.h>
+
+#include "kernels/ops/ops.h"
+
+#define OP(number, NAME, name) \
+  extern const clv_op_def clv_op_row_##name##_f32, clv_op_row_##name##_f64;
+#include "kernels/ops.def"
+#undef OP
+
+/* Numbers ascend, or CLV_OP_COUNT were not behind the last. */
+#define OP(number, NAME, name) \
+  _Static_assert(number < CLV_OP_COUNT, "the numbers of ops.def ascend");
+#include "kernels/ops.def"
+#undef OP
+
+static const struct {
+  const clv_op_def *f32, *f64;
+} rows[CLV_OP_COUNT] = {
+#define OP(number, NAME, name) [number] = {&clv_op_row_##name##_f32, &clv_op_row_##name##_f64},
+#include "kernels/ops.def"
+#undef OP
+};
+
+const clv_op_def *clv_op_def_in(clv_op op, clv_dtype dtype) {
+  if (op <= CLV_OP_INPUT || op >= CLV_OP_COUNT) return NULL;
+  return dtype == CLV_F32 ? rows[op].f32 : dtype == CLV_F64 ? rows[op].f64 : NULL;
+}
+
+const clv_op_def *clv_op_def_of(clv_op op) { return clv_op_def_in(op, CLV_F32); }
+
+clv_code clv_op_find(const char *name, clv_op *ret, clv_err *err) {
+  const char *names[CLV_OP_COUNT];
+  size_t n = 0;
+  for (int op = 0; op < CLV_OP_COUNT; op++) {
+    const clv_op_def *def = rows[op].f32;
+    if (!def) continue;
+    if (strcmp(def->name, name) == 0) {
+      *ret = (clv_op)op;
+      return CLV_OK;
+    }
+    names[n++] = def->name;
+  }
+  const char *near = clv_did_you_mean(name, names, n);
+  if (near)
+    return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'; did you mean '%s'?", name, near);
+  return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'", name);
+}
+
+const char *clv_op_name(clv_op op) {
+  const clv_op_def *def = clv_op_def_of(op);
+  return def ? def->name : op == CLV_OP_INPUT ? "input" : "?";
+}
+
+const char *clv_op_doc(clv_op op) {
+  const clv_op_def *def = clv_op_def_of(op);
+  return def ? def->doc : "";
+}
+
+bool clv_op_is_loss(clv_op op) {
+  const clv_op_def *def = clv_op_def_of(op);
+  return def && def->loss;
+}
+
+int clv_op_n_inputs(clv_op op) {
+  const clv_op_def *def = clv_op_def_of(op);
+  return def ? def->n_in : 0;
+}
+
+int clv_op_most_params(clv_op op) {
+  const clv_op_def *def = clv_op_def_of(op);
+  return def && def->slots ? def->most_params : 0;
+}

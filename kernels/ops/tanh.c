@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/ops/pointwise_int.h"
+
+POINTWISE(tanh, MATH(tanh)(x))
+POINTWISE_BACKWARD(tanh, a->out, dy *(1 - s * s))
+
+CLV_OP_ROW(tanh) = {
+    .name = "tanh",
+    .doc = "y = tanh(x) (torch.tanh)",
+    .torch_module = "Tanh()",
+    .n_in = 1,
+    .shape = clv_same_shape,
+    .elementwise = true,
+    .zero_stays = true,
+    .forward = tanh_forward,
+    .backward_input = tanh_backward,
+    .saves_dx = CLV_SAVE_OUT,
+    .in_place = true,
+};

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the rows of the ops say holds: names and texts are there, and what an element-wise op claims
+ * of itself is what its loops do.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/ops/ops.h"
+
+static const struct {
+  int number;
+  const char *name;
+} list[] = {
+#define OP(number, NAME, name) {number, #name},
+#include "kernels/ops.def"
+#undef OP
+};
+
+static bool given(const char *text) { return text && *text; }
+
+static void test_names(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(list); i++) {
+    const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
+    clv_op found;
+    clv_err err;
+    assert_string_equal(def->name, list[i].name);
+    assert_string_equal(clv_op_def_in((clv_op)list[i].number, CLV_F64)->name, list[i].name);
+    assert_int_equal(clv_op_find(def->name, &found, &err), CLV_OK);
+    assert_int_equal(found, list[i].number);
+  }
+}
+
+static void test_texts(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(list); i++) {
+    const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
+    if (!given(def->doc)) fail_msg("%s has no formula", def->name);
+    if (given(def->torch_module) == given(def->no_torch_module))
+      fail_msg("%s says either which torch.nn module it is, or why there is none", def->name);
+    if (given(def->torch_needs) && !given(def->torch_module))
+      fail_msg("%s has no module that could need anything", def->name);
+  }
+}
+
+static void test_functions(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(list); i++) {
+    const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
+    if (!def->shape || !def->forward) fail_msg("%s has no shape rule or no forward", def->name);
+    if (!def->backward_input != def->rows)
+      fail_msg("%s: a gradient of integers, or none of floats", def->name);
+    if (!def->slots != !def->most_params)
+      fail_msg("%s: most_params is said exactly where there are slots", def->name);
+    if (def->slots && !(def->fused || def->backward_weight))
+      fail_msg("%s has parameters without a gradient", def->name);
+    if (def->n_in < 1 || CLV_MAX(def->n_in, def->max_in) > CLV_MAX_IN)
+      fail_msg("%s takes %d inputs", def->name, def->n_in);
+  }
+}
+
+enum { N = 5 };
+
+/* y = f(x, x, ...) of an element-wise op over [1, N], outside training. */
+static void run(clv_op op, const float *x, float *y) {
+  clv_ref_kernel k = {.n_in = N, .n_out = N};
+  clv_kernel_args a = {.out = y};
+  clv_err err;
+  k.d.op = op;
+  k.d.attrs.factor = 3;
+  k.d.n_in = clv_op_n_inputs(op);
+  for (int i = 0; i < k.d.n_in; i++) {
+    k.d.in[i] = CLV_SHAPE(1, N);
+    a.in[i] = x;
+  }
+  k.d.out = CLV_SHAPE(1, N);
+  assert_int_equal(clv_op_def_of(op)->forward(&k.base, &a, &err), CLV_OK);
+}
+
+static void test_zero_stays(void **state) {
+  const float zeros[N] = {0};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(list); i++) {
+    const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
+    float y[N];
+    if (def->zero_stays && !def->elementwise) fail_msg("%s is not element-wise", def->name);
+    if (!def->elementwise) continue;
+    run((clv_op)list[i].number, zeros, y);
+    if (def->zero_stays != (y[0] == 0))
+      fail_msg("%s: f(0) = %g, and its row says zero_stays = %d", def->name, (double)y[0],
+               def->zero_stays);
+  }
+}
+
+static void test_elementwise(void **state) {
+  const float x[N] = {-2, -0.5f, 0.25f, 1, 3};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(list); i++) {
+    const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
+    float y[N], z[N], moved[N];
+    if (!def->elementwise) continue;
+    if (def->slots || def->shape == NULL) fail_msg("%s has parameters", def->name);
+    run((clv_op)list[i].number, x, y);
+    memcpy(moved, x, sizeof x);
+    moved[2] = 7;
+    run((clv_op)list[i].number, moved, z);
+    for (int j = 0; j < N; j++)
+      if ((y[j] == z[j]) != (j != 2)) fail_msg("%s is not element-wise at %d", def->name, j);
+  }
+}
+
+static void test_outside_the_list(void **state) {
+  (void)state;
+  assert_null(clv_op_def_of(CLV_OP_INPUT));
+  assert_null(clv_op_def_of(CLV_OP_COUNT));
+  assert_null(clv_op_def_of((clv_op)-1));
+  assert_null(clv_op_def_in(CLV_OP_LINEAR, CLV_I64));
+  assert_string_equal(clv_op_name(CLV_OP_INPUT), "input");
+  assert_string_equal(clv_op_name(CLV_OP_COUNT), "?");
+  assert_int_equal(clv_op_most_params(CLV_OP_COUNT), 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_names),       cmocka_unit_test(test_texts),
+      cmocka_unit_test(test_functions),   cmocka_unit_test(test_zero_stays),
+      cmocka_unit_test(test_elementwise), cmocka_unit_test(test_outside_the_list),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
