@@ -293,15 +293,16 @@ UNIT_PROGRAMS += $(E2E)
 # The same binaries and library with tests/faults/faults.c between their messages and the network.
 FAULTS := $(OUT)/faults/cleave-master $(OUT)/faults/cleave-worker $(OUT)/faults/libcleave.so.0
 FAULTS_OBJ := $(OUT)/tests/faults/faults.o
+FAULTS_LDFLAGS := -Wl,--wrap=clv_link_send
 $(OUT)/faults/cleave-master: $(call obj_of,master) $(FAULTS_OBJ) $(call libs_for,master)
 	@mkdir -p $(@D)
-	$(call link,,$(call obj_of,master) $(FAULTS_OBJ),master)
+	$(call link,$(FAULTS_LDFLAGS),$(call obj_of,master) $(FAULTS_OBJ),master)
 $(OUT)/faults/cleave-worker: $(call obj_of,worker) $(FAULTS_OBJ) $(call libs_for,worker)
 	@mkdir -p $(@D)
-	$(call link,$(EXPORT_ACCEPT4),$(call obj_of,worker) $(FAULTS_OBJ),worker)
+	$(call link,$(EXPORT_ACCEPT4) $(FAULTS_LDFLAGS),$(call obj_of,worker) $(FAULTS_OBJ),worker)
 $(OUT)/faults/libcleave.so.0: $(FAULTS_OBJ) $(API_LIBS)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcleave.so.0 -o $@ $(FAULTS_OBJ) $(api_members) -Wl,--as-needed $(call ldlibs_for,master/api)
+	$(Q)$(CC) $(LDFLAGS) $(FAULTS_LDFLAGS) -shared -Wl,-soname,libcleave.so.0 -o $@ $(FAULTS_OBJ) $(api_members) -Wl,--as-needed $(call ldlibs_for,master/api)
 
 # The protocol of references on its own, over a network that loses, doubles and reorders.
 $(OUT)/faults/references: $(OUT)/tests/faults/references.o $$(ALL_LIBS)
@@ -336,7 +337,8 @@ demo: deps
 FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 
-$(OUT)/fuzz/fuzz_answers: FUZZ_LDFLAGS := -Wl,--wrap=clv_node_help
+$(OUT)/fuzz/fuzz_answers: FUZZ_LDFLAGS := -Wl,--wrap=clv_node_help,--wrap=clv_link_send
+$(OUT)/fuzz/fuzz_node: FUZZ_LDFLAGS := -Wl,--wrap=clv_link_send
 $(OUT)/fuzz/%: $(OUT)/tests/fuzz/%.o $(ALL_LIBS)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -fsanitize=fuzzer,address,undefined -fprofile-instr-generate -pthread $(FUZZ_LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
