@@ -128,7 +128,7 @@ GEN_HEADERS := $(patsubst %.o,%.h,$(filter %.pb-c.o,$(GEN_OBJS)))
 GRPC_PROTO := /usr/share/grpc-proto
 
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
-LIBCLEAVE := $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
+LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
 .PHONY: all help test demo check-layers lint format bench bench-pipeline fuzz fuzzers fuzz-coverage parity learns mutate install uninstall clean \
         deps deps-test manuals deps-parity sanitize soak soak-mixed schedules references faults
@@ -245,9 +245,11 @@ $(OUT)/share/zsh/site-functions/_%: $(OUT)/%
 API_LIBS := $(call libs_for,master/api)
 api_members = -Wl,--whole-archive $(call lib_of,master/api) -Wl,--no-whole-archive \
               -Wl,--start-group $(API_LIBS) -Wl,--end-group
-$(OUT)/libcleave.so: $(API_LIBS)
+$(OUT)/libcleave.so.0: $(API_LIBS)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcleave.so.0 -o $@ $(api_members) -Wl,--as-needed $(call ldlibs_for,master/api)
+$(OUT)/libcleave.so: $(OUT)/libcleave.so.0
+	$(Q)ln -sf $(<F) $@
 $(OUT)/libcleave.a: $(API_LIBS)
 	$(call say,AR,$@)
 	$(Q)$(CC) -r -nostdlib -o $(OUT)/libcleave.o $(api_members)
@@ -432,7 +434,7 @@ install: all
 	install -d $(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/include
 	install -m 644 master/api/cleave.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(OUT)/libcleave.a $(LIBDIR)
-	install -m 755 $(OUT)/libcleave.so $(LIBDIR)/libcleave.so.0
+	install -m 755 $(OUT)/libcleave.so.0 $(LIBDIR)
 	ln -sf libcleave.so.0 $(LIBDIR)/libcleave.so
 	$(if $(DESTDIR),,@PATH=$$PATH:/sbin ldconfig 2>/dev/null || true)
 	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(OUT)/cleave.pc > $(LIBDIR)/pkgconfig/cleave.pc

@@ -38,4 +38,22 @@ def nothing_writable_stands_before_the_gate():
         assert writable <= known, f"{archive}: {sorted(writable - known)} can be written while the program runs"
 
 
+@suite.test
+def programs_run_with_the_library_where_it_was_built():
+    """Linked with -lcleave; found by the path that the program names, or by LD_LIBRARY_PATH."""
+    if SANITIZED:
+        return "a program without a sanitizer cannot load a library with one"
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = (os.path.join(folder, name) for name in ("version.c", "version"))
+        with open(source, "w") as f:
+            f.write('#include <cleave.h>\n#include <stdio.h>\nint main(void) { return puts(cleave_version()) < 0; }\n')
+        built, headers = os.path.abspath(BIN), os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../master/api")
+        for options, env in (([f"-Wl,-rpath,{built}"], {}), ([], {"LD_LIBRARY_PATH": built})):
+            done = run("gcc", "-I" + headers, "-o", program, source, "-L" + built, "-lcleave", *options)
+            assert done.returncode == 0, done.stderr
+            done = run(program, env=env)
+            assert done.returncode == 0 and re.fullmatch(r"\d+\.\d+\.\d+\n", done.stdout), done.stderr
+        assert "libcleave.so.0 => " + built in symbols("env", "LD_LIBRARY_PATH=" + built, "ldd", program)
+
+
 suite.main()
