@@ -398,7 +398,7 @@ CLEAVE_API cleave_status cleave_state_read(cleave_runtime *runtime, cleave_modul
                                            cleave_state *ret_state,
                                            cleave_error *error) CLEAVE_RESULT;
 /* BLOCKS until the node has them. Each under a name cleave_state_read gives, with its dtype and shape;
- * all of them or some. */
+ * all of them or some. A new batchnorm's num_batches_tracked that is left out stays 0, as in PyTorch. */
 CLEAVE_API cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
                                             cleave_state_kind kind, const cleave_named *items,
                                             size_t n, uint64_t deadline_ms,

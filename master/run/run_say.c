@@ -34,11 +34,17 @@ void clv_run_complain(const run *r, clv_log_level level, const char *event, cons
   keep_complaint(r, level, event, 0, message);
 }
 
-void clv_run_say_notes(const run *r, char *notes) {
+void clv_run_say_notes(const run *r, const char *event, char *notes) {
   for (char *end; notes && (end = strchr(notes, '\n')) != NULL; notes = end + 1) {
     *end = '\0';
-    clv_run_complain(r, CLV_LOG_WARN, "checkpoint", notes);
+    clv_run_complain(r, CLV_LOG_WARN, event, notes);
   }
+}
+
+void clv_run_say_opened(const run *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  clv_trainer_notes(r->trainer, &notes);
+  clv_run_say_notes(r, "notice", notes.data);
 }
 
 /* ---- exit codes ---------------------------------------------------------------------------------------- */

@@ -238,11 +238,12 @@ static clv_code open_reporter(run *r, const loop *l, clv_err *err) {
 
 static clv_code start(run *r, loop *l, clv_err *err) {
   CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
+  clv_run_say_opened(r);
   if (r->observer) clv_observer_attach(r->observer, r->trainer);
   if (r->o->resume) {
     CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
     clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &l->cursor, &notes, err);
-    clv_run_say_notes(r, notes.data);
+    clv_run_say_notes(r, "checkpoint", notes.data);
     if (code != CLV_OK) return code;
   }
   l->saved_at = r->o->resume ? clv_trainer_step_count(r->trainer) : UINT64_MAX;

@@ -294,6 +294,7 @@ void clv_trainer_close(clv_trainer *t) {
   clv_trainer_let_go(t);
   clv_trainer_forget_layouts(t);
   clv_watch_done(&t->watch);
+  clv_bytes_done(&t->notes);
   free(t->held);
   free(t->results);
   free(t->references);
@@ -319,6 +320,11 @@ void clv_trainer_doing(clv_trainer *t, const char *what, uint64_t step) {
 
 const char *clv_trainer_lost_worker(clv_trainer *t) { return t->lost; }
 uint32_t clv_trainer_waiting(const clv_trainer *t) { return t->n_held; }
+
+void clv_trainer_notes(clv_trainer *t, clv_bytes *ret) {
+  clv_bytes_add(ret, t->notes.data, t->notes.len);
+  clv_bytes_done(&t->notes);
+}
 
 const char *clv_trainer_news(clv_trainer *t) {
   snprintf(t->told, sizeof t->told, "%s", t->news);

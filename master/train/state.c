@@ -148,8 +148,10 @@ clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_cursor *re
 static clv_code push_file(clv_trainer *t, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  CLV_TRY(clv_stage_file_open(t->b, i, &f, &found, err));
-  size_t n = (size_t)t->b->shards[i].params->n;
+  CLV_TRY(clv_stage_file_open(t->b, i, &f, &found, &t->notes, err));
+  size_t n = 0;
+  for (int k = 0; k < t->b->shards[i].params->n; k++)
+    if (found[k]) found[n++] = found[k]; /* a new module's counts are 0 */
   return put_set(t, i, CLEAVE_STATE_WEIGHTS, found, n, err);
 }
 

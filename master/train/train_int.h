@@ -69,6 +69,7 @@ struct clv_trainer {
   clv_sched_costs costs;
   watch watch;
   char news[256], told[256]; /* for the person who watches the run; "" */
+  clv_bytes notes;           /* lines for clv_trainer_notes */
   cleave_tensor fetched;     /* the last value that came here */
 };
 
