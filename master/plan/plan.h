@@ -158,7 +158,8 @@ clv_code clv_stage_match(const clv_blueprint *b, uint32_t stage, const clv_weigh
                          clv_err *err) CLV_USE_RESULT;
 
 /* The file of a stage's initial weights, with the stage's tensors in it; a NULL among them is a count that
- * the file has not, and `notes` gets a line about it. CLV_DATA_LOSS names the
+ * the file has not, and `notes` gets one more
+ * line about it. CLV_DATA_LOSS names the
  * place in the session: it is missing or damaged, has another digest, lacks a tensor of the stage or
  * has one in another type or shape, or one that the whole model has not. */
 clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,

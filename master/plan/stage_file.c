@@ -60,10 +60,11 @@ static void note_counts(const clv_blueprint *b, uint32_t stage, const clv_weight
     n++;
   }
   if (!n) return;
+  if (notes->len) clv_bytes_puts(notes, "\n");
   clv_bytes_printf(notes, "stage '%s': %s has no '%s'", b->config->stages[stage].name,
                    clv_weights_label(f), first);
   if (n > 1) clv_bytes_printf(notes, " and %d more", n - 1);
-  clv_bytes_printf(notes, "; %s 0, as in PyTorch\n", n > 1 ? "they are" : "it is");
+  clv_bytes_printf(notes, "; %s 0, as in PyTorch", n > 1 ? "they are" : "it is");
 }
 
 clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,

@@ -118,7 +118,7 @@ static clv_code open_trained(run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
   CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
-  clv_run_say_opened(r);
+  clv_run_say_notices(r);
   clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &cursor, &notes, err);
   clv_run_say_notes(r, "checkpoint", notes.data);
   return code;

@@ -41,8 +41,10 @@ clv_exit clv_run_fail(const run *r, clv_exit code, const clv_err *err);
 void clv_run_complain(const run *r, clv_log_level level, const char *event, const char *message);
 /* The same for lines, such as checkpoints that were not taken. */
 void clv_run_say_notes(const run *r, const char *event, char *notes);
-/* The trainer is open: what there is to say of that. */
-void clv_run_say_opened(const run *r);
+/* What the trainer has for a person since the last time. */
+void clv_run_say_notices(const run *r);
+/* The same for one text; user: the run. */
+void clv_run_on_notice(void *user, const char *text);
 void clv_run_say_eval(run *r, const char *what, const clv_step_result *e);
 
 bool clv_run_json_lines(const run *r);  /* progress is JSON */

@@ -63,7 +63,8 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
 /* Write a checkpoint of all stages under run_dir. */
 clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor,
                           clv_err *err) CLV_USE_RESULT;
-/* Load the newest complete one. *ret_cursor: where the data go on. `notes` gets what was refused. */
+/* Load the newest complete one. *ret_cursor: where the data go on. `notes` gets a line for
+ * whatever was refused, and what else there is to say. */
 clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_cursor *ret_cursor,
                              clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 
