@@ -285,6 +285,29 @@ static bool other_sendings(const char *w) {
   return true;
 }
 
+/* As PyTorch takes a state_dict of before it counted batches. */
+static bool a_count_that_is_left_out_is_0(void) {
+  static const char *const names[] = {"0.weight", "0.bias", "0.running_mean", "0.running_var"};
+  float rows[4][3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}, {1, 1, 1}};
+  cleave_named given[4];
+  cleave_state state = {0};
+  cleave_module *m;
+  cleave_module_options o = {.name = "norm", .at = at_b};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  for (int i = 0; i < 4; i++) given[i] = (cleave_named){names[i], CLEAVE_TENSOR_F32(rows[i], 3)};
+  MUST(cleave_load_layers(rt, &o, "[{op: batchnorm}]", &input, &m, e));
+  MUST(cleave_module_place(rt, m, false, 0, e));
+  MUST(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, given, 4, 0, e));
+  MUST(cleave_state_read(rt, m, CLEAVE_STATE_WEIGHTS, 0, &state, e));
+  int64_t count = -1;
+  for (size_t i = 0; i < state.n; i++)
+    if (strcmp(state.items[i].name, "0.num_batches_tracked") == 0)
+      count = *(const int64_t *)state.items[i].tensor.data;
+  CHECK(state.n == 5 && count == 0);
+  cleave_state_done(&state);
+  return true;
+}
+
 static bool labels_weights_and_what_goes_ahead_are_announced(void) {
   IN_RUNTIME((&(cleave_options){.may_send = may_send}), other_sendings(at_b));
   return true;
@@ -599,6 +622,7 @@ static bool a_lost_worker_is_an_error_that_names_it(pid_t pid) {
 
 static const test placed[] = {
     TEST(a_state_written_into_another_runtime_goes_on_the_same),
+    TEST(a_count_that_is_left_out_is_0),
     TEST(state_that_does_not_belong_is_refused_by_name),
 };
 

@@ -61,6 +61,9 @@ def trained(name):
         return weights(name), [json.loads(line)["loss"] for line in f]
 
 
+NOTICE = re.compile("worker w1 computes with x, ")  # which the fake says of itself
+
+
 class Met:
     """What became of a master that met it: exit code, what it said, largest resident size."""
     number = itertools.count()
@@ -80,7 +83,9 @@ class Met:
         watchdog.cancel()
         watcher.join()
         self.code = self.process.returncode
-        self.said = "".join(line for line in errors.splitlines(True) if " warn " not in line)
+        lines = errors.splitlines(True)
+        self.said = "".join(line for line in lines if not NOTICE.search(line))
+        self.notices = [line for line in lines if NOTICE.search(line)]
 
     def watch(self):
         """The largest so far, while there is somebody to ask."""
@@ -150,6 +155,9 @@ def the_fake_is_good_enough():
     calls = [f.context for f in log if f.kind == pb.CALL and f.flags & pb.FLAG_TRAINING]
     steps = [f.context for f in log if f.kind == pb.END_CONTEXT and f.commit.apply]
     assert calls == steps == list(range(1, STEPS + 1)), (calls, steps)
+    assert len(met.notices) == 1, met.notices
+    kept = master("log", met.name, cwd=cluster.dir).stdout
+    assert len(NOTICE.findall(kept)) == 1, kept
     done = cluster.train(cluster.session("really", SESSION))
     assert done.returncode == 0, done.stderr
     fakes, reals = weights(met.name), weights("really")

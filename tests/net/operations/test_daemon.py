@@ -195,6 +195,29 @@ def sessions_per_identity():
 
 
 @suite.test
+def a_failure_is_one_line():
+    """Of all that can be refused before a stream is open, each in the log once and nothing else."""
+    def new_lines(count):
+        time.sleep(0.3)  # a second line would come with the first
+        lines = cluster.workers[0].text()[since:].splitlines()
+        assert len(lines) == count, lines
+        return lines
+    with Caller(cluster.ports[0], cluster.certs, name="small") as c, Caller(cluster.ports[0], cluster.certs, name="watch") as w:
+        s = c.open(name="loud")
+        since = len(cluster.workers[0].text())
+        for attempt in (lambda: s.load(mlp(2048, 2048), [2, 16]), lambda: c.open(name="more"), lambda: w.open(name="none")):
+            try:
+                attempt()
+                raise AssertionError("it was not refused")
+            except grpc.RpcError:
+                pass
+        load, opened, method = new_lines(3)
+        assert re.search(r" warn +session loud: module 0 '.*' was not loaded: .*allow\[\]\.bytes", load), load
+        assert "audit deny session=more" in opened and "audit deny identity=spiffe://test/watch" in method, (opened, method)
+        s.close()
+
+
+@suite.test
 def observers_only_look():
     with Caller(cluster.ports[0], cluster.certs) as c, Caller(cluster.ports[0], cluster.certs, name="watch") as w:
         s = c.open(name="seen")
@@ -354,6 +377,52 @@ def weights_from_a_file_on_the_master():
     bad = digest.replace(digest[0], "0" if digest[0] != "0" else "1", 1)
     done = cluster.train(cluster.session("file-bad", body(weights=f"weights: {{file: tail.safetensors, sha256: {bad}}}, ")))
     assert done.returncode == 7 and "SHA-256" in done.stderr and "stage 'b'" in done.stderr, (done.returncode, done.stderr)
+
+
+def normed(at_b, weights=""):
+    """A session whose batchnorm is in stage b."""
+    return (DATA + f"stages:\n  - {{name: a, at: master, layers: [{LAYERS[0]}]}}\n"
+            f"  - {{name: b, at: {at_b}, {weights}layers: [{', '.join(LAYERS[1:])}]}}\n"
+            "loss: {kind: cross_entropy}\ntrain: {epochs: 1000, max_steps: 4, batch: 24, seed: 5, "
+            "optimizer: {kind: sgd, lr: 0.01}}\n")
+
+
+@suite.test
+def weights_without_counts_count_from_0():
+    """As PyTorch takes a state_dict of before it counted batches; whatever else is missing is refused by name."""
+    four = lambda *values: ("F32", (4,), f32(values))
+    whole = {**given_weights(), "1.weight": four(1, 2, 3, 4), "1.bias": four(4, 3, 2, 1), "1.running_mean": four(1, 0, 1, 0),
+             "1.running_var": four(1, 2, 1, 2), "1.num_batches_tracked": ("I64", (), struct.pack("<q", 0))}
+    less = lambda name: {k: v for k, v in whole.items() if k != name}
+    files = {"whole": whole, "count": less("1.num_batches_tracked"), "mean": less("1.running_mean")}
+    sums = {name: write_safetensors(os.path.join(cluster.dir, name + ".safetensors"), tensors)
+            for name, tensors in files.items()}
+    cluster.limits = cluster.limits.split("artifacts:")[0] + "artifacts:\n" + "".join(
+        f"  {name}: {{file: {name}.safetensors, sha256: {digest}}}\n" for name, digest in sums.items())
+    cluster.restart(0)
+    want = train("counts-whole", normed("w1", "weights: {file: whole.safetensors}, "), steps=4)
+    assert want["1.num_batches_tracked"][2] == struct.pack("<q", 4), want["1.num_batches_tracked"]
+
+    def start(name, weights, at="w1", code=0, command=cluster.train):
+        session = cluster.session(name, normed(at, f"weights: {{{weights}}}, "))
+        done = command(session)
+        assert done.returncode == code, (done.returncode, done.stderr)
+        return done.stderr, session
+    says = "has no '1.num_batches_tracked'; it is 0, as in PyTorch"
+    for at in ("w1", "master"):
+        said, session = start("counts-" + at, "file: count.safetensors", at)
+        assert said.count(says) == said.count("\n") == 1, said
+        assert checkpoint_tensors(os.path.join(cluster.dir, "runs", "counts-" + at), 4) == want
+        assert says in master("log", "counts-" + at, cwd=cluster.dir).stdout, "it is in the run's journal"
+        assert master("check", session, cwd=cluster.dir).stderr.count(says) == 1
+    assert "'1.running_mean'" in start("counts-mean", "file: mean.safetensors", code=7)[0]
+
+    since = len(cluster.workers[0].text())
+    assert not start("counts-artifact", f"artifact: count, sha256: {sums['count']}")[0]
+    assert checkpoint_tensors(os.path.join(cluster.dir, "runs", "counts-artifact"), 4) == want
+    said = [l for l in cluster.workers[0].text()[since:].splitlines() if "num_batches_tracked" in l]
+    assert len(said) == 1 and "artifact 'count' lacks 1 count of module 1" in said[0], said
+    assert "'1.running_mean'" in start("counts-art-mean", f"artifact: mean, sha256: {sums['mean']}", code=7)[0]
 
 
 @suite.test
