@@ -49,7 +49,7 @@ typedef struct clv_attrs {
   double p;                             /* dropout: probability of zero */
   double eps, momentum;                 /* batchnorm; eps: layernorm too */
   clv_shape shape;                      /* reshape: per sample, without N; layernorm: the trailing
-                                           dimensions that are normalised */
+                                           dimensions that are normalised, rank 0: the last */
   int64_t rows;                         /* embedding: of its table */
   int64_t layers;                       /* lstm: 1 to CLV_LSTM_LAYERS */
   int64_t dim;                          /* mean, concat, slice; negative ones count from the end */

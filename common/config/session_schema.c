@@ -35,16 +35,13 @@ _Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see s
 #define LAYER_ROWS(list)                                                                         \
   {.path = list "[].op", .kind = CLV_ROW_TEXT, .offset = LAYER(op), .pos = LAYER(op_pos),        \
    .format = CLV_FORMAT_WORD, .required = true, .sample = "linear",                              \
-   .doc = "The operation: conv2d, maxpool, avgpool, globalavgpool, linear, batchnorm, layernorm,"  \
-           " relu, sigmoid, tanh, gelu, softmax, log_softmax, flatten, reshape, dropout, "        \
-           "embedding, lstm, mean, slice, scale."},                                               \
+   .doc = "The operation, such as conv2d or relu; cleave-ops(7) has all of them."},              \
   {.path = list "[].name", .kind = CLV_ROW_TEXT, .offset = LAYER(name),                          \
    .format = CLV_FORMAT_RUN, .sample = "fc1",                                                    \
    .doc = "Prefix of its parameters' names; its index in the uncut model unless given."},        \
   {.path = list "[].*", .kind = CLV_ROW_ATTRS, .offset = LAYER(attrs), .count = LAYER(n_attrs),  \
-   .doc = "Further keys are the operation's attributes, such as out, kernel, stride, pad, "      \
-          "groups, bias, p, eps, momentum, shape, rows, layers, dim, start, stop, factor, "   \
-          "kaiming_normal."}
+   .doc = "Further keys are the operation's attributes, such as out or kernel; cleave-ops(7) has " \
+          "those of each operation."}
 
 static const clv_row rows[] = {
     {.path = "version", .kind = CLV_ROW_INT, .offset = AT(version), .min = 1, .max = 1,

@@ -240,8 +240,9 @@ clv_code clv_attrs_check(clv_op op, const clv_attrs *attrs, clv_err *err) {
   clv_attr_value values[CLV_COUNT(def->attrs)];
   int n = 0;
   for (const clv_attr_row *row = def->attrs; row->key; row++) {
-    if (keys[row->key].kind == KIND_EXTENTS &&
-        (attrs->shape.rank < 1 || attrs->shape.rank >= CLV_MAX_RANK))
+    bool extents = keys[row->key].kind == KIND_EXTENTS;
+    if (extents && !row->required && attrs->shape.rank == 0) continue; /* none given */
+    if (extents && (attrs->shape.rank < 1 || attrs->shape.rank >= CLV_MAX_RANK))
       return clv_fail(err, CLV_INVALID, "%s.%s has %d extents, not 1 to %d", def->name,
                       keys[row->key].name, attrs->shape.rank, CLV_MAX_RANK - 1);
     values[n++] = value_of(attrs, row->key);

@@ -86,6 +86,9 @@ static clv_code infer(const clv_graph *g, clv_node *node, clv_err *err) {
   clv_dtype dtype = def->rows ? g->dtype : site.in_dtype[0];
   CLV_TRY(clv_check_value("the output", &shape, dtype, err));
   int n = def->slots ? def->slots(&site, slots) : 0;
+  if (n > def->most_params)
+    return clv_fail(err, CLV_INTERNAL, "%s has %d parameters, its row says %d at most", def->name,
+                    n, def->most_params);
   for (int i = 0; i < n; i++)
     CLV_TRY(clv_check_value(slots[i].suffix, &slots[i].shape, dtype, err));
   node->shape = shape;

@@ -74,7 +74,7 @@ static clv_code prepare(clv_plan *p, int node, clv_err *err) {
   clv_node_desc d;
   if (q->kernel) return CLV_OK; /* a node before it asked */
   describe_node(p, node, &d);
-  if (d.bf16 && d.op == CLV_OP_BATCHNORM) CLV_TRY(wanted_out(p, node, &d.wanted_out, err));
+  if (d.bf16 && clv_op_def_of(d.op)->bf16_out) CLV_TRY(wanted_out(p, node, &d.wanted_out, err));
   clv_code code = p->backend->prepare(&d, &q->kernel, err);
   if (code == CLV_UNIMPLEMENTED && d.tail) return code;
   if (code == CLV_UNIMPLEMENTED) code = clv_backend_ref()->prepare(&d, &q->kernel, err);
@@ -97,7 +97,7 @@ static clv_code wanted_out(clv_plan *p, int node, int *ret, clv_err *err) {
     for (int j = 0; j < g->nodes[i].n_in; j++) {
       if (g->nodes[i].in[j] != node) continue;
       readers++;
-      if (g->nodes[i].op != CLV_OP_CONV2D) continue;
+      if (!clv_op_def_of(g->nodes[i].op)->bf16_in) continue;
       CLV_TRY(prepare(p, i, err));
       if (!wanted) wanted = p->nodes[i].kernel->in_block[0];
       agree += wanted == p->nodes[i].kernel->in_block[0];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which ops one kernel takes together: a batchnorm and the relu behind it, with an addition between
- * them or not. The relu's node then stands for all, in both directions.
+ * Which ops one kernel takes together: a normalisation that takes tails (batchnorm) and the relu behind
+ * it, with an addition between them or not. The relu's node then stands for all, in both directions.
  *
  * The bits must be those of the ops apart, so nobody else may see what lies between them, and no
  * gradient may come to a sum earlier or later than it would have: gradients are handed on when the
@@ -26,7 +26,8 @@ bool clv_plan_one_reader(const clv_plan *p, int node) {
 
 static bool is_norm(const clv_plan *p, int node) {
   const clv_node *n = &p->graph->nodes[node];
-  return n->op == CLV_OP_BATCHNORM && clv_plan_one_reader(p, node) &&
+  const clv_op_def *def = clv_op_def_of(n->op);
+  return def && def->takes_tails && clv_plan_one_reader(p, node) &&
          clv_plan_one_reader(p, n->in[0]);
 }
 

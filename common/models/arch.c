@@ -143,15 +143,27 @@ static clv_code set_batchnorm(const clv_session_config *c, const clv_attr_spec *
   return CLV_OK;
 }
 
+/* A function of one number that has nothing to set. */
+static bool is_activation(clv_op op) {
+  const clv_op_def *def = clv_op_def_of(op);
+  return def && def->elementwise && def->n_in == 1 && !def->attrs[0].key;
+}
+
 static clv_code set_activation(const clv_session_config *c, const clv_attr_spec *a,
                                clv_arch_args *r, clv_err *err) {
-  static const clv_op allowed[] = {CLV_OP_RELU, CLV_OP_SIGMOID, CLV_OP_TANH, CLV_OP_GELU};
-  for (size_t i = 0; a->kind == CLV_ATTR_TEXT && i < CLV_COUNT(allowed); i++)
-    if (strcmp(a->text, clv_op_name(allowed[i])) == 0) {
-      r->activation = allowed[i];
+  char known[160] = "";
+  size_t used = 0;
+  for (int op = 0; op < CLV_OP_COUNT; op++) {
+    if (!is_activation((clv_op)op)) continue;
+    const char *name = clv_op_name((clv_op)op);
+    if (a->kind == CLV_ATTR_TEXT && strcmp(a->text, name) == 0) {
+      r->activation = (clv_op)op;
       return CLV_OK;
     }
-  return clv_session_fail_at(c, a->pos, err, "activation is relu, sigmoid, tanh or gelu");
+    if (used < sizeof known)
+      used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", name);
+  }
+  return clv_session_fail_at(c, a->pos, err, "activation is one of %s", known);
 }
 
 enum {

@@ -38,9 +38,12 @@ clv_code clv_model_whole(const clv_session_config *config, const clv_shape *inpu
 clv_code clv_model_part(const clv_session_config *config, const clv_shape *input_sample,
                         clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
+/* Whether a loss has i64 class numbers as its target; false for what is no loss. */
+bool clv_loss_has_labels(const char *kind);
+
 /* The graph of a loss by its op name ("cross_entropy"): input 0 "prediction" of shape `pred` with
- * N replaced by `batch`, input 1 "target" ([N] i64 class indices for cross_entropy and nll, else
- * f32 shaped as the prediction), output [] the mean over the batch. */
+ * N replaced by `batch`, input 1 "target" ([N] i64 class indices for losses that have labels,
+ * else f32 shaped as the prediction), output [] the mean over the batch. */
 clv_code clv_loss_graph(const char *kind, const clv_shape *pred, int64_t batch, clv_graph **ret,
                         clv_err *err) CLV_USE_RESULT;
 

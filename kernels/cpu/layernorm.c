@@ -218,7 +218,7 @@ static clv_code layernorm_backward_weight(clv_kernel *base, const clv_kernel_arg
 static clv_code layernorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   layernorm_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
-  k->width = clv_layout_numel(&d->attrs.shape, 1);
+  k->width = clv_layout_numel(&d->param[CLV_SLOT_WEIGHT], 1);
   k->rows = k->k.n_in / k->width;
   k->k.base.forward = layernorm_forward;
   k->k.base.backward_input = d->need_dx[0] ? layernorm_backward_input : NULL;

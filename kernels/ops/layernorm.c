@@ -5,28 +5,21 @@
  */
 #include "kernels/ops/op_int.h"
 
-/* The normalised dimensions are the input's last ones, and N is not among them. */
 static clv_code layernorm_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  const clv_shape *want = &s->attrs->shape, *in = &s->in[0];
-  char a[160], b[160];
-  bool fits = want->rank < in->rank;
-  for (int i = 0; fits && i < want->rank; i++)
-    fits = want->dim[i] == in->dim[in->rank - want->rank + i];
-  if (!fits)
-    return clv_fail(err, CLV_INVALID,
-                    "layernorm over %s needs an input [N, ...] that ends in these extents, got %s",
-                    clv_shape_format(want, a, sizeof a), clv_shape_format(in, b, sizeof b));
+  CLV_TRY(clv_trailing_shape("layernorm", s, err));
   return clv_same_shape(s, ret, err);
 }
 
 static int layernorm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
-  ret[CLV_SLOT_WEIGHT] =
-      (clv_slot){.suffix = "weight", .shape = s->attrs->shape, .init = CLV_INIT_ONE};
-  ret[CLV_SLOT_BIAS] = (clv_slot){.suffix = "bias", .shape = s->attrs->shape};
+  clv_shape shape = clv_trailing_of(s);
+  ret[CLV_SLOT_WEIGHT] = (clv_slot){.suffix = "weight", .shape = shape, .init = CLV_INIT_ONE};
+  ret[CLV_SLOT_BIAS] = (clv_slot){.suffix = "bias", .shape = shape};
   return 2;
 }
 
-static size_t row_width(const clv_ref_kernel *k) { return clv_layout_numel(&k->d.attrs.shape, 1); }
+static size_t row_width(const clv_ref_kernel *k) {
+  return clv_layout_numel(&k->d.param[CLV_SLOT_WEIGHT], 1);
+}
 
 static size_t layernorm_saved(const clv_ref_kernel *k) {
   return k->n_in / row_width(k) * 2 * sizeof(double);
@@ -106,12 +99,11 @@ CLV_OP_ROW(layernorm) = {
     .name = "layernorm",
     .doc =
         "y = (x - mean) / sqrt(var + eps) * weight + bias, mean and variance over the trailing "
-        "dimensions `shape` (torch.nn.functional.layer_norm)",
+        "dimensions `shape`, the last one unless given (torch.nn.functional.layer_norm)",
     .torch_module = "LayerNorm(shape=normalized_shape, eps=eps)",
     .torch_needs = "elementwise_affine=True",
     .n_in = 1,
-    .attrs = {{.key = CLV_ATTR_SHAPE, .required = true, .low = 1, .high = CLV_EXTENT_MAX},
-              EPS_ATTR},
+    .attrs = {{.key = CLV_ATTR_SHAPE, .low = 1, .high = CLV_EXTENT_MAX}, EPS_ATTR},
     .shape = layernorm_shape,
     .slots = layernorm_slots,
     .most_params = 2,

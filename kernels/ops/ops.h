@@ -186,6 +186,11 @@ clv_code clv_window_extents(const char *op, const clv_op_site *site, int64_t ret
 clv_code clv_find_axis(const char *op, const clv_op_site *site, int *ret,
                        clv_err *err) CLV_USE_RESULT;
 
+/* The trailing dimensions that an op normalises: attrs->shape, the last one where none is given. The check
+ * refuses an input that does not end in them, or of which they are all: N is not among them. */
+clv_shape clv_trailing_of(const clv_op_site *site);
+clv_code clv_trailing_shape(const char *op, const clv_op_site *site, clv_err *err) CLV_USE_RESULT;
+
 /* Every extent in 1..CLV_EXTENT_MAX and at most CLV_VALUE_BYTES_MAX bytes. `what` starts the
  * sentence: "the output". */
 clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dtype,

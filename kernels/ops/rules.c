@@ -77,3 +77,24 @@ clv_code clv_find_axis(const char *op, const clv_op_site *s, int *ret, clv_err *
   *ret = axis;
   return CLV_OK;
 }
+
+clv_shape clv_trailing_of(const clv_op_site *site) {
+  const clv_shape *in = &site->in[0];
+  return site->attrs->shape.rank ? site->attrs->shape : CLV_SHAPE(in->dim[in->rank - 1]);
+}
+
+clv_code clv_trailing_shape(const char *op, const clv_op_site *site, clv_err *err) {
+  const clv_shape *in = &site->in[0];
+  char a[160], b[160];
+  if (in->rank < 2)
+    return clv_fail(err, CLV_INVALID, "%s needs rank 2 or more ([N, ...]), got %s", op,
+                    clv_shape_format(in, b, sizeof b));
+  clv_shape want = clv_trailing_of(site);
+  bool fits = want.rank < in->rank;
+  for (int i = 0; fits && i < want.rank; i++)
+    fits = want.dim[i] == in->dim[in->rank - want.rank + i];
+  if (fits) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "%s over %s needs an input [N, ...] that ends in these extents, got %s", op,
+                  clv_shape_format(&want, a, sizeof a), clv_shape_format(in, b, sizeof b));
+}

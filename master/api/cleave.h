@@ -343,8 +343,8 @@ CLEAVE_API cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                                   cleave_module **ret_module,
                                                   cleave_error *error) CLEAVE_RESULT;
 
-/* A loss: inputs prediction (of the shape given) and target ([N] i64 classes for "cross_entropy" and
- * "nll", else f32 as the prediction); its value is the mean, a scalar. */
+/* A loss of cleave-ops(7): inputs prediction (of the shape given) and target ([N] i64 classes for a
+ * loss over classes, else f32 as the prediction); its value is the mean, a scalar. */
 CLEAVE_API cleave_status cleave_load_loss(cleave_runtime *runtime,
                                           const cleave_module_options *options, const char *kind,
                                           const cleave_input *prediction,

@@ -37,7 +37,7 @@ static clv_code open_one(const clv_session_config *c, const clv_text_list *files
   CLV_AUTO(clv_freep) float *mean = NULL;
   CLV_AUTO(clv_freep) float *std = NULL;
   clv_err why;
-  bool classes = c->loss.kind == CLV_LOSS_CROSS_ENTROPY || c->loss.kind == CLV_LOSS_NLL;
+  bool classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
   CLV_TRY(floats(&c->data.mean, &mean, err));
   CLV_TRY(floats(&c->data.std, &std, err));
   clv_dataset_options o = {.format = formats[c->data.format],

@@ -79,7 +79,10 @@ static void warn_of_batch_norm(const cutter *c, clv_bytes *out) {
   uint32_t now = c->now.split.n_micro, then = c->best[0].split.n_micro;
   double batch = (double)c->b->config->train.batch;
   bool has = false;
-  for (int i = 0; i < g->n_nodes; i++) has |= g->nodes[i].op == CLV_OP_BATCHNORM;
+  for (int i = 0; i < g->n_nodes; i++) {
+    const clv_op_def *def = clv_op_def_of(g->nodes[i].op);
+    has |= def && def->uses_batch_statistics;
+  }
   if (has && then != now)
     clv_bytes_printf(out, "note: batch norm would see %.4g samples at a time instead of %.4g\n",
                      batch / then, batch / now);

@@ -316,16 +316,16 @@ static inline void cases_read(void) {
   for (int op = 0; (op = next_op(op)) < CLV_OP_COUNT;) case_file_read((clv_op)op);
 }
 
-/* A file of cases in kernels/ops that no op has, or NULL. */
-static inline const char *cases_astray(char buf[300]) {
-  DIR *dir = opendir(CASES_FOLDER);
+/* A file NAME`ending` in the folder whose NAME no op has, or NULL. */
+static inline const char *files_astray(const char *folder, const char *ending, char buf[300]) {
+  DIR *dir = opendir(folder);
   const char *found = NULL;
   for (struct dirent *e; dir && !found && (e = readdir(dir));) {
     clv_op op;
     clv_err err;
-    size_t n = strlen(e->d_name);
-    if (n < 6 || strcmp(e->d_name + n - 6, ".cases") != 0) continue;
-    snprintf(buf, 300, "%.*s", (int)(n - 6), e->d_name);
+    size_t n = strlen(e->d_name), end = strlen(ending);
+    if (n < end || strcmp(e->d_name + n - end, ending) != 0) continue;
+    snprintf(buf, 300, "%.*s", (int)(n - end), e->d_name);
     if (clv_op_find(buf, &op, &err) != CLV_OK) found = buf;
   }
   if (dir) closedir(dir);

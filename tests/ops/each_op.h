@@ -30,17 +30,23 @@ static inline void run_one_op(void **state) {
 static inline void every_file_has_an_op(void **state) {
   char name[300];
   (void)state;
-  if (cases_astray(name)) fail_msg(CASES_FOLDER "/%s.cases: no op is called so", name);
+  if (files_astray(CASES_FOLDER, ".cases", name))
+    fail_msg(CASES_FOLDER "/%s.cases: no op is called so", name);
 }
 
-/* Reads the cases; then a test GROUP_OP for each op. Returns how many failed. */
-static inline int run_each_op(const char *group, void (*test)(clv_op op)) {
+/* Reads the cases; then a test GROUP_OP for each op, or for those named on the command line. Returns
+ * how many failed. */
+static inline int run_each_op(const char *group, void (*test)(clv_op op), char **only) {
   static each_op ops[CLV_OP_COUNT];
   static char names[CLV_OP_COUNT][48];
   struct CMUnitTest tests[CLV_OP_COUNT] = {cmocka_unit_test(every_file_has_an_op)};
   size_t n = 1;
   cases_read();
   for (int op = 0; (op = next_op(op)) < CLV_OP_COUNT;) {
+    bool wanted = !only[1];
+    for (char **name = only + 1; !wanted && *name; name++)
+      wanted = strcmp(*name, clv_op_name((clv_op)op)) == 0;
+    if (!wanted) continue;
     ops[op] = (each_op){(clv_op)op, test};
     snprintf(names[op], sizeof names[op], "%s_%s", group, clv_op_name((clv_op)op));
     tests[n++] = (struct CMUnitTest){names[op], run_one_op, NULL, NULL, &ops[op]};

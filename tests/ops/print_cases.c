@@ -105,7 +105,7 @@ int main(void) {
     fprintf(stderr, CASES_FOLDER "/%s.cases: %s\n", clv_op_name((clv_op)op), files[op].problem);
     failed = 1;
   }
-  if (cases_astray(name)) {
+  if (files_astray(CASES_FOLDER, ".cases", name)) {
     fprintf(stderr, CASES_FOLDER "/%s.cases: no op is called so\n", name);
     failed = 1;
   }

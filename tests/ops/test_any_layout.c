@@ -109,4 +109,7 @@ static void test_op(clv_op op) {
   if (files[op].any_layout) assert_true(n > 0);
 }
 
-int main(void) { return run_each_op("layout", test_op); }
+int main(int argc, char **argv) {
+  (void)argc;
+  return run_each_op("layout", test_op, argv);
+}

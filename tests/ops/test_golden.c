@@ -131,9 +131,17 @@ static void check_shapes(clv_op op, const golden *numbers) {
              stored, known);
 }
 
+/* A file of numbers whose op has gone. */
+static void none_astray(void) {
+  char name[300];
+  if (files_astray("tests/golden/ops", ".txt", name))
+    fail_msg("tests/golden/ops/%s.txt: no op is called so", name);
+}
+
 static void test_op(clv_op op) {
   char name[64];
   golden numbers;
+  none_astray();
   if (files[op].none[0]) {
     print_message("%-16s no golden: %s\n", clv_op_name(op), files[op].none);
     return;
@@ -148,4 +156,7 @@ static void test_op(clv_op op) {
   golden_close(&numbers);
 }
 
-int main(void) { return run_each_op("golden", test_op); }
+int main(int argc, char **argv) {
+  (void)argc;
+  return run_each_op("golden", test_op, argv);
+}

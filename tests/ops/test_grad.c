@@ -75,4 +75,7 @@ static void test_op(clv_op op) {
   assert_true(ran > 0);
 }
 
-int main(void) { return run_each_op("grad", test_op); }
+int main(int argc, char **argv) {
+  (void)argc;
+  return run_each_op("grad", test_op, argv);
+}

@@ -86,6 +86,10 @@ static void check_fallback(const op_case *c, bool ran) {
 static void test_op(clv_op op) {
   int ran = 0, left = 0;
   double worst = 0;
+  if (clv_backend_cpu()->has(op) == files[op].cpu_none)
+    fail_msg("cpu has %s kernel for %s, but " CASES_FOLDER "/%s.cases %s 'cpu: ref'",
+             files[op].cpu_none ? "a" : "no", clv_op_name(op), clv_op_name(op),
+             files[op].cpu_none ? "says" : "lacks");
   for (int i = 0; i < n_cases; i++) {
     if (cases[i].d.op != op) continue;
     bool has = check_case(&cases[i], 1, &worst) && check_case(&cases[i], 2, &worst);
@@ -98,4 +102,7 @@ static void test_op(clv_op op) {
   assert_true(ran + left > 0);
 }
 
-int main(void) { return run_each_op("pair", test_op); }
+int main(int argc, char **argv) {
+  (void)argc;
+  return run_each_op("pair", test_op, argv);
+}

@@ -134,4 +134,7 @@ static void test_op(clv_op op) {
   assert_true(n > 0);
 }
 
-int main(void) { return run_each_op("properties", test_op); }
+int main(int argc, char **argv) {
+  (void)argc;
+  return run_each_op("properties", test_op, argv);
+}

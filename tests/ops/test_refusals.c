@@ -114,4 +114,7 @@ static void test_op(clv_op op) {
     if (cases[i].d.op == op && !clv_op_def_of(op)->test_only) check_inputs(&cases[i]);
 }
 
-int main(void) { return run_each_op("refusals", test_op); }
+int main(int argc, char **argv) {
+  (void)argc;
+  return run_each_op("refusals", test_op, argv);
+}

@@ -86,12 +86,9 @@ static clv_code too_many_params(clv_err *err) {
 
 /* The reply's list of parameters is bounded: a graph that cannot be within it is not even built. */
 static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
-  static const uint8_t most[CLV_OP_COUNT] = {
-      [CLV_OP_LINEAR] = 2, [CLV_OP_CONV2D] = 2,    [CLV_OP_BATCHNORM] = 5, [CLV_OP_EMBEDDING] = 1,
-      [CLV_OP_LSTM] = 32,  [CLV_OP_LAYERNORM] = 2, [CLV_OP_WAIT] = 1};
-  uint32_t n = 0;
+  uint32_t n = 0; /* CLV_WIRE_NODES of at most CLV_MAX_PARAMS each */
   for (uint32_t i = 0; i < g->n_nodes; i++)
-    n += g->nodes[i].op < CLV_OP_COUNT ? most[g->nodes[i].op] : 0;
+    n += (uint32_t)clv_op_most_params((clv_op)g->nodes[i].op);
   return n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
 }
 
