@@ -321,11 +321,11 @@ learns: deps-parity
 
 bench: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches
-	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench.py $(OUT) $(BENCH_ARGS)
+	$(Q)STRICT=$(STRICT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench.py $(OUT) $(BENCH_ARGS)
 
 bench-pipeline: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches $(OUT)/net/delay_proxy
-	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench_pipeline.py $(OUT) $(BENCH_ARGS)
+	$(Q)STRICT=$(STRICT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench_pipeline.py $(OUT) $(BENCH_ARGS)
 
 # Random programs of references over a simulated network; REFERENCE_ARGS='--seed 17 --trace' replays one.
 REFERENCE_RUNS ?= 10000
