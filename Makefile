@@ -71,8 +71,9 @@ GRPC_PROTO := /usr/share/grpc-proto
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
-.PHONY: all help test demo check-layers print-layers lint format bench bench-pipeline golden fuzz fuzzers fuzz-coverage parity learns mutate install uninstall clean \
-        deps deps-test manuals deps-parity sanitize soak soak-mixed schedules references faults
+.PHONY: all help test demo check-layers print-layers lint format bench bench-pipeline golden fuzz \
+        fuzzers fuzz-coverage parity learns mutate install uninstall clean deps deps-test manuals \
+        deps-parity sanitize soak soak-mixed schedules references faults proof proof-status
 all: $(BINARIES) $(LIBCLEAVE) manuals
 
 help:
@@ -84,7 +85,7 @@ help:
 	@echo 'make parity        compare with PyTorch, step by step (installs python3-torch)'
 	@echo 'make golden        numbers of PyTorch for new cases of ops (installs python3-torch)'
 	@echo 'make learns        ResNet18 on Fashion-MNIST through pipelines, and in PyTorch: equally accurate'
-	@echo 'make bench         speed as ratios against peers measured in the same run'
+	@echo 'make bench         speed as ratios against peers measured in the same run; STRICT=1: fails if one is missed surely'
 	@echo 'make bench-pipeline  ResNet50 split and schedules, the same way (BENCH_ARGS=--quick: that it runs)'
 	@echo 'make soak          100,000 steps of a program on the C API: what grows on either side'
 	@echo 'make soak-mixed    SOAK_SECONDS (7200) of sessions of all kinds on two workers: what grows, and whether status and metrics agree'
@@ -95,6 +96,8 @@ help:
 	@echo 'make fuzz-coverage lines of each parser that the checked-in corpora reach, against floors'
 	@echo 'make mutate        disable each security guard in turn and show its test fail'
 	@echo 'make sanitize      the suite under address/undefined and thread sanitizers'
+	@echo 'make proof         every long proof whose row in tests/PROOFS.md is missing or stale; PROOF=name, PROOF_SCALE=short'
+	@echo 'make proof-status  that table, with what is stale'
 	@echo 'make check-layers  includes against the layer table'
 	@echo 'make lint format   cppcheck; clang-format'
 	@echo 'make install       to $$(DESTDIR)$$(PREFIX)'
@@ -343,19 +346,19 @@ $(OUT)/parity/%: $(OUT)/tests/parity/%.o $(ALL_LIBS)
 
 parity: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(PUBLIC_PROGRAMS) $(OUT)/parity/shards
-	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/parity/parity.py
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/parity/parity.py $(PARITY_ARGS)
 
 learns: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
-	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/parity/learns.py
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/parity/learns.py $(LEARNS_ARGS)
 
 bench: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches
-	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench.py $(OUT) $(BENCH_ARGS)
+	$(Q)STRICT=$(STRICT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench.py $(OUT) $(BENCH_ARGS)
 
 bench-pipeline: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches $(OUT)/net/delay_proxy
-	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench_pipeline.py $(OUT) $(BENCH_ARGS)
+	$(Q)STRICT=$(STRICT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench_pipeline.py $(OUT) $(BENCH_ARGS)
 
 # Random programs of references over a simulated network; REFERENCE_ARGS='--seed 17 --trace' replays one.
 REFERENCE_RUNS ?= 10000
@@ -380,16 +383,24 @@ soak-mixed: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(foreach p,api_faults api_kept random_programs,$(OUT)/net/$(p))
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/mixed_soak.py $(SOAK_SECONDS) $(SOAK_SEED)
 
+API_SCHEDULES ?= 250
+SESSION_SCHEDULES ?= 50
 schedules: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(OUT)/net/api_schedule
-	$(Q)CLV_TEST_SCHEDULES=250 CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/api/test_api_schedule.py
-	$(Q)CLV_TEST_SCHEDULES=50 CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/schedules/test_custom_schedules.py
+	$(Q)CLV_TEST_SCHEDULES=$(API_SCHEDULES) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/api/test_api_schedule.py
+	$(Q)CLV_TEST_SCHEDULES=$(SESSION_SCHEDULES) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/schedules/test_custom_schedules.py
 
 BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(wildcard tests/bench/bench_*.c))
 benches: $(BENCHES)
 $(OUT)/bench/%: $(OUT)/tests/bench/%.o $(ALL_LIBS)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
+
+# ---- the table of the proofs -------------------------------------------------------------------------
+proof: deps-parity
+	$(Q)MAKE=$(MAKE) PROOF=$(PROOF) PROOF_SCALE=$(PROOF_SCALE) $(PYTHON) tests/proof/proof.py
+proof-status:
+	$(Q)PROOF_SCALE=$(PROOF_SCALE) $(PYTHON) tests/proof/proof.py --status
 
 # ---- install --------------------------------------------------------------------------------------
 BINDIR := $(DESTDIR)$(PREFIX)/bin

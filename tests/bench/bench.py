@@ -205,4 +205,4 @@ def master_memory():
 
 
 if __name__ == "__main__":
-    main([rpc_echo, tensors, mlp, contexts, cnn, resnet, worker_memory, master_memory], sys.argv[2:])
+    sys.exit(main([rpc_echo, tensors, mlp, contexts, cnn, resnet, worker_memory, master_memory], sys.argv[2:]))

@@ -59,4 +59,4 @@ def links():
 if __name__ == "__main__":
     groups = [resnet, simulated, memory, bf16, bubbles, links]
     groups[1:1] = [] if QUICK else [resnet32]
-    main(groups, [a for a in sys.argv[2:] if a != "--quick"])
+    sys.exit(main(groups, [a for a in sys.argv[2:] if a != "--quick"]))

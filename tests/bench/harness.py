@@ -2,10 +2,13 @@
 """What bench.py and bench_pipeline.py share: sides that take turns, foreign load, rows.
 
 Both sides of a row are up at the same time and take turns, A B A B..., round by round; only the one
-whose turn it is has work. A row's figure is the median of the rounds' ratios. The share of the
-machine's processor time that went to processes not ours is noted for every round; rounds above
-FOREIGN_LIMIT are repeated, up to a limit, and left out when enough quiet ones remain. Results go to
-standard output and to build/bench/ROW.jsonl.
+whose turn it is has work. A row's figure is the median of the rounds' ratios, printed with its
+quartiles. The share of the machine's processor time that went to processes not ours is noted for
+every round; rounds above FOREIGN_LIMIT are repeated, up to a limit, and left out when enough quiet
+ones remain. Results go to standard output and to build/bench/ROW.jsonl.
+
+With STRICT=1 in the environment there are STRICT_ROUNDS rounds, all count, every second one of them is
+a second process of our side's (twins), and judge.py says which rows have missed: then it exits with 1.
 """
 import json
 import os
@@ -13,6 +16,8 @@ import statistics
 import subprocess
 import sys
 import time
+
+import judge
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build/release")
@@ -23,6 +28,7 @@ sys.path.insert(0, os.path.join(HERE, "../net/lib"))
 
 RESULTS = os.path.join(HERE, "../../build/bench")
 ROUNDS, MAX_ROUNDS, QUIET_ENOUGH = 9, 15, 5
+STRICT, STRICT_ROUNDS = os.environ.get("STRICT", "") not in ("", "0"), 16
 FOREIGN_LIMIT = 0.05
 MIB, GIB = 1 << 20, 1 << 30
 PYTHON = "/usr/bin/python3"
@@ -114,21 +120,66 @@ def torch(name, *args, python=PYTHON):
     return Side(python, os.path.join(HERE, "peers", name), *args)
 
 
+class Twins:
+    """Two of a side, which take the rounds in turn: what differs between them is not our program."""
+    at = 0  # this round's
+
+    def __init__(self, make):
+        self.sides = [make(), make()]
+        self.process = self.sides[0].process
+
+    def ask(self, command):
+        return self.sides[Twins.at].ask(command)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for side in self.sides:
+            side.close()
+
+
+def ours(name, *args):
+    """Our side of a row."""
+    return Twins(lambda: program(name, *args)) if STRICT else program(name, *args)
+
+
 # ---- rounds -----------------------------------------------------------------------------------------
 
 rows = []
 
 
+def warm_up(sides):
+    for Twins.at in ((0, 1) if STRICT else (0,)):
+        for side in sides:
+            side()
+
+
+def one_round(sides):
+    with Meter() as meter:
+        figures = [side() for side in sides]
+    return figures, meter.foreign
+
+
+def strict_rounds(sides):
+    warm_up(sides)
+    found = []
+    for k in range(STRICT_ROUNDS):
+        Twins.at = k % 2
+        found.append(one_round(sides))
+    Twins.at = 0
+    return found
+
+
 def interleave(sides, rounds=ROUNDS, max_rounds=MAX_ROUNDS):
     """sides: functions that run one round and return its figure. [(figures, foreign share)], without
-    the noisy rounds when QUIET_ENOUGH others are there."""
-    for side in sides:
-        side()  # warm-up
+    the noisy rounds when QUIET_ENOUGH others are there; all of them with STRICT."""
+    if STRICT and rounds > 1:
+        return strict_rounds(sides)
+    warm_up(sides)
     found = []
     while len(found) < max_rounds:
-        with Meter() as meter:
-            figures = [side() for side in sides]
-        found.append((figures, meter.foreign))
+        found.append(one_round(sides))
         if sum(f <= FOREIGN_LIMIT for _, f in found) >= rounds:
             break
     quiet = [r for r in found if r[1] <= FOREIGN_LIMIT]
@@ -146,23 +197,31 @@ def write_row(row):
         f.write(json.dumps(row) + "\n")
 
 
-def enter(name, unit, samples, target, at_most=True, note="", compare=ratio_of, figure=median):
+def verdict_of(ratios, samples, ratio, target, at_most, timed):
+    if STRICT:
+        return judge.strictly(ratios, [a for (a, _), _ in samples], target, at_most, timed)
+    return "ok" if (ratio <= target if at_most else ratio >= target) else "MISSED"
+
+
+def enter(name, unit, samples, target, at_most=True, note="", compare=ratio_of, figure=median, timed=True):
     """samples: [((ours, peer), foreign share)], one a round. The row's figure is that of what
-    `compare` says of each."""
+    `compare` says of each. timed: False for memory, which takes no rounds."""
     ratios = [compare(a, b) for (a, b), _ in samples]
     ratio = figure(ratios)
-    ok = ratio <= target if at_most else ratio >= target
+    low, _, high = judge.quartiles(ratios)
+    own = judge.itself([a for (a, _), _ in samples])
+    verdict = verdict_of(ratios, samples, ratio, target, at_most, timed)
     foreign = max(f for _, f in samples)
     row = {"name": name, "unit": unit, "ours": median(a for (a, _), _ in samples),
            "peer": median(b for (_, b), _ in samples), "ratio": ratio, "min": min(ratios),
-           "max": max(ratios), "samples": [list(s) for s, _ in samples], "target": target,
-           "better": "lower" if at_most else "higher", "ok": ok, "foreign_max": round(foreign, 3),
+           "max": max(ratios), "quartiles": [low, high], "itself": own, "verdict": verdict, "samples": [list(s) for s, _ in samples], "target": target,
+           "better": "lower" if at_most else "higher", "ok": verdict == "ok", "foreign_max": round(foreign, 3),
            "foreign": [round(f, 3) for _, f in samples], "quiet": foreign <= FOREIGN_LIMIT,
            "note": note}
     write_row(row)
     print(f"{name:43} {row['ours']:10.4g} {row['peer']:10.4g} {unit:6} {ratio:8.3f} "
-          f"[{row['min']:.3f}-{row['max']:.3f}] {'<=' if at_most else '>='} {target:<5g} "
-          f"{'ok' if ok else 'MISSED':6} {100 * foreign:3.0f} %  {note}", flush=True)
+          f"[{row['min']:.3f} {low:.3f}-{high:.3f} {row['max']:.3f}] {'<=' if at_most else '>='} {target:<5g} "
+          f"{verdict:6} {100 * own:4.1f} % {100 * foreign:3.0f} %  {note}", flush=True)
     return ratio
 
 
@@ -205,11 +264,11 @@ def peak_until_end(process):
 # ---- all of them --------------------------------------------------------------------------------------
 
 def main(groups, wanted):
-    """Runs the groups of rows that are wanted, all if none is, and says how they did."""
+    """Runs the groups of rows that are wanted, all if none is, and says how they did; the exit code."""
     unknown = [w for w in wanted if w not in [g.__name__ for g in groups]]
     if unknown:
         sys.exit(f"no rows called {unknown}; there are {[g.__name__ for g in groups]}")
-    print(f"{'':43} {'ours':>10} {'peer':>10} {'':6} {'ratio':>8} [min-max] target, foreign load at most",
+    print(f"{'':43} {'ours':>10} {'peer':>10} {'':6} {'ratio':>8} [min quartiles max] target, itself, foreign load at most",
           flush=True)
     for group in groups:
         if not wanted or group.__name__ in wanted:
@@ -219,8 +278,19 @@ def main(groups, wanted):
     noisy = [r["name"] for r in measured if not r["quiet"]]
     if noisy:
         print("measured beside other work on this machine: " + ", ".join(noisy))
-    if missed:
+    if missed and not STRICT:
         print("missed: " + ", ".join(missed))
+    failed = strict_lines() if STRICT else 0
     skipped = len(rows) - len(measured)
     print(f"{len(measured) - len(missed)} of {len(measured)} targets met"
-          f"{f', {skipped} rows skipped' if skipped else ''}; details in {os.path.normpath(RESULTS)}")
+          f"{f', {skipped} rows skipped' if skipped else ''}; details in {os.path.normpath(RESULTS)}", flush=True)
+    return 1 if failed else 0
+
+
+def strict_lines():
+    """What is not met, by how that was judged; how many have failed."""
+    of = lambda word: [r for r in rows if r.get("verdict", "").startswith(word)]
+    for title, word in (("missed strictly", "MISSED"), ("near", "near"), ("not judged", "not judged")):
+        if of(word):
+            print(f"{title}: " + ", ".join(r["name"] + r["verdict"][len(word):].replace(":", "") for r in of(word)))
+    return len(of("MISSED"))

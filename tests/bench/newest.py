@@ -6,16 +6,17 @@ import os
 from harness import RESULTS
 import pypi
 
-FOLDER = os.path.join(RESULTS, "../newest-torch")
+FOLDER = os.path.abspath(os.path.join(RESULTS, "../newest-torch"))  # RESULTS may not be there yet
 INSTALLED = pypi.interpreter(FOLDER)
+PACKAGES = "torch", "numpy"  # the peers make their batches with NumPy, which torch does not bring
 SOURCES = (["--index-url", "https://download.pytorch.org/whl/cpu"], [])
 
 
 def python(install):
     """(its interpreter, None), or (None, why there is none)."""
-    if pypi.works(FOLDER, "torch"):
+    if pypi.works(FOLDER, *PACKAGES):
         return INSTALLED, None
     if not install:
         return None, "not installed, and --quick installs nothing"
-    wrong = pypi.install(FOLDER, "torch", SOURCES)
+    wrong = pypi.install(FOLDER, *PACKAGES, sources=SOURCES)
     return (None, wrong) if wrong else (INSTALLED, None)

@@ -8,13 +8,16 @@ Of seed 002 the notebook's numbers (torch.manual_seed(40), cells in order) are i
 larger data and weights are functions of (stream, index), in seed_numbers.py and tests/seeds/seed.h,
 so that only what PyTorch made of them is stored. Layout of the files: see make_golden.py.
 
-Seed 002 runs chaotically after some thousand iterations. `final` is the range of the last loss over
-ten runs whose initial weights were moved by 1e-7 times a normal number; full runs only. Data
-parallel forgets such a start, the ten end within 1e-5 of each other, and yet it has a fork: from
-iteration 4463 on runs that differ by no more than the rounding of each step go one of two ways,
-and end at 0.2928 or 0.2972. For it the range is over ten more runs, which also take the rows of
-every batch in another order: the same sums, rounded differently at each step.
+Seed 002 runs chaotically after some thousand iterations, and whether one of its programs does is
+measured: full runs have PERTURBED runs beside them whose weights move by up to STEP_LIMIT of
+themselves after each step. Where those agree, `final` is the range of their last losses, and a
+program has to end there: no step of its own may be further than that from PyTorch's. Where they do
+not, the end says nothing. All four have ten steps from PyTorch's weights at PLACES places along its
+run, sets called NAME.0, NAME.1, ...: `first` is the iteration they begin with, and a parameter has
+one more dimension, its values before every iteration and after the last; before every forward pass of
+its stage in the pipeline.
 """
+import itertools
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -29,7 +32,9 @@ sys.path.insert(0, HERE)
 import seed_numbers as numbers
 from make_golden import Writer
 
-PERTURBED, NUDGE = 10, 1e-7
+PERTURBED, STEP_LIMIT = 10, 1e-6
+AGREE = 1e-3  # runs agree whose last losses spread by no more than that share of the smallest
+PLACES, PLACE_STEPS = 20, 10
 
 # ---- numbers that C makes as well ----------------------------------------------------------------
 
@@ -147,10 +152,25 @@ class MLP(nn.Module):
         return torch.sigmoid(self.w2(torch.relu(self.w1(x))))
 
 
-class Notebook:
-    """The numbers of the notebook's cells, drawn in the notebook's order."""
+class Moved(torch.optim.SGD):
+    """Every step is followed by noise: each number moves by up to STEP_LIMIT of itself."""
 
-    def __init__(self):
+    def __init__(self, parameters, lr, noise):
+        super().__init__(parameters, lr=lr)
+        self.noise = noise
+
+    @torch.no_grad()
+    def step(self):
+        super().step()
+        for p in self.param_groups[0]["params"]:
+            p.mul_(1 + STEP_LIMIT * (2 * torch.rand(p.shape, generator=self.noise) - 1))
+
+
+class Notebook:
+    """The numbers of the notebook's cells, drawn in the notebook's order. `first`: the iteration that
+    a run begins with; `rate`: times every learning rate; `noise`: of a perturbed run."""
+
+    def __init__(self, first=0, rate=1, noise=None):
         torch.manual_seed(40)
         self.x = torch.rand([DATASET, 16])
         self.target = torch.randint(0, 2, [DATASET, 1], dtype=torch.float32)
@@ -166,19 +186,27 @@ class Notebook:
                 self.halves[2 + k].weight.copy_(self.whole.w2.weight[:, part])
             self.halves[2].bias.copy_(self.whole.w2.bias)
         self.stages = [nn.Linear(16, 8), nn.Linear(8, 1)]
-        self.order = None  # of the rows of a batch, if not the notebook's
+        self.first, self.rate, self.noise = first, rate, noise
+        self.visit = lambda i, prefix: None  # before iteration i, of the parameters called so
 
     def rows(self, i, size=BATCH):
         """The notebook's slice: (i + 1) * size % DATASET is 0 at the end, and the batch empty."""
         part = slice(i * size % DATASET, (i + 1) * size % DATASET)
-        x, target = self.x[part], self.target[part]
-        return (x, target) if self.order is None or len(x) == 0 else (x[self.order],
-                                                                      target[self.order])
+        return self.x[part], self.target[part]
+
+    def iterations(self, n):
+        for i in range(self.first, self.first + n):
+            self.visit(i, "")
+            yield i
+
+    def sgd(self, parameters, lr=LR):
+        lr *= self.rate
+        return Moved(parameters, lr, self.noise) if self.noise else torch.optim.SGD(parameters, lr=lr)
 
 
 def single(book, n):
-    opt, losses = torch.optim.SGD(book.single.parameters(), lr=LR), []
-    for i in range(n):
+    opt, losses = book.sgd(book.single.parameters()), []
+    for i in book.iterations(n):
         x, target = book.rows(i)
         loss = F.binary_cross_entropy(book.single(x), target)
         opt.zero_grad()
@@ -193,8 +221,8 @@ def single(book, n):
 def data_parallel(book, n):
     """Both copies hold the same weights, so one model gives the gradients of both."""
     parameters, losses = list(book.parallel.parameters()), []
-    opt = torch.optim.SGD(parameters, lr=LR)
-    for i in range(n):
+    opt = book.sgd(parameters)
+    for i in book.iterations(n):
         both = [F.binary_cross_entropy(book.parallel(x), target)
                 for x, target in (book.rows(i), book.rows(i + 1))]
         grads = [torch.autograd.grad(loss, parameters) for loss in both]
@@ -207,9 +235,9 @@ def data_parallel(book, n):
 
 def tensor_parallel(book, n):
     a, b, c, d = book.halves
-    opt = torch.optim.SGD([p for w in book.halves for p in w.parameters()], lr=2 * LR)
+    opt = book.sgd([p for w in book.halves for p in w.parameters()], 2 * LR)
     losses = []
-    for i in range(n):
+    for i in book.iterations(n):
         x, target = book.rows(i, 2 * BATCH)
         h = torch.cat([torch.relu(a(x)), torch.relu(b(x))], axis=1)
         y = torch.sigmoid(c(h[:, :4]) + d(h[:, 4:]))
@@ -223,15 +251,18 @@ def tensor_parallel(book, n):
 
 def pipeline(book, n):
     """The notebook's loop with its queues; losses by batch. A batch that would end at 0 ends one
-    row before the last, as there. Batches whose backward the loop does not reach have none."""
+    row before the last, as there. Batches whose backward the loop does not reach have none. A run that
+    begins at a later batch begins with empty queues too."""
     stages = book.stages
-    opts = [torch.optim.SGD(s.parameters(), lr=LR) for s in stages]
+    opts = [book.sgd(s.parameters()) for s in stages]
     forward_0, forward_1, losses = True, False, []
     to_stage_1, in_stage_1, to_stage_0 = [], [], []
     batch = 0
     while batch < n:
         if forward_0:
-            start, end = batch * BATCH % DATASET, (batch + 1) * BATCH % DATASET or -1
+            number = book.first + batch
+            book.visit(number, "w1.")
+            start, end = number * BATCH % DATASET, (number + 1) * BATCH % DATASET or -1
             to_stage_1.append((torch.relu(stages[0](book.x[start:end])), book.target[start:end]))
             batch += 1
         elif to_stage_0:
@@ -240,6 +271,7 @@ def pipeline(book, n):
             out.backward(gradient=out.grad)
             opts[0].step()
         if forward_1:
+            book.visit(None, "w2.")
             out, target = to_stage_1.pop(0)
             in_stage_1.append((torch.sigmoid(stages[1](out)), out, target))
         elif in_stage_1:
@@ -271,37 +303,65 @@ def last_loss(losses):
     return float([v for v in losses.reshape(len(losses), -1).mean(1) if v == v][-1])
 
 
-def perturbed(name, k, reorder=False):
+def weights(name, book):
+    """{name of the parameter: a copy of it}"""
+    return {prefix + key: p.detach().clone() for prefix, model in SEED002[name][2](book).items()
+            for key, p in model.named_parameters()}
+
+
+def perturbed(name, k):
+    """The last loss of a run that no step of which is exact."""
     torch.set_num_threads(1)
-    run, n, models = SEED002[name]
-    book = Notebook()
-    g = torch.Generator().manual_seed(k)
-    with torch.no_grad():
-        for model in models(book).values():
-            for p in model.parameters():
-                p.add_(NUDGE * torch.randn(p.shape, generator=g))
-    if reorder:
-        book.order = torch.randperm(BATCH, generator=g)
-    return last_loss(run(book, n))
+    run, n, _ = SEED002[name]
+    return last_loss(run(Notebook(noise=torch.Generator().manual_seed(k)), n))
+
+
+def spread(ends):
+    return (max(ends) - min(ends)) / min(ends)
+
+
+def whole_run(name):
+    """(losses, [(iteration, weights as it began)] at the places) of PyTorch's run."""
+    run, n, _ = SEED002[name]
+    wanted = {k * (n - 2 * PLACE_STEPS) // (PLACES - 1) for k in range(PLACES)}
+    book, found = Notebook(), []
+    book.visit = lambda i, _: found.append((i, weights(name, book))) if i in wanted else None
+    return run(book, n), found
+
+
+def from_place(name, first, state, rate=1):
+    """PyTorch's run from there, as long as it takes to hold PLACE_STEPS steps: not all have rows."""
+    run, _, models = SEED002[name]
+    for n in itertools.count(PLACE_STEPS):
+        book, states = Notebook(first, rate), {key: [] for key in state}
+        for prefix, model in models(book).items():
+            model.load_state_dict({k: state[prefix + k] for k in model.state_dict()})
+        keep = lambda _, prefix: [states[key].append(value) for key, value in
+                                  weights(name, book).items() if key.startswith(prefix)]
+        book.visit = keep
+        losses = run(book, n)
+        if np.isfinite(losses.reshape(len(losses), -1)).any(1).sum() == PLACE_STEPS:
+            break
+    keep(None, "")
+    return {"first": np.float32([first]), "losses": losses,
+            **{key: torch.stack(values) for key, values in states.items()}}
 
 
 def seed002(name, full):
-    run, n, models = SEED002[name]
-    book, found = Notebook(), {}
-    for prefix, model in models(book).items():
-        for key, p in model.named_parameters():
-            found[prefix + key] = p.detach().clone()
-    found["losses"] = run(book, n if full else 500)
-    if full:
-        with ProcessPoolExecutor(os.cpu_count()) as pool:
-            ends = list(pool.map(perturbed, [name] * PERTURBED, range(PERTURBED)))
-            if name == "seed002_data_parallel":
-                ends += pool.map(perturbed, [name] * PERTURBED, range(PERTURBED),
-                                 [True] * PERTURBED)
-        print(f"{name}: {last_loss(found['losses']):.4f}; moved by {NUDGE:g}:",
-              *(f"{e:.4f}" for e in sorted(ends)))
+    """{set: its tensors} of a program."""
+    run, n, _ = SEED002[name]
+    found = weights(name, Notebook())
+    if not full:
+        return {name: {**found, "losses": run(Notebook(), 500)}}
+    found["losses"], states = whole_run(name)
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        ends = list(pool.map(perturbed, [name] * PERTURBED, range(PERTURBED)))
+    print(f"{name}: {last_loss(found['losses']):.4f}; perturbed:", *(f"{e:.4f}" for e in sorted(ends)),
+          flush=True)
+    found["ends"] = np.float32(ends)
+    if spread(ends) <= AGREE:
         found["final"] = np.float32([min(ends), max(ends)])
-    return found
+    return {name: found, **{f"{name}.{k}": from_place(name, *at) for k, at in enumerate(states)}}
 
 
 # ---- seed 003 ------------------------------------------------------------------------------------
@@ -350,13 +410,19 @@ OTHERS = [seed001_two_part_cnn, seed001_three_part_lstm, seed001_cpu_gpu_hybrid,
           seed003_rpc_pipeline, seed004_spanning_backward]
 
 
-def write(folder, full=False):
+def collect(full):
+    """{set: its tensors}, PyTorch's."""
     torch.set_num_threads(1)
-    w = Writer(os.path.join(folder, "seeds"))
     found = {run.__name__: run(full) for run in OTHERS}
     book = Notebook()
     found["seed002"] = {"x": book.x, "target": book.target}
-    found.update({name: seed002(name, full) for name in SEED002})
+    for name in SEED002:
+        found.update(seed002(name, full))
+    return found
+
+
+def write(folder, found):
+    w = Writer(os.path.join(folder, "seeds"))
     for name, tensors in sorted(found.items()):
         for what, value in tensors.items():
             w.add(f"{name}.{what}", value)
@@ -365,6 +431,6 @@ def write(folder, full=False):
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--full"]:
-        write(sys.argv[2], full=True)
+        write(sys.argv[2], collect(full=True))
     else:
-        write(HERE)
+        write(HERE, collect(full=False))

@@ -423,27 +423,71 @@ def resnet_refusals():
 
 # ---- the programs of the seeds -------------------------------------------------------------------
 
-def seed_row(name, session, folder):
-    """A program says itself how far it is from PyTorch; of seed 002 also if its end is in range."""
-    done = run(os.path.abspath(os.path.join(BIN, "seeds", name)), session, folder, timeout=600,
+def seed_figures(name, session, folder, *place):
+    """What a program says of itself: (how far it is from PyTorch, its limit, the rest)."""
+    done = run(os.path.abspath(os.path.join(BIN, "seeds", name)), session, folder, *place, timeout=600,
                cwd=os.path.join(HERE, "../.."))
     said = (done.stdout.splitlines() or [done.stderr])[-1]
     found = re.fullmatch(rf"(PASS|FAIL) {name}: (.*); within (\S+) of PyTorch,"
                          r" limit (\S+?)( \(.*)?", said)
     assert found, said
     assert (done.returncode == 0) == (found[1] == "PASS"), (done.returncode, said)
-    return row(name, "loss or gradient, largest", float(found[3]), float(found[4]), found[2])
+    return float(found[3]), float(found[4]), found[2] + (found[5] or "")
+
+
+def seed_row(name, session, folder):
+    """A whole run. A program of seed 002 also says itself if its end is in range, where there is one."""
+    measured, limit, note = seed_figures(name, session, folder)
+    return row(name, "loss or gradient, largest", measured, limit, note)
+
+
+def spread_row(name, figures):
+    """Of PyTorch's perturbed runs: whether the end can be judged."""
+    spread = make_seeds.spread([float(e) for e in figures["ends"]])
+    note = "the end is judged" if "final" in figures else "chaotic: the end is not judged"
+    return row(name, "spread of PyTorch's perturbed ends", spread, math.inf, note)
+
+
+def places_row(name, session, folder):
+    found = [seed_figures(name, session, folder, str(k)) for k in range(make_seeds.PLACES)]
+    measured, limit, note = max(found)
+    return row(name, f"{make_seeds.PLACES} x {make_seeds.PLACE_STEPS} single steps, largest", measured,
+               limit, note)
 
 
 def seed_programs():
-    """Each takes PyTorch's whole run, from the same weights and data, over three workers."""
+    """Each takes PyTorch's whole run, from the same weights and data, over three workers. Those of seed
+    002 also take single steps from PyTorch's weights all along its run, which say what the end of a
+    chaotic run cannot."""
     folder = os.path.join(cluster.dir, "seeds")
     os.mkdir(folder)
-    make_seeds.write(folder, full=True)
+    figures = make_seeds.collect(full=True)
+    make_seeds.write(folder, figures)
     names = [r.__name__ for r in make_seeds.OTHERS] + list(make_seeds.SEED002)
     with Cluster(3) as three:
         session = three.session("seeds", "")
-        check([seed_row(name, session, folder) for name in sorted(names)])
+        rows = [seed_row(name, session, folder) for name in sorted(names)]
+        for name in make_seeds.SEED002:
+            rows += [spread_row(name, figures[name]), places_row(name, session, folder)]
+        check(rows)
+
+
+def seed_places_are_not_fooled():
+    """Beside a PyTorch whose learning rate is off by a thousandth, no place passes."""
+    folder = os.path.join(cluster.dir, "fooled")
+    os.mkdir(folder)
+    book, found = make_seeds.Notebook(), {}
+    for name in make_seeds.SEED002:
+        state = make_seeds.weights(name, book)
+        found.update({f"{name}.{k}": make_seeds.from_place(name, first, state, rate) for k, (first, rate)
+                      in enumerate(((0, 1), (0, 1.001), (4463, 1.001)))})
+    make_seeds.write(folder, {"seed002": {"x": book.x, "target": book.target}, **found})
+    with Cluster(3) as three:
+        session = three.session("fooled", "")
+        for name in make_seeds.SEED002:
+            same, *others = [seed_figures(name, session, folder, str(k)) for k in range(3)]
+            assert same[0] <= same[1], (name, same)
+            assert all(measured > 10 * limit for measured, limit, _ in others), (name, others)
 
 
 # ---- TensorBoard ---------------------------------------------------------------------------------
@@ -468,7 +512,7 @@ TESTS = [step_parity_mlp_sgd, step_parity_mlp_momentum, step_parity_cnn_adam,
          step_parity_is_not_fooled, free_running_mlp_sgd, free_running_cnn_adam,
          checkpoint_accuracy_in_pytorch, export_forward_and_training, export_refuses_by_name,
          resnet18, resnet50, resnet_state_dict, resnet_refusals, seed_programs,
-         tensorboard_reads_event_files]
+         seed_places_are_not_fooled, tensorboard_reads_event_files]
 
 
 def print_table():

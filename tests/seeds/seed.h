@@ -2,8 +2,10 @@
  *
  * What the programs of the seeds share: start and end, numbers, and PyTorch's figures.
  *
- * A program is run as NAME SESSION.yaml [FOLDER] and reads PyTorch's run from seeds.txt and
+ * A program is run as NAME SESSION.yaml [FOLDER [PLACE]] and reads PyTorch's run from seeds.txt and
  * seeds.bin in FOLDER (tests/golden, by make_seeds.py there): it takes as many steps as it has.
+ * PLACE: steps in the middle of PyTorch's run, each from PyTorch's weights. They are the set NAME.PLACE
+ * there, whose `first` is the iteration that the program begins with.
  * Its last line is `PASS NAME: figures` or `FAIL NAME: what is wrong`; the exit code is 0 or 1.
  */
 #ifndef CLEAVE_SEED_H
@@ -19,7 +21,9 @@
 enum { SEED_DATA = 1, SEED_LABELS = 2, SEED_WEIGHTS = 16, SEED_MAX_DRAWN = 32 };
 
 static struct {
-  const char *name;
+  const char *name, *place; /* place: NULL for the run from its beginning */
+  char set[96];             /* of PyTorch's figures */
+  size_t first;             /* iteration */
   cleave_runtime *rt;
   cleave_error e;
   char *index, *values; /* of seeds.txt and seeds.bin */
@@ -100,7 +104,7 @@ static inline bool seed_find(const char *set, const char *what, cleave_tensor *r
 
 static inline cleave_tensor seed_golden(const char *what) {
   cleave_tensor found;
-  if (!seed_find(seed.name, what, &found)) seed_fail("seeds.txt has no %s.%s", seed.name, what);
+  if (!seed_find(seed.set, what, &found)) seed_fail("seeds.txt has no %s.%s", seed.set, what);
   return found;
 }
 
@@ -108,15 +112,25 @@ static inline float seed_at(const cleave_tensor *tensor, size_t i) {
   return ((const float *)tensor->data)[i];
 }
 
-/* Keeps the largest relative difference for seed_end. A NaN on either side is the largest. */
-static inline void seed_compare(const char *what, size_t index, double ours, double theirs) {
-  double difference = fabs(ours - theirs), size = fabs(theirs);
+/* Keeps the largest relative difference for seed_end; true if this is it. A NaN is the largest. */
+static inline bool seed_worst(double difference, double size) {
   double relative = difference == 0 ? 0 : size > 0 ? difference / size : INFINITY;
   seed.n_compared++;
-  if (relative <= seed.worst) return;
+  if (relative <= seed.worst) return false;
   seed.worst = isnan(relative) ? INFINITY : relative;
-  snprintf(seed.where, sizeof seed.where, " (%s %zu: %.7g, PyTorch %.7g)", what, index, ours,
-           theirs);
+  return true;
+}
+
+/* `least`: what the difference is divided by at least, so that it is absolute for smaller numbers. */
+static inline void seed_compare_from(double least, const char *what, size_t index, double ours,
+                                     double theirs) {
+  if (seed_worst(fabs(ours - theirs), fmax(least, fabs(theirs))))
+    snprintf(seed.where, sizeof seed.where, " (%s %zu: %.7g, PyTorch %.7g)", what, index, ours,
+             theirs);
+}
+
+static inline void seed_compare(const char *what, size_t index, double ours, double theirs) {
+  seed_compare_from(0, what, index, ours, theirs);
 }
 
 static inline double seed_norm(const cleave_tensor *tensor) {
@@ -124,6 +138,18 @@ static inline double seed_norm(const cleave_tensor *tensor) {
   for (size_t i = 0; i < cleave_tensor_count(tensor); i++)
     sum += (double)seed_at(tensor, i) * seed_at(tensor, i);
   return sqrt(sum);
+}
+
+/* Tensors of one shape: the norm of their difference beside PyTorch's norm, which is taken for 1 if it
+ * is smaller. */
+static inline void seed_compare_tensor(const char *what, size_t index, const cleave_tensor *ours,
+                                       const cleave_tensor *theirs) {
+  double sum = 0;
+  if (cleave_tensor_count(ours) != cleave_tensor_count(theirs)) seed_fail("%s: other shape", what);
+  for (size_t i = 0; i < cleave_tensor_count(ours); i++)
+    sum += pow((double)seed_at(ours, i) - seed_at(theirs, i), 2);
+  if (seed_worst(sqrt(sum), fmax(1, seed_norm(theirs))))
+    snprintf(seed.where, sizeof seed.where, " (%s before %zu)", what, index);
 }
 
 /* ---- numbers: tests/golden/seed_numbers.py has the same functions ---------------------------- */
@@ -189,15 +215,24 @@ static inline void seed_compare_gradients(cleave_context c) {
 
 /* ---- start and end --------------------------------------------------------------------------- */
 
+static inline void seed_open_place(const char *place) {
+  seed.place = place;
+  snprintf(seed.set, sizeof seed.set, "%s.%s", seed.name, place);
+  cleave_tensor first = seed_golden("first");
+  seed.first = (size_t)seed_at(&first, 0);
+}
+
 /* Opens the session file and PyTorch's figures, after which seed.rt is there. */
 static inline void seed_begin(const char *name, int argc, char **argv) {
   size_t n;
   seed.name = name;
-  if (argc < 2 || argc > 3) seed_fail("usage: %s SESSION.yaml [FOLDER]", name);
-  const char *folder = argc == 3 ? argv[2] : "tests/golden";
+  snprintf(seed.set, sizeof seed.set, "%s", name);
+  if (argc < 2 || argc > 4) seed_fail("usage: %s SESSION.yaml [FOLDER [PLACE]]", name);
+  const char *folder = argc >= 3 ? argv[2] : "tests/golden";
   seed.index = seed_file(folder, "seeds.txt", &n);
   seed.values = seed_file(folder, "seeds.bin", &seed.n_values);
   memmove(seed.values, seed.values + 1, seed.n_values); /* its tensors are aligned again */
+  if (argc == 4) seed_open_place(argv[3]);
   MUST(cleave_open(argv[1], NULL, &seed.rt, &seed.e));
 }
 

@@ -1,13 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The notebook of seed 002: its data, its index arithmetic, and how close a run has to come.
- * float32 drifts: the first SEED002_JUDGED iterations have to be PyTorch's within 1e-4; a whole run
- * has to end in the range of PyTorch's perturbed runs (make_seeds.py), give or take 1e-4 of it.
+ * float32 drifts: the first SEED002_JUDGED iterations have to be PyTorch's within 1e-4. A whole run
+ * has to end in the range of PyTorch's perturbed runs, give or take 1e-4 of it, if those agree
+ * (make_seeds.py). From a place in the middle every iteration begins with PyTorch's weights. Its loss
+ * and each parameter after it, by the norms of tensors, have to be PyTorch's within 1e-6: relative to
+ * what is larger than 1, absolute below.
  */
 #ifndef CLEAVE_SEED002_H
 #define CLEAVE_SEED002_H
 
 #include "seed.h"
+
+/* What the notebook drew, and where it went. */
+static struct {
+  cleave_module *module;
+  const char *name, *golden;
+} seed002_weights[SEED_MAX_DRAWN];
+static int seed002_n_weights;
 
 enum { SEED002_BATCH = 32, SEED002_ROWS = 320, SEED002_WIDTH = 16, SEED002_JUDGED = 500 };
 
@@ -38,26 +48,82 @@ static inline bool seed002_slice(size_t start, size_t end, cleave_tensor *ret_x,
 }
 
 /* The notebook's batch i: i * size % 320 up to (i + 1) * size % 320, which is 0 for the last of the
- * data and leaves that batch empty. */
+ * data and leaves that batch empty. Counted from the iteration that the program begins with. */
 static inline bool seed002_batch(size_t i, size_t size, cleave_tensor *ret_x,
                                  cleave_tensor *ret_target) {
+  i += seed.first;
   return seed002_slice(i * size % SEED002_ROWS, (i + 1) * size % SEED002_ROWS, ret_x, ret_target);
 }
 
-/* A parameter as the notebook drew it. */
+static inline void seed002_write(int i, const cleave_tensor *t) {
+  MUST(cleave_weight_write(seed.rt, seed002_weights[i].module, seed002_weights[i].name, t, 0,
+                           &seed.e));
+}
+
+/* A parameter as the notebook drew it. From a place the iterations bring it: seed002_restart. */
 static inline void seed002_weight(cleave_module *module, const char *name, const char *golden) {
+  int i = seed002_n_weights++;
+  if (i == SEED_MAX_DRAWN) seed_fail("more than %d parameters", SEED_MAX_DRAWN);
+  seed002_weights[i].module = module;
+  seed002_weights[i].name = name;
+  seed002_weights[i].golden = golden;
+  if (seed.place) return;
   cleave_tensor t = seed_golden(golden);
-  MUST(cleave_weight_write(seed.rt, module, name, &t, 0, &seed.e));
+  seed002_write(i, &t);
+}
+
+/* A parameter of PyTorch's before the program's iteration i. */
+static inline cleave_tensor seed002_before(const char *golden, size_t i) {
+  cleave_tensor t = seed_golden(golden);
+  if (t.rank < 1 || (int64_t)i >= t.shape[0]) seed_fail("%s ends before iteration %zu", golden, i);
+  t.rank--;
+  memmove(t.shape, t.shape + 1, (size_t)t.rank * sizeof t.shape[0]);
+  t.data = (float *)t.data + i * cleave_tensor_count(&t);
+  return t;
+}
+
+/* What the iteration before i made of parameter k, beside PyTorch's. */
+static inline void seed002_compare_weight(int k, size_t i) {
+  cleave_tensor ours = {0}, theirs = seed002_before(seed002_weights[k].golden, i);
+  MUST(cleave_weight_read(seed.rt, seed002_weights[k].module, seed002_weights[k].name, 0, &ours,
+                          &seed.e));
+  seed_compare_tensor(seed002_weights[k].golden, i, &ours, &theirs);
+  cleave_tensor_done(&ours);
+}
+
+/* From a place: the weights of a module (NULL: of all) are compared with PyTorch's, which then take
+ * their place. Called before every iteration; a run from its beginning is left alone, and false. */
+static inline bool seed002_restart(const cleave_module *module, size_t i) {
+  if (!seed.place) return false;
+  for (int k = 0; k < seed002_n_weights; k++) {
+    if (module && module != seed002_weights[k].module) continue;
+    if (i) seed002_compare_weight(k, i);
+    cleave_tensor t = seed002_before(seed002_weights[k].golden, i);
+    seed002_write(k, &t);
+  }
+  return true;
 }
 
 /* One of the run's losses against PyTorch's, while they can be compared. */
 static inline void seed002_compare(size_t i, double ours, double theirs) {
-  if (i < SEED002_JUDGED) seed_compare("loss", i, ours, theirs);
+  if (seed.place)
+    seed_compare_from(1, "loss", i, ours, theirs);
+  else if (i < SEED002_JUDGED)
+    seed_compare("loss", i, ours, theirs);
+}
+
+static inline int seed002_end_place(size_t iterations) {
+  for (int k = 0; k < seed002_n_weights; k++) {
+    cleave_tensor all = seed_golden(seed002_weights[k].golden);
+    seed002_compare_weight(k, (size_t)all.shape[0] - 1);
+  }
+  return seed_end(1e-6, "%zu iterations from %zu", iterations, seed.first);
 }
 
 /* seed_end, and the range of the end if the run was a whole one. */
 static inline int seed002_end(size_t iterations, double first, double last) {
   cleave_tensor range;
+  if (seed.place) return seed002_end_place(iterations);
   if (!seed_find(seed.name, "final", &range))
     return seed_end(1e-4, "%zu iterations, loss %.4f to %.4f", iterations, first, last);
   double low = seed_at(&range, 0), high = seed_at(&range, 1);

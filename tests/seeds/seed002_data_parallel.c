@@ -71,6 +71,11 @@ static void step(const replica *copies, cleave_tensor *weights, cleave_tensor *s
   }
 }
 
+static void read_weights(const replica *r, cleave_tensor *weights) {
+  for (int k = 0; k < PARAMETERS; k++)
+    MUST(cleave_weight_read(seed.rt, r->mlp, names[k], 0, &weights[k], &seed.e));
+}
+
 int main(int argc, char **argv) {
   replica copies[COPIES] = {0};
   cleave_tensor weights[PARAMETERS] = {0}, sums[PARAMETERS] = {0};
@@ -78,15 +83,15 @@ int main(int argc, char **argv) {
   seed_begin("seed002_data_parallel", argc, argv);
   load(&copies[0], "w1", "model_0", "loss_0");
   load(&copies[1], "w2", "model_1", "loss_1");
-  for (int k = 0; k < PARAMETERS; k++) {
-    MUST(cleave_weight_read(seed.rt, copies[0].mlp, names[k], 0, &weights[k], &seed.e));
-    MUST(cleave_weight_read(seed.rt, copies[0].mlp, names[k], 0, &sums[k], &seed.e));
+  read_weights(&copies[0], weights);
+  read_weights(&copies[0], sums);
+  for (int k = 0; k < PARAMETERS; k++)
     memset(sums[k].data, 0, cleave_tensor_count(&sums[k]) * sizeof(float));
-  }
 
   cleave_tensor losses = seed_golden("losses");
   size_t n = (size_t)losses.shape[0];
   for (size_t i = 0; i < n; i++) {
+    if (seed002_restart(NULL, i)) read_weights(&copies[0], weights);
     for (size_t c = 0; c < COPIES; c++) forward(&copies[c], i + c); /* both at once */
     double mean = 0;
     for (size_t c = 0; c < COPIES; c++) {

@@ -62,9 +62,10 @@ static batch enter(size_t number) {
   batch b = {.number = number};
   cleave_tensor batch_x, batch_target;
   cleave_reference x;
-  size_t end = (number + 1) * SEED002_BATCH % SEED002_ROWS;
-  if (!seed002_slice(number * SEED002_BATCH % SEED002_ROWS, end ? end : SEED002_ROWS - 1, &batch_x,
-                     &batch_target))
+  seed002_restart(stages[0], number);
+  size_t start = (seed.first + number) * SEED002_BATCH % SEED002_ROWS;
+  size_t end = (start + SEED002_BATCH) % SEED002_ROWS;
+  if (!seed002_slice(start, end ? end : SEED002_ROWS - 1, &batch_x, &batch_target))
     seed_fail("batch %zu is empty", number);
   MUST(cleave_context_open(seed.rt, NULL, &b.context, &seed.e));
   MUST(cleave_leaf(seed.rt, b.context, &batch_x, false, &x, &seed.e));
@@ -76,6 +77,7 @@ static batch enter(size_t number) {
 /* Stage 1's forward turn. */
 static batch judge(batch b) {
   cleave_reference both[] = {{0}, b.target};
+  seed002_restart(stages[1], b.number);
   MUST(cleave_call(seed.rt, b.context, stages[1], &b.hidden, 1, &both[0], &seed.e));
   MUST(cleave_call(seed.rt, b.context, bce, both, 2, &b.loss, &seed.e));
   return b;

@@ -26,6 +26,7 @@ int main(int argc, char **argv) {
   size_t n = cleave_tensor_count(&losses);
   double last = NAN;
   for (size_t i = 0; i < n; i++) {
+    seed002_restart(NULL, i);
     if (!seed002_batch(i, SEED002_BATCH, &batch_x, &batch_target)) continue;
     cleave_context c;
     cleave_reference x, target, y, loss;

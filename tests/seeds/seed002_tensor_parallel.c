@@ -96,6 +96,7 @@ int main(int argc, char **argv) {
   size_t n = cleave_tensor_count(&losses);
   double last = NAN;
   for (size_t i = 0; i < n; i++) {
+    seed002_restart(NULL, i);
     if (!seed002_batch(i, ROWS, &batch_x, &batch_target)) continue; /* every fifth of 64 rows */
     cleave_context c;
     cleave_reference x, half[2], h, partial[2], judged[2], loss;

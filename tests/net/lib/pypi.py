@@ -22,20 +22,21 @@ def interpreter(folder):
     return os.path.join(folder, "bin/python")
 
 
-def works(folder, package):
-    """Whether the environment is there and has the package."""
-    return os.path.exists(interpreter(folder)) and not _do(interpreter(folder), "-c", f"import {package}")
+def works(folder, *packages):
+    """Whether the environment is there and has the packages."""
+    return os.path.exists(interpreter(folder)) and not _do(interpreter(folder), "-c",
+                                                           "import " + ", ".join(packages))
 
 
-def install(folder, package, sources=([],)):
-    """Makes the environment, and takes the package from the first source (options of pip) that has it;
-    why that did not work, or None."""
+def install(folder, *packages, sources=([],)):
+    """Makes the environment, and takes the packages from the first source (options of pip) that has
+    them; why that did not work, or None."""
     wrong = _do(sys.executable, "-m", "venv", folder)
     if wrong:
         return f"no virtual environment (Debian: python3-venv): {wrong}"
     for source in sources:
-        wrong = _do(interpreter(folder), "-m", "pip", "install", "--retries", "1", "--no-cache-dir", package,
-                    *source)
+        wrong = _do(interpreter(folder), "-m", "pip", "install", "--retries", "1", "--no-cache-dir",
+                    *packages, *source)
         if not wrong:
             return None
-    return f"pip does not install {package} here: {wrong}"
+    return f"pip does not install {' and '.join(packages)} here: {wrong}"

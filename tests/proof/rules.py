@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The long proofs: how long each takes, what it depends on, and how its figure is read from what it
+prints. tests/check-proofs compares this table with the targets of the Makefile."""
+import re
+from dataclasses import dataclass, field
+from typing import Callable
+
+
+class Unreadable(Exception):
+    """The output has no figure: the proof has failed, whatever its exit code."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    name: str  # make NAME
+    target: str  # in words, for the table
+    read: Callable  # its output's lines -> (figure, whether the target is met); raises Unreadable
+    needs: tuple  # what it depends on besides the product: tracked files and folders
+    full: dict = field(default_factory=dict)  # make variables of the whole proof
+    short: dict = field(default_factory=dict)  # of a run that only shows that it works
+    minutes: int = 10  # about, of the whole proof on two cores
+    measures: bool = False  # a missed target is a result; of others a bad exit code is a failure
+
+    def variables(self, scale):
+        return dict(self.full, **self.short) if scale == "short" else self.full
+
+    def length(self, scale):
+        found = " ".join(f"{k}={v}" for k, v in self.variables(scale).items())
+        return found or "whole"
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+def every(pattern, lines):
+    return [m for m in (re.search(pattern, line) for line in lines) if m]
+
+
+def last(pattern, lines):
+    found = every(pattern, lines)
+    if not found:
+        raise Unreadable(f"no line like '{pattern}'")
+    return found[-1]
+
+
+def suites(n):
+    """n summaries `N passed, M failed, K skipped`."""
+    def read(lines):
+        found = every(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?", lines)
+        if len(found) != n:
+            raise Unreadable(f"{len(found)} summaries instead of {n}")
+        passed, failed, skipped = (sum(int(m[k] or 0) for m in found) for k in (1, 2, 3))
+        return f"{passed} passed, {failed} failed, {skipped} skipped", passed > 0 and failed == 0
+    return read
+
+
+def oks(lines):
+    """Scripts that print `ok NAME`, `not ok NAME` and `skip NAME`."""
+    good, bad, skipped = (len(every(rf"^{word} \S", lines)) for word in ("ok", "not ok", "skip"))
+    if not good + bad:
+        raise Unreadable("no line begins with ok or not ok")
+    return f"{good} passed, {bad} failed, {skipped} skipped", good > 0 and bad == 0
+
+
+def learns(lines):
+    found = every(r"^(ok|not ok) (\S+): .* apart ([\d.]+) of ([\d.]+) points", lines)
+    if not found:
+        raise Unreadable("no accuracies")
+    said = "; ".join(f"{m[2]} {m[3]} of {m[4]} points apart" for m in found)
+    return said, all(m[1] == "ok" for m in found)
+
+
+def fuzz(lines):
+    targets = every(r"^== (\S+)", lines)
+    runs = [int(m[1]) for m in every(r"number_of_executed_units:\s*(\d+)", lines)]
+    findings = len(every(r"ERROR|SUMMARY", lines))
+    if not targets or len(runs) != len(targets):
+        raise Unreadable(f"{len(targets)} targets began and {len(runs)} ended")
+    return (f"{len(targets)} targets, {sum(runs):,} executions, {findings} findings",
+            findings == 0 and min(runs) > 0)
+
+
+def coverage(lines):
+    rows = [float(m[1]) for m in every(r"^\S+\s+\S+\s+\d+ lines\s+([\d.]+) %", lines)]
+    end = last(r"^(?:every parser is above its floor|(\d+) below their floor)$", lines)
+    if not rows:
+        raise Unreadable("no parser has a row")
+    return f"{len(rows)} files, lowest {min(rows):g} %, {end[1] or 0} below their floor", end[1] is None
+
+
+def mutants(lines):
+    guards = last(r"^(\d+) passed, (\d+) failed", lines)
+    caught, survive = len(every(r"^ok caught: ", lines)), len(every(r"^not ok .* survives \d+ runs", lines))
+    if not caught + survive:
+        raise Unreadable("no mutant of the references was run")
+    survive += int(guards[2])
+    return f"{guards[1]} guards and {caught} protocol mutants caught, {survive} survive", survive == 0
+
+
+def references(lines):
+    m = last(r"^(\d+) runs \(.*\), (\d+) failed: (\d+) operations", lines)
+    return f"{m[1]} runs, {int(m[3]):,} operations, {m[2]} failed", m[2] == "0" and int(m[1]) > 0
+
+
+def faults(lines):
+    demo = last(r"^ok the demo under faults: (.*? files alike)", lines)
+    figure, met = oks(lines)
+    return f"{figure}; demo {demo[1]}", met
+
+
+def soak(lines):
+    m = last(r"^(ok|not ok) (\d+)_steps_leave_nothing_behind ?(.*)", lines)
+    return f"{m[2]} steps, grown: {m[3] or 'nothing'}", m[1] == "ok"
+
+
+def soak_mixed(lines):
+    if every(r"too few to tell", lines):
+        raise Unreadable("too few quiet moments to tell whether anything grows")
+    seconds = last(r"^seed \d+, (\S+) s$", lines)[1]
+    m = last(r"^(ok|not ok) mixed_sessions_leave_nothing_behind \(seed (\d+)\)", lines)
+    return f"{seconds} s, seed {m[2]}, {'nothing grows' if m[1] == 'ok' else 'FAILED'}", m[1] == "ok"
+
+
+def bench(lines):
+    m = last(r"^(\d+) of (\d+) targets met", lines)
+    missed = every(r"^(missed strictly|not judged): .*", lines)
+    said = "".join(f"; {x[0]}" for x in missed)
+    return f"{m[1]} of {m[2]} targets met{said}", m[1] == m[2] != "0"
+
+
+# ---- the proofs ----------------------------------------------------------------------------------
+
+LIB = "tests/net/lib"
+FAULTS = ("tests/faults", "tests/seeds", "tests/golden", LIB)
+BENCH = ("tests/bench", LIB)
+NONE_FAILED = "none fails"
+
+PROOFS = (
+    Proof("parity", NONE_FAILED, suites(1), ("tests/parity", "tests/golden", "tests/seeds", LIB),
+          short={"PARITY_ARGS": "step_parity_mlp_sgd"}, minutes=25),
+    Proof("learns", "within the points of PyTorch", learns, ("tests/parity", LIB),
+          short={"LEARNS_ARGS": "gpipe"}, minutes=60),
+    Proof("fuzz", "no finding", fuzz, ("tests/fuzz",), {"FUZZ_SECONDS": "60"}, {"FUZZ_SECONDS": "2"}, 35),
+    Proof("fuzz-coverage", "none below its floor", coverage, ("tests/fuzz",), minutes=8),
+    Proof("mutate", "none survives", mutants, ("tests/mutate", "tests/unit", "tests/faults"), minutes=15),
+    Proof("sanitize", NONE_FAILED, suites(2), ("tests",), minutes=90),
+    Proof("schedules", NONE_FAILED, oks, ("tests/net",),
+          {"API_SCHEDULES": "250", "SESSION_SCHEDULES": "50"},
+          {"API_SCHEDULES": "5", "SESSION_SCHEDULES": "2"}, 20),
+    Proof("references", "no run fails", references, ("tests/faults",), {"REFERENCE_RUNS": "10000"},
+          {"REFERENCE_RUNS": "300"}, 5),
+    Proof("faults", "the same bytes", faults, FAULTS, minutes=15),
+    Proof("soak", "nothing grows", soak, ("tests/net",), {"SOAK_STEPS": "100000"}, {"SOAK_STEPS": "2000"},
+          20),
+    Proof("soak-mixed", "nothing grows", soak_mixed, ("tests/net",), {"SOAK_SECONDS": "7200"},
+          {"SOAK_SECONDS": "300"}, 125),
+    Proof("bench", "all targets met", bench, BENCH, {"STRICT": "1"}, {"STRICT": "", "BENCH_ARGS": "mlp"}, 60,
+          measures=True),
+    Proof("bench-pipeline", "all targets met", bench, BENCH, {"STRICT": "1"},
+          {"STRICT": "", "BENCH_ARGS": "--quick bubbles"}, 120, measures=True),
+)

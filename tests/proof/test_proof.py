@@ -1,0 +1,203 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""`make proof` with proofs that take no time: what is run again after a kill or a change, which figures
+count, and which lines of real proofs give them."""
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "../net/lib")]
+import proof
+import rules
+from cluster import Suite
+from rules import Proof
+
+suite = Suite()
+FAKES = (Proof("quick", "none fails", rules.suites(1), ("tests/own",)),
+         Proof("slow", "none fails", rules.suites(1), (), {"N": "9"}, {"N": "1"}),
+         Proof("ratio", "all targets met", rules.bench, (), measures=True))
+MAKEFILE = r"""
+quick:
+	@echo ran quick >> ran
+	@cat quick.says
+slow:
+	@echo ran slow $(N) >> ran
+	@[ ! -e hang ] || { touch hanging; sleep 60; }
+	@echo '2 passed, 0 failed'
+ratio:
+	@echo ran ratio >> ran
+	@cat ratio.says; exit $$(cat ratio.code)
+"""
+
+
+class Tree:
+    """A repository whose Makefile has the fakes."""
+
+    def __init__(self, folder):
+        self.root = folder
+        for path, text in (("Makefile", MAKEFILE), ("product.c", "int x;\n"), ("page.md", "a page\n"),
+                           ("tests/own/a", "own\n"), ("tests/other/b", "other\n"),
+                           ("quick.says", "3 passed, 0 failed\n"), ("ratio.says", "2 of 2 targets met\n"),
+                           ("ratio.code", "0\n")):
+            self.write(path, text)
+        for args in (("init", "-q"), ("add", "-A")):
+            subprocess.run(["git", "-C", folder, *args], check=True)
+        self.write(".git/info/exclude", "ran\nhang*\n*.says\n*.code\n")
+        subprocess.run(["git", "-C", folder, "rm", "-q", "--cached", "quick.says", "ratio.says", "ratio.code"],
+                       check=True)
+
+    def write(self, path, text):
+        path = os.path.join(self.root, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as f:
+            f.write(text)
+
+    def command(self, *args):
+        script = (f"import sys; sys.path.insert(0, {HERE!r}); sys.path.insert(0, {HERE + '/../net/lib'!r})\n"
+                  f"import proof, test_proof\nsys.exit(proof.main(test_proof.FAKES, {self.root!r}, {list(args)}))")
+        return [sys.executable, "-c", script]
+
+    def prove(self, *args, code=0, **env):
+        """Runs `make proof` there: its output, and which proofs it ran."""
+        self.write("ran", "")
+        done = subprocess.run(self.command(*args), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              env={**os.environ, **env}, timeout=60)
+        assert done.returncode == code, done.stdout
+        with open(os.path.join(self.root, "ran")) as f:
+            return done.stdout, [line.split()[1] for line in f]
+
+    def rows(self):
+        return proof.read_table(os.path.join(self.root, "tests/PROOFS.md"))
+
+
+def in_tree(test):
+    def run():
+        with tempfile.TemporaryDirectory(prefix="cleave-proof-") as folder:
+            test(Tree(folder))
+    run.__name__ = test.__name__
+    suite.test(run)
+
+
+@in_tree
+def proofs_run_once(tree):
+    assert tree.prove()[1] == ["quick", "slow", "ratio"]
+    assert tree.prove()[1] == []
+    row = tree.rows()["slow"]
+    assert (row["met"], row["length"], row["figure"]) == ("yes", "N=9", "2 passed, 0 failed, 0 skipped"), row
+    said, ran = tree.prove("--status")
+    assert not ran and "3 of 3 proofs are fresh" in said, said
+    assert tree.prove(PROOF="quick")[1] == ["quick"]
+
+
+@in_tree
+def proofs_go_on_after_a_kill(tree):
+    """Killed in the second: the first keeps its row, the second is run again and says why."""
+    tree.write("hang", "")
+    process = subprocess.Popen(tree.command(), stdout=subprocess.DEVNULL, start_new_session=True)
+    until = time.monotonic() + 30
+    while not os.path.exists(os.path.join(tree.root, "hanging")):
+        assert time.monotonic() < until and process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    os.remove(os.path.join(tree.root, "hang"))
+    assert set(tree.rows()) == {"quick"}, tree.rows()
+    assert "was interrupted" in tree.prove("--status")[0]
+    said, ran = tree.prove()
+    assert ran == ["slow", "ratio"] and "slow (interrupted)" in said, (said, ran)
+
+
+@in_tree
+def proofs_get_stale_by_what_they_depend_on(tree):
+    tree.prove()
+    for path, stale in (("tests/other/b", []), ("page.md", []), ("tests/own/a", ["quick"]),
+                        ("product.c", ["quick", "slow", "ratio"])):
+        tree.write(path, "changed\n")
+        said = tree.prove("--status")[0]
+        assert said.count("STALE") == len(stale), (path, said)
+        assert tree.prove()[1] == stale, path
+    os.remove(os.path.join(tree.root, "product.c"))
+    assert tree.prove("--status")[0].count("STALE") == 3
+
+
+@in_tree
+def proofs_without_a_figure_have_failed(tree):
+    for says in ("", "all went well\n", "3 passed\n", "1 passed, 0 failed\n1 passed, 0 failed\n"):
+        tree.write("quick.says", says)
+        said, ran = tree.prove(code=1, PROOF="quick")
+        assert tree.rows()["quick"]["met"] == "failed" and "unreadable" in said, (says, said)
+    tree.write("quick.says", "2 passed, 1 failed\n")
+    assert "quick" in tree.prove(code=1)[1] and tree.rows()["quick"]["met"] == "failed"
+    assert tree.prove(code=1)[1] == ["quick"], "what has failed is run again, nothing else"
+    tree.write("quick.says", "3 passed, 0 failed\n")
+    assert tree.prove()[1] == ["quick"] and tree.rows()["quick"]["met"] == "yes"
+
+
+@in_tree
+def proofs_that_measure_may_miss(tree):
+    """A missed target is a result; that a target is met beside a bad exit code is none."""
+    tree.write("ratio.says", "missed strictly: row\n1 of 2 targets met\n")
+    tree.write("ratio.code", "1\n")
+    tree.prove()
+    assert tree.rows()["ratio"]["met"] == "no" and tree.prove()[1] == []
+    tree.write("ratio.says", "2 of 2 targets met\n")
+    tree.prove(code=1, PROOF="ratio")
+    assert tree.rows()["ratio"]["met"] == "failed"
+
+
+@in_tree
+def proofs_that_were_short_are_run_whole(tree):
+    tree.prove(PROOF_SCALE="short")
+    assert tree.rows()["slow"]["length"] == "N=1" and tree.prove(PROOF_SCALE="short")[1] == []
+    assert tree.prove()[1] == ["slow"] and tree.rows()["slow"]["length"] == "N=9"
+    assert tree.prove(PROOF_SCALE="short")[1] == []
+
+
+@in_tree
+def proofs_are_asked_for_by_name(tree):
+    assert "there are quick slow ratio" in tree.prove(code=1, PROOF="quikc")[0]
+    assert "full or short" in tree.prove(code=1, PROOF_SCALE="tiny")[0]
+
+
+SAMPLES = {  # what each prints when it is well, and what has to count against it
+    "parity": ("16 passed, 0 failed, 1 skipped", "15 passed, 1 failed"),
+    "learns": ("ok gpipe: 88.10 %, PyTorch 88.00 %, apart 0.10 of 0.50 points (9s)",
+               "not ok gpipe: 80.10 %, PyTorch 88.00 %, apart 7.90 of 0.50 points (9s)"),
+    "fuzz": ("== fuzz_wire\nstat::number_of_executed_units: 900\nstat::average_exec_per_sec:     15",
+             "== fuzz_wire\nSUMMARY: libFuzzer: deadly signal\nstat::number_of_executed_units: 900"),
+    "fuzz-coverage": ("wire           common/wire/frame.c     310 lines   91.0 %\nevery parser is above its floor",
+                      "wire           common/wire/frame.c     310 lines   11.0 %  BELOW 90 %\n1 below their floor"),
+    "mutate": ("7 passed, 0 failed\nok caught: lost: seed 1 at 0.1 s: gone",
+               "7 passed, 0 failed\nnot ok lost survives 3000 runs"),
+    "sanitize": ("400 passed, 0 failed\n400 passed, 0 failed, 2 skipped", "400 passed, 0 failed\n1 passed, 3 failed"),
+    "schedules": ("ok random (3s)\nok damaged (4s)", "ok random (3s)\nnot ok damaged (AssertionError: x)"),
+    "references": ("10000 runs (900 a second), 0 failed: 12345 operations, 3 messages\nok references",
+                   "10000 runs (900 a second), 2 failed: 12345 operations, 3 messages\nnot ok references"),
+    "faults": ("ok seeds (3s)\nok the demo under faults: 80.1 % and 80.1 %, 9 files alike, messages",
+               "not ok seeds (AssertionError: x)\nok the demo under faults: 80.1 % and 80.1 %, 9 files alike, messages"),
+    "soak": ("ok 100000_steps_leave_nothing_behind", "not ok 100000_steps_leave_nothing_behind w1: RSS 1 -> 9"),
+    "soak-mixed": ("seed 17, 7200 s\nok mixed_sessions_leave_nothing_behind (seed 17)",
+                   "seed 17, 7200 s\nnot ok mixed_sessions_leave_nothing_behind (seed 17)"),
+    "bench": ("9 of 9 targets met; details in build/bench", "missed strictly: a\n8 of 9 targets met; details"),
+    "bench-pipeline": ("9 of 9 targets met, 1 rows skipped; details", "8 of 9 targets met; details"),
+}
+
+
+@suite.test
+def every_rule_reads_its_proof():
+    assert {p.name for p in rules.PROOFS} == set(SAMPLES), "each proof has a sample"
+    for p in rules.PROOFS:
+        well, ill = (text.splitlines() for text in SAMPLES[p.name])
+        assert proof.judge(p, 0, well)[1] == "yes", (p.name, proof.judge(p, 0, well))
+        assert proof.judge(p, 1, ill)[1] == ("no" if p.measures else "failed"), p.name
+        assert proof.judge(p, 0, ill)[1] != "yes", p.name
+        assert proof.judge(p, 1, well)[1] == "failed", p.name
+        assert proof.judge(p, 0, ["make: nothing to be done"])[1] == "failed", p.name
+
+
+if __name__ == "__main__":
+    suite.main()
