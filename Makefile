@@ -64,7 +64,7 @@ GEN_HEADERS := $(patsubst %.o,%.h,$(filter %.pb-c.o,$(GEN_OBJS)))
 GRPC_PROTO := /usr/share/grpc-proto
 
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
-LIBCLEAVE := $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
+LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
 .PHONY: all help test demo check-layers print-layers lint format bench bench-pipeline fuzz fuzzers fuzz-coverage parity learns mutate install uninstall clean \
         deps deps-test manuals deps-parity sanitize soak soak-mixed schedules references faults
@@ -181,9 +181,11 @@ $(OUT)/share/zsh/site-functions/_%: $(OUT)/%
 API_LIBS := $(call libs_for,master/api)
 api_members = -Wl,--whole-archive $(call lib_of,master/api) -Wl,--no-whole-archive \
               -Wl,--start-group $(API_LIBS) -Wl,--end-group
-$(OUT)/libcleave.so: $(API_LIBS)
+$(OUT)/libcleave.so.0: $(API_LIBS)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcleave.so.0 -o $@ $(api_members) -Wl,--as-needed $(call ldlibs_for,master/api)
+$(OUT)/libcleave.so: $(OUT)/libcleave.so.0
+	$(Q)ln -sf $(<F) $@
 $(OUT)/libcleave.a: $(API_LIBS)
 	$(call say,AR,$@)
 	$(Q)$(CC) -r -nostdlib -o $(OUT)/libcleave.o $(api_members)
@@ -229,15 +231,16 @@ UNIT_PROGRAMS += $(E2E)
 # The same binaries and library with tests/faults/faults.c between their messages and the network.
 FAULTS := $(OUT)/faults/cleave-master $(OUT)/faults/cleave-worker $(OUT)/faults/libcleave.so.0
 FAULTS_OBJ := $(OUT)/tests/faults/faults.o
+FAULTS_LDFLAGS := -Wl,--wrap=clv_link_send
 $(OUT)/faults/cleave-master: $(call obj_of,master) $(FAULTS_OBJ) $(call libs_for,master)
 	@mkdir -p $(@D)
-	$(call link,,$(call obj_of,master) $(FAULTS_OBJ),master)
+	$(call link,$(FAULTS_LDFLAGS),$(call obj_of,master) $(FAULTS_OBJ),master)
 $(OUT)/faults/cleave-worker: $(call obj_of,worker) $(FAULTS_OBJ) $(call libs_for,worker)
 	@mkdir -p $(@D)
-	$(call link,$(EXPORT_ACCEPT4),$(call obj_of,worker) $(FAULTS_OBJ),worker)
+	$(call link,$(EXPORT_ACCEPT4) $(FAULTS_LDFLAGS),$(call obj_of,worker) $(FAULTS_OBJ),worker)
 $(OUT)/faults/libcleave.so.0: $(FAULTS_OBJ) $(API_LIBS)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcleave.so.0 -o $@ $(FAULTS_OBJ) $(api_members) -Wl,--as-needed $(call ldlibs_for,master/api)
+	$(Q)$(CC) $(LDFLAGS) $(FAULTS_LDFLAGS) -shared -Wl,-soname,libcleave.so.0 -o $@ $(FAULTS_OBJ) $(api_members) -Wl,--as-needed $(call ldlibs_for,master/api)
 
 # The protocol of references on its own, over a network that loses, doubles and reorders.
 $(OUT)/faults/references: $(OUT)/tests/faults/references.o $$(ALL_LIBS)
@@ -272,7 +275,8 @@ demo: deps
 FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 
-$(OUT)/fuzz/fuzz_answers: FUZZ_LDFLAGS := -Wl,--wrap=clv_node_help
+$(OUT)/fuzz/fuzz_answers: FUZZ_LDFLAGS := -Wl,--wrap=clv_node_help,--wrap=clv_link_send
+$(OUT)/fuzz/fuzz_node: FUZZ_LDFLAGS := -Wl,--wrap=clv_link_send
 $(OUT)/fuzz/%: $(OUT)/tests/fuzz/%.o $(ALL_LIBS)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -fsanitize=fuzzer,address,undefined -fprofile-instr-generate -pthread $(FUZZ_LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
@@ -370,7 +374,7 @@ install: all
 	install -d $(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/include
 	install -m 644 master/api/cleave.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(OUT)/libcleave.a $(LIBDIR)
-	install -m 755 $(OUT)/libcleave.so $(LIBDIR)/libcleave.so.0
+	install -m 755 $(OUT)/libcleave.so.0 $(LIBDIR)
 	ln -sf libcleave.so.0 $(LIBDIR)/libcleave.so
 	$(if $(DESTDIR),,@PATH=$$PATH:/sbin ldconfig 2>/dev/null || true)
 	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(OUT)/cleave.pc > $(LIBDIR)/pkgconfig/cleave.pc

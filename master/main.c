@@ -42,7 +42,8 @@ static const clv_cli_command commands[] = {
     {.name = "certs show", .args = "FILE.pem", .run = clv_cmd_certs_show,
      .doc = "what certificates say"},
     {.name = "init", .run = clv_cmd_init,
-     .doc = "write a commented session.yaml and worker.yaml into this folder"},
+     .doc = "write a session and a worker that work into this folder, with certificates",
+     .more = "The data are Fashion-MNIST where Debian's dataset-fashion-mnist is installed, and else made."},
 };
 
 #define SESSIONS "train, eval, predict, plan, check, doctor"
@@ -97,6 +98,10 @@ static const clv_cli_option options[] = {
      .max = CLV_TLS_MAX_NAMES, .offset = AT(ips), .doc = "IP address"},
     {.name = "force", .kind = CLV_CLI_FLAG, .commands = "certs issue", .offset = AT(force),
      .doc = "overwrite files of that name"},
+    {.name = "all", .kind = CLV_CLI_FLAG, .commands = "init", .offset = AT(all),
+     .doc = "write examples that explain every key instead"},
+    {.name = "make-data", .kind = CLV_CLI_FLAG, .commands = "init", .offset = AT(make_data),
+     .doc = "make data also where Fashion-MNIST is installed"},
 };
 /* clang-format on */
 

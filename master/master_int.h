@@ -8,19 +8,29 @@
 
 #include "common/cli/cli.h"
 #include "common/tls/tls.h"
-#include "master/train/train.h"
+#include "master/run/run.h"
+#include "master/watch/watch.h"
 
 typedef struct arguments {
   clv_cli_line line; /* first */
   clv_cli_list sets, links, speeds;
   clv_run_options run;
-  bool follow, now; /* log, stop */
+  bool follow, now;    /* log, stop */
+  bool all, make_data; /* init */
   /* certs */
   const char *dir, *uri;
   clv_cli_list dns, ips;
   uint64_t days; /* 0 = not given */
   bool force;
 } arguments;
+
+/* Unless the command line says otherwise. */
+#define CLV_CA_NAME "Cleave CA"
+enum {
+  CLV_CA_DAYS = 3650,
+  CLV_CERT_DAYS = 365,
+  CLV_CERT_BEFORE_S = -300, /* a clock may be slow */
+};
 
 /* session.c: commands on a session file */
 int clv_cmd_train(void *args);
@@ -36,8 +46,10 @@ int clv_cmd_runs(void *args);
 int clv_cmd_log(void *args);
 int clv_cmd_stop(void *args);
 
-/* certs.c */
+/* init.c */
 int clv_cmd_init(void *args);
+
+/* certs.c */
 int clv_cmd_certs_init(void *args);
 int clv_cmd_certs_issue(void *args);
 int clv_cmd_certs_show(void *args);

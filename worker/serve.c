@@ -46,11 +46,10 @@ static clv_code load_config(const arguments *a, clv_worker_config **ret, clv_err
   return clv_worker_config_load(a->config, &over, ret, err);
 }
 
-/* No core file may hold weights, no child may gain rights, and a flood must not meet the default
- * of 1024 descriptors. */
+/* No child may gain rights, and a flood must not meet the default of 1024 descriptors. Core dumps are off
+ * since main began (common/cli). */
 static void harden(void) {
-  struct rlimit core = {0, 0}, files;
-  setrlimit(RLIMIT_CORE, &core);
+  struct rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
@@ -153,6 +152,7 @@ static int serve(const arguments *a, bool check_only) {
   if (load_config(a, &config, &err) != CLV_OK) return clv_exit_say(CLV_EXIT_CONFIG, &err);
   clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : config->log.level,
               clv_cli_json(&a->line, config->log.json));
+  harden();
   int bad = check_files(config, &identity);
   if (bad) return bad;
   if (check_only) {
@@ -162,7 +162,6 @@ static int serve(const arguments *a, bool check_only) {
     return CLV_EXIT_OK;
   }
   catch_signals();
-  harden();
   if (clv_tls_floor_install(&err) != CLV_OK ||
       clv_tls_handshakes_watch(config->limits.handshake_timeout_ms, &err) != CLV_OK)
     return clv_exit_say(CLV_EXIT_CONNECT, &err);

@@ -6,6 +6,8 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/cli/cli_int.h"
@@ -59,6 +61,13 @@ static void fill_standard_streams(void) {
     if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0) return;
 }
 
+/* No core file may hold keys, records or weights, and no other process of this user may read them. It
+ * comes before everything else, and so before any key is in memory. */
+static void forbid_core_dumps(void) {
+  setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+  prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+}
+
 static int answer(const clv_cli_line *line) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   if (line->version)
@@ -71,6 +80,7 @@ static int answer(const clv_cli_line *line) {
 int clv_cli_main(const clv_cli *cli, int argc, char *const *argv, void *args) {
   clv_cli_line *line = args;
   clv_err err;
+  forbid_core_dumps();
   fill_standard_streams();
   clv_log_name(cli->name);
   clv_code code = clv_cli_parse(cli, argc, argv, args, &err);

@@ -15,10 +15,6 @@ void clv_link_awaited(clv_link *link, uint64_t ns);
  * the whole is the exclusive or of all parts. */
 uint32_t clv_crc32c_shift(uint32_t crc, uint64_t bytes);
 
-/* NULL in the product. Tests stand here between packets and links (tests/faults): true when the packet
- * was taken, to be sent later, or not at all. */
-extern bool (*clv_link_interceptor)(clv_link *link, clv_packet *packet);
-
 /* ---- stage, called by the node on the compute thread ------------------------------------------ */
 
 /* Make sure that n tensors of a size exist, so that none is made in the middle of a step. Their

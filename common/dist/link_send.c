@@ -171,10 +171,7 @@ static clv_code refuse(const clv_link *l, clv_packet *p, bool closed, clv_err *e
                   bytes, (unsigned long long)l->credit_full, l->peer);
 }
 
-bool (*clv_link_interceptor)(clv_link *link, clv_packet *packet);
-
 clv_code clv_link_send(clv_link *l, clv_packet *p, clv_err *err) {
-  if (clv_link_interceptor && clv_link_interceptor(l, p)) return CLV_OK;
   uint64_t bytes = tensor_bytes(p);
   if (p->frame.n_tensors && l->events.may_send) {
     clv_code code = l->events.may_send(l->events.user, l, p, err);

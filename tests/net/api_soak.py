@@ -7,7 +7,7 @@ usage: api_soak.py [STEPS]      default: 100000 (`make soak`)
 """
 import os, subprocess, sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import BIN, Cluster, SANITIZED, SLOW
+from cluster import BIN, Cluster, SANITIZED, SLOW, open_files
 from pyclient import Caller, pb
 
 PROGRAM = os.path.join(BIN, "net", "api_faults")
@@ -18,7 +18,7 @@ FIELDS = ("resident KiB", "descriptors", "threads")
 def process(pid):
     with open(f"/proc/{pid}/status") as f:
         status = dict(line.split(":", 1) for line in f)
-    return [int(status["VmRSS"].split()[0]), len(os.listdir(f"/proc/{pid}/fd")), int(status["Threads"])]
+    return [int(status["VmRSS"].split()[0]), open_files(pid), int(status["Threads"])]
 
 
 def sessions(cluster, i):

@@ -142,6 +142,14 @@ class Cluster:
         self.close()
 
 
+def open_files(pid):
+    """How many files a process has open; 0 where only root may see them."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except PermissionError:
+        return 0
+
+
 # ---- files ---------------------------------------------------------------------------------------
 
 # What synthetic_images leaves in the folder `data` of a cluster.

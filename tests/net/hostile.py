@@ -83,9 +83,13 @@ def undisturbed(steps):
 # ---- memory ------------------------------------------------------------------------------------
 
 def peak_begin(pid):
-    """Forget the peak so far: from now on VmHWM is the largest since."""
-    with open(f"/proc/{pid}/clear_refs", "w") as f:
-        f.write("5")
+    """Forget the peak so far: from now on VmHWM is the largest since. Without root's rights over a process that
+    cannot be dumped it stays, and only what is above it shows."""
+    try:
+        with open(f"/proc/{pid}/clear_refs", "w") as f:
+            f.write("5")
+    except PermissionError:
+        return peak_now(pid)
     with open(f"/proc/{pid}/statm") as f:
         return int(f.read().split()[1]) * 4096
 

@@ -9,7 +9,7 @@ usage: mixed_soak.py [SECONDS [SEED]]      default: 7200 (`make soak-mixed`); SE
 """
 import collections, os, random, re, signal, statistics, sys, threading, time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import SANITIZED, SLOW, Worker, master, synthetic_images
+from cluster import SANITIZED, SLOW, Worker, master, open_files, synthetic_images
 from tenants import allow
 from test_metrics import Measured
 from mixed_compare import Ledger, compare, read, rows_of, sums
@@ -30,7 +30,7 @@ USERS = {"heavy": dict(weight=4), "light": dict(weight=1, sessions=6, bytes="96M
 def process(pid):
     with open(f"/proc/{pid}/status") as f:
         status = dict(line.split(":", 1) for line in f)
-    return dict(zip(GROWTH, (int(status["VmRSS"].split()[0]), len(os.listdir(f"/proc/{pid}/fd")),
+    return dict(zip(GROWTH, (int(status["VmRSS"].split()[0]), open_files(pid),
                              int(status["Threads"]))))
 
 

@@ -1,5 +1,5 @@
 """Clumsy input: every mistake is answered with file, line, a suggestion and the documented code."""
-import glob, json, os, re, signal, subprocess, time
+import glob, json, os, re, shutil, signal, subprocess, time
 from cluster import *
 
 suite = Suite()
@@ -96,17 +96,82 @@ def command_line():
     assert done.returncode == 3 and "CLEAVE_TRAIN__BATCH" in done.stderr, done.stderr
 
 
+def first_session(name, *options):
+    """What `init` leaves in an empty folder, where the port is one that is free here."""
+    folder = os.path.join(cluster.dir, name)
+    os.mkdir(folder)
+    done = master("init", *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    port = str(free_port())
+    for file in ("session.yaml", "worker.yaml"):
+        with open(os.path.join(folder, file)) as f:
+            text = f.read()
+        assert text.count("7443") == 1 and text.count("\n") <= 40, text
+        with open(os.path.join(folder, file), "w") as f:
+            f.write(text.replace("7443", port))
+    return folder, done.stdout
+
+
 @suite.test
-def init_writes_files_that_load():
+def init_works_as_it_stands():
+    for name, options in (("first", []), ("first-made", ["--make-data"])):
+        folder, said = first_session(name, *options)
+        assert "cleave-worker serve --config worker.yaml &\n  cleave-master train session.yaml\n" in said, said
+        done = master("check", "session.yaml", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        config = os.path.join(folder, "worker.yaml")
+        done = run(WORKER, "check", "--config", config)
+        assert done.returncode == 0, done.stderr
+        with open(os.path.join(folder, "worker.log"), "w") as log:
+            serving = subprocess.Popen([WORKER, "serve", "--config", config], stderr=log, stdin=subprocess.DEVNULL)
+        try:
+            until = time.monotonic() + 20 * SLOW
+            while " ready " not in open(os.path.join(folder, "worker.log")).read() and time.monotonic() < until:
+                time.sleep(0.02)
+            for command in (["doctor"], ["train", "--max-steps", "1"]):
+                done = master(command[0], "session.yaml", *command[1:], cwd=folder)
+                assert done.returncode == 0, done.stdout + done.stderr
+        finally:
+            serving.terminate()
+            serving.wait()
+    assert re.search(r"test accuracy \d", done.stdout), done.stdout
+    assert os.path.isdir(os.path.join(folder, "data")) and "data made: 2000 images" in said, said
+
+
+@suite.test
+def init_keeps_what_is_there():
+    def refused(files, *options):
+        folder = os.path.join(cluster.dir, "kept")
+        os.mkdir(folder)
+        for file in files:
+            open(os.path.join(folder, file), "w").close()
+        done = master("init", *options, cwd=folder)
+        assert done.returncode == 1 and f"{files[0]} is there already; nothing was written" in done.stderr, done.stderr
+        assert sorted(os.listdir(folder)) == sorted(files)
+        shutil.rmtree(folder)
+    refused(["session.yaml"])
+    refused(["worker.yaml"], "--all")
+    refused(["data"], "--make-data")
+    folder = os.path.join(cluster.dir, "own-certs")
+    os.mkdir(folder)
+    assert master("certs", "init", cwd=folder).returncode == 0
+    own = open(os.path.join(folder, "certs", "ca.pem")).read()
+    done = master("init", cwd=folder)
+    assert done.returncode == 0 and "certs is there already" in done.stdout, done
+    assert open(os.path.join(folder, "certs", "ca.pem")).read() == own
+    assert master("init", "--all", "--make-data", cwd=cluster.dir).returncode == 2
+
+
+@suite.test
+def init_all_writes_files_that_load():
     folder = os.path.join(cluster.dir, "init")
     os.mkdir(folder)
-    assert master("init", cwd=folder).returncode == 0
+    assert master("init", "--all", cwd=folder).returncode == 0
+    assert not os.path.exists(os.path.join(folder, "certs"))
     assert os.path.getsize(os.path.join(folder, "session.yaml")) > 500
     done = master("plan", "session.yaml", "--set", "data.format=npy", "--set", f"data.root={cluster.dir}/data", "--set",
                   "data.train=[train-x.npy, train-y.npy]", "--set", "data.test=[test-x.npy, test-y.npy]", cwd=folder)
     assert done.returncode == 0 and "to worker-1 (spiffe://example.net/worker/worker-1)" in done.stdout, done
-    again = master("init", cwd=folder)
-    assert again.returncode == 1 and "nothing was written" in again.stderr
 
 
 @suite.test

@@ -194,6 +194,29 @@ def sessions_per_identity():
 
 
 @suite.test
+def a_failure_is_one_line():
+    """Of all that can be refused before a stream is open, each in the log once and nothing else."""
+    def new_lines(count):
+        time.sleep(0.3)  # a second line would come with the first
+        lines = cluster.workers[0].text()[since:].splitlines()
+        assert len(lines) == count, lines
+        return lines
+    with Caller(cluster.ports[0], cluster.certs, name="small") as c, Caller(cluster.ports[0], cluster.certs, name="watch") as w:
+        s = c.open(name="loud")
+        since = len(cluster.workers[0].text())
+        for attempt in (lambda: s.load(mlp(2048, 2048), [2, 16]), lambda: c.open(name="more"), lambda: w.open(name="none")):
+            try:
+                attempt()
+                raise AssertionError("it was not refused")
+            except grpc.RpcError:
+                pass
+        load, opened, method = new_lines(3)
+        assert re.search(r" warn +session loud: module 0 '.*' was not loaded: .*allow\[\]\.bytes", load), load
+        assert "audit deny session=more" in opened and "audit deny identity=spiffe://test/watch" in method, (opened, method)
+        s.close()
+
+
+@suite.test
 def observers_only_look():
     with Caller(cluster.ports[0], cluster.certs) as c, Caller(cluster.ports[0], cluster.certs, name="watch") as w:
         s = c.open(name="seen")

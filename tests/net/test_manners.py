@@ -53,7 +53,7 @@ def manual_pages():
         shown = open(os.path.join(cluster.dir, page)).read().replace("\\-", "-")
         folder = os.path.join(cluster.dir, "for-" + kind)
         os.mkdir(folder)
-        assert master("init", cwd=folder).returncode == 0
+        assert master("init", "--all", cwd=folder).returncode == 0
         keys = set(re.findall(r"^ *#?([a-z_]+):", open(os.path.join(folder, kind + ".yaml")).read(), re.M))
         assert len(keys) > 20
         for key in keys:

@@ -430,8 +430,11 @@ def no_port_unless_asked_for():
             with open(f"/proc/{pid}/net/{table}") as f:
                 rows = [l.split() for l in f.readlines()[1:]]
             sockets.update({r[9]: int(r[1].split(":")[1], 16) for r in rows if r[3] == "0A"})
-        fds = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        descriptors = f"/proc/{pid}/fd"
+        fds = [os.readlink(os.path.join(descriptors, fd)) for fd in os.listdir(descriptors)]
         return {port for inode, port in sockets.items() if f"socket:[{inode}]" in fds}
+    if not os.access(f"/proc/{cluster.workers[0].process.pid}/fd", os.R_OK):
+        return "only root may see the descriptors of a process that cannot be dumped"
     assert listening(cluster.workers[0].process.pid) == {cluster.ports[0], cluster.pages[0]}
     with Training("listens", 1000000) as run:
         run.wait_for_step(1)

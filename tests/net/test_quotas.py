@@ -172,7 +172,7 @@ def the_reason_outlives_the_session():
         refusal(lambda: w.load(1, mlp(1024, 1024), [2, 16]))
         light.close(w)
         for text in last_errors():
-            names(text, "session tenant: module 1 was not loaded", "allow[].bytes")
+            names(text, "session tenant: module 1 '' was not loaded", "allow[].bytes")
 
 
 @suite.test

@@ -100,11 +100,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
   clv_wire_load_reply out = {.params = params, .outputs = outputs};
   clv_code code = clv_session_load(s, &r, &out, err);
   if (code != CLV_OK) {
-    clv_log(CLV_LOG_WARN, "session %s: module %u '%s' not loaded: %s", s->name, r.stage, r.name,
-            err->text);
-    clv_session_note(s, "module %u was not loaded: %s", r.stage, err->text);
-    clv_service_note(s->service, s->owner, "session %s: module %u was not loaded: %s", s->name,
-                     r.stage, err->text);
+    clv_session_report(s, "module %u '%s' was not loaded: %s", r.stage, r.name, err->text);
     return code;
   }
   clv_log(CLV_LOG_INFO, "session %s: module %u '%s' loaded, %u parameter%s, %llu bytes", s->name,

@@ -140,6 +140,8 @@ clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) CLV_U
 
 /* snapshot.c */
 void clv_session_note(session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
+/* One line in the log, which status shows as the last error of the session and of its owner. */
+void clv_session_report(session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
 /* The session is out of the table, its node still there. */
 void clv_session_leaves(session *s, const char *verdict);
 

@@ -56,6 +56,17 @@ void clv_service_note(clv_service *s, const char *identity, const char *fmt, ...
   va_end(ap);
 }
 
+void clv_session_report(session *s, const char *fmt, ...) {
+  char text[CLV_ERR_TEXT];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  clv_log(CLV_LOG_WARN, "session %s: %s", s->name, text);
+  clv_session_note(s, "%s", text);
+  clv_service_note(s->service, s->owner, "session %s: %s", s->name, text);
+}
+
 static clv_wire_trouble trouble_of(const trouble *t, uint64_t now) {
   if (!t->at_ns) return (clv_wire_trouble){.text = ""};
   return (clv_wire_trouble){t->text, (now - CLV_MIN(t->at_ns, now)) / 1000000u};

@@ -8,8 +8,9 @@
 #include <string.h>
 
 #include "common/rpc/rpc.h"
+#include "common/tls/tls.h"
 #include "common/wire/wire.h"
-#include "master/train/train_int.h"
+#include "master/watch/watch.h"
 
 typedef struct doctor {
   const clv_session_config *config;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "common/models/models.h"
-#include "master/train/train_int.h"
+#include "master/plan/plan.h"
 
 static clv_code floats(const clv_number_list *from, float **ret, clv_err *err) {
   CLV_TRY(clv_alloc(from->n, sizeof **ret, ret, err));

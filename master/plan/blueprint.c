@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/models/models.h"
-#include "master/train/train_int.h"
+#include "master/plan/plan_int.h"
 
 enum { EVAL_WINDOW = CLV_EVAL_WINDOW };
 

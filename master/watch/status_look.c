@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/train/status_int.h"
-#include "master/train/train_int.h"
+#include "master/train/train.h"
+#include "master/watch/status_int.h"
 
 static double grown(uint64_t now, uint64_t before) {
   return now > before ? (double)(now - before) : 0;

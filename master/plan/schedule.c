@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/train/train_int.h"
+#include "master/plan/plan.h"
 
 _Static_assert((int)CLV_PIPE_CUSTOM == CLV_SCHED_CUSTOM && (int)CLV_PIPE_ZB_H1 == CLV_SCHED_ZB_H1,
                "the kinds of the session file are those of schedules");
@@ -78,11 +78,11 @@ static bool learns(const clv_blueprint *b, uint32_t stage) {
 
 /* The turns of one rank, in the order of its list. What is sent and received has none: it goes when it
  * can. */
-static void number_rank(const clv_blueprint *b, layout *l, uint32_t rank) {
+static void number_rank(const clv_blueprint *b, clv_layout *l, uint32_t rank) {
   uint32_t turn = 0;
   for (uint32_t i = 0; i < l->sched->n[rank]; i++) {
     const clv_instr *in = &l->sched->list[rank][i];
-    call_turns *t = &l->turns[in->stage * l->n_micro];
+    clv_call_turns *t = &l->turns[in->stage * l->n_micro];
     switch ((clv_instr_kind)in->kind) {
       case CLV_INSTR_FORWARD:
         t[in->micro].forward = ++turn;
@@ -104,7 +104,7 @@ static void number_rank(const clv_blueprint *b, layout *l, uint32_t rank) {
   }
 }
 
-static clv_code fill(const clv_blueprint *b, const clv_sched_costs *costs, layout *l,
+static clv_code fill(const clv_blueprint *b, const clv_sched_costs *costs, clv_layout *l,
                      clv_err *err) {
   const clv_session_config *c = b->config;
   const char *names[CLV_SCHED_RANKS];
@@ -142,8 +142,8 @@ static void name_ranks(const clv_blueprint *b, clv_err *err) {
 }
 
 clv_code clv_layout_new(const clv_blueprint *b, uint32_t n_micro, uint32_t n_steps, uint32_t window,
-                        const clv_sched_costs *costs, layout **ret, clv_err *err) {
-  layout *l;
+                        const clv_sched_costs *costs, clv_layout **ret, clv_err *err) {
+  clv_layout *l;
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
   l->n_micro = n_micro;
   l->n_steps = n_steps;
@@ -159,7 +159,7 @@ clv_code clv_layout_new(const clv_blueprint *b, uint32_t n_micro, uint32_t n_ste
   return CLV_OK;
 }
 
-void clv_layout_free(layout *l) {
+void clv_layout_free(clv_layout *l) {
   if (!l) return;
   clv_sched_free(l->sched);
   free(l->turns);
@@ -167,19 +167,19 @@ void clv_layout_free(layout *l) {
   free(l);
 }
 
-void clv_layout_freep(layout **l) {
+void clv_layout_freep(clv_layout **l) {
   clv_layout_free(*l);
   *l = NULL;
 }
 
 clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) {
-  CLV_AUTO(clv_layout_freep) layout *l = NULL;
+  CLV_AUTO(clv_layout_freep) clv_layout *l = NULL;
   uint32_t steps = clv_pipeline_round(b->config);
   return clv_layout_new(b, b->micro_batches * steps, steps, clv_pipeline_first_window(b->config),
                         NULL, &l, err);
 }
 
-/* ---- the layouts of a trainer ------------------------------------------------------------------------------- */
+/* ---- the session's numbers ------------------------------------------------------------------------------- */
 
 uint32_t clv_pipeline_round(const clv_session_config *c) {
   return clv_sched_is_async((clv_sched_kind)c->pipeline.schedule)
@@ -190,27 +190,4 @@ uint32_t clv_pipeline_round(const clv_session_config *c) {
 uint32_t clv_pipeline_first_window(const clv_session_config *c) {
   uint64_t w = c->pipeline.window;
   return w == CLV_WINDOW_AUTO || w == CLV_WINDOW_TEXTBOOK ? 0 : (uint32_t)w;
-}
-
-void clv_trainer_forget_layouts(clv_trainer *t) {
-  while (t->n_layouts) clv_layout_free(t->layouts[--t->n_layouts]);
-}
-
-clv_code clv_trainer_layout(clv_trainer *t, uint32_t n_micro, uint32_t n_steps, const layout **ret,
-                            clv_err *err) {
-  layout *l = NULL;
-  for (uint32_t i = 0; i < t->n_layouts; i++) {
-    l = t->layouts[i];
-    if (l->n_micro != n_micro || l->n_steps != n_steps || l->window != t->window) continue;
-    *ret = l;
-    return CLV_OK;
-  }
-  CLV_TRY(clv_layout_new(t->b, n_micro, n_steps, t->window, t->costs_known ? &t->costs : NULL, &l,
-                         err));
-  if (t->n_layouts == KEPT_LAYOUTS) clv_layout_free(t->layouts[--t->n_layouts]);
-  memmove(t->layouts + 1, t->layouts, t->n_layouts * sizeof(layout *));
-  t->layouts[0] = l;
-  t->n_layouts++;
-  *ret = l;
-  return CLV_OK;
 }

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "master/train/status_int.h"
+#include "master/watch/status_int.h"
 
 static clv_remote_spec workers[] = {{.name = "w1", .address = "a:1"},
                                     {.name = "w2", .address = "b:2"}};

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/train/train_int.h"
+#include "master/plan/plan.h"
 
 enum { NAME_LEN = 72 };
 static const double DEFAULT_RTT_MS = 1, DEFAULT_MBIT = 1000;

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "master/train/train_int.h"
+#include "master/plan/plan_int.h"
 
 typedef struct stage_facts {
   size_t parameters, weights, old_weights, optimizer, activations, scratch, cache;
@@ -158,7 +158,7 @@ static void json_egress(const clv_blueprint *b, clv_bytes *out) {
 
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
-  CLV_AUTO(clv_layout_freep) layout *l = NULL;
+  CLV_AUTO(clv_layout_freep) clv_layout *l = NULL;
   uint32_t round = clv_pipeline_round(c);
   CLV_TRY(clv_layout_new(b, b->micro_batches * round, round, clv_pipeline_first_window(c), NULL, &l,
                          err));

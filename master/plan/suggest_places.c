@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "master/train/suggest_int.h"
+#include "master/plan/suggest_int.h"
 
 /* ---- places -------------------------------------------------------------------------------------------------- */
 

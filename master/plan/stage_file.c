@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/train/train_int.h"
+#include "master/plan/plan.h"
 
 static clv_code wants_of(const clv_params *params, clv_weights_want **ret, clv_err *err) {
   clv_weights_want *want;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/train/suggest_int.h"
+#include "master/plan/suggest_int.h"
 
 enum { FORWARD, INPUT, WEIGHT, TIMES };
 static const double AS_GOOD = 1.02;
@@ -165,7 +165,7 @@ typedef struct variant {
   clv_stage_spec *stages;
   clv_layer_spec *layers;
   clv_blueprint *b;
-  layout *l;
+  clv_layout *l;
 } variant;
 
 static void variant_done(variant *v) {

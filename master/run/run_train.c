@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "master/train/run_int.h"
+#include "master/run/run_int.h"
 
 /* Steps in a row with gradients that are not finite, after which nothing will come of the run. */
 enum { HOPELESS_STEPS = 20 };

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c trains,
- * run_say.c has what they tell a person.
+ * run_say.c has what they tell a person, run_about.c what a run says of itself.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
 
 #include "master/history/history.h"
-#include "master/train/train_int.h"
+#include "master/run/run.h"
+#include "master/report/report.h"
+#include "master/watch/watch.h"
 
 typedef struct run {
   const clv_session_config *config;
@@ -49,5 +51,15 @@ bool clv_run_has_classes(const run *r); /* labels are of classes */
 clv_exit clv_run_setup_exit(const clv_err *err);
 clv_exit clv_run_meeting_exit(const clv_err *err);
 clv_exit clv_run_exit(const run *r, const clv_err *err);
+
+/* ---- what a run leaves (run_about.c) ----------------------------------------------------------------------- */
+
+/* The session as those may read who look at a run's curves: without paths, addresses and credentials;
+ * and the digest of the whole, as session.effective.yaml has it. */
+clv_code clv_run_about(const clv_session_config *c, clv_bytes *ret, clv_sha256 *ret_digest,
+                       clv_err *err) CLV_USE_RESULT;
+/* The folder of this run's event files; nothing when there are to be none. */
+clv_code clv_run_events_folder(const clv_session_config *c, clv_bytes *ret,
+                               clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "master/train/run_int.h"
+#include "master/run/run_int.h"
 
 /* Said to the person who started it, and kept in the run's journal. code: what it ends with, or 0. */
 static void keep_complaint(const run *r, clv_log_level level, const char *event, int code,

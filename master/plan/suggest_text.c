@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "master/train/suggest_int.h"
+#include "master/plan/suggest_int.h"
 
 static const char *place_of(const cutter *c, uint32_t s) {
   int worker = c->b->shards[s].worker;

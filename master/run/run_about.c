@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/train/train_int.h"
+#include "master/run/run_int.h"
 
 static clv_code digest_of(const clv_session_config *c, clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};

@@ -13,8 +13,8 @@
 
 #include "common/rpc/rpc.h"
 #include "common/tls/tls.h"
-#include "master/train/status_int.h"
-#include "master/train/train.h"
+#include "master/watch/status_int.h"
+#include "master/watch/watch.h"
 
 enum {
   ASK_MS = 5000, /* at most, for an answer */

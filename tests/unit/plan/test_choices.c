@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "master/train/train_int.h"
+#include "master/plan/plan.h"
 
 static void expect_choices(uint64_t batch, int64_t least, uint32_t also, const char *want) {
   CLV_AUTO(clv_freep) uint32_t *list = NULL;

@@ -6,7 +6,7 @@
 #ifndef CLEAVE_SUGGEST_INT_H
 #define CLEAVE_SUGGEST_INT_H
 
-#include "master/train/train_int.h"
+#include "master/plan/plan_int.h"
 
 enum { SUGGESTIONS = 3 };
 

@@ -15,7 +15,8 @@
 
 #include "common/http/http.h"
 #include "common/metrics/metrics.h"
-#include "master/train/train_int.h"
+#include "common/tls/tls.h"
+#include "master/watch/watch.h"
 
 enum { APPLIED, SKIPPED, OUTCOMES };
 enum { COMPUTE, NETWORK, PEER, OTHER, PHASES };
@@ -62,29 +63,26 @@ void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_resu
   t->loss = s->loss;
   t->learning_rate = s->lr;
   t->gradient_norm = s->grad_norm;
-  t->micro_batches = m->trainer->b->micro_batches;
-  t->window = m->trainer->window;
+  t->micro_batches = clv_trainer_micro_batches(m->trainer);
+  t->window = clv_trainer_window(m->trainer);
   pthread_mutex_unlock(&m->lock);
 }
 
-/* The events of a round are here. */
-static void look(void *user, clv_trainer *t, const layout *l) {
+/* For what the master waited in a round. */
+static void look(void *user, const clv_waits *w) {
   clv_run_metrics *m = user;
-  clv_waits w;
-  clv_watch_waits(t, l, &w);
-  double all = w.network + w.peer + w.own;
+  double all = w->network + w->peer + w->own;
   if (all <= 0) return;
   pthread_mutex_lock(&m->lock);
-  m->share[NETWORK] = w.network / all;
-  m->share[PEER] = w.peer / all;
-  m->share[OTHER] = w.own / all;
+  m->share[NETWORK] = w->network / all;
+  m->share[PEER] = w->peer / all;
+  m->share[OTHER] = w->own / all;
   pthread_mutex_unlock(&m->lock);
 }
 
 void clv_run_metrics_attach(clv_run_metrics *m, clv_trainer *t, uint64_t target_steps) {
   if (!m) return;
-  t->watch.look = look;
-  t->watch.look_user = m;
+  clv_trainer_on_waits(t, look, m);
   pthread_mutex_lock(&m->lock);
   m->trainer = t;
   m->told.step = (double)clv_trainer_step_count(t);
@@ -287,7 +285,7 @@ static unsigned show_metrics(void *user, clv_bytes *out) {
   clv_run_metrics *m = user;
   pthread_mutex_lock(&m->lock);
   numbers n = {.told = m->told, .session = m->session};
-  if (m->trainer) n.runtime = m->trainer->runtime;
+  if (m->trainer) n.runtime = clv_trainer_runtime(m->trainer);
   pthread_mutex_unlock(&m->lock);
   if (n.runtime) cleave_look(n.runtime, &n.held);
   n.contexts = (double)n.held.contexts;
@@ -332,7 +330,7 @@ clv_code clv_run_metrics_open(const clv_session_config *c, clv_run_metrics **ret
 void clv_run_metrics_close(clv_run_metrics *m) {
   if (!m) return;
   clv_http_close(m->http);
-  if (m->trainer) m->trainer->watch.look = NULL;
+  if (m->trainer) clv_trainer_on_waits(m->trainer, NULL, NULL);
   pthread_mutex_destroy(&m->lock);
   free(m);
 }

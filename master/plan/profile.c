@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/train/train_int.h"
+#include "master/plan/plan_int.h"
 
 enum { LEAST_REPETITIONS = 3, MOST_REPETITIONS = 9 };
 static const double ENOUGH_S = 0.25;

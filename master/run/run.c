@@ -4,7 +4,8 @@
  */
 #include <stdio.h>
 
-#include "master/train/run_int.h"
+#include "common/tls/tls.h"
+#include "master/run/run_int.h"
 
 void clv_run_done(run *r) {
   clv_reporter_close(r->reporter);

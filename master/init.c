@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The files one starts with: a session, a worker and their certificates, which work as they stand, or with
+ * --all examples that explain every key. Where Debian's Fashion-MNIST is not installed, data are made: ten
+ * bright places in noise, in files of the same layout.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/master_int.h"
+
+enum { SIDE = 28, CLASSES = 10, PLACES_IN_A_ROW = 5, TRAIN_IMAGES = 2000, TEST_IMAGES = 500 };
+
+#define CERTS "certs"
+#define MASTER_URI "spiffe://example.net/master"
+#define WORKER_URI "spiffe://example.net/worker/worker-1"
+
+/* Where images and labels are, as a session file says it. */
+typedef struct first_data {
+  const char *what, *root, *ending, *mean, *std;
+} first_data;
+
+static const first_data packaged = {.what = "Fashion-MNIST (Debian's dataset-fashion-mnist)",
+                                    .root = "/usr/share/datasets/fashion-mnist",
+                                    .ending = ".gz",
+                                    .mean = "0.2860",
+                                    .std = "0.3530"};
+static const first_data made = {
+    .what = "Made data", .root = "data", .ending = "", .mean = "0.1491", .std = "0.1313"};
+
+static const char *const data_files[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
+                                         "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
+
+static const char session_text[] =
+    "# %s, its first layers here and the rest at a worker.\n"
+    "# `cleave-master init --all` in another folder writes every key with its explanation.\n"
+    "version: 1\n"
+    "name: first\n"
+    "\n"
+    "# Paths start at this file's folder.\n"
+    "tls:\n"
+    "  ca: certs/ca.pem\n"
+    "  cert: certs/master.pem\n"
+    "  key: certs/master.key\n"
+    "\n"
+    "workers:\n"
+    "  worker-1: {address: \"127.0.0.1:7443\", identity: \"" WORKER_URI
+    "\"}\n"
+    "\n"
+    "data:\n"
+    "  format: idx\n"
+    "  root: %s\n"
+    "  train: [%s%s, %s%s]\n"
+    "  test: [%s%s, %s%s]\n"
+    "  normalize: {mean: [%s], std: [%s]}\n"
+    "\n"
+    "stages:\n"
+    "  - name: front    # raw images go in here, and so it is at home\n"
+    "    at: master\n"
+    "    layers:\n"
+    "      - {op: conv2d, out: 16, kernel: 3, pad: 1}\n"
+    "      - {op: relu}\n"
+    "      - {op: maxpool, kernel: 2}\n"
+    "  - name: rest\n"
+    "    at: worker-1\n"
+    "    layers:\n"
+    "      - {op: flatten}\n"
+    "      - {op: linear, out: 64}\n"
+    "      - {op: relu}\n"
+    "      - {op: linear, out: 10}\n"
+    "\n"
+    "loss: {kind: cross_entropy}\n"
+    "train: {epochs: 1, batch: 100, seed: 7, optimizer: {kind: adam, lr: 0.001}}\n";
+
+static const char worker_text[] =
+    "# A worker on this machine, for session.yaml beside it.\n"
+    "# `cleave-master init --all` in another folder writes every key with its explanation.\n"
+    "name: worker-1\n"
+    "listen: 127.0.0.1:7443\n"
+    "\n"
+    "# Paths start at this file's folder.\n"
+    "tls:\n"
+    "  ca: certs/ca.pem\n"
+    "  cert: certs/worker-1.pem\n"
+    "  key: certs/worker-1.key\n"
+    "\n"
+    "# Who may call; everybody else is refused.\n"
+    "allow:\n"
+    "  - {identity: \"" MASTER_URI "\", role: master}\n";
+
+static const char next_text[] =
+    "next:\n"
+    "  cleave-worker serve --config worker.yaml &\n"
+    "  cleave-master train session.yaml\n";
+
+/* ---- data ------------------------------------------------------------------------------------------ */
+
+static void data_path(const first_data *d, size_t i, char path[256]) {
+  snprintf(path, 256, "%s/%s%s", d->root, data_files[i], d->ending);
+}
+
+static bool is_installed(const first_data *d) {
+  char path[256];
+  for (size_t i = 0; i < CLV_COUNT(data_files); i++) {
+    data_path(d, i, path);
+    if (access(path, R_OK) != 0) return false;
+  }
+  return true;
+}
+
+static void put_u32(clv_bytes *b, uint32_t n) {
+  clv_bytes_add(b, (uint8_t[]){n >> 24 & 255, n >> 16 & 255, n >> 8 & 255, n & 255}, 4);
+}
+
+/* Faint noise, and a bright place that tells the class. */
+static void draw(clv_bytes *b, uint32_t image, uint32_t seed) {
+  clv_rng_key key = {.seed = seed, .step = image};
+  uint32_t class = image % CLASSES, words[4];
+  uint32_t top = class / PLACES_IN_A_ROW * 14 + 2, left = class % PLACES_IN_A_ROW * 5 + 2;
+  for (uint32_t i = 0; i < SIDE * SIDE; i++) {
+    uint32_t y = i / SIDE, x = i % SIDE;
+    bool bright = y >= top && y < top + 10 && x >= left && x < left + 4;
+    if (i % 4 == 0) clv_rng_block(&key, i / 4, words);
+    clv_bytes_add(b, &(uint8_t){(uint8_t)((words[i % 4] & 63) + (bright ? 128 : 0))}, 1);
+  }
+}
+
+/* An IDX file of unsigned bytes, of images or of their labels. */
+static clv_code make_file(const char *path, bool images, uint32_t n, uint32_t seed, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  put_u32(&b, 0x0800u | (images ? 3 : 1));
+  put_u32(&b, n);
+  if (images) put_u32(&b, SIDE);
+  if (images) put_u32(&b, SIDE);
+  for (uint32_t i = 0; i < n; i++) {
+    if (images)
+      draw(&b, i, seed);
+    else
+      clv_bytes_add(&b, &(uint8_t){(uint8_t)(i % CLASSES)}, 1);
+  }
+  if (b.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
+  return clv_file_write_durable(path, b.data, b.len, 0644, err);
+}
+
+static clv_code make_data(const first_data *d, clv_err *err) {
+  char path[256];
+  CLV_TRY(clv_mkdirs(d->root, err));
+  for (uint32_t i = 0; i < CLV_COUNT(data_files); i++) {
+    data_path(d, i, path);
+    CLV_TRY(make_file(path, i % 2 == 0, i < 2 ? TRAIN_IMAGES : TEST_IMAGES, i / 2, err));
+  }
+  printf("%s made: %d images to train with and %d to test with\n", d->root, TRAIN_IMAGES,
+         TEST_IMAGES);
+  return CLV_OK;
+}
+
+/* ---- certificates ---------------------------------------------------------------------------------- */
+
+static clv_code issue(const char *name, const char *uri, const char *ip, clv_err *err) {
+  clv_tls_issue_options o = {.ca_dir = CERTS,
+                             .name = name,
+                             .uris = &uri,
+                             .n_uris = 1,
+                             .ips = &ip,
+                             .n_ips = ip ? 1 : 0,
+                             .days = CLV_CERT_DAYS,
+                             .not_before_offset_s = CLV_CERT_BEFORE_S};
+  return clv_tls_issue(&o, err);
+}
+
+static clv_code make_certificates(clv_err *err) {
+  if (access(CERTS, F_OK) == 0) {
+    puts(CERTS " is there already, and stays as it is");
+    return CLV_OK;
+  }
+  CLV_TRY(clv_tls_ca_init(CERTS, CLV_CA_NAME, CLV_CA_DAYS, err));
+  CLV_TRY(issue("master", MASTER_URI, NULL, err));
+  CLV_TRY(issue("worker-1", WORKER_URI, "127.0.0.1", err));
+  puts(CERTS " made, for master and worker-1; keep " CERTS "/ca.key inside the private network");
+  return CLV_OK;
+}
+
+/* ---- files ----------------------------------------------------------------------------------------- */
+
+static clv_code write_text(const char *path, const clv_bytes *text, clv_err *err) {
+  if (text->failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
+  CLV_TRY(clv_file_write_durable(path, text->data, text->len, 0644, err));
+  printf("%s written\n", path);
+  return CLV_OK;
+}
+
+static clv_code write_examples(clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes session = {0}, worker = {0};
+  CLV_TRY(clv_config_example(CLV_CONFIG_SESSION, &session, err));
+  CLV_TRY(clv_config_example(CLV_CONFIG_WORKER, &worker, err));
+  CLV_TRY(write_text("session.yaml", &session, err));
+  return write_text("worker.yaml", &worker, err);
+}
+
+static clv_code write_first(const first_data *d, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes session = {0}, worker = {0};
+  const char *const *f = data_files, *e = d->ending;
+  if (d == &made) CLV_TRY(make_data(d, err));
+  clv_bytes_printf(&session, session_text, d->what, d->root, f[0], e, f[1], e, f[2], e, f[3], e,
+                   d->mean, d->std);
+  clv_bytes_puts(&worker, worker_text);
+  CLV_TRY(make_certificates(err));
+  CLV_TRY(write_text("session.yaml", &session, err));
+  CLV_TRY(write_text("worker.yaml", &worker, err));
+  fputs(next_text, stdout);
+  return CLV_OK;
+}
+
+/* What is there already stays as it is, and then nothing is written beside it. */
+static bool is_there(const char *path) {
+  if (access(path, F_OK) != 0) return false;
+  clv_say(CLV_LOG_ERROR, "failed", "%s is there already; nothing was written", path);
+  return true;
+}
+
+int clv_cmd_init(void *args) {
+  const arguments *a = args;
+  const first_data *d = a->make_data || !is_installed(&packaged) ? &made : &packaged;
+  clv_err err;
+  if (a->all && a->make_data)
+    return clv_cli_usage(&a->line, "init --all writes examples only, and no data");
+  if (is_there("session.yaml") || is_there("worker.yaml") ||
+      (!a->all && d == &made && is_there(d->root)))
+    return CLV_EXIT_FAILED;
+  if ((a->all ? write_examples(&err) : write_first(d, &err)) != CLV_OK)
+    return clv_exit_say(err.code == CLV_INTERNAL ? CLV_EXIT_INTERNAL : CLV_EXIT_FAILED, &err);
+  return CLV_EXIT_OK;
+}
