@@ -251,7 +251,7 @@ UNIT_PROGRAMS += $(OUT)/faults/references
 # Programs on the public API, compiled as a user's are: against an installed tree, through pkg-config.
 TREE := $(abspath $(OUT))/tree
 TREE_PKG = PKG_CONFIG_LIBDIR=$(TREE)$(PREFIX)/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$(TREE) pkg-config
-$(TREE)/installed: $(BINARIES) $(LIBCLEAVE) master/api/cleave.h
+$(TREE)/installed: $(BINARIES) $(LIBCLEAVE) master/api/cleave.h $$(PAGES)
 	$(Q)$(MAKE) --no-print-directory install DESTDIR=$(TREE) > $(OUT)/install.log
 	$(Q)touch $@
 PUBLIC_PROGRAMS := $(patsubst tests/%.c,$(OUT)/%,$(wildcard tests/seeds/*.c tests/net/*.c))
