@@ -254,11 +254,14 @@ TREE_PKG = PKG_CONFIG_LIBDIR=$(TREE)$(PREFIX)/lib/pkgconfig PKG_CONFIG_SYSROOT_D
 $(TREE)/installed: $(BINARIES) $(LIBCLEAVE) master/api/cleave.h $$(PAGES)
 	$(Q)$(MAKE) --no-print-directory install DESTDIR=$(TREE) > $(OUT)/install.log
 	$(Q)touch $@
-PUBLIC_PROGRAMS := $(patsubst tests/%.c,$(OUT)/%,$(wildcard tests/seeds/*.c tests/net/*.c))
-$(PUBLIC_PROGRAMS): $(OUT)/%: tests/%.c $(TREE)/installed
-	$(call say,CC,$<)
+PUBLIC_SOURCES := $(wildcard tests/seeds/*.c tests/net/*/*.c)
+public_program = $(OUT)/$(word 2,$(subst /, ,$(1)))/$(basename $(notdir $(1)))
+PUBLIC_PROGRAMS := $(foreach s,$(PUBLIC_SOURCES),$(call public_program,$(s)))
+$(foreach s,$(PUBLIC_SOURCES),$(eval $(call public_program,$(s)): $(s)))
+$(PUBLIC_PROGRAMS): $(TREE)/installed
+	$(call say,CC,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) -std=c17 -D_GNU_SOURCE -pthread $(WARN) $(CFLAGS_$(BUILD)) -MMD -MP -MF $@.d -o $@ $< \
+	$(Q)$(CC) -std=c17 -D_GNU_SOURCE -pthread $(WARN) $(CFLAGS_$(BUILD)) -MMD -MP -MF $@.d -o $@ $(filter %.c,$^) \
 	  $$($(TREE_PKG) --cflags --libs cleave) -Wl,-rpath,$(TREE)$(PREFIX)/lib $(LDFLAGS) -lm
 
 units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(OUT)/bench/bench_link
@@ -341,18 +344,18 @@ faults: deps-test
 SOAK_STEPS ?= 100000
 soak: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(OUT)/net/api_faults
-	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/api_soak.py $(SOAK_STEPS)
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/api/api_soak.py $(SOAK_STEPS)
 
 # SOAK_SEED=17 replays a mix.
 SOAK_SECONDS ?= 7200
 soak-mixed: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(foreach p,api_faults api_kept random_programs,$(OUT)/net/$(p))
-	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/mixed_soak.py $(SOAK_SECONDS) $(SOAK_SEED)
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/mixed_soak.py $(SOAK_SECONDS) $(SOAK_SEED)
 
 schedules: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(OUT)/net/api_schedule
-	$(Q)CLV_TEST_SCHEDULES=250 CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/test_api_schedule.py
-	$(Q)CLV_TEST_SCHEDULES=50 CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/test_custom_schedules.py
+	$(Q)CLV_TEST_SCHEDULES=250 CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/api/test_api_schedule.py
+	$(Q)CLV_TEST_SCHEDULES=50 CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/schedules/test_custom_schedules.py
 
 BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(wildcard tests/bench/bench_*.c))
 benches: $(BENCHES)

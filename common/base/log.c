@@ -119,3 +119,13 @@ void clv_say(clv_log_level level, const char *event, const char *fmt, ...) {
   snprintf(start, sizeof start, "%s: ", atomic_load(&log_name));
   write_line(level, event, start, text);
 }
+
+void clv_notice_tell(clv_notice to, const char *fmt, ...) {
+  char text[TEXT_MAX];
+  va_list ap;
+  if (!to.tell) return;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  to.tell(to.user, text);
+}

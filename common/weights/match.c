@@ -58,6 +58,10 @@ static clv_code names_differ(const clv_weights_file *f, const bool *used, name_l
                   unexpected->n ? unexpected->text.data : "");
 }
 
+bool clv_weights_is_count(clv_dtype dtype, const clv_shape *shape) {
+  return dtype == CLV_I64 && shape->rank == 0;
+}
+
 static clv_code check_names(const clv_weights_file *f, const clv_weights_want *want, size_t n,
                             unsigned flags, const clv_weights_entry **found, clv_err *err) {
   CLV_AUTO(list_done) name_list missing = {0}, unexpected = {0};
@@ -66,9 +70,11 @@ static clv_code check_names(const clv_weights_file *f, const clv_weights_want *w
   CLV_TRY(clv_alloc(clv_weights_count(f), sizeof *used, &used, err));
   for (size_t i = 0; i < n; i++) {
     found[i] = clv_weights_find(f, want[i].name);
+    bool taken_as_0 =
+        flags & CLV_WEIGHTS_COUNTS_FROM_0 && clv_weights_is_count(want[i].dtype, &want[i].shape);
     if (found[i])
       used[found[i] - entries] = true;
-    else
+    else if (!taken_as_0)
       list_add(&missing, want[i].name);
   }
   for (size_t i = 0; i < clv_weights_count(f); i++)
@@ -131,7 +137,8 @@ clv_code clv_weights_match(const clv_weights_file *f, const clv_weights_want *wa
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(clv_alloc(n, sizeof *found, &found, err));
   CLV_TRY(check_names(f, want, n, flags, found, err));
-  for (size_t i = 0; i < n; i++) CLV_TRY(check_kind(f, &want[i], found[i], err));
+  for (size_t i = 0; i < n; i++)
+    if (found[i]) CLV_TRY(check_kind(f, &want[i], found[i], err));
   if (n) memcpy(ret_found, found, n * sizeof *found);
   return CLV_OK;
 }

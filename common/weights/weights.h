@@ -79,7 +79,14 @@ typedef struct clv_weights_want {
   clv_shape shape;
 } clv_weights_want;
 
-enum { CLV_WEIGHTS_ALLOW_UNEXPECTED = 1u << 0 }; /* the file may hold tensors nobody wants */
+enum {
+  CLV_WEIGHTS_ALLOW_UNEXPECTED = 1u << 0, /* the file may hold tensors nobody wants */
+  CLV_WEIGHTS_COUNTS_FROM_0 = 1u << 1, /* the file may lack counts, whose ret_found is then NULL */
+};
+
+/* A count, such as batchnorm's num_batches_tracked. A file without it is taken as PyTorch takes it:
+ * it is 0. */
+bool clv_weights_is_count(clv_dtype dtype, const clv_shape *shape);
 
 /* Finds every wanted tensor: ret_found[i] belongs to want[i]. CLV_INVALID, and ret_found untouched,
  * when a name is missing or unexpected (the text lists the first few of both, with a "did you

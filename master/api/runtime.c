@@ -138,6 +138,7 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
                         .runtime = rt->rpc,
                         .user = rt,
                         .on_driver = api_on_driver,
+                        .notice = rt->notice,
                         .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};
   TRY(clv_node_new(&o, &rt->node, &err));
   if (rt->single_thread) return CLEAVE_OK;
@@ -190,6 +191,7 @@ static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_er
     rt->single_thread = o->single_thread;
     rt->may_send = o->may_send;
     rt->on_event = o->on_event;
+    rt->notice = (clv_notice){o->on_notice, o->user};
     rt->user = o->user;
   }
   if (rt->n_peers > 1) PASS(api_connect(rt, error));

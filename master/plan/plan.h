@@ -151,16 +151,20 @@ clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT
 
 /* ---- initial weights --------------------------------------------------------------------------- */
 
-/* All tensors that the stage has, in a weights file: *ret is [params->n], to be freed. */
+/* All tensors that the stage has, in a weights file: *ret is [params->n], to be freed. NULL in it: see
+ * CLV_WEIGHTS_COUNTS_FROM_0. */
 clv_code clv_stage_match(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
                          unsigned flags, const clv_weights_entry ***ret,
                          clv_err *err) CLV_USE_RESULT;
 
-/* The file of a stage's initial weights, with the stage's tensors in it. CLV_DATA_LOSS names the
+/* The file of a stage's initial weights, with the stage's tensors in it; a NULL among them is a count that
+ * the file has not, and `notes` gets one more
+ * line about it. CLV_DATA_LOSS names the
  * place in the session: it is missing or damaged, has another digest, lacks a tensor of the stage or
  * has one in another type or shape, or one that the whole model has not. */
 clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
-                             const clv_weights_entry ***ret_found, clv_err *err) CLV_USE_RESULT;
+                             const clv_weights_entry ***ret_found, clv_bytes *notes,
+                             clv_err *err) CLV_USE_RESULT;
 
 /* ---- numbers of micro-batches (choices.c) ----------------------------------------------------- */
 

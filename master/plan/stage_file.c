@@ -48,8 +48,27 @@ static clv_code check_digest(const clv_stage_spec *spec, const clv_weights_file 
                   spec->weights_file);
 }
 
+/* One line, however many there are. */
+static void note_counts(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
+                        const clv_weights_entry *const *found, clv_bytes *notes) {
+  const clv_params *params = b->shards[stage].params;
+  const char *first = NULL;
+  int n = 0;
+  for (int i = 0; i < params->n; i++) {
+    if (found[i]) continue;
+    if (!first) first = params->list[i].name;
+    n++;
+  }
+  if (!n) return;
+  if (notes->len) clv_bytes_puts(notes, "\n");
+  clv_bytes_printf(notes, "stage '%s': %s has no '%s'", b->config->stages[stage].name,
+                   clv_weights_label(f), first);
+  if (n > 1) clv_bytes_printf(notes, " and %d more", n - 1);
+  clv_bytes_printf(notes, "; %s 0, as in PyTorch", n > 1 ? "they are" : "it is");
+}
+
 clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
-                             const clv_weights_entry ***ret_found, clv_err *err) {
+                             const clv_weights_entry ***ret_found, clv_bytes *notes, clv_err *err) {
   const clv_stage_spec *spec = &b->config->stages[stage];
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   clv_err why;
@@ -57,12 +76,14 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
   if (code == CLV_OK) code = check_digest(spec, f, &why);
   if (code == CLV_OK) code = check_strangers(b, f, &why);
   if (code == CLV_OK)
-    code = clv_stage_match(b, stage, f, CLV_WEIGHTS_ALLOW_UNEXPECTED, ret_found, &why);
+    code = clv_stage_match(b, stage, f, CLV_WEIGHTS_ALLOW_UNEXPECTED | CLV_WEIGHTS_COUNTS_FROM_0,
+                           ret_found, &why);
   if (code != CLV_OK) { /* the file's fault, which the session names */
     clv_session_fail_at(b->config, spec->weights_pos, err, "stage '%s': %s", spec->name, why.text);
     if (err) err->code = CLV_DATA_LOSS;
     return CLV_DATA_LOSS;
   }
+  note_counts(b, stage, f, *ret_found, notes);
   *ret = clv_steal(&f);
   return CLV_OK;
 }

@@ -211,12 +211,14 @@ static clv_code open_file(clv_events *e, const char *folder, clv_err *err) {
   return code;
 }
 
-clv_code clv_events_open(const char *folder, uint64_t step, clv_events **ret, clv_err *err) {
+clv_code clv_events_open(const char *folder, uint64_t step, clv_notice notice, clv_events **ret,
+                         clv_err *err) {
   CLV_AUTO(clv_events_closep) clv_events *e = NULL;
   CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
   e->file.fd = -1;
   CLV_TRY(clv_mkdirs(folder, err));
   CLV_TRY(open_file(e, folder, err));
+  e->file.notice = notice;
   begin_event(e, 0);
   put_text(&e->event, EVENT_FILE_VERSION, "brain.Event:2");
   end_event(e);

@@ -19,13 +19,15 @@ static char *file_in(const char *run_dir, const char *name) {
   return path.data; /* NULL without memory */
 }
 
-clv_code clv_journal_open(const char *run_dir, bool append, clv_journal **ret, clv_err *err) {
+clv_code clv_journal_open(const char *run_dir, bool append, clv_notice notice, clv_journal **ret,
+                          clv_err *err) {
   clv_sink_start start = append ? CLV_SINK_APPEND : CLV_SINK_EMPTY;
   CLV_AUTO(clv_journal_closep) clv_journal *j = NULL;
   CLV_TRY(clv_alloc(1, sizeof *j, &j, err));
   j->text.fd = j->json.fd = -1;
   CLV_TRY(clv_sink_open(file_in(run_dir, CLV_JOURNAL_TEXT), start, &j->text, err));
   CLV_TRY(clv_sink_open(file_in(run_dir, CLV_JOURNAL_JSON), start, &j->json, err));
+  j->text.notice = j->json.notice = notice;
   *ret = clv_steal(&j);
   return CLV_OK;
 }

@@ -128,7 +128,8 @@ static void add_about(clv_events *e, uint64_t step, const char *about) {
 /* A run that begins makes void whatever its folder has; one that goes on, the steps it repeats. */
 static clv_code open_events(clv_reporter *r, const clv_report_options *o, clv_err *err) {
   if (!o->tensorboard) return CLV_OK;
-  CLV_TRY(clv_events_open(o->tensorboard, o->resumed ? o->keep_step + 1 : 0, &r->events, err));
+  CLV_TRY(clv_events_open(o->tensorboard, o->resumed ? o->keep_step + 1 : 0, o->notice, &r->events,
+                          err));
   if (o->about) add_about(r->events, o->keep_step, o->about);
   clv_events_flush(r->events);
   return CLV_OK;

@@ -57,8 +57,8 @@ void clv_sink_write(clv_sink *s, const void *data, size_t len) {
     s->fd = -1;
   }
   if (!s->warned)
-    clv_log(CLV_LOG_WARN, "%s: %s; the run goes on without what does not fit there", s->path,
-            strerror(why));
+    clv_notice_tell(s->notice, "%s: %s; the run goes on without what does not fit there", s->path,
+                    strerror(why));
   s->warned = true;
 }
 

@@ -78,6 +78,18 @@ static const char *say_classes(const run *r, char *text, size_t len) {
   return text;
 }
 
+static clv_code check_weights(const run *r, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  for (size_t i = 0; i < r->config->n_stages; i++) {
+    CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+    CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+    if (r->config->stages[i].weights_file)
+      CLV_TRY(clv_stage_file_open(r->blueprint, (uint32_t)i, &f, &found, &notes, err));
+  }
+  clv_run_say_notes(r, "notice", notes.data);
+  return CLV_OK;
+}
+
 clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
@@ -85,13 +97,7 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
   char classes[48];
   if (clv_run_open_blueprint(&r, true, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
-  for (size_t i = 0; i < config->n_stages; i++) {
-    CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-    CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-    if (config->stages[i].weights_file &&
-        clv_stage_file_open(r.blueprint, (uint32_t)i, &f, &found, &err) != CLV_OK)
-      return clv_run_fail(&r, CLV_EXIT_DATA, &err);
-  }
+  if (check_weights(&r, &err) != CLV_OK) return clv_run_fail(&r, CLV_EXIT_DATA, &err);
   if (config->tls.ca &&
       clv_tls_identity_load(config->tls.ca, config->tls.cert, config->tls.key, &id, &err) != CLV_OK)
     return clv_run_fail(&r, CLV_EXIT_CONNECT, &err);
@@ -112,8 +118,9 @@ static clv_code open_trained(run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
   CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
+  clv_run_say_notices(r);
   clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &cursor, &notes, err);
-  clv_run_say_notes(r, notes.data);
+  clv_run_say_notes(r, "checkpoint", notes.data);
   return code;
 }
 

@@ -39,8 +39,12 @@ clv_code clv_run_make_blueprint(run *r, clv_err *err) CLV_USE_RESULT;
 clv_exit clv_run_fail(const run *r, clv_exit code, const clv_err *err);
 /* What does not end it, to both as well. */
 void clv_run_complain(const run *r, clv_log_level level, const char *event, const char *message);
-/* Checkpoints that were not taken, a line each. */
-void clv_run_say_notes(const run *r, char *notes);
+/* The same for lines, such as checkpoints that were not taken. */
+void clv_run_say_notes(const run *r, const char *event, char *notes);
+/* What the trainer has for a person since the last time. */
+void clv_run_say_notices(const run *r);
+/* The same for one text; user: the run. */
+void clv_run_on_notice(void *user, const char *text);
 void clv_run_say_eval(run *r, const char *what, const clv_step_result *e);
 
 bool clv_run_json_lines(const run *r);  /* progress is JSON */

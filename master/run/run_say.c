@@ -34,11 +34,20 @@ void clv_run_complain(const run *r, clv_log_level level, const char *event, cons
   keep_complaint(r, level, event, 0, message);
 }
 
-void clv_run_say_notes(const run *r, char *notes) {
-  for (char *end; notes && (end = strchr(notes, '\n')) != NULL; notes = end + 1) {
-    *end = '\0';
-    clv_run_complain(r, CLV_LOG_WARN, "checkpoint", notes);
-  }
+void clv_run_say_notes(const run *r, const char *event, char *notes) {
+  char *rest = notes;
+  for (char *line; rest && (line = strsep(&rest, "\n")) != NULL;)
+    if (*line) clv_run_complain(r, CLV_LOG_WARN, event, line);
+}
+
+void clv_run_on_notice(void *user, const char *text) {
+  clv_run_complain(user, CLV_LOG_WARN, "notice", text);
+}
+
+void clv_run_say_notices(const run *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  clv_trainer_notes(r->trainer, &notes);
+  clv_run_say_notes(r, "notice", notes.data);
 }
 
 /* ---- exit codes ---------------------------------------------------------------------------------------- */

@@ -34,9 +34,20 @@ static clv_code check_egress(const run *r, clv_err *err) {
   return write_in_run(r, "egress.table", &now, err);
 }
 
+/* What the files of a run have to say of themselves is not kept in them. */
+static void say_unkept(void *user, const char *text) {
+  (void)user;
+  clv_say(CLV_LOG_WARN, "notice", "%s", text);
+}
+
+static const clv_notice unkept = {.tell = say_unkept};
+
 /* From here on the folder is this process's, and what becomes of the run is recorded there. */
 static clv_code claim_run_dir(run *r, clv_err *err) {
-  const clv_claim_run what = {r->config->name, r->config->file, r->o->resume};
+  const clv_claim_run what = {.name = r->config->name,
+                              .session = r->config->file,
+                              .resume = r->o->resume,
+                              .notice = {clv_run_on_notice, r}};
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
   if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_claim_new(r->dir.data, &r->claim, err));
@@ -45,7 +56,7 @@ static clv_code claim_run_dir(run *r, clv_err *err) {
                     "%s holds checkpoints of an earlier run: --resume goes on with it, --fresh "
                     "deletes them, --set name=... starts another",
                     r->dir.data);
-  CLV_TRY(clv_journal_open(r->dir.data, r->o->resume, &r->journal, err));
+  CLV_TRY(clv_journal_open(r->dir.data, r->o->resume, unkept, &r->journal, err));
   return clv_claim_begin(r->claim, &what, err);
 }
 
@@ -195,6 +206,7 @@ static clv_code one_step(run *r, loop *l, const clv_batch *batch, clv_err *err) 
   }
   if (done && !clv_trainer_waiting(r->trainer)) l->cursor = batch->next;
   tell_news(r);
+  clv_run_say_notices(r);
   if (l->skipped < HOPELESS_STEPS) return CLV_OK;
   return clv_fail(err, CLV_RANGE,
                   "diverged: the gradients of the last %d steps were not finite; lower "
@@ -231,6 +243,7 @@ static clv_code open_reporter(run *r, const loop *l, clv_err *err) {
                           .every = r->config->log.every,
                           .json = clv_run_json_lines(r),
                           .journal = r->journal,
+                          .notice = unkept,
                           .tensorboard = events.data,
                           .about = about.data};
   return clv_reporter_open(&o, &r->reporter, err);
@@ -238,11 +251,12 @@ static clv_code open_reporter(run *r, const loop *l, clv_err *err) {
 
 static clv_code start(run *r, loop *l, clv_err *err) {
   CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
+  clv_run_say_notices(r);
   if (r->observer) clv_observer_attach(r->observer, r->trainer);
   if (r->o->resume) {
     CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
     clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &l->cursor, &notes, err);
-    clv_run_say_notes(r, notes.data);
+    clv_run_say_notes(r, "checkpoint", notes.data);
     if (code != CLV_OK) return code;
   }
   l->saved_at = r->o->resume ? clv_trainer_step_count(r->trainer) : UINT64_MAX;

@@ -234,6 +234,13 @@ static clv_code load_modules(clv_trainer *t, clv_err *err) {
 
 /* ---- opening --------------------------------------------------------------------------------------------- */
 
+void clv_trainer_on_notice(void *trainer, const char *text) {
+  clv_trainer *t = trainer;
+  pthread_mutex_lock(&t->noting);
+  clv_bytes_printf(&t->notes, "%s\n", text);
+  pthread_mutex_unlock(&t->noting);
+}
+
 static clv_code connect(clv_trainer *t, clv_err *err) {
   const clv_session_config *c = t->config;
   CLV_AUTO(clv_freep) const char **names = NULL;
@@ -242,6 +249,7 @@ static clv_code connect(clv_trainer *t, clv_err *err) {
                       .workers = names,
                       .may_send = check_egress,
                       .on_event = clv_trainer_on_event,
+                      .on_notice = clv_trainer_on_notice,
                       .user = t};
   for (size_t i = 0; i < c->n_workers; i++)
     if (t->b->worker_used[i]) names[o.n_workers++] = c->workers[i].name;
@@ -276,6 +284,7 @@ clv_code clv_trainer_open(const clv_blueprint *b, clv_trainer **ret, clv_err *er
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
   t->b = (clv_blueprint *)(uintptr_t)b; /* counts egress in the blueprint's rows */
   t->config = b->config;
+  pthread_mutex_init(&t->noting, NULL);
   clv_code code = fill(t, err);
   if (code != CLV_OK) {
     clv_trainer_close(t);
@@ -294,6 +303,8 @@ void clv_trainer_close(clv_trainer *t) {
   clv_trainer_let_go(t);
   clv_trainer_forget_layouts(t);
   clv_watch_done(&t->watch);
+  clv_bytes_done(&t->notes);
+  pthread_mutex_destroy(&t->noting);
   free(t->held);
   free(t->results);
   free(t->references);
@@ -319,6 +330,13 @@ void clv_trainer_doing(clv_trainer *t, const char *what, uint64_t step) {
 
 const char *clv_trainer_lost_worker(clv_trainer *t) { return t->lost; }
 uint32_t clv_trainer_waiting(const clv_trainer *t) { return t->n_held; }
+
+void clv_trainer_notes(clv_trainer *t, clv_bytes *ret) {
+  pthread_mutex_lock(&t->noting);
+  clv_bytes_add(ret, t->notes.data, t->notes.len);
+  clv_bytes_done(&t->notes);
+  pthread_mutex_unlock(&t->noting);
+}
 
 const char *clv_trainer_news(clv_trainer *t) {
   snprintf(t->told, sizeof t->told, "%s", t->news);

@@ -131,9 +131,9 @@ clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_cursor *re
                     m->stages, t->b->n_stages);
   const char *isa = clv_trainer_state_get(s, "isa");
   if (isa && strcmp(isa, clv_backend_cpu()->isa()) != 0)
-    clv_log(CLV_LOG_WARN,
-            "the checkpoint was computed with %s, this machine has %s: not bit-identical", isa,
-            clv_backend_cpu()->isa());
+    clv_bytes_printf(
+        notes, "the checkpoint was computed with %s, this machine has %s: not bit-identical\n", isa,
+        clv_backend_cpu()->isa());
   t->committed = m->step;
   cleave_optimizer_set_steps(t->optimizer, m->step);
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
@@ -146,10 +146,15 @@ clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_cursor *re
 }
 
 static clv_code push_file(clv_trainer *t, uint32_t i, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  CLV_TRY(clv_stage_file_open(t->b, i, &f, &found, err));
-  size_t n = (size_t)t->b->shards[i].params->n;
+  clv_code code = clv_stage_file_open(t->b, i, &f, &found, &notes, err);
+  if (notes.len) clv_trainer_on_notice(t, notes.data);
+  CLV_TRY(code);
+  size_t n = 0;
+  for (int k = 0; k < t->b->shards[i].params->n; k++)
+    if (found[k]) found[n++] = found[k]; /* a new module's counts are 0 */
   return put_set(t, i, CLEAVE_STATE_WEIGHTS, found, n, err);
 }
 

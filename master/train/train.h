@@ -47,7 +47,9 @@ clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, ui
                           const clv_step_result **ret_results, clv_err *err) CLV_USE_RESULT;
 uint32_t clv_trainer_waiting(const clv_trainer *t); /* batches that wait for their round */
 
-/* What a person should be told since the last call ("window 4: ..."), or NULL. */
+/* What a person should be told of since the last call, a line each, added to *ret. */
+void clv_trainer_notes(clv_trainer *t, clv_bytes *ret);
+/* What the schedule does otherwise since the last call ("window 4: ..."), or NULL. */
 const char *clv_trainer_news(clv_trainer *t);
 /* The schedule as it is run now, as text; nothing before the first step. */
 void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out);
@@ -61,7 +63,8 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
 /* Write a checkpoint of all stages under run_dir. */
 clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor,
                           clv_err *err) CLV_USE_RESULT;
-/* Load the newest complete one. *ret_cursor: where the data go on. `notes` gets what was refused. */
+/* Load the newest complete one. *ret_cursor: where the data go on. `notes` gets a line for
+ * whatever was refused, and what else there is to say. */
 clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_cursor *ret_cursor,
                              clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 

@@ -7,6 +7,8 @@
 #ifndef CLEAVE_TRAIN_INT_H
 #define CLEAVE_TRAIN_INT_H
 
+#include <pthread.h>
+
 #include "common/models/models.h"
 #include "master/report/report.h"
 #include "master/train/train.h"
@@ -69,6 +71,8 @@ struct clv_trainer {
   clv_sched_costs costs;
   watch watch;
   char news[256], told[256]; /* for the person who watches the run; "" */
+  pthread_mutex_t noting;    /* protects the next */
+  clv_bytes notes;           /* lines for clv_trainer_notes */
   cleave_tensor fetched;     /* the last value that came here */
 };
 
@@ -80,6 +84,8 @@ void clv_trainer_let_go(clv_trainer *t); /* of batches that wait for a round */
 
 /* ---- watching (measure.c) -------------------------------------------------------------------------------- */
 
+/* For cleave_options.on_notice, and of the trainer's own; any thread. */
+void clv_trainer_on_notice(void *trainer, const char *text);
 /* For cleave_options.on_event; user: the trainer. */
 void clv_trainer_on_event(void *user, cleave_context context, const cleave_event *event);
 /* Whether the round that begins is to be measured. */

@@ -135,14 +135,25 @@ static clv_code load_artifact(session *s, const clv_wire_load_request *r, clv_st
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_TRY(clv_store_open(s->service->config, r->artifact.name, &r->artifact.sha256, &f, err));
   clv_state_item item;
+  uint32_t n_counts = 0;
   for (uint32_t i = 0; clv_stage_state_item(stage, CLV_STATE_WEIGHTS, i, &item); i++) {
     const clv_weights_entry *e = clv_weights_find(f, item.name);
+    if (!e && clv_weights_is_count(item.dtype, &item.shape)) {
+      n_counts++; /* of a new stage: 0 */
+      continue;
+    }
     if (!e)
       return clv_fail(err, CLV_NOT_FOUND, "artifact '%s' has no tensor '%s'", r->artifact.name,
                       item.name);
     CLV_TRY(clv_stage_state_set(stage, CLV_STATE_WEIGHTS, item.name, e->dtype, &e->shape, e->data,
                                 err));
   }
+  if (n_counts)
+    clv_log(
+        CLV_LOG_WARN,
+        "session %s: artifact '%s' lacks %u count%s of module %u (num_batches_tracked), taken as "
+        "0 as in PyTorch",
+        s->name, r->artifact.name, n_counts, CLV_S(n_counts), r->stage);
   return CLV_OK;
 }
 

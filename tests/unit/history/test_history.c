@@ -38,7 +38,8 @@ static void train(const char *dir, bool resume, uint64_t step, int ready, int go
   clv_sha256 digest = {{1}};
   char byte = 'k';
   if (clv_claim_new(dir, &c, &err) != CLV_OK ||
-      clv_claim_begin(c, &(clv_claim_run){"n", "s.yaml", resume}, &err) != CLV_OK)
+      clv_claim_begin(c, &(clv_claim_run){.name = "n", .session = "s.yaml", .resume = resume},
+                      &err) != CLV_OK)
     _exit(1);
   clv_claim_started(c, step, 50, &digest);
   clv_claim_step(c, step + 1, 0.5, NAN);
@@ -216,7 +217,7 @@ static void the_best_is_kept(void **state) {
   clv_claim *c = NULL;
   (void)state;
   assert_ok(clv_claim_new("runs/six", &c, &err), &err);
-  assert_ok(clv_claim_begin(c, &(clv_claim_run){"six", "/s.yaml", false}, &err), &err);
+  assert_ok(clv_claim_begin(c, &(clv_claim_run){.name = "six", .session = "/s.yaml"}, &err), &err);
   for (size_t i = 0; i < CLV_COUNT(told); i++) clv_claim_evaluation(c, &told[i]);
   clv_claim_end(c, CLV_RUN_FINISHED, 0, "");
   clv_claim_free(c);
@@ -225,10 +226,20 @@ static void the_best_is_kept(void **state) {
   assert_string_equal(r.best.what, "validation");
 }
 
+static void count_notice(void *user, const char *text) {
+  int *n = user;
+  assert_non_null(strstr(text, "run.json"));
+  assert_non_null(strstr(text, "the record of earlier attempts begins anew"));
+  ++*n;
+}
+
 /* A new run does not stumble over what it cannot read. */
 static void a_damaged_record_is_begun_anew(void **state) {
   clv_err err = {0};
   clv_claim *c = NULL;
+  int notices = 0;
+  const clv_claim_run run = {
+      .name = "seven", .session = "/s.yaml", .resume = true, .notice = {count_notice, &notices}};
   (void)state;
   assert_ok(clv_mkdirs("runs/seven", &err), &err);
   put("runs/seven/run.json", "{\"format\": \"cleave-run\", \"version\": 1}");
@@ -237,7 +248,8 @@ static void a_damaged_record_is_begun_anew(void **state) {
   assert_says(&e.why, "run.json");
   assert_int_equal(clv_entry_exit(&e), 1);
   assert_ok(clv_claim_new("runs/seven", &c, &err), &err);
-  assert_ok(clv_claim_begin(c, &(clv_claim_run){"seven", "/s.yaml", true}, &err), &err);
+  assert_ok(clv_claim_begin(c, &run, &err), &err);
+  assert_int_equal(notices, 1);
   clv_claim_end(c, CLV_RUN_FINISHED, 0, "");
   clv_claim_free(c);
   CLV_AUTO(clv_entry_done) clv_run_entry after = look("runs/seven");

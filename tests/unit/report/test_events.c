@@ -11,10 +11,19 @@
 #include "master/report/report_int.h"
 #include "tests/unit/scratch.h"
 
+static int n_notices;
+
+static void count_notice(void *user, const char *text) {
+  (void)user;
+  assert_non_null(strstr(text, "the run goes on without what does not fit there"));
+  n_notices++;
+}
+
 static clv_events *open_in(const char *folder, uint64_t step) {
   clv_events *e = NULL;
   clv_err err = {0};
-  if (clv_events_open(folder, step, &e, &err) != CLV_OK) fail_msg("%s", err.text);
+  if (clv_events_open(folder, step, (clv_notice){count_notice, NULL}, &e, &err) != CLV_OK)
+    fail_msg("%s", err.text);
   return e;
 }
 
@@ -170,13 +179,11 @@ static void records_wait_for_a_flush(void **state) {
 static void a_full_disk_loses_records_alone(void **state) {
   static const clv_scalar one[] = {{"x", 1}};
   const struct rlimit tight = {4096, RLIM_INFINITY}, wide = {RLIM_INFINITY, RLIM_INFINITY};
-  char folder[100], paths[8][200], said[2048] = "";
+  char folder[100], paths[8][200];
   (void)state;
   snprintf(folder, sizeof folder, "%s/full", scratch);
   clv_events *e = open_in(folder, 0);
-  int saved = dup(STDERR_FILENO), pair[2];
-  assert_int_equal(pipe2(pair, O_NONBLOCK), 0);
-  dup2(pair[1], STDERR_FILENO);
+  n_notices = 0;
   signal(SIGXFSZ, SIG_IGN);
   setrlimit(RLIMIT_FSIZE, &tight);
   for (uint64_t i = 1; i <= 300; i++) {
@@ -184,14 +191,7 @@ static void a_full_disk_loses_records_alone(void **state) {
     if (i % 20 == 0) clv_events_flush(e);
   }
   setrlimit(RLIMIT_FSIZE, &wide);
-  dup2(saved, STDERR_FILENO);
-  close(saved);
-  assert_true(read(pair[0], said, sizeof said - 1) > 0);
-  close(pair[0]);
-  close(pair[1]);
-  char *warning = strstr(said, "the run goes on");
-  assert_non_null(warning);
-  assert_null(strstr(warning + 1, "the run goes on")); /* once */
+  assert_int_equal(n_notices, 1);
   assert_int_equal(files_in(folder, paths), 1);
   size_t kept = count_events(paths[0]);
   assert_true(kept > 40 && kept < 200);
@@ -207,7 +207,7 @@ static void a_folder_that_cannot_be_is_an_error(void **state) {
   (void)state;
   snprintf(path, sizeof path, "%s/file", scratch);
   fclose(fopen(path, "w"));
-  assert_int_not_equal(clv_events_open(path, 0, &e, &err), CLV_OK);
+  assert_int_not_equal(clv_events_open(path, 0, (clv_notice){0}, &e, &err), CLV_OK);
   assert_non_null(strstr(err.text, path));
   assert_null(e);
 }

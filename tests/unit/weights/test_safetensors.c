@@ -414,6 +414,21 @@ static void matching(void **state) {
   assert_says(&err,
               "1 missing tensors: 'fc1.bias' (did you mean 'fc.bias'?); unexpected: "
               "'fc.bias'");
+  want[1].name = "fc.bias";
+  want[4].name =
+      "bn2.num_batches_tracked"; /* a count, which may be missing where that is asked for */
+  unsigned counts = CLV_WEIGHTS_COUNTS_FROM_0 | CLV_WEIGHTS_ALLOW_UNEXPECTED;
+  assert_int_equal(clv_weights_match(f, want, 5, CLV_WEIGHTS_ALLOW_UNEXPECTED, found, &err),
+                   CLV_INVALID);
+  assert_says(&err, "1 missing tensors: 'bn2.num_batches_tracked'");
+  assert_ok(clv_weights_match(f, want, 5, counts, found, &err), &err);
+  assert_null(found[4]);
+  assert_string_equal(found[3]->name, "conv1.bias");
+  want[4] =
+      (clv_weights_want){"bn2.counts", CLV_I64, CLV_SHAPE(2)}; /* no single number is no count */
+  assert_int_equal(clv_weights_match(f, want, 5, counts, found, &err), CLV_INVALID);
+  assert_says(&err, "1 missing tensors: 'bn2.counts'");
+  want[4] = (clv_weights_want){"bn.num_batches_tracked", CLV_I64, {.rank = 0}};
   clv_weights_want other[] = {
       {"p1", 1, {0}}, {"p2", 1, {0}}, {"p3", 1, {0}}, {"p4", 1, {0}}, {"p5", 1, {0}}};
   assert_int_equal(clv_weights_match(f, other, 5, 0, found, &err), CLV_INVALID);

@@ -1,0 +1,676 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the C API offers to whoever holds a runtime, beyond its steps: state that moves into another
+ * one, a say in what leaves the process and by which way, some of the workers, weights that lie on
+ * a worker's disk, the loss of a worker. Each test has a runtime of its own, at the end of which
+ * nothing is left. The modes of usage (api_pipeline_int.h):
+ *   none                       what must not depend on A and B
+ *   options                    what is asked of runtimes
+ *   only                       B's worker is down
+ *   lost PID                   PID is B's process
+ *   artifact SHA256 DAMAGED    the sums of two files at A's worker
+ */
+#include <pthread.h>
+
+#include "api_pipeline_int.h"
+
+/* ---- state_dicts ----------------------------------------------------------------------------- */
+
+typedef struct saved {
+  cleave_state state[2][2]; /* of a and b: weights, optimiser */
+  numbers reached;
+} saved;
+
+static bool adam_over(const net *n, uint64_t steps, cleave_optimizer **ret) {
+  const cleave_schedule halves = {.curve = CLEAVE_STEPS, .step_size = 2, .gamma = 0.5};
+  cleave_group g = {.modules = (cleave_module *[]){n->a, n->b},
+                    .n_modules = 2,
+                    .kind = CLEAVE_ADAM,
+                    .lr = 0.05,
+                    .schedule = halves};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0, ret, e));
+  cleave_optimizer_set_steps(*ret, steps);
+  return true;
+}
+
+static bool three_steps_and_three_more(saved *s) {
+  net n;
+  cleave_optimizer *o;
+  DO(make_net("saved", "master", &n));
+  DO(adam_over(&n, 0, &o));
+  DO(train(&n, &o, 1, 200, 3, CLOSE));
+  for (int i = 0; i < 4; i++) {
+    cleave_state_kind kind = i % 2 ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
+    cleave_module *m = i / 2 ? n.b : n.a;
+    MUST(cleave_state_read(rt, m, kind, 0, &s->state[i / 2][i % 2], e));
+    CHECK(s->state[i / 2][i % 2].n == cleave_state_count(m, kind));
+    CHECK(s->state[i / 2][i % 2].n == (i % 2 ? 5u : 2u));
+  }
+  DO(train(&n, &o, 1, 203, 3, CLOSE));
+  return weights_of(&n, &s->reached);
+}
+
+static bool restored_and_three_more(saved *s) {
+  net n;
+  cleave_optimizer *o;
+  numbers reached;
+  DO(make_net("restored", "master", &n));
+  DO(adam_over(&n, 3, &o));
+  for (int i = 0; i < 4; i++) {
+    cleave_state *from = &s->state[i / 2][i % 2];
+    MUST(cleave_state_write(rt, i / 2 ? n.b : n.a,
+                            i % 2 ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS, from->items,
+                            from->n, 0, e));
+  }
+  DO(train(&n, &o, 1, 203, 3, CLOSE));
+  DO(weights_of(&n, &reached));
+  CHECK(same(&reached, &s->reached));
+  return true;
+}
+
+static bool a_state_written_into_another_runtime_goes_on_the_same(void) {
+  saved s = {0};
+  DO(three_steps_and_three_more(&s));
+  IN_RUNTIME(NULL, restored_and_three_more(&s));
+  for (int i = 0; i < 4; i++) cleave_state_done(&s.state[i / 2][i % 2]);
+  CHECK(s.state[0][0].n == 0 && s.state[0][0].items == NULL);
+  return true;
+}
+
+static bool state_that_does_not_belong_is_refused_by_name(void) {
+  net n;
+  cleave_optimizer *o;
+  cleave_state state = {0};
+  float zeros[15] = {0};
+  int64_t step = 3;
+  cleave_named good = {"0.weight", CLEAVE_TENSOR_F32(zeros, 5, 3)};
+  cleave_named moment = {"0.weight.exp_avg", CLEAVE_TENSOR_F32(zeros, 5, 3)};
+  cleave_named counter = {"step", CLEAVE_TENSOR_I64(&step, 1)};
+  counter.tensor.rank = 0;
+  DO(make_net("odd state", "master", &n));
+  cleave_group g = {.modules = &n.a, .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.5};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
+  CHECK(cleave_state_count(n.b, CLEAVE_STATE_OPTIMIZER) == 0);
+  CHECK(cleave_state_count(n.a, CLEAVE_STATE_OPTIMIZER) == 5);
+  MUST(cleave_state_read(rt, n.b, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
+  CHECK(state.n == 0);
+  cleave_state_done(&state);
+#define NO_STATE(module, kind, item, count, part)                                                \
+  REFUSED(cleave_state_write(rt, module, kind, (cleave_named[]){item, item, item}, count, 0, e), \
+          CLEAVE_INVALID, part)
+  NO_STATE(n.b, CLEAVE_STATE_OPTIMIZER, moment, 1, "odd state b");
+  NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, good, 3, "3 items for module 'odd state a', which has 2");
+  cleave_named wrong = good;
+  wrong.name = "0.wieght";
+  NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, wrong, 1, "'0.wieght'");
+  wrong = good;
+  wrong.tensor.shape[1] = 2;
+  NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, wrong, 1, "'0.weight' f32 [5, 2]");
+  NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, moment, 1, "'0.weight.exp_avg'");
+  wrong = moment;
+  wrong.name = "0.wieght.exp_avg";
+  NO_STATE(n.a, CLEAVE_STATE_OPTIMIZER, wrong, 1, "'0.wieght.exp_avg'");
+  wrong = counter;
+  wrong.tensor.rank = 1;
+  NO_STATE(n.a, CLEAVE_STATE_OPTIMIZER, wrong, 1, "'step'");
+  MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_WEIGHTS, &good, 0, 0, e));
+  MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, &counter, 1, 0, e)); /* some of them */
+  MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, &moment, 1, 0, e));
+  MUST(cleave_state_read(rt, n.a, CLEAVE_STATE_OPTIMIZER, 0, &state, e));
+  for (size_t i = 0; i < state.n; i++)
+    if (strcmp(state.items[i].name, "step") == 0)
+      CHECK(*(int64_t *)state.items[i].tensor.data == 3 && state.items[i].tensor.rank == 0);
+  cleave_state_done(&state);
+  return true;
+}
+
+/* ---- what may leave -------------------------------------------------------------------------- */
+
+enum { MOST_SENDINGS = 64, RELAYED = 1 };
+
+/* What the process was about to send, a line each. `refuse`: kinds that may not go, as bits, and
+ * RELAYED for whatever passes through. */
+static struct {
+  pthread_mutex_t lock;
+  char lines[MOST_SENDINGS][200];
+  int n;
+  unsigned refuse;
+} sends = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void sending_line(char *to, size_t len, const cleave_sending *s) {
+  static const char *const kinds[] = {"?", "leaf", "value", "gradient", "weights"};
+  int at = snprintf(to, len, "%s of '%s' input %u to %s:", kinds[s->kind], s->module, s->input,
+                    s->worker);
+  for (int i = 0; i < s->rank; i++)
+    at += snprintf(to + at, len - (size_t)at, " %lld", (long long)s->shape[i]);
+  snprintf(to + at, len - (size_t)at, "%s, %zu bytes%s", s->dtype == CLEAVE_I64 ? " i64" : "",
+           s->bytes, s->relayed ? ", relayed" : "");
+}
+
+static cleave_status may_send(void *user, const cleave_sending *what, cleave_error *error) {
+  (void)user;
+  pthread_mutex_lock(&sends.lock);
+  if (sends.n < MOST_SENDINGS) sending_line(sends.lines[sends.n++], sizeof sends.lines[0], what);
+  bool refused = (sends.refuse >> what->kind & 1) || (what->relayed && (sends.refuse & RELAYED));
+  pthread_mutex_unlock(&sends.lock);
+  if (!refused) return CLEAVE_OK;
+  error->status = CLEAVE_DENIED;
+  snprintf(error->text, sizeof error->text, "a %s of '%s' stays here",
+           what->kind == CLEAVE_SENDING_GRADIENT ? "gradient" : "tensor", what->module);
+  return CLEAVE_DENIED;
+}
+
+static void forget_sendings(unsigned refuse) {
+  pthread_mutex_lock(&sends.lock);
+  sends.n = 0;
+  sends.refuse = refuse;
+  pthread_mutex_unlock(&sends.lock);
+}
+
+static int n_sendings(void) {
+  pthread_mutex_lock(&sends.lock);
+  int n = sends.n;
+  pthread_mutex_unlock(&sends.lock);
+  return n;
+}
+
+/* The next line of those since forget_sendings. */
+static bool was_sent(int *at, const char *line) {
+  pthread_mutex_lock(&sends.lock);
+  bool is = *at < sends.n && strcmp(sends.lines[*at], line) == 0;
+  if (!is)
+    snprintf(why, sizeof why, "sending %d is '%.190s', not '%s'", *at,
+             *at < sends.n ? sends.lines[*at] : "none", line);
+  ++*at;
+  pthread_mutex_unlock(&sends.lock);
+  return is;
+}
+
+static bool is_worker(const char *node) { return strcmp(node, "master") != 0; }
+
+/* One step, written down by hand for whatever places a and b have. */
+static bool check_sendings(void) {
+  bool direct = strcmp(transfer, "direct") == 0;
+  bool apart = strcmp(at_a, at_b) != 0, relayed = apart && is_worker(at_a) && is_worker(at_b);
+  char line[200];
+  int at = 0;
+#define SENT(wanted, ...)                     \
+  do {                                        \
+    if (!(wanted)) break;                     \
+    snprintf(line, sizeof line, __VA_ARGS__); \
+    DO(was_sent(&at, line));                  \
+  } while (0)
+  SENT(is_worker(at_a), "leaf of 'gate a' input 0 to %s: 4 3, 48 bytes", at_a);
+  SENT(apart && !is_worker(at_a), "value of 'gate a' input 0 to %s: 4 5, 80 bytes", at_b);
+  SENT(relayed && !direct, "value of 'gate a' input 0 to %s: 4 5, 80 bytes, relayed", at_b);
+  SENT(is_worker(at_b), "gradient of 'gate b' input 0 to %s: 4 2, 32 bytes", at_b);
+  SENT(is_worker(at_a) && !is_worker(at_b), "gradient of 'gate a' input 0 to %s: 4 5, 80 bytes",
+       at_a);
+  SENT(relayed && !direct, "gradient of 'gate a' input 0 to %s: 4 5, 80 bytes, relayed", at_a);
+  CHECK(n_sendings() == at);
+  return true;
+}
+
+static bool a_step_under_the_gate(void) {
+  net n;
+  cleave_optimizer *o;
+  cleave_context c;
+  cleave_reference loss;
+  cleave_tensor y = {0};
+  DO(make_net("gate", "master", &n));
+  cleave_group g = {.modules = (cleave_module *[]){n.a, n.b}, .n_modules = 2, .lr = 0.5};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
+  MUST(cleave_module_place(rt, n.a, true, 0, e));
+  forget_sendings(0);
+  for (int i = 0; i < 2; i++) { /* the second is as the first: nothing is asked but for tensors */
+    DO(open_context(&c));
+    DO(run_after(&n, c, 1, none, NULL, &loss));
+    MUST(cleave_to_here(rt, loss, 0, &y, e));
+    DO(backward(c, loss, false));
+    MUST(cleave_step(rt, o, c, 0, NULL, e));
+    DO(close_context(c));
+    DO(check_sendings());
+    forget_sendings(0);
+  }
+  cleave_tensor_done(&y);
+  return true;
+}
+
+static bool every_tensor_is_announced_before_it_leaves(void) {
+  IN_RUNTIME((&(cleave_options){.may_send = may_send, .single_thread = single}),
+             a_step_under_the_gate());
+  return true;
+}
+
+/* The other kinds: labels, a second input, weights, state, a value sent ahead. */
+static bool other_sendings(const char *w) {
+  cleave_module *m, *loss;
+  cleave_context c;
+  cleave_reference x, t, y, l;
+  cleave_tensor value = {0};
+  float in[12] = {1}, given_w[9] = {1, 2, 3};
+  int64_t classes[4] = {0, 1, 2, 0};
+  int at = 0;
+  char line[200];
+  cleave_named given = {"0.weight", CLEAVE_TENSOR_F32(given_w, 3, 3)};
+  cleave_module_options o = {.name = "far", .at = w, .weights = &given, .n_weights = 1};
+  cleave_module_options lo = {.name = "far loss", .at = w};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &m, e));
+  MUST(cleave_load_loss(rt, &lo, "cross_entropy", &input, &loss, e));
+  cleave_tensor labels = CLEAVE_TENSOR_I64(classes, 4);
+  forget_sendings(0);
+  MUST(cleave_module_place(rt, m, false, 0, e));
+  SENT(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
+  DO(open_context(&c));
+  DO(leaf(c, in, 4, 3, false, &x));
+  MUST(cleave_leaf(rt, c, &labels, false, &t, e));
+  CHECK(n_sendings() == 1); /* leaves stay until a call needs them */
+  MUST(cleave_send_to(rt, x, w, e));
+  MUST(cleave_call(rt, c, m, &x, 1, &y, e));
+  MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
+  MUST(cleave_to_here(rt, l, 0, &value, e));
+  DO(backward(c, l, false));
+  DO(close_context(c));
+  MUST(cleave_weight_write(rt, m, "0.weight", &given.tensor, 0, e));
+  MUST(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, &given, 1, 0, e));
+  DO(read_weight(m, "0.weight", &value));
+  CHECK(memcmp(value.data, given_w, sizeof given_w) == 0);
+  SENT(true, "leaf of '' input 0 to %s: 4 3, 48 bytes", w);
+  SENT(true, "leaf of 'far loss' input 1 to %s: 4 i64, 32 bytes", w);
+  SENT(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
+  SENT(true, "weights of 'far' input 0 to %s: 3 3, 36 bytes", w);
+  CHECK(n_sendings() == at);
+  cleave_tensor_done(&value);
+  return true;
+}
+
+/* As PyTorch takes a state_dict of before it counted batches. */
+static bool a_count_that_is_left_out_is_0(void) {
+  static const char *const names[] = {"0.weight", "0.bias", "0.running_mean", "0.running_var"};
+  float rows[4][3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}, {1, 1, 1}};
+  cleave_named given[4];
+  cleave_state state = {0};
+  cleave_module *m;
+  cleave_module_options o = {.name = "norm", .at = at_b};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  for (int i = 0; i < 4; i++) given[i] = (cleave_named){names[i], CLEAVE_TENSOR_F32(rows[i], 3)};
+  MUST(cleave_load_layers(rt, &o, "[{op: batchnorm}]", &input, &m, e));
+  MUST(cleave_module_place(rt, m, false, 0, e));
+  MUST(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, given, 4, 0, e));
+  MUST(cleave_state_read(rt, m, CLEAVE_STATE_WEIGHTS, 0, &state, e));
+  int64_t count = -1;
+  for (size_t i = 0; i < state.n; i++)
+    if (strcmp(state.items[i].name, "0.num_batches_tracked") == 0)
+      count = *(const int64_t *)state.items[i].tensor.data;
+  CHECK(state.n == 5 && count == 0);
+  cleave_state_done(&state);
+  return true;
+}
+
+static bool labels_weights_and_what_goes_ahead_are_announced(void) {
+  IN_RUNTIME((&(cleave_options){.may_send = may_send}), other_sendings(at_b));
+  return true;
+}
+
+/* A leaf: the call's error, and nothing has happened. */
+static bool a_leaf_stays(const char *w) {
+  cleave_module *m;
+  cleave_context c;
+  cleave_reference x, y;
+  cleave_tensor out = {0};
+  float in[12] = {1};
+  DO(load("kept", w, "[{op: linear, out: 5}]", 3, &m));
+  DO(open_context(&c));
+  DO(leaf(c, in, 4, 3, false, &x));
+  forget_sendings(1u << CLEAVE_SENDING_LEAF);
+  REFUSED(cleave_call(rt, c, m, &x, 1, &y, e), CLEAVE_DENIED, "a tensor of 'kept' stays here");
+  forget_sendings(0);
+  MUST(cleave_call(rt, c, m, &x, 1, &y, e));
+  MUST(cleave_to_here(rt, y, 0, &out, e));
+  forget_sendings(1u << CLEAVE_SENDING_WEIGHTS);
+  cleave_tensor bias = CLEAVE_TENSOR_F32(in, 5);
+  REFUSED(cleave_weight_write(rt, m, "0.bias", &bias, 0, e), CLEAVE_DENIED, "of 'kept' stays here");
+  cleave_named item = {"0.bias", bias};
+  REFUSED(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, &item, 1, 0, e), CLEAVE_DENIED,
+          "of 'kept' stays here");
+  forget_sendings(0);
+  MUST(cleave_weight_write(rt, m, "0.bias", &bias, 0, e));
+  cleave_tensor_done(&out);
+  return close_context(c);
+}
+
+/* Whichever function hears of it first. */
+static bool refused_on_the_way(const net *n, cleave_context c, const char *part) {
+  cleave_reference loss = none;
+  uint64_t begin = now_ms();
+  if (!run_after(n, c, 1, none, NULL, &loss)) CHECK(strstr(why, part) != NULL);
+  REFUSED(cleave_backward(rt, c, &loss, 1, false, 0, e), CLEAVE_DENIED, part);
+  REFUSED(cleave_backward(rt, c, &loss, 1, false, 0, e), CLEAVE_DENIED, part);
+  CHECK(now_ms() - begin < 10000);
+  return true;
+}
+
+/* A value or a gradient that the master's own node makes: an error of the context, at once. */
+static bool what_is_made_here_stays(const char *w, cleave_sending_kind kind) {
+  net n;
+  cleave_context c;
+  cleave_reference loss;
+  bool is_value = kind == CLEAVE_SENDING_VALUE;
+  at_a = "master";
+  at_b = w;
+  DO(make_net(is_value ? "value" : "slope", "master", &n));
+  DO(open_context(&c));
+  forget_sendings(1u << kind);
+  DO(refused_on_the_way(
+      &n, c, is_value ? "a tensor of 'value a' stays here" : "a gradient of 'slope b' stays here"));
+  forget_sendings(0);
+  DO(close_context(c));
+  DO(open_context(&c)); /* others go on */
+  DO(run_after(&n, c, 1, none, NULL, &loss));
+  DO(backward(c, loss, false));
+  return close_context(c);
+}
+
+static bool what_passes_through_stays(void) {
+  net n;
+  cleave_context c;
+  at_a = "w1";
+  at_b = "w2";
+  DO(make_net("through", "master", &n));
+  DO(open_context(&c));
+  forget_sendings(RELAYED);
+  DO(refused_on_the_way(&n, c, "of 'through a' stays here"));
+  forget_sendings(0);
+  return close_context(c);
+}
+
+static bool refusals(void) {
+  return a_leaf_stays(at_b) && what_is_made_here_stays(at_b, CLEAVE_SENDING_VALUE) &&
+         what_is_made_here_stays(at_b, CLEAVE_SENDING_GRADIENT) && what_passes_through_stays();
+}
+
+static bool a_tensor_that_may_not_leave_is_an_error_and_no_wait(void) {
+  const char *a = at_a, *b = at_b;
+  for (int alone = 0; alone < 2; alone++) {
+    cleave_options o = {.may_send = may_send, .via_master = true, .single_thread = alone};
+    at_a = a;
+    at_b = b;
+    IN_RUNTIME(&o, refusals());
+  }
+  at_a = a;
+  at_b = b;
+  return true;
+}
+
+/* ---- direct transfers, one module at a time -------------------------------------------------- */
+
+/* Whether the output of a module at w1 went to w2 by itself. */
+static bool goes_direct(const char *name, const char *const *to, size_t n_to, bool *ret) {
+  cleave_module *m, *next;
+  cleave_context c;
+  cleave_reference x, h, y;
+  cleave_tensor out = {0};
+  float in[12] = {1};
+  char after[64];
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  cleave_module_options o = {.name = name, .at = "w1", .direct_to = to, .n_direct_to = n_to};
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &m, e));
+  snprintf(after, sizeof after, "after %s", name);
+  o.name = after;
+  o.at = "w2";
+  o.direct_to = to && !n_to ? to : NULL; /* a pair is direct when either end says so */
+  o.n_direct_to = 0;
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 2}]", &input, &next, e));
+  DO(open_context(&c));
+  DO(leaf(c, in, 4, 3, false, &x));
+  forget_sendings(0);
+  MUST(cleave_call(rt, c, m, &x, 1, &h, e));
+  MUST(cleave_call(rt, c, next, &h, 1, &y, e));
+  MUST(cleave_to_here(rt, y, 0, &out, e));
+  *ret = n_sendings() == 1; /* the leaf alone */
+  cleave_tensor_done(&out);
+  return close_context(c);
+}
+
+static bool direct_by_module(const char *const *to, size_t n, bool wanted) {
+  bool is = false;
+  DO(goes_direct("hop", to, n, &is));
+  CHECK(is == wanted);
+  cleave_module *m;
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  const char *nobody[] = {"w9"};
+  cleave_module_options o = {.name = "nobody", .at = "w1", .direct_to = nobody, .n_direct_to = 1};
+  REFUSED(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &m, e), CLEAVE_NOT_FOUND,
+          "no worker 'w9' for a direct transfer");
+  return true;
+}
+
+static bool a_module_says_whom_its_node_may_dial(void) {
+  static const char *const w2[] = {"w2"};
+  bool direct = strcmp(transfer, "direct") == 0;
+  const cleave_options o = {.may_send = may_send};
+  IN_RUNTIME(&o, direct_by_module(NULL, 0, direct));
+  IN_RUNTIME(&o, direct_by_module(w2, 1, true));
+  IN_RUNTIME(&o, direct_by_module(w2, 0, false));
+  return true;
+}
+
+static bool sent_ahead(void) {
+  cleave_module *a, *b;
+  cleave_context c;
+  cleave_reference x, h, y, early;
+  cleave_tensor out = {0};
+  float in[12] = {1};
+  const cleave_call_options to_b = {.send_to = "w2"};
+  DO(load("first", "w1", "[{op: linear, out: 3}]", 3, &a));
+  DO(load("second", "w2", "[{op: linear, out: 3}]", 3, &b));
+  DO(open_context(&c));
+  DO(leaf(c, in, 4, 3, false, &x));
+  DO(leaf(c, in, 4, 3, false, &early));
+  MUST(cleave_send_to(rt, early, "w2", e)); /* no module has got there yet */
+  MUST(cleave_call_with(rt, c, a, &x, 1, &to_b, &h, e));
+  MUST(cleave_to_here(rt, h, 0, &out, e));
+  MUST(cleave_call(rt, c, b, &h, 1, &y, e));
+  MUST(cleave_to_here(rt, y, 2000, &out, e));
+  MUST(cleave_call(rt, c, b, &early, 1, &y, e));
+  MUST(cleave_to_here(rt, y, 2000, &out, e));
+  cleave_tensor_done(&out);
+  return close_context(c);
+}
+
+static bool a_value_may_be_sent_before_any_module_is_there(void) {
+  IN_RUNTIME(NULL, sent_ahead());
+  return true;
+}
+
+/* ---- some of the workers --------------------------------------------------------------------- */
+
+static bool one_of_two(void) {
+  cleave_module *m, *far;
+  cleave_context c;
+  cleave_reference x, y;
+  cleave_tensor out = {0};
+  float in[12] = {1};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  cleave_module_options o = {.name = "down", .at = at_b};
+  CHECK(strcmp(cleave_node_name(rt, 1), at_a) == 0 && cleave_node_name(rt, 2) == NULL);
+  REFUSED(cleave_load_layers(rt, &o, "[{op: linear, out: 3}]", &input, &far, e), CLEAVE_NOT_FOUND,
+          "module 'down' is at 'w2', which is neither master nor a worker");
+  DO(load("up", at_a, "[{op: linear, out: 3}]", 3, &m));
+  DO(open_context(&c));
+  DO(leaf(c, in, 4, 3, false, &x));
+  REFUSED(cleave_send_to(rt, x, at_b, e), CLEAVE_NOT_FOUND, "'w2'");
+  MUST(cleave_call(rt, c, m, &x, 1, &y, e));
+  MUST(cleave_to_here(rt, y, 0, &out, e));
+  cleave_tensor_done(&out);
+  return close_context(c);
+}
+
+static bool only_the_named_worker_is_connected(void) {
+  cleave_runtime *nothing;
+  cleave_options all = {.deadline_ms = 20000};
+  IN_RUNTIME((&(cleave_options){.workers = &at_a, .n_workers = 1}), one_of_two());
+  REFUSED(cleave_open(session, &all, &nothing, e), CLEAVE_UNAVAILABLE, "");
+  return true;
+}
+
+static bool a_worker_that_is_not_in_the_file_is_refused(void) {
+  cleave_runtime *nothing;
+  const char *names[] = {"w1", "w9"};
+  cleave_options o = {.workers = names, .n_workers = 2};
+  REFUSED(cleave_open(session, &o, &nothing, e), CLEAVE_NOT_FOUND, "'w9'");
+  return true;
+}
+
+static bool ended(void) {
+  net n;
+  cleave_context c;
+  cleave_reference loss;
+  at_a = at_b = "master";
+  DO(make_net("ended", "master", &n));
+  DO(open_context(&c));
+  DO(run_after(&n, c, 1, none, NULL, &loss));
+  DO(backward(c, loss, false));
+  MUST(cleave_context_end(rt, c, e)); /* without a thread its node hears of it in cleave_close */
+  return true;
+}
+
+static bool what_has_been_ended_is_no_leak(void) {
+  const char *a = at_a, *b = at_b;
+  cleave_options o = {.single_thread = true};
+  IN_RUNTIME(&o, ended());
+  at_a = a;
+  at_b = b;
+  return true;
+}
+
+/* ---- weights on the worker's own disk -------------------------------------------------------- */
+
+static const char *sha256, *damaged;
+
+static bool refused_artifact(const char *name, const char *at, const char *artifact,
+                             const char *sum, const char *part) {
+  cleave_module *m;
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  cleave_module_options o = {.name = name, .at = at, .artifact = artifact, .artifact_sha256 = sum};
+  cleave_error error = {0};
+  bool made = cleave_load_layers(rt, &o, "[{op: linear, out: 5}]", &input, &m, &error) == CLEAVE_OK;
+  if (made && cleave_module_place(rt, m, false, 0, &error) == CLEAVE_OK) error.text[0] = '\0';
+  if (strstr(error.text, part)) return true;
+  snprintf(why, sizeof why, "'%s' lacks '%s'", error.text, part);
+  return false;
+}
+
+static bool weights_are_those_of_the_artifact(void) {
+  cleave_module *m;
+  cleave_tensor w = {0};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
+  cleave_module_options o = {
+      .name = "disk", .at = at_a, .artifact = "numbers", .artifact_sha256 = sha256};
+  MUST(cleave_load_layers(rt, &o, "[{op: linear, out: 5}]", &input, &m, e));
+  DO(read_weight(m, "0.weight", &w));
+  for (int i = 0; i < 15; i++) CHECK(((float *)w.data)[i] == (float)i);
+  DO(read_weight(m, "0.bias", &w));
+  for (int i = 0; i < 5; i++) CHECK(((float *)w.data)[i] == (float)-i);
+  cleave_tensor_done(&w);
+  char other[65] = "";
+  memset(other, '1', 64);
+  DO(refused_artifact("sum", at_a, "numbers", other, "SHA-256"));
+  DO(refused_artifact("absent", at_a, "letters", sha256, "letters"));
+  DO(refused_artifact("damaged", at_a, "damaged", damaged, "damaged"));
+  DO(refused_artifact("home", "master", "numbers", sha256, "artifacts lie on workers"));
+  DO(refused_artifact("unsigned", at_a, "numbers", NULL, "needs its sha256"));
+  return refused_artifact("short", at_a, "numbers", "12ab", "needs its sha256");
+}
+
+/* ---- a worker that goes ---------------------------------------------------------------------- */
+
+/* Nobody waits for the answers to a final step, so the loss shows in what comes next. */
+static bool a_lost_worker_is_an_error_that_names_it(pid_t pid) {
+  net n;
+  cleave_optimizer *o;
+  cleave_context c;
+  cleave_reference loss;
+  DO(make_net("lost", "master", &n));
+  cleave_group g = {
+      .modules = (cleave_module *[]){n.a, n.b}, .n_modules = 2, .lr = 0.5, .final = true};
+  MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
+  DO(train(&n, &o, 1, 1, 2, END));
+  DO(open_context(&c));
+  DO(run_after(&n, c, 3, none, NULL, &loss));
+  DO(backward(c, loss, false));
+  CHECK(kill(pid, SIGKILL) == 0);
+  usleep(200000);
+  uint64_t begin = now_ms();
+  cleave_error error = {0};
+  cleave_status status = cleave_step(rt, o, c, 0, NULL, &error);
+  if (status == CLEAVE_OK) status = cleave_context_end(rt, c, &error);
+  if (status == CLEAVE_OK) {
+    DO(open_context(&c));
+    float in[20] = {1};
+    cleave_reference x, y;
+    DO(leaf(c, in, 4, 5, false, &x));
+    status = cleave_call(rt, c, n.b, &x, 1, &y, &error);
+  }
+  CHECK(status == CLEAVE_UNAVAILABLE && now_ms() - begin < 10000);
+  CHECK(strcmp(error.node, at_b) == 0);
+  return true;
+}
+
+/* ---- running them ---------------------------------------------------------------------------- */
+
+static const test placed[] = {
+    TEST(a_state_written_into_another_runtime_goes_on_the_same),
+    TEST(a_count_that_is_left_out_is_0),
+    TEST(state_that_does_not_belong_is_refused_by_name),
+};
+
+static const test placed_with_a_gate[] = {TEST(every_tensor_is_announced_before_it_leaves)};
+
+static const test with_options[] = {
+    TEST(labels_weights_and_what_goes_ahead_are_announced),
+    TEST(a_tensor_that_may_not_leave_is_an_error_and_no_wait),
+    TEST(a_module_says_whom_its_node_may_dial),
+    TEST(a_worker_that_is_not_in_the_file_is_refused),
+    TEST(a_value_may_be_sent_before_any_module_is_there),
+    TEST(what_has_been_ended_is_no_leak),
+};
+
+static const test with_one_worker[] = {TEST(only_the_named_worker_is_connected)};
+
+static const test with_artifacts[] = {TEST(weights_are_those_of_the_artifact)};
+
+static void run_each_in_a_runtime(const test *list, size_t n) {
+  const cleave_options o = {.single_thread = single};
+  for (size_t i = 0; i < n; i++)
+    said(open_runtime(&o, &rt) && list[i].run() && close_runtime(rt), list[i].name);
+}
+#define RUN_EACH_IN_A_RUNTIME(list) run_each_in_a_runtime(list, sizeof list / sizeof *list)
+
+/* With its worker gone, what closing finds says nothing. */
+static void run_with_a_lost_worker(pid_t pid) {
+  const cleave_options o = {.single_thread = single};
+  said(open_runtime(&o, &rt) && a_lost_worker_is_an_error_that_names_it(pid),
+       "a_lost_worker_is_an_error_that_names_it");
+  (void)cleave_close(rt, 0, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+  const char *mode;
+  if (!arguments(argc, argv, &mode)) return 2;
+  if (strcmp(mode, "options") == 0) return RUN_ALL(with_options);
+  if (strcmp(mode, "only") == 0) return RUN_ALL(with_one_worker);
+  if (strcmp(mode, "lost") == 0) {
+    run_with_a_lost_worker((pid_t)atol(argv[7]));
+  } else if (strcmp(mode, "artifact") == 0) {
+    sha256 = argv[7];
+    damaged = argv[8];
+    RUN_EACH_IN_A_RUNTIME(with_artifacts);
+  } else {
+    RUN_EACH_IN_A_RUNTIME(placed);
+    (void)RUN_ALL(placed_with_a_gate);
+    say_digest();
+  }
+  return n_failed != 0;
+}
