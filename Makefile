@@ -282,7 +282,7 @@ UNIT_PROGRAMS += $(OUT)/faults/references
 # Programs on the public API, compiled as a user's are: against an installed tree, through pkg-config.
 TREE := $(abspath $(OUT))/tree
 TREE_PKG = PKG_CONFIG_LIBDIR=$(TREE)$(PREFIX)/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$(TREE) pkg-config
-$(TREE)/installed: $(BINARIES) $(LIBCLEAVE) master/api/cleave.h
+$(TREE)/installed: $(BINARIES) $(LIBCLEAVE) master/api/cleave.h $$(PAGES)
 	$(Q)$(MAKE) --no-print-directory install DESTDIR=$(TREE) > $(OUT)/install.log
 	$(Q)touch $@
 PUBLIC_SOURCES := $(wildcard tests/seeds/*.c tests/net/*/*.c)
@@ -406,8 +406,12 @@ proof-status:
 BINDIR := $(DESTDIR)$(PREFIX)/bin
 LIBDIR := $(DESTDIR)$(PREFIX)/lib
 DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/cleave
+# Every page and the examples, in the folders that their links name.
+PAGES = $(shell find . \( -path ./build -o -path ./.git \) -prune -o -name '*.md' -printf '%P\n')
+EXAMPLES = LICENSE deploy/worker.yaml tests/seeds/example.c $(wildcard deploy/sessions/*.yaml \
+           deploy/prometheus/*.yaml deploy/grafana/*.json deploy/systemd/*.conf)
 install: all
-	install -d $(BINDIR) $(DOCDIR)/sessions $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1 $(DESTDIR)$(PREFIX)/lib/systemd/system
+	install -d $(BINDIR) $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1 $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 755 $(BINARIES) $(BINDIR)
 	install -d $(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/include
 	install -m 644 master/api/cleave.h $(DESTDIR)$(PREFIX)/include
@@ -416,16 +420,10 @@ install: all
 	ln -sf libcleave.so.0 $(LIBDIR)/libcleave.so
 	$(if $(DESTDIR),,@PATH=$$PATH:/sbin ldconfig 2>/dev/null || true)
 	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(OUT)/cleave.pc > $(LIBDIR)/pkgconfig/cleave.pc
-	install -m 644 README.md SECURITY.md CHANGELOG.md EXIT-CODES.md STATUS.md proto/PROTOCOL.md LICENSE deploy/worker.yaml $(DOCDIR)
-	install -m 644 deploy/sessions/*.yaml $(DOCDIR)/sessions
-	install -d $(DOCDIR)/prometheus $(DOCDIR)/grafana
-	install -m 644 deploy/prometheus/*.yaml $(DOCDIR)/prometheus
-	install -m 644 deploy/grafana/*.json $(DOCDIR)/grafana
+	for f in $(PAGES) $(EXAMPLES); do install -D -m 644 $$f $(DOCDIR)/$$f || exit 1; done
 	install -m 644 proto/cleave/v1/cleave.proto $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1
 	install -m 755 deploy/export_torch.py deploy/random_data.py $(DESTDIR)$(PREFIX)/share/cleave
 	sed 's|/usr/local/|$(PREFIX)/|' deploy/systemd/cleave-worker.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/cleave-worker.service
-	install -d $(DOCDIR)/systemd
-	install -m 644 deploy/systemd/*.conf $(DOCDIR)/systemd
 	for f in $(SHARED); do install -D -m 644 $(OUT)/share/$$f $(DESTDIR)$(PREFIX)/share/$$f || exit 1; done
 uninstall:
 	rm -f $(LIBDIR)/libcleave.a $(LIBDIR)/libcleave.so $(LIBDIR)/libcleave.so.0 $(LIBDIR)/pkgconfig/cleave.pc

@@ -438,7 +438,7 @@ def in_the_enum():
 
 @suite.test
 def each_code_has_its_section():
-    with open(os.path.join(ROOT, "EXIT-CODES.md")) as f:
+    with open(os.path.join(ROOT, "deploy/EXIT-CODES.md")) as f:
         page = f.read()
     sections = re.split(r"^## Exit (\d+)$", page, flags=re.M)
     anchors = {int(n): text for n, text in zip(sections[1::2], sections[2::2])}

@@ -147,7 +147,7 @@ def the_numbers_are_those_of_the_protocol():
 
 @suite.test
 def every_name_is_explained():
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../STATUS.md")) as f:
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../deploy/STATUS.md")) as f:
         explained = set(re.findall(r"`(\w+)`", f.read()))
     w = look(code=4)["w1"]
     s = w["sessions"][0]
