@@ -208,12 +208,12 @@ void clv_say(clv_log_level level, const char *event, const char *fmt, ...) CLV_P
 
 /* Where a library hands a fact up that a person should know and no error carries: the program that gave
  * it says it, or logs it. Zeroed: nobody is told. */
-typedef struct clv_notice {
-  void (*tell)(void *user, const char *text);
+typedef struct clv_notifier {
+  void (*notify)(void *user, const char *text);
   void *user;
-} clv_notice;
+} clv_notifier;
 
-void clv_notice_tell(clv_notice to, const char *fmt, ...) CLV_PRINTF(2, 3);
+void clv_notify(clv_notifier to, const char *fmt, ...) CLV_PRINTF(2, 3);
 
 /* "2026-01-31T12:00:00.000Z" */
 char *clv_time_text(uint64_t wall_ms, char text[32]);

@@ -120,12 +120,12 @@ void clv_say(clv_log_level level, const char *event, const char *fmt, ...) {
   write_line(level, event, start, text);
 }
 
-void clv_notice_tell(clv_notice to, const char *fmt, ...) {
+void clv_notify(clv_notifier to, const char *fmt, ...) {
   char text[TEXT_MAX];
   va_list ap;
-  if (!to.tell) return;
+  if (!to.notify) return;
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
-  to.tell(to.user, text);
+  to.notify(to.user, text);
 }

@@ -476,7 +476,7 @@ typedef struct clv_node_options {
    * on the compute thread; takes the packet. On a worker NULL: such packets go to the master's link. */
   void *user;
   void (*on_driver)(void *user, clv_packet *packet);
-  clv_notice notice; /* on the compute thread */
+  clv_notifier notice; /* on the compute thread */
 } clv_node_options;
 
 typedef struct clv_session_node clv_session_node;

@@ -102,7 +102,7 @@ static void tell(clv_session_node *n, clv_frame_kind kind, uint64_t ref, uint64_
   clv_err err;
   if (!is_master(n)) return;
   if (clv_packet_new(n->o.pool, kind, &p, &err) != CLV_OK) {
-    clv_notice_tell(n->o.notice, "reference %llx: %s", (unsigned long long)ref, err.text);
+    clv_notify(n->o.notice, "reference %llx: %s", (unsigned long long)ref, err.text);
     return;
   }
   p->frame.reference.ref = ref;

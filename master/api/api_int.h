@@ -295,7 +295,7 @@ struct cleave_runtime {
   clv_session_config *own_config; /* NULL: the caller's */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
-  clv_notice notice; /* the program's on_notice */
+  clv_notifier notice; /* the program's on_notice */
   void *user;
   uint64_t deadline_ms;
   bool direct, via_master, single_thread;

@@ -228,7 +228,7 @@ static bool on_abort(cleave_runtime *rt, peer *from, clv_packet *p) {
   if (!p->frame.context && p->frame.kind == CLV_ABORT)
     link_ended(rt, from, p->frame.failure.hop, &why);
   if (!p->frame.context && p->frame.kind == CLV_ERROR && !r)
-    clv_notice_tell(rt->notice, "worker '%s': %s", from->name, why.text);
+    clv_notify(rt->notice, "worker '%s': %s", from->name, why.text);
   if (c && c->ending && rt->late.status == CLEAVE_OK) rt->late = why;
   if (c && !r) api_context_fail(rt, c, &why, NODE_BIT(from->index));
   if (r && !r->failed) {

@@ -62,7 +62,7 @@ static void let_go(cleave_runtime *rt, kept *k) {
   if (clv_packet_ref_release(rt->pool, &k->ids, &p, &err) == CLV_OK)
     (void)to_own_node(rt, p);
   else
-    clv_notice_tell(rt->notice, "kept reference %llu stays: %s", (unsigned long long)k->ids.ref,
+    clv_notify(rt->notice, "kept reference %llu stays: %s", (unsigned long long)k->ids.ref,
                     err.text);
   forget_if_done(rt, k);
 }

@@ -191,7 +191,7 @@ static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_er
     rt->single_thread = o->single_thread;
     rt->may_send = o->may_send;
     rt->on_event = o->on_event;
-    rt->notice = (clv_notice){o->on_notice, o->user};
+    rt->notice = (clv_notifier){o->on_notice, o->user};
     rt->user = o->user;
   }
   if (rt->n_peers > 1) PASS(api_connect(rt, error));

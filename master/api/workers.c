@@ -34,14 +34,14 @@ static clv_code not_a_worker(clv_code code, clv_err *err) {
 static void compare_builds(const peer *p, const clv_wire_about *theirs) {
   const char *isa = clv_backend_cpu()->isa();
   if (strcmp(theirs->isa, isa) != 0)
-    clv_notice_tell(
+    clv_notify(
         p->runtime->notice,
         "worker %s computes with %s, this master with %s: results will not be bit-identical to "
         "another placement (cap both with DNNL_MAX_CPU_ISA)",
         p->name, theirs->isa, isa);
   int64_t skew = (int64_t)(theirs->unix_ms - clv_wall_ms());
   if (skew > 60000 || skew < -60000)
-    clv_notice_tell(p->runtime->notice, "the clock of worker %s differs by %lld s", p->name,
+    clv_notify(p->runtime->notice, "the clock of worker %s differs by %lld s", p->name,
                     (long long)(skew / 1000));
 }
 

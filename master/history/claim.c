@@ -15,7 +15,7 @@ struct clv_claim {
   int lock; /* held as long as it is open */
   bool begun, warned;
   clv_run_record record;
-  clv_notice notice;
+  clv_notifier notice;
 };
 
 /* ---- files --------------------------------------------------------------------------------------- */
@@ -82,7 +82,7 @@ static clv_run_attempt *current(clv_claim *c) {
 static void write_or_warn(clv_claim *c) {
   clv_err err;
   if (clv_record_write(c->dir, &c->record, &err) == CLV_OK) return;
-  if (!c->warned) clv_notice_tell(c->notice, "the run's record: %s", err.text);
+  if (!c->warned) clv_notify(c->notice, "the run's record: %s", err.text);
   c->warned = true;
 }
 
@@ -97,7 +97,7 @@ static void recall(clv_claim *c, bool resume) {
   if (!resume) return;
   clv_code code = clv_record_read(c->dir, &c->record, &err);
   if (code != CLV_OK && code != CLV_NOT_FOUND)
-    clv_notice_tell(c->notice, "%s; the record of earlier attempts begins anew", err.text);
+    clv_notify(c->notice, "%s; the record of earlier attempts begins anew", err.text);
 }
 
 clv_code clv_claim_begin(clv_claim *c, const clv_claim_run *run, clv_err *err) {

@@ -211,7 +211,7 @@ static clv_code open_file(clv_events *e, const char *folder, clv_err *err) {
   return code;
 }
 
-clv_code clv_events_open(const char *folder, uint64_t step, clv_notice notice, clv_events **ret,
+clv_code clv_events_open(const char *folder, uint64_t step, clv_notifier notice, clv_events **ret,
                          clv_err *err) {
   CLV_AUTO(clv_events_closep) clv_events *e = NULL;
   CLV_TRY(clv_alloc(1, sizeof *e, &e, err));

@@ -19,7 +19,7 @@ static char *file_in(const char *run_dir, const char *name) {
   return path.data; /* NULL without memory */
 }
 
-clv_code clv_journal_open(const char *run_dir, bool append, clv_notice notice, clv_journal **ret,
+clv_code clv_journal_open(const char *run_dir, bool append, clv_notifier notice, clv_journal **ret,
                           clv_err *err) {
   clv_sink_start start = append ? CLV_SINK_APPEND : CLV_SINK_EMPTY;
   CLV_AUTO(clv_journal_closep) clv_journal *j = NULL;

@@ -23,7 +23,7 @@ typedef struct clv_journal clv_journal;
 
 /* The run folder's log.txt and log.jsonl; append: behind what an earlier attempt printed. notice: told once
  * of a disk that fills up later. */
-clv_code clv_journal_open(const char *run_dir, bool append, clv_notice notice, clv_journal **ret,
+clv_code clv_journal_open(const char *run_dir, bool append, clv_notifier notice, clv_journal **ret,
                           clv_err *err) CLV_USE_RESULT;
 void clv_journal_close(clv_journal *j); /* NULL is allowed */
 void clv_journal_closep(clv_journal **j);
@@ -46,7 +46,7 @@ typedef struct clv_scalar {
 typedef struct clv_events clv_events;
 
 /* A new file in `folder`, which is made. What older files there have of `step` and later is void. */
-clv_code clv_events_open(const char *folder, uint64_t step, clv_notice notice, clv_events **ret,
+clv_code clv_events_open(const char *folder, uint64_t step, clv_notifier notice, clv_events **ret,
                          clv_err *err) CLV_USE_RESULT;
 void clv_events_scalars(clv_events *e, uint64_t step, const clv_scalar *list, size_t n);
 void clv_events_text(clv_events *e, uint64_t step, const char *tag, const char *markdown);
@@ -90,7 +90,7 @@ typedef struct clv_report_options {
   uint64_t every;     /* steps between printed lines */
   bool json;          /* print JSON */
   clv_journal *journal;    /* borrowed; may be NULL */
-  clv_notice notice;       /* told once of a disk that is full */
+  clv_notifier notice;       /* told once of a disk that is full */
   const char *tensorboard; /* folder of event files; NULL: none */
   const char *about;       /* the session, for TensorBoard; may be NULL */
 } clv_report_options;

@@ -16,7 +16,7 @@ typedef struct clv_sink {
   off_t whole; /* bytes that stand there */
   bool warned;
   char *path;
-  clv_notice notice; /* set by whoever opened it */
+  clv_notifier notice; /* set by whoever opened it */
 } clv_sink;
 
 typedef enum clv_sink_start {

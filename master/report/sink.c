@@ -57,7 +57,7 @@ void clv_sink_write(clv_sink *s, const void *data, size_t len) {
     s->fd = -1;
   }
   if (!s->warned)
-    clv_notice_tell(s->notice, "%s: %s; the run goes on without what does not fit there", s->path,
+    clv_notify(s->notice, "%s: %s; the run goes on without what does not fit there", s->path,
                     strerror(why));
   s->warned = true;
 }

@@ -35,12 +35,12 @@ static clv_code check_egress(const run *r, clv_err *err) {
 }
 
 /* What the files of a run have to say of themselves is not kept in them. */
-static void say_unkept(void *user, const char *text) {
+static void print_unkept(void *user, const char *text) {
   (void)user;
   clv_say(CLV_LOG_WARN, "notice", "%s", text);
 }
 
-static const clv_notice unkept = {.tell = say_unkept};
+static const clv_notifier unkept = {.notify = print_unkept};
 
 /* From here on the folder is this process's, and what becomes of the run is recorded there. */
 static clv_code claim_run_dir(run *r, clv_err *err) {

@@ -293,7 +293,7 @@ clv_code clv_watch_end(clv_trainer *t, const clv_layout *l, bool measured, doubl
   CLV_TRY(clv_watch_measure(t, l, &c, err));
   clv_err why; /* workers say when they did what: nonsense is no reason to stop */
   if (choose_window(t, l, &c, &why) != CLV_OK)
-    clv_notice_tell((clv_notice){clv_trainer_on_notice, t}, "the window stays as it is: %s",
+    clv_notify((clv_notifier){clv_trainer_on_notice, t}, "the window stays as it is: %s",
                     why.text);
   return CLV_OK;
 }

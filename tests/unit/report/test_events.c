@@ -22,7 +22,7 @@ static void count_notice(void *user, const char *text) {
 static clv_events *open_in(const char *folder, uint64_t step) {
   clv_events *e = NULL;
   clv_err err = {0};
-  if (clv_events_open(folder, step, (clv_notice){count_notice, NULL}, &e, &err) != CLV_OK)
+  if (clv_events_open(folder, step, (clv_notifier){count_notice, NULL}, &e, &err) != CLV_OK)
     fail_msg("%s", err.text);
   return e;
 }
@@ -207,7 +207,7 @@ static void a_folder_that_cannot_be_is_an_error(void **state) {
   (void)state;
   snprintf(path, sizeof path, "%s/file", scratch);
   fclose(fopen(path, "w"));
-  assert_int_not_equal(clv_events_open(path, 0, (clv_notice){0}, &e, &err), CLV_OK);
+  assert_int_not_equal(clv_events_open(path, 0, (clv_notifier){0}, &e, &err), CLV_OK);
   assert_non_null(strstr(err.text, path));
   assert_null(e);
 }
