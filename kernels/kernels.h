@@ -29,7 +29,7 @@ extern "C" {
 /* Dimension letters: N batch, C channels in, K channels out, H x W image, F features, T steps of a
  * sequence. */
 
-/* The numbers travel in LoadShard; kernels/ops.def is their list. */
+/* The numbers travel in LoadModule; kernels/ops.def is their list. */
 typedef enum clv_op {
   CLV_OP_INPUT = 0, /* an external input; no kernel */
 #define OP(number, NAME, name) CLV_OP_##NAME = number,

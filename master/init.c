@@ -215,7 +215,7 @@ static clv_code write_first(const first_data *d, clv_err *err) {
 /* What is there already stays as it is, and then nothing is written beside it. */
 static bool is_there(const char *path) {
   if (access(path, F_OK) != 0) return false;
-  clv_say(CLV_LOG_ERROR, "failed", "%s is there already; nothing was written", path);
+  clv_notice(CLV_LOG_ERROR, "failed", "%s is there already; nothing was written", path);
   return true;
 }
 
@@ -229,6 +229,6 @@ int clv_cmd_init(void *args) {
       (!a->all && d == &made && is_there(d->root)))
     return CLV_EXIT_FAILED;
   if ((a->all ? write_examples(&err) : write_first(d, &err)) != CLV_OK)
-    return clv_exit_say(err.code == CLV_INTERNAL ? CLV_EXIT_INTERNAL : CLV_EXIT_FAILED, &err);
+    return clv_exit_report(err.code == CLV_INTERNAL ? CLV_EXIT_INTERNAL : CLV_EXIT_FAILED, &err);
   return CLV_EXIT_OK;
 }

@@ -32,7 +32,7 @@ enum {
 enum { CLV_EXTENT_MAX = INT32_MAX };          /* of one dimension */
 #define CLV_VALUE_BYTES_MAX ((size_t)1 << 40) /* of one activation or parameter */
 
-/* Attribute keys; the numbers travel in LoadShard: append only. */
+/* Attribute keys; the numbers travel in LoadModule: append only. */
 typedef enum clv_attr_key {
   CLV_ATTR_OUT = 1,
   CLV_ATTR_KERNEL = 2,

@@ -43,7 +43,7 @@ static cleave_status failure_of(const kept *k, cleave_error *error) {
 static void answered(cleave_runtime *rt, kept *k) {
   if (k->context) k->context->keeping--;
   k->context = NULL;
-  rt->news = true;
+  rt->wake = true;
 }
 
 static cleave_status to_own_node(cleave_runtime *rt, clv_packet *p) {
@@ -63,7 +63,7 @@ static void let_go(cleave_runtime *rt, kept *k) {
     (void)to_own_node(rt, p);
   else
     clv_notify(rt->notice, "kept reference %llu stays: %s", (unsigned long long)k->ids.ref,
-                    err.text);
+               err.text);
   forget_if_done(rt, k);
 }
 
@@ -160,12 +160,12 @@ void api_kepts_leave(cleave_runtime *rt, context *c) {
   c->keeping = 0;
 }
 
-void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *cause) {
+void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
   size_t at = 0;
   for (kept *k; (k = id_table_next(&rt->kepts, &at)) != NULL;) {
     if (k->owner != node || k->failed) continue;
     k->failed = true;
-    k->failure = *cause;
+    k->failure = *failure;
     answered(rt, k);
   }
 }
@@ -318,7 +318,7 @@ static void take_value(cleave_runtime *rt, kept *k, const peer *owner, const clv
   }
   k->fetching = false;
   k->fetches++;
-  rt->news = true;
+  rt->wake = true;
 }
 
 /* The owner has answered for the program's handle. */
@@ -331,7 +331,7 @@ static void take_answer(cleave_runtime *rt, kept *k, const clv_frame *f) {
   answered(rt, k);
 }
 
-static void told(cleave_runtime *rt, const clv_packet *p) {
+static void on_ref_answer(cleave_runtime *rt, const clv_packet *p) {
   kept *k = id_table_get(&rt->kepts, p->frame.reference.ref);
   if (!k) return;
   if (p->frame.kind == CLV_REF_DELETE) {
@@ -369,7 +369,7 @@ static void relay(cleave_runtime *rt, const peer *from, clv_packet *p) {
 bool api_on_reference(cleave_runtime *rt, peer *from, clv_packet *p) {
   clv_frame_kind kind = p->frame.kind;
   if (!from->index) {
-    told(rt, p);
+    on_ref_answer(rt, p);
     return false;
   }
   if (kind == CLV_REF_KEEP || kind == CLV_REF_USE) return false;

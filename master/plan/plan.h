@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * plan: everything that can be known of a session before anything runs. A *blueprint* has its
- * shards, shapes, who learns, and which tensors leave the master; a *layout* its schedule as turns of
+ * stages, shapes, who learns, and which tensors leave the master; a *layout* its schedule as positions of
  * the nodes. What is drawn, described and suggested comes from these, and nothing here connects.
  *
  * Threads: a blueprint is read-only once made.
@@ -56,7 +56,7 @@ typedef struct clv_egress_row {
   uint64_t tensors, bytes; /* counted while running */
 } clv_egress_row;
 
-typedef struct clv_shard_plan {
+typedef struct clv_stage_plan {
   clv_graph *graph;   /* of a micro-batch */
   clv_params *params; /* with frozen ones marked */
   int worker;         /* index into the session's workers, -1 = master */
@@ -64,13 +64,13 @@ typedef struct clv_shard_plan {
   uint32_t n_learning;
   uint32_t first_layer, last_layer;
   bool direct; /* its output goes straight to the next stage's worker */
-} clv_shard_plan;
+} clv_stage_plan;
 
 typedef struct clv_blueprint {
   const clv_session_config *config; /* borrowed */
   clv_graph *whole;
   uint32_t n_stages;             /* of the model; the loss is stage n_stages */
-  clv_shard_plan *shards;        /* [n_stages + 1], the loss last */
+  clv_stage_plan *stages;        /* [n_stages + 1], the loss last */
   clv_shape sample;              /* of one record, N = 1 */
   int64_t micro_size, eval_size; /* largest micro-batch, samples */
   uint32_t micro_batches, max_micro;
@@ -119,18 +119,18 @@ clv_code clv_run_data_fits(const clv_run_data *d, const clv_blueprint *b,
 /* ---- schedules ----------------------------------------------------------------------------------------- */
 
 /* Places of a call in its node's order, 0: none. */
-typedef struct clv_call_turns {
+typedef struct clv_call_positions {
   uint32_t forward, backward, weight;
-  bool behind;
-} clv_call_turns;
+  bool old_weights;
+} clv_call_positions;
 
 /* A schedule for n_steps steps (one, unless it is asynchronous) of n_micro micro-batches together. */
 typedef struct clv_layout {
   clv_sched *sched;
   clv_sched_report report;
   uint32_t n_micro, n_steps, window;
-  clv_call_turns *turns; /* [stages, the loss included][n_micro] */
-  uint32_t *steps;       /* [stages][n_steps] turn of the stage's own step, 0: none */
+  clv_call_positions *positions; /* [stages, the loss included][n_micro] */
+  uint32_t *steps;               /* [stages][n_steps] position of the stage's own step, 0: none */
 } clv_layout;
 
 /* costs NULL: the textbook's. CLV_INVALID: what does not fit, in the session's words. */

@@ -16,7 +16,7 @@ void clv_run_done(run *r) {
   clv_run_data_done(&r->data);
   clv_bytes_done(&r->dir);
   clv_journal_close(r->journal);
-  clv_claim_free(r->claim); /* last: whoever waits for the lock finds all in place */
+  clv_run_lock_free(r->lock); /* last: whoever waits for the lock finds all in place */
 }
 
 /* ---- blueprint ---------------------------------------------------------------------------------------- */
@@ -71,7 +71,7 @@ clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o
 }
 
 /* " in 10 classes", for folders of images. */
-static const char *say_classes(const run *r, char *text, size_t len) {
+static const char *format_classes(const run *r, char *text, size_t len) {
   size_t n = clv_dataset_classes(r->data.train);
   text[0] = '\0';
   if (n) snprintf(text, len, " in %zu class%s", n, n > 1 ? "es" : "");
@@ -86,7 +86,7 @@ static clv_code check_weights(const run *r, clv_err *err) {
     if (r->config->stages[i].weights_file)
       CLV_TRY(clv_stage_file_open(r->blueprint, (uint32_t)i, &f, &found, &notes, err));
   }
-  clv_run_say_notes(r, "notice", notes.data);
+  clv_run_print_notes(r, "notice", notes.data);
   return CLV_OK;
 }
 
@@ -107,7 +107,7 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
   else
     printf("%s is in order: %u stage%s, %zu training sample%s%s, nothing was sent anywhere\n",
            config->file, r.blueprint->n_stages, CLV_S(r.blueprint->n_stages), samples,
-           CLV_S(samples), say_classes(&r, classes, sizeof classes));
+           CLV_S(samples), format_classes(&r, classes, sizeof classes));
   return CLV_EXIT_OK;
 }
 
@@ -120,7 +120,7 @@ static clv_code open_trained(run *r, clv_err *err) {
   CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
   clv_run_say_notices(r);
   clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &cursor, &notes, err);
-  clv_run_say_notes(r, "checkpoint", notes.data);
+  clv_run_print_notes(r, "checkpoint", notes.data);
   return code;
 }
 
@@ -143,7 +143,7 @@ static clv_exit with_trained(const clv_session_config *config, const clv_run_opt
   clv_step_result e;
   if (clv_trainer_eval(r.trainer, r.data.test, &r.data.test_rows, &e, predictions, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_exit(&r, &err), &err);
-  if (!predictions && clv_dataset_has_labels(r.data.test)) clv_run_say_eval(&r, "test", &e);
+  if (!predictions && clv_dataset_has_labels(r.data.test)) clv_run_print_eval(&r, "test", &e);
   return CLV_EXIT_OK;
 }
 

@@ -18,7 +18,7 @@ enum {
   WARM_STEPS = 1,
   FIRST_STEPS = 4,
   EVERY_STEPS = 16,
-  LOOK_MS = 200, /* between two steps that are measured for the look alone */
+  WATCH_MS = 200, /* between two steps that are measured for on_waits alone */
 };
 static const double UNUSUAL = 0.25, WORTH = 0.02, SLACK = 0.1, SLACK_S = 0.001;
 
@@ -27,15 +27,15 @@ static const double UNUSUAL = 0.25, WORTH = 0.02, SLACK = 0.1, SLACK_S = 0.001;
 bool clv_watch_begin(clv_trainer *t) {
   watch *w = &t->watch;
   w->n_events = 0;
-  bool look = w->look && clv_now_ns() >= w->next_look_ns;
-  return w->sink || ((w->wanted || look) && t->committed >= w->next_step);
+  bool due = w->on_waits && clv_now_ns() >= w->next_measure_ns;
+  return w->sink || ((w->wanted || due) && t->committed >= w->next_step);
 }
 
 static void plan_next(watch *w, uint64_t committed) {
   w->next_step = committed + (committed < FIRST_STEPS ? 0 : EVERY_STEPS);
 }
 
-/* A step that is not like the others is reason to look. */
+/* A step that is not like the others is reason to measure. */
 static void compare(watch *w, uint64_t committed, double seconds) {
   bool unusual = w->usual_s > 0 && fabs(seconds - w->usual_s) > UNUSUAL * w->usual_s;
   if (unusual && committed > FIRST_STEPS) w->next_step = committed;
@@ -43,8 +43,8 @@ static void compare(watch *w, uint64_t committed, double seconds) {
 }
 
 void clv_trainer_on_waits(clv_trainer *t, clv_waits_fn *fn, void *user) {
-  t->watch.look = fn;
-  t->watch.look_user = user;
+  t->watch.on_waits = fn;
+  t->watch.waits_user = user;
 }
 
 /* ---- events ---------------------------------------------------------------------------------------------- */
@@ -173,8 +173,8 @@ static bool judge(const passage *p, uint32_t n, double known, double *ret_latenc
 
 /* Half the round trips of the links that a tensor between two stages takes; < 0 for a direct one. */
 static double known_latency(const clv_trainer *t, uint32_t stage, const double *round_trip) {
-  int from = t->b->shards[stage].worker, to = t->b->shards[stage + 1].worker;
-  if (from >= 0 && to >= 0 && t->b->shards[stage].direct) return -1;
+  int from = t->b->stages[stage].worker, to = t->b->stages[stage + 1].worker;
+  if (from >= 0 && to >= 0 && t->b->stages[stage].direct) return -1;
   return ((from >= 0 ? round_trip[from] : 0) + (to >= 0 ? round_trip[to] : 0)) / 2;
 }
 
@@ -237,14 +237,14 @@ static uint32_t slowest_edge(const clv_trainer *t, const clv_sched_costs *c) {
   return worst;
 }
 
-static void say_window(clv_trainer *t, uint32_t window, double now_s, double then_s,
-                       const clv_sched_costs *c) {
+static void notice_window(clv_trainer *t, uint32_t window, double now_s, double then_s,
+                          const clv_sched_costs *c) {
   uint32_t edge = slowest_edge(t, c);
   const char *next = edge + 1 < t->b->n_stages ? t->config->stages[edge + 1].name : "the loss";
   char was[32] = "";
   if (t->window) snprintf(was, sizeof was, " (was %u)", t->window);
   snprintf(
-      t->news, sizeof t->news,
+      t->notice, sizeof t->notice,
       "window %u%s: %s -> %s takes %.1f ms and %.1f ms on the link; a step is expected to take "
       "%.0f ms instead of %.0f",
       window, was, t->config->stages[edge].name, next, 1e3 * c->latency[edge],
@@ -261,7 +261,7 @@ static clv_code choose_window(clv_trainer *t, const clv_layout *l, const clv_sch
   CLV_TRY(seconds_with(l, window, c, &better, err));
   CLV_TRY(clv_sched_seconds(l->sched, c, &as_is, err));
   if (better > (1 - WORTH) * as_is) return CLV_OK;
-  say_window(t, window, better, as_is, c);
+  notice_window(t, window, better, as_is, c);
   t->window = window;
   t->costs = *c;
   t->costs_known = true;
@@ -269,10 +269,10 @@ static clv_code choose_window(clv_trainer *t, const clv_layout *l, const clv_sch
   return CLV_OK;
 }
 
-static void tell_waits(clv_trainer *t, const clv_layout *l) {
+static void report_waits(clv_trainer *t, const clv_layout *l) {
   clv_waits waits;
   clv_watch_waits(t, l, &waits);
-  t->watch.look(t->watch.look_user, &waits);
+  t->watch.on_waits(t->watch.waits_user, &waits);
 }
 
 clv_code clv_watch_end(clv_trainer *t, const clv_layout *l, bool measured, double seconds,
@@ -284,16 +284,15 @@ clv_code clv_watch_end(clv_trainer *t, const clv_layout *l, bool measured, doubl
     return CLV_OK;
   }
   if (w->sink) w->sink(w->sink_user, t, l);
-  if (w->look) tell_waits(t, l);
-  w->next_look_ns = clv_now_ns() + (uint64_t)LOOK_MS * 1000000u;
-  if (!(w->wanted || w->look) || t->committed < w->next_step) return CLV_OK;
+  if (w->on_waits) report_waits(t, l);
+  w->next_measure_ns = clv_now_ns() + (uint64_t)WATCH_MS * 1000000u;
+  if (!(w->wanted || w->on_waits) || t->committed < w->next_step) return CLV_OK;
   plan_next(w, t->committed);
   clv_sched_costs c;
   if (!w->wanted || !enough) return ping_all(t, NULL, err); /* clocks drift apart */
   CLV_TRY(clv_watch_measure(t, l, &c, err));
   clv_err why; /* workers say when they did what: nonsense is no reason to stop */
   if (choose_window(t, l, &c, &why) != CLV_OK)
-    clv_notify((clv_notifier){clv_trainer_on_notice, t}, "the window stays as it is: %s",
-                    why.text);
+    clv_notify((clv_notifier){clv_trainer_on_notice, t}, "the window stays as it is: %s", why.text);
   return CLV_OK;
 }

@@ -94,7 +94,7 @@ static clv_code put_weights(clv_trainer *t, uint32_t stage, const clv_weights_fi
                             clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(clv_stage_match(t->b, stage, f, 0, &found, err));
-  size_t n = (size_t)t->b->shards[stage].params->n;
+  size_t n = (size_t)t->b->stages[stage].params->n;
   return put_set(t, stage, CLEAVE_STATE_WEIGHTS, found, n, err);
 }
 
@@ -115,7 +115,7 @@ static clv_code restore_stage(clv_trainer *t, uint32_t i, const clv_checkpoint *
   CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *optimizer = NULL;
   CLV_TRY(clv_checkpoint_open_model(c, i, &model, err));
   CLV_TRY(put_weights(t, i, model, err));
-  if (!t->b->shards[i].n_learning) return CLV_OK;
+  if (!t->b->stages[i].n_learning) return CLV_OK;
   CLV_TRY(clv_checkpoint_open_optimizer(c, i, &optimizer, err));
   return put_optimizer(t, i, optimizer, err);
 }
@@ -153,7 +153,7 @@ static clv_code push_file(clv_trainer *t, uint32_t i, clv_err *err) {
   if (notes.len) clv_trainer_on_notice(t, notes.data);
   CLV_TRY(code);
   size_t n = 0;
-  for (int k = 0; k < t->b->shards[i].params->n; k++)
+  for (int k = 0; k < t->b->stages[i].params->n; k++)
     if (found[k]) found[n++] = found[k]; /* a new module's counts are 0 */
   return put_set(t, i, CLEAVE_STATE_WEIGHTS, found, n, err);
 }

@@ -23,12 +23,12 @@ typedef struct clv_step_result {
   uint64_t correct; /* right classes among `samples`, with class labels and the loss at home */
   uint64_t samples;
   double grad_norm, lr;
-  bool applied;     /* false: a gradient was not finite and no shard moved */
+  bool applied;     /* false: a gradient was not finite and no stage moved */
   uint64_t wait_ns; /* time the master waited for packets */
   uint64_t step_ns;
 } clv_step_result;
 
-/* Connects to the workers, opens the session and loads all shards. BLOCKS. */
+/* Connects to the workers, opens the session and loads all stages. BLOCKS. */
 clv_code clv_trainer_open(const clv_blueprint *b, clv_trainer **ret, clv_err *err) CLV_USE_RESULT;
 /* Closes the session everywhere. NULL is allowed. */
 void clv_trainer_close(clv_trainer *t);
@@ -50,7 +50,7 @@ uint32_t clv_trainer_waiting(const clv_trainer *t); /* batches that wait for the
 /* What a person should be told of since the last call, a line each, added to *ret. */
 void clv_trainer_notes(clv_trainer *t, clv_bytes *ret);
 /* What the schedule does otherwise since the last call ("window 4: ..."), or NULL. */
-const char *clv_trainer_news(clv_trainer *t);
+const char *clv_trainer_notice(clv_trainer *t);
 /* The schedule as it is run now, as text; nothing before the first step. */
 void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out);
 

@@ -22,18 +22,18 @@ enum { APPLIED, SKIPPED, OUTCOMES };
 enum { COMPUTE, NETWORK, PEER, OTHER, PHASES };
 
 /* What the training thread leaves. */
-typedef struct told {
+typedef struct reported {
   clv_histogram step_s;
   double phase_s[PHASES], steps[OUTCOMES], samples;
   double step, target_steps, loss, learning_rate, gradient_norm, micro_batches, window;
   double checkpoints, checkpoint_s, checkpoint_wall_s, checkpoint_step;
-} told;
+} reported;
 
 struct clv_run_metrics {
   const char *session;
   clv_http *http;
   pthread_mutex_t lock; /* guards the rest */
-  told told;
+  reported reported;
   clv_trainer *trainer; /* NULL: not connected, or not any more */
   double share[PHASES]; /* of waiting */
 };
@@ -47,14 +47,14 @@ _Static_assert(CLV_COUNT(step_bounds) <= CLV_HISTOGRAM_BOUNDS, "buckets");
 /* With the lock. */
 static void add_phases(clv_run_metrics *m, const clv_step_result *s) {
   double wait = (double)CLV_MIN(s->wait_ns, s->step_ns) * 1e-9;
-  m->told.phase_s[COMPUTE] += (double)s->step_ns * 1e-9 - wait;
-  for (int i = NETWORK; i < PHASES; i++) m->told.phase_s[i] += wait * m->share[i];
+  m->reported.phase_s[COMPUTE] += (double)s->step_ns * 1e-9 - wait;
+  for (int i = NETWORK; i < PHASES; i++) m->reported.phase_s[i] += wait * m->share[i];
 }
 
 void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
-  told *t = &m->told;
+  reported *t = &m->reported;
   clv_histogram_add(&t->step_s, (double)s->step_ns * 1e-9);
   add_phases(m, s);
   t->steps[s->applied ? APPLIED : SKIPPED]++;
@@ -69,7 +69,7 @@ void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_resu
 }
 
 /* For what the master waited in a round. */
-static void look(void *user, const clv_waits *w) {
+static void note_waits(void *user, const clv_waits *w) {
   clv_run_metrics *m = user;
   double all = w->network + w->peer + w->own;
   if (all <= 0) return;
@@ -82,21 +82,21 @@ static void look(void *user, const clv_waits *w) {
 
 void clv_run_metrics_attach(clv_run_metrics *m, clv_trainer *t, uint64_t target_steps) {
   if (!m) return;
-  clv_trainer_on_waits(t, look, m);
+  clv_trainer_on_waits(t, note_waits, m);
   pthread_mutex_lock(&m->lock);
   m->trainer = t;
-  m->told.step = (double)clv_trainer_step_count(t);
-  m->told.target_steps = (double)target_steps;
+  m->reported.step = (double)clv_trainer_step_count(t);
+  m->reported.target_steps = (double)target_steps;
   pthread_mutex_unlock(&m->lock);
 }
 
 void clv_run_metrics_saved(clv_run_metrics *m, uint64_t step, uint64_t took_ns) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
-  m->told.checkpoints++;
-  m->told.checkpoint_s = (double)took_ns * 1e-9;
-  m->told.checkpoint_wall_s = (double)clv_wall_ms() / 1e3;
-  m->told.checkpoint_step = (double)step;
+  m->reported.checkpoints++;
+  m->reported.checkpoint_s = (double)took_ns * 1e-9;
+  m->reported.checkpoint_wall_s = (double)clv_wall_ms() / 1e3;
+  m->reported.checkpoint_step = (double)step;
   pthread_mutex_unlock(&m->lock);
 }
 
@@ -104,7 +104,7 @@ void clv_run_metrics_saved(clv_run_metrics *m, uint64_t step, uint64_t took_ns) 
 
 /* What a scrape shows. */
 typedef struct numbers {
-  told told;
+  reported reported;
   const char *session;
   cleave_runtime *runtime; /* NULL: not connected */
   cleave_holding held;
@@ -121,24 +121,24 @@ static void put_steps(clv_metrics_out *out, const void *numbers_of) {
   static const char *const results[OUTCOMES] = {"applied", "skipped"};
   const numbers *n = numbers_of;
   for (int i = 0; i < OUTCOMES; i++)
-    clv_metric_sample(out, n->told.steps[i], &(clv_metric_label){"result", results[i]}, 1);
+    clv_metric_sample(out, n->reported.steps[i], &(clv_metric_label){"result", results[i]}, 1);
 }
 
 static void put_step_seconds(clv_metrics_out *out, const void *numbers_of) {
-  clv_metric_histogram(out, &((const numbers *)numbers_of)->told.step_s, NULL, 0);
+  clv_metric_histogram(out, &((const numbers *)numbers_of)->reported.step_s, NULL, 0);
 }
 
 static void put_phases(clv_metrics_out *out, const void *numbers_of) {
   static const char *const phases[PHASES] = {"compute", "network", "peer", "other"};
   const numbers *n = numbers_of;
   for (int i = 0; i < PHASES; i++)
-    clv_metric_sample(out, n->told.phase_s[i], &(clv_metric_label){"phase", phases[i]}, 1);
+    clv_metric_sample(out, n->reported.phase_s[i], &(clv_metric_label){"phase", phases[i]}, 1);
 }
 
-/* Two samples for each worker's link; in, out: of uint64_t in cleave_link_look. */
+/* Two samples for each worker's link; in, out: of uint64_t in cleave_link_status. */
 static void by_direction(clv_metrics_out *out, const numbers *n, size_t in_at, size_t out_at) {
-  cleave_link_look l;
-  for (uint32_t i = 1; n->runtime && cleave_look_at_link(n->runtime, i, &l); i++)
+  cleave_link_status l;
+  for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++)
     for (int in = 1; in >= 0; in--) {
       const char *at = (const char *)&l + (in ? in_at : out_at);
       const clv_metric_label labels[] = {{"worker", l.worker}, {"direction", in ? "in" : "out"}};
@@ -146,7 +146,7 @@ static void by_direction(clv_metrics_out *out, const numbers *n, size_t in_at, s
     }
 }
 
-#define LINK(member) offsetof(cleave_link_look, member)
+#define LINK(member) offsetof(cleave_link_status, member)
 
 static void put_bytes(clv_metrics_out *out, const void *n) {
   by_direction(out, n, LINK(bytes_in), LINK(bytes_out));
@@ -160,8 +160,8 @@ static void put_pending(clv_metrics_out *out, const void *n) {
 
 /* A sample for each worker that has been measured. */
 static void by_worker(clv_metrics_out *out, const numbers *n, size_t at) {
-  cleave_link_look l;
-  for (uint32_t i = 1; n->runtime && cleave_look_at_link(n->runtime, i, &l); i++) {
+  cleave_link_status l;
+  for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++) {
     double value = *(const double *)((const char *)&l + at);
     if (value > 0) clv_metric_sample(out, value, &(clv_metric_label){"worker", l.worker}, 1);
   }
@@ -177,9 +177,9 @@ static void put_silences(clv_metrics_out *out, const void *numbers_of) {
 
 static void put_failures(clv_metrics_out *out, const void *numbers_of) {
   const numbers *n = numbers_of;
-  for (int i = 0; i < CLV_TLS_CAUSES; i++)
+  for (int i = 0; i < CLV_TLS_FAILURES; i++)
     clv_metric_sample(out, (double)n->handshakes.failed[i],
-                      &(clv_metric_label){"cause", clv_tls_cause_name((clv_tls_cause)i)}, 1);
+                      &(clv_metric_label){"reason", clv_tls_failure_reason((clv_tls_failure)i)}, 1);
 }
 
 static void put_certificate_end(clv_metrics_out *out, const void *numbers_of) {
@@ -189,30 +189,31 @@ static void put_certificate_end(clv_metrics_out *out, const void *numbers_of) {
 
 /* The four of a checkpoint are left out until there is one. */
 static void put_saved(clv_metrics_out *out, const numbers *n, double value) {
-  if (n->told.checkpoints > 0) clv_metric_sample(out, value, NULL, 0);
+  if (n->reported.checkpoints > 0) clv_metric_sample(out, value, NULL, 0);
 }
 static void put_checkpoint_time(clv_metrics_out *out, const void *n) {
-  put_saved(out, n, ((const numbers *)n)->told.checkpoint_wall_s);
+  put_saved(out, n, ((const numbers *)n)->reported.checkpoint_wall_s);
 }
 static void put_checkpoint_seconds(clv_metrics_out *out, const void *n) {
-  put_saved(out, n, ((const numbers *)n)->told.checkpoint_s);
+  put_saved(out, n, ((const numbers *)n)->reported.checkpoint_s);
 }
 static void put_checkpoint_step(clv_metrics_out *out, const void *n) {
-  put_saved(out, n, ((const numbers *)n)->told.checkpoint_step);
+  put_saved(out, n, ((const numbers *)n)->reported.checkpoint_step);
 }
 
 /* What a step says is left out before the first one. */
 static void put_of_step(clv_metrics_out *out, const numbers *n, double value) {
-  if (n->told.steps[APPLIED] + n->told.steps[SKIPPED] > 0) clv_metric_sample(out, value, NULL, 0);
+  if (n->reported.steps[APPLIED] + n->reported.steps[SKIPPED] > 0)
+    clv_metric_sample(out, value, NULL, 0);
 }
 static void put_loss(clv_metrics_out *out, const void *n) {
-  put_of_step(out, n, ((const numbers *)n)->told.loss);
+  put_of_step(out, n, ((const numbers *)n)->reported.loss);
 }
 static void put_norm(clv_metrics_out *out, const void *n) {
-  put_of_step(out, n, ((const numbers *)n)->told.gradient_norm);
+  put_of_step(out, n, ((const numbers *)n)->reported.gradient_norm);
 }
 static void put_rate(clv_metrics_out *out, const void *n) {
-  put_of_step(out, n, ((const numbers *)n)->told.learning_rate);
+  put_of_step(out, n, ((const numbers *)n)->reported.learning_rate);
 }
 
 #define AT(member) offsetof(numbers, member)
@@ -222,14 +223,14 @@ static const clv_metric table[] = {
     {"cleave_master_session_info", CLV_GAUGE, "", "1, with the name of the session as a label.", 0,
      put_session},
     {"cleave_master_step", CLV_GAUGE, "", "The last step that is done, those of an earlier run "
-     "included.", AT(told.step), NULL},
+     "included.", AT(reported.step), NULL},
     {"cleave_master_target_steps", CLV_GAUGE, "", "The step with which the run ends.",
-     AT(told.target_steps), NULL},
+     AT(reported.target_steps), NULL},
     {"cleave_master_steps_total", CLV_COUNTER, "",
      "Steps since this process began: applied, or skipped because a gradient was not finite.", 0,
      put_steps},
     {"cleave_master_samples_total", CLV_COUNTER, "", "Records that were trained on.",
-     AT(told.samples), NULL},
+     AT(reported.samples), NULL},
     {"cleave_master_step_seconds", CLV_HISTOGRAM, "seconds", "Time of a step.", 0,
      put_step_seconds},
     {"cleave_master_step_phase_seconds_total", CLV_COUNTER, "seconds",
@@ -240,9 +241,9 @@ static const clv_metric table[] = {
     {"cleave_master_gradient_norm", CLV_GAUGE, "",
      "Norm of all gradients of the last step, before clipping.", 0, put_norm},
     {"cleave_master_micro_batches", CLV_GAUGE, "", "Parts that a batch is cut into.",
-     AT(told.micro_batches), NULL},
+     AT(reported.micro_batches), NULL},
     {"cleave_master_window", CLV_GAUGE, "", "Micro-batches in flight, at most; 0: the schedule has "
-     "no window.", AT(told.window), NULL},
+     "no window.", AT(reported.window), NULL},
 
     {"cleave_master_link_bytes_total", CLV_COUNTER, "bytes",
      "Bytes of messages with each worker, framing included, TLS not.", 0, put_bytes},
@@ -268,7 +269,7 @@ static const clv_metric table[] = {
     {"cleave_master_memory_bytes", CLV_GAUGE, "bytes",
      "Memory of the session here: tensors, and stages at the master.", AT(memory), NULL},
     {"cleave_master_checkpoints_total", CLV_COUNTER, "", "Checkpoints that were written.",
-     AT(told.checkpoints), NULL},
+     AT(reported.checkpoints), NULL},
     {"cleave_master_checkpoint_timestamp_seconds", CLV_GAUGE, "seconds",
      "When the last checkpoint was complete; seconds since 1970.", 0, put_checkpoint_time},
     {"cleave_master_checkpoint_seconds", CLV_GAUGE, "seconds", "What the last checkpoint took.", 0,
@@ -284,10 +285,10 @@ static const clv_metric table[] = {
 static unsigned show_metrics(void *user, clv_bytes *out) {
   clv_run_metrics *m = user;
   pthread_mutex_lock(&m->lock);
-  numbers n = {.told = m->told, .session = m->session};
+  numbers n = {.reported = m->reported, .session = m->session};
   if (m->trainer) n.runtime = clv_trainer_runtime(m->trainer);
   pthread_mutex_unlock(&m->lock);
-  if (n.runtime) cleave_look(n.runtime, &n.held);
+  if (n.runtime) cleave_inspect(n.runtime, &n.held);
   n.contexts = (double)n.held.contexts;
   n.values = (double)n.held.values;
   n.memory = (double)n.held.memory_bytes;
@@ -315,8 +316,8 @@ clv_code clv_run_metrics_open(const clv_session_config *c, clv_run_metrics **ret
   CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
   m->session = c->name;
   m->share[OTHER] = 1;
-  m->told.step_s.bounds = step_bounds;
-  m->told.step_s.n_bounds = CLV_COUNT(step_bounds);
+  m->reported.step_s.bounds = step_bounds;
+  m->reported.step_s.n_bounds = CLV_COUNT(step_bounds);
   pthread_mutex_init(&m->lock, NULL);
   clv_code code = start(c, m, err);
   if (code != CLV_OK) {
@@ -335,7 +336,7 @@ void clv_run_metrics_close(clv_run_metrics *m) {
   free(m);
 }
 
-/* Nothing else ever listens in the private network, so whoever opens this to others is told. */
+/* Nothing else ever listens in the private network, so whoever opens this to others is reported. */
 void clv_run_metrics_warn(const clv_session_config *c) {
   clv_err where;
   if (!c->metrics.listen || clv_http_is_loopback(c->metrics.listen)) return;
@@ -343,5 +344,5 @@ void clv_run_metrics_warn(const clv_session_config *c) {
                       "metrics.listen is %s: whoever reaches that address reads loss, speed and "
                       "names of workers, without a password; 127.0.0.1 keeps them here",
                       c->metrics.listen);
-  clv_say(CLV_LOG_WARN, "metrics", "warning: %s", where.text);
+  clv_notice(CLV_LOG_WARN, "metrics", "warning: %s", where.text);
 }

@@ -18,7 +18,7 @@
 
 enum {
   ASK_MS = 5000, /* at most, for an answer */
-  LOOKS = 3,     /* of one report: links are first asked, then there are two to compare */
+  ROUNDS = 3,    /* of one report: links are first asked, then there are two to compare */
   FIRST_FRAME_MS = 100,
 };
 
@@ -28,7 +28,7 @@ typedef struct watched {
   pthread_t thread;
   bool started;
   clv_rpc_channel *channel; /* of the thread, as the next */
-  unsigned looks;
+  unsigned rounds;
   /* What it has found; under the lock. */
   bool asked, failed, refused;
   uint32_t n_replies; /* 0 to 2 */
@@ -138,19 +138,19 @@ static void found(watched *w, const clv_wire_status_reply *reply) {
   pthread_mutex_unlock(&w->status->lock);
 }
 
-static bool look(watched *w) {
+static bool ask_once(watched *w) {
   clv_wire_status_reply reply = {0};
   clv_err err;
   if (ask(w, &reply, &err) == CLV_OK) {
     found(w, &reply);
     return true;
   }
-  clv_rpc_channel_freep(&w->channel); /* the next look dials anew */
+  clv_rpc_channel_freep(&w->channel); /* the next round dials anew */
   found_nothing(w, &err);
   return false;
 }
 
-/* False when there is to be no next look. */
+/* False when there is to be no next round. */
 static bool sleep_until(status *s, uint64_t at_ns) {
   struct timespec at = {(time_t)(at_ns / 1000000000u), (long)(at_ns % 1000000000u)};
   pthread_mutex_lock(&s->lock);
@@ -166,10 +166,10 @@ static void *watch(void *user) {
   status *s = w->status;
   bool once = !s->o->watch;
   for (uint64_t next = clv_now_ns();;) {
-    bool answered = look(w);
-    w->looks++;
-    if (once && (!answered || w->looks == LOOKS)) return NULL;
-    uint64_t pause = w->looks == 1 ? s->interval_ns / 2 : s->interval_ns;
+    bool answered = ask_once(w);
+    w->rounds++;
+    if (once && (!answered || w->rounds == ROUNDS)) return NULL;
+    uint64_t pause = w->rounds == 1 ? s->interval_ns / 2 : s->interval_ns;
     next = CLV_MAX(next + pause, clv_now_ns());
     if (!sleep_until(s, next)) return NULL;
   }
@@ -178,14 +178,14 @@ static void *watch(void *user) {
 /* ---- showing ----------------------------------------------------------------------------------- */
 
 /* Under the lock: texts are those of the answers. */
-static clv_code look_at(status *s, clv_look *l, look_memory *memory, clv_err *err) {
+static clv_code make_view(status *s, clv_status_view *l, status_memory *memory, clv_err *err) {
   for (uint32_t i = 0; i < l->n_workers; i++) {
     watched *w = &s->workers[i];
-    clv_look_worker *to = &l->workers[i];
-    *to = (clv_look_worker){.name = spec_of(w)->name, .address = spec_of(w)->address};
+    clv_status_worker *to = &l->workers[i];
+    *to = (clv_status_worker){.name = spec_of(w)->name, .address = spec_of(w)->address};
     if (w->n_replies)
-      CLV_TRY(clv_look_make(s->config, i, w->n_replies > 1 ? &w->before : NULL, &w->now, &memory[i],
-                            to, err));
+      CLV_TRY(clv_status_make(s->config, i, w->n_replies > 1 ? &w->before : NULL, &w->now,
+                              &memory[i], to, err));
     to->asked = w->asked;
     to->error = w->failed ? w->error : NULL;
     to->refused = w->refused;
@@ -195,8 +195,8 @@ static clv_code look_at(status *s, clv_look *l, look_memory *memory, clv_err *er
 }
 
 static void show(status *s, clv_screen *screen) {
-  CLV_AUTO(clv_freep) clv_look_worker *workers = NULL;
-  CLV_AUTO(clv_freep) look_memory *memory = NULL;
+  CLV_AUTO(clv_freep) clv_status_worker *workers = NULL;
+  CLV_AUTO(clv_freep) status_memory *memory = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, brief = {0};
   char clock[16];
   time_t now = time(NULL);
@@ -204,18 +204,18 @@ static void show(status *s, clv_screen *screen) {
   clv_err err;
   uint32_t n = (uint32_t)s->config->n_workers;
   strftime(clock, sizeof clock, "%H:%M:%S", localtime_r(&now, &tm));
-  clv_look l = {.title = s->config->name, .clock = clock, .n_workers = n};
+  clv_status_view l = {.title = s->config->name, .clock = clock, .n_workers = n};
   clv_code code = clv_alloc(n, sizeof *workers, &workers, &err);
   if (code == CLV_OK) code = clv_alloc(n, sizeof *memory, &memory, &err);
   l.workers = workers;
   pthread_mutex_lock(&s->lock);
-  if (code == CLV_OK) code = look_at(s, &l, memory, &err);
-  if (code == CLV_OK && screen) clv_look_text(&l, clv_screen_width(screen), &text);
-  if (code == CLV_OK && screen) clv_look_brief(&l, clv_screen_width(screen), &brief);
-  if (code == CLV_OK && !screen) clv_look_json(&l, &text);
+  if (code == CLV_OK) code = make_view(s, &l, memory, &err);
+  if (code == CLV_OK && screen) clv_status_text(&l, clv_screen_width(screen), &text);
+  if (code == CLV_OK && screen) clv_status_brief(&l, clv_screen_width(screen), &brief);
+  if (code == CLV_OK && !screen) clv_status_json(&l, &text);
   pthread_mutex_unlock(&s->lock);
-  for (uint32_t i = 0; memory && i < n; i++) clv_look_memory_done(&memory[i]);
-  if (code != CLV_OK || text.failed) return; /* no memory: the next look may have some */
+  for (uint32_t i = 0; memory && i < n; i++) clv_status_memory_done(&memory[i]);
+  if (code != CLV_OK || text.failed) return; /* no memory: the next round may have some */
   if (screen) {
     clv_screen_draw(screen, &text, &brief);
   } else {
@@ -304,7 +304,7 @@ static clv_exit run(status *s) {
   clv_screen *screen = NULL;
   clv_err err;
   if (!s->o->json && clv_screen_open(s->o->watch, &screen, &err) != CLV_OK) {
-    clv_exit_say(CLV_EXIT_FAILED, &err);
+    clv_exit_report(CLV_EXIT_FAILED, &err);
     return CLV_EXIT_FAILED;
   }
   if (s->o->watch) {
@@ -351,7 +351,7 @@ clv_exit clv_show_status(const clv_session_config *config, const clv_run_options
   if (code == CLV_OK)
     result = run(&s);
   else
-    clv_exit_say(result, &err);
+    clv_exit_report(result, &err);
   close_status(&s);
   return result;
 }

@@ -57,20 +57,20 @@ static void check_json(const clv_bytes *json, uint32_t lines) {
   if (lines) abort();
 }
 
-static void draw(clv_look *look, unsigned width) {
+static void draw(clv_status_view *view, unsigned width) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, brief = {0}, json = {0};
-  clv_look_text(look, width, &text);
-  clv_look_brief(look, width, &brief);
-  clv_look_json(look, &json);
+  clv_status_text(view, width, &text);
+  clv_status_brief(view, width, &brief);
+  clv_status_json(view, &json);
   if (text.failed || brief.failed || json.failed) return;
   check_text(&text, width);
   check_text(&brief, width);
-  check_json(&json, look->n_workers);
+  check_json(&json, view->n_workers);
 }
 
 typedef struct answers {
   clv_wire_status_reply before, now;
-  look_memory memory;
+  status_memory memory;
   char error[CLV_ERR_TEXT];
 } answers;
 
@@ -83,14 +83,14 @@ static clv_piece next(clv_piece *rest) {
   return piece;
 }
 
-static void fill(uint32_t worker, clv_piece *rest, answers *a, clv_look_worker *w) {
+static void fill(uint32_t worker, clv_piece *rest, answers *a, clv_status_worker *w) {
   clv_err err;
   clv_piece before = next(rest), now = next(rest);
-  *w = (clv_look_worker){.name = config->workers[worker].name, .address = "h:1"};
+  *w = (clv_status_worker){.name = config->workers[worker].name, .address = "h:1"};
   if (!now.len) return;
   bool earlier = clv_wire_status_reply_decode(&before, 1, &a->before, &err) == CLV_OK;
   if (clv_wire_status_reply_decode(&now, 1, &a->now, &err) == CLV_OK &&
-      clv_look_make(config, worker, earlier ? &a->before : NULL, &a->now, &a->memory, w, &err) ==
+      clv_status_make(config, worker, earlier ? &a->before : NULL, &a->now, &a->memory, w, &err) ==
           CLV_OK)
     return;
   w->asked = true;
@@ -100,13 +100,14 @@ static void fill(uint32_t worker, clv_piece *rest, answers *a, clv_look_worker *
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   answers a[WORKERS] = {0};
-  clv_look_worker w[WORKERS];
+  clv_status_worker w[WORKERS];
   clv_piece rest = {data, size};
-  clv_look look = {.title = "films", .clock = "19:42:07", .n_workers = WORKERS, .workers = w};
+  clv_status_view view = {
+      .title = "films", .clock = "19:42:07", .n_workers = WORKERS, .workers = w};
   for (uint32_t i = 0; i < WORKERS; i++) fill(i, &rest, &a[i], &w[i]);
-  draw(&look, 20 + (unsigned)(size * 7 % 150));
+  draw(&view, 20 + (unsigned)(size * 7 % 150));
   for (uint32_t i = 0; i < WORKERS; i++) {
-    clv_look_memory_done(&a[i].memory);
+    clv_status_memory_done(&a[i].memory);
     clv_wire_done(&a[i].before);
     clv_wire_done(&a[i].now);
   }

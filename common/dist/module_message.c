@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A graph and an optimiser's settings as LoadShard carries them.
+ * A graph and an optimiser's settings as LoadModule carries them.
  */
 #include <stdlib.h>
 
 #include "common/dist/dist_int.h"
 
-void clv_shard_message_done(clv_shard_message *m) {
+void clv_module_message_done(clv_module_message *m) {
   free(m->nodes);
   free(m->inputs);
   free(m->attrs);
   free(m->values);
 }
 
-static void add_node(const clv_graph *g, int i, clv_shard_message *m) {
+static void add_node(const clv_graph *g, int i, clv_module_message *m) {
   const clv_node *n = &g->nodes[i];
   int n_attrs =
       n->op == CLV_OP_INPUT ? 0 : clv_attrs_to(n->op, &n->attrs, m->values[i], CLV_WIRE_ATTRS);
@@ -33,10 +33,10 @@ static void add_node(const clv_graph *g, int i, clv_shard_message *m) {
     m->specs[m->n_specs++] = (clv_wire_spec){n->dtype, n->shape};
 }
 
-clv_code clv_shard_message_make(const clv_graph *g, clv_shard_message *m, clv_wire_load_request *q,
-                                clv_err *err) {
+clv_code clv_module_message_make(const clv_graph *g, clv_module_message *m,
+                                 clv_wire_load_request *q, clv_err *err) {
   size_t n = (size_t)g->n_nodes;
-  *m = (clv_shard_message){.output = (uint32_t)g->output};
+  *m = (clv_module_message){.output = (uint32_t)g->output};
   CLV_TRY(clv_alloc(n, sizeof *m->nodes, &m->nodes, err));
   CLV_TRY(clv_alloc(n, sizeof *m->inputs, &m->inputs, err));
   CLV_TRY(clv_alloc(n, sizeof *m->attrs, &m->attrs, err));
@@ -48,7 +48,7 @@ clv_code clv_shard_message_make(const clv_graph *g, clv_shard_message *m, clv_wi
   return CLV_OK;
 }
 
-clv_wire_optimizer clv_shard_message_optimizer(const clv_optim_config *o, bool final) {
+clv_wire_optimizer clv_module_message_optimizer(const clv_optim_config *o, bool final) {
   static const clv_wire_opt_kind kinds[] = {[CLV_OPTIM_SGD] = CLV_WIRE_OPT_SGD,
                                             [CLV_OPTIM_ADAM] = CLV_WIRE_OPT_ADAM,
                                             [CLV_OPTIM_ADAMW] = CLV_WIRE_OPT_ADAMW};

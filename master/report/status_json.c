@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "master/report/look_int.h"
+#include "master/report/status_text_int.h"
 
 typedef unsigned long long ull;
 
@@ -41,7 +41,7 @@ static void truth(clv_bytes *out, const char *key, bool value) {
   clv_bytes_printf(out, ",\"%s\":%s", key, value ? "true" : "false");
 }
 
-static void trouble(clv_bytes *out, const clv_look_trouble *t) {
+static void trouble(clv_bytes *out, const clv_status_trouble *t) {
   if (!t->text || !t->text[0]) {
     clv_bytes_puts(out, ",\"last_error\":null");
     return;
@@ -52,7 +52,7 @@ static void trouble(clv_bytes *out, const clv_look_trouble *t) {
   clv_bytes_puts(out, "}");
 }
 
-static void module(clv_bytes *out, const clv_look_module *m) {
+static void module(clv_bytes *out, const clv_status_module *m) {
   clv_bytes_printf(out, "{\"module\":%u", m->index);
   text_or_null(out, "name", m->name);
   text_or_null(out, "stage", m->is_stage ? m->name : NULL);
@@ -65,7 +65,7 @@ static void module(clv_bytes *out, const clv_look_module *m) {
   clv_bytes_puts(out, "}");
 }
 
-static void link_object(clv_bytes *out, const clv_look_link *l) {
+static void link_object(clv_bytes *out, const clv_status_link *l) {
   clv_bytes_puts(out, "{\"peer\":");
   clv_bytes_json(out, l->peer[0] ? l->peer : "master");
   number(out, "round_trip_ms", l->round_trip_s > 0 ? 1e3 * l->round_trip_s : NAN);
@@ -88,10 +88,10 @@ static void link_object(clv_bytes *out, const clv_look_link *l) {
   clv_bytes_puts(out, "}");
 }
 
-static void session(clv_bytes *out, const clv_look *look, const clv_look_worker *w,
-                    const clv_look_session *s) {
-  CLV_AUTO(clv_bytes_done) clv_bytes verdict = {0};
-  clv_look_verdict(look, w, s, &verdict);
+static void session(clv_bytes *out, const clv_status_view *view, const clv_status_worker *w,
+                    const clv_status_session *s) {
+  CLV_AUTO(clv_bytes_done) clv_bytes diagnosis = {0};
+  clv_status_diagnosis(view, w, s, &diagnosis);
   clv_bytes_puts(out, "{\"session\":");
   clv_bytes_json(out, s->name);
   text(out, "id", s->id);
@@ -99,7 +99,7 @@ static void session(clv_bytes *out, const clv_look *look, const clv_look_worker 
   count(out, "epoch", s->epoch);
   number(out, "age_s", s->age_s);
   truth(out, "attached", s->attached);
-  text(out, "verdict", verdict.data);
+  text(out, "diagnosis", diagnosis.data);
   number(out, "computing", s->busy);
   number(out, "waiting", s->idle);
   number(out, "waiting_for_turn", s->turn);
@@ -128,7 +128,7 @@ static void session(clv_bytes *out, const clv_look *look, const clv_look_worker 
   clv_bytes_puts(out, "]}");
 }
 
-static void numbers(clv_bytes *out, const clv_look_worker *w) {
+static void numbers(clv_bytes *out, const clv_status_worker *w) {
   text(out, "name", w->said);
   text(out, "software", w->software);
   count(out, "protocol", w->protocol);
@@ -153,7 +153,7 @@ static void numbers(clv_bytes *out, const clv_look_worker *w) {
   trouble(out, &w->last_error);
 }
 
-static void worker(clv_bytes *out, const clv_look *look, const clv_look_worker *w) {
+static void worker(clv_bytes *out, const clv_status_view *view, const clv_status_worker *w) {
   bool ok = w->asked && !w->error;
   clv_bytes_puts(out, "{\"worker\":");
   clv_bytes_json(out, w->name);
@@ -165,11 +165,11 @@ static void worker(clv_bytes *out, const clv_look *look, const clv_look_worker *
   clv_bytes_puts(out, ",\"sessions\":[");
   for (uint32_t i = 0; ok && i < w->n_sessions; i++) {
     if (i) clv_bytes_puts(out, ",");
-    session(out, look, w, &w->sessions[i]);
+    session(out, view, w, &w->sessions[i]);
   }
   clv_bytes_puts(out, "]}\n");
 }
 
-void clv_look_json(const clv_look *look, clv_bytes *out) {
-  for (uint32_t i = 0; i < look->n_workers; i++) worker(out, look, &look->workers[i]);
+void clv_status_json(const clv_status_view *view, clv_bytes *out) {
+  for (uint32_t i = 0; i < view->n_workers; i++) worker(out, view, &view->workers[i]);
 }

@@ -18,8 +18,8 @@ static double part(double of, double whole) { return whole > 0 ? of / whole : 0;
 
 static double share(double of, double whole) { return CLV_MIN(part(of, whole), 1.0); }
 
-static clv_look_trouble trouble_of(const clv_wire_trouble *t) {
-  return (clv_look_trouble){t->text, (double)t->age_ms / 1e3};
+static clv_status_trouble trouble_of(const clv_wire_trouble *t) {
+  return (clv_status_trouble){t->text, (double)t->age_ms / 1e3};
 }
 
 /* ---- a session --------------------------------------------------------------------------------- */
@@ -34,11 +34,11 @@ static const clv_wire_session_status *earlier_session(const clv_wire_status_repl
   return &beginning;
 }
 
-static const clv_wire_stage_status *earlier_stage(const clv_wire_session_status *before,
-                                                  uint32_t stage) {
-  static const clv_wire_stage_status beginning;
-  for (uint32_t i = 0; i < before->n_stages; i++)
-    if (before->stages[i].stage == stage) return &before->stages[i];
+static const clv_wire_module_status *earlier_module(const clv_wire_session_status *before,
+                                                    uint32_t module) {
+  static const clv_wire_module_status beginning;
+  for (uint32_t i = 0; i < before->n_modules; i++)
+    if (before->modules[i].module == module) return &before->modules[i];
   return &beginning;
 }
 
@@ -52,23 +52,23 @@ static const clv_wire_link_status *earlier_link(const clv_wire_session_status *b
 
 /* Modules of a run by this session file are its stages, in order, and the loss. */
 static const char *stage_name(const clv_session_config *c, uint32_t worker, const char *session,
-                              const clv_wire_stage_status *module) {
-  if (strcmp(session, c->name) != 0 || module->stage > c->n_stages) return NULL;
-  bool loss = module->stage == c->n_stages;
-  int at = loss ? c->loss.worker : c->stages[module->stage].worker;
-  const char *name = loss ? "loss" : c->stages[module->stage].name;
+                              const clv_wire_module_status *module) {
+  if (strcmp(session, c->name) != 0 || module->module > c->n_stages) return NULL;
+  bool loss = module->module == c->n_stages;
+  int at = loss ? c->loss.worker : c->stages[module->module].worker;
+  const char *name = loss ? "loss" : c->stages[module->module].name;
   const char *said = loss && strcmp(module->name, CLV_LOSS_NAME) == 0 ? name : module->name;
   return at == (int)worker && (!said[0] || strcmp(said, name) == 0) ? name : NULL;
 }
 
-static clv_look_module module_of(const clv_wire_stage_status *now,
-                                 const clv_wire_stage_status *before, double seconds,
-                                 double thread_ns, const char *stage) {
+static clv_status_module module_of(const clv_wire_module_status *now,
+                                   const clv_wire_module_status *before, double seconds,
+                                   double thread_ns, const char *stage) {
   const char *name = stage ? stage : now->name[0] ? now->name : NULL;
   double calls = grown(now->forwards, before->forwards) + grown(now->backwards, before->backwards) +
                  grown(now->evals, before->evals);
-  return (clv_look_module){
-      .index = now->stage,
+  return (clv_status_module){
+      .index = now->module,
       .name = name,
       .is_stage = stage != NULL,
       .steps = now->steps,
@@ -79,13 +79,13 @@ static clv_look_module module_of(const clv_wire_stage_status *now,
       .computing = share(grown(now->compute_ns, before->compute_ns), thread_ns)};
 }
 
-static clv_look_link link_of(const clv_wire_link_status *now, const clv_wire_link_status *before,
-                             double seconds, double thread_ns, double idle) {
+static clv_status_link link_of(const clv_wire_link_status *now, const clv_wire_link_status *before,
+                               double seconds, double thread_ns, double idle) {
   double receiving = grown(now->receiving_ns, before->receiving_ns);
   double sending = grown(now->sending_ns, before->sending_ns);
   /* What the other side knows is of the time between its two answers; the first has no begin. */
   double asked = before->measured_ns ? grown(now->measured_ns, before->measured_ns) : 0;
-  return (clv_look_link){
+  return (clv_status_link){
       .peer = now->peer,
       .bytes_in = now->bytes_in,
       .bytes_out = now->bytes_out,
@@ -109,7 +109,7 @@ static clv_look_link link_of(const clv_wire_link_status *now, const clv_wire_lin
 }
 
 static void times(const clv_wire_session_status *now, const clv_wire_session_status *before,
-                  clv_look_session *ret, double *ret_ns) {
+                  clv_status_session *ret, double *ret_ns) {
   double busy = grown(now->busy_ns, before->busy_ns), idle = grown(now->idle_ns, before->idle_ns);
   double turn = grown(now->turn_ns, before->turn_ns);
   *ret_ns = busy + idle + turn;
@@ -124,7 +124,7 @@ static void hex(const clv_wire_id *id, char dst[33]) {
 
 static void fill_session(const clv_session_config *c, uint32_t worker,
                          const clv_wire_session_status *now, const clv_wire_session_status *before,
-                         double over_s, clv_look_session *ret) {
+                         double over_s, clv_status_session *ret) {
   double age = (double)now->age_ms / 1e3, seconds = before->name ? over_s : age, thread_ns;
   ret->name = now->name;
   ret->identity = now->identity;
@@ -145,9 +145,9 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
   ret->memory_limit = now->memory_limit;
   ret->last_error = trouble_of(&now->last_error);
   times(now, before, ret, &thread_ns);
-  for (uint32_t i = 0; i < now->n_stages; i++) {
-    const clv_wire_stage_status *s = &now->stages[i];
-    ret->modules[ret->n_modules++] = module_of(s, earlier_stage(before, s->stage), seconds,
+  for (uint32_t i = 0; i < now->n_modules; i++) {
+    const clv_wire_module_status *s = &now->modules[i];
+    ret->modules[ret->n_modules++] = module_of(s, earlier_module(before, s->module), seconds,
                                                thread_ns, stage_name(c, worker, now->name, s));
   }
   for (uint32_t i = 0; i < now->n_links; i++) {
@@ -159,10 +159,10 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
 
 /* ---- a worker ---------------------------------------------------------------------------------- */
 
-static clv_code take_memory(const clv_wire_status_reply *now, look_memory *m, clv_err *err) {
+static clv_code take_memory(const clv_wire_status_reply *now, status_memory *m, clv_err *err) {
   size_t modules = 0, links = 0;
   for (uint32_t i = 0; i < now->n_sessions; i++) {
-    modules += now->sessions[i].n_stages;
+    modules += now->sessions[i].n_modules;
     links += now->sessions[i].n_links;
   }
   CLV_TRY(clv_alloc(now->n_sessions, sizeof *m->sessions, &m->sessions, err));
@@ -171,7 +171,7 @@ static clv_code take_memory(const clv_wire_status_reply *now, look_memory *m, cl
 }
 
 static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply *now,
-                        clv_look_worker *ret) {
+                        clv_status_worker *ret) {
   ret->name = spec->name;
   ret->address = spec->address;
   ret->asked = true;
@@ -200,11 +200,11 @@ static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply
   ret->last_error = trouble_of(&now->last_error);
 }
 
-clv_code clv_look_make(const clv_session_config *c, uint32_t worker,
-                       const clv_wire_status_reply *before, const clv_wire_status_reply *now,
-                       look_memory *m, clv_look_worker *ret, clv_err *err) {
-  clv_look_module *modules;
-  clv_look_link *links;
+clv_code clv_status_make(const clv_session_config *c, uint32_t worker,
+                         const clv_wire_status_reply *before, const clv_wire_status_reply *now,
+                         status_memory *m, clv_status_worker *ret, clv_err *err) {
+  clv_status_module *modules;
+  clv_status_link *links;
   CLV_TRY(take_memory(now, m, err));
   bool same =
       before && memcmp(&before->incarnation, &now->incarnation, sizeof now->incarnation) == 0;
@@ -220,16 +220,16 @@ clv_code clv_look_make(const clv_session_config *c, uint32_t worker,
     m->sessions[i].modules = modules;
     m->sessions[i].links = links;
     fill_session(c, worker, s, earlier_session(same ? before : NULL, s), over, &m->sessions[i]);
-    modules += s->n_stages;
+    modules += s->n_modules;
     links += s->n_links;
   }
   ret->n_sessions = now->n_sessions;
   return CLV_OK;
 }
 
-void clv_look_memory_done(look_memory *m) {
+void clv_status_memory_done(status_memory *m) {
   free(m->sessions);
   free(m->modules);
   free(m->links);
-  *m = (look_memory){0};
+  *m = (status_memory){0};
 }

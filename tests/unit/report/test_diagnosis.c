@@ -13,17 +13,19 @@
 #include "master/report/report.h"
 
 /* Stage s1 at worker-1 and s2 at worker-2 of one session, and a stranger's session at worker-2. */
-static clv_look_module modules[] = {{.index = 1, .name = "s1", .is_stage = true, .calls_per_s = 4},
-                                    {.index = 2, .name = "s2", .is_stage = true, .calls_per_s = 4},
-                                    {.index = 0, .calls_per_s = 1}};
-static clv_look_link links[2][2];
-static clv_look_session first, second[2];
-static clv_look_worker workers[2];
-static const clv_look look = {.title = "t", .clock = "", .n_workers = 2, .workers = workers};
+static clv_status_module modules[] = {
+    {.index = 1, .name = "s1", .is_stage = true, .calls_per_s = 4},
+    {.index = 2, .name = "s2", .is_stage = true, .calls_per_s = 4},
+    {.index = 0, .calls_per_s = 1}};
+static clv_status_link links[2][2];
+static clv_status_session first, second[2];
+static clv_status_worker workers[2];
+static const clv_status_view view = {.title = "t", .clock = "", .n_workers = 2, .workers = workers};
 
-static clv_look_session part(const char *name, const char *id, clv_look_module *m, clv_look_link *l,
-                             uint32_t n_links) {
-  clv_look_session s = {.name = name, .identity = "spiffe://a/b", .attached = true, .contexts = 1};
+static clv_status_session part(const char *name, const char *id, clv_status_module *m,
+                               clv_status_link *l, uint32_t n_links) {
+  clv_status_session s = {
+      .name = name, .identity = "spiffe://a/b", .attached = true, .contexts = 1};
   snprintf(s.id, sizeof s.id, "%s", id);
   s.n_modules = 1;
   s.modules = m;
@@ -35,33 +37,33 @@ static clv_look_session part(const char *name, const char *id, clv_look_module *
 static int begin(void **state) {
   (void)state;
   memset(links, 0, sizeof links);
-  links[0][0] = links[1][0] = (clv_look_link){.peer = "", .round_trip_s = 0.0002};
-  links[0][1] = (clv_look_link){.peer = "worker-2", .round_trip_s = 0.0002};
-  links[1][1] = (clv_look_link){.peer = "worker-1", .round_trip_s = 0.0002};
+  links[0][0] = links[1][0] = (clv_status_link){.peer = "", .round_trip_s = 0.0002};
+  links[0][1] = (clv_status_link){.peer = "worker-2", .round_trip_s = 0.0002};
+  links[1][1] = (clv_status_link){.peer = "worker-1", .round_trip_s = 0.0002};
   first = part("films", "aa", &modules[0], links[0], 2);
   second[0] = part("films", "aa", &modules[1], links[1], 2);
   second[1] = part("heavy", "bb", &modules[2], NULL, 0);
   first.idle = second[0].idle = second[1].idle = 1;
   for (int i = 0; i < 2; i++)
-    workers[i] = (clv_look_worker){.name = i ? "worker-2" : "worker-1",
-                                   .address = "",
-                                   .asked = true,
-                                   .said = "",
-                                   .software = "",
-                                   .device = "",
-                                   .isa = "",
-                                   .n_sessions = i ? 2 : 1,
-                                   .sessions = i ? second : &first};
+    workers[i] = (clv_status_worker){.name = i ? "worker-2" : "worker-1",
+                                     .address = "",
+                                     .asked = true,
+                                     .said = "",
+                                     .software = "",
+                                     .device = "",
+                                     .isa = "",
+                                     .n_sessions = i ? 2 : 1,
+                                     .sessions = i ? second : &first};
   return 0;
 }
 
-static void says(const clv_look_session *s, const char *want) {
+static void says(const clv_status_session *s, const char *want) {
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
-  clv_look_verdict(&look, s == &first ? &workers[0] : &workers[1], s, &got);
+  clv_status_diagnosis(&view, s == &first ? &workers[0] : &workers[1], s, &got);
   assert_string_equal(got.data, want);
 }
 
-static void shares(clv_look_session *s, double busy, double idle, double turn) {
+static void shares(clv_status_session *s, double busy, double idle, double turn) {
   s->busy = busy;
   s->idle = idle;
   s->turn = turn;
@@ -97,13 +99,13 @@ static void computing(void **state) {
 static void a_slow_link(void **state) {
   (void)state;
   shares(&first, 0.2, 0.8, 0);
-  links[0][0] = (clv_look_link){.peer = "",
-                                .round_trip_s = 0.082,
-                                .awaited = 0.71,
-                                .awaits_per_s = 2,
-                                .receiving = 0.6,
-                                .sending = 0.05,
-                                .link_in_per_s = 1.5e6};
+  links[0][0] = (clv_status_link){.peer = "",
+                                  .round_trip_s = 0.082,
+                                  .awaited = 0.71,
+                                  .awaits_per_s = 2,
+                                  .receiving = 0.6,
+                                  .sending = 0.05,
+                                  .link_in_per_s = 1.5e6};
   says(&first, "waiting for the master 71 %: link 12 Mbit/s in, 82 ms round trip");
   links[0][0].sending = 0.3;
   links[0][0].link_out_per_s = 125e6;
@@ -123,15 +125,15 @@ static void a_far_peer(void **state) {
 /* Not every program is a pipeline: whose values a module waits for is not known by its number. */
 static void a_module_of_a_program(void **state) {
   (void)state;
-  static clv_look_module encoder[] = {{.index = 1, .name = "encoder", .calls_per_s = 4}};
-  static clv_look_module decoder[] = {{.index = 2, .name = "decoder", .calls_per_s = 4}};
+  static clv_status_module encoder[] = {{.index = 1, .name = "encoder", .calls_per_s = 4}};
+  static clv_status_module decoder[] = {{.index = 2, .name = "decoder", .calls_per_s = 4}};
   first.modules = encoder;
   second[0].modules = decoder;
   links[1][1].awaited = 0.8;
   links[1][1].round_trip_s = 0.08;
   links[1][1].awaits_per_s = 9;
   says(&second[0], "module decoder waits for worker-1 80 %: 80 ms round trip, 9.0 waits a second");
-  links[1][1] = (clv_look_link){.peer = "worker-1", .awaited = 0.9};
+  links[1][1] = (clv_status_link){.peer = "worker-1", .awaited = 0.9};
   first.busy = 0.95;
   first.idle = 0.05;
   says(&second[0], "waiting 100 %: module encoder on worker-1 computes 95 %");
@@ -209,7 +211,7 @@ static void a_wait_that_goes_on(void **state) {
   links[0][0].round_trip_s = 1.4;
   says(&first, "waiting for the master 100 %: nothing has come, not even an answer for 1.4 s");
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_look_text(&look, 80, &text);
+  clv_status_text(&view, 80, &text);
   assert_non_null(strstr(text.data, "link to the master  no answer for 1.4 s  in"));
   assert_non_null(strstr(text.data, "link to worker-2  0.2 ms round trip  in"));
   links[0][0].round_trip_s = 0.0002;
@@ -232,7 +234,7 @@ static void its_turn(void **state) {
 
 static void the_turns_of_many(void **state) {
   (void)state;
-  static clv_look_session many[5];
+  static clv_status_session many[5];
   static const char *const want[] = {
       "waiting for its turn 60 %: session b computes",
       "waiting for its turn 60 %: sessions b, c compute",
@@ -262,8 +264,8 @@ static void nonsense(void **state) {
     links[0][0].receiving = links[0][0].link_in_per_s = odd[i];
     first.age_s = odd[i];
     workers[0].uptime_s = workers[0].over_s = odd[i];
-    clv_look_text(&look, 80, &got);
-    clv_look_json(&look, &got);
+    clv_status_text(&view, 80, &got);
+    clv_status_json(&view, &got);
   }
   assert_false(got.failed);
 }
@@ -286,5 +288,5 @@ int main(void) {
       TEST(the_turns_of_many),
       TEST(nonsense),
   };
-  return cmocka_run_group_tests_name("verdict", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("diagnosis", tests, NULL, NULL);
 }

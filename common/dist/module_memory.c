@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/dist/stage_int.h"
+#include "common/dist/module_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-size_t clv_stage_buffer_bytes(const clv_stage *s) {
+size_t clv_module_buffer_bytes(const clv_module *s) {
   return s->params->total_bytes - s->params->trainable_bytes;
 }
 
 /* Memory that is about to be taken, or with what a library sizes has just been. */
-static clv_code count(clv_stage *s, size_t bytes, clv_err *err) {
+static clv_code count(clv_module *s, size_t bytes, clv_err *err) {
   if (s->o.pool && clv_pool_charge(s->o.pool, bytes, err) != CLV_OK)
     return clv_err_prefix(err, "module %u", s->o.index);
   if (s->o.pool) s->charged += bytes;
@@ -18,14 +18,14 @@ static clv_code count(clv_stage *s, size_t bytes, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code take_block(clv_stage *s, size_t bytes, void *ret_pp, clv_err *err) {
+static clv_code take_block(clv_module *s, size_t bytes, void *ret_pp, clv_err *err) {
   CLV_TRY(count(s, bytes, err));
   CLV_TRY(clv_alloc_aligned(bytes, ret_pp, err));
   memset(*(void **)ret_pp, 0, bytes);
   return CLV_OK;
 }
 
-static clv_code mark_frozen(clv_stage *s, const clv_stage_options *o, clv_err *err) {
+static clv_code mark_frozen(clv_module *s, const clv_module_options *o, clv_err *err) {
   for (uint32_t i = 0; i < o->n_frozen; i++) {
     clv_param *p = (clv_param *)clv_params_find(s->params, o->frozen[i]);
     if (!p) return clv_fail(err, CLV_NOT_FOUND, "no parameter '%s' to freeze", o->frozen[i]);
@@ -37,7 +37,7 @@ static clv_code mark_frozen(clv_stage *s, const clv_stage_options *o, clv_err *e
 }
 
 /* The parameters that group `number` names. of: [params->n] the group of each, 0: not named. */
-static clv_code mark_group(const clv_stage *s, const clv_stage_group *g, uint8_t number,
+static clv_code mark_group(const clv_module *s, const clv_module_group *g, uint8_t number,
                            uint8_t *of, clv_err *err) {
   for (uint32_t i = 0; i < g->n_params; i++) {
     const clv_param *p = clv_params_find(s->params, g->params[i]);
@@ -56,7 +56,7 @@ static clv_code mark_group(const clv_stage *s, const clv_stage_group *g, uint8_t
 }
 
 /* The spans that learn, with their groups. */
-static clv_code find_spans(const clv_stage *s, const clv_stage_options *o, clv_optim_span *spans,
+static clv_code find_spans(const clv_module *s, const clv_module_options *o, clv_optim_span *spans,
                            size_t *ret_n, clv_err *err) {
   CLV_AUTO(clv_freep) uint8_t *of = NULL;
   size_t n = 0;
@@ -72,7 +72,7 @@ static clv_code find_spans(const clv_stage *s, const clv_stage_options *o, clv_o
   return CLV_OK;
 }
 
-static clv_code make_optimizer(clv_stage *s, const clv_stage_options *o, clv_err *err) {
+static clv_code make_optimizer(clv_module *s, const clv_module_options *o, clv_err *err) {
   if (!o->learns || !s->n_learning) return CLV_OK;
   CLV_AUTO(clv_freep) clv_optim_span *spans = NULL;
   clv_optim_config groups[CLV_OPTIM_MAX_GROUPS] = {o->optimizer};
@@ -88,7 +88,7 @@ static clv_code make_optimizer(clv_stage *s, const clv_stage_options *o, clv_err
   return count(s, (size_t)clv_optim_n_moments(s->optim) * s->params->trainable_bytes, err);
 }
 
-static clv_code count_inputs(clv_stage *s, clv_err *err) {
+static clv_code count_inputs(clv_module *s, clv_err *err) {
   for (int i = 0; i < s->graph->n_nodes; i++) {
     if (s->graph->nodes[i].op != CLV_OP_INPUT) continue;
     if (s->n_inputs == CLV_MAX_INPUTS)
@@ -100,20 +100,20 @@ static clv_code count_inputs(clv_stage *s, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code stage_fill(clv_stage *s, const clv_stage_options *o, clv_err *err) {
+static clv_code module_fill(clv_module *s, const clv_module_options *o, clv_err *err) {
   CLV_TRY(count_inputs(s, err));
   CLV_TRY(clv_params_of(s->graph, &s->params, err));
   CLV_TRY(mark_frozen(s, o, err));
   CLV_TRY(take_block(s, s->params->total_bytes, &s->block, err));
-  CLV_TRY(take_block(s, clv_stage_buffer_bytes(s), &s->shadow, err));
+  CLV_TRY(take_block(s, clv_module_buffer_bytes(s), &s->shadow, err));
   CLV_TRY(make_optimizer(s, o, err));
   clv_params_init(s->graph, s->params, o->seed, s->block);
   s->version = 1;
   return CLV_OK;
 }
 
-clv_code clv_stage_new(const clv_stage_options *o, clv_stage **ret, clv_err *err) {
-  clv_stage *s;
+clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *err) {
+  clv_module *s;
   clv_code code = clv_alloc(1, sizeof *s, &s, err);
   if (code != CLV_OK) {
     clv_graph_free(o->graph);
@@ -125,16 +125,16 @@ clv_code clv_stage_new(const clv_stage_options *o, clv_stage **ret, clv_err *err
   s->o.name = NULL;
   snprintf(s->name, sizeof s->name, "%s", o->name ? o->name : "");
   s->graph = o->graph;
-  code = stage_fill(s, o, err);
+  code = module_fill(s, o, err);
   if (code != CLV_OK) {
-    clv_stage_free(s);
+    clv_module_free(s);
     return code;
   }
   *ret = s;
   return CLV_OK;
 }
 
-void clv_stage_free(clv_stage *s) {
+void clv_module_free(clv_module *s) {
   if (!s) return;
   for (int i = 0; i < s->n_plans; i++) clv_plan_free(s->plans[i].plan);
   clv_tensor_unref(s->snapshot);
@@ -147,37 +147,38 @@ void clv_stage_free(clv_stage *s) {
   free(s);
 }
 
-void clv_stage_freep(clv_stage **s) {
-  clv_stage_free(*s);
+void clv_module_freep(clv_module **s) {
+  clv_module_free(*s);
   *s = NULL;
 }
 
-void clv_stage_bind(clv_stage *s, clv_pool *pool) { s->pool = pool; }
+void clv_module_bind(clv_module *s, clv_pool *pool) { s->pool = pool; }
 
-const char *clv_stage_name(const clv_stage *s) { return s->name; }
+const char *clv_module_name(const clv_module *s) { return s->name; }
 
-void clv_stage_count(const clv_stage *s, clv_stage_counts *ret) {
-  const clv_stage_counts *c = &s->counts;
-  *ret = (clv_stage_counts){.forwards = __atomic_load_n(&c->forwards, __ATOMIC_RELAXED),
-                            .backwards = __atomic_load_n(&c->backwards, __ATOMIC_RELAXED),
-                            .evals = __atomic_load_n(&c->evals, __ATOMIC_RELAXED),
-                            .steps = __atomic_load_n(&s->steps, __ATOMIC_RELAXED),
-                            .stepped = __atomic_load_n(&c->stepped, __ATOMIC_RELAXED),
-                            .compute_ns = __atomic_load_n(&c->compute_ns, __ATOMIC_RELAXED),
-                            .most_versions = __atomic_load_n(&c->most_versions, __ATOMIC_RELAXED)};
+void clv_module_count(const clv_module *s, clv_module_counts *ret) {
+  const clv_module_counts *c = &s->counts;
+  *ret = (clv_module_counts){.forwards = __atomic_load_n(&c->forwards, __ATOMIC_RELAXED),
+                             .backwards = __atomic_load_n(&c->backwards, __ATOMIC_RELAXED),
+                             .evals = __atomic_load_n(&c->evals, __ATOMIC_RELAXED),
+                             .steps = __atomic_load_n(&s->steps, __ATOMIC_RELAXED),
+                             .stepped = __atomic_load_n(&c->stepped, __ATOMIC_RELAXED),
+                             .compute_ns = __atomic_load_n(&c->compute_ns, __ATOMIC_RELAXED),
+                             .most_versions = __atomic_load_n(&c->most_versions, __ATOMIC_RELAXED)};
 }
 
-uint32_t clv_stage_index(const clv_stage *s) { return s->o.index; }
-const clv_graph *clv_stage_graph(const clv_stage *s) { return s->graph; }
-const clv_params *clv_stage_params(const clv_stage *s) { return s->params; }
-size_t clv_stage_bytes(const clv_stage *s) { return s->bytes; }
+uint32_t clv_module_index(const clv_module *s) { return s->o.index; }
+const clv_graph *clv_module_graph(const clv_module *s) { return s->graph; }
+const clv_params *clv_module_params(const clv_module *s) { return s->params; }
+size_t clv_module_bytes(const clv_module *s) { return s->bytes; }
 
-static clv_code reserve_value(const clv_stage *s, const clv_node *n, clv_pool *pool, clv_err *err) {
+static clv_code reserve_value(const clv_module *s, const clv_node *n, clv_pool *pool,
+                              clv_err *err) {
   uint32_t most = CLV_MIN(2 * s->o.in_flight + 2, 64u); /* beyond that, growth is rare */
   return clv_pool_reserve(pool, n->dtype, &n->shape, most, err);
 }
 
-clv_code clv_stage_reserve(const clv_stage *s, clv_pool *pool, clv_err *err) {
+clv_code clv_module_reserve(const clv_module *s, clv_pool *pool, clv_err *err) {
   for (int i = 0; i < s->graph->n_nodes; i++)
     if (s->graph->nodes[i].op == CLV_OP_INPUT)
       CLV_TRY(reserve_value(s, &s->graph->nodes[i], pool, err));
@@ -187,7 +188,7 @@ clv_code clv_stage_reserve(const clv_stage *s, clv_pool *pool, clv_err *err) {
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-static clv_code make_plan(clv_stage *s, int64_t batch, bool training, uint32_t input_grads,
+static clv_code make_plan(clv_module *s, int64_t batch, bool training, uint32_t input_grads,
                           clv_plan **ret, clv_err *err) {
   bool alone = s->o.in_flight <= 1; /* no other call's work to put between */
   clv_plan_options po = {.backend = s->o.backend,
@@ -204,7 +205,7 @@ static clv_code make_plan(clv_stage *s, int64_t batch, bool training, uint32_t i
   CLV_TRY(clv_plan_new(s->graph, s->params, &po, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
   size_t bytes = info->call_bytes + info->scratch_bytes + info->cache_bytes;
-  if (s->pool) { /* charged by clv_stage_call_get */
+  if (s->pool) { /* charged by clv_module_call_get */
     s->bytes += bytes;
   } else if (count(s, bytes, err) != CLV_OK) {
     clv_plan_free(plan);
@@ -215,7 +216,7 @@ static clv_code make_plan(clv_stage *s, int64_t batch, bool training, uint32_t i
 }
 
 /* As many calls as may be in flight at once, so that none is made in the middle of a step. */
-static clv_code prepare_calls(clv_stage *s, clv_plan *plan, uint32_t n, clv_err *err) {
+static clv_code prepare_calls(clv_module *s, clv_plan *plan, uint32_t n, clv_err *err) {
   clv_call *call[CLV_WIRE_CONTRIBUTIONS];
   size_t each = clv_plan_get_info(plan)->call_bytes; /* one is counted with the plan */
   if (count(s, (n - 1) * each, err) != CLV_OK)
@@ -230,10 +231,10 @@ static clv_code prepare_calls(clv_stage *s, clv_plan *plan, uint32_t n, clv_err 
   return code;
 }
 
-clv_code clv_stage_plan_for(clv_stage *s, int64_t batch, bool training, uint32_t input_grads,
-                            stage_plan **ret, clv_err *err) {
+clv_code clv_module_plan_for(clv_module *s, int64_t batch, bool training, uint32_t input_grads,
+                             module_plan **ret, clv_err *err) {
   for (int i = 0; i < s->n_plans; i++) {
-    stage_plan *p = &s->plans[i];
+    module_plan *p = &s->plans[i];
     if (p->batch != batch || p->training != training || p->input_grads != input_grads) continue;
     *ret = p;
     return CLV_OK;
@@ -241,9 +242,9 @@ clv_code clv_stage_plan_for(clv_stage *s, int64_t batch, bool training, uint32_t
   if (s->n_plans == MAX_PLANS)
     return clv_fail(err, CLV_EXHAUSTED, "module %u has seen more than %d batch sizes", s->o.index,
                     MAX_PLANS);
-  stage_plan made = {.batch = batch, .training = training, .input_grads = input_grads};
+  module_plan made = {.batch = batch, .training = training, .input_grads = input_grads};
   CLV_TRY(make_plan(s, batch, training, input_grads, &made.plan, err));
-  if (!s->pool) { /* made while the stage is: whoever adds it to a session counts its bytes */
+  if (!s->pool) { /* made while the module is: whoever adds it to a session counts its bytes */
     made.charged = true;
     made.calls = training ? CLV_MAX(s->o.in_flight, 1u) : 1;
     clv_code code = prepare_calls(s, made.plan, made.calls, err);
@@ -257,7 +258,7 @@ clv_code clv_stage_plan_for(clv_stage *s, int64_t batch, bool training, uint32_t
   return CLV_OK;
 }
 
-clv_code clv_stage_call_get(clv_stage *s, stage_plan *p, clv_call **ret, clv_err *err) {
+clv_code clv_module_call_get(clv_module *s, module_plan *p, clv_call **ret, clv_err *err) {
   const clv_plan_info *info = clv_plan_get_info(p->plan);
   size_t bytes = p->charged ? 0 : info->scratch_bytes + info->cache_bytes;
   bool more = p->calls_out == p->calls;
@@ -274,7 +275,7 @@ clv_code clv_stage_call_get(clv_stage *s, stage_plan *p, clv_call **ret, clv_err
   return CLV_OK;
 }
 
-void clv_stage_call_put(stage_plan *p, clv_call *call) {
+void clv_module_call_put(module_plan *p, clv_call *call) {
   if (!call) return;
   clv_plan_call_put(p->plan, call);
   p->calls_out--;
@@ -282,7 +283,7 @@ void clv_stage_call_put(stage_plan *p, clv_call *call) {
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
 
-clv_code clv_stage_snapshot_ready(clv_stage *s, clv_err *err) {
+clv_code clv_module_snapshot_ready(clv_module *s, clv_err *err) {
   if (s->snapshot || !s->optim || s->o.final) return CLV_OK;
   size_t blocks = 1 + (size_t)clv_optim_n_moments(s->optim);
   clv_shape shape = CLV_SHAPE((int64_t)(blocks * s->params->trainable_bytes + sizeof(int64_t)));
@@ -290,7 +291,7 @@ clv_code clv_stage_snapshot_ready(clv_stage *s, clv_err *err) {
 }
 
 /* Parameters, each moment, then the step counter: one copy in one direction. */
-static void copy_state(clv_stage *s, bool save) {
+static void copy_state(clv_module *s, bool save) {
   size_t bytes = s->params->trainable_bytes;
   char *at = s->snapshot->data;
   for (int i = -1; i < clv_optim_n_moments(s->optim); i++, at += bytes) {
@@ -301,41 +302,41 @@ static void copy_state(clv_stage *s, bool save) {
   memcpy(save ? at : count, save ? count : at, sizeof(int64_t));
 }
 
-void clv_stage_snapshot(clv_stage *s) { copy_state(s, true); }
+void clv_module_snapshot(clv_module *s) { copy_state(s, true); }
 
-void clv_stage_keep_buffers(clv_stage *s) {
-  memcpy(s->shadow, (char *)s->block + s->params->trainable_bytes, clv_stage_buffer_bytes(s));
+void clv_module_keep_buffers(clv_module *s) {
+  memcpy(s->shadow, (char *)s->block + s->params->trainable_bytes, clv_module_buffer_bytes(s));
 }
 
-void clv_stage_restore_buffers(clv_stage *s) {
-  memcpy((char *)s->block + s->params->trainable_bytes, s->shadow, clv_stage_buffer_bytes(s));
+void clv_module_restore_buffers(clv_module *s) {
+  memcpy((char *)s->block + s->params->trainable_bytes, s->shadow, clv_module_buffer_bytes(s));
 }
 
-void clv_stage_revert(clv_stage *s) {
+void clv_module_revert(clv_module *s) {
   copy_state(s, false);
   s->version++;
 }
 
-clv_code clv_stage_warm(clv_stage *s, int64_t batch, clv_err *err) {
-  stage_plan *p;
-  return clv_stage_plan_for(s, batch, true, s->o.input_needs_grad, &p, err);
+clv_code clv_module_warm(clv_module *s, int64_t batch, clv_err *err) {
+  module_plan *p;
+  return clv_module_plan_for(s, batch, true, s->o.input_needs_grad, &p, err);
 }
 
 /* ---- state by name --------------------------------------------------------------------------- */
 
-static uint32_t n_trainable(const clv_stage *s) {
+static uint32_t n_trainable(const clv_module *s) {
   uint32_t n = 0;
   for (int i = 0; i < s->params->n; i++) n += s->params->list[i].trainable;
   return n;
 }
 
-uint32_t clv_stage_state_count(const clv_stage *s, clv_state_what what) {
+uint32_t clv_module_state_count(const clv_module *s, clv_state_what what) {
   if (what == CLV_STATE_WEIGHTS) return (uint32_t)s->params->n;
   if (what != CLV_STATE_OPTIMIZER || !s->optim) return 0;
   return (uint32_t)clv_optim_n_moments(s->optim) * n_trainable(s) + 1;
 }
 
-static void weight_item(clv_stage *s, uint32_t index, clv_state_item *ret) {
+static void weight_item(clv_module *s, uint32_t index, clv_state_item *ret) {
   const clv_param *p = &s->params->list[index];
   *ret = (clv_state_item){.dtype = p->dtype,
                           .shape = p->shape,
@@ -344,7 +345,7 @@ static void weight_item(clv_stage *s, uint32_t index, clv_state_item *ret) {
   snprintf(ret->name, sizeof ret->name, "%s", p->name);
 }
 
-static void moment_item(clv_stage *s, uint32_t index, clv_state_item *ret) {
+static void moment_item(clv_module *s, uint32_t index, clv_state_item *ret) {
   uint32_t moment = index / n_trainable(s), which = index % n_trainable(s);
   for (int i = 0; i < s->params->n; i++) {
     const clv_param *p = &s->params->list[i];
@@ -359,8 +360,9 @@ static void moment_item(clv_stage *s, uint32_t index, clv_state_item *ret) {
   }
 }
 
-bool clv_stage_state_item(clv_stage *s, clv_state_what what, uint32_t index, clv_state_item *ret) {
-  uint32_t n = clv_stage_state_count(s, what);
+bool clv_module_state_item(clv_module *s, clv_state_what what, uint32_t index,
+                           clv_state_item *ret) {
+  uint32_t n = clv_module_state_count(s, what);
   if (index >= n) return false;
   if (what == CLV_STATE_WEIGHTS) {
     weight_item(s, index, ret);
@@ -373,10 +375,10 @@ bool clv_stage_state_item(clv_stage *s, clv_state_what what, uint32_t index, clv
   return true;
 }
 
-clv_code clv_stage_state_set(clv_stage *s, clv_state_what what, const char *name, clv_dtype dtype,
-                             const clv_shape *shape, const void *data, clv_err *err) {
+clv_code clv_module_state_set(clv_module *s, clv_state_what what, const char *name, clv_dtype dtype,
+                              const clv_shape *shape, const void *data, clv_err *err) {
   clv_state_item item;
-  for (uint32_t i = 0; clv_stage_state_item(s, what, i, &item); i++) {
+  for (uint32_t i = 0; clv_module_state_item(s, what, i, &item); i++) {
     if (strcmp(item.name, name) != 0) continue;
     if (item.dtype != dtype || !clv_shape_equal(&item.shape, shape)) {
       char want[160], got[160];

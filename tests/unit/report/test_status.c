@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A fixed look, drawn: the text at three widths, what never reaches a terminal, and the JSON.
+ * A fixed view, drawn: the text at three widths, what never reaches a terminal, and the JSON.
  */
-#include "tests/unit/report/look_test.h"
+#include "tests/unit/report/status_test.h"
 
 /* clang-format off */
 static const char at_60[] =
@@ -164,11 +164,11 @@ static void draws_the_same_text(void **state) {
   } rows[] = {{60, at_60}, {80, at_80}, {120, at_120}};
   for (size_t i = 0; i < CLV_COUNT(rows); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
-    clv_look_text(&a_look, rows[i].width, &got);
+    clv_status_text(&a_status, rows[i].width, &got);
     assert_string_equal(got.data, rows[i].want);
   }
   CLV_AUTO(clv_bytes_done) clv_bytes brief = {0};
-  clv_look_brief(&a_look, 80, &brief);
+  clv_status_brief(&a_status, 80, &brief);
   assert_string_equal(brief.data, brief_at_80);
 }
 
@@ -178,7 +178,7 @@ static void stays_inside_the_width(void **state) {
   for (unsigned width = 0; width < 200; width++) {
     CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
     size_t column = 0, most = 0;
-    clv_look_text(&a_look, width, &got);
+    clv_status_text(&a_status, width, &got);
     assert_false(got.failed);
     for (size_t i = 0; i < got.len; i++) {
       unsigned char c = (unsigned char)got.data[i];
@@ -192,30 +192,30 @@ static void stays_inside_the_width(void **state) {
 
 /* What a program calls its modules comes from the network too. And who sees its own alone is shown
  * nothing that it cannot know. */
-static clv_look_module hostile_modules[] = {{.index = 0, .name = NASTY, .steps = 1, .evals = 1},
-                                            {.index = 1, .name = "encoder", .steps = 2}};
-static clv_look_session hostile_session = {.name = "s",
-                                           .identity = "spiffe://a/b",
-                                           .attached = true,
-                                           .busy = 1,
-                                           .n_modules = 2,
-                                           .modules = hostile_modules};
-static clv_look_worker a_tenants_worker = {.name = "worker-1",
-                                           .address = "10.0.0.2:7443",
-                                           .asked = true,
-                                           .said = "worker-1",
-                                           .software = "cleave 0.1.0",
-                                           .device = "cpu",
-                                           .isa = "avx2",
-                                           .protocol = 3,
-                                           .cores = 1,
-                                           .memory = 1u << 20,
-                                           .memory_limit = 1u << 30,
-                                           .open_sessions = 1,
-                                           .max_sessions = 2,
-                                           .n_sessions = 1,
-                                           .sessions = &hostile_session};
-static const clv_look a_tenants_look = {
+static clv_status_module hostile_modules[] = {{.index = 0, .name = NASTY, .steps = 1, .evals = 1},
+                                              {.index = 1, .name = "encoder", .steps = 2}};
+static clv_status_session hostile_session = {.name = "s",
+                                             .identity = "spiffe://a/b",
+                                             .attached = true,
+                                             .busy = 1,
+                                             .n_modules = 2,
+                                             .modules = hostile_modules};
+static clv_status_worker a_tenants_worker = {.name = "worker-1",
+                                             .address = "10.0.0.2:7443",
+                                             .asked = true,
+                                             .said = "worker-1",
+                                             .software = "cleave 0.1.0",
+                                             .device = "cpu",
+                                             .isa = "avx2",
+                                             .protocol = 4,
+                                             .cores = 1,
+                                             .memory = 1u << 20,
+                                             .memory_limit = 1u << 30,
+                                             .open_sessions = 1,
+                                             .max_sessions = 2,
+                                             .n_sessions = 1,
+                                             .sessions = &hostile_session};
+static const clv_status_view a_tenants_status = {
     .title = "t", .clock = "19:42:07", .n_workers = 1, .workers = &a_tenants_worker};
 
 /* clang-format off */
@@ -229,7 +229,7 @@ static const char at_20[] =
     "worker-1\n"
     "    10.0.0.2:7443\n"
     "  cleave 0.1.0\n"
-    "      protocol 3\n"
+    "      protocol 4\n"
     "      up 0.0 ms\n"
     "      cpu, 1 core,\n"
     "      avx2\n"
@@ -277,7 +277,7 @@ static const char tenant_at_100[] =
     "19:42:07  t: 1 of 1 worker answers  rates and shares over 0.0 ms\n"
     "\n"
     "worker-1  10.0.0.2:7443\n"
-    "  cleave 0.1.0  protocol 3  up 0.0 ms  cpu, 1 core, avx2\n"
+    "  cleave 0.1.0  protocol 4  up 0.0 ms  cpu, 1 core, avx2\n"
     "  memory 1.0 MiB (limit 1.0 GiB)  sessions 1 (limit 2)\n"
     "  session s  of spiffe://a/b  0.0 ms old\n"
     "    computing 100 %\n"
@@ -291,11 +291,11 @@ static const char tenant_at_100[] =
 static void a_tenant_sees_its_own(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes wide = {0}, narrow = {0}, json = {0};
-  clv_look_text(&a_tenants_look, 100, &wide);
+  clv_status_text(&a_tenants_status, 100, &wide);
   assert_string_equal(wide.data, tenant_at_100);
-  clv_look_text(&a_tenants_look, 20, &narrow);
+  clv_status_text(&a_tenants_status, 20, &narrow);
   assert_string_equal(narrow.data, at_20);
-  clv_look_json(&a_tenants_look, &json);
+  clv_status_json(&a_tenants_status, &json);
   assert_non_null(strstr(json.data, "\"resident_bytes\":null,\"memory_bytes\":1048576,"));
   assert_non_null(strstr(json.data, "\"connections\":null,\"connections_limit\":null,"));
   assert_non_null(strstr(json.data, "\"handshake_failures\":null,"));
@@ -309,20 +309,20 @@ static void cuts_long_words(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
   static char text[300];
   memset(text, 'x', sizeof text - 1);
-  clv_look_worker w = {.name = "w", .address = "a:1", .asked = true, .error = text};
-  clv_look look = {.title = "t", .clock = "", .n_workers = 1, .workers = &w};
+  clv_status_worker w = {.name = "w", .address = "a:1", .asked = true, .error = text};
+  clv_status_view view = {.title = "t", .clock = "", .n_workers = 1, .workers = &w};
   size_t n = 0;
-  clv_look_text(&look, 40, &got);
+  clv_status_text(&view, 40, &got);
   for (size_t i = 0; i < got.len; i++) n += got.data[i] == 'x';
   assert_int_equal(n, sizeof text - 1);
 }
 
-static void a_look_at_nobody(void **state) {
+static void a_status_of_nobody(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0}, json = {0};
-  clv_look look = {.title = "t", .clock = "00:00:00"};
-  clv_look_text(&look, 80, &got);
-  clv_look_json(&look, &json);
+  clv_status_view view = {.title = "t", .clock = "00:00:00"};
+  clv_status_text(&view, 80, &got);
+  clv_status_json(&view, &json);
   assert_string_equal(got.data, "00:00:00  t: 0 of 0 workers answer\n");
   assert_int_equal(json.len, 0);
 }
@@ -336,7 +336,7 @@ static void json_has_a_line_per_worker(void **state) {
       ",\"draining\":true,",
       ",\"certificate_days\":5.5,",
       "\"last_error\":{\"text\":\"module 1: no memory\",\"age_s\":12.4}",
-      "\"verdict\":\"waiting for the master 71 %: link 12 Mbit/s in, 82 ms round trip\"",
+      "\"diagnosis\":\"waiting for the master 71 %: link 12 Mbit/s in, 82 ms round trip\"",
       "{\"module\":1,\"name\":\"s1\",\"stage\":\"s1\",",
       "{\"module\":2,\"name\":null,\"stage\":null,",
       ",\"connections\":6,\"connections_limit\":16,\"handshake_failures\":3,",
@@ -346,7 +346,7 @@ static void json_has_a_line_per_worker(void **state) {
       "\n{\"worker\":\"worker-2\",\"address\":\"10.0.0.3:7443\",\"ok\":false,\"error\":\"10.0",
   };
   size_t lines = 0;
-  clv_look_json(&a_look, &got);
+  clv_status_json(&a_status, &got);
   for (size_t i = 0; i < CLV_COUNT(wanted); i++)
     if (!strstr(got.data, wanted[i])) fail_msg("no %s in %s", wanted[i], got.data);
   for (size_t i = 0; i < got.len; i++) {
@@ -361,7 +361,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(draws_the_same_text),   cmocka_unit_test(stays_inside_the_width),
       cmocka_unit_test(a_tenant_sees_its_own), cmocka_unit_test(cuts_long_words),
-      cmocka_unit_test(a_look_at_nobody),      cmocka_unit_test(json_has_a_line_per_worker),
+      cmocka_unit_test(a_status_of_nobody),    cmocka_unit_test(json_has_a_line_per_worker),
   };
   return cmocka_run_group_tests_name("look", tests, NULL, NULL);
 }

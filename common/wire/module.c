@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LoadShard: a graph as data. Numbers are checked for what the wire can know (counts, order,
+ * LoadModule: a graph as data. Numbers are checked for what the wire can know (counts, order,
  * sizes); what ops mean is judged by shape inference on the worker.
  */
 #include "common/wire/unary_int.h"
@@ -196,7 +196,7 @@ static clv_code get_group(const Cleave__V1__ParamGroup *from, const clv_wire_loa
   CLV_TRY(get_optimizer(from->optimizer, &ret->optimizer, err));
   if (ret->optimizer.kind == CLV_WIRE_OPT_NONE || ret->optimizer.kind != m->optimizer.kind ||
       ret->optimizer.final != m->optimizer.final)
-    return clv_fail(err, CLV_INVALID, "optimizer kind %d, final %d; that of the shard is %d, %d",
+    return clv_fail(err, CLV_INVALID, "optimizer kind %d, final %d; that of the module is %d, %d",
                     (int)ret->optimizer.kind, ret->optimizer.final, (int)m->optimizer.kind,
                     m->optimizer.final);
   for (size_t i = 0; i < from->n_params; i++)
@@ -207,7 +207,7 @@ static clv_code get_group(const Cleave__V1__ParamGroup *from, const clv_wire_loa
 }
 
 /* After the optimizer. */
-static clv_code get_groups(const Cleave__V1__LoadShardRequest *from, clv_wire_mem *mem,
+static clv_code get_groups(const Cleave__V1__LoadModuleRequest *from, clv_wire_mem *mem,
                            clv_wire_load_request *m, clv_err *err) {
   size_t names = 0;
   CLV_TRY(clv_check_count(from->n_groups, CLV_WIRE_GROUPS, "groups of parameters", err));
@@ -225,7 +225,7 @@ static clv_code get_groups(const Cleave__V1__LoadShardRequest *from, clv_wire_me
   return CLV_OK;
 }
 
-static clv_code get_init(const Cleave__V1__LoadShardRequest *from, clv_wire_load_request *m,
+static clv_code get_init(const Cleave__V1__LoadModuleRequest *from, clv_wire_load_request *m,
                          clv_err *err) {
   if ((unsigned)from->init > CLV_WIRE_INIT_ARTIFACT)
     return clv_fail(err, CLV_INVALID, "unknown source of initial weights %d", (int)from->init);
@@ -236,17 +236,17 @@ static clv_code get_init(const Cleave__V1__LoadShardRequest *from, clv_wire_load
   return from->artifact ? clv_artifact_get(from->artifact, &m->artifact, err) : CLV_OK;
 }
 
-static clv_code get_place(const Cleave__V1__LoadShardRequest *from, clv_wire_load_request *m,
+static clv_code get_place(const Cleave__V1__LoadModuleRequest *from, clv_wire_load_request *m,
                           clv_err *err) {
-  if (from->stage >= CLV_WIRE_MODULES)
-    return clv_fail(err, CLV_INVALID, "module %u; a session has at most %d", from->stage,
+  if (from->module >= CLV_WIRE_MODULES)
+    return clv_fail(err, CLV_INVALID, "module %u; a session has at most %d", from->module,
                     CLV_WIRE_MODULES);
   CLV_TRY(clv_check_count(from->in_flight, CLV_WIRE_CONTRIBUTIONS, "calls in flight", err));
   CLV_TRY(clv_check_count(from->n_frozen, CLV_WIRE_PARAMS, "frozen names", err));
   CLV_TRY(clv_check_count(strlen(from->name), CLV_WIRE_NAME, "bytes of module name", err));
   m->epoch = from->epoch;
   m->seed = from->seed;
-  m->stage = from->stage;
+  m->module = from->module;
   m->threads = from->threads;
   m->in_flight = from->in_flight;
   m->n_frozen = (uint32_t)from->n_frozen;
@@ -266,9 +266,9 @@ static clv_code get_place(const Cleave__V1__LoadShardRequest *from, clv_wire_loa
 clv_code clv_wire_load_request_decode(const clv_piece *pieces, size_t n_pieces,
                                       clv_wire_load_request *ret, clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
-  Cleave__V1__LoadShardRequest *from;
+  Cleave__V1__LoadModuleRequest *from;
   clv_wire_load_request m = {0};
-  CLV_TRY(clv_wire_unpack(&cleave__v1__load_shard_request__descriptor, pieces, n_pieces, &mem,
+  CLV_TRY(clv_wire_unpack(&cleave__v1__load_module_request__descriptor, pieces, n_pieces, &mem,
                           &from, err));
   CLV_TRY(get_place(from, &m, err));
   CLV_TRY(get_optimizer(from->optimizer, &m.optimizer, err));
@@ -290,14 +290,14 @@ typedef struct request_parts {
 } request_parts;
 
 static void put_place(const clv_wire_load_request *m, request_parts *parts,
-                      Cleave__V1__LoadShardRequest *to) {
+                      Cleave__V1__LoadModuleRequest *to) {
   cleave__v1__route__init(&parts->route);
   parts->route.input_needs_grad = m->input_needs_grad;
   parts->route.n_peers = m->n_peers;
   parts->route.peers = (char **)(uintptr_t)m->peers;
   to->session = clv_put_bytes(&m->session, sizeof m->session);
   to->epoch = m->epoch;
-  to->stage = m->stage;
+  to->module = m->module;
   to->route = &parts->route;
   to->threads = m->threads;
   to->device = clv_put_text(m->device);
@@ -332,7 +332,7 @@ typedef struct group_parts {
 } group_parts;
 
 static clv_code put_groups(const clv_wire_load_request *m, clv_wire_mem *mem,
-                           Cleave__V1__LoadShardRequest *to, clv_err *err) {
+                           Cleave__V1__LoadModuleRequest *to, clv_err *err) {
   group_parts *parts;
   CLV_TRY(clv_put_array(mem, m->n_groups, sizeof *parts, &to->groups, &parts, err));
   for (uint32_t i = 0; i < m->n_groups; i++) {
@@ -350,7 +350,7 @@ static clv_code put_groups(const clv_wire_load_request *m, clv_wire_mem *mem,
 clv_code clv_wire_load_request_encode(const clv_wire_load_request *message, clv_bytes *ret,
                                       clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
-  Cleave__V1__LoadShardRequest to = CLEAVE__V1__LOAD_SHARD_REQUEST__INIT;
+  Cleave__V1__LoadModuleRequest to = CLEAVE__V1__LOAD_MODULE_REQUEST__INIT;
   request_parts parts;
   CLV_TRY(clv_wire_mem_new(room_for_graph(&message->graph) +
                                CLV_ROOM(message->n_inputs, spec_parts) +
@@ -371,7 +371,7 @@ clv_code clv_wire_load_request_encode(const clv_wire_load_request *message, clv_
 
 /* ---- reply --------------------------------------------------------------------------------- */
 
-static clv_code get_params(const Cleave__V1__LoadShardReply *from, clv_wire_mem *mem,
+static clv_code get_params(const Cleave__V1__LoadModuleReply *from, clv_wire_mem *mem,
                            clv_wire_load_reply *m, clv_err *err) {
   CLV_TRY(clv_check_count(from->n_params, CLV_WIRE_PARAMS, "parameters", err));
   CLV_TRY(clv_wire_take(mem, from->n_params, sizeof *m->params, &m->params, err));
@@ -389,8 +389,8 @@ static clv_code get_params(const Cleave__V1__LoadShardReply *from, clv_wire_mem 
 clv_code clv_wire_load_reply_decode(const clv_piece *pieces, size_t n_pieces,
                                     clv_wire_load_reply *ret, clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
-  Cleave__V1__LoadShardReply *from;
-  CLV_TRY(clv_wire_unpack(&cleave__v1__load_shard_reply__descriptor, pieces, n_pieces, &mem, &from,
+  Cleave__V1__LoadModuleReply *from;
+  CLV_TRY(clv_wire_unpack(&cleave__v1__load_module_reply__descriptor, pieces, n_pieces, &mem, &from,
                           err));
   clv_wire_load_reply m = {.memory_bytes = from->memory_bytes};
   CLV_TRY(get_params(from, mem, &m, err));
@@ -409,7 +409,7 @@ typedef struct param_parts {
 clv_code clv_wire_load_reply_encode(const clv_wire_load_reply *message, clv_bytes *ret,
                                     clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
-  Cleave__V1__LoadShardReply to = CLEAVE__V1__LOAD_SHARD_REPLY__INIT;
+  Cleave__V1__LoadModuleReply to = CLEAVE__V1__LOAD_MODULE_REPLY__INIT;
   param_parts *params;
   CLV_TRY(clv_wire_mem_new(
       CLV_ROOM(message->n_params, param_parts) + CLV_ROOM(message->n_outputs, spec_parts), &mem,

@@ -21,26 +21,26 @@ static const clv_session_config config = {.name = "films",
                                           .stages = stages,
                                           .loss = {.worker = 0}};
 
-static clv_wire_stage_status modules[2][2];
+static clv_wire_module_status modules[2][2];
 static clv_wire_link_status links[2][1];
 static clv_wire_session_status sessions[2][1];
 static clv_wire_status_reply replies[2]; /* before and now */
-static look_memory memory;
+static status_memory memory;
 
 enum { BEFORE, NOW };
 
 static int begin(void **state) {
   (void)state;
-  static clv_wire_stage_status m[2][2] = {
-      {{.stage = 1, .name = "", .forwards = 10, .backwards = 10, .compute_ns = 1000},
-       {.stage = 2, .name = ""}},
-      {{.stage = 1,
+  static clv_wire_module_status m[2][2] = {
+      {{.module = 1, .name = "", .forwards = 10, .backwards = 10, .compute_ns = 1000},
+       {.module = 2, .name = ""}},
+      {{.module = 1,
         .name = "s1",
         .forwards = 14,
         .backwards = 13,
         .evals = 1,
         .compute_ns = 1000 + 500000000},
-       {.stage = 2, .name = "(loss)"}}};
+       {.module = 2, .name = "(loss)"}}};
   static clv_wire_link_status l[2] = {
       {.peer = "", .bytes_in = 1000, .awaits = 5, .awaited_ns = 7, .sent_bytes = 50},
       {.peer = "",
@@ -59,8 +59,8 @@ static int begin(void **state) {
     sessions[i][0] = (clv_wire_session_status){.name = "films",
                                                .identity = "spiffe://a/b",
                                                .age_ms = 2000 + 2000u * (unsigned)i,
-                                               .n_stages = 2,
-                                               .stages = modules[i],
+                                               .n_modules = 2,
+                                               .modules = modules[i],
                                                .n_links = 1,
                                                .links = links[i]};
     memset(&sessions[i][0].session, 0xab, sizeof sessions[i][0].session);
@@ -82,15 +82,15 @@ static int begin(void **state) {
 
 static int end(void **state) {
   (void)state;
-  clv_look_memory_done(&memory);
+  clv_status_memory_done(&memory);
   return 0;
 }
 
-static clv_look_worker look(uint32_t worker, bool compare) {
-  clv_look_worker w = {0};
+static clv_status_worker look(uint32_t worker, bool compare) {
+  clv_status_worker w = {0};
   clv_err err = {0};
-  if (clv_look_make(&config, worker, compare ? &replies[BEFORE] : NULL, &replies[NOW], &memory, &w,
-                    &err) != CLV_OK)
+  if (clv_status_make(&config, worker, compare ? &replies[BEFORE] : NULL, &replies[NOW], &memory,
+                      &w, &err) != CLV_OK)
     fail_msg("%s", err.text);
   return w;
 }
@@ -101,9 +101,9 @@ static void near(double got, double want) {
 
 static void rates_and_shares(void **state) {
   (void)state;
-  clv_look_worker w = look(0, true);
-  const clv_look_session *s = &w.sessions[0];
-  const clv_look_link *l = &s->links[0];
+  clv_status_worker w = look(0, true);
+  const clv_status_session *s = &w.sessions[0];
+  const clv_status_link *l = &s->links[0];
   near(w.over_s, 2);
   near(w.certificate_days, 1);
   assert_string_equal(s->id, "abababababababababababababababab");
@@ -127,12 +127,12 @@ static void what_the_other_side_said_twice(void **state) {
   near(look(0, true).sessions[0].links[0].awaited, 0.4);
   end(NULL);
   links[BEFORE][0].measured_ns = 1000000000;
-  const clv_look_link l = look(0, true).sessions[0].links[0];
+  const clv_status_link l = look(0, true).sessions[0].links[0];
   near(l.sending, 0.25);
   near(l.link_out_per_s, 4e6);
 }
 
-static void assert_module(const clv_look_module *m, const char *name, bool is_stage) {
+static void assert_module(const clv_status_module *m, const char *name, bool is_stage) {
   if (name)
     assert_string_equal(m->name, name);
   else
@@ -142,7 +142,7 @@ static void assert_module(const clv_look_module *m, const char *name, bool is_st
 
 static void modules_of_a_run_are_its_stages(void **state) {
   (void)state;
-  const clv_look_session *s = look(0, true).sessions;
+  const clv_status_session *s = look(0, true).sessions;
   assert_module(&s->modules[0], "s1", true);
   assert_module(&s->modules[1], "loss", true);
   end(NULL);
@@ -159,7 +159,7 @@ static void other_modules_have_the_names_of_their_program(void **state) {
   (void)state;
   modules[NOW][0].name = "s1";
   sessions[NOW][0].name = "other"; /* which may be a run of another file */
-  const clv_look_session *s = look(0, true).sessions;
+  const clv_status_session *s = look(0, true).sessions;
   assert_module(&s->modules[0], "s1", false);
   assert_module(&s->modules[1], "(loss)", false);
   end(NULL);
@@ -171,7 +171,7 @@ static void other_modules_have_the_names_of_their_program(void **state) {
 /* A session that is new, and one of a worker that has been restarted, is compared with its beginning. */
 static void what_is_new_is_compared_with_its_beginning(void **state) {
   (void)state;
-  clv_look_worker w = look(0, false);
+  clv_status_worker w = look(0, false);
   near(w.over_s, 12);
   near(w.sessions[0].links[0].in_per_s, 3000 / 4.0);
   near(w.sessions[0].busy, 0.75);
@@ -189,7 +189,7 @@ static void numbers_that_fall_back_are_no_difference(void **state) {
   links[NOW][0].bytes_in = 5;
   sessions[NOW][0].busy_ns = 0;
   replies[NOW].uptime_ms = 1;
-  clv_look_worker w = look(0, true);
+  clv_status_worker w = look(0, true);
   near(w.over_s, 0);
   near(w.sessions[0].links[0].in_per_s, 0);
   near(w.sessions[0].busy, 0);
@@ -207,5 +207,5 @@ int main(void) {
       TEST(what_is_new_is_compared_with_its_beginning),
       TEST(numbers_that_fall_back_are_no_difference),
   };
-  return cmocka_run_group_tests_name("status_look", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("status_make", tests, NULL, NULL);
 }

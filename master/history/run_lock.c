@@ -10,7 +10,7 @@
 
 #include "master/history/history_int.h"
 
-struct clv_claim {
+struct clv_run_lock {
   char *dir;
   int lock; /* held as long as it is open */
   bool begun, warned;
@@ -42,7 +42,7 @@ clv_code clv_record_write(const char *run_dir, const clv_run_record *r, clv_err 
 
 /* ---- the claim ----------------------------------------------------------------------------------- */
 
-void clv_claim_free(clv_claim *c) {
+void clv_run_lock_free(clv_run_lock *c) {
   if (!c) return;
   clv_closep(&c->lock);
   clv_run_record_done(&c->record);
@@ -50,9 +50,9 @@ void clv_claim_free(clv_claim *c) {
   free(c);
 }
 
-static void claim_freep(clv_claim **c) { clv_claim_free(*c); }
+static void run_lock_freep(clv_run_lock **c) { clv_run_lock_free(*c); }
 
-static clv_code say_taken(const char *run_dir, long pid, clv_err *err) {
+static clv_code fail_taken(const char *run_dir, long pid, clv_err *err) {
   char who[48] = "a process that cannot be seen from here";
   if (pid) snprintf(who, sizeof who, "process %ld", pid);
   return clv_fail(err, CLV_PRECONDITION,
@@ -61,38 +61,38 @@ static clv_code say_taken(const char *run_dir, long pid, clv_err *err) {
                   who, run_dir, run_dir, run_dir);
 }
 
-clv_code clv_claim_new(const char *run_dir, clv_claim **ret, clv_err *err) {
-  CLV_AUTO(claim_freep) clv_claim *c = NULL;
+clv_code clv_run_lock_new(const char *run_dir, clv_run_lock **ret, clv_err *err) {
+  CLV_AUTO(run_lock_freep) clv_run_lock *c = NULL;
   long pid = 0;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->lock = -1;
   CLV_TRY(clv_strdup(run_dir, &c->dir, err));
   if (clv_mkdirs(run_dir, err) != CLV_OK) return clv_err_prefix(err, "run.dir");
   clv_code code = clv_holder_lock(run_dir, &c->lock, &pid, err);
-  if (code == CLV_PRECONDITION) return say_taken(run_dir, pid, err);
+  if (code == CLV_PRECONDITION) return fail_taken(run_dir, pid, err);
   CLV_TRY(code);
   *ret = clv_steal(&c);
   return CLV_OK;
 }
 
-static clv_run_attempt *current(clv_claim *c) {
+static clv_run_attempt *current(clv_run_lock *c) {
   return &c->record.attempts[c->record.n_attempts - 1];
 }
 
-static void write_or_warn(clv_claim *c) {
+static void write_or_warn(clv_run_lock *c) {
   clv_err err;
   if (clv_record_write(c->dir, &c->record, &err) == CLV_OK) return;
   if (!c->warned) clv_notify(c->notice, "the run's record: %s", err.text);
   c->warned = true;
 }
 
-static void list_checkpoints(clv_claim *c) {
+static void list_checkpoints(clv_run_lock *c) {
   c->record.n_checkpoints =
       clv_checkpoint_steps(c->dir, c->record.checkpoints, CLV_RECORD_MAX_CHECKPOINTS);
 }
 
 /* What earlier attempts left is gone when the run begins afresh, or nobody can read it. */
-static void recall(clv_claim *c, bool resume) {
+static void recall(clv_run_lock *c, bool resume) {
   clv_err err;
   if (!resume) return;
   clv_code code = clv_record_read(c->dir, &c->record, &err);
@@ -100,7 +100,7 @@ static void recall(clv_claim *c, bool resume) {
     clv_notify(c->notice, "%s; the record of earlier attempts begins anew", err.text);
 }
 
-clv_code clv_claim_begin(clv_claim *c, const clv_claim_run *run, clv_err *err) {
+clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_err *err) {
   clv_run_attempt *a = NULL;
   CLV_AUTO(clv_freep) char *whole = realpath(run->session, NULL);
   c->notice = run->notice;
@@ -115,8 +115,8 @@ clv_code clv_claim_begin(clv_claim *c, const clv_claim_run *run, clv_err *err) {
   return clv_record_write(c->dir, &c->record, err);
 }
 
-void clv_claim_started(clv_claim *c, uint64_t step, uint64_t total_steps,
-                       const clv_sha256 *config) {
+void clv_run_lock_started(clv_run_lock *c, uint64_t step, uint64_t total_steps,
+                          const clv_sha256 *config) {
   if (!c || !c->begun) return;
   clv_run_attempt *a = current(c);
   a->from_step = a->step = step;
@@ -126,7 +126,7 @@ void clv_claim_started(clv_claim *c, uint64_t step, uint64_t total_steps,
   write_or_warn(c);
 }
 
-void clv_claim_step(clv_claim *c, uint64_t step, double loss, double accuracy) {
+void clv_run_lock_step(clv_run_lock *c, uint64_t step, double loss, double accuracy) {
   if (!c || !c->begun) return;
   clv_run_attempt *a = current(c);
   a->step = step;
@@ -142,20 +142,20 @@ static bool is_better(const clv_run_best *now, const clv_run_best *then) {
 }
 
 /* A last test on other records does not compete with validations. */
-void clv_claim_evaluation(clv_claim *c, const clv_run_best *e) {
+void clv_run_lock_evaluation(clv_run_lock *c, const clv_run_best *e) {
   if (!c || !c->begun) return;
   clv_run_best *best = &c->record.best;
   bool other = best->what[0] && strcmp(best->what, e->what) != 0;
   if (!other && is_better(e, best)) *best = *e;
 }
 
-void clv_claim_saved(clv_claim *c) {
+void clv_run_lock_saved(clv_run_lock *c) {
   if (!c || !c->begun) return;
   list_checkpoints(c);
   write_or_warn(c);
 }
 
-void clv_claim_end(clv_claim *c, clv_run_status status, unsigned code, const char *text) {
+void clv_run_lock_end(clv_run_lock *c, clv_run_status status, unsigned code, const char *text) {
   if (!c || !c->begun) return;
   clv_run_attempt *a = current(c);
   a->status = status;

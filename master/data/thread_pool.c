@@ -11,7 +11,7 @@
 #include "master/data/image_int.h"
 
 typedef struct job {
-  clv_crew_fn *run;
+  clv_thread_pool_fn *run;
   void *arg;
   size_t n, next, running; /* numbers: all, not yet begun from here, begun and not ended */
   clv_code code;
@@ -21,12 +21,12 @@ typedef struct job {
 } job;
 
 typedef struct member {
-  clv_crew *crew;
+  clv_thread_pool *pool;
   unsigned number;
   pthread_t thread;
 } member;
 
-struct clv_crew {
+struct clv_thread_pool {
   pthread_mutex_t lock; /* of all jobs, too */
   pthread_cond_t work, done;
   job *first;
@@ -45,7 +45,7 @@ static void record(job *j, size_t i, clv_code code, const clv_err *err) {
 
 static bool exhausted(const job *j) { return j->next == j->n || j->code != CLV_OK; }
 
-static void take_out(clv_crew *p, const job *j) {
+static void take_out(clv_thread_pool *p, const job *j) {
   for (job **at = &p->first; *at; at = &(*at)->later)
     if (*at == j) {
       *at = j->later;
@@ -53,7 +53,7 @@ static void take_out(clv_crew *p, const job *j) {
     }
 }
 
-static void one_number(clv_crew *p, job *j, unsigned thread) {
+static void one_number(clv_thread_pool *p, job *j, unsigned thread) {
   clv_err err;
   size_t i = j->next++;
   j->running++;
@@ -69,7 +69,7 @@ static void one_number(clv_crew *p, job *j, unsigned thread) {
 
 static void *run(void *arg) {
   member *m = arg;
-  clv_crew *p = m->crew;
+  clv_thread_pool *p = m->pool;
   pthread_mutex_lock(&p->lock);
   while (!p->stop) {
     if (p->first)
@@ -82,14 +82,14 @@ static void *run(void *arg) {
 }
 
 /* Signals are for the program's own threads. */
-static clv_code start(clv_crew *p, unsigned threads, clv_err *err) {
+static clv_code start(clv_thread_pool *p, unsigned threads, clv_err *err) {
   sigset_t all, before;
   int failed = 0;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   while (p->started < threads && !failed) {
     member *m = &p->members[p->started];
-    *m = (member){.crew = p, .number = p->started};
+    *m = (member){.pool = p, .number = p->started};
     failed = pthread_create(&m->thread, NULL, run, m);
     if (!failed) p->started++;
   }
@@ -97,8 +97,8 @@ static clv_code start(clv_crew *p, unsigned threads, clv_err *err) {
   return failed ? clv_fail(err, CLV_EXHAUSTED, "image threads: %s", strerror(failed)) : CLV_OK;
 }
 
-clv_code clv_crew_new(unsigned threads, clv_crew **ret, clv_err *err) {
-  clv_crew *p;
+clv_code clv_thread_pool_new(unsigned threads, clv_thread_pool **ret, clv_err *err) {
+  clv_thread_pool *p;
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
   pthread_mutex_init(&p->lock, NULL);
   pthread_cond_init(&p->work, NULL);
@@ -108,11 +108,11 @@ clv_code clv_crew_new(unsigned threads, clv_crew **ret, clv_err *err) {
   if (code == CLV_OK)
     *ret = p;
   else
-    clv_crew_free(p);
+    clv_thread_pool_free(p);
   return code;
 }
 
-void clv_crew_free(clv_crew *p) {
+void clv_thread_pool_free(clv_thread_pool *p) {
   if (!p) return;
   pthread_mutex_lock(&p->lock);
   p->stop = true;
@@ -126,7 +126,8 @@ void clv_crew_free(clv_crew *p) {
   free(p);
 }
 
-clv_code clv_crew_run(clv_crew *p, size_t n, clv_crew_fn *fn, void *arg, clv_err *err) {
+clv_code clv_thread_pool_run(clv_thread_pool *p, size_t n, clv_thread_pool_fn *fn, void *arg,
+                             clv_err *err) {
   job j = {.run = fn, .arg = arg, .n = n};
   if (n == 0) return CLV_OK;
   pthread_mutex_lock(&p->lock);

@@ -25,16 +25,16 @@ static void keep_complaint(const run *r, clv_log_level level, const char *event,
 clv_exit clv_run_fail(const run *r, clv_exit code, const clv_err *err) {
   keep_complaint(r, CLV_LOG_ERROR, "failed", code, err->text);
   fflush(stdout);
-  clv_exit_say(code, err);
+  clv_exit_report(code, err);
   return code;
 }
 
 void clv_run_complain(const run *r, clv_log_level level, const char *event, const char *message) {
-  clv_say(level, event, "%s", message);
+  clv_notice(level, event, "%s", message);
   keep_complaint(r, level, event, 0, message);
 }
 
-void clv_run_say_notes(const run *r, const char *event, char *notes) {
+void clv_run_print_notes(const run *r, const char *event, char *notes) {
   char *rest = notes;
   for (char *line; rest && (line = strsep(&rest, "\n")) != NULL;)
     if (*line) clv_run_complain(r, CLV_LOG_WARN, event, line);
@@ -47,7 +47,7 @@ void clv_run_on_notice(void *user, const char *text) {
 void clv_run_say_notices(const run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   clv_trainer_notes(r->trainer, &notes);
-  clv_run_say_notes(r, "notice", notes.data);
+  clv_run_print_notes(r, "notice", notes.data);
 }
 
 /* ---- exit codes ---------------------------------------------------------------------------------------- */
@@ -94,7 +94,7 @@ bool clv_run_has_classes(const run *r) {
   return clv_dataset_y_dtype(d) == CLV_I64;
 }
 
-void clv_run_say_eval(run *r, const char *what, const clv_step_result *e) {
+void clv_run_print_eval(run *r, const char *what, const clv_step_result *e) {
   char text[160], json[200], number[CLV_JSON_NUMBER];
   double share = e->samples ? 100.0 * (double)e->correct / (double)e->samples : 0;
   if (clv_run_has_classes(r))
@@ -105,5 +105,5 @@ void clv_run_say_eval(run *r, const char *what, const clv_step_result *e) {
              (unsigned long long)e->samples);
   snprintf(json, sizeof json, "{\"event\":\"%s\",\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu}",
            what, clv_json_number(e->loss, 9, number), share / 100, (unsigned long long)e->samples);
-  clv_reporter_say(r->reporter, clv_run_json_lines(r) && !r->reporter ? json : text, json);
+  clv_reporter_notice(r->reporter, clv_run_json_lines(r) && !r->reporter ? json : text, json);
 }

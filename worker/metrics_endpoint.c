@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "worker/pages_int.h"
+#include "worker/metrics_endpoint_int.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -8,30 +8,31 @@
 #include "common/metrics/metrics.h"
 #include "worker/accept_guard_int.h"
 
-struct clv_pages {
+struct clv_metrics_endpoint {
   clv_http *http;
   clv_service *_Atomic service; /* NULL: not there yet */
 };
 
 static unsigned show_metrics(void *user, clv_bytes *out) {
-  clv_service *service = ((clv_pages *)user)->service;
+  clv_service *service = ((clv_metrics_endpoint *)user)->service;
   if (service) clv_service_metrics(service, clv_accept_guard_sheds(), out);
   clv_metrics_process("cleave-worker", out);
   return 200;
 }
 
 static unsigned show_ready(void *user, clv_bytes *out) {
-  clv_service *service = ((clv_pages *)user)->service;
+  clv_service *service = ((clv_metrics_endpoint *)user)->service;
   if (service) return clv_service_ready(service, out) ? 200 : 503;
   clv_bytes_puts(out, "starting\n");
   return 503;
 }
 
-clv_code clv_pages_open(const clv_worker_config *c, clv_pages **ret, clv_err *err) {
+clv_code clv_metrics_endpoint_open(const clv_worker_config *c, clv_metrics_endpoint **ret,
+                                   clv_err *err) {
   static const clv_http_page pages[] = {{"/metrics", CLV_METRICS_TYPE, show_metrics},
                                         {"/healthz", CLV_HTTP_TEXT, clv_http_health},
                                         {"/readyz", CLV_HTTP_TEXT, show_ready}};
-  CLV_AUTO(clv_pages_closep) clv_pages *p = NULL;
+  CLV_AUTO(clv_metrics_endpoint_closep) clv_metrics_endpoint *p = NULL;
   if (!c->metrics.listen) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
   clv_http_options o = {
@@ -43,11 +44,11 @@ clv_code clv_pages_open(const clv_worker_config *c, clv_pages **ret, clv_err *er
   return CLV_OK;
 }
 
-void clv_pages_show(clv_pages *p, clv_service *service) {
+void clv_metrics_endpoint_show(clv_metrics_endpoint *p, clv_service *service) {
   if (p) p->service = service;
 }
 
-void clv_pages_closep(clv_pages **p) {
+void clv_metrics_endpoint_closep(clv_metrics_endpoint **p) {
   if (*p) clv_http_close((*p)->http);
   free(*p);
   *p = NULL;
