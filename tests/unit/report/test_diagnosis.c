@@ -34,6 +34,18 @@ static clv_status_session part(const char *name, const char *id, clv_status_modu
   return s;
 }
 
+static clv_status_worker worker_of(const char *name, clv_status_session *of, size_t n) {
+  return (clv_status_worker){.name = name,
+                             .address = "",
+                             .asked = true,
+                             .said = "",
+                             .software = "",
+                             .device = "",
+                             .isa = "",
+                             .n_sessions = n,
+                             .sessions = of};
+}
+
 static int begin(void **state) {
   (void)state;
   memset(links, 0, sizeof links);
@@ -44,16 +56,8 @@ static int begin(void **state) {
   second[0] = part("films", "aa", &modules[1], links[1], 2);
   second[1] = part("heavy", "bb", &modules[2], NULL, 0);
   first.idle = second[0].idle = second[1].idle = 1;
-  for (int i = 0; i < 2; i++)
-    workers[i] = (clv_status_worker){.name = i ? "worker-2" : "worker-1",
-                                     .address = "",
-                                     .asked = true,
-                                     .said = "",
-                                     .software = "",
-                                     .device = "",
-                                     .isa = "",
-                                     .n_sessions = i ? 2 : 1,
-                                     .sessions = i ? second : &first};
+  workers[0] = worker_of("worker-1", &first, 1);
+  workers[1] = worker_of("worker-2", second, 2);
   return 0;
 }
 
