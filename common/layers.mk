@@ -52,7 +52,7 @@ $(call layer, kernels/ref, common/tensor kernels kernels/ops)
 # f32, convolutions in bf16 too, blocked layouts
 $(call layer, kernels/cpu, common/tensor kernels kernels/ops, oneapi dnnl cblas, -ldnnl -lopenblas -lgomp)
 
-# op table, graphs, parameters, plans
+# graphs of ops, parameters, plans
 $(call layer, common/graph, common/tensor kernels kernels/ops kernels/ref kernels/cpu)
 
 # layers of a session file or a named architecture to a graph
@@ -67,7 +67,7 @@ $(call layer, common/wire, common/tensor, protobuf-c cleave/v1, -lprotobuf-c)
 # unary calls and streams over mutual TLS
 $(call layer, common/rpc,, grpc $(SOCKETS), -lgrpc -lgpr)
 
-# links, stages, nodes, the engine of contexts
+# links, modules, nodes, the engine of contexts
 $(call layer, common/dist, common/tensor kernels common/graph common/optim common/weights \
   common/wire common/rpc)
 
@@ -79,7 +79,7 @@ ENGINE := common/cli common/tensor common/sched common/config common/tls common/
 OUT_OF_REACH_master/data := grpc microhttpd $(SOCKETS)
 $(call layer, master/data, common/tensor, zlib png jpeglib jerror, -lpng -ljpeg -lz)
 
-# progress lines, what is kept of each step, event files for TensorBoard, traces, a look into
+# progress lines, what is kept of each step, event files for TensorBoard, traces, the status of
 # workers as text and JSON
 $(call layer, master/report)
 
