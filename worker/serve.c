@@ -18,7 +18,7 @@
 #include "worker/store/store.h"
 #include "worker/worker_int.h"
 
-/* ---- signals ----------------------------------------------------------------------------------- */
+/* ---- signals --------------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t stop_requested, reload_requested;
 

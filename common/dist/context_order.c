@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of a context at this node. What the program gave a position (forwards, backwards, gradients of
- * parameters, steps) runs in ascending positions, one after the other without a gap, each as soon as what
- * it needs is here. This is how an instruction list of a schedule is executed: position i is instruction i
- * of this node. What has no position runs when it is ready, as ever.
+ * The order of a context at this node. What the program gave a position (forwards, backwards, gradients
+ * of parameters, steps) runs in ascending positions, one after the other without a gap, each as soon as
+ * what it needs is here. This is how an instruction list of a schedule is executed: position i is
+ * instruction i of this node. What has no position runs when it is ready, as ever.
  *
- * Each kind has a queue; frames bring positions nearly in order, so that joining is quick, and what is due
- * is the head of one of the four.
+ * Each kind has a queue; frames bring positions nearly in order, so that joining is quick, and what is
+ * due is the head of one of the four.
  */
 #include <math.h>
 #include <stddef.h>
@@ -64,7 +64,7 @@ void clv_order_done(clv_contexts *e, context *ctx) {
   clv_order_stir(e, ctx);
 }
 
-/* ---- calls ------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 clv_code clv_order_join_call(clv_contexts *e, call *c, const clv_frame *f, clv_err *err) {
   const uint32_t positions[ORDER_CALL_KINDS] = {[ORDER_FORWARD] = f->call.position,
@@ -105,7 +105,7 @@ static void run_weight(clv_contexts *e, context *ctx, order_place *p) {
   clv_context_run_backward(e, ctx);
 }
 
-/* ---- steps ------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 static clv_code check_rates(const clv_contexts *e, const clv_frame *f, clv_err *err) {
   const clv_module *m = f->module < CLV_MODULE_ALL ? e->env.module(e->env.user, f->module) : NULL;
@@ -178,7 +178,7 @@ static void run_step(clv_contexts *e, context *ctx, order_place *p) {
   clv_context_run_backward(e, ctx);
 }
 
-/* ---- running ----------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 /* Its inputs may be missing, and nothing else runs until they are here. */
 static void run_forward(clv_contexts *e, context *ctx, order_place *p) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights of before a step. A step inside a context (pipedream) finds calls whose forward has used the
- * weights that it changes and whose backward has not come: these keep a copy. Of as many versions are
- * copies alive as calls of different versions are between forward and backward, and one more where the
- * program asks for the version before the last (pipedream-2bw).
+ * Weights of before a step. A step inside a context (pipedream) finds calls whose forward has used
+ * the weights that it changes and whose backward has not come: these keep a copy. Of as many
+ * versions are copies alive as calls of different versions are between forward and backward, and
+ * one more where the program asks for the version before the last (pipedream-2bw).
  */
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * history: which runs there are, what became of them, and the lock that says which of them live. A run
- * folder belongs to the process that holds a record lock on its run.lock: the kernel gives it to one
- * process at a time, lets go of it when that process ends, however it ends, and tells others who it is.
- * run.json says the rest.
+ * history: which runs there are, what became of them, and the lock that says which of them live. A
+ * run folder belongs to the process that holds a record lock on its run.lock: the kernel gives it
+ * to one process at a time, lets go of it when that process ends, however it ends, and tells others
+ * who it is. run.json says the rest.
  *
  * Such locks are of the process, and go when it closes any descriptor of the file: only a run lock opens
  * run.lock in the process that trains.
@@ -18,7 +18,7 @@
 #include "common/base/base.h"
 #include "common/weights/weights.h"
 
-/* ---- the one who trains ------------------------------------------------------------------------ */
+/* ---- the one who trains ---------------------------------------------------------------------- */
 
 /* A run folder that is this process's, and its record. */
 typedef struct clv_run_lock clv_run_lock;
@@ -50,10 +50,11 @@ void clv_run_lock_end(clv_run_lock *c, clv_run_status status, unsigned code, con
 /* Whether a signal is the request of clv_history_stop. */
 bool clv_is_stop_request(const siginfo_t *info);
 
-/* ---- everybody else ---------------------------------------------------------------------------- */
+/* ---- everybody else -------------------------------------------------------------------------- */
 
-/* Each prints to standard output. Names are those of folders in runs/ below the working folder; anything
- * with a '/' is a folder. CLV_NOT_FOUND: there is no such run; the text has a "did you mean". */
+/* Each prints to standard output. Names are those of folders in runs/ below the working folder;
+ * anything with a '/' is a folder. CLV_NOT_FOUND: there is no such run; the text has a "did you
+ * mean". */
 
 /* A table of the runs in `folder`, newest first, or one JSON object per line. */
 clv_code clv_history_list(const char *folder, bool json, clv_err *err) CLV_USE_RESULT;
@@ -62,9 +63,9 @@ clv_code clv_history_list(const char *folder, bool json, clv_err *err) CLV_USE_R
 clv_code clv_history_log(const char *run, bool follow, bool json, int *ret_exit,
                          clv_err *err) CLV_USE_RESULT;
 
-/* Asks a run to end after a checkpoint, or ends it at once (now), waits for its end and says how it was.
- * *ret_exit: 0 when it ended as asked or was finished, else its exit code. CLV_PRECONDITION: it does not
- * run; CLV_UNAVAILABLE: not on this host; CLV_DENIED: somebody else's. */
+/* Asks a run to end after a checkpoint, or ends it at once (now), waits for its end and says how it
+ * was. *ret_exit: 0 when it ended as asked or was finished, else its exit code. CLV_PRECONDITION:
+ * it does not run; CLV_UNAVAILABLE: not on this host; CLV_DENIED: somebody else's. */
 clv_code clv_history_stop(const char *run, bool now, bool json, int *ret_exit,
                           clv_err *err) CLV_USE_RESULT;
 

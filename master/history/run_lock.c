@@ -18,7 +18,7 @@ struct clv_run_lock {
   clv_notifier notice;
 };
 
-/* ---- files --------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static void record_path(const char *run_dir, clv_bytes *ret) {
   clv_bytes_printf(ret, "%s/run.json", run_dir);

@@ -43,7 +43,7 @@ const char *status_rate(double bytes_per_s, char dst[STATUS_SHORT]) {
   return dst;
 }
 
-/* ---- lines ------------------------------------------------------------------------------------- */
+/* ---- lines ----------------------------------------------------------------------------------- */
 
 void status_begin(status_flow *f, unsigned indent) {
   f->indent = indent;

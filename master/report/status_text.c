@@ -12,7 +12,7 @@ enum { SESSION = 2, INSIDE = 4, LEAST_WIDTH = 20, LEAST_BAR = 10, MOST_BAR = 40,
 
 typedef unsigned long long ull;
 
-/* ---- a session --------------------------------------------------------------------------------- */
+/* ---- a session ------------------------------------------------------------------------------- */
 
 static void modules(status_flow *f, const clv_status_session *s) {
   for (uint32_t i = 0; i < s->n_modules && i < MODULES; i++) {
@@ -142,7 +142,7 @@ static void session(status_flow *f, const clv_status_view *view, const clv_statu
   trouble(f, INSIDE, &s->last_error);
 }
 
-/* ---- a worker ---------------------------------------------------------------------------------- */
+/* ---- a worker -------------------------------------------------------------------------------- */
 
 static void missing(status_flow *f, const clv_status_worker *w) {
   status_begin(f, 0);

@@ -13,9 +13,9 @@ typedef struct status_memory {
   clv_status_link *links;
 } status_memory;
 
-/* What a worker of the session file says now beside what it said before (NULL: compared with its own
- * beginning). Sessions that are new since are compared with theirs. The texts are those of `now` and of
- * the config. Fills all but error and fix. */
+/* What a worker of the session file says now beside what it said before (NULL: compared with its
+ * own beginning). Sessions that are new since are compared with theirs. The texts are those of
+ * `now` and of the config. Fills all but error and fix. */
 clv_code clv_status_make(const clv_session_config *config, uint32_t worker,
                          const clv_wire_status_reply *before, const clv_wire_status_reply *now,
                          status_memory *memory, clv_status_worker *ret,
