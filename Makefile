@@ -423,14 +423,14 @@ $(OUT)/bench/%: $(OUT)/tests/bench/%.o $(ALL_LIBS)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
 
-# ---- the table of the proofs -------------------------------------------------------------------------
+# ---- the table of the proofs ---------------------------------------------------------------------
 .PHONY: proof proof-status
 proof: deps-parity
 	$(Q)MAKE=$(MAKE) PROOF=$(PROOF) PROOF_SCALE=$(PROOF_SCALE) $(PYTHON) tests/proof/proof.py
 proof-status:
 	$(Q)PROOF_SCALE=$(PROOF_SCALE) $(PYTHON) tests/proof/proof.py --status
 
-# ---- install --------------------------------------------------------------------------------------
+# ---- install -------------------------------------------------------------------------------------
 BINDIR := $(DESTDIR)$(PREFIX)/bin
 LIBDIR := $(DESTDIR)$(PREFIX)/lib
 DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/cleave

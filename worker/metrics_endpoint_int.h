@@ -10,8 +10,8 @@
 typedef struct clv_metrics_endpoint clv_metrics_endpoint;
 
 /* Opens before the service does, so that an address that is taken ends the start-up early; it is
- * not ready until clv_metrics_endpoint_show. Without such an address *ret stays NULL, which the others
- * take. */
+ * not ready until clv_metrics_endpoint_show. Without such an address *ret stays NULL, which the
+ * others take. */
 clv_code clv_metrics_endpoint_open(const clv_worker_config *config, clv_metrics_endpoint **ret,
                                    clv_err *err) CLV_USE_RESULT;
 void clv_metrics_endpoint_show(clv_metrics_endpoint *p, clv_service *service);

@@ -38,7 +38,7 @@ static void catch_signals(void) {
   sigaction(SIGPIPE, &a, NULL);
 }
 
-/* ---- the start-up sequence --------------------------------------------------------------------- */
+/* ---- the start-up sequence ------------------------------------------------------------------- */
 
 static clv_code load_config(const arguments *a, clv_worker_config **ret, clv_err *err) {
   clv_config_overrides over = {
@@ -46,8 +46,8 @@ static clv_code load_config(const arguments *a, clv_worker_config **ret, clv_err
   return clv_worker_config_load(a->config, &over, ret, err);
 }
 
-/* No child may gain rights, and a flood must not meet the default of 1024 descriptors. Core dumps are off
- * since main began (common/cli). */
+/* No child may gain rights, and a flood must not meet the default of 1024 descriptors. Core dumps
+ * are off since main began (common/cli). */
 static void harden(void) {
   struct rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {

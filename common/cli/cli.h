@@ -47,8 +47,8 @@ typedef struct clv_exit_row {
 extern const clv_exit_row clv_exit_rows[];
 extern const size_t clv_exit_n_rows;
 
-/* Say on standard error why the program ends (clv_notice, event "failed"), with where to read on about
- * the code. Returns the code. */
+/* Say on standard error why the program ends (clv_notice, event "failed"), with where to read on
+ * about the code. Returns the code. */
 int clv_exit_report(clv_exit code, const clv_err *err);
 
 /* ---- tables ---------------------------------------------------------------------------------- */

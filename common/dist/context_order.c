@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of a context at this node. What the program gave a position (forwards, backwards, gradients
- * of parameters, steps) runs in ascending positions, one after the other without a gap, each as soon as
- * what it needs is here. This is how an instruction list of a schedule is executed: position i is
- * instruction i of this node. What has no position runs when it is ready, as ever.
+ * The order of a context at this node. What the program gave a position (forwards, backwards,
+ * gradients of parameters, steps) runs in ascending positions, one after the other without a gap,
+ * each as soon as what it needs is here. This is how an instruction list of a schedule is executed:
+ * position i is instruction i of this node. What has no position runs when it is ready, as ever.
  *
- * Each kind has a queue; frames bring positions nearly in order, so that joining is quick, and what is
- * due is the head of one of the four.
+ * Each kind has a queue; frames bring positions nearly in order, so that joining is quick, and what
+ * is due is the head of one of the four.
  */
 #include <math.h>
 #include <stddef.h>

@@ -50,7 +50,8 @@ static clv_code copy_of(clv_contexts *e, clv_module *m, old_weights **ret, clv_e
   return CLV_OK;
 }
 
-/* Whether its backward still reads the weights its forward has read, which are the module's own now. */
+/* Whether its backward still reads the weights its forward has read, which are the module's own
+ * now. */
 static bool needs_them(const call *c, const clv_module *m) {
   bool ran = c->phase == FORWARD || c->phase == RETAINED;
   if (c->mod != m || !ran || c->weights) return false;

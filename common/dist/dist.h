@@ -333,7 +333,7 @@ clv_code clv_lane_accept(const clv_lane_acceptor *acceptor, const clv_rpc_peer *
                          clv_rpc_stream *stream, clv_rpc_stream_events *ret_events,
                          clv_err *err) CLV_USE_RESULT;
 
-/* ---- modules as data -------------------------------------------------------------------------- */
+/* ---- modules as data ------------------------------------------------------------------------- */
 
 /* The memory behind a LoadModule's graph. Start with {0}; the graph must outlive it. */
 typedef struct clv_module_message {
@@ -354,7 +354,7 @@ void clv_module_message_done(clv_module_message *m);
 /* Settings of a group. final: as in clv_module_options. */
 clv_wire_optimizer clv_module_message_optimizer(const clv_optim_config *optimizer, bool final);
 
-/* ---- modules ---------------------------------------------------------------------------------- */
+/* ---- modules --------------------------------------------------------------------------------- */
 
 /* Parameters that are stepped with settings and a rate of their own. */
 typedef struct clv_module_group {
@@ -427,8 +427,8 @@ clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *na
                               const clv_shape *shape, const void *data,
                               clv_err *err) CLV_USE_RESULT;
 
-/* Make the training plan and its buffers for a batch size now, so that the first step is as fast as the
- * rest and memory problems show early. */
+/* Make the training plan and its buffers for a batch size now, so that the first step is as fast as
+ * the rest and memory problems show early. */
 clv_code clv_module_warm(clv_module *m, int64_t batch, clv_err *err) CLV_USE_RESULT;
 
 /* ---- turns to compute ---------------------------------------------------------------------------
@@ -496,8 +496,8 @@ clv_code clv_node_new(const clv_node_options *options, clv_session_node **ret,
 /* No link may deliver into it any more, and clv_node_run must have returned. */
 void clv_node_free(clv_session_node *n);
 
-/* Takes the module, whatever it returns; its bytes count against the pool's quota. CLV_EXISTS: there
- * is a module of that index, or it is CLV_MODULE_ALL or above. */
+/* Takes the module, whatever it returns; its bytes count against the pool's quota. CLV_EXISTS:
+ * there is a module of that index, or it is CLV_MODULE_ALL or above. */
 clv_code clv_node_add_module(clv_session_node *n, clv_module *module, clv_err *err) CLV_USE_RESULT;
 clv_module *clv_node_module(clv_session_node *n, uint32_t module); /* or NULL */
 

@@ -15,7 +15,7 @@ void clv_link_awaited(clv_link *link, uint64_t ns);
  * of the whole is the exclusive or of all parts. */
 uint32_t clv_crc32c_shift(uint32_t crc, uint64_t bytes);
 
-/* ---- module, called by the node on the compute thread ------------------------------------------ */
+/* ---- module, called by the node on the compute thread ---------------------------------------- */
 
 /* Make sure that n tensors of a size exist, so that none is made in the middle of a step. Their
  * memory is touched only when it is used. */

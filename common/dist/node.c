@@ -55,7 +55,7 @@ void clv_node_free(clv_session_node *n) {
   free(n);
 }
 
-/* ---- modules ---------------------------------------------------------------------------------- */
+/* ---- modules --------------------------------------------------------------------------------- */
 
 clv_module *clv_node_module(clv_session_node *n, uint32_t module) {
   return module < CLV_MODULE_ALL ? n->modules[module] : NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph: graphs of ops with named parameters, shape inference, cutting a graph into modules, and the
- * plan that executes one module on one backend.
+ * graph: graphs of ops with named parameters, shape inference, cutting a graph into modules, and
+ * the plan that executes one module on one backend.
  *
  * A graph is a DAG in topological order: a node's inputs have smaller indexes. Names of parameters
  * are PyTorch state_dict names: "<node name>.weight"; a node without a name of its own is called by
@@ -167,10 +167,10 @@ typedef struct clv_plan_info {
   bool backward_reads_params; /* they must not change between a forward and its backward */
 } clv_plan_info;
 
-/* Copies what it needs of g and params; `params` says which are frozen. One plan per (module, batch,
- * training, threads). The graph's float inputs are of options->dtype. Activation memory is taken
- * by the first clv_plan_call_get, so that a plan too large can be refused by its info. CLV_INVALID
- * when params are not g's, and for batchnorm with one value per channel in training. */
+/* Copies what it needs of g and params; `params` says which are frozen. One plan per (module,
+ * batch, training, threads). The graph's float inputs are of options->dtype. Activation memory is
+ * taken by the first clv_plan_call_get, so that a plan too large can be refused by its info.
+ * CLV_INVALID when params are not g's, and for batchnorm with one value per channel in training. */
 clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_plan_options *options,
                       clv_plan **ret, clv_err *err) CLV_USE_RESULT;
 clv_plan *clv_plan_free(clv_plan *p);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which ops one kernel takes together: a normalisation that takes tails (batchnorm) and the relu behind
- * it, with an addition between them or not. The relu's node then stands for all, in both directions.
+ * Which ops one kernel takes together: a normalisation that takes tails (batchnorm) and the relu
+ * behind it, with an addition between them or not. The relu's node then stands for all, in both
+ * directions.
  *
  * The bits must be those of the ops apart, so nobody else may see what lies between them, and no
  * gradient may come to a sum earlier or later than it would have: gradients are handed on when the

@@ -2,9 +2,9 @@
  *
  * optim: the local optimiser of one module, learning-rate schedules and the clipping factor.
  *
- * An optimiser steps over the parts ("spans") of a module's parameter block that learn. Each belongs
- * to a group, with settings and a rate of its own (torch's param_groups); all groups take a step
- * together and are of one kind. Moments are one allocation each, with the parameter block's
+ * An optimiser steps over the parts ("spans") of a module's parameter block that learn. Each
+ * belongs to a group, with settings and a rate of its own (torch's param_groups); all groups take a
+ * step together and are of one kind. Moments are one allocation each, with the parameter block's
  * offsets, so that a moment of a parameter is found under the parameter's own offset. Whether, with
  * which rates and with which gradient factor a step is taken is decided by the caller, who sees all
  * modules (global norm, refusal of NaN).

@@ -29,7 +29,7 @@ static void enter(SSL *ssl, stage s) {
   SSL_set_ex_data(ssl, slot, datum(began_of(SSL_get_ex_data(ssl, slot)), s));
 }
 
-/* ---- reasons ---------------------------------------------------------------------------------- */
+/* ---- reasons --------------------------------------------------------------------------------- */
 
 static const struct {
   uint8_t alert;

@@ -24,8 +24,9 @@ typedef struct cpu_kernel {
 
 typedef clv_code cpu_prepare_fn(const clv_node_desc *d, clv_kernel **ret, clv_err *err);
 
-/* CLV_CPU_OP(name, prepare), at the beginning of a line: the backend has a kernel for the op `name`.
- * The Makefile collects these lines in gen/cpu_ops.def, of which backend.c makes its table. */
+/* CLV_CPU_OP(name, prepare), at the beginning of a line: the backend has a kernel for the op
+ * `name`. The Makefile collects these lines in gen/cpu_ops.def, of which backend.c makes its
+ * table. */
 #define CLV_CPU_OP(name, prepare)                                                           \
   _Static_assert(CLV_OP_NUMBER_##name, "its number is not 0");                              \
   cpu_prepare_fn clv_cpu_prepare_##name;                                                    \

@@ -24,9 +24,9 @@ typedef void cpu_map(const float *x, const float *z, float *y, size_t n);
   }                                                                                    \
   CPU_CLONES(name, (const float *xs, const float *zs, float *ys, size_t n), (xs, zs, ys, n))
 
-/* A kernel for an op of one or two inputs: forward is `map`, backward_input `back` (NULL: the caller
- * sets it). What is kept and whether it may run in place is the row's. cost: of one element, in
- * loads. */
+/* A kernel for an op of one or two inputs: forward is `map`, backward_input `back` (NULL: the
+ * caller sets it). What is kept and whether it may run in place is the row's. cost: of one element,
+ * in loads. */
 clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map *map, cpu_map *back, int cost,
                            clv_kernel **ret, clv_err *err) CLV_USE_RESULT;
 

@@ -109,10 +109,10 @@ typedef struct clv_op_def {
   const char *name;
   const char *doc; /* formula and the PyTorch function whose numbers it matches */
 
-  /* The torch.nn module of the same numbers, "Linear(out=out_features, bias=bias)": attribute of the
-   * op = attribute of the module; "A|B(...)" for modules alike. torch_needs: attributes that the
-   * module must have, as Python: "dilation=1, padding_mode='zeros'"; a pair stands for two equal
-   * numbers. No module: torch_module is "" and no_torch_module the reason. */
+  /* The torch.nn module of the same numbers, "Linear(out=out_features, bias=bias)": attribute of
+   * the op = attribute of the module; "A|B(...)" for modules alike. torch_needs: attributes that
+   * the module must have, as Python: "dilation=1, padding_mode='zeros'"; a pair stands for two
+   * equal numbers. No module: torch_module is "" and no_torch_module the reason. */
   const char *torch_module, *torch_needs, *no_torch_module;
 
   int n_in, max_in; /* inputs: n_in, or n_in to max_in where that is not 0 */
@@ -130,8 +130,8 @@ typedef struct clv_op_def {
   bool identity_in_eval;
   bool stride_is_kernel; /* the default of stride */
   bool test_only;        /* refused unless the process was started for tests */
-  /* Value i of the output is made of value i of each input, attributes and i; no parameters. Such an
-   * op gives the same bits in any layout. */
+  /* Value i of the output is made of value i of each input, attributes and i; no parameters. Such
+   * an op gives the same bits in any layout. */
   bool elementwise;
   bool zero_stays;  /* elementwise, and 0 where all inputs are: padding that is zero stays zero */
   bool takes_tails; /* a kernel may do the ops of CLV_TAIL_* behind it as well */
@@ -186,8 +186,9 @@ clv_code clv_window_extents(const char *op, const clv_op_site *site, int64_t ret
 clv_code clv_find_axis(const char *op, const clv_op_site *site, int *ret,
                        clv_err *err) CLV_USE_RESULT;
 
-/* The trailing dimensions that an op normalises: attrs->shape, the last one where none is given. The check
- * refuses an input that does not end in them, or of which they are all: N is not among them. */
+/* The trailing dimensions that an op normalises: attrs->shape, the last one where none is given.
+ * The check refuses an input that does not end in them, or of which they are all: N is not among
+ * them. */
 clv_shape clv_trailing_of(const clv_op_site *site);
 clv_code clv_trailing_shape(const char *op, const clv_op_site *site, clv_err *err) CLV_USE_RESULT;
 

@@ -402,8 +402,8 @@ CLEAVE_API cleave_status cleave_state_read(cleave_runtime *runtime, cleave_modul
                                            cleave_state_kind kind, uint64_t deadline_ms,
                                            cleave_state *ret_state,
                                            cleave_error *error) CLEAVE_RESULT;
-/* BLOCKS until the node has them. Each under a name cleave_state_read gives, with its dtype and shape;
- * all of them or some: a new batchnorm's num_batches_tracked that is left out stays 0, as in
+/* BLOCKS until the node has them. Each under a name cleave_state_read gives, with its dtype and
+ * shape; all of them or some: a new batchnorm's num_batches_tracked that is left out stays 0, as in
  * PyTorch. */
 CLEAVE_API cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
                                             cleave_state_kind kind, const cleave_named *items,
@@ -479,13 +479,13 @@ typedef struct cleave_call_options {
   /* The value comes to the program as soon as it is there, for cleave_to_here; with send_to only
    * where that is "master". */
   bool to_program;
-  /* The order of a schedule. Of the context's things at one node those with a position run in ascending
-   * positions, from 1 and without a gap, each when what it needs is there: the call itself, its
-   * backward, and the gradients of its parameters apart from that (0: with it). Turns of a call
-   * ascend (CLEAVE_INVALID, as one over 1,048,576); backwards of a module's calls have positions in the
-   * order of the roots, and so have the gradients of parameters: with others the context stands
-   * still, or fails. A position that never comes stops the node's later ones until the context ends. 0:
-   * in no order. */
+  /* The order of a schedule. Of the context's things at one node those with a position run in
+   * ascending positions, from 1 and without a gap, each when what it needs is there: the call
+   * itself, its backward, and the gradients of its parameters apart from that (0: with it). Turns
+   * of a call ascend (CLEAVE_INVALID, as one over 1,048,576); backwards of a module's calls have
+   * positions in the order of the roots, and so have the gradients of parameters: with others the
+   * context stands still, or fails. A position that never comes stops the node's later ones until
+   * the context ends. 0: in no order. */
   uint32_t position, backward_position, weight_position;
   /* With the weights from before the last step of the context at the module, if there has been one
    * (cleave_step_at with keep). */
@@ -733,15 +733,15 @@ CLEAVE_API cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *
                                      cleave_context context, uint64_t deadline_ms,
                                      cleave_stepped *ret, cleave_error *error) CLEAVE_RESULT;
 
-/* The step of one module inside the context: at its node, when its position comes, with the gradients
- * since its last step there, which are then forgotten. For schedules that do not wait for each
- * other (pipedream). No node asks another: a gradient that is not finite ends the context with an
- * error, and what was stepped stays stepped. Calls whose forward came before it and whose backward
- * comes after use the weights from before in both. Said before the backward of the context; the
- * optimiser's groups are final and it does not clip (CLEAVE_PRECONDITION). ahead: steps of the
- * schedule of rates between those decided so far and this one. keep: the weights from before stay
- * for calls with `old_weights`, until the module's next step. ret_lr: the rate of the optimiser's
- * first group; may be NULL. */
+/* The step of one module inside the context: at its node, when its position comes, with the
+ * gradients since its last step there, which are then forgotten. For schedules that do not wait for
+ * each other (pipedream). No node asks another: a gradient that is not finite ends the context with
+ * an error, and what was stepped stays stepped. Calls whose forward came before it and whose
+ * backward comes after use the weights from before in both. Said before the backward of the
+ * context; the optimiser's groups are final and it does not clip (CLEAVE_PRECONDITION). ahead:
+ * steps of the schedule of rates between those decided so far and this one. keep: the weights from
+ * before stay for calls with `old_weights`, until the module's next step. ret_lr: the rate of the
+ * optimiser's first group; may be NULL. */
 CLEAVE_API cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                         cleave_context context, cleave_module *module,
                                         uint64_t ahead, uint32_t position, bool keep,

@@ -87,8 +87,8 @@ static double sum_of_grouped(const cleave_module *m, const double *sums, double 
 }
 
 /* A node's sums come in the order of modules, then parameters, over those of its modules that have
- * gradients here. Each is taken when its module's position comes, so the norm does not depend on where
- * modules are. */
+ * gradients here. Each is taken when its module's position comes, so the norm does not depend on
+ * where modules are. */
 static cleave_status total_norm(const cleave_optimizer *o, const context *c, double *ret,
                                 cleave_error *error) {
   const cleave_runtime *rt = o->runtime;

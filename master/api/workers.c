@@ -249,7 +249,7 @@ void api_disconnect(cleave_runtime *rt) {
   rt->rpc = NULL;
 }
 
-/* ---- modules as data -------------------------------------------------------------------------- */
+/* ---- modules as data ------------------------------------------------------------------------- */
 
 /* Whom the module's worker dials; returns their number. */
 static uint32_t direct_peers(const cleave_module *m, const char **names) {

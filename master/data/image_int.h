@@ -109,7 +109,7 @@ clv_code clv_folder_scan(const char *root, clv_folder *ret, clv_err *err) CLV_US
 void clv_folder_thin(clv_folder *f, size_t limit);
 void clv_folder_done(clv_folder *f);
 
-/* ---- threads (thread_pool.c) ------------------------------------------------------------------------ */
+/* ---- threads (thread_pool.c) ----------------------------------------------------------------- */
 
 typedef struct clv_thread_pool clv_thread_pool;
 

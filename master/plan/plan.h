@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * plan: everything that can be known of a session before anything runs. A *blueprint* has its
- * stages, shapes, who learns, and which tensors leave the master; a *layout* its schedule as positions
- * of the nodes. What is drawn, described and suggested comes from these, and nothing here connects.
+ * stages, shapes, who learns, and which tensors leave the master; a *layout* its schedule as
+ * positions of the nodes. What is drawn, described and suggested comes from these, and nothing here
+ * connects.
  *
  * Threads: a blueprint is read-only once made.
  */
@@ -153,17 +154,17 @@ clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT
 
 /* ---- initial weights ------------------------------------------------------------------------- */
 
-/* All tensors that the stage has, in a weights file: *ret is [params->n], to be freed. NULL in it: see
- * CLV_WEIGHTS_COUNTS_FROM_0. */
+/* All tensors that the stage has, in a weights file: *ret is [params->n], to be freed. NULL in it:
+ * see CLV_WEIGHTS_COUNTS_FROM_0. */
 clv_code clv_stage_match(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
                          unsigned flags, const clv_weights_entry ***ret,
                          clv_err *err) CLV_USE_RESULT;
 
-/* The file of a stage's initial weights, with the stage's tensors in it; a NULL among them is a count that
- * the file has not, and `notes` gets one more
+/* The file of a stage's initial weights, with the stage's tensors in it; a NULL among them is a
+ * count that the file has not, and `notes` gets one more
  * line about it. CLV_DATA_LOSS names the
- * place in the session: it is missing or damaged, has another digest, lacks a tensor of the stage or
- * has one in another type or shape, or one that the whole model has not. */
+ * place in the session: it is missing or damaged, has another digest, lacks a tensor of the stage
+ * or has one in another type or shape, or one that the whole model has not. */
 clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
                              const clv_weights_entry ***ret_found, clv_bytes *notes,
                              clv_err *err) CLV_USE_RESULT;

@@ -70,14 +70,14 @@ static clv_code read_custom(const clv_session_config *c, const clv_sched_shape *
   return CLV_OK;
 }
 
-/* ---- positions ----------------------------------------------------------------------------------- */
+/* ---- positions ------------------------------------------------------------------------------- */
 
 static bool learns(const clv_blueprint *b, uint32_t stage) {
   return stage < b->n_stages && b->stages[stage].n_learning > 0;
 }
 
-/* The positions of one rank, in the order of its list. What is sent and received has none: it goes when
- * it can. */
+/* The positions of one rank, in the order of its list. What is sent and received has none: it goes
+ * when it can. */
 static void number_rank(const clv_blueprint *b, clv_layout *l, uint32_t rank) {
   uint32_t position = 0;
   for (uint32_t i = 0; i < l->sched->n[rank]; i++) {

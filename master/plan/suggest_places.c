@@ -9,8 +9,8 @@
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-/* Such a layer hands on as many values as it gets, and the kernel before it may do its work too: a cut
- * belongs behind it instead of before it. */
+/* Such a layer hands on as many values as it gets, and the kernel before it may do its work too: a
+ * cut belongs behind it instead of before it. */
 static bool cut_belongs_behind(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
   return def->alias || def->takes_tails || (def->elementwise && def->n_in == 1);

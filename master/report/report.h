@@ -21,8 +21,8 @@
 
 typedef struct clv_journal clv_journal;
 
-/* The run folder's log.txt and log.jsonl; append: behind what an earlier attempt printed. notice: told once
- * of a disk that fills up later. */
+/* The run folder's log.txt and log.jsonl; append: behind what an earlier attempt printed. notice:
+ * told once of a disk that fills up later. */
 clv_code clv_journal_open(const char *run_dir, bool append, clv_notifier notice, clv_journal **ret,
                           clv_err *err) CLV_USE_RESULT;
 void clv_journal_close(clv_journal *j); /* NULL is allowed */
@@ -45,7 +45,8 @@ typedef struct clv_scalar {
  * warned of once. NULL is allowed everywhere but in _open. */
 typedef struct clv_events clv_events;
 
-/* A new file in `folder`, which is made. What older files there have of `step` and later is void. */
+/* A new file in `folder`, which is made. What older files there have of `step` and later is
+ * void. */
 clv_code clv_events_open(const char *folder, uint64_t step, clv_notifier notice, clv_events **ret,
                          clv_err *err) CLV_USE_RESULT;
 void clv_events_scalars(clv_events *e, uint64_t step, const clv_scalar *list, size_t n);
@@ -130,9 +131,9 @@ void clv_trace_transfer(clv_trace *t, const clv_trace_slice *s);
 
 /* ---- the status of workers ---------------------------------------------------------------------
  *
- * What a worker shows of itself, and how it has changed since its answer before. Shares are of the time
- * between the two, 0 to 1. In and out are as the worker sees it. Texts may be anything: they are made
- * harmless where they are drawn. Nothing here is owned. */
+ * What a worker shows of itself, and how it has changed since its answer before. Shares are of the
+ * time between the two, 0 to 1. In and out are as the worker sees it. Texts may be anything: they
+ * are made harmless where they are drawn. Nothing here is owned. */
 
 typedef struct clv_status_trouble {
   const char *text; /* NULL or "": nothing went wrong */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The status of workers as text: a paragraph per worker, below it one per session, which begins with the
- * diagnosis. Names in front, numbers behind them, what is zero and always would be is left out.
+ * The status of workers as text: a paragraph per worker, below it one per session, which begins
+ * with the diagnosis. Names in front, numbers behind them, what is zero and always would be is left
+ * out.
  */
 #include <stdio.h>
 #include <string.h>

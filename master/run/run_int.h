@@ -33,7 +33,7 @@ clv_code clv_run_open_blueprint(run *r, bool need_train, clv_err *err) CLV_USE_R
 /* Another one, from r->config as it is now. */
 clv_code clv_run_make_blueprint(run *r, clv_err *err) CLV_USE_RESULT;
 
-/* ---- what a person is told (run_print.c) ------------------------------------------------------- */
+/* ---- what a person is told (run_print.c) ----------------------------------------------------- */
 
 /* The error, also to the journal of a run that has one (r may be NULL); returns `code`. */
 clv_exit clv_run_fail(const run *r, clv_exit code, const clv_err *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rounds: all calls of all micro-batches, their positions, and the whole backward are told to the nodes
- * at once; they run the instructions of the schedule, and the driver reacts to nothing in the
+ * Rounds: all calls of all micro-batches, their positions, and the whole backward are told to the
+ * nodes at once; they run the instructions of the schedule, and the driver reacts to nothing in the
  * middle. A round is one step, or, of an asynchronous schedule, as many as are taken between two
  * moments at which all stages have the same number of them.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a bad network does to messages, for whole processes: linked into the tests' own cleave-worker,
- * cleave-master and libcleave, it stands between packets and their links: the linker has every call of
- * clv_link_send come here (--wrap), and the product has no place where it could.
+ * What a bad network does to messages, for whole processes: linked into the tests' own
+ * cleave-worker, cleave-master and libcleave, it stands between packets and their links: the linker
+ * has every call of clv_link_send come here (--wrap), and the product has no place where it could.
  *
  *   CLEAVE_TEST_FAULTS=SEED:DROP:TWICE:DELAY_MS   percent, percent, most milliseconds
  *

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seed 003: a CNN in two remote modules, trained with 1, 2, 4 and 8 micro-batches. Every micro-batch
- * goes through both modules as a reference, without waiting; the outputs are concatenated for one
- * loss, whose backward pass runs over both workers, and a distributed SGD steps both modules.
+ * Seed 003: a CNN in two remote modules, trained with 1, 2, 4 and 8 micro-batches. Every
+ * micro-batch goes through both modules as a reference, without waiting; the outputs are
+ * concatenated for one loss, whose backward pass runs over both workers, and a distributed SGD
+ * steps both modules.
  *
  * Tensors are concatenated along columns: k outputs of n x 10 give one of n x 10k, and the one-hot
  * labels stand in the same order. To a mean over all elements that is the same.

@@ -39,7 +39,7 @@ static bool must(cleave_status status) {
   return status == CLEAVE_OK;
 }
 
-/* ---- the modules ------------------------------------------------------------------------------ */
+/* ---- the modules ----------------------------------------------------------------------------- */
 
 static bool make_join(const cleave_module_options *o, cleave_module **ret) {
   static const int64_t shape[] = {ROWS, WIDTH};

@@ -1,7 +1,7 @@
 """Turns: the order that a master gives to what a context does at a worker (PROTOCOL.md 6). Told
 frame by
-frame: what runs when, what stops, what is refused, and what is left when it ends. Steps in position and
-the weights of before them are in test_context_steps.py."""
+frame: what runs when, what stops, what is refused, and what is left when it ends. Steps in position
+and the weights of before them are in test_context_steps.py."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from contexts import *
@@ -80,7 +80,7 @@ def a_position_whose_call_fails_is_done():
         values(w, 15)
 
 
-# ---- positions that are wrong ------------------------------------------------------------------------
+# ---- positions that are wrong --------------------------------------------------------------------
 
 @suite.test
 def a_position_that_is_over_is_an_error_of_its_call():
@@ -245,7 +245,7 @@ def a_backward_whose_gradient_is_missing_holds_forwards_and_backwards():
         assert got == {pb.VALUE, pb.FINISHED}, got
 
 
-# ---- gradients of parameters at their own position ---------------------------------------------------
+# ---- gradients of parameters at their own position -----------------------------------------------
 
 def sums_of(orders, gradient_rows, listed=(11, 12, 13)):
     """Gradients of the module and the rows of the trace."""

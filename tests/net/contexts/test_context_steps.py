@@ -35,7 +35,7 @@ def gradients_come(w, context, phase, given):
     return {i: numbers(w.recv(pb.GRADIENT, message=1000 + i)) for i in given}
 
 
-# ---- steps in position ------------------------------------------------------------------------------
+# ---- steps in position ---------------------------------------------------------------------------
 
 @suite.test
 def steps_take_the_gradients_since_the_last_and_forget_them():

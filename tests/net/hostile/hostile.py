@@ -83,8 +83,8 @@ def undisturbed(steps):
 # ---- memory ------------------------------------------------------------------------------------
 
 def peak_begin(pid):
-    """Forget the peak so far: from now on VmHWM is the largest since. Without root's rights over a process that
-    cannot be dumped it stays, and only what is above it shows."""
+    """Forget the peak so far: from now on VmHWM is the largest since. Without root's rights over a
+    process that cannot be dumped it stays, and only what is above it shows."""
     try:
         with open(f"/proc/{pid}/clear_refs", "w") as f:
             f.write("5")

@@ -139,7 +139,8 @@ def at_rest(pairs):
 
 
 def compare(cluster, ledger):
-    """Differences that stay: a packet or a connection on its way may be seen by one and not the other."""
+    """Differences that stay: a packet or a connection on its way may be seen by one and not the
+    other."""
     end = time.monotonic() + TIMEOUT_S * SLOW
     while True:
         wrong, pairs = look(cluster)

@@ -1,12 +1,13 @@
-"""What was built is what may be shipped: nothing of the tests is in it, and nothing that could be hooked stands before
-the gate."""
+"""What was built is what may be shipped: nothing of the tests is in it, and nothing that could be
+hooked stands before the gate."""
 import os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
 suite = Suite()
 SHIPPED = ("cleave-master", "cleave-worker", "libcleave.so", "libcleave.a")
-# Between a tensor and the network nothing can be written but these, by archive and symbol; neither is called.
+# Between a tensor and the network nothing can be written but these, by archive and symbol; neither
+# is called.
 BEFORE_THE_NETWORK = {"common_dist.a": {"no_memory"}, "common_wire.a": set(), "common_rpc.a": {"count.0"},
                       "master_api.a": set(), "worker_service.a": set()}
 

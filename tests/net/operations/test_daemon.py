@@ -1,5 +1,6 @@
-"""How the daemon behaves: configuration checks, the ready line, draining, audit lines, quotas; initial
-weights from files and artifacts; the loss and the raw input at a worker by permission only."""
+"""How the daemon behaves: configuration checks, the ready line, draining, audit lines, quotas;
+initial weights from files and artifacts; the loss and the raw input at a worker by permission
+only."""
 import hashlib, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -392,7 +393,8 @@ def normed(at_b, weights=""):
 
 @suite.test
 def weights_without_counts_count_from_0():
-    """As PyTorch takes a state_dict of before it counted batches; whatever else is missing is refused by name."""
+    """As PyTorch takes a state_dict of before it counted batches; whatever else is missing is
+    refused by name."""
     four = lambda *values: ("F32", (4,), f32(values))
     whole = {**given_weights(), "1.weight": four(1, 2, 3, 4), "1.bias": four(4, 3, 2, 1), "1.running_mean": four(1, 0, 1, 0),
              "1.running_var": four(1, 2, 1, 2), "1.num_batches_tracked": ("I64", (), struct.pack("<q", 0))}

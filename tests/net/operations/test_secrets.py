@@ -1,4 +1,5 @@
-"""No key is in a process's memory while a core file, or another process of the same user, could have it."""
+"""No key is in a process's memory while a core file, or another process of the same user, could
+have it."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -11,7 +12,8 @@ STAGES = """stages:
 loss: {kind: mse}
 train: {batch: 2, optimizer: {kind: sgd, lr: 0.1}}
 """
-# Before the C library's open: says what the process would give away at the moment when it opens a key.
+# Before the C library's open: says what the process would give away at the moment when it opens a
+# key.
 OPEN = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>

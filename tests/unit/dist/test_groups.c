@@ -8,7 +8,7 @@
 
 enum { BATCH = 2, WIDTH = 3, WEIGHTS = WIDTH * WIDTH };
 
-/* ---- modules ---------------------------------------------------------------------------------- */
+/* ---- modules --------------------------------------------------------------------------------- */
 
 static clv_module_options options_of(uint32_t index) {
   return stage_of(graph_of(CLV_OP_LINEAR, BATCH, WIDTH), index);
