@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of `width` values divided by their root mean square. Sums over a row are taken in double,
+ * value i into the partial sum i % 8; sums over rows for the gradient of weight in order, in double.
+ */
+#include <math.h>
+
+#include "kernels/cpu/cpu_int.h"
+
+enum { LANES = 8, COLUMNS = 64 };
+
+typedef struct rmsnorm_kernel {
+  cpu_kernel k;
+  size_t rows, width;
+} rmsnorm_kernel;
+
+typedef struct rms_job {
+  const rmsnorm_kernel *k;
+  const clv_kernel_args *a;
+} rms_job;
+
+/* ---- one row --------------------------------------------------------------------------------- */
+
+CPU_INLINE double fold(double *lane) {
+  for (int width = LANES / 2; width; width /= 2)
+    for (int l = 0; l < width; l++) lane[l] += lane[l + width];
+  return lane[0];
+}
+
+CPU_INLINE void squares_body(const float *x, size_t n, double *ret) {
+  double s[LANES] = {0};
+  size_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (size_t l = 0; l < LANES; l++) s[l] += (double)x[i + l] * x[i + l];
+  for (size_t l = 0; i + l < n; l++) s[l] += (double)x[i + l] * x[i + l];
+  *ret = fold(s);
+}
+
+/* sum of dy w x. */
+CPU_INLINE void products_body(const float *x, const float *dy, const float *w, size_t n,
+                              double *ret) {
+  double s[LANES] = {0};
+  size_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (size_t l = 0; l < LANES; l++) s[l] += (double)dy[i + l] * w[i + l] * x[i + l];
+  for (size_t l = 0; i + l < n; l++) s[l] += (double)dy[i + l] * w[i + l] * x[i + l];
+  *ret = fold(s);
+}
+
+CPU_INLINE void scale_row_body(const float *x, size_t n, float inverse, const float *w, float *y) {
+  for (size_t i = 0; i < n; i++) y[i] = x[i] * inverse * w[i];
+}
+
+/* dx = dy w inverse - x slope */
+CPU_INLINE void back_row_body(const float *x, const float *dy, const float *w, size_t n,
+                              float inverse, float slope, float *dx) {
+  for (size_t i = 0; i < n; i++) dx[i] = dy[i] * w[i] * inverse - x[i] * slope;
+}
+
+CPU_CLONES(squares, (const float *x, size_t n, double *ret), (x, n, ret))
+CPU_CLONES(products, (const float *x, const float *dy, const float *w, size_t n, double *ret),
+           (x, dy, w, n, ret))
+CPU_CLONES(scale_row,
+           (const float *restrict x, size_t n, float inverse, const float *restrict w,
+            float *restrict y),
+           (x, n, inverse, w, y))
+CPU_CLONES(back_row,
+           (const float *restrict x, const float *restrict dy, const float *restrict w, size_t n,
+            float inverse, float slope, float *restrict dx),
+           (x, dy, w, n, inverse, slope, dx))
+
+/* ---- all rows -------------------------------------------------------------------------------- */
+
+static void forward_rows(void *arg, size_t begin, size_t end) {
+  const rms_job *j = arg;
+  size_t width = j->k->width;
+  double *saved = j->a->saved, sum;
+  for (size_t r = begin; r < end; r++) {
+    const float *x = (const float *)j->a->in[0] + r * width;
+    squares(x, width, &sum);
+    double inverse = 1 / sqrt(sum / (double)width + j->k->k.d.attrs.eps);
+    scale_row(x, width, (float)inverse, j->a->param[CLV_SLOT_WEIGHT],
+              (float *)j->a->out + r * width);
+    if (j->k->k.learns) saved[r] = inverse;
+  }
+}
+
+/* With g = dy w: dx = inverse g - x inverse^3 mean(g x). */
+static void backward_rows(void *arg, size_t begin, size_t end) {
+  const rms_job *j = arg;
+  size_t width = j->k->width;
+  const float *w = j->a->param[CLV_SLOT_WEIGHT];
+  const double *saved = j->a->saved;
+  for (size_t r = begin; r < end; r++) {
+    const float *x = (const float *)j->a->in[0] + r * width;
+    const float *dy = (const float *)j->a->dout + r * width;
+    double inverse = saved[r], sum;
+    products(x, dy, w, width, &sum);
+    double slope = inverse * inverse * inverse * sum / (double)width;
+    back_row(x, dy, w, width, (float)inverse, (float)slope, (float *)j->a->din[0] + r * width);
+  }
+}
+
+/* Up to COLUMNS columns of rows `step` apart: sums of dy x inverse. */
+CPU_INLINE void column_products_body(const float *x, const float *dy, const double *saved,
+                                     size_t rows, size_t step, size_t n, double *sum) {
+  for (size_t r = 0; r < rows; r++)
+    for (size_t i = 0; i < n; i++) sum[i] += dy[r * step + i] * (x[r * step + i] * saved[r]);
+}
+
+CPU_CLONES(column_products,
+           (const float *restrict x, const float *restrict dy, const double *restrict saved,
+            size_t rows, size_t step, size_t n, double *restrict sum),
+           (x, dy, saved, rows, step, n, sum))
+
+static void backward_columns(void *arg, size_t begin, size_t end) {
+  const rms_job *j = arg;
+  const clv_kernel_args *a = j->a;
+  for (size_t block = begin; block < end; block++) {
+    double sum[COLUMNS] = {0};
+    size_t at = block * COLUMNS, n = CLV_MIN(j->k->width - at, COLUMNS);
+    float *dw = (float *)a->dparam[CLV_SLOT_WEIGHT] + at;
+    column_products((const float *)a->in[0] + at, (const float *)a->dout + at, a->saved, j->k->rows,
+                    j->k->width, n, sum);
+    for (size_t i = 0; i < n; i++) dw[i] = a->accumulate ? dw[i] + (float)sum[i] : (float)sum[i];
+  }
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+static void run(clv_kernel *base, const clv_kernel_args *a, size_t parts, clv_cpu_range *fn) {
+  const rmsnorm_kernel *k = (const rmsnorm_kernel *)base;
+  rms_job j = {k, a};
+  clv_cpu_parallel(clv_cpu_worth(k->k.threads, 4 * k->k.n_in), parts, fn, &j);
+}
+
+static clv_code rmsnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  run(base, a, ((const rmsnorm_kernel *)base)->rows, forward_rows);
+  return CLV_OK;
+}
+
+static clv_code rmsnorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)err;
+  run(base, a, ((const rmsnorm_kernel *)base)->rows, backward_rows);
+  return CLV_OK;
+}
+
+static clv_code rmsnorm_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  size_t width = ((const rmsnorm_kernel *)base)->width;
+  (void)err;
+  run(base, a, (width + COLUMNS - 1) / COLUMNS, backward_columns);
+  return CLV_OK;
+}
+
+static clv_code rmsnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+  rmsnorm_kernel *k;
+  CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
+  k->width = clv_layout_numel(&d->param[CLV_SLOT_WEIGHT], 1);
+  k->rows = k->k.n_in / k->width;
+  k->k.base.forward = rmsnorm_forward;
+  k->k.base.backward_input = d->need_dx[0] ? rmsnorm_backward_input : NULL;
+  k->k.base.backward_weight = d->need_dw ? rmsnorm_backward_weight : NULL;
+  k->k.base.saves = k->k.learns ? CLV_SAVE_IN0 : 0;
+  k->k.base.saved_bytes = k->k.learns ? k->rows * sizeof(double) : 0;
+  *ret = &k->k.base;
+  return CLV_OK;
+}
+
+CLV_CPU_OP(rmsnorm, rmsnorm_prepare)
