@@ -122,7 +122,8 @@ static void draw(clv_bytes *b, uint32_t image, uint32_t seed) {
     uint32_t y = i / SIDE, x = i % SIDE;
     bool bright = y >= top && y < top + 10 && x >= left && x < left + 4;
     if (i % 4 == 0) clv_rng_block(&key, i / 4, words);
-    clv_bytes_add(b, &(uint8_t){(uint8_t)((words[i % 4] & 63) + (bright ? 128 : 0))}, 1);
+    uint8_t pixel = (uint8_t)((words[i % 4] & 63) + (bright ? 128 : 0));
+    clv_bytes_add(b, &pixel, 1);
   }
 }
 

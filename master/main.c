@@ -131,7 +131,8 @@ int main(int argc, char **argv) {
       .n_options = CLV_COUNT(options),
       .pages = pages,
       .n_pages = CLV_COUNT(pages),
-      .see_also = "cleave\\-worker(1), cleave\\-session.yaml(5), cleave\\-worker.yaml(5), cleave\\-ops(7)",
+      .see_also =
+          "cleave\\-worker(1), cleave\\-session.yaml(5), cleave\\-worker.yaml(5), cleave\\-ops(7)",
   };
   static arguments a;
   clv_keep_memory();

@@ -58,7 +58,7 @@ void clv_sink_write(clv_sink *s, const void *data, size_t len) {
   }
   if (!s->warned)
     clv_notify(s->notice, "%s: %s; the run goes on without what does not fit there", s->path,
-                    strerror(why));
+               strerror(why));
   s->warned = true;
 }
 

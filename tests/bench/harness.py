@@ -202,7 +202,7 @@ def write_row(row):
         f.write(json.dumps(row) + "\n")
 
 
-def diagnosis_of(ratios, samples, ratio, target, at_most, timed):
+def judge(ratios, samples, ratio, target, at_most, timed):
     if STRICT:
         return judge.strictly(ratios, [a for (a, _), _ in samples], target, at_most, timed)
     return "ok" if (ratio <= target if at_most else ratio >= target) else "MISSED"
@@ -215,18 +215,18 @@ def enter(name, unit, samples, target, at_most=True, note="", compare=ratio_of, 
     ratio = figure(ratios)
     low, _, high = judge.quartiles(ratios)
     apart = judge.itself([a for (a, _), _ in samples])
-    verdict = diagnosis_of(ratios, samples, ratio, target, at_most, timed)
+    result = judge(ratios, samples, ratio, target, at_most, timed)
     foreign = max(f for _, f in samples)
     row = {"name": name, "unit": unit, "ours": median(a for (a, _), _ in samples),
            "peer": median(b for (_, b), _ in samples), "ratio": ratio, "min": min(ratios),
-           "max": max(ratios), "quartiles": [low, high], "itself": apart, "verdict": verdict, "samples": [list(s) for s, _ in samples], "target": target,
-           "better": "lower" if at_most else "higher", "ok": verdict == "ok", "foreign_max": round(foreign, 3),
+           "max": max(ratios), "quartiles": [low, high], "itself": apart, "result": result, "samples": [list(s) for s, _ in samples], "target": target,
+           "better": "lower" if at_most else "higher", "ok": result == "ok", "foreign_max": round(foreign, 3),
            "foreign": [round(f, 3) for _, f in samples], "quiet": foreign <= FOREIGN_LIMIT,
            "note": note}
     write_row(row)
     print(f"{name:43} {row['ours']:10.4g} {row['peer']:10.4g} {unit:6} {ratio:8.3f} "
           f"[{row['min']:.3f} {low:.3f}-{high:.3f} {row['max']:.3f}] {'<=' if at_most else '>='} {target:<5g} "
-          f"{verdict:6} {100 * apart:4.1f} % {100 * foreign:3.0f} %  {note}", flush=True)
+          f"{result:6} {100 * apart:4.1f} % {100 * foreign:3.0f} %  {note}", flush=True)
     return ratio
 
 
@@ -295,8 +295,8 @@ def main(groups, wanted):
 
 def strict_lines():
     """What is not met, by how that was judged; how many have failed."""
-    of = lambda word: [r for r in rows if r.get("verdict", "").startswith(word)]
+    of = lambda word: [r for r in rows if r.get("result", "").startswith(word)]
     for title, word in (("missed strictly", "MISSED"), ("near", "near"), ("not judged", "not judged")):
         if of(word):
-            print(f"{title}: " + ", ".join(r["name"] + r["verdict"][len(word):].replace(":", "") for r in of(word)))
+            print(f"{title}: " + ", ".join(r["name"] + r["result"][len(word):].replace(":", "") for r in of(word)))
     return len(of("MISSED"))

@@ -68,13 +68,13 @@ def strict_fails_the_whole_run():
         return lambda: harness.enter("planted", "ms", [((o, o / r), 0.0) for o, r in zip(ours, ratios(middle))],
                                      0.8)
 
-    for middle, ours, code, verdict in ((0.7, STEADY, 0, "ok"), (0.9, STEADY, 1, "MISSED"),
+    for middle, ours, code, result in ((0.7, STEADY, 0, "ok"), (0.9, STEADY, 1, "MISSED"),
                                         (0.9, NOISY, 0, "not judged: itself 3.8 %"), (0.81, STEADY, 0, "near")):
         harness.rows.clear()
         group = planted(middle, ours)
         group.__name__ = "group"
-        assert harness.main([group], []) == code, (middle, verdict)
-        assert harness.rows[0]["verdict"] == verdict, harness.rows
+        assert harness.main([group], []) == code, (middle, result)
+        assert harness.rows[0]["result"] == result, harness.rows
 
 
 if __name__ == "__main__":
