@@ -1,10 +1,11 @@
 """deploy/export_torch.py: a sequence model from PyTorch into a session, trained, and back; and what
 it refuses. The parity tests do the same with images (make parity)."""
 import importlib.util, json, os, re, struct, subprocess, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
 suite = Suite()
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 EXPORTER = os.path.join(ROOT, "deploy/export_torch.py")
 OPS = os.path.join(os.path.abspath(BIN), "share/cleave/ops.json")
 ROWS, STEPS, FEATURES, OUT = 23, 5, 6, 4  # of the table, of a sequence, of its input, of its output
