@@ -9,6 +9,7 @@
 static void names(void **state) {
   (void)state;
   for (int op = CLV_OP_INPUT + 1; op < CLV_OP_COUNT; op++) {
+    if (!clv_op_def_of((clv_op)op)) continue; /* a number that is out of use */
     clv_op found;
     const char *name = clv_op_name((clv_op)op);
     assert_ok(clv_op_find(name, &found, err));
