@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Rows of `width` values divided by their root mean square. Sums over a row are taken in double,
- * value i into the partial sum i % 8; sums over rows for the gradient of weight in order, in double.
+ * value i into the partial sum i % 8; sums over rows for the gradient of weight in order, double.
  */
 #include <math.h>
 
