@@ -202,7 +202,7 @@ def write_row(row):
         f.write(json.dumps(row) + "\n")
 
 
-def judge(ratios, samples, ratio, target, at_most, timed):
+def outcome(ratios, samples, ratio, target, at_most, timed):
     if STRICT:
         return judge.strictly(ratios, [a for (a, _), _ in samples], target, at_most, timed)
     return "ok" if (ratio <= target if at_most else ratio >= target) else "MISSED"
@@ -215,7 +215,7 @@ def enter(name, unit, samples, target, at_most=True, note="", compare=ratio_of, 
     ratio = figure(ratios)
     low, _, high = judge.quartiles(ratios)
     apart = judge.itself([a for (a, _), _ in samples])
-    result = judge(ratios, samples, ratio, target, at_most, timed)
+    result = outcome(ratios, samples, ratio, target, at_most, timed)
     foreign = max(f for _, f in samples)
     row = {"name": name, "unit": unit, "ours": median(a for (a, _), _ in samples),
            "peer": median(b for (_, b), _ in samples), "ratio": ratio, "min": min(ratios),

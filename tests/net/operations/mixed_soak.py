@@ -39,8 +39,8 @@ def process(pid):
 class Soak:
     """One run of the mix over a cluster."""
 
-    def __init__(self, cluster, seed, say=print):
-        self.cluster, self.seed, self.say = cluster, seed, say
+    def __init__(self, cluster, seed, note=print):
+        self.cluster, self.seed, self.note = cluster, seed, note
         self.begin, self.failures, self.ended = time.monotonic(), [], threading.Event()
         self.jobs, self.kinds, self.lanes = 0, collections.Counter(), threading.Semaphore(LANES)
         self.lock, self.looking, self.gate, self.running = *(threading.Lock() for _ in range(3)), set()

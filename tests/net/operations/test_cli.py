@@ -4,7 +4,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from cluster import *
 
 suite = Suite()
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 DATA = "data: {format: npy, root: data, train: [train-x.npy, train-y.npy], test: [test-x.npy, test-y.npy]}\n"
 TAIL = ("loss: {kind: cross_entropy}\n"
         "train: {epochs: 1, max_steps: 4, batch: 32, seed: 5, optimizer: {kind: sgd, lr: 0.1}}\n"
