@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The files one starts with: a session, a worker and their certificates, which work as they stand, or with
- * --all examples that explain every key. Where Debian's Fashion-MNIST is not installed, data are made: ten
- * bright places in noise, in files of the same layout.
+ * The files one starts with: a session, a worker and their certificates, which work as they stand,
+ * or with --all examples that explain every key. Where Debian's Fashion-MNIST is not installed,
+ * data are made: ten bright places in noise, in files of the same layout.
  */
 #include <stdio.h>
 #include <string.h>
@@ -94,7 +94,7 @@ static const char next_text[] =
     "  cleave-worker serve --config worker.yaml &\n"
     "  cleave-master train session.yaml\n";
 
-/* ---- data ------------------------------------------------------------------------------------------ */
+/* ---- data ------------------------------------------------------------------------------------ */
 
 static void data_path(const first_data *d, size_t i, char path[256]) {
   snprintf(path, 256, "%s/%s%s", d->root, data_files[i], d->ending);
@@ -155,7 +155,7 @@ static clv_code make_data(const first_data *d, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- certificates ---------------------------------------------------------------------------------- */
+/* ---- certificates ---------------------------------------------------------------------------- */
 
 static clv_code issue(const char *name, const char *uri, const char *ip, clv_err *err) {
   clv_tls_issue_options o = {.ca_dir = CERTS,
@@ -181,7 +181,7 @@ static clv_code make_certificates(clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- files ----------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static clv_code write_text(const char *path, const clv_bytes *text, clv_err *err) {
   if (text->failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);

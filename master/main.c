@@ -43,7 +43,8 @@ static const clv_cli_command commands[] = {
      .doc = "what certificates say"},
     {.name = "init", .run = clv_cmd_init,
      .doc = "write a session and a worker that work into this folder, with certificates",
-     .more = "The data are Fashion-MNIST where Debian's dataset-fashion-mnist is installed, and else made."},
+     .more = "The data are Fashion-MNIST where Debian's dataset-fashion-mnist is installed, "
+             "and else made."},
 };
 
 #define SESSIONS "train, eval, predict, plan, check, doctor"

@@ -206,8 +206,8 @@ void clv_log_event(clv_log_level level, const char *event, const char *fmt, ...)
 void clv_log_name(const char *name);
 void clv_say(clv_log_level level, const char *event, const char *fmt, ...) CLV_PRINTF(3, 4);
 
-/* Where a library hands a fact up that a person should know and no error carries: the program that gave
- * it says it, or logs it. Zeroed: nobody is told. */
+/* Where a library hands a fact up that a person should know and no error carries: the program that
+ * gave it says it, or logs it (tests/check-logging). Zeroed: nobody is told. */
 typedef struct clv_notifier {
   void (*notify)(void *user, const char *text);
   void *user;

@@ -61,8 +61,8 @@ static void fill_standard_streams(void) {
     if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0) return;
 }
 
-/* No core file may hold keys, records or weights, and no other process of this user may read them. It
- * comes before everything else, and so before any key is in memory. */
+/* No core file may hold keys, records or weights, and no other process of this user may read them.
+ * It comes before everything else, and so before any key is in memory. */
 static void forbid_core_dumps(void) {
   setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
   prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);

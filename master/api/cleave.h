@@ -196,8 +196,9 @@ typedef struct cleave_options {
   /* Told what a context with cleave_context_options.events did, when a node has ended it: from any
    * thread, with the runtime held; must return at once and call nothing of it. May be NULL. */
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
-  /* Told what is no error and may be good to know: a worker computes with other instructions, its clock is
-   * wrong. From any thread; must return at once and call nothing of the runtime. May be NULL. */
+  /* Told what is no error and may be good to know: a worker computes with other instructions, its
+   * clock is wrong. From any thread; must return at once and call nothing of the runtime. May be
+   * NULL. */
   void (*on_notice)(void *user, const char *text);
   void *user; /* of all three */
 } cleave_options;
@@ -401,7 +402,8 @@ CLEAVE_API cleave_status cleave_state_read(cleave_runtime *runtime, cleave_modul
                                            cleave_state *ret_state,
                                            cleave_error *error) CLEAVE_RESULT;
 /* BLOCKS until the node has them. Each under a name cleave_state_read gives, with its dtype and shape;
- * all of them or some. A new batchnorm's num_batches_tracked that is left out stays 0, as in PyTorch. */
+ * all of them or some: a new batchnorm's num_batches_tracked that is left out stays 0, as in
+ * PyTorch. */
 CLEAVE_API cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
                                             cleave_state_kind kind, const cleave_named *items,
                                             size_t n, uint64_t deadline_ms,
