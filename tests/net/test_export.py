@@ -182,6 +182,37 @@ def settings_of_images_follow():
     assert found[13] == '{op: reshape, shape: [6, 2, 2], name: "fold"}' and len(found) == 19, found
 
 
+def settings_of(cls):
+    import inspect
+    found = set()
+    for base in cls.__mro__:
+        found |= set(getattr(base, "__constants__", ()))
+        if "__init__" in vars(base) and base is not object:
+            found |= set(inspect.signature(base.__init__).parameters)
+    return found
+
+
+@suite.test
+def every_row_fits_its_module():
+    """A setting that a row names is one of the module; what the op requires is named; and what the exporter
+    says of single ops is of ops that exist."""
+    from torch import nn
+    exporter = loaded(EXPORTER)
+    exporter.chosen = OPS
+    with open(OPS) as f:
+        required = {row["name"]: {a["name"] for a in row["attributes"] if a["required"]} for row in map(json.loads, f)}
+    for row in exporter.rows():
+        for name, pairs in row.modules:
+            assert required[row.op] <= set(pairs) <= set(row.types), (row.op, pairs)
+            if not hasattr(nn, name):
+                print(f"{row.op}: this PyTorch has no nn.{name}")
+                continue
+            unknown = {*pairs.values(), *row.needs} - settings_of(getattr(nn, name))
+            assert not unknown, (row.op, name, unknown)
+    special = {op for op, _ in exporter.HARMLESS} | {*exporter.RANKS, *exporter.KEEP_RANK, *exporter.GIVE_RANK}
+    assert special <= set(required), special - set(required)
+
+
 def rows_with(path, **modules):
     """ops.json with other modules for some ops."""
     with open(OPS) as f, open(path, "w") as out:
