@@ -1,5 +1,5 @@
-"""deploy/export_torch.py: a sequence model from PyTorch into a session, trained, and back; and what it
-refuses. The parity tests do the same with images (make parity)."""
+"""deploy/export_torch.py: a sequence model from PyTorch into a session, trained, and back; and what
+it refuses. The parity tests do the same with images (make parity)."""
 import importlib.util, json, os, re, struct, subprocess, sys
 from cluster import *
 
@@ -52,7 +52,7 @@ def loaded(path):
 
 
 def converted(model, ops=OPS):
-    """The layers as YAML, or what the exporter says; in this process, as each import of PyTorch takes seconds."""
+    """The layers as YAML, or what the exporter says. In this process: to import PyTorch is slow."""
     exporter = loaded(EXPORTER)
     exporter.chosen = ops
     try:
@@ -194,8 +194,8 @@ def settings_of(cls):
 
 @suite.test
 def every_row_fits_its_module():
-    """A setting that a row names is one of the module; what the op requires is named; and what the exporter
-    says of single ops is of ops that exist."""
+    """A setting that a row names is one of the module; what the op requires is named; and what the
+    exporter says of single ops is of ops that exist."""
     from torch import nn
     exporter = loaded(EXPORTER)
     exporter.chosen = OPS

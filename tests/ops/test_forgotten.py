@@ -1,5 +1,6 @@
-"""Each place that lists ops, with one entry forgotten or one too many: a test or check names the op. The
-files that are read are copied to a scratch folder, where the fault is planted and the programs run."""
+"""Each place that lists ops, with an entry forgotten or one too many: a test or check names the op.
+The files that are read are copied to a scratch folder, where the fault is planted and the programs
+run."""
 import json, os, re, shutil, subprocess, sys, tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
