@@ -136,7 +136,7 @@ GRPC_PROTO := /usr/share/grpc-proto
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
-.PHONY: all help test demo check-layers lint format bench bench-pipeline fuzz fuzzers fuzz-coverage parity learns mutate install uninstall clean \
+.PHONY: all help test demo check-layers lint format bench bench-pipeline golden fuzz fuzzers fuzz-coverage parity learns mutate install uninstall clean \
         deps deps-test manuals deps-parity sanitize soak soak-mixed schedules references faults
 all: $(BINARIES) $(LIBCLEAVE) manuals
 
@@ -147,6 +147,7 @@ help:
 	@echo 'make manuals       manual pages and shell completions under $(OUT)/share'
 	@echo 'make unit-FOLDER   the unit tests of one folder (unit-base, unit-graph, ...)'
 	@echo 'make parity        compare with PyTorch, step by step (installs python3-torch)'
+	@echo 'make golden        numbers of PyTorch for new cases of ops (installs python3-torch)'
 	@echo 'make learns        ResNet18 on Fashion-MNIST through pipelines, and in PyTorch: equally accurate'
 	@echo 'make bench         speed as ratios against peers measured in the same run'
 	@echo 'make bench-pipeline  ResNet50 split and schedules, the same way (BENCH_ARGS=--quick: that it runs)'
@@ -301,6 +302,13 @@ UNIT_OF_$(notdir $(1)) += $(OUT)/tests/$(1)/$(2)
 endef
 $(foreach s,$(wildcard tests/unit/*/test_*.c),$(eval $(call unit_rule,unit/$(notdir $(patsubst %/,%,$(dir $(s)))),$(basename $(notdir $(s))),$(call folder_of_unit,$(notdir $(patsubst %/,%,$(dir $(s))))))))
 $(foreach s,$(wildcard tests/ops/test_*.c),$(eval $(call unit_rule,ops,$(basename $(notdir $(s))),common/models)))
+
+# The cases of the ops as JSON, and the numbers of PyTorch for those that have none yet.
+$(OUT)/ops/print_cases: $(OUT)/tests/ops/print_cases.o $(call libs_for,common/models)
+	@mkdir -p $(@D)
+	$(call link,,$(filter %.o,$^),common/models)
+golden: deps-parity $(OUT)/ops/print_cases
+	$(Q)$(PYTHON) tests/golden/make_golden.py $(OUT)/ops/print_cases
 
 .SECONDEXPANSION:
 unit-%: $$(UNIT_OF_$$*)

@@ -14,10 +14,15 @@ their initial weights from the safetensors file:
       - {name: back,  at: worker-1, layers: 3..7, weights: {file: net.safetensors}}
 
 Tensors keep their state_dict names, so a checkpoint that Cleave writes loads into the same
-model. A module that Cleave cannot compute exactly as PyTorch does is refused by name and
-nothing is written. Needs PyTorch and NumPy, nothing else.
+model. Which modules there are, and what of their settings, is read from the rows of the ops
+(ops.json). A module that Cleave cannot compute exactly as PyTorch does is refused by name and
+nothing is written. Of an nn.LSTM the next layer gets the output sequence, without the states.
+Needs PyTorch and NumPy, nothing else.
 """
 import argparse
+import ast
+import functools
+import glob
 import importlib.util
 import json
 import os
@@ -33,6 +38,79 @@ class Unsupported(Exception):
     pass
 
 
+class NotMapped(Exception):
+    """No row of an op has this class of modules."""
+
+
+# ---- what the runtime has ------------------------------------------------------------------------
+
+def spec_of(text):
+    """[(module, {ours: theirs})] of "BatchNorm1d|BatchNorm2d(eps=eps, momentum=momentum)"."""
+    names, _, rest = text.partition("(")
+    pairs = dict(pair.strip().split("=") for pair in rest.rstrip(")").split(",") if pair.strip())
+    return [(name.strip(), pairs) for name in names.split("|") if name.strip()]
+
+
+def needs_of(text):
+    """{attribute: value} of "dilation=1, padding_mode='zeros'"."""
+    call = ast.parse(f"f({text})", mode="eval").body
+    return {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+
+
+class Row:
+    """An op as its row in ops.json has it."""
+
+    def __init__(self, row):
+        self.op, self.loss = row["name"], row["loss"]
+        self.elementwise, self.stride_is_kernel = row["elementwise"], row["stride_is_kernel"]
+        self.types = {a["name"]: a["type"] for a in row["attributes"]}
+        self.defaults = {a["name"]: a["default"] for a in row["attributes"]
+                         if a["default"] is not None}
+        self.modules = spec_of(row["torch_module"])
+        self.needs = needs_of(row["torch_needs"])
+
+
+def ops_file():
+    """Installed, ops.json lies beside this script; in the repository it is built."""
+    here = os.path.dirname(os.path.realpath(__file__))
+    built = sorted(glob.glob(os.path.join(here, "..", "build", "*", "share", "cleave", "ops.json")),
+                   key=os.path.getmtime, reverse=True)
+    for path in [os.path.join(here, "ops.json"), *built]:
+        if os.path.isfile(path):
+            return path
+    raise Unsupported("ops.json is neither beside this script nor in a build tree; give --ops FILE")
+
+
+@functools.lru_cache(None)
+def read_rows(path):
+    try:
+        with open(path) as f:
+            return [Row(json.loads(line)) for line in f if line.strip()]
+    except (OSError, ValueError, KeyError) as e:
+        raise Unsupported(f"{path}: {e}; it is what cleave-master ops --json prints")
+
+
+chosen = None  # --ops
+
+
+def rows():
+    return read_rows(chosen or ops_file())
+
+
+def row_of(m):
+    """(row, {ours: theirs}) of a module. The exact type decides: a subclass may compute something
+    else."""
+    for row in rows():
+        for name, pairs in row.modules:
+            if getattr(nn, name, None) is type(m):
+                return row, pairs
+    raise NotMapped
+
+
+def exportable():
+    return sorted(n for row in rows() if not row.loss for n, _ in row.modules if hasattr(nn, n))
+
+
 # ---- modules to layers ---------------------------------------------------------------------------
 
 def need(condition, what):
@@ -43,105 +121,76 @@ def need(condition, what):
 def same(value):
     """An integer for a pair of equal ones."""
     pair = list(value) if isinstance(value, (tuple, list)) else [value, value]
-    return pair[0] if pair[0] == pair[1] else pair
+    return pair[0] if len(pair) == 2 and pair[0] == pair[1] else pair
 
 
-def linear(m, rank):
-    need(rank in (None, 2), f"an input of rank {rank}; put nn.Flatten() before it")
-    return {"op": "linear", "out": m.out_features, "bias": m.bias is not None}, 2
-
-
-def conv_pad(m):
+def padding(m):
+    """conv's padding in words."""
     if m.padding == "valid":
         return 0
-    if m.padding != "same":
-        return same(m.padding)
     need(all(k % 2 for k in m.kernel_size), "padding='same' with an even kernel")
     return same([k // 2 for k in m.kernel_size])
 
 
-def conv2d(m, rank):
-    need(m.padding_mode == "zeros", f"padding_mode='{m.padding_mode}'")
-    need(same(m.dilation) == 1, f"dilation={m.dilation}")
-    return {"op": "conv2d", "out": m.out_channels, "kernel": same(m.kernel_size),
-            "stride": same(m.stride), "pad": conv_pad(m), "groups": m.groups,
-            "bias": m.bias is not None}, 4
+def converted(kind, m, theirs):
+    """The module's setting as a value of that type."""
+    value = getattr(m, theirs)
+    if kind == "true or false":
+        return value is not None and value is not False
+    if kind == "integer or [height, width]":
+        return padding(m) if isinstance(value, str) else same(value)
+    if kind == "list of integers":
+        sizes = list(value)
+        need(all(isinstance(n, int) for n in sizes), f"{theirs}={value}; it takes numbers")
+        return sizes
+    need(isinstance(value, (int, float)), f"{theirs}={value}")
+    return value
 
 
-def window(op, m):
-    layer = {"op": op, "kernel": same(m.kernel_size), "pad": same(m.padding)}
-    stride = same(m.kernel_size if m.stride is None else m.stride)
-    return layer if stride == layer["kernel"] else {**layer, "stride": stride}
-
-
-def maxpool(m, rank):
-    need(same(m.dilation) == 1, f"dilation={m.dilation}")
-    need(not m.ceil_mode, "ceil_mode=True")
-    need(not m.return_indices, "return_indices=True")
-    return window("maxpool", m), 4
-
-
-def avgpool(m, rank):
-    need(not m.ceil_mode, "ceil_mode=True")
-    need(m.divisor_override is None, f"divisor_override={m.divisor_override}")
-    need(m.count_include_pad or same(m.padding) == 0, "count_include_pad=False with padding")
-    return window("avgpool", m), 4
-
-
-def globalavgpool(m, rank):
-    need(same(m.output_size) == 1, f"output_size={m.output_size}")
-    return {"op": "globalavgpool"}, 4
-
-
-def batchnorm(m, rank):
-    need(m.affine, "affine=False")
-    need(m.track_running_stats, "track_running_stats=False")
-    need(m.momentum is not None, "momentum=None (a cumulative average)")
-    return {"op": "batchnorm", "eps": m.eps, "momentum": m.momentum}, rank
-
-
-def gelu(m, rank):
-    need(m.approximate == "none", f"approximate='{m.approximate}'")
-    return {"op": "gelu"}, rank
-
-
-def over_last(op):
-    def convert(m, rank):
-        need(m.dim == -1 or m.dim == 1 and rank == 2, f"dim={m.dim}; it goes over the last one")
-        return {"op": op}, rank
-    return convert
-
-
-def flatten(m, rank):
-    need((m.start_dim, m.end_dim) == (1, -1), f"start_dim={m.start_dim}, end_dim={m.end_dim}")
-    return {"op": "flatten"}, 2
-
-
-def unflatten(m, rank):
-    sizes = list(m.unflattened_size)
-    need(rank == 2 and m.dim in (1, -1), f"dim={m.dim} of what is not known to be [N, features]")
-    need(all(isinstance(s, int) for s in sizes), "named dimensions")
-    return {"op": "reshape", "shape": sizes}, 1 + len(sizes)
-
-
-def dropout(m, rank):
-    return {"op": "dropout", "p": m.p}, rank
-
-
-def plain(op):
-    return lambda m, rank: ({"op": op}, rank)
-
-
-# The exact type decides: a subclass may compute something else.
-CONVERT = {
-    nn.Linear: linear, nn.Conv2d: conv2d, nn.MaxPool2d: maxpool, nn.AvgPool2d: avgpool,
-    nn.AdaptiveAvgPool2d: globalavgpool, nn.BatchNorm1d: batchnorm, nn.BatchNorm2d: batchnorm,
-    nn.GELU: gelu, nn.Softmax: over_last("softmax"), nn.LogSoftmax: over_last("log_softmax"),
-    nn.Flatten: flatten, nn.Unflatten: unflatten, nn.Dropout: dropout, nn.ReLU: plain("relu"),
-    nn.Sigmoid: plain("sigmoid"), nn.Tanh: plain("tanh"),
+# What torch_needs asks for and other settings make good all the same.
+HARMLESS = {
+    ("avgpool", "count_include_pad"): lambda m, rank: same(m.padding) == 0,
+    ("softmax", "dim"): lambda m, rank: m.dim == 1 and rank == 2,
+    ("log_softmax", "dim"): lambda m, rank: m.dim == 1 and rank == 2,
+    ("reshape", "dim"): lambda m, rank: m.dim == -1 and rank == 2,
 }
-DEFAULTS = {"bias": True, "stride": 1, "pad": 0, "groups": 1, "eps": 1e-5, "momentum": 0.1}
-WINDOWS = ("maxpool", "avgpool")  # their stride is the kernel's size unless given
+
+
+def check_needs(row, m, rank):
+    for key, wanted in row.needs.items():
+        value = getattr(m, key, wanted)
+        excuse = HARMLESS.get((row.op, key), lambda m, rank: False)
+        need(value == wanted or same(value) == wanted or excuse(m, rank), f"{key}={value!r}")
+
+
+# Ranks that an op takes, beyond what its module says: here an error names the layer.
+RANKS = {
+    "linear": ((None, 2, 3), "put nn.Flatten() before it"),
+    "reshape": ((2,), "it takes what is known to be [N, features]"),
+}
+KEEP_RANK = ("linear", "softmax", "log_softmax", "batchnorm", "layernorm")
+GIVE_RANK = {"conv2d": 4, "maxpool": 4, "avgpool": 4, "globalavgpool": 4, "flatten": 2, "lstm": 3}
+
+
+def rank_after(row, layer, rank):
+    """None: not known."""
+    if row.op == "reshape":
+        return 1 + len(layer["shape"])
+    if row.op == "embedding":
+        return rank and rank + 1
+    return rank if row.elementwise or row.op in KEEP_RANK else GIVE_RANK.get(row.op)
+
+
+def layer_of(m, rank):
+    """The layer of a module behind an input of that rank, and the rank of its output."""
+    row, pairs = row_of(m)
+    need(not row.loss, "no place among layers: a loss goes under loss:")
+    ranks, hint = RANKS.get(row.op, ((rank,), ""))
+    need(rank in ranks, f"an input of rank {rank}; {hint}")
+    check_needs(row, m, rank)
+    layer = {"op": row.op}
+    layer.update({ours: converted(row.types[ours], m, theirs) for ours, theirs in pairs.items()})
+    return layer, rank_after(row, layer, rank)
 
 
 def walk(module, path=""):
@@ -181,16 +230,16 @@ def convert(model):
     layers, wrong, rank = [], [], None
     for at, m in walk(model):
         kind = type(m).__name__
-        if type(m) not in CONVERT:
-            wrong.append(f"layer '{at}': {kind} is not supported")
-            continue
         if hooks(m):
             wrong.append(f"layer '{at}': {kind} has hooks or parametrizations")
         if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}", at):
             wrong.append(f"layer '{at}': its name has 1 to 63 letters, digits, '.', '_' or '-'")
         try:
-            layer, rank = CONVERT[type(m)](m, rank)
+            layer, rank = layer_of(m, rank)
             layers.append((at, layer))
+        except NotMapped:
+            wrong.append(f"layer '{at}': {kind} is not supported; what can be exported: "
+                         + ", ".join(exportable()))
         except Unsupported as e:
             wrong.append(f"layer '{at}': {kind} with {e}")
     if not wrong:
@@ -251,12 +300,16 @@ def scalar(value):
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
+def defaults_of(layer):
+    row = next(row for row in rows() if row.op == layer["op"])
+    return {**row.defaults, "stride": layer["kernel"]} if row.stride_is_kernel else row.defaults
+
+
 def layer_yaml(layer):
     """One layer in flow style, without what is the default anyway."""
-    words = [f"op: {layer['op']}"]
+    words, defaults = [f"op: {layer['op']}"], defaults_of(layer)
     for key, value in layer.items():
-        default = DEFAULTS.get(key) if not (key == "stride" and layer["op"] in WINDOWS) else None
-        if key != "op" and (default is None or value != default):
+        if key != "op" and (key not in defaults or value != defaults[key]):
             words.append(f"{key}: {scalar(value)}")
     return "{" + ", ".join(words) + "}"
 
@@ -330,7 +383,11 @@ def main():
                    help="an nn.Sequential or torchvision ResNet, or a function that returns one")
     p.add_argument("--weights", metavar="FILE.safetensors", help="where the tensors go")
     p.add_argument("--out", metavar="FILE.yaml", help="where the layer list goes (standard output)")
+    p.add_argument("--ops", metavar="ops.json",
+                   help="the ops of the runtime, by cleave-master ops --json (beside this script)")
     a = p.parse_args()
+    global chosen
+    chosen = a.ops
     try:
         model = load(a.source)
         frozen = [n for n, q in model.named_parameters() if not q.requires_grad]

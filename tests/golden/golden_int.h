@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct golden_tensor {
   clv_dtype dtype;
@@ -21,6 +22,12 @@ typedef struct golden_tensor {
 typedef struct golden {
   clv_bytes index, values;
 } golden;
+
+static inline bool golden_exists(const char *name) {
+  char path[96];
+  snprintf(path, sizeof path, "tests/golden/%s.txt", name);
+  return access(path, R_OK) == 0;
+}
 
 static inline void golden_open(golden *g, const char *name) {
   char path[96];

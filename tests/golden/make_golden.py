@@ -1,17 +1,24 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Write tests/golden/{ops,optim}.{txt,bin} with PyTorch (Debian: python3-torch).
+"""Write tests/golden/ops/NAME.{txt,bin} and optim.{txt,bin} with PyTorch (Debian: python3-torch).
 
-Run from anywhere after a change of tests/ops/cases.txt; the files are checked in and `make test`
-only reads them. ops: every golden case of the table: inputs drawn as f32, outputs and all gradients
-computed by PyTorch in float64 from them and rounded once, and PyTorch in float32 must agree.
-optim: torch.optim in float32 over five steps, also with groups, learning-rate schedules, gradient
-clipping.
+    make_golden.py build/release/ops/print_cases
+
+`make golden` does it after a change of kernels/ops/NAME.cases; the files are checked in and `make
+test` only reads them. ops: every golden case: f32 inputs, and from them outputs and all gradients,
+computed by PyTorch in float64 and rounded once; PyTorch in float32 must agree. Inputs of a case
+that the file has already are kept; those of a new one are drawn from a seed made of its name. So
+nothing changes but what is new. optim: torch.optim in float32 over five steps, also with groups,
+learning-rate schedules, gradient clipping.
 
 X.bin is the values, little-endian; X.txt has a line per tensor: NAME DTYPE OFFSET RANK EXTENT...
 """
+import json
 import os
+import subprocess
+import sys
 import warnings
+import zlib
 
 import numpy as np
 import torch
@@ -43,21 +50,24 @@ class Writer:
         print(f"{self.path}: {len(self.lines)} tensors, {len(self.data)} bytes")
 
 
-# ---- the case table ----------------------------------------------------------------------------
+def read_golden(name):
+    """{tensor: array} of a file that Writer wrote; {} where there is none."""
+    path = os.path.join(HERE, name)
+    if not os.path.exists(path + ".txt"):
+        return {}
+    with open(path + ".bin", "rb") as f:
+        data = f.read()
+    dtypes, found = {v: k for k, v in DTYPES.items()}, {}
+    for line in open(path + ".txt"):
+        tensor, dtype, offset, _, *dims = line.split()
+        shape = [int(d) for d in dims]
+        count = int(np.prod(shape, dtype=np.int64))
+        a = np.frombuffer(data, dtypes[dtype], count, int(offset))
+        found[tensor] = a.reshape(shape).copy()
+    return found
 
-def read_cases():
-    for line in open(os.path.join(HERE, "..", "ops", "cases.txt")):
-        words = line.split()
-        if words and words[0][0] != "#":
-            name, op, *rest = words
-            keys = dict(w.split("=") for w in rest)
-            if keys.pop("golden", "1") == "1":
-                yield name, op, keys
 
-
-def extents(text):
-    return [int(d) for d in text.split("x")]
-
+# ---- inputs ------------------------------------------------------------------------------------
 
 def draw(rng, fill, shape):
     x = rng.standard_normal(shape)
@@ -76,6 +86,40 @@ def draw(rng, fill, shape):
     elif fill == "shifted":
         x = 1000 + 3 * x
     return x.astype(np.float32)
+
+
+def draw_parameter(rng, row):
+    if row["positive"]:
+        return rng.uniform(0.5, 2, row["shape"]).astype(np.float32)
+    return (0.5 * rng.standard_normal(row["shape"])).astype(np.float32)
+
+
+def rows_of(case):
+    """What a case is given, by name: its inputs and parameters."""
+    rows = {f"in{i}": row for i, row in enumerate(case["inputs"])}
+    rows.update({row["name"]: row for row in case["params"]})
+    return rows
+
+
+def stored_values(case, stored):
+    """What an earlier file has for the case, with the output's gradient; None where anything is
+    missing or of another shape."""
+    rows = rows_of(case)
+    found = {k: stored.get(f"{case['name']}.{k}") for k in [*rows, "dout"]}
+    if any(v is None for v in found.values()):
+        return None
+    return found if all(list(found[k].shape) == row["shape"] for k, row in rows.items()) else None
+
+
+def drawn_values(case, rng):
+    values = {}
+    for k, row in rows_of(case).items():
+        if "below" in row:
+            values[k] = rng.integers(0, row["below"], row["shape"])
+        else:
+            values[k] = draw(rng, row["fill"], row["shape"]) if "fill" in row \
+                else draw_parameter(rng, row)
+    return values
 
 
 # ---- dropout's numbers: Philox4x32-10 (Salmon et al., SC'11), written from the paper ------------
@@ -105,150 +149,43 @@ def kept(n, p):
 
 # ---- ops ---------------------------------------------------------------------------------------
 
-def parameters(rng, op, keys, shape):
-    def normal(*dims):
-        return (0.5 * rng.standard_normal(dims)).astype(np.float32)
-
-    if op == "linear":
-        out = int(keys["out"])
-        p = {"weight": normal(out, shape[-1]), "bias": normal(out)}
-    elif op == "conv2d":
-        out = int(keys["out"])
-        inner = shape[1] // int(keys.get("groups", 1))
-        p = {"weight": normal(out, inner, *extents(keys["kernel"])),
-             "bias": normal(out)}
-    elif op == "batchnorm":
-        c = shape[1]
-        return {"weight": normal(c), "bias": normal(c), "mean": normal(c),
-                "var": rng.uniform(0.5, 2, c).astype(np.float32)}
-    elif op == "embedding":
-        return {"weight": normal(int(keys["rows"]), int(keys["out"]))}
-    elif op == "layernorm":
-        dims = extents(keys["shape"])
-        return {"weight": normal(*dims), "bias": normal(*dims)}
-    elif op == "lstm":
-        return {k: normal(*v.shape) for k, v in lstm_of(keys, shape).named_parameters()}
-    else:
-        return {}
-    if keys.get("bias") == "0":
-        del p["bias"]
-    return p
+def dropout(x, p, training):
+    if not training:
+        return F.dropout(x, p, training=False)
+    return x * torch.tensor(kept(x.numel(), p).reshape(x.shape)) / (1 - p)
 
 
-def lstm_of(keys, shape):
-    return torch.nn.LSTM(shape[-1], int(keys["out"]), int(keys.get("layers", 1)),
-                         keys.get("bias") != "0", batch_first=True)
-
-
-def pair_of(keys, name, default):
-    return extents(keys[name]) if name in keys else default
-
-
-def lstm(keys, x, weights):
+def lstm(x, weights, layers, bias):
     """What torch.nn.LSTM's forward calls, with weights that can be differentiated."""
-    layers = int(keys.get("layers", 1))
-    zeros = torch.zeros(layers, x.shape[0], int(keys["out"]), dtype=x.dtype)
-    return torch._VF.lstm(x, (zeros, zeros), weights, keys.get("bias") != "0", layers, 0.0, True,
-                          False, True)[0]
+    zeros = torch.zeros(layers, x.shape[0], weights[1].shape[1], dtype=x.dtype)
+    return torch._VF.lstm(x, (zeros, zeros), weights, bool(bias), layers, 0.0, True, False, True)[0]
 
 
-def compute(op, keys, x, t, p, others):
-    """The op as a PyTorch user would write it; p has tensors, running statistics are updated. t:
-    the second input, others: the third and so on."""
-    kernel = pair_of(keys, "kernel", None)
-    stride, pad = pair_of(keys, "stride", None), pair_of(keys, "pad", [0, 0])
-    training = keys.get("training") == "1"
-    if op == "dropout":
-        if not training:
-            return F.dropout(x, float(keys.get("p", 0.5)), training=False)
-        drop = float(keys.get("p", 0.5))
-        mask = torch.tensor(kept(x.numel(), drop).reshape(x.shape))
-        return x * mask / (1 - drop)
-    ops = {
-        "linear": lambda: F.linear(x, p["weight"], p.get("bias")),
-        "conv2d": lambda: F.conv2d(x, p["weight"], p.get("bias"), stride or 1, pad,
-                                   groups=int(keys.get("groups", 1))),
-        "maxpool": lambda: F.max_pool2d(x, kernel, stride, pad),
-        "avgpool": lambda: F.avg_pool2d(x, kernel, stride, pad),
-        "globalavgpool": lambda: F.adaptive_avg_pool2d(x, 1),
-        "relu": lambda: F.relu(x),
-        "sigmoid": lambda: torch.sigmoid(x),
-        "tanh": lambda: torch.tanh(x),
-        "gelu": lambda: F.gelu(x),
-        "softmax": lambda: F.softmax(x, -1),
-        "log_softmax": lambda: F.log_softmax(x, -1),
-        "add": lambda: x + t,
-        "flatten": lambda: torch.flatten(x, 1),
-        "reshape": lambda: torch.reshape(x, [x.shape[0]] + extents(keys["shape"])),
-        "batchnorm": lambda: F.batch_norm(x, p["mean"], p["var"], p["weight"], p["bias"], training,
-                                          float(keys.get("momentum", 0.1)),
-                                          float(keys.get("eps", 1e-5))),
-        "cross_entropy": lambda: F.cross_entropy(x, t),
-        "nll": lambda: F.nll_loss(x, t),
-        "mse": lambda: F.mse_loss(x, t),
-        "bce": lambda: F.binary_cross_entropy(x, t),
-        "bce_with_logits": lambda: F.binary_cross_entropy_with_logits(x, t),
-        "embedding": lambda: F.embedding(x, p["weight"]),
-        "lstm": lambda: lstm(keys, x, list(p.values())),
-        "mean": lambda: torch.mean(x, int(keys["dim"])),
-        "scale": lambda: x * float(keys["factor"]),
-        "concat": lambda: torch.cat([x, t] + others, int(keys["dim"])),
-        "slice": lambda: x.movedim(int(keys["dim"]), 0)[
-            int(keys.get("start", 0)):int(keys["stop"]) if "stop" in keys else None].movedim(
-                0, int(keys["dim"])),
-        "layernorm": lambda: F.layer_norm(x, extents(keys["shape"]), p["weight"], p["bias"],
-                                          float(keys.get("eps", 1e-5))),
-    }
-    return ops[op]()
+def compute(expression, case, inputs, p):
+    """The op as a PyTorch user would write it: the expression of its cases. x, t, others: inputs;
+    p: parameters, whose running statistics it updates; a: attributes."""
+    scope = {"x": inputs[0], "t": inputs[1] if len(inputs) > 1 else None, "others": inputs[2:],
+             "p": p, "a": case["attrs"], "training": case["training"], "F": F, "torch": torch,
+             "dropout": dropout, "lstm": lstm}
+    return eval(expression, scope)
 
 
-def first_input(rng, op, keys, shape):
-    if op == "embedding":
-        return rng.integers(0, int(keys["rows"]), shape)
-    return draw(rng, keys.get("fill", "normal"), shape)
-
-
-def more_inputs(rng, op, keys, shape):
-    """The inputs behind the first."""
-    if op == "concat":
-        return [draw(rng, "normal", extents(keys[k])) for k in sorted(keys)
-                if k.startswith("in") and k != "in"]
-    second = second_input(rng, op, shape)
-    return [] if second is None else [second]
-
-
-def second_input(rng, op, shape):
-    if op in ("cross_entropy", "nll"):
-        return rng.integers(0, shape[1], shape[0])
-    if op == "add" or op == "mse":
-        return rng.standard_normal(shape).astype(np.float32)
-    if op.startswith("bce"):
-        return rng.uniform(0, 1, shape).astype(np.float32)
-    return None
-
-
-def run_case(op, keys, values, dtype):
-    """All results of a case in the given precision, as numpy float64 arrays by name."""
+def run_case(expression, case, values, dtype):
+    """All results of a case in the given precision, as numpy float64 arrays by name; without a
+    gradient of the output only the output."""
     def leaf(a, grad=True):
         v = torch.tensor(a)
         return v if v.dtype == torch.int64 else v.to(dtype).requires_grad_(grad)
 
-    inputs = [leaf(v) for k, v in values.items() if k.startswith("in")]
-    x, t, others = inputs[0], inputs[1] if len(inputs) > 1 else None, inputs[2:]
-    p = {k: leaf(v, k not in ("mean", "var")) for k, v in values.items()
-         if k != "dout" and not k.startswith("in")}
-    y = compute(op, keys, x, t, p, others)
-    dout = values.get("dout")
-    if dout is None:
-        shape = y.shape
-        dout = np.full(shape, DOUT_SHARE) if y.dim() == 0 else None
-        if dout is None:
-            return {"shape": shape}
-    y.backward(torch.tensor(dout).to(dtype))
+    inputs = [leaf(values[f"in{i}"]) for i in range(len(case["inputs"]))]
+    p = {row["name"]: leaf(values[row["name"]], not row["buffer"]) for row in case["params"]}
+    y = compute(expression, case, inputs, p)
     result = {"out": y}
-    result.update({f"din{i}": v.grad for i, v in enumerate(inputs) if v.grad is not None})
-    for k, v in p.items():
-        result.update({"d" + k: v.grad} if v.requires_grad else {k + "_after": v})
+    if values.get("dout") is not None:
+        y.backward(torch.tensor(values["dout"]).to(dtype))
+        result.update({f"din{i}": v.grad for i, v in enumerate(inputs) if v.grad is not None})
+        for k, v in p.items():
+            result.update({"d" + k: v.grad} if v.requires_grad else {k + "_after": v})
     return {k: v.detach().double().numpy() for k, v in result.items()}
 
 
@@ -258,31 +195,42 @@ def distance(a, b):
     return np.inf if not same.all() else np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-30)
 
 
-def write_ops():
-    out = Writer("ops")
-    for number, (name, op, keys) in enumerate(read_cases()):
-        rng = np.random.Generator(np.random.PCG64(1000 + number))
-        shape = extents(keys["in"])
-        values = {"in0": first_input(rng, op, keys, shape)}
-        for i, more in enumerate(more_inputs(rng, op, keys, shape)):
-            values[f"in{i + 1}"] = more
-        values.update(parameters(rng, op, keys, shape))
-        first = run_case(op, keys, values, torch.float64)
-        if "shape" in first:
-            values["dout"] = rng.standard_normal(first["shape"]).astype(np.float32)
-        else:
-            values["dout"] = np.float32(DOUT_SHARE)
-        exact = run_case(op, keys, values, torch.float64)
-        rough = run_case(op, keys, values, torch.float32)
-        for k in exact:
-            if distance(rough[k], exact[k]) > 1e-5:
-                print(f"note: {name} {k}: PyTorch float32 is {distance(rough[k], exact[k]):.1e} "
-                      "from its float64")
-        for k, v in values.items():
-            out.add(f"{name}.{k}", v)
-        for k, v in exact.items():
-            out.add(f"{name}.{k}", v.astype(np.float32))
-    out.close()
+def write_case(out, expression, case, stored):
+    values = stored_values(case, stored)
+    exact = values and run_case(expression, case, {**values, "dout": None}, torch.float64)
+    if not values or exact["out"].shape != values["dout"].shape:
+        print(f"new: {case['name']}")
+        rng = np.random.Generator(np.random.PCG64(zlib.crc32(case["name"].encode())))
+        values = drawn_values(case, rng)
+        shape = run_case(expression, case, values, torch.float64)["out"].shape
+        values["dout"] = (rng.standard_normal(shape).astype(np.float32) if shape
+                          else np.float32(DOUT_SHARE))
+    exact = run_case(expression, case, values, torch.float64)
+    rough = run_case(expression, case, values, torch.float32)
+    for k in exact:
+        if distance(rough[k], exact[k]) > 1e-5:
+            print(f"note: {case['name']} {k}: PyTorch float32 is "
+                  f"{distance(rough[k], exact[k]):.1e} from its float64")
+    for k, v in values.items():
+        out.add(f"{case['name']}.{k}", v)
+    for k, v in exact.items():
+        out.add(f"{case['name']}.{k}", v.astype(np.float32))
+
+
+def write_ops(print_cases):
+    root = os.path.join(HERE, "..", "..")
+    printed = subprocess.run([os.path.abspath(print_cases)], cwd=root, stdout=subprocess.PIPE)
+    if printed.returncode:
+        sys.exit("make_golden.py: the cases have faults")
+    os.makedirs(os.path.join(HERE, "ops"), exist_ok=True)
+    for op in map(json.loads, printed.stdout.splitlines()):
+        if op["none"]:
+            print(f"none: {op['op']}: {op['none']}")
+            continue
+        out, stored = Writer(os.path.join("ops", op["op"])), read_golden(f"ops/{op['op']}")
+        for case in op["cases"]:
+            write_case(out, op["torch"], case, stored)
+        out.close()
 
 
 # ---- optimisers --------------------------------------------------------------------------------
@@ -387,7 +335,9 @@ def write_clipping(out):
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    write_ops()
+    if len(sys.argv) != 2:
+        sys.exit("usage: make_golden.py build/release/ops/print_cases")
+    write_ops(sys.argv[1])
     optim = Writer("optim")
     write_optimisers(optim)
     write_schedules(optim)

@@ -1,16 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The case table (cases.txt, where its format is described) as node descriptions. Output and
- * parameter shapes are worked out here, apart from the shape rules of common/graph.
+ * The cases beside the ops, kernels/ops/NAME.cases, as node descriptions. What is known of an op
+ * comes from its row. A file has lines of three kinds; `#` starts a comment.
+ *
+ *   KEY: VALUE                      one of
+ *     torch: EXPRESSION             what the op is in PyTorch, for tests/golden/make_golden.py
+ *     none: REASON                  instead of torch: why PyTorch has no such op
+ *     second: FILL                  how inputs behind the first are drawn; normal
+ *     cpu: ref                      the cpu backend has no kernel of its own: it falls back to ref
+ *     cpu: images                   it has one for inputs of rank 4 only
+ *     layout: any                   the cpu kernel takes the channel block offered for images
+ *     refused: KEY=VALUE... | TEXT  inputs or attributes that the op refuses, and what it says then
+ *   CASE in=NxCxHxW [KEY=VALUE...]  a case, with attributes of the op and
+ *     in1, in2...                   shapes of further inputs, where they are not the first's
+ *     training=1                    dropout drops, batchnorm takes the batch's statistics
+ *     fill                          how input 0 is drawn: normal, ties (few distinct values, zeros
+ *                                   and negative ones among them), nan (normal with a few NaN),
+ *                                   unit (0..1), edge (0 and 1 and between), big (up to +-90),
+ *                                   shifted (around 1000, where exp overflows)
+ *     golden=0                      too big for a file; only compared between backends
+ *
+ * A fault in a file, or a file that is missing or has no case, is the `problem` of its op: every
+ * test of that op fails with it.
  */
 #ifndef CLEAVE_CASES_INT_H
 #define CLEAVE_CASES_INT_H
 
-#include "kernels/kernels.h"
+#include "common/graph/graph.h"
+#include "kernels/ops/ops.h"
 
+#include <dirent.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define CASES_FOLDER "kernels/ops"
 
 typedef enum fill {
   FILL_NORMAL,
@@ -19,53 +44,93 @@ typedef enum fill {
   FILL_UNIT,
   FILL_EDGE,
   FILL_BIG,
-  FILL_SHIFTED
+  FILL_SHIFTED,
+  FILL_COUNT
 } fill;
+
+static const char *const fill_names[FILL_COUNT] = {"normal", "ties", "nan",    "unit",
+                                                   "edge",   "big",  "shifted"};
 
 typedef struct op_case {
   char name[32];
   clv_node_desc d; /* need_dx, need_dw set wherever a gradient exists */
-  fill fill;
-  bool golden;
+  fill fill, second;
+  bool small;  /* not golden=0 */
+  bool golden; /* small, and PyTorch has the op */
 } op_case;
 
-enum { MAX_CASES = 256 };
+typedef struct op_file {
+  char torch[200], none[200];
+  fill second;
+  bool cpu_none, cpu_images; /* cpu: ref, cpu: images */
+  bool any_layout;           /* layout: any */
+  int n_cases, n_golden;
+  char problem[300]; /* "" when there is none */
+} op_file;
 
-/* wait is not here: PyTorch has none, and its loops have a test of their own in tests/unit/graph. */
-static const char *const case_ops[CLV_OP_COUNT] = {
-    [CLV_OP_LINEAR] = "linear",
-    [CLV_OP_CONV2D] = "conv2d",
-    [CLV_OP_MAXPOOL] = "maxpool",
-    [CLV_OP_AVGPOOL] = "avgpool",
-    [CLV_OP_GLOBALAVGPOOL] = "globalavgpool",
-    [CLV_OP_RELU] = "relu",
-    [CLV_OP_SIGMOID] = "sigmoid",
-    [CLV_OP_TANH] = "tanh",
-    [CLV_OP_GELU] = "gelu",
-    [CLV_OP_SOFTMAX] = "softmax",
-    [CLV_OP_LOG_SOFTMAX] = "log_softmax",
-    [CLV_OP_ADD] = "add",
-    [CLV_OP_FLATTEN] = "flatten",
-    [CLV_OP_RESHAPE] = "reshape",
-    [CLV_OP_DROPOUT] = "dropout",
-    [CLV_OP_BATCHNORM] = "batchnorm",
-    [CLV_OP_CROSS_ENTROPY] = "cross_entropy",
-    [CLV_OP_NLL] = "nll",
-    [CLV_OP_MSE] = "mse",
-    [CLV_OP_BCE] = "bce",
-    [CLV_OP_BCE_WITH_LOGITS] = "bce_with_logits",
-    [CLV_OP_EMBEDDING] = "embedding",
-    [CLV_OP_LSTM] = "lstm",
-    [CLV_OP_MEAN] = "mean",
-    [CLV_OP_SCALE] = "scale",
-    [CLV_OP_CONCAT] = "concat",
-    [CLV_OP_SLICE] = "slice",
-    [CLV_OP_LAYERNORM] = "layernorm",
-};
+typedef struct op_refusal {
+  clv_op op;
+  char keys[120], text[160];
+} op_refusal;
 
-static inline void case_bad(const char *line, const char *why) {
-  fprintf(stderr, "tests/ops/cases.txt: %s: %s\n", why, line);
-  exit(1);
+enum { MAX_CASES = 512, MAX_REFUSALS = 256 };
+
+static op_case cases[MAX_CASES];
+static int n_cases;
+static op_file files[CLV_OP_COUNT];
+static op_refusal refusals[MAX_REFUSALS];
+static int n_refusals;
+
+/* The op behind this one in the list; CLV_OP_COUNT behind the last. */
+static inline int next_op(int op) {
+  do op++;
+  while (op < CLV_OP_COUNT && !clv_op_def_of((clv_op)op));
+  return op;
+}
+
+/* ---- what the row says ------------------------------------------------------------------------
+ */
+
+static inline bool has_labels(clv_op op) { return clv_op_def_of(op)->labels; }
+static inline bool is_loss(clv_op op) { return clv_op_def_of(op)->loss; }
+
+/* Input i holds integers: class labels or row numbers. */
+static inline bool is_whole(clv_op op, int i) {
+  const clv_op_def *def = clv_op_def_of(op);
+  return (def->labels && i == 1) || (def->rows && i == 0);
+}
+
+static inline clv_op_site site_of(const clv_node_desc *d) {
+  clv_op_site site = {.attrs = &d->attrs, .n_in = d->n_in};
+  for (int i = 0; i < d->n_in; i++) {
+    site.in[i] = d->in[i];
+    site.in_dtype[i] = is_whole(d->op, i) ? CLV_I64 : CLV_F32;
+  }
+  return site;
+}
+
+static inline int slots_of(const clv_node_desc *d, clv_slot ret[CLV_MAX_PARAMS]) {
+  clv_op_site site = site_of(d);
+  const clv_op_def *def = clv_op_def_of(d->op);
+  memset(ret, 0, CLV_MAX_PARAMS * sizeof *ret);
+  return def->slots ? def->slots(&site, ret) : 0;
+}
+
+static inline clv_slot slot_of(const clv_node_desc *d, int i) {
+  clv_slot slots[CLV_MAX_PARAMS];
+  slots_of(d, slots);
+  return slots[i];
+}
+
+/* ---- reading ----------------------------------------------------------------------------------
+ */
+
+CLV_PRINTF(2, 3) static inline void case_problem(clv_op op, const char *format, ...) {
+  if (files[op].problem[0]) return; /* the first is the one to mend */
+  va_list args;
+  va_start(args, format);
+  vsnprintf(files[op].problem, sizeof files[op].problem, format, args);
+  va_end(args);
 }
 
 static inline int name_index(const char *word, const char *const *names, int n) {
@@ -74,216 +139,197 @@ static inline int name_index(const char *word, const char *const *names, int n) 
   return -1;
 }
 
-static inline clv_shape parse_extents(const char *text) {
-  clv_shape s = {0};
+/* "3x2x2" into at most CLV_MAX_RANK numbers; how many, or -1. */
+static inline int parse_extents(const char *text, int64_t ret[CLV_MAX_RANK]) {
   char *end;
-  for (const char *p = text; s.rank < CLV_MAX_RANK; p = end + 1) {
-    s.dim[s.rank++] = strtoll(p, &end, 10);
-    if (*end != 'x') break;
+  for (int n = 0; n < CLV_MAX_RANK; text = end + 1) {
+    ret[n++] = strtoll(text, &end, 10);
+    if (end == text || !*end) return end == text ? -1 : n;
+    if (*end != 'x') return -1;
   }
-  return s;
+  return -1;
 }
 
-static inline void parse_pair(const char *text, int64_t ret[2]) {
-  clv_shape s = parse_extents(text);
-  ret[0] = s.dim[0];
-  ret[1] = s.dim[1];
+static inline bool parse_attr(clv_op op, const char *key, const char *text, clv_attr_value *ret) {
+  clv_err err;
+  *ret = (clv_attr_value){0};
+  if (clv_op_attr_find(op, key, &ret->key, &err) != CLV_OK) {
+    case_problem(op, "%s", err.text);
+    return false;
+  }
+  ret->is_number = strpbrk(text, ".e") != NULL;
+  if (ret->is_number)
+    ret->number = atof(text);
+  else if ((ret->n_ints = parse_extents(text, ret->ints)) < 0)
+    case_problem(op, "%s=%s is no number", key, text);
+  return ret->is_number || ret->n_ints >= 0;
 }
 
-static inline void case_key(op_case *c, const char *key, const char *value) {
-  static const char *const fills[] = {"normal", "ties", "nan", "unit", "edge", "big", "shifted"};
-  static const char *const pairs[] = {"kernel", "stride", "pad"};
-  static const char *const wholes[] = {"out", "groups", "rows", "layers", "dim", "start", "stop"};
-  static const char *const reals[] = {"p", "eps", "momentum", "factor"};
-  clv_attrs *a = &c->d.attrs;
-  int64_t *const pair[] = {a->kernel, a->stride, a->pad};
-  int64_t *const whole[] = {&a->out, &a->groups, &a->rows, &a->layers,
-                            &a->dim, &a->start,  &a->stop};
-  double *const real[] = {&a->p, &a->eps, &a->momentum, &a->factor};
-  int at;
-  if ((at = name_index(key, pairs, 3)) >= 0)
-    parse_pair(value, pair[at]);
-  else if ((at = name_index(key, wholes, 7)) >= 0)
-    *whole[at] = atoll(value);
-  else if ((at = name_index(key, reals, 4)) >= 0)
-    *real[at] = atof(value);
-  else if (!strncmp(key, "in", 2))
-    c->d.in[key[2] ? key[2] - '0' : 0] = parse_extents(value);
-  else if (!strcmp(key, "shape"))
-    a->shape = parse_extents(value);
-  else if (!strcmp(key, "bias"))
-    a->bias = *value == '1';
-  else if (!strcmp(key, "training"))
+/* Keys that are no attributes; false for others. */
+static inline bool case_key(op_case *c, const char *key, const char *value) {
+  if (key[0] == 'i' && key[1] == 'n' && (!key[2] || (key[2] >= '1' && key[2] <= '7' && !key[3]))) {
+    clv_shape *in = &c->d.in[key[2] ? key[2] - '0' : 0];
+    in->rank = parse_extents(value, in->dim);
+  } else if (!strcmp(key, "training")) {
     c->d.training = *value == '1';
-  else if (!strcmp(key, "golden"))
-    c->golden = *value == '1';
-  else if (!strcmp(key, "fill") && name_index(value, fills, 7) >= 0)
-    c->fill = (fill)name_index(value, fills, 7);
-  else
-    case_bad(key, "unknown key or value");
-}
-
-static inline bool has_labels(clv_op op) { return op == CLV_OP_CROSS_ENTROPY || op == CLV_OP_NLL; }
-
-static inline bool is_loss(clv_op op) {
-  return op >= CLV_OP_CROSS_ENTROPY && op <= CLV_OP_BCE_WITH_LOGITS;
-}
-
-/* Input i holds integers. */
-static inline bool is_whole(clv_op op, int i) {
-  return (has_labels(op) && i == 1) || (op == CLV_OP_EMBEDDING && i == 0);
-}
-
-static inline void window_shape(clv_node_desc *d, int64_t channels) {
-  const clv_attrs *a = &d->attrs;
-  d->out = CLV_SHAPE(d->in[0].dim[0], channels, 0, 0);
-  for (int i = 0; i < 2; i++)
-    d->out.dim[2 + i] = (d->in[0].dim[2 + i] + 2 * a->pad[i] - a->kernel[i]) / a->stride[i] + 1;
-}
-
-static inline void reshaped(clv_node_desc *d) {
-  int64_t rest = 1;
-  for (int i = 1; i < d->in[0].rank; i++) rest *= d->in[0].dim[i];
-  d->out = CLV_SHAPE(d->in[0].dim[0], rest);
-  if (d->op != CLV_OP_RESHAPE) return;
-  d->out.rank = d->attrs.shape.rank + 1;
-  for (int i = 0; i < d->attrs.shape.rank; i++) d->out.dim[i + 1] = d->attrs.shape.dim[i];
-}
-
-/* embedding appends an extent, linear and lstm replace the last one. */
-static inline void last_extent(clv_node_desc *d) {
-  d->out = d->in[0];
-  if (d->op == CLV_OP_EMBEDDING) d->out.rank++;
-  d->out.dim[d->out.rank - 1] = d->attrs.out;
-}
-
-/* mean, concat and slice: what becomes of the extent of dimension dim. */
-static inline void along(clv_node_desc *d) {
-  int axis = (int)(d->attrs.dim < 0 ? d->attrs.dim + d->in[0].rank : d->attrs.dim);
-  d->out = d->in[0];
-  int64_t *extent = &d->out.dim[axis];
-  if (d->op == CLV_OP_MEAN) {
-    d->out.rank--;
-    memmove(extent, extent + 1, (size_t)(CLV_MAX_RANK - 1 - axis) * sizeof *extent);
-  } else if (d->op == CLV_OP_CONCAT) {
-    for (int i = 1; i < d->n_in; i++) *extent += d->in[i].dim[axis];
+  } else if (!strcmp(key, "golden")) {
+    c->small = *value == '1';
+  } else if (!strcmp(key, "fill")) {
+    int at = name_index(value, fill_names, FILL_COUNT);
+    if (at < 0) case_problem(c->d.op, "%s: fill=%s is unknown", c->name, value);
+    c->fill = (fill)at;
   } else {
-    int64_t stop = d->attrs.stop <= 0 ? d->attrs.stop + *extent : d->attrs.stop;
-    *extent = stop - (d->attrs.start < 0 ? d->attrs.start + *extent : d->attrs.start);
-    d->attrs.stop = d->attrs.stop ? d->attrs.stop : CLV_TO_END;
+    return false;
   }
+  return true;
 }
 
-static inline void case_out(clv_node_desc *d) {
-  const clv_shape *in = &d->in[0];
-  if (d->op == CLV_OP_LINEAR || d->op == CLV_OP_LSTM || d->op == CLV_OP_EMBEDDING)
-    last_extent(d);
-  else if (d->op == CLV_OP_CONV2D)
-    window_shape(d, d->attrs.out);
-  else if (d->op == CLV_OP_MAXPOOL || d->op == CLV_OP_AVGPOOL)
-    window_shape(d, in->dim[1]);
-  else if (d->op == CLV_OP_GLOBALAVGPOOL)
-    d->out = CLV_SHAPE(in->dim[0], in->dim[1], 1, 1);
-  else if (d->op == CLV_OP_FLATTEN || d->op == CLV_OP_RESHAPE)
-    reshaped(d);
-  else if (d->op == CLV_OP_MEAN || d->op == CLV_OP_CONCAT || d->op == CLV_OP_SLICE)
-    along(d);
-  else if (is_loss(d->op))
-    d->out = (clv_shape){0};
-  else
-    d->out = *in;
+/* Inputs that no key gave: labels of the samples, or the first one's shape. */
+static inline void case_inputs(clv_node_desc *d) {
+  const clv_op_def *def = clv_op_def_of(d->op);
+  for (d->n_in = 1; d->n_in < CLV_MAX_IN && d->in[d->n_in].rank;) d->n_in++;
+  for (; d->n_in < def->n_in; d->n_in++)
+    d->in[d->n_in] = def->labels ? CLV_SHAPE(d->in[0].dim[0]) : d->in[0];
 }
 
-static inline void lstm_params(clv_node_desc *d) {
-  int64_t in = d->in[0].dim[2], h = d->attrs.out;
-  for (int layer = 0; layer < d->attrs.layers; layer++, in = h) {
-    d->param[d->n_params++] = CLV_SHAPE(4 * h, in);
-    d->param[d->n_params++] = CLV_SHAPE(4 * h, h);
-    for (int i = 0; i < 2 && d->attrs.bias; i++) d->param[d->n_params++] = CLV_SHAPE(4 * h);
-  }
-}
-
-static inline void case_params(clv_node_desc *d) {
-  const clv_attrs *a = &d->attrs;
-  clv_shape channels = CLV_SHAPE(d->in[0].dim[1]);
-  if (d->op == CLV_OP_LSTM) lstm_params(d);
-  if (d->op == CLV_OP_LAYERNORM) {
-    d->param[0] = d->param[1] = a->shape;
-    d->n_params = 2;
-  }
-  if (d->op == CLV_OP_EMBEDDING) {
-    d->param[0] = CLV_SHAPE(a->rows, a->out);
-    d->n_params = 1;
-  }
-  if (d->op == CLV_OP_LINEAR) d->param[0] = CLV_SHAPE(a->out, d->in[0].dim[d->in[0].rank - 1]);
-  if (d->op == CLV_OP_CONV2D)
-    d->param[0] = CLV_SHAPE(a->out, d->in[0].dim[1] / a->groups, a->kernel[0], a->kernel[1]);
-  if (d->op == CLV_OP_LINEAR || d->op == CLV_OP_CONV2D) {
-    d->param[1] = CLV_SHAPE(a->out);
-    d->n_params = a->bias ? 2 : 1;
-  }
-  if (d->op != CLV_OP_BATCHNORM) return;
-  for (int i = 0; i < 4; i++) d->param[i] = channels;
-  d->n_params = 5;
-}
-
-static inline void case_finish(op_case *c) {
-  clv_node_desc *d = &c->d;
-  clv_attrs *a = &d->attrs;
-  bool pool = d->op == CLV_OP_MAXPOOL || d->op == CLV_OP_AVGPOOL;
-  for (int i = 0; i < 2; i++)
-    if (!a->stride[i]) a->stride[i] = pool ? a->kernel[i] : 1;
-  d->n_in = is_loss(d->op) || d->op == CLV_OP_ADD ? 2 : 1;
-  if (d->op == CLV_OP_CONCAT)
-    while (d->n_in < CLV_MAX_IN && d->in[d->n_in].rank) d->n_in++;
-  else
-    d->in[1] = has_labels(d->op) ? CLV_SHAPE(d->in[0].dim[0]) : d->in[0];
-  case_out(d);
-  case_params(d);
+/* Everything that follows from op, attributes and in[0]. */
+static inline clv_code case_finish(clv_node_desc *d, clv_err *err) {
+  clv_slot slots[CLV_MAX_PARAMS];
+  case_inputs(d);
+  clv_op_site site = site_of(d);
+  CLV_TRY(clv_op_def_of(d->op)->shape(&site, &d->out, err));
+  d->n_params = slots_of(d, slots);
+  for (int i = 0; i < d->n_params; i++) d->param[i] = slots[i].shape;
   for (int i = 0; i < d->n_in; i++) {
     d->need_dx[i] = !is_whole(d->op, i);
     d->offered_block[i] = 1;
   }
   d->need_dw = d->n_params > 0;
   d->threads = 1;
+  return CLV_OK;
 }
 
-static inline void case_line(char *line, op_case *c) {
-  char *rest = NULL, *name = strtok_r(line, " \n", &rest), *op = strtok_r(NULL, " \n", &rest);
-  *c = (op_case){.golden = true,
-                 .d.attrs = {.groups = 1,
-                             .bias = true,
-                             .p = 0.5,
-                             .eps = 1e-5,
-                             .momentum = 0.1,
-                             .layers = 1,
-                             .dim = 1}};
-  snprintf(c->name, sizeof c->name, "%s", name);
-  int number = op ? name_index(op, case_ops, CLV_OP_COUNT) : -1;
-  if (number < 0) case_bad(name, "unknown op");
-  c->d.op = (clv_op)number;
-  for (char *word; (word = strtok_r(NULL, " \n", &rest));) {
-    char *equals = strchr(word, '=');
-    if (!equals) case_bad(word, "no '='");
-    *equals = 0;
-    case_key(c, word, equals + 1);
-  }
-  case_finish(c);
-}
-
-/* All cases of the table; their number is returned. */
-static inline int cases_read(op_case cases[MAX_CASES]) {
-  char line[256];
+/* Attributes and inputs of a line into c->d; what the op says against them into *err. */
+static inline clv_code case_words(op_case *c, char **rest, clv_err *err) {
+  clv_attr_value values[16];
   int n = 0;
-  FILE *f = fopen("tests/ops/cases.txt", "r");
-  if (!f) case_bad("not found", "tests run from the root of the repository");
-  while (fgets(line, sizeof line, f)) {
-    if (line[0] == '#' || line[0] == '\n') continue;
-    if (n == MAX_CASES) case_bad(line, "too many cases");
-    case_line(line, &cases[n++]);
+  for (char *word; (word = strtok_r(NULL, " \n", rest));) {
+    char *equals = strchr(word, '=');
+    if (equals) *equals = 0;
+    if (!equals || n == CLV_COUNT(values))
+      case_problem(c->d.op, "%s: '%s' is not KEY=VALUE, or one too many", c->name, word);
+    else if (!case_key(c, word, equals + 1) && parse_attr(c->d.op, word, equals + 1, &values[n]))
+      n++;
   }
-  fclose(f);
-  return n;
+  CLV_TRY(clv_attrs_from(c->d.op, values, n, &c->d.attrs, err));
+  return case_finish(&c->d, err);
+}
+
+static inline void case_line(clv_op op, char *line) {
+  char *rest = NULL, *name = strtok_r(line, " \n", &rest);
+  op_file *f = &files[op];
+  if (n_cases == MAX_CASES) {
+    case_problem(op, "%s is one case too many", name);
+    return;
+  }
+  op_case *c = &cases[n_cases];
+  *c = (op_case){.small = true, .second = f->second, .d.op = op};
+  snprintf(c->name, sizeof c->name, "%s", name);
+  for (int i = 0; i < n_cases; i++)
+    if (!strcmp(cases[i].name, c->name)) case_problem(op, "two cases are called %s", c->name);
+  clv_err err;
+  if (case_words(c, &rest, &err) != CLV_OK) {
+    case_problem(op, "%s: %s", c->name, err.text);
+    return;
+  }
+  c->golden = c->small && !f->none[0];
+  f->n_cases++;
+  f->n_golden += c->golden;
+  n_cases++;
+}
+
+static inline void case_refusal(clv_op op, const char *value) {
+  op_refusal *r = &refusals[n_refusals];
+  const char *bar = strstr(value, " | ");
+  if (!bar || strlen(value) >= sizeof r->keys || n_refusals == MAX_REFUSALS) {
+    case_problem(op, "'refused: %.80s' is not KEY=VALUE... | TEXT, or one too many", value);
+    return;
+  }
+  r->op = op;
+  snprintf(r->keys, sizeof r->keys, "%.*s", (int)(bar - value), value);
+  snprintf(r->text, sizeof r->text, "%s", bar + 3);
+  n_refusals++;
+}
+
+static inline void case_head(clv_op op, const char *key, const char *value) {
+  op_file *f = &files[op];
+  int at = name_index(value, fill_names, FILL_COUNT);
+  if (!strcmp(key, "torch") && strlen(value) < sizeof f->torch)
+    snprintf(f->torch, sizeof f->torch, "%s", value);
+  else if (!strcmp(key, "none") && strlen(value) < sizeof f->none)
+    snprintf(f->none, sizeof f->none, "%s", value);
+  else if (!strcmp(key, "refused"))
+    case_refusal(op, value);
+  else if (!strcmp(key, "second") && at >= 0)
+    f->second = (fill)at;
+  else if (!strcmp(key, "cpu") && !strcmp(value, "ref"))
+    f->cpu_none = true;
+  else if (!strcmp(key, "cpu") && !strcmp(value, "images"))
+    f->cpu_images = true;
+  else if (!strcmp(key, "layout") && !strcmp(value, "any"))
+    f->any_layout = true;
+  else
+    case_problem(op, "'%s: %.80s' is unknown", key, value);
+}
+
+static inline void case_file_line(clv_op op, char *line) {
+  line[strcspn(line, "\n")] = 0;
+  char *colon = strchr(line, ':'), *space = strchr(line, ' ');
+  if (line[0] == '#' || !line[0]) return;
+  if (!colon || (space && space < colon)) {
+    case_line(op, line);
+    return;
+  }
+  *colon = 0;
+  case_head(op, line, colon + 1 + strspn(colon + 1, " "));
+}
+
+static inline void case_file_read(clv_op op) {
+  char path[80], line[400];
+  op_file *f = &files[op];
+  snprintf(path, sizeof path, CASES_FOLDER "/%s.cases", clv_op_name(op));
+  FILE *in = fopen(path, "r");
+  if (!in) {
+    case_problem(op, "there is no such file (tests run from the root of the repository)");
+    return;
+  }
+  while (fgets(line, sizeof line, in)) case_file_line(op, line);
+  fclose(in);
+  if (!f->torch[0] == !f->none[0])
+    case_problem(op, "it needs either 'torch: EXPRESSION' or 'none: REASON'");
+  if (!f->n_cases) case_problem(op, "it has no case");
+  if (!f->n_golden && !f->none[0]) case_problem(op, "it has no case for a golden");
+}
+
+/* Reads the cases of all ops. */
+static inline void cases_read(void) {
+  for (int op = 0; (op = next_op(op)) < CLV_OP_COUNT;) case_file_read((clv_op)op);
+}
+
+/* A file NAME`ending` in the folder whose NAME no op has, or NULL. */
+static inline const char *files_astray(const char *folder, const char *ending, char buf[300]) {
+  DIR *dir = opendir(folder);
+  const char *found = NULL;
+  for (struct dirent *e; dir && !found && (e = readdir(dir));) {
+    clv_op op;
+    clv_err err;
+    size_t n = strlen(e->d_name), end = strlen(ending);
+    if (n < end || strcmp(e->d_name + n - end, ending) != 0) continue;
+    snprintf(buf, 300, "%.*s", (int)(n - end), e->d_name);
+    if (clv_op_find(buf, &op, &err) != CLV_OK) found = buf;
+  }
+  if (dir) closedir(dir);
+  return found;
 }
 
 #endif

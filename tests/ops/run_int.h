@@ -33,30 +33,29 @@ typedef struct values {
   size_t n[V_COUNT];
 } values;
 
-static inline const char *slot_name(const clv_node_desc *d, int slot, char *buf, size_t len) {
-  static const char *const usual[] = {"weight", "bias", "mean", "var", "tracked"};
-  static const char *const lstm[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
-  int per_layer = d->attrs.bias ? 4 : 2;
-  if (d->op != CLV_OP_LSTM) return usual[slot % 5];
-  snprintf(buf, len, "%s_l%d", lstm[slot % per_layer], slot / per_layer);
+/* "in0", "weight", "dout", "out", "din0", "dweight", "mean_after" into buf. */
+static inline const char *value_name(const clv_node_desc *d, int v, char buf[40]) {
+  if (v == V_DOUT || v == V_OUT) return v == V_OUT ? "out" : "dout";
+  if (v < V_PARAM)
+    snprintf(buf, 40, "in%d", v - V_IN);
+  else if (v < V_DOUT)
+    snprintf(buf, 40, "%s", slot_of(d, v - V_PARAM).suffix);
+  else if (v < V_DPARAM)
+    snprintf(buf, 40, "din%d", v - V_DIN);
+  else if (v < V_AFTER)
+    snprintf(buf, 40, "d%s", slot_of(d, v - V_DPARAM).suffix);
+  else
+    snprintf(buf, 40, "%s_after", slot_of(d, v - V_AFTER).suffix);
   return buf;
 }
 
-/* "in0", "weight", "dout", "out", "din0", "dweight", "mean_after" into buf. */
-static inline const char *value_name(const clv_node_desc *d, int v, char buf[32]) {
-  char slot[24];
-  if (v == V_DOUT || v == V_OUT) return v == V_OUT ? "out" : "dout";
-  if (v < V_PARAM)
-    snprintf(buf, 32, "in%d", v - V_IN);
-  else if (v < V_DOUT)
-    snprintf(buf, 32, "%s", slot_name(d, v - V_PARAM, slot, sizeof slot));
-  else if (v < V_DPARAM)
-    snprintf(buf, 32, "din%d", v - V_DIN);
-  else if (v < V_AFTER)
-    snprintf(buf, 32, "d%s", slot_name(d, v - V_DPARAM, slot, sizeof slot));
-  else
-    snprintf(buf, 32, "%s_after", slot_name(d, v - V_AFTER, slot, sizeof slot));
-  return buf;
+/* What the row says of that tensor's shape. */
+static inline clv_shape value_shape(const clv_node_desc *d, int v) {
+  if (v == V_DOUT || v == V_OUT) return d->out;
+  if (v < V_PARAM) return d->in[v - V_IN];
+  if (v < V_DOUT) return d->param[v - V_PARAM];
+  if (v < V_DPARAM) return d->in[v - V_DIN];
+  return v < V_AFTER ? d->param[v - V_DPARAM] : d->param[v - V_AFTER];
 }
 
 static const clv_rng_key dropout_key = {
@@ -78,22 +77,19 @@ static inline void *take(size_t bytes) {
 
 static inline size_t numel(const clv_shape *s) { return clv_layout_numel(s, 1); }
 
-/* Parameters but for batchnorm's counter. */
-static inline int n_floats(const clv_node_desc *d) {
-  return d->op == CLV_OP_BATCHNORM ? CLV_SLOT_TRACKED : d->n_params;
-}
-
 static inline void values_init(values *s, const clv_node_desc *d) {
+  clv_slot slot[CLV_MAX_PARAMS];
   memset(s, 0, sizeof *s);
   for (int i = 0; i < d->n_in; i++) {
     s->n[V_IN + i] = numel(&d->in[i]);
     s->n[V_DIN + i] = d->need_dx[i] ? s->n[V_IN + i] : 0;
   }
-  for (int i = 0; i < n_floats(d); i++) {
-    bool statistic = d->op == CLV_OP_BATCHNORM && i >= CLV_SLOT_MEAN;
+  int n_slots = slots_of(d, slot);
+  for (int i = 0; i < n_slots; i++) {
+    if (slot[i].i64) continue; /* a counter is no number of the op's */
     s->n[V_PARAM + i] = numel(&d->param[i]);
-    s->n[V_DPARAM + i] = d->need_dw && !statistic ? s->n[V_PARAM + i] : 0;
-    s->n[V_AFTER + i] = statistic ? s->n[V_PARAM + i] : 0;
+    s->n[V_DPARAM + i] = d->need_dw && !slot[i].buffer ? s->n[V_PARAM + i] : 0;
+    s->n[V_AFTER + i] = slot[i].buffer ? s->n[V_PARAM + i] : 0;
   }
   s->n[V_DOUT] = s->n[V_OUT] = numel(&d->out);
   for (int i = 0; i < V_COUNT; i++) s->v[i] = take(s->n[i] * sizeof(double));
@@ -131,6 +127,16 @@ typedef struct execution {
 
 static inline void must(clv_code code, const clv_err *err) {
   if (code != CLV_OK) die(err->text);
+}
+
+typedef clv_code kernel_fn(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
+
+/* A kernel takes its memory when it is prepared: no run of it takes any. */
+static inline void run_kernel(kernel_fn *f, clv_kernel *k, const clv_kernel_args *a) {
+  clv_err err;
+  uint64_t before = clv_alloc_count();
+  must(f(k, a, &err), &err);
+  if (clv_alloc_count() != before) die("a kernel took memory while it ran");
 }
 
 /* A row-major copy in the kernel's type. */
@@ -191,18 +197,23 @@ static inline void take_back(const execution *e, const clv_shape *shape, const v
   free(row);
 }
 
+/* Floats of the case; every counter is `tracked`. */
 static inline void params_init(execution *e, const values *s) {
-  for (int i = 0; i < n_floats(&e->d); i++)
-    e->a.param[i] = typed(e->o->dtype, s->v[V_PARAM + i], s->n[V_PARAM + i]);
+  for (int i = 0; i < e->d.n_params; i++)
+    e->a.param[i] =
+        s->n[V_PARAM + i] ? typed(e->o->dtype, s->v[V_PARAM + i], s->n[V_PARAM + i]) : &e->tracked;
   e->tracked = TRACKED_BEFORE;
-  if (e->d.op == CLV_OP_BATCHNORM) e->a.param[CLV_SLOT_TRACKED] = &e->tracked;
+}
+
+static inline void params_done(execution *e) {
+  for (int i = 0; i < e->d.n_params; i++)
+    if (e->a.param[i] != &e->tracked) free(e->a.param[i]);
 }
 
 /* One forward of in0 * scale + shift into fresh buffers, which *a then names. */
 static inline void forward(execution *e, const values *s, double scale, double shift,
                            clv_kernel_args *a) {
   clv_kernel *k = e->k;
-  clv_err err;
   double *x = take(s->n[V_IN] * sizeof *x);
   for (size_t i = 0; i < s->n[V_IN]; i++) x[i] = s->v[V_IN][i] * scale + shift;
   for (int i = 0; i < e->d.n_in; i++) {
@@ -217,7 +228,7 @@ static inline void forward(execution *e, const values *s, double scale, double s
   a->key = dropout_key;
   bool in_place = e->o->in_place && k->in_place;
   a->out = in_place ? (void *)(uintptr_t)a->in[0] : laid_out(e, &e->d.out, NULL, k->out_block);
-  must(k->forward(k, a, &err), &err);
+  run_kernel(k->forward, k, a);
   free(a->scratch);
   if (in_place) a->in[0] = NULL;
 }
@@ -250,17 +261,16 @@ static inline void backward_buffers(execution *e, const values *s, clv_kernel_ar
 static inline void backward(execution *e, const clv_kernel_args *from, values *s) {
   clv_kernel *k = e->k;
   clv_kernel_args a = *from;
-  clv_err err;
   if (!(k->saves & CLV_SAVE_IN0)) a.in[0] = NULL;
   if (!(k->saves & CLV_SAVE_IN1)) a.in[1] = NULL;
   if (!(k->saves & CLV_SAVE_OUT)) a.out = NULL;
   backward_buffers(e, s, &a);
   a.scratch = take(k->scratch_bytes);
-  if (k->backward_input) must(k->backward_input(k, &a, &err), &err);
+  if (k->backward_input) run_kernel(k->backward_input, k, &a);
   if (e->d.need_dw && !k->fused_grads) {
     free(a.scratch);
     a.scratch = take(k->scratch_bytes);
-    must(k->backward_weight(k, &a, &err), &err);
+    run_kernel(k->backward_weight, k, &a);
   }
   for (int i = 0; i < e->d.n_in; i++)
     if (e->d.need_dx[i]) take_back(e, &e->d.in[i], a.din[i], k->in_block[i], s->v[V_DIN + i]);
@@ -277,7 +287,9 @@ static inline void statistics_out(const execution *e, values *s) {
   for (int i = 0; i < CLV_MAX_PARAMS; i++)
     if (s->n[V_AFTER + i])
       untyped(e->o->dtype, e->a.param[i], s->v[V_AFTER + i], s->n[V_AFTER + i]);
-  if (e->d.op == CLV_OP_BATCHNORM && e->tracked != TRACKED_BEFORE + e->d.training)
+  bool counts = false;
+  for (int i = 0; i < e->d.n_params; i++) counts = counts || e->a.param[i] == &e->tracked;
+  if (counts && e->tracked != TRACKED_BEFORE + e->d.training)
     die("num_batches_tracked is not one higher after training, or moved outside it");
 }
 
@@ -302,7 +314,7 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   e.a.cache = take(e.k->cache_bytes);
   e.a.scratch = take(e.k->scratch_bytes);
   e.a.refresh_for = CLV_FOR_FORWARD | CLV_FOR_BACKWARD;
-  if (e.k->refresh) must(e.k->refresh(e.k, &e.a, &err), &err);
+  if (e.k->refresh) run_kernel(e.k->refresh, e.k, &e.a);
   free(e.a.scratch);
   clv_kernel_args first = e.a, second = e.a;
   forward(&e, s, 1, 0, &first);
@@ -312,7 +324,7 @@ static inline bool run_case(const run_options *o, const clv_node_desc *d, values
   backward(&e, &first, s);
   forward_done(&first);
   forward_done(&second);
-  for (int i = 0; i < n_floats(&e.d); i++) free(e.a.param[i]);
+  params_done(&e);
   free(e.a.cache);
   e.k->free(e.k);
   return true;
@@ -374,26 +386,42 @@ static inline void draw_whole(double *v, size_t n, uint32_t stream, int64_t belo
   for (size_t i = 0; i < n; i++) v[i] = (double)((i * 7 + stream % 5) % (size_t)below);
 }
 
+static inline void draw_second(const op_case *c, uint32_t stream, values *s) {
+  const clv_node_desc *d = &c->d;
+  for (int i = 1; i < d->n_in; i++) {
+    double *v = s->v[V_IN + i];
+    size_t n = s->n[V_IN + i];
+    if (is_whole(d->op, i))
+      draw_whole(v, n, stream, d->in[0].dim[1]);
+    else if (c->second == FILL_UNIT)
+      draw_uniform(v, n, stream + (uint32_t)i, 0, 1);
+    else
+      draw_normal(v, n, stream + 100 + (uint32_t)i, 0, 1);
+  }
+}
+
+/* A buffer that starts at one is a variance: positive. */
+static inline void draw_params(const clv_node_desc *d, uint32_t stream, values *s) {
+  clv_slot slot[CLV_MAX_PARAMS];
+  int n_slots = slots_of(d, slot);
+  for (int i = 0; i < n_slots; i++)
+    if (slot[i].buffer && slot[i].init == CLV_INIT_ONE)
+      draw_uniform(s->v[V_PARAM + i], s->n[V_PARAM + i], stream + 5 + (uint32_t)i, 0.5f, 2);
+    else
+      draw_normal(s->v[V_PARAM + i], s->n[V_PARAM + i], stream + 200 + (uint32_t)i, 0, 0.5f);
+}
+
 /* Numbers for a case, the same at every call. */
 static inline void draw_case(const op_case *c, values *s) {
   const clv_node_desc *d = &c->d;
   uint32_t stream = 0;
   for (const char *p = c->name; *p; p++) stream = stream * 31 + (uint8_t)*p;
-  if (d->op == CLV_OP_EMBEDDING)
+  if (is_whole(d->op, 0))
     draw_whole(s->v[V_IN], s->n[V_IN], stream, d->attrs.rows);
   else
     draw_input(c, stream, s->v[V_IN], s->n[V_IN]);
-  if (has_labels(d->op))
-    draw_whole(s->v[V_IN + 1], s->n[V_IN + 1], stream, d->in[0].dim[1]);
-  else if (d->op == CLV_OP_BCE || d->op == CLV_OP_BCE_WITH_LOGITS)
-    draw_uniform(s->v[V_IN + 1], s->n[V_IN + 1], stream + 1, 0, 1);
-  else
-    for (int i = 1; i < d->n_in; i++)
-      draw_normal(s->v[V_IN + i], s->n[V_IN + i], stream + 100 + (uint32_t)i, 0, 1);
-  for (int i = 0; i < n_floats(d); i++)
-    draw_normal(s->v[V_PARAM + i], s->n[V_PARAM + i], stream + 200 + (uint32_t)i, 0, 0.5f);
-  if (d->op == CLV_OP_BATCHNORM)
-    draw_uniform(s->v[V_PARAM + CLV_SLOT_VAR], s->n[V_PARAM + CLV_SLOT_VAR], stream + 8, 0.5f, 2);
+  draw_second(c, stream, s);
+  draw_params(d, stream, s);
   draw_normal(s->v[V_DOUT], s->n[V_DOUT], stream + 9, 0, 1);
   if (is_loss(d->op)) s->v[V_DOUT][0] = 0.375;
 }

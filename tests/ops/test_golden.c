@@ -1,31 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Every op against the numbers of PyTorch (tests/golden/make_golden.py): outputs and all gradients,
- * with backward accumulating and not, in place and not, with blocked layouts offered.
+ * with backward accumulating and not, in place and not, with blocked layouts offered. What the row
+ * says of shapes and parameters is compared with what PyTorch made.
  */
 #include "tests/golden/golden_int.h"
+#include "tests/ops/each_op.h"
 #include "tests/ops/run_int.h"
 
-#include <setjmp.h>
-#include <cmocka.h>
+static void same_shape(const char *what, const clv_shape *row, const clv_shape *torch) {
+  char a[160], b[160];
+  if (!clv_shape_equal(row, torch))
+    fail_msg("%s: the row says %s, PyTorch %s", what, clv_shape_format(row, a, sizeof a),
+             clv_shape_format(torch, b, sizeof b));
+}
 
-static op_case cases[MAX_CASES];
-static int n_cases;
-static golden numbers;
-
-static void load(const op_case *c, values *s) {
+static void load_one(const golden *numbers, const op_case *c, int i, values *s) {
   golden_tensor t;
-  char name[32];
+  char buf[40], what[80];
+  const char *name = value_name(&c->d, i, buf);
+  snprintf(what, sizeof what, "%.31s.%.40s", c->name, name);
+  if (!golden_find(numbers, c->name, name, &t))
+    fail_msg("%s is missing from the golden of %s", what, clv_op_name(c->d.op));
+  clv_shape shape = value_shape(&c->d, i);
+  same_shape(what, &shape, &t.shape);
+  for (size_t j = 0; j < t.n; j++)
+    s->v[i][j] =
+        t.dtype == CLV_I64 ? (double)((const int64_t *)t.data)[j] : ((const float *)t.data)[j];
+}
+
+/* Returns how many tensors the row wants. */
+static int load(const golden *numbers, const op_case *c, values *s) {
+  int n = 0;
   for (int i = 0; i < V_COUNT; i++) {
     if (!s->n[i]) continue;
-    if (!golden_find(&numbers, c->name, value_name(&c->d, i, name), &t))
-      fail_msg("%s.%s is missing from the golden", c->name, value_name(&c->d, i, name));
-    if (t.n != s->n[i])
-      fail_msg("%s.%s has %zu values, not %zu", c->name, value_name(&c->d, i, name), t.n, s->n[i]);
-    for (size_t j = 0; j < t.n; j++)
-      s->v[i][j] =
-          t.dtype == CLV_I64 ? (double)((const int64_t *)t.data)[j] : ((const float *)t.data)[j];
+    load_one(numbers, c, i, s);
+    n++;
   }
+  return n;
 }
 
 /* 1 + g has fewer digits of g: a unit in the last place of 1 for each value. */
@@ -38,7 +50,7 @@ static double lost_by_adding(const double *g, size_t n) {
 /* Compares the results of one run with the golden; returns the largest distance. */
 static double compare(const op_case *c, const run_options *o, const values *want, values *got) {
   double worst = 0;
-  char name[32];
+  char name[40];
   for (int i = V_FIRST_RESULT; i < V_COUNT; i++) {
     bool added = o->accumulate && i >= V_DPARAM && i < V_AFTER;
     for (size_t j = 0; j < got->n[i] && added; j++) got->v[i][j] -= 1;
@@ -53,71 +65,98 @@ static double compare(const op_case *c, const run_options *o, const values *want
   return worst;
 }
 
-static bool check(const op_case *c, const run_options *o, double *worst) {
-  values want, got;
-  values_init(&want, &c->d);
+static bool check(const op_case *c, const run_options *o, const values *want, double *worst) {
+  values got;
   values_init(&got, &c->d);
-  load(c, &want);
-  copy_given(&got, &want);
+  copy_given(&got, want);
   bool ran = run_case(o, &c->d, &got, NULL);
-  if (ran) *worst = fmax(*worst, compare(c, o, &want, &got));
-  values_done(&want);
+  if (ran) *worst = fmax(*worst, compare(c, o, want, &got));
   values_done(&got);
   return ran;
 }
 
-/* All golden cases of one op on one backend. */
-static void check_op(clv_op op, const clv_backend *backend, clv_dtype dtype) {
+static bool check_ways(const op_case *c, const values *want, const clv_backend *backend,
+                       clv_dtype dtype, double *worst) {
   static const struct {
     int block;
     bool in_place, accumulate;
   } ways[] = {{1, false, false}, {8, true, false}, {16, false, true}};
+  bool has = true;
+  for (size_t w = 0; w < CLV_COUNT(ways) && has; w++) {
+    run_options o = {.backend = backend,
+                     .dtype = dtype,
+                     .offered_block = ways[w].block,
+                     .in_place = ways[w].in_place,
+                     .accumulate = ways[w].accumulate};
+    has = check(c, &o, want, worst);
+  }
+  return has;
+}
+
+/* All golden cases of one op on one backend. */
+static void check_op(clv_op op, const golden *numbers, const clv_backend *backend,
+                     clv_dtype dtype) {
   int ran = 0, left = 0;
   double worst = 0;
   for (int i = 0; i < n_cases; i++) {
     if (cases[i].d.op != op || !cases[i].golden) continue;
-    bool has = true;
-    for (size_t w = 0; w < CLV_COUNT(ways) && has; w++) {
-      run_options o = {.backend = backend,
-                       .dtype = dtype,
-                       .offered_block = ways[w].block,
-                       .in_place = ways[w].in_place,
-                       .accumulate = ways[w].accumulate};
-      has = check(&cases[i], &o, &worst);
-    }
+    values want;
+    values_init(&want, &cases[i].d);
+    load(numbers, &cases[i], &want);
+    bool has = check_ways(&cases[i], &want, backend, dtype, &worst);
+    values_done(&want);
     ran += has;
     left += !has;
   }
-  print_message("%-16s %s %s: %d cases, largest distance %.1e; %d fall back to ref\n", case_ops[op],
-                backend->name, clv_dtype_name(dtype), ran, worst, left);
+  print_message("%-16s %s %s: %d cases, largest distance %.1e; %d fall back to ref\n",
+                clv_op_name(op), backend->name, clv_dtype_name(dtype), ran, worst, left);
   assert_true(ran + left > 0);
   if (backend == clv_backend_ref()) assert_int_equal(left, 0);
 }
 
-static void test_ref(void **state) {
-  check_op(*(clv_op *)*state, clv_backend_ref(), CLV_F32);
-  check_op(*(clv_op *)*state, clv_backend_ref(), CLV_F64);
+/* What the row says of every tensor, before anything runs. A tensor that no case asks for is one
+ * that the row has forgotten, or of a case that has gone. */
+static void check_shapes(clv_op op, const golden *numbers) {
+  int known = 0, stored = 0;
+  for (int i = 0; i < n_cases; i++) {
+    if (cases[i].d.op != op || !cases[i].golden) continue;
+    values want;
+    values_init(&want, &cases[i].d);
+    known += load(numbers, &cases[i], &want);
+    values_done(&want);
+  }
+  for (const char *p = numbers->index.data; (p = strchr(p, '\n')); p++) stored++;
+  if (stored != known)
+    fail_msg("the golden of %s has %d tensors, and its row and cases know %d", clv_op_name(op),
+             stored, known);
 }
 
-static void test_cpu(void **state) { check_op(*(clv_op *)*state, clv_backend_cpu(), CLV_F32); }
+/* A file of numbers whose op has gone. */
+static void none_astray(void) {
+  char name[300];
+  if (files_astray("tests/golden/ops", ".txt", name))
+    fail_msg("tests/golden/ops/%s.txt: no op is called so", name);
+}
 
-int main(void) {
-  static clv_op ops[CLV_OP_COUNT];
-  static char names[2 * CLV_OP_COUNT][40];
-  struct CMUnitTest tests[2 * CLV_OP_COUNT];
-  size_t n = 0;
-  n_cases = cases_read(cases);
-  golden_open(&numbers, "ops");
-  for (int op = CLV_OP_LINEAR; op < CLV_OP_COUNT; op++) {
-    if (!case_ops[op]) continue;
-    ops[op] = (clv_op)op;
-    snprintf(names[n], sizeof names[n], "golden_ref_%s", case_ops[op]);
-    snprintf(names[n + 1], sizeof names[n + 1], "golden_cpu_%s", case_ops[op]);
-    tests[n] = (struct CMUnitTest){names[n], test_ref, NULL, NULL, &ops[op]};
-    tests[n + 1] = (struct CMUnitTest){names[n + 1], test_cpu, NULL, NULL, &ops[op]};
-    n += 2;
+static void test_op(clv_op op) {
+  char name[64];
+  golden numbers;
+  none_astray();
+  if (files[op].none[0]) {
+    print_message("%-16s no golden: %s\n", clv_op_name(op), files[op].none);
+    return;
   }
-  int failed = _cmocka_run_group_tests("golden", tests, n, NULL, NULL);
+  snprintf(name, sizeof name, "ops/%s", clv_op_name(op));
+  if (!golden_exists(name)) fail_msg("tests/golden/%s.txt is missing: make golden writes it", name);
+  golden_open(&numbers, name);
+  check_shapes(op, &numbers);
+  check_op(op, &numbers, clv_backend_ref(), CLV_F32);
+  check_op(op, &numbers, clv_backend_ref(), CLV_F64);
+  check_op(op, &numbers, clv_backend_cpu(), CLV_F32);
   golden_close(&numbers);
-  return failed;
+}
+
+int main(int argc, char **argv) {
+  (void)argc;
+  return run_each_op("golden", test_op, argv);
 }

@@ -61,7 +61,8 @@ twice = nn.Linear(4, 4)
 
 # one fault per model: (model, what the refusal must say)
 REFUSED = [
-    (nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4)), r"layer '1': LSTM is not supported"),
+    (nn.Sequential(nn.Linear(4, 4), nn.GRU(4, 4)), r"layer '1': GRU is not supported"),
+    (nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4)), r"layer '1': LSTM with batch_first=False"),
     (nn.Sequential(Scaled(4, 4)), r"layer '0': Scaled is not supported"),
     (nn.Sequential(nn.Conv2d(1, 1, 3, dilation=2)), r"Conv2d with dilation=\(2, 2\)"),
     (nn.Sequential(nn.Conv2d(1, 1, 3, padding_mode="reflect")), "padding_mode='reflect'"),

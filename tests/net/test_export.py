@@ -1,0 +1,239 @@
+"""deploy/export_torch.py: a sequence model from PyTorch into a session, trained, and back; and what
+it refuses. The parity tests do the same with images (make parity)."""
+import importlib.util, json, os, re, struct, subprocess, sys
+from cluster import *
+
+suite = Suite()
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+EXPORTER = os.path.join(ROOT, "deploy/export_torch.py")
+OPS = os.path.join(os.path.abspath(BIN), "share/cleave/ops.json")
+ROWS, STEPS, FEATURES, OUT = 23, 5, 6, 4  # of the table, of a sequence, of its input, of its output
+MODEL = f"""
+import torch
+from torch import nn
+
+def net():
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Embedding({ROWS}, {FEATURES}), nn.LSTM({FEATURES}, 8, 2, batch_first=True),
+                         nn.LayerNorm(8, eps=1e-4), nn.Linear(8, {OUT}), nn.GELU())
+
+def bare():
+    return nn.Sequential(nn.LSTM(3, 4, bias=False, batch_first=True))
+
+lstm = lambda **more: lambda: nn.Sequential(nn.LSTM(3, 4, **more))
+both_ways = lstm(batch_first=True, bidirectional=True)
+projected = lstm(batch_first=True, proj_size=2)
+dropping = lstm(batch_first=True, num_layers=2, dropout=0.5)
+time_first = lstm()
+padded = lambda: nn.Sequential(nn.Embedding(4, 2, padding_idx=0))
+plain_norm = lambda: nn.Sequential(nn.LayerNorm(4, elementwise_affine=False))
+a_loss = lambda: nn.Sequential(nn.Linear(2, 2), nn.MSELoss())
+gru = lambda: nn.Sequential(nn.Linear(2, 2), nn.GRU(2, 2), nn.Bilinear(2, 2, 2))
+"""
+REFUSED = {"both_ways": "layer '0': LSTM with bidirectional=True", "projected": "LSTM with proj_size=2",
+           "dropping": "LSTM with dropout=0.5", "time_first": "LSTM with batch_first=False",
+           "padded": "Embedding with padding_idx=0", "plain_norm": "LayerNorm with elementwise_affine=False",
+           "a_loss": "layer '1': MSELoss with no place among layers: a loss goes under loss:",
+           "gru": "layer '1': GRU is not supported; what can be exported: .*LSTM, LayerNorm, Linear, "}
+
+
+def export(folder, attribute, *args, ops=OPS):
+    source = os.path.join(folder, "model.py")
+    with open(source, "w") as f:
+        f.write(MODEL)
+    return run(sys.executable, EXPORTER, "--from", f"{source}:{attribute}", "--ops", ops, *args)
+
+
+def loaded(path):
+    spec = importlib.util.spec_from_file_location(os.path.basename(path)[:-3], os.path.join(ROOT, path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def converted(model, ops=OPS):
+    """The layers as YAML, or what the exporter says. In this process: to import PyTorch is slow."""
+    exporter = loaded(EXPORTER)
+    exporter.chosen = ops
+    try:
+        return [exporter.layer_yaml(layer) for layer in exporter.convert(model)]
+    except exporter.Unsupported as e:
+        return str(e)
+
+
+def model_of(attribute):
+    scope = {}
+    exec(MODEL, scope)
+    return scope[attribute]()
+
+
+def body(yaml, weights):
+    return ("data: {format: npy, root: data, train: [x.npy, y.npy], test: [x.npy, y.npy]}\n" + yaml + "stages:\n"
+            f"  - {{name: front, at: master, layers: 0..0, weights: {{file: {weights}}}}}\n"
+            f"  - {{name: back, at: w1, layers: 1..4, weights: {{file: {weights}}}}}\n"
+            "loss: {kind: mse}\ntrain: {epochs: 100, batch: 8, shuffle: false, optimizer: {kind: sgd, lr: 0.5}}\n"
+            "checkpoint: {every_steps: 1000}\n")
+
+
+def make_data(folder, n=32):
+    tokens = [(i * i + 3 * i) % ROWS for i in range(n * STEPS)]
+    wanted = [((i * 37) % 101) / 50 - 1 for i in range(n * STEPS * OUT)]
+    os.makedirs(folder, exist_ok=True)
+    write_npy(os.path.join(folder, "x.npy"), (n, STEPS), "<i8", struct.pack(f"<{len(tokens)}q", *tokens))
+    write_npy(os.path.join(folder, "y.npy"), (n, STEPS, OUT), "<f4", struct.pack(f"<{len(wanted)}f", *wanted))
+
+
+def forward(net, x):
+    """As the exported layers: of the LSTM the output, without the states."""
+    for m in net:
+        x = m(x)
+        x = x[0] if isinstance(x, tuple) else x
+    return x
+
+
+def torch_losses(torch, net, x, y, steps):
+    opt, found = torch.optim.SGD(net.parameters(), lr=0.5), []
+    for step in range(steps):
+        opt.zero_grad()
+        part = slice(8 * step, 8 * step + 8)
+        loss = torch.nn.functional.mse_loss(forward(net, x[part]), y[part])
+        loss.backward()
+        opt.step()
+        found.append(loss.item())
+    return found
+
+
+def load_back(torch, net, run_dir, steps):
+    state = {name: torch.frombuffer(bytearray(raw), dtype=torch.float32).reshape(shape)
+             for name, (_, shape, raw) in checkpoint_tensors(run_dir, steps).items()}
+    net.load_state_dict(state)
+    return net
+
+
+def near(ours, theirs, limit):
+    far = float((ours - theirs).norm() / theirs.norm())
+    assert far <= limit, far
+
+
+@suite.test
+def a_sequence_model_goes_into_a_session_and_back():
+    import numpy as np, torch
+    torch.set_num_threads(1)
+    with Cluster(1) as cluster:
+        make_data(os.path.join(cluster.dir, "data"))
+        weights = os.path.join(cluster.dir, "net.safetensors")
+        done = export(cluster.dir, "net", "--weights", weights)
+        assert done.returncode == 0, done.stderr
+        assert "{op: embedding, rows: 23, out: 6}" in done.stdout, done.stdout
+        assert "{op: lstm, out: 8, layers: 2}" in done.stdout, done.stdout
+        assert "{op: layernorm, shape: [8], eps: 0.0001}" in done.stdout, done.stdout
+        session = cluster.session("exported", body(done.stdout, weights))
+        checked = master("check", session, cwd=cluster.dir)
+        assert checked.returncode == 0, checked.stderr
+        done = cluster.train(session, "--max-steps", "3")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+        x, y = (torch.from_numpy(np.load(os.path.join(cluster.dir, "data", n + ".npy"))) for n in "xy")
+        run_dir, net = os.path.join(cluster.dir, "runs", "exported"), model_of("net")
+        wanted = torch_losses(torch, net, x, y, 3)
+        with open(os.path.join(run_dir, "metrics.jsonl")) as f:
+            losses = [line["loss"] for line in map(json.loads, f) if "loss" in line]
+        near(torch.tensor(losses[:3]), torch.tensor(wanted), 1e-6)
+
+        back = load_back(torch, model_of("net"), run_dir, 3)
+        for ours, theirs in zip(back.parameters(), net.parameters()):
+            near(ours, theirs, 1e-6)
+        out = os.path.join(cluster.dir, "predictions.npy")
+        done = master("predict", session, "--out", out, cwd=cluster.dir)
+        assert done.returncode == 0, done.stderr
+        with torch.no_grad():
+            near(torch.from_numpy(np.load(out)), forward(back, x), 1e-6)
+
+
+@suite.test
+def names_of_tensors_and_settings_follow():
+    with Cluster(0) as cluster:
+        weights = os.path.join(cluster.dir, "net.safetensors")
+        done = export(cluster.dir, "bare", "--weights", weights)
+        assert done.returncode == 0 and "{op: lstm, out: 4, bias: false}" in done.stdout, done.stdout + done.stderr
+        assert set(safetensors(weights)) == {"0.weight_ih_l0", "0.weight_hh_l0"}
+        done = export(cluster.dir, "gru", "--weights", weights + ".none")
+        assert done.returncode == 1 and "layer '1': GRU is not supported" in done.stderr, done.stderr
+        assert not os.path.exists(weights + ".none")
+
+
+@suite.test
+def what_differs_is_refused_by_name():
+    for attribute, says in REFUSED.items():
+        found = converted(model_of(attribute))
+        assert isinstance(found, str) and re.search(says, found), (attribute, found)
+    for model, says in loaded("tests/parity/nets.py").REFUSED:
+        found = converted(model)
+        assert isinstance(found, str) and re.search(says, found), (model, found)
+
+
+@suite.test
+def settings_of_images_follow():
+    found = converted(loaded("tests/parity/nets.py").everything())
+    assert found[0] == '{op: conv2d, out: 8, kernel: 3, pad: 1, bias: false, name: "stem.0"}', found
+    assert found[3:5] == ['{op: maxpool, kernel: 3, stride: 2, pad: 1, name: "pool"}',
+                          '{op: conv2d, out: 12, kernel: [3, 1], stride: [2, 1], pad: [1, 0], groups: 4, '
+                          'name: "mix.0"}'], found
+    assert found[13] == '{op: reshape, shape: [6, 2, 2], name: "fold"}' and len(found) == 19, found
+
+
+def settings_of(cls):
+    import inspect
+    found = set()
+    for base in cls.__mro__:
+        found |= set(getattr(base, "__constants__", ()))
+        if "__init__" in vars(base) and base is not object:
+            found |= set(inspect.signature(base.__init__).parameters)
+    return found
+
+
+@suite.test
+def every_row_fits_its_module():
+    """A setting that a row names is one of the module; what the op requires is named; and what the
+    exporter says of single ops is of ops that exist."""
+    from torch import nn
+    exporter = loaded(EXPORTER)
+    exporter.chosen = OPS
+    with open(OPS) as f:
+        required = {row["name"]: {a["name"] for a in row["attributes"] if a["required"]} for row in map(json.loads, f)}
+    for row in exporter.rows():
+        for name, pairs in row.modules:
+            assert required[row.op] <= set(pairs) <= set(row.types), (row.op, pairs)
+            if not hasattr(nn, name):
+                print(f"{row.op}: this PyTorch has no nn.{name}")
+                continue
+            unknown = {*pairs.values(), *row.needs} - settings_of(getattr(nn, name))
+            assert not unknown, (row.op, name, unknown)
+    special = {op for op, _ in exporter.HARMLESS} | {*exporter.RANKS, *exporter.KEEP_RANK, *exporter.GIVE_RANK}
+    assert special <= set(required), special - set(required)
+
+
+def rows_with(path, **modules):
+    """ops.json with other modules for some ops."""
+    with open(OPS) as f, open(path, "w") as out:
+        for row in map(json.loads, f):
+            row["torch_module"] = modules.get(row["name"], row["torch_module"])
+            out.write(json.dumps(row) + "\n")
+    return path
+
+
+@suite.test
+def the_modules_are_those_of_the_rows():
+    """Without the row of an op its module is refused; a module that a row has is taken."""
+    with Cluster(0) as cluster:
+        planted = rows_with(os.path.join(cluster.dir, "ops.json"), lstm="", relu="ReLU|GRU()")
+        assert "layer '1': LSTM is not supported" in converted(model_of("net"), planted)
+        found = converted(model_of("gru"), planted)
+        assert "GRU is" not in found and "Bilinear is not supported" in found, found
+        assert "none.json" in converted(model_of("net"), os.path.join(cluster.dir, "none.json"))
+
+
+if importlib.util.find_spec("torch") is None or importlib.util.find_spec("numpy") is None:
+    print("skip export: python3-torch is not installed")
+    sys.exit(0)
+suite.main()

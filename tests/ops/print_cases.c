@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Prints the cases of all ops as JSON, one op a line, for tests/golden/make_golden.py: what the
+ * rows make of them (attributes with their defaults, parameters) needs no second reader.
+ */
+#include "tests/ops/cases_int.h"
+
+static const char *text_json(const char *text, char *buf, size_t len) {
+  size_t n = 0;
+  for (const char *p = text; *p && n + 3 < len; p++) {
+    if (*p == '"' || *p == '\\') buf[n++] = '\\';
+    buf[n++] = *p;
+  }
+  buf[n] = 0;
+  return buf;
+}
+
+static void print_ints(const int64_t *v, int n) {
+  printf("[");
+  for (int i = 0; i < n; i++) printf("%s%lld", i ? ", " : "", (long long)v[i]);
+  printf("]");
+}
+
+static void print_value(const clv_attr_value *v) {
+  if (v->is_number)
+    printf("%.17g", v->number);
+  else if (v->n_ints == 1 && v->key != CLV_ATTR_SHAPE)
+    printf("%lld", (long long)v->ints[0]);
+  else
+    print_ints(v->ints, v->n_ints);
+}
+
+/* Every attribute: clv_attrs_to has those that are not as the row has them. */
+static void print_attrs(const clv_node_desc *d) {
+  const clv_op_def *def = clv_op_def_of(d->op);
+  clv_attr_value set[CLV_COUNT(def->attrs)];
+  int n = clv_attrs_to(d->op, &d->attrs, set, (int)CLV_COUNT(set));
+  printf("\"attrs\": {");
+  for (const clv_attr_row *row = def->attrs; row->key; row++) {
+    int at = 0;
+    while (at < n && set[at].key != row->key) at++;
+    printf("%s\"%s\": ", row == def->attrs ? "" : ", ", clv_attr_name(row->key));
+    if (row->key == CLV_ATTR_STRIDE)
+      print_ints(d->attrs.stride, 2);
+    else if (at < n)
+      print_value(&set[at]);
+    else
+      printf("%.17g", row->fallback);
+  }
+  printf("}");
+}
+
+static void print_inputs(const op_case *c) {
+  printf(", \"inputs\": [");
+  for (int i = 0; i < c->d.n_in; i++) {
+    bool whole = is_whole(c->d.op, i);
+    printf("%s{\"shape\": ", i ? ", " : "");
+    print_ints(c->d.in[i].dim, c->d.in[i].rank);
+    printf(", \"fill\": \"%s\"", fill_names[i ? c->second : c->fill]);
+    if (whole) printf(", \"below\": %lld", (long long)(i ? c->d.in[0].dim[1] : c->d.attrs.rows));
+    printf("}");
+  }
+  printf("]");
+}
+
+/* A counter has no place in a golden. */
+static void print_params(const clv_node_desc *d) {
+  clv_slot slot[CLV_MAX_PARAMS];
+  int n = slots_of(d, slot), printed = 0;
+  printf(", \"params\": [");
+  for (int i = 0; i < n; i++) {
+    if (slot[i].i64) continue;
+    printf("%s{\"name\": \"%s\", \"shape\": ", printed++ ? ", " : "", slot[i].suffix);
+    print_ints(slot[i].shape.dim, slot[i].shape.rank);
+    printf(", \"buffer\": %s, \"positive\": %s}", slot[i].buffer ? "true" : "false",
+           slot[i].buffer && slot[i].init == CLV_INIT_ONE ? "true" : "false");
+  }
+  printf("]");
+}
+
+static void print_op(clv_op op) {
+  char torch[2 * sizeof files[op].torch], none[2 * sizeof files[op].none];
+  int printed = 0;
+  printf("{\"op\": \"%s\", \"torch\": \"%s\", \"none\": \"%s\", \"cases\": [", clv_op_name(op),
+         text_json(files[op].torch, torch, sizeof torch),
+         text_json(files[op].none, none, sizeof none));
+  for (int i = 0; i < n_cases; i++) {
+    if (cases[i].d.op != op || !cases[i].golden) continue;
+    printf("%s{\"name\": \"%s\", \"training\": %s, ", printed++ ? ", " : "", cases[i].name,
+           cases[i].d.training ? "true" : "false");
+    print_attrs(&cases[i].d);
+    print_inputs(&cases[i]);
+    print_params(&cases[i].d);
+    printf("}");
+  }
+  printf("]}\n");
+}
+
+int main(void) {
+  int failed = 0;
+  char name[300];
+  cases_read();
+  for (int op = 0; (op = next_op(op)) < CLV_OP_COUNT;) {
+    if (!files[op].problem[0]) continue;
+    fprintf(stderr, CASES_FOLDER "/%s.cases: %s\n", clv_op_name((clv_op)op), files[op].problem);
+    failed = 1;
+  }
+  if (files_astray(CASES_FOLDER, ".cases", name)) {
+    fprintf(stderr, CASES_FOLDER "/%s.cases: no op is called so\n", name);
+    failed = 1;
+  }
+  for (int op = 0; !failed && (op = next_op(op)) < CLV_OP_COUNT;) print_op((clv_op)op);
+  return failed;
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kernels of cpu on images that fill no channel block: the same bits whatever block is offered, and
+ * from those that take any block (`layout: any` beside the op) also with two threads and in place.
+ */
+#include "tests/ops/each_op.h"
+#include "tests/ops/run_int.h"
+
+/* The last is large enough for two threads. */
+static const int64_t images[][4] = {{2, 3, 5, 7}, {3, 17, 6, 5}, {1, 16, 9, 8}, {4, 24, 41, 43}};
+
+/* The case with other extents; false where its attributes do not go with them. */
+static bool resized(const op_case *c, const int64_t v[4], op_case *ret) {
+  clv_err err;
+  *ret = *c;
+  ret->d.n_params = 0;
+  memset(ret->d.in, 0, sizeof ret->d.in);
+  for (int i = 0; i < c->d.n_in; i++) ret->d.in[i] = CLV_SHAPE(v[0], v[1], v[2], v[3]);
+  return case_finish(&ret->d, &err) == CLV_OK;
+}
+
+/* The layout that the kernel takes when `block` is offered; 0: cpu has none. */
+static int block_taken(const op_case *c, int block) {
+  clv_node_desc d = c->d;
+  clv_kernel *k;
+  clv_err err;
+  d.dtype = CLV_F32;
+  for (int i = 0; i < d.n_in; i++) {
+    d.in_dtype[i] = is_whole(d.op, i) ? CLV_I64 : CLV_F32;
+    d.offered_block[i] = block;
+  }
+  clv_code code = clv_backend_cpu()->prepare(&d, &k, &err);
+  if (code == CLV_UNIMPLEMENTED) return 0;
+  must(code, &err);
+  int taken = k->in_block[0];
+  k->free(k);
+  return taken;
+}
+
+static void run_with(const op_case *c, int block, int threads, bool in_place, values *s) {
+  run_options o = {.backend = clv_backend_cpu(),
+                   .dtype = CLV_F32,
+                   .offered_block = block,
+                   .threads = threads,
+                   .in_place = in_place};
+  values_init(s, &c->d);
+  draw_case(c, s);
+  run_case(&o, &c->d, s, NULL);
+}
+
+static void same_bits(const op_case *c, const char *how, const values *a, const values *b) {
+  char in[160], name[40];
+  for (int i = V_FIRST_RESULT; i < V_COUNT; i++)
+    for (size_t j = 0; j < a->n[i]; j++)
+      if (memcmp(&a->v[i][j], &b->v[i][j], sizeof(double)))
+        fail_msg("%s of %s, %s: %s[%zu] is %.9g and not %.9g", c->name,
+                 clv_shape_format(&c->d.in[0], in, sizeof in), how, value_name(&c->d, i, name), j,
+                 b->v[i][j], a->v[i][j]);
+}
+
+static void compare_ways(const op_case *c, bool any) {
+  static const struct {
+    const char *how;
+    int block, threads;
+    bool in_place;
+  } ways[] = {{"block 8 offered", 8, 1, false},
+              {"block 16 offered", 16, 1, false},
+              {"two threads", 1, 2, false},
+              {"two threads, block 8 offered", 8, 2, false},
+              {"in place", 8, 1, true}};
+  values plain, other;
+  run_with(c, 1, 1, false, &plain);
+  for (size_t i = 0; i < (any ? CLV_COUNT(ways) : 2); i++) {
+    run_with(c, ways[i].block, ways[i].threads, ways[i].in_place, &other);
+    same_bits(c, ways[i].how, &plain, &other);
+    values_done(&other);
+  }
+  values_done(&plain);
+}
+
+static void check_case(const op_case *c) {
+  bool any = files[c->d.op].any_layout;
+  for (int block = 8; block <= 16; block += 8) {
+    bool takes = block_taken(c, block) == block;
+    if (any && !takes)
+      fail_msg("%s: cpu does not take block %d, but " CASES_FOLDER "/%s.cases has 'layout: any'",
+               c->name, block, clv_op_name(c->d.op));
+  }
+  bool both = block_taken(c, 8) == 8 && block_taken(c, 16) == 16;
+  if (!any && both)
+    fail_msg("%s: cpu takes any block, but " CASES_FOLDER "/%s.cases lacks 'layout: any'", c->name,
+             clv_op_name(c->d.op));
+  compare_ways(c, any);
+}
+
+static void test_op(clv_op op) {
+  int n = 0;
+  for (int i = 0; i < n_cases; i++) {
+    op_case c;
+    if (cases[i].d.op != op || cases[i].d.in[0].rank != 4 || !cases[i].small) continue;
+    for (size_t image = 0; image < CLV_COUNT(images); image++) {
+      if (!resized(&cases[i], images[image], &c) || !block_taken(&c, 1)) continue;
+      check_case(&c);
+      n++;
+    }
+  }
+  print_message("%-16s %d images, %s\n", clv_op_name(op), n,
+                files[op].any_layout ? "any block" : "a block of its own or none");
+  if (files[op].any_layout) assert_true(n > 0);
+}
+
+int main(int argc, char **argv) {
+  (void)argc;
+  return run_each_op("layout", test_op, argv);
+}

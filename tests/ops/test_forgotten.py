@@ -1,0 +1,103 @@
+"""Each place that lists ops, with an entry forgotten or one too many: a test or check names the op.
+The files that are read are copied to a scratch folder, where the fault is planted and the programs
+run."""
+import json, os, re, shutil, subprocess, sys, tempfile
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+BIN = os.path.abspath(os.environ.get("CLEAVE_TEST_BIN", os.path.join(ROOT, "build/release")))
+READ = ("kernels", "tests/golden/ops", "tests/check-ops")
+
+
+def scratch(folder):
+    for name in READ:
+        source, target = os.path.join(ROOT, name), os.path.join(folder, name)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        shutil.copytree(source, target) if os.path.isdir(source) else shutil.copy(source, target)
+
+
+def program(name, *ops):
+    return [os.path.join(BIN, "tests/ops", name), *ops]
+
+
+CHECK = ["/usr/bin/python3", "tests/check-ops"]
+
+
+def edit(folder, path, pattern, text, count=1):
+    path = os.path.join(folder, path)
+    with open(path) as f:
+        before = f.read()
+    after = re.sub(pattern, text, before, count=count, flags=re.M)
+    assert after != before, f"{pattern} is not in {path}"
+    with open(path, "w") as f:
+        f.write(after)
+
+
+def remove(folder, path):
+    os.remove(os.path.join(folder, path))
+
+
+def copy(folder, path, to):
+    shutil.copy(os.path.join(folder, path), os.path.join(folder, to))
+
+
+# what is planted, who must find it, and what it must say
+FAULTS = {
+    "no file of cases": (lambda d: remove(d, "kernels/ops/relu.cases"), program("test_grad", "relu"),
+                         "kernels/ops/relu.cases: there is no such file"),
+    "no case": (lambda d: edit(d, "kernels/ops/relu.cases", r"^relu_.*\n", "", 0), program("test_pair", "relu"),
+                "kernels/ops/relu.cases: it has no case"),
+    "no case for a golden": (lambda d: edit(d, "kernels/ops/relu.cases", r"^(relu_.*)$", r"\1 golden=0", 0),
+                             program("test_golden", "relu"), "kernels/ops/relu.cases: it has no case for a golden"),
+    "no PyTorch": (lambda d: edit(d, "kernels/ops/relu.cases", r"^torch:.*\n", ""), program("test_golden", "relu"),
+                   "kernels/ops/relu.cases: it needs either 'torch: EXPRESSION' or 'none: REASON'"),
+    "no golden": (lambda d: remove(d, "tests/golden/ops/relu.txt"), program("test_golden", "relu"),
+                  "tests/golden/ops/relu.txt is missing"),
+    "a case without golden": (lambda d: edit(d, "kernels/ops/relu.cases", r"\Z", "relu_more in=2x2\n"),
+                              program("test_golden", "relu"), "relu_more.in0 is missing from the golden of relu"),
+    "a golden without case": (lambda d: edit(d, "kernels/ops/relu.cases", r"^relu_flat.*\n", ""),
+                              program("test_golden", "relu"), "the golden of relu has 16 tensors"),
+    "a golden without op": (lambda d: copy(d, "tests/golden/ops/relu.txt", "tests/golden/ops/nosuch.txt"),
+                            program("test_golden", "relu"), "tests/golden/ops/nosuch.txt: no op is called so"),
+    "cases without op": (lambda d: copy(d, "kernels/ops/relu.cases", "kernels/ops/nosuch.cases"),
+                         program("test_pair", "relu"), "kernels/ops/nosuch.cases: no op is called so"),
+    "no refused shape": (lambda d: edit(d, "kernels/ops/mean.cases", r"^refused:.*\n", "", 0),
+                         program("test_refusals", "mean"), "kernels/ops/mean.cases lacks 'refused:'"),
+    "a fallback not listed": (lambda d: edit(d, "kernels/ops/softmax.cases", r"^cpu: ref\n", ""),
+                              program("test_pair", "softmax"), "kernels/ops/softmax.cases lacks 'cpu: ref'"),
+    "a fallback that is none": (lambda d: edit(d, "kernels/ops/relu.cases", r"\n\n", "\ncpu: ref\n\n"),
+                                program("test_pair", "relu"), "kernels/ops/relu.cases says 'cpu: ref'"),
+    "a layout not listed": (lambda d: edit(d, "kernels/ops/relu.cases", r"^layout: any\n", ""),
+                            program("test_any_layout", "relu"), "kernels/ops/relu.cases lacks 'layout: any'"),
+    "a layout that is not taken": (lambda d: edit(d, "kernels/ops/conv2d.cases", r"\n\n", "\nlayout: any\n\n"),
+                                   program("test_any_layout", "conv2d"), "conv2d.cases has 'layout: any'"),
+    "a number without op": (lambda d: edit(d, "kernels/ops.def", r"\Z", "OP(999, NOSUCH, nosuch)\n"), CHECK,
+                            "nosuch: is in kernels/ops.def and has no kernels/ops/nosuch.c"),
+    "an op without number": (lambda d: edit(d, "kernels/ops.def", r"^OP\(\d+, RELU, relu\)\n", ""), CHECK,
+                             "relu: has a row in kernels/ops/relu.c and is not in kernels/ops.def"),
+}
+
+
+def find(folder, plant, command, says):
+    scratch(folder)
+    before = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert before.returncode == 0, f"it fails before the fault is there:\n{before.stdout}"
+    plant(folder)
+    after = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert after.returncode != 0 and says in after.stdout, f"'{says}' is not in:\n{after.stdout}"
+
+
+def main():
+    failed = 0
+    for what, (plant, command, says) in FAULTS.items():
+        name = what.replace(" ", "_")
+        with tempfile.TemporaryDirectory(prefix="cleave-test-") as folder:
+            try:
+                find(folder, plant, command, says)
+                print("ok", name, flush=True)
+            except AssertionError as e:
+                print(f"{e}\nnot ok {name}", flush=True)
+                failed += 1
+    return 1 if failed else 0
+
+
+sys.exit(main())

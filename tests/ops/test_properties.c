@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What rows say of their ops, tried on ref: the backends and the plan build on it. Of each case the
+ * output is computed, then with other numbers, and compared bit by bit.
+ */
+#include "tests/ops/each_op.h"
+#include "tests/ops/run_int.h"
+
+static void output_of(const op_case *c, bool training, values *s) {
+  run_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32};
+  clv_node_desc d = c->d;
+  d.training = training;
+  if (!run_case(&o, &d, s, NULL)) die("ref lacks an op");
+}
+
+static void values_of(const op_case *c, values *s) {
+  values_init(s, &c->d);
+  draw_case(c, s);
+}
+
+static bool same(double a, double b) { return memcmp(&a, &b, sizeof a) == 0; }
+
+/* ---- zero_stays -------------------------------------------------------------------------------
+ */
+
+static void check_zero(const op_case *c, const clv_op_def *def) {
+  values s;
+  bool stays = true;
+  values_of(c, &s);
+  for (int i = 0; i < c->d.n_in; i++)
+    for (size_t j = 0; j < s.n[V_IN + i]; j++) s.v[V_IN + i][j] = 0;
+  output_of(c, c->d.training, &s);
+  for (size_t j = 0; j < s.n[V_OUT]; j++) stays = stays && s.v[V_OUT][j] == 0;
+  if (stays != def->zero_stays)
+    fail_msg("%s: of zeros %s makes %s, but its row says zero_stays = %s", c->name, def->name,
+             stays ? "zeros" : "others", def->zero_stays ? "true" : "false");
+  values_done(&s);
+}
+
+/* ---- elementwise ------------------------------------------------------------------------------
+ */
+
+/* Value `at` of input i becomes another: only that value of the output may. */
+static void check_one_value(const op_case *c, const values *plain, int i, size_t at) {
+  values s;
+  values_init(&s, &c->d);
+  copy_given(&s, plain);
+  s.v[V_IN + i][at] = isnan(s.v[V_IN + i][at]) ? 1 : s.v[V_IN + i][at] / 2 + 3;
+  output_of(c, c->d.training, &s);
+  for (size_t j = 0; j < s.n[V_OUT]; j++)
+    if (j != at && !same(s.v[V_OUT][j], plain->v[V_OUT][j]))
+      fail_msg("%s: input %d [%zu] changes output [%zu], but the row of %s says elementwise",
+               c->name, i, at, j, clv_op_name(c->d.op));
+  values_done(&s);
+}
+
+static void check_elementwise(const op_case *c) {
+  values plain;
+  if (c->d.n_params || !clv_shape_equal(&c->d.in[0], &c->d.out))
+    fail_msg("%s: an elementwise op has no parameters and its input's shape", c->name);
+  values_of(c, &plain);
+  output_of(c, c->d.training, &plain);
+  for (int i = 0; i < c->d.n_in; i++)
+    for (size_t at = 0; at < plain.n[V_IN + i]; at += plain.n[V_IN + i] / 20 + 1)
+      check_one_value(c, &plain, i, at);
+  values_done(&plain);
+}
+
+/* ---- samples ----------------------------------------------------------------------------------
+ */
+
+/* Other numbers for the first sample of input 0. */
+static void change_first_sample(const op_case *c, values *s) {
+  size_t per_sample = s->n[V_IN] / (size_t)c->d.in[0].dim[0];
+  for (size_t j = 0; j < per_sample; j++) {
+    double *v = &s->v[V_IN][j];
+    if (is_whole(c->d.op, 0))
+      *v = (double)(((int64_t)*v + 1) % c->d.attrs.rows);
+    else
+      *v = isnan(*v) ? 1 : *v / 2 + 3;
+  }
+}
+
+/* The other samples' outputs become others exactly where the row says so. */
+static void check_samples(const op_case *c, const clv_op_def *def) {
+  if (c->d.out.rank == 0 || c->d.in[0].dim[0] < 2) return;
+  values plain, s;
+  bool meet = false, expected = def->uses_batch_statistics && c->d.training;
+  values_of(c, &plain);
+  output_of(c, c->d.training, &plain);
+  values_init(&s, &c->d);
+  copy_given(&s, &plain);
+  change_first_sample(c, &s);
+  output_of(c, c->d.training, &s);
+  for (size_t j = s.n[V_OUT] / (size_t)c->d.out.dim[0]; j < s.n[V_OUT]; j++)
+    meet = meet || !same(s.v[V_OUT][j], plain.v[V_OUT][j]);
+  if (meet != expected)
+    fail_msg("%s: a sample's output depends on %s, but the row of %s says the reverse", c->name,
+             meet ? "the others" : "that sample alone", def->name);
+  values_done(&plain);
+  values_done(&s);
+}
+
+/* ---- outputs that are the input ---------------------------------------------------------------
+ */
+
+static void check_identity(const op_case *c, const clv_op_def *def) {
+  values s;
+  values_of(c, &s);
+  output_of(c, false, &s);
+  bool identity = s.n[V_OUT] == s.n[V_IN];
+  for (size_t j = 0; j < s.n[V_OUT] && identity; j++)
+    identity = s.v[V_OUT][j] == s.v[V_IN][j] || (isnan(s.v[V_OUT][j]) && isnan(s.v[V_IN][j]));
+  if (!identity)
+    fail_msg("%s: the output is not the input, but the row of %s says %s", c->name, def->name,
+             def->alias ? "alias" : "identity_in_eval");
+  values_done(&s);
+}
+
+static void test_op(clv_op op) {
+  const clv_op_def *def = clv_op_def_of(op);
+  int n = 0;
+  assert_true(def->elementwise || !def->zero_stays);
+  for (int i = 0; i < n_cases; i++) {
+    const op_case *c = &cases[i];
+    if (c->d.op != op || !c->small) continue;
+    if (def->elementwise) check_zero(c, def);
+    if (def->elementwise) check_elementwise(c);
+    if (def->alias || def->identity_in_eval) check_identity(c, def);
+    if (def->loss != (c->d.out.rank == 0)) fail_msg("%s: a loss is a scalar", c->name);
+    check_samples(c, def);
+    n++;
+  }
+  assert_true(n > 0);
+}
+
+int main(int argc, char **argv) {
+  (void)argc;
+  return run_each_op("properties", test_op, argv);
+}

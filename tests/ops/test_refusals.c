@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What ops refuse: values outside the ranges of their rows, numbers and types of inputs that the
+ * rows do not have, and the shapes that are named beside the op (`refused:`).
+ */
+#include "tests/ops/each_op.h"
+
+#include <math.h>
+
+static void refuses(clv_code code, const clv_err *err, const char *what, const char *part) {
+  if (code == CLV_OK) fail_msg("%s is not refused", what);
+  if (!strstr(err->text, part)) fail_msg("%s: '%s' lacks '%s'", what, err->text, part);
+}
+
+/* ---- attributes -------------------------------------------------------------------------------
+ */
+
+/* The attribute alone as v, refused with the op's and its own name. */
+static void refuses_value(clv_op op, const clv_attr_row *row, clv_attr_value v, const char *why) {
+  char what[96], part[64];
+  clv_err err;
+  snprintf(part, sizeof part, "%s.%s", clv_op_name(op), clv_attr_name(row->key));
+  snprintf(what, sizeof what, "%s %s", part, why);
+  v.key = row->key;
+  refuses(clv_op_attr_check(op, &v, &err), &err, what, part);
+}
+
+static bool whole(double v) { return fabs(v) < 1e15 && v == floor(v); }
+
+static void check_range(clv_op op, const clv_attr_row *row) {
+  bool reals = !whole(row->low) || !whole(row->high);
+  clv_attr_value below = {.n_ints = 1, .ints = {reals ? 0 : (int64_t)row->low - 1}};
+  clv_attr_value above = {.n_ints = 1, .ints = {reals ? 0 : (int64_t)row->high + 1}};
+  if (reals) {
+    below = (clv_attr_value){.is_number = true, .number = row->low - (row->high - row->low)};
+    above = (clv_attr_value){.is_number = true, .number = 2 * row->high};
+  }
+  refuses_value(op, row, below, "below its range");
+  refuses_value(op, row, above, "above its range");
+  refuses_value(op, row, (clv_attr_value){.is_number = true, .number = (double)NAN}, "as nan");
+  refuses_value(op, row, (clv_attr_value){.n_ints = 0}, "without a value");
+}
+
+static void check_attributes(clv_op op) {
+  const clv_op_def *def = clv_op_def_of(op);
+  clv_attr_key key;
+  clv_attrs attrs;
+  clv_err err;
+  refuses(clv_op_attr_find(op, "no_such_key", &key, &err), &err, "an unknown key", def->name);
+  for (const clv_attr_row *row = def->attrs; row->key; row++) {
+    check_range(op, row);
+    if (row->required)
+      refuses(clv_attrs_from(op, NULL, 0, &attrs, &err), &err, "no required attribute", "needs '");
+  }
+}
+
+/* ---- inputs -----------------------------------------------------------------------------------
+ */
+
+/* The case as a node of a graph, with n inputs; input `other` (or none: -1) of the other type. */
+static clv_code add_to_graph(const op_case *c, int n, int other, clv_err *err) {
+  clv_graph *g;
+  int in[CLV_MAX_IN + 1] = {0}, node;
+  CLV_TRY(clv_graph_new(&g, err));
+  clv_code code = CLV_OK;
+  for (int i = 0; i < n && i < CLV_MAX_IN && code == CLV_OK; i++) {
+    char name[16];
+    bool whole = is_whole(c->d.op, i) != (i == other);
+    snprintf(name, sizeof name, "x%d", i);
+    const clv_shape *shape = &c->d.in[i < c->d.n_in ? i : 0];
+    code = clv_graph_add_input(g, name, whole ? CLV_I64 : CLV_F32, shape, &in[i], err);
+  }
+  if (code == CLV_OK) code = clv_graph_add(g, c->d.op, &c->d.attrs, "it", 0, in, n, &node, err);
+  clv_graph_free(g);
+  return code;
+}
+
+static void check_inputs(const op_case *c) {
+  const clv_op_def *def = clv_op_def_of(c->d.op);
+  int most = def->max_in ? def->max_in : def->n_in;
+  clv_err err;
+  if (add_to_graph(c, c->d.n_in, -1, &err) != CLV_OK) fail_msg("%s: %s", c->name, err.text);
+  refuses(add_to_graph(c, def->n_in - 1, -1, &err), &err, "an input too few", def->name);
+  refuses(add_to_graph(c, most + 1, -1, &err), &err, "an input too many", def->name);
+  for (int i = 0; i < c->d.n_in; i++)
+    refuses(add_to_graph(c, c->d.n_in, i, &err), &err, "an input of another type", def->name);
+}
+
+/* ---- shapes -----------------------------------------------------------------------------------
+ */
+
+static void check_refusal(const op_refusal *r) {
+  char line[sizeof r->keys + 4], *rest = NULL;
+  op_case c = {.name = "refused", .small = true, .d.op = r->op};
+  clv_err err = {0};
+  snprintf(line, sizeof line, "x %s", r->keys);
+  strtok_r(line, " ", &rest);
+  refuses(case_words(&c, &rest, &err), &err, r->keys, r->text);
+  if (files[r->op].problem[0]) fail_msg("%s: %s", r->keys, files[r->op].problem);
+}
+
+static void test_op(clv_op op) {
+  int named = 0;
+  check_attributes(op);
+  for (int i = 0; i < n_refusals; i++) {
+    if (refusals[i].op != op) continue;
+    check_refusal(&refusals[i]);
+    named++;
+  }
+  if (clv_op_def_of(op)->shape != clv_same_shape && named == 0)
+    fail_msg("the shape rule of %s refuses something: " CASES_FOLDER "/%s.cases lacks 'refused:'",
+             clv_op_name(op), clv_op_name(op));
+  for (int i = 0; i < n_cases; i++)
+    if (cases[i].d.op == op && !clv_op_def_of(op)->test_only) check_inputs(&cases[i]);
+}
+
+int main(int argc, char **argv) {
+  (void)argc;
+  return run_each_op("refusals", test_op, argv);
+}
