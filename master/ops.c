@@ -25,7 +25,7 @@ static void put_default(const clv_op_def *def, const clv_attr_row *row, clv_byte
 static const char *default_in_words(const clv_op_def *def, const clv_attr_row *row) {
   if (row->required) return "required";
   if (row->key == CLV_ATTR_SHAPE) return "the last one unless given";
-  if (row->key == CLV_ATTR_STRIDE && def->stride_is_kernel) return "kernel unless given";
+  if (row->key == CLV_ATTR_STRIDE && def->stride_is_kernel) return "the kernel's unless given";
   return NULL;
 }
 

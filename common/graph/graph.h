@@ -178,6 +178,9 @@ const clv_plan_info *clv_plan_get_info(const clv_plan *p);
 /* Human-readable listing of the steps: op, node, layouts, implementation, bytes. */
 void clv_plan_describe(const clv_plan *p, clv_bytes *out);
 
+/* Whether node i of the graph computes with a kernel of ref, because the backend has none. */
+bool clv_plan_falls_back(const clv_plan *p, int node);
+
 /* Seconds that a layer's steps took, by what they are for. */
 typedef struct clv_plan_times {
   double forward, input, weight;
