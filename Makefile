@@ -185,6 +185,7 @@ $(OUT)/cleave-worker: $(call obj_of,worker) $(call libs_for,worker)
 
 # What the programs say of themselves: manual pages and shell completions.
 SHARED := man/man1/cleave-master.1 man/man1/cleave-worker.1 man/man5/cleave-session.yaml.5 man/man5/cleave-worker.yaml.5 \
+          man/man7/cleave-ops.7 cleave/ops.json \
           bash-completion/completions/cleave-master bash-completion/completions/cleave-worker \
           zsh/site-functions/_cleave-master zsh/site-functions/_cleave-worker
 manuals: $(SHARED:%=$(OUT)/share/%)
@@ -195,6 +196,10 @@ $(OUT)/share/man/man5/cleave-session.yaml.5: $(OUT)/cleave-master
 	$(call print_share,man cleave-session.yaml)
 $(OUT)/share/man/man5/cleave-worker.yaml.5: $(OUT)/cleave-worker
 	$(call print_share,man cleave-worker.yaml)
+$(OUT)/share/man/man7/cleave-ops.7: $(OUT)/cleave-master
+	$(call print_share,man cleave-ops)
+$(OUT)/share/cleave/ops.json: $(OUT)/cleave-master
+	$(call print_share,ops --json)
 $(OUT)/share/bash-completion/completions/%: $(OUT)/%
 	$(call print_share,completion bash)
 $(OUT)/share/zsh/site-functions/_%: $(OUT)/%

@@ -63,8 +63,9 @@ class Row:
     def __init__(self, row):
         self.op, self.loss = row["name"], row["loss"]
         self.elementwise, self.stride_is_kernel = row["elementwise"], row["stride_is_kernel"]
-        self.kinds = {a["name"]: a["kind"] for a in row["attributes"]}
-        self.defaults = {a["name"]: a["default"] for a in row["attributes"] if "default" in a}
+        self.types = {a["name"]: a["type"] for a in row["attributes"]}
+        self.defaults = {a["name"]: a["default"] for a in row["attributes"]
+                         if a["default"] is not None}
         self.modules = spec_of(row["torch_module"])
         self.needs = needs_of(row["torch_needs"])
 
@@ -132,12 +133,13 @@ def padding(m):
 
 
 def converted(kind, m, theirs):
+    """The module's setting as a value of that type."""
     value = getattr(m, theirs)
-    if kind == "bool":
+    if kind == "true or false":
         return value is not None and value is not False
-    if kind == "pair":
+    if kind == "integer or [height, width]":
         return padding(m) if isinstance(value, str) else same(value)
-    if kind == "extents":
+    if kind == "list of integers":
         sizes = list(value)
         need(all(isinstance(n, int) for n in sizes), f"{theirs}={value}; it takes numbers")
         return sizes
@@ -187,7 +189,7 @@ def layer_of(m, rank):
     need(rank in ranks, f"an input of rank {rank}; {hint}")
     check_needs(row, m, rank)
     layer = {"op": row.op}
-    layer.update({ours: converted(row.kinds[ours], m, theirs) for ours, theirs in pairs.items()})
+    layer.update({ours: converted(row.types[ours], m, theirs) for ours, theirs in pairs.items()})
     return layer, rank_after(row, layer, rank)
 
 

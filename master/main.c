@@ -41,6 +41,8 @@ static const clv_cli_command commands[] = {
      .doc = "make a key and its certificate, for a master or a worker"},
     {.name = "certs show", .args = "FILE.pem", .run = clv_cmd_certs_show,
      .doc = "what certificates say"},
+    {.name = "ops", .args = "[NAME]", .run = clv_cmd_ops,
+     .doc = "the operations that layers are made of, or one of them, with their attributes"},
     {.name = "init", .run = clv_cmd_init,
      .doc = "write a session and a worker that work into this folder, with certificates",
      .more = "The data are Fashion-MNIST where Debian's dataset-fashion-mnist is installed, "
@@ -52,7 +54,7 @@ static const clv_cli_command commands[] = {
 static const clv_cli_option options[] = {
     {.name = "set", .key = 's', .kind = CLV_CLI_TEXTS, .arg = "KEY=VALUE", .commands = SESSIONS ", status",
      .offset = AT(sets), .keys = keys, .doc = "override one key of the session file, as in train.batch=64"},
-    {.name = "json", .kind = CLV_CLI_FLAG, .commands = SESSIONS ", status, certs show, runs, log, stop",
+    {.name = "json", .kind = CLV_CLI_FLAG, .commands = SESSIONS ", status, certs show, runs, log, stop, ops",
      .offset = AT(run.json), .doc = "print results as JSON, one object a line"},
     {.name = "max-steps", .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "train",
      .offset = AT(run.max_steps), .doc = "stop when N steps are done in all"},
@@ -110,7 +112,8 @@ static clv_code man_session(clv_bytes *out, clv_err *err) {
   return clv_config_man(CLV_CONFIG_SESSION, out, err);
 }
 
-static const clv_cli_page pages[] = {{"cleave-session.yaml", 5, man_session}};
+static const clv_cli_page pages[] = {{"cleave-session.yaml", 5, man_session},
+                                     {"cleave-ops", 7, clv_ops_man}};
 
 int main(int argc, char **argv) {
   static const clv_cli cli = {
@@ -126,7 +129,7 @@ int main(int argc, char **argv) {
       .n_options = CLV_COUNT(options),
       .pages = pages,
       .n_pages = CLV_COUNT(pages),
-      .see_also = "cleave\\-worker(1), cleave\\-session.yaml(5), cleave\\-worker.yaml(5)",
+      .see_also = "cleave\\-worker(1), cleave\\-session.yaml(5), cleave\\-worker.yaml(5), cleave\\-ops(7)",
   };
   static arguments a;
   clv_keep_memory();

@@ -46,6 +46,10 @@ int clv_cmd_runs(void *args);
 int clv_cmd_log(void *args);
 int clv_cmd_stop(void *args);
 
+/* ops.c */
+int clv_cmd_ops(void *args);
+clv_code clv_ops_man(clv_bytes *out, clv_err *err) CLV_USE_RESULT; /* cleave-ops(7) */
+
 /* init.c */
 int clv_cmd_init(void *args);
 

@@ -108,6 +108,7 @@ typedef enum clv_loss_kind {
   CLV_LOSS_MSE,
   CLV_LOSS_BCE,
   CLV_LOSS_BCE_WITH_LOGITS,
+  CLV_LOSS_COUNT
 } clv_loss_kind;
 typedef enum clv_optimizer_kind { CLV_OPT_SGD, CLV_OPT_ADAM, CLV_OPT_ADAMW } clv_optimizer_kind;
 /* In which convolutions compute; all else is f32. */

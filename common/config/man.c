@@ -78,7 +78,7 @@ void clv_schema_man(const clv_schema *schema, clv_bytes *ret) {
   sentence(ret, "`cleave-master init` writes a file with all of these keys, commented");
   clv_bytes_puts(ret, ".SH KEYS\n");
   for (size_t i = 0; i < schema->n_rows; i++) key(&schema->rows[i], ret);
-  clv_bytes_puts(ret, ".SH SEE ALSO\ncleave\\-master(1), cleave\\-worker(1)\n");
+  clv_bytes_puts(ret, ".SH SEE ALSO\ncleave\\-master(1), cleave\\-worker(1), cleave\\-ops(7)\n");
 }
 
 /* ---- words for --set --------------------------------------------------------------------------- */

@@ -27,6 +27,7 @@ static const char *const micro_words[] = {"auto", NULL};
 static const char *const window_words[] = {"auto", "textbook", NULL};
 
 _Static_assert(sizeof(clv_loss_kind) == sizeof(int), "enums are stored as int");
+_Static_assert(sizeof loss_names / sizeof loss_names[0] == CLV_LOSS_COUNT + 1, "each has a name");
 _Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see schema_int.h");
 
 /* The same keys under model.layers and stages[].layers. */

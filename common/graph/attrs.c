@@ -9,35 +9,52 @@
 
 typedef enum attr_kind { KIND_INT, KIND_PAIR, KIND_BOOL, KIND_REAL, KIND_EXTENTS } attr_kind;
 
+/* A field of clv_attrs is called as its attribute. */
+#define KEY(field, kind_of, text) \
+  { #field, kind_of, offsetof(clv_attrs, field), text }
+
 static const struct {
   const char *name;
   attr_kind kind;
   size_t offset; /* of the field in clv_attrs */
-} keys[] = {
-    [CLV_ATTR_OUT] = {"out", KIND_INT, offsetof(clv_attrs, out)},
-    [CLV_ATTR_KERNEL] = {"kernel", KIND_PAIR, offsetof(clv_attrs, kernel)},
-    [CLV_ATTR_STRIDE] = {"stride", KIND_PAIR, offsetof(clv_attrs, stride)},
-    [CLV_ATTR_PAD] = {"pad", KIND_PAIR, offsetof(clv_attrs, pad)},
-    [CLV_ATTR_GROUPS] = {"groups", KIND_INT, offsetof(clv_attrs, groups)},
-    [CLV_ATTR_BIAS] = {"bias", KIND_BOOL, offsetof(clv_attrs, bias)},
-    [CLV_ATTR_P] = {"p", KIND_REAL, offsetof(clv_attrs, p)},
-    [CLV_ATTR_EPS] = {"eps", KIND_REAL, offsetof(clv_attrs, eps)},
-    [CLV_ATTR_MOMENTUM] = {"momentum", KIND_REAL, offsetof(clv_attrs, momentum)},
-    [CLV_ATTR_SHAPE] = {"shape", KIND_EXTENTS, offsetof(clv_attrs, shape)},
-    [CLV_ATTR_ROWS] = {"rows", KIND_INT, offsetof(clv_attrs, rows)},
-    [CLV_ATTR_LAYERS] = {"layers", KIND_INT, offsetof(clv_attrs, layers)},
-    [CLV_ATTR_DIM] = {"dim", KIND_INT, offsetof(clv_attrs, dim)},
-    [CLV_ATTR_START] = {"start", KIND_INT, offsetof(clv_attrs, start)},
-    [CLV_ATTR_STOP] = {"stop", KIND_INT, offsetof(clv_attrs, stop)},
-    [CLV_ATTR_FACTOR] = {"factor", KIND_REAL, offsetof(clv_attrs, factor)},
-    [CLV_ATTR_FORWARD_MS] = {"forward_ms", KIND_INT, offsetof(clv_attrs, forward_ms)},
-    [CLV_ATTR_INPUT_MS] = {"input_ms", KIND_INT, offsetof(clv_attrs, input_ms)},
-    [CLV_ATTR_WEIGHT_MS] = {"weight_ms", KIND_INT, offsetof(clv_attrs, weight_ms)},
-    [CLV_ATTR_KAIMING_NORMAL] = {"kaiming_normal", KIND_BOOL, offsetof(clv_attrs, kaiming_normal)},
+  const char *doc;
+} keys[CLV_ATTR_COUNT] = {
+    [CLV_ATTR_OUT] = KEY(out, KIND_INT, "features or channels out; of lstm the hidden size"),
+    [CLV_ATTR_KERNEL] = KEY(kernel, KIND_PAIR, "size of the window"),
+    [CLV_ATTR_STRIDE] = KEY(stride, KIND_PAIR, "step of the window"),
+    [CLV_ATTR_PAD] = KEY(pad, KIND_PAIR, "padding on each side of the image"),
+    [CLV_ATTR_GROUPS] = KEY(groups, KIND_INT, "groups of channels that do not meet"),
+    [CLV_ATTR_BIAS] = KEY(bias, KIND_BOOL, "whether a bias is added"),
+    [CLV_ATTR_P] = KEY(p, KIND_REAL, "probability of zero"),
+    [CLV_ATTR_EPS] = KEY(eps, KIND_REAL, "is added to the variance"),
+    [CLV_ATTR_MOMENTUM] = KEY(momentum, KIND_REAL, "share of the batch in the running statistics"),
+    [CLV_ATTR_SHAPE] = KEY(shape, KIND_EXTENTS, "extents, without the batch"),
+    [CLV_ATTR_ROWS] = KEY(rows, KIND_INT, "rows of the table"),
+    [CLV_ATTR_LAYERS] = KEY(layers, KIND_INT, "layers, one above the other"),
+    [CLV_ATTR_DIM] = KEY(dim, KIND_INT, "dimension; negative ones count from the end"),
+    [CLV_ATTR_START] = KEY(start, KIND_INT, "first index; negative ones count from the end"),
+    [CLV_ATTR_STOP] = KEY(stop, KIND_INT, "first index behind; negative ones count from the end"),
+    [CLV_ATTR_FACTOR] = KEY(factor, KIND_REAL, "number to multiply by"),
+    [CLV_ATTR_FORWARD_MS] = KEY(forward_ms, KIND_INT, "milliseconds that forward takes"),
+    [CLV_ATTR_INPUT_MS] = KEY(input_ms, KIND_INT, "milliseconds that the input gradient takes"),
+    [CLV_ATTR_WEIGHT_MS] = KEY(weight_ms, KIND_INT, "milliseconds that the weight gradient takes"),
+    [CLV_ATTR_KAIMING_NORMAL] =
+        KEY(kaiming_normal, KIND_BOOL, "initial weights of kaiming_normal_ (fan_out, relu)"),
 };
 
-const char *clv_attr_name(clv_attr_key key) {
-  return key > 0 && (size_t)key < CLV_COUNT(keys) && keys[key].name ? keys[key].name : "?";
+static bool is_key(clv_attr_key key) { return key > 0 && key < CLV_ATTR_COUNT && keys[key].name; }
+
+const char *clv_attr_name(clv_attr_key key) { return is_key(key) ? keys[key].name : "?"; }
+
+const char *clv_attr_doc(clv_attr_key key) { return is_key(key) ? keys[key].doc : ""; }
+
+const char *clv_attr_type(clv_attr_key key) {
+  static const char *const names[] = {[KIND_INT] = "integer",
+                                      [KIND_PAIR] = "integer or [height, width]",
+                                      [KIND_BOOL] = "true or false",
+                                      [KIND_REAL] = "number",
+                                      [KIND_EXTENTS] = "list of integers"};
+  return is_key(key) ? names[keys[key].kind] : "";
 }
 
 static const clv_attr_row *find_row(const clv_op_def *def, clv_attr_key key) {

@@ -35,7 +35,9 @@ typedef struct clv_attr_value {
 /* Attribute key by name for an op: CLV_NOT_FOUND names the op's legal keys and a suggestion. */
 clv_code clv_op_attr_find(clv_op op, const char *key, clv_attr_key *ret,
                           clv_err *err) CLV_USE_RESULT;
-const char *clv_attr_name(clv_attr_key key);
+const char *clv_attr_name(clv_attr_key key); /* "?" outside the list */
+const char *clv_attr_doc(clv_attr_key key);  /* a few words; "" outside the list */
+const char *clv_attr_type(clv_attr_key key); /* "integer", "number"...; "" outside the list */
 
 /* Defaults, then the n values in turn, each checked (key legal for op, arity, range); a missing
  * required one is an error. stride defaults to kernel for pools and to 1 for conv2d. */
@@ -175,6 +177,9 @@ const clv_plan_info *clv_plan_get_info(const clv_plan *p);
 
 /* Human-readable listing of the steps: op, node, layouts, implementation, bytes. */
 void clv_plan_describe(const clv_plan *p, clv_bytes *out);
+
+/* Whether node i of the graph computes with a kernel of ref, because the backend has none. */
+bool clv_plan_falls_back(const clv_plan *p, int node);
 
 /* Seconds that a layer's steps took, by what they are for. */
 typedef struct clv_plan_times {

@@ -2,6 +2,7 @@
 #include "common/graph/plan_int.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char *space_name(int space, char *buf, size_t len) {
   static const char *const names[] = {"scratch", "call", "output", "output gradient"};
@@ -39,6 +40,11 @@ static void describe_move(const clv_plan *p, const plan_step *s, clv_bytes *out)
                    clv_shape_format(&n->shape, shape, sizeof shape));
   if (s->src_block != s->dst_block) put_blocks(s->src_block, s->dst_block, out);
   clv_bytes_printf(out, " to %s\n", space_name(p->bufs[s->dst].space, where, sizeof where));
+}
+
+bool clv_plan_falls_back(const clv_plan *p, int node) {
+  const clv_kernel *k = p->nodes[node].kernel;
+  return k && p->backend != clv_backend_ref() && k->impl && strcmp(k->impl, "ref") == 0;
 }
 
 void clv_plan_describe(const clv_plan *p, clv_bytes *out) {

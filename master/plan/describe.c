@@ -10,6 +10,7 @@
 typedef struct stage_facts {
   size_t parameters, weights, old_weights, optimizer, activations, scratch, cache;
   int reorders;
+  bool falls_back[CLV_MAX_NODES]; /* by node: it computes with a kernel of ref */
 } stage_facts;
 
 /* A stage that recomputes keeps its inputs, and what one call needs. */
@@ -55,6 +56,7 @@ static clv_code facts_of(const clv_blueprint *b, uint32_t i, uint32_t live, uint
       .cache = info->cache_bytes,
       .reorders = info->reorders_refresh +
                   (int)b->micro_batches * (info->reorders_forward + info->reorders_backward)};
+  for (int k = 0; k < s->graph->n_nodes; k++) ret->falls_back[k] = clv_plan_falls_back(plan, k);
   return CLV_OK;
 }
 
@@ -89,8 +91,9 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
   for (int k = 0; k < s->graph->n_nodes; k++) {
     const clv_node *n = &s->graph->nodes[k];
     if (n->op == CLV_OP_INPUT) continue;
-    clv_bytes_printf(out, "    %3u %-14s %-22s %s\n", n->layer, clv_op_name(n->op), n->name,
-                     clv_shape_format(&n->shape, shape, sizeof shape));
+    clv_bytes_printf(out, "    %3u %-14s %-22s %s%s\n", n->layer, clv_op_name(n->op), n->name,
+                     clv_shape_format(&n->shape, shape, sizeof shape),
+                     f->falls_back[k] ? "  ref" : "");
   }
   for (int k = 0; k < s->params->n; k++)
     if (s->params->list[k].frozen)
@@ -132,10 +135,14 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
   clv_bytes_printf(out,
                    ",\"layers\":[%u,%u],\"parameters\":%zu,\"weight_bytes\":%zu,"
                    "\"optimizer_bytes\":%zu,\"activation_bytes\":%zu,\"scratch_bytes\":%zu,"
-                   "\"cache_bytes\":%zu,\"reorders_per_step\":%d,\"direct\":%s}",
+                   "\"cache_bytes\":%zu,\"reorders_per_step\":%d,\"direct\":%s,\"ref_layers\":[",
                    b->shards[i].first_layer, b->shards[i].last_layer, f->parameters, f->weights,
                    f->optimizer, f->activations, f->scratch, f->cache, f->reorders,
                    b->shards[i].direct ? "true" : "false");
+  const clv_graph *g = b->shards[i].graph;
+  for (int k = 0, n = 0; k < g->n_nodes; k++)
+    if (f->falls_back[k]) clv_bytes_printf(out, "%s%u", n++ ? "," : "", g->nodes[k].layer);
+  clv_bytes_puts(out, "]}");
 }
 
 static void json_egress(const clv_blueprint *b, clv_bytes *out) {

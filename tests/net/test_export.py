@@ -1,10 +1,11 @@
-"""deploy/export_torch.py: a sequence model from PyTorch into a session, trained, and back; and what it
-refuses. The parity tests do the same with images (make parity)."""
+"""deploy/export_torch.py: a sequence model from PyTorch into a session, trained, and back; and what
+it refuses. The parity tests do the same with images (make parity)."""
 import importlib.util, json, os, re, struct, subprocess, sys
 from cluster import *
 
 suite = Suite()
-EXPORTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy/export_torch.py")
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+EXPORTER = os.path.join(ROOT, "deploy/export_torch.py")
 OPS = os.path.join(os.path.abspath(BIN), "share/cleave/ops.json")
 ROWS, STEPS, FEATURES, OUT = 23, 5, 6, 4  # of the table, of a sequence, of its input, of its output
 MODEL = f"""
@@ -43,17 +44,27 @@ def export(folder, attribute, *args, ops=OPS):
     return run(sys.executable, EXPORTER, "--from", f"{source}:{attribute}", "--ops", ops, *args)
 
 
-def converted(attribute, ops=OPS):
-    """The layers, or what the exporter says; in this process, as each import of PyTorch takes seconds."""
-    spec = importlib.util.spec_from_file_location("export_torch", EXPORTER)
-    exporter, scope = importlib.util.module_from_spec(spec), {}
-    spec.loader.exec_module(exporter)
+def loaded(path):
+    spec = importlib.util.spec_from_file_location(os.path.basename(path)[:-3], os.path.join(ROOT, path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def converted(model, ops=OPS):
+    """The layers as YAML, or what the exporter says. In this process: to import PyTorch is slow."""
+    exporter = loaded(EXPORTER)
     exporter.chosen = ops
-    exec(MODEL, scope)
     try:
-        return exporter.convert(scope[attribute]())
+        return [exporter.layer_yaml(layer) for layer in exporter.convert(model)]
     except exporter.Unsupported as e:
         return str(e)
+
+
+def model_of(attribute):
+    scope = {}
+    exec(MODEL, scope)
+    return scope[attribute]()
 
 
 def body(yaml, weights):
@@ -122,16 +133,14 @@ def a_sequence_model_goes_into_a_session_and_back():
         done = cluster.train(session, "--max-steps", "3")
         assert done.returncode == 0, done.stdout + done.stderr
 
-        scope = {}
-        exec(MODEL, scope)
         x, y = (torch.from_numpy(np.load(os.path.join(cluster.dir, "data", n + ".npy"))) for n in "xy")
-        run_dir, net = os.path.join(cluster.dir, "runs", "exported"), scope["net"]()
+        run_dir, net = os.path.join(cluster.dir, "runs", "exported"), model_of("net")
         wanted = torch_losses(torch, net, x, y, 3)
         with open(os.path.join(run_dir, "metrics.jsonl")) as f:
             losses = [line["loss"] for line in map(json.loads, f) if "loss" in line]
         near(torch.tensor(losses[:3]), torch.tensor(wanted), 1e-6)
 
-        back = load_back(torch, scope["net"](), run_dir, 3)
+        back = load_back(torch, model_of("net"), run_dir, 3)
         for ours, theirs in zip(back.parameters(), net.parameters()):
             near(ours, theirs, 1e-6)
         out = os.path.join(cluster.dir, "predictions.npy")
@@ -156,8 +165,52 @@ def names_of_tensors_and_settings_follow():
 @suite.test
 def what_differs_is_refused_by_name():
     for attribute, says in REFUSED.items():
-        found = converted(attribute)
+        found = converted(model_of(attribute))
         assert isinstance(found, str) and re.search(says, found), (attribute, found)
+    for model, says in loaded("tests/parity/nets.py").REFUSED:
+        found = converted(model)
+        assert isinstance(found, str) and re.search(says, found), (model, found)
+
+
+@suite.test
+def settings_of_images_follow():
+    found = converted(loaded("tests/parity/nets.py").everything())
+    assert found[0] == '{op: conv2d, out: 8, kernel: 3, pad: 1, bias: false, name: "stem.0"}', found
+    assert found[3:5] == ['{op: maxpool, kernel: 3, stride: 2, pad: 1, name: "pool"}',
+                          '{op: conv2d, out: 12, kernel: [3, 1], stride: [2, 1], pad: [1, 0], groups: 4, '
+                          'name: "mix.0"}'], found
+    assert found[13] == '{op: reshape, shape: [6, 2, 2], name: "fold"}' and len(found) == 19, found
+
+
+def settings_of(cls):
+    import inspect
+    found = set()
+    for base in cls.__mro__:
+        found |= set(getattr(base, "__constants__", ()))
+        if "__init__" in vars(base) and base is not object:
+            found |= set(inspect.signature(base.__init__).parameters)
+    return found
+
+
+@suite.test
+def every_row_fits_its_module():
+    """A setting that a row names is one of the module; what the op requires is named; and what the
+    exporter says of single ops is of ops that exist."""
+    from torch import nn
+    exporter = loaded(EXPORTER)
+    exporter.chosen = OPS
+    with open(OPS) as f:
+        required = {row["name"]: {a["name"] for a in row["attributes"] if a["required"]} for row in map(json.loads, f)}
+    for row in exporter.rows():
+        for name, pairs in row.modules:
+            assert required[row.op] <= set(pairs) <= set(row.types), (row.op, pairs)
+            if not hasattr(nn, name):
+                print(f"{row.op}: this PyTorch has no nn.{name}")
+                continue
+            unknown = {*pairs.values(), *row.needs} - settings_of(getattr(nn, name))
+            assert not unknown, (row.op, name, unknown)
+    special = {op for op, _ in exporter.HARMLESS} | {*exporter.RANKS, *exporter.KEEP_RANK, *exporter.GIVE_RANK}
+    assert special <= set(required), special - set(required)
 
 
 def rows_with(path, **modules):
@@ -174,10 +227,10 @@ def the_modules_are_those_of_the_rows():
     """Without the row of an op its module is refused; a module that a row has is taken."""
     with Cluster(0) as cluster:
         planted = rows_with(os.path.join(cluster.dir, "ops.json"), lstm="", relu="ReLU|GRU()")
-        assert "layer '1': LSTM is not supported" in converted("net", planted)
-        found = converted("gru", planted)
+        assert "layer '1': LSTM is not supported" in converted(model_of("net"), planted)
+        found = converted(model_of("gru"), planted)
         assert "GRU is" not in found and "Bilinear is not supported" in found, found
-        assert "none.json" in converted("net", os.path.join(cluster.dir, "none.json"))
+        assert "none.json" in converted(model_of("net"), os.path.join(cluster.dir, "none.json"))
 
 
 if importlib.util.find_spec("torch") is None or importlib.util.find_spec("numpy") is None:

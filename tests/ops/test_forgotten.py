@@ -1,10 +1,11 @@
-"""Each place that lists ops, with one entry forgotten or one too many: a test or check names the op. The
-files that are read are copied to a scratch folder, where the fault is planted and the programs run."""
+"""Each place that lists ops, with an entry forgotten or one too many: a test or check names the op.
+The files that are read are copied to a scratch folder, where the fault is planted and the programs
+run."""
 import json, os, re, shutil, subprocess, sys, tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 BIN = os.path.abspath(os.environ.get("CLEAVE_TEST_BIN", os.path.join(ROOT, "build/release")))
-READ = ("kernels", "tests/golden/ops", "tests/check-ops")
+READ = ("kernels", "proto/PROTOCOL.md", "tests/golden/ops", "tests/check-ops")
 
 
 def scratch(folder):
@@ -73,6 +74,12 @@ FAULTS = {
                             "nosuch: is in kernels/ops.def and has no kernels/ops/nosuch.c"),
     "an op without number": (lambda d: edit(d, "kernels/ops.def", r"^OP\(\d+, RELU, relu\)\n", ""), CHECK,
                              "relu: has a row in kernels/ops/relu.c and is not in kernels/ops.def"),
+    "a kernel without op": (lambda d: edit(d, "kernels/cpu/relu.c", r"^CLV_CPU_OP\(relu,", "CLV_CPU_OP(nosuch,"), CHECK,
+                            "nosuch: kernels/cpu/relu.c registers it for cpu and it is not in kernels/ops.def"),
+    "an attribute not in PROTOCOL": (lambda d: edit(d, "proto/PROTOCOL.md", r"^\| 16 factor \|.*\n", ""), CHECK,
+                                     "factor: proto/PROTOCOL.md has the attribute key None"),
+    "an attribute of PROTOCOL alone": (lambda d: edit(d, "kernels/ops/ops.h", r"^  CLV_ATTR_FACTOR = .*\n", ""), CHECK,
+                                       "factor: proto/PROTOCOL.md has the attribute key 16"),
 }
 
 

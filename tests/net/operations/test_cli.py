@@ -4,6 +4,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from cluster import *
 
 suite = Suite()
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 DATA = "data: {format: npy, root: data, train: [train-x.npy, train-y.npy], test: [test-x.npy, test-y.npy]}\n"
 TAIL = ("loss: {kind: cross_entropy}\n"
         "train: {epochs: 1, max_steps: 4, batch: 32, seed: 5, optimizer: {kind: sgd, lr: 0.1}}\n"
@@ -33,6 +34,34 @@ def good_session_passes_check_and_plan():
     assert re.search(r"activation of stage 'a'.*\[32, 4, 10, 10\].*50.0 KiB/step.*spiffe://test/w1", done.stdout), done.stdout
     rows = json.loads(master("plan", "--json", session, cwd=cluster.dir).stdout)["egress"]
     assert rows[0]["bytes_per_step"] == 32 * 4 * 10 * 10 * 4, rows
+
+
+@suite.test
+def plan_names_layers_that_ref_computes():
+    session = cluster.session("ref", DATA + STAGES.replace("{op: linear, out: 10}", "{op: linear, out: 10}, {op: log_softmax}") +
+                              TAIL.replace("cross_entropy", "nll"))
+    text = master("plan", session, cwd=cluster.dir).stdout
+    assert re.search(r"log_softmax .*\[32, 10\]  ref$", text, re.M), text
+    assert not re.search(r"(conv2d|relu|linear) .*  ref$", text, re.M), text
+    stages = json.loads(master("plan", "--json", session, cwd=cluster.dir).stdout)["stages"]
+    assert [s["ref_layers"] for s in stages] == [[], [4]], stages
+
+
+@suite.test
+def ops_says_what_ops_are():
+    numbers = {int(n): name for n, name in re.findall(r"^OP\((\d+), \w+, (\w+)\)", open(os.path.join(ROOT, "kernels/ops.def")).read(), re.M)}
+    rows = [json.loads(line) for line in master("ops", "--json", cwd=cluster.dir).stdout.splitlines()]
+    assert {r["number"]: r["name"] for r in rows} == numbers
+    conv = next(r for r in rows if r["name"] == "conv2d")
+    assert conv["parameters"] == ["weight", "bias"] and conv["backends"] == ["ref", "cpu"], conv
+    assert {a["name"]: (a["required"], a["default"]) for a in conv["attributes"]} == {
+        "out": (True, None), "kernel": (True, None), "stride": (False, 1), "pad": (False, 0), "groups": (False, 1),
+        "bias": (False, True), "kaiming_normal": (False, False)}, conv
+    assert "of kaiming_normal_" in master("ops", "conv2d", cwd=cluster.dir).stdout
+    page = master("man", "cleave-ops", cwd=cluster.dir).stdout
+    assert all(f"\n.SS {name}\n" in page for name in numbers.values()), page
+    done = master("ops", "gelo", cwd=cluster.dir)
+    assert done.returncode == 2 and "did you mean 'gelu'" in done.stderr, done.stderr
 
 
 @suite.test

@@ -36,6 +36,40 @@ static void attribute_names(void **state) {
   assert_fails(clv_op_attr_find((clv_op)77, "p", &key, err), CLV_NOT_FOUND, "it takes none");
 }
 
+/* Every attribute of every op can be named, has a type, and a default within its range. */
+static void attribute_rows(void **state) {
+  (void)state;
+  for (int op = 0; op < CLV_OP_COUNT; op++) {
+    const clv_op_def *def = clv_op_def_of((clv_op)op);
+    for (const clv_attr_row *row = def ? def->attrs : NULL; row && row->key; row++) {
+      bool free_default =
+          row->required || row->key == CLV_ATTR_SHAPE || row->key == CLV_ATTR_STRIDE;
+      if (strcmp(clv_attr_name(row->key), "?") == 0 || !*clv_attr_type(row->key) ||
+          !*clv_attr_doc(row->key))
+        fail_msg("attribute key %d of %s has no row in attrs.c", (int)row->key, def->name);
+      if (!(free_default || (row->fallback >= row->low && row->fallback <= row->high)))
+        fail_msg("%s.%s is outside its range by default", def->name, clv_attr_name(row->key));
+    }
+  }
+}
+
+/* Without a shape layernorm goes over the last dimension, with its parameters. */
+static void layernorm_without_shape(void **state) {
+  clv_attr_value none[CLV_MAX_RANK];
+  clv_attrs attrs;
+  clv_params *params;
+  int x, y;
+  (void)state;
+  clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 5, 3), &x);
+  assert_ok(clv_attrs_from(CLV_OP_LAYERNORM, NULL, 0, &attrs, err));
+  assert_int_equal(clv_attrs_to(CLV_OP_LAYERNORM, &attrs, none, CLV_MAX_RANK), 0);
+  assert_ok(clv_graph_add(g, CLV_OP_LAYERNORM, &attrs, "n", 0, &x, 1, &y, err));
+  assert_ok(clv_params_of(g, &params, err));
+  for (int i = 0; i < 2; i++) assert_true(clv_shape_equal(&params->list[i].shape, &CLV_SHAPE(3)));
+  clv_params_free(params);
+  clv_graph_free(g);
+}
+
 static void attribute_defaults(void **state) {
   (void)state;
   clv_attrs a;
@@ -276,6 +310,8 @@ static const shape_case shapes[] = {
      REFUSE,
      "layernorm over [4, 3] needs an input"},
     {CLV_OP_LAYERNORM, {.shape = SHAPE(3), .eps = 0}, SHAPE(4, 3), REFUSE, "layernorm.eps is 0"},
+    {CLV_OP_LAYERNORM, {.eps = 1e-5}, SHAPE(4, 5, 3), SHAPE(4, 5, 3), NULL},
+    {CLV_OP_LAYERNORM, {.eps = 1e-5}, SHAPE(4), REFUSE, "layernorm needs rank 2 or more"},
     {CLV_OP_EMBEDDING,
      {.rows = 3, .out = 2},
      SHAPE(4, 3),
@@ -446,6 +482,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(names),
       cmocka_unit_test(attribute_names),
+      cmocka_unit_test(attribute_rows),
+      cmocka_unit_test(layernorm_without_shape),
       cmocka_unit_test(attribute_defaults),
       cmocka_unit_test(attribute_refusals),
       cmocka_unit_test(attribute_round_trip),

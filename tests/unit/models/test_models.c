@@ -148,7 +148,7 @@ static const refusal refusals[] = {
     {ARCH("hidden: [3, 0]"), "/s.yaml:5:20: ", "widths are positive"},
     {ARCH("classes: 0"), "/s.yaml:5:20: ", "classes is a whole number from 1"},
     {ARCH("dropout: 1"), "/s.yaml:5:20: ", "dropout is a number in [0, 1)"},
-    {ARCH("activation: swish"), "/s.yaml:5:20: ", "relu, sigmoid, tanh or gelu"},
+    {ARCH("activation: swish"), "/s.yaml:5:20: ", "activation is one of relu, sigmoid, tanh"},
     {"model: {arch: mlp}\nstages: [{name: a, at: master, layers: 0..4}]\n",
      "/s.yaml:6:", "layers 0..4: the model has layers 0..3"},
     {"model: {arch: mlp}\nstages: [{name: a, at: master, layers: 0..2}]\n",
@@ -211,6 +211,24 @@ static void losses(void **state) {
   assert_null(g);
 }
 
+/* The session file names the losses that there are. */
+static void every_loss_has_a_name(void **state) {
+  (void)state;
+  for (int op = 0; op < CLV_OP_COUNT; op++) {
+    if (!clv_op_is_loss((clv_op)op)) continue;
+    bool named = false;
+    for (int kind = 0; kind < CLV_LOSS_COUNT; kind++)
+      named |= strcmp(clv_loss_name((clv_loss_kind)kind), clv_op_name((clv_op)op)) == 0;
+    if (!named)
+      fail_msg("loss.kind of a session file has not heard of %s", clv_op_name((clv_op)op));
+  }
+  for (int kind = 0; kind < CLV_LOSS_COUNT; kind++) {
+    clv_op op;
+    if (clv_op_find(clv_loss_name((clv_loss_kind)kind), &op, NULL) != CLV_OK || !clv_op_is_loss(op))
+      fail_msg("loss.kind names %s, which is no loss", clv_loss_name((clv_loss_kind)kind));
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(layers_in_stages),
@@ -220,6 +238,7 @@ int main(void) {
       cmocka_unit_test(errors_point_at_the_place),
       cmocka_unit_test(data_that_does_not_fit),
       cmocka_unit_test(losses),
+      cmocka_unit_test(every_loss_has_a_name),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

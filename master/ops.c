@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the ops are, as their rows say it: the command `ops` and the manual page cleave-ops(7).
+ */
+#include <stdio.h>
+
+#include "common/graph/graph.h"
+#include "master/master_int.h"
+
+/* ---- attributes ------------------------------------------------------------------------------ */
+
+static bool is_flag(const clv_attr_row *row) { return clv_attr_type(row->key)[0] == 't'; }
+
+/* "false", "0.5", as JSON; nothing where there is none to be written as a number. */
+static void put_default(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
+  if (row->required || row->key == CLV_ATTR_SHAPE ||
+      (row->key == CLV_ATTR_STRIDE && def->stride_is_kernel))
+    return;
+  if (is_flag(row))
+    clv_bytes_puts(out, row->fallback != 0 ? "true" : "false");
+  else
+    clv_bytes_printf(out, "%.10g", row->fallback);
+}
+
+static const char *default_in_words(const clv_op_def *def, const clv_attr_row *row) {
+  if (row->required) return "required";
+  if (row->key == CLV_ATTR_SHAPE) return "the last one unless given";
+  if (row->key == CLV_ATTR_STRIDE && def->stride_is_kernel) return "the kernel's unless given";
+  return NULL;
+}
+
+/* "integer, 1..8, 1 unless given: layers, one above the other" */
+static void describe_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
+  const char *words = default_in_words(def, row);
+  clv_bytes_puts(out, clv_attr_type(row->key));
+  if (!is_flag(row)) clv_bytes_printf(out, ", %.10g..%.10g", row->low, row->high);
+  clv_bytes_puts(out, ", ");
+  if (words) {
+    clv_bytes_puts(out, words);
+  } else {
+    put_default(def, row, out);
+    clv_bytes_puts(out, " unless given");
+  }
+  clv_bytes_printf(out, ": %s (key %d)", clv_attr_doc(row->key), (int)row->key);
+}
+
+static void json_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
+  clv_bytes_printf(out, "{\"key\":%d,\"name\":", (int)row->key);
+  clv_bytes_json(out, clv_attr_name(row->key));
+  clv_bytes_puts(out, ",\"type\":");
+  clv_bytes_json(out, clv_attr_type(row->key));
+  clv_bytes_printf(out, ",\"required\":%s,\"default\":", row->required ? "true" : "false");
+  size_t before = out->len;
+  put_default(def, row, out);
+  if (out->len == before) clv_bytes_puts(out, "null");
+  clv_bytes_printf(out, ",\"low\":%.17g,\"high\":%.17g,\"doc\":", row->low, row->high);
+  clv_bytes_json(out, clv_attr_doc(row->key));
+  clv_bytes_puts(out, "}");
+}
+
+/* ---- parameters and backends ----------------------------------------------------------------- */
+
+/* The slots of a node with default attributes, and 1 for those without a default. */
+static int slots_of(clv_op op, const clv_op_def *def, clv_slot ret[CLV_MAX_PARAMS]) {
+  clv_attr_value values[CLV_COUNT(def->attrs)];
+  clv_attrs attrs;
+  int n = 0;
+  for (const clv_attr_row *row = def->attrs; row->key; row++)
+    if (row->required) values[n++] = (clv_attr_value){.key = row->key, .n_ints = 1, .ints = {1}};
+  if (!def->slots || clv_attrs_from(op, values, n, &attrs, NULL) != CLV_OK) return 0;
+  clv_op_site site = {.attrs = &attrs, .n_in = 1, .in = {CLV_SHAPE(1, 1, 1, 1)}};
+  return def->slots(&site, ret);
+}
+
+static void put_params(clv_op op, const clv_op_def *def, const char *quote, const char *between,
+                       clv_bytes *out) {
+  clv_slot slots[CLV_MAX_PARAMS];
+  int n = slots_of(op, def, slots);
+  for (int i = 0; i < n; i++)
+    clv_bytes_printf(out, "%s%s%s%s", i ? between : "", quote, slots[i].suffix, quote);
+}
+
+static void put_backends(clv_op op, const char *quote, const char *between, clv_bytes *out) {
+  const clv_backend *const all[] = {clv_backend_ref(), clv_backend_cpu()};
+  int n = 0;
+  for (size_t i = 0; i < CLV_COUNT(all); i++)
+    if (all[i]->has(op))
+      clv_bytes_printf(out, "%s%s%s%s", n++ ? between : "", quote, all[i]->name, quote);
+}
+
+static void put_inputs(const clv_op_def *def, clv_bytes *out) {
+  clv_bytes_printf(out, "%d", def->n_in);
+  if (def->max_in > def->n_in) clv_bytes_printf(out, " to %d", def->max_in);
+  if (def->labels) clv_bytes_puts(out, ", the second i64 class numbers");
+  if (def->rows) clv_bytes_puts(out, ", i64 row numbers");
+}
+
+/* ---- three forms ----------------------------------------------------------------------------- */
+
+typedef void print_op(clv_op op, const clv_op_def *def, clv_bytes *out);
+
+static void text_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
+  clv_bytes_printf(out, "%2d %s%s\n   %s\n", (int)op, def->name,
+                   def->loss        ? " (a loss)"
+                   : def->test_only ? " (for tests)"
+                                    : "",
+                   def->doc);
+  for (const clv_attr_row *row = def->attrs; row->key; row++) {
+    clv_bytes_printf(out, "   %-14s ", clv_attr_name(row->key));
+    describe_attr(def, row, out);
+    clv_bytes_puts(out, "\n");
+  }
+  clv_bytes_puts(out, "   inputs         ");
+  put_inputs(def, out);
+  if (def->slots) clv_bytes_puts(out, "\n   parameters     ");
+  put_params(op, def, "", ", ", out);
+  clv_bytes_puts(out, "\n   kernels        ");
+  put_backends(op, "", ", ", out);
+  clv_bytes_printf(out, "\n   torch.nn       %s%s%s\n",
+                   *def->torch_module ? def->torch_module : def->no_torch_module,
+                   def->torch_needs ? " with " : "", def->torch_needs ? def->torch_needs : "");
+}
+
+static void json_text(clv_bytes *out, const char *key, const char *text) {
+  clv_bytes_printf(out, ",\"%s\":", key);
+  clv_bytes_json(out, text ? text : "");
+}
+
+static void json_flag(clv_bytes *out, const char *key, bool on) {
+  clv_bytes_printf(out, ",\"%s\":%s", key, on ? "true" : "false");
+}
+
+static void json_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
+  clv_bytes_printf(out, "{\"number\":%d", (int)op);
+  json_text(out, "name", def->name);
+  json_text(out, "formula", def->doc);
+  clv_bytes_printf(out, ",\"inputs\":[%d,%d]", def->n_in, CLV_MAX(def->n_in, def->max_in));
+  clv_bytes_puts(out, ",\"attributes\":[");
+  for (const clv_attr_row *row = def->attrs; row->key; row++) {
+    if (row != def->attrs) clv_bytes_puts(out, ",");
+    json_attr(def, row, out);
+  }
+  clv_bytes_puts(out, "],\"parameters\":[");
+  put_params(op, def, "\"", ",", out);
+  clv_bytes_printf(out, "],\"most_parameters\":%d", clv_op_most_params(op));
+  json_flag(out, "loss", def->loss);
+  json_flag(out, "labels", def->labels);
+  json_flag(out, "rows", def->rows);
+  json_flag(out, "elementwise", def->elementwise);
+  json_flag(out, "zero_stays", def->zero_stays);
+  json_flag(out, "stride_is_kernel", def->stride_is_kernel);
+  json_flag(out, "test_only", def->test_only);
+  clv_bytes_puts(out, ",\"backends\":[");
+  put_backends(op, "\"", ",", out);
+  clv_bytes_puts(out, "]");
+  json_text(out, "torch_module", def->torch_module);
+  json_text(out, "torch_needs", def->torch_needs);
+  json_text(out, "no_torch_module", def->no_torch_module);
+  clv_bytes_puts(out, "}\n");
+}
+
+static void man_line(clv_bytes *out, const char *before, const clv_bytes *text) {
+  clv_bytes_puts(out, before);
+  if (!text->failed && text->len) clv_bytes_roff(out, text->data);
+  clv_bytes_puts(out, ".\n");
+}
+
+static void man_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
+  clv_bytes_puts(out, ".SS ");
+  clv_bytes_roff(out, def->name);
+  clv_bytes_puts(out, "\n");
+  clv_bytes_roff(out, def->doc);
+  clv_bytes_puts(out, ".\n");
+  for (const clv_attr_row *row = def->attrs; row->key; row++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+    clv_bytes_puts(out, ".TP\n\\fB");
+    clv_bytes_roff(out, clv_attr_name(row->key));
+    describe_attr(def, row, &text);
+    man_line(out, "\\fR\n", &text);
+  }
+  CLV_AUTO(clv_bytes_done) clv_bytes inputs = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes params = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes backends = {0};
+  put_inputs(def, &inputs);
+  put_params(op, def, "", ", ", &params);
+  put_backends(op, "", ", ", &backends);
+  man_line(out, ".PP\nInputs: ", &inputs);
+  if (params.len) man_line(out, "Parameters: ", &params);
+  man_line(out, "Kernels: ", &backends);
+}
+
+static void each_op(print_op *print, clv_bytes *out) {
+  for (int op = 0; op < CLV_OP_COUNT; op++) {
+    const clv_op_def *def = clv_op_def_of((clv_op)op);
+    if (def) print((clv_op)op, def, out);
+  }
+}
+
+clv_code clv_ops_man(clv_bytes *out, clv_err *err) {
+  clv_bytes_printf(out, ".TH CLEAVE\\-OPS 7 \"\" \"Cleave %s\" \"Cleave\"\n", CLV_VERSION);
+  clv_bytes_puts(out,
+                 ".SH NAME\ncleave\\-ops \\- the operations that layers are made of\n"
+                 ".SH DESCRIPTION\n"
+                 "A layer of a session file names one of these operations as its\n"
+                 "\\fBop\\fR and may give its attributes. Losses are named by\n"
+                 "\\fBloss.kind\\fR. Operations of two inputs join branches, which only\n"
+                 "programs on libcleave have. The attributes stand below each operation with\n"
+                 "their type, range and default. A backend without a kernel of its own for an\n"
+                 "operation takes that of\n\\fBref\\fR, which has all.\n"
+                 ".SH OPERATIONS\n");
+  each_op(man_op, out);
+  clv_bytes_puts(out, ".SH SEE ALSO\ncleave\\-master(1), cleave\\-session.yaml(5)\n");
+  return out->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for the page") : CLV_OK;
+}
+
+int clv_cmd_ops(void *args) {
+  const arguments *a = args;
+  print_op *print = a->run.json ? json_op : text_op;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err err;
+  clv_op op;
+  if (!a->line.n_words)
+    each_op(print, &text);
+  else if (clv_op_find(a->line.words[0], &op, &err) == CLV_OK)
+    print(op, clv_op_def_of(op), &text);
+  else
+    return clv_cli_usage(&a->line, "%s", err.text);
+  if (text.failed) {
+    clv_fail(&err, CLV_EXHAUSTED, "no memory for the list");
+    return clv_exit_say(CLV_EXIT_FAILED, &err);
+  }
+  fputs(text.data, stdout);
+  return CLV_EXIT_OK;
+}
