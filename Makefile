@@ -130,13 +130,16 @@ GRPC_PROTO := /usr/share/grpc-proto
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
-.PHONY: all help test demo check-layers lint format bench bench-pipeline fuzz fuzzers fuzz-coverage parity learns mutate install uninstall clean \
+.PHONY: all help test t check demo check-layers lint format bench bench-pipeline fuzz fuzzers fuzz-coverage parity learns mutate install uninstall clean \
         deps deps-test manuals deps-parity sanitize soak soak-mixed schedules references faults
 all: $(BINARIES) $(LIBCLEAVE) manuals
 
 help:
 	@echo 'make demo          train Fashion-MNIST split over a master and two workers, with mutual TLS'
 	@echo 'make test          build and run the whole test suite (installs missing Debian packages)'
+	@echo 'make t T=NAME      any one test, with its output: a program, a script or one test in it'
+	@echo 'make check         what holds for the tree itself: layers, lint, format, links, lengths, ...'
+	@echo 'make compile_commands.json  how each C file is compiled, for editors'
 	@echo 'make all           cleave-master, cleave-worker and libcleave under $(OUT)'
 	@echo 'make manuals       manual pages and shell completions under $(OUT)/share'
 	@echo 'make unit-FOLDER   the unit tests of one folder (unit-base, unit-graph, ...)'
@@ -154,7 +157,7 @@ help:
 	@echo 'make mutate        disable each security guard in turn and show its test fail'
 	@echo 'make sanitize      the suite under address/undefined and thread sanitizers'
 	@echo 'make check-layers  includes against the layer table'
-	@echo 'make lint format   cppcheck; clang-format'
+	@echo 'make lint format   cppcheck; clang-format, and comments broken at 100 columns'
 	@echo 'make install       to $$(DESTDIR)$$(PREFIX)'
 	@echo 'variables: BUILD=release|debug|asan|tsan CC=gcc|clang CUDA=auto|0|1 V=1'
 
@@ -164,7 +167,7 @@ DEPS := gcc make pkg-config libgrpc-dev libprotobuf-c-dev protobuf-c-compiler pr
         libpng-dev libjpeg62-turbo-dev libmicrohttpd-dev \
         librandom123-dev libisal-dev dataset-fashion-mnist openssl python3
 DEPS_TEST := libcmocka-dev iproute2 man-db bash-completion zsh systemd prometheus python3-grpcio python3-grpc-tools python3-protobuf \
-        python3-numpy clang libclang-rt-14-dev
+        python3-numpy clang libclang-rt-14-dev cppcheck clang-format
 DEPS_PARITY := python3-torch python3-torchvision python3-numpy python3-venv
 
 deps:
@@ -267,8 +270,11 @@ folder_of_unit = $(or $(filter %/$(1),$(FOLDERS)),$(filter $(1),$(FOLDERS)))
 UNIT_LDFLAGS_test_accept_guard := $(EXPORT_ACCEPT4)
 UNIT_OBJS_test_accept_guard := $(OUT)/worker/accept_guard.o
 
+# `make t T=program:test`: what picks one test of a cmocka program
+ONE := $(OUT)/tests/unit/one.o
+
 define unit_rule
-$(OUT)/tests/$(1)/$(2): $(OUT)/tests/$(1)/$(2).o $(UNIT_OBJS_$(2)) $(call libs_for,$(3)) $(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/tls))
+$(OUT)/tests/$(1)/$(2): $(OUT)/tests/$(1)/$(2).o $(ONE) $(UNIT_OBJS_$(2)) $(call libs_for,$(3)) $(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/tls))
 	$$(call link,$$(UNIT_LDFLAGS_$(2)),$$(filter %.o,$$^),$(3),$(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/tls) $(call lib_of,common/base) -lssl -lcrypto) -lcmocka)
 UNIT_PROGRAMS += $(OUT)/tests/$(1)/$(2)
 UNIT_OF_$(notdir $(1)) += $(OUT)/tests/$(1)/$(2)
@@ -278,16 +284,16 @@ $(foreach s,$(wildcard tests/ops/test_*.c),$(eval $(call unit_rule,ops,$(basenam
 
 .SECONDEXPANSION:
 unit-%: $$(UNIT_OF_$$*)
-	$(Q)tests/run-tests $(UNIT_OF_$*)
+	$(Q)tests/run-tests --out $(OUT) $(UNIT_OF_$*)
 
 # Tests over both sides in one process: linked with everything.
 ALL_LIBS = $(foreach f,$(call reverse,$(FOLDERS)),$(call lib_of,$(f)))
 ALL_LDLIBS = $(sort $(foreach f,$(FOLDERS),$(LIBS_$(f)))) -lm
 $(OUT)/e2e/test_hot_path: E2E_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
 E2E := $(patsubst tests/e2e/%.c,$(OUT)/e2e/%,$(wildcard tests/e2e/test_*.c))
-$(OUT)/e2e/%: $(OUT)/tests/e2e/%.o $$(ALL_LIBS)
+$(OUT)/e2e/%: $(OUT)/tests/e2e/%.o $(ONE) $$(ALL_LIBS)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) $(E2E_LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS) -lcmocka
+	$(Q)$(CC) $(LDFLAGS) $(E2E_LDFLAGS) -o $@ $< $(ONE) -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS) -lcmocka
 UNIT_PROGRAMS += $(E2E)
 
 # The same binaries and library with tests/faults/faults.c between their messages and the network.
@@ -326,7 +332,15 @@ units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(OUT)/bench/bench_link
 
 test: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all units
-	$(Q)tests/run-tests --suite $(OUT) $(UNIT_PROGRAMS)
+	$(Q)tests/run-tests --suite --out $(OUT) $(UNIT_PROGRAMS)
+
+# T: a program, a script or one test in it, by name; see tests/one-test.
+t:
+	$(Q)MAKE='$(MAKE)' tests/one-test $(OUT) '$(T)' $(UNIT_PROGRAMS)
+
+# What holds for the tree itself: each executable tests/check-* is one check (and runs in make test too).
+check: deps-test
+	$(Q)tests/run-tests --checks --out $(OUT)
 
 demo: deps
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
@@ -456,11 +470,16 @@ check-layers:
 	$(Q)tests/check-layers <<< '$(foreach f,$(FOLDERS) master worker,uses $(f) $(USES_$(f));)$(foreach t,$(THIRD_PARTY),sees $(t) $(SEES_$(t));)'
 
 format:
+	$(Q)tests/check-comments --fix > /dev/null || true
 	$(Q)clang-format -i $(shell git ls-files '*.c' '*.h')
 lint:
-	$(Q)cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppressions-list=tests/cppcheck.supp --error-exitcode=1 -I. $(foreach f,$(FOLDERS) master worker,$(wildcard $(f)/*.c))
+	$(Q)tests/check-lint
 
 clean:
 	$(Q)rm -rf build
+
+# From the flags above, each file as its object is made; -C: no build, the commands alone.
+compile_commands.json: FORCE
+	$(Q)tests/compile-commands $(OUT) $(MAKE) > $@.tmp && mv $@.tmp $@
 
 -include $(shell find $(OUT) -name '*.d' 2>/dev/null)

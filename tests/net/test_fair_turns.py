@@ -1,5 +1,6 @@
 """Fair turns on the cores of a worker: sessions of several identities compute on one core, with layers
 that take a time and no processor, so that what is measured is who may compute when."""
+# runs alone: shares of one core, as times
 from tenants import *
 
 suite = Suite()
