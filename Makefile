@@ -66,7 +66,7 @@ GRPC_PROTO := /usr/share/grpc-proto
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
-.PHONY: all help test t check demo check-layers print-layers lint format bench bench-pipeline fuzz fuzzers fuzz-coverage parity learns mutate install uninstall clean \
+.PHONY: all help test t check demo check-layers print-layers print-commands lint format bench bench-pipeline fuzz fuzzers fuzz-coverage parity learns mutate install uninstall clean \
         deps deps-test manuals deps-parity sanitize soak soak-mixed schedules references faults
 all: $(BINARIES) $(LIBCLEAVE) manuals
 
@@ -139,10 +139,11 @@ $(GEN)/%.o: $(GEN)/%.c
 $(call obj_of,common/wire) $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/unit/wire/*.c)): | $(GEN_HEADERS)
 .SECONDARY: $(GEN_OBJS:.o=.c) $(GEN_HEADERS)
 
+compile = $(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(patsubst %/,%,$(dir $(1)))) -c $(1)
 $(OUT)/%.o: %.c $(OUT)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(patsubst %/,%,$(dir $<))) -MMD -MP -c $< -o $@
+	$(Q)$(call compile,$<) -MMD -MP -o $@
 
 define archive_rule
 $(call lib_of,$(1)): $(call obj_of,$(1)) $(if $(filter common/wire,$(1)),$(GEN_OBJS))
@@ -261,10 +262,11 @@ PUBLIC_SOURCES := $(wildcard tests/seeds/*.c tests/net/*/*.c)
 public_program = $(OUT)/$(word 2,$(subst /, ,$(1)))/$(basename $(notdir $(1)))
 PUBLIC_PROGRAMS := $(foreach s,$(PUBLIC_SOURCES),$(call public_program,$(s)))
 $(foreach s,$(PUBLIC_SOURCES),$(eval $(call public_program,$(s)): $(s)))
+public_compile = $(CC) -std=c17 -D_GNU_SOURCE -pthread $(WARN) $(CFLAGS_$(BUILD))
 $(PUBLIC_PROGRAMS): $(TREE)/installed
 	$(call say,CC,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) -std=c17 -D_GNU_SOURCE -pthread $(WARN) $(CFLAGS_$(BUILD)) -MMD -MP -MF $@.d -o $@ $(filter %.c,$^) \
+	$(Q)$(public_compile) -MMD -MP -MF $@.d -o $@ $(filter %.c,$^) \
 	  $$($(TREE_PKG) --cflags --libs cleave) -Wl,-rpath,$(TREE)$(PREFIX)/lib $(LDFLAGS) -lm
 
 units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(OUT)/bench/bench_link
@@ -420,8 +422,11 @@ lint:
 clean:
 	$(Q)rm -rf build
 
-# From the flags above, each file as its object is made; -C: no build, the commands alone.
+# From the flags above, for editors; a public program includes <cleave.h> as it stands in the tree.
+C_FILES = $(sort $(shell git ls-files --cached --others --exclude-standard '*.c'))
 compile_commands.json: FORCE
-	$(Q)tests/compile-commands $(OUT) $(MAKE) > $@.tmp && mv $@.tmp $@
+	$(Q)$(MAKE) --no-print-directory -s print-commands | tests/compile-commands > $@.tmp && mv $@.tmp $@
+print-commands:
+	$(foreach s,$(C_FILES),$(info $(s) $(if $(filter $(s),$(PUBLIC_SOURCES)),$(public_compile) -Imaster/api -c $(s),$(call compile,$(s)))))@:
 
 -include $(shell find $(OUT) -name '*.d' 2>/dev/null)
