@@ -18,7 +18,7 @@ V ?= 0
 Q := $(if $(filter 1,$(V)),,@)
 say = $(if $(filter 1,$(V)),,@printf '  %-5s %s\n' '$(1)' '$(2)')
 
-VERSION := $(shell cat VERSION 2>/dev/null || echo 0.1.0)
+VERSION := $(shell cat VERSION)
 
 # Folders, what each may include, and its libraries.
 include common/layers.mk
@@ -73,12 +73,16 @@ LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)
 
 .PHONY: all help test demo check-layers print-layers lint format bench bench-pipeline golden fuzz \
         fuzzers fuzz-coverage parity learns mutate install uninstall clean deps deps-test manuals \
-        deps-parity sanitize soak soak-mixed schedules references faults proof proof-status
+        deps-parity sanitize soak soak-mixed schedules references faults proof proof-status t \
+        check print-commands
 all: $(BINARIES) $(LIBCLEAVE) manuals
 
 help:
 	@echo 'make demo          train Fashion-MNIST split over a master and two workers, with mutual TLS'
 	@echo 'make test          build and run the whole test suite (installs missing Debian packages)'
+	@echo 'make t T=NAME      any one test, with its output: a program, a script or one test in it'
+	@echo 'make check         what holds for the tree itself: layers, lint, format, links, lengths, ...'
+	@echo 'make compile_commands.json  how each C file is compiled, for editors'
 	@echo 'make all           cleave-master, cleave-worker and libcleave under $(OUT)'
 	@echo 'make manuals       manual pages and shell completions under $(OUT)/share'
 	@echo 'make unit-FOLDER   the unit tests of one folder (unit-base, unit-graph, ...)'
@@ -99,7 +103,7 @@ help:
 	@echo 'make proof         every long proof whose row in tests/PROOFS.md is missing or stale; PROOF=name, PROOF_SCALE=short'
 	@echo 'make proof-status  that table, with what is stale'
 	@echo 'make check-layers  includes against the layer table'
-	@echo 'make lint format   cppcheck; clang-format'
+	@echo 'make lint format   cppcheck; clang-format, and comments broken at 100 columns'
 	@echo 'make install       to $$(DESTDIR)$$(PREFIX)'
 	@echo 'variables: BUILD=release|debug|asan|tsan CC=gcc|clang CUDA=auto|0|1 V=1'
 
@@ -109,7 +113,7 @@ DEPS := gcc make pkg-config libgrpc-dev libprotobuf-c-dev protobuf-c-compiler pr
         libpng-dev libjpeg62-turbo-dev libmicrohttpd-dev \
         librandom123-dev libisal-dev dataset-fashion-mnist openssl python3
 DEPS_TEST := libcmocka-dev iproute2 man-db bash-completion zsh systemd prometheus python3-grpcio python3-grpc-tools python3-protobuf \
-        python3-numpy clang libclang-rt-14-dev
+        python3-numpy clang libclang-rt-14-dev cppcheck clang-format
 DEPS_PARITY := python3-torch python3-torchvision python3-numpy python3-venv
 
 deps:
@@ -151,19 +155,19 @@ $(GEN)/cpu_ops.def: FORCE
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(OUT)/kernels/cpu/backend.o: $(GEN)/cpu_ops.def
 
-compile = $(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(patsubst %/,%,$(dir $<))) $(1) -MMD -MP -c $< -o $@
+compile = $(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(patsubst %/,%,$(dir $(1)))) $(if $(filter $(OP_SRCS),$(1)),-DREAL=$(or $(2),float)) -c $(1)
 $(OUT)/%.o: %.c $(OUT)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(call compile)
+	$(Q)$(call compile,$<) -MMD -MP -o $@
 $(OUT)/kernels/ops/%.f32.o: kernels/ops/%.c $(OUT)/flags
 	$(call say,CC,$< (f32))
 	@mkdir -p $(@D)
-	$(call compile,-DREAL=float)
+	$(Q)$(call compile,$<,float) -MMD -MP -o $@
 $(OUT)/kernels/ops/%.f64.o: kernels/ops/%.c $(OUT)/flags
 	$(call say,CC,$< (f64))
 	@mkdir -p $(@D)
-	$(call compile,-DREAL=double)
+	$(Q)$(call compile,$<,double) -MMD -MP -o $@
 
 define archive_rule
 $(call lib_of,$(1)): $(call obj_of,$(1)) $(if $(filter common/wire,$(1)),$(GEN_OBJS))
@@ -234,8 +238,11 @@ folder_of_unit = $(or $(filter %/$(1),$(FOLDERS)),$(filter $(1),$(FOLDERS)))
 UNIT_LDFLAGS_test_accept_guard := $(EXPORT_ACCEPT4)
 UNIT_OBJS_test_accept_guard := $(OUT)/worker/accept_guard.o
 
+# `make t T=program:test`: what picks one test of a cmocka program
+ONE := $(OUT)/tests/unit/one.o
+
 define unit_rule
-$(OUT)/tests/$(1)/$(2): $(OUT)/tests/$(1)/$(2).o $(UNIT_OBJS_$(2)) $(call libs_for,$(3)) $(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/tls))
+$(OUT)/tests/$(1)/$(2): $(OUT)/tests/$(1)/$(2).o $(ONE) $(UNIT_OBJS_$(2)) $(call libs_for,$(3)) $(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/tls))
 	$$(call link,$$(UNIT_LDFLAGS_$(2)),$$(filter %.o,$$^),$(3),$(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/tls) $(call lib_of,common/base) -lssl -lcrypto) -lcmocka)
 UNIT_PROGRAMS += $(OUT)/tests/$(1)/$(2)
 UNIT_OF_$(notdir $(1)) += $(OUT)/tests/$(1)/$(2)
@@ -252,16 +259,16 @@ golden: deps-parity $(OUT)/ops/print_cases
 
 .SECONDEXPANSION:
 unit-%: $$(UNIT_OF_$$*)
-	$(Q)tests/run-tests $(UNIT_OF_$*)
+	$(Q)tests/run-tests --out $(OUT) $(UNIT_OF_$*)
 
 # Tests over both sides in one process: linked with everything.
 ALL_LIBS = $(foreach f,$(call reverse,$(FOLDERS)),$(call lib_of,$(f)))
 ALL_LDLIBS = $(sort $(foreach f,$(FOLDERS),$(LIBS_$(f)))) -lm
 $(OUT)/e2e/test_hot_path: E2E_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
 E2E := $(patsubst tests/e2e/%.c,$(OUT)/e2e/%,$(wildcard tests/e2e/test_*.c))
-$(OUT)/e2e/%: $(OUT)/tests/e2e/%.o $$(ALL_LIBS)
+$(OUT)/e2e/%: $(OUT)/tests/e2e/%.o $(ONE) $$(ALL_LIBS)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) $(E2E_LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS) -lcmocka
+	$(Q)$(CC) $(LDFLAGS) $(E2E_LDFLAGS) -o $@ $< $(ONE) -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS) -lcmocka
 UNIT_PROGRAMS += $(E2E)
 
 # The same binaries and library with tests/faults/faults.c between their messages and the network.
@@ -294,17 +301,26 @@ PUBLIC_SOURCES := $(wildcard tests/seeds/*.c tests/net/*/*.c)
 public_program = $(OUT)/$(word 2,$(subst /, ,$(1)))/$(basename $(notdir $(1)))
 PUBLIC_PROGRAMS := $(foreach s,$(PUBLIC_SOURCES),$(call public_program,$(s)))
 $(foreach s,$(PUBLIC_SOURCES),$(eval $(call public_program,$(s)): $(s)))
+public_compile = $(CC) -std=c17 -D_GNU_SOURCE -pthread $(WARN) $(CFLAGS_$(BUILD))
 $(PUBLIC_PROGRAMS): $(TREE)/installed
 	$(call say,CC,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) -std=c17 -D_GNU_SOURCE -pthread $(WARN) $(CFLAGS_$(BUILD)) -MMD -MP -MF $@.d -o $@ $(filter %.c,$^) \
+	$(Q)$(public_compile) -MMD -MP -MF $@.d -o $@ $(filter %.c,$^) \
 	  $$($(TREE_PKG) --cflags --libs cleave) -Wl,-rpath,$(TREE)$(PREFIX)/lib $(LDFLAGS) -lm
 
 units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(OUT)/bench/bench_link
 
 test: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all units
-	$(Q)tests/run-tests --suite $(OUT) $(UNIT_PROGRAMS)
+	$(Q)tests/run-tests --suite --out $(OUT) $(UNIT_PROGRAMS)
+
+# T: a program, a script or one test in it, by name; see tests/one-test.
+t:
+	$(Q)MAKE='$(MAKE)' tests/one-test $(OUT) '$(T)' $(UNIT_PROGRAMS)
+
+# What holds for the tree itself: each executable tests/check-* is one check (and runs in make test too).
+check: deps-test
+	$(Q)tests/run-tests --checks --out $(OUT)
 
 demo: deps
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
@@ -438,18 +454,25 @@ uninstall:
 	rm -rf $(DOCDIR) $(DESTDIR)$(PREFIX)/share/cleave
 
 check-layers:
-	$(Q)$(MAKE) --no-print-directory -s print-layers | tests/check-layers
+	$(Q)tests/check-layers
 # The table as lines: what folders use, see, link, and must not reach.
 print-layers:
 	@printf '%s\n' $(foreach f,$(FOLDERS) $(PROGRAMS),$(foreach w,USES SEES LIBS OUT_OF_REACH,'$(w) $(f) $($(w)_$(f))'))
 
 format:
+	$(Q)tests/check-comments --fix > /dev/null || true
 	$(Q)clang-format -i $(shell git ls-files '*.c' '*.h')
 lint:
-	$(Q)cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppressions-list=tests/cppcheck.supp --error-exitcode=1 -I. $(filter-out $(OP_SRCS),$(foreach f,$(FOLDERS) $(PROGRAMS),$(wildcard $(f)/*.c)))
-	$(Q)cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppressions-list=tests/cppcheck.supp --error-exitcode=1 -I. -DREAL=float $(OP_SRCS)
+	$(Q)tests/check-lint
 
 clean:
 	$(Q)rm -rf build
+
+# From the flags above, for editors; a public program includes <cleave.h> as it stands in the tree.
+C_FILES = $(sort $(shell git ls-files --cached --others --exclude-standard '*.c'))
+compile_commands.json: FORCE
+	$(Q)$(MAKE) --no-print-directory -s print-commands | tests/compile-commands > $@.tmp && mv $@.tmp $@
+print-commands:
+	$(foreach s,$(C_FILES),$(info $(s) $(if $(filter $(s),$(PUBLIC_SOURCES)),$(public_compile) -Imaster/api -c $(s),$(call compile,$(s)))))@:
 
 -include $(shell find $(OUT) -name '*.d' 2>/dev/null)

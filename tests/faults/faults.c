@@ -103,6 +103,13 @@ static clv_packet *copy_of(const clv_packet *p) {
 
 static void count(uint64_t *of) { __atomic_fetch_add(of, 1, __ATOMIC_RELAXED); }
 
+static void pass_twin(clv_link *link, const clv_packet *p) {
+  clv_packet *twin = copy_of(p);
+  if (!twin) return;
+  count(&faults.doubled[p->frame.kind]);
+  pass(link, twin);
+}
+
 /* True when the packet was taken, to be sent later, or not at all. */
 static bool take(clv_link *link, clv_packet *p) {
   clv_frame_kind kind = p->frame.kind;
@@ -114,11 +121,7 @@ static bool take(clv_link *link, clv_packet *p) {
     clv_packet_free(p);
     return true;
   }
-  clv_packet *twin = (dice >> 8) % 100 < faults.twice ? copy_of(p) : NULL;
-  if (twin) {
-    count(&faults.doubled[kind]);
-    pass(link, twin);
-  }
+  if ((dice >> 8) % 100 < faults.twice) pass_twin(link, p);
   uint64_t ms = faults.delay_ms ? (dice >> 16) % (faults.delay_ms + 1) : 0;
   if (!ms || (dice >> 40) % 2) return false;
   count(&faults.delayed[kind]);

@@ -54,21 +54,28 @@ static bool smooth(const op_case *c) {
   return c->small && (c->fill == FILL_NORMAL || c->fill == FILL_UNIT || c->fill == FILL_BIG);
 }
 
+/* The largest distance of any gradient of the case. */
+static double check_case(const op_case *c) {
+  values at;
+  double worst = 0;
+  values_init(&at, &c->d);
+  draw_case(c, &at);
+  objective(c, &at);
+  for (int j = V_DIN; j < V_AFTER; j++) {
+    int given = j < V_DPARAM ? j - V_DIN + V_IN : j - V_DPARAM + V_PARAM;
+    if (at.n[j]) worst = fmax(worst, check_gradient(c, &at, given, j));
+  }
+  values_done(&at);
+  return worst;
+}
+
 static void test_op(clv_op op) {
   double worst = 0;
   int ran = 0;
   for (int i = 0; i < n_cases; i++) {
     const op_case *c = &cases[i];
     if (c->d.op != op || !smooth(c)) continue;
-    values at;
-    values_init(&at, &c->d);
-    draw_case(c, &at);
-    objective(c, &at);
-    for (int j = V_DIN; j < V_AFTER; j++) {
-      int given = j < V_DPARAM ? j - V_DIN + V_IN : j - V_DPARAM + V_PARAM;
-      if (at.n[j]) worst = fmax(worst, check_gradient(c, &at, given, j));
-    }
-    values_done(&at);
+    worst = fmax(worst, check_case(c));
     ran++;
   }
   print_message("%-16s %d cases, largest distance %.1e\n", clv_op_name(op), ran, worst);

@@ -213,6 +213,20 @@ static inline void seed_compare_gradients(cleave_context c) {
   cleave_tensor_done(&g);
 }
 
+/* A step for each of PyTorch's losses; `train` leaves ours in *value. Returns the last one. */
+static inline double seed_train(void (*train)(size_t step, cleave_tensor *value),
+                                const cleave_tensor *losses) {
+  cleave_tensor value = {0};
+  double last = NAN;
+  for (size_t step = 0; step < cleave_tensor_count(losses); step++) {
+    train(step, &value);
+    last = seed_at(&value, 0);
+    seed_compare("loss", step, last, seed_at(losses, step));
+  }
+  cleave_tensor_done(&value);
+  return last;
+}
+
 /* ---- start and end --------------------------------------------------------------------------- */
 
 static inline void seed_open_place(const char *place) {

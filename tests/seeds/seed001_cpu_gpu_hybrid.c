@@ -7,54 +7,57 @@
 
 enum { ROWS = 32, WIDTH = 10 };
 
-int main(int argc, char **argv) {
-  seed_begin("seed001_cpu_gpu_hybrid", argc, argv);
+static cleave_tensor input_data, targets;
+static cleave_module *preprocessor, *model, *criterion;
+static cleave_optimizer *adam;
+
+static void load(void) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   cleave_module_options cpu = {.name = "preprocessor"};
   cleave_module_options gpu = {.name = "gpu_model", .at = "w1", .device = "auto"};
   cleave_module_options beside = {.name = "criterion", .at = "w1", .device = "auto"};
-  cleave_module *preprocessor, *model, *criterion;
   MUST(cleave_load_layers(seed.rt, &cpu, "[{op: scale, factor: 0.5}]", &rows, &preprocessor,
                           &seed.e));
   MUST(cleave_load_layers(seed.rt, &gpu, "[{op: linear, name: fc1, out: 10}]", &rows, &model,
                           &seed.e));
   MUST(cleave_load_loss(seed.rt, &beside, "mse", &rows, &criterion, &seed.e));
-
-  cleave_optimizer *adam;
   cleave_group group = {.modules = &model, .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.001};
   MUST(cleave_optimizer_new(seed.rt, &group, 1, 0, &adam, &seed.e));
   seed_draw(model, "fc1.weight", WIDTH);
   seed_draw(model, "fc1.bias", WIDTH);
+}
 
+/* One step; the loss goes to *value. */
+static void train(size_t step, cleave_tensor *value) {
+  cleave_context c;
+  cleave_reference in, processed, outputs, target, loss;
+  MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
+  MUST(cleave_leaf(seed.rt, c, &input_data, false, &in, &seed.e));
+  MUST(cleave_leaf(seed.rt, c, &targets, false, &target, &seed.e));
+  MUST(cleave_call(seed.rt, c, preprocessor, &in, 1, &processed, &seed.e));
+  MUST(cleave_call(seed.rt, c, model, &processed, 1, &outputs, &seed.e));
+  cleave_reference both[] = {outputs, target};
+  MUST(cleave_call(seed.rt, c, criterion, both, 2, &loss, &seed.e));
+  MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
+  if (step == 0) seed_compare_gradients(c);
+  MUST(cleave_step(seed.rt, adam, c, 0, NULL, &seed.e));
+  MUST(cleave_to_here(seed.rt, loss, 0, value, &seed.e));
+  MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
+}
+
+int main(int argc, char **argv) {
+  seed_begin("seed001_cpu_gpu_hybrid", argc, argv);
+  load();
   float x[ROWS * WIDTH], y[ROWS * WIDTH];
   seed_normal(x, 0, ROWS * WIDTH, SEED_DATA);
   seed_normal(y, 0, ROWS * WIDTH, SEED_LABELS);
-  cleave_tensor input_data = CLEAVE_TENSOR_F32(x, ROWS, WIDTH);
-  cleave_tensor targets = CLEAVE_TENSOR_F32(y, ROWS, WIDTH), value = {0};
+  input_data = (cleave_tensor)CLEAVE_TENSOR_F32(x, ROWS, WIDTH);
+  targets = (cleave_tensor)CLEAVE_TENSOR_F32(y, ROWS, WIDTH);
 
   cleave_tensor losses = seed_golden("losses");
-  size_t steps = cleave_tensor_count(&losses);
-  for (size_t step = 0; step < steps; step++) {
-    cleave_context c;
-    cleave_reference in, processed, outputs, target, loss;
-    MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
-    MUST(cleave_leaf(seed.rt, c, &input_data, false, &in, &seed.e));
-    MUST(cleave_leaf(seed.rt, c, &targets, false, &target, &seed.e));
-    MUST(cleave_call(seed.rt, c, preprocessor, &in, 1, &processed, &seed.e));
-    MUST(cleave_call(seed.rt, c, model, &processed, 1, &outputs, &seed.e));
-    cleave_reference both[] = {outputs, target};
-    MUST(cleave_call(seed.rt, c, criterion, both, 2, &loss, &seed.e));
-    MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
-    if (step == 0) seed_compare_gradients(c);
-    MUST(cleave_step(seed.rt, adam, c, 0, NULL, &seed.e));
-    MUST(cleave_to_here(seed.rt, loss, 0, &value, &seed.e));
-    seed_compare("loss", step, seed_at(&value, 0), seed_at(&losses, step));
-    MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
-  }
-  double last = seed_at(&value, 0);
-  cleave_tensor_done(&value);
+  double last = seed_train(train, &losses);
   char place[64]; /* the module's own texts end with the runtime */
   snprintf(place, sizeof place, "%s of %s", cleave_module_device(model), cleave_module_node(model));
-  return seed_end(1e-4, "%zu steps, model on device %s, loss %.4f to %.4f", steps, place,
-                  seed_at(&losses, 0), last);
+  return seed_end(1e-4, "%zu steps, model on device %s, loss %.4f to %.4f",
+                  cleave_tensor_count(&losses), place, seed_at(&losses, 0), last);
 }

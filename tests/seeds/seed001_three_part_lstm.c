@@ -13,7 +13,11 @@ static const char *const layers[] = {
     "[{op: mean, dim: 1}, {op: linear, name: linear, out: 10}]",
 };
 
-static void draw_weights(cleave_module *const *part) {
+static cleave_tensor input_data, labels;
+static cleave_module *part[3], *criterion;
+static cleave_optimizer *adam[3];
+
+static void draw_weights(void) {
   static const char *const lstm[] = {"lstm.weight_ih_l0", "lstm.weight_hh_l0", "lstm.bias_ih_l0",
                                      "lstm.bias_hh_l0"};
   seed_draw(part[0], "embedding.weight", 0);
@@ -25,8 +29,7 @@ static void draw_weights(cleave_module *const *part) {
   seed_draw(part[2], "linear.bias", 32);
 }
 
-int main(int argc, char **argv) {
-  seed_begin("seed001_three_part_lstm", argc, argv);
+static void load(void) {
   cleave_input input[] = {CLEAVE_INPUT(CLEAVE_I64, ROWS, TIME),
                           CLEAVE_INPUT(CLEAVE_F32, ROWS, TIME, 64),
                           CLEAVE_INPUT(CLEAVE_F32, ROWS, TIME, 32)};
@@ -35,44 +38,45 @@ int main(int argc, char **argv) {
                                     {.name = "decoder", .at = "w2"},
                                     {.name = "classifier", .at = "w3"}};
   cleave_module_options beside = {.name = "criterion", .at = "w3"};
-  cleave_module *part[3], *criterion;
-  cleave_optimizer *adam[3];
   for (int i = 0; i < 3; i++) {
     MUST(cleave_load_layers(seed.rt, &device[i], layers[i], &input[i], &part[i], &seed.e));
     cleave_group group = {.modules = &part[i], .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.001};
     MUST(cleave_optimizer_new(seed.rt, &group, 1, 0, &adam[i], &seed.e));
   }
   MUST(cleave_load_loss(seed.rt, &beside, "cross_entropy", &scores, &criterion, &seed.e));
-  draw_weights(part);
+}
 
+/* One step; the loss goes to *value. */
+static void train(size_t step, cleave_tensor *value) {
+  cleave_context c;
+  cleave_reference in, encoded, decoded, outputs, target, loss;
+  MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
+  MUST(cleave_leaf(seed.rt, c, &input_data, false, &in, &seed.e));
+  MUST(cleave_leaf(seed.rt, c, &labels, false, &target, &seed.e));
+  MUST(cleave_call(seed.rt, c, part[0], &in, 1, &encoded, &seed.e));
+  MUST(cleave_call(seed.rt, c, part[1], &encoded, 1, &decoded, &seed.e));
+  MUST(cleave_call(seed.rt, c, part[2], &decoded, 1, &outputs, &seed.e));
+  cleave_reference both[] = {outputs, target};
+  MUST(cleave_call(seed.rt, c, criterion, both, 2, &loss, &seed.e));
+  MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
+  if (step == 0) seed_compare_gradients(c);
+  for (int i = 0; i < 3; i++) MUST(cleave_step(seed.rt, adam[i], c, 0, NULL, &seed.e));
+  MUST(cleave_to_here(seed.rt, loss, 0, value, &seed.e));
+  MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
+}
+
+int main(int argc, char **argv) {
+  seed_begin("seed001_three_part_lstm", argc, argv);
+  load();
+  draw_weights();
   int64_t words[ROWS * TIME], classes[ROWS];
   seed_classes(words, ROWS * TIME, SEED_DATA, WORDS);
   seed_classes(classes, ROWS, SEED_LABELS, 10);
-  cleave_tensor input_data = CLEAVE_TENSOR_I64(words, ROWS, TIME);
-  cleave_tensor labels = CLEAVE_TENSOR_I64(classes, ROWS), value = {0};
+  input_data = (cleave_tensor)CLEAVE_TENSOR_I64(words, ROWS, TIME);
+  labels = (cleave_tensor)CLEAVE_TENSOR_I64(classes, ROWS);
 
   cleave_tensor losses = seed_golden("losses");
-  size_t steps = cleave_tensor_count(&losses);
-  for (size_t step = 0; step < steps; step++) {
-    cleave_context c;
-    cleave_reference in, encoded, decoded, outputs, target, loss;
-    MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
-    MUST(cleave_leaf(seed.rt, c, &input_data, false, &in, &seed.e));
-    MUST(cleave_leaf(seed.rt, c, &labels, false, &target, &seed.e));
-    MUST(cleave_call(seed.rt, c, part[0], &in, 1, &encoded, &seed.e));
-    MUST(cleave_call(seed.rt, c, part[1], &encoded, 1, &decoded, &seed.e));
-    MUST(cleave_call(seed.rt, c, part[2], &decoded, 1, &outputs, &seed.e));
-    cleave_reference both[] = {outputs, target};
-    MUST(cleave_call(seed.rt, c, criterion, both, 2, &loss, &seed.e));
-    MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
-    if (step == 0) seed_compare_gradients(c);
-    for (int i = 0; i < 3; i++) MUST(cleave_step(seed.rt, adam[i], c, 0, NULL, &seed.e));
-    MUST(cleave_to_here(seed.rt, loss, 0, &value, &seed.e));
-    seed_compare("loss", step, seed_at(&value, 0), seed_at(&losses, step));
-    MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
-  }
-  double last = seed_at(&value, 0);
-  cleave_tensor_done(&value);
-  return seed_end(1e-4, "%zu steps on w1, w2 and w3, loss %.4f to %.4f", steps, seed_at(&losses, 0),
-                  last);
+  double last = seed_train(train, &losses);
+  return seed_end(1e-4, "%zu steps on w1, w2 and w3, loss %.4f to %.4f",
+                  cleave_tensor_count(&losses), seed_at(&losses, 0), last);
 }

@@ -8,15 +8,17 @@
 
 enum { ROWS = 64, SIDE = 64, POOLED = SIDE / 2, PIXELS = ROWS * 3 * SIDE * SIDE };
 
-int main(int argc, char **argv) {
-  seed_begin("seed001_two_part_cnn", argc, argv);
+static cleave_tensor input_data, labels;
+static cleave_module *part[2], *criterion;
+static cleave_optimizer *adam[2];
+
+static void load(void) {
   cleave_input image = CLEAVE_INPUT(CLEAVE_F32, ROWS, 3, SIDE, SIDE);
   cleave_input map = CLEAVE_INPUT(CLEAVE_F32, ROWS, 16, POOLED, POOLED);
   cleave_input scores = CLEAVE_INPUT(CLEAVE_F32, ROWS, 10);
   cleave_module_options device_1 = {.name = "feature_extractor", .at = "w1"};
   cleave_module_options device_2 = {.name = "classifier", .at = "w2"};
   cleave_module_options beside = {.name = "criterion", .at = "w2"};
-  cleave_module *part[2], *criterion;
   MUST(cleave_load_layers(seed.rt, &device_1,
                           "[{op: conv2d, name: conv1, out: 16, kernel: 3, pad: 1}, {op: relu},"
                           " {op: maxpool, kernel: 2}]",
@@ -24,8 +26,9 @@ int main(int argc, char **argv) {
   MUST(cleave_load_layers(seed.rt, &device_2, "[{op: flatten}, {op: linear, name: fc1, out: 10}]",
                           &map, &part[1], &seed.e));
   MUST(cleave_load_loss(seed.rt, &beside, "cross_entropy", &scores, &criterion, &seed.e));
+}
 
-  cleave_optimizer *adam[2];
+static void prepare(void) {
   for (int i = 0; i < 2; i++) {
     cleave_group group = {.modules = &part[i], .n_modules = 1, .kind = CLEAVE_ADAM, .lr = 0.001};
     MUST(cleave_optimizer_new(seed.rt, &group, 1, 0, &adam[i], &seed.e));
@@ -34,37 +37,41 @@ int main(int argc, char **argv) {
   seed_draw(part[0], "conv1.bias", 3 * 3 * 3);
   seed_draw(part[1], "fc1.weight", 16 * POOLED * POOLED);
   seed_draw(part[1], "fc1.bias", 16 * POOLED * POOLED);
+}
 
+/* One step; the loss goes to *value. */
+static void train(size_t step, cleave_tensor *value) {
+  cleave_context c;
+  cleave_reference in, features, outputs, target, loss;
+  MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
+  MUST(cleave_leaf(seed.rt, c, &input_data, false, &in, &seed.e));
+  MUST(cleave_leaf(seed.rt, c, &labels, false, &target, &seed.e));
+  MUST(cleave_call(seed.rt, c, part[0], &in, 1, &features, &seed.e));
+  MUST(cleave_call(seed.rt, c, part[1], &features, 1, &outputs, &seed.e)); /* w1 to w2 */
+  cleave_reference both[] = {outputs, target};
+  MUST(cleave_call(seed.rt, c, criterion, both, 2, &loss, &seed.e));
+  MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
+  if (step == 0) seed_compare_gradients(c);
+  for (int i = 0; i < 2; i++) MUST(cleave_step(seed.rt, adam[i], c, 0, NULL, &seed.e));
+  MUST(cleave_to_here(seed.rt, loss, 0, value, &seed.e));
+  MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
+}
+
+int main(int argc, char **argv) {
+  seed_begin("seed001_two_part_cnn", argc, argv);
+  load();
+  prepare();
   float *pixels = malloc(PIXELS * sizeof *pixels);
   int64_t classes[ROWS];
   if (!pixels) seed_fail("out of memory");
   seed_normal(pixels, 0, PIXELS, SEED_DATA);
   seed_classes(classes, ROWS, SEED_LABELS, 10);
-  cleave_tensor input_data = CLEAVE_TENSOR_F32(pixels, ROWS, 3, SIDE, SIDE);
-  cleave_tensor labels = CLEAVE_TENSOR_I64(classes, ROWS), value = {0};
+  input_data = (cleave_tensor)CLEAVE_TENSOR_F32(pixels, ROWS, 3, SIDE, SIDE);
+  labels = (cleave_tensor)CLEAVE_TENSOR_I64(classes, ROWS);
 
   cleave_tensor losses = seed_golden("losses");
-  size_t steps = cleave_tensor_count(&losses);
-  for (size_t step = 0; step < steps; step++) {
-    cleave_context c;
-    cleave_reference in, features, outputs, target, loss;
-    MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
-    MUST(cleave_leaf(seed.rt, c, &input_data, false, &in, &seed.e));
-    MUST(cleave_leaf(seed.rt, c, &labels, false, &target, &seed.e));
-    MUST(cleave_call(seed.rt, c, part[0], &in, 1, &features, &seed.e));
-    MUST(cleave_call(seed.rt, c, part[1], &features, 1, &outputs, &seed.e)); /* w1 to w2 */
-    cleave_reference both[] = {outputs, target};
-    MUST(cleave_call(seed.rt, c, criterion, both, 2, &loss, &seed.e));
-    MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
-    if (step == 0) seed_compare_gradients(c);
-    for (int i = 0; i < 2; i++) MUST(cleave_step(seed.rt, adam[i], c, 0, NULL, &seed.e));
-    MUST(cleave_to_here(seed.rt, loss, 0, &value, &seed.e));
-    seed_compare("loss", step, seed_at(&value, 0), seed_at(&losses, step));
-    MUST(cleave_context_close(seed.rt, c, 0, &seed.e));
-  }
-  double last = seed_at(&value, 0);
-  cleave_tensor_done(&value);
+  double last = seed_train(train, &losses);
   free(pixels);
-  return seed_end(1e-4, "%zu steps on w1 and w2, loss %.4f to %.4f", steps, seed_at(&losses, 0),
-                  last);
+  return seed_end(1e-4, "%zu steps on w1 and w2, loss %.4f to %.4f", cleave_tensor_count(&losses),
+                  seed_at(&losses, 0), last);
 }

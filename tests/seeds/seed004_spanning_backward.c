@@ -8,7 +8,7 @@
 
 enum { ROWS = 24, WIDTH = 16, HIDDEN = 32, CLASSES = 10 };
 
-static cleave_module *part[2];
+static cleave_module *part[2], *nll;
 
 /* Node and device of the gradient are the module's, its numbers PyTorch's. */
 static void compare_gradient(cleave_context c, cleave_module *module, const char *name,
@@ -29,7 +29,7 @@ static void compare_gradient(cleave_context c, cleave_module *module, const char
 }
 
 /* The loss on outputs at w2 and labels here: refused, with both places and a way out. */
-static void compare_places(cleave_context c, cleave_module *nll, const cleave_reference *both) {
+static void compare_places(cleave_context c, const cleave_reference *both) {
   cleave_reference none;
   cleave_place outputs, labels;
   MUST(cleave_owner(seed.rt, both[0], &outputs, &seed.e));
@@ -44,15 +44,13 @@ static void compare_places(cleave_context c, cleave_module *nll, const cleave_re
     seed_fail("the refusal does not say where things are and what to do: %s", seed.e.text);
 }
 
-int main(int argc, char **argv) {
-  seed_begin("seed004_spanning_backward", argc, argv);
+static void load(void) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   cleave_input hidden = CLEAVE_INPUT(CLEAVE_F32, ROWS, HIDDEN);
   cleave_input scores = CLEAVE_INPUT(CLEAVE_F32, ROWS, CLASSES);
   cleave_module_options first = {.name = "layerseq1", .at = "w1"};
   cleave_module_options second = {.name = "layerseq2", .at = "w2"};
   cleave_module_options strict = {.name = "nll_loss", .at = "w2", .local_only = true};
-  cleave_module *nll;
   MUST(cleave_load_layers(seed.rt, &first, "[{op: linear, name: a, out: 32}, {op: relu}]", &rows,
                           &part[0], &seed.e));
   MUST(cleave_load_layers(seed.rt, &second, "[{op: linear, name: b, out: 10}, {op: log_softmax}]",
@@ -62,7 +60,18 @@ int main(int argc, char **argv) {
   seed_draw(part[0], "a.bias", WIDTH);
   seed_draw(part[1], "b.weight", HIDDEN);
   seed_draw(part[1], "b.bias", HIDDEN);
+}
 
+static void compare_gradients(cleave_context c) {
+  compare_gradient(c, part[0], "a.weight", "0.weight");
+  compare_gradient(c, part[0], "a.bias", "0.bias");
+  compare_gradient(c, part[1], "b.weight", "2.weight");
+  compare_gradient(c, part[1], "b.bias", "2.bias");
+}
+
+int main(int argc, char **argv) {
+  seed_begin("seed004_spanning_backward", argc, argv);
+  load();
   float x[ROWS * WIDTH];
   int64_t classes[ROWS];
   seed_normal(x, 0, ROWS * WIDTH, SEED_DATA);
@@ -77,14 +86,11 @@ int main(int argc, char **argv) {
   MUST(cleave_leaf(seed.rt, c, &labels, false, &both[1], &seed.e));
   MUST(cleave_call(seed.rt, c, part[0], &in, 1, &between, &seed.e));
   MUST(cleave_call(seed.rt, c, part[1], &between, 1, &both[0], &seed.e));
-  compare_places(c, nll, both);
+  compare_places(c, both);
   MUST(cleave_send_to(seed.rt, both[1], "w2", &seed.e)); /* what the refusal says */
   MUST(cleave_call(seed.rt, c, nll, both, 2, &loss, &seed.e));
   MUST(cleave_backward(seed.rt, c, &loss, 1, false, 0, &seed.e));
-  compare_gradient(c, part[0], "a.weight", "0.weight");
-  compare_gradient(c, part[0], "a.bias", "0.bias");
-  compare_gradient(c, part[1], "b.weight", "2.weight");
-  compare_gradient(c, part[1], "b.bias", "2.bias");
+  compare_gradients(c);
   MUST(cleave_to_here(seed.rt, loss, 0, &value, &seed.e));
   double result = seed_at(&value, 0);
   cleave_tensor losses = seed_golden("losses");

@@ -72,6 +72,7 @@ def rates():
 
 
 @suite.test
+@alone("steps per second with and without attackers")
 def honest_rate_under_attack():
     if SANITIZED:
         return "a sanitizer's pace is not the program's"

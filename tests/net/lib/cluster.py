@@ -1,5 +1,5 @@
 """Real daemons with real certificates for the process-level tests. Standard library only."""
-import functools, json, os, shutil, signal, socket, struct, subprocess, sys, tempfile, time
+import functools, json, os, random, shutil, signal, socket, struct, subprocess, sys, tempfile, time
 
 BIN = os.environ.get("CLEAVE_TEST_BIN", os.path.join(os.path.dirname(__file__), "../../../build/release"))
 MASTER, WORKER = os.path.join(BIN, "cleave-master"), os.path.join(BIN, "cleave-worker")
@@ -7,10 +7,36 @@ SANITIZED = any(s in BIN for s in ("asan", "tsan"))  # their memory and pace are
 SLOW = float(os.environ.get("CLV_TEST_SLOW", "1"))
 
 
+def below_ephemeral():
+    """Ports that the kernel gives to nobody who connects or listens on port 0."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as f:
+        lowest = int(f.read().split()[0])
+    return range(max(1024, lowest - 16384), lowest) or range(20000, 32768)
+
+
+def claimed(port):
+    """Whether the port is this process's now: a claim, an abstract socket, ends with its process and keeps
+    other tests away even while nobody listens (gRPC's servers would share a port without a word)."""
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"\0cleave-test-port-{port}")
+        with socket.socket() as s:
+            s.bind(("0.0.0.0", port))
+    except OSError:
+        claim.close()
+        return False
+    CLAIMS.append(claim)
+    return True
+
+
+CLAIMS = []
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port that is nobody else's for as long as this process lives."""
+    ports = below_ephemeral()
+    begin = random.SystemRandom().randrange(len(ports))
+    return next(p for p in (*ports[begin:], *ports[:begin]) if claimed(p))
 
 
 def run(*args, timeout=120, env=None, cwd=None):
@@ -185,6 +211,16 @@ def measured(test):
     return tries
 
 
+def alone(reason):
+    """A test that other work on the machine would spoil runs at the end, when nothing else does."""
+    assert reason
+
+    def mark(test):
+        test.alone = True
+        return test
+    return mark
+
+
 # tests/seeds, on three workers.
 SEED_PROGRAMS = ("seed001_two_part_cnn", "seed001_three_part_lstm", "seed001_cpu_gpu_hybrid",
                  "seed002_single", "seed002_data_parallel", "seed002_tensor_parallel",
@@ -271,9 +307,11 @@ class Suite:
         return f
 
     def main(self):
-        wanted = sys.argv[1:]
+        wanted, part = sys.argv[1:], os.environ.get("CLV_TEST_PART")
         for f in self.tests:
             if wanted and f.__name__ not in wanted:
+                continue
+            if part and (part == "alone") != getattr(f, "alone", False):
                 continue
             begin = time.monotonic()
             try:

@@ -97,6 +97,7 @@ def within(what, measure, low, high):
 # ---- links ------------------------------------------------------------------------------------------
 
 @suite.test
+@alone("round trips within 2 ms")
 def a_proxy_delays_by_what_it_was_told_also_while_it_runs():
     with Server() as server, DelayProxy(server.port, 10) as proxy:
         for one_way in (10, 40, 0, 2.5):
@@ -105,6 +106,7 @@ def a_proxy_delays_by_what_it_was_told_also_while_it_runs():
 
 
 @suite.test
+@alone("rates within 5 %")
 def a_proxy_holds_its_rate_in_both_directions():
     with Server() as server, DelayProxy(server.port, 5, rate_mbit=80) as proxy:
         for rate, mib in ((80, 6), (200, 12)):
@@ -115,6 +117,7 @@ def a_proxy_holds_its_rate_in_both_directions():
 
 
 @suite.test
+@alone("a rate that needs a core of its own")
 def a_long_way_alone_does_not_slow_a_stream_down():
     """Bytes in flight have no limit but memory: 16 MiB over 100 ms, well above 64 KiB a round trip."""
     with Server() as server, DelayProxy(server.port, 50) as proxy:
@@ -133,6 +136,7 @@ def a_cut_connection_is_passed_on():
 
 
 @suite.test
+@alone("rates within 10 %")
 def namespaces_hold_their_rate():
     if reason := namespaces_missing():
         return reason

@@ -16,8 +16,11 @@ def allowed(pid):
     """How many threads of the process may run where."""
     found = {}
     for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/status") as f:
-            where = re.search(r"Cpus_allowed_list:\s*(\S+)", f.read()).group(1)
+        try:
+            with open(f"/proc/{pid}/task/{task}/status") as f:
+                where = re.search(r"Cpus_allowed_list:\s*(\S+)", f.read()).group(1)
+        except (FileNotFoundError, ProcessLookupError):  # it has ended since the folder was read
+            continue
         found[where] = found.get(where, 0) + 1
     return found
 

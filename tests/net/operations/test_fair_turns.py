@@ -1,5 +1,6 @@
 """Fair turns on the cores of a worker: sessions of several identities compute on one core, with layers
 that take a time and no processor, so that what is measured is who may compute when."""
+# runs alone: shares of one core, as times
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from tenants import *

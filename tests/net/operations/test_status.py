@@ -78,6 +78,7 @@ def a_computing_session_says_so():
 
 
 @suite.test
+@alone("a link's round trip and speed")
 @measured
 def a_slow_link_is_named_with_its_speed_and_round_trip():
     s = verdict_of("slow", "w2", r"^waiting for the master \d+ %: link .* round trip", "1")

@@ -69,6 +69,7 @@ def step_is(n):
 
 
 @suite.test
+@alone("times of steps and of links")
 @measured
 def the_window_follows_a_delay_that_changes():
     """Without a delay the textbook's window of 2 is about right; with 80 ms of round trip at each worker

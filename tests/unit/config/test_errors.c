@@ -107,6 +107,10 @@ static void out_of_range(void **state) {
   refused_edit(
       "lr: 0.1", "lr: 0.0",
       "/etc/cleave/s.yaml:15:47: 'train.optimizer.lr' must be a number above 0, got '0.0'");
+}
+
+static void numbers_out_of_range(void **state) {
+  (void)state;
   refused_set(
       "data.validation.fraction=0.51",
       "--set data.validation.fraction=0.51: 'data.validation.fraction' must be a number from "
@@ -119,6 +123,10 @@ static void out_of_range(void **state) {
       "train.seed=18446744073709551616",
       "--set train.seed=18446744073709551616: 'train.seed' must be a whole number from 0 to "
       "18446744073709551615, got '18446744073709551616'");
+}
+
+static void durations_and_sizes_out_of_range(void **state) {
+  (void)state;
   refused_set("limits.step_timeout=25h",
               "--set limits.step_timeout=25h: 'limits.step_timeout' must be a duration from 1ms to "
               "24h, got '25h'");
@@ -422,6 +430,13 @@ static void image_options(void **state) {
                "[train], got 2 names");
 }
 
+static void expect_failure(const clv_session_config *c, clv_config_pos pos, const char *text,
+                           const char *said) {
+  clv_err err = {0};
+  assert_int_equal(clv_session_fail_at(c, pos, &err, "%s", text), CLV_INVALID);
+  assert_string_equal(err.text, said);
+}
+
 static void failing_later(void **state) {
   (void)state;
   const char *set = "stages.1.layers=[{op: tanh}]";
@@ -432,38 +447,36 @@ static void failing_later(void **state) {
   assert_int_equal(clv_session_fail_at(c, relu->pos, &err, "op %s after %d", relu->op, 8),
                    CLV_INVALID);
   assert_string_equal(err.text, "/etc/cleave/s.yaml:10:36: op relu after 8");
-  (void)!clv_session_fail_at(c, c->stages[0].layers[0].attrs[0].pos, &err, "bad out");
-  assert_string_equal(err.text, "/etc/cleave/s.yaml:10:27: bad out");
-  (void)!clv_session_fail_at(c, c->workers[0].pos, &err, "no such host");
-  assert_string_equal(err.text, "/etc/cleave/s.yaml:5:3: no such host");
-  (void)!clv_session_fail_at(c, c->data.train_pos, &err, "truncated");
-  assert_string_equal(err.text, "/etc/cleave/s.yaml:6:21: truncated");
-  (void)!clv_session_fail_at(c, c->stages[1].layers[0].pos, &err, "bad shape");
-  assert_string_equal(err.text, "--set stages.1.layers=[{op: tanh}]: bad shape");
-  (void)!clv_session_fail_at(c, c->loss.at_pos, &err, "nowhere");
-  assert_string_equal(err.text, "/etc/cleave/s.yaml: nowhere");
+  expect_failure(c, c->stages[0].layers[0].attrs[0].pos, "bad out",
+                 "/etc/cleave/s.yaml:10:27: bad out");
+  expect_failure(c, c->workers[0].pos, "no such host", "/etc/cleave/s.yaml:5:3: no such host");
+  expect_failure(c, c->data.train_pos, "truncated", "/etc/cleave/s.yaml:6:21: truncated");
+  expect_failure(c, c->stages[1].layers[0].pos, "bad shape",
+                 "--set stages.1.layers=[{op: tanh}]: bad shape");
+  expect_failure(c, c->loss.at_pos, "nowhere", "/etc/cleave/s.yaml: nowhere");
   clv_session_config_free(c);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(unknown_keys),
-      cmocka_unit_test(duplicate_keys),
-      cmocka_unit_test(wrong_types),
-      cmocka_unit_test(junk_in_numbers),
-      cmocka_unit_test(out_of_range),
-      cmocka_unit_test(enums),
-      cmocka_unit_test(missing_keys),
-      cmocka_unit_test(forms_of_texts),
-      cmocka_unit_test(attributes),
-      cmocka_unit_test(workers_and_privacy),
-      cmocka_unit_test(layers_and_model),
-      cmocka_unit_test(ranges_cover_the_model),
-      cmocka_unit_test(weights),
-      cmocka_unit_test(numbers_together),
-      cmocka_unit_test(files),
-      cmocka_unit_test(image_options),
-      cmocka_unit_test(failing_later),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(unknown_keys),
+    cmocka_unit_test(duplicate_keys),
+    cmocka_unit_test(wrong_types),
+    cmocka_unit_test(junk_in_numbers),
+    cmocka_unit_test(out_of_range),
+    cmocka_unit_test(numbers_out_of_range),
+    cmocka_unit_test(durations_and_sizes_out_of_range),
+    cmocka_unit_test(enums),
+    cmocka_unit_test(missing_keys),
+    cmocka_unit_test(forms_of_texts),
+    cmocka_unit_test(attributes),
+    cmocka_unit_test(workers_and_privacy),
+    cmocka_unit_test(layers_and_model),
+    cmocka_unit_test(ranges_cover_the_model),
+    cmocka_unit_test(weights),
+    cmocka_unit_test(numbers_together),
+    cmocka_unit_test(files),
+    cmocka_unit_test(image_options),
+    cmocka_unit_test(failing_later),
+};
+
+int main(void) { return cmocka_run_group_tests(tests, NULL, NULL); }

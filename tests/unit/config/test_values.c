@@ -672,28 +672,27 @@ static void names(void **state) {
   assert_string_equal(clv_arch_name(CLV_ARCH_LENET), "lenet");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(numbers_to_the_bit),
-      cmocka_unit_test(number_forms_in_files),
-      cmocka_unit_test(sizes_and_durations),
-      cmocka_unit_test(words_for_numbers),
-      cmocka_unit_test(defaults),
-      cmocka_unit_test(stages_and_layers),
-      cmocka_unit_test(model_ranges),
-      cmocka_unit_test(named_ranges),
-      cmocka_unit_test(paths),
-      cmocka_unit_test(image_keys),
-      cmocka_unit_test(tensorboard_is_a_folder_or_yes),
-      cmocka_unit_test(transfer_is_inherited),
-      cmocka_unit_test(precedence),
-      cmocka_unit_test(overrides_reach_everywhere),
-      cmocka_unit_test(wrong_overrides),
-      cmocka_unit_test(round_trips),
-      cmocka_unit_test(long_paths),
-      cmocka_unit_test(rich_values),
-      cmocka_unit_test(examples_load),
-      cmocka_unit_test(names),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(numbers_to_the_bit),
+    cmocka_unit_test(number_forms_in_files),
+    cmocka_unit_test(sizes_and_durations),
+    cmocka_unit_test(words_for_numbers),
+    cmocka_unit_test(defaults),
+    cmocka_unit_test(stages_and_layers),
+    cmocka_unit_test(model_ranges),
+    cmocka_unit_test(named_ranges),
+    cmocka_unit_test(paths),
+    cmocka_unit_test(image_keys),
+    cmocka_unit_test(tensorboard_is_a_folder_or_yes),
+    cmocka_unit_test(transfer_is_inherited),
+    cmocka_unit_test(precedence),
+    cmocka_unit_test(overrides_reach_everywhere),
+    cmocka_unit_test(wrong_overrides),
+    cmocka_unit_test(round_trips),
+    cmocka_unit_test(long_paths),
+    cmocka_unit_test(rich_values),
+    cmocka_unit_test(examples_load),
+    cmocka_unit_test(names),
+};
+
+int main(void) { return cmocka_run_group_tests(tests, NULL, NULL); }

@@ -295,10 +295,8 @@ static void test_refresh_takes_new_weights(void **state) {
   if (n.k->refresh) ok(n.k->refresh(n.k, &n.a, &err), &err);
   ok(n.k->forward(n.k, &n.a, &err), &err);
   float *after = node_out(&n);
-  for (size_t i = 0; i < numel(&d.out); i++) {
-    const float *bias = n.a.param[1];
-    assert_true(after[i] == bias[i / 49 % 16]);
-  }
+  const float *bias = n.a.param[1];
+  for (size_t i = 0; i < numel(&d.out); i++) assert_true(after[i] == bias[i / 49 % 16]);
   assert_true(before[0] != after[0]);
   free(before);
   free(after);

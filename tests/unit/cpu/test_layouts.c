@@ -27,6 +27,13 @@ static void test_batchnorm_modes(void **state) {
 }
 
 /* What dropout keeps is decided by the row-major index: Philox block i/4, word i%4. */
+/* Whether dropout with probability p keeps element i. */
+static bool keeps(const node *n, size_t i, double p) {
+  uint32_t word[4];
+  clv_rng_block(&n->a.key, (uint32_t)(i / 4), word);
+  return (word[i % 4] >> 8) * 0x1p-24 >= p;
+}
+
 static void test_dropout_mask(void **state) {
   (void)state;
   clv_node_desc d = image_desc(CLV_OP_DROPOUT, 2, 11, 3, 5);
@@ -37,9 +44,7 @@ static void test_dropout_mask(void **state) {
   float *x = to_plain(&d.in[0], n.a.in[0], 8), *y = node_out(&n);
   int dropped = 0;
   for (size_t i = 0; i < numel(&d.in[0]); i++) {
-    uint32_t word[4];
-    clv_rng_block(&n.a.key, (uint32_t)(i / 4), word);
-    bool keep = (word[i % 4] >> 8) * 0x1p-24 >= d.attrs.p;
+    bool keep = keeps(&n, i, d.attrs.p);
     float want = x[i] * (keep ? (float)(1 / (1 - d.attrs.p)) : 0);
     assert_true(y[i] == want);
     dropped += !keep;

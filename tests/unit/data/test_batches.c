@@ -125,27 +125,24 @@ static void cursor_resumes(void **state) {
   clv_batches_free(end);
 }
 
+static void refused(clv_batches_options o, const char *said) {
+  clv_batches *b = NULL;
+  clv_err err = {0};
+  assert_int_equal(clv_batches_new(&o, &b, &err), CLV_INVALID);
+  assert_says(&err, said);
+  assert_null(b);
+}
+
 static void bad_options(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
   clv_subset empty = {0};
-  clv_batches *b = NULL;
-  clv_err err;
-  assert_int_equal(clv_batches_new(&(clv_batches_options){.subset = &empty, .batch = 4}, &b, &err),
-                   CLV_INVALID);
-  assert_int_equal(clv_batches_new(&(clv_batches_options){.subset = &f.all}, &b, &err),
-                   CLV_INVALID);
-  assert_int_equal(
-      clv_batches_new(&(clv_batches_options){.subset = &f.all, .batch = 24, .drop_last = true}, &b,
-                      &err),
-      CLV_INVALID);
-  assert_says(&err, "leaves no batch of 23 records");
-  assert_int_equal(
-      clv_batches_new(&(clv_batches_options){.subset = &f.all, .batch = 4, .start = {0, 24}}, &b,
-                      &err),
-      CLV_INVALID);
-  assert_says(&err, "cursor 24 is past the 23 records");
-  assert_null(b);
+  refused((clv_batches_options){.subset = &empty, .batch = 4}, "");
+  refused((clv_batches_options){.subset = &f.all}, "");
+  refused((clv_batches_options){.subset = &f.all, .batch = 24, .drop_last = true},
+          "leaves no batch of 23 records");
+  refused((clv_batches_options){.subset = &f.all, .batch = 4, .start = {0, 24}},
+          "cursor 24 is past the 23 records");
 }
 
 static void check_batch(const clv_batch *got, const clv_batches *b, const uint32_t *index,
@@ -241,6 +238,15 @@ static const char torch_script[] =
     "  for k in range(1, 40):\n"
     "    print(n, k, *[len(c) for c in torch.chunk(torch.zeros(n), k)])\n";
 
+/* `n k` and torch's sizes of k chunks of n. */
+static void check_chunks(char *line) {
+  char *p = line;
+  size_t n = strtoul(p, &p, 10), k = strtoul(p, &p, 10), sizes[40];
+  size_t count = clv_chunk_sizes(n, k, sizes);
+  for (size_t i = 0; i < count; i++) assert_int_equal(sizes[i], strtoul(p, &p, 10));
+  assert_int_equal(*p, '\n');
+}
+
 static void chunks_of_torch(void **state) {
   (void)state;
   char command[256], line[512];
@@ -249,13 +255,7 @@ static void chunks_of_torch(void **state) {
   FILE *f = popen(command, "r");
   assert_non_null(f);
   int lines = 0;
-  for (; fgets(line, sizeof line, f); lines++) {
-    char *p = line;
-    size_t n = strtoul(p, &p, 10), k = strtoul(p, &p, 10), sizes[40];
-    size_t count = clv_chunk_sizes(n, k, sizes);
-    for (size_t i = 0; i < count; i++) assert_int_equal(sizes[i], strtoul(p, &p, 10));
-    assert_int_equal(*p, '\n');
-  }
+  for (; fgets(line, sizeof line, f); lines++) check_chunks(line);
   if (pclose(f) != 0) {
     print_message("skip: /usr/bin/python3 has no torch\n");
     skip();

@@ -256,6 +256,13 @@ static void npy_damage(void **state) {
   assert_null(t);
 }
 
+/* As many of each of ten classes. */
+static void assert_classes(const clv_tensor *y, size_t n) {
+  size_t per_class[10] = {0};
+  for (size_t i = 0; i < y->n; i++) per_class[((uint8_t *)y->data)[i]]++;
+  for (int c = 0; c < 10; c++) assert_int_equal(per_class[c], n);
+}
+
 static void fashion_mnist(void **state) {
   (void)state;
   if (access(FASHION "train-images-idx3-ubyte.gz", R_OK) != 0) {
@@ -273,9 +280,7 @@ static void fashion_mnist(void **state) {
   assert_true(clv_shape_equal(&tx->shape, &CLV_SHAPE(10000, 28, 28)));
   assert_true(clv_shape_equal(&ty->shape, &CLV_SHAPE(10000)));
   assert_memory_equal(y->data, "\11\0\0\3\0", 5);
-  size_t per_class[10] = {0};
-  for (size_t i = 0; i < y->n; i++) per_class[((uint8_t *)y->data)[i]]++;
-  for (int c = 0; c < 10; c++) assert_int_equal(per_class[c], 6000);
+  assert_classes(y, 6000);
 }
 
 int main(void) {

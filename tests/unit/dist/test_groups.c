@@ -89,6 +89,17 @@ static void on_driver(void *user, clv_packet *p) {
   clv_node_kick(f->node);
 }
 
+static void add_stage(fixture *f, uint32_t i, const clv_stage_group *group) {
+  clv_err err = {0};
+  clv_stage *stage;
+  clv_stage_options so = options_of(i);
+  so.groups = group;
+  so.n_groups = i > 0;
+  so.hold_rest = i == 2;
+  assert_ok(clv_stage_new(&so, &stage, &err));
+  assert_ok(clv_node_add_stage(f->node, stage, &err));
+}
+
 static int set_up(void **state) {
   static const char *const bias[] = {"0.bias"};
   const clv_stage_group group = group_of(bias, 1);
@@ -98,15 +109,7 @@ static int set_up(void **state) {
   assert_ok(clv_pool_new(64 << 20, 4096, &f->pool, &err));
   clv_node_options o = {.pool = f->pool, .user = f, .on_driver = on_driver};
   assert_ok(clv_node_new(&o, &f->node, &err));
-  for (uint32_t i = 0; i < MODULES; i++) {
-    clv_stage *stage;
-    clv_stage_options so = options_of(i);
-    so.groups = &group;
-    so.n_groups = i > 0;
-    so.hold_rest = i == 2;
-    assert_ok(clv_stage_new(&so, &stage, &err));
-    assert_ok(clv_node_add_stage(f->node, stage, &err));
-  }
+  for (uint32_t i = 0; i < MODULES; i++) add_stage(f, i, &group);
   *state = f;
   return 0;
 }

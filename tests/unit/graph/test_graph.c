@@ -78,6 +78,12 @@ static void batches(void **state) {
   clv_graph_free(g);
 }
 
+static void assert_same_node(const clv_node *a, const clv_node *b) {
+  assert_string_equal(a->name, b->name);
+  assert_int_equal(a->layer, b->layer);
+  assert_true(a->op == b->op && clv_shape_equal(&a->shape, &b->shape));
+}
+
 static void slices(void **state) {
   (void)state;
   clv_graph *g = chain_graph(CLV_F32, 4), *part;
@@ -87,12 +93,8 @@ static void slices(void **state) {
       assert_int_equal(part->n_nodes, last - first + 2);
       assert_string_equal(part->nodes[0].name, "input");
       assert_true(clv_shape_equal(&part->nodes[0].shape, &g->nodes[first].shape));
-      for (uint32_t i = first; i <= last; i++) {
-        const clv_node *a = &g->nodes[i + 1], *b = &part->nodes[i - first + 1];
-        assert_string_equal(a->name, b->name);
-        assert_int_equal(a->layer, b->layer);
-        assert_true(a->op == b->op && clv_shape_equal(&a->shape, &b->shape));
-      }
+      for (uint32_t i = first; i <= last; i++)
+        assert_same_node(&g->nodes[i + 1], &part->nodes[i - first + 1]);
       assert_int_equal(part->output, part->n_nodes - 1);
       clv_graph_free(part);
     }
@@ -126,39 +128,47 @@ static void slices_of_branches(void **state) {
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
+typedef struct placed {
+  const char *name;
+  clv_shape shape;
+  size_t offset;
+} placed;
+
+static const placed chain_params[] = {{"0.weight", {4, {10, 3, 3, 3}}, 0},
+                                      {"0.bias", {1, {10}}, 1088},
+                                      {"1.weight", {1, {10}}, 1152},
+                                      {"1.bias", {1, {10}}, 1216},
+                                      {"1.running_mean", {1, {10}}, 16896},
+                                      {"1.running_var", {1, {10}}, 16960},
+                                      {"1.num_batches_tracked", {0, {0}}, 17024},
+                                      {"4.weight", {4, {18, 10, 3, 3}}, 1280},
+                                      {"4.bias", {1, {18}}, 7808},
+                                      {"8.weight", {2, {13, 216}}, 7936},
+                                      {"8.bias", {1, {13}}, 19200},
+                                      {"10.weight", {2, {5, 13}}, 19264},
+                                      {"10.bias", {1, {5}}, 19584}};
+
+static void check_param(const clv_params *p, const clv_param *q, const placed *want) {
+  assert_string_equal(q->name, want->name);
+  assert_true(clv_shape_equal(&q->shape, &want->shape));
+  assert_ptr_equal(clv_params_find(p, want->name), q);
+  assert_int_equal(q->trainable, q->slot < CLV_SLOT_MEAN);
+  assert_int_equal(q->dtype, q->slot == CLV_SLOT_TRACKED ? CLV_I64 : CLV_F32);
+  assert_int_equal(q->bytes, q->n * (q->dtype == CLV_I64 ? 8 : 4));
+  assert_int_equal(q->offset % 64, 0);
+}
+
 static void parameter_layout(void **state) {
   (void)state;
-  static const struct {
-    const char *name;
-    clv_shape shape;
-    size_t offset;
-  } want[] = {{"0.weight", {4, {10, 3, 3, 3}}, 0},
-              {"0.bias", {1, {10}}, 1088},
-              {"1.weight", {1, {10}}, 1152},
-              {"1.bias", {1, {10}}, 1216},
-              {"1.running_mean", {1, {10}}, 16896},
-              {"1.running_var", {1, {10}}, 16960},
-              {"1.num_batches_tracked", {0, {0}}, 17024},
-              {"4.weight", {4, {18, 10, 3, 3}}, 1280},
-              {"4.bias", {1, {18}}, 7808},
-              {"8.weight", {2, {13, 216}}, 7936},
-              {"8.bias", {1, {13}}, 19200},
-              {"10.weight", {2, {5, 13}}, 19264},
-              {"10.bias", {1, {5}}, 19584}};
+  const placed *want = chain_params;
   clv_graph *g = chain_graph(CLV_F32, 4);
   clv_params *p;
   assert_ok(clv_params_of(g, &p, err));
-  assert_int_equal(p->n, CLV_COUNT(want));
+  assert_int_equal(p->n, CLV_COUNT(chain_params));
   size_t at = 0, values = 0;
   for (int i = 0; i < p->n; i++) {
     const clv_param *q = &p->list[i];
-    assert_string_equal(q->name, want[i].name);
-    assert_true(clv_shape_equal(&q->shape, &want[i].shape));
-    assert_ptr_equal(clv_params_find(p, want[i].name), q);
-    assert_int_equal(q->trainable, q->slot < CLV_SLOT_MEAN);
-    assert_int_equal(q->dtype, q->slot == CLV_SLOT_TRACKED ? CLV_I64 : CLV_F32);
-    assert_int_equal(q->bytes, q->n * (q->dtype == CLV_I64 ? 8 : 4));
-    assert_int_equal(q->offset % 64, 0);
+    check_param(p, q, &want[i]);
     if (!q->trainable) continue;
     assert_int_equal(q->offset, at);
     at += (q->bytes + 63) / 64 * 64;

@@ -441,7 +441,7 @@ static void embeddings(void **state) {
 static void check_concat(int64_t dim, const clv_shape *in, int n, const char *want,
                          const char *refusal) {
   clv_attrs a = {.dim = dim};
-  int nodes[CLV_MAX_IN + 1], y;
+  int nodes[CLV_MAX_IN + 1] = {0}, y;
   char name[16], text[160];
   clv_graph *g;
   assert_ok(clv_graph_new(&g, err));
@@ -449,7 +449,6 @@ static void check_concat(int64_t dim, const clv_shape *in, int n, const char *wa
     snprintf(name, sizeof name, "x%d", i);
     assert_ok(clv_graph_add_input(g, name, CLV_F32, &in[i], &nodes[i], err));
   }
-  nodes[CLV_MAX_IN] = 0;
   if (refusal) {
     assert_fails(clv_graph_add(g, CLV_OP_CONCAT, &a, NULL, 0, nodes, n, &y, err), CLV_INVALID,
                  refusal);

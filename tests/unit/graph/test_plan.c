@@ -659,26 +659,25 @@ static void class_loss(void **state) {
   rig_done(&r);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(finite_differences),
-      cmocka_unit_test(order_of_sums),
-      cmocka_unit_test(every_cut_ref),
-      cmocka_unit_test(every_cut_cpu),
-      cmocka_unit_test(any_layout),
-      cmocka_unit_test(every_cut_blocked),
-      cmocka_unit_test(reorders_are_counted),
-      cmocka_unit_test(cache_follows_version),
-      cmocka_unit_test(transient_weights),
-      cmocka_unit_test(accumulation),
-      cmocka_unit_test(frozen),
-      cmocka_unit_test(frozen_front),
-      cmocka_unit_test(dead_parts),
-      cmocka_unit_test(calls_in_flight),
-      cmocka_unit_test(memory_returns_to_the_caller),
-      cmocka_unit_test(last_layer_memory),
-      cmocka_unit_test(only_a_flatten),
-      cmocka_unit_test(class_loss),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(finite_differences),
+    cmocka_unit_test(order_of_sums),
+    cmocka_unit_test(every_cut_ref),
+    cmocka_unit_test(every_cut_cpu),
+    cmocka_unit_test(any_layout),
+    cmocka_unit_test(every_cut_blocked),
+    cmocka_unit_test(reorders_are_counted),
+    cmocka_unit_test(cache_follows_version),
+    cmocka_unit_test(transient_weights),
+    cmocka_unit_test(accumulation),
+    cmocka_unit_test(frozen),
+    cmocka_unit_test(frozen_front),
+    cmocka_unit_test(dead_parts),
+    cmocka_unit_test(calls_in_flight),
+    cmocka_unit_test(memory_returns_to_the_caller),
+    cmocka_unit_test(last_layer_memory),
+    cmocka_unit_test(only_a_flatten),
+    cmocka_unit_test(class_loss),
+};
+
+int main(void) { return cmocka_run_group_tests(tests, NULL, NULL); }

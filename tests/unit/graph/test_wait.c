@@ -2,6 +2,8 @@
  *
  * wait, the op that stands in for compute: what it computes, how long each part takes, and that a
  * process that was not started for tests refuses it.
+ *
+ * runs alone: times within a millisecond
  */
 #include "tests/unit/graph/plan_test.h"
 

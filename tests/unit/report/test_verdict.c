@@ -32,6 +32,18 @@ static clv_look_session part(const char *name, const char *id, clv_look_module *
   return s;
 }
 
+static clv_look_worker worker_of(const char *name, clv_look_session *of, size_t n) {
+  return (clv_look_worker){.name = name,
+                           .address = "",
+                           .asked = true,
+                           .said = "",
+                           .software = "",
+                           .device = "",
+                           .isa = "",
+                           .n_sessions = n,
+                           .sessions = of};
+}
+
 static int begin(void **state) {
   (void)state;
   memset(links, 0, sizeof links);
@@ -42,16 +54,8 @@ static int begin(void **state) {
   second[0] = part("films", "aa", &modules[1], links[1], 2);
   second[1] = part("heavy", "bb", &modules[2], NULL, 0);
   first.idle = second[0].idle = second[1].idle = 1;
-  for (int i = 0; i < 2; i++)
-    workers[i] = (clv_look_worker){.name = i ? "worker-2" : "worker-1",
-                                   .address = "",
-                                   .asked = true,
-                                   .said = "",
-                                   .software = "",
-                                   .device = "",
-                                   .isa = "",
-                                   .n_sessions = i ? 2 : 1,
-                                   .sessions = i ? second : &first};
+  workers[0] = worker_of("worker-1", &first, 1);
+  workers[1] = worker_of("worker-2", second, 2);
   return 0;
 }
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Streams and unary calls between two ends over real loopback TLS: bytes, order, releases, ends.
+ *
+ * runs alone: a call beside one that is slow
  */
 #include "rpc_fixture.h"
 
@@ -443,25 +445,26 @@ static void test_server_frozen(void **state) {
   killed_server(SIGSTOP, 5000, "keepalive");
 }
 
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_server_killed),
+    cmocka_unit_test(test_server_frozen),
+    cmocka_unit_test_setup_teardown(test_unary, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_unary_errors, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_slow_handler_apart, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_echo_sizes, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_too_large, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_order, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_send_after_close, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_server_speaks_first, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_server_ends, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_cancel_big, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_thousand_streams, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_steady_allocations, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_drain, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_drain_in_peace, set_up, tear_down),
+};
+
 int main(int argc, char **argv) {
   if (argc == 2) serve_forever(argv[1]);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_server_killed),
-      cmocka_unit_test(test_server_frozen),
-      cmocka_unit_test_setup_teardown(test_unary, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_unary_errors, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_slow_handler_apart, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_echo_sizes, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_too_large, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_order, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_send_after_close, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_server_speaks_first, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_server_ends, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_cancel_big, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_thousand_streams, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_steady_allocations, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_drain, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_drain_in_peace, set_up, tear_down),
-  };
   return cmocka_run_group_tests(tests, group_up, group_down);
 }

@@ -123,6 +123,12 @@ static void randomise(chain *c, clv_sched_cuts *p, uint64_t *state) {
   if (roll(state, 3) == 0) p->n_places--; /* the last place is none */
 }
 
+static void assert_takes(const clv_sched_split *found, double seconds, int round,
+                         clv_sched_kind kind) {
+  if (fabs(found->seconds - seconds) > 1e-12)
+    fail_msg("round %d, %s: %.6f, not %.6f", round, clv_sched_name(kind), found->seconds, seconds);
+}
+
 static void test_against_all(void **state) {
   uint64_t seed = 11;
   (void)state;
@@ -137,10 +143,7 @@ static void test_against_all(void **state) {
     try_from(&b, &split, 0, 0);
     n = search_for(&p, found, &report);
     assert_true(report.complete && report.simulated <= report.possible);
-    for (uint32_t i = 0; i < n; i++)
-      if (fabs(found[i].seconds - b.best[i]) > 1e-12)
-        fail_msg("round %d, %s: number %u takes %.6f, not %.6f", round, clv_sched_name(p.kind), i,
-                 found[i].seconds, b.best[i]);
+    for (uint32_t i = 0; i < n; i++) assert_takes(&found[i], b.best[i], round, p.kind);
     assert_true(n == FEW || isinf(b.best[n]));
   }
 }
@@ -169,8 +172,13 @@ static void test_known(void **state) {
   p = problem_of(&c, 12, 3, 3);
   for (uint32_t i = 0; i < 12; i++) c.bytes[i] = i == 2 || i == 8 ? 0 : 1000;
   expect_cuts(&p, (const uint32_t[]){2, 8}, 4); /* where little crosses */
-  /* More micro-batches until what each costs is more than the bubble they save. */
-  p = problem_of(&c, 12, 2, 2);
+}
+
+/* More micro-batches until what each costs is more than the bubble they save. */
+static void test_known_micro_batches(void **state) {
+  (void)state;
+  chain c;
+  clv_sched_cuts p = problem_of(&c, 12, 2, 2);
   p.n_micros = 4;
   for (uint32_t i = 0; i < 4; i++) c.micros[i] = 1u << (2 * i);
   expect_cuts(&p, (const uint32_t[]){5}, 64);
@@ -237,9 +245,9 @@ static void test_impossible(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_against_all),
-                                     cmocka_unit_test(test_known), cmocka_unit_test(test_too_many),
-                                     cmocka_unit_test(test_nearly_all_places),
-                                     cmocka_unit_test(test_impossible)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_against_all),         cmocka_unit_test(test_known),
+      cmocka_unit_test(test_known_micro_batches), cmocka_unit_test(test_too_many),
+      cmocka_unit_test(test_nearly_all_places),   cmocka_unit_test(test_impossible)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,26 +24,27 @@ static void expect_ms(const char *what, double got, double want_ms) {
     fail_msg("%s: %.3f ms, not %.3f", what, got * 1e3, want_ms);
 }
 
+static const struct {
+  double latency, serialise;
+  uint32_t micros, warm_up;
+  double textbook, gpipe, windowed;
+} delayed[] = {{0, 0, 8, 1, 270, 270, 270},
+               {10, 5, 32, 2, 1470, 1020, 1020},
+               {40, 10, 32, 5, 2590, 1090, 1090},
+               {40, 30, 32, 6, 3230, 2060, 1130},
+               {40, 60, 32, 4, 4220, 3980, 2120}};
+
 static void test_delayed_links(void **state) {
-  static const struct {
-    double latency, serialise;
-    uint32_t micros, warm_up;
-    double textbook, gpipe, windowed;
-  } rows[] = {{0, 0, 8, 1, 270, 270, 270},
-              {10, 5, 32, 2, 1470, 1020, 1020},
-              {40, 10, 32, 5, 2590, 1090, 1090},
-              {40, 30, 32, 6, 3230, 2060, 1130},
-              {40, 60, 32, 4, 4220, 3980, 2120}};
   (void)state;
-  for (size_t r = 0; r < CLV_COUNT(rows); r++) {
-    clv_sched_shape shape = shape_of(2, 2, rows[r].micros);
-    clv_sched_costs c = two_stages(rows[r].latency, rows[r].serialise);
+  for (size_t r = 0; r < CLV_COUNT(delayed); r++) {
+    clv_sched_shape shape = shape_of(2, 2, delayed[r].micros);
+    clv_sched_costs c = two_stages(delayed[r].latency, delayed[r].serialise);
     uint32_t window = 0;
     ok(clv_sched_window(&shape, &c, &window, err));
-    assert_int_equal(window, rows[r].warm_up + 1);
-    expect_ms("textbook 1f1b", seconds(CLV_SCHED_1F1B, &shape, 0, &c), rows[r].textbook);
-    expect_ms("gpipe", seconds(CLV_SCHED_GPIPE, &shape, 0, &c), rows[r].gpipe);
-    expect_ms("windowed 1f1b", seconds(CLV_SCHED_1F1B, &shape, window, &c), rows[r].windowed);
+    assert_int_equal(window, delayed[r].warm_up + 1);
+    expect_ms("textbook 1f1b", seconds(CLV_SCHED_1F1B, &shape, 0, &c), delayed[r].textbook);
+    expect_ms("gpipe", seconds(CLV_SCHED_GPIPE, &shape, 0, &c), delayed[r].gpipe);
+    expect_ms("windowed 1f1b", seconds(CLV_SCHED_1F1B, &shape, window, &c), delayed[r].windowed);
   }
 }
 

@@ -38,6 +38,18 @@ static void give_certificate(SSL_CTX *ctx) {
 }
 
 /* The version two contexts agree on over memory, or 0. Frees both. */
+/* The version that both ends agree on, 0 for none. */
+static int shake_hands(SSL *server, SSL *client) {
+  int version = 0;
+  SSL_set_accept_state(server);
+  SSL_set_connect_state(client);
+  for (int i = 0; i < 20 && !version; i++) {
+    int client_done = SSL_do_handshake(client), server_done = SSL_do_handshake(server);
+    if (client_done == 1 && server_done == 1) version = SSL_version(client);
+  }
+  return version;
+}
+
 static int handshake(SSL_CTX *server_ctx, SSL_CTX *client_ctx) {
   give_certificate(server_ctx);
   SSL *server = SSL_new(server_ctx), *client = SSL_new(client_ctx);
@@ -45,13 +57,7 @@ static int handshake(SSL_CTX *server_ctx, SSL_CTX *client_ctx) {
   if (!server || !client || BIO_new_bio_pair(&a, 0, &b, 0) != 1) abort();
   SSL_set_bio(server, a, a);
   SSL_set_bio(client, b, b);
-  SSL_set_accept_state(server);
-  SSL_set_connect_state(client);
-  int version = 0;
-  for (int i = 0; i < 20 && !version; i++) {
-    int client_done = SSL_do_handshake(client), server_done = SSL_do_handshake(server);
-    if (client_done == 1 && server_done == 1) version = SSL_version(client);
-  }
+  int version = shake_hands(server, client);
   ERR_clear_error();
   SSL_free(server);
   SSL_free(client);

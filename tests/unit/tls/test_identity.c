@@ -431,28 +431,27 @@ static int set_up(void **state) {
   return 0;
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(good_identity),
-      cmocka_unit_test(key_is_wiped),
-      cmocka_unit_test(days_left_rounds_down),
-      cmocka_unit_test(one_sided_usage),
-      cmocka_unit_test(rsa_2048_is_enough),
-      cmocka_unit_test(missing_files),
-      cmocka_unit_test(large_files),
-      cmocka_unit_test(key_others_can_read),
-      cmocka_unit_test(truncated_files),
-      cmocka_unit_test(mixed_up_files),
-      cmocka_unit_test(truncated_chain),
-      cmocka_unit_test(encrypted_key),
-      cmocka_unit_test(text_around_the_blocks),
-      cmocka_unit_test(curves_without_tls13),
-      cmocka_unit_test(bad_certificates_are_refused),
-      cmocka_unit_test(another_ca),
-      cmocka_unit_test(two_cas_in_one_file),
-      cmocka_unit_test(intermediate_ca),
-      cmocka_unit_test(expired_ca),
-      cmocka_unit_test(no_extended_usage_at_all),
-  };
-  return cmocka_run_group_tests(tests, set_up, scratch_teardown);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(good_identity),
+    cmocka_unit_test(key_is_wiped),
+    cmocka_unit_test(days_left_rounds_down),
+    cmocka_unit_test(one_sided_usage),
+    cmocka_unit_test(rsa_2048_is_enough),
+    cmocka_unit_test(missing_files),
+    cmocka_unit_test(large_files),
+    cmocka_unit_test(key_others_can_read),
+    cmocka_unit_test(truncated_files),
+    cmocka_unit_test(mixed_up_files),
+    cmocka_unit_test(truncated_chain),
+    cmocka_unit_test(encrypted_key),
+    cmocka_unit_test(text_around_the_blocks),
+    cmocka_unit_test(curves_without_tls13),
+    cmocka_unit_test(bad_certificates_are_refused),
+    cmocka_unit_test(another_ca),
+    cmocka_unit_test(two_cas_in_one_file),
+    cmocka_unit_test(intermediate_ca),
+    cmocka_unit_test(expired_ca),
+    cmocka_unit_test(no_extended_usage_at_all),
+};
+
+int main(void) { return cmocka_run_group_tests(tests, set_up, scratch_teardown); }

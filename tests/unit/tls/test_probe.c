@@ -2,6 +2,8 @@
  *
  * The probing client against small servers in processes of their own: one that is as it should be,
  * and one per way of being wrong. This process has the TLS floor installed, as the programs do.
+ *
+ * runs alone: how long a handshake may take
  */
 #include "tests/unit/tls/fixture.h"
 
@@ -474,25 +476,24 @@ static int tear_down(void **state) {
   return scratch_teardown(state);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(good_peer),
-      cmocka_unit_test(good_peer_over_ipv6),
-      cmocka_unit_test(every_address_is_tried),
-      cmocka_unit_test(silence_after_the_handshake),
-      cmocka_unit_test(names_and_ports),
-      cmocka_unit_test(not_tls),
-      cmocka_unit_test(no_answer_in_time),
-      cmocka_unit_test(peer_of_another_ca),
-      cmocka_unit_test(peer_out_of_time),
-      cmocka_unit_test(peer_of_another_kind),
-      cmocka_unit_test(peer_of_another_name),
-      cmocka_unit_test(our_ca_is_unknown),
-      cmocka_unit_test(our_certificate_is_refused),
-      cmocka_unit_test(refused_without_a_word),
-      cmocka_unit_test(versions_of_a_good_peer),
-      cmocka_unit_test(versions_of_an_old_peer),
-      cmocka_unit_test(versions_of_nobody),
-  };
-  return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(good_peer),
+    cmocka_unit_test(good_peer_over_ipv6),
+    cmocka_unit_test(every_address_is_tried),
+    cmocka_unit_test(silence_after_the_handshake),
+    cmocka_unit_test(names_and_ports),
+    cmocka_unit_test(not_tls),
+    cmocka_unit_test(no_answer_in_time),
+    cmocka_unit_test(peer_of_another_ca),
+    cmocka_unit_test(peer_out_of_time),
+    cmocka_unit_test(peer_of_another_kind),
+    cmocka_unit_test(peer_of_another_name),
+    cmocka_unit_test(our_ca_is_unknown),
+    cmocka_unit_test(our_certificate_is_refused),
+    cmocka_unit_test(refused_without_a_word),
+    cmocka_unit_test(versions_of_a_good_peer),
+    cmocka_unit_test(versions_of_an_old_peer),
+    cmocka_unit_test(versions_of_nobody),
+};
+
+int main(void) { return cmocka_run_group_tests(tests, set_up, tear_down); }

@@ -64,16 +64,20 @@ static bool exists(const char *run, const char *rest) {
   return access(path, F_OK) == 0;
 }
 
-static void round_trip(void **state) {
-  (void)state;
-  const char *run = run_dir("round/deep");
-  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
-  CLV_AUTO(clv_weights_closep) clv_weights_file *m = NULL, *o = NULL, *o1 = NULL;
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, reasons = {0};
+static clv_checkpoint *written(const char *name) {
+  const char *run = run_dir(name);
+  CLV_AUTO(clv_bytes_done) clv_bytes reasons = {0};
+  clv_checkpoint *c = NULL;
   clv_err err;
   assert_ok(write_checkpoint(run, 100, &err), &err);
   assert_ok(clv_checkpoint_latest(run, &c, &reasons, &err), &err);
   assert_int_equal(reasons.len, 0);
+  return c;
+}
+
+static void round_trip(void **state) {
+  (void)state;
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = written("round/deep");
   const clv_manifest *manifest = clv_checkpoint_manifest(c);
   assert_int_equal(manifest->step, 100);
   assert_int_equal(manifest->stages, 2);
@@ -89,7 +93,14 @@ static void round_trip(void **state) {
   assert_string_equal(clv_trainer_state_get(s, "note \"x\""), "100 records");
   assert_string_equal(clv_trainer_state_get(s, "loss_log_sha256"), config_hash);
   assert_null(clv_trainer_state_get(s, "other"));
+}
 
+static void weights_round_trip(void **state) {
+  (void)state;
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = written("round/weights");
+  CLV_AUTO(clv_weights_closep) clv_weights_file *m = NULL, *o = NULL, *o1 = NULL;
+  clv_weights_file *none = NULL;
+  clv_err err;
   assert_ok(clv_checkpoint_open_model(c, 0, &m, &err), &err);
   assert_memory_equal(clv_weights_find(m, "conv.weight")->data, values, 800);
   assert_string_equal(clv_weights_metadata(m, "step"), "100");
@@ -97,8 +108,14 @@ static void round_trip(void **state) {
   assert_memory_equal(clv_weights_find(o, "conv.bias.exp_avg")->data, values, 32);
   assert_ok(clv_checkpoint_open_optimizer(c, 1, &o1, &err), &err);
   assert_int_equal(clv_weights_count(o1), 0);
-  clv_weights_file *none = NULL;
   assert_int_equal(clv_checkpoint_open_model(c, 2, &none, &err), CLV_INVALID);
+}
+
+static void files_round_trip(void **state) {
+  (void)state;
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = written("round/files");
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err err;
   assert_ok(clv_checkpoint_read_file(c, "session.effective.yaml", &text, &err), &err);
   assert_int_equal(text.len, 8);
   assert_memory_equal(text.data, "seed: 1\n", 8);
@@ -379,18 +396,24 @@ static const struct {
     {HEAD NUMBERS "\"files\":{\"a\":1},", CLV_DATA_LOSS, "expected an object"},
 };
 
+/* The text with its own digest behind it. */
+static void put_sealed(clv_bytes *b, const char *text) {
+  clv_sha256 digest;
+  clv_err err = {0};
+  char hex[65];
+  clv_bytes_puts(b, text);
+  assert_ok(clv_sha256_of(b->data, b->len, &digest, &err), &err);
+  clv_sha256_hex(&digest, hex);
+  clv_bytes_printf(b, "  \"sha256\": \"%s\"\n}\n", hex);
+}
+
 static void manifest_refusals(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(manifests); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
     CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
-    clv_sha256 digest;
     clv_err err = {0};
-    char hex[65];
-    clv_bytes_puts(&b, manifests[i].text);
-    assert_ok(clv_sha256_of(b.data, b.len, &digest, &err), &err);
-    clv_sha256_hex(&digest, hex);
-    clv_bytes_printf(&b, "  \"sha256\": \"%s\"\n}\n", hex);
+    put_sealed(&b, manifests[i].text);
     clv_code code = clv_manifest_parse(b.data, b.len, "m.json", &m, &err);
     if (code != manifests[i].code) fail_msg("%s: %d %s", manifests[i].text, (int)code, err.text);
     if (code != CLV_OK) {
@@ -482,7 +505,8 @@ static void bad_state(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(round_trip),         cmocka_unit_test(same_step_same_bytes),
+      cmocka_unit_test(round_trip),         cmocka_unit_test(weights_round_trip),
+      cmocka_unit_test(files_round_trip),   cmocka_unit_test(same_step_same_bytes),
       cmocka_unit_test(wrong_use),          cmocka_unit_test(unfinished),
       cmocka_unit_test(damaged_files),      cmocka_unit_test(manifest_damage),
       cmocka_unit_test(manifest_refusals),  cmocka_unit_test(prune),

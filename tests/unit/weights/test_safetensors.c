@@ -378,18 +378,31 @@ static void bit_flips(void **state) {
 
 /* ---- matching -------------------------------------------------------------------------------- */
 
+/* What larger_file() has. */
+enum { WANTED = 5 };
+static const clv_weights_want wanted[WANTED] = {{"fc.weight", CLV_F32, {2, {10, 256}}},
+                                                {"fc.bias", CLV_F32, {1, {10}}},
+                                                {"conv1.weight", CLV_F32, {4, {16, 1, 5, 5}}},
+                                                {"conv1.bias", CLV_F32, {1, {16}}},
+                                                {"bn.num_batches_tracked", CLV_I64, {.rank = 0}}};
+
+/* The larger file, and a copy of what it has to be spoiled. */
+static clv_weights_file *open_larger(clv_bytes *b, clv_weights_want *want) {
+  clv_weights_file *f = NULL;
+  clv_err err;
+  *b = larger_file();
+  memcpy(want, wanted, sizeof wanted);
+  assert_ok(clv_weights_open_memory(b->data, b->len, "model.safetensors", &f, &err), &err);
+  return f;
+}
+
 static void matching(void **state) {
   (void)state;
-  CLV_AUTO(clv_bytes_done) clv_bytes b = larger_file();
-  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  clv_weights_want want[WANTED];
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger(&b, want);
   const clv_weights_entry *found[8] = {0};
   clv_err err;
-  assert_ok(clv_weights_open_memory(b.data, b.len, "model.safetensors", &f, &err), &err);
-  clv_weights_want want[] = {{"fc.weight", CLV_F32, CLV_SHAPE(10, 256)},
-                             {"fc.bias", CLV_F32, CLV_SHAPE(10)},
-                             {"conv1.weight", CLV_F32, CLV_SHAPE(16, 1, 5, 5)},
-                             {"conv1.bias", CLV_F32, CLV_SHAPE(16)},
-                             {"bn.num_batches_tracked", CLV_I64, {.rank = 0}}};
   assert_ok(clv_weights_match(f, want, 5, 0, found, &err), &err);
   for (int i = 0; i < 5; i++) assert_string_equal(found[i]->name, want[i].name);
 
@@ -405,10 +418,16 @@ static void matching(void **state) {
   want[0].name = "weight";
   assert_int_equal(clv_weights_only(f, want, 5, &err), CLV_INVALID);
   assert_says(&err, "1 tensors that the model does not have: 'fc.weight' (the model has 'weight')");
-  want[0].name = "fc.weight";
+}
 
+static void missing_tensors_are_named(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  clv_weights_want want[WANTED];
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger(&b, want);
+  const clv_weights_entry *found[8] = {0};
+  clv_err err;
   want[1].name = "fc1.bias";
-  found[0] = NULL;
   assert_int_equal(clv_weights_match(f, want, 5, 0, found, &err), CLV_INVALID);
   assert_null(found[0]);
   assert_says(&err,
@@ -435,7 +454,15 @@ static void matching(void **state) {
   assert_says(&err,
               "5 missing tensors: 'p1', 'p2', 'p3' and 2 more; unexpected: "
               "'bn.num_batches_tracked', 'conv1.bias', 'conv1.weight' and 2 more");
+}
 
+static void other_shapes_and_types_are_named(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  clv_weights_want want[WANTED];
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = open_larger(&b, want);
+  const clv_weights_entry *found[8] = {0};
+  clv_err err;
   want[1] = (clv_weights_want){"fc.bias", CLV_F32, CLV_SHAPE(11)};
   assert_int_equal(clv_weights_match(f, want, 5, 0, found, &err), CLV_INVALID);
   assert_says(&err, "tensor 'fc.bias': expected f32 [11], found f32 [10]");
@@ -509,15 +536,23 @@ static void python_cross_check(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(exact_bytes),   cmocka_unit_test(round_trip),
-      cmocka_unit_test(no_tensors),    cmocka_unit_test(same_bytes_in_any_order),
-      cmocka_unit_test(refusals),      cmocka_unit_test(limits),
-      cmocka_unit_test(kinds_of_file), cmocka_unit_test(too_many_tensors),
-      cmocka_unit_test(bad_writes),    cmocka_unit_test(truncations),
-      cmocka_unit_test(bit_flips),     cmocka_unit_test(matching),
-      cmocka_unit_test(foreign_types), cmocka_unit_test(python_cross_check),
-  };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(exact_bytes),
+    cmocka_unit_test(round_trip),
+    cmocka_unit_test(no_tensors),
+    cmocka_unit_test(same_bytes_in_any_order),
+    cmocka_unit_test(refusals),
+    cmocka_unit_test(limits),
+    cmocka_unit_test(kinds_of_file),
+    cmocka_unit_test(too_many_tensors),
+    cmocka_unit_test(bad_writes),
+    cmocka_unit_test(truncations),
+    cmocka_unit_test(bit_flips),
+    cmocka_unit_test(matching),
+    cmocka_unit_test(missing_tensors_are_named),
+    cmocka_unit_test(other_shapes_and_types_are_named),
+    cmocka_unit_test(foreign_types),
+    cmocka_unit_test(python_cross_check),
+};
+
+int main(void) { return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown); }

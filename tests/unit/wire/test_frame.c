@@ -30,8 +30,7 @@ static void assert_same_backward(const clv_frame *a, const clv_frame *b) {
     assert_string_equal(a->backward.peers[i], b->backward.peers[i]);
 }
 
-static void assert_same(const clv_frame *a, const clv_frame *b) {
-  assert_int_equal(a->kind, b->kind);
+static void assert_same_tensors(const clv_frame *a, const clv_frame *b) {
   assert_int_equal(a->n_tensors, b->n_tensors);
   for (uint32_t i = 0; i < a->n_tensors; i++) {
     assert_int_equal(a->tensors[i].dtype, b->tensors[i].dtype);
@@ -40,12 +39,9 @@ static void assert_same(const clv_frame *a, const clv_frame *b) {
     assert_int_equal(a->tensors[i].crc32c, b->tensors[i].crc32c);
     assert_int_equal(a->tensors[i].transfer, b->tensors[i].transfer);
   }
-  /* phase, ids, step, micro-batch, stage, flags: numbers without gaps between them */
-  assert_memory_equal(&a->phase, &b->phase,
-                      offsetof(clv_frame, flags) + sizeof a->flags - offsetof(clv_frame, phase));
-  assert_int_equal(a->has_vote, b->has_vote);
-  assert_int_equal(a->has_failure, b->has_failure);
-  assert_string_equal(a->to, b->to);
+}
+
+static void assert_same_call(const clv_frame *a, const clv_frame *b) {
   assert_int_equal(a->call.after, b->call.after);
   assert_int_equal(a->call.n_args, b->call.n_args);
   for (uint32_t i = 0; i < a->call.n_args; i++) {
@@ -53,8 +49,9 @@ static void assert_same(const clv_frame *a, const clv_frame *b) {
     assert_int_equal(a->call.args[i].needs_grad, b->call.args[i].needs_grad);
     assert_int_equal(a->call.args[i].here, b->call.args[i].here);
   }
-  assert_memory_equal(&a->attach, &b->attach, sizeof a->attach);
-  assert_int_equal(a->attached.credit_bytes, b->attached.credit_bytes);
+}
+
+static void assert_same_step(const clv_frame *a, const clv_frame *b) {
   assert_true(a->commit.scale == b->commit.scale && a->commit.lr == b->commit.lr);
   assert_int_equal(a->commit.apply, b->commit.apply);
   assert_int_equal(a->commit.n_more_lrs, b->commit.n_more_lrs);
@@ -62,8 +59,9 @@ static void assert_same(const clv_frame *a, const clv_frame *b) {
   assert_true(a->vote.grad_sq == b->vote.grad_sq && a->vote.finite == b->vote.finite);
   assert_int_equal(a->vote.has_digest, b->vote.has_digest);
   assert_memory_equal(&a->vote.digest, &b->vote.digest, sizeof a->vote.digest);
-  assert_int_equal(a->credit.bytes, b->credit.bytes);
-  assert_memory_equal(&a->chunk, &b->chunk, sizeof a->chunk);
+}
+
+static void assert_same_texts(const clv_frame *a, const clv_frame *b) {
   assert_int_equal(a->failure.code, b->failure.code);
   assert_string_equal(a->failure.text, b->failure.text);
   assert_string_equal(a->failure.hop, b->failure.hop);
@@ -71,10 +69,32 @@ static void assert_same(const clv_frame *a, const clv_frame *b) {
   assert_int_equal(a->state.index, b->state.index);
   assert_int_equal(a->state.count, b->state.count);
   assert_string_equal(a->state.name, b->state.name);
+}
+
+static void assert_same_reference(const clv_frame *a, const clv_frame *b) {
   assert_true(a->reference.ref == b->reference.ref && a->reference.fork == b->reference.fork);
   assert_true(a->reference.key == b->reference.key && a->reference.number == b->reference.number);
   assert_true(a->reference.early == b->reference.early && a->reference.yours == b->reference.yours);
   assert_string_equal(a->reference.node, b->reference.node);
+}
+
+static void assert_same(const clv_frame *a, const clv_frame *b) {
+  assert_int_equal(a->kind, b->kind);
+  assert_same_tensors(a, b);
+  /* phase, ids, step, micro-batch, stage, flags: numbers without gaps between them */
+  assert_memory_equal(&a->phase, &b->phase,
+                      offsetof(clv_frame, flags) + sizeof a->flags - offsetof(clv_frame, phase));
+  assert_int_equal(a->has_vote, b->has_vote);
+  assert_int_equal(a->has_failure, b->has_failure);
+  assert_string_equal(a->to, b->to);
+  assert_same_call(a, b);
+  assert_memory_equal(&a->attach, &b->attach, sizeof a->attach);
+  assert_int_equal(a->attached.credit_bytes, b->attached.credit_bytes);
+  assert_same_step(a, b);
+  assert_int_equal(a->credit.bytes, b->credit.bytes);
+  assert_memory_equal(&a->chunk, &b->chunk, sizeof a->chunk);
+  assert_same_texts(a, b);
+  assert_same_reference(a, b);
   assert_int_equal(a->n_upstream, b->n_upstream);
   if (a->kind == CLV_PREPARE)
     assert_same_backward(a, b);
@@ -329,6 +349,19 @@ static size_t split_fields(const clv_bytes *all, part *parts) {
   return n;
 }
 
+/* The two tensors keep their order: a repeated field's order is its meaning. */
+static size_t rotated(const part *parts, size_t n, size_t by, clv_piece *pieces) {
+  size_t used = 0;
+  for (size_t i = 0; i < n; i++) {
+    part p = parts[(i + by) % n];
+    if ((uint8_t)p.data[0] != 0x62) pieces[used++] = (clv_piece){p.data, p.len};
+  }
+  for (size_t i = 0; i < n; i++)
+    if ((uint8_t)parts[i].data[0] == 0x62)
+      pieces[used++] = (clv_piece){parts[i].data, parts[i].len};
+  return used;
+}
+
 static void any_order_gives_the_same(void **state) {
   (void)state;
   clv_frame f = sample_frame(CLV_CALL);
@@ -338,15 +371,7 @@ static void any_order_gives_the_same(void **state) {
   assert_true(n > 12);
   for (size_t rotate = 0; rotate < n; rotate++) {
     clv_piece pieces[64];
-    size_t used = 0;
-    /* The two tensors keep their order: a repeated field's order is its meaning. */
-    for (size_t i = 0; i < n; i++) {
-      part p = parts[(i + rotate) % n];
-      if ((uint8_t)p.data[0] != 0x62) pieces[used++] = (clv_piece){p.data, p.len};
-    }
-    for (size_t i = 0; i < n; i++)
-      if ((uint8_t)parts[i].data[0] == 0x62)
-        pieces[used++] = (clv_piece){parts[i].data, parts[i].len};
+    size_t used = rotated(parts, n, rotate, pieces);
     decode_and_compare(pieces, used, &f, 64);
   }
 }
@@ -550,27 +575,26 @@ static void python_reads_and_writes_frames(void **state) {
   assert_int_equal(system(command), 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_kind_round_trips),
-      cmocka_unit_test(any_cut_into_pieces_gives_the_same),
-      cmocka_unit_test(single_bytes_give_the_same),
-      cmocka_unit_test(the_largest_frames_round_trip),
-      cmocka_unit_test(a_root_starts_with_any_finite_number),
-      cmocka_unit_test(a_call_may_name_any_other_before_it),
-      cmocka_unit_test(protobuf_c_reads_a_call),
-      cmocka_unit_test(protobuf_c_reads_a_step),
-      cmocka_unit_test(protobuf_c_rewrites_every_kind),
-      cmocka_unit_test(any_order_gives_the_same),
-      cmocka_unit_test(unknown_fields_are_skipped),
-      cmocka_unit_test(the_last_scalar_wins_and_lists_may_be_unpacked),
-      cmocka_unit_test(a_gradient_may_be_wholly_absent),
-      cmocka_unit_test(a_value_may_be_a_tensor),
-      cmocka_unit_test(large_tensors_are_announced),
-      cmocka_unit_test(the_hot_path_allocates_nothing),
-      cmocka_unit_test(payload_helpers_walk_pieces),
-      cmocka_unit_test(failure_texts_are_made_acceptable),
-      cmocka_unit_test(python_reads_and_writes_frames),
-  };
-  return cmocka_run_group_tests_name("frame", tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(every_kind_round_trips),
+    cmocka_unit_test(any_cut_into_pieces_gives_the_same),
+    cmocka_unit_test(single_bytes_give_the_same),
+    cmocka_unit_test(the_largest_frames_round_trip),
+    cmocka_unit_test(a_root_starts_with_any_finite_number),
+    cmocka_unit_test(a_call_may_name_any_other_before_it),
+    cmocka_unit_test(protobuf_c_reads_a_call),
+    cmocka_unit_test(protobuf_c_reads_a_step),
+    cmocka_unit_test(protobuf_c_rewrites_every_kind),
+    cmocka_unit_test(any_order_gives_the_same),
+    cmocka_unit_test(unknown_fields_are_skipped),
+    cmocka_unit_test(the_last_scalar_wins_and_lists_may_be_unpacked),
+    cmocka_unit_test(a_gradient_may_be_wholly_absent),
+    cmocka_unit_test(a_value_may_be_a_tensor),
+    cmocka_unit_test(large_tensors_are_announced),
+    cmocka_unit_test(the_hot_path_allocates_nothing),
+    cmocka_unit_test(payload_helpers_walk_pieces),
+    cmocka_unit_test(failure_texts_are_made_acceptable),
+    cmocka_unit_test(python_reads_and_writes_frames),
+};
+
+int main(void) { return cmocka_run_group_tests_name("frame", tests, NULL, NULL); }

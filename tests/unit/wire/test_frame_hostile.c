@@ -579,6 +579,12 @@ static void rates_are_limited(void **state) {
   many.len = 0;
   clv_bytes_add(&many, "\x08\x1b\x92\x01\x05\x2a\x03\0\0\0", 10);
   assert_fails(decode(many.data, many.len, &limits, &err), CLV_INVALID, "runs past the end");
+}
+
+static void more_rates_than_groups_are_not_sent(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes many = {0};
   clv_frame f = sample_frame(CLV_APPLY);
   f.commit.n_more_lrs = CLV_WIRE_GROUPS + 1;
   assert_fails(clv_frame_encode(&f, 0, &many, &err), CLV_INVALID, "16 more learning rates");
@@ -680,13 +686,17 @@ static void lists_of_calls_and_backward_passes_are_limited(void **state) {
   static const char needed[] =
       "\x2a\x09\x09"
       "12345678";
-  static const char target[] =
-      "\x22\x09\x11"
-      "12345678";
   static const char peer[] = "\x22\x02w2";
   assert_too_many("\x08\x14", "\xc2\x01", arg, 11, CLV_WIRE_ARGS + 1, "more than 8 arguments");
   assert_too_many("\x08\x18", "\xca\x01", needed, 11, CLV_WIRE_NEEDED + 1, "more than 16 calls");
   assert_too_many("\x08\x18", "\xca\x01", peer, 4, CLV_WIRE_HOPS + 1, "more than 8 peers");
+}
+
+static void targets_of_a_call_are_limited(void **state) {
+  (void)state;
+  static const char target[] =
+      "\x22\x09\x11"
+      "12345678";
   char call[512] = "\x2a"; /* one call with too many targets */
   size_t len = (CLV_WIRE_TARGETS + 1) * 11;
   call[1] = (char)(len | 0x80);
@@ -703,10 +713,12 @@ int main(void) {
       cmocka_unit_test(broken_frames_are_refused_on_both_sides),
       cmocka_unit_test(bodies_must_fit_the_kind),
       cmocka_unit_test(rates_are_limited),
+      cmocka_unit_test(more_rates_than_groups_are_not_sent),
       cmocka_unit_test(counts_are_limited),
       cmocka_unit_test(limits_of_this_side_are_kept),
       cmocka_unit_test(a_payload_over_the_chunk_limit_is_refused_unread),
       cmocka_unit_test(lists_of_calls_and_backward_passes_are_limited),
+      cmocka_unit_test(targets_of_a_call_are_limited),
   };
   return cmocka_run_group_tests_name("frame_hostile", tests, NULL, NULL);
 }

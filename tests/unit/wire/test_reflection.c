@@ -146,6 +146,10 @@ static void other_questions_are_answered_with_an_error(void **state) {
   r = ask(&none);
   assert_int_equal(r->error_response->error_code, CLV_UNIMPLEMENTED);
   done(r);
+}
+
+static void what_is_no_question_is_refused(void **state) {
+  (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   clv_piece bad = {
@@ -161,6 +165,7 @@ int main(void) {
       cmocka_unit_test(services_are_listed),
       cmocka_unit_test(files_are_found),
       cmocka_unit_test(other_questions_are_answered_with_an_error),
+      cmocka_unit_test(what_is_no_question_is_refused),
   };
   return cmocka_run_group_tests_name("reflection", tests, NULL, NULL);
 }

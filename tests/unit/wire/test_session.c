@@ -160,22 +160,23 @@ static void sessions_round_trip(void **state) {
 }
 
 /* Left out it is what it was before it could be said. */
+static const struct {
+  uint32_t said, got; /* 0: refused */
+} leases[] = {{0, 300000}, {1000, 1000},  {86400000, 86400000}, {999, 0},
+              {1, 0},      {86400001, 0}, {UINT32_MAX, 0}};
+
 static void leases_have_limits(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_open_request request = {.session = some_id(1), .name = "s"};
-  static const struct {
-    uint32_t said, got; /* 0: refused */
-  } cases[] = {{0, 300000}, {1000, 1000},  {86400000, 86400000}, {999, 0},
-               {1, 0},      {86400001, 0}, {UINT32_MAX, 0}};
-  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+  for (size_t i = 0; i < CLV_COUNT(leases); i++) {
     CLV_AUTO(clv_wire_done) clv_wire_open_request got = {0};
-    request.reference_lease_ms = cases[i].said;
-    if (cases[i].got) {
+    request.reference_lease_ms = leases[i].said;
+    if (leases[i].got) {
       assert_ok(clv_wire_open_request_encode(&request, &bytes, &err));
       assert_ok(clv_wire_open_request_decode(cut(&bytes).piece, 2, &got, &err));
-      assert_int_equal(got.reference_lease_ms, cases[i].got);
+      assert_int_equal(got.reference_lease_ms, leases[i].got);
     } else {
       assert_fails(clv_wire_open_request_encode(&request, &bytes, &err), CLV_INVALID,
                    "reference lease");

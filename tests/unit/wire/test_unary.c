@@ -306,49 +306,50 @@ SPOIL(dim_negative, one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(-1)}))
 SPOIL(too_large, one_input(m, (clv_wire_spec){CLV_F32, CLV_SHAPE(1ll << 49)}))
 SPOIL(odd_dtype, one_input(m, (clv_wire_spec){(clv_dtype)0, CLV_SHAPE(1)}))
 
+static const bad_load bad_loads[] = {
+    {many_group, "16 groups of parameters"},
+    {other_kind, "group 1: optimizer kind 1, final 0; that of the shard is 3, 0"},
+    {no_kind, "group 1: optimizer kind 0"},
+    {other_final, "group 1: optimizer kind 3, final 1"},
+    {group_nan, "group 1: a number of the optimizer of "},
+    {group_nameless, "group 1: parameter name of 0 bytes"},
+    {group_long_name, "group 1: parameter name of 129 bytes"},
+    {group_newline, "of params"},
+    {no_graph, "no nodes"},
+    {input_of_itself, "node 0: input 0 is node 0"},
+    {output_outside, "output 0 is node 1 of 1"},
+    {op_too_high, "node 0: 65536 is an op number"},
+    {layer_too_high, "is a layer index"},
+    {long_node_name, "129 bytes of node name"},
+    {infinite_attr, "not finite"},
+    {long_attr, "17 numbers in an attribute"},
+    {stage_outside, "module 255; a session has at most 255"},
+    {long_module_name, "129 bytes of module name"},
+    {module_escape, "byte 1 (0x1b) of name is a control character"},
+    {module_c1, "byte 0 (0xc2) of name is a control character"},
+    {many_peers, "65 peers"},
+    {nan_lr, "not finite"},
+    {odd_optimizer, "unknown optimizer 4"},
+    {odd_init, "unknown source of initial weights 3"},
+    {odd_artifact, "artifact name"},
+    {dims_overflow, "overflow"},
+    {dim_negative, "dimension 0 of inputs is 18446744073709551615"},
+    {too_large, "over the limit"},
+    {odd_dtype, "unknown dtype 0"},
+};
+
 static void loads_that_break_a_rule_are_refused(void **state) {
   (void)state;
   memset(long_name, 'n', CLV_WIRE_NAME + 1);
   for (size_t i = 0; i < CLV_COUNT(many_names); i++) many_names[i] = "w";
-  static const bad_load cases[] = {
-      {many_group, "16 groups of parameters"},
-      {other_kind, "group 1: optimizer kind 1, final 0; that of the shard is 3, 0"},
-      {no_kind, "group 1: optimizer kind 0"},
-      {other_final, "group 1: optimizer kind 3, final 1"},
-      {group_nan, "group 1: a number of the optimizer of "},
-      {group_nameless, "group 1: parameter name of 0 bytes"},
-      {group_long_name, "group 1: parameter name of 129 bytes"},
-      {group_newline, "of params"},
-      {no_graph, "no nodes"},
-      {input_of_itself, "node 0: input 0 is node 0"},
-      {output_outside, "output 0 is node 1 of 1"},
-      {op_too_high, "node 0: 65536 is an op number"},
-      {layer_too_high, "is a layer index"},
-      {long_node_name, "129 bytes of node name"},
-      {infinite_attr, "not finite"},
-      {long_attr, "17 numbers in an attribute"},
-      {stage_outside, "module 255; a session has at most 255"},
-      {long_module_name, "129 bytes of module name"},
-      {module_escape, "byte 1 (0x1b) of name is a control character"},
-      {module_c1, "byte 0 (0xc2) of name is a control character"},
-      {many_peers, "65 peers"},
-      {nan_lr, "not finite"},
-      {odd_optimizer, "unknown optimizer 4"},
-      {odd_init, "unknown source of initial weights 3"},
-      {odd_artifact, "artifact name"},
-      {dims_overflow, "overflow"},
-      {dim_negative, "dimension 0 of inputs is 18446744073709551615"},
-      {too_large, "over the limit"},
-      {odd_dtype, "unknown dtype 0"},
-  };
-  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+  for (size_t i = 0; i < CLV_COUNT(bad_loads); i++) {
     clv_err err = {0};
     CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
     clv_wire_load_request m = some_load();
-    cases[i].spoil(&m);
+    bad_loads[i].spoil(&m);
     clv_code code = clv_wire_load_request_encode(&m, &bytes, &err);
-    if ((code != CLV_INVALID && code != CLV_EXHAUSTED) || !strstr(err.text, cases[i].part))
-      fail_msg("case %zu: %d \"%s\", not \"%s\"", i, (int)code, err.text, cases[i].part);
+    if ((code != CLV_INVALID && code != CLV_EXHAUSTED) || !strstr(err.text, bad_loads[i].part))
+      fail_msg("case %zu: %d \"%s\", not \"%s\"", i, (int)code, err.text, bad_loads[i].part);
   }
 }
 

@@ -1,0 +1,158 @@
+"""A master that meets a worker which answers nonsense, nothing, or without end: for the tests
+test_hostile_worker.py, test_hostile_answers.py and test_hostile_state.py."""
+import functools, itertools, os, re, sys, threading
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+import pyclient
+from fake_worker import *
+
+cluster = None  # while main runs
+LONG = os.environ.get("CLV_TEST_LONG") == "1"
+CREDIT = 4 * MIB
+PACE = SLOW * (2 if SANITIZED else 1)
+TIMEOUT = round(2000 * PACE)  # ms
+# Whole stacks at each allocation, which only leaks need, cost a sanitized master seconds.
+QUICK = {"ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") +
+         ":fast_unwind_on_malloc=1:detect_leaks=0"}
+ROWS, CLASSES, WIDE, STEPS = 16, 10, 24, 3
+
+DATA = ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy],"
+        " test: [test-x.npy, test-y.npy]}\n")
+SESSION = (f"{DATA}stages:\n"
+           f"  - {{name: a, at: master,"
+           f" layers: [{{op: flatten}}, {{op: linear, out: {WIDE}}}, {{op: relu}}]}}\n"
+           f"  - {{name: b, at: w1, layers: [{{op: linear, out: {CLASSES}}}],"
+           " weights: {file: b.safetensors}}\n"
+           "loss: {kind: cross_entropy}\n"
+           f"limits: {{connect_timeout: {TIMEOUT}ms, step_timeout: {TIMEOUT}ms,"
+           f" credit: {CREDIT}}}\n"
+           f"train: {{epochs: 100, max_steps: {STEPS}, batch: {ROWS}, seed: 5,"
+           " optimizer: {kind: sgd, lr: 0.05}}\n")
+
+
+def write_weights(path):
+    """Initial weights of stage b, so that whoever holds it begins with the same."""
+    draw, header, raw = numpy.random.default_rng(3), {}, b""
+    for name, dims in (("3.weight", [CLASSES, WIDE]), ("3.bias", [CLASSES])):
+        part = draw.uniform(-0.2, 0.2, dims).astype(numpy.float32).tobytes()
+        header[name] = {"dtype": "F32", "shape": dims,
+                        "data_offsets": [len(raw), len(raw) + len(part)]}
+        raw += part
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + raw)
+
+
+# ---- a master and its worker -------------------------------------------------------------------
+
+def fake(credit=CREDIT, **twisted):
+    return FakeWorker(cluster.certs, credit, **twisted)
+
+
+def weights(name):
+    return checkpoint_tensors(os.path.join(cluster.dir, "runs", name), STEPS)
+
+
+def trained(name):
+    """What a run has come to: the weights, and the loss of each step."""
+    with open(os.path.join(cluster.dir, "runs", name, "metrics.jsonl")) as f:
+        return weights(name), [json.loads(line)["loss"] for line in f]
+
+
+NOTICE = re.compile("worker w1 computes with x, ")  # which the fake says of itself
+
+
+class Met:
+    """What became of a master that met it: exit code, what it said, largest resident size."""
+    number = itertools.count()
+
+    def __init__(self, worker, args=(), seconds=15):
+        self.name, self.peak = f"meets{next(self.number)}", 0
+        self.process = subprocess.Popen(
+            [MASTER, "train", cluster.session(self.name, SESSION), "--fresh",
+             "--set", f"workers.w1.address=127.0.0.1:{worker.port}", *args],
+            cwd=cluster.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdin=subprocess.DEVNULL, env={**os.environ, **QUICK})
+        watchdog = threading.Timer(seconds * PACE, self.process.kill)
+        watcher = threading.Thread(target=self.watch, daemon=True)
+        watchdog.start()
+        watcher.start()
+        _, errors = self.process.communicate()
+        watchdog.cancel()
+        watcher.join()
+        self.code = self.process.returncode
+        lines = errors.splitlines(True)
+        self.said = "".join(line for line in lines if not NOTICE.search(line))
+        self.notices = [line for line in lines if NOTICE.search(line)]
+
+    def watch(self):
+        """The largest so far, while there is somebody to ask."""
+        while self.process.poll() is None:
+            try:
+                with open(f"/proc/{self.process.pid}/status") as f:
+                    found = re.search(r"VmHWM:\s+(\d+) kB", f.read())
+                self.peak = int(found.group(1)) * 1024 if found else self.peak
+            except OSError:
+                pass
+            time.sleep(0.01)
+
+
+@functools.cache
+def honest():
+    """A run with the fake as it is, and the frames that it got: what others are compared with."""
+    with fake() as worker:
+        met = Met(worker)
+    assert met.code == 0, met.said
+    return met, worker.log
+
+
+def is_small(met, room):
+    peak = honest()[0].peak
+    assert SANITIZED or met.peak <= peak + room, (met.peak, peak)
+
+
+def meets(codes, *words, args=(), room=CREDIT + 24 * MIB, **twisted):
+    """The master gives up with one of `codes` and says why and with whom; with 0 among them, it may
+    also train as if nothing had been. It takes at most `room` more memory than otherwise."""
+    with fake(**twisted) as worker:
+        met = Met(worker, args)
+    assert met.code in codes, (met.code, met.said)  # a crash or the watchdog's kill is negative
+    is_small(met, room)
+    if met.code == 0:
+        assert trained(met.name) == trained(honest()[0].name)
+        return
+    for word in ("w1", *words):
+        assert re.search(word, met.said), (word, met.said)
+    assert len(met.said) < 1000, met.said
+
+
+def all_hold(checks):
+    """Functions by name. Most wait for a deadline: a few at a time."""
+    honest()
+    with concurrent.futures.ThreadPoolExecutor(2 if SANITIZED else 3) as pool:
+        running = {name: pool.submit(check) for name, check in checks.items()}
+    problems = [f"{name}: {f.exception()}" for name, f in running.items() if f.exception()]
+    assert not problems, "\n".join(problems)
+
+
+def meet_all(codes, *words, cases):
+    """Twists by name."""
+    all_hold({name: lambda t=twist: meets(codes, *words, twist=t) for name, twist in cases.items()})
+
+
+def ignore_all(cases):
+    """The master trains to the end, and to the same bits."""
+    meet_all([0], cases=cases)
+
+
+def main(suite):
+    global cluster
+    if pyclient.MISSING:
+        print("skip hostile worker:", pyclient.MISSING)
+        return
+    with Cluster(1, limits="limits: {credit: 1MiB}\n") as cluster:
+        os.mkdir(os.path.join(cluster.dir, "data"))
+        synthetic_images(os.path.join(cluster.dir, "data"), n=1024, n_test=ROWS, side=8)
+        write_weights(os.path.join(cluster.dir, "b.safetensors"))
+        suite.main()

@@ -1,0 +1,311 @@
+"""A worker with a good certificate whose answers in a step are wrong, or that nobody asked for."""
+import os, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+import liar
+from liar import *
+
+suite = Suite()
+
+
+# ---- answers with something wrong --------------------------------------------------------------
+
+@suite.test
+def wrong_values():
+    shape = "step 1: .*module 'b' answered with a tensor of another shape"
+    meet_all([1], shape, cases=shapes(
+        V, ([ROWS, CLASSES + 1],), ([ROWS + 1, CLASSES],), ([1, CLASSES],), ([ROWS * CLASSES],),
+        ([ROWS, 40_000],), ([ROWS, CLASSES], I64), ([],)))
+    meet_all([5], "step 1", cases=changes(
+        V, dict(message=4711), dict(message=1), dict(context=99), dict(to="nobody"),
+        dict(to="master")))
+    meets([1], "step 1: egress refused", twist=change(V, to="w1"))
+    meet_all([6], "step 1", "VALUE", cases=changes(
+        V, dict(context=0), dict(message=0), dict(stage=300), dict(flags=64)))
+
+
+def error_for(f, code=9, hop=""):
+    return failing(V, code, "my head hurts", hop, context=f.context, message=f.message)
+
+
+@suite.test
+def values_that_are_errors():
+    fails = lambda *code_hop: on(V, lambda f: [error_for(f, *code_hop)])
+    both = on(V, lambda f: [f.SerializeToString() + error_for(f).SerializeToString()])
+    meet_all([1], "step 1: worker 'w1' reports.*my head hurts", cases={
+        hop: fails(9, hop) for hop in ("", "module 1", "module 99", "%s")})
+    meet_all([6], "step 1", "VALUE", cases={
+        "code 99": fails(99), "no code": fails(0), "and a tensor": both})
+
+
+@suite.test
+def values_that_come_again():
+    """The first counts, if it can be one."""
+    zeros = bytes(4 * ROWS * CLASSES)
+    ignore_all({
+        "twice": on(V, twice),
+        "another": on(V, lambda f: [copy(f), *with_tensor(f, zeros, [ROWS, CLASSES])]),
+        "of an unknown call": on(V, lambda f: [copy(f, message=4711), f]),
+        "of the master's call": on(V, lambda f: [copy(f, message=f.message - 1), f]),
+        "of another context": on(V, lambda f: [copy(f, context=1 << 40, message=4712), f])})
+    meet_all([0, 1], cases={
+        "no value first": on(V, lambda f: [*with_tensor(copy(f), bytes(12), [3]), f]),
+        "an error first": on(V, lambda f: [error_for(f), f]),
+        "an error later": on(V, lambda f: [f, error_for(f)])})
+
+
+@suite.test
+def values_of_the_masters_own_calls():
+    """The loss among them: it is not the worker's to say."""
+    def forges(dims):
+        def then(f):
+            ids = (max(1, f.message + by) for by in (-2, -1, 1, 2, 3, 4, 5))
+            return [*(frame(V, bytes(4), dims, context=f.context, message=k) for k in ids), f]
+        return on(V, then)
+
+    ignore_all({"a scalar": forges([]), "one number": forges([1])})
+
+
+@suite.test
+def wrong_gradients():
+    shape = "step 1: .*a gradient of another shape for module 'a'"
+    meet_all([1], shape, cases=shapes(
+        G, ([ROWS, WIDE + 1],), ([ROWS - 1, WIDE],), ([2],), ([],), ([ROWS, WIDE], I64),
+        ([ROWS, 40_000],)))
+    meet_all([5], "step 1", cases=changes(
+        G, dict(message=4711), dict(message=1), dict(context=99), dict(phase=2), dict(phase=0),
+        dict(micro_batch=1), dict(to="nobody")))
+    meets([1], "step 1: egress refused", twist=change(G, to="w1"))
+    meet_all([6], "step 1", "GRADIENT", cases=changes(
+        G, dict(micro_batch=5000), dict(message=0), dict(context=0)))
+
+
+@suite.test
+def a_gradient_without_a_tensor():
+    """Nothing flows: as if it were zeros."""
+    both = []
+    for twist in (shaped(G, [ROWS, WIDE]), on(G, lambda f: [bare(f)])):
+        with fake(twist=twist) as worker:
+            met = Met(worker)
+        assert met.code == 0, met.said
+        both.append(weights(met.name))
+    assert both[0] == both[1] != weights(honest()[0].name)
+
+
+@suite.test
+def gradients_that_nobody_asked_for():
+    """Again, of the leaves, of the worker's own value, of the loss, of what is no value; of another
+    pass, too late."""
+    late = lambda f: frame(G, bytes(4), [1], context=f.context, phase=1, message=4711)
+    ignore_all({
+        "twice": on(G, twice),
+        **{f"{by:+}": on(G, lambda f, by=by: [copy(f, message=f.message + by), f])
+           for by in (-2, -1, 1, 2, 3, 1000)},
+        "phase 2": on(G, lambda f: [copy(f, phase=2), f]),
+        "after the step": on(pb.ENDED, lambda f: [late(f), f])})
+
+
+# ---- votes -------------------------------------------------------------------------------------
+
+def sums(*values):
+    raw = struct.pack(f"<{len(values)}d", *values)
+    return on(F, lambda f: with_tensor(f, raw, [len(values)], F64))
+
+
+def without_vote(f):
+    f.ClearField("vote")
+    return [f]
+
+
+def nan_in_vote(f):
+    f.vote.grad_sq = float("nan")
+    return [f]
+
+
+@suite.test
+def wrong_votes():
+    lacks = "vote of 'w1' lacks module 'b'"
+    meet_all([1], "step 1", lacks, cases={
+        **shapes(F, ([0], F64), ([1], F64), ([2],), ([2], I64)),
+        "none": on(F, lambda f: [bare(f)])})
+    meet_all([5], "step 1", cases=changes(F, dict(phase=2), dict(phase=0), dict(context=99)))
+    meet_all([6], "step 1", "FINISHED", cases={
+        "context 0": change(F, context=0),
+        "sums alone": on(F, without_vote),
+        "finite": on(F, nan_in_vote)})
+    early = lambda f: [pb.Frame(kind=F, context=f.context, phase=1), f]
+    meet_all([0, 1], lacks, cases={"early": on(V, early), "before the gradient": on(G, early)})
+    ignore_all({
+        "twice": on(F, twice),
+        "more sums": sums(1, 1, 1, float("nan")),
+        "other sums": sums(1e300, 4),
+        "of an unknown context": on(F, lambda f: [copy(f, context=99), f])})
+
+
+def says_no(f):
+    f.vote.finite, f.vote.grad_sq = False, 0
+    return [f]
+
+
+@suite.test
+def votes_that_are_not_finite():
+    """A step that is dropped is no error; twenty of them are."""
+    def dropped(twist):
+        with fake(twist=twist) as worker:
+            met = Met(worker)
+        assert met.code == 0, met.said
+        assert [f.commit.apply for f in worker.got(pb.END_CONTEXT)[:STEPS]] == [False] * STEPS
+
+    def hopeless():
+        with fake(twist=sums(float("nan"), 1)) as worker:
+            met = Met(worker, ["--set", "train.max_steps=40"])
+        assert met.code == 9 and "diverged" in met.said, (met.code, met.said)
+
+    all_hold({
+        "nan": lambda: dropped(sums(float("nan"), 1)),
+        "inf": lambda: dropped(sums(1, float("inf"))),
+        "negative": lambda: dropped(sums(-5, 1)),
+        "no": lambda: dropped(on(F, says_no)),
+        "hopeless": hopeless})
+
+
+# ---- what the wire refuses ---------------------------------------------------------------------
+
+def wrong_sum(f):
+    f.tensors[0].crc32c ^= 4
+    return [f]
+
+
+@suite.test
+def malformed_frames():
+    meets([6], "step 1", "CRC32C", twist=on(V, wrong_sum))
+    empty = pb.TensorHead(dtype=F32, dims=[0], transfer=5)
+    attach = pb.Attach(session=bytes(16), incarnation=bytes(16), role=1)
+    bad = {
+        "bytes": [b"\xff" * 50],
+        "groups": [b"\x0b" * 20_000],
+        "random": [os.urandom(5000)],
+        "zeros": [bytes(10 * MIB)],
+        "no kind": [b""],
+        "kind 99": [pb.Frame(kind=99)],
+        "ATTACH": [pb.Frame(kind=pb.ATTACH, attach=attach)],
+        "ATTACHED": [pb.Frame(kind=pb.ATTACHED, attached=pb.Attached(credit_bytes=5))],
+        "over the credit": [chunk(3, 0, CREDIT + 1)],
+        "half a petabyte": [chunk(3, 0, 1 << 49)],
+        "past the end": [chunk(3, 500, 1000)],
+        "transfer 0": [chunk(0, 0, 1000)],
+        "bytes twice": [chunk(3, 0, 4000), chunk(3, 500, 4000)],
+        "another size": [chunk(3, 0, 4000), chunk(3, 1000, 5000)],
+        "a tensor without bytes": [pb.Frame(kind=V, context=1, message=3, tensors=[empty])]}
+    meet_all([6], "step 1", cases={
+        name: on(V, lambda f, frames=frames: frames) for name, frames in bad.items()})
+
+
+# ---- what nobody asked for ---------------------------------------------------------------------
+
+def extra(*frames):
+    """Before each value, and for its context unless they say otherwise."""
+    return on(V, lambda f: [*(copy(e, context=e.context or f.context) for e in frames), f])
+
+
+@suite.test
+def frames_that_belong_elsewhere():
+    """What only a master sends, and answers to questions that were not asked."""
+    state = pb.State(what=1, name="1.bias", count=1)
+    bias = dict(raw=bytes(4 * WIDE), dims=[WIDE], state=state)
+    commit = pb.Commit(scale=1, lr=1, apply=True)
+    ignore_all({pb.FrameKind.Name(f.kind): extra(f) for f in (
+        pb.Frame(kind=pb.CALL, message=9, call=pb.Call(args=[pb.Arg(value=3)])),
+        pb.Frame(kind=pb.DELIVER, message=3),
+        pb.Frame(kind=pb.DROP, upstream=[3]),
+        pb.Frame(kind=pb.PREPARE, phase=1, backward=pb.Backward(
+            calls=[pb.NeededCall(call=3, root=1)])),
+        pb.Frame(kind=pb.APPLY, message=9, stage=255, commit=commit),
+        pb.Frame(kind=pb.REVERT, message=9),
+        pb.Frame(kind=pb.END_CONTEXT, message=9),
+        pb.Frame(kind=pb.STATE_GET, message=9, state=pb.State(what=1)),
+        frame(pb.STATE_PUT, message=9, **bias),
+        frame(pb.STATE_ITEM, reply_to=5, stage=1, **bias),
+        pb.Frame(kind=pb.STATE_DONE, reply_to=5, stage=1, state=pb.State(what=1, count=4096)),
+        pb.Frame(kind=pb.PONG, reply_to=5))})
+    ignore_all({f"APPLIED {k}": extra(pb.Frame(kind=pb.APPLIED, reply_to=k))
+                for k in (1, 5, 1 << 50)})
+
+
+@suite.test
+def references_that_it_was_not_given():
+    """What a worker may not say goes unheard; what it may is answered as for what does not exist."""
+    about = dict(ref=3, fork=4, key=5)
+    begun = [pb.Frame(kind=kind, context=1, message=9, reference=pb.Reference(number=1, **about))
+             for kind in (pb.REF_KEEP, pb.REF_USE, pb.REF_FORK)]
+    asked = [pb.Frame(kind=kind, reference=pb.Reference(number=2 + i, **about)) for i, kind in
+             enumerate((pb.REF_FETCH, pb.REF_DELETE, pb.REF_ACCEPT, pb.REF_RENEW))]
+    loose = [pb.Frame(kind=pb.REF_ACK, reference=pb.Reference(number=7)),
+             pb.Frame(kind=pb.REF_VALUE, reference=pb.Reference(**about), failure=pb.Failure(code=5))]
+    once = []
+
+    def first(f):
+        once.append(f)
+        return [*begun, *asked, *loose, f] if len(once) == 1 else [f]
+
+    with fake(twist=on(V, first)) as worker:
+        met = Met(worker)
+    assert met.code == 0, met.said
+    answers = {f.reference.number: f.failure.code for f in worker.got(pb.REF_ACK)}
+    assert answers == {2: 5, 3: 0, 4: 0, 5: 5} and not worker.got(pb.REF_VALUE), answers
+
+
+@suite.test
+def ends_that_are_early_or_come_again():
+    ended = lambda context: pb.Frame(kind=pb.ENDED, context=context, reply_to=1)
+    early = lambda f: [ended(f.context), f]
+    ignore_all({
+        **{f"before {pb.FrameKind.Name(kind)}": on(kind, early) for kind in (V, G, F)},
+        "of others": on(V, lambda f: [*map(ended, range(f.context + 1, 20)), f]),
+        "twice": on(pb.ENDED, twice)})
+
+
+@suite.test
+def a_context_given_up():
+    """ABORT and ERROR: the worker's text arrives, whatever the code and the place."""
+    def gives_up(code, text="no more room", hop="", kind=pb.ABORT, at=G):
+        return on(at, lambda f: [failing(kind, code, text, hop, context=f.context), f])
+
+    meet_all([1], "step 1: worker 'w1' reports for b: no more room", cases={
+        f"code {code}": gives_up(code, hop="module 1") for code in range(1, 17)})
+    hops = "", "link", "connect", "load", "w1", "module 77", "module -1", "%s%n", "x" * 128
+    meet_all([1], "step 1: worker 'w1' reports.*: no more room", cases={
+        hop: gives_up(8, hop=hop) for hop in hops})
+    meet_all([1], "step 1: worker 'w1' reports", cases={
+        "ERROR": gives_up(8, kind=pb.ERROR),
+        "at the value": gives_up(8, at=V),
+        "empty": gives_up(8, ""),
+        "long": gives_up(8, "x" * 256),
+        "percent": gives_up(8, "%s%n%d%500000x")})
+    meet_all([6], "step 1", "failure|ABORT", cases={
+        "code 0": gives_up(0),
+        "code 17": gives_up(17),
+        "longer": gives_up(8, "x" * 257),
+        "escape": gives_up(8, "\x1b[2J")})
+    ignore_all({
+        "another context": extra(failing(pb.ABORT, 8, "?", context=99)),
+        "another's ERROR": extra(failing(pb.ERROR, 8, "?", context=99, reply_to=4711))})
+
+
+@suite.test
+def everything_given_up():
+    """ABORT without a context, as of a worker whose link to another one has ended."""
+    gone = failing(pb.ABORT, 14, "the link to w2 ended", "w1")
+    meet_all([1], "step 1", "the link to w2 ended", cases={
+        pb.FrameKind.Name(kind): on(kind, lambda f: [gone]) for kind in (V, G, F)})
+
+
+@suite.test
+def a_step_that_is_not_taken():
+    """Nobody waits for the worker's part in it, but nobody goes on without it either."""
+    cannot = lambda f: [failing(pb.ABORT, 13, "cannot step", "module 1", context=f.context), f]
+    meet_all([1], "worker 'w1' reports for b: cannot step", cases={
+        f"step {k}": on(pb.ENDED, cannot, lambda f, k=k: f.context == k)
+        for k in range(1, STEPS + 1)})
+
+
+liar.main(suite)

@@ -1,0 +1,144 @@
+"""A worker with a good certificate whose state, evaluation or stream is wrong or without end."""
+import os, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+import liar
+from liar import *
+
+suite = Suite()
+
+
+# ---- state and evaluation ----------------------------------------------------------------------
+
+def items(dims=None, dtype=F32, what=1, **state):
+    """The items of one sort with another shape, or with other fields."""
+    def then(f):
+        for k, v in state.items():
+            setattr(f.state, k, v)
+        return [f] if dims is None else shaped(pb.STATE_ITEM, dims, dtype)(f)
+    return on(pb.STATE_ITEM, then, lambda f: f.state.what == what)
+
+
+def says_more(f):
+    f.state.count = 4096
+    return [f]
+
+
+@suite.test
+def state_that_is_not_the_plans():
+    """At the checkpoint: other names, shapes, numbers of items."""
+    meet_all([1], "checkpoint of step 3: .*state.* module 'b'", cases={
+        "path": items(name="../../etc/passwd"),
+        "another stage's": items(name="1.weight"),
+        "no such": items(name="step"),
+        "short": items(dims=[3]),
+        "long": items(dims=[1 << 18]),
+        "dtype": items(dims=[CLASSES], dtype=I64, name="3.bias"),
+        "index": items(index=0),
+        "count": items(index=1, count=2),
+        "far": items(index=4000, count=4096),
+        "step's shape": items(what=2, dims=[1], dtype=I64),
+        "step's dtype": items(what=2, dims=[]),
+        "a moment": items(what=2, name="3.bias.exp_avg")})
+    meet_all([6], "checkpoint of step 3: .*state", cases={
+        "escape": items(name="a\nb"),
+        "empty": items(name=""),
+        "outside": items(index=5),
+        "too many": items(count=5000)})
+    early = lambda f: pb.Frame(kind=pb.STATE_DONE, reply_to=f.reply_to,
+                               state=pb.State(what=1, count=2))
+    ignore_all({
+        "items twice": on(pb.STATE_ITEM, twice),
+        "done twice": on(pb.STATE_DONE, twice),
+        "done says more": on(pb.STATE_DONE, says_more),
+        "done first": on(pb.STATE_ITEM, lambda f: [early(f), f])})
+
+
+@suite.test
+def state_that_is_refused():
+    """The weights that are pushed, and those that are asked for."""
+    refuses = lambda f: [failing(pb.ERROR, 8, "no room", "module 1", reply_to=f.reply_to)]
+    said = "worker 'w1' reports for b: no room"
+    meets([1, 4], said, twist=on(pb.STATE_DONE, refuses))
+    meets([1], "checkpoint of step 3: " + said,
+          twist=on(pb.STATE_DONE, refuses, lambda f: f.reply_to > STEPS))
+
+
+@suite.test
+def an_evaluation_that_fails():
+    evaluates = lambda f: f.context > STEPS
+    after = "evaluation after step 3: "
+    meet_all([1], after + ".*module 'b' answered with a tensor of another shape", cases={
+        str(dims): shaped(V, dims, when=evaluates)
+        for dims in ([ROWS, CLASSES * 3000], [ROWS, 1], [1], [ROWS + 1, CLASSES])})
+    meets([1], after + "worker 'w1' reports.*: my head hurts",
+          twist=on(V, lambda f: [error_for(f)], evaluates))
+    meets([5], after + "the value of module 'b' did not come from 'w1'",
+          twist=on(V, nothing, evaluates))
+
+
+# ---- without end -------------------------------------------------------------------------------
+
+RAW = bytes(60 << 10)
+
+
+def flood(make, send=None):
+    """A control lane on which `make` comes without end; with `send`, that is done with it."""
+    def then(frames, w):
+        until = time.monotonic() + 10 * PACE
+        while time.monotonic() < until and not w.over.is_set():
+            if send:
+                send(w, make())
+            else:
+                yield make()
+    return starts(then)
+
+
+def endless(codes, make):
+    # What the transport has read before anybody looks at it comes on top, the more the busier the
+    # machine is (189 MiB were seen); without a bound it would be gigabytes.
+    return lambda: meets(codes, "step 1", lane0=flood(make), room=CREDIT + 256 * MIB)
+
+
+def repeated(codes, f):
+    raw = f.SerializeToString()
+    return endless(codes, lambda: raw)
+
+
+def new_chunk(count):
+    return lambda: chunk(next(count), 0, 2 * len(RAW), len(RAW))
+
+
+@suite.test
+def endless_streams():
+    """Whatever comes without end, the step's own time ends it, in bounded memory."""
+    count = itertools.count(1)
+    big = lambda kind, **kw: frame(kind, RAW, [len(RAW) // 4], context=1, **kw)
+    item = pb.State(what=1, name="x", count=4)
+    gradient = lambda: pb.Frame(kind=G, context=1, phase=next(count) % 60_000 + 2, message=3)
+    value = lambda: failing(V, 3, "x" * 200, context=next(count), message=next(count))
+    all_hold({
+        "PING": repeated([5, 6], pb.Frame(kind=pb.PING, message=1)),
+        "CREDIT": repeated([5, 6], pb.Frame(kind=pb.CREDIT, credit=pb.Credit(bytes=1 << 40))),
+        "ENDED": repeated([5], pb.Frame(kind=pb.ENDED, context=1)),
+        "FINISHED": repeated([1, 5], pb.Frame(kind=F, context=1, phase=1)),
+        "ERROR": repeated([5], failing(pb.ERROR, 8, "x" * 250, context=99)),
+        "unknown values": repeated([5], big(V, message=4711)),
+        "values to itself": repeated([1, 5], big(V, message=5, to="w1")),
+        "gradients": repeated([1, 5, 6], big(G, phase=1, message=3)),
+        "items": repeated([5], big(pb.STATE_ITEM, reply_to=5, stage=1, state=item)),
+        "phases": endless([1, 5, 6], gradient),
+        "contexts": endless([5], value),
+        "chunks": endless([6], new_chunk(count))})
+
+
+@suite.test
+def endless_chunks():
+    """On the lane where they belong."""
+    def put(w, f):
+        w.bulk.put(f)
+        time.sleep(0.001)
+
+    meets([6], "step 1", "credit", lane0=flood(new_chunk(itertools.count(1)), put))
+
+
+liar.main(suite)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the suite consists of, found in the tree: programs of C, scripts, checks; and what each file
+says of how it wants to be run. For tests/run-tests and tests/one-test."""
+import glob, os, re
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+PYTHON = "/usr/bin/python3"
+
+# `# runs alone: REASON` (C: `/* runs alone: REASON`) at the begin of a line: the whole file.
+FILE_ALONE = re.compile(r"^(?:#|/\*| \*) runs alone: \S", re.M)
+# @alone("REASON") before a test of a script: that test (lib: cluster.Suite).
+TEST_ALONE = re.compile(r"^@alone\(", re.M)
+
+
+def scripts():
+    """Tests of whole processes: every tests/**/test_*.py."""
+    return sorted(glob.glob(os.path.join(HERE, "**", "test_*.py"), recursive=True))
+
+
+def checks():
+    """What holds for the tree itself: every executable tests/check-*."""
+    return sorted(p for p in glob.glob(os.path.join(HERE, "check-*")) if os.access(p, os.X_OK))
+
+
+def source(program, out):
+    """The file a program is made of: tests/NAME.c for OUT/tests/NAME and for OUT/NAME."""
+    inside = os.path.relpath(os.path.abspath(program), os.path.abspath(out))
+    inside = inside[len("tests/"):] if inside.startswith("tests/") else inside
+    path = os.path.join(HERE, inside + ".c")
+    return path if os.path.exists(path) else program
+
+
+def text(path):
+    with open(path, errors="replace") as f:
+        return f.read()
+
+
+def parts(program, out):
+    """The runs of one program, as (beside others or alone) -> what CLV_TEST_PART says to it."""
+    path = source(program, out)
+    found = "" if path == program and not program.endswith(".py") else text(path)
+    if FILE_ALONE.search(found):
+        return {"alone": ""}
+    if TEST_ALONE.search(found):
+        return {"beside": "beside", "alone": "alone"}
+    return {"beside": ""}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Linked with every program of cmocka: CLV_TEST_ONE names the one test that runs (`make t`).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+/* cmocka wants those first */
+#include <cmocka.h>
+
+__attribute__((constructor)) static void run_one(void) {
+  const char *name = getenv("CLV_TEST_ONE");
+  if (name) cmocka_set_test_filter(name);
+}
