@@ -4,12 +4,14 @@
 
 usage: bench.py OUT [ROW...]      OUT holds cleave-worker, cleave-master and bench/; default: all rows
 """
+import contextlib
 import os
 import subprocess
 import sys
 
-from harness import (GIB, MIB, OUT, enter, interleave, main, mean_step, median, median_step,
-                     peak_until_end, program, resident, torch)
+from harness import (GIB, MIB, OUT, enter, interleave, main, mean_step, median, median_step, own,
+                     mean, peak_until_end, program, resident, skip, torch, twins)
+from torch_peers import LAYOUTS, Peers
 from cluster import Cluster, write_npy
 
 
@@ -33,19 +35,20 @@ class LinkPair:
 # ---- messages -----------------------------------------------------------------------------------------
 
 def rpc_echo():
-    with Cluster(1) as c, LinkPair(c.certs) as ours, \
-            program("bench_echo", c.certs, "master", "w1") as bare, torch("torch_rpc.py", "echo") as t:
-        sides = [lambda: median(ours.ask("ping 2000")), lambda: median(bare.ask("ping 2000")),
-                 lambda: median(t.ask("ping 500"))]
-        found = interleave(sides)
-        enter("rpc_empty_vs_bare_echo", "us", [((o, b), f) for (o, b, _), f in found], 1.3)
-        enter("rpc_empty_vs_torch_rpc", "us", [((o, p), f) for (o, _, p), f in found], 0.25)
+    with Cluster(1) as c, twins(lambda: LinkPair(c.certs)) as ours, contextlib.ExitStack() as stack, \
+            program("bench_echo", c.certs, "master", "w1") as bare:
+        peers = Peers(stack, "torch_rpc.py", "echo")
+        found = interleave([lambda: median(ours.ask("ping 2000")), lambda: median(bare.ask("ping 2000")),
+                            *peers.asking(median, "ping 500")])
+        enter("rpc_empty_vs_bare_echo", "us", [((o, b), f) for (o, b, *_), f in found], 1.3)
+        samples, note = peers.best(found)
+        enter("rpc_empty_vs_torch_rpc", "us", samples, 0.25, note=note)
 
 
 def tensors():
     """The strongest raw peer: which batch is best depends on caches and on how dear a wake-up is, so
     two sizes run and the better one counts, round by round."""
-    with Cluster(1) as c, LinkPair(c.certs) as ours, \
+    with Cluster(1) as c, twins(lambda: LinkPair(c.certs)) as ours, \
             program("bench_tls", "64", c.certs, "master", "w1") as small, \
             program("bench_tls", "256", c.certs, "master", "w1") as large, \
             program("bench_tls", "0", c.certs, "master", "w1") as naive:
@@ -101,37 +104,40 @@ def cnn_session(c, name, cut=None, micro=1, schedule="gpipe", net=None):
 
 
 def mlp():
-    with Cluster(1) as c, program("bench_train", mlp_session(c)) as ours, \
-            torch("torch_rpc.py", "mlp") as peer:
-        found = interleave([mean_step(ours, 2000), mean_step(peer, 200)])
-        enter("mlp_split_steps_vs_torch_rpc", "it/s", [((1e3 / o, 1e3 / p), f) for (o, p), f in found],
-              8, False)
+    with Cluster(1) as c, own("bench_train", mlp_session(c)) as ours, contextlib.ExitStack() as stack:
+        peers = Peers(stack, "torch_rpc.py", "mlp")
+        samples, note = peers.best(interleave([mean_step(ours, 2000), *peers.asking(mean, "steps 200")]))
+        enter("mlp_split_steps_vs_torch_rpc", "it/s", [((1e3 / o, 1e3 / p), f) for (o, p), f in samples],
+              8, False, note)
 
 
 def contexts():
     """Programs on the public API. PyTorch's step has the loss at hand, so ours reads it as well."""
-    with Cluster(1) as c, program("bench_context", "mlp", c.session("mlp", "")) as ours, \
-            torch("torch_rpc.py", "mlp") as peer:
-        found = interleave([median_step(ours, 1000), median_step(peer, 200)])
-        enter("context_step_vs_torch_dist_autograd", "ms", found, 0.2)
-    with Cluster(3) as c, program("bench_context", "lstm", c.session("lstm", "transfer: direct\n")) as ours, \
-            torch("torch_lstm.py") as peer:
-        found = interleave([median_step(ours, 50), median_step(peer, 50)])
-        enter("seed001_lstm_three_workers_vs_torch_unsplit", "ms", found, 1.0)
+    with Cluster(1) as c, own("bench_context", "mlp", c.session("mlp", "")) as ours, \
+            contextlib.ExitStack() as stack:
+        peers = Peers(stack, "torch_rpc.py", "mlp")
+        samples, note = peers.best(interleave([median_step(ours, 1000), *peers.asking(median, "steps 200")]))
+        enter("context_step_vs_torch_dist_autograd", "ms", samples, 0.2, note=note)
+    with Cluster(3) as c, contextlib.ExitStack() as stack, \
+            own("bench_context", "lstm", c.session("lstm", "transfer: direct\n")) as ours:
+        peers = Peers(stack, "torch_lstm.py")
+        samples, note = peers.best(interleave([median_step(ours, 50), *peers.asking(median, "steps 50")]))
+        enter("seed001_lstm_three_workers_vs_torch_unsplit", "ms", samples, 1.0, note=note)
 
 
 def cnn():
     """The split rows are ours against ours: the network of the PyTorch row, whose second convolution
     alone is most of the work, and one that a cut can halve."""
-    with Cluster(1) as c, program("bench_train", cnn_session(c, "whole")) as whole, \
-            program("bench_train", cnn_session(c, "split", *CUT)) as split, \
-            torch("torch_cnn.py") as peer:
-        found = interleave([median_step(s, 20) for s in (whole, split, peer)])
-        enter("cnn_unsplit_vs_torch", "ms", [((w, p), f) for (w, _, p), f in found], 0.65)
-        enter("cnn_split2_vs_own_unsplit", "ms", [((s, w), f) for (w, s, _), f in found], 0.7, True,
+    with Cluster(1) as c, own("bench_train", cnn_session(c, "whole")) as whole, \
+            own("bench_train", cnn_session(c, "split", *CUT)) as split, contextlib.ExitStack() as stack:
+        peers = Peers(stack, "torch_cnn.py", layouts=LAYOUTS)
+        found = interleave([median_step(s, 20) for s in (whole, split)] + peers.asking(median, "steps 20"))
+        samples, note = peers.best(found)
+        enter("cnn_unsplit_vs_torch", "ms", samples, 0.65, note=note)
+        enter("cnn_split2_vs_own_unsplit", "ms", [((s, w), f) for (w, s, *_), f in found], 0.7, True,
               "cut after layer %d, %d micro-batches" % CUT)
-    with Cluster(1) as c, program("bench_train", cnn_session(c, "whole", net=DEEP)) as whole, \
-            program("bench_train", cnn_session(c, "split", *DEEP_CUT, net=DEEP)) as split:
+    with Cluster(1) as c, own("bench_train", cnn_session(c, "whole", net=DEEP)) as whole, \
+            own("bench_train", cnn_session(c, "split", *DEEP_CUT, net=DEEP)) as split:
         found = interleave([median_step(s, 20) for s in (split, whole)])
         enter("deep_cnn_split2_vs_own_unsplit", "ms", found, 0.7, True,
               "cut after layer %d, %d micro-batches" % DEEP_CUT)
@@ -140,33 +146,36 @@ def cnn():
 CUT, DEEP_CUT = (3, 2), (6, 8)
 
 
+RESNET = "16", "128", "1"  # batch, side, threads
+
+
 def resnet():
-    """Against the better of PyTorch's two layouts, round by round. What stays of the memory: peak less
-    what is resident before the network is made."""
-    shape = "16", "128", "1"
-    with program("bench_resnet", *shape) as ours, torch("torch_resnet.py", *shape) as planes, \
-            torch("torch_resnet.py", *shape, "channels_last") as last:
-        sides = ours, planes, last
-        if "avx512_bf16" in open("/proc/cpuinfo").read():
-            with program("bench_resnet", *shape, "bf16") as halves:
-                resnet_bf16(halves, planes, last)
-        for unit, name in (("steps", ""), ("cpu", "_cpu")):
-            found = interleave([lambda side=side: median(side.ask(f"{unit} 3")) for side in sides])
-            enter(f"resnet50_graph_1t{name}_vs_torch", "ms",
-                  [((o, min(p, q)), f) for (o, p, q), f in found], 0.8)
-        mine, *peers = [peak - idle for idle, peak in (side.ask("rss") for side in sides)]
-        enter("resnet50_graph_rss_vs_torch", "MiB", [((mine, min(peers)), 0.0)], 0.5)
+    """In f32 and in bf16, each against PyTorch's best in the same numbers; ours in bf16 against its best
+    in f32 as well, as a processor without bf16 has that alone."""
+    with own("bench_resnet", *RESNET) as ours, contextlib.ExitStack() as stack:
+        peers = Peers(stack, "torch_resnet.py", *RESNET, layouts=LAYOUTS)
+        resnet_rows("graph_1t", "vs_torch", (0.8, 0.5), ours, peers)
+        if "avx512_bf16" not in open("/proc/cpuinfo").read():
+            return skip("resnet50_bf16", "no AVX-512 BF16 here")
+        with own("bench_resnet", *RESNET, "bf16") as halves:
+            resnet_rows("bf16", "vs_torch_fp32", (0.5, 0.5), halves, peers)
+            stack.close()
+            cast = Peers(stack, "torch_resnet.py", *RESNET, "bf16", layouts=LAYOUTS)
+            resnet_rows("bf16", "vs_torch_bf16", (0.8, 0.8), halves, cast)
+            stack.close()
 
 
-def resnet_bf16(ours, *peers):
-    """Our convolutions in bf16 against PyTorch in f32."""
-    for unit, name in (("steps", ""), ("cpu", "_cpu")):
-        found = interleave([lambda side=side: median(side.ask(f"{unit} 3"))
-                            for side in (ours, *peers)])
-        enter(f"resnet50_bf16{name}_vs_torch_fp32", "ms",
-              [((o, min(p)), f) for (o, *p), f in found], 0.5)
-    mine, *theirs = [peak - idle for idle, peak in (side.ask("rss") for side in (ours, *peers))]
-    enter("resnet50_bf16_rss_vs_torch_fp32", "MiB", [((mine, min(theirs)), 0.0)], 0.5)
+def resnet_rows(name, peer, targets, ours, peers):
+    """targets: of time and of memory. Time and processor time of a step; and what stays of the memory: peak less what is resident before
+    the network is made, against PyTorch's smallest."""
+    for unit, clock in (("steps", ""), ("cpu", "_cpu")):
+        found = interleave([lambda: median(ours.ask(f"{unit} 3")), *peers.asking(median, f"{unit} 3")])
+        samples, note = peers.best(found)
+        enter(f"resnet50_{name}{clock}_{peer}", "ms", samples, targets[0], note=note)
+    peak = lambda side: (lambda idle, most: most - idle)(*side.ask("rss"))
+    theirs = {peak(side): which for which, side in peers.sides.items()}
+    enter(f"resnet50_{name.removesuffix('_1t')}_rss_{peer}", "MiB", [((peak(ours), min(theirs)), 0.0)],
+          targets[1], note=f"peer: {theirs[min(theirs)]}", timed=False)
 
 
 # ---- memory ---------------------------------------------------------------------------------------------
@@ -184,7 +193,7 @@ def worker_memory():
             peer.ask("steps 60")
             before, peak = peer.ask("rss")
         samples.append(((mine, peak - before), 0.0))
-    enter("worker_rss_vs_torch_rpc_worker", "MiB", samples, 0.5)
+    enter("worker_rss_vs_torch_rpc_worker", "MiB", samples, 0.5, timed=False)
 
 
 def master_memory():
@@ -201,7 +210,7 @@ def master_memory():
                                         "--max-steps", "3000", "--set", "train.epochs=1000"],
                                        cwd=c.dir, stdout=subprocess.DEVNULL)
             samples.append(((peak_until_end(process), 1.0), 0.0))
-    enter("master_idle_rss", "MiB", samples, 30, True, "cleave-master, all stages on a worker")
+    enter("master_idle_rss", "MiB", samples, 30, True, "cleave-master, all stages on a worker", timed=False)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import sys
 
 import resnet_rows
 import schedule_rows
+import torch_peers
 from harness import PYTHON, main
 
 QUICK = "--quick" in sys.argv
@@ -24,7 +25,7 @@ faster = {"1.13": PYTHON}  # the PyTorch that won with 16
 
 
 def resnet():
-    pythons = resnet_rows.pythons(not QUICK)
+    pythons = torch_peers.pythons(not QUICK)
     name = resnet_rows.tutorial(16, either(1, 9), pythons)
     faster.clear()
     faster[name] = pythons[name]
@@ -44,7 +45,7 @@ def memory():
 
 
 def bf16():
-    resnet_rows.bf16_rows(either(1, 9))
+    resnet_rows.bf16_rows(either(1, 9), torch_peers.pythons(not QUICK))
 
 
 def bubbles():

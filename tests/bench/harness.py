@@ -32,7 +32,7 @@ STRICT, STRICT_ROUNDS = os.environ.get("STRICT", "") not in ("", "0"), 16
 FOREIGN_LIMIT = 0.05
 MIB, GIB = 1 << 20, 1 << 30
 PYTHON = "/usr/bin/python3"
-median = statistics.median
+median, mean = statistics.median, statistics.mean
 
 
 # ---- whose processor time -------------------------------------------------------------------------
@@ -126,7 +126,6 @@ class Twins:
 
     def __init__(self, make):
         self.sides = [make(), make()]
-        self.process = self.sides[0].process
 
     def ask(self, command):
         return self.sides[Twins.at].ask(command)
@@ -136,12 +135,16 @@ class Twins:
 
     def __exit__(self, *_):
         for side in self.sides:
-            side.close()
+            side.__exit__()
 
 
-def ours(name, *args):
+def twins(make):
     """Our side of a row."""
-    return Twins(lambda: program(name, *args)) if STRICT else program(name, *args)
+    return Twins(make) if STRICT else make()
+
+
+def own(name, *args):
+    return twins(lambda: program(name, *args))
 
 
 # ---- rounds -----------------------------------------------------------------------------------------
@@ -209,19 +212,19 @@ def enter(name, unit, samples, target, at_most=True, note="", compare=ratio_of, 
     ratios = [compare(a, b) for (a, b), _ in samples]
     ratio = figure(ratios)
     low, _, high = judge.quartiles(ratios)
-    own = judge.itself([a for (a, _), _ in samples])
+    apart = judge.itself([a for (a, _), _ in samples])
     verdict = verdict_of(ratios, samples, ratio, target, at_most, timed)
     foreign = max(f for _, f in samples)
     row = {"name": name, "unit": unit, "ours": median(a for (a, _), _ in samples),
            "peer": median(b for (_, b), _ in samples), "ratio": ratio, "min": min(ratios),
-           "max": max(ratios), "quartiles": [low, high], "itself": own, "verdict": verdict, "samples": [list(s) for s, _ in samples], "target": target,
+           "max": max(ratios), "quartiles": [low, high], "itself": apart, "verdict": verdict, "samples": [list(s) for s, _ in samples], "target": target,
            "better": "lower" if at_most else "higher", "ok": verdict == "ok", "foreign_max": round(foreign, 3),
            "foreign": [round(f, 3) for _, f in samples], "quiet": foreign <= FOREIGN_LIMIT,
            "note": note}
     write_row(row)
     print(f"{name:43} {row['ours']:10.4g} {row['peer']:10.4g} {unit:6} {ratio:8.3f} "
           f"[{row['min']:.3f} {low:.3f}-{high:.3f} {row['max']:.3f}] {'<=' if at_most else '>='} {target:<5g} "
-          f"{verdict:6} {100 * own:4.1f} % {100 * foreign:3.0f} %  {note}", flush=True)
+          f"{verdict:6} {100 * apart:4.1f} % {100 * foreign:3.0f} %  {note}", flush=True)
     return ratio
 
 
@@ -232,7 +235,7 @@ def skip(name, reason):
 
 
 def mean_step(side, n):
-    return lambda: statistics.mean(side.ask(f"steps {n}"))
+    return lambda: mean(side.ask(f"steps {n}"))
 
 
 def median_step(side, n):

@@ -8,7 +8,7 @@ import pypi
 
 FOLDER = os.path.abspath(os.path.join(RESULTS, "../newest-torch"))  # RESULTS may not be there yet
 INSTALLED = pypi.interpreter(FOLDER)
-PACKAGES = "torch", "numpy"  # the peers make their batches with NumPy, which torch does not bring
+PACKAGES = "torch", "numpy"  # NumPy does not come with it
 SOURCES = (["--index-url", "https://download.pytorch.org/whl/cpu"], [])
 
 

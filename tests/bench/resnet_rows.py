@@ -9,8 +9,8 @@ import re
 import time
 
 from harness import OUT, PYTHON, Meter, enter, interleave, median, program, resident, skip, torch
+from torch_peers import LAYOUTS
 from cluster import Cluster, run
-import newest
 
 CHUNKS = (1, 2, 4, 8)
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -75,12 +75,18 @@ def rpc_turn(name, chunks, side):
     return lambda: {f"{name}-rpc{chunks}": median(side.ask(f"steps 1 {chunks}"))}
 
 
+def local_turn(name, threads, side):
+    return lambda: {f"{name}-local{threads}": median(side.ask(f"steps 1 {threads}"))}
+
+
 def torch_turns(stack, pythons, batch):
+    """Each version unsplit in both layouts; over RPC as the tutorial has it."""
     turns = []
     for name, python in pythons.items():
         start = lambda *a: stack.enter_context(torch(*a, python=python))
-        turns += [unsplit_turn(f"{name}-local{n}", start("torch_resnet.py", str(batch), "128", str(n)))
-                  for n in (1, 2)]
+        for layout in LAYOUTS:
+            side = start("torch_resnet.py", str(batch), "128", "1", layout)
+            turns += [local_turn(f"{name}-{layout}", n, side) for n in (1, 2)]
         side = start("torch_resnet_rpc.py", str(batch))
         turns += [rpc_turn(name, m, side) for m in CHUNKS]
     return turns
@@ -125,14 +131,6 @@ def pipeline_rows(r, tag):
               r.pairs("own1", f"split{m}", (m + 1) / (2 * m)), 0.85, False,
               f"ideal: (m+1)/2m of unsplit on one thread; efficiency {m} chunks")
     enter(f"resnet50_worker2_cpu_8_chunks_vs_1{tag}", "s", r.pairs("cpu8", "cpu1"), 1.15)
-
-
-def pythons(install):
-    """Those with PyTorch, by its version: Debian's, and the newest where it installs."""
-    python, reason = newest.python(install)
-    if not python:
-        skip("resnet50_vs_newest_torch", reason)
-    return {"1.13": PYTHON, **({"newest": python} if python else {})}
 
 
 def tutorial(batch, rounds, pythons):
@@ -252,21 +250,29 @@ def memory_rows(chunk_counts):
     for chunks in chunk_counts:
         for role, ours, peer in zip(ROLES, our_memory(chunks, idle), torch_memory(chunks)):
             enter(f"resnet50_{role}_rss_{chunks}_chunks_vs_torch_rpc", "MiB", [((ours, peer), 0.0)], 0.5,
-                  True, "peaks, idle sizes subtracted")
+                  True, "peaks, idle sizes subtracted", timed=False)
 
 
 # ---- bf16 -------------------------------------------------------------------------------------------------
 
-def bf16_rows(rounds):
-    name = "resnet50_bf16_vs_torch_fp32"
+def cast_turns(stack, pythons):
+    """PyTorch unsplit on one thread: every version and layout in f32, and with its autocast to bf16."""
+    return [unsplit_turn(f"{name}-{layout}-{kind}", stack.enter_context(
+                torch("torch_resnet.py", "16", "128", "1", layout, kind, python=python)))
+            for name, python in pythons.items() for layout in LAYOUTS for kind in ("f32", "bf16")]
+
+
+def bf16_rows(rounds, pythons):
     with Cluster(0) as c, contextlib.ExitStack() as stack:
         make_data(c, 16)
         path = session(c, "bf16", 16, dtype=BF16)
         done = run(os.path.join(OUT, "cleave-master"), "plan", path, cwd=c.dir)
         if done.returncode:
             said = done.stderr.strip().splitlines()[0].replace(path, "session")
-            return skip(name, f"no bf16 in this build: {said[:80]}")
-        ours, peer = program("bench_train", path), torch("torch_resnet.py", "16", "128", "1")
-        r = Rounds([unsplit_turn("bf16", stack.enter_context(ours)),
-                    unsplit_turn("1.13-local1", stack.enter_context(peer))], rounds)
-    return enter(name, "ms", r.pairs("bf16", "1.13-local1"), 0.5, True, "one thread each")
+            return skip("resnet50_bf16_vs_torch", f"no bf16 in this build: {said[:80]}")
+        ours = stack.enter_context(program("bench_train", path))
+        r = Rounds([unsplit_turn("ours", ours)] + cast_turns(stack, pythons), rounds)
+    for kind, target, name in (("f32", 0.5, "fp32"), ("bf16", 0.8, "bf16")):
+        peer = r.best("-" + kind)
+        enter(f"resnet50_bf16_vs_torch_{name}", "ms", r.pairs("ours", peer), target, True,
+              f"one thread each; peer: {peer}")

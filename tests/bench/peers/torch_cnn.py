@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The unsplit CNN in PyTorch, one thread, batch 64, Adam, on Fashion-MNIST.
 
-usage: torch_cnn.py
+usage: torch_cnn.py [channels_last]
 commands: steps N    milliseconds of each training step
 """
 import gzip
+import sys
 
 import numpy as np
 import torch
@@ -31,6 +32,9 @@ def main():
     net = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
                         nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
                         nn.Linear(64 * 7 * 7, 128), nn.ReLU(), nn.Linear(128, 10))
+    if sys.argv[1:] == ["channels_last"]:
+        net = net.to(memory_format=torch.channels_last)
+        batches = [(a.to(memory_format=torch.channels_last), b) for a, b in batches]
     optimizer = torch.optim.Adam(net.parameters(), lr=0.001)
     serve(net, nn.CrossEntropyLoss(), optimizer, batches)
 

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """ResNet50 in PyTorch on one machine: mean squared error, SGD.
 
-usage: torch_resnet.py BATCH SIZE THREADS [channels_last]
-commands: steps N   milliseconds of each of N steps
-          cpu N     the same in processor time of this process
-          rss       MiB resident before the network was made, and at most
+usage: torch_resnet.py BATCH SIZE THREADS [bf16] [channels_last]
+bf16: the forward pass under torch.autocast, the loss and the parameters in f32
+commands: steps N [THREADS]   milliseconds of each of N steps
+          cpu N [THREADS]     the same in processor time of this process
+          rss                 MiB resident before the network was made, and at most
 """
 import json
 import sys
@@ -24,6 +25,7 @@ def resident(key):
 def main():
     batch, size, threads = map(int, sys.argv[1:4])
     last = "channels_last" in sys.argv[4:]
+    cast = torch.autocast("cpu", dtype=torch.bfloat16, enabled="bf16" in sys.argv[4:])
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     idle = resident("VmRSS")
@@ -36,16 +38,19 @@ def main():
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
     print("ready", flush=True)
     for line in sys.stdin:
-        word, n = (line.split() + ["0"])[:2]
+        word, *numbers = line.split()
         if word == "rss":
             print(json.dumps([idle, resident("VmHWM")]), flush=True)
             continue
         clock = time.process_time if word == "cpu" else time.perf_counter
         found = []
-        for _ in range(int(n)):
+        torch.set_num_threads(int(numbers[1]) if numbers[1:] else threads)
+        for _ in range(int(numbers[0])):
             begin = clock()
             optimizer.zero_grad(set_to_none=True)
-            value = loss(net(x), y)
+            with cast:
+                outputs = net(x)
+            value = loss(outputs.float(), y)
             value.backward()
             optimizer.step()
             value.item()

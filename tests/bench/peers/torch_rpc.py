@@ -63,7 +63,7 @@ class Shard:
 
 def options(port):
     return rpc.TensorPipeRpcBackendOptions(
-        num_worker_threads=16, rpc_timeout=0, init_method=f"tcp://127.0.0.1:{port}",
+        num_worker_threads=16, rpc_timeout=600, init_method=f"tcp://127.0.0.1:{port}",
         _transports=["uv"], _channels=["basic"])
 
 

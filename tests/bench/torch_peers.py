@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch at its best: Debian's and the newest, each in the layouts that its peer script takes. All are
+sides of a row; the one with the smallest median is the row's peer, and its note says which.
+
+mkldnn's own blocked layout is no peer: PyTorch has it for inference only (torch.utils.mkldnn turns
+modules into ones without a backward), while its convolutions block what they are given by themselves."""
+import functools
+
+from harness import PYTHON, median, skip, torch
+import newest
+
+LAYOUTS = ("contiguous", "channels_last")
+PLAIN = ("contiguous",)
+
+
+@functools.lru_cache
+def pythons(install=True):
+    """{version: interpreter} of those with PyTorch: Debian's, and the newest where it installs."""
+    python, reason = newest.python(install)
+    if not python:
+        skip("newest_torch", reason)
+    return {"1.13": PYTHON, **({"newest": python} if python else {})}
+
+
+class Peers:
+    """Its processes, which end with the stack."""
+
+    def __init__(self, stack, script, *args, layouts=PLAIN):
+        extra = {"contiguous": (), "channels_last": ("channels_last",)}
+        self.sides = {f"{version} {layout}": stack.enter_context(torch(script, *args, *extra[layout], python=python))
+                      for version, python in pythons().items() for layout in layouts}
+
+    def asking(self, figure, command):
+        """Sides for interleave."""
+        return [lambda side=side: figure(side.ask(command)) for side in self.sides.values()]
+
+    def best(self, found, at=0):
+        """found: interleave's, whose last figures are these. ([((figure `at`, the best one's), foreign)],
+        which that is)."""
+        names = list(self.sides)
+        wins = min(range(-len(names), 0), key=lambda k: median(f[k] for f, _ in found))
+        return [((f[at], f[wins]), foreign) for f, foreign in found], f"peer: {names[wins]}"
