@@ -254,6 +254,7 @@ $(foreach s,$(wildcard tests/ops/test_*.c),$(eval $(call unit_rule,ops,$(basenam
 $(OUT)/ops/print_cases: $(OUT)/tests/ops/print_cases.o $(call libs_for,common/models)
 	@mkdir -p $(@D)
 	$(call link,,$(filter %.o,$^),common/models)
+units: $(OUT)/ops/print_cases
 golden: deps-parity $(OUT)/ops/print_cases
 	$(Q)$(PYTHON) tests/golden/make_golden.py $(OUT)/ops/print_cases
 

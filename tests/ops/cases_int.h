@@ -251,8 +251,10 @@ static inline void case_line(clv_op op, char *line) {
 static inline void case_refusal(clv_op op, const char *value) {
   op_refusal *r = &refusals[n_refusals];
   const char *bar = strstr(value, " | ");
-  if (!bar || strlen(value) >= sizeof r->keys || n_refusals == MAX_REFUSALS) {
-    case_problem(op, "'refused: %.80s' is not KEY=VALUE... | TEXT, or one too many", value);
+  if (!bar || bar - value >= (int)sizeof r->keys || strlen(bar + 3) >= sizeof r->text ||
+      n_refusals == MAX_REFUSALS) {
+    case_problem(op, "'refused: %.80s' is not KEY=VALUE... | TEXT, too long, or one too many",
+                 value);
     return;
   }
   r->op = op;
