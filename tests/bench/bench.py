@@ -35,9 +35,9 @@ class LinkPair:
 # ---- messages -----------------------------------------------------------------------------------------
 
 def rpc_echo():
-    with Cluster(1) as c, twins(lambda: LinkPair(c.certs)) as ours, contextlib.ExitStack() as stack, \
-            program("bench_echo", c.certs, "master", "w1") as bare:
-        peers = Peers(stack, "torch_rpc.py", "echo")
+    with Cluster(1) as c, twins(lambda: LinkPair(c.certs)) as ours, contextlib.ExitStack() as stack:
+        peers = Peers(stack, "torch_rpc.py", "echo")  # they take long to come: the echo's link would be idle
+        bare = stack.enter_context(program("bench_echo", c.certs, "master", "w1"))
         found = interleave([lambda: median(ours.ask("ping 2000")), lambda: median(bare.ask("ping 2000")),
                             *peers.asking(median, "ping 500")])
         enter("rpc_empty_vs_bare_echo", "us", [((o, b), f) for (o, b, *_), f in found], 1.3)
