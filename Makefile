@@ -67,7 +67,7 @@ BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
 .PHONY: all help test demo check-layers print-layers lint format bench bench-pipeline fuzz fuzzers fuzz-coverage parity learns mutate install uninstall clean \
-        proof proof-status deps deps-test manuals deps-parity sanitize soak soak-mixed schedules references faults
+        deps deps-test manuals deps-parity sanitize soak soak-mixed schedules references faults
 all: $(BINARIES) $(LIBCLEAVE) manuals
 
 help:
@@ -364,6 +364,7 @@ $(OUT)/bench/%: $(OUT)/tests/bench/%.o $(ALL_LIBS)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
 
 # ---- the table of the proofs -------------------------------------------------------------------------
+.PHONY: proof proof-status
 proof: deps-parity
 	$(Q)MAKE=$(MAKE) PROOF=$(PROOF) PROOF_SCALE=$(PROOF_SCALE) $(PYTHON) tests/proof/proof.py
 proof-status:
