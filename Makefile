@@ -73,7 +73,7 @@ LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)
 
 .PHONY: all help test demo check-layers print-layers lint format bench bench-pipeline golden fuzz \
         fuzzers fuzz-coverage parity learns mutate install uninstall clean deps deps-test manuals \
-        deps-parity sanitize soak soak-mixed schedules references faults proof proof-status t \
+        deps-parity sanitize soak soak-mixed schedules references faults t \
         check print-commands
 all: $(BINARIES) $(LIBCLEAVE) manuals
 
@@ -419,6 +419,7 @@ $(OUT)/bench/%: $(OUT)/tests/bench/%.o $(ALL_LIBS)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
 
 # ---- the table of the proofs -------------------------------------------------------------------------
+.PHONY: proof proof-status
 proof: deps-parity
 	$(Q)MAKE=$(MAKE) PROOF=$(PROOF) PROOF_SCALE=$(PROOF_SCALE) $(PYTHON) tests/proof/proof.py
 proof-status:

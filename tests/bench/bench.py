@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speed and memory as ratios against peers measured in the same run; harness.py says how.
 
-usage: bench.py OUT [ROW...]      OUT holds cleave-worker, cleave-master and bench/; default: all rows
+usage: bench.py OUT [ROW...]      OUT holds cleave-worker, cleave-master and bench/; default: all
+rows
 """
 import contextlib
 import os
@@ -32,12 +33,13 @@ class LinkPair:
         self.server.close()
 
 
-# ---- messages -----------------------------------------------------------------------------------------
+# ---- messages ------------------------------------------------------------------------------------
 
 def rpc_echo():
-    with Cluster(1) as c, twins(lambda: LinkPair(c.certs)) as ours, contextlib.ExitStack() as stack, \
-            program("bench_echo", c.certs, "master", "w1") as bare:
+    with Cluster(1) as c, twins(lambda: LinkPair(c.certs)) as ours, contextlib.ExitStack() as stack:
+        # they take long to come: the echo's link would be idle
         peers = Peers(stack, "torch_rpc.py", "echo")
+        bare = stack.enter_context(program("bench_echo", c.certs, "master", "w1"))
         found = interleave([lambda: median(ours.ask("ping 2000")), lambda: median(bare.ask("ping 2000")),
                             *peers.asking(median, "ping 500")])
         enter("rpc_empty_vs_bare_echo", "us", [((o, b), f) for (o, b, *_), f in found], 1.3)
@@ -46,8 +48,8 @@ def rpc_echo():
 
 
 def tensors():
-    """The strongest raw peer: which batch is best depends on caches and on how dear a wake-up is, so
-    two sizes run and the better one counts, round by round."""
+    """The strongest raw peer: which batch is best depends on caches and on how dear a wake-up is,
+    so two sizes run and the better one counts, round by round."""
     with Cluster(1) as c, twins(lambda: LinkPair(c.certs)) as ours, \
             program("bench_tls", "64", c.certs, "master", "w1") as small, \
             program("bench_tls", "256", c.certs, "master", "w1") as large, \
@@ -62,7 +64,7 @@ def tensors():
                   [((b, n), f) for (_, b, n), f in found], 1.2, False, "the peer is a strong one")
 
 
-# ---- training -------------------------------------------------------------------------------------------
+# ---- training ------------------------------------------------------------------------------------
 
 def mlp_session(c):
     import random
@@ -126,8 +128,8 @@ def contexts():
 
 
 def cnn():
-    """The split rows are ours against ours: the network of the PyTorch row, whose second convolution
-    alone is most of the work, and one that a cut can halve."""
+    """The split rows are ours against ours: the network of the PyTorch row, whose second
+    convolution alone is most of the work, and one that a cut can halve."""
     with Cluster(1) as c, own("bench_train", cnn_session(c, "whole")) as whole, \
             own("bench_train", cnn_session(c, "split", *CUT)) as split, contextlib.ExitStack() as stack:
         peers = Peers(stack, "torch_cnn.py", layouts=LAYOUTS)
@@ -150,8 +152,8 @@ RESNET = "16", "128", "1"  # batch, side, threads
 
 
 def resnet():
-    """In f32 and in bf16, each against PyTorch's best in the same numbers; ours in bf16 against its best
-    in f32 as well, as a processor without bf16 has that alone."""
+    """In f32 and in bf16, each against PyTorch's best in the same numbers; ours in bf16 against its
+    best in f32 as well, as a processor without bf16 has that alone."""
     with own("bench_resnet", *RESNET) as ours, contextlib.ExitStack() as stack:
         peers = Peers(stack, "torch_resnet.py", *RESNET, layouts=LAYOUTS)
         resnet_rows("graph_1t", "vs_torch", (0.8, 0.5), ours, peers)
@@ -166,8 +168,8 @@ def resnet():
 
 
 def resnet_rows(name, peer, targets, ours, peers):
-    """targets: of time and of memory. Time and processor time of a step; and what stays of the memory: peak less what is resident before
-    the network is made, against PyTorch's smallest."""
+    """targets: of time and of memory. Time and processor time of a step; and what stays of the
+    memory: peak less what is resident before the network is made, against PyTorch's smallest."""
     for unit, clock in (("steps", ""), ("cpu", "_cpu")):
         found = interleave([lambda: median(ours.ask(f"{unit} 3")), *peers.asking(median, f"{unit} 3")])
         samples, note = peers.best(found)
@@ -178,7 +180,7 @@ def resnet_rows(name, peer, targets, ours, peers):
           targets[1], note=f"peer: {theirs[min(theirs)]}", timed=False)
 
 
-# ---- memory ---------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 def worker_memory():
     samples = []

@@ -7,8 +7,9 @@ quartiles. The share of the machine's processor time that went to processes not 
 every round; rounds above FOREIGN_LIMIT are repeated, up to a limit, and left out when enough quiet
 ones remain. Results go to standard output and to build/bench/ROW.jsonl.
 
-With STRICT=1 in the environment there are STRICT_ROUNDS rounds, all count, every second one of them is
-a second process of our side's (twins), and judge.py says which rows have missed: then it exits with 1.
+With STRICT=1 in the environment there are STRICT_ROUNDS rounds, all count, every second one of them
+is a second process of our side's (twins), and judge.py says which rows have missed: then it exits
+with 1.
 """
 import json
 import os
@@ -35,7 +36,7 @@ PYTHON = "/usr/bin/python3"
 median, mean = statistics.median, statistics.mean
 
 
-# ---- whose processor time -------------------------------------------------------------------------
+# ---- whose processor time ------------------------------------------------------------------------
 
 def machine_ticks():
     """Busy ticks of all processors; time stolen by the host counts as busy."""
@@ -80,7 +81,7 @@ class Meter:
         self.foreign = min(1.0, max(0.0, foreign / max(ticks, 1)))
 
 
-# ---- sides ------------------------------------------------------------------------------------------
+# ---- sides ---------------------------------------------------------------------------------------
 
 class Side:
     """One side of a comparison: a process that runs a round when told to."""
@@ -121,7 +122,8 @@ def torch(name, *args, python=PYTHON):
 
 
 class Twins:
-    """Two of a side, which take the rounds in turn: what differs between them is not our program."""
+    """Two of a side, which take the rounds in turn: what differs between them is not our
+    program."""
     at = 0  # this round's
 
     def __init__(self, make):
@@ -147,7 +149,7 @@ def own(name, *args):
     return twins(lambda: program(name, *args))
 
 
-# ---- rounds -----------------------------------------------------------------------------------------
+# ---- rounds --------------------------------------------------------------------------------------
 
 rows = []
 
@@ -175,8 +177,8 @@ def strict_rounds(sides):
 
 
 def interleave(sides, rounds=ROUNDS, max_rounds=MAX_ROUNDS):
-    """sides: functions that run one round and return its figure. [(figures, foreign share)], without
-    the noisy rounds when QUIET_ENOUGH others are there; all of them with STRICT."""
+    """sides: functions that run one round and return its figure. [(figures, foreign share)],
+    without the noisy rounds when QUIET_ENOUGH others are there; all of them with STRICT."""
     if STRICT and rounds > 1:
         return strict_rounds(sides)
     warm_up(sides)
@@ -242,7 +244,7 @@ def median_step(side, n):
     return lambda: median(side.ask(f"steps {n}"))
 
 
-# ---- memory -----------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 def resident(pid, key):
     """MiB."""
@@ -264,10 +266,11 @@ def peak_until_end(process):
     return peak
 
 
-# ---- all of them --------------------------------------------------------------------------------------
+# ---- all of them ---------------------------------------------------------------------------------
 
 def main(groups, wanted):
-    """Runs the groups of rows that are wanted, all if none is, and says how they did; the exit code."""
+    """Runs the groups of rows that are wanted, all if none is, and says how they did; the exit
+    code."""
     unknown = [w for w in wanted if w not in [g.__name__ for g in groups]]
     if unknown:
         sys.exit(f"no rows called {unknown}; there are {[g.__name__ for g in groups]}")

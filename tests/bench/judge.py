@@ -13,17 +13,18 @@ def quartiles(ratios):
 
 
 def itself(ours):
-    """How far our rounds are from our rounds: every second one beside the others. With twins (harness)
-    these are two processes of the same program."""
+    """How far our rounds are from our rounds: every second one beside the others. With twins
+    (harness) these are two processes of the same program."""
     if len(ours) < 2:
         return 0.0
     return abs(statistics.median(ours[::2]) / statistics.median(ours[1::2]) - 1)
 
 
 def strictly(ratios, ours, target, at_most=True, timed=True):
-    """`ok`: the median meets the target. `near`: it does not, but the better quartile does. `MISSED`:
-    neither does. `not judged: why`: neither does, in too few rounds or where our side differs from
-    itself by more than NOISE. What is not timed (memory) needs neither rounds nor quiet."""
+    """`ok`: the median meets the target. `near`: it does not, but the better quartile does.
+    `MISSED`: neither does. `not judged: why`: neither does, in too few rounds or where our side
+    differs from itself by more than NOISE. What is not timed (memory) needs neither rounds nor
+    quiet."""
     low, middle, high = quartiles(ratios)
     meets = lambda ratio: ratio <= target if at_most else ratio >= target
     if meets(middle):

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""make bench STRICT=1 on planted numbers: what fails a row, and what a noisy machine is forgiven."""
+"""make bench STRICT=1 on planted numbers: what fails a row, and what a noisy machine is
+forgiven."""
 import os
 import sys
 

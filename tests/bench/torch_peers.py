@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch at its best: Debian's and the newest, each in the layouts that its peer script takes. All are
-sides of a row; the one with the smallest median is the row's peer, and its note says which.
+"""PyTorch at its best: Debian's and the newest, each in the layouts that its peer script takes. All
+are sides of a row; the one with the smallest median is the row's peer, and its note says which.
 
 mkldnn's own blocked layout is no peer: PyTorch has it for inference only (torch.utils.mkldnn turns
-modules into ones without a backward), while its convolutions block what they are given by themselves."""
+modules into ones without a backward), while its convolutions block what they are given by
+themselves."""
 import functools
 
 from harness import PYTHON, median, skip, torch
@@ -35,8 +36,8 @@ class Peers:
         return [lambda side=side: figure(side.ask(command)) for side in self.sides.values()]
 
     def best(self, found, at=0):
-        """found: interleave's, whose last figures are these. ([((figure `at`, the best one's), foreign)],
-        which that is)."""
+        """found: interleave's, whose last figures are these. ([((figure `at`, the best one's),
+        foreign)], which that is)."""
         names = list(self.sides)
         wins = min(range(-len(names), 0), key=lambda k: median(f[k] for f, _ in found))
         return [((f[at], f[wins]), foreign) for f, foreign in found], f"peer: {names[wins]}"

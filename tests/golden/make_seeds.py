@@ -14,8 +14,8 @@ themselves after each step. Where those agree, `final` is the range of their las
 program has to end there: no step of its own may be further than that from PyTorch's. Where they do
 not, the end says nothing. All four have ten steps from PyTorch's weights at PLACES places along its
 run, sets called NAME.0, NAME.1, ...: `first` is the iteration they begin with, and a parameter has
-one more dimension, its values before every iteration and after the last; before every forward pass of
-its stage in the pipeline.
+one more dimension, its values before every iteration and after the last; before every forward pass
+of its stage in the pipeline.
 """
 import itertools
 import os
@@ -167,8 +167,8 @@ class Moved(torch.optim.SGD):
 
 
 class Notebook:
-    """The numbers of the notebook's cells, drawn in the notebook's order. `first`: the iteration that
-    a run begins with; `rate`: times every learning rate; `noise`: of a perturbed run."""
+    """The numbers of the notebook's cells, drawn in the notebook's order. `first`: the iteration
+    that a run begins with; `rate`: times every learning rate; `noise`: of a perturbed run."""
 
     def __init__(self, first=0, rate=1, noise=None):
         torch.manual_seed(40)
@@ -251,8 +251,8 @@ def tensor_parallel(book, n):
 
 def pipeline(book, n):
     """The notebook's loop with its queues; losses by batch. A batch that would end at 0 ends one
-    row before the last, as there. Batches whose backward the loop does not reach have none. A run that
-    begins at a later batch begins with empty queues too."""
+    row before the last, as there. Batches whose backward the loop does not reach have none. A run
+    that begins at a later batch begins with empty queues too."""
     stages = book.stages
     opts = [book.sgd(s.parameters()) for s in stages]
     forward_0, forward_1, losses = True, False, []
@@ -330,7 +330,8 @@ def whole_run(name):
 
 
 def from_place(name, first, state, rate=1):
-    """PyTorch's run from there, as long as it takes to hold PLACE_STEPS steps: not all have rows."""
+    """PyTorch's run from there, as long as it takes to hold PLACE_STEPS steps: not all have
+    rows."""
     run, _, models = SEED002[name]
     for n in itertools.count(PLACE_STEPS):
         book, states = Notebook(first, rate), {key: [] for key in state}

@@ -436,7 +436,8 @@ def seed_figures(name, session, folder, *place):
 
 
 def seed_row(name, session, folder):
-    """A whole run. A program of seed 002 also says itself if its end is in range, where there is one."""
+    """A whole run. A program of seed 002 also says itself if its end is in range, where there is
+    one."""
     measured, limit, note = seed_figures(name, session, folder)
     return row(name, "loss or gradient, largest", measured, limit, note)
 
@@ -456,9 +457,9 @@ def places_row(name, session, folder):
 
 
 def seed_programs():
-    """Each takes PyTorch's whole run, from the same weights and data, over three workers. Those of seed
-    002 also take single steps from PyTorch's weights all along its run, which say what the end of a
-    chaotic run cannot."""
+    """Each takes PyTorch's whole run, from the same weights and data, over three workers. Those of
+    seed 002 also take single steps from PyTorch's weights all along its run, which say what the end
+    of a chaotic run cannot."""
     folder = os.path.join(cluster.dir, "seeds")
     os.mkdir(folder)
     figures = make_seeds.collect(full=True)
@@ -493,8 +494,8 @@ def seed_places_are_not_fooled():
 # ---- TensorBoard ---------------------------------------------------------------------------------
 
 def tensorboard_reads_event_files():
-    """A run that lost its last steps and was resumed, and one that diverged: every tag, step and value
-    that TensorBoard shows is that of the run's own files, and no other."""
+    """A run that lost its last steps and was resumed, and one that diverged: every tag, step and
+    value that TensorBoard shows is that of the run's own files, and no other."""
     python, reason = board.python()
     if not python:
         return reason

@@ -4,10 +4,10 @@
 
 usage: proof.py [--status]   environment: PROOF=name for one of them, PROOF_SCALE=short|full
 
-A proof is run when its row is missing, stale, failed, or shorter than what is asked for. A row is stale
-when the digest of what it depends on has changed: the product's tracked files (all but tests, pages and
-hidden files) and the proof's own. A row is written as soon as its proof ends, so a run that was killed
-goes on with the proof it was in. build/proof/ has the state and the output of each.
+A proof is run when its row is missing, stale, failed, or shorter than what is asked for. A row is
+stale when the digest of what it depends on has changed: the product's tracked files (all but tests,
+pages and hidden files) and the proof's own. A row is written as soon as its proof ends, so a run
+that was killed goes on with the proof it was in. build/proof/ has the state and the output of each.
 """
 import datetime
 import fcntl

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""`make proof` with proofs that take no time: what is run again after a kill or a change, which figures
-count, and which lines of real proofs give them."""
+"""`make proof` with proofs that take no time: what is run again after a kill or a change, which
+figures count, and which lines of real proofs give them."""
 import os
 import signal
 import subprocess

@@ -4,8 +4,8 @@
  *
  * A program is run as NAME SESSION.yaml [FOLDER [PLACE]] and reads PyTorch's run from seeds.txt and
  * seeds.bin in FOLDER (tests/golden, by make_seeds.py there): it takes as many steps as it has.
- * PLACE: steps in the middle of PyTorch's run, each from PyTorch's weights. They are the set NAME.PLACE
- * there, whose `first` is the iteration that the program begins with.
+ * PLACE: steps in the middle of PyTorch's run, each from PyTorch's weights. They are the set
+ * NAME.PLACE there, whose `first` is the iteration that the program begins with.
  * Its last line is `PASS NAME: figures` or `FAIL NAME: what is wrong`; the exit code is 0 or 1.
  */
 #ifndef CLEAVE_SEED_H
@@ -121,7 +121,7 @@ static inline bool seed_worst(double difference, double size) {
   return true;
 }
 
-/* `least`: what the difference is divided by at least, so that it is absolute for smaller numbers. */
+/* `least`: what the difference is divided by at least: it is absolute for smaller numbers. */
 static inline void seed_compare_from(double least, const char *what, size_t index, double ours,
                                      double theirs) {
   if (seed_worst(fabs(ours - theirs), fmax(least, fabs(theirs))))
@@ -140,8 +140,8 @@ static inline double seed_norm(const cleave_tensor *tensor) {
   return sqrt(sum);
 }
 
-/* Tensors of one shape: the norm of their difference beside PyTorch's norm, which is taken for 1 if it
- * is smaller. */
+/* Tensors of one shape: the norm of their difference beside PyTorch's norm, which is taken for 1 if
+ * it is smaller. */
 static inline void seed_compare_tensor(const char *what, size_t index, const cleave_tensor *ours,
                                        const cleave_tensor *theirs) {
   double sum = 0;
