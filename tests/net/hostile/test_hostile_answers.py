@@ -23,10 +23,6 @@ def wrong_values():
         V, dict(context=0), dict(message=0), dict(stage=300), dict(flags=64)))
 
 
-def error_for(f, code=9, hop=""):
-    return failing(V, code, "my head hurts", hop, context=f.context, message=f.message)
-
-
 @suite.test
 def values_that_are_errors():
     fails = lambda *code_hop: on(V, lambda f: [error_for(f, *code_hop)])

@@ -94,6 +94,8 @@ def a_slow_link_is_named_with_its_speed_and_round_trip():
 
 @suite.test
 def numbers_grow():
+    until(lambda: all(sessions(look(code=4), worker).get(name, {}).get("modules")
+                      for name, worker in (("busy", "w1"), ("slow", "w2"))))
     first = look(code=4)
     second = look(code=4)
     for name, worker in (("busy", "w1"), ("slow", "w2")):
