@@ -17,7 +17,7 @@ struct clv_claim {
   clv_run_record record;
 };
 
-/* ---- files --------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static void record_path(const char *run_dir, clv_bytes *ret) {
   clv_bytes_printf(ret, "%s/run.json", run_dir);
@@ -39,7 +39,7 @@ clv_code clv_record_write(const char *run_dir, const clv_run_record *r, clv_err 
   return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
 }
 
-/* ---- the claim ----------------------------------------------------------------------------------- */
+/* ---- the claim ------------------------------------------------------------------------------- */
 
 void clv_claim_free(clv_claim *c) {
   if (!c) return;

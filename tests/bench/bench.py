@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speed and memory as ratios against peers measured in the same run; harness.py says how.
 
-usage: bench.py OUT [ROW...]      OUT holds cleave-worker, cleave-master and bench/; default: all rows
+usage: bench.py OUT [ROW...]      OUT holds cleave-worker, cleave-master and bench/; default: all
+rows
 """
 import os
 import subprocess
@@ -30,7 +31,7 @@ class LinkPair:
         self.server.close()
 
 
-# ---- messages -----------------------------------------------------------------------------------------
+# ---- messages ------------------------------------------------------------------------------------
 
 def rpc_echo():
     with Cluster(1) as c, LinkPair(c.certs) as ours, \
@@ -43,8 +44,8 @@ def rpc_echo():
 
 
 def tensors():
-    """The strongest raw peer: which batch is best depends on caches and on how dear a wake-up is, so
-    two sizes run and the better one counts, round by round."""
+    """The strongest raw peer: which batch is best depends on caches and on how dear a wake-up is,
+    so two sizes run and the better one counts, round by round."""
     with Cluster(1) as c, LinkPair(c.certs) as ours, \
             program("bench_tls", "64", c.certs, "master", "w1") as small, \
             program("bench_tls", "256", c.certs, "master", "w1") as large, \
@@ -59,7 +60,7 @@ def tensors():
                   [((b, n), f) for (_, b, n), f in found], 1.2, False, "the peer is a strong one")
 
 
-# ---- training -------------------------------------------------------------------------------------------
+# ---- training ------------------------------------------------------------------------------------
 
 def mlp_session(c):
     import random
@@ -121,8 +122,8 @@ def contexts():
 
 
 def cnn():
-    """The split rows are ours against ours: the network of the PyTorch row, whose second convolution
-    alone is most of the work, and one that a cut can halve."""
+    """The split rows are ours against ours: the network of the PyTorch row, whose second
+    convolution alone is most of the work, and one that a cut can halve."""
     with Cluster(1) as c, program("bench_train", cnn_session(c, "whole")) as whole, \
             program("bench_train", cnn_session(c, "split", *CUT)) as split, \
             torch("torch_cnn.py") as peer:
@@ -141,8 +142,8 @@ CUT, DEEP_CUT = (3, 2), (6, 8)
 
 
 def resnet():
-    """Against the better of PyTorch's two layouts, round by round. What stays of the memory: peak less
-    what is resident before the network is made."""
+    """Against the better of PyTorch's two layouts, round by round. What stays of the memory: peak
+    less what is resident before the network is made."""
     shape = "16", "128", "1"
     with program("bench_resnet", *shape) as ours, torch("torch_resnet.py", *shape) as planes, \
             torch("torch_resnet.py", *shape, "channels_last") as last:
@@ -169,7 +170,7 @@ def resnet_bf16(ours, *peers):
     enter("resnet50_bf16_rss_vs_torch_fp32", "MiB", [((mine, min(theirs)), 0.0)], 0.5)
 
 
-# ---- memory ---------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 def worker_memory():
     samples = []

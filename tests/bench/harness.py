@@ -29,7 +29,7 @@ PYTHON = "/usr/bin/python3"
 median = statistics.median
 
 
-# ---- whose processor time -------------------------------------------------------------------------
+# ---- whose processor time ------------------------------------------------------------------------
 
 def machine_ticks():
     """Busy ticks of all processors; time stolen by the host counts as busy."""
@@ -74,7 +74,7 @@ class Meter:
         self.foreign = min(1.0, max(0.0, foreign / max(ticks, 1)))
 
 
-# ---- sides ------------------------------------------------------------------------------------------
+# ---- sides ---------------------------------------------------------------------------------------
 
 class Side:
     """One side of a comparison: a process that runs a round when told to."""
@@ -114,14 +114,14 @@ def torch(name, *args, python=PYTHON):
     return Side(python, os.path.join(HERE, "peers", name), *args)
 
 
-# ---- rounds -----------------------------------------------------------------------------------------
+# ---- rounds --------------------------------------------------------------------------------------
 
 rows = []
 
 
 def interleave(sides, rounds=ROUNDS, max_rounds=MAX_ROUNDS):
-    """sides: functions that run one round and return its figure. [(figures, foreign share)], without
-    the noisy rounds when QUIET_ENOUGH others are there."""
+    """sides: functions that run one round and return its figure. [(figures, foreign share)],
+    without the noisy rounds when QUIET_ENOUGH others are there."""
     for side in sides:
         side()  # warm-up
     found = []
@@ -180,7 +180,7 @@ def median_step(side, n):
     return lambda: median(side.ask(f"steps {n}"))
 
 
-# ---- memory -----------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 def resident(pid, key):
     """MiB."""
@@ -202,7 +202,7 @@ def peak_until_end(process):
     return peak
 
 
-# ---- all of them --------------------------------------------------------------------------------------
+# ---- all of them ---------------------------------------------------------------------------------
 
 def main(groups, wanted):
     """Runs the groups of rows that are wanted, all if none is, and says how they did."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The newest PyTorch, beside Debian's: in a virtual environment of its own under build/, from PyTorch's
-index of builds for processors, or else from PyPI (several GiB, as those come with CUDA)."""
+"""The newest PyTorch, beside Debian's: in a virtual environment of its own under build/, from
+PyTorch's index of builds for processors, or else from PyPI (several GiB, as those come with
+CUDA)."""
 import os
 
 from harness import RESULTS

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of bench_pipeline.py: PyTorch's tutorial "Distributed Pipeline Parallelism Using RPC". ResNet50,
-cut behind layer2 onto two workers of one compute thread each, beside a master with the data and the
-loss; 128x128, mean squared error against one-hot labels, SGD. Ours over mutual TLS, PyTorch without."""
+"""Rows of bench_pipeline.py: PyTorch's tutorial "Distributed Pipeline Parallelism Using RPC".
+ResNet50, cut behind layer2 onto two workers of one compute thread each, beside a master with the
+data and the loss; 128x128, mean squared error against one-hot labels, SGD. Ours over mutual TLS,
+PyTorch without."""
 import contextlib
 import json
 import os
@@ -19,10 +20,11 @@ BF16 = "dtype: bf16, "  # the words for it under `train`
 TICK = os.sysconf("SC_CLK_TCK")
 
 
-# ---- our side -------------------------------------------------------------------------------------------
+# ---- our side ------------------------------------------------------------------------------------
 
 def make_data(c, batch):
-    """One batch of records, which the master copies into one batch: PyTorch's side has two as well."""
+    """One batch of records, which the master copies into one batch: PyTorch's side has two as
+    well."""
     done = run(PYTHON, RANDOM_DATA, os.path.join(c.dir, f"data{batch}"), "--samples", str(batch))
     assert done.returncode == 0, done.stderr
 
@@ -69,7 +71,7 @@ def our_turns(stack, c, batch):
     return turns + [split_turn(m, start(f"split{m}", batch, chunks=m), second) for m in CHUNKS]
 
 
-# ---- PyTorch's side -------------------------------------------------------------------------------------
+# ---- PyTorch's side ------------------------------------------------------------------------------
 
 def rpc_turn(name, chunks, side):
     return lambda: {f"{name}-rpc{chunks}": median(side.ask(f"steps 1 {chunks}"))}
@@ -86,7 +88,7 @@ def torch_turns(stack, pythons, batch):
     return turns
 
 
-# ---- rows -----------------------------------------------------------------------------------------------
+# ---- rows ----------------------------------------------------------------------------------------
 
 class Rounds:
     """What the sides took, round by round: [({side: figure}, foreign share)]."""
@@ -145,7 +147,7 @@ def tutorial(batch, rounds, pythons):
     return r.best("local1", "local2").split("-")[0]
 
 
-# ---- against the simulator --------------------------------------------------------------------------------
+# ---- against the simulator -----------------------------------------------------------------------
 
 WARM, STEPS = 5, 9  # the window is settled by the fifth step
 
@@ -179,7 +181,8 @@ class Trace:
         return [high - low for low, high in self.spans.values()]
 
     def costs(self, stage):
-        """F, I, W, a step, and the edge's latency and times on the link, as bench_sched takes them."""
+        """F, I, W, a step, and the edge's latency and times on the link, as bench_sched takes
+        them."""
         of = lambda phase: median(self.took.get((phase, stage), [0]))
         half, edge = of("backward") / 2, ("activation", stage)
         latency = median(self.passed.get(edge, [0]))
@@ -210,7 +213,7 @@ def simulated_rows():
                   f"the simulator's round : the measured one, window {window}")
 
 
-# ---- memory -----------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 ROLES = ("master", "worker1", "worker2")
 
@@ -255,7 +258,7 @@ def memory_rows(chunk_counts):
                   True, "peaks, idle sizes subtracted")
 
 
-# ---- bf16 -------------------------------------------------------------------------------------------------
+# ---- bf16 ----------------------------------------------------------------------------------------
 
 def bf16_rows(rounds):
     name = "resnet50_bf16_vs_torch_fp32"

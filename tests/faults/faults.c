@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a bad network does to messages, for whole processes: linked into the tests' own cleave-worker,
- * cleave-master and libcleave, it stands between packets and their links.
+ * What a bad network does to messages, for whole processes: linked into the tests' own
+ * cleave-worker, cleave-master and libcleave, it stands between packets and their links.
  *
  *   CLEAVE_TEST_FAULTS=SEED:DROP:TWICE:DELAY_MS   percent, percent, most milliseconds
  *
  * Only messages that are said again, or that do nothing but free memory, are touched: those about
- * references but their values, DROP, END_CONTEXT without a step, and ENDED without a trace. What happens
- * to the n-th message of a kind follows from seed, kind and n. At exit it says what it did: a test that
- * it slept through proves nothing.
+ * references but their values, DROP, END_CONTEXT without a step, and ENDED without a trace. What
+ * happens to the n-th message of a kind follows from seed, kind and n. At exit it says what it did:
+ * a test that it slept through proves nothing.
  */
 #include <pthread.h>
 #include <stdio.h>

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A worker's node between its master and another worker, who say anything: frames as they come over a link,
- * each behind a byte that says from whom and on which lane, and its length in two bytes. Tensors that a frame
- * carries itself have their checksum put right, or nothing would get past it. Whatever comes, the node neither
- * crashes nor keeps memory, and what it sends are frames that can be sent.
+ * A worker's node between its master and another worker, who say anything: frames as they come over
+ * a link, each behind a byte that says from whom and on which lane, and its length in two bytes.
+ * Tensors that a frame carries itself have their checksum put right, or nothing would get past it.
+ * Whatever comes, the node neither crashes nor keeps memory, and what it sends are frames that can
+ * be sent.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@ typedef struct conversation {
   bool ended[PEERS];
 } conversation;
 
-/* ---- what the node sends ------------------------------------------------------------------------- */
+/* ---- what the node sends --------------------------------------------------------------------- */
 
 static bool intercept(clv_link *link, clv_packet *p) {
   clv_bytes head = {0};
@@ -50,7 +51,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
   return 0;
 }
 
-/* ---- the node ------------------------------------------------------------------------------------ */
+/* ---- the node -------------------------------------------------------------------------------- */
 
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
   conversation *c = user;
@@ -125,7 +126,7 @@ static void end(conversation *c) {
   clv_pool_unref(c->pool);
 }
 
-/* ---- what it is told ------------------------------------------------------------------------------- */
+/* ---- what it is told ------------------------------------------------------------------------- */
 
 /* As a lane does it. There is no stream for the answer to a PING, which would end the link. */
 static void hear(conversation *c, uint8_t from, const uint8_t *data, size_t len) {

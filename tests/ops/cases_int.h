@@ -31,7 +31,8 @@ typedef struct op_case {
 
 enum { MAX_CASES = 256 };
 
-/* wait is not here: PyTorch has none, and its loops have a test of their own in tests/unit/graph. */
+/* wait is not here: PyTorch has none, and its loops have a test of their own in
+ * tests/unit/graph. */
 static const char *const case_ops[CLV_OP_COUNT] = {
     [CLV_OP_LINEAR] = "linear",
     [CLV_OP_CONV2D] = "conv2d",

@@ -449,8 +449,8 @@ def seed_programs():
 # ---- TensorBoard ---------------------------------------------------------------------------------
 
 def tensorboard_reads_event_files():
-    """A run that lost its last steps and was resumed, and one that diverged: every tag, step and value
-    that TensorBoard shows is that of the run's own files, and no other."""
+    """A run that lost its last steps and was resumed, and one that diverged: every tag, step and
+    value that TensorBoard shows is that of the run's own files, and no other."""
     python, reason = board.python()
     if not python:
         return reason

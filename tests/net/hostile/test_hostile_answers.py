@@ -229,7 +229,8 @@ def frames_that_belong_elsewhere():
 
 @suite.test
 def references_that_it_was_not_given():
-    """What a worker may not say goes unheard; what it may is answered as for what does not exist."""
+    """What a worker may not say goes unheard; what it may is answered as for what does not
+    exist."""
     about = dict(ref=3, fork=4, key=5)
     begun = [pb.Frame(kind=kind, context=1, message=9, reference=pb.Reference(number=1, **about))
              for kind in (pb.REF_KEEP, pb.REF_USE, pb.REF_FORK)]

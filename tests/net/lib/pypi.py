@@ -28,8 +28,8 @@ def works(folder, package):
 
 
 def install(folder, package, sources=([],)):
-    """Makes the environment, and takes the package from the first source (options of pip) that has it;
-    why that did not work, or None."""
+    """Makes the environment, and takes the package from the first source (options of pip) that has
+    it; why that did not work, or None."""
     wrong = _do(sys.executable, "-m", "venv", folder)
     if wrong:
         return f"no virtual environment (Debian: python3-venv): {wrong}"
