@@ -292,7 +292,8 @@ $(OUT)/faults/references: $(OUT)/tests/faults/references.o $$(ALL_LIBS)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
 UNIT_PROGRAMS += $(OUT)/faults/references
 
-# Programs on the public API, compiled as a user's are: against an installed tree, through pkg-config.
+# Programs on the public API, compiled as a user's are: against an installed tree, through
+# pkg-config.
 TREE := $(abspath $(OUT))/tree
 TREE_PKG = PKG_CONFIG_LIBDIR=$(TREE)$(PREFIX)/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$(TREE) pkg-config
 $(TREE)/installed: $(BINARIES) $(LIBCLEAVE) master/api/cleave.h $$(PAGES)
@@ -319,7 +320,8 @@ test: deps-test
 t:
 	$(Q)MAKE='$(MAKE)' tests/one-test $(OUT) '$(T)' $(UNIT_PROGRAMS)
 
-# What holds for the tree itself: each executable tests/check-* is one check (and runs in make test too).
+# What holds for the tree itself: each executable tests/check-* is one check (and runs in make test
+# too).
 check: deps-test
 	$(Q)tests/run-tests --checks --out $(OUT)
 
@@ -327,7 +329,7 @@ demo: deps
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
 	$(Q)deploy/demo.sh $(OUT)
 
-# ---- longer proofs --------------------------------------------------------------------------------
+# ---- longer proofs -------------------------------------------------------------------------------
 FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 
@@ -347,7 +349,8 @@ fuzz: deps-test
 	    -artifact_prefix=build/fuzz/found/$$f/ build/fuzz/found/$$f tests/fuzz/corpus/$${f#fuzz_} 2>&1 | \
 	    grep -E 'ERROR|SUMMARY|number_of_executed_units|average_exec' ; [ $${PIPESTATUS[0]} -eq 0 ] || exit 1; done
 
-# The corpora alone against tests/fuzz/coverage.txt; FUZZ_COVERAGE_ARGS='--lines wire' shows what is not reached.
+# The corpora alone against tests/fuzz/coverage.txt; FUZZ_COVERAGE_ARGS='--lines wire' shows what is
+# not reached.
 fuzz-coverage: deps-test
 	$(Q)tests/install-packages llvm
 	$(Q)$(MAKE) --no-print-directory fuzzers
@@ -382,13 +385,15 @@ bench-pipeline: deps-parity
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches $(OUT)/net/delay_proxy
 	$(Q)STRICT=$(STRICT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench_pipeline.py $(OUT) $(BENCH_ARGS)
 
-# Random programs of references over a simulated network; REFERENCE_ARGS='--seed 17 --trace' replays one.
+# Random programs of references over a simulated network; REFERENCE_ARGS='--seed 17 --trace' replays
+# one.
 REFERENCE_RUNS ?= 10000
 references:
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/faults/references
 	$(Q)$(OUT)/faults/references $(or $(REFERENCE_ARGS),--runs $(REFERENCE_RUNS))
 
-# Each seed program and the demo twice, the second time with control messages that are lost, doubled and late.
+# Each seed program and the demo twice, the second time with control messages that are lost, doubled
+# and late.
 faults: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(PUBLIC_PROGRAMS) $(FAULTS)
 	$(Q)CLV_TEST_LONG=1 CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/faults/test_faults.py

@@ -68,9 +68,9 @@ enum { CLV_TO_END = INT32_MAX };
 
 /* Parameter slots. linear, conv2d: weight [K, C/groups, kh, kw] or [out, in], bias [K].
  * batchnorm: weight [C], bias [C], running_mean [C], running_var [C], num_batches_tracked i64 [].
- * embedding: weight [rows, out]. wait: weight [1]. layernorm: weight and bias of the normalised shape. lstm, for each
- * layer in turn: weight_ih [4H, in], weight_hh [4H, H], bias_ih [4H], bias_hh [4H], or the first
- * two of these; 4H: the gates i, f, g, o, each of H rows. */
+ * embedding: weight [rows, out]. wait: weight [1]. layernorm: weight and bias of the normalised
+ * shape. lstm, for each layer in turn: weight_ih [4H, in], weight_hh [4H, H], bias_ih [4H], bias_hh
+ * [4H], or the first two of these; 4H: the gates i, f, g, o, each of H rows. */
 enum {
   CLV_SLOT_WEIGHT = 0,
   CLV_SLOT_BIAS = 1,
@@ -83,8 +83,8 @@ enum {
  * tensors of rank 4, channels padded up to a multiple of the block, the padding zero. */
 size_t clv_layout_numel(const clv_shape *shape, int layout); /* padded number of elements */
 
-/* Added to the block: the numbers are bf16, the upper halves of f32 rounded to nearest even. Only in
- * plans that compute in bf16, only for tensors of rank 4, and never for the caller's. */
+/* Added to the block: the numbers are bf16, the upper halves of f32 rounded to nearest even. Only
+ * in plans that compute in bf16, only for tensors of rank 4, and never for the caller's. */
 enum { CLV_LAYOUT_BF16 = 0x100 };
 
 static inline int clv_layout_block(int layout) { return layout & ~CLV_LAYOUT_BF16; }
@@ -246,14 +246,15 @@ typedef struct clv_backend {
   const char *(*isa)(void);
   const char *(*libraries)(void);
 
-  /* CLV_OK where conv2d computes in bf16 when asked to; else the error says why not. NULL: never. */
+  /* CLV_OK where conv2d computes in bf16 when asked to; else the error says why not. NULL:
+   * never. */
   clv_code (*check_bf16)(clv_err *err);
 
   /* Reorders the backend has executed in this process (kernel-internal ones and `reorder`). */
   uint64_t (*reorder_count)(void);
 
-  /* Frees what is kept for kernels that may be prepared again; those at work keep what they have. Any
-   * thread, now and then. NULL: nothing is kept. */
+  /* Frees what is kept for kernels that may be prepared again; those at work keep what they have.
+   * Any thread, now and then. NULL: nothing is kept. */
   void (*trim)(void);
 } clv_backend;
 

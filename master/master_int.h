@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the commands of cleave-master share: the parsed command line. A command is a row of the tables in
- * main.c and a function that takes the arguments and returns the exit code.
+ * What the commands of cleave-master share: the parsed command line. A command is a row of the
+ * tables in main.c and a function that takes the arguments and returns the exit code.
  */
 #ifndef CLEAVE_MASTER_INT_H
 #define CLEAVE_MASTER_INT_H

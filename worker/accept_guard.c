@@ -8,8 +8,8 @@
  * descriptors are short it sheds: every waiting connection is accepted and closed until none is
  * left (the poller is edge-triggered, one per wake-up would not do), and gRPC hears EAGAIN. Short
  * means the table is full (then a spare descriptor is lent to the shedding) or less than an eighth
- * of it is free, so that a flood cannot keep the daemon from opening its own files either. It is also
- * where limits.connections is enforced, before TLS has cost anything.
+ * of it is free, so that a flood cannot keep the daemon from opening its own files either. It is
+ * also where limits.connections is enforced, before TLS has cost anything.
  *
  * -DCLV_MUTATE_ACCEPT_GUARD leaves it out, for the test that shows why it is here.
  */
@@ -84,7 +84,8 @@ static void shed(int listener) {
 int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len,
                    int flags) __asm__("accept4") __attribute__((visibility("default"), used));
 
-/* Counting looks at every descriptor, so it is left out while the number of this one says enough. */
+/* Counting looks at every descriptor, so it is left out while the number of this one says
+ * enough. */
 static bool is_one_too_many(int fd) {
   if ((uint64_t)fd < most) return false;
   pthread_mutex_lock(&limit_lock);

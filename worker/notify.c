@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sd_notify(3)'s protocol: datagrams of NAME=value lines to a socket in the file system, or to an abstract
- * one, whose name starts with '@'.
+ * sd_notify(3)'s protocol: datagrams of NAME=value lines to a socket in the file system, or to an
+ * abstract one, whose name starts with '@'.
  */
 #include <stdio.h>
 #include <stdlib.h>

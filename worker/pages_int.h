@@ -9,8 +9,9 @@
 
 typedef struct clv_pages clv_pages;
 
-/* Opens before the service does, so that an address that is taken ends the start-up early; it is not
- * ready until clv_pages_show. Without such an address *ret stays NULL, which the others take. */
+/* Opens before the service does, so that an address that is taken ends the start-up early; it is
+ * not ready until clv_pages_show. Without such an address *ret stays NULL, which the others
+ * take. */
 clv_code clv_pages_open(const clv_worker_config *config, clv_pages **ret,
                         clv_err *err) CLV_USE_RESULT;
 void clv_pages_show(clv_pages *p, clv_service *service);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon. The start-up order is the recital in `serve`, top to bottom: what is done early can rely on
- * nothing later, and what may fail fails before the port is open.
+ * The daemon. The start-up order is the recital in `serve`, top to bottom: what is done early can
+ * rely on nothing later, and what may fail fails before the port is open.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 #include "worker/store/store.h"
 #include "worker/worker_int.h"
 
-/* ---- signals ----------------------------------------------------------------------------------- */
+/* ---- signals --------------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t stop_requested, reload_requested;
 
@@ -38,7 +38,7 @@ static void catch_signals(void) {
   sigaction(SIGPIPE, &a, NULL);
 }
 
-/* ---- the recital ------------------------------------------------------------------------------- */
+/* ---- the recital ----------------------------------------------------------------------------- */
 
 static clv_code load_config(const arguments *a, clv_worker_config **ret, clv_err *err) {
   clv_config_overrides over = {

@@ -21,10 +21,10 @@ typedef struct arguments {
 int clv_cmd_serve(void *args);
 int clv_cmd_check(void *args);
 
-/* ---- notify.c: what a service manager is told ---------------------------------------------------- */
+/* ---- notify.c: what a service manager is told ------------------------------------------------ */
 
-/* Under systemd ($NOTIFY_SOCKET) these say how the daemon does; elsewhere they do nothing. A message that
- * cannot be sent is not tried again: the next one says more. Main thread. */
+/* Under systemd ($NOTIFY_SOCKET) these say how the daemon does; elsewhere they do nothing. A
+ * message that cannot be sent is not tried again: the next one says more. Main thread. */
 void clv_notify_ready(unsigned port);
 void clv_notify_reloading(void);
 void clv_notify_stopping(uint64_t at_most_ms);

@@ -70,7 +70,8 @@ clv_code clv_fail_at(const char *where, clv_err *err, clv_code code, const char 
  * (CLV_INTERNAL when err is NULL). */
 clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
 
-/* Return early with the code of a call that failed: the one macro here that changes control flow. */
+/* Return early with the code of a call that failed: the one macro here that changes control
+ * flow. */
 #define CLV_TRY(call)                                  \
   do {                                                 \
     clv_code clv_try_code_ = (call);                   \
@@ -143,7 +144,8 @@ void clv_bytes_roff(clv_bytes *b, const char *text);
 clv_code clv_file_read(const char *path, size_t max_bytes, clv_bytes *ret,
                        clv_err *err) CLV_USE_RESULT;
 
-/* Write PATH.tmp, fsync, rename over PATH, fsync the folder: the file is there whole or not at all. */
+/* Write PATH.tmp, fsync, rename over PATH, fsync the folder: the file is there whole or not at
+ * all. */
 clv_code clv_file_write_durable(const char *path, const void *data, size_t len, unsigned mode,
                                 clv_err *err) CLV_USE_RESULT;
 
@@ -152,7 +154,8 @@ clv_code clv_mkdirs(const char *path, clv_err *err) CLV_USE_RESULT;
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* What is not printable ASCII becomes '?': text of a peer or a library, on its way to a terminal. */
+/* What is not printable ASCII becomes '?': text of a peer or a library, on its way to a
+ * terminal. */
 void clv_text_clean(char *text);
 
 /* The same for text of people, which may be UTF-8: its control characters alone become '?', but for
@@ -174,9 +177,9 @@ clv_code clv_parse_duration(const char *text, uint64_t *ret_ms, clv_err *err) CL
 /* "1.5 MiB" into buf (at least 16 bytes); returns buf. */
 char *clv_format_size(uint64_t bytes, char *buf, size_t len);
 
-/* Bytes (1..4) and code point of the UTF-8 character (RFC 3629) at text, where `left` >= 1 bytes are,
- * SIZE_MAX for text that ends in a NUL. 0 when there is none: cut short, overlong, a surrogate or above
- * U+10FFFF; *ret_point is then untouched. */
+/* Bytes (1..4) and code point of the UTF-8 character (RFC 3629) at text, where `left` >= 1 bytes
+ * are, SIZE_MAX for text that ends in a NUL. 0 when there is none: cut short, overlong, a surrogate
+ * or above U+10FFFF; *ret_point is then untouched. */
 size_t clv_utf8(const void *text, size_t left, uint32_t *ret_point);
 /* U+0000..U+001F and U+007F..U+009F, which terminals obey. */
 bool clv_is_control(uint32_t point);
@@ -192,17 +195,17 @@ typedef enum clv_log_level {
 
 const char *clv_log_level_name(clv_log_level level); /* "warn" */
 
-/* Lines on standard error: `time level text`, or JSON objects with time, level, event and message. Where that
- * is systemd's journal ($JOURNAL_STREAM) a line starts with its priority, as in "<4>". Library folders log at
- * debug only; the programs log the rest. */
+/* Lines on standard error: `time level text`, or JSON objects with time, level, event and message.
+ * Where that is systemd's journal ($JOURNAL_STREAM) a line starts with its priority, as in "<4>".
+ * Library folders log at debug only; the programs log the rest. */
 void clv_log_set(clv_log_level level, bool json);
 void clv_log(clv_log_level level, const char *fmt, ...) CLV_PRINTF(2, 3);
-/* The same with a word for what happened ("ready"), which the text form puts before the text; those of clv_log
- * are "log". */
+/* The same with a word for what happened ("ready"), which the text form puts before the text; those
+ * of clv_log are "log". */
 void clv_log_event(clv_log_level level, const char *event, const char *fmt, ...) CLV_PRINTF(3, 4);
 
-/* What a program tells the person who started it, at whatever level the log is: `NAME: text`, or a JSON
- * object as above. `name` is a static string. */
+/* What a program tells the person who started it, at whatever level the log is: `NAME: text`, or a
+ * JSON object as above. `name` is a static string. */
 void clv_log_name(const char *name);
 void clv_say(clv_log_level level, const char *event, const char *fmt, ...) CLV_PRINTF(3, 4);
 
@@ -240,7 +243,7 @@ uint32_t clv_crc32c(uint32_t crc, const void *data, size_t len);
 /* Bytes from the system's generator (ids, never training numbers). */
 clv_code clv_random_bytes(void *ret, size_t len, clv_err *err) CLV_USE_RESULT;
 
-/* ---- counter-based random numbers ------------------------------------------------------------- */
+/* ---- counter-based random numbers ------------------------------------------------------------ */
 
 /* Philox4x32-10 (Salmon et al., SC'11): the four words depend on key and counter alone, so the
  * same element gets the same number wherever a layer runs and in whatever order. */

@@ -137,8 +137,8 @@ char *clv_format_size(uint64_t bytes, char *buf, size_t len) {
   return buf;
 }
 
-/* A line that starts with a dot or an apostrophe would be a request, a backslash an escape; a plain '-' is a
- * hyphen to roff, and what is copied from a manual should be typed as it stands. */
+/* A line that starts with a dot or an apostrophe would be a request, a backslash an escape; a plain
+ * '-' is a hyphen to roff, and what is copied from a manual should be typed as it stands. */
 void clv_bytes_roff(clv_bytes *b, const char *text) {
   for (const char *p = text; *p; p++) {
     bool line_start = p == text || p[-1] == '\n';

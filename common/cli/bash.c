@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The completion script of bash: rows of the tables as cases, and the same few functions for every
- * program. It needs nothing of the bash-completion package. Names of commands, options and choices are our own
- * plain words, which need no quoting.
+ * program. It needs nothing of the bash-completion package. Names of commands, options and choices
+ * are our own plain words, which need no quoting.
  *
- * Bash cuts words at '=' and ':' as well; the script puts them together again, and replies with what stands
- * behind the cut, which is what bash replaces.
+ * Bash cuts words at '=' and ':' as well; the script puts them together again, and replies with
+ * what stands behind the cut, which is what bash replaces.
  */
 #include <string.h>
 

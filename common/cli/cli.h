@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cli: what the programs understand on their command line, as two tables: commands and options. Parsing,
- * --help of the program and of each command, the manual page and the completions of bash and zsh all walk
- * the same rows. The codes that programs exit with are a table here too.
+ * cli: what the programs understand on their command line, as two tables: commands and options.
+ * Parsing, --help of the program and of each command, the manual page and the completions of bash
+ * and zsh all walk the same rows. The codes that programs exit with are a table here too.
  *
- * Ownership: tables and argv are borrowed and must outlive the parsed arguments. Threads: the start of main.
- * Nothing here exits.
- * Conventions are GNU's: long options may be shortened while they stay clear, --name=value and --name value
- * are the same, short ones may be joined (-vn), options and words come in any order, `--` ends options.
+ * Ownership: tables and argv are borrowed and must outlive the parsed arguments. Threads: the start
+ * of main. Nothing here exits.
+ * Conventions are GNU's: long options may be shortened while they stay clear, --name=value and
+ * --name value are the same, short ones may be joined (-vn), options and words come in any order,
+ * `--` ends options.
  */
 #ifndef CLEAVE_CLI_H
 #define CLEAVE_CLI_H
@@ -18,7 +19,7 @@
 extern "C" {
 #endif
 
-/* ---- exit codes -------------------------------------------------------------------------------- */
+/* ---- exit codes ------------------------------------------------------------------------------ */
 
 /* EXIT-CODES.md has a section for each. */
 typedef enum clv_exit {
@@ -46,11 +47,11 @@ typedef struct clv_exit_row {
 extern const clv_exit_row clv_exit_rows[];
 extern const size_t clv_exit_n_rows;
 
-/* Say on standard error why the program ends (clv_say, event "failed"), with where to read on about the
- * code. Returns the code. */
+/* Say on standard error why the program ends (clv_say, event "failed"), with where to read on about
+ * the code. Returns the code. */
 int clv_exit_say(clv_exit code, const clv_err *err);
 
-/* ---- tables ------------------------------------------------------------------------------------ */
+/* ---- tables ---------------------------------------------------------------------------------- */
 
 typedef enum clv_cli_kind {
   CLV_CLI_FLAG,   /* bool */
@@ -87,9 +88,9 @@ typedef struct clv_cli_option {
 
 typedef struct clv_cli_command {
   const char *name; /* "train"; two words where commands have a common first one: "certs issue" */
-  /* What follows: "SESSION.yaml", "[NAME]" may be left out, "NAME..." is one or more, "bash|zsh" one of
-   * these. Completion offers files for names that end in .yaml, .pem or are FILE or PATH, folders for DIR
-   * and RUN. */
+  /* What follows: "SESSION.yaml", "[NAME]" may be left out, "NAME..." is one or more, "bash|zsh"
+   * one of these. Completion offers files for names that end in .yaml, .pem or are FILE or PATH,
+   * folders for DIR and RUN. */
   const char *args;
   const char *doc;  /* one line, no full stop */
   const char *more; /* paragraphs for help and the manual, apart by an empty line; NULL: none */
@@ -129,16 +130,16 @@ typedef struct clv_cli_line {
 
 enum { CLV_LOG_AS_TEXT = 1, CLV_LOG_AS_JSON = 2 };
 
-/* ---- functions --------------------------------------------------------------------------------- */
+/* ---- functions ------------------------------------------------------------------------------- */
 
-/* argv into the zeroed struct at `args`. CLV_INVALID with a text for a person when something is wrong; what
- * was understood is in `args` also then, the command too where it is known. With --help or --version nothing
- * is wrong. */
+/* argv into the zeroed struct at `args`. CLV_INVALID with a text for a person when something is
+ * wrong; what was understood is in `args` also then, the command too where it is known. With --help
+ * or --version nothing is wrong. */
 clv_code clv_cli_parse(const clv_cli *cli, int argc, char *const *argv, void *args,
                        clv_err *err) CLV_USE_RESULT;
 
-/* The whole way: parse, answer --help and --version, set the log's form, run the command; returns the exit
- * code. The commands `completion` and `man` are in every program. */
+/* The whole way: parse, answer --help and --version, set the log's form, run the command; returns
+ * the exit code. The commands `completion` and `man` are in every program. */
 int clv_cli_main(const clv_cli *cli, int argc, char *const *argv, void *args);
 
 /* A wrong use that the tables cannot tell: the text and where help is; returns CLV_EXIT_USAGE. */

@@ -15,7 +15,8 @@ const clv_cli_command *clv_cli_command_at(const clv_cli *cli, size_t i);
 /* Whether it is taken there; command NULL: everywhere. */
 bool clv_cli_belongs(const clv_cli_option *option, const clv_cli_command *command);
 
-/* Length of the first word of a command's name; whether there is a second one; whether it is `word`. */
+/* Length of the first word of a command's name; whether there is a second one; whether it is
+ * `word`. */
 size_t clv_cli_first_word(const clv_cli_command *command);
 bool clv_cli_is_grouped(const clv_cli_command *command);
 bool clv_cli_starts_with(const clv_cli_command *command, const char *word);
@@ -23,7 +24,7 @@ bool clv_cli_same_group(const clv_cli_command *a, const clv_cli_command *b);
 /* Command i has a first word that none before it has. */
 bool clv_cli_starts_group(const clv_cli *cli, size_t i);
 
-/* ---- argument synopses ------------------------------------------------------------------------- */
+/* ---- argument synopses ----------------------------------------------------------------------- */
 
 typedef enum clv_cli_offer {
   CLV_OFFER_NOTHING,
@@ -56,13 +57,13 @@ void clv_cli_sentence(const char *text, clv_bytes *out);
 /* The paragraphs of a text one by one: false at the end. */
 bool clv_cli_paragraph(const char **at, clv_bytes *ret);
 
-/* ---- documents made from the rows, appended to *out -------------------------------------------- */
+/* ---- documents made from the rows, appended to *out ------------------------------------------ */
 
 void clv_cli_man(const clv_cli *cli, clv_bytes *out);  /* the program's manual page, man(7) text */
 void clv_cli_bash(const clv_cli *cli, clv_bytes *out); /* completion scripts */
 void clv_cli_zsh(const clv_cli *cli, clv_bytes *out);
 
-/* ---- the commands of every program (main.c) ---------------------------------------------------- */
+/* ---- the commands of every program (main.c) -------------------------------------------------- */
 
 int clv_cli_run_completion(void *args);
 int clv_cli_run_man(void *args);

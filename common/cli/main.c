@@ -48,14 +48,16 @@ static bool reader_has_left(void) {
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
 }
 
-/* What a command said may have met a full disk; a reader such as `head` that left had enough of it. */
+/* What a command said may have met a full disk; a reader such as `head` that left had enough of
+ * it. */
 static int heard(int outcome) {
   bool failed = fflush(stdout) != 0 || ferror(stdout);
   return failed && outcome == CLV_EXIT_OK && !reader_has_left() ? say_unwritable() : outcome;
 }
 
-/* Else the first file or connection that is opened would have the number of a closed standard stream,
- * and what is printed would go into it. Opened for the other direction, so that printing fails. */
+/* Else the first file or connection that is opened would have the number of a closed standard
+ * stream, and what is printed would go into it. Opened for the other direction, so that printing
+ * fails. */
 static void fill_standard_streams(void) {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
     if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0) return;
@@ -90,7 +92,7 @@ int clv_cli_main(const clv_cli *cli, int argc, char *const *argv, void *args) {
   return heard(line->command->run(args));
 }
 
-/* ---- the commands of every program ------------------------------------------------------------- */
+/* ---- the commands of every program ----------------------------------------------------------- */
 
 int clv_cli_run_completion(void *args) {
   const clv_cli_line *line = args;

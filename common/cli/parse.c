@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Command line to struct. Options may stand before the command, so whether they belong to it is judged
- * at the end; and the rest of the line is read after a mistake too, since --log-format may follow and
- * decides in which form the mistake is told. The first mistake is the one that is told.
+ * Command line to struct. Options may stand before the command, so whether they belong to it is
+ * judged at the end; and the rest of the line is read after a mistake too, since --log-format may
+ * follow and decides in which form the mistake is told. The first mistake is the one that is told.
  */
 #include <stdlib.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ typedef struct parser {
   bool only_words; /* behind -- */
 } parser;
 
-/* ---- values ------------------------------------------------------------------------------------ */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 static clv_code take_number(const clv_cli_option *o, uint64_t *at, const char *text, clv_err *err) {
   char *end;
@@ -98,7 +98,7 @@ static clv_code take_value(parser *p, size_t index, const char *text, clv_err *e
   }
 }
 
-/* ---- options ----------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 static clv_code fail_unknown(const parser *p, const char *name, clv_err *err) {
   const char *names[CLV_CLI_OPTIONS];
@@ -109,8 +109,8 @@ static clv_code fail_unknown(const parser *p, const char *name, clv_err *err) {
                   near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
 }
 
-/* Options that start with `name` of n bytes: their number and the first two. One that is called so is
- * the only one. Those of a command alone, unless it is NULL. */
+/* Options that start with `name` of n bytes: their number and the first two. One that is called so
+ * is the only one. Those of a command alone, unless it is NULL. */
 static size_t find_prefix(const clv_cli *cli, const clv_cli_command *of, const char *name, size_t n,
                           size_t found[2]) {
   size_t count = 0;
@@ -127,7 +127,8 @@ static size_t find_prefix(const clv_cli *cli, const clv_cli_command *of, const c
   return count;
 }
 
-/* The option that `name` of n bytes stands for, whole or shortened; those of the command come first. */
+/* The option that `name` of n bytes stands for, whole or shortened; those of the command come
+ * first. */
 static clv_code find_long(const parser *p, const char *name, size_t n, size_t *ret, clv_err *err) {
   char text[CLV_CLI_NAME];
   size_t found[2] = {0, 0}, count = n ? find_prefix(p->cli, p->command, name, n, found) : 0;
@@ -202,7 +203,7 @@ static clv_code take_word(parser *p, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- the command ------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 static void drop_words(clv_cli_line *line, size_t n) {
   line->n_words -= n;
@@ -270,7 +271,7 @@ static clv_code find_command(const clv_cli *cli, clv_cli_line *line, clv_err *er
   return fail_command(cli, line, err);
 }
 
-/* ---- what goes together ------------------------------------------------------------------------ */
+/* ---- what goes together ---------------------------------------------------------------------- */
 
 static clv_code check_options(const parser *p, clv_err *err) {
   const clv_cli_command *c = p->line->command;
@@ -330,7 +331,8 @@ static clv_code check_line(const parser *p, clv_err *err) {
   return check_choices(p, err);
 }
 
-/* The command may stand behind options, which are read with it in mind: so the words are read ahead. */
+/* The command may stand behind options, which are read with it in mind: so the words are read
+ * ahead. */
 static const clv_cli_command *look_ahead(const clv_cli *cli, int argc, char *const *argv) {
   clv_cli_line line = {.cli = cli};
   parser p = {.cli = cli, .argc = argc, .at = 1, .argv = argv, .line = &line};

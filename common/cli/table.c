@@ -78,7 +78,7 @@ bool clv_cli_belongs(const clv_cli_option *option, const clv_cli_command *comman
   return false;
 }
 
-/* ---- argument synopses ------------------------------------------------------------------------- */
+/* ---- argument synopses ----------------------------------------------------------------------- */
 
 static const struct {
   const char *ending;

@@ -148,7 +148,8 @@ void clv_cli_zsh(const clv_cli *cli, clv_bytes *out) {
     add_arguments(cli, c, out);
     clv_bytes_puts(out, " ;;\n");
   }
-  /* From a folder of fpath the file is the function, at its first call; else somebody sources it. */
+  /* From a folder of fpath the file is the function, at its first call; else somebody sources
+   * it. */
   clv_bytes_printf(
       out, "  esac\n}\nif [[ $funcstack[1] == _%s ]]; then _%s \"$@\"; else compdef _%s %s; fi\n",
       cli->name, cli->name, cli->name, cli->name);

@@ -135,8 +135,8 @@ static clv_code bind_path(const clv_binder *b, const slot *s, clv_err *err) {
   return clv_path_join(folder, text, (char **)(void *)s->at, err);
 }
 
-/* One end of a range, a number or a name: `len` characters of text. A dot at the end of a name would be taken for
- * one of the two between the ends. */
+/* One end of a range, a number or a name: `len` characters of text. A dot at the end of a name
+ * would be taken for one of the two between the ends. */
 static bool range_end(const char *text, size_t len, uint64_t *number, char *name) {
   char end[CLV_LAYER_NAME_MAX];
   if (len == 0 || len >= sizeof end) return false;

@@ -12,9 +12,10 @@
  * read-only and may be shared. The process keeps the "C" numeric locale.
  * Absent optional texts are NULL; sizes are bytes, durations milliseconds; lists are never NULL
  * when their count is above 0. Paths are absolute after loading: relative ones are taken from the
- * config file's folder (data.train/test from data.root), those that start with ${CREDENTIALS_DIRECTORY}/ from the
- * folder that systemd gives credentials in; the output folders run.dir,
- * checkpoint.dir and log.tensorboard are the exception and stay as written, relative to the working folder.
+ * config file's folder (data.train/test from data.root), those that start with
+ * ${CREDENTIALS_DIRECTORY}/ from the folder that systemd gives credentials in; the output folders
+ * run.dir, checkpoint.dir and log.tensorboard are the exception and stay as written, relative to
+ * the working folder.
  * Limits: 1 MiB per file, 16 levels of nesting, 65536 values of up to 4096 bytes, no
  * anchors, aliases or tags.
  */
@@ -375,8 +376,8 @@ clv_code clv_config_schema_json(clv_config_kind kind, clv_bytes *ret, clv_err *e
 /* The manual page of a file kind, as man(7) text. */
 clv_code clv_config_man(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
-/* What --set takes, for completion: words "train.batch=", "log.json=true", apart by spaces; of keys inside lists
- * and maps none. */
+/* What --set takes, for completion: words "train.batch=", "log.json=true", apart by spaces; of keys
+ * inside lists and maps none. */
 void clv_config_keys(clv_config_kind kind, clv_bytes *ret);
 
 /* Fail with CLV_INVALID and `file:line:col: text` (or `--set a.b=c: text`), for checks made after

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The schema tables as manual pages of section 5 (every key, what it must be, its default), and as words for
- * completion.
+ * The schema tables as manual pages of section 5 (every key, what it must be, its default), and as
+ * words for completion.
  */
 #include <ctype.h>
 #include <string.h>
@@ -81,7 +81,7 @@ void clv_schema_man(const clv_schema *schema, clv_bytes *ret) {
   clv_bytes_puts(ret, ".SH SEE ALSO\ncleave\\-master(1), cleave\\-worker(1), cleave\\-ops(7)\n");
 }
 
-/* ---- words for --set --------------------------------------------------------------------------- */
+/* ---- words for --set ------------------------------------------------------------------------- */
 
 static void key_words(const clv_row *row, clv_bytes *out) {
   static const char *const flags[] = {"true", "false", NULL};

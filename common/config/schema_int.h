@@ -62,8 +62,8 @@ typedef struct clv_row {
    * stored as -i, modulo 2^64, and min is at least 1. */
   const char *const *names;
   const char *initial; /* the default as written in a file; NULL = 0, NULL, empty */
-  /* For the example, where there is no default. LIST: its entries as lines, each key being explained in a
-   * comment above them. */
+  /* For the example, where there is no default. LIST: its entries as lines, each key being
+   * explained in a comment above them. */
   const char *sample;
   const char *doc; /* one sentence */
 } clv_row;
@@ -104,7 +104,8 @@ void clv_duration_to_text(uint64_t ms, char text[32]);
 bool clv_format_ok(clv_text_format format, const char *text);
 
 /* Whether two texts of CLV_FORMAT_LISTEN, by what they say, take the same port of the same address
- * (listen.c). Names other than localhost are not looked up: they are the same if they read the same. */
+ * (listen.c). Names other than localhost are not looked up: they are the same if they read the
+ * same. */
 bool clv_listen_overlap(const char *a, const char *b);
 const char *clv_format_noun(clv_text_format format);    /* "an address such as host:7443" */
 const char *clv_format_pattern(clv_text_format format); /* for JSON Schema; NULL = any */

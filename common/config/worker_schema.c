@@ -159,4 +159,3 @@ const clv_schema *clv_worker_schema(void) {
   };
   return &schema;
 }
-

@@ -40,7 +40,7 @@ void clv_account_unrefp(clv_account **a) {
   *a = NULL;
 }
 
-/* ---- charging ------------------------------------------------------------------------------------ */
+/* ---- charging -------------------------------------------------------------------------------- */
 
 static bool add(clv_account *a, clv_quota q, uint64_t n) {
   uint64_t used = __atomic_load_n(&a->used[q], __ATOMIC_RELAXED), most = a->o.most[q];
@@ -91,7 +91,7 @@ void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n) {
   if (n) take_back(a, NULL, q, n);
 }
 
-/* ---- looking ------------------------------------------------------------------------------------- */
+/* ---- looking --------------------------------------------------------------------------------- */
 
 uint64_t clv_account_used(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->used[q], __ATOMIC_RELAXED);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Accounts from within: the pools that a topmost account knows, so that memory which lies idle in one
- * can be given back when another needs it.
+ * Accounts from within: the pools that a topmost account knows, so that memory which lies idle in
+ * one can be given back when another needs it.
  */
 #ifndef CLEAVE_ACCOUNT_INT_H
 #define CLEAVE_ACCOUNT_INT_H

@@ -15,7 +15,7 @@ clv_code clv_slab_take(clv_contexts *e, slab *s, void *ret_pp, clv_err *err) {
   return clv_slab_take_from(e->env.pool, s, ret_pp, err);
 }
 
-/* ---- causes and names -------------------------------------------------------------------------- */
+/* ---- causes and names ------------------------------------------------------------------------ */
 
 /* What stands for a reason when there is no memory left for one. Never counted, never freed. */
 static reason no_memory = {.refs = 1,
@@ -61,7 +61,7 @@ clv_code clv_name_index(clv_contexts *e, const char *name, uint32_t *ret, clv_er
   return CLV_OK;
 }
 
-/* ---- finding ----------------------------------------------------------------------------------- */
+/* ---- finding --------------------------------------------------------------------------------- */
 
 static uint32_t bucket_of(uint64_t id, uint32_t n) {
   return (uint32_t)((id * 0x9e3779b97f4a7c15u) >> 40) % n;
@@ -99,7 +99,7 @@ clv_code clv_context_value_made(clv_contexts *e, context *c, uint64_t id, value 
   return CLV_OK;
 }
 
-/* ---- freeing ----------------------------------------------------------------------------------- */
+/* ---- freeing --------------------------------------------------------------------------------- */
 
 void clv_call_release(clv_contexts *e, call *c) {
   for (uint32_t i = 0; i < c->n_in; i++) c->in[i] = clv_tensor_unref(c->in[i]);
@@ -209,7 +209,7 @@ static void unlink_context(clv_contexts *e, context *c) {
   *in_bucket = c->next_in_bucket;
 }
 
-/* ---- opening and ending ------------------------------------------------------------------------ */
+/* ---- opening and ending ---------------------------------------------------------------------- */
 
 clv_code clv_context_open(clv_contexts *e, uint64_t id, context **ret, clv_err *err) {
   context *c = find_context(e, id);
@@ -308,7 +308,7 @@ void clv_contexts_free(clv_contexts *e) {
   free(e);
 }
 
-/* ---- sending ----------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 clv_code clv_context_packet(clv_contexts *e, clv_frame_kind kind, const context *c,
                             uint64_t message, uint32_t name, clv_packet **ret, clv_err *err) {
@@ -344,7 +344,7 @@ void clv_context_fail_at(clv_contexts *e, context *c, const clv_err *why, uint32
   clv_context_fail(e, c, clv_reason_of(e, why, hop));
 }
 
-/* ---- frames ------------------------------------------------------------------------------------ */
+/* ---- frames ---------------------------------------------------------------------------------- */
 
 static clv_code on_end(clv_contexts *e, clv_packet *p, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *trace = NULL;

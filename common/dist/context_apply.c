@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gradients of a context become a step of each module's optimiser, which REVERT can take back as
- * long as no other context has done anything.
+ * The gradients of a context become a step of each module's optimiser, which REVERT can take back
+ * as long as no other context has done anything.
  */
 #include "common/dist/context_int.h"
 

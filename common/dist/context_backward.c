@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Backward passes: PREPARE says which calls take part and how many gradients come for each. Those of
- * one module run in the order in which it lists them, each when its gradients are here, so that every
- * sum has one order; modules do not wait for each other.
+ * Backward passes: PREPARE says which calls take part and how many gradients come for each. Those
+ * of one module run in the order in which it lists them, each when its gradients are here, so that
+ * every sum has one order; modules do not wait for each other.
  */
 #include "common/dist/context_int.h"
 
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- contributions ----------------------------------------------------------------------------- */
+/* ---- contributions --------------------------------------------------------------------------- */
 
 void clv_value_forget_gradients(clv_contexts *e, value *v, uint32_t phase) {
   while (v->got && v->got->phase <= phase) {
@@ -47,7 +47,7 @@ static uint32_t count_got(const call *c, uint32_t phase) {
   return n;
 }
 
-/* ---- the gradient of a call's value ------------------------------------------------------------ */
+/* ---- the gradient of a call's value ---------------------------------------------------------- */
 
 static clv_code check_gradient(const call *c, const clv_tensor *t, clv_err *err) {
   if (t->dtype == CLV_F32 && clv_shape_equal(&t->shape, &c->out_shape)) return CLV_OK;
@@ -95,7 +95,7 @@ static clv_code sum_up(clv_contexts *e, const call *c, uint32_t phase, clv_tenso
   return CLV_OK;
 }
 
-/* ---- where gradients go ------------------------------------------------------------------------ */
+/* ---- where gradients go ---------------------------------------------------------------------- */
 
 static clv_code send_gradient(clv_contexts *e, context *ctx, const gradient_target *t,
                               clv_tensor *din, clv_err *err) {
@@ -142,7 +142,7 @@ static clv_code gradients_of(clv_contexts *e, context *ctx, const call *c, gradi
   return CLV_OK;
 }
 
-/* ---- one call ---------------------------------------------------------------------------------- */
+/* ---- one call -------------------------------------------------------------------------------- */
 
 static clv_code params_changed(const call *c, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION,
@@ -168,8 +168,8 @@ static clv_code check_call(const call *c, clv_err *err) {
   return reads && changed ? params_changed(c, err) : CLV_OK;
 }
 
-/* After a backward the saved state is gone: the forward runs again, with the same random numbers, and
- * running statistics as they are. */
+/* After a backward the saved state is gone: the forward runs again, with the same random numbers,
+ * and running statistics as they are. */
 static clv_code run_again(clv_contexts *e, call *c, clv_err *err) {
   clv_stage *s = c->stage;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = NULL;
@@ -203,7 +203,8 @@ clv_code clv_call_backward_weight(clv_contexts *e, call *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* The calls of a module are added in their order: none before an earlier one whose turn is to come. */
+/* The calls of a module are added in their order: none before an earlier one whose turn is to
+ * come. */
 static clv_code weights_in_order(const call *c, gradient *g, clv_err *err) {
   uint32_t own = c->places[ORDER_WEIGHT].turn;
   if (g && g->weight_turn > (own ? own : c->out->ctx->turns_done))
@@ -273,7 +274,7 @@ static clv_code backward_of(clv_contexts *e, call *c, clv_err *err) {
   return code;
 }
 
-/* ---- the pass ---------------------------------------------------------------------------------- */
+/* ---- the pass -------------------------------------------------------------------------------- */
 
 static bool took_part(const context *ctx, uint32_t module) {
   return ctx->took_part[module / 8] >> (module % 8) & 1;
@@ -301,8 +302,8 @@ double clv_gradient_square(const gradient *g) {
   return sum;
 }
 
-/* Sums of squares of all gradients, in the order of modules and parameters, of the modules that took
- * part; NULL for none. */
+/* Sums of squares of all gradients, in the order of modules and parameters, of the modules that
+ * took part; NULL for none. */
 static clv_code sum_squares(clv_contexts *e, const context *ctx, clv_tensor **ret,
                             double *ret_total, clv_err *err) {
   int64_t n = 0;
@@ -413,7 +414,7 @@ void clv_context_run_backward(clv_contexts *e, context *ctx) {
   if (finish(e, ctx, &why) != CLV_OK) clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
 }
 
-/* ---- PREPARE and GRADIENT ---------------------------------------------------------------------- */
+/* ---- PREPARE and GRADIENT -------------------------------------------------------------------- */
 
 /* Behind what the pass has of the same module already. */
 static clv_code append_needed(clv_contexts *e, context *ctx, call *c, clv_err *err) {

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- waiting ----------------------------------------------------------------------------------- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 static void push_ready(clv_contexts *e, call *c) {
   c->next_ready = NULL;
@@ -33,7 +33,7 @@ void clv_call_let_followers_run(clv_contexts *e, call *c) {
   c->followers = NULL;
 }
 
-/* ---- running a call ---------------------------------------------------------------------------- */
+/* ---- running a call -------------------------------------------------------------------------- */
 
 static clv_code check_input(const call *c, uint32_t slot, const clv_node *node, clv_err *err) {
   const clv_tensor *t = c->in[slot];
@@ -65,7 +65,8 @@ static void *buffers_in(const clv_stage *s, void *block) {
   return (char *)block + s->params->trainable_bytes;
 }
 
-/* Running statistics are those of now, whatever the age of the weights: a copy of a few KiB each way. */
+/* Running statistics are those of now, whatever the age of the weights: a copy of a few KiB each
+ * way. */
 static void lend_buffers(const call *c) {
   const clv_stage *s = c->stage;
   if (c->weights)
@@ -171,7 +172,7 @@ clv_code clv_call_run_next(clv_contexts *e, clv_err *err) {
   return code;
 }
 
-/* ---- CALL -------------------------------------------------------------------------------------- */
+/* ---- CALL ------------------------------------------------------------------------------------ */
 
 static void refuse_call(clv_contexts *e, call *c, const clv_err *why) {
   char hop[32];

@@ -7,8 +7,9 @@
  *
  * A context holds values; the value made by a call here holds that call. What arrives before its
  * time hangs where it will be needed: a call at the values it waits for, a delivery at its value, a
- * gradient at its call, DROP and PREPARE at the context until the CALLs they count are here. What has
- * to wait for its turn although it is complete stands in the line of its module (context_turn.c).
+ * gradient at its call, DROP and PREPARE at the context until the CALLs they count are here. What
+ * has to wait for its turn although it is complete stands in the line of its module
+ * (context_turn.c).
  *
  * Threads: the node's compute thread alone; the counters are read by others. Nothing recurses: what
  * becomes ready is queued.
@@ -213,8 +214,9 @@ typedef struct gradient {
   old_weights *previous;       /* before the last step, for calls that are `behind` */
 } gradient;
 
-/* The calls of one module in a backward pass, in the order in which they run: that of PREPARE. Strands
- * go on independently, so that one that waits for the network does not hold up the others. */
+/* The calls of one module in a backward pass, in the order in which they run: that of PREPARE.
+ * Strands go on independently, so that one that waits for the network does not hold up the
+ * others. */
 typedef struct strand {
   struct strand *next;
   uint32_t module;
@@ -231,7 +233,8 @@ struct context {
   uint32_t n_calls;
   uint64_t calls_seen; /* CALLs, in the order of frames, be their tensors here or not */
   call *coming;        /* those whose tensors are not, in that order */
-  /* A bit per module: its running statistics have been kept; calls of it were in a backward pass. */
+  /* A bit per module: its running statistics have been kept; calls of it were in a backward
+   * pass. */
   uint8_t kept[(CLV_MODULE_ALL + 7) / 8], took_part[(CLV_MODULE_ALL + 7) / 8];
   uint32_t phase;    /* the last that began */
   uint64_t prepared; /* place of its last pass's first PREPARE among the changes */
@@ -341,7 +344,7 @@ clv_code clv_context_packet(clv_contexts *e, clv_frame_kind kind, const context 
                             uint64_t message, uint32_t name, clv_packet **ret,
                             clv_err *err) CLV_USE_RESULT;
 
-/* ---- values (context_value.c) ------------------------------------------------------------------ */
+/* ---- values (context_value.c) ---------------------------------------------------------------- */
 
 bool clv_value_is_settled(const value *v); /* it has come, or never will */
 /* It has, or will not: `tensor` (a reference is taken) or `failed` (given away). */
@@ -352,7 +355,7 @@ void clv_value_free_if_dropped(clv_contexts *e, value *v);
 /* A settled value becomes an input; a call that will never run is in nobody's way. */
 void clv_call_take_input(clv_contexts *e, call *c, uint32_t slot, const value *v);
 
-/* ---- a core to compute on (context_turn.c) ------------------------------------------------------- */
+/* ---- a core to compute on (context_turn.c) --------------------------------------------------- */
 
 /* Waits for the seat's turn, before each piece of work. CLV_CANCELLED: the session ends. */
 clv_code clv_context_core(clv_contexts *e, const clv_stage *s, clv_err *err) CLV_USE_RESULT;
@@ -380,7 +383,7 @@ void clv_call_one_less(clv_contexts *e, call *c); /* thing that it waits for */
 void clv_call_let_followers_run(clv_contexts *e, call *c);
 clv_code clv_call_run_next(clv_contexts *e, clv_err *err) CLV_USE_RESULT;
 
-/* ---- the order of a context (context_order.c) -------------------------------------------------- */
+/* ---- the order of a context (context_order.c) ------------------------------------------------ */
 
 /* A new call takes its places. Refused when a turn is over. */
 clv_code clv_order_join_call(clv_contexts *e, call *c, const clv_frame *f,
@@ -397,7 +400,7 @@ void clv_order_free(clv_contexts *e, context *ctx);
 clv_code clv_order_add_step(clv_contexts *e, context *ctx, const clv_frame *f,
                             clv_err *err) CLV_USE_RESULT;
 
-/* ---- weights of before a step (context_weights.c) ------------------------------------------------ */
+/* ---- weights of before a step (context_weights.c) -------------------------------------------- */
 
 void clv_old_weights_unref(clv_contexts *e, old_weights *w); /* NULL is allowed */
 /* Before a step: calls that still need the module's weights keep them. */
@@ -408,7 +411,7 @@ void clv_call_take_weights(const context *ctx, call *c);
 void *clv_call_block(const call *c);
 gradient *clv_context_gradient(const context *ctx, uint32_t module); /* or NULL */
 
-/* ---- what is noted for ENDED (context_trace.c) --------------------------------------------------- */
+/* ---- what is noted for ENDED (context_trace.c) ----------------------------------------------- */
 
 void clv_context_begin_trace(clv_contexts *e, context *ctx);
 void clv_context_note(clv_contexts *e, context *ctx, clv_trace_kind kind, const call *c,
@@ -425,8 +428,8 @@ typedef clv_code context_handler(clv_contexts *e, context *c, clv_packet *p, clv
 context_handler clv_on_call, clv_on_call_head, clv_on_deliver, clv_on_value, clv_on_drop,
     clv_on_prepare, clv_on_gradient, clv_on_apply, clv_on_revert;
 
-/* Runs the forward of a call whose inputs are complete, keeping what backward needs; the output goes
- * to `out`. */
+/* Runs the forward of a call whose inputs are complete, keeping what backward needs; the output
+ * goes to `out`. */
 clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) CLV_USE_RESULT;
 clv_code clv_call_output(clv_contexts *e, call *c, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* The gradients of its parameters alone. */
@@ -438,8 +441,8 @@ double clv_gradient_square(const gradient *g);
 void clv_context_run_backward(clv_contexts *e, context *c);
 /* Up to and including a phase. */
 void clv_value_forget_gradients(clv_contexts *e, value *v, uint32_t phase);
-/* Running statistics are again as they were before the calls of this context, unless those of another
- * have changed them since. module: one or CLV_MODULE_ALL. */
+/* Running statistics are again as they were before the calls of this context, unless those of
+ * another have changed them since. module: one or CLV_MODULE_ALL. */
 void clv_context_restore_buffers(clv_contexts *e, uint64_t id, uint32_t module);
 /* What was kept for a context (0: whichever) is of no more use. */
 void clv_context_forget_buffers(clv_contexts *e, uint64_t id, uint32_t module);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of a context at this node. What the program gave a turn (forwards, backwards, gradients of
- * parameters, steps) runs in ascending turns, one after the other without a gap, each as soon as what
- * it needs is here. This is how an instruction list of a schedule is executed: turn i is instruction i
- * of this node. What has no turn runs when it is ready, as ever.
+ * The order of a context at this node. What the program gave a turn (forwards, backwards, gradients
+ * of parameters, steps) runs in ascending turns, one after the other without a gap, each as soon as
+ * what it needs is here. This is how an instruction list of a schedule is executed: turn i is
+ * instruction i of this node. What has no turn runs when it is ready, as ever.
  *
- * Each kind has a queue; frames bring turns nearly in order, so that joining is quick, and what is due
- * is the head of one of the four.
+ * Each kind has a queue; frames bring turns nearly in order, so that joining is quick, and what is
+ * due is the head of one of the four.
  */
 #include <math.h>
 #include <stddef.h>
@@ -63,7 +63,7 @@ void clv_order_done(clv_contexts *e, context *ctx) {
   clv_order_stir(e, ctx);
 }
 
-/* ---- calls ------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 clv_code clv_order_join_call(clv_contexts *e, call *c, const clv_frame *f, clv_err *err) {
   const uint32_t turns[ORDER_CALL_KINDS] = {[ORDER_FORWARD] = f->call.turn,
@@ -104,7 +104,7 @@ static void run_weight(clv_contexts *e, context *ctx, order_place *p) {
   clv_context_run_backward(e, ctx);
 }
 
-/* ---- steps ------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 static clv_code check_rates(const clv_contexts *e, const clv_frame *f, clv_err *err) {
   const clv_stage *s = f->stage < CLV_MODULE_ALL ? e->env.stage(e->env.user, f->stage) : NULL;
@@ -177,7 +177,7 @@ static void run_step(clv_contexts *e, context *ctx, order_place *p) {
   clv_context_run_backward(e, ctx);
 }
 
-/* ---- running ----------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 /* Its inputs may be missing, and nothing else runs until they are here. */
 static void run_forward(clv_contexts *e, context *ctx, order_place *p) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a context does at this node and when, as rows of numbers that go to the program with ENDED. Only
- * contexts whose program asked for it are noted; when there is no memory for rows, later ones are left
- * out.
+ * What a context does at this node and when, as rows of numbers that go to the program with ENDED.
+ * Only contexts whose program asked for it are noted; when there is no memory for rows, later ones
+ * are left out.
  */
 #include <string.h>
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Turns: what keeps results from depending on timing. Each module has a line of the work that has
- * come and has not been done: calls that wait for inputs, and changes (APPLY, REVERT, STATE_PUT; reads
- * of state) that wait for the calls before them.
+ * come and has not been done: calls that wait for inputs, and changes (APPLY, REVERT, STATE_PUT;
+ * reads of state) that wait for the calls before them.
  *
- * A change has its turn when it is the first of the line of every module that it means; a call when no
- * change stands before it. In a module with running statistics a call must be the first: these calls
- * run in ascending id. Calls depend on smaller ids alone, and changes on what came before them, so
- * nothing waits for itself; the end of a context takes its calls out of the line.
+ * A change has its turn when it is the first of the line of every module that it means; a call when
+ * no change stands before it. In a module with running statistics a call must be the first: these
+ * calls run in ascending id. Calls depend on smaller ids alone, and changes on what came before
+ * them, so nothing waits for itself; the end of a context takes its calls out of the line.
  */
 #include <string.h>
 
@@ -45,7 +45,7 @@ static void leave(clv_contexts *e, turn *t) {
   if (t->change || l->n_changes || l->ordered) mark(e, l);
 }
 
-/* ---- calls ------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 void clv_turn_join(clv_contexts *e, call *c) {
   line *l = line_of(e, c->module);
@@ -73,7 +73,7 @@ void clv_turn_leave(clv_contexts *e, call *c) {
   leave(e, &c->turn);
 }
 
-/* ---- changes ----------------------------------------------------------------------------------- */
+/* ---- changes --------------------------------------------------------------------------------- */
 
 static void push_due(clv_contexts *e, change *k) {
   k->next_due = NULL;
@@ -168,7 +168,7 @@ clv_code clv_contexts_hold(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_e
   return CLV_OK;
 }
 
-/* ---- whose turn it is -------------------------------------------------------------------------- */
+/* ---- whose turn it is ------------------------------------------------------------------------ */
 
 static void grant_call(clv_contexts *e, turn *t) {
   if (t->granted) return;

@@ -72,7 +72,7 @@ clv_code clv_value_add_delivery(clv_contexts *e, value *v, uint32_t name, clv_er
   return CLV_OK;
 }
 
-/* ---- DELIVER, VALUE, DROP ---------------------------------------------------------------------- */
+/* ---- DELIVER, VALUE, DROP -------------------------------------------------------------------- */
 
 clv_code clv_on_deliver(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
   uint32_t name;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights of before a step. A step inside a context (pipedream) finds calls whose forward has used the
- * weights that it changes and whose backward has not come: these keep a copy. Of as many versions are
- * copies alive as calls of different versions are between forward and backward, and one more where the
- * program asks for the version before the last (pipedream-2bw).
+ * Weights of before a step. A step inside a context (pipedream) finds calls whose forward has used
+ * the weights that it changes and whose backward has not come: these keep a copy. Of as many
+ * versions are copies alive as calls of different versions are between forward and backward, and
+ * one more where the program asks for the version before the last (pipedream-2bw).
  */
 #include <string.h>
 
@@ -52,7 +52,8 @@ static clv_code copy_of(clv_contexts *e, clv_stage *s, old_weights **ret, clv_er
   return CLV_OK;
 }
 
-/* Whether its backward still reads the weights its forward has read, which are the module's own now. */
+/* Whether its backward still reads the weights its forward has read, which are the module's own
+ * now. */
 static bool needs_them(const call *c, const clv_stage *s) {
   bool ran = c->phase == FORWARD || c->phase == RETAINED;
   if (c->stage != s || !ran || c->weights) return false;

@@ -19,8 +19,9 @@
 
 /* ---- accounts ----------------------------------------------------------------------------------
  *
- * What is in use of each quota, by a session, by all sessions of an identity, by a whole worker: what is
- * charged to one is charged to those above it as well. Any thread; a charge is an atomic addition. */
+ * What is in use of each quota, by a session, by all sessions of an identity, by a whole worker:
+ * what is charged to one is charged to those above it as well. Any thread; a charge is an atomic
+ * addition. */
 
 typedef enum clv_quota {
   CLV_QUOTA_SESSIONS,
@@ -66,14 +67,15 @@ clv_code clv_pool_new_of(clv_account *account, clv_pool **ret, clv_err *err) CLV
 clv_pool *clv_pool_ref(clv_pool *pool);
 /* The pool goes when the last of its packets and the caller have let go of it. NULL is allowed. */
 void clv_pool_unref(clv_pool *pool);
-/* A tensor with one reference for the caller; unref it as any other. CLV_EXHAUSTED over the quota. */
+/* A tensor with one reference for the caller; unref it as any other. CLV_EXHAUSTED over the
+ * quota. */
 clv_code clv_pool_tensor(clv_pool *pool, clv_dtype dtype, const clv_shape *shape, clv_tensor **ret,
                          clv_err *err) CLV_USE_RESULT;
 size_t clv_pool_bytes(const clv_pool *pool); /* charged now: tensors, free ones too, and stages */
 clv_account *clv_pool_account(const clv_pool *pool);
 
-/* For main, before the first thread: freed memory up to the size of the transport's buffers stays with
- * the process. Otherwise each tensor's worth of them is unmapped, mapped and cleared anew. */
+/* For main, before the first thread: freed memory up to the size of the transport's buffers stays
+ * with the process. Otherwise each tensor's worth of them is unmapped, mapped and cleared anew. */
 void clv_keep_memory(void);
 
 typedef struct clv_link clv_link;
@@ -127,10 +129,10 @@ clv_code clv_packet_value(clv_pool *pool, uint64_t context, uint64_t value, cons
 clv_code clv_packet_drop(clv_pool *pool, uint64_t context, uint64_t calls, const uint64_t *values,
                          uint32_t n, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 
-/* phase: 1 for the first backward pass of the context, then 2, ... calls: it waits for that many of the
- * node's CALLs, up to the last one it names. more: other PREPAREs of the same phase follow (a frame
- * holds CLV_WIRE_NEEDED calls, CLV_WIRE_TARGETS targets and CLV_WIRE_HOPS names); flags of all of them
- * are the same. Calls of a module run in the order in which they are named. */
+/* phase: 1 for the first backward pass of the context, then 2, ... calls: it waits for that many of
+ * the node's CALLs, up to the last one it names. more: other PREPAREs of the same phase follow (a
+ * frame holds CLV_WIRE_NEEDED calls, CLV_WIRE_TARGETS targets and CLV_WIRE_HOPS names); flags of
+ * all of them are the same. Calls of a module run in the order in which they are named. */
 clv_code clv_packet_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,
                             bool retain, bool vote, bool more, clv_packet **ret,
                             clv_err *err) CLV_USE_RESULT;
@@ -145,14 +147,15 @@ clv_code clv_packet_gradient(clv_pool *pool, uint64_t context, uint32_t phase, u
                              uint32_t order, const char *to, clv_tensor *t, clv_packet **ret,
                              clv_err *err) CLV_USE_RESULT;
 
-/* Places in the order of the context at the call's node, from 1, each given to one thing: the forward,
- * the backward (0: none), the gradients of parameters (0: with the rest of the backward). */
+/* Places in the order of the context at the call's node, from 1, each given to one thing: the
+ * forward, the backward (0: none), the gradients of parameters (0: with the rest of the
+ * backward). */
 void clv_packet_call_turns(clv_packet *call, uint32_t turn, uint32_t input_turn,
                            uint32_t weight_turn, bool behind);
 
 enum { CLV_MODULE_ALL = 255 };
-/* As clv_packet_apply of one module, when its turn in the context comes; not answered, FINISHED of the
- * pass follows. keep: for calls that are `behind`. */
+/* As clv_packet_apply of one module, when its turn in the context comes; not answered, FINISHED of
+ * the pass follows. keep: for calls that are `behind`. */
 clv_code clv_packet_planned_step(clv_pool *pool, uint64_t context, uint64_t message,
                                  uint32_t module, uint32_t turn, bool keep, float lr,
                                  clv_packet **ret, clv_err *err) CLV_USE_RESULT;
@@ -171,10 +174,10 @@ clv_code clv_packet_revert(clv_pool *pool, uint64_t context, uint64_t message, c
 void clv_packet_end_commit(clv_packet *end, float scale, float lr, bool apply);
 clv_code clv_packet_end_context(clv_pool *pool, uint64_t context, uint64_t message,
                                 clv_packet **ret, clv_err *err) CLV_USE_RESULT;
-/* References that outlive their context (PROTOCOL.md 12), said by the program to its own node: posted to
- * it, never sent. The ids are new ones, `key` is drawn at random. Answers come to on_driver: REF_ACK
- * when the owner has answered for a handle that was made here, REF_VALUE for what was fetched, REF_DELETE
- * when a reference of this node is gone. */
+/* References that outlive their context (PROTOCOL.md 12), said by the program to its own node:
+ * posted to it, never sent. The ids are new ones, `key` is drawn at random. Answers come to
+ * on_driver: REF_ACK when the owner has answered for a handle that was made here, REF_VALUE for
+ * what was fetched, REF_DELETE when a reference of this node is gone. */
 typedef struct clv_ref_ids {
   uint64_t ref, fork, key; /* fork: of the first handle, which is the program's */
 } clv_ref_ids;
@@ -183,7 +186,8 @@ typedef struct clv_ref_ids {
 clv_code clv_packet_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char *owner,
                              uint64_t context, uint64_t value, clv_tensor *own, clv_packet **ret,
                              clv_err *err) CLV_USE_RESULT;
-/* The value `value` of a context at `to` is what the handle `ids->fork` stands for; child: a new id. */
+/* The value `value` of a context at `to` is what the handle `ids->fork` stands for; child: a new
+ * id. */
 clv_code clv_packet_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t child, const char *to,
                             uint64_t context, uint64_t value, clv_packet **ret,
                             clv_err *err) CLV_USE_RESULT;
@@ -198,8 +202,9 @@ clv_code clv_packet_state_get(clv_pool *pool, uint64_t context, uint64_t message
 
 /* ---- what a context did ------------------------------------------------------------------------
  *
- * With CLV_FLAG_TRACE on its first CALL a context's ENDED carries i64 [n, CLV_TRACE_COLUMNS]: a row for
- * each thing done here, rows of zeros behind. Times are of the node's monotonic clock, nanoseconds. */
+ * With CLV_FLAG_TRACE on its first CALL a context's ENDED carries i64 [n, CLV_TRACE_COLUMNS]: a row
+ * for each thing done here, rows of zeros behind. Times are of the node's monotonic clock,
+ * nanoseconds. */
 
 typedef enum clv_trace_kind {
   CLV_TRACE_NONE,
@@ -235,8 +240,9 @@ typedef struct clv_link_counts {
   uint64_t round_trip_ns; /* last PING, 0 before */
   int64_t
       clock_ahead_ns; /* of the peer's monotonic clock before ours, at the quickest PING so far */
-  /* Tensors that came in chunks, and the time in which some were on their way; what the peer said of
-   * its side in its last answer to a PING. Their quotient is the rate of a link that is the bottleneck. */
+  /* Tensors that came in chunks, and the time in which some were on their way; what the peer said
+   * of its side in its last answer to a PING. Their quotient is the rate of a link that is the
+   * bottleneck. */
   uint64_t received_bytes, receiving_ns, peer_received_bytes, peer_receiving_ns;
   uint64_t peer_measured_ns; /* when it said so, monotonic; 0: never yet */
   /* How long a node had nothing to do until a packet of this link came, and how often that was a
@@ -253,7 +259,8 @@ typedef struct clv_link_load {
 
 typedef struct clv_link_events {
   void *user;
-  /* A whole packet with all its tensors, checksums verified; the receiver takes it. Queue thread. */
+  /* A whole packet with all its tensors, checksums verified; the receiver takes it. Queue
+   * thread. */
   void (*on_packet)(void *user, clv_link *link, clv_packet *packet);
   /* Optional: asked before any packet with tensors leaves; a refusal is what clv_link_send returns.
    * The one place where tensors leave a process: the master's egress table is enforced here. */
@@ -298,8 +305,8 @@ void clv_link_unrefp(clv_link **link);
  * By one thread, and not beside clv_link_open. */
 void clv_link_close(clv_link *link);
 
-/* Takes the packet. Never blocks: large packets, and what is over the credit, wait inside the link in
- * order, holding their tensors, and leave by a thread of rpc's; an ABORT waits for nothing.
+/* Takes the packet. Never blocks: large packets, and what is over the credit, wait inside the link
+ * in order, holding their tensors, and leave by a thread of rpc's; an ABORT waits for nothing.
  * CLV_UNAVAILABLE once the link has closed. */
 clv_code clv_link_send(clv_link *link, clv_packet *packet, clv_err *err) CLV_USE_RESULT;
 
@@ -419,16 +426,17 @@ bool clv_stage_state_item(clv_stage *s, clv_state_what what, uint32_t index, clv
 clv_code clv_stage_state_set(clv_stage *s, clv_state_what what, const char *name, clv_dtype dtype,
                              const clv_shape *shape, const void *data, clv_err *err) CLV_USE_RESULT;
 
-/* Make the training plan and its buffers for a batch size now, so that the first step is as fast as the
- * rest and memory problems show early. */
+/* Make the training plan and its buffers for a batch size now, so that the first step is as fast as
+ * the rest and memory problems show early. */
 clv_code clv_stage_warm(clv_stage *s, int64_t batch, clv_err *err) CLV_USE_RESULT;
 
-/* ---- turns to compute ----------------------------------------------------------------------------
+/* ---- turns to compute ---------------------------------------------------------------------------
  *
  * The nodes of a process that share its cores compute in turn: as many threads at once as there are
- * cores. Who waits is served by least virtual time, the time computed divided by the weight; tenants
- * first, then the seats of a tenant, one for each node. Time that a tenant or a seat has been idle is
- * not made up for. A turn lasts until its seat has nothing to do, or somebody else is due. */
+ * cores. Who waits is served by least virtual time, the time computed divided by the weight;
+ * tenants first, then the seats of a tenant, one for each node. Time that a tenant or a seat has
+ * been idle is not made up for. A turn lasts until its seat has nothing to do, or somebody else is
+ * due. */
 
 typedef struct clv_turnstile clv_turnstile;
 typedef struct clv_seat clv_seat;
@@ -449,9 +457,9 @@ void clv_turnstile_free(clv_turnstile *t); /* after its seats; NULL is allowed *
 clv_code clv_seat_new(clv_turnstile *t, size_t tenant, clv_seat **ret, clv_err *err) CLV_USE_RESULT;
 void clv_seat_free(clv_seat *s); /* its thread must be done with it; NULL is allowed */
 
-/* By one thread, with nothing of its own locked; without a seat (NULL) nobody waits. BLOCKS until it is
- * this one's turn, with so many threads (those of all cores at most), or it is stopped: false. To be
- * called before each piece of work; costs next to nothing while nobody else waits. */
+/* By one thread, with nothing of its own locked; without a seat (NULL) nobody waits. BLOCKS until
+ * it is this one's turn, with so many threads (those of all cores at most), or it is stopped:
+ * false. To be called before each piece of work; costs next to nothing while nobody else waits. */
 bool clv_seat_take(clv_seat *s, unsigned threads);
 void clv_seat_offer(clv_seat *s); /* gives the turn away if somebody else is due; never waits */
 void clv_seat_leave(clv_seat *s); /* nothing to do: to be called before waiting for anything else */
@@ -472,8 +480,9 @@ typedef struct clv_node_options {
   clv_rpc_runtime *runtime;    /* its spinning stops while a kernel runs; NULL allowed */
   clv_seat *seat;              /* that it computes from; NULL: whenever it likes. Outlives it */
   uint32_t reference_lease_ms; /* the same at all nodes of a session; 0: CLV_WIRE_REF_LEASE */
-  /* On the master: VALUE, GRADIENT of a leaf, FINISHED, APPLIED, ENDED, STATE_*, ABORT, ERROR. Called
-   * on the compute thread; takes the packet. On a worker NULL: such packets go to the master's link. */
+  /* On the master: VALUE, GRADIENT of a leaf, FINISHED, APPLIED, ENDED, STATE_*, ABORT, ERROR.
+   * Called on the compute thread; takes the packet. On a worker NULL: such packets go to the
+   * master's link. */
   void *user;
   void (*on_driver)(void *user, clv_packet *packet);
   clv_notifier notice; /* on the compute thread */
@@ -486,8 +495,8 @@ clv_code clv_node_new(const clv_node_options *options, clv_session_node **ret,
 /* No link may deliver into it any more, and clv_node_run must have returned. */
 void clv_node_free(clv_session_node *n);
 
-/* Takes the stage, whatever it returns; its bytes count against the pool's quota. CLV_EXISTS: there is
- * a module of that index, or it is CLV_MODULE_ALL or above. */
+/* Takes the stage, whatever it returns; its bytes count against the pool's quota. CLV_EXISTS: there
+ * is a module of that index, or it is CLV_MODULE_ALL or above. */
 clv_code clv_node_add_stage(clv_session_node *n, clv_stage *stage, clv_err *err) CLV_USE_RESULT;
 clv_stage *clv_node_stage(clv_session_node *n, uint32_t module); /* or NULL */
 
@@ -495,7 +504,8 @@ clv_stage *clv_node_stage(clv_session_node *n, uint32_t module); /* or NULL */
 void clv_node_set_master(clv_session_node *n, clv_link *link);
 
 /* The link to a worker by its name: there go packets for it (clv_node_send_to) and the values and
- * gradients of contexts that name it; what names somebody unknown goes to the master. Any thread. */
+ * gradients of contexts that name it; what names somebody unknown goes to the master. Any
+ * thread. */
 clv_code clv_node_peer(clv_session_node *n, const char *name, clv_link *link,
                        clv_err *err) CLV_USE_RESULT;
 /* Lets go of all of them, before their links are closed. */
@@ -504,8 +514,8 @@ void clv_node_forget_peers(clv_session_node *n);
 clv_code clv_node_send_to(clv_session_node *n, const char *name, clv_packet *packet,
                           clv_err *err) CLV_USE_RESULT;
 
-/* Of references that outlive their context: values kept here, handles of values anywhere, and messages
- * about either that are not acknowledged yet. */
+/* Of references that outlive their context: values kept here, handles of values anywhere, and
+ * messages about either that are not acknowledged yet. */
 typedef struct clv_reference_counts {
   uint64_t owned, used, pending;
 } clv_reference_counts;
@@ -522,13 +532,14 @@ void clv_node_post(clv_session_node *n, clv_packet *packet);
 /* Handle queued packets on this thread until clv_node_stop. */
 void clv_node_run(clv_session_node *n);
 void clv_node_stop(clv_session_node *n);
-/* Instead of clv_node_run: handle packets on this thread until clv_node_kick, which ends this call or,
- * since the last clv_node_unkick, the next one; false when deadline_ns (monotonic) passed first. One
- * thread at a time. */
+/* Instead of clv_node_run: handle packets on this thread until clv_node_kick, which ends this call
+ * or, since the last clv_node_unkick, the next one; false when deadline_ns (monotonic) passed
+ * first. One thread at a time. */
 bool clv_node_help(clv_session_node *n, uint64_t deadline_ns);
 void clv_node_kick(clv_session_node *n); /* any thread */
 void clv_node_unkick(clv_session_node *n);
-/* How long clv_node_run or clv_node_help has had nothing to do, the wait in progress included. Any thread. */
+/* How long clv_node_run or clv_node_help has had nothing to do, the wait in progress included. Any
+ * thread. */
 uint64_t clv_node_idle_ns(const clv_session_node *n);
 
 /* Where its thread's time has gone since clv_node_run began, what is in progress included. */

@@ -11,8 +11,8 @@ void clv_link_return_credit(clv_link *link, uint64_t bytes);
 /* The compute thread slept so long until a packet of this link came. */
 void clv_link_awaited(clv_link *link, uint64_t ns);
 
-/* The part of a CRC32C that a chunk with the sum `crc` contributes when `bytes` follow it; the sum of
- * the whole is the exclusive or of all parts. */
+/* The part of a CRC32C that a chunk with the sum `crc` contributes when `bytes` follow it; the sum
+ * of the whole is the exclusive or of all parts. */
 uint32_t clv_crc32c_shift(uint32_t crc, uint64_t bytes);
 
 /* ---- stage, called by the node on the compute thread ------------------------------------------ */
@@ -23,7 +23,8 @@ clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, 
                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t in_flight, clv_err *err) CLV_USE_RESULT;
 
-/* Memory of the session outside the pool, counted against the pool's quota. CLV_EXHAUSTED over it. */
+/* Memory of the session outside the pool, counted against the pool's quota. CLV_EXHAUSTED over
+ * it. */
 clv_code clv_pool_charge(clv_pool *p, size_t bytes, clv_err *err) CLV_USE_RESULT;
 void clv_pool_discharge(clv_pool *p, size_t bytes);
 

@@ -8,8 +8,8 @@
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
-/* Memory that would otherwise be taken in the first step in which so many tensors come, or threads send,
- * at once. */
+/* Memory that would otherwise be taken in the first step in which so many tensors come, or threads
+ * send, at once. */
 static clv_code make_ready(clv_link *l, clv_err *err) {
   for (int i = 0; i < READY_INCOMING; i++) {
     CLV_TRY(clv_alloc(FEW_SPANS, sizeof(span), &l->in[i].spans, err));

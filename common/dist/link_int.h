@@ -4,12 +4,12 @@
  * (link_pace.c), what comes (link_receive.c), what it tells of itself (link_count.c).
  *
  * One logical stream over 1 + k gRPC streams, each on a connection of its own. Lane 0 carries every
- * frame that is not about chunks, so that an ABORT overtakes a large tensor; the bulk lanes share the
- * chunks in turn. Chunks and the head they belong to arrive in any order: whichever comes first
+ * frame that is not about chunks, so that an ABORT overtakes a large tensor; the bulk lanes share
+ * the chunks in turn. Chunks and the head they belong to arrive in any order: whichever comes first
  * makes the entry in `incoming`, and the packet is delivered when all its tensors are whole.
  *
- * The chunks of a tensor are queued before its head, so that each is summed when it leaves, or as it
- * comes, and no pass over the whole tensor stands before or after the transfer.
+ * The chunks of a tensor are queued before its head, so that each is summed when it leaves, or as
+ * it comes, and no pass over the whole tensor stands before or after the transfer.
  */
 #ifndef CLEAVE_LINK_INT_H
 #define CLEAVE_LINK_INT_H

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How many bytes of chunks may be on their way at once. All connections of a link usually wait in one
- * queue, that of its slowest hop, and TCP likes to fill it: an ABORT would wait behind seconds of
- * chunks. So chunks are handed to the transport only while less than `window` of them have not been
- * reported, and the window follows the time they take: what the way takes when its queue is empty, and
- * QUEUE_NS more, which keeps the link busy (the rule of FAST TCP and LEDBAT, RFC 6817, per link).
+ * How many bytes of chunks may be on their way at once. All connections of a link usually wait in
+ * one queue, that of its slowest hop, and TCP likes to fill it: an ABORT would wait behind seconds
+ * of chunks. So chunks are handed to the transport only while less than `window` of them have not
+ * been reported, and the window follows the time they take: what the way takes when its queue is
+ * empty, and QUEUE_NS more, which keeps the link busy (the rule of FAST TCP and LEDBAT, RFC 6817,
+ * per link).
  *
- * A report is the PONG to a PING that was sent behind chunks on their lane: lanes keep their order. A
- * PING on lane 0 before the first chunk after a pause shows the way when it is empty: the shortest time
- * of late is taken for that. It is forgotten in PERIOD_NS, because ways change; when there was no pause
- * so long, the window closes for a moment, so that what is measured anew is not our own queue.
+ * A report is the PONG to a PING that was sent behind chunks on their lane: lanes keep their order.
+ * A PING on lane 0 before the first chunk after a pause shows the way when it is empty: the
+ * shortest time of late is taken for that. It is forgotten in PERIOD_NS, because ways change; when
+ * there was no pause so long, the window closes for a moment, so that what is measured anew is not
+ * our own queue.
  */
 #include <stddef.h>
 #include <stdlib.h>
@@ -60,7 +62,8 @@ clv_code link_pace_queue(clv_link *l, const chunk *c, clv_err *err) {
 
 /* ---- what leaves ----------------------------------------------------------------------------- */
 
-/* A chunk, its lane, and the numbers of PINGs to send before it on lane 0 and behind it; 0: none. */
+/* A chunk, its lane, and the numbers of PINGs to send before it on lane 0 and behind it; 0:
+ * none. */
 typedef struct departure {
   chunk chunk;
   uint32_t index;
@@ -74,9 +77,11 @@ static uint64_t add_probe(pace *p, uint32_t index) {
   return number;
 }
 
-/* Under the lock. Probes are so close that less than an eighth of the window can be on its way without
- * one: what comes last in a transfer needs none. But a window that has become smaller since may be full
- * of it, with nobody to report that it has come: then a chunk leaves all the same, and asks. */
+/* Under the lock. Probes are so close that less than an eighth of the window can be on its way
+ * without
+ * one: what comes last in a transfer needs none. But a window that has become smaller since may be
+ * full of it, with nobody to report that it has come: then a chunk leaves all the same, and
+ * asks. */
 static bool next_chunk(clv_link *l, departure *ret) {
   pace *p = &l->pace;
   if (!p->n_chunks || l->closed) return false;
@@ -173,8 +178,8 @@ static void close_window(pace *p, uint64_t now) {
   p->changed = now;
 }
 
-/* What a probe behind chunks says: so many bytes were on their way and took so long. A larger window is
- * not known to be good because less than it was well. */
+/* What a probe behind chunks says: so many bytes were on their way and took so long. A larger
+ * window is not known to be good because less than it was well. */
 static void adapt(pace *p, uint64_t now, const probe *b) {
   uint64_t took = CLV_MAX(now - b->at, UINT64_C(1)), kept = p->kept;
   if (learn_way(p, now, took) && !kept) close_window(p, now);

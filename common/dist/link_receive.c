@@ -119,8 +119,9 @@ static clv_code insert_span(incoming *e, size_t at, span s, clv_err *err) {
   return CLV_OK;
 }
 
-/* Under the lock. Claim [from, to) for one chunk: each byte comes once, or the tensor would be whole
- * with bytes that nobody sent. Neighbours melt into one span, so chunks in order need a single one. */
+/* Under the lock. Claim [from, to) for one chunk: each byte comes once, or the tensor would be
+ * whole with bytes that nobody sent. Neighbours melt into one span, so chunks in order need a
+ * single one. */
 static clv_code claim(incoming *e, uint64_t from, uint64_t to, clv_err *err) {
   size_t at = e->n_spans;
   while (at > 0 && e->spans[at - 1].from >= to) at--;
@@ -144,7 +145,8 @@ static clv_code claim(incoming *e, uint64_t from, uint64_t to, clv_err *err) {
   return CLV_OK;
 }
 
-/* The one copy on the way in: from the transport's slices into the tensor. Returns its part of the sum. */
+/* The one copy on the way in: from the transport's slices into the tensor. Returns its part of the
+ * sum. */
 static uint32_t take_chunk(clv_tensor *t, const clv_frame *f, const clv_piece *pieces,
                            const clv_payload *payload) {
   char *at = (char *)t->data + f->chunk.offset;

@@ -78,7 +78,8 @@ static clv_code send_inline(clv_link *l, clv_packet *p, clv_err *err) {
   return link_send_frame(l, 0, &p->frame, pieces, p->frame.n_tensors, payload, err);
 }
 
-/* The chunks' sum is complete when they are queued, and the head need not wait until they have left. */
+/* The chunks' sum is complete when they are queued, and the head need not wait until they have
+ * left. */
 static clv_code queue_chunks(clv_link *l, clv_tensor *t, clv_tensor_head *head, clv_err *err) {
   head->crc32c = 0;
   for (size_t offset = 0; offset < t->bytes; offset += CLV_WIRE_CHUNK_BYTES) {

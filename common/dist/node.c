@@ -55,7 +55,7 @@ void clv_node_free(clv_session_node *n) {
   free(n);
 }
 
-/* ---- stages -------------------------------------------------------------------------------------- */
+/* ---- stages ---------------------------------------------------------------------------------- */
 
 clv_stage *clv_node_stage(clv_session_node *n, uint32_t module) {
   return module < CLV_MODULE_ALL ? n->stages[module] : NULL;
@@ -86,7 +86,7 @@ clv_code clv_node_add_stage(clv_session_node *n, clv_stage *stage, clv_err *err)
   return CLV_OK;
 }
 
-/* ---- links --------------------------------------------------------------------------------------- */
+/* ---- links ----------------------------------------------------------------------------------- */
 
 /* Under the lock: the place's link becomes `link`; returns the one it was. */
 static clv_link *exchange(clv_link **place, clv_link *link) {
@@ -129,7 +129,7 @@ void clv_node_forget_peers(clv_session_node *n) {
   }
 }
 
-/* ---- the queue ----------------------------------------------------------------------------------- */
+/* ---- the queue ------------------------------------------------------------------------------- */
 
 void clv_node_post(clv_session_node *n, clv_packet *p) {
   pthread_mutex_lock(&n->lock);
@@ -163,8 +163,8 @@ static bool sleep_until(clv_session_node *n, uint64_t deadline_ns) {
   return r == 0;
 }
 
-/* Sleeps until there is a packet, or until `until_ns`. True: stopped or kicked. It leaves its turn before
- * it sleeps, and not under the lock that posting takes. */
+/* Sleeps until there is a packet, or until `until_ns`. True: stopped or kicked. It leaves its turn
+ * before it sleeps, and not under the lock that posting takes. */
 static bool next_packet(clv_session_node *n, uint64_t until_ns, bool *slept, clv_packet **ret) {
   bool left = !n->o.seat;
   pthread_mutex_lock(&n->lock);
@@ -183,8 +183,8 @@ static bool next_packet(clv_session_node *n, uint64_t until_ns, bool *slept, clv
   return halted;
 }
 
-/* The next packet; NULL when stopped, kicked, or the deadline has passed. What references wait for by
- * the clock is done on the way. */
+/* The next packet; NULL when stopped, kicked, or the deadline has passed. What references wait for
+ * by the clock is done on the way. */
 static clv_packet *wait_packet(clv_session_node *n, uint64_t deadline_ns) {
   uint64_t begin = clv_now_ns(), now = begin;
   clv_packet *p = NULL;

@@ -9,7 +9,7 @@
 
 #include "common/dist/node_int.h"
 
-/* ---- sending ------------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 /* A reference to *place's link as it is now. */
 static clv_link *hold(clv_session_node *n, clv_link *const *place) {
@@ -119,7 +119,7 @@ clv_code clv_node_send_to(clv_session_node *n, const char *name, clv_packet *p, 
   return clv_fail(err, CLV_NOT_FOUND, "no link to a worker '%s'", name);
 }
 
-/* ---- state --------------------------------------------------------------------------------------- */
+/* ---- state ----------------------------------------------------------------------------------- */
 
 static clv_code answer(clv_session_node *n, const clv_frame *to, clv_frame_kind kind,
                        clv_tensor *tensor, const clv_frame *state, clv_err *err) {
@@ -198,7 +198,7 @@ static void obey(void *user, clv_packet *p) {
   clv_packet_free(p);
 }
 
-/* ---- handling ------------------------------------------------------------------------------------ */
+/* ---- handling -------------------------------------------------------------------------------- */
 
 static clv_code engine(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
   if (n->o.runtime) clv_rpc_busy_enter(n->o.runtime);
@@ -240,7 +240,8 @@ static const struct {
     [CLV_REF_ACK] = {clv_node_on_reference, true},
 };
 
-/* Another worker brings values and gradients, and uses references; what happens with them is the master's to say. */
+/* Another worker brings values and gradients, and uses references; what happens with them is the
+ * master's to say. */
 static clv_code check_sender(clv_session_node *n, const clv_packet *p, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
   if (!handlers[kind].handle)
@@ -260,7 +261,7 @@ void clv_node_handle(clv_session_node *n, clv_packet *p) {
   if (!kept) clv_packet_free(p);
 }
 
-/* ---- making -------------------------------------------------------------------------------------- */
+/* ---- making ---------------------------------------------------------------------------------- */
 
 static clv_stage *module_of(void *user, uint32_t module) { return clv_node_stage(user, module); }
 

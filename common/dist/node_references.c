@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * References that outlive their context, at a node: the state machine of rref_int.h between frames,
- * the engine of contexts and, at the master, the program. Nodes have the numbers of their names in the
- * session, 0 is the master; a worker does not know its own name and is the one behind the last.
+ * the engine of contexts and, at the master, the program. Nodes have the numbers of their names in
+ * the session, 0 is the master; a worker does not know its own name and is the one behind the last.
  */
 #include <stdio.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static clv_rref_failure failure_of(const clv_err *why) {
   return f;
 }
 
-/* ---- sending --------------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 /* What may not leave, or cannot, is an error for who asked for it. A link that has ended says so
  * itself. */
@@ -93,7 +93,7 @@ static void on_send(void *user, uint32_t to, const clv_rref_message *m) {
   send_packet(n, p);
 }
 
-/* ---- telling --------------------------------------------------------------------------------------- */
+/* ---- telling --------------------------------------------------------------------------------- */
 
 /* To the program of this process. */
 static void tell(clv_session_node *n, clv_frame_kind kind, uint64_t ref, uint64_t fork,
@@ -112,7 +112,8 @@ static void tell(clv_session_node *n, clv_frame_kind kind, uint64_t ref, uint64_
   n->o.on_driver(n->o.user, p);
 }
 
-/* A value of a context, which was a reference: for the engine here, or at the node that waits for it. */
+/* A value of a context, which was a reference: for the engine here, or at the node that waits for
+ * it. */
 static void give(clv_session_node *n, const clv_rref_use *u, clv_tensor *tensor,
                  const clv_rref_failure *why) {
   clv_packet *p;
@@ -203,7 +204,7 @@ clv_code clv_node_init_references(clv_session_node *n, clv_err *err) {
   return clv_rrefs_new(&env, &n->references, err);
 }
 
-/* ---- what the program says ------------------------------------------------------------------------- */
+/* ---- what the program says ------------------------------------------------------------------- */
 
 static clv_code say_keep(clv_session_node *n, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
@@ -244,7 +245,7 @@ static void say(clv_session_node *n, const clv_packet *p) {
   if (f->kind == CLV_REF_USE) use_failed(n, f, &why);
 }
 
-/* ---- what other nodes say -------------------------------------------------------------------------- */
+/* ---- what other nodes say -------------------------------------------------------------------- */
 
 /* The master says who sent what it passes on; other links have one end. */
 static clv_code sender_of(clv_session_node *n, const clv_packet *p, uint32_t *ret, clv_err *err) {
@@ -295,7 +296,8 @@ static void count(clv_session_node *n) {
   __atomic_store_n(&n->reference_counts.pending, c.unacknowledged, __ATOMIC_RELAXED);
 }
 
-/* The master makes references and passes them on: who else gets one of its own knows that already. */
+/* The master makes references and passes them on: who else gets one of its own knows that
+ * already. */
 static bool starts(clv_frame_kind kind) {
   return kind == CLV_REF_KEEP || kind == CLV_REF_USE || kind == CLV_REF_FORK;
 }

@@ -28,7 +28,7 @@ struct clv_pool {
   size_t n_free_packets;
 };
 
-/* ---- pools ------------------------------------------------------------------------------------- */
+/* ---- pools ----------------------------------------------------------------------------------- */
 
 static void enlist(clv_pool *p) {
   clv_account *top = clv_account_top(p->account);
@@ -106,7 +106,7 @@ static clv_tensor *reuse(clv_pool *p, clv_dtype dtype, const clv_shape *shape, s
   return NULL;
 }
 
-/* ---- charges ------------------------------------------------------------------------------------- */
+/* ---- charges --------------------------------------------------------------------------------- */
 
 /* Memory of sizes nobody uses any more is given back. */
 static void drop_free(clv_pool *p) {
@@ -148,7 +148,7 @@ void clv_pool_discharge(clv_pool *p, size_t bytes) {
   clv_account_discharge(p->account, CLV_QUOTA_BYTES, bytes);
 }
 
-/* ---- tensors ------------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 static clv_code add_place(clv_pool *p, clv_err *err) {
   if (p->n < p->cap) return CLV_OK;

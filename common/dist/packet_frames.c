@@ -188,7 +188,7 @@ clv_code clv_packet_end_context(clv_pool *pool, uint64_t context, uint64_t messa
   return packet_of(pool, CLV_END_CONTEXT, context, message, ret, err);
 }
 
-/* ---- references ---------------------------------------------------------------------------------- */
+/* ---- references ------------------------------------------------------------------------------ */
 
 static clv_code about(clv_pool *pool, clv_frame_kind kind, const clv_ref_ids *ids, clv_packet **ret,
                       clv_err *err) {

@@ -9,7 +9,7 @@
 
 enum { FEW_BUCKETS = 64, MOST_LOOPS = 4 * CLV_WIRE_REFS };
 
-/* ---- rings and maps ------------------------------------------------------------------------------ */
+/* ---- rings and maps -------------------------------------------------------------------------- */
 
 void rref_ring_init(rref_ring *r) { r->prev = r->next = r; }
 
@@ -81,7 +81,7 @@ void rref_drop(slab *s, rref_map *map, void *record) {
   clv_slab_give(s, r);
 }
 
-/* ---- the table ------------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static void init_peer(rref_peer *p, uint32_t node) {
   p->node = node;
@@ -160,7 +160,7 @@ const clv_rref_failure *rref_refusal(clv_code code) {
   return &refusals[0];
 }
 
-/* ---- messages to this node itself ---------------------------------------------------------------- */
+/* ---- messages to this node itself ------------------------------------------------------------ */
 
 /* What finds no memory is sent again, as what a network loses. */
 static void send_to_self(clv_rrefs *t, const clv_rref_message *m) {

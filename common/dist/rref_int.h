@@ -1,26 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * References that outlive their context (PROTOCOL.md 12): who owns a value, who may use it, and when
- * it can go. A state machine for one node of one session: no thread, no I/O and no clock of its own.
- * The time is passed in, messages leave through env.send and come in through clv_rrefs_receive.
+ * References that outlive their context (PROTOCOL.md 12): who owns a value, who may use it, and
+ * when it can go. A state machine for one node of one session: no thread, no I/O and no clock of
+ * its own. The time is passed in, messages leave through env.send and come in through
+ * clv_rrefs_receive.
  *
- * The owner of a reference holds an *entry*: the value, or the error that stands for it, and the set
- * of *forks*, one for each handle anywhere. A user holds a *handle*, named by its fork; handles that
- * it passed on and whose owner has not heard of them yet are its *children*. The value goes when the
- * last fork does. What makes that safe:
+ * The owner of a reference holds an *entry*: the value, or the error that stands for it, and the
+ * set of *forks*, one for each handle anywhere. A user holds a *handle*, named by its fork; handles
+ * that it passed on and whose owner has not heard of them yet are its *children*. The value goes
+ * when the last fork does. What makes that safe:
  *
  *   - a handle asks the owner to add its fork and is given up only after the owner has answered;
  *   - a handle is not given up before the owner has answered for each of its children;
- *   - a message is numbered by its sender for its receiver, sent until it is acknowledged, and obeyed
+ *   - a message is numbered by its sender for its receiver, sent until it is acknowledged, and
+ *   obeyed
  *     once, however often and in whatever order it comes;
- *   - a node that has not been heard of for a lease is gone: its forks, and what waited for it, too.
+ *   - a node that has not been heard of for a lease is gone: its forks, and what waited for it,
+ *   too.
  *
- * Ids are never given out twice. A node has to show the reference's key, drawn at random with it, to
- * have a fork added, and the fork itself to get the value. What does not exist, is somebody else's or
- * comes too early waits for a lease, all alike, and is then CLV_NOT_FOUND.
+ * Ids are never given out twice. A node has to show the reference's key, drawn at random with it,
+ * to have a fork added, and the fork itself to get the value. What does not exist, is somebody
+ * else's or comes too early waits for a lease, all alike, and is then CLV_NOT_FOUND.
  *
- * Memory: records come from slabs charged to the session's quota. Messages are made from records, so
- * none is ever lost for want of memory. Of the functions here callbacks may call: `create`
+ * Memory: records come from slabs charged to the session's quota. Messages are made from records,
+ * so none is ever lost for want of memory. Of the functions here callbacks may call: `create`
  * clv_rrefs_settle, `used` clv_rrefs_fetch of that handle, `value` clv_rrefs_release of that one.
  */
 #ifndef CLEAVE_RREF_INT_H
@@ -89,7 +92,7 @@ typedef struct clv_rrefs_env {
   void (*freed)(void *user, uint64_t ref); /* an entry; nobody uses it any more */
 } clv_rrefs_env;
 
-/* ---- what the node says (rref.c, rref_user.c, rref_owner.c, rref_post.c) ----------------------- */
+/* ---- what the node says (rref.c, rref_user.c, rref_owner.c, rref_post.c) --------------------- */
 
 typedef struct clv_rrefs clv_rrefs;
 
@@ -137,7 +140,7 @@ typedef struct clv_rref_counts {
 } clv_rref_counts;
 void clv_rrefs_count(const clv_rrefs *t, clv_rref_counts *ret);
 
-/* ---- records ----------------------------------------------------------------------------------- */
+/* ---- records --------------------------------------------------------------------------------- */
 
 typedef struct rref_record {
   struct rref_record *next;
@@ -251,7 +254,7 @@ struct clv_rrefs {
   uint32_t n_posts;
 };
 
-/* ---- inside: rref.c ---------------------------------------------------------------------------- */
+/* ---- inside: rref.c -------------------------------------------------------------------------- */
 
 void rref_ring_init(rref_ring *r);
 bool rref_ring_empty(const rref_ring *r);
@@ -263,15 +266,15 @@ clv_code rref_make(clv_rrefs *t, slab *s, rref_map *map, uint64_t id, void *ret_
                    clv_err *err) CLV_USE_RESULT;
 void rref_drop(slab *s, rref_map *map, void *record);
 
-/* Every outward function begins and ends with these: the end of the outermost one delivers what is for
- * this node itself. */
+/* Every outward function begins and ends with these: the end of the outermost one delivers what is
+ * for this node itself. */
 void rref_enter(clv_rrefs *t, uint64_t now_ns);
 void rref_leave(clv_rrefs *t);
 void rref_send(clv_rrefs *t, uint32_t to, const clv_rref_message *m);
 void rref_wake_by(clv_rrefs *t, uint64_t at_ns);
 const clv_rref_failure *rref_refusal(clv_code code); /* the same text for every peer */
 
-/* ---- rref_post.c ------------------------------------------------------------------------------- */
+/* ---- rref_post.c ----------------------------------------------------------------------------- */
 
 /* Before something that ties this node to a peer is noted. */
 void rref_tie(clv_rrefs *t, rref_peer *p);
@@ -281,7 +284,7 @@ bool rref_posted(const rref_post *post);
 /* The verdict on a numbered message of a peer. */
 void rref_answer(clv_rrefs *t, uint32_t to, uint64_t number, clv_code code);
 
-/* ---- rref_owner.c ------------------------------------------------------------------------------ */
+/* ---- rref_owner.c ---------------------------------------------------------------------------- */
 
 enum { RREF_PARKED = 100 }; /* instead of a code: the answer comes later */
 
@@ -297,7 +300,7 @@ void rref_unpark_late(clv_rrefs *t);              /* what has waited long enough
 void rref_unpark_of(clv_rrefs *t, uint32_t node); /* all of it */
 void rref_entry_forget(rref_entry *e);            /* what it holds, at the table's end */
 
-/* ---- rref_user.c ------------------------------------------------------------------------------- */
+/* ---- rref_user.c ----------------------------------------------------------------------------- */
 
 /* The handle of an entry that was made here, with its fork. joined is told. */
 clv_code rref_handle_own(clv_rrefs *t, const clv_rref_birth *b, clv_err *err) CLV_USE_RESULT;

@@ -62,7 +62,7 @@ static rref_fork *fork_of(const clv_rrefs *t, uint32_t node, const clv_rref_mess
   return f && f->node == node && f->entry->record.id == m->ref ? f : NULL;
 }
 
-/* ---- values ---------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 static void send_value(clv_rrefs *t, uint32_t to, uint64_t ref, uint64_t fork, clv_tensor *tensor,
                        const clv_rref_failure *why) {
@@ -105,7 +105,7 @@ void clv_rrefs_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor, const clv_
   rref_leave(t);
 }
 
-/* ---- what comes too early -------------------------------------------------------------------------- */
+/* ---- what comes too early -------------------------------------------------------------------- */
 
 static bool is_parked(const clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   for (const rref_ring *r = t->parked.next; r != &t->parked; r = r->next) {
@@ -197,7 +197,7 @@ void rref_unpark_of(clv_rrefs *t, uint32_t node) {
   }
 }
 
-/* ---- messages -------------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 int rref_on_keep(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   rref_entry *e;
@@ -238,9 +238,10 @@ int rref_on_fetch(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   return CLV_OK;
 }
 
-/* ---- what the node says ---------------------------------------------------------------------------- */
+/* ---- what the node says ---------------------------------------------------------------------- */
 
-/* All at once instead of by a KEEP to this node itself, which may be late: the value has its place. */
+/* All at once instead of by a KEEP to this node itself, which may be late: the value has its
+ * place. */
 static clv_code own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor, clv_err *err) {
   rref_entry *e;
   rref_fork *f;

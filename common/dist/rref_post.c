@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbered messages: sent until they are acknowledged, obeyed once. A sender has at most a window of
- * them on their way to a receiver, counted from the oldest that is not acknowledged. So a receiver
- * that remembers its verdicts on a window's worth of numbers knows every message that it can still be
+ * Numbered messages: sent until they are acknowledged, obeyed once. A sender has at most a window
+ * of them on their way to a receiver, counted from the oldest that is not acknowledged. So a
+ * receiver that remembers its verdicts on a window's worth of numbers knows every message that it
+ * can still be
  * sent: what is older has been acknowledged, and its sender knows that.
  */
 
@@ -10,7 +11,7 @@
 
 enum { RENEWALS = 3, LOOKS = 6, LONGEST_WAIT = 60 /* parts of a lease */ };
 
-/* ---- who is there ---------------------------------------------------------------------------------- */
+/* ---- who is there ---------------------------------------------------------------------------- */
 
 static bool tied(const rref_peer *p) {
   return !rref_ring_empty(&p->outbox) || !rref_ring_empty(&p->forks) ||
@@ -24,7 +25,7 @@ void rref_tie(clv_rrefs *t, rref_peer *p) {
   if (p->node != t->env.self) rref_wake_by(t, t->now + t->env.lease_ns / LOOKS);
 }
 
-/* ---- sending --------------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 static uint64_t longest_wait(const clv_rrefs *t) {
   return CLV_MAX(t->env.retry_ns, t->env.lease_ns / LONGEST_WAIT);
@@ -79,7 +80,7 @@ void rref_post_cancel(clv_rrefs *t, rref_post *post) {
   if (oldest) transmit_due(t, p, true);
 }
 
-/* ---- receiving ------------------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 static void acknowledge(clv_rrefs *t, uint32_t to, uint64_t number, clv_code code) {
   clv_rref_message m = {.kind = CLV_RREF_ACK, .number = number};
@@ -151,7 +152,7 @@ void clv_rrefs_receive(clv_rrefs *t, uint32_t from, const clv_rref_message *m, u
   rref_leave(t);
 }
 
-/* ---- time ------------------------------------------------------------------------------------------ */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 /* Nothing was heard of it for a lease: whatever waited for it need not, and its own goes. */
 static void give_up(clv_rrefs *t, rref_peer *p) {

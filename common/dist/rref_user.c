@@ -16,7 +16,7 @@ static clv_rref_use use_of(const clv_rrefs *t, const rref_handle *h) {
   return u;
 }
 
-/* ---- handles --------------------------------------------------------------------------------------- */
+/* ---- handles --------------------------------------------------------------------------------- */
 
 static clv_code handle_new(clv_rrefs *t, const clv_rref_message *m, uint32_t owner, uint32_t parent,
                            rref_handle **ret, clv_err *err) {
@@ -108,7 +108,7 @@ static void joined(clv_rrefs *t, rref_handle *h) {
   go_on(t, h);
 }
 
-/* ---- children -------------------------------------------------------------------------------------- */
+/* ---- children -------------------------------------------------------------------------------- */
 
 static void child_free(clv_rrefs *t, rref_child *c) {
   rref_handle *h = c->parent;
@@ -131,7 +131,7 @@ void rref_children_fail(clv_rrefs *t, rref_peer *p) {
     child_failed(t, RREF_OF(rref_child, of_peer, p->children.next), CLV_UNAVAILABLE);
 }
 
-/* ---- posts ----------------------------------------------------------------------------------------- */
+/* ---- posts ----------------------------------------------------------------------------------- */
 
 static void fill_handle(const rref_handle *h, clv_rref_message *ret) {
   ret->ref = h->ref;
@@ -225,7 +225,7 @@ void rref_answered(clv_rrefs *t, rref_post *post, clv_code code) {
   answered[post->kind](t, post, code);
 }
 
-/* ---- messages -------------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 int rref_on_use(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   rref_handle *h;
@@ -257,7 +257,7 @@ void rref_on_value(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   give_value(t, h, m->tensor, m->failure);
 }
 
-/* ---- fetching -------------------------------------------------------------------------------------- */
+/* ---- fetching -------------------------------------------------------------------------------- */
 
 void rref_fetch_again(clv_rrefs *t) {
   for (rref_ring *r = t->fetching.next, *next; r != &t->fetching; r = next) {
@@ -271,7 +271,7 @@ void rref_fetch_again(clv_rrefs *t) {
   }
 }
 
-/* ---- what the node says ---------------------------------------------------------------------------- */
+/* ---- what the node says ---------------------------------------------------------------------- */
 
 static clv_code find(clv_rrefs *t, uint64_t fork, rref_handle **ret, clv_err *err) {
   rref_handle *h = rref_find(&t->handles, fork);

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Turns to compute. Weighted fair queueing in two levels: each tenant has a virtual time, the time its
- * seats have computed (threads together) divided by its weight, and each seat has one among the seats
- * of its tenant. A free core goes to the tenant with the least, and there to the seat with the least.
+ * Turns to compute. Weighted fair queueing in two levels: each tenant has a virtual time, the time
+ * its seats have computed (threads together) divided by its weight, and each seat has one among the
+ * seats of its tenant. A free core goes to the tenant with the least, and there to the seat with
+ * the least.
  *
- * A seat is active from the moment it asks until it has nothing to do. One that becomes active starts at
- * the least time of those that are, so that nobody saves up turns by being idle; a tenant keeps its time
- * when its seats go, so that nobody sheds it by coming back.
+ * A seat is active from the moment it asks until it has nothing to do. One that becomes active
+ * starts at the least time of those that are, so that nobody saves up turns by being idle; a tenant
+ * keeps its time when its seats go, so that nobody sheds it by coming back.
  *
- * A turn is kept from one piece of work to the next and given up where somebody else is due: between
- * pieces, after a slice, so that pieces of microseconds do not pay for a wake-up each. What has been
- * computed is charged before anybody is compared.
+ * A turn is kept from one piece of work to the next and given up where somebody else is due:
+ * between pieces, after a slice, so that pieces of microseconds do not pay for a wake-up each. What
+ * has been computed is charged before anybody is compared.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -52,7 +53,7 @@ static uint64_t now_of(const clv_turnstile *t) {
   return t->o.now_ns ? t->o.now_ns(t->o.user) : clv_now_ns();
 }
 
-/* ---- virtual time -------------------------------------------------------------------------------- */
+/* ---- virtual time ---------------------------------------------------------------------------- */
 
 static uint64_t least_tenant(const clv_turnstile *t) {
   uint64_t least = UINT64_MAX;
@@ -101,7 +102,7 @@ static void settle(clv_turnstile *t, uint64_t now) {
       if (s->held) charge(s, now);
 }
 
-/* ---- whose turn it is ------------------------------------------------------------------------------ */
+/* ---- whose turn it is ------------------------------------------------------------------------ */
 
 static clv_seat *first_of(const tenant *of) {
   clv_seat *first = NULL;
@@ -156,7 +157,7 @@ static bool over(const clv_seat *s, uint64_t now) {
   return first->of == s->of ? first->time < s->time : first->of->time < s->of->time;
 }
 
-/* ---- a seat's own thread --------------------------------------------------------------------------- */
+/* ---- a seat's own thread --------------------------------------------------------------------- */
 
 static bool stopped(const clv_seat *s) { return __atomic_load_n(&s->stopped, __ATOMIC_RELAXED); }
 
@@ -222,7 +223,7 @@ void clv_seat_leave(clv_seat *s) {
   if (s && s->held) leave(s, false);
 }
 
-/* ---- any thread ------------------------------------------------------------------------------------ */
+/* ---- any thread ------------------------------------------------------------------------------ */
 
 void clv_seat_stop(clv_seat *s) {
   if (!s) return;
@@ -241,7 +242,7 @@ void clv_seat_count(clv_seat *s, clv_seat_counts *ret) {
   pthread_mutex_unlock(&s->at->lock);
 }
 
-/* ---- making ---------------------------------------------------------------------------------------- */
+/* ---- making ---------------------------------------------------------------------------------- */
 
 clv_code clv_turnstile_new(const clv_turnstile_options *o, clv_turnstile **ret, clv_err *err) {
   clv_turnstile *t;

@@ -79,8 +79,9 @@ void clv_graph_freep(clv_graph **g);
 clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
                              const clv_shape *shape, int *ret_node, clv_err *err) CLV_USE_RESULT;
 
-/* A node over earlier nodes; CLV_DENIED for an op of tests outside them. name NULL or "": called by its layer index. Names are unique and of
- * [A-Za-z0-9_.-]. Infers and checks its shape at once: errors name op, node and shapes. */
+/* A node over earlier nodes; CLV_DENIED for an op of tests outside them. name NULL or "": called by
+ * its layer index. Names are unique and of [A-Za-z0-9_.-]. Infers and checks its shape at once:
+ * errors name op, node and shapes. */
 clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const char *name,
                        uint32_t layer, const int *in, int n_in, int *ret_node,
                        clv_err *err) CLV_USE_RESULT;
@@ -126,7 +127,8 @@ const clv_param *clv_params_find(const clv_params *p, const char *name); /* or N
  * +-1/sqrt(fan_in) (kaiming_uniform with a = sqrt(5)); lstm uniform in +-1/sqrt(hidden size);
  * embedding normal with mean 0 and deviation 1; a conv2d with kaiming_normal its weight normal with
  * deviation sqrt(2 / fan_out); batchnorm and layernorm 1, 0, running 0 and 1,
- * count 0; wait 1. Numbers from Philox keyed by (seed, layer, slot). block: total_bytes, padding zeroed. */
+ * count 0; wait 1. Numbers from Philox keyed by (seed, layer, slot). block: total_bytes, padding
+ * zeroed. */
 void clv_params_init(const clv_graph *g, const clv_params *p, uint64_t seed, void *block);
 
 /* ---- plan ------------------------------------------------------------------------------------ */
@@ -186,16 +188,17 @@ typedef struct clv_plan_times {
   double forward, input, weight;
 } clv_plan_times;
 
-/* From now on every step adds what it takes to times[node of the graph]; NULL: no more. What one kernel
- * does for several layers counts for the one that it is of. */
+/* From now on every step adds what it takes to times[node of the graph]; NULL: no more. What one
+ * kernel does for several layers counts for the one that it is of. */
 void clv_plan_time(clv_plan *p, clv_plan_times *times);
 
 /* Calls come from the plan's pool: after warm-up no memory is taken. */
 clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) CLV_USE_RESULT;
 void clv_plan_call_put(clv_plan *p, clv_call *c); /* takes NULL */
 
-/* What is kept of the parameters in other layouts becomes that of these. clv_plan_forward sees to it
- * itself; before a backward only where the parameters are not those of the plan's last forward. */
+/* What is kept of the parameters in other layouts becomes that of these. clv_plan_forward sees to
+ * it itself; before a backward only where the parameters are not those of the plan's last
+ * forward. */
 clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
                           clv_err *err) CLV_USE_RESULT;
 
@@ -214,10 +217,10 @@ clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, co
                                  void *const *din, void *grad_block, bool accumulate,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* The rest of the weight gradients, if any, into grad_block (trainable_bytes, same offsets as parameters);
- * adds when accumulate, otherwise overwrites, with zeros where no gradient is computed (frozen
- * parameters, padding). Comes after backward_input of the same call and ends it: a call has one
- * backward, because gradients reuse the memory of activations. */
+/* The rest of the weight gradients, if any, into grad_block (trainable_bytes, same offsets as
+ * parameters); adds when accumulate, otherwise overwrites, with zeros where no gradient is computed
+ * (frozen parameters, padding). Comes after backward_input of the same call and ends it: a call has
+ * one backward, because gradients reuse the memory of activations. */
 clv_code clv_plan_backward_weight(clv_plan *p, clv_call *c, void *param_block, void *grad_block,
                                   bool accumulate, clv_err *err) CLV_USE_RESULT;
 

@@ -10,8 +10,8 @@
  * and their gradients) are spaces of their own.
  *
  * plan.c makes and frees a plan, plan_fuse.c finds ops for one kernel, plan_forward.c and
- * plan_backward.c write the steps, plan_memory.c merges and places the buffers, plan_run.c executes,
- * plan_describe.c prints.
+ * plan_backward.c write the steps, plan_memory.c merges and places the buffers, plan_run.c
+ * executes, plan_describe.c prints.
  */
 #ifndef CLEAVE_PLAN_INT_H
 #define CLEAVE_PLAN_INT_H

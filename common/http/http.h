@@ -3,10 +3,11 @@
  * http: a port that shows a few pages of text to whoever can reach it: GET and HEAD alone, HTTP/1,
  * no TLS, no authentication. For health and numbers, never for what a session holds.
  *
- * Everything is bounded: connections, the memory of each (which holds its request line and headers),
- * the time from accept to the end. A connection carries one request and is closed.
+ * Everything is bounded: connections, the memory of each (which holds its request line and
+ * headers), the time from accept to the end. A connection carries one request and is closed.
  *
- * Threads: one of its own, on which pages are written. Uses libmicrohttpd, which this folder alone sees.
+ * Threads: one of its own, on which pages are written. Uses libmicrohttpd, which this folder alone
+ * sees.
  */
 #ifndef CLEAVE_HTTP_H
 #define CLEAVE_HTTP_H
@@ -43,7 +44,8 @@ void clv_http_closep(clv_http **http);
 unsigned clv_http_health(void *user, clv_bytes *out);
 #define CLV_HTTP_TEXT "text/plain; charset=utf-8"
 
-/* Whether only this machine reaches such an address. Names other than localhost count as reachable. */
+/* Whether only this machine reaches such an address. Names other than localhost count as
+ * reachable. */
 bool clv_http_is_loopback(const char *listen);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * metrics: numbers as the text that Prometheus scrapes (format 0.0.4). A program has one table of what
- * it exposes; a row is a name, its kind, its unit, a sentence, and where the number stands in a struct
- * that the program fills for each scrape, or a function that writes a sample per label.
+ * metrics: numbers as the text that Prometheus scrapes (format 0.0.4). A program has one table of
+ * what it exposes; a row is a name, its kind, its unit, a sentence, and where the number stands in
+ * a struct that the program fills for each scrape, or a function that writes a sample per label.
  *
- * Names end in their unit (seconds, bytes) and, when they only grow, in _total. Values of labels come
- * from configurations and fixed lists, never from what a peer says: each new value is a series that
- * Prometheus keeps.
+ * Names end in their unit (seconds, bytes) and, when they only grow, in _total. Values of labels
+ * come from configurations and fixed lists, never from what a peer says: each new value is a series
+ * that Prometheus keeps.
  *
  * Threads: none of its own; one thread per clv_metrics_out and per histogram.
  */
@@ -63,8 +63,8 @@ void clv_metric_histogram(clv_metrics_out *out, const clv_histogram *h,
 
 /* ---- this process ---------------------------------------------------------------------------- */
 
-/* Memory, processor time, descriptors and start, under the names that Prometheus' own libraries use,
- * and cleave_build_info. What the system doesn't tell is left out. */
+/* Memory, processor time, descriptors and start, under the names that Prometheus' own libraries
+ * use, and cleave_build_info. What the system doesn't tell is left out. */
 void clv_metrics_process(const char *program, clv_bytes *ret);
 uint64_t clv_metrics_resident(void); /* bytes of memory; 0: not known */
 

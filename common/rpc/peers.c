@@ -146,10 +146,10 @@ bool rpc_peers_leave(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_
   return shut;
 }
 
-/* ---- handler threads --------------------------------------------------------------------------- */
+/* ---- handler threads ------------------------------------------------------------------------- */
 
-/* One identity has half of the handler threads at most, so that another need not wait for all that it
- * has asked. */
+/* One identity has half of the handler threads at most, so that another need not wait for all that
+ * it has asked. */
 rpc_turn rpc_peers_handle(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job) {
   rpc_turn turn = RPC_NOW;
   pthread_mutex_lock(&peers->lock);

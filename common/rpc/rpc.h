@@ -258,8 +258,8 @@ typedef struct clv_rpc_server_counts {
 
 void clv_rpc_server_count(clv_rpc_server *server, clv_rpc_server_counts *ret_counts);
 
-/* Connections to its port that are open now, by looking at each descriptor of the process: for people
- * who ask, not for loops. */
+/* Connections to its port that are open now, by looking at each descriptor of the process: for
+ * people who ask, not for loops. */
 unsigned clv_rpc_server_connections(const clv_rpc_server *server);
 
 /* BLOCKS. Stop accepting, let calls and streams in progress end, cancel what is left after

@@ -65,7 +65,7 @@ static clv_code must_learn(const checker *c) {
                 c->s->shape.first_backward);
 }
 
-/* ---- versions of weights and memory --------------------------------------------------------------- */
+/* ---- versions of weights and memory ---------------------------------------------------------- */
 
 static clv_code forward_version(checker *c, stage_state *st, uint32_t *ret) {
   const clv_instr *i = c->instr;
@@ -117,7 +117,7 @@ static void count_staleness(checker *c) {
   c->report->staleness[s] = CLV_MAX(c->report->staleness[s], age);
 }
 
-/* ---- the rules, one per instruction ---------------------------------------------------------------- */
+/* ---- the rules, one per instruction ---------------------------------------------------------- */
 
 static clv_code rule_forward(checker *c, stage_state *st) {
   const clv_instr *i = c->instr;
@@ -227,7 +227,7 @@ static clv_code check_instr(checker *c) {
   return CLV_OK;
 }
 
-/* ---- what must be there at the end -------------------------------------------------------------- */
+/* ---- what must be there at the end ----------------------------------------------------------- */
 
 static clv_code complete(const checker *c, uint32_t s, clv_instr_kind kind, uint32_t done,
                          uint32_t want) {
@@ -260,7 +260,7 @@ static clv_code check_complete(const checker *c) {
   return CLV_OK;
 }
 
-/* ---- the gate ------------------------------------------------------------------------------------ */
+/* ---- the gate -------------------------------------------------------------------------------- */
 
 /* Sizes first: what is allocated after this is at most a few bytes per instruction allowed. */
 static clv_code check_sizes(const clv_sched *s, clv_err *err) {

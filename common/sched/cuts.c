@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where to cut a chain. Every way to cut gets a lower bound of its time, which costs a few additions;
- * in the order of their bounds they are simulated, until the bounds are worse than what was found.
+ * Where to cut a chain. Every way to cut gets a lower bound of its time, which costs a few
+ * additions; in the order of their bounds they are simulated, until the bounds are worse than what
+ * was found.
  */
 #include "common/sched/sched_int.h"
 
@@ -38,7 +39,7 @@ static void search_done(search *s) {
   free(s->ways);
 }
 
-/* ---- one way to cut ---------------------------------------------------------------------------- */
+/* ---- one way to cut -------------------------------------------------------------------------- */
 
 static uint32_t first_backward(const clv_sched_cuts *c, const uint32_t *last) {
   uint32_t s = 0, n = c->shape.n_stages - 1;
@@ -80,8 +81,8 @@ static double work_of(const clv_sched_shape *shape, const clv_sched_costs *c, ui
   return c->forward[s] + (sched_learns(shape, s) ? c->input[s] + c->weight[s] : 0);
 }
 
-/* No order of a synchronous step takes less: each rank, and each link in each direction, does all of
- * its work after the first micro-batch has come to it and before the last one's way back. */
+/* No order of a synchronous step takes less: each rank, and each link in each direction, does all
+ * of its work after the first micro-batch has come to it and before the last one's way back. */
 static double bound_of(const clv_sched_shape *shape, const clv_sched_costs *c, bool split) {
   double busy[CLV_SCHED_RANKS] = {0}, before[CLV_SCHED_RANKS], after[CLV_SCHED_RANKS];
   ways_out w;
@@ -138,7 +139,7 @@ clv_code clv_sched_split_judge(const clv_sched_cuts *c, clv_sched_split *split, 
   return judge(c, costs, split, err);
 }
 
-/* ---- the best ones ----------------------------------------------------------------------------- */
+/* ---- the best ones --------------------------------------------------------------------------- */
 
 static bool same_cuts(const search *s, const clv_sched_split *a, const clv_sched_split *b) {
   return memcmp(a->last, b->last, s->n * sizeof *a->last) == 0;
@@ -174,7 +175,7 @@ static clv_code simulate(search *s, clv_sched_split *split, clv_err *err) {
   return judge(s->c, &s->costs, split, err);
 }
 
-/* ---- all ways to cut --------------------------------------------------------------------------- */
+/* ---- all ways to cut ------------------------------------------------------------------------- */
 
 static bool may_be(const search *s, uint32_t cut, uint32_t place) {
   return place >= s->least[cut] && place <= s->most[cut];
@@ -254,7 +255,7 @@ static clv_code try_all(search *s, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- too many ---------------------------------------------------------------------------------- */
+/* ---- too many -------------------------------------------------------------------------------- */
 
 /* n of the places, evenly; those where a cut has to be are among them. */
 static uint32_t thin(const search *s, uint32_t n, uint32_t *ret) {

@@ -42,7 +42,7 @@ static size_t label(const drawing *d, const clv_instr *i, char buf[LABEL]) {
   return (size_t)snprintf(buf, LABEL, "%s%c", text, n < 26 ? (char)('a' + n) : '+');
 }
 
-/* ---- scale ------------------------------------------------------------------------------------- */
+/* ---- scale ----------------------------------------------------------------------------------- */
 
 static void set_scale(drawing *d, const clv_sched_costs *c) {
   double longest = 0, column = INFINITY;
@@ -71,7 +71,7 @@ static void find_stages(drawing *d, const clv_sched_costs *c) {
   }
 }
 
-/* ---- rows --------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static int name_of(const drawing *d, uint32_t rank, char *buf, size_t n) {
   if (d->names && d->names[rank]) return snprintf(buf, n, "%s", d->names[rank]);
@@ -116,7 +116,7 @@ static void draw_rank(const drawing *d, uint32_t rank) {
   clv_bytes_printf(d->out, "%-*.*s %s\n", (int)d->margin, (int)d->margin, name, row);
 }
 
-/* ---- words below --------------------------------------------------------------------------------- */
+/* ---- words below ----------------------------------------------------------------------------- */
 
 /* Words in lines of at most `columns`. */
 static void wrap(const drawing *d, const char *text) {

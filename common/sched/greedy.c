@@ -60,7 +60,7 @@ static double *ready(greedy *g, bool back, uint32_t stage, uint32_t micro) {
   return &g->ready[back][(size_t)stage * g->s->shape.n_micro + micro];
 }
 
-/* ---- what is allowed --------------------------------------------------------------------------- */
+/* ---- what is allowed ------------------------------------------------------------------------- */
 
 /* How many forwards a stage may have run by now, whether their inputs are there or not. */
 static uint32_t forward_target(const greedy *g, uint32_t s) {
@@ -113,7 +113,7 @@ static void offer_stage(greedy *g, uint32_t s, double now, candidate *best) {
   offer(best, back, now);
 }
 
-/* ---- Megatron's interleaved order -------------------------------------------------------------- */
+/* ---- Megatron's interleaved order ------------------------------------------------------------ */
 
 /* The i-th instruction of the rank at `place` of a ring of p, whose v stages there are place,
  * place + p, ...: forwards in groups of p micro-batches per stage, and after
@@ -158,7 +158,7 @@ static void look(greedy *g, uint32_t rank) {
   g->next[rank] = best;
 }
 
-/* ---- running ----------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 static clv_code push(greedy *g, clv_instr_kind kind, uint32_t stage, uint32_t micro,
                      uint32_t behind) {

@@ -102,7 +102,7 @@ static const struct {
     [CLV_SCHED_PIPEDREAM_2BW] = {make_2bw, true},
 };
 
-/* ---- what fits ---------------------------------------------------------------------------------- */
+/* ---- what fits ------------------------------------------------------------------------------- */
 
 static clv_code check_steps(const clv_sched_options *o, clv_err *err) {
   uint32_t each = o->shape.n_accumulate, n = o->shape.n_micro;

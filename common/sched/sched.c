@@ -48,7 +48,7 @@ const char *clv_instr_text(const clv_instr *i, char buf[SCHED_INSTR_TEXT]) {
   return buf;
 }
 
-/* ---- shapes and costs -------------------------------------------------------------------------- */
+/* ---- shapes and costs ------------------------------------------------------------------------ */
 
 static clv_code range(const char *what, uint32_t value, uint32_t low, uint32_t high, clv_err *err) {
   if (value >= low && value <= high) return CLV_OK;
@@ -105,7 +105,7 @@ void clv_sched_weightless(const clv_sched_shape *shape, const clv_sched_costs *c
   if (all) memset(ret, 0, shape->n_stages * sizeof *ret);
 }
 
-/* ---- lists ------------------------------------------------------------------------------------- */
+/* ---- lists ----------------------------------------------------------------------------------- */
 
 clv_code clv_sched_new(clv_sched_kind kind, const clv_sched_shape *shape, uint32_t window,
                        clv_sched **ret, clv_err *err) {
@@ -147,7 +147,7 @@ clv_code clv_sched_push(clv_sched *s, uint32_t rank, clv_instr_kind kind, uint32
   return CLV_OK;
 }
 
-/* ---- the literature's numbers ------------------------------------------------------------------ */
+/* ---- the literature's numbers ---------------------------------------------------------------- */
 
 double clv_sched_bubble_formula(clv_sched_kind kind, uint32_t ranks, uint32_t per_rank,
                                 uint32_t n_micro, bool input_first) {

@@ -9,7 +9,7 @@
 
 #include "common/sched/sched.h"
 
-/* ---- shapes ------------------------------------------------------------------------------------ */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
 clv_code clv_sched_shape_check(const clv_sched_shape *shape, clv_err *err) CLV_USE_RESULT;
 /* Finite and not negative, for the stages the shape has. */
@@ -33,7 +33,7 @@ uint32_t clv_sched_per_step(clv_sched_kind kind, const clv_sched_shape *shape);
  * none is. */
 void clv_sched_weightless(const clv_sched_shape *shape, const clv_sched_costs *c, bool *ret);
 
-/* ---- lists ------------------------------------------------------------------------------------- */
+/* ---- lists ----------------------------------------------------------------------------------- */
 
 clv_code clv_sched_new(clv_sched_kind kind, const clv_sched_shape *shape, uint32_t window,
                        clv_sched **ret, clv_err *err) CLV_USE_RESULT;
@@ -45,7 +45,7 @@ extern const char *const clv_instr_names[CLV_INSTR_KINDS];
 enum { SCHED_INSTR_TEXT = 24 };
 const char *clv_instr_text(const clv_instr *i, char buf[SCHED_INSTR_TEXT]); /* "sf12" */
 
-/* ---- simulated time ---------------------------------------------------------------------------- */
+/* ---- simulated time -------------------------------------------------------------------------- */
 
 /* When each directed pair of ranks' link is free again. */
 typedef struct sched_links {
@@ -65,7 +65,7 @@ double clv_sched_cost(const clv_sched_costs *c, clv_instr_kind kind, uint32_t st
 clv_code clv_sched_walk(const clv_sched *s, const clv_sched_costs *c, bool spans,
                         clv_sched_run *ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- the greedy generator ---------------------------------------------------------------------- */
+/* ---- the greedy generator -------------------------------------------------------------------- */
 
 /* Each rank, when it is free, runs what is ready and allowed: backwards before forwards before
  * weight gradients, older micro-batches first, deeper stages first. */
@@ -83,7 +83,7 @@ typedef struct sched_policy {
 clv_code clv_sched_greedy(clv_sched *s, const sched_policy *policy, const clv_sched_costs *c,
                           clv_err *err) CLV_USE_RESULT;
 
-/* ---- windows ----------------------------------------------------------------------------------- */
+/* ---- windows --------------------------------------------------------------------------------- */
 
 /* The formula of clv_sched_window. */
 uint32_t clv_sched_need(const clv_sched_shape *shape, const clv_sched_costs *c,

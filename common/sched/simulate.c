@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- costs ------------------------------------------------------------------------------------- */
+/* ---- costs ----------------------------------------------------------------------------------- */
 
 clv_code clv_sched_links_init(sched_links *l, uint32_t n_ranks, clv_err *err) {
   l->n_ranks = n_ranks;
@@ -36,7 +36,7 @@ double clv_sched_cost(const clv_sched_costs *c, clv_instr_kind kind, uint32_t st
   return cost[kind];
 }
 
-/* ---- the walk ---------------------------------------------------------------------------------- */
+/* ---- the walk -------------------------------------------------------------------------------- */
 
 typedef struct walk {
   const clv_sched *s;

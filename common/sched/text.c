@@ -38,7 +38,7 @@ void clv_sched_text(const clv_sched *s, clv_bytes *out) {
   }
 }
 
-/* ---- words ------------------------------------------------------------------------------------- */
+/* ---- words ----------------------------------------------------------------------------------- */
 
 typedef struct word {
   const char *text; /* not terminated */
@@ -134,7 +134,7 @@ static clv_code number(parser *p, const char *what, bool colon, uint32_t limit, 
   return CLV_OK;
 }
 
-/* ---- the first line ------------------------------------------------------------------------------ */
+/* ---- the first line -------------------------------------------------------------------------- */
 
 static clv_code parse_kind(parser *p, clv_sched_kind *ret) {
   const char *names[CLV_SCHED_KINDS];
@@ -180,7 +180,7 @@ static clv_code parse_header(parser *p) {
   return clv_sched_new(kind, &shape, window, &p->s, p->err);
 }
 
-/* ---- the other lines ------------------------------------------------------------------------------ */
+/* ---- the other lines ------------------------------------------------------------------------- */
 
 static clv_code parse_stage(parser *p) {
   clv_sched_shape *shape = &p->s->shape;

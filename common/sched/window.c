@@ -64,9 +64,9 @@ static clv_code seconds_with(const clv_sched_shape *shape, const clv_sched_costs
   return CLV_OK;
 }
 
-/* The formula takes a steady stream for granted. Where stages of one rank get into each other's way,
- * or two ranks are nearly as busy, a larger window smooths; but it costs memory, so the smallest
- * that is as good as the best is taken. */
+/* The formula takes a steady stream for granted. Where stages of one rank get into each other's
+ * way, or two ranks are nearly as busy, a larger window smooths; but it costs memory, so the
+ * smallest that is as good as the best is taken. */
 clv_code clv_sched_window(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t *ret,
                           clv_err *err) {
   enum { TRIES = 20 };

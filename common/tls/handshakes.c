@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How handshakes of this process end. gRPC 1.51 says nothing of those that fail, so OpenSSL is asked:
- * it calls whoever registered extra data for its connection objects when one is made and when one is
- * freed, and, of each connection, shows every message and alert. The extra datum itself is the
- * connection's state here, a number and not an address: nothing is allocated.
+ * How handshakes of this process end. gRPC 1.51 says nothing of those that fail, so OpenSSL is
+ * asked: it calls whoever registered extra data for its connection objects when one is made and
+ * when one is freed, and, of each connection, shows every message and alert. The extra datum itself
+ * is the connection's state here, a number and not an address: nothing is allocated.
  */
 #include <openssl/ssl.h>
 #include <pthread.h>
@@ -17,7 +17,7 @@ static atomic_uint_fast64_t failed[2][CLV_TLS_CAUSES], done[2]; /* [is it a serv
 static _Atomic uint64_t patience_ms;
 static int slot = -1;
 
-/* ---- the datum: when the handshake began, ms, and its stage -------------------------------------- */
+/* ---- the datum: when the handshake began, ms, and its stage ---------------------------------- */
 
 static void *datum(uint64_t began_ms, stage s) {
   return (void *)(uintptr_t)(began_ms << 2 | (uint64_t)s);
@@ -70,7 +70,7 @@ static void count_failure(const SSL *ssl, clv_tls_cause cause) {
   atomic_fetch_add_explicit(&failed[SSL_is_server(ssl)][cause], 1, memory_order_relaxed);
 }
 
-/* ---- what OpenSSL calls ------------------------------------------------------------------------ */
+/* ---- what OpenSSL calls ---------------------------------------------------------------------- */
 
 static void on_alert(SSL *ssl, bool ours, uint8_t alert) {
   if (alert == SSL_AD_CLOSE_NOTIFY || alert == SSL_AD_USER_CANCELLED) return;
@@ -113,7 +113,7 @@ static void freed(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long a
   count_failure(ssl, timed_out(waited) ? CLV_TLS_CAUSE_TIMEOUT : CLV_TLS_CAUSE_CLOSED);
 }
 
-/* ---- outward ------------------------------------------------------------------------------------ */
+/* ---- outward --------------------------------------------------------------------------------- */
 
 static void install(void) {
   slot = CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, made, NULL, freed);

@@ -31,8 +31,8 @@ static void close_fd(int *fd) {
   if (*fd >= 0) close(*fd);
 }
 
-/* A file of systemd's credentials: only the service can enter their folder, and where it is let in by an access
- * list, the list's mask looks like rights of the group. */
+/* A file of systemd's credentials: only the service can enter their folder, and where it is let in
+ * by an access list, the list's mask looks like rights of the group. */
 static bool is_credential(const char *path) {
   const char *folder = getenv("CREDENTIALS_DIRECTORY");
   size_t n = folder ? strlen(folder) : 0;

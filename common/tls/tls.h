@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tls: certificates and identities. This folder alone sees OpenSSL; it hands PEM text and verdicts
- * to those who speak on the network. It holds six things: the TLS 1.3 floor of the process, counts of how
- * its handshakes end, an identity read from three PEM files and checked before use, the one URI that
- * names a peer, a small certificate authority for `certs`, and a probing client for `doctor`.
+ * to those who speak on the network. It holds six things: the TLS 1.3 floor of the process, counts
+ * of how its handshakes end, an identity read from three PEM files and checked before use, the one
+ * URI that names a peer, a small certificate authority for `certs`, and a probing client for
+ * `doctor`.
  *
  * An identity is the one URI subject alternative name of a leaf certificate
  * ("spiffe://cleave/worker-1"). Common names and DNS names never count.

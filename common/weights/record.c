@@ -38,7 +38,7 @@ clv_code clv_run_record_add(clv_run_record *r, clv_run_attempt **ret, clv_err *e
   return CLV_OK;
 }
 
-/* ---- fields -------------------------------------------------------------------------------------- */
+/* ---- fields ---------------------------------------------------------------------------------- */
 
 typedef enum field_kind { WHOLE, REAL, TEXT, STATUS } field_kind;
 
@@ -80,7 +80,7 @@ static const field attempt_fields[] = {
     {"accuracy", REAL, IN(clv_run_attempt, accuracy), 0},
 };
 
-/* ---- writing ------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static void add_clean(clv_bytes *out, const char *text) {
   uint32_t point;
@@ -150,7 +150,7 @@ clv_code clv_run_record_format(const clv_run_record *r, clv_bytes *ret, clv_err 
   return CLV_OK;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 static clv_code parse_text(const json_t *object, const field *f, const char *label, char *at,
                            clv_err *err) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * weights: what a run leaves on disk. safetensors files in and out, checkpoint folders and their
- * manifest, the record of the run itself. There is no pickle here and there will be none: it runs what
- * it reads.
+ * manifest, the record of the run itself. There is no pickle here and there will be none: it runs
+ * what it reads.
  *
  * Every file is parsed as hostile. A reader checks the whole header against the size of the file
  * before it takes memory for the data, and the data handed out are the bytes in memory, so
@@ -234,7 +234,7 @@ size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t mos
 /* Deletes every checkpoint under run_dir, for a run that starts afresh. Foreign files stay. */
 clv_code clv_checkpoint_clear(const char *run_dir, clv_err *err) CLV_USE_RESULT;
 
-/* ---- the record of a run ----------------------------------------------------------------------- */
+/* ---- the record of a run --------------------------------------------------------------------- */
 
 /* RUN/run.json: what was run, and each attempt at it: the first and those that resumed it. */
 
@@ -297,9 +297,9 @@ void clv_run_record_text(clv_bytes *out, const char *text);
 clv_code clv_run_record_format(const clv_run_record *r, clv_bytes *ret,
                                clv_err *err) CLV_USE_RESULT;
 
-/* Strict as the manifest's: unknown, missing or repeated keys, texts that are too long or have control
- * characters, numbers out of range and a record without attempts are CLV_DATA_LOSS; a format of another
- * version is CLV_UNIMPLEMENTED. */
+/* Strict as the manifest's: unknown, missing or repeated keys, texts that are too long or have
+ * control characters, numbers out of range and a record without attempts are CLV_DATA_LOSS; a
+ * format of another version is CLV_UNIMPLEMENTED. */
 clv_code clv_run_record_parse(const void *data, size_t len, const char *label, clv_run_record *ret,
                               clv_err *err) CLV_USE_RESULT;
 

@@ -414,8 +414,8 @@ typedef struct clv_wire_optimizer {
   double lr, momentum, weight_decay, beta1, beta2, eps;
 } clv_wire_optimizer;
 
-/* Parameters with settings of their own. Checked here: kind and final are the shard's, and there are
- * at most CLV_WIRE_PARAMS names in all groups. */
+/* Parameters with settings of their own. Checked here: kind and final are the shard's, and there
+ * are at most CLV_WIRE_PARAMS names in all groups. */
 typedef struct clv_wire_group {
   clv_wire_optimizer optimizer;
   uint32_t n_params;

@@ -2,8 +2,8 @@
  *
  * conv2d by oneDNN's direct convolutions.
  *
- * Weights stand row-major in the parameter block; refresh makes copies in the library's formats, one
- * for forward and one for the input gradient.
+ * Weights stand row-major in the parameter block; refresh makes copies in the library's formats,
+ * one for forward and one for the input gradient.
  */
 #include "kernels/cpu/conv_choice_int.h"
 

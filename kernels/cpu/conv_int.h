@@ -31,9 +31,9 @@ void clv_cpu_wide_conv_weight(const cpu_weight_job *job);
 
 /* ---- weights in tiles of 16x16 channels ------------------------------------------------------ */
 
-/* plain: [K][C][taps]. front: tiles [K/16][C/16][taps][16 c][16 k], oneDNN's OIhw16i16o. back: tiles
- * of [taps][16 k][16 c], in the same order (OIhw16o16i) or, `back_across`, in that of [C/16][K/16]
- * (IOhw16o16i). */
+/* plain: [K][C][taps]. front: tiles [K/16][C/16][taps][16 c][16 k], oneDNN's OIhw16i16o. back:
+ * tiles of [taps][16 k][16 c], in the same order (OIhw16o16i) or, `back_across`, in that of
+ * [C/16][K/16] (IOhw16o16i). */
 typedef struct cpu_weight_tiles {
   int64_t k, c, taps;
   int threads;

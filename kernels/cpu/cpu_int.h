@@ -2,9 +2,10 @@
  *
  * cpu_int: what the files of the cpu backend share.
  *
- * The backend computes in f32, convolutions in bf16 if asked to. Convolutions are oneDNN primitives made once per node, products are
- * sgemm of oneDNN or OpenBLAS, and everything else is a loop of ours, compiled for three vector
- * widths with the same order of operations in each, so that the width never shows in the bits.
+ * The backend computes in f32, convolutions in bf16 if asked to. Convolutions are oneDNN primitives
+ * made once per node, products are sgemm of oneDNN or OpenBLAS, and everything else is a loop of
+ * ours, compiled for three vector widths with the same order of operations in each, so that the
+ * width never shows in the bits.
  */
 #ifndef CLEAVE_KERNELS_CPU_INT_H
 #define CLEAVE_KERNELS_CPU_INT_H

@@ -33,7 +33,8 @@ typedef struct norm_affine {
 void clv_cpu_norm_apply(const float *x, const float *other, size_t n, size_t b,
                         const norm_affine *v, bool relu, float *y);
 
-/* Numbers of a plane that are worked on at a time where some are not f32; a multiple of NORM_LANES. */
+/* Numbers of a plane that are worked on at a time where some are not f32; a multiple of
+ * NORM_LANES. */
 enum { NORM_PIECE = 2048 };
 
 /* Whether each of n outputs lets its gradient pass, as a bit; and numbers above 0, or 0, for such

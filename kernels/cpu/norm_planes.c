@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Batch normalisation over one plane. Bodies are compiled for every number of channels a block and
- * every set of arrays on its own, so that partial sums stay in registers and no loop asks what it is
- * to do. Multiplications and additions are rounded one by one, as in ref and in the ops apart.
+ * every set of arrays on its own, so that partial sums stay in registers and no loop asks what it
+ * is to do. Multiplications and additions are rounded one by one, as in ref and in the ops apart.
  */
 #include "kernels/cpu/math_int.h"
 #include "kernels/cpu/norm_int.h"
@@ -18,8 +18,8 @@
       call(1);             \
   } while (0)
 
-/* gate <= 0 ? 0 : value, NaN of the gate letting through, as relu has it; in bits, because compilers
- * make a branch of it where what follows might trap. */
+/* gate <= 0 ? 0 : value, NaN of the gate letting through, as relu has it; in bits, because
+ * compilers make a branch of it where what follows might trap. */
 CPU_INLINE float above_zero(float gate, float value) {
   return from_bits(to_bits(value) & (gate <= 0 ? 0 : UINT32_MAX));
 }

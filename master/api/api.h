@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libcleave for the rest of this tree: the public functions, and its objects made from this tree's own
- * types instead of texts.
+ * libcleave for the rest of this tree: the public functions, and its objects made from this tree's
+ * own types instead of texts.
  */
 #ifndef CLEAVE_API_H
 #define CLEAVE_API_H
@@ -10,8 +10,8 @@
 #include "common/graph/graph.h"
 #include "master/api/cleave.h"
 
-/* A session file for whoever only wants to know its workers: also one of a program, which leaves out what
- * is trained and how. */
+/* A session file for whoever only wants to know its workers: also one of a program, which leaves
+ * out what is trained and how. */
 clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
                             clv_session_config **ret, clv_err *err) CLV_USE_RESULT;
 
@@ -19,8 +19,8 @@ clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
 cleave_status cleave_open_config(const clv_session_config *config, const cleave_options *options,
                                  cleave_runtime **ret_runtime, cleave_error *error) CLEAVE_RESULT;
 
-/* For whoever looks on from a thread of its own while the program works: what a runtime holds, and its
- * link to a worker. Cheap; not beside cleave_close. */
+/* For whoever looks on from a thread of its own while the program works: what a runtime holds, and
+ * its link to a worker. Cheap; not beside cleave_close. */
 typedef struct cleave_holding {
   uint64_t contexts, values; /* open contexts; values on the tape */
   uint64_t memory_bytes;     /* tensors, and stages here */

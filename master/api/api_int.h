@@ -45,7 +45,7 @@ enum {
 typedef uint64_t node_set;
 #define NODE_BIT(index) ((node_set)1 << (index))
 
-/* ---- errors ------------------------------------------------------------------------------------ */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 /* Fill *error with node "master" and return the status. */
 cleave_status api_fail(cleave_error *error, clv_code code, const char *fmt, ...) CLV_PRINTF(3, 4);
@@ -65,7 +65,7 @@ void api_place_error(cleave_error *error, const char *node, const char *hop);
     if (pass_status_ != CLEAVE_OK) return pass_status_; \
   } while (0)
 
-/* ---- tensors ----------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 /* A pooled copy of the caller's tensor. */
 cleave_status api_tensor_in(clv_pool *pool, const cleave_tensor *from, clv_tensor **ret,
@@ -73,7 +73,7 @@ cleave_status api_tensor_in(clv_pool *pool, const cleave_tensor *from, clv_tenso
 cleave_status api_tensor_out(const clv_tensor *from, cleave_tensor *ret, cleave_error *error);
 cleave_status api_shape_in(int rank, const int64_t *dims, clv_shape *ret, cleave_error *error);
 
-/* ---- a table from ids to things ------------------------------------------------------------------ */
+/* ---- a table from ids to things -------------------------------------------------------------- */
 
 /* Open addressing, linear probing; id 0 marks a free slot. Grows to the most that was ever open. */
 typedef struct id_table {
@@ -85,12 +85,12 @@ typedef struct id_table {
 clv_code id_table_put(id_table *t, uint64_t id, void *thing, clv_err *err) CLV_USE_RESULT;
 void *id_table_get(const id_table *t, uint64_t id); /* NULL when it is not there */
 void id_table_remove(id_table *t, uint64_t id);
-/* The things one by one, in no order: *at is 0 for the first; NULL behind the last. Whoever removes one
- * begins again: others may have moved. */
+/* The things one by one, in no order: *at is 0 for the first; NULL behind the last. Whoever removes
+ * one begins again: others may have moved. */
 void *id_table_next(const id_table *t, size_t *at);
 void id_table_done(id_table *t);
 
-/* ---- nodes --------------------------------------------------------------------------------------- */
+/* ---- nodes ----------------------------------------------------------------------------------- */
 
 /* Node 0 is the master itself: no link, its packets go through `node` of the runtime. */
 typedef struct peer {
@@ -109,7 +109,7 @@ typedef struct peer {
   clv_link_counts measured; /* at the last cleave_measure */
 } peer;
 
-/* ---- modules --------------------------------------------------------------------------------------- */
+/* ---- modules --------------------------------------------------------------------------------- */
 
 typedef enum module_state { MODULE_NEW, MODULE_PLACING, MODULE_PLACED } module_state;
 
@@ -162,10 +162,11 @@ cleave_status api_check_weight(const cleave_module *m, const char *name, const c
 /* Without the lock. */
 cleave_status api_load_shard(cleave_module *m, uint64_t deadline_ms, cleave_error *error);
 
-/* ---- contexts and values ----------------------------------------------------------------------------- */
+/* ---- contexts and values --------------------------------------------------------------------- */
 
 /* The program's handle of a reference that outlives its context; found by the reference's id. The
- * record stays after its release for as long as values of contexts, or this node's entry, need it. */
+ * record stays after its release for as long as values of contexts, or this node's entry, need
+ * it. */
 typedef struct kept {
   clv_ref_ids ids;
   uint32_t owner;
@@ -335,8 +336,8 @@ struct cleave_runtime {
   cleave_error late; /* of a step whose context has been given up; status OK: none */
   uint32_t n_ending;
   uint64_t ends_due_ns; /* when the end of some context is said again, 0: of none */
-  /* What a worker said of its session; if it is that a neighbour is gone, that one's own link says so
-   * within moments, and better. status OK: nothing. */
+  /* What a worker said of its session; if it is that a neighbour is gone, that one's own link says
+   * so within moments, and better. status OK: nothing. */
   cleave_error broken;
   uint32_t broken_at, broken_to; /* the worker, its neighbour; the same: it did not say who */
   uint64_t broken_until;
@@ -352,8 +353,8 @@ void api_unlockp(cleave_runtime **rt); /* for CLV_AUTO */
 
 /* Monotonic end of a deadline given in ms (0: the runtime's). */
 uint64_t api_until(const cleave_runtime *rt, uint64_t deadline_ms);
-/* With the lock: sleep until something changed, or see to the master's own node meanwhile where that
- * has no thread; false when `until_ns` has passed. */
+/* With the lock: sleep until something changed, or see to the master's own node meanwhile where
+ * that has no thread; false when `until_ns` has passed. */
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns);
 /* Something has changed: whoever sleeps looks again. */
 void api_wake(cleave_runtime *rt);
@@ -395,8 +396,8 @@ uint64_t api_ends_again(cleave_runtime *rt);
 node_set api_lost_nodes(const cleave_runtime *rt);
 cleave_status api_context_failure(const context *c, cleave_error *error);
 
-/* With the lock: the value that stands for a kept one is brought to a node as it needs it; fetched by
- * the program. */
+/* With the lock: the value that stands for a kept one is brought to a node as it needs it; fetched
+ * by the program. */
 cleave_status api_kept_bring(cleave_runtime *rt, value *v, uint32_t node, cleave_error *error);
 cleave_status api_kept_fetch(cleave_runtime *rt, kept *k, uint64_t deadline_ms, clv_tensor **ret,
                              cleave_error *error);
@@ -415,7 +416,8 @@ void api_failure_of(const peer *from, const clv_frame *f, cleave_error *ret);
 
 /* A value's failure in a frame, with the worker in the text. */
 void api_failure_out(const value *v, clv_frame *ret);
-/* With the lock: have the value brought to a node; to the program with node 0 and for_node false. */
+/* With the lock: have the value brought to a node; to the program with node 0 and for_node
+ * false. */
 cleave_status api_bring(cleave_runtime *rt, value *v, uint32_t node, bool for_node,
                         cleave_error *error);
 
@@ -432,7 +434,8 @@ cleave_status api_state_items(cleave_module *m, clv_state_what what, state_item 
 
 /* With the lock: the failure of a step whose context had ended, once. */
 cleave_status api_late(cleave_runtime *rt, cleave_error *error);
-/* With the lock: a context that ended without anybody waiting is freed when all nodes have answered. */
+/* With the lock: a context that ended without anybody waiting is freed when all nodes have
+ * answered. */
 void api_context_ended(cleave_runtime *rt, context *c);
 
 clv_lr_schedule api_schedule_of(const cleave_schedule *s);

@@ -6,8 +6,8 @@
  *
  * Nodes run the calls of a module in the order in which they are told: grouped by the last of the
  * roots that depends on them, in the order of the roots, and within a group from the newest to the
- * oldest. Whatever gives a call a gradient is of an earlier group, or newer in its own, so this order
- * cannot stand still.
+ * oldest. Whatever gives a call a gradient is of an earlier group, or newer in its own, so this
+ * order cannot stand still.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 #include "master/api/api_int.h"
 
-/* ---- the walk --------------------------------------------------------------------------------------- */
+/* ---- the walk -------------------------------------------------------------------------------- */
 
 static cleave_status mark_root(cleave_runtime *rt, context *c, cleave_reference handle,
                                float weight, uint32_t group, cleave_error *error) {
@@ -92,7 +92,8 @@ static cleave_status ready_leaf(context *c, value *v, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-/* A call that waits for the backward of another one would wait for itself unless that comes first. */
+/* A call that waits for the backward of another one would wait for itself unless that comes
+ * first. */
 static cleave_status check_window(const context *c, const value *v, cleave_error *error) {
   const value *a = v->after;
   if (!a || a->passed || (a->phase == c->phase && a->group < v->group)) return CLEAVE_OK;
@@ -133,7 +134,7 @@ static cleave_status walk(cleave_runtime *rt, context *c, const cleave_reference
   return CLEAVE_OK;
 }
 
-/* ---- telling the nodes --------------------------------------------------------------------------------- */
+/* ---- telling the nodes ----------------------------------------------------------------------- */
 
 typedef struct preparing {
   cleave_runtime *rt;
@@ -262,7 +263,7 @@ cleave_status cleave_backward_weighted(cleave_runtime *runtime, cleave_context h
   return status;
 }
 
-/* ---- gradients ------------------------------------------------------------------------------------------ */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 /* With the lock. */
 static cleave_status gradient(cleave_runtime *rt, cleave_context handle, cleave_module *m,

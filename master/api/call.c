@@ -30,7 +30,7 @@ cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
   return CLEAVE_OK;
 }
 
-/* ---- what a call is checked for before anything is sent -------------------------------------------- */
+/* ---- what a call is checked for before anything is sent -------------------------------------- */
 
 static cleave_status check_input(const cleave_module *m, uint32_t slot, const value *v,
                                  int64_t batch, cleave_error *error) {
@@ -90,7 +90,7 @@ static cleave_status check_call(cleave_runtime *rt, const context *c, const clea
   return m->local_only ? check_places(rt, m, in, error) : CLEAVE_OK;
 }
 
-/* ---- what has to travel ------------------------------------------------------------------------------ */
+/* ---- what has to travel ---------------------------------------------------------------------- */
 
 /* The value will not come any more: the master's node is told what the program knows. */
 static cleave_status pass_on_failure(cleave_runtime *rt, const value *v, cleave_error *error) {
@@ -283,7 +283,8 @@ static cleave_status call(cleave_runtime *rt, cleave_context handle, cleave_modu
   return add_call(rt, c, m, inputs, n_inputs, how, ret, error);
 }
 
-/* A worker would refuse them by ending the session, and the master's own node has nobody who asks. */
+/* A worker would refuse them by ending the session, and the master's own node has nobody who
+ * asks. */
 static cleave_status check_turns(const cleave_call_options *o, cleave_error *error) {
   uint32_t backward = o->backward_turn, weight = o->weight_turn;
   bool ascend = (!backward || (o->turn && o->turn < backward)) &&

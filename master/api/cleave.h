@@ -16,22 +16,23 @@
  *   cleave_step(rt, optimizer, context, 0, NULL, &e);
  *   cleave_context_close(rt, context, 0, &e);
  *
- * Handles. References, kept ones, futures and contexts are numbers that are never given out twice: one that was
- * released, or whose context was closed, is refused by name (CLEAVE_NOT_FOUND), never undefined.
- * Runtimes, modules, graphs and optimisers are pointers, valid until their release; after
- * cleave_close nothing of the runtime may be used.
+ * Handles. References, kept ones, futures and contexts are numbers that are never given out twice:
+ * one that was released, or whose context was closed, is refused by name (CLEAVE_NOT_FOUND), never
+ * undefined. Runtimes, modules, graphs and optimisers are pointers, valid until their release;
+ * after cleave_close nothing of the runtime may be used.
  *
  * Memory. What the caller passes in (tensors, texts, lists) is copied before the function returns
  * and never kept. Tensors that come out own their memory: see cleave_tensor.
  *
  * Deadlines. Every function that blocks takes `deadline_ms`, counted from the call; 0 means the
- * runtime's (cleave_options.deadline_ms). A deadline that passes gives CLEAVE_DEADLINE. Of a fetch it
- * leaves everything as it was: the value may be waited for again. A backward that was not
- * done in time is given up, a step that is not final is taken back: their context can only be closed.
+ * runtime's (cleave_options.deadline_ms). A deadline that passes gives CLEAVE_DEADLINE. Of a fetch
+ * it leaves everything as it was: the value may be waited for again. A backward that was not
+ * done in time is given up, a step that is not final is taken back: their context can only be
+ * closed.
  *
- * Errors. Every function that can fail returns a status and fills *error unless that is NULL; what a
- * function returns through a pointer is written on success only. Of a context's failures the first
- * is kept and given by every later function on that context; other contexts go on.
+ * Errors. Every function that can fail returns a status and fills *error unless that is NULL; what
+ * a function returns through a pointer is written on success only. Of a context's failures the
+ * first is kept and given by every later function on that context; other contexts go on.
  *
  * Threads. Every function may be called from any thread, several at once, except cleave_open and
  * cleave_close. Calls of one context take effect in the order in which they were made.
@@ -93,8 +94,8 @@ typedef enum cleave_dtype { CLEAVE_F32 = 1, CLEAVE_I64 = 3 } cleave_dtype;
 enum { CLEAVE_MAX_RANK = 8 };
 
 /* Row-major numbers. As an argument: the caller's memory, read before the function returns. As a
- * result: memory of the tensor's own, released by cleave_tensor_done; a result written into a tensor
- * that came from an earlier result reuses its memory where it suffices. Start with {0}. */
+ * result: memory of the tensor's own, released by cleave_tensor_done; a result written into a
+ * tensor that came from an earlier result reuses its memory where it suffices. Start with {0}. */
 typedef struct cleave_tensor {
   cleave_dtype dtype;
   int rank; /* 0: a scalar */
@@ -170,8 +171,8 @@ typedef struct cleave_event {
   uint32_t node;               /* as cleave_node_name numbers them */
   const cleave_module *module; /* of calls and steps, else NULL */
   uint32_t call;               /* of calls: how many of the module came before in the context */
-  /* Monotonic clock of this machine; a worker's was compared with it by the quickest cleave_measure,
-   * or is as it came when there was none. */
+  /* Monotonic clock of this machine; a worker's was compared with it by the quickest
+   * cleave_measure, or is as it came when there was none. */
   uint64_t begin_ns, end_ns;
   uint64_t bytes;             /* of what was given or came */
   uint64_t version;           /* of weights: those a call used, those a step made */
@@ -184,14 +185,14 @@ typedef struct cleave_options {
   const char *const *workers; /* [n_workers] to connect to; NULL: all of the file */
   size_t n_workers;
   /* The master's own node has no thread: its modules compute while some function of this runtime
-   * blocks, on the caller's thread. Saves two changes of threads in each step of a program that waits
-   * for what it has started; one that goes away to do other things stops its modules here, and after
-   * limits.reference_lease of the session loses what workers keep for it. */
+   * blocks, on the caller's thread. Saves two changes of threads in each step of a program that
+   * waits for what it has started; one that goes away to do other things stops its modules here,
+   * and after limits.reference_lease of the session loses what workers keep for it. */
   bool single_thread;
-  /* Asked for every tensor before it leaves this process, from any of its threads, by the one function
-   * that sends; may be NULL. Must return at once and call nothing of the runtime. Anything but
-   * CLEAVE_OK stops the tensor: that is the error of the function that sends it, or, for what the
-   * master's node sends by itself, its context fails with it. */
+  /* Asked for every tensor before it leaves this process, from any of its threads, by the one
+   * function that sends; may be NULL. Must return at once and call nothing of the runtime. Anything
+   * but CLEAVE_OK stops the tensor: that is the error of the function that sends it, or, for what
+   * the master's node sends by itself, its context fails with it. */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   /* Told what a context with cleave_context_options.events did, when a node has ended it: from any
    * thread, with the runtime held; must return at once and call nothing of it. May be NULL. */
@@ -237,8 +238,8 @@ typedef struct cleave_counts {
 } cleave_counts;
 CLEAVE_API void cleave_count(cleave_runtime *runtime, cleave_counts *ret_counts);
 
-/* A link as a program would plan with it. Rates are of tensors over 64 KiB since the last call, while
- * any were on their way: those of the link where it is the bottleneck; 0: there were none. */
+/* A link as a program would plan with it. Rates are of tensors over 64 KiB since the last call,
+ * while any were on their way: those of the link where it is the bottleneck; 0: there were none. */
 typedef struct cleave_link_measure {
   double round_trip_s, up_bytes_s, down_bytes_s;
 } cleave_link_measure;
@@ -260,8 +261,8 @@ CLEAVE_API cleave_status cleave_graph_new(cleave_graph **ret_graph,
                                           cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API void cleave_graph_free(cleave_graph *graph); /* NULL is allowed */
 
-/* An input of the module; inputs are numbered in this order. shape[0] is the batch: its value here is
- * the first size to be prepared, others may follow. *ret_node names the value in later calls. */
+/* An input of the module; inputs are numbered in this order. shape[0] is the batch: its value here
+ * is the first size to be prepared, others may follow. *ret_node names the value in later calls. */
 CLEAVE_API cleave_status cleave_graph_input(cleave_graph *graph, const char *name,
                                             cleave_dtype dtype, const int64_t *shape, int rank,
                                             int *ret_node, cleave_error *error) CLEAVE_RESULT;
@@ -335,8 +336,8 @@ CLEAVE_API cleave_status cleave_load_graph(cleave_runtime *runtime,
                                            const cleave_graph *graph, cleave_module **ret_module,
                                            cleave_error *error) CLEAVE_RESULT;
 
-/* A named architecture with its attributes as in `model:`: "mlp", "{hidden: [8], classes: 1}", or with
- * options->layers a part of it. The input is the architecture's, of whatever part. */
+/* A named architecture with its attributes as in `model:`: "mlp", "{hidden: [8], classes: 1}", or
+ * with options->layers a part of it. The input is the architecture's, of whatever part. */
 CLEAVE_API cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                                   const cleave_module_options *options,
                                                   const char *arch, const char *attributes,
@@ -415,8 +416,8 @@ CLEAVE_API void cleave_state_done(cleave_state *state); /* frees and zeroes */
 typedef struct cleave_context_options {
   const char *name; /* for the leak report; NULL = its number */
   bool evaluation;  /* no backward: dropout keeps all, batchnorm uses running statistics */
-  /* Random numbers (dropout) are functions of the module's seed, of this, and of how many calls of the
-   * module came before in the context. 0: the context's number. */
+  /* Random numbers (dropout) are functions of the module's seed, of this, and of how many calls of
+   * the module came before in the context. 0: the context's number. */
   uint64_t step;
   bool events; /* nodes note what they do, for cleave_options.on_event */
 } cleave_context_options;
@@ -428,14 +429,15 @@ CLEAVE_API cleave_status cleave_context_open(cleave_runtime *runtime,
                                              cleave_error *error) CLEAVE_RESULT;
 
 /* BLOCKS until every node has freed what it held for the context. Its references and futures are
- * released with it; what was kept of it is not, and its owners' answers are waited for first. Calls and backward passes in progress are given up; a step on its way is waited
- * for first, and one that had to be taken back is the error of this function. */
+ * released with it; what was kept of it is not, and its owners' answers are waited for first. Calls
+ * and backward passes in progress are given up; a step on its way is waited for first, and one that
+ * had to be taken back is the error of this function. */
 CLEAVE_API cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context context,
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
 
-/* The same without waiting, but for the owners of what is kept: nodes free what they hold as soon as
- * they hear of it. A final step of the
+/* The same without waiting, but for the owners of what is kept: nodes free what they hold as soon
+ * as they hear of it. A final step of the
  * context that fails is the error of this function, or, when it is known later, once of the next
  * cleave_context_open, cleave_context_end, cleave_step, reading of state or cleave_close. */
 CLEAVE_API cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context context,
@@ -455,8 +457,8 @@ CLEAVE_API cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context con
 
 /* Call a module on n inputs, in the order of its graph's inputs. Returns at once, before anything
  * has run; a failure of the call itself is given by whoever uses the value. Inputs go from where
- * they are to the module's node without passing the program, unless they are its own. The first call
- * of a module takes its shard there and waits for that. A call sees the weights of
+ * they are to the module's node without passing the program, unless they are its own. The first
+ * call of a module takes its shard there and waits for that. A call sees the weights of
  * the moment it was made, also if its inputs are still on their way when a step or
  * cleave_weight_write comes after it. */
 CLEAVE_API cleave_status cleave_call(cleave_runtime *runtime, cleave_context context,
@@ -465,30 +467,31 @@ CLEAVE_API cleave_status cleave_call(cleave_runtime *runtime, cleave_context con
                                      cleave_error *error) CLEAVE_RESULT;
 
 typedef struct cleave_call_options {
-  /* The module's node runs the call only after the backward of this one, an earlier call of the context
-   * at the same node. That bounds how many calls are kept for their backward at once: the window of a
-   * pipeline. id 0: no condition. One that has no backward to come is refused. Until the backward a
-   * module with running statistics takes no later call either, of other contexts and evaluations too,
-   * and steps of other contexts, reading and writing weights are refused. */
+  /* The module's node runs the call only after the backward of this one, an earlier call of the
+   * context at the same node. That bounds how many calls are kept for their backward at once: the
+   * window of a pipeline. id 0: no condition. One that has no backward to come is refused. Until
+   * the backward a module with running statistics takes no later call either, of other contexts and
+   * evaluations too, and steps of other contexts, reading and writing weights are refused. */
   cleave_reference after;
   /* A node ("master", "w1") where the value will be needed: it goes there without being asked for,
    * which saves a message. NULL: it waits for whoever asks. */
   const char *send_to;
-  /* The value comes to the program as soon as it is there, for cleave_to_here; with send_to only where
-   * that is "master". */
+  /* The value comes to the program as soon as it is there, for cleave_to_here; with send_to only
+   * where that is "master". */
   bool to_program;
   /* The order of a schedule. Of the context's things at one node those with a turn run in ascending
-   * turns, from 1 and without a gap, each when what it needs is there: the call itself, its backward, and
-   * the gradients of its parameters apart from that (0: with it). Turns of a call ascend
-   * (CLEAVE_INVALID, as one over 1,048,576); backwards of a module's calls have turns in the order of the
-   * roots, and so have the gradients of parameters: with others the context stands still, or fails. A turn
-   * that never comes stops the node's later ones until the context ends. 0: in no order. */
+   * turns, from 1 and without a gap, each when what it needs is there: the call itself, its
+   * backward, and the gradients of its parameters apart from that (0: with it). Turns of a call
+   * ascend (CLEAVE_INVALID, as one over 1,048,576); backwards of a module's calls have turns in the
+   * order of the roots, and so have the gradients of parameters: with others the context stands
+   * still, or fails. A turn that never comes stops the node's later ones until the context ends. 0:
+   * in no order. */
   uint32_t turn, backward_turn, weight_turn;
   /* With the weights from before the last step of the context at the module, if there has been one
    * (cleave_step_in_turn with keep). */
   bool behind;
-  /* Keep the inputs alone and run the forward again before the backward: less memory, more time. Bits
-   * are the same; running statistics move once. */
+  /* Keep the inputs alone and run the forward again before the backward: less memory, more time.
+   * Bits are the same; running statistics move once. */
   bool recompute;
 } cleave_call_options;
 
@@ -498,8 +501,8 @@ CLEAVE_API cleave_status cleave_call_with(cleave_runtime *runtime, cleave_contex
                                           cleave_reference *ret_reference,
                                           cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS. cleave_call and cleave_to_here in one. ret_reference may be NULL: then the value cannot be
- * used in further calls. */
+/* BLOCKS. cleave_call and cleave_to_here in one. ret_reference may be NULL: then the value cannot
+ * be used in further calls. */
 CLEAVE_API cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context context,
                                          cleave_module *module, const cleave_reference *inputs,
                                          size_t n_inputs, uint64_t deadline_ms,
@@ -513,8 +516,8 @@ CLEAVE_API cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_contex
                                           cleave_future *ret_future,
                                           cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS until the value is here, and releases the future on success. After CLEAVE_DEADLINE it may be
- * waited for again. */
+/* BLOCKS until the value is here, and releases the future on success. After CLEAVE_DEADLINE it may
+ * be waited for again. */
 CLEAVE_API cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future,
                                      uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                      cleave_error *error) CLEAVE_RESULT;
@@ -526,7 +529,8 @@ CLEAVE_API cleave_status cleave_to_here(cleave_runtime *runtime, cleave_referenc
                                         uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                         cleave_error *error) CLEAVE_RESULT;
 
-/* The same for a value that the master owns; anything else is CLEAVE_PRECONDITION with the owner. */
+/* The same for a value that the master owns; anything else is CLEAVE_PRECONDITION with the
+ * owner. */
 CLEAVE_API cleave_status cleave_local_value(cleave_runtime *runtime, cleave_reference reference,
                                             uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                             cleave_error *error) CLEAVE_RESULT;
@@ -549,30 +553,33 @@ CLEAVE_API cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference 
 CLEAVE_API cleave_status cleave_release(cleave_runtime *runtime, cleave_reference reference,
                                         cleave_error *error);
 
-/* ---- references that outlive their context ---------------------------------------------------- */
+/* ---- references that outlive their context --------------------------------------------------- */
 
-/* A value that stays with its owner until it is released, whatever becomes of the context it was made
+/* A value that stays with its owner until it is released, whatever becomes of the context it was
+ * made
  * in: PyTorch's RRef. */
 typedef struct cleave_kept {
   uint64_t id; /* 0: none */
 } cleave_kept;
 
-/* Returns at once, also when the value has not been computed. It stays at the node of its module; of a
- * leaf in this process. If there never is a value, the error takes its place, and is given by
- * every use and fetch. What cannot be kept (a quota of the owner) is an error of every later function on
- * it but its release. A node, this one too, that is silent for limits.reference_lease of the session is
- * taken for dead: what was kept for it alone goes, and its handles are CLEAVE_NOT_FOUND when it is back. */
+/* Returns at once, also when the value has not been computed. It stays at the node of its module;
+ * of a leaf in this process. If there never is a value, the error takes its place, and is given by
+ * every use and fetch. What cannot be kept (a quota of the owner) is an error of every later
+ * function on it but its release. A node, this one too, that is silent for limits.reference_lease
+ * of the session is taken for dead: what was kept for it alone goes, and its handles are
+ * CLEAVE_NOT_FOUND when it is back. */
 CLEAVE_API cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
                                      cleave_kept *ret_kept, cleave_error *error) CLEAVE_RESULT;
 
-/* The value as a leaf of any context, without a gradient. The node of each module that is called with it
- * gets it from its owner, by their direct link or passed on by the master, when it is called. */
+/* The value as a leaf of any context, without a gradient. The node of each module that is called
+ * with it gets it from its owner, by their direct link or passed on by the master, when it is
+ * called. */
 CLEAVE_API cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context,
                                          cleave_kept kept, cleave_reference *ret_reference,
                                          cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS. A copy of the value, or the error that stands in its place. Each time from its owner: nothing
- * of it stays here. */
+/* BLOCKS. A copy of the value, or the error that stands in its place. Each time from its owner:
+ * nothing of it stays here. */
 CLEAVE_API cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept kept,
                                            uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                            cleave_error *error) CLEAVE_RESULT;
@@ -592,25 +599,25 @@ CLEAVE_API cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kep
 /* ---- backward -------------------------------------------------------------------------------- */
 
 /* BLOCKS. Gradients of the sum of the roots (scalars, e.g. losses) with respect to every parameter
- * and every leaf that requires one, added to those the context holds. Only calls that a root depends
- * on take part. retain: the calls keep what another backward needs; without it a second backward
- * over the same call is CLEAVE_PRECONDITION. One backward of a context at a time. */
+ * and every leaf that requires one, added to those the context holds. Only calls that a root
+ * depends on take part. retain: the calls keep what another backward needs; without it a second
+ * backward over the same call is CLEAVE_PRECONDITION. One backward of a context at a time. */
 CLEAVE_API cleave_status cleave_backward(cleave_runtime *runtime, cleave_context context,
                                          const cleave_reference *roots, size_t n_roots, bool retain,
                                          uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
 
-/* The same of the weighted sum of the roots: weights[i] is what the gradient of root i starts with, not
- * 0 and finite. What the roots contribute to a parameter's gradient is added in their order, and each
- * is propagated as soon as its value is known, whether others are or not: with one root per micro-batch
- * this is a pipeline. */
+/* The same of the weighted sum of the roots: weights[i] is what the gradient of root i starts with,
+ * not 0 and finite. What the roots contribute to a parameter's gradient is added in their order,
+ * and each is propagated as soon as its value is known, whether others are or not: with one root
+ * per micro-batch this is a pipeline. */
 CLEAVE_API cleave_status cleave_backward_weighted(cleave_runtime *runtime, cleave_context context,
                                                   const cleave_reference *roots,
                                                   const float *weights, size_t n_roots, bool retain,
                                                   uint64_t deadline_ms,
                                                   cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS. The context's gradient of a parameter, copied here. CLEAVE_NOT_FOUND: it has none (frozen,
- * or nothing flowed there), or there is no such parameter. */
+/* BLOCKS. The context's gradient of a parameter, copied here. CLEAVE_NOT_FOUND: it has none
+ * (frozen, or nothing flowed there), or there is no such parameter. */
 CLEAVE_API cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,
                                          cleave_module *module, const char *name,
                                          uint64_t deadline_ms, cleave_tensor *ret_tensor,
@@ -651,9 +658,9 @@ typedef struct cleave_schedule {
   double gamma;
 } cleave_schedule;
 
-/* Parameters of some modules, with settings as torch.optim's of the same names. A field left 0 means
- * 0, not torch's default, except beta1, beta2 and eps, where 0, 0, 0 together mean 0.9, 0.999 and
- * 1e-8. */
+/* Parameters of some modules, with settings as torch.optim's of the same names. A field left 0
+ * means 0, not torch's default, except beta1, beta2 and eps, where 0, 0, 0 together mean 0.9, 0.999
+ * and 1e-8. */
 typedef struct cleave_group {
   cleave_module *const *modules; /* [n_modules] */
   size_t n_modules;
@@ -667,9 +674,9 @@ typedef struct cleave_group {
   bool nesterov;
   double beta1, beta2, eps;
   cleave_schedule schedule;
-  /* Steps are final: no node keeps a copy of what a step changes (parameters and moments), and calls
-   * that follow wait for no answer. A node that fails in a step leaves the others stepped: for programs
-   * that go back to a checkpoint then. Of all groups of an optimiser or of none. */
+  /* Steps are final: no node keeps a copy of what a step changes (parameters and moments), and
+   * calls that follow wait for no answer. A node that fails in a step leaves the others stepped:
+   * for programs that go back to a checkpoint then. Of all groups of an optimiser or of none. */
   bool final;
 } cleave_group;
 
@@ -686,21 +693,22 @@ typedef struct cleave_group {
  *       {.modules = all, .n_modules = 2, .parameters = others, .n_parameters = 1,
  *        .kind = CLEAVE_ADAMW, .lr = 2e-3}};
  *
- * The kind is the same in all groups of a module (CLEAVE_INVALID); other settings, rate and schedule
- * are each group's own. A parameter is in one group at most (CLEAVE_EXISTS names it). One that learns
- * and is in none is not stepped and does not count in the norm; its gradients are computed and can be
- * read, and one that is not finite stops the step like any other. A module is in at most 16 groups, 15
- * when some of its parameters are in none (CLEAVE_EXHAUSTED). */
+ * The kind is the same in all groups of a module (CLEAVE_INVALID); other settings, rate and
+ * schedule are each group's own. A parameter is in one group at most (CLEAVE_EXISTS names it). One
+ * that learns and is in none is not stepped and does not count in the norm; its gradients are
+ * computed and can be read, and one that is not finite stops the step like any other. A module is
+ * in at most 16 groups, 15 when some of its parameters are in none (CLEAVE_EXHAUSTED). */
 CLEAVE_API cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *groups,
                                               size_t n_groups, double clip_norm,
                                               cleave_optimizer **ret_optimizer,
                                               cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API void cleave_optimizer_release(cleave_optimizer *optimizer); /* NULL is allowed */
 
-/* Go on after `steps` steps of an earlier run: what schedules count from. The moments are state of the
- * modules (cleave_state_write). */
+/* Go on after `steps` steps of an earlier run: what schedules count from. The moments are state of
+ * the modules (cleave_state_write). */
 CLEAVE_API void cleave_optimizer_set_steps(cleave_optimizer *optimizer, uint64_t steps);
-/* Another schedule for all groups, from the next step on. A curve that there is not changes nothing. */
+/* Another schedule for all groups, from the next step on. A curve that there is not changes
+ * nothing. */
 CLEAVE_API void cleave_optimizer_set_schedule(cleave_optimizer *optimizer,
                                               const cleave_schedule *schedule);
 
@@ -711,27 +719,29 @@ typedef struct cleave_stepped {
   uint64_t number; /* steps decided so far, this one included */
 } cleave_stepped;
 
-/* Every module of the optimiser that has gradients in the context takes one step; a module steps once
- * in a context. Nodes voted with their last backward, so the decision is known here and only sent:
- * this returns at once, unless another context's step is still on its way. The nodes' answers are
- * waited for by whatever would make the step final: the next call of a module, a step of another
- * context, reading or writing weights, closing the context. If one node cannot follow, or was lost, or
- * does not answer within deadline_ms, all others get back the bytes they had before (with what other
- * optimisers did in this context at the same time); the optimiser has then not stepped, and every
- * later function on the context gives the error, cleave_context_close as well. A final step
- * (cleave_group.final) is sent with the next thing that is, and not taken back. ret may be NULL. */
+/* Every module of the optimiser that has gradients in the context takes one step; a module steps
+ * once in a context. Nodes voted with their last backward, so the decision is known here and only
+ * sent: this returns at once, unless another context's step is still on its way. The nodes' answers
+ * are waited for by whatever would make the step final: the next call of a module, a step of
+ * another context, reading or writing weights, closing the context. If one node cannot follow, or
+ * was lost, or does not answer within deadline_ms, all others get back the bytes they had before
+ * (with what other optimisers did in this context at the same time); the optimiser has then not
+ * stepped, and every later function on the context gives the error, cleave_context_close as well. A
+ * final step (cleave_group.final) is sent with the next thing that is, and not taken back. ret may
+ * be NULL. */
 CLEAVE_API cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                      cleave_context context, uint64_t deadline_ms,
                                      cleave_stepped *ret, cleave_error *error) CLEAVE_RESULT;
 
-/* The step of one module inside the context: at its node, when its turn comes, with the gradients since
- * its last step there, which are then forgotten. For schedules that do not wait for each other
- * (pipedream). No node asks another: a gradient that is not finite ends the context with an error, and
- * what was stepped stays stepped. Calls whose forward came before it and whose backward comes after
- * use the weights from before in both. Said before the backward of the context; the optimiser's groups
- * are final and it does not clip (CLEAVE_PRECONDITION). ahead: steps of the schedule of rates between
- * those decided so far and this one. keep: the weights from before stay for calls that are `behind`,
- * until the module's next step. ret_lr: the rate of the optimiser's first group; may be NULL. */
+/* The step of one module inside the context: at its node, when its turn comes, with the gradients
+ * since its last step there, which are then forgotten. For schedules that do not wait for each
+ * other (pipedream). No node asks another: a gradient that is not finite ends the context with an
+ * error, and what was stepped stays stepped. Calls whose forward came before it and whose backward
+ * comes after use the weights from before in both. Said before the backward of the context; the
+ * optimiser's groups are final and it does not clip (CLEAVE_PRECONDITION). ahead: steps of the
+ * schedule of rates between those decided so far and this one. keep: the weights from before stay
+ * for calls that are `behind`, until the module's next step. ret_lr: the rate of the optimiser's
+ * first group; may be NULL. */
 CLEAVE_API cleave_status cleave_step_in_turn(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                              cleave_context context, cleave_module *module,
                                              uint64_t ahead, uint32_t turn, bool keep,

@@ -15,7 +15,7 @@ enum {
   MOST_PATIENCE = 64,
 };
 
-/* ---- values --------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 cleave_status api_new_value(cleave_runtime *rt, context *c, value **ret, cleave_error *error) {
   value *v = rt->free_values;
@@ -65,7 +65,7 @@ cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, value 
                   v ? "was released" : "is gone: it was released or its context was closed");
 }
 
-/* ---- contexts -------------------------------------------------------------------------------------- */
+/* ---- contexts -------------------------------------------------------------------------------- */
 
 cleave_status api_context_failure(const context *c, cleave_error *error) {
   if (c->failed && error) *error = c->failure;
@@ -168,7 +168,8 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
   return CLEAVE_OK;
 }
 
-/* Nobody can name the values of a context that is ending; its record stays until all have answered. */
+/* Nobody can name the values of a context that is ending; its record stays until all have
+ * answered. */
 static void drop_values(cleave_runtime *rt, context *c) {
   for (value *v = c->newest, *older; v; v = older) {
     older = v->older;
@@ -188,8 +189,8 @@ void api_context_forget(cleave_runtime *rt, context *c) {
   rt->free_contexts = c;
 }
 
-/* An end is said until it is answered, the second time without its step: that frees what is left, and
- * is answered again. */
+/* An end is said until it is answered, the second time without its step: that frees what is left,
+ * and is answered again. */
 static void say_ends_again(cleave_runtime *rt, context *c, uint64_t now) {
   node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
   clv_packet *p;

@@ -38,7 +38,7 @@ void api_place_error(cleave_error *error, const char *node, const char *hop) {
 const char *cleave_status_name(cleave_status status) { return clv_code_name((clv_code)status); }
 const char *cleave_version(void) { return CLV_VERSION; }
 
-/* ---- tensors ------------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 cleave_status api_shape_in(int rank, const int64_t *dims, clv_shape *ret, cleave_error *error) {
   if (rank < 0 || rank > CLEAVE_MAX_RANK)

@@ -206,8 +206,8 @@ static bool on_state_done(cleave_runtime *rt, peer *from, clv_packet *p) {
   return false;
 }
 
-/* A worker's link to another has ended: that one is lost, as its own link to here says too, or the two
- * live on and cannot talk. */
+/* A worker's link to another has ended: that one is lost, as its own link to here says too, or the
+ * two live on and cannot talk. */
 static void link_ended(cleave_runtime *rt, const peer *from, const char *to,
                        const cleave_error *why) {
   int other = api_find_node(rt, to);

@@ -29,7 +29,7 @@ cleave_status cleave_graph_of(const clv_graph *graph, cleave_graph **ret_graph,
   return CLEAVE_OK;
 }
 
-/* ---- the parts of a session file that a program leaves out ------------------------------------------ */
+/* ---- the parts of a session file that a program leaves out ----------------------------------- */
 
 static bool has_key(const char *text, const char *key) {
   size_t len = strlen(key);
@@ -82,7 +82,7 @@ clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
   return program ? parse_program(path, text.data, over, ret, err) : err->code;
 }
 
-/* ---- attributes ---------------------------------------------------------------------------------------- */
+/* ---- attributes ------------------------------------------------------------------------------ */
 
 static clv_code attr_value(const clv_session_config *c, clv_op op, const clv_attr_spec *a,
                            clv_attr_value *ret, clv_err *err) {
@@ -174,7 +174,7 @@ cleave_status api_arch_graph(const char *arch, const char *attributes, const cha
   return CLEAVE_OK;
 }
 
-/* ---- node by node ---------------------------------------------------------------------------------------- */
+/* ---- node by node ---------------------------------------------------------------------------- */
 
 cleave_status cleave_graph_new(cleave_graph **ret_graph, cleave_error *error) {
   cleave_graph *g;

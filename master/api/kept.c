@@ -9,7 +9,7 @@
 
 #include "master/api/api_int.h"
 
-/* ---- records --------------------------------------------------------------------------------------- */
+/* ---- records --------------------------------------------------------------------------------- */
 
 static void forget(cleave_runtime *rt, kept *k) {
   id_table_remove(&rt->kepts, k->ids.ref);
@@ -17,7 +17,8 @@ static void forget(cleave_runtime *rt, kept *k) {
   free(k);
 }
 
-/* What this node owns has a record until nobody uses it: the gate for what is sent asks what it is. */
+/* What this node owns has a record until nobody uses it: the gate for what is sent asks what it
+ * is. */
 static void forget_if_done(cleave_runtime *rt, kept *k) {
   if (k->released && k->gone && !k->uses && !k->users) forget(rt, k);
 }
@@ -92,7 +93,7 @@ void api_kepts_report(cleave_runtime *rt, cleave_leaks *l) {
   }
 }
 
-/* ---- keeping --------------------------------------------------------------------------------------- */
+/* ---- keeping --------------------------------------------------------------------------------- */
 
 static cleave_status new_kept(cleave_runtime *rt, const value *v, kept **ret, cleave_error *error) {
   kept *k;
@@ -170,7 +171,7 @@ void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *
   }
 }
 
-/* ---- using ----------------------------------------------------------------------------------------- */
+/* ---- using ----------------------------------------------------------------------------------- */
 
 cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context_handle,
                               cleave_kept handle, cleave_reference *ret_reference,
@@ -217,7 +218,7 @@ cleave_status api_kept_bring(cleave_runtime *rt, value *v, uint32_t node, cleave
   return to_own_node(rt, p);
 }
 
-/* ---- fetching -------------------------------------------------------------------------------------- */
+/* ---- fetching -------------------------------------------------------------------------------- */
 
 static cleave_status late(const cleave_runtime *rt, const kept *k, cleave_error *error) {
   char heard[200];
@@ -271,7 +272,7 @@ cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept handle, uin
   return api_tensor_out(t, ret_tensor, error);
 }
 
-/* ---- asking, releasing ----------------------------------------------------------------------------- */
+/* ---- asking, releasing ----------------------------------------------------------------------- */
 
 cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept handle,
                                 cleave_place *ret_place, cleave_error *error) {
@@ -303,7 +304,7 @@ cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept handle,
   return CLEAVE_OK;
 }
 
-/* ---- what nodes say -------------------------------------------------------------------------------- */
+/* ---- what nodes say -------------------------------------------------------------------------- */
 
 static void take_value(cleave_runtime *rt, kept *k, const peer *owner, const clv_packet *p) {
   const clv_tensor *t = p->frame.n_tensors ? p->tensor[0] : NULL;

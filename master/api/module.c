@@ -6,7 +6,7 @@
 
 #include "master/api/api_int.h"
 
-/* ---- making one ------------------------------------------------------------------------------------ */
+/* ---- making one ------------------------------------------------------------------------------ */
 
 static cleave_status freeze(cleave_module *m, const cleave_module_options *o, cleave_error *error) {
   TRY(clv_alloc((size_t)m->params->n, sizeof *m->frozen, &m->frozen, &err));
@@ -239,7 +239,7 @@ const char *cleave_module_weight(const cleave_module *module, size_t index) {
   return index < (size_t)module->params->n ? module->params->list[index].name : NULL;
 }
 
-/* ---- placing it ------------------------------------------------------------------------------------- */
+/* ---- placing it ------------------------------------------------------------------------------ */
 
 static cleave_status push_weights(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   while (m->n_weights) {

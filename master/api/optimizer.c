@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The distributed optimiser: one local optimiser per module, one decision for all of them. The votes
- * came with the last backward; the decision goes to every node, and if one of them cannot follow,
- * all go back. Which parameters take part is in groups.c.
+ * The distributed optimiser: one local optimiser per module, one decision for all of them. The
+ * votes came with the last backward; the decision goes to every node, and if one of them cannot
+ * follow, all go back. Which parameters take part is in groups.c.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 #include "master/api/api_int.h"
 
-/* ---- making one ----------------------------------------------------------------------------------- */
+/* ---- making one ------------------------------------------------------------------------------ */
 
 static int by_index(const void *a, const void *b) {
   uint32_t x = (*(cleave_module *const *)a)->index, y = (*(cleave_module *const *)b)->index;
@@ -72,7 +72,7 @@ void cleave_optimizer_set_schedule(cleave_optimizer *optimizer, const cleave_sch
     optimizer->groups[i].schedule = api_schedule_of(schedule);
 }
 
-/* ---- the vote -------------------------------------------------------------------------------------------- */
+/* ---- the vote -------------------------------------------------------------------------------- */
 
 /* The sums of a module are those of its parameters that learn, in their order; the ones in a group
  * count. */
@@ -112,7 +112,7 @@ static cleave_status total_norm(const cleave_optimizer *o, const context *c, dou
   return CLEAVE_OK;
 }
 
-/* ---- the decision ------------------------------------------------------------------------------------------ */
+/* ---- the decision ---------------------------------------------------------------------------- */
 
 /* The rate of the step that is being taken. */
 static double rate_after(const optimizer_group *g, uint64_t steps) {
@@ -158,8 +158,8 @@ static cleave_status apply_one(cleave_optimizer *o, context *c, const cleave_mod
   return CLEAVE_OK;
 }
 
-/* Running statistics move with the calls: when no step is taken, those of modules that learn nothing
- * go back as well. */
+/* Running statistics move with the calls: when no step is taken, those of modules that learn
+ * nothing go back as well. */
 static bool gives_up(const cleave_module *m, const context *c) {
   return !m->optimizer && c->called[m->index] &&
          m->params->total_bytes > m->params->trainable_bytes;
@@ -252,10 +252,11 @@ static cleave_status check_step(const cleave_optimizer *o, const context *c, cle
   return CLEAVE_OK;
 }
 
-/* ---- final steps --------------------------------------------------------------------------------------------
+/* ---- final steps --------------------------------------------------------------------------------
  *
- * Nobody waits for the answers to a final step: what fails then is an error of its context. It is held
- * until the next thing is sent, which is mostly the end of its context: one message then says both. */
+ * Nobody waits for the answers to a final step: what fails then is an error of its context. It is
+ * held until the next thing is sent, which is mostly the end of its context: one message then says
+ * both. */
 
 static void decide_finally(cleave_optimizer *o, context *c, bool apply, double scale) {
   cleave_runtime *rt = o->runtime;
@@ -317,7 +318,7 @@ void api_send_step_and_ends(cleave_runtime *rt, context *c, node_set *ret_sent) 
   rt->stepping_by->steps++;
 }
 
-/* ---- steps that can be taken back --------------------------------------------------------------------------- */
+/* ---- steps that can be taken back ------------------------------------------------------------ */
 
 /* Steps of one context go out together; one that cannot even be sent is taken back at once. */
 static cleave_status decide(cleave_optimizer *o, context *c, bool apply, double scale,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a program needs beyond calls to run a schedule and to see how it went: steps inside a context,
- * the measure of a link, and the events of a context.
+ * What a program needs beyond calls to run a schedule and to see how it went: steps inside a
+ * context, the measure of a link, and the events of a context.
  */
 #include <stdlib.h>
 
@@ -34,7 +34,7 @@ cleave_status cleave_step_in_turn(cleave_runtime *runtime, cleave_optimizer *opt
   return CLEAVE_OK;
 }
 
-/* ---- links --------------------------------------------------------------------------------------- */
+/* ---- links ----------------------------------------------------------------------------------- */
 
 /* What came since the last look, by how long some of it was on its way. */
 static double rate(uint64_t bytes, uint64_t ns) {
@@ -61,14 +61,14 @@ cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t de
   return CLEAVE_OK;
 }
 
-/* ---- events of a context --------------------------------------------------------------------------- */
+/* ---- events of a context --------------------------------------------------------------------- */
 
 _Static_assert((int)CLEAVE_EVENT_KINDS == CLV_TRACE_KINDS &&
                    (int)CLEAVE_EVENT_GRADIENT_IN == CLV_TRACE_GRADIENT_IN,
                "kinds of events are those of rows");
 
-/* A row of a worker is believed as far as it names things that there are. Its times, and the clock it said it has, may
- * be any numbers: they wrap. */
+/* A row of a worker is believed as far as it names things that there are. Its times, and the clock
+ * it said it has, may be any numbers: they wrap. */
 static bool event_of(const cleave_runtime *rt, const peer *from, const int64_t *row,
                      int64_t ahead_ns, cleave_event *ret) {
   int64_t kind = row[CLV_TRACE_KIND], module = row[CLV_TRACE_MODULE];

@@ -4,7 +4,7 @@
 
 #include "master/api/api_int.h"
 
-/* ---- fetching --------------------------------------------------------------------------------------- */
+/* ---- fetching -------------------------------------------------------------------------------- */
 
 static cleave_status late(cleave_runtime *rt, const value *v, cleave_error *error) {
   const cleave_module *m = v->module;
@@ -73,7 +73,7 @@ cleave_status cleave_local_value(cleave_runtime *runtime, cleave_reference refer
   return cleave_to_here(runtime, reference, deadline_ms, ret_tensor, error);
 }
 
-/* ---- futures ---------------------------------------------------------------------------------------- */
+/* ---- futures --------------------------------------------------------------------------------- */
 
 static cleave_status find_future(cleave_runtime *rt, cleave_future handle, value **ret,
                                  cleave_error *error) {
@@ -108,7 +108,7 @@ cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future futur
   return CLEAVE_OK;
 }
 
-/* ---- places ------------------------------------------------------------------------------------------- */
+/* ---- places ---------------------------------------------------------------------------------- */
 
 cleave_status cleave_send_to(cleave_runtime *runtime, cleave_reference reference, const char *node,
                              cleave_error *error) {

@@ -7,7 +7,7 @@
 
 #include "master/api/api_int.h"
 
-/* ---- the lock, and waiting under it ---------------------------------------------------------------- */
+/* ---- the lock, and waiting under it ---------------------------------------------------------- */
 
 void api_lock(cleave_runtime *rt) { pthread_mutex_lock(&rt->lock); }
 void api_unlock(cleave_runtime *rt) { pthread_mutex_unlock(&rt->lock); }
@@ -35,8 +35,8 @@ static bool help(cleave_runtime *rt, uint64_t until_ns) {
   return in_time;
 }
 
-/* The time that a worker's own loss had to show has passed. What needs no link between the two goes on:
- * other contexts, and what either keeps. */
+/* The time that a worker's own loss had to show has passed. What needs no link between the two goes
+ * on: other contexts, and what either keeps. */
 static void believe(cleave_runtime *rt) {
   if (!rt->broken.status || clv_now_ns() < rt->broken_until) return;
   cleave_error why = rt->broken;
@@ -65,7 +65,7 @@ static bool sleep_until(cleave_runtime *rt, uint64_t until_ns) {
   return pthread_cond_timedwait(&rt->changed, &rt->lock, &ts) != ETIMEDOUT;
 }
 
-/* ---- nodes ------------------------------------------------------------------------------------------- */
+/* ---- nodes ----------------------------------------------------------------------------------- */
 
 void cleave_count(cleave_runtime *runtime, cleave_counts *ret_counts) {
   *ret_counts = (cleave_counts){.idle_ns = clv_node_idle_ns(runtime->node)};
@@ -148,7 +148,7 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-/* ---- opening ----------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static void runtime_free(cleave_runtime *rt);
 
@@ -252,7 +252,7 @@ cleave_status cleave_open(const char *path, const cleave_options *options,
   return cleave_open_text(path, text.data ? text.data : "", options, ret_runtime, error);
 }
 
-/* ---- closing ----------------------------------------------------------------------------------------- */
+/* ---- closing --------------------------------------------------------------------------------- */
 
 static void free_module(cleave_module *m) {
   clv_graph_free(m->graph);

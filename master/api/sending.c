@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What may leave this process: every tensor, described in the program's words, is put to its may_send
- * before the link takes it.
+ * What may leave this process: every tensor, described in the program's words, is put to its
+ * may_send before the link takes it.
  */
 #include <stdio.h>
 #include <string.h>

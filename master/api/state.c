@@ -9,7 +9,7 @@
 
 #include "master/api/api_int.h"
 
-/* ---- requests ---------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static void leave(cleave_runtime *rt, state_request *r) {
   state_request **at = &rt->requests;
@@ -133,7 +133,7 @@ cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module
   return api_state_put(module, CLV_STATE_WEIGHTS, &item, 1, api_until(runtime, deadline_ms), error);
 }
 
-/* ---- whole state_dicts ----------------------------------------------------------------------------------- */
+/* ---- whole state_dicts ----------------------------------------------------------------------- */
 
 /* How many items there are follows from the module, so that a worker cannot send more. */
 size_t cleave_state_count(const cleave_module *m, cleave_state_kind kind) {

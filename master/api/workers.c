@@ -5,7 +5,7 @@
 
 #include "master/api/api_int.h"
 
-/* ---- calls to a worker --------------------------------------------------------------------------- */
+/* ---- calls to a worker ----------------------------------------------------------------------- */
 
 static clv_rpc_pem pem_of(const cleave_runtime *rt) {
   return (clv_rpc_pem){rt->identity->ca_pem, rt->identity->cert_pem, rt->identity->key_pem};
@@ -51,7 +51,8 @@ static bool can(const clv_wire_about *a, const char *capability) {
   return false;
 }
 
-/* All nodes of a session have one lease: who would let go sooner than the others use it is refused. */
+/* All nodes of a session have one lease: who would let go sooner than the others use it is
+ * refused. */
 static clv_code check_lease(const clv_session_config *c, const clv_wire_about *theirs,
                             clv_err *err) {
   if (c->limits.reference_lease_ms == CLV_WIRE_REF_LEASE ||
@@ -124,7 +125,8 @@ static clv_code connect_worker(peer *p, clv_err *err) {
   return open_session(p, err);
 }
 
-/* Whose error it is, and what helps a master that a worker does not know: it tells a stranger nothing. */
+/* Whose error it is, and what helps a master that a worker does not know: it tells a stranger
+ * nothing. */
 static void explain(const peer *p, clv_err *err) {
   const char *at = p->spec->address;
   if (err->code == CLV_DENIED)
@@ -155,7 +157,7 @@ cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-/* ---- links ----------------------------------------------------------------------------------------- */
+/* ---- links ----------------------------------------------------------------------------------- */
 
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
   peer *from = user;
@@ -247,7 +249,7 @@ void api_disconnect(cleave_runtime *rt) {
   rt->rpc = NULL;
 }
 
-/* ---- shards as data ----------------------------------------------------------------------------------- */
+/* ---- shards as data -------------------------------------------------------------------------- */
 
 /* Whom the module's worker dials; returns their number. */
 static uint32_t direct_peers(const cleave_module *m, const char **names) {

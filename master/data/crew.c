@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Threads that share out the numbers 0..n-1 of one call after the other. A job lives on its caller's
- * stack, in the list while it has numbers to hand out.
+ * Threads that share out the numbers 0..n-1 of one call after the other. A job lives on its
+ * caller's stack, in the list while it has numbers to hand out.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -35,7 +35,8 @@ struct clv_crew {
   member *members;
 };
 
-/* Numbers are begun in order, so every smaller one than a failed one has begun and will be heard. */
+/* Numbers are begun in order, so every smaller one than a failed one has begun and will be
+ * heard. */
 static void record(job *j, size_t i, clv_code code, const clv_err *err) {
   if (code == CLV_OK || (j->code != CLV_OK && j->failed_at < i)) return;
   j->code = code;

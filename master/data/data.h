@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * data: raw records on the master. Readers for IDX (plain or gzip), .npy and folders of images, a
- * dataset that turns records into normalised float batches, seeded shuffling with a cursor that can be saved, and a
- * loader that prepares the next batch while the current one is being trained on.
+ * dataset that turns records into normalised float batches, seeded shuffling with a cursor that can
+ * be saved, and a loader that prepares the next batch while the current one is being trained on.
  *
  * This folder sees base and tensor only, so nothing here can reach the network.
  *
@@ -124,14 +124,16 @@ clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *t
 /* Smallest and largest class label; false unless the labels are classes. */
 bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
 
-/* Shapes of a batch of n records. x is f32, or i64 of tokens; y is i64 (classes) or f32; rank 0 without labels. */
+/* Shapes of a batch of n records. x is f32, or i64 of tokens; y is i64 (classes) or f32; rank 0
+ * without labels. */
 clv_shape clv_dataset_x_shape(const clv_dataset *ds, size_t n);
 clv_shape clv_dataset_y_shape(const clv_dataset *ds, size_t n);
 clv_dtype clv_dataset_x_dtype(const clv_dataset *ds);
 clv_dtype clv_dataset_y_dtype(const clv_dataset *ds);
 
-/* Fill the first n rows of x ([B >= n, ...] of x_dtype) and y (may be NULL) with the records `index`
- * [n]. Allocates nothing, except for images. CLV_INVALID when a tensor or an index does not fit. */
+/* Fill the first n rows of x ([B >= n, ...] of x_dtype) and y (may be NULL) with the records
+ * `index` [n]. Allocates nothing, except for images. CLV_INVALID when a tensor or an index does not
+ * fit. */
 clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_tensor *x,
                         clv_tensor *y, clv_err *err) CLV_USE_RESULT;
 
@@ -215,7 +217,8 @@ typedef struct clv_batch {
 typedef struct clv_loader clv_loader;
 
 /* Starts one thread that keeps the next batch ready (two buffers): it is read and decoded while the
- * current one is being trained on. After this call nothing is allocated any more, except for images. */
+ * current one is being trained on. After this call nothing is allocated any more, except for
+ * images. */
 clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *options, clv_loader **ret,
                         clv_err *err) CLV_USE_RESULT;
 void clv_loader_free(clv_loader *l); /* stops the thread; takes NULL */

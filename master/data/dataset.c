@@ -2,8 +2,8 @@
  *
  * Inputs stay in the type of their file (a quarter of the memory for images) and become float32 one
  * batch at a time; labels are converted once, when the dataset is opened. u8 inputs go through a
- * table of 256 floats per normalisation made by the same arithmetic. A folder of images has its index
- * in the place of inputs, and its files are read batch by batch.
+ * table of 256 floats per normalisation made by the same arithmetic. A folder of images has its
+ * index in the place of inputs, and its files are read batch by batch.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -35,7 +35,7 @@ void clv_folder_thin(clv_folder *f, size_t limit) {
   f->n = limit;
 }
 
-/* ---- growing lists ----------------------------------------------------------------------------- */
+/* ---- growing lists --------------------------------------------------------------------------- */
 
 static clv_code grow(void *list_pp, size_t old, size_t wanted, size_t size, clv_err *err) {
   size_t bytes;
@@ -76,7 +76,7 @@ static clv_code add_image(clv_folder *f, const char *path, uint32_t label, clv_e
   return add_name(f, path, &f->path[f->n++], err);
 }
 
-/* ---- reading folders --------------------------------------------------------------------------- */
+/* ---- reading folders ------------------------------------------------------------------------- */
 
 static void close_dir(DIR **d) {
   if (*d) closedir(*d);
@@ -142,7 +142,7 @@ static clv_code walk(clv_folder *f, const char *rel, uint32_t label, int depth, 
   return CLV_OK;
 }
 
-/* ---- order ------------------------------------------------------------------------------------- */
+/* ---- order ----------------------------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b, void *names) {
   return strcmp((const char *)names + *(const size_t *)a, (const char *)names + *(const size_t *)b);

@@ -11,7 +11,7 @@
 
 #include "master/data/data.h"
 
-/* ---- decoding (image.c, png.c, jpeg.c) --------------------------------------------------------- */
+/* ---- decoding (image.c, png.c, jpeg.c) ------------------------------------------------------- */
 
 /* Rows of interleaved bytes, top to bottom. The memory is kept for the next image. */
 typedef struct clv_pixels {
@@ -32,10 +32,12 @@ typedef struct clv_encoded {
 } clv_encoded;
 
 /* PNG or JPEG by content, as PIL's convert("RGB") or convert("L") gives it: alpha is dropped, of 16
- * bits the upper 8 stay, CMYK is converted. EXIF orientation and colour profiles are not looked at. */
+ * bits the upper 8 stay, CMYK is converted. EXIF orientation and colour profiles are not looked
+ * at. */
 clv_code clv_image_decode(const clv_encoded *in, clv_pixels *ret, clv_err *err) CLV_USE_RESULT;
 
-/* For the decoders: checks the declared size and makes room for it. `native`: channels they write. */
+/* For the decoders: checks the declared size and makes room for it. `native`: channels they
+ * write. */
 clv_code clv_pixels_size(const clv_encoded *in, uint32_t width, uint32_t height, uint32_t native,
                          clv_pixels *ret, clv_err *err) CLV_USE_RESULT;
 /* Room for `bytes` at *p, whose contents are lost when it grows. */
@@ -44,7 +46,7 @@ clv_code clv_reserve(uint8_t **p, size_t *cap, size_t bytes, clv_err *err) CLV_U
 clv_code clv_png_decode(const clv_encoded *in, clv_pixels *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_jpeg_decode(const clv_encoded *in, clv_pixels *ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- resampling (resample.c) ------------------------------------------------------------------- */
+/* ---- resampling (resample.c) ----------------------------------------------------------------- */
 
 typedef struct clv_box {
   uint32_t x, y, width, height;
@@ -65,7 +67,7 @@ clv_code clv_resample(clv_resampler *r, const clv_pixels *src, clv_box box, uint
                       uint32_t height, clv_box window, uint8_t *dst, size_t stride,
                       clv_err *err) CLV_USE_RESULT;
 
-/* ---- what a record shows of its image (view.c) ------------------------------------------------- */
+/* ---- what a record shows of its image (view.c) ----------------------------------------------- */
 
 /* `box` of the image is resized to width x height, and the record begins at (x, y) of that; what
  * lies outside is black. */
@@ -88,7 +90,7 @@ clv_code clv_view_choose(const clv_image_options *o, uint32_t width, uint32_t he
 clv_code clv_view_render(const clv_view *view, const clv_pixels *src, uint64_t max_pixels,
                          clv_resampler *r, uint8_t *dst, clv_err *err) CLV_USE_RESULT;
 
-/* ---- the index of a folder (folder.c) ---------------------------------------------------------- */
+/* ---- the index of a folder (folder.c) -------------------------------------------------------- */
 
 typedef struct clv_folder {
   char *root;
@@ -100,14 +102,14 @@ typedef struct clv_folder {
   size_t n_classes, n_cap; /* classes */
 } clv_folder;
 
-/* root/CLASS/.../NAME.png|jpg|jpeg, in torchvision.datasets.ImageFolder's order: classes by name, in
- * a class by folder and then by name, all as bytes. Hidden names are passed over. */
+/* root/CLASS/.../NAME.png|jpg|jpeg, in torchvision.datasets.ImageFolder's order: classes by name,
+ * in a class by folder and then by name, all as bytes. Hidden names are passed over. */
 clv_code clv_folder_scan(const char *root, clv_folder *ret, clv_err *err) CLV_USE_RESULT;
 /* Keeps `limit` images, spread over the whole order; 0 keeps all. */
 void clv_folder_thin(clv_folder *f, size_t limit);
 void clv_folder_done(clv_folder *f);
 
-/* ---- threads (crew.c) -------------------------------------------------------------------------- */
+/* ---- threads (crew.c) ------------------------------------------------------------------------ */
 
 typedef struct clv_crew clv_crew;
 
@@ -121,7 +123,7 @@ typedef clv_code clv_crew_fn(void *arg, size_t i, unsigned thread, clv_err *err)
 clv_code clv_crew_run(clv_crew *p, size_t n, clv_crew_fn *run, void *arg,
                       clv_err *err) CLV_USE_RESULT;
 
-/* ---- a dataset of images (images.c) ------------------------------------------------------------ */
+/* ---- a dataset of images (images.c) ---------------------------------------------------------- */
 
 typedef struct clv_images clv_images;
 
@@ -132,8 +134,8 @@ const clv_folder *clv_images_folder(const clv_images *im);
 /* Of each record. */
 void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_width);
 
-/* Rows of x: [n, channels, height, width] f32, each byte through `table` ([256], or one per channel).
- * `draw` NULL: an evaluation. */
+/* Rows of x: [n, channels, height, width] f32, each byte through `table` ([256], or one per
+ * channel). `draw` NULL: an evaluation. */
 clv_code clv_images_fill(clv_images *im, const clv_draw *draw, const uint32_t *index, size_t n,
                          const float *table, bool table_per_channel, float *x,
                          clv_err *err) CLV_USE_RESULT;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A dataset of images: the index stays in memory, each image is read when a batch needs it. One
- * thread of the crew takes an image from its file to its row of the batch, in memory of its own that
- * it keeps, so a batch allocates only what the decoders take.
+ * thread of the crew takes an image from its file to its row of the batch, in memory of its own
+ * that it keeps, so a batch allocates only what the decoders take.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -59,7 +59,7 @@ void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_w
   *ret_width = im->width;
 }
 
-/* ---- one image --------------------------------------------------------------------------------- */
+/* ---- one image ------------------------------------------------------------------------------- */
 
 static const char *path_of(const clv_images *im, uint32_t record) {
   return im->folder.names.data + im->folder.path[record];
@@ -126,7 +126,7 @@ static clv_code check_size(const clv_images *im, const clv_view *v, clv_err *err
                   im->height);
 }
 
-/* ---- batches ----------------------------------------------------------------------------------- */
+/* ---- batches --------------------------------------------------------------------------------- */
 
 typedef struct fill {
   clv_images *im;
@@ -175,7 +175,7 @@ clv_code clv_images_fill(clv_images *im, const clv_draw *draw, const uint32_t *i
   return clv_crew_run(im->crew, n, fill_one, &f, err);
 }
 
-/* ---- opening ----------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static clv_code check_options(const clv_image_options *o, clv_err *err) {
   if (o->channels != 1 && o->channels != 3)

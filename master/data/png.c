@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * PNG through libpng. libpng leaves by longjmp, so each function with a setjmp in it owns nothing and
- * changes no local variable afterwards.
+ * PNG through libpng. libpng leaves by longjmp, so each function with a setjmp in it owns nothing
+ * and changes no local variable afterwards.
  */
 #include <png.h>
 #include <stdio.h>

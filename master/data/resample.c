@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bilinear resampling with antialiasing, to the bit of Pillow's (src/libImaging/Resample.c, 9.4): each
- * output is a weighted mean of the inputs under a triangle whose half-width is the reduction (1 when
- * enlarging). Weights are rounded to 22 bits, sums are exact in 32, and the rows between the two
- * passes are rounded to bytes. Only what the window needs is computed.
+ * Bilinear resampling with antialiasing, to the bit of Pillow's (src/libImaging/Resample.c, 9.4):
+ * each output is a weighted mean of the inputs under a triangle whose half-width is the reduction
+ * (1 when enlarging). Weights are rounded to 22 bits, sums are exact in 32, and the rows between
+ * the two passes are rounded to bytes. Only what the window needs is computed.
  */
 #include <math.h>
 #include <stdlib.h>

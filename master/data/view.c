@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a record shows of its image: torchvision's Resize, CenterCrop, RandomCrop, RandomResizedCrop
- * and RandomHorizontalFlip. Random choices are functions of (seed, epoch, record), so neither threads
- * nor the order of records nor a resumed run change them.
+ * and RandomHorizontalFlip. Random choices are functions of (seed, epoch, record), so neither
+ * threads nor the order of records nor a resumed run change them.
  */
 #include <math.h>
 #include <string.h>
@@ -33,7 +33,7 @@ static double between(uint32_t word, double low, double high) {
 /* Python's round(): halves to the even neighbour. */
 static int64_t half(int64_t n) { return (int64_t)nearbyint((double)n / 2.0); }
 
-/* ---- resize ------------------------------------------------------------------------------------ */
+/* ---- resize ---------------------------------------------------------------------------------- */
 
 /* The shorter side becomes `size`, the longer one is cut to a whole number. */
 static clv_code resized(const clv_image_options *o, uint32_t width, uint32_t height, clv_view *v,
@@ -55,7 +55,7 @@ static clv_code resized(const clv_image_options *o, uint32_t width, uint32_t hei
   return CLV_OK;
 }
 
-/* ---- crop -------------------------------------------------------------------------------------- */
+/* ---- crop ------------------------------------------------------------------------------------ */
 
 /* An image smaller than the crop gets black borders, the larger half of an odd one at the end. */
 static int64_t centre(uint32_t n, uint32_t crop) {
@@ -153,7 +153,7 @@ clv_code clv_view_choose(const clv_image_options *o, uint32_t width, uint32_t he
   return CLV_OK;
 }
 
-/* ---- pixels ------------------------------------------------------------------------------------ */
+/* ---- pixels ---------------------------------------------------------------------------------- */
 
 /* What of [at, at + n) lies in [0, size): its first place and its length. */
 static uint32_t visible(int64_t at, uint32_t n, uint32_t size, uint32_t *ret_first) {

@@ -18,7 +18,7 @@ struct clv_claim {
   clv_notifier notice;
 };
 
-/* ---- files --------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static void record_path(const char *run_dir, clv_bytes *ret) {
   clv_bytes_printf(ret, "%s/run.json", run_dir);
@@ -40,7 +40,7 @@ clv_code clv_record_write(const char *run_dir, const clv_run_record *r, clv_err 
   return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
 }
 
-/* ---- the claim ----------------------------------------------------------------------------------- */
+/* ---- the claim ------------------------------------------------------------------------------- */
 
 void clv_claim_free(clv_claim *c) {
   if (!c) return;

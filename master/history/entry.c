@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A run from outside: its record, its lock and the last lines it wrote. Whether it lives is the lock's to
- * say; the record says running until its process gets to write something else.
+ * A run from outside: its record, its lock and the last lines it wrote. Whether it lives is the
+ * lock's to say; the record says running until its process gets to write something else.
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -39,7 +39,7 @@ int clv_entry_exit(const clv_run_entry *e) {
   return said && a->code <= 255 ? (int)a->code : 1;
 }
 
-/* ---- what it wrote last -------------------------------------------------------------------------- */
+/* ---- what it wrote last ---------------------------------------------------------------------- */
 
 /* The last whole line of a file of lines; false: there is none of less than TAIL bytes. */
 static bool last_line(const char *path, char line[TAIL + 1]) {
@@ -65,8 +65,8 @@ static double number_in(const char *line, const char *key) {
   return end == at + strlen(key) ? NAN : v;
 }
 
-/* The record is written with checkpoints and at the end; between, a run's own lines are newer. Before it
- * starts, those there are another's. */
+/* The record is written with checkpoints and at the end; between, a run's own lines are newer.
+ * Before it starts, those there are another's. */
 static void read_progress(clv_run_entry *e) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   const clv_run_attempt *a = clv_entry_last(e);
@@ -85,7 +85,7 @@ static void read_progress(clv_run_entry *e) {
   e->accuracy = number_in(line, "\"accuracy\":");
 }
 
-/* ---- its state ----------------------------------------------------------------------------------- */
+/* ---- its state ------------------------------------------------------------------------------- */
 
 static clv_run_state state_of(const clv_run_attempt *a, bool held) {
   clv_run_attempt here = {0};
@@ -147,7 +147,7 @@ clv_code clv_entry_read(const char *folder, clv_run_entry *ret, clv_err *err) {
   return code;
 }
 
-/* ---- by name ------------------------------------------------------------------------------------- */
+/* ---- by name --------------------------------------------------------------------------------- */
 
 /* A name that can be shown; hidden ones are none of ours. */
 static bool is_name(const char *text) {

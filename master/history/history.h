@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * history: which runs there are, what became of them, and the lock that says which of them live. A run
- * folder belongs to the process that holds a record lock on its run.lock: the kernel gives it to one
- * process at a time, lets go of it when that process ends, however it ends, and tells others who it is.
- * run.json says the rest.
+ * history: which runs there are, what became of them, and the lock that says which of them live. A
+ * run folder belongs to the process that holds a record lock on its run.lock: the kernel gives it
+ * to one process at a time, lets go of it when that process ends, however it ends, and tells others
+ * who it is. run.json says the rest.
  *
- * Such locks are of the process, and go when it closes any descriptor of the file: only a claim opens
- * run.lock in the process that trains.
+ * Such locks are of the process, and go when it closes any descriptor of the file: only a claim
+ * opens run.lock in the process that trains.
  *
  * Threads: one at a time.
  */
@@ -18,7 +18,7 @@
 #include "common/base/base.h"
 #include "common/weights/weights.h"
 
-/* ---- the one who trains ------------------------------------------------------------------------ */
+/* ---- the one who trains ---------------------------------------------------------------------- */
 
 /* A run folder that is this process's, and its record. */
 typedef struct clv_claim clv_claim;
@@ -35,8 +35,8 @@ typedef struct clv_claim_run {
 
 /* Writes that an attempt begins. A damaged record of earlier ones is warned of, and replaced. */
 clv_code clv_claim_begin(clv_claim *c, const clv_claim_run *run, clv_err *err) CLV_USE_RESULT;
-/* Writes where it starts, and of what session. The record is no reason to lose a run: from here on it
- * is warned of when it cannot be written. A NULL claim is allowed. */
+/* Writes where it starts, and of what session. The record is no reason to lose a run: from here on
+ * it is warned of when it cannot be written. A NULL claim is allowed. */
 void clv_claim_started(clv_claim *c, uint64_t step, uint64_t total_steps, const clv_sha256 *config);
 void clv_claim_step(clv_claim *c, uint64_t step, double loss, double accuracy); /* writes nothing */
 /* Remembers the best: by accuracy (NaN: by loss). */
@@ -47,10 +47,11 @@ void clv_claim_end(clv_claim *c, clv_run_status status, unsigned code, const cha
 /* Whether a signal is the request of clv_history_stop. */
 bool clv_is_stop_request(const siginfo_t *info);
 
-/* ---- everybody else ---------------------------------------------------------------------------- */
+/* ---- everybody else -------------------------------------------------------------------------- */
 
-/* Each prints to standard output. Names are those of folders in runs/ below the working folder; anything
- * with a '/' is a folder. CLV_NOT_FOUND: there is no such run; the text has a "did you mean". */
+/* Each prints to standard output. Names are those of folders in runs/ below the working folder;
+ * anything with a '/' is a folder. CLV_NOT_FOUND: there is no such run; the text has a "did you
+ * mean". */
 
 /* A table of the runs in `folder`, newest first, or one JSON object per line. */
 clv_code clv_history_list(const char *folder, bool json, clv_err *err) CLV_USE_RESULT;
@@ -59,9 +60,9 @@ clv_code clv_history_list(const char *folder, bool json, clv_err *err) CLV_USE_R
 clv_code clv_history_log(const char *run, bool follow, bool json, int *ret_exit,
                          clv_err *err) CLV_USE_RESULT;
 
-/* Asks a run to end after a checkpoint, or ends it at once (now), waits for its end and says how it was.
- * *ret_exit: 0 when it ended as asked or was finished, else its exit code. CLV_PRECONDITION: it does not
- * run; CLV_UNAVAILABLE: not on this host; CLV_DENIED: somebody else's. */
+/* Asks a run to end after a checkpoint, or ends it at once (now), waits for its end and says how it
+ * was. *ret_exit: 0 when it ended as asked or was finished, else its exit code. CLV_PRECONDITION:
+ * it does not run; CLV_UNAVAILABLE: not on this host; CLV_DENIED: somebody else's. */
 clv_code clv_history_stop(const char *run, bool now, bool json, int *ret_exit,
                           clv_err *err) CLV_USE_RESULT;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who holds a run folder (holder.c), the claim of the process that trains (claim.c), and what can be
- * said of a run from outside (entry.c).
+ * Who holds a run folder (holder.c), the claim of the process that trains (claim.c), and what can
+ * be said of a run from outside (entry.c).
  */
 #ifndef CLEAVE_HISTORY_INT_H
 #define CLEAVE_HISTORY_INT_H
@@ -13,27 +13,27 @@
 #define CLV_DIED_TEXT \
   "its process is gone and left no word: killed, its machine went down, or its disk was full"
 
-/* ---- processes and locks (holder.c) ------------------------------------------------------------------ */
+/* ---- processes and locks (holder.c) ---------------------------------------------------------- */
 
 /* host, boot, pid and pid_start of this process into an attempt. */
 void clv_holder_self(clv_run_attempt *ret);
 /* Start of a process in clock ticks since boot; 0: there is none. */
 uint64_t clv_holder_start_of(long pid);
 
-/* Takes the lock of a folder. *ret_fd holds it until it is closed. CLV_PRECONDITION: it is taken, by
- * *ret_pid (0: by a process that cannot be seen from here). */
+/* Takes the lock of a folder. *ret_fd holds it until it is closed. CLV_PRECONDITION: it is taken,
+ * by *ret_pid (0: by a process that cannot be seen from here). */
 clv_code clv_holder_lock(const char *run_dir, int *ret_fd, long *ret_pid,
                          clv_err *err) CLV_USE_RESULT;
 /* Whether the lock is held by another process, and by which. Never in a process with a claim. */
 bool clv_holder_of(const char *run_dir, long *ret_pid);
 
-/* ---- records in their folders (claim.c) ---------------------------------------------------------------- */
+/* ---- records in their folders (claim.c) ------------------------------------------------------ */
 
 clv_code clv_record_read(const char *run_dir, clv_run_record *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_record_write(const char *run_dir, const clv_run_record *r,
                           clv_err *err) CLV_USE_RESULT;
 
-/* ---- a run as others see it (entry.c) ------------------------------------------------------------------ */
+/* ---- a run as others see it (entry.c) -------------------------------------------------------- */
 
 typedef enum clv_run_state {
   CLV_STATE_RUNNING,
@@ -70,8 +70,8 @@ int clv_entry_exit(const clv_run_entry *e);
 /* Folder of the run that a person named. */
 clv_code clv_entry_find(const char *run, char **ret_folder, clv_err *err) CLV_USE_RESULT;
 
-/* A text of somebody else's for a terminal: what is not UTF-8, and control characters but line feeds and
- * tabs, become '?'. */
+/* A text of somebody else's for a terminal: what is not UTF-8, and control characters but line
+ * feeds and tabs, become '?'. */
 void clv_print_clean(const char *text);
 
 void clv_closep(int *fd); /* for CLV_AUTO */

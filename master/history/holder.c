@@ -15,7 +15,7 @@ void clv_closep(int *fd) {
   *fd = -1;
 }
 
-/* ---- processes ----------------------------------------------------------------------------------- */
+/* ---- processes ------------------------------------------------------------------------------- */
 
 /* The first line of a small file of /proc, which says nothing of its size. */
 static bool read_line(const char *path, char *ret, size_t len) {
@@ -43,7 +43,7 @@ void clv_holder_self(clv_run_attempt *ret) {
   ret->pid_start = clv_holder_start_of(getpid());
 }
 
-/* ---- the lock ------------------------------------------------------------------------------------ */
+/* ---- the lock -------------------------------------------------------------------------------- */
 
 static clv_code open_lock(const char *run_dir, int flags, int *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};

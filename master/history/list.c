@@ -30,7 +30,7 @@ static void dir_closep(DIR **dir) {
   if (*dir) closedir(*dir);
 }
 
-/* ---- finding ------------------------------------------------------------------------------------- */
+/* ---- finding --------------------------------------------------------------------------------- */
 
 /* What is no run is passed by. */
 static clv_code add_run(entries *l, const char *folder, clv_err *err) {
@@ -71,7 +71,7 @@ static int newest_first(const void *a, const void *b) {
   return strcmp(x->name, y->name);
 }
 
-/* ---- the table ----------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 typedef enum column { NAME, STATE, BEGAN, TOOK, STEP, LOSS, ACCURACY, BEST, WHERE, COLUMNS } column;
 
@@ -200,7 +200,7 @@ static clv_code print_table(const entries *l, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static void json_text(clv_bytes *out, const char *key, const char *text) {
   clv_bytes_printf(out, ",\"%s\":", key);

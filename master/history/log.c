@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `log`: what a run printed, and with -f what it prints until it ends. The file is looked at again and
+ * `log`: what a run printed, and with -f what it prints until it ends. The file is looked at again
+ * and
  * again: a run writes a few lines a minute.
  */
 #include <errno.h>

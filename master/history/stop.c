@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `stop`: the signal goes to the process that the kernel says holds the run's lock, if it is the one that
- * the record names, down to the moment it began; by a descriptor of that process, so that no other can
- * have its number by then.
+ * `stop`: the signal goes to the process that the kernel says holds the run's lock, if it is the
+ * one that the record names, down to the moment it began; by a descriptor of that process, so that
+ * no other can have its number by then.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -34,7 +34,7 @@ static clv_code send(int process, bool now, clv_err *err) {
                   strerror(errno));
 }
 
-/* ---- which process ------------------------------------------------------------------------------- */
+/* ---- which process --------------------------------------------------------------------------- */
 
 static clv_code not_running(const clv_run_entry *e, clv_err *err) {
   const clv_run_attempt *a = clv_entry_last(e);
@@ -89,7 +89,7 @@ static clv_code open_holder(const char *folder, long *ret_pid, int *ret, clv_err
   return CLV_OK;
 }
 
-/* ---- its end ------------------------------------------------------------------------------------- */
+/* ---- its end --------------------------------------------------------------------------------- */
 
 static void await_end(const char *folder, long pid) {
   const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000};

@@ -35,7 +35,7 @@ void clv_blueprint_freep(clv_blueprint **b) {
   *b = NULL;
 }
 
-/* ---- shards ------------------------------------------------------------------------------------ */
+/* ---- shards ---------------------------------------------------------------------------------- */
 
 static clv_code mark_frozen(const clv_session_config *c, const clv_stage_spec *spec,
                             clv_shard_plan *s, bool *glob_used) {
@@ -69,7 +69,8 @@ static bool hops(const clv_blueprint *b, uint32_t i) {
   return from >= 0 && to >= 0 && from != to;
 }
 
-/* Two workers with a direct hop in one place have a link, over which everything between them goes. */
+/* Two workers with a direct hop in one place have a link, over which everything between them
+ * goes. */
 static bool linked(const clv_blueprint *b, int one, int other) {
   for (uint32_t i = 0; i + 1 < b->n_stages; i++) {
     int from = b->shards[i].worker, to = b->shards[i + 1].worker;
@@ -126,7 +127,7 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
   return CLV_OK;
 }
 
-/* ---- egress ------------------------------------------------------------------------------------ */
+/* ---- egress ---------------------------------------------------------------------------------- */
 
 static void add_row(clv_blueprint *b, cleave_sending_kind kind, uint32_t stage, uint32_t input,
                     int worker, const clv_node *value, bool relayed, const char *fmt, ...)
@@ -198,7 +199,7 @@ static clv_code make_egress(clv_blueprint *b, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- the whole --------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------- */
 
 static void place_sizes(clv_blueprint *b) {
   const clv_train_config *t = &b->config->train;

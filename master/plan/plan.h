@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * plan: everything that can be known of a session before anything runs. A *blueprint* has its
- * shards, shapes, who learns, and which tensors leave the master; a *layout* its schedule as turns of
- * the nodes. What is drawn, described and suggested comes from these, and nothing here connects.
+ * shards, shapes, who learns, and which tensors leave the master; a *layout* its schedule as turns
+ * of the nodes. What is drawn, described and suggested comes from these, and nothing here connects.
  *
  * Threads: a blueprint is read-only once made.
  */
@@ -16,7 +16,7 @@
 #include "master/api/api.h"
 #include "master/data/data.h"
 
-/* ---- what is asked for ------------------------------------------------------------------------ */
+/* ---- what is asked for ----------------------------------------------------------------------- */
 
 /* Why a run is to end early: a signal, or `stop`'s. */
 enum { CLV_INTERRUPTED = 1, CLV_ASKED_TO_STOP = 2 };
@@ -36,7 +36,7 @@ typedef struct clv_run_options {
   size_t n_links, n_speeds;
 } clv_run_options;
 
-/* ---- blueprint --------------------------------------------------------------------------------- */
+/* ---- blueprint ------------------------------------------------------------------------------- */
 
 /* Each is a module of libcleave, as are the loss and the loss of evaluations at home. */
 enum { CLV_MAX_STAGES = 253 };
@@ -93,15 +93,15 @@ bool clv_blueprint_bf16(const clv_blueprint *b);
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out,
                                 clv_err *err) CLV_USE_RESULT;
 
-/* The schedule as a grid, with what stages keep, or as one JSON object; ret_text: its instructions, as
- * pipeline.file takes them. */
+/* The schedule as a grid, with what stages keep, or as one JSON object; ret_text: its instructions,
+ * as pipeline.file takes them. */
 clv_code clv_blueprint_draw(const clv_blueprint *b, bool json, clv_bytes *out, clv_bytes *ret_text,
                             clv_err *err) CLV_USE_RESULT;
 
 /* The egress table as stable text: a run's table is compared with the one it began with. */
 void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
 
-/* ---- data ---------------------------------------------------------------------------------------- */
+/* ---- data ------------------------------------------------------------------------------------ */
 
 typedef struct clv_run_data {
   clv_dataset *train, *test; /* test NULL when the session names none */
@@ -116,7 +116,7 @@ void clv_run_data_done(clv_run_data *d);
 clv_code clv_run_data_fits(const clv_run_data *d, const clv_blueprint *b,
                            clv_err *err) CLV_USE_RESULT;
 
-/* ---- schedules ----------------------------------------------------------------------------------------- */
+/* ---- schedules ------------------------------------------------------------------------------- */
 
 /* Places of a call in its node's order, 0: none. */
 typedef struct clv_call_turns {
@@ -124,7 +124,8 @@ typedef struct clv_call_turns {
   bool behind;
 } clv_call_turns;
 
-/* A schedule for n_steps steps (one, unless it is asynchronous) of n_micro micro-batches together. */
+/* A schedule for n_steps steps (one, unless it is asynchronous) of n_micro micro-batches
+ * together. */
 typedef struct clv_layout {
   clv_sched *sched;
   clv_sched_report report;
@@ -140,7 +141,8 @@ clv_code clv_layout_new(const clv_blueprint *b, uint32_t n_micro, uint32_t n_ste
 void clv_layout_free(clv_layout *l); /* NULL is allowed */
 void clv_layout_freep(clv_layout **l);
 
-/* Stages and their ranks; names: of the ranks, [n_ranks]. Fills all but n_micro and n_accumulate. */
+/* Stages and their ranks; names: of the ranks, [n_ranks]. Fills all but n_micro and
+ * n_accumulate. */
 uint32_t clv_pipeline_ranks(const clv_blueprint *b, clv_sched_shape *shape,
                             const char *names[CLV_SCHED_RANKS]);
 void clv_pipeline_textbook_costs(const clv_blueprint *b, clv_sched_costs *ret);
@@ -149,7 +151,7 @@ uint32_t clv_pipeline_first_window(const clv_session_config *c); /* before anyth
 /* Is there a schedule for whole rounds? Before anything is connected. */
 clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
-/* ---- initial weights --------------------------------------------------------------------------- */
+/* ---- initial weights ------------------------------------------------------------------------- */
 
 /* All tensors that the stage has, in a weights file: *ret is [params->n], to be freed. NULL in it: see
  * CLV_WEIGHTS_COUNTS_FROM_0. */
@@ -166,21 +168,23 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
                              const clv_weights_entry ***ret_found, clv_bytes *notes,
                              clv_err *err) CLV_USE_RESULT;
 
-/* ---- numbers of micro-batches (choices.c) ----------------------------------------------------- */
+/* ---- numbers of micro-batches (choices.c) ---------------------------------------------------- */
 
 enum { CLV_MOST_MICROS = 64 };
 
-/* The batch cut into m micro-batches is cut into m, none of fewer than `least` samples. sizes: [m] */
+/* The batch cut into m micro-batches is cut into m, none of fewer than `least` samples. sizes:
+ * [m] */
 bool clv_micro_fits(uint64_t batch, uint64_t m, int64_t least, size_t *sizes);
-/* Numbers worth a look, ascending: those up to CLV_MOST_MICROS that cut the batch into so many parts of
- * at least `least` samples and divide it or are a power of two; and `also`, if it is a number of parts. */
+/* Numbers worth a look, ascending: those up to CLV_MOST_MICROS that cut the batch into so many
+ * parts of at least `least` samples and divide it or are a power of two; and `also`, if it is a
+ * number of parts. */
 clv_code clv_micro_choices(uint64_t batch, int64_t least, uint32_t also, uint32_t **ret,
                            uint32_t *ret_n, clv_err *err) CLV_USE_RESULT;
 
 /* On the line between the values at the two nearest sizes (descending); at the ends as there. */
 double clv_between(const int64_t *size, const double *value, uint32_t n, double at);
 
-/* ---- cuts (suggest.c) -------------------------------------------------------------------------------------- */
+/* ---- cuts (suggest.c) ------------------------------------------------------------------------ */
 
 /* What somebody says of the links and of how fast the nodes are, compared with this machine. */
 typedef struct clv_link {
@@ -194,7 +198,8 @@ typedef struct clv_links {
   double *speed;   /* [n + 1]: the workers', the master's last */
   clv_bytes notes; /* "w1 20 ms, 1000 Mbit/s" */
 } clv_links;
-/* From options; unless given a link has 1 ms and 1 Gbit/s, and a direct hop the worse of the two links.
+/* From options; unless given a link has 1 ms and 1 Gbit/s, and a direct hop the worse of the two
+ * links.
  * CLV_INVALID: which word of which option is wrong. */
 clv_code clv_links_parse(const clv_session_config *c, const clv_run_options *o, clv_links **ret,
                          clv_err *err) CLV_USE_RESULT;

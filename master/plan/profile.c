@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What each layer of the uncut model takes on this machine: the plan of the whole runs on numbers that
- * mean nothing, with a whole batch and with halves of it, since a layer's time is not in proportion to
- * its samples. Of each time the median of a few repetitions is kept.
+ * What each layer of the uncut model takes on this machine: the plan of the whole runs on numbers
+ * that mean nothing, with a whole batch and with halves of it, since a layer's time is not in
+ * proportion to its samples. Of each time the median of a few repetitions is kept.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -104,7 +104,7 @@ static clv_code repeat(bench *m, size_t *ret_n, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- medians ----------------------------------------------------------------------------------------------- */
+/* ---- medians --------------------------------------------------------------------------------- */
 
 static int ascending(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
@@ -149,7 +149,7 @@ static clv_code measure(const clv_blueprint *b, int threads, int64_t n, clv_plan
   return CLV_OK;
 }
 
-/* ---- sizes -------------------------------------------------------------------------------------------------- */
+/* ---- sizes ----------------------------------------------------------------------------------- */
 
 clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret, clv_err *err) {
   CLV_AUTO(clv_profile_freep) clv_profile *p = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a session's schedule to turns: which instruction of its node a forward, a backward, or a step
- * of a stage is. Ranks are the nodes that compute, in the order master, workers.
+ * From a session's schedule to turns: which instruction of its node a forward, a backward, or a
+ * step of a stage is. Ranks are the nodes that compute, in the order master, workers.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 _Static_assert((int)CLV_PIPE_CUSTOM == CLV_SCHED_CUSTOM && (int)CLV_PIPE_ZB_H1 == CLV_SCHED_ZB_H1,
                "the kinds of the session file are those of schedules");
 
-/* ---- the pipeline of a blueprint ------------------------------------------------------------------------ */
+/* ---- the pipeline of a blueprint ------------------------------------------------------------- */
 
 uint32_t clv_pipeline_ranks(const clv_blueprint *b, clv_sched_shape *shape,
                             const char *names[CLV_SCHED_RANKS]) {
@@ -70,14 +70,14 @@ static clv_code read_custom(const clv_session_config *c, const clv_sched_shape *
   return CLV_OK;
 }
 
-/* ---- turns ------------------------------------------------------------------------------------------------ */
+/* ---- turns ----------------------------------------------------------------------------------- */
 
 static bool learns(const clv_blueprint *b, uint32_t stage) {
   return stage < b->n_stages && b->shards[stage].n_learning > 0;
 }
 
-/* The turns of one rank, in the order of its list. What is sent and received has none: it goes when it
- * can. */
+/* The turns of one rank, in the order of its list. What is sent and received has none: it goes when
+ * it can. */
 static void number_rank(const clv_blueprint *b, clv_layout *l, uint32_t rank) {
   uint32_t turn = 0;
   for (uint32_t i = 0; i < l->sched->n[rank]; i++) {
@@ -179,7 +179,7 @@ clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) {
                         NULL, &l, err);
 }
 
-/* ---- the session's numbers ------------------------------------------------------------------------------- */
+/* ---- the session's numbers ------------------------------------------------------------------- */
 
 uint32_t clv_pipeline_round(const clv_session_config *c) {
   return clv_sched_is_async((clv_sched_kind)c->pipeline.schedule)

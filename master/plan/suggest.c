@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan --suggest-cuts: which layers each node had better take, and in how many micro-batches. The nodes
- * and their order, the loss, the schedule and what has weights of its own stay as the session has them;
- * layers are timed here (profile.c), links and speeds are what somebody says (links.c), and the ways to
- * cut go through the simulator (common/sched).
+ * plan --suggest-cuts: which layers each node had better take, and in how many micro-batches. The
+ * nodes and their order, the loss, the schedule and what has weights of its own stay as the session
+ * has them; layers are timed here (profile.c), links and speeds are what somebody says (links.c),
+ * and the ways to cut go through the simulator (common/sched).
  */
 #include <math.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ static void cutter_done(cutter *c) {
   clv_bytes_done(&c->notes);
 }
 
-/* ---- times --------------------------------------------------------------------------------------------------- */
+/* ---- times ----------------------------------------------------------------------------------- */
 
 static double *sums_of(const cutter *c, uint32_t profile, uint32_t choice, int what) {
   size_t row = ((size_t)profile * c->n_micros + choice) * TIMES + (size_t)what;
@@ -84,10 +84,10 @@ static clv_code sum_times(cutter *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- links --------------------------------------------------------------------------------------------------- */
+/* ---- links ----------------------------------------------------------------------------------- */
 
-/* What a tensor of so many bytes takes between two workers (-1: the master). Via the master it is on two
- * links, one after the other. */
+/* What a tensor of so many bytes takes between two workers (-1: the master). Via the master it is
+ * on two links, one after the other. */
 static void edge(const cutter *c, int from, int to, bool direct, double bytes, double *latency,
                  double *serialise) {
   const clv_links *l = c->links;
@@ -131,7 +131,7 @@ static void costs_of(const void *user, const uint32_t *last, uint32_t choice,
   ret->latency[n] = ret->serialise_f[n] = ret->serialise_b[n] = 0;
 }
 
-/* ---- the schedule -------------------------------------------------------------------------------------------- */
+/* ---- the schedule ---------------------------------------------------------------------------- */
 
 static void set_schedule(cutter *c) {
   const clv_session_config *config = c->b->config;
@@ -157,7 +157,7 @@ static void set_schedule(cutter *c) {
   c->cuts.user = c;
 }
 
-/* ---- a way as a session -------------------------------------------------------------------------------------- */
+/* ---- a way as a session ---------------------------------------------------------------------- */
 
 /* The session with other cuts; everything else is borrowed from it. */
 typedef struct variant {
@@ -243,7 +243,7 @@ static clv_code describe_way(const cutter *c, cut_way *w, clv_err *err) {
   return write_stages(&v, &w->yaml, err);
 }
 
-/* ---- the whole ----------------------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------- */
 
 static clv_code judge_now(cutter *c, clv_err *err) {
   for (uint32_t s = 0; s < c->b->n_stages; s++) c->now.split.last[s] = c->b->shards[s].last_layer;
@@ -251,8 +251,8 @@ static clv_code judge_now(cutter *c, clv_err *err) {
   return describe_way(c, &c->now, err);
 }
 
-/* More micro-batches take memory, and batch norm sees less of the batch in each: the fewest that are as
- * good are taken. */
+/* More micro-batches take memory, and batch norm sees less of the batch in each: the fewest that
+ * are as good are taken. */
 static clv_code take_fewest(const cutter *c, clv_sched_split *best, clv_err *err) {
   clv_sched_split other = *best;
   for (other.choice = 0; other.choice < best->choice; other.choice++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * suggest_int: ways to cut a session's model, judged, for suggest.c that finds them, suggest_places.c
- * that says where they may be, and suggest_text.c that prints them.
+ * suggest_int: ways to cut a session's model, judged, for suggest.c that finds them,
+ * suggest_places.c that says where they may be, and suggest_text.c that prints them.
  */
 #ifndef CLEAVE_SUGGEST_INT_H
 #define CLEAVE_SUGGEST_INT_H

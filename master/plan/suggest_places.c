@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a session's model may be cut: behind layers whose value alone crosses, and such that what is to
- * stay with a node stays there.
+ * Where a session's model may be cut: behind layers whose value alone crosses, and such that what
+ * is to stay with a node stays there.
  */
 #include <string.h>
 
 #include "master/plan/suggest_int.h"
 
-/* ---- places -------------------------------------------------------------------------------------------------- */
+/* ---- places ---------------------------------------------------------------------------------- */
 
 /* Such a layer hands on as many values as it gets, and the kernel before it may do its work too: a cut
  * belongs behind it instead of before it. */
@@ -66,7 +66,7 @@ static clv_code find_places(cutter *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- what stays ---------------------------------------------------------------------------------------------- */
+/* ---- what stays ------------------------------------------------------------------------------ */
 
 static bool same_text(const char *a, const char *b) {
   return a == b || (a && b && strcmp(a, b) == 0);
@@ -98,8 +98,8 @@ static void find_weights(const cutter *c, uint32_t *first, uint32_t *last, uint3
   }
 }
 
-/* A master that has the input has layers with weights behind it, or what leaves is the input in all but
- * name; the same with the last layers and the loss. */
+/* A master that has the input has layers with weights behind it, or what leaves is the input in all
+ * but name; the same with the last layers and the loss. */
 static void keep_home(cutter *c, uint32_t first_weights, uint32_t last_weights) {
   const clv_blueprint *b = c->b;
   uint32_t cuts = b->n_stages - 1;

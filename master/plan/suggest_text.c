@@ -22,7 +22,7 @@ static const char *layer_name(const cutter *c, uint32_t layer) {
   return "?";
 }
 
-/* ---- text ---------------------------------------------------------------------------------------------------- */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 static void text_stage(const cutter *c, const cut_way *w, uint32_t s, clv_bytes *out) {
   char memory[24], bytes[24], layers[64];
@@ -111,7 +111,7 @@ static void print_text(const cutter *c, clv_bytes *out) {
                    c->best[0].split.n_micro, c->best[0].yaml.data);
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static void json_way(const cutter *c, const cut_way *w, clv_bytes *out) {
   clv_bytes_printf(

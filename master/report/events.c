@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Event files as TensorBoard reads them: records of one Event message each, framed by their length and
- * masked CRC32Cs. The few fields of that protobuf that are needed are encoded here. All scalars of a
- * step go into one event.
+ * Event files as TensorBoard reads them: records of one Event message each, framed by their length
+ * and masked CRC32Cs. The few fields of that protobuf that are needed are encoded here. All scalars
+ * of a step go into one event.
  *
- * TensorBoard reads the files of a folder in the order of their names, which start with the time, and
- * drops what older ones have of the step of a SessionLog START and of later ones: that is how a run that
- * goes on from a checkpoint takes its place.
+ * TensorBoard reads the files of a folder in the order of their names, which start with the time,
+ * and drops what older ones have of the step of a SessionLog START and of later ones: that is how a
+ * run that goes on from a checkpoint takes its place.
  */
 #include <dirent.h>
 #include <stdio.h>
@@ -26,11 +26,12 @@ struct clv_events {
   clv_bytes value, summary, event, pending; /* reused: nothing is allocated once they have grown */
 };
 
-/* ---- protobuf ------------------------------------------------------------------------------------ */
+/* ---- protobuf -------------------------------------------------------------------------------- */
 
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
 
-/* Field numbers of tensorboard's event.proto, summary.proto, tensor.proto and tensor_shape.proto. */
+/* Field numbers of tensorboard's event.proto, summary.proto, tensor.proto and
+ * tensor_shape.proto. */
 enum {
   EVENT_WALL_TIME = 1,
   EVENT_STEP = 2,
@@ -97,7 +98,7 @@ static void put_float(clv_bytes *b, unsigned field, float v) {
   put_le(b, bits, 4);
 }
 
-/* ---- records ------------------------------------------------------------------------------------- */
+/* ---- records --------------------------------------------------------------------------------- */
 
 static uint32_t masked_crc(const void *data, size_t len) {
   uint32_t crc = clv_crc32c(0, data, len);
@@ -168,7 +169,7 @@ void clv_events_text(clv_events *e, uint64_t step, const char *tag, const char *
   add_summary(e, step);
 }
 
-/* ---- the file ------------------------------------------------------------------------------------ */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 /* Seconds in the name of an event file; 0: it is none. */
 static uint64_t time_of(const char *name) {
@@ -178,8 +179,8 @@ static uint64_t time_of(const char *name) {
   return strtoull(at, NULL, 10);
 }
 
-/* Later than that of every file of the folder, so that this one is read last: two runs may begin within
- * a second, and clocks are set back. */
+/* Later than that of every file of the folder, so that this one is read last: two runs may begin
+ * within a second, and clocks are set back. */
 static uint64_t time_for(const char *folder) {
   uint64_t seconds = clv_wall_ms() / 1000;
   DIR *dir = opendir(folder);

@@ -43,7 +43,7 @@ const char *look_rate(double bytes_per_s, char dst[LOOK_SHORT]) {
   return dst;
 }
 
-/* ---- lines ------------------------------------------------------------------------------------- */
+/* ---- lines ----------------------------------------------------------------------------------- */
 
 void look_begin(look_flow *f, unsigned indent) {
   f->indent = indent;

@@ -57,7 +57,7 @@ void clv_journal_add(clv_journal *j, const char *text, const char *json_line) {
   keep(j, &j->json);
 }
 
-/* ---- lines --------------------------------------------------------------------------------------- */
+/* ---- lines ----------------------------------------------------------------------------------- */
 
 void clv_report_json(clv_bytes *out, clv_log_level level, const char *text, const char *json) {
   char stamp[32];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A look into workers as text: a paragraph per worker, below it one per session, which begins with the
- * verdict. Names in front, numbers behind them, what is zero and always would be is left out.
+ * A look into workers as text: a paragraph per worker, below it one per session, which begins with
+ * the verdict. Names in front, numbers behind them, what is zero and always would be is left out.
  */
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@ enum { SESSION = 2, INSIDE = 4, LEAST_WIDTH = 20, LEAST_BAR = 10, MOST_BAR = 40,
 
 typedef unsigned long long ull;
 
-/* ---- a session --------------------------------------------------------------------------------- */
+/* ---- a session ------------------------------------------------------------------------------- */
 
 static void modules(look_flow *f, const clv_look_session *s) {
   for (uint32_t i = 0; i < s->n_modules && i < MODULES; i++) {
@@ -141,7 +141,7 @@ static void session(look_flow *f, const clv_look *look, const clv_look_worker *w
   trouble(f, INSIDE, &s->last_error);
 }
 
-/* ---- a worker ---------------------------------------------------------------------------------- */
+/* ---- a worker -------------------------------------------------------------------------------- */
 
 static void missing(look_flow *f, const clv_look_worker *w) {
   look_begin(f, 0);

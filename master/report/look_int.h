@@ -23,11 +23,11 @@ const char *look_kind(const clv_look_module *m);
 /* Nothing is asked of it. */
 bool look_is_idle(const clv_look_session *s);
 
-/* ---- lines of a width (flow.c) ----------------------------------------------------------------- */
+/* ---- lines of a width (flow.c) --------------------------------------------------------------- */
 
-/* Items follow each other two blanks apart, words one; what does not fit begins the next line, further
- * in. An item that is wider than such a line is cut at its blanks, a word at the edge. Only printable
- * ASCII gets through. */
+/* Items follow each other two blanks apart, words one; what does not fit begins the next line,
+ * further in. An item that is wider than such a line is cut at its blanks, a word at the edge. Only
+ * printable ASCII gets through. */
 typedef struct look_flow {
   clv_bytes *out;
   unsigned width, indent, at; /* columns; at 0: the line is empty */

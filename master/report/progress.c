@@ -12,14 +12,14 @@
 
 #include "master/report/report_int.h"
 
-/* ---- files of a line per step -------------------------------------------------------------------- */
+/* ---- files of a line per step ---------------------------------------------------------------- */
 
 typedef enum table { METRICS, PACE, EVALUATIONS, TABLES } table;
 
 static const char *const table_names[TABLES] = {
     [METRICS] = "metrics.jsonl", [PACE] = "pace.jsonl", [EVALUATIONS] = "evaluations.jsonl"};
 
-/* ---- numbers of a step --------------------------------------------------------------------------- */
+/* ---- numbers of a step ----------------------------------------------------------------------- */
 
 typedef enum number {
   LOSS,
@@ -81,7 +81,7 @@ struct clv_reporter {
   clv_bytes line, object, json_line; /* reused */
 };
 
-/* ---- opening ------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static bool keeps(const char *line, uint64_t keep_step) {
   const char *at = strstr(line, "\"step\":");
@@ -168,7 +168,7 @@ void clv_reporter_close(clv_reporter *r) {
   free(r);
 }
 
-/* ---- lines for people ---------------------------------------------------------------------------- */
+/* ---- lines for people ------------------------------------------------------------------------ */
 
 static void collect(clv_reporter *r, const clv_progress *p) {
   r->steps++;
@@ -247,7 +247,7 @@ void clv_reporter_say(clv_reporter *r, const char *text, const char *json) {
   clv_report_say(r ? r->journal : NULL, r && r->json, text, json);
 }
 
-/* ---- lines for programs -------------------------------------------------------------------------- */
+/* ---- lines for programs ---------------------------------------------------------------------- */
 
 static void add_number(clv_bytes *line, number i, double value) {
   char text[CLV_JSON_NUMBER];

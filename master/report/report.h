@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * report: what a person sees while a run goes on, and the run's own records. A status line on a
- * terminal, one line per interval otherwise, kept in log.txt and log.jsonl. Of each step metrics.jsonl
- * has what was learned, which does not depend on where or how fast, and pace.jsonl how fast;
- * evaluations.jsonl has the evaluations. Event files give the same numbers to TensorBoard. Traces of
- * what each node does and when, for chrome://tracing and Perfetto. What workers hold and do, drawn for a
- * terminal or as JSON lines.
+ * terminal, one line per interval otherwise, kept in log.txt and log.jsonl. Of each step
+ * metrics.jsonl has what was learned, which does not depend on where or how fast, and pace.jsonl
+ * how fast; evaluations.jsonl has the evaluations. Event files give the same numbers to
+ * TensorBoard. Traces of what each node does and when, for chrome://tracing and Perfetto. What
+ * workers hold and do, drawn for a terminal or as JSON lines.
  *
  * Threads: one thread per reporter.
  */
@@ -14,7 +14,7 @@
 
 #include "common/base/base.h"
 
-/* ---- what was printed -------------------------------------------------------------------------- */
+/* ---- what was printed ------------------------------------------------------------------------ */
 
 #define CLV_JOURNAL_TEXT "log.txt"
 #define CLV_JOURNAL_JSON "log.jsonl"
@@ -30,11 +30,11 @@ void clv_journal_closep(clv_journal **j);
 /* A line of text and its JSON form. A NULL journal keeps nothing. */
 void clv_journal_add(clv_journal *j, const char *text, const char *json_line);
 
-/* A JSON line: the object `json` with time and level in front, or the text as an event of its own (json
- * NULL). */
+/* A JSON line: the object `json` with time and level in front, or the text as an event of its own
+ * (json NULL). */
 void clv_report_json(clv_bytes *out, clv_log_level level, const char *text, const char *json);
 
-/* ---- event files ------------------------------------------------------------------------------- */
+/* ---- event files ----------------------------------------------------------------------------- */
 
 typedef struct clv_scalar {
   const char *tag;
@@ -54,7 +54,7 @@ void clv_events_flush(clv_events *e);
 void clv_events_close(clv_events *e); /* flushes */
 void clv_events_closep(clv_events **e);
 
-/* ---- progress ---------------------------------------------------------------------------------- */
+/* ---- progress -------------------------------------------------------------------------------- */
 
 typedef struct clv_progress {
   uint64_t step, total_steps; /* total 0: unknown */
@@ -102,11 +102,11 @@ void clv_reporter_close(clv_reporter *r);
 clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err) CLV_USE_RESULT;
 clv_code clv_reporter_evaluation(clv_reporter *r, const clv_evaluation *e,
                                  clv_err *err) CLV_USE_RESULT;
-/* A line of its own on standard output. When the reporter prints JSON: the object `json` with the time added, or
- * the text as an event of its own (json NULL). */
+/* A line of its own on standard output. When the reporter prints JSON: the object `json` with the
+ * time added, or the text as an event of its own (json NULL). */
 void clv_reporter_say(clv_reporter *r, const char *text, const char *json);
 
-/* ---- traces ------------------------------------------------------------------------------------ */
+/* ---- traces ---------------------------------------------------------------------------------- */
 
 /* What a node did, or a tensor on its way from one. */
 typedef struct clv_trace_slice {
@@ -119,8 +119,8 @@ typedef struct clv_trace_slice {
 typedef struct clv_trace clv_trace;
 
 clv_code clv_trace_open(const char *path, clv_trace **ret, clv_err *err) CLV_USE_RESULT;
-/* Writes the end; what could not be written is an error here. Frees it whatever is returned; NULL is
- * allowed. */
+/* Writes the end; what could not be written is an error here. Frees it whatever is returned; NULL
+ * is allowed. */
 clv_code clv_trace_close(clv_trace *t, clv_err *err) CLV_USE_RESULT;
 void clv_trace_free(clv_trace *t); /* as it is */
 
@@ -130,9 +130,9 @@ void clv_trace_transfer(clv_trace *t, const clv_trace_slice *s);
 
 /* ---- a look into workers -----------------------------------------------------------------------
  *
- * What a worker said of itself, and how it has changed since the look before. Shares are of the time
- * between the two, 0 to 1. In and out are as the worker sees it. Texts may be anything: they are made
- * harmless where they are drawn. Nothing here is owned. */
+ * What a worker said of itself, and how it has changed since the look before. Shares are of the
+ * time between the two, 0 to 1. In and out are as the worker sees it. Texts may be anything: they
+ * are made harmless where they are drawn. Nothing here is owned. */
 
 typedef struct clv_look_trouble {
   const char *text; /* NULL or "": nothing went wrong */
@@ -218,8 +218,8 @@ void clv_look_brief(const clv_look *look, unsigned width, clv_bytes *out);
 /* One JSON object per worker, a line each. */
 void clv_look_json(const clv_look *look, clv_bytes *out);
 
-/* Texts on standard output. over: on a terminal each is drawn over the one before; else, and elsewhere,
- * one behind the other. */
+/* Texts on standard output. over: on a terminal each is drawn over the one before; else, and
+ * elsewhere, one behind the other. */
 typedef struct clv_screen clv_screen;
 
 clv_code clv_screen_open(bool over, clv_screen **ret, clv_err *err) CLV_USE_RESULT;

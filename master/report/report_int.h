@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A file that grows by whole pieces: a piece that does not fit on the disk is taken back, so that what
- * stands there can be read. Losing such a file's lines is no reason to lose a run: it is said once, and
- * later pieces are tried again.
+ * A file that grows by whole pieces: a piece that does not fit on the disk is taken back, so that
+ * what stands there can be read. Losing such a file's lines is no reason to lose a run: it is said
+ * once, and later pieces are tried again.
  */
 #ifndef CLEAVE_REPORT_INT_H
 #define CLEAVE_REPORT_INT_H
@@ -31,7 +31,7 @@ clv_code clv_sink_open(char *path, clv_sink_start start, clv_sink *ret,
 void clv_sink_write(clv_sink *s, const void *data, size_t len);
 void clv_sink_close(clv_sink *s); /* a zeroed one too, if its fd is -1 */
 
-/* ---- lines (journal.c) ------------------------------------------------------------------------- */
+/* ---- lines (journal.c) ----------------------------------------------------------------------- */
 
 /* Prints a line, as JSON or text, and keeps both in the journal, which may be NULL. */
 void clv_report_say(clv_journal *j, bool print_json, const char *text, const char *json);

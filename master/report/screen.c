@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The terminal's second page, as editors use it: drawn over from the top, so that nothing scrolls and
- * nothing flickers, and put away at the end.
+ * The terminal's second page, as editors use it: drawn over from the top, so that nothing scrolls
+ * and nothing flickers, and put away at the end.
  */
 #include <stdio.h>
 #include <stdlib.h>

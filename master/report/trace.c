@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The Trace Event Format that chrome://tracing and Perfetto read ("JSON Array Format" inside an object):
- * complete slices ("X") for what a node computes, one after the other on its one track, and nestable
- * asynchronous slices ("b", "e") for tensors on their way, of which several may overlap.
+ * The Trace Event Format that chrome://tracing and Perfetto read ("JSON Array Format" inside an
+ * object): complete slices ("X") for what a node computes, one after the other on its one track,
+ * and nestable asynchronous slices ("b", "e") for tensors on their way, of which several may
+ * overlap.
  */
 #include <errno.h>
 #include <stdio.h>

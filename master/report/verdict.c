@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Why a session is as fast as it is, from where its compute thread's time went. It computes, waits for
- * its turn, or has nothing to compute; the latter is somebody's doing: of the link whose packet ended
- * the wait, and if that link was at work meanwhile it is the link that is slow, not who is behind it.
+ * Why a session is as fast as it is, from where its compute thread's time went. It computes, waits
+ * for its turn, or has nothing to compute; the latter is somebody's doing: of the link whose packet
+ * ended the wait, and if that link was at work meanwhile it is the link that is slow, not who is
+ * behind it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +18,7 @@
 #define NAMES 3        /* of sessions in a line */
 #define TENSORS 65536  /* bytes to a wait, from which on the way may be what takes long */
 
-/* ---- who -------------------------------------------------------------------------------------- */
+/* ---- who ------------------------------------------------------------------------------------- */
 
 /* The same session at another worker, from 0 on; NULL behind the last. */
 static const clv_look_session *part_elsewhere(const clv_look *look, const clv_look_session *s,
@@ -103,7 +104,7 @@ static const clv_look_link *most_awaited(const clv_look_session *s, double *ret_
   return most;
 }
 
-/* ---- why --------------------------------------------------------------------------------------- */
+/* ---- why ------------------------------------------------------------------------------------- */
 
 static void round_trip(const clv_look_link *l, const char *before, clv_bytes *out) {
   char text[LOOK_SHORT];
@@ -129,8 +130,8 @@ static bool slow_link(const clv_look_link *l, clv_bytes *out) {
   return true;
 }
 
-/* Waits that are about as long as a round trip, and together most of the time: more of it than another
- * part of the session is at work, on whose host a PING may only stand in line. */
+/* Waits that are about as long as a round trip, and together most of the time: more of it than
+ * another part of the session is at work, on whose host a PING may only stand in line. */
 static bool far_away(const clv_look *look, const clv_look_session *s, const clv_look_link *most,
                      clv_bytes *out) {
   char text[LOOK_SHORT];
@@ -162,7 +163,8 @@ static bool busy_elsewhere(const clv_look *look, const clv_look_session *s, clv_
   return true;
 }
 
-/* "3.0 MiB on the way here, link 12 Mbit/s in": the rate is left out where none has been measured. */
+/* "3.0 MiB on the way here, link 12 Mbit/s in": the rate is left out where none has been
+ * measured. */
 static bool on_its_way(const clv_look_link *l, clv_bytes *out) {
   char size[LOOK_SHORT], rate[LOOK_SHORT];
   bool in = l->missing_in > 0;
@@ -174,7 +176,8 @@ static bool on_its_way(const clv_look_link *l, clv_bytes *out) {
   return true;
 }
 
-/* Tensors of a chunk or less come and go between, and nobody knows how long they were on their way. */
+/* Tensors of a chunk or less come and go between, and nobody knows how long they were on their
+ * way. */
 static bool who_knows(const clv_look_link *l, clv_bytes *out) {
   char in[LOOK_SHORT], sent[LOOK_SHORT];
   if (l->in_per_s + l->out_per_s <= TENSORS * l->awaits_per_s) return false;
@@ -210,7 +213,7 @@ static void whoever_it_is(const clv_look *look, const clv_look_session *s, const
   clv_bytes_puts(out, ")");
 }
 
-/* ---- phases ------------------------------------------------------------------------------------ */
+/* ---- phases ---------------------------------------------------------------------------------- */
 
 /* Those that have the turns, the first few of them by name. */
 static void turn(const clv_look_worker *w, const clv_look_session *s, clv_bytes *out) {
@@ -229,8 +232,8 @@ static void turn(const clv_look_worker *w, const clv_look_session *s, clv_bytes 
                      n > NAMES ? ", ..." : "", n > 1 ? "" : "s");
 }
 
-/* Nothing has come that would have ended the wait. Who owes it is known when there is one link, when one
- * of them has something on its way, or does not even answer. */
+/* Nothing has come that would have ended the wait. Who owes it is known when there is one link,
+ * when one of them has something on its way, or does not even answer. */
 static const clv_look_link *who_owes(const clv_look_session *s) {
   const clv_look_link *found = s->n_links == 1 ? &s->links[0] : NULL, *silent = NULL;
   for (uint32_t i = 0; i < s->n_links; i++) {

@@ -19,7 +19,7 @@ void clv_run_done(run *r) {
   clv_claim_free(r->claim); /* last: whoever waits for the lock finds all in place */
 }
 
-/* ---- blueprint ---------------------------------------------------------------------------------------- */
+/* ---- blueprint ------------------------------------------------------------------------------- */
 
 clv_code clv_run_make_blueprint(run *r, clv_err *err) {
   const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
@@ -111,7 +111,7 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
   return CLV_EXIT_OK;
 }
 
-/* ---- evaluation and prediction ------------------------------------------------------------------------------ */
+/* ---- evaluation and prediction --------------------------------------------------------------- */
 
 static clv_code open_trained(run *r, clv_err *err) {
   clv_cursor cursor;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c trains,
- * run_say.c has what they tell a person, run_about.c what a run says of itself.
+ * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c
+ * trains, run_say.c has what they tell a person, run_about.c what a run says of itself.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -33,7 +33,7 @@ clv_code clv_run_open_blueprint(run *r, bool need_train, clv_err *err) CLV_USE_R
 /* Another one, from r->config as it is now. */
 clv_code clv_run_make_blueprint(run *r, clv_err *err) CLV_USE_RESULT;
 
-/* ---- what a person is told (run_say.c) ------------------------------------------------------------------- */
+/* ---- what a person is told (run_say.c) ------------------------------------------------------- */
 
 /* The error, also to the journal of a run that has one (r may be NULL); returns `code`. */
 clv_exit clv_run_fail(const run *r, clv_exit code, const clv_err *err);
@@ -50,16 +50,16 @@ void clv_run_say_eval(run *r, const char *what, const clv_step_result *e);
 bool clv_run_json_lines(const run *r);  /* progress is JSON */
 bool clv_run_has_classes(const run *r); /* labels are of classes */
 
-/* Exit codes of failures: before workers are met, when "internal" may be what one of them says of itself
- * as well, and while computing. */
+/* Exit codes of failures: before workers are met, when "internal" may be what one of them says of
+ * itself as well, and while computing. */
 clv_exit clv_run_setup_exit(const clv_err *err);
 clv_exit clv_run_meeting_exit(const clv_err *err);
 clv_exit clv_run_exit(const run *r, const clv_err *err);
 
-/* ---- what a run leaves (run_about.c) ----------------------------------------------------------------------- */
+/* ---- what a run leaves (run_about.c) --------------------------------------------------------- */
 
-/* The session as those may read who look at a run's curves: without paths, addresses and credentials;
- * and the digest of the whole, as session.effective.yaml has it. */
+/* The session as those may read who look at a run's curves: without paths, addresses and
+ * credentials; and the digest of the whole, as session.effective.yaml has it. */
 clv_code clv_run_about(const clv_session_config *c, clv_bytes *ret, clv_sha256 *ret_digest,
                        clv_err *err) CLV_USE_RESULT;
 /* The folder of this run's event files; nothing when there are to be none. */

@@ -7,7 +7,8 @@
 
 #include "master/run/run_int.h"
 
-/* Said to the person who started it, and kept in the run's journal. code: what it ends with, or 0. */
+/* Said to the person who started it, and kept in the run's journal. code: what it ends with, or
+ * 0. */
 static void keep_complaint(const run *r, clv_log_level level, const char *event, int code,
                            const char *message) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0}, line = {0};
@@ -50,7 +51,7 @@ void clv_run_say_notices(const run *r) {
   clv_run_say_notes(r, "notice", notes.data);
 }
 
-/* ---- exit codes ---------------------------------------------------------------------------------------- */
+/* ---- exit codes ------------------------------------------------------------------------------ */
 
 clv_exit clv_run_setup_exit(const clv_err *err) {
   switch (err->code) {
@@ -85,7 +86,7 @@ clv_exit clv_run_exit(const run *r, const clv_err *err) {
   return err->code == CLV_DATA_LOSS ? CLV_EXIT_DATA : CLV_EXIT_FAILED;
 }
 
-/* ---- evaluations --------------------------------------------------------------------------------------- */
+/* ---- evaluations ----------------------------------------------------------------------------- */
 
 bool clv_run_json_lines(const run *r) { return r->o->json || r->o->log_json; }
 

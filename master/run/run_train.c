@@ -12,7 +12,7 @@
 /* Steps in a row with gradients that are not finite, after which nothing will come of the run. */
 enum { HOPELESS_STEPS = 20 };
 
-/* ---- the run folder ------------------------------------------------------------------------------------- */
+/* ---- the run folder -------------------------------------------------------------------------- */
 
 static clv_code write_in_run(const run *r, const char *name, const clv_bytes *text, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -92,7 +92,7 @@ static clv_code log_egress(run *r, FILE *f, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- training --------------------------------------------------------------------------------------------- */
+/* ---- training -------------------------------------------------------------------------------- */
 
 typedef struct loop {
   clv_loader *loader;

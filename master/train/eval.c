@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Evaluation: each batch is a context of its own, a few of them in flight, and the next one is being
- * read. The labels are at home, and so is the loss.
+ * Evaluation: each batch is a context of its own, a few of them in flight, and the next one is
+ * being read. The labels are at home, and so is the loss.
  */
 #include <string.h>
 

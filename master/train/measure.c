@@ -4,8 +4,8 @@
  * follows from it. Measured are the second step (the first makes plans), the next two, then every
  * sixteenth, and the one after a step that took clearly longer or shorter than usual.
  *
- * An edge is judged by what crosses it: a tensor that did not queue takes the latency and its own time on
- * the link; of two that did, the second comes one such time after the first.
+ * An edge is judged by what crosses it: a tensor that did not queue takes the latency and its own
+ * time on the link; of two that did, the second comes one such time after the first.
  */
 #include <math.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ enum {
 };
 static const double UNUSUAL = 0.25, WORTH = 0.02, SLACK = 0.1, SLACK_S = 0.001;
 
-/* ---- when ------------------------------------------------------------------------------------------------ */
+/* ---- when ------------------------------------------------------------------------------------ */
 
 bool clv_watch_begin(clv_trainer *t) {
   watch *w = &t->watch;
@@ -47,7 +47,7 @@ void clv_trainer_on_waits(clv_trainer *t, clv_waits_fn *fn, void *user) {
   t->watch.look_user = user;
 }
 
-/* ---- events ---------------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 void clv_trainer_on_event(void *user, cleave_context context, const cleave_event *event) {
   watch *w = &((clv_trainer *)user)->watch;
@@ -86,7 +86,7 @@ bool clv_watch_locate(const clv_trainer *t, const clv_layout *l, const cleave_ev
   return true;
 }
 
-/* ---- times of stages --------------------------------------------------------------------------------------- */
+/* ---- times of stages ------------------------------------------------------------------------- */
 
 typedef struct samples {
   double *list;
@@ -126,7 +126,7 @@ static void stage_times(const clv_trainer *t, const clv_layout *l, clv_sched_cos
   }
 }
 
-/* ---- edges ------------------------------------------------------------------------------------------------- */
+/* ---- edges ----------------------------------------------------------------------------------- */
 
 /* When a tensor of each micro-batch left and came; 0: not seen. */
 typedef struct passage {
@@ -147,14 +147,15 @@ static void passages_of(const clv_trainer *t, const clv_layout *l, uint32_t stag
   }
 }
 
-/* Took clearly longer than the quickest one and came behind the one before: it has waited for that. */
+/* Took clearly longer than the quickest one and came behind the one before: it has waited for
+ * that. */
 static bool has_queued(const passage *p, const passage *before, double quickest) {
   bool seen = before->in > 0 && p->out > 0 && p->out < before->in && p->in > before->in;
   return seen && p->in - p->out > (1 + SLACK) * quickest + SLACK_S;
 }
 
-/* The quickest passage, and what one tensor takes on the link; false: nothing crossed. known: a latency
- * to go by when nothing has queued, < 0: none. */
+/* The quickest passage, and what one tensor takes on the link; false: nothing crossed. known: a
+ * latency to go by when nothing has queued, < 0: none. */
 static bool judge(const passage *p, uint32_t n, double known, double *ret_latency,
                   double *ret_serialise, samples *s) {
   double quickest = INFINITY;
@@ -171,7 +172,8 @@ static bool judge(const passage *p, uint32_t n, double known, double *ret_latenc
   return true;
 }
 
-/* Half the round trips of the links that a tensor between two stages takes; < 0 for a direct one. */
+/* Half the round trips of the links that a tensor between two stages takes; < 0 for a direct
+ * one. */
 static double known_latency(const clv_trainer *t, uint32_t stage, const double *round_trip) {
   int from = t->b->shards[stage].worker, to = t->b->shards[stage + 1].worker;
   if (from >= 0 && to >= 0 && t->b->shards[stage].direct) return -1;
@@ -218,7 +220,7 @@ clv_code clv_watch_measure(clv_trainer *t, const clv_layout *l, clv_sched_costs 
   return CLV_OK;
 }
 
-/* ---- the window ---------------------------------------------------------------------------------------------- */
+/* ---- the window ------------------------------------------------------------------------------ */
 
 static clv_code seconds_with(const clv_layout *l, uint32_t window, const clv_sched_costs *c,
                              double *ret, clv_err *err) {

@@ -10,7 +10,7 @@
 
 /* No stage can be called that. */
 
-/* ---- egress: the one gate -------------------------------------------------------------------------- */
+/* ---- egress: the one gate -------------------------------------------------------------------- */
 
 static int stage_of(const clv_blueprint *b, const char *module) {
   if (strcmp(module, CLV_LOSS_NAME) == 0) return (int)b->n_stages;
@@ -78,7 +78,7 @@ void clv_trainer_egress_json(clv_trainer *t, clv_bytes *out) {
   clv_bytes_puts(out, "]}");
 }
 
-/* ---- errors -------------------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 /* How libcleave says that the connection is the matter; a worker that reports such a word means
  * something else. */
@@ -111,7 +111,7 @@ clv_code clv_trainer_explain(clv_trainer *t, const cleave_error *why, clv_err *e
   return text.code;
 }
 
-/* ---- modules ------------------------------------------------------------------------------------------- */
+/* ---- modules --------------------------------------------------------------------------------- */
 
 static cleave_schedule schedule_of(const clv_session_config *c, uint64_t length) {
   static const cleave_curve curves[] = {[CLV_LR_CONSTANT] = CLEAVE_CONSTANT,
@@ -194,7 +194,8 @@ static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
   const clv_optimizer_config *c = &t->config->train.optimizer;
   CLV_AUTO(clv_freep) cleave_module **learning = NULL;
   CLV_TRY(clv_alloc(t->b->n_stages, sizeof(cleave_module *), &learning, err));
-  /* Whoever fails in a step, the run goes back to its checkpoint: nobody keeps copies to undo it. */
+  /* Whoever fails in a step, the run goes back to its checkpoint: nobody keeps copies to undo
+   * it. */
   cleave_group g = {.modules = learning,
                     .kind = kinds[c->kind],
                     .lr = c->lr,
@@ -232,7 +233,7 @@ static clv_code load_modules(clv_trainer *t, clv_err *err) {
   return clv_trainer_push_files(t, err);
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 void clv_trainer_on_notice(void *trainer, const char *text) {
   clv_trainer *t = trainer;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * --trace and --profile: the events of every round, as slices for a viewer, and summed up. A node that
- * does not compute either waits for a tensor that is on its way (network), or for one that its maker
- * has not made yet (peer), or for nothing that travels (own).
+ * --trace and --profile: the events of every round, as slices for a viewer, and summed up. A node
+ * that does not compute either waits for a tensor that is on its way (network), or for one that its
+ * maker has not made yet (peer), or for nothing that travels (own).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ struct clv_observer {
   bool named;
 };
 
-/* ---- one round's events -------------------------------------------------------------------------------- */
+/* ---- one round's events ---------------------------------------------------------------------- */
 
 static bool computes(const cleave_event *e) { return e->kind <= CLEAVE_EVENT_STEP; }
 
@@ -57,7 +57,7 @@ static const cleave_event *arrival_of(const watch *w, const cleave_event *out) {
   return NULL;
 }
 
-/* ---- trace --------------------------------------------------------------------------------------------- */
+/* ---- trace ----------------------------------------------------------------------------------- */
 
 static const struct {
   const char *letter, *phase;
@@ -103,7 +103,7 @@ static void trace_round(clv_observer *o, const clv_trainer *t, const clv_layout 
   for (size_t i = 0; i < t->watch.n_events; i++) trace_event(o->trace, t, l, &t->watch.events[i]);
 }
 
-/* ---- profile ------------------------------------------------------------------------------------------- */
+/* ---- profile --------------------------------------------------------------------------------- */
 
 static double overlap(uint64_t a, uint64_t b, uint64_t from, uint64_t to) {
   uint64_t low = CLV_MAX(a, from), high = CLV_MIN(b, to);
@@ -180,7 +180,7 @@ static void profile_round(clv_observer *o, clv_trainer *t, const clv_layout *l) 
   }
 }
 
-/* ---- what the master waits for ------------------------------------------------------------------------- */
+/* ---- what the master waits for --------------------------------------------------------------- */
 
 static int by_time(const void *a, const void *b) {
   const cleave_event *x = a, *y = b;
@@ -199,8 +199,8 @@ static double others_compute(const watch *w, uint64_t from, uint64_t to) {
   return seconds;
 }
 
-/* Before what `e` waits for has left its maker, either somebody computes or tensors are on their way to
- * somebody who will. */
+/* Before what `e` waits for has left its maker, either somebody computes or tensors are on their
+ * way to somebody who will. */
 static void add_wait(const clv_trainer *t, const clv_layout *l, uint64_t from,
                      const cleave_event *e, clv_waits *ret) {
   uint32_t stage, micro_batch;
@@ -243,7 +243,7 @@ static void observe(void *user, clv_trainer *t, const clv_layout *l) {
   if (o->profile) profile_round(o, t, l);
 }
 
-/* ---- as text ------------------------------------------------------------------------------------------- */
+/* ---- as text --------------------------------------------------------------------------------- */
 
 /* Whether a node has a stage of the model: the loss alone weighs nothing. */
 static bool has_stage(const clv_trainer *t, const char *node) {
@@ -314,7 +314,7 @@ void clv_observer_text(const clv_observer *o, const clv_trainer *t, clv_bytes *o
   clv_bytes_puts(out, "\n");
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 clv_code clv_observer_new(const char *trace, bool profile, clv_observer **ret, clv_err *err) {
   clv_observer *o;

@@ -10,7 +10,7 @@
 #include "common/wire/wire.h"
 #include "master/train/train_int.h"
 
-/* ---- collecting -------------------------------------------------------------------------------------- */
+/* ---- collecting ------------------------------------------------------------------------------ */
 
 typedef struct state_set {
   cleave_state state;
@@ -72,7 +72,7 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor
   return clv_checkpoint_prune(run_dir, (uint32_t)t->config->checkpoint.keep, err);
 }
 
-/* ---- putting back ------------------------------------------------------------------------------------- */
+/* ---- putting back ---------------------------------------------------------------------------- */
 
 static clv_code put_set(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                         const clv_weights_entry *const *entries, size_t n, clv_err *err) {

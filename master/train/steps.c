@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rounds: all calls of all micro-batches, their turns, and the whole backward are told to the nodes at
- * once; they run the instructions of the schedule, and the driver reacts to nothing in the middle. A
- * round is one step, or, of an asynchronous schedule, as many as are taken between two moments at which
- * all stages have the same number of them.
+ * Rounds: all calls of all micro-batches, their turns, and the whole backward are told to the nodes
+ * at once; they run the instructions of the schedule, and the driver reacts to nothing in the
+ * middle. A round is one step, or, of an asynchronous schedule, as many as are taken between two
+ * moments at which all stages have the same number of them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ size_t clv_count_correct(const cleave_tensor *prediction, const int64_t *labels,
   return correct;
 }
 
-/* ---- a round ------------------------------------------------------------------------------------------- */
+/* ---- a round --------------------------------------------------------------------------------- */
 
 /* What trains together: one batch, or those of a round of an asynchronous schedule. */
 typedef struct round_group {
@@ -176,7 +176,7 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   return clv_watch_end(t, r->l, o.events, (double)(now - begin) * 1e-9, err);
 }
 
-/* ---- batches that wait for their round ------------------------------------------------------------------ */
+/* ---- batches that wait for their round ------------------------------------------------------- */
 
 static clv_code copy_of(const clv_tensor *from, clv_tensor **ret, clv_err *err) {
   CLV_TRY(clv_tensor_new(from->dtype, &from->shape, ret, err));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * train: from a blueprint to trained weights. A *trainer* is a program on libcleave: a module for each
- * stage and the loss, a context for each step.
+ * train: from a blueprint to trained weights. A *trainer* is a program on libcleave: a module for
+ * each stage and the loss, a context for each step.
  *
  * Threads: a trainer belongs to one thread.
  */
@@ -11,7 +11,7 @@
 #include "master/plan/plan.h"
 #include "master/report/report.h"
 
-/* ---- trainer ------------------------------------------------------------------------------------- */
+/* ---- trainer --------------------------------------------------------------------------------- */
 
 typedef struct clv_trainer clv_trainer;
 
@@ -40,9 +40,9 @@ uint64_t clv_trainer_step_count(const clv_trainer *t); /* committed steps */
 void clv_trainer_set_length(clv_trainer *t, uint64_t steps);
 
 /* One training step on rows of x [n, ...] and y: *ret_done 1, *ret_results its result. Steps of an
- * asynchronous schedule are taken a round at a time: batches wait (copied) until there are enough, or
- * `flush`; then *ret_done are done, else 0. After a failure the trainer is of no more use: its text
- * names worker, step and cause. */
+ * asynchronous schedule are taken a round at a time: batches wait (copied) until there are enough,
+ * or `flush`; then *ret_done are done, else 0. After a failure the trainer is of no more use: its
+ * text names worker, step and cause. */
 clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, uint32_t *ret_done,
                           const clv_step_result **ret_results, clv_err *err) CLV_USE_RESULT;
 uint32_t clv_trainer_waiting(const clv_trainer *t); /* batches that wait for their round */
@@ -75,10 +75,10 @@ void clv_trainer_egress_json(clv_trainer *t, clv_bytes *out);
 /* The worker a failure is to be blamed on; "" for the master itself. */
 const char *clv_trainer_lost_worker(clv_trainer *t);
 
-/* ---- looking on -------------------------------------------------------------------------------- */
+/* ---- looking on ------------------------------------------------------------------------------ */
 
-/* A trace of all nodes into a file, and a profile; either may be left out (NULL, false). Rounds then
- * wait for what nodes noted, a round trip each. Lives until the trainer is closed. */
+/* A trace of all nodes into a file, and a profile; either may be left out (NULL, false). Rounds
+ * then wait for what nodes noted, a round trip each. Lives until the trainer is closed. */
 typedef struct clv_observer clv_observer;
 clv_code clv_observer_new(const char *trace, bool profile, clv_observer **ret,
                           clv_err *err) CLV_USE_RESULT;
@@ -88,8 +88,8 @@ void clv_observer_text(const clv_observer *o, const clv_trainer *t, clv_bytes *o
 clv_code clv_observer_finish(clv_observer *o, clv_err *err) CLV_USE_RESULT; /* the file */
 void clv_observer_free(clv_observer *o);
 
-/* For what the master's node waited in a round, seconds: tensors on their way, to it or to who makes
- * what it waits for; others that computed; neither. All 0: not known. */
+/* For what the master's node waited in a round, seconds: tensors on their way, to it or to who
+ * makes what it waits for; others that computed; neither. All 0: not known. */
 typedef struct clv_waits {
   double network, peer, own;
 } clv_waits;
@@ -102,10 +102,11 @@ uint32_t clv_trainer_micro_batches(const clv_trainer *t);
 uint32_t clv_trainer_window(const clv_trainer *t);
 cleave_runtime *clv_trainer_runtime(const clv_trainer *t);
 
-/* ---- micro-batches: auto (trial.c) ----------------------------------------------------------------------- */
+/* ---- micro-batches: auto (trial.c) ----------------------------------------------------------- */
 
-/* In how many parts the batches of a run are to be cut, by trial steps on random numbers in sessions of
- * their own; says so on standard output and in the journal. b: any number of them. Connects. */
+/* In how many parts the batches of a run are to be cut, by trial steps on random numbers in
+ * sessions of their own; says so on standard output and in the journal. b: any number of them.
+ * Connects. */
 clv_code clv_choose_micro_batches(const clv_blueprint *b, bool json, clv_journal *journal,
                                   uint64_t *ret, clv_err *err) CLV_USE_RESULT;
 /* That of the run in the folder. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a trainer: modules.c connects and loads, layouts.c keeps the schedules it has laid out,
- * steps.c trains, measure.c watches links and stages, observe.c shows rounds, trial.c chooses the number
- * of micro-batches, eval.c evaluates, state.c collects and restores.
+ * The inside of a trainer: modules.c connects and loads, layouts.c keeps the schedules it has laid
+ * out, steps.c trains, measure.c watches links and stages, observe.c shows rounds, trial.c chooses
+ * the number of micro-batches, eval.c evaluates, state.c collects and restores.
  */
 #ifndef CLEAVE_TRAIN_INT_H
 #define CLEAVE_TRAIN_INT_H
@@ -15,7 +15,7 @@
 
 enum { KEPT_LAYOUTS = 4 }; /* of full and short batches, before and after the window changed */
 
-/* ---- the trainer --------------------------------------------------------------------------------------- */
+/* ---- the trainer ----------------------------------------------------------------------------- */
 
 /* One micro-batch of the round in progress. */
 typedef struct micro {
@@ -82,7 +82,7 @@ clv_code clv_trainer_layout(clv_trainer *t, uint32_t n_micro, uint32_t n_steps,
 void clv_trainer_forget_layouts(clv_trainer *t);
 void clv_trainer_let_go(clv_trainer *t); /* of batches that wait for a round */
 
-/* ---- watching (measure.c) -------------------------------------------------------------------------------- */
+/* ---- watching (measure.c) -------------------------------------------------------------------- */
 
 /* For cleave_options.on_notice, and of the trainer's own; any thread. */
 void clv_trainer_on_notice(void *trainer, const char *text);
@@ -105,8 +105,8 @@ void clv_watch_waits(clv_trainer *t, const clv_layout *l, clv_waits *ret);
 clv_code clv_watch_measure(clv_trainer *t, const clv_layout *l, clv_sched_costs *ret,
                            clv_err *err) CLV_USE_RESULT;
 
-/* A failure of libcleave as an error of the trainer: the step, the worker and the cause in the text;
- * the worker that was lost, if that is what it is, is remembered. */
+/* A failure of libcleave as an error of the trainer: the step, the worker and the cause in the
+ * text; the worker that was lost, if that is what it is, is remembered. */
 clv_code clv_trainer_explain(clv_trainer *t, const cleave_error *why, clv_err *err);
 /* What an error from now on belongs to. */
 void clv_trainer_doing(clv_trainer *t, const char *what, uint64_t step);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * pipeline.micro_batches: auto. A few steps are made with 1, 4 and 16 micro-batches, in sessions of
- * their own, on random numbers: no record leaves, and nothing of them is kept. What stages and links
- * took then, for sizes in between by the line between two of them, goes through the simulator, and of
- * the numbers that come within 2 % of the best step the smallest is taken.
+ * their own, on random numbers: no record leaves, and nothing of them is kept. What stages and
+ * links took then, for sizes in between by the line between two of them, goes through the
+ * simulator, and of the numbers that come within 2 % of the best step the smallest is taken.
  */
 #include <math.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@ enum { TRIALS = 3, TRIAL_STEPS = 4 };
 static const uint64_t trial_micros[TRIALS] = {1, 4, 16};
 static const double AS_GOOD = 1.02;
 
-/* ---- a trial ----------------------------------------------------------------------------------------------- */
+/* ---- a trial --------------------------------------------------------------------------------- */
 
 /* One of so many micro-batches; the session's words are borrowed. */
 typedef struct trial {
@@ -94,7 +94,7 @@ static clv_code run_trial(const clv_blueprint *b, uint64_t micros, trial *t, clv
   return steps(t, err);
 }
 
-/* ---- the choice -------------------------------------------------------------------------------------------- */
+/* ---- the choice ------------------------------------------------------------------------------ */
 
 typedef struct choice {
   const clv_blueprint *b;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The numbers of a run for Prometheus, on a port that is there only if the session asks for it. The
- * thread that trains leaves what each step was under a lock; the port's thread copies it for a scrape,
- * and asks libcleave for what changes all the time.
+ * thread that trains leaves what each step was under a lock; the port's thread copies it for a
+ * scrape, and asks libcleave for what changes all the time.
  *
- * How long the master's own thread waited is known of every step; for what, only of those whose events
- * are noted, about every sixteenth and a few a second at most. In between the shares are taken to be
- * those of the last one.
+ * How long the master's own thread waited is known of every step; for what, only of those whose
+ * events are noted, about every sixteenth and a few a second at most. In between the shares are
+ * taken to be those of the last one.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -42,7 +42,7 @@ static const double step_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.
                                      0.25,  0.5,    1,     2.5,  5,     10,   30};
 _Static_assert(CLV_COUNT(step_bounds) <= CLV_HISTOGRAM_BOUNDS, "buckets");
 
-/* ---- what the training thread tells ------------------------------------------------------------- */
+/* ---- what the training thread tells ---------------------------------------------------------- */
 
 /* With the lock. */
 static void add_phases(clv_run_metrics *m, const clv_step_result *s) {
@@ -100,7 +100,7 @@ void clv_run_metrics_saved(clv_run_metrics *m, uint64_t step, uint64_t took_ns) 
   pthread_mutex_unlock(&m->lock);
 }
 
-/* ---- rows ------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 /* What a scrape shows. */
 typedef struct numbers {
@@ -278,7 +278,7 @@ static const clv_metric table[] = {
 };
 /* clang-format on */
 
-/* ---- pages ------------------------------------------------------------------------------------ */
+/* ---- pages ----------------------------------------------------------------------------------- */
 
 /* The trainer stays: this port is closed before it. */
 static unsigned show_metrics(void *user, clv_bytes *out) {
@@ -297,7 +297,7 @@ static unsigned show_metrics(void *user, clv_bytes *out) {
   return 200;
 }
 
-/* ---- life ------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static clv_code start(const clv_session_config *c, clv_run_metrics *m, clv_err *err) {
   static const clv_http_page pages[] = {{"/metrics", CLV_METRICS_TYPE, show_metrics},

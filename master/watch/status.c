@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looking into the workers of a session file. Each is asked by a thread of its own over a connection of
- * its own, so that one that is dead or far keeps nobody waiting, and a run with the same certificates
- * does not notice.
+ * Looking into the workers of a session file. Each is asked by a thread of its own over a
+ * connection of its own, so that one that is dead or far keeps nobody waiting, and a run with the
+ * same certificates does not notice.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -48,7 +48,7 @@ typedef struct status {
   watched *workers; /* [config->n_workers] */
 } status;
 
-/* ---- asking ------------------------------------------------------------------------------------ */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 static const clv_remote_spec *spec_of(const watched *w) {
   return &w->status->config->workers[w->index];
@@ -175,7 +175,7 @@ static void *watch(void *user) {
   }
 }
 
-/* ---- showing ----------------------------------------------------------------------------------- */
+/* ---- showing --------------------------------------------------------------------------------- */
 
 /* Under the lock: texts are those of the answers. */
 static clv_code look_at(status *s, clv_look *l, look_memory *memory, clv_err *err) {
@@ -244,8 +244,8 @@ static bool all_have(status *s, uint32_t replies) {
   return all;
 }
 
-/* A terminal shows at once who has not answered yet; what goes elsewhere waits until there is something
- * to compare for all of them, and ends when nobody reads it. */
+/* A terminal shows at once who has not answered yet; what goes elsewhere waits until there is
+ * something to compare for all of them, and ends when nobody reads it. */
 static void show_again_and_again(status *s, clv_screen *screen) {
   bool live = screen && clv_screen_is_terminal(screen), begun = false;
   while (!*s->o->interrupted && !ferror(stdout)) {
@@ -257,7 +257,7 @@ static void show_again_and_again(status *s, clv_screen *screen) {
   }
 }
 
-/* ---- the command ------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 static clv_code open_status(status *s, clv_err *err) {
   const clv_tls_config *t = &s->config->tls;

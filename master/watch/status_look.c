@@ -22,7 +22,7 @@ static clv_look_trouble trouble_of(const clv_wire_trouble *t) {
   return (clv_look_trouble){t->text, (double)t->age_ms / 1e3};
 }
 
-/* ---- a session --------------------------------------------------------------------------------- */
+/* ---- a session ------------------------------------------------------------------------------- */
 
 static const clv_wire_session_status *earlier_session(const clv_wire_status_reply *before,
                                                       const clv_wire_session_status *s) {
@@ -103,7 +103,8 @@ static clv_look_link link_of(const clv_wire_link_status *now, const clv_wire_lin
       .link_in_per_s = part(grown(now->received_bytes, before->received_bytes), receiving / 1e9),
       .link_out_per_s =
           asked > 0 ? part(grown(now->sent_bytes, before->sent_bytes), sending / 1e9) : 0,
-      /* A wait counts when it ends: what of it lay before the earlier answer is none of these shares. */
+      /* A wait counts when it ends: what of it lay before the earlier answer is none of these
+       * shares. */
       .awaited = CLV_MIN(share(grown(now->awaited_ns, before->awaited_ns), thread_ns), idle),
       .awaits_per_s = part(grown(now->awaits, before->awaits), seconds)};
 }
@@ -157,7 +158,7 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
   }
 }
 
-/* ---- a worker ---------------------------------------------------------------------------------- */
+/* ---- a worker -------------------------------------------------------------------------------- */
 
 static clv_code take_memory(const clv_wire_status_reply *now, look_memory *m, clv_err *err) {
   size_t modules = 0, links = 0;

@@ -13,7 +13,7 @@
 clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options *o);
 clv_exit clv_show_status(const clv_session_config *config, const clv_run_options *o);
 
-/* ---- metrics (metrics.c) --------------------------------------------------------------------------------- */
+/* ---- metrics (metrics.c) --------------------------------------------------------------------- */
 
 /* The port of `metrics.listen`; without that *ret stays NULL, which all the others take. */
 typedef struct clv_run_metrics clv_run_metrics;

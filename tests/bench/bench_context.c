@@ -80,7 +80,7 @@ static void done(cleave_status status) {
   exit(1);
 }
 
-/* ---- data: PyTorch's peer draws its own, of the same shapes ----------------------------------------- */
+/* ---- data: PyTorch's peer draws its own, of the same shapes ---------------------------------- */
 
 static uint32_t draw(void) {
   static uint32_t state = 40;
@@ -122,7 +122,7 @@ static void prepare(bench *b) {
   }
 }
 
-/* ---- the program -------------------------------------------------------------------------------------- */
+/* ---- the program ----------------------------------------------------------------------------- */
 
 static void open_program(bench *b, const char *session) {
   const task *t = b->task;

@@ -63,7 +63,8 @@ static clv_tls_identity *identity_of(const char *certs, const char *name) {
   return id;
 }
 
-/* Waits as the leading queue thread of common/rpc does: polls for as long as that would, then sleeps. */
+/* Waits as the leading queue thread of common/rpc does: polls for as long as that would, then
+ * sleeps. */
 static uintptr_t next_event(grpc_completion_queue *queue) {
   uint64_t until = clv_now_ns() + 1000ull * clv_spin_us(1);
   grpc_event event;
@@ -80,7 +81,7 @@ static void start(grpc_call *call, const grpc_op *ops, size_t n, uintptr_t tag) 
   if (grpc_call_start_batch(call, ops, n, TAG(tag), NULL) != GRPC_CALL_OK) die("start_batch");
 }
 
-/* ---- server ----------------------------------------------------------------------------------- */
+/* ---- server ---------------------------------------------------------------------------------- */
 
 /* Receive, send back, receive. */
 static void echo(grpc_completion_queue *queue, grpc_call *call) {
@@ -130,7 +131,7 @@ static _Noreturn void serve(const clv_tls_identity *id, int port_pipe) {
   _exit(0);
 }
 
-/* ---- client ----------------------------------------------------------------------------------- */
+/* ---- client ---------------------------------------------------------------------------------- */
 
 typedef struct client {
   grpc_completion_queue *queue;

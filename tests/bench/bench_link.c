@@ -117,7 +117,7 @@ static void serve(process *p) {
   while (getchar() != EOF) continue; /* until bench.py is done with us */
 }
 
-/* ---- the dialling side ------------------------------------------------------------------------ */
+/* ---- the dialling side ----------------------------------------------------------------------- */
 
 static void count_ack(void *user, clv_link *link, clv_packet *packet) {
   process *p = user;

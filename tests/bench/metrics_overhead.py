@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What metrics cost a step: the same training with ports on both programs, scraped every second, and without
-any, in turns. By hand: CLEAVE_TEST_BIN=build/release tests/bench/metrics_overhead.py [PAIRS]"""
+"""What metrics cost a step: the same training with ports on both programs, scraped every second,
+and without any, in turns. By hand: CLEAVE_TEST_BIN=build/release tests/bench/metrics_overhead.py
+[PAIRS]"""
 import json, os, resource, statistics, subprocess, sys, threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../net/lib"))
 from cluster import *
 from measured import BATCH, Measured, body, get
 
-CASES = (("one micro-batch", 1600, 1), ("three micro-batches", 800, 3))  # name, steps, micro-batches
+# name, steps, micro-batches
+CASES = (("one micro-batch", 1600, 1), ("three micro-batches", 800, 3))
 
 
 def processor(pid):
@@ -26,7 +28,8 @@ def scrape(ports, stop):
 
 
 def train(cluster, steps, micro):
-    """Milliseconds of a step: by the clock, the median of its intervals; of processors, all processes together."""
+    """Milliseconds of a step: by the clock, the median of its intervals; of processors, all
+    processes together."""
     on = isinstance(cluster, Measured)
     port, stop = free_port() if on else None, threading.Event()
     text = body(steps, port, "log: {every: 50, json: true}\ncheckpoint: {every_steps: 1000000}\n")

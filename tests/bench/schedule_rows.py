@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of bench_pipeline.py: schedules over stages that wait 10 ms for each of forward, input gradient
-and weight gradient (the op `wait`), so that as many run at once as we like. Bubbles against the formula
-on loopback; step times against the simulator on links that are far away or slow."""
+"""Rows of bench_pipeline.py: schedules over stages that wait 10 ms for each of forward, input
+gradient and weight gradient (the op `wait`), so that as many run at once as we like. Bubbles
+against the formula on loopback; step times against the simulator on links that are far away or
+slow."""
 import contextlib
 import os
 import re
@@ -26,8 +27,9 @@ def make_data(c):
 
 
 def session(c, name, places, pipeline, batch, width=4):
-    """width: values a sample at the first cut. The linear in front makes the first stage's `wait` give
-    an input gradient too; the one behind the last brings its output to the labels' four values."""
+    """width: values a sample at the first cut. The linear in front makes the first stage's `wait`
+    give an input gradient too; the one behind the last brings its output to the labels' four
+    values."""
     stages = ""
     for i, at in enumerate(places):
         first = [f"{{op: linear, out: {width}}}"] if i == 0 else []
@@ -41,7 +43,7 @@ def session(c, name, places, pipeline, batch, width=4):
                      "log: {every: 100000}\ncheckpoint: {every_steps: 100000}\n")
 
 
-# ---- bubbles ----------------------------------------------------------------------------------------------
+# ---- bubbles -------------------------------------------------------------------------------------
 
 # What a round is: the batch in micro-batches, or several batches of an asynchronous schedule.
 # (the session's words, batch in samples, steps)
@@ -52,7 +54,8 @@ SCHEDULES = {
     "interleaved": ("micro_batches: 16, schedule: interleaved", 16, 6),
     "zb-h1": ("micro_batches: 16, schedule: zb-h1", 16, 6),
     "pipedream": ("schedule: pipedream, flush_every: 16", 1, 80),
-    # as many micro-batches a step as stages at most, else two versions of the weights make them wait
+    # as many micro-batches a step as stages at most, else two versions of the weights make them
+    # wait
     "pipedream-2bw": ("micro_batches: 8, schedule: pipedream-2bw, flush_every: 2", 8, 10),
 }
 
@@ -96,7 +99,7 @@ def bubble_rows(node_counts):
               f"points apart, the most; stages: measured/formula {single}", points_apart, max)
 
 
-# ---- links ------------------------------------------------------------------------------------------------
+# ---- links ---------------------------------------------------------------------------------------
 
 class Link:
     """Between the first stage, at the master, and the second one with the loss."""

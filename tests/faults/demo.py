@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The demo with control messages that are dropped, doubled and delayed: the same weights, losses and
-accuracy as without. `make faults` runs it.
+"""The demo with control messages that are dropped, doubled and delayed: the same weights, losses
+and accuracy as without. `make faults` runs it.
 
 usage: demo.py      CLEAVE_TEST_BIN is the folder of the binaries
 """

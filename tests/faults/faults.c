@@ -7,9 +7,9 @@
  *   CLEAVE_TEST_FAULTS=SEED:DROP:TWICE:DELAY_MS   percent, percent, most milliseconds
  *
  * Only messages that are said again, or that do nothing but free memory, are touched: those about
- * references but their values, DROP, END_CONTEXT without a step, and ENDED without a trace. What happens
- * to the n-th message of a kind follows from seed, kind and n. At exit it says what it did: a test that
- * it slept through proves nothing.
+ * references but their values, DROP, END_CONTEXT without a step, and ENDED without a trace. What
+ * happens to the n-th message of a kind follows from seed, kind and n. At exit it says what it did:
+ * a test that it slept through proves nothing.
  */
 #include <pthread.h>
 #include <stdio.h>

@@ -9,8 +9,8 @@
  * Beside the nodes stands a model that knows every handle anywhere. It holds them to:
  *   no early free  an entry goes only when no handle of it is left, wherever, be it on its way
  *   right values   a fetch gives the value, or the error stored in its place, and once
- *   in time        where nothing is lost a fetch takes a few trips, not until something is said again
- *   no oracle      who has no handle gets "not found" and never a value
+ *   in time        where nothing is lost a fetch takes a few trips, not until something is said
+ *   again no oracle      who has no handle gets "not found" and never a value
  *   no leak        when all handles are released, every table is empty within the lease
  * Of a handle that came by way of a node that died or was silent for a lease (`lost`) the first two
  * are not asked, but what it gets is never wrong.
@@ -30,7 +30,7 @@ static const uint64_t lease = 20000 * MS, retry = 50 * MS;
 /* A lease for what the lost leave behind, one for what waits for that, and a look. */
 static const uint64_t patience = 3 * 20000 * MS;
 
-/* ---- the model ------------------------------------------------------------------------------------- */
+/* ---- the model ------------------------------------------------------------------------------- */
 
 typedef struct object {
   uint64_t ref, key;
@@ -143,7 +143,7 @@ static bool bad_now(uint32_t node) {
   return node == w.bad && w.now >= w.bad_from && w.now < w.bad_until;
 }
 
-/* ---- events ------------------------------------------------------------------------------------------ */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static bool sooner(const event *a, const event *b) {
   return a->at != b->at ? a->at < b->at : a->order < b->order;
@@ -175,7 +175,7 @@ static event *pop(void) {
   return first;
 }
 
-/* ---- the network ------------------------------------------------------------------------------------- */
+/* ---- the network ----------------------------------------------------------------------------- */
 
 static const char *const names[CLV_RREF_KINDS] = {"ACK",    "KEEP",  "USE",   "FORK", "ACCEPT",
                                                   "DELETE", "RENEW", "FETCH", "VALUE"};
@@ -213,7 +213,7 @@ static void on_send(void *user, uint32_t to, const clv_rref_message *m) {
   send_once(from, to, m);
 }
 
-/* ---- what nodes tell --------------------------------------------------------------------------------- */
+/* ---- what nodes tell ------------------------------------------------------------------------- */
 
 static void settle(object *o) {
   o->settled = true;
@@ -321,7 +321,7 @@ static void on_freed(void *user, uint64_t ref) {
   }
 }
 
-/* ---- the program ------------------------------------------------------------------------------------- */
+/* ---- the program ----------------------------------------------------------------------------- */
 
 static object *new_object(uint32_t maker, uint32_t owner) {
   object *o = &w.objects[w.n_objects++];
@@ -480,7 +480,7 @@ static void drain(void) {
   }
 }
 
-/* ---- accidents --------------------------------------------------------------------------------------- */
+/* ---- accidents ------------------------------------------------------------------------------- */
 
 /* What it owned, used, or had passed on without the other knowing yet. */
 static void lose_by(uint32_t node) {
@@ -524,7 +524,7 @@ static void plan_accident(void) {
   w.bad_until = kind > 1 ? until + lease : UINT64_MAX;
 }
 
-/* ---- a run ------------------------------------------------------------------------------------------- */
+/* ---- a run ----------------------------------------------------------------------------------- */
 
 static void new_node(uint32_t i) {
   clv_err err;

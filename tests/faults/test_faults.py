@@ -29,7 +29,8 @@ suite = Suite()
 
 
 def in_cluster(plan, work, workers=2):
-    """What work(cluster, environment) gives, and what the processes say they did to their messages."""
+    """What work(cluster, environment) gives, and what the processes say they did to their
+    messages."""
     folder = BIN if plan is None else FAULTY
     net.MASTER, net.WORKER = (os.path.join(folder, "cleave-" + which) for which in ("master", "worker"))
     env = {} if plan is None else {"CLEAVE_TEST_FAULTS": plan}
@@ -50,7 +51,8 @@ def in_cluster(plan, work, workers=2):
 
 
 def program(env, done, *command, cwd=None):
-    library = {"LD_LIBRARY_PATH": os.path.abspath(FAULTY)} if env else {}  # before the program's own path
+    # before the program's own path
+    library = {"LD_LIBRARY_PATH": os.path.abspath(FAULTY)} if env else {}
     p = run(*command, env={**env, **library}, cwd=cwd, timeout=600)
     done.append(p.stderr)
     assert p.returncode == 0, p.stdout[-3000:] + p.stderr[-3000:]

@@ -1,11 +1,12 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of every parser that its fuzz target reaches from the checked-in corpus alone, against the floors
-in coverage.txt. Nothing is fuzzed here, so the numbers are the same each time.
+"""Lines of every parser that its fuzz target reaches from the checked-in corpus alone, against the
+floors in coverage.txt. Nothing is fuzzed here, so the numbers are the same each time.
 
 usage: coverage.py OUT [--lines] [--adopt FOUND] [TARGET...]
   --lines   shows those that are not reached
-  --adopt   first copies from FOUND/fuzz_TARGET to the corpus what reaches others: the smallest inputs that do
+  --adopt   first copies from FOUND/fuzz_TARGET to the corpus what reaches others: the smallest
+  inputs that do
 """
 import argparse
 import hashlib

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A program on libcleave whose worker says anything: calls, a backward, a step, a reference that is kept, state
- * that is read. The input is a list of frames, each with its length in two bytes before it; they come while the
- * program waits, up to a length of 0 at a time, and when there are no more the worker is lost. Whatever comes, what
- * the program does succeeds or fails with a text, and its end frees everything.
+ * A program on libcleave whose worker says anything: calls, a backward, a step, a reference that is
+ * kept, state that is read. The input is a list of frames, each with its length in two bytes before
+ * it; they come while the program waits, up to a length of 0 at a time, and when there are no more
+ * the worker is lost. Whatever comes, what the program does succeeds or fails with a text, and its
+ * end frees everything.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +42,7 @@ static bool show; /* CLEAVE_FUZZ_SHOW: what the worker is told, for who writes s
 
 static void free_config(void) { clv_session_config_free(config); }
 
-/* ---- the worker ---------------------------------------------------------------------------------- */
+/* ---- the worker ------------------------------------------------------------------------------ */
 
 /* The linker has the library call this one. */
 clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ignored);
@@ -125,7 +126,7 @@ bool __wrap_clv_node_help(clv_session_node *n, uint64_t until_ns) {
   return true;
 }
 
-/* ---- the program --------------------------------------------------------------------------------- */
+/* ---- the program ----------------------------------------------------------------------------- */
 
 static void must(cleave_status status, const cleave_error *e) {
   if (status == CLEAVE_OK) return;

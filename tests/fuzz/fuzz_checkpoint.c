@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A folder of a run with one checkpoint: four files with their lengths in two bytes before them (the trainer's
- * state, a stage's model and optimiser, the index), and before these a byte that says what the manifest gets
- * wrong. Whatever loads has files as its manifest says.
+ * A folder of a run with one checkpoint: four files with their lengths in two bytes before them
+ * (the trainer's state, a stage's model and optimiser, the index), and before these a byte that
+ * says what the manifest gets wrong. Whatever loads has files as its manifest says.
  */
 #include <fcntl.h>
 #include <stdio.h>

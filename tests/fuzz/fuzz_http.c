@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests to the page port, as bytes over a connection, or behind a NUL byte an address to listen on.
- * Whatever is asked, there is an answer of ours or none.
+ * Requests to the page port, as bytes over a connection, or behind a NUL byte an address to listen
+ * on. Whatever is asked, there is an answer of ours or none.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -80,7 +80,8 @@ static void ask(const char *request, size_t len) {
   if (got == sizeof reply || (got >= 5 && memcmp(reply, "HTTP/", 5) != 0)) abort();
 }
 
-/* An address of this machine that parses can also be bound; names are left to a resolver that is not here. */
+/* An address of this machine that parses can also be bound; names are left to a resolver that is
+ * not here. */
 static void listen_on(const char *text, size_t len) {
   char address[300];
   clv_http *other;

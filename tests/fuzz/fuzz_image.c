@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * PNG and JPEG decoding, then views of each kind of what came out; the last byte picks channels and where the
- * views are, so the corpus is plain image files.
+ * PNG and JPEG decoding, then views of each kind of what came out; the last byte picks channels and
+ * where the views are, so the corpus is plain image files.
  */
 #include <stdlib.h>
 

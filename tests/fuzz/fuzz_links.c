@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * --link and --speed: texts apart by NUL bytes, the first letter of each says which of the two it is. What is
- * taken are times, rates and factors that can be computed with.
+ * --link and --speed: texts apart by NUL bytes, the first letter of each says which of the two it
+ * is. What is taken are times, rates and factors that can be computed with.
  */
 #include <math.h>
 #include <stdlib.h>

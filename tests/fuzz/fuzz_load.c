@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LoadShard: from the bytes of a message to a stage with its memory and first plan, within a small quota. What
- * is loaded fits the reply, and everything it took of the quota is given back.
+ * LoadShard: from the bytes of a message to a stage with its memory and first plan, within a small
+ * quota. What is loaded fits the reply, and everything it took of the quota is given back.
  */
 #include "worker/service/load.c"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What workers say of themselves on the screen of who asks: two answers of each, one behind the other with
- * their lengths in two bytes. One that is no answer is shown as an error's text. What is drawn is printable
- * ASCII in lines of the width; JSON has no control characters below a space, and a line for each worker.
+ * What workers say of themselves on the screen of who asks: two answers of each, one behind the
+ * other with their lengths in two bytes. One that is no answer is shown as an error's text. What is
+ * drawn is printable ASCII in lines of the width; JSON has no control characters below a space, and
+ * a line for each worker.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A worker's node between its master and another worker, who say anything: frames as they come over a link,
- * each behind a byte that says from whom and on which lane, and its length in two bytes. Tensors that a frame
- * carries itself have their checksum put right, or nothing would get past it. Whatever comes, the node neither
- * crashes nor keeps memory, and what it sends are frames that can be sent.
+ * A worker's node between its master and another worker, who say anything: frames as they come over
+ * a link, each behind a byte that says from whom and on which lane, and its length in two bytes.
+ * Tensors that a frame carries itself have their checksum put right, or nothing would get past it.
+ * Whatever comes, the node neither crashes nor keeps memory, and what it sends are frames that can
+ * be sent.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ typedef struct conversation {
   bool ended[PEERS];
 } conversation;
 
-/* ---- what the node sends ------------------------------------------------------------------------- */
+/* ---- what the node sends --------------------------------------------------------------------- */
 
 /* The linker has the node call this one. */
 clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ignored);
@@ -45,7 +46,7 @@ clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ignored) {
   return CLV_OK;
 }
 
-/* ---- the node ------------------------------------------------------------------------------------ */
+/* ---- the node -------------------------------------------------------------------------------- */
 
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
   conversation *c = user;
@@ -120,7 +121,7 @@ static void end(conversation *c) {
   clv_pool_unref(c->pool);
 }
 
-/* ---- what it is told ------------------------------------------------------------------------------- */
+/* ---- what it is told ------------------------------------------------------------------------- */
 
 /* As a lane does it. There is no stream for the answer to a PING, which would end the link. */
 static void hear(conversation *c, uint8_t from, const uint8_t *data, size_t len) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fuzz_reader: what the targets of formats of data files have in common. Included by one .c file a target.
+ * fuzz_reader: what the targets of formats of data files have in common. Included by one .c file a
+ * target.
  */
 #ifndef CLEAVE_TESTS_FUZZ_READER_H
 #define CLEAVE_TESTS_FUZZ_READER_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state machine of references against peers that say anything: the input is a list of messages and
- * of what the node itself does, with few ids, so that they meet. Whatever comes, it must neither crash
- * nor leak.
+ * The state machine of references against peers that say anything: the input is a list of messages
+ * and of what the node itself does, with few ids, so that they meet. Whatever comes, it must
+ * neither crash nor leak.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A session file, and behind its first NUL byte overrides, NUL after each. What is accepted must be
- * written as text that is accepted again and written as the same text, and has a graph or a reason for none.
+ * written as text that is accepted again and written as the same text, and has a graph or a reason
+ * for none.
  */
 #include <stdlib.h>
 #include <string.h>

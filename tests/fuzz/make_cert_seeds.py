@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes corpus/cert/identity_*: a CA's certificate, ours and our key, apart by NUL bytes, good and bad in each
-way that the checks tell apart. The keys are made here and belong to nothing. Valid for a hundred years.
+"""Writes corpus/cert/identity_*: a CA's certificate, ours and our key, apart by NUL bytes, good and
+bad in each way that the checks tell apart. The keys are made here and belong to nothing. Valid for
+a hundred years.
 
 Needs openssl.
 """

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small image files of every kind (tests/fuzz/corpus/image) and what Pillow makes of them.
 
-Needs python3-pil and python3-numpy (Debian 12: Pillow 9.4). Writes images.txt and images.bin: for each
-file its pixels as RGB and as grey, for some of them resized with Image.BILINEAR. Of 16 bits the upper 8
-are kept, where Pillow would clip. The damaged files have no pixels; the tests name them.
+Needs python3-pil and python3-numpy (Debian 12: Pillow 9.4). Writes images.txt and images.bin: for
+each file its pixels as RGB and as grey, for some of them resized with Image.BILINEAR. Of 16 bits
+the upper 8 are kept, where Pillow would clip. The damaged files have no pixels; the tests name
+them.
 """
 import io, os, struct, zlib
 import numpy as np

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorBoard itself, from PyPI in a virtual environment of its own under build/ (Debian has none), as
-a reader of our event files: by its library, and through the pages that it serves."""
+"""TensorBoard itself, from PyPI in a virtual environment of its own under build/ (Debian has none),
+as a reader of our event files: by its library, and through the pages that it serves."""
 import json
 import math
 import os
@@ -144,8 +144,8 @@ def finite(value):
 
 
 def compare(curves, run_dir):
-    """The largest relative difference from the run's own files; the same tags and steps, and nothing
-    finite where those have none."""
+    """The largest relative difference from the run's own files; the same tags and steps, and
+    nothing finite where those have none."""
     want, worst = tfevents.expected(run_dir), 0.0
     assert set(curves) == set(want), set(curves) ^ set(want)
     for tag, steps in want.items():

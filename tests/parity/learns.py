@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines learn what PyTorch learns: ResNet18 on Fashion-MNIST in four stages over three nodes (the
-shipped session), synchronous and asynchronous, against PyTorch unsplit after the same steps from the
-same weights; accuracy on all 10,000 test images, the mean over seeds. `make learns` runs it.
+"""Pipelines learn what PyTorch learns: ResNet18 on Fashion-MNIST in four stages over three nodes
+(the shipped session), synchronous and asynchronous, against PyTorch unsplit after the same steps
+from the same weights; accuracy on all 10,000 test images, the mean over seeds. `make learns` runs
+it.
 
 usage: learns.py [SCHEDULE...]     CLEAVE_TEST_BIN is the folder of the binaries
 """
@@ -24,9 +25,10 @@ from states import export
 
 SEEDS = (1, 2, 3)
 SESSION = os.path.join(HERE, "../../deploy/sessions/resnet18-fashion-mnist.yaml")
-# (micro-batches, which batch norms see; rate; momentum), points from PyTorch at most, more of the session.
-# Asynchronous stages step with gradients of up to three steps ago, which a large effective rate, and so
-# momentum at the rate of the others, does not forgive: PyTorch's run has what pipedream's has.
+# (micro-batches, which batch norms see; rate; momentum), points from PyTorch at most, more of the
+# session. Asynchronous stages step with gradients of up to three steps ago, which a large effective
+# rate, and so momentum at the rate of the others, does not forgive: PyTorch's run has what
+# pipedream's has.
 CASES = {
     "1f1b": ((4, 0.02, 0.9), 0.3, []),
     "pipedream": ((1, 0.05, 0.0), 1.0, ["pipeline.flush_every=25"]),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A network of two halves: the first here, where the data are, the second at the first worker of the
- * session file (or here, when it names none). Usage: example SESSION.yaml
+ * A network of two halves: the first here, where the data are, the second at the first worker of
+ * the session file (or here, when it names none). Usage: example SESSION.yaml
  */
 #include <cleave.h>
 #include <stdio.h>

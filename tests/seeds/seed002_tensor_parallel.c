@@ -82,6 +82,9 @@ static void load_all(void) {
   gather = load_join("concat", HALF, false);
   sum = load_join("add", 1, true);
   MUST(cleave_load_loss(seed.rt, &here, "bce", &guesses, &bce, &seed.e));
+}
+
+static void write_weights(void) {
   for (int k = 0; k < 2; k++) {
     seed002_weight(workers[k].first, "w1.weight", workers[k].w1_weight);
     seed002_weight(workers[k].first, "w1.bias", workers[k].w1_bias);
@@ -135,6 +138,7 @@ int main(int argc, char **argv) {
   seed_begin("seed002_tensor_parallel", argc, argv);
   load_all();
   cleave_optimizer *sgd = new_optimizer();
+  write_weights();
   cleave_tensor losses = seed_golden("losses"), batch_x, batch_target;
   size_t n = cleave_tensor_count(&losses);
   double last = NAN;

@@ -108,7 +108,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
   return clv_wire_load_reply_encode(&out, reply, err);
 }
 
-/* ---- status and health --------------------------------------------------------------------------- */
+/* ---- status and health ----------------------------------------------------------------------- */
 
 /* A reply has its limits: of very many sessions those that do not fit are left out. */
 static clv_code encode_what_fits(clv_wire_status_reply *r, clv_bytes *reply, clv_err *err) {
@@ -157,7 +157,7 @@ const clv_rpc_unary clv_service_methods[] = {
 };
 const size_t clv_service_n_methods = CLV_COUNT(clv_service_methods);
 
-/* ---- who may call what --------------------------------------------------------------------------- */
+/* ---- who may call what ----------------------------------------------------------------------- */
 
 enum {
   MASTER = 1u << CLV_ROLE_MASTER,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The worker's numbers for Prometheus. Labels are identities of `allow`, names of `peers`, and words of
- * fixed lists: nothing that a peer makes up becomes a series.
+ * The worker's numbers for Prometheus. Labels are identities of `allow`, names of `peers`, and
+ * words of fixed lists: nothing that a peer makes up becomes a series.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -51,9 +51,10 @@ static clv_code numbers_init(numbers *n, const clv_worker_config *c, clv_err *er
   return clv_alloc(1 + c->n_peers, sizeof *n->loads, &n->loads, err);
 }
 
-/* What only grows: the totals and what the sessions in the table add, all of it under the lock. A session
- * leaves the table, and its counts join the totals, under the same lock; one that was read a moment
- * later would have lost its links by then, or have counted on, and the sum would shrink again. */
+/* What only grows: the totals and what the sessions in the table add, all of it under the lock. A
+ * session leaves the table, and its counts join the totals, under the same lock; one that was read
+ * a moment later would have lost its links by then, or have counted on, and the sum would shrink
+ * again. */
 static void gather_totals(clv_service *v, numbers *n) {
   pthread_mutex_lock(&v->lock);
   memcpy(n->work, v->ended, v->config->n_allow * sizeof *n->work);

@@ -172,10 +172,10 @@ static void audit_nameless(clv_service *s) {
   s->nameless = c.unauthenticated;
 }
 
-/* What ended sessions have freed lies where malloc looks for the threads that freed it, and those of
- * the next session may be others; kernels that were generated for them lie in a cache, which would also
- * tell the next by its speed what shapes the others have. Not too often: who opens and closes must not
- * slow the others. */
+/* What ended sessions have freed lies where malloc looks for the threads that freed it, and those
+ * of the next session may be others; kernels that were generated for them lie in a cache, which
+ * would also tell the next by its speed what shapes the others have. Not too often: who opens and
+ * closes must not slow the others. */
 static void give_back_memory(clv_service *s) {
   uint64_t now = clv_now_ns() / 1000000u;
   if (now - s->trimmed_ms < TRIM_EVERY_MS) return;

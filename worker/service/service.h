@@ -48,8 +48,8 @@ void clv_service_drain(clv_service *s, unsigned deadline_ms);
 /* BLOCKS. Ends all sessions and frees. NULL is allowed. */
 void clv_service_close(clv_service *s);
 
-/* Something went wrong that concerns `identity` (NULL: nobody in particular): what status shows as the
- * last error to it and to observers. No paths. */
+/* Something went wrong that concerns `identity` (NULL: nobody in particular): what status shows as
+ * the last error to it and to observers. No paths. */
 void clv_service_note(clv_service *s, const char *identity, const char *fmt, ...) CLV_PRINTF(3, 4);
 
 #endif

@@ -146,7 +146,8 @@ void clv_session_report(session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
 void clv_session_leaves(session *s, const char *verdict);
 
 /* totals.c */
-/* Where an array of edges has the links with a peer: 0 for the master's, 1.. as worker.yaml lists them. */
+/* Where an array of edges has the links with a peer: 0 for the master's, 1.. as worker.yaml lists
+ * them. */
 size_t clv_edge_of(const clv_worker_config *c, const char *peer);
 refusal clv_refusal_of(clv_code code);
 clv_code clv_totals_init(clv_service *s, clv_err *err) CLV_USE_RESULT;
@@ -162,8 +163,8 @@ clv_code clv_session_load(session *s, const clv_wire_load_request *request,
                           clv_wire_load_reply *reply, clv_err *err) CLV_USE_RESULT;
 
 /* snapshot.c: looking on */
-/* Everything that is counted, at one moment: of the worker, of each session, of its modules and links.
- * Status answers with it, and whoever else wants numbers takes them from here. */
+/* Everything that is counted, at one moment: of the worker, of each session, of its modules and
+ * links. Status answers with it, and whoever else wants numbers takes them from here. */
 typedef struct clv_service_snapshot {
   clv_wire_status_reply status; /* what Status would say; its texts live as long as the snapshot */
   clv_rpc_server_counts calls;
@@ -171,9 +172,9 @@ typedef struct clv_service_snapshot {
   struct clv_snapshot_memory *memory; /* private */
 } clv_service_snapshot;
 
-/* viewer: whose eyes it is for: an observer's see all sessions, others' their own; NULL sees all. only:
- * that session, or NULL. Any thread but rpc's queue threads. Asks links for their round trip as well,
- * for the next snapshot to show. */
+/* viewer: whose eyes it is for: an observer's see all sessions, others' their own; NULL sees all.
+ * only: that session, or NULL. Any thread but rpc's queue threads. Asks links for their round trip
+ * as well, for the next snapshot to show. */
 clv_code clv_service_snapshot_take(clv_service *s, const char *viewer, const clv_wire_id *only,
                                    clv_service_snapshot *ret, clv_err *err) CLV_USE_RESULT;
 void clv_service_snapshot_done(clv_service_snapshot *snapshot); /* for CLV_AUTO; {0} is allowed */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The links of a session: its master's, those that other workers have dialled, those that this one dials.
+ * The links of a session: its master's, those that other workers have dialled, those that this one
+ * dials.
  */
 #include <stdio.h>
 #include <string.h>
@@ -144,8 +145,8 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
   if (memcmp(&attach->attach.incarnation, &v->incarnation, sizeof v->incarnation) != 0 &&
       attach->attach.role == CLV_ATTACH_MASTER)
     return clv_fail(err, CLV_ABORTED, "the worker has been restarted since HELLO");
-  /* A worker says for whom it speaks: else a stranger who gave a session of his own the same id there
-   * could have it speak in this one. */
+  /* A worker says for whom it speaks: else a stranger who gave a session of his own the same id
+   * there could have it speak in this one. */
   const char *owner = attach->attach.role == CLV_ATTACH_PEER ? attach->attach.owner : uri;
   CLV_AUTO(clv_session_unrefp) session *s = NULL;
   CLV_TRY(clv_session_find(v, &attach->attach.session, attach->attach.epoch, owner, &s, err));

@@ -5,7 +5,7 @@
 
 #include "worker/service/service_int.h"
 
-/* ---- lifetime ---------------------------------------------------------------------------------- */
+/* ---- lifetime -------------------------------------------------------------------------------- */
 
 session *clv_session_ref(session *s) {
   __atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED);
@@ -124,13 +124,14 @@ void clv_session_close(session *s, const char *verdict) {
   clv_session_unref(s);
 }
 
-/* ---- opening ----------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static bool is_named(const session *s, const clv_wire_id *id, const char *owner) {
   return memcmp(&s->id, id, sizeof *id) == 0 && strcmp(s->owner, owner) == 0;
 }
 
-/* What is kept for a node that has died stays for a lease: how long that may be is the worker's to say. */
+/* What is kept for a node that has died stays for a lease: how long that may be is the worker's to
+ * say. */
 static clv_code check_lease(const clv_service *v, const session *s, clv_err *err) {
   uint64_t most_ms = v->config->limits.reference_lease_ms;
   if (s->reference_lease_ms <= most_ms) return CLV_OK;
@@ -140,7 +141,8 @@ static clv_code check_lease(const clv_service *v, const session *s, clv_err *err
                   (double)s->reference_lease_ms / 1e3, (double)most_ms / 1e3);
 }
 
-/* Under the service's lock. A stranger's session of the same id is another one: it is not told of. */
+/* Under the service's lock. A stranger's session of the same id is another one: it is not told
+ * of. */
 static clv_code admit(clv_service *v, session *s, clv_err *err) {
   if (v->draining)
     return clv_fail(err, CLV_UNAVAILABLE,

@@ -27,7 +27,7 @@ typedef struct clv_snapshot_memory {
   clv_wire_link_status *links;   /* [n_held * MAX_LINKS] */
 } memory;
 
-/* ---- what went wrong ----------------------------------------------------------------------------- */
+/* ---- what went wrong ------------------------------------------------------------------------- */
 
 /* Texts come from peers and libraries and end on somebody's terminal. */
 static void note(trouble *t, const char *fmt, va_list ap) {
@@ -84,8 +84,8 @@ static void last_trouble(session *s, clv_session_node *node, trouble *ret) {
   memcpy(ret->text, f.text, sizeof ret->text);
 }
 
-/* A master that is refused something, for a quota say, often goes at once: then why it went is what stays.
- * That a link to a peer has ended is no reason: so it does when all is well. */
+/* A master that is refused something, for a quota say, often goes at once: then why it went is what
+ * stays. That a link to a peer has ended is no reason: so it does when all is well. */
 void clv_session_leaves(session *s, const char *verdict) {
   clv_node_failure f = {0};
   pthread_mutex_lock(&s->lock);
@@ -96,7 +96,7 @@ void clv_session_leaves(session *s, const char *verdict) {
     clv_service_note(s->service, s->owner, "session %s: %s; then %s", s->name, f.text, verdict);
 }
 
-/* ---- links --------------------------------------------------------------------------------------- */
+/* ---- links ----------------------------------------------------------------------------------- */
 
 /* A link held for the moment, under its peer's name; "" is the master. */
 typedef struct held_link {
@@ -149,7 +149,7 @@ static void add_link(clv_wire_session_status *s, const held_link *h) {
   clv_link_ask(h->link);
 }
 
-/* ---- sessions ------------------------------------------------------------------------------------ */
+/* ---- sessions -------------------------------------------------------------------------------- */
 
 static void fill_modules(clv_session_node *node, clv_wire_session_status *out) {
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
@@ -223,10 +223,10 @@ static clv_code fill_sessions(memory *m, uint64_t now, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- the worker ---------------------------------------------------------------------------------- */
+/* ---- the worker ------------------------------------------------------------------------------ */
 
-/* What is guarded by the service's lock: who is there, of whom the viewer sees which. Of sessions that
- * it does not see nothing is told, not even that they are there. */
+/* What is guarded by the service's lock: who is there, of whom the viewer sees which. Of sessions
+ * that it does not see nothing is told, not even that they are there. */
 static void look(clv_service *v, const clv_allow_spec *viewer, const char *uri,
                  const clv_wire_id *only, memory *m, clv_wire_status_reply *out) {
   pthread_mutex_lock(&v->lock);

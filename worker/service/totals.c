@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What all sessions of this worker have done together. A session's own counts go with it, and what is
- * shown as only growing must not shrink then: they are added to the service's when it leaves the table,
- * and once more, for what it has done since, when its thread has ended.
+ * What all sessions of this worker have done together. A session's own counts go with it, and what
+ * is shown as only growing must not shrink then: they are added to the service's when it leaves the
+ * table, and once more, for what it has done since, when its thread has ended.
  */
 #include <stdlib.h>
 #include <string.h>

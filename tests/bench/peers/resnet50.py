@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResNet50 as torchvision builds it, from torch's own modules, so that a PyTorch without torchvision
-has it too."""
+"""ResNet50 as torchvision builds it, from torch's own modules, so that a PyTorch without
+torchvision has it too."""
 from torch import nn
 
 CLASSES, SIDE = 1000, 128

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of a PyTorch peer that trains in one process: `steps N` runs N steps and answers with
-the milliseconds of each."""
+"""The commands of a PyTorch peer that trains in one process: `steps N` runs N steps and answers
+with the milliseconds of each."""
 import json
 import sys
 import time

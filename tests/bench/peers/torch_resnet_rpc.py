@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's tutorial "Distributed Pipeline Parallelism Using RPC": ResNet50 in two shards on two
-worker processes with one compute thread each, a master with the data, the loss, distributed autograd
-and DistributedOptimizer, over TCP (TensorPipe's uv transport), without TLS.
+worker processes with one compute thread each, a master with the data, the loss, distributed
+autograd and DistributedOptimizer, over TCP (TensorPipe's uv transport), without TLS.
 
 usage: torch_resnet_rpc.py BATCH
 commands: steps N CHUNKS   milliseconds of each training step, the batch in so many micro-batches

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker answers a program (corpus/answers). The numbers are those of fuzz_answers.c: CLEAVE_FUZZ_SHOW=1 has it
-print them."""
+"""What a worker answers a program (corpus/answers). The numbers are those of fuzz_answers.c:
+CLEAVE_FUZZ_SHOW=1 has it print them."""
 import struct
 
 from seeds.base import changed, crc32c, pb, write

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files, out of seeds of their parts: what is left of runs (corpus/history), checkpoint folders (corpus/checkpoint)."""
+"""Files, out of seeds of their parts: what is left of runs (corpus/history), checkpoint folders
+(corpus/checkpoint)."""
 import re
 import struct
 

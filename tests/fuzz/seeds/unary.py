@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of unary calls, good and bad (corpus/wire), LoadShard as far as a stage (load), and answers to Status, two
-of each worker (look)."""
+"""Messages of unary calls, good and bad (corpus/wire), LoadShard as far as a stage (load), and
+answers to Status, two of each worker (look)."""
 import struct
 
 from seeds.base import F32, I64, ID, PROTOCOL, changed, pb, write
@@ -228,11 +228,12 @@ write("wire", "health_reply_bad", b"\x0b\x00\x08\x09")
 for name, message in LOADS.items():
     write("load", name, message.SerializeToString())
 
-# ---- answers to Status, two of each worker -----------------------------------------------------------------------------
+# ---- answers to Status, two of each worker -------------------------------------------------------
 
 
 def later(stage=1, peer=None, **fields):
-    """The answer ten seconds on: what has grown by how much, on the first link alone; shares in seconds."""
+    """The answer ten seconds on: what has grown by how much, on the first link alone; shares in
+    seconds."""
     s = changed(SESSION, age_ms=764000, stages=[changed(SESSION.stages[0], stage=stage)])
     for key in ("busy_ns", "idle_ns", "turn_ns"):
         setattr(s, key, getattr(s, key) + 10**9 * fields.pop(key, 0))

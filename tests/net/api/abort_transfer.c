@@ -2,8 +2,9 @@
  *
  * Fails a context while a large tensor of it is on its way to a worker.
  *   abort_transfer SESSION.yaml WORKER MIB AFTER_MS
- * Prints `started NS` when the call has been said, `aborted NS` right before what fails the context,
- * then `ended MS`: how long closing the context took. NS: the monotonic clock of this machine.
+ * Prints `started NS` when the call has been said, `aborted NS` right before what fails the
+ * context, then `ended MS`: how long closing the context took. NS: the monotonic clock of this
+ * machine.
  */
 #include <time.h>
 

@@ -22,10 +22,10 @@ static bool here(cleave_reference r, cleave_tensor *ret) {
   return true;
 }
 
-/* ---- shapes of graph --------------------------------------------------------------------------------- */
+/* ---- shapes of graph ------------------------------------------------------------------------- */
 
-/* A -> B -> A -> B over one module each: two calls of a module add their gradients. With weights that
- * are the identity the sum is known: every call of the chain has the same dy. */
+/* A -> B -> A -> B over one module each: two calls of a module add their gradients. With weights
+ * that are the identity the sum is known: every call of the chain has the same dy. */
 static bool item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds(void) {
   cleave_module *m[2], *loss;
   cleave_context c;
@@ -162,7 +162,7 @@ static bool a_frozen_shard_in_the_middle_passes_gradients_on(void) {
   return true;
 }
 
-/* ---- slow and dying workers ------------------------------------------------------------------------------ */
+/* ---- slow and dying workers ------------------------------------------------------------------ */
 
 /* B is stopped while it owns the value: A and the program are given the reference meanwhile, and a
  * fetch waits. Everything arrives when B goes on. */
@@ -210,8 +210,8 @@ static void *kill_soon(void *user) {
   return NULL;
 }
 
-/* B is in the middle of its part of the backward (it was stopped there) and dies: the cause comes long
- * before the deadline of 20 s, and A's part of the context is given up with it. */
+/* B is in the middle of its part of the backward (it was stopped there) and dies: the cause comes
+ * long before the deadline of 20 s, and A's part of the context is given up with it. */
 static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t pid) {
   net n;
   cleave_context c;
@@ -242,7 +242,7 @@ static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t
   return close_context(c);
 }
 
-/* ---- to be killed ------------------------------------------------------------------------------------------ */
+/* ---- to be killed ---------------------------------------------------------------------------- */
 
 /* 100 contexts, in each of them 1 MiB of values at A and as much at B. */
 static bool hold(void) {

@@ -7,7 +7,8 @@
 
 #include "api_int.h"
 
-/* x of 3 numbers through tanh of 5 to 2, 4 rows of them, by hand. dy: the gradient of what comes out. */
+/* x of 3 numbers through tanh of 5 to 2, 4 rows of them, by hand. dy: the gradient of what comes
+ * out. */
 typedef struct formula {
   float dw[15], dx[12];
 } formula;

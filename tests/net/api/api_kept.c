@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * References that outlive their context: api_kept SESSION.yaml A B [single] [few] runs modules at the nodes A
- * and B, and ends with a digest of what came out. In every case the bits are those of the same tensor
- * passed by hand. api_kept SESSION.yaml A B lost PID kills the worker A of that process.
+ * References that outlive their context: api_kept SESSION.yaml A B [single] [few] runs modules at
+ * the nodes A and B, and ends with a digest of what came out. In every case the bits are those of
+ * the same tensor passed by hand. api_kept SESSION.yaml A B lost PID kills the worker A of that
+ * process.
  */
 #include "api_int.h"
 
@@ -48,7 +49,8 @@ static bool same(const cleave_tensor *a, const cleave_tensor *b) {
   return true;
 }
 
-/* module(kept), where the node of the module gets the value from its owner, against module(leaf). */
+/* module(kept), where the node of the module gets the value from its owner, against
+ * module(leaf). */
 static bool used_as_by_hand(cleave_kept k, cleave_module *m) {
   cleave_context c;
   cleave_reference x, y, leaf_x, by_hand;
@@ -75,7 +77,8 @@ static bool release(cleave_kept k) {
   return true;
 }
 
-/* Created at another node; passed to its owner; from one user to another, and to the program's node. */
+/* Created at another node; passed to its owner; from one user to another, and to the program's
+ * node. */
 static bool a_workers_value_is_used_everywhere(void) {
   cleave_kept k;
   DO(keep_output(on_a, 1, &k));
@@ -282,7 +285,7 @@ static const struct {
     TEST(released_values_are_freed),
 };
 
-/* ---- the gate, and leaks: runtimes of their own ------------------------------------------------------ */
+/* ---- the gate, and leaks: runtimes of their own ---------------------------------------------- */
 
 static cleave_status no_leaf_to_b(void *user, const cleave_sending *what, cleave_error *error) {
   (void)user;

@@ -12,7 +12,7 @@
 #include "api_by_hand.h"
 #include "api_int.h"
 
-/* ---- values and gradients ------------------------------------------------------------------------------ */
+/* ---- values and gradients -------------------------------------------------------------------- */
 
 static bool gradients_are_those_of_the_formula(void) {
   net n;
@@ -47,7 +47,8 @@ static bool gradients_are_those_of_the_formula(void) {
   return true;
 }
 
-/* One output goes to two consumers on different nodes, and back to the first node: A -> B, A -> A. */
+/* One output goes to two consumers on different nodes, and back to the first node: A -> B, A ->
+ * A. */
 static bool a_value_with_two_consumers_adds_their_gradients(void) {
   cleave_module *a, *b, *join, *loss;
   cleave_graph *g;
@@ -256,7 +257,7 @@ static bool evaluation_takes_other_batch_sizes_and_has_no_backward(void) {
   return close_context(c);
 }
 
-/* ---- contexts -------------------------------------------------------------------------------------------- */
+/* ---- contexts -------------------------------------------------------------------------------- */
 
 enum { CROWD = 1000 };
 
@@ -333,7 +334,7 @@ static bool several_threads_each_in_contexts_of_their_own(void) {
   return true;
 }
 
-/* ---- references ------------------------------------------------------------------------------------------ */
+/* ---- references ------------------------------------------------------------------------------ */
 
 static bool a_released_reference_is_refused_by_name(void) {
   net n;
@@ -485,10 +486,10 @@ static bool weights_are_read_and_written_by_name(void) {
   return true;
 }
 
-/* ---- failures ---------------------------------------------------------------------------------------- */
+/* ---- failures -------------------------------------------------------------------------------- */
 
-/* A row that the table does not have: the call fails at its node; the fetch, a call on top of it and
- * backward say so and name the node, and other contexts go on. */
+/* A row that the table does not have: the call fails at its node; the fetch, a call on top of it
+ * and backward say so and name the node, and other contexts go on. */
 static bool a_call_that_fails_is_told_to_whoever_uses_it(void) {
   cleave_module *table, *after, *loss;
   cleave_context c;
@@ -549,7 +550,7 @@ static bool weights_changed_between_forward_and_backward_are_refused(void) {
   return close_context(c);
 }
 
-/* ---- optimiser --------------------------------------------------------------------------------------------- */
+/* ---- optimiser ------------------------------------------------------------------------------- */
 
 static bool a_step_moves_all_modules_by_the_clipped_gradient(void) {
   net n;
@@ -712,7 +713,7 @@ static bool a_gradient_that_is_not_finite_moves_nothing_anywhere(void) {
   return close_context(c);
 }
 
-/* ---- running them -------------------------------------------------------------------------------------------- */
+/* ---- running them ---------------------------------------------------------------------------- */
 
 static const struct {
   bool (*run)(void);

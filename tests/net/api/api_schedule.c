@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random schedules through the C API, one after another in one runtime: whatever order the turns give
- * that could run, the weights after the step are those of calls without turns, bit for bit; with turns
- * that are damaged the context fails, stands still until its deadline, or gives these weights as well,
- * and the next one is none the worse for it.
+ * Random schedules through the C API, one after another in one runtime: whatever order the turns
+ * give that could run, the weights after the step are those of calls without turns, bit for bit;
+ * with turns that are damaged the context fails, stands still until its deadline, or gives these
+ * weights as well, and the next one is none the worse for it.
  *
  * Usage: PROGRAM SESSION A B direct|via_master|alone threads|single N [SEED]: N of each
  */
@@ -36,7 +36,7 @@ static uint32_t roll(uint32_t below) {
   return (uint32_t)(state >> 33) % below;
 }
 
-/* ---- pipelines ----------------------------------------------------------------------------------- */
+/* ---- pipelines ------------------------------------------------------------------------------- */
 
 static bool read_state(const pipeline *p, cleave_state *to) {
   for (uint32_t i = 0; i < p->n; i++)
@@ -90,7 +90,7 @@ static bool make_pipeline(uint32_t number, uint32_t n, uint32_t micros, const ch
   return read_state(p, p->first);
 }
 
-/* ---- one step ------------------------------------------------------------------------------------ */
+/* ---- one step -------------------------------------------------------------------------------- */
 
 static cleave_status call_micro(const pipeline *p, const schedule *s, cleave_context c, uint32_t k,
                                 cleave_reference *ret_loss, cleave_error *e) {
@@ -155,7 +155,7 @@ static bool trains_the_same(const pipeline *p) {
   return true;
 }
 
-/* ---- random schedules ---------------------------------------------------------------------------- */
+/* ---- random schedules ------------------------------------------------------------------------ */
 
 typedef struct progress {
   uint32_t f[STAGES + 1], i[STAGES + 1], w[STAGES + 1];
@@ -230,7 +230,7 @@ static void damage(const pipeline *p, schedule *s) {
   }
 }
 
-/* ---- tests --------------------------------------------------------------------------------------- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 static pipeline pipelines[5];
 static uint32_t n_each = 20;

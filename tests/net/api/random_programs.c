@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random programs: shards of several kinds at two nodes, called in random shapes of graph (branches,
- * joins, the same shard twice, results nobody uses, frozen parts, several contexts and backward
- * passes), and the same program with every shard at home. All values, gradients and refusals are
- * equal to the bit, because every sum has a defined order. Usage:
+ * Random programs: shards of several kinds at two nodes, called in random shapes of graph
+ * (branches, joins, the same shard twice, results nobody uses, frozen parts, several contexts and
+ * backward passes), and the same program with every shard at home. All values, gradients and
+ * refusals are equal to the bit, because every sum has a defined order. Usage:
  *   random_programs SESSION.yaml A B FIRST COUNT      replay: COUNT = 1
  */
 #include <cleave.h>
@@ -39,7 +39,7 @@ static bool must(cleave_status status) {
   return status == CLEAVE_OK;
 }
 
-/* ---- the shards ---------------------------------------------------------------------------------------- */
+/* ---- the shards ------------------------------------------------------------------------------ */
 
 static bool make_join(const cleave_module_options *o, cleave_module **ret) {
   static const int64_t shape[] = {ROWS, WIDTH};
@@ -77,7 +77,7 @@ static bool make_shards(int world, const char *const at[2]) {
   return true;
 }
 
-/* ---- one program ---------------------------------------------------------------------------------------- */
+/* ---- one program ----------------------------------------------------------------------------- */
 
 /* Everything that can be seen of a run: statuses and numbers, in order. */
 typedef struct seen {

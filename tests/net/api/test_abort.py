@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""An ABORT during a 256 MiB transfer over a 100 Mbit/s link arrives within one round trip and 100 ms,
-however deep the queue that all connections of the link wait in."""
+"""An ABORT during a 256 MiB transfer over a 100 Mbit/s link arrives within one round trip and 100
+ms, however deep the queue that all connections of the link wait in."""
 import os, statistics, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -80,7 +80,8 @@ def over_a_link_that_all_connections_wait_in():
 
 @suite.test
 def over_one_with_a_deep_queue_and_a_tcp_that_fills_it():
-    """5 MB fit into the queue: without a bound on what is on its way ABORT is last in line for 300 ms."""
+    """5 MB fit into the queue: without a bound on what is on its way ABORT is last in line for 300
+    ms."""
     return over_namespaces(latency_ms=400, congestion="reno")
 
 

@@ -34,7 +34,8 @@ def emit(name, done):
 
 def main():
     wanted, failed, digests = sys.argv[1:], 0, {}
-    with Cluster(2, limits="limits: {tensors: 65536, credit: 4MiB}\n") as c:  # a thousand contexts hold that many
+    # a thousand contexts hold that many
+    with Cluster(2, limits="limits: {tensors: 65536, credit: 4MiB}\n") as c:
         for name, (body, where) in PLACEMENTS.items():
             if wanted and name not in wanted:
                 continue

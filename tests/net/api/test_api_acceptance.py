@@ -75,7 +75,8 @@ def item_4_ten_thousand_steps_are_flat_on_both_sides():
 
 
 def hold_and_die(c):
-    """Each worker's memory while the master lives; back when their contexts and sessions are gone."""
+    """Each worker's memory while the master lives; back when their contexts and sessions are
+    gone."""
     program = subprocess.Popen([PROGRAM, c.session("held", "transfer: direct\n"), "w1", "w2", "hold"],
                                stdout=subprocess.PIPE, text=True)
     assert program.stdout.readline() == "holding\n"
@@ -92,8 +93,8 @@ def hold_and_die(c):
 
 @suite.test
 def item_5_a_killed_master_gives_memory_and_contexts_back_within_the_lease():
-    """What the workers gave back serves the next master: the third needs no more than those before it
-    (the first two may find another of malloc's arenas)."""
+    """What the workers gave back serves the next master: the third needs no more than those before
+    it (the first two may find another of malloc's arenas)."""
     with Cluster(2, limits="limits: {tensors: 65536}\n") as c:
         idle = [w.rss() for w in c.workers]
         first, second, third = (hold_and_die(c) for _ in range(3))

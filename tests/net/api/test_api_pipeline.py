@@ -1,8 +1,9 @@
 #!/usr/bin/python3
-"""The C API's means for pipelines and for runtimes over real daemons: two programs with their modules
-at home, on one worker, on two, direct and through the master, each with and without a thread of its own
-for the master's node. Then what is asked of runtimes, a worker that is down, weights on a worker's disk,
-a worker that dies, and the counters of a worker while windows are at work."""
+"""The C API's means for pipelines and for runtimes over real daemons: two programs with their
+modules at home, on one worker, on two, direct and through the master, each with and without a
+thread of its own for the master's node. Then what is asked of runtimes, a worker that is down,
+weights on a worker's disk, a worker that dies, and the counters of a worker while windows are at
+work."""
 import hashlib, json, os, struct, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -133,7 +134,8 @@ class Watched:
 
 
 def counts_of_a_window(watch, width):
-    """Six micro-batches: with a window, `width` of them run and the others wait until the backward."""
+    """Six micro-batches: with a window, `width` of them run and the others wait until the
+    backward."""
     ran = width or 6
     w = Watched(watch, f"window_{width}", width)
     for step in (0, 1):

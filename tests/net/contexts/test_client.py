@@ -305,7 +305,8 @@ def health_and_reflection():
             assert e.code() == grpc.StatusCode.NOT_FOUND
         ask = c.channel.stream_stream(
             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", lambda b: b, lambda b: b)
-        requests = [b"\x3a\x01*", b"\x22\x10cleave.v1.Worker"]  # list_services, file_containing_symbol
+        # list_services, file_containing_symbol
+        requests = [b"\x3a\x01*", b"\x22\x10cleave.v1.Worker"]
         listed, described = list(ask(iter(requests), timeout=20))
         assert b"cleave.v1.Worker" in listed and b"grpc.health.v1.Health" in listed
         from google.protobuf import descriptor_pb2

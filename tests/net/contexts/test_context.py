@@ -1,6 +1,6 @@
 """A foreign client runs free programs over modules on one and two workers: calls in any shape of
-graph, backward passes over the tape that it keeps itself. The numbers are compared with a network in
-Python floats, computed here."""
+graph, backward passes over the tape that it keeps itself. The numbers are compared with a network
+in Python floats, computed here."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from contexts import *

@@ -1,5 +1,5 @@
-"""What becomes of contexts: many at once, their end, errors, limits, steps of the optimisers and the
-order in which they happen, workers and masters that die."""
+"""What becomes of contexts: many at once, their end, errors, limits, steps of the optimisers and
+the order in which they happen, workers and masters that die."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from contexts import *
@@ -381,7 +381,8 @@ def a_step_waits_for_the_calls_before_it_and_is_waited_for():
         p = Parked(w, r)
         old = flat(p.m.forward(p.x))
         apply(w, 1)
-        w.send(call(3, 300, 0, [(1, True, raw(p.x), [N, D])]))  # has all it needs, but its turn is later
+        # has all it needs, but its turn is later
+        w.send(call(3, 300, 0, [(1, True, raw(p.x), [N, D])]))
         w.send(deliver(3, 300))
         w.send(pb.Frame(kind=pb.STATE_GET, message=900, stage=0, state=pb.State(what=pb.STATE_WEIGHTS)))
         w.send(pb.Frame(kind=pb.END_CONTEXT, context=1, message=5))  # its decision stands
@@ -426,7 +427,8 @@ def a_revert_and_weights_put_wait_as_well():
         before = everything(w)
         apply(w, 1)
         w.send(pb.Frame(kind=pb.REVERT, context=1, message=78))
-        w.send(call(3, 300, 0, [(350, False)]))  # after the REVERT, so it makes nothing final before it
+        # after the REVERT, so it makes nothing final before it
+        w.send(call(3, 300, 0, [(350, False)]))
         bring(w, 2, 250, raw(p.x), [N, D])
         w.recv(pb.VALUE, message=200)
         assert [w.recv(pb.APPLIED).reply_to for _ in range(2)] == [77, 78]
@@ -527,7 +529,8 @@ def a_worker_killed_in_a_backward_is_told_at_once():
         w2.send(deliver(1, 101))
         two.recv(w2, pb.VALUE, message=101)
         w1.send(prepare(1, 1, [(100, 1, False, [])]))
-        w2.send(prepare(1, 1, [(101, 1, False, [(0, 100, 1, 0)])], peers=["w1"]))  # its gradient never comes
+        # its gradient never comes
+        w2.send(prepare(1, 1, [(101, 1, False, [(0, 100, 1, 0)])], peers=["w1"]))
         assert w2.status().contexts == 1
         begin = time.monotonic()
         the.cluster.workers[1].kill()

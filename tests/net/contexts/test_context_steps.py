@@ -1,5 +1,5 @@
-"""Steps inside a context, the weights of before them, forwards that run again, and what a context tells
-of itself (PROTOCOL.md 6, Turns and Trace), frame by frame."""
+"""Steps inside a context, the weights of before them, forwards that run again, and what a context
+tells of itself (PROTOCOL.md 6, Turns and Trace), frame by frame."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from contexts import *
@@ -44,7 +44,8 @@ def steps_take_the_gradients_since_the_last_and_forget_them():
         before = weights(w)
         for i, turns in ((11, (1, 3)), (12, (2, 5)), (13, (6, 7))):
             in_turn(w, 1, i, *turns)
-        for turn, lr, scale in ((4, 0.25, 2), (8, 0.25, 1), (9, 1.0, 1)):  # nothing has flowed before the last
+        # nothing has flowed before the last
+        for turn, lr, scale in ((4, 0.25, 2), (8, 0.25, 1), (9, 1.0, 1)):
             w.send(steps_at(1, turn, lr=lr, scale=scale))
         values(w, 11, 12)
         w.send(prepare(1, 1, [needed(11), needed(12), needed(13)], vote=True))
@@ -190,7 +191,8 @@ def a_step_in_turn_makes_an_earlier_one_final():
 # ---- weights of before a step --------------------------------------------------------------------
 
 def run_list(w, context, calls, steps=(), rows_of=None):
-    """Calls {id: turns} and steps [(turn, keep)] in one context; the trace and gradients of inputs."""
+    """Calls {id: turns} and steps [(turn, keep)] in one context; the trace and gradients of
+    inputs."""
     for i, turns in calls.items():
         f_turns, behind = turns[:3], len(turns) > 3
         in_turn_behind(w, context, i, behind, *f_turns)
@@ -292,7 +294,8 @@ IMAGES = [2, 16, 8, 8]
 
 
 def convolved(turns, steps):
-    """{call: gradient of its input} of a module whose kernels keep weights in a layout of their own."""
+    """{call: gradient of its input} of a module whose kernels keep weights in a layout of their
+    own."""
     graph = pb.Graph(nodes=[node(INPUT, name="x"), node(CONV, [0], 0, out=16, kernel=3, pad=1), node(8, [1], 1),
                             node(CONV, [2], 2, out=16, kernel=3, pad=1)], outputs=[3])
     r = random.Random(82)
@@ -545,7 +548,8 @@ def a_pong_tells_of_the_clock_and_of_what_has_come():
         w.send(pb.Frame(kind=pb.PING, message=57))
         after = w.recv(pb.PONG, reply_to=57).measure
         came = after.received_bytes - before.received_bytes
-        assert came in (size - (64 << 10), size), (before, after)  # nobody knows when the first set out
+        # nobody knows when the first set out
+        assert came in (size - (64 << 10), size), (before, after)
         taken = after.receiving_ns - before.receiving_ns
         assert 0 < taken < after.clock_ns - before.clock_ns, (before, after)
 

@@ -1,6 +1,7 @@
-"""Turns: the order that a master gives to what a context does at a worker (PROTOCOL.md 6). Told frame by
-frame: what runs when, what stops, what is refused, and what is left when it ends. Steps in turn and the
-weights of before them are in test_context_steps.py."""
+"""Turns: the order that a master gives to what a context does at a worker (PROTOCOL.md 6). Told
+frame by
+frame: what runs when, what stops, what is refused, and what is left when it ends. Steps in turn and
+the weights of before them are in test_context_steps.py."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from contexts import *
@@ -300,7 +301,8 @@ def the_pass_is_not_over_before_the_weight_gradients_are():
         in_turn(w, 1, 11, 1, 2, 4)
         values(w, 11)
         w.send(prepare(1, 1, [needed(11)], vote=True))
-        w.send(pb.Frame(kind=pb.DROP, context=1, upstream=[11, 1011]))  # stays: something waits for it
+        # stays: something waits for it
+        w.send(pb.Frame(kind=pb.DROP, context=1, upstream=[11, 1011]))
         row_of_gradient(w, 1, 1, 11, [2.0] * D)
         leaves(w, 11)
         nothing_else(w)
@@ -457,8 +459,8 @@ def a_context_that_has_failed_takes_no_more_turns():
 # ---- many ----------------------------------------------------------------------------------------
 
 def many(n, turn_of):
-    """n calls in one context that wait for their input, and n steps; the seconds until something else is
-    answered, and until the context has ended."""
+    """n calls in one context that wait for their input, and n steps; the seconds until something
+    else is answered, and until the context has ended."""
     with three_modules() as w:
         begin = time.monotonic()
         for i in range(n):

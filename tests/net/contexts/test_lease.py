@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""The lease of references (PROTOCOL.md 12) over real daemons, a second long: who dies or falls silent loses
-what was kept for it when the lease is over and not before, who is idle keeps it; seen in `status` and in
-the metrics."""
+"""The lease of references (PROTOCOL.md 12) over real daemons, a second long: who dies or falls
+silent loses what was kept for it when the lease is over and not before, who is idle keeps it; seen
+in `status` and in the metrics."""
 import os, select, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from contexts import *
@@ -9,7 +9,8 @@ from measured import Measured, numbers as metrics
 from test_references import KEY, NOT_FOUND, acknowledged, keep, one_call, quiet, said
 
 PROGRAM = os.path.join(BIN, "net", "api_lease")
-LEASE = min(4, max(1, SLOW) * (3 if SANITIZED else 1))  # who is stopped is not missed by keepalive, 15 s, before
+# who is stopped is not missed by keepalive, 15 s, before
+LEASE = min(4, max(1, SLOW) * (3 if SANITIZED else 1))
 LEASE_MS = int(1000 * LEASE)
 HEARD_LAST = LEASE * 0.57  # is left of it at least, when somebody dies who renews every third of it
 LATE = 3.0  # seconds for what is over to be seen to be over
@@ -28,10 +29,11 @@ def after_the_lease(begin, gone, least=LEASE):
     assert least <= since(begin), f"after {since(begin):.3f} s instead of {least}"
 
 
-# ---- frame by frame ----------------------------------------------------------------------------------
+# ---- frame by frame ------------------------------------------------------------------------------
 
 def opened(lease_ms):
-    """Remote with a lease, and a value that it keeps for w2 alone, of which nothing else is heard."""
+    """Remote with a lease, and a value that it keeps for w2 alone, of which nothing else is
+    heard."""
     w = Remote("w1", the.cluster.ports[0], lease_ms=lease_ms)
     w.load(0, tanh_graph(), [N, D])
     w.attach()
@@ -84,7 +86,8 @@ def what_comes_too_early_waits_for_a_lease_and_is_not_found():
         texts = [acknowledged(w, n, NOT_FOUND).failure.text for n in (2, 3, 4)]
         assert LEASE <= since(sent) < LEASE + LATE, since(sent)
         assert len(set(texts)) == 1, texts
-        w.send(said(pb.REF_FORK, 2, ref=99, fork=62, key=KEY, node="w2"))  # it was on its way for long
+        # it was on its way for long
+        w.send(said(pb.REF_FORK, 2, ref=99, fork=62, key=KEY, node="w2"))
         acknowledged(w, 2, NOT_FOUND)
 
 
@@ -105,13 +108,14 @@ def a_lease_that_makes_no_sense_or_is_over_the_workers_limit_is_refused():
                     "limits.reference_lease", "worker.yaml")
         before = pb.OpenSessionRequest(session=os.urandom(16), epoch=1, name="lease",
                                        config_digest=bytes(32)).SerializeToString()
-        for wrong in (b"\x42\x01a", b"\x40\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"):  # text; 2^64 - 1
+        # text; 2^64 - 1
+        for wrong in (b"\x42\x01a", b"\x40\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"):
             assert c.raw("OpenSession", before + wrong)[0] == grpc.StatusCode.INVALID_ARGUMENT, wrong
         assert not c.stub.Status(pb.StatusRequest()).sessions
         assert "reference_lease" in c.about.about.capabilities
 
 
-# ---- programs -----------------------------------------------------------------------------------------
+# ---- programs ------------------------------------------------------------------------------------
 
 class Program(Running):
     """api_lease, told what to do; w1 owns, w2 uses, w3 has what the values need."""
@@ -134,7 +138,8 @@ class Program(Running):
             self.told(step)
 
     def at_the_owner(self):
-        """This session there, as `status` of that worker alone shows it: one that is stopped answers nobody."""
+        """This session there, as `status` of that worker alone shows it: one that is stopped
+        answers nobody."""
         done = master("status", the.cluster.owner, "--json", "--interval", "0.1", cwd=the.cluster.dir)
         assert done.returncode == 0, done.stdout + done.stderr
         return next(s for s in json.loads(done.stdout)["sessions"] if s["session"] == self.name)
@@ -185,7 +190,8 @@ class Stopped:
 
 
 def holds(program, *slots):
-    """The values have not come, and w2 has a handle of each, which w1 knows; all messages are answered."""
+    """The values have not come, and w2 has a handle of each, which w1 knows; all messages are
+    answered."""
     program.does("hold", *slots)
     until(lambda: (kept(), gauge(1, "used_references")) == (len(slots), len(slots)))
     until(lambda: not gauge(0, "pending_reference_messages") + gauge(1, "pending_reference_messages"))

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""References that outlive their context (PROTOCOL.md 12) at a worker, frame by frame, told by a foreign
+"""References that outlive their context (PROTOCOL.md 12) at a worker, frame by frame, told by a
+foreign
 client: who asks what, how often and in which order decides nothing."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))

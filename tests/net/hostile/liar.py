@@ -146,6 +146,10 @@ def ignore_all(cases):
     meet_all([0], cases=cases)
 
 
+def error_for(f, code=9, hop=""):
+    return failing(V, code, "my head hurts", hop, context=f.context, message=f.message)
+
+
 def main(suite):
     global cluster
     if pyclient.MISSING:

@@ -23,10 +23,6 @@ def wrong_values():
         V, dict(context=0), dict(message=0), dict(stage=300), dict(flags=64)))
 
 
-def error_for(f, code=9, hop=""):
-    return failing(V, code, "my head hurts", hop, context=f.context, message=f.message)
-
-
 @suite.test
 def values_that_are_errors():
     fails = lambda *code_hop: on(V, lambda f: [error_for(f, *code_hop)])
@@ -233,7 +229,8 @@ def frames_that_belong_elsewhere():
 
 @suite.test
 def references_that_it_was_not_given():
-    """What a worker may not say goes unheard; what it may is answered as for what does not exist."""
+    """What a worker may not say goes unheard; what it may is answered as for what does not
+    exist."""
     about = dict(ref=3, fork=4, key=5)
     begun = [pb.Frame(kind=kind, context=1, message=9, reference=pb.Reference(number=1, **about))
              for kind in (pb.REF_KEEP, pb.REF_USE, pb.REF_FORK)]

@@ -177,7 +177,8 @@ def out_of_order_unary(e):
         assert (fails(lambda: stub.Status(pb.StatusRequest(session=theirs.id)), NONE)
                 == fails(lambda: stub.Status(pb.StatusRequest(session=none.id)), NONE))
         stub.OpenSession(pb.OpenSessionRequest(
-            session=theirs.id, epoch=1, name="x", config_digest=bytes(32)))  # another of the same id
+            # another of the same id
+            session=theirs.id, epoch=1, name="x", config_digest=bytes(32)))
         close(theirs.id)
         assert len(other.stub.Status(pb.StatusRequest(session=theirs.id)).sessions) == 1
         theirs.close()

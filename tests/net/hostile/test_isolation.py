@@ -1,6 +1,6 @@
-"""Two masters and an observer on the same workers: nobody can name what is another's. Whatever is tried
-with the ids of a session, context, value or module that exists is answered as with ids that do not, even
-from a session of the same id."""
+"""Two masters and an observer on the same workers: nobody can name what is another's. Whatever is
+tried with the ids of a session, context, value or module that exists is answered as with ids that
+do not, even from a session of the same id."""
 import os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from tenants import *
@@ -98,15 +98,17 @@ def told_to(name):
 
 @suite.test
 def status_tells_a_tenant_of_nobody_else():
-    """Names, ids, counts, bytes, errors: whatever another identity does, what a tenant is told stays the same. Who may
-    do nothing here is refused, a worker too; the operator's numbers are an observer's."""
+    """Names, ids, counts, bytes, errors: whatever another identity does, what a tenant is told
+    stays the same. Who may do nothing here is refused, a worker too; the operator's numbers are an
+    observer's."""
     with tenants(heavy=dict(sessions=1, bytes=1 << 24), light=dict(sessions=3, bytes=1 << 26)) as _, \
             Tenant("light") as light, Tenant("heavy") as heavy:
         mine = light.open(name="mine")
         until(lambda: mine.status().idle_ns)
         before, _ = told_to("light")
         assert before.open_sessions == 1 and before.memory_bytes == before.sessions[0].memory_bytes > 0, before
-        assert (before.about.limits.sessions, before.memory_limit) == (3, 1 << 26), before  # its own quotas
+        # its own quotas
+        assert (before.about.limits.sessions, before.memory_limit) == (3, 1 << 26), before
         assert [m.name for m in before.sessions[0].stages] == ["mine"], before
         sid = os.urandom(16)
         theirs = heavy.open(mlp(256, 64), [4, 64], session=sid, name=SECRET)
@@ -117,7 +119,8 @@ def status_tells_a_tenant_of_nobody_else():
         with Caller(the.cluster.ports[0], the.cluster.certs, name="w1") as peer:  # not in `allow`
             assert refusal(lambda: peer.stub.Status(pb.StatusRequest()))[0] == grpc.StatusCode.PERMISSION_DENIED
         after, raw = told_to("light")
-        for s in (before.sessions[0], after.sessions[0]):  # times of its own and its link, asked by Status itself
+        # times of its own and its link, asked by Status itself
+        for s in (before.sessions[0], after.sessions[0]):
             for field in ("links", "age_ms", "busy_ns", "idle_ns", "turn_ns", "bytes_in", "bytes_out"):
                 s.ClearField(field)
         assert before == after, (before, after)
@@ -146,7 +149,8 @@ def nobody_attaches_to_it():
                        dict(role=pb.ROLE_PEER, owner=MASTER_), dict(incarnation=bytes(16))):
                 assert attach(who, victim.id, **dict(kw)) == attach(who, os.urandom(16), **dict(kw)), kw
         nobody = attach(peer, os.urandom(16), role=pb.ROLE_PEER, owner=MASTER_)
-        for owner in ("", HEAVY, "spiffe://test/w2"):  # a worker speaks for the session's owner alone
+        # a worker speaks for the session's owner alone
+        for owner in ("", HEAVY, "spiffe://test/w2"):
             assert attach(peer, victim.id, role=pb.ROLE_PEER, owner=owner) == nobody
         SessionOf(peer.caller, victim.id, 1, 0).attach(role=pb.ROLE_PEER, owner=MASTER_)
         victim.is_untouched()
@@ -224,7 +228,8 @@ def answers(tenant, sid, f):
 def no_frame_reaches_what_is_anothers():
     with tenants() as _, Victim() as victim, Tenant("heavy") as other:
         theirs, none = frames(CONTEXT, VALUE_, MODULE), frames(88, 880, 6)
-        skipped = (pb.ATTACH, pb.ATTACHED, pb.PING, pb.PONG, pb.CREDIT)  # which name nothing of these
+        # which name nothing of these
+        skipped = (pb.ATTACH, pb.ATTACHED, pb.PING, pb.PONG, pb.CREDIT)
         for kind in pb.FrameKind.values():
             if kind in skipped or kind == 0:
                 continue

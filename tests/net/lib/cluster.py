@@ -15,8 +15,9 @@ def below_ephemeral():
 
 
 def claimed(port):
-    """Whether the port is this process's now: a claim, an abstract socket, ends with its process and keeps
-    other tests away even while nobody listens (gRPC's servers would share a port without a word)."""
+    """Whether the port is this process's now: a claim, an abstract socket, ends with its process
+    and keeps other tests away even while nobody listens (gRPC's servers would share a port without
+    a word)."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         claim.bind(f"\0cleave-test-port-{port}")
@@ -89,9 +90,9 @@ class Worker:
 
 
 class Cluster:
-    """A CA, a master identity and n workers, in a temporary folder. `near` and `far` stand before the
-    commands of the master and of workers (links.Namespaces), `host` is where workers listen and `env`
-    what their environment has besides this process's."""
+    """A CA, a master identity and n workers, in a temporary folder. `near` and `far` stand before
+    the commands of the master and of workers (links.Namespaces), `host` is where workers listen and
+    `env` what their environment has besides this process's."""
 
     def __init__(self, n=2, limits="", extra_allow="", near=(), far=(), host="127.0.0.1", env=None):
         self.near, self.far, self.host, self.env = near, far, host, env
@@ -198,7 +199,8 @@ def retold(name, done):
 
 
 def measured(test):
-    """A test of times, on a machine that may be busy with something else: right in one of three tries."""
+    """A test of times, on a machine that may be busy with something else: right in one of three
+    tries."""
     @functools.wraps(test)
     def tries():
         for left in (2, 1, 0):

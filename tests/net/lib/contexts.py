@@ -78,8 +78,8 @@ def remote(index=0, **kw):
 
 
 def call(context, message, module, args, training=True, micro=0):
-    """args: (value id, needs_grad) for what is there, (value id, needs_grad, raw, dims) for what comes
-    along."""
+    """args: (value id, needs_grad) for what is there, (value id, needs_grad, raw, dims) for what
+    comes along."""
     f = pb.Frame(kind=pb.CALL, context=context, message=message, stage=module, micro_batch=micro,
                  flags=pb.FLAG_TRAINING if training else 0)
     f.call.SetInParent()
@@ -226,7 +226,8 @@ def raw(m):
 # ---- what tests do most ----------------------------------------------------------------------
 
 class Pair:
-    """Two workers in one session; `direct`: they have links of their own, else this client relays."""
+    """Two workers in one session; `direct`: they have links of their own, else this client
+    relays."""
 
     def __init__(self, direct):
         sid = os.urandom(16)
@@ -239,7 +240,8 @@ class Pair:
         self.b.attach()
 
     def recv(self, worker, kind, **want):
-        """The next frame of `worker` for this client; whatever is for the other one is passed on."""
+        """The next frame of `worker` for this client; whatever is for the other one is passed
+        on."""
         deadline = time.monotonic() + 20 * SLOW
         while True:
             for w, other in ((self.a, self.b), (self.b, self.a)):
@@ -306,7 +308,8 @@ BACKWARD_ORDER = [[BIG] * D, [1.0] * D, [-BIG] * D]
 
 
 def calls_of(w, context, ids, module=0, **kw):
-    """Independent calls on a row of ones: the gradient of the weights is the row that comes back."""
+    """Independent calls on a row of ones: the gradient of the weights is the row that comes
+    back."""
     for i in ids:
         w.send(call(context, i, module, [(1000 + i, True, ONES, [1, D])], **kw))
 
@@ -361,7 +364,8 @@ def in_floats(rows_):
 # ---- turns -----------------------------------------------------------------------------------
 
 def in_turn(w, context, i, turn, input_turn=0, weight_turn=0, module=0, sent=True, **kw):
-    """A call on ones whose value comes here as soon as it has run; not `sent`: value 2000 + i is to come."""
+    """A call on ones whose value comes here as soon as it has run; not `sent`: value 2000 + i is to
+    come."""
     arg = (1000 + i, True, ONES, [1, D]) if sent else (2000 + i, True)
     f = call(context, i, module, [arg], **kw)
     f.flags |= pb.FLAG_DELIVER | pb.FLAG_TRACE

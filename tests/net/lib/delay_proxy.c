@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A TCP proxy that makes the way longer: bytes leave it a given time after they came, both ways, and
- * at no more than a given rate, as over a far link.
+ * A TCP proxy that makes the way longer: bytes leave it a given time after they came, both ways,
+ * and at no more than a given rate, as over a far link.
  *
  *   delay_proxy LISTEN_PORT HOST:PORT --one-way-ms D [--rate-mbit R] [--queue-ms Q]
  *
@@ -91,7 +91,7 @@ static void die(const char *what) {
   exit(1);
 }
 
-/* ---- the link -------------------------------------------------------------------------------------- */
+/* ---- the link -------------------------------------------------------------------------------- */
 
 /* Wait until the link takes more; how much to read at once. */
 static size_t wait_for_link(int direction) {
@@ -106,8 +106,8 @@ static size_t wait_for_link(int direction) {
   }
 }
 
-/* When `len` bytes that have come now are to leave. A link that was idle for less than BURST_NS makes up
- * for it, or a reader that wakes late would cost rate. */
+/* When `len` bytes that have come now are to leave. A link that was idle for less than BURST_NS
+ * makes up for it, or a reader that wakes late would cost rate. */
 static int64_t due_time(int direction, size_t len) {
   int64_t now = now_ns(), *free_at = &shared.free_at[direction], sent = now;
   pthread_mutex_lock(&shared.lock);
@@ -121,7 +121,7 @@ static int64_t due_time(int direction, size_t len) {
   return sent;
 }
 
-/* ---- one direction --------------------------------------------------------------------------------- */
+/* ---- one direction --------------------------------------------------------------------------- */
 
 static bool push(way *w, piece *p) {
   pthread_mutex_lock(&w->lock);
@@ -218,7 +218,7 @@ static void *write_side(void *arg) {
   return NULL;
 }
 
-/* ---- connections ----------------------------------------------------------------------------------- */
+/* ---- connections ----------------------------------------------------------------------------- */
 
 static void start(connection *c, way *w, void *(*run)(void *)) {
   half *h = malloc(sizeof *h);
@@ -272,7 +272,7 @@ static int listen_on(int port) {
   return fd;
 }
 
-/* ---- what is asked --------------------------------------------------------------------------------- */
+/* ---- what is asked --------------------------------------------------------------------------- */
 
 static bool set(const char *what, double value) {
   static const struct {

@@ -8,10 +8,10 @@ PROXY = os.path.join(BIN, "net", "delay_proxy")
 
 
 class DelayProxy:
-    """A port of 127.0.0.1 whose connections go on to another, each byte one_way_ms later, both ways, and
-    at rate_mbit each way where given. What connections share is the rate, not a queue; with a larger
-    queue_ms (5) that too. TLS does not notice: it is only TCP, and who the peer is stands in its
-    certificate's URI."""
+    """A port of 127.0.0.1 whose connections go on to another, each byte one_way_ms later, both
+    ways, and at rate_mbit each way where given. What connections share is the rate, not a queue;
+    with a larger queue_ms (5) that too. TLS does not notice: it is only TCP, and who the peer is
+    stands in its certificate's URI."""
 
     def __init__(self, target_port, one_way_ms, rate_mbit=None, queue_ms=None, host="127.0.0.1"):
         command = [PROXY, "0", f"{host}:{target_port}", "--one-way-ms", str(one_way_ms)]
@@ -84,11 +84,11 @@ def namespaces_missing():
 
 
 class Namespaces:
-    """Two network namespaces with a switch between them, in a third: rate_mbit each way, with a queue of
-    latency_ms in the switch, where no sender's TCP can see it. `near` and `far` are the commands that run
-    a program at either end; `host` is the far end's address. Cluster(near=n.near, far=n.far, host=n.host)
-    has its workers at the far end. congestion: TCP's way of both ends; None: the machine's. Leaving the
-    with block takes everything away, whatever happened inside."""
+    """Two network namespaces with a switch between them, in a third: rate_mbit each way, with a
+    queue of latency_ms in the switch, where no sender's TCP can see it. `near` and `far` are the
+    commands that run a program at either end; `host` is the far end's address. Cluster(near=n.near,
+    far=n.far, host=n.host) has its workers at the far end. congestion: TCP's way of both ends;
+    None: the machine's. Leaving the with block takes everything away, whatever happened inside."""
 
     def __init__(self, rate_mbit, latency_ms=50, congestion=None):
         self.names = {end: f"clv-{os.getpid()}-{end}" for end in ("near", "far", "switch")}
@@ -100,7 +100,8 @@ class Namespaces:
         assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}"
 
     def _attach(self, end, address):
-        """One end's cable and the port of the switch, which lets `rate` through towards that end."""
+        """One end's cable and the port of the switch, which lets `rate` through towards that
+        end."""
         name, switch = self.names[end], self.names["switch"]
         self._do("ip", "link", "add", "lan0", "netns", name, "type", "veth", "peer", "name", end, "netns", switch)
         self._do("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "lan0")

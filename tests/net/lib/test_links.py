@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The slow links that other tests stand on are what they say, the layer that stands in for compute is
-there for tests alone, and a session over slow links trains the same bits."""
+"""The slow links that other tests stand on are what they say, the layer that stands in for compute
+is there for tests alone, and a session over slow links trains the same bits."""
 import select, socket, statistics, sys, threading, time
 from cluster import *
 from links import *
@@ -13,8 +13,8 @@ suite = Suite()
 # ---- an echo and a sink, in a namespace too -----------------------------------------------------
 
 def serve(host):
-    """First byte of a connection: 'e' echoes what follows, 's' swallows it and says how many bytes of it
-    came in which time, from the first to the last."""
+    """First byte of a connection: 'e' echoes what follows, 's' swallows it and says how many bytes
+    of it came in which time, from the first to the last."""
     listener = socket.socket()
     listener.bind((host, 0))
     listener.listen()
@@ -94,7 +94,7 @@ def within(what, measure, low, high):
     assert False, (what, low, high, got)
 
 
-# ---- links ------------------------------------------------------------------------------------------
+# ---- links ---------------------------------------------------------------------------------------
 
 @suite.test
 @alone("round trips within 2 ms")
@@ -119,7 +119,8 @@ def a_proxy_holds_its_rate_in_both_directions():
 @suite.test
 @alone("a rate that needs a core of its own")
 def a_long_way_alone_does_not_slow_a_stream_down():
-    """Bytes in flight have no limit but memory: 16 MiB over 100 ms, well above 64 KiB a round trip."""
+    """Bytes in flight have no limit but memory: 16 MiB over 100 ms, well above 64 KiB a round
+    trip."""
     with Server() as server, DelayProxy(server.port, 50) as proxy:
         within("Mbit/s", lambda: blast("127.0.0.1", proxy.port, 16), 100, 1e6)  # 5 with 64 KiB
 
@@ -142,12 +143,13 @@ def namespaces_hold_their_rate():
         return reason
     with Namespaces(100) as n, Server(n.far, n.host) as server:
         blast_there = (*n.near, "/usr/bin/python3", HERE, "blast", n.host, str(server.port), "12")
-        within("Mbit/s", lambda: float(run(*blast_there).stdout), 90, 110)  # payload: headers take 4 %
+        # payload: headers take 4 %
+        within("Mbit/s", lambda: float(run(*blast_there).stdout), 90, 110)
     left = subprocess.run(["ip", "netns", "list"], stdout=subprocess.PIPE, text=True).stdout
     assert f"clv-{os.getpid()}-" not in left, left
 
 
-# ---- sessions over them -----------------------------------------------------------------------------
+# ---- sessions over them --------------------------------------------------------------------------
 
 def body(extra=""):
     return ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy], test: [test-x.npy, test-y.npy]}\n"
@@ -192,7 +194,7 @@ def a_session_over_100_mbit_trains_the_same_bits():
         assert trained(c, body()) == near
 
 
-# ---- the layer that waits ---------------------------------------------------------------------------
+# ---- the layer that waits ------------------------------------------------------------------------
 
 WAIT = ", {op: wait, forward_ms: 10, input_ms: 10, weight_ms: 20}"
 class LinkProgram(Running):
@@ -213,8 +215,8 @@ class LinkProgram(Running):
 
 @suite.test
 def a_link_that_is_never_idle_goes_on():
-    """Every 10 s the window closes for a moment, to see the way when it is empty; what is on its way then
-    may be more than the window, and nobody may have been asked whether it has come."""
+    """Every 10 s the window closes for a moment, to see the way when it is empty; what is on its
+    way then may be more than the window, and nobody may have been asked whether it has come."""
     with Cluster(1) as c, LinkProgram("serve", c.certs, "w1") as serve, \
             LinkProgram("dial", c.certs, "master", serve.first, "spiffe://test/w1", "4") as dial:
         until, n = time.monotonic() + 24, 0

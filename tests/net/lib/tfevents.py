@@ -1,5 +1,5 @@
-"""Reads TensorBoard's event files with the standard library alone: framing, checksums and the fields we
-write. An unknown field or a wrong checksum is an error."""
+"""Reads TensorBoard's event files with the standard library alone: framing, checksums and the
+fields we write. An unknown field or a wrong checksum is an error."""
 import glob, json, os, struct
 
 TABLE = []
@@ -88,8 +88,8 @@ def events(path):
 
 
 def read(folder):
-    """{tag: {step: value}} of a folder's files, in the order of their names, by TensorBoard's rule: a
-    START voids what earlier files have of its step and later ones."""
+    """{tag: {step: value}} of a folder's files, in the order of their names, by TensorBoard's rule:
+    a START voids what earlier files have of its step and later ones."""
     found = {}
     for path in sorted(glob.glob(os.path.join(folder, "events.out.tfevents.*"))):
         for step, start, pairs in events(path):
@@ -109,7 +109,8 @@ FILES = {"metrics.jsonl": ("train", {"loss": "loss", "grad_norm": "gradient_norm
 
 
 def expected(run_dir):
-    """The same from the lines of a run folder: {tag: {step: value}}; None is a number that is not finite."""
+    """The same from the lines of a run folder: {tag: {step: value}}; None is a number that is not
+    finite."""
     found = {}
     for file, (prefix, tags) in FILES.items():
         with open(os.path.join(run_dir, file)) as f:

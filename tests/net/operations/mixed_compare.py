@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two workers say of themselves: `cleave-master status --json` beside /metrics, and both beside what
-mixed_soak.py did to them."""
+"""What two workers say of themselves: `cleave-master status --json` beside /metrics, and both
+beside what mixed_soak.py did to them."""
 import collections, json, re, subprocess, threading, time
 from cluster import MASTER, SLOW
 from measured import numbers as read
@@ -10,7 +10,8 @@ GAUGES = {"contexts": "contexts", "values": "values", "calls_waiting": "calls_wa
           "references": "owned_references", "references_used": "used_references",
           "references_pending": "pending_reference_messages", "memory_bytes": "memory_bytes"}
 LOADS = {"frames": "link_packets", "missing_bytes": "link_pending_bytes"}
-WORK = {"steps": "steps", "forwards": "forwards", "backwards": "backwards"}  # modules': counters of the identity
+# modules': counters of the identity
+WORK = {"steps": "steps", "forwards": "forwards", "backwards": "backwards"}
 LIMITS = {"memory_limit_bytes": "memory_limit_bytes", "session_limit_bytes": "session_memory_limit_bytes",
           "sessions_limit": "sessions_limit", "connections_limit": "connections_limit"}
 SUMS = {"sessions_open": "sessions", "memory_bytes": "memory_bytes",
@@ -47,7 +48,7 @@ def rows_of(cluster, user, interval="0.1"):
     return {row["worker"]: row for row in map(json.loads, done.stdout.splitlines())}
 
 
-# ---- status beside metrics -----------------------------------------------------------------------------
+# ---- status beside metrics -----------------------------------------------------------------------
 
 class Pair:
     """One worker's row of status, and its metrics just before that and just after."""
@@ -96,7 +97,8 @@ def of_the_worker(pair):
         low, high = sorted(sum(labelled(f, name).values()) for f in (pair.before, pair.after))
         pair.between(key, low, row[key], high)
     low, high = pair.metric("uptime_seconds")
-    pair.between("uptime_s", low, row["uptime_s"], high, slack=1e-5 * row["uptime_s"] + 0.001)  # of six digits
+    # of six digits
+    pair.between("uptime_s", low, row["uptime_s"], high, slack=1e-5 * row["uptime_s"] + 0.001)
     ends = pair.metric("certificate_expiry_timestamp_seconds")[1]
     pair.between("certificate_days", (ends - time.time()) / 86400, row["certificate_days"],
                  (ends - time.time()) / 86400, slack=0.002)
@@ -137,7 +139,8 @@ def at_rest(pairs):
 
 
 def compare(cluster, ledger):
-    """Differences that stay: a packet or a connection on its way may be seen by one and not the other."""
+    """Differences that stay: a packet or a connection on its way may be seen by one and not the
+    other."""
     end = time.monotonic() + PATIENCE * SLOW
     while True:
         wrong, pairs = look(cluster)
@@ -147,11 +150,11 @@ def compare(cluster, ledger):
             return wrong or ["the workers do not come to rest"]
 
 
-# ---- what must have been counted ---------------------------------------------------------------------
+# ---- what must have been counted -----------------------------------------------------------------
 
 class Ledger:
-    """Sums that the workers' counters must agree with: of what jobs know to have happened, of sessions
-    that are open (status), and of those that have ended (the workers' audit lines)."""
+    """Sums that the workers' counters must agree with: of what jobs know to have happened, of
+    sessions that are open (status), and of those that have ended (the workers' audit lines)."""
 
     def __init__(self, cluster):
         self.cluster, self.refused_sessions = cluster, 0
@@ -188,7 +191,8 @@ class Ledger:
             self.bytes[i]["out"] += int(m.group(2))
 
     def compare(self, pairs):
-        """Counters are those of sessions that have ended, which only grow, and of those that status shows."""
+        """Counters are those of sessions that have ended, which only grow, and of those that status
+        shows."""
         wrong = []
         for i, pair in enumerate(pairs):
             self.audit(i)
@@ -214,7 +218,8 @@ class Ledger:
         return wrong
 
     def settle(self):
-        """Nobody has a session: what jobs know of must be in the workers' counters, no more and no less."""
+        """Nobody has a session: what jobs know of must be in the workers' counters, no more and no
+        less."""
         wrong, refused, failures = [], 0, 0
         for i, page in enumerate(self.cluster.pages):
             found = read(page)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sessions of mixed_soak.py: each job is a short life of one or two of them, with dice of its own."""
+"""The sessions of mixed_soak.py: each job is a short life of one or two of them, with dice of its
+own."""
 import os, re, shutil, signal, socket, subprocess, threading, time
 from cluster import BIN, IMAGE_DATA, MASTER, SANITIZED, SLOW
 
@@ -15,7 +16,7 @@ class Job:
         self.soak, self.cluster, self.kind, self.name, self.dice = soak, soak.cluster, kind, name, dice
         self.user, self.programs, self.stages = dice.choice(("heavy", "light")), [], ()
 
-    # ---- programs ------------------------------------------------------------------------------------
+    # ---- programs --------------------------------------------------------------------------------
 
     def start(self, *command, log=None):
         path = os.path.join(self.cluster.dir, (log or self.name) + ".out")
@@ -49,7 +50,7 @@ class Job:
         for name in (self.name, self.name + "b"):
             shutil.rmtree(os.path.join(self.cluster.dir, "runs", name), ignore_errors=True)
 
-    # ---- sessions ------------------------------------------------------------------------------------
+    # ---- sessions --------------------------------------------------------------------------------
 
     def session(self, body):
         """A session file of this job's user."""
@@ -110,7 +111,7 @@ def said(p):
         return f.read()
 
 
-# ---- sessions of cleave-master -------------------------------------------------------------------------
+# ---- sessions of cleave-master -------------------------------------------------------------------
 
 def trained(j, least=4, most=40):
     path, steps = j.session(j.body()), j.dice.randint(least, most)
@@ -148,8 +149,8 @@ def interrupted(j):
 
 
 def killed(j):
-    """At a step, or wherever it is after some time. What it has not logged may have been taken; that the last
-    step counts leaves with what follows it, which the workers may not have got to."""
+    """At a step, or wherever it is after some time. What it has not logged may have been taken;
+    that the last step counts leaves with what follows it, which the workers may not have got to."""
     p = j.train(j.session(j.body()))
     if j.dice.random() < 0.5:
         j.wait_for_steps(p, j.dice.randint(1, 20))
@@ -160,7 +161,7 @@ def killed(j):
     j.took(max(0, j.logged() - 1), j.logged() + 2)
 
 
-# ---- programs on libcleave ---------------------------------------------------------------------------
+# ---- programs on libcleave -----------------------------------------------------------------------
 
 def program(j, name, *args):
     where, j.user = j.dice.choice((["w1", "w2"], ["w2", "w1"])), "programs"
@@ -188,7 +189,7 @@ def killed_program(j):
     p.wait()
 
 
-# ---- who is not let in -------------------------------------------------------------------------------
+# ---- who is not let in ---------------------------------------------------------------------------
 
 def refuse(j, path, code, *words, args=()):
     text = re.sub(r"\s+", " ", j.end(j.train(path, "--max-steps", "2", *args), code))

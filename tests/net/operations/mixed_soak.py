@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of all kinds that open and close on two workers for as long as one likes: trained, stopped,
-resumed, evaluated, killed; programs on libcleave; some that are refused. All the while `status` and the
-workers' metrics are read: counters only grow, and at quiet moments the two say the same. When all have
-closed nothing of them is left: sessions, contexts, references, bytes, descriptors, threads, memory.
+"""Sessions of all kinds that open and close on two workers for as long as one likes: trained,
+stopped, resumed, evaluated, killed; programs on libcleave; some that are refused. All the while
+`status` and the workers' metrics are read: counters only grow, and at quiet moments the two say the
+same. When all have closed nothing of them is left: sessions, contexts, references, bytes,
+descriptors, threads, memory.
 
 usage: mixed_soak.py [SECONDS [SEED]]      default: 7200 (`make soak-mixed`); SEED replays a mix
 """
@@ -19,8 +20,9 @@ LANES = 3  # sessions at once, about
 ROUND = 14  # jobs between two moments without a session
 FROZEN_AFTER = (4, 10)  # jobs of a round, then everybody holds still for a comparison
 WARM_UP_S = 600  # or half of the time, if that is less
-# Medians early and late may differ by so much. gRPC keeps threads that it once needed. With them, w1's malloc keeps
-# an arena each and caches of what was freed, which fill for a while; w2 runs without those (PLAIN).
+# Medians early and late may differ by so much. gRPC keeps threads that it once needed. With them,
+# w1's malloc keeps an arena each and caches of what was freed, which fill for a while; w2 runs
+# without those (PLAIN).
 GROWTH = {"resident KiB": (8192, 2048), "descriptors": (0, 0), "threads": (3, 3)}
 PLAIN = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0"}
 USERS = {"heavy": dict(weight=4), "light": dict(weight=1, sessions=6, bytes="96MiB", calls=4096),
@@ -51,7 +53,7 @@ class Soak:
             self.failures.append(text)
         self.say(f"  at {time.monotonic() - self.begin:.1f} s: {text}")
 
-    # ---- those who look on -------------------------------------------------------------------------
+    # ---- those who look on -----------------------------------------------------------------------
 
     def watch_metrics(self):
         before = [read(p) for p in self.cluster.pages]
@@ -87,7 +89,7 @@ class Soak:
         except Exception as e:  # a thread's end must not pass for silence
             self.fail(f"{what.__name__}: {type(e).__name__}: {e}")
 
-    # ---- the mix -----------------------------------------------------------------------------------
+    # ---- the mix ---------------------------------------------------------------------------------
 
     def start(self):
         """The next job of the mix, which depends on the seed and its number alone."""
@@ -161,7 +163,7 @@ class Soak:
             t.join()
         self.empty()
 
-    # ---- the account -------------------------------------------------------------------------------
+    # ---- the account -----------------------------------------------------------------------------
 
     def line(self):
         held = "; ".join(f"w{i + 1} {w['resident KiB']} KiB, {w['descriptors']} descriptors, {w['threads']} threads"

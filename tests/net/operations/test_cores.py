@@ -44,7 +44,8 @@ def while_training(more):
 
 @suite.test
 def the_compute_thread_and_the_kernels_stay_where_they_are_told():
-    one = str(max(os.sched_getaffinity(0)))  # libraries may have put a thread of theirs on the first
+    # libraries may have put a thread of theirs on the first
+    one = str(max(os.sched_getaffinity(0)))
     before, free = while_training("")
     if one in before:
         return "this process may use one core alone: staying there shows nothing"

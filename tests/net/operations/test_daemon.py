@@ -1,5 +1,6 @@
-"""The daemon's manners: configuration checks, the ready line, draining, audit lines, quotas; initial
-weights from files and artifacts; the loss and the raw input at a worker by permission only."""
+"""The daemon's manners: configuration checks, the ready line, draining, audit lines, quotas;
+initial weights from files and artifacts; the loss and the raw input at a worker by permission
+only."""
 import hashlib, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -247,7 +248,8 @@ def daemon(name, extra):
 
 @suite.test
 def connections_have_a_limit():
-    """Those over it are closed at once, the others stay, and with places free again all is as before."""
+    """Those over it are closed at once, the others stay, and with places free again all is as
+    before."""
     w, port = daemon("w8", "limits: {connections: 24, handshake_timeout: 30s}\n")
     held = []
     try:
@@ -259,7 +261,8 @@ def connections_have_a_limit():
         def is_closed(s):
             s.setblocking(False)
             try:
-                return s.recv(1) == b""  # else it begins with what HTTP/2 would say behind TLS: nothing
+                # else it begins with what HTTP/2 would say behind TLS: nothing
+                return s.recv(1) == b""
             except BlockingIOError:
                 return False
             except ConnectionResetError:
@@ -302,7 +305,8 @@ def a_step(lane, context):
 
 @suite.test
 def sigterm_drains():
-    """A running session goes on, a new one is UNAVAILABLE, and the daemon leaves with 0 after it."""
+    """A running session goes on, a new one is UNAVAILABLE, and the daemon leaves with 0 after
+    it."""
     w, port = daemon("w9", "drain_timeout: 20s\n")
     with Caller(port, cluster.certs) as c:
         s = c.open(name="running")
@@ -442,14 +446,16 @@ def weights_from_an_artifact_on_the_worker():
     assert train("art-w1", body(weights=use("tail-v1", digest))) == home
     with open(os.path.join(cluster.dir, "runs", "art-w1", "egress.jsonl")) as f:
         rows = json.loads(f.read().splitlines()[-1])["egress"]
-    assert not any("weights" in r["tensor"] and r["bytes"] for r in rows), rows  # they were there already
+    # they were there already
+    assert not any("weights" in r["tensor"] and r["bytes"] for r in rows), rows
 
     def fails(name, text, code, *words):
         done = cluster.train(cluster.session(name, text))
         assert done.returncode == code, (done.returncode, done.stderr)
         for w in ("w1", "'b'") + words:
             assert w in done.stderr, (w, done.stderr)
-        assert cluster.dir not in done.stderr.replace(os.path.join(cluster.dir, name), ""), done.stderr  # no paths of the worker
+        # no paths of the worker
+        assert cluster.dir not in done.stderr.replace(os.path.join(cluster.dir, name), ""), done.stderr
 
     fails("art-sum", body(weights=use("tail-v1", "1" * 64)), 7, "SHA-256")
     fails("art-none", body(weights=use("tail-v2", digest)), 7, "tail-v2")

@@ -1,5 +1,5 @@
-"""Fair turns on the cores of a worker: sessions of several identities compute on one core, with layers
-that take a time and no processor, so that what is measured is who may compute when."""
+"""Fair turns on the cores of a worker: sessions of several identities compute on one core, with
+layers that take a time and no processor, so that what is measured is who may compute when."""
 # runs alone: shares of one core, as times
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
@@ -176,7 +176,8 @@ def what_computes_nothing_needs_no_turn():
 @suite.test
 @measured
 def who_closes_does_not_wait_for_turns():
-    """One session computes, another has calls behind it and a third many that became ready at once."""
+    """One session computes, another has calls behind it and a third many that became ready at
+    once."""
     with tenants(more=CORE, **TEST_OPS), Tenant("heavy") as heavy, Tenant("light") as light:
         a, b = heavy.open(wait_graph(400)), light.open(wait_graph(400))
         for w in (a, b):

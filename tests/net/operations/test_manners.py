@@ -1,5 +1,5 @@
-"""What the option tables become: manual pages, completions, help; lines on standard error as JSON; exit
-codes and the page that explains them."""
+"""What the option tables become: manual pages, completions, help; lines on standard error as JSON;
+exit codes and the page that explains them."""
 import functools, json, os, pty, re, select, shutil, signal, socket, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -274,7 +274,8 @@ def a_run_in_json():
     gone = cluster.train(session, "--resume", "--log-format=json", "--set", f"workers.w1.address=127.0.0.1:{free_port()}")
     assert gone.returncode == 4 and "EXIT-CODES.md#exit-4" in objects(gone.stderr)[-1]["message"], gone.stderr
     with socket.create_connection(("127.0.0.1", port)) as s:
-        s.sendall(b"GET / HTTP/1.0\r\n\r\n")  # no TLS: what the libraries say of it is in the form too
+        # no TLS: what the libraries say of it is in the form too
+        s.sendall(b"GET / HTTP/1.0\r\n\r\n")
         s.recv(100)
     process.send_signal(signal.SIGHUP)
     time.sleep(0.4)
@@ -314,7 +315,8 @@ def what_decides_the_form():
                                    ("status", "tls.key=certs/absent.key", "absent.key")):
         said = objects(master(command, session, "--log-format=json", "--set", setting, cwd=cluster.dir).stderr)
         assert len(said) == 1 and what in said[0]["message"], said
-    done = run(WORKER, "check", "--log-format=json", "--config", b"/no\xff\"such\n.yaml")  # hostile bytes
+    # hostile bytes
+    done = run(WORKER, "check", "--log-format=json", "--config", b"/no\xff\"such\n.yaml")
     assert "such" in objects(done.stderr)[0]["message"] and done.returncode == 3
 
 
@@ -426,7 +428,8 @@ WORKER_CODES = {
     1: "the runtime fails to start only without memory or threads",
     2: lambda: run(WORKER, "frob").returncode,
     3: lambda: worker_config("nonsense: 1\n"),
-    4: lambda: run(WORKER, "serve", "--config", cluster.workers[0].config).returncode,  # its port is taken
+    # its port is taken
+    4: lambda: run(WORKER, "serve", "--config", cluster.workers[0].config).returncode,
     7: lambda: worker_config(f"artifacts: {{x: {{file: absent, sha256: {'0' * 64}}}}}\n"),
 }
 

@@ -1,5 +1,6 @@
 """Numbers for Prometheus: its own tools accept them, a Prometheus scrapes workers and a master that
-trains, what it reads agrees with the run, and the alerts and the dashboard beside them use what there is."""
+trains, what it reads agrees with the run, and the alerts and the dashboard beside them use what
+there is."""
 import json, math, os, re, signal, ssl, sys, threading, urllib.parse, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -45,7 +46,7 @@ class Training(Running):
             return {l["step"]: l for l in map(json.loads, f)}
 
 
-# ---- Prometheus itself -----------------------------------------------------------------------------
+# ---- Prometheus itself ---------------------------------------------------------------------------
 
 def promtool(*args, text=None):
     return subprocess.run(["promtool", *args], input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -53,8 +54,8 @@ def promtool(*args, text=None):
 
 
 class Prometheus(Running):
-    """A real one, with its data in the cluster's folder: it scrapes the workers and, when there is one, a
-    master at the port `master`. It takes five seconds before it begins."""
+    """A real one, with its data in the cluster's folder: it scrapes the workers and, when there is
+    one, a master at the port `master`. It takes five seconds before it begins."""
 
     def __init__(self):
         self.port, self.master, path = free_port(), free_port(), os.path.join(cluster.dir, "prometheus.yaml")
@@ -81,7 +82,7 @@ class Prometheus(Running):
         return [(r["metric"], float(r["value"][1])) for r in data["result"]] if data else []
 
 
-# ---- numbers that agree with the run ------------------------------------------------------------------
+# ---- numbers that agree with the run -------------------------------------------------------------
 
 class Watcher(threading.Thread):
     """Scrapes all ports all the time."""
@@ -143,7 +144,8 @@ def counters_agree_with_the_run():
         assert now[i][f"cleave_worker_sessions{{{ME}}}"] == 0 == now[i][f"cleave_worker_memory_bytes{{{ME}}}"]
         assert max(w[f"cleave_worker_sessions{{{ME}}}"] for w in workers[i]) == 1
         assert max(w[f"cleave_worker_memory_bytes{{{ME}}}"] for w in workers[i]) > 1000
-        assert "agree" not in get(cluster.pages[i])[1]  # the name of a session is its master's to choose
+        # the name of a session is its master's to choose
+        assert "agree" not in get(cluster.pages[i])[1]
     # Bytes: as the audit has it, as the other end has it, and as much as the tensors that left.
     link = lambda i, peer, way: change(i, f'cleave_worker_link_bytes_total{{link="{peer}",direction="{way}"}}')
     audit = re.search(r"audit close session=agree .*bytes_in=(\d+) bytes_out=(\d+)", cluster.workers[0].text()[since:])
@@ -203,7 +205,8 @@ def status_says_the_same():
 
 def phases_of(name, steps, **options):
     with Training(name, 1000000, "checkpoint: {every_steps: 1000000}\n", **options) as run:
-        first, m = run.wait_for_step(6), run.wait_for_step(6 + steps)  # what it waits for has been seen by then
+        # what it waits for has been seen by then
+        first, m = run.wait_for_step(6), run.wait_for_step(6 + steps)
         run.process.send_signal(signal.SIGINT)
         run.process.wait(30 * SLOW)
     key = 'cleave_master_step_phase_seconds_total{phase="%s"}'
@@ -230,7 +233,7 @@ def a_phase_is_what_the_master_waits_for():
     assert m['cleave_master_link_round_trip_seconds{worker="w1"}'] >= 0.04, m
 
 
-# ---- the door ------------------------------------------------------------------------------------------
+# ---- the door ------------------------------------------------------------------------------------
 
 def tls(name="master", ca="ca.pem", certs=None, version=ssl.TLSVersion.TLSv1_3):
     """One handshake as a client; what comes of it is the worker's to count."""
@@ -343,7 +346,7 @@ def reloads_are_counted():
     os.rename(os.path.join(cluster.certs, "away.key"), os.path.join(cluster.certs, "w1.key"))
 
 
-# ---- health, and what the port is not --------------------------------------------------------------------
+# ---- health, and what the port is not ------------------------------------------------------------
 
 @suite.test
 def the_port_has_three_pages_and_nothing_else():
@@ -412,11 +415,11 @@ def who_opens_it_to_others_is_told():
     assert done.returncode == 4 and f"metrics.listen: cannot listen on '127.0.0.1:{cluster.pages[0]}'" in done.stderr, done.stderr
 
 
-# ---- alerts and the dashboard ------------------------------------------------------------------------------
+# ---- alerts and the dashboard --------------------------------------------------------------------
 
 def exposed():
-    """Every metric that has a HELP line, workers' and a master's, under the names of its samples, with the
-    labels that it has in Prometheus."""
+    """Every metric that has a HELP line, workers' and a master's, under the names of its samples,
+    with the labels that it has in Prometheus."""
     with Training("names", 1000000, "checkpoint: {every_steps: 1}\n") as run:
         late = {"cleave_master_checkpoint_step", 'cleave_master_link_round_trip_seconds{worker="w1"}'}
         until(lambda: late <= set(run.numbers()))

@@ -1,5 +1,5 @@
-"""Quotas of an identity, over all its sessions: what is over one is refused by name, the session goes on
-and can free something, and nobody else notices."""
+"""Quotas of an identity, over all its sessions: what is over one is refused by name, the session
+goes on and can free something, and nobody else notices."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from tenants import *
@@ -169,7 +169,8 @@ def the_reason_outlives_the_session():
             names(text, "session tenant: ", "allow[].calls", "; then ")
         w = light.open()
         light.close(w)
-        assert all("allow[].calls" in text for text in last_errors())  # an end that was well is no error
+        # an end that was well is no error
+        assert all("allow[].calls" in text for text in last_errors())
         w = light.open()
         refusal(lambda: w.load(1, mlp(1024, 1024), [2, 16]))
         light.close(w)

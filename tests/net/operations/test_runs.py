@@ -1,5 +1,5 @@
-"""Runs and what is told of them: one trainer per folder, `runs`, `log` and `stop` over real daemons,
-however a run ends; and event files, read back with our own reader."""
+"""Runs and what is told of them: one trainer per folder, `runs`, `log` and `stop` over real
+daemons, however a run ends; and event files, read back with our own reader."""
 import contextlib, glob, hashlib, json, os, re, signal, struct, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import tfevents
@@ -66,7 +66,7 @@ def follow(name, *args):
                             text=True, cwd=cluster.dir)
 
 
-# ---- ends ------------------------------------------------------------------------------------------
+# ---- ends ----------------------------------------------------------------------------------------
 
 @suite.test
 def a_finished_run():
@@ -139,7 +139,8 @@ def a_killed_run_is_seen_to_be_dead_and_resumed():
     assert "left no word" in tool("runs").stdout
     gone = tool("stop", "killed")
     assert gone.returncode == 1 and "its process died" in gone.stderr, gone.stderr
-    last = r["checkpoints"][0] + 22  # it may have been killed when the next was written, and not yet recorded
+    # it may have been killed when the next was written, and not yet recorded
+    last = r["checkpoints"][0] + 22
     done = cluster.train(os.path.join(cluster.dir, "killed.yaml"), *ENDLESS, "--resume", "--max-steps", str(last))
     assert done.returncode == 0, done.stderr
     r = recorded("killed")
@@ -156,7 +157,7 @@ def an_interrupted_run():
     assert "interrupted after step" in out
 
 
-# ---- stop ------------------------------------------------------------------------------------------
+# ---- stop ----------------------------------------------------------------------------------------
 
 @suite.test
 def stop_ends_a_run_after_a_checkpoint():
@@ -222,7 +223,8 @@ def a_run_that_was_killed_says_how_far_it_came():
 
 @suite.test
 def asking_twice_is_not_ctrl_c_twice():
-    """Two requests, sent as `stop` does, before the step ends; the checkpoint is written all the same."""
+    """Two requests, sent as `stop` does, before the step ends; the checkpoint is written all the
+    same."""
     with Training("twice") as run:
         asked = [subprocess.Popen([MASTER, "stop", "twice"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                   cwd=cluster.dir) for _ in range(3)]
@@ -232,7 +234,7 @@ def asking_twice_is_not_ctrl_c_twice():
     assert code == 130 and r["state"] == "stopped" and r["checkpoints"][0] == r["step"], (code, r)
 
 
-# ---- one at a time ---------------------------------------------------------------------------------
+# ---- one at a time -------------------------------------------------------------------------------
 
 @suite.test
 def a_folder_has_one_trainer():
@@ -245,7 +247,7 @@ def a_folder_has_one_trainer():
         assert tool("stop", "both").returncode == 0
 
 
-# ---- wrong words and damage ------------------------------------------------------------------------
+# ---- wrong words and damage ----------------------------------------------------------------------
 
 @suite.test
 def wrong_names():
@@ -345,7 +347,7 @@ def a_disk_that_is_full():
         assert again.returncode in (1, 8) and "No space left on device" in again.stderr, again
 
 
-# ---- TensorBoard -----------------------------------------------------------------------------------
+# ---- TensorBoard ---------------------------------------------------------------------------------
 
 def f32(x):
     return struct.unpack("<f", struct.pack("<f", x))[0]

@@ -1,6 +1,6 @@
-"""cleave-master status: three sessions on two of three workers (one computes, one waits for a slow link,
-one is idle and somebody else's), seen by a master and by an observer; a worker that is dead; --watch on
-a terminal and elsewhere."""
+"""cleave-master status: three sessions on two of three workers (one computes, one waits for a slow
+link, one is idle and somebody else's), seen by a master and by an observer; a worker that is dead;
+--watch on a terminal and elsewhere."""
 import fcntl, json, os, pty, re, select, signal, ssl, struct, subprocess, sys, termios, threading, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -94,6 +94,8 @@ def a_slow_link_is_named_with_its_speed_and_round_trip():
 
 @suite.test
 def numbers_grow():
+    until(lambda: all(sessions(look(code=4), worker).get(name, {}).get("modules")
+                      for name, worker in (("busy", "w1"), ("slow", "w2"))))
     first = look(code=4)
     second = look(code=4)
     for name, worker in (("busy", "w1"), ("slow", "w2")):
@@ -110,8 +112,8 @@ def numbers_grow():
 
 @suite.test
 def modules_have_the_names_that_their_programs_gave():
-    """Of another session file's run, and of another program. What such a name holds never reaches a terminal or
-    breaks the JSON; one that is no text at all, or too long, is refused."""
+    """Of another session file's run, and of another program. What such a name holds never reaches a
+    terminal or breaks the JSON; one that is no text at all, or too long, is refused."""
     (m,) = until(lambda: sessions(look(*EYE, code=4), "w2").get("slow", {}).get("modules"))
     assert m["name"] == "back" and m["stage"] is None, m
     text = status(*EYE, code=4)
@@ -159,7 +161,8 @@ def every_name_is_explained():
 @suite.test
 def a_master_sees_its_own_and_an_observer_all():
     text = status("--json", code=4)
-    assert "test/other" not in text and '"idle"' not in text, text  # neither the identity nor the name
+    # neither the identity nor the name
+    assert "test/other" not in text and '"idle"' not in text, text
     rows = look(code=4)
     assert sorted(sessions(rows, "w1")) == ["busy"] and rows["w1"]["sessions_open"] == 1, rows
     assert not rows["w1"]["sees_all_sessions"]
@@ -179,8 +182,8 @@ def a_master_sees_its_own_and_an_observer_all():
 
 @suite.test
 def errors_are_shown_to_whom_they_concern():
-    """A stranger is refused: the observer reads it, the master does not. The other's session fails: its
-    master and the observer do."""
+    """A stranger is refused: the observer reads it, the master does not. The other's session fails:
+    its master and the observer do."""
     done = master("status", os.path.join(c.dir, "busy.yaml"), "--set", "tls.cert=certs/nobody.pem",
                   "--set", "tls.key=certs/nobody.key", cwd=c.dir)
     said = re.sub(r"\s+", " ", done.stdout)
@@ -212,7 +215,8 @@ def a_dead_worker_has_a_row_with_the_fix():
 
 @suite.test
 def a_silent_worker_keeps_nobody_waiting():
-    """A port that accepts and says nothing: the others answer as soon as ever, and it gets its row."""
+    """A port that accepts and says nothing: the others answer as soon as ever, and it gets its
+    row."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -276,8 +280,8 @@ class ExpiredServer:
 
 @suite.test
 def what_is_wrong_and_what_helps():
-    """A worker of another CA, another worker than was meant, one whose certificate has expired, a host that there is
-    not; a worker that drains; and files that are no session."""
+    """A worker of another CA, another worker than was meant, one whose certificate has expired, a
+    host that there is not; a worker that drains; and files that are no session."""
     def refused(error, fix, *args):
         row = look(*args, session="two", interval="0.1", code=4)["w2"]
         assert re.search(error, row["error"]) and re.search(fix, row["fix"]), row
@@ -362,7 +366,8 @@ class Terminal:
 
 @suite.test
 def narrow_terminals():
-    """It flows at the real width down to 20 columns; below, the terminal cuts lines instead of scrolling."""
+    """It flows at the real width down to 20 columns; below, the terminal cuts lines instead of
+    scrolling."""
     for columns, most in ((60, 60), (30, 30), (20, 20), (8, 20)):
         t = Terminal(columns, MASTER, "status", os.path.join(c.dir, "two.yaml"), "--watch", "--interval", "0.2")
         frames = lambda text: [f for f in text.split("\033[H")[1:] if "session" in f and "\033[J" in f]
@@ -394,7 +399,8 @@ def watch_redraws_in_place_and_restores_the_terminal():
 
 @suite.test
 def a_low_window_shows_why_of_everybody():
-    """What each session holds is left out before a session is; it is there when the view is put away."""
+    """What each session holds is left out before a session is; it is there when the view is put
+    away."""
     t = Terminal(80, MASTER, "status", os.path.join(c.dir, "two.yaml"), "--watch", "--interval", "0.3", rows=16)
     whole = lambda text: [f for f in text.split("\033[H")[1:] if "2 of 2 workers answer" in f and "\033[J" in f]
     t.read_until(lambda text: len(whole(text)) >= 3)
@@ -437,8 +443,8 @@ def sessions_that_share_a_core_wait_for_their_turn():
 
 @suite.test
 def nobody_reads_it():
-    """The view ends with its reader, and says so where it cannot write; a closed standard output is not taken
-    for the first connection."""
+    """The view ends with its reader, and says so where it cannot write; a closed standard output is
+    not taken for the first connection."""
     command = [MASTER, "status", os.path.join(c.dir, "two.yaml"), "--watch", "--interval", "0.2"]
     p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=c.dir)
     assert "2 of 2 workers answer" in p.stdout.readline()

@@ -1,5 +1,6 @@
-"""The worker as a service: what it tells the service manager, keys as credentials or from files, and the unit
-itself under systemd's own checks. No systemd runs here: the tests are its other side."""
+"""The worker as a service: what it tells the service manager, keys as credentials or from files,
+and the unit itself under systemd's own checks. No systemd runs here: the tests are its other
+side."""
 import os, re, shutil, signal, socket, ssl, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -90,13 +91,15 @@ def sessions_in_the_status_line():
             "train: {epochs: 100000, batch: 32, seed: 5, optimizer: {kind: sgd, lr: 0.1}}\n"))
         with Running([MASTER, "train", session, "--set", f"workers.w1.address=127.0.0.1:{m.port}"], cwd=cluster.dir):
             m.until(r"STATUS=port \d+: 1 session, \d+ contexts?")
-            time.sleep(SLOW)  # attached by then: a session without its master's stream stays for its lease
+            # attached by then: a session without its master's stream stays for its lease
+            time.sleep(SLOW)
         m.until(r"STATUS=port \d+: 0 sessions, 0 contexts")
 
 
 @suite.test
 def the_watchdog_is_fed():
-    """Twice in the time it gives, while the main loop lives; not when it watches another process."""
+    """Twice in the time it gives, while the main loop lives; not when it watches another
+    process."""
     with Manager("dog", env={"WATCHDOG_USEC": "400000"}) as m:
         m.until("READY=1")
         times = []
@@ -286,8 +289,9 @@ def the_unit_and_the_page_agree():
 
 # ---- the unit, run by a systemd of its own ------------------------------------------------------
 
-# In namespaces of their own (mounts, processes, cgroups, host name) systemd is process 1 over a tree whose changes
-# are thrown away, and starts the unit as `make install` puts it. The network is this host's.
+# In namespaces of their own (mounts, processes, cgroups, host name) systemd is process 1 over a
+# tree whose changes are thrown away, and starts the unit as `make install` puts it. The network is
+# this host's.
 INIT = """set -e
 hold() { mkdir -p /run/new$1/up /run/new$1/work
          mount -t overlay overlay -o lowerdir=$1,upperdir=/run/new$1/up,workdir=/run/new$1/work $1; }

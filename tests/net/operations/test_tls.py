@@ -84,7 +84,8 @@ def expired_client_certificate():
     refused(grpc.StatusCode.UNAVAILABLE, "certificate verify failed", "expired")
     forge("future", [("URI", NAMES["URI"])], begin="20480101000000Z")
     refused(grpc.StatusCode.UNAVAILABLE, "certificate verify failed", "future")
-    forge("forged", [("URI", NAMES["URI"])])  # the same one with good dates: it is the dates that count
+    # the same one with good dates: it is the dates that count
+    forge("forged", [("URI", NAMES["URI"])])
     with Caller(cluster.ports[0], cluster.certs, name="forged") as c:
         c.hello()
 
@@ -178,7 +179,8 @@ STAGES = ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy], te
 
 
 class Impostor(threading.Thread):
-    """A TLS 1.3 server with a good certificate of the CA; it counts the bytes that are sent to it."""
+    """A TLS 1.3 server with a good certificate of the CA; it counts the bytes that are sent to
+    it."""
 
     def __init__(self, name):
         super().__init__(daemon=True)

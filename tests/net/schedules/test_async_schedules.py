@@ -1,6 +1,7 @@
 """The asynchronous schedules against an interpreter of their instruction lists: numpy runs what
-`plan --schedule --out` wrote, stashing the weights of each micro-batch naively, and has to arrive at the
-weights and losses of `train`; staleness and versions are those that `plan` states; the trace shows them."""
+`plan --schedule --out` wrote, stashing the weights of each micro-batch naively, and has to arrive
+at the weights and losses of `train`; staleness and versions are those that `plan` states; the trace
+shows them."""
 import json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *

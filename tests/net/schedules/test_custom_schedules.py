@@ -1,5 +1,6 @@
-"""Schedules that somebody wrote, through session files: whatever order a valid one has, the weights are
-the same; one that is damaged is refused with its instruction before anything is sent, or is still one."""
+"""Schedules that somebody wrote, through session files: whatever order a valid one has, the weights
+are the same; one that is damaged is refused with its instruction before anything is sent, or is
+still one."""
 import json, os, random, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -75,7 +76,8 @@ def needs(word, crosses, n):
 
 
 def shuffled(lists, r):
-    """Another order of the same instructions, split or not, in which each comes after what it needs."""
+    """Another order of the same instructions, split or not, in which each comes after what it
+    needs."""
     split = {s: r.random() < 0.5 for s in range(lists.n)}
     words = []
     for w in (w for rank in lists.ranks for w in rank):

@@ -1,5 +1,5 @@
-"""Schedules over real daemons: every synchronous one gives the same bits, whatever its order, and the
-asynchronous ones take the steps that a simulation of them in a few lines of Python takes."""
+"""Schedules over real daemons: every synchronous one gives the same bits, whatever its order, and
+the asynchronous ones take the steps that a simulation of them in a few lines of Python takes."""
 import json, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -47,7 +47,8 @@ SYNCHRONOUS = {
 
 @suite.test
 def synchronous_schedules_give_the_same_bits():
-    """Batch norm, dropout and clipping in the net; 512 samples make 21 batches of 24 and one of 8."""
+    """Batch norm, dropout and clipping in the net; 512 samples make 21 batches of 24 and one of
+    8."""
     reference, log, _ = trained("naive", PLACES["line"], "micro_batches: 4, schedule: naive")
     for tag, (places, pipeline, stage) in SYNCHRONOUS.items():
         weights, other, _ = trained(tag, PLACES[places], pipeline, stage=stage)

@@ -83,7 +83,8 @@ def links_decide_where_little_crosses():
 
 @suite.test
 def the_input_and_pinned_cuts_stay():
-    """Without weights before the first cut the input would leave; a frozen stage stays what it is."""
+    """Without weights before the first cut the input would leave; a frozen stage stays what it
+    is."""
     flat = [["{op: maxpool, kernel: 2}", "{op: flatten}", "{op: linear, out: 64}"],
             ["{op: relu}", "{op: linear, out: 64}", "{op: relu}"], ["{op: linear, out: 64}", "{op: linear, out: 10}"]]
     told, _ = suggest("home", body(stages_of(flat)), "--speed", "w1=1000", "--speed", "w2=1000")
@@ -138,7 +139,8 @@ def number_of(tag):
 
 @suite.test
 def auto_is_chosen_once():
-    """Trained with auto, by the number that was chosen, and with a break in between: the same bits."""
+    """Trained with auto, by the number that was chosen, and with a break in between: the same
+    bits."""
     session = cluster.session("auto", body(stages_of(NET), "micro_batches: auto"))
     done = cluster.train(session)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -185,7 +187,8 @@ def chosen_for(name, net):
 
 @suite.test
 def auto_pipelines_what_takes_time():
-    """A timer runs as long for few samples as for many: one micro-batch. Convolutions are shared out."""
+    """A timer runs as long for few samples as for many: one micro-batch. Convolutions are shared
+    out."""
     net = [["{op: conv2d, out: 2, kernel: 3}", "{op: wait, forward_ms: 5, input_ms: 5, weight_ms: 5}"],
            ["{op: relu}"], ["{op: flatten}", "{op: linear, out: 10}"]]
     assert chosen_for("brief", net)["micro_batches"] == 1

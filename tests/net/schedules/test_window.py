@@ -1,5 +1,5 @@
-"""The window of 1f1b follows the links: stages that take time without computing (the op wait), workers
-behind proxies that delay, and a delay that changes in the middle of a run."""
+"""The window of 1f1b follows the links: stages that take time without computing (the op wait),
+workers behind proxies that delay, and a delay that changes in the middle of a run."""
 import json, os, re, struct, subprocess, sys, threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -72,8 +72,8 @@ def step_is(n):
 @alone("times of steps and of links")
 @measured
 def the_window_follows_a_delay_that_changes():
-    """Without a delay the textbook's window of 2 is about right; with 80 ms of round trip at each worker
-    (the way from one to the other is 80 ms) it loses most of the time."""
+    """Without a delay the textbook's window of 2 is about right; with 80 ms of round trip at each
+    worker (the way from one to the other is 80 ms) it loses most of the time."""
     with DelayedCluster(2, round_trip_ms=0, env=TESTING) as cluster:
         run = Run(cluster, "changing", "window: auto", 40)
         run.wait_for(step_is(8))
@@ -84,7 +84,8 @@ def the_window_follows_a_delay_that_changes():
                      int(re.match(r"window (\d+)", l["message"]).group(1)) > before + 2)
         run.wait_for(step_is(30))
         after = run.windows()[-1]
-        # one for 24 ms of computing, and those of (2 * 80 ms + 24 ms) / 24 ms on the way and at the other
+        # one for 24 ms of computing, and those of (2 * 80 ms + 24 ms) / 24 ms on the way and at the
+        # other
         assert before <= 5 and 7 <= after <= 11, run.lines
         for proxy in cluster.proxies.values():
             proxy.set_delay(0)

@@ -69,7 +69,8 @@ def learns_and_predicts():
     accuracy = float(re.search(r"test accuracy (\S+) %", done.stdout).group(1))
     assert accuracy > 90, done.stdout  # one in three by chance
     told = re.findall("test accuracy.*", done.stdout)
-    for sets in ((), ("--set", "data.images.train_crop=center", "--set", "data.images.flip=0")):  # nothing is random
+    # nothing is random
+    for sets in ((), ("--set", "data.images.train_crop=center", "--set", "data.images.flip=0")):
         done = master("eval", session, *sets, cwd=cluster.dir)
         assert done.returncode == 0 and re.findall("test accuracy.*", done.stdout) == told, (told, done.stdout, done.stderr)
 
@@ -80,7 +81,8 @@ def learns_and_predicts():
 
 @suite.test
 def validation_is_of_all_classes():
-    """Held-back images are seen as in an evaluation; the end of the folder alone would be one class."""
+    """Held-back images are seen as in an evaluation; the end of the folder alone would be one
+    class."""
     data = DATA + "  validation: {fraction: 0.4}\n  limit_train: 72\n"
     done = cluster.train(cluster.session("held", body(data)))
     assert done.returncode == 0, done.stderr
@@ -128,7 +130,8 @@ def damaged(name, corpus_file, text, command):
     """A copy of the training folder with one bad file among the good ones."""
     root = os.path.join(cluster.dir, "photos", name)
     shutil.copytree(os.path.join(cluster.dir, "photos", "train"), root)
-    bad = "blue/0/000.png" if command == "check" else "blue/0/0001.png"  # one that check looks at, or not
+    # one that check looks at, or not
+    bad = "blue/0/000.png" if command == "check" else "blue/0/0001.png"
     shutil.copy(os.path.join(CORPUS, corpus_file), os.path.join(root, bad))
     session = cluster.session(name, body(DATA.replace("[train]", f"[{name}]")))
     done = master(command, session, cwd=cluster.dir)

@@ -51,7 +51,8 @@ def same_bits_at_every_cut():
 
 @suite.test
 def a_state_dict_goes_in_and_comes_out():
-    """The run's own checkpoint as one file for all stages: trained on from it, wherever they are."""
+    """The run's own checkpoint as one file for all stages: trained on from it, wherever they
+    are."""
     folder = os.path.join(cluster.dir, "runs", "unsplit", f"checkpoint-{STEPS}")
     weights = os.path.join(folder, "model-00001-of-00001.safetensors")
     one, losses = trained("again", CUTS["unsplit"], weights)

@@ -566,7 +566,8 @@ static void round_trip(const char *text, size_t len) {
   clv_bytes_done(&second);
 }
 
-/* session_text with a text of n times `letter` put in place of `from`, between `head` and `tail`. */
+/* session_text with a text of n times `letter` put in place of `from`, between `head` and
+ * `tail`. */
 static char *lengthened(const char *from, const char *head, char letter, size_t n,
                         const char *tail) {
   clv_bytes to = {0};

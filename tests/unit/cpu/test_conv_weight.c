@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The weight gradients of our own and the tiles of weights, called directly, so that both block widths are tested on every
+ * The weight gradients of our own and the tiles of weights, called directly, so that both block
+ * widths are tested on every
  * processor: against loops, whatever the threads, overwriting and adding.
  */
 #include "kernels/cpu/conv_int.h"

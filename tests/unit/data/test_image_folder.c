@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A folder of images as a dataset: order and labels of torchvision's ImageFolder, the same bits with
- * any number of threads and after a resume, and errors that name the file.
+ * A folder of images as a dataset: order and labels of torchvision's ImageFolder, the same bits
+ * with any number of threads and after a resume, and errors that name the file.
  */
 #include <dlfcn.h>
 #include <png.h>
@@ -290,8 +290,8 @@ static void evaluations_draw_nothing(void **state) {
 
 static atomic_size_t closed_in_vain;
 
-/* Before the C library's, or a sanitizer's: a descriptor that is closed twice may by then be another
- * thread's. */
+/* Before the C library's, or a sanitizer's: a descriptor that is closed twice may by then be
+ * another thread's. */
 int close(int fd) {
   static int (*_Atomic next)(int);
   if (!next) next = (int (*)(int))(uintptr_t)dlsym(RTLD_NEXT, "close");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pixels: PNG and JPEG of every kind decode as Pillow decodes them, resizing gives Pillow's bits, and
- * whatever is damaged or too large is refused.
+ * Pixels: PNG and JPEG of every kind decode as Pillow decodes them, resizing gives Pillow's bits,
+ * and whatever is damaged or too large is refused.
  */
 #include "master/data/image_int.h"
 #include "tests/golden/golden_int.h"
@@ -128,7 +128,7 @@ static void truncated_anywhere(void **state) {
   }
 }
 
-/* ---- resampling -------------------------------------------------------------------------------- */
+/* ---- resampling ------------------------------------------------------------------------------ */
 
 static clv_pixels golden_pixels(const char *what) {
   golden_tensor t;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Quotas of a session, of an identity, of a worker: what is charged where, what the refusal says, and
- * that idle memory is nobody's reason to be refused.
+ * Quotas of a session, of an identity, of a worker: what is charged where, what the refusal says,
+ * and that idle memory is nobody's reason to be refused.
  */
 #include <pthread.h>
 
@@ -159,7 +159,7 @@ static void what_a_session_leaves_behind_goes_with_it(void **state) {
   assert_int_equal(clv_account_used(f->identity, CLV_QUOTA_TENSORS), 0);
 }
 
-/* ---- threads ------------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 enum { THREADS = 4, ROUNDS = 2000 };
 

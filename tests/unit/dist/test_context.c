@@ -180,7 +180,7 @@ static void the_numbers_are_those_of_the_weights(void **state) {
     }
 }
 
-/* ---- frames in any order ----------------------------------------------------------------------- */
+/* ---- frames in any order --------------------------------------------------------------------- */
 
 static uint64_t draw(uint64_t *seed, uint64_t n) {
   *seed = *seed * 6364136223846793005u + 1442695040888963407u;

@@ -115,7 +115,7 @@ static uint32_t count(const hall *h, char letter, uint32_t first) {
   return n;
 }
 
-/* ---- one core ---------------------------------------------------------------------------------- */
+/* ---- one core -------------------------------------------------------------------------------- */
 
 static const uint64_t equal[] = {1, 1, 1};
 
@@ -249,7 +249,7 @@ static void between_packets_a_turn_is_given_away(void **state) {
   clv_turnstile_free(h.t);
 }
 
-/* ---- stopping ---------------------------------------------------------------------------------- */
+/* ---- stopping -------------------------------------------------------------------------------- */
 
 static void who_is_stopped_does_not_wait(void **state) {
   (void)state;
@@ -273,7 +273,7 @@ static void who_is_stopped_does_not_wait(void **state) {
   clv_turnstile_free(h.t);
 }
 
-/* ---- several cores ------------------------------------------------------------------------------- */
+/* ---- several cores --------------------------------------------------------------------------- */
 
 static void nobody_overtakes_who_needs_more_cores(void **state) {
   (void)state;

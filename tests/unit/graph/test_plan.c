@@ -378,8 +378,8 @@ static void cache_follows_version(void **state) {
   rig_done(&r);
 }
 
-/* Weights that each call makes give the bits of those that stay, follow the parameters without a new
- * version, and take no memory of their own. */
+/* Weights that each call makes give the bits of those that stay, follow the parameters without a
+ * new version, and take no memory of their own. */
 static void transient_weights(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_cpu(), blocked_backend()};

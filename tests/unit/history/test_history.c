@@ -24,7 +24,7 @@ static void put(const char *path, const char *text) {
   fclose(f);
 }
 
-/* ---- a process that trains ----------------------------------------------------------------------- */
+/* ---- a process that trains ------------------------------------------------------------------- */
 
 typedef struct child {
   pid_t pid;
@@ -81,7 +81,7 @@ static clv_run_entry look(const char *dir) {
   return e;
 }
 
-/* ---- tests --------------------------------------------------------------------------------------- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 static void a_folder_has_one_trainer(void **state) {
   clv_err err = {0};
@@ -305,7 +305,8 @@ static clv_code print_log(const char *run, clv_err *err) {
   return code;
 }
 
-/* Characters pass wherever a read ends between their bytes, and what a terminal would obey never does. */
+/* Characters pass wherever a read ends between their bytes, and what a terminal would obey never
+ * does. */
 static void a_log_is_printed_clean(void **state) {
   enum { LINE = 16383 }; /* with it, the next character lies across the end of a read */
   CLV_AUTO(clv_bytes_done) clv_bytes journal = {0}, printed = {0}, want = {0};
@@ -323,7 +324,8 @@ static void a_log_is_printed_clean(void **state) {
   assert_string_equal(printed.data, want.data);
 }
 
-/* /proc/self/mem is a regular file that cannot be read at its beginning, as one on a broken disk. */
+/* /proc/self/mem is a regular file that cannot be read at its beginning, as one on a broken
+ * disk. */
 static void a_log_that_cannot_be_read_is_an_error(void **state) {
   clv_err err = {0};
   (void)state;

@@ -81,7 +81,7 @@ static int close_http(void **state) {
   return 0;
 }
 
-/* ---- a client ---------------------------------------------------------------------------------- */
+/* ---- a client -------------------------------------------------------------------------------- */
 
 static int dial(void) {
   struct sockaddr_in at = {.sin_family = AF_INET,
@@ -132,7 +132,7 @@ static int status(const char *request, char reply[REPLY]) {
   return status_of(request, strlen(request), reply);
 }
 
-/* ---- proper requests ----------------------------------------------------------------------------- */
+/* ---- proper requests ------------------------------------------------------------------------- */
 
 static void pages_are_shown(void **state) {
   (void)state;
@@ -180,7 +180,7 @@ static void one_request_a_connection(void **state) {
   assert_int_equal(shown, 1);
 }
 
-/* ---- odd requests -------------------------------------------------------------------------------- */
+/* ---- odd requests ---------------------------------------------------------------------------- */
 
 static void odd_requests_are_refused(void **state) {
   (void)state;
@@ -241,7 +241,7 @@ static void endless_headers_are_cut(void **state) {
   assert_int_equal(shown, 0);
 }
 
-/* ---- clients that take their time ------------------------------------------------------------------ */
+/* ---- clients that take their time ------------------------------------------------------------ */
 
 static void silent_clients_are_cut(void **state) {
   (void)state;
@@ -296,7 +296,7 @@ static void a_crowd_does_not_keep_others_out(void **state) {
   for (size_t i = 0; i < CLV_COUNT(held); i++) close(held[i]);
 }
 
-/* ---- addresses -------------------------------------------------------------------------------------- */
+/* ---- addresses ------------------------------------------------------------------------------- */
 
 static void an_address_in_use_is_named(void **state) {
   (void)state;

@@ -211,8 +211,8 @@ static void test_resume(void **state) {
 /* ---- groups ------------------------------------------------------------------------------------
  */
 
-/* Two groups step as two optimisers of their own would, bit for bit. Their values lie mixed: 0 and 2 of
- * three spans are the first group's. */
+/* Two groups step as two optimisers of their own would, bit for bit. Their values lie mixed: 0 and
+ * 2 of three spans are the first group's. */
 static void check_groups(const clv_optim_config *groups) {
   static const clv_optim_span spans[] = {{0, 5, 0}, {20, 7, 1}, {48, 4, 0}};
   static const clv_optim_span first[] = {{0, 5, 0}, {48, 4, 0}}, second = {20, 7, 0};
@@ -260,7 +260,8 @@ static void test_groups(void **state) {
   check_groups((clv_optim_config[]){adam, decayed});
 }
 
-/* The one with momentum decides how many moments there are; a backend is given none for the other. */
+/* The one with momentum decides how many moments there are; a backend is given none for the
+ * other. */
 static void test_groups_moments(void **state) {
   static const clv_optim_span spans[] = {{0, 2, 0}, {8, 2, 1}};
   float p[4] = {1, 1, 1, 1}, g[4] = {1, 1, 1, 1};

@@ -41,7 +41,7 @@ static size_t files_in(const char *folder, char paths[8][200]) {
   return found;
 }
 
-/* ---- a reader ------------------------------------------------------------------------------------ */
+/* ---- a reader -------------------------------------------------------------------------------- */
 
 static uint64_t le(const char *p, size_t n) {
   uint64_t v = 0;
@@ -97,7 +97,7 @@ static void expect_event(const clv_bytes *file, size_t *at, const char *want, si
 
 #define EXPECT(file, at, text) expect_event(file, at, text, sizeof(text) - 1)
 
-/* ---- tests --------------------------------------------------------------------------------------- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 static void bytes_are_as_the_protobuf_says(void **state) {
   static const clv_scalar two[] = {{"a", 1.5}, {"bc", -2}};

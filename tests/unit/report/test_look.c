@@ -172,7 +172,8 @@ static void draws_the_same_text(void **state) {
   assert_string_equal(brief.data, brief_at_80);
 }
 
-/* Whatever the width: no line is longer, and nothing but printable ASCII and line ends comes out. */
+/* Whatever the width: no line is longer, and nothing but printable ASCII and line ends comes
+ * out. */
 static void stays_inside_the_width(void **state) {
   (void)state;
   for (unsigned width = 0; width < 200; width++) {

@@ -343,8 +343,9 @@ static UNUSED _Noreturn void serve_forever(const char *dir) {
   for (;;) pause();
 }
 
-/* This program again (a fork alone would inherit half of gRPC): its main, with the scratch folder as its only
- * argument, calls serve_forever. A server that dies ends the test, which does not wait for it. */
+/* This program again (a fork alone would inherit half of gRPC): its main, with the scratch folder
+ * as its only argument, calls serve_forever. A server that dies ends the test, which does not wait
+ * for it. */
 static UNUSED pid_t start_process(char target[64]) {
   int fds[2];
   char port[16] = "";

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Random valid schedules: all instructions of a round in a random order in which each comes after
- * what it needs, and each stage's forwards, input gradients and weight gradients ascend. And ways to
- * damage one.
+ * what it needs, and each stage's forwards, input gradients and weight gradients ascend. And ways
+ * to damage one.
  */
 #ifndef CLEAVE_RANDOM_SCHEDULE_H
 #define CLEAVE_RANDOM_SCHEDULE_H
@@ -121,7 +121,7 @@ static inline clv_sched *random_schedule(uint64_t *seed) {
   return random_of(&shape, kind, seed);
 }
 
-/* ---- damage -------------------------------------------------------------------------------------- */
+/* ---- damage ---------------------------------------------------------------------------------- */
 
 static inline void insert(clv_sched *s, uint32_t rank, uint32_t at, clv_instr i) {
   ok(clv_sched_push(s, rank, i.kind, i.stage, i.micro, i.weights_behind, err));
@@ -137,8 +137,8 @@ static inline clv_instr cut(clv_sched *s, uint32_t rank, uint32_t at) {
   return i;
 }
 
-/* One of: drop, duplicate, swap, move, to another rank, change the stage, the micro-batch, the kind,
- * the version. */
+/* One of: drop, duplicate, swap, move, to another rank, change the stage, the micro-batch, the
+ * kind, the version. */
 static inline void damage(clv_sched *s, uint64_t *seed) {
   uint32_t rank = roll(seed, s->shape.n_ranks), other = roll(seed, s->shape.n_ranks);
   for (uint32_t r = 0; !s->n[rank]; r++) {

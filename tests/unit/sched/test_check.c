@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gate: what a schedule has to be, each way of not being it, random valid ones, and damaged ones.
+ * The gate: what a schedule has to be, each way of not being it, random valid ones, and damaged
+ * ones.
  *
  * runs alone: how long a check may take
  */

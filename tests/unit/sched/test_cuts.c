@@ -64,7 +64,7 @@ static uint32_t search_for(const clv_sched_cuts *p, clv_sched_split ret[FEW],
   return n;
 }
 
-/* ---- against all ways -------------------------------------------------------------------------- */
+/* ---- against all ways ------------------------------------------------------------------------ */
 
 typedef struct brute {
   const clv_sched_cuts *p;
@@ -148,7 +148,7 @@ static void test_against_all(void **state) {
   }
 }
 
-/* ---- known beforehand -------------------------------------------------------------------------- */
+/* ---- known beforehand ------------------------------------------------------------------------ */
 
 static void expect_cuts(const clv_sched_cuts *p, const uint32_t *want, uint32_t micros) {
   clv_sched_split found[FEW];

@@ -82,7 +82,8 @@ static void test_by_hand(void **state) {
   clv_sched_run_done(&run, s);
 }
 
-/* Stages 0, 1, 2, 3 go to and fro between two ranks: edges 0 and 2 share a direction of one link. */
+/* Stages 0, 1, 2, 3 go to and fro between two ranks: edges 0 and 2 share a direction of one
+ * link. */
 static void test_shared_link(void **state) {
   static const char text[] =
       "schedule custom stages 4 ranks 2 micro-batches 1 first-backward 4\n"
@@ -137,7 +138,8 @@ static void random_costs(uint64_t *seed, uint32_t stages, clv_sched_costs *ret) 
   }
 }
 
-/* Two equal stages: the formula or one more is within 2 % of the best window; so is what is chosen. */
+/* Two equal stages: the formula or one more is within 2 % of the best window; so is what is
+ * chosen. */
 static void test_formula(void **state) {
   (void)state;
   for (uint64_t round = 1; round <= 400; round++) {
@@ -186,7 +188,8 @@ static void test_need(void **state) {
   assert_int_equal(need_of(&frozen, &c), 1 + 9); /* 8.5 */
 }
 
-/* A loss that takes no time at the master is computed as soon as it can be: it keeps a worker waiting. */
+/* A loss that takes no time at the master is computed as soon as it can be: it keeps a worker
+ * waiting. */
 static void test_loss_first(void **state) {
   clv_sched_shape shape = {.n_stages = 3, .n_ranks = 2, .n_micro = 8, .rank = {0, 1, 0}};
   clv_sched_costs c = two_stages(0, 0);
@@ -205,8 +208,8 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Chains of unequal stages, and a loss that comes back to the first rank: what is chosen is near the
- * best window, and better than the better textbook. */
+/* Chains of unequal stages, and a loss that comes back to the first rank: what is chosen is near
+ * the best window, and better than the better textbook. */
 static void test_unequal(void **state) {
   enum { ROUNDS = 50 };
   double over[2 * ROUNDS], worse[2 * ROUNDS];

@@ -126,7 +126,7 @@ static void test_refused(void **state) {
   }
 }
 
-/* ---- the drawing ---------------------------------------------------------------------------------- */
+/* ---- the drawing ----------------------------------------------------------------------------- */
 
 static size_t longest_line(const char *text) {
   size_t longest = 0;

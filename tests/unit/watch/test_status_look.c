@@ -182,7 +182,8 @@ static void other_modules_have_the_names_of_their_program(void **state) {
   assert_module(&look(0, true).sessions[0].modules[0], "encoder", false);
 }
 
-/* A session that is new, and one of a worker that has been restarted, is compared with its beginning. */
+/* A session that is new, and one of a worker that has been restarted, is compared with its
+ * beginning. */
 static void what_is_new_is_compared_with_its_beginning(void **state) {
   (void)state;
   clv_look_worker w = look(0, false);

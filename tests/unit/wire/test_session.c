@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Unary messages about a session: hello, opening and closing, status. Round trips of every field, cut
- * into pieces, and what is wrong with them said.
+ * Unary messages about a session: hello, opening and closing, status. Round trips of every field,
+ * cut into pieces, and what is wrong with them said.
  */
 #include "tests/unit/wire/wire_test.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LoadShard, the largest of the unary messages: round trips of every field, cut into pieces, each rule
- * broken once, and the hostile set of all unary messages: what a peer sends costs at most twice its
- * bytes and 1 MiB, and a refused message nearly nothing.
+ * LoadShard, the largest of the unary messages: round trips of every field, cut into pieces, each
+ * rule broken once, and the hostile set of all unary messages: what a peer sends costs at most
+ * twice its bytes and 1 MiB, and a refused message nearly nothing.
  */
 #include "tests/unit/wire/wire_test.h"
 
