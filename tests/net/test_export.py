@@ -37,11 +37,11 @@ REFUSED = {"both_ways": "layer '0': LSTM with bidirectional=True", "projected": 
            "gru": "layer '1': GRU is not supported; what can be exported: .*LSTM, LayerNorm, Linear, "}
 
 
-def export(folder, attribute, *args, ops=OPS):
+def export(folder, attribute, *args, script=EXPORTER):
     source = os.path.join(folder, "model.py")
     with open(source, "w") as f:
         f.write(MODEL)
-    return run(sys.executable, EXPORTER, "--from", f"{source}:{attribute}", "--ops", ops, *args)
+    return run(sys.executable, script, "--from", f"{source}:{attribute}", *args)
 
 
 def loaded(path):
@@ -122,7 +122,7 @@ def a_sequence_model_goes_into_a_session_and_back():
     with Cluster(1) as cluster:
         make_data(os.path.join(cluster.dir, "data"))
         weights = os.path.join(cluster.dir, "net.safetensors")
-        done = export(cluster.dir, "net", "--weights", weights)
+        done = export(cluster.dir, "net", "--weights", weights, "--ops", OPS)
         assert done.returncode == 0, done.stderr
         assert "{op: embedding, rows: 23, out: 6}" in done.stdout, done.stdout
         assert "{op: lstm, out: 8, layers: 2}" in done.stdout, done.stdout
@@ -154,10 +154,13 @@ def a_sequence_model_goes_into_a_session_and_back():
 def names_of_tensors_and_settings_follow():
     with Cluster(0) as cluster:
         weights = os.path.join(cluster.dir, "net.safetensors")
-        done = export(cluster.dir, "bare", "--weights", weights)
+        for path in (EXPORTER, OPS):  # beside each other, as installed
+            shutil.copy(path, cluster.dir)
+        script = os.path.join(cluster.dir, "export_torch.py")
+        done = export(cluster.dir, "bare", "--weights", weights, script=script)
         assert done.returncode == 0 and "{op: lstm, out: 4, bias: false}" in done.stdout, done.stdout + done.stderr
         assert set(safetensors(weights)) == {"0.weight_ih_l0", "0.weight_hh_l0"}
-        done = export(cluster.dir, "gru", "--weights", weights + ".none")
+        done = export(cluster.dir, "gru", "--weights", weights + ".none", "--ops", OPS)
         assert done.returncode == 1 and "layer '1': GRU is not supported" in done.stderr, done.stderr
         assert not os.path.exists(weights + ".none")
 

@@ -237,24 +237,16 @@ static inline clv_node_desc linear_desc(int64_t rows, int64_t features, int64_t 
   return d;
 }
 
-/* An op over images without (or with batch norm's) parameters. */
+/* batchnorm or dropout over images. */
 static inline clv_node_desc image_desc(clv_op op, int64_t n, int64_t c, int64_t h, int64_t w) {
   clv_node_desc d = {.op = op,
-                     .n_in = op == CLV_OP_ADD ? 2 : 1,
+                     .n_in = 1,
                      .training = true,
-                     .need_dx = {true, op == CLV_OP_ADD},
+                     .need_dx = {true},
                      .threads = 1,
                      .offered_block = {1, 1}};
-  d.in[0] = d.in[1] = d.out = CLV_SHAPE(n, c, h, w);
+  d.in[0] = d.out = CLV_SHAPE(n, c, h, w);
   d.attrs = (clv_attrs){.p = 0.25, .eps = 1e-5, .momentum = 0.1};
-  if (op == CLV_OP_MAXPOOL || op == CLV_OP_AVGPOOL) {
-    d.attrs.kernel[0] = d.attrs.kernel[1] = 3;
-    d.attrs.stride[0] = d.attrs.stride[1] = 2;
-    d.attrs.pad[0] = d.attrs.pad[1] = 1;
-    d.out = CLV_SHAPE(n, c, (h - 1) / 2 + 1, (w - 1) / 2 + 1);
-  }
-  if (op == CLV_OP_GLOBALAVGPOOL) d.out = CLV_SHAPE(n, c, 1, 1);
-  if (op == CLV_OP_FLATTEN) d.out = CLV_SHAPE(n, c * h * w);
   if (op == CLV_OP_BATCHNORM) {
     d.need_dw = true;
     d.n_params = 5;
