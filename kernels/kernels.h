@@ -29,7 +29,7 @@ extern "C" {
 /* Dimension letters: N batch, C channels in, K channels out, H x W image, F features, T steps of a
  * sequence. */
 
-/* The numbers travel in LoadShard: append only. */
+/* The numbers travel in LoadModule: append only. */
 typedef enum clv_op {
   CLV_OP_INPUT = 0, /* an external input; no kernel */
   CLV_OP_LINEAR = 1,

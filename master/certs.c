@@ -11,7 +11,7 @@ static const char *folder(const arguments *a) { return a->dir ? a->dir : "certs"
 
 /* OpenSSL without what it always has is not the person's mistake. */
 static int fail(const clv_err *err) {
-  return clv_exit_say(err->code == CLV_INTERNAL ? CLV_EXIT_INTERNAL : CLV_EXIT_FAILED, err);
+  return clv_exit_report(err->code == CLV_INTERNAL ? CLV_EXIT_INTERNAL : CLV_EXIT_FAILED, err);
 }
 
 int clv_cmd_certs_init(void *args) {
@@ -48,7 +48,7 @@ int clv_cmd_certs_show(void *args) {
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   if (clv_tls_show(a->line.words[0], &out, a->run.json, &err) != CLV_OK)
-    return clv_exit_say(CLV_EXIT_DATA, &err);
+    return clv_exit_report(CLV_EXIT_DATA, &err);
   fputs(out.data, stdout);
   return CLV_EXIT_OK;
 }
@@ -57,7 +57,7 @@ static int write_new(const char *path, clv_config_kind kind) {
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   if (access(path, F_OK) == 0) {
-    clv_say(CLV_LOG_ERROR, "failed", "%s is there already; nothing was written", path);
+    clv_notice(CLV_LOG_ERROR, "failed", "%s is there already; nothing was written", path);
     return CLV_EXIT_FAILED;
   }
   if (clv_config_example(kind, &text, &err) != CLV_OK ||

@@ -6,7 +6,7 @@
 #include "master/master_int.h"
 
 static int ended(clv_code code, int outcome, const clv_err *err) {
-  return code == CLV_OK ? outcome : clv_exit_say(CLV_EXIT_FAILED, err);
+  return code == CLV_OK ? outcome : clv_exit_report(CLV_EXIT_FAILED, err);
 }
 
 int clv_cmd_runs(void *args) {

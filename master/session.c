@@ -37,7 +37,7 @@ static int with_session_of(arguments *a, session_loader *load, session_command *
   clv_config_overrides over = {
       .env = (const char *const *)environ, .sets = a->sets.items, .n_sets = a->sets.n};
   if (load(a->line.words[0], &over, &config, &err) != CLV_OK)
-    return clv_exit_say(CLV_EXIT_CONFIG, &err);
+    return clv_exit_report(CLV_EXIT_CONFIG, &err);
   a->run.log_json = clv_cli_json(&a->line, config->log.json);
   clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, a->run.log_json);
   a->run.interrupted = &interrupted;

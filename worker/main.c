@@ -28,7 +28,7 @@ static const clv_cli_command commands[] = {
              "reloads, the end, what is open and the watchdog are told."},
     {.name = "check", .run = clv_cmd_check,
      .doc = "check the configuration, its certificates and artifacts"},
-    {.name = "devices", .run = devices, .doc = "list what stages can compute on"},
+    {.name = "devices", .run = devices, .doc = "list what modules can compute on"},
 };
 
 static const clv_cli_option options[] = {
@@ -52,9 +52,9 @@ static const clv_cli_page pages[] = {{"cleave-worker.yaml", 5, man_worker}};
 int main(int argc, char **argv) {
   static const clv_cli cli = {
       .name = "cleave-worker",
-      .doc = "daemon that holds shards of networks for masters",
+      .doc = "daemon that holds modules of networks for masters",
       .about =
-          "The Cleave worker daemon: it holds shards of a model for masters that prove who "
+          "The Cleave worker daemon: it holds modules of a model for masters that prove who "
           "they are, and computes on them. Its configuration says who may call.",
       .worker = true,
       .commands = commands,

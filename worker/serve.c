@@ -13,7 +13,7 @@
 
 #include "common/dist/dist.h"
 #include "worker/accept_guard_int.h"
-#include "worker/pages_int.h"
+#include "worker/metrics_endpoint_int.h"
 #include "worker/service/service.h"
 #include "worker/store/store.h"
 #include "worker/worker_int.h"
@@ -122,24 +122,24 @@ static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
   clv_err err;
   if (clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, ret_id, &err) != CLV_OK ||
       clv_tls_identity_require(*ret_id, CLV_TLS_SERVER, &err) != CLV_OK)
-    return clv_exit_say(CLV_EXIT_CONNECT, &err);
-  if (clv_store_check(c, &err) != CLV_OK) return clv_exit_say(CLV_EXIT_DATA, &err);
+    return clv_exit_report(CLV_EXIT_CONNECT, &err);
+  if (clv_store_check(c, &err) != CLV_OK) return clv_exit_report(CLV_EXIT_DATA, &err);
   return CLV_EXIT_OK;
 }
 
 /* From the open port to the closed one. */
 static int run_service(const clv_worker_config *c, const clv_tls_identity *id,
-                       clv_rpc_runtime *runtime, clv_pages **pages) {
+                       clv_rpc_runtime *runtime, clv_metrics_endpoint **endpoint) {
   clv_service *service;
   clv_err err;
   if (clv_service_open(c, id, runtime, &service, &err) != CLV_OK)
-    return clv_exit_say(CLV_EXIT_CONNECT, &err);
-  clv_pages_show(*pages, service);
+    return clv_exit_report(CLV_EXIT_CONNECT, &err);
+  clv_metrics_endpoint_show(*endpoint, service);
   clv_accept_guard_limit(service, clv_service_connections, c->limits.connections);
   log_facts(c, id, clv_service_port(service));
   clv_notify_ready(clv_service_port(service));
   serve_until_stopped(service, c);
-  clv_pages_closep(pages);
+  clv_metrics_endpoint_closep(endpoint);
   clv_accept_guard_limit(NULL, NULL, 0);
   clv_service_close(service);
   clv_log_event(CLV_LOG_INFO, "stopped", "%s", "");
@@ -150,7 +150,7 @@ static int serve(const arguments *a, bool check_only) {
   clv_err err;
   CLV_AUTO(clv_worker_config_freep) clv_worker_config *config = NULL;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *identity = NULL;
-  if (load_config(a, &config, &err) != CLV_OK) return clv_exit_say(CLV_EXIT_CONFIG, &err);
+  if (load_config(a, &config, &err) != CLV_OK) return clv_exit_report(CLV_EXIT_CONFIG, &err);
   clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : config->log.level,
               clv_cli_json(&a->line, config->log.json));
   int bad = check_files(config, &identity);
@@ -165,14 +165,15 @@ static int serve(const arguments *a, bool check_only) {
   harden();
   if (clv_tls_floor_install(&err) != CLV_OK ||
       clv_tls_handshakes_watch(config->limits.handshake_timeout_ms, &err) != CLV_OK)
-    return clv_exit_say(CLV_EXIT_CONNECT, &err);
-  CLV_AUTO(clv_pages_closep) clv_pages *pages = NULL;
-  if (clv_pages_open(config, &pages, &err) != CLV_OK) return clv_exit_say(CLV_EXIT_CONNECT, &err);
+    return clv_exit_report(CLV_EXIT_CONNECT, &err);
+  CLV_AUTO(clv_metrics_endpoint_closep) clv_metrics_endpoint *endpoint = NULL;
+  if (clv_metrics_endpoint_open(config, &endpoint, &err) != CLV_OK)
+    return clv_exit_report(CLV_EXIT_CONNECT, &err);
   CLV_AUTO(clv_rpc_runtime_freep) clv_rpc_runtime *runtime = NULL;
   clv_rpc_runtime_options ro = {.queue_threads = 2};
   if (clv_rpc_runtime_new(&ro, &runtime, &err) != CLV_OK)
-    return clv_exit_say(CLV_EXIT_FAILED, &err);
-  return run_service(config, identity, runtime, &pages);
+    return clv_exit_report(CLV_EXIT_FAILED, &err);
+  return run_service(config, identity, runtime, &endpoint);
 }
 
 int clv_cmd_serve(void *args) {

@@ -204,7 +204,7 @@ void clv_log_event(clv_log_level level, const char *event, const char *fmt, ...)
 /* What a program tells the person who started it, at whatever level the log is: `NAME: text`, or a JSON
  * object as above. `name` is a static string. */
 void clv_log_name(const char *name);
-void clv_say(clv_log_level level, const char *event, const char *fmt, ...) CLV_PRINTF(3, 4);
+void clv_notice(clv_log_level level, const char *event, const char *fmt, ...) CLV_PRINTF(3, 4);
 
 /* "2026-01-31T12:00:00.000Z" */
 char *clv_time_text(uint64_t wall_ms, char text[32]);

@@ -110,7 +110,7 @@ void clv_log_event(clv_log_level level, const char *event, const char *fmt, ...)
   va_end(ap);
 }
 
-void clv_say(clv_log_level level, const char *event, const char *fmt, ...) {
+void clv_notice(clv_log_level level, const char *event, const char *fmt, ...) {
   char text[TEXT_MAX], start[64];
   va_list ap;
   va_start(ap, fmt);

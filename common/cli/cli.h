@@ -46,9 +46,9 @@ typedef struct clv_exit_row {
 extern const clv_exit_row clv_exit_rows[];
 extern const size_t clv_exit_n_rows;
 
-/* Say on standard error why the program ends (clv_say, event "failed"), with where to read on about the
+/* Say on standard error why the program ends (clv_notice, event "failed"), with where to read on about the
  * code. Returns the code. */
-int clv_exit_say(clv_exit code, const clv_err *err);
+int clv_exit_report(clv_exit code, const clv_err *err);
 
 /* ---- tables ------------------------------------------------------------------------------------ */
 

@@ -19,13 +19,14 @@ const clv_exit_row clv_exit_rows[] = {
 /* clang-format on */
 const size_t clv_exit_n_rows = CLV_COUNT(clv_exit_rows);
 
-int clv_exit_say(clv_exit code, const clv_err *err) {
+int clv_exit_report(clv_exit code, const clv_err *err) {
   bool points = false;
   for (size_t i = 0; i < clv_exit_n_rows; i++)
     if (clv_exit_rows[i].code == code) points = clv_exit_rows[i].points;
   if (points)
-    clv_say(CLV_LOG_ERROR, "failed", "%s (exit %d: EXIT-CODES.md#exit-%d)", err->text, code, code);
+    clv_notice(CLV_LOG_ERROR, "failed", "%s (exit %d: EXIT-CODES.md#exit-%d)", err->text, code,
+               code);
   else
-    clv_say(CLV_LOG_ERROR, "failed", "%s", err->text);
+    clv_notice(CLV_LOG_ERROR, "failed", "%s", err->text);
   return code;
 }

@@ -14,10 +14,10 @@ bool clv_cli_json(const clv_cli_line *line, bool in_file) {
   return line->log_format ? line->log_format == CLV_LOG_AS_JSON : in_file;
 }
 
-static int say_usage(const clv_cli_line *line, const char *text) {
+static int report_usage(const clv_cli_line *line, const char *text) {
   const char *of = line->command ? line->command->name : line->group ? line->group : "";
-  clv_say(CLV_LOG_ERROR, "usage", "%s\nTry '%s%s%s --help'.", text, line->cli->name, *of ? " " : "",
-          of);
+  clv_notice(CLV_LOG_ERROR, "usage", "%s\nTry '%s%s%s --help'.", text, line->cli->name,
+             *of ? " " : "", of);
   return CLV_EXIT_USAGE;
 }
 
@@ -27,17 +27,17 @@ int clv_cli_usage(const clv_cli_line *line, const char *fmt, ...) {
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
-  return say_usage(line, text);
+  return report_usage(line, text);
 }
 
-static int say_unwritable(void) {
-  clv_say(CLV_LOG_ERROR, "failed", "standard output cannot be written");
+static int report_unwritable(void) {
+  clv_notice(CLV_LOG_ERROR, "failed", "standard output cannot be written");
   return CLV_EXIT_FAILED;
 }
 
 static int print(const clv_bytes *text) {
   if (text->failed || fwrite(text->data, 1, text->len, stdout) != text->len || fflush(stdout))
-    return say_unwritable();
+    return report_unwritable();
   return CLV_EXIT_OK;
 }
 
@@ -49,7 +49,7 @@ static bool reader_has_left(void) {
 /* What a command said may have met a full disk; a reader such as `head` that left had enough of it. */
 static int heard(int outcome) {
   bool failed = fflush(stdout) != 0 || ferror(stdout);
-  return failed && outcome == CLV_EXIT_OK && !reader_has_left() ? say_unwritable() : outcome;
+  return failed && outcome == CLV_EXIT_OK && !reader_has_left() ? report_unwritable() : outcome;
 }
 
 /* Else the first file or connection that is opened would have the number of a closed standard stream,
@@ -75,7 +75,7 @@ int clv_cli_main(const clv_cli *cli, int argc, char *const *argv, void *args) {
   clv_log_name(cli->name);
   clv_code code = clv_cli_parse(cli, argc, argv, args, &err);
   clv_log_set(line->verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, clv_cli_json(line, false));
-  if (code != CLV_OK) return say_usage(line, err.text);
+  if (code != CLV_OK) return report_usage(line, err.text);
   if (line->help || line->version) return answer(line);
   return heard(line->command->run(args));
 }
@@ -108,7 +108,7 @@ int clv_cli_run_man(void *args) {
   for (size_t i = 0; i < line->cli->n_pages; i++) {
     const clv_cli_page *page = &line->cli->pages[i];
     if (strcmp(page->name, line->words[0]) != 0) continue;
-    if (page->write(&text, &err) != CLV_OK) return clv_exit_say(CLV_EXIT_FAILED, &err);
+    if (page->write(&text, &err) != CLV_OK) return clv_exit_report(CLV_EXIT_FAILED, &err);
     return print(&text);
   }
   return fail_page(line);

@@ -18,20 +18,20 @@ clv_code clv_slab_take(clv_contexts *e, slab *s, void *ret_pp, clv_err *err) {
 /* ---- causes and names -------------------------------------------------------------------------- */
 
 /* What stands for a reason when there is no memory left for one. Never counted, never freed. */
-static reason no_memory = {.refs = 1,
-                           .code = CLV_EXHAUSTED,
-                           .text =
-                               "the quota of bytes is used up, and none is left to say of what "
-                               "(limits.session_bytes, allow[].bytes or memory_limit in a "
-                               "worker's worker.yaml)"};
+static shared_err no_memory = {.refs = 1,
+                               .code = CLV_EXHAUSTED,
+                               .text =
+                                   "the quota of bytes is used up, and none is left to say of what "
+                                   "(limits.session_bytes, allow[].bytes or memory_limit in a "
+                                   "worker's worker.yaml)"};
 
-const reason clv_reason_ended = {
+const shared_err clv_shared_err_ended = {
     .refs = 1, .code = CLV_CANCELLED, .text = "its context ended before the value was there"};
 
-reason *clv_reason_of(clv_contexts *e, const clv_err *why, const char *hop) {
-  reason *c;
+shared_err *clv_shared_err_of(clv_contexts *e, const clv_err *why, const char *hop) {
+  shared_err *c;
   clv_err ignored;
-  if (clv_slab_take(e, &e->causes, &c, &ignored) != CLV_OK) return &no_memory;
+  if (clv_slab_take(e, &e->errors, &c, &ignored) != CLV_OK) return &no_memory;
   clv_frame text; /* cut and cleaned as a peer would have it */
   clv_frame_set_failure(&text, why->code, why->text, hop);
   c->refs = 1;
@@ -41,13 +41,13 @@ reason *clv_reason_of(clv_contexts *e, const clv_err *why, const char *hop) {
   return c;
 }
 
-reason *clv_reason_ref(reason *c) {
+shared_err *clv_shared_err_ref(shared_err *c) {
   if (c != &no_memory) c->refs++;
   return c;
 }
 
-void clv_reason_unref(clv_contexts *e, reason *c) {
-  if (c && c != &no_memory && --c->refs == 0) clv_slab_give(&e->causes, c);
+void clv_shared_err_unref(clv_contexts *e, shared_err *c) {
+  if (c && c != &no_memory && --c->refs == 0) clv_slab_give(&e->errors, c);
 }
 
 clv_code clv_name_index(clv_contexts *e, const char *name, uint32_t *ret, clv_err *err) {
@@ -103,7 +103,7 @@ clv_code clv_context_value_made(clv_contexts *e, context *c, uint64_t id, value 
 
 void clv_call_release(clv_contexts *e, call *c) {
   for (uint32_t i = 0; i < c->n_in; i++) c->in[i] = clv_tensor_unref(c->in[i]);
-  if (c->plan) clv_stage_call_put(c->plan, c->state);
+  if (c->plan) clv_module_call_put(c->plan, c->state);
   c->state = NULL;
   clv_old_weights_unref(e, c->weights);
   c->weights = NULL;
@@ -140,7 +140,7 @@ static void call_free(clv_contexts *e, call *c) {
   clv_turn_leave(e, c);
   clv_order_leave_call(c);
   clv_call_release(e, c);
-  clv_reason_unref(e, c->failed);
+  clv_shared_err_unref(e, c->failed);
   c->out->ctx->n_calls--;
   clv_slab_give(&e->calls, c);
 }
@@ -153,13 +153,13 @@ void clv_value_free(clv_contexts *e, value *v) {
   if (v->next) v->next->at = v->at;
   for (delivery *d = v->deliveries, *next; d; d = next) {
     next = d->next;
-    if (d->keep) e->env.kept(e->env.user, d->keep, NULL, &clv_reason_ended);
+    if (d->keep) e->env.kept(e->env.user, d->keep, NULL, &clv_shared_err_ended);
     clv_slab_give(&e->deliveries, d);
   }
   if (v->maker) call_free(e, v->maker);
   clv_value_forget_gradients(e, v, UINT32_MAX);
   clv_tensor_unref(v->tensor);
-  clv_reason_unref(e, v->failed);
+  clv_shared_err_unref(e, v->failed);
   clv_slab_give(&e->values, v);
   __atomic_store_n(&e->counts.values, e->values.used, __ATOMIC_RELAXED);
 }
@@ -193,7 +193,7 @@ static void empty_context(clv_contexts *e, context *c) {
   c->trace = clv_tensor_unref(c->trace);
   c->n_trace = 0;
   free_gradients(e, c);
-  clv_reason_unref(e, c->failed);
+  clv_shared_err_unref(e, c->failed);
   c->failed = NULL;
   for (clv_packet *p = c->waiting, *next; p; p = next) {
     next = p->next;
@@ -273,7 +273,7 @@ clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret, clv_e
   e->deliveries = clv_slab_of(sizeof(delivery), MAX_CONTEXT_ITEMS, "waiting deliveries");
   e->contributions = clv_slab_of(sizeof(contribution), MAX_CONTEXT_ITEMS, "gradients of values");
   e->gradients = clv_slab_of(sizeof(gradient), MAX_CONTEXT_ITEMS, "gradients of modules");
-  e->causes = clv_slab_of(sizeof(reason), MAX_CONTEXT_ITEMS, "errors");
+  e->errors = clv_slab_of(sizeof(shared_err), MAX_CONTEXT_ITEMS, "errors");
   e->changes = clv_slab_of(sizeof(change), MAX_CHANGES, "waiting changes of parameters");
   e->turns = clv_slab_of(sizeof(turn), MAX_CONTEXT_ITEMS, "turns of changes of parameters");
   e->strands = clv_slab_of(sizeof(strand), MAX_CONTEXT_ITEMS, "modules in backward passes");
@@ -298,7 +298,7 @@ void clv_contexts_free(clv_contexts *e) {
   while (e->waiting_changes) clv_change_free(e, e->waiting_changes);
   for (context *c = e->open; c; c = c->next) empty_context(e, c);
   slab *const slabs[] = {&e->contexts,      &e->values,    &e->calls,  &e->deliveries,
-                         &e->contributions, &e->gradients, &e->causes, &e->changes,
+                         &e->contributions, &e->gradients, &e->errors, &e->changes,
                          &e->turns,         &e->strands,   &e->steps,  &e->weights};
   for (size_t i = 0; i < CLV_COUNT(slabs); i++) clv_slab_done(slabs[i]);
   free(e->context_buckets);
@@ -328,9 +328,9 @@ static void send_abort(clv_contexts *e, const context *c) {
   e->env.emit(e->env.user, p);
 }
 
-void clv_context_fail(clv_contexts *e, context *c, reason *why) {
+void clv_context_fail(clv_contexts *e, context *c, shared_err *why) {
   if (c->failed)
-    clv_reason_unref(e, why);
+    clv_shared_err_unref(e, why);
   else
     c->failed = why;
   clv_strands_free(e, c);
@@ -341,7 +341,7 @@ void clv_context_fail(clv_contexts *e, context *c, reason *why) {
 void clv_context_fail_at(clv_contexts *e, context *c, const clv_err *why, uint32_t module) {
   char hop[32];
   snprintf(hop, sizeof hop, "module %u", module);
-  clv_context_fail(e, c, clv_reason_of(e, why, hop));
+  clv_context_fail(e, c, clv_shared_err_of(e, why, hop));
 }
 
 /* ---- frames ------------------------------------------------------------------------------------ */

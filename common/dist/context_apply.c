@@ -30,7 +30,7 @@ void clv_context_restore_buffers(clv_contexts *e, uint64_t id, uint32_t module) 
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     line *l = &e->lines[i];
     if (l->shadow_of != id || (module != CLV_MODULE_ALL && module != i)) continue;
-    clv_stage_restore_buffers(e->env.stage(e->env.user, i));
+    clv_module_restore_buffers(e->env.module(e->env.user, i));
     l->shadow_of = 0;
     context *c = clv_context_find(e, id);
     if (c) c->kept[i / 8] &= (uint8_t) ~(1u << (i % 8)); /* the next call keeps them again */
@@ -69,28 +69,28 @@ _Static_assert((int)CLV_OPTIM_MAX_GROUPS == CLV_WIRE_GROUPS + 1,
                "a change has a rate for each group");
 
 static void step_module(clv_contexts *e, const change *k, uint32_t module, clv_tensor *gradients) {
-  clv_stage *s = e->env.stage(e->env.user, module);
+  clv_module *s = e->env.module(e->env.user, module);
   line *l = &e->lines[module];
   double rates[CLV_OPTIM_MAX_GROUPS];
   (void)clv_seat_take(e->env.seat, 1); /* a step that has begun is taken, whether or not */
   if (!k->final && !s->o.final) {
-    clv_stage_snapshot(s);
+    clv_module_snapshot(s);
     e->n_snapshots += !l->snapshot_of;
     l->snapshot_of = k->context;
   }
   for (uint32_t i = 0; i < k->n_rates; i++) rates[i] = k->rates[i];
   clv_optim_step(s->optim, s->block, gradients->data, rates, k->scale);
   s->version++;
-  clv_stage_add(&s->steps, 1);
-  clv_stage_add(&s->counts.stepped, 1);
+  clv_counter_add(&s->steps, 1);
+  clv_counter_add(&s->counts.stepped, 1);
 }
 
 static bool revert_module(clv_contexts *e, const change *k, uint32_t module) {
-  clv_stage *s = e->env.stage(e->env.user, module);
+  clv_module *s = e->env.module(e->env.user, module);
   line *l = &e->lines[module];
   if (l->snapshot_of != k->context) return false;
-  clv_stage_revert(s);
-  clv_stage_add(&s->steps, -(uint64_t)1);
+  clv_module_revert(s);
+  clv_counter_add(&s->steps, -(uint64_t)1);
   l->snapshot_of = 0;
   e->n_snapshots--;
   return true;
@@ -103,7 +103,7 @@ static void answer(clv_contexts *e, const change *k, bool done) {
   p->frame.context = k->context;
   p->frame.message = ++*e->env.next_message;
   p->frame.reply_to = k->message;
-  p->frame.stage = k->module;
+  p->frame.module = k->module;
   if (!done)
     clv_frame_set_failure(&p->frame, CLV_PRECONDITION,
                           "nothing of this context can be taken back: no APPLY, or work of another "
@@ -132,7 +132,7 @@ static clv_code check_apply(const context *ctx, clv_err *err) {
 }
 
 static clv_code check_rates(const gradient *g, const change *k, clv_err *err) {
-  size_t groups = clv_optim_n_groups(g->stage->optim);
+  size_t groups = clv_optim_n_groups(g->mod->optim);
   if (k->n_rates >= groups) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION,
                   "%u learning rate%s for module %u, whose parameters are in %zu groups",
@@ -144,9 +144,9 @@ static clv_code check_rates(const gradient *g, const change *k, clv_err *err) {
 static clv_code modules_to_step(clv_contexts *e, const context *ctx, change *k, uint32_t module,
                                 clv_err *err) {
   for (const gradient *g = ctx->gradients; g; g = g->next) {
-    if (!meant(g, module) || !g->stage->optim || !g->filled) continue;
+    if (!meant(g, module) || !g->mod->optim || !g->filled) continue;
     CLV_TRY(check_rates(g, k, err));
-    CLV_TRY(clv_stage_snapshot_ready(g->stage, err));
+    CLV_TRY(clv_module_snapshot_ready(g->mod, err));
     CLV_TRY(clv_change_means(e, k, g->module, g->block, err));
   }
   return CLV_OK;
@@ -156,7 +156,7 @@ static clv_code modules_to_revert(clv_contexts *e, const context *ctx, change *k
   const gradient *g = ctx->gradients;
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     while (g && g->module < i) g = g->next;
-    bool stepped = g && g->module == i && g->stage->optim;
+    bool stepped = g && g->module == i && g->mod->optim;
     if (stepped || e->lines[i].snapshot_of == ctx->id)
       CLV_TRY(clv_change_means(e, k, i, NULL, err));
   }
@@ -197,9 +197,9 @@ void clv_context_last_step(clv_contexts *e, const clv_frame *f) {
 
 clv_code clv_on_apply(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
   clv_err why;
-  clv_code code = p->frame.commit.turn ? clv_order_add_step(e, ctx, &p->frame, &why)
-                                       : apply(e, ctx, p->frame.stage, &p->frame, &why);
-  if (code != CLV_OK) clv_context_fail_at(e, ctx, &why, p->frame.stage);
+  clv_code code = p->frame.commit.position ? clv_order_add_step(e, ctx, &p->frame, &why)
+                                           : apply(e, ctx, p->frame.module, &p->frame, &why);
+  if (code != CLV_OK) clv_context_fail_at(e, ctx, &why, p->frame.module);
   return clv_contexts_run(e, err);
 }
 
@@ -221,8 +221,8 @@ bool clv_contexts_gradient_item(clv_contexts *e, uint64_t id, uint32_t module, u
   const gradient *g = ctx ? ctx->gradients : NULL;
   while (g && g->module != module) g = g->next;
   if (g && !(g->filled && g->weights_filled)) return false; /* a step in turn took them */
-  for (int i = 0; g && i < g->stage->params->n; i++) {
-    const clv_param *p = &g->stage->params->list[i];
+  for (int i = 0; g && i < g->mod->params->n; i++) {
+    const clv_param *p = &g->mod->params->list[i];
     if (!p->trainable || p->frozen || index-- != 0) continue;
     *ret = (clv_state_item){.dtype = p->dtype,
                             .shape = p->shape,

@@ -89,7 +89,7 @@ static clv_code sum_up(clv_contexts *e, const call *c, uint32_t phase, clv_tenso
       CLV_TRY(code);
       own = true;
     }
-    c->stage->o.backend->add(CLV_F32, sum->data, k->tensor->data, sum->n);
+    c->mod->o.backend->add(CLV_F32, sum->data, k->tensor->data, sum->n);
   }
   *ret = clv_steal(&sum);
   return CLV_OK;
@@ -123,15 +123,15 @@ static clv_code gradients_of(clv_contexts *e, context *ctx, const call *c, gradi
                              clv_err *err) {
   gradient **at = &ctx->gradients, *g;
   *ret = NULL;
-  if (!c->stage->n_learning) return CLV_OK;
+  if (!c->mod->n_learning) return CLV_OK;
   while (*at && (*at)->module < c->module) at = &(*at)->next;
   if (*at && (*at)->module == c->module) {
     *ret = *at;
     return CLV_OK;
   }
-  clv_shape shape = CLV_SHAPE((int64_t)c->stage->params->trainable_bytes);
+  clv_shape shape = CLV_SHAPE((int64_t)c->mod->params->trainable_bytes);
   CLV_TRY(clv_slab_take(e, &e->gradients, &g, err));
-  *g = (gradient){.next = *at, .module = c->module, .stage = c->stage};
+  *g = (gradient){.next = *at, .module = c->module, .mod = c->mod};
   clv_code code = clv_pool_tensor(e->env.pool, CLV_U8, &shape, &g->block, err);
   if (code != CLV_OK) {
     clv_slab_give(&e->gradients, g);
@@ -164,18 +164,18 @@ static clv_code check_call(const call *c, clv_err *err) {
                     c->flags & CLV_FLAG_TRAINING ? "nothing in it needs a gradient"
                                                  : "it was made without TRAINING");
   bool reads = c->phase == RETAINED || clv_plan_get_info(c->plan->plan)->backward_reads_params;
-  bool changed = !c->weights && c->version != c->stage->version;
+  bool changed = !c->weights && c->version != c->mod->version;
   return reads && changed ? params_changed(c, err) : CLV_OK;
 }
 
 /* After a backward the saved state is gone: the forward runs again, with the same random numbers, and
  * running statistics as they are. */
 static clv_code run_again(clv_contexts *e, call *c, clv_err *err) {
-  clv_stage *s = c->stage;
+  clv_module *s = c->mod;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = NULL;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *kept = NULL;
   void *buffers = (char *)s->block + s->params->trainable_bytes;
-  size_t bytes = clv_stage_buffer_bytes(s);
+  size_t bytes = clv_module_buffer_bytes(s);
   clv_shape shape = CLV_SHAPE((int64_t)bytes);
   if (bytes) CLV_TRY(clv_pool_tensor(e->env.pool, CLV_U8, &shape, &kept, err));
   CLV_TRY(clv_call_output(e, c, &out, err));
@@ -199,26 +199,27 @@ clv_code clv_call_backward_weight(clv_contexts *e, call *c, clv_err *err) {
   uint64_t begin = clv_now_ns();
   CLV_TRY(clv_plan_backward_weight(c->plan->plan, c->state, clv_call_block(c),
                                    g ? g->block->data : NULL, add, err));
-  clv_stage_add(&c->stage->counts.compute_ns, clv_now_ns() - begin);
+  clv_counter_add(&c->mod->counts.compute_ns, clv_now_ns() - begin);
   return CLV_OK;
 }
 
 /* The calls of a module are added in their order: none before an earlier one whose turn is to come. */
 static clv_code weights_in_order(const call *c, gradient *g, clv_err *err) {
-  uint32_t own = c->places[ORDER_WEIGHT].turn;
-  if (g && g->weight_turn > (own ? own : c->out->ctx->turns_done))
-    return clv_fail(err, CLV_PRECONDITION,
-                    "an earlier call of module %u has turn %u for the gradients of its parameters, "
-                    "and those of call %llx would be added before",
-                    c->module, g->weight_turn, (unsigned long long)c->out->id);
-  if (g && own) g->weight_turn = own;
+  uint32_t own = c->places[ORDER_WEIGHT].position;
+  if (g && g->weight_position > (own ? own : c->out->ctx->positions_done))
+    return clv_fail(
+        err, CLV_PRECONDITION,
+        "an earlier call of module %u has position %u for the gradients of its parameters, "
+        "and those of call %llx would be added before",
+        c->module, g->weight_position, (unsigned long long)c->out->id);
+  if (g && own) g->weight_position = own;
   return CLV_OK;
 }
 
 static clv_code compute(clv_contexts *e, call *c, const clv_tensor *dout, clv_tensor **dins,
                         clv_err *err) {
   context *ctx = c->out->ctx;
-  clv_stage *s = c->stage;
+  clv_module *s = c->mod;
   void *to[CLV_MAX_INPUTS] = {0};
   gradient *g;
   CLV_TRY(gradients_of(e, ctx, c, &g, err));
@@ -235,9 +236,9 @@ static clv_code compute(clv_contexts *e, call *c, const clv_tensor *dout, clv_te
   CLV_TRY(own_weights(c, err));
   CLV_TRY(clv_plan_backward_input(c->plan->plan, c->state, clv_call_block(c), dout->data, to,
                                   g ? g->block->data : NULL, add, err));
-  clv_stage_add(&s->counts.compute_ns, clv_now_ns() - begin);
-  clv_stage_add(&s->counts.backwards, 1);
-  bool split = c->places[ORDER_WEIGHT].turn;
+  clv_counter_add(&s->counts.compute_ns, clv_now_ns() - begin);
+  clv_counter_add(&s->counts.backwards, 1);
+  bool split = c->places[ORDER_WEIGHT].position;
   if (split) clv_context_note(e, ctx, CLV_TRACE_INPUT, c, begin);
   CLV_TRY(send_gradients(e, c, dins, err)); /* before the weights' own, so that others can start */
   if (split) return CLV_OK;
@@ -247,7 +248,7 @@ static clv_code compute(clv_contexts *e, call *c, const clv_tensor *dout, clv_te
 }
 
 void clv_call_after_backward(clv_contexts *e, call *c) {
-  clv_stage_call_put(c->plan, c->state);
+  clv_module_call_put(c->plan, c->state);
   c->state = NULL;
   c->went_back = true;
   c->phase = c->out->ctx->retain ? RETAINED : SPENT;
@@ -258,7 +259,7 @@ static clv_code backward_of(clv_contexts *e, call *c, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dout = NULL;
   clv_tensor *dins[CLV_MAX_INPUTS] = {0};
   CLV_TRY(check_call(c, err));
-  CLV_TRY(clv_context_core(e, c->stage, err));
+  CLV_TRY(clv_context_core(e, c->mod, err));
   CLV_TRY(sum_up(e, c, c->out->ctx->phase, &dout, err));
   if (!dout) {
     clv_call_after_backward(e, c);
@@ -266,7 +267,7 @@ static clv_code backward_of(clv_contexts *e, call *c, clv_err *err) {
   }
   clv_code code = compute(e, c, dout, dins, err);
   for (uint32_t i = 0; i < c->n_in; i++) clv_tensor_unref(dins[i]);
-  if (code == CLV_OK && c->places[ORDER_WEIGHT].turn)
+  if (code == CLV_OK && c->places[ORDER_WEIGHT].position)
     c->weight_due = true;
   else if (code == CLV_OK)
     clv_call_after_backward(e, c);
@@ -280,7 +281,7 @@ static bool took_part(const context *ctx, uint32_t module) {
 }
 
 /* Of one module; 0 for each parameter when nothing flowed to it. Returns the place behind them. */
-static double *sums_of(const clv_stage *s, const gradient *g, double *at) {
+static double *sums_of(const clv_module *s, const gradient *g, double *at) {
   for (int i = 0; i < s->params->n; i++) {
     const clv_param *q = &s->params->list[i];
     if (!q->trainable || q->frozen) continue;
@@ -291,7 +292,7 @@ static double *sums_of(const clv_stage *s, const gradient *g, double *at) {
 }
 
 double clv_gradient_square(const gradient *g) {
-  const clv_stage *s = g->stage;
+  const clv_module *s = g->mod;
   double sum = 0;
   for (int i = 0; i < s->params->n; i++) {
     const clv_param *q = &s->params->list[i];
@@ -308,7 +309,7 @@ static clv_code sum_squares(clv_contexts *e, const context *ctx, clv_tensor **re
   int64_t n = 0;
   *ret_total = 0;
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++)
-    if (took_part(ctx, i)) n += e->env.stage(e->env.user, i)->n_learning;
+    if (took_part(ctx, i)) n += e->env.module(e->env.user, i)->n_learning;
   if (!n) return CLV_OK;
   clv_shape shape = CLV_SHAPE(n);
   CLV_TRY(clv_pool_tensor(e->env.pool, CLV_F64, &shape, ret, err));
@@ -318,7 +319,7 @@ static clv_code sum_squares(clv_contexts *e, const context *ctx, clv_tensor **re
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     while (g && g->module < i) g = g->next;
     if (took_part(ctx, i))
-      at = sums_of(e->env.stage(e->env.user, i), g && g->module == i ? g : NULL, at);
+      at = sums_of(e->env.module(e->env.user, i), g && g->module == i ? g : NULL, at);
   }
   for (int64_t i = 0; i < n; i++) *ret_total += ((double *)(*ret)->data)[i];
   return CLV_OK;
@@ -328,7 +329,7 @@ static clv_code add_vote(clv_contexts *e, const context *ctx, clv_packet *p, clv
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *sums = NULL;
   double total;
   for (const gradient *g = ctx->gradients; g; g = g->next)
-    CLV_TRY(clv_stage_snapshot_ready(g->stage, err)); /* nothing may fail at APPLY */
+    CLV_TRY(clv_module_snapshot_ready(g->mod, err)); /* nothing may fail at APPLY */
   CLV_TRY(sum_squares(e, ctx, &sums, &total, err));
   p->frame.has_vote = true;
   p->frame.vote.finite = isfinite(total);
@@ -358,7 +359,7 @@ static void pop_needed(clv_contexts *e, context *ctx, strand *s) {
   c->needed = false;
   c->root = 0;
   memset(c->targets, 0, sizeof c->targets);
-  if (c->places[ORDER_BACKWARD].turn) {
+  if (c->places[ORDER_BACKWARD].position) {
     clv_order_leave(ctx, ORDER_BACKWARD, &c->places[ORDER_BACKWARD]);
     clv_order_done(e, ctx);
   }
@@ -372,7 +373,7 @@ static bool has_come(const clv_contexts *e, const context *ctx, const strand *s)
   const call *c = s->first;
   if (!c || c->phase == WAITING) return false;
   const order_place *p = &c->places[ORDER_BACKWARD];
-  if (p->turn && !clv_order_is_due(ctx, p)) return false;
+  if (p->position && !clv_order_is_due(ctx, p)) return false;
   if (clv_turn_changes_before(e, c->module, ctx->prepared)) return false;
   return c->out->failed || count_got(c, ctx->phase) >= c->contributions;
 }
@@ -382,7 +383,7 @@ static bool run_next(clv_contexts *e, context *ctx, strand *s) {
   call *c = s->first;
   clv_err why;
   if (c->out->failed) {
-    clv_context_fail(e, ctx, clv_reason_ref(c->out->failed));
+    clv_context_fail(e, ctx, clv_shared_err_ref(c->out->failed));
     return false;
   }
   clv_code code = CLV_OK;
@@ -427,7 +428,7 @@ static clv_code append_needed(clv_contexts *e, context *ctx, call *c, clv_err *e
   c->next_needed = NULL;
   *(s->first ? &s->last->next_needed : &s->first) = c;
   s->last = c;
-  if (c->stage) ctx->took_part[c->module / 8] |= (uint8_t)(1u << (c->module % 8));
+  if (c->mod) ctx->took_part[c->module / 8] |= (uint8_t)(1u << (c->module % 8));
   ctx->n_needed++;
   c->needed = true;
   return CLV_OK;
@@ -489,7 +490,7 @@ clv_code clv_on_prepare(clv_contexts *e, context *ctx, clv_packet *p, clv_err *e
   clv_err why;
   if (ctx->failed) {
     clv_context_fail(e, ctx,
-                     clv_reason_ref(ctx->failed)); /* said again: this pass gets no other end */
+                     clv_shared_err_ref(ctx->failed)); /* said again: this pass gets no other end */
     return CLV_OK;
   }
   if (prepare(e, ctx, &p->frame, &why) != CLV_OK)

@@ -55,37 +55,37 @@ static clv_code check_input(const call *c, uint32_t slot, const clv_node *node, 
 static int64_t batch_of(const call *c) { return c->in[0]->shape.rank ? c->in[0]->shape.dim[0] : 1; }
 
 clv_code clv_call_output(clv_contexts *e, call *c, clv_tensor **ret, clv_err *err) {
-  const clv_node *node = &c->stage->graph->nodes[c->stage->graph->output];
+  const clv_node *node = &c->mod->graph->nodes[c->mod->graph->output];
   c->out_shape = node->shape;
   if (c->out_shape.rank > 0) c->out_shape.dim[0] = batch_of(c);
   return clv_pool_tensor(e->env.pool, node->dtype, &c->out_shape, ret, err);
 }
 
-static void *buffers_in(const clv_stage *s, void *block) {
+static void *buffers_in(const clv_module *s, void *block) {
   return (char *)block + s->params->trainable_bytes;
 }
 
 /* Running statistics are those of now, whatever the age of the weights: a copy of a few KiB each way. */
 static void lend_buffers(const call *c) {
-  const clv_stage *s = c->stage;
+  const clv_module *s = c->mod;
   if (c->weights)
     memcpy(buffers_in(s, c->weights->block->data), buffers_in(s, s->block),
-           clv_stage_buffer_bytes(s));
+           clv_module_buffer_bytes(s));
 }
 
 static void return_buffers(const call *c) {
-  const clv_stage *s = c->stage;
+  const clv_module *s = c->mod;
   if (c->weights)
     memcpy(buffers_in(s, s->block), buffers_in(s, c->weights->block->data),
-           clv_stage_buffer_bytes(s));
+           clv_module_buffer_bytes(s));
 }
 
 clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) {
   const void *in[CLV_MAX_INPUTS] = {0};
-  clv_stage *s = c->stage;
-  CLV_TRY(clv_stage_plan_for(s, batch_of(c), c->flags & CLV_FLAG_TRAINING, c->input_grads, &c->plan,
-                             err));
-  CLV_TRY(clv_stage_call_get(s, c->plan, &c->state, err));
+  clv_module *s = c->mod;
+  CLV_TRY(clv_module_plan_for(s, batch_of(c), c->flags & CLV_FLAG_TRAINING, c->input_grads,
+                              &c->plan, err));
+  CLV_TRY(clv_module_call_get(s, c->plan, &c->state, err));
   for (uint32_t i = 0; i < c->n_in; i++) in[i] = c->in[i]->data;
   clv_rng_key key = {.seed = s->o.seed, .step = c->step, .micro_batch = c->micro_batch};
   c->version = c->weights ? c->weights->version : s->version;
@@ -94,7 +94,7 @@ clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) {
   CLV_TRY(clv_plan_forward(c->plan->plan, c->state, clv_call_block(c), c->version, in, true,
                            out->data, &key, err));
   return_buffers(c);
-  clv_stage_add(&s->counts.compute_ns, clv_now_ns() - begin);
+  clv_counter_add(&s->counts.compute_ns, clv_now_ns() - begin);
   return CLV_OK;
 }
 
@@ -102,33 +102,33 @@ clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) {
 static void keep_buffers(clv_contexts *e, const call *c) {
   context *ctx = c->out->ctx;
   uint8_t *kept = &ctx->kept[c->module / 8], bit = (uint8_t)(1u << (c->module % 8));
-  if (!(c->flags & CLV_FLAG_TRAINING) || !clv_stage_buffer_bytes(c->stage) || (*kept & bit)) return;
-  clv_stage_keep_buffers(c->stage);
+  if (!(c->flags & CLV_FLAG_TRAINING) || !clv_module_buffer_bytes(c->mod) || (*kept & bit)) return;
+  clv_module_keep_buffers(c->mod);
   e->lines[c->module].shadow_of = ctx->id;
   *kept |= bit;
 }
 
 static clv_code run_call(clv_contexts *e, call *c, clv_tensor **ret, clv_err *err) {
-  const clv_graph *g = c->stage->graph;
+  const clv_graph *g = c->mod->graph;
   uint32_t slot = 0;
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_INPUT) CLV_TRY(check_input(c, slot++, &g->nodes[i], err));
   CLV_TRY(clv_call_output(e, c, ret, err));
-  CLV_TRY(clv_context_core(e, c->stage, err));
+  CLV_TRY(clv_context_core(e, c->mod, err));
   keep_buffers(e, c);
   clv_call_take_weights(c->out->ctx, c);
   uint64_t begin = clv_now_ns();
   CLV_TRY(clv_call_forward(c, *ret, err));
   clv_context_note(e, c->out->ctx, CLV_TRACE_FORWARD, c, begin);
   bool training = c->flags & CLV_FLAG_TRAINING;
-  bool differentiable = training && (c->input_grads || c->stage->n_learning);
+  bool differentiable = training && (c->input_grads || c->mod->n_learning);
   c->phase = differentiable ? FORWARD : INFERRED;
-  clv_stage_counts *counts = &c->stage->counts;
-  clv_stage_add(training ? &counts->forwards : &counts->evals, 1);
+  clv_module_counts *counts = &c->mod->counts;
+  clv_counter_add(training ? &counts->forwards : &counts->evals, 1);
   if (!differentiable) {
     clv_call_release(e, c);
   } else if (c->flags & CLV_FLAG_RECOMPUTE) {
-    clv_stage_call_put(c->plan, c->state);
+    clv_module_call_put(c->plan, c->state);
     c->state = NULL;
     c->phase = RETAINED;
   }
@@ -139,13 +139,13 @@ static clv_code run_call(clv_contexts *e, call *c, clv_tensor **ret, clv_err *er
 static clv_code finish_call(clv_contexts *e, call *c, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = NULL;
   value *v = c->out;
-  reason *failed = c->failed;
+  shared_err *failed = c->failed;
   clv_err why;
   c->failed = NULL;
   if (!failed && run_call(e, c, &out, &why) != CLV_OK) {
     char hop[32];
     snprintf(hop, sizeof hop, "module %u", c->module);
-    failed = clv_reason_of(e, &why, hop);
+    failed = clv_shared_err_of(e, &why, hop);
     out = clv_tensor_unref(out);
   }
   if (failed) {
@@ -176,7 +176,7 @@ clv_code clv_call_run_next(clv_contexts *e, clv_err *err) {
 static void refuse_call(clv_contexts *e, call *c, const clv_err *why) {
   char hop[32];
   snprintf(hop, sizeof hop, "module %u", c->module);
-  if (!c->failed) c->failed = clv_reason_of(e, why, hop);
+  if (!c->failed) c->failed = clv_shared_err_of(e, why, hop);
   clv_turn_leave(e, c);
 }
 
@@ -229,14 +229,14 @@ static clv_code follow(clv_contexts *e, call *c, uint64_t leader, clv_err *err) 
 }
 
 static clv_code check_call(const call *c, const clv_frame *f, clv_err *err) {
-  if (!c->stage) return clv_fail(err, CLV_NOT_FOUND, "module %u is not here", f->stage);
-  if ((int)f->call.n_args != c->stage->n_inputs)
-    return clv_fail(err, CLV_INVALID, "module %u has %d input%s, not %u", f->stage,
-                    c->stage->n_inputs, CLV_S(c->stage->n_inputs), f->call.n_args);
+  if (!c->mod) return clv_fail(err, CLV_NOT_FOUND, "module %u is not here", f->module);
+  if ((int)f->call.n_args != c->mod->n_inputs)
+    return clv_fail(err, CLV_INVALID, "module %u has %d input%s, not %u", f->module,
+                    c->mod->n_inputs, CLV_S(c->mod->n_inputs), f->call.n_args);
   for (uint32_t i = 0; i < f->call.n_args; i++)
-    if (f->call.args[i].needs_grad && c->stage->in_dtype[i] != CLV_F32)
-      return clv_fail(err, CLV_INVALID, "module %u: input %u is %s and has no gradient", f->stage,
-                      i, clv_dtype_name(c->stage->in_dtype[i]));
+    if (f->call.args[i].needs_grad && c->mod->in_dtype[i] != CLV_F32)
+      return clv_fail(err, CLV_INVALID, "module %u: input %u is %s and has no gradient", f->module,
+                      i, clv_dtype_name(c->mod->in_dtype[i]));
   return CLV_OK;
 }
 
@@ -259,17 +259,17 @@ static clv_code new_call(clv_contexts *e, context *ctx, const clv_frame *f, call
   v->maker = c;
   ctx->n_calls++;
   c->out = v;
-  c->module = f->stage;
+  c->module = f->module;
   c->micro_batch = f->micro_batch;
   c->step = f->step ? f->step : ctx->id & (((uint64_t)1 << 48) - 1);
   c->flags = f->flags;
-  c->stage = e->env.stage(e->env.user, f->stage);
+  c->mod = e->env.module(e->env.user, f->module);
   c->number = ctx->calls_seen;
   c->n_missing = 1; /* its arguments, until all of them are known */
   __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting + 1, __ATOMIC_RELAXED);
-  if (c->stage) clv_turn_join(e, c);
+  if (c->mod) clv_turn_join(e, c);
   if (c->flags & CLV_FLAG_TRACE) clv_context_begin_trace(e, ctx);
-  c->behind = f->call.behind;
+  c->behind = f->call.old_weights;
   clv_err why;
   if (clv_order_join_call(e, c, f, &why) != CLV_OK) refuse_call(e, c, &why);
   *ret = c;
@@ -280,7 +280,7 @@ static clv_code new_call(clv_contexts *e, context *ctx, const clv_frame *f, call
 static call *call_on_its_way(clv_contexts *e, const context *ctx, const clv_frame *f) {
   const value *v = clv_context_value(e, ctx, f->message);
   call *c = v ? v->maker : NULL;
-  bool same = c && c->on_its_way && c->module == f->stage && c->flags == f->flags;
+  bool same = c && c->on_its_way && c->module == f->module && c->flags == f->flags;
   return same ? c : NULL;
 }
 

@@ -19,7 +19,7 @@
 #define CLEAVE_CONTEXT_INT_H
 
 #include "common/dist/slab_int.h"
-#include "common/dist/stage_int.h"
+#include "common/dist/module_int.h"
 
 enum {
   MAX_CONTEXTS = 4096,       /* open at once, per session */
@@ -32,11 +32,11 @@ enum {
 };
 
 /* Why a value does not exist or a context failed. Shared by all that depend on it. */
-typedef struct reason {
+typedef struct shared_err {
   uint32_t refs;
   clv_code code;
   char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
-} reason;
+} shared_err;
 
 typedef struct call call;
 typedef struct value value;
@@ -53,8 +53,8 @@ typedef enum order_kind {
 } order_kind;
 
 typedef struct order_place {
-  struct order_place *prev, *next; /* ascending turn */
-  uint32_t turn;                   /* 0: in no order, or not any more */
+  struct order_place *prev, *next; /* ascending position */
+  uint32_t position;               /* 0: in no order, or not any more */
 } order_place;
 
 typedef struct order_queue {
@@ -64,12 +64,12 @@ typedef struct order_queue {
 /* Parameters and buffers of a stage as they were before a step, for calls that used them. */
 typedef struct old_weights {
   uint32_t refs;
-  clv_stage *stage;
+  clv_module *mod;
   uint64_t version;
   clv_tensor *block;
 } old_weights;
 
-/* An APPLY with a turn. */
+/* An APPLY with a position. */
 typedef struct planned_step {
   order_place place; /* the first member */
   uint32_t module, n_rates;
@@ -145,7 +145,7 @@ struct value {
   context *ctx;
   uint64_t id;
   clv_tensor *tensor; /* neither this nor failed: not there yet */
-  reason *failed;
+  shared_err *failed;
   use *uses;
   delivery *deliveries;
   call *maker;       /* the call here that makes it, or NULL */
@@ -168,7 +168,7 @@ typedef enum call_phase {
 
 struct call {
   value *out;
-  clv_stage *stage; /* NULL: no such module, which fails the value */
+  clv_module *mod; /* NULL: no such module, which fails the value */
   uint32_t module, micro_batch, flags, input_grads;
   call_phase phase;
   uint32_t n_in, n_missing; /* inputs, its arguments, its turn, its leader */
@@ -180,18 +180,18 @@ struct call {
   clv_tensor *in[CLV_MAX_INPUTS];
   uint64_t arg[CLV_MAX_INPUTS];
   use uses[CLV_MAX_INPUTS];
-  reason *failed; /* a poisoned input, or an argument that is wrong */
+  shared_err *failed; /* a poisoned input, or an argument that is wrong */
   call *next_ready;
   uint64_t step;                            /* keys random numbers */
   call *leader, *followers, *next_follower; /* it runs after the leader's backward */
-  stage_plan *plan;
+  module_plan *plan;
   clv_call *state;
   uint64_t version;     /* of the parameters at its forward */
   old_weights *weights; /* these, when they are not the module's any more; NULL: they are */
   clv_shape out_shape;
   order_place places[ORDER_CALL_KINDS];
   bool behind;
-  bool in_order;   /* it has a turn */
+  bool in_order;   /* it has a position */
   bool weight_due; /* its backward has run, its W has not */
   bool went_back;  /* it has had a backward */
   /* of the backward pass in progress */
@@ -206,10 +206,10 @@ struct call {
 typedef struct gradient {
   struct gradient *next; /* ascending module */
   uint32_t module;
-  clv_stage *stage;
+  clv_module *mod;
   clv_tensor *block;           /* trainable_bytes */
   bool filled, weights_filled; /* by the first part of a backward, by the second: others add */
-  uint32_t weight_turn;        /* of the last call whose backward has run; 0: of none */
+  uint32_t weight_position;    /* of the last call whose backward has run; 0: of none */
   old_weights *previous;       /* before the last step, for calls that are `behind` */
 } gradient;
 
@@ -226,7 +226,7 @@ struct context {
   context *next, **at; /* open ones; tombstones use next alone, oldest first */
   uint64_t id;
   bool ended;
-  reason *failed;
+  shared_err *failed;
   value *values;
   uint32_t n_calls;
   uint64_t calls_seen; /* CALLs, in the order of frames, be their tensors here or not */
@@ -243,11 +243,11 @@ struct context {
   gradient *gradients;
   clv_packet *waiting, *waiting_last;
   uint32_t n_waiting;
-  /* Its order: what has a turn, and how many are done. */
+  /* Its order: what has a position, and how many are done. */
   order_queue order[ORDER_KINDS];
-  uint32_t turns_done;
-  bool turn_begun; /* the next one is a forward that waits for its inputs or runs */
-  bool stirred;    /* something may be due */
+  uint32_t positions_done;
+  bool position_begun; /* the next one is a forward that waits for its inputs or runs */
+  bool stirred;        /* something may be due */
   context *next_stirred;
   clv_tensor *trace; /* [n_trace_cap, CLV_TRACE_COLUMNS]; NULL: not noted */
   uint32_t n_trace;
@@ -258,11 +258,11 @@ typedef struct clv_contexts_env {
   clv_seat *seat; /* that it computes from, or NULL */
   uint64_t *next_message;
   void *user;
-  clv_stage *(*stage)(void *user, uint32_t module); /* or NULL */
-  void (*emit)(void *user, clv_packet *packet);     /* takes it */
-  void (*obey)(void *user, clv_packet *packet);     /* a STATE_ frame that was held; takes it */
+  clv_module *(*module)(void *user, uint32_t module); /* or NULL */
+  void (*emit)(void *user, clv_packet *packet);       /* takes it */
+  void (*obey)(void *user, clv_packet *packet);       /* a STATE_ frame that was held; takes it */
   /* A value that clv_contexts_keep asked for: either of them. */
-  void (*kept)(void *user, uint64_t ref, clv_tensor *tensor, const reason *failed);
+  void (*kept)(void *user, uint64_t ref, clv_tensor *tensor, const shared_err *failed);
 } clv_contexts_env;
 
 typedef struct clv_contexts {
@@ -271,7 +271,7 @@ typedef struct clv_contexts {
   value **value_buckets;
   context *open, *tomb_first, *tomb_last;
   uint32_t n_open, n_tombs;
-  slab contexts, values, calls, deliveries, contributions, gradients, causes, changes, turns,
+  slab contexts, values, calls, deliveries, contributions, gradients, errors, changes, turns,
       strands, steps, weights;
   context *stirred;
   call *ready_first, *ready_last;
@@ -288,7 +288,7 @@ typedef struct clv_contexts {
 
 clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret,
                           clv_err *err) CLV_USE_RESULT;
-void clv_contexts_free(clv_contexts *e); /* before the stages */
+void clv_contexts_free(clv_contexts *e); /* before the modules */
 
 /* A frame of kind CALL..REVERT, END_CONTEXT or ABORT. The packet stays the caller's unless
  * *ret_kept is set. An error means that the frame was refused and changed nothing but, perhaps, a
@@ -326,15 +326,15 @@ void clv_call_release(clv_contexts *e, call *c); /* inputs, plan state, weights 
 void clv_call_has_come(call *c);                 /* it is not on its way any more */
 void clv_call_has_run(clv_contexts *e, call *c); /* or never will */
 void clv_strands_free(clv_contexts *e, context *c);
-void clv_reason_unref(clv_contexts *e, reason *c);
-reason *clv_reason_ref(reason *c);
-extern const reason clv_reason_ended; /* of what a context that ends still owes */
+void clv_shared_err_unref(clv_contexts *e, shared_err *c);
+shared_err *clv_shared_err_ref(shared_err *c);
+extern const shared_err clv_shared_err_ended; /* of what a context that ends still owes */
 /* A record of *why; when there is no memory for one, a static reason that says so. */
-reason *clv_reason_of(clv_contexts *e, const clv_err *why, const char *hop);
+shared_err *clv_shared_err_of(clv_contexts *e, const clv_err *why, const char *hop);
 clv_code clv_name_index(clv_contexts *e, const char *name, uint32_t *ret, clv_err *err);
 
 /* The first failure of a context goes to the master; its backward pass ends. */
-void clv_context_fail(clv_contexts *e, context *c, reason *why); /* takes a reference */
+void clv_context_fail(clv_contexts *e, context *c, shared_err *why); /* takes a reference */
 void clv_context_fail_at(clv_contexts *e, context *c, const clv_err *why, uint32_t module);
 
 clv_code clv_context_packet(clv_contexts *e, clv_frame_kind kind, const context *c,
@@ -345,7 +345,7 @@ clv_code clv_context_packet(clv_contexts *e, clv_frame_kind kind, const context 
 
 bool clv_value_is_settled(const value *v); /* it has come, or never will */
 /* It has, or will not: `tensor` (a reference is taken) or `failed` (given away). */
-clv_code clv_value_settle(clv_contexts *e, value *v, clv_tensor *tensor, reason *failed,
+clv_code clv_value_settle(clv_contexts *e, value *v, clv_tensor *tensor, shared_err *failed,
                           clv_err *err);
 clv_code clv_value_add_delivery(clv_contexts *e, value *v, uint32_t name, clv_err *err);
 void clv_value_free_if_dropped(clv_contexts *e, value *v);
@@ -355,7 +355,7 @@ void clv_call_take_input(clv_contexts *e, call *c, uint32_t slot, const value *v
 /* ---- a core to compute on (context_turn.c) ------------------------------------------------------- */
 
 /* Waits for the seat's turn, before each piece of work. CLV_CANCELLED: the session ends. */
-clv_code clv_context_core(clv_contexts *e, const clv_stage *s, clv_err *err) CLV_USE_RESULT;
+clv_code clv_context_core(clv_contexts *e, const clv_module *s, clv_err *err) CLV_USE_RESULT;
 
 /* ---- turns (context_turn.c) ------------------------------------------------------------------ */
 
@@ -382,7 +382,7 @@ clv_code clv_call_run_next(clv_contexts *e, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the order of a context (context_order.c) -------------------------------------------------- */
 
-/* A new call takes its places. Refused when a turn is over. */
+/* A new call takes its places. Refused when a position is over. */
 clv_code clv_order_join_call(clv_contexts *e, call *c, const clv_frame *f,
                              clv_err *err) CLV_USE_RESULT;
 void clv_order_leave_call(call *c);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of a context at this node. What the program gave a turn (forwards, backwards, gradients of
- * parameters, steps) runs in ascending turns, one after the other without a gap, each as soon as what
- * it needs is here. This is how an instruction list of a schedule is executed: turn i is instruction i
- * of this node. What has no turn runs when it is ready, as ever.
+ * The order of a context at this node. What the program gave a position (forwards, backwards, gradients of
+ * parameters, steps) runs in ascending positions, one after the other without a gap, each as soon as what
+ * it needs is here. This is how an instruction list of a schedule is executed: position i is instruction i
+ * of this node. What has no position runs when it is ready, as ever.
  *
- * Each kind has a queue; frames bring turns nearly in order, so that joining is quick, and what is due
+ * Each kind has a queue; frames bring positions nearly in order, so that joining is quick, and what is due
  * is the head of one of the four.
  */
 #include <math.h>
@@ -21,15 +21,16 @@ static call *call_of(order_place *p, order_kind kind) {
 static clv_code join(clv_contexts *e, context *ctx, order_kind kind, order_place *p, uint32_t at,
                      clv_err *err) {
   order_queue *l = &ctx->order[kind];
-  if (at <= ctx->turns_done)
-    return clv_fail(err, CLV_PRECONDITION, "turn %u is over: %u are done", at, ctx->turns_done);
-  bool at_head = l->first && at < l->first->turn;
+  if (at <= ctx->positions_done)
+    return clv_fail(err, CLV_PRECONDITION, "position %u is over: %u are done", at,
+                    ctx->positions_done);
+  bool at_head = l->first && at < l->first->position;
   order_place *before = at_head ? NULL : l->last;
-  while (before && before->turn > at) before = before->prev;
-  bool begun = ctx->turn_begun && at == ctx->turns_done + 1;
-  if (begun || (before && before->turn == at))
-    return clv_fail(err, CLV_EXISTS, "turn %u is taken", at);
-  p->turn = at;
+  while (before && before->position > at) before = before->prev;
+  bool begun = ctx->position_begun && at == ctx->positions_done + 1;
+  if (begun || (before && before->position == at))
+    return clv_fail(err, CLV_EXISTS, "position %u is taken", at);
+  p->position = at;
   p->prev = before;
   p->next = before ? before->next : l->first;
   *(p->next ? &p->next->prev : &l->last) = p;
@@ -40,14 +41,14 @@ static clv_code join(clv_contexts *e, context *ctx, order_kind kind, order_place
 
 void clv_order_leave(context *ctx, order_kind kind, order_place *p) {
   order_queue *l = &ctx->order[kind];
-  if (!p->turn) return;
+  if (!p->position) return;
   *(p->prev ? &p->prev->next : &l->first) = p->next;
   *(p->next ? &p->next->prev : &l->last) = p->prev;
-  p->turn = 0;
+  p->position = 0;
 }
 
 bool clv_order_is_due(const context *ctx, const order_place *p) {
-  return !ctx->turn_begun && p->turn == ctx->turns_done + 1;
+  return !ctx->position_begun && p->position == ctx->positions_done + 1;
 }
 
 void clv_order_stir(clv_contexts *e, context *ctx) {
@@ -58,23 +59,23 @@ void clv_order_stir(clv_contexts *e, context *ctx) {
 }
 
 void clv_order_done(clv_contexts *e, context *ctx) {
-  ctx->turns_done++;
-  ctx->turn_begun = false;
+  ctx->positions_done++;
+  ctx->position_begun = false;
   clv_order_stir(e, ctx);
 }
 
 /* ---- calls ------------------------------------------------------------------------------------- */
 
 clv_code clv_order_join_call(clv_contexts *e, call *c, const clv_frame *f, clv_err *err) {
-  const uint32_t turns[ORDER_CALL_KINDS] = {[ORDER_FORWARD] = f->call.turn,
-                                            [ORDER_BACKWARD] = f->call.input_turn,
-                                            [ORDER_WEIGHT] = f->call.weight_turn};
+  const uint32_t positions[ORDER_CALL_KINDS] = {[ORDER_FORWARD] = f->call.position,
+                                                [ORDER_BACKWARD] = f->call.input_position,
+                                                [ORDER_WEIGHT] = f->call.weight_position};
   context *ctx = c->out->ctx;
   clv_code code = CLV_OK;
   for (order_kind k = 0; k < ORDER_CALL_KINDS && code == CLV_OK; k++)
-    if (turns[k]) code = join(e, ctx, k, &c->places[k], turns[k], err);
+    if (positions[k]) code = join(e, ctx, k, &c->places[k], positions[k], err);
   if (code != CLV_OK) clv_order_leave_call(c);
-  c->in_order = c->places[ORDER_FORWARD].turn;
+  c->in_order = c->places[ORDER_FORWARD].position;
   c->n_missing += c->in_order;
   return code;
 }
@@ -86,7 +87,7 @@ void clv_order_leave_call(call *c) {
 static void run_weight(clv_contexts *e, context *ctx, order_place *p) {
   call *c = call_of(p, ORDER_WEIGHT);
   clv_err why;
-  clv_code code = c->weight_due ? clv_context_core(e, c->stage, &why) : CLV_OK;
+  clv_code code = c->weight_due ? clv_context_core(e, c->mod, &why) : CLV_OK;
   uint64_t begin = clv_now_ns();
   if (code == CLV_OK && c->weight_due) code = clv_call_backward_weight(e, c, &why);
   if (code != CLV_OK) {
@@ -107,13 +108,13 @@ static void run_weight(clv_contexts *e, context *ctx, order_place *p) {
 /* ---- steps ------------------------------------------------------------------------------------- */
 
 static clv_code check_rates(const clv_contexts *e, const clv_frame *f, clv_err *err) {
-  const clv_stage *s = f->stage < CLV_MODULE_ALL ? e->env.stage(e->env.user, f->stage) : NULL;
+  const clv_module *s = f->module < CLV_MODULE_ALL ? e->env.module(e->env.user, f->module) : NULL;
   if (!s || !s->optim)
-    return clv_fail(err, CLV_NOT_FOUND, "module %u is not here, or has no optimiser", f->stage);
+    return clv_fail(err, CLV_NOT_FOUND, "module %u is not here, or has no optimiser", f->module);
   if (1 + f->commit.n_more_lrs < clv_optim_n_groups(s->optim))
     return clv_fail(err, CLV_PRECONDITION, "%u learning rate%s for %zu groups of module %u",
                     1 + f->commit.n_more_lrs, CLV_S(1 + f->commit.n_more_lrs),
-                    clv_optim_n_groups(s->optim), f->stage);
+                    clv_optim_n_groups(s->optim), f->module);
   return CLV_OK;
 }
 
@@ -123,13 +124,13 @@ clv_code clv_order_add_step(clv_contexts *e, context *ctx, const clv_frame *f, c
     return clv_fail(err, CLV_ABORTED, "the context has failed: %s", ctx->failed->text);
   CLV_TRY(check_rates(e, f, err));
   CLV_TRY(clv_slab_take(e, &e->steps, &s, err));
-  s->module = f->stage;
+  s->module = f->module;
   s->scale = f->commit.scale;
   s->keep = f->commit.keep;
   s->n_rates = 1 + f->commit.n_more_lrs;
   s->rates[0] = f->commit.lr;
   for (uint32_t i = 1; i < s->n_rates; i++) s->rates[i] = f->commit.more_lrs[i - 1];
-  clv_code code = join(e, ctx, ORDER_STEP, &s->place, f->commit.turn, err);
+  clv_code code = join(e, ctx, ORDER_STEP, &s->place, f->commit.position, err);
   if (code != CLV_OK) clv_slab_give(&e->steps, s);
   return code;
 }
@@ -153,10 +154,10 @@ static clv_code take_step(clv_contexts *e, context *ctx, const planned_step *s, 
     return clv_fail(err, CLV_INVALID, "a gradient of module %u is not finite", s->module);
   CLV_TRY(clv_keep_weights(e, ctx, g, s->keep, err));
   make_final(e, s->module);
-  clv_optim_step(g->stage->optim, g->stage->block, g->block->data, s->rates, s->scale);
-  g->stage->version++;
-  clv_stage_add(&g->stage->steps, 1);
-  clv_stage_add(&g->stage->counts.stepped, 1);
+  clv_optim_step(g->mod->optim, g->mod->block, g->block->data, s->rates, s->scale);
+  g->mod->version++;
+  clv_counter_add(&g->mod->steps, 1);
+  clv_counter_add(&g->mod->counts.stepped, 1);
   g->filled = g->weights_filled = false;
   return CLV_OK;
 }
@@ -181,7 +182,7 @@ static void run_step(clv_contexts *e, context *ctx, order_place *p) {
 
 /* Its inputs may be missing, and nothing else runs until they are here. */
 static void run_forward(clv_contexts *e, context *ctx, order_place *p) {
-  ctx->turn_begun = true;
+  ctx->position_begun = true;
   clv_order_leave(ctx, ORDER_FORWARD, p);
   clv_call_one_less(e, call_of(p, ORDER_FORWARD));
 }
@@ -198,8 +199,8 @@ void clv_order_run(clv_contexts *e, context *ctx) {
   clv_err why;
   for (order_kind k = 0; k < ORDER_KINDS && !ctx->failed; k++) {
     order_place *p = ctx->order[k].first;
-    if (p && p->turn <= ctx->turns_done) {
-      (void)!clv_fail(&why, CLV_EXISTS, "turn %u is given twice", p->turn);
+    if (p && p->position <= ctx->positions_done) {
+      (void)!clv_fail(&why, CLV_EXISTS, "position %u is given twice", p->position);
       clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
     } else if (p && clv_order_is_due(ctx, p)) {
       run[k](e, ctx, p);
@@ -214,8 +215,8 @@ void clv_order_free(clv_contexts *e, context *ctx) {
     clv_slab_give(&e->steps, (planned_step *)(void *)p);
   }
   memset(ctx->order, 0, sizeof ctx->order);
-  ctx->turns_done = 0;
-  ctx->turn_begun = false;
+  ctx->positions_done = 0;
+  ctx->position_begun = false;
   context **at = &e->stirred;
   while (*at && *at != ctx) at = &(*at)->next_stirred;
   if (*at) *at = ctx->next_stirred;

@@ -51,7 +51,7 @@ void clv_context_note(clv_contexts *e, context *ctx, clv_trace_kind kind, const 
 
 void clv_context_note_step(clv_contexts *e, context *ctx, uint32_t module, uint64_t begin_ns) {
   if (!ctx->trace) return;
-  const int64_t version = (int64_t)e->env.stage(e->env.user, module)->version;
+  const int64_t version = (int64_t)e->env.module(e->env.user, module)->version;
   const int64_t row[CLV_TRACE_COLUMNS] = {CLV_TRACE_STEP,        module, 0,       (int64_t)begin_ns,
                                           (int64_t)clv_now_ns(), 0,      version, 0};
   note(e, ctx, row);

@@ -13,7 +13,7 @@
 
 #include "common/dist/context_int.h"
 
-clv_code clv_context_core(clv_contexts *e, const clv_stage *s, clv_err *err) {
+clv_code clv_context_core(clv_contexts *e, const clv_module *s, clv_err *err) {
   if (clv_seat_take(e->env.seat, (unsigned)s->o.threads)) return CLV_OK;
   return clv_fail(err, CLV_CANCELLED, "module %u: the session is being closed", s->o.index);
 }
@@ -50,7 +50,7 @@ static void leave(clv_contexts *e, turn *t) {
 void clv_turn_join(clv_contexts *e, call *c) {
   line *l = line_of(e, c->module);
   turn *after = l->last;
-  l->ordered = clv_stage_buffer_bytes(c->stage) > 0;
+  l->ordered = clv_module_buffer_bytes(c->mod) > 0;
   while (l->ordered && after && after->call && after->call->out->id > c->out->id)
     after = after->prev;
   c->turn.call = c;
@@ -89,7 +89,7 @@ clv_code clv_change_new(clv_contexts *e, const clv_frame *f, uint64_t id, change
   k->kind = k->silent ? CLV_APPLY : f->kind;
   k->context = id;
   k->message = f->message;
-  k->module = f->stage;
+  k->module = f->module;
   k->rates[0] = f->commit.lr;
   memcpy(k->rates + 1, f->commit.more_lrs, sizeof f->commit.more_lrs);
   k->n_rates = 1 + f->commit.n_more_lrs;
@@ -149,15 +149,15 @@ bool clv_turn_changes_before(const clv_contexts *e, uint32_t module, uint64_t nu
 
 clv_code clv_contexts_hold(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
   const clv_frame *f = &p->frame;
-  const clv_stage *s = f->stage < CLV_MODULE_ALL ? e->env.stage(e->env.user, f->stage) : NULL;
+  const clv_module *s = f->module < CLV_MODULE_ALL ? e->env.module(e->env.user, f->module) : NULL;
   change *k;
   *ret_kept = false;
   if (!s || f->state.what == CLV_STATE_GRADIENTS) return CLV_OK;
-  const line *l = &e->lines[f->stage];
-  bool changes_alone = f->kind == CLV_STATE_GET && !clv_stage_buffer_bytes(s);
+  const line *l = &e->lines[f->module];
+  bool changes_alone = f->kind == CLV_STATE_GET && !clv_module_buffer_bytes(s);
   if (changes_alone ? !l->n_changes : !l->first) return CLV_OK;
   CLV_TRY(clv_change_new(e, f, 0, &k, err));
-  clv_code code = clv_change_means(e, k, f->stage, NULL, err);
+  clv_code code = clv_change_means(e, k, f->module, NULL, err);
   if (code != CLV_OK) {
     clv_change_free(e, k);
     return code;

@@ -27,11 +27,11 @@ void clv_call_take_input(clv_contexts *e, call *c, uint32_t slot, const value *v
     c->in[slot] = clv_tensor_ref(v->tensor);
     return;
   }
-  if (!c->failed) c->failed = clv_reason_ref(v->failed);
+  if (!c->failed) c->failed = clv_shared_err_ref(v->failed);
   clv_turn_leave(e, c);
 }
 
-clv_code clv_value_settle(clv_contexts *e, value *v, clv_tensor *tensor, reason *failed,
+clv_code clv_value_settle(clv_contexts *e, value *v, clv_tensor *tensor, shared_err *failed,
                           clv_err *err) {
   clv_code code = CLV_OK;
   if (tensor) v->tensor = clv_tensor_ref(tensor);
@@ -59,7 +59,7 @@ clv_code clv_value_settle(clv_contexts *e, value *v, clv_tensor *tensor, reason 
 void clv_value_free_if_dropped(clv_contexts *e, value *v) {
   const call *c = v->maker;
   bool waiting = c && (c->phase == WAITING || c->needed || c->followers || c->weight_due ||
-                       c->places[ORDER_WEIGHT].turn); /* which is to be counted, due or not */
+                       c->places[ORDER_WEIGHT].position); /* which is to be counted, due or not */
   if (v->dropped && !v->uses && !v->deliveries && !waiting) clv_value_free(e, v);
 }
 
@@ -89,7 +89,7 @@ clv_code clv_contexts_keep(clv_contexts *e, uint64_t ref, uint64_t id, uint64_t 
   value *v;
   CLV_TRY(clv_context_open(e, id, &ctx, err));
   if (!ctx) {
-    e->env.kept(e->env.user, ref, NULL, &clv_reason_ended);
+    e->env.kept(e->env.user, ref, NULL, &clv_shared_err_ended);
     return CLV_OK;
   }
   CLV_TRY(clv_context_value_made(e, ctx, value_id, &v, err));
@@ -105,7 +105,7 @@ clv_code clv_contexts_keep(clv_contexts *e, uint64_t ref, uint64_t id, uint64_t 
 clv_code clv_on_value(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
   value *v;
-  reason *failed = NULL;
+  shared_err *failed = NULL;
   clv_context_note_packet(e, ctx, CLV_TRACE_VALUE_IN, p, p->arrived_ns);
   CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
   if (v->maker)
@@ -115,7 +115,7 @@ clv_code clv_on_value(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err
   if (f->has_failure) {
     clv_err why = {.code = f->failure.code};
     snprintf(why.text, sizeof why.text, "%s", f->failure.text);
-    failed = clv_reason_of(e, &why, f->failure.hop);
+    failed = clv_shared_err_of(e, &why, f->failure.hop);
   }
   CLV_TRY(clv_value_settle(e, v, f->n_tensors ? p->tensor[0] : NULL, failed, err));
   clv_value_free_if_dropped(e, v);

@@ -17,7 +17,7 @@ gradient *clv_context_gradient(const context *ctx, uint32_t module) {
 
 void clv_old_weights_unref(clv_contexts *e, old_weights *w) {
   if (!w || --w->refs) return;
-  w->stage->n_old_weights--;
+  w->mod->n_old_weights--;
   clv_tensor_unref(w->block);
   clv_slab_give(&e->weights, w);
 }
@@ -27,12 +27,10 @@ static old_weights *ref(old_weights *w) {
   return w;
 }
 
-void *clv_call_block(const call *c) {
-  return c->weights ? c->weights->block->data : c->stage->block;
-}
+void *clv_call_block(const call *c) { return c->weights ? c->weights->block->data : c->mod->block; }
 
 /* With one reference. The copy is of all parameters, once per step that needs it. */
-static clv_code copy_of(clv_contexts *e, clv_stage *s, old_weights **ret, clv_err *err) {
+static clv_code copy_of(clv_contexts *e, clv_module *s, old_weights **ret, clv_err *err) {
   clv_shape shape = CLV_SHAPE((int64_t)s->params->total_bytes);
   old_weights *w;
   CLV_TRY(clv_slab_take(e, &e->weights, &w, err));
@@ -43,7 +41,7 @@ static clv_code copy_of(clv_contexts *e, clv_stage *s, old_weights **ret, clv_er
   }
   memcpy(w->block->data, s->block, s->params->total_bytes);
   w->refs = 1;
-  w->stage = s;
+  w->mod = s;
   w->version = s->version;
   s->n_old_weights++;
   uint32_t most = CLV_MAX(s->counts.most_versions, 1 + s->n_old_weights);
@@ -53,13 +51,13 @@ static clv_code copy_of(clv_contexts *e, clv_stage *s, old_weights **ret, clv_er
 }
 
 /* Whether its backward still reads the weights its forward has read, which are the module's own now. */
-static bool needs_them(const call *c, const clv_stage *s) {
+static bool needs_them(const call *c, const clv_module *s) {
   bool ran = c->phase == FORWARD || c->phase == RETAINED;
-  if (c->stage != s || !ran || c->weights) return false;
+  if (c->mod != s || !ran || c->weights) return false;
   return c->phase == RETAINED || clv_plan_get_info(c->plan->plan)->backward_reads_params;
 }
 
-static clv_code keep_in(clv_contexts *e, const context *ctx, order_kind kind, clv_stage *s,
+static clv_code keep_in(clv_contexts *e, const context *ctx, order_kind kind, clv_module *s,
                         old_weights **kept, clv_err *err) {
   for (order_place *p = ctx->order[kind].first; p; p = p->next) {
     call *c = (call *)(void *)((char *)(p - kind) - offsetof(call, places));
@@ -74,9 +72,9 @@ clv_code clv_keep_weights(clv_contexts *e, context *ctx, gradient *g, bool keep,
   old_weights *kept = NULL;
   clv_old_weights_unref(e, g->previous);
   g->previous = NULL;
-  clv_code code = keep ? copy_of(e, g->stage, &kept, err) : CLV_OK;
-  if (code == CLV_OK) code = keep_in(e, ctx, ORDER_BACKWARD, g->stage, &kept, err);
-  if (code == CLV_OK) code = keep_in(e, ctx, ORDER_WEIGHT, g->stage, &kept, err);
+  clv_code code = keep ? copy_of(e, g->mod, &kept, err) : CLV_OK;
+  if (code == CLV_OK) code = keep_in(e, ctx, ORDER_BACKWARD, g->mod, &kept, err);
+  if (code == CLV_OK) code = keep_in(e, ctx, ORDER_WEIGHT, g->mod, &kept, err);
   if (code == CLV_OK && keep) g->previous = ref(kept);
   clv_old_weights_unref(e, kept);
   return code;

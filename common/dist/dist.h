@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * dist: what master and worker share. A *link* is one session's two-way message stream to another
- * process (a control lane and k bulk lanes, tensors in chunks, checksums, credit). A *stage* is one
- * shard with its parameters, plans and optimiser. A *node* holds the stages of one session in this
+ * process (a control lane and k bulk lanes, tensors in chunks, checksums, credit). A *module* is one
+ * module with its parameters, plans and optimiser. A *node* holds the modules of one session in this
  * process, where they are the modules of distributed autograd contexts; it runs their calls on one
  * compute thread and passes values and gradients on over links.
  *
@@ -69,7 +69,7 @@ void clv_pool_unref(clv_pool *pool);
 /* A tensor with one reference for the caller; unref it as any other. CLV_EXHAUSTED over the quota. */
 clv_code clv_pool_tensor(clv_pool *pool, clv_dtype dtype, const clv_shape *shape, clv_tensor **ret,
                          clv_err *err) CLV_USE_RESULT;
-size_t clv_pool_bytes(const clv_pool *pool); /* charged now: tensors, free ones too, and stages */
+size_t clv_pool_bytes(const clv_pool *pool); /* charged now: tensors, free ones too, and modules */
 clv_account *clv_pool_account(const clv_pool *pool);
 
 /* For main, before the first thread: freed memory up to the size of the transport's buffers stays with
@@ -147,14 +147,14 @@ clv_code clv_packet_gradient(clv_pool *pool, uint64_t context, uint32_t phase, u
 
 /* Places in the order of the context at the call's node, from 1, each given to one thing: the forward,
  * the backward (0: none), the gradients of parameters (0: with the rest of the backward). */
-void clv_packet_call_turns(clv_packet *call, uint32_t turn, uint32_t input_turn,
-                           uint32_t weight_turn, bool behind);
+void clv_packet_call_positions(clv_packet *call, uint32_t position, uint32_t input_position,
+                               uint32_t weight_position, bool old_weights);
 
 enum { CLV_MODULE_ALL = 255 };
-/* As clv_packet_apply of one module, when its turn in the context comes; not answered, FINISHED of the
- * pass follows. keep: for calls that are `behind`. */
+/* As clv_packet_apply of one module, at its position in the context; not answered, FINISHED of the
+ * pass follows. keep: for calls with `old_weights`. */
 clv_code clv_packet_planned_step(clv_pool *pool, uint64_t context, uint64_t message,
-                                 uint32_t module, uint32_t turn, bool keep, float lr,
+                                 uint32_t module, uint32_t position, bool keep, float lr,
                                  clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* module or CLV_MODULE_ALL. message: answered by APPLIED with this reply_to. lr: the rate of group
  * 0. apply false: the gradients of the context are dropped. */
@@ -205,7 +205,7 @@ typedef enum clv_trace_kind {
   CLV_TRACE_NONE,
   CLV_TRACE_FORWARD, /* computing; of a call */
   CLV_TRACE_BACKWARD,
-  CLV_TRACE_INPUT,  /* the first part of a backward whose second has a turn of its own, */
+  CLV_TRACE_INPUT,  /* the first part of a backward whose second has a position of its own, */
   CLV_TRACE_WEIGHT, /* and that one */
   CLV_TRACE_STEP,
   CLV_TRACE_VALUE_OUT, /* handed to a link; of a value: BEGIN == END, no module */
@@ -263,11 +263,11 @@ typedef struct clv_link_events {
 } clv_link_events;
 
 typedef struct clv_link_options {
-  const char *peer_name;  /* for messages */
-  clv_pool *pool;         /* received tensors; referenced by the link */
-  clv_wire_limits accept; /* what this side accepts */
-  uint64_t send_credit;   /* bytes of tensors the peer lets be in flight */
-  bool lives_on;          /* tensors over the pool's quota fail their packet, not the link */
+  const char *peer_name;   /* for messages */
+  clv_pool *pool;          /* received tensors; referenced by the link */
+  clv_wire_limits accept;  /* what this side accepts */
+  uint64_t send_credit;    /* bytes of tensors the peer lets be in flight */
+  bool quota_fails_packet; /* tensors over the pool's quota fail their packet, not the link */
   clv_link_events events;
 } clv_link_options;
 
@@ -326,10 +326,10 @@ clv_code clv_lane_accept(const clv_lane_acceptor *acceptor, const clv_rpc_peer *
                          clv_rpc_stream *stream, clv_rpc_stream_events *ret_events,
                          clv_err *err) CLV_USE_RESULT;
 
-/* ---- shards as data -------------------------------------------------------------------------- */
+/* ---- modules as data -------------------------------------------------------------------------- */
 
-/* The memory behind a LoadShard's graph. Start with {0}; the graph must outlive it. */
-typedef struct clv_shard_message {
+/* The memory behind a LoadModule's graph. Start with {0}; the graph must outlive it. */
+typedef struct clv_module_message {
   clv_wire_node *nodes; /* [n_nodes], as the following */
   uint32_t (*inputs)[CLV_MAX_IN];
   clv_wire_attr (*attrs)[CLV_WIRE_ATTRS];
@@ -337,26 +337,26 @@ typedef struct clv_shard_message {
   uint32_t output;
   clv_wire_spec specs[CLV_MAX_INPUTS];
   uint32_t n_specs;
-} clv_shard_message;
+} clv_module_message;
 
 /* Fills q->graph and q->inputs with views into *m, which is released whatever is returned. */
-clv_code clv_shard_message_make(const clv_graph *graph, clv_shard_message *m,
-                                clv_wire_load_request *q, clv_err *err) CLV_USE_RESULT;
-void clv_shard_message_done(clv_shard_message *m);
+clv_code clv_module_message_make(const clv_graph *graph, clv_module_message *m,
+                                 clv_wire_load_request *q, clv_err *err) CLV_USE_RESULT;
+void clv_module_message_done(clv_module_message *m);
 
-/* Settings of a group. final: as in clv_stage_options. */
-clv_wire_optimizer clv_shard_message_optimizer(const clv_optim_config *optimizer, bool final);
+/* Settings of a group. final: as in clv_module_options. */
+clv_wire_optimizer clv_module_message_optimizer(const clv_optim_config *optimizer, bool final);
 
-/* ---- stages ---------------------------------------------------------------------------------- */
+/* ---- modules ---------------------------------------------------------------------------------- */
 
 /* Parameters that are stepped with settings and a rate of their own. */
-typedef struct clv_stage_group {
+typedef struct clv_module_group {
   clv_optim_config optimizer;
   const char *const *params; /* [n_params] exact names; they learn and are in no other group */
   uint32_t n_params;
-} clv_stage_group;
+} clv_module_group;
 
-typedef struct clv_stage_options {
+typedef struct clv_module_options {
   uint32_t index;   /* of the session's modules */
   const char *name; /* of the module, for people; NULL or up to CLV_WIRE_NAME bytes */
   clv_graph *graph; /* taken over */
@@ -365,43 +365,43 @@ typedef struct clv_stage_options {
   bool bf16;                  /* as in clv_plan_options */
   bool input_needs_grad;      /* the plan that is made ahead has the gradient of the first input */
   clv_optim_config optimizer; /* group 0: parameters that learn and are in none of `groups` */
-  const clv_stage_group *groups; /* [n_groups] groups 1.., of the same kind */
-  uint32_t n_groups;             /* up to CLV_WIRE_GROUPS */
-  bool hold_rest;                /* nobody is in group 0: those parameters are not stepped */
-  bool learns;                   /* false: no optimiser */
-  bool final;                    /* steps are not taken back: no copy of what they change is kept */
+  const clv_module_group *groups; /* [n_groups] groups 1.., of the same kind */
+  uint32_t n_groups;              /* up to CLV_WIRE_GROUPS */
+  bool hold_rest;                 /* nobody is in group 0: those parameters are not stepped */
+  bool learns;                    /* false: no optimiser */
+  bool final; /* steps are not taken back: no copy of what they change is kept */
   uint64_t seed;
   uint32_t in_flight;        /* calls between forward and backward that memory is made ready for */
   const char *const *frozen; /* exact parameter names */
   uint32_t n_frozen;
   clv_pool
-      *pool; /* charged with the stage's memory while it is made; NULL: clv_node_add_stage does */
-} clv_stage_options;
+      *pool; /* charged with the module's memory while it is made; NULL: clv_node_add_module does */
+} clv_module_options;
 
-typedef struct clv_stage clv_stage;
+typedef struct clv_module clv_module;
 
 /* Parameters are initialised from the seed. The lists are not kept. CLV_NOT_FOUND, CLV_INVALID,
  * CLV_EXISTS: a group names a parameter that does not exist, does not learn, is in two groups. */
-clv_code clv_stage_new(const clv_stage_options *options, clv_stage **ret,
-                       clv_err *err) CLV_USE_RESULT;
-void clv_stage_free(clv_stage *s);
-void clv_stage_freep(clv_stage **s);
+clv_code clv_module_new(const clv_module_options *options, clv_module **ret,
+                        clv_err *err) CLV_USE_RESULT;
+void clv_module_free(clv_module *s);
+void clv_module_freep(clv_module **s);
 
-typedef struct clv_stage_counts {
+typedef struct clv_module_counts {
   uint64_t forwards, backwards, evals;
   uint64_t steps;   /* of the optimiser, those of an earlier run included */
   uint64_t stepped; /* times that it has stepped here, steps that were taken back included */
   uint64_t compute_ns;
   uint32_t most_versions; /* of the parameters alive at once, so far */
-} clv_stage_counts;
+} clv_module_counts;
 
-void clv_stage_count(const clv_stage *s, clv_stage_counts *ret); /* any thread */
-const char *clv_stage_name(const clv_stage *s);                  /* "": it has none */
-const clv_graph *clv_stage_graph(const clv_stage *s);
-const clv_params *clv_stage_params(const clv_stage *s);
-size_t clv_stage_bytes(const clv_stage *s); /* parameters, moments, plans so far */
+void clv_module_count(const clv_module *s, clv_module_counts *ret); /* any thread */
+const char *clv_module_name(const clv_module *s);                   /* "": it has none */
+const clv_graph *clv_module_graph(const clv_module *s);
+const clv_params *clv_module_params(const clv_module *s);
+size_t clv_module_bytes(const clv_module *s); /* parameters, moments, plans so far */
 
-/* A named piece of a stage's state, a view into its memory. */
+/* A named piece of a module's state, a view into its memory. */
 typedef struct clv_state_item {
   char name[CLV_WIRE_NAME + 1];
   clv_dtype dtype;
@@ -412,16 +412,17 @@ typedef struct clv_state_item {
 
 /* WEIGHTS: parameters and buffers; OPTIMIZER: "<param>.exp_avg"..., and "step" (i64 scalar, as
  * data of 8 bytes). Items are numbered 0..n-1. */
-uint32_t clv_stage_state_count(const clv_stage *s, clv_state_what what);
-bool clv_stage_state_item(clv_stage *s, clv_state_what what, uint32_t index, clv_state_item *ret);
+uint32_t clv_module_state_count(const clv_module *s, clv_state_what what);
+bool clv_module_state_item(clv_module *s, clv_state_what what, uint32_t index, clv_state_item *ret);
 
 /* Write one item by name: dtype and shape must agree. */
-clv_code clv_stage_state_set(clv_stage *s, clv_state_what what, const char *name, clv_dtype dtype,
-                             const clv_shape *shape, const void *data, clv_err *err) CLV_USE_RESULT;
+clv_code clv_module_state_set(clv_module *s, clv_state_what what, const char *name, clv_dtype dtype,
+                              const clv_shape *shape, const void *data,
+                              clv_err *err) CLV_USE_RESULT;
 
 /* Make the training plan and its buffers for a batch size now, so that the first step is as fast as the
  * rest and memory problems show early. */
-clv_code clv_stage_warm(clv_stage *s, int64_t batch, clv_err *err) CLV_USE_RESULT;
+clv_code clv_module_warm(clv_module *s, int64_t batch, clv_err *err) CLV_USE_RESULT;
 
 /* ---- turns to compute ----------------------------------------------------------------------------
  *
@@ -485,10 +486,10 @@ clv_code clv_node_new(const clv_node_options *options, clv_session_node **ret,
 /* No link may deliver into it any more, and clv_node_run must have returned. */
 void clv_node_free(clv_session_node *n);
 
-/* Takes the stage, whatever it returns; its bytes count against the pool's quota. CLV_EXISTS: there is
+/* Takes the module, whatever it returns; its bytes count against the pool's quota. CLV_EXISTS: there is
  * a module of that index, or it is CLV_MODULE_ALL or above. */
-clv_code clv_node_add_stage(clv_session_node *n, clv_stage *stage, clv_err *err) CLV_USE_RESULT;
-clv_stage *clv_node_stage(clv_session_node *n, uint32_t module); /* or NULL */
+clv_code clv_node_add_module(clv_session_node *n, clv_module *module, clv_err *err) CLV_USE_RESULT;
+clv_module *clv_node_module(clv_session_node *n, uint32_t module); /* or NULL */
 
 /* On a worker: the link to the master (a reference is taken; NULL: there is none any more). */
 void clv_node_set_master(clv_session_node *n, clv_link *link);

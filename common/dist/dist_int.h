@@ -19,7 +19,7 @@ uint32_t clv_crc32c_shift(uint32_t crc, uint64_t bytes);
  * was taken, to be sent later, or not at all. */
 extern bool (*clv_link_interceptor)(clv_link *link, clv_packet *packet);
 
-/* ---- stage, called by the node on the compute thread ------------------------------------------ */
+/* ---- module, called by the node on the compute thread ------------------------------------------ */
 
 /* Make sure that n tensors of a size exist, so that none is made in the middle of a step. Their
  * memory is touched only when it is used. */
@@ -32,12 +32,12 @@ clv_code clv_pool_charge(clv_pool *p, size_t bytes, clv_err *err) CLV_USE_RESULT
 void clv_pool_discharge(clv_pool *p, size_t bytes);
 
 /* The session it belongs to from now on. */
-void clv_stage_bind(clv_stage *s, clv_pool *pool);
+void clv_module_bind(clv_module *s, clv_pool *pool);
 
-uint32_t clv_stage_index(const clv_stage *s);
+uint32_t clv_module_index(const clv_module *s);
 
 /* Pool tensors for the most that a step can hold at once: an activation and a gradient of each
- * micro-batch on either side of the stage. */
-clv_code clv_stage_reserve(const clv_stage *s, clv_pool *pool, clv_err *err) CLV_USE_RESULT;
+ * micro-batch on either side of the module. */
+clv_code clv_module_reserve(const clv_module *s, clv_pool *pool, clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -37,7 +37,7 @@ clv_code clv_link_new(const clv_link_options *o, clv_link **ret, clv_err *err) {
   l->refs = 1;
   snprintf(l->peer, sizeof l->peer, "%s", o->peer_name);
   l->pool = clv_pool_ref(o->pool);
-  l->lives_on = o->lives_on;
+  l->quota_fails_packet = o->quota_fails_packet;
   l->accept = o->accept;
   l->events = o->events;
   l->credit_left = l->credit_full = o->send_credit;

@@ -103,7 +103,7 @@ struct clv_link {
   int refs;
   char peer[CLV_WIRE_NAME + 1];
   clv_pool *pool;
-  bool lives_on;
+  bool quota_fails_packet;
   clv_err refusal; /* of the last tensor that was over the quota */
   clv_wire_limits accept;
   clv_link_events events;

@@ -14,7 +14,7 @@ static incoming *find_incoming(clv_link *l, uint64_t transfer) {
 static clv_code memory_for(clv_link *l, uint64_t total, clv_tensor **ret, clv_err *err) {
   clv_shape shape = CLV_SHAPE((int64_t)total);
   clv_code code = clv_pool_tensor(l->pool, CLV_U8, &shape, ret, err);
-  if (code != CLV_EXHAUSTED || !l->lives_on) return code;
+  if (code != CLV_EXHAUSTED || !l->quota_fails_packet) return code;
   l->refusal = *err;
   *ret = NULL;
   return CLV_OK;
@@ -246,7 +246,7 @@ static clv_code on_inline(clv_link *l, clv_packet *p, const clv_piece *pieces,
     p->crc32c[i] = clv_crc32c(0, p->tensor[i]->data, h->bytes);
     from += h->bytes;
   }
-  if (code == CLV_EXHAUSTED && !over && l->lives_on) {
+  if (code == CLV_EXHAUSTED && !over && l->quota_fails_packet) {
     refuse_packet(p, err);
     code = CLV_OK;
   }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A queue of packets, one thread at a time that handles them, the stages and the links. Links post
+ * A queue of packets, one thread at a time that handles them, the modules and the links. Links post
  * from rpc's queue threads; everything that computes happens on the node's thread.
  */
 #include "common/dist/node_int.h"
@@ -45,8 +45,8 @@ void clv_node_free(clv_session_node *n) {
     clv_packet_free(p);
   }
   clv_rrefs_free(clv_steal(&n->references)); /* contexts have nobody to tell any more */
-  clv_contexts_free(n->contexts);            /* its calls belong to plans of the stages */
-  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) clv_stage_free(n->stages[i]);
+  clv_contexts_free(n->contexts);            /* its calls belong to plans of the modules */
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) clv_module_free(n->modules[i]);
   clv_node_forget_peers(n);
   clv_link_unref(n->master);
   pthread_cond_destroy(&n->arrived);
@@ -55,33 +55,33 @@ void clv_node_free(clv_session_node *n) {
   free(n);
 }
 
-/* ---- stages -------------------------------------------------------------------------------------- */
+/* ---- modules -------------------------------------------------------------------------------------- */
 
-clv_stage *clv_node_stage(clv_session_node *n, uint32_t module) {
-  return module < CLV_MODULE_ALL ? n->stages[module] : NULL;
+clv_module *clv_node_module(clv_session_node *n, uint32_t module) {
+  return module < CLV_MODULE_ALL ? n->modules[module] : NULL;
 }
 
-static clv_code charge(clv_session_node *n, const clv_stage *stage, clv_err *err) {
-  size_t bytes = stage->o.pool ? 0 : clv_stage_bytes(stage);
+static clv_code charge(clv_session_node *n, const clv_module *module, clv_err *err) {
+  size_t bytes = module->o.pool ? 0 : clv_module_bytes(module);
   CLV_TRY(clv_pool_charge(n->o.pool, bytes, err));
-  clv_code code = clv_stage_reserve(stage, n->o.pool, err);
+  clv_code code = clv_module_reserve(module, n->o.pool, err);
   if (code != CLV_OK) clv_pool_discharge(n->o.pool, bytes);
   return code;
 }
 
-clv_code clv_node_add_stage(clv_session_node *n, clv_stage *stage, clv_err *err) {
-  uint32_t index = clv_stage_index(stage);
+clv_code clv_node_add_module(clv_session_node *n, clv_module *module, clv_err *err) {
+  uint32_t index = clv_module_index(module);
   clv_code code =
-      index >= CLV_MODULE_ALL || n->stages[index]
+      index >= CLV_MODULE_ALL || n->modules[index]
           ? clv_fail(err, CLV_EXISTS, "module %u is loaded already or out of range", index)
-          : charge(n, stage, err);
+          : charge(n, module, err);
   if (code != CLV_OK) {
-    clv_stage_free(stage);
+    clv_module_free(module);
     return code;
   }
-  clv_stage_bind(stage, n->o.pool);
+  clv_module_bind(module, n->o.pool);
   pthread_mutex_lock(&n->lock); /* the compute thread takes it for every packet, so it sees this */
-  n->stages[index] = stage;
+  n->modules[index] = module;
   pthread_mutex_unlock(&n->lock);
   return CLV_OK;
 }

@@ -57,34 +57,35 @@ void clv_node_to_driver(clv_session_node *n, clv_packet *p) {
     (void)!clv_link_send(master, p, &ignored);
 }
 
-static cause cause_of(const clv_frame *f) {
-  return (cause){.kind = f->kind, .context = f->context, .message = f->message, .stage = f->stage};
+static request request_of(const clv_frame *f) {
+  return (request){
+      .kind = f->kind, .context = f->context, .message = f->message, .module = f->module};
 }
 
 /* `kind`: ERROR refuses one message, ABORT ends its context. */
-static void tell(clv_session_node *n, clv_frame_kind kind, const clv_err *why, const cause *c,
+static void tell(clv_session_node *n, clv_frame_kind kind, const clv_err *why, const request *c,
                  const char *hop) {
   clv_packet *p;
   clv_err ignored;
   if (clv_packet_new(n->o.pool, kind, &p, &ignored) != CLV_OK) return;
   p->frame.context = c->context;
   p->frame.message = ++n->next_message;
-  p->frame.stage = c->stage;
+  p->frame.module = c->module;
   p->frame.reply_to = c->message;
   clv_frame_set_failure(&p->frame, why->code, why->text, hop);
   clv_node_to_driver(n, p);
 }
 
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop) {
-  const cause c = {.kind = CLV_ABORT, .context = id};
+  const request c = {.kind = CLV_ABORT, .context = id};
   tell(n, CLV_ABORT, why, &c, hop);
 }
 
-static void refuse(clv_session_node *n, const clv_err *why, const cause *c) {
+static void refuse(clv_session_node *n, const clv_err *why, const request *c) {
   char hop[32] = "";
   bool of_module = c->kind == CLV_CALL || c->kind == CLV_APPLY || c->kind == CLV_STATE_GET ||
                    c->kind == CLV_STATE_PUT;
-  if (of_module && c->stage != CLV_MODULE_ALL) snprintf(hop, sizeof hop, "module %u", c->stage);
+  if (of_module && c->module != CLV_MODULE_ALL) snprintf(hop, sizeof hop, "module %u", c->module);
   tell(n, CLV_ERROR, why, c, hop);
 }
 
@@ -93,7 +94,7 @@ static void refuse(clv_session_node *n, const clv_err *why, const cause *c) {
 static void emit(void *user, clv_packet *p) {
   clv_session_node *n = user;
   clv_err err;
-  const cause c = cause_of(&p->frame);
+  const request c = request_of(&p->frame);
   CLV_AUTO(clv_link_unrefp)
   clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
   if (link) {
@@ -128,30 +129,30 @@ static clv_code answer(clv_session_node *n, const clv_frame *to, clv_frame_kind 
   p->frame.context = to->context;
   p->frame.message = ++n->next_message;
   p->frame.reply_to = to->message;
-  p->frame.stage = to->stage;
+  p->frame.module = to->module;
   p->frame.state = state->state;
   if (tensor) clv_packet_add(p, tensor);
   clv_node_to_driver(n, p);
   return CLV_OK;
 }
 
-static clv_code local_stage(clv_session_node *n, const clv_frame *f, clv_stage **ret,
-                            clv_err *err) {
-  *ret = clv_node_stage(n, f->stage);
-  if (!*ret) return clv_fail(err, CLV_NOT_FOUND, "module %u is not here", f->stage);
+static clv_code local_module(clv_session_node *n, const clv_frame *f, clv_module **ret,
+                             clv_err *err) {
+  *ret = clv_node_module(n, f->module);
+  if (!*ret) return clv_fail(err, CLV_NOT_FOUND, "module %u is not here", f->module);
   return CLV_OK;
 }
 
-static bool state_item(clv_session_node *n, clv_stage *s, const clv_frame *f, uint32_t index,
+static bool state_item(clv_session_node *n, clv_module *s, const clv_frame *f, uint32_t index,
                        clv_state_item *ret) {
   if (f->state.what != CLV_STATE_GRADIENTS)
-    return clv_stage_state_item(s, f->state.what, index, ret);
-  return clv_contexts_gradient_item(n->contexts, f->context, f->stage, index, ret);
+    return clv_module_state_item(s, f->state.what, index, ret);
+  return clv_contexts_gradient_item(n->contexts, f->context, f->module, index, ret);
 }
 
 static clv_code on_state_get(clv_session_node *n, clv_packet *p, clv_err *err) {
-  clv_stage *s;
-  CLV_TRY(local_stage(n, &p->frame, &s, err));
+  clv_module *s;
+  CLV_TRY(local_module(n, &p->frame, &s, err));
   clv_state_what what = p->frame.state.what;
   uint32_t count = 0;
   clv_state_item item;
@@ -169,16 +170,16 @@ static clv_code on_state_get(clv_session_node *n, clv_packet *p, clv_err *err) {
 }
 
 static clv_code on_state_put(clv_session_node *n, clv_packet *p, clv_err *err) {
-  clv_stage *s;
+  clv_module *s;
   const clv_frame *f = &p->frame;
-  CLV_TRY(local_stage(n, f, &s, err));
+  CLV_TRY(local_module(n, f, &s, err));
   /* A large item comes in chunks on other lanes and may arrive after the last one. */
-  uint32_t *got = &n->puts[f->stage][f->state.what];
+  uint32_t *got = &n->puts[f->module][f->state.what];
   bool last = ++*got >= f->state.count;
   if (last) *got = 0;
-  clv_contexts_written(n->contexts, f->stage);
-  CLV_TRY(clv_stage_state_set(s, f->state.what, f->state.name, p->tensor[0]->dtype,
-                              &p->tensor[0]->shape, p->tensor[0]->data, err));
+  clv_contexts_written(n->contexts, f->module);
+  CLV_TRY(clv_module_state_set(s, f->state.what, f->state.name, p->tensor[0]->dtype,
+                               &p->tensor[0]->shape, p->tensor[0]->data, err));
   if (!last) return CLV_OK;
   clv_frame done = {.state = {.what = f->state.what, .count = f->state.count}};
   return answer(n, f, CLV_STATE_DONE, NULL, &done, err);
@@ -192,7 +193,7 @@ static clv_code state_frame(clv_session_node *n, clv_packet *p, clv_err *err) {
 /* A frame of state whose turn has come. */
 static void obey(void *user, clv_packet *p) {
   clv_session_node *n = user;
-  const cause c = cause_of(&p->frame);
+  const request c = request_of(&p->frame);
   clv_err err;
   if (state_frame(n, p, &err) != CLV_OK) refuse(n, &err, &c);
   clv_packet_free(p);
@@ -251,7 +252,7 @@ static clv_code check_sender(clv_session_node *n, const clv_packet *p, clv_err *
 }
 
 void clv_node_handle(clv_session_node *n, clv_packet *p) {
-  const cause c = cause_of(&p->frame);
+  const request c = request_of(&p->frame);
   bool kept = false;
   clv_err err;
   clv_code code = check_sender(n, p, &err);
@@ -262,14 +263,14 @@ void clv_node_handle(clv_session_node *n, clv_packet *p) {
 
 /* ---- making -------------------------------------------------------------------------------------- */
 
-static clv_stage *module_of(void *user, uint32_t module) { return clv_node_stage(user, module); }
+static clv_module *module_of(void *user, uint32_t module) { return clv_node_module(user, module); }
 
 clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
   clv_contexts_env env = {.pool = n->o.pool,
                           .seat = n->o.seat,
                           .next_message = &n->next_message,
                           .user = n,
-                          .stage = module_of,
+                          .module = module_of,
                           .emit = emit,
                           .obey = obey,
                           .kept = clv_node_kept};

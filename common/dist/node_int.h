@@ -16,7 +16,7 @@ struct clv_session_node {
   uint64_t idle_ns, idle_since; /* written by the compute thread alone; since 0: it works */
   bool stop, sleeping, kicked;
 
-  clv_stage *stages[CLV_MODULE_ALL];                      /* NULL where not local */
+  clv_module *modules[CLV_MODULE_ALL];                    /* NULL where not local */
   uint32_t puts[CLV_MODULE_ALL][CLV_STATE_GRADIENTS + 1]; /* items of a STATE_PUT that have come */
   uint64_t next_message;
   clv_contexts *contexts;
@@ -31,11 +31,11 @@ struct clv_session_node {
 };
 
 /* What a frame was, for the answer when it cannot be obeyed. */
-typedef struct cause {
+typedef struct request {
   clv_frame_kind kind;
   uint64_t context, message;
-  uint32_t stage;
-} cause;
+  uint32_t module;
+} request;
 
 /* node_frames.c: handles a packet and answers what is refused; takes it. */
 void clv_node_handle(clv_session_node *n, clv_packet *p);
@@ -51,6 +51,6 @@ clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kep
                                clv_err *err) CLV_USE_RESULT;
 void clv_node_tick(clv_session_node *n);
 /* For the engine of contexts. */
-void clv_node_kept(void *user, uint64_t ref, clv_tensor *tensor, const reason *failed);
+void clv_node_kept(void *user, uint64_t ref, clv_tensor *tensor, const shared_err *failed);
 
 #endif

@@ -27,7 +27,7 @@ static clv_code packet_to(clv_pool *pool, clv_frame_kind kind, uint64_t context,
 clv_code clv_packet_call(clv_pool *pool, uint64_t context, uint64_t call, uint32_t module,
                          bool training, clv_packet **ret, clv_err *err) {
   CLV_TRY(packet_of(pool, CLV_CALL, context, call, ret, err));
-  (*ret)->frame.stage = module;
+  (*ret)->frame.module = module;
   (*ret)->frame.flags = training ? CLV_FLAG_TRAINING : 0;
   return CLV_OK;
 }
@@ -138,7 +138,7 @@ clv_code clv_packet_gradient(clv_pool *pool, uint64_t context, uint32_t phase, u
 clv_code clv_packet_apply(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
                           float scale, float lr, bool apply, clv_packet **ret, clv_err *err) {
   CLV_TRY(packet_of(pool, CLV_APPLY, context, message, ret, err));
-  (*ret)->frame.stage = module;
+  (*ret)->frame.module = module;
   (*ret)->frame.commit.scale = scale;
   (*ret)->frame.commit.lr = lr;
   (*ret)->frame.commit.apply = apply;
@@ -146,20 +146,20 @@ clv_code clv_packet_apply(clv_pool *pool, uint64_t context, uint64_t message, ui
 }
 
 clv_code clv_packet_planned_step(clv_pool *pool, uint64_t context, uint64_t message,
-                                 uint32_t module, uint32_t turn, bool keep, float lr,
+                                 uint32_t module, uint32_t position, bool keep, float lr,
                                  clv_packet **ret, clv_err *err) {
   CLV_TRY(clv_packet_apply(pool, context, message, module, 1, lr, true, ret, err));
-  (*ret)->frame.commit.turn = turn;
+  (*ret)->frame.commit.position = position;
   (*ret)->frame.commit.keep = keep;
   return CLV_OK;
 }
 
-void clv_packet_call_turns(clv_packet *call, uint32_t turn, uint32_t input_turn,
-                           uint32_t weight_turn, bool behind) {
-  call->frame.call.turn = turn;
-  call->frame.call.input_turn = input_turn;
-  call->frame.call.weight_turn = weight_turn;
-  call->frame.call.behind = behind;
+void clv_packet_call_positions(clv_packet *call, uint32_t position, uint32_t input_position,
+                               uint32_t weight_position, bool old_weights) {
+  call->frame.call.position = position;
+  call->frame.call.input_position = input_position;
+  call->frame.call.weight_position = weight_position;
+  call->frame.call.old_weights = old_weights;
 }
 
 clv_code clv_packet_more_lrs(clv_packet *apply, const float *lrs, uint32_t n, clv_err *err) {
@@ -233,7 +233,7 @@ clv_code clv_packet_ref_release(clv_pool *pool, const clv_ref_ids *ids, clv_pack
 clv_code clv_packet_state_get(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
                               clv_state_what what, clv_packet **ret, clv_err *err) {
   CLV_TRY(packet_of(pool, CLV_STATE_GET, context, message, ret, err));
-  (*ret)->frame.stage = module;
+  (*ret)->frame.module = module;
   (*ret)->frame.state.what = what;
   return CLV_OK;
 }

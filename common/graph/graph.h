@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * graph: the op table, graphs of ops with named parameters, shape inference, cutting a graph into
- * shards, and the plan that executes one shard on one backend.
+ * modules, and the plan that executes one module on one backend.
  *
  * A graph is a DAG in topological order: a node's inputs have smaller indexes. Names of parameters
  * are PyTorch state_dict names: "<node name>.weight"; a node without a name of its own is called by
@@ -22,7 +22,7 @@ enum { CLV_NAME_MAX = 64, CLV_MAX_NODES = 4096, CLV_MAX_INPUTS = 8, CLV_MAX_OUTP
 
 /* ---- op table -------------------------------------------------------------------------------- */
 
-/* Attribute keys; the numbers travel in LoadShard: append only. */
+/* Attribute keys; the numbers travel in LoadModule: append only. */
 typedef enum clv_attr_key {
   CLV_ATTR_OUT = 1,
   CLV_ATTR_KERNEL = 2,
@@ -136,7 +136,7 @@ typedef struct clv_param {
   size_t n, bytes;
 } clv_param;
 
-/* The named layout of a shard's one parameter block. Gradients and each moment use the same
+/* The named layout of a module's one parameter block. Gradients and each moment use the same
  * offsets in blocks of trainable_bytes. */
 typedef struct clv_params {
   clv_param *list;
@@ -194,7 +194,7 @@ typedef struct clv_plan_info {
   bool backward_reads_params; /* they must not change between a forward and its backward */
 } clv_plan_info;
 
-/* Copies what it needs of g and params; `params` says which are frozen. One plan per (shard, batch,
+/* Copies what it needs of g and params; `params` says which are frozen. One plan per (module, batch,
  * training, threads). The graph's float inputs are of options->dtype. Activation memory is taken
  * by the first clv_plan_call_get, so that a plan too large can be refused by its info. CLV_INVALID
  * when params are not g's, and for batchnorm with one value per channel in training. */

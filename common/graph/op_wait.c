@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * wait: a layer whose three parts take the time they are told to, without work for a processor. It
- * stands in for compute in tests of schedules, with more stages than there are cores. What it
+ * stands in for compute in tests of schedules, with more modules than there are cores. What it
  * computes is little, but depends on the order in which gradients are added.
  */
 #include "common/graph/op_int.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The named layout of a shard's parameter block and its default initialisation.
+ * The named layout of a module's parameter block and its default initialisation.
  */
 #include "common/graph/op_int.h"
 

@@ -22,7 +22,7 @@ enum {
   MAX_CONNECTIONS = 64,
   USUAL_REQUEST_MS = 5000,
   MEMORY_BYTES = 8192, /* of a connection: its request line and headers */
-  TURN_MS = 100,       /* how late a connection is cut, and how long closing may take */
+  POLL_MS = 100,       /* how late a connection is cut, and how long closing may take */
   HASTE = 10,          /* patience is so much shorter when half of the places are taken */
 };
 
@@ -134,7 +134,7 @@ static void cut_late(clv_http *h) {
 static void *serve(void *arg) {
   clv_http *h = arg;
   while (!atomic_load_explicit(&h->stop, memory_order_relaxed)) {
-    if (MHD_run_wait(h->daemon, TURN_MS) != MHD_YES) usleep(1000 * TURN_MS);
+    if (MHD_run_wait(h->daemon, POLL_MS) != MHD_YES) usleep(1000 * POLL_MS);
     cut_late(h);
   }
   return NULL;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * optim: the local optimiser of one shard, learning-rate schedules and the clipping factor.
+ * optim: the local optimiser of one module, learning-rate schedules and the clipping factor.
  *
- * An optimiser steps over the parts ("spans") of a shard's parameter block that learn. Each belongs
+ * An optimiser steps over the parts ("spans") of a module's parameter block that learn. Each belongs
  * to a group, with settings and a rate of its own (torch's param_groups); all groups take a step
  * together and are of one kind. Moments are one allocation each, with the parameter block's
  * offsets, so that a moment of a parameter is found under the parameter's own offset. Whether, with
  * which rates and with which gradient factor a step is taken is decided by the caller, who sees all
- * shards (global norm, refusal of NaN).
+ * modules (global norm, refusal of NaN).
  *
  * With g' = grad_scale * g the formulas are those of torch.optim (SGD with dampening 0, Adam and
  * AdamW without amsgrad), t counting steps from 1:

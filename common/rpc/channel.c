@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The client side: dialling with a readable cause of failure, unary calls, opening streams.
+ * The client side: dialling with a readable reason of failure, unary calls, opening streams.
  *
  * gRPC tells watchers of a channel only that it failed, and calls why. So after a failure one probe
  * call is made, which fails at once inside this process, for the text alone. A failed gRPC channel
@@ -137,7 +137,7 @@ static clv_code collect(grpc_byte_buffer *buffer, clv_bytes *reply, clv_err *err
 
 static clv_code outcome(clv_rpc_channel *channel, const unary *u, clv_bytes *reply, clv_err *err) {
   if (u->status == GRPC_STATUS_OK) return collect(u->reply, reply, err);
-  if (u->status == GRPC_STATUS_UNAVAILABLE) CLV_TRY(rpc_identity_verdict(channel->identity, err));
+  if (u->status == GRPC_STATUS_UNAVAILABLE) CLV_TRY(rpc_identity_result(channel->identity, err));
   char text[RPC_TEXT];
   rpc_text(text, GRPC_SLICE_START_PTR(u->details), GRPC_SLICE_LENGTH(u->details));
   return clv_fail(err, rpc_code(u->status), "%s: %s", channel->target, text);
@@ -223,7 +223,7 @@ static const struct {
   const char *word;
   clv_code code;
   const char *meaning;
-} CAUSES[] = {
+} REASONS[] = {
     {"CERTIFICATE_VERIFY_FAILED", CLV_UNAUTHENTICATED, NOT_OUR_CA},
     {"certificate verify failed", CLV_UNAUTHENTICATED, NOT_OUR_CA},
     {"alert certificate required", CLV_UNAUTHENTICATED, "the server wants a client certificate"},
@@ -243,14 +243,14 @@ static clv_code explain(clv_rpc_channel *channel, const char *text, clv_err *err
                     "refused our certificate (%s)",
                     channel->target, text);
   size_t i = 0;
-  while (!strstr(text, CAUSES[i].word)) i++;
-  return clv_fail(err, CAUSES[i].code, "%s: %s (%s)", channel->target, CAUSES[i].meaning, text);
+  while (!strstr(text, REASONS[i].word)) i++;
+  return clv_fail(err, REASONS[i].code, "%s: %s (%s)", channel->target, REASONS[i].meaning, text);
 }
 
-/* The cause of a failed dial from the status of a call that failed with it. CLV_OK when the call
+/* The reason of a failed dial from the status of a call that failed with it. CLV_OK when the call
  * reached the server after all. */
 static clv_code diagnose(clv_rpc_channel *channel, grpc_channel *failed, clv_err *err) {
-  CLV_TRY(rpc_identity_verdict(channel->identity, err));
+  CLV_TRY(rpc_identity_result(channel->identity, err));
   unary u;
   unary_init(&u);
   grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);

@@ -181,7 +181,7 @@ void rpc_identity_unref(rpc_identity *identity) {
   free(identity);
 }
 
-clv_code rpc_identity_verdict(rpc_identity *identity, clv_err *err) {
+clv_code rpc_identity_result(rpc_identity *identity, clv_err *err) {
   clv_code code = CLV_OK;
   pthread_mutex_lock(&identity->lock);
   if (identity->complaint[0] != '\0')

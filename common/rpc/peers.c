@@ -91,13 +91,13 @@ static clv_code add(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entr
 }
 
 #ifdef CLV_MUTATE_RESET_CUT
-static rpc_manner waste(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
+static rpc_refusal waste(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
   (void)peers, (void)entry, (void)now;
   return RPC_POLITE;
 }
 #else
 /* One more wasted call in the current second. */
-static rpc_manner waste(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
+static rpc_refusal waste(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
   if (now - entry->window_ns >= 1000000000u) {
     entry->window_ns = now;
     entry->wasted = 0;
@@ -112,13 +112,13 @@ static rpc_manner waste(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
 #endif
 
 static clv_code enter_locked(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
-                             rpc_manner *ret_manner, clv_err *err) {
+                             rpc_refusal *ret_refusal, clv_err *err) {
   uint64_t now = clv_now_ns();
   rpc_peer_entry *entry = find(peers, uri, now);
   if (!entry) CLV_TRY(add(peers, uri, &entry, err));
   bool cut = entry->cut_until_ns > now;
   if (cut || entry->active >= peers->max_calls) {
-    *ret_manner = waste(peers, entry, now);
+    *ret_refusal = waste(peers, entry, now);
     return cut ? clv_fail(err, CLV_EXHAUSTED, "too many cancelled calls: refused for %u ms",
                           peers->cut_ms)
                : clv_fail(err, CLV_EXHAUSTED, "more than %u call%s at once", peers->max_calls,
@@ -130,10 +130,10 @@ static clv_code enter_locked(rpc_peers *peers, const char *uri, rpc_peer_entry *
 }
 
 clv_code rpc_peers_enter(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
-                         rpc_manner *ret_manner, clv_err *err) {
-  *ret_manner = RPC_POLITE;
+                         rpc_refusal *ret_refusal, clv_err *err) {
+  *ret_refusal = RPC_POLITE;
   pthread_mutex_lock(&peers->lock);
-  clv_code code = enter_locked(peers, uri, ret_entry, ret_manner, err);
+  clv_code code = enter_locked(peers, uri, ret_entry, ret_refusal, err);
   pthread_mutex_unlock(&peers->lock);
   return code;
 }
@@ -150,22 +150,22 @@ bool rpc_peers_leave(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_
 
 /* One identity has half of the handler threads at most, so that another need not wait for all that it
  * has asked. */
-rpc_turn rpc_peers_handle(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job) {
-  rpc_turn turn = RPC_NOW;
+rpc_admission rpc_peers_handle(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job) {
+  rpc_admission admission = RPC_NOW;
   pthread_mutex_lock(&peers->lock);
   if (entry->handling < peers->max_handling) {
     entry->handling++;
   } else if (entry->waiting < peers->max_waiting) {
-    turn = RPC_LATER;
+    admission = RPC_LATER;
     job->next = NULL;
     *(entry->first ? &entry->last->next : &entry->first) = job;
     entry->last = job;
     entry->waiting++;
   } else {
-    turn = RPC_NEVER;
+    admission = RPC_NEVER;
   }
   pthread_mutex_unlock(&peers->lock);
-  return turn;
+  return admission;
 }
 
 clv_rpc_job *rpc_peers_handled(rpc_peers *peers, rpc_peer_entry *entry) {

@@ -174,7 +174,7 @@ void clv_rpc_channel_free(clv_rpc_channel *channel); /* NULL is allowed; open st
 void clv_rpc_channel_freep(clv_rpc_channel **channel);
 
 /* BLOCKS. Dial and wait until TLS and HTTP/2 stand. Fails at the first failed attempt with its
- * cause: CLV_NOT_FOUND name not resolved; CLV_UNAVAILABLE refused, unreachable, closed;
+ * reason: CLV_NOT_FOUND name not resolved; CLV_UNAVAILABLE refused, unreachable, closed;
  * CLV_UNAUTHENTICATED certificates (either side's) or another identity than expected; CLV_DEADLINE
  * nothing happened within deadline_ms. A failed channel stops dialling until the next connect (no
  * hidden retries); how often to try is the caller's policy. One thread at a time per channel. */

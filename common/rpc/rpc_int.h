@@ -122,7 +122,7 @@ clv_code rpc_client_credentials(const rpc_pem *pem, const char *expected_uri,
 void rpc_identity_unref(rpc_identity *identity);
 
 /* CLV_UNAUTHENTICATED and the reason if the last handshake failed over the identity. */
-clv_code rpc_identity_verdict(rpc_identity *identity, clv_err *err) CLV_USE_RESULT;
+clv_code rpc_identity_result(rpc_identity *identity, clv_err *err) CLV_USE_RESULT;
 void rpc_identity_reset(rpc_identity *identity);
 bool rpc_identity_passed(rpc_identity *identity); /* the expected server was seen since the reset */
 
@@ -194,27 +194,27 @@ typedef struct rpc_peers {
 void rpc_peers_init(rpc_peers *peers, const clv_rpc_server_options *options);
 void rpc_peers_done(rpc_peers *peers);
 
-typedef enum rpc_manner {
+typedef enum rpc_refusal {
   RPC_POLITE, /* answer with a status */
   RPC_SHUT,   /* shut the connection as well: this call went over the rate */
   RPC_MUTE,   /* one of a flood: not worth an answer */
-} rpc_manner;
+} rpc_refusal;
 
-/* Count one more call of `uri`, or CLV_EXHAUSTED (too many at once, or cut off) and in *ret_manner
+/* Count one more call of `uri`, or CLV_EXHAUSTED (too many at once, or cut off) and in *ret_refusal
  * how to refuse it. */
 clv_code rpc_peers_enter(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
-                         rpc_manner *ret_manner, clv_err *err) CLV_USE_RESULT;
+                         rpc_refusal *ret_refusal, clv_err *err) CLV_USE_RESULT;
 
 /* A call ended. True if its peer has now cancelled so many that its connection is to be cut. */
 bool rpc_peers_leave(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer);
 
-typedef enum rpc_turn {
+typedef enum rpc_admission {
   RPC_NOW,   /* put it before the handler threads */
   RPC_LATER, /* it waits, for rpc_peers_handled */
   RPC_NEVER, /* too many wait */
-} rpc_turn;
+} rpc_admission;
 
-rpc_turn rpc_peers_handle(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job);
+rpc_admission rpc_peers_handle(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job);
 /* A request has been handled, and its call has not ended: the next one of the identity, or NULL. */
 clv_rpc_job *rpc_peers_handled(rpc_peers *peers, rpc_peer_entry *entry);
 

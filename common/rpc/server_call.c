@@ -99,9 +99,9 @@ static void answer(incoming *in, clv_code code, const char *text, clv_bytes *rep
   grpc_slice_unref(details);
 }
 
-static void refuse(incoming *in, rpc_manner manner, const clv_err *err) {
-  if (manner == RPC_SHUT) rpc_cut_connection(in->address);
-  if (manner != RPC_POLITE) {
+static void refuse(incoming *in, rpc_refusal refusal, const clv_err *err) {
+  if (refusal == RPC_SHUT) rpc_cut_connection(in->address);
+  if (refusal != RPC_POLITE) {
     grpc_call_cancel(in->call, NULL);
     drop(in);
     return;
@@ -151,9 +151,9 @@ static clv_code queue_handler(incoming *in, clv_err *err) {
   if (len > limit)
     return clv_fail(err, CLV_EXHAUSTED, "request of %zu bytes, the limit is %zu", len, limit);
   in->job.run = run_handler;
-  rpc_turn turn = rpc_peers_handle(&server->peers, in->entry, &in->job);
-  if (turn == RPC_LATER) return CLV_OK;
-  if (turn == RPC_NOW && rpc_pool_put(&server->pool, &in->job)) return CLV_OK;
+  rpc_admission admission = rpc_peers_handle(&server->peers, in->entry, &in->job);
+  if (admission == RPC_LATER) return CLV_OK;
+  if (admission == RPC_NOW && rpc_pool_put(&server->pool, &in->job)) return CLV_OK;
   atomic_fetch_add(&server->refused_by_limit, 1);
   return clv_fail(err, CLV_EXHAUSTED, "too many requests are waiting");
 }
@@ -203,7 +203,7 @@ static void start_stream(incoming *in) {
 
 /* ---- admission ------------------------------------------------------------------------------- */
 
-static clv_code may_enter(incoming *in, rpc_manner *ret_manner, clv_err *err) {
+static clv_code may_enter(incoming *in, rpc_refusal *ret_refusal, clv_err *err) {
   clv_rpc_server *server = in->server;
   clv_code code = rpc_peer_uri(in->call, &in->uri, err);
   if (code != CLV_OK) {
@@ -211,7 +211,7 @@ static clv_code may_enter(incoming *in, rpc_manner *ret_manner, clv_err *err) {
     return code;
   }
   in->peer = (clv_rpc_peer){in->uri, in->address};
-  code = rpc_peers_enter(&server->peers, in->uri, &in->entry, ret_manner, err);
+  code = rpc_peers_enter(&server->peers, in->uri, &in->entry, ret_refusal, err);
   if (code != CLV_OK) {
     atomic_fetch_add(&server->refused_by_limit, 1);
     return code;
@@ -262,9 +262,9 @@ void rpc_server_admit(clv_rpc_server *server, grpc_call *call, grpc_slice method
   }
   atomic_fetch_add(&server->active_calls, 1);
   const clv_rpc_server_options *options = &server->options;
-  rpc_manner manner = RPC_POLITE;
-  if (may_enter(in, &manner, &err) != CLV_OK) {
-    refuse(in, manner, &err);
+  rpc_refusal refusal = RPC_POLITE;
+  if (may_enter(in, &refusal, &err) != CLV_OK) {
+    refuse(in, refusal, &err);
   } else if ((in->row = find_unary(options, in->method)) != NULL) {
     start_unary(in);
   } else if (is_stream(options, in->method)) {

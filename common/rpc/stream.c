@@ -58,7 +58,7 @@ void clv_rpc_stream_unrefp(clv_rpc_stream **stream) {
 /* ---- the end --------------------------------------------------------------------------------- */
 
 /* How the stream ended, for on_closed. */
-static clv_code verdict(const clv_rpc_stream *stream, char text[RPC_TEXT]) {
+static clv_code end_of(const clv_rpc_stream *stream, char text[RPC_TEXT]) {
   if (!stream->server) {
     rpc_text(text, GRPC_SLICE_START_PTR(stream->details), GRPC_SLICE_LENGTH(stream->details));
     return rpc_code(stream->status);
@@ -79,7 +79,7 @@ static void finish(clv_rpc_stream *stream) {
   rpc_stream_drop_queue(stream);
   grpc_call_unref(stream->call);
   char text[RPC_TEXT];
-  clv_code code = verdict(stream, text);
+  clv_code code = end_of(stream, text);
   if (stream->events.on_closed) stream->events.on_closed(stream->events.user, stream, code, text);
   rpc_runtime_remove(stream->runtime, stream);
   if (stream->ended)

@@ -69,13 +69,13 @@ static clv_code must_learn(const checker *c) {
 
 static clv_code forward_version(checker *c, stage_state *st, uint32_t *ret) {
   const clv_instr *i = c->instr;
-  bool behind_allowed = c->s->kind == CLV_SCHED_PIPEDREAM_2BW;
+  bool age_allowed = c->s->kind == CLV_SCHED_PIPEDREAM_2BW;
   uint32_t step = c->per_step ? i->micro / c->per_step : 0;
   uint32_t want = step ? step - 1 : 0;
-  if (i->weights_behind > st->steps || (i->weights_behind && !behind_allowed))
-    return refuse(c, "there are no weights of %u steps ago to run on", i->weights_behind);
-  *ret = st->steps - i->weights_behind;
-  if (!behind_allowed || *ret == want) return CLV_OK;
+  if (i->weights_age > st->steps || (i->weights_age && !age_allowed))
+    return refuse(c, "there are no weights of %u steps ago to run on", i->weights_age);
+  *ret = st->steps - i->weights_age;
+  if (!age_allowed || *ret == want) return CLV_OK;
   return refuse(c, "runs on the weights after %u steps, and all of step %u run on those after %u",
                 *ret, step, want);
 }
@@ -129,7 +129,7 @@ static clv_code rule_forward(checker *c, stage_state *st) {
     return refuse(c, "F%u of stage %u has to come first", k, s - 1);
   if (sched_learns(&c->s->shape, s)) {
     CLV_TRY(enter(c, st));
-  } else if (i->weights_behind) {
+  } else if (i->weights_age) {
     return refuse(c, "a stage that takes no steps has no older weights");
   }
   st->f++;
@@ -220,7 +220,7 @@ static clv_code check_instr(checker *c) {
   if (shape->rank[i->stage] != c->rank)
     return refuse(c, "the stage is at rank %u", shape->rank[i->stage]);
   if (i->micro >= shape->n_micro) return refuse(c, "there are %u micro-batches", shape->n_micro);
-  if (i->weights_behind && i->kind != CLV_INSTR_FORWARD)
+  if (i->weights_age && i->kind != CLV_INSTR_FORWARD)
     return refuse(c, "forwards alone choose their weights");
   CLV_TRY(rules[i->kind](c, &c->stage[i->stage]));
   if (sched_learns(shape, i->stage)) count_versions(c, i->stage);

@@ -24,7 +24,7 @@ typedef struct drawing {
   uint32_t columns, margin; /* whole width; that of the names */
   double column;            /* seconds */
   bool weightless[CLV_SCHED_STAGES];
-  uint32_t turn[CLV_SCHED_STAGES]; /* which of its rank's drawn stages a stage is: 0, 1, ... */
+  uint32_t nth[CLV_SCHED_STAGES]; /* which of its rank's drawn stages a stage is: 0, 1, ... */
   bool timed;
   bool hidden; /* stages that take no time were left out */
   bool many;   /* a rank has several stages to be told apart */
@@ -36,7 +36,7 @@ static bool computes(const clv_instr *i) {
 
 static size_t label(const drawing *d, const clv_instr *i, char buf[LABEL]) {
   char text[SCHED_INSTR_TEXT];
-  uint32_t n = d->turn[i->stage];
+  uint32_t n = d->nth[i->stage];
   clv_instr_text(i, text);
   if (!d->many) return (size_t)snprintf(buf, LABEL, "%s", text);
   return (size_t)snprintf(buf, LABEL, "%s%c", text, n < 26 ? (char)('a' + n) : '+');
@@ -65,9 +65,9 @@ static void find_stages(drawing *d, const clv_sched_costs *c) {
   uint32_t drawn[CLV_SCHED_RANKS] = {0};
   clv_sched_weightless(shape, c, d->weightless);
   for (uint32_t s = 0; s < shape->n_stages; s++) {
-    if (!d->weightless[s]) d->turn[s] = drawn[shape->rank[s]]++;
+    if (!d->weightless[s]) d->nth[s] = drawn[shape->rank[s]]++;
     d->hidden |= d->weightless[s];
-    d->many |= d->turn[s] > 0;
+    d->many |= d->nth[s] > 0;
   }
 }
 

@@ -69,7 +69,7 @@ static uint32_t forward_target(const greedy *g, uint32_t s) {
   if (!sched_learns(&g->s->shape, s)) return (uint32_t)target;
   if (!g->p->ring) target = CLV_MIN(target, (uint64_t)st->b + g->p->limit[s]);
   if (g->p->split && g->p->held) target = CLV_MIN(target, (uint64_t)st->w + g->p->held);
-  if (g->p->behind) target = CLV_MIN(target, ((uint64_t)st->steps + 2) * g->p->per_step);
+  if (g->p->two_versions) target = CLV_MIN(target, ((uint64_t)st->steps + 2) * g->p->per_step);
   return (uint32_t)target;
 }
 
@@ -160,13 +160,12 @@ static void look(greedy *g, uint32_t rank) {
 
 /* ---- running ----------------------------------------------------------------------------------- */
 
-static clv_code push(greedy *g, clv_instr_kind kind, uint32_t stage, uint32_t micro,
-                     uint32_t behind) {
-  return clv_sched_push(g->s, g->s->shape.rank[stage], kind, stage, micro, behind, g->err);
+static clv_code push(greedy *g, clv_instr_kind kind, uint32_t stage, uint32_t micro, uint32_t age) {
+  return clv_sched_push(g->s, g->s->shape.rank[stage], kind, stage, micro, age, g->err);
 }
 
-static uint32_t weights_behind(const greedy *g, uint32_t s, uint32_t micro) {
-  if (!g->p->behind || !sched_learns(&g->s->shape, s)) return 0;
+static uint32_t weights_age(const greedy *g, uint32_t s, uint32_t micro) {
+  if (!g->p->two_versions || !sched_learns(&g->s->shape, s)) return 0;
   uint32_t step = micro / g->p->per_step;
   return g->stage[s].steps - (step ? step - 1 : 0);
 }
@@ -175,7 +174,7 @@ static clv_code run_forward(greedy *g, const candidate *c, double end) {
   const clv_sched_shape *shape = &g->s->shape;
   uint32_t s = c->stage, k = c->micro;
   if (s > 0 && sched_crosses(shape, s - 1)) CLV_TRY(push(g, CLV_INSTR_RECV_F, s, k, 0));
-  CLV_TRY(push(g, CLV_INSTR_FORWARD, s, k, weights_behind(g, s, k)));
+  CLV_TRY(push(g, CLV_INSTR_FORWARD, s, k, weights_age(g, s, k)));
   g->stage[s].f++;
   if (s + 1 == shape->n_stages) {
     *ready(g, true, s, k) = end;

@@ -49,7 +49,7 @@ static clv_code make_zb_h1(const clv_sched_options *o, sched_policy *p, clv_err 
 }
 
 static clv_code make_2bw(const clv_sched_options *o, sched_policy *p, clv_err *err) {
-  p->behind = true;
+  p->two_versions = true;
   return make_1f1b(o, p, err);
 }
 

@@ -131,7 +131,7 @@ void clv_sched_free(clv_sched *s) {
 void clv_sched_freep(clv_sched **s) { clv_sched_free(*s); }
 
 clv_code clv_sched_push(clv_sched *s, uint32_t rank, clv_instr_kind kind, uint32_t stage,
-                        uint32_t micro, uint32_t weights_behind, clv_err *err) {
+                        uint32_t micro, uint32_t weights_age, clv_err *err) {
   /* A list's capacity is the power of two at or above its length, so none is kept. */
   uint32_t n = s->n[rank];
   if ((n & (n - 1)) == 0) {
@@ -140,7 +140,7 @@ clv_code clv_sched_push(clv_sched *s, uint32_t rank, clv_instr_kind kind, uint32
     s->list[rank] = grown;
   }
   s->list[rank][n] = (clv_instr){.kind = (uint8_t)kind,
-                                 .weights_behind = (uint8_t)weights_behind,
+                                 .weights_age = (uint8_t)weights_age,
                                  .stage = (uint16_t)stage,
                                  .micro = micro};
   s->n[rank] = n + 1;

@@ -60,7 +60,7 @@ typedef enum clv_instr_kind {
 
 typedef struct clv_instr {
   uint8_t kind;
-  uint8_t weights_behind; /* F: 1 = with the weights of one step ago (pipedream-2bw), else 0 */
+  uint8_t weights_age; /* F: 1 = with the weights of one step ago (pipedream-2bw), else 0 */
   uint16_t stage;
   uint32_t micro; /* STEP: the number of the step in the round, from 0 */
 } clv_instr;
@@ -132,7 +132,7 @@ typedef struct clv_sched_report {
  * those of asynchronous ones as the kind says:
  *   pipedream      S k after gradient k and before the next, F always on the newest weights; so the
  *                  staleness of a stage is what is in flight there, less one
- *   pipedream-2bw  S t after the gradients of step t and before the next, and weights_behind such
+ *   pipedream-2bw  S t after the gradients of step t and before the next, and weights_age such
  *                  that all of a step runs on the version its kind says: two are alive, no more
  * The text names rank, position (from 0) and instruction: "rank 1, instruction 7 (B2 of stage 1): ...".
  * O(instructions). `ret` may be NULL. */
@@ -234,7 +234,7 @@ clv_code clv_sched_draw(const clv_sched *s, const clv_sched_costs *c, bool timed
                         const char *const *rank_names, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 
 /* The lists as text, one line per rank: "rank 0: F0@0 sf0@0 F1@0 ... B0@0" (@ stage; "F3@0-1" has
- * weights_behind 1), after a header line "schedule custom stages 2 ranks 2 micro-batches 4
+ * weights_age 1), after a header line "schedule custom stages 2 ranks 2 micro-batches 4
  * first-backward 0 accumulate 0 window 0" and a line "stage 0 rank 0" per stage. The header's last
  * three may be left out, a rank may have several lines, # starts a comment. parse(text(s)) == s. */
 void clv_sched_text(const clv_sched *s, clv_bytes *out);

@@ -38,7 +38,7 @@ void clv_sched_weightless(const clv_sched_shape *shape, const clv_sched_costs *c
 clv_code clv_sched_new(clv_sched_kind kind, const clv_sched_shape *shape, uint32_t window,
                        clv_sched **ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_sched_push(clv_sched *s, uint32_t rank, clv_instr_kind kind, uint32_t stage,
-                        uint32_t micro, uint32_t weights_behind, clv_err *err) CLV_USE_RESULT;
+                        uint32_t micro, uint32_t weights_age, clv_err *err) CLV_USE_RESULT;
 
 extern const char *const clv_instr_names[CLV_INSTR_KINDS];
 
@@ -76,7 +76,7 @@ typedef struct sched_policy {
   uint32_t ring;                    /* interleaved: ranks in the ring, else 0 */
   bool strict;                      /* no backward while a forward is allowed, here or not */
   bool split;                       /* I and W instead of B */
-  bool behind;                      /* pipedream-2bw's rule of versions */
+  bool two_versions;                /* pipedream-2bw's rule of versions */
   bool weightless[CLV_SCHED_STAGES];
 } sched_policy;
 

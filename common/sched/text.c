@@ -32,7 +32,7 @@ void clv_sched_text(const clv_sched *s, clv_bytes *out) {
     for (uint32_t k = 0; k < s->n[r]; k++) {
       const clv_instr *i = &s->list[r][k];
       clv_bytes_printf(out, " %s@%u", clv_instr_text(i, text), i->stage);
-      if (i->weights_behind) clv_bytes_printf(out, "-%u", i->weights_behind);
+      if (i->weights_age) clv_bytes_printf(out, "-%u", i->weights_age);
     }
     clv_bytes_puts(out, "\n");
   }
@@ -208,25 +208,25 @@ static bool instr_kind(const char **at, const char *end, clv_instr_kind *ret) {
   return false;
 }
 
-/* The word as kind, micro-batch, @stage and perhaps -steps behind. */
+/* The word as kind, micro-batch, @stage and perhaps -steps ago. */
 static bool instr_of(const word *w, clv_instr_kind *kind, uint32_t *micro, uint32_t *stage,
-                     uint32_t *behind) {
+                     uint32_t *age) {
   const char *at = w->text, *end = at + w->n;
-  *behind = 0;
+  *age = 0;
   if (!instr_kind(&at, end, kind) || !digits(&at, end, micro)) return false;
   if (at == end || *at++ != '@' || !digits(&at, end, stage)) return false;
-  if (at < end && (*at++ != '-' || !digits(&at, end, behind) || *behind == 0)) return false;
-  return at == end && *behind <= UINT8_MAX;
+  if (at < end && (*at++ != '-' || !digits(&at, end, age) || *age == 0)) return false;
+  return at == end && *age <= UINT8_MAX;
 }
 
 static clv_code parse_rank(parser *p) {
   const clv_sched_shape *shape = &p->s->shape;
-  uint32_t rank, micro, stage, behind;
+  uint32_t rank, micro, stage, age;
   clv_instr_kind kind;
   char buf[32];
   CLV_TRY(number(p, "a rank", true, shape->n_ranks, &rank));
   for (next_word(p); p->word.n; next_word(p)) {
-    if (!instr_of(&p->word, &kind, &micro, &stage, &behind))
+    if (!instr_of(&p->word, &kind, &micro, &stage, &age))
       return refuse(p, "%s is no instruction: F3@0 is the forward of micro-batch 3 of stage 0",
                     shown(p, buf));
     if (stage >= shape->n_stages)
@@ -235,7 +235,7 @@ static clv_code parse_rank(parser *p) {
       return refuse(p, "%s: there are %u micro-batches", shown(p, buf), shape->n_micro);
     if (p->total++ >= CLV_SCHED_INSTRUCTIONS)
       return refuse(p, "more than %d instructions", CLV_SCHED_INSTRUCTIONS);
-    CLV_TRY(clv_sched_push(p->s, rank, kind, stage, micro, behind, p->err));
+    CLV_TRY(clv_sched_push(p->s, rank, kind, stage, micro, age, p->err));
   }
   return CLV_OK;
 }

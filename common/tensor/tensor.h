@@ -3,7 +3,7 @@
  * tensor: dtype, shape and reference-counted row-major tensors in host memory.
  *
  * A tensor owns a reference on a storage; several tensors may view one storage (named views into
- * a shard's parameter block). Reference counts are atomic; the numbers themselves are not guarded:
+ * a module's parameter block). Reference counts are atomic; the numbers themselves are not guarded:
  * whoever writes them is alone with them.
  */
 #ifndef CLEAVE_TENSOR_H

@@ -17,8 +17,8 @@
 enum { MINUTE = 60, DAY = 86400, CA_BACKDATE_S = 5 * MINUTE, SERIAL_BITS = 128 };
 
 static clv_code fail_ossl(clv_err *err, const char *what) {
-  char why[CLV_TLS_REASON];
-  return clv_fail(err, CLV_INTERNAL, "%s: %s", what, clv_tls_reason(why));
+  char why[CLV_TLS_ERROR_LEN];
+  return clv_fail(err, CLV_INTERNAL, "%s: %s", what, clv_tls_openssl_error(why));
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -73,8 +73,9 @@ static clv_code random_serial(X509 *cert, clv_err *err) {
 static clv_code set_subject(X509 *cert, const char *name, clv_err *err) {
   if (X509_NAME_add_entry_by_txt(X509_get_subject_name(cert), "CN", MBSTRING_UTF8,
                                  (const unsigned char *)name, -1, -1, 0) != 1) {
-    char why[CLV_TLS_REASON];
-    return clv_fail(err, CLV_INVALID, "\"%s\" cannot be a name: %s", name, clv_tls_reason(why));
+    char why[CLV_TLS_ERROR_LEN];
+    return clv_fail(err, CLV_INVALID, "\"%s\" cannot be a name: %s", name,
+                    clv_tls_openssl_error(why));
   }
   return CLV_OK;
 }
@@ -203,7 +204,7 @@ static bool is_address(const char *text) {
 }
 
 static clv_code check_names(const clv_tls_issue_options *o, clv_err *err) {
-  char reason[CLV_TLS_REASON];
+  char reason[CLV_TLS_ERROR_LEN];
   if (o->n_uris != 1)
     return clv_fail(err, CLV_INVALID, "a certificate needs exactly one URI, %zu given", o->n_uris);
   if (!clv_tls_uri_ok((const unsigned char *)o->uris[0], strlen(o->uris[0]), reason))

@@ -77,20 +77,21 @@ static size_t scheme_length(const unsigned char *data, size_t len) {
   return i + 3;
 }
 
-bool clv_tls_uri_ok(const unsigned char *data, size_t len, char reason[CLV_TLS_REASON]) {
+bool clv_tls_uri_ok(const unsigned char *data, size_t len, char reason[CLV_TLS_ERROR_LEN]) {
   if (len >= CLV_TLS_URI_LEN) {
-    snprintf(reason, CLV_TLS_REASON, "it has %zu bytes, the limit is %d", len, CLV_TLS_URI_LEN - 1);
+    snprintf(reason, CLV_TLS_ERROR_LEN, "it has %zu bytes, the limit is %d", len,
+             CLV_TLS_URI_LEN - 1);
     return false;
   }
   for (size_t i = 0; i < len; i++) {
     if (data[i] > 0x20 && data[i] < 0x7f) continue;
-    snprintf(reason, CLV_TLS_REASON, "byte 0x%02x at position %zu is not printable ASCII", data[i],
-             i);
+    snprintf(reason, CLV_TLS_ERROR_LEN, "byte 0x%02x at position %zu is not printable ASCII",
+             data[i], i);
     return false;
   }
   size_t scheme = scheme_length(data, len);
   if (scheme == 0 || scheme == len || data[scheme] == '/') {
-    snprintf(reason, CLV_TLS_REASON, "\"%.*s\" does not look like spiffe://domain/name",
+    snprintf(reason, CLV_TLS_ERROR_LEN, "\"%.*s\" does not look like spiffe://domain/name",
              (int)CLV_MIN(len, (size_t)60), (const char *)data);
     return false;
   }
@@ -130,7 +131,7 @@ clv_code clv_tls_x509_uri(const X509 *cert, char *buf, size_t len, clv_err *err)
                     count);
   const unsigned char *data = ASN1_STRING_get0_data(uri);
   size_t n = (size_t)ASN1_STRING_length(uri);
-  char reason[CLV_TLS_REASON];
+  char reason[CLV_TLS_ERROR_LEN];
   if (!clv_tls_uri_ok(data, n, reason))
     return clv_fail(err, CLV_UNAUTHENTICATED, "the certificate's URI is no identity: %s", reason);
   if (n >= len)

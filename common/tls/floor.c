@@ -32,8 +32,8 @@ static bool floor_holds(void) {
 clv_code clv_tls_floor_install(clv_err *err) {
   /* The system's file is read now, because what is read later wins. */
   if (OPENSSL_init_ssl(OPENSSL_INIT_LOAD_CONFIG, NULL) != 1) {
-    char why[CLV_TLS_REASON];
-    return clv_fail(err, CLV_INTERNAL, "OpenSSL did not start: %s", clv_tls_reason(why));
+    char why[CLV_TLS_ERROR_LEN];
+    return clv_fail(err, CLV_INTERNAL, "OpenSSL did not start: %s", clv_tls_openssl_error(why));
   }
   if (floor_holds()) return CLV_OK;
   CLV_AUTO(clv_bio_freep) BIO *text = BIO_new_mem_buf(floor_conf, (int)strlen(floor_conf));
@@ -41,9 +41,9 @@ clv_code clv_tls_floor_install(clv_err *err) {
   long line = 0;
   if (!text || !conf || NCONF_load_bio(conf, text, &line) <= 0 ||
       CONF_modules_load(conf, NULL, 0) <= 0) {
-    char why[CLV_TLS_REASON];
+    char why[CLV_TLS_ERROR_LEN];
     return clv_fail(err, CLV_INTERNAL, "the TLS 1.3 floor was not taken (line %ld): %s", line,
-                    clv_tls_reason(why));
+                    clv_tls_openssl_error(why));
   }
   if (!floor_holds())
     return clv_fail(err, CLV_INTERNAL, "TLS versions below 1.3 are still on after the floor");

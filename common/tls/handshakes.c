@@ -13,8 +13,8 @@
 
 typedef enum stage { HANDSHAKING, DONE, FAILED } stage;
 
-static atomic_uint_fast64_t failed[2][CLV_TLS_CAUSES], done[2]; /* [is it a server] */
-static _Atomic uint64_t patience_ms;
+static atomic_uint_fast64_t failed[2][CLV_TLS_FAILURES], done[2]; /* [is it a server] */
+static _Atomic uint64_t handshake_limit_ms;
 static int slot = -1;
 
 /* ---- the datum: when the handshake began, ms, and its stage -------------------------------------- */
@@ -29,45 +29,45 @@ static void enter(SSL *ssl, stage s) {
   SSL_set_ex_data(ssl, slot, datum(began_of(SSL_get_ex_data(ssl, slot)), s));
 }
 
-/* ---- causes ---------------------------------------------------------------------------------- */
+/* ---- reasons ---------------------------------------------------------------------------------- */
 
 static const struct {
   uint8_t alert;
-  clv_tls_cause cause;
+  clv_tls_failure failure;
 } by_alert[] = {
-    {SSL_AD_CERTIFICATE_EXPIRED, CLV_TLS_CAUSE_EXPIRED},
-    {SSL_AD_UNKNOWN_CA, CLV_TLS_CAUSE_UNKNOWN_CA},
-    {SSL_AD_CERTIFICATE_REQUIRED, CLV_TLS_CAUSE_NO_CERTIFICATE},
-    {SSL_AD_BAD_CERTIFICATE, CLV_TLS_CAUSE_BAD_CERTIFICATE},
-    {SSL_AD_UNSUPPORTED_CERTIFICATE, CLV_TLS_CAUSE_BAD_CERTIFICATE},
-    {SSL_AD_CERTIFICATE_REVOKED, CLV_TLS_CAUSE_BAD_CERTIFICATE},
-    {SSL_AD_CERTIFICATE_UNKNOWN, CLV_TLS_CAUSE_BAD_CERTIFICATE},
-    {SSL_AD_PROTOCOL_VERSION, CLV_TLS_CAUSE_VERSION},
+    {SSL_AD_CERTIFICATE_EXPIRED, CLV_TLS_FAILURE_EXPIRED},
+    {SSL_AD_UNKNOWN_CA, CLV_TLS_FAILURE_UNKNOWN_CA},
+    {SSL_AD_CERTIFICATE_REQUIRED, CLV_TLS_FAILURE_NO_CERTIFICATE},
+    {SSL_AD_BAD_CERTIFICATE, CLV_TLS_FAILURE_BAD_CERTIFICATE},
+    {SSL_AD_UNSUPPORTED_CERTIFICATE, CLV_TLS_FAILURE_BAD_CERTIFICATE},
+    {SSL_AD_CERTIFICATE_REVOKED, CLV_TLS_FAILURE_BAD_CERTIFICATE},
+    {SSL_AD_CERTIFICATE_UNKNOWN, CLV_TLS_FAILURE_BAD_CERTIFICATE},
+    {SSL_AD_PROTOCOL_VERSION, CLV_TLS_FAILURE_VERSION},
 };
 
-static clv_tls_cause cause_of(uint8_t alert) {
+static clv_tls_failure cause_of(uint8_t alert) {
   for (size_t i = 0; i < CLV_COUNT(by_alert); i++)
-    if (by_alert[i].alert == alert) return by_alert[i].cause;
-  return CLV_TLS_CAUSE_PROTOCOL;
+    if (by_alert[i].alert == alert) return by_alert[i].failure;
+  return CLV_TLS_FAILURE_PROTOCOL;
 }
 
-const char *clv_tls_cause_name(clv_tls_cause cause) {
-  static const char *const names[CLV_TLS_CAUSES] = {
-      [CLV_TLS_CAUSE_EXPIRED] = "expired",
-      [CLV_TLS_CAUSE_UNKNOWN_CA] = "unknown_ca",
-      [CLV_TLS_CAUSE_NO_CERTIFICATE] = "no_certificate",
-      [CLV_TLS_CAUSE_BAD_CERTIFICATE] = "bad_certificate",
-      [CLV_TLS_CAUSE_VERSION] = "tls_version",
-      [CLV_TLS_CAUSE_PROTOCOL] = "protocol",
-      [CLV_TLS_CAUSE_REFUSED] = "refused_by_peer",
-      [CLV_TLS_CAUSE_TIMEOUT] = "timeout",
-      [CLV_TLS_CAUSE_CLOSED] = "closed",
+const char *clv_tls_failure_reason(clv_tls_failure failure) {
+  static const char *const names[CLV_TLS_FAILURES] = {
+      [CLV_TLS_FAILURE_EXPIRED] = "expired",
+      [CLV_TLS_FAILURE_UNKNOWN_CA] = "unknown_ca",
+      [CLV_TLS_FAILURE_NO_CERTIFICATE] = "no_certificate",
+      [CLV_TLS_FAILURE_BAD_CERTIFICATE] = "bad_certificate",
+      [CLV_TLS_FAILURE_VERSION] = "tls_version",
+      [CLV_TLS_FAILURE_PROTOCOL] = "protocol",
+      [CLV_TLS_FAILURE_REFUSED] = "refused_by_peer",
+      [CLV_TLS_FAILURE_TIMEOUT] = "timeout",
+      [CLV_TLS_FAILURE_CLOSED] = "closed",
   };
-  return (unsigned)cause < CLV_TLS_CAUSES ? names[cause] : "unknown";
+  return (unsigned)failure < CLV_TLS_FAILURES ? names[failure] : "unknown";
 }
 
-static void count_failure(const SSL *ssl, clv_tls_cause cause) {
-  atomic_fetch_add_explicit(&failed[SSL_is_server(ssl)][cause], 1, memory_order_relaxed);
+static void count_failure(const SSL *ssl, clv_tls_failure failure) {
+  atomic_fetch_add_explicit(&failed[SSL_is_server(ssl)][failure], 1, memory_order_relaxed);
 }
 
 /* ---- what OpenSSL calls ------------------------------------------------------------------------ */
@@ -77,7 +77,7 @@ static void on_alert(SSL *ssl, bool ours, uint8_t alert) {
   /* A client is through before the server has judged its certificate. */
   stage s = stage_of(SSL_get_ex_data(ssl, slot));
   if (s == FAILED || (s == DONE && SSL_is_server(ssl))) return;
-  count_failure(ssl, ours ? cause_of(alert) : CLV_TLS_CAUSE_REFUSED);
+  count_failure(ssl, ours ? cause_of(alert) : CLV_TLS_FAILURE_REFUSED);
   enter(ssl, FAILED);
 }
 
@@ -103,14 +103,14 @@ static void made(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long ar
 }
 
 /* gRPC cuts at its deadline or a little before: what lasted nearly as long was cut. */
-static bool timed_out(uint64_t waited_ms) { return 10 * waited_ms >= 9 * patience_ms; }
+static bool timed_out(uint64_t waited_ms) { return 10 * waited_ms >= 9 * handshake_limit_ms; }
 
 static void freed(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl, void *argp) {
   const SSL *ssl = parent;
   (void)ad, (void)index, (void)argl, (void)argp;
   if (!ptr || stage_of(ptr) != HANDSHAKING) return;
   uint64_t waited = clv_now_ns() / 1000000u - began_of(ptr);
-  count_failure(ssl, timed_out(waited) ? CLV_TLS_CAUSE_TIMEOUT : CLV_TLS_CAUSE_CLOSED);
+  count_failure(ssl, timed_out(waited) ? CLV_TLS_FAILURE_TIMEOUT : CLV_TLS_FAILURE_CLOSED);
 }
 
 /* ---- outward ------------------------------------------------------------------------------------ */
@@ -121,12 +121,12 @@ static void install(void) {
 
 clv_code clv_tls_handshakes_watch(uint64_t timeout_ms, clv_err *err) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  patience_ms = timeout_ms;
+  handshake_limit_ms = timeout_ms;
   pthread_once(&once, install);
   return slot >= 0 ? CLV_OK : clv_fail(err, CLV_INTERNAL, "OpenSSL does not show handshakes");
 }
 
 void clv_tls_handshakes_count(bool server, clv_tls_handshakes *ret) {
   *ret = (clv_tls_handshakes){.done = atomic_load(&done[server])};
-  for (int i = 0; i < CLV_TLS_CAUSES; i++) ret->failed[i] = atomic_load(&failed[server][i]);
+  for (int i = 0; i < CLV_TLS_FAILURES; i++) ret->failed[i] = atomic_load(&failed[server][i]);
 }

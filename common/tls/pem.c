@@ -11,10 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-const char *clv_tls_reason(char buf[CLV_TLS_REASON]) {
+const char *clv_tls_openssl_error(char buf[CLV_TLS_ERROR_LEN]) {
   unsigned long code = ERR_peek_last_error();
   const char *reason = code ? ERR_reason_error_string(code) : NULL;
-  snprintf(buf, CLV_TLS_REASON, "%s", reason ? reason : "no reason given");
+  snprintf(buf, CLV_TLS_ERROR_LEN, "%s", reason ? reason : "no reason given");
   ERR_clear_error();
   return buf;
 }
@@ -105,8 +105,8 @@ clv_code clv_tls_key_parse(const char *pem, const char *what, EVP_PKEY **ret_key
     *ret_key = key;
     return CLV_OK;
   }
-  char why[CLV_TLS_REASON];
-  clv_tls_reason(why);
+  char why[CLV_TLS_ERROR_LEN];
+  clv_tls_openssl_error(why);
   if (asked || strstr(pem, "ENCRYPTED"))
     return clv_fail(err, CLV_INVALID,
                     "%s: the private key is encrypted, and a daemon has nobody to ask for the "
@@ -122,8 +122,8 @@ clv_code clv_tls_key_parse(const char *pem, const char *what, EVP_PKEY **ret_key
 }
 
 static clv_code fail_no_cert(const char *pem, int n_before, const char *what, clv_err *err) {
-  char why[CLV_TLS_REASON];
-  clv_tls_reason(why);
+  char why[CLV_TLS_ERROR_LEN];
+  clv_tls_openssl_error(why);
   if (n_before == 0 && !strstr(pem, "-----BEGIN CERTIFICATE"))
     return clv_fail(err, CLV_INVALID,
                     "%s: no certificate in it (no \"-----BEGIN CERTIFICATE-----\"); it must be a "

@@ -54,8 +54,8 @@ static void on_info(const SSL *ssl, int where, int value) {
 }
 
 static clv_code fail_ossl(clv_err *err, const char *what) {
-  char why[CLV_TLS_REASON];
-  return clv_fail(err, CLV_INTERNAL, "%s: %s", what, clv_tls_reason(why));
+  char why[CLV_TLS_ERROR_LEN];
+  return clv_fail(err, CLV_INTERNAL, "%s: %s", what, clv_tls_openssl_error(why));
 }
 
 static clv_code use_identity(SSL_CTX *ctx, const clv_tls_identity *identity, clv_err *err) {
@@ -156,7 +156,7 @@ static outcome drive(prober *p, int (*step)(prober *), uint64_t deadline_ns) {
 typedef struct finding {
   int what; /* an alert or an X509_V_ERR; -1 ends a table and stands for the rest */
   clv_code code;
-  const char *cause, *fix;
+  const char *reason, *fix;
 } finding;
 
 /* What the peer said of us (RFC 8446, 6.2). */
@@ -243,7 +243,7 @@ static void CLV_PRINTF(5, 6) fail_at(clv_tls_probe_result *r, clv_tls_step step,
                                      const char *fix, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
-  vsnprintf(r->cause, sizeof r->cause, fmt, ap);
+  vsnprintf(r->reason, sizeof r->reason, fmt, ap);
   va_end(ap);
   snprintf(r->fix, sizeof r->fix, "%s", fix);
   r->step = step;
@@ -252,23 +252,23 @@ static void CLV_PRINTF(5, 6) fail_at(clv_tls_probe_result *r, clv_tls_step step,
 
 static void fail_chain(const prober *p, clv_tls_probe_result *r) {
   const finding *f = find(chain_findings, p->verify_error);
-  fail_at(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s (%s)", f->cause,
+  fail_at(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s (%s)", f->reason,
           X509_verify_cert_error_string(p->verify_error));
 }
 
 static void fail_alert(const prober *p, clv_tls_probe_result *r) {
   const finding *f = find(alerts, p->alert);
   if (f->what != -1)
-    fail_at(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s", f->cause);
+    fail_at(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s", f->reason);
   else
-    fail_at(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s (alert %d: %s)", f->cause, p->alert,
+    fail_at(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s (alert %d: %s)", f->reason, p->alert,
             SSL_alert_desc_string_long(p->alert));
 }
 
 /* Why the handshake did not get through. */
 static void explain_handshake(const prober *p, outcome end, clv_tls_probe_result *r) {
-  char why[CLV_TLS_REASON];
-  clv_tls_reason(why);
+  char why[CLV_TLS_ERROR_LEN];
+  clv_tls_openssl_error(why);
   if (p->alert >= 0) {
     fail_alert(p, r);
   } else if (p->verify_error != X509_V_OK) {
@@ -370,7 +370,7 @@ static bool speaks_h2(const prober *p) {
 }
 
 /* The peer's verdict on our certificate comes after the handshake. */
-static void await_verdict(prober *p, uint64_t deadline_ns, clv_tls_probe_result *r) {
+static void await_peer_result(prober *p, uint64_t deadline_ns, clv_tls_probe_result *r) {
   double wait_ms = CLV_MAX((double)CONFIRM_MS, 3 * r->connect_ms);
   uint64_t until = clv_now_ns() + (uint64_t)(wait_ms * 1e6);
   outcome end = drive(p, step_first_byte, CLV_MIN(until, deadline_ns));
@@ -390,7 +390,7 @@ static void run_handshake(prober *p, uint64_t deadline_ns, clv_tls_probe_result 
   }
   note_session(p, r);
   if (speaks_h2(p))
-    await_verdict(p, deadline_ns, r);
+    await_peer_result(p, deadline_ns, r);
   else
     fail_at(r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "is this port cleave-worker's?",
             "the peer speaks TLS 1.3, but not HTTP/2");

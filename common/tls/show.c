@@ -153,7 +153,7 @@ static const char *state_of(const facts *f, int64_t now) {
 static const char *list_text(const clv_bytes *list) { return list->data ? list->data : "-"; }
 static const char *list_json(const clv_bytes *list) { return list->data ? list->data : ""; }
 
-static void tell_text(clv_bytes *out, const facts *f) {
+static void print_text(clv_bytes *out, const facts *f) {
   char from[CLV_TLS_TIME_TEXT], until[CLV_TLS_TIME_TEXT], span[CLV_TLS_TIME_TEXT];
   int64_t now = clv_tls_now();
   clv_bytes_printf(out, "subject      %s%s\n", f->subject, f->is_ca ? "  (a CA)" : "");
@@ -176,7 +176,7 @@ static void tell_text(clv_bytes *out, const facts *f) {
   clv_bytes_printf(out, "SHA-256      %s\n", f->fingerprint);
 }
 
-static void tell_json(clv_bytes *out, const facts *f) {
+static void print_json(clv_bytes *out, const facts *f) {
   clv_bytes_puts(out, "{\"subject\":");
   clv_bytes_json(out, f->subject);
   clv_bytes_puts(out, ",\"issuer\":");
@@ -205,9 +205,9 @@ clv_code clv_tls_show(const char *path, clv_bytes *out, bool json, clv_err *err)
       return clv_err_prefix(err, "%s", path);
     clv_bytes_puts(&text, json ? (i ? "," : "[") : (i ? "\n" : ""));
     if (json)
-      tell_json(&text, &f);
+      print_json(&text, &f);
     else
-      tell_text(&text, &f);
+      print_text(&text, &f);
   }
   if (json) clv_bytes_puts(&text, "]\n");
   if (!text.failed) clv_bytes_add(out, text.data, text.len);

@@ -48,24 +48,24 @@ clv_code clv_tls_floor_install(clv_err *err) CLV_USE_RESULT;
 /* ---- handshakes ------------------------------------------------------------------------------ */
 
 /* How a handshake failed: what this side refused, or what became of it. */
-typedef enum clv_tls_cause {
-  CLV_TLS_CAUSE_EXPIRED,
-  CLV_TLS_CAUSE_UNKNOWN_CA,
-  CLV_TLS_CAUSE_NO_CERTIFICATE,
-  CLV_TLS_CAUSE_BAD_CERTIFICATE, /* not valid yet, revoked, of another use, damaged */
-  CLV_TLS_CAUSE_VERSION,         /* nothing newer than TLS 1.2 */
-  CLV_TLS_CAUSE_PROTOCOL,        /* TLS, but wrong */
-  CLV_TLS_CAUSE_REFUSED,         /* the peer said no to us */
-  CLV_TLS_CAUSE_TIMEOUT,
-  CLV_TLS_CAUSE_CLOSED, /* the peer went away, or it was not TLS */
-  CLV_TLS_CAUSES
-} clv_tls_cause;
+typedef enum clv_tls_failure {
+  CLV_TLS_FAILURE_EXPIRED,
+  CLV_TLS_FAILURE_UNKNOWN_CA,
+  CLV_TLS_FAILURE_NO_CERTIFICATE,
+  CLV_TLS_FAILURE_BAD_CERTIFICATE, /* not valid yet, revoked, of another use, damaged */
+  CLV_TLS_FAILURE_VERSION,         /* nothing newer than TLS 1.2 */
+  CLV_TLS_FAILURE_PROTOCOL,        /* TLS, but wrong */
+  CLV_TLS_FAILURE_REFUSED,         /* the peer said no to us */
+  CLV_TLS_FAILURE_TIMEOUT,
+  CLV_TLS_FAILURE_CLOSED, /* the peer went away, or it was not TLS */
+  CLV_TLS_FAILURES
+} clv_tls_failure;
 
-const char *clv_tls_cause_name(clv_tls_cause cause); /* "expired", "unknown_ca", ... */
+const char *clv_tls_failure_reason(clv_tls_failure failure); /* "expired", "unknown_ca", ... */
 
 typedef struct clv_tls_handshakes {
   uint64_t done; /* since the watch began, as failed[] */
-  uint64_t failed[CLV_TLS_CAUSES];
+  uint64_t failed[CLV_TLS_FAILURES];
 } clv_tls_handshakes;
 
 /* From now on handshakes of this process are counted, whoever makes them. One that ends unfinished
@@ -169,7 +169,7 @@ typedef struct clv_tls_probe_result {
   bool confirmed;       /* the peer spoke after the handshake, so it did accept us */
   clv_tls_step step;    /* the step that failed; CLV_TLS_DONE when ok */
   clv_code code;        /* CLV_OK when ok */
-  char cause[320];      /* why it failed, one sentence; empty when ok */
+  char reason[320];     /* why it failed, one sentence; empty when ok */
   char fix[320];        /* what to do about it */
   char clock_hint[200]; /* not empty when the two clocks may disagree, failed or not */
   char address[80];     /* of the last address tried, "127.0.0.1:50051" or "[::1]:50051" */

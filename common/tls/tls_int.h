@@ -40,10 +40,10 @@ clv_code clv_tls_key_read(const char *path, char **ret_pem, clv_err *err) CLV_US
 
 /* ---- PEM ------------------------------------------------------------------------------------- */
 
-enum { CLV_TLS_REASON = 160 };
+enum { CLV_TLS_ERROR_LEN = 160 };
 
 /* The newest reason in this thread's OpenSSL error queue, which is emptied; returns buf. */
-const char *clv_tls_reason(char buf[CLV_TLS_REASON]);
+const char *clv_tls_openssl_error(char buf[CLV_TLS_ERROR_LEN]);
 
 /* All certificates of a PEM text, at least one; `what` names it in errors (CLV_INVALID). */
 clv_code clv_tls_certs_parse(const char *pem, size_t len, const char *what,
@@ -78,7 +78,7 @@ bool clv_tls_cert_usage(const X509 *cert, unsigned *ret_usage);
 clv_code clv_tls_x509_uri(const X509 *cert, char *buf, size_t len, clv_err *err) CLV_USE_RESULT;
 
 /* Whether these bytes may be an identity; says in `reason` why not. */
-bool clv_tls_uri_ok(const unsigned char *data, size_t len, char reason[CLV_TLS_REASON]);
+bool clv_tls_uri_ok(const unsigned char *data, size_t len, char reason[CLV_TLS_ERROR_LEN]);
 
 /* ---- TCP with a deadline --------------------------------------------------------------------- */
 

@@ -109,11 +109,12 @@ static clv_code check_commit(const clv_frame *f, size_t payload_len, clv_err *er
     if (!isfinite(f->commit.more_lrs[i]))
       return clv_fail(err, CLV_INVALID, "the learning rate of group %u is %g; it must be finite",
                       i + 1, (double)f->commit.more_lrs[i]);
-  if (f->commit.turn > CLV_WIRE_TURNS || (f->commit.turn && f->kind != CLV_APPLY))
-    return clv_fail(err, CLV_INVALID, "turn %u; at most %d, and of an APPLY alone", f->commit.turn,
-                    CLV_WIRE_TURNS);
-  if (f->commit.turn && !f->commit.apply)
-    return clv_fail(err, CLV_INVALID, "turn %u of a step that is not taken", f->commit.turn);
+  if (f->commit.position > CLV_WIRE_POSITIONS || (f->commit.position && f->kind != CLV_APPLY))
+    return clv_fail(err, CLV_INVALID, "position %u; at most %d, and of an APPLY alone",
+                    f->commit.position, CLV_WIRE_POSITIONS);
+  if (f->commit.position && !f->commit.apply)
+    return clv_fail(err, CLV_INVALID, "position %u of a step that is not taken",
+                    f->commit.position);
   return CLV_OK;
 }
 
@@ -162,13 +163,14 @@ static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err
 }
 
 /* The parts of a call come one after the other. */
-static clv_code check_turns(const clv_frame *f, clv_err *err) {
-  uint32_t turn = f->call.turn, input = f->call.input_turn, weight = f->call.weight_turn;
-  bool backward = input <= CLV_WIRE_TURNS && (!input || (turn && turn < input));
-  bool last = weight <= CLV_WIRE_TURNS && (!weight || (input && input < weight));
-  if (turn <= CLV_WIRE_TURNS && backward && last) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "turns %u, %u and %u; they ascend to at most %d", turn, input,
-                  weight, CLV_WIRE_TURNS);
+static clv_code check_positions(const clv_frame *f, clv_err *err) {
+  uint32_t position = f->call.position, input = f->call.input_position,
+           weight = f->call.weight_position;
+  bool backward = input <= CLV_WIRE_POSITIONS && (!input || (position && position < input));
+  bool last = weight <= CLV_WIRE_POSITIONS && (!weight || (input && input < weight));
+  if (position <= CLV_WIRE_POSITIONS && backward && last) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "positions %u, %u and %u; they ascend to at most %d", position,
+                  input, weight, CLV_WIRE_POSITIONS);
 }
 
 /* Every tensor of a CALL is the one some argument means. */
@@ -185,7 +187,7 @@ static clv_code check_call(const clv_frame *f, size_t payload_len, clv_err *err)
   if (!f->call.n_args || here != f->n_tensors)
     return clv_fail(err, CLV_INVALID, "%u arguments, %u of them here, and %u tensors",
                     f->call.n_args, here, f->n_tensors);
-  return check_turns(f, err);
+  return check_positions(f, err);
 }
 
 static clv_code check_needed(const clv_frame *f, uint32_t index, uint32_t first, clv_err *err) {
@@ -334,8 +336,8 @@ static clv_code check_tensors(const clv_frame *f, size_t payload_len, const clv_
 
 static clv_code check_head(const clv_frame *f, const kind_rule *rule, clv_err *err) {
   if (rule->context && f->context == 0) return clv_fail(err, CLV_INVALID, "context id 0");
-  if (f->stage > CLV_WIRE_MODULES)
-    return clv_fail(err, CLV_INVALID, "module %u is over the limit of %d", f->stage,
+  if (f->module > CLV_WIRE_MODULES)
+    return clv_fail(err, CLV_INVALID, "module %u is over the limit of %d", f->module,
                     CLV_WIRE_MODULES);
   const uint32_t flags = CLV_FLAG_TRAINING | CLV_FLAG_DELIVER | CLV_FLAG_RECOMPUTE | CLV_FLAG_TRACE;
   if (f->flags & ~flags) return clv_fail(err, CLV_INVALID, "unknown flags 0x%x", f->flags);

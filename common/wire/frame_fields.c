@@ -3,7 +3,7 @@
 
 /* A changed list of kinds changes what peers understand. */
 _Static_assert(
-    CLV_FRAME_KINDS == 39 && CLV_WIRE_PROTOCOL == 3,
+    CLV_FRAME_KINDS == 39 && CLV_WIRE_PROTOCOL == 4,
     "a new frame kind needs a new CLV_WIRE_PROTOCOL, or a capability without which it is "
     "never sent; both lines here change");
 _Static_assert(sizeof(clv_frame_kind) == sizeof(uint32_t) && sizeof(clv_code) == sizeof(uint32_t) &&
@@ -22,7 +22,7 @@ const field clv_frame_fields[FRAME_FIELDS] = {
     [4] = {"phase", FIELD_U32, AT(phase), 0},
     [5] = {"step", FIELD_U64, AT(step), 0},
     [6] = {"micro_batch", FIELD_U32, AT(micro_batch), 0},
-    [8] = {"stage", FIELD_U32, AT(stage), 0},
+    [8] = {"module", FIELD_U32, AT(module), 0},
     [9] = {"flags", FIELD_U32, AT(flags), 0},
     [10] = {"upstream", FIELD_UPSTREAM, AT(upstream), 0},
     [12] = {"tensors", FIELD_TENSOR, AT(tensors), 0},
@@ -70,7 +70,7 @@ const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [3] = {"lr", FIELD_FLOAT, AT(commit.lr), 0},
         [4] = {"apply", FIELD_BOOL, AT(commit.apply), 0},
         [5] = {"more_lrs", FIELD_RATES, AT(commit.more_lrs), 0},
-        [6] = {"turn", FIELD_U32, AT(commit.turn), 0},
+        [6] = {"position", FIELD_U32, AT(commit.position), 0},
         [7] = {"keep", FIELD_BOOL, AT(commit.keep), 0},
     },
     /* vote */
@@ -104,10 +104,10 @@ const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
     {
         [1] = {"args", FIELD_ARGS, AT(call.args), 0},
         [2] = {"after", FIELD_FIXED64, AT(call.after), 0},
-        [3] = {"turn", FIELD_U32, AT(call.turn), 0},
-        [4] = {"input_turn", FIELD_U32, AT(call.input_turn), 0},
-        [5] = {"weight_turn", FIELD_U32, AT(call.weight_turn), 0},
-        [6] = {"behind", FIELD_BOOL, AT(call.behind), 0},
+        [3] = {"position", FIELD_U32, AT(call.position), 0},
+        [4] = {"input_position", FIELD_U32, AT(call.input_position), 0},
+        [5] = {"weight_position", FIELD_U32, AT(call.weight_position), 0},
+        [6] = {"old_weights", FIELD_BOOL, AT(call.old_weights), 0},
     },
     /* backward */
     {

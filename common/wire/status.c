@@ -9,7 +9,7 @@
 /* The scan charges for our structs what protobuf-c's take, and 32 bytes. */
 _Static_assert(sizeof(clv_wire_session_status) <= sizeof(Cleave__V1__SessionStatus) + 32, "room");
 _Static_assert(sizeof(clv_wire_link_status) <= sizeof(Cleave__V1__LinkStatus) + 32, "room");
-_Static_assert(sizeof(clv_wire_stage_status) <= sizeof(Cleave__V1__StageStatus) + 32, "room");
+_Static_assert(sizeof(clv_wire_module_status) <= sizeof(Cleave__V1__ModuleStatus) + 32, "room");
 
 clv_code clv_wire_status_request_decode(const clv_piece *pieces, size_t n_pieces,
                                         clv_wire_status_request *ret, clv_err *err) {
@@ -38,18 +38,18 @@ static clv_wire_trouble get_trouble(const Cleave__V1__Trouble *from) {
   return (clv_wire_trouble){from->text, from->age_ms};
 }
 
-static clv_code get_stages(const Cleave__V1__SessionStatus *from, clv_wire_stage_status *to,
-                           clv_err *err) {
-  for (size_t i = 0; i < from->n_stages; i++) {
-    const Cleave__V1__StageStatus *s = from->stages[i];
+static clv_code get_modules(const Cleave__V1__SessionStatus *from, clv_wire_module_status *to,
+                            clv_err *err) {
+  for (size_t i = 0; i < from->n_modules; i++) {
+    const Cleave__V1__ModuleStatus *s = from->modules[i];
     CLV_TRY(clv_check_count(strlen(s->name), CLV_WIRE_NAME, "bytes of module name", err));
-    to[i] = (clv_wire_stage_status){.stage = s->stage,
-                                    .steps = s->steps,
-                                    .forwards = s->forwards,
-                                    .backwards = s->backwards,
-                                    .evals = s->evals,
-                                    .compute_ns = s->compute_ns,
-                                    .name = s->name};
+    to[i] = (clv_wire_module_status){.module = s->module,
+                                     .steps = s->steps,
+                                     .forwards = s->forwards,
+                                     .backwards = s->backwards,
+                                     .evals = s->evals,
+                                     .compute_ns = s->compute_ns,
+                                     .name = s->name};
   }
   return CLV_OK;
 }
@@ -80,7 +80,7 @@ static clv_code get_link(const Cleave__V1__LinkStatus *from, clv_wire_link_statu
 
 static clv_code get_session(const Cleave__V1__SessionStatus *from, clv_wire_mem *mem,
                             clv_wire_session_status *ret, clv_err *err) {
-  CLV_TRY(clv_check_count(from->n_stages, CLV_WIRE_MODULES, "stages", err));
+  CLV_TRY(clv_check_count(from->n_modules, CLV_WIRE_MODULES, "modules", err));
   CLV_TRY(clv_check_count(from->n_links, CLV_WIRE_LINKS, "links", err));
   *ret = (clv_wire_session_status){.epoch = from->epoch,
                                    .bytes_in = from->bytes_in,
@@ -101,13 +101,13 @@ static clv_code get_session(const Cleave__V1__SessionStatus *from, clv_wire_mem 
                                    .busy_ns = from->busy_ns,
                                    .idle_ns = from->idle_ns,
                                    .turn_ns = from->turn_ns,
-                                   .n_stages = (uint32_t)from->n_stages,
+                                   .n_modules = (uint32_t)from->n_modules,
                                    .n_links = (uint32_t)from->n_links,
                                    .last_error = get_trouble(from->last_error)};
   CLV_TRY(clv_get_id(from->session, "session id", &ret->session, err));
-  CLV_TRY(clv_wire_take(mem, from->n_stages, sizeof *ret->stages, &ret->stages, err));
+  CLV_TRY(clv_wire_take(mem, from->n_modules, sizeof *ret->modules, &ret->modules, err));
   CLV_TRY(clv_wire_take(mem, from->n_links, sizeof *ret->links, &ret->links, err));
-  CLV_TRY(get_stages(from, ret->stages, err));
+  CLV_TRY(get_modules(from, ret->modules, err));
   for (size_t i = 0; i < from->n_links; i++) CLV_TRY(get_link(from->links[i], &ret->links[i], err));
   return CLV_OK;
 }
@@ -155,7 +155,7 @@ static size_t room_for(const clv_wire_status_reply *m) {
                 CLV_ROOM(m->n_sessions, Cleave__V1__Trouble) +
                 CLV_ROOM(m->about.n_libraries, Cleave__V1__Library);
   for (uint32_t i = 0; i < m->n_sessions; i++)
-    room += CLV_ROOM(m->sessions[i].n_stages, Cleave__V1__StageStatus) +
+    room += CLV_ROOM(m->sessions[i].n_modules, Cleave__V1__ModuleStatus) +
             CLV_ROOM(m->sessions[i].n_links, Cleave__V1__LinkStatus);
   return room;
 }
@@ -169,9 +169,9 @@ static Cleave__V1__Trouble *put_trouble(const clv_wire_trouble *from, Cleave__V1
   return to;
 }
 
-static void put_stage(const clv_wire_stage_status *from, Cleave__V1__StageStatus *to) {
-  cleave__v1__stage_status__init(to);
-  to->stage = from->stage;
+static void put_module(const clv_wire_module_status *from, Cleave__V1__ModuleStatus *to) {
+  cleave__v1__module_status__init(to);
+  to->module = from->module;
   to->steps = from->steps;
   to->forwards = from->forwards;
   to->backwards = from->backwards;
@@ -227,14 +227,14 @@ static void put_numbers(const clv_wire_session_status *from, Cleave__V1__Session
 static clv_code put_session(const clv_wire_session_status *from, clv_wire_mem *mem,
                             Cleave__V1__Trouble *trouble, Cleave__V1__SessionStatus *to,
                             clv_err *err) {
-  Cleave__V1__StageStatus *stages;
+  Cleave__V1__ModuleStatus *modules;
   Cleave__V1__LinkStatus *links;
   cleave__v1__session_status__init(to);
-  CLV_TRY(clv_put_array(mem, from->n_stages, sizeof *stages, &to->stages, &stages, err));
+  CLV_TRY(clv_put_array(mem, from->n_modules, sizeof *modules, &to->modules, &modules, err));
   CLV_TRY(clv_put_array(mem, from->n_links, sizeof *links, &to->links, &links, err));
-  for (uint32_t i = 0; i < from->n_stages; i++) put_stage(&from->stages[i], &stages[i]);
+  for (uint32_t i = 0; i < from->n_modules; i++) put_module(&from->modules[i], &modules[i]);
   for (uint32_t i = 0; i < from->n_links; i++) put_link(&from->links[i], &links[i]);
-  to->n_stages = from->n_stages;
+  to->n_modules = from->n_modules;
   to->n_links = from->n_links;
   to->last_error = put_trouble(&from->last_error, trouble);
   put_numbers(from, to);

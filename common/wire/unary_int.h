@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Unary messages go through protobuf-c, which believes whatever it is given: it recurses without a
- * limit and can turn one byte into seventy. So a message is first walked by its descriptor
+ * limit and can position one byte into seventy. So a message is first walked by its descriptor
  * (clv_scan), which refuses what is malformed, nested or numerous beyond the schema, and adds up
  * the memory that unpacking will take. Only then one block of that size is taken, and protobuf-c
  * and the plain structs live in it together.

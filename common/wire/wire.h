@@ -24,26 +24,26 @@ extern "C" {
 #endif
 
 enum {
-  CLV_WIRE_PROTOCOL = 3,
+  CLV_WIRE_PROTOCOL = 4,
   CLV_WIRE_ID_BYTES = 16,           /* session ids and incarnations */
   CLV_WIRE_INLINE_MAX = 64 << 10,   /* bytes of all tensors of a frame that carries them itself */
   CLV_WIRE_CHUNK_BYTES = 256 << 10, /* the usual chunk; Limits.chunk_bytes is the most accepted */
   CLV_WIRE_UNARY_MAX = 256 << 10,   /* bytes of any message that is not a Frame */
   CLV_WIRE_HEAD_MAX = 32 << 10,     /* bytes of a Frame without its payload */
-  CLV_WIRE_TENSORS = 16,            /* in one frame; inputs and outputs of one shard */
+  CLV_WIRE_TENSORS = 16,            /* in one frame; inputs and outputs of one module */
   CLV_WIRE_UPSTREAM = 64,           /* values of one DROP */
   CLV_WIRE_NAME = 128,              /* bytes of a name, NUL not counted */
   CLV_WIRE_TEXT = 256,              /* bytes of any other string */
   CLV_WIRE_URI = 256,               /* bytes of a peer's identity */
   CLV_WIRE_MODULES = 255,           /* of a session, 0..254; 255 itself means all */
-  CLV_WIRE_TURNS = 1 << 20,         /* places in the order of a context at a node */
+  CLV_WIRE_POSITIONS = 1 << 20,     /* places in the order of a context at a node */
   CLV_WIRE_CONTRIBUTIONS = 4096,    /* gradients of one value in a phase; calls in flight */
   CLV_WIRE_LANES = 16,              /* bulk lanes */
-  CLV_WIRE_NODES = 2048,            /* of one shard's graph */
+  CLV_WIRE_NODES = 2048,            /* of one module's graph */
   CLV_WIRE_NODE_INPUTS = 16,
   CLV_WIRE_ATTRS = 16, /* of one node */
   CLV_WIRE_ATTR_INTS = 16,
-  CLV_WIRE_PARAMS = 4096,     /* of one shard; also frozen names and State.count */
+  CLV_WIRE_PARAMS = 4096,     /* of one module; also frozen names and State.count */
   CLV_WIRE_PEERS = 64,        /* identities of one session */
   CLV_WIRE_LIST = 64,         /* capabilities, libraries, devices, artifacts */
   CLV_WIRE_SESSIONS = 256,    /* of one Status reply */
@@ -69,7 +69,7 @@ enum {
 #define CLV_METHOD_HELLO "/cleave.v1.Worker/Hello"
 #define CLV_METHOD_OPEN_SESSION "/cleave.v1.Worker/OpenSession"
 #define CLV_METHOD_CLOSE_SESSION "/cleave.v1.Worker/CloseSession"
-#define CLV_METHOD_LOAD_SHARD "/cleave.v1.Worker/LoadShard"
+#define CLV_METHOD_LOAD_MODULE "/cleave.v1.Worker/LoadModule"
 #define CLV_METHOD_STATUS "/cleave.v1.Worker/Status"
 #define CLV_METHOD_SESSION "/cleave.v1.Worker/Session"
 #define CLV_METHOD_HEALTH_CHECK "/grpc.health.v1.Health/Check"
@@ -186,7 +186,7 @@ typedef struct clv_frame {
   clv_frame_kind kind;
   uint32_t phase;
   uint64_t context, message, reply_to, step;
-  uint32_t micro_batch, stage, flags;
+  uint32_t micro_batch, module, flags;
   bool has_commit, has_vote, has_failure, has_measure;
   char to[CLV_WIRE_NAME + 1]; /* CALL, DELIVER, VALUE, GRADIENT, REF_*: a worker, "" = the master */
 
@@ -205,9 +205,9 @@ typedef struct clv_frame {
     bool apply;
     uint32_t n_more_lrs;
     float more_lrs[CLV_WIRE_GROUPS]; /* of groups 1.. */
-    uint32_t turn;                   /* of an APPLY inside its context; 0: behind it */
-    bool keep;                       /* the weights as they were stay for calls that are `behind` */
-  } commit;                          /* APPLY, END_CONTEXT */
+    uint32_t position;               /* of an APPLY inside its context; 0: behind it */
+    bool keep; /* the weights as they were stay for calls with `old_weights` */
+  } commit;    /* APPLY, END_CONTEXT */
   struct {
     double grad_sq;
     bool finite, has_digest;
@@ -232,8 +232,9 @@ typedef struct clv_frame {
     uint32_t n_args;
     clv_arg args[CLV_WIRE_ARGS];
     uint64_t after; /* a call of the context here whose backward comes first; 0: none */
-    uint32_t turn, input_turn, weight_turn; /* in the order of the context at its node; 0: none */
-    bool behind;                            /* on the weights before the context's last step */
+    uint32_t position, input_position,
+        weight_position; /* in the order of the context at its node; 0: none */
+    bool old_weights;    /* on the weights before the context's last step */
   } call;
   struct {
     uint64_t clock_ns, received_bytes, receiving_ns;
@@ -414,7 +415,7 @@ typedef struct clv_wire_optimizer {
   double lr, momentum, weight_decay, beta1, beta2, eps;
 } clv_wire_optimizer;
 
-/* Parameters with settings of their own. Checked here: kind and final are the shard's, and there are
+/* Parameters with settings of their own. Checked here: kind and final are the module's, and there are
  * at most CLV_WIRE_PARAMS names in all groups. */
 typedef struct clv_wire_group {
   clv_wire_optimizer optimizer;
@@ -432,7 +433,7 @@ typedef struct clv_wire_load_request {
   clv_wire_mem *mem;
   clv_wire_id session;
   uint64_t epoch, seed;
-  uint32_t stage, threads, in_flight, n_frozen, n_inputs, n_peers, n_groups;
+  uint32_t module, threads, in_flight, n_frozen, n_inputs, n_peers, n_groups;
   clv_wire_graph graph;
   const char **peers; /* for values and gradients */
   bool input_needs_grad;
@@ -462,11 +463,11 @@ typedef struct clv_wire_status_request {
   clv_wire_id session; /* unless all */
 } clv_wire_status_request;
 
-typedef struct clv_wire_stage_status {
-  uint32_t stage;
+typedef struct clv_wire_module_status {
+  uint32_t module;
   uint64_t steps, forwards, backwards, evals, compute_ns;
   const char *name; /* the program's for the module; may be empty */
-} clv_wire_stage_status;
+} clv_wire_module_status;
 
 /* Text NULL or "": nothing went wrong. */
 typedef struct clv_wire_trouble {
@@ -486,12 +487,12 @@ typedef struct clv_wire_session_status {
   clv_wire_id session;
   uint64_t epoch, bytes_in, bytes_out, memory_bytes;
   const char *name, *identity;
-  uint32_t contexts, n_stages, n_links;
+  uint32_t contexts, n_modules, n_links;
   bool attached;
   uint64_t values, calls_waiting, late_frames;
   uint64_t references_owned, references_used, references_pending;
   uint64_t age_ms, memory_limit, busy_ns, idle_ns, turn_ns;
-  clv_wire_stage_status *stages;
+  clv_wire_module_status *modules;
   clv_wire_link_status *links;
   clv_wire_trouble last_error;
 } clv_wire_session_status;

@@ -19,7 +19,7 @@ enum { T = 16, BF16_TAPS = 25 };
     if (!(row & (step)))
 
 /* rows[i][j] becomes rows[j][i]. */
-#define TURN(W, TARGET)                                                                         \
+#define TRANSPOSE(W, TARGET)                                                                    \
   TARGET CPU_INLINE void turn_##W(vf16 r[T]) {                                                  \
     vf16 a, b;                                                                                  \
     _Pragma("GCC unroll 16") EACH(i, 1) {                                                       \
@@ -69,7 +69,7 @@ enum { T = 16, BF16_TAPS = 25 };
     }                                                                                           \
   }                                                                                             \
   /* Both sides of each tap exchanged. */                                                       \
-  TARGET static void turn_tile_##W(const float *tile, size_t taps, float *turned) {             \
+  TARGET static void transpose_tile_##W(const float *tile, size_t taps, float *turned) {        \
     for (size_t t = 0; t < taps; t++) {                                                         \
       vf16 r[T];                                                                                \
       memcpy(r, tile + t * T * T, sizeof r);                                                    \
@@ -78,20 +78,20 @@ enum { T = 16, BF16_TAPS = 25 };
     }                                                                                           \
   }
 
-TURN(PLAIN, CPU_TARGET_PLAIN)
-TURN(256, CPU_TARGET_256)
-TURN(512, CPU_TARGET_512)
+TRANSPOSE(PLAIN, CPU_TARGET_PLAIN)
+TRANSPOSE(256, CPU_TARGET_256)
+TRANSPOSE(512, CPU_TARGET_512)
 
 /* By clv_cpu_width(). */
 typedef struct tile_fns {
   void (*pack)(const float *plain, size_t row, size_t taps, float *tile);
   void (*unpack)(const float *tile, size_t row, size_t taps, bool adds, float *plain);
-  void (*turn)(const float *tile, size_t taps, float *turned);
+  void (*transpose)(const float *tile, size_t taps, float *turned);
 } tile_fns;
 
-static const tile_fns widths[] = {{pack_tile_PLAIN, unpack_tile_PLAIN, turn_tile_PLAIN},
-                                  {pack_tile_256, unpack_tile_256, turn_tile_256},
-                                  {pack_tile_512, unpack_tile_512, turn_tile_512}};
+static const tile_fns widths[] = {{pack_tile_PLAIN, unpack_tile_PLAIN, transpose_tile_PLAIN},
+                                  {pack_tile_256, unpack_tile_256, transpose_tile_256},
+                                  {pack_tile_512, unpack_tile_512, transpose_tile_512}};
 
 bool clv_cpu_weight_tiles_fit(const clv_window *s, int64_t groups, bool bf16) {
   return groups == 1 && (!bf16 || s->kernel[0] * s->kernel[1] <= BF16_TAPS) && s->k % T == 0 &&
@@ -122,10 +122,10 @@ static void pack_one(const tile_job *j, size_t kb, size_t cb) {
   if (back && j->taps == 1)
     for (size_t k = 0; k < T; k++) memcpy(back + k * T, plain + k * j->row, T * sizeof(float));
   else if (back && front)
-    j->fn->turn(front + along, j->taps, back);
+    j->fn->transpose(front + along, j->taps, back);
   else if (back) {
     j->fn->pack(plain, j->row, j->taps, back);
-    j->fn->turn(back, j->taps, back);
+    j->fn->transpose(back, j->taps, back);
   }
 }
 
@@ -139,7 +139,7 @@ static void pack_pairs(const tile_job *j, size_t kb, size_t cb) {
   j->fn->pack(w->plain + kb * T * j->row + cb * T * j->taps, j->row, j->taps, tile);
   if (front) clv_cpu_pair_rows(tile, T * j->taps, front + along);
   if (!back) return;
-  j->fn->turn(tile, j->taps, turned);
+  j->fn->transpose(tile, j->taps, turned);
   clv_cpu_pair_rows(turned, T * j->taps, back + (w->back_across ? across : along));
 }
 

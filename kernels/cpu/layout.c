@@ -17,7 +17,7 @@ typedef float vf4 __attribute__((vector_size(16), aligned(4), may_alias));
 
 /* A 4x4 tile, rows `sp` floats apart, to columns `dp` apart: 16 bytes wide, so that every processor
  * this runs on has the instructions. */
-CPU_INLINE void turn_tile(const float *src, size_t sp, float *dst, size_t dp) {
+CPU_INLINE void transpose_tile(const float *src, size_t sp, float *dst, size_t dp) {
   vf4 a = *(const vf4 *)src, b = *(const vf4 *)(src + sp);
   vf4 c = *(const vf4 *)(src + 2 * sp), d = *(const vf4 *)(src + 3 * sp);
   vf4 ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
@@ -31,10 +31,12 @@ CPU_INLINE void turn_tile(const float *src, size_t sp, float *dst, size_t dp) {
 }
 
 /* dst[column][row] = src[row][column]: rows of `sp`, columns of `dp` floats. */
-static void turn(const float *src, size_t rows, size_t columns, size_t sp, float *dst, size_t dp) {
+static void transpose(const float *src, size_t rows, size_t columns, size_t sp, float *dst,
+                      size_t dp) {
   for (size_t c = 0; c < columns; c += 4) {
     size_t tiles = c + 4 <= columns ? rows / 4 * 4 : 0;
-    for (size_t r = 0; r < tiles; r += 4) turn_tile(src + r * sp + c, sp, dst + c * dp + r, dp);
+    for (size_t r = 0; r < tiles; r += 4)
+      transpose_tile(src + r * sp + c, sp, dst + c * dp + r, dp);
     for (size_t r = tiles; r < rows; r++)
       for (size_t k = c; k < CLV_MIN(c + 4, columns); k++) dst[k * dp + r] = src[r * sp + k];
   }
@@ -42,13 +44,13 @@ static void turn(const float *src, size_t rows, size_t columns, size_t sp, float
 
 /* One block of b channels, `used` of them real, of one image: planes to lanes and back. */
 static void planes_to_lanes(const float *src, size_t image, size_t used, size_t b, float *dst) {
-  turn(src, used, image, image, dst, b);
+  transpose(src, used, image, image, dst, b);
   for (size_t i = 0; i < image && used < b; i++)
     memset(dst + i * b + used, 0, (b - used) * sizeof *dst);
 }
 
 static void lanes_to_planes(const float *src, size_t image, size_t used, size_t b, float *dst) {
-  turn(src, image, used, b, dst, image);
+  transpose(src, image, used, b, dst, image);
 }
 
 static void between_blocks(const clv_shape *shape, const float *src, size_t sb, float *dst,

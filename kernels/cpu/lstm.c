@@ -47,7 +47,7 @@ static cpu_gemm product(size_t m, size_t n, size_t k) {
 }
 
 /* [N, T, width] to [T, N, width], or back with the extents exchanged. */
-static void turn(const float *src, size_t n, size_t t, size_t width, float *dst) {
+static void transpose(const float *src, size_t n, size_t t, size_t width, float *dst) {
   for (size_t i = 0; i < n; i++)
     for (size_t j = 0; j < t; j++)
       memcpy(dst + (j * n + i) * width, src + (i * t + j) * width, width * sizeof *dst);
@@ -192,7 +192,7 @@ static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
   const float *x = p.x;
   clv_cpu_set_threads(k->k.threads);
   memset(p.zeros, 0, k->h * sizeof *p.zeros);
-  turn(a->in[0], k->n, k->t, k->f, p.x);
+  transpose(a->in[0], k->n, k->t, k->f, p.x);
   for (int layer = 0; layer < k->layers; layer++) {
     CLV_TRY(layer_forward(k, a, layer, x, &p, err));
     x = trace_of(k, a, layer).hidden;
@@ -295,9 +295,9 @@ static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
   backward_place p = backward_of(k, a);
   clv_cpu_set_threads(k->k.threads);
   memset(p.zeros, 0, k->h * sizeof *p.zeros);
-  if (k->k.d.need_dw) turn(a->in[0], k->n, k->t, k->f, p.x);
+  if (k->k.d.need_dw) transpose(a->in[0], k->n, k->t, k->f, p.x);
   for (int layer = k->layers - 1; layer >= 0; layer--) CLV_TRY(layer_back(k, a, layer, &p, err));
-  if (a->din[0]) turn(p.dx, k->t, k->n, k->f, a->din[0]);
+  if (a->din[0]) transpose(p.dx, k->t, k->n, k->f, a->din[0]);
   return CLV_OK;
 }
 

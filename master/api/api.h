@@ -26,18 +26,18 @@ typedef struct cleave_holding {
   uint64_t memory_bytes;     /* tensors, and stages here */
   int64_t certificate_end;   /* seconds since 1970; 0: no certificate */
 } cleave_holding;
-void cleave_look(cleave_runtime *runtime, cleave_holding *ret);
+void cleave_inspect(cleave_runtime *runtime, cleave_holding *ret);
 
-typedef struct cleave_link_look {
+typedef struct cleave_link_status {
   const char *worker;
   uint64_t bytes_out, bytes_in;
   uint64_t pending_out, pending_in; /* bytes of tensors on their way, as clv_link_load */
   uint64_t packets_out, packets_in; /* that wait to leave; that have come and are not done with */
   double round_trip_s;              /* of the last PING; 0: none yet */
   double silent_s;                  /* since its last packet; 0: none yet */
-} cleave_link_look;
+} cleave_link_status;
 /* node: 1.. as cleave_node_name; false beyond the last. */
-bool cleave_look_at_link(cleave_runtime *runtime, uint32_t node, cleave_link_look *ret);
+bool cleave_inspect_link(cleave_runtime *runtime, uint32_t node, cleave_link_status *ret);
 
 /* A copy; layers keep their numbers. */
 cleave_status cleave_graph_of(const clv_graph *graph, cleave_graph **ret_graph,

@@ -5,7 +5,7 @@
  * backward pass.
  *
  *   runtime.c   open and close, the driver's thread, waiting
- *   workers.c   dialling, sessions, shards as data
+ *   workers.c   dialling, sessions, modules as data
  *   events.c    what nodes answer
  *   graph.c     graphs and layers as text
  *   module.c    modules, their placement
@@ -18,7 +18,7 @@
  *   backward.c  the walk over the tape, gradients
  *   groups.c    groups of parameters and their settings
  *   optimizer.c votes, steps
- *   pipeline.c  steps in turn, measures, events
+ *   pipeline.c  steps in position, measures, events
  *   look.c      for those who look on
  *
  * Here functions that can fail return cleave_status and take `cleave_error *error` (NULL allowed)
@@ -126,7 +126,7 @@ typedef struct optimizer_group {
 
 struct cleave_module {
   cleave_runtime *runtime;
-  uint32_t index; /* `stage` on the wire */
+  uint32_t index; /* `module` on the wire */
   char name[CLEAVE_NAME + 1], device[API_DEVICE];
   uint32_t node;
   clv_graph *graph;
@@ -153,14 +153,14 @@ struct cleave_module {
   bool hold_rest;    /* some that learn are in none: group 0 stands for them, nobody is in it */
 };
 
-/* BLOCKS with the lock held (it is let go while the shard travels): the module is at its node. */
+/* BLOCKS with the lock held (it is let go while the module travels): the module is at its node. */
 cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t deadline_ms,
                                cleave_error *error);
 /* Is there such a parameter or buffer, and does *t, unless NULL, have its dtype and shape? */
 cleave_status api_check_weight(const cleave_module *m, const char *name, const cleave_tensor *t,
                                cleave_error *error);
 /* Without the lock. */
-cleave_status api_load_shard(cleave_module *m, uint64_t deadline_ms, cleave_error *error);
+cleave_status api_load_module(cleave_module *m, uint64_t deadline_ms, cleave_error *error);
 
 /* ---- contexts and values ----------------------------------------------------------------------------- */
 
@@ -313,7 +313,7 @@ struct cleave_runtime {
 
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  bool news; /* what a node answered may end somebody's sleep */
+  bool wake; /* what a node answered may end somebody's sleep */
   uint64_t next_id, next_context;
   id_table values, contexts, futures, kepts;
   value *free_values;
@@ -378,10 +378,10 @@ void api_on_driver(void *user, clv_packet *p);
 const char *api_silence(const cleave_runtime *rt, char *buf, size_t len);
 
 /* With the lock: whatever goes on with that node fails. */
-void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *cause);
+void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
 /* With the lock: the first failure of a context; other nodes are told. */
-void api_context_fail(cleave_runtime *rt, context *c, const cleave_error *cause, node_set told);
-void api_context_tell(cleave_runtime *rt, context *c, node_set told);
+void api_context_fail(cleave_runtime *rt, context *c, const cleave_error *failure, node_set told);
+void api_context_notify(cleave_runtime *rt, context *c, node_set told);
 cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, context **ret,
                                cleave_error *error);
 cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, value **ret,
@@ -400,7 +400,7 @@ cleave_status api_kept_bring(cleave_runtime *rt, value *v, uint32_t node, cleave
 cleave_status api_kept_fetch(cleave_runtime *rt, kept *k, uint64_t deadline_ms, clv_tensor **ret,
                              cleave_error *error);
 void api_kept_unuse(cleave_runtime *rt, kept *k); /* a value that stood for it is gone */
-void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *cause);
+void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
 /* With the lock, waits: the owners of what is kept of a context have answered. */
 void api_kepts_wait(cleave_runtime *rt, context *c, uint64_t until_ns);
 void api_kepts_leave(cleave_runtime *rt, context *c); /* its end no longer waits */
@@ -472,9 +472,9 @@ cleave_status api_arch_graph(const char *arch, const char *attributes, const cha
 
 /* Of the first group, after so many steps more. */
 double api_rate_ahead(const cleave_optimizer *o, uint64_t ahead);
-/* With the lock: APPLY with a turn. */
-cleave_status api_send_step_in_turn(cleave_optimizer *o, context *c, const cleave_module *m,
-                                    uint64_t ahead, uint32_t turn, bool keep, cleave_error *error);
+/* With the lock: APPLY with a position. */
+cleave_status api_send_step_at(cleave_optimizer *o, context *c, const cleave_module *m,
+                               uint64_t ahead, uint32_t position, bool keep, cleave_error *error);
 /* With the lock: the rows of an ENDED go to on_event. */
 void api_take_trace(cleave_runtime *rt, const peer *from, const clv_packet *p);
 

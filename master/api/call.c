@@ -131,7 +131,7 @@ cleave_status api_bring(cleave_runtime *rt, value *v, uint32_t node, bool for_no
 
 /* Whether the tensor is part of the CALL: a leaf that the node has not been given, or, at home, a
  * worker's value that is in this process already. */
-static bool goes_along(const value *a, uint32_t node) {
+static bool is_carried(const value *a, uint32_t node) {
   return a->here && !(a->at & NODE_BIT(node)) && (!a->module || node == 0);
 }
 
@@ -140,7 +140,7 @@ static cleave_status add_args(clv_packet *p, const value *v, uint32_t *ret_given
                               cleave_error *error) {
   for (uint32_t i = 0; i < v->n_args; i++) {
     value *a = v->args[i];
-    bool along = goes_along(a, v->module->node);
+    bool along = is_carried(a, v->module->node);
     TRY(clv_packet_arg(p, a->id, a->needs_grad, along ? a->here : NULL, &err));
     if (!along) continue;
     a->at |= NODE_BIT(v->module->node); /* a second slot names it */
@@ -150,15 +150,15 @@ static cleave_status add_args(clv_packet *p, const value *v, uint32_t *ret_given
 }
 
 /* What a call is given beside its inputs. */
-typedef struct manner {
+typedef struct call_mode {
   uint64_t after;
   bool deliver;                     /* its value, unasked, */
   bool for_program;                 /* to whoever calls (else to the node itself), */
   uint32_t to;                      /* this node */
   const cleave_call_options *order; /* NULL: in none */
-} manner;
+} call_mode;
 
-static cleave_status ask_along(cleave_runtime *rt, value *v, const manner *how, clv_packet *p,
+static cleave_status ask_along(cleave_runtime *rt, value *v, const call_mode *how, clv_packet *p,
                                cleave_error *error) {
   if (!how->deliver || (how->to == v->module->node && !how->for_program)) return CLEAVE_OK;
   if (how->to && !rt->peers[how->to].has_module) {
@@ -177,12 +177,13 @@ static cleave_status ask_along(cleave_runtime *rt, value *v, const manner *how, 
 static void add_order(clv_packet *p, const context *c, const cleave_call_options *o) {
   if (c->events) p->frame.flags |= CLV_FLAG_TRACE;
   if (!o) return;
-  clv_packet_call_turns(p, o->turn, o->backward_turn, o->weight_turn, o->behind);
+  clv_packet_call_positions(p, o->position, o->backward_position, o->weight_position,
+                            o->old_weights);
   if (o->recompute) p->frame.flags |= CLV_FLAG_RECOMPUTE;
 }
 
 /* What does not go along comes from its owner, once to each node, behind the call that waits. */
-static cleave_status send_call(cleave_runtime *rt, value *v, const manner *how,
+static cleave_status send_call(cleave_runtime *rt, value *v, const call_mode *how,
                                cleave_error *error) {
   cleave_module *m = v->module;
   context *c = v->context;
@@ -226,7 +227,7 @@ static bool takes_part(const cleave_module *m, value *const *in) {
 }
 
 static cleave_status add_call(cleave_runtime *rt, context *c, cleave_module *m,
-                              const cleave_reference *inputs, size_t n_inputs, const manner *how,
+                              const cleave_reference *inputs, size_t n_inputs, const call_mode *how,
                               value **ret, cleave_error *error) {
   value *in[CLV_MAX_INPUTS], *v;
   PASS(check_call(rt, c, m, inputs, n_inputs, in, error));
@@ -273,7 +274,7 @@ static bool first_wants_gradient(cleave_runtime *rt, const cleave_reference *inp
 
 /* With the lock. The module is placed first: only its first use takes time. */
 static cleave_status call(cleave_runtime *rt, cleave_context handle, cleave_module *m,
-                          const cleave_reference *inputs, size_t n_inputs, const manner *how,
+                          const cleave_reference *inputs, size_t n_inputs, const call_mode *how,
                           value **ret, cleave_error *error) {
   context *c;
   PASS(api_module_place(m, first_wants_gradient(rt, inputs, n_inputs), 0, error));
@@ -284,22 +285,23 @@ static cleave_status call(cleave_runtime *rt, cleave_context handle, cleave_modu
 }
 
 /* A worker would refuse them by ending the session, and the master's own node has nobody who asks. */
-static cleave_status check_turns(const cleave_call_options *o, cleave_error *error) {
-  uint32_t backward = o->backward_turn, weight = o->weight_turn;
-  bool ascend = (!backward || (o->turn && o->turn < backward)) &&
+static cleave_status check_positions(const cleave_call_options *o, cleave_error *error) {
+  uint32_t backward = o->backward_position, weight = o->weight_position;
+  bool ascend = (!backward || (o->position && o->position < backward)) &&
                 (!weight || (backward && backward < weight));
-  uint32_t last = CLV_MAX(CLV_MAX(o->turn, backward), weight);
-  if (ascend && last <= CLV_WIRE_TURNS) return CLEAVE_OK;
-  return api_fail(error, CLV_INVALID,
-                  "the turns %u, %u and %u of a call: they ascend to at most %d, each with the one "
-                  "before it alone",
-                  o->turn, backward, weight, CLV_WIRE_TURNS);
+  uint32_t last = CLV_MAX(CLV_MAX(o->position, backward), weight);
+  if (ascend && last <= CLV_WIRE_POSITIONS) return CLEAVE_OK;
+  return api_fail(
+      error, CLV_INVALID,
+      "the positions %u, %u and %u of a call: they ascend to at most %d, each with the one "
+      "before it alone",
+      o->position, backward, weight, CLV_WIRE_POSITIONS);
 }
 
-static cleave_status manner_of(const cleave_runtime *rt, const cleave_call_options *o, manner *ret,
-                               cleave_error *error) {
-  *ret = (manner){.after = o ? o->after.id : 0, .deliver = o && o->send_to, .order = o};
-  if (o) PASS(check_turns(o, error));
+static cleave_status call_mode_of(const cleave_runtime *rt, const cleave_call_options *o,
+                                  call_mode *ret, cleave_error *error) {
+  *ret = (call_mode){.after = o ? o->after.id : 0, .deliver = o && o->send_to, .order = o};
+  if (o) PASS(check_positions(o, error));
   if (o && o->to_program && o->send_to && strcmp(o->send_to, rt->peers[0].name) != 0)
     return api_fail(error, CLV_INVALID,
                     "a value goes unasked to one node: to the program, or to '%s'", o->send_to);
@@ -318,9 +320,9 @@ cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
                                size_t n_inputs, const cleave_call_options *options,
                                cleave_reference *ret_reference, cleave_error *error) {
   value *v;
-  manner how;
+  call_mode how;
   LOCKED(runtime);
-  PASS(manner_of(runtime, options, &how, error));
+  PASS(call_mode_of(runtime, options, &how, error));
   PASS(call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
   ret_reference->id = v->id;
   return CLEAVE_OK;
@@ -337,7 +339,7 @@ cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context handle,
                                size_t n_inputs, cleave_reference *ret_reference,
                                cleave_future *ret_future, cleave_error *error) {
   value *v;
-  const manner how = {.deliver = true, .for_program = true};
+  const call_mode how = {.deliver = true, .for_program = true};
   LOCKED(runtime);
   PASS(call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
   v->future = ++runtime->next_id;

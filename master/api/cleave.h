@@ -4,7 +4,7 @@
  *
  * A program (the *master*) loads *modules* on itself and on workers, calls them in any shape of
  * graph inside a *context*, passes their outputs on by *reference*, runs backward across all
- * machines and steps an optimiser that moves every shard or none:
+ * machines and steps an optimiser that moves every module or none:
  *
  *   cleave_open("session.yaml", NULL, &rt, &e);
  *   cleave_load_layers(rt, &where, "[{op: linear, out: 8}, {op: relu}]", &input, &module, &e);
@@ -157,7 +157,7 @@ typedef enum cleave_event_kind {
   CLEAVE_EVENT_BACKWARD = 2,     /* both its parts; or these apart: */
   CLEAVE_EVENT_INPUT = 3,        /* the gradients of inputs */
   CLEAVE_EVENT_WEIGHT = 4,       /* and of parameters */
-  CLEAVE_EVENT_STEP = 5,         /* inside the context (cleave_step_in_turn) */
+  CLEAVE_EVENT_STEP = 5,         /* inside the context (cleave_step_at) */
   CLEAVE_EVENT_VALUE_OUT = 6,    /* a call's value was given to a link: begin_ns == end_ns */
   CLEAVE_EVENT_VALUE_IN = 7,     /* came whole */
   CLEAVE_EVENT_GRADIENT_OUT = 8, /* of a value, named by it */
@@ -318,7 +318,7 @@ typedef struct cleave_input {
   { (dtype), CLEAVE_SHAPE_(__VA_ARGS__) }
 
 /* A chain of layers in the session file's syntax: "[{op: linear, out: 8}, {op: relu}]". Parameters
- * are called by the layer's number ("0.weight") or its `name`. The shard goes to its node with its
+ * are called by the layer's number ("0.weight") or its `name`. The module goes to its node with its
  * first use; what the node refuses is an error of that use. */
 CLEAVE_API cleave_status cleave_load_layers(cleave_runtime *runtime,
                                             const cleave_module_options *options,
@@ -348,14 +348,14 @@ CLEAVE_API cleave_status cleave_load_loss(cleave_runtime *runtime,
                                           cleave_module **ret_module,
                                           cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS. Takes the shard to its node now instead of with its first call, so that what the node
+/* BLOCKS. Takes the module to its node now instead of with its first call, so that what the node
  * refuses shows early. input_grads: a backward will want gradients of its first input; the plan for
  * that is made ahead. */
 CLEAVE_API cleave_status cleave_module_place(cleave_runtime *runtime, cleave_module *module,
                                              bool input_grads, uint64_t deadline_ms,
                                              cleave_error *error) CLEAVE_RESULT;
 
-/* The handle goes; the shard stays at its node until cleave_close (contexts may still need it). */
+/* The handle goes; the module stays at its node until cleave_close (contexts may still need it). */
 CLEAVE_API void cleave_module_release(cleave_module *module); /* NULL is allowed */
 
 CLEAVE_API const char *cleave_module_name(const cleave_module *module);
@@ -451,7 +451,7 @@ CLEAVE_API cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context con
 /* Call a module on n inputs, in the order of its graph's inputs. Returns at once, before anything
  * has run; a failure of the call itself is given by whoever uses the value. Inputs go from where
  * they are to the module's node without passing the program, unless they are its own. The first call
- * of a module takes its shard there and waits for that. A call sees the weights of
+ * of a module takes its module there and waits for that. A call sees the weights of
  * the moment it was made, also if its inputs are still on their way when a step or
  * cleave_weight_write comes after it. */
 CLEAVE_API cleave_status cleave_call(cleave_runtime *runtime, cleave_context context,
@@ -472,16 +472,16 @@ typedef struct cleave_call_options {
   /* The value comes to the program as soon as it is there, for cleave_to_here; with send_to only where
    * that is "master". */
   bool to_program;
-  /* The order of a schedule. Of the context's things at one node those with a turn run in ascending
-   * turns, from 1 and without a gap, each when what it needs is there: the call itself, its backward, and
+  /* The order of a schedule. Of the context's things at one node those with a position run in ascending
+   * positions, from 1 and without a gap, each when what it needs is there: the call itself, its backward, and
    * the gradients of its parameters apart from that (0: with it). Turns of a call ascend
-   * (CLEAVE_INVALID, as one over 1,048,576); backwards of a module's calls have turns in the order of the
-   * roots, and so have the gradients of parameters: with others the context stands still, or fails. A turn
+   * (CLEAVE_INVALID, as one over 1,048,576); backwards of a module's calls have positions in the order of the
+   * roots, and so have the gradients of parameters: with others the context stands still, or fails. A position
    * that never comes stops the node's later ones until the context ends. 0: in no order. */
-  uint32_t turn, backward_turn, weight_turn;
+  uint32_t position, backward_position, weight_position;
   /* With the weights from before the last step of the context at the module, if there has been one
-   * (cleave_step_in_turn with keep). */
-  bool behind;
+   * (cleave_step_at with keep). */
+  bool old_weights;
   /* Keep the inputs alone and run the forward again before the backward: less memory, more time. Bits
    * are the same; running statistics move once. */
   bool recompute;
@@ -669,7 +669,7 @@ typedef struct cleave_group {
 } cleave_group;
 
 /* One local optimiser per module, at the module's node. A module is in one optimiser at most, and
- * joins it before its first call: its moments are made with the shard. clip_norm: the largest norm
+ * joins it before its first call: its moments are made with the module. clip_norm: the largest norm
  * over all gradients of all groups (torch's clip_grad_norm_); 0 = no clipping.
  *
  * A module may be in several groups of its optimiser, as torch's param_groups:
@@ -719,18 +719,18 @@ CLEAVE_API cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *
                                      cleave_context context, uint64_t deadline_ms,
                                      cleave_stepped *ret, cleave_error *error) CLEAVE_RESULT;
 
-/* The step of one module inside the context: at its node, when its turn comes, with the gradients since
+/* The step of one module inside the context: at its node, when its position comes, with the gradients since
  * its last step there, which are then forgotten. For schedules that do not wait for each other
  * (pipedream). No node asks another: a gradient that is not finite ends the context with an error, and
  * what was stepped stays stepped. Calls whose forward came before it and whose backward comes after
  * use the weights from before in both. Said before the backward of the context; the optimiser's groups
  * are final and it does not clip (CLEAVE_PRECONDITION). ahead: steps of the schedule of rates between
- * those decided so far and this one. keep: the weights from before stay for calls that are `behind`,
+ * those decided so far and this one. keep: the weights from before stay for calls with `old_weights`,
  * until the module's next step. ret_lr: the rate of the optimiser's first group; may be NULL. */
-CLEAVE_API cleave_status cleave_step_in_turn(cleave_runtime *runtime, cleave_optimizer *optimizer,
-                                             cleave_context context, cleave_module *module,
-                                             uint64_t ahead, uint32_t turn, bool keep,
-                                             double *ret_lr, cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                        cleave_context context, cleave_module *module,
+                                        uint64_t ahead, uint32_t position, bool keep,
+                                        double *ret_lr, cleave_error *error) CLEAVE_RESULT;
 
 #ifdef __cplusplus
 }

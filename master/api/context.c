@@ -86,7 +86,7 @@ cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, contex
 }
 
 /* Nobody else learns of a failure by itself. */
-void api_context_tell(cleave_runtime *rt, context *c, node_set told) {
+void api_context_notify(cleave_runtime *rt, context *c, node_set told) {
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
     if (!(c->nodes & ~told & NODE_BIT(i))) continue;
@@ -96,11 +96,11 @@ void api_context_tell(cleave_runtime *rt, context *c, node_set told) {
   }
 }
 
-void api_context_fail(cleave_runtime *rt, context *c, const cleave_error *cause, node_set told) {
+void api_context_fail(cleave_runtime *rt, context *c, const cleave_error *failure, node_set told) {
   if (c->failed) return;
   c->failed = true;
-  c->failure = *cause;
-  if (rt->deciding != c) api_context_tell(rt, c, told);
+  c->failure = *failure;
+  if (rt->deciding != c) api_context_notify(rt, c, told);
   api_wake(rt);
 }
 
@@ -127,15 +127,15 @@ cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *cause) {
+void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
   size_t at = 0;
   for (context *c; (c = id_table_next(&rt->contexts, &at)) != NULL;)
-    if (c->nodes & NODE_BIT(node)) api_context_fail(rt, c, cause, NODE_BIT(node));
-  api_kepts_node_fail(rt, node, cause);
+    if (c->nodes & NODE_BIT(node)) api_context_fail(rt, c, failure, NODE_BIT(node));
+  api_kepts_node_fail(rt, node, failure);
   for (state_request *r = rt->requests; r; r = r->next) {
     if (r->node != node || r->failed) continue;
     r->failed = true;
-    r->failure = *cause;
+    r->failure = *failure;
   }
   api_wake(rt);
 }
@@ -190,7 +190,7 @@ void api_context_forget(cleave_runtime *rt, context *c) {
 
 /* An end is said until it is answered, the second time without its step: that frees what is left, and
  * is answered again. */
-static void say_ends_again(cleave_runtime *rt, context *c, uint64_t now) {
+static void send_ends_again(cleave_runtime *rt, context *c, uint64_t now) {
   node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
   clv_packet *p;
   c->ends_wait_ns = CLV_MIN(2 * c->ends_wait_ns, (uint64_t)MOST_PATIENCE * END_AGAIN_NS);
@@ -207,7 +207,7 @@ uint64_t api_ends_again(cleave_runtime *rt) {
   size_t at = 0;
   for (context *c; (c = id_table_next(&rt->contexts, &at)) != NULL;) {
     if (!c->ends_due_ns || !(c->nodes & ~c->ended & ~api_lost_nodes(rt))) continue;
-    if (c->ends_due_ns <= now) say_ends_again(rt, c, now);
+    if (c->ends_due_ns <= now) send_ends_again(rt, c, now);
     due = CLV_MIN(due, c->ends_due_ns);
   }
   rt->ends_due_ns = due == UINT64_MAX ? 0 : due;

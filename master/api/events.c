@@ -12,7 +12,7 @@
 
 enum { BELIEVED_AFTER_NS = 500 * 1000 * 1000 };
 
-/* Returns true when the packet was given away. Sets `news` when somebody who sleeps has reason to
+/* Returns true when the packet was given away. Sets `wake` when somebody who sleeps has reason to
  * look: a wake-up costs more than most of what is done here. */
 typedef bool handler(cleave_runtime *rt, peer *from, clv_packet *p);
 
@@ -59,7 +59,7 @@ static bool on_value(cleave_runtime *rt, peer *from, clv_packet *p) {
   value *v = id_table_get(&rt->values, p->frame.message);
   if (!v || !v->module || v->module->node != from->index || v->context->id != p->frame.context)
     return false;
-  rt->news |= v->fetching > 0;
+  rt->wake |= v->fetching > 0;
   if (p->frame.has_failure && !v->failed) {
     v->failed = true;
     api_failure_of(from, &p->frame, &v->failure);
@@ -130,7 +130,7 @@ static bool on_gradient(cleave_runtime *rt, peer *from, clv_packet *p) {
     *part = clv_tensor_ref(p->tensor[0]);
   }
   if (++v->arrived == v->contributions) add_parts(rt, v);
-  rt->news |= --c->leaf_due == 0;
+  rt->wake |= --c->leaf_due == 0;
   return false;
 }
 
@@ -138,7 +138,7 @@ static bool on_finished(cleave_runtime *rt, peer *from, clv_packet *p) {
   context *c = id_table_get(&rt->contexts, p->frame.context);
   if (!c || !c->running || p->frame.phase != c->phase) return false;
   c->finished |= NODE_BIT(from->index);
-  rt->news |= !(c->expected & ~c->finished);
+  rt->wake |= !(c->expected & ~c->finished);
   if (!p->frame.has_vote) return false;
   c->not_finite |= !p->frame.vote.finite;
   clv_tensor_unref(c->votes[from->index]);
@@ -150,7 +150,7 @@ static bool on_finished(cleave_runtime *rt, peer *from, clv_packet *p) {
 /* An APPLY or a REVERT has its answer, be it that it failed. */
 static void answered(cleave_runtime *rt, context *c, const clv_packet *p) {
   if (!c || !c->applying || p->frame.reply_to < c->applying_from || --c->applying) return;
-  rt->news = true;
+  rt->wake = true;
   if (!c->failed && p->frame.kind == CLV_APPLIED) api_step_taken(rt, c);
 }
 
@@ -166,7 +166,7 @@ static bool on_ended(cleave_runtime *rt, peer *from, clv_packet *p) {
   if (!c) return false;
   if (c->events && !(c->ended & NODE_BIT(from->index))) api_take_trace(rt, from, p);
   c->ended |= NODE_BIT(from->index);
-  rt->news |= !(c->nodes & ~c->ended & ~api_lost_nodes(rt));
+  rt->wake |= !(c->nodes & ~c->ended & ~api_lost_nodes(rt));
   api_context_ended(rt, c);
   return false;
 }
@@ -189,7 +189,7 @@ static bool on_state_item(cleave_runtime *rt, peer *from, clv_packet *p) {
   state_request *r = request_of(rt, from, p->frame.reply_to);
   if (!r) return false;
   r->got++;
-  rt->news |= r->told;
+  rt->wake |= r->told;
   if (r->items) take_item(r, p);
   if (r->wanted && !r->found && p->frame.n_tensors == 1 &&
       strcmp(r->wanted, p->frame.state.name) == 0)
@@ -201,7 +201,7 @@ static bool on_state_item(cleave_runtime *rt, peer *from, clv_packet *p) {
 static bool on_state_done(cleave_runtime *rt, peer *from, clv_packet *p) {
   state_request *r = request_of(rt, from, p->frame.reply_to);
   if (!r) return false;
-  r->told = rt->news = true;
+  r->told = rt->wake = true;
   if (!r->items) r->count = r->wanted ? p->frame.state.count : 0;
   return false;
 }
@@ -224,7 +224,7 @@ static bool on_abort(cleave_runtime *rt, peer *from, clv_packet *p) {
   context *c = id_table_get(&rt->contexts, p->frame.context);
   state_request *r = request_of(rt, from, p->frame.reply_to);
   answered(rt, c, p);
-  rt->news = true;
+  rt->wake = true;
   if (!p->frame.context && p->frame.kind == CLV_ABORT)
     link_ended(rt, from, p->frame.failure.hop, &why);
   if (!p->frame.context && p->frame.kind == CLV_ERROR && !r)
@@ -264,10 +264,10 @@ void api_event(peer *from, clv_packet *p) {
   bool given = false;
   api_lock(rt);
   if (handlers[p->frame.kind]) given = handlers[p->frame.kind](rt, from, p);
-  bool news = rt->news;
-  rt->news = false;
+  bool wake = rt->wake;
+  rt->wake = false;
   api_unlock(rt);
-  if (news) api_wake(rt);
+  if (wake) api_wake(rt);
   if (!given) clv_packet_free(p);
 }
 

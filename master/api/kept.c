@@ -43,7 +43,7 @@ static cleave_status failure_of(const kept *k, cleave_error *error) {
 static void answered(cleave_runtime *rt, kept *k) {
   if (k->context) k->context->keeping--;
   k->context = NULL;
-  rt->news = true;
+  rt->wake = true;
 }
 
 static cleave_status to_own_node(cleave_runtime *rt, clv_packet *p) {
@@ -160,12 +160,12 @@ void api_kepts_leave(cleave_runtime *rt, context *c) {
   c->keeping = 0;
 }
 
-void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *cause) {
+void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
   size_t at = 0;
   for (kept *k; (k = id_table_next(&rt->kepts, &at)) != NULL;) {
     if (k->owner != node || k->failed) continue;
     k->failed = true;
-    k->failure = *cause;
+    k->failure = *failure;
     answered(rt, k);
   }
 }
@@ -318,7 +318,7 @@ static void take_value(cleave_runtime *rt, kept *k, const peer *owner, const clv
   }
   k->fetching = false;
   k->fetches++;
-  rt->news = true;
+  rt->wake = true;
 }
 
 /* The owner has answered for the program's handle. */

@@ -265,7 +265,7 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
   m->state = MODULE_PLACING;
   m->input_grads = input_grads;
   api_unlock(rt);
-  cleave_status status = api_load_shard(m, deadline_ms, error);
+  cleave_status status = api_load_module(m, deadline_ms, error);
   api_lock(rt);
   if (status == CLEAVE_OK) status = push_weights(m, until, error);
   m->state = status == CLEAVE_OK ? MODULE_PLACED : MODULE_NEW;

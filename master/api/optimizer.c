@@ -87,7 +87,7 @@ static double sum_of_grouped(const cleave_module *m, const double *sums, double 
 }
 
 /* A node's sums come in the order of modules, then parameters, over those of its modules that have
- * gradients here. Each is taken when its module's turn comes, so the norm does not depend on where
+ * gradients here. Each is taken when its module's position comes, so the norm does not depend on where
  * modules are. */
 static cleave_status total_norm(const cleave_optimizer *o, const context *c, double *ret,
                                 cleave_error *error) {
@@ -137,11 +137,12 @@ static cleave_status add_rates(clv_packet *p, const cleave_module *m, uint64_t s
   return CLEAVE_OK;
 }
 
-cleave_status api_send_step_in_turn(cleave_optimizer *o, context *c, const cleave_module *m,
-                                    uint64_t ahead, uint32_t turn, bool keep, cleave_error *error) {
+cleave_status api_send_step_at(cleave_optimizer *o, context *c, const cleave_module *m,
+                               uint64_t ahead, uint32_t position, bool keep, cleave_error *error) {
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
   cleave_runtime *rt = o->runtime;
-  TRY(clv_packet_planned_step(rt->pool, c->id, ++rt->next_id, m->index, turn, keep, 0, &p, &err));
+  TRY(clv_packet_planned_step(rt->pool, c->id, ++rt->next_id, m->index, position, keep, 0, &p,
+                              &err));
   PASS(add_rates(p, m, o->steps + ahead, error));
   return api_send(rt, m->node, clv_steal(&p), error);
 }
@@ -207,7 +208,7 @@ static void undo(cleave_runtime *rt, context *c) {
   for (cleave_optimizer *o = rt->optimizers; o; o = o->next) o->steps -= o->undecided;
   c->undone = true;
   api_step_taken(rt, c);
-  api_context_tell(rt, c, 0);
+  api_context_notify(rt, c, 0);
 }
 
 /* The answers to APPLY are waited for by whoever needs them first. */

@@ -7,9 +7,9 @@
 
 #include "master/api/api_int.h"
 
-cleave_status cleave_step_in_turn(cleave_runtime *runtime, cleave_optimizer *optimizer,
-                                  cleave_context handle, cleave_module *module, uint64_t ahead,
-                                  uint32_t turn, bool keep, double *ret_lr, cleave_error *error) {
+cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                             cleave_context handle, cleave_module *module, uint64_t ahead,
+                             uint32_t position, bool keep, double *ret_lr, cleave_error *error) {
   context *c;
   LOCKED(runtime);
   PASS(api_find_context(runtime, handle, &c, error));
@@ -17,9 +17,9 @@ cleave_status cleave_step_in_turn(cleave_runtime *runtime, cleave_optimizer *opt
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' is not of this optimiser, or its steps are not final",
                     module->name);
-  if (!turn || turn > CLV_WIRE_TURNS)
-    return api_fail(error, CLV_INVALID, "turn %u: turns are counted from 1 to %d", turn,
-                    CLV_WIRE_TURNS);
+  if (!position || position > CLV_WIRE_POSITIONS)
+    return api_fail(error, CLV_INVALID, "position %u: positions are counted from 1 to %d", position,
+                    CLV_WIRE_POSITIONS);
   if (c->running)
     return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running", c->name);
   if (optimizer->clip_norm > 0)
@@ -28,7 +28,7 @@ cleave_status cleave_step_in_turn(cleave_runtime *runtime, cleave_optimizer *opt
                     "by the norm of all");
   if (module->state != MODULE_PLACED)
     return api_fail(error, CLV_PRECONDITION, "module '%s' was never called", module->name);
-  PASS(api_send_step_in_turn(optimizer, c, module, ahead, turn, keep, error));
+  PASS(api_send_step_at(optimizer, c, module, ahead, position, keep, error));
   c->stepped[module->index] = true;
   if (ret_lr) *ret_lr = api_rate_ahead(optimizer, ahead);
   return CLEAVE_OK;

@@ -59,7 +59,7 @@ static clv_code describe(const cleave_runtime *rt, const clv_packet *p, uint32_t
     return CLV_OK;
   }
   ret->kind = f->kind == CLV_CALL ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_WEIGHTS;
-  ret->module = module_name(rt, f->stage);
+  ret->module = module_name(rt, f->module);
   if (f->kind == CLV_CALL) ret->input = slot_of(f, tensor);
   return CLV_OK;
 }

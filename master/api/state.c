@@ -77,7 +77,7 @@ static cleave_status put_item(cleave_module *m, clv_state_what what, const state
                               uint32_t index, uint32_t n, uint64_t message, cleave_error *error) {
   clv_packet *p;
   PASS(api_packet(m->runtime, CLV_STATE_PUT, 0, message, &p, error));
-  p->frame.stage = m->index;
+  p->frame.module = m->index;
   p->frame.state.what = what;
   p->frame.state.index = index;
   p->frame.state.count = n;

@@ -246,7 +246,7 @@ void api_disconnect(cleave_runtime *rt) {
   rt->rpc = NULL;
 }
 
-/* ---- shards as data ----------------------------------------------------------------------------------- */
+/* ---- modules as data ----------------------------------------------------------------------------------- */
 
 /* Whom the module's worker dials; returns their number. */
 static uint32_t direct_peers(const cleave_module *m, const char **names) {
@@ -263,14 +263,14 @@ static void put_groups(const cleave_module *m, const char **names, clv_wire_grou
                        clv_wire_load_request *q) {
   if (!m->optimizer) return;
   bool final = m->optimizer->final;
-  q->optimizer = clv_shard_message_optimizer(&m->groups[0]->optim, final);
+  q->optimizer = clv_module_message_optimizer(&m->groups[0]->optim, final);
   q->hold_rest = m->hold_rest;
   q->groups = groups;
   q->n_groups = m->n_groups - 1;
   for (uint32_t i = 1; i < m->n_groups; i++) {
     uint32_t n = api_group_names(m, i, names);
     groups[i - 1] =
-        (clv_wire_group){clv_shard_message_optimizer(&m->groups[i]->optim, final), n, names};
+        (clv_wire_group){clv_module_message_optimizer(&m->groups[i]->optim, final), n, names};
     names += n;
   }
 }
@@ -281,13 +281,13 @@ static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err
   const char *others[API_MAX_NODES];
   clv_wire_group groups[CLV_WIRE_GROUPS];
   CLV_AUTO(clv_freep) const char **names = NULL;
-  CLV_AUTO(clv_shard_message_done) clv_shard_message message = {0};
+  CLV_AUTO(clv_module_message_done) clv_module_message message = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   CLV_AUTO(clv_wire_done) clv_wire_load_reply o = {0};
   clv_wire_load_request q = {.session = rt->session,
                              .epoch = rt->epoch,
                              .seed = m->seed,
-                             .stage = m->index,
+                             .module = m->index,
                              .threads = m->threads,
                              .in_flight = m->in_flight,
                              .bf16 = m->bf16,
@@ -297,7 +297,7 @@ static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err
                              .name = m->name,
                              .frozen = m->frozen,
                              .n_frozen = m->n_frozen};
-  CLV_TRY(clv_shard_message_make(m->graph, &message, &q, err));
+  CLV_TRY(clv_module_message_make(m->graph, &message, &q, err));
   if (m->artifact) {
     q.init = CLV_WIRE_INIT_ARTIFACT;
     q.artifact = (clv_wire_artifact){m->artifact, m->artifact_sha256};
@@ -306,7 +306,7 @@ static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));
   put_groups(m, names, groups, &q);
   CLV_TRY(clv_wire_load_request_encode(&q, &request, err));
-  clv_code code = call(p, CLV_METHOD_LOAD_SHARD, &request, timeout_ms, &reply, err);
+  clv_code code = call(p, CLV_METHOD_LOAD_MODULE, &request, timeout_ms, &reply, err);
   if (code == CLV_NOT_FOUND && m->artifact)
     code = err->code = CLV_DATA_LOSS; /* weights that are not there, as a file that is not */
   CLV_TRY(code);
@@ -319,8 +319,8 @@ static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err
 }
 
 /* The same for a stage of this process. */
-static void stage_groups(const cleave_module *m, const char **names, clv_stage_group *groups,
-                         clv_stage_options *o) {
+static void stage_groups(const cleave_module *m, const char **names, clv_module_group *groups,
+                         clv_module_options *o) {
   if (!m->optimizer) return;
   o->learns = true;
   o->final = m->optimizer->final;
@@ -330,42 +330,42 @@ static void stage_groups(const cleave_module *m, const char **names, clv_stage_g
   o->n_groups = m->n_groups - 1;
   for (uint32_t i = 1; i < m->n_groups; i++) {
     uint32_t n = api_group_names(m, i, names);
-    groups[i - 1] = (clv_stage_group){m->groups[i]->optim, names, n};
+    groups[i - 1] = (clv_module_group){m->groups[i]->optim, names, n};
     names += n;
   }
 }
 
 static clv_code load_local(const cleave_module *m, clv_err *err) {
   cleave_runtime *rt = m->runtime;
-  clv_stage *stage;
-  clv_stage_group groups[CLV_WIRE_GROUPS];
+  clv_module *module;
+  clv_module_group groups[CLV_WIRE_GROUPS];
   CLV_AUTO(clv_freep) const char **names = NULL;
-  clv_stage_options o = {.index = m->index,
-                         .name = m->name,
-                         .backend = clv_backend_cpu(),
-                         .threads = (int)m->threads,
-                         .bf16 = m->bf16,
-                         .input_needs_grad = m->input_grads,
-                         .seed = m->seed,
-                         .in_flight = m->in_flight,
-                         .frozen = m->frozen,
-                         .n_frozen = m->n_frozen};
+  clv_module_options o = {.index = m->index,
+                          .name = m->name,
+                          .backend = clv_backend_cpu(),
+                          .threads = (int)m->threads,
+                          .bf16 = m->bf16,
+                          .input_needs_grad = m->input_grads,
+                          .seed = m->seed,
+                          .in_flight = m->in_flight,
+                          .frozen = m->frozen,
+                          .n_frozen = m->n_frozen};
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));
   stage_groups(m, names, groups, &o);
   CLV_TRY(api_graph_copy(m->graph, &o.graph, err));
   const clv_shape *first = &m->graph->nodes[m->inputs[0]].shape;
-  CLV_TRY(clv_stage_new(&o, &stage, err));
-  clv_code code = clv_stage_warm(stage, first->rank ? first->dim[0] : 1, err);
+  CLV_TRY(clv_module_new(&o, &module, err));
+  clv_code code = clv_module_warm(module, first->rank ? first->dim[0] : 1, err);
   if (code != CLV_OK) {
-    clv_stage_free(stage);
+    clv_module_free(module);
     return code;
   }
   rt->home_threads = CLV_MAX(rt->home_threads, m->threads);
   if (rt->rpc) clv_rpc_runtime_set_spin(rt->rpc, clv_spin_us(rt->home_threads));
-  return clv_node_add_stage(rt->node, stage, err);
+  return clv_node_add_module(rt->node, module, err);
 }
 
-cleave_status api_load_shard(cleave_module *m, uint64_t deadline_ms, cleave_error *error) {
+cleave_status api_load_module(cleave_module *m, uint64_t deadline_ms, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   uint64_t ms = deadline_ms ? deadline_ms : rt->deadline_ms;
   clv_err err;

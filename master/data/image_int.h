@@ -107,19 +107,19 @@ clv_code clv_folder_scan(const char *root, clv_folder *ret, clv_err *err) CLV_US
 void clv_folder_thin(clv_folder *f, size_t limit);
 void clv_folder_done(clv_folder *f);
 
-/* ---- threads (crew.c) -------------------------------------------------------------------------- */
+/* ---- threads (thread_pool.c) -------------------------------------------------------------------------- */
 
-typedef struct clv_crew clv_crew;
+typedef struct clv_thread_pool clv_thread_pool;
 
-clv_code clv_crew_new(unsigned threads, clv_crew **ret, clv_err *err) CLV_USE_RESULT;
-void clv_crew_free(clv_crew *p);
+clv_code clv_thread_pool_new(unsigned threads, clv_thread_pool **ret, clv_err *err) CLV_USE_RESULT;
+void clv_thread_pool_free(clv_thread_pool *p);
 
 /* Calls run(arg, i, thread, err) once for each i < n on its threads and waits. After a
  * failure no further ones begin; the failure with the smallest i is returned, which does not depend
  * on timing. May be called by several threads at once. */
-typedef clv_code clv_crew_fn(void *arg, size_t i, unsigned thread, clv_err *err);
-clv_code clv_crew_run(clv_crew *p, size_t n, clv_crew_fn *run, void *arg,
-                      clv_err *err) CLV_USE_RESULT;
+typedef clv_code clv_thread_pool_fn(void *arg, size_t i, unsigned thread, clv_err *err);
+clv_code clv_thread_pool_run(clv_thread_pool *p, size_t n, clv_thread_pool_fn *run, void *arg,
+                             clv_err *err) CLV_USE_RESULT;
 
 /* ---- a dataset of images (images.c) ------------------------------------------------------------ */
 

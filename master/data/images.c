@@ -30,7 +30,7 @@ struct clv_images {
   clv_folder folder;
   clv_image_options o;
   uint32_t width, height; /* of every record */
-  clv_crew *crew;
+  clv_thread_pool *pool;
   worker *workers; /* [o.threads] */
 };
 
@@ -43,7 +43,7 @@ static void worker_done(worker *w) {
 
 void clv_images_free(clv_images *im) {
   if (!im) return;
-  clv_crew_free(im->crew);
+  clv_thread_pool_free(im->pool);
   for (size_t i = 0; im->workers && i < im->o.threads; i++) worker_done(&im->workers[i]);
   free(im->workers);
   clv_folder_done(&im->folder);
@@ -172,7 +172,7 @@ static clv_code fill_one(void *arg, size_t i, unsigned thread, clv_err *err) {
 clv_code clv_images_fill(clv_images *im, const clv_draw *draw, const uint32_t *index, size_t n,
                          const float *table, bool table_per_channel, float *x, clv_err *err) {
   fill f = {im, draw, index, table, table_per_channel, x};
-  return clv_crew_run(im->crew, n, fill_one, &f, err);
+  return clv_thread_pool_run(im->pool, n, fill_one, &f, err);
 }
 
 /* ---- opening ----------------------------------------------------------------------------------- */
@@ -233,7 +233,7 @@ clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret, c
     if (err) *err = why;
     return code;
   }
-  CLV_TRY(clv_crew_new(im->o.threads, &im->crew, err));
+  CLV_TRY(clv_thread_pool_new(im->o.threads, &im->pool, err));
   *ret = clv_steal(&im);
   return CLV_OK;
 }

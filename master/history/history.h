@@ -21,27 +21,30 @@
 /* ---- the one who trains ------------------------------------------------------------------------ */
 
 /* A run folder that is this process's, and its record. */
-typedef struct clv_claim clv_claim;
+typedef struct clv_run_lock clv_run_lock;
 
 /* Makes the folder. CLV_PRECONDITION: another process trains there; the text says which. */
-clv_code clv_claim_new(const char *run_dir, clv_claim **ret, clv_err *err) CLV_USE_RESULT;
-void clv_claim_free(clv_claim *c); /* lets go; NULL is allowed */
+clv_code clv_run_lock_new(const char *run_dir, clv_run_lock **ret, clv_err *err) CLV_USE_RESULT;
+void clv_run_lock_free(clv_run_lock *c); /* lets go; NULL is allowed */
 
-typedef struct clv_claim_run {
+typedef struct clv_run_lock_info {
   const char *name, *session; /* of the run; its file, as given */
   bool resume;                /* an attempt more at the run that is recorded there */
-} clv_claim_run;
+} clv_run_lock_info;
 
 /* Writes that an attempt begins. A damaged record of earlier ones is warned of, and replaced. */
-clv_code clv_claim_begin(clv_claim *c, const clv_claim_run *run, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run,
+                            clv_err *err) CLV_USE_RESULT;
 /* Writes where it starts, and of what session. The record is no reason to lose a run: from here on it
  * is warned of when it cannot be written. A NULL claim is allowed. */
-void clv_claim_started(clv_claim *c, uint64_t step, uint64_t total_steps, const clv_sha256 *config);
-void clv_claim_step(clv_claim *c, uint64_t step, double loss, double accuracy); /* writes nothing */
+void clv_run_lock_started(clv_run_lock *c, uint64_t step, uint64_t total_steps,
+                          const clv_sha256 *config);
+void clv_run_lock_step(clv_run_lock *c, uint64_t step, double loss,
+                       double accuracy); /* writes nothing */
 /* Remembers the best: by accuracy (NaN: by loss). */
-void clv_claim_evaluation(clv_claim *c, const clv_run_best *e);
-void clv_claim_saved(clv_claim *c); /* a checkpoint: writes */
-void clv_claim_end(clv_claim *c, clv_run_status status, unsigned code, const char *text);
+void clv_run_lock_evaluation(clv_run_lock *c, const clv_run_best *e);
+void clv_run_lock_saved(clv_run_lock *c); /* a checkpoint: writes */
+void clv_run_lock_end(clv_run_lock *c, clv_run_status status, unsigned code, const char *text);
 
 /* Whether a signal is the request of clv_history_stop. */
 bool clv_is_stop_request(const siginfo_t *info);

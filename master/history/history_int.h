@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who holds a run folder (holder.c), the claim of the process that trains (claim.c), and what can be
+ * Who holds a run folder (holder.c), the claim of the process that trains (run_lock.c), and what can be
  * said of a run from outside (entry.c).
  */
 #ifndef CLEAVE_HISTORY_INT_H
@@ -27,7 +27,7 @@ clv_code clv_holder_lock(const char *run_dir, int *ret_fd, long *ret_pid,
 /* Whether the lock is held by another process, and by which. Never in a process with a claim. */
 bool clv_holder_of(const char *run_dir, long *ret_pid);
 
-/* ---- records in their folders (claim.c) ---------------------------------------------------------------- */
+/* ---- records in their folders (run_lock.c) ---------------------------------------------------------------- */
 
 clv_code clv_record_read(const char *run_dir, clv_run_record *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_record_write(const char *run_dir, const clv_run_record *r,

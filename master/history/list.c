@@ -80,14 +80,14 @@ static const char *const titles[COLUMNS] = {"RUN",  "STATE",    "BEGAN", "TOOK",
 
 typedef char row[COLUMNS][CELL];
 
-static void say_time(uint64_t ms, char *text, size_t len) {
+static void format_time(uint64_t ms, char *text, size_t len) {
   time_t seconds = (time_t)CLV_MIN(ms / 1000, (uint64_t)253402300799); /* the year 9999 */
   struct tm tm;
   if (!ms || !localtime_r(&seconds, &tm) || !strftime(text, len, "%Y-%m-%d %H:%M", &tm))
     snprintf(text, len, "-");
 }
 
-static void say_duration(uint64_t ms, char *text, size_t len) {
+static void format_duration(uint64_t ms, char *text, size_t len) {
   uint64_t s = ms / 1000;
   if (s < 60)
     snprintf(text, len, "%" PRIu64 "s", s);
@@ -99,20 +99,20 @@ static void say_duration(uint64_t ms, char *text, size_t len) {
     snprintf(text, len, "%" PRIu64 "d%02uh", s / 86400, (unsigned)(s / 3600 % 24));
 }
 
-static void say_number(double v, char *text, size_t len) {
+static void format_number(double v, char *text, size_t len) {
   snprintf(text, len, isfinite(v) ? "%.4f" : "-", v);
 }
 
-static void say_best(const clv_run_best *b, char *text, size_t len) {
+static void format_best(const clv_run_best *b, char *text, size_t len) {
   char number[32];
-  say_number(isnan(b->accuracy) ? b->loss : b->accuracy, number, sizeof number);
+  format_number(isnan(b->accuracy) ? b->loss : b->accuracy, number, sizeof number);
   if (b->what[0])
     snprintf(text, len, "%s at %" PRIu64, number, b->step);
   else
     snprintf(text, len, "-");
 }
 
-static void say_where(const clv_run_entry *e, const clv_run_attempt *a, char *text, size_t len) {
+static void format_where(const clv_run_entry *e, const clv_run_attempt *a, char *text, size_t len) {
   clv_run_attempt here = {0};
   clv_holder_self(&here);
   if (e->state == CLV_STATE_RUNNING && e->holder)
@@ -134,15 +134,15 @@ static void fill(const clv_run_entry *e, row r) {
   for (int c = 0; c < COLUMNS; c++) strcpy(r[c], "-");
   snprintf(r[NAME], CELL, "%s", e->name);
   snprintf(r[STATE], CELL, "%s", clv_state_name(e->state));
-  say_number(e->loss, r[LOSS], CELL);
-  say_number(e->accuracy, r[ACCURACY], CELL);
-  say_where(e, a, r[WHERE], CELL);
+  format_number(e->loss, r[LOSS], CELL);
+  format_number(e->accuracy, r[ACCURACY], CELL);
+  format_where(e, a, r[WHERE], CELL);
   if (a || e->step) snprintf(r[STEP], CELL, "%" PRIu64, e->step);
   if (!a) return;
   if (a->total_steps) snprintf(r[STEP], CELL, "%" PRIu64 "/%" PRIu64, e->step, a->total_steps);
-  say_time(a->began_ms, r[BEGAN], CELL);
-  if (ended(e, a) > a->began_ms) say_duration(ended(e, a) - a->began_ms, r[TOOK], CELL);
-  say_best(&e->record.best, r[BEST], CELL);
+  format_time(a->began_ms, r[BEGAN], CELL);
+  if (ended(e, a) > a->began_ms) format_duration(ended(e, a) - a->began_ms, r[TOOK], CELL);
+  format_best(&e->record.best, r[BEST], CELL);
 }
 
 /* A row is a line, whatever its texts are. */

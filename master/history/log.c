@@ -86,7 +86,7 @@ static void explain(const clv_run_entry *e) {
       [CLV_STATE_UNRECORDED] = "it has ended, and left no record",
   };
   const char *text = (size_t)e->state < CLV_COUNT(texts) ? texts[e->state] : NULL;
-  if (text) clv_say(CLV_LOG_ERROR, "died", "%s: %s", e->folder, text);
+  if (text) clv_notice(CLV_LOG_ERROR, "died", "%s: %s", e->folder, text);
 }
 
 static bool is_over(tail *t, const clv_run_entry *e) {

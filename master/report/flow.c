@@ -2,35 +2,35 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "master/report/look_int.h"
+#include "master/report/status_text_int.h"
 
 enum { ITEM = 700, DEEPER = 4 };
 
-int look_percent(double share) {
+int status_percent(double share) {
   return (int)(100 * CLV_MIN(CLV_MAX(share, 0.0), 1.0) + 0.5); /* NaN is 0 */
 }
 
-const char *look_kind(const clv_look_module *m) { return m->is_stage ? "stage" : "module"; }
+const char *status_kind(const clv_status_module *m) { return m->is_stage ? "stage" : "module"; }
 
-const char *look_time(double s, char dst[LOOK_SHORT]) {
+const char *status_time(double s, char dst[STATUS_SHORT]) {
   s = CLV_MIN(CLV_MAX(s, 0.0), 1e12);
   unsigned long long whole = (unsigned long long)s;
   if (s < 0.0995)
-    snprintf(dst, LOOK_SHORT, s < 0.00995 ? "%.1f ms" : "%.0f ms", 1e3 * s);
+    snprintf(dst, STATUS_SHORT, s < 0.00995 ? "%.1f ms" : "%.0f ms", 1e3 * s);
   else if (s < 0.995)
-    snprintf(dst, LOOK_SHORT, "%.0f ms", 1e3 * s);
+    snprintf(dst, STATUS_SHORT, "%.0f ms", 1e3 * s);
   else if (s < 120)
-    snprintf(dst, LOOK_SHORT, s < 9.95 ? "%.1f s" : "%.0f s", s);
+    snprintf(dst, STATUS_SHORT, s < 9.95 ? "%.1f s" : "%.0f s", s);
   else if (s < 7200)
-    snprintf(dst, LOOK_SHORT, "%llu min", whole / 60);
+    snprintf(dst, STATUS_SHORT, "%llu min", whole / 60);
   else if (s < 2 * 86400)
-    snprintf(dst, LOOK_SHORT, "%llu h %llu min", whole / 3600, whole / 60 % 60);
+    snprintf(dst, STATUS_SHORT, "%llu h %llu min", whole / 3600, whole / 60 % 60);
   else
-    snprintf(dst, LOOK_SHORT, "%llu days", whole / 86400);
+    snprintf(dst, STATUS_SHORT, "%llu days", whole / 86400);
   return dst;
 }
 
-const char *look_rate(double bytes_per_s, char dst[LOOK_SHORT]) {
+const char *status_rate(double bytes_per_s, char dst[STATUS_SHORT]) {
   double bits = 8 * CLV_MIN(CLV_MAX(bytes_per_s, 0.0), 1e15);
   static const struct {
     double unit;
@@ -39,34 +39,34 @@ const char *look_rate(double bytes_per_s, char dst[LOOK_SHORT]) {
   size_t i = 0;
   while (i + 1 < CLV_COUNT(units) && bits < units[i].unit) i++;
   double v = bits / units[i].unit;
-  snprintf(dst, LOOK_SHORT, v < 9.95 && i < 3 ? "%.1f %s" : "%.0f %s", v, units[i].name);
+  snprintf(dst, STATUS_SHORT, v < 9.95 && i < 3 ? "%.1f %s" : "%.0f %s", v, units[i].name);
   return dst;
 }
 
 /* ---- lines ------------------------------------------------------------------------------------- */
 
-void look_begin(look_flow *f, unsigned indent) {
+void status_begin(status_flow *f, unsigned indent) {
   f->indent = indent;
   f->at = 0;
 }
 
-void look_end(look_flow *f) {
+void status_end(status_flow *f) {
   clv_bytes_puts(f->out, "\n");
   f->at = 0;
 }
 
-static void open_line(look_flow *f, unsigned indent) {
+static void open_line(status_flow *f, unsigned indent) {
   clv_bytes_printf(f->out, "%*s", (int)indent, "");
   f->at = indent;
 }
 
-static void next_line(look_flow *f) {
+static void next_line(status_flow *f) {
   clv_bytes_puts(f->out, "\n");
   open_line(f, f->indent + DEEPER);
 }
 
 /* `gap` blanks and so many bytes; what is wider than a line is cut into lines. */
-static void put(look_flow *f, unsigned gap, const char *text, size_t len) {
+static void put(status_flow *f, unsigned gap, const char *text, size_t len) {
   if (!f->at)
     open_line(f, f->indent);
   else if (f->at + gap + len > f->width) {
@@ -87,7 +87,7 @@ static void put(look_flow *f, unsigned gap, const char *text, size_t len) {
 }
 
 /* Word by word, `gap` blanks in front of the first. */
-static void words(look_flow *f, unsigned gap, const char *text) {
+static void words(status_flow *f, unsigned gap, const char *text) {
   for (const char *end; *text; text = end) {
     text += strspn(text, " ");
     end = text + strcspn(text, " ");
@@ -97,7 +97,7 @@ static void words(look_flow *f, unsigned gap, const char *text) {
   }
 }
 
-void look_item(look_flow *f, const char *fmt, ...) {
+void status_item(status_flow *f, const char *fmt, ...) {
   char text[ITEM];
   va_list ap;
   va_start(ap, fmt);
@@ -112,7 +112,7 @@ void look_item(look_flow *f, const char *fmt, ...) {
   words(f, 0, text);
 }
 
-void look_words(look_flow *f, const char *text) {
+void status_words(status_flow *f, const char *text) {
   char all[ITEM];
   snprintf(all, sizeof all, "%s", text);
   clv_text_clean(all);

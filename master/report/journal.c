@@ -70,7 +70,7 @@ void clv_report_json(clv_bytes *out, clv_log_level level, const char *text, cons
   clv_bytes_puts(out, "}");
 }
 
-void clv_report_say(clv_journal *j, bool print_json, const char *text, const char *json) {
+void clv_report_notice(clv_journal *j, bool print_json, const char *text, const char *json) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   clv_report_json(&line, CLV_LOG_INFO, text, json);
   if (!line.failed) clv_journal_add(j, text, line.data);

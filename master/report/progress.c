@@ -241,9 +241,9 @@ static void print_interval(clv_reporter *r, const clv_progress *p) {
   r->bytes_down = p->bytes_down;
 }
 
-void clv_reporter_say(clv_reporter *r, const char *text, const char *json) {
+void clv_reporter_notice(clv_reporter *r, const char *text, const char *json) {
   if (r) end_status_line(r);
-  clv_report_say(r ? r->journal : NULL, r && r->json, text, json);
+  clv_report_notice(r ? r->journal : NULL, r && r->json, text, json);
 }
 
 /* ---- lines for programs -------------------------------------------------------------------------- */

@@ -103,7 +103,7 @@ clv_code clv_reporter_evaluation(clv_reporter *r, const clv_evaluation *e,
                                  clv_err *err) CLV_USE_RESULT;
 /* A line of its own on standard output. When the reporter prints JSON: the object `json` with the time added, or
  * the text as an event of its own (json NULL). */
-void clv_reporter_say(clv_reporter *r, const char *text, const char *json);
+void clv_reporter_notice(clv_reporter *r, const char *text, const char *json);
 
 /* ---- traces ------------------------------------------------------------------------------------ */
 
@@ -133,12 +133,12 @@ void clv_trace_transfer(clv_trace *t, const clv_trace_slice *s);
  * between the two, 0 to 1. In and out are as the worker sees it. Texts may be anything: they are made
  * harmless where they are drawn. Nothing here is owned. */
 
-typedef struct clv_look_trouble {
+typedef struct clv_status_trouble {
   const char *text; /* NULL or "": nothing went wrong */
   double age_s;
-} clv_look_trouble;
+} clv_status_trouble;
 
-typedef struct clv_look_link {
+typedef struct clv_status_link {
   const char *peer; /* name of the worker at its other end; "": the master */
   uint64_t bytes_in, bytes_out;
   double in_per_s, out_per_s;           /* bytes */
@@ -150,17 +150,17 @@ typedef struct clv_look_link {
   double link_in_per_s, link_out_per_s; /* bytes, while they were; 0: none were */
   double awaited; /* share in which there was nothing to compute until something came */
   double awaits_per_s;
-} clv_look_link;
+} clv_status_link;
 
-typedef struct clv_look_module {
+typedef struct clv_status_module {
   uint32_t index;
   const char *name; /* what its program calls it; NULL: not known */
   bool is_stage;    /* of the session file, under this name */
   uint64_t steps, forwards, backwards, evals;
   double calls_per_s, computing; /* forwards, backwards and evaluations; share spent in kernels */
-} clv_look_module;
+} clv_status_module;
 
-typedef struct clv_look_session {
+typedef struct clv_status_session {
   const char *name, *identity;
   char id[33]; /* hexadecimal */
   uint64_t epoch;
@@ -172,12 +172,12 @@ typedef struct clv_look_session {
   uint64_t bytes_in, bytes_out, memory, memory_limit;
   double busy, idle, turn; /* shares: computing, nothing to compute, other sessions before it */
   uint32_t n_modules, n_links;
-  clv_look_module *modules;
-  clv_look_link *links; /* the master's first */
-  clv_look_trouble last_error;
-} clv_look_session;
+  clv_status_module *modules;
+  clv_status_link *links; /* the master's first */
+  clv_status_trouble last_error;
+} clv_status_session;
 
-typedef struct clv_look_worker {
+typedef struct clv_status_worker {
   const char *name, *address; /* in the session file */
   bool asked;                 /* false: the first answer has not come yet, nor an error */
   const char *error, *fix;    /* it does not answer; NULL: it does */
@@ -193,29 +193,29 @@ typedef struct clv_look_worker {
   uint32_t connections, max_connections;
   bool has_certificate;
   double certificate_days; /* left */
-  clv_look_trouble last_error;
+  clv_status_trouble last_error;
   uint32_t n_sessions;
-  clv_look_session *sessions;
-} clv_look_worker;
+  clv_status_session *sessions;
+} clv_status_worker;
 
-typedef struct clv_look {
+typedef struct clv_status_view {
   const char *title; /* of the session file */
   const char *clock; /* "19:42:07" */
   uint32_t n_workers;
-  clv_look_worker *workers;
-} clv_look;
+  clv_status_worker *workers;
+} clv_status_view;
 
 /* What slows a session down and why, in one line of words. */
-void clv_look_verdict(const clv_look *look, const clv_look_worker *w, const clv_look_session *s,
-                      clv_bytes *out);
+void clv_status_diagnosis(const clv_status_view *view, const clv_status_worker *w,
+                          const clv_status_session *s, clv_bytes *out);
 
 /* Lines of at most `width` columns (20 at least), of printable ASCII alone. */
-void clv_look_text(const clv_look *look, unsigned width, clv_bytes *out);
-/* The same without what each holds: names, verdicts, errors. */
-void clv_look_brief(const clv_look *look, unsigned width, clv_bytes *out);
+void clv_status_text(const clv_status_view *view, unsigned width, clv_bytes *out);
+/* The same without what each holds: names, diagnoses, errors. */
+void clv_status_brief(const clv_status_view *view, unsigned width, clv_bytes *out);
 
 /* One JSON object per worker, a line each. */
-void clv_look_json(const clv_look *look, clv_bytes *out);
+void clv_status_json(const clv_status_view *view, clv_bytes *out);
 
 /* Texts on standard output. over: on a terminal each is drawn over the one before; else, and elsewhere,
  * one behind the other. */

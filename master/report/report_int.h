@@ -33,6 +33,6 @@ void clv_sink_close(clv_sink *s); /* a zeroed one too, if its fd is -1 */
 /* ---- lines (journal.c) ------------------------------------------------------------------------- */
 
 /* Prints a line, as JSON or text, and keeps both in the journal, which may be NULL. */
-void clv_report_say(clv_journal *j, bool print_json, const char *text, const char *json);
+void clv_report_notice(clv_journal *j, bool print_json, const char *text, const char *json);
 
 #endif

@@ -19,11 +19,11 @@ static clv_shape with_batch(const clv_shape *sample, int64_t n) {
 
 void clv_blueprint_free(clv_blueprint *b) {
   if (!b) return;
-  for (uint32_t i = 0; b->shards && i <= b->n_stages; i++) {
-    clv_graph_free(b->shards[i].graph);
-    clv_params_free(b->shards[i].params);
+  for (uint32_t i = 0; b->stages && i <= b->n_stages; i++) {
+    clv_graph_free(b->stages[i].graph);
+    clv_params_free(b->stages[i].params);
   }
-  free(b->shards);
+  free(b->stages);
   free(b->egress);
   free(b->worker_used);
   clv_graph_free(b->whole);
@@ -35,10 +35,10 @@ void clv_blueprint_freep(clv_blueprint **b) {
   *b = NULL;
 }
 
-/* ---- shards ------------------------------------------------------------------------------------ */
+/* ---- stages ------------------------------------------------------------------------------------ */
 
 static clv_code mark_frozen(const clv_session_config *c, const clv_stage_spec *spec,
-                            clv_shard_plan *s, bool *glob_used) {
+                            clv_stage_plan *s, bool *glob_used) {
   for (int i = 0; i < s->params->n; i++) {
     clv_param *p = &s->params->list[i];
     if (!p->trainable) continue;
@@ -65,21 +65,21 @@ static clv_code check_globs(const clv_session_config *c, const bool *used, clv_e
 
 /* From one worker to another? */
 static bool hops(const clv_blueprint *b, uint32_t i) {
-  int from = b->shards[i].worker, to = b->shards[i + 1].worker;
+  int from = b->stages[i].worker, to = b->stages[i + 1].worker;
   return from >= 0 && to >= 0 && from != to;
 }
 
 /* Two workers with a direct hop in one place have a link, over which everything between them goes. */
 static bool linked(const clv_blueprint *b, int one, int other) {
   for (uint32_t i = 0; i + 1 < b->n_stages; i++) {
-    int from = b->shards[i].worker, to = b->shards[i + 1].worker;
+    int from = b->stages[i].worker, to = b->stages[i + 1].worker;
     bool pair = (from == one && to == other) || (from == other && to == one);
     if (pair && b->config->stages[i].transfer == CLV_TRANSFER_DIRECT) return true;
   }
   return false;
 }
 
-static clv_code make_shards(clv_blueprint *b, clv_err *err) {
+static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   const clv_session_config *c = b->config;
   uint32_t first[CLV_MAX_STAGES], last[CLV_MAX_STAGES];
   clv_shape input = with_batch(&b->sample, b->micro_size);
@@ -88,7 +88,7 @@ static clv_code make_shards(clv_blueprint *b, clv_err *err) {
   CLV_TRY(clv_alloc(c->train.freeze.n, sizeof *glob_used, &glob_used, err));
   bool learned = false;
   for (uint32_t i = 0; i < b->n_stages; i++) {
-    clv_shard_plan *s = &b->shards[i];
+    clv_stage_plan *s = &b->stages[i];
     const clv_stage_spec *spec = &c->stages[i];
     CLV_TRY(clv_graph_slice(b->whole, first[i], last[i], &s->graph, err));
     CLV_TRY(clv_params_of(s->graph, &s->params, err));
@@ -101,7 +101,7 @@ static clv_code make_shards(clv_blueprint *b, clv_err *err) {
     learned |= s->n_learning > 0;
   }
   for (uint32_t i = 0; i + 1 < b->n_stages; i++)
-    b->shards[i].direct = hops(b, i) && linked(b, b->shards[i].worker, b->shards[i + 1].worker);
+    b->stages[i].direct = hops(b, i) && linked(b, b->stages[i].worker, b->stages[i + 1].worker);
   if (!learned)
     return clv_session_fail_at(c, c->train.freeze_pos, err,
                                "nothing learns: every parameter is frozen");
@@ -110,8 +110,8 @@ static clv_code make_shards(clv_blueprint *b, clv_err *err) {
 
 static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err) {
   const clv_session_config *c = b->config;
-  clv_shard_plan *s = &b->shards[b->n_stages];
-  const clv_graph *last = b->shards[b->n_stages - 1].graph;
+  clv_stage_plan *s = &b->stages[b->n_stages];
+  const clv_graph *last = b->stages[b->n_stages - 1].graph;
   clv_err why;
   if (clv_loss_graph(loss_op_name(c), &last->nodes[last->output].shape, b->micro_size, &s->graph,
                      &why) != CLV_OK)
@@ -154,19 +154,19 @@ static void add_row(clv_blueprint *b, cleave_sending_kind kind, uint32_t stage, 
   if (clv_shape_bytes(&step, r->dtype, &bytes, NULL) == CLV_OK) r->bytes_per_step = bytes;
 }
 
-static const clv_node *output_of(const clv_shard_plan *s) {
+static const clv_node *output_of(const clv_stage_plan *s) {
   return &s->graph->nodes[s->graph->output];
 }
 
 /* Does stage i hand its output (and get its gradient) through the master's process? */
 static bool through_master(const clv_blueprint *b, uint32_t i) {
-  int from = b->shards[i].worker, to = b->shards[i + 1].worker;
-  return from < 0 || to < 0 || (from != to && !b->shards[i].direct);
+  int from = b->stages[i].worker, to = b->stages[i + 1].worker;
+  return from < 0 || to < 0 || (from != to && !b->stages[i].direct);
 }
 
 static void hop_rows(clv_blueprint *b, uint32_t i) {
   const clv_session_config *c = b->config;
-  const clv_shard_plan *from = &b->shards[i], *to = &b->shards[i + 1];
+  const clv_stage_plan *from = &b->stages[i], *to = &b->stages[i + 1];
   const char *name = c->stages[i].name;
   if (!through_master(b, i)) return;
   if (to->worker >= 0)
@@ -179,21 +179,21 @@ static void hop_rows(clv_blueprint *b, uint32_t i) {
 
 static clv_code make_egress(clv_blueprint *b, clv_err *err) {
   const clv_session_config *c = b->config;
-  const clv_shard_plan *loss = &b->shards[b->n_stages];
+  const clv_stage_plan *loss = &b->stages[b->n_stages];
   CLV_TRY(clv_alloc(3 * (size_t)b->n_stages + 8, sizeof *b->egress, &b->egress, err));
-  if (b->shards[0].worker >= 0)
-    add_row(b, CLEAVE_SENDING_LEAF, 0, 0, b->shards[0].worker, &b->shards[0].graph->nodes[0], false,
+  if (b->stages[0].worker >= 0)
+    add_row(b, CLEAVE_SENDING_LEAF, 0, 0, b->stages[0].worker, &b->stages[0].graph->nodes[0], false,
             "RAW INPUT");
   for (uint32_t i = 0; i < b->n_stages; i++) hop_rows(b, i);
   if (loss->worker >= 0)
     add_row(b, CLEAVE_SENDING_LEAF, b->n_stages, 1, loss->worker, &loss->graph->nodes[1], false,
             "LABELS");
   for (uint32_t i = 0; i < b->n_stages; i++) {
-    if (b->shards[i].worker < 0) continue;
-    add_row(b, CLEAVE_SENDING_WEIGHTS, i, 0, b->shards[i].worker, NULL, false,
+    if (b->stages[i].worker < 0) continue;
+    add_row(b, CLEAVE_SENDING_WEIGHTS, i, 0, b->stages[i].worker, NULL, false,
             "state of stage '%.40s'%s", c->stages[i].name,
             c->stages[i].weights_file ? " (initial weights; resume)" : " (resume only)");
-    b->egress[b->n_egress - 1].bytes_per_step = b->shards[i].params->total_bytes;
+    b->egress[b->n_egress - 1].bytes_per_step = b->stages[i].params->total_bytes;
   }
   return CLV_OK;
 }
@@ -228,14 +228,14 @@ bool clv_blueprint_bf16(const clv_blueprint *b) {
 
 static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err *err) {
   const clv_session_config *c = b->config;
-  CLV_TRY(clv_alloc(b->n_stages + 1, sizeof *b->shards, &b->shards, err));
+  CLV_TRY(clv_alloc(b->n_stages + 1, sizeof *b->stages, &b->stages, err));
   CLV_TRY(clv_alloc(c->n_workers, sizeof *b->worker_used, &b->worker_used, err));
   CLV_TRY(check_dtype(c, err));
   place_sizes(b);
-  CLV_TRY(make_shards(b, err));
+  CLV_TRY(make_stages(b, err));
   CLV_TRY(make_loss(b, label_dtype, err));
   for (uint32_t i = 0; i <= b->n_stages; i++)
-    if (b->shards[i].worker >= 0) b->worker_used[b->shards[i].worker] = true;
+    if (b->stages[i].worker >= 0) b->worker_used[b->stages[i].worker] = true;
   return make_egress(b, err);
 }
 

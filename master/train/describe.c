@@ -15,7 +15,7 @@ typedef struct stage_facts {
 /* A stage that recomputes keeps its inputs, and what one call needs. */
 static size_t activations_of(const clv_blueprint *b, uint32_t i, size_t call_bytes, uint32_t live) {
   size_t in = 0;
-  const clv_graph *g = b->shards[i].graph;
+  const clv_graph *g = b->stages[i].graph;
   for (int k = 0; k < g->n_nodes; k++) {
     size_t bytes = 0;
     if (g->nodes[k].op == CLV_OP_INPUT &&
@@ -28,7 +28,7 @@ static size_t activations_of(const clv_blueprint *b, uint32_t i, size_t call_byt
 /* live: micro-batches kept at once, versions: of the weights, by the schedule. */
 static clv_code facts_of(const clv_blueprint *b, uint32_t i, uint32_t live, uint32_t versions,
                          stage_facts *ret, clv_err *err) {
-  const clv_shard_plan *s = &b->shards[i];
+  const clv_stage_plan *s = &b->stages[i];
   const clv_session_config *c = b->config;
   clv_plan_options po = {.backend = clv_backend_cpu(),
                          .dtype = CLV_F32,
@@ -67,11 +67,11 @@ clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t live,
 }
 
 static const char *place_of(const clv_blueprint *b, uint32_t i) {
-  return b->shards[i].worker < 0 ? "master" : b->config->workers[b->shards[i].worker].name;
+  return b->stages[i].worker < 0 ? "master" : b->config->workers[b->stages[i].worker].name;
 }
 
 static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f, clv_bytes *out) {
-  const clv_shard_plan *s = &b->shards[i];
+  const clv_stage_plan *s = &b->stages[i];
   char w[24], m[24], shape[160], per_step[24];
   size_t cut = 0;
   const clv_node *last = &s->graph->nodes[s->graph->output];
@@ -95,13 +95,13 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
   for (int k = 0; k < s->params->n; k++)
     if (s->params->list[k].frozen)
       clv_bytes_printf(out, "        frozen: %s\n", s->params->list[k].name);
-  if (i + 1 < b->n_stages || b->shards[b->n_stages].worker >= 0)
+  if (i + 1 < b->n_stages || b->stages[b->n_stages].worker >= 0)
     clv_bytes_printf(out, "    -> %s: %s a step each way, %s\n",
                      i + 1 < b->n_stages ? b->config->stages[i + 1].name : "loss",
                      clv_format_size(cut, per_step, sizeof per_step),
-                     s->worker == b->shards[i + 1].worker             ? "same process"
+                     s->worker == b->stages[i + 1].worker             ? "same process"
                      : s->direct                                      ? "direct"
-                     : s->worker >= 0 && b->shards[i + 1].worker >= 0 ? "via the master"
+                     : s->worker >= 0 && b->stages[i + 1].worker >= 0 ? "via the master"
                                                                       : "master <-> worker");
 }
 
@@ -119,7 +119,7 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
         clv_dtype_name(r->dtype), clv_format_size(r->bytes_per_step, size, sizeof size),
         state ? " once  " : "/step", w->name, w->identity, r->relayed ? ", relayed" : "");
   }
-  bool labels = b->shards[b->n_stages].worker >= 0, raw = b->shards[0].worker >= 0;
+  bool labels = b->stages[b->n_stages].worker >= 0, raw = b->stages[0].worker >= 0;
   clv_bytes_printf(out, "labels: %s; raw input: %s\n", labels ? "LEAVE" : "stay on the master",
                    raw ? "LEAVES" : "stays on the master");
 }
@@ -133,9 +133,9 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
                    ",\"layers\":[%u,%u],\"parameters\":%zu,\"weight_bytes\":%zu,"
                    "\"optimizer_bytes\":%zu,\"activation_bytes\":%zu,\"scratch_bytes\":%zu,"
                    "\"cache_bytes\":%zu,\"reorders_per_step\":%d,\"direct\":%s}",
-                   b->shards[i].first_layer, b->shards[i].last_layer, f->parameters, f->weights,
+                   b->stages[i].first_layer, b->stages[i].last_layer, f->parameters, f->weights,
                    f->optimizer, f->activations, f->scratch, f->cache, f->reorders,
-                   b->shards[i].direct ? "true" : "false");
+                   b->stages[i].direct ? "true" : "false");
 }
 
 static void json_egress(const clv_blueprint *b, clv_bytes *out) {

@@ -79,7 +79,7 @@ static bool probe(doctor *d, const clv_remote_spec *w, const clv_tls_identity *i
   }
   if (!p.ok) {
     say(d, false, CLV_EXIT_CONNECT, w->name, p.fix, "%s: %s%s%s", clv_tls_step_name(p.step),
-        p.cause, p.clock_hint[0] ? "; " : "", p.clock_hint);
+        p.reason, p.clock_hint[0] ? "; " : "", p.clock_hint);
     return false;
   }
   say(d, true, CLV_EXIT_OK, w->name, NULL, "%s %s %s as %s, connect %.1f ms, handshake %.1f ms",

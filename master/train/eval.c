@@ -37,7 +37,7 @@ static void evaluation_done(evaluation *e) {
 }
 
 static clv_code home_loss(clv_trainer *t, cleave_module **ret, clv_err *err) {
-  bool at_home = t->b->shards[t->b->n_stages].worker < 0;
+  bool at_home = t->b->stages[t->b->n_stages].worker < 0;
   if (!at_home && !t->home_loss)
     CLV_TRY(clv_trainer_load_loss(t, "(loss at home)", -1, &t->home_loss, err));
   *ret = at_home ? t->modules[t->b->n_stages] : t->home_loss;
@@ -141,7 +141,7 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
   *ret = (clv_step_result){.samples = rows->n};
   clv_trainer_doing(t, "evaluation after step", t->committed);
   if (predictions) {
-    const clv_graph *last = t->b->shards[t->b->n_stages - 1].graph;
+    const clv_graph *last = t->b->stages[t->b->n_stages - 1].graph;
     clv_shape shape = last->nodes[last->output].shape;
     shape.dim[0] = (int64_t)rows->n;
     CLV_TRY(clv_tensor_new(CLV_F32, &shape, &e.predictions, err));

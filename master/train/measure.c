@@ -27,7 +27,7 @@ static const double UNUSUAL = 0.25, WORTH = 0.02, SLACK = 0.1, SLACK_S = 0.001;
 bool clv_watch_begin(clv_trainer *t) {
   watch *w = &t->watch;
   w->n_events = 0;
-  bool look = w->look && clv_now_ns() >= w->next_look_ns;
+  bool look = w->look && clv_now_ns() >= w->next_measure_ns;
   return w->sink || ((w->wanted || look) && t->committed >= w->next_step);
 }
 
@@ -168,8 +168,8 @@ static bool judge(const passage *p, uint32_t n, double known, double *ret_latenc
 
 /* Half the round trips of the links that a tensor between two stages takes; < 0 for a direct one. */
 static double known_latency(const clv_trainer *t, uint32_t stage, const double *round_trip) {
-  int from = t->b->shards[stage].worker, to = t->b->shards[stage + 1].worker;
-  if (from >= 0 && to >= 0 && t->b->shards[stage].direct) return -1;
+  int from = t->b->stages[stage].worker, to = t->b->stages[stage + 1].worker;
+  if (from >= 0 && to >= 0 && t->b->stages[stage].direct) return -1;
   return ((from >= 0 ? round_trip[from] : 0) + (to >= 0 ? round_trip[to] : 0)) / 2;
 }
 
@@ -231,14 +231,14 @@ static uint32_t slowest_edge(const clv_trainer *t, const clv_sched_costs *c) {
   return worst;
 }
 
-static void say_window(clv_trainer *t, uint32_t window, double now_s, double then_s,
-                       const clv_sched_costs *c) {
+static void notice_window(clv_trainer *t, uint32_t window, double now_s, double then_s,
+                          const clv_sched_costs *c) {
   uint32_t edge = slowest_edge(t, c);
   const char *next = edge + 1 < t->b->n_stages ? t->config->stages[edge + 1].name : "the loss";
   char was[32] = "";
   if (t->window) snprintf(was, sizeof was, " (was %u)", t->window);
   snprintf(
-      t->news, sizeof t->news,
+      t->notice, sizeof t->notice,
       "window %u%s: %s -> %s takes %.1f ms and %.1f ms on the link; a step is expected to take "
       "%.0f ms instead of %.0f",
       window, was, t->config->stages[edge].name, next, 1e3 * c->latency[edge],
@@ -255,7 +255,7 @@ static clv_code choose_window(clv_trainer *t, const layout *l, const clv_sched_c
   CLV_TRY(seconds_with(l, window, c, &better, err));
   CLV_TRY(clv_sched_seconds(l->sched, c, &as_is, err));
   if (better > (1 - WORTH) * as_is) return CLV_OK;
-  say_window(t, window, better, as_is, c);
+  notice_window(t, window, better, as_is, c);
   t->window = window;
   t->costs = *c;
   t->costs_known = true;
@@ -272,8 +272,8 @@ clv_code clv_watch_end(clv_trainer *t, const layout *l, bool measured, double se
     return CLV_OK;
   }
   if (w->sink) w->sink(w->sink_user, t, l);
-  if (w->look) w->look(w->look_user, t, l);
-  w->next_look_ns = clv_now_ns() + (uint64_t)LOOK_MS * 1000000u;
+  if (w->look) w->look(w->status_user, t, l);
+  w->next_measure_ns = clv_now_ns() + (uint64_t)LOOK_MS * 1000000u;
   if (!(w->wanted || w->look) || t->committed < w->next_step) return CLV_OK;
   plan_next(w, t->committed);
   clv_sched_costs c;

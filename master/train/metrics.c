@@ -84,7 +84,7 @@ static void look(void *user, clv_trainer *t, const layout *l) {
 void clv_run_metrics_attach(clv_run_metrics *m, clv_trainer *t, uint64_t target_steps) {
   if (!m) return;
   t->watch.look = look;
-  t->watch.look_user = m;
+  t->watch.status_user = m;
   pthread_mutex_lock(&m->lock);
   m->trainer = t;
   m->told.step = (double)clv_trainer_step_count(t);
@@ -137,10 +137,10 @@ static void put_phases(clv_metrics_out *out, const void *numbers_of) {
     clv_metric_sample(out, n->told.phase_s[i], &(clv_metric_label){"phase", phases[i]}, 1);
 }
 
-/* Two samples for each worker's link; in, out: of uint64_t in cleave_link_look. */
+/* Two samples for each worker's link; in, out: of uint64_t in cleave_link_status. */
 static void by_direction(clv_metrics_out *out, const numbers *n, size_t in_at, size_t out_at) {
-  cleave_link_look l;
-  for (uint32_t i = 1; n->runtime && cleave_look_at_link(n->runtime, i, &l); i++)
+  cleave_link_status l;
+  for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++)
     for (int in = 1; in >= 0; in--) {
       const char *at = (const char *)&l + (in ? in_at : out_at);
       const clv_metric_label labels[] = {{"worker", l.worker}, {"direction", in ? "in" : "out"}};
@@ -148,7 +148,7 @@ static void by_direction(clv_metrics_out *out, const numbers *n, size_t in_at, s
     }
 }
 
-#define LINK(member) offsetof(cleave_link_look, member)
+#define LINK(member) offsetof(cleave_link_status, member)
 
 static void put_bytes(clv_metrics_out *out, const void *n) {
   by_direction(out, n, LINK(bytes_in), LINK(bytes_out));
@@ -162,8 +162,8 @@ static void put_pending(clv_metrics_out *out, const void *n) {
 
 /* A sample for each worker that has been measured. */
 static void by_worker(clv_metrics_out *out, const numbers *n, size_t at) {
-  cleave_link_look l;
-  for (uint32_t i = 1; n->runtime && cleave_look_at_link(n->runtime, i, &l); i++) {
+  cleave_link_status l;
+  for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++) {
     double value = *(const double *)((const char *)&l + at);
     if (value > 0) clv_metric_sample(out, value, &(clv_metric_label){"worker", l.worker}, 1);
   }
@@ -179,9 +179,9 @@ static void put_silences(clv_metrics_out *out, const void *numbers_of) {
 
 static void put_failures(clv_metrics_out *out, const void *numbers_of) {
   const numbers *n = numbers_of;
-  for (int i = 0; i < CLV_TLS_CAUSES; i++)
+  for (int i = 0; i < CLV_TLS_FAILURES; i++)
     clv_metric_sample(out, (double)n->handshakes.failed[i],
-                      &(clv_metric_label){"cause", clv_tls_cause_name((clv_tls_cause)i)}, 1);
+                      &(clv_metric_label){"reason", clv_tls_failure_reason((clv_tls_failure)i)}, 1);
 }
 
 static void put_certificate_end(clv_metrics_out *out, const void *numbers_of) {
@@ -289,7 +289,7 @@ static unsigned show_metrics(void *user, clv_bytes *out) {
   numbers n = {.told = m->told, .session = m->session};
   if (m->trainer) n.runtime = m->trainer->runtime;
   pthread_mutex_unlock(&m->lock);
-  if (n.runtime) cleave_look(n.runtime, &n.held);
+  if (n.runtime) cleave_inspect(n.runtime, &n.held);
   n.contexts = (double)n.held.contexts;
   n.values = (double)n.held.values;
   n.memory = (double)n.held.memory_bytes;
@@ -345,5 +345,5 @@ void clv_run_metrics_warn(const clv_session_config *c) {
                       "metrics.listen is %s: whoever reaches that address reads loss, speed and "
                       "names of workers, without a password; 127.0.0.1 keeps them here",
                       c->metrics.listen);
-  clv_say(CLV_LOG_WARN, "metrics", "warning: %s", where.text);
+  clv_notice(CLV_LOG_WARN, "metrics", "warning: %s", where.text);
 }

@@ -130,8 +130,8 @@ static cleave_schedule schedule_of(const clv_session_config *c, uint64_t length)
 static size_t direct_of(const clv_trainer *t, uint32_t i, const char *names[2]) {
   const clv_blueprint *b = t->b;
   size_t n = 0;
-  if (i < b->n_stages && b->shards[i].direct)
-    names[n++] = t->config->workers[b->shards[i + 1].worker].name;
+  if (i < b->n_stages && b->stages[i].direct)
+    names[n++] = t->config->workers[b->stages[i + 1].worker].name;
   return n;
 }
 
@@ -155,7 +155,7 @@ static uint32_t live_of(const clv_trainer *t, uint32_t stage) {
 }
 
 static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
-  const clv_shard_plan *s = &t->b->shards[i];
+  const clv_stage_plan *s = &t->b->stages[i];
   const clv_stage_spec *spec = &t->config->stages[i];
   const char *direct[2];
   CLV_AUTO(clv_freep) const char **frozen = NULL;
@@ -185,7 +185,7 @@ clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cle
                                clv_err *err) {
   cleave_module_options o = {
       .name = name, .at = place_of(t, worker), .in_flight = live_of(t, t->b->n_stages)};
-  return load_graph(t, &o, t->b->shards[t->b->n_stages].graph, ret, err);
+  return load_graph(t, &o, t->b->stages[t->b->n_stages].graph, ret, err);
 }
 
 static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
@@ -207,7 +207,7 @@ static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
                     .schedule = schedule_of(t->config, 0),
                     .final = true};
   for (uint32_t i = 0; i < t->b->n_stages; i++)
-    if (t->b->shards[i].n_learning) learning[g.n_modules++] = t->modules[i];
+    if (t->b->stages[i].n_learning) learning[g.n_modules++] = t->modules[i];
   cleave_optimizer *optimizer;
   CLV_API(cleave_optimizer_new(t->runtime, &g, 1, t->config->train.clip_grad_norm, &optimizer,
                                CLV_WHY));
@@ -223,12 +223,12 @@ void clv_trainer_set_length(clv_trainer *t, uint64_t steps) {
 static clv_code load_modules(clv_trainer *t, clv_err *err) {
   const clv_blueprint *b = t->b;
   for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(load_stage(t, i, err));
-  CLV_TRY(clv_trainer_load_loss(t, CLV_LOSS_NAME, b->shards[b->n_stages].worker,
+  CLV_TRY(clv_trainer_load_loss(t, CLV_LOSS_NAME, b->stages[b->n_stages].worker,
                                 &t->modules[b->n_stages], err));
   CLV_TRY(make_optimizer(t, err));
   for (uint32_t i = 0; i <= b->n_stages; i++)
     CLV_API(
-        cleave_module_place(t->runtime, t->modules[i], b->shards[i].input_needs_grad, 0, CLV_WHY));
+        cleave_module_place(t->runtime, t->modules[i], b->stages[i].input_needs_grad, 0, CLV_WHY));
   return clv_trainer_push_files(t, err);
 }
 
@@ -320,9 +320,9 @@ void clv_trainer_doing(clv_trainer *t, const char *what, uint64_t step) {
 const char *clv_trainer_lost_worker(clv_trainer *t) { return t->lost; }
 uint32_t clv_trainer_waiting(const clv_trainer *t) { return t->n_held; }
 
-const char *clv_trainer_news(clv_trainer *t) {
-  snprintf(t->told, sizeof t->told, "%s", t->news);
-  t->news[0] = '\0';
+const char *clv_trainer_notice(clv_trainer *t) {
+  snprintf(t->told, sizeof t->told, "%s", t->notice);
+  t->notice[0] = '\0';
   return t->told[0] ? t->told : NULL;
 }
 

@@ -248,7 +248,7 @@ static void observe(void *user, clv_trainer *t, const layout *l) {
 /* Whether a node has a stage of the model: the loss alone weighs nothing. */
 static bool has_stage(const clv_trainer *t, const char *node) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
-    int worker = t->b->shards[i].worker;
+    int worker = t->b->stages[i].worker;
     if (strcmp(worker < 0 ? "master" : t->config->workers[worker].name, node) == 0) return true;
   }
   return false;
@@ -260,7 +260,7 @@ static uint32_t per_rank(const clv_trainer *t) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     uint32_t n = 0;
     for (uint32_t k = 0; k < t->b->n_stages; k++)
-      n += t->b->shards[k].worker == t->b->shards[i].worker;
+      n += t->b->stages[k].worker == t->b->stages[i].worker;
     most = CLV_MAX(most, n);
   }
   return most;
@@ -270,7 +270,7 @@ static void text_stages(const clv_observer *o, const clv_trainer *t, clv_bytes *
   clv_bytes_printf(out, "%-16s %-12s %12s %12s\n", "stage", "at", "forward", "backward");
   for (uint32_t i = 0; i <= t->b->n_stages; i++) {
     const stage_times *s = &o->stage[i];
-    int worker = t->b->shards[i].worker;
+    int worker = t->b->stages[i].worker;
     clv_bytes_printf(out, "%-16s %-12s %9.2f ms %9.2f ms   a micro-batch\n",
                      i < t->b->n_stages ? t->config->stages[i].name : "loss",
                      worker < 0 ? "master" : t->config->workers[worker].name,

@@ -40,15 +40,15 @@ static void bench_done(bench *m) {
 
 /* The whole model for n samples, with what the session freezes. */
 static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err *err) {
-  CLV_TRY(clv_graph_slice(b->whole, 0, b->shards[b->n_stages - 1].last_layer, &m->graph, err));
+  CLV_TRY(clv_graph_slice(b->whole, 0, b->stages[b->n_stages - 1].last_layer, &m->graph, err));
   CLV_TRY(clv_graph_set_batch(m->graph, n, err));
   CLV_TRY(clv_params_of(m->graph, &m->params, err));
   for (uint32_t s = 0; s < b->n_stages; s++)
-    for (int i = 0; i < b->shards[s].params->n; i++) {
-      const clv_param *of_shard = &b->shards[s].params->list[i];
+    for (int i = 0; i < b->stages[s].params->n; i++) {
+      const clv_param *of_stage = &b->stages[s].params->list[i];
       for (int k = 0; k < m->params->n; k++)
-        if (strcmp(m->params->list[k].name, of_shard->name) == 0)
-          m->params->list[k].frozen = of_shard->frozen;
+        if (strcmp(m->params->list[k].name, of_stage->name) == 0)
+          m->params->list[k].frozen = of_stage->frozen;
     }
   return CLV_OK;
 }
@@ -156,7 +156,7 @@ clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret,
   int64_t n = (int64_t)b->config->train.batch;
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
   p->threads = threads;
-  p->n_layers = b->shards[b->n_stages - 1].last_layer + 1;
+  p->n_layers = b->stages[b->n_stages - 1].last_layer + 1;
   for (; p->n_sizes < CLV_PROFILE_SIZES; n = (n + 1) / 2) {
     uint32_t k = p->n_sizes;
     CLV_TRY(clv_alloc(p->n_layers, sizeof *p->times[k], &p->times[k], err));

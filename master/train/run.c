@@ -15,7 +15,7 @@ void clv_run_done(run *r) {
   clv_run_data_done(&r->data);
   clv_bytes_done(&r->dir);
   clv_journal_close(r->journal);
-  clv_claim_free(r->claim); /* last: whoever waits for the lock finds all in place */
+  clv_run_lock_free(r->lock); /* last: whoever waits for the lock finds all in place */
 }
 
 /* ---- blueprint ---------------------------------------------------------------------------------------- */
@@ -70,7 +70,7 @@ clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o
 }
 
 /* " in 10 classes", for folders of images. */
-static const char *say_classes(const run *r, char *text, size_t len) {
+static const char *format_classes(const run *r, char *text, size_t len) {
   size_t n = clv_dataset_classes(r->data.train);
   text[0] = '\0';
   if (n) snprintf(text, len, " in %zu class%s", n, n > 1 ? "es" : "");
@@ -100,7 +100,7 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
   else
     printf("%s is in order: %u stage%s, %zu training sample%s%s, nothing was sent anywhere\n",
            config->file, r.blueprint->n_stages, CLV_S(r.blueprint->n_stages), samples,
-           CLV_S(samples), say_classes(&r, classes, sizeof classes));
+           CLV_S(samples), format_classes(&r, classes, sizeof classes));
   return CLV_EXIT_OK;
 }
 
@@ -112,7 +112,7 @@ static clv_code open_trained(run *r, clv_err *err) {
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
   CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
   clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &cursor, &notes, err);
-  clv_run_say_notes(r, notes.data);
+  clv_run_print_notes(r, notes.data);
   return code;
 }
 
@@ -135,7 +135,7 @@ static clv_exit with_trained(const clv_session_config *config, const clv_run_opt
   clv_step_result e;
   if (clv_trainer_eval(r.trainer, r.data.test, &r.data.test_rows, &e, predictions, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_exit(&r, &err), &err);
-  if (!predictions && clv_dataset_has_labels(r.data.test)) clv_run_say_eval(&r, "test", &e);
+  if (!predictions && clv_dataset_has_labels(r.data.test)) clv_run_print_eval(&r, "test", &e);
   return CLV_EXIT_OK;
 }
 

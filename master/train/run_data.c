@@ -89,7 +89,7 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
 static clv_code labels_fit(const clv_dataset *ds, const clv_blueprint *b, clv_config_pos pos,
                            clv_err *err) {
   int64_t low, high;
-  const clv_graph *last = b->shards[b->n_stages - 1].graph;
+  const clv_graph *last = b->stages[b->n_stages - 1].graph;
   const clv_shape *out = &last->nodes[last->output].shape;
   if (!ds || !clv_dataset_label_range(ds, &low, &high) || out->rank < 2 || high < out->dim[1])
     return CLV_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c trains,
- * run_say.c has what they tell a person.
+ * run_print.c has what they tell a person.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -20,7 +20,7 @@ typedef struct run {
   clv_reporter *reporter;
   clv_run_metrics *metrics;
   clv_bytes dir;
-  clv_claim *claim; /* of dir, while training; as the next */
+  clv_run_lock *lock; /* of dir, while training; as the next */
   clv_journal *journal;
 } run;
 
@@ -31,15 +31,15 @@ clv_code clv_run_open_blueprint(run *r, bool need_train, clv_err *err) CLV_USE_R
 /* Another one, from r->config as it is now. */
 clv_code clv_run_make_blueprint(run *r, clv_err *err) CLV_USE_RESULT;
 
-/* ---- what a person is told (run_say.c) ------------------------------------------------------------------- */
+/* ---- what a person is told (run_print.c) ------------------------------------------------------------------- */
 
 /* The error, also to the journal of a run that has one (r may be NULL); returns `code`. */
 clv_exit clv_run_fail(const run *r, clv_exit code, const clv_err *err);
 /* What does not end it, to both as well. */
 void clv_run_complain(const run *r, clv_log_level level, const char *event, const char *message);
 /* Checkpoints that were not taken, a line each. */
-void clv_run_say_notes(const run *r, char *notes);
-void clv_run_say_eval(run *r, const char *what, const clv_step_result *e);
+void clv_run_print_notes(const run *r, char *notes);
+void clv_run_print_eval(run *r, const char *what, const clv_step_result *e);
 
 bool clv_run_json_lines(const run *r);  /* progress is JSON */
 bool clv_run_has_classes(const run *r); /* labels are of classes */

@@ -10,7 +10,7 @@
 #include "master/train/run_int.h"
 
 /* Steps in a row with gradients that are not finite, after which nothing will come of the run. */
-enum { HOPELESS_STEPS = 20 };
+enum { MAX_SKIPPED_STEPS = 20 };
 
 /* ---- the run folder ------------------------------------------------------------------------------------- */
 
@@ -35,18 +35,18 @@ static clv_code check_egress(const run *r, clv_err *err) {
 }
 
 /* From here on the folder is this process's, and what becomes of the run is recorded there. */
-static clv_code claim_run_dir(run *r, clv_err *err) {
-  const clv_claim_run what = {r->config->name, r->config->file, r->o->resume};
+static clv_code lock_run_dir(run *r, clv_err *err) {
+  const clv_run_lock_info what = {r->config->name, r->config->file, r->o->resume};
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
   if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_TRY(clv_claim_new(r->dir.data, &r->claim, err));
+  CLV_TRY(clv_run_lock_new(r->dir.data, &r->lock, err));
   if (clv_checkpoint_any(r->dir.data) && !r->o->resume && !r->o->fresh)
     return clv_fail(err, CLV_INVALID,
                     "%s holds checkpoints of an earlier run: --resume goes on with it, --fresh "
                     "deletes them, --set name=... starts another",
                     r->dir.data);
   CLV_TRY(clv_journal_open(r->dir.data, r->o->resume, &r->journal, err));
-  return clv_claim_begin(r->claim, &what, err);
+  return clv_run_lock_begin(r->lock, &what, err);
 }
 
 /* micro_batches: auto becomes a number, once for a run and all that resume it. */
@@ -64,7 +64,7 @@ static clv_code settle_micro_batches(run *r, clv_err *err) {
 }
 
 static clv_code make_run_dir(run *r, clv_err *err) {
-  CLV_TRY(claim_run_dir(r, err));
+  CLV_TRY(lock_run_dir(r, err));
   CLV_TRY(settle_micro_batches(r, err));
   if (r->o->fresh && !r->o->resume) CLV_TRY(clv_checkpoint_clear(r->dir.data, err));
   CLV_TRY(check_egress(r, err));
@@ -109,7 +109,7 @@ static clv_code save(run *r, loop *l, clv_err *err) {
   uint64_t begin = clv_now_ns();
   CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, l->cursor, err));
   l->saved_at = clv_trainer_step_count(r->trainer);
-  clv_claim_saved(r->claim);
+  clv_run_lock_saved(r->lock);
   clv_run_metrics_saved(r->metrics, l->saved_at, clv_now_ns() - begin);
   return CLV_OK;
 }
@@ -126,7 +126,7 @@ static clv_code note_eval(run *r, const char *what, const clv_step_result *e, cl
                                .loss = e->loss,
                                .accuracy = classes ? accuracy : -1};
   snprintf(best.what, sizeof best.what, "%s", what);
-  clv_claim_evaluation(r->claim, &best);
+  clv_run_lock_evaluation(r->lock, &best);
   return clv_reporter_evaluation(r->reporter, &evaluation, err);
 }
 
@@ -134,13 +134,13 @@ static clv_code validate(run *r, clv_err *err) {
   clv_step_result e;
   if (!r->data.validation_rows.n) return CLV_OK;
   CLV_TRY(clv_trainer_eval(r->trainer, r->data.train, &r->data.validation_rows, &e, NULL, err));
-  clv_run_say_eval(r, "validation", &e);
+  clv_run_print_eval(r, "validation", &e);
   return note_eval(r, "validation", &e, err);
 }
 
 /* bytes: of the step, up and down. */
-static clv_code tell(run *r, loop *l, uint64_t epoch, uint64_t step, const clv_step_result *s,
-                     const uint64_t bytes[2], clv_err *err) {
+static clv_code report_step(run *r, loop *l, uint64_t epoch, uint64_t step,
+                            const clv_step_result *s, const uint64_t bytes[2], clv_err *err) {
   clv_progress p = {.step = step,
                     .total_steps = l->total,
                     .epoch = epoch,
@@ -157,20 +157,20 @@ static clv_code tell(run *r, loop *l, uint64_t epoch, uint64_t step, const clv_s
                     .step_down = bytes[1],
                     .applied = s->applied};
   clv_trainer_traffic(r->trainer, &p.bytes_up, &p.bytes_down);
-  clv_claim_step(r->claim, step, p.loss, p.accuracy < 0 ? NAN : p.accuracy);
+  clv_run_lock_step(r->lock, step, p.loss, p.accuracy < 0 ? NAN : p.accuracy);
   clv_run_metrics_step(r->metrics, step, s);
   l->skipped = s->applied ? 0 : l->skipped + 1;
   return clv_reporter_step(r->reporter, &p, err);
 }
 
-static void tell_news(run *r) {
+static void print_notice(run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
-  const char *text = clv_trainer_news(r->trainer);
+  const char *text = clv_trainer_notice(r->trainer);
   if (!text) return;
   clv_bytes_puts(&json, "{\"event\":\"window\",\"message\":");
   clv_bytes_json(&json, text);
   clv_bytes_puts(&json, "}");
-  clv_reporter_say(r->reporter, text, json.data);
+  clv_reporter_notice(r->reporter, text, json.data);
 }
 
 /* Whether stages have to be at the same step after this batch. */
@@ -191,15 +191,15 @@ static clv_code one_step(run *r, loop *l, const clv_batch *batch, clv_err *err) 
   clv_trainer_traffic(r->trainer, &to[0], &to[1]);
   for (uint32_t i = 0; i < done; i++) {
     const uint64_t bytes[2] = {(to[0] - from[0]) / done, (to[1] - from[1]) / done};
-    CLV_TRY(tell(r, l, batch->at.epoch, before + i + 1, &results[i], bytes, err));
+    CLV_TRY(report_step(r, l, batch->at.epoch, before + i + 1, &results[i], bytes, err));
   }
   if (done && !clv_trainer_waiting(r->trainer)) l->cursor = batch->next;
-  tell_news(r);
-  if (l->skipped < HOPELESS_STEPS) return CLV_OK;
+  print_notice(r);
+  if (l->skipped < MAX_SKIPPED_STEPS) return CLV_OK;
   return clv_fail(err, CLV_RANGE,
                   "diverged: the gradients of the last %d steps were not finite; lower "
                   "train.optimizer.lr or set train.clip_grad_norm",
-                  HOPELESS_STEPS);
+                  MAX_SKIPPED_STEPS);
 }
 
 static clv_code train_loop(run *r, loop *l, clv_err *err) {
@@ -224,7 +224,7 @@ static clv_code open_reporter(run *r, const loop *l, clv_err *err) {
   uint64_t step = clv_trainer_step_count(r->trainer);
   CLV_TRY(clv_run_about(r->config, &about, &digest, err));
   CLV_TRY(clv_run_events_folder(r->config, &events, err));
-  clv_claim_started(r->claim, step, l->total, &digest);
+  clv_run_lock_started(r->lock, step, l->total, &digest);
   clv_report_options o = {.run_dir = r->dir.data,
                           .keep_step = step,
                           .resumed = r->o->resume,
@@ -242,7 +242,7 @@ static clv_code start(run *r, loop *l, clv_err *err) {
   if (r->o->resume) {
     CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
     clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &l->cursor, &notes, err);
-    clv_run_say_notes(r, notes.data);
+    clv_run_print_notes(r, notes.data);
     if (code != CLV_OK) return code;
   }
   l->saved_at = r->o->resume ? clv_trainer_step_count(r->trainer) : UINT64_MAX;
@@ -271,7 +271,7 @@ static clv_code finish_observing(run *r, clv_err *err) {
   if (!r->observer) return CLV_OK;
   if (r->o->profile) {
     clv_observer_text(r->observer, r->trainer, &text);
-    clv_reporter_say(r->reporter, text.data, NULL);
+    clv_reporter_notice(r->reporter, text.data, NULL);
   }
   return clv_observer_finish(r->observer, err);
 }
@@ -280,27 +280,27 @@ static bool is_stopped(const run *r) {
   return r->o->interrupted && *r->o->interrupted == CLV_ASKED_TO_STOP;
 }
 
-static clv_exit say_interrupted(run *r) {
+static clv_exit print_interrupted(run *r) {
   char text[512];
   snprintf(text, sizeof text, "%s after step %llu; --resume goes on from %s",
            is_stopped(r) ? "stopped" : "interrupted",
            (unsigned long long)clv_trainer_step_count(r->trainer), r->dir.data);
-  clv_reporter_say(r->reporter, text,
-                   is_stopped(r) ? "{\"event\":\"stopped\"}" : "{\"event\":\"interrupted\"}");
+  clv_reporter_notice(r->reporter, text,
+                      is_stopped(r) ? "{\"event\":\"stopped\"}" : "{\"event\":\"interrupted\"}");
   return CLV_EXIT_INTERRUPTED;
 }
 
 static clv_exit finish(run *r, clv_err *err) {
   char text[512];
   if (finish_observing(r, err) != CLV_OK) return clv_run_fail(r, CLV_EXIT_FAILED, err);
-  if (r->o->interrupted && *r->o->interrupted) return say_interrupted(r);
+  if (r->o->interrupted && *r->o->interrupted) return print_interrupted(r);
   snprintf(text, sizeof text, "run files in %s", r->dir.data);
-  clv_reporter_say(r->reporter, text, NULL);
+  clv_reporter_notice(r->reporter, text, NULL);
   if (r->data.test && clv_dataset_has_labels(r->data.test)) {
     clv_step_result e;
     if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, &e, NULL, err) != CLV_OK)
       return clv_run_fail(r, clv_run_exit(r, err), err);
-    clv_run_say_eval(r, "test", &e);
+    clv_run_print_eval(r, "test", &e);
     if (note_eval(r, "test", &e, err) != CLV_OK) return clv_run_fail(r, CLV_EXIT_FAILED, err);
   }
   return CLV_EXIT_OK;
@@ -359,6 +359,6 @@ clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *
                           : code != CLV_EXIT_INTERRUPTED ? CLV_RUN_FAILED
                           : is_stopped(&r)               ? CLV_RUN_STOPPED
                                                          : CLV_RUN_INTERRUPTED;
-  clv_claim_end(r.claim, status, code, status == CLV_RUN_FAILED ? err.text : "");
+  clv_run_lock_end(r.lock, status, code, status == CLV_RUN_FAILED ? err.text : "");
   return code;
 }

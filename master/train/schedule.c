@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a session's schedule to turns: which instruction of its node a forward, a backward, or a step
+ * From a session's schedule to positions: which instruction of its node a forward, a backward, or a step
  * of a stage is. Ranks are the nodes that compute, in the order master, workers.
  */
 #include <stdio.h>
@@ -20,7 +20,7 @@ uint32_t clv_pipeline_ranks(const clv_blueprint *b, clv_sched_shape *shape,
   uint32_t n = 0;
   for (int worker = -1; worker < (int)b->config->n_workers; worker++) {
     bool used = false;
-    for (uint32_t s = 0; s <= b->n_stages; s++) used |= b->shards[s].worker == worker;
+    for (uint32_t s = 0; s <= b->n_stages; s++) used |= b->stages[s].worker == worker;
     if (!used) continue;
     names[n] = worker < 0 ? "master" : b->config->workers[worker].name;
     rank_of[worker + 1] = (uint16_t)n++;
@@ -28,9 +28,9 @@ uint32_t clv_pipeline_ranks(const clv_blueprint *b, clv_sched_shape *shape,
   shape->n_ranks = n;
   shape->n_stages = b->n_stages + 1;
   shape->first_backward = 0;
-  while (shape->first_backward < b->n_stages && !b->shards[shape->first_backward].participates)
+  while (shape->first_backward < b->n_stages && !b->stages[shape->first_backward].participates)
     shape->first_backward++;
-  for (uint32_t s = 0; s <= b->n_stages; s++) shape->rank[s] = rank_of[b->shards[s].worker + 1];
+  for (uint32_t s = 0; s <= b->n_stages; s++) shape->rank[s] = rank_of[b->stages[s].worker + 1];
   return n;
 }
 
@@ -70,33 +70,33 @@ static clv_code read_custom(const clv_session_config *c, const clv_sched_shape *
   return CLV_OK;
 }
 
-/* ---- turns ------------------------------------------------------------------------------------------------ */
+/* ---- positions ------------------------------------------------------------------------------------------------ */
 
 static bool learns(const clv_blueprint *b, uint32_t stage) {
-  return stage < b->n_stages && b->shards[stage].n_learning > 0;
+  return stage < b->n_stages && b->stages[stage].n_learning > 0;
 }
 
-/* The turns of one rank, in the order of its list. What is sent and received has none: it goes when it
+/* The positions of one rank, in the order of its list. What is sent and received has none: it goes when it
  * can. */
 static void number_rank(const clv_blueprint *b, layout *l, uint32_t rank) {
-  uint32_t turn = 0;
+  uint32_t position = 0;
   for (uint32_t i = 0; i < l->sched->n[rank]; i++) {
     const clv_instr *in = &l->sched->list[rank][i];
-    call_turns *t = &l->turns[in->stage * l->n_micro];
+    call_positions *t = &l->positions[in->stage * l->n_micro];
     switch ((clv_instr_kind)in->kind) {
       case CLV_INSTR_FORWARD:
-        t[in->micro].forward = ++turn;
-        t[in->micro].behind = in->weights_behind;
+        t[in->micro].forward = ++position;
+        t[in->micro].old_weights = in->weights_age;
         break;
       case CLV_INSTR_BACKWARD:
       case CLV_INSTR_INPUT:
-        t[in->micro].backward = ++turn;
+        t[in->micro].backward = ++position;
         break;
       case CLV_INSTR_WEIGHT:
-        t[in->micro].weight = ++turn;
+        t[in->micro].weight = ++position;
         break;
       case CLV_INSTR_STEP:
-        if (learns(b, in->stage)) l->steps[in->stage * l->n_steps + in->micro] = ++turn;
+        if (learns(b, in->stage)) l->steps[in->stage * l->n_steps + in->micro] = ++position;
         break;
       default:
         break;
@@ -123,7 +123,8 @@ static clv_code fill(const clv_blueprint *b, const clv_sched_costs *costs, layou
   else
     CLV_TRY(clv_sched_make(&o, &l->sched, err));
   CLV_TRY(clv_sched_check(l->sched, &l->report, err));
-  CLV_TRY(clv_alloc((size_t)o.shape.n_stages * l->n_micro, sizeof *l->turns, &l->turns, err));
+  CLV_TRY(
+      clv_alloc((size_t)o.shape.n_stages * l->n_micro, sizeof *l->positions, &l->positions, err));
   CLV_TRY(clv_alloc((size_t)o.shape.n_stages * l->n_steps, sizeof *l->steps, &l->steps, err));
   for (uint32_t r = 0; r < o.shape.n_ranks; r++) number_rank(b, l, r);
   return CLV_OK;
@@ -162,7 +163,7 @@ clv_code clv_layout_new(const clv_blueprint *b, uint32_t n_micro, uint32_t n_ste
 void clv_layout_free(layout *l) {
   if (!l) return;
   clv_sched_free(l->sched);
-  free(l->turns);
+  free(l->positions);
   free(l->steps);
   free(l);
 }

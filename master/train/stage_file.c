@@ -21,7 +21,7 @@ static clv_code wants_of(const clv_params *params, clv_weights_want **ret, clv_e
 
 clv_code clv_stage_match(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
                          unsigned flags, const clv_weights_entry ***ret, clv_err *err) {
-  const clv_params *params = b->shards[stage].params;
+  const clv_params *params = b->stages[stage].params;
   CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(wants_of(params, &want, err));

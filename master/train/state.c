@@ -94,7 +94,7 @@ static clv_code put_weights(clv_trainer *t, uint32_t stage, const clv_weights_fi
                             clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(clv_stage_match(t->b, stage, f, 0, &found, err));
-  size_t n = (size_t)t->b->shards[stage].params->n;
+  size_t n = (size_t)t->b->stages[stage].params->n;
   return put_set(t, stage, CLEAVE_STATE_WEIGHTS, found, n, err);
 }
 
@@ -115,7 +115,7 @@ static clv_code restore_stage(clv_trainer *t, uint32_t i, const clv_checkpoint *
   CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *optimizer = NULL;
   CLV_TRY(clv_checkpoint_open_model(c, i, &model, err));
   CLV_TRY(put_weights(t, i, model, err));
-  if (!t->b->shards[i].n_learning) return CLV_OK;
+  if (!t->b->stages[i].n_learning) return CLV_OK;
   CLV_TRY(clv_checkpoint_open_optimizer(c, i, &optimizer, err));
   return put_optimizer(t, i, optimizer, err);
 }
@@ -149,7 +149,7 @@ static clv_code push_file(clv_trainer *t, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(clv_stage_file_open(t->b, i, &f, &found, err));
-  size_t n = (size_t)t->b->shards[i].params->n;
+  size_t n = (size_t)t->b->stages[i].params->n;
   return put_set(t, i, CLEAVE_STATE_WEIGHTS, found, n, err);
 }
 

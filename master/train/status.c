@@ -178,14 +178,14 @@ static void *watch(void *user) {
 /* ---- showing ----------------------------------------------------------------------------------- */
 
 /* Under the lock: texts are those of the answers. */
-static clv_code look_at(status *s, clv_look *l, look_memory *memory, clv_err *err) {
+static clv_code look_at(status *s, clv_status_view *l, status_memory *memory, clv_err *err) {
   for (uint32_t i = 0; i < l->n_workers; i++) {
     watched *w = &s->workers[i];
-    clv_look_worker *to = &l->workers[i];
-    *to = (clv_look_worker){.name = spec_of(w)->name, .address = spec_of(w)->address};
+    clv_status_worker *to = &l->workers[i];
+    *to = (clv_status_worker){.name = spec_of(w)->name, .address = spec_of(w)->address};
     if (w->n_replies)
-      CLV_TRY(clv_look_make(s->config, i, w->n_replies > 1 ? &w->before : NULL, &w->now, &memory[i],
-                            to, err));
+      CLV_TRY(clv_status_make(s->config, i, w->n_replies > 1 ? &w->before : NULL, &w->now,
+                              &memory[i], to, err));
     to->asked = w->asked;
     to->error = w->failed ? w->error : NULL;
     to->refused = w->refused;
@@ -195,8 +195,8 @@ static clv_code look_at(status *s, clv_look *l, look_memory *memory, clv_err *er
 }
 
 static void show(status *s, clv_screen *screen) {
-  CLV_AUTO(clv_freep) clv_look_worker *workers = NULL;
-  CLV_AUTO(clv_freep) look_memory *memory = NULL;
+  CLV_AUTO(clv_freep) clv_status_worker *workers = NULL;
+  CLV_AUTO(clv_freep) status_memory *memory = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, brief = {0};
   char clock[16];
   time_t now = time(NULL);
@@ -204,17 +204,17 @@ static void show(status *s, clv_screen *screen) {
   clv_err err;
   uint32_t n = (uint32_t)s->config->n_workers;
   strftime(clock, sizeof clock, "%H:%M:%S", localtime_r(&now, &tm));
-  clv_look l = {.title = s->config->name, .clock = clock, .n_workers = n};
+  clv_status_view l = {.title = s->config->name, .clock = clock, .n_workers = n};
   clv_code code = clv_alloc(n, sizeof *workers, &workers, &err);
   if (code == CLV_OK) code = clv_alloc(n, sizeof *memory, &memory, &err);
   l.workers = workers;
   pthread_mutex_lock(&s->lock);
   if (code == CLV_OK) code = look_at(s, &l, memory, &err);
-  if (code == CLV_OK && screen) clv_look_text(&l, clv_screen_width(screen), &text);
-  if (code == CLV_OK && screen) clv_look_brief(&l, clv_screen_width(screen), &brief);
-  if (code == CLV_OK && !screen) clv_look_json(&l, &text);
+  if (code == CLV_OK && screen) clv_status_text(&l, clv_screen_width(screen), &text);
+  if (code == CLV_OK && screen) clv_status_brief(&l, clv_screen_width(screen), &brief);
+  if (code == CLV_OK && !screen) clv_status_json(&l, &text);
   pthread_mutex_unlock(&s->lock);
-  for (uint32_t i = 0; memory && i < n; i++) clv_look_memory_done(&memory[i]);
+  for (uint32_t i = 0; memory && i < n; i++) clv_status_memory_done(&memory[i]);
   if (code != CLV_OK || text.failed) return; /* no memory: the next look may have some */
   if (screen) {
     clv_screen_draw(screen, &text, &brief);
@@ -304,7 +304,7 @@ static clv_exit run(status *s) {
   clv_screen *screen = NULL;
   clv_err err;
   if (!s->o->json && clv_screen_open(s->o->watch, &screen, &err) != CLV_OK) {
-    clv_exit_say(CLV_EXIT_FAILED, &err);
+    clv_exit_report(CLV_EXIT_FAILED, &err);
     return CLV_EXIT_FAILED;
   }
   if (s->o->watch) {
@@ -351,7 +351,7 @@ clv_exit clv_show_status(const clv_session_config *config, const clv_run_options
   if (code == CLV_OK)
     result = run(&s);
   else
-    clv_exit_say(result, &err);
+    clv_exit_report(result, &err);
   close_status(&s);
   return result;
 }

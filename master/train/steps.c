@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rounds: all calls of all micro-batches, their turns, and the whole backward are told to the nodes at
+ * Rounds: all calls of all micro-batches, their positions, and the whole backward are told to the nodes at
  * once; they run the instructions of the schedule, and the driver reacts to nothing in the middle. A
  * round is one step, or, of an asynchronous schedule, as many as are taken between two moments at which
  * all stages have the same number of them.
@@ -59,18 +59,18 @@ static void cut_all(clv_trainer *t, round_group *r) {
   }
 }
 
-static cleave_call_options manner_of(const clv_trainer *t, const layout *l, uint32_t stage,
-                                     uint32_t k) {
-  const call_turns *turns = &l->turns[stage * l->n_micro + k];
+static cleave_call_options call_options_of(const clv_trainer *t, const layout *l, uint32_t stage,
+                                           uint32_t k) {
+  const call_positions *positions = &l->positions[stage * l->n_micro + k];
   bool loss = stage == t->b->n_stages;
   return (cleave_call_options){
       .send_to = loss ? NULL : cleave_module_node(t->modules[stage + 1]),
       .to_program = loss,
-      .turn = turns->forward,
-      .backward_turn = turns->backward,
-      .weight_turn = turns->weight,
-      .behind = turns->behind,
-      .recompute = !loss && turns->backward && t->config->stages[stage].recompute};
+      .position = positions->forward,
+      .backward_position = positions->backward,
+      .weight_position = positions->weight,
+      .old_weights = positions->old_weights,
+      .recompute = !loss && positions->backward && t->config->stages[stage].recompute};
 }
 
 /* The stages and the loss, one after another. */
@@ -82,7 +82,7 @@ static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv
   cleave_tensor y = clv_rows_of(r->batches[m->batch].y, m->start, m->size);
   CLV_API(cleave_leaf(t->runtime, r->context, &x, false, &in[0], CLV_WHY));
   for (uint32_t i = 0; i <= n; i++) {
-    cleave_call_options o = manner_of(t, r->l, i, k);
+    cleave_call_options o = call_options_of(t, r->l, i, k);
     if (i == n) CLV_API(cleave_leaf(t->runtime, r->context, &y, false, &in[1], CLV_WHY));
     CLV_API(cleave_call_with(t->runtime, r->context, t->modules[i], in, i == n ? 2 : 1, &o,
                              &refs[i], CLV_WHY));
@@ -97,10 +97,10 @@ static clv_code plan_steps(clv_trainer *t, const round_group *r, clv_err *err) {
   bool keep = t->config->pipeline.schedule == CLV_PIPE_PIPEDREAM_2BW;
   for (uint32_t s = 0; s < t->b->n_stages; s++)
     for (uint32_t i = 0; i < r->n_batches; i++) {
-      uint32_t turn = r->l->steps[s * r->l->n_steps + i];
-      if (turn)
-        CLV_API(cleave_step_in_turn(t->runtime, t->optimizer, r->context, t->modules[s], i, turn,
-                                    keep, &r->results[i].lr, CLV_WHY));
+      uint32_t position = r->l->steps[s * r->l->n_steps + i];
+      if (position)
+        CLV_API(cleave_step_at(t->runtime, t->optimizer, r->context, t->modules[s], i, position,
+                               keep, &r->results[i].lr, CLV_WHY));
     }
   return CLV_OK;
 }
@@ -108,7 +108,7 @@ static clv_code plan_steps(clv_trainer *t, const round_group *r, clv_err *err) {
 /* Losses have come with the backward; so have predictions, unless the loss is elsewhere. */
 static clv_code collect(clv_trainer *t, const round_group *r, clv_err *err) {
   uint32_t n = t->b->n_stages;
-  bool classes = r->batches[0].y->dtype == CLV_I64 && t->b->shards[n].worker < 0;
+  bool classes = r->batches[0].y->dtype == CLV_I64 && t->b->stages[n].worker < 0;
   for (uint32_t k = 0; k < r->n_micro; k++) {
     const micro *m = &t->micros[k];
     clv_step_result *result = &r->results[m->batch];
@@ -133,18 +133,18 @@ static clv_code decide(clv_trainer *t, const round_group *r, clv_err *err) {
 }
 
 /* A round takes as long as its steps; once one has been seen, a stall is noticed sooner. */
-static uint64_t patience_of(const clv_trainer *t, const round_group *r) {
+static uint64_t timeout_of(const clv_trainer *t, const round_group *r) {
   uint64_t each = t->config->limits.step_timeout_ms, usual = (uint64_t)(1e3 * t->watch.usual_s);
   return usual ? CLV_MIN(each * r->n_batches, each + 4 * usual) : each * r->n_batches;
 }
 
 static clv_code in_context(clv_trainer *t, round_group *r, clv_err *err) {
   bool async = t->round > 1;
-  uint64_t patience = async ? patience_of(t, r) : 0;
+  uint64_t timeout = async ? timeout_of(t, r) : 0;
   for (uint32_t k = 0; k < r->n_micro; k++) CLV_TRY(call_micro(t, r, k, err));
   if (async) CLV_TRY(plan_steps(t, r, err));
   CLV_API(cleave_backward_weighted(t->runtime, r->context, t->losses, t->shares, r->n_micro, false,
-                                   patience, CLV_WHY));
+                                   timeout, CLV_WHY));
   CLV_TRY(collect(t, r, err));
   return async ? CLV_OK : decide(t, r, err);
 }

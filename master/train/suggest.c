@@ -111,8 +111,8 @@ static void costs_of(const void *user, const uint32_t *last, uint32_t choice,
   uint32_t n = c->b->n_stages;
   for (uint32_t s = 0, first = 0; s < n; first = last[s++] + 1) {
     double t[TIMES];
-    const clv_shard_plan *shard = &c->b->shards[s];
-    double speed = c->links->speed[shard->worker < 0 ? c->links->n : (size_t)shard->worker];
+    const clv_stage_plan *stage = &c->b->stages[s];
+    double speed = c->links->speed[stage->worker < 0 ? c->links->n : (size_t)stage->worker];
     for (int i = 0; i < TIMES; i++) {
       const double *sums = sums_of(c, c->profile_of[s], choice, i);
       t[i] = (sums[last[s] + 1] - sums[first]) / speed;
@@ -122,7 +122,7 @@ static void costs_of(const void *user, const uint32_t *last, uint32_t choice,
     if (c->b->config->stages[s].recompute) ret->input[s] += t[FORWARD];
     ret->weight[s] = t[WEIGHT];
     ret->step[s] = 0;
-    edge(c, shard->worker, shard[1].worker, shard->direct, c->bytes[last[s]] / c->micros[choice],
+    edge(c, stage->worker, stage[1].worker, stage->direct, c->bytes[last[s]] / c->micros[choice],
          &ret->latency[s], &ret->serialise_f[s]);
     ret->serialise_b[s] = ret->serialise_f[s];
   }
@@ -205,7 +205,7 @@ static clv_code make_variant(const cutter *c, const clv_sched_split *split, vari
   }
   v->config.pipeline.micro_batches = split->n_micro;
   v->config.pipeline.schedule = (clv_pipeline_kind)c->cuts.kind;
-  return clv_blueprint_new(&v->config, &b->sample, b->shards[b->n_stages].graph->nodes[1].dtype,
+  return clv_blueprint_new(&v->config, &b->sample, b->stages[b->n_stages].graph->nodes[1].dtype,
                            &v->b, err);
 }
 
@@ -231,7 +231,7 @@ static clv_code describe_way(const cutter *c, cut_way *w, clv_err *err) {
   costs_of(c, w->split.last, w->split.choice, costs);
   CLV_TRY(clv_layout_new(v.b, m, 1, w->split.window, costs, &v.l, err));
   for (uint32_t s = 0; s < n; s++) {
-    bool learns = v.b->shards[s].participates;
+    bool learns = v.b->stages[s].participates;
     w->stages[s] = (cut_stage){
         .first = s ? w->split.last[s - 1] + 1 : 0,
         .last = w->split.last[s],
@@ -246,7 +246,7 @@ static clv_code describe_way(const cutter *c, cut_way *w, clv_err *err) {
 /* ---- the whole ----------------------------------------------------------------------------------------------- */
 
 static clv_code judge_now(cutter *c, clv_err *err) {
-  for (uint32_t s = 0; s < c->b->n_stages; s++) c->now.split.last[s] = c->b->shards[s].last_layer;
+  for (uint32_t s = 0; s < c->b->n_stages; s++) c->now.split.last[s] = c->b->stages[s].last_layer;
   CLV_TRY(clv_sched_split_judge(&c->cuts, &c->now.split, err));
   return describe_way(c, &c->now, err);
 }
@@ -282,7 +282,7 @@ static clv_code find_best(cutter *c, clv_err *err) {
 
 static clv_code suggest(cutter *c, clv_err *err) {
   const clv_blueprint *b = c->b;
-  c->cuts.n_layers = b->shards[b->n_stages - 1].last_layer + 1;
+  c->cuts.n_layers = b->stages[b->n_stages - 1].last_layer + 1;
   if (b->n_stages < 2)
     return clv_session_fail_at(b->config, b->config->stages[0].pos, err,
                                "there is nothing to cut: the session has one stage; write a stage "

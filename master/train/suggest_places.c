@@ -90,10 +90,10 @@ static void find_weights(const cutter *c, uint32_t *first, uint32_t *last, uint3
   *first = *learning = c->cuts.n_layers;
   *last = 0;
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
-    const clv_shard_plan *shard = &c->b->shards[s];
-    for (int i = 0; i < shard->params->n; i++) {
-      const clv_param *p = &shard->params->list[i];
-      uint32_t layer = shard->graph->nodes[p->node].layer;
+    const clv_stage_plan *stage = &c->b->stages[s];
+    for (int i = 0; i < stage->params->n; i++) {
+      const clv_param *p = &stage->params->list[i];
+      uint32_t layer = stage->graph->nodes[p->node].layer;
       *first = CLV_MIN(*first, layer);
       *last = CLV_MAX(*last, layer);
       if (p->trainable && !p->frozen) *learning = CLV_MIN(*learning, layer);
@@ -107,14 +107,14 @@ static void keep_home(cutter *c, uint32_t first_weights, uint32_t last_weights) 
   const clv_blueprint *b = c->b;
   uint32_t cuts = b->n_stages - 1;
   if (!cuts) return;
-  if (b->shards[0].worker < 0) {
+  if (b->stages[0].worker < 0) {
     c->least[0] = CLV_MIN(first_weights, c->cuts.n_layers - 1);
     clv_bytes_printf(&c->notes,
                      "the master keeps layers 0..%u at least: without weights between, "
                      "the raw input would leave\n",
                      c->least[0]);
   }
-  if (b->shards[cuts].worker < 0 && b->shards[b->n_stages].worker < 0 && last_weights > 0) {
+  if (b->stages[cuts].worker < 0 && b->stages[b->n_stages].worker < 0 && last_weights > 0) {
     c->most[cuts - 1] = last_weights - 1;
     clv_bytes_printf(&c->notes, "the master keeps layer %u and those behind it, with the loss\n",
                      last_weights);
@@ -133,7 +133,7 @@ static clv_code set_limits(cutter *c, clv_err *err) {
     const clv_stage_spec *s = &b->config->stages[i];
     const char *why = pinned(s, s + 1);
     if (!why) continue;
-    c->least[i] = c->most[i] = b->shards[i].last_layer;
+    c->least[i] = c->most[i] = b->stages[i].last_layer;
     clv_bytes_printf(&c->notes, "the cut between '%s' and '%s' stays: %s\n", s->name, s[1].name,
                      why);
   }

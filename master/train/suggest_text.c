@@ -8,7 +8,7 @@
 #include "master/train/suggest_int.h"
 
 static const char *place_of(const cutter *c, uint32_t s) {
-  int worker = c->b->shards[s].worker;
+  int worker = c->b->stages[s].worker;
   return worker < 0 ? "master" : c->b->config->workers[worker].name;
 }
 
@@ -65,7 +65,7 @@ static void text_sizes(const cutter *c, clv_bytes *out) {
 /* Nearer to the input a cut tells more of it. */
 static void warn_of_first(const cutter *c, clv_bytes *out) {
   uint32_t now = c->now.split.last[0], then = c->best[0].split.last[0];
-  if (c->b->shards[0].worker >= 0 || then >= now) return;
+  if (c->b->stages[0].worker >= 0 || then >= now) return;
   clv_bytes_printf(
       out,
       "note: the master would keep layers 0..%u instead of 0..%u, and what leaves behind "

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * train: from a session file to trained weights. A *blueprint* is everything that can be known
- * without a network: shards, shapes, who learns, which tensors leave the master. A *trainer* is a
+ * without a network: stages, shapes, who learns, which tensors leave the master. A *trainer* is a
  * program on libcleave: a module for each stage and the loss, a context for each step.
  *
  * Threads: a blueprint is read-only once made; a trainer belongs to one thread.
@@ -34,7 +34,7 @@ typedef struct clv_egress_row {
   uint64_t tensors, bytes; /* counted while running */
 } clv_egress_row;
 
-typedef struct clv_shard_plan {
+typedef struct clv_stage_plan {
   clv_graph *graph;   /* of a micro-batch */
   clv_params *params; /* with frozen ones marked */
   int worker;         /* index into the session's workers, -1 = master */
@@ -42,13 +42,13 @@ typedef struct clv_shard_plan {
   uint32_t n_learning;
   uint32_t first_layer, last_layer;
   bool direct; /* its output goes straight to the next stage's worker */
-} clv_shard_plan;
+} clv_stage_plan;
 
 typedef struct clv_blueprint {
   const clv_session_config *config; /* borrowed */
   clv_graph *whole;
   uint32_t n_stages;             /* of the model; the loss is stage n_stages */
-  clv_shard_plan *shards;        /* [n_stages + 1], the loss last */
+  clv_stage_plan *stages;        /* [n_stages + 1], the loss last */
   clv_shape sample;              /* of one record, N = 1 */
   int64_t micro_size, eval_size; /* largest micro-batch, samples */
   uint32_t micro_batches, max_micro;
@@ -103,12 +103,12 @@ typedef struct clv_step_result {
   uint64_t correct; /* right classes among `samples`, with class labels and the loss at home */
   uint64_t samples;
   double grad_norm, lr;
-  bool applied;     /* false: a gradient was not finite and no shard moved */
+  bool applied;     /* false: a gradient was not finite and no stage moved */
   uint64_t wait_ns; /* time the master waited for packets */
   uint64_t step_ns;
 } clv_step_result;
 
-/* Connects to the workers, opens the session and loads all shards. BLOCKS. */
+/* Connects to the workers, opens the session and loads all stages. BLOCKS. */
 clv_code clv_trainer_open(const clv_blueprint *b, clv_trainer **ret, clv_err *err) CLV_USE_RESULT;
 /* Closes the session everywhere. NULL is allowed. */
 void clv_trainer_close(clv_trainer *t);
@@ -128,7 +128,7 @@ clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, ui
 uint32_t clv_trainer_waiting(const clv_trainer *t); /* batches that wait for their round */
 
 /* What a person should be told since the last call ("window 4: ..."), or NULL. */
-const char *clv_trainer_news(clv_trainer *t);
+const char *clv_trainer_notice(clv_trainer *t);
 /* The schedule as it is run now, as text; nothing before the first step. */
 void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out);
 

@@ -23,18 +23,18 @@ enum {
 /* ---- schedules (schedule.c) ---------------------------------------------------------------------------- */
 
 /* Places of a call in its node's order, 0: none. */
-typedef struct call_turns {
+typedef struct call_positions {
   uint32_t forward, backward, weight;
-  bool behind;
-} call_turns;
+  bool old_weights;
+} call_positions;
 
 /* A schedule for n_steps steps (one, unless it is asynchronous) of n_micro micro-batches together. */
 typedef struct layout {
   clv_sched *sched;
   clv_sched_report report;
   uint32_t n_micro, n_steps, window;
-  call_turns *turns; /* [stages, the loss included][n_micro] */
-  uint32_t *steps;   /* [stages][n_steps] turn of the stage's own step, 0: none */
+  call_positions *positions; /* [stages, the loss included][n_micro] */
+  uint32_t *steps;           /* [stages][n_steps] position of the stage's own step, 0: none */
 } layout;
 
 /* costs NULL: the textbook's. CLV_INVALID: what does not fit, in the session's words. */
@@ -78,8 +78,8 @@ typedef struct watch {
   void *sink_user;
   /* Every sixteenth round or so, a few a second at most, is shown to it: metrics. NULL: none. */
   void (*look)(void *user, clv_trainer *t, const layout *l); /* may sort the events */
-  void *look_user;
-  uint64_t next_look_ns;
+  void *status_user;
+  uint64_t next_measure_ns;
 } watch;
 
 struct clv_trainer {
@@ -108,8 +108,8 @@ struct clv_trainer {
   bool costs_known;
   clv_sched_costs costs;
   watch watch;
-  char news[256], told[256]; /* for the person who watches the run; "" */
-  cleave_tensor fetched;     /* the last value that came here */
+  char notice[256], told[256]; /* for the person who watches the run; "" */
+  cleave_tensor fetched;       /* the last value that came here */
 };
 
 /* The layout of such a round, made if it is new. It is the trainer's. */

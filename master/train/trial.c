@@ -100,7 +100,7 @@ static clv_code steps(trial *t, clv_err *err) {
 }
 
 static clv_code run_trial(const clv_blueprint *b, uint64_t micros, trial *t, clv_err *err) {
-  const clv_shard_plan *loss = &b->shards[b->n_stages];
+  const clv_stage_plan *loss = &b->stages[b->n_stages];
   int64_t batch = (int64_t)b->config->train.batch;
   t->seconds = INFINITY;
   t->config = *b->config;

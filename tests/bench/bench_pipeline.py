@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines: ResNet50 in two shards against PyTorch, split and unsplit, and schedules against their
+"""Pipelines: ResNet50 in two modules against PyTorch, split and unsplit, and schedules against their
 formulas and the simulator. harness.py says how rows are measured.
 
 usage: bench_pipeline.py OUT [--quick] [GROUP...]

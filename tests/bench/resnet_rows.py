@@ -71,7 +71,7 @@ def our_turns(stack, c, batch):
 
 # ---- PyTorch's side -------------------------------------------------------------------------------------
 
-def rpc_turn(name, chunks, side):
+def rpc_admission(name, chunks, side):
     return lambda: {f"{name}-rpc{chunks}": median(side.ask(f"steps 1 {chunks}"))}
 
 
@@ -82,7 +82,7 @@ def torch_turns(stack, pythons, batch):
         turns += [unsplit_turn(f"{name}-local{n}", start("torch_resnet.py", str(batch), "128", str(n)))
                   for n in (1, 2)]
         side = start("torch_resnet_rpc.py", str(batch))
-        turns += [rpc_turn(name, m, side) for m in CHUNKS]
+        turns += [rpc_admission(name, m, side) for m in CHUNKS]
     return turns
 
 

@@ -22,7 +22,7 @@ static const char session_text[] =
     "version: 1\nname: s\ntls: {ca: a, cert: b, key: c}\n"
     "workers: {w1: {address: 'h:1', identity: 'spiffe://c/w1'}}\n"
     "data: {format: idx, train: [a, b]}\n"
-    "stages: [{name: none, at: master, layers: [{op: relu}]}]\n"
+    "modules: [{name: none, at: master, layers: [{op: relu}]}]\n"
     "loss: {kind: mse}\n"
     "train: {batch: 2, optimizer: {kind: sgd, lr: 0.1}}\n";
 
@@ -49,7 +49,7 @@ static bool intercept(clv_link *link, clv_packet *p) {
   if (show)
     fprintf(stderr, "%-12s context %llu message %llu module %u phase %u ref %llx fork %llx\n",
             clv_frame_kind_name(f->kind), (unsigned long long)f->context,
-            (unsigned long long)f->message, f->stage, f->phase,
+            (unsigned long long)f->message, f->module, f->phase,
             (unsigned long long)f->reference.ref, (unsigned long long)f->reference.fork);
   clv_packet_free(p);
   return true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LoadShard: from the bytes of a message to a stage with its memory and first plan, within a small quota. What
+ * LoadModule: from the bytes of a message to a module with its memory and first plan, within a small quota. What
  * is loaded fits the reply, and everything it took of the quota is given back.
  */
 #include "worker/service/load.c"
@@ -9,12 +9,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { QUOTA = 4 << 20 };
 
-/* The reply's list of parameters is as long as the stage's. */
-static void check(clv_stage *stage) {
+/* The reply's list of parameters is as long as the module's. */
+static void check(clv_module *module) {
   clv_state_item item;
-  for (uint32_t i = 0; clv_stage_state_item(stage, CLV_STATE_WEIGHTS, i, &item); i++)
+  for (uint32_t i = 0; clv_module_state_item(module, CLV_STATE_WEIGHTS, i, &item); i++)
     if (!item.data || !item.bytes || !item.name[0]) abort();
-  const clv_graph *g = clv_stage_graph(stage);
+  const clv_graph *g = clv_module_graph(module);
   if (g->output < 0 || g->output >= g->n_nodes) abort();
 }
 
@@ -22,15 +22,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_wire_done) clv_wire_load_request request = {0};
   clv_piece piece = {data, size};
   session s = {0};
-  clv_stage *stage;
+  clv_module *module;
   clv_err err = {0};
   if (clv_wire_load_request_decode(&piece, 1, &request, &err) != CLV_OK) return 0;
   request.threads = 1;
   if (clv_pool_new(QUOTA, 64, &s.pool, &err) != CLV_OK) abort();
-  clv_code code = make_stage(&s, &request, &stage, &err);
+  clv_code code = make_module(&s, &request, &module, &err);
   if (code == CLV_OK) {
-    check(stage);
-    clv_stage_free(stage);
+    check(module);
+    clv_module_free(module);
   } else if (!err.text[0]) {
     abort();
   }

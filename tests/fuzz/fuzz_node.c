@@ -72,7 +72,7 @@ static void must(clv_code code, const clv_err *err) {
 
 static void add_module(conversation *c, uint32_t index, clv_op op) {
   clv_graph *g;
-  clv_stage *stage;
+  clv_module *module;
   clv_attrs attrs;
   clv_err err;
   int in[2], n_in = op == CLV_OP_MSE ? 2 : 1;
@@ -83,16 +83,16 @@ static void add_module(conversation *c, uint32_t index, clv_op op) {
          &err);
   must(clv_attrs_from(op, &out, op == CLV_OP_LINEAR, &attrs, &err), &err);
   must(clv_graph_add(g, op, &attrs, NULL, 0, in, n_in, &g->output, &err), &err);
-  clv_stage_options o = {.index = index,
-                         .graph = g,
-                         .backend = clv_backend_ref(),
-                         .threads = 1,
-                         .optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1, .momentum = 0.5},
-                         .learns = true,
-                         .seed = 1,
-                         .in_flight = 1};
-  must(clv_stage_new(&o, &stage, &err), &err);
-  must(clv_node_add_stage(c->node, stage, &err), &err);
+  clv_module_options o = {.index = index,
+                          .graph = g,
+                          .backend = clv_backend_ref(),
+                          .threads = 1,
+                          .optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1, .momentum = 0.5},
+                          .learns = true,
+                          .seed = 1,
+                          .in_flight = 1};
+  must(clv_module_new(&o, &module, &err), &err);
+  must(clv_node_add_module(c->node, module, &err), &err);
 }
 
 static void begin(conversation *c) {
@@ -108,7 +108,7 @@ static void begin(conversation *c) {
                            .pool = c->pool,
                            .accept = clv_wire_limits_default(),
                            .send_credit = 1 << 20,
-                           .lives_on = true,
+                           .quota_fails_packet = true,
                            .events = {.user = c, .on_packet = on_packet, .on_closed = on_closed}};
     must(clv_link_new(&lo, &c->link[i], &err), &err);
   }

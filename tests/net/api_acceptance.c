@@ -78,7 +78,7 @@ static bool make_sum(cleave_module **ret) {
 }
 
 /* Its input has no gradient, its rows have: those that were read twice get both. */
-static bool an_embedding_shard_in_the_middle_has_the_gradients_of_its_rows(void) {
+static bool an_embedding_module_in_the_middle_has_the_gradients_of_its_rows(void) {
   cleave_module *first, *table, *sum, *last, *loss;
   cleave_context c;
   cleave_reference x, words, t, h, rows, both, y, l;
@@ -120,7 +120,7 @@ static bool an_embedding_shard_in_the_middle_has_the_gradients_of_its_rows(void)
   return close_context(c);
 }
 
-static bool a_frozen_shard_in_the_middle_passes_gradients_on(void) {
+static bool a_frozen_module_in_the_middle_passes_gradients_on(void) {
   cleave_module *first, *middle, *loss;
   cleave_context c;
   cleave_reference x, t, h, y, l;
@@ -179,7 +179,7 @@ static bool item_8_and_10_references_are_used_before_their_owner_made_them(pid_t
   DO(load("home user", "master", "[{op: relu}]", 5, &home));
   DO(open_context(&c));
   DO(leaf(c, numbers, 4, 3, false, &x));
-  MUST(cleave_rpc_sync(rt, c, owner, &x, 1, 0, &y, &out, e)); /* the shards are there */
+  MUST(cleave_rpc_sync(rt, c, owner, &x, 1, 0, &y, &out, e)); /* the modules are there */
   MUST(cleave_rpc_sync(rt, c, user, &y, 1, 0, NULL, &got[0], e));
   MUST(cleave_rpc_sync(rt, c, home, &y, 1, 0, NULL, &got[0], e));
   DO(stop_process(pid));
@@ -273,8 +273,8 @@ static const struct {
   const char *name;
 } shapes[] = {
     TEST(item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds),
-    TEST(an_embedding_shard_in_the_middle_has_the_gradients_of_its_rows),
-    TEST(a_frozen_shard_in_the_middle_passes_gradients_on),
+    TEST(an_embedding_module_in_the_middle_has_the_gradients_of_its_rows),
+    TEST(a_frozen_module_in_the_middle_passes_gradients_on),
 };
 static const struct {
   bool (*run)(pid_t);

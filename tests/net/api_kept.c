@@ -16,7 +16,7 @@ static bool load_modules(void) {
   DO(load("on b", at_b, "[{op: linear, out: 6}, {op: gelu}]", 6, &on_b));
   DO(load("at home", "master", "[{op: linear, out: 6}, {op: sigmoid}]", 6, &at_home));
   MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 4, out: 6}]", &rows, &picks, e));
-  MUST(cleave_module_place(rt, on_b, false, 0, e)); /* direct links come with the shards */
+  MUST(cleave_module_place(rt, on_b, false, 0, e)); /* direct links come with the modules */
   return true;
 }
 

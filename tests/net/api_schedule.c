@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random schedules through the C API, one after another in one runtime: whatever order the turns give
- * that could run, the weights after the step are those of calls without turns, bit for bit; with turns
+ * Random schedules through the C API, one after another in one runtime: whatever order the positions give
+ * that could run, the weights after the step are those of calls without positions, bit for bit; with positions
  * that are damaged the context fails, stands still until its deadline, or gives these weights as well,
  * and the next one is none the worse for it.
  *
@@ -11,9 +11,9 @@
 
 enum { STAGES = 4, MICROS = 6, WIDTH = 5, ROWS = 4, PATIENCE_MS = 400 };
 
-typedef struct turns {
+typedef struct positions {
   uint32_t forward, backward, weight;
-} turns;
+} positions;
 
 /* A chain of stages, and the loss as the last. */
 typedef struct pipeline {
@@ -25,7 +25,7 @@ typedef struct pipeline {
 } pipeline;
 
 typedef struct schedule {
-  turns of[STAGES + 1][MICROS];
+  positions of[STAGES + 1][MICROS];
   bool recompute[STAGES];
 } schedule;
 
@@ -103,12 +103,12 @@ static cleave_status call_micro(const pipeline *p, const schedule *s, cleave_con
     if (status != CLEAVE_OK) return status;
   }
   for (uint32_t i = 0; i <= p->n; i++) {
-    const turns *t = &s->of[i][k];
+    const positions *t = &s->of[i][k];
     const cleave_call_options o = {.send_to = i < p->n ? p->at[i + 1] : NULL,
                                    .to_program = i == p->n,
-                                   .turn = t->forward,
-                                   .backward_turn = t->backward,
-                                   .weight_turn = t->weight,
+                                   .position = t->forward,
+                                   .backward_position = t->backward,
+                                   .weight_position = t->weight,
                                    .recompute = i < p->n && s->recompute[i]};
     cleave_status status =
         cleave_call_with(rt, c, p->module[i], in, i == p->n ? 2 : 1, &o, ret_loss, e);
@@ -178,11 +178,11 @@ static uint32_t may(const pipeline *p, const progress *g, uint32_t s) {
 }
 
 static void take(const pipeline *p, progress *g, uint32_t s, uint32_t what, schedule *ret) {
-  uint32_t turn = ++*clock_of(g, p->at[s]);
-  if (what == 1) ret->of[s][g->f[s]++].forward = turn;
-  if (what == 4) ret->of[s][g->w[s]++].weight = turn;
+  uint32_t position = ++*clock_of(g, p->at[s]);
+  if (what == 1) ret->of[s][g->f[s]++].forward = position;
+  if (what == 4) ret->of[s][g->w[s]++].weight = position;
   if (what != 2) return;
-  ret->of[s][g->i[s]].backward = turn;
+  ret->of[s][g->i[s]].backward = position;
   g->w[s] += !g->split[s][g->i[s]++];
 }
 
@@ -203,14 +203,14 @@ static void random_schedule(const pipeline *p, schedule *ret) {
   }
 }
 
-static uint32_t *random_turn(const pipeline *p, schedule *s) {
-  turns *t = &s->of[roll(p->n + 1)][roll(p->micros)];
+static uint32_t *random_position(const pipeline *p, schedule *s) {
+  positions *t = &s->of[roll(p->n + 1)][roll(p->micros)];
   uint32_t *const parts[] = {&t->forward, &t->backward, &t->weight};
   return parts[roll(3)];
 }
 
 static void damage(const pipeline *p, schedule *s) {
-  uint32_t *a = random_turn(p, s), *b = random_turn(p, s), kept = *a;
+  uint32_t *a = random_position(p, s), *b = random_position(p, s), kept = *a;
   switch (roll(5)) {
     case 0: /* swapped */
       *a = *b;
@@ -290,18 +290,19 @@ static bool damaged_schedules_fail_or_reach_the_same_weights(void) {
   return true;
 }
 
-static bool turns_that_cannot_be_are_refused(void) {
-  static const turns bad[] = {{0, 1, 0},          {1, 0, 2},       {2, 2, 0},
-                              {3, 2, 0},          {1, 3, 3},       {(1 << 20) + 1, 0, 0},
-                              {1, UINT32_MAX, 0}, {1, 2, 1u << 21}};
+static bool positions_that_cannot_be_are_refused(void) {
+  static const positions bad[] = {{0, 1, 0},          {1, 0, 2},       {2, 2, 0},
+                                  {3, 2, 0},          {1, 3, 3},       {(1 << 20) + 1, 0, 0},
+                                  {1, UINT32_MAX, 0}, {1, 2, 1u << 21}};
   const pipeline *p = &pipelines[2]; /* at all nodes */
   const float x[ROWS * WIDTH] = {0};
   cleave_context c;
   DO(open_context(&c));
   for (uint32_t s = 0; s < p->n; s++)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-      const cleave_call_options o = {
-          .turn = bad[i].forward, .backward_turn = bad[i].backward, .weight_turn = bad[i].weight};
+      const cleave_call_options o = {.position = bad[i].forward,
+                                     .backward_position = bad[i].backward,
+                                     .weight_position = bad[i].weight};
       cleave_reference in, out;
       DO(leaf(c, x, ROWS, WIDTH, false, &in));
       REFUSED(cleave_call_with(rt, c, p->module[s], &in, 1, &o, &out, e), CLEAVE_INVALID,
@@ -318,7 +319,7 @@ static bool make_stepper(const char *name, bool final, double clip, cleave_modul
   return true;
 }
 
-static bool steps_in_turn_that_cannot_be_are_refused(void) {
+static bool steps_at_positions_that_cannot_be_are_refused(void) {
   cleave_module *final, *other, *clipped;
   cleave_optimizer *of_final, *of_other, *of_clipped;
   const float x[ROWS * WIDTH] = {0};
@@ -329,7 +330,7 @@ static bool steps_in_turn_that_cannot_be_are_refused(void) {
   DO(make_stepper("not final", false, 0, &other, &of_other));
   DO(make_stepper("clipped", true, 1, &clipped, &of_clipped));
   DO(open_context(&c));
-#define STEP(o, m, turn) cleave_step_in_turn(rt, o, c, m, 0, turn, false, &lr, e)
+#define STEP(o, m, position) cleave_step_at(rt, o, c, m, 0, position, false, &lr, e)
   REFUSED(STEP(of_final, final, 0), CLEAVE_INVALID, "counted from 1");
   REFUSED(STEP(of_final, final, (1 << 20) + 1), CLEAVE_INVALID, "to 1048576");
   REFUSED(STEP(of_final, other, 1), CLEAVE_PRECONDITION, "not of this optimiser");
@@ -379,8 +380,8 @@ static bool the_pipelines_still_train(void) {
 
 static const test tests[] = {
     TEST(the_pipelines_train),
-    TEST(turns_that_cannot_be_are_refused),
-    TEST(steps_in_turn_that_cannot_be_are_refused),
+    TEST(positions_that_cannot_be_are_refused),
+    TEST(steps_at_positions_that_cannot_be_are_refused),
     TEST(links_are_measured),
     TEST(random_schedules_reach_the_same_weights),
     TEST(damaged_schedules_fail_or_reach_the_same_weights),

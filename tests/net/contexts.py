@@ -37,7 +37,7 @@ class Remote:
         self.lane, self.calls = None, {}
 
     def load(self, module, graph, dims, peers=(), **kw):
-        return self.session.load(graph, dims, stage=module, route=pb.Route(peers=peers), **kw)
+        return self.session.load(graph, dims, module=module, route=pb.Route(peers=peers), **kw)
 
     def attach(self):
         self.lane, *_ = [self.session.attach(k) for k in range(self.session.n_lanes + 1)]
@@ -80,7 +80,7 @@ def remote(index=0, **kw):
 def call(context, message, module, args, training=True, micro=0):
     """args: (value id, needs_grad) for what is there, (value id, needs_grad, raw, dims) for what comes
     along."""
-    f = pb.Frame(kind=pb.CALL, context=context, message=message, stage=module, micro_batch=micro,
+    f = pb.Frame(kind=pb.CALL, context=context, message=message, module=module, micro_batch=micro,
                  flags=pb.FLAG_TRAINING if training else 0)
     f.call.SetInParent()
     for a in args:
@@ -117,7 +117,7 @@ def numbers(f):
 
 
 def state(worker, what, module, context=0):
-    worker.send(pb.Frame(kind=pb.STATE_GET, message=900, stage=module, context=context,
+    worker.send(pb.Frame(kind=pb.STATE_GET, message=900, module=module, context=context,
                          state=pb.State(what=what)))
     items = {}
     while True:
@@ -294,7 +294,7 @@ def everything(w, module=0):
 
 
 def apply(w, context, kind=None, module=ALL, lr=0.25, scale=0.5, does=True):
-    w.send(pb.Frame(kind=kind or pb.APPLY, context=context, message=77, stage=module,
+    w.send(pb.Frame(kind=kind or pb.APPLY, context=context, message=77, module=module,
                     commit=None if kind == pb.REVERT else pb.Commit(scale=scale, lr=lr, apply=does)))
 
 
@@ -358,14 +358,14 @@ def in_floats(rows_):
     return total
 
 
-# ---- turns -----------------------------------------------------------------------------------
+# ---- positions -----------------------------------------------------------------------------------
 
-def in_turn(w, context, i, turn, input_turn=0, weight_turn=0, module=0, sent=True, **kw):
+def at_position(w, context, i, position, input_position=0, weight_position=0, module=0, sent=True, **kw):
     """A call on ones whose value comes here as soon as it has run; not `sent`: value 2000 + i is to come."""
     arg = (1000 + i, True, ONES, [1, D]) if sent else (2000 + i, True)
     f = call(context, i, module, [arg], **kw)
     f.flags |= pb.FLAG_DELIVER | pb.FLAG_TRACE
-    f.call.turn, f.call.input_turn, f.call.weight_turn = turn, input_turn, weight_turn
+    f.call.position, f.call.input_position, f.call.weight_position = position, input_position, weight_position
     w.send(f)
 
 
@@ -379,11 +379,11 @@ def values(w, *ids):
         assert not f.HasField("failure"), f
 
 
-def steps_at(context, turn, module=0, lr=0.5, more=(), **kw):
-    commit = pb.Commit(scale=1, lr=lr, more_lrs=more, apply=True, turn=turn)
+def steps_at(context, position, module=0, lr=0.5, more=(), **kw):
+    commit = pb.Commit(scale=1, lr=lr, more_lrs=more, apply=True, position=position)
     for k, v in kw.items():
         setattr(commit, k, v)
-    return pb.Frame(kind=pb.APPLY, context=context, message=77, stage=module, commit=commit)
+    return pb.Frame(kind=pb.APPLY, context=context, message=77, module=module, commit=commit)
 
 
 def aborted(w, code, *parts):

@@ -21,7 +21,7 @@ class Linear:
         layer = next(n for n in request.graph.nodes if n.op == LINEAR)
         out = next(a.ints[0] for a in layer.attrs if a.key == 1)
         name = layer.name or str(layer.layer)
-        self.index = request.stage
+        self.index = request.module
         shapes = {f"{name}.weight": (out, request.inputs[0].dims[1]), f"{name}.bias": (out,)}
         self.params = {name: numpy.zeros(shape, numpy.float32) for name, shape in shapes.items()}
         self.output, self.steps = [request.inputs[0].dims[0], out], 0
@@ -109,7 +109,7 @@ class Modules:
         """Whatever can be done with what is there now."""
         for value, f in c.calls.items():
             if value not in c.values and all(a.value in c.values for a in f.call.args):
-                c.values[value] = self.modules[f.stage].forward(c.values[f.call.args[0].value])
+                c.values[value] = self.modules[f.module].forward(c.values[f.call.args[0].value])
         for d in [d for d in c.deliveries if d.message in c.values]:
             c.deliveries.remove(d)
             v = c.values[d.message]
@@ -142,13 +142,13 @@ class Modules:
         call = c.calls[needed.call]
         x = c.values[call.call.args[0].value]
         dy = sum(c.gradients[needed.call][order] for order in sorted(c.gradients[needed.call]))
-        dx, learned = self.modules[call.stage].backward(x, dy)
+        dx, learned = self.modules[call.module].backward(x, dy)
         for t in needed.targets:
             to = c.prepare.backward.peers[t.to - 1] if t.to else ""
             yield frame(pb.GRADIENT, dx.tobytes(), dx.shape, context=context, phase=c.prepare.phase,
                         message=t.value, micro_batch=t.order, to=to)
-        before = c.learned.get(call.stage)
-        c.learned[call.stage] = [a + b for a, b in zip(before, learned)] if before else learned
+        before = c.learned.get(call.module)
+        c.learned[call.module] = [a + b for a, b in zip(before, learned)] if before else learned
 
     def finished(self, context, c):
         f = pb.Frame(kind=pb.FINISHED, context=context, phase=c.prepare.phase)
@@ -173,20 +173,20 @@ class Modules:
         yield self.reply(pb.PONG, f)
 
     def on_state_get(self, f):
-        what, items = f.state.what, self.modules[f.stage].state(f.state.what)
+        what, items = f.state.what, self.modules[f.module].state(f.state.what)
         for i, (name, dims, dtype, raw) in enumerate(items):
-            yield self.reply(pb.STATE_ITEM, f, stage=f.stage, payload=raw,
+            yield self.reply(pb.STATE_ITEM, f, module=f.module, payload=raw,
                              tensors=[tensor_head(raw, dims, dtype)],
                              state=pb.State(what=what, name=name, index=i, count=len(items)))
         yield self.state_done(f, len(items))
 
     def on_state_put(self, f):
-        self.modules[f.stage].params[f.state.name][...] = tensor_of(f)
+        self.modules[f.module].params[f.state.name][...] = tensor_of(f)
         if f.state.index == f.state.count - 1:
             yield self.state_done(f, f.state.count)
 
     def state_done(self, f, count):
-        return self.reply(pb.STATE_DONE, f, stage=f.stage,
+        return self.reply(pb.STATE_DONE, f, module=f.module,
                           state=pb.State(what=f.state.what, count=count))
 
 
@@ -234,10 +234,10 @@ class FakeWorker:
             self.bulk.put(None)
         return pb.CloseSessionReply()
 
-    def LoadShard(self, request):
-        request = pb.LoadShardRequest.FromString(request)
-        self.modules.modules[request.stage] = Linear(request)
-        return loaded(self.modules.modules[request.stage])
+    def LoadModule(self, request):
+        request = pb.LoadModuleRequest.FromString(request)
+        self.modules.modules[request.module] = Linear(request)
+        return loaded(self.modules.modules[request.module])
 
     # ---- the lanes
 
@@ -292,7 +292,7 @@ def limits_of(credit):
 
 
 def hello_reply(credit, **changed):
-    about = dict(protocol=3, limits=limits_of(credit), software="fake", isa="x",
+    about = dict(protocol=4, limits=limits_of(credit), software="fake", isa="x",
                  unix_ms=int(time.time() * 1000))
     about.update(changed)
     return pb.HelloReply(about=pb.About(**about), incarnation=bytes(16), worker="w1", cores=1,
@@ -302,7 +302,7 @@ def hello_reply(credit, **changed):
 def loaded(module):
     params = [pb.ParamSpec(name=name, spec=pb.TensorSpec(dtype=F32, dims=p.shape), digest=bytes(32))
               for name, p in module.params.items()]
-    return pb.LoadShardReply(params=params, memory_bytes=1,
+    return pb.LoadModuleReply(params=params, memory_bytes=1,
                              outputs=[pb.TensorSpec(dtype=F32, dims=module.output)])
 
 

@@ -104,7 +104,7 @@ class Caller:
     def __exit__(self, *_):
         self.close()
 
-    def hello(self, credit=64 << 20, protocol=3):
+    def hello(self, credit=64 << 20, protocol=4):
         limits = pb.Limits(sessions=8, tensors=4096, session_bytes=1 << 30, message_bytes=64 << 20,
                            chunk_bytes=1 << 20, credit_bytes=credit, concurrent_calls=8)
         self.about = self.stub.Hello(pb.HelloRequest(about=pb.About(
@@ -142,13 +142,13 @@ def mlp(hidden, out):
                            node(LINEAR, [2], 2, out=out)], outputs=[3])
 
 
-def load_request(session, graph, inputs, stage=0, **fields):
-    """LoadShard of module `stage`; `fields` add to it or change it."""
-    request = dict(session=session.id, epoch=session.epoch, stage=stage,
+def load_request(session, graph, inputs, module=0, **fields):
+    """LoadModule of `module`; `fields` add to it or change it."""
+    request = dict(session=session.id, epoch=session.epoch, module=module,
                    graph=graph, inputs=inputs, threads=1, device="cpu", seed=1,
                    optimizer=pb.Optimizer(kind=pb.OPTIMIZER_SGD, lr=0.1, momentum=0.9))
     request.update(fields)
-    return pb.LoadShardRequest(**request)
+    return pb.LoadModuleRequest(**request)
 
 
 class SessionOf:
@@ -159,7 +159,7 @@ class SessionOf:
     def load(self, graph, dims, inputs=None, **fields):
         """One input of `dims` in f32, unless `inputs` says otherwise."""
         inputs = inputs or [pb.TensorSpec(dtype=F32, dims=dims)]
-        return self.caller.stub.LoadShard(load_request(self, graph, inputs, **fields), timeout=60 * SLOW)
+        return self.caller.stub.LoadModule(load_request(self, graph, inputs, **fields), timeout=60 * SLOW)
 
     def attach(self, lane=0, **changed):
         s = Lane(self.caller.dial() if lane else self.caller.channel)

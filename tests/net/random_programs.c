@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random programs: shards of several kinds at two nodes, called in random shapes of graph (branches,
- * joins, the same shard twice, results nobody uses, frozen parts, several contexts and backward
- * passes), and the same program with every shard at home. All values, gradients and refusals are
+ * Random programs: modules of several kinds at two nodes, called in random shapes of graph (branches,
+ * joins, the same module twice, results nobody uses, frozen parts, several contexts and backward
+ * passes), and the same program with every module at home. All values, gradients and refusals are
  * equal to the bit, because every sum has a defined order. Usage:
  *   random_programs SESSION.yaml A B FIRST COUNT      replay: COUNT = 1
  */
@@ -24,7 +24,7 @@ static const char *const layers[KINDS] = {
 };
 
 static cleave_runtime *rt;
-static cleave_module *shards[WORLDS][KINDS][2], *losses[WORLDS][2];
+static cleave_module *modules[WORLDS][KINDS][2], *losses[WORLDS][2];
 static cleave_error e;
 static uint32_t state;
 
@@ -39,7 +39,7 @@ static bool must(cleave_status status) {
   return status == CLEAVE_OK;
 }
 
-/* ---- the shards ---------------------------------------------------------------------------------------- */
+/* ---- the modules ---------------------------------------------------------------------------------------- */
 
 static bool make_join(const cleave_module_options *o, cleave_module **ret) {
   static const int64_t shape[] = {ROWS, WIDTH};
@@ -54,7 +54,7 @@ static bool make_join(const cleave_module_options *o, cleave_module **ret) {
   return good;
 }
 
-static bool make_shards(int world, const char *const at[2]) {
+static bool make_stages(int world, const char *const at[2]) {
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
   const char *all[] = {"*"};
   for (int k = 0; k <= KINDS; k++)
@@ -70,8 +70,8 @@ static bool make_shards(int world, const char *const at[2]) {
       bool good =
           k == KINDS ? must(cleave_load_loss(rt, &o, "mse", &input, &losses[world][i], &e))
           : k == JOIN
-              ? make_join(&o, &shards[world][k][i])
-              : must(cleave_load_layers(rt, &o, layers[k], &input, &shards[world][k][i], &e));
+              ? make_join(&o, &modules[world][k][i])
+              : must(cleave_load_layers(rt, &o, layers[k], &input, &modules[world][k][i], &e));
       if (!good) return false;
     }
   return true;
@@ -126,7 +126,7 @@ static bool build(program *p) {
     uint32_t k = below(KINDS), at = below(2);
     cleave_reference in[] = {p->values[below((uint32_t)p->n)], p->values[below((uint32_t)p->n)]};
     p->leaf[p->n] = false;
-    if (!must(cleave_call(rt, p->context, shards[p->world][k][at], in, k == JOIN ? 2 : 1,
+    if (!must(cleave_call(rt, p->context, modules[p->world][k][at], in, k == JOIN ? 2 : 1,
                           &p->values[p->n++], &e)))
       return false;
   }
@@ -157,7 +157,7 @@ static bool finish(program *p, bool twice, seen *s) {
   }
   for (int k = 0; k < KINDS; k++)
     for (int i = 0; i < 2; i++) {
-      cleave_module *m = shards[p->world][k][i];
+      cleave_module *m = modules[p->world][k][i];
       for (size_t w = 0; cleave_module_weight(m, w); w++)
         see_tensor(s, cleave_gradient(rt, p->context, m, cleave_module_weight(m, w), 0, &t, &e),
                    &t);
@@ -188,7 +188,7 @@ int main(int argc, char **argv) {
   if (argc < 6) return 2;
   cleave_options o = {.deadline_ms = 20000};
   const char *const at[] = {argv[2], argv[3]};
-  if (!must(cleave_open(argv[1], &o, &rt, &e)) || !make_shards(0, at) || !make_shards(1, at))
+  if (!must(cleave_open(argv[1], &o, &rt, &e)) || !make_stages(0, at) || !make_stages(1, at))
     return 1;
   uint32_t first = (uint32_t)atol(argv[4]), count = (uint32_t)atol(argv[5]);
   for (uint32_t seed = first; seed < first + count; seed++) {

@@ -12,7 +12,7 @@ that a test of test_api.py or test_context.py has already are named here, and it
    8  a reference is passed on while its owner is slow
    9  backward twice with retain gives twice the gradient
   10  to_here before the value exists
-  11  a step with one failing shard moves no shard
+  11  a step with one failing module moves no module
   14  malformed frames: refused, nothing crashes (ASan: make sanitize)
 """
 import glob, random, sys, time
@@ -54,15 +54,15 @@ def every_item_has_a_test():
 
 
 @suite.test
-def item_2_and_the_shards_in_the_middle_at_every_placement():
+def item_2_and_the_modules_in_the_middle_at_every_placement():
     digests = set()
     with Cluster(2) as c:
         for name, body, where in (("home", "", ("master", "master")), ("direct", "transfer: direct\n", ("w1", "w2")),
                                   ("via", "", ("w2", "w1")), ("half", "", ("w1", "master"))):
             done = passes(run(PROGRAM, c.session(name, body), *where),
                           "item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds",
-                          "an_embedding_shard_in_the_middle_has_the_gradients_of_its_rows",
-                          "a_frozen_shard_in_the_middle_passes_gradients_on")
+                          "an_embedding_module_in_the_middle_has_the_gradients_of_its_rows",
+                          "a_frozen_module_in_the_middle_passes_gradients_on")
             digests.add(done.stdout.splitlines()[-1])
     assert len(digests) == 1, digests
 
@@ -111,7 +111,7 @@ def items_6_8_and_10_slow_and_dying_workers():
 
 
 @suite.test
-def item_11_a_step_that_one_shard_cannot_follow_moves_none():
+def item_11_a_step_that_one_module_cannot_follow_moves_none():
     with Cluster(2) as c:
         passes(run(FAULTS, c.session("step", "transfer: direct\n"), "w1", "w2", str(c.workers[1].process.pid)),
                "a_step_that_is_not_answered_in_time_is_taken_back",
@@ -135,7 +135,7 @@ def is_refused(caller, data):
     """The frame's bytes in a session of contexts of their own. Its end, or ERROR; not a hang."""
     session = caller.open()
     session.load(pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 1, "y", out=3)], outputs=[1]), [4, 3],
-                 stage=0)
+                 module=0)
     lane = session.attach()
     lane.send(data)
     lane.send(pb.Frame(kind=pb.PING, message=7))

@@ -119,7 +119,7 @@ class Watched:
         deadline = time.monotonic() + 10 * SLOW
         while True:
             s = self.sessions()[index][0]
-            m = s.stages[0]
+            m = s.modules[0]
             seen = dict(forwards=m.forwards, backwards=m.backwards, steps=m.steps,
                         calls_waiting=s.calls_waiting, contexts=s.contexts, values=s.values)
             if all(seen[k] == v for k, v in want.items()):

@@ -32,13 +32,13 @@ DIMS = {"0.weight": [HIDDEN, IN], "0.bias": [HIDDEN], "2.weight": [OUT, HIDDEN],
 
 def push(w, weights):
     for i, name in enumerate(ORDER):
-        w.send(frame(pb.STATE_PUT, raw(weights[name]), DIMS[name], message=100 + i, stage=0,
+        w.send(frame(pb.STATE_PUT, raw(weights[name]), DIMS[name], message=100 + i, module=0,
                      state=pb.State(what=pb.STATE_WEIGHTS, name=name, index=i, count=len(ORDER))))
     w.recv(pb.STATE_DONE, reply_to=103)
 
 
 def fetch(w, what, context=0):
-    w.send(pb.Frame(kind=pb.STATE_GET, message=900, stage=0, context=context,
+    w.send(pb.Frame(kind=pb.STATE_GET, message=900, module=0, context=context,
                     state=pb.State(what=what)))
     items = {}
     while (f := w.lane.recv()).kind != pb.STATE_DONE:
@@ -70,7 +70,7 @@ def crc32c_as_in_rfc_3720():
 def hello_says_who_and_what():
     with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         h = c.hello()
-        assert h.about.protocol == 3 and len(h.incarnation) == 16 and h.worker == "w1"
+        assert h.about.protocol == 4 and len(h.incarnation) == 16 and h.worker == "w1"
         assert h.cores >= 1 and "cpu" in h.devices and h.about.limits.credit_bytes >= 64 << 10
         try:
             c.hello(protocol=1)
@@ -172,8 +172,8 @@ def trains_with_the_right_numbers():
         w.send(call(4, 40, 0, [(0, False, raw(x), [3, IN])], training=False))
         w.send(deliver(4, 40))
         close(tensor_of(w.recv(pb.VALUE, message=40), [3, OUT]), flat(forward(weights, x)[0]))
-        module = w.status().stages[0]
-        assert (module.stage, module.steps) == (0, 2), module
+        module = w.status().modules[0]
+        assert (module.module, module.steps) == (0, 2), module
         assert (module.forwards, module.backwards) == (6, 6), module
         for context in (1, 2, 3, 4):
             end(w, context)
@@ -255,7 +255,7 @@ def state_may_overtake_itself():
         weights, bias = randoms(r, out, wide), randoms(r, 1, out)
 
         def put(i, name, data, dims):
-            return frame(pb.STATE_PUT, data, dims, message=50 + i, stage=0,
+            return frame(pb.STATE_PUT, data, dims, message=50 + i, module=0,
                          state=pb.State(what=pb.STATE_WEIGHTS, name=name, index=i, count=2))
 
         head = put(0, "0.weight", raw(weights), [out, wide])
@@ -309,7 +309,7 @@ def health_and_reflection():
         from google.protobuf import descriptor_pb2
         at = described.index(b"cleave/v1/cleave.proto")
         shipped = pb.DESCRIPTOR.serialized_pb
-        assert len(described) >= len(shipped) - 200 and b"LoadShardRequest" in described, (at, len(described))
+        assert len(described) >= len(shipped) - 200 and b"LoadModuleRequest" in described, (at, len(described))
         assert descriptor_pb2.FileDescriptorProto.FromString(shipped).service[0].name == "Worker"
 
 

@@ -243,7 +243,7 @@ def what_is_over_a_limit_or_the_quota_is_refused():
             s = SessionOf(c, os.urandom(16), 1, 0)
             s.granted = c.stub.OpenSession(pb.OpenSessionRequest(
                 session=s.id, epoch=1, name="small", seed=1, lanes=0, config_digest=bytes(32))).granted
-            s.load(pb.Graph(nodes=[node(INPUT, name="x"), node(8, [0], 0)], outputs=[1]), big, stage=0)
+            s.load(pb.Graph(nodes=[node(INPUT, name="x"), node(8, [0], 0)], outputs=[1]), big, module=0)
             lane = s.attach()
             data = bytes(4 * 64 * 1024)
             begin = small.workers[0].rss()
@@ -381,7 +381,7 @@ def a_step_waits_for_the_calls_before_it_and_is_waited_for():
         apply(w, 1)
         w.send(call(3, 300, 0, [(1, True, raw(p.x), [N, D])]))  # has all it needs, but its turn is later
         w.send(deliver(3, 300))
-        w.send(pb.Frame(kind=pb.STATE_GET, message=900, stage=0, state=pb.State(what=pb.STATE_WEIGHTS)))
+        w.send(pb.Frame(kind=pb.STATE_GET, message=900, module=0, state=pb.State(what=pb.STATE_WEIGHTS)))
         w.send(pb.Frame(kind=pb.END_CONTEXT, context=1, message=5))  # its decision stands
         assert w.recv(pb.ENDED, reply_to=5)
         answered(w)
@@ -431,7 +431,7 @@ def a_revert_and_weights_put_wait_as_well():
         assert everything(w) == before
         w.send(deliver(3, 300))
         new = f32([0.5] * D)
-        w.send(frame(pb.STATE_PUT, new, [D], message=79, stage=0,
+        w.send(frame(pb.STATE_PUT, new, [D], message=79, module=0,
                      state=pb.State(what=pb.STATE_WEIGHTS, name="0.bias", index=0, count=1)))
         answered(w)
         bring(w, 3, 350, raw(p.x), [N, D])
@@ -557,7 +557,7 @@ def a_large_value_that_is_cancelled_leaves_nothing():
         s = SessionOf(c, os.urandom(16), 1, 0)
         c.stub.OpenSession(pb.OpenSessionRequest(session=s.id, epoch=1, name="large", seed=1, lanes=0,
                                                  config_digest=bytes(32)))
-        s.load(pb.Graph(nodes=[node(INPUT, name="x"), node(8, [0], 0)], outputs=[1]), [64, 4], stage=0)
+        s.load(pb.Graph(nodes=[node(INPUT, name="x"), node(8, [0], 0)], outputs=[1]), [64, 4], module=0)
         lane = s.attach()
 
         def status():

@@ -168,14 +168,14 @@ def a_call_with_after_runs_only_behind_that_backward():
         for i in (10, 11, 12):
             w.send(deliver(1, i))
         w.recv(pb.VALUE, message=10)
-        assert settled(w, calls_waiting=2).stages[0].forwards == 1
+        assert settled(w, calls_waiting=2).modules[0].forwards == 1
         w.send(more(prepare(1, 1, [needed(10)])))
         nothing_else(w)
         row_of_gradient(w, 1, 1, 10, [1.0] * D)
         w.recv(pb.GRADIENT, message=1010)
         w.recv(pb.VALUE, message=11)
         s = settled(w, calls_waiting=1)
-        assert [(k.forwards, k.backwards) for k in s.stages] == [(2, 1), (0, 0)], s
+        assert [(k.forwards, k.backwards) for k in s.modules] == [(2, 1), (0, 0)], s
         w.send(prepare(1, 1, [needed(11), needed(12)]))
         row_of_gradient(w, 1, 1, 12, [1.0] * D)  # nothing may come of it before 12 has run
         nothing_else(w)
@@ -601,7 +601,7 @@ def a_final_step_is_taken_and_not_taken_back():
                     w.recv(pb.APPLIED)
                 end(w, context)
             after[final] = everything(w)
-            assert struct.unpack("<q", after[final][1]["step"])[0] == 3 == w.status().stages[0].steps
+            assert struct.unpack("<q", after[final][1]["step"])[0] == 3 == w.status().modules[0].steps
     assert after[False] == after[True]
 
 

@@ -33,17 +33,17 @@ def gradients_come(w, context, phase, given):
     return {i: numbers(w.recv(pb.GRADIENT, message=1000 + i)) for i in given}
 
 
-# ---- steps in turn ------------------------------------------------------------------------------
+# ---- steps in position ------------------------------------------------------------------------------
 
 @suite.test
 def steps_take_the_gradients_since_the_last_and_forget_them():
     """Powers of two: every number is exact."""
     with linear(**SGD) as w:
         before = weights(w)
-        for i, turns in ((11, (1, 3)), (12, (2, 5)), (13, (6, 7))):
-            in_turn(w, 1, i, *turns)
-        for turn, lr, scale in ((4, 0.25, 2), (8, 0.25, 1), (9, 1.0, 1)):  # nothing has flowed before the last
-            w.send(steps_at(1, turn, lr=lr, scale=scale))
+        for i, positions in ((11, (1, 3)), (12, (2, 5)), (13, (6, 7))):
+            at_position(w, 1, i, *positions)
+        for position, lr, scale in ((4, 0.25, 2), (8, 0.25, 1), (9, 1.0, 1)):  # nothing has flowed before the last
+            w.send(steps_at(1, position, lr=lr, scale=scale))
         values(w, 11, 12)
         w.send(prepare(1, 1, [needed(11), needed(12), needed(13)], vote=True))
         gradients_come(w, 1, 1, {11: [1.0] * D})
@@ -58,11 +58,11 @@ def steps_take_the_gradients_since_the_last_and_forget_them():
         close(numbers(w.recv(pb.FINISHED)), [0, 0], 0)
         after = weights(w)
         close(flat([[p - q for p, q in zip(once[k], after[k])] for k in sorted(once)]), [1.5] * (D + D * D), 1e-6)
-        s = w.status().stages[0]
+        s = w.status().modules[0]
         assert s.steps == 2, s
         apply(w, 1)  # there is nothing left to apply
         w.recv(pb.APPLIED)
-        assert weights(w) == after and w.status().stages[0].steps == 2
+        assert weights(w) == after and w.status().modules[0].steps == 2
         f = pb.Frame(kind=pb.END_CONTEXT, context=1, message=7, commit=pb.Commit(scale=1, lr=1, apply=True))
         w.send(f)
         w.recv(pb.ENDED)
@@ -76,10 +76,10 @@ def come(w, n):
 
 
 @suite.test
-def a_step_comes_in_its_turn_however_late_it_is_said():
+def a_step_comes_in_its_position_however_late_it_is_said():
     with linear(**SGD) as w:
-        in_turn(w, 1, 11, 1, 2)
-        in_turn(w, 1, 12, 4)
+        at_position(w, 1, 11, 1, 2)
+        at_position(w, 1, 12, 4)
         values(w, 11)
         w.send(prepare(1, 1, [needed(11)]))
         gradients_come(w, 1, 1, {11: [1.0] * D})
@@ -97,11 +97,11 @@ def a_gradient_that_is_not_finite_fails_the_context_and_what_was_stepped_stays()
     for bad in (float("nan"), float("inf"), -float("inf")):
         with linear(**SGD) as w:
             before = weights(w)
-            in_turn(w, 1, 11, 1, 2)
-            in_turn(w, 1, 12, 4, 5)
-            in_turn(w, 1, 13, 7)
-            for turn in (3, 6):
-                w.send(steps_at(1, turn))
+            at_position(w, 1, 11, 1, 2)
+            at_position(w, 1, 12, 4, 5)
+            at_position(w, 1, 13, 7)
+            for position in (3, 6):
+                w.send(steps_at(1, position))
             values(w, 11)
             w.send(prepare(1, 1, [needed(11), needed(12)]))
             gradients_come(w, 1, 1, {11: [1.0] * D})
@@ -111,7 +111,7 @@ def a_gradient_that_is_not_finite_fails_the_context_and_what_was_stepped_stays()
             row_of_gradient(w, 1, 1, 12, [0.0, bad, 0.0])
             w.recv(pb.GRADIENT, message=1012)
             aborted(w, 3, "a gradient of module 0 is not finite")
-            assert weights(w) == once and w.status().stages[0].steps == 1
+            assert weights(w) == once and w.status().modules[0].steps == 1
             end(w, 1)
             settled(w, contexts=0, values=0, calls_waiting=0)
 
@@ -136,7 +136,7 @@ def a_step_before_the_gradients_of_parameters_fails_the_context():
     """Half of what it would apply is not there."""
     with linear(**SGD) as w:
         before = weights(w)
-        in_turn(w, 1, 11, 1, 2, 4)
+        at_position(w, 1, 11, 1, 2, 4)
         w.send(steps_at(1, 3))
         values(w, 11)
         w.send(prepare(1, 1, [needed(11)]))
@@ -146,11 +146,11 @@ def a_step_before_the_gradients_of_parameters_fails_the_context():
 
 
 @suite.test
-def each_group_has_its_rate_in_a_step_in_turn():
+def each_group_has_its_rate_in_a_step_at_a_position():
     group = pb.ParamGroup(optimizer=SGD["optimizer"], params=["0.bias"])
     with linear(groups=[group], **SGD) as w:
         before = weights(w)
-        in_turn(w, 1, 11, 1, 2)
+        at_position(w, 1, 11, 1, 2)
         w.send(steps_at(1, 3, lr=0.5, more=[0.125]))
         values(w, 11)
         w.send(prepare(1, 1, [needed(11)]))
@@ -162,13 +162,13 @@ def each_group_has_its_rate_in_a_step_in_turn():
 
 
 @suite.test
-def a_step_in_turn_makes_an_earlier_one_final():
+def a_step_at_a_position_makes_an_earlier_one_final():
     """REVERT would take it back with what it means."""
     with linear(**SGD) as w:
         calls = [(11, 1, False, [])]  # whose backward reads no parameters
         for context in (1, 2):
             f = call(context, 11, 0, [(1011, False, ONES, [1, D])])
-            f.call.turn, f.call.input_turn = 1, 2
+            f.call.position, f.call.input_position = 1, 2
             w.send(f)
         w.send(prepare(1, 1, calls))
         row_of_gradient(w, 1, 1, 11, [1.0] * D)
@@ -188,12 +188,12 @@ def a_step_in_turn_makes_an_earlier_one_final():
 # ---- weights of before a step --------------------------------------------------------------------
 
 def run_list(w, context, calls, steps=(), rows_of=None):
-    """Calls {id: turns} and steps [(turn, keep)] in one context; the trace and gradients of inputs."""
-    for i, turns in calls.items():
-        f_turns, behind = turns[:3], len(turns) > 3
-        in_turn_behind(w, context, i, behind, *f_turns)
-    for turn, keep in steps:
-        w.send(steps_at(context, turn, keep=keep))
+    """Calls {id: positions} and steps [(position, keep)] in one context; the trace and gradients of inputs."""
+    for i, positions in calls.items():
+        f_positions, behind = positions[:3], len(positions) > 3
+        at_position_with(w, context, i, behind, *f_positions)
+    for position, keep in steps:
+        w.send(steps_at(context, position, keep=keep))
     w.send(prepare(context, 1, [needed(i) for i in sorted(calls, key=lambda i: calls[i][1])]))
     for n, i in enumerate(calls):
         row_of_gradient(w, context, 1, i, [1.0 + n, 0.5, -2.0])
@@ -206,10 +206,10 @@ def run_list(w, context, calls, steps=(), rows_of=None):
     return y, dx, traced(w, context)
 
 
-def in_turn_behind(w, context, i, behind, turn, input_turn=0, weight_turn=0):
+def at_position_with(w, context, i, behind, position, input_position=0, weight_position=0):
     f = call(context, i, 0, [(1000 + i, True, ONES, [1, D])])
     f.flags |= pb.FLAG_DELIVER | pb.FLAG_TRACE
-    f.call.turn, f.call.input_turn, f.call.weight_turn, f.call.behind = turn, input_turn, weight_turn, behind
+    f.call.position, f.call.input_position, f.call.weight_position, f.call.old_weights = position, input_position, weight_position, behind
     w.send(f)
 
 
@@ -224,7 +224,7 @@ def a_backward_uses_the_weights_of_its_forward_over_a_step():
             assert weights(w) != kept
             assert (y, dx) == plain[:2], "the backward of 12 used the new weights"
             again = run_list(w, 3, {11: (1, 2), 12: (3, 4)})
-            assert again[1] != dx and w.status().stages[0].steps == 1
+            assert again[1] != dx and w.status().modules[0].steps == 1
             versions = [(r[0], r[7], r[6]) for r in rows_ if r[0] < 6]
             first = versions[0][2]
             assert all(v == first for k, _, v in versions if k != 5), versions
@@ -235,7 +235,7 @@ def a_backward_uses_the_weights_of_its_forward_over_a_step():
 def gradients_of_parameters_are_of_the_weights_of_the_forward():
     with two_linear() as w:  # 12 alone, without a step
         run_list(w, 1, {12: (1, 2)}, [])
-        in_turn_behind(w, 2, 12, False, 1, 2)
+        at_position_with(w, 2, 12, False, 1, 2)
         values(w, 12)
         w.send(prepare(2, 1, [needed(12)]))
         gradients_come(w, 2, 1, {12: [2.0, 0.5, -2.0]})
@@ -243,8 +243,8 @@ def gradients_of_parameters_are_of_the_weights_of_the_forward():
         want = gradients(w, 0, 2)
     for last in ((2, 5), (2, 5, 6)):
         with two_linear() as w:
-            for i, turns in ((11, (1, 3)), (12, last)):
-                in_turn_behind(w, 1, i, False, *turns)
+            for i, positions in ((11, (1, 3)), (12, last)):
+                at_position_with(w, 1, i, False, *positions)
             w.send(steps_at(1, 4))
             values(w, 11, 12)
             w.send(prepare(1, 1, [needed(11), needed(12)]))
@@ -256,11 +256,11 @@ def gradients_of_parameters_are_of_the_weights_of_the_forward():
 
 @suite.test
 def backwards_in_another_order_than_the_forwards_have_their_weights_too():
-    """When the step comes 12 has run, and 11, whose backward has the smaller turn, has not."""
+    """When the step comes 12 has run, and 11, whose backward has the smaller position, has not."""
     with two_linear() as w:
         plain = run_list(w, 1, {10: (1, 2), 11: (3, 4), 12: (5, 6)})
         y, dx, _ = run_list(w, 2, {10: (1, 2), 11: (5, 6), 12: (3, 7)}, [(4, False)])
-        assert w.status().stages[0].steps == 1
+        assert w.status().modules[0].steps == 1
         assert dx[12] == plain[1][12] and y[12] == plain[0][12]
         assert dx[11] != plain[1][11] and y[11] != plain[0][11]
 
@@ -289,7 +289,7 @@ def behind_means_the_weights_from_before_the_last_step_that_kept_them():
 IMAGES = [2, 16, 8, 8]
 
 
-def convolved(turns, steps):
+def convolved(positions, steps):
     """{call: gradient of its input} of a module whose kernels keep weights in a layout of their own."""
     graph = pb.Graph(nodes=[node(INPUT, name="x"), node(CONV, [0], 0, out=16, kernel=3, pad=1), node(8, [1], 1),
                             node(CONV, [2], 2, out=16, kernel=3, pad=1)], outputs=[3])
@@ -298,16 +298,16 @@ def convolved(turns, steps):
     with remote() as w:
         w.load(0, graph, IMAGES, **SGD)
         w.attach()
-        for i, (turn, input_turn) in turns.items():
+        for i, (position, input_position) in positions.items():
             f = call(1, i, 0, [(1000 + i, True, x[i], IMAGES)])
-            f.call.turn, f.call.input_turn = turn, input_turn
+            f.call.position, f.call.input_position = position, input_position
             w.send(f)
-        for turn in steps:
-            w.send(steps_at(1, turn, lr=0.001))
-        w.send(prepare(1, 1, [needed(i) for i in turns]))
-        for i in turns:
+        for position in steps:
+            w.send(steps_at(1, position, lr=0.001))
+        w.send(prepare(1, 1, [needed(i) for i in positions]))
+        for i in positions:
             w.send(gradient(1, 1, i, x[i], IMAGES))
-        dx = {i: w.recv(pb.GRADIENT, message=1000 + i).payload for i in turns}
+        dx = {i: w.recv(pb.GRADIENT, message=1000 + i).payload for i in positions}
         w.recv(pb.FINISHED)
         return dx
 
@@ -338,7 +338,7 @@ def old_weights_go_with_the_last_call_that_needs_them():
             for k in range(n):
                 f = call(1, 10 + k, 0, [(1000 + k, False, WIDE_ROW, [1, WIDE])])
                 last = k + 1 == n  # F0 F1 B0 S0 F2 B1 S1 ... B of the last
-                f.call.turn, f.call.input_turn = max(1, 3 * k - 1), 3 * k + 3 - last
+                f.call.position, f.call.input_position = max(1, 3 * k - 1), 3 * k + 3 - last
                 w.send(f)
                 if not last:
                     w.send(steps_at(1, 3 * k + 4, lr=1e-6))
@@ -362,15 +362,15 @@ def running_statistics_are_those_of_now_under_old_weights():
         with remote() as w:
             w.load(0, graph, [N, D], **SGD)
             w.attach()
-            for i, turns in ((11, (1, 2)), (12, (4, 5)), (13, (6, 8))):
+            for i, positions in ((11, (1, 2)), (12, (4, 5)), (13, (6, 8))):
                 f = call(1, i, 0, [(1000 + i, True, xs[i], [N, D])])
-                f.call.turn, f.call.input_turn = turns
-                f.call.behind = how != "plain" and i != 11
+                f.call.position, f.call.input_position = positions
+                f.call.old_weights = how != "plain" and i != 11
                 if how == "recompute":
                     f.flags |= pb.FLAG_RECOMPUTE
                 w.send(f)
-            for turn in (3, 7):
-                w.send(steps_at(1, turn, keep=True))
+            for position in (3, 7):
+                w.send(steps_at(1, position, keep=True))
             w.send(prepare(1, 1, [needed(i) for i in (11, 12, 13)]))
             for i in (11, 12, 13):
                 w.send(gradient(1, 1, i, xs[11], [N, D]))
@@ -406,7 +406,7 @@ def eight_calls(recompute, split=False, width=64):
         for i in range(8):
             f = call(1, 10 + i, 0, [(1010 + i, True, x[i], [32, width])], micro=i)
             f.flags |= pb.FLAG_DELIVER | (pb.FLAG_RECOMPUTE if recompute else 0)
-            f.call.turn, f.call.input_turn, f.call.weight_turn = 1 + i, 9 + i, (17 + i) * split
+            f.call.position, f.call.input_position, f.call.weight_position = 1 + i, 9 + i, (17 + i) * split
             w.send(f)
         y = [w.recv(pb.VALUE, message=10 + i).payload for i in range(8)]
         memory = w.status().memory_bytes
@@ -415,7 +415,7 @@ def eight_calls(recompute, split=False, width=64):
             w.send(gradient(1, 1, 10 + i, x[i], [32, width]))
         dx = [w.recv(pb.GRADIENT, message=1010 + i).payload for i in range(8)]
         vote = w.recv(pb.FINISHED).payload
-        stage = w.status().stages[0]
+        stage = w.status().modules[0]
         assert (stage.forwards, stage.backwards) == (8, 8), stage
         return (y, dx, vote, state(w, GRADIENTS, 0, 1), state(w, pb.STATE_WEIGHTS, 0)), memory
 
@@ -436,10 +436,10 @@ def a_forward_that_runs_again_uses_the_weights_it_ran_with():
     with two_linear() as w:
         plain = run_list(w, 1, {11: (1, 3), 12: (2, 4)})
     with two_linear() as w:
-        for i, turns in ((11, (1, 3)), (12, (2, 5))):
+        for i, positions in ((11, (1, 3)), (12, (2, 5))):
             f = call(1, i, 0, [(1000 + i, True, ONES, [1, D])])
             f.flags |= pb.FLAG_RECOMPUTE
-            f.call.turn, f.call.input_turn = turns
+            f.call.position, f.call.input_position = positions
             w.send(f)
         w.send(steps_at(1, 4))
         w.send(prepare(1, 1, [needed(11), needed(12)]))
@@ -476,11 +476,11 @@ def a_trace_has_a_row_for_each_thing_done_in_its_order():
         begun = clock(w)
         f = call(1, 11, 0, [(2011, True)], micro=3)
         f.flags |= pb.FLAG_DELIVER | pb.FLAG_TRACE
-        f.call.turn, f.call.input_turn = 1, 4
+        f.call.position, f.call.input_position = 1, 4
         w.send(f)
         f = call(1, 12, 1, [(11, True)], micro=5)
         f.flags |= pb.FLAG_DELIVER
-        f.call.turn, f.call.input_turn, f.call.weight_turn = 2, 3, 5
+        f.call.position, f.call.input_position, f.call.weight_position = 2, 3, 5
         w.send(f)
         w.send(steps_at(1, 6, module=1))
         w.send(frame(pb.VALUE, ONES, [1, D], context=1, message=2011))

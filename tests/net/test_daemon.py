@@ -139,7 +139,7 @@ def audit_lines():
         totals = s.close()
         opened, closed = audit(since, "open", "session=audited"), audit(since, "close", "session=audited")
         assert len(opened) == len(closed) == 1, cluster.workers[0].text()[since:]
-        assert "identity=spiffe://test/master" in opened[0] and 'verdict="ok"' in opened[0]
+        assert "identity=spiffe://test/master" in opened[0] and 'reason="ok"' in opened[0]
         assert "identity=spiffe://test/master" in closed[0] and "closed by its master" in closed[0]
         assert f"bytes_in={totals.bytes_in} bytes_out={totals.bytes_out}" in closed[0], closed
         assert totals.bytes_in > 24 and totals.bytes_out > 16
@@ -179,7 +179,7 @@ def sessions_per_identity():
             assert e.code() == grpc.StatusCode.ALREADY_EXISTS, e
         first.close()
         small.open(name="again").close()
-        # the bytes of an identity: a shard over them is refused, one under them is not
+        # the bytes of an identity: a module over them is refused, one under them is not
         s = small.open(name="bytes")
         assert s.granted.granted.session_bytes == 8 << 20, s.granted
         try:
@@ -201,7 +201,7 @@ def observers_only_look():
         assert [x.name for x in w.stub.Status(pb.StatusRequest()).sessions] == ["seen"]
         for method, request in (("OpenSession", pb.OpenSessionRequest(session=bytes(16), config_digest=bytes(32))),
                                 ("CloseSession", pb.CloseSessionRequest(session=s.id, epoch=1)),
-                                ("LoadShard", pb.LoadShardRequest(session=s.id, epoch=1))):
+                                ("LoadModule", pb.LoadModuleRequest(session=s.id, epoch=1))):
             code, _ = w.raw(method, request.SerializeToString())
             assert code == grpc.StatusCode.PERMISSION_DENIED, (method, code)
         with Caller(cluster.ports[0], cluster.certs, name="small") as small:
@@ -267,7 +267,7 @@ def a_step(lane, context):
             (deliver(context, value), [pb.VALUE]),
             (prepare(context, 1, [(value, 1, False, [(0, 5, 0, 0)])], vote=True), []),
             (gradient(context, 1, value, f32([1] * 4), [2, 2]), [pb.GRADIENT, pb.FINISHED]),
-            (pb.Frame(kind=pb.APPLY, context=context, message=7, stage=ALL,
+            (pb.Frame(kind=pb.APPLY, context=context, message=7, module=ALL,
                       commit=pb.Commit(scale=1, lr=0.1, apply=True)), [pb.APPLIED])):
         lane.send(f)
         for kind in kinds:

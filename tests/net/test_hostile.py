@@ -7,7 +7,7 @@ import test_hostile_unary as unary
 
 suite = Suite()
 ATTACKS_AT_PACE = [
-    lanes.first_frame_is_not_attach, unary.out_of_order_unary, programs.call_before_load_shard,
+    lanes.first_frame_is_not_attach, unary.out_of_order_unary, programs.call_before_load_module,
     lanes.bad_chunks, lanes.wrong_attach, programs.calls_out_of_order,
     programs.backward_out_of_order, lanes.call_on_a_bulk_lane, unary.overflowing_shapes_unary,
     lanes.malformed_frames]

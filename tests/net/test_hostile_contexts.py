@@ -7,7 +7,7 @@ attack = Attacks()
 
 
 @attack
-def call_before_load_shard(e):
+def call_before_load_module(e):
     lane = e.session(loaded=False).lanes[0]
     lane.send(a_call())
     refuses(lane, FAILED)
@@ -111,7 +111,7 @@ def backward_out_of_order(e):
 @attack
 def steps_out_of_order(e):
     p = Program(e)
-    step, back = says(pb.APPLY, stage=ALL, commit=STEP), says(pb.REVERT)
+    step, back = says(pb.APPLY, module=ALL, commit=STEP), says(pb.REVERT)
     before = state(p, pb.STATE_WEIGHTS, 0)
     p.good(first, passes()).refuses(step, FAILED)            # in the midst of a backward
     p.good().refuses(passes(), NONE)
@@ -132,8 +132,8 @@ def steps_out_of_order(e):
 def state_that_is_not_there(e):
     p = Program(e)
 
-    def put(value, name, what=pb.STATE_WEIGHTS, stage=0):
-        return lambda _: frame(pb.STATE_PUT, *value, message=4, stage=stage, state=pb.State(
+    def put(value, name, what=pb.STATE_WEIGHTS, module=0):
+        return lambda _: frame(pb.STATE_PUT, *value, message=4, module=module, state=pb.State(
             what=what, name=name, index=0, count=1))
 
     before = state(p, pb.STATE_WEIGHTS, 0)
@@ -141,8 +141,8 @@ def state_that_is_not_there(e):
     p.refuses(put((bytes(4 * 48), [8, 6]), "0.bias"), INVALID)
     p.refuses(put(X, "9.weight"), NONE)
     for module in (1, 77, ALL):
-        p.refuses(put(X, "0.weight", stage=module), NONE)
-        p.refuses(says(pb.STATE_GET, stage=module, state=pb.State(what=pb.STATE_WEIGHTS)), NONE)
+        p.refuses(put(X, "0.weight", module=module), NONE)
+        p.refuses(says(pb.STATE_GET, module=module, state=pb.State(what=pb.STATE_WEIGHTS)), NONE)
     p.refuses(put((bytes(32), [8]), "0.bias", what=pb.STATE_OPTIMIZER), NONE)
     assert state(p, pb.STATE_WEIGHTS, 0) == before
     return 0
@@ -173,7 +173,7 @@ def a_step_after_every_mistake(e):
     assert [f.kind for f in got] == [pb.GRADIENT, pb.GRADIENT, pb.FINISHED], got
     assert [f.message for f in got[:2]] == [6, 5] and got[0].payload == got[1].payload, got
     assert got[2].vote.finite and got[2].vote.grad_sq > 0, got[2]
-    p.send(says(pb.APPLY, stage=ALL, commit=STEP)(p.context))
+    p.send(says(pb.APPLY, module=ALL, commit=STEP)(p.context))
     end(p, 4)
     assert p.lane.recv().kind == pb.APPLIED
     for context in (1, 2, 3, 5):

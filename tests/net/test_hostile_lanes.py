@@ -96,7 +96,7 @@ def malformed_frames(e):
 @attack
 def fields_that_cannot_be(e):
     for change in (dict(kind=0), dict(kind=3), dict(kind=7), dict(kind=99), dict(flags=2),
-                   dict(flags=32), dict(message=0), dict(context=0), dict(stage=ALL + 1),
+                   dict(flags=32), dict(message=0), dict(context=0), dict(module=ALL + 1),
                    dict(upstream=[1]), dict(vote=pb.Vote(finite=True)),
                    dict(failure=pb.Failure(code=1)), dict(state=pb.State(what=1))):
         f = a_call()
@@ -223,7 +223,7 @@ def credit_overrun(e):
     lane, data = s.lanes[0], f32([1] * 6 * 2048)
     assert lane.credit == CREDIT
     lane.send(call(1, 100, 0, [(99, False)]))  # for ever; what changes its weights waits for it
-    put = frame(pb.STATE_PUT, data, [2048, 6], message=4, stage=0,
+    put = frame(pb.STATE_PUT, data, [2048, 6], message=4, module=0,
                 state=pb.State(what=pb.STATE_WEIGHTS, name="0.weight", count=2))
     for _ in range(CREDIT // len(data) + 1):
         lane.send(put)

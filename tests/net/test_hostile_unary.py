@@ -14,17 +14,17 @@ def load_of(s, graph=None, inputs=None, **changed):
 
 def load_fails(e, *codes, **changed):
     s = e.made[0] if e.made else e.session(loaded=False, attached=False)
-    return fails(lambda: e.caller.stub.LoadShard(load_of(s, **changed), timeout=30 * SLOW), *codes)
+    return fails(lambda: e.caller.stub.LoadModule(load_of(s, **changed), timeout=30 * SLOW), *codes)
 
 
 BAD = ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "NOT_FOUND", "UNIMPLEMENTED")
 REQUESTS = {
-    "Hello": lambda: pb.HelloRequest(about=pb.About(protocol=3, software="x",
+    "Hello": lambda: pb.HelloRequest(about=pb.About(protocol=4, software="x",
                                                     capabilities=["a", "b"])),
     "OpenSession": lambda: pb.OpenSessionRequest(session=os.urandom(16), epoch=1, name="cut",
                                                  config_digest=bytes(32)),
     "CloseSession": lambda: pb.CloseSessionRequest(session=os.urandom(16), epoch=1),
-    "LoadShard": lambda: load_of(SessionOf(None, os.urandom(16), 1, 0)),
+    "LoadModule": lambda: load_of(SessionOf(None, os.urandom(16), 1, 0)),
     "Status": lambda: pb.StatusRequest(session=os.urandom(16)),
 }
 
@@ -59,7 +59,7 @@ def oversized_unary(e):
         unknown = b"\xaa\x3e\x80\x80\x10" + bytes(256 << 10)
         code, text = e.caller.raw(method, make().SerializeToString() + unknown)
         assert code == MORE, (method, code, text)
-    code, text = e.caller.raw("LoadShard", bytes(3 * MIB))  # above the limit of any message
+    code, text = e.caller.raw("LoadModule", bytes(3 * MIB))  # above the limit of any message
     assert code == MORE, (code, text)
     return 3 * MIB
 
@@ -67,7 +67,7 @@ def oversized_unary(e):
 @attack
 def too_much_in_a_small_message(e):
     """Many empty elements: two bytes on the wire, far more once decoded."""
-    for method, field in (("LoadShard", b"\x7a\x00"), ("Hello", b"\x0a\x02\x12\x00"),
+    for method, field in (("LoadModule", b"\x7a\x00"), ("Hello", b"\x0a\x02\x12\x00"),
                           ("OpenSession", b"\x22\x00")):
         code, text = e.caller.raw(method, field * (100_000 // len(field)))
         assert code.name in BAD, (method, code, text)
@@ -143,7 +143,7 @@ def broken_graphs(e):
                   nodes(nodes=[node(RELU, [0], 0)], outputs=[0])):
         load_fails(e, INVALID, MORE, EXISTS, graph=graph)
     for beyond in (ALL, ALL + 1, 1 << 31):
-        load_fails(e, INVALID, EXISTS, stage=beyond)
+        load_fails(e, INVALID, EXISTS, module=beyond)
     load_fails(e, INVALID, MORE, threads=1_000_000)
     load_fails(e, INVALID, NONE, device="cuda:0")
     load_fails(e, NONE, frozen=["no.such"])
@@ -159,18 +159,18 @@ def broken_graphs(e):
 @attack
 def out_of_order_unary(e):
     stub, none = e.caller.stub, SessionOf(None, os.urandom(16), 1, 0)
-    text = fails(lambda: stub.LoadShard(load_of(none)), NONE)  # before OpenSession
+    text = fails(lambda: stub.LoadModule(load_of(none)), NONE)  # before OpenSession
     close = lambda id, epoch=1: stub.CloseSession(pb.CloseSessionRequest(session=id, epoch=epoch))
     fails(lambda: close(none.id), NONE)
     s = e.session(attached=False)
-    fails(lambda: stub.LoadShard(load_of(s)), EXISTS)
+    fails(lambda: stub.LoadModule(load_of(s)), EXISTS)
     for epoch in (0, 2, 1 << 63):
-        assert fails(lambda: stub.LoadShard(load_of(s, epoch=epoch)), NONE) == text
+        assert fails(lambda: stub.LoadModule(load_of(s, epoch=epoch)), NONE) == text
         assert fails(lambda: close(s.id, epoch), NONE) == text
     # somebody else's session is as if it were not there
     with Caller(the.cluster.ports[0], the.cluster.certs) as other:
         theirs = other.open(name="theirs")
-        assert fails(lambda: stub.LoadShard(load_of(theirs)), NONE) == text
+        assert fails(lambda: stub.LoadModule(load_of(theirs)), NONE) == text
         assert fails(lambda: close(theirs.id), NONE) == text
         assert (fails(lambda: stub.Status(pb.StatusRequest(session=theirs.id)), NONE)
                 == fails(lambda: stub.Status(pb.StatusRequest(session=none.id)), NONE))

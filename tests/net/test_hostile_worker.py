@@ -215,20 +215,20 @@ def a_worker_is_asked_for_a_lease_that_it_knows():
 @suite.test
 def bad_answers_to_set_up():
     def loads(codes, change, *words):
-        """LoadShard's reply with another list of parameters."""
+        """LoadModule's reply with another list of parameters."""
         def answer(request):
-            good = loaded(Linear(pb.LoadShardRequest.FromString(request)))
+            good = loaded(Linear(pb.LoadModuleRequest.FromString(request)))
             params = change(list(good.params))
             good.ClearField("params")
             good.params.extend(params)
             return good
-        return lambda: meets(codes, *words, LoadShard=answer)
+        return lambda: meets(codes, *words, LoadModule=answer)
 
     all_hold({
         "open": lambda: meets([4], OpenSession=lambda r: b"\x0a\x03abc"),
         "open never": lambda: meets([5], OpenSession=never),
-        "load": lambda: meets([4], LoadShard=lambda r: b"\x0b" * 1000),
-        "load never": lambda: meets([5], LoadShard=never),
+        "load": lambda: meets([4], LoadModule=lambda r: b"\x0b" * 1000),
+        "load never": lambda: meets([5], LoadModule=never),
         "too few": loads([1], lambda params: params[:1], "parameters"),
         "too many": loads([1], lambda params: params * 20, "parameters"),
         "far too many": loads([4], lambda params: params * 3000)})
@@ -318,7 +318,7 @@ def wrong_values():
         dict(to="master")))
     meets([1], "step 1: egress refused", twist=change(V, to="w1"))
     meet_all([6], "step 1", "VALUE", cases=changes(
-        V, dict(context=0), dict(message=0), dict(stage=300), dict(flags=64)))
+        V, dict(context=0), dict(message=0), dict(module=300), dict(flags=64)))
 
 
 def error_for(f, code=9, hop=""):
@@ -517,13 +517,13 @@ def frames_that_belong_elsewhere():
         pb.Frame(kind=pb.DROP, upstream=[3]),
         pb.Frame(kind=pb.PREPARE, phase=1, backward=pb.Backward(
             calls=[pb.NeededCall(call=3, root=1)])),
-        pb.Frame(kind=pb.APPLY, message=9, stage=255, commit=commit),
+        pb.Frame(kind=pb.APPLY, message=9, module=255, commit=commit),
         pb.Frame(kind=pb.REVERT, message=9),
         pb.Frame(kind=pb.END_CONTEXT, message=9),
         pb.Frame(kind=pb.STATE_GET, message=9, state=pb.State(what=1)),
         frame(pb.STATE_PUT, message=9, **bias),
-        frame(pb.STATE_ITEM, reply_to=5, stage=1, **bias),
-        pb.Frame(kind=pb.STATE_DONE, reply_to=5, stage=1, state=pb.State(what=1, count=4096)),
+        frame(pb.STATE_ITEM, reply_to=5, module=1, **bias),
+        pb.Frame(kind=pb.STATE_DONE, reply_to=5, module=1, state=pb.State(what=1, count=4096)),
         pb.Frame(kind=pb.PONG, reply_to=5))})
     ignore_all({f"APPLIED {k}": extra(pb.Frame(kind=pb.APPLIED, reply_to=k))
                 for k in (1, 5, 1 << 50)})
@@ -724,7 +724,7 @@ def endless_streams():
         "unknown values": repeated([5], big(V, message=4711)),
         "values to itself": repeated([1, 5], big(V, message=5, to="w1")),
         "gradients": repeated([1, 5, 6], big(G, phase=1, message=3)),
-        "items": repeated([5], big(pb.STATE_ITEM, reply_to=5, stage=1, state=item)),
+        "items": repeated([5], big(pb.STATE_ITEM, reply_to=5, module=1, state=item)),
         "phases": endless([1, 5, 6], gradient),
         "contexts": endless([5], value),
         "chunks": endless([6], new_chunk(count))})

@@ -25,7 +25,7 @@ class Victim:
 
     def counters(self):
         s = self.w.status()
-        return s.contexts, s.values, s.calls_waiting, s.late_frames, s.memory_bytes, s.stages[0].forwards
+        return s.contexts, s.values, s.calls_waiting, s.late_frames, s.memory_bytes, s.modules[0].forwards
 
     def is_untouched(self):
         assert self.counters() == self.before, (self.counters(), self.before)
@@ -46,7 +46,7 @@ def unary(stub, sid, graph):
     """Every method that names a session; what it is asked with this id."""
     close = pb.CloseSessionRequest(session=sid, epoch=1)
     return {
-        "LoadShard": lambda: stub.LoadShard(load_request(SessionOf(None, sid, 1, 0), graph,
+        "LoadModule": lambda: stub.LoadModule(load_request(SessionOf(None, sid, 1, 0), graph,
                                                          [pb.TensorSpec(dtype=F32, dims=[N, D])])),
         "CloseSession": lambda: stub.CloseSession(close),
         "Status": lambda: stub.Status(pb.StatusRequest(session=sid)),
@@ -106,7 +106,7 @@ def status_tells_a_tenant_of_nobody_else():
         before, _ = told_to("light")
         assert before.open_sessions == 1 and before.memory_bytes == before.sessions[0].memory_bytes > 0, before
         assert (before.about.limits.sessions, before.memory_limit) == (3, 1 << 26), before  # its own quotas
-        assert [m.name for m in before.sessions[0].stages] == ["mine"], before
+        assert [m.name for m in before.sessions[0].modules] == ["mine"], before
         sid = os.urandom(16)
         theirs = heavy.open(mlp(256, 64), [4, 64], session=sid, name=SECRET)
         refusal(lambda: heavy.open(False, attached=False))  # over its quota of sessions
@@ -181,17 +181,17 @@ def frames(context, value, module):
         pb.DROP: [pb.Frame(kind=pb.DROP, context=context, upstream=[value])],
         pb.PREPARE: [prepare(context, 1, [(value, 1, False, [(0, 1, 0, 0)])], vote=True)],
         pb.GRADIENT: [gradient(context, 1, value, X, [N, D])],
-        pb.APPLY: [pb.Frame(kind=pb.APPLY, context=context, message=5, stage=m, commit=step)
+        pb.APPLY: [pb.Frame(kind=pb.APPLY, context=context, message=5, module=m, commit=step)
                    for m in (module, ALL)],
         pb.REVERT: [pb.Frame(kind=pb.REVERT, context=context, message=5)],
         pb.END_CONTEXT: [pb.Frame(kind=pb.END_CONTEXT, context=context, message=5, commit=c)
                          for c in (None, step)],
         pb.ABORT: [pb.Frame(kind=pb.ABORT, context=context, failure=pb.Failure(code=1, text="x"))],
         pb.ERROR: [pb.Frame(kind=pb.ERROR, context=context, failure=pb.Failure(code=1, text="x"))],
-        pb.STATE_GET: [pb.Frame(kind=pb.STATE_GET, message=5, stage=m, context=c, state=pb.State(what=w))
+        pb.STATE_GET: [pb.Frame(kind=pb.STATE_GET, message=5, module=m, context=c, state=pb.State(what=w))
                        for m in (0, module) for c, w in ((0, pb.STATE_WEIGHTS), (0, pb.STATE_OPTIMIZER),
                                                          (context, GRADIENTS))],
-        pb.STATE_PUT: [frame(pb.STATE_PUT, X, [N, D], stage=module, message=5, state=what)],
+        pb.STATE_PUT: [frame(pb.STATE_PUT, X, [N, D], module=module, message=5, state=what)],
         pb.CHUNK: [pb.Frame(kind=pb.CHUNK, payload=X, chunk=pb.Chunk(transfer=value, total=2 * len(X)))],
     }
 
@@ -227,7 +227,7 @@ def no_frame_reaches_what_is_anothers():
         for kind in pb.FrameKind.values():
             if kind in skipped or kind == 0:
                 continue
-            bare = [[pb.Frame(kind=kind, context=c, message=m, stage=s)]
+            bare = [[pb.Frame(kind=kind, context=c, message=m, module=s)]
                     for c, m, s in ((CONTEXT, VALUE_, MODULE), (88, 880, 6))]
             for a, b in zip(theirs.get(kind, bare[0]), none.get(kind, bare[1])):
                 got = answers(other, victim.id, a), answers(other, os.urandom(16), b)

@@ -236,7 +236,7 @@ def status_says_the_same():
         finally:
             run.process.send_signal(signal.SIGCONT)
         s, = said.sessions
-        assert said.open_sessions == 1 and s.memory_bytes > 0 and s.stages[0].forwards > 0
+        assert said.open_sessions == 1 and s.memory_bytes > 0 and s.modules[0].forwards > 0
         same = {"sessions": 1, "memory_bytes": s.memory_bytes, "contexts": s.contexts, "values": s.values,
                 "owned_references": s.references_owned, "used_references": s.references_used,
                 "pending_reference_messages": s.references_pending, "calls_waiting": s.calls_waiting}
@@ -310,12 +310,12 @@ def plain(data, wait=True):
 
 
 def failures():
-    return {re.search(r'cause="([a-z_]+)"', k).group(1): v for k, v in numbers(cluster.pages[0]).items()
+    return {re.search(r'reason="([a-z_]+)"', k).group(1): v for k, v in numbers(cluster.pages[0]).items()
             if k.startswith('cleave_worker_handshake_failures_total{side="caller"')}
 
 
 @suite.test
-def failed_handshakes_are_counted_by_cause():
+def failed_handshakes_are_counted_by_reason():
     forge(cluster.certs, "expired", [("URI", "spiffe://test/master")], end="20210101000000Z")
     forge(cluster.certs, "future", [("URI", "spiffe://test/master")], begin="20480101000000Z")
     other = os.path.join(cluster.dir, "other-ca")
@@ -332,16 +332,16 @@ def failed_handshakes_are_counted_by_cause():
              ("closed", lambda: plain(b"", wait=False)),
              ("timeout", lambda: plain(b""))]
     done = numbers(cluster.pages[0])["cleave_worker_handshakes_total"]
-    for cause, do in cases:
+    for reason, do in cases:
         before = failures()
         do()
         changed = until(lambda: {k: v - before[k] for k, v in failures().items() if v != before[k]})
-        assert changed == {cause: 1}, (cause, changed)
+        assert changed == {reason: 1}, (reason, changed)
     assert numbers(cluster.pages[0])["cleave_worker_handshakes_total"] == done
 
 
-def refused_calls(cause):
-    return numbers(cluster.pages[0])[f'cleave_worker_refused_calls_total{{cause="{cause}"}}']
+def refused_calls(reason):
+    return numbers(cluster.pages[0])[f'cleave_worker_refused_calls_total{{reason="{reason}"}}']
 
 
 @suite.test
@@ -373,7 +373,7 @@ def refused_calls_and_sessions_are_counted():
             raise AssertionError("a second session was opened")
         except grpc.RpcError:
             pass
-        assert numbers(cluster.pages[0])['cleave_worker_refused_sessions_total{cause="quota"}'] == 1
+        assert numbers(cluster.pages[0])['cleave_worker_refused_sessions_total{reason="quota"}'] == 1
         held.close()
 
 

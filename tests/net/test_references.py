@@ -36,7 +36,7 @@ def acknowledged(w, number, code=0):
 
 def quiet(w):
     """Nothing is on its way: what the compute thread answers comes next."""
-    w.send(pb.Frame(kind=pb.STATE_GET, message=901, stage=77, state=pb.State(what=pb.STATE_WEIGHTS)))
+    w.send(pb.Frame(kind=pb.STATE_GET, message=901, module=77, state=pb.State(what=pb.STATE_WEIGHTS)))
     assert w.recv(pb.ERROR).reply_to == 901
 
 

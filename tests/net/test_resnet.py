@@ -97,12 +97,12 @@ def shipped(name, *sets):
 
 
 @suite.test
-def the_tutorial_in_two_shards():
+def the_tutorial_in_two_stages():
     data = os.path.join(cluster.dir, "random")
     made = run(sys.executable, os.path.join(DEPLOY, "random_data.py"), data, "--samples", "16",
                "--shape", "3", "32", "32", "--classes", "1000")
     assert made.returncode == 0, made.stderr
-    said = shipped("resnet50-two-shards", f"data.root={data}", "train.batch=8",
+    said = shipped("resnet50-two-stages", f"data.root={data}", "train.batch=8",
                    "pipeline.micro_batches=2")
     assert re.search(r"step 2/2 .* loss 0\.\d", said), said
 

@@ -57,16 +57,16 @@ def sessions(rows, worker):
     return {s["session"]: s for s in rows[worker]["sessions"]}
 
 
-def verdict_of(name, worker, pattern, interval):
+def diagnosis_of(name, worker, pattern, interval):
     def ask():
         s = sessions(look(code=4, interval=interval), worker).get(name)
-        return s if s and re.search(pattern, s["verdict"]) else None
+        return s if s and re.search(pattern, s["diagnosis"]) else None
     return until(ask)
 
 
 @suite.test
 def a_computing_session_says_so():
-    s = verdict_of("busy", "w1", r"^computing (9\d|100) %", "0.3")
+    s = diagnosis_of("busy", "w1", r"^computing (9\d|100) %", "0.3")
     assert s["identity"] == "spiffe://test/master" and s["attached"] and s["last_error"] is None, s
     assert s["computing"] > 0.9 and s["waiting"] < 0.1, s
     (m,) = s["modules"]
@@ -79,12 +79,12 @@ def a_computing_session_says_so():
 @suite.test
 @measured
 def a_slow_link_is_named_with_its_speed_and_round_trip():
-    s = verdict_of("slow", "w2", r"^waiting for the master \d+ %: link .* round trip", "1")
-    match = re.search(r"link (?:([\d.]+) Mbit/s in)?(?:, )?(?:([\d.]+) Mbit/s out)?, (\d+) ms round trip", s["verdict"])
-    assert match, s["verdict"]
+    s = diagnosis_of("slow", "w2", r"^waiting for the master \d+ %: link .* round trip", "1")
+    match = re.search(r"link (?:([\d.]+) Mbit/s in)?(?:, )?(?:([\d.]+) Mbit/s out)?, (\d+) ms round trip", s["diagnosis"])
+    assert match, s["diagnosis"]
     speeds = [float(v) for v in match.groups()[:2] if v]
-    assert speeds and all(4 <= v <= 40 for v in speeds), s["verdict"]  # of 12, over a second
-    assert 80 <= int(match.group(3)), s["verdict"]
+    assert speeds and all(4 <= v <= 40 for v in speeds), s["diagnosis"]  # of 12, over a second
+    assert 80 <= int(match.group(3)), s["diagnosis"]
     link = s["links"][0]
     assert link["round_trip_ms"] >= 80 and link["awaited"] > 0.2, link
     assert link["receiving"] + link["sending"] > 0.49 * link["awaited"], link
@@ -123,7 +123,7 @@ def modules_have_the_names_that_their_programs_gave():
     for name, why in (("n" * 129, "129 bytes of module name"), ("a\033[2Jb", "control character"),
                       ("a\nb", "control character"), ("\u009b31m", "control character")):
         try:
-            other.load(pyclient.mlp(4, 2), [4, 3], stage=9, name=name)
+            other.load(pyclient.mlp(4, 2), [4, 3], module=9, name=name)
             raise AssertionError(f"{name!r} was accepted")
         except pyclient.grpc.RpcError as e:
             assert why in e.details(), e.details()
@@ -140,7 +140,7 @@ def the_numbers_are_those_of_the_protocol():
     assert reply.sees_all and sorted(by_name) == ["busy", "idle"], reply
     busy = by_name["busy"]
     total = busy.busy_ns + busy.idle_ns + busy.turn_ns
-    assert 0.5 < total / (busy.age_ms * 1e6) <= 1.01, busy  # its thread began with the first shard
+    assert 0.5 < total / (busy.age_ms * 1e6) <= 1.01, busy  # its thread began with the first module
     assert busy.links[0].peer == "" and busy.links[0].measured_ns > 0 and busy.links[0].awaits > 0, busy
 
 
@@ -169,7 +169,7 @@ def a_master_sees_its_own_and_an_observer_all():
     assert sorted(seen) == ["busy", "idle"] and rows["w1"]["sees_all_sessions"], rows
     assert rows["w1"]["sessions_open"] == 2, rows
     assert seen["idle"]["identity"] == "spiffe://test/other", seen
-    assert seen["idle"]["verdict"] == "idle: its master asks for nothing", seen
+    assert seen["idle"]["diagnosis"] == "idle: its master asks for nothing", seen
     text = status(code=4)
     assert "of others" not in text and "resident" not in text and "connections" not in text, text
     assert "resident" in (text := status(*EYE, code=4)) and "connections" in text, text
@@ -188,7 +188,7 @@ def errors_are_shown_to_whom_they_concern():
     assert look(code=4)["w1"]["last_error"] is None
     if pyclient.MISSING:
         return pyclient.MISSING
-    other.lanes[0].send(pyclient.pb.Frame(kind=pyclient.pb.CALL, context=9, message=99, stage=77,
+    other.lanes[0].send(pyclient.pb.Frame(kind=pyclient.pb.CALL, context=9, message=99, module=77,
                                           call=pyclient.pb.Call(args=[pyclient.pb.Arg(value=1)])))
     other.lanes[0].send(pyclient.pb.Frame(kind=pyclient.pb.DELIVER, context=9, message=99))
     told = until(lambda: sessions(look(*EYE, code=4), "w1")["idle"]["last_error"])
@@ -429,7 +429,7 @@ def sessions_that_share_a_core_wait_for_their_turn():
                 turns = [s for s in seen.values() if s["waiting_for_turn"] > 0.3 and s["computing"] > 0.3]
                 return seen if len(turns) == 2 else None
             seen = until(both)
-            assert any(re.search(r"waiting for its turn \d+ %: session (one|two) computes", s["verdict"])
+            assert any(re.search(r"waiting for its turn \d+ %: session (one|two) computes", s["diagnosis"])
                        for s in seen.values()), seen
 
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seed 003: a CNN in two remote shards, trained with 1, 2, 4 and 8 micro-batches. Every micro-batch
- * goes through both shards as a reference, without waiting; the outputs are concatenated for one
- * loss, whose backward pass runs over both workers, and a distributed SGD steps both shards.
+ * Seed 003: a CNN in two remote modules, trained with 1, 2, 4 and 8 micro-batches. Every micro-batch
+ * goes through both modules as a reference, without waiting; the outputs are concatenated for one
+ * loss, whose backward pass runs over both workers, and a distributed SGD steps both modules.
  *
  * Tensors are concatenated along columns: k outputs of n x 10 give one of n x 10k, and the one-hot
  * labels stand in the same order. To a mean over all elements that is the same.
@@ -17,16 +17,16 @@ static const char *const layers[] = {
     " {op: flatten}, {op: linear, name: fc1, out: 128}, {op: relu},"
     " {op: linear, name: fc2, out: 10}]",
 };
-static cleave_module *shard[2];
+static cleave_module *parts[2];
 
-static cleave_optimizer *load_shards(void) {
+static cleave_optimizer *load_modules(void) {
   cleave_input input[] = {CLEAVE_INPUT(CLEAVE_F32, ROWS, 1, SIDE, SIDE),
                           CLEAVE_INPUT(CLEAVE_F32, ROWS, 32, SIDE / 2, SIDE / 2)};
   cleave_module_options at[] = {{.name = "p1", .at = "w1"}, {.name = "p2", .at = "w2"}};
   cleave_optimizer *sgd;
   for (int s = 0; s < 2; s++)
-    MUST(cleave_load_layers(seed.rt, &at[s], layers[s], &input[s], &shard[s], &seed.e));
-  cleave_group both = {.modules = shard, .n_modules = 2, .kind = CLEAVE_SGD, .lr = 0.05};
+    MUST(cleave_load_layers(seed.rt, &at[s], layers[s], &input[s], &parts[s], &seed.e));
+  cleave_group both = {.modules = parts, .n_modules = 2, .kind = CLEAVE_SGD, .lr = 0.05};
   MUST(cleave_optimizer_new(seed.rt, &both, 1, 0, &sgd, &seed.e));
   return sgd;
 }
@@ -34,10 +34,10 @@ static cleave_optimizer *load_shards(void) {
 /* The same weights at the start of every run. */
 static void draw_weights(void) {
   seed.n_drawn = 0;
-  seed_draw(shard[0], "conv1.weight", 9), seed_draw(shard[0], "conv1.bias", 9);
-  seed_draw(shard[1], "conv2.weight", 32 * 9), seed_draw(shard[1], "conv2.bias", 32 * 9);
-  seed_draw(shard[1], "fc1.weight", 64 * 49), seed_draw(shard[1], "fc1.bias", 64 * 49);
-  seed_draw(shard[1], "fc2.weight", 128), seed_draw(shard[1], "fc2.bias", 128);
+  seed_draw(parts[0], "conv1.weight", 9), seed_draw(parts[0], "conv1.bias", 9);
+  seed_draw(parts[1], "conv2.weight", 32 * 9), seed_draw(parts[1], "conv2.bias", 32 * 9);
+  seed_draw(parts[1], "fc1.weight", 64 * 49), seed_draw(parts[1], "fc1.bias", 64 * 49);
+  seed_draw(parts[1], "fc2.weight", 128), seed_draw(parts[1], "fc2.bias", 128);
 }
 
 /* The concatenation of k outputs, here; NULL for one. */
@@ -95,8 +95,8 @@ static double train_step(const float *batch, const cleave_tensor *labels, int k,
   MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
   for (int m = 0; m < k; m++) {
     cleave_reference x = part_of(c, batch, m, k), y;
-    MUST(cleave_call(seed.rt, c, shard[0], &x, 1, &y, &seed.e));
-    MUST(cleave_call(seed.rt, c, shard[1], &y, 1, &out[m], &seed.e)); /* y goes from w1 to w2 */
+    MUST(cleave_call(seed.rt, c, parts[0], &x, 1, &y, &seed.e));
+    MUST(cleave_call(seed.rt, c, parts[1], &y, 1, &out[m], &seed.e)); /* y goes from w1 to w2 */
   }
   both[0] = out[0];
   if (concat) MUST(cleave_call(seed.rt, c, concat, out, (size_t)k, &both[0], &seed.e));
@@ -121,8 +121,8 @@ static void compare_outputs(const float *batch, int k) {
   MUST(cleave_context_open(seed.rt, &evaluation, &c, &seed.e));
   for (int m = 0; m < k; m++) {
     cleave_reference x = part_of(c, batch, m, k), y;
-    MUST(cleave_call(seed.rt, c, shard[0], &x, 1, &y, &seed.e));
-    MUST(cleave_rpc_async(seed.rt, c, shard[1], &y, 1, NULL, &outputs[m], &seed.e));
+    MUST(cleave_call(seed.rt, c, parts[0], &x, 1, &y, &seed.e));
+    MUST(cleave_rpc_async(seed.rt, c, parts[1], &y, 1, NULL, &outputs[m], &seed.e));
   }
   for (int m = 0; m < k; m++) {
     MUST(cleave_wait(seed.rt, outputs[m], 0, &part, &seed.e));
@@ -142,7 +142,7 @@ int main(int argc, char **argv) {
   double last = NAN;
   size_t n = 0;
   seed_begin("seed003_rpc_pipeline", argc, argv);
-  cleave_optimizer *sgd = load_shards();
+  cleave_optimizer *sgd = load_modules();
   seed_classes(classes, ROWS, SEED_LABELS, CLASSES);
   for (int k = 1; k <= MOST; k *= 2) {
     char what[16];

@@ -45,7 +45,7 @@ static clv_code build_graph(const clv_wire_load_request *r, clv_graph **ret, clv
   for (uint32_t i = 0; i < r->graph.n_nodes; i++) CLV_TRY(add_node(g, r, i, &n_inputs, err));
   if (r->graph.n_outputs != 1 || n_inputs != r->n_inputs || n_inputs == 0)
     return clv_fail(err, CLV_INVALID,
-                    "a shard has one output and a spec for each input (%u, %u of %u)",
+                    "a module has one output and a spec for each input (%u, %u of %u)",
                     r->graph.n_outputs, n_inputs, r->n_inputs);
   g->output = (int)r->graph.outputs[0];
   *ret = clv_steal(&g);
@@ -71,8 +71,8 @@ static clv_optim_config optimizer_of(const clv_wire_optimizer *o) {
 static clv_code check_place(const clv_wire_load_request *r, clv_err *err) {
   long cores = CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
   if (r->threads > (unsigned long)cores)
-    return clv_fail(err, CLV_EXHAUSTED, "%u threads for stage %u, this worker has %ld", r->threads,
-                    r->stage, cores);
+    return clv_fail(err, CLV_EXHAUSTED, "%u threads for module %u, this worker has %ld", r->threads,
+                    r->module, cores);
   if (r->bf16) CLV_TRY(clv_backend_cpu()->check_bf16(err));
   if (r->device[0] && strcmp(r->device, "cpu") != 0 && strcmp(r->device, "auto") != 0)
     return clv_fail(err, CLV_INVALID, "no device '%s' here, only cpu", r->device);
@@ -80,7 +80,7 @@ static clv_code check_place(const clv_wire_load_request *r, clv_err *err) {
 }
 
 static clv_code too_many_params(clv_err *err) {
-  return clv_fail(err, CLV_EXHAUSTED, "more than %d parameters and buffers in one shard",
+  return clv_fail(err, CLV_EXHAUSTED, "more than %d parameters and buffers in one module",
                   CLV_WIRE_PARAMS);
 }
 
@@ -95,53 +95,53 @@ static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
   return n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
 }
 
-static clv_code make_stage(session *s, const clv_wire_load_request *r, clv_stage **ret,
-                           clv_err *err) {
+static clv_code make_module(session *s, const clv_wire_load_request *r, clv_module **ret,
+                            clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *graph = NULL;
-  clv_stage_group groups[CLV_WIRE_GROUPS];
+  clv_module_group groups[CLV_WIRE_GROUPS];
   CLV_TRY(check_place(r, err));
   CLV_TRY(check_params(&r->graph, err));
   CLV_TRY(build_graph(r, &graph, err));
   for (uint32_t i = 0; i < r->n_groups; i++)
-    groups[i] = (clv_stage_group){optimizer_of(&r->groups[i].optimizer), r->groups[i].params,
-                                  r->groups[i].n_params};
-  clv_stage_options o = {.index = r->stage,
-                         .name = r->name,
-                         .graph = clv_steal(&graph),
-                         .backend = clv_backend_cpu(),
-                         .threads = (int)CLV_MAX(r->threads, 1u),
-                         .bf16 = r->bf16,
-                         .input_needs_grad = r->input_needs_grad,
-                         .optimizer = optimizer_of(&r->optimizer),
-                         .groups = groups,
-                         .n_groups = r->n_groups,
-                         .hold_rest = r->hold_rest,
-                         .learns = r->optimizer.kind != CLV_WIRE_OPT_NONE,
-                         .final = r->optimizer.final,
-                         .seed = r->seed,
-                         .in_flight = r->in_flight,
-                         .frozen = r->frozen,
-                         .n_frozen = r->n_frozen,
-                         .pool = s->pool};
-  CLV_TRY(clv_stage_new(&o, ret, err));
-  clv_code code = clv_stage_warm(*ret, r->inputs[0].shape.dim[0], err);
+    groups[i] = (clv_module_group){optimizer_of(&r->groups[i].optimizer), r->groups[i].params,
+                                   r->groups[i].n_params};
+  clv_module_options o = {.index = r->module,
+                          .name = r->name,
+                          .graph = clv_steal(&graph),
+                          .backend = clv_backend_cpu(),
+                          .threads = (int)CLV_MAX(r->threads, 1u),
+                          .bf16 = r->bf16,
+                          .input_needs_grad = r->input_needs_grad,
+                          .optimizer = optimizer_of(&r->optimizer),
+                          .groups = groups,
+                          .n_groups = r->n_groups,
+                          .hold_rest = r->hold_rest,
+                          .learns = r->optimizer.kind != CLV_WIRE_OPT_NONE,
+                          .final = r->optimizer.final,
+                          .seed = r->seed,
+                          .in_flight = r->in_flight,
+                          .frozen = r->frozen,
+                          .n_frozen = r->n_frozen,
+                          .pool = s->pool};
+  CLV_TRY(clv_module_new(&o, ret, err));
+  clv_code code = clv_module_warm(*ret, r->inputs[0].shape.dim[0], err);
   if (code == CLV_OK) return CLV_OK;
-  clv_stage_free(*ret);
+  clv_module_free(*ret);
   return code;
 }
 
-static clv_code load_artifact(session *s, const clv_wire_load_request *r, clv_stage *stage,
+static clv_code load_artifact(session *s, const clv_wire_load_request *r, clv_module *module,
                               clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_TRY(clv_store_open(s->service->config, r->artifact.name, &r->artifact.sha256, &f, err));
   clv_state_item item;
-  for (uint32_t i = 0; clv_stage_state_item(stage, CLV_STATE_WEIGHTS, i, &item); i++) {
+  for (uint32_t i = 0; clv_module_state_item(module, CLV_STATE_WEIGHTS, i, &item); i++) {
     const clv_weights_entry *e = clv_weights_find(f, item.name);
     if (!e)
       return clv_fail(err, CLV_NOT_FOUND, "artifact '%s' has no tensor '%s'", r->artifact.name,
                       item.name);
-    CLV_TRY(clv_stage_state_set(stage, CLV_STATE_WEIGHTS, item.name, e->dtype, &e->shape, e->data,
-                                err));
+    CLV_TRY(clv_module_state_set(module, CLV_STATE_WEIGHTS, item.name, e->dtype, &e->shape, e->data,
+                                 err));
   }
   return CLV_OK;
 }
@@ -162,7 +162,7 @@ static void *compute_main(void *user) {
   return NULL;
 }
 
-/* The compute thread starts with the first shard. */
+/* The compute thread starts with the first module. */
 static clv_code ready_node(session *s, clv_err *err) {
   if (s->node) return CLV_OK;
   uint16_t origin;
@@ -182,13 +182,13 @@ static clv_code ready_node(session *s, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code add_stage(session *s, clv_stage *stage, clv_err *err) {
+static clv_code add_module(session *s, clv_module *module, clv_err *err) {
   pthread_mutex_lock(&s->lock);
   clv_code code = s->gone ? clv_fail(err, CLV_NOT_FOUND, "no such session") : ready_node(s, err);
   if (code != CLV_OK)
-    clv_stage_free(stage);
+    clv_module_free(module);
   else
-    code = clv_node_add_stage(s->node, stage, err);
+    code = clv_node_add_module(s->node, module, err);
   if (code == CLV_OK) clv_session_links(s);
   pthread_mutex_unlock(&s->lock);
   return code;
@@ -196,34 +196,34 @@ static clv_code add_stage(session *s, clv_stage *stage, clv_err *err) {
 
 static clv_code load(session *s, const clv_wire_load_request *r, clv_wire_load_reply *reply,
                      clv_err *err) {
-  clv_stage *stage;
-  CLV_TRY(make_stage(s, r, &stage, err));
-  clv_code code = clv_stage_params(stage)->n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
-  if (code == CLV_OK && r->init == CLV_WIRE_INIT_ARTIFACT) code = load_artifact(s, r, stage, err);
+  clv_module *module;
+  CLV_TRY(make_module(s, r, &module, err));
+  clv_code code = clv_module_params(module)->n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
+  if (code == CLV_OK && r->init == CLV_WIRE_INIT_ARTIFACT) code = load_artifact(s, r, module, err);
   for (uint32_t i = 0; i < r->n_peers && code == CLV_OK; i++)
     code = clv_session_dial_peer(s, r->peers[i], err);
   if (code != CLV_OK) {
-    clv_stage_free(stage);
+    clv_module_free(module);
     return code;
   }
-  reply->memory_bytes = clv_stage_bytes(stage);
-  const clv_params *params = clv_stage_params(stage);
-  const clv_graph *g = clv_stage_graph(stage);
+  reply->memory_bytes = clv_module_bytes(module);
+  const clv_params *params = clv_module_params(module);
+  const clv_graph *g = clv_module_graph(module);
   reply->n_params = (uint32_t)params->n;
   for (int i = 0; i < params->n; i++) {
     clv_state_item item;
-    if (!clv_stage_state_item(stage, CLV_STATE_WEIGHTS, (uint32_t)i, &item)) break;
-    reply->params[i].name = params->list[i].name; /* the stage lives as long as the session */
+    if (!clv_module_state_item(module, CLV_STATE_WEIGHTS, (uint32_t)i, &item)) break;
+    reply->params[i].name = params->list[i].name; /* the module lives as long as the session */
     reply->params[i].spec = (clv_wire_spec){item.dtype, item.shape};
     code = clv_sha256_of(item.data, item.bytes, &reply->params[i].digest, err);
     if (code != CLV_OK) {
-      clv_stage_free(stage);
+      clv_module_free(module);
       return code;
     }
   }
   reply->n_outputs = 1;
   reply->outputs[0] = (clv_wire_spec){g->nodes[g->output].dtype, g->nodes[g->output].shape};
-  return add_stage(s, stage, err);
+  return add_module(s, module, err);
 }
 
 /* One at a time: they dial, and start the compute thread, once. */

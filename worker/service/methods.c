@@ -100,15 +100,16 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
   clv_wire_load_reply out = {.params = params, .outputs = outputs};
   clv_code code = clv_session_load(s, &r, &out, err);
   if (code != CLV_OK) {
-    clv_log(CLV_LOG_WARN, "session %s: module %u '%s' not loaded: %s", s->name, r.stage, r.name,
+    clv_log(CLV_LOG_WARN, "session %s: module %u '%s' not loaded: %s", s->name, r.module, r.name,
             err->text);
-    clv_session_note(s, "module %u was not loaded: %s", r.stage, err->text);
+    clv_session_note(s, "module %u was not loaded: %s", r.module, err->text);
     clv_service_note(s->service, s->owner, "session %s: module %u was not loaded: %s", s->name,
-                     r.stage, err->text);
+                     r.module, err->text);
     return code;
   }
   clv_log(CLV_LOG_INFO, "session %s: module %u '%s' loaded, %u parameter%s, %llu bytes", s->name,
-          r.stage, r.name, out.n_params, CLV_S(out.n_params), (unsigned long long)out.memory_bytes);
+          r.module, r.name, out.n_params, CLV_S(out.n_params),
+          (unsigned long long)out.memory_bytes);
   return clv_wire_load_reply_encode(&out, reply, err);
 }
 
@@ -155,7 +156,7 @@ const clv_rpc_unary clv_service_methods[] = {
     {CLV_METHOD_HELLO, CLV_WIRE_UNARY_MAX, on_hello},
     {CLV_METHOD_OPEN_SESSION, CLV_WIRE_UNARY_MAX, on_open},
     {CLV_METHOD_CLOSE_SESSION, CLV_WIRE_UNARY_MAX, on_close},
-    {CLV_METHOD_LOAD_SHARD, CLV_WIRE_UNARY_MAX, on_load},
+    {CLV_METHOD_LOAD_MODULE, CLV_WIRE_UNARY_MAX, on_load},
     {CLV_METHOD_STATUS, CLV_WIRE_UNARY_MAX, on_status},
     {CLV_METHOD_HEALTH_CHECK, 4096, on_health},
 };
@@ -176,7 +177,7 @@ static const struct {
     {CLV_METHOD_HELLO, MASTER | PEER | OBSERVER},
     {CLV_METHOD_OPEN_SESSION, MASTER},
     {CLV_METHOD_CLOSE_SESSION, MASTER},
-    {CLV_METHOD_LOAD_SHARD, MASTER},
+    {CLV_METHOD_LOAD_MODULE, MASTER},
     {CLV_METHOD_SESSION, MASTER | PEER},
     {CLV_METHOD_STATUS, MASTER | OBSERVER},
     {CLV_METHOD_HEALTH_CHECK, MASTER | PEER | OBSERVER},
@@ -216,7 +217,7 @@ clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char 
   for (size_t i = 0; a && i < CLV_COUNT(permissions); i++)
     if (strcmp(permissions[i].method, method) == 0 && (permissions[i].roles >> a->role & 1))
       return CLV_OK;
-  clv_log_event(CLV_LOG_WARN, "audit", "deny identity=%s method=%s verdict=\"%s\"", peer->uri,
+  clv_log_event(CLV_LOG_WARN, "audit", "deny identity=%s method=%s reason=\"%s\"", peer->uri,
                 method, a ? "not for this role" : "identity not in allow");
   clv_service_note(s, peer->uri, "%s was refused %s: %s", peer->uri, method,
                    a ? "not for its role" : "not in allow");

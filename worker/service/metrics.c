@@ -187,8 +187,8 @@ static void put_memory_limit(clv_metrics_out *out, const void *numbers_of) {
   if (n->memory_limit > 0) clv_metric_sample(out, n->memory_limit, NULL, 0);
 }
 
-static void put_failed(clv_metrics_out *out, const char *side, const char *cause, uint64_t count) {
-  const clv_metric_label labels[] = {{"side", side}, {"cause", cause}};
+static void put_failed(clv_metrics_out *out, const char *side, const char *reason, uint64_t count) {
+  const clv_metric_label labels[] = {{"side", side}, {"reason", reason}};
   clv_metric_sample(out, (double)count, labels, CLV_COUNT(labels));
 }
 
@@ -196,27 +196,27 @@ static void put_failed(clv_metrics_out *out, const char *side, const char *cause
 static void put_failures(clv_metrics_out *out, const void *numbers_of) {
   const numbers *n = numbers_of;
   put_failed(out, "caller", "wrong_identity", n->now.calls.unauthenticated);
-  for (int i = 0; i < CLV_TLS_CAUSES; i++) {
-    const char *cause = clv_tls_cause_name((clv_tls_cause)i);
-    put_failed(out, "caller", cause, n->now.callers.failed[i]);
-    put_failed(out, "peer", cause, n->now.peers.failed[i]);
+  for (int i = 0; i < CLV_TLS_FAILURES; i++) {
+    const char *reason = clv_tls_failure_reason((clv_tls_failure)i);
+    put_failed(out, "caller", reason, n->now.callers.failed[i]);
+    put_failed(out, "peer", reason, n->now.peers.failed[i]);
   }
 }
 
-static void by_cause(clv_metrics_out *out, const char *cause, uint64_t count) {
-  clv_metric_sample(out, (double)count, &(clv_metric_label){"cause", cause}, 1);
+static void by_reason(clv_metrics_out *out, const char *reason, uint64_t count) {
+  clv_metric_sample(out, (double)count, &(clv_metric_label){"reason", reason}, 1);
 }
 
 static void put_refused_calls(clv_metrics_out *out, const void *numbers_of) {
   const numbers *n = numbers_of;
-  by_cause(out, "not_allowed", n->now.calls.denied);
-  by_cause(out, "too_many", n->now.calls.refused_by_limit);
+  by_reason(out, "not_allowed", n->now.calls.denied);
+  by_reason(out, "too_many", n->now.calls.refused_by_limit);
 }
 
 static void put_refused_sessions(clv_metrics_out *out, const void *numbers_of) {
-  static const char *const causes[REFUSALS] = {"draining", "exists", "quota"};
+  static const char *const reasons[REFUSALS] = {"draining", "exists", "quota"};
   const numbers *n = numbers_of;
-  for (int i = 0; i < REFUSALS; i++) by_cause(out, causes[i], n->refused[i]);
+  for (int i = 0; i < REFUSALS; i++) by_reason(out, reasons[i], n->refused[i]);
 }
 
 static void put_reloads(clv_metrics_out *out, const void *numbers_of) {
@@ -272,14 +272,14 @@ static const clv_metric table[] = {
      "Bytes of tensors on their way: still to come (in), or not known to have arrived (out).", 0,
      put_link_pending},
     {"cleave_worker_steps_total", CLV_COUNTER, "",
-     "Steps that stages here have taken, each stage for itself.", 0, put_steps},
+     "Steps that modules here have taken, each module for itself.", 0, put_steps},
     {"cleave_worker_forwards_total", CLV_COUNTER, "", "Forwards of calls that train.", 0,
      put_forwards},
     {"cleave_worker_backwards_total", CLV_COUNTER, "", "Backwards of calls.", 0, put_backwards},
     {"cleave_worker_compute_seconds_total", CLV_COUNTER, "seconds",
      "Time in forwards and backwards.", 0, put_compute},
     {"cleave_worker_input_wait_seconds_total", CLV_COUNTER, "seconds",
-     "Time in which sessions with a stage had nothing to do but wait for what comes.", 0,
+     "Time in which sessions with a module had nothing to do but wait for what comes.", 0,
      put_idle},
     {"cleave_worker_turn_wait_seconds_total", CLV_COUNTER, "seconds",
      "Time in which sessions had something to compute and others went first.", 0, put_turn},

@@ -167,7 +167,7 @@ static void audit_nameless(clv_service *s) {
   clv_rpc_server_count(s->server, &c);
   if (c.unauthenticated > s->nameless)
     clv_log_event(CLV_LOG_WARN, "audit",
-                  "deny identity=? calls=%llu verdict=\"a certificate without exactly one URI\"",
+                  "deny identity=? calls=%llu reason=\"a certificate without exactly one URI\"",
                   (unsigned long long)(c.unauthenticated - s->nameless));
   s->nameless = c.unauthenticated;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * service: what a worker answers. It holds the sessions, checks who may call what, loads shards and
+ * service: what a worker answers. It holds the sessions, checks who may call what, loads modules and
  * joins streams to their sessions. Each session has one compute thread and memory of its own.
  *
  * Threads: clv_service_tick is for the program's main thread; everything else runs on rpc's.

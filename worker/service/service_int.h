@@ -48,13 +48,13 @@ struct session {
   uint32_t n_peers;
   clv_wire_limits granted;
   uint32_t reference_lease_ms;
-  unsigned threads; /* of its largest stage; under the service's lock */
+  unsigned threads; /* of its largest module; under the service's lock */
 
-  pthread_mutex_t loading; /* held through a LoadShard, before `lock` */
+  pthread_mutex_t loading; /* held through a LoadModule, before `lock` */
   pthread_mutex_t lock;    /* links, node creation */
   clv_pool *pool;
   clv_seat *seat;
-  clv_session_node *node; /* made by the first LoadShard */
+  clv_session_node *node; /* made by the first LoadModule */
   pthread_t compute;
   bool computing;
   clv_link *master;
@@ -126,10 +126,10 @@ session *clv_session_ref(session *s);
 void clv_session_unref(session *s);
 void clv_session_unrefp(session **s);
 void clv_session_counts(session *s, clv_wire_close_reply *ret);
-/* A stage of so many threads has been loaded. */
+/* A module of so many threads has been loaded. */
 void clv_session_uses(session *s, unsigned threads);
 /* Out of the table, threads joined, links closed; one audit line. BLOCKS. */
-void clv_session_close(session *s, const char *verdict);
+void clv_session_close(session *s, const char *reason);
 
 /* session_links.c */
 clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
@@ -141,7 +141,7 @@ clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) CLV_U
 /* snapshot.c */
 void clv_session_note(session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
 /* The session is out of the table, its node still there. */
-void clv_session_leaves(session *s, const char *verdict);
+void clv_session_leaves(session *s, const char *reason);
 
 /* totals.c */
 /* Where an array of edges has the links with a peer: 0 for the master's, 1.. as worker.yaml lists them. */

@@ -9,13 +9,13 @@
 
 enum { PEER_TIMEOUT_MS = 10000 };
 
-/* There is no compute thread before the first LoadShard: nothing can be done with this. */
-static void refuse_early(session *s, clv_link *link, const clv_frame *cause) {
+/* There is no compute thread before the first LoadModule: nothing can be done with this. */
+static void refuse_early(session *s, clv_link *link, const clv_frame *request) {
   clv_packet *p;
   clv_err err;
   if (clv_packet_new(s->pool, CLV_ERROR, &p, &err) != CLV_OK) return;
-  p->frame.reply_to = cause->message;
-  clv_frame_set_failure(&p->frame, CLV_PRECONDITION, "no shard is loaded in this session", "");
+  p->frame.reply_to = request->message;
+  clv_frame_set_failure(&p->frame, CLV_PRECONDITION, "no module is loaded in this session", "");
   if (clv_link_send(link, p, &err) != CLV_OK)
     clv_log(CLV_LOG_DEBUG, "session %s: %s", s->name, err.text);
 }
@@ -71,7 +71,7 @@ static clv_link_options link_options(session *s, const char *peer, uint64_t send
                             .pool = s->pool,
                             .accept = s->granted,
                             .send_credit = send_credit,
-                            .lives_on = true,
+                            .quota_fails_packet = true,
                             .events = {.user = s, .on_packet = link_packet, .on_closed = closed}};
 }
 
@@ -160,8 +160,8 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
 }
 
 /* The peer must know how much may be on its way back before it attaches a link. */
-static clv_code say_hello(clv_service *v, const clv_remote_spec *peer, const clv_rpc_pem *pem,
-                          clv_err *err) {
+static clv_code send_hello(clv_service *v, const clv_remote_spec *peer, const clv_rpc_pem *pem,
+                           clv_err *err) {
   CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
@@ -194,7 +194,7 @@ static clv_code open_peer(session *s, const clv_remote_spec *peer, const clv_rpc
                      .bulk_lanes = 4,
                      .role = CLV_ATTACH_PEER,
                      .timeout_ms = PEER_TIMEOUT_MS};
-  CLV_TRY(say_hello(v, peer, pem, err));
+  CLV_TRY(send_hello(v, peer, pem, err));
   clv_session_ref(s);
   return clv_link_open(v->runtime, &o, &d, ret, err);
 }

@@ -46,10 +46,10 @@ void clv_session_counts(session *s, clv_wire_close_reply *ret) {
   for (uint32_t i = 0; i < s->n_out; i++) add_counts(s->out[i].link, ret);
   for (uint32_t i = 0; i < s->n_in; i++) add_counts(s->in[i].link, ret);
   for (uint32_t i = 0; s->node && i < CLV_MODULE_ALL; i++) {
-    clv_stage_counts c;
-    clv_stage *stage = clv_node_stage(s->node, i);
-    if (!stage) continue;
-    clv_stage_count(stage, &c);
+    clv_module_counts c;
+    clv_module *module = clv_node_module(s->node, i);
+    if (!module) continue;
+    clv_module_count(module, &c);
     ret->forwards += c.forwards;
     ret->backwards += c.backwards;
   }
@@ -92,7 +92,7 @@ void clv_session_uses(session *s, unsigned threads) {
   pthread_mutex_unlock(&s->service->lock);
 }
 
-void clv_session_close(session *s, const char *verdict) {
+void clv_session_close(session *s, const char *reason) {
   clv_service *v = s->service;
   bool mine = false;
   pthread_mutex_lock(&v->lock);
@@ -107,11 +107,11 @@ void clv_session_close(session *s, const char *verdict) {
   if (!mine) return; /* somebody else is closing it */
   clv_account_discharge(v->identities[s->allowed], CLV_QUOTA_SESSIONS, 1);
   pthread_mutex_lock(&s->lock);
-  s->gone = true; /* a LoadShard that is at work starts no thread any more, nobody attaches */
+  s->gone = true; /* a LoadModule that is at work starts no thread any more, nobody attaches */
   pthread_mutex_unlock(&s->lock);
   clv_wire_close_reply c;
   clv_session_counts(s, &c);
-  clv_session_leaves(s, verdict);
+  clv_session_leaves(s, reason);
   if (s->node) clv_node_stop(s->node);
   if (s->computing) pthread_join(s->compute, NULL);
   pthread_mutex_lock(&v->lock);
@@ -119,8 +119,8 @@ void clv_session_close(session *s, const char *verdict) {
   pthread_mutex_unlock(&v->lock);
   drop_links(s);
   clv_log_event(CLV_LOG_INFO, "audit",
-                "close session=%s identity=%s verdict=\"%s\" bytes_in=%llu bytes_out=%llu", s->name,
-                s->owner, verdict, (unsigned long long)c.bytes_in, (unsigned long long)c.bytes_out);
+                "close session=%s identity=%s reason=\"%s\" bytes_in=%llu bytes_out=%llu", s->name,
+                s->owner, reason, (unsigned long long)c.bytes_in, (unsigned long long)c.bytes_out);
   clv_session_unref(s);
 }
 
@@ -219,13 +219,13 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
   if (code != CLV_OK) v->refused[clv_refusal_of(code)]++;
   pthread_mutex_unlock(&v->lock);
   if (code != CLV_OK) {
-    clv_log_event(CLV_LOG_WARN, "audit", "deny session=%s identity=%s verdict=\"%s\"", r->name, uri,
+    clv_log_event(CLV_LOG_WARN, "audit", "deny session=%s identity=%s reason=\"%s\"", r->name, uri,
                   err->text);
     clv_service_note(v, uri, "session %s was refused: %s", r->name, err->text);
     return code;
   }
   *ret_granted = s->granted;
-  clv_log_event(CLV_LOG_INFO, "audit", "open session=%s identity=%s verdict=\"ok\"", s->name, uri);
+  clv_log_event(CLV_LOG_INFO, "audit", "open session=%s identity=%s reason=\"ok\"", s->name, uri);
   s = NULL; /* the table's now */
   return CLV_OK;
 }

@@ -23,8 +23,8 @@ typedef struct clv_snapshot_memory {
   uint32_t n_held;
   trouble trouble, *troubles; /* [n_held], like the rest */
   clv_wire_session_status *sessions;
-  clv_wire_stage_status *stages; /* [n_held * CLV_WIRE_MODULES] */
-  clv_wire_link_status *links;   /* [n_held * MAX_LINKS] */
+  clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES] */
+  clv_wire_link_status *links;     /* [n_held * MAX_LINKS] */
 } memory;
 
 /* ---- what went wrong ----------------------------------------------------------------------------- */
@@ -75,14 +75,14 @@ static void last_trouble(session *s, clv_session_node *node, trouble *ret) {
 
 /* A master that is refused something, for a quota say, often goes at once: then why it went is what stays.
  * That a link to a peer has ended is no reason: so it does when all is well. */
-void clv_session_leaves(session *s, const char *verdict) {
+void clv_session_leaves(session *s, const char *reason) {
   clv_node_failure f = {0};
   pthread_mutex_lock(&s->lock);
   clv_session_node *node = s->node;
   pthread_mutex_unlock(&s->lock);
   if (node) clv_node_last_failure(node, &f);
   if (f.count && clv_now_ns() - f.at_ns < LATELY_NS)
-    clv_service_note(s->service, s->owner, "session %s: %s; then %s", s->name, f.text, verdict);
+    clv_service_note(s->service, s->owner, "session %s: %s; then %s", s->name, f.text, reason);
 }
 
 /* ---- links --------------------------------------------------------------------------------------- */
@@ -142,17 +142,17 @@ static void add_link(clv_wire_session_status *s, const held_link *h) {
 
 static void fill_modules(clv_session_node *node, clv_wire_session_status *out) {
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
-    clv_stage_counts k;
-    clv_stage *stage = clv_node_stage(node, i);
-    if (!stage) continue;
-    clv_stage_count(stage, &k);
-    out->stages[out->n_stages++] = (clv_wire_stage_status){.stage = i,
-                                                           .steps = k.steps,
-                                                           .forwards = k.forwards,
-                                                           .backwards = k.backwards,
-                                                           .evals = k.evals,
-                                                           .compute_ns = k.compute_ns,
-                                                           .name = clv_stage_name(stage)};
+    clv_module_counts k;
+    clv_module *module = clv_node_module(node, i);
+    if (!module) continue;
+    clv_module_count(module, &k);
+    out->modules[out->n_modules++] = (clv_wire_module_status){.module = i,
+                                                              .steps = k.steps,
+                                                              .forwards = k.forwards,
+                                                              .backwards = k.backwards,
+                                                              .evals = k.evals,
+                                                              .compute_ns = k.compute_ns,
+                                                              .name = clv_module_name(module)};
   }
 }
 
@@ -173,7 +173,7 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
   out->turn_ns = t.turn_ns;
 }
 
-/* out->stages and out->links have room; a node lives as long as its session. */
+/* out->modules and out->links have room; a node lives as long as its session. */
 static void fill_session(session *s, uint64_t now, trouble *t, clv_wire_session_status *out) {
   held_link links[MAX_LINKS];
   out->session = s->id;
@@ -202,10 +202,10 @@ static clv_code fill_sessions(memory *m, uint64_t now, clv_err *err) {
   size_t n = m->n_held;
   CLV_TRY(clv_alloc(n, sizeof *m->troubles, &m->troubles, err));
   CLV_TRY(clv_alloc(n, sizeof *m->sessions, &m->sessions, err));
-  CLV_TRY(clv_alloc(n * CLV_WIRE_MODULES, sizeof *m->stages, &m->stages, err));
+  CLV_TRY(clv_alloc(n * CLV_WIRE_MODULES, sizeof *m->modules, &m->modules, err));
   CLV_TRY(clv_alloc(n * MAX_LINKS, sizeof *m->links, &m->links, err));
   for (size_t i = 0; i < n; i++) {
-    m->sessions[i].stages = m->stages + i * CLV_WIRE_MODULES;
+    m->sessions[i].modules = m->modules + i * CLV_WIRE_MODULES;
     m->sessions[i].links = m->links + i * MAX_LINKS;
     fill_session(m->held[i], now, &m->troubles[i], &m->sessions[i]);
   }
@@ -244,7 +244,7 @@ static void fill_process(clv_service *v, clv_service_snapshot *now) {
   out->connections = clv_rpc_server_connections(v->server);
   out->max_connections = (uint32_t)v->config->limits.connections;
   out->handshake_failures = now->calls.unauthenticated;
-  for (size_t i = 0; i < CLV_TLS_CAUSES; i++)
+  for (size_t i = 0; i < CLV_TLS_FAILURES; i++)
     out->handshake_failures += now->callers.failed[i] + now->peers.failed[i];
 }
 
@@ -300,7 +300,7 @@ void clv_service_snapshot_done(clv_service_snapshot *snapshot) {
   for (uint32_t i = 0; i < m->n_held; i++) clv_session_unref(m->held[i]);
   free(m->troubles);
   free(m->sessions);
-  free(m->stages);
+  free(m->modules);
   free(m->links);
   free(m);
   *snapshot = (clv_service_snapshot){0};

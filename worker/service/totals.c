@@ -25,10 +25,10 @@ static void add_link(clv_link *link, edge_bytes *edge) {
 
 static void add_stages(clv_session_node *node, work *w) {
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
-    clv_stage_counts c;
-    clv_stage *stage = clv_node_stage(node, i);
-    if (!stage) continue;
-    clv_stage_count(stage, &c);
+    clv_module_counts c;
+    clv_module *module = clv_node_module(node, i);
+    if (!module) continue;
+    clv_module_count(module, &c);
     w->forwards += c.forwards;
     w->backwards += c.backwards;
     w->steps += c.stepped;

@@ -29,7 +29,7 @@ def frame(kind, *tensors, transfer=0, context=1, **fields):
 
 def call(id, module, *args, tensors=(), flags=pb.FLAG_TRAINING, **fields):
     body = pb.Call(args=args, **{k: fields.pop(k) for k in list(fields) if k in pb.Call.DESCRIPTOR.fields_by_name})
-    return frame(pb.CALL, *tensors, message=id, stage=module, flags=flags, call=body, **fields)
+    return frame(pb.CALL, *tensors, message=id, module=module, flags=flags, call=body, **fields)
 
 
 def here(value=0):
@@ -86,7 +86,7 @@ def chunks(transfer, *, parts=(0, 700, 1536)):
 
 CHUNKED = call(20, 0, here(9), tensors=BIG, transfer=5)
 KEEP = ref(pb.REF_KEEP, context=1, message=11, ref=1, fork=2, key=3, number=1)
-STATE = dict(context=0, message=70, stage=0)
+STATE = dict(context=0, message=70, module=0)
 BIAS = ((3,), [1, 2, 3])
 TALKS = {
     "forward": CHAIN + [END],
@@ -112,11 +112,11 @@ TALKS = {
     "two_gradients": [call(10, 0, here(9), tensors=[X43]),
                       prepare(needed(10, pb.Target(value=9, order=3), contributions=2), vote=True),
                       gradient(10, X43, order=1), (WORKER, gradient(10, X43, order=0)), apply(), END],
-    "turns": [call(10, 0, here(9), tensors=[X43], turn=1, input_turn=3, weight_turn=4),
-              call(11, 1, arg(10), turn=2)] + BACKWARD + [apply(turn=5, keep=True), END],
-    "behind": [call(10, 0, here(9), tensors=[X43], turn=1, input_turn=2)] + [
-        prepare(needed(10, contributions=1)), gradient(10, X43), apply(turn=3, keep=True),
-        call(13, 0, here(), tensors=[X43], turn=4, behind=True), deliver(13), END],
+    "turns": [call(10, 0, here(9), tensors=[X43], position=1, input_position=3, weight_position=4),
+              call(11, 1, arg(10), position=2)] + BACKWARD + [apply(position=5, keep=True), END],
+    "behind": [call(10, 0, here(9), tensors=[X43], position=1, input_position=2)] + [
+        prepare(needed(10, contributions=1)), gradient(10, X43), apply(position=3, keep=True),
+        call(13, 0, here(), tensors=[X43], position=4, old_weights=True), deliver(13), END],
     "after": [call(10, 0, here(9), tensors=[X43]), call(11, 0, here(8), tensors=[X43], after=10), END],
     "dropped": CHAIN[:2] + [frame(pb.DROP, step=2, upstream=[10, 11]), END],
     "drop_first": [frame(pb.DROP, step=2, upstream=[10, 11])] + CHAIN[:2] + [END],
@@ -124,17 +124,17 @@ TALKS = {
                       gradient(10, X43), END],
     "end_with_step": CHAIN + BACKWARD + [frame(pb.END_CONTEXT, message=60, commit=pb.Commit(
         scale=1, lr=0.1, apply=True))],
-    "old_weights": [call(10, 0, here(9), tensors=[X43], turn=1, input_turn=3),
-                    call(11, 0, here(8), tensors=[X43], turn=2, input_turn=5),
+    "old_weights": [call(10, 0, here(9), tensors=[X43], position=1, input_position=3),
+                    call(11, 0, here(8), tensors=[X43], position=2, input_position=5),
                     prepare(needed(10, pb.Target(value=9), contributions=1), calls=2), gradient(10, X43),
-                    apply(turn=4, keep=True),
+                    apply(position=4, keep=True),
                     prepare(needed(11, pb.Target(value=8), contributions=1), phase=2, calls=2),
-                    gradient(11, X43, phase=2), call(12, 0, here(), tensors=[X43], turn=6, behind=True), END],
+                    gradient(11, X43, phase=2), call(12, 0, here(), tensors=[X43], position=6, old_weights=True), END],
     "two_contexts": CHAIN + BACKWARD[:2] + [
         changed(m, context=2) for m in CHAIN + BACKWARD[:2]] + [
         apply(), changed(apply(), context=2), BACKWARD[2], changed(BACKWARD[2], context=2),
         frame(pb.REVERT, message=51), changed(END, context=2), END],
-    "state_behind_a_call": [call(11, 1, arg(8)), frame(pb.STATE_GET, **dict(STATE, stage=1), state=pb.State(what=1)),
+    "state_behind_a_call": [call(11, 1, arg(8)), frame(pb.STATE_GET, **dict(STATE, module=1), state=pb.State(what=1)),
                             (WORKER, frame(pb.VALUE, X43, message=8)), END],
     "too_many_values": [(WORKER, frame(pb.VALUE, ((1,), [1]), message=100 + i)) for i in range(60)] + [
         call(10, 0, arg(159)), call(11, 0, here(), tensors=[X43]), END],
@@ -173,7 +173,7 @@ TALKS = {
              frame(pb.CREDIT, context=0, credit=pb.Credit(bytes=100))],
     "state_get": [frame(pb.STATE_GET, **STATE, state=pb.State(what=1)),
                   frame(pb.STATE_GET, **STATE, state=pb.State(what=2)),
-                  frame(pb.STATE_GET, **dict(STATE, stage=7), state=pb.State(what=1))],
+                  frame(pb.STATE_GET, **dict(STATE, module=7), state=pb.State(what=1))],
     "state_gradients": LOSS + [frame(pb.STATE_GET, **dict(STATE, context=1), state=pb.State(what=4)), END],
     "state_put": [frame(pb.STATE_PUT, BIAS, **STATE, state=pb.State(what=1, name="0.bias", index=0, count=2)),
                   frame(pb.STATE_PUT, BIAS, **STATE, state=pb.State(what=1, name="none", index=1, count=2)),

@@ -22,7 +22,7 @@ def bad_tensors(*tensors, kind=pb.VALUE, payload=b"", **fields):
 
 BAD = {
     "kind": pb.Frame(kind=77), "kind_hole": pb.Frame(kind=5),
-    "context": frame(pb.DELIVER, context=0, message=1), "module": frame(pb.REVERT, message=1, stage=256),
+    "context": frame(pb.DELIVER, context=0, message=1), "module": frame(pb.REVERT, message=1, module=256),
     "flags": frame(pb.DELIVER, message=1, flags=64), "flags_here": frame(pb.DELIVER, message=1, flags=1),
     "upstream": frame(pb.DROP, upstream=range(65)), "upstream_here": frame(pb.DELIVER, message=1, upstream=[1]),
     "message": frame(pb.DELIVER), "to_here": frame(pb.REVERT, message=1, to="w2"),
@@ -33,7 +33,7 @@ BAD = {
     "owner": pb.Frame(kind=pb.ATTACH, attach=changed(ATTACH, owner="o" * 300)),
     "first_credit": pb.Frame(kind=pb.ATTACHED, attached=pb.Attached(credit_bytes=1 << 60)),
     "scale": apply(scale=NAN), "lrs": apply(more_lrs=[0.5] * 16), "more_lr": apply(more_lrs=[NAN]),
-    "turn": apply(turn=1 << 21), "turn_dropped": apply(turn=3, apply=False),
+    "turn": apply(position=1 << 21), "turn_dropped": apply(position=3, apply=False),
     "vote": frame(pb.FINISHED, message=1, phase=1, vote=pb.Vote(finite=True, grad_sq=-1)),
     "vote_digest": frame(pb.FINISHED, message=1, phase=1, vote=pb.Vote(digest=b"short")),
     "vote_tensor": frame(pb.FINISHED, BIAS, message=1, phase=1),
@@ -50,7 +50,7 @@ BAD = {
     "state_count": frame(pb.STATE_GET, message=1, state=pb.State(what=1, count=5000)),
     "state_name": frame(pb.STATE_PUT, BIAS, message=1, state=pb.State(what=1, count=1)),
     "args": bad_call([arg(1)] * 9), "arg": bad_call([pb.Arg()]), "no_args": bad_call([]),
-    "args_here": bad_call([here()]), "turns": bad_call([arg(1)], turn=5, input_turn=4),
+    "args_here": bad_call([here()]), "turns": bad_call([arg(1)], position=5, input_position=4),
     "needed_id": bad_backward(needed(0)), "needed_root": bad_backward(needed(1, root=NAN)),
     "needed_many": bad_backward(needed(1, contributions=5000)),
     "target": bad_backward(needed(1, pb.Target(value=0))),

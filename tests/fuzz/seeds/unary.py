@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of unary calls, good and bad (corpus/wire), LoadShard as far as a stage (load), and answers to Status, two
-of each worker (look)."""
+"""Messages of unary calls, good and bad (corpus/wire), LoadModule as far as a stage (load), and answers to Status, two
+of each worker (status)."""
 import struct
 
 from seeds.base import F32, I64, ID, PROTOCOL, changed, pb, write
@@ -35,8 +35,8 @@ def spec(*dims, dtype=F32):
 
 
 def load(nodes, inputs=(spec(4, 3),), outputs=None, **fields):
-    return pb.LoadShardRequest(**dict(dict(
-        session=ID, epoch=1, stage=1, threads=1, device="cpu", name="encoder", seed=5, in_flight=2, inputs=inputs,
+    return pb.LoadModuleRequest(**dict(dict(
+        session=ID, epoch=1, module=1, threads=1, device="cpu", name="encoder", seed=5, in_flight=2, inputs=inputs,
         graph=pb.Graph(nodes=nodes, outputs=[len(nodes) - 1] if outputs is None else outputs),
         route=pb.Route(input_needs_grad=True, peers=["w2"]),
         optimizer=pb.Optimizer(kind=pb.OPTIMIZER_SGD, lr=0.1, momentum=0.9, nesterov=True)), **fields))
@@ -115,7 +115,7 @@ LOADS = {
 
 SESSION = pb.SessionStatus(
     session=ID, epoch=2, name="films", bytes_in=1 << 30, bytes_out=300 << 20, memory_bytes=1 << 20, contexts=2,
-    stages=[pb.StageStatus(stage=i, steps=120, forwards=480, backwards=480, evals=i, compute_ns=10**9, name="" if i == 2 else "caf\u00e9")
+    modules=[pb.ModuleStatus(module=i, steps=120, forwards=480, backwards=480, evals=i, compute_ns=10**9, name="" if i == 2 else "caf\u00e9")
             for i in (1, 2)], values=14, calls_waiting=3, late_frames=1, identity="spiffe://c/master",
     age_ms=754000, attached=True, memory_limit=1 << 34, busy_ns=10**10, idle_ns=9 * 10**10, turn_ns=10**9,
     references_owned=3, references_used=2, references_pending=1, links=[
@@ -169,7 +169,7 @@ unary(4, {"open_reply": pb.OpenSessionReply(incarnation=ID, granted=LIMITS)})
 unary(5, {"close_request": pb.CloseSessionRequest(session=ID, epoch=3)})
 unary(6, {"close_reply": pb.CloseSessionReply(bytes_in=1, bytes_out=2, forwards=3, backwards=4)})
 unary(7, {"load_request": LOADS["groups"], "load_request_artifact": LOADS["artifact"],
-          "load_bad_name": changed(LINEAR, name="n" * 129), "load_bad_stage": changed(LINEAR, stage=255),
+          "load_bad_name": changed(LINEAR, name="n" * 129), "load_bad_module": changed(LINEAR, module=255),
           "load_bad_graph": changed(LINEAR, graph=None),
           "load_bad_route": changed(LINEAR, route=None),
           "load_bad_optimizer": changed(LINEAR, optimizer=None),
@@ -200,23 +200,23 @@ unary(7, {"load_request": LOADS["groups"], "load_request_artifact": LOADS["artif
           "load_bad_layer": load([X, node(6, [0], "r", 1 << 21)]),
           "load_bad_nodes": load(many(X, 2049)),
           "load_bad_outputs": load([X], outputs=[0] * 17)})
-unary(8, {"load_reply": pb.LoadShardReply(params=[pb.ParamSpec(name="fc.weight", spec=spec(5, 3),
+unary(8, {"load_reply": pb.LoadModuleReply(params=[pb.ParamSpec(name="fc.weight", spec=spec(5, 3),
                                                                digest=bytes(32))],
                                           memory_bytes=4096, outputs=[spec(4, 5)]),
-          "load_reply_bad_spec": pb.LoadShardReply(params=[pb.ParamSpec(name="w")]),
-          "load_reply_bad_digest": pb.LoadShardReply(params=[pb.ParamSpec(name="w", spec=spec(1))]),
-          "load_reply_bad_outputs": pb.LoadShardReply(outputs=many(spec(1), 17)),
-          "load_reply_bad_bytes": pb.LoadShardReply(memory_bytes=1 << 60)})
+          "load_reply_bad_spec": pb.LoadModuleReply(params=[pb.ParamSpec(name="w")]),
+          "load_reply_bad_digest": pb.LoadModuleReply(params=[pb.ParamSpec(name="w", spec=spec(1))]),
+          "load_reply_bad_outputs": pb.LoadModuleReply(outputs=many(spec(1), 17)),
+          "load_reply_bad_bytes": pb.LoadModuleReply(memory_bytes=1 << 60)})
 unary(9, {"status_request": pb.StatusRequest(session=ID), "status_request_all": pb.StatusRequest(),
           "status_request_bad": pb.StatusRequest(session=b"short")})
 unary(10, {"status_reply": STATUS, "status_reply_old": pb.StatusReply(incarnation=ID, uptime_ms=5),
            "status_reply_bad_links": changed(STATUS, sessions=[changed(SESSION, links=many(pb.LinkStatus(), 34))]),
            "status_reply_bad_peer": changed(STATUS, sessions=[
                changed(SESSION, links=[pb.LinkStatus(peer="p" * 129)])]),
-           "status_reply_bad_stage_name": changed(STATUS, sessions=[
-               changed(SESSION, stages=[pb.StageStatus(name="n" * 129)])]),
-           "status_reply_bad_stages": changed(STATUS, sessions=[
-               changed(SESSION, stages=many(pb.StageStatus(), 256))]),
+           "status_reply_bad_module_name": changed(STATUS, sessions=[
+               changed(SESSION, modules=[pb.ModuleStatus(name="n" * 129)])]),
+           "status_reply_bad_modules": changed(STATUS, sessions=[
+               changed(SESSION, modules=many(pb.ModuleStatus(), 256))]),
            "status_reply_bad_sessions": changed(STATUS, sessions=many(pb.SessionStatus(session=ID), 257)),
            "status_reply_bad_text": changed(STATUS, last_error=pb.Trouble(text="\u001b[2J")),
            "status_reply_bad_id": changed(STATUS, sessions=[changed(SESSION, session=b"x")]),
@@ -231,12 +231,12 @@ for name, message in LOADS.items():
 # ---- answers to Status, two of each worker -----------------------------------------------------------------------------
 
 
-def later(stage=1, peer=None, **fields):
+def later(module=1, peer=None, **fields):
     """The answer ten seconds on: what has grown by how much, on the first link alone; shares in seconds."""
-    s = changed(SESSION, age_ms=764000, stages=[changed(SESSION.stages[0], stage=stage)])
+    s = changed(SESSION, age_ms=764000, modules=[changed(SESSION.modules[0], module=module)])
     for key in ("busy_ns", "idle_ns", "turn_ns"):
         setattr(s, key, getattr(s, key) + 10**9 * fields.pop(key, 0))
-    s.stages[0].forwards += fields.pop("forwards", 40)
+    s.modules[0].forwards += fields.pop("forwards", 40)
     link = s.links[0]
     link.peer = peer or ""
     if peer:
@@ -249,16 +249,16 @@ def later(stage=1, peer=None, **fields):
     return changed(STATUS, uptime_ms=810000, sessions=[s], draining=False)
 
 
-def before(stage=1, peer=None):
-    s = changed(SESSION, stages=[changed(SESSION.stages[0], stage=stage)])
+def before(module=1, peer=None):
+    s = changed(SESSION, modules=[changed(SESSION.modules[0], module=module)])
     s.links[0].peer = peer or ""
     if peer:
         del s.links[1]
     return changed(STATUS, sessions=[s])
 
 
-def one(now, stage=1, peer=None):
-    return [before(stage, peer), now]
+def one(now, module=1, peer=None):
+    return [before(module, peer), now]
 
 
 NEVER = [None, None]
@@ -279,9 +279,9 @@ LOOKS = {
     "expired": [None, changed(STATUS, certificate_ends=5, worker="other")],
     "no_certificate": [None, changed(STATUS, certificate_ends=0)], "tenant": [None, changed(STATUS, sees_all=False)],
     "modules": [None, changed(STATUS, sessions=[
-        changed(SESSION, stages=[pb.StageStatus(stage=i) for i in range(9)])])],
+        changed(SESSION, modules=[pb.ModuleStatus(module=i) for i in range(9)])])],
     "detached": [None, changed(STATUS, sessions=[
-        changed(SESSION, attached=False, stages=[], links=[], last_error=None, references_pending=0)])],
+        changed(SESSION, attached=False, modules=[], links=[], last_error=None, references_pending=0)])],
     "error": [None, b"no \x1b[2J connection \xff"], "asking": NEVER,
     "busy_elsewhere": one(later(**WAITS)) + one(later(2, busy_ns=10), 2),
     "turn_elsewhere": one(later(**WAITS)) + one(later(2, turn_ns=10), 2),
@@ -295,4 +295,4 @@ for name, answers in LOOKS.items():
     for answer in answers:
         data = answer if isinstance(answer, bytes) else answer.SerializeToString() if answer else b""
         out += struct.pack("<H", len(data)) + data
-    write("look", name, out)
+    write("status", name, out)

@@ -19,8 +19,8 @@ static void error_keeps_first_line_and_prefixes(void **state) {
   assert_int_equal(clv_fail(&err, CLV_RANGE, "%d is above %d", 7, 5), CLV_RANGE);
   assert_string_equal(err.text, "7 is above 5");
   assert_non_null(strstr(err.where, "test_base.c:"));
-  assert_int_equal(clv_err_prefix(&err, "shard %d", 3), CLV_RANGE);
-  assert_string_equal(err.text, "shard 3: 7 is above 5");
+  assert_int_equal(clv_err_prefix(&err, "module %d", 3), CLV_RANGE);
+  assert_string_equal(err.text, "module 3: 7 is above 5");
   for (int i = 0; i < 100; i++) clv_err_prefix(&err, "a long prefix that repeats");
   assert_true(strlen(err.text) < sizeof err.text);
   assert_int_equal(clv_fail(NULL, CLV_EXISTS, "nobody listens"), CLV_EXISTS);

@@ -68,14 +68,14 @@ static void text_lines(void **state) {
   begin_capture(CLV_LOG_ERROR, false, false);
   clv_log(CLV_LOG_WARN, "not wanted");
   clv_log_event(CLV_LOG_DEBUG, "x", "not wanted");
-  clv_say(CLV_LOG_INFO, "note", "said at any level");
+  clv_notice(CLV_LOG_INFO, "note", "said at any level");
   assert_string_equal(captured(), "cleave: said at any level\n");
 }
 
 static void json_lines(void **state) {
   (void)state;
   begin_capture(CLV_LOG_DEBUG, true, false);
-  clv_say(CLV_LOG_ERROR, "failed", "a \"quote\"\nand \x01 and \xff");
+  clv_notice(CLV_LOG_ERROR, "failed", "a \"quote\"\nand \x01 and \xff");
   const char *text = captured();
   assert_memory_equal(text, "{\"time\":\"", 9);
   assert_string_equal(text + 9 + 24,

@@ -651,7 +651,7 @@ static void examples_load(void **state) {
   clv_bytes_done(&text);
   static const char *const shipped[] = {
       "deploy/sessions/fashion-mnist.yaml", "deploy/sessions/image-folder.yaml",
-      "deploy/sessions/two-hosts.yaml", "deploy/sessions/resnet50-two-shards.yaml",
+      "deploy/sessions/two-hosts.yaml", "deploy/sessions/resnet50-two-stages.yaml",
       "deploy/sessions/resnet18-fashion-mnist.yaml"};
   for (size_t i = 0; i < CLV_COUNT(shipped); i++) {
     clv_session_config *c = NULL;

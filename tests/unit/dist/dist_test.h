@@ -38,15 +38,15 @@ static inline clv_graph *graph_of(clv_op op, int64_t rows, int64_t columns) {
 }
 
 /* A module that learns by SGD. */
-static inline clv_stage_options stage_of(clv_graph *graph, uint32_t index) {
-  return (clv_stage_options){.index = index,
-                             .graph = graph,
-                             .backend = clv_backend_ref(),
-                             .threads = 1,
-                             .optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1},
-                             .learns = true,
-                             .seed = 1,
-                             .in_flight = 1};
+static inline clv_module_options stage_of(clv_graph *graph, uint32_t index) {
+  return (clv_module_options){.index = index,
+                              .graph = graph,
+                              .backend = clv_backend_ref(),
+                              .threads = 1,
+                              .optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1},
+                              .learns = true,
+                              .seed = 1,
+                              .in_flight = 1};
 }
 
 #endif

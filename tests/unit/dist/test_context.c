@@ -26,10 +26,10 @@ static void on_driver(void *user, clv_packet *p) {
 
 static void add_module(fixture *f, uint32_t index, clv_op op) {
   clv_err err = {0};
-  clv_stage_options so = stage_of(graph_of(op, BATCH, WIDTH), index);
-  clv_stage *stage;
-  assert_ok(clv_stage_new(&so, &stage, &err));
-  assert_ok(clv_node_add_stage(f->node, stage, &err));
+  clv_module_options so = stage_of(graph_of(op, BATCH, WIDTH), index);
+  clv_module *module;
+  assert_ok(clv_module_new(&so, &module, &err));
+  assert_ok(clv_node_add_module(f->node, module, &err));
 }
 
 static int set_up(void **state) {
@@ -158,8 +158,8 @@ static void the_numbers_are_those_of_the_weights(void **state) {
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = filled(f, 1), *dy = filled(f, 2);
   clv_state_item w, b;
-  assert_true(clv_stage_state_item(clv_node_stage(f->node, 0), CLV_STATE_WEIGHTS, 0, &w));
-  assert_true(clv_stage_state_item(clv_node_stage(f->node, 0), CLV_STATE_WEIGHTS, 1, &b));
+  assert_true(clv_module_state_item(clv_node_module(f->node, 0), CLV_STATE_WEIGHTS, 0, &w));
+  assert_true(clv_module_state_item(clv_node_module(f->node, 0), CLV_STATE_WEIGHTS, 1, &b));
   post_call(f, 7, 11, 10, x);
   assert_ok(clv_packet_prepare(f->pool, 7, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_need(p, 11, 1, 0, &err));
@@ -189,7 +189,7 @@ static uint64_t draw(uint64_t *seed, uint64_t n) {
 
 static void random_call(fixture *f, clv_packet *p, uint64_t *seed) {
   clv_err err = {0};
-  p->frame.stage = draw(seed, 12) == 0 ? 3 : (uint32_t)draw(seed, 2);
+  p->frame.module = draw(seed, 12) == 0 ? 3 : (uint32_t)draw(seed, 2);
   p->frame.call.after = draw(seed, 4) ? 0 : 1 + draw(seed, 12);
   uint32_t n = draw(seed, 20) == 0 ? 2 : 1;
   for (uint32_t i = 0; i < n; i++) {
@@ -255,7 +255,7 @@ static void random_frame(fixture *f, uint64_t first_context, uint64_t *seed) {
     clv_packet_add(p, t);
   }
   if (kind == CLV_APPLY) {
-    p->frame.stage = CLV_MODULE_ALL;
+    p->frame.module = CLV_MODULE_ALL;
     p->frame.commit.apply = draw(seed, 4) > 0;
   }
   if (kind == CLV_STATE_GET)

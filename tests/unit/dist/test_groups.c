@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Groups of parameters at a node: what a stage makes of them, and the rates that a step needs.
+ * Groups of parameters at a node: what a module makes of them, and the rates that a step needs.
  */
 #include <stdio.h>
 
@@ -8,36 +8,36 @@
 
 enum { BATCH = 2, WIDTH = 3, WEIGHTS = WIDTH * WIDTH };
 
-/* ---- stages ---------------------------------------------------------------------------------- */
+/* ---- modules ---------------------------------------------------------------------------------- */
 
-static clv_stage_options options_of(uint32_t index) {
+static clv_module_options options_of(uint32_t index) {
   return stage_of(graph_of(CLV_OP_LINEAR, BATCH, WIDTH), index);
 }
 
-static clv_stage_group group_of(const char *const *params, uint32_t n) {
-  return (clv_stage_group){.optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1, .momentum = 0.9},
-                           .params = params,
-                           .n_params = n};
+static clv_module_group group_of(const char *const *params, uint32_t n) {
+  return (clv_module_group){.optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1, .momentum = 0.9},
+                            .params = params,
+                            .n_params = n};
 }
 
-static void refused(const clv_stage_group *groups, uint32_t n, const char *frozen, clv_code code,
+static void refused(const clv_module_group *groups, uint32_t n, const char *frozen, clv_code code,
                     const char *part) {
   clv_err err = {0};
-  clv_stage *stage = NULL;
-  clv_stage_options o = options_of(0);
+  clv_module *module = NULL;
+  clv_module_options o = options_of(0);
   o.groups = groups;
   o.n_groups = n;
   o.frozen = &frozen;
   o.n_frozen = frozen != NULL;
-  assert_int_equal(clv_stage_new(&o, &stage, &err), code);
-  assert_null(stage);
+  assert_int_equal(clv_module_new(&o, &module, &err), code);
+  assert_null(module);
   if (!strstr(err.text, part)) fail_msg("'%s' is not in: %s", part, err.text);
 }
 
 static void groups_that_cannot_be_are_refused(void **state) {
   static const char *const bias[] = {"0.bias"}, *const wrong[] = {"0.bias", "0.scale"};
   static const char *const twice[] = {"0.weight", "0.weight"};
-  clv_stage_group groups[CLV_WIRE_GROUPS + 1] = {group_of(bias, 1), group_of(bias, 1)};
+  clv_module_group groups[CLV_WIRE_GROUPS + 1] = {group_of(bias, 1), group_of(bias, 1)};
   (void)state;
   refused(groups, 2, NULL, CLV_EXISTS, "'0.bias' is in groups 1 and 2");
   refused(groups, 1, "0.bias", CLV_INVALID, "'0.bias' of group 1 does not learn");
@@ -54,17 +54,17 @@ static void groups_that_cannot_be_are_refused(void **state) {
 /* One group has momentum, so all parameters have a moment in the state. */
 static void the_state_has_the_moments_of_all_parameters(void **state) {
   static const char *const bias[] = {"0.bias"};
-  const clv_stage_group group = group_of(bias, 1);
+  const clv_module_group group = group_of(bias, 1);
   clv_err err = {0};
   clv_state_item item;
-  CLV_AUTO(clv_stage_freep) clv_stage *stage = NULL;
-  clv_stage_options o = options_of(0);
+  CLV_AUTO(clv_module_freep) clv_module *module = NULL;
+  clv_module_options o = options_of(0);
   (void)state;
   o.groups = &group;
   o.n_groups = 1;
-  assert_ok(clv_stage_new(&o, &stage, &err));
-  assert_int_equal(clv_stage_state_count(stage, CLV_STATE_OPTIMIZER), 3);
-  assert_true(clv_stage_state_item(stage, CLV_STATE_OPTIMIZER, 0, &item));
+  assert_ok(clv_module_new(&o, &module, &err));
+  assert_int_equal(clv_module_state_count(module, CLV_STATE_OPTIMIZER), 3);
+  assert_true(clv_module_state_item(module, CLV_STATE_OPTIMIZER, 0, &item));
   assert_string_equal(item.name, "0.weight.momentum_buffer");
 }
 
@@ -91,7 +91,7 @@ static void on_driver(void *user, clv_packet *p) {
 
 static int set_up(void **state) {
   static const char *const bias[] = {"0.bias"};
-  const clv_stage_group group = group_of(bias, 1);
+  const clv_module_group group = group_of(bias, 1);
   clv_err err = {0};
   fixture *f = calloc(1, sizeof *f);
   assert_non_null(f);
@@ -99,13 +99,13 @@ static int set_up(void **state) {
   clv_node_options o = {.pool = f->pool, .user = f, .on_driver = on_driver};
   assert_ok(clv_node_new(&o, &f->node, &err));
   for (uint32_t i = 0; i < MODULES; i++) {
-    clv_stage *stage;
-    clv_stage_options so = options_of(i);
+    clv_module *module;
+    clv_module_options so = options_of(i);
     so.groups = &group;
     so.n_groups = i > 0;
     so.hold_rest = i == 2;
-    assert_ok(clv_stage_new(&so, &stage, &err));
-    assert_ok(clv_node_add_stage(f->node, stage, &err));
+    assert_ok(clv_module_new(&so, &module, &err));
+    assert_ok(clv_node_add_module(f->node, module, &err));
   }
   *state = f;
   return 0;
@@ -171,10 +171,10 @@ static void differentiate(fixture *f, uint64_t context, float *ret_gradient) {
 /* Weight and bias of a module. */
 static void read_module(fixture *f, uint32_t module, float *ret) {
   clv_state_item item;
-  clv_stage *s = clv_node_stage(f->node, module);
-  assert_true(clv_stage_state_item(s, CLV_STATE_WEIGHTS, 0, &item));
+  clv_module *s = clv_node_module(f->node, module);
+  assert_true(clv_module_state_item(s, CLV_STATE_WEIGHTS, 0, &item));
   memcpy(ret, item.data, WEIGHTS * sizeof *ret);
-  assert_true(clv_stage_state_item(s, CLV_STATE_WEIGHTS, 1, &item));
+  assert_true(clv_module_state_item(s, CLV_STATE_WEIGHTS, 1, &item));
   memcpy(ret + WEIGHTS, item.data, WIDTH * sizeof *ret);
 }
 

@@ -33,19 +33,19 @@ typedef struct child {
 
 /* Claims, begins, starts at `step` and says it is there; then waits for its end. */
 static void train(const char *dir, bool resume, uint64_t step, int ready, int go) {
-  clv_claim *c;
+  clv_run_lock *c;
   clv_err err = {0};
   clv_sha256 digest = {{1}};
   char byte = 'k';
-  if (clv_claim_new(dir, &c, &err) != CLV_OK ||
-      clv_claim_begin(c, &(clv_claim_run){"n", "s.yaml", resume}, &err) != CLV_OK)
+  if (clv_run_lock_new(dir, &c, &err) != CLV_OK ||
+      clv_run_lock_begin(c, &(clv_run_lock_info){"n", "s.yaml", resume}, &err) != CLV_OK)
     _exit(1);
-  clv_claim_started(c, step, 50, &digest);
-  clv_claim_step(c, step + 1, 0.5, NAN);
+  clv_run_lock_started(c, step, 50, &digest);
+  clv_run_lock_step(c, step + 1, 0.5, NAN);
   if (write(ready, &byte, 1) != 1) _exit(1);
   if (read(go, &byte, 1) < 0) _exit(1);
-  clv_claim_end(c, CLV_RUN_FAILED, 6, "worker 'w1' was lost");
-  clv_claim_free(c);
+  clv_run_lock_end(c, CLV_RUN_FAILED, 6, "worker 'w1' was lost");
+  clv_run_lock_free(c);
   _exit(0);
 }
 
@@ -84,11 +84,11 @@ static clv_run_entry look(const char *dir) {
 
 static void a_folder_has_one_trainer(void **state) {
   clv_err err = {0};
-  clv_claim *second = NULL;
+  clv_run_lock *second = NULL;
   char pid[32];
   (void)state;
   child c = begin("runs/one", false, 0);
-  assert_int_equal(clv_claim_new("runs/one", &second, &err), CLV_PRECONDITION);
+  assert_int_equal(clv_run_lock_new("runs/one", &second, &err), CLV_PRECONDITION);
   assert_null(second);
   snprintf(pid, sizeof pid, "process %d", (int)c.pid);
   assert_says(&err, pid);
@@ -98,8 +98,8 @@ static void a_folder_has_one_trainer(void **state) {
   assert_int_equal(e.holder, c.pid);
   assert_int_equal(clv_entry_last(&e)->pid_start, clv_holder_start_of(c.pid));
   end(c, 0);
-  assert_ok(clv_claim_new("runs/one", &second, &err), &err);
-  clv_claim_free(second);
+  assert_ok(clv_run_lock_new("runs/one", &second, &err), &err);
+  clv_run_lock_free(second);
 }
 
 static void an_end_is_recorded_and_a_death_is_seen(void **state) {
@@ -213,13 +213,13 @@ static void the_best_is_kept(void **state) {
                                       {"test", 5, 0.1, 1}};
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
   clv_err err = {0};
-  clv_claim *c = NULL;
+  clv_run_lock *c = NULL;
   (void)state;
-  assert_ok(clv_claim_new("runs/six", &c, &err), &err);
-  assert_ok(clv_claim_begin(c, &(clv_claim_run){"six", "/s.yaml", false}, &err), &err);
-  for (size_t i = 0; i < CLV_COUNT(told); i++) clv_claim_evaluation(c, &told[i]);
-  clv_claim_end(c, CLV_RUN_FINISHED, 0, "");
-  clv_claim_free(c);
+  assert_ok(clv_run_lock_new("runs/six", &c, &err), &err);
+  assert_ok(clv_run_lock_begin(c, &(clv_run_lock_info){"six", "/s.yaml", false}, &err), &err);
+  for (size_t i = 0; i < CLV_COUNT(told); i++) clv_run_lock_evaluation(c, &told[i]);
+  clv_run_lock_end(c, CLV_RUN_FINISHED, 0, "");
+  clv_run_lock_free(c);
   assert_ok(clv_record_read("runs/six", &r, &err), &err);
   assert_int_equal(r.best.step, 2);
   assert_string_equal(r.best.what, "validation");
@@ -228,7 +228,7 @@ static void the_best_is_kept(void **state) {
 /* A new run does not stumble over what it cannot read. */
 static void a_damaged_record_is_begun_anew(void **state) {
   clv_err err = {0};
-  clv_claim *c = NULL;
+  clv_run_lock *c = NULL;
   (void)state;
   assert_ok(clv_mkdirs("runs/seven", &err), &err);
   put("runs/seven/run.json", "{\"format\": \"cleave-run\", \"version\": 1}");
@@ -236,10 +236,10 @@ static void a_damaged_record_is_begun_anew(void **state) {
   assert_int_equal(e.state, CLV_STATE_DAMAGED);
   assert_says(&e.why, "run.json");
   assert_int_equal(clv_entry_exit(&e), 1);
-  assert_ok(clv_claim_new("runs/seven", &c, &err), &err);
-  assert_ok(clv_claim_begin(c, &(clv_claim_run){"seven", "/s.yaml", true}, &err), &err);
-  clv_claim_end(c, CLV_RUN_FINISHED, 0, "");
-  clv_claim_free(c);
+  assert_ok(clv_run_lock_new("runs/seven", &c, &err), &err);
+  assert_ok(clv_run_lock_begin(c, &(clv_run_lock_info){"seven", "/s.yaml", true}, &err), &err);
+  clv_run_lock_end(c, CLV_RUN_FINISHED, 0, "");
+  clv_run_lock_free(c);
   CLV_AUTO(clv_entry_done) clv_run_entry after = look("runs/seven");
   assert_int_equal(after.state, CLV_STATE_FINISHED);
 }

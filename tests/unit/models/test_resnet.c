@@ -209,7 +209,7 @@ static void part_open(part *p, const clv_graph *g, uint32_t first, uint32_t last
   p->din = malloc(p->n_in * sizeof(float));
 }
 
-/* A shard makes its own first weights, as a worker does. */
+/* A module makes its own first weights, as a worker does. */
 static void init_part(part *p) { clv_params_init(p->graph, p->params, 11, p->block); }
 
 static void copy_weights(part *p, const part *all, const char *start) {

@@ -403,7 +403,7 @@ static void test_drain_in_peace(void **state) {
 
 /* ---- a server in another process, killed ----------------------------------------------------- */
 
-static void killed_server(int signal_to_send, unsigned within_ms, const char *cause) {
+static void killed_server(int signal_to_send, unsigned within_ms, const char *reason) {
   clv_err err;
   char target[64];
   pid_t child = start_process(target);
@@ -424,7 +424,7 @@ static void killed_server(int signal_to_send, unsigned within_ms, const char *ca
   printf("          closed after %.0f ms: %s: %s\n", (double)(clv_now_ns() - begin) / 1e6,
          clv_code_name(r.code), r.text);
   assert_int_equal(r.code, CLV_UNAVAILABLE);
-  assert_non_null(strstr(r.text, cause));
+  assert_non_null(strstr(r.text, reason));
   kill(child, SIGKILL);
   waitpid(child, NULL, 0);
   clv_rpc_stream_unref(stream);

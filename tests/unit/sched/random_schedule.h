@@ -38,7 +38,7 @@ static inline void may(shuffle *x, clv_instr_kind kind, uint32_t stage, uint32_t
   x->may[x->n_may++] = (clv_instr){.kind = (uint8_t)kind,
                                    .stage = (uint16_t)stage,
                                    .micro = micro,
-                                   .weights_behind = (uint8_t)behind};
+                                   .weights_age = (uint8_t)behind};
 }
 
 static inline bool *moved(shuffle *x, clv_instr_kind kind, uint32_t stage, uint32_t micro) {
@@ -91,7 +91,7 @@ static inline void take(shuffle *x, const clv_instr *i) {
   x->steps[s] += i->kind == CLV_INSTR_STEP;
   if (i->kind >= CLV_INSTR_SEND_F && i->kind <= CLV_INSTR_RECV_B)
     *moved(x, i->kind, s, i->micro) = true;
-  ok(clv_sched_push(x->s, x->s->shape.rank[s], i->kind, s, i->micro, i->weights_behind, err));
+  ok(clv_sched_push(x->s, x->s->shape.rank[s], i->kind, s, i->micro, i->weights_age, err));
 }
 
 static inline clv_sched *random_of(const clv_sched_shape *shape, clv_sched_kind kind,
@@ -124,7 +124,7 @@ static inline clv_sched *random_schedule(uint64_t *seed) {
 /* ---- damage -------------------------------------------------------------------------------------- */
 
 static inline void insert(clv_sched *s, uint32_t rank, uint32_t at, clv_instr i) {
-  ok(clv_sched_push(s, rank, i.kind, i.stage, i.micro, i.weights_behind, err));
+  ok(clv_sched_push(s, rank, i.kind, i.stage, i.micro, i.weights_age, err));
   clv_instr *list = s->list[rank];
   memmove(&list[at + 1], &list[at], (s->n[rank] - 1 - at) * sizeof *list);
   list[at] = i;
@@ -173,7 +173,7 @@ static inline void damage(clv_sched *s, uint64_t *seed) {
       i->kind = (uint8_t)roll(seed, CLV_INSTR_KINDS + 1);
       break;
     case 8:
-      i->weights_behind = (uint8_t)roll(seed, 3);
+      i->weights_age = (uint8_t)roll(seed, 3);
       break;
   }
 }

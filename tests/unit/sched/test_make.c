@@ -5,14 +5,14 @@
  */
 #include "tests/unit/sched/sched_test.h"
 
-/* The computing instructions of a rank as one line, weights_behind as '. */
+/* The computing instructions of a rank as one line, weights_age as '. */
 static void line_of(const clv_sched *s, uint32_t rank, bool stages, clv_bytes *out) {
   char text[SCHED_INSTR_TEXT];
   for (uint32_t k = 0; k < s->n[rank]; k++) {
     const clv_instr *i = &s->list[rank][k];
     if (i->kind >= CLV_INSTR_SEND_F && i->kind <= CLV_INSTR_RECV_B) continue;
     clv_bytes_printf(out, "%s%s%s", out->len ? " " : "", clv_instr_text(i, text),
-                     i->weights_behind ? "'" : "");
+                     i->weights_age ? "'" : "");
     if (stages) clv_bytes_printf(out, "@%u", i->stage);
   }
 }

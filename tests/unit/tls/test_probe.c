@@ -17,17 +17,17 @@ enum { PATIENCE_MS = 5000 };
 
 /* ---- servers --------------------------------------------------------------------------------- */
 
-typedef enum manner {
+typedef enum conduct {
   GOOD,     /* h2, client certificate required, SETTINGS first */
   NO_ALPN,  /* TLS without HTTP/2 */
   QUIET,    /* h2, but never says anything */
   HANGS_UP, /* takes the handshake, then closes without an alert */
   PLAIN,    /* no TLS at all */
   DEAF,     /* accepts TCP and never answers */
-} manner;
+} conduct;
 
 typedef struct server {
-  manner manner;
+  conduct conduct;
   const char *ca, *cert, *key; /* NULL: ca.pem, good.pem, good.key */
   int version;                 /* 0: TLS 1.3 alone */
   bool ipv6;
@@ -55,10 +55,10 @@ static SSL_CTX *server_context(const server *s) {
   SSL_CTX_use_certificate_chain_file(ctx, at(s->cert ? s->cert : "good.pem"));
   SSL_CTX_use_PrivateKey_file(ctx, at(s->key ? s->key : "good.key"), SSL_FILETYPE_PEM);
   SSL_CTX_load_verify_locations(ctx, at(s->ca ? s->ca : "ca.pem"), NULL);
-  bool judges = s->manner != HANGS_UP;
+  bool judges = s->conduct != HANGS_UP;
   SSL_CTX_set_verify(
       ctx, judges ? SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT : SSL_VERIFY_NONE, NULL);
-  if (s->manner != NO_ALPN) SSL_CTX_set_alpn_select_cb(ctx, pick_h2, NULL);
+  if (s->conduct != NO_ALPN) SSL_CTX_set_alpn_select_cb(ctx, pick_h2, NULL);
   return ctx;
 }
 
@@ -75,8 +75,8 @@ static void serve_tls(const server *s, SSL_CTX *ctx, int fd) {
   SSL_set_fd(ssl, fd);
   char sink[64];
   if (SSL_accept(ssl) == 1) {
-    if (s->manner == GOOD) SSL_write(ssl, settings, sizeof settings);
-    if (s->manner != HANGS_UP) SSL_read(ssl, sink, sizeof sink);
+    if (s->conduct == GOOD) SSL_write(ssl, settings, sizeof settings);
+    if (s->conduct != HANGS_UP) SSL_read(ssl, sink, sizeof sink);
   }
   linger(fd);
   SSL_free(ssl);
@@ -84,13 +84,13 @@ static void serve_tls(const server *s, SSL_CTX *ctx, int fd) {
 
 static void serve(const server *s, int listener) {
   signal(SIGPIPE, SIG_IGN);
-  SSL_CTX *ctx = s->manner < PLAIN ? server_context(s) : NULL;
+  SSL_CTX *ctx = s->conduct < PLAIN ? server_context(s) : NULL;
   for (;;) {
     int fd = accept(listener, NULL, NULL);
     if (fd < 0) _exit(1);
-    if (s->manner == PLAIN && write(fd, "HTTP/1.1 400 Bad Request\r\n\r\n", 28) < 0) _exit(1);
-    if (s->manner == DEAF) pause();
-    if (s->manner < PLAIN)
+    if (s->conduct == PLAIN && write(fd, "HTTP/1.1 400 Bad Request\r\n\r\n", 28) < 0) _exit(1);
+    if (s->conduct == DEAF) pause();
+    if (s->conduct < PLAIN)
       serve_tls(s, ctx, fd);
     else
       linger(fd);
@@ -158,20 +158,20 @@ static clv_tls_probe_result probe_as(const server *s, const clv_tls_identity *id
 }
 
 static void expect_failure(const clv_tls_probe_result *r, clv_tls_step step, clv_code code,
-                           const char *cause, const char *fix) {
-  if (r->ok || r->step != step || r->code != code || !strstr(r->cause, cause) ||
+                           const char *reason, const char *fix) {
+  if (r->ok || r->step != step || r->code != code || !strstr(r->reason, reason) ||
       !strstr(r->fix, fix))
     fail_msg("ok=%d step=%s code=%s\ncause: %s\nfix: %s\nwanted %s, %s, \"%s\", \"%s\"", r->ok,
-             clv_tls_step_name(r->step), clv_code_name(r->code), r->cause, r->fix,
-             clv_tls_step_name(step), clv_code_name(code), cause, fix);
+             clv_tls_step_name(r->step), clv_code_name(r->code), r->reason, r->fix,
+             clv_tls_step_name(step), clv_code_name(code), reason, fix);
 }
 
 static clv_tls_probe_result expect(server s, const clv_tls_identity *identity, clv_tls_step step,
-                                   clv_code code, const char *cause, const char *fix) {
+                                   clv_code code, const char *reason, const char *fix) {
   s = start(s);
   clv_tls_probe_result r = probe_as(&s, identity, NULL);
   stop(&s);
-  expect_failure(&r, step, code, cause, fix);
+  expect_failure(&r, step, code, reason, fix);
   assert_false(r.confirmed);
   return r;
 }
@@ -180,11 +180,11 @@ static clv_tls_probe_result expect(server s, const clv_tls_identity *identity, c
 
 static void check_good(const server *s, const char *expected) {
   clv_tls_probe_result r = probe_as(s, good, expected);
-  if (!r.ok) fail_msg("%s; %s", r.cause, r.fix);
+  if (!r.ok) fail_msg("%s; %s", r.reason, r.fix);
   assert_true(r.confirmed);
   assert_int_equal(r.step, CLV_TLS_DONE);
   assert_int_equal(r.code, CLV_OK);
-  assert_string_equal(r.cause, "");
+  assert_string_equal(r.reason, "");
   assert_string_equal(r.clock_hint, "");
   assert_string_equal(r.peer_uri, "spiffe://cleave/worker-1");
   assert_string_equal(r.protocol, "TLSv1.3");
@@ -199,7 +199,7 @@ static void check_good(const server *s, const char *expected) {
 
 static void good_peer(void **state) {
   (void)state;
-  server s = start((server){.manner = GOOD});
+  server s = start((server){.conduct = GOOD});
   check_good(&s, NULL);
   check_good(&s, "spiffe://cleave/worker-1");
   stop(&s);
@@ -207,7 +207,7 @@ static void good_peer(void **state) {
 
 static void good_peer_over_ipv6(void **state) {
   (void)state;
-  server s = start((server){.manner = GOOD, .ipv6 = true});
+  server s = start((server){.conduct = GOOD, .ipv6 = true});
   if (s.pid < 0) skip();
   check_good(&s, NULL);
   clv_tls_probe_result r;
@@ -229,18 +229,18 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
 
 static void every_address_is_tried(void **state) {
   (void)state;
-  server s = start((server){.manner = GOOD});
+  server s = start((server){.conduct = GOOD});
   clv_tls_probe_result r;
   clv_err err;
   must(clv_tls_probe("two.test", s.port, good, NULL, PATIENCE_MS, &r, &err), &err);
   stop(&s);
-  if (!r.ok) fail_msg("%s", r.cause);
+  if (!r.ok) fail_msg("%s", r.reason);
   assert_int_equal(strncmp(r.address, "127.0.0.1:", 10), 0);
 }
 
 static void silence_after_the_handshake(void **state) {
   (void)state;
-  server s = start((server){.manner = QUIET});
+  server s = start((server){.conduct = QUIET});
   uint64_t begin = clv_now_ns();
   clv_tls_probe_result r = probe_as(&s, good, NULL);
   uint64_t took_ms = (clv_now_ns() - begin) / 1000000;
@@ -271,15 +271,15 @@ static void names_and_ports(void **state) {
 
 static void not_tls(void **state) {
   (void)state;
-  expect((server){.manner = PLAIN}, good, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "no TLS 1.3",
+  expect((server){.conduct = PLAIN}, good, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "no TLS 1.3",
          "is this port cleave-worker's?");
-  expect((server){.manner = NO_ALPN}, good, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "not HTTP/2",
+  expect((server){.conduct = NO_ALPN}, good, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "not HTTP/2",
          "is this port cleave-worker's?");
 }
 
 static void no_answer_in_time(void **state) {
   (void)state;
-  server s = start((server){.manner = DEAF});
+  server s = start((server){.conduct = DEAF});
   clv_tls_probe_result r;
   clv_err err;
   uint64_t begin = clv_now_ns();
@@ -298,7 +298,7 @@ static void no_answer_in_time(void **state) {
 
 static void peer_of_another_ca(void **state) {
   (void)state;
-  expect((server){.manner = GOOD, .cert = "ca2/alien.pem", .key = "ca2/alien.key"}, good,
+  expect((server){.conduct = GOOD, .cert = "ca2/alien.pem", .key = "ca2/alien.key"}, good,
          CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "not issued by a CA of our tls.ca",
          "add the worker's CA to our tls.ca");
 }
@@ -306,37 +306,37 @@ static void peer_of_another_ca(void **state) {
 static void peer_out_of_time(void **state) {
   (void)state;
   clv_tls_probe_result r =
-      expect((server){.manner = GOOD, .cert = "expired.pem", .key = "expired.key"}, good,
+      expect((server){.conduct = GOOD, .cert = "expired.pem", .key = "expired.key"}, good,
              CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "has expired", "SIGHUP");
   if (!strstr(r.clock_hint, "ended 3 days ago")) fail_msg("hint: %s", r.clock_hint);
   assert_string_equal(r.peer_uri, "spiffe://cleave/worker-1");
   assert_int_equal(r.peer_not_after - r.peer_not_before, DAY_S);
-  r = expect((server){.manner = GOOD, .cert = "early.pem", .key = "early.key"}, good,
+  r = expect((server){.conduct = GOOD, .cert = "early.pem", .key = "early.key"}, good,
              CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "not valid yet", "compare the clocks");
   if (!strstr(r.clock_hint, "begins in 2 hours")) fail_msg("hint: %s", r.clock_hint);
 }
 
 static void peer_of_another_kind(void **state) {
   (void)state;
-  expect((server){.manner = GOOD, .cert = "client.pem", .key = "client.key"}, good,
+  expect((server){.conduct = GOOD, .cert = "client.pem", .key = "client.key"}, good,
          CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "may not be used as a TLS server",
          "usage \"server\" or \"both\"");
 }
 
 static void peer_of_another_name(void **state) {
   (void)state;
-  server s = start((server){.manner = GOOD});
+  server s = start((server){.conduct = GOOD});
   clv_tls_probe_result r = probe_as(&s, good, "spiffe://cleave/worker-2");
   stop(&s);
   expect_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED,
                  "the peer is \"spiffe://cleave/worker-1\", but \"spiffe://cleave/worker-2\"",
                  "right host and port");
   assert_true(r.confirmed);
-  s = start((server){.manner = GOOD, .cert = "two.pem", .key = "two.key"});
+  s = start((server){.conduct = GOOD, .cert = "two.pem", .key = "two.key"});
   r = probe_as(&s, good, "spiffe://cleave/worker-1");
   stop(&s);
   expect_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED, "exactly one URI", "exactly one URI");
-  s = start((server){.manner = GOOD, .cert = "spelled.pem", .key = "spelled.key"});
+  s = start((server){.conduct = GOOD, .cert = "spelled.pem", .key = "spelled.key"});
   r = probe_as(&s, good, "spiffe://cleave/worker-1");
   stop(&s);
   expect_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED, "exactly one URI", "exactly one URI");
@@ -347,7 +347,7 @@ static void peer_of_another_name(void **state) {
 static void our_ca_is_unknown(void **state) {
   (void)state;
   clv_tls_identity *alien = unchecked("ca.pem", "ca2/alien.pem", "ca2/alien.key");
-  expect((server){.manner = GOOD}, alien, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+  expect((server){.conduct = GOOD}, alien, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
          "alert: unknown ca", "is our CA in the worker's tls.ca?");
   clv_tls_identity_free(alien);
 }
@@ -356,18 +356,18 @@ static void our_certificate_is_refused(void **state) {
   (void)state;
   clv_tls_identity *identity = unchecked("ca.pem", "expired.pem", "expired.key");
   clv_tls_probe_result r =
-      expect((server){.manner = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+      expect((server){.conduct = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
              "alert: certificate expired", "issue a new certificate");
   /* By the clock of this identity it is still good: then the other clock is the suspect. */
   if (!strstr(r.clock_hint, "has 1 day left")) fail_msg("hint: %s", r.clock_hint);
   clv_tls_identity_free(identity);
   identity = unchecked("ca.pem", "signing.pem", "signing.key");
-  expect((server){.manner = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+  expect((server){.conduct = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
          "alert: unsupported certificate", "usage \"client\" or \"both\"");
   clv_tls_identity_free(identity);
   identity = unchecked("ca.pem", "early.pem", "early.key");
   identity->not_before = (int64_t)(clv_wall_ms() / 1000) - 61;
-  r = expect((server){.manner = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+  r = expect((server){.conduct = GOOD}, identity, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
              "alert: bad certificate", "compare clocks");
   if (!strstr(r.clock_hint, "began 1 minute ago")) fail_msg("hint: %s", r.clock_hint);
   clv_tls_identity_free(identity);
@@ -376,7 +376,7 @@ static void our_certificate_is_refused(void **state) {
 /* gRPC-C 1.51 sends no alert: it just goes away. */
 static void refused_without_a_word(void **state) {
   (void)state;
-  expect((server){.manner = HANGS_UP}, good, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+  expect((server){.conduct = HANGS_UP}, good, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
          "closed the connection when it had our certificate", "is our CA in the worker's tls.ca");
 }
 
@@ -392,7 +392,7 @@ static bool takes(const server *s, clv_tls_version version, const clv_tls_identi
 
 static void versions_of_a_good_peer(void **state) {
   (void)state;
-  server s = start((server){.manner = GOOD});
+  server s = start((server){.conduct = GOOD});
   assert_false(takes(&s, CLV_TLS_1_2, good));
   assert_false(takes(&s, CLV_TLS_1_2, NULL));
   assert_true(takes(&s, CLV_TLS_1_3, good));
@@ -402,7 +402,7 @@ static void versions_of_a_good_peer(void **state) {
 
 static void versions_of_an_old_peer(void **state) {
   (void)state;
-  server s = start((server){.manner = GOOD, .version = TLS1_2_VERSION});
+  server s = start((server){.conduct = GOOD, .version = TLS1_2_VERSION});
   assert_true(takes(&s, CLV_TLS_1_2, good));
   assert_true(takes(&s, CLV_TLS_1_2, NULL));
   assert_false(takes(&s, CLV_TLS_1_3, good));
@@ -423,7 +423,7 @@ static void versions_of_nobody(void **state) {
       clv_tls_probe_version("127.0.0.1", s.port, CLV_TLS_1_2, NULL, PATIENCE_MS, &accepted, &err),
       &err);
   assert_true(accepted); /* untouched */
-  s = start((server){.manner = PLAIN});
+  s = start((server){.conduct = PLAIN});
   assert_false(takes(&s, CLV_TLS_1_2, NULL));
   assert_false(takes(&s, CLV_TLS_1_3, NULL));
   stop(&s);

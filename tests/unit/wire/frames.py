@@ -14,7 +14,7 @@ from cleave.v1 import cleave_pb2 as pb
 
 def frame(kind, **fields):
     return pb.Frame(kind=kind, context=0x0102030405060708, message=77, phase=3, step=123456789012,
-                    stage=2, reply_to=300, **fields)
+                    module=2, reply_to=300, **fields)
 
 
 call = frame(pb.CALL, micro_batch=3, flags=pb.FLAG_TRAINING,

@@ -40,7 +40,7 @@ static void assert_same(const clv_frame *a, const clv_frame *b) {
     assert_int_equal(a->tensors[i].crc32c, b->tensors[i].crc32c);
     assert_int_equal(a->tensors[i].transfer, b->tensors[i].transfer);
   }
-  /* phase, ids, step, micro-batch, stage, flags: numbers without gaps between them */
+  /* phase, ids, step, micro-batch, module, flags: numbers without gaps between them */
   assert_memory_equal(&a->phase, &b->phase,
                       offsetof(clv_frame, flags) + sizeof a->flags - offsetof(clv_frame, phase));
   assert_int_equal(a->has_vote, b->has_vote);
@@ -228,7 +228,7 @@ static void protobuf_c_reads_a_call(void **state) {
   assert_int_equal(m->phase, 3);
   assert_int_equal(m->step, 123456789012);
   assert_int_equal(m->micro_batch, 3);
-  assert_int_equal(m->stage, 2);
+  assert_int_equal(m->module, 2);
   assert_int_equal(m->flags, 1);
   assert_int_equal(m->reply_to, 300);
   assert_int_equal(m->n_tensors, 2);

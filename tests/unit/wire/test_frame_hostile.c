@@ -159,7 +159,7 @@ typedef struct bad_frame {
 SPOIL(nothing, (void)f)
 SPOIL(no_context, f->context = 0)
 SPOIL(no_message, f->message = 0)
-SPOIL(big_stage, f->stage = CLV_WIRE_MODULES + 1)
+SPOIL(big_module, f->module = CLV_WIRE_MODULES + 1)
 SPOIL(odd_flags, f->flags = 2)
 SPOIL(flags_here, f->flags = CLV_FLAG_DELIVER)
 SPOIL(unsaid_to, f->flags = 0; strcpy(f->to, "w"))
@@ -246,7 +246,7 @@ static const bad_frame broken[] = {
     {CLV_REF_VALUE, drop_tensor, 0, "either one tensor or the failure"},
     {CLV_REF_ACK, code_seventeen, SAME, "code 17 is outside"},
     {CLV_ENDED, no_context, SAME, "context id 0"},
-    {CLV_PING, big_stage, SAME, "module 256"},
+    {CLV_PING, big_module, SAME, "module 256"},
     {CLV_CALL, odd_flags, SAME, "unknown flags 0x2"},
     {CLV_PING, odd_flags, SAME, "unknown flags 0x2"},
     {CLV_VALUE, flags_here, SAME, "flags do not belong here"},
@@ -460,7 +460,7 @@ static void put_head(const clv_frame *f, Cleave__V1__Frame *m) {
   m->to = (char *)(uintptr_t)f->to;
   m->message = f->message;
   m->micro_batch = f->micro_batch;
-  m->stage = f->stage;
+  m->module = f->module;
   m->flags = f->flags;
   m->n_upstream = f->n_upstream;
   m->upstream = (uint64_t *)(uintptr_t)f->upstream;

@@ -12,7 +12,7 @@ static clv_wire_library libraries[] = {{"oneDNN", "2.6.3"}, {"gRPC", "1.51.1"}};
 
 static clv_wire_about some_about(void) {
   return (clv_wire_about){
-      .protocol = 3,
+      .protocol = 4,
       .n_capabilities = 2,
       .n_libraries = 2,
       .capabilities = capabilities,
@@ -227,14 +227,14 @@ static void status_request_round_trips(void **state) {
   }
 }
 
-static clv_wire_stage_status some_stages[] = {{.stage = 1, .forwards = 3, .backwards = 4},
-                                              {.stage = 6,
-                                               .steps = 7,
-                                               .forwards = 8,
-                                               .backwards = 9,
-                                               .evals = 10,
-                                               .compute_ns = 11,
-                                               .name = "tail"}};
+static clv_wire_module_status some_modules[] = {{.module = 1, .forwards = 3, .backwards = 4},
+                                                {.module = 6,
+                                                 .steps = 7,
+                                                 .forwards = 8,
+                                                 .backwards = 9,
+                                                 .evals = 10,
+                                                 .compute_ns = 11,
+                                                 .name = "tail"}};
 
 static clv_wire_link_status some_links[] = {
     {.peer = "", .bytes_in = 1},
@@ -247,7 +247,7 @@ static clv_wire_session_status some_sessions[] = {{.epoch = 2,
                                                    .name = "one",
                                                    .identity = "spiffe://test/master",
                                                    .contexts = 6,
-                                                   .n_stages = 2,
+                                                   .n_modules = 2,
                                                    .n_links = 2,
                                                    .attached = true,
                                                    .values = 7,
@@ -261,7 +261,7 @@ static clv_wire_session_status some_sessions[] = {{.epoch = 2,
                                                    .busy_ns = 13,
                                                    .idle_ns = 14,
                                                    .turn_ns = 15,
-                                                   .stages = some_stages,
+                                                   .modules = some_modules,
                                                    .links = some_links,
                                                    .last_error = {"no memory", 16}},
                                                   {.name = "", .last_error = {NULL, 3}}};
@@ -315,11 +315,11 @@ static void assert_session(const clv_wire_session_status *got) {
   assert_int_equal(got->turn_ns, 15);
   assert_string_equal(got->last_error.text, "no memory");
   assert_int_equal(got->last_error.age_ms, 16);
-  assert_int_equal(got->n_stages, 2);
+  assert_int_equal(got->n_modules, 2);
   for (int i = 0; i < 2; i++)
-    assert_memory_equal(&got->stages[i], &some_stages[i], offsetof(clv_wire_stage_status, name));
-  assert_string_equal(got->stages[0].name, "");
-  assert_string_equal(got->stages[1].name, "tail");
+    assert_memory_equal(&got->modules[i], &some_modules[i], offsetof(clv_wire_module_status, name));
+  assert_string_equal(got->modules[0].name, "");
+  assert_string_equal(got->modules[1].name, "tail");
   assert_int_equal(got->n_links, 2);
   assert_string_equal(got->links[0].peer, "");
   assert_string_equal(got->links[1].peer, "worker-2");
@@ -357,7 +357,7 @@ static void status_reply_round_trips(void **state) {
   assert_int_equal(got.last_error.age_ms, 12);
   assert_int_equal(got.n_sessions, 2);
   assert_session(&got.sessions[0]);
-  assert_int_equal(got.sessions[1].n_stages, 0);
+  assert_int_equal(got.sessions[1].n_modules, 0);
   assert_int_equal(got.sessions[1].n_links, 0);
   assert_string_equal(got.sessions[1].last_error.text, "");
 }
@@ -369,8 +369,8 @@ static void long_names_of_modules_are_refused(void **state) {
   char name[CLV_WIRE_NAME + 2];
   memset(name, 'n', sizeof name - 1);
   name[sizeof name - 1] = '\0';
-  clv_wire_stage_status stage = {.name = name};
-  clv_wire_session_status session = {.name = "s", .n_stages = 1, .stages = &stage};
+  clv_wire_module_status module = {.name = name};
+  clv_wire_session_status session = {.name = "s", .n_modules = 1, .modules = &module};
   clv_wire_status_reply reply = {.n_sessions = 1, .sessions = &session};
   assert_fails(clv_wire_status_reply_encode(&reply, &bytes, &err), CLV_EXHAUSTED,
                "129 bytes of module name");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LoadShard, the largest of the unary messages: round trips of every field, cut into pieces, each rule
+ * LoadModule, the largest of the unary messages: round trips of every field, cut into pieces, each rule
  * broken once, and the hostile set of all unary messages: what a peer sends costs at most twice its
  * bytes and 1 MiB, and a refused message nearly nothing.
  */
@@ -8,7 +8,7 @@
 
 #include "cleave/v1/cleave.pb-c.h"
 
-/* ---- shards ------------------------------------------------------------------------------------
+/* ---- modules ------------------------------------------------------------------------------------
  */
 
 static int64_t stride[] = {2, -3};
@@ -29,7 +29,7 @@ static clv_wire_load_request some_load(void) {
       .session = some_id(1),
       .epoch = 3,
       .seed = 11,
-      .stage = 1,
+      .module = 1,
       .threads = 2,
       .n_frozen = 2,
       .n_inputs = 2,
@@ -83,7 +83,7 @@ static void loading_round_trips(void **state) {
   assert_memory_equal(&got.session, &m.session, sizeof m.session);
   assert_int_equal(got.epoch, 3);
   assert_int_equal(got.seed, 11);
-  assert_int_equal(got.stage, 1);
+  assert_int_equal(got.module, 1);
   assert_int_equal(got.threads, 2);
   assert_graph(&got.graph);
   assert_int_equal(got.n_peers, 2);
@@ -227,7 +227,7 @@ static void load_reply_round_trips(void **state) {
   assert_true(clv_shape_equal(&got.outputs[0].shape, &inputs[0].shape));
 }
 
-/* ---- rules of LoadShard, each broken once ------------------------------------------------------
+/* ---- rules of LoadModule, each broken once ------------------------------------------------------
  */
 
 typedef struct bad_load {
@@ -259,7 +259,7 @@ static void one_input(clv_wire_load_request *m, clv_wire_spec spec) {
   m->inputs = &one_spec;
 }
 
-/* A group of one parameter, beside whatever the shard has. */
+/* A group of one parameter, beside whatever the module has. */
 static clv_wire_group many_groups[CLV_WIRE_GROUPS + 1];
 static const char *one_name[1];
 static clv_wire_group *one_group(clv_wire_load_request *m, const char *name) {
@@ -290,7 +290,7 @@ SPOIL(layer_too_high, one_node_graph(m); one_node.layer = UINT32_MAX)
 SPOIL(long_node_name, one_node_graph(m); one_node.name = long_name)
 SPOIL(infinite_attr, one_attr_graph(m, (clv_wire_attr){1, 0, NULL, 1.0 / 0.0}))
 SPOIL(long_attr, one_attr_graph(m, (clv_wire_attr){1, CLV_WIRE_ATTR_INTS + 1, many_ints, 0}))
-SPOIL(stage_outside, m->stage = 255)
+SPOIL(module_outside, m->module = 255)
 SPOIL(long_module_name, m->name = long_name)
 SPOIL(module_escape, m->name = "a\033[31mb")
 SPOIL(module_c1, m->name =
@@ -312,7 +312,7 @@ static void loads_that_break_a_rule_are_refused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(many_names); i++) many_names[i] = "w";
   static const bad_load cases[] = {
       {many_group, "16 groups of parameters"},
-      {other_kind, "group 1: optimizer kind 1, final 0; that of the shard is 3, 0"},
+      {other_kind, "group 1: optimizer kind 1, final 0; that of the module is 3, 0"},
       {no_kind, "group 1: optimizer kind 0"},
       {other_final, "group 1: optimizer kind 3, final 1"},
       {group_nan, "group 1: a number of the optimizer of "},
@@ -327,7 +327,7 @@ static void loads_that_break_a_rule_are_refused(void **state) {
       {long_node_name, "129 bytes of node name"},
       {infinite_attr, "not finite"},
       {long_attr, "17 numbers in an attribute"},
-      {stage_outside, "module 255; a session has at most 255"},
+      {module_outside, "module 255; a session has at most 255"},
       {long_module_name, "129 bytes of module name"},
       {module_escape, "byte 1 (0x1b) of name is a control character"},
       {module_c1, "byte 0 (0xc2) of name is a control character"},
@@ -403,7 +403,7 @@ static void wrap(clv_bytes *b, unsigned number) {
   *b = out;
 }
 
-/* The bytes `unit`, again and again, inside a Graph inside a LoadShardRequest. */
+/* The bytes `unit`, again and again, inside a Graph inside a LoadModuleRequest. */
 static clv_bytes graph_of(const char *unit, size_t unit_len, size_t total) {
   clv_bytes b = {0};
   while (b.len < total) clv_bytes_add(&b, unit, unit_len);
@@ -514,7 +514,7 @@ static void malformed_bytes_are_refused(void **state) {
       CASE("\x12\x01\x01", "epoch has wire type 2"),
       CASE("\x2b", "wire type 3"),
       CASE("\x00\x00", "field number 0"),
-      CASE("\x2a\x00\x2a\x00", "LoadShardRequest.graph occurs twice"),
+      CASE("\x2a\x00\x2a\x00", "LoadModuleRequest.graph occurs twice"),
       CASE("\x4a\x01\n", "of device is a control character"),
       CASE("\x4a\x03"
            "a\0b",

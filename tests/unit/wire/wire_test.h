@@ -132,7 +132,7 @@ static inline clv_frame sample_frame(clv_frame_kind kind) {
                  .message = 77,
                  .phase = 3,
                  .step = 123456789012,
-                 .stage = 2,
+                 .module = 2,
                  .reply_to = 300};
   if (kind == CLV_ATTACH) sample_attach(&f);
   if (kind == CLV_ATTACHED) f.attached.credit_bytes = 64 << 20;
@@ -147,7 +147,7 @@ static inline clv_frame sample_frame(clv_frame_kind kind) {
   if (kind == CLV_DELIVER || kind == CLV_VALUE || kind == CLV_GRADIENT) strcpy(f.to, "worker-2");
   if (kind == CLV_VALUE) f.has_failure = true;
   if (kind == CLV_ABORT || kind == CLV_ERROR || kind == CLV_VALUE)
-    clv_frame_set_failure(&f, CLV_DATA_LOSS, "checksum of tensor 1 — wrong", "worker-2/stage 1");
+    clv_frame_set_failure(&f, CLV_DATA_LOSS, "checksum of tensor 1 — wrong", "worker-2/module 1");
   if (kind == CLV_DROP) sample_drop(&f);
   if (kind == CLV_PREPARE) sample_prepare(&f);
   if (kind == CLV_GRADIENT) {

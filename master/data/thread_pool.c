@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Threads that share out the numbers 0..n-1 of one call after the other. A job lives on its caller's
+ * stack, in the list while it has numbers to hand out.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/image_int.h"
+
+typedef struct job {
+  clv_thread_pool_fn *run;
+  void *arg;
+  size_t n, next, running; /* numbers: all, not yet begun from here, begun and not ended */
+  clv_code code;
+  size_t failed_at;
+  clv_err err;
+  struct job *later;
+} job;
+
+typedef struct member {
+  clv_thread_pool *pool;
+  unsigned number;
+  pthread_t thread;
+} member;
+
+struct clv_thread_pool {
+  pthread_mutex_t lock; /* of all jobs, too */
+  pthread_cond_t work, done;
+  job *first;
+  bool stop;
+  unsigned started;
+  member *members;
+};
+
+/* Numbers are begun in order, so every smaller one than a failed one has begun and will be heard. */
+static void record(job *j, size_t i, clv_code code, const clv_err *err) {
+  if (code == CLV_OK || (j->code != CLV_OK && j->failed_at < i)) return;
+  j->code = code;
+  j->failed_at = i;
+  j->err = *err;
+}
+
+static bool exhausted(const job *j) { return j->next == j->n || j->code != CLV_OK; }
+
+static void take_out(clv_thread_pool *p, const job *j) {
+  for (job **at = &p->first; *at; at = &(*at)->later)
+    if (*at == j) {
+      *at = j->later;
+      return;
+    }
+}
+
+static void one_number(clv_thread_pool *p, job *j, unsigned thread) {
+  clv_err err;
+  size_t i = j->next++;
+  j->running++;
+  if (exhausted(j)) take_out(p, j);
+  pthread_mutex_unlock(&p->lock);
+  clv_code code = j->run(j->arg, i, thread, &err);
+  pthread_mutex_lock(&p->lock);
+  record(j, i, code, &err);
+  if (exhausted(j)) take_out(p, j);
+  j->running--;
+  if (exhausted(j) && !j->running) pthread_cond_broadcast(&p->done);
+}
+
+static void *run(void *arg) {
+  member *m = arg;
+  clv_thread_pool *p = m->pool;
+  pthread_mutex_lock(&p->lock);
+  while (!p->stop) {
+    if (p->first)
+      one_number(p, p->first, m->number);
+    else
+      pthread_cond_wait(&p->work, &p->lock);
+  }
+  pthread_mutex_unlock(&p->lock);
+  return NULL;
+}
+
+/* Signals are for the program's own threads. */
+static clv_code start(clv_thread_pool *p, unsigned threads, clv_err *err) {
+  sigset_t all, before;
+  int failed = 0;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  while (p->started < threads && !failed) {
+    member *m = &p->members[p->started];
+    *m = (member){.pool = p, .number = p->started};
+    failed = pthread_create(&m->thread, NULL, run, m);
+    if (!failed) p->started++;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return failed ? clv_fail(err, CLV_EXHAUSTED, "image threads: %s", strerror(failed)) : CLV_OK;
+}
+
+clv_code clv_thread_pool_new(unsigned threads, clv_thread_pool **ret, clv_err *err) {
+  clv_thread_pool *p;
+  CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
+  pthread_mutex_init(&p->lock, NULL);
+  pthread_cond_init(&p->work, NULL);
+  pthread_cond_init(&p->done, NULL);
+  clv_code code = clv_alloc(threads, sizeof *p->members, &p->members, err);
+  if (code == CLV_OK) code = start(p, threads, err);
+  if (code == CLV_OK)
+    *ret = p;
+  else
+    clv_thread_pool_free(p);
+  return code;
+}
+
+void clv_thread_pool_free(clv_thread_pool *p) {
+  if (!p) return;
+  pthread_mutex_lock(&p->lock);
+  p->stop = true;
+  pthread_cond_broadcast(&p->work);
+  pthread_mutex_unlock(&p->lock);
+  for (unsigned i = 0; i < p->started; i++) pthread_join(p->members[i].thread, NULL);
+  pthread_cond_destroy(&p->work);
+  pthread_cond_destroy(&p->done);
+  pthread_mutex_destroy(&p->lock);
+  free(p->members);
+  free(p);
+}
+
+clv_code clv_thread_pool_run(clv_thread_pool *p, size_t n, clv_thread_pool_fn *fn, void *arg,
+                             clv_err *err) {
+  job j = {.run = fn, .arg = arg, .n = n};
+  if (n == 0) return CLV_OK;
+  pthread_mutex_lock(&p->lock);
+  job **last = &p->first;
+  while (*last) last = &(*last)->later;
+  *last = &j;
+  pthread_cond_broadcast(&p->work);
+  while (!exhausted(&j) || j.running) pthread_cond_wait(&p->done, &p->lock);
+  pthread_mutex_unlock(&p->lock);
+  if (j.code != CLV_OK && err) *err = j.err;
+  return j.code;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The record of a run, kept by the process that trains.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/history/history_int.h"
+
+struct clv_run_lock {
+  char *dir;
+  int lock; /* held as long as it is open */
+  bool begun, warned;
+  clv_run_record record;
+};
+
+/* ---- files --------------------------------------------------------------------------------------- */
+
+static void record_path(const char *run_dir, clv_bytes *ret) {
+  clv_bytes_printf(ret, "%s/run.json", run_dir);
+}
+
+clv_code clv_record_read(const char *run_dir, clv_run_record *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  record_path(run_dir, &path);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_file_read(path.data, CLV_RECORD_MAX_BYTES, &text, err));
+  return clv_run_record_parse(text.data, text.len, path.data, ret, err);
+}
+
+clv_code clv_record_write(const char *run_dir, const clv_run_record *r, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  record_path(run_dir, &path);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_run_record_format(r, &text, err));
+  return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
+}
+
+/* ---- the claim ----------------------------------------------------------------------------------- */
+
+void clv_run_lock_free(clv_run_lock *c) {
+  if (!c) return;
+  clv_closep(&c->lock);
+  clv_run_record_done(&c->record);
+  free(c->dir);
+  free(c);
+}
+
+static void run_lock_freep(clv_run_lock **c) { clv_run_lock_free(*c); }
+
+static clv_code fail_taken(const char *run_dir, long pid, clv_err *err) {
+  char who[48] = "a process that cannot be seen from here";
+  if (pid) snprintf(who, sizeof who, "process %ld", pid);
+  return clv_fail(err, CLV_PRECONDITION,
+                  "%s trains in %s already: `cleave-master stop %s` ends it after a checkpoint, "
+                  "`log -f %s` follows it, --set name=... starts another run beside it",
+                  who, run_dir, run_dir, run_dir);
+}
+
+clv_code clv_run_lock_new(const char *run_dir, clv_run_lock **ret, clv_err *err) {
+  CLV_AUTO(run_lock_freep) clv_run_lock *c = NULL;
+  long pid = 0;
+  CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
+  c->lock = -1;
+  CLV_TRY(clv_strdup(run_dir, &c->dir, err));
+  if (clv_mkdirs(run_dir, err) != CLV_OK) return clv_err_prefix(err, "run.dir");
+  clv_code code = clv_holder_lock(run_dir, &c->lock, &pid, err);
+  if (code == CLV_PRECONDITION) return fail_taken(run_dir, pid, err);
+  CLV_TRY(code);
+  *ret = clv_steal(&c);
+  return CLV_OK;
+}
+
+static clv_run_attempt *current(clv_run_lock *c) {
+  return &c->record.attempts[c->record.n_attempts - 1];
+}
+
+static void write_or_warn(clv_run_lock *c) {
+  clv_err err;
+  if (clv_record_write(c->dir, &c->record, &err) == CLV_OK) return;
+  if (!c->warned) clv_log(CLV_LOG_WARN, "the run's record: %s", err.text);
+  c->warned = true;
+}
+
+static void list_checkpoints(clv_run_lock *c) {
+  c->record.n_checkpoints =
+      clv_checkpoint_steps(c->dir, c->record.checkpoints, CLV_RECORD_MAX_CHECKPOINTS);
+}
+
+/* What earlier attempts left is gone when the run begins afresh, or nobody can read it. */
+static void recall(clv_run_lock *c, bool resume) {
+  clv_err err;
+  if (!resume) return;
+  clv_code code = clv_record_read(c->dir, &c->record, &err);
+  if (code != CLV_OK && code != CLV_NOT_FOUND)
+    clv_log(CLV_LOG_WARN, "%s; the record of earlier attempts begins anew", err.text);
+}
+
+clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_err *err) {
+  clv_run_attempt *a = NULL;
+  CLV_AUTO(clv_freep) char *whole = realpath(run->session, NULL);
+  recall(c, run->resume);
+  CLV_TRY(clv_run_record_add(&c->record, &a, err));
+  snprintf(c->record.name, sizeof c->record.name, "%s", run->name);
+  snprintf(c->record.session, sizeof c->record.session, "%s", whole ? whole : run->session);
+  list_checkpoints(c);
+  clv_holder_self(a);
+  a->began_ms = clv_wall_ms();
+  c->begun = true;
+  return clv_record_write(c->dir, &c->record, err);
+}
+
+void clv_run_lock_started(clv_run_lock *c, uint64_t step, uint64_t total_steps,
+                          const clv_sha256 *config) {
+  if (!c || !c->begun) return;
+  clv_run_attempt *a = current(c);
+  a->from_step = a->step = step;
+  a->total_steps = total_steps;
+  clv_sha256_hex(config, c->record.config_sha256);
+  list_checkpoints(c);
+  write_or_warn(c);
+}
+
+void clv_run_lock_step(clv_run_lock *c, uint64_t step, double loss, double accuracy) {
+  if (!c || !c->begun) return;
+  clv_run_attempt *a = current(c);
+  a->step = step;
+  a->loss = loss;
+  a->accuracy = accuracy;
+}
+
+static bool is_better(const clv_run_best *now, const clv_run_best *then) {
+  if (!then->what[0]) return true;
+  if (!isnan(now->accuracy) && !isnan(then->accuracy) && now->accuracy != then->accuracy)
+    return now->accuracy > then->accuracy;
+  return now->loss < then->loss || isnan(then->loss);
+}
+
+/* A last test on other records does not compete with validations. */
+void clv_run_lock_evaluation(clv_run_lock *c, const clv_run_best *e) {
+  if (!c || !c->begun) return;
+  clv_run_best *best = &c->record.best;
+  bool other = best->what[0] && strcmp(best->what, e->what) != 0;
+  if (!other && is_better(e, best)) *best = *e;
+}
+
+void clv_run_lock_saved(clv_run_lock *c) {
+  if (!c || !c->begun) return;
+  list_checkpoints(c);
+  write_or_warn(c);
+}
+
+void clv_run_lock_end(clv_run_lock *c, clv_run_status status, unsigned code, const char *text) {
+  if (!c || !c->begun) return;
+  clv_run_attempt *a = current(c);
+  a->status = status;
+  a->code = code;
+  a->ended_ms = clv_wall_ms();
+  snprintf(a->text, sizeof a->text, "%s", text);
+  write_or_warn(c);
+}

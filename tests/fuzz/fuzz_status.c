@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What workers say of themselves on the screen of who asks: two answers of each, one behind the other with
+ * their lengths in two bytes. One that is no answer is shown as an error's text. What is drawn is printable
+ * ASCII in lines of the width; JSON has no control characters below a space, and a line for each worker.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/train/status_int.h"
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static const char session_text[] =
+    "version: 1\nname: films\ntls: {ca: a, cert: b, key: c}\n"
+    "workers:\n"
+    "  w1: {address: 'h:1', identity: 'spiffe://c/w1'}\n"
+    "  w2: {address: 'h:2', identity: 'spiffe://c/w2'}\n"
+    "  w3: {address: 'h:3', identity: 'spiffe://c/w3'}\n"
+    "data: {format: idx, train: [a, b]}\n"
+    "stages:\n"
+    "- {name: front, at: master, layers: [{op: relu}]}\n"
+    "- {name: middle, at: w1, layers: [{op: relu}]}\n"
+    "- {name: back, at: w2, layers: [{op: linear, out: 2}]}\n"
+    "loss: {kind: cross_entropy}\n"
+    "train: {batch: 1, optimizer: {kind: sgd, lr: 0.1}}\n";
+enum { WORKERS = 3 };
+static clv_session_config *config;
+
+static void free_config(void) { clv_session_config_free(config); }
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+  (void)argc, (void)argv;
+  if (clv_session_config_parse("/s.yaml", session_text, sizeof session_text - 1, NULL, &config,
+                               NULL) != CLV_OK)
+    abort();
+  return atexit(free_config);
+}
+
+static void check_text(const clv_bytes *text, unsigned width) {
+  unsigned column = 0;
+  for (size_t i = 0; i < text->len; i++) {
+    unsigned char c = (unsigned char)text->data[i];
+    column = c == '\n' ? 0 : column + 1;
+    if (column > width || (c != '\n' && (c < 0x20 || c >= 0x7f))) abort();
+  }
+}
+
+static void check_json(const clv_bytes *json, uint32_t lines) {
+  for (size_t i = 0; i < json->len; i++) {
+    unsigned char c = (unsigned char)json->data[i];
+    lines -= c == '\n';
+    if (c != '\n' && c < 0x20) abort();
+  }
+  if (lines) abort();
+}
+
+static void draw(clv_status_view *view, unsigned width) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, brief = {0}, json = {0};
+  clv_status_text(view, width, &text);
+  clv_status_brief(view, width, &brief);
+  clv_status_json(view, &json);
+  if (text.failed || brief.failed || json.failed) return;
+  check_text(&text, width);
+  check_text(&brief, width);
+  check_json(&json, view->n_workers);
+}
+
+typedef struct answers {
+  clv_wire_status_reply before, now;
+  status_memory memory;
+  char error[CLV_ERR_TEXT];
+} answers;
+
+static clv_piece next(clv_piece *rest) {
+  const uint8_t *at = rest->data;
+  size_t n = rest->len < 2 ? 0 : CLV_MIN(at[0] | (size_t)at[1] << 8, rest->len - 2);
+  clv_piece piece = {at + CLV_MIN(rest->len, (size_t)2), n};
+  rest->data = at + CLV_MIN(rest->len, 2 + n);
+  rest->len -= CLV_MIN(rest->len, 2 + n);
+  return piece;
+}
+
+static void fill(uint32_t worker, clv_piece *rest, answers *a, clv_status_worker *w) {
+  clv_err err;
+  clv_piece before = next(rest), now = next(rest);
+  *w = (clv_status_worker){.name = config->workers[worker].name, .address = "h:1"};
+  if (!now.len) return;
+  bool earlier = clv_wire_status_reply_decode(&before, 1, &a->before, &err) == CLV_OK;
+  if (clv_wire_status_reply_decode(&now, 1, &a->now, &err) == CLV_OK &&
+      clv_status_make(config, worker, earlier ? &a->before : NULL, &a->now, &a->memory, w, &err) ==
+          CLV_OK)
+    return;
+  w->asked = true;
+  snprintf(a->error, sizeof a->error, "%.*s", (int)now.len, (const char *)now.data);
+  w->error = w->fix = a->error;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  answers a[WORKERS] = {0};
+  clv_status_worker w[WORKERS];
+  clv_piece rest = {data, size};
+  clv_status_view view = {
+      .title = "films", .clock = "19:42:07", .n_workers = WORKERS, .workers = w};
+  for (uint32_t i = 0; i < WORKERS; i++) fill(i, &rest, &a[i], &w[i]);
+  draw(&view, 20 + (unsigned)(size * 7 % 150));
+  for (uint32_t i = 0; i < WORKERS; i++) {
+    clv_status_memory_done(&a[i].memory);
+    clv_wire_done(&a[i].before);
+    clv_wire_done(&a[i].now);
+  }
+  return 0;
+}

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is said of a session for numbers of every sort: who it waits for, and why.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "master/report/report.h"
+
+/* Stage s1 at worker-1 and s2 at worker-2 of one session, and a stranger's session at worker-2. */
+static clv_status_module modules[] = {
+    {.index = 1, .name = "s1", .is_stage = true, .calls_per_s = 4},
+    {.index = 2, .name = "s2", .is_stage = true, .calls_per_s = 4},
+    {.index = 0, .calls_per_s = 1}};
+static clv_status_link links[2][2];
+static clv_status_session first, second[2];
+static clv_status_worker workers[2];
+static const clv_status_view view = {.title = "t", .clock = "", .n_workers = 2, .workers = workers};
+
+static clv_status_session part(const char *name, const char *id, clv_status_module *m,
+                               clv_status_link *l, uint32_t n_links) {
+  clv_status_session s = {
+      .name = name, .identity = "spiffe://a/b", .attached = true, .contexts = 1};
+  snprintf(s.id, sizeof s.id, "%s", id);
+  s.n_modules = 1;
+  s.modules = m;
+  s.n_links = n_links;
+  s.links = l;
+  return s;
+}
+
+static int begin(void **state) {
+  (void)state;
+  memset(links, 0, sizeof links);
+  links[0][0] = links[1][0] = (clv_status_link){.peer = "", .round_trip_s = 0.0002};
+  links[0][1] = (clv_status_link){.peer = "worker-2", .round_trip_s = 0.0002};
+  links[1][1] = (clv_status_link){.peer = "worker-1", .round_trip_s = 0.0002};
+  first = part("films", "aa", &modules[0], links[0], 2);
+  second[0] = part("films", "aa", &modules[1], links[1], 2);
+  second[1] = part("heavy", "bb", &modules[2], NULL, 0);
+  first.idle = second[0].idle = second[1].idle = 1;
+  for (int i = 0; i < 2; i++)
+    workers[i] = (clv_status_worker){.name = i ? "worker-2" : "worker-1",
+                                     .address = "",
+                                     .asked = true,
+                                     .said = "",
+                                     .software = "",
+                                     .device = "",
+                                     .isa = "",
+                                     .n_sessions = i ? 2 : 1,
+                                     .sessions = i ? second : &first};
+  return 0;
+}
+
+static void says(const clv_status_session *s, const char *want) {
+  CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
+  clv_status_diagnosis(&view, s == &first ? &workers[0] : &workers[1], s, &got);
+  assert_string_equal(got.data, want);
+}
+
+static void shares(clv_status_session *s, double busy, double idle, double turn) {
+  s->busy = busy;
+  s->idle = idle;
+  s->turn = turn;
+}
+
+static void before_there_is_work(void **state) {
+  (void)state;
+  first.attached = false;
+  says(&first, "no master is attached; the session is closed when its lease is over");
+  first.attached = true;
+  first.n_modules = 0;
+  says(&first, "nothing is loaded yet");
+  first.n_modules = 1;
+  first.contexts = 0;
+  modules[0].calls_per_s = 0;
+  says(&first, "idle: its master asks for nothing");
+  links[0][0].round_trip_s = 4;
+  says(&first, "idle: its master asks for nothing, and has not answered for 4.0 s");
+  modules[0].calls_per_s = 4;
+}
+
+static void computing(void **state) {
+  (void)state;
+  shares(&first, 0.99, 0.01, 0);
+  says(&first, "computing 99 %");
+  shares(&first, 0.70, 0.30, 0);
+  links[0][0].awaited = 0.3;
+  says(&first,
+       "computing 70 %, waiting for the master 30 %: it computes or reads data (link in use "
+       "0 %, 0.2 ms round trip)");
+}
+
+static void a_slow_link(void **state) {
+  (void)state;
+  shares(&first, 0.2, 0.8, 0);
+  links[0][0] = (clv_status_link){.peer = "",
+                                  .round_trip_s = 0.082,
+                                  .awaited = 0.71,
+                                  .awaits_per_s = 2,
+                                  .receiving = 0.6,
+                                  .sending = 0.05,
+                                  .link_in_per_s = 1.5e6};
+  says(&first, "waiting for the master 71 %: link 12 Mbit/s in, 82 ms round trip");
+  links[0][0].sending = 0.3;
+  links[0][0].link_out_per_s = 125e6;
+  says(&first, "waiting for the master 71 %: link 12 Mbit/s in, 1.0 Gbit/s out, 82 ms round trip");
+}
+
+static void a_far_peer(void **state) {
+  (void)state;
+  links[1][1].awaited = 0.8;
+  links[1][1].round_trip_s = links[1][0].round_trip_s = 0.08;
+  links[1][1].awaits_per_s = 6;
+  links[1][0].awaits_per_s = 3;
+  links[1][0].awaited = 0.2;
+  says(&second[0], "stage s2 waits for s1 on worker-1 80 %: 80 ms round trip, 9.0 waits a second");
+}
+
+/* Not every program is a pipeline: whose values a module waits for is not known by its number. */
+static void a_module_of_a_program(void **state) {
+  (void)state;
+  static clv_status_module encoder[] = {{.index = 1, .name = "encoder", .calls_per_s = 4}};
+  static clv_status_module decoder[] = {{.index = 2, .name = "decoder", .calls_per_s = 4}};
+  first.modules = encoder;
+  second[0].modules = decoder;
+  links[1][1].awaited = 0.8;
+  links[1][1].round_trip_s = 0.08;
+  links[1][1].awaits_per_s = 9;
+  says(&second[0], "module decoder waits for worker-1 80 %: 80 ms round trip, 9.0 waits a second");
+  links[1][1] = (clv_status_link){.peer = "worker-1", .awaited = 0.9};
+  first.busy = 0.95;
+  first.idle = 0.05;
+  says(&second[0], "waiting 100 %: module encoder on worker-1 computes 95 %");
+}
+
+/* Waits that are shorter than a round trip are not for one. */
+static void a_far_master_that_is_ahead(void **state) {
+  (void)state;
+  links[1][0].awaited = 0.9;
+  links[1][0].round_trip_s = 0.08;
+  links[1][0].awaits_per_s = 50;
+  says(&second[0],
+       "waiting for the master 90 %: it computes or reads data (link in use 0 %, 80 ms round "
+       "trip)");
+}
+
+/* A PING that stands in line at a busy host does not make its link the reason. */
+static void a_round_trip_through_a_busy_host(void **state) {
+  (void)state;
+  shares(&first, 0.75, 0.25, 0);
+  links[1][0].awaited = 0.97;
+  links[1][0].round_trip_s = 0.013;
+  links[1][0].awaits_per_s = 52;
+  says(&second[0], "waiting 100 %: stage s1 on worker-1 computes 75 %");
+  shares(&first, 0.6, 0.4, 0);
+  says(&second[0], "waiting for the master 97 %: 13 ms round trip, 52 waits a second");
+}
+
+/* The master only waits as well: who computes is named, wherever the packets came from. */
+static void a_busy_stage(void **state) {
+  (void)state;
+  shares(&first, 0.95, 0.05, 0);
+  links[1][0].awaited = 0.6;
+  links[1][1].awaited = 0.4;
+  says(&second[0], "waiting 100 %: stage s1 on worker-1 computes 95 %");
+  shares(&first, 0.1, 0.1, 0.8);
+  says(&second[0], "waiting 100 %: stage s1 on worker-1 waits for its turn there 80 %");
+}
+
+static void a_peer_that_waits_itself(void **state) {
+  (void)state;
+  links[1][1].awaited = 0.9;
+  says(&second[0],
+       "stage s2 waits for s1 on worker-1 90 %: it takes its time (link in use 0 %, 0.2 ms "
+       "round trip)");
+  links[1][1].awaits_per_s = 4;
+  links[1][1].in_per_s = 1.5e6;
+  links[1][1].out_per_s = 1e5;
+  says(&second[0],
+       "stage s2 waits for s1 on worker-1 90 %: 12 Mbit/s in, 800 kbit/s out, 0.2 ms "
+       "round trip; it takes its time or the link is slow");
+  links[1][1].missing_in = 2 << 20;
+  says(&second[0],
+       "stage s2 waits for s1 on worker-1 90 %: 2.0 MiB on the way here, 0.2 ms round trip");
+  links[0][0].awaited = 0.9;
+  says(&second[0], "stage s2 waits for s1 on worker-1 90 %, which itself waits for the master");
+}
+
+static void a_wait_that_goes_on(void **state) {
+  (void)state;
+  first.calls_waiting = 3;
+  says(&first, "waiting 100 %: nothing has come, 3 calls wait for values");
+  first.n_links = 1;
+  first.calls_waiting = 1;
+  says(&first,
+       "waiting for the master 100 %: nothing has come, 0.2 ms round trip, 1 call waits for "
+       "values");
+  first.n_links = 2;
+  first.calls_waiting = 0;
+  links[0][1].missing_in = 3 << 20;
+  links[0][1].link_in_per_s = 1.5e6;
+  says(&first,
+       "waiting for worker-2 100 %: 3.0 MiB on the way here, link 12 Mbit/s in, 0.2 ms round "
+       "trip");
+  links[0][0].round_trip_s = 1.4;
+  says(&first, "waiting for the master 100 %: nothing has come, not even an answer for 1.4 s");
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_status_text(&view, 80, &text);
+  assert_non_null(strstr(text.data, "link to the master  no answer for 1.4 s  in"));
+  assert_non_null(strstr(text.data, "link to worker-2  0.2 ms round trip  in"));
+  links[0][0].round_trip_s = 0.0002;
+  links[0][1].missing_in = 0;
+  links[0][1].missing_out = 3 << 20;
+  says(&first, "waiting for worker-2 100 %: 3.0 MiB on the way there, 0.2 ms round trip");
+  links[0][1].missing_out = 0;
+  workers[1].error = "no connection";
+  says(&first, "waiting 100 %: nothing has come; worker-2 does not answer");
+}
+
+static void its_turn(void **state) {
+  (void)state;
+  shares(&second[0], 0.2, 0.2, 0.6);
+  shares(&second[1], 0.9, 0.1, 0);
+  says(&second[0], "waiting for its turn 60 %: session heavy computes");
+  workers[1].n_sessions = 1; /* it is somebody else's and not shown */
+  says(&second[0], "waiting for its turn 60 %: somebody else's session computes");
+}
+
+static void the_turns_of_many(void **state) {
+  (void)state;
+  static clv_status_session many[5];
+  static const char *const want[] = {
+      "waiting for its turn 60 %: session b computes",
+      "waiting for its turn 60 %: sessions b, c compute",
+      "waiting for its turn 60 %: sessions b, c, d compute",
+      "waiting for its turn 60 %: sessions b, c, d, ... compute",
+  };
+  static const char *const names[] = {"a", "b", "c", "d", "e"};
+  for (uint32_t i = 0; i < CLV_COUNT(many); i++) {
+    many[i] = part(names[i], names[i], &modules[1], NULL, 0);
+    shares(&many[i], 0.3, 0.1, 0.6);
+  }
+  workers[1].sessions = many;
+  for (uint32_t n = 2; n <= CLV_COUNT(many); n++) {
+    workers[1].n_sessions = n;
+    says(&many[0], want[n - 2]);
+  }
+}
+
+/* Numbers that no worker can mean do no harm. */
+static void nonsense(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
+  static const double odd[] = {-1, 1e300, 0.0 / 0.0, 1.0 / 0.0};
+  for (size_t i = 0; i < CLV_COUNT(odd); i++) {
+    shares(&first, odd[i], odd[i], odd[i]);
+    links[0][0].awaited = links[0][0].round_trip_s = links[0][0].awaits_per_s = odd[i];
+    links[0][0].receiving = links[0][0].link_in_per_s = odd[i];
+    first.age_s = odd[i];
+    workers[0].uptime_s = workers[0].over_s = odd[i];
+    clv_status_text(&view, 80, &got);
+    clv_status_json(&view, &got);
+  }
+  assert_false(got.failed);
+}
+
+#define TEST(f) cmocka_unit_test_setup(f, begin)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(before_there_is_work),
+      TEST(computing),
+      TEST(a_slow_link),
+      TEST(a_far_peer),
+      TEST(a_far_master_that_is_ahead),
+      TEST(a_round_trip_through_a_busy_host),
+      TEST(a_busy_stage),
+      TEST(a_module_of_a_program),
+      TEST(a_peer_that_waits_itself),
+      TEST(a_wait_that_goes_on),
+      TEST(its_turn),
+      TEST(the_turns_of_many),
+      TEST(nonsense),
+  };
+  return cmocka_run_group_tests_name("diagnosis", tests, NULL, NULL);
+}

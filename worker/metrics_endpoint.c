@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/metrics_endpoint_int.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "common/http/http.h"
+#include "common/metrics/metrics.h"
+#include "worker/accept_guard_int.h"
+
+struct clv_metrics_endpoint {
+  clv_http *http;
+  clv_service *_Atomic service; /* NULL: not there yet */
+};
+
+static unsigned show_metrics(void *user, clv_bytes *out) {
+  clv_service *service = ((clv_metrics_endpoint *)user)->service;
+  if (service) clv_service_metrics(service, clv_accept_guard_sheds(), out);
+  clv_metrics_process("cleave-worker", out);
+  return 200;
+}
+
+static unsigned show_ready(void *user, clv_bytes *out) {
+  clv_service *service = ((clv_metrics_endpoint *)user)->service;
+  if (service) return clv_service_ready(service, out) ? 200 : 503;
+  clv_bytes_puts(out, "starting\n");
+  return 503;
+}
+
+clv_code clv_metrics_endpoint_open(const clv_worker_config *c, clv_metrics_endpoint **ret,
+                                   clv_err *err) {
+  static const clv_http_page pages[] = {{"/metrics", CLV_METRICS_TYPE, show_metrics},
+                                        {"/healthz", CLV_HTTP_TEXT, clv_http_health},
+                                        {"/readyz", CLV_HTTP_TEXT, show_ready}};
+  CLV_AUTO(clv_metrics_endpoint_closep) clv_metrics_endpoint *p = NULL;
+  if (!c->metrics.listen) return CLV_OK;
+  CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
+  clv_http_options o = {
+      .listen = c->metrics.listen, .pages = pages, .n_pages = CLV_COUNT(pages), .user = p};
+  if (clv_http_open(&o, &p->http, err) != CLV_OK) return clv_err_prefix(err, "metrics.listen");
+  clv_log_event(CLV_LOG_INFO, "metrics", "listen=%s port=%u", c->metrics.listen,
+                clv_http_port(p->http));
+  *ret = clv_steal(&p);
+  return CLV_OK;
+}
+
+void clv_metrics_endpoint_show(clv_metrics_endpoint *p, clv_service *service) {
+  if (p) p->service = service;
+}
+
+void clv_metrics_endpoint_closep(clv_metrics_endpoint **p) {
+  if (*p) clv_http_close((*p)->http);
+  free(*p);
+  *p = NULL;
+}
