@@ -20,72 +20,8 @@ say = $(if $(filter 1,$(V)),,@printf '  %-5s %s\n' '$(1)' '$(2)')
 
 VERSION := $(shell cat VERSION 2>/dev/null || echo 0.1.0)
 
-# ---- layers: folder -> folders it may include, and the libraries it alone may see ---------------
-# `make check-layers` compares every #include with this table; the archives link in the same order.
-FOLDERS := common/base common/cli common/metrics common/http common/tensor common/sched common/config common/tls common/weights kernels kernels/ref \
-           kernels/cpu common/graph common/models common/optim common/wire common/rpc common/dist \
-           master/data master/report master/history master/api master/train worker/store worker/service
-
-B := common/base
-T := common/tensor
-USES_common/base    :=
-USES_common/cli     := $(B)
-USES_common/metrics := $(B)
-USES_common/http    := $(B)
-USES_common/tensor  := $(B)
-USES_common/sched   := $(B)
-USES_common/config  := $(B)
-USES_common/tls     := $(B)
-USES_common/weights := $(B) $(T)
-USES_kernels        := $(B) $(T)
-USES_kernels/ref    := $(B) $(T) kernels
-USES_kernels/cpu    := $(B) $(T) kernels
-USES_common/graph   := $(B) $(T) kernels kernels/ref kernels/cpu
-USES_common/models  := $(B) $(T) common/config common/graph kernels
-USES_common/optim   := $(B) $(T) kernels
-USES_common/wire    := $(B) $(T)
-USES_common/rpc     := $(B)
-USES_common/dist    := $(B) $(T) kernels common/graph common/optim common/weights common/wire common/rpc
-USES_master/data    := $(B) $(T)
-USES_master/report  := $(B)
-USES_master/history := $(B) $(T) common/weights master/report
-COMMON_ALL          := $(B) common/cli $(T) kernels common/config common/tls common/weights common/graph \
-                       common/models common/optim common/sched common/wire common/rpc common/dist
-USES_master/train   := $(COMMON_ALL) common/metrics common/http master/data master/report master/history master/api
-USES_master/api     := $(COMMON_ALL)
-USES_worker/store   := $(B) $(T) common/weights common/config
-USES_worker/service := $(COMMON_ALL) common/metrics worker/store
-USES_master         := $(COMMON_ALL) master/data master/report master/history master/api master/train
-USES_worker         := $(COMMON_ALL) common/metrics common/http worker/store worker/service
-
-# third-party include prefix -> the folders that may see it
-SEES_openssl := common/base common/tls
-SEES_grpc := common/rpc
-SEES_protobuf-c := common/wire
-SEES_cleave/v1 := common/wire
-SEES_libfyaml := common/config
-SEES_jansson := common/weights
-SEES_zlib := master/data
-SEES_png := master/data
-SEES_jpeglib := master/data
-SEES_jerror := master/data
-SEES_oneapi := kernels/cpu
-SEES_dnnl := kernels/cpu
-SEES_cblas := kernels/cpu
-SEES_Random123 := common/base
-SEES_isa-l := common/base
-SEES_microhttpd := common/http
-THIRD_PARTY := openssl grpc protobuf-c cleave/v1 libfyaml jansson zlib png jpeglib jerror oneapi dnnl cblas Random123 isa-l microhttpd
-
-LIBS_common/base := -lcrypto -lisal
-LIBS_common/config := -lfyaml
-LIBS_common/http := -lmicrohttpd
-LIBS_common/tls := -lssl -lcrypto
-LIBS_common/weights := -ljansson
-LIBS_common/wire := -lprotobuf-c
-LIBS_common/rpc := -lgrpc -lgpr
-LIBS_kernels/cpu := -ldnnl -lopenblas -lgomp
-LIBS_master/data := -lpng -ljpeg -lz
+# Folders, what each may include, and its libraries.
+include common/layers.mk
 
 # ---- flags --------------------------------------------------------------------------------------
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
@@ -130,7 +66,7 @@ GRPC_PROTO := /usr/share/grpc-proto
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
-.PHONY: all help test demo check-layers lint format bench bench-pipeline fuzz fuzzers fuzz-coverage parity learns mutate install uninstall clean \
+.PHONY: all help test demo check-layers print-layers lint format bench bench-pipeline fuzz fuzzers fuzz-coverage parity learns mutate install uninstall clean \
         deps deps-test manuals deps-parity sanitize soak soak-mixed schedules references faults
 all: $(BINARIES) $(LIBCLEAVE) manuals
 
@@ -315,11 +251,14 @@ TREE_PKG = PKG_CONFIG_LIBDIR=$(TREE)$(PREFIX)/lib/pkgconfig PKG_CONFIG_SYSROOT_D
 $(TREE)/installed: $(BINARIES) $(LIBCLEAVE) master/api/cleave.h
 	$(Q)$(MAKE) --no-print-directory install DESTDIR=$(TREE) > $(OUT)/install.log
 	$(Q)touch $@
-PUBLIC_PROGRAMS := $(patsubst tests/%.c,$(OUT)/%,$(wildcard tests/seeds/*.c tests/net/*.c))
-$(PUBLIC_PROGRAMS): $(OUT)/%: tests/%.c $(TREE)/installed
-	$(call say,CC,$<)
+PUBLIC_SOURCES := $(wildcard tests/seeds/*.c tests/net/*/*.c)
+public_program = $(OUT)/$(word 2,$(subst /, ,$(1)))/$(basename $(notdir $(1)))
+PUBLIC_PROGRAMS := $(foreach s,$(PUBLIC_SOURCES),$(call public_program,$(s)))
+$(foreach s,$(PUBLIC_SOURCES),$(eval $(call public_program,$(s)): $(s)))
+$(PUBLIC_PROGRAMS): $(TREE)/installed
+	$(call say,CC,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) -std=c17 -D_GNU_SOURCE -pthread $(WARN) $(CFLAGS_$(BUILD)) -MMD -MP -MF $@.d -o $@ $< \
+	$(Q)$(CC) -std=c17 -D_GNU_SOURCE -pthread $(WARN) $(CFLAGS_$(BUILD)) -MMD -MP -MF $@.d -o $@ $(filter %.c,$^) \
 	  $$($(TREE_PKG) --cflags --libs cleave) -Wl,-rpath,$(TREE)$(PREFIX)/lib $(LDFLAGS) -lm
 
 units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(OUT)/bench/bench_link
@@ -401,18 +340,18 @@ faults: deps-test
 SOAK_STEPS ?= 100000
 soak: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(OUT)/net/api_faults
-	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/api_soak.py $(SOAK_STEPS)
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/api/api_soak.py $(SOAK_STEPS)
 
 # SOAK_SEED=17 replays a mix.
 SOAK_SECONDS ?= 7200
 soak-mixed: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(foreach p,api_faults api_kept random_programs,$(OUT)/net/$(p))
-	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/mixed_soak.py $(SOAK_SECONDS) $(SOAK_SEED)
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/mixed_soak.py $(SOAK_SECONDS) $(SOAK_SEED)
 
 schedules: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(OUT)/net/api_schedule
-	$(Q)CLV_TEST_SCHEDULES=250 CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/test_api_schedule.py
-	$(Q)CLV_TEST_SCHEDULES=50 CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/test_custom_schedules.py
+	$(Q)CLV_TEST_SCHEDULES=250 CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/api/test_api_schedule.py
+	$(Q)CLV_TEST_SCHEDULES=50 CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/schedules/test_custom_schedules.py
 
 BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(wildcard tests/bench/bench_*.c))
 benches: $(BENCHES)
@@ -453,12 +392,15 @@ uninstall:
 	rm -rf $(DOCDIR) $(DESTDIR)$(PREFIX)/share/cleave
 
 check-layers:
-	$(Q)tests/check-layers <<< '$(foreach f,$(FOLDERS) master worker,uses $(f) $(USES_$(f));)$(foreach t,$(THIRD_PARTY),sees $(t) $(SEES_$(t));)'
+	$(Q)$(MAKE) --no-print-directory -s print-layers | tests/check-layers
+# The table as lines: what folders use, see, link, and must not reach.
+print-layers:
+	@printf '%s\n' $(foreach f,$(FOLDERS) $(PROGRAMS),$(foreach w,USES SEES LIBS OUT_OF_REACH,'$(w) $(f) $($(w)_$(f))'))
 
 format:
 	$(Q)clang-format -i $(shell git ls-files '*.c' '*.h')
 lint:
-	$(Q)cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppressions-list=tests/cppcheck.supp --error-exitcode=1 -I. $(foreach f,$(FOLDERS) master worker,$(wildcard $(f)/*.c))
+	$(Q)cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppressions-list=tests/cppcheck.supp --error-exitcode=1 -I. $(foreach f,$(FOLDERS) $(PROGRAMS),$(wildcard $(f)/*.c))
 
 clean:
 	$(Q)rm -rf build

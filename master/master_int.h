@@ -8,7 +8,8 @@
 
 #include "common/cli/cli.h"
 #include "common/tls/tls.h"
-#include "master/train/train.h"
+#include "master/run/run.h"
+#include "master/watch/watch.h"
 
 typedef struct arguments {
   clv_cli_line line; /* first */

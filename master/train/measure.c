@@ -42,6 +42,11 @@ static void compare(watch *w, uint64_t committed, double seconds) {
   w->usual_s = w->usual_s > 0 ? 0.8 * w->usual_s + 0.2 * seconds : seconds;
 }
 
+void clv_trainer_on_waits(clv_trainer *t, clv_waits_fn *fn, void *user) {
+  t->watch.look = fn;
+  t->watch.status_user = user;
+}
+
 /* ---- events ---------------------------------------------------------------------------------------------- */
 
 void clv_trainer_on_event(void *user, cleave_context context, const cleave_event *event) {
@@ -64,7 +69,7 @@ static int by_id(const void *key, const void *item) {
   return a < b ? -1 : a > b;
 }
 
-bool clv_watch_locate(const clv_trainer *t, const layout *l, const cleave_event *e,
+bool clv_watch_locate(const clv_trainer *t, const clv_layout *l, const cleave_event *e,
                       uint32_t *ret_stage, uint32_t *ret_micro) {
   uint32_t stages = t->b->n_stages + 1;
   if (e->kind == CLEAVE_EVENT_STEP) {
@@ -99,8 +104,8 @@ static double median(samples *s) {
   return s->list[s->n / 2];
 }
 
-static double time_of(const clv_trainer *t, const layout *l, cleave_event_kind kind, uint32_t stage,
-                      samples *s) {
+static double time_of(const clv_trainer *t, const clv_layout *l, cleave_event_kind kind,
+                      uint32_t stage, samples *s) {
   const watch *w = &t->watch;
   uint32_t at, k;
   s->n = 0;
@@ -111,7 +116,7 @@ static double time_of(const clv_trainer *t, const layout *l, cleave_event_kind k
   return median(s);
 }
 
-static void stage_times(const clv_trainer *t, const layout *l, clv_sched_costs *c, samples *s) {
+static void stage_times(const clv_trainer *t, const clv_layout *l, clv_sched_costs *c, samples *s) {
   for (uint32_t i = 0; i <= t->b->n_stages; i++) {
     c->forward[i] = time_of(t, l, CLEAVE_EVENT_FORWARD, i, s);
     double whole = time_of(t, l, CLEAVE_EVENT_BACKWARD, i, s);
@@ -128,7 +133,7 @@ typedef struct passage {
   double out, in;
 } passage;
 
-static void passages_of(const clv_trainer *t, const layout *l, uint32_t stage, bool forward,
+static void passages_of(const clv_trainer *t, const clv_layout *l, uint32_t stage, bool forward,
                         passage *list) {
   cleave_event_kind out = forward ? CLEAVE_EVENT_VALUE_OUT : CLEAVE_EVENT_GRADIENT_OUT;
   cleave_event_kind in = forward ? CLEAVE_EVENT_VALUE_IN : CLEAVE_EVENT_GRADIENT_IN;
@@ -173,7 +178,7 @@ static double known_latency(const clv_trainer *t, uint32_t stage, const double *
   return ((from >= 0 ? round_trip[from] : 0) + (to >= 0 ? round_trip[to] : 0)) / 2;
 }
 
-static void edge_times(const clv_trainer *t, const layout *l, const double *round_trip,
+static void edge_times(const clv_trainer *t, const clv_layout *l, const double *round_trip,
                        passage *passages, clv_sched_costs *c, samples *s) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     double back = 0, known = known_latency(t, i, round_trip);
@@ -197,7 +202,8 @@ static clv_code ping_all(clv_trainer *t, double *round_trip, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_watch_measure(clv_trainer *t, const layout *l, clv_sched_costs *ret, clv_err *err) {
+clv_code clv_watch_measure(clv_trainer *t, const clv_layout *l, clv_sched_costs *ret,
+                           clv_err *err) {
   CLV_AUTO(clv_freep) double *list = NULL, *round_trip = NULL;
   CLV_AUTO(clv_freep) passage *passages = NULL;
   size_t most = CLV_MAX(t->watch.n_events, (size_t)l->n_micro);
@@ -214,7 +220,7 @@ clv_code clv_watch_measure(clv_trainer *t, const layout *l, clv_sched_costs *ret
 
 /* ---- the window ---------------------------------------------------------------------------------------------- */
 
-static clv_code seconds_with(const layout *l, uint32_t window, const clv_sched_costs *c,
+static clv_code seconds_with(const clv_layout *l, uint32_t window, const clv_sched_costs *c,
                              double *ret, clv_err *err) {
   clv_sched_options o = {
       .kind = CLV_SCHED_1F1B, .shape = l->sched->shape, .window = window, .costs = c};
@@ -245,7 +251,7 @@ static void notice_window(clv_trainer *t, uint32_t window, double now_s, double 
       1e3 * c->serialise_f[edge], 1e3 * now_s, 1e3 * then_s);
 }
 
-static clv_code choose_window(clv_trainer *t, const layout *l, const clv_sched_costs *c,
+static clv_code choose_window(clv_trainer *t, const clv_layout *l, const clv_sched_costs *c,
                               clv_err *err) {
   uint32_t window;
   double better, as_is;
@@ -263,7 +269,13 @@ static clv_code choose_window(clv_trainer *t, const layout *l, const clv_sched_c
   return CLV_OK;
 }
 
-clv_code clv_watch_end(clv_trainer *t, const layout *l, bool measured, double seconds,
+static void tell_waits(clv_trainer *t, const clv_layout *l) {
+  clv_waits waits;
+  clv_watch_waits(t, l, &waits);
+  t->watch.look(t->watch.status_user, &waits);
+}
+
+clv_code clv_watch_end(clv_trainer *t, const clv_layout *l, bool measured, double seconds,
                        clv_err *err) {
   watch *w = &t->watch;
   bool enough = t->committed > WARM_STEPS && l->n_micro > 1;
@@ -272,7 +284,7 @@ clv_code clv_watch_end(clv_trainer *t, const layout *l, bool measured, double se
     return CLV_OK;
   }
   if (w->sink) w->sink(w->sink_user, t, l);
-  if (w->look) w->look(w->status_user, t, l);
+  if (w->look) tell_waits(t, l);
   w->next_measure_ns = clv_now_ns() + (uint64_t)LOOK_MS * 1000000u;
   if (!(w->wanted || w->look) || t->committed < w->next_step) return CLV_OK;
   plan_next(w, t->committed);

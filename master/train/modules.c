@@ -251,7 +251,7 @@ static clv_code connect(clv_trainer *t, clv_err *err) {
 
 static clv_code fill(clv_trainer *t, clv_err *err) {
   const clv_blueprint *b = t->b;
-  const layout *first;
+  const clv_layout *first;
   t->round = clv_pipeline_round(t->config);
   size_t most = (size_t)b->max_micro * t->round;
   CLV_TRY(clv_alloc(b->n_stages + 1, sizeof(cleave_module *), &t->modules, err));
@@ -330,3 +330,9 @@ void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out) {
   if (t->n_layouts) clv_sched_text(t->layouts[0]->sched, out);
 }
 uint64_t clv_trainer_step_count(const clv_trainer *t) { return t->committed; }
+
+uint32_t clv_trainer_micro_batches(const clv_trainer *t) { return t->b->micro_batches; }
+
+uint32_t clv_trainer_window(const clv_trainer *t) { return t->window; }
+
+cleave_runtime *clv_trainer_runtime(const clv_trainer *t) { return t->runtime; }

@@ -71,7 +71,7 @@ static const struct {
     [CLEAVE_EVENT_GRADIENT_OUT] = {"gradient ", "gradient"},
 };
 
-static void trace_event(clv_trace *trace, const clv_trainer *t, const layout *l,
+static void trace_event(clv_trace *trace, const clv_trainer *t, const clv_layout *l,
                         const cleave_event *e) {
   char name[64];
   clv_trace_slice s = {.name = name,
@@ -95,7 +95,7 @@ static void trace_event(clv_trace *trace, const clv_trainer *t, const layout *l,
   clv_trace_transfer(trace, &s);
 }
 
-static void trace_round(clv_observer *o, const clv_trainer *t, const layout *l) {
+static void trace_round(clv_observer *o, const clv_trainer *t, const clv_layout *l) {
   const char *name;
   for (uint32_t i = 0; !o->named && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
     clv_trace_node(o->trace, i, name);
@@ -125,7 +125,7 @@ static const cleave_event *awaited(const clv_trainer *t, const cleave_event *e, 
   return NULL;
 }
 
-static void add_gap(node_times *n, const clv_trainer *t, const layout *l, uint64_t from,
+static void add_gap(node_times *n, const clv_trainer *t, const clv_layout *l, uint64_t from,
                     const cleave_event *e) {
   uint32_t stage, micro_batch;
   const cleave_event *out = NULL, *in = NULL;
@@ -158,7 +158,7 @@ static void span_of(const watch *w, uint64_t *ret_begin, uint64_t *ret_end) {
   }
 }
 
-static void profile_round(clv_observer *o, clv_trainer *t, const layout *l) {
+static void profile_round(clv_observer *o, clv_trainer *t, const clv_layout *l) {
   watch *w = &t->watch;
   uint64_t begin, end, last = 0;
   uint32_t stage, micro_batch, node = UINT32_MAX;
@@ -201,8 +201,8 @@ static double others_compute(const watch *w, uint64_t from, uint64_t to) {
 
 /* Before what `e` waits for has left its maker, either somebody computes or tensors are on their way to
  * somebody who will. */
-static void add_wait(const clv_trainer *t, const layout *l, uint64_t from, const cleave_event *e,
-                     clv_waits *ret) {
+static void add_wait(const clv_trainer *t, const clv_layout *l, uint64_t from,
+                     const cleave_event *e, clv_waits *ret) {
   uint32_t stage, micro_batch;
   const cleave_event *out = NULL, *in = NULL;
   uint64_t to = e->begin_ns;
@@ -217,7 +217,7 @@ static void add_wait(const clv_trainer *t, const layout *l, uint64_t from, const
   ret->own += gap - travels - made;
 }
 
-void clv_watch_waits(clv_trainer *t, const layout *l, clv_waits *ret) {
+void clv_watch_waits(clv_trainer *t, const clv_layout *l, clv_waits *ret) {
   watch *w = &t->watch;
   uint64_t begin, end, last;
   *ret = (clv_waits){0};
@@ -237,7 +237,7 @@ void clv_watch_waits(clv_trainer *t, const layout *l, clv_waits *ret) {
   ret->network += overlap(last, end, last, end) - computed;
 }
 
-static void observe(void *user, clv_trainer *t, const layout *l) {
+static void observe(void *user, clv_trainer *t, const clv_layout *l) {
   clv_observer *o = user;
   if (o->trace) trace_round(o, t, l);
   if (o->profile) profile_round(o, t, l);

@@ -39,7 +39,7 @@ size_t clv_count_correct(const cleave_tensor *prediction, const int64_t *labels,
 typedef struct round_group {
   const held_batch *batches;
   uint32_t n_batches, n_micro;
-  const layout *l;
+  const clv_layout *l;
   cleave_context context;
   clv_step_result *results; /* [n_batches] */
 } round_group;
@@ -59,9 +59,9 @@ static void cut_all(clv_trainer *t, round_group *r) {
   }
 }
 
-static cleave_call_options call_options_of(const clv_trainer *t, const layout *l, uint32_t stage,
-                                           uint32_t k) {
-  const call_positions *positions = &l->positions[stage * l->n_micro + k];
+static cleave_call_options call_options_of(const clv_trainer *t, const clv_layout *l,
+                                           uint32_t stage, uint32_t k) {
+  const clv_call_positions *positions = &l->positions[stage * l->n_micro + k];
   bool loss = stage == t->b->n_stages;
   return (cleave_call_options){
       .send_to = loss ? NULL : cleave_module_node(t->modules[stage + 1]),

@@ -1,102 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * train: from a session file to trained weights. A *blueprint* is everything that can be known
- * without a network: stages, shapes, who learns, which tensors leave the master. A *trainer* is a
- * program on libcleave: a module for each stage and the loss, a context for each step.
+ * train: from a blueprint to trained weights. A *trainer* is a program on libcleave: a module for each
+ * stage and the loss, a context for each step.
  *
- * Threads: a blueprint is read-only once made; a trainer belongs to one thread.
+ * Threads: a trainer belongs to one thread.
  */
 #ifndef CLEAVE_TRAIN_H
 #define CLEAVE_TRAIN_H
 
-#include "common/cli/cli.h"
-#include "common/config/config.h"
-#include "common/tensor/tensor.h"
-#include "master/api/api.h"
-#include "master/data/data.h"
-
-/* Each is a module of libcleave, as are the loss and the loss of evaluations at home. */
-enum { CLV_MAX_STAGES = 253 };
-
-/* ---- blueprint --------------------------------------------------------------------------------- */
-
-/* One tensor that leaves the master, per micro-batch. */
-typedef struct clv_egress_row {
-  char name[96]; /* "activation of stage 'a' (layer 2)" */
-  cleave_sending_kind kind;
-  uint32_t stage; /* of the module, as libcleave names it */
-  uint32_t input; /* of a LEAF */
-  int worker;     /* index into the session's workers */
-  clv_dtype dtype;
-  clv_shape shape;         /* dim 0 is the largest micro-batch; WEIGHTS: [] */
-  uint64_t bytes_per_step; /* all micro-batches of a full step; WEIGHTS: once, when pushed */
-  bool relayed;            /* it came from another worker and only passes through */
-  uint64_t tensors, bytes; /* counted while running */
-} clv_egress_row;
-
-typedef struct clv_stage_plan {
-  clv_graph *graph;   /* of a micro-batch */
-  clv_params *params; /* with frozen ones marked */
-  int worker;         /* index into the session's workers, -1 = master */
-  bool input_needs_grad, participates;
-  uint32_t n_learning;
-  uint32_t first_layer, last_layer;
-  bool direct; /* its output goes straight to the next stage's worker */
-} clv_stage_plan;
-
-typedef struct clv_blueprint {
-  const clv_session_config *config; /* borrowed */
-  clv_graph *whole;
-  uint32_t n_stages;             /* of the model; the loss is stage n_stages */
-  clv_stage_plan *stages;        /* [n_stages + 1], the loss last */
-  clv_shape sample;              /* of one record, N = 1 */
-  int64_t micro_size, eval_size; /* largest micro-batch, samples */
-  uint32_t micro_batches, max_micro;
-  clv_egress_row *egress;
-  size_t n_egress;
-  bool *worker_used; /* [config->n_workers] */
-} clv_blueprint;
-
-/* sample: shape of the data's x for one record with N = 1. Errors point into the session file. */
-clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sample,
-                           clv_dtype label_dtype, clv_blueprint **ret, clv_err *err) CLV_USE_RESULT;
-void clv_blueprint_free(clv_blueprint *b);
-void clv_blueprint_freep(clv_blueprint **b);
-
-/* Plans made here compute in bf16. A master that cannot, and has no stage itself, counts in f32. */
-bool clv_blueprint_bf16(const clv_blueprint *b);
-
-/* Stages, parameters, memory, bytes per step over each cut, and what leaves the network: text for
- * people or one JSON object. */
-clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out,
-                                clv_err *err) CLV_USE_RESULT;
-
-/* The schedule as a grid, with what stages keep, or as one JSON object; ret_text: its instructions, as
- * pipeline.file takes them. */
-clv_code clv_blueprint_draw(const clv_blueprint *b, bool json, clv_bytes *out, clv_bytes *ret_text,
-                            clv_err *err) CLV_USE_RESULT;
-
-/* The egress table as stable text: a run's table is compared with the one it began with. */
-void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
-
-/* ---- data ---------------------------------------------------------------------------------------- */
-
-typedef struct clv_run_data {
-  clv_dataset *train, *test; /* test NULL when the session names none */
-  clv_subset train_rows, validation_rows, test_rows;
-} clv_run_data;
-
-clv_code clv_run_data_open(const clv_session_config *config, bool need_train, clv_run_data *ret,
-                           clv_err *err) CLV_USE_RESULT;
-void clv_run_data_done(clv_run_data *d);
-
-/* Every class label has an output of the last stage; CLV_INVALID points at the data. */
-clv_code clv_run_data_fits(const clv_run_data *d, const clv_blueprint *b,
-                           clv_err *err) CLV_USE_RESULT;
+#include "master/plan/plan.h"
+#include "master/report/report.h"
 
 /* ---- trainer ------------------------------------------------------------------------------------- */
 
 typedef struct clv_trainer clv_trainer;
+
+/* What the module of a run's loss is called; no stage can be. */
+#define CLV_LOSS_NAME "(loss)"
 
 typedef struct clv_step_result {
   double loss;      /* mean over the batch */
@@ -165,33 +85,27 @@ void clv_observer_text(const clv_observer *o, const clv_trainer *t, clv_bytes *o
 clv_code clv_observer_finish(clv_observer *o, clv_err *err) CLV_USE_RESULT; /* the file */
 void clv_observer_free(clv_observer *o);
 
-/* ---- runs ---------------------------------------------------------------------------------------- */
+/* For what the master's node waited in a round, seconds: tensors on their way, to it or to who makes
+ * what it waits for; others that computed; neither. All 0: not known. */
+typedef struct clv_waits {
+  double network, peer, own;
+} clv_waits;
+/* It is told every sixteenth round or so, a few times a second at most; NULL: nobody is. */
+typedef void clv_waits_fn(void *user, const clv_waits *waits);
+void clv_trainer_on_waits(clv_trainer *t, clv_waits_fn *fn, void *user);
 
-/* Why a run is to end early: a signal, or `stop`'s. */
-enum { CLV_INTERRUPTED = 1, CLV_ASKED_TO_STOP = 2 };
+/* As it is now; a window of 0: the schedule has none. */
+uint32_t clv_trainer_micro_batches(const clv_trainer *t);
+uint32_t clv_trainer_window(const clv_trainer *t);
+cleave_runtime *clv_trainer_runtime(const clv_trainer *t);
 
-typedef struct clv_run_options {
-  uint64_t max_steps; /* stop after this many steps in all; 0 = as the session says */
-  bool resume, fresh, accept_egress, json;
-  bool log_json;                   /* progress as JSON too */
-  const volatile int *interrupted; /* set by a signal: finish the step, write a checkpoint */
-  const char *out;                 /* predict: a .npy file; plan: the schedule's instructions */
-  const char *trace;               /* train: a file for chrome://tracing and Perfetto */
-  bool profile, schedule;          /* train; plan */
-  bool watch;                      /* status, with interval_s between two looks; 0: 1 */
-  double interval_s;
-  bool suggest_cuts; /* plan, with the next two: "w1=20:1000", "w1=8" */
-  const char *const *links, *const *speeds;
-  size_t n_links, n_speeds;
-} clv_run_options;
+/* ---- micro-batches: auto (trial.c) ----------------------------------------------------------------------- */
 
-/* Each prints what a person wants to see, reports errors on stderr and returns the exit code. */
-clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *o);
-clv_exit clv_run_eval(const clv_session_config *config, const clv_run_options *o);
-clv_exit clv_run_predict(const clv_session_config *config, const clv_run_options *o);
-clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o);
-clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *o);
-clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options *o);
-clv_exit clv_show_status(const clv_session_config *config, const clv_run_options *o);
+/* In how many parts the batches of a run are to be cut, by trial steps on random numbers in sessions of
+ * their own; says so on standard output and in the journal. b: any number of them. Connects. */
+clv_code clv_choose_micro_batches(const clv_blueprint *b, bool json, clv_journal *journal,
+                                  uint64_t *ret, clv_err *err) CLV_USE_RESULT;
+/* That of the run in the folder. */
+clv_code clv_recall_micro_batches(const char *run_dir, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -17,30 +17,6 @@ enum { TRIALS = 3, TRIAL_STEPS = 4 };
 static const uint64_t trial_micros[TRIALS] = {1, 4, 16};
 static const double AS_GOOD = 1.02;
 
-/* ---- numbers worth a look -------------------------------------------------------------------------------- */
-
-static bool worth(uint64_t batch, uint64_t m, int64_t least, size_t *sizes) {
-  return m > 0 && m <= batch && clv_chunk_sizes(batch, m, sizes) == m &&
-         (int64_t)sizes[m - 1] >= least;
-}
-
-clv_code clv_micro_choices(uint64_t batch, int64_t least, uint32_t also, uint32_t **ret,
-                           uint32_t *ret_n, clv_err *err) {
-  CLV_AUTO(clv_freep) size_t *sizes = NULL;
-  uint64_t most = CLV_MAX((uint64_t)CLV_MOST_MICROS, also);
-  uint32_t *list, n = 0;
-  CLV_TRY(clv_alloc(most, sizeof *sizes, &sizes, err));
-  CLV_TRY(clv_alloc(most, sizeof *list, &list, err));
-  for (uint64_t m = 1; m <= most; m++) {
-    bool even = m <= CLV_MOST_MICROS && (batch % m == 0 || (m & (m - 1)) == 0);
-    if ((even || m == also) && worth(batch, m, m == also ? 1 : least, sizes))
-      list[n++] = (uint32_t)m;
-  }
-  *ret = list;
-  *ret_n = n;
-  return CLV_OK;
-}
-
 /* ---- a trial ----------------------------------------------------------------------------------------------- */
 
 /* One of so many micro-batches; the session's words are borrowed. */
@@ -73,7 +49,7 @@ static clv_code random_tensor(const clv_node *n, int64_t batch, clv_tensor **ret
 }
 
 /* After each step: what it showed. The first one makes plans, and is not looked at. */
-static void on_step(void *user, clv_trainer *trainer, const layout *l) {
+static void on_step(void *user, clv_trainer *trainer, const clv_layout *l) {
   trial *t = user;
   clv_sched_costs costs;
   double seconds;
@@ -216,7 +192,8 @@ clv_code clv_choose_micro_batches(const clv_blueprint *b, bool json, clv_journal
   for (int i = 0; i < TRIALS; i++) {
     CLV_AUTO(trial_done) trial t = {0};
     uint64_t m = trial_micros[i];
-    if (!worth(b->config->train.batch, m, m > 1 ? 2 : 1, sizes)) break; /* batch norm needs two */
+    if (!clv_micro_fits(b->config->train.batch, m, m > 1 ? 2 : 1, sizes))
+      break; /* batch norm needs two */
     if (run_trial(b, m, &t, err) != CLV_OK)
       return clv_err_prefix(err, "trial for micro_batches: auto");
     if (isinf(t.seconds)) continue;

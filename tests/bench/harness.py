@@ -19,7 +19,7 @@ OUT = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build/release")
 os.environ["CLEAVE_TEST_BIN"] = OUT
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1",
                   PYTHONWARNINGS="ignore")
-sys.path.insert(0, os.path.join(HERE, "../net"))
+sys.path.insert(0, os.path.join(HERE, "../net/lib"))
 
 RESULTS = os.path.join(HERE, "../../build/bench")
 ROUNDS, MAX_ROUNDS, QUIET_ENOUGH = 9, 15, 5

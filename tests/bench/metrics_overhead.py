@@ -3,9 +3,9 @@
 any, in turns. By hand: CLEAVE_TEST_BIN=build/release tests/bench/metrics_overhead.py [PAIRS]"""
 import json, os, resource, statistics, subprocess, sys, threading
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../net"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../net/lib"))
 from cluster import *
-from test_metrics import BATCH, Measured, body, get
+from measured import BATCH, Measured, body, get
 
 CASES = (("one micro-batch", 1600, 1), ("three micro-batches", 800, 3))  # name, steps, micro-batches
 

@@ -7,7 +7,7 @@ usage: demo.py      CLEAVE_TEST_BIN is the folder of the binaries
 """
 import glob, os, re, sys, tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../net"))
+sys.path.insert(0, os.path.join(HERE, "../net/lib"))
 from cluster import BIN, run
 
 PLAN = "7:30:30:40"  # seed, percent dropped, percent doubled, most milliseconds of delay

@@ -3,7 +3,7 @@
 tests/faults/faults.c: what comes out is what came out without, to the bit."""
 import os, re, sys
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../net"))
+sys.path.insert(0, os.path.join(HERE, "../net/lib"))
 import cluster as net
 from cluster import *
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/train/status_int.h"
+#include "master/watch/status_int.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data and weights as functions of (stream, index), the same bits as tests/seeds/seed.h makes in C.
-For make_seeds.py (PyTorch's runs) and tests/net/test_seeds.py (session files); needs only numpy."""
+For make_seeds.py (PyTorch's runs) and tests/net/api/test_seeds.py (session files); needs only numpy."""
 import numpy as np
 
 DATA, LABELS, WEIGHTS = 1, 2, 16  # streams; the k-th parameter of a program has WEIGHTS + k

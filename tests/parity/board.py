@@ -12,7 +12,7 @@ import urllib.parse
 import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(HERE, "../net")]
+sys.path[:0] = [os.path.join(HERE, "../net/lib")]
 
 import tfevents
 import pypi

@@ -12,7 +12,7 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, "../net"), os.path.join(HERE, "../golden")]
+sys.path[:0] = [HERE, os.path.join(HERE, "../net/lib"), os.path.join(HERE, "../golden")]
 
 import numpy as np
 import torch

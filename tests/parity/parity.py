@@ -21,7 +21,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, "../net"), os.path.join(HERE, "../golden")]
+sys.path[:0] = [HERE, os.path.join(HERE, "../net/lib"), os.path.join(HERE, "../golden")]
 
 import numpy as np
 import torch

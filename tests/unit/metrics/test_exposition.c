@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The text that Prometheus reads: rows, labels, numbers, histograms. Whether Prometheus agrees says
- * tests/net/test_metrics.py.
+ * tests/net/operations/test_metrics.py.
  */
 #include <math.h>
 #include <setjmp.h>

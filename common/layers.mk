@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+# The layers, lowest first. A row is a folder, what it may include of the folders above its row
+# (common/base goes without saying), the headers of others that it may see, and what these link.
+# The comment over a row is the folder's job in a sentence. OUT_OF_REACH: headers that a folder may
+# not see through others either.
+#
+# `make check-layers` compares every #include of the tree with this table and the archives link in
+# its order; `tests/check-architecture --write` puts it into ARCHITECTURE.md.
+layer = $(eval FOLDERS += $(strip $(1)))$(layer_row)
+program = $(eval PROGRAMS += $(strip $(1)))$(layer_row)
+layer_row = $(eval USES_$(strip $(1)) := $(filter-out $(1),common/base) $(2)) \
+            $(eval SEES_$(strip $(1)) := $(3))$(eval LIBS_$(strip $(1)) := $(4))
+
+SOCKETS := sys/socket sys/un netdb netinet arpa
+
+# codes, errors, sizes, files, log, clock, Philox, digests
+$(call layer, common/base,, openssl isa-l Random123, -lcrypto -lisal)
+
+# commands and options as tables: parsing, help, manual pages, completions; exit codes
+$(call layer, common/cli)
+
+# numbers as text for Prometheus, one table of them per program
+$(call layer, common/metrics)
+
+# a port with a few pages of text: bounded connections, memory, time
+$(call layer, common/http,, microhttpd $(SOCKETS), -lmicrohttpd)
+
+# dtype, shape, counted storage, views
+$(call layer, common/tensor)
+
+# schedules as data: made, checked, simulated, drawn, read; where to cut
+$(call layer, common/sched)
+
+# session.yaml, worker.yaml, one schema table each
+$(call layer, common/config,, libfyaml netinet arpa, -lfyaml)
+
+# TLS floor, how handshakes end, identities, certificate authority, probe
+$(call layer, common/tls,, openssl $(SOCKETS), -lssl -lcrypto)
+
+# safetensors, checkpoint folders, manifests, records of runs
+$(call layer, common/weights, common/tensor, jansson, -ljansson)
+
+# ops, attributes, the backend vtable
+$(call layer, kernels, common/tensor)
+
+# plain loops in f32 and f64: the definition of every op
+$(call layer, kernels/ref, common/tensor kernels)
+
+# f32, convolutions in bf16 too, blocked layouts
+$(call layer, kernels/cpu, common/tensor kernels, oneapi dnnl cblas, -ldnnl -lopenblas -lgomp)
+
+# op table, graphs, parameters, plans
+$(call layer, common/graph, common/tensor kernels kernels/ref kernels/cpu)
+
+# layers of a session file or a named architecture to a graph
+$(call layer, common/models, common/tensor kernels common/config common/graph)
+
+# SGD, Adam, AdamW, schedules, clipping
+$(call layer, common/optim, common/tensor kernels)
+
+# messages to structs and back
+$(call layer, common/wire, common/tensor, protobuf-c cleave/v1, -lprotobuf-c)
+
+# unary calls and streams over mutual TLS
+$(call layer, common/rpc,, grpc $(SOCKETS), -lgrpc -lgpr)
+
+# links, stages, nodes, the engine of contexts
+$(call layer, common/dist, common/tensor kernels common/graph common/optim common/weights \
+  common/wire common/rpc)
+
+# What a program of either side may include: all of common but its ports for people, and kernels.
+ENGINE := common/cli common/tensor common/sched common/config common/tls common/weights kernels \
+          common/graph common/models common/optim common/wire common/rpc common/dist
+
+# readers, image folders, batches, loader: **raw records live here, the network is out of reach**
+OUT_OF_REACH_master/data := grpc microhttpd $(SOCKETS)
+$(call layer, master/data, common/tensor, zlib png jpeglib jerror, -lpng -ljpeg -lz)
+
+# progress lines, what is kept of each step, event files for TensorBoard, traces, a look into
+# workers as text and JSON
+$(call layer, master/report)
+
+# run folders: who holds one, what became of it; `runs`, `log`, `stop`
+$(call layer, master/history, common/tensor common/weights master/report)
+
+# libcleave: modules, references, contexts, the tape between shards, optimisers, state by name,
+# the gate for what is sent
+$(call layer, master/api, $(ENGINE))
+
+# what is known before anything runs: blueprint, layouts of schedules, descriptions, suggested cuts
+$(call layer, master/plan, common/tensor common/sched common/config common/weights kernels \
+  common/graph common/models master/data master/api)
+
+# the trainer, a program on master/api: its steps, what it measures, evaluations, checkpoints
+$(call layer, master/train, $(ENGINE) master/data master/report master/api master/plan)
+
+# what is seen from outside: doctor, `status`, the numbers of a run for Prometheus
+$(call layer, master/watch, $(ENGINE) common/metrics common/http master/data master/report \
+  master/api master/plan master/train)
+
+# commands on a session file: train, eval, predict, plan, check
+$(call layer, master/run, $(ENGINE) master/data master/report master/history master/api \
+  master/plan master/train master/watch)
+
+# artifacts: files of weights that workers were given
+$(call layer, worker/store, common/tensor common/config common/weights)
+
+# sessions, methods, loading, what a worker shows of itself
+$(call layer, worker/service, $(ENGINE) common/metrics worker/store)
+
+# cleave-master: its commands
+$(call program, master, $(ENGINE) master/data master/report master/history master/api \
+  master/plan master/train master/watch master/run)
+
+# cleave-worker: the daemon
+$(call program, worker, $(ENGINE) common/metrics common/http worker/store worker/service, \
+  sys/socket sys/un)

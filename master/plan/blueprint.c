@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/models/models.h"
+#include "master/plan/plan_int.h"
+
+enum { EVAL_WINDOW = CLV_EVAL_WINDOW };
+
+static const char *loss_op_name(const clv_session_config *c) { return clv_loss_name(c->loss.kind); }
+
+static clv_shape with_batch(const clv_shape *sample, int64_t n) {
+  clv_shape s = *sample;
+  if (s.rank > 0) s.dim[0] = n;
+  return s;
+}
+
+void clv_blueprint_free(clv_blueprint *b) {
+  if (!b) return;
+  for (uint32_t i = 0; b->stages && i <= b->n_stages; i++) {
+    clv_graph_free(b->stages[i].graph);
+    clv_params_free(b->stages[i].params);
+  }
+  free(b->stages);
+  free(b->egress);
+  free(b->worker_used);
+  clv_graph_free(b->whole);
+  free(b);
+}
+
+void clv_blueprint_freep(clv_blueprint **b) {
+  clv_blueprint_free(*b);
+  *b = NULL;
+}
+
+/* ---- stages ------------------------------------------------------------------------------------ */
+
+static clv_code mark_frozen(const clv_session_config *c, const clv_stage_spec *spec,
+                            clv_stage_plan *s, bool *glob_used) {
+  for (int i = 0; i < s->params->n; i++) {
+    clv_param *p = &s->params->list[i];
+    if (!p->trainable) continue;
+    p->frozen = spec->freeze;
+    for (size_t g = 0; g < c->train.freeze.n; g++) {
+      if (fnmatch(c->train.freeze.items[g], p->name, 0) != 0) continue;
+      p->frozen = true;
+      glob_used[g] = true;
+    }
+    s->n_learning += !p->frozen;
+  }
+  return CLV_OK;
+}
+
+static clv_code check_globs(const clv_session_config *c, const bool *used, clv_err *err) {
+  for (size_t g = 0; g < c->train.freeze.n; g++)
+    if (!used[g])
+      return clv_session_fail_at(c, c->train.freeze_pos, err,
+                                 "train.freeze: '%s' matches no parameter (`cleave-master plan` "
+                                 "lists their names)",
+                                 c->train.freeze.items[g]);
+  return CLV_OK;
+}
+
+/* From one worker to another? */
+static bool hops(const clv_blueprint *b, uint32_t i) {
+  int from = b->stages[i].worker, to = b->stages[i + 1].worker;
+  return from >= 0 && to >= 0 && from != to;
+}
+
+/* Two workers with a direct hop in one place have a link, over which everything between them goes. */
+static bool linked(const clv_blueprint *b, int one, int other) {
+  for (uint32_t i = 0; i + 1 < b->n_stages; i++) {
+    int from = b->stages[i].worker, to = b->stages[i + 1].worker;
+    bool pair = (from == one && to == other) || (from == other && to == one);
+    if (pair && b->config->stages[i].transfer == CLV_TRANSFER_DIRECT) return true;
+  }
+  return false;
+}
+
+static clv_code make_stages(clv_blueprint *b, clv_err *err) {
+  const clv_session_config *c = b->config;
+  uint32_t first[CLV_MAX_STAGES], last[CLV_MAX_STAGES];
+  clv_shape input = with_batch(&b->sample, b->micro_size);
+  CLV_TRY(clv_model_graph(c, &input, &b->whole, first, last, err));
+  CLV_AUTO(clv_freep) bool *glob_used = NULL;
+  CLV_TRY(clv_alloc(c->train.freeze.n, sizeof *glob_used, &glob_used, err));
+  bool learned = false;
+  for (uint32_t i = 0; i < b->n_stages; i++) {
+    clv_stage_plan *s = &b->stages[i];
+    const clv_stage_spec *spec = &c->stages[i];
+    CLV_TRY(clv_graph_slice(b->whole, first[i], last[i], &s->graph, err));
+    CLV_TRY(clv_params_of(s->graph, &s->params, err));
+    CLV_TRY(mark_frozen(c, spec, s, glob_used));
+    s->first_layer = first[i];
+    s->last_layer = last[i];
+    s->worker = spec->worker;
+    s->input_needs_grad = learned;
+    s->participates = learned || s->n_learning;
+    learned |= s->n_learning > 0;
+  }
+  for (uint32_t i = 0; i + 1 < b->n_stages; i++)
+    b->stages[i].direct = hops(b, i) && linked(b, b->stages[i].worker, b->stages[i + 1].worker);
+  if (!learned)
+    return clv_session_fail_at(c, c->train.freeze_pos, err,
+                               "nothing learns: every parameter is frozen");
+  return check_globs(c, glob_used, err);
+}
+
+static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err) {
+  const clv_session_config *c = b->config;
+  clv_stage_plan *s = &b->stages[b->n_stages];
+  const clv_graph *last = b->stages[b->n_stages - 1].graph;
+  clv_err why;
+  if (clv_loss_graph(loss_op_name(c), &last->nodes[last->output].shape, b->micro_size, &s->graph,
+                     &why) != CLV_OK)
+    return clv_session_fail_at(c, c->loss.pos, err, "loss %s: %s", loss_op_name(c), why.text);
+  clv_dtype want = s->graph->nodes[1].dtype;
+  if (want != label_dtype)
+    return clv_session_fail_at(c, c->loss.pos, err, "loss %s needs %s labels, the data have %s",
+                               loss_op_name(c), clv_dtype_name(want), clv_dtype_name(label_dtype));
+  CLV_TRY(clv_params_of(s->graph, &s->params, err));
+  s->worker = c->loss.worker;
+  s->input_needs_grad = s->participates = true;
+  return CLV_OK;
+}
+
+/* ---- egress ------------------------------------------------------------------------------------ */
+
+static void add_row(clv_blueprint *b, cleave_sending_kind kind, uint32_t stage, uint32_t input,
+                    int worker, const clv_node *value, bool relayed, const char *fmt, ...)
+    CLV_PRINTF(8, 9);
+
+static void add_row(clv_blueprint *b, cleave_sending_kind kind, uint32_t stage, uint32_t input,
+                    int worker, const clv_node *value, bool relayed, const char *fmt, ...) {
+  clv_egress_row *r = &b->egress[b->n_egress++];
+  *r = (clv_egress_row){.kind = kind,
+                        .stage = stage,
+                        .input = input,
+                        .worker = worker,
+                        .relayed = relayed,
+                        .dtype = CLV_F32};
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(r->name, sizeof r->name, fmt, ap);
+  va_end(ap);
+  if (!value) return;
+  size_t bytes = 0;
+  r->dtype = value->dtype;
+  r->shape = value->shape;
+  clv_shape step = value->shape;
+  if (step.rank) step.dim[0] = (int64_t)b->config->train.batch;
+  if (clv_shape_bytes(&step, r->dtype, &bytes, NULL) == CLV_OK) r->bytes_per_step = bytes;
+}
+
+static const clv_node *output_of(const clv_stage_plan *s) {
+  return &s->graph->nodes[s->graph->output];
+}
+
+/* Does stage i hand its output (and get its gradient) through the master's process? */
+static bool through_master(const clv_blueprint *b, uint32_t i) {
+  int from = b->stages[i].worker, to = b->stages[i + 1].worker;
+  return from < 0 || to < 0 || (from != to && !b->stages[i].direct);
+}
+
+static void hop_rows(clv_blueprint *b, uint32_t i) {
+  const clv_session_config *c = b->config;
+  const clv_stage_plan *from = &b->stages[i], *to = &b->stages[i + 1];
+  const char *name = c->stages[i].name;
+  if (!through_master(b, i)) return;
+  if (to->worker >= 0)
+    add_row(b, CLEAVE_SENDING_VALUE, i, 0, to->worker, output_of(from), from->worker >= 0,
+            "activation of stage '%.40s' (layer %u)", name, from->last_layer);
+  if (from->worker >= 0 && to->input_needs_grad)
+    add_row(b, CLEAVE_SENDING_GRADIENT, i, 0, from->worker, output_of(from), to->worker >= 0,
+            "gradient for stage '%.40s' (layer %u)", name, from->last_layer);
+}
+
+static clv_code make_egress(clv_blueprint *b, clv_err *err) {
+  const clv_session_config *c = b->config;
+  const clv_stage_plan *loss = &b->stages[b->n_stages];
+  CLV_TRY(clv_alloc(3 * (size_t)b->n_stages + 8, sizeof *b->egress, &b->egress, err));
+  if (b->stages[0].worker >= 0)
+    add_row(b, CLEAVE_SENDING_LEAF, 0, 0, b->stages[0].worker, &b->stages[0].graph->nodes[0], false,
+            "RAW INPUT");
+  for (uint32_t i = 0; i < b->n_stages; i++) hop_rows(b, i);
+  if (loss->worker >= 0)
+    add_row(b, CLEAVE_SENDING_LEAF, b->n_stages, 1, loss->worker, &loss->graph->nodes[1], false,
+            "LABELS");
+  for (uint32_t i = 0; i < b->n_stages; i++) {
+    if (b->stages[i].worker < 0) continue;
+    add_row(b, CLEAVE_SENDING_WEIGHTS, i, 0, b->stages[i].worker, NULL, false,
+            "state of stage '%.40s'%s", c->stages[i].name,
+            c->stages[i].weights_file ? " (initial weights; resume)" : " (resume only)");
+    b->egress[b->n_egress - 1].bytes_per_step = b->stages[i].params->total_bytes;
+  }
+  return CLV_OK;
+}
+
+/* ---- the whole --------------------------------------------------------------------------------- */
+
+static void place_sizes(clv_blueprint *b) {
+  const clv_train_config *t = &b->config->train;
+  uint64_t m = CLV_MIN(b->config->pipeline.micro_batches, t->batch);
+  if (m == CLV_MICRO_AUTO) m = 1; /* until a run chooses */
+  b->micro_batches = (uint32_t)m;
+  b->micro_size = (int64_t)((t->batch + m - 1) / m);
+  b->eval_size = (int64_t)t->eval_batch;
+  b->max_micro = CLV_MAX(b->micro_batches, (uint32_t)EVAL_WINDOW);
+}
+
+/* Of this process; a worker answers for itself when its stage is loaded. */
+static clv_code check_dtype(const clv_session_config *c, clv_err *err) {
+  bool here = false;
+  clv_err why;
+  for (size_t i = 0; i < c->n_stages; i++) here |= c->stages[i].worker < 0;
+  if (c->train.dtype != CLV_COMPUTE_BF16 || !here) return CLV_OK;
+  if (clv_backend_cpu()->check_bf16(&why) == CLV_OK) return CLV_OK;
+  return clv_session_fail_at(c, c->train.dtype_pos, err, "master: %s", why.text);
+}
+
+bool clv_blueprint_bf16(const clv_blueprint *b) {
+  clv_err why;
+  return b->config->train.dtype == CLV_COMPUTE_BF16 &&
+         clv_backend_cpu()->check_bf16(&why) == CLV_OK;
+}
+
+static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err *err) {
+  const clv_session_config *c = b->config;
+  CLV_TRY(clv_alloc(b->n_stages + 1, sizeof *b->stages, &b->stages, err));
+  CLV_TRY(clv_alloc(c->n_workers, sizeof *b->worker_used, &b->worker_used, err));
+  CLV_TRY(check_dtype(c, err));
+  place_sizes(b);
+  CLV_TRY(make_stages(b, err));
+  CLV_TRY(make_loss(b, label_dtype, err));
+  for (uint32_t i = 0; i <= b->n_stages; i++)
+    if (b->stages[i].worker >= 0) b->worker_used[b->stages[i].worker] = true;
+  return make_egress(b, err);
+}
+
+clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sample,
+                           clv_dtype label_dtype, clv_blueprint **ret, clv_err *err) {
+  if (config->n_stages == 0 || config->n_stages > CLV_MAX_STAGES)
+    return clv_fail(err, CLV_INVALID, "%s: %zu stages (1..%d)", config->file, config->n_stages,
+                    CLV_MAX_STAGES);
+  clv_blueprint *b;
+  CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
+  b->config = config;
+  b->sample = *sample;
+  b->n_stages = (uint32_t)config->n_stages;
+  clv_code code = blueprint_fill(b, label_dtype, err);
+  if (code != CLV_OK) {
+    clv_blueprint_free(b);
+    return code;
+  }
+  *ret = b;
+  return CLV_OK;
+}
+
+void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
+  char shape[160];
+  for (size_t i = 0; i < b->n_egress; i++) {
+    const clv_egress_row *r = &b->egress[i];
+    const clv_remote_spec *w = &b->config->workers[r->worker];
+    clv_bytes_printf(out, "%s | %s | %s | %llu | %s %s%s\n", r->name,
+                     r->kind == CLEAVE_SENDING_WEIGHTS
+                         ? "parameters"
+                         : clv_shape_format(&r->shape, shape, sizeof shape),
+                     clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step, w->name,
+                     w->identity, r->relayed ? " (relayed)" : "");
+  }
+}

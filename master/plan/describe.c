@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What `plan` prints: the page a security reviewer and a colleague with a GPU bill both read.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "master/plan/plan_int.h"
+
+typedef struct stage_facts {
+  size_t parameters, weights, old_weights, optimizer, activations, scratch, cache;
+  int reorders;
+} stage_facts;
+
+/* A stage that recomputes keeps its inputs, and what one call needs. */
+static size_t activations_of(const clv_blueprint *b, uint32_t i, size_t call_bytes, uint32_t live) {
+  size_t in = 0;
+  const clv_graph *g = b->stages[i].graph;
+  for (int k = 0; k < g->n_nodes; k++) {
+    size_t bytes = 0;
+    if (g->nodes[k].op == CLV_OP_INPUT &&
+        clv_shape_bytes(&g->nodes[k].shape, g->nodes[k].dtype, &bytes, NULL) == CLV_OK)
+      in += bytes;
+  }
+  return b->config->stages[i].recompute ? call_bytes + live * in : live * call_bytes;
+}
+
+/* live: micro-batches kept at once, versions: of the weights, by the schedule. */
+static clv_code facts_of(const clv_blueprint *b, uint32_t i, uint32_t live, uint32_t versions,
+                         stage_facts *ret, clv_err *err) {
+  const clv_stage_plan *s = &b->stages[i];
+  const clv_session_config *c = b->config;
+  clv_plan_options po = {.backend = clv_backend_cpu(),
+                         .dtype = CLV_F32,
+                         .batch = b->micro_size,
+                         .training = true,
+                         .threads = (int)c->stages[i].threads,
+                         .bf16 = clv_blueprint_bf16(b),
+                         .transient_weights = live <= 1};
+  po.need_input_grad[0] = s->input_needs_grad;
+  po.split_backward = s->input_needs_grad || live > 1;
+  CLV_AUTO(clv_plan_freep) clv_plan *plan = NULL;
+  po.backend->set_threads(po.threads);
+  CLV_TRY(clv_plan_new(s->graph, s->params, &po, &plan, err));
+  const clv_plan_info *info = clv_plan_get_info(plan);
+  const clv_optimizer_config *o = &c->train.optimizer;
+  size_t moments = o->kind != CLV_OPT_SGD ? 2 : o->momentum != 0;
+  *ret = (stage_facts){
+      .parameters = s->params->n_values,
+      .weights = s->params->total_bytes,
+      .old_weights = s->params->total_bytes * (versions - 1),
+      .optimizer = (moments + 1) * s->params->trainable_bytes,
+      .activations = activations_of(b, i, info->call_bytes, live),
+      .scratch = info->scratch_bytes,
+      .cache = info->cache_bytes,
+      .reorders = info->reorders_refresh +
+                  (int)b->micro_batches * (info->reorders_forward + info->reorders_backward)};
+  return CLV_OK;
+}
+
+clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t live, size_t *ret,
+                          clv_err *err) {
+  stage_facts f;
+  CLV_TRY(facts_of(b, stage, live, 1, &f, err));
+  *ret = f.weights + f.optimizer + f.activations + f.scratch + f.cache;
+  return CLV_OK;
+}
+
+static const char *place_of(const clv_blueprint *b, uint32_t i) {
+  return b->stages[i].worker < 0 ? "master" : b->config->workers[b->stages[i].worker].name;
+}
+
+static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f, clv_bytes *out) {
+  const clv_stage_plan *s = &b->stages[i];
+  char w[24], m[24], shape[160], per_step[24];
+  size_t cut = 0;
+  const clv_node *last = &s->graph->nodes[s->graph->output];
+  clv_shape full = last->shape;
+  full.dim[0] = (int64_t)b->config->train.batch;
+  if (clv_shape_bytes(&full, last->dtype, &cut, NULL) != CLV_OK) cut = 0;
+  clv_bytes_printf(
+      out, "  %-12s %-12s layers %u..%u  %zu parameters (%s)  memory %s  reorders/step %d\n",
+      b->config->stages[i].name, place_of(b, i), s->first_layer, s->last_layer, f->parameters,
+      clv_format_size(f->weights, w, sizeof w),
+      clv_format_size(
+          f->weights + f->old_weights + f->optimizer + f->activations + f->scratch + f->cache, m,
+          sizeof m),
+      f->reorders);
+  for (int k = 0; k < s->graph->n_nodes; k++) {
+    const clv_node *n = &s->graph->nodes[k];
+    if (n->op == CLV_OP_INPUT) continue;
+    clv_bytes_printf(out, "    %3u %-14s %-22s %s\n", n->layer, clv_op_name(n->op), n->name,
+                     clv_shape_format(&n->shape, shape, sizeof shape));
+  }
+  for (int k = 0; k < s->params->n; k++)
+    if (s->params->list[k].frozen)
+      clv_bytes_printf(out, "        frozen: %s\n", s->params->list[k].name);
+  if (i + 1 < b->n_stages || b->stages[b->n_stages].worker >= 0)
+    clv_bytes_printf(out, "    -> %s: %s a step each way, %s\n",
+                     i + 1 < b->n_stages ? b->config->stages[i + 1].name : "loss",
+                     clv_format_size(cut, per_step, sizeof per_step),
+                     s->worker == b->stages[i + 1].worker             ? "same process"
+                     : s->direct                                      ? "direct"
+                     : s->worker >= 0 && b->stages[i + 1].worker >= 0 ? "via the master"
+                                                                      : "master <-> worker");
+}
+
+static void text_egress(const clv_blueprint *b, clv_bytes *out) {
+  char shape[160], size[24];
+  clv_bytes_puts(out, "leaves the private network:\n");
+  if (!b->n_egress) clv_bytes_puts(out, "  nothing: every stage runs on the master\n");
+  for (size_t i = 0; i < b->n_egress; i++) {
+    const clv_egress_row *r = &b->egress[i];
+    const clv_remote_spec *w = &b->config->workers[r->worker];
+    bool state = r->kind == CLEAVE_SENDING_WEIGHTS;
+    clv_bytes_printf(
+        out, "  %-48s %-18s %-4s %10s%s  to %s (%s)%s\n", r->name,
+        state ? "parameters" : clv_shape_format(&r->shape, shape, sizeof shape),
+        clv_dtype_name(r->dtype), clv_format_size(r->bytes_per_step, size, sizeof size),
+        state ? " once  " : "/step", w->name, w->identity, r->relayed ? ", relayed" : "");
+  }
+  bool labels = b->stages[b->n_stages].worker >= 0, raw = b->stages[0].worker >= 0;
+  clv_bytes_printf(out, "labels: %s; raw input: %s\n", labels ? "LEAVE" : "stay on the master",
+                   raw ? "LEAVES" : "stays on the master");
+}
+
+static void json_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f, clv_bytes *out) {
+  clv_bytes_printf(out, "%s{\"name\":", i ? "," : "");
+  clv_bytes_json(out, b->config->stages[i].name);
+  clv_bytes_puts(out, ",\"at\":");
+  clv_bytes_json(out, place_of(b, i));
+  clv_bytes_printf(out,
+                   ",\"layers\":[%u,%u],\"parameters\":%zu,\"weight_bytes\":%zu,"
+                   "\"optimizer_bytes\":%zu,\"activation_bytes\":%zu,\"scratch_bytes\":%zu,"
+                   "\"cache_bytes\":%zu,\"reorders_per_step\":%d,\"direct\":%s}",
+                   b->stages[i].first_layer, b->stages[i].last_layer, f->parameters, f->weights,
+                   f->optimizer, f->activations, f->scratch, f->cache, f->reorders,
+                   b->stages[i].direct ? "true" : "false");
+}
+
+static void json_egress(const clv_blueprint *b, clv_bytes *out) {
+  for (size_t i = 0; i < b->n_egress; i++) {
+    const clv_egress_row *r = &b->egress[i];
+    clv_bytes_printf(out, "%s{\"tensor\":", i ? "," : "");
+    clv_bytes_json(out, r->name);
+    clv_bytes_puts(out, ",\"to\":");
+    clv_bytes_json(out, b->config->workers[r->worker].name);
+    clv_bytes_puts(out, ",\"identity\":");
+    clv_bytes_json(out, b->config->workers[r->worker].identity);
+    clv_bytes_puts(out, ",\"shape\":[");
+    for (int d = 0; d < r->shape.rank; d++)
+      clv_bytes_printf(out, "%s%lld", d ? "," : "", (long long)r->shape.dim[d]);
+    clv_bytes_printf(out, "],\"dtype\":\"%s\",\"bytes_per_step\":%llu,\"relayed\":%s}",
+                     clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step,
+                     r->relayed ? "true" : "false");
+  }
+}
+
+clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
+  const clv_session_config *c = b->config;
+  CLV_AUTO(clv_layout_freep) clv_layout *l = NULL;
+  uint32_t round = clv_pipeline_round(c);
+  CLV_TRY(clv_layout_new(b, b->micro_batches * round, round, clv_pipeline_first_window(c), NULL, &l,
+                         err));
+  if (json) {
+    clv_bytes_puts(out, "{\"session\":");
+    clv_bytes_json(out, c->name);
+    clv_bytes_printf(out, ",\"batch\":%llu,\"micro_batches\":%u,\"dtype\":\"%s\",\"stages\":[",
+                     (unsigned long long)c->train.batch, b->micro_batches,
+                     clv_compute_name(c->train.dtype));
+  } else {
+    clv_bytes_printf(out, "session %s: batch %llu in %u micro-batches%s (%s), loss %s at %s%s\n",
+                     c->name, (unsigned long long)c->train.batch, b->micro_batches,
+                     c->pipeline.micro_batches == CLV_MICRO_AUTO ? ", until a run chooses" : "",
+                     clv_pipeline_name(c->pipeline.schedule), clv_loss_name(c->loss.kind),
+                     place_of(b, b->n_stages),
+                     c->train.dtype == CLV_COMPUTE_BF16 ? ", convolutions in bf16" : "");
+  }
+  for (uint32_t i = 0; i < b->n_stages; i++) {
+    stage_facts f;
+    CLV_TRY(facts_of(b, i, CLV_MAX(l->report.live[i], 1u), CLV_MAX(l->report.versions[i], 1u), &f,
+                     err));
+    (json ? json_stage : text_stage)(b, i, &f, out);
+  }
+  if (json) {
+    clv_bytes_puts(out, "],\"egress\":[");
+    json_egress(b, out);
+    clv_bytes_puts(out, "]}\n");
+  } else {
+    text_egress(b, out);
+  }
+  return CLV_OK;
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * --link and --speed: what somebody says of a network that is not asked.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/plan/plan.h"
+
+enum { NAME_LEN = 72 };
+static const double DEFAULT_RTT_MS = 1, DEFAULT_MBIT = 1000;
+
+static clv_link link_of(double rtt_ms, double mbit, bool given) {
+  return (clv_link){.latency_s = rtt_ms / 2e3, .bytes_s = mbit * 1e6 / 8, .given = given};
+}
+
+/* Digits with a fraction, nothing else; *end: behind them. */
+static bool number(const char *text, double low, double high, double *ret, const char **end) {
+  char *stop;
+  if (strspn(text, "0123456789.") == 0) return false;
+  *ret = strtod(text, &stop);
+  *end = stop;
+  return stop <= text + strspn(text, "0123456789.") && *ret >= low && *ret <= high;
+}
+
+/* The worker called so, in *ret; the master is -1. */
+static clv_code find_node(const clv_session_config *c, const char *option, const char *name,
+                          bool master, int *ret, clv_err *err) {
+  CLV_AUTO(clv_freep) const char **names = NULL;
+  CLV_TRY(clv_alloc(c->n_workers + 1, sizeof(char *), &names, err));
+  *ret = -1;
+  if (master && strcmp(name, "master") == 0) return CLV_OK;
+  for (size_t i = 0; i < c->n_workers; i++) {
+    names[i] = c->workers[i].name;
+    if (strcmp(name, names[i]) != 0) continue;
+    *ret = (int)i;
+    return CLV_OK;
+  }
+  const char *near = clv_did_you_mean(name, names, c->n_workers);
+  return clv_fail(err, CLV_INVALID, "%s: the session has no worker '%s'%s%s%s", option, name,
+                  near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+/* "name=" off the front of an option's argument. */
+static clv_code split_name(const char *option, const char *arg, const char *form,
+                           char name[NAME_LEN], const char **ret_value, clv_err *err) {
+  const char *equals = strchr(arg, '=');
+  if (!equals || equals == arg || equals - arg >= NAME_LEN)
+    return clv_fail(err, CLV_INVALID, "%s %.80s: it is written %s", option, arg, form);
+  snprintf(name, NAME_LEN, "%.*s", (int)(equals - arg), arg);
+  *ret_value = equals + 1;
+  return CLV_OK;
+}
+
+static clv_code parse_link(const clv_session_config *c, const char *arg, clv_links *l,
+                           clv_err *err) {
+  static const char form[] = "WORKER=RTT_MS:MBIT, as in w1=20:1000";
+  char name[NAME_LEN], *other;
+  const char *at, *end;
+  double rtt, mbit;
+  int one, two = -1;
+  CLV_TRY(split_name("--link", arg, form, name, &at, err));
+  if ((other = strchr(name, '+'))) *other++ = '\0';
+  CLV_TRY(find_node(c, "--link", name, false, &one, err));
+  if (other) CLV_TRY(find_node(c, "--link", other, false, &two, err));
+  if (one == two) return clv_fail(err, CLV_INVALID, "--link %.80s: a worker and itself", arg);
+  if (!number(at, 0, 60000, &rtt, &end) || *end != ':' ||
+      !number(end + 1, 1e-3, 1e6, &mbit, &end) || *end)
+    return clv_fail(err, CLV_INVALID,
+                    "--link %.80s: '%.40s' is no round trip of 0 to 60000 ms and rate of 0.001 to "
+                    "1000000 Mbit/s; it is written %s",
+                    arg, at, form);
+  clv_link *to =
+      other ? &l->hop[(size_t)CLV_MIN(one, two) * l->n + (size_t)CLV_MAX(one, two)] : &l->link[one];
+  *to = link_of(rtt, mbit, true);
+  return CLV_OK;
+}
+
+static clv_code parse_speed(const clv_session_config *c, const char *arg, clv_links *l,
+                            clv_err *err) {
+  static const char form[] = "NODE=FACTOR, as in w1=8";
+  char name[NAME_LEN];
+  const char *at, *end;
+  double factor;
+  int node;
+  CLV_TRY(split_name("--speed", arg, form, name, &at, err));
+  CLV_TRY(find_node(c, "--speed", name, true, &node, err));
+  if (!number(at, 1e-3, 1e6, &factor, &end) || *end)
+    return clv_fail(err, CLV_INVALID,
+                    "--speed %.80s: '%.40s' is no factor of 0.001 to 1000000; it is written %s",
+                    arg, at, form);
+  l->speed[node < 0 ? l->n : (size_t)node] = factor;
+  return CLV_OK;
+}
+
+/* A direct hop nobody spoke of is taken for as good as the worse of its workers' links. */
+static void fill_hops(clv_links *l) {
+  for (size_t i = 0; i < l->n; i++)
+    for (size_t k = i + 1; k < l->n; k++) {
+      clv_link *hop = &l->hop[i * l->n + k];
+      if (hop->given) continue;
+      hop->latency_s = fmax(l->link[i].latency_s, l->link[k].latency_s);
+      hop->bytes_s = fmin(l->link[i].bytes_s, l->link[k].bytes_s);
+    }
+}
+
+static void note(clv_links *l, const char *name, const clv_link *link) {
+  clv_bytes_printf(&l->notes, "%s%s %.6g ms, %.9g Mbit/s%s", l->notes.len ? "; " : "", name,
+                   2e3 * link->latency_s, link->bytes_s * 8e-6, link->given ? "" : " (assumed)");
+}
+
+static void note_all(const clv_session_config *c, clv_links *l) {
+  char pair[160];
+  for (size_t i = 0; i < l->n; i++) note(l, c->workers[i].name, &l->link[i]);
+  for (size_t i = 0; i < l->n * l->n; i++) {
+    if (!l->hop[i].given) continue;
+    snprintf(pair, sizeof pair, "%s+%s", c->workers[i / l->n].name, c->workers[i % l->n].name);
+    note(l, pair, &l->hop[i]);
+  }
+  for (size_t i = 0; i <= l->n; i++)
+    if (l->speed[i] != 1)
+      clv_bytes_printf(&l->notes, "%s%s computes %.4g times as fast as this machine",
+                       l->notes.len ? "; " : "", i < l->n ? c->workers[i].name : "master",
+                       l->speed[i]);
+}
+
+static clv_code fill(const clv_session_config *c, const clv_run_options *o, clv_links *l,
+                     clv_err *err) {
+  l->n = c->n_workers;
+  CLV_TRY(clv_alloc(l->n, sizeof *l->link, &l->link, err));
+  CLV_TRY(clv_alloc(l->n * l->n, sizeof *l->hop, &l->hop, err));
+  CLV_TRY(clv_alloc(l->n + 1, sizeof *l->speed, &l->speed, err));
+  for (size_t i = 0; i < l->n; i++) l->link[i] = link_of(DEFAULT_RTT_MS, DEFAULT_MBIT, false);
+  for (size_t i = 0; i <= l->n; i++) l->speed[i] = 1;
+  for (size_t i = 0; i < o->n_links; i++) CLV_TRY(parse_link(c, o->links[i], l, err));
+  for (size_t i = 0; i < o->n_speeds; i++) CLV_TRY(parse_speed(c, o->speeds[i], l, err));
+  fill_hops(l);
+  note_all(c, l);
+  return CLV_OK;
+}
+
+clv_code clv_links_parse(const clv_session_config *c, const clv_run_options *o, clv_links **ret,
+                         clv_err *err) {
+  CLV_AUTO(clv_links_freep) clv_links *l = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
+  CLV_TRY(fill(c, o, l, err));
+  *ret = clv_steal(&l);
+  return CLV_OK;
+}
+
+void clv_links_freep(clv_links **l) {
+  if (!*l) return;
+  free((*l)->link);
+  free((*l)->hop);
+  free((*l)->speed);
+  clv_bytes_done(&(*l)->notes);
+  free(*l);
+  *l = NULL;
+}

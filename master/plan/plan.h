@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * plan: everything that can be known of a session before anything runs. A *blueprint* has its
+ * stages, shapes, who learns, and which tensors leave the master; a *layout* its schedule as positions of
+ * the nodes. What is drawn, described and suggested comes from these, and nothing here connects.
+ *
+ * Threads: a blueprint is read-only once made.
+ */
+#ifndef CLEAVE_PLAN_H
+#define CLEAVE_PLAN_H
+
+#include "common/config/config.h"
+#include "common/sched/sched.h"
+#include "common/tensor/tensor.h"
+#include "common/weights/weights.h"
+#include "master/api/api.h"
+#include "master/data/data.h"
+
+/* ---- what is asked for ------------------------------------------------------------------------ */
+
+/* Why a run is to end early: a signal, or `stop`'s. */
+enum { CLV_INTERRUPTED = 1, CLV_ASKED_TO_STOP = 2 };
+
+typedef struct clv_run_options {
+  uint64_t max_steps; /* stop after this many steps in all; 0 = as the session says */
+  bool resume, fresh, accept_egress, json;
+  bool log_json;                   /* progress as JSON too */
+  const volatile int *interrupted; /* set by a signal: finish the step, write a checkpoint */
+  const char *out;                 /* predict: a .npy file; plan: the schedule's instructions */
+  const char *trace;               /* train: a file for chrome://tracing and Perfetto */
+  bool profile, schedule;          /* train; plan */
+  bool watch;                      /* status, with interval_s between two looks; 0: 1 */
+  double interval_s;
+  bool suggest_cuts; /* plan, with the next two: "w1=20:1000", "w1=8" */
+  const char *const *links, *const *speeds;
+  size_t n_links, n_speeds;
+} clv_run_options;
+
+/* ---- blueprint --------------------------------------------------------------------------------- */
+
+/* Each is a module of libcleave, as are the loss and the loss of evaluations at home. */
+enum { CLV_MAX_STAGES = 253 };
+enum { CLV_EVAL_WINDOW = 4 }; /* batches in flight in an evaluation */
+
+/* One tensor that leaves the master, per micro-batch. */
+typedef struct clv_egress_row {
+  char name[96]; /* "activation of stage 'a' (layer 2)" */
+  cleave_sending_kind kind;
+  uint32_t stage; /* of the module, as libcleave names it */
+  uint32_t input; /* of a LEAF */
+  int worker;     /* index into the session's workers */
+  clv_dtype dtype;
+  clv_shape shape;         /* dim 0 is the largest micro-batch; WEIGHTS: [] */
+  uint64_t bytes_per_step; /* all micro-batches of a full step; WEIGHTS: once, when pushed */
+  bool relayed;            /* it came from another worker and only passes through */
+  uint64_t tensors, bytes; /* counted while running */
+} clv_egress_row;
+
+typedef struct clv_stage_plan {
+  clv_graph *graph;   /* of a micro-batch */
+  clv_params *params; /* with frozen ones marked */
+  int worker;         /* index into the session's workers, -1 = master */
+  bool input_needs_grad, participates;
+  uint32_t n_learning;
+  uint32_t first_layer, last_layer;
+  bool direct; /* its output goes straight to the next stage's worker */
+} clv_stage_plan;
+
+typedef struct clv_blueprint {
+  const clv_session_config *config; /* borrowed */
+  clv_graph *whole;
+  uint32_t n_stages;             /* of the model; the loss is stage n_stages */
+  clv_stage_plan *stages;        /* [n_stages + 1], the loss last */
+  clv_shape sample;              /* of one record, N = 1 */
+  int64_t micro_size, eval_size; /* largest micro-batch, samples */
+  uint32_t micro_batches, max_micro;
+  clv_egress_row *egress;
+  size_t n_egress;
+  bool *worker_used; /* [config->n_workers] */
+} clv_blueprint;
+
+/* sample: shape of the data's x for one record with N = 1. Errors point into the session file. */
+clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sample,
+                           clv_dtype label_dtype, clv_blueprint **ret, clv_err *err) CLV_USE_RESULT;
+void clv_blueprint_free(clv_blueprint *b);
+void clv_blueprint_freep(clv_blueprint **b);
+
+/* Plans made here compute in bf16. A master that cannot, and has no stage itself, counts in f32. */
+bool clv_blueprint_bf16(const clv_blueprint *b);
+
+/* Stages, parameters, memory, bytes per step over each cut, and what leaves the network: text for
+ * people or one JSON object. */
+clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out,
+                                clv_err *err) CLV_USE_RESULT;
+
+/* The schedule as a grid, with what stages keep, or as one JSON object; ret_text: its instructions, as
+ * pipeline.file takes them. */
+clv_code clv_blueprint_draw(const clv_blueprint *b, bool json, clv_bytes *out, clv_bytes *ret_text,
+                            clv_err *err) CLV_USE_RESULT;
+
+/* The egress table as stable text: a run's table is compared with the one it began with. */
+void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
+
+/* ---- data ---------------------------------------------------------------------------------------- */
+
+typedef struct clv_run_data {
+  clv_dataset *train, *test; /* test NULL when the session names none */
+  clv_subset train_rows, validation_rows, test_rows;
+} clv_run_data;
+
+clv_code clv_run_data_open(const clv_session_config *config, bool need_train, clv_run_data *ret,
+                           clv_err *err) CLV_USE_RESULT;
+void clv_run_data_done(clv_run_data *d);
+
+/* Every class label has an output of the last stage; CLV_INVALID points at the data. */
+clv_code clv_run_data_fits(const clv_run_data *d, const clv_blueprint *b,
+                           clv_err *err) CLV_USE_RESULT;
+
+/* ---- schedules ----------------------------------------------------------------------------------------- */
+
+/* Places of a call in its node's order, 0: none. */
+typedef struct clv_call_positions {
+  uint32_t forward, backward, weight;
+  bool old_weights;
+} clv_call_positions;
+
+/* A schedule for n_steps steps (one, unless it is asynchronous) of n_micro micro-batches together. */
+typedef struct clv_layout {
+  clv_sched *sched;
+  clv_sched_report report;
+  uint32_t n_micro, n_steps, window;
+  clv_call_positions *positions; /* [stages, the loss included][n_micro] */
+  uint32_t *steps;               /* [stages][n_steps] position of the stage's own step, 0: none */
+} clv_layout;
+
+/* costs NULL: the textbook's. CLV_INVALID: what does not fit, in the session's words. */
+clv_code clv_layout_new(const clv_blueprint *b, uint32_t n_micro, uint32_t n_steps, uint32_t window,
+                        const clv_sched_costs *costs, clv_layout **ret,
+                        clv_err *err) CLV_USE_RESULT;
+void clv_layout_free(clv_layout *l); /* NULL is allowed */
+void clv_layout_freep(clv_layout **l);
+
+/* Stages and their ranks; names: of the ranks, [n_ranks]. Fills all but n_micro and n_accumulate. */
+uint32_t clv_pipeline_ranks(const clv_blueprint *b, clv_sched_shape *shape,
+                            const char *names[CLV_SCHED_RANKS]);
+void clv_pipeline_textbook_costs(const clv_blueprint *b, clv_sched_costs *ret);
+uint32_t clv_pipeline_round(const clv_session_config *c);        /* steps in a round */
+uint32_t clv_pipeline_first_window(const clv_session_config *c); /* before anything is measured */
+/* Is there a schedule for whole rounds? Before anything is connected. */
+clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
+
+/* ---- initial weights --------------------------------------------------------------------------- */
+
+/* All tensors that the stage has, in a weights file: *ret is [params->n], to be freed. */
+clv_code clv_stage_match(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
+                         unsigned flags, const clv_weights_entry ***ret,
+                         clv_err *err) CLV_USE_RESULT;
+
+/* The file of a stage's initial weights, with the stage's tensors in it. CLV_DATA_LOSS names the
+ * place in the session: it is missing or damaged, has another digest, lacks a tensor of the stage or
+ * has one in another type or shape, or one that the whole model has not. */
+clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
+                             const clv_weights_entry ***ret_found, clv_err *err) CLV_USE_RESULT;
+
+/* ---- numbers of micro-batches (choices.c) ----------------------------------------------------- */
+
+enum { CLV_MOST_MICROS = 64 };
+
+/* The batch cut into m micro-batches is cut into m, none of fewer than `least` samples. sizes: [m] */
+bool clv_micro_fits(uint64_t batch, uint64_t m, int64_t least, size_t *sizes);
+/* Numbers worth a look, ascending: those up to CLV_MOST_MICROS that cut the batch into so many parts of
+ * at least `least` samples and divide it or are a power of two; and `also`, if it is a number of parts. */
+clv_code clv_micro_choices(uint64_t batch, int64_t least, uint32_t also, uint32_t **ret,
+                           uint32_t *ret_n, clv_err *err) CLV_USE_RESULT;
+
+/* On the line between the values at the two nearest sizes (descending); at the ends as there. */
+double clv_between(const int64_t *size, const double *value, uint32_t n, double at);
+
+/* ---- cuts (suggest.c) -------------------------------------------------------------------------------------- */
+
+/* What somebody says of the links and of how fast the nodes are, compared with this machine. */
+typedef struct clv_link {
+  double latency_s, bytes_s; /* one way */
+  bool given;
+} clv_link;
+typedef struct clv_links {
+  size_t n;        /* workers of the session */
+  clv_link *link;  /* [n]: to the master */
+  clv_link *hop;   /* [n][n]: direct, from the lower to the higher index */
+  double *speed;   /* [n + 1]: the workers', the master's last */
+  clv_bytes notes; /* "w1 20 ms, 1000 Mbit/s" */
+} clv_links;
+/* From options; unless given a link has 1 ms and 1 Gbit/s, and a direct hop the worse of the two links.
+ * CLV_INVALID: which word of which option is wrong. */
+clv_code clv_links_parse(const clv_session_config *c, const clv_run_options *o, clv_links **ret,
+                         clv_err *err) CLV_USE_RESULT;
+void clv_links_freep(clv_links **l);
+
+/* Times the layers, looks for the best cuts, and prints them beside those of the session. */
+clv_code clv_suggest_cuts(const clv_blueprint *b, const clv_links *links, bool json, clv_bytes *out,
+                          clv_err *err) CLV_USE_RESULT;
+
+#endif

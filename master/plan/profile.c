@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What each layer of the uncut model takes on this machine: the plan of the whole runs on numbers that
+ * mean nothing, with a whole batch and with halves of it, since a layer's time is not in proportion to
+ * its samples. Of each time the median of a few repetitions is kept.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/plan/plan_int.h"
+
+enum { LEAST_REPETITIONS = 3, MOST_REPETITIONS = 9 };
+static const double ENOUGH_S = 0.25;
+
+/* A graph with a plan and the memory it works on. */
+typedef struct bench {
+  clv_graph *graph;
+  clv_params *params;
+  clv_plan *plan;
+  clv_call *call;
+  void *weights, *gradients, *x[CLV_MAX_INPUTS], *dx[CLV_MAX_INPUTS], *out, *dout;
+  clv_plan_times *times; /* [MOST_REPETITIONS][n_nodes] */
+} bench;
+
+static void bench_done(bench *m) {
+  if (m->plan) clv_plan_call_put(m->plan, m->call);
+  clv_plan_free(m->plan);
+  clv_params_free(m->params);
+  clv_graph_free(m->graph);
+  for (int i = 0; i < CLV_MAX_INPUTS; i++) {
+    free(m->x[i]);
+    free(m->dx[i]);
+  }
+  free(m->weights);
+  free(m->gradients);
+  free(m->out);
+  free(m->dout);
+  free(m->times);
+}
+
+/* The whole model for n samples, with what the session freezes. */
+static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err *err) {
+  CLV_TRY(clv_graph_slice(b->whole, 0, b->stages[b->n_stages - 1].last_layer, &m->graph, err));
+  CLV_TRY(clv_graph_set_batch(m->graph, n, err));
+  CLV_TRY(clv_params_of(m->graph, &m->params, err));
+  for (uint32_t s = 0; s < b->n_stages; s++)
+    for (int i = 0; i < b->stages[s].params->n; i++) {
+      const clv_param *of_stage = &b->stages[s].params->list[i];
+      for (int k = 0; k < m->params->n; k++)
+        if (strcmp(m->params->list[k].name, of_stage->name) == 0)
+          m->params->list[k].frozen = of_stage->frozen;
+    }
+  return CLV_OK;
+}
+
+/* Small numbers of both signs; token numbers and classes are all 0. */
+static clv_code fill_value(const clv_node *n, uint32_t stream, void **ret, clv_err *err) {
+  size_t bytes;
+  clv_rng_key key = {.layer = stream};
+  CLV_TRY(clv_shape_bytes(&n->shape, n->dtype, &bytes, err));
+  CLV_TRY(clv_alloc_aligned(bytes, ret, err));
+  memset(*ret, 0, bytes);
+  if (n->dtype == CLV_F32) clv_rng_uniform(&key, -1, 1, *ret, bytes / sizeof(float));
+  return CLV_OK;
+}
+
+static clv_code take_memory(bench *m, clv_err *err) {
+  uint32_t input = 0;
+  const clv_node *out = &m->graph->nodes[m->graph->output];
+  CLV_TRY(clv_alloc_aligned(m->params->total_bytes, &m->weights, err));
+  CLV_TRY(clv_alloc_aligned(m->params->trainable_bytes, &m->gradients, err));
+  clv_params_init(m->graph, m->params, 1, m->weights);
+  for (int i = 0; i < m->graph->n_nodes; i++) {
+    if (m->graph->nodes[i].op != CLV_OP_INPUT) continue;
+    CLV_TRY(fill_value(&m->graph->nodes[i], input, &m->x[input], err));
+    input++;
+  }
+  CLV_TRY(fill_value(out, CLV_MAX_INPUTS, &m->out, err));
+  CLV_TRY(fill_value(out, CLV_MAX_INPUTS + 1, &m->dout, err));
+  return clv_alloc((size_t)m->graph->n_nodes * MOST_REPETITIONS, sizeof *m->times, &m->times, err);
+}
+
+static clv_code run_once(bench *m, clv_err *err) {
+  const clv_rng_key key = {.step = 1};
+  CLV_TRY(clv_plan_forward(m->plan, m->call, m->weights, 1, (const void *const *)m->x, true, m->out,
+                           &key, err));
+  CLV_TRY(clv_plan_backward_input(m->plan, m->call, m->weights, m->dout, m->dx, m->gradients, false,
+                                  err));
+  return clv_plan_backward_weight(m->plan, m->call, m->weights, m->gradients, false, err);
+}
+
+static clv_code repeat(bench *m, size_t *ret_n, clv_err *err) {
+  uint64_t begin = 0;
+  size_t n = 0;
+  CLV_TRY(clv_plan_call_get(m->plan, &m->call, err));
+  CLV_TRY(run_once(m, err)); /* touches the memory, and packs weights */
+  for (begin = clv_now_ns(); n < MOST_REPETITIONS; n++) {
+    bool enough = (double)(clv_now_ns() - begin) * 1e-9 > ENOUGH_S;
+    if (n >= LEAST_REPETITIONS && enough) break;
+    clv_plan_time(m->plan, m->times + n * (size_t)m->graph->n_nodes);
+    CLV_TRY(run_once(m, err));
+  }
+  *ret_n = n;
+  return CLV_OK;
+}
+
+/* ---- medians ----------------------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return x < y ? -1 : x > y;
+}
+
+/* Of one number, `stride` doubles apart, n times. */
+static double median(const double *first, size_t stride, size_t n) {
+  double list[MOST_REPETITIONS];
+  for (size_t i = 0; i < n; i++) list[i] = first[i * stride];
+  qsort(list, n, sizeof *list, ascending);
+  return n % 2 ? list[n / 2] : (list[n / 2 - 1] + list[n / 2]) / 2;
+}
+
+static void keep_medians(const bench *m, size_t n, clv_plan_times *ret) {
+  size_t stride = (size_t)m->graph->n_nodes * (sizeof *m->times / sizeof(double));
+  for (int i = 0; i < m->graph->n_nodes; i++) {
+    clv_plan_times *t = &ret[m->graph->nodes[i].layer];
+    if (m->graph->nodes[i].op == CLV_OP_INPUT) t = &ret[0];
+    t->forward += median(&m->times[i].forward, stride, n);
+    t->input += median(&m->times[i].input, stride, n);
+    t->weight += median(&m->times[i].weight, stride, n);
+  }
+}
+
+static clv_code measure(const clv_blueprint *b, int threads, int64_t n, clv_plan_times *ret,
+                        clv_err *err) {
+  CLV_AUTO(bench_done) bench m = {0};
+  size_t repetitions;
+  clv_plan_options po = {.backend = clv_backend_cpu(),
+                         .dtype = CLV_F32,
+                         .batch = n,
+                         .training = true,
+                         .threads = threads,
+                         .bf16 = clv_blueprint_bf16(b),
+                         .split_backward = true}; /* as stages of a pipeline have it */
+  CLV_TRY(copy_model(b, n, &m, err));
+  CLV_TRY(clv_plan_new(m.graph, m.params, &po, &m.plan, err));
+  CLV_TRY(take_memory(&m, err));
+  CLV_TRY(repeat(&m, &repetitions, err));
+  keep_medians(&m, repetitions, ret);
+  return CLV_OK;
+}
+
+/* ---- sizes -------------------------------------------------------------------------------------------------- */
+
+clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret, clv_err *err) {
+  CLV_AUTO(clv_profile_freep) clv_profile *p = NULL;
+  int64_t n = (int64_t)b->config->train.batch;
+  CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
+  p->threads = threads;
+  p->n_layers = b->stages[b->n_stages - 1].last_layer + 1;
+  for (; p->n_sizes < CLV_PROFILE_SIZES; n = (n + 1) / 2) {
+    uint32_t k = p->n_sizes;
+    CLV_TRY(clv_alloc(p->n_layers, sizeof *p->times[k], &p->times[k], err));
+    clv_code code = measure(b, threads, n, p->times[k], err);
+    if (code == CLV_INVALID && k > 0) return *ret = clv_steal(&p), CLV_OK; /* batch norm: too few */
+    CLV_TRY(code);
+    p->size[p->n_sizes++] = n;
+    if (n == 1) break;
+  }
+  *ret = clv_steal(&p);
+  return CLV_OK;
+}
+
+void clv_profile_free(clv_profile *p) {
+  if (!p) return;
+  for (uint32_t k = 0; k < CLV_PROFILE_SIZES; k++) free(p->times[k]);
+  free(p);
+}
+
+void clv_profile_freep(clv_profile **p) {
+  clv_profile_free(*p);
+  *p = NULL;
+}
+
+double clv_between(const int64_t *size, const double *value, uint32_t n, double at) {
+  uint32_t k = 1;
+  if (n == 1 || at >= (double)size[0]) return value[0];
+  while (k + 1 < n && at < (double)size[k]) k++;
+  if (at <= (double)size[k]) return value[k];
+  double share = (at - (double)size[k]) / (double)(size[k - 1] - size[k]);
+  return value[k] + share * (value[k - 1] - value[k]);
+}
+
+clv_plan_times clv_profile_at(const clv_profile *p, uint32_t layer, double samples) {
+  double forward[CLV_PROFILE_SIZES], input[CLV_PROFILE_SIZES], weight[CLV_PROFILE_SIZES];
+  for (uint32_t k = 0; k < p->n_sizes; k++) {
+    forward[k] = p->times[k][layer].forward;
+    input[k] = p->times[k][layer].input;
+    weight[k] = p->times[k][layer].weight;
+  }
+  return (clv_plan_times){.forward = clv_between(p->size, forward, p->n_sizes, samples),
+                          .input = clv_between(p->size, input, p->n_sizes, samples),
+                          .weight = clv_between(p->size, weight, p->n_sizes, samples)};
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a session's schedule to positions: which instruction of its node a forward, a backward, or a step
+ * of a stage is. Ranks are the nodes that compute, in the order master, workers.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/plan/plan.h"
+
+_Static_assert((int)CLV_PIPE_CUSTOM == CLV_SCHED_CUSTOM && (int)CLV_PIPE_ZB_H1 == CLV_SCHED_ZB_H1,
+               "the kinds of the session file are those of schedules");
+
+/* ---- the pipeline of a blueprint ------------------------------------------------------------------------ */
+
+uint32_t clv_pipeline_ranks(const clv_blueprint *b, clv_sched_shape *shape,
+                            const char *names[CLV_SCHED_RANKS]) {
+  uint16_t rank_of[CLV_SCHED_RANKS] = {0};
+  uint32_t n = 0;
+  for (int worker = -1; worker < (int)b->config->n_workers; worker++) {
+    bool used = false;
+    for (uint32_t s = 0; s <= b->n_stages; s++) used |= b->stages[s].worker == worker;
+    if (!used) continue;
+    names[n] = worker < 0 ? "master" : b->config->workers[worker].name;
+    rank_of[worker + 1] = (uint16_t)n++;
+  }
+  shape->n_ranks = n;
+  shape->n_stages = b->n_stages + 1;
+  shape->first_backward = 0;
+  while (shape->first_backward < b->n_stages && !b->stages[shape->first_backward].participates)
+    shape->first_backward++;
+  for (uint32_t s = 0; s <= b->n_stages; s++) shape->rank[s] = rank_of[b->stages[s].worker + 1];
+  return n;
+}
+
+/* Stages alike, links free, and a loss that weighs nothing: what textbooks draw. */
+void clv_pipeline_textbook_costs(const clv_blueprint *b, clv_sched_costs *ret) {
+  clv_sched_costs_equal(ret, 1, 1, 1);
+  ret->input_first = true;
+  ret->forward[b->n_stages] = ret->input[b->n_stages] = ret->weight[b->n_stages] = 0;
+}
+
+static clv_code read_custom(const clv_session_config *c, const clv_sched_shape *shape,
+                            clv_sched **ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
+  clv_err why;
+  if (clv_file_read(c->pipeline.file, 64u << 20, &text, &why) != CLV_OK)
+    return clv_fail(err, CLV_INVALID, "pipeline.file: %s", why.text);
+  CLV_TRY(clv_sched_parse(c->pipeline.file, text.data ? text.data : "", text.len, &s, err));
+  if (clv_sched_is_async(s->kind))
+    return clv_fail(
+        err, CLV_INVALID,
+        "%s: the instructions of a %s schedule take steps of their own, which depend on "
+        "pipeline.flush_every: set pipeline.schedule to %s instead",
+        c->pipeline.file, clv_sched_name(s->kind), clv_sched_name(s->kind));
+  const clv_sched_shape *is = &s->shape;
+  if (is->n_stages != shape->n_stages || is->n_ranks != shape->n_ranks ||
+      is->n_micro != shape->n_micro || is->first_backward != shape->first_backward ||
+      memcmp(is->rank, shape->rank, shape->n_stages * sizeof *is->rank) != 0)
+    return clv_fail(err, CLV_INVALID,
+                    "%s: a schedule of %u stages at %u ranks for %u micro-batches, backward from "
+                    "stage %u; the session has %u (the loss is the last), %u, %u and %u, or places "
+                    "them differently: `plan --schedule --out FILE` writes one that fits, "
+                    "with another pipeline.schedule",
+                    c->pipeline.file, is->n_stages, is->n_ranks, is->n_micro, is->first_backward,
+                    shape->n_stages, shape->n_ranks, shape->n_micro, shape->first_backward);
+  *ret = clv_steal(&s);
+  return CLV_OK;
+}
+
+/* ---- positions ------------------------------------------------------------------------------------------------ */
+
+static bool learns(const clv_blueprint *b, uint32_t stage) {
+  return stage < b->n_stages && b->stages[stage].n_learning > 0;
+}
+
+/* The positions of one rank, in the order of its list. What is sent and received has none: it goes when it
+ * can. */
+static void number_rank(const clv_blueprint *b, clv_layout *l, uint32_t rank) {
+  uint32_t position = 0;
+  for (uint32_t i = 0; i < l->sched->n[rank]; i++) {
+    const clv_instr *in = &l->sched->list[rank][i];
+    clv_call_positions *t = &l->positions[in->stage * l->n_micro];
+    switch ((clv_instr_kind)in->kind) {
+      case CLV_INSTR_FORWARD:
+        t[in->micro].forward = ++position;
+        t[in->micro].old_weights = in->weights_age;
+        break;
+      case CLV_INSTR_BACKWARD:
+      case CLV_INSTR_INPUT:
+        t[in->micro].backward = ++position;
+        break;
+      case CLV_INSTR_WEIGHT:
+        t[in->micro].weight = ++position;
+        break;
+      case CLV_INSTR_STEP:
+        if (learns(b, in->stage)) l->steps[in->stage * l->n_steps + in->micro] = ++position;
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+static clv_code fill(const clv_blueprint *b, const clv_sched_costs *costs, clv_layout *l,
+                     clv_err *err) {
+  const clv_session_config *c = b->config;
+  const char *names[CLV_SCHED_RANKS];
+  clv_sched_options o = {.kind = (clv_sched_kind)c->pipeline.schedule, .window = l->window};
+  clv_sched_costs textbook;
+  bool whole = l->n_micro == b->micro_batches * l->n_steps;
+  if (!whole && (o.kind == CLV_SCHED_INTERLEAVED || o.kind == CLV_SCHED_CUSTOM))
+    o.kind = CLV_SCHED_1F1B; /* an epoch's last, short batch */
+  clv_pipeline_ranks(b, &o.shape, names);
+  o.shape.n_micro = l->n_micro;
+  if (o.kind == CLV_SCHED_PIPEDREAM_2BW) o.shape.n_accumulate = l->n_micro / l->n_steps;
+  clv_pipeline_textbook_costs(b, &textbook);
+  o.costs = costs ? costs : &textbook;
+  if (o.kind == CLV_SCHED_CUSTOM)
+    CLV_TRY(read_custom(c, &o.shape, &l->sched, err));
+  else
+    CLV_TRY(clv_sched_make(&o, &l->sched, err));
+  CLV_TRY(clv_sched_check(l->sched, &l->report, err));
+  CLV_TRY(
+      clv_alloc((size_t)o.shape.n_stages * l->n_micro, sizeof *l->positions, &l->positions, err));
+  CLV_TRY(clv_alloc((size_t)o.shape.n_stages * l->n_steps, sizeof *l->steps, &l->steps, err));
+  for (uint32_t r = 0; r < o.shape.n_ranks; r++) number_rank(b, l, r);
+  return CLV_OK;
+}
+
+/* A schedule knows numbers; people know nodes. */
+static void name_ranks(const clv_blueprint *b, clv_err *err) {
+  clv_sched_shape shape;
+  const char *names[CLV_SCHED_RANKS];
+  size_t at = strlen(err->text);
+  uint32_t n = clv_pipeline_ranks(b, &shape, names);
+  for (uint32_t i = 0; i < n && at < sizeof err->text; i++)
+    at += (size_t)snprintf(err->text + at, sizeof err->text - at, "%s%u is %s",
+                           i ? ", " : " (rank ", i, names[i]);
+  if (at < sizeof err->text) snprintf(err->text + at, sizeof err->text - at, ")");
+}
+
+clv_code clv_layout_new(const clv_blueprint *b, uint32_t n_micro, uint32_t n_steps, uint32_t window,
+                        const clv_sched_costs *costs, clv_layout **ret, clv_err *err) {
+  clv_layout *l;
+  CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
+  l->n_micro = n_micro;
+  l->n_steps = n_steps;
+  l->window = window;
+  clv_code code = fill(b, costs, l, err);
+  if (code != CLV_OK) {
+    clv_layout_free(l);
+    if (err && strstr(err->text, "rank ")) name_ranks(b, err);
+    return clv_err_prefix(err, "%s: pipeline.schedule %s", b->config->file,
+                          clv_pipeline_name(b->config->pipeline.schedule));
+  }
+  *ret = l;
+  return CLV_OK;
+}
+
+void clv_layout_free(clv_layout *l) {
+  if (!l) return;
+  clv_sched_free(l->sched);
+  free(l->positions);
+  free(l->steps);
+  free(l);
+}
+
+void clv_layout_freep(clv_layout **l) {
+  clv_layout_free(*l);
+  *l = NULL;
+}
+
+clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) {
+  CLV_AUTO(clv_layout_freep) clv_layout *l = NULL;
+  uint32_t steps = clv_pipeline_round(b->config);
+  return clv_layout_new(b, b->micro_batches * steps, steps, clv_pipeline_first_window(b->config),
+                        NULL, &l, err);
+}
+
+/* ---- the session's numbers ------------------------------------------------------------------------------- */
+
+uint32_t clv_pipeline_round(const clv_session_config *c) {
+  return clv_sched_is_async((clv_sched_kind)c->pipeline.schedule)
+             ? (uint32_t)c->pipeline.flush_every
+             : 1;
+}
+
+uint32_t clv_pipeline_first_window(const clv_session_config *c) {
+  uint64_t w = c->pipeline.window;
+  return w == CLV_WINDOW_AUTO || w == CLV_WINDOW_TEXTBOOK ? 0 : (uint32_t)w;
+}

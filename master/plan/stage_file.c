@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The files that stages take their initial weights from. One file may serve several stages, so it
+ * may hold more than one of them needs; what no stage has is refused, or a state_dict of another
+ * network whose first names and shapes agree would be taken in part.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/plan/plan.h"
+
+static clv_code wants_of(const clv_params *params, clv_weights_want **ret, clv_err *err) {
+  clv_weights_want *want;
+  CLV_TRY(clv_alloc((size_t)params->n, sizeof *want, &want, err));
+  for (int i = 0; i < params->n; i++)
+    want[i] =
+        (clv_weights_want){params->list[i].name, params->list[i].dtype, params->list[i].shape};
+  *ret = want;
+  return CLV_OK;
+}
+
+clv_code clv_stage_match(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
+                         unsigned flags, const clv_weights_entry ***ret, clv_err *err) {
+  const clv_params *params = b->stages[stage].params;
+  CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
+  CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+  CLV_TRY(wants_of(params, &want, err));
+  CLV_TRY(clv_alloc((size_t)params->n, sizeof *found, &found, err));
+  CLV_TRY(clv_weights_match(f, want, (size_t)params->n, flags, found, err));
+  *ret = clv_steal(&found);
+  return CLV_OK;
+}
+
+static clv_code check_strangers(const clv_blueprint *b, const clv_weights_file *f, clv_err *err) {
+  CLV_AUTO(clv_params_freep) clv_params *all = NULL;
+  CLV_AUTO(clv_freep) clv_weights_want *known = NULL;
+  CLV_TRY(clv_params_of(b->whole, &all, err));
+  CLV_TRY(wants_of(all, &known, err));
+  return clv_weights_only(f, known, (size_t)all->n, err);
+}
+
+static clv_code check_digest(const clv_stage_spec *spec, const clv_weights_file *f, clv_err *err) {
+  clv_sha256 want;
+  bool same = !spec->weights_sha256 || !clv_sha256_parse(spec->weights_sha256, &want) ||
+              memcmp(&want, clv_weights_digest(f), sizeof want) == 0;
+  if (same) return CLV_OK;
+  return clv_fail(err, CLV_DATA_LOSS, "%s has another SHA-256 than the session says",
+                  spec->weights_file);
+}
+
+clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
+                             const clv_weights_entry ***ret_found, clv_err *err) {
+  const clv_stage_spec *spec = &b->config->stages[stage];
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  clv_err why;
+  clv_code code = clv_weights_open(spec->weights_file, 0, &f, &why);
+  if (code == CLV_OK) code = check_digest(spec, f, &why);
+  if (code == CLV_OK) code = check_strangers(b, f, &why);
+  if (code == CLV_OK)
+    code = clv_stage_match(b, stage, f, CLV_WEIGHTS_ALLOW_UNEXPECTED, ret_found, &why);
+  if (code != CLV_OK) { /* the file's fault, which the session names */
+    clv_session_fail_at(b->config, spec->weights_pos, err, "stage '%s': %s", spec->name, why.text);
+    if (err) err->code = CLV_DATA_LOSS;
+    return CLV_DATA_LOSS;
+  }
+  *ret = clv_steal(&f);
+  return CLV_OK;
+}

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * plan --suggest-cuts: which layers each node had better take, and in how many micro-batches. The nodes
+ * and their order, the loss, the schedule and what has weights of its own stay as the session has them;
+ * layers are timed here (profile.c), links and speeds are what somebody says (links.c), and the ways to
+ * cut go through the simulator (common/sched).
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/plan/suggest_int.h"
+
+enum { FORWARD, INPUT, WEIGHT, TIMES };
+static const double AS_GOOD = 1.02;
+/* What a node spends on a micro-batch beside its layers, each way: frames, locks, waking up. Over
+ * loopback three nodes with tiny layers take 0.22 ms more for each micro-batch. */
+static const double HANDLING_S = 0.0001;
+
+static void way_done(cut_way *w) {
+  free(w->stages);
+  clv_bytes_done(&w->yaml);
+}
+
+static void cutter_done(cutter *c) {
+  for (uint32_t i = 0; i < c->n_profiles; i++) clv_profile_free(c->profile[i]);
+  for (uint32_t i = 0; i < SUGGESTIONS; i++) way_done(&c->best[i]);
+  way_done(&c->now);
+  free(c->micros);
+  free(c->sums);
+  free(c->bytes);
+  free(c->places);
+  free(c->least);
+  free(c->most);
+  clv_bytes_done(&c->notes);
+}
+
+/* ---- times --------------------------------------------------------------------------------------------------- */
+
+static double *sums_of(const cutter *c, uint32_t profile, uint32_t choice, int what) {
+  size_t row = ((size_t)profile * c->n_micros + choice) * TIMES + (size_t)what;
+  return c->sums + row * (c->cuts.n_layers + 1);
+}
+
+static void sum_layers(const cutter *c, uint32_t profile, uint32_t choice) {
+  double samples = (double)c->b->config->train.batch / c->micros[choice];
+  double *sum[TIMES];
+  for (int i = 0; i < TIMES; i++) sum[i] = sums_of(c, profile, choice, i);
+  for (uint32_t layer = 0; layer < c->cuts.n_layers; layer++) {
+    clv_plan_times t = clv_profile_at(c->profile[profile], layer, samples);
+    sum[FORWARD][layer + 1] = sum[FORWARD][layer] + t.forward;
+    sum[INPUT][layer + 1] = sum[INPUT][layer] + t.input;
+    sum[WEIGHT][layer + 1] = sum[WEIGHT][layer] + t.weight;
+  }
+}
+
+/* A profile for each number of threads that a stage has. */
+static clv_code time_layers(cutter *c, clv_err *err) {
+  for (uint32_t s = 0; s < c->b->n_stages; s++) {
+    int threads = (int)c->b->config->stages[s].threads;
+    uint32_t p = 0;
+    while (p < c->n_profiles && c->profile[p]->threads != threads) p++;
+    c->profile_of[s] = p;
+    if (p < c->n_profiles) continue;
+    CLV_TRY(clv_profile_new(c->b, threads, &c->profile[p], err));
+    c->n_profiles++;
+  }
+  return CLV_OK;
+}
+
+static clv_code sum_times(cutter *c, clv_err *err) {
+  const clv_profile *p = c->profile[0];
+  uint64_t batch = c->b->config->train.batch;
+  CLV_AUTO(clv_freep) size_t *sizes = NULL;
+  CLV_TRY(clv_alloc(c->b->micro_batches, sizeof *sizes, &sizes, err));
+  uint32_t now = (uint32_t)clv_chunk_sizes(batch, c->b->micro_batches, sizes);
+  CLV_TRY(clv_micro_choices(batch, p->size[p->n_sizes - 1], now, &c->micros, &c->n_micros, err));
+  while (c->micros[c->now.split.choice] != now) c->now.split.choice++;
+  CLV_TRY(clv_alloc((size_t)c->n_profiles * c->n_micros * TIMES, (p->n_layers + 1) * sizeof(double),
+                    &c->sums, err));
+  for (uint32_t i = 0; i < c->n_profiles; i++)
+    for (uint32_t k = 0; k < c->n_micros; k++) sum_layers(c, i, k);
+  return CLV_OK;
+}
+
+/* ---- links --------------------------------------------------------------------------------------------------- */
+
+/* What a tensor of so many bytes takes between two workers (-1: the master). Via the master it is on two
+ * links, one after the other. */
+static void edge(const cutter *c, int from, int to, bool direct, double bytes, double *latency,
+                 double *serialise) {
+  const clv_links *l = c->links;
+  int low = CLV_MIN(from, to), high = CLV_MAX(from, to);
+  *latency = *serialise = 0;
+  if (from == to) return;
+  const clv_link *a = low < 0  ? &l->link[high]
+                      : direct ? &l->hop[(size_t)low * l->n + (size_t)high]
+                               : &l->link[low];
+  *latency = a->latency_s;
+  *serialise = bytes / a->bytes_s;
+  if (low < 0 || direct) return;
+  const clv_link *b = &l->link[high];
+  *latency += b->latency_s + fmin(*serialise, bytes / b->bytes_s);
+  *serialise = fmax(*serialise, bytes / b->bytes_s);
+}
+
+static void costs_of(const void *user, const uint32_t *last, uint32_t choice,
+                     clv_sched_costs *ret) {
+  const cutter *c = user;
+  uint32_t n = c->b->n_stages;
+  for (uint32_t s = 0, first = 0; s < n; first = last[s++] + 1) {
+    double t[TIMES];
+    const clv_stage_plan *stage = &c->b->stages[s];
+    double speed = c->links->speed[stage->worker < 0 ? c->links->n : (size_t)stage->worker];
+    for (int i = 0; i < TIMES; i++) {
+      const double *sums = sums_of(c, c->profile_of[s], choice, i);
+      t[i] = (sums[last[s] + 1] - sums[first]) / speed;
+    }
+    ret->forward[s] = HANDLING_S + t[FORWARD];
+    ret->input[s] = HANDLING_S + t[INPUT];
+    if (c->b->config->stages[s].recompute) ret->input[s] += t[FORWARD];
+    ret->weight[s] = t[WEIGHT];
+    ret->step[s] = 0;
+    edge(c, stage->worker, stage[1].worker, stage->direct, c->bytes[last[s]] / c->micros[choice],
+         &ret->latency[s], &ret->serialise_f[s]);
+    ret->serialise_b[s] = ret->serialise_f[s];
+  }
+  ret->forward[n] = ret->input[n] = ret->weight[n] = ret->step[n] = 0;
+  ret->input_first = true;
+  ret->latency[n] = ret->serialise_f[n] = ret->serialise_b[n] = 0;
+}
+
+/* ---- the schedule -------------------------------------------------------------------------------------------- */
+
+static void set_schedule(cutter *c) {
+  const clv_session_config *config = c->b->config;
+  const char *names[CLV_SCHED_RANKS];
+  clv_pipeline_kind kind = config->pipeline.schedule;
+  bool has = kind == CLV_PIPE_NAIVE || kind == CLV_PIPE_GPIPE || kind == CLV_PIPE_1F1B ||
+             kind == CLV_PIPE_ZB_H1;
+  if (!has)
+    clv_bytes_printf(&c->notes, "times are those of 1f1b, not of %s\n", clv_pipeline_name(kind));
+  kind = has ? kind : CLV_PIPE_1F1B;
+  c->cuts.kind = (clv_sched_kind)kind;
+  clv_pipeline_ranks(c->b, &c->cuts.shape, names);
+  c->cuts.window_fits =
+      kind == CLV_PIPE_1F1B && (config->pipeline.window == CLV_WINDOW_AUTO || !has);
+  if (kind == CLV_PIPE_1F1B || kind == CLV_PIPE_ZB_H1)
+    c->cuts.window = clv_pipeline_first_window(config);
+  c->cuts.micros = c->micros;
+  c->cuts.n_micros = c->n_micros;
+  c->cuts.places = c->places;
+  c->cuts.least = c->least;
+  c->cuts.most = c->most;
+  c->cuts.costs = costs_of;
+  c->cuts.user = c;
+}
+
+/* ---- a way as a session -------------------------------------------------------------------------------------- */
+
+/* The session with other cuts; everything else is borrowed from it. */
+typedef struct variant {
+  clv_session_config config;
+  clv_stage_spec *stages;
+  clv_layer_spec *layers;
+  clv_blueprint *b;
+  clv_layout *l;
+} variant;
+
+static void variant_done(variant *v) {
+  clv_layout_free(v->l);
+  clv_blueprint_free(v->b);
+  free(v->stages);
+  free(v->layers);
+}
+
+static clv_code copy_stages(const clv_session_config *from, variant *v, clv_err *err) {
+  size_t n = 0;
+  for (size_t i = 0; i < from->n_stages; i++) n += from->stages[i].n_layers;
+  CLV_TRY(clv_alloc(from->n_stages, sizeof *v->stages, &v->stages, err));
+  CLV_TRY(clv_alloc(n, sizeof *v->layers, &v->layers, err));
+  memcpy(v->stages, from->stages, from->n_stages * sizeof *v->stages);
+  n = 0;
+  for (size_t i = 0; i < from->n_stages; i++)
+    for (size_t k = 0; k < from->stages[i].n_layers; k++)
+      v->layers[n++] = from->stages[i].layers[k];
+  v->config = *from;
+  v->config.stages = v->stages;
+  return CLV_OK;
+}
+
+static clv_code make_variant(const cutter *c, const clv_sched_split *split, variant *v,
+                             clv_err *err) {
+  const clv_blueprint *b = c->b;
+  CLV_TRY(copy_stages(b->config, v, err));
+  for (uint32_t s = 0, first = 0; s < b->n_stages; first = split->last[s++] + 1) {
+    clv_stage_spec *to = &v->stages[s];
+    if (to->range.given) {
+      to->range = (clv_layer_range){.given = true, .first = first, .last = split->last[s]};
+    } else {
+      to->layers = &v->layers[first];
+      to->n_layers = split->last[s] + 1 - first;
+    }
+  }
+  v->config.pipeline.micro_batches = split->n_micro;
+  v->config.pipeline.schedule = (clv_pipeline_kind)c->cuts.kind;
+  return clv_blueprint_new(&v->config, &b->sample, b->stages[b->n_stages].graph->nodes[1].dtype,
+                           &v->b, err);
+}
+
+/* "stages:" and what belongs to it, out of the whole session as it would be written. */
+static clv_code write_stages(const variant *v, clv_bytes *out, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_TRY(clv_session_config_write(&v->config, &text, err));
+  const char *begin = text.data ? strstr(text.data, "\nstages:\n") : NULL;
+  if (!begin) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  const char *end = begin + strlen("\nstages:\n");
+  while (*end == ' ') end += strcspn(end, "\n") + (end[strcspn(end, "\n")] == '\n');
+  clv_bytes_add(out, begin + 1, (size_t)(end - begin - 1));
+  return CLV_OK;
+}
+
+static clv_code describe_way(const cutter *c, cut_way *w, clv_err *err) {
+  CLV_AUTO(variant_done) variant v = {0};
+  CLV_AUTO(clv_freep) clv_sched_costs *costs = NULL;
+  uint32_t n = c->b->n_stages, m = w->split.n_micro;
+  CLV_TRY(clv_alloc(1, sizeof *costs, &costs, err));
+  CLV_TRY(clv_alloc(n, sizeof *w->stages, &w->stages, err));
+  CLV_TRY(make_variant(c, &w->split, &v, err));
+  costs_of(c, w->split.last, w->split.choice, costs);
+  CLV_TRY(clv_layout_new(v.b, m, 1, w->split.window, costs, &v.l, err));
+  for (uint32_t s = 0; s < n; s++) {
+    bool learns = v.b->stages[s].participates;
+    w->stages[s] = (cut_stage){
+        .first = s ? w->split.last[s - 1] + 1 : 0,
+        .last = w->split.last[s],
+        .busy_s = m * (costs->forward[s] + (learns ? costs->input[s] + costs->weight[s] : 0)),
+        .edge_bytes = c->bytes[w->split.last[s]],
+        .edge_s = m * costs->serialise_f[s]};
+    CLV_TRY(clv_stage_memory(v.b, s, CLV_MAX(v.l->report.live[s], 1u), &w->stages[s].memory, err));
+  }
+  return write_stages(&v, &w->yaml, err);
+}
+
+/* ---- the whole ----------------------------------------------------------------------------------------------- */
+
+static clv_code judge_now(cutter *c, clv_err *err) {
+  for (uint32_t s = 0; s < c->b->n_stages; s++) c->now.split.last[s] = c->b->stages[s].last_layer;
+  CLV_TRY(clv_sched_split_judge(&c->cuts, &c->now.split, err));
+  return describe_way(c, &c->now, err);
+}
+
+/* More micro-batches take memory, and batch norm sees less of the batch in each: the fewest that are as
+ * good are taken. */
+static clv_code take_fewest(const cutter *c, clv_sched_split *best, clv_err *err) {
+  clv_sched_split other = *best;
+  for (other.choice = 0; other.choice < best->choice; other.choice++) {
+    CLV_TRY(clv_sched_split_judge(&c->cuts, &other, err));
+    if (other.seconds <= AS_GOOD * best->seconds) break;
+  }
+  if (other.choice < best->choice) *best = other;
+  return CLV_OK;
+}
+
+static clv_code find_best(cutter *c, clv_err *err) {
+  clv_sched_split best[SUGGESTIONS];
+  clv_code code = clv_sched_search_cuts(&c->cuts, SUGGESTIONS, best, &c->n_best, &c->search, err);
+  if (code == CLV_NOT_FOUND)
+    return clv_session_fail_at(c->b->config, c->b->config->stages[0].pos, err,
+                               "no other cuts to suggest: %u layers have %u places where one value "
+                               "crosses and a stage may end, which %u stages need in this order",
+                               c->cuts.n_layers, c->cuts.n_places, c->b->n_stages);
+  CLV_TRY(code);
+  for (uint32_t i = 0; i < c->n_best; i++) {
+    CLV_TRY(take_fewest(c, &best[i], err));
+    c->best[i].split = best[i];
+    CLV_TRY(describe_way(c, &c->best[i], err));
+  }
+  return CLV_OK;
+}
+
+static clv_code suggest(cutter *c, clv_err *err) {
+  const clv_blueprint *b = c->b;
+  c->cuts.n_layers = b->stages[b->n_stages - 1].last_layer + 1;
+  if (b->n_stages < 2)
+    return clv_session_fail_at(b->config, b->config->stages[0].pos, err,
+                               "there is nothing to cut: the session has one stage; write a stage "
+                               "for each node, in their order, with any layers");
+  CLV_TRY(clv_cutter_places(c, err));
+  CLV_TRY(time_layers(c, err));
+  CLV_TRY(sum_times(c, err));
+  set_schedule(c);
+  CLV_TRY(judge_now(c, err));
+  return find_best(c, err);
+}
+
+clv_code clv_suggest_cuts(const clv_blueprint *b, const clv_links *links, bool json, clv_bytes *out,
+                          clv_err *err) {
+  CLV_AUTO(cutter_done) cutter c = {.b = b, .links = links};
+  CLV_TRY(suggest(&c, err));
+  clv_cutter_print(&c, json, out);
+  return CLV_OK;
+}

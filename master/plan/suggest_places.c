@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where a session's model may be cut: behind layers whose value alone crosses, and such that what is to
+ * stay with a node stays there.
+ */
+#include <string.h>
+
+#include "master/plan/suggest_int.h"
+
+/* ---- places -------------------------------------------------------------------------------------------------- */
+
+/* Layers of this kind hand on as many values as they get, and the kernel before may do their work too:
+ * behind them is the better place. */
+static bool goes_on(clv_op op) {
+  static const clv_op list[] = {CLV_OP_BATCHNORM, CLV_OP_RELU,    CLV_OP_SIGMOID, CLV_OP_TANH,
+                                CLV_OP_GELU,      CLV_OP_DROPOUT, CLV_OP_FLATTEN, CLV_OP_RESHAPE};
+  for (size_t i = 0; i < CLV_COUNT(list); i++)
+    if (list[i] == op) return true;
+  return false;
+}
+
+/* The last layer that reads each node's value. */
+static clv_code last_uses(const clv_graph *g, uint32_t n_layers, uint32_t *last) {
+  for (int i = 0; i < g->n_nodes; i++)
+    for (int k = 0; k < g->nodes[i].n_in; k++) {
+      uint32_t *use = &last[g->nodes[i].in[k]];
+      *use = CLV_MAX(*use, g->nodes[i].layer);
+    }
+  last[g->output] = n_layers;
+  return CLV_OK;
+}
+
+/* The one value that crosses behind a layer, -1: it is none, or several. */
+static int crossing(const clv_graph *g, const uint32_t *last, uint32_t layer) {
+  int found = -1;
+  for (int i = 0; i < g->n_nodes; i++) {
+    bool input = g->nodes[i].op == CLV_OP_INPUT;
+    if ((!input && g->nodes[i].layer > layer) || last[i] <= layer) continue;
+    if (found >= 0 || input) return -1;
+    found = i;
+  }
+  return found;
+}
+
+static bool next_goes_on(const clv_graph *g, uint32_t layer) {
+  for (int i = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op != CLV_OP_INPUT && g->nodes[i].layer == layer + 1)
+      return goes_on(g->nodes[i].op);
+  return false;
+}
+
+static clv_code find_places(cutter *c, clv_err *err) {
+  CLV_AUTO(clv_freep) uint32_t *last = NULL;
+  const clv_graph *g = c->b->whole;
+  uint32_t n = c->cuts.n_layers;
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *last, &last, err));
+  CLV_TRY(clv_alloc(n, sizeof *c->places, &c->places, err));
+  CLV_TRY(clv_alloc(n, sizeof *c->bytes, &c->bytes, err));
+  CLV_TRY(last_uses(g, n, last));
+  for (uint32_t layer = 0; layer < n; layer++) {
+    int node = crossing(g, last, layer);
+    size_t bytes;
+    if (node < 0) continue;
+    CLV_TRY(clv_shape_bytes(&g->nodes[node].shape, g->nodes[node].dtype, &bytes, err));
+    c->bytes[layer] = (double)bytes / (double)c->b->micro_size * (double)c->b->config->train.batch;
+    if (layer + 1 < n && g->nodes[node].dtype == CLV_F32 && !next_goes_on(g, layer))
+      c->places[c->cuts.n_places++] = layer;
+  }
+  return CLV_OK;
+}
+
+/* ---- what stays ---------------------------------------------------------------------------------------------- */
+
+static bool same_text(const char *a, const char *b) {
+  return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+/* Why the cut between two stages is not to be moved; NULL: it may be. */
+static const char *pinned(const clv_stage_spec *a, const clv_stage_spec *b) {
+  if (a->freeze != b->freeze)
+    return "one of them is frozen (train.freeze names parameters instead)";
+  if (a->weights_artifact || b->weights_artifact)
+    return "an artifact has the weights of its layers";
+  if (!same_text(a->weights_file, b->weights_file)) return "their weights are in different files";
+  return NULL;
+}
+
+/* The layers with parameters that come first and last, and the first that learns. */
+static void find_weights(const cutter *c, uint32_t *first, uint32_t *last, uint32_t *learning) {
+  *first = *learning = c->cuts.n_layers;
+  *last = 0;
+  for (uint32_t s = 0; s < c->b->n_stages; s++) {
+    const clv_stage_plan *stage = &c->b->stages[s];
+    for (int i = 0; i < stage->params->n; i++) {
+      const clv_param *p = &stage->params->list[i];
+      uint32_t layer = stage->graph->nodes[p->node].layer;
+      *first = CLV_MIN(*first, layer);
+      *last = CLV_MAX(*last, layer);
+      if (p->trainable && !p->frozen) *learning = CLV_MIN(*learning, layer);
+    }
+  }
+}
+
+/* A master that has the input has layers with weights behind it, or what leaves is the input in all but
+ * name; the same with the last layers and the loss. */
+static void keep_home(cutter *c, uint32_t first_weights, uint32_t last_weights) {
+  const clv_blueprint *b = c->b;
+  uint32_t cuts = b->n_stages - 1;
+  if (!cuts) return;
+  if (b->stages[0].worker < 0) {
+    c->least[0] = CLV_MIN(first_weights, c->cuts.n_layers - 1);
+    clv_bytes_printf(&c->notes,
+                     "the master keeps layers 0..%u at least: without weights between, "
+                     "the raw input would leave\n",
+                     c->least[0]);
+  }
+  if (b->stages[cuts].worker < 0 && b->stages[b->n_stages].worker < 0 && last_weights > 0) {
+    c->most[cuts - 1] = last_weights - 1;
+    clv_bytes_printf(&c->notes, "the master keeps layer %u and those behind it, with the loss\n",
+                     last_weights);
+  }
+}
+
+static clv_code set_limits(cutter *c, clv_err *err) {
+  const clv_blueprint *b = c->b;
+  uint32_t cuts = b->n_stages - 1, first, last;
+  CLV_TRY(clv_alloc(cuts + 1, sizeof *c->least, &c->least, err));
+  CLV_TRY(clv_alloc(cuts + 1, sizeof *c->most, &c->most, err));
+  find_weights(c, &first, &last, &c->cuts.first_learning);
+  for (uint32_t i = 0; i < cuts; i++) c->most[i] = c->cuts.n_layers - 1;
+  keep_home(c, first, last);
+  for (uint32_t i = 0; i < cuts; i++) {
+    const clv_stage_spec *s = &b->config->stages[i];
+    const char *why = pinned(s, s + 1);
+    if (!why) continue;
+    c->least[i] = c->most[i] = b->stages[i].last_layer;
+    clv_bytes_printf(&c->notes, "the cut between '%s' and '%s' stays: %s\n", s->name, s[1].name,
+                     why);
+  }
+  return CLV_OK;
+}
+
+/* A pinned cut may be where no other would be made. */
+static void add_pinned_places(cutter *c) {
+  for (uint32_t i = 0; i + 1 < c->b->n_stages; i++) {
+    uint32_t at = c->least[i], k = c->cuts.n_places;
+    if (at != c->most[i]) continue;
+    for (uint32_t j = 0; j < c->cuts.n_places; j++)
+      if (c->places[j] == at) k = UINT32_MAX;
+    if (k == UINT32_MAX) continue;
+    for (; k > 0 && c->places[k - 1] > at; k--) c->places[k] = c->places[k - 1];
+    c->places[k] = at;
+    c->cuts.n_places++;
+  }
+}
+
+clv_code clv_cutter_places(cutter *c, clv_err *err) {
+  CLV_TRY(find_places(c, err));
+  CLV_TRY(set_limits(c, err));
+  add_pinned_places(c);
+  return CLV_OK;
+}

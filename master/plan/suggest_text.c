@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What plan --suggest-cuts prints.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/plan/suggest_int.h"
+
+static const char *place_of(const cutter *c, uint32_t s) {
+  int worker = c->b->stages[s].worker;
+  return worker < 0 ? "master" : c->b->config->workers[worker].name;
+}
+
+static const char *layer_name(const cutter *c, uint32_t layer) {
+  const clv_graph *g = c->b->whole;
+  for (int i = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op != CLV_OP_INPUT && g->nodes[i].layer == layer) {
+      size_t digits = strspn(g->nodes[i].name, "0123456789");
+      return g->nodes[i].name[digits] ? g->nodes[i].name : clv_op_name(g->nodes[i].op);
+    }
+  return "?";
+}
+
+/* ---- text ---------------------------------------------------------------------------------------------------- */
+
+static void text_stage(const cutter *c, const cut_way *w, uint32_t s, clv_bytes *out) {
+  char memory[24], bytes[24], layers[64];
+  const cut_stage *stage = &w->stages[s];
+  snprintf(layers, sizeof layers, "%u..%u (%.24s)", stage->first, stage->last,
+           layer_name(c, stage->last));
+  clv_bytes_printf(out, "    %-12s %-12s layers %-28s computes %8.1f ms  memory %10s",
+                   c->b->config->stages[s].name, place_of(c, s), layers, 1e3 * stage->busy_s,
+                   clv_format_size(stage->memory, memory, sizeof memory));
+  if (stage->edge_s > 0)
+    clv_bytes_printf(out, "  -> %s each way, %.1f ms on the link",
+                     clv_format_size((uint64_t)stage->edge_bytes, bytes, sizeof bytes),
+                     1e3 * stage->edge_s);
+  clv_bytes_puts(out, "\n");
+}
+
+static void text_way(const cutter *c, const char *title, const cut_way *w, clv_bytes *out) {
+  clv_bytes_printf(out, "%s: %.1f ms a step", title, 1e3 * w->split.seconds);
+  if (w != &c->now)
+    clv_bytes_printf(out, " (%.2f of now)", w->split.seconds / c->now.split.seconds);
+  clv_bytes_printf(out, ", bubble %.1f %%, %u micro-batch%s", 100 * w->split.bubble,
+                   w->split.n_micro, w->split.n_micro > 1 ? "es" : "");
+  if (w->split.window) clv_bytes_printf(out, ", window %u", w->split.window);
+  clv_bytes_puts(out, "\n");
+  for (uint32_t s = 0; s < c->b->n_stages; s++) text_stage(c, w, s, out);
+}
+
+static void text_sizes(const cutter *c, clv_bytes *out) {
+  const clv_profile *p = c->profile[0];
+  clv_bytes_printf(out, "layers timed on this machine with %d thread%s", p->threads,
+                   p->threads > 1 ? "s" : "");
+  for (uint32_t i = 1; i < c->n_profiles; i++)
+    clv_bytes_printf(out, " and with %d", c->profile[i]->threads);
+  clv_bytes_puts(out, ", and");
+  for (uint32_t i = 0; i < p->n_sizes; i++)
+    clv_bytes_printf(out, "%s %lld", i ? "," : "", (long long)p->size[i]);
+  clv_bytes_puts(out, " samples\n");
+}
+
+/* Nearer to the input a cut tells more of it. */
+static void warn_of_first(const cutter *c, clv_bytes *out) {
+  uint32_t now = c->now.split.last[0], then = c->best[0].split.last[0];
+  if (c->b->stages[0].worker >= 0 || then >= now) return;
+  clv_bytes_printf(
+      out,
+      "note: the master would keep layers 0..%u instead of 0..%u, and what leaves behind "
+      "layer %u tells more of the records\n",
+      then, now, then);
+}
+
+/* It takes its mean over the samples of a micro-batch. */
+static void warn_of_batch_norm(const cutter *c, clv_bytes *out) {
+  const clv_graph *g = c->b->whole;
+  uint32_t now = c->now.split.n_micro, then = c->best[0].split.n_micro;
+  double batch = (double)c->b->config->train.batch;
+  bool has = false;
+  for (int i = 0; i < g->n_nodes; i++) has |= g->nodes[i].op == CLV_OP_BATCHNORM;
+  if (has && then != now)
+    clv_bytes_printf(out, "note: batch norm would see %.4g samples at a time instead of %.4g\n",
+                     batch / then, batch / now);
+}
+
+static void print_text(const cutter *c, clv_bytes *out) {
+  char title[24];
+  text_sizes(c, out);
+  if (c->links->notes.len)
+    clv_bytes_printf(out, "links: %s; nothing was sent\n", c->links->notes.data);
+  if (c->notes.len) clv_bytes_puts(out, c->notes.data);
+  clv_bytes_printf(out,
+                   "%u places to cut, %llu ways with the numbers of micro-batches, %llu of them "
+                   "simulated (%s)\n\n",
+                   c->cuts.n_places, (unsigned long long)c->search.possible,
+                   (unsigned long long)c->search.simulated,
+                   c->search.complete ? "the others cannot be better" : "too many to be sure");
+  text_way(c, "as it is", &c->now, out);
+  for (uint32_t i = 0; i < c->n_best; i++) {
+    snprintf(title, sizeof title, "%u", i + 1);
+    text_way(c, title, &c->best[i], out);
+  }
+  warn_of_first(c, out);
+  warn_of_batch_norm(c, out);
+  clv_bytes_printf(out, "\n# 1, for the session file; under pipeline: micro_batches: %u\n%s",
+                   c->best[0].split.n_micro, c->best[0].yaml.data);
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------------------------- */
+
+static void json_way(const cutter *c, const cut_way *w, clv_bytes *out) {
+  clv_bytes_printf(
+      out, "{\"step_s\":%.9f,\"bubble\":%.6f,\"micro_batches\":%u,\"window\":%u,\"stages\":[",
+      w->split.seconds, w->split.bubble, w->split.n_micro, w->split.window);
+  for (uint32_t s = 0; s < c->b->n_stages; s++) {
+    const cut_stage *stage = &w->stages[s];
+    clv_bytes_printf(out, "%s{\"name\":", s ? "," : "");
+    clv_bytes_json(out, c->b->config->stages[s].name);
+    clv_bytes_puts(out, ",\"at\":");
+    clv_bytes_json(out, place_of(c, s));
+    clv_bytes_printf(out,
+                     ",\"layers\":[%u,%u],\"busy_s\":%.9f,\"memory_bytes\":%zu,\"cut_bytes\":%.0f,"
+                     "\"link_s\":%.9f}",
+                     stage->first, stage->last, stage->busy_s, stage->memory, stage->edge_bytes,
+                     stage->edge_s);
+  }
+  clv_bytes_puts(out, "],\"yaml\":");
+  clv_bytes_json(out, w->yaml.data);
+  clv_bytes_puts(out, "}");
+}
+
+static void print_json(const cutter *c, clv_bytes *out) {
+  clv_bytes_puts(out, "{\"session\":");
+  clv_bytes_json(out, c->b->config->name);
+  clv_bytes_puts(out, ",\"links\":");
+  clv_bytes_json(out, c->links->notes.len ? c->links->notes.data : "");
+  clv_bytes_printf(out,
+                   ",\"places\":%u,\"possible\":%llu,\"simulated\":%llu,\"complete\":%s,\"now\":",
+                   c->cuts.n_places, (unsigned long long)c->search.possible,
+                   (unsigned long long)c->search.simulated, c->search.complete ? "true" : "false");
+  json_way(c, &c->now, out);
+  clv_bytes_puts(out, ",\"best\":[");
+  for (uint32_t i = 0; i < c->n_best; i++) {
+    clv_bytes_puts(out, i ? "," : "");
+    json_way(c, &c->best[i], out);
+  }
+  clv_bytes_puts(out, "]}\n");
+}
+
+void clv_cutter_print(const cutter *c, bool json, clv_bytes *out) {
+  (json ? print_json : print_text)(c, out);
+}

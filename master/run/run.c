@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The commands a person runs but train: plan, check, eval, predict.
+ */
+#include <stdio.h>
+
+#include "common/tls/tls.h"
+#include "master/run/run_int.h"
+
+void clv_run_done(run *r) {
+  clv_reporter_close(r->reporter);
+  clv_run_metrics_close(r->metrics);
+  clv_trainer_close(r->trainer);
+  clv_observer_free(r->observer);
+  clv_blueprint_free(r->blueprint);
+  clv_run_data_done(&r->data);
+  clv_bytes_done(&r->dir);
+  clv_journal_close(r->journal);
+  clv_run_lock_free(r->lock); /* last: whoever waits for the lock finds all in place */
+}
+
+/* ---- blueprint ---------------------------------------------------------------------------------------- */
+
+clv_code clv_run_make_blueprint(run *r, clv_err *err) {
+  const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
+  clv_shape sample = clv_dataset_x_shape(d, 1);
+  clv_blueprint_freep(&r->blueprint);
+  return clv_blueprint_new(r->config, &sample, clv_dataset_y_dtype(d), &r->blueprint, err);
+}
+
+clv_code clv_run_open_blueprint(run *r, bool need_train, clv_err *err) {
+  bool chosen = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
+  if (need_train) clv_run_metrics_warn(r->config);
+  CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
+  CLV_TRY(clv_run_make_blueprint(r, err));
+  CLV_TRY(clv_run_data_fits(&r->data, r->blueprint, err));
+  return need_train && chosen ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
+}
+
+static clv_code draw(const run *r, clv_bytes *out, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_TRY(clv_blueprint_draw(r->blueprint, r->o->json, out, &text, err));
+  return r->o->out ? clv_file_write_durable(r->o->out, text.data, text.len, 0644, err) : CLV_OK;
+}
+
+static clv_exit suggest(run *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_AUTO(clv_links_freep) clv_links *links = NULL;
+  clv_err err;
+  if (clv_links_parse(r->config, r->o, &links, &err) != CLV_OK)
+    return clv_run_fail(r, CLV_EXIT_USAGE, &err);
+  if (clv_run_open_blueprint(r, true, &err) != CLV_OK ||
+      clv_suggest_cuts(r->blueprint, links, r->o->json, &text, &err) != CLV_OK)
+    return clv_run_fail(r, clv_run_setup_exit(&err), &err);
+  fputs(text.data, stdout);
+  return CLV_EXIT_OK;
+}
+
+clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o) {
+  CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err err;
+  if (o->suggest_cuts) return suggest(&r);
+  if (clv_run_open_blueprint(&r, true, &err) != CLV_OK)
+    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
+  clv_code code = o->schedule ? draw(&r, &text, &err)
+                              : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
+  if (code != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
+  fputs(text.data, stdout);
+  return CLV_EXIT_OK;
+}
+
+/* " in 10 classes", for folders of images. */
+static const char *format_classes(const run *r, char *text, size_t len) {
+  size_t n = clv_dataset_classes(r->data.train);
+  text[0] = '\0';
+  if (n) snprintf(text, len, " in %zu class%s", n, n > 1 ? "es" : "");
+  return text;
+}
+
+clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *o) {
+  CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
+  CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
+  clv_err err;
+  char classes[48];
+  if (clv_run_open_blueprint(&r, true, &err) != CLV_OK)
+    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
+  for (size_t i = 0; i < config->n_stages; i++) {
+    CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+    CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+    if (config->stages[i].weights_file &&
+        clv_stage_file_open(r.blueprint, (uint32_t)i, &f, &found, &err) != CLV_OK)
+      return clv_run_fail(&r, CLV_EXIT_DATA, &err);
+  }
+  if (config->tls.ca &&
+      clv_tls_identity_load(config->tls.ca, config->tls.cert, config->tls.key, &id, &err) != CLV_OK)
+    return clv_run_fail(&r, CLV_EXIT_CONNECT, &err);
+  size_t samples = clv_dataset_count(r.data.train);
+  if (o->json)
+    printf("{\"ok\":true,\"stages\":%u}\n", r.blueprint->n_stages);
+  else
+    printf("%s is in order: %u stage%s, %zu training sample%s%s, nothing was sent anywhere\n",
+           config->file, r.blueprint->n_stages, CLV_S(r.blueprint->n_stages), samples,
+           CLV_S(samples), format_classes(&r, classes, sizeof classes));
+  return CLV_EXIT_OK;
+}
+
+/* ---- evaluation and prediction ------------------------------------------------------------------------------ */
+
+static clv_code open_trained(run *r, clv_err *err) {
+  clv_cursor cursor;
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
+  CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
+  clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &cursor, &notes, err);
+  clv_run_print_notes(r, notes.data);
+  return code;
+}
+
+static clv_exit untrained_exit(const clv_err *err) {
+  bool nothing = err->code == CLV_NOT_FOUND || err->code == CLV_DATA_LOSS;
+  return nothing ? CLV_EXIT_CHECKPOINT : clv_run_meeting_exit(err);
+}
+
+static clv_exit with_trained(const clv_session_config *config, const clv_run_options *o,
+                             clv_tensor **predictions) {
+  CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
+  clv_err err;
+  if (!config->data.test.n) {
+    clv_session_fail_at(config, config->data.pos, &err, "data.test is needed for this");
+    return clv_run_fail(&r, CLV_EXIT_CONFIG, &err);
+  }
+  if (clv_run_open_blueprint(&r, false, &err) != CLV_OK)
+    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
+  if (open_trained(&r, &err) != CLV_OK) return clv_run_fail(&r, untrained_exit(&err), &err);
+  clv_step_result e;
+  if (clv_trainer_eval(r.trainer, r.data.test, &r.data.test_rows, &e, predictions, &err) != CLV_OK)
+    return clv_run_fail(&r, clv_run_exit(&r, &err), &err);
+  if (!predictions && clv_dataset_has_labels(r.data.test)) clv_run_print_eval(&r, "test", &e);
+  return CLV_EXIT_OK;
+}
+
+clv_exit clv_run_eval(const clv_session_config *config, const clv_run_options *o) {
+  return with_trained(config, o, NULL);
+}
+
+/* NumPy's format 1.0: magic, version, header length, a Python dict, then the values. */
+static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes header = {0}, file = {0};
+  clv_bytes_puts(&header, "{'descr': '<f4', 'fortran_order': False, 'shape': (");
+  for (int i = 0; i < t->shape.rank; i++)
+    clv_bytes_printf(&header, "%lld,", (long long)t->shape.dim[i]);
+  clv_bytes_puts(&header, "), }");
+  while ((10 + header.len + 1) % 64) clv_bytes_puts(&header, " ");
+  clv_bytes_puts(&header, "\n");
+  uint8_t start[10] = {
+      0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (uint8_t)header.len, (uint8_t)(header.len >> 8)};
+  clv_bytes_add(&file, start, sizeof start);
+  clv_bytes_add(&file, header.data, header.len);
+  clv_bytes_add(&file, t->data, t->bytes);
+  if (file.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_file_write_durable(path, file.data, file.len, 0644, err);
+}
+
+clv_exit clv_run_predict(const clv_session_config *config, const clv_run_options *o) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = NULL;
+  clv_err err;
+  char shape[160];
+  clv_exit code = with_trained(config, o, &out);
+  if (code != CLV_EXIT_OK) return code;
+  const char *path = o->out ? o->out : "predictions.npy";
+  if (write_npy(path, out, &err) != CLV_OK) return clv_run_fail(NULL, CLV_EXIT_FAILED, &err);
+  printf("%s: %s f32\n", path, clv_shape_format(&out->shape, shape, sizeof shape));
+  return CLV_EXIT_OK;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the commands tell a person. Errors are printed once, here, and become exit codes.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/run/run_int.h"
+
+/* Said to the person who started it, and kept in the run's journal. code: what it ends with, or 0. */
+static void keep_complaint(const run *r, clv_log_level level, const char *event, int code,
+                           const char *message) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0}, line = {0};
+  if (!r || !r->journal) return;
+  clv_bytes_printf(&text, "cleave-master: %s", message);
+  clv_bytes_printf(&json, "{\"event\":\"%s\",", event);
+  if (code) clv_bytes_printf(&json, "\"code\":%d,", code);
+  clv_bytes_puts(&json, "\"message\":");
+  clv_bytes_json(&json, message);
+  clv_bytes_puts(&json, "}");
+  if (!json.failed) clv_report_json(&line, level, NULL, json.data);
+  if (!text.failed && !line.failed && line.len) clv_journal_add(r->journal, text.data, line.data);
+}
+
+clv_exit clv_run_fail(const run *r, clv_exit code, const clv_err *err) {
+  keep_complaint(r, CLV_LOG_ERROR, "failed", code, err->text);
+  fflush(stdout);
+  clv_exit_report(code, err);
+  return code;
+}
+
+void clv_run_complain(const run *r, clv_log_level level, const char *event, const char *message) {
+  clv_notice(level, event, "%s", message);
+  keep_complaint(r, level, event, 0, message);
+}
+
+void clv_run_print_notes(const run *r, char *notes) {
+  for (char *end; notes && (end = strchr(notes, '\n')) != NULL; notes = end + 1) {
+    *end = '\0';
+    clv_run_complain(r, CLV_LOG_WARN, "checkpoint", notes);
+  }
+}
+
+/* ---- exit codes ---------------------------------------------------------------------------------------- */
+
+clv_exit clv_run_setup_exit(const clv_err *err) {
+  switch (err->code) {
+    case CLV_DATA_LOSS:
+      return CLV_EXIT_DATA;
+    case CLV_UNAVAILABLE:
+    case CLV_UNAUTHENTICATED:
+    case CLV_DENIED:
+    case CLV_ABORTED:
+      return CLV_EXIT_CONNECT;
+    case CLV_DEADLINE:
+      return CLV_EXIT_TIMEOUT;
+    case CLV_INVALID:
+      return CLV_EXIT_CONFIG;
+    case CLV_INTERNAL:
+      return CLV_EXIT_INTERNAL;
+    default:
+      return CLV_EXIT_FAILED;
+  }
+}
+
+clv_exit clv_run_meeting_exit(const clv_err *err) {
+  return err->code == CLV_INTERNAL ? CLV_EXIT_FAILED : clv_run_setup_exit(err);
+}
+
+clv_exit clv_run_exit(const run *r, const clv_err *err) {
+  if (err->code == CLV_RANGE) return CLV_EXIT_DIVERGED;
+  if (err->code == CLV_DEADLINE) return CLV_EXIT_TIMEOUT;
+  if (err->code == CLV_UNAVAILABLE && clv_trainer_lost_worker(r->trainer)[0] &&
+      strcmp(clv_trainer_lost_worker(r->trainer), "master") != 0)
+    return CLV_EXIT_WORKER_LOST;
+  return err->code == CLV_DATA_LOSS ? CLV_EXIT_DATA : CLV_EXIT_FAILED;
+}
+
+/* ---- evaluations --------------------------------------------------------------------------------------- */
+
+bool clv_run_json_lines(const run *r) { return r->o->json || r->o->log_json; }
+
+bool clv_run_has_classes(const run *r) {
+  const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
+  return clv_dataset_y_dtype(d) == CLV_I64;
+}
+
+void clv_run_print_eval(run *r, const char *what, const clv_step_result *e) {
+  char text[160], json[200], number[CLV_JSON_NUMBER];
+  double share = e->samples ? 100.0 * (double)e->correct / (double)e->samples : 0;
+  if (clv_run_has_classes(r))
+    snprintf(text, sizeof text, "%s accuracy %.2f %%  (loss %.4f, %llu samples)", what, share,
+             e->loss, (unsigned long long)e->samples);
+  else
+    snprintf(text, sizeof text, "%s loss %.6f  (%llu samples)", what, e->loss,
+             (unsigned long long)e->samples);
+  snprintf(json, sizeof json, "{\"event\":\"%s\",\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu}",
+           what, clv_json_number(e->loss, 9, number), share / 100, (unsigned long long)e->samples);
+  clv_reporter_notice(r->reporter, clv_run_json_lines(r) && !r->reporter ? json : text, json);
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Everything that can go wrong between here and a worker, tried step by step before a GPU hour is
+ * spent; each failure with its fix.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rpc/rpc.h"
+#include "common/tls/tls.h"
+#include "common/wire/wire.h"
+#include "master/watch/watch.h"
+
+typedef struct doctor {
+  const clv_session_config *config;
+  bool json;
+  int findings;
+  clv_exit worst;
+} doctor;
+
+static void say(doctor *d, bool ok, clv_exit exit_code, const char *subject, const char *fix,
+                const char *fmt, ...) CLV_PRINTF(6, 7);
+
+static void say(doctor *d, bool ok, clv_exit exit_code, const char *subject, const char *fix,
+                const char *fmt, ...) {
+  char text[700];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  if (!ok) {
+    d->findings++;
+    if (d->worst == CLV_EXIT_OK) d->worst = exit_code;
+  }
+  if (d->json) {
+    CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
+    clv_bytes_printf(&line, "{\"ok\":%s,\"subject\":", ok ? "true" : "false");
+    clv_bytes_json(&line, subject);
+    clv_bytes_puts(&line, ",\"text\":");
+    clv_bytes_json(&line, text);
+    clv_bytes_puts(&line, ",\"fix\":");
+    clv_bytes_json(&line, ok || !fix ? "" : fix);
+    printf("%s}\n", line.data);
+    return;
+  }
+  printf("%s  %-20s %s\n", ok ? "ok  " : "FAIL", subject, text);
+  if (!ok && fix && fix[0]) printf("      %-20s fix: %s\n", "", fix);
+}
+
+static bool split_address(const char *address, char host[256], uint16_t *port) {
+  const char *colon = strrchr(address, ':');
+  if (!colon || colon == address || (size_t)(colon - address) >= 256) return false;
+  size_t n = (size_t)(colon - address);
+  bool bracket = address[0] == '[' && colon[-1] == ']';
+  snprintf(host, 256, "%.*s", (int)(n - (bracket ? 2 : 0)), address + bracket);
+  *port = (uint16_t)strtoul(colon + 1, NULL, 10);
+  return *port != 0;
+}
+
+static void check_expiry(doctor *d, const char *subject, int64_t not_after) {
+  int64_t days = (not_after - (int64_t)(clv_wall_ms() / 1000)) / 86400;
+  say(d, days >= 7, CLV_EXIT_CONNECT, subject, "issue a new one: cleave-master certs issue",
+      "certificate valid for %lld more day%s", (long long)days, CLV_S(days));
+}
+
+static bool probe(doctor *d, const clv_remote_spec *w, const clv_tls_identity *id) {
+  char host[256];
+  uint16_t port;
+  clv_tls_probe_result p;
+  clv_err err;
+  if (!split_address(w->address, host, &port)) {
+    say(d, false, CLV_EXIT_CONFIG, w->name, "write host:port", "'%s' is no address", w->address);
+    return false;
+  }
+  if (clv_tls_probe(host, port, id, w->identity, (uint32_t)d->config->limits.connect_timeout_ms, &p,
+                    &err) != CLV_OK) {
+    say(d, false, CLV_EXIT_CONNECT, w->name, NULL, "%s", err.text);
+    return false;
+  }
+  if (!p.ok) {
+    say(d, false, CLV_EXIT_CONNECT, w->name, p.fix, "%s: %s%s%s", clv_tls_step_name(p.step),
+        p.reason, p.clock_hint[0] ? "; " : "", p.clock_hint);
+    return false;
+  }
+  say(d, true, CLV_EXIT_OK, w->name, NULL, "%s %s %s as %s, connect %.1f ms, handshake %.1f ms",
+      p.address, p.protocol, p.cipher, p.peer_uri, p.connect_ms, p.handshake_ms);
+  check_expiry(d, w->name, p.peer_not_after);
+  return true;
+}
+
+/* The artifacts the session wants from this worker are on its list with the right digest. */
+static void check_artifacts(doctor *d, int worker, const clv_wire_hello_reply *h) {
+  for (size_t i = 0; i < d->config->n_stages; i++) {
+    const clv_stage_spec *s = &d->config->stages[i];
+    clv_sha256 want;
+    if (s->worker != worker || !s->weights_artifact) continue;
+    bool named = false, same = false;
+    for (uint32_t k = 0; k < h->n_artifacts; k++) {
+      if (strcmp(h->artifacts[k].name, s->weights_artifact) != 0) continue;
+      named = true;
+      same = s->weights_sha256 && clv_sha256_parse(s->weights_sha256, &want) &&
+             memcmp(&want, &h->artifacts[k].sha256, sizeof want) == 0;
+    }
+    say(d, same, CLV_EXIT_DATA, h->worker,
+        named ? "copy the worker's sha256 into the session, or the right file to the worker"
+              : "list it under artifacts in worker.yaml and restart the worker",
+        "artifact '%s' for stage '%s' %s", s->weights_artifact, s->name,
+        same    ? "is there"
+        : named ? "has another SHA-256"
+                : "is not offered");
+  }
+}
+
+static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
+  const clv_remote_spec *w = &d->config->workers[worker];
+  int64_t skew = (int64_t)(h->about.unix_ms - clv_wall_ms());
+  say(d, h->about.protocol == CLV_WIRE_PROTOCOL, CLV_EXIT_CONNECT, w->name,
+      "run the same release on both sides", "%s, protocol %u, %u core%s", h->about.software,
+      h->about.protocol, h->cores, CLV_S(h->cores));
+  say(d, strcmp(h->about.isa, clv_backend_cpu()->isa()) == 0, CLV_EXIT_FAILED, w->name,
+      "results still agree, but not to the bit; DNNL_MAX_CPU_ISA caps both sides",
+      "computes with %s, this master with %s", h->about.isa, clv_backend_cpu()->isa());
+  say(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name, "run NTP on both machines",
+      "clocks differ by %lld ms", (long long)skew);
+  check_artifacts(d, worker, h);
+}
+
+static clv_code hello(doctor *d, clv_rpc_runtime *runtime, const clv_remote_spec *w,
+                      const clv_tls_identity *id, clv_wire_hello_reply *ret, clv_err *err) {
+  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
+  clv_rpc_channel_options o = {.target = w->address,
+                               .expected_uri = w->identity,
+                               .pem = {id->ca_pem, id->cert_pem, id->key_pem}};
+  clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL, .unix_ms = clv_wall_ms()}};
+  unsigned ms = (unsigned)d->config->limits.connect_timeout_ms;
+  CLV_TRY(clv_rpc_channel_new(runtime, &o, &channel, err));
+  CLV_TRY(clv_rpc_channel_connect(channel, ms, err));
+  CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
+  CLV_TRY(clv_rpc_call(channel, CLV_METHOD_HELLO, request.data, request.len, ms, &reply, err));
+  clv_piece piece = {reply.data, reply.len};
+  return clv_wire_hello_reply_decode(&piece, 1, ret, err);
+}
+
+static void check_workers(doctor *d, const clv_tls_identity *id) {
+  clv_err err;
+  clv_rpc_runtime *runtime;
+  clv_rpc_runtime_options ro = {.queue_threads = 2};
+  if (clv_rpc_runtime_new(&ro, &runtime, &err) != CLV_OK) {
+    say(d, false, CLV_EXIT_FAILED, "gRPC", NULL, "%s", err.text);
+    return;
+  }
+  for (size_t i = 0; i < d->config->n_workers; i++) {
+    const clv_remote_spec *w = &d->config->workers[i];
+    CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
+    if (!probe(d, w, id)) continue;
+    if (hello(d, runtime, w, id, &h, &err) == CLV_OK)
+      report_hello(d, (int)i, &h);
+    else
+      say(d, false, CLV_EXIT_CONNECT, w->name,
+          err.code == CLV_DENIED ? "add this master's identity to `allow` in worker.yaml" : NULL,
+          "HELLO: %s", err.text);
+  }
+  clv_rpc_runtime_free(runtime);
+}
+
+clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options *o) {
+  doctor d = {.config = config, .json = o->json};
+  clv_err err;
+  clv_run_data data = {0};
+  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
+  CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
+  clv_code code = clv_run_data_open(config, true, &data, &err);
+  say(&d, code == CLV_OK, CLV_EXIT_DATA, "data", NULL, "%s",
+      code == CLV_OK ? "readable" : err.text);
+  if (code == CLV_OK) {
+    clv_shape sample = clv_dataset_x_shape(data.train, 1);
+    code = clv_blueprint_new(config, &sample, clv_dataset_y_dtype(data.train), &b, &err);
+    say(&d, code == CLV_OK, CLV_EXIT_CONFIG, "model", NULL, "%s",
+        code == CLV_OK ? "shapes fit" : err.text);
+    clv_run_data_done(&data);
+  }
+  if (config->n_workers) {
+    code = clv_tls_floor_install(&err);
+    if (code == CLV_OK)
+      code = clv_tls_identity_load(config->tls.ca, config->tls.cert, config->tls.key, &id, &err);
+    if (code == CLV_OK) code = clv_tls_identity_require(id, CLV_TLS_CLIENT, &err);
+    say(&d, code == CLV_OK, CLV_EXIT_CONNECT, "our certificate", NULL, "%s",
+        code == CLV_OK ? id->uri : err.text);
+    if (code == CLV_OK) {
+      check_expiry(&d, "our certificate", id->not_after);
+      check_workers(&d, id);
+    }
+  }
+  if (!o->json)
+    printf(d.findings ? "%d problem%s found\n" : "all in order\n", d.findings, CLV_S(d.findings));
+  return d.worst;
+}

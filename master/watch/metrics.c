@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The numbers of a run for Prometheus, on a port that is there only if the session asks for it. The
+ * thread that trains leaves what each step was under a lock; the port's thread copies it for a scrape,
+ * and asks libcleave for what changes all the time.
+ *
+ * How long the master's own thread waited is known of every step; for what, only of those whose events
+ * are noted, about every sixteenth and a few a second at most. In between the shares are taken to be
+ * those of the last one.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/http/http.h"
+#include "common/metrics/metrics.h"
+#include "common/tls/tls.h"
+#include "master/watch/watch.h"
+
+enum { APPLIED, SKIPPED, OUTCOMES };
+enum { COMPUTE, NETWORK, PEER, OTHER, PHASES };
+
+/* What the training thread leaves. */
+typedef struct told {
+  clv_histogram step_s;
+  double phase_s[PHASES], steps[OUTCOMES], samples;
+  double step, target_steps, loss, learning_rate, gradient_norm, micro_batches, window;
+  double checkpoints, checkpoint_s, checkpoint_wall_s, checkpoint_step;
+} told;
+
+struct clv_run_metrics {
+  const char *session;
+  clv_http *http;
+  pthread_mutex_t lock; /* guards the rest */
+  told told;
+  clv_trainer *trainer; /* NULL: not connected, or not any more */
+  double share[PHASES]; /* of waiting */
+};
+
+static const double step_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+                                     0.25,  0.5,    1,     2.5,  5,     10,   30};
+_Static_assert(CLV_COUNT(step_bounds) <= CLV_HISTOGRAM_BOUNDS, "buckets");
+
+/* ---- what the training thread tells ------------------------------------------------------------- */
+
+/* With the lock. */
+static void add_phases(clv_run_metrics *m, const clv_step_result *s) {
+  double wait = (double)CLV_MIN(s->wait_ns, s->step_ns) * 1e-9;
+  m->told.phase_s[COMPUTE] += (double)s->step_ns * 1e-9 - wait;
+  for (int i = NETWORK; i < PHASES; i++) m->told.phase_s[i] += wait * m->share[i];
+}
+
+void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s) {
+  if (!m) return;
+  pthread_mutex_lock(&m->lock);
+  told *t = &m->told;
+  clv_histogram_add(&t->step_s, (double)s->step_ns * 1e-9);
+  add_phases(m, s);
+  t->steps[s->applied ? APPLIED : SKIPPED]++;
+  t->samples += (double)s->samples;
+  t->step = (double)step;
+  t->loss = s->loss;
+  t->learning_rate = s->lr;
+  t->gradient_norm = s->grad_norm;
+  t->micro_batches = clv_trainer_micro_batches(m->trainer);
+  t->window = clv_trainer_window(m->trainer);
+  pthread_mutex_unlock(&m->lock);
+}
+
+/* For what the master waited in a round. */
+static void look(void *user, const clv_waits *w) {
+  clv_run_metrics *m = user;
+  double all = w->network + w->peer + w->own;
+  if (all <= 0) return;
+  pthread_mutex_lock(&m->lock);
+  m->share[NETWORK] = w->network / all;
+  m->share[PEER] = w->peer / all;
+  m->share[OTHER] = w->own / all;
+  pthread_mutex_unlock(&m->lock);
+}
+
+void clv_run_metrics_attach(clv_run_metrics *m, clv_trainer *t, uint64_t target_steps) {
+  if (!m) return;
+  clv_trainer_on_waits(t, look, m);
+  pthread_mutex_lock(&m->lock);
+  m->trainer = t;
+  m->told.step = (double)clv_trainer_step_count(t);
+  m->told.target_steps = (double)target_steps;
+  pthread_mutex_unlock(&m->lock);
+}
+
+void clv_run_metrics_saved(clv_run_metrics *m, uint64_t step, uint64_t took_ns) {
+  if (!m) return;
+  pthread_mutex_lock(&m->lock);
+  m->told.checkpoints++;
+  m->told.checkpoint_s = (double)took_ns * 1e-9;
+  m->told.checkpoint_wall_s = (double)clv_wall_ms() / 1e3;
+  m->told.checkpoint_step = (double)step;
+  pthread_mutex_unlock(&m->lock);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------- */
+
+/* What a scrape shows. */
+typedef struct numbers {
+  told told;
+  const char *session;
+  cleave_runtime *runtime; /* NULL: not connected */
+  cleave_holding held;
+  clv_tls_handshakes handshakes;
+  double contexts, values, memory;
+} numbers;
+
+static void put_session(clv_metrics_out *out, const void *numbers_of) {
+  const numbers *n = numbers_of;
+  clv_metric_sample(out, 1, &(clv_metric_label){"session", n->session}, 1);
+}
+
+static void put_steps(clv_metrics_out *out, const void *numbers_of) {
+  static const char *const results[OUTCOMES] = {"applied", "skipped"};
+  const numbers *n = numbers_of;
+  for (int i = 0; i < OUTCOMES; i++)
+    clv_metric_sample(out, n->told.steps[i], &(clv_metric_label){"result", results[i]}, 1);
+}
+
+static void put_step_seconds(clv_metrics_out *out, const void *numbers_of) {
+  clv_metric_histogram(out, &((const numbers *)numbers_of)->told.step_s, NULL, 0);
+}
+
+static void put_phases(clv_metrics_out *out, const void *numbers_of) {
+  static const char *const phases[PHASES] = {"compute", "network", "peer", "other"};
+  const numbers *n = numbers_of;
+  for (int i = 0; i < PHASES; i++)
+    clv_metric_sample(out, n->told.phase_s[i], &(clv_metric_label){"phase", phases[i]}, 1);
+}
+
+/* Two samples for each worker's link; in, out: of uint64_t in cleave_link_status. */
+static void by_direction(clv_metrics_out *out, const numbers *n, size_t in_at, size_t out_at) {
+  cleave_link_status l;
+  for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++)
+    for (int in = 1; in >= 0; in--) {
+      const char *at = (const char *)&l + (in ? in_at : out_at);
+      const clv_metric_label labels[] = {{"worker", l.worker}, {"direction", in ? "in" : "out"}};
+      clv_metric_sample(out, (double)*(const uint64_t *)at, labels, CLV_COUNT(labels));
+    }
+}
+
+#define LINK(member) offsetof(cleave_link_status, member)
+
+static void put_bytes(clv_metrics_out *out, const void *n) {
+  by_direction(out, n, LINK(bytes_in), LINK(bytes_out));
+}
+static void put_packets(clv_metrics_out *out, const void *n) {
+  by_direction(out, n, LINK(packets_in), LINK(packets_out));
+}
+static void put_pending(clv_metrics_out *out, const void *n) {
+  by_direction(out, n, LINK(pending_in), LINK(pending_out));
+}
+
+/* A sample for each worker that has been measured. */
+static void by_worker(clv_metrics_out *out, const numbers *n, size_t at) {
+  cleave_link_status l;
+  for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++) {
+    double value = *(const double *)((const char *)&l + at);
+    if (value > 0) clv_metric_sample(out, value, &(clv_metric_label){"worker", l.worker}, 1);
+  }
+}
+
+static void put_round_trips(clv_metrics_out *out, const void *numbers_of) {
+  by_worker(out, numbers_of, LINK(round_trip_s));
+}
+
+static void put_silences(clv_metrics_out *out, const void *numbers_of) {
+  by_worker(out, numbers_of, LINK(silent_s));
+}
+
+static void put_failures(clv_metrics_out *out, const void *numbers_of) {
+  const numbers *n = numbers_of;
+  for (int i = 0; i < CLV_TLS_FAILURES; i++)
+    clv_metric_sample(out, (double)n->handshakes.failed[i],
+                      &(clv_metric_label){"reason", clv_tls_failure_reason((clv_tls_failure)i)}, 1);
+}
+
+static void put_certificate_end(clv_metrics_out *out, const void *numbers_of) {
+  const numbers *n = numbers_of;
+  if (n->held.certificate_end) clv_metric_sample(out, (double)n->held.certificate_end, NULL, 0);
+}
+
+/* The four of a checkpoint are left out until there is one. */
+static void put_saved(clv_metrics_out *out, const numbers *n, double value) {
+  if (n->told.checkpoints > 0) clv_metric_sample(out, value, NULL, 0);
+}
+static void put_checkpoint_time(clv_metrics_out *out, const void *n) {
+  put_saved(out, n, ((const numbers *)n)->told.checkpoint_wall_s);
+}
+static void put_checkpoint_seconds(clv_metrics_out *out, const void *n) {
+  put_saved(out, n, ((const numbers *)n)->told.checkpoint_s);
+}
+static void put_checkpoint_step(clv_metrics_out *out, const void *n) {
+  put_saved(out, n, ((const numbers *)n)->told.checkpoint_step);
+}
+
+/* What a step says is left out before the first one. */
+static void put_of_step(clv_metrics_out *out, const numbers *n, double value) {
+  if (n->told.steps[APPLIED] + n->told.steps[SKIPPED] > 0) clv_metric_sample(out, value, NULL, 0);
+}
+static void put_loss(clv_metrics_out *out, const void *n) {
+  put_of_step(out, n, ((const numbers *)n)->told.loss);
+}
+static void put_norm(clv_metrics_out *out, const void *n) {
+  put_of_step(out, n, ((const numbers *)n)->told.gradient_norm);
+}
+static void put_rate(clv_metrics_out *out, const void *n) {
+  put_of_step(out, n, ((const numbers *)n)->told.learning_rate);
+}
+
+#define AT(member) offsetof(numbers, member)
+
+/* clang-format off */
+static const clv_metric table[] = {
+    {"cleave_master_session_info", CLV_GAUGE, "", "1, with the name of the session as a label.", 0,
+     put_session},
+    {"cleave_master_step", CLV_GAUGE, "", "The last step that is done, those of an earlier run "
+     "included.", AT(told.step), NULL},
+    {"cleave_master_target_steps", CLV_GAUGE, "", "The step with which the run ends.",
+     AT(told.target_steps), NULL},
+    {"cleave_master_steps_total", CLV_COUNTER, "",
+     "Steps since this process began: applied, or skipped because a gradient was not finite.", 0,
+     put_steps},
+    {"cleave_master_samples_total", CLV_COUNTER, "", "Records that were trained on.",
+     AT(told.samples), NULL},
+    {"cleave_master_step_seconds", CLV_HISTOGRAM, "seconds", "Time of a step.", 0,
+     put_step_seconds},
+    {"cleave_master_step_phase_seconds_total", CLV_COUNTER, "seconds",
+     "Time of steps as the master spent it: computing, waiting for tensors on their way, for a "
+     "worker that computes, for anything else. For what it waited is sampled.", 0, put_phases},
+    {"cleave_master_loss", CLV_GAUGE, "", "Mean loss of the last step's batch.", 0, put_loss},
+    {"cleave_master_learning_rate", CLV_GAUGE, "", "Learning rate of the last step.", 0, put_rate},
+    {"cleave_master_gradient_norm", CLV_GAUGE, "",
+     "Norm of all gradients of the last step, before clipping.", 0, put_norm},
+    {"cleave_master_micro_batches", CLV_GAUGE, "", "Parts that a batch is cut into.",
+     AT(told.micro_batches), NULL},
+    {"cleave_master_window", CLV_GAUGE, "", "Micro-batches in flight, at most; 0: the schedule has "
+     "no window.", AT(told.window), NULL},
+
+    {"cleave_master_link_bytes_total", CLV_COUNTER, "bytes",
+     "Bytes of messages with each worker, framing included, TLS not.", 0, put_bytes},
+    {"cleave_master_link_packets", CLV_GAUGE, "",
+     "Queue: packets that have come and are not worked on yet (in), or wait to leave (out).", 0,
+     put_packets},
+    {"cleave_master_link_pending_bytes", CLV_GAUGE, "bytes",
+     "Bytes of tensors on their way: still to come (in), or not known to have arrived (out).", 0,
+     put_pending},
+    {"cleave_master_link_round_trip_seconds", CLV_GAUGE, "seconds",
+     "Round trip to a worker when it was last measured.", 0, put_round_trips},
+    {"cleave_master_link_silence_seconds", CLV_GAUGE, "seconds",
+     "Time since something came from a worker.", 0, put_silences},
+    {"cleave_master_handshake_failures_total", CLV_COUNTER, "",
+     "Handshakes with workers that failed.", 0, put_failures},
+    {"cleave_master_certificate_expiry_timestamp_seconds", CLV_GAUGE, "seconds",
+     "When the master's certificate, or a CA above it, ends; seconds since 1970.", 0,
+     put_certificate_end},
+
+    {"cleave_master_contexts", CLV_GAUGE, "", "Contexts that are open.", AT(contexts), NULL},
+    {"cleave_master_references", CLV_GAUGE, "", "References to values, here and at workers.",
+     AT(values), NULL},
+    {"cleave_master_memory_bytes", CLV_GAUGE, "bytes",
+     "Memory of the session here: tensors, and stages at the master.", AT(memory), NULL},
+    {"cleave_master_checkpoints_total", CLV_COUNTER, "", "Checkpoints that were written.",
+     AT(told.checkpoints), NULL},
+    {"cleave_master_checkpoint_timestamp_seconds", CLV_GAUGE, "seconds",
+     "When the last checkpoint was complete; seconds since 1970.", 0, put_checkpoint_time},
+    {"cleave_master_checkpoint_seconds", CLV_GAUGE, "seconds", "What the last checkpoint took.", 0,
+     put_checkpoint_seconds},
+    {"cleave_master_checkpoint_step", CLV_GAUGE, "", "The step of the last checkpoint.", 0,
+     put_checkpoint_step},
+};
+/* clang-format on */
+
+/* ---- pages ------------------------------------------------------------------------------------ */
+
+/* The trainer stays: this port is closed before it. */
+static unsigned show_metrics(void *user, clv_bytes *out) {
+  clv_run_metrics *m = user;
+  pthread_mutex_lock(&m->lock);
+  numbers n = {.told = m->told, .session = m->session};
+  if (m->trainer) n.runtime = clv_trainer_runtime(m->trainer);
+  pthread_mutex_unlock(&m->lock);
+  if (n.runtime) cleave_inspect(n.runtime, &n.held);
+  n.contexts = (double)n.held.contexts;
+  n.values = (double)n.held.values;
+  n.memory = (double)n.held.memory_bytes;
+  clv_tls_handshakes_count(false, &n.handshakes);
+  clv_metrics_write(table, CLV_COUNT(table), &n, out);
+  clv_metrics_process("cleave-master", out);
+  return 200;
+}
+
+/* ---- life ------------------------------------------------------------------------------------- */
+
+static clv_code start(const clv_session_config *c, clv_run_metrics *m, clv_err *err) {
+  static const clv_http_page pages[] = {{"/metrics", CLV_METRICS_TYPE, show_metrics},
+                                        {"/healthz", CLV_HTTP_TEXT, clv_http_health}};
+  clv_http_options o = {
+      .listen = c->metrics.listen, .pages = pages, .n_pages = CLV_COUNT(pages), .user = m};
+  CLV_TRY(clv_tls_handshakes_watch(c->limits.connect_timeout_ms, err));
+  clv_code code = clv_http_open(&o, &m->http, err);
+  return code == CLV_OK ? code : clv_err_prefix(err, "metrics.listen");
+}
+
+clv_code clv_run_metrics_open(const clv_session_config *c, clv_run_metrics **ret, clv_err *err) {
+  clv_run_metrics *m;
+  if (!c->metrics.listen) return CLV_OK;
+  CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
+  m->session = c->name;
+  m->share[OTHER] = 1;
+  m->told.step_s.bounds = step_bounds;
+  m->told.step_s.n_bounds = CLV_COUNT(step_bounds);
+  pthread_mutex_init(&m->lock, NULL);
+  clv_code code = start(c, m, err);
+  if (code != CLV_OK) {
+    clv_run_metrics_close(m);
+    return code;
+  }
+  *ret = m;
+  return CLV_OK;
+}
+
+void clv_run_metrics_close(clv_run_metrics *m) {
+  if (!m) return;
+  clv_http_close(m->http);
+  if (m->trainer) clv_trainer_on_waits(m->trainer, NULL, NULL);
+  pthread_mutex_destroy(&m->lock);
+  free(m);
+}
+
+/* Nothing else ever listens in the private network, so whoever opens this to others is told. */
+void clv_run_metrics_warn(const clv_session_config *c) {
+  clv_err where;
+  if (!c->metrics.listen || clv_http_is_loopback(c->metrics.listen)) return;
+  clv_session_fail_at(c, c->metrics.listen_pos, &where,
+                      "metrics.listen is %s: whoever reaches that address reads loss, speed and "
+                      "names of workers, without a password; 127.0.0.1 keeps them here",
+                      c->metrics.listen);
+  clv_notice(CLV_LOG_WARN, "metrics", "warning: %s", where.text);
+}

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Looking into the workers of a session file. Each is asked by a thread of its own over a connection of
+ * its own, so that one that is dead or far keeps nobody waiting, and a run with the same certificates
+ * does not notice.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/rpc/rpc.h"
+#include "common/tls/tls.h"
+#include "master/watch/status_int.h"
+#include "master/watch/watch.h"
+
+enum {
+  ASK_MS = 5000, /* at most, for an answer */
+  LOOKS = 3,     /* of one report: links are first asked, then there are two to compare */
+  FIRST_FRAME_MS = 100,
+};
+
+typedef struct watched {
+  struct status *status;
+  uint32_t index;
+  pthread_t thread;
+  bool started;
+  clv_rpc_channel *channel; /* of the thread, as the next */
+  unsigned looks;
+  /* What it has found; under the lock. */
+  bool asked, failed, refused;
+  uint32_t n_replies; /* 0 to 2 */
+  clv_wire_status_reply before, now;
+  char error[CLV_ERR_TEXT], fix[CLV_TLS_URI_LEN + 100];
+} watched;
+
+typedef struct status {
+  const clv_session_config *config;
+  const clv_run_options *o;
+  clv_tls_identity *identity;
+  clv_rpc_runtime *runtime;
+  uint64_t interval_ns;
+  pthread_mutex_t lock;
+  pthread_cond_t stopped; /* what the threads sleep on */
+  bool stop;
+  watched *workers; /* [config->n_workers] */
+} status;
+
+/* ---- asking ------------------------------------------------------------------------------------ */
+
+static const clv_remote_spec *spec_of(const watched *w) {
+  return &w->status->config->workers[w->index];
+}
+
+static clv_code connect_to(watched *w, unsigned ms, clv_err *err) {
+  const clv_tls_identity *id = w->status->identity;
+  if (w->channel) return CLV_OK;
+  clv_rpc_channel_options o = {.target = spec_of(w)->address,
+                               .expected_uri = spec_of(w)->identity,
+                               .pem = {id->ca_pem, id->cert_pem, id->key_pem}};
+  CLV_TRY(clv_rpc_channel_new(w->status->runtime, &o, &w->channel, err));
+  return clv_rpc_channel_connect(w->channel, ms, err);
+}
+
+static clv_code ask(watched *w, clv_wire_status_reply *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
+  const clv_wire_status_request q = {.all = true};
+  uint64_t limit = w->status->config->limits.connect_timeout_ms;
+  unsigned ms = (unsigned)CLV_MIN(limit, (uint64_t)ASK_MS);
+  CLV_TRY(connect_to(w, ms, err));
+  CLV_TRY(clv_wire_status_request_encode(&q, &request, err));
+  clv_code code =
+      clv_rpc_call(w->channel, CLV_METHOD_STATUS, request.data, request.len, ms, &reply, err);
+  if (code == CLV_DEADLINE)
+    return clv_fail(err, code, "%s: connected, but no answer within %.1f s", spec_of(w)->address,
+                    ms / 1e3);
+  CLV_TRY(code);
+  return clv_wire_status_reply_decode(&(clv_piece){reply.data, reply.len}, 1, ret, err);
+}
+
+/* What to do about it; the first row that fits. */
+static void fix_for(const watched *w, const clv_err *why, char *dst, size_t len) {
+  const char *file = w->status->config->file;
+  switch (why->code) {
+    case CLV_DENIED:
+      snprintf(dst, len, "add identity %s to `allow` in its worker.yaml, as master or observer",
+               w->status->identity->uri);
+      return;
+    case CLV_UNIMPLEMENTED:
+      snprintf(dst, len, "run the same release of cleave on both sides");
+      return;
+    case CLV_EXHAUSTED:
+      snprintf(dst, len, "it is at its limits: raise limits.concurrent_calls in its worker.yaml");
+      return;
+    case CLV_UNAUTHENTICATED:
+      snprintf(dst, len,
+               "workers.%s has another address or identity than that worker, or one of the two "
+               "certificates has expired or is of another CA: `cleave-master doctor %s` says which",
+               spec_of(w)->name, file);
+      return;
+    case CLV_NOT_FOUND:
+      snprintf(dst, len, "correct the host in workers.%s.address of %s", spec_of(w)->name, file);
+      return;
+    case CLV_DEADLINE:
+      snprintf(dst, len,
+               "is its process stopped, or the host or link overloaded? `cleave-master doctor %s` "
+               "tries each step",
+               file);
+      return;
+    default:
+      snprintf(dst, len,
+               "is cleave-worker running there? `cleave-master doctor %s` tries each step", file);
+  }
+}
+
+static void found_nothing(watched *w, const clv_err *why) {
+  pthread_mutex_lock(&w->status->lock);
+  clv_wire_done(&w->before);
+  clv_wire_done(&w->now);
+  w->n_replies = 0;
+  w->asked = w->failed = true;
+  snprintf(w->error, sizeof w->error, "%s", why->text);
+  fix_for(w, why, w->fix, sizeof w->fix);
+  w->refused = why->code == CLV_DENIED || why->code == CLV_EXHAUSTED;
+  pthread_mutex_unlock(&w->status->lock);
+}
+
+static void found(watched *w, const clv_wire_status_reply *reply) {
+  pthread_mutex_lock(&w->status->lock);
+  clv_wire_done(&w->before);
+  w->before = w->now;
+  w->now = *reply;
+  w->n_replies = CLV_MIN(w->n_replies + 1, 2u);
+  w->asked = true;
+  w->failed = false;
+  pthread_mutex_unlock(&w->status->lock);
+}
+
+static bool look(watched *w) {
+  clv_wire_status_reply reply = {0};
+  clv_err err;
+  if (ask(w, &reply, &err) == CLV_OK) {
+    found(w, &reply);
+    return true;
+  }
+  clv_rpc_channel_freep(&w->channel); /* the next look dials anew */
+  found_nothing(w, &err);
+  return false;
+}
+
+/* False when there is to be no next look. */
+static bool sleep_until(status *s, uint64_t at_ns) {
+  struct timespec at = {(time_t)(at_ns / 1000000000u), (long)(at_ns % 1000000000u)};
+  pthread_mutex_lock(&s->lock);
+  while (!s->stop && clv_now_ns() < at_ns) pthread_cond_timedwait(&s->stopped, &s->lock, &at);
+  bool go_on = !s->stop;
+  pthread_mutex_unlock(&s->lock);
+  return go_on;
+}
+
+/* The first answer only makes links ask each other, and is soon followed by the next. */
+static void *watch(void *user) {
+  watched *w = user;
+  status *s = w->status;
+  bool once = !s->o->watch;
+  for (uint64_t next = clv_now_ns();;) {
+    bool answered = look(w);
+    w->looks++;
+    if (once && (!answered || w->looks == LOOKS)) return NULL;
+    uint64_t pause = w->looks == 1 ? s->interval_ns / 2 : s->interval_ns;
+    next = CLV_MAX(next + pause, clv_now_ns());
+    if (!sleep_until(s, next)) return NULL;
+  }
+}
+
+/* ---- showing ----------------------------------------------------------------------------------- */
+
+/* Under the lock: texts are those of the answers. */
+static clv_code look_at(status *s, clv_status_view *l, status_memory *memory, clv_err *err) {
+  for (uint32_t i = 0; i < l->n_workers; i++) {
+    watched *w = &s->workers[i];
+    clv_status_worker *to = &l->workers[i];
+    *to = (clv_status_worker){.name = spec_of(w)->name, .address = spec_of(w)->address};
+    if (w->n_replies)
+      CLV_TRY(clv_status_make(s->config, i, w->n_replies > 1 ? &w->before : NULL, &w->now,
+                              &memory[i], to, err));
+    to->asked = w->asked;
+    to->error = w->failed ? w->error : NULL;
+    to->refused = w->refused;
+    to->fix = w->failed ? w->fix : NULL;
+  }
+  return CLV_OK;
+}
+
+static void show(status *s, clv_screen *screen) {
+  CLV_AUTO(clv_freep) clv_status_worker *workers = NULL;
+  CLV_AUTO(clv_freep) status_memory *memory = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, brief = {0};
+  char clock[16];
+  time_t now = time(NULL);
+  struct tm tm;
+  clv_err err;
+  uint32_t n = (uint32_t)s->config->n_workers;
+  strftime(clock, sizeof clock, "%H:%M:%S", localtime_r(&now, &tm));
+  clv_status_view l = {.title = s->config->name, .clock = clock, .n_workers = n};
+  clv_code code = clv_alloc(n, sizeof *workers, &workers, &err);
+  if (code == CLV_OK) code = clv_alloc(n, sizeof *memory, &memory, &err);
+  l.workers = workers;
+  pthread_mutex_lock(&s->lock);
+  if (code == CLV_OK) code = look_at(s, &l, memory, &err);
+  if (code == CLV_OK && screen) clv_status_text(&l, clv_screen_width(screen), &text);
+  if (code == CLV_OK && screen) clv_status_brief(&l, clv_screen_width(screen), &brief);
+  if (code == CLV_OK && !screen) clv_status_json(&l, &text);
+  pthread_mutex_unlock(&s->lock);
+  for (uint32_t i = 0; memory && i < n; i++) clv_status_memory_done(&memory[i]);
+  if (code != CLV_OK || text.failed) return; /* no memory: the next look may have some */
+  if (screen) {
+    clv_screen_draw(screen, &text, &brief);
+  } else {
+    fwrite(text.data, 1, text.len, stdout);
+    fflush(stdout);
+  }
+}
+
+/* How many do not answer. */
+static uint32_t count_missing(status *s) {
+  uint32_t missing = 0;
+  pthread_mutex_lock(&s->lock);
+  for (uint32_t i = 0; i < s->config->n_workers; i++)
+    missing += s->workers[i].failed || !s->workers[i].asked;
+  pthread_mutex_unlock(&s->lock);
+  return missing;
+}
+
+/* Whether each has failed or answered so often. */
+static bool all_have(status *s, uint32_t replies) {
+  bool all = true;
+  pthread_mutex_lock(&s->lock);
+  for (uint32_t i = 0; i < s->config->n_workers; i++)
+    all &= s->workers[i].failed || s->workers[i].n_replies >= replies;
+  pthread_mutex_unlock(&s->lock);
+  return all;
+}
+
+/* A terminal shows at once who has not answered yet; what goes elsewhere waits until there is something
+ * to compare for all of them, and ends when nobody reads it. */
+static void show_again_and_again(status *s, clv_screen *screen) {
+  bool live = screen && clv_screen_is_terminal(screen), begun = false;
+  while (!*s->o->interrupted && !ferror(stdout)) {
+    begun |= all_have(s, live ? 1 : 2);
+    if (live || begun) show(s, screen);
+    uint64_t pause = begun ? s->interval_ns : FIRST_FRAME_MS * 1000000u;
+    struct timespec nap = {(time_t)(pause / 1000000000u), (long)(pause % 1000000000u)};
+    nanosleep(&nap, NULL); /* a signal ends it */
+  }
+}
+
+/* ---- the command ------------------------------------------------------------------------------- */
+
+static clv_code open_status(status *s, clv_err *err) {
+  const clv_tls_config *t = &s->config->tls;
+  clv_rpc_runtime_options ro = {.queue_threads = 2};
+  CLV_TRY(clv_tls_floor_install(err));
+  CLV_TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &s->identity, err));
+  CLV_TRY(clv_tls_identity_require(s->identity, CLV_TLS_CLIENT, err));
+  CLV_TRY(clv_alloc(s->config->n_workers, sizeof *s->workers, &s->workers, err));
+  CLV_TRY(clv_rpc_runtime_new(&ro, &s->runtime, err));
+  for (uint32_t i = 0; i < s->config->n_workers; i++) {
+    watched *w = &s->workers[i];
+    *w = (watched){.status = s, .index = i};
+    if (pthread_create(&w->thread, NULL, watch, w) != 0)
+      return clv_fail(err, CLV_EXHAUSTED, "no thread to ask worker '%s'", spec_of(w)->name);
+    w->started = true;
+  }
+  return CLV_OK;
+}
+
+static void join(status *s) {
+  for (uint32_t i = 0; s->workers && i < s->config->n_workers; i++)
+    if (s->workers[i].started) pthread_join(s->workers[i].thread, NULL);
+}
+
+static void close_status(status *s) {
+  pthread_mutex_lock(&s->lock);
+  s->stop = true;
+  pthread_cond_broadcast(&s->stopped);
+  pthread_mutex_unlock(&s->lock);
+  join(s);
+  for (uint32_t i = 0; s->workers && i < s->config->n_workers; i++) {
+    clv_wire_done(&s->workers[i].before);
+    clv_wire_done(&s->workers[i].now);
+    clv_rpc_channel_free(s->workers[i].channel);
+  }
+  clv_rpc_runtime_free(s->runtime);
+  clv_tls_identity_free(s->identity);
+  free(s->workers);
+  pthread_cond_destroy(&s->stopped);
+  pthread_mutex_destroy(&s->lock);
+}
+
+static clv_exit run(status *s) {
+  clv_screen *screen = NULL;
+  clv_err err;
+  if (!s->o->json && clv_screen_open(s->o->watch, &screen, &err) != CLV_OK) {
+    clv_exit_report(CLV_EXIT_FAILED, &err);
+    return CLV_EXIT_FAILED;
+  }
+  if (s->o->watch) {
+    show_again_and_again(s, screen);
+  } else {
+    join(s);
+    for (uint32_t i = 0; i < s->config->n_workers; i++) s->workers[i].started = false;
+    show(s, screen);
+  }
+  clv_screen_close(screen);
+  return count_missing(s) ? CLV_EXIT_CONNECT : CLV_EXIT_OK;
+}
+
+static void init(status *s) {
+  pthread_condattr_t monotonic;
+  pthread_mutex_init(&s->lock, NULL);
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&s->stopped, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+}
+
+clv_exit clv_show_status(const clv_session_config *config, const clv_run_options *o) {
+  double interval = o->interval_s > 0 ? o->interval_s : 1;
+  status s = {.config = config, .o = o, .interval_ns = (uint64_t)(interval * 1e9)};
+  sigset_t ours, before;
+  clv_err err;
+  if (!config->n_workers) {
+    puts("this session has no workers: there is nobody to ask");
+    return CLV_EXIT_OK;
+  }
+  if (!o->watch) { /* nothing is left to tidy up: Ctrl-C need not wait for an answer */
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+  }
+  init(&s);
+  sigemptyset(&ours); /* Ctrl-C is for this thread, which sleeps, not for those that ask */
+  sigaddset(&ours, SIGINT);
+  sigaddset(&ours, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &ours, &before);
+  clv_code code = open_status(&s, &err);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  clv_exit result = CLV_EXIT_CONNECT;
+  if (code == CLV_OK)
+    result = run(&s);
+  else
+    clv_exit_report(result, &err);
+  close_status(&s);
+  return result;
+}

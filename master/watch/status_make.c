@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From two answers of a worker to a look at it: differences, rates and shares. A worker may say
+ * anything: numbers that fall back count as no difference.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/train/train.h"
+#include "master/watch/status_int.h"
+
+static double grown(uint64_t now, uint64_t before) {
+  return now > before ? (double)(now - before) : 0;
+}
+
+static double part(double of, double whole) { return whole > 0 ? of / whole : 0; }
+
+static double share(double of, double whole) { return CLV_MIN(part(of, whole), 1.0); }
+
+static clv_status_trouble trouble_of(const clv_wire_trouble *t) {
+  return (clv_status_trouble){t->text, (double)t->age_ms / 1e3};
+}
+
+/* ---- a session --------------------------------------------------------------------------------- */
+
+static const clv_wire_session_status *earlier_session(const clv_wire_status_reply *before,
+                                                      const clv_wire_session_status *s) {
+  static const clv_wire_session_status beginning;
+  for (uint32_t i = 0; before && i < before->n_sessions; i++) {
+    const clv_wire_session_status *b = &before->sessions[i];
+    if (memcmp(&b->session, &s->session, sizeof b->session) == 0 && b->epoch == s->epoch) return b;
+  }
+  return &beginning;
+}
+
+static const clv_wire_module_status *earlier_module(const clv_wire_session_status *before,
+                                                    uint32_t module) {
+  static const clv_wire_module_status beginning;
+  for (uint32_t i = 0; i < before->n_modules; i++)
+    if (before->modules[i].module == module) return &before->modules[i];
+  return &beginning;
+}
+
+static const clv_wire_link_status *earlier_link(const clv_wire_session_status *before,
+                                                const char *peer) {
+  static const clv_wire_link_status beginning;
+  for (uint32_t i = 0; i < before->n_links; i++)
+    if (strcmp(before->links[i].peer, peer) == 0) return &before->links[i];
+  return &beginning;
+}
+
+/* Modules of a run by this session file are its stages, in order, and the loss. */
+static const char *stage_name(const clv_session_config *c, uint32_t worker, const char *session,
+                              const clv_wire_module_status *module) {
+  if (strcmp(session, c->name) != 0 || module->module > c->n_stages) return NULL;
+  bool loss = module->module == c->n_stages;
+  int at = loss ? c->loss.worker : c->stages[module->module].worker;
+  const char *name = loss ? "loss" : c->stages[module->module].name;
+  const char *said = loss && strcmp(module->name, CLV_LOSS_NAME) == 0 ? name : module->name;
+  return at == (int)worker && (!said[0] || strcmp(said, name) == 0) ? name : NULL;
+}
+
+static clv_status_module module_of(const clv_wire_module_status *now,
+                                   const clv_wire_module_status *before, double seconds,
+                                   double thread_ns, const char *stage) {
+  const char *name = stage ? stage : now->name[0] ? now->name : NULL;
+  double calls = grown(now->forwards, before->forwards) + grown(now->backwards, before->backwards) +
+                 grown(now->evals, before->evals);
+  return (clv_status_module){
+      .index = now->module,
+      .name = name,
+      .is_stage = stage != NULL,
+      .steps = now->steps,
+      .forwards = now->forwards,
+      .backwards = now->backwards,
+      .evals = now->evals,
+      .calls_per_s = part(calls, seconds),
+      .computing = share(grown(now->compute_ns, before->compute_ns), thread_ns)};
+}
+
+static clv_status_link link_of(const clv_wire_link_status *now, const clv_wire_link_status *before,
+                               double seconds, double thread_ns, double idle) {
+  double receiving = grown(now->receiving_ns, before->receiving_ns);
+  double sending = grown(now->sending_ns, before->sending_ns);
+  /* What the other side knows is of the time between its two answers; the first has no begin. */
+  double asked = before->measured_ns ? grown(now->measured_ns, before->measured_ns) : 0;
+  return (clv_status_link){
+      .peer = now->peer,
+      .bytes_in = now->bytes_in,
+      .bytes_out = now->bytes_out,
+      .in_per_s = part(grown(now->bytes_in, before->bytes_in), seconds),
+      .out_per_s = part(grown(now->bytes_out, before->bytes_out), seconds),
+      .round_trip_s = (double)now->round_trip_us / 1e6,
+      .frames_in = now->frames_in,
+      .frames_out = now->frames_out,
+      .tensors_in = now->tensors_in,
+      .tensors_out = now->tensors_out,
+      .missing_in = now->missing_bytes_in,
+      .missing_out = now->missing_bytes_out,
+      .receiving = share(receiving, seconds * 1e9),
+      .sending = share(sending, asked),
+      .link_in_per_s = part(grown(now->received_bytes, before->received_bytes), receiving / 1e9),
+      .link_out_per_s =
+          asked > 0 ? part(grown(now->sent_bytes, before->sent_bytes), sending / 1e9) : 0,
+      /* A wait counts when it ends: what of it lay before the earlier answer is none of these shares. */
+      .awaited = CLV_MIN(share(grown(now->awaited_ns, before->awaited_ns), thread_ns), idle),
+      .awaits_per_s = part(grown(now->awaits, before->awaits), seconds)};
+}
+
+static void times(const clv_wire_session_status *now, const clv_wire_session_status *before,
+                  clv_status_session *ret, double *ret_ns) {
+  double busy = grown(now->busy_ns, before->busy_ns), idle = grown(now->idle_ns, before->idle_ns);
+  double turn = grown(now->turn_ns, before->turn_ns);
+  *ret_ns = busy + idle + turn;
+  ret->busy = share(busy, *ret_ns);
+  ret->idle = share(idle, *ret_ns);
+  ret->turn = share(turn, *ret_ns);
+}
+
+static void hex(const clv_wire_id *id, char dst[33]) {
+  for (size_t i = 0; i < sizeof id->bytes; i++) snprintf(dst + 2 * i, 3, "%02x", id->bytes[i]);
+}
+
+static void fill_session(const clv_session_config *c, uint32_t worker,
+                         const clv_wire_session_status *now, const clv_wire_session_status *before,
+                         double over_s, clv_status_session *ret) {
+  double age = (double)now->age_ms / 1e3, seconds = before->name ? over_s : age, thread_ns;
+  ret->name = now->name;
+  ret->identity = now->identity;
+  hex(&now->session, ret->id);
+  ret->epoch = now->epoch;
+  ret->age_s = age;
+  ret->attached = now->attached;
+  ret->contexts = now->contexts;
+  ret->values = now->values;
+  ret->references = now->references_owned;
+  ret->references_used = now->references_used;
+  ret->references_pending = now->references_pending;
+  ret->calls_waiting = now->calls_waiting;
+  ret->late_frames = now->late_frames;
+  ret->bytes_in = now->bytes_in;
+  ret->bytes_out = now->bytes_out;
+  ret->memory = now->memory_bytes;
+  ret->memory_limit = now->memory_limit;
+  ret->last_error = trouble_of(&now->last_error);
+  times(now, before, ret, &thread_ns);
+  for (uint32_t i = 0; i < now->n_modules; i++) {
+    const clv_wire_module_status *s = &now->modules[i];
+    ret->modules[ret->n_modules++] = module_of(s, earlier_module(before, s->module), seconds,
+                                               thread_ns, stage_name(c, worker, now->name, s));
+  }
+  for (uint32_t i = 0; i < now->n_links; i++) {
+    const clv_wire_link_status *l = &now->links[i];
+    ret->links[ret->n_links++] =
+        link_of(l, earlier_link(before, l->peer), seconds, thread_ns, ret->idle);
+  }
+}
+
+/* ---- a worker ---------------------------------------------------------------------------------- */
+
+static clv_code take_memory(const clv_wire_status_reply *now, status_memory *m, clv_err *err) {
+  size_t modules = 0, links = 0;
+  for (uint32_t i = 0; i < now->n_sessions; i++) {
+    modules += now->sessions[i].n_modules;
+    links += now->sessions[i].n_links;
+  }
+  CLV_TRY(clv_alloc(now->n_sessions, sizeof *m->sessions, &m->sessions, err));
+  CLV_TRY(clv_alloc(modules, sizeof *m->modules, &m->modules, err));
+  return clv_alloc(links, sizeof *m->links, &m->links, err);
+}
+
+static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply *now,
+                        clv_status_worker *ret) {
+  ret->name = spec->name;
+  ret->address = spec->address;
+  ret->asked = true;
+  ret->said = now->worker;
+  ret->software = now->has_about ? now->about.software : "an older cleave, which says little";
+  ret->protocol = now->about.protocol;
+  ret->device = now->device;
+  ret->isa = now->about.isa;
+  ret->cores = now->cores;
+  ret->uptime_s = (double)now->uptime_ms / 1e3;
+  ret->draining = now->draining;
+  ret->sees_all = now->sees_all;
+  ret->resident = now->rss_bytes;
+  ret->memory = now->memory_bytes;
+  ret->memory_limit = now->memory_limit;
+  ret->session_limit = now->about.limits.session_bytes;
+  ret->open_sessions = CLV_MAX(now->open_sessions, now->n_sessions);
+  ret->max_sessions = now->about.limits.sessions;
+  ret->connections = now->connections;
+  ret->max_connections = now->max_connections;
+  ret->left_out = now->left_out;
+  ret->handshake_failures = now->handshake_failures;
+  ret->has_certificate = now->certificate_ends != 0;
+  ret->certificate_days =
+      ((double)now->certificate_ends - (double)now->about.unix_ms / 1e3) / 86400;
+  ret->last_error = trouble_of(&now->last_error);
+}
+
+clv_code clv_status_make(const clv_session_config *c, uint32_t worker,
+                         const clv_wire_status_reply *before, const clv_wire_status_reply *now,
+                         status_memory *m, clv_status_worker *ret, clv_err *err) {
+  clv_status_module *modules;
+  clv_status_link *links;
+  CLV_TRY(take_memory(now, m, err));
+  bool same =
+      before && memcmp(&before->incarnation, &now->incarnation, sizeof now->incarnation) == 0;
+  double over =
+      same ? grown(now->uptime_ms, before->uptime_ms) / 1e3 : (double)now->uptime_ms / 1e3;
+  modules = m->modules;
+  links = m->links;
+  fill_worker(&c->workers[worker], now, ret);
+  ret->over_s = over;
+  ret->sessions = m->sessions;
+  for (uint32_t i = 0; i < now->n_sessions; i++) {
+    const clv_wire_session_status *s = &now->sessions[i];
+    m->sessions[i].modules = modules;
+    m->sessions[i].links = links;
+    fill_session(c, worker, s, earlier_session(same ? before : NULL, s), over, &m->sessions[i]);
+    modules += s->n_modules;
+    links += s->n_links;
+  }
+  ret->n_sessions = now->n_sessions;
+  return CLV_OK;
+}
+
+void clv_status_memory_done(status_memory *m) {
+  free(m->sessions);
+  free(m->modules);
+  free(m->links);
+  *m = (status_memory){0};
+}

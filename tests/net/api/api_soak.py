@@ -1,0 +1,81 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""One small split program for many steps, each in a context of its own: memory, descriptors and
+threads of the program and of both workers, and what the workers hold, early on and at the end.
+
+usage: api_soak.py [STEPS]      default: 100000 (`make soak`)
+"""
+import os, subprocess, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import BIN, Cluster, SANITIZED, SLOW
+from pyclient import Caller, pb
+
+PROGRAM = os.path.join(BIN, "net", "api_faults")
+LIMIT_KIB = 2048  # of 80,000 steps; allocators need a while to settle
+FIELDS = ("resident KiB", "descriptors", "threads")
+
+
+def process(pid):
+    with open(f"/proc/{pid}/status") as f:
+        status = dict(line.split(":", 1) for line in f)
+    return [int(status["VmRSS"].split()[0]), len(os.listdir(f"/proc/{pid}/fd")), int(status["Threads"])]
+
+
+def sessions(cluster, i):
+    """What worker i says of its sessions."""
+    caller = Caller(cluster.ports[i], cluster.certs)
+    try:
+        return list(caller.stub.Status(pb.StatusRequest(), timeout=20 * SLOW).sessions)
+    finally:
+        caller.close()
+
+
+def held(cluster, i):
+    """Contexts open at worker i, in all sessions."""
+    return sum(s.contexts for s in sessions(cluster, i))
+
+
+def look(cluster, program):
+    found = {"program": process(program.pid)}
+    for i, w in enumerate(cluster.workers):
+        found[w.name] = process(w.process.pid)
+    return found, [held(cluster, i) for i in range(len(cluster.workers))]
+
+
+def soak(steps):
+    """Prints the figures; the list of what has grown."""
+    with Cluster(2) as c:
+        program = subprocess.Popen([PROGRAM, c.session("soak", "transfer: direct\n"), "w1", "w2", "0", str(steps)],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        looks = []
+        for line in program.stdout:
+            if line.strip() not in ("warm", "done"):
+                print("  " + line.strip())
+                continue
+            looks.append(look(c, program))
+            program.stdin.write("on\n")
+            program.stdin.flush()
+        grown = [] if program.wait() == 0 and len(looks) == 2 else [f"the program ended with {program.returncode}"]
+        for name in looks[0][0] if len(looks) == 2 else ():
+            for k, field in enumerate(FIELDS):
+                before, after = looks[0][0][name][k], looks[1][0][name][k]
+                print(f"  {name:8} {field:12} {before:8} -> {after}")
+                if after - before > (0 if k else LIMIT_KIB) and not (k == 0 and SANITIZED):
+                    grown.append(f"{name}: {field} {before} -> {after}")
+        for i, w in enumerate(c.workers):
+            contexts = [held(c, i)] + [l[1][i] for l in looks]
+            print(f"  {w.name:8} contexts     {contexts[1:]}, {contexts[0]} after the program has closed")
+            if any(contexts):
+                grown.append(f"{w.name} holds {contexts} contexts")
+        return grown
+
+
+def main():
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    grown = soak(steps)
+    print(f"{'not ok' if grown else 'ok'} {steps}_steps_leave_nothing_behind {'; '.join(grown)}".strip())
+    return 1 if grown else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

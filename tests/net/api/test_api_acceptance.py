@@ -1,0 +1,176 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The acceptance list of distributed autograd, item by item, on the C API over real daemons. Items
+that a test of test_api.py or test_context.py has already are named here, and it must exist:
+
+   1  a call whose value nobody uses does not hang backward
+   2  A -> B -> A -> B
+   3  a thousand contexts at once give the serial gradients
+   4  10,000 steps leave memory, descriptors, threads and contexts flat on both sides
+   5  kill -9 of the master: the workers' memory and contexts are back within the lease
+   6  kill -9 of a worker in backward: the cause is told before the deadline
+   8  a reference is passed on while its owner is slow
+   9  backward twice with retain gives twice the gradient
+  10  to_here before the value exists
+  11  a step with one failing module moves no module
+  14  malformed frames: refused, nothing crashes (ASan: make sanitize)
+"""
+import glob, os, random, sys, time
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+import api_soak
+import pyclient
+from pyclient import *
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAM, FAULTS = (os.path.join(BIN, "net", name) for name in ("api_acceptance", "api_faults"))
+ELSEWHERE = {
+    "api_program.c": {
+        1: "a_call_that_no_root_needs_does_not_hang_backward",
+        3: "many_contexts_at_once_give_the_serial_gradients",
+        9: "a_retained_backward_twice_doubles_the_gradient",
+        "a reference fanned out to two consumers": "a_value_with_two_consumers_adds_their_gradients"},
+    "api_faults.c": {
+        10: "deadlines_and_closing_end_a_wait",
+        11: "a_worker_killed_before_the_step_leaves_the_other_as_it_was"},
+    "../contexts/test_context*.py": {
+        "a gradient that arrives before PREPARE": "a_gradient_before_its_prepare_is_parked"},
+}
+suite = Suite()
+
+
+def passes(done, *names):
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in names:
+        assert f"ok {name}\n" in done.stdout.replace("not ok", "not_ok"), done.stdout + done.stderr
+    return done
+
+
+@suite.test
+def every_item_has_a_test():
+    for pattern, items in ELSEWHERE.items():
+        text = "".join(open(path).read() for path in glob.glob(os.path.join(HERE, pattern)))
+        for item, name in items.items():
+            assert name in text, f"item {item}: {name} is not in {pattern}"
+
+
+@suite.test
+def item_2_and_the_modules_in_the_middle_at_every_placement():
+    digests = set()
+    with Cluster(2) as c:
+        for name, body, where in (("home", "", ("master", "master")), ("direct", "transfer: direct\n", ("w1", "w2")),
+                                  ("via", "", ("w2", "w1")), ("half", "", ("w1", "master"))):
+            done = passes(run(PROGRAM, c.session(name, body), *where),
+                          "item_2_a_to_b_to_a_to_b_adds_the_gradients_of_both_rounds",
+                          "an_embedding_module_in_the_middle_has_the_gradients_of_its_rows",
+                          "a_frozen_module_in_the_middle_passes_gradients_on")
+            digests.add(done.stdout.splitlines()[-1])
+    assert len(digests) == 1, digests
+
+
+@suite.test
+def item_4_ten_thousand_steps_are_flat_on_both_sides():
+    grown = api_soak.soak(int(os.environ.get("CLEAVE_TEST_STEPS", "1000" if api_soak.SANITIZED else "10000")))
+    assert not grown, grown
+
+
+def hold_and_die(c):
+    """Each worker's memory while the master lives; back when their contexts and sessions are gone."""
+    program = subprocess.Popen([PROGRAM, c.session("held", "transfer: direct\n"), "w1", "w2", "hold"],
+                               stdout=subprocess.PIPE, text=True)
+    assert program.stdout.readline() == "holding\n"
+    assert [api_soak.held(c, i) for i in range(2)] == [100, 100]
+    full = [w.rss() for w in c.workers]
+    program.kill()
+    program.wait()
+    end = time.monotonic() + 10 * SLOW
+    while any(api_soak.sessions(c, i) for i in range(2)):
+        assert time.monotonic() < end, [api_soak.sessions(c, i) for i in range(2)]
+        time.sleep(0.05)
+    return full
+
+
+@suite.test
+def item_5_a_killed_master_gives_memory_and_contexts_back_within_the_lease():
+    """What the workers gave back serves the next master: the third needs no more than those before it
+    (the first two may find another of malloc's arenas)."""
+    with Cluster(2, limits="limits: {tensors: 65536}\n") as c:
+        idle = [w.rss() for w in c.workers]
+        first, second, third = (hold_and_die(c) for _ in range(3))
+        assert min(a - b for a, b in zip(first, idle)) > 150 << 20, (idle, first)  # 2 MiB a context
+        if not api_soak.SANITIZED:  # they keep freed memory
+            assert all(d - max(a, b) < 48 << 20 for a, b, d in zip(first, second, third)), (first, second, third)
+        passes(run(PROGRAM, c.session("again", "transfer: direct\n"), "w1", "w2"))
+
+
+@suite.test
+def items_6_8_and_10_slow_and_dying_workers():
+    with Cluster(2) as c:
+        passes(run(PROGRAM, c.session("faults", "transfer: direct\n"), "w1", "w2", str(c.workers[1].process.pid)),
+               "item_8_and_10_references_are_used_before_their_owner_made_them",
+               "item_6_a_worker_killed_in_backward_is_told_before_the_deadline")
+
+
+@suite.test
+def item_11_a_step_that_one_module_cannot_follow_moves_none():
+    with Cluster(2) as c:
+        passes(run(FAULTS, c.session("step", "transfer: direct\n"), "w1", "w2", str(c.workers[1].process.pid)),
+               "a_step_that_is_not_answered_in_time_is_taken_back",
+               "a_worker_killed_before_the_step_leaves_the_other_as_it_was")
+
+
+def spoil(r, data):
+    """One to four bytes changed, or cut, or doubled."""
+    b = bytearray(data)
+    how = r.randrange(4)
+    if how == 0:
+        return bytes(b[:r.randrange(len(b))])
+    if how == 1:
+        return bytes(b + b)
+    for _ in range(r.randint(1, 4)):
+        b[r.randrange(len(b))] = r.randrange(256)
+    return bytes(b)
+
+
+def is_refused(caller, data):
+    """The frame's bytes in a session of contexts of their own. Its end, or ERROR; not a hang."""
+    session = caller.open()
+    session.load(pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 1, "y", out=3)], outputs=[1]), [4, 3],
+                 module=0)
+    lane = session.attach()
+    lane.send(data)
+    lane.send(pb.Frame(kind=pb.PING, message=7))
+    try:
+        return lane.recv().kind in (pb.ERROR, pb.ABORT)
+    except Ended:
+        return True
+    finally:
+        lane.finish()
+        try:
+            session.close()
+        except grpc.RpcError:
+            pass  # it went with its stream
+
+
+@suite.test
+def item_14_malformed_frames_in_a_session_of_contexts():
+    corpus = sorted(glob.glob(os.path.join(HERE, "../../fuzz/corpus/wire/frame_*")))
+    assert len(corpus) > 20
+    r = random.Random(14)
+    with Cluster(1) as c, Caller(c.ports[0], c.certs) as caller:
+        refused = 0
+        for path in corpus:
+            data = read(path)[2:]  # two bytes for the fuzzer
+            for k in range(6):
+                refused += is_refused(caller, data if k == 0 else spoil(r, data))
+                assert c.workers[0].process.poll() is None, f"{path} {k}: {c.workers[0].text()[-2000:]}"
+        print(f"  {6 * len(corpus)} frames, {refused} refused")
+        assert refused > len(corpus) // 2, refused
+        session = c.session("after", "")
+        passes(run(PROGRAM, session, "w1", "w1"))
+
+
+if pyclient.MISSING:
+    print(f"skip test_api_acceptance: {pyclient.MISSING}")
+    sys.exit(0)
+suite.main()

@@ -1,0 +1,194 @@
+#!/usr/bin/python3
+"""The C API's means for pipelines and for runtimes over real daemons: two programs with their modules
+at home, on one worker, on two, direct and through the master, each with and without a thread of its own
+for the master's node. Then what is asked of runtimes, a worker that is down, weights on a worker's disk,
+a worker that dies, and the counters of a worker while windows are at work."""
+import hashlib, json, os, struct, subprocess, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+import pyclient
+
+PIPELINE, RUNTIME = (os.path.join(BIN, "net", name) for name in ("api_pipeline", "api_runtime"))
+PLACEMENTS = {
+    "at_home": ("", ["master", "master", "alone"]),
+    "half_and_half": ("transfer: direct\n", ["master", "w1", "direct"]),
+    "other_half": ("", ["w2", "master", "via_master"]),
+    "two_workers": ("transfer: direct\n", ["w1", "w2", "direct"]),
+    "via_master": ("transfer: via_master\n", ["w2", "w1", "via_master"]),
+    "one_worker": ("", ["w1", "w1", "via_master"]),
+}
+cluster, wanted, failed = None, sys.argv[1:], 0
+
+
+def said(good, name, *more):
+    global failed
+    failed += not good
+    print("ok" if good else "not ok", name, *more, flush=True)
+
+
+def emit(name, done):
+    """The program's lines under the placement's name."""
+    for line in done.stdout.splitlines():
+        if line.startswith(("ok ", "not ok ")):
+            word = "ok " if line.startswith("ok ") else "not ok "
+            print(word + name + ":" + line[len(word):], flush=True)
+    if done.returncode != 0:
+        said(False, f"{name}_ends_well", done.returncode, done.stderr[-2000:])
+
+
+def program(path, name, body, *where, driving="threads"):
+    done = run(path, cluster.session(name, body), *where[:3], driving, *where[3:])
+    emit(name, done)
+    return [line for line in done.stdout.splitlines() if line.startswith("digest ")]
+
+
+def placements():
+    for path in (PIPELINE, RUNTIME):
+        digests = {}
+        for name, (body, where) in PLACEMENTS.items():
+            for driving in ("threads", "single"):
+                title = name if driving == "threads" else f"{name}_single"
+                digests[title] = program(path, title, body, *where, driving=driving)
+        good = len(set(map(str, digests.values()))) == 1 and all(map(len, digests.values()))
+        said(good, f"{os.path.basename(path)}:numbers_depend_neither_on_the_placement_nor_on_the_threads",
+             "" if good else digests)
+
+
+def options():
+    for name, body in (("options_direct", "transfer: direct\n"), ("options_via", "transfer: via_master\n")):
+        program(RUNTIME, name, body, "w2" if name.endswith("via") else "w1", "w2", name[8:], "options")
+
+
+# ---- weights on a worker's disk ----------------------------------------------------------------
+
+def write_safetensors(name, tensors):
+    header, data = {}, b""
+    for key, (shape, raw) in tensors.items():
+        header[key] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path = os.path.join(cluster.dir, name)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+    with open(path, "rb") as f:
+        return hashlib.sha256(f.read()).hexdigest()
+
+
+def artifacts():
+    tensors = {"0.weight": ([5, 3], struct.pack("<15f", *range(15))),
+               "0.bias": ([5], struct.pack("<5f", *range(0, -5, -1)))}
+    good = write_safetensors("numbers.safetensors", tensors)
+    bad = write_safetensors("damaged.safetensors", dict(tensors, **{"0.bias": ([5], bytes(20))}))
+    before = cluster.limits
+    cluster.limits += ("artifacts:\n"
+                       f"  numbers: {{file: numbers.safetensors, sha256: {good}}}\n"
+                       f"  damaged: {{file: damaged.safetensors, sha256: {bad}}}\n")
+    cluster.restart(0)
+    with open(os.path.join(cluster.dir, "damaged.safetensors"), "r+b") as f:
+        f.seek(-1, 2)
+        f.write(b"\x77")
+    program(RUNTIME, "artifact", "", "w1", "w2", "via_master", "artifact", good, bad)
+    cluster.limits = before
+
+
+# ---- the counters of a worker ------------------------------------------------------------------
+
+class Watched:
+    """The program between its pauses, and what an observer sees of its module at w1 and w2."""
+
+    def __init__(self, watch, name, width):
+        self.watch = watch
+        where = [cluster.session(name, "transfer: direct\n"), "w1", "w2", "direct", "threads"]
+        self.p = subprocess.Popen([PIPELINE, *where, "window", str(width)],
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def until(self, word):
+        line = self.p.stdout.readline()
+        assert line == word + "\n", line
+
+    def go_on(self):
+        self.p.stdin.write("\n")
+        self.p.stdin.flush()
+
+    def sessions(self):
+        return [w.stub.Status(pyclient.pb.StatusRequest(), timeout=20 * SLOW).sessions for w in self.watch]
+
+    def settles(self, index, **want):
+        """The counters of the only session at worker `index` get there."""
+        deadline = time.monotonic() + 10 * SLOW
+        while True:
+            s = self.sessions()[index][0]
+            m = s.modules[0]
+            seen = dict(forwards=m.forwards, backwards=m.backwards, steps=m.steps,
+                        calls_waiting=s.calls_waiting, contexts=s.contexts, values=s.values)
+            if all(seen[k] == v for k, v in want.items()):
+                return
+            assert time.monotonic() < deadline, (want, seen)
+            time.sleep(0.01)
+
+    def end(self):
+        out, _ = self.p.communicate(timeout=30 * SLOW)
+        assert self.p.returncode == 0 and "not ok" not in out, out
+
+
+def counts_of_a_window(watch, width):
+    """Six micro-batches: with a window, `width` of them run and the others wait until the backward."""
+    ran = width or 6
+    w = Watched(watch, f"window_{width}", width)
+    for step in (0, 1):
+        w.until("called")
+        w.settles(0, forwards=6 * step + ran, backwards=6 * step, calls_waiting=6 - ran, steps=step,
+                  contexts=1)
+        w.settles(1, forwards=6 * step + ran, backwards=6 * step, calls_waiting=6 - ran)
+        w.go_on()
+        w.until("stepped")
+        w.settles(0, forwards=6 * step + 6, backwards=6 * step + 6, calls_waiting=0, contexts=1,
+                  steps=step)  # a final step goes with the end of its context
+        w.go_on()
+        w.until("ended")
+        for index in (0, 1):  # nobody has waited for it, and nothing has been closed
+            w.settles(index, contexts=0, values=0, calls_waiting=0, steps=step + 1)
+        w.go_on()
+    w.end()
+
+
+def windows():
+    if pyclient.MISSING:
+        print("skip windows:", pyclient.MISSING)
+        return
+    watch = [pyclient.Caller(port, cluster.certs, name="watch") for port in cluster.ports]
+    for w in watch:
+        w.hello()
+    for width in (0, 1, 2):
+        try:
+            counts_of_a_window(watch, width)
+            said(True, f"a_window_of_{width}_is_kept_at_the_worker")
+        except AssertionError as e:
+            said(False, f"a_window_of_{width}_is_kept_at_the_worker", e)
+    for w in watch:
+        w.close()
+
+
+# ---- workers that go ---------------------------------------------------------------------------
+
+def lost():
+    for where, driving in ((["w1", "w2"], "threads"), (["master", "w2"], "single")):
+        program(RUNTIME, f"lost_{driving}", "", *where, "via_master", "lost",
+                str(cluster.workers[1].process.pid), driving=driving)
+        cluster.restart(1)
+
+
+def only():
+    cluster.workers[1].stop()
+    program(RUNTIME, "only", "limits: {connect_timeout: 2s}\n", "w1", "w2", "via_master", "only")
+    cluster.workers[1] = Worker(cluster, "w2", cluster.worker_config(1))
+
+
+with Cluster(2, limits="limits: {credit: 4MiB}\n",
+             extra_allow="  - {identity: \"spiffe://test/watch\", role: observer}\n") as cluster:
+    cluster.issue("watch", "spiffe://test/watch")
+    for part in (placements, options, windows, lost, only, artifacts):
+        if not wanted or part.__name__ in wanted:
+            part()
+sys.exit(1 if failed else 0)

@@ -1,0 +1,176 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of the seeds over three daemons with mutual TLS, against PyTorch's short runs in
+tests/golden/seeds.*; the chains among them as session files too. `make parity` has whole runs."""
+import json, os, re, shutil, struct, sys
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "../lib"), os.path.join(HERE, "../../golden")]
+import numpy as np
+import seed_numbers as numbers
+from cluster import BIN, SEED_PROGRAMS, Cluster, Suite, master, run
+
+ROOT = os.path.join(HERE, "../../..")
+suite = Suite()
+
+
+def seed(name, *args):
+    """(exit code, last line) of a program."""
+    done = run(os.path.abspath(os.path.join(BIN, "seeds", name)), session, *args, cwd=ROOT)
+    lines = done.stdout.splitlines() or [f"nothing on stdout: {done.stderr[-2000:]}"]
+    return done.returncode, lines[-1]
+
+
+def passes(name):
+    def test():
+        code, line = seed(name)
+        print("   ", line)
+        assert code == 0 and re.match(rf"PASS {name}: .*\d", line), (code, line)
+        for w in cluster.workers:
+            assert w.process.poll() is None, f"{w.name} is gone:\n{w.text()[-2000:]}"
+    test.__name__ = name
+    suite.test(test)
+
+
+for program in SEED_PROGRAMS:
+    passes(program)
+
+
+@suite.test
+def seed_with_other_figures_fails():
+    """A loss of the file moved by a thousandth: the program says which and ends with 1."""
+    folder = os.path.join(cluster.dir, "golden")
+    os.mkdir(folder)
+    for name in ("seeds.txt", "seeds.bin"):
+        shutil.copy(os.path.join(ROOT, "tests/golden", name), folder)
+    with open(os.path.join(folder, "seeds.txt")) as f:
+        at = next(int(line.split()[2]) for line in f if line.startswith("seed002_single.losses "))
+    with open(os.path.join(folder, "seeds.bin"), "r+b") as f:
+        f.seek(at + 4 * 7 + 1)  # the eighth loss: a bit worth between 2^-9 and 2^-10 of it
+        byte = f.read(1)[0]
+        f.seek(-1, os.SEEK_CUR)
+        f.write(bytes([byte ^ 0x40]))
+    code, line = seed("seed002_single", folder)
+    assert code == 1 and re.match(r"FAIL seed002_single: .*loss 7:", line), (code, line)
+
+
+@suite.test
+def seed_without_workers_fails_by_name():
+    path = cluster.session("nobody", "")
+    with open(path) as f:
+        text = f.read().replace("  w1:", "  other:")
+    with open(path, "w") as f:
+        f.write(text)
+    done = run(os.path.abspath(os.path.join(BIN, "seeds", "seed002_single")), path, cwd=ROOT)
+    assert done.returncode == 1 and "FAIL seed002_single: " in done.stdout, done.stdout
+    assert "'w1'" in done.stdout and "nobody.yaml" in done.stdout, done.stdout
+
+
+# ---- the chains as session files -----------------------------------------------------------------
+
+def golden(name):
+    """A tensor of tests/golden/seeds.*"""
+    with open(os.path.join(ROOT, "tests/golden/seeds.txt")) as f:
+        words = next(line for line in f if line.startswith(name + " ")).split()
+    shape = [int(w) for w in words[4:]]
+    with open(os.path.join(ROOT, "tests/golden/seeds.bin"), "rb") as f:
+        f.seek(int(words[2]))
+        return np.frombuffer(f.read(4 * int(np.prod(shape))), "<f4").reshape(shape)
+
+
+def drawn(*shapes):
+    """{name: weights} as the programs draw them; shapes: (name, shape, fan)."""
+    return {name: numbers.uniform(numbers.WEIGHTS + k, shape, fan) if fan else numbers.normal(numbers.WEIGHTS + k, shape)
+            for k, (name, shape, fan) in enumerate(shapes)}
+
+
+def one_hot(n, n_classes):
+    return np.eye(n_classes, dtype=np.float32)[numbers.classes(numbers.LABELS, n, n_classes)]
+
+
+def two_part_cnn():
+    return (numbers.normal(numbers.DATA, (64, 3, 64, 64)), numbers.classes(numbers.LABELS, 64, 10),
+            drawn(("conv1.weight", (16, 3, 3, 3), 27), ("conv1.bias", (16,), 27),
+                  ("fc1.weight", (10, 16384), 16384), ("fc1.bias", (10,), 16384)))
+
+
+def three_part_lstm():
+    def lstm(name, width):
+        return ((f"{name}.weight_ih_l0", (256, width), 64), (f"{name}.weight_hh_l0", (256, 64), 64),
+                (f"{name}.bias_ih_l0", (256,), 64), (f"{name}.bias_hh_l0", (256,), 64))
+    return (numbers.classes(numbers.DATA, 32 * 20, 100).reshape(32, 20),
+            numbers.classes(numbers.LABELS, 32, 10),
+            drawn(("embedding.weight", (100, 32), 0), *lstm("encoder", 32), *lstm("decoder", 64),
+                  ("widths.weight", (32, 64), 64), ("widths.bias", (32,), 64),
+                  ("classes.weight", (10, 32), 32), ("classes.bias", (10,), 32)))
+
+
+def cpu_gpu_hybrid():
+    return (numbers.normal(numbers.DATA, (32, 10)), numbers.normal(numbers.LABELS, (32, 10)),
+            drawn(("fc1.weight", (10, 10), 10), ("fc1.bias", (10,), 10)))
+
+
+def single():
+    names = ("w1.weight", "w1.bias", "w2.weight", "w2.bias")
+    return (golden("seed002.x"), golden("seed002.target"),
+            {name: golden("seed002_single." + name) for name in names})
+
+
+def rpc_pipeline():
+    return (numbers.normal(numbers.DATA, (360, 1, 28, 28)), np.tile(one_hot(120, 10), (3, 1)),
+            drawn(("conv1.weight", (32, 1, 3, 3), 9), ("conv1.bias", (32,), 9),
+                  ("conv2.weight", (64, 32, 3, 3), 288), ("conv2.bias", (64,), 288),
+                  ("fc1.weight", (128, 3136), 3136), ("fc1.bias", (128,), 3136),
+                  ("fc2.weight", (10, 128), 128), ("fc2.bias", (10,), 128)))
+
+
+def write_safetensors(path, arrays):
+    header, at = {}, 0
+    for name, a in arrays.items():
+        header[name] = {"dtype": "F32", "shape": list(a.shape), "data_offsets": [at, at + a.nbytes]}
+        at += a.nbytes
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(head)) + head)
+        f.write(b"".join(a.tobytes() for a in arrays.values()))
+
+
+def trains(name, data, figures):
+    """The session file tests/seeds/NAME.yaml, with these workers' addresses: PyTorch's losses."""
+    def test():
+        folder = os.path.join(cluster.dir, name)
+        os.makedirs(os.path.join(folder, "data"))
+        os.symlink(cluster.certs, os.path.join(folder, "certs"))
+        x, y, weights = data()
+        np.save(os.path.join(folder, "data/x.npy"), x)
+        np.save(os.path.join(folder, "data/y.npy"), y)
+        write_safetensors(os.path.join(folder, "weights.safetensors"), weights)
+        with open(os.path.join(ROOT, "tests/seeds", name + ".yaml")) as f:
+            text = f.read()
+        for i in range(2):
+            text = text.replace(f"127.0.0.1:{7441 + i}", f"127.0.0.1:{cluster.ports[i]}")
+        with open(os.path.join(folder, name + ".yaml"), "w") as f:
+            f.write(text)
+        done = master("train", os.path.join(folder, name + ".yaml"), cwd=folder)
+        assert done.returncode == 0, done.stderr
+        theirs = golden(f"{name}.{figures}")
+        theirs = theirs[~np.isnan(theirs)]
+        with open(os.path.join(folder, "runs", name, "metrics.jsonl")) as f:
+            ours = np.array([json.loads(line)["loss"] for line in f])
+        assert len(ours) == len(theirs), (len(ours), len(theirs))
+        worst = float(np.max(np.abs(ours - theirs) / theirs))
+        print(f"    {name}.yaml: {len(ours)} steps within {worst:.1e} of PyTorch")
+        assert worst < 1e-4, (ours[:10], theirs[:10])
+    test.__name__ = name + "_session"
+    suite.test(test)
+
+
+trains("seed001_two_part_cnn", two_part_cnn, "losses")
+trains("seed001_three_part_lstm", three_part_lstm, "losses")
+trains("seed001_cpu_gpu_hybrid", cpu_gpu_hybrid, "losses")
+trains("seed002_single", single, "losses")
+trains("seed003_rpc_pipeline", rpc_pipeline, "losses_8")
+
+with Cluster(3) as cluster:
+    session = cluster.session("seeds", "")
+    suite.main()

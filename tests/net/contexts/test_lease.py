@@ -1,0 +1,320 @@
+#!/usr/bin/python3
+"""The lease of references (PROTOCOL.md 12) over real daemons, a second long: who dies or falls silent loses
+what was kept for it when the lease is over and not before, who is idle keeps it; seen in `status` and in
+the metrics."""
+import os, select, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from contexts import *
+from measured import Measured, numbers as metrics
+from test_references import KEY, NOT_FOUND, acknowledged, keep, one_call, quiet, said
+
+PROGRAM = os.path.join(BIN, "net", "api_lease")
+LEASE = min(4, max(1, SLOW) * (3 if SANITIZED else 1))  # who is stopped is not missed by keepalive, 15 s, before
+LEASE_MS = int(1000 * LEASE)
+HEARD_LAST = LEASE * 0.57  # is left of it at least, when somebody dies who renews every third of it
+LATE = 3.0  # seconds for what is over to be seen to be over
+PLENTY = 2.3 * LEASE
+ROOM = "26MiB"  # of a session: for five of api_lease's values, and not for a larger one besides
+suite = Suite()
+
+
+def since(begin):
+    return time.monotonic() - begin
+
+
+def after_the_lease(begin, gone, least=LEASE):
+    """gone() comes true, but not sooner than `least` seconds after `begin`."""
+    until(gone, LEASE + LATE)
+    assert least <= since(begin), f"after {since(begin):.3f} s instead of {least}"
+
+
+# ---- frame by frame ----------------------------------------------------------------------------------
+
+def opened(lease_ms):
+    """Remote with a lease, and a value that it keeps for w2 alone, of which nothing else is heard."""
+    w = Remote("w1", the.cluster.ports[0], lease_ms=lease_ms)
+    w.load(0, tanh_graph(), [N, D])
+    w.attach()
+    one_call(w, 1, 100)
+    w.send(keep(1, 1, 100))
+    acknowledged(w, 1)
+    end(w, 1)
+    w.send(said(pb.REF_FORK, 1, fork=50, key=KEY, node="w2"))
+    acknowledged(w, 1)
+    w.send(said(pb.REF_DELETE, 2))
+    acknowledged(w, 2)
+    return w
+
+
+def owns(w):
+    return w.status().references_owned
+
+
+@suite.test
+@measured
+def who_renews_keeps_it_and_who_is_silent_loses_it_after_the_sessions_lease():
+    with opened(LEASE_MS) as w, opened(0) as other:
+        begin, number = time.monotonic(), 1
+        while since(begin) < PLENTY:
+            number += 1
+            heard = time.monotonic()
+            w.send(said(pb.REF_RENEW, number, ref=0, fork=0, node="w2"))
+            acknowledged(w, number)
+            assert owns(w) == 1, f"{since(begin):.2f} s after it was kept"
+            time.sleep(LEASE / 3)
+        after_the_lease(heard, lambda: owns(w) == 0)
+        w.send(said(pb.REF_RENEW, number + 1, ref=0, fork=0, node="w2"))
+        acknowledged(w, number + 1, NOT_FOUND)
+        w.send(said(pb.REF_FETCH, number + 2, fork=50, node="w2"))
+        acknowledged(w, number + 2, NOT_FOUND)
+        assert owns(other) == 1, "the lease of another session"
+
+
+@suite.test
+@measured
+def what_comes_too_early_waits_for_a_lease_and_is_not_found():
+    """Whatever it is about: nothing, or a reference that is there and another key."""
+    with opened(LEASE_MS) as w:
+        number, sent = 1, time.monotonic()
+        for ids in (dict(ref=99, key=KEY), dict(key=KEY + 1)):
+            number += 1
+            w.send(said(pb.REF_FORK, number, **{"fork": 60 + number, "node": "w2", **ids}))
+        w.send(said(pb.REF_FETCH, number + 1, ref=98, fork=97, early=True, node="w2"))
+        quiet(w)
+        texts = [acknowledged(w, n, NOT_FOUND).failure.text for n in (2, 3, 4)]
+        assert LEASE <= since(sent) < LEASE + LATE, since(sent)
+        assert len(set(texts)) == 1, texts
+        w.send(said(pb.REF_FORK, 2, ref=99, fork=62, key=KEY, node="w2"))  # it was on its way for long
+        acknowledged(w, 2, NOT_FOUND)
+
+
+@suite.test
+def a_lease_that_makes_no_sense_or_is_over_the_workers_limit_is_refused():
+    with Caller(the.cluster.ports[0], the.cluster.certs) as c:
+        c.hello()
+
+        def refused(ms, code, *words):
+            got, text = c.raw("OpenSession", pb.OpenSessionRequest(
+                session=os.urandom(16), epoch=1, name="lease", config_digest=bytes(32),
+                reference_lease_ms=ms).SerializeToString())
+            assert got == code and all(word in text for word in words), (ms, got, text)
+        for ms in (1, 999, 86400001, 2 ** 32 - 1):
+            refused(ms, grpc.StatusCode.INVALID_ARGUMENT, str(ms), "1000 to 86400000")
+        for ms in (400001, 86400000):
+            refused(ms, grpc.StatusCode.RESOURCE_EXHAUSTED, f"{ms / 1000:g} s", "limit of 400 s",
+                    "limits.reference_lease", "worker.yaml")
+        before = pb.OpenSessionRequest(session=os.urandom(16), epoch=1, name="lease",
+                                       config_digest=bytes(32)).SerializeToString()
+        for wrong in (b"\x42\x01a", b"\x40\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"):  # text; 2^64 - 1
+            assert c.raw("OpenSession", before + wrong)[0] == grpc.StatusCode.INVALID_ARGUMENT, wrong
+        assert not c.stub.Status(pb.StatusRequest()).sessions
+        assert "reference_lease" in c.about.about.capabilities
+
+
+# ---- programs -----------------------------------------------------------------------------------------
+
+class Program(Running):
+    """api_lease, told what to do; w1 owns, w2 uses, w3 has what the values need."""
+
+    def __init__(self, *way, body="transfer: direct\n"):
+        self.name = f"lease{time.monotonic_ns()}"
+        session = the.cluster.session(self.name, f"{body}limits: {{reference_lease: {LEASE_MS}ms}}\n")
+        super().__init__([PROGRAM, session, "w1", "w2", "w3", *way], stdin=subprocess.PIPE)
+        self.told("open")
+
+    def told(self, step):
+        ready, _, _ = select.select([self.process.stdout], [], [], 40 * SLOW)
+        line = self.process.stdout.readline() if ready else "nothing"
+        assert line == f"ok {step}\n", f"{step}: {line}"
+
+    def does(self, step, *slots):
+        for slot in slots or (0,):
+            self.process.stdin.write(f"{step} {slot}\n")
+            self.process.stdin.flush()
+            self.told(step)
+
+    def at_the_owner(self):
+        """This session there, as `status` of that worker alone shows it: one that is stopped answers nobody."""
+        done = master("status", the.cluster.owner, "--json", "--interval", "0.1", cwd=the.cluster.dir)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return next(s for s in json.loads(done.stdout)["sessions"] if s["session"] == self.name)
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        super().__exit__()
+
+
+def gauge(worker, name):
+    """Of all sessions of the master."""
+    return metrics(the.cluster.pages[worker])[f'cleave_worker_{name}{{identity="spiffe://test/master"}}']
+
+
+def kept():
+    return gauge(0, "owned_references")
+
+
+class Killed:
+    """A worker that is dead until the end of the block."""
+
+    def __init__(self, worker):
+        self.index = worker
+
+    def __enter__(self):
+        the.cluster.workers[self.index].kill()
+        return self
+
+    def __exit__(self, *_):
+        the.cluster.restart(self.index)
+
+
+class Stopped:
+    """A worker that is not heard of, but connected."""
+
+    def __init__(self, worker):
+        self.worker = the.cluster.workers[worker]
+
+    def __enter__(self):
+        self.worker.kill(signal.SIGSTOP)
+        return self
+
+    def goes_on(self):
+        self.worker.kill(signal.SIGCONT)
+
+    def __exit__(self, *_):
+        self.goes_on()
+
+
+def holds(program, *slots):
+    """The values have not come, and w2 has a handle of each, which w1 knows; all messages are answered."""
+    program.does("hold", *slots)
+    until(lambda: (kept(), gauge(1, "used_references")) == (len(slots), len(slots)))
+    until(lambda: not gauge(0, "pending_reference_messages") + gauge(1, "pending_reference_messages"))
+
+
+def agrees(program, references):
+    """What status says is what the metrics say."""
+    s = program.at_the_owner()
+    assert s["references"] == kept() == references, (s, kept())
+    assert s["memory_bytes"] == gauge(0, "memory_bytes"), (s, gauge(0, "memory_bytes"))
+    return s
+
+
+@suite.test
+@measured
+def a_user_that_is_idle_keeps_its_reference():
+    """For leases, over a direct link and by way of the master, in two sessions at once."""
+    with Program() as direct, Program(body="transfer: via_master\n") as by_master, Stopped(2) as source:
+        for p in (direct, by_master):
+            p.does("hold")
+        until(lambda: gauge(1, "used_references") == 2)
+        begin = time.monotonic()
+        while since(begin) < PLENTY:
+            assert (kept(), gauge(1, "used_references")) == (2, 2), f"after {since(begin):.2f} s"
+            time.sleep(0.1)
+        source.goes_on()
+        for p in (direct, by_master):
+            for step in ("was_used", "is_there", "let_go"):
+                p.does(step)
+        begin = time.monotonic()
+        until(lambda: kept() == 0)
+        assert since(begin) < HEARD_LAST, "what is released goes at once"
+        direct.does("leaves_nothing")
+        by_master.does("leaves_nothing")
+
+
+@suite.test
+@measured
+def a_user_that_is_killed_loses_its_references_after_the_lease():
+    with Program() as p, Stopped(2) as source:
+        holds(p, *range(5))
+        with Stopped(0) as owner, Killed(1):
+            killed = time.monotonic()
+            p.does("user_was_lost", 4)
+            owner.goes_on()  # it learns of it after the master, and reports
+            p.does("begin_at_owner", 5)
+            time.sleep(0.1)  # its report is the one that the master remembers
+            source.goes_on()  # the values come, and nobody is there to fetch them
+            p.does("is_there", 4)
+            p.does("let_go", *range(4))
+            p.does("is_crowded")
+            assert agrees(p, 5)["memory_bytes"] > 20 << 20
+            after_the_lease(killed, lambda: kept() == 1, HEARD_LAST)
+            p.does("has_room")
+            assert agrees(p, 1)["memory_bytes"] < 13 << 20  # that one and the one it had room for
+            p.does("end_at_owner", 5)
+            p.does("is_there", 4)
+            p.does("leaves", 4)
+
+
+@suite.test
+@measured
+def a_user_that_is_stopped_loses_its_references_after_the_lease():
+    with Program() as p, Stopped(2) as source:
+        holds(p, 0, 1)
+        with Stopped(1) as user:
+            stopped = time.monotonic()
+            source.goes_on()
+            p.does("is_there", 0, 1)
+            p.does("let_go", 0)
+            passed = time.monotonic()
+            p.does("hold", 2)  # a handle that never arrives
+            p.does("let_go", 2)
+            agrees(p, 3)
+            after_the_lease(stopped, lambda: kept() <= 2, HEARD_LAST)
+            after_the_lease(passed, lambda: kept() == 1)
+            user.goes_on()
+            p.does("use_was_let_go", 1)
+            until(lambda: gauge(1, "used_references") == 0)
+        p.does("is_there", 1)
+        p.does("hold", 3)  # the session goes on
+        p.does("was_used", 3)
+        p.does("let_go", 3)
+        until(lambda: kept() == 1)
+        agrees(p, 1)
+        p.does("leaves", 1)
+
+
+@suite.test
+@measured
+def a_master_that_is_silent_loses_its_references_after_the_lease():
+    """Stopped, or one whose node has no thread and that does something else."""
+    with Program() as stopped, Program("single") as elsewhere:
+        for p in (stopped, elsewhere):
+            p.does("hold")
+            p.does("was_used")
+        stopped.process.send_signal(signal.SIGSTOP)
+        begin = time.monotonic()
+        assert kept() == 2
+        after_the_lease(begin, lambda: kept() == 0, HEARD_LAST)
+        stopped.process.send_signal(signal.SIGCONT)
+        for p in (stopped, elsewhere):
+            p.does("is_gone")
+            p.does("hold", 1)
+            p.does("was_used", 1)
+            p.does("let_go", 1)
+            p.does("leaves", 0)
+
+
+@suite.test
+def a_worker_whose_limit_is_lower_says_so():
+    session = the.cluster.session("longer", "limits: {reference_lease: 401s}\n")
+    done = run(PROGRAM, session, "w1", "w2", "w3")
+    assert done.returncode == 1 and "worker 'w1'" in done.stdout and "401 s" in done.stdout, done.stdout
+    assert "limits.reference_lease" in done.stdout, done.stdout
+
+
+def main():
+    if pyclient.MISSING:
+        print("skip lease:", pyclient.MISSING)
+        return
+    with Measured(3, limits=f"limits: {{session_bytes: {ROOM}, reference_lease: 400s}}\n") as the.cluster:
+        c = the.cluster
+        c.owner = os.path.join(c.dir, "owner.yaml")
+        with open(c.owner, "w") as f:
+            f.write("version: 1\nname: owner\n"
+                    "tls: {ca: certs/ca.pem, cert: certs/master.pem, key: certs/master.key}\n"
+                    f"workers: {{w1: {{address: \"{c.address(0)}\", identity: \"spiffe://test/w1\"}}}}\n")
+        suite.main()
+
+
+main()

@@ -1,0 +1,185 @@
+#!/usr/bin/python3
+"""References that outlive their context (PROTOCOL.md 12) at a worker, frame by frame, told by a foreign
+client: who asks what, how often and in which order decides nothing."""
+import os, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from contexts import *
+
+suite = Suite()
+REF, FORK, KEY = 1 << 20, (1 << 20) + 1, 0x1234567890ABCDEF
+NOT_FOUND, CANCELLED = 5, 1
+
+
+def said(kind, number=0, ref=REF, fork=FORK, key=0, to="", early=False, node="", context=0, message=0):
+    return pb.Frame(kind=kind, context=context, message=message, to=to, reference=pb.Reference(
+        ref=ref, fork=fork, key=key, number=number, early=early, node=node))
+
+
+def keep(number, context, value, **kw):
+    return said(pb.REF_KEEP, number, key=KEY, context=context, message=value, **kw)
+
+
+def answers(w, n):
+    """The next n frames by (kind, number)."""
+    found = {}
+    for _ in range(n):
+        f = w.lane.recv()
+        assert f.kind in (pb.REF_ACK, pb.REF_VALUE, pb.REF_FETCH, pb.REF_DELETE, pb.VALUE), f
+        found[(f.kind, f.reference.number)] = f
+    assert len(found) == n, found
+    return found
+
+
+def acknowledged(w, number, code=0):
+    f = w.recv(pb.REF_ACK)
+    assert (f.reference.number, f.failure.code) == (number, code), f
+    return f
+
+
+def quiet(w):
+    """Nothing is on its way: what the compute thread answers comes next."""
+    w.send(pb.Frame(kind=pb.STATE_GET, message=901, module=77, state=pb.State(what=pb.STATE_WEIGHTS)))
+    assert w.recv(pb.ERROR).reply_to == 901
+
+
+def owns(w, wanted):
+    """The compute thread counts behind its answer."""
+    return until(lambda: w.status().references_owned == wanted)
+
+
+def one_call(w, context, value, seed=1):
+    """A call whose value is asked for as well."""
+    x = randoms(random.Random(seed), N, D)
+    w.send(call(context, value, 0, [(0, False, raw(x), [N, D])], training=False))
+    w.send(deliver(context, value))
+    return w.recv(pb.VALUE).payload
+
+
+@suite.test
+def a_value_outlives_its_context_until_the_last_handle_goes():
+    with one_module() as w:
+        y = one_call(w, 1, 100)
+        w.send(keep(1, 1, 100))
+        acknowledged(w, 1)
+        end(w, 1)
+        for number in (2, 3):
+            w.send(said(pb.REF_FETCH, number))
+            got = answers(w, 2)
+            assert got[(pb.REF_VALUE, 0)].payload == y and (pb.REF_ACK, number) in got
+        assert owns(w, 1)
+        w.send(said(pb.REF_DELETE, 4))
+        acknowledged(w, 4)
+        assert owns(w, 0)
+        w.send(said(pb.REF_FETCH, 5))
+        acknowledged(w, 5, NOT_FOUND)
+
+
+@suite.test
+def a_repeat_is_acknowledged_and_not_obeyed():
+    with one_module() as w:
+        one_call(w, 1, 100)
+        for _ in range(3):
+            w.send(keep(1, 1, 100))
+            acknowledged(w, 1)
+        assert owns(w, 1)
+        w.send(said(pb.REF_DELETE, 2))
+        acknowledged(w, 2)
+        w.send(keep(1, 1, 100))  # it was on its way for long
+        acknowledged(w, 1)
+        assert owns(w, 0)
+
+
+@suite.test
+def what_comes_before_the_value_waits_for_it():
+    with one_module() as w:
+        w.send(said(pb.REF_FETCH, 2, early=True))
+        w.send(said(pb.REF_FETCH, 2, early=True))
+        quiet(w)
+        w.send(keep(1, 1, 100))
+        got = answers(w, 2)
+        assert set(got) == {(pb.REF_ACK, 1), (pb.REF_ACK, 2)}
+        x = randoms(random.Random(2), N, D)
+        w.send(call(1, 100, 0, [(0, False, raw(x), [N, D])], training=False))
+        assert len(w.recv(pb.REF_VALUE).tensors) == 1
+
+
+@suite.test
+def who_has_no_handle_is_told_what_all_are_told():
+    """One that does not exist, another's, and one with a wrong key; said by the master for w2."""
+    with one_module() as w:
+        one_call(w, 1, 100)
+        w.send(keep(1, 1, 100))
+        acknowledged(w, 1)
+        texts = set()
+        for number, ids in ((1, dict(ref=99)), (2, dict(fork=99)), (3, dict(fork=FORK))):
+            w.send(said(pb.REF_FETCH, number, node="w2", **ids))
+            f = acknowledged(w, number, NOT_FOUND)
+            assert f.to == "w2"
+            texts.add(f.failure.text)
+        assert len(texts) == 1
+        w.send(said(pb.REF_FORK, 4, fork=50, key=KEY + 1, node="w2"))
+        w.send(said(pb.REF_FORK, 5, ref=98, fork=51, key=KEY, node="w2"))
+        quiet(w)  # both may be early
+        w.send(said(pb.REF_DELETE, 6, node="w2"))  # the master's, which it is not
+        acknowledged(w, 6)
+        assert owns(w, 1)
+
+
+@suite.test
+def a_fork_of_another_worker_keeps_the_value():
+    with one_module() as w:
+        y = one_call(w, 1, 100)
+        w.send(said(pb.REF_FORK, 1, fork=50, key=KEY, node="w2"))  # ahead of what it is about
+        w.send(keep(1, 1, 100))
+        assert {acknowledged(w, 1).to, acknowledged(w, 1).to} == {"", "w2"}
+        w.send(said(pb.REF_DELETE, 2))
+        acknowledged(w, 2)
+        assert owns(w, 1)
+        w.send(said(pb.REF_FETCH, 2, fork=50, node="w2"))
+        got = answers(w, 2)
+        assert got[(pb.REF_VALUE, 0)].payload == y and got[(pb.REF_VALUE, 0)].to == "w2"
+        w.send(said(pb.REF_DELETE, 3, fork=50, node="w2"))
+        acknowledged(w, 3)
+        assert owns(w, 0)
+
+
+@suite.test
+def a_context_that_ends_leaves_an_error_in_the_reference():
+    with one_module() as w:
+        w.send(call(1, 100, 0, [(99, False)], training=False))  # 99 never comes
+        w.send(keep(1, 1, 100))
+        acknowledged(w, 1)
+        end(w, 1)
+        for number in (2, 3):
+            w.send(said(pb.REF_FETCH, number))
+            f = answers(w, 2)[(pb.REF_VALUE, 0)]
+            assert f.failure.code == CANCELLED and "context ended" in f.failure.text
+
+
+@suite.test
+def a_worker_fetches_what_it_was_passed_and_lets_go():
+    with one_module() as w:
+        x = randoms(random.Random(3), N, D)
+        by_hand = one_call(w, 1, 100, seed=3)
+        w.send(call(2, 101, 0, [(100, False)], training=False))
+        w.send(deliver(2, 101))
+        for _ in range(2):
+            w.send(said(pb.REF_USE, 1, key=KEY, context=2, message=100))
+        seen = {}
+        while (pb.REF_FETCH, 1) not in seen:
+            seen.update(answers(w, 1))
+        w.send(said(pb.REF_ACK, 1))
+        f = frame(pb.REF_VALUE, raw(x), [N, D])
+        f.reference.CopyFrom(pb.Reference(ref=REF, fork=FORK))
+        w.send(f)
+        while (pb.VALUE, 0) not in seen or not any(kind == pb.REF_DELETE for kind, _ in seen):
+            seen.update(answers(w, 1))
+        assert seen[(pb.VALUE, 0)].payload == by_hand
+        number = next(number for kind, number in seen if kind == pb.REF_DELETE)
+        assert w.status().references_used == 1
+        w.send(said(pb.REF_ACK, number))
+        until(lambda: w.status().references_used == 0)
+
+
+if __name__ == "__main__":
+    run_suite(suite, "references", workers=1)

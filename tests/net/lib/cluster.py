@@ -1,0 +1,283 @@
+"""Real daemons with real certificates for the process-level tests. Standard library only."""
+import functools, json, os, shutil, signal, socket, struct, subprocess, sys, tempfile, time
+
+BIN = os.environ.get("CLEAVE_TEST_BIN", os.path.join(os.path.dirname(__file__), "../../../build/release"))
+MASTER, WORKER = os.path.join(BIN, "cleave-master"), os.path.join(BIN, "cleave-worker")
+SANITIZED = any(s in BIN for s in ("asan", "tsan"))  # their memory and pace are not the program's
+SLOW = float(os.environ.get("CLV_TEST_SLOW", "1"))
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def run(*args, timeout=120, env=None, cwd=None):
+    e = {k: v for k, v in os.environ.items() if not k.startswith("CLEAVE_")}
+    e.update(env or {})
+    return subprocess.run(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          timeout=timeout * SLOW, env=e, cwd=cwd, stdin=subprocess.DEVNULL)
+
+
+def master(*args, **kw):
+    return run(MASTER, *args, **kw)
+
+
+class Worker:
+    def __init__(self, cluster, name, config, env=None):
+        self.name, self.config, self.log_path = name, config, os.path.join(cluster.dir, name + ".log")
+        self.log = open(self.log_path, "ab")
+        self.begin = self.log.tell()  # a restarted worker's log goes on; its own lines start here
+        e = dict(os.environ)
+        e.update(env or {})
+        self.process = subprocess.Popen([*cluster.far, WORKER, "serve", "--config", config], stdout=self.log,
+                                        stderr=self.log, env=e, stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + 20 * SLOW
+        while " ready " not in self.text()[self.begin:]:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{name} did not start:\n{self.text()}")
+            time.sleep(0.02)
+
+    def text(self):
+        with open(self.log_path, errors="replace") as f:
+            return f.read()
+
+    def rss(self):
+        with open(f"/proc/{self.process.pid}/statm") as f:
+            return int(f.read().split()[1]) * 4096
+
+    def kill(self, sig=signal.SIGKILL):
+        self.process.send_signal(sig)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20 * SLOW)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.log.close()
+        return self.process.returncode
+
+
+class Cluster:
+    """A CA, a master identity and n workers, in a temporary folder. `near` and `far` stand before the
+    commands of the master and of workers (links.Namespaces), `host` is where workers listen and `env`
+    what their environment has besides this process's."""
+
+    def __init__(self, n=2, limits="", extra_allow="", near=(), far=(), host="127.0.0.1", env=None):
+        self.near, self.far, self.host, self.env = near, far, host, env
+        self.dir = tempfile.mkdtemp(prefix="cleave-test-")
+        self.certs = os.path.join(self.dir, "certs")
+        assert master("certs", "init", "--dir", self.certs).returncode == 0
+        self.issue("master", "spiffe://test/master")
+        self.ports = [free_port() for _ in range(n)]
+        self.workers, self.limits, self.extra_allow = [], limits, extra_allow
+        for i in range(n):
+            self.issue(f"w{i + 1}", f"spiffe://test/w{i + 1}")
+        for i in range(n):
+            self.workers.append(Worker(self, f"w{i + 1}", self.worker_config(i), env))
+
+    def issue(self, name, uri, *args):
+        done = master("certs", "issue", name, "--dir", self.certs, "--uri", uri, "--ip", "127.0.0.1", *args)
+        assert done.returncode == 0, done.stderr
+
+    def address(self, i):
+        """Where others reach worker i."""
+        return f"{self.host}:{self.ports[i]}"
+
+    def worker_config(self, i, extra=""):
+        path = os.path.join(self.dir, f"w{i + 1}.yaml")
+        others = [k for k in range(len(self.ports)) if k != i]
+        with open(path, "w") as f:
+            f.write(f"name: w{i + 1}\nlisten: {self.host}:{self.ports[i]}\n"
+                    f"tls: {{ca: certs/ca.pem, cert: certs/w{i + 1}.pem, key: certs/w{i + 1}.key}}\n"
+                    "allow:\n  - {identity: \"spiffe://test/master\", role: master}\n" + self.extra_allow)
+            for k in others:
+                f.write(f"  - {{identity: \"spiffe://test/w{k + 1}\", role: peer}}\n")
+            if others:
+                f.write("peers:\n")
+            for k in others:
+                f.write(f"  - {{name: w{k + 1}, address: \"{self.address(k)}\", "
+                        f"identity: \"spiffe://test/w{k + 1}\"}}\n")
+            f.write(self.limits + extra)
+        return path
+
+    def restart(self, i):
+        self.workers[i].stop()
+        self.workers[i] = Worker(self, f"w{i + 1}", self.worker_config(i), self.env)
+
+    def session(self, name, body):
+        path = os.path.join(self.dir, name + ".yaml")
+        workers = "".join(f"  w{i + 1}: {{address: \"{self.address(i)}\", identity: \"spiffe://test/w{i + 1}\"}}\n"
+                          for i in range(len(self.ports)))
+        with open(path, "w") as f:
+            f.write(f"version: 1\nname: {name}\n"
+                    "tls: {ca: certs/ca.pem, cert: certs/master.pem, key: certs/master.key}\n"
+                    + (f"workers:\n{workers}" if workers else "") + body)
+        return path
+
+    def train(self, session, *args, timeout=120, env=None):
+        return run(*self.near, MASTER, "train", session, *args, timeout=timeout, env=env, cwd=self.dir)
+
+    def trained(self, name, body, steps, **options):
+        """A run that ends well: its weights, metrics.jsonl and what it printed."""
+        done = self.train(self.session(name, body), **{"timeout": 240, **options})
+        assert done.returncode == 0, done.stdout + done.stderr
+        run_dir = os.path.join(self.dir, "runs", name)
+        with open(os.path.join(run_dir, "metrics.jsonl")) as f:
+            return checkpoint_tensors(run_dir, steps), f.read(), done.stdout
+
+    def close(self):
+        codes = [w.stop() for w in self.workers]
+        shutil.rmtree(self.dir, ignore_errors=True)
+        return codes
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+# What synthetic_images leaves in the folder `data` of a cluster.
+IMAGE_DATA = ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy], "
+              "test: [test-x.npy, test-y.npy]}\n")
+
+
+def retold(name, done):
+    """The lines of a program that ran in one of several ways, with the way's name; its digests."""
+    digests = set()
+    for line in done.stdout.splitlines():
+        if line.startswith("digest "):
+            digests.add(line)
+        else:
+            word = "not ok " if line.startswith("not ok ") else "ok "
+            print(word + name + ":" + line[len(word):], flush=True)
+    if done.returncode != 0:
+        print(f"not ok {name}_ends_well ({done.returncode}) {done.stderr[-2000:]}", flush=True)
+    return digests
+
+
+def measured(test):
+    """A test of times, on a machine that may be busy with something else: right in one of three tries."""
+    @functools.wraps(test)
+    def tries():
+        for left in (2, 1, 0):
+            try:
+                return test()
+            except AssertionError as e:
+                if not left:
+                    raise
+                print(f"  once more: {str(e)[:200]}", flush=True)
+    return tries
+
+
+# tests/seeds, on three workers.
+SEED_PROGRAMS = ("seed001_two_part_cnn", "seed001_three_part_lstm", "seed001_cpu_gpu_hybrid",
+                 "seed002_single", "seed002_data_parallel", "seed002_tensor_parallel",
+                 "seed002_pipeline", "seed003_rpc_pipeline", "seed004_spanning_backward")
+
+
+def until(what, seconds=20):
+    """what() as soon as it is true."""
+    end = time.monotonic() + seconds * SLOW * (5 if SANITIZED else 1)
+    while not (found := what()):
+        assert time.monotonic() < end, f"not within {seconds} s: {found}"
+        time.sleep(0.02)
+    return found
+
+
+class Running:
+    """A program beside the cluster that ends with the block."""
+
+    def __init__(self, command, **options):
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def write_npy(path, shape, dtype, raw):
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({','.join(map(str, shape))},), }}"
+    header += " " * ((64 - (10 + len(header) + 1) % 64) % 64) + "\n"
+    with open(path, "wb") as f:
+        f.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + raw)
+
+
+def synthetic_images(folder, n=512, n_test=128, side=12, classes=10, channels=1, seed=1):
+    """A small learnable image set: each class is a fixed pattern plus noise."""
+    import random
+    r = random.Random(seed)
+    size = channels * side * side
+    patterns = [[r.random() for _ in range(size)] for _ in range(classes)]
+    for name, count in (("train", n), ("test", n_test)):
+        xs, ys = bytearray(), []
+        for _ in range(count):
+            y = r.randrange(classes)
+            ys.append(y)
+            xs += bytes(min(255, int(255 * (0.7 * p + 0.3 * r.random()))) for p in patterns[y])
+        write_npy(os.path.join(folder, f"{name}-x.npy"), (count, channels, side, side), "|u1", bytes(xs))
+        write_npy(os.path.join(folder, f"{name}-y.npy"), (count,), "<i8", struct.pack(f"<{count}q", *ys))
+
+
+def safetensors(path):
+    with open(path, "rb") as f:
+        data = f.read()
+    n = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + n])
+    header.pop("__metadata__", None)
+    return {k: (v["dtype"], tuple(v["shape"]), data[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]])
+            for k, v in header.items()}
+
+
+def checkpoint_tensors(run_dir, step, prefix="model-"):
+    folder = os.path.join(run_dir, f"checkpoint-{step}")
+    found = {}
+    for name in sorted(os.listdir(folder)):
+        if name.startswith(prefix) and name.endswith(".safetensors"):
+            for k, v in safetensors(os.path.join(folder, name)).items():
+                found[(name, k) if prefix != "model-" else k] = v
+    return found
+
+
+# ---- reporting -----------------------------------------------------------------------------------
+
+class Suite:
+    """Runs named test functions; prints `ok`, `not ok` or `skip` lines for the runner."""
+
+    def __init__(self):
+        self.tests, self.failed = [], 0
+
+    def test(self, f):
+        self.tests.append(f)
+        return f
+
+    def main(self):
+        wanted = sys.argv[1:]
+        for f in self.tests:
+            if wanted and f.__name__ not in wanted:
+                continue
+            begin = time.monotonic()
+            try:
+                reason = f()
+            except Exception as e:  # a failing test must not hide the others
+                import traceback
+                traceback.print_exc()
+                print(f"not ok {f.__name__} ({type(e).__name__}: {e})", flush=True)
+                self.failed += 1
+                continue
+            if isinstance(reason, str):
+                print(f"skip {f.__name__}: {reason}", flush=True)
+            else:
+                print(f"ok {f.__name__} ({time.monotonic() - begin:.1f}s)", flush=True)
+        sys.exit(1 if self.failed else 0)

@@ -1,0 +1,259 @@
+"""A client of the worker protocol that shares no code with Cleave: Debian's python3-grpcio, and
+messages that the stock generator makes from the shipped .proto file when a test starts."""
+import array, atexit, importlib, os, queue, shutil, socket, struct, sys, tempfile, threading
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+SLOW = float(os.environ.get("CLV_TEST_SLOW", "1"))
+MISSING = None
+try:
+    import grpc
+    from grpc_tools import protoc
+except ImportError as e:
+    MISSING = f"python3-grpcio and python3-grpc-tools are needed ({e})"
+
+
+def generate():
+    """cleave_pb2 from proto/, in a folder that goes with the process."""
+    out = tempfile.mkdtemp(prefix="cleave-proto-")
+    atexit.register(shutil.rmtree, out, True)
+    proto = os.path.join(ROOT, "proto")
+    args = ["protoc", f"-I{proto}", f"--python_out={out}", f"--grpc_python_out={out}",
+            os.path.join(proto, "cleave/v1/cleave.proto")]
+    assert protoc.main(args) == 0, "the stock generator refuses cleave.proto"
+    sys.path.insert(0, out)
+    return importlib.import_module("cleave.v1.cleave_pb2"), importlib.import_module("cleave.v1.cleave_pb2_grpc")
+
+
+if MISSING is None:
+    pb, pb_grpc = generate()
+
+F32, F64, I64 = 1, 2, 3
+INPUT, LINEAR, CONV, RELU, ADD, BATCHNORM, CROSS_ENTROPY, WAIT = 0, 1, 2, 6, 12, 16, 17, 29
+ALL = 255  # every module of an APPLY
+
+# ---- CRC32C (Castagnoli, reflected 0x1EDC6F41), RFC 3720 --------------------------------------
+
+
+def _crc_table():
+    table = []
+    for i in range(256):
+        c = i
+        for _ in range(8):
+            c = (c >> 1) ^ 0x82F63B78 if c & 1 else c >> 1
+        table.append(c)
+    return table
+
+
+CRC = _crc_table()
+
+
+def crc32c(data, crc=0):
+    c = crc ^ 0xFFFFFFFF
+    for b in data:
+        c = CRC[(c ^ b) & 255] ^ (c >> 8)
+    return c ^ 0xFFFFFFFF
+
+
+def f32(values):
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def floats(raw, kind="f"):
+    a = array.array(kind)
+    a.frombytes(raw)
+    return list(a)
+
+
+# ---- connections -------------------------------------------------------------------------------
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+class Caller:
+    """One identity's view of one worker."""
+
+    def __init__(self, port, certs, name="master", ca="ca.pem", options=(), host="127.0.0.1"):
+        self.port, self.certs, self.name, self.ca, self.options = port, certs, name, ca, list(options)
+        self.host = host
+        self.channels = []
+        self.channel = self.dial()
+        self.stub = pb_grpc.WorkerStub(self.channel)
+
+    def dial(self):
+        creds = grpc.ssl_channel_credentials(
+            read(os.path.join(self.certs, self.ca)),
+            *((read(os.path.join(self.certs, self.name + ".key")),
+               read(os.path.join(self.certs, self.name + ".pem"))) if self.name else (None, None)))
+        # a subchannel pool of its own: each lane is to have a connection of its own
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1),
+                   ("grpc.max_receive_message_length", -1), ("grpc.enable_retries", 0)] + self.options
+        channel = grpc.secure_channel(f"{self.host}:{self.port}", creds, options)
+        self.channels.append(channel)
+        return channel
+
+    def close(self):
+        for c in self.channels:
+            c.close()
+        self.channels = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def hello(self, credit=64 << 20, protocol=4):
+        limits = pb.Limits(sessions=8, tensors=4096, session_bytes=1 << 30, message_bytes=64 << 20,
+                           chunk_bytes=1 << 20, credit_bytes=credit, concurrent_calls=8)
+        self.about = self.stub.Hello(pb.HelloRequest(about=pb.About(
+            protocol=protocol, limits=limits, software="pyclient")), timeout=20 * SLOW)
+        return self.about
+
+    def open(self, session=None, epoch=1, lanes=0, name="py"):
+        self.hello()
+        s = SessionOf(self, session or os.urandom(16), epoch, lanes)
+        s.granted = self.stub.OpenSession(pb.OpenSessionRequest(
+            session=s.id, epoch=epoch, name=name, seed=1, lanes=lanes, config_digest=bytes(32)),
+            timeout=20 * SLOW)
+        return s
+
+    def raw(self, method, data, timeout=20):
+        """Any bytes as the request of a unary method; (code, text)."""
+        call = self.channel.unary_unary(f"/cleave.v1.Worker/{method}", lambda b: b, lambda b: b)
+        try:
+            call(data, timeout=timeout * SLOW)
+            return grpc.StatusCode.OK, ""
+        except grpc.RpcError as e:
+            return e.code(), e.details()
+
+
+def node(op, inputs=(), layer=0, name="", **attrs):
+    keys = {"out": 1, "kernel": 2, "stride": 3, "pad": 4, "groups": 5, "bias": 6, "shape": 10,
+            "forward_ms": 17}
+    return pb.Node(op=op, inputs=inputs, layer=layer, name=name, attrs=[
+        pb.Attr(key=keys[k], ints=v if isinstance(v, (list, tuple)) else [v]) for k, v in attrs.items()])
+
+
+def mlp(hidden, out):
+    """INPUT, linear, relu, linear; parameters 0.weight, 0.bias, 2.weight, 2.bias."""
+    return pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 0, out=hidden), node(RELU, [1], 1),
+                           node(LINEAR, [2], 2, out=out)], outputs=[3])
+
+
+def load_request(session, graph, inputs, module=0, **fields):
+    """LoadModule of `module`; `fields` add to it or change it."""
+    request = dict(session=session.id, epoch=session.epoch, module=module,
+                   graph=graph, inputs=inputs, threads=1, device="cpu", seed=1,
+                   optimizer=pb.Optimizer(kind=pb.OPTIMIZER_SGD, lr=0.1, momentum=0.9))
+    request.update(fields)
+    return pb.LoadModuleRequest(**request)
+
+
+class SessionOf:
+    def __init__(self, caller, session, epoch, lanes):
+        self.caller, self.id, self.epoch, self.n_lanes = caller, session, epoch, lanes
+        self.lanes, self.granted = [], None
+
+    def load(self, graph, dims, inputs=None, **fields):
+        """One input of `dims` in f32, unless `inputs` says otherwise."""
+        inputs = inputs or [pb.TensorSpec(dtype=F32, dims=dims)]
+        return self.caller.stub.LoadModule(load_request(self, graph, inputs, **fields), timeout=60 * SLOW)
+
+    def attach(self, lane=0, **changed):
+        s = Lane(self.caller.dial() if lane else self.caller.channel)
+        fields = dict(session=self.id, epoch=self.epoch, incarnation=self.caller.about.incarnation,
+                      lane=lane, lanes=self.n_lanes, role=pb.ROLE_MASTER)
+        fields.update(changed)
+        s.send(pb.Frame(kind=pb.ATTACH, attach=pb.Attach(**fields)))
+        reply = s.recv()
+        assert reply.kind == pb.ATTACHED, reply
+        s.credit = reply.attached.credit_bytes
+        self.lanes.append(s)
+        s.control = self.lanes[0]
+        return s
+
+    def close(self):
+        return self.caller.stub.CloseSession(
+            pb.CloseSessionRequest(session=self.id, epoch=self.epoch), timeout=30 * SLOW)
+
+
+class Ended(Exception):
+    def __init__(self, code, text):
+        super().__init__(f"{code}: {text}")
+        self.code, self.text = code, text
+
+
+class Lane:
+    """One Session stream; frames in and out, as messages or as raw bytes."""
+
+    def __init__(self, channel, deaf=False):
+        self.out, self.inbox, self.control = queue.Queue(), queue.Queue(), self
+        call = channel.stream_stream("/cleave.v1.Worker/Session",
+                                     (lambda b: b), pb.Frame.FromString)
+        self.call = call(iter(self.out.get, None))
+        if not deaf:
+            self.listen()
+
+    def listen(self):
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        try:
+            for frame in self.call:
+                if frame.kind == pb.PING:  # of a worker that is asked how it does, or behind chunks
+                    self.control.send(pb.Frame(kind=pb.PONG, reply_to=frame.message))
+                else:
+                    self.inbox.put(frame)
+            self.inbox.put(Ended(grpc.StatusCode.OK, ""))
+        except grpc.RpcError as e:
+            self.inbox.put(Ended(e.code(), e.details()))
+
+    def send(self, frame):
+        self.out.put(frame if isinstance(frame, bytes) else frame.SerializeToString())
+
+    def recv(self, timeout=20):
+        """The next frame that is not CREDIT."""
+        while True:
+            got = self.inbox.get(timeout=timeout * SLOW)
+            if isinstance(got, Ended):
+                self.inbox.put(got)
+                raise got
+            if got.kind != pb.CREDIT:
+                return got
+
+    def poll(self):
+        """recv() of what is here already, or None."""
+        while not self.inbox.empty():
+            got = self.inbox.get()
+            if isinstance(got, Ended):
+                self.inbox.put(got)
+                raise got
+            if got.kind != pb.CREDIT:
+                return got
+        return None
+
+    def finish(self):
+        self.out.put(None)
+
+
+# ---- frames ------------------------------------------------------------------------------------
+
+def tensor_head(raw, dims, dtype=F32, transfer=0):
+    return pb.TensorHead(dtype=dtype, dims=dims, bytes=len(raw), crc32c=crc32c(raw), transfer=transfer)
+
+
+def frame(kind, raw=None, dims=(), dtype=F32, **fields):
+    """A frame with at most one tensor in its payload."""
+    f = pb.Frame(kind=kind, **fields)
+    if raw is not None:
+        f.tensors.append(tensor_head(raw, dims, dtype))
+        f.payload = raw
+    return f
+
+
+def chunks(raw, transfer, size=256 << 10):
+    for at in range(0, len(raw), size):
+        yield pb.Frame(kind=pb.CHUNK, payload=raw[at:at + size],
+                       chunk=pb.Chunk(transfer=transfer, offset=at, total=len(raw)))

@@ -1,0 +1,242 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions of all kinds that open and close on two workers for as long as one likes: trained, stopped,
+resumed, evaluated, killed; programs on libcleave; some that are refused. All the while `status` and the
+workers' metrics are read: counters only grow, and at quiet moments the two say the same. When all have
+closed nothing of them is left: sessions, contexts, references, bytes, descriptors, threads, memory.
+
+usage: mixed_soak.py [SECONDS [SEED]]      default: 7200 (`make soak-mixed`); SEED replays a mix
+"""
+import collections, os, random, re, signal, statistics, sys, threading, time
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import SANITIZED, SLOW, Worker, master, synthetic_images
+from tenants import allow
+from measured import Measured
+from mixed_compare import Ledger, compare, read, rows_of, sums
+from mixed_jobs import KINDS, Job
+
+LANES = 3  # sessions at once, about
+ROUND = 14  # jobs between two moments without a session
+FROZEN_AFTER = (4, 10)  # jobs of a round, then everybody holds still for a comparison
+WARM_UP_S = 600  # or half of the time, if that is less
+# Medians early and late may differ by so much. gRPC keeps threads that it once needed. With them, w1's malloc keeps
+# an arena each and caches of what was freed, which fill for a while; w2 runs without those (PLAIN).
+GROWTH = {"resident KiB": (8192, 2048), "descriptors": (0, 0), "threads": (3, 3)}
+PLAIN = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0"}
+USERS = {"heavy": dict(weight=4), "light": dict(weight=1, sessions=6, bytes="96MiB", calls=4096),
+         "programs": dict(weight=2), "tiny": dict(weight=2, sessions=1, bytes="1MiB")}
+
+
+def process(pid):
+    with open(f"/proc/{pid}/status") as f:
+        status = dict(line.split(":", 1) for line in f)
+    return dict(zip(GROWTH, (int(status["VmRSS"].split()[0]), len(os.listdir(f"/proc/{pid}/fd")),
+                             int(status["Threads"]))))
+
+
+class Soak:
+    """One run of the mix over a cluster."""
+
+    def __init__(self, cluster, seed, say=print):
+        self.cluster, self.seed, self.say = cluster, seed, say
+        self.begin, self.failures, self.ended = time.monotonic(), [], threading.Event()
+        self.jobs, self.kinds, self.lanes = 0, collections.Counter(), threading.Semaphore(LANES)
+        self.lock, self.looking, self.gate, self.running = *(threading.Lock() for _ in range(3)), set()
+        self.reads = collections.Counter()
+        self.ledger = Ledger(cluster)
+        self.quiet = []  # what the workers' processes held whenever nobody was there
+
+    def fail(self, text):
+        with self.lock:
+            self.failures.append(text)
+        self.say(f"  at {time.monotonic() - self.begin:.1f} s: {text}")
+
+    # ---- those who look on -------------------------------------------------------------------------
+
+    def watch_metrics(self):
+        before = [read(p) for p in self.cluster.pages]
+        while not self.ended.wait(0.1):
+            now = [read(p) for p in self.cluster.pages]
+            for i, (a, b) in enumerate(zip(before, now)):
+                for key in a:
+                    if re.match(r"[a-z_]+_total(\{|$)", key) and not b.get(key, -1) >= a[key]:
+                        self.fail(f"w{i + 1}: {key} went from {a[key]:.17g} to {b.get(key)}")
+            before, self.reads["scrapes"] = now, self.reads["scrapes"] + 1
+
+    def watch_status(self):
+        turn, seen = random.Random(self.seed), {}
+        while not self.ended.wait(0.7):
+            user = turn.choice(("watch", "heavy", "light"))
+            with self.looking:
+                rows = rows_of(self.cluster, user)
+            for row in rows.values():
+                for s in row["sessions"]:
+                    key, counts = (row["worker"], s["id"]), (s["bytes_in"], s["bytes_out"], s["age_s"])
+                    if any(now < then for now, then in zip(counts, seen.get(key, counts))):
+                        self.fail(f"status of {key}: {counts} after {seen[key]}")
+                    seen[key] = counts
+                    if user != "watch" and s["identity"] != f"spiffe://test/{user}":
+                        self.fail(f"{user} was shown a session of {s['identity']}")
+            self.reads["status"] += 1
+            while len(seen) > 1000:
+                seen.pop(next(iter(seen)))
+
+    def looker(self, what):
+        try:
+            what()
+        except Exception as e:  # a thread's end must not pass for silence
+            self.fail(f"{what.__name__}: {type(e).__name__}: {e}")
+
+    # ---- the mix -----------------------------------------------------------------------------------
+
+    def start(self):
+        """The next job of the mix, which depends on the seed and its number alone."""
+        self.jobs += 1
+        r = random.Random(f"{self.seed}:{self.jobs}")
+        kind = r.choices(list(KINDS), [weight for weight, _ in KINDS.values()])[0]
+        job = Job(self, kind, f"{kind}{self.jobs}", r)
+        self.lanes.acquire()
+        thread = threading.Thread(target=self.perform, args=(job,))
+        with self.lock:
+            self.running.add(job)
+        thread.start()
+        return thread
+
+    def perform(self, job):
+        try:
+            KINDS[job.kind][1](job)
+            self.kinds[job.kind] += 1
+        except Exception as e:
+            self.fail(f"job {job.name}: {type(e).__name__}: {e}")
+        finally:
+            job.tidy()
+            with self.lock:
+                self.running.discard(job)
+            self.lanes.release()
+
+    def compare(self, where):
+        with self.looking:
+            wrong = compare(self.cluster, self.ledger)
+        self.reads[where] += 1
+        for text in wrong:
+            self.fail(f"{where}, {self.jobs} jobs in: {text}")
+
+    def freeze(self):
+        """Whoever has a session holds still; the workers finish what has come."""
+        with self.gate:
+            held = list(self.running)
+            for job in held:
+                job.signal(signal.SIGSTOP)
+            try:
+                time.sleep(0.3)
+                self.compare("frozen")
+            finally:
+                for job in held:
+                    job.signal(signal.SIGCONT)
+
+    def empty(self):
+        """Nobody is there any more: everything returns to what it was."""
+        end = time.monotonic() + 30 * SLOW  # who is killed before it attaches has the lease
+        while any(sums(read(p)) for p in self.cluster.pages) and time.monotonic() < end:
+            time.sleep(0.1)
+        for i, p in enumerate(self.cluster.pages):
+            for key, left in sums(read(p)).items():
+                self.fail(f"w{i + 1} after {self.jobs} jobs, without a session: {key} is {left:g}")
+        self.compare("empty")
+        for text in self.ledger.settle():
+            self.fail(text)
+        with self.looking:
+            time.sleep(1)  # connections of whoever has gone, and the worker's own return of memory
+            self.quiet.append((time.monotonic(), [process(w.process.pid) for w in self.cluster.workers]))
+
+    def round(self, until):
+        threads = []
+        for i in range(ROUND):
+            if self.failures or (time.monotonic() > until and i > FROZEN_AFTER[0]):
+                break
+            threads.append(self.start())
+            if i in FROZEN_AFTER:
+                self.freeze()
+        for t in threads:
+            t.join()
+        self.empty()
+
+    # ---- the account -------------------------------------------------------------------------------
+
+    def line(self):
+        held = "; ".join(f"w{i + 1} {w['resident KiB']} KiB, {w['descriptors']} descriptors, {w['threads']} threads"
+                         for i, w in enumerate(self.quiet[-1][1]))
+        n = self.reads
+        self.say(f"{(time.monotonic() - self.begin) / 60:5.1f} min {self.jobs:6} jobs, {n['frozen']} + {n['empty']} "
+                 f"comparisons, {n['scrapes']} scrapes, {n['status']} looks; {held}")
+
+    def grown(self):
+        """Medians over the first and the last third of the quiet moments, the warm-up left out."""
+        warm = self.begin + min(WARM_UP_S, (time.monotonic() - self.begin) / 2)
+        moments = [held for when, held in self.quiet if when > warm]
+        third = len(moments) // 3
+        if not third:
+            self.say(f"  {len(self.quiet)} quiet moments: too few to tell whether anything grows")
+        for i in range(len(self.cluster.workers) if third else 0):
+            for field, bounds in GROWTH.items():
+                early, late = (statistics.median(m[i][field] for m in part)
+                               for part in (moments[:third], moments[-third:]))
+                self.say(f"  w{i + 1} {field:12} {early:9.0f} -> {late:9.0f}   (bound: {bounds[i]:+})")
+                if late - early > bounds[i] and not (SANITIZED and field == "resident KiB"):
+                    self.fail(f"w{i + 1}: {field} {early:.0f} -> {late:.0f}")
+
+    def run(self, seconds):
+        lookers = [threading.Thread(target=self.looker, args=(f,)) for f in (self.watch_metrics, self.watch_status)]
+        for t in lookers:
+            t.start()
+        until, told = self.begin + seconds, self.begin
+        try:
+            while time.monotonic() < until and not self.failures:
+                self.round(until)
+                if time.monotonic() - told > 60:
+                    told = time.monotonic()
+                    self.line()
+        finally:
+            self.ended.set()
+            for t in lookers:
+                t.join()
+        self.line()
+        self.say("  " + ", ".join(f"{n} {k}" for k, n in sorted(self.kinds.items())))
+        self.say(f"  {self.ledger.account()}")
+        self.grown()
+        return self.failures
+
+
+def cluster():
+    c = Measured(2, "limits: {sessions: 12, connections: 64, handshake_timeout: 30s, lease: 8s}\n",
+                 extra_allow="".join(allow(name, **quotas) for name, quotas in USERS.items())
+                 + '  - {identity: "spiffe://test/watch", role: observer}\n')
+    c.workers[1].stop()
+    c.workers[1] = Worker(c, "w2", c.worker_config(1), PLAIN)
+    for name in (*USERS, "watch", "stranger"):
+        c.issue(name, f"spiffe://test/{name}")
+    other = os.path.join(c.dir, "other-ca")
+    assert master("certs", "init", "--dir", other).returncode == 0
+    assert master("certs", "issue", "master", "--dir", other, "--uri", "spiffe://test/heavy").returncode == 0
+    with open(os.path.join(c.dir, "both.pem"), "w") as out:
+        for ca in (c.certs, other):
+            with open(os.path.join(ca, "ca.pem")) as f:
+                out.write(f.read())
+    c.looking = c.session("looking", "")
+    os.mkdir(os.path.join(c.dir, "data"))
+    synthetic_images(os.path.join(c.dir, "data"), n=256, n_test=64)
+    return c
+
+
+def main():
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 7200
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(1 << 30)
+    print(f"seed {seed}, {seconds:g} s", flush=True)
+    with cluster() as c:
+        failures = Soak(c, seed, lambda text: print(text, flush=True)).run(seconds)
+    print(f"{'not ok' if failures else 'ok'} mixed_sessions_leave_nothing_behind (seed {seed})")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""Clumsy input: every mistake is answered with file, line, a suggestion and the documented code."""
+import glob, json, os, re, signal, subprocess, sys, time
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+
+suite = Suite()
+DATA = "data: {format: npy, root: data, train: [train-x.npy, train-y.npy], test: [test-x.npy, test-y.npy]}\n"
+TAIL = ("loss: {kind: cross_entropy}\n"
+        "train: {epochs: 1, max_steps: 4, batch: 32, seed: 5, optimizer: {kind: sgd, lr: 0.1}}\n"
+        "checkpoint: {every_steps: 2}\n")
+STAGES = ("stages:\n"
+          "  - {name: a, at: master, layers: [{op: conv2d, out: 4, kernel: 3}, {op: relu}]}\n"
+          "  - {name: b, at: w1, layers: [{op: flatten}, {op: linear, out: 10}]}\n")
+
+
+def refused(name, body, code, *texts, command="check", args=()):
+    session = cluster.session(name, body)
+    done = master(command, session, *args, cwd=cluster.dir)
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    for t in texts:
+        assert re.search(t, done.stderr), (t, done.stderr)
+    return done
+
+
+@suite.test
+def good_session_passes_check_and_plan():
+    session = cluster.session("good", DATA + STAGES + TAIL)
+    done = master("check", session, cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    done = master("plan", session, cwd=cluster.dir)
+    assert done.returncode == 0 and "leaves the private network" in done.stdout, done.stdout + done.stderr
+    assert "labels: stay on the master" in done.stdout
+    assert re.search(r"activation of stage 'a'.*\[32, 4, 10, 10\].*50.0 KiB/step.*spiffe://test/w1", done.stdout), done.stdout
+    rows = json.loads(master("plan", "--json", session, cwd=cluster.dir).stdout)["egress"]
+    assert rows[0]["bytes_per_step"] == 32 * 4 * 10 * 10 * 4, rows
+
+
+@suite.test
+def unknown_key():
+    refused("unknown-key", DATA + STAGES + TAIL.replace("epochs", "epoch"), 3,
+            r"unknown-key\.yaml:\d+:\d+: .*epoch", r"did you mean 'epochs'")
+
+
+@suite.test
+def wrong_type():
+    refused("wrong-type", DATA + STAGES + TAIL.replace("batch: 32", "batch: many"), 3,
+            r"wrong-type\.yaml:\d+:\d+: .*many")
+
+
+@suite.test
+def unknown_worker():
+    refused("unknown-worker", DATA + STAGES.replace("at: w1", "at: w11") + TAIL, 3,
+            r"unknown-worker\.yaml:\d+:\d+: .*w11", "did you mean 'w1'")
+
+
+@suite.test
+def unknown_op_and_attribute():
+    refused("unknown-op", DATA + STAGES.replace("conv2d", "conv2") + TAIL, 3, r":\d+:\d+: .*conv2", "did you mean 'conv2d'")
+    refused("unknown-attr", DATA + STAGES.replace("kernel", "kernal") + TAIL, 3, r":\d+:\d+: .*kernal", "did you mean 'kernel'")
+
+
+@suite.test
+def impossible_shape():
+    refused("no-flatten", DATA + STAGES.replace("{op: flatten}, ", "") + TAIL, 3,
+            r"no-flatten\.yaml:\d+:\d+: .*flatten")
+    refused("big-kernel", DATA + STAGES.replace("kernel: 3", "kernel: 30") + TAIL, 3, r"big-kernel\.yaml:\d+:\d+:")
+
+
+@suite.test
+def raw_input_needs_permission():
+    refused("raw", DATA + STAGES.replace("at: master", "at: w1") + TAIL, 3, "raw_input_leaves")
+    refused("labels", DATA + STAGES + TAIL.replace("{kind: cross_entropy}", "{kind: cross_entropy, at: w1}"), 3, "labels_leave")
+
+
+@suite.test
+def data_problems():
+    refused("no-file", DATA.replace("train-x", "trian-x") + STAGES + TAIL, 7, "trian-x.npy")
+    with open(os.path.join(cluster.dir, "data", "train-x.npy"), "rb") as f:
+        whole = f.read()
+    for name, bytes_, text in (("cut", whole[:-100], "cut-x.npy"), ("magic", b"XXXX" + whole[4:], "magic-x.npy")):
+        with open(os.path.join(cluster.dir, "data", name + "-x.npy"), "wb") as f:
+            f.write(bytes_)
+        refused("data-" + name, DATA.replace("train-x", name + "-x") + STAGES + TAIL, 7, text)
+
+
+@suite.test
+def command_line():
+    assert master().returncode == 2
+    done = master("trian", "x.yaml")
+    assert done.returncode == 2 and "did you mean 'train'" in done.stderr, done.stderr
+    assert master("train").returncode == 2
+    assert master("train", "nothing.yaml").returncode == 3
+    session = cluster.session("set", DATA + STAGES + TAIL)
+    done = master("check", session, "--set", "train.bacth=3", cwd=cluster.dir)
+    assert done.returncode == 3 and "--set train.bacth=3" in done.stderr and "batch" in done.stderr, done.stderr
+    done = master("check", session, cwd=cluster.dir, env={"CLEAVE_TRAIN__BATCH": "zero"})
+    assert done.returncode == 3 and "CLEAVE_TRAIN__BATCH" in done.stderr, done.stderr
+
+
+@suite.test
+def init_writes_files_that_load():
+    folder = os.path.join(cluster.dir, "init")
+    os.mkdir(folder)
+    assert master("init", cwd=folder).returncode == 0
+    assert os.path.getsize(os.path.join(folder, "session.yaml")) > 500
+    done = master("plan", "session.yaml", "--set", "data.format=npy", "--set", f"data.root={cluster.dir}/data", "--set",
+                  "data.train=[train-x.npy, train-y.npy]", "--set", "data.test=[test-x.npy, test-y.npy]", cwd=folder)
+    assert done.returncode == 0 and "to worker-1 (spiffe://example.net/worker/worker-1)" in done.stdout, done
+    again = master("init", cwd=folder)
+    assert again.returncode == 1 and "nothing was written" in again.stderr
+
+
+@suite.test
+def a_master_that_is_not_allowed_reads_the_fix():
+    cluster.issue("nobody", "spiffe://test/nobody")
+    done = cluster.train(cluster.session("denied", DATA + STAGES + TAIL), "--set", "tls.cert=certs/nobody.pem",
+                         "--set", "tls.key=certs/nobody.key")
+    assert done.returncode == 4 and "not allowed: add identity spiffe://test/nobody to `allow`" in done.stderr, done.stderr
+    assert done.stderr.count(cluster.address(0)) == 1, done.stderr
+
+
+@suite.test
+def train_eval_predict():
+    session = cluster.session("life", DATA + STAGES + TAIL)
+    done = cluster.train(session, "--json")
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(l) for l in done.stdout.splitlines() if l.startswith("{")]
+    test = [e for e in events if e["event"] == "test"][0]
+    again = master("eval", session, "--json", cwd=cluster.dir)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout.splitlines()[-1])["loss"] == test["loss"]
+    out = os.path.join(cluster.dir, "p.npy")
+    done = master("predict", session, "--out", out, cwd=cluster.dir)
+    assert done.returncode == 0 and "[128, 10]" in done.stdout, done.stdout + done.stderr
+    assert os.path.getsize(out) > 128 * 10 * 4
+    repeat = cluster.train(session)
+    assert repeat.returncode == 3 and "--resume" in repeat.stderr and "--fresh" in repeat.stderr, repeat.stderr
+    assert cluster.train(session, "--fresh").returncode == 0
+
+
+@suite.test
+def egress_change_is_refused_on_resume():
+    session = cluster.session("egress", DATA + STAGES + TAIL)
+    assert cluster.train(session, "--max-steps", "2").returncode == 0
+    moved = DATA + STAGES.replace("kernel: 3", "kernel: 3, pad: 1") + TAIL
+    session = cluster.session("egress", moved)
+    done = cluster.train(session, "--resume")
+    assert done.returncode == 3 and "--accept-egress" in done.stderr, done.stderr
+
+
+@suite.test
+def doctor_names_the_step_and_the_fix():
+    session = cluster.session("doctor", DATA + STAGES + TAIL)
+    done = master("doctor", session, cwd=cluster.dir)
+    assert done.returncode == 0 and "all in order" in done.stdout, done.stdout
+    port = free_port()
+    done = master("doctor", session, "--set", f"workers.w1.address=127.0.0.1:{port}", cwd=cluster.dir)
+    assert done.returncode == 4 and "connect" in done.stdout and "fix:" in done.stdout, done.stdout
+    done = master("doctor", session, "--set", "workers.w1.identity=spiffe://test/other", cwd=cluster.dir)
+    assert done.returncode == 4 and "identity" in done.stdout, done.stdout
+    done = cluster.train(session, "--set", f"workers.w1.address=127.0.0.1:{port}")
+    assert done.returncode == 4 and "w1" in done.stderr, done.stderr
+
+
+@suite.test
+def interrupt_writes_a_checkpoint():
+    body = DATA + STAGES + TAIL.replace("epochs: 1, max_steps: 4", "epochs: 100000")
+    session = cluster.session("ctrlc", body)
+    p = subprocess.Popen([MASTER, "train", session], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cluster.dir)
+    until_checkpoint("ctrlc")
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=30 * SLOW)
+    assert p.returncode == 130 and "--resume" in out, (p.returncode, out, err)
+    steps = [int(d.split("-")[1]) for d in os.listdir(os.path.join(cluster.dir, "runs", "ctrlc")) if d.startswith("checkpoint-")]
+    done = cluster.train(session, "--resume", "--max-steps", str(max(steps) + 2))
+    assert done.returncode == 0, done.stderr
+
+
+@suite.test
+def divergence_ends_the_run():
+    session = cluster.session("hot", DATA + STAGES + TAIL.replace("epochs: 1, max_steps: 4", "epochs: 1000"))
+    done = cluster.train(session, "--set", "train.optimizer.kind=sgd", "--set", "train.optimizer.lr=1e30", timeout=60 * SLOW)
+    assert done.returncode == 9 and "train.optimizer.lr" in done.stderr, (done.returncode, done.stderr)
+    with open(os.path.join(cluster.dir, "runs", "hot", "metrics.jsonl")) as f:
+        losses = [json.loads(l)["loss"] for l in f]  # JSON has no NaN
+    assert losses[0] is not None and losses[-1] is None, losses
+
+
+@suite.test
+def a_schedule_ends_with_the_run():
+    """Also when the run is stopped half-way and resumed: --max-steps does not shorten it."""
+    session = cluster.session("falling", DATA + STAGES + TAIL.replace("max_steps: 4", "max_steps: 8, schedule: {kind: linear}"))
+    assert cluster.train(session, "--max-steps", "3").returncode == 0
+    done = cluster.train(session, "--resume")
+    assert done.returncode == 0, done.stderr
+    with open(os.path.join(cluster.dir, "runs", "falling", "metrics.jsonl")) as f:
+        rates = [json.loads(l)["lr"] for l in f if '"step"' in l]
+    assert len(rates) == 8, rates
+    for k, rate in enumerate(rates):
+        assert abs(rate / rates[0] - (1 - k / 8)) < 1e-5, rates
+
+
+def until_checkpoint(name):
+    """The run is under way and has completed a checkpoint: the manifest comes last."""
+    folder = os.path.join(cluster.dir, "runs", name)
+    until = time.monotonic() + 30 * SLOW
+    while not glob.glob(os.path.join(folder, "checkpoint-*", "MANIFEST.json")):
+        assert time.monotonic() < until, f"{name} did not start"
+        time.sleep(0.02)
+
+
+@suite.test
+def lost_worker_is_named():
+    body = DATA + STAGES + TAIL.replace("epochs: 1, max_steps: 4", "epochs: 100000").replace("every_steps: 2", "every_steps: 50")
+    session = cluster.session("lost", body)
+    p = subprocess.Popen([MASTER, "train", session], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cluster.dir)
+    until_checkpoint("lost")
+    begin = time.monotonic()
+    cluster.workers[0].kill()
+    out, err = p.communicate(timeout=40 * SLOW)
+    assert time.monotonic() - begin < 15 * SLOW
+    assert p.returncode == 6 and "'w1'" in err and re.search(r"step \d+", err) and "--resume" in err, (p.returncode, err)
+    cluster.restart(0)
+    steps = [int(d.split("-")[1]) for d in os.listdir(os.path.join(cluster.dir, "runs", "lost")) if d.startswith("checkpoint-")]
+    done = cluster.train(session, "--resume", "--max-steps", str(max(steps) + 3))
+    assert done.returncode == 0, done.stderr
+
+
+with Cluster(1) as cluster:
+    os.mkdir(os.path.join(cluster.dir, "data"))
+    synthetic_images(os.path.join(cluster.dir, "data"))
+    suite.main()

@@ -1,0 +1,27 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""A few seconds of mixed_soak.py: that the mix runs, that status, metrics and what was done agree while
+everybody holds still and when all have gone. That nothing grows takes longer (`make soak-mixed`)."""
+import os, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+import pyclient
+from cluster import SLOW, Suite
+from mixed_soak import Soak, cluster
+
+suite = Suite()
+
+
+@suite.test
+def sessions_of_all_kinds_leave_nothing_behind():
+    with cluster() as c:
+        soak = Soak(c, 8)
+        failures = soak.run(4 * SLOW)
+        assert not failures, failures
+        assert all(soak.reads[what] for what in ("frozen", "empty", "scrapes", "status")), soak.reads
+        assert len(soak.kinds) > 3 and sum(soak.ledger.closed) > 3, (soak.kinds, soak.ledger.account())
+
+
+if pyclient.MISSING:
+    print("skip mixed:", pyclient.MISSING)
+else:
+    suite.main()

@@ -1,0 +1,98 @@
+"""Convolutions in bf16 over real daemons: the bits of one process, a loss near that of f32, and a
+refusal by whoever cannot."""
+import json, os, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+
+suite = Suite()
+HAS = "avx512_bf16" in open("/proc/cpuinfo").read()
+LACKS = "this processor has no AVX512-BF16"
+OLDER = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "DNNL_MAX_CPU_ISA": "AVX512_CORE"}
+NET = [
+    ["{op: conv2d, out: 16, kernel: 3, pad: 1}", "{op: batchnorm}", "{op: relu}"],
+    ["{op: conv2d, out: 32, kernel: 3, pad: 1}", "{op: batchnorm}", "{op: relu}",
+     "{op: maxpool, kernel: 2}"],
+    ["{op: conv2d, out: 32, kernel: 1}", "{op: batchnorm}", "{op: relu}", "{op: flatten}",
+     "{op: linear, out: 10}"],
+]
+cluster = None
+
+
+def body(places, dtype, steps, pipeline="micro_batches: 2, schedule: 1f1b"):
+    text = IMAGE_DATA + "privacy: {raw_input_leaves: true}\nstages:\n"
+    for i, (at, layers) in enumerate(zip(places, NET)):
+        text += f"  - {{name: s{i}, at: {at}, layers: [{', '.join(layers)}]}}\n"
+    return text + ("loss: {kind: cross_entropy}\n"
+                   f"train: {{epochs: 100, max_steps: {steps}, batch: 32, seed: 5, dtype: {dtype}, "
+                   "optimizer: {kind: sgd, lr: 0.01}}\n"
+                   f"pipeline: {{{pipeline}}}\nlog: {{every: 1}}\n"
+                   "checkpoint: {every_steps: 100000}\n")
+
+
+def trained(tag, places, dtype, steps):
+    weights, log, _ = cluster.trained(tag, body(places, dtype, steps), steps)
+    return weights, [json.loads(line)["loss"] for line in log.splitlines()]
+
+
+@suite.test
+def split_equals_unsplit():
+    if not HAS:
+        return LACKS
+    reference, losses = trained("whole", ["master"] * 3, "bf16", 20)
+    for tag, places in (("split", ["master", "w1", "w2"]), ("far", ["w1", "w2", "w2"])):
+        weights, other = trained(tag, places, "bf16", 20)
+        for name in reference:
+            assert weights[name] == reference[name], f"{tag}: {name} differs"
+        assert other == losses, f"{tag}: the losses differ"
+
+
+@suite.test
+def loss_is_near_that_of_f32():
+    if not HAS:
+        return LACKS
+    plain, slow = trained("f32", ["master", "w1", "w2"], "f32", 200)
+    short, fast = trained("bf16", ["master", "w1", "w2"], "bf16", 200)
+    a, b = sum(slow[-20:]) / 20, sum(fast[-20:]) / 20
+    print(f"# mean loss of the last 20 of 200 steps: f32 {a:.6f}, bf16 {b:.6f}")
+    assert len(slow) == len(fast) == 200
+    assert 0 < abs(a - b) <= 0.01 * a, f"f32 {a}, bf16 {b}"
+    assert plain != short, "bf16 computed what f32 does"
+
+
+@suite.test
+def plan_says_it():
+    if not HAS:
+        return LACKS
+    session = cluster.session("said", body(["master", "w1", "w2"], "bf16", 20))
+    done = run(MASTER, "plan", session, cwd=cluster.dir)
+    assert "convolutions in bf16" in done.stdout, done.stdout + done.stderr
+    assert '"dtype":"bf16"' in run(MASTER, "plan", session, "--json", cwd=cluster.dir).stdout
+
+
+@suite.test
+def a_master_without_it_is_told():
+    session = cluster.session("here", body(["master", "w1", "w2"], "bf16", 20))
+    for verb in ("check", "plan", "train"):
+        done = run(MASTER, verb, session, cwd=cluster.dir, env=OLDER)
+        said = done.stdout + done.stderr
+        assert done.returncode != 0, f"{verb}: {said}"
+        for word in ("here.yaml:", "master: bf16 needs a processor with AVX512-BF16",
+                     "use train.dtype: f32"):
+            assert word in said, f"{verb} should say '{word}': {said}"
+
+
+@suite.test
+def a_worker_without_it_is_named():
+    with Cluster(1, env=OLDER) as old:
+        os.symlink(os.path.join(cluster.dir, "data"), os.path.join(old.dir, "data"))
+        done = old.train(old.session("there", body(["w1"] * 3, "bf16", 20)))
+        said = done.stdout + done.stderr
+        assert done.returncode != 0, said
+        for word in ("w1", "bf16 needs a processor with AVX512-BF16", "use train.dtype: f32"):
+            assert word in said, f"it should say '{word}': {said}"
+
+
+with Cluster(2) as cluster:
+    os.mkdir(os.path.join(cluster.dir, "data"))
+    synthetic_images(os.path.join(cluster.dir, "data"))
+    suite.main()

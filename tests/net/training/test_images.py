@@ -1,0 +1,173 @@
+"""A folder of images as training data, from files to trained weights over a worker."""
+import os, re, shutil, struct, sys, zlib
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+
+suite = Suite()
+HERE = os.path.dirname(os.path.abspath(__file__))
+CORPUS = os.path.join(HERE, "../../fuzz/corpus/image")
+CLASSES = ("blue", "green", "red")
+DATA = ("data:\n  format: images\n  root: photos\n  train: [train]\n  test: [test]\n"
+        "  normalize: {mean: [0.5, 0.5, 0.5], std: [0.25, 0.25, 0.25]}\n"
+        "  images: {resize: 18, crop: 16, train_crop: random_resized, area: [0.5, 1], flip: 0.5}\n")
+STAGES = ("stages:\n"
+          "  - {name: a, at: master, layers: [{op: conv2d, out: 8, kernel: 3}, {op: relu}, {op: maxpool, kernel: 2}]}\n"
+          "  - {name: b, at: w1, layers: [{op: flatten}, {op: linear, out: 3}]}\n")
+TAIL = ("loss: {kind: cross_entropy}\n"
+        "train: {epochs: 6, batch: 16, seed: 5, optimizer: {kind: adam, lr: 0.01}}\n")
+
+
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def write_png(path, width, height, rows):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as f:
+        f.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) +
+                chunk(b"IDAT", zlib.compress(b"".join(b"\0" + r for r in rows))) + chunk(b"IEND", b""))
+
+
+def photos(root, count, seed):
+    """Noise with a stripe in the colour of the class; sizes differ."""
+    import random
+    r = random.Random(seed)
+    for i in range(count):
+        label, width, height = i % 3, r.randrange(18, 40), r.randrange(18, 40)
+        rows = []
+        for y in range(height):
+            row = bytearray(r.randrange(100) for _ in range(3 * width))
+            if y % 4 < 2:
+                row[2 - label::3] = bytes(r.randrange(150, 256) for _ in range(width))
+            rows.append(bytes(row))
+        write_png(os.path.join(root, CLASSES[label], f"{i % 2}", f"{i:03}.png"), width, height, rows)
+
+
+def body(data=DATA, tail=TAIL):
+    return data + STAGES + tail
+
+
+def weights(name, step):
+    return checkpoint_tensors(os.path.join(cluster.dir, "runs", name), step)
+
+
+@suite.test
+def check_counts_images_and_classes():
+    session = cluster.session("count", body())
+    done = master("check", session, cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    assert "96 training samples in 3 classes" in done.stdout, done.stdout
+    plan = master("plan", session, cwd=cluster.dir)
+    assert re.search(r"activation of stage 'a'.*\[16, 8, 7, 7\]", plan.stdout), plan.stdout
+
+
+@suite.test
+def learns_and_predicts():
+    session = cluster.session("learn", body())
+    done = cluster.train(session)
+    assert done.returncode == 0, done.stderr
+    accuracy = float(re.search(r"test accuracy (\S+) %", done.stdout).group(1))
+    assert accuracy > 90, done.stdout  # one in three by chance
+    told = re.findall("test accuracy.*", done.stdout)
+    for sets in ((), ("--set", "data.images.train_crop=center", "--set", "data.images.flip=0")):  # nothing is random
+        done = master("eval", session, *sets, cwd=cluster.dir)
+        assert done.returncode == 0 and re.findall("test accuracy.*", done.stdout) == told, (told, done.stdout, done.stderr)
+
+    out = os.path.join(cluster.dir, "p.npy")
+    done = master("predict", session, "--out", out, cwd=cluster.dir)
+    assert done.returncode == 0 and re.search(rb"\(48, ?3[,)]", open(out, "rb").read(128)), done.stderr
+
+
+@suite.test
+def validation_is_of_all_classes():
+    """Held-back images are seen as in an evaluation; the end of the folder alone would be one class."""
+    data = DATA + "  validation: {fraction: 0.4}\n  limit_train: 72\n"
+    done = cluster.train(cluster.session("held", body(data)))
+    assert done.returncode == 0, done.stderr
+    told = re.findall(r"validation accuracy (\S+) %  \(loss \S+, (\d+) samples\)", done.stdout)
+    assert len(told) == 6 and told[0][1] == "29" and float(told[-1][0]) > 80, done.stdout
+
+
+@suite.test
+def threads_change_nothing():
+    """Same weights with 1 and 8 threads, and when the run is cut in two inside an epoch."""
+    for threads in (1, 8):
+        session = cluster.session(f"threads-{threads}", body(DATA + f"  threads: {threads}\n"))
+        done = cluster.train(session, "--max-steps", "14")
+        assert done.returncode == 0, done.stderr
+    assert weights("threads-1", 14) == weights("threads-8", 14)
+    session = cluster.session("resumed", body())
+    assert cluster.train(session, "--max-steps", "8").returncode == 0
+    done = cluster.train(session, "--resume", "--max-steps", "14")
+    assert done.returncode == 0, done.stderr
+    assert weights("threads-1", 14) == weights("resumed", 14)
+    other = cluster.session("still", body(DATA.replace("flip: 0.5", "flip: 0")))
+    assert cluster.train(other, "--max-steps", "14").returncode == 0
+    assert weights("threads-1", 14) != weights("still", 14)  # the flips were there
+
+
+@suite.test
+def jpeg_and_png_together():
+    root = os.path.join(cluster.dir, "photos", "mixed")
+    for name in ("rgb.jpg", "grey.jpg", "progressive.jpg", "cmyk.jpg"):
+        os.makedirs(os.path.join(root, "jpeg"), exist_ok=True)
+        shutil.copy(os.path.join(CORPUS, name), os.path.join(root, "jpeg"))
+    for name in ("palette.png", "grey_alpha.png", "grey16.png", "interlaced.png", "one_bit.png"):
+        os.makedirs(os.path.join(root, "png"), exist_ok=True)
+        shutil.copy(os.path.join(CORPUS, name), os.path.join(root, "png"))
+    data = DATA.replace("[train]", "[mixed]").replace("  test: [test]\n", "")
+    tail = TAIL.replace("batch: 16", "batch: 3").replace("epochs: 6", "epochs: 2")
+    done = cluster.train(cluster.session("mixed", body(data, tail)))
+    assert done.returncode == 0, done.stderr
+    grey = re.sub(r"normalize: .*", "normalize: {mean: [0.5], std: [0.25]}", data).replace("images: {", "images: {channels: 1, ")
+    done = cluster.train(cluster.session("mixed-grey", body(grey, tail)))
+    assert done.returncode == 0, done.stderr
+
+
+def damaged(name, corpus_file, text, command):
+    """A copy of the training folder with one bad file among the good ones."""
+    root = os.path.join(cluster.dir, "photos", name)
+    shutil.copytree(os.path.join(cluster.dir, "photos", "train"), root)
+    bad = "blue/0/000.png" if command == "check" else "blue/0/0001.png"  # one that check looks at, or not
+    shutil.copy(os.path.join(CORPUS, corpus_file), os.path.join(root, bad))
+    session = cluster.session(name, body(DATA.replace("[train]", f"[{name}]")))
+    done = master(command, session, cwd=cluster.dir)
+    assert done.returncode == 7, (done.returncode, done.stdout, done.stderr)
+    assert f"photos/{name}/{bad}: " in done.stderr and re.search(text, done.stderr), done.stderr
+
+
+@suite.test
+def bad_images_end_with_code_7():
+    damaged("bomb", "bomb.png", "60000 x 60000 are 3600000000 pixels, the limit is 67108864", "check")
+    damaged("no-image", "text.png", "neither PNG .* nor JPEG", "check")
+    damaged("cut-png", "truncated.png", "PNG: truncated", "train")
+    damaged("cut-jpeg", "truncated.jpg", "JPEG: Premature end", "train")
+    damaged("bomb-jpeg", "bomb.jpg", "raise data.images.max_pixels", "train")
+
+
+def refused(name, data, code, text, stages=STAGES):
+    done = master("check", cluster.session(name, data + stages + TAIL), cwd=cluster.dir)
+    assert done.returncode == code and re.search(text, done.stderr), (done.returncode, done.stderr)
+
+
+@suite.test
+def bad_folders_and_options():
+    refused("missing", DATA.replace("[train]", "[trian]"), 7, r"missing\.yaml:\d+:\d+: image folder .*/photos/trian: No such file")
+    os.makedirs(os.path.join(cluster.dir, "photos", "empty", "cat"))
+    refused("empty", DATA.replace("[train]", "[empty]"), 7, "class 'cat' has no .png, .jpg or .jpeg")
+    refused("flat", DATA.replace("[train]", "[train/red/0]"), 7, "one folder per class")
+    shutil.copytree(os.path.join(cluster.dir, "photos", "test", "red"), os.path.join(cluster.dir, "photos", "one", "red"))
+    refused("classes", DATA.replace("[test]", "[one]"), 7, "both folders need the same classes")
+    refused("two", DATA.replace("[train]", "[train, labels]"), 3, r"two\.yaml:\d+:\d+: 'data.train' must name one folder")
+    refused("no-crop", DATA.replace("crop: 16, ", ""), 3, r"no-crop\.yaml:\d+:\d+: .*set data.images.crop")
+    refused("channels", DATA.replace("{resize", "{channels: 2, resize"), 3, "channels must be 1 or 3")
+    refused("outputs", DATA, 3, r"outputs\.yaml:\d+:\d+: labels go up to 2, and the last layer has 2 outputs: it needs 3",
+            STAGES.replace("out: 3", "out: 2"))
+    refused("sizes", DATA.replace("crop: 16, train_crop: random_resized, area: [0.5, 1], ", ""), 7,
+            r"when resized, the first one is .*: set data.images.crop")
+
+
+with Cluster(1) as cluster:
+    for part, count, seed in (("train", 96, 1), ("test", 48, 2)):
+        photos(os.path.join(cluster.dir, "photos", part), count, seed)
+    suite.main()

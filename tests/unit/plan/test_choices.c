@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Numbers of micro-batches worth a look, and values between those that were measured.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "master/plan/plan.h"
+
+static void expect_choices(uint64_t batch, int64_t least, uint32_t also, const char *want) {
+  CLV_AUTO(clv_freep) uint32_t *list = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
+  uint32_t n = 0;
+  clv_err err = {0};
+  if (clv_micro_choices(batch, least, also, &list, &n, &err) != CLV_OK) fail_msg("%s", err.text);
+  for (uint32_t i = 0; i < n; i++) clv_bytes_printf(&got, "%s%u", i ? " " : "", list[i]);
+  assert_string_equal(got.data, want);
+}
+
+static void choices(void **state) {
+  (void)state;
+  expect_choices(1, 1, 0, "1");
+  expect_choices(16, 1, 0, "1 2 4 8 16");
+  expect_choices(24, 1, 0, "1 2 3 4 6 8 12 24"); /* 16 would make 12 of them */
+  expect_choices(24, 4, 0, "1 2 3 4 6");         /* none of fewer than four samples */
+  expect_choices(24, 4, 12, "1 2 3 4 6 12");     /* but the session's own */
+  expect_choices(37, 1, 0, "1 2 4 8 37");        /* eight: seven of 5, one of 2 */
+  expect_choices(37, 3, 0, "1 2 4");
+  expect_choices(4096, 8, 128, "1 2 4 8 16 32 64 128");
+}
+
+static void between(void **state) {
+  static const int64_t size[] = {16, 8, 2};
+  static const double value[] = {10, 6, 0};
+  static const struct {
+    double at, want;
+  } rows[] = {{99, 10}, {16, 10}, {12, 8}, {8, 6}, {5, 3}, {2, 0}, {1, 0}};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(rows); i++)
+    assert_true(clv_between(size, value, 3, rows[i].at) == rows[i].want);
+  assert_true(clv_between(size, value, 1, 3) == 10);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(choices), cmocka_unit_test(between)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Two answers of a worker become rates and shares.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "master/watch/status_int.h"
+
+static clv_remote_spec workers[] = {{.name = "w1", .address = "a:1"},
+                                    {.name = "w2", .address = "b:2"}};
+static clv_stage_spec stages[] = {{.name = "s0", .worker = -1}, {.name = "s1", .worker = 0}};
+static const clv_session_config config = {.name = "films",
+                                          .n_workers = 2,
+                                          .workers = workers,
+                                          .n_stages = 2,
+                                          .stages = stages,
+                                          .loss = {.worker = 0}};
+
+static clv_wire_module_status modules[2][2];
+static clv_wire_link_status links[2][1];
+static clv_wire_session_status sessions[2][1];
+static clv_wire_status_reply replies[2]; /* before and now */
+static status_memory memory;
+
+enum { BEFORE, NOW };
+
+static int begin(void **state) {
+  (void)state;
+  static clv_wire_module_status m[2][2] = {
+      {{.module = 1, .name = "", .forwards = 10, .backwards = 10, .compute_ns = 1000},
+       {.module = 2, .name = ""}},
+      {{.module = 1,
+        .name = "s1",
+        .forwards = 14,
+        .backwards = 13,
+        .evals = 1,
+        .compute_ns = 1000 + 500000000},
+       {.module = 2, .name = "(loss)"}}};
+  static clv_wire_link_status l[2] = {
+      {.peer = "", .bytes_in = 1000, .awaits = 5, .awaited_ns = 7, .sent_bytes = 50},
+      {.peer = "",
+       .bytes_in = 3000,
+       .round_trip_us = 82000,
+       .receiving_ns = 400000000,
+       .received_bytes = 800000,
+       .sent_bytes = 1000050,
+       .sending_ns = 250000000,
+       .measured_ns = 2000000000,
+       .awaits = 9,
+       .awaited_ns = 7 + 300000000}};
+  memcpy(modules, m, sizeof modules);
+  memcpy(links, l, sizeof links);
+  for (int i = 0; i < 2; i++) {
+    sessions[i][0] = (clv_wire_session_status){.name = "films",
+                                               .identity = "spiffe://a/b",
+                                               .age_ms = 2000 + 2000u * (unsigned)i,
+                                               .n_modules = 2,
+                                               .modules = modules[i],
+                                               .n_links = 1,
+                                               .links = links[i]};
+    memset(&sessions[i][0].session, 0xab, sizeof sessions[i][0].session);
+    replies[i] = (clv_wire_status_reply){.uptime_ms = 10000 + 2000u * (unsigned)i,
+                                         .worker = "w1",
+                                         .device = "cpu",
+                                         .has_about = true,
+                                         .about = {.software = "", .isa = "", .unix_ms = 5000},
+                                         .certificate_ends = 5 + 86400,
+                                         .n_sessions = 1,
+                                         .sessions = sessions[i]};
+  }
+  sessions[BEFORE][0].busy_ns = 1000000000;
+  sessions[NOW][0].busy_ns = 1500000000;
+  sessions[NOW][0].idle_ns = 400000000;
+  sessions[NOW][0].turn_ns = 100000000;
+  return 0;
+}
+
+static int end(void **state) {
+  (void)state;
+  clv_status_memory_done(&memory);
+  return 0;
+}
+
+static clv_status_worker look(uint32_t worker, bool compare) {
+  clv_status_worker w = {0};
+  clv_err err = {0};
+  if (clv_status_make(&config, worker, compare ? &replies[BEFORE] : NULL, &replies[NOW], &memory,
+                      &w, &err) != CLV_OK)
+    fail_msg("%s", err.text);
+  return w;
+}
+
+static void near(double got, double want) {
+  if (got < want - 1e-9 || got > want + 1e-9) fail_msg("%g, not %g", got, want);
+}
+
+static void rates_and_shares(void **state) {
+  (void)state;
+  clv_status_worker w = look(0, true);
+  const clv_status_session *s = &w.sessions[0];
+  const clv_status_link *l = &s->links[0];
+  near(w.over_s, 2);
+  near(w.certificate_days, 1);
+  assert_string_equal(s->id, "abababababababababababababababab");
+  near(s->busy, 0.5);
+  near(s->idle, 0.4);
+  near(s->turn, 0.1);
+  near(s->modules[0].calls_per_s, 4);
+  near(s->modules[0].computing, 0.5);
+  near(l->in_per_s, 1000);
+  near(l->round_trip_s, 0.082);
+  near(l->receiving, 0.2); /* of two seconds */
+  near(l->link_in_per_s, 2e6);
+  near(l->awaited, 0.3); /* of the second that the thread tells of */
+  near(l->awaits_per_s, 2);
+  near(l->sending, 0); /* the other side had not been asked before */
+}
+
+static void what_the_other_side_said_twice(void **state) {
+  (void)state;
+  links[NOW][0].awaited_ns = 7 + 900000000; /* most of it before the first answer */
+  near(look(0, true).sessions[0].links[0].awaited, 0.4);
+  end(NULL);
+  links[BEFORE][0].measured_ns = 1000000000;
+  const clv_status_link l = look(0, true).sessions[0].links[0];
+  near(l.sending, 0.25);
+  near(l.link_out_per_s, 4e6);
+}
+
+static void assert_module(const clv_status_module *m, const char *name, bool is_stage) {
+  if (name)
+    assert_string_equal(m->name, name);
+  else
+    assert_null(m->name);
+  assert_int_equal(m->is_stage, is_stage);
+}
+
+static void modules_of_a_run_are_its_stages(void **state) {
+  (void)state;
+  const clv_status_session *s = look(0, true).sessions;
+  assert_module(&s->modules[0], "s1", true);
+  assert_module(&s->modules[1], "loss", true);
+  end(NULL);
+  modules[NOW][0].name = modules[NOW][1].name = ""; /* a master of before told no names */
+  s = look(0, true).sessions;
+  assert_module(&s->modules[0], "s1", true);
+  assert_module(&s->modules[1], "loss", true);
+  end(NULL);
+  s = look(1, true).sessions; /* they are not at that worker */
+  assert_module(&s->modules[0], NULL, false);
+}
+
+static void other_modules_have_the_names_of_their_program(void **state) {
+  (void)state;
+  modules[NOW][0].name = "s1";
+  sessions[NOW][0].name = "other"; /* which may be a run of another file */
+  const clv_status_session *s = look(0, true).sessions;
+  assert_module(&s->modules[0], "s1", false);
+  assert_module(&s->modules[1], "(loss)", false);
+  end(NULL);
+  sessions[NOW][0].name = "films"; /* the session's name, and modules of a program of its own */
+  modules[NOW][0].name = "encoder";
+  assert_module(&look(0, true).sessions[0].modules[0], "encoder", false);
+}
+
+/* A session that is new, and one of a worker that has been restarted, is compared with its beginning. */
+static void what_is_new_is_compared_with_its_beginning(void **state) {
+  (void)state;
+  clv_status_worker w = look(0, false);
+  near(w.over_s, 12);
+  near(w.sessions[0].links[0].in_per_s, 3000 / 4.0);
+  near(w.sessions[0].busy, 0.75);
+  end(NULL);
+  sessions[NOW][0].epoch = 2;
+  near(look(0, true).sessions[0].links[0].in_per_s, 3000 / 4.0);
+  end(NULL);
+  sessions[NOW][0].epoch = 0;
+  memset(&replies[NOW].incarnation, 1, sizeof replies[NOW].incarnation);
+  near(look(0, true).over_s, 12);
+}
+
+static void numbers_that_fall_back_are_no_difference(void **state) {
+  (void)state;
+  links[NOW][0].bytes_in = 5;
+  sessions[NOW][0].busy_ns = 0;
+  replies[NOW].uptime_ms = 1;
+  clv_status_worker w = look(0, true);
+  near(w.over_s, 0);
+  near(w.sessions[0].links[0].in_per_s, 0);
+  near(w.sessions[0].busy, 0);
+  near(w.sessions[0].idle, 0.8);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(rates_and_shares),
+      TEST(what_the_other_side_said_twice),
+      TEST(modules_of_a_run_are_its_stages),
+      TEST(other_modules_have_the_names_of_their_program),
+      TEST(what_is_new_is_compared_with_its_beginning),
+      TEST(numbers_that_fall_back_are_no_difference),
+  };
+  return cmocka_run_group_tests_name("status_make", tests, NULL, NULL);
+}
