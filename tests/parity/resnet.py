@@ -67,7 +67,7 @@ def arrays(values):
 
 
 def our_run(folder, arch, classes, state, parts):
-    """parts: [(range, x, dy)]. What tests/parity/shards.c writes."""
+    """parts: [(range, x, dy)]. What tests/parity/stages.c writes."""
     given, wanted = (os.path.join(folder, f"{arch}-{n}.safetensors") for n in ("in", "out"))
     tensors = dict(state)
     for i, (_, x, dy) in enumerate(parts):
@@ -75,7 +75,7 @@ def our_run(folder, arch, classes, state, parts):
     export.write_safetensors(given, tensors)
     shape = ",".join(map(str, parts[0][1].shape))
     model = f"{{arch: {arch}, classes: {classes}}}"
-    done = subprocess.run([os.path.join(BIN, "parity/shards"), model, shape, given, wanted,
+    done = subprocess.run([os.path.join(BIN, "parity/stages"), model, shape, given, wanted,
                            *(r for r, _, _ in parts)], stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stderr
     return {n: t.numpy() for n, t in read_safetensors(wanted).items()}

@@ -2,7 +2,7 @@
  *
  * One training forward and backward of parts of a model on the CPU backend, from tensors in a file:
  *
- *   shards MODEL N,C,H,W IN.safetensors OUT.safetensors RANGE...
+ *   stages MODEL N,C,H,W IN.safetensors OUT.safetensors RANGE...
  *
  * MODEL is the session file's `model:` ("{arch: resnet18}") over inputs of that shape, the ranges
  * are its stages. IN holds the parameters and, for part i, its input "i.x" and the gradient of its
@@ -141,7 +141,7 @@ static clv_code run(int argc, char **argv, clv_err *err) {
   int n = argc - 5;
   if (n < 1 || n > MAX_PARTS ||
       sscanf(argv[2], "%lld,%lld,%lld,%lld", &d[0], &d[1], &d[2], &d[3]) != 4)
-    return clv_fail(err, CLV_INVALID, "shards MODEL N,C,H,W IN OUT RANGE...");
+    return clv_fail(err, CLV_INVALID, "stages MODEL N,C,H,W IN OUT RANGE...");
   clv_shape in = CLV_SHAPE(d[0], d[1], d[2], d[3]);
   CLV_TRY(read_model(argv[1], argv + 5, n, &in, &whole, first, last, err));
   CLV_TRY(clv_weights_open(argv[3], 0, &f, err));
@@ -156,6 +156,6 @@ int main(int argc, char **argv) {
   clv_err err = {0};
   clv_backend_cpu()->set_threads(1);
   if (run(argc, argv, &err) == CLV_OK) return 0;
-  fprintf(stderr, "shards: %s\n", err.text);
+  fprintf(stderr, "stages: %s\n", err.text);
   return 1;
 }
