@@ -104,7 +104,9 @@ static clv_code man_session(clv_bytes *out, clv_err *err) {
   return clv_config_man(CLV_CONFIG_SESSION, out, err);
 }
 
-static const clv_cli_page pages[] = {{"cleave-session.yaml", 5, man_session}};
+static const clv_cli_page pages[] = {
+    {.name = "cleave-session.yaml", .section = 5, .write = man_session},
+};
 
 int main(int argc, char **argv) {
   static const clv_cli cli = {

@@ -47,7 +47,9 @@ static clv_code man_worker(clv_bytes *out, clv_err *err) {
   return clv_config_man(CLV_CONFIG_WORKER, out, err);
 }
 
-static const clv_cli_page pages[] = {{"cleave-worker.yaml", 5, man_worker}};
+static const clv_cli_page pages[] = {
+    {.name = "cleave-worker.yaml", .section = 5, .write = man_worker},
+};
 
 int main(int argc, char **argv) {
   static const clv_cli cli = {

@@ -29,9 +29,11 @@ static unsigned show_ready(void *user, clv_bytes *out) {
 
 clv_code clv_metrics_endpoint_open(const clv_worker_config *c, clv_metrics_endpoint **ret,
                                    clv_err *err) {
-  static const clv_http_page pages[] = {{"/metrics", CLV_METRICS_TYPE, show_metrics},
-                                        {"/healthz", CLV_HTTP_TEXT, clv_http_health},
-                                        {"/readyz", CLV_HTTP_TEXT, show_ready}};
+  static const clv_http_page pages[] = {
+      {.path = "/metrics", .type = CLV_METRICS_TYPE, .write = show_metrics},
+      {.path = "/healthz", .type = CLV_HTTP_TEXT, .write = clv_http_health},
+      {.path = "/readyz", .type = CLV_HTTP_TEXT, .write = show_ready},
+  };
   CLV_AUTO(clv_metrics_endpoint_closep) clv_metrics_endpoint *p = NULL;
   if (!c->metrics.listen) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));

@@ -3,18 +3,23 @@
 
 /* clang-format off */
 const clv_exit_row clv_exit_rows[] = {
-    {CLV_EXIT_OK,          false, true,  "done"},
-    {CLV_EXIT_FAILED,      false, true,  "the command failed; the message says why"},
-    {CLV_EXIT_USAGE,       false, true,  "wrong usage"},
-    {CLV_EXIT_CONFIG,      false, true,  "a configuration file is wrong (file:line:column in the message)"},
-    {CLV_EXIT_CONNECT,     true,  true,  "address, connection, TLS or authorisation"},
-    {CLV_EXIT_TIMEOUT,     true,  false, "something took too long"},
-    {CLV_EXIT_WORKER_LOST, true,  false, "a worker was lost; the named checkpoint is usable"},
-    {CLV_EXIT_DATA,        true,  true,  "data, weights or artifacts are missing or damaged"},
-    {CLV_EXIT_CHECKPOINT,  true,  false, "no usable checkpoint"},
-    {CLV_EXIT_DIVERGED,    true,  false, "diverged: 20 steps in a row had gradients that were not finite"},
-    {CLV_EXIT_INTERNAL,    true,  false, "internal error"},
-    {CLV_EXIT_INTERRUPTED, false, false, "interrupted or stopped, after a checkpoint"},
+    {.code = CLV_EXIT_OK, .worker = true, .doc = "done"},
+    {.code = CLV_EXIT_FAILED, .worker = true, .doc = "the command failed; the message says why"},
+    {.code = CLV_EXIT_USAGE, .worker = true, .doc = "wrong usage"},
+    {.code = CLV_EXIT_CONFIG, .worker = true,
+     .doc = "a configuration file is wrong (file:line:column in the message)"},
+    {.code = CLV_EXIT_CONNECT, .points = true, .worker = true,
+     .doc = "address, connection, TLS or authorisation"},
+    {.code = CLV_EXIT_TIMEOUT, .points = true, .doc = "something took too long"},
+    {.code = CLV_EXIT_WORKER_LOST, .points = true,
+     .doc = "a worker was lost; the named checkpoint is usable"},
+    {.code = CLV_EXIT_DATA, .points = true, .worker = true,
+     .doc = "data, weights or artifacts are missing or damaged"},
+    {.code = CLV_EXIT_CHECKPOINT, .points = true, .doc = "no usable checkpoint"},
+    {.code = CLV_EXIT_DIVERGED, .points = true,
+     .doc = "diverged: 20 steps in a row had gradients that were not finite"},
+    {.code = CLV_EXIT_INTERNAL, .points = true, .doc = "internal error"},
+    {.code = CLV_EXIT_INTERRUPTED, .doc = "interrupted or stopped, after a checkpoint"},
 };
 /* clang-format on */
 const size_t clv_exit_n_rows = CLV_COUNT(clv_exit_rows);

@@ -85,9 +85,12 @@ static const struct {
   clv_cli_offer offer;
   const char *suffix;
 } offers[] = {
-    {".yaml", CLV_OFFER_FILES, ".yaml"}, {".pem", CLV_OFFER_FILES, ".pem"},
-    {"FILE", CLV_OFFER_FILES, ""},       {"PATH", CLV_OFFER_FILES, ""},
-    {"DIR", CLV_OFFER_FOLDERS, ""},      {"RUN", CLV_OFFER_FOLDERS, ""},
+    {.ending = ".yaml", .offer = CLV_OFFER_FILES, .suffix = ".yaml"},
+    {.ending = ".pem", .offer = CLV_OFFER_FILES, .suffix = ".pem"},
+    {.ending = "FILE", .offer = CLV_OFFER_FILES, .suffix = ""},
+    {.ending = "PATH", .offer = CLV_OFFER_FILES, .suffix = ""},
+    {.ending = "DIR", .offer = CLV_OFFER_FOLDERS, .suffix = ""},
+    {.ending = "RUN", .offer = CLV_OFFER_FOLDERS, .suffix = ""},
 };
 
 static void find_offer(clv_cli_arg *arg) {

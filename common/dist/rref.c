@@ -149,11 +149,11 @@ void rref_wake_by(clv_rrefs *t, uint64_t at_ns) { t->due = CLV_MIN(t->due, at_ns
 
 const clv_rref_failure *rref_refusal(clv_code code) {
   static const clv_rref_failure refusals[] = {
-      {CLV_NOT_FOUND, "no such reference, not yours, or let go when you were silent for a lease",
-       ""},
-      {CLV_EXISTS, "a reference of this id exists", ""},
-      {CLV_EXHAUSTED, "too many references, or no memory left in the session", ""},
-      {CLV_UNAVAILABLE, "the reference's owner has not been heard of for a lease", ""},
+      {.code = CLV_NOT_FOUND,
+       .text = "no such reference, not yours, or let go when you were silent for a lease"},
+      {.code = CLV_EXISTS, .text = "a reference of this id exists"},
+      {.code = CLV_EXHAUSTED, .text = "too many references, or no memory left in the session"},
+      {.code = CLV_UNAVAILABLE, .text = "the reference's owner has not been heard of for a lease"},
   };
   for (size_t i = 0; i < CLV_COUNT(refusals); i++)
     if (refusals[i].code == code) return &refusals[i];

@@ -95,22 +95,25 @@ static void build_info(clv_metrics_out *out, const void *numbers) {
 
 /* clang-format off */
 static const clv_metric about[] = {
-    {"cleave_build_info", CLV_GAUGE, "", "1, with the program and its version as labels.", 0,
-     build_info},
-    {"process_open_fds", CLV_GAUGE, "", "File descriptors that are open.", AT(fds), NULL},
-    {"process_max_fds", CLV_GAUGE, "", "File descriptors that may be open.", AT(max_fds), NULL},
+    {.name = "cleave_build_info", .kind = CLV_GAUGE, .unit = "",
+     .help = "1, with the program and its version as labels.", .write = build_info},
+    {.name = "process_open_fds", .kind = CLV_GAUGE, .unit = "",
+     .help = "File descriptors that are open.", .at = AT(fds)},
+    {.name = "process_max_fds", .kind = CLV_GAUGE, .unit = "",
+     .help = "File descriptors that may be open.", .at = AT(max_fds)},
 };
 
 static const clv_metric from_stat[] = {
-    {"process_cpu_seconds_total", CLV_COUNTER, "seconds",
-     "Processor time, user and system together.", AT(cpu_s), NULL},
-    {"process_resident_memory_bytes", CLV_GAUGE, "bytes", "Memory that is resident.",
-     AT(resident_bytes), NULL},
-    {"process_virtual_memory_bytes", CLV_GAUGE, "bytes", "Addresses in use.", AT(virtual_bytes),
-     NULL},
-    {"process_start_time_seconds", CLV_GAUGE, "seconds", "When it started, in seconds since 1970.",
-     AT(start_s), NULL},
-    {"process_threads", CLV_GAUGE, "", "Threads.", AT(threads), NULL},
+    {.name = "process_cpu_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
+     .help = "Processor time, user and system together.", .at = AT(cpu_s)},
+    {.name = "process_resident_memory_bytes", .kind = CLV_GAUGE, .unit = "bytes",
+     .help = "Memory that is resident.", .at = AT(resident_bytes)},
+    {.name = "process_virtual_memory_bytes", .kind = CLV_GAUGE, .unit = "bytes",
+     .help = "Addresses in use.", .at = AT(virtual_bytes)},
+    {.name = "process_start_time_seconds", .kind = CLV_GAUGE, .unit = "seconds",
+     .help = "When it started, in seconds since 1970.", .at = AT(start_s)},
+    {.name = "process_threads", .kind = CLV_GAUGE, .unit = "", .help = "Threads.",
+     .at = AT(threads)},
 };
 /* clang-format on */
 

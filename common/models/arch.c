@@ -167,9 +167,12 @@ static const struct {
   clv_code (*set)(const clv_session_config *c, const clv_attr_spec *a, clv_arch_args *r,
                   clv_err *err);
 } keys[] = {
-    {"hidden", MLP, set_hidden},         {"activation", MLP, set_activation},
-    {"width", CNN, set_width},           {"batchnorm", CNN, set_batchnorm},
-    {"dropout", MLP | CNN, set_dropout}, {"classes", MLP | CNN | LENET | RESNET, set_classes},
+    {.key = "hidden", .archs = MLP, .set = set_hidden},
+    {.key = "activation", .archs = MLP, .set = set_activation},
+    {.key = "width", .archs = CNN, .set = set_width},
+    {.key = "batchnorm", .archs = CNN, .set = set_batchnorm},
+    {.key = "dropout", .archs = MLP | CNN, .set = set_dropout},
+    {.key = "classes", .archs = MLP | CNN | LENET | RESNET, .set = set_classes},
 };
 
 static clv_code set_key(const clv_session_config *c, const clv_attr_spec *a, clv_arch_args *r,

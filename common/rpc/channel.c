@@ -224,14 +224,20 @@ static const struct {
   clv_code code;
   const char *meaning;
 } REASONS[] = {
-    {"CERTIFICATE_VERIFY_FAILED", CLV_UNAUTHENTICATED, NOT_OUR_CA},
-    {"certificate verify failed", CLV_UNAUTHENTICATED, NOT_OUR_CA},
-    {"alert certificate required", CLV_UNAUTHENTICATED, "the server wants a client certificate"},
-    {"alert", CLV_UNAUTHENTICATED, "the server refused the TLS handshake"},
-    {"andshake", CLV_UNAUTHENTICATED, "the TLS handshake failed"},
-    {"DNS resolution failed", CLV_NOT_FOUND, "the name cannot be resolved"},
-    {"Connection refused", CLV_UNAVAILABLE, "nobody listens there"},
-    {"", CLV_UNAVAILABLE, "cannot connect"},
+    {.word = "CERTIFICATE_VERIFY_FAILED", .code = CLV_UNAUTHENTICATED, .meaning = NOT_OUR_CA},
+    {.word = "certificate verify failed", .code = CLV_UNAUTHENTICATED, .meaning = NOT_OUR_CA},
+    {.word = "alert certificate required",
+     .code = CLV_UNAUTHENTICATED,
+     .meaning = "the server wants a client certificate"},
+    {.word = "alert",
+     .code = CLV_UNAUTHENTICATED,
+     .meaning = "the server refused the TLS handshake"},
+    {.word = "andshake", .code = CLV_UNAUTHENTICATED, .meaning = "the TLS handshake failed"},
+    {.word = "DNS resolution failed",
+     .code = CLV_NOT_FOUND,
+     .meaning = "the name cannot be resolved"},
+    {.word = "Connection refused", .code = CLV_UNAVAILABLE, .meaning = "nobody listens there"},
+    {.word = "", .code = CLV_UNAVAILABLE, .meaning = "cannot connect"},
 };
 
 /* What the text of a failed dial means. In TLS 1.3 a server judges our certificate when our side of

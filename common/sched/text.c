@@ -157,12 +157,14 @@ static clv_code parse_header(parser *p) {
     const char *name;
     uint32_t *value, limit;
     bool needed;
-  } keys[] = {{"stages", &shape.n_stages, CLV_SCHED_STAGES, true},
-              {"ranks", &shape.n_ranks, CLV_SCHED_RANKS, true},
-              {"micro-batches", &shape.n_micro, CLV_SCHED_MICROS, true},
-              {"first-backward", &shape.first_backward, CLV_SCHED_STAGES, false},
-              {"accumulate", &shape.n_accumulate, CLV_SCHED_MICROS, false},
-              {"window", &window, CLV_SCHED_MICROS + 1, false}};
+  } keys[] = {
+      {.name = "stages", .value = &shape.n_stages, .limit = CLV_SCHED_STAGES, .needed = true},
+      {.name = "ranks", .value = &shape.n_ranks, .limit = CLV_SCHED_RANKS, .needed = true},
+      {.name = "micro-batches", .value = &shape.n_micro, .limit = CLV_SCHED_MICROS, .needed = true},
+      {.name = "first-backward", .value = &shape.first_backward, .limit = CLV_SCHED_STAGES},
+      {.name = "accumulate", .value = &shape.n_accumulate, .limit = CLV_SCHED_MICROS},
+      {.name = "window", .value = &window, .limit = CLV_SCHED_MICROS + 1},
+  };
   char buf[32];
   if (!next_line(p) || !word_is(p, "schedule"))
     return refuse(p, "a schedule starts with \"schedule KIND stages N ranks N micro-batches N\"");

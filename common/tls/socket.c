@@ -42,14 +42,21 @@ static const struct {
   clv_code code;
   const char *fix;
 } connect_fixes[] = {
-    {ECONNREFUSED, CLV_UNAVAILABLE,
-     "nothing listens there: is cleave-worker running, on this port and on this address (its "
-     "default is loopback only)?"},
-    {ETIMEDOUT, CLV_DEADLINE,
-     "packets get no answer: look at firewalls and security groups between the hosts"},
-    {EHOSTUNREACH, CLV_UNAVAILABLE, "no route to this host: check the address and the routes"},
-    {ENETUNREACH, CLV_UNAVAILABLE, "no route to this network: check the address and the routes"},
-    {0, CLV_UNAVAILABLE, "check the address and the port"},
+    {.error = ECONNREFUSED,
+     .code = CLV_UNAVAILABLE,
+     .fix =
+         "nothing listens there: is cleave-worker running, on this port and on this address (its "
+         "default is loopback only)?"},
+    {.error = ETIMEDOUT,
+     .code = CLV_DEADLINE,
+     .fix = "packets get no answer: look at firewalls and security groups between the hosts"},
+    {.error = EHOSTUNREACH,
+     .code = CLV_UNAVAILABLE,
+     .fix = "no route to this host: check the address and the routes"},
+    {.error = ENETUNREACH,
+     .code = CLV_UNAVAILABLE,
+     .fix = "no route to this network: check the address and the routes"},
+    {.error = 0, .code = CLV_UNAVAILABLE, .fix = "check the address and the port"},
 };
 
 static void set_address(clv_tls_socket *s, const struct addrinfo *a) {

@@ -12,12 +12,28 @@
 /* ---- element types and names ----------------------------------------------------------------- */
 
 static const clv_weights_type types[] = {
-    {"F32", 4, CLV_F32}, {"F64", 8, CLV_F64},   {"F16", 2, CLV_F16},   {"BF16", 2, CLV_BF16},
-    {"I64", 8, CLV_I64}, {"I32", 4, CLV_I32},   {"U8", 1, CLV_U8},     {"BOOL", 1, 0},
-    {"I8", 1, 0},        {"I16", 2, 0},         {"U16", 2, 0},         {"U32", 4, 0},
-    {"U64", 8, 0},       {"C64", 8, 0},         {"F8_E4M3", 1, 0},     {"F8_E5M2", 1, 0},
-    {"F8_E8M0", 1, 0},   {"F8_E4M3FNUZ", 1, 0}, {"F8_E5M2FNUZ", 1, 0}, {"F4", 0, 0},
-    {"F6_E2M3", 0, 0},   {"F6_E3M2", 0, 0},
+    {.name = "F32", .bytes = 4, .dtype = CLV_F32},
+    {.name = "F64", .bytes = 8, .dtype = CLV_F64},
+    {.name = "F16", .bytes = 2, .dtype = CLV_F16},
+    {.name = "BF16", .bytes = 2, .dtype = CLV_BF16},
+    {.name = "I64", .bytes = 8, .dtype = CLV_I64},
+    {.name = "I32", .bytes = 4, .dtype = CLV_I32},
+    {.name = "U8", .bytes = 1, .dtype = CLV_U8},
+    {.name = "BOOL", .bytes = 1},
+    {.name = "I8", .bytes = 1},
+    {.name = "I16", .bytes = 2},
+    {.name = "U16", .bytes = 2},
+    {.name = "U32", .bytes = 4},
+    {.name = "U64", .bytes = 8},
+    {.name = "C64", .bytes = 8},
+    {.name = "F8_E4M3", .bytes = 1},
+    {.name = "F8_E5M2", .bytes = 1},
+    {.name = "F8_E8M0", .bytes = 1},
+    {.name = "F8_E4M3FNUZ", .bytes = 1},
+    {.name = "F8_E5M2FNUZ", .bytes = 1},
+    {.name = "F4"},
+    {.name = "F6_E2M3"},
+    {.name = "F6_E3M2"},
 };
 
 const clv_weights_type *clv_weights_type_find(const char *name) {

@@ -49,35 +49,36 @@ typedef struct field {
 } field;
 
 #define IN(type, member) offsetof(type, member)
-#define TEXT_IN(type, member) TEXT, offsetof(type, member), sizeof(((type *)NULL)->member)
+#define TEXT_IN(type, member) \
+  .kind = TEXT, .offset = offsetof(type, member), .size = sizeof(((type *)NULL)->member)
 
 static const field head_fields[] = {
-    {"name", TEXT_IN(clv_run_record, name)},
-    {"session", TEXT_IN(clv_run_record, session)},
-    {"config_sha256", TEXT_IN(clv_run_record, config_sha256)},
-    {"earlier_attempts", WHOLE, IN(clv_run_record, earlier), 0},
+    {.key = "name", TEXT_IN(clv_run_record, name)},
+    {.key = "session", TEXT_IN(clv_run_record, session)},
+    {.key = "config_sha256", TEXT_IN(clv_run_record, config_sha256)},
+    {.key = "earlier_attempts", .kind = WHOLE, .offset = IN(clv_run_record, earlier)},
 };
 static const field best_fields[] = {
-    {"what", TEXT_IN(clv_run_best, what)},
-    {"step", WHOLE, IN(clv_run_best, step), 0},
-    {"loss", REAL, IN(clv_run_best, loss), 0},
-    {"accuracy", REAL, IN(clv_run_best, accuracy), 0},
+    {.key = "what", TEXT_IN(clv_run_best, what)},
+    {.key = "step", .kind = WHOLE, .offset = IN(clv_run_best, step)},
+    {.key = "loss", .kind = REAL, .offset = IN(clv_run_best, loss)},
+    {.key = "accuracy", .kind = REAL, .offset = IN(clv_run_best, accuracy)},
 };
 static const field attempt_fields[] = {
-    {"status", STATUS, IN(clv_run_attempt, status), 0},
-    {"code", WHOLE, IN(clv_run_attempt, code), 0},
-    {"text", TEXT_IN(clv_run_attempt, text)},
-    {"began_ms", WHOLE, IN(clv_run_attempt, began_ms), 0},
-    {"ended_ms", WHOLE, IN(clv_run_attempt, ended_ms), 0},
-    {"host", TEXT_IN(clv_run_attempt, host)},
-    {"boot", TEXT_IN(clv_run_attempt, boot)},
-    {"pid", WHOLE, IN(clv_run_attempt, pid), 0},
-    {"pid_start", WHOLE, IN(clv_run_attempt, pid_start), 0},
-    {"from_step", WHOLE, IN(clv_run_attempt, from_step), 0},
-    {"step", WHOLE, IN(clv_run_attempt, step), 0},
-    {"total_steps", WHOLE, IN(clv_run_attempt, total_steps), 0},
-    {"loss", REAL, IN(clv_run_attempt, loss), 0},
-    {"accuracy", REAL, IN(clv_run_attempt, accuracy), 0},
+    {.key = "status", .kind = STATUS, .offset = IN(clv_run_attempt, status)},
+    {.key = "code", .kind = WHOLE, .offset = IN(clv_run_attempt, code)},
+    {.key = "text", TEXT_IN(clv_run_attempt, text)},
+    {.key = "began_ms", .kind = WHOLE, .offset = IN(clv_run_attempt, began_ms)},
+    {.key = "ended_ms", .kind = WHOLE, .offset = IN(clv_run_attempt, ended_ms)},
+    {.key = "host", TEXT_IN(clv_run_attempt, host)},
+    {.key = "boot", TEXT_IN(clv_run_attempt, boot)},
+    {.key = "pid", .kind = WHOLE, .offset = IN(clv_run_attempt, pid)},
+    {.key = "pid_start", .kind = WHOLE, .offset = IN(clv_run_attempt, pid_start)},
+    {.key = "from_step", .kind = WHOLE, .offset = IN(clv_run_attempt, from_step)},
+    {.key = "step", .kind = WHOLE, .offset = IN(clv_run_attempt, step)},
+    {.key = "total_steps", .kind = WHOLE, .offset = IN(clv_run_attempt, total_steps)},
+    {.key = "loss", .kind = REAL, .offset = IN(clv_run_attempt, loss)},
+    {.key = "accuracy", .kind = REAL, .offset = IN(clv_run_attempt, accuracy)},
 };
 
 /* ---- writing ------------------------------------------------------------------------------------- */

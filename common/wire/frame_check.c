@@ -8,46 +8,85 @@
 typedef struct kind_rule {
   const char *name;
   unsigned needs, may; /* bodies */
-  bool context;        /* must name one */
+  bool needs_context, needs_id, may_name_worker;
   uint32_t min_tensors, max_tensors;
-  bool message; /* must have an id */
-  bool to;      /* may name a worker */
 } kind_rule;
 
 static const kind_rule rules[CLV_FRAME_KINDS] = {
-    [CLV_ATTACH] = {"ATTACH", BODY_ATTACH, 0, false, 0, 0, false, false},
-    [CLV_ATTACHED] = {"ATTACHED", BODY_ATTACHED, 0, false, 0, 0, false, false},
-    [CLV_ABORT] = {"ABORT", BODY_FAILURE, 0, false, 0, 0, false, false},
-    [CLV_CREDIT] = {"CREDIT", BODY_CREDIT, 0, false, 0, 0, false, false},
-    [CLV_CHUNK] = {"CHUNK", BODY_CHUNK, 0, false, 0, 0, false, false},
-    [CLV_ERROR] = {"ERROR", BODY_FAILURE, 0, false, 0, 0, false, false},
-    [CLV_STATE_GET] = {"STATE_GET", BODY_STATE, 0, false, 0, 0, false, false},
-    [CLV_STATE_ITEM] = {"STATE_ITEM", BODY_STATE, 0, false, 1, 1, false, false},
-    [CLV_STATE_PUT] = {"STATE_PUT", BODY_STATE, 0, false, 1, 1, false, false},
-    [CLV_STATE_DONE] = {"STATE_DONE", BODY_STATE, 0, false, 0, 0, false, false},
-    [CLV_PING] = {"PING", 0, 0, false, 0, 0, false, false},
-    [CLV_PONG] = {"PONG", 0, BODY_MEASURE, false, 0, 0, false, false},
-    [CLV_END_CONTEXT] = {"END_CONTEXT", 0, BODY_COMMIT, true, 0, 0, false, false},
-    [CLV_ENDED] = {"ENDED", 0, 0, true, 0, 1, false, false},
-    [CLV_CALL] = {"CALL", BODY_CALL, 0, true, 0, CLV_WIRE_ARGS, true, true},
-    [CLV_DELIVER] = {"DELIVER", 0, 0, true, 0, 0, true, true},
-    [CLV_VALUE] = {"VALUE", 0, BODY_FAILURE, true, 0, 1, true, true},
-    [CLV_DROP] = {"DROP", 0, 0, true, 0, 0, false, false},
-    [CLV_PREPARE] = {"PREPARE", BODY_BACKWARD, 0, true, 0, 0, false, false},
-    [CLV_GRADIENT] = {"GRADIENT", 0, 0, true, 0, 1, true, true},
-    [CLV_FINISHED] = {"FINISHED", 0, BODY_VOTE, true, 0, 1, false, false},
-    [CLV_APPLY] = {"APPLY", BODY_COMMIT, 0, true, 0, 0, true, false},
-    [CLV_APPLIED] = {"APPLIED", 0, 0, true, 0, 0, false, false},
-    [CLV_REVERT] = {"REVERT", 0, 0, true, 0, 0, true, false},
-    [CLV_REF_KEEP] = {"REF_KEEP", BODY_REFERENCE, 0, true, 0, 0, true, true},
-    [CLV_REF_USE] = {"REF_USE", BODY_REFERENCE, 0, true, 0, 0, true, true},
-    [CLV_REF_FORK] = {"REF_FORK", BODY_REFERENCE, 0, false, 0, 0, false, true},
-    [CLV_REF_ACCEPT] = {"REF_ACCEPT", BODY_REFERENCE, 0, false, 0, 0, false, true},
-    [CLV_REF_DELETE] = {"REF_DELETE", BODY_REFERENCE, 0, false, 0, 0, false, true},
-    [CLV_REF_FETCH] = {"REF_FETCH", BODY_REFERENCE, 0, false, 0, 0, false, true},
-    [CLV_REF_VALUE] = {"REF_VALUE", BODY_REFERENCE, BODY_FAILURE, false, 0, 1, false, true},
-    [CLV_REF_RENEW] = {"REF_RENEW", BODY_REFERENCE, 0, false, 0, 0, false, true},
-    [CLV_REF_ACK] = {"REF_ACK", BODY_REFERENCE, BODY_FAILURE, false, 0, 0, false, true},
+    [CLV_ATTACH] = {.name = "ATTACH", .needs = BODY_ATTACH},
+    [CLV_ATTACHED] = {.name = "ATTACHED", .needs = BODY_ATTACHED},
+    [CLV_ABORT] = {.name = "ABORT", .needs = BODY_FAILURE},
+    [CLV_CREDIT] = {.name = "CREDIT", .needs = BODY_CREDIT},
+    [CLV_CHUNK] = {.name = "CHUNK", .needs = BODY_CHUNK},
+    [CLV_ERROR] = {.name = "ERROR", .needs = BODY_FAILURE},
+    [CLV_STATE_GET] = {.name = "STATE_GET", .needs = BODY_STATE},
+    [CLV_STATE_ITEM] = {.name = "STATE_ITEM",
+                        .needs = BODY_STATE,
+                        .min_tensors = 1,
+                        .max_tensors = 1},
+    [CLV_STATE_PUT] = {.name = "STATE_PUT",
+                       .needs = BODY_STATE,
+                       .min_tensors = 1,
+                       .max_tensors = 1},
+    [CLV_STATE_DONE] = {.name = "STATE_DONE", .needs = BODY_STATE},
+    [CLV_PING] = {.name = "PING"},
+    [CLV_PONG] = {.name = "PONG", .may = BODY_MEASURE},
+    [CLV_END_CONTEXT] = {.name = "END_CONTEXT", .may = BODY_COMMIT, .needs_context = true},
+    [CLV_ENDED] = {.name = "ENDED", .needs_context = true, .max_tensors = 1},
+    [CLV_CALL] = {.name = "CALL",
+                  .needs = BODY_CALL,
+                  .needs_context = true,
+                  .max_tensors = CLV_WIRE_ARGS,
+                  .needs_id = true,
+                  .may_name_worker = true},
+    [CLV_DELIVER] = {.name = "DELIVER",
+                     .needs_context = true,
+                     .needs_id = true,
+                     .may_name_worker = true},
+    [CLV_VALUE] = {.name = "VALUE",
+                   .may = BODY_FAILURE,
+                   .needs_context = true,
+                   .max_tensors = 1,
+                   .needs_id = true,
+                   .may_name_worker = true},
+    [CLV_DROP] = {.name = "DROP", .needs_context = true},
+    [CLV_PREPARE] = {.name = "PREPARE", .needs = BODY_BACKWARD, .needs_context = true},
+    [CLV_GRADIENT] = {.name = "GRADIENT",
+                      .needs_context = true,
+                      .max_tensors = 1,
+                      .needs_id = true,
+                      .may_name_worker = true},
+    [CLV_FINISHED] = {.name = "FINISHED",
+                      .may = BODY_VOTE,
+                      .needs_context = true,
+                      .max_tensors = 1},
+    [CLV_APPLY] = {.name = "APPLY", .needs = BODY_COMMIT, .needs_context = true, .needs_id = true},
+    [CLV_APPLIED] = {.name = "APPLIED", .needs_context = true},
+    [CLV_REVERT] = {.name = "REVERT", .needs_context = true, .needs_id = true},
+    [CLV_REF_KEEP] = {.name = "REF_KEEP",
+                      .needs = BODY_REFERENCE,
+                      .needs_context = true,
+                      .needs_id = true,
+                      .may_name_worker = true},
+    [CLV_REF_USE] = {.name = "REF_USE",
+                     .needs = BODY_REFERENCE,
+                     .needs_context = true,
+                     .needs_id = true,
+                     .may_name_worker = true},
+    [CLV_REF_FORK] = {.name = "REF_FORK", .needs = BODY_REFERENCE, .may_name_worker = true},
+    [CLV_REF_ACCEPT] = {.name = "REF_ACCEPT", .needs = BODY_REFERENCE, .may_name_worker = true},
+    [CLV_REF_DELETE] = {.name = "REF_DELETE", .needs = BODY_REFERENCE, .may_name_worker = true},
+    [CLV_REF_FETCH] = {.name = "REF_FETCH", .needs = BODY_REFERENCE, .may_name_worker = true},
+    [CLV_REF_VALUE] = {.name = "REF_VALUE",
+                       .needs = BODY_REFERENCE,
+                       .may = BODY_FAILURE,
+                       .max_tensors = 1,
+                       .may_name_worker = true},
+    [CLV_REF_RENEW] = {.name = "REF_RENEW", .needs = BODY_REFERENCE, .may_name_worker = true},
+    [CLV_REF_ACK] = {.name = "REF_ACK",
+                     .needs = BODY_REFERENCE,
+                     .may = BODY_FAILURE,
+                     .may_name_worker = true},
 };
 
 static bool known(clv_frame_kind kind) {
@@ -335,7 +374,7 @@ static clv_code check_tensors(const clv_frame *f, size_t payload_len, const clv_
 /* ---- the whole ----------------------------------------------------------------------------- */
 
 static clv_code check_head(const clv_frame *f, const kind_rule *rule, clv_err *err) {
-  if (rule->context && f->context == 0) return clv_fail(err, CLV_INVALID, "context id 0");
+  if (rule->needs_context && f->context == 0) return clv_fail(err, CLV_INVALID, "context id 0");
   if (f->module > CLV_WIRE_MODULES)
     return clv_fail(err, CLV_INVALID, "module %u is over the limit of %d", f->module,
                     CLV_WIRE_MODULES);
@@ -346,9 +385,9 @@ static clv_code check_head(const clv_frame *f, const kind_rule *rule, clv_err *e
   if (f->n_upstream > CLV_WIRE_UPSTREAM || f->n_tensors > CLV_WIRE_TENSORS)
     return clv_fail(err, CLV_INVALID, "%u upstream ids and %u tensors; at most %d and %d",
                     f->n_upstream, f->n_tensors, CLV_WIRE_UPSTREAM, CLV_WIRE_TENSORS);
-  if (rule->message && f->message == 0) return clv_fail(err, CLV_INVALID, "message id 0");
+  if (rule->needs_id && f->message == 0) return clv_fail(err, CLV_INVALID, "message id 0");
   bool unsaid = f->kind == CLV_CALL && !(f->flags & CLV_FLAG_DELIVER);
-  if (f->to[0] && (!rule->to || unsaid))
+  if (f->to[0] && (!rule->may_name_worker || unsaid))
     return clv_fail(err, CLV_INVALID, "`to` does not belong here");
   CLV_TRY(clv_text_check(f->to, strlen(f->to), "to", err));
   if (f->kind == CLV_DROP) return CLV_OK;

@@ -205,18 +205,22 @@ static clv_code make_caches(conv_kernel *k, const conv_choice *c, const conv_mds
 }
 
 static clv_code make_forward(conv_kernel *k, const conv_choice *c, clv_err *err) {
-  static const cpu_prim_arg args[] = {{DNNL_ARG_SRC, dnnl_query_src_md, 0},
-                                      {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0},
-                                      {DNNL_ARG_DST, dnnl_query_dst_md, 0},
-                                      {DNNL_ARG_BIAS, dnnl_query_weights_md, 1}};
+  static const cpu_prim_arg args[] = {
+      {.arg = DNNL_ARG_SRC, .query = dnnl_query_src_md},
+      {.arg = DNNL_ARG_WEIGHTS, .query = dnnl_query_weights_md},
+      {.arg = DNNL_ARG_DST, .query = dnnl_query_dst_md},
+      {.arg = DNNL_ARG_BIAS, .query = dnnl_query_weights_md, .index = 1},
+  };
   k->k.base.forward = conv_forward;
   return clv_cpu_prim_init(&k->forward, c->forward, args, k->k.d.attrs.bias ? 4 : 3, err);
 }
 
 static clv_code make_backward_input(conv_kernel *k, const conv_choice *c, clv_err *err) {
-  static const cpu_prim_arg args[] = {{DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md, 0},
-                                      {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0},
-                                      {DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md, 0}};
+  static const cpu_prim_arg args[] = {
+      {.arg = DNNL_ARG_DIFF_DST, .query = dnnl_query_diff_dst_md},
+      {.arg = DNNL_ARG_WEIGHTS, .query = dnnl_query_weights_md},
+      {.arg = DNNL_ARG_DIFF_SRC, .query = dnnl_query_diff_src_md},
+  };
   if (!k->k.d.need_dx[0]) return CLV_OK;
   k->k.base.backward_input = conv_backward_input;
   k->k.base.reorders_backward += k->din_block != clv_layout_block(k->k.base.in_block[0]);
@@ -225,10 +229,12 @@ static clv_code make_backward_input(conv_kernel *k, const conv_choice *c, clv_er
 
 static clv_code make_backward_weight(conv_kernel *k, const conv_choice *c, const conv_mds *m,
                                      clv_err *err) {
-  static const cpu_prim_arg args[] = {{DNNL_ARG_SRC, dnnl_query_src_md, 0},
-                                      {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md, 0},
-                                      {DNNL_ARG_DIFF_WEIGHTS, dnnl_query_diff_weights_md, 0},
-                                      {DNNL_ARG_DIFF_BIAS, dnnl_query_diff_weights_md, 1}};
+  static const cpu_prim_arg args[] = {
+      {.arg = DNNL_ARG_SRC, .query = dnnl_query_src_md},
+      {.arg = DNNL_ARG_DIFF_DST, .query = dnnl_query_diff_dst_md},
+      {.arg = DNNL_ARG_DIFF_WEIGHTS, .query = dnnl_query_diff_weights_md},
+      {.arg = DNNL_ARG_DIFF_BIAS, .query = dnnl_query_diff_weights_md, .index = 1},
+  };
   if (!k->k.d.need_dw) return CLV_OK;
   k->k.base.backward_weight = conv_backward_weight;
   k->k.base.saves = k->k.base.saves_for_dw = CLV_SAVE_IN0;

@@ -89,9 +89,11 @@ typedef struct tile_fns {
   void (*transpose)(const float *tile, size_t taps, float *turned);
 } tile_fns;
 
-static const tile_fns widths[] = {{pack_tile_PLAIN, unpack_tile_PLAIN, transpose_tile_PLAIN},
-                                  {pack_tile_256, unpack_tile_256, transpose_tile_256},
-                                  {pack_tile_512, unpack_tile_512, transpose_tile_512}};
+static const tile_fns widths[] = {
+    {.pack = pack_tile_PLAIN, .unpack = unpack_tile_PLAIN, .transpose = transpose_tile_PLAIN},
+    {.pack = pack_tile_256, .unpack = unpack_tile_256, .transpose = transpose_tile_256},
+    {.pack = pack_tile_512, .unpack = unpack_tile_512, .transpose = transpose_tile_512},
+};
 
 bool clv_cpu_weight_tiles_fit(const clv_window *s, int64_t groups, bool bf16) {
   return groups == 1 && (!bf16 || s->kernel[0] * s->kernel[1] <= BF16_TAPS) && s->k % T == 0 &&

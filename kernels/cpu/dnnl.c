@@ -80,8 +80,10 @@ clv_code clv_cpu_prim_init(cpu_prim *p, const_dnnl_primitive_desc_t pd, const cp
 
 clv_code clv_cpu_prim_reorder(cpu_prim *p, const dnnl_memory_desc_t *src,
                               const dnnl_memory_desc_t *dst, clv_err *err) {
-  static const cpu_prim_arg args[] = {{DNNL_ARG_FROM, dnnl_query_src_md, 0},
-                                      {DNNL_ARG_TO, dnnl_query_dst_md, 0}};
+  static const cpu_prim_arg args[] = {
+      {.arg = DNNL_ARG_FROM, .query = dnnl_query_src_md},
+      {.arg = DNNL_ARG_TO, .query = dnnl_query_dst_md},
+  };
   dnnl_engine_t engine;
   dnnl_primitive_attr_t attr;
   dnnl_primitive_desc_t pd;

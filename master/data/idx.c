@@ -6,9 +6,12 @@
 #include "master/data/reader_int.h"
 
 static const clv_element elements[] = {
-    {"u8", 0x08, 1, CLV_U8, clv_convert_copy1},    {"i8", 0x09, 1, CLV_I32, clv_convert_i8},
-    {"i16", 0x0b, 2, CLV_I32, clv_convert_be_i16}, {"i32", 0x0c, 4, CLV_I32, clv_convert_be4},
-    {"f32", 0x0d, 4, CLV_F32, clv_convert_be4},    {"f64", 0x0e, 8, CLV_F64, clv_convert_be8},
+    {.name = "u8", .code = 0x08, .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_copy1},
+    {.name = "i8", .code = 0x09, .bytes = 1, .dtype = CLV_I32, .convert = clv_convert_i8},
+    {.name = "i16", .code = 0x0b, .bytes = 2, .dtype = CLV_I32, .convert = clv_convert_be_i16},
+    {.name = "i32", .code = 0x0c, .bytes = 4, .dtype = CLV_I32, .convert = clv_convert_be4},
+    {.name = "f32", .code = 0x0d, .bytes = 4, .dtype = CLV_F32, .convert = clv_convert_be4},
+    {.name = "f64", .code = 0x0e, .bytes = 8, .dtype = CLV_F64, .convert = clv_convert_be8},
 };
 
 static const clv_element *find_element(uint8_t code) {

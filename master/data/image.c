@@ -60,8 +60,8 @@ static const struct {
   size_t n;
   clv_code (*decode)(const clv_encoded *in, clv_pixels *ret, clv_err *err);
 } decoders[] = {
-    {"PNG", "\x89PNG\r\n\x1a\n", 8, clv_png_decode},
-    {"JPEG", "\xff\xd8\xff", 3, clv_jpeg_decode},
+    {.name = "PNG", .magic = "\x89PNG\r\n\x1a\n", .n = 8, .decode = clv_png_decode},
+    {.name = "JPEG", .magic = "\xff\xd8\xff", .n = 3, .decode = clv_jpeg_decode},
 };
 
 clv_code clv_image_decode(const clv_encoded *in, clv_pixels *ret, clv_err *err) {

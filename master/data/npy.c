@@ -14,10 +14,13 @@ enum { MAX_HEADER = 65536 };
 static const char magic_text[] = "\x93NUMPY";
 
 static const clv_element elements[] = {
-    {"|u1", 0, 1, CLV_U8, clv_convert_copy1},  {"|b1", 0, 1, CLV_U8, clv_convert_bool},
-    {"|i1", 0, 1, CLV_I32, clv_convert_i8},    {"<i4", 0, 4, CLV_I32, clv_convert_copy4},
-    {"<i8", 0, 8, CLV_I64, clv_convert_copy8}, {"<f4", 0, 4, CLV_F32, clv_convert_copy4},
-    {"<f8", 0, 8, CLV_F64, clv_convert_copy8},
+    {.name = "|u1", .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_copy1},
+    {.name = "|b1", .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_bool},
+    {.name = "|i1", .bytes = 1, .dtype = CLV_I32, .convert = clv_convert_i8},
+    {.name = "<i4", .bytes = 4, .dtype = CLV_I32, .convert = clv_convert_copy4},
+    {.name = "<i8", .bytes = 8, .dtype = CLV_I64, .convert = clv_convert_copy8},
+    {.name = "<f4", .bytes = 4, .dtype = CLV_F32, .convert = clv_convert_copy4},
+    {.name = "<f8", .bytes = 8, .dtype = CLV_F64, .convert = clv_convert_copy8},
 };
 
 /* The header being read and what it said so far. */

@@ -38,14 +38,17 @@ static const struct {
   table table;
   const char *format; /* of values that are always finite */
 } numbers[NUMBERS] = {
-    [LOSS] = {"loss", "train/loss", METRICS, NULL},
-    [GRAD_NORM] = {"grad_norm", "train/gradient_norm", METRICS, NULL},
-    [LR] = {"lr", "train/learning_rate", METRICS, "%.9g"},
-    [ACCURACY] = {"accuracy", "train/accuracy", METRICS, "%.6f"},
-    [SAMPLES_PER_S] = {"samples_per_s", "pace/samples_per_second", PACE, "%.9g"},
-    [WAIT] = {"wait", "pace/wait_share", PACE, "%.9g"},
-    [UP] = {"bytes_up", "pace/bytes_up", PACE, "%.0f"},
-    [DOWN] = {"bytes_down", "pace/bytes_down", PACE, "%.0f"},
+    [LOSS] = {.key = "loss", .tag = "train/loss", .table = METRICS},
+    [GRAD_NORM] = {.key = "grad_norm", .tag = "train/gradient_norm", .table = METRICS},
+    [LR] = {.key = "lr", .tag = "train/learning_rate", .table = METRICS, .format = "%.9g"},
+    [ACCURACY] = {.key = "accuracy", .tag = "train/accuracy", .table = METRICS, .format = "%.6f"},
+    [SAMPLES_PER_S] = {.key = "samples_per_s",
+                       .tag = "pace/samples_per_second",
+                       .table = PACE,
+                       .format = "%.9g"},
+    [WAIT] = {.key = "wait", .tag = "pace/wait_share", .table = PACE, .format = "%.9g"},
+    [UP] = {.key = "bytes_up", .tag = "pace/bytes_up", .table = PACE, .format = "%.0f"},
+    [DOWN] = {.key = "bytes_down", .tag = "pace/bytes_down", .table = PACE, .format = "%.0f"},
 };
 
 static double per_second(uint64_t count, uint64_t ns) {

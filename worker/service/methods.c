@@ -153,12 +153,12 @@ static clv_code on_health(void *user, const clv_rpc_peer *peer, const clv_iov *r
 }
 
 const clv_rpc_unary clv_service_methods[] = {
-    {CLV_METHOD_HELLO, CLV_WIRE_UNARY_MAX, on_hello},
-    {CLV_METHOD_OPEN_SESSION, CLV_WIRE_UNARY_MAX, on_open},
-    {CLV_METHOD_CLOSE_SESSION, CLV_WIRE_UNARY_MAX, on_close},
-    {CLV_METHOD_LOAD_MODULE, CLV_WIRE_UNARY_MAX, on_load},
-    {CLV_METHOD_STATUS, CLV_WIRE_UNARY_MAX, on_status},
-    {CLV_METHOD_HEALTH_CHECK, 4096, on_health},
+    {.method = CLV_METHOD_HELLO, .max_request = CLV_WIRE_UNARY_MAX, .handle = on_hello},
+    {.method = CLV_METHOD_OPEN_SESSION, .max_request = CLV_WIRE_UNARY_MAX, .handle = on_open},
+    {.method = CLV_METHOD_CLOSE_SESSION, .max_request = CLV_WIRE_UNARY_MAX, .handle = on_close},
+    {.method = CLV_METHOD_LOAD_MODULE, .max_request = CLV_WIRE_UNARY_MAX, .handle = on_load},
+    {.method = CLV_METHOD_STATUS, .max_request = CLV_WIRE_UNARY_MAX, .handle = on_status},
+    {.method = CLV_METHOD_HEALTH_CHECK, .max_request = 4096, .handle = on_health},
 };
 const size_t clv_service_n_methods = CLV_COUNT(clv_service_methods);
 
