@@ -494,7 +494,7 @@ def a_killed_master_leaves_nothing_at_the_worker():
         watch.hello()
         before, resident = len(seen()), the.cluster.workers[0].rss()
         holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(the.cluster.ports[0]), the.cluster.certs],
-                                  stdout=subprocess.PIPE, cwd=os.path.dirname(contexts.__file__))
+                                  stdout=subprocess.PIPE, cwd=os.path.dirname(pyclient.__file__))
         try:
             assert holder.stdout.readline() == b"held\n"
             held = [s for s in seen() if s.contexts == 400]
