@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon. The start-up order is the recital in `serve`, top to bottom: what is done early can rely on
+ * The daemon. The start-up sequence is `serve`, top to bottom: what is done early can rely on
  * nothing later, and what may fail fails before the port is open.
  */
 #include <signal.h>
@@ -38,7 +38,7 @@ static void catch_signals(void) {
   sigaction(SIGPIPE, &a, NULL);
 }
 
-/* ---- the recital ------------------------------------------------------------------------------- */
+/* ---- the start-up sequence --------------------------------------------------------------------- */
 
 static clv_code load_config(const arguments *a, clv_worker_config **ret, clv_err *err) {
   clv_config_overrides over = {

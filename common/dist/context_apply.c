@@ -69,28 +69,28 @@ _Static_assert((int)CLV_OPTIM_MAX_GROUPS == CLV_WIRE_GROUPS + 1,
                "a change has a rate for each group");
 
 static void step_module(clv_contexts *e, const change *k, uint32_t module, clv_tensor *gradients) {
-  clv_module *s = e->env.module(e->env.user, module);
+  clv_module *m = e->env.module(e->env.user, module);
   line *l = &e->lines[module];
   double rates[CLV_OPTIM_MAX_GROUPS];
   (void)clv_seat_take(e->env.seat, 1); /* a step that has begun is taken, whether or not */
-  if (!k->final && !s->o.final) {
-    clv_module_snapshot(s);
+  if (!k->final && !m->o.final) {
+    clv_module_snapshot(m);
     e->n_snapshots += !l->snapshot_of;
     l->snapshot_of = k->context;
   }
   for (uint32_t i = 0; i < k->n_rates; i++) rates[i] = k->rates[i];
-  clv_optim_step(s->optim, s->block, gradients->data, rates, k->scale);
-  s->version++;
-  clv_counter_add(&s->steps, 1);
-  clv_counter_add(&s->counts.stepped, 1);
+  clv_optim_step(m->optim, m->block, gradients->data, rates, k->scale);
+  m->version++;
+  clv_counter_add(&m->steps, 1);
+  clv_counter_add(&m->counts.stepped, 1);
 }
 
 static bool revert_module(clv_contexts *e, const change *k, uint32_t module) {
-  clv_module *s = e->env.module(e->env.user, module);
+  clv_module *m = e->env.module(e->env.user, module);
   line *l = &e->lines[module];
   if (l->snapshot_of != k->context) return false;
-  clv_module_revert(s);
-  clv_counter_add(&s->steps, -(uint64_t)1);
+  clv_module_revert(m);
+  clv_counter_add(&m->steps, -(uint64_t)1);
   l->snapshot_of = 0;
   e->n_snapshots--;
   return true;

@@ -171,11 +171,11 @@ static clv_code check_call(const call *c, clv_err *err) {
 /* After a backward the saved state is gone: the forward runs again, with the same random numbers, and
  * running statistics as they are. */
 static clv_code run_again(clv_contexts *e, call *c, clv_err *err) {
-  clv_module *s = c->mod;
+  clv_module *m = c->mod;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = NULL;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *kept = NULL;
-  void *buffers = (char *)s->block + s->params->trainable_bytes;
-  size_t bytes = clv_module_buffer_bytes(s);
+  void *buffers = (char *)m->block + m->params->trainable_bytes;
+  size_t bytes = clv_module_buffer_bytes(m);
   clv_shape shape = CLV_SHAPE((int64_t)bytes);
   if (bytes) CLV_TRY(clv_pool_tensor(e->env.pool, CLV_U8, &shape, &kept, err));
   CLV_TRY(clv_call_output(e, c, &out, err));
@@ -219,7 +219,7 @@ static clv_code weights_in_order(const call *c, gradient *g, clv_err *err) {
 static clv_code compute(clv_contexts *e, call *c, const clv_tensor *dout, clv_tensor **dins,
                         clv_err *err) {
   context *ctx = c->out->ctx;
-  clv_module *s = c->mod;
+  clv_module *m = c->mod;
   void *to[CLV_MAX_INPUTS] = {0};
   gradient *g;
   CLV_TRY(gradients_of(e, ctx, c, &g, err));
@@ -236,8 +236,8 @@ static clv_code compute(clv_contexts *e, call *c, const clv_tensor *dout, clv_te
   CLV_TRY(own_weights(c, err));
   CLV_TRY(clv_plan_backward_input(c->plan->plan, c->state, clv_call_block(c), dout->data, to,
                                   g ? g->block->data : NULL, add, err));
-  clv_counter_add(&s->counts.compute_ns, clv_now_ns() - begin);
-  clv_counter_add(&s->counts.backwards, 1);
+  clv_counter_add(&m->counts.compute_ns, clv_now_ns() - begin);
+  clv_counter_add(&m->counts.backwards, 1);
   bool split = c->places[ORDER_WEIGHT].position;
   if (split) clv_context_note(e, ctx, CLV_TRACE_INPUT, c, begin);
   CLV_TRY(send_gradients(e, c, dins, err)); /* before the weights' own, so that others can start */
@@ -281,23 +281,23 @@ static bool took_part(const context *ctx, uint32_t module) {
 }
 
 /* Of one module; 0 for each parameter when nothing flowed to it. Returns the place behind them. */
-static double *sums_of(const clv_module *s, const gradient *g, double *at) {
-  for (int i = 0; i < s->params->n; i++) {
-    const clv_param *q = &s->params->list[i];
+static double *sums_of(const clv_module *m, const gradient *g, double *at) {
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *q = &m->params->list[i];
     if (!q->trainable || q->frozen) continue;
     const char *from = g && g->filled ? (const char *)g->block->data + q->offset : NULL;
-    *at++ = from ? s->o.backend->sum_squares((const float *)from, q->n) : 0;
+    *at++ = from ? m->o.backend->sum_squares((const float *)from, q->n) : 0;
   }
   return at;
 }
 
 double clv_gradient_square(const gradient *g) {
-  const clv_module *s = g->mod;
+  const clv_module *m = g->mod;
   double sum = 0;
-  for (int i = 0; i < s->params->n; i++) {
-    const clv_param *q = &s->params->list[i];
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *q = &m->params->list[i];
     const char *from = (const char *)g->block->data + q->offset;
-    if (q->trainable && !q->frozen) sum += s->o.backend->sum_squares((const float *)from, q->n);
+    if (q->trainable && !q->frozen) sum += m->o.backend->sum_squares((const float *)from, q->n);
   }
   return sum;
 }

@@ -61,40 +61,40 @@ clv_code clv_call_output(clv_contexts *e, call *c, clv_tensor **ret, clv_err *er
   return clv_pool_tensor(e->env.pool, node->dtype, &c->out_shape, ret, err);
 }
 
-static void *buffers_in(const clv_module *s, void *block) {
-  return (char *)block + s->params->trainable_bytes;
+static void *buffers_in(const clv_module *m, void *block) {
+  return (char *)block + m->params->trainable_bytes;
 }
 
 /* Running statistics are those of now, whatever the age of the weights: a copy of a few KiB each way. */
 static void lend_buffers(const call *c) {
-  const clv_module *s = c->mod;
+  const clv_module *m = c->mod;
   if (c->weights)
-    memcpy(buffers_in(s, c->weights->block->data), buffers_in(s, s->block),
-           clv_module_buffer_bytes(s));
+    memcpy(buffers_in(m, c->weights->block->data), buffers_in(m, m->block),
+           clv_module_buffer_bytes(m));
 }
 
 static void return_buffers(const call *c) {
-  const clv_module *s = c->mod;
+  const clv_module *m = c->mod;
   if (c->weights)
-    memcpy(buffers_in(s, s->block), buffers_in(s, c->weights->block->data),
-           clv_module_buffer_bytes(s));
+    memcpy(buffers_in(m, m->block), buffers_in(m, c->weights->block->data),
+           clv_module_buffer_bytes(m));
 }
 
 clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) {
   const void *in[CLV_MAX_INPUTS] = {0};
-  clv_module *s = c->mod;
-  CLV_TRY(clv_module_plan_for(s, batch_of(c), c->flags & CLV_FLAG_TRAINING, c->input_grads,
+  clv_module *m = c->mod;
+  CLV_TRY(clv_module_plan_for(m, batch_of(c), c->flags & CLV_FLAG_TRAINING, c->input_grads,
                               &c->plan, err));
-  CLV_TRY(clv_module_call_get(s, c->plan, &c->state, err));
+  CLV_TRY(clv_module_call_get(m, c->plan, &c->state, err));
   for (uint32_t i = 0; i < c->n_in; i++) in[i] = c->in[i]->data;
-  clv_rng_key key = {.seed = s->o.seed, .step = c->step, .micro_batch = c->micro_batch};
-  c->version = c->weights ? c->weights->version : s->version;
+  clv_rng_key key = {.seed = m->o.seed, .step = c->step, .micro_batch = c->micro_batch};
+  c->version = c->weights ? c->weights->version : m->version;
   uint64_t begin = clv_now_ns();
   lend_buffers(c);
   CLV_TRY(clv_plan_forward(c->plan->plan, c->state, clv_call_block(c), c->version, in, true,
                            out->data, &key, err));
   return_buffers(c);
-  clv_counter_add(&s->counts.compute_ns, clv_now_ns() - begin);
+  clv_counter_add(&m->counts.compute_ns, clv_now_ns() - begin);
   return CLV_OK;
 }
 

@@ -61,7 +61,7 @@ typedef struct order_queue {
   order_place *first, *last;
 } order_queue;
 
-/* Parameters and buffers of a stage as they were before a step, for calls that used them. */
+/* Parameters and buffers of a module as they were before a step, for calls that used them. */
 typedef struct old_weights {
   uint32_t refs;
   clv_module *mod;
@@ -355,7 +355,7 @@ void clv_call_take_input(clv_contexts *e, call *c, uint32_t slot, const value *v
 /* ---- a core to compute on (context_turn.c) ------------------------------------------------------- */
 
 /* Waits for the seat's turn, before each piece of work. CLV_CANCELLED: the session ends. */
-clv_code clv_context_core(clv_contexts *e, const clv_module *s, clv_err *err) CLV_USE_RESULT;
+clv_code clv_context_core(clv_contexts *e, const clv_module *m, clv_err *err) CLV_USE_RESULT;
 
 /* ---- turns (context_turn.c) ------------------------------------------------------------------ */
 

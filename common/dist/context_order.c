@@ -108,13 +108,13 @@ static void run_weight(clv_contexts *e, context *ctx, order_place *p) {
 /* ---- steps ------------------------------------------------------------------------------------- */
 
 static clv_code check_rates(const clv_contexts *e, const clv_frame *f, clv_err *err) {
-  const clv_module *s = f->module < CLV_MODULE_ALL ? e->env.module(e->env.user, f->module) : NULL;
-  if (!s || !s->optim)
+  const clv_module *m = f->module < CLV_MODULE_ALL ? e->env.module(e->env.user, f->module) : NULL;
+  if (!m || !m->optim)
     return clv_fail(err, CLV_NOT_FOUND, "module %u is not here, or has no optimiser", f->module);
-  if (1 + f->commit.n_more_lrs < clv_optim_n_groups(s->optim))
+  if (1 + f->commit.n_more_lrs < clv_optim_n_groups(m->optim))
     return clv_fail(err, CLV_PRECONDITION, "%u learning rate%s for %zu groups of module %u",
                     1 + f->commit.n_more_lrs, CLV_S(1 + f->commit.n_more_lrs),
-                    clv_optim_n_groups(s->optim), f->module);
+                    clv_optim_n_groups(m->optim), f->module);
   return CLV_OK;
 }
 

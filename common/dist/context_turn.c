@@ -13,9 +13,9 @@
 
 #include "common/dist/context_int.h"
 
-clv_code clv_context_core(clv_contexts *e, const clv_module *s, clv_err *err) {
-  if (clv_seat_take(e->env.seat, (unsigned)s->o.threads)) return CLV_OK;
-  return clv_fail(err, CLV_CANCELLED, "module %u: the session is being closed", s->o.index);
+clv_code clv_context_core(clv_contexts *e, const clv_module *m, clv_err *err) {
+  if (clv_seat_take(e->env.seat, (unsigned)m->o.threads)) return CLV_OK;
+  return clv_fail(err, CLV_CANCELLED, "module %u: the session is being closed", m->o.index);
 }
 
 static line *line_of(clv_contexts *e, uint32_t module) { return &e->lines[module]; }
@@ -149,12 +149,12 @@ bool clv_turn_changes_before(const clv_contexts *e, uint32_t module, uint64_t nu
 
 clv_code clv_contexts_hold(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
   const clv_frame *f = &p->frame;
-  const clv_module *s = f->module < CLV_MODULE_ALL ? e->env.module(e->env.user, f->module) : NULL;
+  const clv_module *m = f->module < CLV_MODULE_ALL ? e->env.module(e->env.user, f->module) : NULL;
   change *k;
   *ret_kept = false;
-  if (!s || f->state.what == CLV_STATE_GRADIENTS) return CLV_OK;
+  if (!m || f->state.what == CLV_STATE_GRADIENTS) return CLV_OK;
   const line *l = &e->lines[f->module];
-  bool changes_alone = f->kind == CLV_STATE_GET && !clv_module_buffer_bytes(s);
+  bool changes_alone = f->kind == CLV_STATE_GET && !clv_module_buffer_bytes(m);
   if (changes_alone ? !l->n_changes : !l->first) return CLV_OK;
   CLV_TRY(clv_change_new(e, f, 0, &k, err));
   clv_code code = clv_change_means(e, k, f->module, NULL, err);

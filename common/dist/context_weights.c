@@ -30,8 +30,8 @@ static old_weights *ref(old_weights *w) {
 void *clv_call_block(const call *c) { return c->weights ? c->weights->block->data : c->mod->block; }
 
 /* With one reference. The copy is of all parameters, once per step that needs it. */
-static clv_code copy_of(clv_contexts *e, clv_module *s, old_weights **ret, clv_err *err) {
-  clv_shape shape = CLV_SHAPE((int64_t)s->params->total_bytes);
+static clv_code copy_of(clv_contexts *e, clv_module *m, old_weights **ret, clv_err *err) {
+  clv_shape shape = CLV_SHAPE((int64_t)m->params->total_bytes);
   old_weights *w;
   CLV_TRY(clv_slab_take(e, &e->weights, &w, err));
   clv_code code = clv_pool_tensor(e->env.pool, CLV_U8, &shape, &w->block, err);
@@ -39,30 +39,30 @@ static clv_code copy_of(clv_contexts *e, clv_module *s, old_weights **ret, clv_e
     clv_slab_give(&e->weights, w);
     return code;
   }
-  memcpy(w->block->data, s->block, s->params->total_bytes);
+  memcpy(w->block->data, m->block, m->params->total_bytes);
   w->refs = 1;
-  w->mod = s;
-  w->version = s->version;
-  s->n_old_weights++;
-  uint32_t most = CLV_MAX(s->counts.most_versions, 1 + s->n_old_weights);
-  __atomic_store_n(&s->counts.most_versions, most, __ATOMIC_RELAXED);
+  w->mod = m;
+  w->version = m->version;
+  m->n_old_weights++;
+  uint32_t most = CLV_MAX(m->counts.most_versions, 1 + m->n_old_weights);
+  __atomic_store_n(&m->counts.most_versions, most, __ATOMIC_RELAXED);
   *ret = w;
   return CLV_OK;
 }
 
 /* Whether its backward still reads the weights its forward has read, which are the module's own now. */
-static bool needs_them(const call *c, const clv_module *s) {
+static bool needs_them(const call *c, const clv_module *m) {
   bool ran = c->phase == FORWARD || c->phase == RETAINED;
-  if (c->mod != s || !ran || c->weights) return false;
+  if (c->mod != m || !ran || c->weights) return false;
   return c->phase == RETAINED || clv_plan_get_info(c->plan->plan)->backward_reads_params;
 }
 
-static clv_code keep_in(clv_contexts *e, const context *ctx, order_kind kind, clv_module *s,
+static clv_code keep_in(clv_contexts *e, const context *ctx, order_kind kind, clv_module *m,
                         old_weights **kept, clv_err *err) {
   for (order_place *p = ctx->order[kind].first; p; p = p->next) {
     call *c = (call *)(void *)((char *)(p - kind) - offsetof(call, places));
-    if (!needs_them(c, s)) continue;
-    if (!*kept) CLV_TRY(copy_of(e, s, kept, err));
+    if (!needs_them(c, m)) continue;
+    if (!*kept) CLV_TRY(copy_of(e, m, kept, err));
     c->weights = ref(*kept);
   }
   return CLV_OK;

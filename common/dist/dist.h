@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * dist: what master and worker share. A *link* is one session's two-way message stream to another
- * process (a control lane and k bulk lanes, tensors in chunks, checksums, credit). A *module* is one
- * module with its parameters, plans and optimiser. A *node* holds the modules of one session in this
- * process, where they are the modules of distributed autograd contexts; it runs their calls on one
- * compute thread and passes values and gradients on over links.
+ * process (a control lane and k bulk lanes, tensors in chunks, checksums, credit). A *module* is a
+ * graph with its parameters, plans and optimiser. A *node* holds the modules of one session in this
+ * process; it runs their calls in distributed autograd contexts on one compute thread and passes
+ * values and gradients on over links.
  *
  * Threads: links call their events on rpc queue threads, where nothing computes or blocks; a node's
  * packets are all handled on the thread that runs clv_node_run or clv_node_help.
@@ -384,8 +384,8 @@ typedef struct clv_module clv_module;
  * CLV_EXISTS: a group names a parameter that does not exist, does not learn, is in two groups. */
 clv_code clv_module_new(const clv_module_options *options, clv_module **ret,
                         clv_err *err) CLV_USE_RESULT;
-void clv_module_free(clv_module *s);
-void clv_module_freep(clv_module **s);
+void clv_module_free(clv_module *m);
+void clv_module_freep(clv_module **m);
 
 typedef struct clv_module_counts {
   uint64_t forwards, backwards, evals;
@@ -395,11 +395,11 @@ typedef struct clv_module_counts {
   uint32_t most_versions; /* of the parameters alive at once, so far */
 } clv_module_counts;
 
-void clv_module_count(const clv_module *s, clv_module_counts *ret); /* any thread */
-const char *clv_module_name(const clv_module *s);                   /* "": it has none */
-const clv_graph *clv_module_graph(const clv_module *s);
-const clv_params *clv_module_params(const clv_module *s);
-size_t clv_module_bytes(const clv_module *s); /* parameters, moments, plans so far */
+void clv_module_count(const clv_module *m, clv_module_counts *ret); /* any thread */
+const char *clv_module_name(const clv_module *m);                   /* "": it has none */
+const clv_graph *clv_module_graph(const clv_module *m);
+const clv_params *clv_module_params(const clv_module *m);
+size_t clv_module_bytes(const clv_module *m); /* parameters, moments, plans so far */
 
 /* A named piece of a module's state, a view into its memory. */
 typedef struct clv_state_item {
@@ -412,17 +412,17 @@ typedef struct clv_state_item {
 
 /* WEIGHTS: parameters and buffers; OPTIMIZER: "<param>.exp_avg"..., and "step" (i64 scalar, as
  * data of 8 bytes). Items are numbered 0..n-1. */
-uint32_t clv_module_state_count(const clv_module *s, clv_state_what what);
-bool clv_module_state_item(clv_module *s, clv_state_what what, uint32_t index, clv_state_item *ret);
+uint32_t clv_module_state_count(const clv_module *m, clv_state_what what);
+bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index, clv_state_item *ret);
 
 /* Write one item by name: dtype and shape must agree. */
-clv_code clv_module_state_set(clv_module *s, clv_state_what what, const char *name, clv_dtype dtype,
+clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
                               const clv_shape *shape, const void *data,
                               clv_err *err) CLV_USE_RESULT;
 
 /* Make the training plan and its buffers for a batch size now, so that the first step is as fast as the
  * rest and memory problems show early. */
-clv_code clv_module_warm(clv_module *s, int64_t batch, clv_err *err) CLV_USE_RESULT;
+clv_code clv_module_warm(clv_module *m, int64_t batch, clv_err *err) CLV_USE_RESULT;
 
 /* ---- turns to compute ----------------------------------------------------------------------------
  *

@@ -32,12 +32,12 @@ clv_code clv_pool_charge(clv_pool *p, size_t bytes, clv_err *err) CLV_USE_RESULT
 void clv_pool_discharge(clv_pool *p, size_t bytes);
 
 /* The session it belongs to from now on. */
-void clv_module_bind(clv_module *s, clv_pool *pool);
+void clv_module_bind(clv_module *m, clv_pool *pool);
 
-uint32_t clv_module_index(const clv_module *s);
+uint32_t clv_module_index(const clv_module *m);
 
 /* Pool tensors for the most that a step can hold at once: an activation and a gradient of each
  * micro-batch on either side of the module. */
-clv_code clv_module_reserve(const clv_module *s, clv_pool *pool, clv_err *err) CLV_USE_RESULT;
+clv_code clv_module_reserve(const clv_module *m, clv_pool *pool, clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a module: one module with its memory and plans.
+ * The inside of a module: its memory and plans.
  */
 #ifndef CLEAVE_MODULE_INT_H
 #define CLEAVE_MODULE_INT_H
@@ -49,22 +49,22 @@ static inline void clv_counter_add(uint64_t *counter, uint64_t by) {
 }
 
 /* The plan for a batch size and a set of input gradients, made if missing. */
-clv_code clv_module_plan_for(clv_module *s, int64_t batch, bool training, uint32_t input_grads,
+clv_code clv_module_plan_for(clv_module *m, int64_t batch, bool training, uint32_t input_grads,
                              module_plan **ret, clv_err *err) CLV_USE_RESULT;
 /* A call of it; memory it takes for the first time is charged to the session's quota. */
-clv_code clv_module_call_get(clv_module *s, module_plan *p, clv_call **ret,
+clv_code clv_module_call_get(clv_module *m, module_plan *p, clv_call **ret,
                              clv_err *err) CLV_USE_RESULT;
 void clv_module_call_put(module_plan *p, clv_call *call);
 
 /* Memory for a snapshot of parameters, moments and step count; take it; go back to it. */
-clv_code clv_module_snapshot_ready(clv_module *s, clv_err *err) CLV_USE_RESULT;
-void clv_module_snapshot(clv_module *s);
-void clv_module_revert(clv_module *s);
+clv_code clv_module_snapshot_ready(clv_module *m, clv_err *err) CLV_USE_RESULT;
+void clv_module_snapshot(clv_module *m);
+void clv_module_revert(clv_module *m);
 
 /* Running statistics, kept and put back. */
-void clv_module_keep_buffers(clv_module *s);
-void clv_module_restore_buffers(clv_module *s);
+void clv_module_keep_buffers(clv_module *m);
+void clv_module_restore_buffers(clv_module *m);
 
-size_t clv_module_buffer_bytes(const clv_module *s);
+size_t clv_module_buffer_bytes(const clv_module *m);
 
 #endif

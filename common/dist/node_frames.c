@@ -143,21 +143,21 @@ static clv_code local_module(clv_session_node *n, const clv_frame *f, clv_module
   return CLV_OK;
 }
 
-static bool state_item(clv_session_node *n, clv_module *s, const clv_frame *f, uint32_t index,
+static bool state_item(clv_session_node *n, clv_module *m, const clv_frame *f, uint32_t index,
                        clv_state_item *ret) {
   if (f->state.what != CLV_STATE_GRADIENTS)
-    return clv_module_state_item(s, f->state.what, index, ret);
+    return clv_module_state_item(m, f->state.what, index, ret);
   return clv_contexts_gradient_item(n->contexts, f->context, f->module, index, ret);
 }
 
 static clv_code on_state_get(clv_session_node *n, clv_packet *p, clv_err *err) {
-  clv_module *s;
-  CLV_TRY(local_module(n, &p->frame, &s, err));
+  clv_module *m;
+  CLV_TRY(local_module(n, &p->frame, &m, err));
   clv_state_what what = p->frame.state.what;
   uint32_t count = 0;
   clv_state_item item;
-  while (state_item(n, s, &p->frame, count, &item)) count++;
-  for (uint32_t i = 0; state_item(n, s, &p->frame, i, &item); i++) {
+  while (state_item(n, m, &p->frame, count, &item)) count++;
+  for (uint32_t i = 0; state_item(n, m, &p->frame, i, &item); i++) {
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
     CLV_TRY(clv_pool_tensor(n->o.pool, item.dtype, &item.shape, &t, err));
     memcpy(t->data, item.data, item.bytes); /* the state may change before the bytes have left */
@@ -170,15 +170,15 @@ static clv_code on_state_get(clv_session_node *n, clv_packet *p, clv_err *err) {
 }
 
 static clv_code on_state_put(clv_session_node *n, clv_packet *p, clv_err *err) {
-  clv_module *s;
+  clv_module *m;
   const clv_frame *f = &p->frame;
-  CLV_TRY(local_module(n, f, &s, err));
+  CLV_TRY(local_module(n, f, &m, err));
   /* A large item comes in chunks on other lanes and may arrive after the last one. */
   uint32_t *got = &n->puts[f->module][f->state.what];
   bool last = ++*got >= f->state.count;
   if (last) *got = 0;
   clv_contexts_written(n->contexts, f->module);
-  CLV_TRY(clv_module_state_set(s, f->state.what, f->state.name, p->tensor[0]->dtype,
+  CLV_TRY(clv_module_state_set(m, f->state.what, f->state.name, p->tensor[0]->dtype,
                                &p->tensor[0]->shape, p->tensor[0]->data, err));
   if (!last) return CLV_OK;
   clv_frame done = {.state = {.what = f->state.what, .count = f->state.count}};

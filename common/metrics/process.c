@@ -71,7 +71,7 @@ static void look_up_start(void) {
   if (read_stat(&p)) started_s = floor(seconds_of(CLOCK_REALTIME) - p.age_s);
 }
 
-static process look(const char *program) {
+static process read_process(const char *program) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   process p = {.program = program};
   struct rlimit files;
@@ -118,7 +118,7 @@ static const clv_metric from_stat[] = {
 /* clang-format on */
 
 void clv_metrics_process(const char *program, clv_bytes *ret) {
-  const process p = look(program);
+  const process p = read_process(program);
   clv_metrics_write(about, CLV_COUNT(about), &p, ret);
   if (p.known) clv_metrics_write(from_stat, CLV_COUNT(from_stat), &p, ret);
 }

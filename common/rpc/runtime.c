@@ -164,7 +164,7 @@ static uint64_t thread_cpu_ns(void) {
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static void look_at_load(leader *me, uint64_t now) {
+static void sample_load(leader *me, uint64_t now) {
   uint64_t window = now - me->window_ns;
   if (window < LOAD_WINDOW_NS) return;
   uint64_t cpu = thread_cpu_ns();
@@ -179,7 +179,7 @@ static void look_at_load(leader *me, uint64_t now) {
 static void lead_event(leader *me, const grpc_event *event) {
   clv_rpc_runtime *runtime = me->runtime;
   uint64_t now = clv_now_ns();
-  look_at_load(me, now);
+  sample_load(me, now);
   atomic_store_explicit(&runtime->handling_since_ns, now, memory_order_relaxed);
   run_event(event);
   atomic_store_explicit(&runtime->handling_since_ns, 0, memory_order_relaxed);
@@ -373,9 +373,9 @@ void rpc_runtime_remove(clv_rpc_runtime *runtime, clv_rpc_stream *stream) {
 static clv_rpc_stream *next_to_cancel(clv_rpc_runtime *runtime, const void *owner) {
   pthread_mutex_lock(&runtime->lock);
   clv_rpc_stream *stream = runtime->streams;
-  while (stream && (stream->told || (owner && stream->owner != owner))) stream = stream->next;
+  while (stream && (stream->notified || (owner && stream->owner != owner))) stream = stream->next;
   if (stream) {
-    stream->told = true;
+    stream->notified = true;
     clv_rpc_stream_ref(stream);
   }
   pthread_mutex_unlock(&runtime->lock);

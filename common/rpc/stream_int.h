@@ -36,7 +36,7 @@ struct clv_rpc_stream {
   clv_rpc_runtime *runtime;
   const void *owner;
   clv_rpc_stream *next, **prev_link; /* runtime's list, under its lock */
-  bool told;                         /* rpc_cancel_owned was here; under the runtime's lock */
+  bool notified;                     /* rpc_cancel_owned was here; under the runtime's lock */
 
   bool server;
   size_t max_message;

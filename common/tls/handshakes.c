@@ -45,7 +45,7 @@ static const struct {
     {SSL_AD_PROTOCOL_VERSION, CLV_TLS_FAILURE_VERSION},
 };
 
-static clv_tls_failure cause_of(uint8_t alert) {
+static clv_tls_failure failure_of(uint8_t alert) {
   for (size_t i = 0; i < CLV_COUNT(by_alert); i++)
     if (by_alert[i].alert == alert) return by_alert[i].failure;
   return CLV_TLS_FAILURE_PROTOCOL;
@@ -77,7 +77,7 @@ static void on_alert(SSL *ssl, bool ours, uint8_t alert) {
   /* A client is through before the server has judged its certificate. */
   stage s = stage_of(SSL_get_ex_data(ssl, slot));
   if (s == FAILED || (s == DONE && SSL_is_server(ssl))) return;
-  count_failure(ssl, ours ? cause_of(alert) : CLV_TLS_FAILURE_REFUSED);
+  count_failure(ssl, ours ? failure_of(alert) : CLV_TLS_FAILURE_REFUSED);
   enter(ssl, FAILED);
 }
 

@@ -19,7 +19,7 @@
  *   groups.c    groups of parameters and their settings
  *   optimizer.c votes, steps
  *   pipeline.c  steps in position, measures, events
- *   look.c      for those who look on
+ *   inspect.c   for those who watch from another thread
  *
  * Here functions that can fail return cleave_status and take `cleave_error *error` (NULL allowed)
  * last. Everything behind a runtime is guarded by its one lock, held for microseconds: packets are
@@ -267,7 +267,7 @@ typedef struct state_request {
   clv_tensor *found;
   state_item *items; /* [count] to be filled, NULL: none */
   uint32_t got, count;
-  bool told, failed;
+  bool answered, failed;
   cleave_error failure;
   struct state_request *next;
 } state_request;
@@ -380,8 +380,9 @@ const char *api_silence(const cleave_runtime *rt, char *buf, size_t len);
 /* With the lock: whatever goes on with that node fails. */
 void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
 /* With the lock: the first failure of a context; other nodes are told. */
-void api_context_fail(cleave_runtime *rt, context *c, const cleave_error *failure, node_set told);
-void api_context_notify(cleave_runtime *rt, context *c, node_set told);
+void api_context_fail(cleave_runtime *rt, context *c, const cleave_error *failure,
+                      node_set notified);
+void api_context_notify(cleave_runtime *rt, context *c, node_set notified);
 cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, context **ret,
                                cleave_error *error);
 cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, value **ret,

@@ -12,7 +12,7 @@
 enum {
   MOST_ENDING = 64,         /* contexts whose end has been told and not answered */
   END_AGAIN_NS = 250000000, /* at first, then twice as long, up to so many times */
-  MOST_PATIENCE = 64,
+  MOST_BACKOFF = 64,
 };
 
 /* ---- values --------------------------------------------------------------------------------------- */
@@ -86,21 +86,22 @@ cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, contex
 }
 
 /* Nobody else learns of a failure by itself. */
-void api_context_notify(cleave_runtime *rt, context *c, node_set told) {
+void api_context_notify(cleave_runtime *rt, context *c, node_set notified) {
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
-    if (!(c->nodes & ~told & NODE_BIT(i))) continue;
+    if (!(c->nodes & ~notified & NODE_BIT(i))) continue;
     if (api_packet(rt, CLV_ABORT, c->id, ++rt->next_id, &p, NULL) != CLEAVE_OK) return;
     clv_frame_set_failure(&p->frame, (clv_code)c->failure.status, c->failure.text, c->failure.node);
     if (api_send(rt, i, p, NULL) != CLEAVE_OK) continue; /* lost itself: it knows nothing more */
   }
 }
 
-void api_context_fail(cleave_runtime *rt, context *c, const cleave_error *failure, node_set told) {
+void api_context_fail(cleave_runtime *rt, context *c, const cleave_error *failure,
+                      node_set notified) {
   if (c->failed) return;
   c->failed = true;
   c->failure = *failure;
-  if (rt->deciding != c) api_context_notify(rt, c, told);
+  if (rt->deciding != c) api_context_notify(rt, c, notified);
   api_wake(rt);
 }
 
@@ -193,7 +194,7 @@ void api_context_forget(cleave_runtime *rt, context *c) {
 static void send_ends_again(cleave_runtime *rt, context *c, uint64_t now) {
   node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
   clv_packet *p;
-  c->ends_wait_ns = CLV_MIN(2 * c->ends_wait_ns, (uint64_t)MOST_PATIENCE * END_AGAIN_NS);
+  c->ends_wait_ns = CLV_MIN(2 * c->ends_wait_ns, (uint64_t)MOST_BACKOFF * END_AGAIN_NS);
   c->ends_due_ns = now + c->ends_wait_ns;
   for (uint32_t i = 1; i < rt->n_peers; i++)
     if ((silent & NODE_BIT(i)) &&
@@ -216,14 +217,14 @@ uint64_t api_ends_again(cleave_runtime *rt) {
 
 static cleave_status send_ends(cleave_runtime *rt, context *c, cleave_error *error) {
   cleave_status status = CLEAVE_OK;
-  node_set told = 0;
+  node_set notified = 0;
   c->ends_wait_ns = END_AGAIN_NS;
   c->ends_due_ns = clv_now_ns() + END_AGAIN_NS;
   if (!rt->ends_due_ns) rt->ends_due_ns = c->ends_due_ns;
-  if (rt->stepping == c) api_send_step_and_ends(rt, c, &told);
+  if (rt->stepping == c) api_send_step_and_ends(rt, c, &notified);
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
-    if (!(c->nodes & ~told & NODE_BIT(i))) continue;
+    if (!(c->nodes & ~notified & NODE_BIT(i))) continue;
     TRY(clv_packet_end_context(rt->pool, c->id, ++rt->next_id, &p, &err));
     cleave_status sent = api_send(rt, i, p, status == CLEAVE_OK ? error : NULL);
     if (sent != CLEAVE_OK) c->ended |= NODE_BIT(i); /* gone, and everything with it */

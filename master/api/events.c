@@ -189,7 +189,7 @@ static bool on_state_item(cleave_runtime *rt, peer *from, clv_packet *p) {
   state_request *r = request_of(rt, from, p->frame.reply_to);
   if (!r) return false;
   r->got++;
-  rt->wake |= r->told;
+  rt->wake |= r->answered;
   if (r->items) take_item(r, p);
   if (r->wanted && !r->found && p->frame.n_tensors == 1 &&
       strcmp(r->wanted, p->frame.state.name) == 0)
@@ -201,7 +201,7 @@ static bool on_state_item(cleave_runtime *rt, peer *from, clv_packet *p) {
 static bool on_state_done(cleave_runtime *rt, peer *from, clv_packet *p) {
   state_request *r = request_of(rt, from, p->frame.reply_to);
   if (!r) return false;
-  r->told = rt->wake = true;
+  r->answered = rt->wake = true;
   if (!r->items) r->count = r->wanted ? p->frame.state.count : 0;
   return false;
 }

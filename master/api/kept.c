@@ -331,7 +331,7 @@ static void take_answer(cleave_runtime *rt, kept *k, const clv_frame *f) {
   answered(rt, k);
 }
 
-static void told(cleave_runtime *rt, const clv_packet *p) {
+static void on_ref_answer(cleave_runtime *rt, const clv_packet *p) {
   kept *k = id_table_get(&rt->kepts, p->frame.reference.ref);
   if (!k) return;
   if (p->frame.kind == CLV_REF_DELETE) {
@@ -369,7 +369,7 @@ static void relay(cleave_runtime *rt, const peer *from, clv_packet *p) {
 bool api_on_reference(cleave_runtime *rt, peer *from, clv_packet *p) {
   clv_frame_kind kind = p->frame.kind;
   if (!from->index) {
-    told(rt, p);
+    on_ref_answer(rt, p);
     return false;
   }
   if (kind == CLV_REF_KEEP || kind == CLV_REF_USE) return false;

@@ -21,7 +21,7 @@ static void leave(cleave_runtime *rt, state_request *r) {
 static cleave_status await(cleave_module *m, state_request *r, const char *what, uint64_t until_ns,
                            cleave_error *error) {
   cleave_runtime *rt = m->runtime;
-  while (!r->failed && !(r->told && r->got >= r->count)) {
+  while (!r->failed && !(r->answered && r->got >= r->count)) {
     if (api_sleep(rt, until_ns)) continue;
     char heard[200];
     api_fail(error, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", what,

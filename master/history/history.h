@@ -5,7 +5,7 @@
  * process at a time, lets go of it when that process ends, however it ends, and tells others who it is.
  * run.json says the rest.
  *
- * Such locks are of the process, and go when it closes any descriptor of the file: only a claim opens
+ * Such locks are of the process, and go when it closes any descriptor of the file: only a run lock opens
  * run.lock in the process that trains.
  *
  * Threads: one at a time.
@@ -36,7 +36,7 @@ typedef struct clv_run_lock_info {
 clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run,
                             clv_err *err) CLV_USE_RESULT;
 /* Writes where it starts, and of what session. The record is no reason to lose a run: from here on it
- * is warned of when it cannot be written. A NULL claim is allowed. */
+ * is warned of when it cannot be written. A NULL lock is allowed. */
 void clv_run_lock_started(clv_run_lock *c, uint64_t step, uint64_t total_steps,
                           const clv_sha256 *config);
 void clv_run_lock_step(clv_run_lock *c, uint64_t step, double loss,

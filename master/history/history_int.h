@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who holds a run folder (holder.c), the claim of the process that trains (run_lock.c), and what can be
+ * Who holds a run folder (holder.c), the run lock of the process that trains (run_lock.c), and what can be
  * said of a run from outside (entry.c).
  */
 #ifndef CLEAVE_HISTORY_INT_H
@@ -24,7 +24,7 @@ uint64_t clv_holder_start_of(long pid);
  * *ret_pid (0: by a process that cannot be seen from here). */
 clv_code clv_holder_lock(const char *run_dir, int *ret_fd, long *ret_pid,
                          clv_err *err) CLV_USE_RESULT;
-/* Whether the lock is held by another process, and by which. Never in a process with a claim. */
+/* Whether the lock is held by another process, and by which. Never in a process with a run lock. */
 bool clv_holder_of(const char *run_dir, long *ret_pid);
 
 /* ---- records in their folders (run_lock.c) ---------------------------------------------------------------- */

@@ -17,8 +17,8 @@
 
 enum {
   PART = 16384, /* bytes that are read and printed at a time */
-  LOOK_MS = 100,
-  WORD_LOOKS = 10, /* after a death: `stop --now` kills first and writes that down then */
+  POLL_MS = 100,
+  WORD_POLLS = 10, /* after a death: `stop --now` kills first and writes that down then */
 };
 
 typedef struct tail {
@@ -26,7 +26,7 @@ typedef struct tail {
   int fd;   /* -1: not there yet */
   off_t at; /* what was printed */
   bool lived;
-  unsigned dead; /* looks since it died, if it lived at the first one */
+  unsigned dead; /* polls since it died, if it lived at the first one */
 } tail;
 
 static void tail_done(tail *t) {
@@ -94,11 +94,11 @@ static bool is_over(tail *t, const clv_run_entry *e) {
     t->lived = true;
     return false;
   }
-  return e->state != CLV_STATE_DIED || !t->lived || ++t->dead > WORD_LOOKS;
+  return e->state != CLV_STATE_DIED || !t->lived || ++t->dead > WORD_POLLS;
 }
 
 /* Whether it lives is asked before what it wrote is read, so that nothing is missed at the end. */
-static clv_code look(tail *t, const char *folder, bool *ret_over, int *ret_exit, clv_err *err) {
+static clv_code poll_run(tail *t, const char *folder, bool *ret_over, int *ret_exit, clv_err *err) {
   CLV_AUTO(clv_entry_done) clv_run_entry e = {0};
   CLV_TRY(clv_entry_read(folder, &e, err));
   *ret_over = is_over(t, &e);
@@ -112,10 +112,10 @@ static clv_code look(tail *t, const char *folder, bool *ret_over, int *ret_exit,
 }
 
 static clv_code go_along(tail *t, const char *folder, int *ret_exit, clv_err *err) {
-  const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000};
+  const struct timespec pause = {.tv_nsec = POLL_MS * 1000000};
   bool over;
   for (;;) {
-    CLV_TRY(look(t, folder, &over, ret_exit, err));
+    CLV_TRY(poll_run(t, folder, &over, ret_exit, err));
     if (over || ferror(stdout)) return CLV_OK;
     nanosleep(&pause, NULL);
   }

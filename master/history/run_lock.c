@@ -39,7 +39,7 @@ clv_code clv_record_write(const char *run_dir, const clv_run_record *r, clv_err 
   return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
 }
 
-/* ---- the claim ----------------------------------------------------------------------------------- */
+/* ---- the run lock -------------------------------------------------------------------------------- */
 
 void clv_run_lock_free(clv_run_lock *c) {
   if (!c) return;

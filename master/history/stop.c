@@ -15,7 +15,7 @@
 
 #include "master/history/history_int.h"
 
-enum { STOP_VALUE = 0x57094e, LOOK_MS = 50 };
+enum { STOP_VALUE = 0x57094e, POLL_MS = 50 };
 
 bool clv_is_stop_request(const siginfo_t *info) {
   return info->si_code == SI_QUEUE && info->si_value.sival_int == STOP_VALUE;
@@ -92,7 +92,7 @@ static clv_code open_holder(const char *folder, long *ret_pid, int *ret, clv_err
 /* ---- its end ------------------------------------------------------------------------------------- */
 
 static void await_end(const char *folder, long pid) {
-  const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000};
+  const struct timespec pause = {.tv_nsec = POLL_MS * 1000000};
   long holder;
   while (clv_holder_of(folder, &holder) && holder == pid) nanosleep(&pause, NULL);
 }

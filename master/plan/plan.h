@@ -29,7 +29,7 @@ typedef struct clv_run_options {
   const char *out;                 /* predict: a .npy file; plan: the schedule's instructions */
   const char *trace;               /* train: a file for chrome://tracing and Perfetto */
   bool profile, schedule;          /* train; plan */
-  bool watch;                      /* status, with interval_s between two looks; 0: 1 */
+  bool watch;                      /* status, with interval_s between two rounds; 0: 1 */
   double interval_s;
   bool suggest_cuts; /* plan, with the next two: "w1=20:1000", "w1=8" */
   const char *const *links, *const *speeds;

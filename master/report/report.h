@@ -127,9 +127,9 @@ void clv_trace_node(clv_trace *t, uint32_t node, const char *name); /* once each
 void clv_trace_compute(clv_trace *t, const clv_trace_slice *s);
 void clv_trace_transfer(clv_trace *t, const clv_trace_slice *s);
 
-/* ---- a look into workers -----------------------------------------------------------------------
+/* ---- the status of workers ---------------------------------------------------------------------
  *
- * What a worker said of itself, and how it has changed since the look before. Shares are of the time
+ * What a worker shows of itself, and how it has changed since its answer before. Shares are of the time
  * between the two, 0 to 1. In and out are as the worker sees it. Texts may be anything: they are made
  * harmless where they are drawn. Nothing here is owned. */
 
@@ -184,7 +184,7 @@ typedef struct clv_status_worker {
   bool refused;               /* it is there, and does not want us */
   const char *said, *software, *device, *isa; /* its own name, ... */
   uint32_t protocol, cores;
-  double uptime_s, over_s; /* over_s: between the two looks */
+  double uptime_s, over_s; /* over_s: between the two answers */
   bool draining, sees_all;
   uint64_t memory, memory_limit, session_limit;
   uint32_t open_sessions, max_sessions, left_out;

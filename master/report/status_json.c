@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A look into workers as JSON, one object per worker and line. Names are stable; STATUS.md lists them.
+ * The status of workers as JSON, one object per worker and line. Names are stable; STATUS.md lists them.
  */
 #include <math.h>
 #include <stdio.h>

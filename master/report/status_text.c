@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A look into workers as text: a paragraph per worker, below it one per session, which begins with the
+ * The status of workers as text: a paragraph per worker, below it one per session, which begins with the
  * diagnosis. Names in front, numbers behind them, what is zero and always would be is left out.
  */
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files that draw a look share.
+ * What the files that draw the status of workers share.
  */
 #ifndef CLEAVE_STATUS_TEXT_INT_H
 #define CLEAVE_STATUS_TEXT_INT_H

@@ -18,7 +18,7 @@ enum {
   WARM_STEPS = 1,
   FIRST_STEPS = 4,
   EVERY_STEPS = 16,
-  LOOK_MS = 200, /* between two steps that are measured for the look alone */
+  WATCH_MS = 200, /* between two steps that are measured for on_waits alone */
 };
 static const double UNUSUAL = 0.25, WORTH = 0.02, SLACK = 0.1, SLACK_S = 0.001;
 
@@ -27,15 +27,15 @@ static const double UNUSUAL = 0.25, WORTH = 0.02, SLACK = 0.1, SLACK_S = 0.001;
 bool clv_watch_begin(clv_trainer *t) {
   watch *w = &t->watch;
   w->n_events = 0;
-  bool look = w->look && clv_now_ns() >= w->next_measure_ns;
-  return w->sink || ((w->wanted || look) && t->committed >= w->next_step);
+  bool due = w->on_waits && clv_now_ns() >= w->next_measure_ns;
+  return w->sink || ((w->wanted || due) && t->committed >= w->next_step);
 }
 
 static void plan_next(watch *w, uint64_t committed) {
   w->next_step = committed + (committed < FIRST_STEPS ? 0 : EVERY_STEPS);
 }
 
-/* A step that is not like the others is reason to look. */
+/* A step that is not like the others is reason to measure. */
 static void compare(watch *w, uint64_t committed, double seconds) {
   bool unusual = w->usual_s > 0 && fabs(seconds - w->usual_s) > UNUSUAL * w->usual_s;
   if (unusual && committed > FIRST_STEPS) w->next_step = committed;
@@ -43,8 +43,8 @@ static void compare(watch *w, uint64_t committed, double seconds) {
 }
 
 void clv_trainer_on_waits(clv_trainer *t, clv_waits_fn *fn, void *user) {
-  t->watch.look = fn;
-  t->watch.status_user = user;
+  t->watch.on_waits = fn;
+  t->watch.waits_user = user;
 }
 
 /* ---- events ---------------------------------------------------------------------------------------------- */
@@ -269,10 +269,10 @@ static clv_code choose_window(clv_trainer *t, const clv_layout *l, const clv_sch
   return CLV_OK;
 }
 
-static void tell_waits(clv_trainer *t, const clv_layout *l) {
+static void report_waits(clv_trainer *t, const clv_layout *l) {
   clv_waits waits;
   clv_watch_waits(t, l, &waits);
-  t->watch.look(t->watch.status_user, &waits);
+  t->watch.on_waits(t->watch.waits_user, &waits);
 }
 
 clv_code clv_watch_end(clv_trainer *t, const clv_layout *l, bool measured, double seconds,
@@ -284,9 +284,9 @@ clv_code clv_watch_end(clv_trainer *t, const clv_layout *l, bool measured, doubl
     return CLV_OK;
   }
   if (w->sink) w->sink(w->sink_user, t, l);
-  if (w->look) tell_waits(t, l);
-  w->next_measure_ns = clv_now_ns() + (uint64_t)LOOK_MS * 1000000u;
-  if (!(w->wanted || w->look) || t->committed < w->next_step) return CLV_OK;
+  if (w->on_waits) report_waits(t, l);
+  w->next_measure_ns = clv_now_ns() + (uint64_t)WATCH_MS * 1000000u;
+  if (!(w->wanted || w->on_waits) || t->committed < w->next_step) return CLV_OK;
   plan_next(w, t->committed);
   clv_sched_costs c;
   if (!w->wanted || !enough) return ping_all(t, NULL, err); /* clocks drift apart */

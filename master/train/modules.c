@@ -87,7 +87,7 @@ static bool hop_is(const cleave_error *why, const char *hop) {
 }
 
 /* The cause with its worker in front, unless it names it. */
-static void say(const cleave_error *why, clv_err *err) {
+static void put_reason(const cleave_error *why, clv_err *err) {
   bool at_worker = why->node[0] && strcmp(why->node, "master") != 0;
   clv_code code = (clv_code)why->status;
   if (at_worker && why->reported)
@@ -103,7 +103,7 @@ static void say(const cleave_error *why, clv_err *err) {
 clv_code clv_trainer_explain(clv_trainer *t, const cleave_error *why, clv_err *err) {
   clv_err text;
   bool connecting = hop_is(why, "connect") || hop_is(why, "attach");
-  say(why, &text);
+  put_reason(why, &text);
   if (connecting || hop_is(why, "link")) snprintf(t->lost, sizeof t->lost, "%s", why->node);
   if (hop_is(why, "link")) text.code = CLV_UNAVAILABLE;
   if (t->doing) clv_err_prefix(&text, "%s %llu", t->doing, (unsigned long long)t->doing_step);
@@ -321,9 +321,9 @@ const char *clv_trainer_lost_worker(clv_trainer *t) { return t->lost; }
 uint32_t clv_trainer_waiting(const clv_trainer *t) { return t->n_held; }
 
 const char *clv_trainer_notice(clv_trainer *t) {
-  snprintf(t->told, sizeof t->told, "%s", t->notice);
+  snprintf(t->shown, sizeof t->shown, "%s", t->notice);
   t->notice[0] = '\0';
-  return t->told[0] ? t->told : NULL;
+  return t->shown[0] ? t->shown : NULL;
 }
 
 void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out) {

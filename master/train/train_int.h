@@ -37,8 +37,8 @@ typedef struct watch {
   /* Each round is shown to it: a trace, a profile. NULL: none. */
   void (*sink)(void *user, clv_trainer *t, const clv_layout *l); /* may sort the events */
   void *sink_user;
-  clv_waits_fn *look; /* as clv_trainer_on_waits says; NULL: none */
-  void *status_user;
+  clv_waits_fn *on_waits; /* as clv_trainer_on_waits says; NULL: none */
+  void *waits_user;
   uint64_t next_measure_ns;
 } watch;
 
@@ -68,8 +68,8 @@ struct clv_trainer {
   bool costs_known;
   clv_sched_costs costs;
   watch watch;
-  char notice[256], told[256]; /* for the person who watches the run; "" */
-  cleave_tensor fetched;       /* the last value that came here */
+  char notice[256], shown[256]; /* for the person who watches the run; "" */
+  cleave_tensor fetched;        /* the last value that came here */
 };
 
 /* The layout of such a round, made if it is new. It is the trainer's. */

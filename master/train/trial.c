@@ -145,7 +145,8 @@ typedef struct voice {
   clv_journal *journal;
 } voice;
 
-static void say(const choice *c, uint64_t micros, double seconds, double one_s, const voice *v) {
+static void print_choice(const choice *c, uint64_t micros, double seconds, double one_s,
+                         const voice *v) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   clv_bytes_printf(&json,
                    "{\"event\":\"micro_batches\",\"micro_batches\":%llu,\"step_s\":%.6f,"
@@ -178,7 +179,7 @@ static clv_code choose(const choice *c, const voice *v, uint64_t *ret, clv_err *
   }
   while (i + 1 < n && !(seconds[i] <= AS_GOOD * best)) i++;
   *ret = micros[i];
-  say(c, micros[i], seconds[i], seconds[0], v);
+  print_choice(c, micros[i], seconds[i], seconds[0], v);
   return CLV_OK;
 }
 

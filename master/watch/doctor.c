@@ -19,11 +19,11 @@ typedef struct doctor {
   clv_exit worst;
 } doctor;
 
-static void say(doctor *d, bool ok, clv_exit exit_code, const char *subject, const char *fix,
-                const char *fmt, ...) CLV_PRINTF(6, 7);
+static void report(doctor *d, bool ok, clv_exit exit_code, const char *subject, const char *fix,
+                   const char *fmt, ...) CLV_PRINTF(6, 7);
 
-static void say(doctor *d, bool ok, clv_exit exit_code, const char *subject, const char *fix,
-                const char *fmt, ...) {
+static void report(doctor *d, bool ok, clv_exit exit_code, const char *subject, const char *fix,
+                   const char *fmt, ...) {
   char text[700];
   va_list ap;
   va_start(ap, fmt);
@@ -60,8 +60,8 @@ static bool split_address(const char *address, char host[256], uint16_t *port) {
 
 static void check_expiry(doctor *d, const char *subject, int64_t not_after) {
   int64_t days = (not_after - (int64_t)(clv_wall_ms() / 1000)) / 86400;
-  say(d, days >= 7, CLV_EXIT_CONNECT, subject, "issue a new one: cleave-master certs issue",
-      "certificate valid for %lld more day%s", (long long)days, CLV_S(days));
+  report(d, days >= 7, CLV_EXIT_CONNECT, subject, "issue a new one: cleave-master certs issue",
+         "certificate valid for %lld more day%s", (long long)days, CLV_S(days));
 }
 
 static bool probe(doctor *d, const clv_remote_spec *w, const clv_tls_identity *id) {
@@ -70,21 +70,21 @@ static bool probe(doctor *d, const clv_remote_spec *w, const clv_tls_identity *i
   clv_tls_probe_result p;
   clv_err err;
   if (!split_address(w->address, host, &port)) {
-    say(d, false, CLV_EXIT_CONFIG, w->name, "write host:port", "'%s' is no address", w->address);
+    report(d, false, CLV_EXIT_CONFIG, w->name, "write host:port", "'%s' is no address", w->address);
     return false;
   }
   if (clv_tls_probe(host, port, id, w->identity, (uint32_t)d->config->limits.connect_timeout_ms, &p,
                     &err) != CLV_OK) {
-    say(d, false, CLV_EXIT_CONNECT, w->name, NULL, "%s", err.text);
+    report(d, false, CLV_EXIT_CONNECT, w->name, NULL, "%s", err.text);
     return false;
   }
   if (!p.ok) {
-    say(d, false, CLV_EXIT_CONNECT, w->name, p.fix, "%s: %s%s%s", clv_tls_step_name(p.step),
-        p.reason, p.clock_hint[0] ? "; " : "", p.clock_hint);
+    report(d, false, CLV_EXIT_CONNECT, w->name, p.fix, "%s: %s%s%s", clv_tls_step_name(p.step),
+           p.reason, p.clock_hint[0] ? "; " : "", p.clock_hint);
     return false;
   }
-  say(d, true, CLV_EXIT_OK, w->name, NULL, "%s %s %s as %s, connect %.1f ms, handshake %.1f ms",
-      p.address, p.protocol, p.cipher, p.peer_uri, p.connect_ms, p.handshake_ms);
+  report(d, true, CLV_EXIT_OK, w->name, NULL, "%s %s %s as %s, connect %.1f ms, handshake %.1f ms",
+         p.address, p.protocol, p.cipher, p.peer_uri, p.connect_ms, p.handshake_ms);
   check_expiry(d, w->name, p.peer_not_after);
   return true;
 }
@@ -102,27 +102,27 @@ static void check_artifacts(doctor *d, int worker, const clv_wire_hello_reply *h
       same = s->weights_sha256 && clv_sha256_parse(s->weights_sha256, &want) &&
              memcmp(&want, &h->artifacts[k].sha256, sizeof want) == 0;
     }
-    say(d, same, CLV_EXIT_DATA, h->worker,
-        named ? "copy the worker's sha256 into the session, or the right file to the worker"
-              : "list it under artifacts in worker.yaml and restart the worker",
-        "artifact '%s' for stage '%s' %s", s->weights_artifact, s->name,
-        same    ? "is there"
-        : named ? "has another SHA-256"
-                : "is not offered");
+    report(d, same, CLV_EXIT_DATA, h->worker,
+           named ? "copy the worker's sha256 into the session, or the right file to the worker"
+                 : "list it under artifacts in worker.yaml and restart the worker",
+           "artifact '%s' for stage '%s' %s", s->weights_artifact, s->name,
+           same    ? "is there"
+           : named ? "has another SHA-256"
+                   : "is not offered");
   }
 }
 
 static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const clv_remote_spec *w = &d->config->workers[worker];
   int64_t skew = (int64_t)(h->about.unix_ms - clv_wall_ms());
-  say(d, h->about.protocol == CLV_WIRE_PROTOCOL, CLV_EXIT_CONNECT, w->name,
-      "run the same release on both sides", "%s, protocol %u, %u core%s", h->about.software,
-      h->about.protocol, h->cores, CLV_S(h->cores));
-  say(d, strcmp(h->about.isa, clv_backend_cpu()->isa()) == 0, CLV_EXIT_FAILED, w->name,
-      "results still agree, but not to the bit; DNNL_MAX_CPU_ISA caps both sides",
-      "computes with %s, this master with %s", h->about.isa, clv_backend_cpu()->isa());
-  say(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name, "run NTP on both machines",
-      "clocks differ by %lld ms", (long long)skew);
+  report(d, h->about.protocol == CLV_WIRE_PROTOCOL, CLV_EXIT_CONNECT, w->name,
+         "run the same release on both sides", "%s, protocol %u, %u core%s", h->about.software,
+         h->about.protocol, h->cores, CLV_S(h->cores));
+  report(d, strcmp(h->about.isa, clv_backend_cpu()->isa()) == 0, CLV_EXIT_FAILED, w->name,
+         "results still agree, but not to the bit; DNNL_MAX_CPU_ISA caps both sides",
+         "computes with %s, this master with %s", h->about.isa, clv_backend_cpu()->isa());
+  report(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name, "run NTP on both machines",
+         "clocks differ by %lld ms", (long long)skew);
   check_artifacts(d, worker, h);
 }
 
@@ -148,7 +148,7 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
   clv_rpc_runtime *runtime;
   clv_rpc_runtime_options ro = {.queue_threads = 2};
   if (clv_rpc_runtime_new(&ro, &runtime, &err) != CLV_OK) {
-    say(d, false, CLV_EXIT_FAILED, "gRPC", NULL, "%s", err.text);
+    report(d, false, CLV_EXIT_FAILED, "gRPC", NULL, "%s", err.text);
     return;
   }
   for (size_t i = 0; i < d->config->n_workers; i++) {
@@ -158,9 +158,9 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
     if (hello(d, runtime, w, id, &h, &err) == CLV_OK)
       report_hello(d, (int)i, &h);
     else
-      say(d, false, CLV_EXIT_CONNECT, w->name,
-          err.code == CLV_DENIED ? "add this master's identity to `allow` in worker.yaml" : NULL,
-          "HELLO: %s", err.text);
+      report(d, false, CLV_EXIT_CONNECT, w->name,
+             err.code == CLV_DENIED ? "add this master's identity to `allow` in worker.yaml" : NULL,
+             "HELLO: %s", err.text);
   }
   clv_rpc_runtime_free(runtime);
 }
@@ -172,13 +172,13 @@ clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options 
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   clv_code code = clv_run_data_open(config, true, &data, &err);
-  say(&d, code == CLV_OK, CLV_EXIT_DATA, "data", NULL, "%s",
-      code == CLV_OK ? "readable" : err.text);
+  report(&d, code == CLV_OK, CLV_EXIT_DATA, "data", NULL, "%s",
+         code == CLV_OK ? "readable" : err.text);
   if (code == CLV_OK) {
     clv_shape sample = clv_dataset_x_shape(data.train, 1);
     code = clv_blueprint_new(config, &sample, clv_dataset_y_dtype(data.train), &b, &err);
-    say(&d, code == CLV_OK, CLV_EXIT_CONFIG, "model", NULL, "%s",
-        code == CLV_OK ? "shapes fit" : err.text);
+    report(&d, code == CLV_OK, CLV_EXIT_CONFIG, "model", NULL, "%s",
+           code == CLV_OK ? "shapes fit" : err.text);
     clv_run_data_done(&data);
   }
   if (config->n_workers) {
@@ -186,8 +186,8 @@ clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options 
     if (code == CLV_OK)
       code = clv_tls_identity_load(config->tls.ca, config->tls.cert, config->tls.key, &id, &err);
     if (code == CLV_OK) code = clv_tls_identity_require(id, CLV_TLS_CLIENT, &err);
-    say(&d, code == CLV_OK, CLV_EXIT_CONNECT, "our certificate", NULL, "%s",
-        code == CLV_OK ? id->uri : err.text);
+    report(&d, code == CLV_OK, CLV_EXIT_CONNECT, "our certificate", NULL, "%s",
+           code == CLV_OK ? id->uri : err.text);
     if (code == CLV_OK) {
       check_expiry(&d, "our certificate", id->not_after);
       check_workers(&d, id);

@@ -22,18 +22,18 @@ enum { APPLIED, SKIPPED, OUTCOMES };
 enum { COMPUTE, NETWORK, PEER, OTHER, PHASES };
 
 /* What the training thread leaves. */
-typedef struct told {
+typedef struct reported {
   clv_histogram step_s;
   double phase_s[PHASES], steps[OUTCOMES], samples;
   double step, target_steps, loss, learning_rate, gradient_norm, micro_batches, window;
   double checkpoints, checkpoint_s, checkpoint_wall_s, checkpoint_step;
-} told;
+} reported;
 
 struct clv_run_metrics {
   const char *session;
   clv_http *http;
   pthread_mutex_t lock; /* guards the rest */
-  told told;
+  reported reported;
   clv_trainer *trainer; /* NULL: not connected, or not any more */
   double share[PHASES]; /* of waiting */
 };
@@ -47,14 +47,14 @@ _Static_assert(CLV_COUNT(step_bounds) <= CLV_HISTOGRAM_BOUNDS, "buckets");
 /* With the lock. */
 static void add_phases(clv_run_metrics *m, const clv_step_result *s) {
   double wait = (double)CLV_MIN(s->wait_ns, s->step_ns) * 1e-9;
-  m->told.phase_s[COMPUTE] += (double)s->step_ns * 1e-9 - wait;
-  for (int i = NETWORK; i < PHASES; i++) m->told.phase_s[i] += wait * m->share[i];
+  m->reported.phase_s[COMPUTE] += (double)s->step_ns * 1e-9 - wait;
+  for (int i = NETWORK; i < PHASES; i++) m->reported.phase_s[i] += wait * m->share[i];
 }
 
 void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
-  told *t = &m->told;
+  reported *t = &m->reported;
   clv_histogram_add(&t->step_s, (double)s->step_ns * 1e-9);
   add_phases(m, s);
   t->steps[s->applied ? APPLIED : SKIPPED]++;
@@ -69,7 +69,7 @@ void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_resu
 }
 
 /* For what the master waited in a round. */
-static void look(void *user, const clv_waits *w) {
+static void note_waits(void *user, const clv_waits *w) {
   clv_run_metrics *m = user;
   double all = w->network + w->peer + w->own;
   if (all <= 0) return;
@@ -82,21 +82,21 @@ static void look(void *user, const clv_waits *w) {
 
 void clv_run_metrics_attach(clv_run_metrics *m, clv_trainer *t, uint64_t target_steps) {
   if (!m) return;
-  clv_trainer_on_waits(t, look, m);
+  clv_trainer_on_waits(t, note_waits, m);
   pthread_mutex_lock(&m->lock);
   m->trainer = t;
-  m->told.step = (double)clv_trainer_step_count(t);
-  m->told.target_steps = (double)target_steps;
+  m->reported.step = (double)clv_trainer_step_count(t);
+  m->reported.target_steps = (double)target_steps;
   pthread_mutex_unlock(&m->lock);
 }
 
 void clv_run_metrics_saved(clv_run_metrics *m, uint64_t step, uint64_t took_ns) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
-  m->told.checkpoints++;
-  m->told.checkpoint_s = (double)took_ns * 1e-9;
-  m->told.checkpoint_wall_s = (double)clv_wall_ms() / 1e3;
-  m->told.checkpoint_step = (double)step;
+  m->reported.checkpoints++;
+  m->reported.checkpoint_s = (double)took_ns * 1e-9;
+  m->reported.checkpoint_wall_s = (double)clv_wall_ms() / 1e3;
+  m->reported.checkpoint_step = (double)step;
   pthread_mutex_unlock(&m->lock);
 }
 
@@ -104,7 +104,7 @@ void clv_run_metrics_saved(clv_run_metrics *m, uint64_t step, uint64_t took_ns) 
 
 /* What a scrape shows. */
 typedef struct numbers {
-  told told;
+  reported reported;
   const char *session;
   cleave_runtime *runtime; /* NULL: not connected */
   cleave_holding held;
@@ -121,18 +121,18 @@ static void put_steps(clv_metrics_out *out, const void *numbers_of) {
   static const char *const results[OUTCOMES] = {"applied", "skipped"};
   const numbers *n = numbers_of;
   for (int i = 0; i < OUTCOMES; i++)
-    clv_metric_sample(out, n->told.steps[i], &(clv_metric_label){"result", results[i]}, 1);
+    clv_metric_sample(out, n->reported.steps[i], &(clv_metric_label){"result", results[i]}, 1);
 }
 
 static void put_step_seconds(clv_metrics_out *out, const void *numbers_of) {
-  clv_metric_histogram(out, &((const numbers *)numbers_of)->told.step_s, NULL, 0);
+  clv_metric_histogram(out, &((const numbers *)numbers_of)->reported.step_s, NULL, 0);
 }
 
 static void put_phases(clv_metrics_out *out, const void *numbers_of) {
   static const char *const phases[PHASES] = {"compute", "network", "peer", "other"};
   const numbers *n = numbers_of;
   for (int i = 0; i < PHASES; i++)
-    clv_metric_sample(out, n->told.phase_s[i], &(clv_metric_label){"phase", phases[i]}, 1);
+    clv_metric_sample(out, n->reported.phase_s[i], &(clv_metric_label){"phase", phases[i]}, 1);
 }
 
 /* Two samples for each worker's link; in, out: of uint64_t in cleave_link_status. */
@@ -189,30 +189,31 @@ static void put_certificate_end(clv_metrics_out *out, const void *numbers_of) {
 
 /* The four of a checkpoint are left out until there is one. */
 static void put_saved(clv_metrics_out *out, const numbers *n, double value) {
-  if (n->told.checkpoints > 0) clv_metric_sample(out, value, NULL, 0);
+  if (n->reported.checkpoints > 0) clv_metric_sample(out, value, NULL, 0);
 }
 static void put_checkpoint_time(clv_metrics_out *out, const void *n) {
-  put_saved(out, n, ((const numbers *)n)->told.checkpoint_wall_s);
+  put_saved(out, n, ((const numbers *)n)->reported.checkpoint_wall_s);
 }
 static void put_checkpoint_seconds(clv_metrics_out *out, const void *n) {
-  put_saved(out, n, ((const numbers *)n)->told.checkpoint_s);
+  put_saved(out, n, ((const numbers *)n)->reported.checkpoint_s);
 }
 static void put_checkpoint_step(clv_metrics_out *out, const void *n) {
-  put_saved(out, n, ((const numbers *)n)->told.checkpoint_step);
+  put_saved(out, n, ((const numbers *)n)->reported.checkpoint_step);
 }
 
 /* What a step says is left out before the first one. */
 static void put_of_step(clv_metrics_out *out, const numbers *n, double value) {
-  if (n->told.steps[APPLIED] + n->told.steps[SKIPPED] > 0) clv_metric_sample(out, value, NULL, 0);
+  if (n->reported.steps[APPLIED] + n->reported.steps[SKIPPED] > 0)
+    clv_metric_sample(out, value, NULL, 0);
 }
 static void put_loss(clv_metrics_out *out, const void *n) {
-  put_of_step(out, n, ((const numbers *)n)->told.loss);
+  put_of_step(out, n, ((const numbers *)n)->reported.loss);
 }
 static void put_norm(clv_metrics_out *out, const void *n) {
-  put_of_step(out, n, ((const numbers *)n)->told.gradient_norm);
+  put_of_step(out, n, ((const numbers *)n)->reported.gradient_norm);
 }
 static void put_rate(clv_metrics_out *out, const void *n) {
-  put_of_step(out, n, ((const numbers *)n)->told.learning_rate);
+  put_of_step(out, n, ((const numbers *)n)->reported.learning_rate);
 }
 
 #define AT(member) offsetof(numbers, member)
@@ -223,14 +224,14 @@ static const clv_metric table[] = {
      .help = "1, with the name of the session as a label.", .write = put_session},
     {.name = "cleave_master_step", .kind = CLV_GAUGE, .unit = "",
      .help = "The last step that is done, those of an earlier run " "included.",
-     .at = AT(told.step)},
+     .at = AT(reported.step)},
     {.name = "cleave_master_target_steps", .kind = CLV_GAUGE, .unit = "",
-     .help = "The step with which the run ends.", .at = AT(told.target_steps)},
+     .help = "The step with which the run ends.", .at = AT(reported.target_steps)},
     {.name = "cleave_master_steps_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Steps since this process began: applied, or skipped because a gradient was not finite.",
      .write = put_steps},
     {.name = "cleave_master_samples_total", .kind = CLV_COUNTER, .unit = "",
-     .help = "Records that were trained on.", .at = AT(told.samples)},
+     .help = "Records that were trained on.", .at = AT(reported.samples)},
     {.name = "cleave_master_step_seconds", .kind = CLV_HISTOGRAM, .unit = "seconds",
      .help = "Time of a step.", .write = put_step_seconds},
     {.name = "cleave_master_step_phase_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
@@ -243,10 +244,10 @@ static const clv_metric table[] = {
     {.name = "cleave_master_gradient_norm", .kind = CLV_GAUGE, .unit = "",
      .help = "Norm of all gradients of the last step, before clipping.", .write = put_norm},
     {.name = "cleave_master_micro_batches", .kind = CLV_GAUGE, .unit = "",
-     .help = "Parts that a batch is cut into.", .at = AT(told.micro_batches)},
+     .help = "Parts that a batch is cut into.", .at = AT(reported.micro_batches)},
     {.name = "cleave_master_window", .kind = CLV_GAUGE, .unit = "",
      .help = "Micro-batches in flight, at most; 0: the schedule has " "no window.",
-     .at = AT(told.window)},
+     .at = AT(reported.window)},
 
     {.name = "cleave_master_link_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
      .help = "Bytes of messages with each worker, framing included, TLS not.", .write = put_bytes},
@@ -274,7 +275,7 @@ static const clv_metric table[] = {
     {.name = "cleave_master_memory_bytes", .kind = CLV_GAUGE, .unit = "bytes",
      .help = "Memory of the session here: tensors, and stages at the master.", .at = AT(memory)},
     {.name = "cleave_master_checkpoints_total", .kind = CLV_COUNTER, .unit = "",
-     .help = "Checkpoints that were written.", .at = AT(told.checkpoints)},
+     .help = "Checkpoints that were written.", .at = AT(reported.checkpoints)},
     {.name = "cleave_master_checkpoint_timestamp_seconds", .kind = CLV_GAUGE, .unit = "seconds",
      .help = "When the last checkpoint was complete; seconds since 1970.",
      .write = put_checkpoint_time},
@@ -291,7 +292,7 @@ static const clv_metric table[] = {
 static unsigned show_metrics(void *user, clv_bytes *out) {
   clv_run_metrics *m = user;
   pthread_mutex_lock(&m->lock);
-  numbers n = {.told = m->told, .session = m->session};
+  numbers n = {.reported = m->reported, .session = m->session};
   if (m->trainer) n.runtime = clv_trainer_runtime(m->trainer);
   pthread_mutex_unlock(&m->lock);
   if (n.runtime) cleave_inspect(n.runtime, &n.held);
@@ -324,8 +325,8 @@ clv_code clv_run_metrics_open(const clv_session_config *c, clv_run_metrics **ret
   CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
   m->session = c->name;
   m->share[OTHER] = 1;
-  m->told.step_s.bounds = step_bounds;
-  m->told.step_s.n_bounds = CLV_COUNT(step_bounds);
+  m->reported.step_s.bounds = step_bounds;
+  m->reported.step_s.n_bounds = CLV_COUNT(step_bounds);
   pthread_mutex_init(&m->lock, NULL);
   clv_code code = start(c, m, err);
   if (code != CLV_OK) {
@@ -344,7 +345,7 @@ void clv_run_metrics_close(clv_run_metrics *m) {
   free(m);
 }
 
-/* Nothing else ever listens in the private network, so whoever opens this to others is told. */
+/* Nothing else ever listens in the private network, so whoever opens this to others is reported. */
 void clv_run_metrics_warn(const clv_session_config *c) {
   clv_err where;
   if (!c->metrics.listen || clv_http_is_loopback(c->metrics.listen)) return;

@@ -18,7 +18,7 @@
 
 enum {
   ASK_MS = 5000, /* at most, for an answer */
-  LOOKS = 3,     /* of one report: links are first asked, then there are two to compare */
+  ROUNDS = 3,    /* of one report: links are first asked, then there are two to compare */
   FIRST_FRAME_MS = 100,
 };
 
@@ -28,7 +28,7 @@ typedef struct watched {
   pthread_t thread;
   bool started;
   clv_rpc_channel *channel; /* of the thread, as the next */
-  unsigned looks;
+  unsigned rounds;
   /* What it has found; under the lock. */
   bool asked, failed, refused;
   uint32_t n_replies; /* 0 to 2 */
@@ -138,19 +138,19 @@ static void found(watched *w, const clv_wire_status_reply *reply) {
   pthread_mutex_unlock(&w->status->lock);
 }
 
-static bool look(watched *w) {
+static bool ask_once(watched *w) {
   clv_wire_status_reply reply = {0};
   clv_err err;
   if (ask(w, &reply, &err) == CLV_OK) {
     found(w, &reply);
     return true;
   }
-  clv_rpc_channel_freep(&w->channel); /* the next look dials anew */
+  clv_rpc_channel_freep(&w->channel); /* the next round dials anew */
   found_nothing(w, &err);
   return false;
 }
 
-/* False when there is to be no next look. */
+/* False when there is to be no next round. */
 static bool sleep_until(status *s, uint64_t at_ns) {
   struct timespec at = {(time_t)(at_ns / 1000000000u), (long)(at_ns % 1000000000u)};
   pthread_mutex_lock(&s->lock);
@@ -166,10 +166,10 @@ static void *watch(void *user) {
   status *s = w->status;
   bool once = !s->o->watch;
   for (uint64_t next = clv_now_ns();;) {
-    bool answered = look(w);
-    w->looks++;
-    if (once && (!answered || w->looks == LOOKS)) return NULL;
-    uint64_t pause = w->looks == 1 ? s->interval_ns / 2 : s->interval_ns;
+    bool answered = ask_once(w);
+    w->rounds++;
+    if (once && (!answered || w->rounds == ROUNDS)) return NULL;
+    uint64_t pause = w->rounds == 1 ? s->interval_ns / 2 : s->interval_ns;
     next = CLV_MAX(next + pause, clv_now_ns());
     if (!sleep_until(s, next)) return NULL;
   }
@@ -178,7 +178,7 @@ static void *watch(void *user) {
 /* ---- showing ----------------------------------------------------------------------------------- */
 
 /* Under the lock: texts are those of the answers. */
-static clv_code look_at(status *s, clv_status_view *l, status_memory *memory, clv_err *err) {
+static clv_code make_view(status *s, clv_status_view *l, status_memory *memory, clv_err *err) {
   for (uint32_t i = 0; i < l->n_workers; i++) {
     watched *w = &s->workers[i];
     clv_status_worker *to = &l->workers[i];
@@ -209,13 +209,13 @@ static void show(status *s, clv_screen *screen) {
   if (code == CLV_OK) code = clv_alloc(n, sizeof *memory, &memory, &err);
   l.workers = workers;
   pthread_mutex_lock(&s->lock);
-  if (code == CLV_OK) code = look_at(s, &l, memory, &err);
+  if (code == CLV_OK) code = make_view(s, &l, memory, &err);
   if (code == CLV_OK && screen) clv_status_text(&l, clv_screen_width(screen), &text);
   if (code == CLV_OK && screen) clv_status_brief(&l, clv_screen_width(screen), &brief);
   if (code == CLV_OK && !screen) clv_status_json(&l, &text);
   pthread_mutex_unlock(&s->lock);
   for (uint32_t i = 0; memory && i < n; i++) clv_status_memory_done(&memory[i]);
-  if (code != CLV_OK || text.failed) return; /* no memory: the next look may have some */
+  if (code != CLV_OK || text.failed) return; /* no memory: the next round may have some */
   if (screen) {
     clv_screen_draw(screen, &text, &brief);
   } else {

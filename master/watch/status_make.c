@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From two answers of a worker to a look at it: differences, rates and shares. A worker may say
+ * From two answers of a worker to what `status` shows of it: differences, rates and shares. A worker may say
  * anything: numbers that fall back count as no difference.
  */
 #include <stdio.h>

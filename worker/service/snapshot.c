@@ -216,8 +216,8 @@ static clv_code fill_sessions(memory *m, uint64_t now, clv_err *err) {
 
 /* What is guarded by the service's lock: who is there, of whom the viewer sees which. Of sessions that
  * it does not see nothing is told, not even that they are there. */
-static void look(clv_service *v, const clv_allow_spec *viewer, const char *uri,
-                 const clv_wire_id *only, memory *m, clv_wire_status_reply *out) {
+static void collect(clv_service *v, const clv_allow_spec *viewer, const char *uri,
+                    const clv_wire_id *only, memory *m, clv_wire_status_reply *out) {
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions; i++) {
     session *s = v->sessions[i];
@@ -275,8 +275,8 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   clv_wire_status_reply *out = &now.status;
   CLV_TRY(clv_alloc(1, sizeof *now.memory, &now.memory, err));
   out->sees_all = !viewer || (a && a->role == CLV_ROLE_OBSERVER);
-  look(v, a, viewer, only, now.memory, out);
-  uint64_t at = clv_now_ns(); /* behind look: none of its sessions was opened later */
+  collect(v, a, viewer, only, now.memory, out);
+  uint64_t at = clv_now_ns(); /* behind collect: none of its sessions was opened later */
   CLV_TRY(fill_sessions(now.memory, at, err));
   out->n_sessions = now.memory->n_held;
   out->sessions = now.memory->sessions;

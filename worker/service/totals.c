@@ -23,7 +23,7 @@ static void add_link(clv_link *link, edge_bytes *edge) {
   edge->out += c.bytes_out;
 }
 
-static void add_stages(clv_session_node *node, work *w) {
+static void add_modules(clv_session_node *node, work *w) {
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     clv_module_counts c;
     clv_module *module = clv_node_module(node, i);
@@ -44,7 +44,7 @@ void clv_session_work(session *s, work *w, edge_bytes *edges) {
   for (uint32_t i = 0; i < s->n_in; i++)
     add_link(s->in[i].link, &edges[clv_edge_of(s->service->config, s->in[i].name)]);
   if (s->node) {
-    add_stages(s->node, w);
+    add_modules(s->node, w);
     clv_node_times t;
     clv_node_time(s->node, &t);
     w->idle_ns += t.idle_ns;
