@@ -83,7 +83,7 @@ $(call layer, master/report)
 # run folders: who holds one, what became of it; `runs`, `log`, `stop`
 $(call layer, master/history, common/tensor common/weights master/report)
 
-# libcleave: modules, references, contexts, the tape between shards, optimisers, state by name,
+# libcleave: modules, references, contexts, the tape between modules, optimisers, state by name,
 # the gate for what is sent
 $(call layer, master/api, $(ENGINE))
 

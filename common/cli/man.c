@@ -104,7 +104,7 @@ static void exits(const clv_cli *cli, clv_bytes *out) {
     sentence(out, e->doc);
   }
   clv_bytes_puts(out, ".PP\n");
-  text_line(out, "EXIT-CODES.md, among the documents, has causes and what to do for each.");
+  text_line(out, "EXIT-CODES.md, among the documents, has reasons and what to do for each.");
 }
 
 static void environment(clv_bytes *out) {

@@ -302,7 +302,7 @@ static const clv_row rows[] = {
      .initial = "via_master",
      .doc = "How activations go between workers: through the master, or from one to the next."},
 
-    {.path = "limits", .kind = CLV_ROW_SECTION, .doc = "Patience and memory."},
+    {.path = "limits", .kind = CLV_ROW_SECTION, .doc = "Timeouts and memory."},
     {.path = "limits.step_timeout", .kind = CLV_ROW_DURATION, .offset = AT(limits.step_timeout_ms),
      .min = 1, .max = 86400000, .initial = "60s", .doc = "A step that takes longer has failed."},
     {.path = "limits.connect_timeout", .kind = CLV_ROW_DURATION,

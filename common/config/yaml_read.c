@@ -54,7 +54,7 @@ static clv_config_pos event_pos(reader *r, struct fy_event *event) {
   return r->last;
 }
 
-/* The first message is the cause, later ones are its consequences. */
+/* The first message is the reason, later ones are its consequences. */
 static clv_code syntax_error(reader *r, clv_err *err) {
   void *iter = NULL;
   char shown[CLV_SHOWN_MAX];

@@ -15,7 +15,7 @@ clv_code clv_slab_take(clv_contexts *e, slab *s, void *ret_pp, clv_err *err) {
   return clv_slab_take_from(e->env.pool, s, ret_pp, err);
 }
 
-/* ---- causes and names -------------------------------------------------------------------------- */
+/* ---- errors and names -------------------------------------------------------------------------- */
 
 /* What stands for a reason when there is no memory left for one. Never counted, never freed. */
 static shared_err no_memory = {.refs = 1,

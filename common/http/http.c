@@ -23,7 +23,7 @@ enum {
   USUAL_REQUEST_MS = 5000,
   MEMORY_BYTES = 8192, /* of a connection: its request line and headers */
   POLL_MS = 100,       /* how late a connection is cut, and how long closing may take */
-  HASTE = 10,          /* patience is so much shorter when half of the places are taken */
+  HASTE = 10,          /* timeouts are so much shorter when half of the places are taken */
 };
 
 typedef struct guest {

@@ -151,7 +151,7 @@ static outcome drive(prober *p, int (*step)(prober *), uint64_t deadline_ns) {
   }
 }
 
-/* ---- verdicts -------------------------------------------------------------------------------- */
+/* ---- results -------------------------------------------------------------------------------- */
 
 typedef struct finding {
   int what; /* an alert or an X509_V_ERR; -1 ends a table and stands for the rest */
@@ -406,7 +406,7 @@ static bool speaks_h2(const prober *p) {
   return len == 2 && memcmp(name, "h2", 2) == 0;
 }
 
-/* The peer's verdict on our certificate comes after the handshake. */
+/* The peer's answer on our certificate comes after the handshake. */
 static void await_peer_result(prober *p, uint64_t deadline_ns, clv_tls_probe_result *r) {
   double wait_ms = CLV_MAX((double)CONFIRM_MS, 3 * r->connect_ms);
   uint64_t until = clv_now_ns() + (uint64_t)(wait_ms * 1e6);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tls: certificates and identities. This folder alone sees OpenSSL; it hands PEM text and verdicts
+ * tls: certificates and identities. This folder alone sees OpenSSL; it hands PEM text and results
  * to those who speak on the network. It holds six things: the TLS 1.3 floor of the process, counts of how
  * its handshakes end, an identity read from three PEM files and checked before use, the one URI that
  * names a peer, a small certificate authority for `certs`, and a probing client for `doctor`.
@@ -157,7 +157,7 @@ clv_code clv_tls_show(const char *path, clv_bytes *out, bool json, clv_err *err)
 typedef enum clv_tls_step {
   CLV_TLS_RESOLVE,   /* name to addresses */
   CLV_TLS_CONNECT,   /* TCP */
-  CLV_TLS_HANDSHAKE, /* mutual TLS 1.3 with ALPN h2, and the peer's verdict on us */
+  CLV_TLS_HANDSHAKE, /* mutual TLS 1.3 with ALPN h2, and the peer's answer on us */
   CLV_TLS_IDENTITY,  /* the peer's URI */
   CLV_TLS_DONE,
 } clv_tls_step;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A dataset of images: the index stays in memory, each image is read when a batch needs it. One
- * thread of the crew takes an image from its file to its row of the batch, in memory of its own that
+ * thread of the pool takes an image from its file to its row of the batch, in memory of its own that
  * it keeps, so a batch allocates only what the decoders take.
  */
 #include <errno.h>

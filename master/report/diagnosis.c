@@ -9,7 +9,7 @@
 
 #include "master/report/status_text_int.h"
 
-#define HALF 0.5       /* of a wait that a cause must explain to be named */
+#define HALF 0.5       /* of a wait that a reason must explain to be named */
 #define WORTH_IT 0.10  /* a share that is worth a word */
 #define LONGER 2.0     /* times what is still about as long */
 #define FAR 0.005      /* seconds there and back: no network of one house */

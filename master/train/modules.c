@@ -86,7 +86,7 @@ static bool hop_is(const cleave_error *why, const char *hop) {
   return !why->reported && strcmp(why->hop, hop) == 0;
 }
 
-/* The cause with its worker in front, unless it names it. */
+/* The reason with its worker in front, unless it names it. */
 static void put_reason(const cleave_error *why, clv_err *err) {
   bool at_worker = why->node[0] && strcmp(why->node, "master") != 0;
   clv_code code = (clv_code)why->status;

@@ -42,7 +42,7 @@ void clv_trainer_set_length(clv_trainer *t, uint64_t steps);
 /* One training step on rows of x [n, ...] and y: *ret_done 1, *ret_results its result. Steps of an
  * asynchronous schedule are taken a round at a time: batches wait (copied) until there are enough, or
  * `flush`; then *ret_done are done, else 0. After a failure the trainer is of no more use: its text
- * names worker, step and cause. */
+ * names worker, step and reason. */
 clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, uint32_t *ret_done,
                           const clv_step_result **ret_results, clv_err *err) CLV_USE_RESULT;
 uint32_t clv_trainer_waiting(const clv_trainer *t); /* batches that wait for their round */

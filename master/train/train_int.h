@@ -99,7 +99,7 @@ void clv_watch_waits(clv_trainer *t, const clv_layout *l, clv_waits *ret);
 clv_code clv_watch_measure(clv_trainer *t, const clv_layout *l, clv_sched_costs *ret,
                            clv_err *err) CLV_USE_RESULT;
 
-/* A failure of libcleave as an error of the trainer: the step, the worker and the cause in the text;
+/* A failure of libcleave as an error of the trainer: the step, the worker and the reason in the text;
  * the worker that was lost, if that is what it is, is remembered. */
 clv_code clv_trainer_explain(clv_trainer *t, const cleave_error *why, clv_err *err);
 /* What an error from now on belongs to. */

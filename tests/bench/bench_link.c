@@ -186,7 +186,7 @@ static void tensors(process *p, size_t bytes, unsigned n) {
   free(seconds);
 }
 
-static void obey(process *p) {
+static void run_command(process *p) {
   char line[128];
   unsigned n;
   size_t bytes;
@@ -211,7 +211,7 @@ int main(int argc, char **argv) {
   } else if (argc == 7 && strcmp(argv[1], "dial") == 0) {
     start(&p, argv[2], argv[3]);
     dial(&p, argv[4], argv[5], (uint32_t)atoi(argv[6]));
-    obey(&p);
+    run_command(&p);
   } else {
     die("usage: bench_link serve CERTS NAME | dial CERTS NAME PORT URI LANES");
   }

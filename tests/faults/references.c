@@ -28,7 +28,7 @@ enum { MAX_NODES = 5, MAX_OBJECTS = 512, MAX_HANDLES = 4096, MAX_EVENTS = 1 << 1
 #define MS UINT64_C(1000000)
 static const uint64_t lease = 20000 * MS, retry = 50 * MS;
 /* A lease for what the lost leave behind, one for what waits for that, and a look. */
-static const uint64_t patience = 3 * 20000 * MS;
+static const uint64_t grace_ns = 3 * 20000 * MS;
 
 /* ---- the model ------------------------------------------------------------------------------------- */
 
@@ -636,7 +636,7 @@ static bool run(uint64_t seed) {
   memset(w.dead, 0, sizeof w.dead);
   memset(w.silent, 0, sizeof w.silent);
   plan();
-  uint64_t last = CLV_MAX(w.end, w.bad_until == UINT64_MAX ? 0 : w.bad_until) + patience;
+  uint64_t last = CLV_MAX(w.end, w.bad_until == UINT64_MAX ? 0 : w.bad_until) + grace_ns;
   while (w.n_events && w.events[0]->at <= last && !w.failed) {
     event *e = pop();
     w.now = e->at;

@@ -474,8 +474,8 @@ TESTS = [step_parity_mlp_sgd, step_parity_mlp_momentum, step_parity_cnn_adam,
 def print_table():
     print(f"\n{'what':<26} {'figure':<34} {'measured':>10} {'limit':>8}")
     for name, figure, measured, limit, ok, note in table:
-        bound, verdict = ("", "") if limit == math.inf else (f"{limit:g}", "ok" if ok else "OVER")
-        print(f"{name:<26} {figure:<34} {measured:>10.2e} {bound:>8}  {verdict:<4} {note}".rstrip())
+        bound, result = ("", "") if limit == math.inf else (f"{limit:g}", "ok" if ok else "OVER")
+        print(f"{name:<26} {figure:<34} {measured:>10.2e} {bound:>8}  {result:<4} {note}".rstrip())
     print()
 
 

@@ -15,7 +15,7 @@ static uint64_t now_ns(void) {
   return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
-static void say(const char *what, uint64_t number) {
+static void print_line(const char *what, uint64_t number) {
   printf("%s %llu\n", what, (unsigned long long)number);
   fflush(stdout);
 }
@@ -66,13 +66,13 @@ static bool transfer(const char *at, int64_t width, unsigned after_ms) {
   DO(load_failing(&table));
   DO(open_context(&c));
   DO(send_large(c, large, width));
-  say("started", now_ns());
+  print_line("started", now_ns());
   usleep(after_ms * 1000);
-  say("aborted", now_ns());
+  print_line("aborted", now_ns());
   DO(fail(c, table));
   uint64_t before = now_ns();
   (void)!cleave_context_close(rt, c, 0, &e); /* with the failure of the context */
-  say("ended", (now_ns() - before) / 1000000);
+  print_line("ended", (now_ns() - before) / 1000000);
   return true;
 }
 

@@ -210,7 +210,7 @@ static void *kill_soon(void *user) {
   return NULL;
 }
 
-/* B is in the middle of its part of the backward (it was stopped there) and dies: the cause comes long
+/* B is in the middle of its part of the backward (it was stopped there) and dies: the reason comes long
  * before the deadline of 20 s, and A's part of the context is given up with it. */
 static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t pid) {
   net n;

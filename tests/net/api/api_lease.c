@@ -211,7 +211,7 @@ static const struct {
     {"leaves_nothing", leaves_nothing},
 };
 
-static bool obey(const char *name, unsigned slot) {
+static bool run_command(const char *name, unsigned slot) {
   for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
     if (strcmp(steps[i].name, name) == 0 && slot < SLOTS) return steps[i].run(&slots[slot]);
   snprintf(why, sizeof why, "no such step: %s %u", name, slot);
@@ -232,7 +232,7 @@ int main(int argc, char **argv) {
   while (ready && fgets(line, sizeof line, stdin)) {
     if (sscanf(line, "%31s %u", name, &slot) != 2) return 2;
     snprintf(why, sizeof why, "see the report");
-    said(obey(name, slot), name);
+    said(run_command(name, slot), name);
   }
   return n_failed != 0;
 }

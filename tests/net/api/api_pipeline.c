@@ -696,7 +696,7 @@ int main(int argc, char **argv) {
     if (!steps_for_a_watcher(atoi(argv[7]))) said(false, "steps_for_a_watcher");
   } else {
     (void)RUN_ALL(placed);
-    say_digest();
+    print_digest();
   }
   said(close_runtime(rt), "close_finds_nothing_left");
   return n_failed != 0;

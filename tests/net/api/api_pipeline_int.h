@@ -146,6 +146,6 @@ static inline bool arguments(int argc, char **argv, const char **ret_mode) {
   return true;
 }
 
-static inline void say_digest(void) { printf("digest %016llx\n", (unsigned long long)digest); }
+static inline void print_digest(void) { printf("digest %016llx\n", (unsigned long long)digest); }
 
 #endif

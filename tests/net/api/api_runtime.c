@@ -646,7 +646,7 @@ int main(int argc, char **argv) {
   } else {
     RUN_EACH_IN_A_RUNTIME(placed);
     (void)RUN_ALL(placed_with_a_gate);
-    say_digest();
+    print_digest();
   }
   return n_failed != 0;
 }

@@ -8,7 +8,7 @@ that a test of test_api.py or test_context.py has already are named here, and it
    3  a thousand contexts at once give the serial gradients
    4  10,000 steps leave memory, descriptors, threads and contexts flat on both sides
    5  kill -9 of the master: the workers' memory and contexts are back within the lease
-   6  kill -9 of a worker in backward: the cause is told before the deadline
+   6  kill -9 of a worker in backward: the reason is told before the deadline
    8  a reference is passed on while its owner is slow
    9  backward twice with retain gives twice the gradient
   10  to_here before the value exists

@@ -177,11 +177,11 @@ class Stopped:
         self.worker.kill(signal.SIGSTOP)
         return self
 
-    def goes_on(self):
+    def resume(self):
         self.worker.kill(signal.SIGCONT)
 
     def __exit__(self, *_):
-        self.goes_on()
+        self.resume()
 
 
 def holds(program, *slots):
@@ -211,7 +211,7 @@ def a_user_that_is_idle_keeps_its_reference():
         while since(begin) < PLENTY:
             assert (kept(), gauge(1, "used_references")) == (2, 2), f"after {since(begin):.2f} s"
             time.sleep(0.1)
-        source.goes_on()
+        source.resume()
         for p in (direct, by_master):
             for step in ("was_used", "is_there", "let_go"):
                 p.does(step)
@@ -230,10 +230,10 @@ def a_user_that_is_killed_loses_its_references_after_the_lease():
         with Stopped(0) as owner, Killed(1):
             killed = time.monotonic()
             p.does("user_was_lost", 4)
-            owner.goes_on()  # it learns of it after the master, and reports
+            owner.resume()  # it learns of it after the master, and reports
             p.does("begin_at_owner", 5)
             time.sleep(0.1)  # its report is the one that the master remembers
-            source.goes_on()  # the values come, and nobody is there to fetch them
+            source.resume()  # the values come, and nobody is there to fetch them
             p.does("is_there", 4)
             p.does("let_go", *range(4))
             p.does("is_crowded")
@@ -253,7 +253,7 @@ def a_user_that_is_stopped_loses_its_references_after_the_lease():
         holds(p, 0, 1)
         with Stopped(1) as user:
             stopped = time.monotonic()
-            source.goes_on()
+            source.resume()
             p.does("is_there", 0, 1)
             p.does("let_go", 0)
             passed = time.monotonic()
@@ -262,7 +262,7 @@ def a_user_that_is_stopped_loses_its_references_after_the_lease():
             agrees(p, 3)
             after_the_lease(stopped, lambda: kept() <= 2, HEARD_LAST)
             after_the_lease(passed, lambda: kept() == 1)
-            user.goes_on()
+            user.resume()
             p.does("use_was_let_go", 1)
             until(lambda: gauge(1, "used_references") == 0)
         p.does("is_there", 1)

@@ -298,7 +298,7 @@ static bool option(const char *name, const char *value) {
   return false;
 }
 
-static void obey(void) {
+static void read_commands(void) {
   char line[128], word[32];
   double value;
   while (fgets(line, sizeof line, stdin)) {
@@ -325,6 +325,6 @@ int main(int argc, char **argv) {
   int listener = listen_on(atoi(argv[1]));
   pthread_t thread;
   if (pthread_create(&thread, NULL, accept_side, &listener) != 0) die("thread");
-  obey();
+  read_commands();
   return 0;
 }

@@ -16,7 +16,7 @@ LIMITS = {"memory_limit_bytes": "memory_limit_bytes", "session_limit_bytes": "se
 SUMS = {"sessions_open": "sessions", "memory_bytes": "memory_bytes",
         "handshake_failures": "handshake_failures_total"}  # of the worker: of all labels
 TAIL = 16384  # bytes that a session, on average, still moves while it is being closed
-PATIENCE = 6  # seconds within which the workers come to rest when their callers do
+TIMEOUT_S = 6  # seconds within which the workers come to rest when their callers do
 
 
 def labelled(found, name):
@@ -138,7 +138,7 @@ def at_rest(pairs):
 
 def compare(cluster, ledger):
     """Differences that stay: a packet or a connection on its way may be seen by one and not the other."""
-    end = time.monotonic() + PATIENCE * SLOW
+    end = time.monotonic() + TIMEOUT_S * SLOW
     while True:
         wrong, pairs = look(cluster)
         if pairs and not wrong and at_rest(pairs):

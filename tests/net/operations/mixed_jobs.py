@@ -3,7 +3,7 @@
 import os, re, shutil, signal, socket, subprocess, threading, time
 from cluster import BIN, IMAGE_DATA, MASTER, SANITIZED, SLOW
 
-PATIENCE = (300 if SANITIZED else 90) * SLOW
+TIMEOUT_S = (300 if SANITIZED else 90) * SLOW
 TINY = threading.Lock()  # its quota is one session
 DATA = IMAGE_DATA.replace("}\n", ", validation: {fraction: 0.25}}\n")
 
@@ -28,7 +28,7 @@ class Job:
         return p
 
     def end(self, p, *codes):
-        code = p.wait(PATIENCE)
+        code = p.wait(TIMEOUT_S)
         if code not in codes:
             raise AssertionError(f"exit code {code}, not {codes}: {' '.join(p.args)}\n{said(p)[-1500:]}")
         return said(p)
@@ -94,7 +94,7 @@ class Job:
             return 0
 
     def wait_for_steps(self, p, n):
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_S
         while self.logged() < n:
             if p.poll() is not None or time.monotonic() > until:
                 raise AssertionError(f"it did not come to step {n}: {said(p)[-1500:]}")

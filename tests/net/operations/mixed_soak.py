@@ -49,7 +49,7 @@ class Soak:
     def fail(self, text):
         with self.lock:
             self.failures.append(text)
-        self.say(f"  at {time.monotonic() - self.begin:.1f} s: {text}")
+        self.note(f"  at {time.monotonic() - self.begin:.1f} s: {text}")
 
     # ---- those who look on -------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class Soak:
         held = "; ".join(f"w{i + 1} {w['resident KiB']} KiB, {w['descriptors']} descriptors, {w['threads']} threads"
                          for i, w in enumerate(self.quiet[-1][1]))
         n = self.reads
-        self.say(f"{(time.monotonic() - self.begin) / 60:5.1f} min {self.jobs:6} jobs, {n['frozen']} + {n['empty']} "
+        self.note(f"{(time.monotonic() - self.begin) / 60:5.1f} min {self.jobs:6} jobs, {n['frozen']} + {n['empty']} "
                  f"comparisons, {n['scrapes']} scrapes, {n['status']} looks; {held}")
 
     def grown(self):
@@ -176,12 +176,12 @@ class Soak:
         moments = [held for when, held in self.quiet if when > warm]
         third = len(moments) // 3
         if not third:
-            self.say(f"  {len(self.quiet)} quiet moments: too few to tell whether anything grows")
+            self.note(f"  {len(self.quiet)} quiet moments: too few to tell whether anything grows")
         for i in range(len(self.cluster.workers) if third else 0):
             for field, bounds in GROWTH.items():
                 early, late = (statistics.median(m[i][field] for m in part)
                                for part in (moments[:third], moments[-third:]))
-                self.say(f"  w{i + 1} {field:12} {early:9.0f} -> {late:9.0f}   (bound: {bounds[i]:+})")
+                self.note(f"  w{i + 1} {field:12} {early:9.0f} -> {late:9.0f}   (bound: {bounds[i]:+})")
                 if late - early > bounds[i] and not (SANITIZED and field == "resident KiB"):
                     self.fail(f"w{i + 1}: {field} {early:.0f} -> {late:.0f}")
 
@@ -201,8 +201,8 @@ class Soak:
             for t in lookers:
                 t.join()
         self.line()
-        self.say("  " + ", ".join(f"{n} {k}" for k, n in sorted(self.kinds.items())))
-        self.say(f"  {self.ledger.account()}")
+        self.note("  " + ", ".join(f"{n} {k}" for k, n in sorted(self.kinds.items())))
+        self.note(f"  {self.ledger.account()}")
         self.grown()
         return self.failures
 

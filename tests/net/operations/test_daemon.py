@@ -1,4 +1,4 @@
-"""The daemon's manners: configuration checks, the ready line, draining, audit lines, quotas; initial
+"""How the daemon behaves: configuration checks, the ready line, draining, audit lines, quotas; initial
 weights from files and artifacts; the loss and the raw input at a worker by permission only."""
 import hashlib, os, re, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))

@@ -504,8 +504,8 @@ if __name__ == "__main__":
     else:
         allow = "  - {identity: \"spiffe://test/other\", role: master, sessions: 1}\n"
         allow += "  - {identity: \"spiffe://test/watch\", role: observer}\n"
-        patience = int(500 * SLOW * (10 if SANITIZED else 1))
-        with Measured(2, f"limits: {{handshake_timeout: {patience}ms}}\ndrain_timeout: 60s\n",
+        timeout_ms = int(500 * SLOW * (10 if SANITIZED else 1))
+        with Measured(2, f"limits: {{handshake_timeout: {timeout_ms}ms}}\ndrain_timeout: 60s\n",
                       extra_allow=allow.replace("sessions: 1", "sessions: 1, bytes: 256MiB"),
                       env={"CLEAVE_TEST_OPS": "1"}) as cluster:
             os.environ["CLEAVE_TEST_OPS"] = "1"

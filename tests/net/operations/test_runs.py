@@ -6,7 +6,7 @@ import tfevents
 from cluster import *
 
 suite = Suite()
-PATIENCE = (240 if SANITIZED else 60) * SLOW
+TIMEOUT_S = (240 if SANITIZED else 60) * SLOW
 DATA = IMAGE_DATA.replace("}\n", ", validation: {fraction: 0.25}}\n")
 STAGES = ("stages:\n"
           "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 16}, {op: relu}]}\n"
@@ -47,13 +47,13 @@ class Training:
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cluster.dir)
 
     def __enter__(self):
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_S
         while "step" not in (self.process.stdout.readline() if self.process.poll() is None else ""):
             assert self.process.poll() is None and time.monotonic() < until, self.process.communicate()
         return self
 
     def end(self):
-        out, err = self.process.communicate(timeout=PATIENCE)
+        out, err = self.process.communicate(timeout=TIMEOUT_S)
         return self.process.returncode, out, err
 
     def __exit__(self, *_):
@@ -90,7 +90,7 @@ def a_finished_run():
     table = tool("runs").stdout.splitlines()
     assert re.match(r"RUN +STATE", table[0]) and re.match(r"finished +finished .* 12/12 ", table[1]), table
     ended = follow("finished")
-    assert ended.communicate(timeout=PATIENCE)[0] == done.stdout and ended.returncode == 0
+    assert ended.communicate(timeout=TIMEOUT_S)[0] == done.stdout and ended.returncode == 0
     again = tool("stop", "finished")
     assert again.returncode == 1 and "does not run: finished" in again.stderr, again.stderr
 
@@ -109,7 +109,7 @@ def a_failed_run():
     with Training("lost") as run, follow("lost") as log:
         cluster.workers[0].kill()
         code, _, err = run.end()
-        said = log.communicate(timeout=PATIENCE)[0]
+        said = log.communicate(timeout=TIMEOUT_S)[0]
     cluster.restart(0)
     assert code == log.returncode == 6, (code, log.returncode)
     r = recorded("lost")
@@ -132,7 +132,7 @@ def a_killed_run_is_seen_to_be_dead_and_resumed():
         assert recorded("killed")["state"] == "running"
         run.process.kill()
         run.end()
-        _, err = log.communicate(timeout=PATIENCE)
+        _, err = log.communicate(timeout=TIMEOUT_S)
     assert log.returncode == 1 and "left no word" in err, err
     r = recorded("killed")
     assert r["state"] == "died" and r["ended_ms"] == 0 and r["pid"] == run.process.pid, r
@@ -163,7 +163,7 @@ def stop_ends_a_run_after_a_checkpoint():
     with Training("stopped") as run, follow("stopped") as log:
         done = tool("stop", "stopped")
         code, out, err = run.end()
-        log.communicate(timeout=PATIENCE)
+        log.communicate(timeout=TIMEOUT_S)
     r = recorded("stopped")
     assert done.returncode == 0 and code == log.returncode == 130, (done.stderr, code, err)
     assert r["state"] == "stopped" and r["checkpoints"][0] == r["step"] and "stopped after step" in out, (r, out)
@@ -207,7 +207,7 @@ def a_follower_waits_for_the_word_of_who_killed():
         with open(path("word", "run.json.new"), "w") as f:
             f.write(text.replace('"status": "running", "code": 0', '"status": "stopped", "code": 130'))
         os.rename(f.name, path("word", "run.json"))
-        _, err = log.communicate(timeout=PATIENCE)
+        _, err = log.communicate(timeout=TIMEOUT_S)
     assert recorded("word")["state"] == "stopped" and log.returncode == 130 and not err, (log.returncode, err)
 
 
@@ -227,7 +227,7 @@ def asking_twice_is_not_ctrl_c_twice():
         asked = [subprocess.Popen([MASTER, "stop", "twice"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                   cwd=cluster.dir) for _ in range(3)]
         code, _, _ = run.end()
-        [p.communicate(timeout=PATIENCE) for p in asked]
+        [p.communicate(timeout=TIMEOUT_S) for p in asked]
     r = recorded("twice")
     assert code == 130 and r["state"] == "stopped" and r["checkpoints"][0] == r["step"], (code, r)
 
@@ -308,7 +308,7 @@ def damaged_and_hostile_folders():
         assert re.search(rf"^bad-{name} +damaged", done.stdout, re.M), (name, done.stdout)
         assert recorded("bad-" + name)["why"], name
         followed = follow("bad-" + name)
-        followed.communicate(timeout=PATIENCE)
+        followed.communicate(timeout=TIMEOUT_S)
         assert followed.returncode == 1, name
         assert tool("stop", "bad-" + name).returncode == 1
     assert re.search(r"^bad-two\?lines +finished", done.stdout, re.M), done.stdout

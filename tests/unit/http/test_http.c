@@ -92,7 +92,7 @@ static int dial(void) {
   return fd;
 }
 
-static void say(int fd, const char *text, size_t len) {
+static void send_all(int fd, const char *text, size_t len) {
   while (len) {
     ssize_t n = send(fd, text, len, MSG_NOSIGNAL);
     if (n <= 0) return; /* it has had enough */
@@ -121,7 +121,7 @@ static long hear(int fd, char reply[REPLY], unsigned ms) {
 /* The status of the answer to a whole text; 0: closed without one. */
 static int status_of(const char *request, size_t len, char reply[REPLY]) {
   int fd = dial(), status = 0;
-  say(fd, request, len);
+  send_all(fd, request, len);
   assert_true(hear(fd, reply, 5000) >= 0);
   close(fd);
   if (sscanf(reply, "HTTP/1.%*d %d", &status) != 1) return 0;
@@ -259,9 +259,9 @@ static void slow_clients_are_cut(void **state) {
   uint64_t begin = clv_now_ns();
   int fd = dial();
   long ms = -1;
-  say(fd, "GET /hello HTTP/1.1\r\nX: ", 24);
+  send_all(fd, "GET /hello HTTP/1.1\r\nX: ", 24);
   for (int i = 0; ms < 0 && i < 100; i++) {
-    say(fd, "a", 1);
+    send_all(fd, "a", 1);
     ms = hear(fd, reply, 50);
   }
   close(fd);
@@ -277,7 +277,7 @@ static void clients_that_do_not_read_are_cut(void **state) {
   for (int i = 0; i < CONNECTIONS; i++) {
     held[i] = dial();
     setsockopt(held[i], SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-    say(held[i], "GET /large HTTP/1.1\r\nHost: x\r\n\r\n", 32);
+    send_all(held[i], "GET /large HTTP/1.1\r\nHost: x\r\n\r\n", 32);
   }
   assert_int_equal(status("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
   for (int i = 0; i < CONNECTIONS; i++) close(held[i]);
@@ -337,7 +337,7 @@ static void other_addresses_are_served(void **state) {
   fd = socket(AF_INET6, SOCK_STREAM, 0);
   assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
   char reply[REPLY];
-  say(fd, "GET /none HTTP/1.1\r\nHost: x\r\n\r\n", 31);
+  send_all(fd, "GET /none HTTP/1.1\r\nHost: x\r\n\r\n", 31);
   assert_true(hear(fd, reply, 5000) >= 0);
   assert_non_null(strstr(reply, " 404 "));
   close(fd);

@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 #define UNUSED __attribute__((unused))
-#define PATIENCE (CLV_SANITIZED ? 10 : 1) /* the sanitizers are slow */
+#define TIME_SCALE (CLV_SANITIZED ? 10 : 1) /* the sanitizers are slow */
 #define MASTER_URI "spiffe://cleave/master"
 #define OTHER_URI "spiffe://cleave/other"
 #define WORKER_URI "spiffe://cleave/worker-1"
@@ -133,7 +133,7 @@ static UNUSED unsigned event_count(event *e) {
 
 static UNUSED bool event_wait(event *e, unsigned count, unsigned ms) {
   struct timespec until;
-  ms *= PATIENCE;
+  ms *= TIME_SCALE;
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_sec += ms / 1000;
   until.tv_nsec += (long)(ms % 1000) * 1000000;
@@ -276,7 +276,7 @@ static UNUSED clv_code unary_echo(void *user, const clv_rpc_peer *peer, const cl
 
 static UNUSED clv_code unary_slow(void *user, const clv_rpc_peer *peer, const clv_iov *request,
                                   size_t n, clv_bytes *reply, clv_err *err) {
-  usleep(300000 * PATIENCE);
+  usleep(300000 * TIME_SCALE);
   return unary_echo(user, peer, request, n, reply, err);
 }
 

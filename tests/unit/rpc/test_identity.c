@@ -57,10 +57,10 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static clv_code say(const identity *id, const char *uri, clv_err *err) {
+static clv_code greet(const identity *id, const char *uri, clv_err *err) {
   CLV_AUTO(clv_rpc_channel_freep)
   clv_rpc_channel *channel = new_channel(runtime, svc.target, id, uri);
-  CLV_TRY(clv_rpc_channel_connect(channel, 5000 * PATIENCE, err));
+  CLV_TRY(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, err));
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   return clv_rpc_call(channel, "/test/Say", "x", 1, 5000, &reply, err);
 }
@@ -75,7 +75,7 @@ static clv_rpc_server_counts counts(void) {
 static void test_good(void **state) {
   (void)state;
   clv_err err;
-  must(say(&master, WORKER_URI, &err), &err);
+  must(greet(&master, WORKER_URI, &err), &err);
   expect_seen(&svc, MASTER_URI);
   assert_int_equal(counts().calls, 1);
 }
@@ -83,7 +83,7 @@ static void test_good(void **state) {
 static void test_denied_identity(void **state) {
   (void)state;
   clv_err err;
-  expect_error(CLV_DENIED, OTHER_URI " is not allowed here", say(&other, WORKER_URI, &err), &err);
+  expect_error(CLV_DENIED, OTHER_URI " is not allowed here", greet(&other, WORKER_URI, &err), &err);
   assert_int_equal(counts().denied, 1);
   assert_int_equal(svc.handled, 0);
 }
@@ -91,8 +91,8 @@ static void test_denied_identity(void **state) {
 static void test_one_uri(void **state) {
   (void)state;
   clv_err err;
-  expect_error(CLV_UNAUTHENTICATED, "names no URI", say(&none, WORKER_URI, &err), &err);
-  expect_error(CLV_UNAUTHENTICATED, "more than one URI", say(&two, WORKER_URI, &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, "names no URI", greet(&none, WORKER_URI, &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, "more than one URI", greet(&two, WORKER_URI, &err), &err);
   assert_int_equal(counts().unauthenticated, 2);
 }
 
@@ -100,7 +100,7 @@ static void test_one_uri(void **state) {
 static void test_dns_spelled_like_uri(void **state) {
   (void)state;
   clv_err err;
-  expect_error(CLV_UNAUTHENTICATED, "names no URI", say(&dns_fake, WORKER_URI, &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, "names no URI", greet(&dns_fake, WORKER_URI, &err), &err);
   assert_int_equal(svc.handled, 0);
 }
 
@@ -108,7 +108,7 @@ static void test_foreign_client(void **state) {
   (void)state;
   clv_err err;
   identity mixed = {master.ca, foreign.cert, foreign.key};
-  expect_error(CLV_UNAUTHENTICATED, "refused", say(&mixed, WORKER_URI, &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, "refused", greet(&mixed, WORKER_URI, &err), &err);
   assert_int_equal(counts().calls, 0);
 }
 
@@ -116,7 +116,7 @@ static void test_foreign_server(void **state) {
   (void)state;
   clv_err err;
   identity mixed = {foreign.ca, master.cert, master.key};
-  expect_error(CLV_UNAUTHENTICATED, "not from our CA", say(&mixed, WORKER_URI, &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, "not from our CA", greet(&mixed, WORKER_URI, &err), &err);
   assert_int_equal(counts().calls, 0);
 }
 
@@ -124,7 +124,7 @@ static void test_foreign_server(void **state) {
 static void test_wrong_server(void **state) {
   (void)state;
   clv_err err;
-  clv_code code = say(&master, "spiffe://cleave/worker-2", &err);
+  clv_code code = greet(&master, "spiffe://cleave/worker-2", &err);
   expect_error(CLV_UNAUTHENTICATED, "'spiffe://cleave/worker-2'", code, &err);
   expect_error(CLV_UNAUTHENTICATED, "'" WORKER_URI "'", code, &err);
   CLV_AUTO(clv_rpc_channel_freep)
@@ -139,7 +139,7 @@ static void server_with(const identity *id, const char *complaint) {
   clv_err err;
   clv_rpc_pem pem = pem_of(id);
   must(clv_rpc_server_reload(svc.server, &pem, &err), &err);
-  expect_error(CLV_UNAUTHENTICATED, complaint, say(&master, WORKER_URI, &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, complaint, greet(&master, WORKER_URI, &err), &err);
 }
 
 static void test_server_uris(void **state) {
@@ -155,7 +155,7 @@ static void test_nobody_there(void **state) {
   CLV_AUTO(clv_rpc_channel_freep)
   clv_rpc_channel *channel = new_channel(runtime, "127.0.0.1:1", &master, WORKER_URI);
   expect_error(CLV_UNAVAILABLE, "127.0.0.1:1: nobody listens there",
-               clv_rpc_channel_connect(channel, 5000 * PATIENCE, &err), &err);
+               clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   expect_error(CLV_UNAVAILABLE, "refused",
                clv_rpc_call(channel, "/test/Say", "", 0, 5000, &reply, &err), &err);
@@ -255,20 +255,20 @@ static void test_reload(void **state) {
   identity renamed = issue_one("home", "worker-9", "spiffe://cleave/worker-9");
   clv_rpc_pem pem = pem_of(&renamed);
   must(clv_rpc_server_reload(svc.server, &pem, &err), &err);
-  expect_error(CLV_UNAUTHENTICATED, "worker-9", say(&master, WORKER_URI, &err), &err);
-  must(say(&master, "spiffe://cleave/worker-9", &err), &err);
+  expect_error(CLV_UNAUTHENTICATED, "worker-9", greet(&master, WORKER_URI, &err), &err);
+  must(greet(&master, "spiffe://cleave/worker-9", &err), &err);
 
   pem.key = worker.key.data;
   expect_error(CLV_INVALID, "does not belong", clv_rpc_server_reload(svc.server, &pem, &err), &err);
-  must(say(&master, "spiffe://cleave/worker-9", &err), &err);
+  must(greet(&master, "spiffe://cleave/worker-9", &err), &err);
 
   clv_rpc_pem other_ca = pem_of(&renamed);
   other_ca.ca = foreign.ca.data;
   must(clv_rpc_server_reload(svc.server, &other_ca, &err), &err);
-  expect_error(CLV_UNAUTHENTICATED, "refused", say(&master, "spiffe://cleave/worker-9", &err),
+  expect_error(CLV_UNAUTHENTICATED, "refused", greet(&master, "spiffe://cleave/worker-9", &err),
                &err);
   identity newcomer = {renamed.ca, foreign.cert, foreign.key};
-  must(say(&newcomer, "spiffe://cleave/worker-9", &err), &err);
+  must(greet(&newcomer, "spiffe://cleave/worker-9", &err), &err);
 
   clv_rpc_piece piece = {"still here", 10, NULL, NULL};
   must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
@@ -291,7 +291,7 @@ static void test_calls_at_once(void **state) {
   clv_rpc_stream *stream[MANY];
   CLV_AUTO(clv_rpc_channel_freep)
   clv_rpc_channel *channel = new_channel(runtime, svc.target, &master, WORKER_URI);
-  must(clv_rpc_channel_connect(channel, 5000 * PATIENCE, &err), &err);
+  must(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
   for (int i = 0; i < MANY; i++) {
     recorder_init(&r[i]);
     clv_rpc_stream_events events = recorder_events(&r[i]);
@@ -308,7 +308,7 @@ static void test_calls_at_once(void **state) {
     assert_true(event_wait(&r[i].closed, 1, 5000));
     clv_rpc_stream_unref(stream[i]);
   }
-  must(say(&master, WORKER_URI, &err), &err);
+  must(greet(&master, WORKER_URI, &err), &err);
 }
 
 /* A client that opens and resets streams as fast as it can is cut off; others do not notice. */
@@ -319,7 +319,7 @@ static void test_rapid_reset(void **state) {
   recorder_init(&r);
   static service *const s = &svc;
   clv_rpc_channel *channel = new_channel(runtime, s->target, &master, WORKER_URI);
-  must(clv_rpc_channel_connect(channel, 5000 * PATIENCE, &err), &err);
+  must(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
   clv_rpc_stream_events events = recorder_events(&r);
   unsigned opened = 0;
   enum { BATCH = 30, MOST = 3000 };
@@ -337,11 +337,11 @@ static void test_rapid_reset(void **state) {
   assert_true(event_wait(&r.closed, opened, 20000));
   assert_int_equal(counts().cut_peers, 1);
   clv_rpc_channel_freep(&channel);
-  expect_error(CLV_DENIED, "", say(&other, WORKER_URI, &err), &err); /* not EXHAUSTED */
+  expect_error(CLV_DENIED, "", greet(&other, WORKER_URI, &err), &err); /* not EXHAUSTED */
   usleep(1100000); /* within the second of the flood nobody bothers to answer */
-  expect_error(CLV_EXHAUSTED, "too many cancelled calls", say(&master, WORKER_URI, &err), &err);
+  expect_error(CLV_EXHAUSTED, "too many cancelled calls", greet(&master, WORKER_URI, &err), &err);
   usleep(2500000);
-  must(say(&master, WORKER_URI, &err), &err);
+  must(greet(&master, WORKER_URI, &err), &err);
 }
 
 int main(void) {

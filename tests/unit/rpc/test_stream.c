@@ -18,7 +18,7 @@ static void up(const clv_rpc_server_options *changed) {
   runtime = new_runtime();
   service_start(&svc, runtime, changed ? changed : &usual);
   channel = new_channel(runtime, svc.target, &master, WORKER_URI);
-  must(clv_rpc_channel_connect(channel, 5000 * PATIENCE, &err), &err);
+  must(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
 }
 
 static int set_up(void **state) {
@@ -65,7 +65,7 @@ static clv_rpc_stream *open_stream(const char *method, recorder *r) {
 static void count_release(void *owner) { atomic_fetch_add((atomic_uint *)owner, 1); }
 
 static void wait_releases(atomic_uint *count, unsigned want) {
-  for (int i = 0; i < 500 * PATIENCE && atomic_load(count) < want; i++) usleep(10000);
+  for (int i = 0; i < 500 * TIME_SCALE && atomic_load(count) < want; i++) usleep(10000);
   assert_int_equal(atomic_load(count), want);
 }
 
@@ -80,16 +80,16 @@ static void test_unary(void **state) {
   (void)state;
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
-  must(clv_rpc_call(channel, "/test/Say", "ping", 4, 5000 * PATIENCE, &reply, &err), &err);
+  must(clv_rpc_call(channel, "/test/Say", "ping", 4, 5000 * TIME_SCALE, &reply, &err), &err);
   assert_int_equal(reply.len, 4);
   assert_memory_equal(reply.data, "ping", 4);
   expect_seen(&svc, MASTER_URI);
-  must(clv_rpc_call(channel, "/test/Say", "", 0, 5000 * PATIENCE, &reply, &err), &err);
+  must(clv_rpc_call(channel, "/test/Say", "", 0, 5000 * TIME_SCALE, &reply, &err), &err);
   assert_int_equal(reply.len, 0);
   size_t len = 3 << 20;
   unsigned char *big = malloc(len);
   fill_noise(big, len, 1);
-  must(clv_rpc_call(channel, "/test/Say", big, len, 5000 * PATIENCE, &reply, &err), &err);
+  must(clv_rpc_call(channel, "/test/Say", big, len, 5000 * TIME_SCALE, &reply, &err), &err);
   assert_int_equal(reply.len, len);
   assert_memory_equal(reply.data, big, len);
   free(big);
@@ -101,11 +101,12 @@ static void test_unary_errors(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   static char big[9 << 20];
   expect_error(CLV_NOT_FOUND, "no session 7",
-               clv_rpc_call(channel, "/test/Fail", "", 0, 5000 * PATIENCE, &reply, &err), &err);
+               clv_rpc_call(channel, "/test/Fail", "", 0, 5000 * TIME_SCALE, &reply, &err), &err);
   expect_error(CLV_EXHAUSTED, "request of 17 bytes, the limit is 16",
-               clv_rpc_call(channel, "/test/Small", big, 17, 5000 * PATIENCE, &reply, &err), &err);
+               clv_rpc_call(channel, "/test/Small", big, 17, 5000 * TIME_SCALE, &reply, &err),
+               &err);
   expect_error(CLV_UNIMPLEMENTED, "/test/None",
-               clv_rpc_call(channel, "/test/None", "", 0, 5000 * PATIENCE, &reply, &err), &err);
+               clv_rpc_call(channel, "/test/None", "", 0, 5000 * TIME_SCALE, &reply, &err), &err);
   expect_error(CLV_DEADLINE, "", clv_rpc_call(channel, "/test/Slow", "", 0, 50, &reply, &err),
                &err);
   expect_error(CLV_INVALID, "the limit is 8388608",
@@ -116,7 +117,7 @@ static void test_unary_errors(void **state) {
 static void *slow_call(void *arg) {
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
-  must(clv_rpc_call(channel, "/test/Slow", arg, 1, 5000 * PATIENCE, &reply, &err), &err);
+  must(clv_rpc_call(channel, "/test/Slow", arg, 1, 5000 * TIME_SCALE, &reply, &err), &err);
   return NULL;
 }
 
@@ -129,12 +130,12 @@ static void test_slow_handler_apart(void **state) {
   usleep(50000);
   uint64_t begin = clv_now_ns();
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
-  must(clv_rpc_call(channel, "/test/Say", "a", 1, 5000 * PATIENCE, &reply, &err), &err);
+  must(clv_rpc_call(channel, "/test/Say", "a", 1, 5000 * TIME_SCALE, &reply, &err), &err);
   clv_rpc_stream *stream = open_stream("/test/Echo", &r);
   clv_rpc_piece piece = {"b", 1, NULL, NULL};
   must(clv_rpc_stream_send(stream, &piece, 1, &err), &err);
   assert_true(event_wait(&r.messages, 1, 5000));
-  assert_true(clv_now_ns() - begin < 200000000u * PATIENCE);
+  assert_true(clv_now_ns() - begin < 200000000u * TIME_SCALE);
   pthread_join(thread, NULL);
   clv_rpc_stream_close(stream);
   assert_true(event_wait(&r.closed, 1, 5000));
@@ -380,7 +381,7 @@ static void test_drain(void **state) {
   clv_rpc_stream_close(ends);
   uint64_t begin = clv_now_ns();
   expect_error(CLV_DEADLINE, "300 ms", clv_rpc_server_drain(svc.server, 300, &err), &err);
-  assert_true(clv_now_ns() - begin < 3000000000u * PATIENCE);
+  assert_true(clv_now_ns() - begin < 3000000000u * TIME_SCALE);
   assert_true(event_wait(&quiet.closed, 1, 5000));
   assert_int_equal(quiet.code, CLV_OK);
   assert_true(event_wait(&busy.closed, 1, 5000));
@@ -412,7 +413,7 @@ static void killed_server(int signal_to_send, unsigned within_ms, const char *re
       .target = target, .expected_uri = WORKER_URI, .pem = pem_of(&master)};
   if (signal_to_send == SIGSTOP) options.limits = (clv_rpc_limits){0, 1000, 500};
   must(clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
-  must(clv_rpc_channel_connect(channel, 5000 * PATIENCE, &err), &err);
+  must(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
   static recorder r;
   clv_rpc_stream *stream = open_stream("/test/Echo", &r);
   clv_rpc_piece piece = {"x", 1, NULL, NULL};
