@@ -23,7 +23,7 @@ static const char session_text[] =
     "version: 1\nname: s\ntls: {ca: a, cert: b, key: c}\n"
     "workers: {w1: {address: 'h:1', identity: 'spiffe://c/w1'}}\n"
     "data: {format: idx, train: [a, b]}\n"
-    "modules: [{name: none, at: master, layers: [{op: relu}]}]\n"
+    "stages: [{name: none, at: master, layers: [{op: relu}]}]\n"
     "loss: {kind: mse}\n"
     "train: {batch: 2, optimizer: {kind: sgd, lr: 0.1}}\n";
 
