@@ -75,7 +75,7 @@ void clv_schema_man(const clv_schema *schema, clv_bytes *ret) {
            "the program (LoadCredential=); these are copied when the service starts, so new ones "
            "need a restart");
   clv_bytes_puts(ret, ".PP\n");
-  sentence(ret, "`cleave-master init` writes a file with all of these keys, commented");
+  sentence(ret, "`cleave-master init --all` writes a file with all of these keys, commented");
   clv_bytes_puts(ret, ".SH KEYS\n");
   for (size_t i = 0; i < schema->n_rows; i++) key(&schema->rows[i], ret);
   clv_bytes_puts(ret, ".SH SEE ALSO\ncleave\\-master(1), cleave\\-worker(1), cleave\\-ops(7)\n");

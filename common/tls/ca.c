@@ -371,7 +371,7 @@ static clv_code make_leaf(const clv_tls_issue_options *o, const authority *ca, E
 }
 
 clv_code clv_tls_issue(const clv_tls_issue_options *o, clv_err *err) {
-  static const char fix[] = "take another name, or say that it may be overwritten (force)";
+  static const char fix[] = "take another name, or overwrite it (--force)";
   CLV_TRY(check_options(o, err));
   const char *out_dir = o->out_dir ? o->out_dir : o->ca_dir;
   CLV_AUTO(clv_freep) char *key_path = NULL;

@@ -260,8 +260,8 @@ static clv_code take_classes(clv_dataset *ds, const clv_dataset_options *o, cons
   char text[160];
   if (raw->dtype == CLV_F32 || raw->dtype == CLV_F64)
     return clv_fail(err, CLV_INVALID,
-                    "%s: class labels must be integers, found %s (use float "
-                    "labels for targets)",
+                    "%s: class labels must be integers, found %s (targets that are floats go with "
+                    "the losses mse and bce)",
                     o->labels_path, clv_dtype_name(raw->dtype));
   if (raw->n != (size_t)raw->shape.dim[0])
     return clv_fail(err, CLV_INVALID, "%s: class labels must have the shape [%zu], found %s",
