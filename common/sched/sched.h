@@ -217,8 +217,8 @@ typedef struct clv_sched_search {
 } clv_sched_search;
 
 /* One way to cut, by simulation: from last and choice the rest of *split. */
-clv_code clv_sched_split_judge(const clv_sched_cuts *c, clv_sched_split *split,
-                               clv_err *err) CLV_USE_RESULT;
+clv_code clv_sched_split_evaluate(const clv_sched_cuts *c, clv_sched_split *split,
+                                  clv_err *err) CLV_USE_RESULT;
 
 /* The best ways to cut, best first, at most `few`, each with its best number of micro-batches. Of
  * all ways those are simulated whose lower bound (the work of each rank and link, and the way of a
