@@ -181,7 +181,7 @@ struct clv_kernel {
   clv_code (*backward_weight)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
   /* Optional: out once more, from in[0] and saved, the bits of forward's; changes nothing else. The
    * plan then need not keep the output until backward. Cheap: one pass over the values. */
-  clv_code (*again)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
+  clv_code (*recompute)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
   void (*free)(clv_kernel *k); /* frees k itself */
 
   int in_block[CLV_MAX_IN]; /* layouts it computes in */
