@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libmicrohttpd's daemon without threads of its own: ours turns its crank, so that it can also cut
- * connections that take too long. The library's time-out starts anew with every byte, which is what
- * somebody who sends one every few seconds counts on.
+ * libmicrohttpd's daemon without threads of its own: a thread of ours calls MHD_run_wait, so that
+ * it can also cut connections that take too long. The library's time-out starts anew with every
+ * byte, which is what somebody who sends one every few seconds counts on.
  */
 #include <arpa/inet.h>
 #include <errno.h>

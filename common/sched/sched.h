@@ -7,8 +7,7 @@
  *
  * A pipeline is a chain of stages 0..n-1; each is at a rank; a rank may have several. A micro-batch
  * k goes forward through all of them and back through those that learn or have a learning stage
- * before
- * them: stages below `first_backward` have forwards alone.
+ * before them: stages below `first_backward` have forwards alone.
  *
  * Threads: everything is a value; a schedule is read-only once made.
  */

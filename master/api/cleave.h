@@ -437,9 +437,9 @@ CLEAVE_API cleave_status cleave_context_close(cleave_runtime *runtime, cleave_co
                                               cleave_error *error) CLEAVE_RESULT;
 
 /* The same without waiting, but for the owners of what is kept: nodes free what they hold as soon
- * as they hear of it. A final step of the
- * context that fails is the error of this function, or, when it is known later, once of the next
- * cleave_context_open, cleave_context_end, cleave_step, reading of state or cleave_close. */
+ * as they hear of it. A final step of the context that fails is the error of this function, or,
+ * when it is known later, once of the next cleave_context_open, cleave_context_end, cleave_step,
+ * reading of state or cleave_close. */
 CLEAVE_API cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context context,
                                             cleave_error *error) CLEAVE_RESULT;
 

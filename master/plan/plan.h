@@ -2,8 +2,8 @@
  *
  * plan: everything that can be known of a session before anything runs. A *blueprint* has its
  * stages, shapes, who learns, and which tensors leave the master; a *placed schedule*
- * its schedule as positions of the nodes. What is drawn, described and suggested comes from these, and nothing here
- * connects.
+ * its schedule as positions of the nodes. What is drawn, described and suggested comes from these,
+ * and nothing here connects.
  *
  * Threads: a blueprint is read-only once made.
  */
@@ -161,8 +161,7 @@ clv_code clv_stage_match(const clv_blueprint *b, uint32_t stage, const clv_weigh
                          clv_err *err) CLV_USE_RESULT;
 
 /* The file of a stage's initial weights, with the stage's tensors in it; a NULL among them is a
- * count that the file has not, and `notes` gets one more
- * line about it. CLV_DATA_LOSS names the
+ * count that the file has not, and `notes` gets one more line about it. CLV_DATA_LOSS names the
  * place in the session: it is missing or damaged, has another digest, lacks a tensor of the stage
  * or has one in another type or shape, or one that the whole model has not. */
 clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
@@ -176,9 +175,9 @@ enum { CLV_MAX_MICRO_CHOICES = 64 };
 /* The batch cut into m micro-batches is cut into m, none of fewer than `least` samples. sizes:
  * [m] */
 bool clv_micro_fits(uint64_t batch, uint64_t m, int64_t least, size_t *sizes);
-/* Numbers worth a look, ascending: those up to CLV_MAX_MICRO_CHOICES that cut the batch into so many
- * parts of at least `least` samples and divide it or are a power of two; and `also`, if it is a
- * number of parts. */
+/* Numbers worth a look, ascending: those up to CLV_MAX_MICRO_CHOICES that cut the batch into so
+ * many parts of at least `least` samples and divide it or are a power of two; and `also`, if it is
+ * a number of parts. */
 clv_code clv_micro_choices(uint64_t batch, int64_t least, uint32_t also, uint32_t **ret,
                            uint32_t *ret_n, clv_err *err) CLV_USE_RESULT;
 

@@ -76,7 +76,7 @@ struct clv_service {
   clv_wire_limits limits;
   clv_lane_acceptor acceptor;
   uint64_t started_ms;
-  uint64_t *credit;  /* [n_allow] what that identity's last HELLO grants; under lock */
+  uint64_t *credit;  /* [n_allow] what that identity's last Hello grants; under lock */
   uint64_t nameless; /* refused callers without an identity, as the audit has told */
   clv_account *total, **identities; /* [n_allow] */
   clv_turnstile *turnstile;
@@ -105,7 +105,7 @@ size_t clv_service_allow_index(const clv_service *s, const char *uri);
 /* A copy of the credentials in use, for dialling: a reload may come in between. */
 clv_code clv_service_pem(clv_service *s, clv_rpc_pem *ret, clv_err *err) CLV_USE_RESULT;
 void clv_service_pem_done(clv_rpc_pem *pem);
-/* Bytes of tensors that may be on their way to `uri`, as its last HELLO said. */
+/* Bytes of tensors that may be on their way to `uri`, as its last Hello said. */
 void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes);
 uint64_t clv_service_credit(clv_service *s, const char *uri);
 
