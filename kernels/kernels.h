@@ -38,27 +38,23 @@ typedef enum clv_op {
   CLV_OP_COUNT
 } clv_op;
 
-/* Every attribute any op takes; the op table (common/graph) says which op uses which, with default
- * and range. Pairs are (height, width). */
+/* Every attribute any op takes. The rows in kernels/ops say which op uses which, with default and
+ * range, and common/graph/attrs.c what each one is. Pairs are (height, width). */
 typedef struct clv_attrs {
-  int64_t out;                          /* linear, embedding: features out; conv2d: channels out
-                                           (K); lstm: hidden size (H) */
-  int64_t kernel[2], stride[2], pad[2]; /* conv2d, pools */
-  int64_t groups;                       /* conv2d */
-  bool bias;                            /* conv2d, linear, lstm */
-  double p;                             /* dropout: probability of zero */
-  double eps, momentum;                 /* batchnorm; eps: layernorm too */
-  clv_shape shape;                      /* reshape: per sample, without N; layernorm: the trailing
-                                           dimensions that are normalised, rank 0: the last */
-  int64_t rows;                         /* embedding: of its table */
-  int64_t layers;                       /* lstm: 1 to CLV_LSTM_LAYERS */
-  int64_t dim;                          /* mean, concat, slice; negative ones count from the end */
-  int64_t start, stop;                  /* slice: first, and first that is left out; negative ones
-                                           count from the end */
-  double factor;                        /* scale */
-  int64_t forward_ms, input_ms, weight_ms; /* wait: how long each part takes */
-  bool kaiming_normal; /* conv2d: initial weights as torch.nn.init.kaiming_normal_
-                                           (mode="fan_out", nonlinearity="relu") gives them */
+  int64_t out;
+  int64_t kernel[2], stride[2], pad[2];
+  int64_t groups;
+  bool bias;
+  double p;
+  double eps, momentum;
+  clv_shape shape; /* without N; rank 0: none given */
+  int64_t rows;
+  int64_t layers;
+  int64_t dim;         /* negative ones count from the end, as the next two */
+  int64_t start, stop; /* first, and first that is left out */
+  double factor;
+  int64_t forward_ms, input_ms, weight_ms;
+  bool kaiming_normal; /* as torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") */
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
@@ -66,11 +62,8 @@ enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
 /* slice.stop that stands for the end. */
 enum { CLV_TO_END = INT32_MAX };
 
-/* Parameter slots. linear, conv2d: weight [K, C/groups, kh, kw] or [out, in], bias [K].
- * batchnorm: weight [C], bias [C], running_mean [C], running_var [C], num_batches_tracked i64 [].
- * embedding: weight [rows, out]. wait: weight [1]. layernorm: weight and bias of the normalised
- * shape. lstm, for each layer in turn: weight_ih [4H, in], weight_hh [4H, H], bias_ih [4H], bias_hh
- * [4H], or the first two of these; 4H: the gates i, f, g, o, each of H rows. */
+/* Parameter slots that several ops share by name; the rows in kernels/ops say which an op has, with
+ * their shapes. */
 enum {
   CLV_SLOT_WEIGHT = 0,
   CLV_SLOT_BIAS = 1,
@@ -181,7 +174,7 @@ struct clv_kernel {
   clv_code (*backward_weight)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
   /* Optional: out once more, from in[0] and saved, the bits of forward's; changes nothing else. The
    * plan then need not keep the output until backward. Cheap: one pass over the values. */
-  clv_code (*again)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
+  clv_code (*recompute)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
   void (*free)(clv_kernel *k); /* frees k itself */
 
   int in_block[CLV_MAX_IN]; /* layouts it computes in */
@@ -242,7 +235,7 @@ typedef struct clv_backend {
   /* Number of compute threads of kernels executed from the calling thread from now on. */
   void (*set_threads)(int n);
 
-  /* "avx512_core", and "oneDNN 2.6.3, OpenBLAS 0.3.21" for HELLO; static text. */
+  /* "avx512_core", and "oneDNN 2.6.3, OpenBLAS 0.3.21" for Hello; static text. */
   const char *(*isa)(void);
   const char *(*libraries)(void);
 

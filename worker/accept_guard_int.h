@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What accept_guard.c tells and is told. Any thread.
+ * Interface of accept_guard.c. Any thread.
  */
 #ifndef CLEAVE_WORKER_ACCEPT_GUARD_INT_H
 #define CLEAVE_WORKER_ACCEPT_GUARD_INT_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The page port of worker.yaml's `metrics.listen`: /metrics, /healthz, /readyz.
+ * The metrics endpoint of worker.yaml's `metrics.listen`: /metrics, /healthz, /readyz.
  */
 #ifndef CLEAVE_WORKER_METRICS_ENDPOINT_INT_H
 #define CLEAVE_WORKER_METRICS_ENDPOINT_INT_H

@@ -50,22 +50,22 @@ static void send_with(const char *start, unsigned long long number, const char *
   send_text(text);
 }
 
-void clv_notify_ready(unsigned port) {
+void clv_sd_notify_ready(unsigned port) {
   status.text[0] = '\0'; /* replaced by the one sent here */
   send_with("READY=1\nSTATUS=listening on port ", port, "");
 }
 
 /* The time is what newer managers (Type=notify-reload) ask for. */
-void clv_notify_reloading(void) {
+void clv_sd_notify_reloading(void) {
   send_with("RELOADING=1\nMONOTONIC_USEC=", clv_now_ns() / 1000u, "");
 }
 
 /* The unit's TimeoutStopSec does not know drain_timeout. */
-void clv_notify_stopping(uint64_t at_most_ms) {
+void clv_sd_notify_stopping(uint64_t at_most_ms) {
   send_with("STOPPING=1\nEXTEND_TIMEOUT_USEC=", (at_most_ms + 10000) * 1000u, "\nSTATUS=draining");
 }
 
-void clv_notify_status(const char *fmt, ...) {
+void clv_sd_notify_status(const char *fmt, ...) {
   char now[STATUS_MAX], text[STATUS_MAX + 8];
   va_list ap;
   va_start(ap, fmt);
@@ -85,7 +85,7 @@ static uint64_t watchdog_ms(void) {
   return strtoull(usec, NULL, 10) / 1000u;
 }
 
-void clv_notify_alive(void) {
+void clv_sd_notify_alive(void) {
   static uint64_t last_ms;
   uint64_t limit = watchdog_ms(), now = now_ms();
   if (!limit || now - last_ms < limit / 2) return;

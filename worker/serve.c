@@ -88,14 +88,15 @@ static void reload(clv_service *service, const clv_worker_config *c) {
   }
   clv_log_event(CLV_LOG_ERROR, "certificates", "NOT reloaded, the old ones stay in use: %s",
                 err.text);
-  clv_service_note(service, NULL, "certificates were not reloaded; the worker's log says why");
+  clv_service_set_last_error(service, NULL,
+                             "certificates were not reloaded; the worker's log says why");
 }
 
 static void notify_status(clv_service *service) {
   unsigned sessions, contexts;
   clv_service_count(service, &sessions, &contexts);
-  clv_notify_status("port %u: %u session%s, %u context%s", clv_service_port(service), sessions,
-                    CLV_S(sessions), contexts, CLV_S(contexts));
+  clv_sd_notify_status("port %u: %u session%s, %u context%s", clv_service_port(service), sessions,
+                       CLV_S(sessions), contexts, CLV_S(contexts));
 }
 
 static void serve_until_stopped(clv_service *service, const clv_worker_config *c) {
@@ -103,15 +104,15 @@ static void serve_until_stopped(clv_service *service, const clv_worker_config *c
     nanosleep(&(struct timespec){0, 100 * 1000 * 1000}, NULL); /* a signal ends the nap */
     if (reload_requested) {
       reload_requested = 0;
-      clv_notify_reloading();
+      clv_sd_notify_reloading();
       reload(service, c);
-      clv_notify_ready(clv_service_port(service));
+      clv_sd_notify_ready(clv_service_port(service));
     }
     clv_service_tick(service);
     notify_status(service);
-    clv_notify_alive();
+    clv_sd_notify_alive();
   }
-  clv_notify_stopping(c->drain_timeout_ms);
+  clv_sd_notify_stopping(c->drain_timeout_ms);
   clv_log_event(CLV_LOG_INFO, "draining", "for at most %llu ms",
                 (unsigned long long)c->drain_timeout_ms);
   clv_service_drain(service, (unsigned)c->drain_timeout_ms);
@@ -136,7 +137,7 @@ static int run_service(const clv_worker_config *c, const clv_tls_identity *id,
   clv_metrics_endpoint_show(*endpoint, service);
   clv_accept_guard_limit(service, clv_service_connections, c->limits.connections);
   log_facts(c, id, clv_service_port(service));
-  clv_notify_ready(clv_service_port(service));
+  clv_sd_notify_ready(clv_service_port(service));
   serve_until_stopped(service, c);
   clv_metrics_endpoint_closep(endpoint);
   clv_accept_guard_limit(NULL, NULL, 0);

@@ -25,12 +25,12 @@ int clv_cmd_check(void *args);
 
 /* Under systemd ($NOTIFY_SOCKET) these say how the daemon does; elsewhere they do nothing. A
  * message that cannot be sent is not tried again: the next one says more. Main thread. */
-void clv_notify_ready(unsigned port);
-void clv_notify_reloading(void);
-void clv_notify_stopping(uint64_t at_most_ms);
+void clv_sd_notify_ready(unsigned port);
+void clv_sd_notify_reloading(void);
+void clv_sd_notify_stopping(uint64_t at_most_ms);
 /* The line that `systemctl status` shows; sent when it has changed, at most once a second. */
-void clv_notify_status(const char *fmt, ...) CLV_PRINTF(1, 2);
+void clv_sd_notify_status(const char *fmt, ...) CLV_PRINTF(1, 2);
 /* The main loop is alive: tells the watchdog twice per $WATCHDOG_USEC. */
-void clv_notify_alive(void);
+void clv_sd_notify_alive(void);
 
 #endif

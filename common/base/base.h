@@ -163,7 +163,7 @@ void clv_text_clean(char *text);
 void clv_text_guard(const char *text, clv_bytes *out);
 
 /* Why bind() or listen() failed, and what helps. */
-const char *clv_bind_trouble(int error);
+const char *clv_bind_error_text(int error);
 
 /* Levenshtein-nearest of n candidates within distance 3 (and half the word's length), or NULL. */
 const char *clv_did_you_mean(const char *word, const char *const *candidates, size_t n);

@@ -29,7 +29,7 @@ void clv_text_guard(const char *text, clv_bytes *out) {
   }
 }
 
-const char *clv_bind_trouble(int error) {
+const char *clv_bind_error_text(int error) {
   static const struct {
     int error;
     const char *text;

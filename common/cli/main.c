@@ -50,7 +50,7 @@ static bool reader_has_left(void) {
 
 /* What a command said may have met a full disk; a reader such as `head` that left had enough of
  * it. */
-static int heard(int outcome) {
+static int check_stdout_written(int outcome) {
   bool failed = fflush(stdout) != 0 || ferror(stdout);
   return failed && outcome == CLV_EXIT_OK && !reader_has_left() ? report_unwritable() : outcome;
 }
@@ -89,7 +89,7 @@ int clv_cli_main(const clv_cli *cli, int argc, char *const *argv, void *args) {
   clv_log_set(line->verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, clv_cli_json(line, false));
   if (code != CLV_OK) return report_usage(line, err.text);
   if (line->help || line->version) return answer(line);
-  return heard(line->command->run(args));
+  return check_stdout_written(line->command->run(args));
 }
 
 /* ---- the commands of every program ----------------------------------------------------------- */

@@ -8,17 +8,17 @@
 
 #include "common/config/schema_int.h"
 
-static clv_code bad_value(const clv_binder *b, const clv_node *node, const char *shown,
+static clv_code bad_value(const clv_binder *b, const clv_yaml_node *node, const char *shown,
                           clv_err *err) {
   char cut[CLV_SHOWN_MAX];
-  if (node->kind == CLV_NODE_SCALAR && !clv_node_is_null(node))
-    return clv_source_fail(
+  if (node->kind == CLV_YAML_SCALAR && !clv_yaml_node_is_null(node))
+    return clv_yaml_source_fail(
         b->source, node->pos, err,
         "'%s%s' starts like a number but is none: '%s' (quote it if it is a text)", shown,
         node->key, clv_shown(node->text, cut));
-  return clv_source_fail(b->source, node->pos, err,
-                         "'%s%s' must be a number, a text, true, false or a list of whole numbers",
-                         shown, node->key);
+  return clv_yaml_source_fail(
+      b->source, node->pos, err,
+      "'%s%s' must be a number, a text, true, false or a list of whole numbers", shown, node->key);
 }
 
 static bool starts_like_number(const char *text) {
@@ -38,9 +38,9 @@ static bool read_number(const char *text, clv_attr_spec *attr) {
   return strpbrk(text, ".eE") && clv_text_to_double(text, &attr->number);
 }
 
-static clv_code read_scalar(const clv_binder *b, const clv_node *node, const char *shown,
+static clv_code read_scalar(const clv_binder *b, const clv_yaml_node *node, const char *shown,
                             clv_attr_spec *attr, clv_err *err) {
-  if (clv_node_is_null(node)) return bad_value(b, node, shown, err);
+  if (clv_yaml_node_is_null(node)) return bad_value(b, node, shown, err);
   bool yes = strcmp(node->text, "true") == 0;
   if (node->plain && (yes || strcmp(node->text, "false") == 0)) {
     attr->kind = CLV_ATTR_BOOL;
@@ -53,36 +53,37 @@ static clv_code read_scalar(const clv_binder *b, const clv_node *node, const cha
   return clv_strdup(node->text, &attr->text, err);
 }
 
-static clv_code read_ints(const clv_binder *b, const clv_node *node, const char *shown,
+static clv_code read_ints(const clv_binder *b, const clv_yaml_node *node, const char *shown,
                           clv_attr_spec *attr, clv_err *err) {
   attr->kind = CLV_ATTR_INTS;
   if (node->n == 0) return CLV_OK;
   CLV_TRY(clv_alloc(node->n, sizeof(int64_t), &attr->ints, err));
   attr->n_ints = node->n;
   for (size_t i = 0; i < node->n; i++) {
-    const clv_node *item = node->items[i];
-    if (item->kind != CLV_NODE_SCALAR || !item->plain ||
+    const clv_yaml_node *item = node->items[i];
+    if (item->kind != CLV_YAML_SCALAR || !item->plain ||
         !clv_text_to_i64(item->text, &attr->ints[i]))
-      return clv_source_fail(b->source, item->pos, err, "'%s%s' must be a list of whole numbers",
-                             shown, node->key);
+      return clv_yaml_source_fail(b->source, item->pos, err,
+                                  "'%s%s' must be a list of whole numbers", shown, node->key);
   }
   return CLV_OK;
 }
 
-static clv_code read_attr(const clv_binder *b, const clv_node *node, const char *shown,
+static clv_code read_attr(const clv_binder *b, const clv_yaml_node *node, const char *shown,
                           clv_attr_spec *attr, clv_err *err) {
   char cut[CLV_SHOWN_MAX];
   if (!clv_format_ok(CLV_FORMAT_WORD, node->key))
-    return clv_source_fail(b->source, node->key_pos, err, "'%s%s' is no attribute: a name is %s",
-                           shown, clv_shown(node->key, cut), clv_format_noun(CLV_FORMAT_WORD));
+    return clv_yaml_source_fail(b->source, node->key_pos, err,
+                                "'%s%s' is no attribute: a name is %s", shown,
+                                clv_shown(node->key, cut), clv_format_noun(CLV_FORMAT_WORD));
   attr->pos = node->key_pos;
   CLV_TRY(clv_strdup(node->key, &attr->key, err));
-  if (node->kind == CLV_NODE_SCALAR) return read_scalar(b, node, shown, attr, err);
-  if (node->kind == CLV_NODE_LIST) return read_ints(b, node, shown, attr, err);
+  if (node->kind == CLV_YAML_SCALAR) return read_scalar(b, node, shown, attr, err);
+  if (node->kind == CLV_YAML_LIST) return read_ints(b, node, shown, attr, err);
   return bad_value(b, node, shown, err);
 }
 
-clv_code clv_attrs_bind(const clv_binder *b, const clv_node *map, const char *prefix,
+clv_code clv_attrs_bind(const clv_binder *b, const clv_yaml_node *map, const char *prefix,
                         const char *shown, clv_attr_spec **ret_attrs, size_t *ret_n, clv_err *err) {
   size_t n = 0, used = 0;
   for (size_t i = 0; i < map->n; i++)

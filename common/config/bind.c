@@ -12,13 +12,13 @@
 /* One value on its way into its struct. */
 typedef struct slot {
   const clv_row *row;
-  const clv_node *node;
+  const clv_yaml_node *node;
   const char *shown; /* "stages.1.threads" */
   char *base;        /* the struct the row's offsets count from */
   char *at;          /* base + row->offset */
 } slot;
 
-static clv_code bind_map(const clv_binder *b, const clv_node *map, const char *prefix,
+static clv_code bind_map(const clv_binder *b, const clv_yaml_node *map, const char *prefix,
                          const char *shown, void *base, clv_err *err);
 
 static void *member(const slot *s, size_t offset) { return s->base + offset; }
@@ -26,25 +26,25 @@ static void *member(const slot *s, size_t offset) { return s->base + offset; }
 static clv_code mismatch(const clv_binder *b, const slot *s, clv_err *err) {
   char expected[256], shown[CLV_SHOWN_MAX], got[CLV_SHOWN_MAX + 4];
   clv_row_expects(s->row, expected, sizeof expected);
-  if (clv_node_is_null(s->node))
+  if (clv_yaml_node_is_null(s->node))
     snprintf(got, sizeof got, "nothing");
-  else if (s->node->kind == CLV_NODE_SCALAR)
+  else if (s->node->kind == CLV_YAML_SCALAR)
     snprintf(got, sizeof got, s->node->plain ? "'%s'" : "the text '%s'",
              clv_shown(s->node->text, shown));
   else
-    snprintf(got, sizeof got, s->node->kind == CLV_NODE_LIST ? "a list" : "a mapping");
-  return clv_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got %s", s->shown,
-                         expected, got);
+    snprintf(got, sizeof got, s->node->kind == CLV_YAML_LIST ? "a list" : "a mapping");
+  return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got %s", s->shown,
+                              expected, got);
 }
 
 /* ---- single values --------------------------------------------------------------------------- */
 
 static bool is_plain(const slot *s) {
-  return s->node->kind == CLV_NODE_SCALAR && s->node->plain && !clv_node_is_null(s->node);
+  return s->node->kind == CLV_YAML_SCALAR && s->node->plain && !clv_yaml_node_is_null(s->node);
 }
 
 static bool is_text(const slot *s) {
-  return s->node->kind == CLV_NODE_SCALAR && !clv_node_is_null(s->node);
+  return s->node->kind == CLV_YAML_SCALAR && !clv_yaml_node_is_null(s->node);
 }
 
 static clv_code bind_bool(const clv_binder *b, const slot *s, clv_err *err) {
@@ -106,9 +106,9 @@ static clv_code bind_enum(const clv_binder *b, const slot *s, clv_err *err) {
   const char *near = clv_did_you_mean(s->node->text, names, n);
   if (!near || !*near) return mismatch(b, s, err);
   clv_row_expects(s->row, expected, sizeof expected);
-  return clv_source_fail(b->source, s->node->pos, err,
-                         "'%s' must be %s, got '%s', did you mean '%s'?", s->shown, expected,
-                         clv_shown(s->node->text, shown), near);
+  return clv_yaml_source_fail(b->source, s->node->pos, err,
+                              "'%s' must be %s, got '%s', did you mean '%s'?", s->shown, expected,
+                              clv_shown(s->node->text, shown), near);
 }
 
 static clv_code bind_text(const clv_binder *b, const slot *s, clv_err *err) {
@@ -124,14 +124,16 @@ static clv_code bind_path(const clv_binder *b, const slot *s, clv_err *err) {
     folder = b->credentials;
     text += sizeof credentials - 1;
     if (!folder || !*text || *text == '/')
-      return clv_source_fail(b->source, s->node->pos, err,
-                             "'%s' names a credential, but there is no $CREDENTIALS_DIRECTORY: "
-                             "systemd sets it for units with LoadCredential=",
-                             s->shown);
+      return clv_yaml_source_fail(
+          b->source, s->node->pos, err,
+          "'%s' names a credential, but there is no $CREDENTIALS_DIRECTORY: "
+          "systemd sets it for units with LoadCredential=",
+          s->shown);
   }
   if (!clv_path_fits(folder, text))
-    return clv_source_fail(b->source, s->node->pos, err, "'%s' makes a path of more than %d bytes",
-                           s->shown, CLV_CONFIG_MAX_TEXT);
+    return clv_yaml_source_fail(b->source, s->node->pos, err,
+                                "'%s' makes a path of more than %d bytes", s->shown,
+                                CLV_CONFIG_MAX_TEXT);
   return clv_path_join(folder, text, (char **)(void *)s->at, err);
 }
 
@@ -165,13 +167,13 @@ static clv_code bind_range(const clv_binder *b, const slot *s, clv_err *err) {
 
 static clv_code check_count(const clv_binder *b, const slot *s, clv_err *err) {
   size_t n = s->node->n;
-  bool wrong = s->node->kind != (s->row->kind == CLV_ROW_MAP ? CLV_NODE_MAP : CLV_NODE_LIST);
+  bool wrong = s->node->kind != (s->row->kind == CLV_ROW_MAP ? CLV_YAML_MAP : CLV_YAML_LIST);
   if (wrong) return mismatch(b, s, err);
   if (n >= s->row->min && (!s->row->max || n <= s->row->max)) return CLV_OK;
   char expected[128];
   clv_row_expects(s->row, expected, sizeof expected);
-  return clv_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got %zu", s->shown,
-                         expected, n);
+  return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got %zu", s->shown,
+                              expected, n);
 }
 
 static clv_code bind_texts(const clv_binder *b, const slot *s, clv_err *err) {
@@ -202,7 +204,7 @@ static clv_code bind_numbers(const clv_binder *b, const slot *s, clv_err *err) {
 
 static clv_code bind_section(const clv_binder *b, const slot *s, clv_err *err) {
   char inner[CLV_PATH_MAX], shown[CLV_PATH_MAX];
-  if (s->node && s->node->kind != CLV_NODE_MAP) return mismatch(b, s, err);
+  if (s->node && s->node->kind != CLV_YAML_MAP) return mismatch(b, s, err);
   clv_row_inner(s->row, inner);
   snprintf(shown, sizeof shown, "%s.", s->shown);
   return bind_map(b, s->node, inner, shown, s->base, err);
@@ -212,19 +214,19 @@ static clv_code bind_section(const clv_binder *b, const slot *s, clv_err *err) {
 static clv_code bind_entry(const clv_binder *b, const slot *s, size_t i, char *entry,
                            clv_err *err) {
   char inner[CLV_PATH_MAX], shown[CLV_PATH_MAX], key[CLV_SHOWN_MAX];
-  const clv_node *node = s->node->items[i];
+  const clv_yaml_node *node = s->node->items[i];
   *(clv_config_pos *)(void *)entry = node->key ? node->key_pos : node->pos;
   if (s->row->kind == CLV_ROW_MAP) {
     if (!clv_format_ok(s->row->format, node->key))
-      return clv_source_fail(b->source, node->key_pos, err, "'%s.%s' must have %s", s->shown,
-                             clv_shown(node->key, key), clv_format_noun(s->row->format));
+      return clv_yaml_source_fail(b->source, node->key_pos, err, "'%s.%s' must have %s", s->shown,
+                                  clv_shown(node->key, key), clv_format_noun(s->row->format));
     CLV_TRY(clv_strdup(node->key, (char **)(void *)(entry + sizeof(clv_config_pos)), err));
     snprintf(shown, sizeof shown, "%s.%s", s->shown, node->key);
   } else {
     snprintf(shown, sizeof shown, "%s.%zu", s->shown, i);
   }
-  if (node->kind != CLV_NODE_MAP)
-    return clv_source_fail(b->source, node->pos, err, "'%s' must be a mapping of keys", shown);
+  if (node->kind != CLV_YAML_MAP)
+    return clv_yaml_source_fail(b->source, node->pos, err, "'%s' must be a mapping of keys", shown);
   size_t n = strlen(shown);
   snprintf(shown + n, sizeof shown - n, ".");
   clv_row_inner(s->row, inner);
@@ -275,7 +277,7 @@ static const char *other_file(const clv_schema *schema, const char *key) {
   return session ? "a worker's configuration" : "a session file";
 }
 
-static clv_code unknown_key(const clv_binder *b, const clv_node *entry, const char *prefix,
+static clv_code unknown_key(const clv_binder *b, const clv_yaml_node *entry, const char *prefix,
                             const char *shown, clv_err *err) {
   const char *keys[64], *key;
   char cut[CLV_SHOWN_MAX], known[256] = "";
@@ -285,18 +287,18 @@ static clv_code unknown_key(const clv_binder *b, const clv_node *entry, const ch
   const char *near = clv_did_you_mean(entry->key, keys, n);
   const char *other = near || prefix[0] ? NULL : other_file(b->schema, entry->key);
   if (other)
-    return clv_source_fail(b->source, entry->key_pos, err,
-                           "unknown key '%s', which is one of %s; is this the right file?",
-                           entry->key, other);
+    return clv_yaml_source_fail(b->source, entry->key_pos, err,
+                                "unknown key '%s', which is one of %s; is this the right file?",
+                                entry->key, other);
   if (!near) near = elsewhere(b->schema, entry->key);
   clv_shown(entry->key, cut);
   if (near)
-    return clv_source_fail(b->source, entry->key_pos, err, "unknown key '%s%s', did you mean '%s'?",
-                           shown, cut, near);
+    return clv_yaml_source_fail(b->source, entry->key_pos, err,
+                                "unknown key '%s%s', did you mean '%s'?", shown, cut, near);
   for (size_t i = 0, used = 0; i < n && used < sizeof known; i++)
     used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", keys[i]);
-  return clv_source_fail(b->source, entry->key_pos, err, "unknown key '%s%s', known here: %s",
-                         shown, cut, known);
+  return clv_yaml_source_fail(b->source, entry->key_pos, err, "unknown key '%s%s', known here: %s",
+                              shown, cut, known);
 }
 
 static bool takes_attrs(const clv_schema *schema, const char *prefix) {
@@ -305,7 +307,7 @@ static bool takes_attrs(const clv_schema *schema, const char *prefix) {
   return false;
 }
 
-static clv_code check_keys(const clv_binder *b, const clv_node *map, const char *prefix,
+static clv_code check_keys(const clv_binder *b, const clv_yaml_node *map, const char *prefix,
                            const char *shown, clv_err *err) {
   if (takes_attrs(b->schema, prefix)) return CLV_OK;
   for (size_t i = 0; i < map->n; i++)
@@ -315,47 +317,47 @@ static clv_code check_keys(const clv_binder *b, const clv_node *map, const char 
 }
 
 static clv_code bind_default(const clv_binder *b, slot *s, clv_err *err) {
-  CLV_AUTO(clv_tree_freep) clv_node *node = NULL;
+  CLV_AUTO(clv_tree_freep) clv_yaml_node *node = NULL;
   const char *initial = s->row->initial;
   if (s->row->kind == CLV_ROW_SECTION) return bind_section(b, s, err);
   if (!initial) return CLV_OK;
   if (initial[0] == '[')
     CLV_TRY(clv_yaml_read(b->source, initial, strlen(initial), 0, &node, err));
   else
-    CLV_TRY(clv_node_new_scalar(initial, true, (clv_config_pos){0, 0}, &node, err));
+    CLV_TRY(clv_yaml_node_new_scalar(initial, true, (clv_config_pos){0, 0}, &node, err));
   s->node = node;
   return binders[s->row->kind](b, s, err);
 }
 
 /* Of two rows for one key, a LIST and a RANGE, the form of the value picks one. */
-static bool is_other_form(const clv_schema *schema, const clv_row *row, const clv_node *node) {
+static bool is_other_form(const clv_schema *schema, const clv_row *row, const clv_yaml_node *node) {
   const clv_row *end = schema->rows + schema->n_rows;
-  bool scalar = node && node->kind == CLV_NODE_SCALAR;
+  bool scalar = node && node->kind == CLV_YAML_SCALAR;
   if (row->kind == CLV_ROW_RANGE) return !scalar;
   return row->kind == CLV_ROW_LIST && scalar && row + 1 < end &&
          strcmp(row[1].path, row->path) == 0;
 }
 
-static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_node *map,
+static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
                          const char *prefix, const char *shown, char *base, clv_err *err) {
   char path[CLV_PATH_MAX];
   const char *key = clv_row_key(row, prefix);
-  const clv_node *node = map ? clv_node_find(map, key) : NULL;
+  const clv_yaml_node *node = map ? clv_yaml_node_find(map, key) : NULL;
   snprintf(path, sizeof path, "%s%s", shown, key);
   slot s = {.row = row, .node = node, .shown = path, .base = base, .at = base + row->offset};
   if (is_other_form(b->schema, row, node)) return CLV_OK;
   if (!node && map && row->required)
-    return clv_source_fail(b->source, map->key ? map->key_pos : map->pos, err,
-                           "missing key '%s': %s", path, row->doc);
+    return clv_yaml_source_fail(b->source, map->key ? map->key_pos : map->pos, err,
+                                "missing key '%s': %s", path, row->doc);
   if (!node) return bind_default(b, &s, err);
   if (row->pos) {
-    bool by_key = node->kind != CLV_NODE_SCALAR && node->key;
+    bool by_key = node->kind != CLV_YAML_SCALAR && node->key;
     *(clv_config_pos *)member(&s, row->pos) = by_key ? node->key_pos : node->pos;
   }
   return binders[row->kind](b, &s, err);
 }
 
-static clv_code bind_map(const clv_binder *b, const clv_node *map, const char *prefix,
+static clv_code bind_map(const clv_binder *b, const clv_yaml_node *map, const char *prefix,
                          const char *shown, void *base, clv_err *err) {
   if (map) CLV_TRY(check_keys(b, map, prefix, shown, err));
   for (size_t i = 0; i < b->schema->n_rows; i++) {
@@ -372,10 +374,10 @@ static clv_code bind_map(const clv_binder *b, const clv_node *map, const char *p
   return CLV_OK;
 }
 
-clv_code clv_schema_bind(const clv_binder *b, const clv_node *root, void *base, clv_err *err) {
-  if (root->kind != CLV_NODE_MAP)
-    return clv_source_fail(b->source, root->pos, err, "a %s is a mapping of keys",
-                           b->schema->title);
+clv_code clv_schema_bind(const clv_binder *b, const clv_yaml_node *root, void *base, clv_err *err) {
+  if (root->kind != CLV_YAML_MAP)
+    return clv_yaml_source_fail(b->source, root->pos, err, "a %s is a mapping of keys",
+                                b->schema->title);
   return bind_map(b, root, "", "", base, err);
 }
 

@@ -12,7 +12,7 @@
 #include "common/config/tree_int.h"
 
 typedef struct override {
-  const clv_source *source;
+  const clv_yaml_source *source;
   clv_config_pos pos; /* {0, number} */
   const char *path;
   size_t path_len;
@@ -46,8 +46,9 @@ static size_t part_len(const override *o, size_t at) {
 }
 
 /* An artifact's name may hold a dot, so the longest entry that fits wins over the next dot. */
-static clv_node **find_entry(const override *o, clv_node *map, size_t at, size_t *ret_len) {
-  clv_node **found = NULL;
+static clv_yaml_node **find_entry(const override *o, clv_yaml_node *map, size_t at,
+                                  size_t *ret_len) {
+  clv_yaml_node **found = NULL;
   for (size_t i = 0; i < map->n; i++) {
     const char *key = map->items[i]->key;
     if (!starts_with_key(o, at, key) || (found && strlen(key) <= *ret_len)) continue;
@@ -57,23 +58,23 @@ static clv_node **find_entry(const override *o, clv_node *map, size_t at, size_t
   return found;
 }
 
-static clv_code add_entry(const override *o, clv_node *map, size_t at, size_t len, clv_node ***ret,
-                          clv_err *err) {
-  CLV_AUTO(clv_tree_freep) clv_node *node = NULL;
+static clv_code add_entry(const override *o, clv_yaml_node *map, size_t at, size_t len,
+                          clv_yaml_node ***ret, clv_err *err) {
+  CLV_AUTO(clv_tree_freep) clv_yaml_node *node = NULL;
   if (map->n >= CLV_CONFIG_MAX_ENTRIES)
-    return clv_source_fail(o->source, o->pos, err, "more than %d entries in one mapping",
-                           CLV_CONFIG_MAX_ENTRIES);
-  CLV_TRY(clv_tree_new(CLV_NODE_MAP, o->pos, &node, err));
+    return clv_yaml_source_fail(o->source, o->pos, err, "more than %d entries in one mapping",
+                                CLV_CONFIG_MAX_ENTRIES);
+  CLV_TRY(clv_tree_new(CLV_YAML_MAP, o->pos, &node, err));
   CLV_TRY(clv_alloc(len + 1, 1, &node->key, err));
   for (size_t i = 0; i < len; i++)
     node->key[i] = o->fold ? (char)tolower((unsigned char)o->path[at + i]) : o->path[at + i];
-  CLV_TRY(clv_node_add(map, clv_steal(&node), err));
+  CLV_TRY(clv_yaml_node_add(map, clv_steal(&node), err));
   *ret = &map->items[map->n - 1];
   return CLV_OK;
 }
 
-static clv_code find_item(const override *o, clv_node *list, size_t at, size_t len, clv_node ***ret,
-                          clv_err *err) {
+static clv_code find_item(const override *o, clv_yaml_node *list, size_t at, size_t len,
+                          clv_yaml_node ***ret, clv_err *err) {
   char above[CLV_SHOWN_MAX], part[CLV_SHOWN_MAX];
   size_t index = 0;
   bool ok = len > 0 && len <= 6;
@@ -87,22 +88,23 @@ static clv_code find_item(const override *o, clv_node *list, size_t at, size_t l
   }
   snprintf(above, sizeof above, "%.*s", (int)(at - strlen(o->separator)), o->path);
   snprintf(part, sizeof part, "%.*s", (int)CLV_MIN(len, (size_t)64), o->path + at);
-  return clv_source_fail(o->source, o->pos, err, "'%s' is a list of %zu entries, there is no '%s'",
-                         above, list->n, part);
+  return clv_yaml_source_fail(o->source, o->pos, err,
+                              "'%s' is a list of %zu entries, there is no '%s'", above, list->n,
+                              part);
 }
 
 /* One part of the path: the place of the node below `node`. */
-static clv_code step(const override *o, clv_node *node, size_t at, size_t *ret_len, clv_node ***ret,
-                     clv_err *err) {
+static clv_code step(const override *o, clv_yaml_node *node, size_t at, size_t *ret_len,
+                     clv_yaml_node ***ret, clv_err *err) {
   char above[CLV_SHOWN_MAX];
   size_t len = part_len(o, at);
-  if (len == 0) return clv_source_fail(o->source, o->pos, err, "a name is empty in the path");
+  if (len == 0) return clv_yaml_source_fail(o->source, o->pos, err, "a name is empty in the path");
   *ret_len = len;
-  if (node->kind == CLV_NODE_LIST) return find_item(o, node, at, len, ret, err);
-  if (node->kind == CLV_NODE_SCALAR) {
+  if (node->kind == CLV_YAML_LIST) return find_item(o, node, at, len, ret, err);
+  if (node->kind == CLV_YAML_SCALAR) {
     snprintf(above, sizeof above, "%.*s", (int)(at ? at - strlen(o->separator) : 0), o->path);
-    return clv_source_fail(o->source, o->pos, err, "'%s' is a single value, nothing is inside it",
-                           above);
+    return clv_yaml_source_fail(o->source, o->pos, err,
+                                "'%s' is a single value, nothing is inside it", above);
   }
   size_t key_len = 0;
   *ret = find_entry(o, node, at, &key_len);
@@ -112,15 +114,15 @@ static clv_code step(const override *o, clv_node *node, size_t at, size_t *ret_l
 }
 
 /* Put `value` where the path leads; it is the tree's afterwards, or freed on failure. */
-static clv_code place_value(const override *o, clv_node *root, clv_node *value_taken,
+static clv_code place_value(const override *o, clv_yaml_node *root, clv_yaml_node *value_taken,
                             clv_err *err) {
-  CLV_AUTO(clv_tree_freep) clv_node *value = value_taken;
-  clv_node *node = root, **slot = NULL;
+  CLV_AUTO(clv_tree_freep) clv_yaml_node *value = value_taken;
+  clv_yaml_node *node = root, **slot = NULL;
   unsigned depth = 0;
   for (size_t at = 0, len = 0;; at += len + strlen(o->separator)) {
     if (++depth > CLV_CONFIG_MAX_DEPTH)
-      return clv_source_fail(o->source, o->pos, err, "nested more than %d levels deep",
-                             CLV_CONFIG_MAX_DEPTH);
+      return clv_yaml_source_fail(o->source, o->pos, err, "nested more than %d levels deep",
+                                  CLV_CONFIG_MAX_DEPTH);
     CLV_TRY(step(o, node, at, &len, &slot, err));
     node = *slot;
     if (at + len >= o->path_len) break;
@@ -139,30 +141,31 @@ static bool is_v6_address(const char *text) {
 }
 
 /* Literal text, or YAML when it starts like a list, a mapping or a quoted text. */
-static clv_code read_value(const override *o, const char *text, clv_node **ret, clv_err *err) {
+static clv_code read_value(const override *o, const char *text, clv_yaml_node **ret, clv_err *err) {
   if (text[0] && strchr("[{\"'", text[0]) && !is_v6_address(text))
     return clv_yaml_read(o->source, text, strlen(text), o->pos.column, ret, err);
   if (strlen(text) > CLV_CONFIG_MAX_TEXT)
-    return clv_source_fail(o->source, o->pos, err, "a value of %zu bytes, the limit is %d",
-                           strlen(text), CLV_CONFIG_MAX_TEXT);
+    return clv_yaml_source_fail(o->source, o->pos, err, "a value of %zu bytes, the limit is %d",
+                                strlen(text), CLV_CONFIG_MAX_TEXT);
   CLV_TRY(clv_yaml_text_check(o->source, text, strlen(text), o->pos.column, err));
-  return clv_node_new_scalar(text, true, o->pos, ret, err);
+  return clv_yaml_node_new_scalar(text, true, o->pos, ret, err);
 }
 
 static clv_code apply(override *o, const char *label, const char *value, clv_text_list *applied,
-                      clv_node *root, clv_err *err) {
+                      clv_yaml_node *root, clv_err *err) {
   char shown[CLV_SHOWN_MAX];
-  clv_node *node = NULL;
+  clv_yaml_node *node = NULL;
   CLV_TRY(clv_text_list_add(applied, clv_shown(label, shown), err));
   o->pos = (clv_config_pos){0, (uint32_t)applied->n};
   if (!value || o->path_len == 0)
-    return clv_source_fail(o->source, o->pos, err, "expected PATH=VALUE, as in train.batch=64");
+    return clv_yaml_source_fail(o->source, o->pos, err,
+                                "expected PATH=VALUE, as in train.batch=64");
   CLV_TRY(read_value(o, value, &node, err));
   return place_value(o, root, node, err);
 }
 
-static clv_code apply_set(const clv_source *source, const char *text, clv_text_list *applied,
-                          clv_node *root, clv_err *err) {
+static clv_code apply_set(const clv_yaml_source *source, const char *text, clv_text_list *applied,
+                          clv_yaml_node *root, clv_err *err) {
   const char *equals = strchr(text, '=');
   CLV_AUTO(clv_bytes_done) clv_bytes label = {0};
   clv_bytes_printf(&label, "--set %s", text);
@@ -186,8 +189,8 @@ static int by_text(const void *a, const void *b) {
 }
 
 /* Sorted, so that A__B comes before A__B__C whatever the order of the environment. */
-static clv_code apply_env(const clv_source *source, const char *const *env, clv_text_list *applied,
-                          clv_node *root, clv_err *err) {
+static clv_code apply_env(const clv_yaml_source *source, const char *const *env,
+                          clv_text_list *applied, clv_yaml_node *root, clv_err *err) {
   size_t n = 0, used = 0;
   for (const char *const *entry = env; *entry; entry++) n += is_ours(*entry);
   CLV_AUTO(clv_freep) const char **ours = NULL;
@@ -204,9 +207,9 @@ static clv_code apply_env(const clv_source *source, const char *const *env, clv_
   return CLV_OK;
 }
 
-clv_code clv_overrides_apply(const clv_source *source, const clv_config_overrides *over,
-                             clv_text_list *applied, clv_node *root, clv_err *err) {
-  if (!over || root->kind != CLV_NODE_MAP) return CLV_OK;
+clv_code clv_overrides_apply(const clv_yaml_source *source, const clv_config_overrides *over,
+                             clv_text_list *applied, clv_yaml_node *root, clv_err *err) {
+  if (!over || root->kind != CLV_YAML_MAP) return CLV_OK;
   if (over->env) CLV_TRY(apply_env(source, over->env, applied, root, err));
   for (size_t i = 0; i < over->n_sets; i++)
     CLV_TRY(apply_set(source, over->sets[i], applied, root, err));

@@ -120,18 +120,18 @@ void clv_row_expects(const clv_row *row, char *buf, size_t len);
 
 typedef struct clv_binder {
   const clv_schema *schema;
-  const clv_source *source;
+  const clv_yaml_source *source;
   const char *folder;      /* where relative paths start, absolute */
   const char *credentials; /* $CREDENTIALS_DIRECTORY, or NULL */
 } clv_binder;
 
 /* Fill the zeroed struct at `base` from the tree. On failure it is partly filled and must still be
  * freed with clv_schema_free_at. */
-clv_code clv_schema_bind(const clv_binder *binder, const clv_node *root, void *base,
+clv_code clv_schema_bind(const clv_binder *binder, const clv_yaml_node *root, void *base,
                          clv_err *err) CLV_USE_RESULT;
 
 /* The values of one mapping's attributes (attrs.c): every key without a row of its own. */
-clv_code clv_attrs_bind(const clv_binder *binder, const clv_node *map, const char *prefix,
+clv_code clv_attrs_bind(const clv_binder *binder, const clv_yaml_node *map, const char *prefix,
                         const char *shown, clv_attr_spec **ret_attrs, size_t *ret_n,
                         clv_err *err) CLV_USE_RESULT;
 void clv_attrs_free(clv_attr_spec *attrs, size_t n);
@@ -150,7 +150,7 @@ void clv_schema_keys(const clv_schema *schema, clv_bytes *ret);
 
 /* The whole way from text to struct: tree, overrides, rows. `config` is zeroed and takes what was
  * read also on failure; *source is what messages about it need, and refers to *applied. */
-clv_code clv_config_build(const clv_schema *schema, const clv_source *source, const char *text,
+clv_code clv_config_build(const clv_schema *schema, const clv_yaml_source *source, const char *text,
                           size_t len, const clv_config_overrides *over, clv_text_list *applied,
                           void *config, clv_err *err) CLV_USE_RESULT;
 

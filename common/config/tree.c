@@ -14,8 +14,8 @@ const char *clv_shown(const char *text, char buf[CLV_SHOWN_MAX]) {
   return buf;
 }
 
-clv_code clv_source_vfail(const clv_source *source, clv_config_pos pos, clv_err *err,
-                          const char *fmt, va_list ap) {
+clv_code clv_yaml_source_vfail(const clv_yaml_source *source, clv_config_pos pos, clv_err *err,
+                               const char *fmt, va_list ap) {
   char text[CLV_ERR_TEXT];
   vsnprintf(text, sizeof text, fmt, ap);
   if (pos.line > 0)
@@ -25,17 +25,18 @@ clv_code clv_source_vfail(const clv_source *source, clv_config_pos pos, clv_err 
   return clv_fail(err, CLV_INVALID, "%s: %s", source->file, text);
 }
 
-clv_code clv_source_fail(const clv_source *source, clv_config_pos pos, clv_err *err,
-                         const char *fmt, ...) {
+clv_code clv_yaml_source_fail(const clv_yaml_source *source, clv_config_pos pos, clv_err *err,
+                              const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
-  clv_code code = clv_source_vfail(source, pos, err, fmt, ap);
+  clv_code code = clv_yaml_source_vfail(source, pos, err, fmt, ap);
   va_end(ap);
   return code;
 }
 
-clv_code clv_tree_new(clv_node_kind kind, clv_config_pos pos, clv_node **ret, clv_err *err) {
-  clv_node *node = NULL;
+clv_code clv_tree_new(clv_yaml_node_kind kind, clv_config_pos pos, clv_yaml_node **ret,
+                      clv_err *err) {
+  clv_yaml_node *node = NULL;
   CLV_TRY(clv_alloc(1, sizeof *node, &node, err));
   node->kind = kind;
   node->pos = node->key_pos = pos;
@@ -43,10 +44,10 @@ clv_code clv_tree_new(clv_node_kind kind, clv_config_pos pos, clv_node **ret, cl
   return CLV_OK;
 }
 
-clv_code clv_node_new_scalar(const char *text, bool plain, clv_config_pos pos, clv_node **ret,
-                             clv_err *err) {
-  CLV_AUTO(clv_tree_freep) clv_node *node = NULL;
-  CLV_TRY(clv_tree_new(CLV_NODE_SCALAR, pos, &node, err));
+clv_code clv_yaml_node_new_scalar(const char *text, bool plain, clv_config_pos pos,
+                                  clv_yaml_node **ret, clv_err *err) {
+  CLV_AUTO(clv_tree_freep) clv_yaml_node *node = NULL;
+  CLV_TRY(clv_tree_new(CLV_YAML_SCALAR, pos, &node, err));
   node->plain = plain;
   CLV_TRY(clv_strdup(text, &node->text, err));
   *ret = clv_steal(&node);
@@ -54,7 +55,7 @@ clv_code clv_node_new_scalar(const char *text, bool plain, clv_config_pos pos, c
 }
 
 /* Recursion is bounded: readers and overrides keep trees within CLV_CONFIG_MAX_DEPTH levels. */
-void clv_tree_free(clv_node *node) {
+void clv_tree_free(clv_yaml_node *node) {
   if (!node) return;
   for (size_t i = 0; i < node->n; i++) clv_tree_free(node->items[i]);
   free(node->items);
@@ -63,12 +64,12 @@ void clv_tree_free(clv_node *node) {
   free(node);
 }
 
-void clv_tree_freep(clv_node **node) { clv_tree_free(*node); }
+void clv_tree_freep(clv_yaml_node **node) { clv_tree_free(*node); }
 
-clv_code clv_node_add(clv_node *parent, clv_node *child, clv_err *err) {
+clv_code clv_yaml_node_add(clv_yaml_node *parent, clv_yaml_node *child, clv_err *err) {
   if (parent->n == parent->cap) {
     size_t cap = parent->cap ? 2 * parent->cap : 8;
-    clv_node **items = realloc(parent->items, cap * sizeof(clv_node *));
+    clv_yaml_node **items = realloc(parent->items, cap * sizeof(clv_yaml_node *));
     if (!items) {
       clv_tree_free(child);
       return clv_fail(err, CLV_EXHAUSTED, "out of memory for a list of %zu entries", cap);
@@ -80,15 +81,15 @@ clv_code clv_node_add(clv_node *parent, clv_node *child, clv_err *err) {
   return CLV_OK;
 }
 
-clv_node *clv_node_find(const clv_node *map, const char *key) {
+clv_yaml_node *clv_yaml_node_find(const clv_yaml_node *map, const char *key) {
   for (size_t i = 0; i < map->n; i++)
     if (strcmp(map->items[i]->key, key) == 0) return map->items[i];
   return NULL;
 }
 
-bool clv_node_is_null(const clv_node *node) {
+bool clv_yaml_node_is_null(const clv_yaml_node *node) {
   static const char *const words[] = {"", "~", "null", "Null", "NULL"};
-  if (node->kind != CLV_NODE_SCALAR || !node->plain) return false;
+  if (node->kind != CLV_YAML_SCALAR || !node->plain) return false;
   for (size_t i = 0; i < CLV_COUNT(words); i++)
     if (strcmp(node->text, words[i]) == 0) return true;
   return false;

@@ -10,9 +10,9 @@
 clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos, clv_err *err,
                             const char *fmt, ...) {
   va_list ap;
-  clv_source source = {config->file, &config->overrides};
+  clv_yaml_source source = {config->file, &config->overrides};
   va_start(ap, fmt);
-  clv_code code = clv_source_vfail(&source, pos, err, fmt, ap);
+  clv_code code = clv_yaml_source_vfail(&source, pos, err, fmt, ap);
   va_end(ap);
   return code;
 }
@@ -69,7 +69,7 @@ clv_code clv_worker_config_parse(const char *path, const char *text, size_t len,
   CLV_AUTO(clv_worker_config_freep) clv_worker_config *c = NULL;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   CLV_TRY(clv_strdup(path, &c->file, err));
-  clv_source source = {c->file, &c->overrides};
+  clv_yaml_source source = {c->file, &c->overrides};
   CLV_TRY(clv_config_build(clv_worker_schema(), &source, text, len, over, &c->overrides, c, err));
   CLV_TRY(check_allow(c, err));
   CLV_TRY(check_peers(c, err));

@@ -13,7 +13,7 @@
 enum { MAX_QUOTES = 8, MAX_LINE = 65536 };
 
 typedef struct reader {
-  const clv_source *source;
+  const clv_yaml_source *source;
   uint32_t override;
   struct fy_diag *diag;
   struct fy_parser *parser;
@@ -59,9 +59,9 @@ static clv_code syntax_error(reader *r, clv_err *err) {
   void *iter = NULL;
   char shown[CLV_SHOWN_MAX];
   const struct fy_diag_error *e = fy_diag_errors_iterate(r->diag, &iter);
-  if (!e || !e->msg) return clv_source_fail(r->source, place(r, 0, 0), err, "not valid YAML");
-  return clv_source_fail(r->source, place(r, e->line - 1, e->column - 1), err, "not valid YAML: %s",
-                         clv_shown(e->msg, shown));
+  if (!e || !e->msg) return clv_yaml_source_fail(r->source, place(r, 0, 0), err, "not valid YAML");
+  return clv_yaml_source_fail(r->source, place(r, e->line - 1, e->column - 1), err,
+                              "not valid YAML: %s", clv_shown(e->msg, shown));
 }
 
 static clv_code next_event(reader *r, held_event *ret, clv_err *err) {
@@ -83,7 +83,7 @@ static clv_code refuse_extras(reader *r, struct fy_event *e, clv_err *err) {
   if (!anchor && !tag) return CLV_OK;
   const struct fy_mark *mark = fy_token_start_mark(anchor ? anchor : tag);
   clv_config_pos pos = mark ? place(r, mark->line, mark->column - (anchor != NULL)) : r->last;
-  return clv_source_fail(
+  return clv_yaml_source_fail(
       r->source, pos, err, "%s",
       anchor ? "anchors (&x) and aliases (*x) are not supported: write the value out"
              : "tags (!x) are not supported: write the plain value");
@@ -91,7 +91,7 @@ static clv_code refuse_extras(reader *r, struct fy_event *e, clv_err *err) {
 
 /* libfyaml 0.7.12 lets bad UTF-8 and control bytes pass as empty values, spends seconds on endless
  * lines, and leaks on long runs of quotes. None of them belongs into a config. */
-clv_code clv_yaml_text_check(const clv_source *source, const char *text, size_t len,
+clv_code clv_yaml_text_check(const clv_yaml_source *source, const char *text, size_t len,
                              uint32_t override, clv_err *err) {
   const reader r = {.override = override};
   int line = 0, column = 0, quotes = 0;
@@ -110,103 +110,108 @@ clv_code clv_yaml_text_check(const clv_source *source, const char *text, size_t 
       wrong = "more than 8 quotes in a row";
     else if (i - line_start >= MAX_LINE)
       wrong = "a line longer than 65536 bytes";
-    if (wrong) return clv_source_fail(source, place(&r, line, column), err, "%s", wrong);
+    if (wrong) return clv_yaml_source_fail(source, place(&r, line, column), err, "%s", wrong);
     if (c == '\n') line++, column = -1, line_start = i + 1;
   }
   return CLV_OK;
 }
 
-static clv_code read_scalar(reader *r, struct fy_event *e, clv_node **ret, clv_err *err) {
+static clv_code read_scalar(reader *r, struct fy_event *e, clv_yaml_node **ret, clv_err *err) {
   size_t len = 0;
   struct fy_token *token = e->scalar.value;
   const char *text = token ? fy_token_get_text(token, &len) : "";
   if (!text) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a value");
   if (memchr(text, '\0', len))
-    return clv_source_fail(r->source, event_pos(r, e), err, "a value holds a NUL character");
+    return clv_yaml_source_fail(r->source, event_pos(r, e), err, "a value holds a NUL character");
   if (len > CLV_CONFIG_MAX_TEXT)
-    return clv_source_fail(r->source, event_pos(r, e), err, "a value of %zu bytes, the limit is %d",
-                           len, CLV_CONFIG_MAX_TEXT);
+    return clv_yaml_source_fail(r->source, event_pos(r, e), err,
+                                "a value of %zu bytes, the limit is %d", len, CLV_CONFIG_MAX_TEXT);
   uint32_t point; /* escapes may have made what the file itself must not hold */
   for (size_t i = 0, n; i < len; i += n)
     if (!(n = clv_utf8(text + i, len - i, &point)))
-      return clv_source_fail(r->source, event_pos(r, e), err, "a value is not valid UTF-8");
+      return clv_yaml_source_fail(r->source, event_pos(r, e), err, "a value is not valid UTF-8");
   bool plain = !token || fy_token_scalar_style(token) == FYSS_PLAIN;
   CLV_AUTO(clv_freep) char *copy = NULL;
   CLV_TRY(clv_alloc(len + 1, 1, &copy, err));
   memcpy(copy, text, len);
-  return clv_node_new_scalar(copy, plain, event_pos(r, e), ret, err);
+  return clv_yaml_node_new_scalar(copy, plain, event_pos(r, e), ret, err);
 }
 
-static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_node **ret,
+static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yaml_node **ret,
                           clv_err *err);
 
-static clv_code check_growth(reader *r, const clv_node *node, struct fy_event *e, clv_err *err) {
+static clv_code check_growth(reader *r, const clv_yaml_node *node, struct fy_event *e,
+                             clv_err *err) {
   if (node->n < CLV_CONFIG_MAX_ENTRIES) return CLV_OK;
-  return clv_source_fail(r->source, event_pos(r, e), err, "more than %d entries in one %s",
-                         CLV_CONFIG_MAX_ENTRIES, node->kind == CLV_NODE_MAP ? "mapping" : "list");
+  return clv_yaml_source_fail(r->source, event_pos(r, e), err, "more than %d entries in one %s",
+                              CLV_CONFIG_MAX_ENTRIES,
+                              node->kind == CLV_YAML_MAP ? "mapping" : "list");
 }
 
-static clv_code check_key(reader *r, const clv_node *map, const clv_node *key, clv_err *err) {
+static clv_code check_key(reader *r, const clv_yaml_node *map, const clv_yaml_node *key,
+                          clv_err *err) {
   char shown[CLV_SHOWN_MAX];
-  if (key->kind != CLV_NODE_SCALAR)
-    return clv_source_fail(r->source, key->pos, err, "a key must be a single word");
+  if (key->kind != CLV_YAML_SCALAR)
+    return clv_yaml_source_fail(r->source, key->pos, err, "a key must be a single word");
   if (key->plain && strcmp(key->text, "<<") == 0)
-    return clv_source_fail(r->source, key->pos, err,
-                           "merge keys (<<) are not supported: write the keys out");
-  const clv_node *first = clv_node_find(map, key->text);
+    return clv_yaml_source_fail(r->source, key->pos, err,
+                                "merge keys (<<) are not supported: write the keys out");
+  const clv_yaml_node *first = clv_yaml_node_find(map, key->text);
   if (!first) return CLV_OK;
   if (!first->key_pos.line)
-    return clv_source_fail(r->source, key->pos, err, "duplicate key '%s'",
-                           clv_shown(key->text, shown));
-  return clv_source_fail(r->source, key->pos, err, "duplicate key '%s', first given at line %u",
-                         clv_shown(key->text, shown), first->key_pos.line);
+    return clv_yaml_source_fail(r->source, key->pos, err, "duplicate key '%s'",
+                                clv_shown(key->text, shown));
+  return clv_yaml_source_fail(r->source, key->pos, err,
+                              "duplicate key '%s', first given at line %u",
+                              clv_shown(key->text, shown), first->key_pos.line);
 }
 
-static clv_code read_entry(reader *r, struct fy_event *key_event, unsigned depth, clv_node *map,
-                           clv_err *err) {
-  CLV_AUTO(clv_tree_freep) clv_node *key = NULL;
+static clv_code read_entry(reader *r, struct fy_event *key_event, unsigned depth,
+                           clv_yaml_node *map, clv_err *err) {
+  CLV_AUTO(clv_tree_freep) clv_yaml_node *key = NULL;
   CLV_TRY(read_node(r, key_event, depth, &key, err));
   CLV_TRY(check_key(r, map, key, err));
   CLV_AUTO(held_event_done) held_event held = {0};
   CLV_TRY(next_event(r, &held, err));
-  clv_node *value = NULL;
+  clv_yaml_node *value = NULL;
   CLV_TRY(read_node(r, held.event, depth, &value, err));
   value->key = clv_steal(&key->text);
   value->key_pos = key->pos;
-  return clv_node_add(map, value, err);
+  return clv_yaml_node_add(map, value, err);
 }
 
-static clv_code read_items(reader *r, unsigned depth, clv_node *node, clv_err *err) {
-  enum fy_event_type end = node->kind == CLV_NODE_MAP ? FYET_MAPPING_END : FYET_SEQUENCE_END;
+static clv_code read_items(reader *r, unsigned depth, clv_yaml_node *node, clv_err *err) {
+  enum fy_event_type end = node->kind == CLV_YAML_MAP ? FYET_MAPPING_END : FYET_SEQUENCE_END;
   for (;;) {
     CLV_AUTO(held_event_done) held_event held = {0};
     CLV_TRY(next_event(r, &held, err));
     if (held.event->type == end) return CLV_OK;
     CLV_TRY(check_growth(r, node, held.event, err));
-    if (node->kind == CLV_NODE_MAP) {
+    if (node->kind == CLV_YAML_MAP) {
       CLV_TRY(read_entry(r, held.event, depth, node, err));
       continue;
     }
-    clv_node *item = NULL;
+    clv_yaml_node *item = NULL;
     CLV_TRY(read_node(r, held.event, depth, &item, err));
-    CLV_TRY(clv_node_add(node, item, err));
+    CLV_TRY(clv_yaml_node_add(node, item, err));
   }
 }
 
-static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_node **ret,
+static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yaml_node **ret,
                           clv_err *err) {
   CLV_TRY(refuse_extras(r, e, err));
   if (++r->n_nodes > CLV_CONFIG_MAX_NODES)
-    return clv_source_fail(r->source, event_pos(r, e), err, "more than %d values in one file",
-                           CLV_CONFIG_MAX_NODES);
+    return clv_yaml_source_fail(r->source, event_pos(r, e), err, "more than %d values in one file",
+                                CLV_CONFIG_MAX_NODES);
   if (e->type == FYET_SCALAR) return read_scalar(r, e, ret, err);
   if (e->type != FYET_MAPPING_START && e->type != FYET_SEQUENCE_START)
-    return clv_source_fail(r->source, event_pos(r, e), err, "not valid YAML: a value is missing");
+    return clv_yaml_source_fail(r->source, event_pos(r, e), err,
+                                "not valid YAML: a value is missing");
   if (depth >= CLV_CONFIG_MAX_DEPTH)
-    return clv_source_fail(r->source, event_pos(r, e), err, "nested more than %d levels deep",
-                           CLV_CONFIG_MAX_DEPTH);
-  CLV_AUTO(clv_tree_freep) clv_node *node = NULL;
-  CLV_TRY(clv_tree_new(e->type == FYET_MAPPING_START ? CLV_NODE_MAP : CLV_NODE_LIST,
+    return clv_yaml_source_fail(r->source, event_pos(r, e), err, "nested more than %d levels deep",
+                                CLV_CONFIG_MAX_DEPTH);
+  CLV_AUTO(clv_tree_freep) clv_yaml_node *node = NULL;
+  CLV_TRY(clv_tree_new(e->type == FYET_MAPPING_START ? CLV_YAML_MAP : CLV_YAML_LIST,
                        event_pos(r, e), &node, err));
   CLV_TRY(read_items(r, depth + 1, node, err));
   *ret = clv_steal(&node);
@@ -214,8 +219,8 @@ static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_nod
 }
 
 /* Stream start, one document, stream end: a second document would be silently lost otherwise. */
-static clv_code read_document(reader *r, clv_node **ret, clv_err *err) {
-  CLV_AUTO(clv_tree_freep) clv_node *root = NULL;
+static clv_code read_document(reader *r, clv_yaml_node **ret, clv_err *err) {
+  CLV_AUTO(clv_tree_freep) clv_yaml_node *root = NULL;
   for (;;) {
     CLV_AUTO(held_event_done) held_event held = {0};
     CLV_TRY(next_event(r, &held, err));
@@ -225,21 +230,21 @@ static clv_code read_document(reader *r, clv_node **ret, clv_err *err) {
     if (type != FYET_DOCUMENT_START) {
       CLV_TRY(read_node(r, held.event, 0, &root, err));
     } else if (root) {
-      return clv_source_fail(r->source, event_pos(r, held.event), err,
-                             "a second document in one file");
+      return clv_yaml_source_fail(r->source, event_pos(r, held.event), err,
+                                  "a second document in one file");
     }
   }
-  if (!root) return clv_source_fail(r->source, place(r, 0, 0), err, "the file is empty");
+  if (!root) return clv_yaml_source_fail(r->source, place(r, 0, 0), err, "the file is empty");
   *ret = clv_steal(&root);
   return CLV_OK;
 }
 
-clv_code clv_yaml_read(const clv_source *source, const char *text, size_t len, uint32_t override,
-                       clv_node **ret, clv_err *err) {
+clv_code clv_yaml_read(const clv_yaml_source *source, const char *text, size_t len,
+                       uint32_t override, clv_yaml_node **ret, clv_err *err) {
   CLV_AUTO(reader_done) reader r = {.source = source, .override = override};
   if (len > CLV_CONFIG_MAX_BYTES)
-    return clv_source_fail(source, (clv_config_pos){0, override}, err, "%zu bytes, the limit is %d",
-                           len, CLV_CONFIG_MAX_BYTES);
+    return clv_yaml_source_fail(source, (clv_config_pos){0, override}, err,
+                                "%zu bytes, the limit is %d", len, CLV_CONFIG_MAX_BYTES);
   r.last = place(&r, 0, 0);
   CLV_TRY(clv_yaml_text_check(source, text, len, override, err));
   struct fy_diag_cfg diag_cfg;

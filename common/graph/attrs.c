@@ -11,7 +11,7 @@ typedef enum attr_kind { KIND_INT, KIND_PAIR, KIND_BOOL, KIND_REAL, KIND_EXTENTS
 
 /* A field of clv_attrs is called as its attribute. */
 #define KEY(field, kind_of, text) \
-  { #field, kind_of, offsetof(clv_attrs, field), text }
+  { .name = #field, .kind = kind_of, .offset = offsetof(clv_attrs, field), .doc = text }
 
 static const struct {
   const char *name;

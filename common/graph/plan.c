@@ -42,7 +42,7 @@ clv_code clv_plan_push(clv_plan *p, const plan_step *step, clv_err *err) {
 
 plan_step clv_plan_step(plan_step_fn *run, const char *verb, int node) {
   plan_step s = {.run = run, .verb = verb, .node = node, .src = -1, .dst = -1};
-  s.scratch = s.cache = s.again = -1;
+  s.scratch = s.cache = s.recompute = -1;
   for (int i = 0; i < CLV_MAX_IN; i++) s.din[i] = -1;
   for (int i = 0; i < CLV_MAX_PARAMS; i++) s.spare[i] = -1;
   return s;
@@ -215,7 +215,7 @@ static void count(clv_plan *p) {
   for (int i = 0; i < p->n_steps; i++) {
     bool forward = i < p->phase_end[PHASE_FORWARD];
     plan_step_fn *run = p->steps[i].run;
-    if ((run == clv_plan_run_backward_input || run == clv_plan_run_again) &&
+    if ((run == clv_plan_run_backward_input || run == clv_plan_run_recompute) &&
         p->nodes[p->steps[i].node].param[0])
       info->backward_reads_params = true;
     if (p->steps[i].run == clv_plan_run_reorder)

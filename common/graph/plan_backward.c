@@ -65,15 +65,15 @@ static clv_code spare_gradients(clv_plan *p, int node, plan_step *s, clv_err *er
 }
 
 /* in[0] of node is cheaper to make once more than to keep, and nobody else kept it. */
-static bool can_make_again(const clv_plan *p, int node) {
+static bool can_recompute(const clv_plan *p, int node) {
   const plan_node *q = &p->nodes[node], *from = &p->nodes[q->src[0]];
-  return from->kernel && from->kernel->again && q->in[0] == from->reps[0].buf &&
+  return from->kernel && from->kernel->recompute && q->in[0] == from->reps[0].buf &&
          clv_plan_one_reader(p, q->src[0]);
 }
 
-static clv_code make_again(clv_plan *p, int node, int *ret_buf, clv_err *err) {
+static clv_code write_recompute(clv_plan *p, int node, int *ret_buf, clv_err *err) {
   int from = p->nodes[node].src[0];
-  plan_step s = clv_plan_step(clv_plan_run_again, "again", from);
+  plan_step s = clv_plan_step(clv_plan_run_recompute, "again", from);
   CLV_TRY(clv_plan_value_buf(p, from, p->nodes[from].reps[0].block, &s.dst, err));
   clv_plan_use(p, p->nodes[from].in[0]);
   clv_plan_use(p, p->nodes[from].saved);
@@ -85,12 +85,12 @@ static clv_code make_again(clv_plan *p, int node, int *ret_buf, clv_err *err) {
  * made again for it. */
 static clv_code use_saved(clv_plan *p, int node, plan_step *s, unsigned saves, clv_err *err) {
   const plan_node *q = &p->nodes[node];
-  bool again = saves & CLV_SAVE_IN0 && can_make_again(p, node);
-  if (again) CLV_TRY(make_again(p, node, &s->again, err));
-  if (saves & CLV_SAVE_IN0 && !again) clv_plan_use(p, q->in[0]);
+  bool recompute = saves & CLV_SAVE_IN0 && can_recompute(p, node);
+  if (recompute) CLV_TRY(write_recompute(p, node, &s->recompute, err));
+  if (saves & CLV_SAVE_IN0 && !recompute) clv_plan_use(p, q->in[0]);
   if (saves & CLV_SAVE_IN1) clv_plan_use(p, q->in[1]);
   if (saves & CLV_SAVE_OUT) clv_plan_use(p, q->reps[0].buf);
-  clv_plan_use(p, s->again);
+  clv_plan_use(p, s->recompute);
   clv_plan_use(p, q->saved);
   clv_plan_use(p, q->grad.buf);
   return CLV_OK;

@@ -23,8 +23,9 @@ static void describe_kernel(const clv_plan *p, const plan_step *s, clv_bytes *ou
   const clv_node *n = &p->graph->nodes[s->node];
   char shape[160], where[32], size[32], op[64];
   const plan_buf *b = &p->bufs[q->reps[0].buf];
-  snprintf(op, sizeof op, "%s%s%s", clv_op_name(p->graph->nodes[q->body].op),
-           q->tail & CLV_TAIL_ADD ? "+add" : "", q->tail & CLV_TAIL_RELU ? "+relu" : "");
+  snprintf(op, sizeof op, "%s%s%s", clv_op_name(p->graph->nodes[q->fused_from].op),
+           q->fused_after & CLV_TAIL_ADD ? "+add" : "",
+           q->fused_after & CLV_TAIL_RELU ? "+relu" : "");
   clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->verb, n->name, op,
                    clv_shape_format(&n->shape, shape, sizeof shape));
   put_blocks(q->kernel->in_block[0], q->kernel->out_block, out);

@@ -31,15 +31,15 @@ static int wanted_din(const clv_plan *p, int node) {
 static void describe_node(const clv_plan *p, int node, clv_node_desc *d) {
   const clv_node *nodes = p->graph->nodes;
   const plan_node *q = &p->nodes[node];
-  *d = (clv_node_desc){.op = nodes[q->body].op,
-                       .attrs = nodes[q->body].attrs,
+  *d = (clv_node_desc){.op = nodes[q->fused_from].op,
+                       .attrs = nodes[q->fused_from].attrs,
                        .dtype = p->options.dtype,
                        .n_in = q->n_src,
                        .out = nodes[node].shape,
                        .training = p->options.training,
                        .need_dw = q->learns,
                        .threads = p->options.threads,
-                       .tail = q->tail,
+                       .tail = q->fused_after,
                        .bf16 = p->options.bf16};
   for (int i = 0; i < q->n_src; i++) {
     d->in[i] = nodes[q->src[i]].shape;
@@ -136,13 +136,13 @@ static clv_code write_alone(clv_plan *p, int node, clv_err *err) {
 /* A backend without a kernel for several ops is asked for each alone. */
 static clv_code write_kernel(clv_plan *p, int node, clv_err *err) {
   const plan_node *q = &p->nodes[node];
-  int body = q->body, add = q->tail & CLV_TAIL_ADD ? p->graph->nodes[node].in[0] : -1;
+  int from = q->fused_from, add = q->fused_after & CLV_TAIL_ADD ? p->graph->nodes[node].in[0] : -1;
   if (p->nodes[node].absorbed) return CLV_OK;
   clv_code code = prepare(p, node, err);
   if (code == CLV_OK) return write_step(p, node, err);
-  if (code != CLV_UNIMPLEMENTED || body == node) return code;
-  clv_plan_part(p, node);
-  CLV_TRY(write_alone(p, body, err));
+  if (code != CLV_UNIMPLEMENTED || from == node) return code;
+  clv_plan_unfuse(p, node);
+  CLV_TRY(write_alone(p, from, err));
   if (add >= 0) CLV_TRY(write_alone(p, add, err));
   return write_alone(p, node, err);
 }

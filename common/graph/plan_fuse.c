@@ -34,17 +34,17 @@ static bool is_norm(const clv_plan *p, int node) {
 
 /* relu takes the batchnorm in, and the addition where there is one. */
 static void join(clv_plan *p, int relu, int add, int norm, int other) {
-  plan_node *q = &p->nodes[relu], *body = &p->nodes[norm];
-  memcpy(q->param, body->param, sizeof q->param);
-  q->learns = body->learns;
-  q->body = norm;
+  plan_node *q = &p->nodes[relu], *from = &p->nodes[norm];
+  memcpy(q->param, from->param, sizeof q->param);
+  q->learns = from->learns;
+  q->fused_from = norm;
   q->src[0] = p->graph->nodes[norm].in[0];
-  q->tail = CLV_TAIL_RELU;
-  body->absorbed = true;
+  q->fused_after = CLV_TAIL_RELU;
+  from->absorbed = true;
   if (add < 0) return;
   q->src[1] = other;
   q->n_src = 2;
-  q->tail |= CLV_TAIL_ADD;
+  q->fused_after |= CLV_TAIL_ADD;
   p->nodes[add].absorbed = true;
 }
 
@@ -69,7 +69,7 @@ void clv_plan_fuse(clv_plan *p) {
   for (int i = 0; i < p->graph->n_nodes; i++) {
     plan_node *q = &p->nodes[i];
     const clv_node *n = &p->graph->nodes[i];
-    q->body = i;
+    q->fused_from = i;
     q->n_src = n->n_in;
     for (int j = 0; j < n->n_in; j++) q->src[j] = n->in[j];
   }
@@ -77,16 +77,16 @@ void clv_plan_fuse(clv_plan *p) {
     if (p->nodes[i].live && p->graph->nodes[i].op == CLV_OP_RELU) try_relu(p, i);
 }
 
-void clv_plan_part(clv_plan *p, int node) {
+void clv_plan_unfuse(clv_plan *p, int node) {
   plan_node *q = &p->nodes[node];
   const clv_node *n = &p->graph->nodes[node];
-  int add = q->tail & CLV_TAIL_ADD ? n->in[0] : -1;
-  p->nodes[q->body].absorbed = false;
+  int add = q->fused_after & CLV_TAIL_ADD ? n->in[0] : -1;
+  p->nodes[q->fused_from].absorbed = false;
   if (add >= 0) p->nodes[add].absorbed = false;
   memset(q->param, 0, sizeof q->param);
   q->learns = false;
-  q->body = node;
-  q->tail = 0;
+  q->fused_from = node;
+  q->fused_after = 0;
   q->n_src = 1;
   q->src[0] = n->in[0];
 }

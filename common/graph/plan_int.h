@@ -48,8 +48,9 @@ typedef struct plan_node {
   bool learns;     /* some parameter of it is trained */
   bool alias;      /* no kernel: shares its input's memory */
   bool absorbed;   /* no kernel: a later node's does its work */
-  int body;      /* whose op, attributes and parameters the kernel has: its own, or absorbed ones */
-  unsigned tail; /* CLV_TAIL_*: of the body's op, up to and with this node */
+  /* The node whose op, attributes and parameters the kernel has: itself, or an absorbed one. */
+  int fused_from;
+  unsigned fused_after;       /* CLV_TAIL_*: what follows that op, up to and with this node */
   int n_src, src[CLV_MAX_IN]; /* the nodes the kernel reads */
   int input;                  /* number among the external inputs, or -1 */
   clv_kernel *kernel;
@@ -74,7 +75,7 @@ typedef struct plan_step {
   int src_block, dst_block;
   size_t n;                  /* addition: values; copy and zero: bytes */
   int scratch, cache;        /* kernel steps; cache: weights made for this step alone, or -1 */
-  int again;                 /* backward: its in[0], made once more, or -1 */
+  int recompute;             /* backward: its in[0], made once more, or -1 */
   int din[CLV_MAX_IN];       /* backward_input */
   int spare[CLV_MAX_PARAMS]; /* where gradients of frozen parameters go */
   bool elided;               /* its source took the place of its destination */
@@ -156,7 +157,7 @@ int clv_plan_din_block(const clv_plan *p, int node, int i); /* in which it makes
 
 void clv_plan_fuse(clv_plan *p);                       /* (plan_fuse.c) */
 bool clv_plan_one_reader(const clv_plan *p, int node); /* one live node, or the caller, reads it */
-void clv_plan_part(clv_plan *p, int node); /* the ops of node's kernel are taken apart again */
+void clv_plan_unfuse(clv_plan *p, int node); /* the ops of node's kernel are taken apart again */
 
 clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) CLV_USE_RESULT;
 clv_code clv_plan_write_backward(clv_plan *p, clv_err *err) CLV_USE_RESULT;
@@ -165,7 +166,7 @@ clv_code clv_plan_place(clv_plan *p, clv_err *err) CLV_USE_RESULT;
 /* ---- running steps (plan_run.c) -------------------------------------------------------------- */
 
 plan_step_fn clv_plan_run_forward, clv_plan_run_backward_input, clv_plan_run_backward_weight,
-    clv_plan_run_again, clv_plan_run_reorder, clv_plan_run_copy, clv_plan_run_add,
+    clv_plan_run_recompute, clv_plan_run_reorder, clv_plan_run_copy, clv_plan_run_add,
     clv_plan_run_zero;
 
 #endif

@@ -41,14 +41,14 @@ static clv_kernel_args args_of(clv_plan *p, const plan_frame *f, const plan_step
                        .key = f->key};
   a.key.layer = p->graph->nodes[s->node].layer << 4;
   for (int i = 0; i < CLV_MAX_IN; i++) a.in[i] = at(p, f, q->in[i]);
-  if (s->again >= 0) a.in[0] = at(p, f, s->again);
+  if (s->recompute >= 0) a.in[0] = at(p, f, s->recompute);
   for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
     a.param[i] = f->params + q->param[i]->offset;
   return a;
 }
 
-static void add_gradients(clv_plan *p, const plan_frame *f, const plan_step *s,
-                          clv_kernel_args *a) {
+static void set_gradient_pointers(clv_plan *p, const plan_frame *f, const plan_step *s,
+                                  clv_kernel_args *a) {
   const plan_node *q = &p->nodes[s->node];
   for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
     if (q->param[i]->trainable)
@@ -68,7 +68,7 @@ clv_code clv_plan_run_backward_input(clv_plan *p, const plan_frame *f, const pla
   clv_kernel_args a = args_of(p, f, s);
   a.dout = at(p, f, q->grad.buf);
   for (int i = 0; i < CLV_MAX_IN; i++) a.din[i] = at(p, f, s->din[i]);
-  if (q->kernel->fused_grads && q->learns) add_gradients(p, f, s, &a);
+  if (q->kernel->fused_grads && q->learns) set_gradient_pointers(p, f, s, &a);
   if (s->cache >= 0) CLV_TRY(refresh_one(p, s, &a, CLV_FOR_BACKWARD, err));
   return q->kernel->backward_input(q->kernel, &a, err);
 }
@@ -78,15 +78,16 @@ clv_code clv_plan_run_backward_weight(clv_plan *p, const plan_frame *f, const pl
   const plan_node *q = &p->nodes[s->node];
   clv_kernel_args a = args_of(p, f, s);
   a.dout = at(p, f, q->grad.buf);
-  add_gradients(p, f, s, &a);
+  set_gradient_pointers(p, f, s, &a);
   return q->kernel->backward_weight(q->kernel, &a, err);
 }
 
-clv_code clv_plan_run_again(clv_plan *p, const plan_frame *f, const plan_step *s, clv_err *err) {
+clv_code clv_plan_run_recompute(clv_plan *p, const plan_frame *f, const plan_step *s,
+                                clv_err *err) {
   clv_kernel *k = p->nodes[s->node].kernel;
   clv_kernel_args a = args_of(p, f, s);
   a.out = at(p, f, s->dst);
-  return k->again(k, &a, err);
+  return k->recompute(k, &a, err);
 }
 
 clv_code clv_plan_run_reorder(clv_plan *p, const plan_frame *f, const plan_step *s, clv_err *err) {

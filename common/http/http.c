@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libmicrohttpd's daemon without threads of its own: ours turns its crank, so that it can also cut
- * connections that take too long. The library's time-out starts anew with every byte, which is what
- * somebody who sends one every few seconds counts on.
+ * libmicrohttpd's daemon without threads of its own: a thread of ours calls MHD_run_wait, so that
+ * it can also cut connections that take too long. The library's time-out starts anew with every
+ * byte, which is what somebody who sends one every few seconds counts on.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -191,7 +191,7 @@ static clv_code bind_to(const char *listen_address, int *ret_fd, unsigned *ret_p
   if (fd < 0 || bind(fd, (struct sockaddr *)&at, len) != 0 || listen(fd, MAX_CONNECTIONS) != 0 ||
       getsockname(fd, (struct sockaddr *)&at, &len) != 0)
     return clv_fail(err, CLV_UNAVAILABLE, "cannot listen on '%s': %s", listen_address,
-                    clv_bind_trouble(errno));
+                    clv_bind_error_text(errno));
   *ret_port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
                                              : ((struct sockaddr_in *)&at)->sin_port);
   *ret_fd = fd;

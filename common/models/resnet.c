@@ -23,8 +23,16 @@ typedef struct block_kind {
   block_conv convs[3];
 } block_kind;
 
-static const block_kind basic = {2, {{3, true, 1}, {3, false, 1}}};
-static const block_kind bottleneck = {3, {{1, false, 1}, {3, true, 1}, {1, false, 4}}};
+static const block_kind basic = {
+    .n_convs = 2,
+    .convs = {{.kernel = 3, .strided = true, .expansion = 1}, {.kernel = 3, .expansion = 1}},
+};
+static const block_kind bottleneck = {
+    .n_convs = 3,
+    .convs = {{.kernel = 1, .expansion = 1},
+              {.kernel = 3, .strided = true, .expansion = 1},
+              {.kernel = 1, .expansion = 4}},
+};
 
 typedef struct resnet {
   const block_kind *kind;
@@ -106,9 +114,9 @@ static clv_code head(clv_arch_builder *b, int64_t classes, clv_err *err) {
 
 clv_code clv_arch_resnet(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
   static const resnet kinds[] = {
-      [CLV_ARCH_RESNET18] = {&basic, {2, 2, 2, 2}},
-      [CLV_ARCH_RESNET34] = {&basic, {3, 4, 6, 3}},
-      [CLV_ARCH_RESNET50] = {&bottleneck, {3, 4, 6, 3}},
+      [CLV_ARCH_RESNET18] = {.kind = &basic, .blocks = {2, 2, 2, 2}},
+      [CLV_ARCH_RESNET34] = {.kind = &basic, .blocks = {3, 4, 6, 3}},
+      [CLV_ARCH_RESNET50] = {.kind = &bottleneck, .blocks = {3, 4, 6, 3}},
   };
   const resnet *r = &kinds[a->arch];
   CLV_TRY(stem(b, err));

@@ -93,7 +93,7 @@ static clv_code add(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entr
 #ifdef CLV_MUTATE_RESET_CUT
 static rpc_refusal waste(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
   (void)peers, (void)entry, (void)now;
-  return RPC_POLITE;
+  return RPC_REPLY;
 }
 #else
 /* One more wasted call in the current second. */
@@ -103,11 +103,11 @@ static rpc_refusal waste(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) 
     entry->wasted = 0;
   }
   entry->wasted++;
-  if (entry->wasted <= peers->max_cancels_per_second) return RPC_POLITE;
+  if (entry->wasted <= peers->max_cancels_per_second) return RPC_REPLY;
   if (entry->cut_until_ns < now) peers->cut_peers++;
   entry->cut_until_ns = now + 1000000ull * peers->cut_ms;
   /* Again and again if need be: the identity may have several connections. */
-  return entry->wasted % peers->max_cancels_per_second == 1 ? RPC_SHUT : RPC_MUTE;
+  return entry->wasted % peers->max_cancels_per_second == 1 ? RPC_DISCONNECT : RPC_DROP;
 }
 #endif
 
@@ -131,7 +131,7 @@ static clv_code enter_locked(rpc_peers *peers, const char *uri, rpc_peer_entry *
 
 clv_code rpc_peers_enter(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
                          rpc_refusal *ret_refusal, clv_err *err) {
-  *ret_refusal = RPC_POLITE;
+  *ret_refusal = RPC_REPLY;
   pthread_mutex_lock(&peers->lock);
   clv_code code = enter_locked(peers, uri, ret_entry, ret_refusal, err);
   pthread_mutex_unlock(&peers->lock);
@@ -141,7 +141,7 @@ clv_code rpc_peers_enter(rpc_peers *peers, const char *uri, rpc_peer_entry **ret
 bool rpc_peers_leave(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer) {
   pthread_mutex_lock(&peers->lock);
   entry->active--;
-  bool shut = cancelled_by_peer && waste(peers, entry, clv_now_ns()) == RPC_SHUT;
+  bool shut = cancelled_by_peer && waste(peers, entry, clv_now_ns()) == RPC_DISCONNECT;
   pthread_mutex_unlock(&peers->lock);
   return shut;
 }

@@ -195,9 +195,9 @@ void rpc_peers_init(rpc_peers *peers, const clv_rpc_server_options *options);
 void rpc_peers_done(rpc_peers *peers);
 
 typedef enum rpc_refusal {
-  RPC_POLITE, /* answer with a status */
-  RPC_SHUT,   /* shut the connection as well: this call went over the rate */
-  RPC_MUTE,   /* one of a flood: not worth an answer */
+  RPC_REPLY,      /* answer with a status */
+  RPC_DISCONNECT, /* shut the connection as well: this call went over the rate */
+  RPC_DROP,       /* one of a flood: not worth an answer */
 } rpc_refusal;
 
 /* Count one more call of `uri`, or CLV_EXHAUSTED (too many at once, or cut off) and in *ret_refusal

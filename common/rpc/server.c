@@ -107,7 +107,7 @@ static const char *bind_trouble(const char *listen_address) {
   int on = 1;
   if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   const char *why = "gRPC could not use it";
-  if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) != 0) why = clv_bind_trouble(errno);
+  if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) != 0) why = clv_bind_error_text(errno);
   if (fd >= 0) close(fd);
   freeaddrinfo(found);
   return why;

@@ -100,8 +100,8 @@ static void answer(incoming *in, clv_code code, const char *text, clv_bytes *rep
 }
 
 static void refuse(incoming *in, rpc_refusal refusal, const clv_err *err) {
-  if (refusal == RPC_SHUT) rpc_cut_connection(in->address);
-  if (refusal != RPC_POLITE) {
+  if (refusal == RPC_DISCONNECT) rpc_cut_connection(in->address);
+  if (refusal != RPC_REPLY) {
     grpc_call_cancel(in->call, NULL);
     drop(in);
     return;
@@ -188,7 +188,7 @@ static void start_stream(incoming *in) {
   clv_err err = {0};
   if (rpc_stream_new(server->runtime, server, in->call, true, options->limits.max_message, &stream,
                      &err) != CLV_OK) {
-    refuse(in, RPC_POLITE, &err);
+    refuse(in, RPC_REPLY, &err);
     return;
   }
   in->call = NULL;
@@ -262,7 +262,7 @@ void rpc_server_admit(clv_rpc_server *server, grpc_call *call, grpc_slice method
   }
   atomic_fetch_add(&server->active_calls, 1);
   const clv_rpc_server_options *options = &server->options;
-  rpc_refusal refusal = RPC_POLITE;
+  rpc_refusal refusal = RPC_REPLY;
   if (may_enter(in, &refusal, &err) != CLV_OK) {
     refuse(in, refusal, &err);
   } else if ((in->row = find_unary(options, in->method)) != NULL) {
@@ -271,6 +271,6 @@ void rpc_server_admit(clv_rpc_server *server, grpc_call *call, grpc_slice method
     start_stream(in);
   } else {
     clv_fail(&err, CLV_UNIMPLEMENTED, "there is no method %s", in->method);
-    refuse(in, RPC_POLITE, &err);
+    refuse(in, RPC_REPLY, &err);
   }
 }

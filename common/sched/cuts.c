@@ -133,7 +133,7 @@ static clv_code judge(const clv_sched_cuts *c, clv_sched_costs *costs, clv_sched
   return CLV_OK;
 }
 
-clv_code clv_sched_split_judge(const clv_sched_cuts *c, clv_sched_split *split, clv_err *err) {
+clv_code clv_sched_split_evaluate(const clv_sched_cuts *c, clv_sched_split *split, clv_err *err) {
   CLV_AUTO(clv_freep) clv_sched_costs *costs = NULL;
   CLV_TRY(clv_alloc(1, sizeof *costs, &costs, err));
   return judge(c, costs, split, err);

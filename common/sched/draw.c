@@ -23,7 +23,7 @@ typedef struct drawing {
   clv_bytes *out;
   uint32_t columns, margin; /* whole width; that of the names */
   double column;            /* seconds */
-  bool weightless[CLV_SCHED_STAGES];
+  bool free_stages[CLV_SCHED_STAGES];
   uint32_t nth[CLV_SCHED_STAGES]; /* which of its rank's drawn stages a stage is: 0, 1, ... */
   bool timed;
   bool hidden; /* stages that take no time were left out */
@@ -63,10 +63,10 @@ static void set_scale(drawing *d, const clv_sched_costs *c) {
 static void find_stages(drawing *d, const clv_sched_costs *c) {
   const clv_sched_shape *shape = &d->s->shape;
   uint32_t drawn[CLV_SCHED_RANKS] = {0};
-  clv_sched_weightless(shape, c, d->weightless);
+  clv_sched_find_free_stages(shape, c, d->free_stages);
   for (uint32_t s = 0; s < shape->n_stages; s++) {
-    if (!d->weightless[s]) d->nth[s] = drawn[shape->rank[s]]++;
-    d->hidden |= d->weightless[s];
+    if (!d->free_stages[s]) d->nth[s] = drawn[shape->rank[s]]++;
+    d->hidden |= d->free_stages[s];
     d->many |= d->nth[s] > 0;
   }
 }

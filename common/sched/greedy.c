@@ -92,8 +92,8 @@ static bool weight_due(const greedy *g, uint32_t s) {
 
 static void offer_stage(greedy *g, uint32_t s, double now, candidate *best) {
   const stage_state *st = &g->stage[s];
-  bool split = g->p->split && !g->p->weightless[s];
-  uint32_t target = forward_target(g, s), top = g->p->weightless[s] ? 10 : 0;
+  bool split = g->p->split && !g->p->free_stages[s];
+  uint32_t target = forward_target(g, s), top = g->p->free_stages[s] ? 10 : 0;
   candidate forward = {.kind = CLV_INSTR_FORWARD, .stage = s, .micro = st->f, .urgency = top + 1};
   candidate weight = {.kind = CLV_INSTR_WEIGHT, .stage = s, .micro = st->w};
   candidate back = {.kind = CLV_INSTR_BACKWARD, .stage = s, .micro = st->b, .urgency = top + 2};
@@ -135,7 +135,7 @@ static candidate interleaved(uint32_t p, uint32_t v, uint32_t n_micro, uint32_t 
  * those of the shape. */
 static void offer_ring(greedy *g, uint32_t rank, double now, candidate *best) {
   const clv_sched_shape *shape = &g->s->shape;
-  uint32_t p = g->p->ring, v = clv_sched_depth(shape, g->p->weightless, 0) / p, place = 0;
+  uint32_t p = g->p->ring, v = clv_sched_depth(shape, g->p->free_stages, 0) / p, place = 0;
   while (place < p && shape->rank[place] != rank) place++;
   while (place < p && g->ordinal[rank] < 2 * shape->n_micro * v) {
     candidate c = interleaved(p, v, shape->n_micro, place, g->ordinal[rank]);
@@ -152,7 +152,7 @@ static void offer_ring(greedy *g, uint32_t rank, double now, candidate *best) {
 static void look(greedy *g, uint32_t rank) {
   candidate best = {.start = INFINITY};
   for (uint32_t s = 0; s < g->s->shape.n_stages; s++)
-    if (g->s->shape.rank[s] == rank && (!g->p->ring || g->p->weightless[s]))
+    if (g->s->shape.rank[s] == rank && (!g->p->ring || g->p->free_stages[s]))
       offer_stage(g, s, g->free_at[rank], &best);
   if (g->p->ring) offer_ring(g, rank, g->free_at[rank], &best);
   g->next[rank] = best;
@@ -232,7 +232,7 @@ static clv_code run(greedy *g, uint32_t rank) {
   CLV_TRY(runs[c.kind](g, &c, end));
   CLV_TRY(step(g, &c, &end));
   g->free_at[rank] = end;
-  if (g->p->ring && !g->p->weightless[c.stage]) g->ordinal[rank]++;
+  if (g->p->ring && !g->p->free_stages[c.stage]) g->ordinal[rank]++;
   look(g, rank);
   if (c.stage > 0) look(g, shape->rank[c.stage - 1]);
   if (c.stage + 1 < shape->n_stages) look(g, shape->rank[c.stage + 1]);
@@ -245,7 +245,7 @@ static uint32_t first(const greedy *g) {
   for (uint32_t r = 1; r < g->s->shape.n_ranks; r++) {
     const candidate *a = &g->next[r], *b = &g->next[best];
     if (a->start < b->start || (a->start == b->start && !isinf(a->start) &&
-                                g->p->weightless[a->stage] > g->p->weightless[b->stage]))
+                                g->p->free_stages[a->stage] > g->p->free_stages[b->stage]))
       best = r;
   }
   return best;

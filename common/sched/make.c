@@ -35,7 +35,7 @@ static clv_code make_gpipe(const clv_sched_options *o, sched_policy *p, clv_err 
 static clv_code make_1f1b(const clv_sched_options *o, sched_policy *p, clv_err *err) {
   (void)err;
   for (uint32_t s = 0; s < o->shape.n_stages; s++)
-    p->limit[s] = clv_sched_depth(&o->shape, p->weightless, s);
+    p->limit[s] = clv_sched_depth(&o->shape, p->free_stages, s);
   if (o->window) set_limits(o, p, o->window);
   p->strict = o->window == 0;
   return CLV_OK;
@@ -56,10 +56,10 @@ static clv_code make_2bw(const clv_sched_options *o, sched_policy *p, clv_err *e
 /* Stages with weight in round-robin: 0 1 .. p-1 0 1 .. p-1; those without come last. */
 static clv_code make_interleaved(const clv_sched_options *o, sched_policy *p, clv_err *err) {
   const clv_sched_shape *shape = &o->shape;
-  uint32_t n = clv_sched_depth(shape, p->weightless, 0), ring = 1;
+  uint32_t n = clv_sched_depth(shape, p->free_stages, 0), ring = 1;
   while (ring < n && shape->rank[ring] != shape->rank[0]) ring++;
   for (uint32_t s = 0; s < n; s++) {
-    if (p->weightless[s])
+    if (p->free_stages[s])
       return clv_fail(err, CLV_INVALID,
                       "interleaved: stage %u takes no time and is not among the last", s);
     if (s >= ring && shape->rank[s] != shape->rank[s % ring])
@@ -152,7 +152,7 @@ clv_code clv_sched_make(const clv_sched_options *o, clv_sched **ret, clv_err *er
   CLV_TRY(check_options(o, err));
   clv_sched_costs_equal(&equal, 1, 1, 1);
   const clv_sched_costs *costs = o->costs ? o->costs : &equal;
-  clv_sched_weightless(&o->shape, costs, policy.weightless);
+  clv_sched_find_free_stages(&o->shape, costs, policy.free_stages);
   policy.per_step = clv_sched_per_step(o->kind, &o->shape);
   CLV_TRY(rows[o->kind].make(o, &policy, err));
   CLV_TRY(clv_sched_new(o->kind, &o->shape, o->window, &s, err));

@@ -98,7 +98,7 @@ void clv_sched_costs_equal(clv_sched_costs *c, double forward, double input, dou
   }
 }
 
-void clv_sched_weightless(const clv_sched_shape *shape, const clv_sched_costs *c, bool *ret) {
+void clv_sched_find_free_stages(const clv_sched_shape *shape, const clv_sched_costs *c, bool *ret) {
   bool all = true;
   for (uint32_t s = 0; s < shape->n_stages; s++)
     all &= ret[s] = c->forward[s] + c->input[s] + c->weight[s] <= 0;

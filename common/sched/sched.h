@@ -7,8 +7,7 @@
  *
  * A pipeline is a chain of stages 0..n-1; each is at a rank; a rank may have several. A micro-batch
  * k goes forward through all of them and back through those that learn or have a learning stage
- * before
- * them: stages below `first_backward` have forwards alone.
+ * before them: stages below `first_backward` have forwards alone.
  *
  * Threads: everything is a value; a schedule is read-only once made.
  */
@@ -217,8 +216,8 @@ typedef struct clv_sched_search {
 } clv_sched_search;
 
 /* One way to cut, by simulation: from last and choice the rest of *split. */
-clv_code clv_sched_split_judge(const clv_sched_cuts *c, clv_sched_split *split,
-                               clv_err *err) CLV_USE_RESULT;
+clv_code clv_sched_split_evaluate(const clv_sched_cuts *c, clv_sched_split *split,
+                                  clv_err *err) CLV_USE_RESULT;
 
 /* The best ways to cut, best first, at most `few`, each with its best number of micro-batches. Of
  * all ways those are simulated whose lower bound (the work of each rank and link, and the way of a

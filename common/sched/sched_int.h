@@ -31,7 +31,7 @@ uint32_t clv_sched_per_step(clv_sched_kind kind, const clv_sched_shape *shape);
 
 /* Stages that take no time (the loss) are not counted as stages of the pipeline. Where all are so,
  * none is. */
-void clv_sched_weightless(const clv_sched_shape *shape, const clv_sched_costs *c, bool *ret);
+void clv_sched_find_free_stages(const clv_sched_shape *shape, const clv_sched_costs *c, bool *ret);
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
@@ -77,7 +77,7 @@ typedef struct sched_policy {
   bool strict;                      /* no backward while a forward is allowed, here or not */
   bool split;                       /* I and W instead of B */
   bool two_versions;                /* pipedream-2bw's rule of versions */
-  bool weightless[CLV_SCHED_STAGES];
+  bool free_stages[CLV_SCHED_STAGES];
 } sched_policy;
 
 clv_code clv_sched_greedy(clv_sched *s, const sched_policy *policy, const clv_sched_costs *c,
@@ -87,8 +87,8 @@ clv_code clv_sched_greedy(clv_sched *s, const sched_policy *policy, const clv_sc
 
 /* The formula of clv_sched_window. */
 uint32_t clv_sched_need(const clv_sched_shape *shape, const clv_sched_costs *c,
-                        const bool *weightless);
+                        const bool *free_stages);
 /* Stages of the pipeline from s on, at least 1. */
-uint32_t clv_sched_depth(const clv_sched_shape *shape, const bool *weightless, uint32_t s);
+uint32_t clv_sched_depth(const clv_sched_shape *shape, const bool *free_stages, uint32_t s);
 
 #endif

@@ -8,9 +8,9 @@
 #include <math.h>
 #include <string.h>
 
-uint32_t clv_sched_depth(const clv_sched_shape *shape, const bool *weightless, uint32_t s) {
+uint32_t clv_sched_depth(const clv_sched_shape *shape, const bool *free_stages, uint32_t s) {
   uint32_t n = 0;
-  for (; s < shape->n_stages; s++) n += !weightless[s];
+  for (; s < shape->n_stages; s++) n += !free_stages[s];
   return CLV_MAX(n, 1);
 }
 
@@ -39,7 +39,7 @@ static double bottleneck(const clv_sched_shape *shape, const clv_sched_costs *c)
 }
 
 uint32_t clv_sched_need(const clv_sched_shape *shape, const clv_sched_costs *c,
-                        const bool *weightless) {
+                        const bool *free_stages) {
   uint32_t first = CLV_MIN(shape->first_backward, shape->n_stages - 1);
   double each = bottleneck(shape, c), away = 0;
   for (uint32_t s = first; s < shape->n_stages; s++) {
@@ -48,7 +48,7 @@ uint32_t clv_sched_need(const clv_sched_shape *shape, const clv_sched_costs *c,
   }
   /* A hair less, so that an exact ratio is not rounded up by its last bit. */
   double n = each > 0 ? ceil(away / each - 1e-9) + 1 : 1;
-  n = fmax(n, clv_sched_depth(shape, weightless, first));
+  n = fmax(n, clv_sched_depth(shape, free_stages, first));
   return (uint32_t)fmin(n, shape->n_micro);
 }
 
@@ -71,13 +71,13 @@ clv_code clv_sched_window(const clv_sched_shape *shape, const clv_sched_costs *c
                           clv_err *err) {
   enum { TRIES = 20 };
   static const double as_good = 1.02;
-  bool weightless[CLV_SCHED_STAGES];
+  bool free_stages[CLV_SCHED_STAGES];
   uint32_t window[TRIES], n = 0, i = 0;
   double seconds[TRIES], best = INFINITY;
   CLV_TRY(clv_sched_shape_check(shape, err));
   CLV_TRY(clv_sched_costs_check(shape, c, err));
-  clv_sched_weightless(shape, c, weightless);
-  uint32_t w = clv_sched_need(shape, c, weightless), last = CLV_MIN(4 * w, shape->n_micro);
+  clv_sched_find_free_stages(shape, c, free_stages);
+  uint32_t w = clv_sched_need(shape, c, free_stages), last = CLV_MIN(4 * w, shape->n_micro);
   for (uint32_t apart = 1 + (CLV_MAX(last, w) - w) / TRIES; n < TRIES && w <= last;
        w += n == 1 ? 1 : apart, n++) {
     CLV_TRY(seconds_with(shape, c, w, &seconds[n], err));

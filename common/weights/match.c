@@ -93,8 +93,8 @@ static const char *known_like(const char *name, const char *const *known, size_t
 }
 
 /* The text for tensors that nobody has. */
-static clv_code strangers(const clv_weights_file *f, const clv_weights_want *known, size_t n,
-                          name_list *l, clv_err *err) {
+static clv_code fail_unexpected(const clv_weights_file *f, const clv_weights_want *known, size_t n,
+                                name_list *l, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_TRY(clv_alloc(n, sizeof *names, &names, err));
   for (size_t i = 0; i < n; i++) names[i] = known[i].name;
@@ -115,7 +115,7 @@ clv_code clv_weights_only(const clv_weights_file *f, const clv_weights_want *kno
     for (size_t k = 0; k < n && !found; k++) found = strcmp(entries[i].name, known[k].name) == 0;
     if (!found) list_add(&others, entries[i].name);
   }
-  return others.n ? strangers(f, known, n, &others, err) : CLV_OK;
+  return others.n ? fail_unexpected(f, known, n, &others, err) : CLV_OK;
 }
 
 static clv_code check_kind(const clv_weights_file *f, const clv_weights_want *want,

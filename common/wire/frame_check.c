@@ -293,12 +293,18 @@ static clv_code check_reference(const clv_frame *f, size_t payload_len, clv_err 
 }
 
 typedef clv_code (*body_check)(const clv_frame *f, size_t payload_len, clv_err *err);
-/* NULL: nothing to check. */
+
+#define AT(body) [__builtin_ctz(body)]
+/* By the number of the body's bit; NULL: nothing to check. */
 static const body_check body_checks[N_BODIES] = {
-    check_attach, check_attached, check_commit,    check_vote, check_failure,
-    check_credit, check_chunk,    check_state,     check_call, check_backward,
-    NULL,         NULL,           check_reference,
+    AT(BODY_ATTACH) = check_attach,       AT(BODY_ATTACHED) = check_attached,
+    AT(BODY_COMMIT) = check_commit,       AT(BODY_VOTE) = check_vote,
+    AT(BODY_FAILURE) = check_failure,     AT(BODY_CREDIT) = check_credit,
+    AT(BODY_CHUNK) = check_chunk,         AT(BODY_STATE) = check_state,
+    AT(BODY_CALL) = check_call,           AT(BODY_BACKWARD) = check_backward,
+    AT(BODY_REFERENCE) = check_reference,
 };
+#undef AT
 
 static clv_code check_bodies(const clv_frame *f, const kind_rule *rule, unsigned bodies,
                              size_t payload_len, clv_err *err) {

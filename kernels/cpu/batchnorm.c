@@ -15,7 +15,7 @@
  * of `saved` says what was above 0.
  *
  * With a relu and nothing added, backward works out from x again which outputs were above 0, and
- * `again` makes the output once more: neither needs it kept.
+ * `recompute` makes the output once more: neither needs it kept.
  */
 #include <math.h>
 #include <string.h>
@@ -236,7 +236,7 @@ static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
   return CLV_OK;
 }
 
-static clv_code batchnorm_again(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static clv_code batchnorm_recompute(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cpu_kernel *k = (const cpu_kernel *)base;
   norm_job j = job_of(k, a);
   (void)err;
@@ -349,7 +349,7 @@ static clv_code batchnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->base.backward_input = k->learns ? batchnorm_backward : NULL;
   if (k->learns)
     k->base.saves = CLV_SAVE_IN0 | (j.gate == NORM_BY_Y && !j.marks ? CLV_SAVE_OUT : 0);
-  if (k->learns && j.gate == NORM_BY_X) k->base.again = batchnorm_again;
+  if (k->learns && j.gate == NORM_BY_X) k->base.recompute = batchnorm_recompute;
   k->base.saved_bytes = k->learns ? 2 * j.blocks * j.b * sizeof(double) : 0;
   if (j.marks) k->base.saved_bytes += j.n * j.blocks * j.image * j.b / 8;
   k->base.fused_grads = d->need_dw;

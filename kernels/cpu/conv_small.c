@@ -77,11 +77,15 @@ SUM_TAPS(16, vf16, 512, CPU_TARGET_512)
 typedef void image_fn(const clv_window *s, const float *frame, const float *dy, float *sums);
 typedef void bias_fn(const float *dy, int64_t n, float *sum);
 
-/* By channel block (8, 16) and clv_cpu_width(). */
-static image_fn *const image_sums[2][3] = {{image_8_PLAIN, image_8_256, image_8_512},
-                                           {image_16_PLAIN, image_16_256, image_16_512}};
-static bias_fn *const bias_sums[2][3] = {{bias_8_PLAIN, bias_8_256, bias_8_512},
-                                         {bias_16_PLAIN, bias_16_256, bias_16_512}};
+/* A function's three compilations, by clv_cpu_width(). */
+#define BY_WIDTH(name) \
+  { [CPU_PLAIN] = name##_PLAIN, [CPU_AVX2] = name##_256, [CPU_AVX512] = name##_512 }
+
+/* By channel block / 16. */
+static image_fn *const image_sums[2][3] = {[8 / 16] = BY_WIDTH(image_8),
+                                           [16 / 16] = BY_WIDTH(image_16)};
+static bias_fn *const bias_sums[2][3] = {[8 / 16] = BY_WIDTH(bias_8),
+                                         [16 / 16] = BY_WIDTH(bias_16)};
 
 static void put_one(float *dst, float value, bool accumulate) {
   *dst = accumulate ? *dst + value : value;

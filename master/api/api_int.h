@@ -190,14 +190,14 @@ typedef struct value {
   kept *kept;            /* what a leaf stands for, NULL: for a tensor of the program */
   clv_dtype dtype;
   clv_shape shape;
-  node_set at;     /* nodes that make it, have it, or are being sent it */
-  node_set meant;  /* nodes it is to be sent to once they have a module */
-  bool needs_grad; /* backward gets to it */
-  bool released;   /* no handle any more */
-  bool asked;      /* DELIVER to the master is on its way */
-  bool node_wants; /* the master's own node waits for it as well */
-  bool spent;      /* a backward without retain went over it */
-  bool passed;     /* some backward went over it */
+  node_set at;         /* nodes that make it, have it, or are being sent it */
+  node_set send_later; /* nodes it is to be sent to once they have a module */
+  bool needs_grad;     /* backward gets to it */
+  bool released;       /* no handle any more */
+  bool asked;          /* DELIVER to the master is on its way */
+  bool node_wants;     /* the master's own node waits for it as well */
+  bool spent;          /* a backward without retain went over it */
+  bool passed;         /* some backward went over it */
   bool failed;
   uint32_t fetching; /* functions that wait for it */
   uint64_t future;   /* id of a future on it; 0: none */
@@ -240,7 +240,7 @@ typedef struct context {
   uint32_t called[API_MAX_MODULES]; /* calls of each module so far */
   node_set expected, finished;
   uint32_t leaf_due; /* gradients of leaves still to come */
-  bool graded[API_MAX_MODULES];
+  bool has_gradient[API_MAX_MODULES];
   clv_tensor *votes[API_MAX_NODES]; /* sums of squares of the node's last FINISHED */
   bool not_finite;
   uint32_t applying;             /* APPLIED still to come, */
@@ -300,7 +300,7 @@ struct cleave_runtime {
   void *user;
   uint64_t deadline_ms;
   bool direct, via_master, single_thread;
-  unsigned home_threads; /* of the largest module here */
+  unsigned local_threads; /* of the largest module here */
   clv_tls_identity *identity;
   clv_rpc_runtime *rpc;
   clv_pool *pool;
@@ -393,7 +393,7 @@ cleave_status api_new_value(cleave_runtime *rt, context *c, value **ret, cleave_
 void api_drop_value(cleave_runtime *rt, value *v);
 void api_context_forget(cleave_runtime *rt, context *c);
 /* With the lock: ends that were not answered in time are said again. When the next one is due. */
-uint64_t api_ends_again(cleave_runtime *rt);
+uint64_t api_resend_ends(cleave_runtime *rt);
 node_set api_lost_nodes(const cleave_runtime *rt);
 cleave_status api_context_failure(const context *c, cleave_error *error);
 
@@ -434,7 +434,7 @@ cleave_status api_state_items(cleave_module *m, clv_state_what what, state_item 
                               uint32_t count, uint64_t until_ns, cleave_error *error);
 
 /* With the lock: the failure of a step whose context had ended, once. */
-cleave_status api_late(cleave_runtime *rt, cleave_error *error);
+cleave_status api_take_late_error(cleave_runtime *rt, cleave_error *error);
 /* With the lock: a context that ended without anybody waiting is freed when all nodes have
  * answered. */
 void api_context_ended(cleave_runtime *rt, context *c);

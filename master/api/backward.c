@@ -195,7 +195,7 @@ static cleave_status prepare(cleave_runtime *rt, context *c, size_t n_groups, bo
       v->passed = true;
       c->n_windowed -= v->n_followers;
       v->n_followers = 0;
-      if (v->module->n_learning) c->graded[v->module->index] = true;
+      if (v->module->n_learning) c->has_gradient[v->module->index] = true;
     }
   for (uint32_t i = 0; i < rt->n_peers; i++)
     if (c->expected & NODE_BIT(i)) PASS(prepare_node(rt, c, i, n_groups, retain, error));
@@ -277,7 +277,7 @@ static cleave_status gradient(cleave_runtime *rt, cleave_context handle, cleave_
   if (p->frozen)
     return api_fail(error, CLV_NOT_FOUND, "'%s' of module '%s' is frozen: it has no gradient", name,
                     m->name);
-  if (c->graded[m->index]) {
+  if (c->has_gradient[m->index]) {
     c->users++;
     cleave_status status =
         api_state_get(m, CLV_STATE_GRADIENTS, c->id, name, api_until(rt, deadline_ms), ret, error);

@@ -57,7 +57,7 @@ static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, va
     uint32_t node = v->module ? v->module->node : v->kept ? v->kept->owner : 0;
     size_t at = strlen(text);
     bool at_hand = !v->module && !v->kept && m->node == 0;
-    all &= ((v->at | v->meant) & NODE_BIT(m->node)) || at_hand;
+    all &= ((v->at | v->send_later) & NODE_BIT(m->node)) || at_hand;
     snprintf(text + at, sizeof text - at, "%sinput %u ('%s') is at %s", i ? ", " : "", i,
              m->graph->nodes[m->inputs[i]].name, rt->peers[node].name);
   }
@@ -109,7 +109,7 @@ cleave_status api_bring(cleave_runtime *rt, value *v, uint32_t node, bool for_no
   bool own_leaf = !v->module && !v->kept;
   if (for_node && node == 0 && own_leaf) return CLEAVE_OK; /* goes along with the first call */
   if (for_node && node && !rt->peers[node].has_module) {   /* nobody there to take it */
-    v->meant |= NODE_BIT(node);
+    v->send_later |= NODE_BIT(node);
     return CLEAVE_OK;
   }
   if (for_node && v->kept) return api_kept_bring(rt, v, node, error);
@@ -162,7 +162,7 @@ static cleave_status ask_along(cleave_runtime *rt, value *v, const call_mode *ho
                                cleave_error *error) {
   if (!how->deliver || (how->to == v->module->node && !how->for_program)) return CLEAVE_OK;
   if (how->to && !rt->peers[how->to].has_module) {
-    v->meant |= NODE_BIT(how->to);
+    v->send_later |= NODE_BIT(how->to);
     return CLEAVE_OK;
   }
   TRY(clv_packet_call_deliver(p, how->to ? rt->peers[how->to].name : "", &err));

@@ -437,9 +437,9 @@ CLEAVE_API cleave_status cleave_context_close(cleave_runtime *runtime, cleave_co
                                               cleave_error *error) CLEAVE_RESULT;
 
 /* The same without waiting, but for the owners of what is kept: nodes free what they hold as soon
- * as they hear of it. A final step of the
- * context that fails is the error of this function, or, when it is known later, once of the next
- * cleave_context_open, cleave_context_end, cleave_step, reading of state or cleave_close. */
+ * as they hear of it. A final step of the context that fails is the error of this function, or,
+ * when it is known later, once of the next cleave_context_open, cleave_context_end, cleave_step,
+ * reading of state or cleave_close. */
 CLEAVE_API cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context context,
                                             cleave_error *error) CLEAVE_RESULT;
 
@@ -481,11 +481,11 @@ typedef struct cleave_call_options {
   bool to_program;
   /* The order of a schedule. Of the context's things at one node those with a position run in
    * ascending positions, from 1 and without a gap, each when what it needs is there: the call
-   * itself, its backward, and the gradients of its parameters apart from that (0: with it). Turns
-   * of a call ascend (CLEAVE_INVALID, as one over 1,048,576); backwards of a module's calls have
-   * positions in the order of the roots, and so have the gradients of parameters: with others the
-   * context stands still, or fails. A position that never comes stops the node's later ones until
-   * the context ends. 0: in no order. */
+   * itself, its backward, and the gradients of its parameters apart from that (0: with it).
+   * Positions of a call ascend (CLEAVE_INVALID, as one over 1,048,576); backwards of a module's
+   * calls have positions in the order of the roots, and so have the gradients of parameters: with
+   * others the context stands still, or fails. A position that never comes stops the node's later
+   * ones until the context ends. 0: in no order. */
   uint32_t position, backward_position, weight_position;
   /* With the weights from before the last step of the context at the module, if there has been one
    * (cleave_step_at with keep). */

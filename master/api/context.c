@@ -144,7 +144,7 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failur
 cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_options *options,
                                   cleave_context *ret_context, cleave_error *error) {
   LOCKED(runtime);
-  PASS(api_late(runtime, error));
+  PASS(api_take_late_error(runtime, error));
   PASS(wait_for_ends(runtime, error));
   context *c = runtime->free_contexts;
   if (c)
@@ -192,7 +192,7 @@ void api_context_forget(cleave_runtime *rt, context *c) {
 
 /* An end is said until it is answered, the second time without its step: that frees what is left,
  * and is answered again. */
-static void send_ends_again(cleave_runtime *rt, context *c, uint64_t now) {
+static void resend_ends(cleave_runtime *rt, context *c, uint64_t now) {
   node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
   clv_packet *p;
   c->ends_wait_ns = CLV_MIN(2 * c->ends_wait_ns, (uint64_t)MOST_BACKOFF * END_AGAIN_NS);
@@ -203,13 +203,13 @@ static void send_ends_again(cleave_runtime *rt, context *c, uint64_t now) {
       (void)api_send(rt, i, p, NULL);
 }
 
-uint64_t api_ends_again(cleave_runtime *rt) {
+uint64_t api_resend_ends(cleave_runtime *rt) {
   uint64_t now = clv_now_ns(), due = UINT64_MAX;
   if (!rt->ends_due_ns || rt->ends_due_ns > now) return rt->ends_due_ns ? rt->ends_due_ns : due;
   size_t at = 0;
   for (context *c; (c = id_table_next(&rt->contexts, &at)) != NULL;) {
     if (!c->ends_due_ns || !(c->nodes & ~c->ended & ~api_lost_nodes(rt))) continue;
-    if (c->ends_due_ns <= now) send_ends_again(rt, c, now);
+    if (c->ends_due_ns <= now) resend_ends(rt, c, now);
     due = CLV_MIN(due, c->ends_due_ns);
   }
   rt->ends_due_ns = due == UINT64_MAX ? 0 : due;
@@ -246,7 +246,7 @@ void api_context_ended(cleave_runtime *rt, context *c) {
     api_context_forget(rt, c);
 }
 
-cleave_status api_late(cleave_runtime *rt, cleave_error *error) {
+cleave_status api_take_late_error(cleave_runtime *rt, cleave_error *error) {
   cleave_status status = rt->late.status;
   if (status != CLEAVE_OK && error) *error = rt->late;
   rt->late.status = CLEAVE_OK;
@@ -268,7 +268,7 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
   runtime->n_ending++;
   cleave_status status = send_ends(runtime, c, error);
   if (status == CLEAVE_OK && c->final_step) status = api_context_failure(c, error);
-  if (status == CLEAVE_OK) status = api_late(runtime, error);
+  if (status == CLEAVE_OK) status = api_take_late_error(runtime, error);
   drop_values(runtime, c);
   api_context_ended(runtime, c);
   return status;

@@ -96,7 +96,8 @@ static cleave_status total_norm(const cleave_optimizer *o, const context *c, dou
   double total = 0;
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     const cleave_module *m = rt->modules[i];
-    if (!c->graded[i] || (m->optimizer != o && !c->votes[m->node])) continue; /* nobody asked it */
+    if (!c->has_gradient[i] || (m->optimizer != o && !c->votes[m->node]))
+      continue; /* nobody asked it */
     const clv_tensor *sums = c->votes[m->node];
     if (!sums || at[m->node] + m->n_learning > sums->n) {
       api_fail(error, CLV_ABORTED, "the vote of '%s' lacks module '%s'", rt->peers[m->node].name,
@@ -170,7 +171,7 @@ static cleave_status apply_all(cleave_optimizer *o, context *c, node_set nodes, 
                                double scale, cleave_error *error) {
   for (uint32_t i = 0; i < o->runtime->n_modules; i++) {
     const cleave_module *m = o->runtime->modules[i];
-    bool steps = m->optimizer == o && c->graded[i];
+    bool steps = m->optimizer == o && c->has_gradient[i];
     if ((nodes & NODE_BIT(m->node)) && (steps || (!apply && gives_up(m, c))))
       PASS(apply_one(o, c, m, apply, scale, error));
   }
@@ -240,7 +241,7 @@ cleave_status api_decided(cleave_runtime *rt, uint64_t until_ns, cleave_error *e
 static cleave_status check_step(const cleave_optimizer *o, const context *c, cleave_error *error) {
   bool any = false;
   for (size_t i = 0; i < o->n_modules; i++) {
-    any |= c->graded[o->modules[i]->index];
+    any |= c->has_gradient[o->modules[i]->index];
     if (c->stepped[o->modules[i]->index])
       return api_fail(error, CLV_PRECONDITION, "module '%s' has taken its step of context %s",
                       o->modules[i]->name, c->name);
@@ -268,7 +269,7 @@ static void decide_finally(cleave_optimizer *o, context *c, bool apply, double s
   rt->stepping_scale = scale;
   c->final_step = true;
   for (size_t i = 0; i < o->n_modules; i++)
-    c->stepped[o->modules[i]->index] = c->graded[o->modules[i]->index];
+    c->stepped[o->modules[i]->index] = c->has_gradient[o->modules[i]->index];
 }
 
 /* Does one decision, with the one rate *ret_rate, hold for all that a node has of the context? */
@@ -339,7 +340,7 @@ static cleave_status decide(cleave_optimizer *o, context *c, bool apply, double 
   cleave_status status = apply_all(o, c, ~(node_set)0, apply, scale, &why);
   o->steps++;
   for (size_t i = 0; i < o->n_modules; i++)
-    c->stepped[o->modules[i]->index] = c->graded[o->modules[i]->index];
+    c->stepped[o->modules[i]->index] = c->has_gradient[o->modules[i]->index];
   if (status == CLEAVE_OK) return CLEAVE_OK;
   api_context_fail(rt, c, &why, 0);
   PASS(settle(rt, until_ns, error));
@@ -354,7 +355,7 @@ cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
   LOCKED(runtime);
   uint64_t until = api_until(runtime, deadline_ms);
   api_send_step(runtime);
-  PASS(api_late(runtime, error));
+  PASS(api_take_late_error(runtime, error));
   if (!runtime->deciding || runtime->settling || runtime->deciding->id != handle.id)
     PASS(api_decided(runtime, until, error));
   PASS(api_find_context(runtime, handle, &c, error));

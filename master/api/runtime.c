@@ -52,7 +52,7 @@ static bool sleep_until(cleave_runtime *rt, uint64_t until_ns);
 
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   api_send_step(rt);
-  uint64_t until = CLV_MIN(until_ns, api_ends_again(rt));
+  uint64_t until = CLV_MIN(until_ns, api_resend_ends(rt));
   if (rt->broken.status) until = CLV_MIN(until, rt->broken_until);
   bool in_time = sleep_until(rt, until);
   believe(rt);
@@ -382,7 +382,7 @@ cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline_ms, cleave
       if (error) *error = why;
     }
   }
-  if (status == CLEAVE_OK) status = api_late(runtime, error);
+  if (status == CLEAVE_OK) status = api_take_late_error(runtime, error);
   runtime_free(runtime);
   return status;
 }

@@ -214,7 +214,7 @@ static cleave_status read_items(cleave_runtime *rt, cleave_module *m, cleave_sta
   PASS(api_no_window(rt, error));
   PASS(api_decided(rt, until, error));
   PASS(api_state_items(m, (clv_state_what)kind, items, n, until, error));
-  PASS(api_late(rt, error)); /* the node has answered what came before */
+  PASS(api_take_late_error(rt, error)); /* the node has answered what came before */
   return check_items(m, kind, items, n, error);
 }
 

@@ -363,8 +363,8 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
     clv_module_free(module);
     return code;
   }
-  rt->home_threads = CLV_MAX(rt->home_threads, m->threads);
-  if (rt->rpc) clv_rpc_runtime_set_spin(rt->rpc, clv_spin_us(rt->home_threads));
+  rt->local_threads = CLV_MAX(rt->local_threads, m->threads);
+  if (rt->rpc) clv_rpc_runtime_set_spin(rt->rpc, clv_spin_us(rt->local_threads));
   return clv_node_add_module(rt->node, module, err);
 }
 

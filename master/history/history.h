@@ -30,7 +30,7 @@ void clv_run_lock_free(clv_run_lock *c); /* lets go; NULL is allowed */
 typedef struct clv_run_lock_info {
   const char *name, *session; /* of the run; its file, as given */
   bool resume;                /* an attempt more at the run that is recorded there */
-  clv_notifier notice; /* of a record that cannot be read or written; for as long as the claim is */
+  clv_notifier notice; /* of a record that cannot be read or written; for as long as the lock is */
 } clv_run_lock_info;
 
 /* Writes that an attempt begins. A damaged record of earlier ones is warned of, and replaced. */

@@ -165,10 +165,10 @@ static void json_egress(const clv_blueprint *b, clv_bytes *out) {
 
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
-  CLV_AUTO(clv_layout_freep) clv_layout *l = NULL;
+  CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
   uint32_t round = clv_pipeline_round(c);
-  CLV_TRY(clv_layout_new(b, b->micro_batches * round, round, clv_pipeline_first_window(c), NULL, &l,
-                         err));
+  CLV_TRY(clv_placed_schedule_new(b, b->micro_batches * round, round, clv_pipeline_first_window(c),
+                                  NULL, &l, err));
   if (json) {
     clv_bytes_puts(out, "{\"session\":");
     clv_bytes_json(out, c->name);

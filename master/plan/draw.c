@@ -9,13 +9,13 @@
 enum { COLUMNS = 120, DRAWN_STEPS = 8 };
 
 /* Of an asynchronous schedule a few steps show all there is. */
-static clv_code drawn_layout(const clv_blueprint *b, clv_layout **ret, clv_err *err) {
+static clv_code drawn_schedule(const clv_blueprint *b, clv_placed_schedule **ret, clv_err *err) {
   uint32_t steps = CLV_MIN(clv_pipeline_round(b->config), (uint32_t)DRAWN_STEPS);
-  return clv_layout_new(b, b->micro_batches * steps, steps, clv_pipeline_first_window(b->config),
-                        NULL, ret, err);
+  return clv_placed_schedule_new(b, b->micro_batches * steps, steps,
+                                 clv_pipeline_first_window(b->config), NULL, ret, err);
 }
 
-static void text_memory(const clv_blueprint *b, const clv_layout *l, clv_bytes *out) {
+static void text_memory(const clv_blueprint *b, const clv_placed_schedule *l, clv_bytes *out) {
   clv_bytes_printf(out, "%-16s %14s %10s %10s\n", "stage", "micro-batches", "versions",
                    "staleness");
   for (uint32_t i = 0; i < b->n_stages; i++)
@@ -28,8 +28,8 @@ static void text_memory(const clv_blueprint *b, const clv_layout *l, clv_bytes *
       "it is applied to\n");
 }
 
-static clv_code text_bubble(const clv_layout *l, const clv_sched_costs *costs, clv_bytes *out,
-                            clv_err *err) {
+static clv_code text_bubble(const clv_placed_schedule *l, const clv_sched_costs *costs,
+                            clv_bytes *out, clv_err *err) {
   clv_sched_run run;
   CLV_TRY(clv_sched_simulate(l->sched, costs, false, &run, err));
   clv_bytes_printf(out, "bubble %.1f %% with stages alike and links that cost nothing\n",
@@ -38,7 +38,7 @@ static clv_code text_bubble(const clv_layout *l, const clv_sched_costs *costs, c
   return CLV_OK;
 }
 
-static void json_schedule(const clv_blueprint *b, const clv_layout *l, clv_bytes *out) {
+static void json_schedule(const clv_blueprint *b, const clv_placed_schedule *l, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_sched_text(l->sched, &text);
   clv_bytes_printf(out, "{\"schedule\":\"%s\",\"micro_batches\":%u,\"bubble\":%.6f,\"stages\":[",
@@ -56,11 +56,11 @@ static void json_schedule(const clv_blueprint *b, const clv_layout *l, clv_bytes
 
 clv_code clv_blueprint_draw(const clv_blueprint *b, bool json, clv_bytes *out, clv_bytes *ret_text,
                             clv_err *err) {
-  CLV_AUTO(clv_layout_freep) clv_layout *l = NULL;
+  CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
   clv_sched_shape shape;
   clv_sched_costs costs;
   const char *names[CLV_SCHED_RANKS];
-  CLV_TRY(drawn_layout(b, &l, err));
+  CLV_TRY(drawn_schedule(b, &l, err));
   clv_sched_text(l->sched, ret_text);
   if (json) {
     json_schedule(b, l, out);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * plan: everything that can be known of a session before anything runs. A *blueprint* has its
- * stages, shapes, who learns, and which tensors leave the master; a *layout* its schedule as
- * positions of the nodes. What is drawn, described and suggested comes from these, and nothing here
- * connects.
+ * stages, shapes, who learns, and which tensors leave the master; a *placed schedule*
+ * its schedule as positions of the nodes. What is drawn, described and suggested comes from these,
+ * and nothing here connects.
  *
  * Threads: a blueprint is read-only once made.
  */
@@ -127,20 +127,20 @@ typedef struct clv_call_positions {
 
 /* A schedule for n_steps steps (one, unless it is asynchronous) of n_micro micro-batches
  * together. */
-typedef struct clv_layout {
+typedef struct clv_placed_schedule {
   clv_sched *sched;
   clv_sched_report report;
   uint32_t n_micro, n_steps, window;
   clv_call_positions *positions; /* [stages, the loss included][n_micro] */
   uint32_t *steps;               /* [stages][n_steps] position of the stage's own step, 0: none */
-} clv_layout;
+} clv_placed_schedule;
 
 /* costs NULL: the textbook's. CLV_INVALID: what does not fit, in the session's words. */
-clv_code clv_layout_new(const clv_blueprint *b, uint32_t n_micro, uint32_t n_steps, uint32_t window,
-                        const clv_sched_costs *costs, clv_layout **ret,
-                        clv_err *err) CLV_USE_RESULT;
-void clv_layout_free(clv_layout *l); /* NULL is allowed */
-void clv_layout_freep(clv_layout **l);
+clv_code clv_placed_schedule_new(const clv_blueprint *b, uint32_t n_micro, uint32_t n_steps,
+                                 uint32_t window, const clv_sched_costs *costs,
+                                 clv_placed_schedule **ret, clv_err *err) CLV_USE_RESULT;
+void clv_placed_schedule_free(clv_placed_schedule *l); /* NULL is allowed */
+void clv_placed_schedule_freep(clv_placed_schedule **l);
 
 /* Stages and their ranks; names: of the ranks, [n_ranks]. Fills all but n_micro and
  * n_accumulate. */
@@ -161,8 +161,7 @@ clv_code clv_stage_match(const clv_blueprint *b, uint32_t stage, const clv_weigh
                          clv_err *err) CLV_USE_RESULT;
 
 /* The file of a stage's initial weights, with the stage's tensors in it; a NULL among them is a
- * count that the file has not, and `notes` gets one more
- * line about it. CLV_DATA_LOSS names the
+ * count that the file has not, and `notes` gets one more line about it. CLV_DATA_LOSS names the
  * place in the session: it is missing or damaged, has another digest, lacks a tensor of the stage
  * or has one in another type or shape, or one that the whole model has not. */
 clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
@@ -171,33 +170,33 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
 
 /* ---- numbers of micro-batches (choices.c) ---------------------------------------------------- */
 
-enum { CLV_MOST_MICROS = 64 };
+enum { CLV_MAX_MICRO_CHOICES = 64 };
 
 /* The batch cut into m micro-batches is cut into m, none of fewer than `least` samples. sizes:
  * [m] */
 bool clv_micro_fits(uint64_t batch, uint64_t m, int64_t least, size_t *sizes);
-/* Numbers worth a look, ascending: those up to CLV_MOST_MICROS that cut the batch into so many
- * parts of at least `least` samples and divide it or are a power of two; and `also`, if it is a
- * number of parts. */
+/* Numbers worth a look, ascending: those up to CLV_MAX_MICRO_CHOICES that cut the batch into so
+ * many parts of at least `least` samples and divide it or are a power of two; and `also`, if it is
+ * a number of parts. */
 clv_code clv_micro_choices(uint64_t batch, int64_t least, uint32_t also, uint32_t **ret,
                            uint32_t *ret_n, clv_err *err) CLV_USE_RESULT;
 
 /* On the line between the values at the two nearest sizes (descending); at the ends as there. */
-double clv_between(const int64_t *size, const double *value, uint32_t n, double at);
+double clv_interpolate(const int64_t *size, const double *value, uint32_t n, double at);
 
 /* ---- cuts (suggest.c) ------------------------------------------------------------------------ */
 
 /* What somebody says of the links and of how fast the nodes are, compared with this machine. */
-typedef struct clv_link {
+typedef struct clv_link_guess {
   double latency_s, bytes_s; /* one way */
   bool given;
-} clv_link;
+} clv_link_guess;
 typedef struct clv_links {
-  size_t n;        /* workers of the session */
-  clv_link *link;  /* [n]: to the master */
-  clv_link *hop;   /* [n][n]: direct, from the lower to the higher index */
-  double *speed;   /* [n + 1]: the workers', the master's last */
-  clv_bytes notes; /* "w1 20 ms, 1000 Mbit/s" */
+  size_t n;             /* workers of the session */
+  clv_link_guess *link; /* [n]: to the master */
+  clv_link_guess *hop;  /* [n][n]: direct, from the lower to the higher index */
+  double *speed;        /* [n + 1]: the workers', the master's last */
+  clv_bytes notes;      /* "w1 20 ms, 1000 Mbit/s" */
 } clv_links;
 /* From options; unless given a link has 1 ms and 1 Gbit/s, and a direct hop the worse of the two
  * links.

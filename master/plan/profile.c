@@ -181,7 +181,7 @@ void clv_profile_freep(clv_profile **p) {
   *p = NULL;
 }
 
-double clv_between(const int64_t *size, const double *value, uint32_t n, double at) {
+double clv_interpolate(const int64_t *size, const double *value, uint32_t n, double at) {
   uint32_t k = 1;
   if (n == 1 || at >= (double)size[0]) return value[0];
   while (k + 1 < n && at < (double)size[k]) k++;
@@ -197,7 +197,7 @@ clv_plan_times clv_profile_at(const clv_profile *p, uint32_t layer, double sampl
     input[k] = p->times[k][layer].input;
     weight[k] = p->times[k][layer].weight;
   }
-  return (clv_plan_times){.forward = clv_between(p->size, forward, p->n_sizes, samples),
-                          .input = clv_between(p->size, input, p->n_sizes, samples),
-                          .weight = clv_between(p->size, weight, p->n_sizes, samples)};
+  return (clv_plan_times){.forward = clv_interpolate(p->size, forward, p->n_sizes, samples),
+                          .input = clv_interpolate(p->size, input, p->n_sizes, samples),
+                          .weight = clv_interpolate(p->size, weight, p->n_sizes, samples)};
 }

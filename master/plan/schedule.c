@@ -78,7 +78,7 @@ static bool learns(const clv_blueprint *b, uint32_t stage) {
 
 /* The positions of one rank, in the order of its list. What is sent and received has none: it goes
  * when it can. */
-static void number_rank(const clv_blueprint *b, clv_layout *l, uint32_t rank) {
+static void number_rank(const clv_blueprint *b, clv_placed_schedule *l, uint32_t rank) {
   uint32_t position = 0;
   for (uint32_t i = 0; i < l->sched->n[rank]; i++) {
     const clv_instr *in = &l->sched->list[rank][i];
@@ -104,7 +104,7 @@ static void number_rank(const clv_blueprint *b, clv_layout *l, uint32_t rank) {
   }
 }
 
-static clv_code fill(const clv_blueprint *b, const clv_sched_costs *costs, clv_layout *l,
+static clv_code fill(const clv_blueprint *b, const clv_sched_costs *costs, clv_placed_schedule *l,
                      clv_err *err) {
   const clv_session_config *c = b->config;
   const char *names[CLV_SCHED_RANKS];
@@ -142,16 +142,17 @@ static void name_ranks(const clv_blueprint *b, clv_err *err) {
   if (at < sizeof err->text) snprintf(err->text + at, sizeof err->text - at, ")");
 }
 
-clv_code clv_layout_new(const clv_blueprint *b, uint32_t n_micro, uint32_t n_steps, uint32_t window,
-                        const clv_sched_costs *costs, clv_layout **ret, clv_err *err) {
-  clv_layout *l;
+clv_code clv_placed_schedule_new(const clv_blueprint *b, uint32_t n_micro, uint32_t n_steps,
+                                 uint32_t window, const clv_sched_costs *costs,
+                                 clv_placed_schedule **ret, clv_err *err) {
+  clv_placed_schedule *l;
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
   l->n_micro = n_micro;
   l->n_steps = n_steps;
   l->window = window;
   clv_code code = fill(b, costs, l, err);
   if (code != CLV_OK) {
-    clv_layout_free(l);
+    clv_placed_schedule_free(l);
     if (err && strstr(err->text, "rank ")) name_ranks(b, err);
     return clv_err_prefix(err, "%s: pipeline.schedule %s", b->config->file,
                           clv_pipeline_name(b->config->pipeline.schedule));
@@ -160,7 +161,7 @@ clv_code clv_layout_new(const clv_blueprint *b, uint32_t n_micro, uint32_t n_ste
   return CLV_OK;
 }
 
-void clv_layout_free(clv_layout *l) {
+void clv_placed_schedule_free(clv_placed_schedule *l) {
   if (!l) return;
   clv_sched_free(l->sched);
   free(l->positions);
@@ -168,16 +169,16 @@ void clv_layout_free(clv_layout *l) {
   free(l);
 }
 
-void clv_layout_freep(clv_layout **l) {
-  clv_layout_free(*l);
+void clv_placed_schedule_freep(clv_placed_schedule **l) {
+  clv_placed_schedule_free(*l);
   *l = NULL;
 }
 
 clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) {
-  CLV_AUTO(clv_layout_freep) clv_layout *l = NULL;
+  CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
   uint32_t steps = clv_pipeline_round(b->config);
-  return clv_layout_new(b, b->micro_batches * steps, steps, clv_pipeline_first_window(b->config),
-                        NULL, &l, err);
+  return clv_placed_schedule_new(b, b->micro_batches * steps, steps,
+                                 clv_pipeline_first_window(b->config), NULL, &l, err);
 }
 
 /* ---- the session's numbers ------------------------------------------------------------------- */

@@ -94,13 +94,13 @@ static void edge(const cutter *c, int from, int to, bool direct, double bytes, d
   int low = CLV_MIN(from, to), high = CLV_MAX(from, to);
   *latency = *serialise = 0;
   if (from == to) return;
-  const clv_link *a = low < 0  ? &l->link[high]
-                      : direct ? &l->hop[(size_t)low * l->n + (size_t)high]
-                               : &l->link[low];
+  const clv_link_guess *a = low < 0  ? &l->link[high]
+                            : direct ? &l->hop[(size_t)low * l->n + (size_t)high]
+                                     : &l->link[low];
   *latency = a->latency_s;
   *serialise = bytes / a->bytes_s;
   if (low < 0 || direct) return;
-  const clv_link *b = &l->link[high];
+  const clv_link_guess *b = &l->link[high];
   *latency += b->latency_s + fmin(*serialise, bytes / b->bytes_s);
   *serialise = fmax(*serialise, bytes / b->bytes_s);
 }
@@ -165,11 +165,11 @@ typedef struct variant {
   clv_stage_spec *stages;
   clv_layer_spec *layers;
   clv_blueprint *b;
-  clv_layout *l;
+  clv_placed_schedule *l;
 } variant;
 
 static void variant_done(variant *v) {
-  clv_layout_free(v->l);
+  clv_placed_schedule_free(v->l);
   clv_blueprint_free(v->b);
   free(v->stages);
   free(v->layers);
@@ -229,7 +229,7 @@ static clv_code describe_way(const cutter *c, cut_way *w, clv_err *err) {
   CLV_TRY(clv_alloc(n, sizeof *w->stages, &w->stages, err));
   CLV_TRY(make_variant(c, &w->split, &v, err));
   costs_of(c, w->split.last, w->split.choice, costs);
-  CLV_TRY(clv_layout_new(v.b, m, 1, w->split.window, costs, &v.l, err));
+  CLV_TRY(clv_placed_schedule_new(v.b, m, 1, w->split.window, costs, &v.l, err));
   for (uint32_t s = 0; s < n; s++) {
     bool learns = v.b->stages[s].participates;
     w->stages[s] = (cut_stage){
@@ -247,7 +247,7 @@ static clv_code describe_way(const cutter *c, cut_way *w, clv_err *err) {
 
 static clv_code judge_now(cutter *c, clv_err *err) {
   for (uint32_t s = 0; s < c->b->n_stages; s++) c->now.split.last[s] = c->b->stages[s].last_layer;
-  CLV_TRY(clv_sched_split_judge(&c->cuts, &c->now.split, err));
+  CLV_TRY(clv_sched_split_evaluate(&c->cuts, &c->now.split, err));
   return describe_way(c, &c->now, err);
 }
 
@@ -256,7 +256,7 @@ static clv_code judge_now(cutter *c, clv_err *err) {
 static clv_code take_fewest(const cutter *c, clv_sched_split *best, clv_err *err) {
   clv_sched_split other = *best;
   for (other.choice = 0; other.choice < best->choice; other.choice++) {
-    CLV_TRY(clv_sched_split_judge(&c->cuts, &other, err));
+    CLV_TRY(clv_sched_split_evaluate(&c->cuts, &other, err));
     if (other.seconds <= AS_GOOD * best->seconds) break;
   }
   if (other.choice < best->choice) *best = other;

@@ -200,8 +200,8 @@ static bool who_knows(const clv_status_link *l, clv_bytes *out) {
 }
 
 /* Neither the link nor anybody else that can be seen. */
-static void whoever_it_is(const clv_status_view *view, const clv_status_session *s,
-                          const clv_status_link *l, clv_bytes *out) {
+static void describe_unknown_reason(const clv_status_view *view, const clv_status_session *s,
+                                    const clv_status_link *l, clv_bytes *out) {
   double ignored;
   const clv_status_session *there = l->peer[0] ? part_at(view, s, l->peer) : NULL;
   const clv_status_link *next = there ? most_awaited(there, &ignored) : NULL;
@@ -238,7 +238,7 @@ static void turn(const clv_status_worker *w, const clv_status_session *s, clv_by
 
 /* Nothing has come that would have ended the wait. Who owes it is known when there is one link,
  * when one of them has something on its way, or does not even answer. */
-static const clv_status_link *who_owes(const clv_status_session *s) {
+static const clv_status_link *link_waited_for(const clv_status_session *s) {
   const clv_status_link *found = s->n_links == 1 ? &s->links[0] : NULL, *silent = NULL;
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_status_link *l = &s->links[i];
@@ -256,9 +256,10 @@ static void who_is_gone(const clv_status_view *view, clv_bytes *out) {
       clv_bytes_printf(out, "; %s does not answer", view->workers[i].name);
 }
 
-static void unended(const clv_status_view *view, const clv_status_session *s, clv_bytes *out) {
+static void describe_open_wait(const clv_status_view *view, const clv_status_session *s,
+                               clv_bytes *out) {
   char text[STATUS_SHORT];
-  const clv_status_link *l = who_owes(s);
+  const clv_status_link *l = link_waited_for(s);
   clv_bytes_puts(out, "waiting");
   if (l) clv_bytes_printf(out, " for %s", l->peer[0] ? l->peer : "the master");
   clv_bytes_printf(out, " %d %%: ", status_percent(s->idle));
@@ -293,12 +294,12 @@ static void waiting(const clv_status_view *view, const clv_status_session *s, cl
   const clv_status_link *l = most_awaited(s, &ended);
   CLV_AUTO(clv_bytes_done) clv_bytes why = {0};
   if (!l || s->idle - ended > l->awaited) { /* the wait in progress is nobody's yet */
-    unended(view, s, out);
+    describe_open_wait(view, s, out);
     return;
   }
   bool link_itself = slow_link(l, &why) || far_away(view, s, l, &why);
   if (!link_itself && busy_elsewhere(view, s, out)) return;
-  if (!link_itself) whoever_it_is(view, s, l, &why);
+  if (!link_itself) describe_unknown_reason(view, s, l, &why);
   who_waits(view, s, l, out);
   clv_bytes_puts(out, why.data ? why.data : "");
 }

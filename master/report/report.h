@@ -135,10 +135,10 @@ void clv_trace_transfer(clv_trace *t, const clv_trace_slice *s);
  * time between the two, 0 to 1. In and out are as the worker sees it. Texts may be anything: they
  * are made harmless where they are drawn. Nothing here is owned. */
 
-typedef struct clv_status_trouble {
+typedef struct clv_status_last_error {
   const char *text; /* NULL or "": nothing went wrong */
   double age_s;
-} clv_status_trouble;
+} clv_status_last_error;
 
 typedef struct clv_status_link {
   const char *peer; /* name of the worker at its other end; "": the master */
@@ -176,7 +176,7 @@ typedef struct clv_status_session {
   uint32_t n_modules, n_links;
   clv_status_module *modules;
   clv_status_link *links; /* the master's first */
-  clv_status_trouble last_error;
+  clv_status_last_error last_error;
 } clv_status_session;
 
 typedef struct clv_status_worker {
@@ -195,7 +195,7 @@ typedef struct clv_status_worker {
   uint32_t connections, max_connections;
   bool has_certificate;
   double certificate_days; /* left */
-  clv_status_trouble last_error;
+  clv_status_last_error last_error;
   uint32_t n_sessions;
   clv_status_session *sessions;
 } clv_status_worker;

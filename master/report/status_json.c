@@ -42,7 +42,7 @@ static void truth(clv_bytes *out, const char *key, bool value) {
   clv_bytes_printf(out, ",\"%s\":%s", key, value ? "true" : "false");
 }
 
-static void trouble(clv_bytes *out, const clv_status_trouble *t) {
+static void last_error(clv_bytes *out, const clv_status_last_error *t) {
   if (!t->text || !t->text[0]) {
     clv_bytes_puts(out, ",\"last_error\":null");
     return;
@@ -115,7 +115,7 @@ static void session(clv_bytes *out, const clv_status_view *view, const clv_statu
   count(out, "bytes_out", s->bytes_out);
   count(out, "memory_bytes", s->memory);
   count(out, "memory_limit_bytes", s->memory_limit);
-  trouble(out, &s->last_error);
+  last_error(out, &s->last_error);
   clv_bytes_puts(out, ",\"modules\":[");
   for (uint32_t i = 0; i < s->n_modules; i++) {
     if (i) clv_bytes_puts(out, ",");
@@ -151,7 +151,7 @@ static void numbers(clv_bytes *out, const clv_status_worker *w) {
   number(out, "certificate_days", w->has_certificate ? w->certificate_days : NAN);
   truth(out, "sees_all_sessions", w->sees_all);
   number(out, "over_s", w->over_s);
-  trouble(out, &w->last_error);
+  last_error(out, &w->last_error);
 }
 
 static void worker(clv_bytes *out, const clv_status_view *view, const clv_status_worker *w) {

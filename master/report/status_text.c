@@ -94,7 +94,7 @@ static void shares(status_flow *f, const clv_status_session *s) {
   status_end(f);
 }
 
-static void trouble(status_flow *f, unsigned indent, const clv_status_trouble *t) {
+static void last_error(status_flow *f, unsigned indent, const clv_status_last_error *t) {
   char age[STATUS_SHORT], head[64];
   if (!t->text || !t->text[0]) return;
   snprintf(head, sizeof head, "! %s ago:", status_time(t->age_s, age));
@@ -140,7 +140,7 @@ static void session(status_flow *f, const clv_status_view *view, const clv_statu
   status_words(f, diagnosis.data ? diagnosis.data : "");
   status_end(f);
   if (!f->brief) details(f, s);
-  trouble(f, INSIDE, &s->last_error);
+  last_error(f, INSIDE, &s->last_error);
 }
 
 /* ---- a worker -------------------------------------------------------------------------------- */
@@ -210,7 +210,7 @@ static void answers(status_flow *f, const clv_status_worker *w) {
   if (f->brief && w->certificate_days < 7) certificate(f, w);
   status_end(f);
   if (!f->brief) itself(f, w);
-  trouble(f, SESSION, &w->last_error);
+  last_error(f, SESSION, &w->last_error);
 }
 
 /* Sessions that are there and not shown. */

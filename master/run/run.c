@@ -11,7 +11,7 @@ void clv_run_done(run *r) {
   clv_reporter_close(r->reporter);
   clv_run_metrics_close(r->metrics);
   clv_trainer_close(r->trainer);
-  clv_observer_free(r->observer);
+  clv_profiler_free(r->profiler);
   clv_blueprint_free(r->blueprint);
   clv_run_data_done(&r->data);
   clv_bytes_done(&r->dir);
@@ -118,7 +118,7 @@ static clv_code open_trained(run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
   CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
-  clv_run_say_notices(r);
+  clv_run_print_notices(r);
   clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &cursor, &notes, err);
   clv_run_print_notes(r, "checkpoint", notes.data);
   return code;
@@ -126,7 +126,7 @@ static clv_code open_trained(run *r, clv_err *err) {
 
 static clv_exit untrained_exit(const clv_err *err) {
   bool nothing = err->code == CLV_NOT_FOUND || err->code == CLV_DATA_LOSS;
-  return nothing ? CLV_EXIT_CHECKPOINT : clv_run_meeting_exit(err);
+  return nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(err);
 }
 
 static clv_exit with_trained(const clv_session_config *config, const clv_run_options *o,

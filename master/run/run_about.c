@@ -14,8 +14,8 @@ static clv_code digest_of(const clv_session_config *c, clv_sha256 *ret, clv_err 
 }
 
 /* A shallow copy from which what names places is left out; nothing of it is freed. */
-clv_code clv_run_about(const clv_session_config *c, clv_bytes *ret, clv_sha256 *ret_digest,
-                       clv_err *err) {
+clv_code clv_run_public_session(const clv_session_config *c, clv_bytes *ret, clv_sha256 *ret_digest,
+                                clv_err *err) {
   CLV_AUTO(clv_freep) clv_stage_spec *stages = NULL;
   clv_session_config shown = *c;
   CLV_TRY(digest_of(c, ret_digest, err));

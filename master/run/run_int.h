@@ -18,7 +18,7 @@ typedef struct run {
   clv_run_data data;
   clv_blueprint *blueprint;
   clv_trainer *trainer;
-  clv_observer *observer;
+  clv_profiler *profiler;
   clv_reporter *reporter;
   clv_run_metrics *metrics;
   clv_bytes dir;
@@ -38,11 +38,11 @@ clv_code clv_run_make_blueprint(run *r, clv_err *err) CLV_USE_RESULT;
 /* The error, also to the journal of a run that has one (r may be NULL); returns `code`. */
 clv_exit clv_run_fail(const run *r, clv_exit code, const clv_err *err);
 /* What does not end it, to both as well. */
-void clv_run_complain(const run *r, clv_log_level level, const char *event, const char *message);
+void clv_run_warn(const run *r, clv_log_level level, const char *event, const char *message);
 /* The same for lines, such as checkpoints that were not taken. */
 void clv_run_print_notes(const run *r, const char *event, char *notes);
 /* What the trainer has for a person since the last time. */
-void clv_run_say_notices(const run *r);
+void clv_run_print_notices(const run *r);
 /* The same for one text; user: the run. */
 void clv_run_on_notice(void *user, const char *text);
 void clv_run_print_eval(run *r, const char *what, const clv_step_result *e);
@@ -53,15 +53,15 @@ bool clv_run_has_classes(const run *r); /* labels are of classes */
 /* Exit codes of failures: before workers are met, when "internal" may be what one of them says of
  * itself as well, and while computing. */
 clv_exit clv_run_setup_exit(const clv_err *err);
-clv_exit clv_run_meeting_exit(const clv_err *err);
+clv_exit clv_run_connect_exit(const clv_err *err);
 clv_exit clv_run_exit(const run *r, const clv_err *err);
 
 /* ---- what a run leaves (run_about.c) --------------------------------------------------------- */
 
 /* The session as those may read who look at a run's curves: without paths, addresses and
  * credentials; and the digest of the whole, as session.effective.yaml has it. */
-clv_code clv_run_about(const clv_session_config *c, clv_bytes *ret, clv_sha256 *ret_digest,
-                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_public_session(const clv_session_config *c, clv_bytes *ret, clv_sha256 *ret_digest,
+                                clv_err *err) CLV_USE_RESULT;
 /* The folder of this run's event files; nothing when there are to be none. */
 clv_code clv_run_events_folder(const clv_session_config *c, clv_bytes *ret,
                                clv_err *err) CLV_USE_RESULT;

@@ -30,7 +30,7 @@ clv_exit clv_run_fail(const run *r, clv_exit code, const clv_err *err) {
   return code;
 }
 
-void clv_run_complain(const run *r, clv_log_level level, const char *event, const char *message) {
+void clv_run_warn(const run *r, clv_log_level level, const char *event, const char *message) {
   clv_notice(level, event, "%s", message);
   keep_complaint(r, level, event, 0, message);
 }
@@ -38,14 +38,14 @@ void clv_run_complain(const run *r, clv_log_level level, const char *event, cons
 void clv_run_print_notes(const run *r, const char *event, char *notes) {
   char *rest = notes;
   for (char *line; rest && (line = strsep(&rest, "\n")) != NULL;)
-    if (*line) clv_run_complain(r, CLV_LOG_WARN, event, line);
+    if (*line) clv_run_warn(r, CLV_LOG_WARN, event, line);
 }
 
 void clv_run_on_notice(void *user, const char *text) {
-  clv_run_complain(user, CLV_LOG_WARN, "notice", text);
+  clv_run_warn(user, CLV_LOG_WARN, "notice", text);
 }
 
-void clv_run_say_notices(const run *r) {
+void clv_run_print_notices(const run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   clv_trainer_notes(r->trainer, &notes);
   clv_run_print_notes(r, "notice", notes.data);
@@ -73,7 +73,7 @@ clv_exit clv_run_setup_exit(const clv_err *err) {
   }
 }
 
-clv_exit clv_run_meeting_exit(const clv_err *err) {
+clv_exit clv_run_connect_exit(const clv_err *err) {
   return err->code == CLV_INTERNAL ? CLV_EXIT_FAILED : clv_run_setup_exit(err);
 }
 

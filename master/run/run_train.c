@@ -20,8 +20,8 @@ static clv_code write_in_run(const run *r, const char *name, const clv_bytes *te
   return clv_file_write_durable(path.data, text->data ? text->data : "", text->len, 0644, err);
 }
 
-/* The table of what leaves must be the one the run began with, unless somebody says so. */
-static clv_code check_egress(const run *r, clv_err *err) {
+/* On resume, the table of what leaves must be the one the run began with, unless it is accepted. */
+static clv_code compare_egress(const run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes now = {0}, then = {0}, path = {0};
   clv_blueprint_egress_text(r->blueprint, &now);
   clv_bytes_printf(&path, "%s/egress.table", r->dir.data);
@@ -34,13 +34,13 @@ static clv_code check_egress(const run *r, clv_err *err) {
   return write_in_run(r, "egress.table", &now, err);
 }
 
-/* What the files of a run have to say of themselves is not kept in them. */
-static void print_unkept(void *user, const char *text) {
+/* Journal errors go to standard error, since the journal itself has failed. */
+static void print_to_stderr_only(void *user, const char *text) {
   (void)user;
   clv_notice(CLV_LOG_WARN, "notice", "%s", text);
 }
 
-static const clv_notifier unkept = {.notify = print_unkept};
+static const clv_notifier stderr_notifier = {.notify = print_to_stderr_only};
 
 /* From here on the folder is this process's, and what becomes of the run is recorded there. */
 static clv_code lock_run_dir(run *r, clv_err *err) {
@@ -56,7 +56,7 @@ static clv_code lock_run_dir(run *r, clv_err *err) {
                     "%s holds checkpoints of an earlier run: --resume goes on with it, --fresh "
                     "deletes them, --set name=... starts another",
                     r->dir.data);
-  CLV_TRY(clv_journal_open(r->dir.data, r->o->resume, unkept, &r->journal, err));
+  CLV_TRY(clv_journal_open(r->dir.data, r->o->resume, stderr_notifier, &r->journal, err));
   return clv_run_lock_begin(r->lock, &what, err);
 }
 
@@ -78,7 +78,7 @@ static clv_code make_run_dir(run *r, clv_err *err) {
   CLV_TRY(lock_run_dir(r, err));
   CLV_TRY(settle_micro_batches(r, err));
   if (r->o->fresh && !r->o->resume) CLV_TRY(clv_checkpoint_clear(r->dir.data, err));
-  CLV_TRY(check_egress(r, err));
+  CLV_TRY(compare_egress(r, err));
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0};
   CLV_TRY(clv_session_config_write(r->config, &config, err));
   return write_in_run(r, "session.effective.yaml", &config, err);
@@ -206,7 +206,7 @@ static clv_code one_step(run *r, loop *l, const clv_batch *batch, clv_err *err) 
   }
   if (done && !clv_trainer_waiting(r->trainer)) l->cursor = batch->next;
   print_notice(r);
-  clv_run_say_notices(r);
+  clv_run_print_notices(r);
   if (l->skipped < MAX_SKIPPED_STEPS) return CLV_OK;
   return clv_fail(err, CLV_RANGE,
                   "diverged: the gradients of the last %d steps were not finite; lower "
@@ -234,7 +234,7 @@ static clv_code open_reporter(run *r, const loop *l, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes about = {0}, events = {0};
   clv_sha256 digest;
   uint64_t step = clv_trainer_step_count(r->trainer);
-  CLV_TRY(clv_run_about(r->config, &about, &digest, err));
+  CLV_TRY(clv_run_public_session(r->config, &about, &digest, err));
   CLV_TRY(clv_run_events_folder(r->config, &events, err));
   clv_run_lock_started(r->lock, step, l->total, &digest);
   clv_report_options o = {.run_dir = r->dir.data,
@@ -243,7 +243,7 @@ static clv_code open_reporter(run *r, const loop *l, clv_err *err) {
                           .every = r->config->log.every,
                           .json = clv_run_json_lines(r),
                           .journal = r->journal,
-                          .notice = unkept,
+                          .notice = stderr_notifier,
                           .tensorboard = events.data,
                           .about = about.data};
   return clv_reporter_open(&o, &r->reporter, err);
@@ -251,8 +251,8 @@ static clv_code open_reporter(run *r, const loop *l, clv_err *err) {
 
 static clv_code start(run *r, loop *l, clv_err *err) {
   CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
-  clv_run_say_notices(r);
-  if (r->observer) clv_observer_attach(r->observer, r->trainer);
+  clv_run_print_notices(r);
+  if (r->profiler) clv_profiler_attach(r->profiler, r->trainer);
   if (r->o->resume) {
     CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
     clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &l->cursor, &notes, err);
@@ -282,12 +282,12 @@ static clv_code start(run *r, loop *l, clv_err *err) {
 
 static clv_code finish_observing(run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  if (!r->observer) return CLV_OK;
+  if (!r->profiler) return CLV_OK;
   if (r->o->profile) {
-    clv_observer_text(r->observer, r->trainer, &text);
+    clv_profiler_text(r->profiler, r->trainer, &text);
     clv_reporter_notice(r->reporter, text.data, NULL);
   }
-  return clv_observer_finish(r->observer, err);
+  return clv_profiler_finish(r->profiler, err);
 }
 
 static bool is_stopped(const run *r) {
@@ -328,12 +328,12 @@ static void leave_schedule(const run *r) {
   if (!text.len || write_in_run(r, "schedule.failed", &text, &ignored) != CLV_OK) return;
   text.len = 0;
   clv_bytes_printf(&text, "the schedule it ran is in %s/schedule.failed", r->dir.data);
-  if (!text.failed) clv_run_complain(r, CLV_LOG_ERROR, "schedule", text.data);
+  if (!text.failed) clv_run_warn(r, CLV_LOG_ERROR, "schedule", text.data);
 }
 
 static clv_exit fail_setup(const run *r, const clv_err *err) {
   bool nothing = r->o->resume && err->code == CLV_NOT_FOUND;
-  return clv_run_fail(r, nothing ? CLV_EXIT_CHECKPOINT : clv_run_meeting_exit(err), err);
+  return clv_run_fail(r, nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(err), err);
 }
 
 static clv_exit fail_training(run *r, const loop *l, const clv_err *err) {
@@ -347,7 +347,7 @@ static clv_exit fail_training(run *r, const loop *l, const clv_err *err) {
   snprintf(text, sizeof text,
            "the checkpoint of step %llu is complete: train --resume goes on from it",
            (unsigned long long)l->saved_at);
-  clv_run_complain(r, CLV_LOG_ERROR, "checkpoint", text);
+  clv_run_warn(r, CLV_LOG_ERROR, "checkpoint", text);
   return code;
 }
 
@@ -355,7 +355,7 @@ static clv_exit train(run *r, clv_err *err) {
   CLV_AUTO(loop_done) loop l = {0};
   if (make_run_dir(r, err) != CLV_OK) return fail_setup(r, err);
   if ((r->o->trace || r->o->profile) &&
-      clv_observer_new(r->o->trace, r->o->profile, &r->observer, err) != CLV_OK)
+      clv_profiler_new(r->o->trace, r->o->profile, &r->profiler, err) != CLV_OK)
     return clv_run_fail(r, CLV_EXIT_FAILED, err);
   if (clv_run_metrics_open(r->config, &r->metrics, err) != CLV_OK) return fail_setup(r, err);
   if (start(r, &l, err) != CLV_OK) return fail_setup(r, err);

@@ -36,11 +36,11 @@ static void evaluation_done(evaluation *e) {
   clv_loader_free(e->loader);
 }
 
-static clv_code home_loss(clv_trainer *t, cleave_module **ret, clv_err *err) {
+static clv_code local_loss(clv_trainer *t, cleave_module **ret, clv_err *err) {
   bool at_home = t->b->stages[t->b->n_stages].worker < 0;
-  if (!at_home && !t->home_loss)
-    CLV_TRY(clv_trainer_load_loss(t, "(loss at home)", -1, &t->home_loss, err));
-  *ret = at_home ? t->modules[t->b->n_stages] : t->home_loss;
+  if (!at_home && !t->local_loss)
+    CLV_TRY(clv_trainer_load_loss(t, "(loss at home)", -1, &t->local_loss, err));
+  *ret = at_home ? t->modules[t->b->n_stages] : t->local_loss;
   return CLV_OK;
 }
 
@@ -62,7 +62,7 @@ static clv_code call_loss(evaluation *e, slot *s, cleave_reference output, clv_e
   cleave_tensor y = clv_rows_of(s->y, 0, s->n);
   cleave_module *loss;
   cleave_reference target;
-  CLV_TRY(home_loss(t, &loss, err));
+  CLV_TRY(local_loss(t, &loss, err));
   CLV_API(cleave_leaf(t->runtime, s->context, &y, false, &target, CLV_WHY));
   const cleave_reference both[] = {output, target};
   CLV_API(cleave_rpc_async(t->runtime, s->context, loss, both, 2, NULL, &s->loss, CLV_WHY));

@@ -18,39 +18,39 @@ enum {
   WARM_STEPS = 1,
   FIRST_STEPS = 4,
   EVERY_STEPS = 16,
-  WATCH_MS = 200, /* between two steps that are measured for on_waits alone */
+  SAMPLE_MS = 200, /* between two steps that are measured for on_waits alone */
 };
 static const double UNUSUAL = 0.25, WORTH = 0.02, SLACK = 0.1, SLACK_S = 0.001;
 
 /* ---- when ------------------------------------------------------------------------------------ */
 
-bool clv_watch_begin(clv_trainer *t) {
-  watch *w = &t->watch;
+bool clv_sampler_begin(clv_trainer *t) {
+  sampler *w = &t->sampler;
   w->n_events = 0;
   bool due = w->on_waits && clv_now_ns() >= w->next_measure_ns;
   return w->sink || ((w->wanted || due) && t->committed >= w->next_step);
 }
 
-static void plan_next(watch *w, uint64_t committed) {
+static void plan_next(sampler *w, uint64_t committed) {
   w->next_step = committed + (committed < FIRST_STEPS ? 0 : EVERY_STEPS);
 }
 
 /* A step that is not like the others is reason to measure. */
-static void compare(watch *w, uint64_t committed, double seconds) {
+static void compare(sampler *w, uint64_t committed, double seconds) {
   bool unusual = w->usual_s > 0 && fabs(seconds - w->usual_s) > UNUSUAL * w->usual_s;
   if (unusual && committed > FIRST_STEPS) w->next_step = committed;
   w->usual_s = w->usual_s > 0 ? 0.8 * w->usual_s + 0.2 * seconds : seconds;
 }
 
 void clv_trainer_on_waits(clv_trainer *t, clv_waits_fn *fn, void *user) {
-  t->watch.on_waits = fn;
-  t->watch.waits_user = user;
+  t->sampler.on_waits = fn;
+  t->sampler.waits_user = user;
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
 void clv_trainer_on_event(void *user, cleave_context context, const cleave_event *event) {
-  watch *w = &((clv_trainer *)user)->watch;
+  sampler *w = &((clv_trainer *)user)->sampler;
   (void)context;
   if (w->n_events == w->cap_events) {
     size_t cap = w->cap_events ? 2 * w->cap_events : 1024;
@@ -62,15 +62,15 @@ void clv_trainer_on_event(void *user, cleave_context context, const cleave_event
   w->events[w->n_events++] = *event;
 }
 
-void clv_watch_done(watch *w) { free(w->events); }
+void clv_sampler_done(sampler *w) { free(w->events); }
 
 static int by_id(const void *key, const void *item) {
   uint64_t a = *(const uint64_t *)key, b = ((const cleave_reference *)item)->id;
   return a < b ? -1 : a > b;
 }
 
-bool clv_watch_locate(const clv_trainer *t, const clv_layout *l, const cleave_event *e,
-                      uint32_t *ret_stage, uint32_t *ret_micro) {
+bool clv_sampler_locate(const clv_trainer *t, const clv_placed_schedule *l, const cleave_event *e,
+                        uint32_t *ret_stage, uint32_t *ret_micro) {
   uint32_t stages = t->b->n_stages + 1;
   if (e->kind == CLEAVE_EVENT_STEP) {
     *ret_micro = 0;
@@ -104,19 +104,20 @@ static double median(samples *s) {
   return s->list[s->n / 2];
 }
 
-static double time_of(const clv_trainer *t, const clv_layout *l, cleave_event_kind kind,
+static double time_of(const clv_trainer *t, const clv_placed_schedule *l, cleave_event_kind kind,
                       uint32_t stage, samples *s) {
-  const watch *w = &t->watch;
+  const sampler *w = &t->sampler;
   uint32_t at, k;
   s->n = 0;
   for (size_t i = 0; i < w->n_events; i++)
-    if (w->events[i].kind == kind && clv_watch_locate(t, l, &w->events[i], &at, &k) &&
+    if (w->events[i].kind == kind && clv_sampler_locate(t, l, &w->events[i], &at, &k) &&
         at == stage && w->events[i].end_ns >= w->events[i].begin_ns)
       s->list[s->n++] = (double)(w->events[i].end_ns - w->events[i].begin_ns) * 1e-9;
   return median(s);
 }
 
-static void stage_times(const clv_trainer *t, const clv_layout *l, clv_sched_costs *c, samples *s) {
+static void stage_times(const clv_trainer *t, const clv_placed_schedule *l, clv_sched_costs *c,
+                        samples *s) {
   for (uint32_t i = 0; i <= t->b->n_stages; i++) {
     c->forward[i] = time_of(t, l, CLEAVE_EVENT_FORWARD, i, s);
     double whole = time_of(t, l, CLEAVE_EVENT_BACKWARD, i, s);
@@ -133,15 +134,15 @@ typedef struct passage {
   double out, in;
 } passage;
 
-static void passages_of(const clv_trainer *t, const clv_layout *l, uint32_t stage, bool forward,
-                        passage *list) {
+static void passages_of(const clv_trainer *t, const clv_placed_schedule *l, uint32_t stage,
+                        bool forward, passage *list) {
   cleave_event_kind out = forward ? CLEAVE_EVENT_VALUE_OUT : CLEAVE_EVENT_GRADIENT_OUT;
   cleave_event_kind in = forward ? CLEAVE_EVENT_VALUE_IN : CLEAVE_EVENT_GRADIENT_IN;
   memset(list, 0, l->n_micro * sizeof *list);
-  for (size_t i = 0; i < t->watch.n_events; i++) {
-    const cleave_event *e = &t->watch.events[i];
+  for (size_t i = 0; i < t->sampler.n_events; i++) {
+    const cleave_event *e = &t->sampler.events[i];
     uint32_t at, k;
-    if ((e->kind != out && e->kind != in) || !clv_watch_locate(t, l, e, &at, &k) || at != stage)
+    if ((e->kind != out && e->kind != in) || !clv_sampler_locate(t, l, e, &at, &k) || at != stage)
       continue;
     *(e->kind == out ? &list[k].out : &list[k].in) = (double)e->begin_ns * 1e-9;
   }
@@ -180,7 +181,7 @@ static double known_latency(const clv_trainer *t, uint32_t stage, const double *
   return ((from >= 0 ? round_trip[from] : 0) + (to >= 0 ? round_trip[to] : 0)) / 2;
 }
 
-static void edge_times(const clv_trainer *t, const clv_layout *l, const double *round_trip,
+static void edge_times(const clv_trainer *t, const clv_placed_schedule *l, const double *round_trip,
                        passage *passages, clv_sched_costs *c, samples *s) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     double back = 0, known = known_latency(t, i, round_trip);
@@ -204,11 +205,11 @@ static clv_code ping_all(clv_trainer *t, double *round_trip, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_watch_measure(clv_trainer *t, const clv_layout *l, clv_sched_costs *ret,
-                           clv_err *err) {
+clv_code clv_sampler_measure(clv_trainer *t, const clv_placed_schedule *l, clv_sched_costs *ret,
+                             clv_err *err) {
   CLV_AUTO(clv_freep) double *list = NULL, *round_trip = NULL;
   CLV_AUTO(clv_freep) passage *passages = NULL;
-  size_t most = CLV_MAX(t->watch.n_events, (size_t)l->n_micro);
+  size_t most = CLV_MAX(t->sampler.n_events, (size_t)l->n_micro);
   CLV_TRY(clv_alloc(most + 1, sizeof *list, &list, err));
   CLV_TRY(clv_alloc(t->config->n_workers + 1, sizeof *round_trip, &round_trip, err));
   CLV_TRY(clv_alloc(l->n_micro, sizeof *passages, &passages, err));
@@ -222,8 +223,8 @@ clv_code clv_watch_measure(clv_trainer *t, const clv_layout *l, clv_sched_costs 
 
 /* ---- the window ------------------------------------------------------------------------------ */
 
-static clv_code seconds_with(const clv_layout *l, uint32_t window, const clv_sched_costs *c,
-                             double *ret, clv_err *err) {
+static clv_code seconds_with(const clv_placed_schedule *l, uint32_t window,
+                             const clv_sched_costs *c, double *ret, clv_err *err) {
   clv_sched_options o = {
       .kind = CLV_SCHED_1F1B, .shape = l->sched->shape, .window = window, .costs = c};
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
@@ -253,8 +254,8 @@ static void notice_window(clv_trainer *t, uint32_t window, double now_s, double 
       1e3 * c->serialise_f[edge], 1e3 * now_s, 1e3 * then_s);
 }
 
-static clv_code choose_window(clv_trainer *t, const clv_layout *l, const clv_sched_costs *c,
-                              clv_err *err) {
+static clv_code choose_window(clv_trainer *t, const clv_placed_schedule *l,
+                              const clv_sched_costs *c, clv_err *err) {
   uint32_t window;
   double better, as_is;
   CLV_TRY(clv_sched_window(&l->sched->shape, c, &window, err));
@@ -267,19 +268,19 @@ static clv_code choose_window(clv_trainer *t, const clv_layout *l, const clv_sch
   t->window = window;
   t->costs = *c;
   t->costs_known = true;
-  clv_trainer_forget_layouts(t);
+  clv_trainer_forget_schedules(t);
   return CLV_OK;
 }
 
-static void report_waits(clv_trainer *t, const clv_layout *l) {
+static void report_waits(clv_trainer *t, const clv_placed_schedule *l) {
   clv_waits waits;
-  clv_watch_waits(t, l, &waits);
-  t->watch.on_waits(t->watch.waits_user, &waits);
+  clv_sampler_waits(t, l, &waits);
+  t->sampler.on_waits(t->sampler.waits_user, &waits);
 }
 
-clv_code clv_watch_end(clv_trainer *t, const clv_layout *l, bool measured, double seconds,
-                       clv_err *err) {
-  watch *w = &t->watch;
+clv_code clv_sampler_end(clv_trainer *t, const clv_placed_schedule *l, bool measured,
+                         double seconds, clv_err *err) {
+  sampler *w = &t->sampler;
   bool enough = t->committed > WARM_STEPS && l->n_micro > 1;
   if (!measured) {
     compare(w, t->committed, seconds);
@@ -287,12 +288,12 @@ clv_code clv_watch_end(clv_trainer *t, const clv_layout *l, bool measured, doubl
   }
   if (w->sink) w->sink(w->sink_user, t, l);
   if (w->on_waits) report_waits(t, l);
-  w->next_measure_ns = clv_now_ns() + (uint64_t)WATCH_MS * 1000000u;
+  w->next_measure_ns = clv_now_ns() + (uint64_t)SAMPLE_MS * 1000000u;
   if (!(w->wanted || w->on_waits) || t->committed < w->next_step) return CLV_OK;
   plan_next(w, t->committed);
   clv_sched_costs c;
   if (!w->wanted || !enough) return ping_all(t, NULL, err); /* clocks drift apart */
-  CLV_TRY(clv_watch_measure(t, l, &c, err));
+  CLV_TRY(clv_sampler_measure(t, l, &c, err));
   clv_err why; /* workers say when they did what: nonsense is no reason to stop */
   if (choose_window(t, l, &c, &why) != CLV_OK)
     clv_notify((clv_notifier){clv_trainer_on_notice, t}, "the window stays as it is: %s", why.text);

@@ -151,7 +151,7 @@ static clv_code load_graph(clv_trainer *t, const cleave_module_options *o, const
 
 /* Micro-batches that a stage keeps at once by the first schedule. */
 static uint32_t live_of(const clv_trainer *t, uint32_t stage) {
-  return CLV_MAX(t->n_layouts ? t->layouts[0]->report.live[stage] : 1u, 1u);
+  return CLV_MAX(t->n_schedules ? t->schedules[0]->report.live[stage] : 1u, 1u);
 }
 
 static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
@@ -260,7 +260,7 @@ static clv_code connect(clv_trainer *t, clv_err *err) {
 
 static clv_code fill(clv_trainer *t, clv_err *err) {
   const clv_blueprint *b = t->b;
-  const clv_layout *first;
+  const clv_placed_schedule *first;
   t->round = clv_pipeline_round(t->config);
   size_t most = (size_t)b->max_micro * t->round;
   CLV_TRY(clv_alloc(b->n_stages + 1, sizeof(cleave_module *), &t->modules, err));
@@ -272,10 +272,10 @@ static clv_code fill(clv_trainer *t, clv_err *err) {
   CLV_TRY(clv_alloc(t->round, sizeof *t->held, &t->held, err));
   CLV_TRY(clv_alloc(2 * t->round, sizeof *t->results, &t->results, err));
   t->window = clv_pipeline_first_window(t->config);
-  t->watch.next_step = 1; /* the first step makes plans */
-  t->watch.wanted = t->config->pipeline.schedule == CLV_PIPE_1F1B &&
-                    t->config->pipeline.window == CLV_WINDOW_AUTO && b->micro_batches > 1;
-  CLV_TRY(clv_trainer_layout(t, b->micro_batches * t->round, t->round, &first, err));
+  t->sampler.next_step = 1; /* the first step makes plans */
+  t->sampler.wanted = t->config->pipeline.schedule == CLV_PIPE_1F1B &&
+                      t->config->pipeline.window == CLV_WINDOW_AUTO && b->micro_batches > 1;
+  CLV_TRY(clv_trainer_placed_schedule(t, b->micro_batches * t->round, t->round, &first, err));
   CLV_TRY(connect(t, err));
   return load_modules(t, err);
 }
@@ -302,8 +302,8 @@ void clv_trainer_close(clv_trainer *t) {
     clv_log(CLV_LOG_DEBUG, "closing the session: %s", why.text);
   cleave_tensor_done(&t->fetched);
   clv_trainer_let_go(t);
-  clv_trainer_forget_layouts(t);
-  clv_watch_done(&t->watch);
+  clv_trainer_forget_schedules(t);
+  clv_sampler_done(&t->sampler);
   clv_bytes_done(&t->notes);
   pthread_mutex_destroy(&t->noting);
   free(t->held);
@@ -346,7 +346,7 @@ const char *clv_trainer_notice(clv_trainer *t) {
 }
 
 void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out) {
-  if (t->n_layouts) clv_sched_text(t->layouts[0]->sched, out);
+  if (t->n_schedules) clv_sched_text(t->schedules[0]->sched, out);
 }
 uint64_t clv_trainer_step_count(const clv_trainer *t) { return t->committed; }
 

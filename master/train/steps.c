@@ -39,7 +39,7 @@ size_t clv_count_correct(const cleave_tensor *prediction, const int64_t *labels,
 typedef struct round_group {
   const held_batch *batches;
   uint32_t n_batches, n_micro;
-  const clv_layout *l;
+  const clv_placed_schedule *l;
   cleave_context context;
   clv_step_result *results; /* [n_batches] */
 } round_group;
@@ -59,7 +59,7 @@ static void cut_all(clv_trainer *t, round_group *r) {
   }
 }
 
-static cleave_call_options call_options_of(const clv_trainer *t, const clv_layout *l,
+static cleave_call_options call_options_of(const clv_trainer *t, const clv_placed_schedule *l,
                                            uint32_t stage, uint32_t k) {
   const clv_call_positions *positions = &l->positions[stage * l->n_micro + k];
   bool loss = stage == t->b->n_stages;
@@ -134,7 +134,7 @@ static clv_code decide(clv_trainer *t, const round_group *r, clv_err *err) {
 
 /* A round takes as long as its steps; once one has been seen, a stall is noticed sooner. */
 static uint64_t timeout_of(const clv_trainer *t, const round_group *r) {
-  uint64_t each = t->config->limits.step_timeout_ms, usual = (uint64_t)(1e3 * t->watch.usual_s);
+  uint64_t each = t->config->limits.step_timeout_ms, usual = (uint64_t)(1e3 * t->sampler.usual_s);
   return usual ? CLV_MIN(each * r->n_batches, each + 4 * usual) : each * r->n_batches;
 }
 
@@ -156,8 +156,8 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   cut_all(t, r);
   for (uint32_t i = 0; i < r->n_batches; i++)
     r->results[i] = (clv_step_result){.samples = r->batches[i].n, .applied = true};
-  CLV_TRY(clv_trainer_layout(t, r->n_micro, r->n_batches, &r->l, err));
-  cleave_context_options o = {.step = t->committed + 1, .events = clv_watch_begin(t)};
+  CLV_TRY(clv_trainer_placed_schedule(t, r->n_micro, r->n_batches, &r->l, err));
+  cleave_context_options o = {.step = t->committed + 1, .events = clv_sampler_begin(t)};
   cleave_count(t->runtime, &before);
   CLV_API(cleave_context_open(t->runtime, &o, &r->context, CLV_WHY));
   CLV_TRY(in_context(t, r, err));
@@ -173,7 +173,7 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
     r->results[i].wait_ns = (after.idle_ns - before.idle_ns) / r->n_batches;
     r->results[i].step_ns = (now - begin) / r->n_batches;
   }
-  return clv_watch_end(t, r->l, o.events, (double)(now - begin) * 1e-9, err);
+  return clv_sampler_end(t, r->l, o.events, (double)(now - begin) * 1e-9, err);
 }
 
 /* ---- batches that wait for their round ------------------------------------------------------- */

@@ -79,14 +79,14 @@ const char *clv_trainer_lost_worker(clv_trainer *t);
 
 /* A trace of all nodes into a file, and a profile; either may be left out (NULL, false). Rounds
  * then wait for what nodes noted, a round trip each. Lives until the trainer is closed. */
-typedef struct clv_observer clv_observer;
-clv_code clv_observer_new(const char *trace, bool profile, clv_observer **ret,
+typedef struct clv_profiler clv_profiler;
+clv_code clv_profiler_new(const char *trace, bool profile, clv_profiler **ret,
                           clv_err *err) CLV_USE_RESULT;
-void clv_observer_attach(clv_observer *o, clv_trainer *t); /* before its first step */
+void clv_profiler_attach(clv_profiler *o, clv_trainer *t); /* before its first step */
 /* The profile of all rounds but the first. */
-void clv_observer_text(const clv_observer *o, const clv_trainer *t, clv_bytes *out);
-clv_code clv_observer_finish(clv_observer *o, clv_err *err) CLV_USE_RESULT; /* the file */
-void clv_observer_free(clv_observer *o);
+void clv_profiler_text(const clv_profiler *o, const clv_trainer *t, clv_bytes *out);
+clv_code clv_profiler_finish(clv_profiler *o, clv_err *err) CLV_USE_RESULT; /* the file */
+void clv_profiler_free(clv_profiler *o);
 
 /* For what the master's node waited in a round, seconds: tensors on their way, to it or to who
  * makes what it waits for; others that computed; neither. All 0: not known. */

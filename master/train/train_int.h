@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a trainer: modules.c connects and loads, layouts.c keeps the schedules it has laid
- * out, steps.c trains, measure.c watches links and stages, observe.c shows rounds, trial.c chooses
- * the number of micro-batches, eval.c evaluates, state.c collects and restores.
+ * The inside of a trainer: modules.c connects and loads, placed.c keeps the placed schedules,
+ * steps.c trains, measure.c samples links and stages, profiler.c traces rounds and sums them up,
+ * trial.c chooses the number of micro-batches, eval.c evaluates, state.c collects and restores.
  */
 #ifndef CLEAVE_TRAIN_INT_H
 #define CLEAVE_TRAIN_INT_H
@@ -13,7 +13,7 @@
 #include "master/report/report.h"
 #include "master/train/train.h"
 
-enum { KEPT_LAYOUTS = 4 }; /* of full and short batches, before and after the window changed */
+enum { KEPT_SCHEDULES = 4 }; /* of full and short batches, before and after the window changed */
 
 /* ---- the trainer ----------------------------------------------------------------------------- */
 
@@ -29,27 +29,27 @@ typedef struct held_batch {
   size_t n;
 } held_batch;
 
-/* When to look again at links and stages, and what was seen. */
-typedef struct watch {
+/* The sampling of links and stages: when the next step is measured, and what was seen. */
+typedef struct sampler {
   bool wanted;          /* pipeline.window is auto */
   uint64_t next_step;   /* that is measured */
   double usual_s;       /* of a step */
   cleave_event *events; /* of the context that is measured; filled under the runtime's lock */
   size_t n_events, cap_events;
   /* Each round is shown to it: a trace, a profile. NULL: none. */
-  void (*sink)(void *user, clv_trainer *t, const clv_layout *l); /* may sort the events */
+  void (*sink)(void *user, clv_trainer *t, const clv_placed_schedule *l); /* may sort the events */
   void *sink_user;
   clv_waits_fn *on_waits; /* as clv_trainer_on_waits says; NULL: none */
   void *waits_user;
   uint64_t next_measure_ns;
-} watch;
+} sampler;
 
 struct clv_trainer {
   clv_blueprint *b; /* borrowed; its egress rows are counted in */
   const clv_session_config *config;
   cleave_runtime *runtime;
-  cleave_module **modules;  /* [n_stages + 1], the loss last */
-  cleave_module *home_loss; /* the loss for evaluations; NULL until the first */
+  cleave_module **modules;   /* [n_stages + 1], the loss last */
+  cleave_module *local_loss; /* the loss for evaluations; NULL until the first */
   cleave_optimizer *optimizer;
   char lost[CLEAVE_NAME + 1];
   uint64_t committed;
@@ -65,45 +65,45 @@ struct clv_trainer {
   float *shares;
   size_t *sizes; /* [max_micro] */
   /* the schedule */
-  clv_layout *layouts[KEPT_LAYOUTS];
-  uint32_t n_layouts, window;
+  clv_placed_schedule *schedules[KEPT_SCHEDULES];
+  uint32_t n_schedules, window;
   bool costs_known;
   clv_sched_costs costs;
-  watch watch;
+  sampler sampler;
   char notice[256], shown[256]; /* for the person who watches the run; "" */
   pthread_mutex_t noting;       /* protects the next */
   clv_bytes notes;              /* lines for clv_trainer_notes */
   cleave_tensor fetched;        /* the last value that came here */
 };
 
-/* The layout of such a round, made if it is new. It is the trainer's. */
-clv_code clv_trainer_layout(clv_trainer *t, uint32_t n_micro, uint32_t n_steps,
-                            const clv_layout **ret, clv_err *err) CLV_USE_RESULT;
-void clv_trainer_forget_layouts(clv_trainer *t);
+/* The placed schedule of such a round, made if it is new. It is the trainer's. */
+clv_code clv_trainer_placed_schedule(clv_trainer *t, uint32_t n_micro, uint32_t n_steps,
+                                     const clv_placed_schedule **ret, clv_err *err) CLV_USE_RESULT;
+void clv_trainer_forget_schedules(clv_trainer *t);
 void clv_trainer_let_go(clv_trainer *t); /* of batches that wait for a round */
 
-/* ---- watching (measure.c) -------------------------------------------------------------------- */
+/* ---- sampling (measure.c) -------------------------------------------------------------------- */
 
 /* For cleave_options.on_notice, and of the trainer's own; any thread. */
 void clv_trainer_on_notice(void *trainer, const char *text);
 /* For cleave_options.on_event; user: the trainer. */
 void clv_trainer_on_event(void *user, cleave_context context, const cleave_event *event);
 /* Whether the round that begins is to be measured. */
-bool clv_watch_begin(clv_trainer *t);
+bool clv_sampler_begin(clv_trainer *t);
 /* After a round that took so long, of n_steps; measured: its events are here. */
-clv_code clv_watch_end(clv_trainer *t, const clv_layout *l, bool measured, double seconds,
-                       clv_err *err) CLV_USE_RESULT;
-void clv_watch_done(watch *w);
+clv_code clv_sampler_end(clv_trainer *t, const clv_placed_schedule *l, bool measured,
+                         double seconds, clv_err *err) CLV_USE_RESULT;
+void clv_sampler_done(sampler *w);
 /* Stage and micro-batch of an event of the round; false: of neither. */
-bool clv_watch_locate(const clv_trainer *t, const clv_layout *l, const cleave_event *e,
-                      uint32_t *ret_stage, uint32_t *ret_micro);
+bool clv_sampler_locate(const clv_trainer *t, const clv_placed_schedule *l, const cleave_event *e,
+                        uint32_t *ret_stage, uint32_t *ret_micro);
 
-/* Of the round whose events are here, which it sorts (observe.c). */
-void clv_watch_waits(clv_trainer *t, const clv_layout *l, clv_waits *ret);
+/* Of the round whose events are here, which it sorts (profiler.c). */
+void clv_sampler_waits(clv_trainer *t, const clv_placed_schedule *l, clv_waits *ret);
 
 /* What the round whose events are here shows; asks all links for their round trip. */
-clv_code clv_watch_measure(clv_trainer *t, const clv_layout *l, clv_sched_costs *ret,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_sampler_measure(clv_trainer *t, const clv_placed_schedule *l, clv_sched_costs *ret,
+                             clv_err *err) CLV_USE_RESULT;
 
 /* A failure of libcleave as an error of the trainer: the step, the worker and the reason in the
  * text; the worker that was lost, if that is what it is, is remembered. */

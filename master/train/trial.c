@@ -49,13 +49,13 @@ static clv_code random_tensor(const clv_node *n, int64_t batch, clv_tensor **ret
 }
 
 /* After each step: what it showed. The first one makes plans, and is not looked at. */
-static void on_step(void *user, clv_trainer *trainer, const clv_layout *l) {
+static void on_step(void *user, clv_trainer *trainer, const clv_placed_schedule *l) {
   trial *t = user;
   clv_sched_costs costs;
   double seconds;
   clv_err why;
   if (trainer->committed < 2 || t->code != CLV_OK) return;
-  t->code = clv_watch_measure(t->trainer, l, &costs, &t->err);
+  t->code = clv_sampler_measure(t->trainer, l, &costs, &t->err);
   if (t->code != CLV_OK) return;
   /* Workers say when they did what: nonsense is no measurement. */
   if (clv_sched_seconds(l->sched, &costs, &seconds, &why) != CLV_OK || seconds >= t->seconds)
@@ -81,7 +81,7 @@ static clv_code run_trial(const clv_blueprint *b, uint64_t micros, trial *t, clv
   t->seconds = INFINITY;
   t->config = *b->config;
   t->config.pipeline.micro_batches = micros;
-  t->config.pipeline.window = CLV_WINDOW_TEXTBOOK;         /* watched here, not by the trainer */
+  t->config.pipeline.window = CLV_WINDOW_TEXTBOOK;         /* sampled here, not by the trainer */
   if (t->config.pipeline.schedule == CLV_PIPE_INTERLEAVED) /* takes multiples of the nodes */
     t->config.pipeline.schedule = CLV_PIPE_1F1B;
   CLV_TRY(
@@ -89,8 +89,8 @@ static clv_code run_trial(const clv_blueprint *b, uint64_t micros, trial *t, clv
   CLV_TRY(random_tensor(&b->whole->nodes[0], batch, &t->x, err));
   CLV_TRY(random_tensor(&loss->graph->nodes[1], batch, &t->y, err));
   CLV_TRY(clv_trainer_open(t->blueprint, &t->trainer, err));
-  t->trainer->watch.sink = on_step;
-  t->trainer->watch.sink_user = t;
+  t->trainer->sampler.sink = on_step;
+  t->trainer->sampler.sink_user = t;
   return steps(t, err);
 }
 
@@ -117,7 +117,7 @@ static void costs_at(const choice *c, double samples, clv_sched_costs *ret) {
       double value[TRIALS];
       for (uint32_t k = 0; k < c->n; k++)
         memcpy(&value[k], (const char *)&c->costs[k] + at, sizeof *value);
-      value[0] = clv_between(c->size, value, c->n, samples);
+      value[0] = clv_interpolate(c->size, value, c->n, samples);
       memcpy((char *)ret + at, value, sizeof *value);
     }
 }

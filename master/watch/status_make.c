@@ -19,8 +19,8 @@ static double part(double of, double whole) { return whole > 0 ? of / whole : 0;
 
 static double share(double of, double whole) { return CLV_MIN(part(of, whole), 1.0); }
 
-static clv_status_trouble trouble_of(const clv_wire_trouble *t) {
-  return (clv_status_trouble){t->text, (double)t->age_ms / 1e3};
+static clv_status_last_error last_error_of(const clv_wire_trouble *t) {
+  return (clv_status_last_error){t->text, (double)t->age_ms / 1e3};
 }
 
 /* ---- a session ------------------------------------------------------------------------------- */
@@ -145,7 +145,7 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
   ret->bytes_out = now->bytes_out;
   ret->memory = now->memory_bytes;
   ret->memory_limit = now->memory_limit;
-  ret->last_error = trouble_of(&now->last_error);
+  ret->last_error = last_error_of(&now->last_error);
   times(now, before, ret, &thread_ns);
   for (uint32_t i = 0; i < now->n_modules; i++) {
     const clv_wire_module_status *s = &now->modules[i];
@@ -199,7 +199,7 @@ static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply
   ret->has_certificate = now->certificate_ends != 0;
   ret->certificate_days =
       ((double)now->certificate_ends - (double)now->about.unix_ms / 1e3) / 86400;
-  ret->last_error = trouble_of(&now->last_error);
+  ret->last_error = last_error_of(&now->last_error);
 }
 
 clv_code clv_status_make(const clv_session_config *c, uint32_t worker,

@@ -75,7 +75,7 @@ typedef struct profiled_kernel {
 
 PROFILED(refresh)
 PROFILED(forward)
-PROFILED(again)
+PROFILED(recompute)
 PROFILED(backward_input)
 PROFILED(backward_weight)
 
@@ -94,7 +94,7 @@ static inline clv_code profiled_prepare(const clv_node_desc *d, clv_kernel **ret
   k->inner = inner;
   k->base.refresh = inner->refresh ? profiled_refresh : NULL;
   k->base.forward = profiled_forward;
-  k->base.again = inner->again ? profiled_again : NULL;
+  k->base.recompute = inner->recompute ? profiled_recompute : NULL;
   k->base.backward_input = inner->backward_input ? profiled_backward_input : NULL;
   k->base.backward_weight = inner->backward_weight ? profiled_backward_weight : NULL;
   k->base.free = profiled_free;

@@ -138,11 +138,11 @@ static void apart(const setup *s, memory *m, results *r, float *weight, float *b
   free(m->saved);
 }
 
-/* The output is not kept: backward is without it, and `again` makes its bits once more. */
-static void make_again(clv_kernel *k, clv_kernel_args *a, const results *r) {
+/* The output is not kept: backward is without it, and `recompute` makes its bits once more. */
+static void recompute(clv_kernel *k, clv_kernel_args *a, const results *r) {
   clv_kernel_args again = *a;
   again.out = take(r->n[0] * sizeof(float));
-  run(k->again, k, &again);
+  run(k->recompute, k, &again);
   assert_memory_equal(again.out, r->v[0], r->n[0] * sizeof(float));
   free(again.out);
   a->out = NULL;
@@ -162,7 +162,7 @@ static void together(const setup *s, memory *m, results *r, float *weight, float
   a.accumulate = s->accumulate;
   a.in[1] = s->add ? m->other : NULL;
   run(k->forward, k, &a);
-  if (!s->add) make_again(k, &a, r);
+  if (!s->add) recompute(k, &a, r);
   a.in[1] = NULL;
   a.dout = dout;
   a.din[0] = r->v[1];

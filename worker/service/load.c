@@ -67,7 +67,7 @@ static clv_optim_config optimizer_of(const clv_wire_optimizer *o) {
                             .eps = o->eps};
 }
 
-/* What a caller may ask for beside the graph, as HELLO told it. */
+/* What a caller may ask for beside the graph, as Hello told it. */
 static clv_code check_place(const clv_wire_load_request *r, clv_err *err) {
   long cores = CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
   if (r->threads > (unsigned long)cores)

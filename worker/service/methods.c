@@ -100,7 +100,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
   clv_wire_load_reply out = {.params = params, .outputs = outputs};
   clv_code code = clv_session_load(s, &r, &out, err);
   if (code != CLV_OK) {
-    clv_session_report(s, "module %u '%s' was not loaded: %s", r.module, r.name, err->text);
+    clv_session_log_error(s, "module %u '%s' was not loaded: %s", r.module, r.name, err->text);
     return code;
   }
   clv_log(CLV_LOG_INFO, "session %s: module %u '%s' loaded, %u parameter%s, %llu bytes", s->name,
@@ -215,7 +215,7 @@ clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char 
       return CLV_OK;
   clv_log_event(CLV_LOG_WARN, "audit", "deny identity=%s method=%s reason=\"%s\"", peer->uri,
                 method, a ? "not for this role" : "identity not in allow");
-  clv_service_note(s, peer->uri, "%s was refused %s: %s", peer->uri, method,
-                   a ? "not for its role" : "not in allow");
+  clv_service_set_last_error(s, peer->uri, "%s was refused %s: %s", peer->uri, method,
+                             a ? "not for its role" : "not in allow");
   return clv_fail(err, CLV_DENIED, "not allowed");
 }

@@ -24,7 +24,7 @@ typedef struct numbers {
   const clv_worker_config *config;
   clv_service_snapshot now;
   holding *held;     /* [n_allow] */
-  work *work;        /* [n_allow] */
+  work_counts *work; /* [n_allow] */
   edge_bytes *edges; /* [1 + n_peers], as the next */
   load *loads;
   uint64_t refused[REFUSALS];
@@ -63,7 +63,7 @@ static void gather_totals(clv_service *v, numbers *n) {
   n->reloads = (double)v->reloads;
   n->failed_reloads = (double)v->failed_reloads;
   for (uint32_t i = 0; i < v->n_sessions; i++)
-    clv_session_work(v->sessions[i], &n->work[v->sessions[i]->allowed], n->edges);
+    clv_session_add_work(v->sessions[i], &n->work[v->sessions[i]->allowed], n->edges);
   pthread_mutex_unlock(&v->lock);
 }
 

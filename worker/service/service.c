@@ -111,7 +111,8 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identit
   clv_rpc_pem pem = pem_of(identity);
   clv_code code = clv_random_bytes(&s->incarnation, sizeof s->incarnation, err);
   if (code == CLV_OK) code = clv_alloc(config->n_allow, sizeof *s->credit, &s->credit, err);
-  if (code == CLV_OK) code = clv_alloc(config->n_allow, sizeof *s->troubles, &s->troubles, err);
+  if (code == CLV_OK)
+    code = clv_alloc(config->n_allow, sizeof *s->last_errors, &s->last_errors, err);
   if (code == CLV_OK) code = clv_totals_init(s, err);
   if (code == CLV_OK) code = copy_pem(&pem, &s->pem, err);
   s->certificate_end = identity->not_after;
@@ -189,7 +190,7 @@ void clv_service_tick(clv_service *s) {
   const char *why;
   audit_nameless(s);
   for (session *x; (x = ended_session(s, &why)) != NULL; clv_session_unref(x)) {
-    clv_service_note(s, x->owner, "session %s: %s", x->name, why);
+    clv_service_set_last_error(s, x->owner, "session %s: %s", x->name, why);
     clv_session_close(x, why);
   }
   give_back_memory(s);
@@ -241,7 +242,7 @@ void clv_service_close(clv_service *s) {
   clv_service_pem_done(&s->pem);
   clv_service_close_accounts(s);
   free(s->credit);
-  free(s->troubles);
+  free(s->last_errors);
   clv_totals_done(s);
   pthread_mutex_destroy(&s->lock);
   free(s);

@@ -50,6 +50,7 @@ void clv_service_close(clv_service *s);
 
 /* Something went wrong that concerns `identity` (NULL: nobody in particular): what status shows as
  * the last error to it and to observers. No paths. */
-void clv_service_note(clv_service *s, const char *identity, const char *fmt, ...) CLV_PRINTF(3, 4);
+void clv_service_set_last_error(clv_service *s, const char *identity, const char *fmt, ...)
+    CLV_PRINTF(3, 4);
 
 #endif

@@ -16,10 +16,10 @@ typedef enum refusal { REFUSED_DRAINING, REFUSED_EXISTS, REFUSED_QUOTA, REFUSALS
 typedef struct session session;
 
 /* What went wrong last. */
-typedef struct trouble {
+typedef struct last_error {
   char text[CLV_WIRE_TEXT + 1]; /* printable ASCII */
   uint64_t at_ns;               /* monotonic; 0: nothing did */
-} trouble;
+} last_error;
 
 /* A link to or from another worker, under its name in worker.yaml. */
 typedef struct peer_link {
@@ -28,9 +28,9 @@ typedef struct peer_link {
 } peer_link;
 
 /* What sessions have done; numbers that only grow. */
-typedef struct work {
+typedef struct work_counts {
   uint64_t forwards, backwards, steps, compute_ns, idle_ns, turn_ns;
-} work;
+} work_counts;
 
 typedef struct edge_bytes {
   uint64_t in, out;
@@ -60,10 +60,10 @@ struct session {
   clv_link *master;
   peer_link out[MAX_PEER_LINKS], in[MAX_PEER_LINKS];
   uint32_t n_out, n_in;
-  trouble trouble; /* beside what its node has told; under lock */
+  last_error last_error; /* beside what its node has told; under lock */
   bool gone; /* the master's link has ended, to be closed by the next tick; or it is being closed */
-  work tallied; /* of what follows the service's totals know, as the next; under its lock */
-  edge_bytes *tallied_edges;
+  work_counts counted; /* of what follows the service's totals know, as the next; under its lock */
+  edge_bytes *counted_edges;
   char why[CLV_ERR_TEXT];
 };
 
@@ -76,7 +76,7 @@ struct clv_service {
   clv_wire_limits limits;
   clv_lane_acceptor acceptor;
   uint64_t started_ms;
-  uint64_t *credit;  /* [n_allow] what that identity's last HELLO grants; under lock */
+  uint64_t *credit;  /* [n_allow] what that identity's last Hello grants; under lock */
   uint64_t nameless; /* refused callers without an identity, as the audit has told */
   clv_account *total, **identities; /* [n_allow] */
   clv_turnstile *turnstile;
@@ -84,13 +84,13 @@ struct clv_service {
   uint64_t trimmed_ms; /* when that was; by clv_service_tick alone */
   bool draining;
   int64_t certificate_end;
-  trouble trouble, *troubles; /* of anybody; [n_allow] of that identity */
-  pthread_mutex_t lock;       /* the table, pem, draining, the certificate's end, troubles */
+  last_error last_error, *last_errors; /* of anybody; [n_allow] of that identity */
+  pthread_mutex_t lock; /* the table, pem, draining, the certificate's end, last_errors */
   session *sessions[MAX_SESSIONS];
   uint32_t n_sessions;
   /* For metrics, under lock too. */
   uint64_t reloads, failed_reloads, refused[REFUSALS];
-  work *ended;             /* [n_allow] of sessions that have ended */
+  work_counts *ended;      /* [n_allow] of sessions that have ended */
   edge_bytes *ended_edges; /* [1 + n_peers] the master's, then the peers' of worker.yaml */
 };
 
@@ -105,7 +105,7 @@ size_t clv_service_allow_index(const clv_service *s, const char *uri);
 /* A copy of the credentials in use, for dialling: a reload may come in between. */
 clv_code clv_service_pem(clv_service *s, clv_rpc_pem *ret, clv_err *err) CLV_USE_RESULT;
 void clv_service_pem_done(clv_rpc_pem *pem);
-/* Bytes of tensors that may be on their way to `uri`, as its last HELLO said. */
+/* Bytes of tensors that may be on their way to `uri`, as its last Hello said. */
 void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes);
 uint64_t clv_service_credit(clv_service *s, const char *uri);
 
@@ -139,11 +139,11 @@ void clv_session_links(session *s);
 clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) CLV_USE_RESULT;
 
 /* snapshot.c */
-void clv_session_note(session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
+void clv_session_set_last_error(session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
 /* One line in the log, which status shows as the last error of the session and of its owner. */
-void clv_session_report(session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
+void clv_session_log_error(session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
 /* The session is out of the table, its node still there. */
-void clv_session_leaves(session *s, const char *reason);
+void clv_session_keep_last_error(session *s, const char *reason);
 
 /* totals.c */
 /* Where an array of edges has the links with a peer: 0 for the master's, 1.. as worker.yaml lists
@@ -152,11 +152,11 @@ size_t clv_edge_of(const clv_worker_config *c, const char *peer);
 refusal clv_refusal_of(clv_code code);
 clv_code clv_totals_init(clv_service *s, clv_err *err) CLV_USE_RESULT;
 void clv_totals_done(clv_service *s);
-clv_code clv_session_tally_init(session *s, clv_err *err) CLV_USE_RESULT;
+clv_code clv_session_count_totals_init(session *s, clv_err *err) CLV_USE_RESULT;
 /* Under the service's lock: the totals know all that the session has done so far. */
-void clv_session_tally(session *s);
+void clv_session_count_totals(session *s);
 /* The same added to what is there: *w, and edges [1 + n_peers]. */
-void clv_session_work(session *s, work *w, edge_bytes *edges);
+void clv_session_add_work(session *s, work_counts *w, edge_bytes *edges);
 
 /* load.c */
 clv_code clv_session_load(session *s, const clv_wire_load_request *request,

@@ -56,7 +56,7 @@ static void peer_closed(void *user, clv_link *link, clv_code code, const char *t
   if (master && clv_packet_new(s->pool, CLV_ABORT, &p, &err) == CLV_OK) {
     char why[CLV_ERR_TEXT];
     snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer(link), text);
-    clv_session_note(s, "%s", why);
+    clv_session_set_last_error(s, "%s", why);
     clv_frame_set_failure(&p->frame, code == CLV_OK ? CLV_UNAVAILABLE : code, why,
                           clv_link_peer(link));
     if (clv_link_send(master, p, &err) != CLV_OK)

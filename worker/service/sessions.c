@@ -18,7 +18,7 @@ void clv_session_unref(session *s) {
   clv_seat_free(s->seat);
   for (uint32_t i = 0; i < s->n_peers; i++) free(s->peers[i]);
   free(s->peers);
-  free(s->tallied_edges);
+  free(s->counted_edges);
   clv_pool_unref(s->pool);
   __atomic_store_n(&s->service->freed, true, __ATOMIC_RELAXED);
   pthread_mutex_destroy(&s->lock);
@@ -99,7 +99,7 @@ void clv_session_close(session *s, const char *reason) {
   for (uint32_t i = 0; i < v->n_sessions && !mine; i++) {
     if (v->sessions[i] != s) continue;
     v->sessions[i] = v->sessions[--v->n_sessions];
-    clv_session_tally(s);
+    clv_session_count_totals(s);
     mine = true;
   }
   set_spin(v);
@@ -111,11 +111,11 @@ void clv_session_close(session *s, const char *reason) {
   pthread_mutex_unlock(&s->lock);
   clv_wire_close_reply c;
   clv_session_counts(s, &c);
-  clv_session_leaves(s, reason);
+  clv_session_keep_last_error(s, reason);
   if (s->node) clv_node_stop(s->node);
   if (s->computing) pthread_join(s->compute, NULL);
   pthread_mutex_lock(&v->lock);
-  clv_session_tally(s);
+  clv_session_count_totals(s);
   pthread_mutex_unlock(&v->lock);
   drop_links(s);
   clv_log_event(CLV_LOG_INFO, "audit",
@@ -203,7 +203,7 @@ static clv_code new_session(clv_service *v, const char *uri, const clv_wire_open
   pthread_mutex_init(&s->lock, NULL);
   clv_code code = open_account(s, err);
   if (code == CLV_OK) code = copy_peers(s, r, err);
-  if (code == CLV_OK) code = clv_session_tally_init(s, err);
+  if (code == CLV_OK) code = clv_session_count_totals_init(s, err);
   if (code != CLV_OK) {
     clv_session_unref(s);
     return code;
@@ -223,7 +223,7 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
   if (code != CLV_OK) {
     clv_log_event(CLV_LOG_WARN, "audit", "deny session=%s identity=%s reason=\"%s\"", r->name, uri,
                   err->text);
-    clv_service_note(v, uri, "session %s was refused: %s", r->name, err->text);
+    clv_service_set_last_error(v, uri, "session %s was refused: %s", r->name, err->text);
     return code;
   }
   *ret_granted = s->granted;

@@ -21,7 +21,7 @@ _Static_assert((int)MAX_SESSIONS == CLV_WIRE_SESSIONS, "a reply has room for all
 typedef struct clv_snapshot_memory {
   session *held[MAX_SESSIONS];
   uint32_t n_held;
-  trouble trouble, *troubles; /* [n_held], like the rest */
+  last_error last_error, *last_errors; /* [n_held], like the rest */
   clv_wire_session_status *sessions;
   clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES] */
   clv_wire_link_status *links;     /* [n_held * MAX_LINKS] */
@@ -30,54 +30,54 @@ typedef struct clv_snapshot_memory {
 /* ---- what went wrong ------------------------------------------------------------------------- */
 
 /* Texts come from peers and libraries and end on somebody's terminal. */
-static void note(trouble *t, const char *fmt, va_list ap) {
+static void set_error(last_error *t, const char *fmt, va_list ap) {
   vsnprintf(t->text, sizeof t->text, fmt, ap);
   clv_text_clean(t->text);
   t->at_ns = clv_now_ns();
 }
 
-void clv_session_note(session *s, const char *fmt, ...) {
+void clv_session_set_last_error(session *s, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
   pthread_mutex_lock(&s->lock);
-  note(&s->trouble, fmt, ap);
+  set_error(&s->last_error, fmt, ap);
   pthread_mutex_unlock(&s->lock);
   va_end(ap);
 }
 
-void clv_service_note(clv_service *s, const char *identity, const char *fmt, ...) {
+void clv_service_set_last_error(clv_service *s, const char *identity, const char *fmt, ...) {
   const clv_allow_spec *a = identity ? clv_service_allowed(s, identity) : NULL;
   va_list ap;
   va_start(ap, fmt);
   pthread_mutex_lock(&s->lock);
-  note(&s->trouble, fmt, ap);
-  if (a) s->troubles[a - s->config->allow] = s->trouble;
+  set_error(&s->last_error, fmt, ap);
+  if (a) s->last_errors[a - s->config->allow] = s->last_error;
   pthread_mutex_unlock(&s->lock);
   va_end(ap);
 }
 
-void clv_session_report(session *s, const char *fmt, ...) {
+void clv_session_log_error(session *s, const char *fmt, ...) {
   char text[CLV_ERR_TEXT];
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
   clv_log(CLV_LOG_WARN, "session %s: %s", s->name, text);
-  clv_session_note(s, "%s", text);
-  clv_service_note(s->service, s->owner, "session %s: %s", s->name, text);
+  clv_session_set_last_error(s, "%s", text);
+  clv_service_set_last_error(s->service, s->owner, "session %s: %s", s->name, text);
 }
 
-static clv_wire_trouble trouble_of(const trouble *t, uint64_t now) {
-  if (!t->at_ns) return (clv_wire_trouble){.text = ""};
-  return (clv_wire_trouble){t->text, (now - CLV_MIN(t->at_ns, now)) / 1000000u};
+static clv_wire_trouble wire_error_of(const last_error *e, uint64_t now) {
+  if (!e->at_ns) return (clv_wire_trouble){.text = ""};
+  return (clv_wire_trouble){.text = e->text, .age_ms = (now - CLV_MIN(e->at_ns, now)) / 1000000u};
 }
 
 /* The later one of what the session and its node had to say. */
-static void last_trouble(session *s, clv_session_node *node, trouble *ret) {
+static void latest_error(session *s, clv_session_node *node, last_error *ret) {
   clv_node_failure f = {0};
   if (node) clv_node_last_failure(node, &f);
   pthread_mutex_lock(&s->lock);
-  *ret = s->trouble;
+  *ret = s->last_error;
   pthread_mutex_unlock(&s->lock);
   if (!f.count || f.at_ns < ret->at_ns) return;
   ret->at_ns = f.at_ns;
@@ -86,14 +86,15 @@ static void last_trouble(session *s, clv_session_node *node, trouble *ret) {
 
 /* A master that is refused something, for a quota say, often goes at once: then why it went is what
  * stays. That a link to a peer has ended is no reason: so it does when all is well. */
-void clv_session_leaves(session *s, const char *reason) {
+void clv_session_keep_last_error(session *s, const char *reason) {
   clv_node_failure f = {0};
   pthread_mutex_lock(&s->lock);
   clv_session_node *node = s->node;
   pthread_mutex_unlock(&s->lock);
   if (node) clv_node_last_failure(node, &f);
   if (f.count && clv_now_ns() - f.at_ns < LATELY_NS)
-    clv_service_note(s->service, s->owner, "session %s: %s; then %s", s->name, f.text, reason);
+    clv_service_set_last_error(s->service, s->owner, "session %s: %s; then %s", s->name, f.text,
+                               reason);
 }
 
 /* ---- links ----------------------------------------------------------------------------------- */
@@ -185,7 +186,7 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
 }
 
 /* out->modules and out->links have room; a node lives as long as its session. */
-static void fill_session(session *s, uint64_t now, trouble *t, clv_wire_session_status *out) {
+static void fill_session(session *s, uint64_t now, last_error *t, clv_wire_session_status *out) {
   held_link links[MAX_LINKS];
   out->session = s->id;
   out->epoch = s->epoch;
@@ -205,20 +206,20 @@ static void fill_session(session *s, uint64_t now, trouble *t, clv_wire_session_
     add_link(out, &links[i]);
     clv_link_unref(links[i].link);
   }
-  last_trouble(s, node, t);
-  out->last_error = trouble_of(t, now);
+  latest_error(s, node, t);
+  out->last_error = wire_error_of(t, now);
 }
 
 static clv_code fill_sessions(memory *m, uint64_t now, clv_err *err) {
   size_t n = m->n_held;
-  CLV_TRY(clv_alloc(n, sizeof *m->troubles, &m->troubles, err));
+  CLV_TRY(clv_alloc(n, sizeof *m->last_errors, &m->last_errors, err));
   CLV_TRY(clv_alloc(n, sizeof *m->sessions, &m->sessions, err));
   CLV_TRY(clv_alloc(n * CLV_WIRE_MODULES, sizeof *m->modules, &m->modules, err));
   CLV_TRY(clv_alloc(n * MAX_LINKS, sizeof *m->links, &m->links, err));
   for (size_t i = 0; i < n; i++) {
     m->sessions[i].modules = m->modules + i * CLV_WIRE_MODULES;
     m->sessions[i].links = m->links + i * MAX_LINKS;
-    fill_session(m->held[i], now, &m->troubles[i], &m->sessions[i]);
+    fill_session(m->held[i], now, &m->last_errors[i], &m->sessions[i]);
   }
   return CLV_OK;
 }
@@ -241,9 +242,9 @@ static void collect(clv_service *v, const clv_allow_spec *viewer, const char *ur
   out->draining = v->draining;
   out->certificate_ends = (uint64_t)CLV_MAX(v->certificate_end, (int64_t)0);
   if (out->sees_all)
-    m->trouble = v->trouble;
+    m->last_error = v->last_error;
   else if (viewer)
-    m->trouble = v->troubles[viewer - v->config->allow];
+    m->last_error = v->last_errors[viewer - v->config->allow];
   pthread_mutex_unlock(&v->lock);
 }
 
@@ -291,7 +292,7 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   CLV_TRY(fill_sessions(now.memory, at, err));
   out->n_sessions = now.memory->n_held;
   out->sessions = now.memory->sessions;
-  out->last_error = trouble_of(&now.memory->trouble, at);
+  out->last_error = wire_error_of(&now.memory->last_error, at);
   fill_worker(v, at, out);
   clv_rpc_server_count(v->server, &now.calls);
   clv_tls_handshakes_count(true, &now.callers);
@@ -309,7 +310,7 @@ void clv_service_snapshot_done(clv_service_snapshot *snapshot) {
   memory *m = snapshot->memory;
   if (!m) return;
   for (uint32_t i = 0; i < m->n_held; i++) clv_session_unref(m->held[i]);
-  free(m->troubles);
+  free(m->last_errors);
   free(m->sessions);
   free(m->modules);
   free(m->links);

@@ -23,7 +23,7 @@ static void add_link(clv_link *link, edge_bytes *edge) {
   edge->out += c.bytes_out;
 }
 
-static void add_modules(clv_session_node *node, work *w) {
+static void add_modules(clv_session_node *node, work_counts *w) {
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     clv_module_counts c;
     clv_module *module = clv_node_module(node, i);
@@ -36,7 +36,7 @@ static void add_modules(clv_session_node *node, work *w) {
   }
 }
 
-void clv_session_work(session *s, work *w, edge_bytes *edges) {
+void clv_session_add_work(session *s, work_counts *w, edge_bytes *edges) {
   pthread_mutex_lock(&s->lock);
   add_link(s->master, &edges[0]);
   for (uint32_t i = 0; i < s->n_out; i++)
@@ -58,29 +58,29 @@ static void move(uint64_t *total, uint64_t now, uint64_t *known) {
   *known = now;
 }
 
-void clv_session_tally(session *s) {
+void clv_session_count_totals(session *s) {
   clv_service *v = s->service;
-  edge_bytes *edges = s->tallied_edges + 1 + v->config->n_peers; /* the array's second half */
+  edge_bytes *edges = s->counted_edges + 1 + v->config->n_peers; /* the array's second half */
   size_t n = 1 + v->config->n_peers;
-  work w = {0};
+  work_counts w = {0};
   memset(edges, 0, n * sizeof *edges);
-  clv_session_work(s, &w, edges);
+  clv_session_add_work(s, &w, edges);
   for (size_t i = 0; i < n; i++) {
-    move(&v->ended_edges[i].in, edges[i].in, &s->tallied_edges[i].in);
-    move(&v->ended_edges[i].out, edges[i].out, &s->tallied_edges[i].out);
+    move(&v->ended_edges[i].in, edges[i].in, &s->counted_edges[i].in);
+    move(&v->ended_edges[i].out, edges[i].out, &s->counted_edges[i].out);
   }
-  work *total = &v->ended[s->allowed];
-  move(&total->forwards, w.forwards, &s->tallied.forwards);
-  move(&total->backwards, w.backwards, &s->tallied.backwards);
-  move(&total->steps, w.steps, &s->tallied.steps);
-  move(&total->compute_ns, w.compute_ns, &s->tallied.compute_ns);
-  move(&total->idle_ns, w.idle_ns, &s->tallied.idle_ns);
-  move(&total->turn_ns, w.turn_ns, &s->tallied.turn_ns);
+  work_counts *total = &v->ended[s->allowed];
+  move(&total->forwards, w.forwards, &s->counted.forwards);
+  move(&total->backwards, w.backwards, &s->counted.backwards);
+  move(&total->steps, w.steps, &s->counted.steps);
+  move(&total->compute_ns, w.compute_ns, &s->counted.compute_ns);
+  move(&total->idle_ns, w.idle_ns, &s->counted.idle_ns);
+  move(&total->turn_ns, w.turn_ns, &s->counted.turn_ns);
 }
 
-clv_code clv_session_tally_init(session *s, clv_err *err) {
+clv_code clv_session_count_totals_init(session *s, clv_err *err) {
   size_t n = 1 + s->service->config->n_peers;
-  return clv_alloc(2 * n, sizeof *s->tallied_edges, &s->tallied_edges, err);
+  return clv_alloc(2 * n, sizeof *s->counted_edges, &s->counted_edges, err);
 }
 
 refusal clv_refusal_of(clv_code code) {

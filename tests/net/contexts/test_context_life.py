@@ -172,7 +172,7 @@ def weights_that_changed_between_forward_and_backward_are_refused():
 
 
 @suite.test
-def what_is_wrong_is_refused_and_the_session_goes_on():
+def what_is_wrong_is_refused_and_the_session_continues():
     r = random.Random(18)
     with one_module() as w:
         x = randoms(r, N, D)

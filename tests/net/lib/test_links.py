@@ -214,7 +214,7 @@ class LinkProgram(Running):
 
 
 @suite.test
-def a_link_that_is_never_idle_goes_on():
+def a_link_that_is_never_idle_continues():
     """Every 10 s the window closes for a moment, to see the way when it is empty; what is on its
     way then may be more than the window, and nobody may have been asked whether it has come."""
     with Cluster(1) as c, LinkProgram("serve", c.certs, "w1") as serve, \

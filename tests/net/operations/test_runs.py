@@ -367,7 +367,7 @@ def agree(name, folder):
 
 
 @suite.test
-def event_files_say_what_the_run_did():
+def event_files_show_what_the_run_did():
     read, about = agree("finished", path("finished", "tensorboard"))
     assert sorted(read["train/loss"]) == list(range(1, 13)) and sorted(read["test/loss"]) == [12]
     assert all(v > 64 * 16 * 4 for v in read["pace/bytes_up"].values()), read["pace/bytes_up"]

@@ -71,7 +71,7 @@ def refused(stages, says):
 
 
 @suite.test
-def wrong_cuts_say_what_to_write():
+def wrong_cuts_name_what_to_write():
     refused([("master", "conv1..layer2.1.bn1"), ("w1", "layer2.1.relu1..fc")],
             r"wrong.yaml:\d+:\d+: stage 's0' ends inside block 'layer2.1'.* end it with layer2.0 or layer2\n")
     refused([("master", "conv1..layer2"), ("w1", "layer4..fc")],

@@ -5,7 +5,7 @@
 #include "tests/unit/models/models_test.h"
 
 /* Names and numbers, blocks within blocks and single names say the same. */
-static void ways_to_say_it(void **state) {
+static void ways_to_write_it(void **state) {
   (void)state;
   static const char *const same[][3] = {
       {"conv1..layer1", "layer2", "layer3..fc"},
@@ -67,7 +67,7 @@ static void cuts_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(ways_to_say_it),
+      cmocka_unit_test(ways_to_write_it),
       cmocka_unit_test(cuts_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,8 +41,8 @@ static void between(void **state) {
   } rows[] = {{99, 10}, {16, 10}, {12, 8}, {8, 6}, {5, 3}, {2, 0}, {1, 0}};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(rows); i++)
-    assert_true(clv_between(size, value, 3, rows[i].at) == rows[i].want);
-  assert_true(clv_between(size, value, 1, 3) == 10);
+    assert_true(clv_interpolate(size, value, 3, rows[i].at) == rows[i].want);
+  assert_true(clv_interpolate(size, value, 1, 3) == 10);
 }
 
 int main(void) {

@@ -196,7 +196,7 @@ static void a_peer_that_waits_itself(void **state) {
   says(&second[0], "stage s2 waits for s1 on worker-1 90 %, which itself waits for the master");
 }
 
-static void a_wait_that_goes_on(void **state) {
+static void a_wait_in_progress(void **state) {
   (void)state;
   first.calls_waiting = 3;
   says(&first, "waiting 100 %: nothing has come, 3 calls wait for values");
@@ -287,7 +287,7 @@ int main(void) {
       TEST(a_busy_stage),
       TEST(a_module_of_a_program),
       TEST(a_peer_that_waits_itself),
-      TEST(a_wait_that_goes_on),
+      TEST(a_wait_in_progress),
       TEST(its_turn),
       TEST(the_turns_of_many),
       TEST(nonsense),

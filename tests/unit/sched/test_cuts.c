@@ -86,7 +86,7 @@ static void try_from(brute *b, clv_sched_split *split, uint32_t cut, uint32_t fr
     double best = INFINITY;
     split->last[cut] = p->n_layers - 1;
     for (split->choice = 0; split->choice < p->n_micros; split->choice++) {
-      ok(clv_sched_split_judge(p, split, err));
+      ok(clv_sched_split_evaluate(p, split, err));
       best = fmin(best, split->seconds);
     }
     keep(b, best);
@@ -198,7 +198,7 @@ static void test_too_many(void **state) {
   assert_true(n > 0 && !report.complete && report.possible > 500000000);
   clv_sched_split even = {.choice = 0};
   for (uint32_t i = 0; i < 8; i++) even.last[i] = 8 * i + 7;
-  ok(clv_sched_split_judge(&p, &even, err));
+  ok(clv_sched_split_evaluate(&p, &even, err));
   assert_true(found[0].seconds <= even.seconds);
   /* No cut can move any more. */
   for (uint32_t cut = 0; cut < 7; cut++)
@@ -207,7 +207,7 @@ static void test_too_many(void **state) {
       other.last[cut] += (uint32_t)by;
       if (other.last[cut] == other.last[cut + 1]) continue;
       if (cut ? other.last[cut] == other.last[cut - 1] : other.last[cut] > 63) continue;
-      ok(clv_sched_split_judge(&p, &other, err));
+      ok(clv_sched_split_evaluate(&p, &other, err));
       assert_true(other.seconds >= found[0].seconds);
     }
 }

@@ -26,7 +26,7 @@ typedef struct stage_times {
   uint64_t forwards, backwards;
 } stage_times;
 
-struct clv_observer {
+struct clv_profiler {
   clv_trace *trace;
   bool profile;
   uint32_t rounds;
@@ -47,7 +47,7 @@ static int by_node_and_time(const void *a, const void *b) {
 }
 
 /* The arrival at another node of what `out` sent off; NULL when nobody noted it. */
-static const cleave_event *arrival_of(const watch *w, const cleave_event *out) {
+static const cleave_event *arrival_of(const sampler *w, const cleave_event *out) {
   cleave_event_kind in =
       out->kind == CLEAVE_EVENT_VALUE_OUT ? CLEAVE_EVENT_VALUE_IN : CLEAVE_EVENT_GRADIENT_IN;
   for (size_t i = 0; i < w->n_events; i++) {
@@ -71,7 +71,7 @@ static const struct {
     [CLEAVE_EVENT_GRADIENT_OUT] = {"gradient ", "gradient"},
 };
 
-static void trace_event(clv_trace *trace, const clv_trainer *t, const clv_layout *l,
+static void trace_event(clv_trace *trace, const clv_trainer *t, const clv_placed_schedule *l,
                         const cleave_event *e) {
   char name[64];
   clv_trace_slice s = {.name = name,
@@ -82,25 +82,26 @@ static void trace_event(clv_trace *trace, const clv_trainer *t, const clv_layout
                        .end_ns = e->end_ns,
                        .bytes = e->bytes,
                        .version = e->version};
-  if (!kinds[e->kind].letter || !clv_watch_locate(t, l, e, &s.stage, &s.micro_batch)) return;
+  if (!kinds[e->kind].letter || !clv_sampler_locate(t, l, e, &s.stage, &s.micro_batch)) return;
   const char *stage = s.stage < t->b->n_stages ? t->config->stages[s.stage].name : "loss";
   snprintf(name, sizeof name, "%s%u %.40s", kinds[e->kind].letter, s.micro_batch, stage);
   if (computes(e)) {
     clv_trace_compute(trace, &s);
     return;
   }
-  const cleave_event *in = arrival_of(&t->watch, e);
+  const cleave_event *in = arrival_of(&t->sampler, e);
   if (!in) return;
   s.end_ns = in->begin_ns;
   clv_trace_transfer(trace, &s);
 }
 
-static void trace_round(clv_observer *o, const clv_trainer *t, const clv_layout *l) {
+static void trace_round(clv_profiler *o, const clv_trainer *t, const clv_placed_schedule *l) {
   const char *name;
   for (uint32_t i = 0; !o->named && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
     clv_trace_node(o->trace, i, name);
   o->named = true;
-  for (size_t i = 0; i < t->watch.n_events; i++) trace_event(o->trace, t, l, &t->watch.events[i]);
+  for (size_t i = 0; i < t->sampler.n_events; i++)
+    trace_event(o->trace, t, l, &t->sampler.events[i]);
 }
 
 /* ---- profile --------------------------------------------------------------------------------- */
@@ -118,20 +119,20 @@ static const cleave_event *awaited(const clv_trainer *t, const cleave_event *e, 
   if (e->kind > CLEAVE_EVENT_INPUT || (forward && !stage)) return NULL;
   uint64_t id = t->references[micro_batch * stages + stage - forward].id;
   cleave_event_kind out = forward ? CLEAVE_EVENT_VALUE_OUT : CLEAVE_EVENT_GRADIENT_OUT;
-  for (size_t i = 0; i < t->watch.n_events; i++) {
-    const cleave_event *x = &t->watch.events[i];
+  for (size_t i = 0; i < t->sampler.n_events; i++) {
+    const cleave_event *x = &t->sampler.events[i];
     if (x->kind == out && x->reference.id == id && x->node != e->node) return x;
   }
   return NULL;
 }
 
-static void add_gap(node_times *n, const clv_trainer *t, const clv_layout *l, uint64_t from,
-                    const cleave_event *e) {
+static void add_gap(node_times *n, const clv_trainer *t, const clv_placed_schedule *l,
+                    uint64_t from, const cleave_event *e) {
   uint32_t stage, micro_batch;
   const cleave_event *out = NULL, *in = NULL;
   double gap = overlap(from, e->begin_ns, from, e->begin_ns);
-  if (clv_watch_locate(t, l, e, &stage, &micro_batch)) out = awaited(t, e, stage, micro_batch);
-  if (out) in = arrival_of(&t->watch, out);
+  if (clv_sampler_locate(t, l, e, &stage, &micro_batch)) out = awaited(t, e, stage, micro_batch);
+  if (out) in = arrival_of(&t->sampler, out);
   double network = in ? overlap(from, e->begin_ns, out->begin_ns, in->begin_ns) : 0;
   double peer = out ? overlap(from, e->begin_ns, 0, out->begin_ns) : 0;
   n->network += network;
@@ -148,7 +149,7 @@ static void add_stage(stage_times *s, const cleave_event *e) {
 }
 
 /* From the first thing that is computed anywhere to the last. */
-static void span_of(const watch *w, uint64_t *ret_begin, uint64_t *ret_end) {
+static void span_of(const sampler *w, uint64_t *ret_begin, uint64_t *ret_end) {
   *ret_begin = UINT64_MAX;
   *ret_end = 0;
   for (size_t i = 0; i < w->n_events; i++) {
@@ -158,8 +159,8 @@ static void span_of(const watch *w, uint64_t *ret_begin, uint64_t *ret_end) {
   }
 }
 
-static void profile_round(clv_observer *o, clv_trainer *t, const clv_layout *l) {
-  watch *w = &t->watch;
+static void profile_round(clv_profiler *o, clv_trainer *t, const clv_placed_schedule *l) {
+  sampler *w = &t->sampler;
   uint64_t begin, end, last = 0;
   uint32_t stage, micro_batch, node = UINT32_MAX;
   span_of(w, &begin, &end);
@@ -175,7 +176,7 @@ static void profile_round(clv_observer *o, clv_trainer *t, const clv_layout *l) 
     if (e->begin_ns > last) add_gap(n, t, l, last, e);
     n->busy += (double)(e->end_ns - e->begin_ns) * 1e-9;
     last = CLV_MAX(last, e->end_ns);
-    if (e->kind != CLEAVE_EVENT_STEP && clv_watch_locate(t, l, e, &stage, &micro_batch))
+    if (e->kind != CLEAVE_EVENT_STEP && clv_sampler_locate(t, l, e, &stage, &micro_batch))
       add_stage(&o->stage[stage], e);
   }
 }
@@ -188,7 +189,7 @@ static int by_time(const void *a, const void *b) {
 }
 
 /* How long some other node computed in [from, to); the events are in the order of time. */
-static double others_compute(const watch *w, uint64_t from, uint64_t to) {
+static double others_compute(const sampler *w, uint64_t from, uint64_t to) {
   double seconds = 0;
   for (size_t i = 0; i < w->n_events && w->events[i].begin_ns < to; i++) {
     const cleave_event *e = &w->events[i];
@@ -201,24 +202,24 @@ static double others_compute(const watch *w, uint64_t from, uint64_t to) {
 
 /* Before what `e` waits for has left its maker, either somebody computes or tensors are on their
  * way to somebody who will. */
-static void add_wait(const clv_trainer *t, const clv_layout *l, uint64_t from,
+static void add_wait(const clv_trainer *t, const clv_placed_schedule *l, uint64_t from,
                      const cleave_event *e, clv_waits *ret) {
   uint32_t stage, micro_batch;
   const cleave_event *out = NULL, *in = NULL;
   uint64_t to = e->begin_ns;
-  if (clv_watch_locate(t, l, e, &stage, &micro_batch)) out = awaited(t, e, stage, micro_batch);
-  if (out) in = arrival_of(&t->watch, out);
+  if (clv_sampler_locate(t, l, e, &stage, &micro_batch)) out = awaited(t, e, stage, micro_batch);
+  if (out) in = arrival_of(&t->sampler, out);
   double gap = overlap(from, to, from, to);
   double travels = in ? overlap(from, to, out->begin_ns, in->begin_ns) : 0;
   double made = out ? overlap(from, to, 0, out->begin_ns) : 0;
-  double computed = made > 0 ? others_compute(&t->watch, from, CLV_MIN(to, out->begin_ns)) : 0;
+  double computed = made > 0 ? others_compute(&t->sampler, from, CLV_MIN(to, out->begin_ns)) : 0;
   ret->peer += computed;
   ret->network += travels + made - computed;
   ret->own += gap - travels - made;
 }
 
-void clv_watch_waits(clv_trainer *t, const clv_layout *l, clv_waits *ret) {
-  watch *w = &t->watch;
+void clv_sampler_waits(clv_trainer *t, const clv_placed_schedule *l, clv_waits *ret) {
+  sampler *w = &t->sampler;
   uint64_t begin, end, last;
   *ret = (clv_waits){0};
   if (w->n_events > MOST_EVENTS) return;
@@ -237,8 +238,8 @@ void clv_watch_waits(clv_trainer *t, const clv_layout *l, clv_waits *ret) {
   ret->network += overlap(last, end, last, end) - computed;
 }
 
-static void observe(void *user, clv_trainer *t, const clv_layout *l) {
-  clv_observer *o = user;
+static void profile_sampled(void *user, clv_trainer *t, const clv_placed_schedule *l) {
+  clv_profiler *o = user;
   if (o->trace) trace_round(o, t, l);
   if (o->profile) profile_round(o, t, l);
 }
@@ -266,7 +267,7 @@ static uint32_t per_rank(const clv_trainer *t) {
   return most;
 }
 
-static void text_stages(const clv_observer *o, const clv_trainer *t, clv_bytes *out) {
+static void text_stages(const clv_profiler *o, const clv_trainer *t, clv_bytes *out) {
   clv_bytes_printf(out, "%-16s %-12s %12s %12s\n", "stage", "at", "forward", "backward");
   for (uint32_t i = 0; i <= t->b->n_stages; i++) {
     const stage_times *s = &o->stage[i];
@@ -279,7 +280,7 @@ static void text_stages(const clv_observer *o, const clv_trainer *t, clv_bytes *
   }
 }
 
-void clv_observer_text(const clv_observer *o, const clv_trainer *t, clv_bytes *out) {
+void clv_profiler_text(const clv_profiler *o, const clv_trainer *t, clv_bytes *out) {
   const char *name;
   uint32_t rounds = o->rounds - CLV_MIN(o->rounds, (uint32_t)WARM_ROUNDS), ranks = 0;
   double busy = 0;
@@ -316,29 +317,29 @@ void clv_observer_text(const clv_observer *o, const clv_trainer *t, clv_bytes *o
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-clv_code clv_observer_new(const char *trace, bool profile, clv_observer **ret, clv_err *err) {
-  clv_observer *o;
+clv_code clv_profiler_new(const char *trace, bool profile, clv_profiler **ret, clv_err *err) {
+  clv_profiler *o;
   CLV_TRY(clv_alloc(1, sizeof *o, &o, err));
   o->profile = profile;
   clv_code code = trace ? clv_trace_open(trace, &o->trace, err) : CLV_OK;
   if (code != CLV_OK) {
-    clv_observer_free(o);
+    clv_profiler_free(o);
     return code;
   }
   *ret = o;
   return CLV_OK;
 }
 
-void clv_observer_attach(clv_observer *o, clv_trainer *t) {
-  t->watch.sink = observe;
-  t->watch.sink_user = o;
+void clv_profiler_attach(clv_profiler *o, clv_trainer *t) {
+  t->sampler.sink = profile_sampled;
+  t->sampler.sink_user = o;
 }
 
-clv_code clv_observer_finish(clv_observer *o, clv_err *err) {
+clv_code clv_profiler_finish(clv_profiler *o, clv_err *err) {
   return clv_trace_close(clv_steal(&o->trace), err);
 }
 
-void clv_observer_free(clv_observer *o) {
+void clv_profiler_free(clv_profiler *o) {
   clv_err ignored;
   if (!o) return;
   (void)!clv_trace_close(o->trace, &ignored); /* what an interrupted run has is worth reading */
