@@ -22,7 +22,7 @@ $(call layer, common/cli)
 # numbers as text for Prometheus, one table of them per program
 $(call layer, common/metrics)
 
-# a port with a few pages of text: bounded connections, memory, time
+# a port that serves a few texts: bounded connections, memory, time
 $(call layer, common/http,, microhttpd $(SOCKETS), -lmicrohttpd)
 
 # dtype, shape, counted storage, views
@@ -90,7 +90,7 @@ $(call layer, master/history, common/tensor common/weights master/report)
 # the gate for what is sent
 $(call layer, master/api, $(ENGINE))
 
-# what is known before anything runs: blueprint, layouts of schedules, descriptions, suggested cuts
+# what is known before anything runs: blueprint, schedules as positions, descriptions, suggested cuts
 $(call layer, master/plan, common/tensor common/sched common/config common/weights kernels \
   common/graph common/models master/data master/api)
 
