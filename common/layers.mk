@@ -90,7 +90,7 @@ $(call layer, master/history, common/tensor common/weights master/report)
 # the gate for what is sent
 $(call layer, master/api, $(ENGINE))
 
-# what is known before anything runs: blueprint, schedules as positions, descriptions, suggested cuts
+# what is known before anything runs: blueprint, placed schedules, descriptions, suggested cuts
 $(call layer, master/plan, common/tensor common/sched common/config common/weights kernels \
   common/graph common/models master/data master/api)
 
