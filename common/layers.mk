@@ -22,7 +22,7 @@ $(call layer, common/cli)
 # numbers as text for Prometheus, one table of them per program
 $(call layer, common/metrics)
 
-# a port with a few pages of text: bounded connections, memory, time
+# a port that serves a few texts: bounded connections, memory, time
 $(call layer, common/http,, microhttpd $(SOCKETS), -lmicrohttpd)
 
 # dtype, shape, counted storage, views
