@@ -266,7 +266,7 @@ static void assert_classes(const clv_tensor *y, size_t n) {
 static void fashion_mnist(void **state) {
   (void)state;
   if (access(FASHION "train-images-idx3-ubyte.gz", R_OK) != 0) {
-    print_message("skip: dataset-fashion-mnist is not installed\n");
+    print_message("because dataset-fashion-mnist is not installed\n");
     skip();
   }
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL, *tx = NULL, *ty = NULL;

@@ -9,7 +9,9 @@
 
 static bool lacks_bf16(void) {
   clv_err why;
-  return clv_backend_cpu()->check_bf16(&why) != CLV_OK;
+  if (clv_backend_cpu()->check_bf16(&why) == CLV_OK) return false;
+  print_message("because %s\n", why.text);
+  return true;
 }
 
 /* Less than half of bf16's last place is off: what it holds exactly stays. */

@@ -398,7 +398,10 @@ static void show_keeps_out_on_failure(void **state) {
 
 static void openssl_agrees(void **state) {
   (void)state;
-  if (!have_openssl()) skip();
+  if (!have_openssl()) {
+    print_message("because openssl(1) is not installed\n");
+    skip();
+  }
   issue(full("judged"));
   char command[600];
   for (int i = 0; i < 2; i++) {

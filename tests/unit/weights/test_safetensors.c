@@ -513,7 +513,7 @@ static const char python_check[] =
 static void python_cross_check(void **state) {
   (void)state;
   if (system("/usr/bin/python3 -c 'import numpy' 2>/dev/null") != 0) {
-    print_message("skip: /usr/bin/python3 has no numpy\n");
+    print_message("because /usr/bin/python3 has no numpy\n");
     skip();
   }
   clv_weights_tensor t[] = SOME_TENSORS;

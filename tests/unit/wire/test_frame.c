@@ -543,11 +543,11 @@ static void failure_texts_are_made_acceptable(void **state) {
 static void python_reads_and_writes_frames(void **state) {
   (void)state;
   if (system("protoc --version >/dev/null 2>&1") != 0) {
-    print_message("skipped: no protoc\n");
+    print_message("because there is no protoc\n");
     skip();
   }
   if (system("/usr/bin/python3 -c 'import google.protobuf' 2>/dev/null") != 0) {
-    print_message("skipped: no python3-protobuf\n");
+    print_message("because there is no python3-protobuf\n");
     skip();
   }
   char folder[] = "/tmp/clv-wire-XXXXXX", path[64], command[256];
