@@ -78,7 +78,7 @@ def hello_says_who_and_what():
             c.hello(protocol=1)
             raise AssertionError("protocol 1 was accepted")
         except grpc.RpcError as e:
-            assert e.code() == grpc.StatusCode.UNIMPLEMENTED and "1" in e.details() and "4" in e.details()
+            assert e.code() == grpc.StatusCode.UNIMPLEMENTED and "1" in e.details() and "5" in e.details()
 
 
 def two_calls(w, weights, step, r):
