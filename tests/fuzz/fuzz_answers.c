@@ -13,6 +13,7 @@
 #include "common/dist/link_int.h"
 #include "master/api/api_int.h"
 #include "tests/fuzz/fuzz_frame.h"
+#include "tests/fuzz/never.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -62,9 +63,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
   (void)argc, (void)argv;
   show = getenv("CLEAVE_FUZZ_SHOW") != NULL;
   clv_log_set(CLV_LOG_ERROR, false);
-  if (clv_session_config_parse("/s.yaml", session_text, sizeof session_text - 1, NULL, &config,
-                               NULL) != CLV_OK)
-    abort();
+  NEVER(clv_session_config_parse("/s.yaml", session_text, sizeof session_text - 1, NULL, &config,
+                                 NULL) != CLV_OK);
   return atexit(free_config);
 }
 
@@ -129,13 +129,12 @@ bool __wrap_clv_node_help(clv_session_node *n, uint64_t until_ns) {
 /* ---- the program ----------------------------------------------------------------------------- */
 
 static void must(cleave_status status, const cleave_error *e) {
-  if (status == CLEAVE_OK) return;
-  fprintf(stderr, "%s\n", e->text);
-  abort();
+  if (status != CLEAVE_OK) fprintf(stderr, "%s\n", e->text);
+  NEVER(status != CLEAVE_OK);
 }
 
 static bool went(cleave_status status, const cleave_error *e) {
-  if (status != CLEAVE_OK && !e->text[0]) abort();
+  NEVER(status != CLEAVE_OK && !e->text[0]);
   if (status != CLEAVE_OK && show) fprintf(stderr, "%s\n", e->text);
   return status == CLEAVE_OK;
 }
@@ -149,9 +148,8 @@ static void connect_worker(program *g) {
                         .send_credit = 1 << 20,
                         .events = {.user = g, .on_packet = on_packet, .on_closed = on_closed}};
   *p = (peer){.runtime = g->rt, .index = 1, .name = "w1", .spec = &config->workers[0]};
-  if (clv_link_new(&o, &p->link, &err) != CLV_OK ||
-      clv_node_peer(g->rt->node, "w1", p->link, &err) != CLV_OK)
-    abort();
+  NEVER(clv_link_new(&o, &p->link, &err) != CLV_OK ||
+        clv_node_peer(g->rt->node, "w1", p->link, &err) != CLV_OK);
   p->limits = clv_wire_limits_default();
   g->link = p->link;
   g->rt->n_peers = 2;
@@ -159,7 +157,7 @@ static void connect_worker(program *g) {
 
 static void on_event(void *user, cleave_context context, const cleave_event *event) {
   (void)user;
-  if (!context.id || !event->kind || event->kind >= CLEAVE_EVENT_KINDS || event->node != 1) abort();
+  NEVER(!context.id || !event->kind || event->kind >= CLEAVE_EVENT_KINDS || event->node != 1);
 }
 
 /* The worker's module counts as loaded: what loading answers is another target's. */

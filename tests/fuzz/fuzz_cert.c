@@ -5,6 +5,7 @@
  * what `certs show` makes of a certificate is printable too, or the target stops.
  */
 #include "common/tls/tls.h"
+#include "tests/fuzz/never.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,15 +20,14 @@ enum { FILES = 3, PATH_LEN = 40 };
 
 static void check(const char *uri) {
   const char *colon = strstr(uri, "://");
-  if (!colon || colon == uri || strlen(uri) >= CLV_TLS_URI_LEN) abort();
-  for (const char *p = uri; *p; p++)
-    if (*p <= 0x20 || *p >= 0x7f) abort();
+  NEVER(!colon || colon == uri || strlen(uri) >= CLV_TLS_URI_LEN);
+  for (const char *p = uri; *p; p++) NEVER(*p <= 0x20 || *p >= 0x7f);
 }
 
 /* A file of the given text that only its owner can read, until it is closed. */
 static int file_of(const char *text, size_t len, char path[PATH_LEN]) {
   int fd = memfd_create("fuzz", MFD_CLOEXEC);
-  if (fd < 0 || fchmod(fd, 0600) != 0 || write(fd, text, len) != (ssize_t)len) abort();
+  NEVER(fd < 0 || fchmod(fd, 0600) != 0 || write(fd, text, len) != (ssize_t)len);
   snprintf(path, PATH_LEN, "/proc/self/fd/%d", fd);
   return fd;
 }
@@ -41,19 +41,19 @@ static void check_uri(const char *pem) {
 
 static void check_shown(const char *path, bool json) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
-  if (clv_tls_show(path, &out, json, NULL) != CLV_OK && out.len) abort();
+  NEVER(clv_tls_show(path, &out, json, NULL) != CLV_OK && out.len);
   for (size_t i = 0; i < out.len; i++)
-    if (out.data[i] != '\n' && (out.data[i] < 0x20 || out.data[i] >= 0x7f)) abort();
+    NEVER(out.data[i] != '\n' && (out.data[i] < 0x20 || out.data[i] >= 0x7f));
 }
 
 static void check_identity(char path[FILES][PATH_LEN]) {
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *identity = NULL;
   clv_err err = {0};
   clv_code code = clv_tls_identity_load(path[0], path[1], path[2], &identity, &err);
-  if ((code == CLV_OK) != (identity != NULL) || (code != CLV_OK && !err.text[0])) abort();
+  NEVER((code == CLV_OK) != (identity != NULL) || (code != CLV_OK && !err.text[0]));
   if (!identity) return;
   check(identity->uri);
-  if (!(identity->usage & (CLV_TLS_CLIENT | CLV_TLS_SERVER))) abort();
+  NEVER(!(identity->usage & (CLV_TLS_CLIENT | CLV_TLS_SERVER)));
   (void)!clv_tls_identity_require(identity, CLV_TLS_SERVER, &err);
   (void)clv_tls_identity_days_left(identity);
 }

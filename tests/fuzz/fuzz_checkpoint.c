@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/weights/weights_int.h"
+#include "tests/fuzz/never.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -47,7 +48,7 @@ static void clean(void) {
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
   (void)argc, (void)argv;
-  if (!mkdtemp(run)) abort();
+  NEVER(!mkdtemp(run));
   snprintf(folder, sizeof folder, "%s/checkpoint-%d", run, STEP);
   return atexit(clean);
 }
@@ -57,7 +58,7 @@ static void put(const char *name, const void *data, size_t len) {
   snprintf(path, sizeof path, "%s/%s", folder, name);
   unlink(path);
   int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0 || write(fd, data, len) != (ssize_t)len) abort();
+  NEVER(fd < 0 || write(fd, data, len) != (ssize_t)len);
   close(fd);
 }
 
@@ -65,7 +66,7 @@ static void put_link(const char *name) {
   char path[160];
   snprintf(path, sizeof path, "%s/%s", folder, name);
   unlink(path);
-  if (symlink("/dev/zero", path) != 0) abort();
+  NEVER(symlink("/dev/zero", path) != 0);
 }
 
 /* Which file a fault is about is in the byte as well. */
@@ -78,11 +79,11 @@ static void put_manifest(const part *file, enum fault fault, unsigned which) {
     if (fault == LACKS_FILE && i == which) continue;
     snprintf(f->name, sizeof f->name, "%s", names[i]);
     f->bytes = file[i].len + (fault == OTHER_SIZE && i == which);
-    if (clv_sha256_of(file[i].data, file[i].len, &f->sha256, NULL) != CLV_OK) abort();
+    NEVER(clv_sha256_of(file[i].data, file[i].len, &f->sha256, NULL) != CLV_OK);
     f->sha256.bytes[0] ^= fault == OTHER_DIGEST && i == which;
     m.n_files++;
   }
-  if (clv_manifest_format(&m, &text, NULL) != CLV_OK) abort();
+  NEVER(clv_manifest_format(&m, &text, NULL) != CLV_OK);
   put(CLV_MANIFEST_NAME, text.data, text.len);
 }
 
@@ -90,19 +91,17 @@ static void use(const clv_checkpoint *c) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *optimizer = NULL, *none = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes index = {0};
   clv_err err;
-  if (strcmp(clv_checkpoint_path(c), folder) != 0 || clv_checkpoint_manifest(c)->step != STEP)
-    abort();
+  NEVER(strcmp(clv_checkpoint_path(c), folder) != 0 || clv_checkpoint_manifest(c)->step != STEP);
   (void)!clv_checkpoint_open_model(c, 0, &model, &err);
   (void)!clv_checkpoint_open_optimizer(c, 0, &optimizer, &err);
-  if (clv_checkpoint_open_model(c, 1, &none, &err) == CLV_OK) abort();
-  if (clv_checkpoint_read_file(c, CLV_INDEX_NAME, &index, &err) != CLV_OK ||
-      clv_checkpoint_read_file(c, "../other", &index, &err) == CLV_OK)
-    abort();
+  NEVER(clv_checkpoint_open_model(c, 1, &none, &err) == CLV_OK);
+  NEVER(clv_checkpoint_read_file(c, CLV_INDEX_NAME, &index, &err) != CLV_OK ||
+        clv_checkpoint_read_file(c, "../other", &index, &err) == CLV_OK);
   (void)clv_trainer_state_get(clv_checkpoint_state(c), "loss_log");
 }
 
 static void fill(const part *file, enum fault fault, unsigned which) {
-  if (mkdir(folder, 0700) != 0) abort();
+  NEVER(mkdir(folder, 0700) != 0);
   for (unsigned i = 0; i < FILES; i++)
     if (fault != NO_FILE || i != which) put(names[i], file[i].data, file[i].len);
   if (fault == RAW)
@@ -129,11 +128,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   fill(file, fault, which);
   clv_code code = clv_checkpoint_latest(run, &c, &reasons, &err);
-  if ((code == CLV_OK) != (c != NULL) || (code != CLV_OK && (!err.text[0] || !reasons.len)))
-    abort();
+  NEVER((code == CLV_OK) != (c != NULL) || (code != CLV_OK && (!err.text[0] || !reasons.len)));
   if (c) use(c);
-  if (c && fault != NO_FAULT && fault != RAW) abort();
-  if (clv_checkpoint_prune(run, 1, &err) != CLV_OK || !clv_checkpoint_any(run)) abort();
-  if (clv_checkpoint_clear(run, &err) != CLV_OK) abort();
+  NEVER(c && fault != NO_FAULT && fault != RAW);
+  NEVER(clv_checkpoint_prune(run, 1, &err) != CLV_OK || !clv_checkpoint_any(run));
+  NEVER(clv_checkpoint_clear(run, &err) != CLV_OK);
   return 0;
 }

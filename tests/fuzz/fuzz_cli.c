@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/cli/cli.h"
+#include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -52,12 +53,12 @@ static const clv_cli cli = {.name = "prog",
                             .see_also = ""};
 
 static void check(const arguments *a, clv_code code, const clv_err *err) {
-  if (code != CLV_OK && !err->text[0]) abort();
-  if (a->number && (a->number < 3 || a->number > 7)) abort();
-  if (a->real != 0 && !(a->real >= 1 && a->real <= 2)) abort();
-  if (a->choice < 0 || a->choice > 2 || a->list.n > CLV_CLI_LIST) abort();
-  if (a->line.n_words > CLV_CLI_WORDS) abort();
-  if (code == CLV_OK && !a->line.command && !a->line.help && !a->line.version) abort();
+  NEVER(code != CLV_OK && !err->text[0]);
+  NEVER(a->number && (a->number < 3 || a->number > 7));
+  NEVER(a->real != 0 && !(a->real >= 1 && a->real <= 2));
+  NEVER(a->choice < 0 || a->choice > 2 || a->list.n > CLV_CLI_LIST);
+  NEVER(a->line.n_words > CLV_CLI_WORDS);
+  NEVER(code == CLV_OK && !a->line.command && !a->line.help && !a->line.version);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

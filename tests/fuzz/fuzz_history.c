@@ -13,6 +13,7 @@
 
 #include "master/history/history_int.h"
 #include "master/report/report.h"
+#include "tests/fuzz/never.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -34,7 +35,7 @@ static void clean(void) {
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
   (void)argc, (void)argv;
-  if (!mkdtemp(home)) abort();
+  NEVER(!mkdtemp(home));
   snprintf(run, sizeof run, "%s/r", home);
   return mkdir(run, 0700) || atexit(clean);
 }
@@ -43,27 +44,26 @@ static void put(const char *name, const void *data, size_t len) {
   char path[160];
   snprintf(path, sizeof path, "%s/%s", run, name);
   int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0 || write(fd, data, len) != (ssize_t)len) abort();
+  NEVER(fd < 0 || write(fd, data, len) != (ssize_t)len);
   close(fd);
 }
 
 /* A folder with lines of numbers is always a run's. Returns whether it is over for good. */
 static bool look(void) {
   CLV_AUTO(clv_entry_done) clv_run_entry e = {0};
-  if (clv_entry_read(run, &e, NULL) != CLV_OK) abort();
-  if ((e.state == CLV_STATE_DAMAGED) == (e.record.n_attempts > 0)) abort();
+  NEVER(clv_entry_read(run, &e, NULL) != CLV_OK);
+  NEVER((e.state == CLV_STATE_DAMAGED) == (e.record.n_attempts > 0));
   int code = clv_entry_exit(&e);
-  if (code < 0 || code > 255) abort();
+  NEVER(code < 0 || code > 255);
   return e.state != CLV_STATE_ELSEWHERE;
 }
 
 static void show(bool over) {
   int code;
-  if (clv_history_list(home, false, NULL) != CLV_OK ||
-      clv_history_list(run, true, NULL) != CLV_OK ||
-      clv_history_log(run, over, false, &code, NULL) != CLV_OK ||
-      clv_history_log(run, false, true, &code, NULL) != CLV_NOT_FOUND) /* there is no JSON */
-    abort();
+  NEVER(clv_history_list(home, false, NULL) != CLV_OK);
+  NEVER(clv_history_list(run, true, NULL) != CLV_OK);
+  NEVER(clv_history_log(run, over, false, &code, NULL) != CLV_OK);
+  NEVER(clv_history_log(run, false, true, &code, NULL) != CLV_NOT_FOUND); /* there is no JSON */
 }
 
 /* What goes to a terminal, or to somebody's program. */
@@ -71,17 +71,16 @@ static void check_shown(bool over) {
   char *text = NULL;
   size_t len = 0;
   FILE *terminal = stdout, *memory = open_memstream(&text, &len);
-  if (!memory) abort();
+  NEVER(!memory);
   stdout = memory;
   show(over);
   stdout = terminal;
   fclose(memory);
   for (size_t i = 0; i < len; i++) {
     unsigned char c = (unsigned char)text[i];
-    if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f) abort();
-    if (c == 0xc2 && i + 1 < len && (unsigned char)text[i + 1] >= 0x80 &&
-        (unsigned char)text[i + 1] < 0xa0)
-      abort();
+    NEVER((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f);
+    NEVER(c == 0xc2 && i + 1 < len && (unsigned char)text[i + 1] >= 0x80 &&
+          (unsigned char)text[i + 1] < 0xa0);
   }
   free(text);
 }
@@ -91,7 +90,7 @@ static void resume(void) {
   clv_report_options o = {.run_dir = run, .keep_step = KEEP, .resumed = true, .every = 1};
   clv_reporter *r;
   clv_err err;
-  if (clv_reporter_open(&o, &r, &err) != CLV_OK) abort();
+  NEVER(clv_reporter_open(&o, &r, &err) != CLV_OK);
   clv_reporter_close(r);
 }
 

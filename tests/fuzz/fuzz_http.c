@@ -12,11 +12,12 @@
 #include <unistd.h>
 
 #include "common/http/http.h"
+#include "tests/fuzz/never.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { PATIENCE_MS = 50 };
+enum { PATIENCE_MS = 50, CONNECT_MS = 5000 };
 
 static unsigned show(void *user, clv_bytes *out) {
   (void)user;
@@ -45,8 +46,20 @@ static void close_http(void) { clv_http_closep(&http); }
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
   (void)argc, (void)argv;
   clv_http_options o = {.listen = "127.0.0.1:0", .pages = pages, .n_pages = CLV_COUNT(pages)};
-  if (clv_http_open(&o, &http, NULL) != CLV_OK) abort();
+  NEVER(clv_http_open(&o, &http, NULL) != CLV_OK);
   return atexit(close_http);
+}
+
+/* The alarm of the fuzzer interrupts a connect now and then: it goes on without the caller. */
+static bool connected(int fd, const struct sockaddr_in *to) {
+  if (connect(fd, (const struct sockaddr *)to, sizeof *to) == 0) return true;
+  if (errno != EINTR) return false;
+  struct pollfd p = {.fd = fd, .events = POLLOUT};
+  int error = 0;
+  while (poll(&p, 1, CONNECT_MS) < 0 && errno == EINTR) {
+  }
+  socklen_t len = sizeof error;
+  return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error == 0;
 }
 
 static int dial(void) {
@@ -54,9 +67,9 @@ static int dial(void) {
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   struct linger gone = {1, 0}; /* ports are not kept busy by connections that have ended */
-  if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_LINGER, &gone, sizeof gone) != 0 ||
-      connect(fd, (const struct sockaddr *)&to, sizeof to) != 0)
-    abort();
+  NEVER(fd < 0);
+  NEVER(setsockopt(fd, SOL_SOCKET, SO_LINGER, &gone, sizeof gone) != 0);
+  NEVER(!connected(fd, &to));
   return fd;
 }
 
@@ -77,7 +90,8 @@ static void ask(const char *request, size_t len) {
        got < sizeof reply && comes(fd) && (n = recv(fd, reply + got, sizeof reply - got, 0)) > 0;)
     got += (size_t)n;
   close(fd);
-  if (got == sizeof reply || (got >= 5 && memcmp(reply, "HTTP/", 5) != 0)) abort();
+  NEVER(got == sizeof reply);
+  NEVER(got >= 5 && memcmp(reply, "HTTP/", 5) != 0);
 }
 
 /* An address of this machine that parses can also be bound; names are left to a resolver that is

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "master/plan/plan.h"
+#include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -16,16 +17,14 @@ enum { MAX_TEXTS = 16 };
 static clv_remote_spec workers[] = {{.name = "w1"}, {.name = "worker-2"}, {.name = "w3"}};
 
 static void check_link(const clv_link_guess *l) {
-  if (!(l->latency_s >= 0 && l->latency_s <= 30 && l->bytes_s >= 100 && l->bytes_s <= 1e12))
-    abort();
+  NEVER(!(l->latency_s >= 0 && l->latency_s <= 30 && l->bytes_s >= 100 && l->bytes_s <= 1e12));
 }
 
 static void check(const clv_links *l) {
   for (size_t i = 0; i < l->n; i++) check_link(&l->link[i]);
   for (size_t i = 0; i < l->n; i++)
     for (size_t k = i + 1; k < l->n; k++) check_link(&l->hop[i * l->n + k]);
-  for (size_t i = 0; i <= l->n; i++)
-    if (!(l->speed[i] >= 1e-3 && l->speed[i] <= 1e6)) abort();
+  for (size_t i = 0; i <= l->n; i++) NEVER(!(l->speed[i] >= 1e-3 && l->speed[i] <= 1e6));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -44,6 +43,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   clv_code code = clv_links_parse(&config, &o, &l, &err);
   if (code == CLV_OK) check(l);
-  if (code != CLV_OK && !err.text[0]) abort();
+  NEVER(code != CLV_OK && !err.text[0]);
   return 0;
 }

@@ -4,6 +4,7 @@
  * small quota. What is loaded fits the reply, and everything it took of the quota is given back.
  */
 #include "worker/service/load.c"
+#include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -13,9 +14,9 @@ enum { QUOTA = 4 << 20 };
 static void check(clv_module *module) {
   clv_state_item item;
   for (uint32_t i = 0; clv_module_state_item(module, CLV_STATE_WEIGHTS, i, &item); i++)
-    if (!item.data || !item.bytes || !item.name[0]) abort();
+    NEVER(!item.data || !item.bytes || !item.name[0]);
   const clv_graph *g = clv_module_graph(module);
-  if (g->output < 0 || g->output >= g->n_nodes) abort();
+  NEVER(g->output < 0 || g->output >= g->n_nodes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -26,15 +27,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_err err = {0};
   if (clv_wire_load_request_decode(&piece, 1, &request, &err) != CLV_OK) return 0;
   request.threads = 1;
-  if (clv_pool_new(QUOTA, 64, &s.pool, &err) != CLV_OK) abort();
+  NEVER(clv_pool_new(QUOTA, 64, &s.pool, &err) != CLV_OK);
   clv_code code = make_module(&s, &request, &module, &err);
   if (code == CLV_OK) {
     check(module);
     clv_module_free(module);
-  } else if (!err.text[0]) {
-    abort();
   }
-  if (clv_pool_bytes(s.pool)) abort();
+  NEVER(code != CLV_OK && !err.text[0]);
+  NEVER(clv_pool_bytes(s.pool));
   clv_pool_unref(s.pool);
   return 0;
 }

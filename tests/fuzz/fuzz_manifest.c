@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/weights/weights_int.h"
+#include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -15,13 +16,12 @@ static void parse(const void *data, size_t size) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
   if (clv_manifest_parse(data, size, "fuzz", &m, &err) != CLV_OK) return;
-  if (clv_manifest_format(&m, &text, &err) != CLV_OK ||
-      clv_manifest_parse(text.data, text.len, "again", &again, &err) != CLV_OK ||
-      again.n_files != m.n_files)
-    abort();
+  NEVER(clv_manifest_format(&m, &text, &err) != CLV_OK ||
+        clv_manifest_parse(text.data, text.len, "again", &again, &err) != CLV_OK ||
+        again.n_files != m.n_files);
   for (size_t i = 0; i < m.n_files; i++) {
     const clv_manifest_file *f = clv_manifest_find(&again, m.files[i].name);
-    if (!f || memcmp(&f->sha256, &m.files[i].sha256, sizeof f->sha256)) abort();
+    NEVER(!f || memcmp(&f->sha256, &m.files[i].sha256, sizeof f->sha256));
   }
 }
 

@@ -13,6 +13,7 @@
 #include "common/dist/link_int.h"
 #include "common/dist/node_int.h"
 #include "tests/fuzz/fuzz_frame.h"
+#include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -37,10 +38,10 @@ clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ignored) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) payload += p->tensor[i]->bytes;
   bool chunked = payload > CLV_WIRE_INLINE_MAX;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) p->frame.tensors[i].transfer = chunked;
-  if (clv_frame_encode(&p->frame, chunked ? 0 : payload, &head, &err) != CLV_OK) {
+  clv_code code = clv_frame_encode(&p->frame, chunked ? 0 : payload, &head, &err);
+  if (code != CLV_OK)
     fprintf(stderr, "it sent a %s: %s\n", clv_frame_kind_name(p->frame.kind), err.text);
-    abort();
-  }
+  NEVER(code != CLV_OK);
   clv_bytes_done(&head);
   clv_packet_free(p);
   return CLV_OK;
@@ -61,9 +62,8 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
 }
 
 static void must(clv_code code, const clv_err *err) {
-  if (code == CLV_OK) return;
-  fprintf(stderr, "%s\n", err->text);
-  abort();
+  if (code != CLV_OK) fprintf(stderr, "%s\n", err->text);
+  NEVER(code != CLV_OK);
 }
 
 static void add_module(conversation *c, uint32_t index, clv_op op) {
@@ -117,7 +117,7 @@ static void end(conversation *c) {
   clv_node_set_master(c->node, NULL);
   clv_node_free(c->node);
   for (int i = 0; i < PEERS; i++) clv_link_unref(c->link[i]);
-  if (clv_pool_bytes(c->pool) > QUOTA) abort();
+  NEVER(clv_pool_bytes(c->pool) > QUOTA);
   clv_pool_unref(c->pool);
 }
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "master/data/reader_int.h"
+#include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -25,7 +26,7 @@ static clv_code read_file(const uint8_t *data, size_t size, clv_tensor **ret) {
   char path[40];
   clv_err err;
   int fd = memfd_create("fuzz", MFD_CLOEXEC);
-  if (fd < 0 || write(fd, data, size) != (ssize_t)size) abort();
+  NEVER(fd < 0 || write(fd, data, size) != (ssize_t)size);
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
   clv_code code = clv_data_read(path, CLV_FORMAT_AUTO, MOST_BYTES, ret, &err);
   close(fd);
@@ -39,10 +40,10 @@ static void read_both(reader parse, const uint8_t *data, size_t size) {
   clv_err err = {0};
   clv_code code = parse(data, size, "fuzz", MOST_BYTES, &t, &err);
   clv_code as_file = read_file(data, size, &again);
-  if (code != CLV_OK && !err.text[0]) abort();
+  NEVER(code != CLV_OK && !err.text[0]);
   if (code != CLV_OK) return;
-  if (as_file != CLV_OK || t->bytes != again->bytes || memcmp(t->data, again->data, t->bytes) != 0)
-    abort();
+  NEVER(as_file != CLV_OK || t->bytes != again->bytes ||
+        memcmp(t->data, again->data, t->bytes) != 0);
 }
 
 #endif

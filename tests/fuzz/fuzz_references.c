@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/dist/rref_int.h"
+#include "tests/fuzz/never.h"
 
 enum { NODES = 4, SELF = 1, IDS = 7 };
 #define SECOND UINT64_C(1000000000)
@@ -25,7 +26,7 @@ typedef struct node {
 
 static void on_send(void *user, uint32_t to, const clv_rref_message *m) {
   (void)user;
-  if (to >= NODES || m->kind >= CLV_RREF_KINDS || (m->tensor && m->kind != CLV_RREF_VALUE)) abort();
+  NEVER(to >= NODES || m->kind >= CLV_RREF_KINDS || (m->tensor && m->kind != CLV_RREF_VALUE));
 }
 /* Some values are there at once; others are settled by the input. */
 static void on_create(void *user, uint64_t ref, uint64_t context, uint64_t value) {
@@ -45,7 +46,7 @@ static void on_value(void *user, const clv_rref_use *u, clv_tensor *t,
                      const clv_rref_failure *why) {
   node *n = user;
   clv_err ignored;
-  if (!t == !why) abort();
+  NEVER(!t == !why);
   if (u->value % 2) (void)!clv_rrefs_release(n->t, u->fork, 0, &ignored);
 }
 static void on_freed(void *user, uint64_t ref) { (void)user, (void)ref; }
@@ -116,8 +117,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                        .freed = on_freed};
   if (clv_pool_new(1 << 24, 64, &pool, &err) != CLV_OK) return 0;
   env.pool = pool;
-  if (clv_tensor_new(CLV_I64, &scalar, &n.tensor, &err) != CLV_OK) abort();
-  if (clv_rrefs_new(&env, &n.t, &err) != CLV_OK) abort();
+  NEVER(clv_tensor_new(CLV_I64, &scalar, &n.tensor, &err) != CLV_OK);
+  NEVER(clv_rrefs_new(&env, &n.t, &err) != CLV_OK);
   while (in.at < in.end) {
     uint8_t kind = next(&in);
     if (kind < 160)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/weights/weights.h"
+#include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -14,12 +15,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_bytes_done) clv_bytes first = {0}, second = {0};
   clv_err err = {0};
   clv_code code = clv_run_record_parse(data, size, "fuzz", &r, &err);
-  if ((code == CLV_OK) != (r.n_attempts > 0) || (code != CLV_OK && !err.text[0])) abort();
+  NEVER((code == CLV_OK) != (r.n_attempts > 0) || (code != CLV_OK && !err.text[0]));
   if (code != CLV_OK) return 0;
-  if (clv_run_record_format(&r, &first, &err) != CLV_OK ||
-      clv_run_record_parse(first.data, first.len, "again", &again, &err) != CLV_OK ||
-      clv_run_record_format(&again, &second, &err) != CLV_OK || first.len != second.len ||
-      memcmp(first.data, second.data, first.len) != 0)
-    abort();
+  NEVER(clv_run_record_format(&r, &first, &err) != CLV_OK ||
+        clv_run_record_parse(first.data, first.len, "again", &again, &err) != CLV_OK ||
+        clv_run_record_format(&again, &second, &err) != CLV_OK || first.len != second.len ||
+        memcmp(first.data, second.data, first.len) != 0);
   return 0;
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/weights/weights_int.h"
+#include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -24,12 +25,11 @@ static void write_again(const clv_weights_file *f) {
     t[i] = (clv_weights_tensor){e->name, e->dtype, e->shape, e->data};
   }
   if (clv_weights_encode(t, n, NULL, 0, &b, &err) != CLV_OK) return; /* a foreign type */
-  if (clv_weights_open_memory(b.data, b.len, "again", &again, &err) != CLV_OK) abort();
+  NEVER(clv_weights_open_memory(b.data, b.len, "again", &again, &err) != CLV_OK);
   for (size_t i = 0; i < n; i++) {
     const clv_weights_entry *e = clv_weights_find(again, t[i].name);
-    if (!e || !clv_shape_equal(&e->shape, &t[i].shape) ||
-        (e->bytes && memcmp(e->data, t[i].data, e->bytes)))
-      abort();
+    NEVER(!e || !clv_shape_equal(&e->shape, &t[i].shape) ||
+          (e->bytes && memcmp(e->data, t[i].data, e->bytes)));
   }
 }
 
@@ -38,8 +38,7 @@ static clv_code open_as_file(const uint8_t *data, size_t size, clv_weights_file 
   clv_err err;
   CLV_AUTO(clv_weights_fd_done)
   clv_weights_fd fd = {.fd = memfd_create("fuzz", MFD_CLOEXEC), .size = size, .label = "fuzz"};
-  if (fd.fd < 0 || write(fd.fd, data, size) != (ssize_t)size || lseek(fd.fd, 0, SEEK_SET) != 0)
-    abort();
+  NEVER(fd.fd < 0 || write(fd.fd, data, size) != (ssize_t)size || lseek(fd.fd, 0, SEEK_SET) != 0);
   return clv_weights_open_fd(&fd, 0, ret, &err);
 }
 
@@ -47,9 +46,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL, *g = NULL;
   clv_err err;
   clv_code code = clv_weights_open_memory(data, size, "fuzz", &f, &err);
-  if (open_as_file(data, size, &g) != code) abort();
+  NEVER(open_as_file(data, size, &g) != code);
   if (code != CLV_OK) return 0;
-  if (memcmp(clv_weights_digest(f), clv_weights_digest(g), sizeof(clv_sha256)) != 0) abort();
+  NEVER(memcmp(clv_weights_digest(f), clv_weights_digest(g), sizeof(clv_sha256)) != 0);
   write_again(f);
   return 0;
 }

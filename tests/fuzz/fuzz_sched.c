@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/sched/sched.h"
+#include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -29,10 +30,10 @@ static void run(const clv_sched *s, const uint8_t *data, size_t size) {
   clv_sched_run r;
   clv_err err;
   costs_of(data, size, &c);
-  if (clv_sched_simulate(s, &c, true, &r, &err) != CLV_OK) abort();
-  if (!isfinite(r.seconds) || r.bubble < -1e-9 || r.bubble > 1) abort();
+  NEVER(clv_sched_simulate(s, &c, true, &r, &err) != CLV_OK);
+  NEVER(!isfinite(r.seconds) || r.bubble < -1e-9 || r.bubble > 1);
   clv_sched_run_done(&r, s);
-  if (clv_sched_draw(s, &c, true, 40 + size % 100, NULL, &out, &err) != CLV_OK) abort();
+  NEVER(clv_sched_draw(s, &c, true, 40 + size % 100, NULL, &out, &err) != CLV_OK);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -42,9 +43,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_err err;
   if (clv_sched_parse("fuzz", (const char *)data, size, &s, &err) != CLV_OK) return 0;
   clv_sched_text(s, &text);
-  if (clv_sched_parse("again", text.data, text.len, &again, &err) != CLV_OK) abort();
+  NEVER(clv_sched_parse("again", text.data, text.len, &again, &err) != CLV_OK);
   clv_sched_text(again, &twice);
-  if (text.failed || twice.failed || strcmp(text.data, twice.data)) abort();
+  NEVER(text.failed || twice.failed || strcmp(text.data, twice.data));
   /* Only large lists make the rest slow, and they reach nothing small ones don't. */
   if ((uint64_t)s->shape.n_stages * s->shape.n_micro > 1 << 16) return 0;
   if (clv_sched_check(s, &report, &err) == CLV_OK) run(s, data, size);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/models/models.h"
+#include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -16,11 +17,10 @@ enum { MAX_SETS = 8 };
 static void check_written(const clv_session_config *config) {
   CLV_AUTO(clv_bytes_done) clv_bytes first = {0}, second = {0};
   CLV_AUTO(clv_session_config_freep) clv_session_config *again = NULL;
-  if (clv_session_config_write(config, &first, NULL)) abort();
-  if (clv_session_config_parse("/elsewhere/t.yaml", first.data, first.len, NULL, &again, NULL))
-    abort();
-  if (clv_session_config_write(again, &second, NULL)) abort();
-  if (first.len != second.len || memcmp(first.data, second.data, first.len) != 0) abort();
+  NEVER(clv_session_config_write(config, &first, NULL));
+  NEVER(clv_session_config_parse("/elsewhere/t.yaml", first.data, first.len, NULL, &again, NULL));
+  NEVER(clv_session_config_write(again, &second, NULL));
+  NEVER(first.len != second.len || memcmp(first.data, second.data, first.len) != 0);
 }
 
 /* The graph of what is accepted, over images or rows: what fits neither is refused with a text. */
@@ -33,19 +33,17 @@ static void check_model(const clv_session_config *config) {
     CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
     clv_err err = {0};
     clv_code code = clv_model_graph(config, &samples[i], &g, first, last, &err);
-    if ((code == CLV_OK) != (g != NULL) || (code != CLV_OK && !err.text[0])) abort();
+    NEVER((code == CLV_OK) != (g != NULL) || (code != CLV_OK && !err.text[0]));
     for (size_t s = 0; g && s < config->n_stages; s++)
-      if (first[s] > last[s] || (s && first[s] != last[s - 1] + 1)) abort();
+      NEVER(first[s] > last[s] || (s && first[s] != last[s - 1] + 1));
     CLV_AUTO(clv_graph_freep) clv_graph *part = NULL;
-    if (g && config->stages[0].range.given &&
-        clv_model_part(config, &samples[i], &part, &err) != CLV_OK)
-      abort();
+    NEVER(g && config->stages[0].range.given &&
+          clv_model_part(config, &samples[i], &part, &err) != CLV_OK);
     CLV_AUTO(clv_graph_freep) clv_graph *loss = NULL;
-    if (g &&
-        clv_loss_graph(clv_loss_name(config->loss.kind), &g->nodes[g->output].shape, 2, &loss,
-                       &err) != CLV_OK &&
-        !err.text[0])
-      abort();
+    NEVER(g &&
+          clv_loss_graph(clv_loss_name(config->loss.kind), &g->nodes[g->output].shape, 2, &loss,
+                         &err) != CLV_OK &&
+          !err.text[0]);
   }
 }
 
@@ -76,7 +74,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_session_config *config = NULL;
   clv_err err = {0};
   clv_code code = clv_session_config_parse("/etc/cleave/s.yaml", text, len, &over, &config, &err);
-  if ((code == CLV_OK) != (config != NULL) || (code != CLV_OK && !err.text[0])) abort();
+  NEVER((code == CLV_OK) != (config != NULL) || (code != CLV_OK && !err.text[0]));
   if (config) check_written(config);
   if (config) check_model(config);
   clv_session_config_free(config);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "master/watch/status_int.h"
+#include "tests/fuzz/never.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -34,9 +35,8 @@ static void free_config(void) { clv_session_config_free(config); }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
   (void)argc, (void)argv;
-  if (clv_session_config_parse("/s.yaml", session_text, sizeof session_text - 1, NULL, &config,
-                               NULL) != CLV_OK)
-    abort();
+  NEVER(clv_session_config_parse("/s.yaml", session_text, sizeof session_text - 1, NULL, &config,
+                                 NULL) != CLV_OK);
   return atexit(free_config);
 }
 
@@ -45,7 +45,7 @@ static void check_text(const clv_bytes *text, unsigned width) {
   for (size_t i = 0; i < text->len; i++) {
     unsigned char c = (unsigned char)text->data[i];
     column = c == '\n' ? 0 : column + 1;
-    if (column > width || (c != '\n' && (c < 0x20 || c >= 0x7f))) abort();
+    NEVER(column > width || (c != '\n' && (c < 0x20 || c >= 0x7f)));
   }
 }
 
@@ -53,9 +53,9 @@ static void check_json(const clv_bytes *json, uint32_t lines) {
   for (size_t i = 0; i < json->len; i++) {
     unsigned char c = (unsigned char)json->data[i];
     lines -= c == '\n';
-    if (c != '\n' && c < 0x20) abort();
+    NEVER(c != '\n' && c < 0x20);
   }
-  if (lines) abort();
+  NEVER(lines);
 }
 
 static void draw(clv_status_view *view, unsigned width) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/config/config.h"
+#include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -15,11 +16,10 @@ enum { MAX_SETS = 8 };
 static void check_written(const clv_worker_config *config) {
   CLV_AUTO(clv_bytes_done) clv_bytes first = {0}, second = {0};
   CLV_AUTO(clv_worker_config_freep) clv_worker_config *again = NULL;
-  if (clv_worker_config_write(config, &first, NULL)) abort();
-  if (clv_worker_config_parse("/elsewhere/x.yaml", first.data, first.len, NULL, &again, NULL))
-    abort();
-  if (clv_worker_config_write(again, &second, NULL)) abort();
-  if (first.len != second.len || memcmp(first.data, second.data, first.len) != 0) abort();
+  NEVER(clv_worker_config_write(config, &first, NULL));
+  NEVER(clv_worker_config_parse("/elsewhere/x.yaml", first.data, first.len, NULL, &again, NULL));
+  NEVER(clv_worker_config_write(again, &second, NULL));
+  NEVER(first.len != second.len || memcmp(first.data, second.data, first.len) != 0);
 }
 
 /* The texts after the file; an unfinished last one is left out. Even ones are sets, odd ones
@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_worker_config *config = NULL;
   clv_err err = {0};
   clv_code code = clv_worker_config_parse("/etc/cleave/w.yaml", text, len, &over, &config, &err);
-  if ((code == CLV_OK) != (config != NULL) || (code != CLV_OK && !err.text[0])) abort();
+  NEVER((code == CLV_OK) != (config != NULL) || (code != CLV_OK && !err.text[0]));
   if (config) check_written(config);
   clv_worker_config_free(config);
   return 0;

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What must never be, whatever the input: a fuzz target that ends says which of its conditions it
+ * was. A saved input alone does not tell when what went wrong does not happen again.
+ */
+#ifndef CLV_TESTS_FUZZ_NEVER_H
+#define CLV_TESTS_FUZZ_NEVER_H
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Ends the process with the condition, its place and errno if `condition` holds. */
+#define NEVER(condition)                                                                   \
+  ((condition) ? (fprintf(stderr, "%s:%d: never: %s (errno %d: %s)\n", __FILE__, __LINE__, \
+                          #condition, errno, strerror(errno)),                             \
+                  abort())                                                                 \
+               : (void)0)
+
+#endif
