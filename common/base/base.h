@@ -40,6 +40,7 @@ typedef enum clv_code {
   CLV_UNAVAILABLE = 14,
   CLV_DATA_LOSS = 15, /* damaged bytes: a checksum or a format that does not hold */
   CLV_UNAUTHENTICATED = 16,
+  CLV_ANSWER = 17, /* a peer's answer makes no sense; of this process alone, never on the wire */
 } clv_code;
 
 /* Lower-case name of a code ("not found"); "unknown" for values outside the list. */

@@ -9,7 +9,7 @@ static const char *const code_names[] = {
     "ok",        "cancelled",       "unknown",       "invalid argument", "deadline exceeded",
     "not found", "already exists",  "denied",        "exhausted",        "failed precondition",
     "aborted",   "out of range",    "unimplemented", "internal",         "unavailable",
-    "data loss", "unauthenticated",
+    "data loss", "unauthenticated", "wrong answer",
 };
 
 const char *clv_code_name(clv_code code) {

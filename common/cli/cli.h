@@ -33,6 +33,7 @@ typedef enum clv_exit {
   CLV_EXIT_DATA = 7,
   CLV_EXIT_CHECKPOINT = 8,
   CLV_EXIT_DIVERGED = 9,
+  CLV_EXIT_ANSWER = 11,
   CLV_EXIT_INTERNAL = 70,
   CLV_EXIT_INTERRUPTED = 130,
 } clv_exit;

@@ -316,6 +316,8 @@ void clv_link_measure_load(clv_link *link, clv_link_load *ret);
  * may PING over this link then. */
 void clv_link_ask(clv_link *link);
 const char *clv_link_peer(const clv_link *link);
+/* Whether a message of the peer that makes no sense has ended the link; for on_closed. */
+bool clv_link_refused(const clv_link *link);
 
 /* BLOCKS. One PING and its PONG; the round trip in nanoseconds. One caller at a time. */
 clv_code clv_link_ping(clv_link *link, unsigned timeout_ms, uint64_t *ret_ns,

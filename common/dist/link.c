@@ -80,6 +80,7 @@ void clv_link_unrefp(clv_link **l) {
 }
 
 const char *clv_link_peer(const clv_link *l) { return l->peer; }
+bool clv_link_refused(const clv_link *l) { return __atomic_load_n(&l->refused, __ATOMIC_RELAXED); }
 
 /* The packets of half-received tensors: their heads are here, so they are freed here. */
 static void take_waiting_packets(clv_link *l, clv_packet **list) {
@@ -233,7 +234,10 @@ static void lane_message(void *user, clv_rpc_stream *stream, const clv_iov *iov,
     code = ln->attached ? link_on_frame(ln->link, ln->index, &f, pieces, &payload, &err)
                         : first_frame(ln, &f, &err);
   if (code == CLV_OK) return;
-  if (ln->link) link_end(ln->link, code, err.text);
+  if (ln->link) {
+    __atomic_store_n(&ln->link->refused, code != CLV_EXHAUSTED, __ATOMIC_RELAXED);
+    link_end(ln->link, code, err.text);
+  }
   clv_rpc_stream_cancel(stream, code, err.text);
 }
 
@@ -341,6 +345,7 @@ clv_code clv_link_open(clv_rpc_runtime *runtime, const clv_link_options *options
     code = dial_lane(runtime, l, dial, i, err);
   if (code == CLV_OK) code = wait_attached(l, dial, err);
   if (code != CLV_OK) {
+    if (clv_link_refused(l)) code = err->code = CLV_ANSWER;
     clv_link_close(l);
     clv_link_unref(l);
     return code;

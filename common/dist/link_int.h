@@ -113,6 +113,7 @@ struct clv_link {
   uint32_t n_lanes, n_attached;
   bool closed;
   clv_code close_code;
+  bool refused; /* atomic: over a message that makes no sense */
   char close_text[CLV_ERR_TEXT];
 
   uint64_t credit_left, credit_full;        /* what we may send */

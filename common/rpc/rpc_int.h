@@ -86,6 +86,7 @@ gpr_timespec rpc_forever(void);
 
 /* A gRPC status as one of our codes. */
 clv_code rpc_code(grpc_status_code status);
+grpc_status_code rpc_status(clv_code code); /* what is ours alone becomes one of its */
 
 /* ---- bytes.c --------------------------------------------------------------------------------- */
 

@@ -61,6 +61,10 @@ _Static_assert((int)CLV_UNAVAILABLE == GRPC_STATUS_UNAVAILABLE, "code");
 _Static_assert((int)CLV_DATA_LOSS == GRPC_STATUS_DATA_LOSS, "code");
 _Static_assert((int)CLV_UNAUTHENTICATED == GRPC_STATUS_UNAUTHENTICATED, "code");
 
+grpc_status_code rpc_status(clv_code code) {
+  return code == CLV_ANSWER ? GRPC_STATUS_UNAVAILABLE : (grpc_status_code)code;
+}
+
 clv_code rpc_code(grpc_status_code status) {
   bool known = status >= GRPC_STATUS_OK && status <= GRPC_STATUS_UNAUTHENTICATED;
   return known ? (clv_code)status : CLV_UNKNOWN;

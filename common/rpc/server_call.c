@@ -81,7 +81,7 @@ static void answer(incoming *in, clv_code code, const char *text, clv_bytes *rep
   grpc_slice details = grpc_slice_from_copied_string(clean);
   grpc_byte_buffer *message = NULL;
   grpc_op ops[3] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}, {.op = GRPC_OP_SEND_STATUS_FROM_SERVER}};
-  ops[1].data.send_status_from_server.status = (grpc_status_code)code;
+  ops[1].data.send_status_from_server.status = rpc_status(code);
   ops[1].data.send_status_from_server.status_details = &details;
   size_t n = 2;
   if (reply) {

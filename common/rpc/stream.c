@@ -215,7 +215,7 @@ void rpc_stream_accept(clv_rpc_stream *stream, const clv_rpc_stream_events *even
 
 static grpc_op status_op(clv_code code, grpc_slice *details) {
   grpc_op op = {.op = GRPC_OP_SEND_STATUS_FROM_SERVER};
-  op.data.send_status_from_server.status = (grpc_status_code)code;
+  op.data.send_status_from_server.status = rpc_status(code);
   op.data.send_status_from_server.status_details = details;
   return op;
 }
@@ -242,8 +242,8 @@ void clv_rpc_stream_close(clv_rpc_stream *stream) {
  * if it is the last thing before the connection closes. */
 static void end_call(clv_rpc_stream *stream, bool with_status) {
   if (!with_status) {
-    grpc_call_cancel_with_status(stream->call, (grpc_status_code)stream->cancel_code,
-                                 stream->cancel_text, NULL);
+    grpc_call_cancel_with_status(stream->call, rpc_status(stream->cancel_code), stream->cancel_text,
+                                 NULL);
     rpc_stream_drop(stream);
     return;
   }

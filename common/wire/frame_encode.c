@@ -239,7 +239,7 @@ static void set_text(char *dst, size_t limit, const char *text) {
 }
 
 void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, const char *hop) {
-  frame->failure.code = code;
+  frame->failure.code = code > CLV_UNAUTHENTICATED ? CLV_ABORTED : code; /* ours alone */
   set_text(frame->failure.text, CLV_WIRE_TEXT, text);
   set_text(frame->failure.hop, CLV_WIRE_NAME, hop);
 }

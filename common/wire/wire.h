@@ -287,7 +287,8 @@ clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wi
                           clv_err *err) CLV_USE_RESULT;
 
 /* Fill frame->failure: text and hop are cut to their limits at a character's edge, and what no
- * decoder would accept (control characters, bytes that are not UTF-8) becomes '?'. */
+ * decoder would accept (control characters, bytes that are not UTF-8) becomes '?'. A code that is
+ * this process's alone (CLV_ANSWER) becomes CLV_ABORTED. */
 void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, const char *hop);
 
 /* Bytes [from, from + len) of a payload: copied to dst; CRC32C; or as pieces for others to read

@@ -72,6 +72,7 @@ typedef enum cleave_status {
   CLEAVE_UNAVAILABLE = 14, /* a worker that is not reached or was lost */
   CLEAVE_DATA_LOSS = 15,
   CLEAVE_UNAUTHENTICATED = 16,
+  CLEAVE_ANSWER = 17, /* what a worker answered makes no sense: it is broken, or hostile */
 } cleave_status;
 
 enum { CLEAVE_NAME = 128, CLEAVE_TEXT = 480 };

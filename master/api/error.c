@@ -5,8 +5,7 @@
 
 #include "master/api/api_int.h"
 
-_Static_assert((int)CLEAVE_UNAUTHENTICATED == (int)CLV_UNAUTHENTICATED &&
-                   (int)CLEAVE_NOT_FOUND == (int)CLV_NOT_FOUND,
+_Static_assert((int)CLEAVE_ANSWER == (int)CLV_ANSWER && (int)CLEAVE_NOT_FOUND == (int)CLV_NOT_FOUND,
                "a status is a code");
 _Static_assert((int)CLEAVE_F32 == (int)CLV_F32 && (int)CLEAVE_I64 == (int)CLV_I64 &&
                    (int)CLEAVE_MAX_RANK == (int)CLV_MAX_RANK,

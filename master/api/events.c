@@ -66,7 +66,7 @@ static bool on_value(cleave_runtime *rt, peer *from, clv_packet *p) {
   }
   if (p->frame.n_tensors == 1 && !fits(p->tensor[0], v)) {
     v->failed = true;
-    api_fail(&v->failure, CLV_ABORTED, "module '%s' answered with a tensor of another shape",
+    api_fail(&v->failure, CLV_ANSWER, "module '%s' answered with a tensor of another shape",
              v->module->name);
     api_place_error(&v->failure, from->name, v->module->name);
     if (v->node_wants) api_context_fail(rt, v->context, &v->failure, 0);
@@ -104,7 +104,7 @@ static bool for_local_call(cleave_runtime *rt, const peer *from, value *v, clv_p
   cleave_error why;
   if (v->module->node != 0 || from->index == 0) return false;
   if (p->frame.n_tensors == 1 && !fits(p->tensor[0], v)) {
-    api_fail(&why, CLV_ABORTED, "worker '%s' sent a gradient of another shape for module '%s'",
+    api_fail(&why, CLV_ANSWER, "worker '%s' sent a gradient of another shape for module '%s'",
              from->name, v->module->name);
     api_place_error(&why, from->name, v->module->name);
     api_context_fail(rt, v->context, &why, 0);

@@ -314,7 +314,7 @@ static void take_value(cleave_runtime *rt, kept *k, const peer *owner, const clv
   if (p->frame.has_failure) {
     api_failure_of(owner, &p->frame, &k->not_got);
   } else if (!fits) {
-    api_fail(&k->not_got, CLV_ABORTED, "'%s' answered with a tensor of another shape", owner->name);
+    api_fail(&k->not_got, CLV_ANSWER, "'%s' answered with a tensor of another shape", owner->name);
     api_place_error(&k->not_got, owner->name, k->module ? k->module->name : "");
   }
   k->fetching = false;

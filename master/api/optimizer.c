@@ -100,10 +100,10 @@ static cleave_status total_norm(const cleave_optimizer *o, const context *c, dou
       continue; /* nobody asked it */
     const clv_tensor *sums = c->votes[m->node];
     if (!sums || at[m->node] + m->n_learning > sums->n) {
-      api_fail(error, CLV_ABORTED, "the vote of '%s' lacks module '%s'", rt->peers[m->node].name,
+      api_fail(error, CLV_ANSWER, "the vote of '%s' lacks module '%s'", rt->peers[m->node].name,
                m->name);
       api_place_error(error, rt->peers[m->node].name, m->name);
-      return CLEAVE_ABORTED;
+      return CLEAVE_ANSWER;
     }
     const double *d = (const double *)sums->data + at[m->node];
     if (m->optimizer == o) total = sum_of_grouped(m, d, total);

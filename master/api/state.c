@@ -113,8 +113,7 @@ cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module,
                        error));
   }
   if (!t)
-    return api_fail(error, CLV_INTERNAL, "'%s' did not send '%s'", cleave_module_node(module),
-                    name);
+    return api_fail(error, CLV_ANSWER, "'%s' did not send '%s'", cleave_module_node(module), name);
   return api_tensor_out(t, ret_tensor, error);
 }
 
@@ -173,14 +172,14 @@ static cleave_status check_items(const cleave_module *m, cleave_state_kind kind,
     const clv_tensor *t = items[i].tensor;
     if (t && belongs(m, kind, items[i].name, t->dtype, &t->shape)) continue;
     if (!t)
-      api_fail(error, CLV_ABORTED, "item %u of %u of the state of module '%s' did not come", i, n,
+      api_fail(error, CLV_ANSWER, "item %u of %u of the state of module '%s' did not come", i, n,
                m->name);
     else
-      api_fail(error, CLV_ABORTED, "worker '%s' sent state '%s' %s, which is not module '%s''s",
+      api_fail(error, CLV_ANSWER, "worker '%s' sent state '%s' %s, which is not module '%s''s",
                cleave_module_node(m), items[i].name,
                clv_shape_format(&t->shape, shape, sizeof shape), m->name);
     api_place_error(error, cleave_module_node(m), m->name);
-    return CLEAVE_ABORTED;
+    return CLEAVE_ANSWER;
   }
   return CLEAVE_OK;
 }

@@ -5,6 +5,9 @@
 
 #include "master/api/api_int.h"
 
+/* A worker that claims more memory for a module does not tell the truth: 64 TiB. */
+#define MOST_MODULE_BYTES ((uint64_t)64 << 40)
+
 /* ---- calls to a worker ----------------------------------------------------------------------- */
 
 static clv_rpc_pem pem_of(const cleave_runtime *rt) {
@@ -29,6 +32,13 @@ static clv_code not_a_worker(clv_code code, clv_err *err) {
   if (code == CLV_INVALID || code == CLV_UNIMPLEMENTED || code == CLV_EXHAUSTED)
     code = err->code = CLV_UNAVAILABLE;
   return code;
+}
+
+/* What has come, and cannot be read or be meant. */
+static clv_code wrong_answer(clv_code code, clv_err *err) {
+  if (code == CLV_OK || code == CLV_UNIMPLEMENTED) return not_a_worker(code, err);
+  err->code = CLV_ANSWER;
+  return clv_err_prefix(err, "its answer makes no sense");
 }
 
 static void compare_builds(const peer *p, const clv_wire_about *theirs) {
@@ -79,7 +89,7 @@ static clv_code hello(peer *p, clv_err *err) {
   CLV_TRY(not_a_worker(
       call(p, CLV_METHOD_HELLO, &request, c->limits.connect_timeout_ms, &reply, err), err));
   clv_piece piece = {reply.data, reply.len};
-  CLV_TRY(not_a_worker(clv_wire_hello_reply_decode(&piece, 1, &h, err), err));
+  CLV_TRY(wrong_answer(clv_wire_hello_reply_decode(&piece, 1, &h, err), err));
   if (h.about.protocol != CLV_WIRE_PROTOCOL)
     return clv_fail(err, CLV_UNAVAILABLE, "it speaks protocol %u, this program %d",
                     h.about.protocol, CLV_WIRE_PROTOCOL);
@@ -109,8 +119,12 @@ static clv_code open_session(peer *p, clv_err *err) {
   CLV_TRY(call(p, CLV_METHOD_OPEN_SESSION, &request, rt->config->limits.connect_timeout_ms, &reply,
                err));
   clv_piece piece = {reply.data, reply.len};
-  CLV_TRY(not_a_worker(clv_wire_open_reply_decode(&piece, 1, &o, err), err));
+  CLV_TRY(wrong_answer(clv_wire_open_reply_decode(&piece, 1, &o, err), err));
   p->opened = true;
+  if (memcmp(&o.incarnation, &p->incarnation, sizeof o.incarnation) != 0)
+    return clv_fail(err, CLV_ANSWER,
+                    "another process answered the opening of the session than its Hello: the "
+                    "worker was started again meanwhile, or two share its address");
   p->limits = o.granted;
   return CLV_OK;
 }
@@ -179,12 +193,12 @@ static void forget_ended(cleave_runtime *rt) {
 static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
   peer *p = user;
   cleave_runtime *rt = p->runtime;
-  (void)link;
+  clv_code why = clv_link_refused(link) ? CLV_ANSWER : code == CLV_OK ? CLV_UNAVAILABLE : code;
   LOCKED(rt);
   if (p->lost) return;
   p->lost = true;
-  api_fail(&p->why_lost, code == CLV_OK ? CLV_UNAVAILABLE : code, "worker '%s' (%s) was lost: %s",
-           p->name, p->spec->address, text);
+  api_fail(&p->why_lost, why, "worker '%s' (%s) %s: %s", p->name, p->spec->address,
+           why == CLV_ANSWER ? "sent what makes no sense" : "was lost", text);
   api_place_error(&p->why_lost, p->name, "link");
   if (rt->broken_at == rt->broken_to) rt->broken.status = CLEAVE_OK; /* this is what was meant */
   api_node_fail(rt, p->index, &p->why_lost);
@@ -278,6 +292,31 @@ static void put_groups(const cleave_module *m, const char **names, clv_wire_grou
   }
 }
 
+static bool same_spec(const clv_wire_spec *theirs, clv_dtype dtype, const clv_shape *shape) {
+  return theirs->dtype == dtype && clv_shape_equal(&theirs->shape, shape);
+}
+
+/* What a worker says of its module against what this program knows of the graph. */
+static clv_code check_loaded(const cleave_module *m, const clv_wire_load_reply *o, clv_err *err) {
+  const clv_graph *g = m->graph;
+  const clv_node *output = &g->nodes[g->output];
+  if (o->n_params != (uint32_t)m->params->n)
+    return clv_fail(err, CLV_ANSWER, "it reports %u parameters, the graph has %d", o->n_params,
+                    m->params->n);
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *mine = &m->params->list[i];
+    if (strcmp(o->params[i].name, mine->name) != 0 ||
+        !same_spec(&o->params[i].spec, mine->dtype, &mine->shape))
+      return clv_fail(err, CLV_ANSWER, "its parameter %d is not '%s' of the graph", i, mine->name);
+  }
+  if (o->n_outputs != 1 || !same_spec(&o->outputs[0], output->dtype, &output->shape))
+    return clv_fail(err, CLV_ANSWER, "it reports another output than the graph has");
+  if (o->memory_bytes > MOST_MODULE_BYTES)
+    return clv_fail(err, CLV_ANSWER, "it reports that the module takes %llu bytes",
+                    (unsigned long long)o->memory_bytes);
+  return CLV_OK;
+}
+
 static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err *err) {
   cleave_runtime *rt = m->runtime;
   peer *p = &rt->peers[m->node];
@@ -314,11 +353,8 @@ static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err
     code = err->code = CLV_DATA_LOSS; /* weights that are not there, as a file that is not */
   CLV_TRY(code);
   clv_piece piece = {reply.data, reply.len};
-  CLV_TRY(not_a_worker(clv_wire_load_reply_decode(&piece, 1, &o, err), err));
-  if (o.n_params != (uint32_t)m->params->n)
-    return clv_fail(err, CLV_INTERNAL, "it reports %u parameters, the graph has %d", o.n_params,
-                    m->params->n);
-  return CLV_OK;
+  CLV_TRY(wrong_answer(clv_wire_load_reply_decode(&piece, 1, &o, err), err));
+  return check_loaded(m, &o, err);
 }
 
 /* The same for a stage of this process. */

@@ -66,6 +66,8 @@ clv_exit clv_run_setup_exit(const clv_err *err) {
       return CLV_EXIT_TIMEOUT;
     case CLV_INVALID:
       return CLV_EXIT_CONFIG;
+    case CLV_ANSWER:
+      return CLV_EXIT_ANSWER;
     case CLV_INTERNAL:
       return CLV_EXIT_INTERNAL;
     default:
@@ -80,6 +82,7 @@ clv_exit clv_run_connect_exit(const clv_err *err) {
 clv_exit clv_run_exit(const run *r, const clv_err *err) {
   if (err->code == CLV_RANGE) return CLV_EXIT_DIVERGED;
   if (err->code == CLV_DEADLINE) return CLV_EXIT_TIMEOUT;
+  if (err->code == CLV_ANSWER) return CLV_EXIT_ANSWER;
   if (err->code == CLV_UNAVAILABLE && clv_trainer_lost_worker(r->trainer)[0] &&
       strcmp(clv_trainer_lost_worker(r->trainer), "master") != 0)
     return CLV_EXIT_WORKER_LOST;

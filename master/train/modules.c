@@ -105,7 +105,7 @@ clv_code clv_trainer_explain(clv_trainer *t, const cleave_error *why, clv_err *e
   bool connecting = hop_is(why, "connect") || hop_is(why, "attach");
   put_reason(why, &text);
   if (connecting || hop_is(why, "link")) snprintf(t->lost, sizeof t->lost, "%s", why->node);
-  if (hop_is(why, "link")) text.code = CLV_UNAVAILABLE;
+  if (hop_is(why, "link") && text.code != CLV_ANSWER) text.code = CLV_UNAVAILABLE;
   if (t->doing) clv_err_prefix(&text, "%s %llu", t->doing, (unsigned long long)t->doing_step);
   if (err) *err = text;
   return text.code;

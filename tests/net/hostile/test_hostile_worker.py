@@ -54,15 +54,15 @@ def bad_hello():
     short = hello_reply(CREDIT)
     short.incarnation = bytes(3)
     all_hold({
-        "bytes": is_bytes([4], b"\xff" * 100),
-        "empty": is_bytes([4], b""),
-        "random": is_bytes([4], os.urandom(100_000)),
-        "too long": is_bytes([1, 4], bytes(10 * MIB)),
-        "incarnation": is_bytes([4], short),
+        "bytes": is_bytes([11], b"\xff" * 100),
+        "empty": is_bytes([11], b""),
+        "random": is_bytes([11], os.urandom(100_000)),
+        "too long": is_bytes([1, 4, 11], bytes(10 * MIB)),
+        "incarnation": is_bytes([11], short),
         "another protocol": says([4], "protocol", protocol=9),
         "an older protocol": says([4], "protocol", protocol=1),
-        "escape": says([4], software="\x1b[2J" * 20),
-        "capabilities": says([4], "capabilities", capabilities=["codec.bf16"] * 65),
+        "escape": says([11], software="\x1b[2J" * 20),
+        "capabilities": says([11], "capabilities", capabilities=["codec.bf16"] * 65),
         "never": lambda: meets([5], Hello=never)})
 
 
@@ -94,14 +94,37 @@ def bad_answers_to_set_up():
             return good
         return lambda: meets(codes, *words, LoadModule=answer)
 
+    def replies(words, change):
+        def answer(request):
+            reply = loaded(Linear(pb.LoadModuleRequest.FromString(request)))
+            change(reply)
+            return reply
+        return lambda: meets([11], words, LoadModule=answer)
+
+    def renamed(params):
+        params[0].name = "3.wait"
+        return params
+
+    def reshaped(params):
+        params[1].spec.dims.append(1)
+        return params
+
     all_hold({
-        "open": lambda: meets([4], OpenSession=lambda r: b"\x0a\x03abc"),
+        "open": lambda: meets([11], OpenSession=lambda r: b"\x0a\x03abc"),
         "open never": lambda: meets([5], OpenSession=never),
-        "load": lambda: meets([4], LoadModule=lambda r: b"\x0b" * 1000),
+        "load": lambda: meets([11], LoadModule=lambda r: b"\x0b" * 1000),
         "load never": lambda: meets([5], LoadModule=never),
-        "too few": loads([1], lambda params: params[:1], "parameters"),
-        "too many": loads([1], lambda params: params * 20, "parameters"),
-        "far too many": loads([4], lambda params: params * 3000)})
+        "another process": lambda: meets([11], "another process answered", OpenSession=lambda r: (
+            pb.OpenSessionReply(incarnation=bytes(15) + b"\1", granted=limits_of(CREDIT)))),
+        "another name": loads([11], renamed, "parameter 0 is not '3.weight'"),
+        "another shape": loads([11], reshaped, "parameter 1 is not '3.bias'"),
+        "another output": replies("another output", lambda r: r.outputs[0].dims.append(2)),
+        "no output": replies("another output", lambda r: r.ClearField("outputs")),
+        "huge": replies("takes 18446744073709551615 bytes",
+                        lambda r: setattr(r, "memory_bytes", (1 << 64) - 1)),
+        "too few": loads([11], lambda params: params[:1], "parameters"),
+        "too many": loads([11], lambda params: params * 20, "parameters"),
+        "far too many": loads([11], lambda params: params * 3000)})
 
 
 @suite.test
@@ -116,9 +139,9 @@ def bad_attach():
     all_hold({
         "silent": lambda: meets([5], "attach", attached=silent),
         "nothing": answers([5], [], "attach"),
-        "bytes": answers([4], [b"\xff\xff\xff"]),
-        "PING": answers([4], [pb.Frame(kind=pb.PING, message=1)]),
-        "too much credit": answers([4], credit(1 << 60)),
+        "bytes": answers([11], [b"\xff\xff\xff"]),
+        "PING": answers([11], [pb.Frame(kind=pb.PING, message=1)]),
+        "too much credit": answers([11], credit(1 << 60)),
         "no credit": answers([1], credit(0), "credit of 0 bytes"),
         "too little": answers([1], credit(100), "credit of 100 bytes")})
 

@@ -420,6 +420,7 @@ MASTER_CODES = {
     7: lambda: master("check", session_of("code-7"), "--set", "data.train=[absent.npy, train-y.npy]", cwd=cluster.dir).returncode,
     8: lambda: master("eval", session_of("code-8"), cwd=cluster.dir).returncode,
     9: lambda: cluster.train(session_of("code-9"), "--set", "train.optimizer.lr=1e30", "--set", "train.max_steps=100").returncode,
+    11: "no worker of ours answers so: test_hostile_worker.py has one that does",
     70: crippled,
     130: lambda: interrupted() and interrupted_twice(),
 }
