@@ -163,7 +163,12 @@ static clv_code verify_chain(const candidate *c, X509_STORE *store, unsigned usa
 
 static clv_code check_usage(const candidate *c, unsigned *ret_usage, clv_err *err) {
   unsigned usage = 0;
-  if (!clv_tls_cert_usage(c->leaf, &usage) || !(usage & (CLV_TLS_CLIENT | CLV_TLS_SERVER)))
+  if (!clv_tls_cert_usage(c->leaf, &usage))
+    return clv_fail(err, CLV_INVALID,
+                    "%s: it has no extended key usage, which both sides ask for; issue it with "
+                    "clientAuth, serverAuth or both",
+                    c->cert_path);
+  if (!(usage & (CLV_TLS_CLIENT | CLV_TLS_SERVER)))
     return clv_fail(err, CLV_INVALID,
                     "%s: its extended key usage allows neither TLS client nor TLS server; issue it "
                     "with clientAuth and serverAuth",

@@ -332,7 +332,7 @@ static void no_extended_usage_at_all(void **state) {
   X509 *cert = cert_by_hand(&how, key);
   save_certs(at("plain.pem"), &cert, 1);
   save_key(at("plain.key"), key);
-  refuse("ca.pem", "plain.pem", "plain.key", CLV_INVALID, "neither TLS client nor TLS server");
+  refuse("ca.pem", "plain.pem", "plain.key", CLV_INVALID, "it has no extended key usage");
   X509_free(cert);
   EVP_PKEY_free(key);
 }
