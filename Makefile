@@ -78,7 +78,7 @@ LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)
 all: $(BINARIES) $(LIBCLEAVE) manuals
 
 help:
-	@echo 'make demo          train Fashion-MNIST split over a master and two workers, with mutual TLS'
+	@echo 'make demo          train Fashion-MNIST in U shape over a master and two workers, with mutual TLS'
 	@echo 'make test          build and run the whole test suite (installs missing Debian packages)'
 	@echo 'make t T=NAME      any one test, with its output: a program, a script or one test in it'
 	@echo 'make check         what holds for the tree itself: layers, lint, format, links, lengths, ...'

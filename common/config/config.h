@@ -175,6 +175,7 @@ typedef struct clv_stage_spec {
   char *weights_file;     /* on the master's disk; at most one of file and artifact is set */
   char *weights_artifact; /* a name in the worker's worker.yaml */
   char *weights_sha256;   /* 64 hex digits, or NULL */
+  bool weights_secret;    /* no worker has the file */
   bool freeze;
   bool recompute;
   clv_transfer transfer; /* how its output reaches the next stage; the session's unless given */
@@ -257,7 +258,7 @@ typedef struct clv_session_config {
     int worker; /* index into workers, -1 = master */
   } loss;
   struct {
-    bool raw_input_leaves, labels_leave;
+    bool raw_input_leaves, tokens_readable, front_known, labels_readable, labels_leave;
   } privacy;
   clv_train_config train;
   struct {

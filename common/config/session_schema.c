@@ -156,10 +156,14 @@ static const clv_row rows[] = {
      .sample = "  - name: front\n"
                "    at: master\n"
                "    layers: [{op: flatten}, {op: linear, out: 128}, {op: relu}]\n"
-               "  - name: tail\n"
+               "  - name: middle\n"
                "    at: worker-1\n"
+               "    layers: [{op: linear, out: 64}, {op: relu}]\n"
+               "  - name: head\n"
+               "    at: master\n"
                "    layers: [{op: linear, out: 10}]\n",
-     .doc = "What runs where, in the order of the model."},
+     .doc = "What runs where, in the order of the model. In U shape, with first and last layers at "
+            "master, neither records nor labels can be read from what a worker is sent."},
     {.path = "stages[].name", .kind = CLV_ROW_TEXT, .offset = STAGE(name),
      .format = CLV_FORMAT_NAME, .required = true, .sample = "front",
      .doc = "Name of the stage, used once."},
@@ -190,6 +194,10 @@ static const clv_row rows[] = {
      .format = CLV_FORMAT_SHA256,
      .sample = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
      .doc = "What the file must hash to."},
+    {.path = "stages[].weights.secret", .kind = CLV_ROW_BOOL, .offset = STAGE(weights_secret),
+     .initial = "false",
+     .doc = "No worker has this file: its layers count as secret (see privacy). A worker that offers "
+            "it as an artifact is refused."},
     {.path = "stages[].recompute", .kind = CLV_ROW_BOOL, .offset = STAGE(recompute),
      .initial = "false",
      .doc = "Keep inputs alone for backward and run forward again: less memory, more time."},
@@ -208,10 +216,23 @@ static const clv_row rows[] = {
      .doc = "Who computes it; a worker only with privacy.labels_leave: true."},
 
     {.path = "privacy", .kind = CLV_ROW_SECTION,
-     .doc = "What may leave the master besides activations and gradients of cuts."},
+     .doc = "What may leave the master besides activations and gradients of cuts that a layer with "
+            "secret first values has mixed; plan prints what is true of a session."},
     {.path = "privacy.raw_input_leaves", .kind = CLV_ROW_BOOL,
      .offset = AT(privacy.raw_input_leaves), .initial = "false",
-     .doc = "Allow the first stage, and so the records themselves, on a worker."},
+     .doc = "Allow the first stage, and so the records themselves, on a worker, or behind layers that "
+            "mix nothing."},
+    {.path = "privacy.tokens_readable", .kind = CLV_ROW_BOOL,
+     .offset = AT(privacy.tokens_readable), .initial = "false",
+     .doc = "Allow embeddings to leave, one vector per token, which can be told apart."},
+    {.path = "privacy.front_known", .kind = CLV_ROW_BOOL, .offset = AT(privacy.front_known),
+     .initial = "false",
+     .doc = "Allow records to be mixed only by layers whose weights a worker can know, such as a "
+            "public front."},
+    {.path = "privacy.labels_readable", .kind = CLV_ROW_BOOL,
+     .offset = AT(privacy.labels_readable), .initial = "false",
+     .doc = "Allow a worker to be sent gradients that labels can be read from, such as those of the "
+            "last stage's outputs."},
     {.path = "privacy.labels_leave", .kind = CLV_ROW_BOOL, .offset = AT(privacy.labels_leave),
      .initial = "false", .doc = "Allow the loss, and so the labels, on a worker."},
 

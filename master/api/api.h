@@ -19,6 +19,14 @@ clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
 cleave_status cleave_open_config(const clv_session_config *config, const cleave_options *options,
                                  cleave_runtime **ret_runtime, cleave_error *error) CLEAVE_RESULT;
 
+/* CLV_DATA_LOSS, located in the session: an artifact that the worker reports is a file of weights
+ * that the session declares `secret: true`, or such a file, which is read and hashed, is missing or
+ * damaged. */
+struct clv_wire_hello_reply;
+clv_code cleave_secrets_check(const clv_session_config *config,
+                              const struct clv_wire_hello_reply *hello,
+                              clv_err *err) CLV_USE_RESULT;
+
 /* For whoever looks on from a thread of its own while the program works: what a runtime holds, and
  * its link to a worker. Cheap; not beside cleave_close. */
 typedef struct cleave_holding {

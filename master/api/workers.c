@@ -84,6 +84,7 @@ static clv_code hello(peer *p, clv_err *err) {
     return clv_fail(err, CLV_UNAVAILABLE, "it speaks protocol %u, this program %d",
                     h.about.protocol, CLV_WIRE_PROTOCOL);
   CLV_TRY(check_lease(c, &h.about, err));
+  CLV_TRY(cleave_secrets_check(c, &h, err));
   p->incarnation = h.incarnation;
   p->limits = h.about.limits;
   best_device(&h, p->device);

@@ -116,15 +116,15 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
     const clv_egress_row *r = &b->egress[i];
     const clv_remote_spec *w = &b->config->workers[r->worker];
     bool state = r->kind == CLEAVE_SENDING_WEIGHTS;
-    clv_bytes_printf(
-        out, "  %-48s %-18s %-4s %10s%s  to %s (%s)%s\n", r->name,
-        state ? "parameters" : clv_shape_format(&r->shape, shape, sizeof shape),
-        clv_dtype_name(r->dtype), clv_format_size(r->bytes_per_step, size, sizeof size),
-        state ? " once  " : "/step", w->name, w->identity, r->relayed ? ", relayed" : "");
+    const char *word = r->kind == CLEAVE_SENDING_LEAF || r->relayed ? "" : clv_shows_word(r->shows);
+    clv_bytes_printf(out, "  %-48s %-18s %-4s %10s%s  to %s (%s)%s%s%s\n", r->name,
+                     state ? "parameters" : clv_shape_format(&r->shape, shape, sizeof shape),
+                     clv_dtype_name(r->dtype),
+                     clv_format_size(r->bytes_per_step, size, sizeof size),
+                     state ? " once  " : "/step", w->name, w->identity,
+                     r->relayed ? ", relayed" : "", *word ? ", " : "", word);
   }
-  bool labels = b->stages[b->n_stages].worker >= 0, raw = b->stages[0].worker >= 0;
-  clv_bytes_printf(out, "labels: %s; raw input: %s\n", labels ? "LEAVE" : "stay on the master",
-                   raw ? "LEAVES" : "stays on the master");
+  clv_privacy_describe(b, false, out);
 }
 
 static void json_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f, clv_bytes *out) {
@@ -157,9 +157,10 @@ static void json_egress(const clv_blueprint *b, clv_bytes *out) {
     clv_bytes_puts(out, ",\"shape\":[");
     for (int d = 0; d < r->shape.rank; d++)
       clv_bytes_printf(out, "%s%lld", d ? "," : "", (long long)r->shape.dim[d]);
-    clv_bytes_printf(out, "],\"dtype\":\"%s\",\"bytes_per_step\":%llu,\"relayed\":%s}",
+    clv_bytes_printf(out,
+                     "],\"dtype\":\"%s\",\"bytes_per_step\":%llu,\"relayed\":%s,\"shows\":\"%s\"}",
                      clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step,
-                     r->relayed ? "true" : "false");
+                     r->relayed ? "true" : "false", clv_shows_word(r->shows));
   }
 }
 
@@ -192,7 +193,9 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
   if (json) {
     clv_bytes_puts(out, "],\"egress\":[");
     json_egress(b, out);
-    clv_bytes_puts(out, "]}\n");
+    clv_bytes_puts(out, "],\"privacy\":");
+    clv_privacy_describe(b, true, out);
+    clv_bytes_puts(out, "}\n");
   } else {
     text_egress(b, out);
   }

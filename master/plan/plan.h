@@ -43,6 +43,21 @@ typedef struct clv_run_options {
 enum { CLV_MAX_STAGES = 253 };
 enum { CLV_EVAL_WINDOW = 4 }; /* batches in flight in an evaluation */
 
+/* What a tensor that leaves shows of records or labels to a worker that knows the session file,
+ * each case more than those before it (privacy.c says when a layer counts as secret). */
+typedef enum clv_shows {
+  CLV_SHOWS_MIXED,           /* a layer with secret first values is on every path */
+  CLV_SHOWS_FRONT_KNOWN,     /* on some path only layers with known weights mix */
+  CLV_SHOWS_TOKENS,          /* one vector per token */
+  CLV_SHOWS_RAW_INPUT,       /* on some path nothing mixes */
+  CLV_SHOWS_LABELS_READABLE, /* a gradient from which a label can be read off */
+  CLV_SHOWS_LABELS,
+} clv_shows;
+
+const char *clv_shows_word(clv_shows shows); /* "RAW INPUT"; "" for MIXED */
+/* What `privacy` in the session allows. */
+bool clv_privacy_permits(const clv_session_config *c, clv_shows shows);
+
 /* One tensor that leaves the master, per micro-batch. */
 typedef struct clv_egress_row {
   char name[96]; /* "activation of stage 'a' (layer 2)" */
@@ -54,6 +69,7 @@ typedef struct clv_egress_row {
   clv_shape shape;         /* dim 0 is the largest micro-batch; WEIGHTS: [] */
   uint64_t bytes_per_step; /* all micro-batches of a full step; WEIGHTS: once, when pushed */
   bool relayed;            /* it came from another worker and only passes through */
+  clv_shows shows;
   uint64_t tensors, bytes; /* counted while running */
 } clv_egress_row;
 
@@ -64,7 +80,11 @@ typedef struct clv_stage_plan {
   bool input_needs_grad, participates;
   uint32_t n_learning;
   uint32_t first_layer, last_layer;
-  bool direct; /* its output goes straight to the next stage's worker */
+  bool direct;              /* its output goes straight to the next stage's worker */
+  clv_shows shows;          /* of the records: its output */
+  clv_shows gradient_shows; /* of the labels: the gradient of its output, with the loss at home */
+  uint32_t head_layers; /* secret layers that learn, from its output to the loss, on the path with
+                           the fewest */
 } clv_stage_plan;
 
 typedef struct clv_blueprint {

@@ -49,19 +49,35 @@ static cleave_status refuse(const cleave_sending *s, cleave_error *error) {
   return CLEAVE_DENIED;
 }
 
+/* Whatever row it stands in. */
+static cleave_status refuse_shown(const cleave_sending *s, clv_shows shows, cleave_error *error) {
+  error->status = CLEAVE_DENIED;
+  snprintf(error->text, sizeof error->text,
+           "egress refused: a tensor of stage '%s' would show %s to %s, which the session's "
+           "privacy does not permit",
+           s->module, clv_shows_word(shows), s->worker);
+  return CLEAVE_DENIED;
+}
+
 /* Nothing leaves that the plan's table does not name. Any thread. */
-static cleave_status check_egress(void *user, const cleave_sending *s, cleave_error *error) {
-  clv_trainer *t = user;
-  clv_blueprint *b = t->b;
+cleave_status clv_trainer_admit(clv_blueprint *b, const cleave_sending *s, cleave_error *error) {
   int stage = stage_of(b, s->module);
   for (size_t k = 0; k < b->n_egress; k++) {
     clv_egress_row *r = &b->egress[k];
     if (!row_means(b, r, s, stage) || !row_fits(b, r, s)) continue;
+#ifndef CLV_MUTATE_GATE_SHOWS
+    if (!clv_privacy_permits(b->config, r->shows)) return refuse_shown(s, r->shows, error);
+#endif
     __atomic_fetch_add(&r->tensors, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&r->bytes, s->bytes, __ATOMIC_RELAXED);
     return CLEAVE_OK;
   }
   return refuse(s, error);
+}
+
+static cleave_status check_egress(void *user, const cleave_sending *s, cleave_error *error) {
+  clv_trainer *t = user;
+  return clv_trainer_admit(t->b, s, error);
 }
 
 void clv_trainer_egress_json(clv_trainer *t, clv_bytes *out) {

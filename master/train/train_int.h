@@ -125,6 +125,9 @@ size_t clv_count_correct(const cleave_tensor *prediction, const int64_t *labels,
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) CLV_USE_RESULT;
 
+/* The gate: may it leave by the blueprint's table and the session's privacy? Counted if so. */
+cleave_status clv_trainer_admit(clv_blueprint *b, const cleave_sending *s, cleave_error *error);
+
 /* Weights of the session's files into their stages. */
 clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
 

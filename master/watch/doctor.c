@@ -112,6 +112,16 @@ static void check_artifacts(doctor *d, int worker, const clv_wire_hello_reply *h
   }
 }
 
+/* Files that are to be secret are on nobody's list. */
+static void check_secrets(doctor *d, const clv_wire_hello_reply *h) {
+  bool any = false;
+  clv_err err = {.text = "has none of the session's secret files"};
+  for (size_t i = 0; i < d->config->n_stages; i++) any |= d->config->stages[i].weights_secret;
+  if (!any) return;
+  bool ok = cleave_secrets_check(d->config, h, &err) == CLV_OK;
+  report(d, ok, CLV_EXIT_DATA, h->worker, NULL, "%s", err.text);
+}
+
 static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const clv_remote_spec *w = &d->config->workers[worker];
   int64_t skew = (int64_t)(h->about.unix_ms - clv_wall_ms());
@@ -124,6 +134,7 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   report(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name, "run NTP on both machines",
          "clocks differ by %lld ms", (long long)skew);
   check_artifacts(d, worker, h);
+  check_secrets(d, h);
 }
 
 static clv_code hello(doctor *d, clv_rpc_runtime *runtime, const clv_remote_spec *w,

@@ -121,7 +121,7 @@ static const char session_text[] =
     "avgpool, kernel: 2}, {op: dropout, p: 0.3}]}\n"
     "  - {name: c, at: master, layers: [{op: flatten}, {op: linear, out: 40}, {op: tanh}, {op: "
     "linear, out: 10}]}\n"
-    "loss: {kind: cross_entropy}\n"
+    "loss: {kind: cross_entropy}\nprivacy: {front_known: true, labels_readable: true}\n"
     "train: {epochs: 100, batch: 48, seed: 3, clip_grad_norm: 1.0, optimizer: {kind: adam, lr: "
     "0.001}}\n"
     "pipeline: {micro_batches: 3, window: textbook}\n";

@@ -89,6 +89,17 @@ class Worker:
         return self.process.returncode
 
 
+READABLE = "labels_readable: true, front_known: true, tokens_readable: true"
+
+
+def with_keys(body, keys):
+    if "stages:" not in body:
+        return body
+    if "privacy: {" in body:
+        return body.replace("privacy: {", f"privacy: {{{keys}, " if keys else "privacy: {", 1)
+    return body + ("" if body.endswith("\n") else "\n") + (f"privacy: {{{keys}}}\n" if keys else "")
+
+
 class Cluster:
     """A CA, a master identity and n workers, in a temporary folder. `near` and `far` stand before
     the commands of the master and of workers (links.Namespaces), `host` is where workers listen and
@@ -136,14 +147,16 @@ class Cluster:
         self.workers[i].stop()
         self.workers[i] = Worker(self, f"w{i + 1}", self.worker_config(i), self.env)
 
-    def session(self, name, body):
+    def session(self, name, body, keys=READABLE):
+        """keys: of `privacy`, besides the body's. Most tests have short seeds and the last stage at
+        a worker, and hide nothing."""
         path = os.path.join(self.dir, name + ".yaml")
         workers = "".join(f"  w{i + 1}: {{address: \"{self.address(i)}\", identity: \"spiffe://test/w{i + 1}\"}}\n"
                           for i in range(len(self.ports)))
         with open(path, "w") as f:
             f.write(f"version: 1\nname: {name}\n"
                     "tls: {ca: certs/ca.pem, cert: certs/master.pem, key: certs/master.key}\n"
-                    + (f"workers:\n{workers}" if workers else "") + body)
+                    + (f"workers:\n{workers}" if workers else "") + with_keys(body, keys))
         return path
 
     def train(self, session, *args, timeout=120, env=None):

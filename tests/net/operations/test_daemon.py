@@ -469,6 +469,31 @@ def weights_from_an_artifact_on_the_worker():
     assert done.returncode == 7 and "later-v1" in done.stderr and "SHA-256" in done.stderr, done
 
 
+@suite.test
+def a_secret_file_that_a_worker_has():
+    """It is an error before anything is sent, and one of doctor's findings."""
+    r = __import__("random").Random(5)
+    tensors = {"0.weight": ("F32", (4, 1, 3, 3), f32([r.uniform(-1, 1) for _ in range(36)])),
+               "0.bias": ("F32", (4,), f32([0] * 4))}
+    digest = write_safetensors(os.path.join(cluster.dir, "front.safetensors"), tensors)
+    front = "{name: a, at: master, weights: {file: front.safetensors, secret: true}, layers: [" + LAYERS[0] + "]}"
+    text = (DATA + f"stages:\n  - {front}\n  - {{name: b, at: w1, layers: [{{op: flatten}}, {{op: linear, out: 9}}]}}\n"
+            "  - {name: c, at: master, layers: [{op: linear, out: 10}]}\nloss: {kind: cross_entropy}\n"
+            "train: {epochs: 1, max_steps: 1, batch: 24, optimizer: {kind: sgd, lr: 0.01}}\n")
+    cluster.limits = cluster.limits.split("artifacts:")[0]
+    cluster.restart(0)
+    session = cluster.session("secret", text, "")
+    done = cluster.train(session)
+    assert done.returncode == 0, done.stderr
+    cluster.limits += f"artifacts:\n  public: {{file: front.safetensors, sha256: {digest}}}\n"
+    cluster.restart(0)
+    for command in ("doctor", "train"):
+        done = master(command, session, *(["--fresh"] if command == "train" else []), cwd=cluster.dir)
+        assert done.returncode == 7, (done.returncode, done.stdout, done.stderr)
+        assert re.search(r"secret\.yaml:\d+:\d+: stage 'a': worker 'w1' has the file as its artifact 'public'",
+                         done.stdout + done.stderr), (done.stdout, done.stderr)
+
+
 # ---- privacy by permission ---------------------------------------------------------------------
 
 @suite.test

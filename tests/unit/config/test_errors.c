@@ -354,6 +354,17 @@ static void weights(void **state) {
       "    at: master\n    weights: {sha256: "
       "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855}\n",
       "/etc/cleave/s.yaml:10:5: stage 'front' gives a sha256, but neither file nor artifact");
+  refused_edit("    at: gpu1\n", "    at: gpu1\n    weights: {artifact: b, secret: true}\n",
+               "/etc/cleave/s.yaml:13:5: stage 'back' says secret: true of no file: it belongs to "
+               "weights.file");
+  refused_edit(
+      "    at: master\n    layers: [{op: linear, out: 8}, {op: relu}]\n"
+      "  - name: back\n    at: gpu1\n",
+      "    at: master\n    weights: {file: a, secret: true}\n"
+      "    layers: [{op: linear, out: 8}, {op: relu}]\n"
+      "  - name: back\n    at: gpu1\n    weights: {file: a}\n",
+      "/etc/cleave/s.yaml:14:5: stages 'front' and 'back' take their weights from one "
+      "file, and only one of them says secret: true");
 }
 
 static void numbers_together(void **state) {

@@ -134,6 +134,7 @@ static void defaults(void **state) {
   assert_int_equal(c->data.test.n, 0);
   assert_int_equal(c->model.arch, CLV_ARCH_NONE);
   assert_false(c->privacy.raw_input_leaves || c->privacy.labels_leave);
+  assert_false(c->privacy.tokens_readable || c->privacy.front_known || c->privacy.labels_readable);
   clv_session_config_free(c);
 }
 
@@ -403,7 +404,9 @@ static const char rich_text[] =
     "E3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855}}\n"
     "  - {name: three, at: '0', layers: [{op: tanh}]}\n"
     "loss: {kind: bce_with_logits, at: '0'}\n"
-    "privacy: {raw_input_leaves: true, labels_leave: true}\n"
+    "privacy: {raw_input_leaves: true, labels_leave: true, tokens_readable: true, front_known: "
+    "true,\n"
+    "  labels_readable: true}\n"
     "train:\n"
     "  {epochs: 7, max_steps: 9, batch: 48, eval_batch: 100, seed: 18446744073709551615, shuffle: "
     "false,\n"
@@ -643,9 +646,10 @@ static void examples_load(void **state) {
       NULL; /* a network over two nodes, with all that train and eval need */
   if (clv_session_config_parse("e", text.data, text.len, NULL, &first, &err))
     fail_msg("%s", err.text);
-  assert_int_equal(first->n_stages, 2);
+  assert_int_equal(first->n_stages, 3); /* in U shape */
   assert_int_equal(first->stages[0].worker, -1);
   assert_int_equal(first->stages[1].worker, 0);
+  assert_int_equal(first->stages[2].worker, -1);
   assert_int_equal(first->data.test.n, 2);
   clv_session_config_free(first);
   round_trip(text.data, text.len);
