@@ -162,8 +162,8 @@ static const clv_row rows[] = {
                "  - name: head\n"
                "    at: master\n"
                "    layers: [{op: linear, out: 10}]\n",
-     .doc = "What runs where, in the order of the model. In U shape, with first and last layers at "
-            "master, neither records nor labels can be read from what a worker is sent."},
+     .doc = "What runs where, in the order of the model. In U shape the first and last layers are at "
+            "master."},
     {.path = "stages[].name", .kind = CLV_ROW_TEXT, .offset = STAGE(name),
      .format = CLV_FORMAT_NAME, .required = true, .sample = "front",
      .doc = "Name of the stage, used once."},

@@ -113,14 +113,18 @@ static void take_params(view *v, const clv_stage_plan *s, const int *node_of) {
   }
 }
 
+static uint32_t stage_of(const clv_blueprint *b, uint32_t layer) {
+  uint32_t stage = 0;
+  while (stage + 1 < b->n_stages && layer > b->stages[stage].last_layer) stage++;
+  return stage;
+}
+
 static void take_layers(view *v) {
   int node_of[CLV_MAX_NODES] = {0};
-  uint32_t stage = 0;
   for (int k = 0; k < v->g->n_nodes; k++) {
     uint32_t layer = v->g->nodes[k].layer;
     if (is_input(v, k)) continue;
-    while (layer > v->b->stages[stage].last_layer) stage++;
-    v->of[k] = (layer_facts){.stage = stage};
+    v->of[k] = (layer_facts){.stage = stage_of(v->b, layer)};
     node_of[layer] = k;
   }
   for (uint32_t s = 0; s < v->b->n_stages; s++) take_params(v, &v->b->stages[s], node_of);

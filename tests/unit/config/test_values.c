@@ -394,8 +394,8 @@ static const char rich_text[] =
     "   images: {channels: 1, resize: 5, crop: 4, train_crop: random, pad: 2, area: [0.1, 0.7],\n"
     "    ratio: [0.3, 3], flip: 0.7, max_pixels: 12345}}\n"
     "stages:\n"
-    "  - {name: '1', at: master, threads: 3, device: 'cuda:1', weights: {file: w.st}, freeze: "
-    "true,\n"
+    "  - {name: '1', at: master, threads: 3, device: 'cuda:1', weights: {file: w.st, secret: "
+    "true}, freeze: true,\n"
     "     layers: [{op: conv2d, name: c.0, out: 16, f: 1.0, g: 1e22, h: -0.0, i: "
     "-9223372036854775807,\n"
     "       b: false, t: 'true', n: '1e3', z: '', k: [3, -3], e: []}]}\n"
@@ -483,6 +483,7 @@ static void same_stages(const clv_session_config *a, const clv_session_config *b
     assert_string_equal(x->device, y->device);
     assert_memory_equal(&x->range, &y->range, sizeof x->range);
     same_text(x->weights_file, y->weights_file);
+    assert_int_equal(x->weights_secret, y->weights_secret);
     same_text(x->weights_artifact, y->weights_artifact);
     same_text(x->weights_sha256, y->weights_sha256);
     assert_int_equal(x->n_layers, y->n_layers);

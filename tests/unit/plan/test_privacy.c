@@ -279,7 +279,7 @@ static void plan_tells_the_case(void **state) {
 
 /* ---- the attack ------------------------------------------------------------------------------ */
 
-enum { SAMPLES = 600, CLASSES = 10 };
+enum { SAMPLES = 600, CLASSES = 10, HEADS = 16 };
 
 typedef struct victim {
   float h[SAMPLES][CLASSES], gradient[SAMPLES][CLASSES];
@@ -293,7 +293,7 @@ static uint32_t next_random(uint32_t *state) {
 
 /* The gradient that a worker gets for what it sends home, with `head` linear layers behind it
  * there. */
-static void train_step(int head, victim *v) {
+static void train_step(int head, uint64_t seed, victim *v) {
   static float values[16384], grads[16384];
   clv_graph *g;
   clv_params *p;
@@ -316,7 +316,7 @@ static void train_step(int head, victim *v) {
       CLV_OK);
   assert_int_equal(clv_params_of(g, &p, &err), CLV_OK);
   assert_true(p->total_bytes <= sizeof values);
-  clv_params_init(g, p, 0x8f3bu, values);
+  clv_params_init(g, p, seed, values);
   clv_plan_options o = {.backend = clv_backend_cpu(),
                         .dtype = CLV_F32,
                         .batch = SAMPLES,
@@ -380,13 +380,17 @@ static void a_last_stage_reads_every_label_and_a_u_shape_lets_them_be_inferred(v
     v.labels[i] = i < CLASSES ? i : (int64_t)(next_random(&random) % CLASSES);
     for (int k = 0; k < CLASSES; k++) v.h[i][k] = (float)next_random(&random) / (1 << 23) - 1;
   }
-  train_step(0, &v);
+  train_step(0, 1, &v);
   assert_true(read_by_sign(&v) == 1);
-  train_step(1, &v);
-  double read = read_by_sign(&v), inferred = infer_by_direction(&v);
+  double read = 0, inferred = 1;
+  for (uint64_t seed = 1; seed <= HEADS; seed++) {
+    train_step(1, seed, &v);
+    read += read_by_sign(&v) / HEADS;
+    inferred = fmin(inferred, infer_by_direction(&v));
+  }
   print_message("U shape: %.1f %% by sign, %.1f %% by direction with one known label a class\n",
                 100 * read, 100 * inferred);
-  assert_true(read < 0.4);
+  assert_true(read < 0.2);     /* a tenth is chance */
   assert_true(inferred > 0.9); /* which is why no text says that labels are safe */
 }
 
