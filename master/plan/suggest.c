@@ -263,18 +263,16 @@ static clv_code take_fewest(const cutter *c, clv_sched_split *best, clv_err *err
   return CLV_OK;
 }
 
-/* One that the session would not be allowed is none. */
-static clv_code add_way(cutter *c, const clv_sched_split *split, clv_err *err) {
+/* One that the session would not be allowed is none: `why` says what it lacks. */
+static clv_code add_way(cutter *c, const clv_sched_split *split, clv_err *why) {
   cut_way *w = &c->best[c->n_best];
   w->split = *split;
-  clv_code code = describe_way(c, w, err);
-  if (code == CLV_INVALID) {
-    way_done(w);
-    *w = (cut_way){0};
-    return CLV_OK;
-  }
-  c->n_best += code == CLV_OK;
-  return code;
+  clv_code code = describe_way(c, w, why);
+  if (code == CLV_OK) c->n_best++;
+  if (code != CLV_INVALID) return code;
+  way_done(w);
+  *w = (cut_way){0};
+  return CLV_OK;
 }
 
 static clv_code find_best(cutter *c, clv_err *err) {
@@ -292,7 +290,7 @@ static clv_code find_best(cutter *c, clv_err *err) {
     CLV_TRY(take_fewest(c, &best[i], err));
     CLV_TRY(add_way(c, &best[i], err));
   }
-  return CLV_OK;
+  return c->n_best ? CLV_OK : CLV_INVALID; /* as the last of them was refused */
 }
 
 static clv_code suggest(cutter *c, clv_err *err) {

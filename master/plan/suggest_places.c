@@ -105,6 +105,7 @@ static void keep_front(cutter *c) {
   if (s == 0 || s == b->n_stages) return;
   while (clv_privacy_of_cut(b, least) > b->stages[s - 1].shows) least++;
   c->least[s - 1] = least;
+  if (!least) return;
   clv_bytes_printf(&c->notes,
                    "the master keeps layers 0..%u at least: with fewer, what leaves would show "
                    "more of the records\n",
@@ -117,7 +118,11 @@ static void keep_head(cutter *c) {
   uint32_t s = b->n_stages, most = c->cuts.n_layers - 1;
   while (s > 0 && b->stages[s].worker < 0) s--;
   if (s >= b->n_stages - 1 || b->stages[s].worker < 0) return;
-  if (b->stages[s].gradient_shows != CLV_SHOWS_MIXED) return;
+  if (b->stages[s].gradient_shows != CLV_SHOWS_MIXED) {
+    if (!clv_privacy_permits(b->config, CLV_SHOWS_LABELS_READABLE)) /* no gradient is sent there */
+      c->most[s] = c->cuts.first_learning - 1;
+    return;
+  }
   while (most > 0 && clv_privacy_of_head(b, most - 1) != CLV_SHOWS_MIXED) most--;
   c->most[s] = most - 1;
   clv_bytes_printf(&c->notes,
