@@ -351,7 +351,7 @@ typedef struct clv_policy_config {
   uint64_t version;        /* 1 */
   clv_config_pos workers_pos, kinds_pos, shape_pos, dtypes_pos, bytes_pos;
   clv_text_list workers;         /* identities, at least 1 */
-  clv_text_list kinds;           /* "activation", "gradient", "state" */
+  clv_text_list kinds;           /* "activation", "gradient", "weights" */
   clv_number_list largest_shape; /* whole numbers; the first is of samples */
   clv_text_list dtypes;          /* "f32", ... */
   uint64_t bytes_per_epoch;
