@@ -94,16 +94,19 @@ $(call layer, master/api, $(ENGINE))
 $(call layer, master/plan, common/tensor common/sched common/config common/weights kernels \
   common/graph common/models master/data master/api)
 
+# the record of what left: written ahead, settled, read
+$(call layer, master/egress, common/tensor)
+
 # the trainer, a program on master/api: its steps, what it measures, evaluations, checkpoints
-$(call layer, master/train, $(ENGINE) master/data master/report master/api master/plan)
+$(call layer, master/train, $(ENGINE) master/data master/report master/api master/plan master/egress)
 
 # what is seen from outside: doctor, `status`, the numbers of a run for Prometheus
 $(call layer, master/watch, $(ENGINE) common/metrics common/http master/data master/report \
-  master/api master/plan master/train)
+  master/api master/plan master/egress master/train)
 
 # commands on a session file: train, eval, predict, plan, check
 $(call layer, master/run, $(ENGINE) master/data master/report master/history master/api \
-  master/plan master/train master/watch)
+  master/plan master/egress master/train master/watch)
 
 # artifacts: files of weights that workers were given
 $(call layer, worker/store, common/tensor common/config common/weights)
@@ -113,7 +116,7 @@ $(call layer, worker/service, $(ENGINE) common/metrics worker/store)
 
 # cleave-master: its commands
 $(call program, master, $(ENGINE) master/data master/report master/history master/api \
-  master/plan master/train master/watch master/run)
+  master/plan master/egress master/train master/watch master/run)
 
 # cleave-worker: the daemon
 $(call program, worker, $(ENGINE) common/metrics common/http worker/store worker/service, \

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The record of what left. Its lines are written again as they were, and its sums hold.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/egress/egress.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check_lines(const char *text, size_t len) {
+  for (size_t at = 0, n; at < len; at += n + 1) {
+    CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
+    clv_egress_line l;
+    clv_err err;
+    n = (size_t)((const char *)memchr(text + at, '\n', len - at) - (text + at));
+    if (clv_egress_line_parse(text + at, n, &l, &err) != CLV_OK) abort();
+    clv_egress_line_format(&l, &again);
+    if (again.len != n + 1 || memcmp(again.data, text + at, n + 1) != 0) abort();
+  }
+}
+
+static void check_sums(const clv_egress_book *b) {
+  uint64_t total = 0, rows = 0;
+  for (size_t i = 0; i < b->n_attempts; i++) {
+    total += b->attempts[i].bytes;
+    if (b->attempts[i].open > b->attempts[i].bytes) abort();
+  }
+  for (size_t i = 0; i < b->n_rows; i++)
+    if (strcmp(b->rows[i].what.from, CLV_EGRESS_MASTER) == 0)
+      rows += b->rows[i].settled + b->rows[i].open;
+  if (total != b->total || rows != total) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_err err = {0};
+  clv_code code = clv_egress_read_text(data, size, "fuzz", &b, &err);
+  if (code != CLV_OK && !err.text[0]) abort();
+  if (code != CLV_OK) return 0;
+  if (b.whole + b.cut != size) abort();
+  check_lines((const char *)data, b.whole);
+  check_sums(&b);
+  return 0;
+}
