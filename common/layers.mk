@@ -90,12 +90,12 @@ $(call layer, master/history, common/tensor common/weights master/report)
 # the gate for what is sent
 $(call layer, master/api, $(ENGINE))
 
+# the record of what left: written ahead, settled, read; the policy of whoever answers for it
+$(call layer, master/egress, common/tensor common/config common/tls)
+
 # what is known before anything runs: blueprint, placed schedules, descriptions, suggested cuts
 $(call layer, master/plan, common/tensor common/sched common/config common/weights kernels \
-  common/graph common/models master/data master/api)
-
-# the record of what left: written ahead, settled, read
-$(call layer, master/egress, common/tensor)
+  common/graph common/models master/data master/api master/egress)
 
 # the trainer, a program on master/api: its steps, what it measures, evaluations, checkpoints
 $(call layer, master/train, $(ENGINE) master/data master/report master/api master/plan master/egress)

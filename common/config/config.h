@@ -419,9 +419,8 @@ clv_code clv_session_fail_at(const clv_session_config *config, clv_config_pos po
                              const char *fmt, ...) CLV_PRINTF(4, 5);
 clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos, clv_err *err,
                             const char *fmt, ...) CLV_PRINTF(4, 5);
-/* The same with CLV_DENIED: what a policy refuses is no fault of the policy. */
-clv_code clv_policy_refuse_at(const clv_policy_config *policy, clv_config_pos pos, clv_err *err,
-                              const char *fmt, ...) CLV_PRINTF(4, 5);
+clv_code clv_policy_fail_at(const clv_policy_config *policy, clv_config_pos pos, clv_err *err,
+                            const char *fmt, ...) CLV_PRINTF(4, 5);
 
 /* Lower-case names as in the files ("cross_entropy"), for messages and records. */
 const char *clv_loss_name(clv_loss_kind kind);

@@ -6,24 +6,21 @@
 
 #include "common/config/schema_int.h"
 
-clv_code clv_policy_refuse_at(const clv_policy_config *policy, clv_config_pos pos, clv_err *err,
-                              const char *fmt, ...) {
+clv_code clv_policy_fail_at(const clv_policy_config *policy, clv_config_pos pos, clv_err *err,
+                            const char *fmt, ...) {
   va_list ap;
-  clv_err why;
   clv_yaml_source source = {policy->file, &policy->overrides};
   va_start(ap, fmt);
-  clv_yaml_source_vfail(&source, pos, &why, fmt, ap);
+  clv_code code = clv_yaml_source_vfail(&source, pos, err, fmt, ap);
   va_end(ap);
-  return clv_fail(err, CLV_DENIED, "%s", why.text);
+  return code;
 }
 
 static clv_code check_shape(const clv_policy_config *c, clv_err *err) {
-  const clv_yaml_source source = {c->file, &c->overrides};
   for (size_t i = 0; i < c->largest_shape.n; i++)
     if (c->largest_shape.items[i] != (double)(int64_t)c->largest_shape.items[i])
-      return clv_yaml_source_fail(&source, c->shape_pos, err,
-                                  "'largest_shape' is of whole numbers, not %g",
-                                  c->largest_shape.items[i]);
+      return clv_policy_fail_at(c, c->shape_pos, err, "'largest_shape' is of whole numbers, not %g",
+                                c->largest_shape.items[i]);
   return CLV_OK;
 }
 

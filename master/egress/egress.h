@@ -154,4 +154,61 @@ clv_code clv_egress_read_text(const void *data, size_t len, const char *label, c
                               clv_err *err) CLV_USE_RESULT;
 void clv_egress_book_done(clv_egress_book *b); /* frees and zeroes */
 
+/* ---- the policy ------------------------------------------------------------------------------ */
+
+#define CLV_POLICY_FOLDER "/etc/cleave"
+#define CLV_POLICY_FILE "egress.policy.yaml"
+#define CLV_POLICY_SIGNATURE CLV_POLICY_FILE ".sig"
+#define CLV_POLICY_CA "approver-ca.pem"
+
+/* What whoever answers for the data permits to leave. Everything else is refused. */
+typedef struct clv_policy clv_policy;
+
+/* What a tensor shows of records and labels, where a policy has a word of its own for it. */
+typedef enum clv_policy_shows {
+  CLV_POLICY_MIXED,
+  CLV_POLICY_FRONT_KNOWN,
+  CLV_POLICY_TOKENS,
+  CLV_POLICY_RAW,
+  CLV_POLICY_LABELS_READABLE,
+  CLV_POLICY_LABELS,
+} clv_policy_shows;
+
+typedef struct clv_policy_tensor {
+  const char *name; /* for messages */
+  clv_egress_kind kind;
+  clv_policy_shows shows;
+  const char *worker, *identity; /* of whoever receives */
+  clv_dtype dtype;
+  clv_shape shape; /* with the samples, of which WEIGHTS and STATE have none */
+} clv_policy_tensor;
+
+/* The policy of this host; *ret NULL: there is none. It binds if root owns it and its folder and
+ * nobody else may write there; run as root, if it is signed too (common/tls says how) by somebody
+ * under CLV_POLICY_CA. CLV_INVALID: it is there, and is not in order. No environment, option or
+ * session moves it. */
+clv_code clv_policy_find(clv_policy **ret, clv_err *err) CLV_USE_RESULT;
+void clv_policy_free(clv_policy *p); /* NULL is allowed, as in the next three */
+void clv_policy_freep(clv_policy **p);
+
+/* For `plan` and for the record: its path, the SHA-256 of its bytes, who signed it; "" each without
+ * one. */
+const char *clv_policy_path(const clv_policy *p);
+const char *clv_policy_sha256(const clv_policy *p);
+const char *clv_policy_approver(const clv_policy *p); /* "": nobody */
+
+/* Before anything is sent. CLV_INVALID: what is not permitted, with the line of the policy. A NULL
+ * policy permits everything, as in the next two. */
+clv_code clv_policy_permits(const clv_policy *p, const clv_policy_tensor *t,
+                            clv_err *err) CLV_USE_RESULT;
+/* bytes: that an epoch will take. */
+clv_code clv_policy_permits_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
+
+/* An epoch begins, of which so many bytes have left already. */
+void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes);
+/* A tensor is about to leave: it is permitted, and the bytes of its epoch with it. What is refused
+ * is not counted. Any thread. */
+clv_code clv_policy_take(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
+                         clv_err *err) CLV_USE_RESULT;
+
 #endif

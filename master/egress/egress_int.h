@@ -1,14 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The inside of the record: line.c has what a line is, read.c sums lines up, record.c writes ahead
- * and settles.
+ * and settles. And of the policy: policy_file.c finds it, policy.c judges.
  */
 #ifndef CLEAVE_EGRESS_INT_H
 #define CLEAVE_EGRESS_INT_H
 
+#include "common/config/config.h"
 #include "master/egress/egress.h"
 
 /* Are they of one row? */
 bool egress_same(const clv_egress_what *a, const clv_egress_what *b);
+
+/* ---- policy ---------------------------------------------------------------------------------- */
+
+struct clv_policy {
+  clv_policy_config *config;
+  char sha256[65];
+  char approver[CLV_EGRESS_TEXT + 1];
+  uint64_t left; /* bytes of this epoch; atomic */
+};
+
+/* As clv_policy_find, of a folder. signed_only: without a signature it is not in order. */
+clv_code clv_policy_open(const char *folder, bool signed_only, clv_policy **ret,
+                         clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -113,8 +113,8 @@ static void refusals_name_the_line(void **state) {
   (void)state;
   clv_policy_config *c = policy(policy_text);
   clv_err err = {0};
-  assert_int_equal(clv_policy_refuse_at(c, c->kinds_pos, &err, "no %s", "state"), CLV_DENIED);
-  assert_string_equal(err.text, "/etc/cleave/p.yaml:3:1: no state");
+  assert_int_equal(clv_policy_fail_at(c, c->kinds_pos, &err, "no %s", "weights"), CLV_INVALID);
+  assert_string_equal(err.text, "/etc/cleave/p.yaml:3:1: no weights");
   clv_policy_config_free(c);
 }
 
