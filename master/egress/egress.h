@@ -6,8 +6,8 @@
  * the record never says less than what left, whatever ended the process or the machine.
  *
  * The file has a JSON object a line, with the keys of its event in the order of the table in
- * line.c. Attempts follow each other, allowances are numbered through all of them, and settling
- * ends with the attempt. A last line that was cut short is no line.
+ * line.c. Each line names its attempt; those of commands that run at once stand between each other.
+ * A last line that was cut short is no line.
  *
  * Threads: clv_egress_take may be called by any; the rest of a record belongs to one.
  */
@@ -80,14 +80,13 @@ typedef struct clv_egress_line {
       char policy[CLV_EGRESS_TEXT + 1], policy_sha256[65]; /* its file; "": there is none */
       char approver[CLV_EGRESS_TEXT + 1];                  /* who signed it; "": nobody */
       char table_sha256[65];                               /* of egress.table as it is now */
-      uint64_t before; /* bytes that the attempts before are counted with */
-      uint64_t cut;    /* bytes of a last line that was cut short, taken away */
+      uint64_t cut; /* bytes of a last line that was cut short, taken away */
     } begun;
     struct {
-      uint64_t id; /* 1.., through the whole file */
+      uint64_t id; /* 1.., of the attempt */
       clv_egress_what what;
       uint64_t bytes; /* at most */
-      char until[32]; /* what has not left by then will not under this one */
+      char until[32]; /* about then what is not used is taken back, if it has not been before */
     } allow;
     struct {
       uint64_t id, tensors, bytes;
@@ -100,7 +99,6 @@ typedef struct clv_egress_line {
     struct {
       uint64_t code;           /* exit code of the command */
       uint64_t tensors, bytes; /* that left the master in this attempt */
-      uint64_t total;          /* and in all of the file */
     } end;
   };
 } clv_egress_line;
@@ -116,10 +114,12 @@ void clv_egress_line_format(const clv_egress_line *l, clv_bytes *out);
 
 typedef struct clv_egress_attempt {
   clv_egress_line begun;
-  bool ended;          /* `end` is there; else it runs, or was cut off */
-  clv_egress_line end; /* an END */
-  uint64_t bytes;      /* that left the master: settled, or allowed and not settled */
-  uint64_t open;       /* of these: not settled */
+  bool ended;               /* `end` is there; else it runs, or was cut off */
+  clv_egress_line end;      /* an END */
+  uint64_t bytes;           /* that left the master: settled, or allowed and not settled */
+  uint64_t open;            /* of these: not settled */
+  uint64_t tensors;         /* settled ones */
+  uint64_t last_id, n_open; /* allowances: number of the last; not settled */
 } clv_egress_attempt;
 
 /* One kind of tensor of one attempt. */
@@ -141,10 +141,9 @@ typedef struct clv_egress_book {
   clv_egress_row_sum *rows; /* in the order of their first allowance */
   clv_egress_hop_sum *hops;
   size_t n_attempts, n_rows, n_hops;
-  uint64_t total;   /* bytes that left the master in all attempts */
-  uint64_t last_id; /* of an allowance */
-  uint64_t whole;   /* bytes of whole lines; what follows was cut short */
-  uint64_t cut;     /* bytes of it */
+  uint64_t total; /* bytes that left the master in all attempts */
+  size_t whole;   /* bytes of whole lines; what follows was cut short */
+  size_t cut;     /* bytes of it */
 } clv_egress_book;
 
 /* The record of a run folder. CLV_NOT_FOUND: there is none; CLV_DATA_LOSS with path and line. */

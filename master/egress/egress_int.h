@@ -12,6 +12,14 @@
 /* Are they of one row? */
 bool egress_same(const clv_egress_what *a, const clv_egress_what *b);
 
+/* Every whole line without its end. An error is prefixed with its number. */
+typedef clv_code egress_line_fn(void *user, const char *line, size_t len, clv_err *err);
+clv_code egress_each(const char *text, size_t len, const char *label, egress_line_fn *fn,
+                     void *user, size_t *ret_whole, clv_err *err) CLV_USE_RESULT;
+
+/* What the file has now; a run may be writing on. */
+clv_code egress_load(int fd, const char *path, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+
 /* ---- policy ---------------------------------------------------------------------------------- */
 
 struct clv_policy {

@@ -27,7 +27,7 @@ static const field attempt_fields[] = {
     {"session", TEXT_AT(begun.session)},   {"run", TEXT_AT(begun.run)},
     {"policy", TEXT_AT(begun.policy)},     {"policy_sha256", TEXT_AT(begun.policy_sha256)},
     {"approver", TEXT_AT(begun.approver)}, {"table_sha256", TEXT_AT(begun.table_sha256)},
-    {"before", WHOLE, AT(begun.before)},   {"cut", WHOLE, AT(begun.cut)},
+    {"cut", WHOLE, AT(begun.cut)},
 };
 static const field allow_fields[] = {
     {"id", WHOLE, AT(allow.id)},
@@ -56,7 +56,6 @@ static const field end_fields[] = {
     {"code", WHOLE, AT(end.code)},
     {"tensors", WHOLE, AT(end.tensors)},
     {"bytes", WHOLE, AT(end.bytes)},
-    {"total", WHOLE, AT(end.total)},
 };
 
 static const struct {

@@ -13,6 +13,7 @@ void clv_run_done(run *r) {
   clv_trainer_close(r->trainer);
   clv_profiler_free(r->profiler);
   clv_blueprint_free(r->blueprint);
+  clv_policy_free(r->policy);
   clv_run_data_done(&r->data);
   clv_bytes_done(&r->dir);
   clv_journal_close(r->journal);
@@ -21,16 +22,31 @@ void clv_run_done(run *r) {
 
 /* ---- blueprint ------------------------------------------------------------------------------- */
 
+/* A run that ends early sends less; the gate counts what it does send. */
+static clv_sends sends_of(const run *r) {
+  const clv_run_data *d = &r->data;
+  bool evaluates = r->sends == RUN_EVALUATES;
+  uint64_t test = d->test && (evaluates || clv_dataset_has_labels(d->test)) ? d->test_rows.n : 0;
+  return (clv_sends){.weights = evaluates || r->o->resume,
+                     .trained = evaluates ? 0 : d->train_rows.n,
+                     .evaluated = test + (evaluates ? 0 : d->validation_rows.n)};
+}
+
 clv_code clv_run_make_blueprint(run *r, clv_err *err) {
   const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
   clv_shape sample = clv_dataset_x_shape(d, 1);
   clv_blueprint_freep(&r->blueprint);
-  return clv_blueprint_new(r->config, &sample, clv_dataset_y_dtype(d), &r->blueprint, err);
+  CLV_TRY(clv_blueprint_new(r->config, &sample, clv_dataset_y_dtype(d), &r->blueprint, err));
+  r->blueprint->policy = r->policy;
+  const clv_sends sends = sends_of(r);
+  return clv_blueprint_hold(r->blueprint, &sends, err);
 }
 
 clv_code clv_run_open_blueprint(run *r, bool need_train, clv_err *err) {
   bool chosen = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
+  r->sends = need_train ? RUN_TRAINS : RUN_EVALUATES;
   if (need_train) clv_run_metrics_warn(r->config);
+  CLV_TRY(clv_policy_find(&r->policy, err));
   CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
   CLV_TRY(clv_run_make_blueprint(r, err));
   CLV_TRY(clv_run_data_fits(&r->data, r->blueprint, err));

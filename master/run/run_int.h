@@ -11,12 +11,20 @@
 #include "master/report/report.h"
 #include "master/watch/watch.h"
 
+/* What is going to be sent, as the policy has to know before. */
+typedef enum run_sends {
+  RUN_TRAINS,    /* and looks (plan, check): as train would */
+  RUN_EVALUATES, /* eval, predict */
+} run_sends;
+
 typedef struct run {
+  run_sends sends;
   const clv_session_config *config;
   clv_session_config own; /* a copy with the number of micro-batches, where that was auto */
   const clv_run_options *o;
   clv_run_data data;
   clv_blueprint *blueprint;
+  clv_policy *policy; /* of this host; NULL: none */
   clv_trainer *trainer;
   clv_profiler *profiler;
   clv_reporter *reporter;
@@ -30,7 +38,7 @@ void clv_run_done(run *r);
 
 /* The data and the blueprint; before a run, also whether its pipeline has a schedule. */
 clv_code clv_run_open_blueprint(run *r, bool need_train, clv_err *err) CLV_USE_RESULT;
-/* Another one, from r->config as it is now. */
+/* Another one, from r->config as it is now, held to the policy. */
 clv_code clv_run_make_blueprint(run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- what a person is told (run_print.c) ----------------------------------------------------- */

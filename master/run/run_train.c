@@ -74,11 +74,27 @@ static clv_code settle_micro_batches(run *r, clv_err *err) {
   return clv_pipeline_check(r->blueprint, err);
 }
 
+/* What is going to leave, to whoever watches and into the journal, before anything does. */
+static clv_code print_egress(const run *r, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
+  clv_blueprint_egress(r->blueprint, false, &text);
+  clv_bytes_puts(&json, "{\"event\":\"egress\",");
+  clv_blueprint_egress(r->blueprint, true, &json);
+  clv_bytes_puts(&json, "}");
+  if (text.failed || json.failed || !text.len) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  text.data[text.len - 1] = '\0'; /* the line's end is the notice's */
+  clv_report_notice(r->journal, clv_run_json_lines(r), text.data, json.data);
+  return CLV_OK;
+}
+
 static clv_code make_run_dir(run *r, clv_err *err) {
+  bool tries = r->config->pipeline.micro_batches == CLV_MICRO_AUTO && !r->o->resume;
   CLV_TRY(lock_run_dir(r, err));
+  if (tries) CLV_TRY(print_egress(r, err)); /* the trials send random numbers by it */
   CLV_TRY(settle_micro_batches(r, err));
   if (r->o->fresh && !r->o->resume) CLV_TRY(clv_checkpoint_clear(r->dir.data, err));
   CLV_TRY(compare_egress(r, err));
+  CLV_TRY(print_egress(r, err));
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0};
   CLV_TRY(clv_session_config_write(r->config, &config, err));
   return write_in_run(r, "session.effective.yaml", &config, err);
@@ -99,6 +115,7 @@ typedef struct loop {
   FILE *egress;
   uint64_t total, saved_at;
   uint64_t skipped; /* steps in a row that were not applied */
+  uint64_t epoch;   /* of the batch before */
   clv_cursor cursor;
 } loop;
 
@@ -219,6 +236,8 @@ static clv_code train_loop(run *r, loop *l, clv_err *err) {
     clv_batch batch;
     CLV_TRY(clv_loader_next(l->loader, &batch, err));
     if (!batch.n) break;
+    if (batch.at.epoch != l->epoch) clv_policy_begin_epoch(r->policy, 0);
+    l->epoch = batch.at.epoch;
     CLV_TRY(one_step(r, l, &batch, err));
     uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
     bool whole = !clv_trainer_waiting(r->trainer);
@@ -259,6 +278,7 @@ static clv_code start(run *r, loop *l, clv_err *err) {
     clv_run_print_notes(r, "checkpoint", notes.data);
     if (code != CLV_OK) return code;
   }
+  l->epoch = l->cursor.epoch;
   l->saved_at = r->o->resume ? clv_trainer_step_count(r->trainer) : UINT64_MAX;
   const clv_train_config *t = &r->config->train;
   clv_batches_options bo = {.subset = &r->data.train_rows,

@@ -49,6 +49,20 @@ static cleave_status refuse(const cleave_sending *s, cleave_error *error) {
   return CLEAVE_DENIED;
 }
 
+/* What the table names is held to the policy as well, at its size and with its bytes. */
+static cleave_status hold(const clv_blueprint *b, const clv_egress_row *r, const cleave_sending *s,
+                          cleave_error *error) {
+  clv_policy_tensor t = clv_egress_row_tensor(b, r);
+  clv_err why;
+  t.dtype = (clv_dtype)s->dtype;
+  t.shape.rank = s->rank;
+  memcpy(t.shape.dim, s->shape, sizeof t.shape.dim);
+  if (clv_policy_take(b->policy, &t, s->bytes, &why) == CLV_OK) return CLEAVE_OK;
+  error->status = CLEAVE_DENIED;
+  snprintf(error->text, sizeof error->text, "egress refused: %s", why.text);
+  return CLEAVE_DENIED;
+}
+
 /* Nothing leaves that the plan's table does not name. Any thread. */
 static cleave_status check_egress(void *user, const cleave_sending *s, cleave_error *error) {
   clv_trainer *t = user;
@@ -57,6 +71,7 @@ static cleave_status check_egress(void *user, const cleave_sending *s, cleave_er
   for (size_t k = 0; k < b->n_egress; k++) {
     clv_egress_row *r = &b->egress[k];
     if (!row_means(b, r, s, stage) || !row_fits(b, r, s)) continue;
+    if (hold(b, r, s, error) != CLEAVE_OK) return CLEAVE_DENIED;
     __atomic_fetch_add(&r->tensors, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&r->bytes, s->bytes, __ATOMIC_RELAXED);
     return CLEAVE_OK;

@@ -86,6 +86,7 @@ static clv_code run_trial(const clv_blueprint *b, uint64_t micros, trial *t, clv
     t->config.pipeline.schedule = CLV_PIPE_1F1B;
   CLV_TRY(
       clv_blueprint_new(&t->config, &b->sample, loss->graph->nodes[1].dtype, &t->blueprint, err));
+  t->blueprint->policy = b->policy;
   CLV_TRY(random_tensor(&b->whole->nodes[0], batch, &t->x, err));
   CLV_TRY(random_tensor(&loss->graph->nodes[1], batch, &t->y, err));
   CLV_TRY(clv_trainer_open(t->blueprint, &t->trainer, err));
