@@ -56,7 +56,6 @@ static clv_code hold_row(const clv_blueprint *b, const clv_egress_row *r, const 
 static clv_code hold_hop(const clv_blueprint *b, uint32_t i, clv_err *err) {
   const clv_stage_plan *from = &b->stages[i], *to = &b->stages[i + 1];
   const clv_node *out = &from->graph->nodes[from->graph->output];
-  char name[96];
   clv_egress_row r = {.kind = CLEAVE_SENDING_VALUE,
                       .stage = i,
                       .worker = to->worker,

@@ -59,7 +59,7 @@ static cleave_status hold(const clv_blueprint *b, const clv_egress_row *r, const
   memcpy(t.shape.dim, s->shape, sizeof t.shape.dim);
   if (clv_policy_take(b->policy, &t, s->bytes, &why) == CLV_OK) return CLEAVE_OK;
   error->status = CLEAVE_DENIED;
-  snprintf(error->text, sizeof error->text, "egress refused: %s", why.text);
+  snprintf(error->text, sizeof error->text, "egress refused: %.440s", why.text);
   return CLEAVE_DENIED;
 }
 

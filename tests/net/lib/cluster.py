@@ -238,6 +238,11 @@ def until(what, seconds=20):
     return found
 
 
+def trains(process):
+    """Reads what `train` prints up to its first step; whether that came."""
+    return any(line.startswith(b"step " if isinstance(line, bytes) else "step ") for line in process.stdout)
+
+
 class Running:
     """A program beside the cluster that ends with the block."""
 

@@ -343,7 +343,7 @@ def session_of(name, body=BODY):
 def interrupted():
     p = subprocess.Popen([MASTER, "train", session_of("code-130", BODY.replace("max_steps: 4, ", "")), "--set",
                           "train.epochs=100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cluster.dir)
-    p.stdout.readline()
+    assert trains(p)
     p.send_signal(signal.SIGINT)
     p.communicate(timeout=60 * SLOW)
     return p.returncode
@@ -353,7 +353,7 @@ def interrupted_twice():
     """The second time means now, while a step waits for a worker that hangs."""
     p = subprocess.Popen([MASTER, "train", session_of("code-130-twice"), "--set", "train.max_steps=100000"],
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cluster.dir)
-    p.stdout.readline()
+    assert trains(p)
     cluster.workers[0].kill(signal.SIGSTOP)
     time.sleep(0.3)
     p.send_signal(signal.SIGINT)
@@ -369,8 +369,7 @@ def lost():
     """The worker dies in the middle of a run."""
     p = subprocess.Popen([MASTER, "train", session_of("code-6", BODY.replace("max_steps: 4, ", "")), "--set",
                           "train.epochs=100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cluster.dir)
-    for _ in range(4):
-        p.stdout.readline()
+    assert trains(p)
     cluster.workers[0].kill()
     _, err = p.communicate(timeout=60 * SLOW)
     cluster.restart(0)
