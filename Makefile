@@ -189,7 +189,7 @@ $(OUT)/cleave-worker: $(call obj_of,worker) $(call libs_for,worker)
 	$(call link,$(EXPORT_ACCEPT4),$(call obj_of,worker),worker)
 
 # What the programs say of themselves: manual pages and shell completions.
-SHARED := man/man1/cleave-master.1 man/man1/cleave-worker.1 man/man5/cleave-session.yaml.5 man/man5/cleave-worker.yaml.5 \
+SHARED := man/man1/cleave-master.1 man/man1/cleave-worker.1 man/man5/cleave-session.yaml.5 man/man5/cleave-egress.policy.yaml.5 man/man5/cleave-worker.yaml.5 \
           man/man7/cleave-ops.7 cleave/ops.json \
           bash-completion/completions/cleave-master bash-completion/completions/cleave-worker \
           zsh/site-functions/_cleave-master zsh/site-functions/_cleave-worker
@@ -199,6 +199,8 @@ $(OUT)/share/man/man1/%.1: $(OUT)/%
 	$(call print_share,man)
 $(OUT)/share/man/man5/cleave-session.yaml.5: $(OUT)/cleave-master
 	$(call print_share,man cleave-session.yaml)
+$(OUT)/share/man/man5/cleave-egress.policy.yaml.5: $(OUT)/cleave-master
+	$(call print_share,man cleave-egress.policy.yaml)
 $(OUT)/share/man/man5/cleave-worker.yaml.5: $(OUT)/cleave-worker
 	$(call print_share,man cleave-worker.yaml)
 $(OUT)/share/man/man7/cleave-ops.7: $(OUT)/cleave-master

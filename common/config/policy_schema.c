@@ -26,11 +26,11 @@ static const clv_row rows[] = {
      .pos = AT(shape_pos), .min = 1, .max = 8, .low = 1, .high = 1e9, .required = true,
      .sample = "[256, 512, 28, 28]",
      .doc = "The largest tensor, samples first: no tensor has more dimensions, and none of its "
-            "dimensions is larger than the one at its place here. Weights have no samples and are "
-            "bounded by bytes_per_epoch."},
+            "dimensions is larger than the one at its place here. Weights are bounded by "
+            "bytes_per_epoch alone."},
     {.path = "dtypes", .kind = CLV_ROW_TEXTS, .offset = AT(dtypes), .pos = AT(dtypes_pos),
      .names = dtype_names, .min = 1, .required = true, .sample = "[f32]",
-     .doc = "Types of numbers that may leave; labels of classes are i64."},
+     .doc = "Types of numbers that may leave, of all but weights; labels of classes are i64."},
     {.path = "bytes_per_epoch", .kind = CLV_ROW_SIZE, .offset = AT(bytes_per_epoch),
      .pos = AT(bytes_pos), .min = 1, .max = 1ull << 60, .required = true, .sample = "2GiB",
      .doc = "Bytes of tensors that may leave the master in one epoch, to all workers together. An "

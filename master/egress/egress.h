@@ -153,6 +153,20 @@ clv_code clv_egress_read_text(const void *data, size_t len, const char *label, c
                               clv_err *err) CLV_USE_RESULT;
 void clv_egress_book_done(clv_egress_book *b); /* frees and zeroes */
 
+/* ---- the page -------------------------------------------------------------------------------- */
+
+typedef enum clv_egress_form {
+  CLV_EGRESS_TEXT_FORM,
+  CLV_EGRESS_HTML,
+  CLV_EGRESS_JSON
+} clv_egress_form;
+
+/* What left, to whom, when and by which policy, for the person who answers for it: text for a
+ * terminal, one HTML file that refers to nothing else, or one JSON object a line. run names it. The
+ * book may be anybody's: its texts are shown without control characters, and escaped. */
+clv_code clv_egress_page(const clv_egress_book *b, const char *run, clv_egress_form form,
+                         clv_bytes *out, clv_err *err) CLV_USE_RESULT;
+
 /* ---- the policy ------------------------------------------------------------------------------ */
 
 #define CLV_POLICY_FOLDER "/etc/cleave"

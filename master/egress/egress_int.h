@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The inside of the record: line.c has what a line is, read.c sums lines up, record.c writes ahead
- * and settles. And of the policy: policy_file.c finds it, policy.c judges.
+ * and settles, page.c shows it. And of the policy: policy_file.c finds it, policy.c judges.
  */
 #ifndef CLEAVE_EGRESS_INT_H
 #define CLEAVE_EGRESS_INT_H
@@ -19,6 +19,42 @@ clv_code egress_each(const char *text, size_t len, const char *label, egress_lin
 
 /* What the file has now; a run may be writing on. */
 clv_code egress_load(int fd, const char *path, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+
+/* ---- page (page.c; page_forms.c writes it) --------------------------------------------------- */
+
+/* A line of the page: rows of weights that differ by name alone are one. */
+typedef struct egress_shown {
+  size_t attempt; /* index */
+  const clv_egress_what *what;
+  uint64_t names, tensors, settled, open;
+  const char *first, *last;
+} egress_shown;
+
+enum { EGRESS_PARTIES = 256 }; /* workers with a line of their own */
+
+typedef struct egress_party {
+  const char *name, *identity;
+  uint64_t settled, open;
+} egress_party;
+
+typedef struct egress_page {
+  const clv_egress_book *book;
+  const char *run;
+  egress_shown *rows;              /* by attempt, as the next */
+  const clv_egress_hop_sum **hops; /* [book->n_hops] */
+  size_t n_rows, n_parties;
+  egress_party parties[EGRESS_PARTIES + 1]; /* the last: all others */
+} egress_page;
+
+/* What is said in any form, without escapes. */
+void egress_say_what(const egress_shown *r, clv_bytes *out);
+void egress_say_bytes(uint64_t settled, uint64_t open, clv_bytes *out);
+void egress_say_time(const clv_egress_attempt *a, clv_bytes *out);
+void egress_say_policy(const clv_egress_attempt *a, clv_bytes *out);
+
+void egress_page_text(const egress_page *p, clv_bytes *out);
+void egress_page_html(const egress_page *p, clv_bytes *out);
+void egress_page_json(const egress_page *p, clv_bytes *out);
 
 /* ---- policy ---------------------------------------------------------------------------------- */
 

@@ -83,7 +83,6 @@ static clv_code check_dtype(const clv_policy_config *c, const clv_policy_tensor 
 
 static clv_code check_shape(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
   char shape[160];
-  if (t->kind == CLV_EGRESS_WEIGHTS || t->kind == CLV_EGRESS_STATE) return CLV_OK;
   bool fits = (size_t)t->shape.rank <= c->largest_shape.n;
   for (int i = 0; fits && i < t->shape.rank; i++)
     fits = (double)t->shape.dim[i] <= c->largest_shape.items[i];
@@ -93,12 +92,14 @@ static clv_code check_shape(const clv_policy_config *c, const clv_policy_tensor 
                             t->worker, clv_shape_format(&t->shape, shape, sizeof shape));
 }
 
+/* Weights have the types and shapes of their layers, counts of batches among them. */
 clv_code clv_policy_permits(const clv_policy *p, const clv_policy_tensor *t, clv_err *err) {
   if (!p) return CLV_OK;
   CLV_TRY(check_worker(p->config, t, err));
   if (t->kind == CLV_EGRESS_FAILURE) return CLV_OK;
   CLV_TRY(check_kind(p->config, t, err));
   CLV_TRY(check_shows(p->config, t, err));
+  if (t->kind == CLV_EGRESS_WEIGHTS || t->kind == CLV_EGRESS_STATE) return CLV_OK;
   CLV_TRY(check_dtype(p->config, t, err));
   return check_shape(p->config, t, err);
 }

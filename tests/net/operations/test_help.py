@@ -9,6 +9,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "../../..")
 PAGES = {"cleave-master.1": [MASTER, "man"], "cleave-worker.1": [WORKER, "man"],
          "cleave-session.yaml.5": [MASTER, "man", "cleave-session.yaml"],
+         "cleave-egress.policy.yaml.5": [MASTER, "man", "cleave-egress.policy.yaml"],
          "cleave-worker.yaml.5": [WORKER, "man", "cleave-worker.yaml"]}
 BODY = ("stages:\n  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 8}, {op: relu}]}\n"
         "  - {name: b, at: w1, layers: [{op: linear, out: 10}]}\n"
