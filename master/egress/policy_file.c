@@ -131,6 +131,9 @@ static clv_code check_signature(const folder *f, bool signed_only, const clv_byt
   bool there;
   CLV_TRY(read_file(f, CLV_POLICY_SIGNATURE, &there, &signature, err));
   if (there) return verify(f, text, &signature, p, err);
+#ifdef CLV_MUTATE_POLICY_SIGNATURE
+  signed_only = false;
+#endif
   if (!signed_only) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "%s/%s is missing: root could write any policy, so a run as root needs one that "

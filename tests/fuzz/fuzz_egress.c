@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The record of what left. Its lines are written again as they were, and its sums hold.
+ * The record of what left. Its lines are written again as they were, its sums hold, and its pages
+ * are text and nothing else.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,16 @@ static void check_sums(const clv_egress_book *b) {
   if (total != b->total || rows != total) abort();
 }
 
+/* As many tags as the page has of its own, and no character that a terminal obeys. */
+static void check_page(const clv_egress_book *b, clv_egress_form form) {
+  CLV_AUTO(clv_bytes_done) clv_bytes page = {0};
+  clv_err err;
+  if (clv_egress_page(b, "runs/x", form, &page, &err) != CLV_OK) abort();
+  if (strlen(page.data) != page.len || strstr(page.data, "<script")) abort();
+  for (const char *p = page.data; *p; p++)
+    if ((unsigned char)*p < ' ' && *p != '\n') abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
   clv_err err = {0};
@@ -42,5 +53,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (b.whole + b.cut != size) abort();
   check_lines((const char *)data, b.whole);
   check_sums(&b);
+  check_page(&b, CLV_EGRESS_TEXT_FORM);
+  check_page(&b, CLV_EGRESS_HTML);
+  check_page(&b, CLV_EGRESS_JSON);
   return 0;
 }
