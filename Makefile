@@ -439,7 +439,7 @@ LIBDIR := $(DESTDIR)$(PREFIX)/lib
 DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/cleave
 # Every page and the examples, in the folders that their links name.
 PAGES = $(shell find . \( -path ./build -o -path ./.git \) -prune -o -name '*.md' -printf '%P\n')
-EXAMPLES = LICENSE deploy/worker.yaml tests/seeds/example.c $(wildcard kernels/ops.def deploy/sessions/*.yaml \
+EXAMPLES = LICENSE deploy/worker.yaml deploy/egress.policy.yaml tests/seeds/example.c $(wildcard kernels/ops.def deploy/sessions/*.yaml \
            deploy/prometheus/*.yaml deploy/grafana/*.json deploy/systemd/*.conf)
 install: all
 	install -d $(BINDIR) $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1 $(DESTDIR)$(PREFIX)/lib/systemd/system

@@ -142,7 +142,8 @@ int main(int argc, char **argv) {
       .pages = pages,
       .n_pages = CLV_COUNT(pages),
       .see_also =
-          "cleave\\-worker(1), cleave\\-session.yaml(5), cleave\\-worker.yaml(5), cleave\\-ops(7)",
+          "cleave\\-worker(1), cleave\\-session.yaml(5), cleave\\-worker.yaml(5), "
+          "cleave\\-egress.policy.yaml(5), cleave\\-ops(7)",
   };
   static arguments a;
   clv_keep_memory();
