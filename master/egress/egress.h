@@ -110,6 +110,39 @@ clv_code clv_egress_line_parse(const char *text, size_t len, clv_egress_line *re
 /* With its end. */
 void clv_egress_line_format(const clv_egress_line *l, clv_bytes *out);
 
+/* ---- writing --------------------------------------------------------------------------------- */
+
+/* The record of one command. */
+typedef struct clv_egress_record clv_egress_record;
+/* The tensors of one row, with the bytes that may still leave. It is the record's. */
+typedef struct clv_egress_flow clv_egress_flow;
+
+/* Begins an attempt at the end of the file, which is made if it is not there; about: the `begun` of
+ * it. A last line that was cut short is taken away. CLV_DATA_LOSS: what is there is no record.
+ * Starts a thread. */
+clv_code clv_egress_open(const char *path, const clv_egress_line *about, clv_egress_record **ret,
+                         clv_err *err) CLV_USE_RESULT;
+/* Settles all, writes the end, and frees the record whatever it returns. NULL is allowed. Nobody
+ * may take any more. */
+clv_code clv_egress_close(clv_egress_record *r, uint64_t exit_code, clv_err *err);
+
+/* once: each expectation is for one tensor; else allowances are renewed ahead as they are used. */
+clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_what *what, bool once,
+                             clv_egress_flow **ret, clv_err *err) CLV_USE_RESULT;
+/* A step, a batch of an evaluation or the tensor has so many bytes of it, from now on. */
+void clv_egress_expect(clv_egress_flow *f, uint64_t step_bytes);
+/* BLOCKS for a write and an fdatasync. Allows all that is expected and not allowed yet. */
+clv_code clv_egress_ahead(clv_egress_record *r, clv_err *err) CLV_USE_RESULT;
+
+/* Before a tensor leaves. BLOCKS, as clv_egress_ahead does, only where nothing was expected or its
+ * allowance has become old; takes no memory and no lock otherwise. An error: the record cannot be
+ * written, now or ever again, and the tensor must stay. */
+clv_code clv_egress_take(clv_egress_flow *f, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
+
+/* What worker `from` says that it has sent to `to`, messages included. */
+void clv_egress_hop(clv_egress_record *r, const char *from, const char *to, uint64_t tensors,
+                    uint64_t bytes);
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct clv_egress_attempt {

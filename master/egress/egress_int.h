@@ -17,6 +17,10 @@ typedef clv_code egress_line_fn(void *user, const char *line, size_t len, clv_er
 clv_code egress_each(const char *text, size_t len, const char *label, egress_line_fn *fn,
                      void *user, size_t *ret_whole, clv_err *err) CLV_USE_RESULT;
 
+/* What the thread of a record does when it wakes: takes old allowances back and writes the next
+ * ones. When it is to wake again, by clv_now_ns. */
+uint64_t egress_tick(clv_egress_record *r);
+
 /* What the file has now; a run may be writing on. */
 clv_code egress_load(int fd, const char *path, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 

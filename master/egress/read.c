@@ -225,7 +225,7 @@ clv_code egress_load(int fd, const char *path, clv_bytes *ret, clv_err *err) {
     return clv_fail(err, CLV_INVALID, "%s: not a regular file of %d bytes at most", path,
                     FILE_BYTES);
   while (ret->len < (size_t)st.st_size) {
-    ssize_t n = read(fd, buf, CLV_MIN(sizeof buf, (size_t)st.st_size - ret->len));
+    ssize_t n = pread(fd, buf, CLV_MIN(sizeof buf, (size_t)st.st_size - ret->len), (off_t)ret->len);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: %s", path, strerror(errno));
     if (n == 0) break;

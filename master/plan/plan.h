@@ -55,7 +55,6 @@ typedef struct clv_egress_row {
   clv_shape shape;         /* dim 0 is the largest micro-batch; WEIGHTS: [] */
   uint64_t bytes_per_step; /* all micro-batches of a full step; WEIGHTS: once, when pushed */
   bool relayed;            /* it came from another worker and only passes through */
-  uint64_t tensors, bytes; /* counted while running */
 } clv_egress_row;
 
 typedef struct clv_stage_plan {

@@ -11,6 +11,7 @@ void clv_run_done(run *r) {
   clv_reporter_close(r->reporter);
   clv_run_metrics_close(r->metrics);
   clv_trainer_close(r->trainer);
+  clv_run_close_record(r, r->code);
   clv_profiler_free(r->profiler);
   clv_blueprint_free(r->blueprint);
   clv_policy_free(r->policy);
@@ -129,11 +130,31 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
 
 /* ---- evaluation and prediction --------------------------------------------------------------- */
 
-static clv_code open_trained(run *r, clv_err *err) {
+/* Without a worker nothing can leave. */
+static bool uses_workers(const run *r) {
+  bool any = false;
+  for (size_t i = 0; i < r->config->n_workers; i++) any |= r->blueprint->worker_used[i];
+  return any;
+}
+
+/* By the table of the run whose weights are used, and into its record. */
+static clv_code open_record(run *r, const char *command, clv_err *err) {
+  if (!uses_workers(r)) return CLV_OK;
+  CLV_TRY(clv_run_settle_micro_batches(r, true, err));
+  CLV_TRY(clv_run_compare_table(r, err));
+  return clv_run_open_record(r, command, err);
+}
+
+static clv_code open_trained(run *r, const char *command, clv_err *err) {
   clv_cursor cursor;
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *none = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
-  CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
+  if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (!clv_checkpoint_any(r->dir.data))
+    CLV_TRY(clv_checkpoint_latest(r->dir.data, &none, &notes, err));
+  CLV_TRY(open_record(r, command, err));
+  CLV_TRY(clv_trainer_open(r->blueprint, r->record, false, &r->trainer, err));
   clv_run_print_notices(r);
   clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &cursor, &notes, err);
   clv_run_print_notes(r, "checkpoint", notes.data);
@@ -145,26 +166,26 @@ static clv_exit untrained_exit(const clv_err *err) {
   return nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(err);
 }
 
-static clv_exit with_trained(const clv_session_config *config, const clv_run_options *o,
-                             clv_tensor **predictions) {
-  CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
+static clv_exit evaluate(run *r, const char *command, clv_tensor **predictions) {
   clv_err err;
-  if (!config->data.test.n) {
-    clv_session_fail_at(config, config->data.pos, &err, "data.test is needed for this");
-    return clv_run_fail(&r, CLV_EXIT_CONFIG, &err);
-  }
-  if (clv_run_open_blueprint(&r, false, &err) != CLV_OK)
-    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
-  if (open_trained(&r, &err) != CLV_OK) return clv_run_fail(&r, untrained_exit(&err), &err);
   clv_step_result e;
-  if (clv_trainer_eval(r.trainer, r.data.test, &r.data.test_rows, &e, predictions, &err) != CLV_OK)
-    return clv_run_fail(&r, clv_run_exit(&r, &err), &err);
-  if (!predictions && clv_dataset_has_labels(r.data.test)) clv_run_print_eval(&r, "test", &e);
+  if (!r->config->data.test.n) {
+    clv_session_fail_at(r->config, r->config->data.pos, &err, "data.test is needed for this");
+    return clv_run_fail(r, CLV_EXIT_CONFIG, &err);
+  }
+  if (clv_run_open_blueprint(r, false, &err) != CLV_OK)
+    return clv_run_fail(r, clv_run_setup_exit(&err), &err);
+  if (open_trained(r, command, &err) != CLV_OK) return clv_run_fail(r, untrained_exit(&err), &err);
+  if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, &e, predictions, &err) !=
+      CLV_OK)
+    return clv_run_fail(r, clv_run_exit(r, &err), &err);
+  if (!predictions && clv_dataset_has_labels(r->data.test)) clv_run_print_eval(r, "test", &e);
   return CLV_EXIT_OK;
 }
 
 clv_exit clv_run_eval(const clv_session_config *config, const clv_run_options *o) {
-  return with_trained(config, o, NULL);
+  CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
+  return r.code = evaluate(&r, "eval", NULL);
 }
 
 /* NumPy's format 1.0: magic, version, header length, a Python dict, then the values. */
@@ -189,7 +210,8 @@ clv_exit clv_run_predict(const clv_session_config *config, const clv_run_options
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = NULL;
   clv_err err;
   char shape[160];
-  clv_exit code = with_trained(config, o, &out);
+  CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
+  clv_exit code = r.code = evaluate(&r, "predict", &out);
   if (code != CLV_EXIT_OK) return code;
   const char *path = o->out ? o->out : "predictions.npy";
   if (write_npy(path, out, &err) != CLV_OK) return clv_run_fail(NULL, CLV_EXIT_FAILED, &err);

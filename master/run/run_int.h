@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c
- * trains, run_print.c has what they tell a person, run_about.c what a run says of itself.
+ * trains, run_egress.c says what they may send, run_print.c has what they tell a person, run_about.c what a run says of itself.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -30,7 +30,9 @@ typedef struct run {
   clv_reporter *reporter;
   clv_run_metrics *metrics;
   clv_bytes dir;
-  clv_run_lock *lock; /* of dir, while training; as the next */
+  clv_egress_record *record; /* of what leaves, in dir */
+  clv_exit code;             /* with which the command ends */
+  clv_run_lock *lock;        /* of dir, while training; as the next */
   clv_journal *journal;
 } run;
 
@@ -63,6 +65,19 @@ bool clv_run_has_classes(const run *r); /* labels are of classes */
 clv_exit clv_run_setup_exit(const clv_err *err);
 clv_exit clv_run_connect_exit(const clv_err *err);
 clv_exit clv_run_exit(const run *r, const clv_err *err);
+
+/* ---- what may leave (run_egress.c) ----------------------------------------------------------- */
+
+/* A file of the run folder, whole or not at all. */
+clv_code clv_run_write(const run *r, const char *name, const clv_bytes *text,
+                       clv_err *err) CLV_USE_RESULT;
+/* The table of what leaves is the one that the run began with, unless another is accepted. */
+clv_code clv_run_compare_table(const run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_open_record(run *r, const char *command, clv_err *err) CLV_USE_RESULT;
+/* Nothing may leave any more; says what is wrong with the record. */
+void clv_run_close_record(run *r, clv_exit code);
+/* micro_batches: auto becomes a number, once for a run and all that use it. */
+clv_code clv_run_settle_micro_batches(run *r, bool recall, clv_err *err) CLV_USE_RESULT;
 
 /* ---- what a run leaves (run_about.c) --------------------------------------------------------- */
 
