@@ -189,7 +189,7 @@ $(OUT)/cleave-worker: $(call obj_of,worker) $(call libs_for,worker)
 	$(call link,$(EXPORT_ACCEPT4),$(call obj_of,worker),worker)
 
 # What the programs say of themselves: manual pages and shell completions.
-SHARED := man/man1/cleave-master.1 man/man1/cleave-worker.1 man/man5/cleave-session.yaml.5 man/man5/cleave-worker.yaml.5 \
+SHARED := man/man1/cleave-master.1 man/man1/cleave-worker.1 man/man5/cleave-session.yaml.5 man/man5/cleave-egress.policy.yaml.5 man/man5/cleave-worker.yaml.5 \
           man/man7/cleave-ops.7 cleave/ops.json \
           bash-completion/completions/cleave-master bash-completion/completions/cleave-worker \
           zsh/site-functions/_cleave-master zsh/site-functions/_cleave-worker
@@ -199,6 +199,8 @@ $(OUT)/share/man/man1/%.1: $(OUT)/%
 	$(call print_share,man)
 $(OUT)/share/man/man5/cleave-session.yaml.5: $(OUT)/cleave-master
 	$(call print_share,man cleave-session.yaml)
+$(OUT)/share/man/man5/cleave-egress.policy.yaml.5: $(OUT)/cleave-master
+	$(call print_share,man cleave-egress.policy.yaml)
 $(OUT)/share/man/man5/cleave-worker.yaml.5: $(OUT)/cleave-worker
 	$(call print_share,man cleave-worker.yaml)
 $(OUT)/share/man/man7/cleave-ops.7: $(OUT)/cleave-master
@@ -237,6 +239,7 @@ UNIT_SRCS := $(wildcard tests/unit/*/test_*.c) $(wildcard tests/ops/test_*.c)
 unit_name = $(patsubst %.c,$(OUT)/%,$(1))
 folder_of_unit = $(or $(filter %/$(1),$(FOLDERS)),$(filter $(1),$(FOLDERS)))
 UNIT_LDFLAGS_test_accept_guard := $(EXPORT_ACCEPT4)
+UNIT_LDFLAGS_test_egress_record := -Wl,--wrap=fdatasync,--wrap=clv_now_ns
 UNIT_OBJS_test_accept_guard := $(OUT)/worker/accept_guard.o
 
 # `make t T=program:test`: what picks one test of a cmocka program
@@ -437,7 +440,7 @@ LIBDIR := $(DESTDIR)$(PREFIX)/lib
 DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/cleave
 # Every page and the examples, in the folders that their links name.
 PAGES = $(shell find . \( -path ./build -o -path ./.git \) -prune -o -name '*.md' -printf '%P\n')
-EXAMPLES = LICENSE deploy/worker.yaml tests/seeds/example.c $(wildcard kernels/ops.def deploy/sessions/*.yaml \
+EXAMPLES = LICENSE deploy/worker.yaml deploy/egress.policy.yaml tests/seeds/example.c $(wildcard kernels/ops.def deploy/sessions/*.yaml \
            deploy/prometheus/*.yaml deploy/grafana/*.json deploy/systemd/*.conf)
 install: all
 	install -d $(BINDIR) $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1 $(DESTDIR)$(PREFIX)/lib/systemd/system

@@ -149,6 +149,9 @@ clv_code clv_file_read(const char *path, size_t max_bytes, clv_bytes *ret,
 clv_code clv_file_write_durable(const char *path, const void *data, size_t len, unsigned mode,
                                 clv_err *err) CLV_USE_RESULT;
 
+/* fsync of the folder that a file is in: a name that is new there stays. */
+clv_code clv_file_sync_folder(const char *path, clv_err *err) CLV_USE_RESULT;
+
 /* Create a folder and its missing parents (mode 0755 & ~umask). */
 clv_code clv_mkdirs(const char *path, clv_err *err) CLV_USE_RESULT;
 

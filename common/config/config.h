@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * config: session.yaml and worker.yaml as plain structs. One schema table per file kind gives the
+ * config: session.yaml, worker.yaml and egress.policy.yaml as plain structs. One schema table per file kind gives the
  * keys, types, ranges, defaults and doc sentences; it also prints the effective config, a commented
  * example and a JSON Schema.
  *
@@ -34,7 +34,11 @@ typedef struct clv_config_pos {
   uint32_t line, column;
 } clv_config_pos;
 
-typedef enum clv_config_kind { CLV_CONFIG_SESSION, CLV_CONFIG_WORKER } clv_config_kind;
+typedef enum clv_config_kind {
+  CLV_CONFIG_SESSION,
+  CLV_CONFIG_WORKER,
+  CLV_CONFIG_POLICY
+} clv_config_kind;
 
 /* What stands above the file. Both parts may be empty. */
 typedef struct clv_config_overrides {
@@ -338,6 +342,27 @@ typedef struct clv_worker_config {
   clv_metrics_config metrics;
 } clv_worker_config;
 
+/* ---- egress.policy.yaml ---------------------------------------------------------------------- */
+
+/* What may leave, by whoever answers for it. Nothing else stands above the file: no environment and
+ * no sets. */
+typedef struct clv_policy_config {
+  char *file;
+  clv_text_list overrides; /* always empty */
+  uint64_t version;        /* 1 */
+  clv_config_pos workers_pos, kinds_pos, shape_pos, dtypes_pos, bytes_pos;
+  clv_text_list workers;         /* identities, at least 1 */
+  clv_text_list kinds;           /* "activation", "gradient", "weights" */
+  clv_number_list largest_shape; /* whole numbers; the first is of samples */
+  clv_text_list dtypes;          /* "f32", ... */
+  uint64_t bytes_per_epoch;
+  struct {
+    clv_config_pos pos; /* of the section */
+    clv_config_pos labels_pos, labels_readable_pos, raw_pos, front_known_pos, tokens_pos;
+    bool labels, labels_readable, raw, front_known, tokens;
+  } allow;
+} clv_policy_config;
+
 /* ---- functions ------------------------------------------------------------------------------- */
 
 /* Read, override and check a file. `over` may be NULL. CLV_NOT_FOUND / CLV_EXHAUSTED for a missing
@@ -356,16 +381,24 @@ clv_code clv_worker_config_parse(const char *path, const char *text, size_t len,
                                  const clv_config_overrides *over, clv_worker_config **ret_config,
                                  clv_err *err) CLV_USE_RESULT;
 
+/* A policy has no load: who may read it, and from where, is its caller's to judge. */
+clv_code clv_policy_config_parse(const char *path, const char *text, size_t len,
+                                 clv_policy_config **ret_config, clv_err *err) CLV_USE_RESULT;
+
 void clv_session_config_free(clv_session_config *config); /* NULL is fine */
 void clv_worker_config_free(clv_worker_config *config);
 void clv_session_config_freep(clv_session_config **config); /* for CLV_AUTO */
 void clv_worker_config_freep(clv_worker_config **config);
+void clv_policy_config_free(clv_policy_config *config);
+void clv_policy_config_freep(clv_policy_config **config);
 
 /* The effective config as YAML, appended to *ret: every key with its value, absolute paths, no
  * secrets (configs hold none). Loading it again gives an equal config, to the bit. */
 clv_code clv_session_config_write(const clv_session_config *config, clv_bytes *ret,
                                   clv_err *err) CLV_USE_RESULT;
 clv_code clv_worker_config_write(const clv_worker_config *config, clv_bytes *ret,
+                                 clv_err *err) CLV_USE_RESULT;
+clv_code clv_policy_config_write(const clv_policy_config *config, clv_bytes *ret,
                                  clv_err *err) CLV_USE_RESULT;
 
 /* A loadable example file: each key under its doc sentence, with its default or a sample value. */
@@ -386,6 +419,8 @@ void clv_config_keys(clv_config_kind kind, clv_bytes *ret);
 clv_code clv_session_fail_at(const clv_session_config *config, clv_config_pos pos, clv_err *err,
                              const char *fmt, ...) CLV_PRINTF(4, 5);
 clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos, clv_err *err,
+                            const char *fmt, ...) CLV_PRINTF(4, 5);
+clv_code clv_policy_fail_at(const clv_policy_config *policy, clv_config_pos pos, clv_err *err,
                             const char *fmt, ...) CLV_PRINTF(4, 5);
 
 /* Lower-case names as in the files ("cross_entropy"), for messages and records. */

@@ -193,6 +193,8 @@ static void json_row(const json *j, const clv_row *row) {
     clv_bytes_printf(j->out, ",\"items\":{\"type\":\"%s\"",
                      row->kind == CLV_ROW_TEXTS ? "string" : "number");
     json_bounds(j, row);
+    if (row->names) json_enum(j, row);
+    if (row->format != CLV_FORMAT_ANY) json_text(j, "pattern", clv_format_pattern(row->format));
     clv_bytes_puts(j->out, "}");
   }
   if (row->kind == CLV_ROW_SECTION || row->kind == CLV_ROW_LIST || row->kind == CLV_ROW_MAP)

@@ -370,6 +370,7 @@ const clv_schema *clv_session_schema(void) {
       .rows = rows,
       .n_rows = CLV_COUNT(rows),
       .title = "session.yaml",
+      .subject = "a training session",
       .doc =
           "One training session: data, model, who runs which part, and how it is trained. Paths "
           "start at the folder of this file. Every key can be overridden, as in "

@@ -152,6 +152,7 @@ const clv_schema *clv_worker_schema(void) {
       .rows = rows,
       .n_rows = CLV_COUNT(rows),
       .title = "worker.yaml",
+      .subject = "a worker daemon",
       .doc =
           "One worker daemon: where it listens, who may call, and what they may use. Paths start "
           "at the folder of this file. Every key can be overridden, as in CLEAVE_LOG__LEVEL=debug "

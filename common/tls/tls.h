@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tls: certificates and identities. This folder alone sees OpenSSL; it hands PEM text and results
- * to those who speak on the network. It holds six things: the TLS 1.3 floor of the process, counts
+ * to those who speak on the network. It holds seven things: the TLS 1.3 floor of the process, counts
  * of how its handshakes end, an identity read from three PEM files and checked before use, the one
- * URI that names a peer, a small certificate authority for `certs`, and a probing client for
- * `doctor`.
+ * URI that names a peer, a small certificate authority for `certs`, a probing client for
+ * `doctor`, and a check of a signed file.
  *
  * An identity is the one URI subject alternative name of a leaf certificate
  * ("spiffe://cleave/worker-1"). Common names and DNS names never count.
@@ -201,6 +201,26 @@ typedef enum clv_tls_version { CLV_TLS_1_2, CLV_TLS_1_3 } clv_tls_version;
 clv_code clv_tls_probe_version(const char *host, uint16_t port, clv_tls_version version,
                                const clv_tls_identity *identity, uint32_t timeout_ms,
                                bool *ret_accepted, clv_err *err) CLV_USE_RESULT;
+
+/* ---- signed files ---------------------------------------------------------------------------- */
+
+enum { CLV_TLS_SIGNER_LEN = 256 };
+
+/* A file and a detached signature over its bytes (CMS as PEM or DER, by `openssl cms -sign
+ * -binary`). */
+typedef struct clv_tls_signed {
+  const void *data, *signature;
+  size_t len, signature_len; /* bytes; of the signature at most CLV_TLS_FILE_MAX */
+  const char *ca_pem;        /* whom to trust; nobody else is, the system's authorities neither */
+} clv_tls_signed;
+
+/* That exactly one signer signed these bytes, with a digest of at least 256 bits, whose certificate
+ * is valid now, chains to ca_pem and may sign (its extended key usage has emailProtection, or it
+ * has none; so a worker's or a master's cannot). signer: its subject, printable ASCII.
+ * CLV_UNAUTHENTICATED: which of these does not hold; CLV_INVALID: ca_pem has no certificate.
+ * Built with -DCLV_MUTATE_SIGNED_CHAIN the chain is not looked at, to show that the tests notice. */
+clv_code clv_tls_check_signed(const clv_tls_signed *file, char signer[CLV_TLS_SIGNER_LEN],
+                              clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

@@ -126,13 +126,17 @@ typedef enum cleave_sending_kind {
   CLEAVE_SENDING_WEIGHTS = 4,  /* parameters, buffers or optimiser state of a module */
 } cleave_sending_kind;
 
-/* A tensor that is about to leave this process. The texts stay as long as the runtime. */
+/* A tensor that is about to leave this process. The texts stay as long as the runtime,
+ * but for the name. */
 typedef struct cleave_sending {
   cleave_sending_kind kind;
   const char *worker; /* it goes to */
   const char *module; /* LEAF: that is called with it, "" when it travels ahead of a call; otherwise
                          whose output, output's gradient or state it is */
   uint32_t input;     /* LEAF: of that module */
+  const char *name;   /* WEIGHTS: of the parameter, buffer or optimiser state, until the call
+                         returns; else "" */
+  bool optimizer;     /* WEIGHTS: it is state of an optimiser */
   bool relayed;       /* it came from another worker and only passes through */
   cleave_dtype dtype;
   int rank;

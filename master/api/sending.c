@@ -59,6 +59,10 @@ static clv_code describe(const cleave_runtime *rt, const clv_packet *p, uint32_t
     return CLV_OK;
   }
   ret->kind = f->kind == CLV_CALL ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_WEIGHTS;
+  if (f->kind == CLV_STATE_PUT) {
+    ret->name = f->state.name;
+    ret->optimizer = f->state.what == CLV_STATE_OPTIMIZER;
+  }
   ret->module = module_name(rt, f->module);
   if (f->kind == CLV_CALL) ret->input = slot_of(f, tensor);
   return CLV_OK;
@@ -70,7 +74,7 @@ clv_code api_may_send(void *user, clv_link *link, const clv_packet *p, clv_err *
   (void)link;
   LOCKED(rt);
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
-    cleave_sending what = {.worker = to->name};
+    cleave_sending what = {.worker = to->name, .name = ""};
     cleave_error why = {.status = CLEAVE_OK};
     CLV_TRY(describe(rt, p, i, &what, err));
     if (rt->may_send(rt->user, &what, &why) == CLEAVE_OK) continue;

@@ -108,6 +108,27 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
                                                                       : "master <-> worker");
 }
 
+static void text_policy(const clv_policy *p, clv_bytes *out) {
+  const char *approver = clv_policy_approver(p);
+  if (!p)
+    clv_bytes_puts(out, "no policy: `privacy` in the session file decides\n");
+  else
+    clv_bytes_printf(out, "policy: %s, sha256 %.16s..., %s%s\n", clv_policy_path(p),
+                     clv_policy_sha256(p), approver[0] ? "signed by " : "not signed", approver);
+}
+
+static void json_policy(const clv_policy *p, clv_bytes *out) {
+  if (!p) {
+    clv_bytes_puts(out, "null");
+    return;
+  }
+  clv_bytes_puts(out, "{\"path\":");
+  clv_bytes_json(out, clv_policy_path(p));
+  clv_bytes_printf(out, ",\"sha256\":\"%s\",\"approver\":", clv_policy_sha256(p));
+  clv_bytes_json(out, clv_policy_approver(p));
+  clv_bytes_puts(out, "}");
+}
+
 static void text_egress(const clv_blueprint *b, clv_bytes *out) {
   char shape[160], size[24];
   clv_bytes_puts(out, "leaves the private network:\n");
@@ -125,6 +146,7 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
                      r->relayed ? ", relayed" : "", *word ? ", " : "", word);
   }
   clv_privacy_describe(b, false, out);
+  text_policy(b->policy, out);
 }
 
 static void json_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f, clv_bytes *out) {
@@ -164,6 +186,17 @@ static void json_egress(const clv_blueprint *b, clv_bytes *out) {
   }
 }
 
+void clv_blueprint_egress(const clv_blueprint *b, bool json, clv_bytes *out) {
+  if (!json) {
+    text_egress(b, out);
+    return;
+  }
+  clv_bytes_puts(out, "\"egress\":[");
+  json_egress(b, out);
+  clv_bytes_puts(out, "],\"policy\":");
+  json_policy(b->policy, out);
+}
+
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
   CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
@@ -191,13 +224,13 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     (json ? json_stage : text_stage)(b, i, &f, out);
   }
   if (json) {
-    clv_bytes_puts(out, "],\"egress\":[");
-    json_egress(b, out);
-    clv_bytes_puts(out, "],\"privacy\":");
+    clv_bytes_puts(out, "],");
+    clv_blueprint_egress(b, true, out);
+    clv_bytes_puts(out, ",\"privacy\":");
     clv_privacy_describe(b, true, out);
     clv_bytes_puts(out, "}\n");
   } else {
-    text_egress(b, out);
+    clv_blueprint_egress(b, false, out);
   }
   return CLV_OK;
 }

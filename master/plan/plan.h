@@ -16,6 +16,7 @@
 #include "common/weights/weights.h"
 #include "master/api/api.h"
 #include "master/data/data.h"
+#include "master/egress/egress.h"
 
 /* ---- what is asked for ----------------------------------------------------------------------- */
 
@@ -70,7 +71,6 @@ typedef struct clv_egress_row {
   uint64_t bytes_per_step; /* all micro-batches of a full step; WEIGHTS: once, when pushed */
   bool relayed;            /* it came from another worker and only passes through */
   clv_shows shows;
-  uint64_t tensors, bytes; /* counted while running */
 } clv_egress_row;
 
 typedef struct clv_stage_plan {
@@ -97,7 +97,8 @@ typedef struct clv_blueprint {
   uint32_t micro_batches, max_micro;
   clv_egress_row *egress;
   size_t n_egress;
-  bool *worker_used; /* [config->n_workers] */
+  bool *worker_used;  /* [config->n_workers] */
+  clv_policy *policy; /* borrowed; what may leave besides by the table. NULL: no policy */
 } clv_blueprint;
 
 /* sample: shape of the data's x for one record with N = 1. Errors point into the session file. */
@@ -119,8 +120,27 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
 clv_code clv_blueprint_draw(const clv_blueprint *b, bool json, clv_bytes *out, clv_bytes *ret_text,
                             clv_err *err) CLV_USE_RESULT;
 
+/* The egress table alone, as in the description, with the policy that holds; JSON: the two keys
+ * "egress" and "policy". */
+void clv_blueprint_egress(const clv_blueprint *b, bool json, clv_bytes *out);
+
 /* The egress table as stable text: a run's table is compared with the one it began with. */
 void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
+
+/* ---- the policy (hold.c) --------------------------------------------------------------------- */
+
+/* What a command is going to send. */
+typedef struct clv_sends {
+  bool weights;                /* also those that rows mark "resume only" */
+  uint64_t trained, evaluated; /* records of an epoch, of the largest one */
+} clv_sends;
+
+/* Every row, every worker and the bytes of an epoch against b->policy. CLV_INVALID: what is not
+ * permitted, with the line of the policy. */
+clv_code clv_blueprint_hold(const clv_blueprint *b, const clv_sends *sends,
+                            clv_err *err) CLV_USE_RESULT;
+/* A row as a policy sees it. */
+clv_policy_tensor clv_egress_row_tensor(const clv_blueprint *b, const clv_egress_row *r);
 
 /* ---- data ------------------------------------------------------------------------------------ */
 

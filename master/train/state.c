@@ -86,6 +86,7 @@ static clv_code put_set(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                .data = (void *)(uintptr_t)e->data}};
     memcpy(items[i].tensor.shape, e->shape.dim, sizeof items[i].tensor.shape);
   }
+  CLV_TRY(clv_trainer_expect_state(t, stage, kind, items, n, err));
   CLV_API(cleave_state_write(t->runtime, t->modules[stage], kind, items, n, 0, CLV_WHY));
   return CLV_OK;
 }

@@ -88,6 +88,7 @@ typedef struct world {
   clv_run_data data;
   clv_blueprint *blueprint;
   clv_trainer *trainer;
+  clv_egress_record *record;
   clv_loader *loader;
 } world;
 
@@ -135,8 +136,10 @@ static void start_master(world *w) {
       clv_run_data_open(w->config, true, &w->data, &err) != CLV_OK)
     fail_msg("%s", err.text);
   clv_shape sample = clv_dataset_x_shape(w->data.train, 1);
+  snprintf(path, sizeof path, "%s/" CLV_EGRESS_FILE, dir);
   if (clv_blueprint_new(w->config, &sample, CLV_I64, &w->blueprint, &err) != CLV_OK ||
-      clv_trainer_open(w->blueprint, &w->trainer, &err) != CLV_OK)
+      clv_egress_open(path, &(clv_egress_line){0}, &w->record, &err) != CLV_OK ||
+      clv_trainer_open(w->blueprint, w->record, false, &w->trainer, &err) != CLV_OK)
     fail_msg("%s", err.text);
   clv_batches_options bo = {
       .subset = &w->data.train_rows, .batch = BATCH, .shuffle = true, .seed = 3};
@@ -146,6 +149,7 @@ static void start_master(world *w) {
 static void stop(world *w) {
   clv_loader_free(w->loader);
   clv_trainer_close(w->trainer);
+  (void)!clv_egress_close(w->record, 0, NULL);
   clv_blueprint_free(w->blueprint);
   clv_run_data_done(&w->data);
   clv_session_config_free(w->config);

@@ -190,6 +190,26 @@ def open_files(pid):
         return 0
 
 
+def egress_rows(run_dir, attempt=None):
+    """What left by a run's record, all of it settled: a row for each kind of tensor of the attempts,
+    or of one."""
+    rows, allowed = {}, {}
+    with open(os.path.join(run_dir, "egress.jsonl")) as f:
+        lines = [json.loads(line) for line in f]
+    for line in lines:
+        if line["event"] == "allow":
+            allowed[line["attempt"], line["id"]] = line
+        elif line["event"] == "settle" and attempt in (None, line["attempt"]):
+            of = allowed.pop((line["attempt"], line["id"]))
+            key = tuple(of[k] for k in ("from", "to", "kind", "stage", "name"))
+            row = rows.setdefault(key, dict({k: of[k] for k in ("from", "to", "kind", "stage", "name")},
+                                            tensors=0, bytes=0))
+            row["tensors"] += line["tensors"]
+            row["bytes"] += line["bytes"]
+    assert lines[-1]["event"] == "end", lines[-1]
+    return list(rows.values())
+
+
 # ---- files ---------------------------------------------------------------------------------------
 
 # What synthetic_images leaves in the folder `data` of a cluster.
@@ -249,6 +269,11 @@ def until(what, seconds=20):
         assert time.monotonic() < end, f"not within {seconds} s: {found}"
         time.sleep(0.02)
     return found
+
+
+def trains(process):
+    """Reads what `train` prints up to its first step; whether that came."""
+    return any(line.startswith(b"step " if isinstance(line, bytes) else "step ") for line in process.stdout)
 
 
 class Running:

@@ -445,10 +445,8 @@ def weights_from_an_artifact_on_the_worker():
     use = lambda name, sha: f"weights: {{artifact: {name}, sha256: {sha}}}, "
     home = train("art-home", body(rest="master", weights="weights: {file: tail.safetensors}, "))
     assert train("art-w1", body(weights=use("tail-v1", digest))) == home
-    with open(os.path.join(cluster.dir, "runs", "art-w1", "egress.jsonl")) as f:
-        rows = json.loads(f.read().splitlines()[-1])["egress"]
-    # they were there already
-    assert not any("weights" in r["tensor"] and r["bytes"] for r in rows), rows
+    rows = egress_rows(os.path.join(cluster.dir, "runs", "art-w1"))
+    assert rows and not any(r["kind"] == "weights" for r in rows), rows  # they were there already
 
     def fails(name, text, code, *words):
         done = cluster.train(cluster.session(name, text))
@@ -502,9 +500,8 @@ def loss_at_a_worker():
     extra = "privacy: {labels_leave: true}\n"
     assert train("labels", body(loss="{kind: cross_entropy, at: w1}", extra=extra)) == weights
     assert log_of("labels") == log
-    with open(os.path.join(cluster.dir, "runs", "labels", "egress.jsonl")) as f:
-        rows = json.loads(f.read().splitlines()[-1])["egress"]
-    labels = [r for r in rows if "label" in r["tensor"].lower()]
+    rows = egress_rows(os.path.join(cluster.dir, "runs", "labels"))
+    labels = [r for r in rows if r["kind"] == "labels"]
     assert labels and labels[0]["bytes"] > 40 * 20 * 8 and labels[0]["to"] == "w1", rows
     plan = master("plan", os.path.join(cluster.dir, "labels.yaml"), cwd=cluster.dir).stdout
     assert "labels: stay on the master" not in plan, plan

@@ -155,9 +155,8 @@ def counters_agree_with_the_run():
     for a, b in ((0, 1), (1, 0)):
         out, came = link(a, f"w{b + 1}", "out"), link(b, f"w{a + 1}", "in")
         assert abs(out - came) < 4096, (a, out, came)  # what the end of the run overtook
-    with open(os.path.join(cluster.dir, "runs", "agree", "egress.jsonl")) as f:
-        text = f.readlines()[-1]
-    sent = sum(int(b) for b in re.findall(r'"bytes":(\d+)', text))
+    rows = egress_rows(os.path.join(cluster.dir, "runs", "agree"))
+    sent = sum(r["bytes"] for r in rows if r["from"] == "master")
     came = link(0, "master", "in") + link(1, "master", "in")
     assert sent > 100000 and sent <= came < 1.05 * sent + 1500 * steps, (sent, came)
 

@@ -48,7 +48,7 @@ class Training:
 
     def __enter__(self):
         until = time.monotonic() + TIMEOUT_S
-        while "step" not in (self.process.stdout.readline() if self.process.poll() is None else ""):
+        while not (self.process.stdout.readline() if self.process.poll() is None else "").startswith("step "):
             assert self.process.poll() is None and time.monotonic() < until, self.process.communicate()
         return self
 

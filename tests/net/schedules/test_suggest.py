@@ -202,9 +202,9 @@ def chosen_for(name, net):
     session = cluster.session(name, body(stages_of(net), "micro_batches: auto", steps=2, batch=64))
     done = cluster.train(session, "--json", env=TESTING)
     assert done.returncode == 0, done.stderr
-    event = json.loads(done.stdout.splitlines()[0])
-    assert event["event"] == "micro_batches", event
-    return event
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert events[0]["event"] == "egress", events
+    return next(e for e in events if e["event"] == "micro_batches")
 
 
 @suite.test

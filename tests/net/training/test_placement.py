@@ -76,17 +76,15 @@ def workers_did_the_work():
         closes = [l for l in w.text().splitlines() if "audit close" in l]
         assert closes, w.text()
     run_dir = os.path.join(cluster.dir, "runs", "two_direct-m4")
-    with open(os.path.join(run_dir, "egress.jsonl")) as f:
-        rows = json.loads(f.read().splitlines()[-1])["egress"]
-    names = [r["tensor"] for r in rows]
-    assert not any("stage 's1'" in n and "activation" in n for n in names), names
-    forward = [r for r in rows if "activation of stage 's0'" in r["tensor"]]
-    # 8 short batches of three micro-batches; counted before the final evaluation
-    assert forward[0]["tensors"] == STEPS * 4 - 8, forward
-    with open(os.path.join(cluster.dir, "runs", "two_via-m4", "egress.jsonl")) as f:
-        via = json.loads(f.read().splitlines()[-1])["egress"]
-    relayed = [r for r in via if "activation of stage 's1'" in r["tensor"]]
-    assert relayed and relayed[0]["tensors"] == STEPS * 4 - 8, via
+    rows = egress_rows(run_dir)
+    sent = lambda rows, stage: {r["from"]: r["tensors"] for r in rows
+                                if (r["kind"], r["stage"]) == ("activation", stage)}
+    # 8 short batches of three micro-batches; 128 samples of the test are one batch more
+    forward = STEPS * 4 - 8 + 1
+    assert sent(rows, "s0") == {"master": forward}, rows
+    assert sent(rows, "s1") == {"w1": forward}, rows  # planned: the master does not see it
+    via = egress_rows(os.path.join(cluster.dir, "runs", "two_via-m4"))
+    assert sent(via, "s1") == {"master": forward}, via
 
 
 @suite.test
