@@ -32,8 +32,7 @@ clv_link *clv_node_link_to(clv_session_node *n, const char *name) {
 /* For whoever asks how this session does. A value's failure is told at every place it reaches; only
  * where it goes to the master it is one more. */
 static void note_failure(clv_session_node *n, const clv_frame *f) {
-  bool failure = f->kind == CLV_ERROR || f->kind == CLV_ABORT || f->has_failure;
-  if (!failure) return;
+  if (!clv_frame_fails(f)) return;
   pthread_mutex_lock(&n->lock);
   n->failure.count++;
   n->failure.at_ns = clv_now_ns();
@@ -73,6 +72,7 @@ static void tell(clv_session_node *n, clv_frame_kind kind, const clv_err *why, c
   p->frame.module = c->module;
   p->frame.reply_to = c->message;
   clv_frame_set_failure(&p->frame, why->code, why->text, hop);
+  memcpy(p->frame.failure.element, why->element, sizeof why->element);
   clv_node_to_driver(n, p);
 }
 

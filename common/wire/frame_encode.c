@@ -220,26 +220,3 @@ clv_code clv_frame_encode(const clv_frame *frame, size_t payload_len, clv_bytes 
   clv_bytes_add(head, encoded, (size_t)(p - encoded));
   return head->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for a frame") : CLV_OK;
 }
-
-static void set_text(char *dst, size_t limit, const char *text) {
-  size_t len = 0;
-  for (size_t i = 0, left = strlen(text); i < left;) {
-    size_t n = clv_text_char((const uint8_t *)text + i, left - i);
-    if (len + CLV_MAX(n, (size_t)1) > limit) break;
-    if (n) {
-      memcpy(dst + len, text + i, n);
-    } else {
-      dst[len] = '?';
-    }
-    n = CLV_MAX(n, (size_t)1);
-    len += n;
-    i += n;
-  }
-  dst[len] = '\0';
-}
-
-void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, const char *hop) {
-  frame->failure.code = code;
-  set_text(frame->failure.text, CLV_WIRE_TEXT, text);
-  set_text(frame->failure.hop, CLV_WIRE_NAME, hop);
-}

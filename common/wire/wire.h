@@ -222,7 +222,8 @@ typedef struct clv_frame {
   struct {
     clv_code code;
     char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
-  } failure; /* ABORT, ERROR, VALUE; see clv_frame_set_failure */
+    char element[CLV_ERR_ELEMENT]; /* stays in this process: clv_err.element */
+  } failure;                       /* ABORT, ERROR, VALUE; see clv_frame_set_failure */
   struct {
     clv_state_what what;
     uint32_t index, count;
@@ -289,6 +290,15 @@ clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wi
 /* Fill frame->failure: text and hop are cut to their limits at a character's edge, and what no
  * decoder would accept (control characters, bytes that are not UTF-8) becomes '?'. */
 void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, const char *hop);
+
+/* Does it tell of a failure? */
+bool clv_frame_fails(const clv_frame *frame);
+
+/* Of a frame's failure only what may leave a master: its code and the place, "invalid argument at
+ * module 3, layer 0 (embedding), forward, step 17 (failure 1 of the master)". The place is read
+ * from the hop, as nodes write it; nothing else of text and hop stays. `step`, and the `number` by
+ * which the master knows the rest, are added. 0: none. */
+void clv_frame_keep_place(clv_frame *frame, uint64_t step, uint64_t number);
 
 /* Bytes [from, from + len) of a payload: copied to dst; CRC32C; or as pieces for others to read
  * (*state starts at 0 and must not be touched; false when the range is exhausted). The range must

@@ -252,7 +252,8 @@ typedef struct context {
   bool stepped[API_MAX_MODULES]; /* modules that have had their step */
   bool failed;
   cleave_error failure;
-  struct context *next; /* free ones */
+  char failed_at[CLV_WIRE_NAME + 1]; /* the hop, as the node that failed wrote it */
+  struct context *next;              /* free ones */
 } context;
 
 typedef struct state_item {
@@ -291,12 +292,23 @@ typedef struct call_group {
   value *first, *last;
 } call_group;
 
+/* A failure as it is, and the text that left in its stead. */
+typedef struct told {
+  cleave_error whole;
+  char as[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
+  uint64_t context;
+} told;
+
+enum { API_TOLD = 16 };
+
 struct cleave_runtime {
   const clv_session_config *config;
   clv_session_config *own_config; /* NULL: the caller's */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
   clv_notifier notice; /* the program's on_notice */
+  told told[API_TOLD]; /* the last ones: number n is told[n % API_TOLD] */
+  uint64_t n_told;
   void *user;
   uint64_t deadline_ms;
   bool direct, via_master, single_thread;
@@ -367,8 +379,12 @@ int api_find_node(const cleave_runtime *rt, const char *name); /* -1: unknown */
 
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error);
 cleave_status api_open_link(peer *p, cleave_error *error);
-/* For links: asks the program's may_send about each tensor. */
-clv_code api_may_send(void *user, clv_link *link, const clv_packet *p, clv_err *err);
+/* For links: asks the program's may_send about each tensor; leaves of a failure its code and place,
+ * and tells may_send. */
+clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err);
+/* A failure that left as code and place may come back from who it reached: then it is once more the
+ * one that it was, with its text. */
+void api_recognise(const cleave_runtime *rt, cleave_error *why);
 /* Ends the sessions and their links; then, when nothing computes any more, the transport. */
 void api_hang_up(cleave_runtime *rt);
 void api_disconnect(cleave_runtime *rt);

@@ -124,14 +124,16 @@ typedef enum cleave_sending_kind {
   CLEAVE_SENDING_VALUE = 2,    /* the output of a module, made here or passed on */
   CLEAVE_SENDING_GRADIENT = 3, /* of the output of a module, made here or passed on */
   CLEAVE_SENDING_WEIGHTS = 4,  /* parameters, buffers or optimiser state of a module */
+  CLEAVE_SENDING_FAILURE = 5,  /* no tensor: that something failed, as a code and its place */
 } cleave_sending_kind;
 
-/* A tensor that is about to leave this process. The texts stay as long as the runtime. */
+/* A tensor that is about to leave this process, or a failure: dtype and shape are then 0, and bytes
+ * are those of its text. The texts stay as long as the runtime. */
 typedef struct cleave_sending {
   cleave_sending_kind kind;
   const char *worker; /* it goes to */
   const char *module; /* LEAF: that is called with it, "" when it travels ahead of a call; otherwise
-                         whose output, output's gradient or state it is */
+                         whose output, output's gradient or state it is, FAILURE: or "" */
   uint32_t input;     /* LEAF: of that module */
   bool relayed;       /* it came from another worker and only passes through */
   cleave_dtype dtype;
@@ -189,10 +191,13 @@ typedef struct cleave_options {
    * waits for what it has started; one that goes away to do other things stops its modules here,
    * and after limits.reference_lease of the session loses what workers keep for it. */
   bool single_thread;
-  /* Asked for every tensor before it leaves this process, from any of its threads, by the one
-   * function that sends; may be NULL. Must return at once and call nothing of the runtime. Anything
-   * but CLEAVE_OK stops the tensor: that is the error of the function that sends it, or, for what
-   * the master's node sends by itself, its context fails with it. */
+  /* Asked for every tensor before it leaves this process, and told of every failure that does, from
+   * any of its threads, by the one function that sends; may be NULL. Must return at once and call
+   * nothing of the runtime. Anything but CLEAVE_OK stops the tensor: that is the error of the
+   * function that sends it, or, for what the master's node sends by itself, its context fails with
+   * it. Of a FAILURE the answer changes
+   * nothing: code and place are all that leaves, and the peer must not wait for what never
+   * comes. */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   /* Told what a context with cleave_context_options.events did, when a node has ended it: from any
    * thread, with the runtime held; must return at once and call nothing of it. May be NULL. */

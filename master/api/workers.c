@@ -195,14 +195,13 @@ cleave_status api_open_link(peer *p, cleave_error *error) {
   cleave_runtime *rt = p->runtime;
   clv_wire_limits accept = clv_wire_limits_default();
   accept.credit_bytes = rt->config->limits.credit_bytes;
-  clv_link_options o = {.peer_name = p->name,
-                        .pool = rt->pool,
-                        .accept = accept,
-                        .send_credit = p->limits.credit_bytes,
-                        .events = {.user = p,
-                                   .on_packet = on_packet,
-                                   .may_send = rt->may_send ? api_may_send : NULL,
-                                   .on_closed = on_closed}};
+  clv_link_options o = {
+      .peer_name = p->name,
+      .pool = rt->pool,
+      .accept = accept,
+      .send_credit = p->limits.credit_bytes,
+      .events = {
+          .user = p, .on_packet = on_packet, .may_send = api_may_send, .on_closed = on_closed}};
   clv_link_dial d = {.address = p->spec->address,
                      .identity = p->spec->identity,
                      .pem = pem_of(rt),

@@ -49,9 +49,10 @@ static cleave_status refuse(const cleave_sending *s, cleave_error *error) {
   return CLEAVE_DENIED;
 }
 
-/* Nothing leaves that the plan's table does not name. Any thread. */
+/* Nothing leaves that the plan's table does not name, but that something failed. Any thread. */
 static cleave_status check_egress(void *user, const cleave_sending *s, cleave_error *error) {
   clv_trainer *t = user;
+  if (s->kind == CLEAVE_SENDING_FAILURE) return CLEAVE_OK;
   clv_blueprint *b = t->b;
   int stage = stage_of(b, s->module);
   for (size_t k = 0; k < b->n_egress; k++) {

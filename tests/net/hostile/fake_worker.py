@@ -98,7 +98,8 @@ class Modules:
         return self.go_on(f.context, c)
 
     def on_value(self, f):
-        self.of(f).values[f.message] = tensor_of(f)
+        failed = f.failure if f.HasField("failure") else None
+        self.of(f).values[f.message] = failed or tensor_of(f)
         return self.go_on(f.context, self.of(f))
 
     def on_deliver(self, f):
@@ -109,10 +110,14 @@ class Modules:
         """Whatever can be done with what is there now."""
         for value, f in c.calls.items():
             if value not in c.values and all(a.value in c.values for a in f.call.args):
-                c.values[value] = self.modules[f.module].forward(c.values[f.call.args[0].value])
+                x = c.values[f.call.args[0].value]
+                c.values[value] = x if isinstance(x, pb.Failure) else self.modules[f.module].forward(x)
         for d in [d for d in c.deliveries if d.message in c.values]:
             c.deliveries.remove(d)
             v = c.values[d.message]
+            if isinstance(v, pb.Failure):
+                yield pb.Frame(kind=pb.VALUE, failure=v, context=context, message=d.message, to=d.to)
+                continue
             yield frame(pb.VALUE, v.tobytes(), v.shape, context=context, message=d.message, to=d.to)
         yield from self.backward(context, c)
 

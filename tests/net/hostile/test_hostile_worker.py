@@ -193,6 +193,28 @@ def rss(pid):
 
 
 @suite.test
+def of_what_fails_at_the_master_a_worker_gets_code_and_place():
+    """A row number that is none, in a record that never leaves: the person at the master reads it,
+    the worker gets no digit of it, in whatever frame."""
+    folder = os.path.join(liar.cluster.dir, "data")
+    rows = numpy.zeros((64, 5), numpy.int64)
+    rows[:, 2] = 987654
+    write_npy(os.path.join(folder, "rows.npy"), rows.shape, "<i8", rows.tobytes())
+    write_npy(os.path.join(folder, "rows-y.npy"), (64,), "<i8", bytes(64 * 8))
+    layers = f"[{{op: embedding, rows: 10, out: 4}}, {{op: flatten}}, {{op: linear, out: {WIDE}}}]"
+    with fake() as worker:
+        met = Met(worker, ["--set", "data.train=[rows.npy, rows-y.npy]", "--set", "data.test=[rows.npy, rows-y.npy]",
+                           "--set", f"stages.0.layers={layers}"])
+    assert met.code == 1, (met.code, met.said)
+    assert "layer 0 (embedding), forward: row number of sample 0, place 2, is outside 0..9 (987654)" in met.said, met.said
+    told = [f for f in worker.log if f.HasField("failure")]
+    assert told and not any(b"987654" in f.SerializeToString() for f in worker.log), worker.log
+    for f in told:
+        assert f.failure.code == 3 and f.failure.hop == "module 0, layer 0 (embedding), forward", f
+        assert f.failure.text == "invalid argument at module 0, layer 0 (embedding), forward, step 1 (failure 1 of the master)", f
+
+
+@suite.test
 def worker_that_stands_still():
     """A step is 2 MiB of activations, the credit 1 MiB. The worker is stopped while the master
     sends; for longer than the keepalive, the master gives up, and --resume gives the same bits."""
