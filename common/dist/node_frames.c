@@ -163,6 +163,7 @@ static clv_code on_state_get(clv_session_node *n, clv_packet *p, clv_err *err) {
     memcpy(t->data, item.data, item.bytes); /* the state may change before the bytes have left */
     clv_frame state = {.state = {.what = what, .index = i, .count = count}};
     snprintf(state.state.name, sizeof state.state.name, "%s", item.name);
+    snprintf(state.state.device, sizeof state.state.device, "%s", clv_module_device(m));
     CLV_TRY(answer(n, &p->frame, CLV_STATE_ITEM, t, &state, err));
   }
   clv_frame done = {.state = {.what = what, .count = count}};

@@ -198,6 +198,7 @@ static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err
     return clv_fail(err, CLV_INVALID, "state item %u of %u; at most %d", f->state.index,
                     f->state.count, CLV_WIRE_PARAMS);
   if (item && !f->state.name[0]) return clv_fail(err, CLV_INVALID, "a state item without a name");
+  CLV_TRY(clv_text_check(f->state.device, strlen(f->state.device), "state.device", err));
   return clv_text_check(f->state.name, strlen(f->state.name), "state.name", err);
 }
 

@@ -123,6 +123,10 @@ const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .size = CLV_WIRE_NAME + 1},
         [3] = {.name = "index", .type = FIELD_U32, .offset = AT(state.index)},
         [4] = {.name = "count", .type = FIELD_U32, .offset = AT(state.count)},
+        [5] = {.name = "device",
+               .type = FIELD_TEXT,
+               .offset = AT(state.device),
+               .size = CLV_WIRE_NAME + 1},
     },
     /* call */
     {

@@ -228,7 +228,8 @@ typedef struct clv_frame {
     clv_state_what what;
     uint32_t index, count;
     char name[CLV_WIRE_NAME + 1];
-  } state; /* STATE_* */
+    char device[CLV_WIRE_NAME + 1]; /* STATE_ITEM: its owner computes with it there */
+  } state;                          /* STATE_* */
   struct {
     uint32_t n_args;
     clv_arg args[CLV_WIRE_ARGS];
@@ -465,6 +466,7 @@ typedef struct clv_wire_load_reply {
   clv_wire_param *params;
   clv_wire_spec *outputs;
   uint64_t memory_bytes;
+  const char *device; /* "cpu" */
 } clv_wire_load_reply;
 
 typedef struct clv_wire_status_request {

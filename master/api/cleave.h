@@ -628,7 +628,7 @@ CLEAVE_API cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context
                                          uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                          cleave_error *error) CLEAVE_RESULT;
 
-/* Where that gradient lives; the same refusals. */
+/* Where that gradient lives, as its owner answers; the same refusals. */
 CLEAVE_API cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context context,
                                                cleave_module *module, const char *name,
                                                uint64_t deadline_ms, cleave_place *ret_place,

@@ -195,8 +195,10 @@ static bool on_state_item(cleave_runtime *rt, peer *from, clv_packet *p) {
   rt->wake |= r->answered;
   if (r->items) take_item(r, p);
   if (r->wanted && !r->found && p->frame.n_tensors == 1 &&
-      strcmp(r->wanted, p->frame.state.name) == 0)
+      strcmp(r->wanted, p->frame.state.name) == 0) {
     r->found = clv_tensor_ref(p->tensor[0]);
+    snprintf(r->device, sizeof r->device, "%.*s", API_DEVICE - 1, p->frame.state.device);
+  }
   return false;
 }
 

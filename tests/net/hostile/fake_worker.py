@@ -70,6 +70,7 @@ class Modules:
 
     def __init__(self):
         self.modules, self.contexts, self.message = {}, {}, 0
+        self.device = "cpu"
 
     def answers(self, f):
         handler = getattr(self, "on_" + pb.FrameKind.Name(f.kind).lower(), None)
@@ -179,10 +180,15 @@ class Modules:
 
     def on_state_get(self, f):
         what, items = f.state.what, self.modules[f.module].state(f.state.what)
+        if what == pb.STATE_GRADIENTS:
+            names = self.modules[f.module].params
+            items = [(name, g.shape, F32, numpy.float32(g).tobytes())
+                     for name, g in zip(names, self.of(f).learned[f.module])]
         for i, (name, dims, dtype, raw) in enumerate(items):
             yield self.reply(pb.STATE_ITEM, f, module=f.module, payload=raw,
                              tensors=[tensor_head(raw, dims, dtype)],
-                             state=pb.State(what=what, name=name, index=i, count=len(items)))
+                             state=pb.State(what=what, name=name, index=i, count=len(items),
+                                            device=self.device))
         yield self.state_done(f, len(items))
 
     def on_state_put(self, f):
@@ -296,12 +302,12 @@ def limits_of(credit):
                      chunk_bytes=1 << 20, credit_bytes=credit, concurrent_calls=8)
 
 
-def hello_reply(credit, **changed):
+def hello_reply(credit, devices=("cpu",), **changed):
     about = dict(protocol=5, limits=limits_of(credit), software="fake", isa="x",
                  unix_ms=int(time.time() * 1000))
     about.update(changed)
     return pb.HelloReply(about=pb.About(**about), incarnation=bytes(16), worker="w1", cores=1,
-                         threads=1, devices=["cpu"])
+                         threads=1, devices=devices)
 
 
 def loaded(module):

@@ -69,6 +69,7 @@ static void assert_same_texts(const clv_frame *a, const clv_frame *b) {
   assert_int_equal(a->state.index, b->state.index);
   assert_int_equal(a->state.count, b->state.count);
   assert_string_equal(a->state.name, b->state.name);
+  assert_string_equal(a->state.device, b->state.device);
 }
 
 static void assert_same_reference(const clv_frame *a, const clv_frame *b) {

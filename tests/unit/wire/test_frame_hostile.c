@@ -442,6 +442,7 @@ static void put_named(const clv_frame *f, bodies *b) {
   cleave__v1__state__init(&b->state);
   b->state.what = (Cleave__V1__StateWhat)f->state.what;
   b->state.name = (char *)(uintptr_t)f->state.name;
+  b->state.device = (char *)(uintptr_t)f->state.device;
   b->state.index = f->state.index;
   b->state.count = f->state.count;
   cleave__v1__reference__init(&b->reference);

@@ -106,6 +106,7 @@ static inline void sample_state(clv_frame *f) {
   if (f->kind != CLV_STATE_ITEM && f->kind != CLV_STATE_PUT) return;
   f->state.index = 6;
   strcpy(f->state.name, "exp_avg:conv1.weight");
+  if (f->kind == CLV_STATE_ITEM) strcpy(f->state.device, "cpu");
   f->n_tensors = 1;
   f->tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(4, 4), 64, 0, 0x01020304};
 }
