@@ -86,7 +86,7 @@ static uint8_t *write_fixed32(uint8_t *p, const place *at) {
   return bits ? put_fixed(put_tag(p, at->number, WIRE_32), bits, 4) : p;
 }
 
-static uint8_t *write_double(uint8_t *p, const place *at) {
+static uint8_t *write_fixed64(uint8_t *p, const place *at) {
   uint64_t bits;
   memcpy(&bits, at->base + at->f->offset, sizeof bits);
   return bits ? put_fixed(put_tag(p, at->number, WIRE_64), bits, 8) : p;
@@ -94,11 +94,6 @@ static uint8_t *write_double(uint8_t *p, const place *at) {
 
 static uint8_t *write_bytes(uint8_t *p, const place *at) {
   return put_bytes(p, at->number, at->base + at->f->offset, at->f->size);
-}
-
-static uint8_t *write_digest(uint8_t *p, const place *at) {
-  if (!*(const bool *)(at->base + at->f->size)) return p;
-  return put_bytes(p, at->number, at->base + at->f->offset, sizeof(clv_sha256));
 }
 
 static uint8_t *write_text(uint8_t *p, const place *at) {
@@ -193,11 +188,10 @@ typedef uint8_t *(*writer)(uint8_t *p, const place *at);
 static const writer writers[FIELD_TYPES] = {
     [FIELD_U32] = write_u32,           [FIELD_U64] = write_u64,
     [FIELD_BOOL] = write_bool,         [FIELD_FIXED32] = write_fixed32,
-    [FIELD_FLOAT] = write_fixed32,     [FIELD_DOUBLE] = write_double,
-    [FIELD_BYTES] = write_bytes,       [FIELD_DIGEST] = write_digest,
+    [FIELD_FLOAT] = write_fixed32,     [FIELD_BYTES] = write_bytes,
     [FIELD_TEXT] = write_text,         [FIELD_DIMS] = write_dims,
     [FIELD_UPSTREAM] = write_upstream, [FIELD_TENSOR] = write_tensors,
-    [FIELD_BODY] = write_body,         [FIELD_FIXED64] = write_double,
+    [FIELD_BODY] = write_body,         [FIELD_FIXED64] = write_fixed64,
     [FIELD_ARGS] = write_args,         [FIELD_PEERS] = write_peers,
     [FIELD_NEEDED] = write_needed,     [FIELD_RATES] = write_rates,
 };

@@ -88,11 +88,6 @@ const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
     /* vote */
     {
         [1] = {.name = "finite", .type = FIELD_BOOL, .offset = AT(vote.finite)},
-        [2] = {.name = "grad_sq", .type = FIELD_DOUBLE, .offset = AT(vote.grad_sq)},
-        [3] = {.name = "digest",
-               .type = FIELD_DIGEST,
-               .offset = AT(vote.digest),
-               .size = AT(vote.has_digest)},
     },
     /* failure */
     {

@@ -209,9 +209,7 @@ typedef struct clv_frame {
     bool keep; /* the weights as they were stay for calls with `old_weights` */
   } commit;    /* APPLY, END_CONTEXT */
   struct {
-    double grad_sq;
-    bool finite, has_digest;
-    clv_sha256 digest;
+    bool finite;
   } vote; /* FINISHED */
   struct {
     uint64_t bytes;

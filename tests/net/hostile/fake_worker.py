@@ -161,7 +161,7 @@ class Modules:
         if c.prepare.backward.vote:
             gradients = [g for module in sorted(c.learned) for g in c.learned[module]]
             sums = numpy.array([numpy.square(g.astype(float)).sum() for g in gradients])
-            f.vote.finite, f.vote.grad_sq = True, sums.sum()
+            f.vote.finite = True
             f.tensors.append(tensor_head(sums.tobytes(), sums.shape, F64))
             f.payload = sums.tobytes()
         return f

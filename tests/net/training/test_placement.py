@@ -1,5 +1,5 @@
 """One session, placed in every way, gives the same bits: dropout and batch norm in the net."""
-import json, os, sys, threading
+import json, os, re, sys, threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
@@ -72,21 +72,24 @@ def same_bits_four_micro_batches():
 def workers_did_the_work():
     """Counters read in the worker processes: forwards = steps x micro-batches; nothing through the
     master on a direct edge."""
-    for w in cluster.workers:
-        closes = [l for l in w.text().splitlines() if "audit close" in l]
-        assert closes, w.text()
+    calls = STEPS * 4 - 8  # 8 short batches of three micro-batches
+    for w, modules in zip(cluster.workers, (1, 2)):
+        closes = [l for l in w.text().splitlines() if "audit close session=two_direct-m4 " in l]
+        assert len(closes) == 1, w.text()
+        counted = {k: int(n) for k, n in re.findall(r"(\w+)=(\d+)", closes[0].split('" ')[-1])}
+        assert counted["forwards"] == counted["backwards"] == calls * modules, closes
+        assert counted["bytes_in"] > 0 and counted["bytes_out"] > 0, closes
     run_dir = os.path.join(cluster.dir, "runs", "two_direct-m4")
     with open(os.path.join(run_dir, "egress.jsonl")) as f:
         rows = json.loads(f.read().splitlines()[-1])["egress"]
     names = [r["tensor"] for r in rows]
     assert not any("stage 's1'" in n and "activation" in n for n in names), names
     forward = [r for r in rows if "activation of stage 's0'" in r["tensor"]]
-    # 8 short batches of three micro-batches; counted before the final evaluation
-    assert forward[0]["tensors"] == STEPS * 4 - 8, forward
+    assert forward[0]["tensors"] == calls, forward  # counted before the final evaluation
     with open(os.path.join(cluster.dir, "runs", "two_via-m4", "egress.jsonl")) as f:
         via = json.loads(f.read().splitlines()[-1])["egress"]
     relayed = [r for r in via if "activation of stage 's1'" in r["tensor"]]
-    assert relayed and relayed[0]["tensors"] == STEPS * 4 - 8, via
+    assert relayed and relayed[0]["tensors"] == calls, via
 
 
 @suite.test
