@@ -12,7 +12,6 @@ endif
 CLANG ?= clang
 PREFIX ?= /usr/local
 DESTDIR ?=
-CUDA ?= auto
 PYTHON ?= /usr/bin/python3
 V ?= 0
 Q := $(if $(filter 1,$(V)),,@)
@@ -105,7 +104,7 @@ help:
 	@echo 'make check-layers  includes against the layer table'
 	@echo 'make lint format   cppcheck; clang-format, and comments broken at 100 columns'
 	@echo 'make install       to $$(DESTDIR)$$(PREFIX)'
-	@echo 'variables: BUILD=release|debug|asan|tsan CC=gcc|clang CUDA=auto|0|1 V=1'
+	@echo 'variables: BUILD=release|debug|asan|tsan CC=gcc|clang V=1'
 
 # ---- packages -----------------------------------------------------------------------------------
 DEPS := gcc make pkg-config libgrpc-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler \

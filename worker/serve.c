@@ -64,13 +64,13 @@ static void log_facts(const clv_worker_config *c, const clv_tls_identity *id, un
   time_t end = (time_t)id->not_after;
   gmtime_r(&end, &tm);
   strftime(expiry, sizeof expiry, "%Y-%m-%d", &tm);
-  clv_log_event(CLV_LOG_INFO, "ready",
-                "version=%s listen=%s port=%u identity=%s certificate_expires=%s (%d day%s) "
-                "device=%s isa=%s sessions=%llu session_bytes=%s allow=%zu artifacts=%zu",
-                CLV_VERSION, c->listen, port, id->uri, expiry, days, CLV_S(days), c->device,
-                clv_backend_cpu()->isa(), (unsigned long long)c->limits.sessions,
-                clv_format_size(c->limits.session_bytes, memory, sizeof memory), c->n_allow,
-                c->n_artifacts);
+  clv_log_event(
+      CLV_LOG_INFO, "ready",
+      "version=%s listen=%s port=%u identity=%s certificate_expires=%s (%d day%s) "
+      "device=%s isa=%s sessions=%llu session_bytes=%s allow=%zu artifacts=%zu",
+      CLV_VERSION, c->listen, port, id->uri, expiry, days, CLV_S(days), clv_backend_cpu()->name,
+      clv_backend_cpu()->isa(), (unsigned long long)c->limits.sessions,
+      clv_format_size(c->limits.session_bytes, memory, sizeof memory), c->n_allow, c->n_artifacts);
 }
 
 static void reload(clv_service *service, const clv_worker_config *c) {

@@ -45,14 +45,18 @@ typedef enum clv_code {
 /* Lower-case name of a code ("not found"); "unknown" for values outside the list. */
 const char *clv_code_name(clv_code code);
 
-enum { CLV_ERR_TEXT = 480 };
+enum { CLV_ERR_TEXT = 480, CLV_ERR_PLACE = 64, CLV_ERR_ELEMENT = 32 };
 
 /* A failure, on the caller's stack. `where` is "file:line" of the code that failed; `text` quotes
- * the offending value and the limit. Never allocates, so it works when memory is gone. */
+ * the offending setting, shape or size and the limit. An element of a tensor is never in the text,
+ * which may travel: it stands in `element`, for the person whose process this is. Never allocates,
+ * so it works when memory is gone. */
 typedef struct clv_err {
   clv_code code;
   const char *where; /* static string */
   char text[CLV_ERR_TEXT];
+  char place[CLV_ERR_PLACE];     /* the op that failed: "layer 3 (embedding), forward", or "" */
+  char element[CLV_ERR_ELEMENT]; /* "987654", or "" */
 } clv_err;
 
 #define CLV_STR2(x) #x
@@ -65,6 +69,9 @@ typedef struct clv_err {
 clv_code clv_fail_at(const char *where, clv_err *err, clv_code code, const char *fmt, ...)
     CLV_PRINTF(4, 5);
 #define clv_fail(err, code, ...) clv_fail_at(CLV_HERE, (err), (code), __VA_ARGS__)
+
+/* Say which element was wrong, of an error that has just been filled. Returns its code. */
+clv_code clv_err_element(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
 
 /* Put "prefix: " before the text, for context on the way up. Returns err's code
  * (CLV_INTERNAL when err is NULL). */

@@ -172,7 +172,7 @@ typedef struct clv_stage_spec {
   char *at;   /* "master" or a worker's name */
   int worker; /* index into workers, -1 = master */
   uint64_t threads;
-  char *device;    /* "cpu", "cuda", "cuda:N", "auto" */
+  char *device;    /* "cpu", "auto" */
   size_t n_layers; /* own layers; 0 when `range` is given */
   clv_layer_spec *layers;
   clv_layer_range range;  /* layers of `model`, when it has no own ones */

@@ -168,10 +168,12 @@ static bool is_sha256(const char *text) {
   return clv_sha256_parse(text, &digest);
 }
 
+/* What this release can compute on; "auto" is the first. */
 static bool is_device(const char *text) {
-  uint64_t index;
-  if (strncmp(text, "cuda:", 5) == 0) return clv_text_to_u64(text + 5, &index) && index < 256;
+#ifdef CLV_MUTATE_DEVICE
   return strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0 || strcmp(text, "auto") == 0;
+#endif
+  return strcmp(text, "cpu") == 0 || strcmp(text, "auto") == 0;
 }
 
 static const struct {
@@ -202,8 +204,8 @@ static const struct {
                            .noun = "a SHA-256 of 64 hexadecimal digits",
                            .pattern = "^[0-9A-Fa-f]{64}$"},
     [CLV_FORMAT_DEVICE] = {.ok = is_device,
-                           .noun = "one of cpu, cuda, cuda:N, auto",
-                           .pattern = "^(cpu|auto|cuda(:(0|[1-9][0-9]{0,2}))?)$"},
+                           .noun = "cpu, or auto, which is cpu (there is no other device)",
+                           .pattern = "^(cpu|auto)$"},
     [CLV_FORMAT_FOLDER] = {.ok = is_any, .noun = "a folder, true or false"},
 };
 

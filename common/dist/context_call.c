@@ -144,9 +144,7 @@ static clv_code finish_call(clv_contexts *e, call *c, clv_err *err) {
   clv_err why;
   c->failed = NULL;
   if (!failed && run_call(e, c, &out, &why) != CLV_OK) {
-    char hop[32];
-    snprintf(hop, sizeof hop, "module %u", c->module);
-    failed = clv_shared_err_of(e, &why, hop);
+    failed = clv_shared_err_at(e, &why, c->module);
     out = clv_tensor_unref(out);
   }
   if (failed) {
@@ -175,9 +173,7 @@ clv_code clv_call_run_next(clv_contexts *e, clv_err *err) {
 /* ---- CALL ------------------------------------------------------------------------------------ */
 
 static void refuse_call(clv_contexts *e, call *c, const clv_err *why) {
-  char hop[32];
-  snprintf(hop, sizeof hop, "module %u", c->module);
-  if (!c->failed) c->failed = clv_shared_err_of(e, why, hop);
+  if (!c->failed) c->failed = clv_shared_err_at(e, why, c->module);
   clv_turn_leave(e, c);
 }
 

@@ -262,9 +262,10 @@ typedef struct clv_link_events {
   /* A whole packet with all its tensors, checksums verified; the receiver takes it. Queue
    * thread. */
   void (*on_packet)(void *user, clv_link *link, clv_packet *packet);
-  /* Optional: asked before any packet with tensors leaves; a refusal is what clv_link_send returns.
-   * The one place where tensors leave a process: the master's egress table is enforced here. */
-  clv_code (*may_send)(void *user, clv_link *link, const clv_packet *packet, clv_err *err);
+  /* Optional: asked before any packet with tensors or a failure leaves, and may change the failure;
+   * a refusal is what clv_link_send returns. The one place where tensors and texts leave a process:
+   * the master's egress table is enforced here. */
+  clv_code (*may_send)(void *user, clv_link *link, clv_packet *packet, clv_err *err);
   /* Once, when the control lane or any bulk lane has ended, or a message was malformed. */
   void (*on_closed)(void *user, clv_link *link, clv_code code, const char *text);
 } clv_link_events;

@@ -168,6 +168,7 @@ void clv_module_count(const clv_module *m, clv_module_counts *ret) {
 }
 
 uint32_t clv_module_index(const clv_module *m) { return m->o.index; }
+const char *clv_module_device(const clv_module *m) { return m->o.backend->name; }
 const clv_graph *clv_module_graph(const clv_module *m) { return m->graph; }
 const clv_params *clv_module_params(const clv_module *m) { return m->params; }
 size_t clv_module_bytes(const clv_module *m) { return m->bytes; }

@@ -392,7 +392,7 @@ clv_code clv_wire_load_reply_decode(const clv_piece *pieces, size_t n_pieces,
   Cleave__V1__LoadModuleReply *from;
   CLV_TRY(clv_wire_unpack(&cleave__v1__load_module_reply__descriptor, pieces, n_pieces, &mem, &from,
                           err));
-  clv_wire_load_reply m = {.memory_bytes = from->memory_bytes};
+  clv_wire_load_reply m = {.memory_bytes = from->memory_bytes, .device = from->device};
   CLV_TRY(get_params(from, mem, &m, err));
   CLV_TRY(get_specs(from->outputs, from->n_outputs, "outputs", mem, &m.outputs, &m.n_outputs, err));
   m.mem = clv_steal(&mem);
@@ -427,6 +427,7 @@ clv_code clv_wire_load_reply_encode(const clv_wire_load_reply *message, clv_byte
   to.n_params = message->n_params;
   to.n_outputs = message->n_outputs;
   to.memory_bytes = message->memory_bytes;
+  to.device = clv_put_text(message->device);
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_done) clv_wire_load_reply back = {0};
   return clv_wire_load_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);

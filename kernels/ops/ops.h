@@ -207,7 +207,7 @@ clv_code clv_trailing_shape(const char *op, const clv_op_site *site, clv_err *er
 clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dtype,
                          clv_err *err) CLV_USE_RESULT;
 
-/* The label of sample i, or CLV_INVALID with its value and the range. */
+/* The label of sample i, or CLV_INVALID with the range; the label is the error's element. */
 clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,
                          clv_err *err) CLV_USE_RESULT;
 

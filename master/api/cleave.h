@@ -124,15 +124,16 @@ typedef enum cleave_sending_kind {
   CLEAVE_SENDING_VALUE = 2,    /* the output of a module, made here or passed on */
   CLEAVE_SENDING_GRADIENT = 3, /* of the output of a module, made here or passed on */
   CLEAVE_SENDING_WEIGHTS = 4,  /* parameters, buffers or optimiser state of a module */
+  CLEAVE_SENDING_FAILURE = 5,  /* no tensor: that something failed, as a code and its place */
 } cleave_sending_kind;
 
-/* A tensor that is about to leave this process. The texts stay as long as the runtime,
- * but for the name. */
+/* A tensor that is about to leave this process, or a failure: dtype and shape are then 0, and bytes
+ * are those of its text. The texts stay as long as the runtime, but for the name. */
 typedef struct cleave_sending {
   cleave_sending_kind kind;
   const char *worker; /* it goes to */
   const char *module; /* LEAF: that is called with it, "" when it travels ahead of a call; otherwise
-                         whose output, output's gradient or state it is */
+                         whose output, output's gradient or state it is, FAILURE: or "" */
   uint32_t input;     /* LEAF: of that module */
   const char *name;   /* WEIGHTS: of the parameter, buffer or optimiser state, until the call
                          returns; else "" */
@@ -193,10 +194,13 @@ typedef struct cleave_options {
    * waits for what it has started; one that goes away to do other things stops its modules here,
    * and after limits.reference_lease of the session loses what workers keep for it. */
   bool single_thread;
-  /* Asked for every tensor before it leaves this process, from any of its threads, by the one
-   * function that sends; may be NULL. Must return at once and call nothing of the runtime. Anything
-   * but CLEAVE_OK stops the tensor: that is the error of the function that sends it, or, for what
-   * the master's node sends by itself, its context fails with it. */
+  /* Asked for every tensor before it leaves this process, and told of every failure that does, from
+   * any of its threads, by the one function that sends; may be NULL. Must return at once and call
+   * nothing of the runtime. Anything but CLEAVE_OK stops the tensor: that is the error of the
+   * function that sends it, or, for what the master's node sends by itself, its context fails with
+   * it. Of a FAILURE the answer changes
+   * nothing: code and place are all that leaves, and the peer must not wait for what never
+   * comes. */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   /* Told what a context with cleave_context_options.events did, when a node has ended it: from any
    * thread, with the runtime held; must return at once and call nothing of it. May be NULL. */
@@ -627,7 +631,7 @@ CLEAVE_API cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context
                                          uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                          cleave_error *error) CLEAVE_RESULT;
 
-/* Where that gradient lives; the same refusals. */
+/* Where that gradient lives, as its owner answers; the same refusals. */
 CLEAVE_API cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context context,
                                                cleave_module *module, const char *name,
                                                uint64_t deadline_ms, cleave_place *ret_place,

@@ -25,7 +25,10 @@ void api_failure_of(const peer *from, const clv_frame *f, cleave_error *ret) {
   ret->reported = from->index != 0;
   snprintf(ret->hop, sizeof ret->hop, "%s", known ? rt->modules[module]->name : f->failure.hop);
   const char *text = f->failure.text[0] ? f->failure.text : clv_code_name((clv_code)ret->status);
-  snprintf(ret->text, sizeof ret->text, "%s", text);
+  const char *element = from->index ? "" : f->failure.element;
+  snprintf(ret->text, sizeof ret->text, "%s%s%s%s", text, element[0] ? " (" : "", element,
+           element[0] ? ")" : "");
+  if (from->index) api_recognise(rt, ret);
 }
 
 /* For another node: passed on as it is. */
@@ -192,8 +195,10 @@ static bool on_state_item(cleave_runtime *rt, peer *from, clv_packet *p) {
   rt->wake |= r->answered;
   if (r->items) take_item(r, p);
   if (r->wanted && !r->found && p->frame.n_tensors == 1 &&
-      strcmp(r->wanted, p->frame.state.name) == 0)
+      strcmp(r->wanted, p->frame.state.name) == 0) {
     r->found = clv_tensor_ref(p->tensor[0]);
+    snprintf(r->device, sizeof r->device, "%.*s", API_DEVICE - 1, p->frame.state.device);
+  }
   return false;
 }
 
@@ -230,6 +235,7 @@ static bool on_abort(cleave_runtime *rt, peer *from, clv_packet *p) {
   if (!p->frame.context && p->frame.kind == CLV_ERROR && !r)
     clv_notify(rt->notice, "worker '%s': %s", from->name, why.text);
   if (c && c->ending && rt->late.status == CLEAVE_OK) rt->late = why;
+  if (c && !c->failed) memcpy(c->failed_at, p->frame.failure.hop, sizeof c->failed_at);
   if (c && !r) api_context_fail(rt, c, &why, NODE_BIT(from->index));
   if (r && !r->failed) {
     r->failed = true;

@@ -18,10 +18,14 @@ static clv_code call(peer *p, const char *method, const clv_bytes *request, uint
 }
 
 /* What "auto" means there: the first that is more than a processor. */
-static void best_device(const clv_wire_hello_reply *h, char dst[API_DEVICE]) {
+static void keep_devices(const clv_wire_hello_reply *h, peer *p) {
   const char *best = "cpu";
+  size_t at = 0;
   for (uint32_t i = 0; i < h->n_devices && strcmp(best, "cpu") == 0; i++) best = h->devices[i];
-  snprintf(dst, API_DEVICE, "%s", best);
+  snprintf(p->device, sizeof p->device, "%s", best);
+  for (uint32_t i = 0; i < h->n_devices && at < sizeof p->devices; i++)
+    at += (size_t)snprintf(p->devices + at, sizeof p->devices - at, "%s%s", i ? ", " : "",
+                           h->devices[i]);
 }
 
 /* An answer that makes no sense is the peer's doing, not the program's. */
@@ -87,7 +91,7 @@ static clv_code hello(peer *p, clv_err *err) {
   CLV_TRY(cleave_secrets_check(c, &h, err));
   p->incarnation = h.incarnation;
   p->limits = h.about.limits;
-  best_device(&h, p->device);
+  keep_devices(&h, p);
   compare_builds(p, &h.about);
   return CLV_OK;
 }
@@ -196,14 +200,13 @@ cleave_status api_open_link(peer *p, cleave_error *error) {
   cleave_runtime *rt = p->runtime;
   clv_wire_limits accept = clv_wire_limits_default();
   accept.credit_bytes = rt->config->limits.credit_bytes;
-  clv_link_options o = {.peer_name = p->name,
-                        .pool = rt->pool,
-                        .accept = accept,
-                        .send_credit = p->limits.credit_bytes,
-                        .events = {.user = p,
-                                   .on_packet = on_packet,
-                                   .may_send = rt->may_send ? api_may_send : NULL,
-                                   .on_closed = on_closed}};
+  clv_link_options o = {
+      .peer_name = p->name,
+      .pool = rt->pool,
+      .accept = accept,
+      .send_credit = p->limits.credit_bytes,
+      .events = {
+          .user = p, .on_packet = on_packet, .may_send = api_may_send, .on_closed = on_closed}};
   clv_link_dial d = {.address = p->spec->address,
                      .identity = p->spec->identity,
                      .pem = pem_of(rt),
@@ -279,7 +282,26 @@ static void put_groups(const cleave_module *m, const char **names, clv_wire_grou
   }
 }
 
-static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err *err) {
+/* "cpu" is no device of a worker that has "cpu:1" alone. */
+static bool is_listed(const char *devices, const char *name) {
+  size_t len = strlen(name);
+  for (const char *at = devices; (at = strstr(at, name)) != NULL; at += len)
+    if ((at == devices || at[-1] == ' ') && (!at[len] || at[len] == ',')) return true;
+  return false;
+}
+
+static clv_code check_device(const cleave_module *m, const peer *p, clv_err *err) {
+  if (is_listed(p->devices, m->device)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "it has no device '%s'; it has: %s", m->device,
+                  p->devices[0] ? p->devices : "none");
+}
+
+void api_module_is_on(cleave_module *m, const char *device) {
+  if (device[0] && strncmp(m->device, device, sizeof m->device - 1) != 0)
+    snprintf(m->device, sizeof m->device, "%.*s", API_DEVICE - 1, device);
+}
+
+static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err) {
   cleave_runtime *rt = m->runtime;
   peer *p = &rt->peers[m->node];
   const char *others[API_MAX_NODES];
@@ -301,6 +323,7 @@ static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err
                              .name = m->name,
                              .frozen = m->frozen,
                              .n_frozen = m->n_frozen};
+  CLV_TRY(check_device(m, p, err));
   CLV_TRY(clv_module_message_make(m->graph, &message, &q, err));
   if (m->artifact) {
     q.init = CLV_WIRE_INIT_ARTIFACT;
@@ -319,6 +342,7 @@ static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err
   if (o.n_params != (uint32_t)m->params->n)
     return clv_fail(err, CLV_INTERNAL, "it reports %u parameters, the graph has %d", o.n_params,
                     m->params->n);
+  api_module_is_on(m, o.device);
   return CLV_OK;
 }
 

@@ -110,20 +110,35 @@ static cleave_status hold(const clv_blueprint *b, const clv_egress_row *r, const
   return CLEAVE_DENIED;
 }
 
+/* A code and its place. It is in no row of the table, and in the record all the same. */
+static clv_egress_flow *failure_flow_of(const clv_trainer *t, const cleave_sending *s) {
+  for (size_t i = 0; t->egress.failures && i < t->config->n_workers; i++)
+    if (strcmp(t->config->workers[i].name, s->worker) == 0) return t->egress.failures[i];
+  return NULL;
+}
+
+static cleave_status note(clv_egress_flow *f, const cleave_sending *s, cleave_error *error) {
+  clv_err err;
+  if (clv_egress_take(f, s->bytes, &err) == CLV_OK) return CLEAVE_OK;
+  error->status = (cleave_status)err.code;
+  snprintf(error->text, sizeof error->text, "nothing leaves without a record: %.400s", err.text);
+  return error->status;
+}
+
 /* Nothing leaves that the plan's table does not name, the policy does not permit or the record does
  * not cover. Any thread. */
 cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_error *error) {
   clv_trainer *t = user;
   const clv_egress_row *r;
-  clv_err err;
+  if (s->kind == CLEAVE_SENDING_FAILURE) {
+    clv_egress_flow *told = failure_flow_of(t, s);
+    return told ? note(told, s, error) : CLEAVE_DENIED;
+  }
   if (clv_trainer_admit(t->b, s, &r, error) != CLEAVE_OK) return CLEAVE_DENIED;
   clv_egress_flow *f = flow_of(t, r, s);
   if (!f) return refuse(s, error);
   if (hold(t->b, r, s, error) != CLEAVE_OK) return CLEAVE_DENIED;
-  if (clv_egress_take(f, s->bytes, &err) == CLV_OK) return CLEAVE_OK;
-  error->status = (cleave_status)err.code;
-  snprintf(error->text, sizeof error->text, "nothing leaves without a record: %.400s", err.text);
-  return error->status;
+  return note(f, s, error);
 }
 
 /* ---- flows ----------------------------------------------------------------------------------- */
@@ -183,12 +198,20 @@ static clv_code make_hop(clv_trainer *t, uint32_t stage, bool back, flow *ret, c
   return clv_egress_flow_new(t->egress.record, &what, false, &ret->flow, err);
 }
 
+static clv_code make_failure(clv_trainer *t, size_t worker, clv_err *err) {
+  clv_egress_what what = {.kind = CLV_EGRESS_FAILURE};
+  place(t, -1, (int)worker, &what);
+  return clv_egress_flow_new(t->egress.record, &what, false, &t->egress.failures[worker], err);
+}
+
 clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) {
   egress *e = &t->egress;
   uint32_t n = t->b->n_stages;
+  CLV_TRY(clv_alloc(t->config->n_workers, sizeof *e->failures, &e->failures, err));
   CLV_TRY(clv_alloc(t->b->n_egress, sizeof *e->rows, &e->rows, err));
   CLV_TRY(clv_alloc(2 * (size_t)n, sizeof *e->hops, &e->hops, err));
   if (!e->record) return CLV_OK;
+  for (size_t i = 0; i < t->config->n_workers; i++) CLV_TRY(make_failure(t, i, err));
   for (size_t k = 0; k < t->b->n_egress; k++)
     CLV_TRY(make_row(t, &t->b->egress[k], &e->rows[k], err));
   for (uint32_t i = 0; i < 2 * n; i++) CLV_TRY(make_hop(t, i / 2, i % 2, &e->hops[i], err));
@@ -196,6 +219,7 @@ clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) {
 }
 
 void clv_trainer_drop_flows(clv_trainer *t) {
+  free(t->egress.failures);
   free(t->egress.rows);
   free(t->egress.hops);
   free(t->egress.states);

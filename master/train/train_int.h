@@ -64,6 +64,7 @@ typedef struct egress {
   bool random;               /* numbers in place of records */
   flow *rows;                /* [b->n_egress] */
   flow *hops; /* [2 * n_stages]: the value of a stage and its gradient, where direct */
+  clv_egress_flow **failures; /* [config->n_workers]: what each is told of one */
   state_flow *states;
   size_t n_states, next_state; /* pieces come in the order in which they were expected */
   uint64_t samples;            /* of a step or batch, for which flows are ready */

@@ -122,6 +122,24 @@ static void check_secrets(doctor *d, const clv_wire_hello_reply *h) {
   report(d, ok, CLV_EXIT_DATA, h->worker, NULL, "%s", err.text);
 }
 
+/* Whatever a stage is to compute on is there. */
+static void check_devices(doctor *d, int worker, const clv_wire_hello_reply *h) {
+  CLV_AUTO(clv_bytes_done) clv_bytes has = {0};
+  for (uint32_t i = 0; i < h->n_devices; i++)
+    clv_bytes_printf(&has, "%s%s", i ? ", " : "", h->devices[i]);
+  for (size_t i = 0; i < d->config->n_stages; i++) {
+    const clv_stage_spec *s = &d->config->stages[i];
+    bool there = strcmp(s->device, "auto") == 0;
+    if (s->worker != worker) continue;
+    for (uint32_t k = 0; k < h->n_devices; k++) there |= strcmp(h->devices[k], s->device) == 0;
+    if (!there)
+      report(d, false, CLV_EXIT_CONFIG, d->config->workers[worker].name,
+             "name one of these as the stage's device, or place it elsewhere",
+             "no device '%s' for stage '%s'; it has: %s", s->device, s->name,
+             has.len ? has.data : "none");
+  }
+}
+
 static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const clv_remote_spec *w = &d->config->workers[worker];
   int64_t skew = (int64_t)(h->about.unix_ms - clv_wall_ms());
@@ -133,6 +151,7 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
          "computes with %s, this master with %s", h->about.isa, clv_backend_cpu()->isa());
   report(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name, "run NTP on both machines",
          "clocks differ by %lld ms", (long long)skew);
+  check_devices(d, worker, h);
   check_artifacts(d, worker, h);
   check_secrets(d, h);
 }

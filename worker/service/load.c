@@ -74,8 +74,9 @@ static clv_code check_place(const clv_wire_load_request *r, clv_err *err) {
     return clv_fail(err, CLV_EXHAUSTED, "%u threads for module %u, this worker has %ld", r->threads,
                     r->module, cores);
   if (r->bf16) CLV_TRY(clv_backend_cpu()->check_bf16(err));
-  if (r->device[0] && strcmp(r->device, "cpu") != 0 && strcmp(r->device, "auto") != 0)
-    return clv_fail(err, CLV_INVALID, "no device '%s' here, only cpu", r->device);
+  const char *device = clv_backend_cpu()->name;
+  if (r->device[0] && strcmp(r->device, device) != 0 && strcmp(r->device, "auto") != 0)
+    return clv_fail(err, CLV_INVALID, "no device '%s' here, only %s", r->device, device);
   return CLV_OK;
 }
 
@@ -229,6 +230,7 @@ static clv_code load(session *s, const clv_wire_load_request *r, clv_wire_load_r
       return code;
     }
   }
+  reply->device = clv_backend_cpu()->name;
   reply->n_outputs = 1;
   reply->outputs[0] = (clv_wire_spec){g->nodes[g->output].dtype, g->nodes[g->output].shape};
   return add_module(s, module, err);

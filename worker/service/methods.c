@@ -46,7 +46,7 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
     return clv_fail(err, CLV_UNIMPLEMENTED, "this worker speaks protocol %d, not %u",
                     CLV_WIRE_PROTOCOL, r.about.protocol);
   clv_service_set_credit(v, peer->uri, r.about.limits.credit_bytes);
-  const char *capabilities[4], *devices[1] = {"cpu"};
+  const char *capabilities[4], *devices[1] = {clv_backend_cpu()->name};
   clv_wire_library libraries[2];
   clv_wire_artifact artifacts[CLV_WIRE_LIST];
   CLV_TRY(artifacts_of(v->config, artifacts, err));

@@ -119,8 +119,11 @@ void clv_session_close(session *s, const char *reason) {
   pthread_mutex_unlock(&v->lock);
   drop_links(s);
   clv_log_event(CLV_LOG_INFO, "audit",
-                "close session=%s identity=%s reason=\"%s\" bytes_in=%llu bytes_out=%llu", s->name,
-                s->owner, reason, (unsigned long long)c.bytes_in, (unsigned long long)c.bytes_out);
+                "close session=%s identity=%s reason=\"%s\" bytes_in=%llu bytes_out=%llu "
+                "forwards=%llu backwards=%llu",
+                s->name, s->owner, reason, (unsigned long long)c.bytes_in,
+                (unsigned long long)c.bytes_out, (unsigned long long)c.forwards,
+                (unsigned long long)c.backwards);
   clv_session_unref(s);
 }
 

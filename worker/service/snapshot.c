@@ -270,7 +270,7 @@ static void fill_worker(clv_service *v, uint64_t now, clv_wire_status_reply *out
                                 .isa = clv_backend_cpu()->isa(),
                                 .unix_ms = clv_wall_ms()};
   out->worker = v->config->name ? v->config->name : "worker";
-  out->device = v->config->device;
+  out->device = clv_backend_cpu()->name; /* whatever worker.yaml names, if it names one */
   out->cores = (uint32_t)CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
 }
 

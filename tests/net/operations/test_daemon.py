@@ -96,6 +96,9 @@ def check_says_where():
     assert done.returncode == 3 and "check.yaml:2:1: " in done.stderr and "did you mean 'tls'" in done.stderr, done.stderr
     done = check(GOOD.split("allow")[0])
     assert done.returncode == 3 and "allow" in done.stderr, done.stderr
+    for command in (("check",), ("serve",)):
+        done = check(GOOD + "device: cuda\n", command=command)
+        assert done.returncode == 3 and ":5:9: 'device' must be cpu" in done.stderr, done.stderr
     done = check(GOOD, "--set", "limits.sesions=3")
     assert done.returncode == 3 and "--set limits.sesions=3" in done.stderr and "sessions" in done.stderr
     done = run(WORKER, "check", "--config", os.path.join(cluster.dir, "absent.yaml"))
@@ -529,7 +532,7 @@ else:
         cluster.limits = "limits: {sessions: 3, session_bytes: 2GiB}\n"
         cluster.extra_allow = ("  - {identity: \"spiffe://test/small\", role: master, sessions: 1, bytes: 8MiB}\n"
                                "  - {identity: \"spiffe://test/watch\", role: observer}\n")
-        cluster.workers = [Worker(cluster, "w1", cluster.worker_config(0))]
+        cluster.workers = [Worker(cluster, "w1", cluster.worker_config(0, "device: auto\n"))]
         os.mkdir(os.path.join(cluster.dir, "data"))
         synthetic_images(os.path.join(cluster.dir, "data"), n=256, n_test=32, side=8)
         suite.main()

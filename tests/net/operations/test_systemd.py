@@ -264,7 +264,7 @@ def the_unit_is_understood():
     if NO_ANALYZE:
         return NO_ANALYZE
     manuals = os.path.join(os.path.abspath(BIN), "share", "man")
-    for name in (None, "cuda.conf", "keys-from-files.conf"):
+    for name in (None, "keys-from-files.conf"):
         path = hosted(os.path.join(cluster.dir, "unit-" + str(name)), name)
         done = analyze("verify", path, env={"MANPATH": manuals})
         assert done.returncode == 0 and not done.stderr, (name, done.stderr)
@@ -283,7 +283,6 @@ def the_unit_and_the_page_agree():
         named = re.findall(r"\$\{CREDENTIALS_DIRECTORY\}/(\S+)", f.read())
     assert sorted(loaded) == sorted(named), (loaded, named)
     assert ("LoadCredential", "") in settings(os.path.join(SYSTEMD, "keys-from-files.conf"))
-    assert dict(settings(os.path.join(SYSTEMD, "cuda.conf")))["PrivateDevices"] == "no"
     assert int(dict(said)["TimeoutStopSec"]) > 30  # drain_timeout's default
 
 

@@ -1,5 +1,5 @@
 """One session, placed in every way, gives the same bits: dropout and batch norm in the net."""
-import json, os, sys, threading
+import json, os, re, sys, threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
@@ -72,15 +72,18 @@ def same_bits_four_micro_batches():
 def workers_did_the_work():
     """Counters read in the worker processes: forwards = steps x micro-batches; nothing through the
     master on a direct edge."""
-    for w in cluster.workers:
-        closes = [l for l in w.text().splitlines() if "audit close" in l]
-        assert closes, w.text()
+    calls = STEPS * 4 - 8  # 8 short batches of three micro-batches
+    for w, modules in zip(cluster.workers, (1, 2)):
+        closes = [l for l in w.text().splitlines() if "audit close session=two_direct-m4 " in l]
+        assert len(closes) == 1, w.text()
+        counted = {k: int(n) for k, n in re.findall(r"(\w+)=(\d+)", closes[0].split('" ')[-1])}
+        assert counted["forwards"] == counted["backwards"] == calls * modules, closes
+        assert counted["bytes_in"] > 0 and counted["bytes_out"] > 0, closes
     run_dir = os.path.join(cluster.dir, "runs", "two_direct-m4")
     rows = egress_rows(run_dir)
     sent = lambda rows, stage: {r["from"]: r["tensors"] for r in rows
                                 if (r["kind"], r["stage"]) == ("activation", stage)}
-    # 8 short batches of three micro-batches; 128 samples of the test are one batch more
-    forward = STEPS * 4 - 8 + 1
+    forward = calls + 1  # 128 samples of the test are one batch more
     assert sent(rows, "s0") == {"master": forward}, rows
     assert sent(rows, "s1") == {"w1": forward}, rows  # planned: the master does not see it
     via = egress_rows(os.path.join(cluster.dir, "runs", "two_via-m4"))

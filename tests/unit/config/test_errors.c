@@ -205,10 +205,9 @@ static void forms_of_texts(void **state) {
       "gpu1: {address", "gpu 1: {address",
       "/etc/cleave/s.yaml:5:3: 'workers.gpu 1' must have a name of 1 to 64 letters, digits, "
       "'_' or '-'");
-  refused_edit(
-      "    at: gpu1\n", "    at: gpu1\n    device: cuda:x\n",
-      "/etc/cleave/s.yaml:13:13: 'stages.1.device' must be one of cpu, cuda, cuda:N, auto, "
-      "got 'cuda:x'");
+  refused_edit("    at: gpu1\n", "    at: gpu1\n    device: cuda\n",
+               "/etc/cleave/s.yaml:13:13: 'stages.1.device' must be cpu, or auto, which is cpu "
+               "(there is no other device), got 'cuda'");
   refused_edit("    at: gpu1\n", "    at: gpu1\n    weights: {artifact: w, sha256: 00}\n",
                "/etc/cleave/s.yaml:13:36: 'stages.1.weights.sha256' must be a SHA-256 of 64 "
                "hexadecimal digits, got '00'");

@@ -394,7 +394,7 @@ static const char rich_text[] =
     "   images: {channels: 1, resize: 5, crop: 4, train_crop: random, pad: 2, area: [0.1, 0.7],\n"
     "    ratio: [0.3, 3], flip: 0.7, max_pixels: 12345}}\n"
     "stages:\n"
-    "  - {name: '1', at: master, threads: 3, device: 'cuda:1', weights: {file: w.st, secret: "
+    "  - {name: '1', at: master, threads: 3, device: auto, weights: {file: w.st, secret: "
     "true}, freeze: true,\n"
     "     layers: [{op: conv2d, name: c.0, out: 16, f: 1.0, g: 1e22, h: -0.0, i: "
     "-9223372036854775807,\n"

@@ -69,7 +69,7 @@ static const char rich_text[] =
     "3,\n"
     "  calls: 6, connections: 4, credit: 1MiB, lease: 5s, handshake_timeout: 100ms,\n"
     "  reference_lease: 600s}\n"
-    "device: cuda:0\n"
+    "device: auto\n"
     "memory_limit: 2GiB\n"
     "cores: [0, 3]\n"
     "artifacts: {front-v1.2: {file: f.st, sha256: "
@@ -98,7 +98,7 @@ static void check_rich(const clv_worker_config *c) {
   assert_true(c->limits.concurrent_calls == 3 && c->limits.credit_bytes == 1 << 20);
   assert_true(c->limits.lease_ms == 5000 && c->limits.handshake_timeout_ms == 100);
   assert_true(c->limits.reference_lease_ms == 600000);
-  assert_string_equal(c->device, "cuda:0");
+  assert_string_equal(c->device, "auto");
   assert_true(c->memory_limit == 2ull << 30);
   assert_true(c->cores.n == 2 && c->cores.items[1] == 3);
   assert_int_equal(c->n_artifacts, 1);

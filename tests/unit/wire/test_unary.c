@@ -211,12 +211,17 @@ static void load_reply_round_trips(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_param params[] = {{"conv1.weight", {CLV_F32, {4, {8, 1, 3, 3}}}, some_digest(1)},
                              {"scale", {CLV_F64, {0, {0}}}, some_digest(2)}};
-  clv_wire_load_reply m = {
-      .n_params = 2, .params = params, .n_outputs = 2, .outputs = inputs, .memory_bytes = 12345};
+  clv_wire_load_reply m = {.n_params = 2,
+                           .params = params,
+                           .n_outputs = 2,
+                           .outputs = inputs,
+                           .memory_bytes = 12345,
+                           .device = "cuda:1"};
   CLV_AUTO(clv_wire_done) clv_wire_load_reply got = {0};
   assert_ok(clv_wire_load_reply_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_reply_decode(cut(&bytes).piece, 2, &got, &err));
   assert_int_equal(got.memory_bytes, 12345);
+  assert_string_equal(got.device, "cuda:1");
   assert_int_equal(got.n_params, 2);
   assert_string_equal(got.params[0].name, "conv1.weight");
   assert_true(clv_shape_equal(&got.params[0].spec.shape, &params[0].spec.shape));
