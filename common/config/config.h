@@ -334,6 +334,7 @@ typedef struct clv_worker_config {
   struct {
     clv_log_level level;
     bool json;
+    uint64_t lines; /* of opens, closes and loads of an identity, each, in a minute */
   } log;
   uint64_t drain_timeout_ms;
   clv_metrics_config metrics;

@@ -141,6 +141,10 @@ static const clv_row rows[] = {
      .initial = "info", .doc = "Least important lines that are still written."},
     {.path = "log.json", .kind = CLV_ROW_BOOL, .offset = AT(log.json), .initial = "false",
      .doc = "Write JSON objects, one a line; --log-format is stronger."},
+    {.path = "log.lines", .kind = CLV_ROW_INT, .offset = AT(log.lines), .min = 10, .max = 1000000,
+     .initial = "40",
+     .doc = "Lines a minute for an identity's opens, closes and loads, each; the rest is counted, and "
+            "who goes over has ten in the next minute."},
     {.path = "drain_timeout", .kind = CLV_ROW_DURATION, .offset = AT(drain_timeout_ms),
      .max = DAY_MS, .initial = "30s",
      .doc = "On SIGTERM, time for running sessions to finish."},

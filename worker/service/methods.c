@@ -103,7 +103,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
     clv_session_log_error(s, "module %u '%s' was not loaded: %s", r.module, r.name, err->text);
     return code;
   }
-  const clv_log_source source = {peer->uri, "modules loaded", USUAL_LINES};
+  const clv_log_source source = {peer->uri, "modules loaded", (unsigned)v->config->log.lines};
   clv_log_limited(CLV_LOG_INFO, "log", &source,
                   "session %s: module %u '%s' loaded, %u parameter%s, %llu bytes", s->name,
                   r.module, r.name, out.n_params, CLV_S(out.n_params),

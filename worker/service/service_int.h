@@ -10,10 +10,6 @@
 
 enum { MAX_SESSIONS = 256, MAX_PEER_LINKS = 16 };
 
-/* Log lines of its opens, closes and loads, each, that an identity may cause in a minute before
- * there are ten. */
-enum { USUAL_LINES = 100 };
-
 /* Why a session was not opened, as far as codes tell. */
 typedef enum refusal { REFUSED_DRAINING, REFUSED_EXISTS, REFUSED_QUOTA, REFUSALS } refusal;
 

@@ -118,7 +118,7 @@ void clv_session_close(session *s, const char *reason) {
   clv_session_count_totals(s);
   pthread_mutex_unlock(&v->lock);
   drop_links(s);
-  const clv_log_source source = {s->owner, "sessions closed", USUAL_LINES};
+  const clv_log_source source = {s->owner, "sessions closed", (unsigned)v->config->log.lines};
   clv_log_limited(CLV_LOG_INFO, "audit", &source,
                   "close session=%s identity=%s reason=\"%s\" bytes_in=%llu bytes_out=%llu",
                   s->name, s->owner, reason, (unsigned long long)c.bytes_in,
@@ -230,7 +230,7 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
     return code;
   }
   *ret_granted = s->granted;
-  const clv_log_source source = {uri, "sessions opened", USUAL_LINES};
+  const clv_log_source source = {uri, "sessions opened", (unsigned)v->config->log.lines};
   clv_log_limited(CLV_LOG_INFO, "audit", &source, "open session=%s identity=%s reason=\"ok\"",
                   s->name, uri);
   s = NULL; /* the table's now */
