@@ -214,6 +214,44 @@ void clv_log(clv_log_level level, const char *fmt, ...) CLV_PRINTF(2, 3);
  * of clv_log are "log". */
 void clv_log_event(clv_log_level level, const char *event, const char *fmt, ...) CLV_PRINTF(3, 4);
 
+/* What makes a line: `who` caused it, an identity or an address, and `what` it is in a few words,
+ * static text ("denied calls"). */
+typedef struct clv_log_source {
+  const char *who, *what;
+  /* lines of its first minute; 0: ten, as in each later minute of one that goes on */
+  unsigned burst;
+} clv_log_source;
+
+/* The same for lines that a peer causes: those over the number of lines a minute are left out, and
+ * counted in a line of their own when the minute is over. `event` is static text, "log" for none.
+ * clv_log_limited_tick is to be called now and then, so that the count is told without a next line.
+ * Any thread. */
+void clv_log_limited(clv_log_level level, const char *event, const clv_log_source *source,
+                     const char *fmt, ...) CLV_PRINTF(4, 5);
+void clv_log_limited_tick(void);
+
+/* What decides about them, for a clock of any kind. One thread at a time. Zeroed but for the first
+ * two fields it is ready; left_out is told what was left out, and must not call it. */
+typedef struct clv_log_entry {
+  uint64_t hash, began_ms, left_out;
+  unsigned passed;
+  bool used, noisy;
+  clv_log_level level;
+  const char *event, *what;
+  char who[128];
+} clv_log_entry;
+
+typedef struct clv_log_limiter {
+  void (*left_out)(void *user, const clv_log_entry *entry);
+  void *user;
+  clv_log_entry entries[256];
+} clv_log_limiter;
+
+/* Whether a line of this source is to be written at now_ms, which never goes back. */
+bool clv_log_limiter_pass(clv_log_limiter *l, clv_log_level level, const char *event,
+                          const clv_log_source *source, uint64_t now_ms) CLV_USE_RESULT;
+void clv_log_limiter_tick(clv_log_limiter *l, uint64_t now_ms);
+
 /* What a program tells the person who started it, at whatever level the log is: `NAME: text`, or a
  * JSON object as above. `name` is a static string. */
 void clv_log_name(const char *name);

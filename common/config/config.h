@@ -302,7 +302,8 @@ typedef struct clv_allow_spec {
   clv_role role;
   /* Quotas of this identity, over all its sessions; 0 = the worker's own limits alone. */
   uint64_t sessions, bytes, tensors, calls;
-  uint64_t weight; /* of its turns to compute, at least 1 */
+  uint64_t connections; /* 0 = limits.identity_connections */
+  uint64_t weight;      /* of its turns to compute, at least 1 */
 } clv_allow_spec;
 
 typedef struct clv_artifact_spec {
@@ -325,6 +326,7 @@ typedef struct clv_worker_config {
   clv_remote_spec *peers;
   struct {
     uint64_t sessions, tensors, session_bytes, message_bytes, concurrent_calls, connections;
+    uint64_t identity_connections;
     uint64_t credit_bytes, lease_ms, reference_lease_ms, handshake_timeout_ms, calls;
   } limits;
   char *device;
@@ -337,6 +339,7 @@ typedef struct clv_worker_config {
   struct {
     clv_log_level level;
     bool json;
+    uint64_t lines; /* of opens, closes and loads of an identity, each, in a minute */
   } log;
   uint64_t drain_timeout_ms;
   clv_metrics_config metrics;

@@ -309,8 +309,9 @@ struct cleave_runtime {
   clv_session_config *own_config; /* NULL: the caller's */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
-  clv_notifier notice; /* the program's on_notice */
-  told told[API_TOLD]; /* the last ones: number n is told[n % API_TOLD] */
+  clv_notifier notice;        /* the program's on_notice */
+  clv_log_limiter complaints; /* of workers, unasked; it tells api_left_out */
+  told told[API_TOLD];        /* the last ones: number n is told[n % API_TOLD] */
   uint64_t n_told;
   void *user;
   uint64_t deadline_ms;
@@ -396,6 +397,7 @@ void api_disconnect(cleave_runtime *rt);
 /* An answer of a node; takes the packet. Any thread, without the lock. */
 void api_event(peer *from, clv_packet *p);
 void api_on_driver(void *user, clv_packet *p);
+void api_left_out(void *user, const clv_log_entry *entry);
 
 /* "; last heard of worker 'a' 900 ms ago, 'b' 3 ms ago": who keeps the others waiting. */
 const char *api_silence(const cleave_runtime *rt, char *buf, size_t len);

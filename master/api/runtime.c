@@ -187,6 +187,8 @@ static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_er
   TRY(clv_pool_new((size_t)64 << 30, 1u << 20, &rt->pool, &err));
   TRY(clv_random_bytes(&rt->session, sizeof rt->session, &err));
   rt->epoch = 1;
+  rt->complaints.left_out = api_left_out;
+  rt->complaints.user = rt;
   if (o) {
     rt->single_thread = o->single_thread;
     rt->may_send = o->may_send;
@@ -295,6 +297,7 @@ static void runtime_free(cleave_runtime *rt) {
   }
   if (rt->peers) api_disconnect(rt); /* no callback is running after this */
   clv_node_free(clv_steal(&rt->node));
+  clv_log_limiter_tick(&rt->complaints, UINT64_MAX);
   size_t at = 0;
   for (context *c; (c = id_table_next(&rt->contexts, &at)) != NULL; at = 0)
     api_context_forget(rt, c);

@@ -124,8 +124,12 @@ static clv_code connect_worker(peer *p, clv_err *err) {
   clv_rpc_channel_options o = {
       .target = p->spec->address, .expected_uri = p->spec->identity, .pem = pem_of(p->runtime)};
   CLV_TRY(clv_rpc_channel_new(p->runtime->rpc, &o, &p->channel, err));
-  CLV_TRY(clv_rpc_channel_connect(p->channel,
-                                  (unsigned)p->runtime->config->limits.connect_timeout_ms, err));
+  unsigned ms = (unsigned)p->runtime->config->limits.connect_timeout_ms;
+  clv_code code = clv_rpc_channel_connect(p->channel, ms, err);
+  if (code != CLV_OK) {
+    clv_tls_explain_refusal(p->spec->address, p->runtime->identity, ms, err);
+    return err->code;
+  }
   CLV_TRY(hello(p, err));
   return open_session(p, err);
 }

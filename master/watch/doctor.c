@@ -48,16 +48,6 @@ static void report(doctor *d, bool ok, clv_exit exit_code, const char *subject, 
   if (!ok && fix && fix[0]) printf("      %-20s fix: %s\n", "", fix);
 }
 
-static bool split_address(const char *address, char host[256], uint16_t *port) {
-  const char *colon = strrchr(address, ':');
-  if (!colon || colon == address || (size_t)(colon - address) >= 256) return false;
-  size_t n = (size_t)(colon - address);
-  bool bracket = address[0] == '[' && colon[-1] == ']';
-  snprintf(host, 256, "%.*s", (int)(n - (bracket ? 2 : 0)), address + bracket);
-  *port = (uint16_t)strtoul(colon + 1, NULL, 10);
-  return *port != 0;
-}
-
 static void check_expiry(doctor *d, const char *subject, int64_t not_after) {
   int64_t days = (not_after - (int64_t)(clv_wall_ms() / 1000)) / 86400;
   report(d, days >= 7, CLV_EXIT_CONNECT, subject, "issue a new one: cleave-master certs issue",
@@ -69,7 +59,7 @@ static bool probe(doctor *d, const clv_remote_spec *w, const clv_tls_identity *i
   uint16_t port;
   clv_tls_probe_result p;
   clv_err err;
-  if (!split_address(w->address, host, &port)) {
+  if (!clv_tls_split_address(w->address, host, &port)) {
     report(d, false, CLV_EXIT_CONFIG, w->name, "write host:port", "'%s' is no address", w->address);
     return false;
   }

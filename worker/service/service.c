@@ -126,10 +126,6 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identit
   return CLV_OK;
 }
 
-unsigned clv_service_connections(const clv_service *s) {
-  return clv_rpc_server_connections(s->server);
-}
-
 unsigned clv_service_port(const clv_service *s) { return clv_rpc_server_port(s->server); }
 
 clv_code clv_service_reload(clv_service *s, const clv_tls_identity *identity, clv_err *err) {
@@ -166,10 +162,11 @@ static session *ended_session(clv_service *s, const char **ret_why) {
 static void audit_nameless(clv_service *s) {
   clv_rpc_server_counts c;
   clv_rpc_server_count(s->server, &c);
+  const clv_log_source source = {.who = "?", .what = "calls without an identity"};
   if (c.unauthenticated > s->nameless)
-    clv_log_event(CLV_LOG_WARN, "audit",
-                  "deny identity=? calls=%llu reason=\"a certificate without exactly one URI\"",
-                  (unsigned long long)(c.unauthenticated - s->nameless));
+    clv_log_limited(CLV_LOG_WARN, "audit", &source,
+                    "deny identity=? calls=%llu reason=\"a certificate without exactly one URI\"",
+                    (unsigned long long)(c.unauthenticated - s->nameless));
   s->nameless = c.unauthenticated;
 }
 
@@ -189,6 +186,7 @@ static void give_back_memory(clv_service *s) {
 void clv_service_tick(clv_service *s) {
   const char *why;
   audit_nameless(s);
+  clv_log_limited_tick();
   for (session *x; (x = ended_session(s, &why)) != NULL; clv_session_unref(x)) {
     clv_service_set_last_error(s, x->owner, "session %s: %s", x->name, why);
     clv_session_close(x, why);

@@ -118,12 +118,13 @@ void clv_session_close(session *s, const char *reason) {
   clv_session_count_totals(s);
   pthread_mutex_unlock(&v->lock);
   drop_links(s);
-  clv_log_event(CLV_LOG_INFO, "audit",
-                "close session=%s identity=%s reason=\"%s\" bytes_in=%llu bytes_out=%llu "
-                "forwards=%llu backwards=%llu",
-                s->name, s->owner, reason, (unsigned long long)c.bytes_in,
-                (unsigned long long)c.bytes_out, (unsigned long long)c.forwards,
-                (unsigned long long)c.backwards);
+  const clv_log_source source = {s->owner, "sessions closed", (unsigned)v->config->log.lines};
+  clv_log_limited(CLV_LOG_INFO, "audit", &source,
+                  "close session=%s identity=%s reason=\"%s\" bytes_in=%llu bytes_out=%llu "
+                  "forwards=%llu backwards=%llu",
+                  s->name, s->owner, reason, (unsigned long long)c.bytes_in,
+                  (unsigned long long)c.bytes_out, (unsigned long long)c.forwards,
+                  (unsigned long long)c.backwards);
   clv_session_unref(s);
 }
 
@@ -224,13 +225,16 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
   if (code != CLV_OK) v->refused[clv_refusal_of(code)]++;
   pthread_mutex_unlock(&v->lock);
   if (code != CLV_OK) {
-    clv_log_event(CLV_LOG_WARN, "audit", "deny session=%s identity=%s reason=\"%s\"", r->name, uri,
-                  err->text);
+    const clv_log_source source = {.who = uri, .what = "refused sessions"};
+    clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny session=%s identity=%s reason=\"%s\"",
+                    r->name, uri, err->text);
     clv_service_set_last_error(v, uri, "session %s was refused: %s", r->name, err->text);
     return code;
   }
   *ret_granted = s->granted;
-  clv_log_event(CLV_LOG_INFO, "audit", "open session=%s identity=%s reason=\"ok\"", s->name, uri);
+  const clv_log_source source = {uri, "sessions opened", (unsigned)v->config->log.lines};
+  clv_log_limited(CLV_LOG_INFO, "audit", &source, "open session=%s identity=%s reason=\"ok\"",
+                  s->name, uri);
   s = NULL; /* the table's now */
   return CLV_OK;
 }

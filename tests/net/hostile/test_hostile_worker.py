@@ -187,6 +187,17 @@ BIG = (DATA + "stages:\n"
        "log: {every: 1, json: true}\ncheckpoint: {every_steps: 10}\n")
 
 
+@suite.test
+def complains_without_end():
+    """What a worker says unasked is shown ten times a minute, whatever the number."""
+    def loud(f):
+        return [failing(pb.ERROR, 9, f"complaint {i}") for i in range(500)] + [f]
+    with fake(twist=on(pb.FINISHED, loud)) as worker:
+        met = Met(worker)
+    assert met.code == 0 and trained(met.name) == trained(honest()[0].name), (met.code, met.said)
+    assert met.said.count("complaint ") == 10 and len(met.said) < 4000, met.said
+
+
 def rss(pid):
     with open(f"/proc/{pid}/statm") as f:
         return int(f.read().split()[1]) * 4096

@@ -208,7 +208,8 @@ def foreign(j):
 
 def not_allowed(j):
     j.user = "stranger"
-    refuse(j, j.session(j.body()), 4, "not allowed")
+    refuse(j, j.session(j.body()), 4, "not in its allow table")
+    j.soak.ledger.turned_away(handshakes=1)
 
 
 def too_many_sessions(j):

@@ -240,7 +240,7 @@ def a_master_that_is_not_allowed_reads_the_fix():
     cluster.issue("nobody", "spiffe://test/nobody")
     done = cluster.train(cluster.session("denied", DATA + STAGES + TAIL), "--set", "tls.cert=certs/nobody.pem",
                          "--set", "tls.key=certs/nobody.key")
-    assert done.returncode == 4 and "not allowed: add identity spiffe://test/nobody to `allow`" in done.stderr, done.stderr
+    assert done.returncode == 4 and "not in its allow table: add identity spiffe://test/nobody to `allow`" in done.stderr, done.stderr
     assert done.stderr.count(cluster.address(0)) == 1, done.stderr
 
 

@@ -251,8 +251,8 @@ def daemon(name, extra):
 
 @suite.test
 def connections_have_a_limit():
-    """Those over it are closed at once, the others stay, and with places free again all is as
-    before."""
+    """With all places taken the one goes that has been silent for longest, and with places free
+    again all is as before."""
     w, port = daemon("w8", "limits: {connections: 24, handshake_timeout: 30s}\n")
     held = []
     try:
@@ -273,7 +273,7 @@ def connections_have_a_limit():
 
         until(lambda: sum(map(is_closed, held)) == 16)
         time.sleep(0.3)
-        assert [is_closed(s) for s in held] == [False] * 24 + [True] * 16
+        assert [is_closed(s) for s in held] == [True] * 16 + [False] * 24
     finally:
         for s in held:
             s.close()

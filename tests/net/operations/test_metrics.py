@@ -299,16 +299,17 @@ def refused_calls(reason):
 def refused_calls_and_sessions_are_counted():
     forge(cluster.certs, "two", [("URI", "spiffe://test/master"), ("URI", "spiffe://test/stranger")])
     cluster.issue("stranger", "spiffe://test/stranger")
-    counts = (lambda: failures()["wrong_identity"], lambda: refused_calls("not_allowed"))
-    for name, count in zip(("two", "stranger"), counts):
+    for name, ask in (("two", Caller.hello), ("stranger", Caller.hello), ("watch", Caller.open)):
+        def count():
+            return refused_calls("not_allowed") if name == "watch" else failures()["not_allowed"]
         before = count()
         with Caller(cluster.ports[0], cluster.certs, name=name) as c:
             try:
-                c.hello()
-                raise AssertionError("HELLO was answered")
+                ask(c)
+                raise AssertionError("it was answered")
             except grpc.RpcError:
                 pass
-        assert count() == before + 1
+        until(lambda: count() == before + 1)
     with Caller(cluster.ports[0], cluster.certs, name="other") as c:  # its quota is one session
         c.hello()
         held = c.open(name='x"} 1 y{z="')
