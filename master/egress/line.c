@@ -49,8 +49,10 @@ static const field settle_fields[] = {
     {"bytes", WHOLE, AT(settle.bytes)},
 };
 static const field hop_fields[] = {
-    {"from", TEXT_AT(hop.from)},     {"to", TEXT_AT(hop.to)}, {"tensors", WHOLE, AT(hop.tensors)},
-    {"bytes", WHOLE, AT(hop.bytes)}, {"by", TEXT_AT(hop.by)},
+    {"from", TEXT_AT(hop.from)},
+    {"to", TEXT_AT(hop.to)},
+    {"bytes", WHOLE, AT(hop.bytes)},
+    {"by", TEXT_AT(hop.by)},
 };
 static const field end_fields[] = {
     {"code", WHOLE, AT(end.code)},

@@ -389,13 +389,11 @@ clv_code clv_egress_open(const char *path, const clv_egress_line *about, clv_egr
   return code;
 }
 
-void clv_egress_hop(clv_egress_record *r, const char *from, const char *to, uint64_t tensors,
-                    uint64_t bytes) {
+void clv_egress_hop(clv_egress_record *r, const char *from, const char *to, uint64_t bytes) {
   clv_egress_line l = {.event = CLV_EGRESS_HOP};
   snprintf(l.hop.from, sizeof l.hop.from, "%s", from);
   snprintf(l.hop.to, sizeof l.hop.to, "%s", to);
   snprintf(l.hop.by, sizeof l.hop.by, "worker");
-  l.hop.tensors = tensors;
   l.hop.bytes = bytes;
   pthread_mutex_lock(&r->lock);
   add_line(r, &l);
