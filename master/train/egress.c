@@ -219,7 +219,8 @@ void clv_trainer_report_hops(clv_trainer *t) {
   for (uint32_t i = 0; t->egress.hops && i < t->b->n_stages; i++)
     any |= t->egress.hops[2 * i].flow != NULL;
   for (uint32_t i = 1; any && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
-    if (cleave_ask_links(t->runtime, i, ASK_MS, on_link, t, &err) != CLV_OK)
+    if (strcmp(name, t->lost) != 0 &&
+        cleave_ask_links(t->runtime, i, ASK_MS, on_link, t, &err) != CLV_OK)
       clv_log(CLV_LOG_DEBUG, "worker '%s' does not say what it sent: %s", name, err.text);
 }
 
