@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tls: certificates and identities. This folder alone sees OpenSSL; it hands PEM text and results
- * to those who speak on the network. It holds seven things: the TLS 1.3 floor of the process, counts
- * of how its handshakes end, an identity read from three PEM files and checked before use, the one
- * URI that names a peer, a small certificate authority for `certs`, a probing client for
+ * to those who speak on the network. It holds seven things: the TLS 1.3 floor of the process,
+ * counts of how its handshakes end, an identity read from three PEM files and checked before use,
+ * the one URI that names a peer, a small certificate authority for `certs`, a probing client for
  * `doctor`, and a check of a signed file.
  *
  * An identity is the one URI subject alternative name of a leaf certificate
@@ -218,7 +218,8 @@ typedef struct clv_tls_signed {
  * is valid now, chains to ca_pem and may sign (its extended key usage has emailProtection, or it
  * has none; so a worker's or a master's cannot). signer: its subject, printable ASCII.
  * CLV_UNAUTHENTICATED: which of these does not hold; CLV_INVALID: ca_pem has no certificate.
- * Built with -DCLV_MUTATE_SIGNED_CHAIN the chain is not looked at, to show that the tests notice. */
+ * Built with -DCLV_MUTATE_SIGNED_CHAIN the chain is not looked at, to show that the tests
+ * notice. */
 clv_code clv_tls_check_signed(const clv_tls_signed *file, char signer[CLV_TLS_SIGNER_LEN],
                               clv_err *err) CLV_USE_RESULT;
 

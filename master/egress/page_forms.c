@@ -57,25 +57,25 @@ static void put_said(clv_bytes *said, put_fn *put, clv_bytes *out) {
 
 static void put_bytes(uint64_t settled, uint64_t open, put_fn *put, clv_bytes *out) {
   clv_bytes said = {0};
-  egress_say_bytes(settled, open, &said);
+  egress_format_bytes(settled, open, &said);
   put_said(&said, put, out);
 }
 
 static void put_what(const egress_shown *r, put_fn *put, clv_bytes *out) {
   clv_bytes said = {0};
-  egress_say_what(r, &said);
+  egress_format_what(r, &said);
   put_said(&said, put, out);
 }
 
 static void put_time(const clv_egress_attempt *a, put_fn *put, clv_bytes *out) {
   clv_bytes said = {0};
-  egress_say_time(a, &said);
+  egress_format_time(a, &said);
   put_said(&said, put, out);
 }
 
 static void put_policy(const clv_egress_attempt *a, put_fn *put, clv_bytes *out) {
   clv_bytes said = {0};
-  egress_say_policy(a, &said);
+  egress_format_policy(a, &said);
   put_said(&said, put, out);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c
- * trains, run_egress.c says what they may send, run_print.c has what they tell a person, run_about.c what a run says of itself.
+ * trains, run_egress.c says what they may send, run_print.c has what they tell a person,
+ * run_about.c what a run says of itself.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H

@@ -178,8 +178,8 @@ def open_files(pid):
 
 
 def egress_rows(run_dir, attempt=None):
-    """What left by a run's record, all of it settled: a row for each kind of tensor of the attempts,
-    or of one."""
+    """What left by a run's record, all of it settled: a row for each kind of tensor of the
+    attempts, or of one."""
     rows, allowed = {}, {}
     with open(os.path.join(run_dir, "egress.jsonl")) as f:
         lines = [json.loads(line) for line in f]
