@@ -39,6 +39,12 @@ typedef struct cleave_link_status {
 /* node: 1.. as cleave_node_name; false beyond the last. */
 bool cleave_inspect_link(cleave_runtime *runtime, uint32_t node, cleave_link_status *ret);
 
+/* BLOCKS for one call. What worker `node` says of the bytes that it has sent over each of its links
+ * in this session, messages included; peer "" is the master. */
+typedef void cleave_link_report(void *user, const char *worker, const char *peer, uint64_t bytes);
+clv_code cleave_ask_links(cleave_runtime *runtime, uint32_t node, uint64_t timeout_ms,
+                          cleave_link_report *report, void *user, clv_err *err) CLV_USE_RESULT;
+
 /* A copy; layers keep their numbers. */
 cleave_status cleave_graph_of(const clv_graph *graph, cleave_graph **ret_graph,
                               cleave_error *error) CLEAVE_RESULT;

@@ -93,8 +93,8 @@ typedef struct clv_egress_line {
     } settle;
     struct {
       char from[CLV_EGRESS_NAME + 1], to[CLV_EGRESS_NAME + 1];
-      uint64_t tensors, bytes; /* messages with them included */
-      char by[16];             /* "worker": it says so itself */
+      uint64_t bytes; /* of messages and all that they carry */
+      char by[16];    /* "worker": it says so itself */
     } hop;
     struct {
       uint64_t code;           /* exit code of the command */
@@ -140,8 +140,7 @@ clv_code clv_egress_ahead(clv_egress_record *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_egress_take(clv_egress_flow *f, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 
 /* What worker `from` says that it has sent to `to`, messages included. */
-void clv_egress_hop(clv_egress_record *r, const char *from, const char *to, uint64_t tensors,
-                    uint64_t bytes);
+void clv_egress_hop(clv_egress_record *r, const char *from, const char *to, uint64_t bytes);
 
 /* ---- reading --------------------------------------------------------------------------------- */
 

@@ -342,8 +342,10 @@ static clv_code look_back(clv_egress_record *r, uint64_t *ret_cut, clv_err *err)
                           "record)");
   r->attempt++;
   *ret_cut = text.len - whole;
+#ifndef CLV_MUTATE_EGRESS_CUT
   if (text.len > whole && ftruncate(fd, (off_t)whole) != 0)
     return clv_fail(err, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
+#endif
   return CLV_OK;
 }
 
@@ -389,13 +391,11 @@ clv_code clv_egress_open(const char *path, const clv_egress_line *about, clv_egr
   return code;
 }
 
-void clv_egress_hop(clv_egress_record *r, const char *from, const char *to, uint64_t tensors,
-                    uint64_t bytes) {
+void clv_egress_hop(clv_egress_record *r, const char *from, const char *to, uint64_t bytes) {
   clv_egress_line l = {.event = CLV_EGRESS_HOP};
   snprintf(l.hop.from, sizeof l.hop.from, "%s", from);
   snprintf(l.hop.to, sizeof l.hop.to, "%s", to);
   snprintf(l.hop.by, sizeof l.hop.by, "worker");
-  l.hop.tensors = tensors;
   l.hop.bytes = bytes;
   pthread_mutex_lock(&r->lock);
   add_line(r, &l);

@@ -10,6 +10,7 @@
 void clv_run_done(run *r) {
   clv_reporter_close(r->reporter);
   clv_run_metrics_close(r->metrics);
+  if (r->trainer) clv_trainer_report_hops(r->trainer);
   clv_trainer_close(r->trainer);
   clv_run_close_record(r, r->code);
   clv_profiler_free(r->profiler);

@@ -212,6 +212,41 @@ clv_code clv_trainer_hop(clv_trainer *t, uint32_t stage, uint64_t samples, bool 
   return clv_egress_take(back->flow, samples * back->sample_bytes, err);
 }
 
+/* ---- what workers say ------------------------------------------------------------------------ */
+
+static bool sends(const clv_trainer *t, const char *from, const char *to) {
+  for (uint32_t i = 0; i + 1 < t->b->n_stages; i++) {
+    const clv_stage_plan *s = &t->b->stages[i];
+    if (!s->direct) continue;
+    const char *one = t->config->workers[s->worker].name,
+               *other = t->config->workers[s[1].worker].name;
+    if ((strcmp(one, from) == 0 && strcmp(other, to) == 0) ||
+        (strcmp(one, to) == 0 && strcmp(other, from) == 0))
+      return true;
+  }
+  return false;
+}
+
+static void on_link(void *user, const char *worker, const char *peer, uint64_t bytes) {
+  clv_trainer *t = user;
+  if (sends(t, worker, peer)) clv_egress_hop(t->egress.record, worker, peer, bytes);
+}
+
+void clv_trainer_report_hops(clv_trainer *t) {
+  enum { ASK_MS = 2000 };
+  const char *name;
+  clv_err err;
+  bool any = false;
+  for (uint32_t i = 0; t->egress.hops && i < t->b->n_stages; i++)
+    any |= t->egress.hops[2 * i].flow != NULL;
+  for (uint32_t i = 1; any && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
+    if (strcmp(name, t->lost) != 0 &&
+        cleave_ask_links(t->runtime, i, ASK_MS, on_link, t, &err) != CLV_OK)
+      clv_log(CLV_LOG_DEBUG, "worker '%s' does not say what it sent: %s", name, err.text);
+}
+
+/* ---- state ----------------------------------------------------------------------------------- */
+
 static clv_code make_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                            const cleave_named *item, state_flow *ret, clv_err *err) {
   bool optimizer = kind == CLEAVE_STATE_OPTIMIZER;

@@ -72,6 +72,10 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor
 clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_cursor *ret_cursor,
                              clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 
+/* BLOCKS, a call to each worker at most. What workers say that they have sent each other goes to
+ * the record; who does not answer says nothing. */
+void clv_trainer_report_hops(clv_trainer *t);
+
 /* Sums over all links of the master. */
 void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_up, uint64_t *ret_down);
 /* The worker a failure is to be blamed on; "" for the master itself. */

@@ -68,7 +68,7 @@ static void hops_between_workers_are_no_bytes_of_the_master(void **state) {
   clv_err err;
   assert_ok(
       read_text(ATTEMPT("1") ALLOW("1", "1", "w2", "100") SETTLE("1", "1", "60") HEAD(
-                    "hop", "2.500", "1") ",\"from\":\"w2\",\"to\":\"w1\",\"tensors\":3,"
+                    "hop", "2.500", "1") ",\"from\":\"w2\",\"to\":\"w1\","
                                          "\"bytes\":77,\"by\":\"worker\"}\n" END("1", "0", "0"),
                 &b, &err),
       &err);
