@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * config: session.yaml, worker.yaml and egress.policy.yaml as plain structs. One schema table per file kind gives the
- * keys, types, ranges, defaults and doc sentences; it also prints the effective config, a commented
- * example and a JSON Schema.
+ * config: session.yaml, worker.yaml and egress.policy.yaml as plain structs. One schema table per
+ * file kind gives the keys, types, ranges, defaults and doc sentences; it also prints the effective
+ * config, a commented example and a JSON Schema.
  *
  * Precedence: defaults < file < environment (CLEAVE_TRAIN__BATCH=64) < sets ("train.batch=64").
  * An override's value is literal text unless it starts with [ { " or ', which make it YAML.

@@ -174,7 +174,7 @@ static bool is_given(const clv_row *row, const char *base) {
       return *(char *const *)at != NULL;
     case CLV_ROW_TEXTS:
     case CLV_ROW_NUMBERS:
-      return ((const clv_text_list *)at)->n > 0;
+      return row->required || ((const clv_text_list *)at)->n > 0;
     case CLV_ROW_RANGE:
       return ((const clv_layer_range *)at)->given;
     case CLV_ROW_LIST:

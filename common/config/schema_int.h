@@ -58,8 +58,8 @@ typedef struct clv_row {
   uint64_t min, max;      /* INT, SIZE, DURATION; number of entries of lists */
   double low, high;       /* NUMBER, each of NUMBERS */
   bool above;             /* NUMBER, NUMBERS: `low` itself is excluded */
-  /* ENUM, NULL-terminated; "" = not given. TEXTS: what each may be. INT: words that may stand for a number; the one at i is
-   * stored as -i, modulo 2^64, and min is at least 1. */
+  /* ENUM, NULL-terminated; "" = not given. TEXTS: what each may be. INT: words that may stand for a
+   * number; the one at i is stored as -i, modulo 2^64, and min is at least 1. */
   const char *const *names;
   const char *initial; /* the default as written in a file; NULL = 0, NULL, empty */
   /* For the example, where there is no default. LIST: its entries as lines, each key being

@@ -279,7 +279,8 @@ typedef struct clv_tls_signed {
  * is valid now, chains to ca_pem and may sign (its extended key usage has emailProtection, or it
  * has none; so a worker's or a master's cannot). signer: its subject, printable ASCII.
  * CLV_UNAUTHENTICATED: which of these does not hold; CLV_INVALID: ca_pem has no certificate.
- * Built with -DCLV_MUTATE_SIGNED_CHAIN the chain is not looked at, to show that the tests notice. */
+ * Built with -DCLV_MUTATE_SIGNED_CHAIN the chain is not looked at, to show that the tests
+ * notice. */
 clv_code clv_tls_check_signed(const clv_tls_signed *file, char signer[CLV_TLS_SIGNER_LEN],
                               clv_err *err) CLV_USE_RESULT;
 

@@ -9,7 +9,7 @@
 
 #include "master/egress/egress_int.h"
 
-enum { LOOK_BACK = 64 }; /* lines among which a row may join another; pushes come in one go */
+enum { NEAR_ROWS = 64 }; /* lines among which a row may join another; pushes come in one go */
 
 static void page_done(egress_page *p) {
   free(p->rows);
@@ -30,7 +30,7 @@ static bool joins(const egress_shown *s, const clv_egress_row_sum *r) {
 }
 
 static egress_shown *line_of(egress_page *p, const clv_egress_row_sum *r) {
-  size_t from = p->n_rows > LOOK_BACK ? p->n_rows - LOOK_BACK : 0;
+  size_t from = p->n_rows > NEAR_ROWS ? p->n_rows - NEAR_ROWS : 0;
   for (size_t i = p->n_rows; i-- > from;)
     if (joins(&p->rows[i], r)) return &p->rows[i];
   egress_shown *s = &p->rows[p->n_rows++];
@@ -92,7 +92,7 @@ static clv_code fill(egress_page *p, clv_err *err) {
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-void egress_say_what(const egress_shown *r, clv_bytes *out) {
+void egress_format_what(const egress_shown *r, clv_bytes *out) {
   const clv_egress_what *w = r->what;
   bool others = strcmp(w->from, CLV_EGRESS_MASTER) != 0;
   clv_bytes_printf(out, "%s%s of stage '%s'", others ? "planned: " : "",
@@ -103,23 +103,23 @@ void egress_say_what(const egress_shown *r, clv_bytes *out) {
   if (others) clv_bytes_printf(out, ", sent by %s", w->from);
 }
 
-static void say_size(uint64_t bytes, clv_bytes *out) {
+static void put_size(uint64_t bytes, clv_bytes *out) {
   char text[24];
   clv_bytes_printf(out, "%s (%llu bytes)", clv_format_size(bytes, text, sizeof text),
                    (unsigned long long)bytes);
 }
 
 /* open: what was allowed and not settled; nobody knows how much of it left. */
-void egress_say_bytes(uint64_t settled, uint64_t open, clv_bytes *out) {
+void egress_format_bytes(uint64_t settled, uint64_t open, clv_bytes *out) {
   if (open) clv_bytes_puts(out, "at most ");
-  say_size(settled + open, out);
+  put_size(settled + open, out);
   if (!open) return;
   clv_bytes_puts(out, ", of which ");
-  say_size(open, out);
+  put_size(open, out);
   clv_bytes_puts(out, " was allowed and not settled");
 }
 
-void egress_say_time(const clv_egress_attempt *a, clv_bytes *out) {
+void egress_format_time(const clv_egress_attempt *a, clv_bytes *out) {
   if (a->ended)
     clv_bytes_printf(out, "%s to %s, ended with code %llu", a->begun.at, a->end.at,
                      (unsigned long long)a->end.end.code);
@@ -127,7 +127,7 @@ void egress_say_time(const clv_egress_attempt *a, clv_bytes *out) {
     clv_bytes_printf(out, "since %s; it goes on, or was cut off", a->begun.at);
 }
 
-void egress_say_policy(const clv_egress_attempt *a, clv_bytes *out) {
+void egress_format_policy(const clv_egress_attempt *a, clv_bytes *out) {
   if (!a->begun.begun.policy[0])
     clv_bytes_puts(out, "no policy: `privacy` in the session file decided");
   else if (!a->begun.begun.approver[0])

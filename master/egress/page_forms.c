@@ -57,25 +57,25 @@ static void put_said(clv_bytes *said, put_fn *put, clv_bytes *out) {
 
 static void put_bytes(uint64_t settled, uint64_t open, put_fn *put, clv_bytes *out) {
   clv_bytes said = {0};
-  egress_say_bytes(settled, open, &said);
+  egress_format_bytes(settled, open, &said);
   put_said(&said, put, out);
 }
 
 static void put_what(const egress_shown *r, put_fn *put, clv_bytes *out) {
   clv_bytes said = {0};
-  egress_say_what(r, &said);
+  egress_format_what(r, &said);
   put_said(&said, put, out);
 }
 
 static void put_time(const clv_egress_attempt *a, put_fn *put, clv_bytes *out) {
   clv_bytes said = {0};
-  egress_say_time(a, &said);
+  egress_format_time(a, &said);
   put_said(&said, put, out);
 }
 
 static void put_policy(const clv_egress_attempt *a, put_fn *put, clv_bytes *out) {
   clv_bytes said = {0};
-  egress_say_policy(a, &said);
+  egress_format_policy(a, &said);
   put_said(&said, put, out);
 }
 
@@ -148,8 +148,7 @@ static void text_hop(const clv_egress_line *l, clv_bytes *out) {
   plain(out, l->hop.from);
   clv_bytes_puts(out, " sent ");
   plain(out, l->hop.to);
-  clv_bytes_printf(out, " %llu tensor%s, ", (unsigned long long)l->hop.tensors,
-                   CLV_S(l->hop.tensors));
+  clv_bytes_puts(out, " ");
   put_bytes(l->hop.bytes, 0, plain, out);
   clv_bytes_puts(out, "\n");
 }
@@ -248,7 +247,7 @@ static void html_hop(const clv_egress_line *l, clv_bytes *out) {
   escaped(out, l->hop.from);
   clv_bytes_puts(out, " sent ");
   escaped(out, l->hop.to);
-  clv_bytes_printf(out, " %llu tensors, ", (unsigned long long)l->hop.tensors);
+  clv_bytes_puts(out, " ");
   put_bytes(l->hop.bytes, 0, escaped, out);
   clv_bytes_puts(out, ".</p>\n");
 }
@@ -330,7 +329,6 @@ static void json_hop(const clv_egress_hop_sum *h, clv_bytes *out) {
   clv_bytes_printf(out, "{\"event\":\"hop\",\"attempt\":%zu", h->attempt + 1);
   key(out, "from", h->line.hop.from);
   key(out, "to", h->line.hop.to);
-  number(out, "tensors", h->line.hop.tensors);
   number(out, "bytes", h->line.hop.bytes);
   key(out, "by", h->line.hop.by);
   clv_bytes_puts(out, "}\n");

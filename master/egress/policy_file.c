@@ -84,7 +84,8 @@ static clv_code read_all(int fd, const char *path, clv_bytes *ret, clv_err *err)
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for %s", path) : CLV_OK;
 }
 
-/* A file of the folder, through the descriptor that was checked. *ret_there false: there is none. */
+/* A file of the folder, through the descriptor that was checked. *ret_there false: there is
+ * none. */
 static clv_code read_file(const folder *f, const char *name, bool *ret_there, clv_bytes *ret,
                           clv_err *err) {
   CLV_AUTO(fd_done) int fd = openat(f->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);

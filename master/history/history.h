@@ -52,9 +52,9 @@ bool clv_is_stop_request(const siginfo_t *info);
 
 /* ---- everybody else -------------------------------------------------------------------------- */
 
-/* All but the first print to standard output. Names are those of folders in runs/ below the working folder;
- * anything with a '/' is a folder. CLV_NOT_FOUND: there is no such run; the text has a "did you
- * mean". */
+/* All but the first print to standard output. Names are those of folders in runs/ below the working
+ * folder; anything with a '/' is a folder. CLV_NOT_FOUND: there is no such run; the text has a "did
+ * you mean". */
 
 /* Folder of a run; to be freed. */
 clv_code clv_history_find(const char *run, char **ret_folder, clv_err *err) CLV_USE_RESULT;

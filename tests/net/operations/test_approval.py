@@ -1,5 +1,6 @@
-"""The policy of whoever answers for the data: what it refuses stays, and nobody is even dialled. The
-commands run in a mount namespace with an /etc of their own; the paths are those of any installation."""
+"""The policy of whoever answers for the data: what it refuses stays, and nobody is even dialled.
+The commands run in a mount namespace with an /etc of their own; the paths are those of any
+installation."""
 import os, re, socket, struct, subprocess, sys, threading, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -164,6 +165,37 @@ def gate_stops_at_the_bytes_of_an_epoch():
     assert done.returncode != 0 and re.search(
         rf"egress refused: {PATH}:6:18: the policy permits 300 KiB in an epoch, and that much has left",
         done.stderr), done.stderr
+
+
+@suite.test
+def page_of_a_run():
+    """A training that was killed and resumed, and an evaluation: what left, and by which policy."""
+    decree(POLICY.replace("4MiB", "900MiB"))
+    session = cluster.session("page", BODY)
+    p = subprocess.Popen([*cluster.near, MASTER, "train", session, "--set", "train.epochs=100000", "--set",
+                          "checkpoint.every_steps=8"], stdout=subprocess.PIPE, text=True, cwd=cluster.dir)
+    assert trains(p)
+    until(lambda: any(n.startswith("checkpoint-") for n in os.listdir(os.path.join(cluster.dir, "runs/page"))))
+    p.kill()
+    p.communicate()
+    decree(None)
+    assert here("train", session, "--resume", "--max-steps", "100000").returncode == 0
+    assert here("eval", session).returncode == 0
+    text = here("egress", "page").stdout
+    assert re.search(r"in all: at most .* was allowed and not settled, in 3 commands\n", text), text
+    assert re.search(r"1  train: since .*; it goes on, or was cut off\n   policy " + PATH + ".* signed by CN=approver",
+                     text), text
+    assert re.search(r"2  train: .*ended with code 0\n   no policy", text), text
+    assert re.search(r"3  eval: .*\n.*\n.*\n   weights of stage 'b', 2 names to w1", text), text
+    html = here("egress", "--html", "runs/page").stdout
+    assert html.startswith("<!DOCTYPE html>") and "spiffe://test/w1" in html and "signed by CN=approver" in html
+    last = json.loads(here("egress", "page", "--json").stdout.splitlines()[-1])
+    assert last["event"] == "total" and last["bytes"] > last["open"] > 0, last
+    with open(os.path.join(cluster.dir, "runs/page/egress.jsonl"), "a") as f:
+        f.write("{}\n")
+    damaged = here("egress", "page")
+    assert damaged.returncode == 1 and "egress.jsonl" in damaged.stderr and not damaged.stdout, damaged
+    assert here("egress", "nothing").returncode == 1
 
 
 def main():
