@@ -71,7 +71,7 @@ static const char session_text[] =
     "      - {op: linear, out: 10}\n"
     "\n"
     "loss: {kind: cross_entropy}\n"
-    "train: {epochs: 1, batch: 100, seed: 7, optimizer: {kind: adam, lr: 0.001}}\n";
+    "train: {epochs: 1, batch: 100, optimizer: {kind: adam, lr: 0.001}}\n";
 
 static const char worker_text[] =
     "# A worker on this machine, for session.yaml beside it.\n"

@@ -163,6 +163,20 @@ static void json_egress(const clv_blueprint *b, clv_bytes *out) {
   }
 }
 
+/* Whether the first values of layers can be secrets at all. */
+static void describe_seed(const clv_blueprint *b, bool json, clv_bytes *out) {
+  const clv_seed *seed = &b->config->train.seed;
+  if (json)
+    clv_bytes_printf(out, "],\"seed\":\"%s\"}\n",
+                     seed->guessable ? "guessable"
+                     : seed->given   ? "given"
+                                     : "drawn");
+  else if (seed->guessable)
+    clv_bytes_puts(out,
+                   "train.seed is below 128 bits: whoever holds a stage can find it from the keys "
+                   "of its own layers, so every layer counts as known\n");
+}
+
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
   CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
@@ -192,9 +206,9 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
   if (json) {
     clv_bytes_puts(out, "],\"egress\":[");
     json_egress(b, out);
-    clv_bytes_puts(out, "]}\n");
   } else {
     text_egress(b, out);
   }
+  describe_seed(b, json, out);
   return CLV_OK;
 }

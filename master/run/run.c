@@ -137,6 +137,8 @@ static clv_exit with_trained(const clv_session_config *config, const clv_run_opt
     clv_session_fail_at(config, config->data.pos, &err, "data.test is needed for this");
     return clv_run_fail(&r, CLV_EXIT_CONFIG, &err);
   }
+  if (clv_run_settle_key(&r, true, &err) != CLV_OK)
+    return clv_run_fail(&r, CLV_EXIT_CHECKPOINT, &err);
   if (clv_run_open_blueprint(&r, false, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   if (open_trained(&r, &err) != CLV_OK) return clv_run_fail(&r, untrained_exit(&err), &err);
