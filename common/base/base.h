@@ -284,6 +284,27 @@ clv_code clv_sha256_of(const void *data, size_t len, clv_sha256 *ret, clv_err *e
 clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 void clv_sha256_hex(const clv_sha256 *digest, char hex[65]);
 bool clv_sha256_parse(const char *hex, clv_sha256 *ret); /* 64 hex digits, nothing else */
+/* 2 * n hex digits, nothing else, to n bytes; the same back, with the NUL. */
+bool clv_hex_parse(const char *hex, uint8_t *ret, size_t n);
+void clv_hex(const uint8_t *bytes, size_t n, char *ret);
+
+/* HMAC-SHA256 (RFC 2104): without the secret nobody can try what the text may be. */
+clv_code clv_hmac_sha256(const clv_sha256 *secret, const void *data, size_t len, clv_sha256 *ret,
+                         clv_err *err) CLV_USE_RESULT;
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+/* What random numbers follow from: of a session (its seed), or derived from that one way. */
+typedef struct clv_key {
+  uint8_t bytes[16];
+} clv_key;
+
+enum { CLV_KEY_OF = 64 };
+
+/* The first 16 bytes of SHA-256(domain, NUL, seed, the len <= CLV_KEY_OF bytes at `of`). Whoever
+ * has one key can compute neither the seed nor another key. */
+clv_code clv_key_derive(const char *domain, const clv_key *seed, const void *of, size_t len,
+                        clv_key *ret, clv_err *err) CLV_USE_RESULT;
 
 /* CRC32C (Castagnoli, iSCSI): crc of `data` continued from `crc` (0 to start). */
 uint32_t clv_crc32c(uint32_t crc, const void *data, size_t len);
@@ -296,11 +317,14 @@ clv_code clv_random_bytes(void *ret, size_t len, clv_err *err) CLV_USE_RESULT;
 /* Philox4x32-10 (Salmon et al., SC'11): the four words depend on key and counter alone, so the
  * same element gets the same number wherever a layer runs and in whatever order. */
 typedef struct clv_rng_key {
-  uint64_t seed;
-  uint64_t step;        /* training step, 0 for initialisation */
-  uint32_t micro_batch; /* index within the step */
-  uint32_t layer;       /* layer index in the uncut graph, shifted left 4, plus parameter slot */
+  uint64_t seed, seed_high; /* the two halves of a clv_key, or a number */
+  uint64_t step;            /* training step, 0 for initialisation */
+  uint32_t micro_batch;     /* index within the step */
+  uint32_t layer;           /* index in the uncut graph, shifted left 4, plus parameter slot */
 } clv_rng_key;
+
+/* With that key, the rest 0. */
+clv_rng_key clv_rng_key_of(const clv_key *key);
 
 /* Four 32-bit words for block `index` of the stream named by `key`. */
 void clv_rng_block(const clv_rng_key *key, uint32_t index, uint32_t ret[4]);

@@ -121,6 +121,12 @@ static clv_code bind_text(const clv_binder *b, const slot *s, clv_err *err) {
   return clv_strdup(s->node->text, (char **)(void *)s->at, err);
 }
 
+static clv_code bind_seed(const clv_binder *b, const slot *s, clv_err *err) {
+  if (!is_text(s) || !clv_seed_parse(s->node->text, (clv_seed *)(void *)s->at))
+    return mismatch(b, s, err);
+  return CLV_OK;
+}
+
 static clv_code bind_path(const clv_binder *b, const slot *s, clv_err *err) {
   static const char credentials[] = "${CREDENTIALS_DIRECTORY}/";
   if (!is_text(s) || !s->node->text[0]) return mismatch(b, s, err);
@@ -272,6 +278,7 @@ static bind_fn *const binders[CLV_ROW_KINDS] = {
     [CLV_ROW_PATH] = bind_path,       [CLV_ROW_TEXTS] = bind_texts,
     [CLV_ROW_NUMBERS] = bind_numbers, [CLV_ROW_RANGE] = bind_range,
     [CLV_ROW_LIST] = bind_entries,    [CLV_ROW_MAP] = bind_entries,
+    [CLV_ROW_SEED] = bind_seed,
 };
 
 /* ---- mappings -------------------------------------------------------------------------------- */

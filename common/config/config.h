@@ -230,11 +230,29 @@ typedef struct clv_lr_config {
   double gamma;
 } clv_lr_config;
 
+/* What random numbers follow from. given: by the file; drawn: not there, and drawn by a run, which
+ * keeps it. guessable: given, and below 128 bits: whoever has a key that was derived from it can
+ * try all such seeds, so that no layer's first values are secret. */
+typedef struct clv_seed {
+  clv_key key;
+  bool given, guessable, drawn;
+} clv_seed;
+
+/* 32 hexadecimal digits, or a decimal number below 2^64, which is guessable. */
+bool clv_seed_parse(const char *text, clv_seed *ret);
+
+/* Of a run, once it is one; zeros in a config as it was read. */
+typedef struct clv_attempt {
+  uint8_t session[16];
+  uint64_t epoch; /* 1, 2, ...; 0: this is no attempt of a run */
+  clv_sha256 config_digest;
+} clv_attempt;
+
 typedef struct clv_train_config {
   clv_config_pos pos, freeze_pos, dtype_pos;
   uint64_t epochs, max_steps; /* max_steps 0 = no limit */
   uint64_t batch, eval_batch; /* samples */
-  uint64_t seed;
+  clv_seed seed;
   clv_compute dtype;
   bool shuffle, drop_last;
   clv_optimizer_config optimizer;
@@ -246,6 +264,7 @@ typedef struct clv_train_config {
 typedef struct clv_session_config {
   char *file;              /* as given to the loader, for messages */
   clv_text_list overrides; /* those applied, for messages; clv_config_pos with line 0 points here */
+  clv_attempt attempt;     /* not of the file */
   uint64_t version;        /* 1 */
   char *name;
   clv_tls_config tls;

@@ -28,6 +28,7 @@ typedef enum clv_row_kind {
   CLV_ROW_RANGE,    /* clv_layer_range */
   CLV_ROW_LIST,     /* pointer to entries, their number at `count` */
   CLV_ROW_MAP,      /* the same, named */
+  CLV_ROW_SEED,     /* clv_seed */
   CLV_ROW_ATTRS,    /* clv_attr_spec *, their number at `count` */
   CLV_ROW_KINDS
 } clv_row_kind;

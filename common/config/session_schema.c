@@ -184,7 +184,7 @@ static const clv_row rows[] = {
     LAYER_ROWS("stages[].layers"),
     {.path = "stages[].weights", .kind = CLV_ROW_SECTION, .pos = STAGE(weights_pos),
      .commented = true,
-     .doc = "Initial weights; from train.seed unless given."},
+     .doc = "Initial weights; from the seed unless given."},
     {.path = "stages[].weights.file", .kind = CLV_ROW_PATH, .offset = STAGE(weights_file),
      .sample = "front.safetensors", .doc = "A safetensors file on the master, which pushes it."},
     {.path = "stages[].weights.artifact", .kind = CLV_ROW_TEXT, .offset = STAGE(weights_artifact),
@@ -246,8 +246,12 @@ static const clv_row rows[] = {
      .max = 1048576, .required = true, .sample = "128", .doc = "Records per step."},
     {.path = "train.eval_batch", .kind = CLV_ROW_INT, .offset = AT(train.eval_batch), .min = 1,
      .max = 1048576, .sample = "128", .doc = "Records per evaluation step; as batch unless given."},
-    {.path = "train.seed", .kind = CLV_ROW_INT, .offset = AT(train.seed), .max = UINT64_MAX,
-     .initial = "0", .doc = "Seed of initial weights, shuffling and dropout."},
+    {.path = "train.seed", .kind = CLV_ROW_SEED, .offset = AT(train.seed), .commented = true,
+     .sample = "00112233445566778899aabbccddeeff",
+     .doc = "For equal bits in every run: 32 hexadecimal digits that nobody else knows. Weights, "
+            "dropout, shuffling and splits follow from it; a worker gets keys of its own layers. A "
+            "number below 2^64 can be guessed from these, and every layer then counts as known. "
+            "Without it a run draws 128 bits and keeps them in its folder."},
     {.path = "train.dtype", .kind = CLV_ROW_ENUM, .offset = AT(train.dtype),
      .pos = AT(train.dtype_pos), .names = compute_names, .initial = "f32",
      .doc = "What convolutions compute in, on every stage: bf16 is faster where the processor has "

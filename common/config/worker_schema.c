@@ -135,7 +135,7 @@ static const clv_row rows[] = {
      .doc = "What the file must hash to."},
 
     {.path = "state_dir", .kind = CLV_ROW_PATH, .offset = AT(state_dir),
-     .sample = "/var/lib/cleave-worker", .doc = "Folder for what must outlive the process."},
+     .sample = "/var/lib/cleave-worker", .doc = "Folder for what outlives the process: which attempts of sessions have been here."},
     {.path = "log", .kind = CLV_ROW_SECTION, .doc = "Log lines on standard error."},
     {.path = "log.level", .kind = CLV_ROW_ENUM, .offset = AT(log.level), .names = level_names,
      .initial = "info", .doc = "Least important lines that are still written."},

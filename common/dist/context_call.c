@@ -88,7 +88,7 @@ clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) {
                               &c->plan, err));
   CLV_TRY(clv_module_call_get(m, c->plan, &c->state, err));
   for (uint32_t i = 0; i < c->n_in; i++) in[i] = c->in[i]->data;
-  clv_rng_key key = {.seed = m->o.seed, .step = c->step, .micro_batch = c->micro_batch};
+  clv_rng_key key = {.step = c->step, .micro_batch = c->micro_batch};
   c->version = c->weights ? c->weights->version : m->version;
   uint64_t begin = clv_now_ns();
   lend_buffers(c);

@@ -107,7 +107,7 @@ static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err 
   CLV_TRY(take_block(m, m->params->total_bytes, &m->block, err));
   CLV_TRY(take_block(m, clv_module_buffer_bytes(m), &m->shadow, err));
   CLV_TRY(make_optimizer(m, o, err));
-  clv_params_init(m->graph, m->params, o->seed, m->block);
+  clv_params_init(m->graph, m->params, m->block);
   m->version = 1;
   return CLV_OK;
 }

@@ -33,6 +33,14 @@ static clv_code refresh_one(clv_plan *p, const plan_step *s, clv_kernel_args *a,
   return k->refresh(k, a, err);
 }
 
+static clv_rng_key key_of(const clv_node *node, const plan_frame *f) {
+  clv_rng_key key = clv_rng_key_of(&node->key);
+  key.step = f->key.step;
+  key.micro_batch = f->key.micro_batch;
+  key.layer = node->layer << 4;
+  return key;
+}
+
 static clv_kernel_args args_of(clv_plan *p, const plan_frame *f, const plan_step *s) {
   const plan_node *q = &p->nodes[s->node];
   clv_kernel_args a = {.out = at(p, f, q->reps[0].buf),
@@ -40,8 +48,7 @@ static clv_kernel_args args_of(clv_plan *p, const plan_frame *f, const plan_step
                        .saved = at(p, f, q->saved),
                        .scratch = at(p, f, s->scratch),
                        .accumulate = f->accumulate,
-                       .key = f->key};
-  a.key.layer = p->graph->nodes[s->node].layer << 4;
+                       .key = key_of(&p->graph->nodes[s->node], f)};
   for (int i = 0; i < CLV_MAX_IN; i++) a.in[i] = at(p, f, q->in[i]);
   if (s->recompute >= 0) a.in[0] = at(p, f, s->recompute);
   for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)

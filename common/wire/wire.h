@@ -353,7 +353,7 @@ typedef struct clv_wire_hello_reply {
 typedef struct clv_wire_open_request {
   clv_wire_mem *mem;
   clv_wire_id session;
-  uint64_t epoch, seed;
+  uint64_t epoch;
   const char *name;
   uint32_t lanes, n_peer_identities;
   const char **peer_identities;
@@ -441,10 +441,11 @@ typedef enum clv_wire_init {
 typedef struct clv_wire_load_request {
   clv_wire_mem *mem;
   clv_wire_id session;
-  uint64_t epoch, seed;
+  uint64_t epoch;
   uint32_t module, threads, in_flight, n_frozen, n_inputs, n_peers, n_groups;
   clv_wire_graph graph;
-  const char **peers; /* for values and gradients */
+  const clv_key *keys; /* [graph.n_nodes] */
+  const char **peers;  /* for values and gradients */
   bool input_needs_grad;
   bool hold_rest;               /* nobody is in group 0 */
   bool bf16;                    /* conv2d computes in it */

@@ -138,7 +138,6 @@ struct cleave_module {
   int inputs[CLV_MAX_INPUTS]; /* nodes of the graph */
   uint32_t n_inputs;
   uint32_t threads, in_flight;
-  uint64_t seed;
   bool local_only, released, called, input_grads;
   const char **direct_to; /* names of peers; NULL: as the session says */
   uint32_t n_direct_to;
@@ -327,7 +326,8 @@ struct cleave_runtime {
   peer *peers;
   uint32_t n_peers;
   clv_wire_id session;
-  uint64_t epoch;
+  uint64_t epoch; /* 0: a session that nobody goes on with */
+  clv_key seed;
 
   pthread_mutex_t lock;
   pthread_cond_t changed;

@@ -213,7 +213,8 @@ typedef struct cleave_options {
 } cleave_options;
 
 /* BLOCKS. Connect to the workers of a session file over mutual TLS and open a session at each. Used
- * of the file: name, tls, workers, transfer, limits and train.seed; the rest may be absent. Errors
+ * of the file: name, tls, workers, transfer, limits and train.seed (drawn unless given);
+ * the rest may be absent. Errors
  * of the file point at file:line:column; CLEAVE_UNAVAILABLE names the worker. */
 CLEAVE_API cleave_status cleave_open(const char *path, const cleave_options *options,
                                      cleave_runtime **ret_runtime,
@@ -297,8 +298,12 @@ typedef struct cleave_module_options {
   const char *device; /* NULL = "cpu"; "auto": the node's first that is more than a processor */
   uint32_t threads;   /* 0 = 1 */
   uint32_t in_flight; /* calls between forward and backward that memory is made ready for; 0 = 1 */
-  /* Initial numbers are functions of (seed, layer, element): the same seed gives the same weights
-   * wherever the module is. 0: the session's train.seed. */
+  /* Initial numbers and dropout follow from a key for each layer, made of the session's train.seed,
+   * of this number and of the layer's; without this number, of the module's name instead. So a
+   * program gives the same bits wherever its modules are, if the session's seed is given: 32 hex
+   * digits. A worker gets the keys of the module's own layers, from which nobody can compute a seed
+   * or another key. Parts of one network share a seed and count their layers on (first_layer, or
+   * `layers`); modules with one seed and one number of a layer have that layer's key in common. */
   uint64_t seed;
   uint32_t first_layer; /* number of the first layer, for default names and the seed */
   const char *layers;   /* of a named architecture, by number or name: "layer3..fc"; NULL = all */

@@ -103,7 +103,7 @@ static clv_code open_session(peer *p, clv_err *err) {
   CLV_AUTO(clv_wire_done) clv_wire_open_reply o = {0};
   clv_wire_open_request q = {.session = rt->session,
                              .epoch = rt->epoch,
-                             .seed = rt->config->train.seed,
+                             .config_digest = rt->config->attempt.config_digest,
                              .name = rt->config->name,
                              .lanes = API_BULK_LANES,
                              .peer_identities = identities,
@@ -316,7 +316,6 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   CLV_AUTO(clv_wire_done) clv_wire_load_reply o = {0};
   clv_wire_load_request q = {.session = rt->session,
                              .epoch = rt->epoch,
-                             .seed = m->seed,
                              .module = m->index,
                              .threads = m->threads,
                              .in_flight = m->in_flight,
@@ -378,7 +377,6 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
                           .threads = (int)m->threads,
                           .bf16 = m->bf16,
                           .input_needs_grad = m->input_grads,
-                          .seed = m->seed,
                           .in_flight = m->in_flight,
                           .frozen = m->frozen,
                           .n_frozen = m->n_frozen};

@@ -197,6 +197,12 @@ void clv_blueprint_egress(const clv_blueprint *b, bool json, clv_bytes *out) {
   json_policy(b->policy, out);
 }
 
+static void json_seed(const clv_blueprint *b, clv_bytes *out) {
+  const clv_seed *seed = &b->config->train.seed;
+  const char *word = seed->guessable ? "guessable" : seed->given ? "given" : "drawn";
+  clv_bytes_printf(out, ",\"seed\":\"%s\"", word);
+}
+
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
   CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
@@ -228,6 +234,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     clv_blueprint_egress(b, true, out);
     clv_bytes_puts(out, ",\"privacy\":");
     clv_privacy_describe(b, true, out);
+    json_seed(b, out);
     clv_bytes_puts(out, "}\n");
   } else {
     clv_blueprint_egress(b, false, out);

@@ -149,6 +149,10 @@ typedef struct clv_run_data {
   clv_subset train_rows, validation_rows, test_rows;
 } clv_run_data;
 
+/* What shuffling, splits, crops and flips follow from: derived from train.seed, never sent. */
+clv_code clv_run_data_seed(const clv_session_config *config, uint64_t *ret,
+                           clv_err *err) CLV_USE_RESULT;
+
 clv_code clv_run_data_open(const clv_session_config *config, bool need_train, clv_run_data *ret,
                            clv_err *err) CLV_USE_RESULT;
 void clv_run_data_done(clv_run_data *d);

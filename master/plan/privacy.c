@@ -34,9 +34,6 @@ typedef struct view {
   uint32_t until[CLV_MAX_NODES]; /* the last layer that reads the value */
 } view;
 
-/* Every weight that was drawn from it counts as known. */
-static bool seed_is_guessable(const clv_session_config *c) { return c->train.seed != 0; }
-
 const char *clv_shows_word(clv_shows shows) {
   static const char *const words[] = {[CLV_SHOWS_MIXED] = "",
                                       [CLV_SHOWS_FRONT_KNOWN] = "FRONT KNOWN",
@@ -80,7 +77,7 @@ static const char *excuse(const view *v, int k, bool labels) {
   if (s->weights_artifact) return "has weights from a worker";
   if (s->weights_file && !s->weights_secret)
     return "has weights from a file that is not declared secret: true";
-  if (!s->weights_file && seed_is_guessable(v->b->config))
+  if (!s->weights_file && v->b->config->train.seed.guessable)
     return "has weights from a train.seed that can be tried out";
   if (labels && v->of[k].frozen) return "is frozen";
   return NULL;
@@ -458,7 +455,7 @@ static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_show
                    "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,\"records\":\"%s\","
                    "\"seed_guessable\":%s}",
                    which, head ? b->stages[at].head_layers : 0, single_output(b) ? "true" : "false",
-                   any ? words[shows] : "stay", seed_is_guessable(b->config) ? "true" : "false");
+                   any ? words[shows] : "stay", b->config->train.seed.guessable ? "true" : "false");
 }
 
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
@@ -471,7 +468,7 @@ void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   }
   text_labels(b, at, out);
   text_records(any, shows, out);
-  if (any && seed_is_guessable(b->config))
+  if (any && b->config->train.seed.guessable)
     clv_bytes_puts(out,
                    "train.seed can be tried out: weights that are drawn from it count as known\n");
 }

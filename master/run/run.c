@@ -174,6 +174,8 @@ static clv_exit evaluate(run *r, const char *command, clv_tensor **predictions) 
     clv_session_fail_at(r->config, r->config->data.pos, &err, "data.test is needed for this");
     return clv_run_fail(r, CLV_EXIT_CONFIG, &err);
   }
+  if (clv_run_settle_key(r, true, &err) != CLV_OK)
+    return clv_run_fail(r, CLV_EXIT_CHECKPOINT, &err);
   if (clv_run_open_blueprint(r, false, &err) != CLV_OK)
     return clv_run_fail(r, clv_run_setup_exit(&err), &err);
   if (open_trained(r, command, &err) != CLV_OK) return clv_run_fail(r, untrained_exit(&err), &err);

@@ -81,9 +81,7 @@ clv_code clv_run_settle_micro_batches(run *r, bool recall, clv_err *err) {
   uint64_t m;
   if (r->config->pipeline.micro_batches != CLV_MICRO_AUTO) return CLV_OK;
   CLV_TRY(recall ? clv_recall_micro_batches(r->dir.data, &m, err) : try_micro_batches(r, &m, err));
-  r->own = *r->config;
   r->own.pipeline.micro_batches = m;
-  r->config = &r->own;
   CLV_TRY(clv_run_make_blueprint(r, err));
   return clv_pipeline_check(r->blueprint, err);
 }

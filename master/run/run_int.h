@@ -21,7 +21,8 @@ typedef enum run_sends {
 typedef struct run {
   run_sends sends;
   const clv_session_config *config;
-  clv_session_config own; /* a copy with the number of micro-batches, where that was auto */
+  clv_session_config own; /* a copy with the seed, the attempt, and micro-batches that were auto */
+  clv_sha256 secret;      /* of the run: see clv_run_settle_key */
   const clv_run_options *o;
   clv_run_data data;
   clv_blueprint *blueprint;
@@ -43,6 +44,15 @@ void clv_run_done(run *r);
 clv_code clv_run_open_blueprint(run *r, bool need_train, clv_err *err) CLV_USE_RESULT;
 /* Another one, from r->config as it is now, held to the policy. */
 clv_code clv_run_make_blueprint(run *r, clv_err *err) CLV_USE_RESULT;
+
+/* ---- the secret of a run (run_key.c) --------------------------------------------------------- */
+
+/* The secret of the run that --resume, eval or predict goes on with (again), or a new one; without
+ * train.seed the seed follows from it. Before the data is read. CLV_NOT_FOUND: there are
+ * checkpoints, but no secret and no seed. */
+clv_code clv_run_settle_key(run *r, bool again, clv_err *err) CLV_USE_RESULT;
+/* Into the locked run folder, for the owner alone. */
+clv_code clv_run_keep_key(const run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- what a person is told (run_print.c) ----------------------------------------------------- */
 

@@ -37,7 +37,8 @@ static clv_code lock_run_dir(run *r, clv_err *err) {
                     "deletes them, --set name=... starts another",
                     r->dir.data);
   CLV_TRY(clv_journal_open(r->dir.data, r->o->resume, stderr_notifier, &r->journal, err));
-  return clv_run_lock_begin(r->lock, &what, err);
+  CLV_TRY(clv_run_lock_begin(r->lock, &what, err));
+  return clv_run_keep_key(r, err);
 }
 
 /* What is going to leave, to whoever watches and into the journal, before anything does. */
@@ -53,6 +54,13 @@ static clv_code print_egress(const run *r, clv_err *err) {
   return CLV_OK;
 }
 
+/* What workers are told from here on; trials before it had sessions of their own. */
+static clv_code identify(run *r, const clv_bytes *config, clv_err *err) {
+  clv_attempt *a = &r->own.attempt;
+  clv_run_lock_attempt(r->lock, a->session, &a->epoch);
+  return clv_hmac_sha256(&r->secret, config->data, config->len, &a->config_digest, err);
+}
+
 static clv_code make_run_dir(run *r, clv_err *err) {
   bool tries = r->config->pipeline.micro_batches == CLV_MICRO_AUTO && !r->o->resume;
   CLV_TRY(lock_run_dir(r, err));
@@ -65,6 +73,7 @@ static clv_code make_run_dir(run *r, clv_err *err) {
   clv_blueprint_egress_text(r->blueprint, &table);
   CLV_TRY(clv_session_config_write(r->config, &config, err));
   CLV_TRY(clv_run_write(r, "egress.table", &table, err));
+  CLV_TRY(identify(r, &config, err));
   CLV_TRY(clv_run_write(r, "session.effective.yaml", &config, err));
   return clv_run_open_record(r, "train", err);
 }
@@ -237,11 +246,13 @@ static clv_code start(run *r, loop *l, clv_err *err) {
   l->epoch = l->cursor.epoch;
   l->saved_at = r->o->resume ? clv_trainer_step_count(r->trainer) : UINT64_MAX;
   const clv_train_config *t = &r->config->train;
+  uint64_t seed;
+  CLV_TRY(clv_run_data_seed(r->config, &seed, err));
   clv_batches_options bo = {.subset = &r->data.train_rows,
                             .batch = t->batch,
                             .shuffle = t->shuffle,
                             .drop_last = t->drop_last,
-                            .seed = t->seed,
+                            .seed = seed,
                             .epochs = t->epochs,
                             .start = l->cursor};
   CLV_TRY(clv_loader_new(r->data.train, &bo, &l->loader, err));
@@ -338,6 +349,7 @@ static clv_exit train(run *r, clv_err *err) {
 clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
   clv_err err;
+  if (clv_run_settle_key(&r, o->resume, &err) != CLV_OK) return fail_setup(&r, &err);
   if (clv_run_open_blueprint(&r, true, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   clv_exit code = r.code = train(&r, &err);

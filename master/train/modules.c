@@ -97,7 +97,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .device = spec->device,
                              .threads = (uint32_t)spec->threads,
                              .in_flight = live_of(t, i),
-                             .seed = t->config->train.seed,
+                             .seed = 1, /* one network */
                              .bf16 = t->config->train.dtype == CLV_COMPUTE_BF16,
                              .frozen = frozen,
                              .direct_to = direct,

@@ -64,7 +64,6 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor
                              .index = cursor.index,
                              .global_step = t->committed,
                              .max_steps = t->config->train.max_steps,
-                             .seed = t->config->train.seed,
                              .extra = extra,
                              .n_extra = CLV_COUNT(extra)};
   CLV_TRY(clv_checkpoint_add_state(w, &state, err));

@@ -123,7 +123,8 @@ static const char session_text[] =
     "  - {name: c, at: master, layers: [{op: flatten}, {op: linear, out: 40}, {op: tanh}, {op: "
     "linear, out: 10}]}\n"
     "loss: {kind: cross_entropy}\nprivacy: {front_known: true, labels_readable: true}\n"
-    "train: {epochs: 100, batch: 48, seed: 3, clip_grad_norm: 1.0, optimizer: {kind: adam, lr: "
+    "train: {epochs: 100, batch: 48, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, clip_grad_norm: 1.0, "
+    "optimizer: {kind: adam, lr: "
     "0.001}}\n"
     "pipeline: {micro_batches: 3, window: textbook}\n";
 

@@ -338,7 +338,8 @@ static void test_dropout_keys(void **state) {
     print_message("because this backend has no kernel for it\n");
     skip();
   }
-  clv_rng_key keys[] = {{1, 2, 3, 16}, {2, 2, 3, 16}, {1, 3, 3, 16}, {1, 2, 4, 16}, {1, 2, 3, 32}};
+  clv_rng_key keys[] = {{1, 0, 2, 3, 16}, {2, 0, 2, 3, 16}, {1, 0, 3, 3, 16},
+                        {1, 0, 2, 4, 16}, {1, 0, 2, 3, 32}, {1, 1, 2, 3, 16}};
   float *x = take(N * 4), *y[CLV_COUNT(keys)];
   for (int i = 0; i < N; i++) x[i] = 1;
   for (size_t i = 0; i < CLV_COUNT(keys); i++) {

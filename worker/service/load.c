@@ -34,8 +34,10 @@ static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t 
   clv_attrs attrs;
   CLV_TRY(clv_attrs_from((clv_op)w->op, values, (int)w->n_attrs, &attrs, err));
   for (uint32_t i = 0; i < w->n_inputs; i++) in[i] = (int)w->inputs[i];
-  return clv_graph_add(g, (clv_op)w->op, &attrs, w->name, w->layer, in, (int)w->n_inputs, &node,
-                       err);
+  CLV_TRY(
+      clv_graph_add(g, (clv_op)w->op, &attrs, w->name, w->layer, in, (int)w->n_inputs, &node, err));
+  g->nodes[node].key = r->keys[index];
+  return CLV_OK;
 }
 
 static clv_code build_graph(const clv_wire_load_request *r, clv_graph **ret, clv_err *err) {
@@ -116,7 +118,6 @@ static clv_code make_module(session *s, const clv_wire_load_request *r, clv_modu
                           .hold_rest = r->hold_rest,
                           .learns = r->optimizer.kind != CLV_WIRE_OPT_NONE,
                           .final = r->optimizer.final,
-                          .seed = r->seed,
                           .in_flight = r->in_flight,
                           .frozen = r->frozen,
                           .n_frozen = r->n_frozen,

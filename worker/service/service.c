@@ -117,6 +117,7 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identit
   if (code == CLV_OK) code = copy_pem(&pem, &s->pem, err);
   s->certificate_end = identity->not_after;
   if (code == CLV_OK) code = clv_service_open_accounts(s, err);
+  if (code == CLV_OK) code = clv_epochs_open(config->state_dir, &s->epochs, err);
   if (code == CLV_OK) code = serve(s, err);
   if (code != CLV_OK) {
     clv_service_close(s);
@@ -239,6 +240,7 @@ void clv_service_close(clv_service *s) {
   clv_rpc_server_free(s->server);
   clv_service_pem_done(&s->pem);
   clv_service_close_accounts(s);
+  clv_epochs_free(s->epochs);
   free(s->credit);
   free(s->last_errors);
   clv_totals_done(s);

@@ -195,7 +195,6 @@ static clv_code new_session(clv_service *v, const char *uri, const clv_wire_open
   s->refs = 1;
   s->id = r->session;
   s->epoch = r->epoch;
-  s->seed = r->seed;
   s->reference_lease_ms = r->reference_lease_ms;
   s->opened_ms = clv_now_ns() / 1000000u;
   s->allowed = clv_service_allow_index(v, uri);
@@ -216,12 +215,36 @@ static clv_code new_session(clv_service *v, const char *uri, const clv_wire_open
   return CLV_OK;
 }
 
+/* What an earlier attempt has left here, its master gone or cut off, makes way. */
+static void end_earlier(clv_service *v, const char *uri, const clv_wire_open_request *r) {
+  session *earlier = NULL;
+  pthread_mutex_lock(&v->lock);
+  for (uint32_t i = 0; i < v->n_sessions && !earlier; i++)
+    if (is_named(v->sessions[i], &r->session, uri) && v->sessions[i]->epoch < r->epoch)
+      earlier = clv_session_ref(v->sessions[i]);
+  pthread_mutex_unlock(&v->lock);
+  if (!earlier) return;
+  clv_session_close(earlier, "a newer attempt has taken its place");
+  clv_session_unref(earlier);
+}
+
+/* Epochs only rise: whoever was cut off does not come back beside the attempt that followed. */
+static clv_code check_attempt(clv_service *v, const char *uri, const clv_wire_open_request *r,
+                              bool *ret_changed, clv_err *err) {
+  CLV_TRY(clv_epochs_enter(v->epochs, uri, r->session.bytes, r->epoch, &r->config_digest,
+                           ret_changed, err));
+  end_earlier(v, uri, r);
+  return CLV_OK;
+}
+
 clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_request *r,
                           clv_wire_limits *ret_granted, clv_err *err) {
   CLV_AUTO(clv_session_unrefp) session *s = NULL;
+  bool changed;
   CLV_TRY(new_session(v, uri, r, &s, err));
+  clv_code code = check_attempt(v, uri, r, &changed, err);
   pthread_mutex_lock(&v->lock);
-  clv_code code = admit(v, s, err);
+  if (code == CLV_OK) code = admit(v, s, err);
   if (code != CLV_OK) v->refused[clv_refusal_of(code)]++;
   pthread_mutex_unlock(&v->lock);
   if (code != CLV_OK) {
@@ -233,8 +256,10 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
   }
   *ret_granted = s->granted;
   const clv_log_source source = {uri, "sessions opened", (unsigned)v->config->log.lines};
-  clv_log_limited(CLV_LOG_INFO, "audit", &source, "open session=%s identity=%s reason=\"ok\"",
-                  s->name, uri);
+  clv_log_limited(CLV_LOG_INFO, "audit", &source,
+                  "open session=%s identity=%s attempt=%llu reason=\"%s\"", s->name, uri,
+                  (unsigned long long)s->epoch,
+                  changed ? "ok, its configuration is not that of the attempt before" : "ok");
   s = NULL; /* the table's now */
   return CLV_OK;
 }

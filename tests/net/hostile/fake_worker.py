@@ -211,6 +211,7 @@ class FakeWorker:
         self.twist, self.lane0, self.attached = twist or (lambda f: [f]), lane0, attached
         self.methods, self.credit, self.held = methods, credit, 0
         self.modules, self.log = Modules(), []
+        self.heard = []  # (method or "Session", bytes) of all that came
         self.over, self.bulk = threading.Event(), queue.Queue()
         key, chain, ca = [read(os.path.join(certs, n)) for n in ("w1.key", "w1.pem", "ca.pem")]
         self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(12),
@@ -223,10 +224,14 @@ class FakeWorker:
     def service(self, details):
         name = details.method.rsplit("/", 1)[-1]
         if name == "Session":
-            return grpc.stream_stream_rpc_method_handler(self.session, pb.Frame.FromString,
-                                                         self.bytes_of)
+            return grpc.stream_stream_rpc_method_handler(
+                self.session, lambda raw: pb.Frame.FromString(self.hear(name, raw)), self.bytes_of)
         answer = self.methods.get(name, getattr(self, name, None))
-        return answer and grpc.unary_unary_rpc_method_handler(lambda r, c: self.bytes_of(answer(r)))
+        return answer and grpc.unary_unary_rpc_method_handler(lambda r, c: self.bytes_of(answer(self.hear(name, r))))
+
+    def hear(self, name, raw):
+        self.heard.append((name, raw))
+        return raw
 
     @staticmethod
     def bytes_of(message):

@@ -182,7 +182,7 @@ BIG = (DATA + "stages:\n"
        " layers: [{op: flatten}, {op: linear, out: 2048}, {op: relu}]}\n"
        "  - {name: b, at: w1, layers: [{op: linear, out: 10}]}\n"
        "loss: {kind: cross_entropy}\npipeline: {micro_batches: 8, schedule: gpipe}\n"
-       "train: {epochs: 1000, max_steps: %d, batch: 256, seed: 5,"
+       "train: {epochs: 1000, max_steps: %d, batch: 256, seed: 5eed5eed5eed5eed5eed5eed5eed5eed,"
        " optimizer: {kind: sgd, lr: 0.01}}\n"
        "log: {every: 1, json: true}\ncheckpoint: {every_steps: 10}\n")
 

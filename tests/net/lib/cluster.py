@@ -51,6 +51,9 @@ def master(*args, **kw):
     return run(MASTER, *args, **kw)
 
 
+SEED = "5eed5eed5eed5eed5eed5eed5eed5eed"  # for equal bits; 128 bits, as a secret one has
+
+
 class Worker:
     def __init__(self, cluster, name, config, env=None):
         self.name, self.config, self.log_path = name, config, os.path.join(cluster.dir, name + ".log")
@@ -148,9 +151,11 @@ class Cluster:
         self.workers[i] = Worker(self, f"w{i + 1}", self.worker_config(i), self.env)
 
     def session(self, name, body, keys=READABLE):
-        """keys: of `privacy`, besides the body's. Most tests have short seeds and the last stage at
-        a worker, and hide nothing."""
+        """A session file. keys: of `privacy`, besides the body's. Most tests have short seeds or the
+        last stage at a worker, and hide nothing. Programs, whose body has no `train`, get equal bits
+        in every run."""
         path = os.path.join(self.dir, name + ".yaml")
+        body += "" if "train:" in body else f"train: {{seed: {SEED}}}\n"
         workers = "".join(f"  w{i + 1}: {{address: \"{self.address(i)}\", identity: \"spiffe://test/w{i + 1}\"}}\n"
                           for i in range(len(self.ports)))
         with open(path, "w") as f:

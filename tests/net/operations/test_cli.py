@@ -7,7 +7,7 @@ suite = Suite()
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 DATA = "data: {format: npy, root: data, train: [train-x.npy, train-y.npy], test: [test-x.npy, test-y.npy]}\n"
 TAIL = ("loss: {kind: cross_entropy}\n"
-        "train: {epochs: 1, max_steps: 4, batch: 32, seed: 5, optimizer: {kind: sgd, lr: 0.1}}\n"
+        "train: {epochs: 1, max_steps: 4, batch: 32, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, optimizer: {kind: sgd, lr: 0.1}}\n"
         "checkpoint: {every_steps: 2}\n")
 STAGES = ("stages:\n"
           "  - {name: a, at: master, layers: [{op: conv2d, out: 4, kernel: 3}, {op: relu}]}\n"

@@ -18,7 +18,7 @@ LAYERS = ["{op: conv2d, out: 4, kernel: 3}", "{op: batchnorm}", "{op: relu}", "{
 def body(first="master", rest="w1", steps=40, loss="{kind: cross_entropy}", extra="", weights="", micro=2):
     return (DATA + f"stages:\n  - {{name: a, at: {first}, layers: [{', '.join(LAYERS[:3])}]}}\n"
             f"  - {{name: b, at: {rest}, {weights}layers: [{', '.join(LAYERS[3:])}]}}\n"
-            f"loss: {loss}\ntrain: {{epochs: 1000, max_steps: {steps}, batch: 24, seed: 5, clip_grad_norm: 1.0, "
+            f"loss: {loss}\ntrain: {{epochs: 1000, max_steps: {steps}, batch: 24, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, clip_grad_norm: 1.0, "
             f"optimizer: {{kind: adam, lr: 0.003}}}}\npipeline: {{micro_batches: {micro}}}\n" + extra)
 
 
@@ -390,7 +390,7 @@ def normed(at_b, weights=""):
     """A session whose batchnorm is in stage b."""
     return (DATA + f"stages:\n  - {{name: a, at: master, layers: [{LAYERS[0]}]}}\n"
             f"  - {{name: b, at: {at_b}, {weights}layers: [{', '.join(LAYERS[1:])}]}}\n"
-            "loss: {kind: cross_entropy}\ntrain: {epochs: 1000, max_steps: 4, batch: 24, seed: 5, "
+            "loss: {kind: cross_entropy}\ntrain: {epochs: 1000, max_steps: 4, batch: 24, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, "
             "optimizer: {kind: sgd, lr: 0.01}}\n")
 
 

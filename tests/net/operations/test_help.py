@@ -14,7 +14,7 @@ PAGES = {"cleave-master.1": [MASTER, "man"], "cleave-worker.1": [WORKER, "man"],
 BODY = ("stages:\n  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 8}, {op: relu}]}\n"
         "  - {name: b, at: w1, layers: [{op: linear, out: 10}]}\n"
         "loss: {kind: cross_entropy}\nlog: {every: 1}\n"
-        "train: {epochs: 1000, max_steps: 4, batch: 32, seed: 5, optimizer: {kind: sgd, lr: 0.1}}\n"
+        "train: {epochs: 1000, max_steps: 4, batch: 32, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, optimizer: {kind: sgd, lr: 0.1}}\n"
         "checkpoint: {every_steps: 2}\n")
 
 

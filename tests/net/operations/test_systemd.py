@@ -88,7 +88,7 @@ def sessions_in_the_status_line():
             "stages:\n  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 8}]}\n"
             "  - {name: b, at: w1, layers: [{op: linear, out: 10}]}\n"
             "loss: {kind: cross_entropy}\n"
-            "train: {epochs: 100000, batch: 32, seed: 5, optimizer: {kind: sgd, lr: 0.1}}\n"))
+            "train: {epochs: 100000, batch: 32, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, optimizer: {kind: sgd, lr: 0.1}}\n"))
         with Running([MASTER, "train", session, "--set", f"workers.w1.address=127.0.0.1:{m.port}"], cwd=cluster.dir):
             m.until(r"STATUS=port \d+: 1 session, \d+ contexts?")
             # attached by then: a session without its master's stream stays for its lease

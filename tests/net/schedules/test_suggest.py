@@ -22,7 +22,7 @@ def stages_of(layers, extra=("", "", "")):
 
 def body(stages, pipeline="micro_batches: 4", steps=12, more="", batch=24):
     return (DATA + stages + "loss: {kind: cross_entropy}\n" + more +
-            f"train: {{epochs: 100, max_steps: {steps}, batch: {batch}, seed: 5, "
+            f"train: {{epochs: 100, max_steps: {steps}, batch: {batch}, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, "
             "optimizer: {kind: adam, lr: 0.003}}\n"
             f"pipeline: {{{pipeline}}}\nlog: {{every: 100}}\ncheckpoint: {{every_steps: 4}}\n")
 

@@ -19,7 +19,7 @@ def body(places, micro, transfer="via_master", steps=STEPS, extra="", name_dir=N
     for i, (at, layers) in enumerate(zip(places, NET)):
         text += f"  - {{name: s{i}, at: {at}, transfer: {transfer}, layers: [{', '.join(layers)}]}}\n"
     return text + ("loss: {kind: cross_entropy}\n"
-                   f"train: {{epochs: 100, max_steps: {steps}, batch: 22, seed: 5, clip_grad_norm: 1.0,"
+                   f"train: {{epochs: 100, max_steps: {steps}, batch: 22, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, clip_grad_norm: 1.0,"
                    " optimizer: {kind: adam, lr: 0.003}}\n"
                    f"pipeline: {{micro_batches: {micro}}}\n"
                    "log: {every: 100}\n"

@@ -119,10 +119,13 @@ static void numbers_out_of_range(void **state) {
       "pipeline.micro_batches=4097",
       "--set pipeline.micro_batches=4097: 'pipeline.micro_batches' must be auto or a whole number "
       "from 1 to 4096, got '4097'");
-  refused_set(
-      "train.seed=18446744073709551616",
-      "--set train.seed=18446744073709551616: 'train.seed' must be a whole number from 0 to "
-      "18446744073709551615, got '18446744073709551616'");
+  refused_set("train.seed=18446744073709551616",
+              "--set train.seed=18446744073709551616: 'train.seed' must be 32 hexadecimal "
+              "digits or a whole number below 2^64, got '18446744073709551616'");
+  refused_set("train.seed=00112233445566778899aabbccddeef",
+              "--set train.seed=00112233445566778899aabbccddeef: 'train.seed' must be 32 "
+              "hexadecimal digits or a whole number below 2^64, got "
+              "'00112233445566778899aabbccddeef'");
 }
 
 static void durations_and_sizes_out_of_range(void **state) {

@@ -57,9 +57,34 @@ static void number_forms_in_files(void **state) {
     assert_true(c->train.optimizer.lr == 0.001);
     clv_session_config_free(c);
   }
-  clv_session_config *c = accepted_set("train.seed=18446744073709551615");
-  assert_true(c->train.seed == UINT64_MAX);
+}
+
+static clv_seed seed_of(const char *set) {
+  clv_session_config *c = accepted_set(set);
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_seed seed = c->train.seed;
+  clv_err err;
+  assert_int_equal(clv_session_config_write(c, &text, &err), CLV_OK);
+  assert_int_equal(strstr(text.data, "seed") != NULL, seed.given);
   clv_session_config_free(c);
+  return seed;
+}
+
+/* A number is the lower half of a seed, however it is written, and then no secret. */
+static void seeds(void **state) {
+  (void)state;
+  static const uint8_t whole[] = {0,   17,  34,  51,  68,  85,  102, 119,
+                                  136, 153, 170, 187, 204, 221, 238, 255};
+  clv_seed none = seed_of("train.batch=8"), large = seed_of("train.seed=18446744073709551615");
+  clv_seed full = seed_of("train.seed=00112233445566778899aabbccddeeff");
+  clv_seed digits = seed_of("train.seed=12345678901234567890123456789012");
+  clv_seed same = seed_of("train.seed=0000000000000000ffffffffffffffff");
+  assert_true(!none.given && !none.guessable && !none.drawn);
+  assert_true(full.given && !full.guessable);
+  assert_memory_equal(full.key.bytes, whole, sizeof whole);
+  assert_true(!digits.guessable && digits.key.bytes[0] == 0x12 && digits.key.bytes[15] == 0x12);
+  assert_true(large.guessable && same.guessable);
+  assert_memory_equal(&large.key, &same.key, sizeof large.key);
 }
 
 static void sizes_and_durations(void **state) {
@@ -493,7 +518,8 @@ static void same_stages(const clv_session_config *a, const clv_session_config *b
 
 static void same_train(const clv_train_config *a, const clv_train_config *b) {
   assert_true(a->epochs == b->epochs && a->max_steps == b->max_steps && a->batch == b->batch);
-  assert_true(a->eval_batch == b->eval_batch && a->seed == b->seed && a->shuffle == b->shuffle);
+  assert_true(a->eval_batch == b->eval_batch && memcmp(&a->seed, &b->seed, sizeof a->seed) == 0 &&
+              a->shuffle == b->shuffle);
   assert_true(a->drop_last == b->drop_last && a->clip_grad_norm == b->clip_grad_norm);
   const clv_optimizer_config *o = &a->optimizer, *p = &b->optimizer;
   assert_true(o->kind == p->kind && o->lr == p->lr && o->momentum == p->momentum);
@@ -681,6 +707,7 @@ static void names(void **state) {
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(numbers_to_the_bit),
     cmocka_unit_test(number_forms_in_files),
+    cmocka_unit_test(seeds),
     cmocka_unit_test(sizes_and_durations),
     cmocka_unit_test(words_for_numbers),
     cmocka_unit_test(defaults),

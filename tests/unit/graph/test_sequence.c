@@ -120,7 +120,7 @@ static void lstm_first_values(void **state) {
   assert_ok(clv_params_of(g, &p, err));
   assert_int_equal(p->n, 64);
   char *block = take(p->total_bytes);
-  clv_params_init(g, p, 3, block);
+  clv_params_init(g, p, block);
   for (int i = 0; i < p->n; i++) {
     const float *v = (const float *)(const void *)(block + p->list[i].offset);
     double sum = 0;
@@ -147,7 +147,7 @@ static void embedding_first_values(void **state) {
     add_embedding(g, 0, x, 300, 40);
     assert_ok(clv_params_of(g, &p, err));
     char *block = take(p->total_bytes);
-    clv_params_init(g, p, 3, block);
+    clv_params_init(g, p, block);
     double sum = 0, squares = 0, n = (double)p->list[0].n;
     for (size_t i = 0; i < p->list[0].n; i++) {
       double v = wide ? ((double *)(void *)block)[i] : (double)((float *)(void *)block)[i];

@@ -316,7 +316,11 @@ static void train_step(int head, uint64_t seed, victim *v) {
       CLV_OK);
   assert_int_equal(clv_params_of(g, &p, &err), CLV_OK);
   assert_true(p->total_bytes <= sizeof values);
-  clv_params_init(g, p, seed, values);
+  for (int i = 0; i < g->n_nodes; i++)
+    assert_int_equal(clv_key_derive("layer", &(clv_key){{0}}, (uint64_t[]){seed, (uint64_t)i},
+                                    2 * sizeof(uint64_t), &g->nodes[i].key, &err),
+                     CLV_OK);
+  clv_params_init(g, p, values);
   clv_plan_options o = {.backend = clv_backend_cpu(),
                         .dtype = CLV_F32,
                         .batch = SAMPLES,
