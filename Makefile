@@ -12,7 +12,6 @@ endif
 CLANG ?= clang
 PREFIX ?= /usr/local
 DESTDIR ?=
-CUDA ?= auto
 PYTHON ?= /usr/bin/python3
 V ?= 0
 Q := $(if $(filter 1,$(V)),,@)
@@ -73,12 +72,12 @@ LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)
 
 .PHONY: all help test demo check-layers print-layers lint format bench bench-pipeline golden fuzz \
         fuzzers fuzz-coverage parity learns mutate install uninstall clean deps deps-test manuals \
-        deps-parity sanitize soak soak-mixed schedules references faults t \
+        deps-parity sanitize soak soak-mixed attacks schedules references faults t \
         check print-commands
 all: $(BINARIES) $(LIBCLEAVE) manuals
 
 help:
-	@echo 'make demo          train Fashion-MNIST split over a master and two workers, with mutual TLS'
+	@echo 'make demo          train Fashion-MNIST in U shape over a master and two workers, with mutual TLS'
 	@echo 'make test          build and run the whole test suite (installs missing Debian packages)'
 	@echo 'make t T=NAME      any one test, with its output: a program, a script or one test in it'
 	@echo 'make check         what holds for the tree itself: layers, lint, format, links, lengths, ...'
@@ -93,6 +92,7 @@ help:
 	@echo 'make bench-pipeline  ResNet50 split and schedules, the same way (BENCH_ARGS=--quick: that it runs)'
 	@echo 'make soak          100,000 steps of a program on the C API: what grows on either side'
 	@echo 'make soak-mixed    SOAK_SECONDS (7200) of sessions of all kinds on two workers: what grows, and whether status and metrics agree'
+	@echo 'make attacks       floods of connections and of complaints beside a training run: its bits, its rate, the log'
 	@echo 'make schedules     1,000 random and 1,000 damaged schedules, and hundreds through session files'
 	@echo 'make faults        the seeds and the demo while control messages are lost, doubled and late: the same bytes'
 	@echo 'make references    10,000 random programs of references over a network that loses, doubles and reorders'
@@ -105,7 +105,7 @@ help:
 	@echo 'make check-layers  includes against the layer table'
 	@echo 'make lint format   cppcheck; clang-format, and comments broken at 100 columns'
 	@echo 'make install       to $$(DESTDIR)$$(PREFIX)'
-	@echo 'variables: BUILD=release|debug|asan|tsan CC=gcc|clang CUDA=auto|0|1 V=1'
+	@echo 'variables: BUILD=release|debug|asan|tsan CC=gcc|clang V=1'
 
 # ---- packages -----------------------------------------------------------------------------------
 DEPS := gcc make pkg-config libgrpc-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler \
@@ -189,7 +189,7 @@ $(OUT)/cleave-worker: $(call obj_of,worker) $(call libs_for,worker)
 	$(call link,$(EXPORT_ACCEPT4),$(call obj_of,worker),worker)
 
 # What the programs say of themselves: manual pages and shell completions.
-SHARED := man/man1/cleave-master.1 man/man1/cleave-worker.1 man/man5/cleave-session.yaml.5 man/man5/cleave-worker.yaml.5 \
+SHARED := man/man1/cleave-master.1 man/man1/cleave-worker.1 man/man5/cleave-session.yaml.5 man/man5/cleave-egress.policy.yaml.5 man/man5/cleave-worker.yaml.5 \
           man/man7/cleave-ops.7 cleave/ops.json \
           bash-completion/completions/cleave-master bash-completion/completions/cleave-worker \
           zsh/site-functions/_cleave-master zsh/site-functions/_cleave-worker
@@ -199,6 +199,8 @@ $(OUT)/share/man/man1/%.1: $(OUT)/%
 	$(call print_share,man)
 $(OUT)/share/man/man5/cleave-session.yaml.5: $(OUT)/cleave-master
 	$(call print_share,man cleave-session.yaml)
+$(OUT)/share/man/man5/cleave-egress.policy.yaml.5: $(OUT)/cleave-master
+	$(call print_share,man cleave-egress.policy.yaml)
 $(OUT)/share/man/man5/cleave-worker.yaml.5: $(OUT)/cleave-worker
 	$(call print_share,man cleave-worker.yaml)
 $(OUT)/share/man/man7/cleave-ops.7: $(OUT)/cleave-master
@@ -237,6 +239,7 @@ UNIT_SRCS := $(wildcard tests/unit/*/test_*.c) $(wildcard tests/ops/test_*.c)
 unit_name = $(patsubst %.c,$(OUT)/%,$(1))
 folder_of_unit = $(or $(filter %/$(1),$(FOLDERS)),$(filter $(1),$(FOLDERS)))
 UNIT_LDFLAGS_test_accept_guard := $(EXPORT_ACCEPT4)
+UNIT_LDFLAGS_test_egress_record := -Wl,--wrap=fdatasync,--wrap=clv_now_ns
 UNIT_OBJS_test_accept_guard := $(OUT)/worker/accept_guard.o
 
 # `make t T=program:test`: what picks one test of a cmocka program
@@ -411,6 +414,13 @@ soak-mixed: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(foreach p,api_faults api_kept random_programs,$(OUT)/net/$(p))
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/mixed_soak.py $(SOAK_SECONDS) $(SOAK_SEED)
 
+ATTACK_SECONDS ?= 6
+NOISE_SECONDS ?= 75
+attacks: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_connections.py $(ATTACK_SECONDS)
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_noise.py $(NOISE_SECONDS)
+
 API_SCHEDULES ?= 250
 SESSION_SCHEDULES ?= 50
 schedules: deps-test
@@ -437,7 +447,7 @@ LIBDIR := $(DESTDIR)$(PREFIX)/lib
 DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/cleave
 # Every page and the examples, in the folders that their links name.
 PAGES = $(shell find . \( -path ./build -o -path ./.git \) -prune -o -name '*.md' -printf '%P\n')
-EXAMPLES = LICENSE deploy/worker.yaml tests/seeds/example.c $(wildcard kernels/ops.def deploy/sessions/*.yaml \
+EXAMPLES = LICENSE deploy/worker.yaml deploy/egress.policy.yaml tests/seeds/example.c $(wildcard kernels/ops.def deploy/sessions/*.yaml \
            deploy/prometheus/*.yaml deploy/grafana/*.json deploy/systemd/*.conf)
 install: all
 	install -d $(BINDIR) $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1 $(DESTDIR)$(PREFIX)/lib/systemd/system

@@ -90,22 +90,25 @@ $(call layer, master/history, common/tensor common/weights master/report)
 # the gate for what is sent
 $(call layer, master/api, $(ENGINE))
 
+# the record of what left: written ahead, settled, read; the policy of whoever answers for it
+$(call layer, master/egress, common/tensor common/config common/tls)
+
 # what is known before anything runs: blueprint, placed schedules, descriptions, suggested cuts
 $(call layer, master/plan, common/tensor common/sched common/config common/weights kernels \
-  common/graph common/models master/data master/api)
+  common/graph common/models master/data master/api master/egress)
 
 # the trainer, a program on master/api: its steps, what it measures, evaluations, checkpoints
-$(call layer, master/train, $(ENGINE) master/data master/report master/api master/plan)
+$(call layer, master/train, $(ENGINE) master/data master/report master/api master/plan master/egress)
 
 # what is seen from outside: doctor, `status`, the numbers of a run for Prometheus
 $(call layer, master/watch, $(ENGINE) common/metrics common/http master/data master/report \
-  master/api master/plan master/train)
+  master/api master/plan master/egress master/train)
 
 # commands on a session file: train, eval, predict, plan, check
 $(call layer, master/run, $(ENGINE) master/data master/report master/history master/api \
-  master/plan master/train master/watch)
+  master/plan master/egress master/train master/watch)
 
-# artifacts: files of weights that workers were given
+# artifacts: files of weights that workers were given; attempts of sessions that have been there
 $(call layer, worker/store, common/tensor common/config common/weights)
 
 # sessions, methods, loading, what a worker shows of itself
@@ -113,7 +116,7 @@ $(call layer, worker/service, $(ENGINE) common/metrics worker/store)
 
 # cleave-master: its commands
 $(call program, master, $(ENGINE) master/data master/report master/history master/api \
-  master/plan master/train master/watch master/run)
+  master/plan master/egress master/train master/watch master/run)
 
 # cleave-worker: the daemon
 $(call program, worker, $(ENGINE) common/metrics common/http worker/store worker/service, \

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Train Fashion-MNIST split over a master and two workers on this machine, with mutual TLS and
-# throwaway certificates. Everything it starts it stops again, also on Ctrl-C or failure.
+# Train Fashion-MNIST in U shape, the first layers and the last at the master and the rest at two
+# workers, on this machine, with mutual TLS and throwaway certificates. Everything it starts it
+# stops again, also on Ctrl-C or failure.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 bin=$(cd "$1" && pwd)

@@ -54,9 +54,10 @@ int64_t clv_slice_start(const clv_attrs *attrs, int64_t extent, int64_t *ret_sto
 clv_code clv_check_rows(const int64_t *index, size_t n, size_t per_sample, int64_t rows,
                         clv_err *err) {
   for (size_t i = 0; i < n; i++)
-    if (index[i] < 0 || index[i] >= rows)
-      return clv_fail(err, CLV_INVALID,
-                      "row number %lld of sample %zu, place %zu, is outside 0..%lld",
-                      (long long)index[i], i / per_sample, i % per_sample, (long long)rows - 1);
+    if (index[i] < 0 || index[i] >= rows) {
+      clv_fail(err, CLV_INVALID, "row number of sample %zu, place %zu, is outside 0..%lld",
+               i / per_sample, i % per_sample, (long long)rows - 1);
+      return clv_err_element(err, "%lld", (long long)index[i]);
+    }
   return CLV_OK;
 }

@@ -90,7 +90,7 @@ int clv_axis_of(const clv_attrs *attrs, const clv_shape *in);
 int64_t clv_slice_start(const clv_attrs *attrs, int64_t extent, int64_t *ret_stop);
 
 /* Row numbers of embedding: CLV_INVALID for the first outside 0..rows-1, with its sample (of
- * per_sample numbers each) and its place there. */
+ * per_sample numbers each) and its place there; the number is the error's element. */
 clv_code clv_check_rows(const int64_t *index, size_t n, size_t per_sample, int64_t rows,
                         clv_err *err) CLV_USE_RESULT;
 

@@ -33,7 +33,8 @@ static const char *const data_files[] = {"train-images-idx3-ubyte", "train-label
                                          "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
 
 static const char session_text[] =
-    "# %s, its first layers here and the rest at a worker.\n"
+    "# %s, in U shape:\n"
+    "# the first layers and the last one are here, the rest at a worker.\n"
     "# `cleave-master init --all` in another folder writes every key with its explanation.\n"
     "version: 1\n"
     "name: first\n"
@@ -58,20 +59,16 @@ static const char session_text[] =
     "stages:\n"
     "  - name: front    # raw images go in here, and so it is at home\n"
     "    at: master\n"
-    "    layers:\n"
-    "      - {op: conv2d, out: 16, kernel: 3, pad: 1}\n"
-    "      - {op: relu}\n"
-    "      - {op: maxpool, kernel: 2}\n"
-    "  - name: rest\n"
+    "    layers: [{op: conv2d, out: 16, kernel: 3, pad: 1}, {op: relu}, {op: maxpool, kernel: 2}]\n"
+    "  - name: middle\n"
     "    at: worker-1\n"
-    "    layers:\n"
-    "      - {op: flatten}\n"
-    "      - {op: linear, out: 64}\n"
-    "      - {op: relu}\n"
-    "      - {op: linear, out: 10}\n"
+    "    layers: [{op: flatten}, {op: linear, out: 64}, {op: relu}]\n"
+    "  - name: head     # between the labels and the worker\n"
+    "    at: master\n"
+    "    layers: [{op: linear, out: 10}]\n"
     "\n"
     "loss: {kind: cross_entropy}\n"
-    "train: {epochs: 1, batch: 100, seed: 7, optimizer: {kind: adam, lr: 0.001}}\n";
+    "train: {epochs: 1, batch: 100, optimizer: {kind: adam, lr: 0.001}}\n";
 
 static const char worker_text[] =
     "# A worker on this machine, for session.yaml beside it.\n"

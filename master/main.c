@@ -33,6 +33,9 @@ static const clv_cli_command commands[] = {
      .doc = "what was trained in a folder (runs, unless given), and what became of it"},
     {.name = "log", .args = "RUN", .run = clv_cmd_log,
      .doc = "what a run printed"},
+    {.name = "egress", .args = "RUN", .run = clv_cmd_egress,
+     .doc = "what left in a run: to whom, when, how much, by which policy; one page",
+     .more = "With --html a page to print or to send, which needs nothing else."},
     {.name = "stop", .args = "RUN", .run = clv_cmd_stop,
      .doc = "end a run after a checkpoint, and say how it ended"},
     {.name = "certs init", .args = "[NAME]", .run = clv_cmd_certs_init,
@@ -54,7 +57,7 @@ static const clv_cli_command commands[] = {
 static const clv_cli_option options[] = {
     {.name = "set", .key = 's', .kind = CLV_CLI_TEXTS, .arg = "KEY=VALUE", .commands = SESSIONS ", status",
      .offset = AT(sets), .keys = keys, .doc = "override one key of the session file, as in train.batch=64"},
-    {.name = "json", .kind = CLV_CLI_FLAG, .commands = SESSIONS ", status, certs show, runs, log, stop, ops",
+    {.name = "json", .kind = CLV_CLI_FLAG, .commands = SESSIONS ", status, certs show, runs, log, egress, stop, ops",
      .offset = AT(run.json), .doc = "print results as JSON, one object a line"},
     {.name = "max-steps", .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "train",
      .offset = AT(run.max_steps), .doc = "stop when N steps are done in all"},
@@ -62,8 +65,9 @@ static const clv_cli_option options[] = {
      .doc = "go on from the newest complete checkpoint"},
     {.name = "fresh", .kind = CLV_CLI_FLAG, .commands = "train", .offset = AT(run.fresh),
      .doc = "delete the checkpoints of an earlier run first"},
-    {.name = "accept-egress", .kind = CLV_CLI_FLAG, .commands = "train",
-     .offset = AT(run.accept_egress), .doc = "with --resume: accept that other tensors leave now"},
+    {.name = "accept-egress", .kind = CLV_CLI_FLAG, .commands = "train, eval, predict",
+     .offset = AT(run.accept_egress),
+     .doc = "go on though other tensors leave now than when the run began"},
     {.name = "trace", .kind = CLV_CLI_TEXT, .arg = "FILE", .commands = "train",
      .offset = AT(run.trace), .doc = "write what each node did and when, for Perfetto"},
     {.name = "profile", .kind = CLV_CLI_FLAG, .commands = "train", .offset = AT(run.profile),
@@ -87,6 +91,8 @@ static const clv_cli_option options[] = {
      .high = 3600, .offset = AT(run.interval_s), .doc = "time between two rounds (default 1)"},
     {.name = "follow", .key = 'f', .kind = CLV_CLI_FLAG, .commands = "log", .offset = AT(follow),
      .doc = "go on until the run ends, and exit as it did"},
+    {.name = "html", .kind = CLV_CLI_FLAG, .commands = "egress", .offset = AT(html),
+     .doc = "print the page as HTML"},
     {.name = "now", .kind = CLV_CLI_FLAG, .commands = "stop", .offset = AT(now),
      .doc = "at once, without a checkpoint"},
     {.name = "dir", .kind = CLV_CLI_TEXT, .arg = "DIR", .commands = "certs init, certs issue",
@@ -112,8 +118,13 @@ static clv_code man_session(clv_bytes *out, clv_err *err) {
   return clv_config_man(CLV_CONFIG_SESSION, out, err);
 }
 
+static clv_code man_policy(clv_bytes *out, clv_err *err) {
+  return clv_config_man(CLV_CONFIG_POLICY, out, err);
+}
+
 static const clv_cli_page pages[] = {
     {.name = "cleave-session.yaml", .section = 5, .write = man_session},
+    {.name = "cleave-egress.policy.yaml", .section = 5, .write = man_policy},
     {.name = "cleave-ops", .section = 7, .write = clv_ops_man},
 };
 
@@ -132,7 +143,8 @@ int main(int argc, char **argv) {
       .pages = pages,
       .n_pages = CLV_COUNT(pages),
       .see_also =
-          "cleave\\-worker(1), cleave\\-session.yaml(5), cleave\\-worker.yaml(5), cleave\\-ops(7)",
+          "cleave\\-worker(1), cleave\\-session.yaml(5), cleave\\-worker.yaml(5), "
+          "cleave\\-egress.policy.yaml(5), cleave\\-ops(7)",
   };
   static arguments a;
   clv_keep_memory();

@@ -16,6 +16,7 @@ typedef struct arguments {
   clv_cli_list sets, links, speeds;
   clv_run_options run;
   bool follow, now;    /* log, stop */
+  bool html;           /* egress */
   bool all, make_data; /* init */
   /* certs */
   const char *dir, *uri;
@@ -45,6 +46,7 @@ int clv_cmd_status(void *args);
 int clv_cmd_runs(void *args);
 int clv_cmd_log(void *args);
 int clv_cmd_stop(void *args);
+int clv_cmd_egress(void *args);
 
 /* ops.c */
 int clv_cmd_ops(void *args);

@@ -2,6 +2,9 @@
  *
  * Commands on runs: those that are over and those that go on.
  */
+#include <stdio.h>
+
+#include "master/egress/egress.h"
 #include "master/history/history.h"
 #include "master/master_int.h"
 
@@ -22,6 +25,25 @@ int clv_cmd_log(void *args) {
   int outcome = 0;
   clv_code code = clv_history_log(a->line.words[0], a->follow, a->run.json, &outcome, &err);
   return ended(code, outcome, &err);
+}
+
+int clv_cmd_egress(void *args) {
+  const arguments *a = args;
+  CLV_AUTO(clv_freep) char *folder = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, page = {0};
+  CLV_AUTO(clv_egress_book_done) clv_egress_book book = {0};
+  clv_err err;
+  clv_egress_form form = a->html ? CLV_EGRESS_HTML : CLV_EGRESS_TEXT_FORM;
+  if (a->html && a->run.json) return clv_cli_usage(&a->line, "egress prints --html or --json");
+  if (clv_history_find(a->line.words[0], &folder, &err) != CLV_OK)
+    return ended(err.code, CLV_EXIT_OK, &err);
+  clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, folder);
+  if (path.failed) return ended(clv_fail(&err, CLV_EXHAUSTED, "out of memory"), CLV_EXIT_OK, &err);
+  clv_code code = clv_egress_read(path.data, &book, &err);
+  if (code == CLV_OK)
+    code = clv_egress_page(&book, folder, a->run.json ? CLV_EGRESS_JSON : form, &page, &err);
+  if (code == CLV_OK) fputs(page.data, stdout);
+  return ended(code, CLV_EXIT_OK, &err);
 }
 
 int clv_cmd_stop(void *args) {

@@ -8,8 +8,9 @@
  * descriptors are short it sheds: every waiting connection is accepted and closed until none is
  * left (the poller is edge-triggered, one per wake-up would not do), and gRPC hears EAGAIN. Short
  * means the table is full (then a spare descriptor is lent to the shedding) or less than an eighth
- * of it is free, so that a flood cannot keep the daemon from opening its own files either. It is
- * also where limits.connections is enforced, before TLS has cost anything.
+ * of it is free, so that a flood cannot keep the daemon from opening its own files either. Here
+ * common/tls learns too what is accepted: it holds limits.connections, before TLS has cost
+ * anything.
  *
  * -DCLV_MUTATE_ACCEPT_GUARD leaves it out, for the test that shows why it is here.
  */
@@ -21,26 +22,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "common/tls/tls.h"
 #include "worker/accept_guard_int.h"
 
 static _Atomic uint64_t sheds;
-static _Atomic uint64_t most; /* open connections */
 
-/* Held while the service counts: whoever takes the limit away may free the service then. */
-static pthread_mutex_t limit_lock = PTHREAD_MUTEX_INITIALIZER;
-static clv_service *counted; /* NULL: no limit */
-static unsigned (*count)(const clv_service *);
-
-uint64_t clv_accept_guard_sheds(void) { return sheds; }
-
-void clv_accept_guard_limit(clv_service *service, unsigned (*connections)(const clv_service *),
-                            uint64_t limit) {
-  pthread_mutex_lock(&limit_lock);
-  most = limit;
-  count = connections;
-  counted = service;
-  pthread_mutex_unlock(&limit_lock);
-}
+uint64_t clv_accept_guard_sheds(void) { return sheds + clv_tls_accepted_sheds(); }
 
 #ifndef CLV_MUTATE_ACCEPT_GUARD
 
@@ -84,21 +71,11 @@ static void shed(int listener) {
 int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len,
                    int flags) __asm__("accept4") __attribute__((visibility("default"), used));
 
-/* Counting looks at every descriptor, so it is left out while the number of this one says
- * enough. */
-static bool is_one_too_many(int fd) {
-  if ((uint64_t)fd < most) return false;
-  pthread_mutex_lock(&limit_lock);
-  bool over = counted && count(counted) > most;
-  pthread_mutex_unlock(&limit_lock);
-  return over;
-}
-
 int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len, int flags) {
   int fd;
-  while ((fd = system_accept(listener, addr, len, flags)) >= 0 && is_one_too_many(fd)) {
+  while ((fd = system_accept(listener, addr, len, flags)) >= 0) {
+    if (fd > highest_welcome() || clv_tls_accepted_next(fd)) break;
     close(fd);
-    sheds++;
   }
   if (fd >= 0 && fd <= highest_welcome()) return fd;
   if (fd < 0 && errno != EMFILE && errno != ENFILE) return -1;

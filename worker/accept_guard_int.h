@@ -5,15 +5,10 @@
 #ifndef CLEAVE_WORKER_ACCEPT_GUARD_INT_H
 #define CLEAVE_WORKER_ACCEPT_GUARD_INT_H
 
-#include "worker/service/service.h"
+#include <stdint.h>
 
-/* Times that it has turned connections away. */
+/* Times that it has turned connections away for want of descriptors or, as common/tls says, of
+ * places, or has let one go for another. */
 uint64_t clv_accept_guard_sheds(void);
-
-/* From now on at most `limit` connections to the service are open at once, as `connections` counts
- * them; one more is closed as soon as it is there. service NULL: no limit, before the service is
- * closed: WAITS until nobody counts any more. */
-void clv_accept_guard_limit(clv_service *service, unsigned (*connections)(const clv_service *),
-                            uint64_t limit);
 
 #endif

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "common/dist/dist.h"
-#include "worker/accept_guard_int.h"
+#include "worker/admission_int.h"
 #include "worker/metrics_endpoint_int.h"
 #include "worker/service/service.h"
 #include "worker/store/store.h"
@@ -64,13 +64,13 @@ static void log_facts(const clv_worker_config *c, const clv_tls_identity *id, un
   time_t end = (time_t)id->not_after;
   gmtime_r(&end, &tm);
   strftime(expiry, sizeof expiry, "%Y-%m-%d", &tm);
-  clv_log_event(CLV_LOG_INFO, "ready",
-                "version=%s listen=%s port=%u identity=%s certificate_expires=%s (%d day%s) "
-                "device=%s isa=%s sessions=%llu session_bytes=%s allow=%zu artifacts=%zu",
-                CLV_VERSION, c->listen, port, id->uri, expiry, days, CLV_S(days), c->device,
-                clv_backend_cpu()->isa(), (unsigned long long)c->limits.sessions,
-                clv_format_size(c->limits.session_bytes, memory, sizeof memory), c->n_allow,
-                c->n_artifacts);
+  clv_log_event(
+      CLV_LOG_INFO, "ready",
+      "version=%s listen=%s port=%u identity=%s certificate_expires=%s (%d day%s) "
+      "device=%s isa=%s sessions=%llu session_bytes=%s allow=%zu artifacts=%zu",
+      CLV_VERSION, c->listen, port, id->uri, expiry, days, CLV_S(days), clv_backend_cpu()->name,
+      clv_backend_cpu()->isa(), (unsigned long long)c->limits.sessions,
+      clv_format_size(c->limits.session_bytes, memory, sizeof memory), c->n_allow, c->n_artifacts);
 }
 
 static void reload(clv_service *service, const clv_worker_config *c) {
@@ -109,6 +109,7 @@ static void serve_until_stopped(clv_service *service, const clv_worker_config *c
       clv_sd_notify_ready(clv_service_port(service));
     }
     clv_service_tick(service);
+    clv_admission_report(service);
     notify_status(service);
     clv_sd_notify_alive();
   }
@@ -135,12 +136,10 @@ static int run_service(const clv_worker_config *c, const clv_tls_identity *id,
   if (clv_service_open(c, id, runtime, &service, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   clv_metrics_endpoint_show(*endpoint, service);
-  clv_accept_guard_limit(service, clv_service_connections, c->limits.connections);
   log_facts(c, id, clv_service_port(service));
   clv_sd_notify_ready(clv_service_port(service));
   serve_until_stopped(service, c);
   clv_metrics_endpoint_closep(endpoint);
-  clv_accept_guard_limit(NULL, NULL, 0);
   clv_service_close(service);
   clv_log_event(CLV_LOG_INFO, "stopped", "%s", "");
   return CLV_EXIT_OK;
@@ -164,7 +163,8 @@ static int serve(const arguments *a, bool check_only) {
   }
   catch_signals();
   if (clv_tls_floor_install(&err) != CLV_OK ||
-      clv_tls_handshakes_watch(config->limits.handshake_timeout_ms, &err) != CLV_OK)
+      clv_tls_handshakes_watch(config->limits.handshake_timeout_ms, &err) != CLV_OK ||
+      clv_admission_open(config, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   CLV_AUTO(clv_metrics_endpoint_closep) clv_metrics_endpoint *endpoint = NULL;
   if (clv_metrics_endpoint_open(config, &endpoint, &err) != CLV_OK)
@@ -173,7 +173,9 @@ static int serve(const arguments *a, bool check_only) {
   clv_rpc_runtime_options ro = {.queue_threads = 2};
   if (clv_rpc_runtime_new(&ro, &runtime, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_FAILED, &err);
-  return run_service(config, identity, runtime, &endpoint);
+  int code = run_service(config, identity, runtime, &endpoint);
+  clv_admission_close();
+  return code;
 }
 
 int clv_cmd_serve(void *args) {

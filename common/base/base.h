@@ -46,14 +46,18 @@ typedef enum clv_code {
 /* Lower-case name of a code ("not found"); "unknown" for values outside the list. */
 const char *clv_code_name(clv_code code);
 
-enum { CLV_ERR_TEXT = 480 };
+enum { CLV_ERR_TEXT = 480, CLV_ERR_PLACE = 64, CLV_ERR_ELEMENT = 32 };
 
 /* A failure, on the caller's stack. `where` is "file:line" of the code that failed; `text` quotes
- * the offending value and the limit. Never allocates, so it works when memory is gone. */
+ * the offending setting, shape or size and the limit. An element of a tensor is never in the text,
+ * which may travel: it stands in `element`, for the person whose process this is. Never allocates,
+ * so it works when memory is gone. */
 typedef struct clv_err {
   clv_code code;
   const char *where; /* static string */
   char text[CLV_ERR_TEXT];
+  char place[CLV_ERR_PLACE];     /* the op that failed: "layer 3 (embedding), forward", or "" */
+  char element[CLV_ERR_ELEMENT]; /* "987654", or "" */
 } clv_err;
 
 #define CLV_STR2(x) #x
@@ -66,6 +70,9 @@ typedef struct clv_err {
 clv_code clv_fail_at(const char *where, clv_err *err, clv_code code, const char *fmt, ...)
     CLV_PRINTF(4, 5);
 #define clv_fail(err, code, ...) clv_fail_at(CLV_HERE, (err), (code), __VA_ARGS__)
+
+/* Say which element was wrong, of an error that has just been filled. Returns its code. */
+clv_code clv_err_element(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
 
 /* Put "prefix: " before the text, for context on the way up. Returns err's code
  * (CLV_INTERNAL when err is NULL). */
@@ -150,6 +157,9 @@ clv_code clv_file_read(const char *path, size_t max_bytes, clv_bytes *ret,
 clv_code clv_file_write_durable(const char *path, const void *data, size_t len, unsigned mode,
                                 clv_err *err) CLV_USE_RESULT;
 
+/* fsync of the folder that a file is in: a name that is new there stays. */
+clv_code clv_file_sync_folder(const char *path, clv_err *err) CLV_USE_RESULT;
+
 /* Create a folder and its missing parents (mode 0755 & ~umask). */
 clv_code clv_mkdirs(const char *path, clv_err *err) CLV_USE_RESULT;
 
@@ -205,6 +215,44 @@ void clv_log(clv_log_level level, const char *fmt, ...) CLV_PRINTF(2, 3);
  * of clv_log are "log". */
 void clv_log_event(clv_log_level level, const char *event, const char *fmt, ...) CLV_PRINTF(3, 4);
 
+/* What makes a line: `who` caused it, an identity or an address, and `what` it is in a few words,
+ * static text ("denied calls"). */
+typedef struct clv_log_source {
+  const char *who, *what;
+  /* lines of its first minute; 0: ten, as in each later minute of one that goes on */
+  unsigned burst;
+} clv_log_source;
+
+/* The same for lines that a peer causes: those over the number of lines a minute are left out, and
+ * counted in a line of their own when the minute is over. `event` is static text, "log" for none.
+ * clv_log_limited_tick is to be called now and then, so that the count is told without a next line.
+ * Any thread. */
+void clv_log_limited(clv_log_level level, const char *event, const clv_log_source *source,
+                     const char *fmt, ...) CLV_PRINTF(4, 5);
+void clv_log_limited_tick(void);
+
+/* What decides about them, for a clock of any kind. One thread at a time. Zeroed but for the first
+ * two fields it is ready; left_out is told what was left out, and must not call it. */
+typedef struct clv_log_entry {
+  uint64_t hash, began_ms, left_out;
+  unsigned passed;
+  bool used, noisy;
+  clv_log_level level;
+  const char *event, *what;
+  char who[128];
+} clv_log_entry;
+
+typedef struct clv_log_limiter {
+  void (*left_out)(void *user, const clv_log_entry *entry);
+  void *user;
+  clv_log_entry entries[256];
+} clv_log_limiter;
+
+/* Whether a line of this source is to be written at now_ms, which never goes back. */
+bool clv_log_limiter_pass(clv_log_limiter *l, clv_log_level level, const char *event,
+                          const clv_log_source *source, uint64_t now_ms) CLV_USE_RESULT;
+void clv_log_limiter_tick(clv_log_limiter *l, uint64_t now_ms);
+
 /* What a program tells the person who started it, at whatever level the log is: `NAME: text`, or a
  * JSON object as above. `name` is a static string. */
 void clv_log_name(const char *name);
@@ -237,6 +285,27 @@ clv_code clv_sha256_of(const void *data, size_t len, clv_sha256 *ret, clv_err *e
 clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 void clv_sha256_hex(const clv_sha256 *digest, char hex[65]);
 bool clv_sha256_parse(const char *hex, clv_sha256 *ret); /* 64 hex digits, nothing else */
+/* 2 * n hex digits, nothing else, to n bytes; the same back, with the NUL. */
+bool clv_hex_parse(const char *hex, uint8_t *ret, size_t n);
+void clv_hex(const uint8_t *bytes, size_t n, char *ret);
+
+/* HMAC-SHA256 (RFC 2104): without the secret nobody can try what the text may be. */
+clv_code clv_hmac_sha256(const clv_sha256 *secret, const void *data, size_t len, clv_sha256 *ret,
+                         clv_err *err) CLV_USE_RESULT;
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+/* What random numbers follow from: of a session (its seed), or derived from that one way. */
+typedef struct clv_key {
+  uint8_t bytes[16];
+} clv_key;
+
+enum { CLV_KEY_OF = 64 };
+
+/* The first 16 bytes of SHA-256(domain, NUL, seed, the len <= CLV_KEY_OF bytes at `of`). Whoever
+ * has one key can compute neither the seed nor another key. */
+clv_code clv_key_derive(const char *domain, const clv_key *seed, const void *of, size_t len,
+                        clv_key *ret, clv_err *err) CLV_USE_RESULT;
 
 /* CRC32C (Castagnoli, iSCSI): crc of `data` continued from `crc` (0 to start). */
 uint32_t clv_crc32c(uint32_t crc, const void *data, size_t len);
@@ -249,11 +318,14 @@ clv_code clv_random_bytes(void *ret, size_t len, clv_err *err) CLV_USE_RESULT;
 /* Philox4x32-10 (Salmon et al., SC'11): the four words depend on key and counter alone, so the
  * same element gets the same number wherever a layer runs and in whatever order. */
 typedef struct clv_rng_key {
-  uint64_t seed;
-  uint64_t step;        /* training step, 0 for initialisation */
-  uint32_t micro_batch; /* index within the step */
-  uint32_t layer;       /* layer index in the uncut graph, shifted left 4, plus parameter slot */
+  uint64_t seed, seed_high; /* the two halves of a clv_key, or a number */
+  uint64_t step;            /* training step, 0 for initialisation */
+  uint32_t micro_batch;     /* index within the step */
+  uint32_t layer;           /* index in the uncut graph, shifted left 4, plus parameter slot */
 } clv_rng_key;
+
+/* With that key, the rest 0. */
+clv_rng_key clv_rng_key_of(const clv_key *key);
 
 /* Four 32-bit words for block `index` of the stream named by `key`. */
 void clv_rng_block(const clv_rng_key *key, uint32_t index, uint32_t ret[4]);

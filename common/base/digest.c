@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <isa-l/crc.h>
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -36,9 +37,11 @@ clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) {
   return CLV_OK;
 }
 
-void clv_sha256_hex(const clv_sha256 *digest, char hex[65]) {
-  for (int i = 0; i < 32; i++) snprintf(hex + 2 * i, 3, "%02x", digest->bytes[i]);
+void clv_hex(const uint8_t *bytes, size_t n, char *ret) {
+  for (size_t i = 0; i < n; i++) snprintf(ret + 2 * i, 3, "%02x", bytes[i]);
 }
+
+void clv_sha256_hex(const clv_sha256 *digest, char hex[65]) { clv_hex(digest->bytes, 32, hex); }
 
 static int hex_value(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -47,16 +50,45 @@ static int hex_value(char c) {
   return -1;
 }
 
-bool clv_sha256_parse(const char *hex, clv_sha256 *ret) {
-  clv_sha256 out;
-  if (strlen(hex) != 64) return false;
-  for (int i = 0; i < 32; i++) {
-    int hi = hex_value(hex[2 * i]), lo = hex_value(hex[2 * i + 1]);
-    if (hi < 0 || lo < 0) return false;
-    out.bytes[i] = (uint8_t)(hi * 16 + lo);
-  }
-  *ret = out;
+bool clv_hex_parse(const char *hex, uint8_t *ret, size_t n) {
+  if (strlen(hex) != 2 * n) return false;
+  for (size_t i = 0; i < 2 * n; i++)
+    if (hex_value(hex[i]) < 0) return false;
+  for (size_t i = 0; i < n; i++)
+    ret[i] = (uint8_t)(hex_value(hex[2 * i]) * 16 + hex_value(hex[2 * i + 1]));
   return true;
+}
+
+bool clv_sha256_parse(const char *hex, clv_sha256 *ret) {
+  return clv_hex_parse(hex, ret->bytes, sizeof ret->bytes);
+}
+
+clv_code clv_hmac_sha256(const clv_sha256 *secret, const void *data, size_t len, clv_sha256 *ret,
+                         clv_err *err) {
+  unsigned n = sizeof ret->bytes;
+  if (!HMAC(EVP_sha256(), secret->bytes, sizeof secret->bytes, data, len, ret->bytes, &n))
+    return clv_fail(err, CLV_INTERNAL, "HMAC-SHA256 is not available in libcrypto");
+  return CLV_OK;
+}
+
+clv_code clv_key_derive(const char *domain, const clv_key *seed, const void *of, size_t len,
+                        clv_key *ret, clv_err *err) {
+  uint8_t text[192];
+  size_t n = strlen(domain) + 1;
+  clv_sha256 digest;
+  if (n + sizeof *seed + len > sizeof text || len > CLV_KEY_OF)
+    return clv_fail(err, CLV_INTERNAL, "a key of %zu bytes in '%s'", len, domain);
+  memcpy(text, domain, n);
+  memcpy(text + n, seed, sizeof *seed);
+  if (len) memcpy(text + n + sizeof *seed, of, len);
+  clv_code code = clv_sha256_of(text, n + sizeof *seed + len, &digest, err);
+  explicit_bzero(text, sizeof text);
+#ifdef CLV_MUTATE_ONE_WAY
+  memcpy(digest.bytes, seed, sizeof *seed);
+#endif
+  if (code == CLV_OK) memcpy(ret->bytes, digest.bytes, sizeof ret->bytes);
+  explicit_bzero(&digest, sizeof digest);
+  return code;
 }
 
 uint32_t clv_crc32c(uint32_t crc, const void *data, size_t len) {

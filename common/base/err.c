@@ -26,7 +26,17 @@ clv_code clv_fail_at(const char *where, clv_err *err, clv_code code, const char 
   memcpy(err->text, text, sizeof text);
   err->code = code;
   err->where = where;
+  err->place[0] = err->element[0] = '\0';
   return code;
+}
+
+clv_code clv_err_element(clv_err *err, const char *fmt, ...) {
+  if (!err) return CLV_INTERNAL;
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(err->element, sizeof err->element, fmt, ap);
+  va_end(ap);
+  return err->code;
 }
 
 clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) {

@@ -65,7 +65,7 @@ static clv_code write_all(int fd, const char *path, const void *data, size_t len
   return CLV_OK;
 }
 
-static clv_code sync_folder_of(const char *path, clv_err *err) {
+clv_code clv_file_sync_folder(const char *path, clv_err *err) {
   CLV_AUTO(clv_freep) char *folder = NULL;
   CLV_TRY(clv_strdup(path, &folder, err));
   char *slash = strrchr(folder, '/');
@@ -93,7 +93,7 @@ clv_code clv_file_write_durable(const char *path, const void *data, size_t len, 
     unlink(tmp.data);
     return code;
   }
-  return sync_folder_of(path, err);
+  return clv_file_sync_folder(path, err);
 }
 
 #define CANNOT_MAKE "the folder %s cannot be made: %s"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Philox4x32-10 through Random123. The counter is (block, micro-batch, step low, step high), the
- * key mixes the seed with the layer, so that no two (layer, step, micro-batch) share a stream.
+ * key mixes the seed with the layer, so that no two (layer, step, micro-batch) share a stream. The
+ * upper half of the seed enters both: who would try keys has 128 bits before him, not 64.
  */
 #include "common/base/base.h"
 
@@ -11,12 +12,23 @@
 #include <Random123/philox.h>
 #pragma GCC diagnostic pop
 
+static uint64_t half(const uint8_t *bytes) {
+  uint64_t v = 0;
+  for (int i = 7; i >= 0; i--) v = v << 8 | bytes[i];
+  return v;
+}
+
+clv_rng_key clv_rng_key_of(const clv_key *key) {
+  return (clv_rng_key){.seed = half(key->bytes), .seed_high = half(key->bytes + 8)};
+}
+
 void clv_rng_block(const clv_rng_key *key, uint32_t index, uint32_t ret[4]) {
-  philox4x32_ctr_t ctr = {
-      {index, key->micro_batch, (uint32_t)key->step, (uint32_t)(key->step >> 32)}};
+  uint64_t step = key->step ^ key->seed_high;
+  philox4x32_ctr_t ctr = {{index, key->micro_batch, (uint32_t)step, (uint32_t)(step >> 32)}};
   philox4x32_key_t k = {{(uint32_t)key->seed, (uint32_t)(key->seed >> 32)}};
   /* The layer enters through one more round of the generator: key = philox(layer; seed). */
-  philox4x32_ctr_t layer = {{key->layer, 0x636c656bu, 0, 0}};
+  philox4x32_ctr_t layer = {
+      {key->layer, 0x636c656bu, (uint32_t)key->seed_high, (uint32_t)(key->seed_high >> 32)}};
   philox4x32_ctr_t mixed = philox4x32(layer, k);
   k.v[0] = mixed.v[0];
   k.v[1] = mixed.v[1];

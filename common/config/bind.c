@@ -93,13 +93,14 @@ static clv_code bind_number(const clv_binder *b, const slot *s, clv_err *err) {
   return read_number(s, (double *)s->at) ? CLV_OK : mismatch(b, s, err);
 }
 
-static clv_code bind_enum(const clv_binder *b, const slot *s, clv_err *err) {
+/* The index of a name among those of the row. */
+static clv_code pick_name(const clv_binder *b, const slot *s, int *ret, clv_err *err) {
   const char *const *names = s->row->names;
   size_t n = 0;
   if (!is_text(s)) return mismatch(b, s, err);
   for (; names[n]; n++) {
     if (!*names[n] || strcmp(names[n], s->node->text) != 0) continue;
-    *(int *)s->at = (int)n;
+    *ret = (int)n;
     return CLV_OK;
   }
   char shown[CLV_SHOWN_MAX], expected[256];
@@ -111,9 +112,19 @@ static clv_code bind_enum(const clv_binder *b, const slot *s, clv_err *err) {
                               clv_shown(s->node->text, shown), near);
 }
 
+static clv_code bind_enum(const clv_binder *b, const slot *s, clv_err *err) {
+  return pick_name(b, s, (int *)s->at, err);
+}
+
 static clv_code bind_text(const clv_binder *b, const slot *s, clv_err *err) {
   if (!is_text(s) || !clv_format_ok(s->row->format, s->node->text)) return mismatch(b, s, err);
   return clv_strdup(s->node->text, (char **)(void *)s->at, err);
+}
+
+static clv_code bind_seed(const clv_binder *b, const slot *s, clv_err *err) {
+  if (!is_text(s) || !clv_seed_parse(s->node->text, (clv_seed *)(void *)s->at))
+    return mismatch(b, s, err);
+  return CLV_OK;
 }
 
 static clv_code bind_path(const clv_binder *b, const slot *s, clv_err *err) {
@@ -176,13 +187,25 @@ static clv_code check_count(const clv_binder *b, const slot *s, clv_err *err) {
                               expected, n);
 }
 
+/* One of a list: a name, or a text with a form of its own. */
+static clv_code check_item(const clv_binder *b, const slot *item, clv_err *err) {
+  int index;
+  clv_row each = *item->row;
+  slot alone = *item;
+  each.kind = each.names ? CLV_ROW_ENUM : CLV_ROW_TEXT;
+  if (each.names || each.format != CLV_FORMAT_ANY) alone.row = &each;
+  if (each.names) return pick_name(b, &alone, &index, err);
+  bool ok = is_text(&alone) && clv_format_ok(each.format, alone.node->text);
+  return ok ? CLV_OK : mismatch(b, &alone, err);
+}
+
 static clv_code bind_texts(const clv_binder *b, const slot *s, clv_err *err) {
   clv_text_list *list = (clv_text_list *)(void *)s->at;
   CLV_TRY(check_count(b, s, err));
   for (size_t i = 0; i < s->node->n; i++) {
     slot item = *s;
     item.node = s->node->items[i];
-    if (!is_text(&item) || !item.node->text[0]) return mismatch(b, &item, err);
+    CLV_TRY(check_item(b, &item, err));
     CLV_TRY(clv_text_list_add(list, item.node->text, err));
   }
   return CLV_OK;
@@ -255,6 +278,7 @@ static bind_fn *const binders[CLV_ROW_KINDS] = {
     [CLV_ROW_PATH] = bind_path,       [CLV_ROW_TEXTS] = bind_texts,
     [CLV_ROW_NUMBERS] = bind_numbers, [CLV_ROW_RANGE] = bind_range,
     [CLV_ROW_LIST] = bind_entries,    [CLV_ROW_MAP] = bind_entries,
+    [CLV_ROW_SEED] = bind_seed,
 };
 
 /* ---- mappings -------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What both file kinds share.
+ * What the kinds of files share.
  */
 #include <string.h>
 
@@ -33,6 +33,7 @@ clv_code clv_config_build(const clv_schema *schema, const clv_yaml_source *sourc
 }
 
 static const clv_schema *schema_of(clv_config_kind kind) {
+  if (kind == CLV_CONFIG_POLICY) return clv_policy_schema();
   return kind == CLV_CONFIG_SESSION ? clv_session_schema() : clv_worker_schema();
 }
 
@@ -66,5 +67,10 @@ clv_code clv_session_config_write(const clv_session_config *config, clv_bytes *r
 
 clv_code clv_worker_config_write(const clv_worker_config *config, clv_bytes *ret, clv_err *err) {
   clv_schema_write(clv_worker_schema(), config, ret);
+  return check_written(ret, err);
+}
+
+clv_code clv_policy_config_write(const clv_policy_config *config, clv_bytes *ret, clv_err *err) {
+  clv_schema_write(clv_policy_schema(), config, ret);
   return check_written(ret, err);
 }

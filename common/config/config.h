@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * config: session.yaml and worker.yaml as plain structs. One schema table per file kind gives the
- * keys, types, ranges, defaults and doc sentences; it also prints the effective config, a commented
- * example and a JSON Schema.
+ * config: session.yaml, worker.yaml and egress.policy.yaml as plain structs. One schema table per
+ * file kind gives the keys, types, ranges, defaults and doc sentences; it also prints the effective
+ * config, a commented example and a JSON Schema.
  *
  * Precedence: defaults < file < environment (CLEAVE_TRAIN__BATCH=64) < sets ("train.batch=64").
  * An override's value is literal text unless it starts with [ { " or ', which make it YAML.
@@ -34,7 +34,11 @@ typedef struct clv_config_pos {
   uint32_t line, column;
 } clv_config_pos;
 
-typedef enum clv_config_kind { CLV_CONFIG_SESSION, CLV_CONFIG_WORKER } clv_config_kind;
+typedef enum clv_config_kind {
+  CLV_CONFIG_SESSION,
+  CLV_CONFIG_WORKER,
+  CLV_CONFIG_POLICY
+} clv_config_kind;
 
 /* What stands above the file. Both parts may be empty. */
 typedef struct clv_config_overrides {
@@ -168,13 +172,14 @@ typedef struct clv_stage_spec {
   char *at;   /* "master" or a worker's name */
   int worker; /* index into workers, -1 = master */
   uint64_t threads;
-  char *device;    /* "cpu", "cuda", "cuda:N", "auto" */
+  char *device;    /* "cpu", "auto" */
   size_t n_layers; /* own layers; 0 when `range` is given */
   clv_layer_spec *layers;
   clv_layer_range range;  /* layers of `model`, when it has no own ones */
   char *weights_file;     /* on the master's disk; at most one of file and artifact is set */
   char *weights_artifact; /* a name in the worker's worker.yaml */
   char *weights_sha256;   /* 64 hex digits, or NULL */
+  bool weights_secret;    /* no worker has the file */
   bool freeze;
   bool recompute;
   clv_transfer transfer; /* how its output reaches the next stage; the session's unless given */
@@ -225,11 +230,29 @@ typedef struct clv_lr_config {
   double gamma;
 } clv_lr_config;
 
+/* What random numbers follow from. given: by the file; drawn: not there, and drawn by a run, which
+ * keeps it. guessable: given, and below 128 bits: whoever has a key that was derived from it can
+ * try all such seeds, so that no layer's first values are secret. */
+typedef struct clv_seed {
+  clv_key key;
+  bool given, guessable, drawn;
+} clv_seed;
+
+/* 32 hexadecimal digits, or a decimal number below 2^64, which is guessable. */
+bool clv_seed_parse(const char *text, clv_seed *ret);
+
+/* Of a run, once it is one; zeros in a config as it was read. */
+typedef struct clv_attempt {
+  uint8_t session[16];
+  uint64_t epoch; /* 1, 2, ...; 0: this is no attempt of a run */
+  clv_sha256 config_digest;
+} clv_attempt;
+
 typedef struct clv_train_config {
   clv_config_pos pos, freeze_pos, dtype_pos;
   uint64_t epochs, max_steps; /* max_steps 0 = no limit */
   uint64_t batch, eval_batch; /* samples */
-  uint64_t seed;
+  clv_seed seed;
   clv_compute dtype;
   bool shuffle, drop_last;
   clv_optimizer_config optimizer;
@@ -241,6 +264,7 @@ typedef struct clv_train_config {
 typedef struct clv_session_config {
   char *file;              /* as given to the loader, for messages */
   clv_text_list overrides; /* those applied, for messages; clv_config_pos with line 0 points here */
+  clv_attempt attempt;     /* not of the file */
   uint64_t version;        /* 1 */
   char *name;
   clv_tls_config tls;
@@ -257,7 +281,7 @@ typedef struct clv_session_config {
     int worker; /* index into workers, -1 = master */
   } loss;
   struct {
-    bool raw_input_leaves, labels_leave;
+    bool raw_input_leaves, tokens_readable, front_known, labels_readable, labels_leave;
   } privacy;
   clv_train_config train;
   struct {
@@ -297,7 +321,8 @@ typedef struct clv_allow_spec {
   clv_role role;
   /* Quotas of this identity, over all its sessions; 0 = the worker's own limits alone. */
   uint64_t sessions, bytes, tensors, calls;
-  uint64_t weight; /* of its turns to compute, at least 1 */
+  uint64_t connections; /* 0 = limits.identity_connections */
+  uint64_t weight;      /* of its turns to compute, at least 1 */
 } clv_allow_spec;
 
 typedef struct clv_artifact_spec {
@@ -320,6 +345,7 @@ typedef struct clv_worker_config {
   clv_remote_spec *peers;
   struct {
     uint64_t sessions, tensors, session_bytes, message_bytes, concurrent_calls, connections;
+    uint64_t identity_connections;
     uint64_t credit_bytes, lease_ms, reference_lease_ms, handshake_timeout_ms, calls;
   } limits;
   char *device;
@@ -332,10 +358,32 @@ typedef struct clv_worker_config {
   struct {
     clv_log_level level;
     bool json;
+    uint64_t lines; /* of opens, closes and loads of an identity, each, in a minute */
   } log;
   uint64_t drain_timeout_ms;
   clv_metrics_config metrics;
 } clv_worker_config;
+
+/* ---- egress.policy.yaml ---------------------------------------------------------------------- */
+
+/* What may leave, by whoever answers for it. Nothing else stands above the file: no environment and
+ * no sets. */
+typedef struct clv_policy_config {
+  char *file;
+  clv_text_list overrides; /* always empty */
+  uint64_t version;        /* 1 */
+  clv_config_pos workers_pos, kinds_pos, shape_pos, dtypes_pos, bytes_pos;
+  clv_text_list workers;         /* identities, at least 1 */
+  clv_text_list kinds;           /* "activation", "gradient", "weights" */
+  clv_number_list largest_shape; /* whole numbers; the first is of samples */
+  clv_text_list dtypes;          /* "f32", ... */
+  uint64_t bytes_per_epoch;
+  struct {
+    clv_config_pos pos; /* of the section */
+    clv_config_pos labels_pos, labels_readable_pos, raw_pos, front_known_pos, tokens_pos;
+    bool labels, labels_readable, raw, front_known, tokens;
+  } allow;
+} clv_policy_config;
 
 /* ---- functions ------------------------------------------------------------------------------- */
 
@@ -355,16 +403,24 @@ clv_code clv_worker_config_parse(const char *path, const char *text, size_t len,
                                  const clv_config_overrides *over, clv_worker_config **ret_config,
                                  clv_err *err) CLV_USE_RESULT;
 
+/* A policy has no load: who may read it, and from where, is its caller's to judge. */
+clv_code clv_policy_config_parse(const char *path, const char *text, size_t len,
+                                 clv_policy_config **ret_config, clv_err *err) CLV_USE_RESULT;
+
 void clv_session_config_free(clv_session_config *config); /* NULL is fine */
 void clv_worker_config_free(clv_worker_config *config);
 void clv_session_config_freep(clv_session_config **config); /* for CLV_AUTO */
 void clv_worker_config_freep(clv_worker_config **config);
+void clv_policy_config_free(clv_policy_config *config);
+void clv_policy_config_freep(clv_policy_config **config);
 
 /* The effective config as YAML, appended to *ret: every key with its value, absolute paths, no
  * secrets (configs hold none). Loading it again gives an equal config, to the bit. */
 clv_code clv_session_config_write(const clv_session_config *config, clv_bytes *ret,
                                   clv_err *err) CLV_USE_RESULT;
 clv_code clv_worker_config_write(const clv_worker_config *config, clv_bytes *ret,
+                                 clv_err *err) CLV_USE_RESULT;
+clv_code clv_policy_config_write(const clv_policy_config *config, clv_bytes *ret,
                                  clv_err *err) CLV_USE_RESULT;
 
 /* A loadable example file: each key under its doc sentence, with its default or a sample value. */
@@ -385,6 +441,8 @@ void clv_config_keys(clv_config_kind kind, clv_bytes *ret);
 clv_code clv_session_fail_at(const clv_session_config *config, clv_config_pos pos, clv_err *err,
                              const char *fmt, ...) CLV_PRINTF(4, 5);
 clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos, clv_err *err,
+                            const char *fmt, ...) CLV_PRINTF(4, 5);
+clv_code clv_policy_fail_at(const clv_policy_config *policy, clv_config_pos pos, clv_err *err,
                             const char *fmt, ...) CLV_PRINTF(4, 5);
 
 /* Lower-case names as in the files ("cross_entropy"), for messages and records. */

@@ -168,13 +168,21 @@ static void json_words(const json *j, const clv_row *row) {
 
 static void json_row(const json *j, const clv_row *row) {
   static const char *const types[CLV_ROW_KINDS] = {
-      [CLV_ROW_SECTION] = "\"object\"",  [CLV_ROW_MAP] = "\"object\"",
-      [CLV_ROW_BOOL] = "\"boolean\"",    [CLV_ROW_INT] = "\"integer\"",
-      [CLV_ROW_NUMBER] = "\"number\"",   [CLV_ROW_SIZE] = "[\"string\",\"integer\"]",
-      [CLV_ROW_DURATION] = "\"string\"", [CLV_ROW_ENUM] = "\"string\"",
-      [CLV_ROW_TEXT] = "\"string\"",     [CLV_ROW_PATH] = "\"string\"",
-      [CLV_ROW_TEXTS] = "\"array\"",     [CLV_ROW_NUMBERS] = "\"array\"",
-      [CLV_ROW_RANGE] = "\"string\"",    [CLV_ROW_LIST] = "\"array\"",
+      [CLV_ROW_SECTION] = "\"object\"",
+      [CLV_ROW_MAP] = "\"object\"",
+      [CLV_ROW_BOOL] = "\"boolean\"",
+      [CLV_ROW_INT] = "\"integer\"",
+      [CLV_ROW_NUMBER] = "\"number\"",
+      [CLV_ROW_SIZE] = "[\"string\",\"integer\"]",
+      [CLV_ROW_DURATION] = "\"string\"",
+      [CLV_ROW_ENUM] = "\"string\"",
+      [CLV_ROW_TEXT] = "\"string\"",
+      [CLV_ROW_PATH] = "\"string\"",
+      [CLV_ROW_TEXTS] = "\"array\"",
+      [CLV_ROW_NUMBERS] = "\"array\"",
+      [CLV_ROW_RANGE] = "\"string\"",
+      [CLV_ROW_LIST] = "\"array\"",
+      [CLV_ROW_SEED] = "[\"string\",\"integer\"]",
   };
   bool yes = row->kind == CLV_ROW_TEXT && row->format == CLV_FORMAT_FOLDER;
   if (row->kind == CLV_ROW_INT && row->names)
@@ -188,11 +196,14 @@ static void json_row(const json *j, const clv_row *row) {
   if (row->kind == CLV_ROW_TEXT && clv_format_pattern(row->format))
     json_text(j, "pattern", clv_format_pattern(row->format));
   if (row->kind == CLV_ROW_RANGE) json_text(j, "pattern", "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$");
+  if (row->kind == CLV_ROW_SEED) json_text(j, "pattern", "^([0-9A-Fa-f]{32}|[0-9]{1,20})$");
   if (row->kind == CLV_ROW_TEXTS || row->kind == CLV_ROW_NUMBERS) {
     json_entry_counts(j, row);
     clv_bytes_printf(j->out, ",\"items\":{\"type\":\"%s\"",
                      row->kind == CLV_ROW_TEXTS ? "string" : "number");
     json_bounds(j, row);
+    if (row->names) json_enum(j, row);
+    if (row->format != CLV_FORMAT_ANY) json_text(j, "pattern", clv_format_pattern(row->format));
     clv_bytes_puts(j->out, "}");
   }
   if (row->kind == CLV_ROW_SECTION || row->kind == CLV_ROW_LIST || row->kind == CLV_ROW_MAP)

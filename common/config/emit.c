@@ -174,9 +174,11 @@ static bool is_given(const clv_row *row, const char *base) {
       return *(char *const *)at != NULL;
     case CLV_ROW_TEXTS:
     case CLV_ROW_NUMBERS:
-      return ((const clv_text_list *)at)->n > 0;
+      return row->required || ((const clv_text_list *)at)->n > 0;
     case CLV_ROW_RANGE:
       return ((const clv_layer_range *)at)->given;
+    case CLV_ROW_SEED:
+      return ((const clv_seed *)at)->given;
     case CLV_ROW_LIST:
     case CLV_ROW_MAP:
     case CLV_ROW_ATTRS:
@@ -191,6 +193,17 @@ static void write_range_end(clv_bytes *out, uint64_t number, const char *name) {
     clv_bytes_puts(out, name);
   else
     clv_bytes_printf(out, "%llu", (unsigned long long)number);
+}
+
+static void write_seed(clv_bytes *out, const clv_seed *seed) {
+  char hex[33];
+  uint64_t number = 0;
+  for (int i = 8; i < 16; i++) number = number << 8 | seed->key.bytes[i];
+  clv_hex(seed->key.bytes, sizeof seed->key.bytes, hex);
+  if (seed->guessable)
+    clv_bytes_printf(out, "%llu", (unsigned long long)number);
+  else
+    clv_bytes_printf(out, "\"%s\"", hex);
 }
 
 static void write_value(writer *w, const clv_row *row, const void *at) {
@@ -217,6 +230,9 @@ static void write_value(writer *w, const clv_row *row, const void *at) {
       write_range_end(w->out, range->first, range->first_name);
       clv_bytes_puts(w->out, "..");
       write_range_end(w->out, range->last, range->last_name);
+      break;
+    case CLV_ROW_SEED:
+      write_seed(w->out, at);
       break;
     default:
       write_whole(w->out, row, *(const uint64_t *)at);

@@ -57,13 +57,10 @@ static void title(const clv_schema *schema, clv_bytes *out) {
     clv_bytes_printf(out, "%c", toupper((unsigned char)*p));
   clv_bytes_printf(out, " 5 \"\" \"Cleave %s\" \"Cleave\"\n", CLV_VERSION);
   clv_bytes_printf(out, ".SH NAME\ncleave\\-%s \\- configuration of %s\n", schema->title,
-                   schema == clv_session_schema() ? "a training session" : "a worker daemon");
+                   schema->subject);
 }
 
-void clv_schema_man(const clv_schema *schema, clv_bytes *ret) {
-  title(schema, ret);
-  clv_bytes_puts(ret, ".SH DESCRIPTION\n");
-  sentence(ret, schema->doc);
+static void overriding(clv_bytes *ret) {
   clv_bytes_puts(ret, ".PP\n");
   sentence(
       ret,
@@ -76,6 +73,13 @@ void clv_schema_man(const clv_schema *schema, clv_bytes *ret) {
            "need a restart");
   clv_bytes_puts(ret, ".PP\n");
   sentence(ret, "`cleave-master init --all` writes a file with all of these keys, commented");
+}
+
+void clv_schema_man(const clv_schema *schema, clv_bytes *ret) {
+  title(schema, ret);
+  clv_bytes_puts(ret, ".SH DESCRIPTION\n");
+  sentence(ret, schema->doc);
+  if (!schema->fixed) overriding(ret);
   clv_bytes_puts(ret, ".SH KEYS\n");
   for (size_t i = 0; i < schema->n_rows; i++) key(&schema->rows[i], ret);
   clv_bytes_puts(ret, ".SH SEE ALSO\ncleave\\-master(1), cleave\\-worker(1), cleave\\-ops(7)\n");

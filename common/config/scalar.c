@@ -82,6 +82,20 @@ bool clv_text_to_duration(const char *text, uint64_t *ret) {
   return is_quantity(text) && clv_parse_duration(text, ret, NULL) == CLV_OK;
 }
 
+/* A number is the lower half; digits that leave the upper half zero are no better than a number. */
+bool clv_seed_parse(const char *text, clv_seed *ret) {
+  static const uint8_t zeros[8];
+  clv_seed seed = {.given = true};
+  uint64_t number;
+  if (clv_text_to_u64(text, &number))
+    for (int i = 0; i < 8; i++) seed.key.bytes[15 - i] = (uint8_t)(number >> 8 * i);
+  else if (!clv_hex_parse(text, seed.key.bytes, sizeof seed.key.bytes))
+    return false;
+  seed.guessable = memcmp(seed.key.bytes, zeros, sizeof zeros) == 0;
+  *ret = seed;
+  return true;
+}
+
 void clv_double_to_text(double value, char text[32]) {
   for (int digits = 15; digits <= 17; digits++) {
     snprintf(text, 32, "%.*g", digits, value);
@@ -168,10 +182,12 @@ static bool is_sha256(const char *text) {
   return clv_sha256_parse(text, &digest);
 }
 
+/* What this release can compute on; "auto" is the first. */
 static bool is_device(const char *text) {
-  uint64_t index;
-  if (strncmp(text, "cuda:", 5) == 0) return clv_text_to_u64(text + 5, &index) && index < 256;
+#ifdef CLV_MUTATE_DEVICE
   return strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0 || strcmp(text, "auto") == 0;
+#endif
+  return strcmp(text, "cpu") == 0 || strcmp(text, "auto") == 0;
 }
 
 static const struct {
@@ -202,8 +218,8 @@ static const struct {
                            .noun = "a SHA-256 of 64 hexadecimal digits",
                            .pattern = "^[0-9A-Fa-f]{64}$"},
     [CLV_FORMAT_DEVICE] = {.ok = is_device,
-                           .noun = "one of cpu, cuda, cuda:N, auto",
-                           .pattern = "^(cpu|auto|cuda(:(0|[1-9][0-9]{0,2}))?)$"},
+                           .noun = "cpu, or auto, which is cpu (there is no other device)",
+                           .pattern = "^(cpu|auto)$"},
     [CLV_FORMAT_FOLDER] = {.ok = is_any, .noun = "a folder, true or false"},
 };
 
@@ -285,6 +301,7 @@ void clv_row_expects(const clv_row *row, char *buf, size_t len) {
       [CLV_ROW_MAP] = "a mapping of names",
       [CLV_ROW_BOOL] = "true or false",
       [CLV_ROW_PATH] = "a path",
+      [CLV_ROW_SEED] = "32 hexadecimal digits or a whole number below 2^64",
       [CLV_ROW_RANGE] = "a list of layers or a range such as 0..3 or conv1..layer2",
       [CLV_ROW_ATTRS] = "a number, a text, true, false or a list of whole numbers",
   };

@@ -28,6 +28,7 @@ typedef enum clv_row_kind {
   CLV_ROW_RANGE,    /* clv_layer_range */
   CLV_ROW_LIST,     /* pointer to entries, their number at `count` */
   CLV_ROW_MAP,      /* the same, named */
+  CLV_ROW_SEED,     /* clv_seed */
   CLV_ROW_ATTRS,    /* clv_attr_spec *, their number at `count` */
   CLV_ROW_KINDS
 } clv_row_kind;
@@ -51,15 +52,15 @@ typedef struct clv_row {
   bool required;          /* in its mapping, when that is given */
   bool commented;         /* the example shows it commented out, with all below it */
   bool shown;             /* the example gives it, although it may be left out */
-  clv_text_format format; /* TEXT, and the names of MAP entries */
+  clv_text_format format; /* TEXT, each of TEXTS, and the names of MAP entries */
   size_t offset, count;   /* of the value, and of its number of entries */
   size_t pos;             /* of a clv_config_pos for the value's place, 0 = not kept */
   size_t entry_bytes;     /* LIST, MAP */
   uint64_t min, max;      /* INT, SIZE, DURATION; number of entries of lists */
   double low, high;       /* NUMBER, each of NUMBERS */
   bool above;             /* NUMBER, NUMBERS: `low` itself is excluded */
-  /* ENUM, NULL-terminated; "" = not given. INT: words that may stand for a number; the one at i is
-   * stored as -i, modulo 2^64, and min is at least 1. */
+  /* ENUM, NULL-terminated; "" = not given. TEXTS: what each may be. INT: words that may stand for a
+   * number; the one at i is stored as -i, modulo 2^64, and min is at least 1. */
   const char *const *names;
   const char *initial; /* the default as written in a file; NULL = 0, NULL, empty */
   /* For the example, where there is no default. LIST: its entries as lines, each key being
@@ -72,10 +73,13 @@ typedef struct clv_schema {
   const clv_row *rows;
   size_t n_rows;
   const char *title, *doc;
+  const char *subject; /* "a training session" */
+  bool fixed;          /* nothing stands above the file */
 } clv_schema;
 
 const clv_schema *clv_session_schema(void);
 const clv_schema *clv_worker_schema(void);
+const clv_schema *clv_policy_schema(void);
 
 /* ---- walking --------------------------------------------------------------------------------- */
 

@@ -80,11 +80,29 @@ static clv_code check_weights(const clv_session_config *c, const clv_stage_spec 
   if (s->weights_sha256 && !s->weights_file && !s->weights_artifact)
     return fail_at(c, s->weights_pos, err,
                    "stage '%s' gives a sha256, but neither file nor artifact", s->name);
+  if (s->weights_secret && !s->weights_file)
+    return fail_at(c, s->weights_pos, err,
+                   "stage '%s' says secret: true of no file: it belongs to weights.file", s->name);
   if (s->weights_artifact && s->worker < 0)
     return fail_at(c, s->weights_pos, err,
                    "stage '%s' is at master, which has no artifacts: use "
                    "weights.file",
                    s->name);
+  return CLV_OK;
+}
+
+/* A file is secret or it is not. */
+static clv_code check_secret(const clv_session_config *c, size_t i, clv_err *err) {
+  const clv_stage_spec *s = &c->stages[i];
+  for (size_t j = 0; s->weights_file && j < i; j++) {
+    const clv_stage_spec *other = &c->stages[j];
+    if (!other->weights_file || strcmp(other->weights_file, s->weights_file) != 0) continue;
+    if (other->weights_secret != s->weights_secret)
+      return fail_at(c, s->weights_pos, err,
+                     "stages '%s' and '%s' take their weights from one file, and only one of them "
+                     "says secret: true",
+                     other->name, s->name);
+  }
   return CLV_OK;
 }
 
@@ -99,6 +117,7 @@ static clv_code check_stage(clv_session_config *c, size_t i, clv_err *err) {
       return fail_at(c, s->pos, err, "two stages are called '%s'", s->name);
   if (!s->transfer_pos.line && !s->transfer_pos.column) s->transfer = c->transfer;
   CLV_TRY(check_weights(c, s, err));
+  CLV_TRY(check_secret(c, i, err));
   if (s->worker < 0) return CLV_OK;
   if (i == 0 && !c->privacy.raw_input_leaves)
     return fail_at(

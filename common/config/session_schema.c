@@ -156,10 +156,14 @@ static const clv_row rows[] = {
      .sample = "  - name: front\n"
                "    at: master\n"
                "    layers: [{op: flatten}, {op: linear, out: 128}, {op: relu}]\n"
-               "  - name: tail\n"
+               "  - name: middle\n"
                "    at: worker-1\n"
+               "    layers: [{op: linear, out: 64}, {op: relu}]\n"
+               "  - name: head\n"
+               "    at: master\n"
                "    layers: [{op: linear, out: 10}]\n",
-     .doc = "What runs where, in the order of the model."},
+     .doc = "What runs where, in the order of the model. In U shape the first and last layers are at "
+            "master."},
     {.path = "stages[].name", .kind = CLV_ROW_TEXT, .offset = STAGE(name),
      .format = CLV_FORMAT_NAME, .required = true, .sample = "front",
      .doc = "Name of the stage, used once."},
@@ -180,7 +184,7 @@ static const clv_row rows[] = {
     LAYER_ROWS("stages[].layers"),
     {.path = "stages[].weights", .kind = CLV_ROW_SECTION, .pos = STAGE(weights_pos),
      .commented = true,
-     .doc = "Initial weights; from train.seed unless given."},
+     .doc = "Initial weights; from the seed unless given."},
     {.path = "stages[].weights.file", .kind = CLV_ROW_PATH, .offset = STAGE(weights_file),
      .sample = "front.safetensors", .doc = "A safetensors file on the master, which pushes it."},
     {.path = "stages[].weights.artifact", .kind = CLV_ROW_TEXT, .offset = STAGE(weights_artifact),
@@ -190,6 +194,10 @@ static const clv_row rows[] = {
      .format = CLV_FORMAT_SHA256,
      .sample = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
      .doc = "What the file must hash to."},
+    {.path = "stages[].weights.secret", .kind = CLV_ROW_BOOL, .offset = STAGE(weights_secret),
+     .initial = "false",
+     .doc = "No worker has this file: its layers count as secret (see privacy). A worker that offers "
+            "it as an artifact is refused."},
     {.path = "stages[].recompute", .kind = CLV_ROW_BOOL, .offset = STAGE(recompute),
      .initial = "false",
      .doc = "Keep inputs alone for backward and run forward again: less memory, more time."},
@@ -208,10 +216,23 @@ static const clv_row rows[] = {
      .doc = "Who computes it; a worker only with privacy.labels_leave: true."},
 
     {.path = "privacy", .kind = CLV_ROW_SECTION,
-     .doc = "What may leave the master besides activations and gradients of cuts."},
+     .doc = "What may leave the master besides activations and gradients of cuts that a layer with "
+            "secret first values has mixed; plan prints what is true of a session."},
     {.path = "privacy.raw_input_leaves", .kind = CLV_ROW_BOOL,
      .offset = AT(privacy.raw_input_leaves), .initial = "false",
-     .doc = "Allow the first stage, and so the records themselves, on a worker."},
+     .doc = "Allow the first stage, and so the records themselves, on a worker, or behind layers that "
+            "mix nothing."},
+    {.path = "privacy.tokens_readable", .kind = CLV_ROW_BOOL,
+     .offset = AT(privacy.tokens_readable), .initial = "false",
+     .doc = "Allow embeddings to leave, one vector per token, which can be told apart."},
+    {.path = "privacy.front_known", .kind = CLV_ROW_BOOL, .offset = AT(privacy.front_known),
+     .initial = "false",
+     .doc = "Allow records to be mixed only by layers whose weights a worker can know, such as a "
+            "public front."},
+    {.path = "privacy.labels_readable", .kind = CLV_ROW_BOOL,
+     .offset = AT(privacy.labels_readable), .initial = "false",
+     .doc = "Allow a worker to be sent gradients that labels can be read from, such as those of the "
+            "last stage's outputs."},
     {.path = "privacy.labels_leave", .kind = CLV_ROW_BOOL, .offset = AT(privacy.labels_leave),
      .initial = "false", .doc = "Allow the loss, and so the labels, on a worker."},
 
@@ -225,8 +246,12 @@ static const clv_row rows[] = {
      .max = 1048576, .required = true, .sample = "128", .doc = "Records per step."},
     {.path = "train.eval_batch", .kind = CLV_ROW_INT, .offset = AT(train.eval_batch), .min = 1,
      .max = 1048576, .sample = "128", .doc = "Records per evaluation step; as batch unless given."},
-    {.path = "train.seed", .kind = CLV_ROW_INT, .offset = AT(train.seed), .max = UINT64_MAX,
-     .initial = "0", .doc = "Seed of initial weights, shuffling and dropout."},
+    {.path = "train.seed", .kind = CLV_ROW_SEED, .offset = AT(train.seed), .commented = true,
+     .sample = "00112233445566778899aabbccddeeff",
+     .doc = "For equal bits in every run: 32 hexadecimal digits that nobody else knows. Weights, "
+            "dropout, shuffling and splits follow from it; a worker gets keys of its own layers. A "
+            "number below 2^64 can be guessed from these, and every layer then counts as known. "
+            "Without it a run draws 128 bits and keeps them in its folder."},
     {.path = "train.dtype", .kind = CLV_ROW_ENUM, .offset = AT(train.dtype),
      .pos = AT(train.dtype_pos), .names = compute_names, .initial = "f32",
      .doc = "What convolutions compute in, on every stage: bf16 is faster where the processor has "
@@ -349,6 +374,7 @@ const clv_schema *clv_session_schema(void) {
       .rows = rows,
       .n_rows = CLV_COUNT(rows),
       .title = "session.yaml",
+      .subject = "a training session",
       .doc =
           "One training session: data, model, who runs which part, and how it is trained. Paths "
           "start at the folder of this file. Every key can be overridden, as in "

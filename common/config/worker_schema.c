@@ -56,6 +56,9 @@ static const clv_row rows[] = {
      .initial = "0",
      .doc = "Calls of modules that may wait or run in its sessions together; 0 is limits.calls for "
             "each."},
+    {.path = "allow[].connections", .kind = CLV_ROW_INT, .offset = ALLOW(connections), .max = 65535,
+     .initial = "0",
+     .doc = "Connections it may have open; 0 is limits.identity_connections."},
     {.path = "allow[].weight", .kind = CLV_ROW_INT, .offset = ALLOW(weight), .min = 1,
      .max = 1000, .initial = "1",
      .doc = "Its share of the cores while others compute too: twice the weight, twice the time."},
@@ -92,7 +95,11 @@ static const clv_row rows[] = {
      .doc = "Requests and streams of an identity at work at the same time."},
     {.path = "limits.connections", .kind = CLV_ROW_INT, .offset = AT(limits.connections), .min = 1,
      .max = 65535, .initial = "256",
-     .doc = "Open connections of all callers together; a session has about six."},
+     .doc = "Open connections of all callers together, an eighth of them for handshakes alone; a "
+            "session has about six."},
+    {.path = "limits.identity_connections", .kind = CLV_ROW_INT,
+     .offset = AT(limits.identity_connections), .min = 1, .max = 65535, .initial = "64",
+     .doc = "Open connections of an identity; one more fails its handshake."},
     {.path = "limits.credit", .kind = CLV_ROW_SIZE, .offset = AT(limits.credit_bytes),
      .min = 65536, .max = 1ull << 40, .initial = "64MiB",
      .doc = "Bytes that a session's stream may have on its way to this worker."},
@@ -128,12 +135,16 @@ static const clv_row rows[] = {
      .doc = "What the file must hash to."},
 
     {.path = "state_dir", .kind = CLV_ROW_PATH, .offset = AT(state_dir),
-     .sample = "/var/lib/cleave-worker", .doc = "Folder for what must outlive the process."},
+     .sample = "/var/lib/cleave-worker", .doc = "Folder for what outlives the process: which attempts of sessions have been here."},
     {.path = "log", .kind = CLV_ROW_SECTION, .doc = "Log lines on standard error."},
     {.path = "log.level", .kind = CLV_ROW_ENUM, .offset = AT(log.level), .names = level_names,
      .initial = "info", .doc = "Least important lines that are still written."},
     {.path = "log.json", .kind = CLV_ROW_BOOL, .offset = AT(log.json), .initial = "false",
      .doc = "Write JSON objects, one a line; --log-format is stronger."},
+    {.path = "log.lines", .kind = CLV_ROW_INT, .offset = AT(log.lines), .min = 10, .max = 1000000,
+     .initial = "40",
+     .doc = "Lines a minute for an identity's opens, closes and loads, each; the rest is counted, and "
+            "who goes over has ten in the next minute."},
     {.path = "drain_timeout", .kind = CLV_ROW_DURATION, .offset = AT(drain_timeout_ms),
      .max = DAY_MS, .initial = "30s",
      .doc = "On SIGTERM, time for running sessions to finish."},
@@ -152,6 +163,7 @@ const clv_schema *clv_worker_schema(void) {
       .rows = rows,
       .n_rows = CLV_COUNT(rows),
       .title = "worker.yaml",
+      .subject = "a worker daemon",
       .doc =
           "One worker daemon: where it listens, who may call, and what they may use. Paths start "
           "at the folder of this file. Every key can be overridden, as in CLEAVE_LOG__LEVEL=debug "

@@ -38,7 +38,19 @@ shared_err *clv_shared_err_of(clv_contexts *e, const clv_err *why, const char *h
   c->code = why->code;
   memcpy(c->text, text.failure.text, sizeof c->text);
   memcpy(c->hop, text.failure.hop, sizeof c->hop);
+  memcpy(c->element, why->element, sizeof c->element);
   return c;
+}
+
+shared_err *clv_shared_err_at(clv_contexts *e, const clv_err *why, uint32_t module) {
+  char hop[CLV_WIRE_NAME + 1];
+  snprintf(hop, sizeof hop, "module %u%s%s", module, why->place[0] ? ", " : "", why->place);
+  return clv_shared_err_of(e, why, hop);
+}
+
+void clv_shared_err_put(const shared_err *why, clv_frame *f) {
+  clv_frame_set_failure(f, why->code, why->text, why->hop);
+  memcpy(f->failure.element, why->element, sizeof f->failure.element);
 }
 
 shared_err *clv_shared_err_ref(shared_err *c) {
@@ -324,7 +336,7 @@ static void send_abort(clv_contexts *e, const context *c) {
   clv_err ignored;
   if (clv_context_packet(e, CLV_ABORT, c, ++*e->env.next_message, 0, &p, &ignored) != CLV_OK)
     return;
-  clv_frame_set_failure(&p->frame, c->failed->code, c->failed->text, c->failed->hop);
+  clv_shared_err_put(c->failed, &p->frame);
   e->env.emit(e->env.user, p);
 }
 
@@ -339,9 +351,7 @@ void clv_context_fail(clv_contexts *e, context *c, shared_err *why) {
 }
 
 void clv_context_fail_at(clv_contexts *e, context *c, const clv_err *why, uint32_t module) {
-  char hop[32];
-  snprintf(hop, sizeof hop, "module %u", module);
-  clv_context_fail(e, c, clv_shared_err_of(e, why, hop));
+  clv_context_fail(e, c, clv_shared_err_at(e, why, module));
 }
 
 /* ---- frames ---------------------------------------------------------------------------------- */

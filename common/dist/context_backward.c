@@ -334,7 +334,6 @@ static clv_code add_vote(clv_contexts *e, const context *ctx, clv_packet *p, clv
   CLV_TRY(sum_squares(e, ctx, &sums, &total, err));
   p->frame.has_vote = true;
   p->frame.vote.finite = isfinite(total);
-  p->frame.vote.grad_sq = isfinite(total) ? total : 0;
   if (sums) clv_packet_add(p, sums);
   return CLV_OK;
 }

@@ -88,7 +88,7 @@ clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) {
                               &c->plan, err));
   CLV_TRY(clv_module_call_get(m, c->plan, &c->state, err));
   for (uint32_t i = 0; i < c->n_in; i++) in[i] = c->in[i]->data;
-  clv_rng_key key = {.seed = m->o.seed, .step = c->step, .micro_batch = c->micro_batch};
+  clv_rng_key key = {.step = c->step, .micro_batch = c->micro_batch};
   c->version = c->weights ? c->weights->version : m->version;
   uint64_t begin = clv_now_ns();
   lend_buffers(c);
@@ -144,9 +144,7 @@ static clv_code finish_call(clv_contexts *e, call *c, clv_err *err) {
   clv_err why;
   c->failed = NULL;
   if (!failed && run_call(e, c, &out, &why) != CLV_OK) {
-    char hop[32];
-    snprintf(hop, sizeof hop, "module %u", c->module);
-    failed = clv_shared_err_of(e, &why, hop);
+    failed = clv_shared_err_at(e, &why, c->module);
     out = clv_tensor_unref(out);
   }
   if (failed) {
@@ -175,9 +173,7 @@ clv_code clv_call_run_next(clv_contexts *e, clv_err *err) {
 /* ---- CALL ------------------------------------------------------------------------------------ */
 
 static void refuse_call(clv_contexts *e, call *c, const clv_err *why) {
-  char hop[32];
-  snprintf(hop, sizeof hop, "module %u", c->module);
-  if (!c->failed) c->failed = clv_shared_err_of(e, why, hop);
+  if (!c->failed) c->failed = clv_shared_err_at(e, why, c->module);
   clv_turn_leave(e, c);
 }
 

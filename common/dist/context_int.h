@@ -36,7 +36,7 @@ enum {
 typedef struct shared_err {
   uint32_t refs;
   clv_code code;
-  char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
+  char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1], element[CLV_ERR_ELEMENT];
 } shared_err;
 
 typedef struct call call;
@@ -334,6 +334,9 @@ shared_err *clv_shared_err_ref(shared_err *c);
 extern const shared_err clv_shared_err_ended; /* of what a context that ends still owes */
 /* A record of *why; when there is no memory for one, a static reason that says so. */
 shared_err *clv_shared_err_of(clv_contexts *e, const clv_err *why, const char *hop);
+shared_err *clv_shared_err_at(clv_contexts *e, const clv_err *why,
+                              uint32_t module); /* and its op */
+void clv_shared_err_put(const shared_err *why, clv_frame *f);
 clv_code clv_name_index(clv_contexts *e, const char *name, uint32_t *ret, clv_err *err);
 
 /* The first failure of a context goes to the master; its backward pass ends. */

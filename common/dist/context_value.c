@@ -5,6 +5,7 @@
 #include "common/dist/context_int.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static clv_code send_value(clv_contexts *e, const value *v, uint32_t name, clv_err *err) {
   clv_packet *p;
@@ -13,7 +14,7 @@ static clv_code send_value(clv_contexts *e, const value *v, uint32_t name, clv_e
     clv_packet_add(p, v->tensor);
   } else {
     p->frame.has_failure = true;
-    clv_frame_set_failure(&p->frame, v->failed->code, v->failed->text, v->failed->hop);
+    clv_shared_err_put(v->failed, &p->frame);
   }
   clv_context_note_packet(e, v->ctx, CLV_TRACE_VALUE_OUT, p, clv_now_ns());
   e->env.emit(e->env.user, p);
@@ -115,6 +116,7 @@ clv_code clv_on_value(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err
   if (f->has_failure) {
     clv_err why = {.code = f->failure.code};
     snprintf(why.text, sizeof why.text, "%s", f->failure.text);
+    memcpy(why.element, f->failure.element, sizeof why.element); /* empty from another process */
     failed = clv_shared_err_of(e, &why, f->failure.hop);
   }
   CLV_TRY(clv_value_settle(e, v, f->n_tensors ? p->tensor[0] : NULL, failed, err));

@@ -262,9 +262,10 @@ typedef struct clv_link_events {
   /* A whole packet with all its tensors, checksums verified; the receiver takes it. Queue
    * thread. */
   void (*on_packet)(void *user, clv_link *link, clv_packet *packet);
-  /* Optional: asked before any packet with tensors leaves; a refusal is what clv_link_send returns.
-   * The one place where tensors leave a process: the master's egress table is enforced here. */
-  clv_code (*may_send)(void *user, clv_link *link, const clv_packet *packet, clv_err *err);
+  /* Optional: asked before any packet with tensors or a failure leaves, and may change the failure;
+   * a refusal is what clv_link_send returns. The one place where tensors and texts leave a process:
+   * the master's egress table is enforced here. */
+  clv_code (*may_send)(void *user, clv_link *link, clv_packet *packet, clv_err *err);
   /* Once, when the control lane or any bulk lane has ended, or a message was malformed. */
   void (*on_closed)(void *user, clv_link *link, clv_code code, const char *text);
 } clv_link_events;
@@ -343,12 +344,14 @@ typedef struct clv_module_message {
   uint32_t (*inputs)[CLV_MAX_IN];
   clv_wire_attr (*attrs)[CLV_WIRE_ATTRS];
   clv_attr_value (*values)[CLV_WIRE_ATTRS];
+  clv_key *keys;
   uint32_t output;
   clv_wire_spec specs[CLV_MAX_INPUTS];
   uint32_t n_specs;
 } clv_module_message;
 
-/* Fills q->graph and q->inputs with views into *m, which is released whatever is returned. */
+/* Fills q->graph, q->keys and q->inputs with views into *m, which is released whatever is
+ * returned. */
 clv_code clv_module_message_make(const clv_graph *graph, clv_module_message *m,
                                  clv_wire_load_request *q, clv_err *err) CLV_USE_RESULT;
 void clv_module_message_done(clv_module_message *m);
@@ -378,8 +381,7 @@ typedef struct clv_module_options {
   uint32_t n_groups;              /* up to CLV_WIRE_GROUPS */
   bool hold_rest;                 /* nobody is in group 0: those parameters are not stepped */
   bool learns;                    /* false: no optimiser */
-  bool final; /* steps are not taken back: no copy of what they change is kept */
-  uint64_t seed;
+  bool final;                /* steps are not taken back: no copy of what they change is kept */
   uint32_t in_flight;        /* calls between forward and backward that memory is made ready for */
   const char *const *frozen; /* exact parameter names */
   uint32_t n_frozen;
@@ -389,7 +391,8 @@ typedef struct clv_module_options {
 
 typedef struct clv_module clv_module;
 
-/* Parameters are initialised from the seed. The lists are not kept. CLV_NOT_FOUND, CLV_INVALID,
+/* Parameters are initialised from the keys of the graph's nodes. The lists are not kept.
+ * CLV_NOT_FOUND, CLV_INVALID,
  * CLV_EXISTS: a group names a parameter that does not exist, does not learn, is in two groups. */
 clv_code clv_module_new(const clv_module_options *options, clv_module **ret,
                         clv_err *err) CLV_USE_RESULT;

@@ -32,6 +32,7 @@ void clv_pool_discharge(clv_pool *p, size_t bytes);
 void clv_module_bind(clv_module *m, clv_pool *pool);
 
 uint32_t clv_module_index(const clv_module *m);
+const char *clv_module_device(const clv_module *m); /* that computes it, "cpu" */
 
 /* Pool tensors for the most that a step can hold at once: an activation and a gradient of each
  * micro-batch on either side of the module. */

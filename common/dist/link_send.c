@@ -174,7 +174,7 @@ static clv_code refuse(const clv_link *l, clv_packet *p, bool closed, clv_err *e
 
 clv_code clv_link_send(clv_link *l, clv_packet *p, clv_err *err) {
   uint64_t bytes = tensor_bytes(p);
-  if (p->frame.n_tensors && l->events.may_send) {
+  if (l->events.may_send && (p->frame.n_tensors || clv_frame_fails(&p->frame))) {
     clv_code code = l->events.may_send(l->events.user, l, p, err);
     if (code != CLV_OK) {
       clv_packet_free(p);

@@ -107,7 +107,7 @@ static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err 
   CLV_TRY(take_block(m, m->params->total_bytes, &m->block, err));
   CLV_TRY(take_block(m, clv_module_buffer_bytes(m), &m->shadow, err));
   CLV_TRY(make_optimizer(m, o, err));
-  clv_params_init(m->graph, m->params, o->seed, m->block);
+  clv_params_init(m->graph, m->params, m->block);
   m->version = 1;
   return CLV_OK;
 }
@@ -168,6 +168,7 @@ void clv_module_count(const clv_module *m, clv_module_counts *ret) {
 }
 
 uint32_t clv_module_index(const clv_module *m) { return m->o.index; }
+const char *clv_module_device(const clv_module *m) { return m->o.backend->name; }
 const clv_graph *clv_module_graph(const clv_module *m) { return m->graph; }
 const clv_params *clv_module_params(const clv_module *m) { return m->params; }
 size_t clv_module_bytes(const clv_module *m) { return m->bytes; }

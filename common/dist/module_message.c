@@ -11,6 +11,7 @@ void clv_module_message_done(clv_module_message *m) {
   free(m->inputs);
   free(m->attrs);
   free(m->values);
+  free(m->keys);
 }
 
 static void add_node(const clv_graph *g, int i, clv_module_message *m) {
@@ -22,6 +23,7 @@ static void add_node(const clv_graph *g, int i, clv_module_message *m) {
     clv_attr_value *v = &m->values[i][k];
     m->attrs[i][k] = (clv_wire_attr){(uint32_t)v->key, (uint32_t)v->n_ints, v->ints, v->number};
   }
+  m->keys[i] = n->key;
   m->nodes[i] = (clv_wire_node){.op = (uint32_t)n->op,
                                 .layer = n->layer,
                                 .n_inputs = (uint32_t)n->n_in,
@@ -41,8 +43,10 @@ clv_code clv_module_message_make(const clv_graph *g, clv_module_message *m,
   CLV_TRY(clv_alloc(n, sizeof *m->inputs, &m->inputs, err));
   CLV_TRY(clv_alloc(n, sizeof *m->attrs, &m->attrs, err));
   CLV_TRY(clv_alloc(n, sizeof *m->values, &m->values, err));
+  CLV_TRY(clv_alloc(n, sizeof *m->keys, &m->keys, err));
   for (int i = 0; i < g->n_nodes; i++) add_node(g, i, m);
   q->graph = (clv_wire_graph){(uint32_t)n, 1, m->nodes, &m->output};
+  q->keys = m->keys;
   q->inputs = m->specs;
   q->n_inputs = m->n_specs;
   return CLV_OK;

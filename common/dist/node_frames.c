@@ -32,8 +32,7 @@ clv_link *clv_node_link_to(clv_session_node *n, const char *name) {
 /* For whoever asks how this session does. A value's failure is told at every place it reaches; only
  * where it goes to the master it is one more. */
 static void note_failure(clv_session_node *n, const clv_frame *f) {
-  bool failure = f->kind == CLV_ERROR || f->kind == CLV_ABORT || f->has_failure;
-  if (!failure) return;
+  if (!clv_frame_fails(f)) return;
   pthread_mutex_lock(&n->lock);
   n->failure.count++;
   n->failure.at_ns = clv_now_ns();
@@ -73,6 +72,7 @@ static void tell(clv_session_node *n, clv_frame_kind kind, const clv_err *why, c
   p->frame.module = c->module;
   p->frame.reply_to = c->message;
   clv_frame_set_failure(&p->frame, why->code, why->text, hop);
+  memcpy(p->frame.failure.element, why->element, sizeof why->element);
   clv_node_to_driver(n, p);
 }
 
@@ -163,6 +163,7 @@ static clv_code on_state_get(clv_session_node *n, clv_packet *p, clv_err *err) {
     memcpy(t->data, item.data, item.bytes); /* the state may change before the bytes have left */
     clv_frame state = {.state = {.what = what, .index = i, .count = count}};
     snprintf(state.state.name, sizeof state.state.name, "%s", item.name);
+    snprintf(state.state.device, sizeof state.state.device, "%s", clv_module_device(m));
     CLV_TRY(answer(n, &p->frame, CLV_STATE_ITEM, t, &state, err));
   }
   clv_frame done = {.state = {.what = what, .count = count}};

@@ -56,7 +56,8 @@ typedef struct clv_node {
   clv_op op;
   clv_attrs attrs;
   char name[CLV_NAME_MAX];
-  uint32_t layer; /* index in the uncut graph; keys initialisation and dropout */
+  uint32_t layer; /* index in the uncut graph */
+  clv_key key;    /* of initialisation and dropout; zero until its owner sets it */
   int n_in;
   int in[CLV_MAX_IN];
   /* filled by inference */
@@ -127,9 +128,9 @@ const clv_param *clv_params_find(const clv_params *p, const char *name); /* or N
  * +-1/sqrt(fan_in) (kaiming_uniform with a = sqrt(5)); lstm uniform in +-1/sqrt(hidden size);
  * embedding normal with mean 0 and deviation 1; a conv2d with kaiming_normal its weight normal with
  * deviation sqrt(2 / fan_out); batchnorm and layernorm 1, 0, running 0 and 1,
- * count 0; wait 1. Numbers from Philox keyed by (seed, layer, slot). block: total_bytes, padding
- * zeroed. */
-void clv_params_init(const clv_graph *g, const clv_params *p, uint64_t seed, void *block);
+ * count 0; wait 1. Numbers from Philox keyed by (the node's key, layer, slot). block: total_bytes,
+ * padding zeroed. */
+void clv_params_init(const clv_graph *g, const clv_params *p, void *block);
 
 /* ---- plan ------------------------------------------------------------------------------------ */
 
@@ -202,7 +203,8 @@ void clv_plan_call_put(clv_plan *p, clv_call *c); /* takes NULL */
 clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
                           clv_err *err) CLV_USE_RESULT;
 
-/* in[i]: row-major values of external input i, in order of clv_graph_add_input; out: row-major.
+/* key: step and micro-batch of dropout; the rest is the nodes' own. NULL: zeros.
+ * in[i]: row-major values of external input i, in order of clv_graph_add_input; out: row-major.
  * For training the inputs that backward reads are copied or kept in the call: the caller may reuse
  * `in` after this returns only if it passed keep_inputs = false (then the plan copies what it
  * needs); with true the memory must stay until the call is put back. */

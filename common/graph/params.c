@@ -134,17 +134,20 @@ static void init_one(const clv_param *q, const clv_slot *slots, clv_rng_key key,
 
 /* The key has 4 bits for the slot; an lstm's further slots are told apart where initialisation has
  * no micro-batch. */
-static clv_rng_key slot_key(uint64_t seed, uint32_t layer, uint32_t slot) {
-  return (clv_rng_key){.seed = seed, .layer = layer << 4 | (slot & 15), .micro_batch = slot >> 4};
+static clv_rng_key slot_key(const clv_node *node, uint32_t slot) {
+  clv_rng_key key = clv_rng_key_of(&node->key);
+  key.layer = node->layer << 4 | (slot & 15);
+  key.micro_batch = slot >> 4;
+  return key;
 }
 
-void clv_params_init(const clv_graph *g, const clv_params *p, uint64_t seed, void *block) {
+void clv_params_init(const clv_graph *g, const clv_params *p, void *block) {
   memset(block, 0, p->total_bytes);
   for (int i = 0; i < p->n; i++) {
     const clv_param *q = &p->list[i];
     const clv_node *node = &g->nodes[q->node];
     clv_slot slots[CLV_MAX_PARAMS];
     clv_node_slots(g, node, slots);
-    init_one(q, slots, slot_key(seed, node->layer, (uint32_t)q->slot), (char *)block + q->offset);
+    init_one(q, slots, slot_key(node, (uint32_t)q->slot), (char *)block + q->offset);
   }
 }

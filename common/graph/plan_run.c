@@ -5,6 +5,8 @@
  */
 #include "common/graph/plan_int.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +33,14 @@ static clv_code refresh_one(clv_plan *p, const plan_step *s, clv_kernel_args *a,
   return k->refresh(k, a, err);
 }
 
+static clv_rng_key key_of(const clv_node *node, const plan_frame *f) {
+  clv_rng_key key = clv_rng_key_of(&node->key);
+  key.step = f->key.step;
+  key.micro_batch = f->key.micro_batch;
+  key.layer = node->layer << 4;
+  return key;
+}
+
 static clv_kernel_args args_of(clv_plan *p, const plan_frame *f, const plan_step *s) {
   const plan_node *q = &p->nodes[s->node];
   clv_kernel_args a = {.out = at(p, f, q->reps[0].buf),
@@ -38,8 +48,7 @@ static clv_kernel_args args_of(clv_plan *p, const plan_frame *f, const plan_step
                        .saved = at(p, f, q->saved),
                        .scratch = at(p, f, s->scratch),
                        .accumulate = f->accumulate,
-                       .key = f->key};
-  a.key.layer = p->graph->nodes[s->node].layer << 4;
+                       .key = key_of(&p->graph->nodes[s->node], f)};
   for (int i = 0; i < CLV_MAX_IN; i++) a.in[i] = at(p, f, q->in[i]);
   if (s->recompute >= 0) a.in[0] = at(p, f, s->recompute);
   for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
@@ -128,14 +137,22 @@ static clv_code run_timed(clv_plan *p, const plan_frame *f, const plan_step *s, 
   return code;
 }
 
+/* The op of a step, for the text with the name that its graph gives it, and for the place. */
+static clv_code locate(const clv_plan *p, const plan_step *s, clv_err *err) {
+  const clv_node *n = &p->graph->nodes[s->node];
+  if (err)
+    snprintf(err->place, sizeof err->place, "layer %" PRIu32 " (%s), %s", n->layer,
+             clv_op_name(n->op), s->verb);
+  return clv_err_prefix(err, "layer %s (%s), %s", n->name, clv_op_name(n->op), s->verb);
+}
+
 static clv_code run_phase(clv_plan *p, const plan_frame *f, int phase, clv_err *err) {
   int i = phase ? p->phase_end[phase - 1] : 0;
   p->backend->set_threads(p->options.threads);
   for (; i < p->phase_end[phase]; i++) {
     const plan_step *s = &p->steps[i];
     if ((p->times ? run_timed(p, f, s, phase, err) : s->run(p, f, s, err)) != CLV_OK)
-      return clv_err_prefix(err, "layer %s (%s), %s", p->graph->nodes[s->node].name,
-                            clv_op_name(p->graph->nodes[s->node].op), s->verb);
+      return locate(p, s, err);
   }
   return CLV_OK;
 }

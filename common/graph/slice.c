@@ -62,6 +62,7 @@ static clv_code copy_nodes(const cut *c, clv_graph *to, int *place, clv_err *err
     if (!inside(c, i)) continue;
     for (int j = 0; j < n->n_in; j++) in[j] = place[n->in[j]];
     CLV_TRY(clv_graph_add(to, n->op, &n->attrs, n->name, n->layer, in, n->n_in, &place[i], err));
+    to->nodes[place[i]].key = n->key;
   }
   to->output = place[c->leaves];
   return CLV_OK;

@@ -59,6 +59,10 @@ const char *clv_tls_failure_reason(clv_tls_failure failure) {
       [CLV_TLS_FAILURE_BAD_CERTIFICATE] = "bad_certificate",
       [CLV_TLS_FAILURE_VERSION] = "tls_version",
       [CLV_TLS_FAILURE_PROTOCOL] = "protocol",
+      [CLV_TLS_FAILURE_NOT_ALLOWED] = "not_allowed",
+      [CLV_TLS_FAILURE_QUOTA] = "quota",
+      [CLV_TLS_FAILURE_SHED] = "shed",
+      [CLV_TLS_FAILURE_REVOKED] = "revoked",
       [CLV_TLS_FAILURE_REFUSED] = "refused_by_peer",
       [CLV_TLS_FAILURE_TIMEOUT] = "timeout",
       [CLV_TLS_FAILURE_CLOSED] = "closed",
@@ -77,13 +81,17 @@ static void on_alert(SSL *ssl, bool ours, uint8_t alert) {
   /* A client is through before the server has judged its certificate. */
   stage s = stage_of(SSL_get_ex_data(ssl, slot));
   if (s == FAILED || (s == DONE && SSL_is_server(ssl))) return;
-  count_failure(ssl, ours ? failure_of(alert) : CLV_TLS_FAILURE_REFUSED);
+  clv_tls_failure failure = ours ? failure_of(alert) : CLV_TLS_FAILURE_REFUSED;
+  (void)clv_tls_accepted_failure(ssl, &failure);
+  count_failure(ssl, failure);
   enter(ssl, FAILED);
 }
 
 /* The peer's last message has come; it is looked at next. */
 static void on_finished(SSL *ssl) {
+  clv_tls_failure failure;
   if (stage_of(SSL_get_ex_data(ssl, slot)) != HANDSHAKING) return;
+  if (clv_tls_accepted_failure(ssl, &failure)) return; /* `freed` counts it */
   atomic_fetch_add_explicit(&done[SSL_is_server(ssl)], 1, memory_order_relaxed);
   enter(ssl, DONE);
 }
@@ -92,6 +100,7 @@ static void on_message(int sent, int version, int type, const void *data, size_t
                        void *arg) {
   const uint8_t *bytes = data;
   (void)version, (void)arg;
+  clv_tls_accepted_message(ssl, sent, type, bytes, len);
   if (type == SSL3_RT_ALERT && len == 2) on_alert(ssl, sent, bytes[1]);
   if (type == SSL3_RT_HANDSHAKE && len && !sent && bytes[0] == SSL3_MT_FINISHED) on_finished(ssl);
 }
@@ -110,7 +119,9 @@ static void freed(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long a
   (void)ad, (void)index, (void)argl, (void)argp;
   if (!ptr || stage_of(ptr) != HANDSHAKING) return;
   uint64_t waited = clv_now_ns() / 1000000u - began_of(ptr);
-  count_failure(ssl, timed_out(waited) ? CLV_TLS_FAILURE_TIMEOUT : CLV_TLS_FAILURE_CLOSED);
+  clv_tls_failure failure = timed_out(waited) ? CLV_TLS_FAILURE_TIMEOUT : CLV_TLS_FAILURE_CLOSED;
+  (void)clv_tls_accepted_failure(ssl, &failure);
+  count_failure(ssl, failure);
 }
 
 /* ---- outward --------------------------------------------------------------------------------- */

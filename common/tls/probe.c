@@ -7,6 +7,7 @@
 
 #include <openssl/err.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_TIMEOUT_MS = 600000, CONFIRM_MS = 300, CLOSE_TO_START_S = 600 };
@@ -271,6 +272,21 @@ static const finding chain_findings[] = {
      .fix = "look at it with certs show on the worker"},
 };
 
+/* The same once TLS itself is through: how cleave-worker's admission speaks (accepted.c). */
+static const finding refusals[] = {
+    {.what = SSL_AD_HANDSHAKE_FAILURE,
+     .code = CLV_DENIED,
+     .reason = "the worker refuses this identity: it is not in its allow table",
+     .fix = "add our URI to `allow` in its worker.yaml"},
+    {.what = SSL_AD_INTERNAL_ERROR,
+     .code = CLV_EXHAUSTED,
+     .reason = "the worker takes no more connections of this identity: over its quota "
+               "(allow[].connections, limits.identity_connections), or no place is left "
+               "(limits.connections)",
+     .fix = "end what else connects as this identity, or raise that limit in its worker.yaml"},
+    {.what = -1},
+};
+
 static const finding *find(const finding *table, int what) {
   while (table->what != -1 && table->what != what) table++;
   return table;
@@ -327,6 +343,11 @@ static void explain_handshake(const prober *p, outcome end, clv_tls_probe_result
 
 /* Why the peer went away after our side of the handshake was over: it judged our certificate. */
 static void explain_refusal(const prober *p, clv_tls_probe_result *r) {
+  const finding *f = find(refusals, p->alert);
+  if (f->what != -1) {
+    fail_at(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s", f->reason);
+    return;
+  }
   if (p->alert >= 0) {
     fail_alert(p, r);
     return;
@@ -458,6 +479,29 @@ clv_code clv_tls_probe(const char *host, uint16_t port, const clv_tls_identity *
   ERR_clear_error();
   *ret = r;
   return CLV_OK;
+}
+
+bool clv_tls_split_address(const char *address, char host[256], uint16_t *ret_port) {
+  const char *colon = strrchr(address, ':');
+  if (!colon || colon == address || (size_t)(colon - address) >= 256) return false;
+  size_t n = (size_t)(colon - address);
+  bool bracket = address[0] == '[' && colon[-1] == ']';
+  snprintf(host, 256, "%.*s", (int)(n - (bracket ? 2 : 0)), address + bracket);
+  *ret_port = (uint16_t)strtoul(colon + 1, NULL, 10);
+  return *ret_port != 0;
+}
+
+void clv_tls_explain_refusal(const char *address, const clv_tls_identity *identity,
+                             uint32_t timeout_ms, clv_err *err) {
+  clv_err ignored;
+  clv_tls_probe_result r;
+  char host[256];
+  uint16_t port;
+  if (!clv_tls_split_address(address, host, &port)) return;
+  timeout_ms = CLV_MAX(1u, CLV_MIN(timeout_ms, (uint32_t)MAX_TIMEOUT_MS));
+  if (clv_tls_probe(host, port, identity, NULL, timeout_ms, &r, &ignored) != CLV_OK) return;
+  bool told = r.code == CLV_DENIED || r.code == CLV_EXHAUSTED;
+  if (told && r.step == CLV_TLS_HANDSHAKE) clv_fail(err, r.code, "%s: %s", address, r.reason);
 }
 
 /* ---- which versions -------------------------------------------------------------------------- */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tls: certificates and identities. This folder alone sees OpenSSL; it hands PEM text and results
- * to those who speak on the network. It holds six things: the TLS 1.3 floor of the process, counts
- * of how its handshakes end, an identity read from three PEM files and checked before use, the one
- * URI that names a peer, a small certificate authority for `certs`, and a probing client for
- * `doctor`.
+ * to those who speak on the network. It holds eight things: the TLS 1.3 floor of the process,
+ * counts of how its handshakes end, whom it lets in, an identity read from three PEM files and
+ * checked before use, the one URI that names a peer, a small certificate authority for `certs`, a
+ * probing client for `doctor`, and a check of a signed file.
  *
  * An identity is the one URI subject alternative name of a leaf certificate
  * ("spiffe://cleave/worker-1"). Common names and DNS names never count.
@@ -56,7 +56,11 @@ typedef enum clv_tls_failure {
   CLV_TLS_FAILURE_BAD_CERTIFICATE, /* not valid yet, revoked, of another use, damaged */
   CLV_TLS_FAILURE_VERSION,         /* nothing newer than TLS 1.2 */
   CLV_TLS_FAILURE_PROTOCOL,        /* TLS, but wrong */
-  CLV_TLS_FAILURE_REFUSED,         /* the peer said no to us */
+  CLV_TLS_FAILURE_NOT_ALLOWED,     /* the admission knows no such caller; the next three too */
+  CLV_TLS_FAILURE_QUOTA,
+  CLV_TLS_FAILURE_SHED, /* no place for it */
+  CLV_TLS_FAILURE_REVOKED,
+  CLV_TLS_FAILURE_REFUSED, /* the peer said no to us */
   CLV_TLS_FAILURE_TIMEOUT,
   CLV_TLS_FAILURE_CLOSED, /* the peer went away, or it was not TLS */
   CLV_TLS_FAILURES
@@ -74,6 +78,54 @@ typedef struct clv_tls_handshakes {
  * CLV_INTERNAL. */
 clv_code clv_tls_handshakes_watch(uint64_t timeout_ms, clv_err *err) CLV_USE_RESULT;
 void clv_tls_handshakes_count(bool server, clv_tls_handshakes *ret);
+
+/* ---- accepted connections -------------------------------------------------------------------- */
+
+/* Who may come in, by a certificate that has been verified. */
+typedef enum clv_tls_decision {
+  CLV_TLS_ADMIT,
+  CLV_TLS_NOT_ALLOWED,
+  CLV_TLS_OVER_QUOTA, /* of its own */
+  CLV_TLS_FULL,       /* no place, whoever it is */
+  CLV_TLS_REVOKED,
+  CLV_TLS_DECISIONS
+} clv_tls_decision;
+
+typedef struct clv_tls_caller {
+  const char *uri;    /* the one URI of its certificate; NULL: not exactly one */
+  const char *issuer; /* "/CN=home" */
+  const char *serial; /* hexadecimal, upper case */
+  const char *address;
+} clv_tls_caller;
+
+/* The callbacks come one at a time, on any thread, and must neither block nor call back. */
+typedef struct clv_tls_admission {
+  void *user;
+  uint64_t places; /* connections at once, handshakes too: 1 to 65535 */
+  /* The one judgement: a certificate that is valid here, whose key is not proved yet. On ADMIT
+   * *ret_holder is a number of the program's for whoever it counts against. All else fails the
+   * handshake with an alert: handshake_failure (NOT_ALLOWED), certificate_revoked, internal_error
+   * (for want of room). */
+  clv_tls_decision (*judge)(void *user, const clv_tls_caller *caller, size_t *ret_holder);
+  /* The key is proved: it counts from here on, until leave. A decision but ADMIT ends it. */
+  clv_tls_decision (*enter)(void *user, size_t holder);
+  void (*leave)(void *user, size_t holder);
+  /* A connection from there was let go, or not taken, because all places were taken. */
+  void (*shed)(void *user, const char *address);
+} clv_tls_admission;
+
+/* From now on connections that this process accepts are judged, and no TLS session is resumed.
+ * After clv_tls_handshakes_watch, before the first connection; called again it replaces the
+ * admission. Nothing comes in without clv_tls_accepted_next. Errors: CLV_INVALID, CLV_INTERNAL. */
+clv_code clv_tls_accepted_open(const clv_tls_admission *admission, clv_err *err) CLV_USE_RESULT;
+/* No callback is running behind it, and none will. Connections that are open stay. */
+void clv_tls_accepted_close(void);
+
+/* `fd` has been accepted, and the next TLS object that this thread makes is for it. When all places
+ * are taken, of the address with the most handshakes the one goes that has been silent for longest;
+ * false when there is none: close fd. */
+bool clv_tls_accepted_next(int fd) CLV_USE_RESULT;
+uint64_t clv_tls_accepted_sheds(void); /* connections that went so, or were not taken */
 
 /* ---- identities ------------------------------------------------------------------------------ */
 
@@ -192,6 +244,15 @@ clv_code clv_tls_probe(const char *host, uint16_t port, const clv_tls_identity *
                        const char *expected_uri, uint32_t timeout_ms, clv_tls_probe_result *ret,
                        clv_err *err) CLV_USE_RESULT;
 
+/* "host:port" or "[::1]:port"; false when it is neither. */
+bool clv_tls_split_address(const char *address, char host[256], uint16_t *ret_port);
+
+/* Why a worker at "host:port" refused us: asks it once more, and when it says in its handshake that
+ * we are not in its table (CLV_DENIED) or over a quota (CLV_EXHAUSTED), *err becomes that. Else
+ * *err stays as it is. gRPC tells of a refusal only that the connection was closed. */
+void clv_tls_explain_refusal(const char *address, const clv_tls_identity *identity,
+                             uint32_t timeout_ms, clv_err *err);
+
 typedef enum clv_tls_version { CLV_TLS_1_2, CLV_TLS_1_3 } clv_tls_version;
 
 /* Whether host:port takes part in a handshake that offers `version` alone (it answered with a
@@ -201,6 +262,27 @@ typedef enum clv_tls_version { CLV_TLS_1_2, CLV_TLS_1_3 } clv_tls_version;
 clv_code clv_tls_probe_version(const char *host, uint16_t port, clv_tls_version version,
                                const clv_tls_identity *identity, uint32_t timeout_ms,
                                bool *ret_accepted, clv_err *err) CLV_USE_RESULT;
+
+/* ---- signed files ---------------------------------------------------------------------------- */
+
+enum { CLV_TLS_SIGNER_LEN = 256 };
+
+/* A file and a detached signature over its bytes (CMS as PEM or DER, by `openssl cms -sign
+ * -binary`). */
+typedef struct clv_tls_signed {
+  const void *data, *signature;
+  size_t len, signature_len; /* bytes; of the signature at most CLV_TLS_FILE_MAX */
+  const char *ca_pem;        /* whom to trust; nobody else is, the system's authorities neither */
+} clv_tls_signed;
+
+/* That exactly one signer signed these bytes, with a digest of at least 256 bits, whose certificate
+ * is valid now, chains to ca_pem and may sign (its extended key usage has emailProtection, or it
+ * has none; so a worker's or a master's cannot). signer: its subject, printable ASCII.
+ * CLV_UNAUTHENTICATED: which of these does not hold; CLV_INVALID: ca_pem has no certificate.
+ * Built with -DCLV_MUTATE_SIGNED_CHAIN the chain is not looked at, to show that the tests
+ * notice. */
+clv_code clv_tls_check_signed(const clv_tls_signed *file, char signer[CLV_TLS_SIGNER_LEN],
+                              clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

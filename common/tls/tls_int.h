@@ -80,6 +80,13 @@ clv_code clv_tls_x509_uri(const X509 *cert, char *buf, size_t len, clv_err *err)
 /* Whether these bytes may be an identity; says in `reason` why not. */
 bool clv_tls_uri_ok(const unsigned char *data, size_t len, char reason[CLV_TLS_ERROR_LEN]);
 
+/* ---- accepted.c, as handshakes.c calls it ---------------------------------------------------- */
+
+/* A message of this connection was sent or has come; before handshakes.c looks at it itself. */
+void clv_tls_accepted_message(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len);
+/* Whether it was refused by the admission or shed, and as what that counts. */
+bool clv_tls_accepted_failure(const SSL *ssl, clv_tls_failure *ret);
+
 /* ---- TCP with a deadline --------------------------------------------------------------------- */
 
 typedef struct clv_tls_socket {

@@ -46,6 +46,7 @@ typedef struct field {
   const char *key;
   field_kind kind;
   size_t offset, size; /* size: of a TEXT, its NUL included */
+  bool optional;       /* records of earlier versions have none: "" or 0 */
 } field;
 
 #define IN(type, member) offsetof(type, member)
@@ -57,6 +58,8 @@ static const field head_fields[] = {
     {.key = "session", TEXT_IN(clv_run_record, session)},
     {.key = "config_sha256", TEXT_IN(clv_run_record, config_sha256)},
     {.key = "earlier_attempts", .kind = WHOLE, .offset = IN(clv_run_record, earlier)},
+    {.key = "session_id", TEXT_IN(clv_run_record, id), .optional = true},
+    {.key = "epoch", .kind = WHOLE, .offset = IN(clv_run_record, epoch), .optional = true},
 };
 static const field best_fields[] = {
     {.key = "what", TEXT_IN(clv_run_best, what)},
@@ -189,6 +192,7 @@ static clv_code parse_status(const json_t *object, const field *f, const char *l
 
 static clv_code parse_field(const json_t *object, const field *f, const char *label, char *at,
                             clv_err *err) {
+  if (f->optional && !json_object_get(object, f->key)) return CLV_OK;
   if (f->kind == TEXT) return parse_text(object, f, label, at, err);
   if (f->kind == REAL) return parse_real(object, f, label, (double *)(void *)at, err);
   if (f->kind == STATUS) return parse_status(object, f, label, (clv_run_status *)(void *)at, err);
@@ -242,9 +246,9 @@ static clv_code parse_attempts(const json_t *root, const char *label, clv_run_re
 }
 
 static clv_code parse_root(json_t *root, const char *label, clv_run_record *r, clv_err *err) {
-  static const char *const known[] = {"format",  "version",       "name",
-                                      "session", "config_sha256", "earlier_attempts",
-                                      "best",    "checkpoints",   "attempts"};
+  static const char *const known[] = {"format",        "version",          "name", "session",
+                                      "config_sha256", "earlier_attempts", "best", "checkpoints",
+                                      "attempts",      "session_id",       "epoch"};
   CLV_TRY(clv_weights_json_format(root, format_name, FORMAT_VERSION, label, err));
   CLV_TRY(clv_weights_json_only(root, known, CLV_COUNT(known), label, err));
   CLV_TRY(parse_fields(root, head_fields, CLV_COUNT(head_fields), true, label, r, err));

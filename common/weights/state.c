@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * trainer_state.json. The seed is a string: JSON readers keep 53 bits of a number, a seed has 64.
+ * trainer_state.json. Earlier versions wrote a seed as well: it is passed over.
  */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,7 +55,7 @@ clv_code clv_state_format(const clv_trainer_state *s, clv_bytes *ret, clv_err *e
                       (unsigned long long)v);
     clv_bytes_printf(&out, "  \"%s\": %llu,\n", numbers[i].key, (unsigned long long)v);
   }
-  clv_bytes_printf(&out, "  \"seed\": \"%llu\",\n  \"extra\": {", (unsigned long long)s->seed);
+  clv_bytes_puts(&out, "  \"extra\": {");
   for (size_t i = 0; i < s->n_extra; i++) {
     CLV_TRY(check_extra(s, i, err));
     clv_bytes_puts(&out, i ? ",\n    " : "\n    ");
@@ -69,18 +68,6 @@ clv_code clv_state_format(const clv_trainer_state *s, clv_bytes *ret, clv_err *e
   clv_bytes_done(ret);
   *ret = out;
   out = (clv_bytes){0};
-  return CLV_OK;
-}
-
-static clv_code parse_seed(const json_t *root, const char *label, uint64_t *ret, clv_err *err) {
-  const char *text = "";
-  CLV_TRY(clv_weights_json_text(root, "seed", label, &text, err));
-  size_t digits = strspn(text, "0123456789");
-  errno = 0;
-  unsigned long long v = strtoull(text, NULL, 10);
-  if (digits == 0 || text[digits] || errno)
-    return clv_fail(err, CLV_DATA_LOSS, "%s: seed '%.40s' is not a number below 2^64", label, text);
-  *ret = v;
   return CLV_OK;
 }
 
@@ -112,7 +99,6 @@ clv_code clv_state_parse(const void *data, size_t len, const char *label, clv_tr
   CLV_TRY(clv_weights_json_only(root, known, CLV_COUNT(known), label, err));
   for (size_t i = 0; i < CLV_COUNT(numbers); i++)
     CLV_TRY(clv_weights_json_u64(root, numbers[i].key, INT64_MAX, label, number_at(&s, i), err));
-  CLV_TRY(parse_seed(root, label, &s.seed, err));
   CLV_TRY(parse_extra(root, label, ret_extra, &s.n_extra, err));
   s.extra = *ret_extra;
   *ret = s;

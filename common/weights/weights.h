@@ -153,8 +153,7 @@ const clv_manifest_file *clv_manifest_find(const clv_manifest *m, const char *na
 typedef struct clv_trainer_state {
   uint64_t epoch, index;           /* data cursor: `index` records of `epoch` are used */
   uint64_t global_step, max_steps; /* steps done; steps planned, 0 = unknown */
-  uint64_t seed;
-  const clv_kv *extra; /* [n_extra], keys unique; e.g. the digest of the loss log */
+  const clv_kv *extra;             /* [n_extra], keys unique; e.g. the digest of the loss log */
   size_t n_extra;
 } clv_trainer_state;
 
@@ -277,6 +276,8 @@ typedef struct clv_run_record {
   char name[CLV_RECORD_NAME];
   char session[CLV_RECORD_PATH];       /* the session's file */
   char config_sha256[CLV_RECORD_NAME]; /* of session.effective.yaml */
+  char id[33];    /* of the session that workers know: 32 hex digits; "": none was kept */
+  uint64_t epoch; /* of the newest attempt, from 1 */
   clv_run_best best;
   uint64_t checkpoints[CLV_RECORD_MAX_CHECKPOINTS]; /* steps, newest first */
   size_t n_checkpoints;

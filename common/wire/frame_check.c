@@ -157,13 +157,6 @@ static clv_code check_commit(const clv_frame *f, size_t payload_len, clv_err *er
   return CLV_OK;
 }
 
-static clv_code check_vote(const clv_frame *f, size_t payload_len, clv_err *err) {
-  (void)payload_len;
-  if (f->vote.finite && !(isfinite(f->vote.grad_sq) && f->vote.grad_sq >= 0))
-    return clv_fail(err, CLV_INVALID, "a finite vote with a sum of squares of %g", f->vote.grad_sq);
-  return CLV_OK;
-}
-
 static clv_code check_failure(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
   if (f->failure.code < CLV_CANCELLED || f->failure.code > CLV_UNAUTHENTICATED)
@@ -198,6 +191,7 @@ static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err
     return clv_fail(err, CLV_INVALID, "state item %u of %u; at most %d", f->state.index,
                     f->state.count, CLV_WIRE_PARAMS);
   if (item && !f->state.name[0]) return clv_fail(err, CLV_INVALID, "a state item without a name");
+  CLV_TRY(clv_text_check(f->state.device, strlen(f->state.device), "state.device", err));
   return clv_text_check(f->state.name, strlen(f->state.name), "state.name", err);
 }
 
@@ -297,12 +291,11 @@ typedef clv_code (*body_check)(const clv_frame *f, size_t payload_len, clv_err *
 #define AT(body) [__builtin_ctz(body)]
 /* By the number of the body's bit; NULL: nothing to check. */
 static const body_check body_checks[N_BODIES] = {
-    AT(BODY_ATTACH) = check_attach,       AT(BODY_ATTACHED) = check_attached,
-    AT(BODY_COMMIT) = check_commit,       AT(BODY_VOTE) = check_vote,
-    AT(BODY_FAILURE) = check_failure,     AT(BODY_CREDIT) = check_credit,
-    AT(BODY_CHUNK) = check_chunk,         AT(BODY_STATE) = check_state,
-    AT(BODY_CALL) = check_call,           AT(BODY_BACKWARD) = check_backward,
-    AT(BODY_REFERENCE) = check_reference,
+    AT(BODY_ATTACH) = check_attach,     AT(BODY_ATTACHED) = check_attached,
+    AT(BODY_COMMIT) = check_commit,     AT(BODY_FAILURE) = check_failure,
+    AT(BODY_CREDIT) = check_credit,     AT(BODY_CHUNK) = check_chunk,
+    AT(BODY_STATE) = check_state,       AT(BODY_CALL) = check_call,
+    AT(BODY_BACKWARD) = check_backward, AT(BODY_REFERENCE) = check_reference,
 };
 #undef AT
 

@@ -52,7 +52,7 @@ static clv_code read_fixed32(decoder *d, const field *f, void *place, clv_err *e
   return CLV_OK;
 }
 
-static clv_code read_double(decoder *d, const field *f, void *place, clv_err *err) {
+static clv_code read_fixed64(decoder *d, const field *f, void *place, clv_err *err) {
   (void)f;
   uint64_t value;
   CLV_TRY(clv_cursor_fixed(&d->at, 8, &value, err));
@@ -67,14 +67,6 @@ static clv_code read_bytes(decoder *d, const field *f, void *place, clv_err *err
     return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it has %zu", f->name, len, f->size);
   memset(place, 0, f->size);
   return clv_cursor_copy(&d->at, len, place, err);
-}
-
-static clv_code read_digest(decoder *d, const field *f, void *place, clv_err *err) {
-  const field bytes = {f->name, FIELD_BYTES, f->offset, sizeof(clv_sha256)};
-  size_t before = d->at.pos;
-  CLV_TRY(read_bytes(d, &bytes, place, err));
-  *(bool *)((char *)&d->frame + f->size) = d->at.pos - before > sizeof(clv_sha256);
-  return CLV_OK;
 }
 
 static clv_code read_text(decoder *d, const field *f, void *place, clv_err *err) {
@@ -252,16 +244,14 @@ static const reader readers[FIELD_TYPES] = {
     [FIELD_BOOL] = {.type = WIRE_VARINT, .read = read_bool},
     [FIELD_FIXED32] = {.type = WIRE_32, .read = read_fixed32},
     [FIELD_FLOAT] = {.type = WIRE_32, .read = read_fixed32},
-    [FIELD_DOUBLE] = {.type = WIRE_64, .read = read_double},
     [FIELD_BYTES] = {.type = WIRE_LEN, .read = read_bytes},
-    [FIELD_DIGEST] = {.type = WIRE_LEN, .read = read_digest},
     [FIELD_TEXT] = {.type = WIRE_LEN, .read = read_text},
     [FIELD_DIMS] = {.type = WIRE_LEN, .packed_of = WIRE_VARINT, .add = add_dim},
     [FIELD_UPSTREAM] = {.type = WIRE_LEN, .packed_of = WIRE_64, .add = add_upstream},
     [FIELD_TENSOR] = {.type = WIRE_LEN, .read = read_tensor},
     [FIELD_PAYLOAD] = {.type = WIRE_LEN, .read = read_payload},
     [FIELD_BODY] = {.type = WIRE_LEN, .read = read_body},
-    [FIELD_FIXED64] = {.type = WIRE_64, .read = read_double},
+    [FIELD_FIXED64] = {.type = WIRE_64, .read = read_fixed64},
     [FIELD_ARGS] = {.type = WIRE_LEN, .read = read_arg},
     [FIELD_PEERS] = {.type = WIRE_LEN, .read = read_peer},
     [FIELD_NEEDED] = {.type = WIRE_LEN, .read = read_needed},

@@ -86,7 +86,7 @@ static uint8_t *write_fixed32(uint8_t *p, const place *at) {
   return bits ? put_fixed(put_tag(p, at->number, WIRE_32), bits, 4) : p;
 }
 
-static uint8_t *write_double(uint8_t *p, const place *at) {
+static uint8_t *write_fixed64(uint8_t *p, const place *at) {
   uint64_t bits;
   memcpy(&bits, at->base + at->f->offset, sizeof bits);
   return bits ? put_fixed(put_tag(p, at->number, WIRE_64), bits, 8) : p;
@@ -94,11 +94,6 @@ static uint8_t *write_double(uint8_t *p, const place *at) {
 
 static uint8_t *write_bytes(uint8_t *p, const place *at) {
   return put_bytes(p, at->number, at->base + at->f->offset, at->f->size);
-}
-
-static uint8_t *write_digest(uint8_t *p, const place *at) {
-  if (!*(const bool *)(at->base + at->f->size)) return p;
-  return put_bytes(p, at->number, at->base + at->f->offset, sizeof(clv_sha256));
 }
 
 static uint8_t *write_text(uint8_t *p, const place *at) {
@@ -193,11 +188,10 @@ typedef uint8_t *(*writer)(uint8_t *p, const place *at);
 static const writer writers[FIELD_TYPES] = {
     [FIELD_U32] = write_u32,           [FIELD_U64] = write_u64,
     [FIELD_BOOL] = write_bool,         [FIELD_FIXED32] = write_fixed32,
-    [FIELD_FLOAT] = write_fixed32,     [FIELD_DOUBLE] = write_double,
-    [FIELD_BYTES] = write_bytes,       [FIELD_DIGEST] = write_digest,
+    [FIELD_FLOAT] = write_fixed32,     [FIELD_BYTES] = write_bytes,
     [FIELD_TEXT] = write_text,         [FIELD_DIMS] = write_dims,
     [FIELD_UPSTREAM] = write_upstream, [FIELD_TENSOR] = write_tensors,
-    [FIELD_BODY] = write_body,         [FIELD_FIXED64] = write_double,
+    [FIELD_BODY] = write_body,         [FIELD_FIXED64] = write_fixed64,
     [FIELD_ARGS] = write_args,         [FIELD_PEERS] = write_peers,
     [FIELD_NEEDED] = write_needed,     [FIELD_RATES] = write_rates,
 };
@@ -219,27 +213,4 @@ clv_code clv_frame_encode(const clv_frame *frame, size_t payload_len, clv_bytes 
   head->len = 0;
   clv_bytes_add(head, encoded, (size_t)(p - encoded));
   return head->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for a frame") : CLV_OK;
-}
-
-static void set_text(char *dst, size_t limit, const char *text) {
-  size_t len = 0;
-  for (size_t i = 0, left = strlen(text); i < left;) {
-    size_t n = clv_text_char((const uint8_t *)text + i, left - i);
-    if (len + CLV_MAX(n, (size_t)1) > limit) break;
-    if (n) {
-      memcpy(dst + len, text + i, n);
-    } else {
-      dst[len] = '?';
-    }
-    n = CLV_MAX(n, (size_t)1);
-    len += n;
-    i += n;
-  }
-  dst[len] = '\0';
-}
-
-void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, const char *hop) {
-  frame->failure.code = code > CLV_UNAUTHENTICATED ? CLV_ABORTED : code; /* ours alone */
-  set_text(frame->failure.text, CLV_WIRE_TEXT, text);
-  set_text(frame->failure.hop, CLV_WIRE_NAME, hop);
 }

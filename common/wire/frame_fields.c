@@ -88,11 +88,6 @@ const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
     /* vote */
     {
         [1] = {.name = "finite", .type = FIELD_BOOL, .offset = AT(vote.finite)},
-        [2] = {.name = "grad_sq", .type = FIELD_DOUBLE, .offset = AT(vote.grad_sq)},
-        [3] = {.name = "digest",
-               .type = FIELD_DIGEST,
-               .offset = AT(vote.digest),
-               .size = AT(vote.has_digest)},
     },
     /* failure */
     {
@@ -123,6 +118,10 @@ const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .size = CLV_WIRE_NAME + 1},
         [3] = {.name = "index", .type = FIELD_U32, .offset = AT(state.index)},
         [4] = {.name = "count", .type = FIELD_U32, .offset = AT(state.count)},
+        [5] = {.name = "device",
+               .type = FIELD_TEXT,
+               .offset = AT(state.device),
+               .size = CLV_WIRE_NAME + 1},
     },
     /* call */
     {

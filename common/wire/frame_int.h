@@ -15,9 +15,7 @@ typedef enum field_type {
   FIELD_BOOL,
   FIELD_FIXED32,
   FIELD_FLOAT,
-  FIELD_DOUBLE,
   FIELD_BYTES,    /* exactly `size` bytes, or none */
-  FIELD_DIGEST,   /* 32 bytes or none; sets the bool at `size` bytes from the struct's start */
   FIELD_TEXT,     /* char[size], NUL-terminated */
   FIELD_DIMS,     /* a clv_shape */
   FIELD_UPSTREAM, /* these five only in a Frame itself */

@@ -245,7 +245,6 @@ static clv_code get_place(const Cleave__V1__LoadModuleRequest *from, clv_wire_lo
   CLV_TRY(clv_check_count(from->n_frozen, CLV_WIRE_PARAMS, "frozen names", err));
   CLV_TRY(clv_check_count(strlen(from->name), CLV_WIRE_NAME, "bytes of module name", err));
   m->epoch = from->epoch;
-  m->seed = from->seed;
   m->module = from->module;
   m->threads = from->threads;
   m->in_flight = from->in_flight;
@@ -263,6 +262,18 @@ static clv_code get_place(const Cleave__V1__LoadModuleRequest *from, clv_wire_lo
   return clv_get_id(from->session, "session id", &m->session, err);
 }
 
+/* After the graph. */
+static clv_code get_keys(const Cleave__V1__LoadModuleRequest *from, clv_wire_load_request *m,
+                         clv_err *err) {
+#ifndef CLV_MUTATE_KEY_COUNT
+  if (from->keys.len != m->graph.n_nodes * sizeof *m->keys)
+    return clv_fail(err, CLV_INVALID, "%zu bytes of keys for %u nodes; each has %zu",
+                    from->keys.len, m->graph.n_nodes, sizeof *m->keys);
+#endif
+  m->keys = (const clv_key *)from->keys.data;
+  return CLV_OK;
+}
+
 clv_code clv_wire_load_request_decode(const clv_piece *pieces, size_t n_pieces,
                                       clv_wire_load_request *ret, clv_err *err) {
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
@@ -276,6 +287,7 @@ clv_code clv_wire_load_request_decode(const clv_piece *pieces, size_t n_pieces,
   CLV_TRY(get_init(from, &m, err));
   CLV_TRY(get_specs(from->inputs, from->n_inputs, "inputs", mem, &m.inputs, &m.n_inputs, err));
   CLV_TRY(get_graph(from->graph, mem, &m.graph, err));
+  CLV_TRY(get_keys(from, &m, err));
   m.mem = clv_steal(&mem);
   *ret = m;
   return CLV_OK;
@@ -303,7 +315,6 @@ static void put_place(const clv_wire_load_request *m, request_parts *parts,
   to->device = clv_put_text(m->device);
   to->name = clv_put_text(m->name);
   to->bf16 = m->bf16;
-  to->seed = m->seed;
   to->n_frozen = m->n_frozen;
   to->frozen = (char **)(uintptr_t)m->frozen;
   to->in_flight = m->in_flight;
@@ -362,6 +373,7 @@ clv_code clv_wire_load_request_encode(const clv_wire_load_request *message, clv_
   CLV_TRY(put_graph(&message->graph, mem, &parts.graph, err));
   CLV_TRY(put_specs(message->inputs, message->n_inputs, mem, &to.inputs, err));
   to.n_inputs = message->n_inputs;
+  to.keys = clv_put_bytes(message->keys, message->graph.n_nodes * sizeof *message->keys);
   to.graph = &parts.graph;
   to.optimizer = &parts.optimizer;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
@@ -392,7 +404,7 @@ clv_code clv_wire_load_reply_decode(const clv_piece *pieces, size_t n_pieces,
   Cleave__V1__LoadModuleReply *from;
   CLV_TRY(clv_wire_unpack(&cleave__v1__load_module_reply__descriptor, pieces, n_pieces, &mem, &from,
                           err));
-  clv_wire_load_reply m = {.memory_bytes = from->memory_bytes};
+  clv_wire_load_reply m = {.memory_bytes = from->memory_bytes, .device = from->device};
   CLV_TRY(get_params(from, mem, &m, err));
   CLV_TRY(get_specs(from->outputs, from->n_outputs, "outputs", mem, &m.outputs, &m.n_outputs, err));
   m.mem = clv_steal(&mem);
@@ -427,6 +439,7 @@ clv_code clv_wire_load_reply_encode(const clv_wire_load_reply *message, clv_byte
   to.n_params = message->n_params;
   to.n_outputs = message->n_outputs;
   to.memory_bytes = message->memory_bytes;
+  to.device = clv_put_text(message->device);
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_done) clv_wire_load_reply back = {0};
   return clv_wire_load_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);

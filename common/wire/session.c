@@ -20,7 +20,6 @@ clv_code clv_wire_open_request_decode(const clv_piece *pieces, size_t n_pieces,
                           &from, err));
   clv_wire_open_request m = {
       .epoch = from->epoch,
-      .seed = from->seed,
       .name = from->name,
       .lanes = from->lanes,
       .n_peer_identities = (uint32_t)from->n_peer_identities,
@@ -45,7 +44,6 @@ clv_code clv_wire_open_request_encode(const clv_wire_open_request *message, clv_
   to.name = clv_put_text(message->name);
   to.n_peer_identities = message->n_peer_identities;
   to.peer_identities = (char **)(uintptr_t)message->peer_identities;
-  to.seed = message->seed;
   to.lanes = message->lanes;
   to.config_digest = clv_put_bytes(&message->config_digest, sizeof message->config_digest);
   to.reference_lease_ms = message->reference_lease_ms;

@@ -209,9 +209,7 @@ typedef struct clv_frame {
     bool keep; /* the weights as they were stay for calls with `old_weights` */
   } commit;    /* APPLY, END_CONTEXT */
   struct {
-    double grad_sq;
-    bool finite, has_digest;
-    clv_sha256 digest;
+    bool finite;
   } vote; /* FINISHED */
   struct {
     uint64_t bytes;
@@ -222,12 +220,14 @@ typedef struct clv_frame {
   struct {
     clv_code code;
     char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
-  } failure; /* ABORT, ERROR, VALUE; see clv_frame_set_failure */
+    char element[CLV_ERR_ELEMENT]; /* stays in this process: clv_err.element */
+  } failure;                       /* ABORT, ERROR, VALUE; see clv_frame_set_failure */
   struct {
     clv_state_what what;
     uint32_t index, count;
     char name[CLV_WIRE_NAME + 1];
-  } state; /* STATE_* */
+    char device[CLV_WIRE_NAME + 1]; /* STATE_ITEM: its owner computes with it there */
+  } state;                          /* STATE_* */
   struct {
     uint32_t n_args;
     clv_arg args[CLV_WIRE_ARGS];
@@ -291,6 +291,15 @@ clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wi
  * this process's alone (CLV_ANSWER) becomes CLV_ABORTED. */
 void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, const char *hop);
 
+/* Does it tell of a failure? */
+bool clv_frame_fails(const clv_frame *frame);
+
+/* Of a frame's failure only what may leave a master: its code and the place, "invalid argument at
+ * module 3, layer 0 (embedding), forward, step 17 (failure 1 of the master)". The place is read
+ * from the hop, as nodes write it; nothing else of text and hop stays. `step`, and the `number` by
+ * which the master knows the rest, are added. 0: none. */
+void clv_frame_keep_place(clv_frame *frame, uint64_t step, uint64_t number);
+
 /* Bytes [from, from + len) of a payload: copied to dst; CRC32C; or as pieces for others to read
  * (*state starts at 0 and must not be touched; false when the range is exhausted). The range must
  * lie inside the payload: it is cut to it. */
@@ -345,7 +354,7 @@ typedef struct clv_wire_hello_reply {
 typedef struct clv_wire_open_request {
   clv_wire_mem *mem;
   clv_wire_id session;
-  uint64_t epoch, seed;
+  uint64_t epoch;
   const char *name;
   uint32_t lanes, n_peer_identities;
   const char **peer_identities;
@@ -433,10 +442,11 @@ typedef enum clv_wire_init {
 typedef struct clv_wire_load_request {
   clv_wire_mem *mem;
   clv_wire_id session;
-  uint64_t epoch, seed;
+  uint64_t epoch;
   uint32_t module, threads, in_flight, n_frozen, n_inputs, n_peers, n_groups;
   clv_wire_graph graph;
-  const char **peers; /* for values and gradients */
+  const clv_key *keys; /* [graph.n_nodes] */
+  const char **peers;  /* for values and gradients */
   bool input_needs_grad;
   bool hold_rest;               /* nobody is in group 0 */
   bool bf16;                    /* conv2d computes in it */
@@ -456,6 +466,7 @@ typedef struct clv_wire_load_reply {
   clv_wire_param *params;
   clv_wire_spec *outputs;
   uint64_t memory_bytes;
+  const char *device; /* "cpu" */
 } clv_wire_load_reply;
 
 typedef struct clv_wire_status_request {

@@ -25,12 +25,13 @@ MEAN_LOSS(bce) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *x = a->in[0];
   for (size_t i = 0; i < k->n_in; i++)
-    if (x[i] < 0 || x[i] > 1)
-      return clv_fail(
-          err, CLV_INVALID,
-          "bce: prediction %zu is %g, outside 0..1; put a sigmoid before the loss or use "
-          "bce_with_logits",
-          i, (double)x[i]);
+    if (x[i] < 0 || x[i] > 1) {
+      clv_fail(err, CLV_INVALID,
+               "bce: prediction %zu is outside 0..1; put a sigmoid before the loss or use "
+               "bce_with_logits",
+               i);
+      return clv_err_element(err, "%g", (double)x[i]);
+    }
   return mean_forward(k, a, bce_term);
 }
 

@@ -160,6 +160,7 @@ CLV_OP_ROW(conv2d) = {
         "groups=groups, bias=bias)",
     .torch_needs = "dilation=1, padding_mode='zeros'",
     .n_in = 1,
+    .mixes = CLV_MIXES_ALL,
     .attrs = {OUT_ATTR,
               {.key = CLV_ATTR_KERNEL, .required = true, .low = 1, .high = CLV_EXTENT_MAX},
               {.key = CLV_ATTR_STRIDE, .fallback = 1, .low = 1, .high = CLV_EXTENT_MAX},

@@ -81,6 +81,7 @@ CLV_OP_ROW(linear) = {
     .doc = "y = x W^T + b, x: [N, F] or [N, T, F], W: [out, F] (torch.nn.functional.linear)",
     .torch_module = "Linear(out=out_features, bias=bias)",
     .n_in = 1,
+    .mixes = CLV_MIXES_LAST,
     .attrs = {OUT_ATTR, BIAS_ATTR},
     .shape = linear_shape,
     .slots = linear_slots,

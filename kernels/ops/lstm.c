@@ -215,6 +215,7 @@ CLV_OP_ROW(lstm) = {
     .torch_module = "LSTM(out=hidden_size, layers=num_layers, bias=bias)",
     .torch_needs = "batch_first=True, bidirectional=False, proj_size=0, dropout=0.0",
     .n_in = 1,
+    .mixes = CLV_MIXES_ALL,
     .attrs = {{.key = CLV_ATTR_OUT, .required = true, .low = 1, .high = CLV_EXTENT_MAX / 4},
               {.key = CLV_ATTR_LAYERS, .fallback = 1, .low = 1, .high = CLV_LSTM_LAYERS},
               BIAS_ATTR},

@@ -94,6 +94,14 @@ typedef struct clv_slot {
   double bound; /* CLV_INIT_UNIFORM */
 } clv_slot;
 
+/* Of which inputs each output is a sum, weighted by parameters whose first values are random. An op
+ * that only scales, moves, picks or squashes values mixes nothing, whatever parameters it has. */
+typedef enum clv_mixing {
+  CLV_MIXES_NOTHING,
+  CLV_MIXES_LAST, /* those along the last dimension: each place of a sequence by itself */
+  CLV_MIXES_ALL,  /* several places too */
+} clv_mixing;
+
 /* What the reference loops get. */
 typedef struct clv_ref_kernel {
   clv_kernel base; /* first: a clv_kernel of the backend `ref` is a clv_ref_kernel */
@@ -126,7 +134,9 @@ typedef struct clv_op_def {
   bool loss;
   bool labels; /* input 1 is i64 class indices; all other inputs are floats */
   bool rows;   /* input 0 is i64 row numbers; the output is of the graph's dtype */
-  bool alias;  /* the output is the input's row-major memory under another shape */
+  /* What hides what went in from who does not know slot 0; see master/plan/privacy.c. */
+  clv_mixing mixes;
+  bool alias; /* the output is the input's row-major memory under another shape */
   bool identity_in_eval;
   bool stride_is_kernel; /* the default of stride */
   bool test_only;        /* refused unless the process was started for tests */
@@ -197,7 +207,7 @@ clv_code clv_trailing_shape(const char *op, const clv_op_site *site, clv_err *er
 clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dtype,
                          clv_err *err) CLV_USE_RESULT;
 
-/* The label of sample i, or CLV_INVALID with its value and the range. */
+/* The label of sample i, or CLV_INVALID with the range; the label is the error's element. */
 clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,
                          clv_err *err) CLV_USE_RESULT;
 

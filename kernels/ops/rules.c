@@ -57,9 +57,11 @@ clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dty
 
 clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,
                          clv_err *err) {
-  if (labels[i] < 0 || labels[i] >= classes)
-    return clv_fail(err, CLV_INVALID, "label %lld of sample %lld is outside 0..%lld",
-                    (long long)labels[i], (long long)i, (long long)classes - 1);
+  if (labels[i] < 0 || labels[i] >= classes) {
+    clv_fail(err, CLV_INVALID, "the label of sample %lld is outside 0..%lld", (long long)i,
+             (long long)classes - 1);
+    return clv_err_element(err, "%lld", (long long)labels[i]);
+  }
   *ret = labels[i];
   return CLV_OK;
 }

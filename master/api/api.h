@@ -19,6 +19,14 @@ clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
 cleave_status cleave_open_config(const clv_session_config *config, const cleave_options *options,
                                  cleave_runtime **ret_runtime, cleave_error *error) CLEAVE_RESULT;
 
+/* CLV_DATA_LOSS, located in the session: an artifact that the worker reports is a file of weights
+ * that the session declares `secret: true`, or such a file, which is read and hashed, is missing or
+ * damaged. */
+struct clv_wire_hello_reply;
+clv_code cleave_secrets_check(const clv_session_config *config,
+                              const struct clv_wire_hello_reply *hello,
+                              clv_err *err) CLV_USE_RESULT;
+
 /* For whoever looks on from a thread of its own while the program works: what a runtime holds, and
  * its link to a worker. Cheap; not beside cleave_close. */
 typedef struct cleave_holding {
@@ -38,6 +46,12 @@ typedef struct cleave_link_status {
 } cleave_link_status;
 /* node: 1.. as cleave_node_name; false beyond the last. */
 bool cleave_inspect_link(cleave_runtime *runtime, uint32_t node, cleave_link_status *ret);
+
+/* BLOCKS for one call. What worker `node` says of the bytes that it has sent over each of its links
+ * in this session, messages included; peer "" is the master. */
+typedef void cleave_link_report(void *user, const char *worker, const char *peer, uint64_t bytes);
+clv_code cleave_ask_links(cleave_runtime *runtime, uint32_t node, uint64_t timeout_ms,
+                          cleave_link_report *report, void *user, clv_err *err) CLV_USE_RESULT;
 
 /* A copy; layers keep their numbers. */
 cleave_status cleave_graph_of(const clv_graph *graph, cleave_graph **ret_graph,

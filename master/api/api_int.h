@@ -41,6 +41,7 @@ enum {
   API_MAX_MODULES = 255, /* 255 itself means all */
   API_BULK_LANES = 4,
   API_DEVICE = 32, /* bytes of a device's name */
+  API_DEVICES = 256,
 };
 typedef uint64_t node_set;
 #define NODE_BIT(index) ((node_set)1 << (index))
@@ -103,8 +104,9 @@ typedef struct peer {
   clv_wire_id incarnation;
   clv_wire_limits limits;
   bool opened, lost, has_module;
-  uint64_t heard_ns;       /* when its last packet came */
-  char device[API_DEVICE]; /* what "auto" means there */
+  uint64_t heard_ns;         /* when its last packet came */
+  char device[API_DEVICE];   /* what "auto" means there, */
+  char devices[API_DEVICES]; /* and what it has: "cpu, cuda:0" */
   cleave_error why_lost;
   clv_link_counts measured; /* at the last cleave_measure */
 } peer;
@@ -136,7 +138,6 @@ struct cleave_module {
   int inputs[CLV_MAX_INPUTS]; /* nodes of the graph */
   uint32_t n_inputs;
   uint32_t threads, in_flight;
-  uint64_t seed;
   bool local_only, released, called, input_grads;
   const char **direct_to; /* names of peers; NULL: as the session says */
   uint32_t n_direct_to;
@@ -252,7 +253,8 @@ typedef struct context {
   bool stepped[API_MAX_MODULES]; /* modules that have had their step */
   bool failed;
   cleave_error failure;
-  struct context *next; /* free ones */
+  char failed_at[CLV_WIRE_NAME + 1]; /* the hop, as the node that failed wrote it */
+  struct context *next;              /* free ones */
 } context;
 
 typedef struct state_item {
@@ -268,6 +270,7 @@ typedef struct state_request {
   clv_tensor *found;
   state_item *items; /* [count] to be filled, NULL: none */
   uint32_t got, count;
+  char device[API_DEVICE]; /* that `found` was computed with, as its node says */
   bool answered, failed;
   cleave_error failure;
   struct state_request *next;
@@ -291,12 +294,24 @@ typedef struct call_group {
   value *first, *last;
 } call_group;
 
+/* A failure as it is, and the text that left in its stead. */
+typedef struct told {
+  cleave_error whole;
+  char as[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
+  uint64_t context;
+} told;
+
+enum { API_TOLD = 16 };
+
 struct cleave_runtime {
   const clv_session_config *config;
   clv_session_config *own_config; /* NULL: the caller's */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
-  clv_notifier notice; /* the program's on_notice */
+  clv_notifier notice;        /* the program's on_notice */
+  clv_log_limiter complaints; /* of workers, unasked; it tells api_left_out */
+  told told[API_TOLD];        /* the last ones: number n is told[n % API_TOLD] */
+  uint64_t n_told;
   void *user;
   uint64_t deadline_ms;
   bool direct, via_master, single_thread;
@@ -311,7 +326,8 @@ struct cleave_runtime {
   peer *peers;
   uint32_t n_peers;
   clv_wire_id session;
-  uint64_t epoch;
+  uint64_t epoch; /* 0: a session that nobody goes on with */
+  clv_key seed;
 
   pthread_mutex_t lock;
   pthread_cond_t changed;
@@ -365,16 +381,23 @@ cleave_status api_packet(cleave_runtime *rt, clv_frame_kind kind, uint64_t conte
                          uint64_t message, clv_packet **ret, cleave_error *error);
 int api_find_node(const cleave_runtime *rt, const char *name); /* -1: unknown */
 
+/* What its node says of where the module computes; "": nothing. */
+void api_module_is_on(cleave_module *m, const char *device);
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error);
 cleave_status api_open_link(peer *p, cleave_error *error);
-/* For links: asks the program's may_send about each tensor. */
-clv_code api_may_send(void *user, clv_link *link, const clv_packet *p, clv_err *err);
+/* For links: asks the program's may_send about each tensor; leaves of a failure its code and place,
+ * and tells may_send. */
+clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err);
+/* A failure that left as code and place may come back from who it reached: then it is once more the
+ * one that it was, with its text. */
+void api_recognise(const cleave_runtime *rt, cleave_error *why);
 /* Ends the sessions and their links; then, when nothing computes any more, the transport. */
 void api_hang_up(cleave_runtime *rt);
 void api_disconnect(cleave_runtime *rt);
 /* An answer of a node; takes the packet. Any thread, without the lock. */
 void api_event(peer *from, clv_packet *p);
 void api_on_driver(void *user, clv_packet *p);
+void api_left_out(void *user, const clv_log_entry *entry);
 
 /* "; last heard of worker 'a' 900 ms ago, 'b' 3 ms ago": who keeps the others waiting. */
 const char *api_silence(const cleave_runtime *rt, char *buf, size_t len);
@@ -424,7 +447,7 @@ cleave_status api_bring(cleave_runtime *rt, value *v, uint32_t node, bool for_no
 
 /* With the lock, waits: STATE_GET of one named item, STATE_PUT of one. */
 cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t context_id,
-                            const char *name, uint64_t until_ns, clv_tensor **ret,
+                            const char *name, uint64_t until_ns, clv_tensor **ret, char *ret_device,
                             cleave_error *error);
 /* items: [n], n above 0. */
 cleave_status api_state_put(cleave_module *m, clv_state_what what, const state_item *items,

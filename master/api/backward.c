@@ -268,7 +268,7 @@ cleave_status cleave_backward_weighted(cleave_runtime *runtime, cleave_context h
 /* With the lock. */
 static cleave_status gradient(cleave_runtime *rt, cleave_context handle, cleave_module *m,
                               const char *name, uint64_t deadline_ms, clv_tensor **ret,
-                              cleave_error *error) {
+                              char *ret_device, cleave_error *error) {
   context *c;
   PASS(api_find_context(rt, handle, &c, error));
   const clv_param *p = clv_params_find(m->params, name);
@@ -279,8 +279,8 @@ static cleave_status gradient(cleave_runtime *rt, cleave_context handle, cleave_
                     m->name);
   if (c->has_gradient[m->index]) {
     c->users++;
-    cleave_status status =
-        api_state_get(m, CLV_STATE_GRADIENTS, c->id, name, api_until(rt, deadline_ms), ret, error);
+    cleave_status status = api_state_get(m, CLV_STATE_GRADIENTS, c->id, name,
+                                         api_until(rt, deadline_ms), ret, ret_device, error);
     c->users--;
     if (c->closing) api_wake(rt);
     PASS(status);
@@ -297,7 +297,7 @@ cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context handle, cl
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   {
     LOCKED(runtime);
-    PASS(gradient(runtime, handle, module, name, deadline_ms, &t, error));
+    PASS(gradient(runtime, handle, module, name, deadline_ms, &t, NULL, error));
   }
   return api_tensor_out(t, ret_tensor, error);
 }
@@ -306,8 +306,10 @@ cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context hand
                                     cleave_module *module, const char *name, uint64_t deadline_ms,
                                     cleave_place *ret_place, cleave_error *error) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  char device[API_DEVICE] = "";
   LOCKED(runtime);
-  PASS(gradient(runtime, handle, module, name, deadline_ms, &t, error));
+  PASS(gradient(runtime, handle, module, name, deadline_ms, &t, device, error));
+  api_module_is_on(module, device);
   ret_place->node = runtime->peers[module->node].name;
   ret_place->device = module->device;
   return CLEAVE_OK;

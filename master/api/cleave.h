@@ -125,15 +125,20 @@ typedef enum cleave_sending_kind {
   CLEAVE_SENDING_VALUE = 2,    /* the output of a module, made here or passed on */
   CLEAVE_SENDING_GRADIENT = 3, /* of the output of a module, made here or passed on */
   CLEAVE_SENDING_WEIGHTS = 4,  /* parameters, buffers or optimiser state of a module */
+  CLEAVE_SENDING_FAILURE = 5,  /* no tensor: that something failed, as a code and its place */
 } cleave_sending_kind;
 
-/* A tensor that is about to leave this process. The texts stay as long as the runtime. */
+/* A tensor that is about to leave this process, or a failure: dtype and shape are then 0, and bytes
+ * are those of its text. The texts stay as long as the runtime, but for the name. */
 typedef struct cleave_sending {
   cleave_sending_kind kind;
   const char *worker; /* it goes to */
   const char *module; /* LEAF: that is called with it, "" when it travels ahead of a call; otherwise
-                         whose output, output's gradient or state it is */
+                         whose output, output's gradient or state it is, FAILURE: or "" */
   uint32_t input;     /* LEAF: of that module */
+  const char *name;   /* WEIGHTS: of the parameter, buffer or optimiser state, until the call
+                         returns; else "" */
+  bool optimizer;     /* WEIGHTS: it is state of an optimiser */
   bool relayed;       /* it came from another worker and only passes through */
   cleave_dtype dtype;
   int rank;
@@ -190,10 +195,13 @@ typedef struct cleave_options {
    * waits for what it has started; one that goes away to do other things stops its modules here,
    * and after limits.reference_lease of the session loses what workers keep for it. */
   bool single_thread;
-  /* Asked for every tensor before it leaves this process, from any of its threads, by the one
-   * function that sends; may be NULL. Must return at once and call nothing of the runtime. Anything
-   * but CLEAVE_OK stops the tensor: that is the error of the function that sends it, or, for what
-   * the master's node sends by itself, its context fails with it. */
+  /* Asked for every tensor before it leaves this process, and told of every failure that does, from
+   * any of its threads, by the one function that sends; may be NULL. Must return at once and call
+   * nothing of the runtime. Anything but CLEAVE_OK stops the tensor: that is the error of the
+   * function that sends it, or, for what the master's node sends by itself, its context fails with
+   * it. Of a FAILURE the answer changes
+   * nothing: code and place are all that leaves, and the peer must not wait for what never
+   * comes. */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   /* Told what a context with cleave_context_options.events did, when a node has ended it: from any
    * thread, with the runtime held; must return at once and call nothing of it. May be NULL. */
@@ -206,7 +214,8 @@ typedef struct cleave_options {
 } cleave_options;
 
 /* BLOCKS. Connect to the workers of a session file over mutual TLS and open a session at each. Used
- * of the file: name, tls, workers, transfer, limits and train.seed; the rest may be absent. Errors
+ * of the file: name, tls, workers, transfer, limits and train.seed (drawn unless given);
+ * the rest may be absent. Errors
  * of the file point at file:line:column; CLEAVE_UNAVAILABLE names the worker. */
 CLEAVE_API cleave_status cleave_open(const char *path, const cleave_options *options,
                                      cleave_runtime **ret_runtime,
@@ -290,8 +299,12 @@ typedef struct cleave_module_options {
   const char *device; /* NULL = "cpu"; "auto": the node's first that is more than a processor */
   uint32_t threads;   /* 0 = 1 */
   uint32_t in_flight; /* calls between forward and backward that memory is made ready for; 0 = 1 */
-  /* Initial numbers are functions of (seed, layer, element): the same seed gives the same weights
-   * wherever the module is. 0: the session's train.seed. */
+  /* Initial numbers and dropout follow from a key for each layer, made of the session's train.seed,
+   * of this number and of the layer's; without this number, of the module's name instead. So a
+   * program gives the same bits wherever its modules are, if the session's seed is given: 32 hex
+   * digits. A worker gets the keys of the module's own layers, from which nobody can compute a seed
+   * or another key. Parts of one network share a seed and count their layers on (first_layer, or
+   * `layers`); modules with one seed and one number of a layer have that layer's key in common. */
   uint64_t seed;
   uint32_t first_layer; /* number of the first layer, for default names and the seed */
   const char *layers;   /* of a named architecture, by number or name: "layer3..fc"; NULL = all */
@@ -624,7 +637,7 @@ CLEAVE_API cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context
                                          uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                          cleave_error *error) CLEAVE_RESULT;
 
-/* Where that gradient lives; the same refusals. */
+/* Where that gradient lives, as its owner answers; the same refusals. */
 CLEAVE_API cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context context,
                                                cleave_module *module, const char *name,
                                                uint64_t deadline_ms, cleave_place *ret_place,

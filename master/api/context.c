@@ -91,7 +91,8 @@ void api_context_notify(cleave_runtime *rt, context *c, node_set notified) {
     clv_packet *p;
     if (!(c->nodes & ~notified & NODE_BIT(i))) continue;
     if (api_packet(rt, CLV_ABORT, c->id, ++rt->next_id, &p, NULL) != CLEAVE_OK) return;
-    clv_frame_set_failure(&p->frame, (clv_code)c->failure.status, c->failure.text, c->failure.node);
+    clv_frame_set_failure(&p->frame, (clv_code)c->failure.status, c->failure.text,
+                          c->failed_at[0] ? c->failed_at : c->failure.hop);
     if (api_send(rt, i, p, NULL) != CLEAVE_OK) continue; /* lost itself: it knows nothing more */
   }
 }

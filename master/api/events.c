@@ -25,7 +25,10 @@ void api_failure_of(const peer *from, const clv_frame *f, cleave_error *ret) {
   ret->reported = from->index != 0;
   snprintf(ret->hop, sizeof ret->hop, "%s", known ? rt->modules[module]->name : f->failure.hop);
   const char *text = f->failure.text[0] ? f->failure.text : clv_code_name((clv_code)ret->status);
-  snprintf(ret->text, sizeof ret->text, "%s", text);
+  const char *element = from->index ? "" : f->failure.element;
+  snprintf(ret->text, sizeof ret->text, "%s%s%s%s", text, element[0] ? " (" : "", element,
+           element[0] ? ")" : "");
+  if (from->index) api_recognise(rt, ret);
 }
 
 /* For another node: passed on as it is. */
@@ -192,8 +195,10 @@ static bool on_state_item(cleave_runtime *rt, peer *from, clv_packet *p) {
   rt->wake |= r->answered;
   if (r->items) take_item(r, p);
   if (r->wanted && !r->found && p->frame.n_tensors == 1 &&
-      strcmp(r->wanted, p->frame.state.name) == 0)
+      strcmp(r->wanted, p->frame.state.name) == 0) {
     r->found = clv_tensor_ref(p->tensor[0]);
+    snprintf(r->device, sizeof r->device, "%.*s", API_DEVICE - 1, p->frame.state.device);
+  }
   return false;
 }
 
@@ -218,6 +223,20 @@ static void link_ended(cleave_runtime *rt, const peer *from, const char *to,
   rt->broken_until = clv_now_ns() + BELIEVED_AFTER_NS;
 }
 
+void api_left_out(void *user, const clv_log_entry *e) {
+  const cleave_runtime *rt = user;
+  clv_notify(rt->notice, "worker '%s': %llu more %s were left out", e->who,
+             (unsigned long long)e->left_out, e->what);
+}
+
+/* What went wrong there and answers nothing of ours. A worker may complain for ever. */
+static void notify_unasked(cleave_runtime *rt, const peer *from, const char *text) {
+  const clv_log_source source = {.who = from->name, .what = "complaints"};
+  if (clv_log_limiter_pass(&rt->complaints, CLV_LOG_WARN, "notice", &source,
+                           clv_now_ns() / 1000000u))
+    clv_notify(rt->notice, "worker '%s': %s", from->name, text);
+}
+
 static bool on_abort(cleave_runtime *rt, peer *from, clv_packet *p) {
   cleave_error why;
   api_failure_of(from, &p->frame, &why);
@@ -227,9 +246,9 @@ static bool on_abort(cleave_runtime *rt, peer *from, clv_packet *p) {
   rt->wake = true;
   if (!p->frame.context && p->frame.kind == CLV_ABORT)
     link_ended(rt, from, p->frame.failure.hop, &why);
-  if (!p->frame.context && p->frame.kind == CLV_ERROR && !r)
-    clv_notify(rt->notice, "worker '%s': %s", from->name, why.text);
+  if (!p->frame.context && p->frame.kind == CLV_ERROR && !r) notify_unasked(rt, from, why.text);
   if (c && c->ending && rt->late.status == CLEAVE_OK) rt->late = why;
+  if (c && !c->failed) memcpy(c->failed_at, p->frame.failure.hop, sizeof c->failed_at);
   if (c && !r) api_context_fail(rt, c, &why, NODE_BIT(from->index));
   if (r && !r->failed) {
     r->failed = true;

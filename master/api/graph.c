@@ -235,6 +235,7 @@ clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) {
       CLV_TRY(clv_graph_add_input(g, n->name, n->dtype, &n->shape, &at, err));
     else
       CLV_TRY(clv_graph_add(g, n->op, &n->attrs, n->name, n->layer, n->in, n->n_in, &at, err));
+    g->nodes[at].key = n->key;
   }
   g->output = from->output;
   *ret = clv_steal(&g);

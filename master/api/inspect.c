@@ -30,3 +30,21 @@ bool cleave_inspect_link(cleave_runtime *rt, uint32_t node, cleave_link_status *
                               .silent_s = heard ? (double)(now - CLV_MIN(heard, now)) * 1e-9 : 0};
   return true;
 }
+
+clv_code cleave_ask_links(cleave_runtime *rt, uint32_t node, uint64_t timeout_ms,
+                          cleave_link_report *report, void *user, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, answer = {0};
+  CLV_AUTO(clv_wire_done) clv_wire_status_reply reply = {0};
+  const clv_wire_status_request q = {.session = rt->session};
+  const peer *p = &rt->peers[node];
+  CLV_TRY(clv_wire_status_request_encode(&q, &request, err));
+  CLV_TRY(clv_rpc_call(p->channel, CLV_METHOD_STATUS, request.data, request.len,
+                       (unsigned)timeout_ms, &answer, err));
+  CLV_TRY(clv_wire_status_reply_decode(&(clv_piece){answer.data, answer.len}, 1, &reply, err));
+  for (uint32_t i = 0; i < reply.n_sessions; i++)
+    for (uint32_t k = 0; k < reply.sessions[i].n_links; k++) {
+      const clv_wire_link_status *l = &reply.sessions[i].links[k];
+      report(user, p->name, l->peer ? l->peer : "", l->bytes_out);
+    }
+  return CLV_OK;
+}

@@ -104,6 +104,24 @@ static cleave_status find_inputs(cleave_module *m, cleave_error *error) {
                   m->name, m->n_inputs, m->graph->n_nodes - (int)m->n_inputs);
 }
 
+/* Of the layers in m: from the session's seed, the layer's number, and what tells this network from
+ * others of the program: its seed, or the module's name. This is all that leaves with a module. */
+static cleave_status derive_keys(cleave_module *m, uint64_t seed, cleave_error *error) {
+  const char *domain = seed ? "cleave layer of a seed" : "cleave layer of a module";
+  uint8_t of[12 + sizeof(clv_sha256)] = {0};
+  clv_sha256 name;
+  TRY(clv_sha256_of(m->name, strlen(m->name), &name, &err));
+  for (int i = 0; i < 8; i++) of[i] = (uint8_t)(seed >> 8 * i);
+  if (!seed) memcpy(of + 12, &name, sizeof name);
+  for (int i = 0; i < m->graph->n_nodes; i++) {
+    clv_node *n = &m->graph->nodes[i];
+    if (n->op == CLV_OP_INPUT) continue;
+    for (int k = 0; k < 4; k++) of[8 + k] = (uint8_t)(n->layer >> 8 * k);
+    TRY(clv_key_derive(domain, &m->runtime->seed, of, seed ? 12 : sizeof of, &n->key, &err));
+  }
+  return CLEAVE_OK;
+}
+
 static cleave_status fill(cleave_module *m, const cleave_module_options *o, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   const char *at = o->at ? o->at : "master";
@@ -127,7 +145,6 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, clea
                     m->device);
   m->threads = CLV_MAX(o->threads, 1u);
   m->in_flight = CLV_MIN(CLV_MAX(o->in_flight, 1u), (uint32_t)CLV_WIRE_CONTRIBUTIONS);
-  m->seed = o->seed ? o->seed : rt->config->train.seed;
   m->local_only = o->local_only;
   PASS(keep_direct(m, o, error));
   m->bf16 = o->bf16;
@@ -136,6 +153,7 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, clea
   PASS(find_inputs(m, error));
   TRY(clv_params_of(m->graph, &m->params, &err));
   PASS(freeze(m, o, error));
+  PASS(derive_keys(m, o->seed, error));
   return keep_weights(m, o, error);
 }
 

@@ -167,6 +167,19 @@ static cleave_status check_wanted(const cleave_runtime *rt, const cleave_options
   return CLEAVE_OK;
 }
 
+/* Those of a run, or the program's own. */
+static cleave_status identify(cleave_runtime *rt, cleave_error *error) {
+  const clv_session_config *c = rt->config;
+  rt->seed = c->train.seed.key;
+  rt->session = (clv_wire_id){0};
+  rt->epoch = c->attempt.epoch;
+  memcpy(&rt->session, c->attempt.session, sizeof rt->session);
+  if (!c->train.seed.given && !c->train.seed.drawn)
+    TRY(clv_random_bytes(&rt->seed, sizeof rt->seed, &err));
+  if (!rt->epoch) TRY(clv_random_bytes(&rt->session, sizeof rt->session, &err));
+  return CLEAVE_OK;
+}
+
 static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_error *error) {
   const clv_session_config *c = rt->config;
   rt->deadline_ms = o && o->deadline_ms ? o->deadline_ms : c->limits.step_timeout_ms;
@@ -185,8 +198,9 @@ static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_er
   }
   PASS(check_wanted(rt, o, error));
   TRY(clv_pool_new((size_t)64 << 30, 1u << 20, &rt->pool, &err));
-  TRY(clv_random_bytes(&rt->session, sizeof rt->session, &err));
-  rt->epoch = 1;
+  PASS(identify(rt, error));
+  rt->complaints.left_out = api_left_out;
+  rt->complaints.user = rt;
   if (o) {
     rt->single_thread = o->single_thread;
     rt->may_send = o->may_send;
@@ -295,6 +309,7 @@ static void runtime_free(cleave_runtime *rt) {
   }
   if (rt->peers) api_disconnect(rt); /* no callback is running after this */
   clv_node_free(clv_steal(&rt->node));
+  clv_log_limiter_tick(&rt->complaints, UINT64_MAX);
   size_t at = 0;
   for (context *c; (c = id_table_next(&rt->contexts, &at)) != NULL; at = 0)
     api_context_forget(rt, c);

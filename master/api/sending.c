@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What may leave this process: every tensor, described in the program's words, is put to its
- * may_send before the link takes it.
+ * may_send before the link takes it. Of a failure only code and place leave.
  */
 #include <stdio.h>
 #include <string.h>
@@ -59,18 +59,89 @@ static clv_code describe(const cleave_runtime *rt, const clv_packet *p, uint32_t
     return CLV_OK;
   }
   ret->kind = f->kind == CLV_CALL ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_WEIGHTS;
+  if (f->kind == CLV_STATE_PUT) {
+    ret->name = f->state.name;
+    ret->optimizer = f->state.what == CLV_STATE_OPTIMIZER;
+  }
   ret->module = module_name(rt, f->module);
   if (f->kind == CLV_CALL) ret->input = slot_of(f, tensor);
   return CLV_OK;
 }
 
-clv_code api_may_send(void *user, clv_link *link, const clv_packet *p, clv_err *err) {
+/* ---- failures -------------------------------------------------------------------------------- */
+
+static const peer *sender_of(const cleave_runtime *rt, const clv_packet *p) {
+  uint32_t i = rt->n_peers - 1;
+  while (i && (!p->from || rt->peers[i].link != p->from)) i--;
+  return &rt->peers[i];
+}
+
+/* Modules have numbers for workers. */
+static const cleave_module *number_module(const cleave_runtime *rt, clv_frame *f) {
+  unsigned number;
+  if (sscanf(f->failure.hop, "module %u", &number) == 1)
+    return number < rt->n_modules ? rt->modules[number] : NULL;
+  uint32_t i = 0;
+  while (i < rt->n_modules && strcmp(rt->modules[i]->name, f->failure.hop) != 0) i++;
+  if (i == rt->n_modules) return NULL;
+  snprintf(f->failure.hop, sizeof f->failure.hop, "module %u", i);
+  return rt->modules[i];
+}
+
+static uint64_t step_of(const cleave_runtime *rt, const clv_frame *f) {
+  const context *c = f->context ? id_table_get(&rt->contexts, f->context) : NULL;
+  return c && c->step ? c->step : f->context;
+}
+
+/* Its number: it has one already, and then the place that was told, if it has left before. */
+static uint64_t remember(cleave_runtime *rt, clv_frame *f, const cleave_error *whole) {
+  for (uint64_t n = rt->n_told; n > 0 && n + API_TOLD > rt->n_told; n--) {
+    const told *t = &rt->told[n % API_TOLD];
+    if (t->context != f->context || strcmp(t->whole.text, whole->text) != 0 ||
+        strcmp(t->whole.hop, whole->hop) != 0)
+      continue;
+    memcpy(f->failure.hop, t->hop, sizeof f->failure.hop);
+    return n;
+  }
+  told *t = &rt->told[++rt->n_told % API_TOLD];
+  *t = (told){.whole = *whole, .context = f->context};
+  memcpy(t->hop, f->failure.hop, sizeof t->hop);
+  return rt->n_told;
+}
+
+void api_recognise(const cleave_runtime *rt, cleave_error *why) {
+  for (uint32_t i = 0; i < API_TOLD; i++)
+    if (rt->told[i].as[0] && strcmp(rt->told[i].as, why->text) == 0) *why = rt->told[i].whole;
+}
+
+/* Its text may quote what is only known here, or at the worker that it came from. */
+static clv_code send_failure(const peer *to, clv_packet *p, clv_err *err) {
+  cleave_runtime *rt = to->runtime;
+  clv_frame *f = &p->frame;
+  cleave_error whole, why = {.status = CLEAVE_OK};
+  api_failure_of(sender_of(rt, p), f, &whole);
+  const cleave_module *m = number_module(rt, f);
+  uint64_t number = remember(rt, f, &whole);
+  clv_frame_keep_place(f, step_of(rt, f), number);
+  snprintf(rt->told[number % API_TOLD].as, CLV_WIRE_TEXT + 1, "%s", f->failure.text);
+  cleave_sending what = {.kind = CLEAVE_SENDING_FAILURE,
+                         .worker = to->name,
+                         .module = m ? m->name : "",
+                         .relayed = p->from != NULL,
+                         .bytes = strlen(f->failure.text)};
+  if (!rt->may_send || rt->may_send(rt->user, &what, &why) == CLEAVE_OK) return CLV_OK;
+  return clv_fail(err, why.status ? (clv_code)why.status : CLV_DENIED, "%s", why.text);
+}
+
+clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err) {
   peer *to = user;
   cleave_runtime *rt = to->runtime;
   (void)link;
   LOCKED(rt);
+  if (clv_frame_fails(&p->frame)) CLV_TRY(send_failure(to, p, err));
+  if (!rt->may_send) return CLV_OK;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
-    cleave_sending what = {.worker = to->name};
+    cleave_sending what = {.worker = to->name, .name = ""};
     cleave_error why = {.status = CLEAVE_OK};
     CLV_TRY(describe(rt, p, i, &what, err));
     if (rt->may_send(rt->user, &what, &why) == CLEAVE_OK) continue;

@@ -44,7 +44,7 @@ static cleave_status check_item(const cleave_module *m, const char *name, const 
 }
 
 cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t context_id,
-                            const char *name, uint64_t until_ns, clv_tensor **ret,
+                            const char *name, uint64_t until_ns, clv_tensor **ret, char *ret_device,
                             cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   state_request r = {.id = ++rt->next_id, .node = m->node, .wanted = name, .next = rt->requests};
@@ -55,6 +55,7 @@ cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t cont
   if (status == CLEAVE_OK) status = await(m, &r, name, until_ns, error);
   if (status == CLEAVE_OK) status = check_item(m, name, r.found, error);
   if (status == CLEAVE_OK) *ret = clv_steal(&r.found);
+  if (status == CLEAVE_OK && ret_device) memcpy(ret_device, r.device, sizeof r.device);
   leave(rt, &r);
   return status;
 }
@@ -110,7 +111,7 @@ cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module,
     PASS(api_no_window(runtime, error));
     PASS(api_decided(runtime, api_until(runtime, deadline_ms), error));
     PASS(api_state_get(module, CLV_STATE_WEIGHTS, 0, name, api_until(runtime, deadline_ms), &t,
-                       error));
+                       NULL, error));
   }
   if (!t)
     return api_fail(error, CLV_ANSWER, "'%s' did not send '%s'", cleave_module_node(module), name);

@@ -21,10 +21,14 @@ static clv_code call(peer *p, const char *method, const clv_bytes *request, uint
 }
 
 /* What "auto" means there: the first that is more than a processor. */
-static void best_device(const clv_wire_hello_reply *h, char dst[API_DEVICE]) {
+static void keep_devices(const clv_wire_hello_reply *h, peer *p) {
   const char *best = "cpu";
+  size_t at = 0;
   for (uint32_t i = 0; i < h->n_devices && strcmp(best, "cpu") == 0; i++) best = h->devices[i];
-  snprintf(dst, API_DEVICE, "%s", best);
+  snprintf(p->device, sizeof p->device, "%s", best);
+  for (uint32_t i = 0; i < h->n_devices && at < sizeof p->devices; i++)
+    at += (size_t)snprintf(p->devices + at, sizeof p->devices - at, "%s%s", i ? ", " : "",
+                           h->devices[i]);
 }
 
 /* An answer that makes no sense is the peer's doing, not the program's. */
@@ -94,9 +98,10 @@ static clv_code hello(peer *p, clv_err *err) {
     return clv_fail(err, CLV_UNAVAILABLE, "it speaks protocol %u, this program %d",
                     h.about.protocol, CLV_WIRE_PROTOCOL);
   CLV_TRY(check_lease(c, &h.about, err));
+  CLV_TRY(cleave_secrets_check(c, &h, err));
   p->incarnation = h.incarnation;
   p->limits = h.about.limits;
-  best_device(&h, p->device);
+  keep_devices(&h, p);
   compare_builds(p, &h.about);
   return CLV_OK;
 }
@@ -108,7 +113,7 @@ static clv_code open_session(peer *p, clv_err *err) {
   CLV_AUTO(clv_wire_done) clv_wire_open_reply o = {0};
   clv_wire_open_request q = {.session = rt->session,
                              .epoch = rt->epoch,
-                             .seed = rt->config->train.seed,
+                             .config_digest = rt->config->attempt.config_digest,
                              .name = rt->config->name,
                              .lanes = API_BULK_LANES,
                              .peer_identities = identities,
@@ -133,8 +138,12 @@ static clv_code connect_worker(peer *p, clv_err *err) {
   clv_rpc_channel_options o = {
       .target = p->spec->address, .expected_uri = p->spec->identity, .pem = pem_of(p->runtime)};
   CLV_TRY(clv_rpc_channel_new(p->runtime->rpc, &o, &p->channel, err));
-  CLV_TRY(clv_rpc_channel_connect(p->channel,
-                                  (unsigned)p->runtime->config->limits.connect_timeout_ms, err));
+  unsigned ms = (unsigned)p->runtime->config->limits.connect_timeout_ms;
+  clv_code code = clv_rpc_channel_connect(p->channel, ms, err);
+  if (code != CLV_OK) {
+    clv_tls_explain_refusal(p->spec->address, p->runtime->identity, ms, err);
+    return err->code;
+  }
   CLV_TRY(hello(p, err));
   return open_session(p, err);
 }
@@ -209,14 +218,13 @@ cleave_status api_open_link(peer *p, cleave_error *error) {
   cleave_runtime *rt = p->runtime;
   clv_wire_limits accept = clv_wire_limits_default();
   accept.credit_bytes = rt->config->limits.credit_bytes;
-  clv_link_options o = {.peer_name = p->name,
-                        .pool = rt->pool,
-                        .accept = accept,
-                        .send_credit = p->limits.credit_bytes,
-                        .events = {.user = p,
-                                   .on_packet = on_packet,
-                                   .may_send = rt->may_send ? api_may_send : NULL,
-                                   .on_closed = on_closed}};
+  clv_link_options o = {
+      .peer_name = p->name,
+      .pool = rt->pool,
+      .accept = accept,
+      .send_credit = p->limits.credit_bytes,
+      .events = {
+          .user = p, .on_packet = on_packet, .may_send = api_may_send, .on_closed = on_closed}};
   clv_link_dial d = {.address = p->spec->address,
                      .identity = p->spec->identity,
                      .pem = pem_of(rt),
@@ -317,7 +325,26 @@ static clv_code check_loaded(const cleave_module *m, const clv_wire_load_reply *
   return CLV_OK;
 }
 
-static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err *err) {
+/* "cpu" is no device of a worker that has "cpu:1" alone. */
+static bool is_listed(const char *devices, const char *name) {
+  size_t len = strlen(name);
+  for (const char *at = devices; (at = strstr(at, name)) != NULL; at += len)
+    if ((at == devices || at[-1] == ' ') && (!at[len] || at[len] == ',')) return true;
+  return false;
+}
+
+static clv_code check_device(const cleave_module *m, const peer *p, clv_err *err) {
+  if (is_listed(p->devices, m->device)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "it has no device '%s'; it has: %s", m->device,
+                  p->devices[0] ? p->devices : "none");
+}
+
+void api_module_is_on(cleave_module *m, const char *device) {
+  if (device[0] && strncmp(m->device, device, sizeof m->device - 1) != 0)
+    snprintf(m->device, sizeof m->device, "%.*s", API_DEVICE - 1, device);
+}
+
+static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err) {
   cleave_runtime *rt = m->runtime;
   peer *p = &rt->peers[m->node];
   const char *others[API_MAX_NODES];
@@ -328,7 +355,6 @@ static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err
   CLV_AUTO(clv_wire_done) clv_wire_load_reply o = {0};
   clv_wire_load_request q = {.session = rt->session,
                              .epoch = rt->epoch,
-                             .seed = m->seed,
                              .module = m->index,
                              .threads = m->threads,
                              .in_flight = m->in_flight,
@@ -339,6 +365,7 @@ static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err
                              .name = m->name,
                              .frozen = m->frozen,
                              .n_frozen = m->n_frozen};
+  CLV_TRY(check_device(m, p, err));
   CLV_TRY(clv_module_message_make(m->graph, &message, &q, err));
   if (m->artifact) {
     q.init = CLV_WIRE_INIT_ARTIFACT;
@@ -354,7 +381,9 @@ static clv_code load_remote(const cleave_module *m, uint64_t timeout_ms, clv_err
   CLV_TRY(code);
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(wrong_answer(clv_wire_load_reply_decode(&piece, 1, &o, err), err));
-  return check_loaded(m, &o, err);
+  CLV_TRY(check_loaded(m, &o, err));
+  api_module_is_on(m, o.device);
+  return CLV_OK;
 }
 
 /* The same for a stage of this process. */
@@ -385,7 +414,6 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
                           .threads = (int)m->threads,
                           .bf16 = m->bf16,
                           .input_needs_grad = m->input_grads,
-                          .seed = m->seed,
                           .in_flight = m->in_flight,
                           .frozen = m->frozen,
                           .n_frozen = m->n_frozen};

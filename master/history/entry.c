@@ -191,6 +191,10 @@ clv_code clv_entry_find(const char *run, char **ret_folder, clv_err *err) {
   return unknown_run(run, err);
 }
 
+clv_code clv_history_find(const char *run, char **ret_folder, clv_err *err) {
+  return clv_entry_find(run, ret_folder, err);
+}
+
 void clv_print_clean(const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   clv_text_guard(text, &out);

@@ -36,6 +36,9 @@ typedef struct clv_run_lock_info {
 /* Writes that an attempt begins. A damaged record of earlier ones is warned of, and replaced. */
 clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run,
                             clv_err *err) CLV_USE_RESULT;
+/* What workers are told of the attempt that has begun: the session's id and this attempt's
+ * epoch. */
+void clv_run_lock_attempt(const clv_run_lock *c, uint8_t ret_session[16], uint64_t *ret_epoch);
 /* Writes where it starts, and of what session. The record is no reason to lose a run: from here on
  * it is warned of when it cannot be written. A NULL lock is allowed. */
 void clv_run_lock_started(clv_run_lock *c, uint64_t step, uint64_t total_steps,
@@ -52,9 +55,12 @@ bool clv_is_stop_request(const siginfo_t *info);
 
 /* ---- everybody else -------------------------------------------------------------------------- */
 
-/* Each prints to standard output. Names are those of folders in runs/ below the working folder;
- * anything with a '/' is a folder. CLV_NOT_FOUND: there is no such run; the text has a "did you
- * mean". */
+/* All but the first print to standard output. Names are those of folders in runs/ below the working
+ * folder; anything with a '/' is a folder. CLV_NOT_FOUND: there is no such run; the text has a "did
+ * you mean". */
+
+/* Folder of a run; to be freed. */
+clv_code clv_history_find(const char *run, char **ret_folder, clv_err *err) CLV_USE_RESULT;
 
 /* A table of the runs in `folder`, newest first, or one JSON object per line. */
 clv_code clv_history_list(const char *folder, bool json, clv_err *err) CLV_USE_RESULT;

@@ -100,11 +100,24 @@ static void recall(clv_run_lock *c, bool resume) {
     clv_notify(c->notice, "%s; the record of earlier attempts begins anew", err.text);
 }
 
+/* The session of a run stays, and each attempt has an epoch above the last one's. */
+static clv_code next_epoch(clv_run_record *r, clv_err *err) {
+  uint8_t id[16];
+  if (!r->epoch || r->epoch >= INT64_MAX || !clv_hex_parse(r->id, id, sizeof id)) {
+    CLV_TRY(clv_random_bytes(id, sizeof id, err));
+    clv_hex(id, sizeof id, r->id);
+    r->epoch = 0;
+  }
+  r->epoch++;
+  return CLV_OK;
+}
+
 clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_err *err) {
   clv_run_attempt *a = NULL;
   CLV_AUTO(clv_freep) char *whole = realpath(run->session, NULL);
   c->notice = run->notice;
   recall(c, run->resume);
+  CLV_TRY(next_epoch(&c->record, err));
   CLV_TRY(clv_run_record_add(&c->record, &a, err));
   snprintf(c->record.name, sizeof c->record.name, "%s", run->name);
   snprintf(c->record.session, sizeof c->record.session, "%s", whole ? whole : run->session);
@@ -113,6 +126,10 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_e
   a->began_ms = clv_wall_ms();
   c->begun = true;
   return clv_record_write(c->dir, &c->record, err);
+}
+
+void clv_run_lock_attempt(const clv_run_lock *c, uint8_t ret_session[16], uint64_t *ret_epoch) {
+  if (clv_hex_parse(c->record.id, ret_session, 16)) *ret_epoch = c->record.epoch;
 }
 
 void clv_run_lock_started(clv_run_lock *c, uint64_t step, uint64_t total_steps,

@@ -129,6 +129,14 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
 
 /* ---- egress ---------------------------------------------------------------------------------- */
 
+/* Of an input of the loss: its labels; its predictions are a value. */
+static clv_shows shown_by(const clv_blueprint *b, cleave_sending_kind kind, uint32_t stage) {
+  if (kind == CLEAVE_SENDING_LEAF)
+    return stage == b->n_stages ? CLV_SHOWS_LABELS : CLV_SHOWS_RAW_INPUT;
+  if (kind == CLEAVE_SENDING_VALUE) return b->stages[stage].shows;
+  return kind == CLEAVE_SENDING_GRADIENT ? b->stages[stage].gradient_shows : CLV_SHOWS_MIXED;
+}
+
 static void add_row(clv_blueprint *b, cleave_sending_kind kind, uint32_t stage, uint32_t input,
                     int worker, const clv_node *value, bool relayed, const char *fmt, ...)
     CLV_PRINTF(8, 9);
@@ -141,6 +149,7 @@ static void add_row(clv_blueprint *b, cleave_sending_kind kind, uint32_t stage, 
                         .input = input,
                         .worker = worker,
                         .relayed = relayed,
+                        .shows = shown_by(b, kind, stage),
                         .dtype = CLV_F32};
   va_list ap;
   va_start(ap, fmt);
@@ -237,6 +246,8 @@ static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err 
   CLV_TRY(make_loss(b, label_dtype, err));
   for (uint32_t i = 0; i <= b->n_stages; i++)
     if (b->stages[i].worker >= 0) b->worker_used[b->stages[i].worker] = true;
+  clv_privacy_find(b);
+  CLV_TRY(clv_privacy_check(b, err));
   return make_egress(b, err);
 }
 
@@ -264,11 +275,12 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     const clv_remote_spec *w = &b->config->workers[r->worker];
-    clv_bytes_printf(out, "%s | %s | %s | %llu | %s %s%s\n", r->name,
+    const char *word = r->kind == CLEAVE_SENDING_LEAF ? "" : clv_shows_word(r->shows);
+    clv_bytes_printf(out, "%s | %s | %s | %llu | %s %s%s%s%s\n", r->name,
                      r->kind == CLEAVE_SENDING_WEIGHTS
                          ? "parameters"
                          : clv_shape_format(&r->shape, shape, sizeof shape),
                      clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step, w->name,
-                     w->identity, r->relayed ? " (relayed)" : "");
+                     w->identity, r->relayed ? " (relayed)" : "", *word ? " | " : "", word);
   }
 }

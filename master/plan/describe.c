@@ -108,6 +108,27 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f,
                                                                       : "master <-> worker");
 }
 
+static void text_policy(const clv_policy *p, clv_bytes *out) {
+  const char *approver = clv_policy_approver(p);
+  if (!p)
+    clv_bytes_puts(out, "no policy: `privacy` in the session file decides\n");
+  else
+    clv_bytes_printf(out, "policy: %s, sha256 %.16s..., %s%s\n", clv_policy_path(p),
+                     clv_policy_sha256(p), approver[0] ? "signed by " : "not signed", approver);
+}
+
+static void json_policy(const clv_policy *p, clv_bytes *out) {
+  if (!p) {
+    clv_bytes_puts(out, "null");
+    return;
+  }
+  clv_bytes_puts(out, "{\"path\":");
+  clv_bytes_json(out, clv_policy_path(p));
+  clv_bytes_printf(out, ",\"sha256\":\"%s\",\"approver\":", clv_policy_sha256(p));
+  clv_bytes_json(out, clv_policy_approver(p));
+  clv_bytes_puts(out, "}");
+}
+
 static void text_egress(const clv_blueprint *b, clv_bytes *out) {
   char shape[160], size[24];
   clv_bytes_puts(out, "leaves the private network:\n");
@@ -116,15 +137,16 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
     const clv_egress_row *r = &b->egress[i];
     const clv_remote_spec *w = &b->config->workers[r->worker];
     bool state = r->kind == CLEAVE_SENDING_WEIGHTS;
-    clv_bytes_printf(
-        out, "  %-48s %-18s %-4s %10s%s  to %s (%s)%s\n", r->name,
-        state ? "parameters" : clv_shape_format(&r->shape, shape, sizeof shape),
-        clv_dtype_name(r->dtype), clv_format_size(r->bytes_per_step, size, sizeof size),
-        state ? " once  " : "/step", w->name, w->identity, r->relayed ? ", relayed" : "");
+    const char *word = r->kind == CLEAVE_SENDING_LEAF || r->relayed ? "" : clv_shows_word(r->shows);
+    clv_bytes_printf(out, "  %-48s %-18s %-4s %10s%s  to %s (%s)%s%s%s\n", r->name,
+                     state ? "parameters" : clv_shape_format(&r->shape, shape, sizeof shape),
+                     clv_dtype_name(r->dtype),
+                     clv_format_size(r->bytes_per_step, size, sizeof size),
+                     state ? " once  " : "/step", w->name, w->identity,
+                     r->relayed ? ", relayed" : "", *word ? ", " : "", word);
   }
-  bool labels = b->stages[b->n_stages].worker >= 0, raw = b->stages[0].worker >= 0;
-  clv_bytes_printf(out, "labels: %s; raw input: %s\n", labels ? "LEAVE" : "stay on the master",
-                   raw ? "LEAVES" : "stays on the master");
+  clv_privacy_describe(b, false, out);
+  text_policy(b->policy, out);
 }
 
 static void json_stage(const clv_blueprint *b, uint32_t i, const stage_facts *f, clv_bytes *out) {
@@ -157,10 +179,28 @@ static void json_egress(const clv_blueprint *b, clv_bytes *out) {
     clv_bytes_puts(out, ",\"shape\":[");
     for (int d = 0; d < r->shape.rank; d++)
       clv_bytes_printf(out, "%s%lld", d ? "," : "", (long long)r->shape.dim[d]);
-    clv_bytes_printf(out, "],\"dtype\":\"%s\",\"bytes_per_step\":%llu,\"relayed\":%s}",
+    clv_bytes_printf(out,
+                     "],\"dtype\":\"%s\",\"bytes_per_step\":%llu,\"relayed\":%s,\"shows\":\"%s\"}",
                      clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step,
-                     r->relayed ? "true" : "false");
+                     r->relayed ? "true" : "false", clv_shows_word(r->shows));
   }
+}
+
+void clv_blueprint_egress(const clv_blueprint *b, bool json, clv_bytes *out) {
+  if (!json) {
+    text_egress(b, out);
+    return;
+  }
+  clv_bytes_puts(out, "\"egress\":[");
+  json_egress(b, out);
+  clv_bytes_puts(out, "],\"policy\":");
+  json_policy(b->policy, out);
+}
+
+static void json_seed(const clv_blueprint *b, clv_bytes *out) {
+  const clv_seed *seed = &b->config->train.seed;
+  const char *word = seed->guessable ? "guessable" : seed->given ? "given" : "drawn";
+  clv_bytes_printf(out, ",\"seed\":\"%s\"", word);
 }
 
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
@@ -190,11 +230,14 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     (json ? json_stage : text_stage)(b, i, &f, out);
   }
   if (json) {
-    clv_bytes_puts(out, "],\"egress\":[");
-    json_egress(b, out);
-    clv_bytes_puts(out, "]}\n");
+    clv_bytes_puts(out, "],");
+    clv_blueprint_egress(b, true, out);
+    clv_bytes_puts(out, ",\"privacy\":");
+    clv_privacy_describe(b, true, out);
+    json_seed(b, out);
+    clv_bytes_puts(out, "}\n");
   } else {
-    text_egress(b, out);
+    clv_blueprint_egress(b, false, out);
   }
   return CLV_OK;
 }

@@ -16,6 +16,7 @@
 #include "common/weights/weights.h"
 #include "master/api/api.h"
 #include "master/data/data.h"
+#include "master/egress/egress.h"
 
 /* ---- what is asked for ----------------------------------------------------------------------- */
 
@@ -43,6 +44,21 @@ typedef struct clv_run_options {
 enum { CLV_MAX_STAGES = 253 };
 enum { CLV_EVAL_WINDOW = 4 }; /* batches in flight in an evaluation */
 
+/* What a tensor that leaves shows of records or labels to a worker that knows the session file,
+ * each case more than those before it (privacy.c says when a layer counts as secret). */
+typedef enum clv_shows {
+  CLV_SHOWS_MIXED,           /* a layer with secret first values is on every path */
+  CLV_SHOWS_FRONT_KNOWN,     /* on some path only layers with known weights mix */
+  CLV_SHOWS_TOKENS,          /* one vector per token */
+  CLV_SHOWS_RAW_INPUT,       /* on some path nothing mixes */
+  CLV_SHOWS_LABELS_READABLE, /* a gradient from which a label can be read off */
+  CLV_SHOWS_LABELS,
+} clv_shows;
+
+const char *clv_shows_word(clv_shows shows); /* "RAW INPUT"; "" for MIXED */
+/* What `privacy` in the session allows. */
+bool clv_privacy_permits(const clv_session_config *c, clv_shows shows);
+
 /* One tensor that leaves the master, per micro-batch. */
 typedef struct clv_egress_row {
   char name[96]; /* "activation of stage 'a' (layer 2)" */
@@ -54,7 +70,7 @@ typedef struct clv_egress_row {
   clv_shape shape;         /* dim 0 is the largest micro-batch; WEIGHTS: [] */
   uint64_t bytes_per_step; /* all micro-batches of a full step; WEIGHTS: once, when pushed */
   bool relayed;            /* it came from another worker and only passes through */
-  uint64_t tensors, bytes; /* counted while running */
+  clv_shows shows;
 } clv_egress_row;
 
 typedef struct clv_stage_plan {
@@ -64,7 +80,11 @@ typedef struct clv_stage_plan {
   bool input_needs_grad, participates;
   uint32_t n_learning;
   uint32_t first_layer, last_layer;
-  bool direct; /* its output goes straight to the next stage's worker */
+  bool direct;              /* its output goes straight to the next stage's worker */
+  clv_shows shows;          /* of the records: its output */
+  clv_shows gradient_shows; /* of the labels: the gradient of its output, with the loss at home */
+  uint32_t head_layers; /* secret layers that learn, from its output to the loss, on the path with
+                           the fewest */
 } clv_stage_plan;
 
 typedef struct clv_blueprint {
@@ -77,7 +97,8 @@ typedef struct clv_blueprint {
   uint32_t micro_batches, max_micro;
   clv_egress_row *egress;
   size_t n_egress;
-  bool *worker_used; /* [config->n_workers] */
+  bool *worker_used;  /* [config->n_workers] */
+  clv_policy *policy; /* borrowed; what may leave besides by the table. NULL: no policy */
 } clv_blueprint;
 
 /* sample: shape of the data's x for one record with N = 1. Errors point into the session file. */
@@ -99,8 +120,27 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
 clv_code clv_blueprint_draw(const clv_blueprint *b, bool json, clv_bytes *out, clv_bytes *ret_text,
                             clv_err *err) CLV_USE_RESULT;
 
+/* The egress table alone, as in the description, with the policy that holds; JSON: the two keys
+ * "egress" and "policy". */
+void clv_blueprint_egress(const clv_blueprint *b, bool json, clv_bytes *out);
+
 /* The egress table as stable text: a run's table is compared with the one it began with. */
 void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
+
+/* ---- the policy (hold.c) --------------------------------------------------------------------- */
+
+/* What a command is going to send. */
+typedef struct clv_sends {
+  bool weights;                /* also those that rows mark "resume only" */
+  uint64_t trained, evaluated; /* records of an epoch, of the largest one */
+} clv_sends;
+
+/* Every row, every worker and the bytes of an epoch against b->policy. CLV_INVALID: what is not
+ * permitted, with the line of the policy. */
+clv_code clv_blueprint_hold(const clv_blueprint *b, const clv_sends *sends,
+                            clv_err *err) CLV_USE_RESULT;
+/* A row as a policy sees it. */
+clv_policy_tensor clv_egress_row_tensor(const clv_blueprint *b, const clv_egress_row *r);
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
@@ -108,6 +148,10 @@ typedef struct clv_run_data {
   clv_dataset *train, *test; /* test NULL when the session names none */
   clv_subset train_rows, validation_rows, test_rows;
 } clv_run_data;
+
+/* What shuffling, splits, crops and flips follow from: derived from train.seed, never sent. */
+clv_code clv_run_data_seed(const clv_session_config *config, uint64_t *ret,
+                           clv_err *err) CLV_USE_RESULT;
 
 clv_code clv_run_data_open(const clv_session_config *config, bool need_train, clv_run_data *ret,
                            clv_err *err) CLV_USE_RESULT;

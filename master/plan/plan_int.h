@@ -8,6 +8,20 @@
 #include "common/models/models.h"
 #include "master/plan/plan.h"
 
+/* ---- what is shown (privacy.c) --------------------------------------------------------------- */
+
+/* Fills shows, gradient_shows and head_layers of the stages. */
+void clv_privacy_find(clv_blueprint *b);
+/* CLV_INVALID, at the stage that would be shown what the session does not permit: the path that
+ * makes it so, and what helps. */
+clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
+/* What behind layer `last` of the whole model would show if that and all before it were at home,
+ * and what the gradient there would if all behind it were. */
+clv_shows clv_privacy_of_cut(const clv_blueprint *b, uint32_t last);
+clv_shows clv_privacy_of_head(const clv_blueprint *b, uint32_t last);
+/* For `plan`: lines, or a JSON object. */
+void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);
+
 /* ---- layers ---------------------------------------------------------------------------------- */
 
 enum { CLV_PROFILE_SIZES = 8 };

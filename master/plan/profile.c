@@ -69,7 +69,7 @@ static clv_code take_memory(bench *m, clv_err *err) {
   const clv_node *out = &m->graph->nodes[m->graph->output];
   CLV_TRY(clv_alloc_aligned(m->params->total_bytes, &m->weights, err));
   CLV_TRY(clv_alloc_aligned(m->params->trainable_bytes, &m->gradients, err));
-  clv_params_init(m->graph, m->params, 1, m->weights);
+  clv_params_init(m->graph, m->params, m->weights);
   for (int i = 0; i < m->graph->n_nodes; i++) {
     if (m->graph->nodes[i].op != CLV_OP_INPUT) continue;
     CLV_TRY(fill_value(&m->graph->nodes[i], input, &m->x[input], err));

@@ -65,6 +65,20 @@ static clv_split_kind split_of(const clv_data_config *d) {
   return d->format == CLV_DATA_IMAGES ? CLV_SPLIT_SHUFFLED : CLV_SPLIT_LAST;
 }
 
+clv_code clv_run_data_seed(const clv_session_config *c, uint64_t *ret, clv_err *err) {
+  clv_key key;
+  CLV_TRY(clv_key_derive("cleave data", &c->train.seed.key, NULL, 0, &key, err));
+  *ret = clv_rng_key_of(&key).seed;
+  return CLV_OK;
+}
+
+static clv_code split(const clv_session_config *c, clv_run_data *d, clv_err *err) {
+  uint64_t seed;
+  CLV_TRY(clv_run_data_seed(c, &seed, err));
+  return clv_subset_split(d->train, c->data.validation_fraction, split_of(&c->data), seed,
+                          &d->train_rows, &d->validation_rows, err);
+}
+
 clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run_data *ret,
                            clv_err *err) {
   clv_run_data d = {0};
@@ -74,9 +88,7 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
   if (code == CLV_OK && c->data.test.n)
     code = open_one(c, &c->data.test, c->data.limit_test, c->data.test_pos, &d.test, err);
   if (code == CLV_OK && d.train && d.test) code = clv_dataset_same_classes(d.train, d.test, err);
-  if (code == CLV_OK && d.train)
-    code = clv_subset_split(d.train, c->data.validation_fraction, split_of(&c->data), c->train.seed,
-                            &d.train_rows, &d.validation_rows, err);
+  if (code == CLV_OK && d.train) code = split(c, &d, err);
   if (code == CLV_OK && d.test) code = clv_subset_all(d.test, &d.test_rows, err);
   if (code != CLV_OK) {
     clv_run_data_done(&d);

@@ -263,6 +263,18 @@ static clv_code take_fewest(const cutter *c, clv_sched_split *best, clv_err *err
   return CLV_OK;
 }
 
+/* One that the session would not be allowed is none: `why` says what it lacks. */
+static clv_code add_way(cutter *c, const clv_sched_split *split, clv_err *why) {
+  cut_way *w = &c->best[c->n_best];
+  w->split = *split;
+  clv_code code = describe_way(c, w, why);
+  if (code == CLV_OK) c->n_best++;
+  if (code != CLV_INVALID) return code;
+  way_done(w);
+  *w = (cut_way){0};
+  return CLV_OK;
+}
+
 static clv_code find_best(cutter *c, clv_err *err) {
   clv_sched_split best[SUGGESTIONS];
   clv_code code = clv_sched_search_cuts(&c->cuts, SUGGESTIONS, best, &c->n_best, &c->search, err);
@@ -272,12 +284,13 @@ static clv_code find_best(cutter *c, clv_err *err) {
                                "crosses and a stage may end, which %u stages need in this order",
                                c->cuts.n_layers, c->cuts.n_places, c->b->n_stages);
   CLV_TRY(code);
-  for (uint32_t i = 0; i < c->n_best; i++) {
+  uint32_t found = c->n_best;
+  c->n_best = 0;
+  for (uint32_t i = 0; i < found; i++) {
     CLV_TRY(take_fewest(c, &best[i], err));
-    c->best[i].split = best[i];
-    CLV_TRY(describe_way(c, &c->best[i], err));
+    CLV_TRY(add_way(c, &best[i], err));
   }
-  return CLV_OK;
+  return c->n_best ? CLV_OK : CLV_INVALID; /* as the last of them was refused */
 }
 
 static clv_code suggest(cutter *c, clv_err *err) {

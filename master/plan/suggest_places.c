@@ -82,50 +82,64 @@ static const char *pinned(const clv_stage_spec *a, const clv_stage_spec *b) {
   return NULL;
 }
 
-/* The layers with parameters that come first and last, and the first that learns. */
-static void find_weights(const cutter *c, uint32_t *first, uint32_t *last, uint32_t *learning) {
-  *first = *learning = c->cuts.n_layers;
-  *last = 0;
+/* The first layer that learns. */
+static uint32_t find_learning(const cutter *c) {
+  uint32_t learning = c->cuts.n_layers;
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
     const clv_stage_plan *stage = &c->b->stages[s];
     for (int i = 0; i < stage->params->n; i++) {
       const clv_param *p = &stage->params->list[i];
       uint32_t layer = stage->graph->nodes[p->node].layer;
-      *first = CLV_MIN(*first, layer);
-      *last = CLV_MAX(*last, layer);
-      if (p->trainable && !p->frozen) *learning = CLV_MIN(*learning, layer);
+      if (p->trainable && !p->frozen) learning = CLV_MIN(learning, layer);
     }
   }
+  return learning;
 }
 
-/* A master that has the input has layers with weights behind it, or what leaves is the input in all
- * but name; the same with the last layers and the loss. */
-static void keep_home(cutter *c, uint32_t first_weights, uint32_t last_weights) {
+/* The master's first layers, before the first worker's: no cut behind them shows more of the
+ * records than the session's own does. */
+static void keep_front(cutter *c) {
   const clv_blueprint *b = c->b;
-  uint32_t cuts = b->n_stages - 1;
-  if (!cuts) return;
-  if (b->stages[0].worker < 0) {
-    c->least[0] = CLV_MIN(first_weights, c->cuts.n_layers - 1);
-    clv_bytes_printf(&c->notes,
-                     "the master keeps layers 0..%u at least: without weights between, "
-                     "the raw input would leave\n",
-                     c->least[0]);
+  uint32_t s = 0, least = 0;
+  while (s < b->n_stages && b->stages[s].worker < 0) s++;
+  if (s == 0 || s == b->n_stages) return;
+  while (clv_privacy_of_cut(b, least) > b->stages[s - 1].shows) least++;
+  c->least[s - 1] = least;
+  if (!least) return;
+  clv_bytes_printf(&c->notes,
+                   "the master keeps layers 0..%u at least: with fewer, what leaves would show "
+                   "more of the records\n",
+                   least);
+}
+
+/* The same of its last layers, behind the last worker's, with the loss. */
+static void keep_head(cutter *c) {
+  const clv_blueprint *b = c->b;
+  uint32_t s = b->n_stages, most = c->cuts.n_layers - 1;
+  while (s > 0 && b->stages[s].worker < 0) s--;
+  if (s >= b->n_stages - 1 || b->stages[s].worker < 0) return;
+  if (b->stages[s].gradient_shows != CLV_SHOWS_MIXED) {
+    if (!clv_privacy_permits(b->config, CLV_SHOWS_LABELS_READABLE)) /* no gradient is sent there */
+      c->most[s] = c->cuts.first_learning - 1;
+    return;
   }
-  if (b->stages[cuts].worker < 0 && b->stages[b->n_stages].worker < 0 && last_weights > 0) {
-    c->most[cuts - 1] = last_weights - 1;
-    clv_bytes_printf(&c->notes, "the master keeps layer %u and those behind it, with the loss\n",
-                     last_weights);
-  }
+  while (most > 0 && clv_privacy_of_head(b, most - 1) != CLV_SHOWS_MIXED) most--;
+  c->most[s] = most - 1;
+  clv_bytes_printf(&c->notes,
+                   "the master keeps layer %u and those behind it, with the loss, between the "
+                   "labels and the workers\n",
+                   most);
 }
 
 static clv_code set_limits(cutter *c, clv_err *err) {
   const clv_blueprint *b = c->b;
-  uint32_t cuts = b->n_stages - 1, first, last;
+  uint32_t cuts = b->n_stages - 1;
   CLV_TRY(clv_alloc(cuts + 1, sizeof *c->least, &c->least, err));
   CLV_TRY(clv_alloc(cuts + 1, sizeof *c->most, &c->most, err));
-  find_weights(c, &first, &last, &c->cuts.first_learning);
+  c->cuts.first_learning = find_learning(c);
   for (uint32_t i = 0; i < cuts; i++) c->most[i] = c->cuts.n_layers - 1;
-  keep_home(c, first, last);
+  keep_front(c);
+  keep_head(c);
   for (uint32_t i = 0; i < cuts; i++) {
     const clv_stage_spec *s = &b->config->stages[i];
     const char *why = pinned(s, s + 1);

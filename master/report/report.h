@@ -34,6 +34,9 @@ void clv_journal_add(clv_journal *j, const char *text, const char *json_line);
  * (json NULL). */
 void clv_report_json(clv_bytes *out, clv_log_level level, const char *text, const char *json);
 
+/* Prints a line, as JSON or text, and keeps both in the journal, which may be NULL. */
+void clv_report_notice(clv_journal *j, bool print_json, const char *text, const char *json);
+
 /* ---- event files ----------------------------------------------------------------------------- */
 
 typedef struct clv_scalar {

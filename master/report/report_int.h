@@ -31,9 +31,4 @@ clv_code clv_sink_open(char *path, clv_sink_start start, clv_sink *ret,
 void clv_sink_write(clv_sink *s, const void *data, size_t len);
 void clv_sink_close(clv_sink *s); /* a zeroed one too, if its fd is -1 */
 
-/* ---- lines (journal.c) ----------------------------------------------------------------------- */
-
-/* Prints a line, as JSON or text, and keeps both in the journal, which may be NULL. */
-void clv_report_notice(clv_journal *j, bool print_json, const char *text, const char *json);
-
 #endif

@@ -10,9 +10,12 @@
 void clv_run_done(run *r) {
   clv_reporter_close(r->reporter);
   clv_run_metrics_close(r->metrics);
+  if (r->trainer) clv_trainer_report_hops(r->trainer);
   clv_trainer_close(r->trainer);
+  clv_run_close_record(r, r->code);
   clv_profiler_free(r->profiler);
   clv_blueprint_free(r->blueprint);
+  clv_policy_free(r->policy);
   clv_run_data_done(&r->data);
   clv_bytes_done(&r->dir);
   clv_journal_close(r->journal);
@@ -21,16 +24,31 @@ void clv_run_done(run *r) {
 
 /* ---- blueprint ------------------------------------------------------------------------------- */
 
+/* A run that ends early sends less; the gate counts what it does send. */
+static clv_sends sends_of(const run *r) {
+  const clv_run_data *d = &r->data;
+  bool evaluates = r->sends == RUN_EVALUATES;
+  uint64_t test = d->test && (evaluates || clv_dataset_has_labels(d->test)) ? d->test_rows.n : 0;
+  return (clv_sends){.weights = evaluates || r->o->resume,
+                     .trained = evaluates ? 0 : d->train_rows.n,
+                     .evaluated = test + (evaluates ? 0 : d->validation_rows.n)};
+}
+
 clv_code clv_run_make_blueprint(run *r, clv_err *err) {
   const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
   clv_shape sample = clv_dataset_x_shape(d, 1);
   clv_blueprint_freep(&r->blueprint);
-  return clv_blueprint_new(r->config, &sample, clv_dataset_y_dtype(d), &r->blueprint, err);
+  CLV_TRY(clv_blueprint_new(r->config, &sample, clv_dataset_y_dtype(d), &r->blueprint, err));
+  r->blueprint->policy = r->policy;
+  const clv_sends sends = sends_of(r);
+  return clv_blueprint_hold(r->blueprint, &sends, err);
 }
 
 clv_code clv_run_open_blueprint(run *r, bool need_train, clv_err *err) {
   bool chosen = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
+  r->sends = need_train ? RUN_TRAINS : RUN_EVALUATES;
   if (need_train) clv_run_metrics_warn(r->config);
+  CLV_TRY(clv_policy_find(&r->policy, err));
   CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
   CLV_TRY(clv_run_make_blueprint(r, err));
   CLV_TRY(clv_run_data_fits(&r->data, r->blueprint, err));
@@ -113,11 +131,31 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
 
 /* ---- evaluation and prediction --------------------------------------------------------------- */
 
-static clv_code open_trained(run *r, clv_err *err) {
+/* Without a worker nothing can leave. */
+static bool uses_workers(const run *r) {
+  bool any = false;
+  for (size_t i = 0; i < r->config->n_workers; i++) any |= r->blueprint->worker_used[i];
+  return any;
+}
+
+/* By the table of the run whose weights are used, and into its record. */
+static clv_code open_record(run *r, const char *command, clv_err *err) {
+  if (!uses_workers(r)) return CLV_OK;
+  CLV_TRY(clv_run_settle_micro_batches(r, true, err));
+  CLV_TRY(clv_run_compare_table(r, err));
+  return clv_run_open_record(r, command, err);
+}
+
+static clv_code open_trained(run *r, const char *command, clv_err *err) {
   clv_cursor cursor;
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *none = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
-  CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
+  if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (!clv_checkpoint_any(r->dir.data))
+    CLV_TRY(clv_checkpoint_latest(r->dir.data, &none, &notes, err));
+  CLV_TRY(open_record(r, command, err));
+  CLV_TRY(clv_trainer_open(r->blueprint, r->record, false, &r->trainer, err));
   clv_run_print_notices(r);
   clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &cursor, &notes, err);
   clv_run_print_notes(r, "checkpoint", notes.data);
@@ -129,26 +167,28 @@ static clv_exit untrained_exit(const clv_err *err) {
   return nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(err);
 }
 
-static clv_exit with_trained(const clv_session_config *config, const clv_run_options *o,
-                             clv_tensor **predictions) {
-  CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
+static clv_exit evaluate(run *r, const char *command, clv_tensor **predictions) {
   clv_err err;
-  if (!config->data.test.n) {
-    clv_session_fail_at(config, config->data.pos, &err, "data.test is needed for this");
-    return clv_run_fail(&r, CLV_EXIT_CONFIG, &err);
-  }
-  if (clv_run_open_blueprint(&r, false, &err) != CLV_OK)
-    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
-  if (open_trained(&r, &err) != CLV_OK) return clv_run_fail(&r, untrained_exit(&err), &err);
   clv_step_result e;
-  if (clv_trainer_eval(r.trainer, r.data.test, &r.data.test_rows, &e, predictions, &err) != CLV_OK)
-    return clv_run_fail(&r, clv_run_exit(&r, &err), &err);
-  if (!predictions && clv_dataset_has_labels(r.data.test)) clv_run_print_eval(&r, "test", &e);
+  if (!r->config->data.test.n) {
+    clv_session_fail_at(r->config, r->config->data.pos, &err, "data.test is needed for this");
+    return clv_run_fail(r, CLV_EXIT_CONFIG, &err);
+  }
+  if (clv_run_settle_key(r, true, &err) != CLV_OK)
+    return clv_run_fail(r, CLV_EXIT_CHECKPOINT, &err);
+  if (clv_run_open_blueprint(r, false, &err) != CLV_OK)
+    return clv_run_fail(r, clv_run_setup_exit(&err), &err);
+  if (open_trained(r, command, &err) != CLV_OK) return clv_run_fail(r, untrained_exit(&err), &err);
+  if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, &e, predictions, &err) !=
+      CLV_OK)
+    return clv_run_fail(r, clv_run_exit(r, &err), &err);
+  if (!predictions && clv_dataset_has_labels(r->data.test)) clv_run_print_eval(r, "test", &e);
   return CLV_EXIT_OK;
 }
 
 clv_exit clv_run_eval(const clv_session_config *config, const clv_run_options *o) {
-  return with_trained(config, o, NULL);
+  CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
+  return r.code = evaluate(&r, "eval", NULL);
 }
 
 /* NumPy's format 1.0: magic, version, header length, a Python dict, then the values. */
@@ -173,7 +213,8 @@ clv_exit clv_run_predict(const clv_session_config *config, const clv_run_options
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = NULL;
   clv_err err;
   char shape[160];
-  clv_exit code = with_trained(config, o, &out);
+  CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
+  clv_exit code = r.code = evaluate(&r, "predict", &out);
   if (code != CLV_EXIT_OK) return code;
   const char *path = o->out ? o->out : "predictions.npy";
   if (write_npy(path, out, &err) != CLV_OK) return clv_run_fail(NULL, CLV_EXIT_FAILED, &err);

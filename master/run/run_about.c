@@ -29,6 +29,7 @@ clv_code clv_run_public_session(const clv_session_config *c, clv_bytes *ret, clv
   shown.n_workers = 0;
   shown.data.root = NULL;
   shown.data.train.n = shown.data.test.n = 0;
+  shown.train.seed = (clv_seed){0};
   shown.pipeline.file = NULL;
   shown.log.tensorboard = shown.checkpoint.dir = shown.run.dir = NULL;
   return clv_session_config_write(&shown, ret, err);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c
- * trains, run_print.c has what they tell a person, run_about.c what a run says of itself.
+ * trains, run_egress.c says what they may send, run_print.c has what they tell a person,
+ * run_about.c what a run says of itself.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -11,18 +12,29 @@
 #include "master/report/report.h"
 #include "master/watch/watch.h"
 
+/* What is going to be sent, as the policy has to know before. */
+typedef enum run_sends {
+  RUN_TRAINS,    /* and looks (plan, check): as train would */
+  RUN_EVALUATES, /* eval, predict */
+} run_sends;
+
 typedef struct run {
+  run_sends sends;
   const clv_session_config *config;
-  clv_session_config own; /* a copy with the number of micro-batches, where that was auto */
+  clv_session_config own; /* a copy with the seed, the attempt, and micro-batches that were auto */
+  clv_sha256 secret;      /* of the run: see clv_run_settle_key */
   const clv_run_options *o;
   clv_run_data data;
   clv_blueprint *blueprint;
+  clv_policy *policy; /* of this host; NULL: none */
   clv_trainer *trainer;
   clv_profiler *profiler;
   clv_reporter *reporter;
   clv_run_metrics *metrics;
   clv_bytes dir;
-  clv_run_lock *lock; /* of dir, while training; as the next */
+  clv_egress_record *record; /* of what leaves, in dir */
+  clv_exit code;             /* with which the command ends */
+  clv_run_lock *lock;        /* of dir, while training; as the next */
   clv_journal *journal;
 } run;
 
@@ -30,8 +42,17 @@ void clv_run_done(run *r);
 
 /* The data and the blueprint; before a run, also whether its pipeline has a schedule. */
 clv_code clv_run_open_blueprint(run *r, bool need_train, clv_err *err) CLV_USE_RESULT;
-/* Another one, from r->config as it is now. */
+/* Another one, from r->config as it is now, held to the policy. */
 clv_code clv_run_make_blueprint(run *r, clv_err *err) CLV_USE_RESULT;
+
+/* ---- the secret of a run (run_key.c) --------------------------------------------------------- */
+
+/* The secret of the run that --resume, eval or predict goes on with (again), or a new one; without
+ * train.seed the seed follows from it. Before the data is read. CLV_NOT_FOUND: there are
+ * checkpoints, but no secret and no seed. */
+clv_code clv_run_settle_key(run *r, bool again, clv_err *err) CLV_USE_RESULT;
+/* Into the locked run folder, for the owner alone. */
+clv_code clv_run_keep_key(const run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- what a person is told (run_print.c) ----------------------------------------------------- */
 
@@ -55,6 +76,19 @@ bool clv_run_has_classes(const run *r); /* labels are of classes */
 clv_exit clv_run_setup_exit(const clv_err *err);
 clv_exit clv_run_connect_exit(const clv_err *err);
 clv_exit clv_run_exit(const run *r, const clv_err *err);
+
+/* ---- what may leave (run_egress.c) ----------------------------------------------------------- */
+
+/* A file of the run folder, whole or not at all. */
+clv_code clv_run_write(const run *r, const char *name, const clv_bytes *text,
+                       clv_err *err) CLV_USE_RESULT;
+/* The table of what leaves is the one that the run began with, unless another is accepted. */
+clv_code clv_run_compare_table(const run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_open_record(run *r, const char *command, clv_err *err) CLV_USE_RESULT;
+/* Nothing may leave any more; says what is wrong with the record. */
+void clv_run_close_record(run *r, clv_exit code);
+/* micro_batches: auto becomes a number, once for a run and all that use it. */
+clv_code clv_run_settle_micro_batches(run *r, bool recall, clv_err *err) CLV_USE_RESULT;
 
 /* ---- what a run leaves (run_about.c) --------------------------------------------------------- */
 

@@ -14,26 +14,6 @@ enum { MAX_SKIPPED_STEPS = 20 };
 
 /* ---- the run folder -------------------------------------------------------------------------- */
 
-static clv_code write_in_run(const run *r, const char *name, const clv_bytes *text, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_bytes_printf(&path, "%s/%s", r->dir.data, name);
-  return clv_file_write_durable(path.data, text->data ? text->data : "", text->len, 0644, err);
-}
-
-/* On resume, the table of what leaves must be the one the run began with, unless it is accepted. */
-static clv_code compare_egress(const run *r, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes now = {0}, then = {0}, path = {0};
-  clv_blueprint_egress_text(r->blueprint, &now);
-  clv_bytes_printf(&path, "%s/egress.table", r->dir.data);
-  if (r->o->resume && clv_file_read(path.data, 1 << 20, &then, NULL) == CLV_OK &&
-      strcmp(then.data, now.data ? now.data : "") != 0 && !r->o->accept_egress)
-    return clv_fail(err, CLV_INVALID,
-                    "what leaves the network has changed since this run began (%s); compare with "
-                    "`cleave-master plan`, then pass --accept-egress to go on",
-                    path.data);
-  return write_in_run(r, "egress.table", &now, err);
-}
-
 /* Journal errors go to standard error, since the journal itself has failed. */
 static void print_to_stderr_only(void *user, const char *text) {
   (void)user;
@@ -57,55 +37,58 @@ static clv_code lock_run_dir(run *r, clv_err *err) {
                     "deletes them, --set name=... starts another",
                     r->dir.data);
   CLV_TRY(clv_journal_open(r->dir.data, r->o->resume, stderr_notifier, &r->journal, err));
-  return clv_run_lock_begin(r->lock, &what, err);
+  CLV_TRY(clv_run_lock_begin(r->lock, &what, err));
+  return clv_run_keep_key(r, err);
 }
 
-/* micro_batches: auto becomes a number, once for a run and all that resume it. */
-static clv_code settle_micro_batches(run *r, clv_err *err) {
-  uint64_t m;
-  if (r->config->pipeline.micro_batches != CLV_MICRO_AUTO) return CLV_OK;
-  CLV_TRY(r->o->resume
-              ? clv_recall_micro_batches(r->dir.data, &m, err)
-              : clv_choose_micro_batches(r->blueprint, clv_run_json_lines(r), r->journal, &m, err));
-  r->own = *r->config;
-  r->own.pipeline.micro_batches = m;
-  r->config = &r->own;
-  CLV_TRY(clv_run_make_blueprint(r, err));
-  return clv_pipeline_check(r->blueprint, err);
+/* What is going to leave, to whoever watches and into the journal, before anything does. */
+static clv_code print_egress(const run *r, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
+  clv_blueprint_egress(r->blueprint, false, &text);
+  clv_bytes_puts(&json, "{\"event\":\"egress\",");
+  clv_blueprint_egress(r->blueprint, true, &json);
+  clv_bytes_puts(&json, "}");
+  if (text.failed || json.failed || !text.len) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  text.data[text.len - 1] = '\0'; /* the line's end is the notice's */
+  clv_report_notice(r->journal, clv_run_json_lines(r), text.data, json.data);
+  return CLV_OK;
+}
+
+/* What workers are told from here on; trials before it had sessions of their own. */
+static clv_code identify(run *r, const clv_bytes *config, clv_err *err) {
+  clv_attempt *a = &r->own.attempt;
+  clv_run_lock_attempt(r->lock, a->session, &a->epoch);
+  return clv_hmac_sha256(&r->secret, config->data, config->len, &a->config_digest, err);
 }
 
 static clv_code make_run_dir(run *r, clv_err *err) {
+  bool tries = r->config->pipeline.micro_batches == CLV_MICRO_AUTO && !r->o->resume;
   CLV_TRY(lock_run_dir(r, err));
-  CLV_TRY(settle_micro_batches(r, err));
+  if (tries) CLV_TRY(print_egress(r, err)); /* the trials send random numbers by it */
+  CLV_TRY(clv_run_settle_micro_batches(r, r->o->resume, err));
   if (r->o->fresh && !r->o->resume) CLV_TRY(clv_checkpoint_clear(r->dir.data, err));
-  CLV_TRY(compare_egress(r, err));
-  CLV_AUTO(clv_bytes_done) clv_bytes config = {0};
+  if (r->o->resume) CLV_TRY(clv_run_compare_table(r, err));
+  CLV_TRY(print_egress(r, err));
+  CLV_AUTO(clv_bytes_done) clv_bytes config = {0}, table = {0};
+  clv_blueprint_egress_text(r->blueprint, &table);
   CLV_TRY(clv_session_config_write(r->config, &config, err));
-  return write_in_run(r, "session.effective.yaml", &config, err);
-}
-
-static clv_code log_egress(run *r, FILE *f, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
-  clv_trainer_egress_json(r->trainer, &line);
-  if (fprintf(f, "%s\n", line.data) < 0 || fflush(f) != 0)
-    return clv_fail(err, CLV_UNAVAILABLE, "egress.jsonl: %s", strerror(errno));
-  return CLV_OK;
+  CLV_TRY(clv_run_write(r, "egress.table", &table, err));
+  CLV_TRY(identify(r, &config, err));
+  CLV_TRY(clv_run_write(r, "session.effective.yaml", &config, err));
+  return clv_run_open_record(r, "train", err);
 }
 
 /* ---- training -------------------------------------------------------------------------------- */
 
 typedef struct loop {
   clv_loader *loader;
-  FILE *egress;
   uint64_t total, saved_at;
   uint64_t skipped; /* steps in a row that were not applied */
+  uint64_t epoch;   /* of the batch before */
   clv_cursor cursor;
 } loop;
 
-static void loop_done(loop *l) {
-  clv_loader_free(l->loader);
-  if (l->egress) fclose(l->egress);
-}
+static void loop_done(loop *l) { clv_loader_free(l->loader); }
 
 /* As the session states it: --max-steps stops a run early and does not make it another one. */
 static uint64_t whole_length(const run *r, const clv_loader *loader) {
@@ -116,7 +99,6 @@ static uint64_t whole_length(const run *r, const clv_loader *loader) {
 
 static clv_code save(run *r, loop *l, clv_err *err) {
   if (l->saved_at == clv_trainer_step_count(r->trainer)) return CLV_OK;
-  CLV_TRY(log_egress(r, l->egress, err));
   uint64_t begin = clv_now_ns();
   CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, l->cursor, err));
   l->saved_at = clv_trainer_step_count(r->trainer);
@@ -219,6 +201,8 @@ static clv_code train_loop(run *r, loop *l, clv_err *err) {
     clv_batch batch;
     CLV_TRY(clv_loader_next(l->loader, &batch, err));
     if (!batch.n) break;
+    if (batch.at.epoch != l->epoch) clv_policy_begin_epoch(r->policy, 0);
+    l->epoch = batch.at.epoch;
     CLV_TRY(one_step(r, l, &batch, err));
     uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
     bool whole = !clv_trainer_waiting(r->trainer);
@@ -250,7 +234,7 @@ static clv_code open_reporter(run *r, const loop *l, clv_err *err) {
 }
 
 static clv_code start(run *r, loop *l, clv_err *err) {
-  CLV_TRY(clv_trainer_open(r->blueprint, &r->trainer, err));
+  CLV_TRY(clv_trainer_open(r->blueprint, r->record, false, &r->trainer, err));
   clv_run_print_notices(r);
   if (r->profiler) clv_profiler_attach(r->profiler, r->trainer);
   if (r->o->resume) {
@@ -259,13 +243,16 @@ static clv_code start(run *r, loop *l, clv_err *err) {
     clv_run_print_notes(r, "checkpoint", notes.data);
     if (code != CLV_OK) return code;
   }
+  l->epoch = l->cursor.epoch;
   l->saved_at = r->o->resume ? clv_trainer_step_count(r->trainer) : UINT64_MAX;
   const clv_train_config *t = &r->config->train;
+  uint64_t seed;
+  CLV_TRY(clv_run_data_seed(r->config, &seed, err));
   clv_batches_options bo = {.subset = &r->data.train_rows,
                             .batch = t->batch,
                             .shuffle = t->shuffle,
                             .drop_last = t->drop_last,
-                            .seed = t->seed,
+                            .seed = seed,
                             .epochs = t->epochs,
                             .start = l->cursor};
   CLV_TRY(clv_loader_new(r->data.train, &bo, &l->loader, err));
@@ -273,10 +260,6 @@ static clv_code start(run *r, loop *l, clv_err *err) {
   clv_trainer_set_length(r->trainer, l->total);
   if (r->o->max_steps) l->total = CLV_MIN(l->total, r->o->max_steps);
   clv_run_metrics_attach(r->metrics, r->trainer, l->total);
-  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_bytes_printf(&path, "%s/egress.jsonl", r->dir.data);
-  l->egress = fopen(path.data, r->o->resume ? "ae" : "we");
-  if (!l->egress) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
   return open_reporter(r, l, err);
 }
 
@@ -325,7 +308,7 @@ static void leave_schedule(const run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err ignored;
   clv_trainer_schedule_text(r->trainer, &text);
-  if (!text.len || write_in_run(r, "schedule.failed", &text, &ignored) != CLV_OK) return;
+  if (!text.len || clv_run_write(r, "schedule.failed", &text, &ignored) != CLV_OK) return;
   text.len = 0;
   clv_bytes_printf(&text, "the schedule it ran is in %s/schedule.failed", r->dir.data);
   if (!text.failed) clv_run_warn(r, CLV_LOG_ERROR, "schedule", text.data);
@@ -366,9 +349,10 @@ static clv_exit train(run *r, clv_err *err) {
 clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
   clv_err err;
+  if (clv_run_settle_key(&r, o->resume, &err) != CLV_OK) return fail_setup(&r, &err);
   if (clv_run_open_blueprint(&r, true, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
-  clv_exit code = train(&r, &err);
+  clv_exit code = r.code = train(&r, &err);
   clv_run_status status = code == CLV_EXIT_OK            ? CLV_RUN_FINISHED
                           : code != CLV_EXIT_INTERRUPTED ? CLV_RUN_FAILED
                           : is_stopped(&r)               ? CLV_RUN_STOPPED

@@ -50,8 +50,10 @@ static clv_code call_stages(evaluation *e, slot *s, const cleave_tensor *x, clea
   clv_trainer *t = e->t;
   uint32_t last = t->b->n_stages - 1;
   CLV_API(cleave_leaf(t->runtime, s->context, x, false, ret, CLV_WHY));
-  for (uint32_t i = 0; i < last; i++)
+  for (uint32_t i = 0; i < last; i++) {
+    CLV_TRY(clv_trainer_hop(t, i, s->n, false, err));
     CLV_API(cleave_call(t->runtime, s->context, t->modules[i], ret, 1, ret, CLV_WHY));
+  }
   CLV_API(
       cleave_rpc_async(t->runtime, s->context, t->modules[last], ret, 1, ret, &s->output, CLV_WHY));
   return CLV_OK;
@@ -140,6 +142,7 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
   CLV_AUTO(evaluation_done) evaluation e = {.t = t, .data = data, .rows = rows};
   *ret = (clv_step_result){.samples = rows->n};
   clv_trainer_doing(t, "evaluation after step", t->committed);
+  CLV_TRY(clv_trainer_expect(t, CLV_MIN((uint64_t)t->b->eval_size, rows->n), false, err));
   if (predictions) {
     const clv_graph *last = t->b->stages[t->b->n_stages - 1].graph;
     clv_shape shape = last->nodes[last->output].shape;

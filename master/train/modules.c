@@ -10,74 +10,6 @@
 
 /* No stage can be called that. */
 
-/* ---- egress: the one gate -------------------------------------------------------------------- */
-
-static int stage_of(const clv_blueprint *b, const char *module) {
-  if (strcmp(module, CLV_LOSS_NAME) == 0) return (int)b->n_stages;
-  for (uint32_t i = 0; i < b->n_stages; i++)
-    if (strcmp(b->config->stages[i].name, module) == 0) return (int)i;
-  return -1;
-}
-
-static bool row_fits(const clv_blueprint *b, const clv_egress_row *r, const cleave_sending *s) {
-  if (r->kind == CLEAVE_SENDING_WEIGHTS) return true;
-  if ((int)r->dtype != (int)s->dtype || r->shape.rank != s->rank) return false;
-  for (int i = 1; i < s->rank; i++)
-    if (r->shape.dim[i] != s->shape[i]) return false;
-  return s->rank == 0 || s->shape[0] <= CLV_MAX(b->micro_size, b->eval_size);
-}
-
-static bool row_means(const clv_blueprint *b, const clv_egress_row *r, const cleave_sending *s,
-                      int stage) {
-  return r->kind == s->kind && (int)r->stage == stage &&
-         (r->kind != CLEAVE_SENDING_LEAF || r->input == s->input) &&
-         strcmp(b->config->workers[r->worker].name, s->worker) == 0;
-}
-
-static cleave_status refuse(const cleave_sending *s, cleave_error *error) {
-  static const char *const kinds[] = {[CLEAVE_SENDING_LEAF] = "an input of",
-                                      [CLEAVE_SENDING_VALUE] = "the output of",
-                                      [CLEAVE_SENDING_GRADIENT] = "a gradient for",
-                                      [CLEAVE_SENDING_WEIGHTS] = "state of"};
-  clv_shape shape = {.rank = s->rank};
-  char text[160];
-  memcpy(shape.dim, s->shape, sizeof shape.dim);
-  error->status = CLEAVE_DENIED;
-  snprintf(error->text, sizeof error->text,
-           "egress refused: %s stage '%s', %s, is not in the plan's table for %s", kinds[s->kind],
-           s->module, clv_shape_format(&shape, text, sizeof text), s->worker);
-  return CLEAVE_DENIED;
-}
-
-/* Nothing leaves that the plan's table does not name. Any thread. */
-static cleave_status check_egress(void *user, const cleave_sending *s, cleave_error *error) {
-  clv_trainer *t = user;
-  clv_blueprint *b = t->b;
-  int stage = stage_of(b, s->module);
-  for (size_t k = 0; k < b->n_egress; k++) {
-    clv_egress_row *r = &b->egress[k];
-    if (!row_means(b, r, s, stage) || !row_fits(b, r, s)) continue;
-    __atomic_fetch_add(&r->tensors, 1, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&r->bytes, s->bytes, __ATOMIC_RELAXED);
-    return CLEAVE_OK;
-  }
-  return refuse(s, error);
-}
-
-void clv_trainer_egress_json(clv_trainer *t, clv_bytes *out) {
-  clv_bytes_printf(out, "{\"step\":%llu,\"egress\":[", (unsigned long long)t->committed);
-  for (size_t i = 0; i < t->b->n_egress; i++) {
-    const clv_egress_row *r = &t->b->egress[i];
-    clv_bytes_printf(out, "%s{\"tensor\":", i ? "," : "");
-    clv_bytes_json(out, r->name);
-    clv_bytes_puts(out, ",\"to\":");
-    clv_bytes_json(out, t->config->workers[r->worker].name);
-    clv_bytes_printf(out, ",\"tensors\":%llu,\"bytes\":%llu}", (unsigned long long)r->tensors,
-                     (unsigned long long)r->bytes);
-  }
-  clv_bytes_puts(out, "]}");
-}
-
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 /* How libcleave says that the connection is the matter; a worker that reports such a word means
@@ -165,7 +97,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .device = spec->device,
                              .threads = (uint32_t)spec->threads,
                              .in_flight = live_of(t, i),
-                             .seed = t->config->train.seed,
+                             .seed = 1, /* one network */
                              .bf16 = t->config->train.dtype == CLV_COMPUTE_BF16,
                              .frozen = frozen,
                              .direct_to = direct,
@@ -248,7 +180,7 @@ static clv_code connect(clv_trainer *t, clv_err *err) {
   CLV_TRY(clv_alloc(c->n_workers + 1, sizeof *names, &names, err));
   cleave_options o = {.single_thread = true,
                       .workers = names,
-                      .may_send = check_egress,
+                      .may_send = clv_trainer_may_send,
                       .on_event = clv_trainer_on_event,
                       .on_notice = clv_trainer_on_notice,
                       .user = t};
@@ -276,15 +208,18 @@ static clv_code fill(clv_trainer *t, clv_err *err) {
   t->sampler.wanted = t->config->pipeline.schedule == CLV_PIPE_1F1B &&
                       t->config->pipeline.window == CLV_WINDOW_AUTO && b->micro_batches > 1;
   CLV_TRY(clv_trainer_placed_schedule(t, b->micro_batches * t->round, t->round, &first, err));
+  CLV_TRY(clv_trainer_make_flows(t, err));
   CLV_TRY(connect(t, err));
   return load_modules(t, err);
 }
 
-clv_code clv_trainer_open(const clv_blueprint *b, clv_trainer **ret, clv_err *err) {
+clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, bool random,
+                          clv_trainer **ret, clv_err *err) {
   clv_trainer *t;
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
-  t->b = (clv_blueprint *)(uintptr_t)b; /* counts egress in the blueprint's rows */
+  t->b = b;
   t->config = b->config;
+  t->egress = (egress){.record = record, .random = random};
   pthread_mutex_init(&t->noting, NULL);
   clv_code code = fill(t, err);
   if (code != CLV_OK) {
@@ -301,6 +236,7 @@ void clv_trainer_close(clv_trainer *t) {
   if (cleave_close(t->runtime, 3000, NULL, &why) != CLEAVE_OK)
     clv_log(CLV_LOG_DEBUG, "closing the session: %s", why.text);
   cleave_tensor_done(&t->fetched);
+  clv_trainer_drop_flows(t);
   clv_trainer_let_go(t);
   clv_trainer_forget_schedules(t);
   clv_sampler_done(&t->sampler);

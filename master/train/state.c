@@ -64,7 +64,6 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor
                              .index = cursor.index,
                              .global_step = t->committed,
                              .max_steps = t->config->train.max_steps,
-                             .seed = t->config->train.seed,
                              .extra = extra,
                              .n_extra = CLV_COUNT(extra)};
   CLV_TRY(clv_checkpoint_add_state(w, &state, err));
@@ -86,6 +85,7 @@ static clv_code put_set(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                .data = (void *)(uintptr_t)e->data}};
     memcpy(items[i].tensor.shape, e->shape.dim, sizeof items[i].tensor.shape);
   }
+  CLV_TRY(clv_trainer_expect_state(t, stage, kind, items, n, err));
   CLV_API(cleave_state_write(t->runtime, t->modules[stage], kind, items, n, 0, CLV_WHY));
   return CLV_OK;
 }

@@ -83,6 +83,7 @@ static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv
   CLV_API(cleave_leaf(t->runtime, r->context, &x, false, &in[0], CLV_WHY));
   for (uint32_t i = 0; i <= n; i++) {
     cleave_call_options o = call_options_of(t, r->l, i, k);
+    if (i < n) CLV_TRY(clv_trainer_hop(t, i, m->size, true, err));
     if (i == n) CLV_API(cleave_leaf(t->runtime, r->context, &y, false, &in[1], CLV_WHY));
     CLV_API(cleave_call_with(t->runtime, r->context, t->modules[i], in, i == n ? 2 : 1, &o,
                              &refs[i], CLV_WHY));
@@ -153,6 +154,7 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   uint64_t begin = clv_now_ns();
   cleave_counts before, after;
   clv_trainer_doing(t, "step", t->committed + 1);
+  CLV_TRY(clv_trainer_expect(t, t->config->train.batch, true, err));
   cut_all(t, r);
   for (uint32_t i = 0; i < r->n_batches; i++)
     r->results[i] = (clv_step_result){.samples = r->batches[i].n, .applied = true};

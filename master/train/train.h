@@ -8,6 +8,7 @@
 #ifndef CLEAVE_TRAIN_H
 #define CLEAVE_TRAIN_H
 
+#include "master/egress/egress.h"
 #include "master/plan/plan.h"
 #include "master/report/report.h"
 
@@ -28,8 +29,11 @@ typedef struct clv_step_result {
   uint64_t step_ns;
 } clv_step_result;
 
-/* Connects to the workers, opens the session and loads all stages. BLOCKS. */
-clv_code clv_trainer_open(const clv_blueprint *b, clv_trainer **ret, clv_err *err) CLV_USE_RESULT;
+/* Connects to the workers, opens the session and loads all stages. BLOCKS. record: what leaves is
+ * written there ahead; it outlives the trainer. NULL: nothing may leave. random: what goes through
+ * the stages is made of random numbers, and the record says so. */
+clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, bool random,
+                          clv_trainer **ret, clv_err *err) CLV_USE_RESULT;
 /* Closes the session everywhere. NULL is allowed. */
 void clv_trainer_close(clv_trainer *t);
 
@@ -68,10 +72,12 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor
 clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_cursor *ret_cursor,
                              clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 
+/* BLOCKS, a call to each worker at most. What workers say that they have sent each other goes to
+ * the record; who does not answer says nothing. */
+void clv_trainer_report_hops(clv_trainer *t);
+
 /* Sums over all links of the master. */
 void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_up, uint64_t *ret_down);
-/* Counts so far, one JSON object without a newline. */
-void clv_trainer_egress_json(clv_trainer *t, clv_bytes *out);
 /* The worker a failure is to be blamed on; "" for the master itself. */
 const char *clv_trainer_lost_worker(clv_trainer *t);
 
@@ -107,8 +113,8 @@ cleave_runtime *clv_trainer_runtime(const clv_trainer *t);
 /* In how many parts the batches of a run are to be cut, by trial steps on random numbers in
  * sessions of their own; says so on standard output and in the journal. b: any number of them.
  * Connects. */
-clv_code clv_choose_micro_batches(const clv_blueprint *b, bool json, clv_journal *journal,
-                                  uint64_t *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_choose_micro_batches(const clv_blueprint *b, clv_egress_record *record, bool json,
+                                  clv_journal *journal, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
 /* That of the run in the folder. */
 clv_code clv_recall_micro_batches(const char *run_dir, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a trainer: modules.c connects and loads, placed.c keeps the placed schedules,
+ * The inside of a trainer: modules.c connects and loads, egress.c
+ * lets out what the table names and the record covers, placed.c keeps the placed schedules,
  * steps.c trains, measure.c samples links and stages, profiler.c traces rounds and sums them up,
  * trial.c chooses the number of micro-batches, eval.c evaluates, state.c collects and restores.
  */
@@ -44,10 +45,36 @@ typedef struct sampler {
   uint64_t next_measure_ns;
 } sampler;
 
+/* The flows of what leaves (egress.c). */
+typedef struct flow {
+  clv_egress_flow *flow;
+  uint64_t sample_bytes; /* of a sample; of a row of WEIGHTS there is no flow */
+} flow;
+
+/* Of a piece of a stage's state. */
+typedef struct state_flow {
+  clv_egress_flow *flow;
+  uint32_t stage;
+  bool optimizer;
+  char name[CLV_EGRESS_NAME + 1];
+} state_flow;
+
+typedef struct egress {
+  clv_egress_record *record; /* borrowed; NULL: nothing may leave */
+  bool random;               /* numbers in place of records */
+  flow *rows;                /* [b->n_egress] */
+  flow *hops; /* [2 * n_stages]: the value of a stage and its gradient, where direct */
+  clv_egress_flow **failures; /* [config->n_workers]: what each is told of one */
+  state_flow *states;
+  size_t n_states, next_state; /* pieces come in the order in which they were expected */
+  uint64_t samples;            /* of a step or batch, for which flows are ready */
+} egress;
+
 struct clv_trainer {
-  clv_blueprint *b; /* borrowed; its egress rows are counted in */
+  const clv_blueprint *b; /* borrowed */
   const clv_session_config *config;
   cleave_runtime *runtime;
+  egress egress;
   cleave_module **modules;   /* [n_stages + 1], the loss last */
   cleave_module *local_loss; /* the loss for evaluations; NULL until the first */
   cleave_optimizer *optimizer;
@@ -124,6 +151,26 @@ cleave_tensor clv_rows_of(const clv_tensor *batch, size_t start, size_t n);
 size_t clv_count_correct(const cleave_tensor *prediction, const int64_t *labels, size_t n);
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) CLV_USE_RESULT;
+
+/* ---- what leaves (egress.c) ------------------------------------------------------------------ */
+
+/* The row of the table under which a tensor may leave, if the session's privacy permits what it
+ * shows; CLEAVE_DENIED otherwise. */
+cleave_status clv_trainer_admit(const clv_blueprint *b, const cleave_sending *s,
+                                const clv_egress_row **ret, cleave_error *error);
+/* For cleave_options.may_send; user: the trainer. */
+cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_error *error);
+clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
+void clv_trainer_drop_flows(clv_trainer *t);
+/* Before a step or batch of so many samples: allowances for it and the next ones. */
+clv_code clv_trainer_expect(clv_trainer *t, uint64_t samples, bool training,
+                            clv_err *err) CLV_USE_RESULT;
+/* So many samples go through the stage, to the next one and back. */
+clv_code clv_trainer_hop(clv_trainer *t, uint32_t stage, uint64_t samples, bool training,
+                         clv_err *err) CLV_USE_RESULT;
+/* Before these pieces of a stage's state are sent. */
+clv_code clv_trainer_expect_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                                  const cleave_named *items, size_t n, clv_err *err) CLV_USE_RESULT;
 
 /* Weights of the session's files into their stages. */
 clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) CLV_USE_RESULT;

@@ -75,7 +75,8 @@ static clv_code steps(trial *t, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code run_trial(const clv_blueprint *b, uint64_t micros, trial *t, clv_err *err) {
+static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uint64_t micros,
+                          trial *t, clv_err *err) {
   const clv_stage_plan *loss = &b->stages[b->n_stages];
   int64_t batch = (int64_t)b->config->train.batch;
   t->seconds = INFINITY;
@@ -86,9 +87,10 @@ static clv_code run_trial(const clv_blueprint *b, uint64_t micros, trial *t, clv
     t->config.pipeline.schedule = CLV_PIPE_1F1B;
   CLV_TRY(
       clv_blueprint_new(&t->config, &b->sample, loss->graph->nodes[1].dtype, &t->blueprint, err));
+  t->blueprint->policy = b->policy;
   CLV_TRY(random_tensor(&b->whole->nodes[0], batch, &t->x, err));
   CLV_TRY(random_tensor(&loss->graph->nodes[1], batch, &t->y, err));
-  CLV_TRY(clv_trainer_open(t->blueprint, &t->trainer, err));
+  CLV_TRY(clv_trainer_open(t->blueprint, record, true, &t->trainer, err));
   t->trainer->sampler.sink = on_step;
   t->trainer->sampler.sink_user = t;
   return steps(t, err);
@@ -183,8 +185,8 @@ static clv_code choose(const choice *c, const voice *v, uint64_t *ret, clv_err *
   return CLV_OK;
 }
 
-clv_code clv_choose_micro_batches(const clv_blueprint *b, bool json, clv_journal *journal,
-                                  uint64_t *ret, clv_err *err) {
+clv_code clv_choose_micro_batches(const clv_blueprint *b, clv_egress_record *record, bool json,
+                                  clv_journal *journal, uint64_t *ret, clv_err *err) {
   CLV_AUTO(clv_freep) clv_sched_costs *costs = NULL;
   size_t sizes[16];
   choice c = {.b = b};
@@ -195,7 +197,7 @@ clv_code clv_choose_micro_batches(const clv_blueprint *b, bool json, clv_journal
     uint64_t m = trial_micros[i];
     if (!clv_micro_fits(b->config->train.batch, m, m > 1 ? 2 : 1, sizes))
       break; /* batch norm needs two */
-    if (run_trial(b, m, &t, err) != CLV_OK)
+    if (run_trial(b, record, m, &t, err) != CLV_OK)
       return clv_err_prefix(err, "trial for micro_batches: auto");
     if (isinf(t.seconds)) continue;
     costs[c.n] = t.costs;

@@ -48,16 +48,6 @@ static void report(doctor *d, bool ok, clv_exit exit_code, const char *subject, 
   if (!ok && fix && fix[0]) printf("      %-20s fix: %s\n", "", fix);
 }
 
-static bool split_address(const char *address, char host[256], uint16_t *port) {
-  const char *colon = strrchr(address, ':');
-  if (!colon || colon == address || (size_t)(colon - address) >= 256) return false;
-  size_t n = (size_t)(colon - address);
-  bool bracket = address[0] == '[' && colon[-1] == ']';
-  snprintf(host, 256, "%.*s", (int)(n - (bracket ? 2 : 0)), address + bracket);
-  *port = (uint16_t)strtoul(colon + 1, NULL, 10);
-  return *port != 0;
-}
-
 static void check_expiry(doctor *d, const char *subject, int64_t not_after) {
   int64_t days = (not_after - (int64_t)(clv_wall_ms() / 1000)) / 86400;
   report(d, days >= 7, CLV_EXIT_CONNECT, subject, "issue a new one: cleave-master certs issue",
@@ -69,7 +59,7 @@ static bool probe(doctor *d, const clv_remote_spec *w, const clv_tls_identity *i
   uint16_t port;
   clv_tls_probe_result p;
   clv_err err;
-  if (!split_address(w->address, host, &port)) {
+  if (!clv_tls_split_address(w->address, host, &port)) {
     report(d, false, CLV_EXIT_CONFIG, w->name, "write host:port", "'%s' is no address", w->address);
     return false;
   }
@@ -112,6 +102,34 @@ static void check_artifacts(doctor *d, int worker, const clv_wire_hello_reply *h
   }
 }
 
+/* Files that are to be secret are on nobody's list. */
+static void check_secrets(doctor *d, const clv_wire_hello_reply *h) {
+  bool any = false;
+  clv_err err = {.text = "has none of the session's secret files"};
+  for (size_t i = 0; i < d->config->n_stages; i++) any |= d->config->stages[i].weights_secret;
+  if (!any) return;
+  bool ok = cleave_secrets_check(d->config, h, &err) == CLV_OK;
+  report(d, ok, CLV_EXIT_DATA, h->worker, NULL, "%s", err.text);
+}
+
+/* Whatever a stage is to compute on is there. */
+static void check_devices(doctor *d, int worker, const clv_wire_hello_reply *h) {
+  CLV_AUTO(clv_bytes_done) clv_bytes has = {0};
+  for (uint32_t i = 0; i < h->n_devices; i++)
+    clv_bytes_printf(&has, "%s%s", i ? ", " : "", h->devices[i]);
+  for (size_t i = 0; i < d->config->n_stages; i++) {
+    const clv_stage_spec *s = &d->config->stages[i];
+    bool there = strcmp(s->device, "auto") == 0;
+    if (s->worker != worker) continue;
+    for (uint32_t k = 0; k < h->n_devices; k++) there |= strcmp(h->devices[k], s->device) == 0;
+    if (!there)
+      report(d, false, CLV_EXIT_CONFIG, d->config->workers[worker].name,
+             "name one of these as the stage's device, or place it elsewhere",
+             "no device '%s' for stage '%s'; it has: %s", s->device, s->name,
+             has.len ? has.data : "none");
+  }
+}
+
 static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const clv_remote_spec *w = &d->config->workers[worker];
   int64_t skew = (int64_t)(h->about.unix_ms - clv_wall_ms());
@@ -123,7 +141,9 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
          "computes with %s, this master with %s", h->about.isa, clv_backend_cpu()->isa());
   report(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name, "run NTP on both machines",
          "clocks differ by %lld ms", (long long)skew);
+  check_devices(d, worker, h);
   check_artifacts(d, worker, h);
+  check_secrets(d, h);
 }
 
 static clv_code hello(doctor *d, clv_rpc_runtime *runtime, const clv_remote_spec *w,

@@ -61,7 +61,9 @@ static clv_code connect_to(watched *w, unsigned ms, clv_err *err) {
                                .expected_uri = spec_of(w)->identity,
                                .pem = {id->ca_pem, id->cert_pem, id->key_pem}};
   CLV_TRY(clv_rpc_channel_new(w->status->runtime, &o, &w->channel, err));
-  return clv_rpc_channel_connect(w->channel, ms, err);
+  if (clv_rpc_channel_connect(w->channel, ms, err) == CLV_OK) return CLV_OK;
+  clv_tls_explain_refusal(spec_of(w)->address, id, ms, err);
+  return err->code;
 }
 
 static clv_code ask(watched *w, clv_wire_status_reply *ret, clv_err *err) {
@@ -92,7 +94,9 @@ static void fix_for(const watched *w, const clv_err *why, char *dst, size_t len)
       snprintf(dst, len, "run the same release of cleave on both sides");
       return;
     case CLV_EXHAUSTED:
-      snprintf(dst, len, "it is at its limits: raise limits.concurrent_calls in its worker.yaml");
+      snprintf(dst, len, "it is at its limits: raise %s in its worker.yaml",
+               strstr(why->text, "connections") ? "limits.identity_connections"
+                                                : "limits.concurrent_calls");
       return;
     case CLV_UNAUTHENTICATED:
       snprintf(dst, len,

@@ -207,7 +207,7 @@ def master_memory():
             with open(session) as f:
                 text = f.read().replace("at: master", "at: w1").replace("{kind: bce}", "{kind: bce, at: w1}")
             with open(session, "w") as f:
-                f.write(text + "privacy: {raw_input_leaves: true, labels_leave: true}\n")
+                f.write(text.replace("privacy: {", "privacy: {raw_input_leaves: true, labels_leave: true, "))
             process = subprocess.Popen([os.path.join(OUT, "cleave-master"), "train", session,
                                         "--max-steps", "3000", "--set", "train.epochs=1000"],
                                        cwd=c.dir, stdout=subprocess.DEVNULL)

@@ -124,7 +124,7 @@ static void bench_open(bench *b, int threads, bool bf16) {
   must(clv_plan_new(b->graph, b->params, &po, &b->plan, &err), &err);
   take(b->params->total_bytes, &b->block);
   take(b->params->trainable_bytes, &b->grads);
-  clv_params_init(b->graph, b->params, 5, b->block);
+  clv_params_init(b->graph, b->params, b->block);
   optim_open(b);
   data_open(b);
 }

@@ -8,7 +8,9 @@
  *           wait N    the same, but of each the milliseconds that the master waited
  *           window    of the schedule as it is run now; 0: the textbook's
  */
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/dist/dist.h"
 #include "master/train/train.h"
@@ -21,6 +23,8 @@ typedef struct bench {
   clv_run_data data;
   clv_blueprint *blueprint;
   clv_trainer *trainer;
+  char record_path[32];
+  clv_egress_record *record;
   clv_batch batches[BATCHES];
   size_t n_batches; /* no more than there are data for */
   uint64_t next;
@@ -50,7 +54,12 @@ static void open_session(bench *b, const char *path) {
   must(clv_blueprint_new(b->config, &sample, clv_dataset_y_dtype(b->data.train), &b->blueprint,
                          &err),
        &err);
-  must(clv_trainer_open(b->blueprint, &b->trainer, &err), &err);
+  strcpy(b->record_path, "/tmp/cleave-bench-XXXXXX");
+  int fd = mkstemp(b->record_path);
+  if (fd < 0) die("no file for the record");
+  close(fd);
+  must(clv_egress_open(b->record_path, &(clv_egress_line){0}, &b->record, &err), &err);
+  must(clv_trainer_open(b->blueprint, b->record, false, &b->trainer, &err), &err);
   prepare(b);
 }
 
@@ -99,5 +108,7 @@ int main(int argc, char **argv) {
       die("unknown command");
   }
   clv_trainer_close(b.trainer);
+  (void)!clv_egress_close(b.record, 0, NULL);
+  unlink(b.record_path);
   return 0;
 }

@@ -88,6 +88,7 @@ typedef struct world {
   clv_run_data data;
   clv_blueprint *blueprint;
   clv_trainer *trainer;
+  clv_egress_record *record;
   clv_loader *loader;
 } world;
 
@@ -121,8 +122,9 @@ static const char session_text[] =
     "avgpool, kernel: 2}, {op: dropout, p: 0.3}]}\n"
     "  - {name: c, at: master, layers: [{op: flatten}, {op: linear, out: 40}, {op: tanh}, {op: "
     "linear, out: 10}]}\n"
-    "loss: {kind: cross_entropy}\n"
-    "train: {epochs: 100, batch: 48, seed: 3, clip_grad_norm: 1.0, optimizer: {kind: adam, lr: "
+    "loss: {kind: cross_entropy}\nprivacy: {front_known: true, labels_readable: true}\n"
+    "train: {epochs: 100, batch: 48, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, clip_grad_norm: 1.0, "
+    "optimizer: {kind: adam, lr: "
     "0.001}}\n"
     "pipeline: {micro_batches: 3, window: textbook}\n";
 
@@ -135,8 +137,10 @@ static void start_master(world *w) {
       clv_run_data_open(w->config, true, &w->data, &err) != CLV_OK)
     fail_msg("%s", err.text);
   clv_shape sample = clv_dataset_x_shape(w->data.train, 1);
+  snprintf(path, sizeof path, "%s/" CLV_EGRESS_FILE, dir);
   if (clv_blueprint_new(w->config, &sample, CLV_I64, &w->blueprint, &err) != CLV_OK ||
-      clv_trainer_open(w->blueprint, &w->trainer, &err) != CLV_OK)
+      clv_egress_open(path, &(clv_egress_line){0}, &w->record, &err) != CLV_OK ||
+      clv_trainer_open(w->blueprint, w->record, false, &w->trainer, &err) != CLV_OK)
     fail_msg("%s", err.text);
   clv_batches_options bo = {
       .subset = &w->data.train_rows, .batch = BATCH, .shuffle = true, .seed = 3};
@@ -146,6 +150,7 @@ static void start_master(world *w) {
 static void stop(world *w) {
   clv_loader_free(w->loader);
   clv_trainer_close(w->trainer);
+  (void)!clv_egress_close(w->record, 0, NULL);
   clv_blueprint_free(w->blueprint);
   clv_run_data_done(&w->data);
   clv_session_config_free(w->config);

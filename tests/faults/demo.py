@@ -10,6 +10,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../net/lib"))
 from cluster import BIN, run
 
+SEED = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"  # the demo itself draws one
 PLAN = "7:30:30:40"  # seed, percent dropped, percent doubled, most milliseconds of delay
 DEMO = os.path.join(HERE, "../../deploy/demo.sh")
 
@@ -17,7 +18,7 @@ DEMO = os.path.join(HERE, "../../deploy/demo.sh")
 def demo(folder, **env):
     """The run's files by name, and how many messages were touched."""
     with tempfile.TemporaryDirectory(prefix="cleave-demo-") as scratch:
-        done = run(DEMO, folder, env={"TMPDIR": scratch, **env}, timeout=900)
+        done = run(DEMO, folder, env={"TMPDIR": scratch, "CLEAVE_TRAIN__SEED": SEED, **env}, timeout=900)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         said = done.stdout + done.stderr
         found = {}

@@ -20,7 +20,7 @@ stages:
   - {{name: s0, at: w1, layers: [{{op: conv2d, out: 6, kernel: 3, pad: 1}}, {{op: batchnorm}}, {{op: relu}}]}}
   - {{name: s1, at: w2, layers: [{{op: flatten}}, {{op: dropout, p: 0.25}}, {{op: linear, out: 10}}]}}
 loss: {{kind: cross_entropy}}
-train: {{epochs: 100, max_steps: {STEPS}, batch: 32, seed: 5, optimizer: {{kind: adam, lr: 0.003}}}}
+train: {{epochs: 100, max_steps: {STEPS}, batch: 32, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, optimizer: {{kind: adam, lr: 0.003}}}}
 pipeline: {{micro_batches: 4, schedule: 1f1b}}
 log: {{every: 100}}
 checkpoint: {{every_steps: 100000}}

@@ -85,7 +85,6 @@ static void add_module(conversation *c, uint32_t index, clv_op op) {
                           .threads = 1,
                           .optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1, .momentum = 0.5},
                           .learns = true,
-                          .seed = 1,
                           .in_flight = 1};
   must(clv_module_new(&o, &module, &err), &err);
   must(clv_node_add_module(c->node, module, &err), &err);

@@ -25,7 +25,7 @@ BODY = (IMAGE_DATA.replace("}\n", ", validation: {fraction: 0.25}}\n") +
         "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 16}, {op: relu}]}\n"
         "  - {name: b, at: w1, layers: [{op: linear, out: 10}]}\n"
         "loss: {kind: cross_entropy}\n"
-        "train: {epochs: 4, batch: 32, seed: 5, optimizer: {kind: sgd, lr: 0.1}}\n"
+        "train: {epochs: 4, batch: 32, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, optimizer: {kind: sgd, lr: 0.1}}\n"
         "checkpoint: {every_steps: 5}\n")
 
 

@@ -98,7 +98,7 @@ class Case:
             text += "".join(f"      - {export.layer_yaml(l)}\n" for l in layers[at:at + n])
             text += f"    weights: {{file: {weights}}}\n" if weights else ""
             at += n
-        return text + (f"loss: {{kind: {self.loss_kind}}}\n"
+        return text + (f"loss: {{kind: {self.loss_kind}}}\nprivacy: {{raw_input_leaves: true}}\n"
                        f"train: {{epochs: 100000, batch: {self.batch}, shuffle: false,"
                        f" optimizer: {self.optimizer}}}\n"
                        "checkpoint: {every_steps: 1000000}\nlog: {every: 1000000}\n")

@@ -153,6 +153,8 @@ PROOFS = (
           20),
     Proof("soak-mixed", "nothing grows", soak_mixed, ("tests/net",), {"SOAK_SECONDS": "7200"},
           {"SOAK_SECONDS": "300"}, 125),
+    Proof("attacks", NONE_FAILED, oks, ("tests/net",), {"ATTACK_SECONDS": "6", "NOISE_SECONDS": "75"},
+          {"ATTACK_SECONDS": "2", "NOISE_SECONDS": "5"}, 6),
     Proof("bench", "all targets met", bench, BENCH, {"STRICT": "1"}, {"STRICT": "", "BENCH_ARGS": "mlp"}, 60,
           measures=True),
     Proof("bench-pipeline", "all targets met", bench, BENCH, {"STRICT": "1"},

@@ -34,8 +34,10 @@ static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t 
   clv_attrs attrs;
   CLV_TRY(clv_attrs_from((clv_op)w->op, values, (int)w->n_attrs, &attrs, err));
   for (uint32_t i = 0; i < w->n_inputs; i++) in[i] = (int)w->inputs[i];
-  return clv_graph_add(g, (clv_op)w->op, &attrs, w->name, w->layer, in, (int)w->n_inputs, &node,
-                       err);
+  CLV_TRY(
+      clv_graph_add(g, (clv_op)w->op, &attrs, w->name, w->layer, in, (int)w->n_inputs, &node, err));
+  g->nodes[node].key = r->keys[index];
+  return CLV_OK;
 }
 
 static clv_code build_graph(const clv_wire_load_request *r, clv_graph **ret, clv_err *err) {
@@ -74,8 +76,9 @@ static clv_code check_place(const clv_wire_load_request *r, clv_err *err) {
     return clv_fail(err, CLV_EXHAUSTED, "%u threads for module %u, this worker has %ld", r->threads,
                     r->module, cores);
   if (r->bf16) CLV_TRY(clv_backend_cpu()->check_bf16(err));
-  if (r->device[0] && strcmp(r->device, "cpu") != 0 && strcmp(r->device, "auto") != 0)
-    return clv_fail(err, CLV_INVALID, "no device '%s' here, only cpu", r->device);
+  const char *device = clv_backend_cpu()->name;
+  if (r->device[0] && strcmp(r->device, device) != 0 && strcmp(r->device, "auto") != 0)
+    return clv_fail(err, CLV_INVALID, "no device '%s' here, only %s", r->device, device);
   return CLV_OK;
 }
 
@@ -115,7 +118,6 @@ static clv_code make_module(session *s, const clv_wire_load_request *r, clv_modu
                           .hold_rest = r->hold_rest,
                           .learns = r->optimizer.kind != CLV_WIRE_OPT_NONE,
                           .final = r->optimizer.final,
-                          .seed = r->seed,
                           .in_flight = r->in_flight,
                           .frozen = r->frozen,
                           .n_frozen = r->n_frozen,
@@ -229,6 +231,7 @@ static clv_code load(session *s, const clv_wire_load_request *r, clv_wire_load_r
       return code;
     }
   }
+  reply->device = clv_backend_cpu()->name;
   reply->n_outputs = 1;
   reply->outputs[0] = (clv_wire_spec){g->nodes[g->output].dtype, g->nodes[g->output].shape};
   return add_module(s, module, err);

@@ -46,7 +46,7 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
     return clv_fail(err, CLV_UNIMPLEMENTED, "this worker speaks protocol %d, not %u",
                     CLV_WIRE_PROTOCOL, r.about.protocol);
   clv_service_set_credit(v, peer->uri, r.about.limits.credit_bytes);
-  const char *capabilities[4], *devices[1] = {"cpu"};
+  const char *capabilities[4], *devices[1] = {clv_backend_cpu()->name};
   clv_wire_library libraries[2];
   clv_wire_artifact artifacts[CLV_WIRE_LIST];
   CLV_TRY(artifacts_of(v->config, artifacts, err));
@@ -103,9 +103,11 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
     clv_session_log_error(s, "module %u '%s' was not loaded: %s", r.module, r.name, err->text);
     return code;
   }
-  clv_log(CLV_LOG_INFO, "session %s: module %u '%s' loaded, %u parameter%s, %llu bytes", s->name,
-          r.module, r.name, out.n_params, CLV_S(out.n_params),
-          (unsigned long long)out.memory_bytes);
+  const clv_log_source source = {peer->uri, "modules loaded", (unsigned)v->config->log.lines};
+  clv_log_limited(CLV_LOG_INFO, "log", &source,
+                  "session %s: module %u '%s' loaded, %u parameter%s, %llu bytes", s->name,
+                  r.module, r.name, out.n_params, CLV_S(out.n_params),
+                  (unsigned long long)out.memory_bytes);
   return clv_wire_load_reply_encode(&out, reply, err);
 }
 
@@ -213,8 +215,9 @@ clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char 
   for (size_t i = 0; a && i < CLV_COUNT(permissions); i++)
     if (strcmp(permissions[i].method, method) == 0 && (permissions[i].roles >> a->role & 1))
       return CLV_OK;
-  clv_log_event(CLV_LOG_WARN, "audit", "deny identity=%s method=%s reason=\"%s\"", peer->uri,
-                method, a ? "not for this role" : "identity not in allow");
+  const clv_log_source source = {.who = peer->uri, .what = "denied calls"};
+  clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny identity=%s method=%s reason=\"%s\"",
+                  peer->uri, method, a ? "not for this role" : "identity not in allow");
   clv_service_set_last_error(s, peer->uri, "%s was refused %s: %s", peer->uri, method,
                              a ? "not for its role" : "not in allow");
   return clv_fail(err, CLV_DENIED, "not allowed");

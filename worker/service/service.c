@@ -117,6 +117,7 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identit
   if (code == CLV_OK) code = copy_pem(&pem, &s->pem, err);
   s->certificate_end = identity->not_after;
   if (code == CLV_OK) code = clv_service_open_accounts(s, err);
+  if (code == CLV_OK) code = clv_epochs_open(config->state_dir, &s->epochs, err);
   if (code == CLV_OK) code = serve(s, err);
   if (code != CLV_OK) {
     clv_service_close(s);
@@ -124,10 +125,6 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identit
   }
   *ret = s;
   return CLV_OK;
-}
-
-unsigned clv_service_connections(const clv_service *s) {
-  return clv_rpc_server_connections(s->server);
 }
 
 unsigned clv_service_port(const clv_service *s) { return clv_rpc_server_port(s->server); }
@@ -166,10 +163,11 @@ static session *ended_session(clv_service *s, const char **ret_why) {
 static void audit_nameless(clv_service *s) {
   clv_rpc_server_counts c;
   clv_rpc_server_count(s->server, &c);
+  const clv_log_source source = {.who = "?", .what = "calls without an identity"};
   if (c.unauthenticated > s->nameless)
-    clv_log_event(CLV_LOG_WARN, "audit",
-                  "deny identity=? calls=%llu reason=\"a certificate without exactly one URI\"",
-                  (unsigned long long)(c.unauthenticated - s->nameless));
+    clv_log_limited(CLV_LOG_WARN, "audit", &source,
+                    "deny identity=? calls=%llu reason=\"a certificate without exactly one URI\"",
+                    (unsigned long long)(c.unauthenticated - s->nameless));
   s->nameless = c.unauthenticated;
 }
 
@@ -189,6 +187,7 @@ static void give_back_memory(clv_service *s) {
 void clv_service_tick(clv_service *s) {
   const char *why;
   audit_nameless(s);
+  clv_log_limited_tick();
   for (session *x; (x = ended_session(s, &why)) != NULL; clv_session_unref(x)) {
     clv_service_set_last_error(s, x->owner, "session %s: %s", x->name, why);
     clv_session_close(x, why);
@@ -241,6 +240,7 @@ void clv_service_close(clv_service *s) {
   clv_rpc_server_free(s->server);
   clv_service_pem_done(&s->pem);
   clv_service_close_accounts(s);
+  clv_epochs_free(s->epochs);
   free(s->credit);
   free(s->last_errors);
   clv_totals_done(s);

@@ -20,8 +20,6 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identit
                           clv_rpc_runtime *runtime, clv_service **ret, clv_err *err) CLV_USE_RESULT;
 
 unsigned clv_service_port(const clv_service *s);
-/* Open to its port, those in their handshake included. Any thread. */
-unsigned clv_service_connections(const clv_service *s);
 
 /* What is open now. */
 void clv_service_count(clv_service *s, unsigned *ret_sessions, unsigned *ret_contexts);

@@ -40,7 +40,7 @@ struct session {
   clv_service *service;
   int refs; /* the table, every link, every handler at work on it */
   clv_wire_id id;
-  uint64_t epoch, seed, opened_ms;
+  uint64_t epoch, opened_ms;
   uint64_t send_credit; /* towards the owner, at first */
   size_t allowed;       /* the owner's entry of `allow` */
   char owner[CLV_WIRE_URI + 1], name[CLV_WIRE_NAME + 1];
@@ -80,6 +80,7 @@ struct clv_service {
   uint64_t nameless; /* refused callers without an identity, as the audit has told */
   clv_account *total, **identities; /* [n_allow] */
   clv_turnstile *turnstile;
+  clv_epochs *epochs;
   bool freed;          /* a session, since memory was last given back; atomic */
   uint64_t trimmed_ms; /* when that was; by clv_service_tick alone */
   bool draining;

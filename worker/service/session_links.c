@@ -93,10 +93,11 @@ static clv_link *find_peer(const peer_link *list, uint32_t n, const char *name) 
  * dialled comes first. */
 static void name_peers(session *s) {
   clv_err err;
+  const clv_log_source source = {.who = s->owner, .what = "errors of sessions"};
   for (uint32_t i = 0; i < s->n_in + s->n_out; i++) {
     const peer_link *l = i < s->n_in ? &s->in[i] : &s->out[i - s->n_in];
     if (clv_node_peer(s->node, l->name, l->link, &err) != CLV_OK)
-      clv_log(CLV_LOG_WARN, "session %s: %s", s->name, err.text);
+      clv_log_limited(CLV_LOG_WARN, "log", &source, "session %s: %s", s->name, err.text);
   }
 }
 

@@ -118,9 +118,13 @@ void clv_session_close(session *s, const char *reason) {
   clv_session_count_totals(s);
   pthread_mutex_unlock(&v->lock);
   drop_links(s);
-  clv_log_event(CLV_LOG_INFO, "audit",
-                "close session=%s identity=%s reason=\"%s\" bytes_in=%llu bytes_out=%llu", s->name,
-                s->owner, reason, (unsigned long long)c.bytes_in, (unsigned long long)c.bytes_out);
+  const clv_log_source source = {s->owner, "sessions closed", (unsigned)v->config->log.lines};
+  clv_log_limited(CLV_LOG_INFO, "audit", &source,
+                  "close session=%s identity=%s reason=\"%s\" bytes_in=%llu bytes_out=%llu "
+                  "forwards=%llu backwards=%llu",
+                  s->name, s->owner, reason, (unsigned long long)c.bytes_in,
+                  (unsigned long long)c.bytes_out, (unsigned long long)c.forwards,
+                  (unsigned long long)c.backwards);
   clv_session_unref(s);
 }
 
@@ -191,7 +195,6 @@ static clv_code new_session(clv_service *v, const char *uri, const clv_wire_open
   s->refs = 1;
   s->id = r->session;
   s->epoch = r->epoch;
-  s->seed = r->seed;
   s->reference_lease_ms = r->reference_lease_ms;
   s->opened_ms = clv_now_ns() / 1000000u;
   s->allowed = clv_service_allow_index(v, uri);
@@ -212,22 +215,51 @@ static clv_code new_session(clv_service *v, const char *uri, const clv_wire_open
   return CLV_OK;
 }
 
+/* What an earlier attempt has left here, its master gone or cut off, makes way. */
+static void end_earlier(clv_service *v, const char *uri, const clv_wire_open_request *r) {
+  session *earlier = NULL;
+  pthread_mutex_lock(&v->lock);
+  for (uint32_t i = 0; i < v->n_sessions && !earlier; i++)
+    if (is_named(v->sessions[i], &r->session, uri) && v->sessions[i]->epoch < r->epoch)
+      earlier = clv_session_ref(v->sessions[i]);
+  pthread_mutex_unlock(&v->lock);
+  if (!earlier) return;
+  clv_session_close(earlier, "a newer attempt has taken its place");
+  clv_session_unref(earlier);
+}
+
+/* Epochs only rise: whoever was cut off does not come back beside the attempt that followed. */
+static clv_code check_attempt(clv_service *v, const char *uri, const clv_wire_open_request *r,
+                              bool *ret_changed, clv_err *err) {
+  CLV_TRY(clv_epochs_enter(v->epochs, uri, r->session.bytes, r->epoch, &r->config_digest,
+                           ret_changed, err));
+  end_earlier(v, uri, r);
+  return CLV_OK;
+}
+
 clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_request *r,
                           clv_wire_limits *ret_granted, clv_err *err) {
   CLV_AUTO(clv_session_unrefp) session *s = NULL;
+  bool changed;
   CLV_TRY(new_session(v, uri, r, &s, err));
+  clv_code code = check_attempt(v, uri, r, &changed, err);
   pthread_mutex_lock(&v->lock);
-  clv_code code = admit(v, s, err);
+  if (code == CLV_OK) code = admit(v, s, err);
   if (code != CLV_OK) v->refused[clv_refusal_of(code)]++;
   pthread_mutex_unlock(&v->lock);
   if (code != CLV_OK) {
-    clv_log_event(CLV_LOG_WARN, "audit", "deny session=%s identity=%s reason=\"%s\"", r->name, uri,
-                  err->text);
+    const clv_log_source source = {.who = uri, .what = "refused sessions"};
+    clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny session=%s identity=%s reason=\"%s\"",
+                    r->name, uri, err->text);
     clv_service_set_last_error(v, uri, "session %s was refused: %s", r->name, err->text);
     return code;
   }
   *ret_granted = s->granted;
-  clv_log_event(CLV_LOG_INFO, "audit", "open session=%s identity=%s reason=\"ok\"", s->name, uri);
+  const clv_log_source source = {uri, "sessions opened", (unsigned)v->config->log.lines};
+  clv_log_limited(CLV_LOG_INFO, "audit", &source,
+                  "open session=%s identity=%s attempt=%llu reason=\"%s\"", s->name, uri,
+                  (unsigned long long)s->epoch,
+                  changed ? "ok, its configuration is not that of the attempt before" : "ok");
   s = NULL; /* the table's now */
   return CLV_OK;
 }

@@ -62,7 +62,8 @@ void clv_session_log_error(session *s, const char *fmt, ...) {
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
-  clv_log(CLV_LOG_WARN, "session %s: %s", s->name, text);
+  const clv_log_source source = {.who = s->owner, .what = "errors of sessions"};
+  clv_log_limited(CLV_LOG_WARN, "log", &source, "session %s: %s", s->name, text);
   clv_session_set_last_error(s, "%s", text);
   clv_service_set_last_error(s->service, s->owner, "session %s: %s", s->name, text);
 }
@@ -270,7 +271,7 @@ static void fill_worker(clv_service *v, uint64_t now, clv_wire_status_reply *out
                                 .isa = clv_backend_cpu()->isa(),
                                 .unix_ms = clv_wall_ms()};
   out->worker = v->config->name ? v->config->name : "worker";
-  out->device = v->config->device;
+  out->device = clv_backend_cpu()->name; /* whatever worker.yaml names, if it names one */
   out->cores = (uint32_t)CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
 }
 

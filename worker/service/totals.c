@@ -84,9 +84,10 @@ clv_code clv_session_count_totals_init(session *s, clv_err *err) {
 }
 
 refusal clv_refusal_of(clv_code code) {
-  return code == CLV_UNAVAILABLE ? REFUSED_DRAINING
-         : code == CLV_EXISTS    ? REFUSED_EXISTS
-                                 : REFUSED_QUOTA;
+  return code == CLV_UNAVAILABLE    ? REFUSED_DRAINING
+         : code == CLV_EXISTS       ? REFUSED_EXISTS
+         : code == CLV_PRECONDITION ? REFUSED_EXISTS
+                                    : REFUSED_QUOTA;
 }
 
 clv_code clv_totals_init(clv_service *s, clv_err *err) {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * store: the weights a worker may load from its own disk. Masters name an artifact and its SHA-256;
- * the file behind the name stands in worker.yaml alone.
+ * store: what a worker has on its own disk. The weights it may load: masters name an artifact and
+ * its SHA-256; the file behind the name stands in worker.yaml alone. And the attempts of sessions
+ * that have been there, in state_dir.
  *
- * Ownership: opened weights belong to the caller. Threads: no state.
+ * Ownership: opened weights belong to the caller. Threads: any.
  */
 #ifndef CLEAVE_STORE_H
 #define CLEAVE_STORE_H
@@ -19,5 +20,23 @@ clv_code clv_store_check(const clv_worker_config *config, clv_err *err) CLV_USE_
  * have the digest that the master, or worker.yaml, states. */
 clv_code clv_store_open(const clv_worker_config *config, const char *name, const clv_sha256 *want,
                         clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
+
+/* The highest epoch at which each session of each identity was opened, with the digest of its
+ * configuration: the last 64 sessions of an identity, 4096 in all. */
+typedef struct clv_epochs clv_epochs;
+
+/* Kept in STATE_DIR/epochs, so that it outlives the process; NULL: in memory. CLV_DATA_LOSS points
+ * at the line of a damaged file. */
+clv_code clv_epochs_open(const char *state_dir, clv_epochs **ret, clv_err *err) CLV_USE_RESULT;
+void clv_epochs_free(clv_epochs *e); /* NULL is allowed */
+/* The text of such a file, which is cut up, added to what is there. */
+clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label,
+                          clv_err *err) CLV_USE_RESULT;
+/* A session is about to be opened. CLV_PRECONDITION: a higher epoch of it has been here. Epoch 0 is
+ * of a session that has no other attempt: it is not kept. ret_changed: the configuration is not
+ * that of the attempt before. */
+clv_code clv_epochs_enter(clv_epochs *e, const char *identity, const uint8_t session[16],
+                          uint64_t epoch, const clv_sha256 *digest, bool *ret_changed,
+                          clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -15,7 +15,7 @@ def vote(*squares, finite=True):
     data = struct.pack(f"<{len(squares)}d", *squares)
     head = pb.TensorHead(dtype=2, dims=[len(squares)], bytes=len(data), crc32c=crc32c(data))
     return pb.Frame(kind=pb.FINISHED, context=1, message=90, phase=1, tensors=[head], payload=data,
-                    vote=pb.Vote(finite=finite, grad_sq=sum(squares)))
+                    vote=pb.Vote(finite=finite))
 
 
 def item(request, name, tensor, index=0, count=1, what=1, context=0):

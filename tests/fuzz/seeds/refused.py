@@ -34,8 +34,6 @@ BAD = {
     "first_credit": pb.Frame(kind=pb.ATTACHED, attached=pb.Attached(credit_bytes=1 << 60)),
     "scale": apply(scale=NAN), "lrs": apply(more_lrs=[0.5] * 16), "more_lr": apply(more_lrs=[NAN]),
     "turn": apply(position=1 << 21), "turn_dropped": apply(position=3, apply=False),
-    "vote": frame(pb.FINISHED, message=1, phase=1, vote=pb.Vote(finite=True, grad_sq=-1)),
-    "vote_digest": frame(pb.FINISHED, message=1, phase=1, vote=pb.Vote(digest=b"short")),
     "vote_tensor": frame(pb.FINISHED, BIAS, message=1, phase=1),
     "failure_code": frame(pb.ERROR, message=1, failure=pb.Failure(code=99)),
     "failure_text": frame(pb.ERROR, message=1, failure=pb.Failure(code=9, text="a\x02")),

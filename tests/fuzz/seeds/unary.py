@@ -14,7 +14,7 @@ ARTIFACT = pb.Artifact(name="resnet50", sha256=bytes(32))
 
 HELLO = pb.HelloReply(about=ABOUT, incarnation=ID, worker="worker-1", cores=16, threads=16,
                       devices=["cpu", "cuda:0"], artifacts=[ARTIFACT])
-OPEN = pb.OpenSessionRequest(session=ID, epoch=2, name="films", peer_identities=["spiffe://c/w2"], seed=7,
+OPEN = pb.OpenSessionRequest(session=ID, epoch=2, name="films", peer_identities=["spiffe://c/w2"],
                              lanes=2, config_digest=bytes(32))
 
 
@@ -36,8 +36,8 @@ def spec(*dims, dtype=F32):
 
 def load(nodes, inputs=(spec(4, 3),), outputs=None, **fields):
     return pb.LoadModuleRequest(**dict(dict(
-        session=ID, epoch=1, module=1, threads=1, device="cpu", name="encoder", seed=5, in_flight=2, inputs=inputs,
-        graph=pb.Graph(nodes=nodes, outputs=[len(nodes) - 1] if outputs is None else outputs),
+        session=ID, epoch=1, module=1, threads=1, device="cpu", name="encoder", in_flight=2, inputs=inputs,
+        keys=bytes(range(16)) * len(nodes), graph=pb.Graph(nodes=nodes, outputs=[len(nodes) - 1] if outputs is None else outputs),
         route=pb.Route(input_needs_grad=True, peers=["w2"]),
         optimizer=pb.Optimizer(kind=pb.OPTIMIZER_SGD, lr=0.1, momentum=0.9, nesterov=True)), **fields))
 
@@ -199,6 +199,7 @@ unary(7, {"load_request": LOADS["groups"], "load_request_artifact": LOADS["artif
           "load_bad_key": load([X, node(6, [0], "r", 1, x_70000=(1,))]),
           "load_bad_layer": load([X, node(6, [0], "r", 1 << 21)]),
           "load_bad_nodes": load(many(X, 2049)),
+          "load_bad_keys": load([X], keys=bytes(15)),
           "load_bad_outputs": load([X], outputs=[0] * 17)})
 unary(8, {"load_reply": pb.LoadModuleReply(params=[pb.ParamSpec(name="fc.weight", spec=spec(5, 3),
                                                                digest=bytes(32))],

@@ -55,7 +55,8 @@ static bool fail(cleave_context c, cleave_module *table) {
   cleave_reference in, out;
   MUST(cleave_leaf(rt, c, &t, false, &in, e));
   MUST(cleave_call(rt, c, table, &in, 1, &out, e));
-  REFUSED(cleave_to_here(rt, out, 0, &got, e), CLEAVE_INVALID, "row number 2");
+  REFUSED(cleave_to_here(rt, out, 0, &got, e), CLEAVE_INVALID,
+          "row number of sample 0, place 0, is outside 0..1 (2)");
   return true;
 }
 

@@ -488,6 +488,12 @@ static bool weights_are_read_and_written_by_name(void) {
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
+/* The number itself is known where the program is, and is in no text that travels. */
+static bool is_wrong_row(const cleave_error *e) {
+  return strstr(e->text, "row number of sample 2, place 0, is outside 0..9") &&
+         (strstr(e->text, "(77)") != NULL) == (strcmp(at_b, "master") == 0);
+}
+
 /* A row that the table does not have: the call fails at its node; the fetch, a call on top of it
  * and backward say so and name the node, and other contexts go on. */
 static bool a_call_that_fails_is_told_to_whoever_uses_it(void) {
@@ -515,10 +521,10 @@ static bool a_call_that_fails_is_told_to_whoever_uses_it(void) {
     if (pass == 0) {
       CHECK(cleave_to_here(rt, h, 0, &out, &error) != CLEAVE_OK);
       CHECK(strcmp(error.node, at_b) == 0 && strcmp(error.hop, "table") == 0);
-      CHECK(strstr(error.text, "77") != NULL);
-      CHECK(cleave_to_here(rt, l, 0, &out, &error) != CLEAVE_OK && strstr(error.text, "77"));
+      CHECK(is_wrong_row(&error));
+      CHECK(cleave_to_here(rt, l, 0, &out, &error) != CLEAVE_OK && is_wrong_row(&error));
       CHECK(cleave_backward(rt, c, &l, 1, false, 0, &error) != CLEAVE_OK);
-      CHECK(strstr(error.text, "77") != NULL);
+      CHECK(is_wrong_row(&error));
       rows[2] = 1;
     } else {
       DO(backward(c, l, false));

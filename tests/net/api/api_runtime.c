@@ -156,7 +156,7 @@ static struct {
 } sends = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void sending_line(char *to, size_t len, const cleave_sending *s) {
-  static const char *const kinds[] = {"?", "leaf", "value", "gradient", "weights"};
+  static const char *const kinds[] = {"?", "leaf", "value", "gradient", "weights", "failure"};
   int at = snprintf(to, len, "%s of '%s' input %u to %s:", kinds[s->kind], s->module, s->input,
                     s->worker);
   for (int i = 0; i < s->rank; i++)
@@ -409,6 +409,39 @@ static bool refusals(void) {
          what_is_made_here_stays(at_b, CLEAVE_SENDING_GRADIENT) && what_passes_through_stays();
 }
 
+/* A module of this process fails, and a worker waits for its value. */
+static bool fails_at_home(const char *w) {
+  cleave_module *table, *after;
+  cleave_context c;
+  cleave_reference in, h, y;
+  int64_t row = 987654;
+  cleave_tensor rows = CLEAVE_TENSOR_I64(&row, 1, 1), out = {0};
+  cleave_input input = CLEAVE_INPUT(CLEAVE_I64, 1, 1);
+  cleave_module_options o = {.name = "table", .at = "master"};
+  char line[200];
+  int at = 0;
+  MUST(cleave_load_layers(rt, &o, "[{op: embedding, rows: 2, out: 3}, {op: flatten}]", &input,
+                          &table, e));
+  DO(load("after", w, "[{op: linear, out: 2}]", 3, &after));
+  DO(open_context(&c));
+  forget_sendings(0);
+  MUST(cleave_leaf(rt, c, &rows, false, &in, e));
+  MUST(cleave_call(rt, c, table, &in, 1, &h, e));
+  MUST(cleave_call(rt, c, after, &h, 1, &y, e));
+  REFUSED(cleave_to_here(rt, y, 0, &out, e), CLEAVE_INVALID, "is outside 0..1 (987654)");
+  snprintf(
+      line, sizeof line, "failure of 'table' input 0 to %s:, %zu bytes", w,
+      strlen("invalid argument at module 0, layer 0 (embedding), forward, step 1 (failure 1 of "
+             "the master)"));
+  DO(was_sent(&at, line));
+  return close_context(c);
+}
+
+static bool a_failure_is_told_to_the_gate(void) {
+  IN_RUNTIME((&(cleave_options){.may_send = may_send}), fails_at_home(at_b));
+  return true;
+}
+
 static bool a_tensor_that_may_not_leave_is_an_error_and_no_wait(void) {
   const char *a = at_a, *b = at_b;
   for (int alone = 0; alone < 2; alone++) {
@@ -655,6 +688,7 @@ static const test placed_with_a_gate[] = {TEST(every_tensor_is_announced_before_
 static const test with_options[] = {
     TEST(labels_weights_and_what_goes_ahead_are_announced),
     TEST(a_tensor_that_may_not_leave_is_an_error_and_no_wait),
+    TEST(a_failure_is_told_to_the_gate),
     TEST(a_module_says_whom_its_node_may_dial),
     TEST(a_worker_that_is_not_in_the_file_is_refused),
     TEST(a_value_may_be_sent_before_any_module_is_there),

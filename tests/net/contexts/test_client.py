@@ -111,7 +111,6 @@ def one_step(w, weights, step, r):
     done = w.recv(pb.FINISHED, context=step, phase=1)
     assert done.vote.finite, done
     close(tensor_of(done, [4], F64), squares)
-    close([done.vote.grad_sq], [sum(squares)])
     got = fetch(w, GRADIENTS, step)
     assert list(got) == ORDER, list(got)
     for name, (_, dims, data) in got.items():

@@ -244,7 +244,7 @@ def what_is_over_a_limit_or_the_quota_is_refused():
             c.hello()
             s = SessionOf(c, os.urandom(16), 1, 0)
             s.granted = c.stub.OpenSession(pb.OpenSessionRequest(
-                session=s.id, epoch=1, name="small", seed=1, lanes=0, config_digest=bytes(32))).granted
+                session=s.id, epoch=1, name="small", lanes=0, config_digest=bytes(32))).granted
             s.load(pb.Graph(nodes=[node(INPUT, name="x"), node(8, [0], 0)], outputs=[1]), big, module=0)
             lane = s.attach()
             data = bytes(4 * 64 * 1024)
@@ -560,7 +560,7 @@ def a_large_value_that_is_cancelled_leaves_nothing():
             Caller(alone.ports[0], alone.certs) as c:
         c.hello(credit=2 * size)
         s = SessionOf(c, os.urandom(16), 1, 0)
-        c.stub.OpenSession(pb.OpenSessionRequest(session=s.id, epoch=1, name="large", seed=1, lanes=0,
+        c.stub.OpenSession(pb.OpenSessionRequest(session=s.id, epoch=1, name="large", lanes=0,
                                                  config_digest=bytes(32)))
         s.load(pb.Graph(nodes=[node(INPUT, name="x"), node(8, [0], 0)], outputs=[1]), [64, 4], module=0)
         lane = s.attach()

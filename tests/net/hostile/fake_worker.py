@@ -70,6 +70,7 @@ class Modules:
 
     def __init__(self):
         self.modules, self.contexts, self.message = {}, {}, 0
+        self.device = "cpu"
 
     def answers(self, f):
         handler = getattr(self, "on_" + pb.FrameKind.Name(f.kind).lower(), None)
@@ -98,7 +99,8 @@ class Modules:
         return self.go_on(f.context, c)
 
     def on_value(self, f):
-        self.of(f).values[f.message] = tensor_of(f)
+        failed = f.failure if f.HasField("failure") else None
+        self.of(f).values[f.message] = failed or tensor_of(f)
         return self.go_on(f.context, self.of(f))
 
     def on_deliver(self, f):
@@ -109,10 +111,14 @@ class Modules:
         """Whatever can be done with what is there now."""
         for value, f in c.calls.items():
             if value not in c.values and all(a.value in c.values for a in f.call.args):
-                c.values[value] = self.modules[f.module].forward(c.values[f.call.args[0].value])
+                x = c.values[f.call.args[0].value]
+                c.values[value] = x if isinstance(x, pb.Failure) else self.modules[f.module].forward(x)
         for d in [d for d in c.deliveries if d.message in c.values]:
             c.deliveries.remove(d)
             v = c.values[d.message]
+            if isinstance(v, pb.Failure):
+                yield pb.Frame(kind=pb.VALUE, failure=v, context=context, message=d.message, to=d.to)
+                continue
             yield frame(pb.VALUE, v.tobytes(), v.shape, context=context, message=d.message, to=d.to)
         yield from self.backward(context, c)
 
@@ -155,7 +161,7 @@ class Modules:
         if c.prepare.backward.vote:
             gradients = [g for module in sorted(c.learned) for g in c.learned[module]]
             sums = numpy.array([numpy.square(g.astype(float)).sum() for g in gradients])
-            f.vote.finite, f.vote.grad_sq = True, sums.sum()
+            f.vote.finite = True
             f.tensors.append(tensor_head(sums.tobytes(), sums.shape, F64))
             f.payload = sums.tobytes()
         return f
@@ -174,10 +180,15 @@ class Modules:
 
     def on_state_get(self, f):
         what, items = f.state.what, self.modules[f.module].state(f.state.what)
+        if what == pb.STATE_GRADIENTS:
+            names = self.modules[f.module].params
+            items = [(name, g.shape, F32, numpy.float32(g).tobytes())
+                     for name, g in zip(names, self.of(f).learned[f.module])]
         for i, (name, dims, dtype, raw) in enumerate(items):
             yield self.reply(pb.STATE_ITEM, f, module=f.module, payload=raw,
                              tensors=[tensor_head(raw, dims, dtype)],
-                             state=pb.State(what=what, name=name, index=i, count=len(items)))
+                             state=pb.State(what=what, name=name, index=i, count=len(items),
+                                            device=self.device))
         yield self.state_done(f, len(items))
 
     def on_state_put(self, f):
@@ -200,6 +211,7 @@ class FakeWorker:
         self.twist, self.lane0, self.attached = twist or (lambda f: [f]), lane0, attached
         self.methods, self.credit, self.held = methods, credit, 0
         self.modules, self.log = Modules(), []
+        self.heard = []  # (method or "Session", bytes) of all that came
         self.over, self.bulk = threading.Event(), queue.Queue()
         key, chain, ca = [read(os.path.join(certs, n)) for n in ("w1.key", "w1.pem", "ca.pem")]
         self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(12),
@@ -212,10 +224,14 @@ class FakeWorker:
     def service(self, details):
         name = details.method.rsplit("/", 1)[-1]
         if name == "Session":
-            return grpc.stream_stream_rpc_method_handler(self.session, pb.Frame.FromString,
-                                                         self.bytes_of)
+            return grpc.stream_stream_rpc_method_handler(
+                self.session, lambda raw: pb.Frame.FromString(self.hear(name, raw)), self.bytes_of)
         answer = self.methods.get(name, getattr(self, name, None))
-        return answer and grpc.unary_unary_rpc_method_handler(lambda r, c: self.bytes_of(answer(r)))
+        return answer and grpc.unary_unary_rpc_method_handler(lambda r, c: self.bytes_of(answer(self.hear(name, r))))
+
+    def hear(self, name, raw):
+        self.heard.append((name, raw))
+        return raw
 
     @staticmethod
     def bytes_of(message):
@@ -291,12 +307,12 @@ def limits_of(credit):
                      chunk_bytes=1 << 20, credit_bytes=credit, concurrent_calls=8)
 
 
-def hello_reply(credit, **changed):
+def hello_reply(credit, devices=("cpu",), **changed):
     about = dict(protocol=5, limits=limits_of(credit), software="fake", isa="x",
                  unix_ms=int(time.time() * 1000))
     about.update(changed)
     return pb.HelloReply(about=pb.About(**about), incarnation=bytes(16), worker="w1", cores=1,
-                         threads=1, devices=["cpu"])
+                         threads=1, devices=devices)
 
 
 def loaded(module):

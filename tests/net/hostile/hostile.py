@@ -22,7 +22,7 @@ stages:
 loss: {kind: cross_entropy}
 pipeline: {micro_batches: 2}
 log: {every: 1, json: true}
-train: {epochs: 1000000, batch: 64, seed: 5, optimizer: {kind: adam, lr: 0.003}}
+train: {epochs: 1000000, batch: 64, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, optimizer: {kind: adam, lr: 0.003}}
 """
 
 

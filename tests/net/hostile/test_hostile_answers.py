@@ -112,11 +112,6 @@ def without_vote(f):
     return [f]
 
 
-def nan_in_vote(f):
-    f.vote.grad_sq = float("nan")
-    return [f]
-
-
 @suite.test
 def wrong_votes():
     lacks = "vote of 'w1' lacks module 'b'"
@@ -126,8 +121,7 @@ def wrong_votes():
     meet_all([5], "step 1", cases=changes(F, dict(phase=2), dict(phase=0), dict(context=99)))
     meet_all([11], "step 1", "FINISHED", cases={
         "context 0": change(F, context=0),
-        "sums alone": on(F, without_vote),
-        "finite": on(F, nan_in_vote)})
+        "sums alone": on(F, without_vote)})
     early = lambda f: [pb.Frame(kind=F, context=f.context, phase=1), f]
     meet_all([0, 11], lacks, cases={"early": on(V, early), "before the gradient": on(G, early)})
     ignore_all({
@@ -138,7 +132,7 @@ def wrong_votes():
 
 
 def says_no(f):
-    f.vote.finite, f.vote.grad_sq = False, 0
+    f.vote.finite = False
     return [f]
 
 

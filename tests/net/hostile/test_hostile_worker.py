@@ -205,14 +205,78 @@ BIG = (DATA + "stages:\n"
        " layers: [{op: flatten}, {op: linear, out: 2048}, {op: relu}]}\n"
        "  - {name: b, at: w1, layers: [{op: linear, out: 10}]}\n"
        "loss: {kind: cross_entropy}\npipeline: {micro_batches: 8, schedule: gpipe}\n"
-       "train: {epochs: 1000, max_steps: %d, batch: 256, seed: 5,"
+       "train: {epochs: 1000, max_steps: %d, batch: 256, seed: 5eed5eed5eed5eed5eed5eed5eed5eed,"
        " optimizer: {kind: sgd, lr: 0.01}}\n"
        "log: {every: 1, json: true}\ncheckpoint: {every_steps: 10}\n")
+
+
+@suite.test
+def complains_without_end():
+    """What a worker says unasked is shown ten times a minute, whatever the number."""
+    def loud(f):
+        return [failing(pb.ERROR, 9, f"complaint {i}") for i in range(500)] + [f]
+    with fake(twist=on(pb.FINISHED, loud)) as worker:
+        met = Met(worker)
+    assert met.code == 0 and trained(met.name) == trained(honest()[0].name), (met.code, met.said)
+    assert met.said.count("complaint ") == 10 and len(met.said) < 4000, met.said
 
 
 def rss(pid):
     with open(f"/proc/{pid}/statm") as f:
         return int(f.read().split()[1]) * 4096
+
+
+@suite.test
+def a_device_is_what_the_worker_has():
+    """Neither doctor nor train takes its own file for what a worker has."""
+    with fake(Hello=lambda r: hello_reply(CREDIT, devices=["cuda:0", "fpga"])) as worker:
+        at = ["--set", f"workers.w1.address=127.0.0.1:{worker.port}"]
+        met = Met(worker)
+        done = master("doctor", liar.cluster.session("devices", SESSION), *at, cwd=liar.cluster.dir)
+    said = "no device 'cpu'.*; it has: cuda:0, fpga"
+    assert met.code in (1, 3) and re.search(said, met.said) and not worker.log, (met.code, met.said)
+    assert done.returncode and re.search(said, done.stdout), done.stdout + done.stderr
+
+
+@suite.test
+def where_a_gradient_is_its_owner_says():
+    def loads(request):
+        reply = loaded(Linear(pb.LoadModuleRequest.FromString(request)))
+        worker.modules.modules[0] = Linear(pb.LoadModuleRequest.FromString(request))
+        reply.device = "fpga:1"
+        return reply
+    with fake(LoadModule=loads) as worker:
+        worker.modules.device = "fpga:2"
+        session = liar.cluster.session("place", SESSION)
+        with open(session) as f:
+            text = re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{worker.port}", f.read())
+        with open(session, "w") as f:
+            f.write(text)
+        done = subprocess.run([os.path.join(BIN, "net", "gradient_place"), session, "w1"],
+                              capture_output=True, text=True, timeout=60 * SLOW)
+    assert done.stdout.split("\n")[:2] == ["module w1 fpga:1", "gradient w1 fpga:2"], done.stdout + done.stderr
+
+
+@suite.test
+def of_what_fails_at_the_master_a_worker_gets_code_and_place():
+    """A row number that is none, in a record that never leaves: the person at the master reads it,
+    the worker gets no digit of it, in whatever frame."""
+    folder = os.path.join(liar.cluster.dir, "data")
+    rows = numpy.zeros((64, 5), numpy.int64)
+    rows[:, 2] = 987654
+    write_npy(os.path.join(folder, "rows.npy"), rows.shape, "<i8", rows.tobytes())
+    write_npy(os.path.join(folder, "rows-y.npy"), (64,), "<i8", bytes(64 * 8))
+    layers = f"[{{op: embedding, rows: 10, out: 4}}, {{op: flatten}}, {{op: linear, out: {WIDE}}}]"
+    with fake() as worker:
+        met = Met(worker, ["--set", "data.train=[rows.npy, rows-y.npy]", "--set", "data.test=[rows.npy, rows-y.npy]",
+                           "--set", f"stages.0.layers={layers}"])
+    assert met.code == 1, (met.code, met.said)
+    assert "layer 0 (embedding), forward: row number of sample 0, place 2, is outside 0..9 (987654)" in met.said, met.said
+    told = [f for f in worker.log if f.HasField("failure")]
+    assert told and not any(b"987654" in f.SerializeToString() for f in worker.log), worker.log
+    for f in told:
+        assert f.failure.code == 3 and f.failure.hop == "module 0, layer 0 (embedding), forward", f
+        assert f.failure.text == "invalid argument at module 0, layer 0 (embedding), forward, step 1 (failure 1 of the master)", f
 
 
 @suite.test

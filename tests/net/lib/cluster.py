@@ -51,6 +51,9 @@ def master(*args, **kw):
     return run(MASTER, *args, **kw)
 
 
+SEED = "5eed5eed5eed5eed5eed5eed5eed5eed"  # for equal bits; 128 bits, as a secret one has
+
+
 class Worker:
     def __init__(self, cluster, name, config, env=None):
         self.name, self.config, self.log_path = name, config, os.path.join(cluster.dir, name + ".log")
@@ -87,6 +90,17 @@ class Worker:
                 self.process.wait()
         self.log.close()
         return self.process.returncode
+
+
+READABLE = "labels_readable: true, front_known: true, tokens_readable: true"
+
+
+def with_keys(body, keys):
+    if "stages:" not in body:
+        return body
+    if "privacy: {" in body:
+        return body.replace("privacy: {", f"privacy: {{{keys}, " if keys else "privacy: {", 1)
+    return body + ("" if body.endswith("\n") else "\n") + (f"privacy: {{{keys}}}\n" if keys else "")
 
 
 class Cluster:
@@ -136,14 +150,18 @@ class Cluster:
         self.workers[i].stop()
         self.workers[i] = Worker(self, f"w{i + 1}", self.worker_config(i), self.env)
 
-    def session(self, name, body):
+    def session(self, name, body, keys=READABLE):
+        """A session file. keys: of `privacy`, besides the body's. Most tests have short seeds or the
+        last stage at a worker, and hide nothing. Programs, whose body has no `train`, get equal bits
+        in every run."""
         path = os.path.join(self.dir, name + ".yaml")
+        body += "" if "train:" in body else f"train: {{seed: {SEED}}}\n"
         workers = "".join(f"  w{i + 1}: {{address: \"{self.address(i)}\", identity: \"spiffe://test/w{i + 1}\"}}\n"
                           for i in range(len(self.ports)))
         with open(path, "w") as f:
             f.write(f"version: 1\nname: {name}\n"
                     "tls: {ca: certs/ca.pem, cert: certs/master.pem, key: certs/master.key}\n"
-                    + (f"workers:\n{workers}" if workers else "") + body)
+                    + (f"workers:\n{workers}" if workers else "") + with_keys(body, keys))
         return path
 
     def train(self, session, *args, timeout=120, env=None):
@@ -175,6 +193,26 @@ def open_files(pid):
         return len(os.listdir(f"/proc/{pid}/fd"))
     except PermissionError:
         return 0
+
+
+def egress_rows(run_dir, attempt=None):
+    """What left by a run's record, all of it settled: a row for each kind of tensor of the
+    attempts, or of one."""
+    rows, allowed = {}, {}
+    with open(os.path.join(run_dir, "egress.jsonl")) as f:
+        lines = [json.loads(line) for line in f]
+    for line in lines:
+        if line["event"] == "allow":
+            allowed[line["attempt"], line["id"]] = line
+        elif line["event"] == "settle" and attempt in (None, line["attempt"]):
+            of = allowed.pop((line["attempt"], line["id"]))
+            key = tuple(of[k] for k in ("from", "to", "kind", "stage", "name"))
+            row = rows.setdefault(key, dict({k: of[k] for k in ("from", "to", "kind", "stage", "name")},
+                                            tensors=0, bytes=0))
+            row["tensors"] += line["tensors"]
+            row["bytes"] += line["bytes"]
+    assert lines[-1]["event"] == "end", lines[-1]
+    return list(rows.values())
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -236,6 +274,11 @@ def until(what, seconds=20):
         assert time.monotonic() < end, f"not within {seconds} s: {found}"
         time.sleep(0.02)
     return found
+
+
+def trains(process):
+    """Reads what `train` prints up to its first step; whether that came."""
+    return any(line.startswith(b"step " if isinstance(line, bytes) else "step ") for line in process.stdout)
 
 
 class Running:

@@ -32,7 +32,7 @@ class Remote:
         self.caller.hello(**hello)
         self.session = SessionOf(self.caller, session or os.urandom(16), 1, lanes)
         self.granted = self.caller.stub.OpenSession(pb.OpenSessionRequest(
-            session=self.session.id, epoch=1, name="contexts", seed=1, lanes=lanes, config_digest=bytes(32),
+            session=self.session.id, epoch=1, name="contexts", lanes=lanes, config_digest=bytes(32),
             peer_identities=peers, reference_lease_ms=lease_ms), timeout=20 * SLOW).granted
         self.lane, self.calls = None, {}
 

@@ -21,7 +21,7 @@ def body(steps, port=None, more=""):
             "  - {name: b, at: w1, layers: [{op: conv2d, out: 4, kernel: 3}, {op: relu}]}\n"
             "  - {name: c, at: w2, layers: [{op: flatten}, {op: linear, out: 10}]}\n"
             "loss: {kind: cross_entropy}\ntransfer: direct\n"
-            f"train: {{epochs: 100000, max_steps: {steps}, batch: {BATCH}, seed: 5, optimizer: {{kind: sgd, lr: 0.05}}}}\n"
+            f"train: {{epochs: 100000, max_steps: {steps}, batch: {BATCH}, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, optimizer: {{kind: sgd, lr: 0.05}}}}\n"
             f"limits: {{connect_timeout: 60s}}\npipeline: {{micro_batches: {MICRO}}}\n" + listen(port) + more)
 
 

@@ -111,11 +111,11 @@ class Caller:
             protocol=protocol, limits=limits, software="pyclient")), timeout=20 * SLOW)
         return self.about
 
-    def open(self, session=None, epoch=1, lanes=0, name="py"):
+    def open(self, session=None, epoch=1, lanes=0, name="py", config_digest=bytes(32)):
         self.hello()
         s = SessionOf(self, session or os.urandom(16), epoch, lanes)
         s.granted = self.stub.OpenSession(pb.OpenSessionRequest(
-            session=s.id, epoch=epoch, name=name, seed=1, lanes=lanes, config_digest=bytes(32)),
+            session=s.id, epoch=epoch, name=name, lanes=lanes, config_digest=config_digest),
             timeout=20 * SLOW)
         return s
 
@@ -127,6 +127,11 @@ class Caller:
             return grpc.StatusCode.OK, ""
         except grpc.RpcError as e:
             return e.code(), e.details()
+
+
+def keys_of(graph):
+    """A key of its own for each layer."""
+    return b"".join(bytes([n.layer % 256, 1]) + bytes(14) for n in graph.nodes)
 
 
 def node(op, inputs=(), layer=0, name="", **attrs):
@@ -145,9 +150,10 @@ def mlp(hidden, out):
 def load_request(session, graph, inputs, module=0, **fields):
     """LoadModule of `module`; `fields` add to it or change it."""
     request = dict(session=session.id, epoch=session.epoch, module=module,
-                   graph=graph, inputs=inputs, threads=1, device="cpu", seed=1,
+                   graph=graph, inputs=inputs, threads=1, device="cpu",
                    optimizer=pb.Optimizer(kind=pb.OPTIMIZER_SGD, lr=0.1, momentum=0.9))
     request.update(fields)
+    request.setdefault("keys", keys_of(request["graph"]))
     return pb.LoadModuleRequest(**request)
 
 

@@ -40,7 +40,7 @@ class Tenant:
         w.name, w.caller, w.calls = self.caller.name, self.caller, {}
         w.session = SessionOf(self.caller, session or os.urandom(16), 1, 0)
         w.granted = self.caller.stub.OpenSession(pb.OpenSessionRequest(
-            session=w.session.id, epoch=1, name="tenant", seed=1, config_digest=bytes(32),
+            session=w.session.id, epoch=1, name="tenant", config_digest=bytes(32),
             peer_identities=peers), timeout=20 * SLOW).granted
         self.sessions.append(w)
         if graph is not False:

@@ -158,7 +158,7 @@ def body(extra=""):
             f"  - {{name: s1, at: w1, transfer: direct, layers: [{{op: relu}}, {{op: linear, out: 16}}{extra}]}}\n"
             "  - {name: s2, at: w2, transfer: direct, layers: [{op: relu}, {op: linear, out: 10}]}\n"
             "loss: {kind: cross_entropy}\n"
-            "train: {epochs: 1, max_steps: 6, batch: 16, seed: 5, optimizer: {kind: sgd, lr: 0.1}}\n"
+            "train: {epochs: 1, max_steps: 6, batch: 16, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, optimizer: {kind: sgd, lr: 0.1}}\n"
             "pipeline: {micro_batches: 2}\n")
 
 

@@ -79,7 +79,7 @@ class Job:
         self.stages = places
         return (f"{DATA}stages:\n{stages}loss: {{kind: cross_entropy}}\n"
                 f"transfer: {r.choice(('direct', 'via_master'))}\n"
-                f"train: {{epochs: 1000000, batch: {r.choice((16, 32, 48))}, seed: {r.randrange(1000)}, "
+                f"train: {{epochs: 1000000, batch: {r.choice((16, 32, 48))}, seed: 5eed5eed5eed5eed5eed5eed5eed{r.randrange(1000):04x}, "
                 f"optimizer: {{{optimizer}}}}}\npipeline: {{{pipeline}}}\n"
                 "log: {every: 50}\ncheckpoint: {every_steps: 1000, keep: 1}\nlimits: {connect_timeout: 60s}\n")
 
@@ -208,7 +208,8 @@ def foreign(j):
 
 def not_allowed(j):
     j.user = "stranger"
-    refuse(j, j.session(j.body()), 4, "not allowed")
+    refuse(j, j.session(j.body()), 4, "not in its allow table")
+    j.soak.ledger.turned_away(handshakes=1)
 
 
 def too_many_sessions(j):

@@ -7,15 +7,15 @@ suite = Suite()
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 DATA = "data: {format: npy, root: data, train: [train-x.npy, train-y.npy], test: [test-x.npy, test-y.npy]}\n"
 TAIL = ("loss: {kind: cross_entropy}\n"
-        "train: {epochs: 1, max_steps: 4, batch: 32, seed: 5, optimizer: {kind: sgd, lr: 0.1}}\n"
+        "train: {epochs: 1, max_steps: 4, batch: 32, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, optimizer: {kind: sgd, lr: 0.1}}\n"
         "checkpoint: {every_steps: 2}\n")
 STAGES = ("stages:\n"
           "  - {name: a, at: master, layers: [{op: conv2d, out: 4, kernel: 3}, {op: relu}]}\n"
           "  - {name: b, at: w1, layers: [{op: flatten}, {op: linear, out: 10}]}\n")
 
 
-def refused(name, body, code, *texts, command="check", args=()):
-    session = cluster.session(name, body)
+def refused(name, body, code, *texts, command="check", args=(), keys=READABLE):
+    session = cluster.session(name, body, keys)
     done = master(command, session, *args, cwd=cluster.dir)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     for t in texts:
@@ -30,7 +30,8 @@ def good_session_passes_check_and_plan():
     assert done.returncode == 0, done.stderr
     done = master("plan", session, cwd=cluster.dir)
     assert done.returncode == 0 and "leaves the private network" in done.stdout, done.stdout + done.stderr
-    assert "labels: stay on the master" in done.stdout
+    assert "labels: READABLE by w1 from the gradient for stage 'b'" in done.stdout, done.stdout
+    assert "train.seed can be tried out" in done.stdout, done.stdout
     assert re.search(r"activation of stage 'a'.*\[32, 4, 10, 10\].*50.0 KiB/step.*spiffe://test/w1", done.stdout), done.stdout
     rows = json.loads(master("plan", "--json", session, cwd=cluster.dir).stdout)["egress"]
     assert rows[0]["bytes_per_step"] == 32 * 4 * 10 * 10 * 4, rows
@@ -99,6 +100,36 @@ def impossible_shape():
 def raw_input_needs_permission():
     refused("raw", DATA + STAGES.replace("at: master", "at: w1") + TAIL, 3, "raw_input_leaves")
     refused("labels", DATA + STAGES + TAIL.replace("{kind: cross_entropy}", "{kind: cross_entropy, at: w1}"), 3, "labels_leave")
+
+
+@suite.test
+def readable_labels_and_records_need_permission():
+    """The demo's layout as it was, a first stage that only scales, a public front, a short seed:
+    each is refused by every command until the session says so, and then `plan` does."""
+    secret = TAIL.replace("seed: 5, ", "")
+    said = r"labels\.yaml:\d+:\d+: stage 'b' at 'w1' can read the labels .*labels_readable: true"
+    for command in ("check", "plan", "train", "eval"):
+        refused("labels", DATA + STAGES + secret, 3, said, command=command, keys="")
+    refused("labels", DATA + STAGES + secret, 3, said, command="plan", args=("--suggest-cuts",), keys="")
+    u_shape = STAGES + "  - {name: c, at: master, layers: [{op: relu}, {op: linear, out: 10}]}\n"
+    scale = u_shape.replace("{op: conv2d, out: 4, kernel: 3}", "{op: scale, factor: 2}")
+    refused("scale", DATA + scale + secret, 3, r"0 \(scale\) -> 1 \(relu\).*raw_input_leaves", keys="")
+    refused("short", DATA + u_shape + TAIL, 3, "0 has weights from a train.seed .*front_known", keys="")
+
+    def told(name, body, keys):
+        session = cluster.session(name, body, keys)
+        text = master("plan", session, cwd=cluster.dir)
+        assert text.returncode == 0, text.stderr
+        facts = json.loads(master("plan", "--json", session, cwd=cluster.dir).stdout)
+        return text.stdout, facts["privacy"], [r["shows"] for r in facts["egress"]]
+
+    text, facts, shows = told("u", DATA + u_shape + secret, "")
+    assert "labels: not sent; they can be inferred: 1 secret layer" in text and "99.98 %" in text, text
+    assert facts == {"labels": "inferable", "head_layers": 1, "single_output": False, "records": "mixed",
+                     "seed_guessable": False} and not any(shows), (facts, shows)
+    text, facts, shows = told("raw-told", DATA + scale + secret, "raw_input_leaves: true")
+    assert "records: RAW INPUT LEAVES" in text and re.search(r"activation of stage 'a'.*, RAW INPUT\n", text), text
+    assert facts["records"] == "raw_input" and shows[0] == "RAW INPUT", (facts, shows)
 
 
 @suite.test
@@ -209,7 +240,7 @@ def a_master_that_is_not_allowed_reads_the_fix():
     cluster.issue("nobody", "spiffe://test/nobody")
     done = cluster.train(cluster.session("denied", DATA + STAGES + TAIL), "--set", "tls.cert=certs/nobody.pem",
                          "--set", "tls.key=certs/nobody.key")
-    assert done.returncode == 4 and "not allowed: add identity spiffe://test/nobody to `allow`" in done.stderr, done.stderr
+    assert done.returncode == 4 and "not in its allow table: add identity spiffe://test/nobody to `allow`" in done.stderr, done.stderr
     assert done.stderr.count(cluster.address(0)) == 1, done.stderr
 
 

@@ -8,7 +8,7 @@ BODY = ("data: {format: npy, root: data, train: [train-x.npy, train-y.npy], test
         "privacy: {raw_input_leaves: true}\n"
         "stages: [{name: all, at: w1, threads: 2, layers: [{op: conv2d, out: 32, kernel: 3, pad: 1}, {op: flatten},"
         " {op: linear, out: 10}]}]\n"
-        "loss: {kind: cross_entropy}\ntrain: {epochs: 6, batch: 64, seed: 1, optimizer: {kind: sgd, lr: 0.01}}\n"
+        "loss: {kind: cross_entropy}\ntrain: {epochs: 6, batch: 64, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, optimizer: {kind: sgd, lr: 0.01}}\n"
         "log: {every: 1000}\ncheckpoint: {every_steps: 100000}\n")
 
 

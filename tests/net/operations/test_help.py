@@ -9,11 +9,12 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "../../..")
 PAGES = {"cleave-master.1": [MASTER, "man"], "cleave-worker.1": [WORKER, "man"],
          "cleave-session.yaml.5": [MASTER, "man", "cleave-session.yaml"],
+         "cleave-egress.policy.yaml.5": [MASTER, "man", "cleave-egress.policy.yaml"],
          "cleave-worker.yaml.5": [WORKER, "man", "cleave-worker.yaml"]}
 BODY = ("stages:\n  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 8}, {op: relu}]}\n"
         "  - {name: b, at: w1, layers: [{op: linear, out: 10}]}\n"
         "loss: {kind: cross_entropy}\nlog: {every: 1}\n"
-        "train: {epochs: 1000, max_steps: 4, batch: 32, seed: 5, optimizer: {kind: sgd, lr: 0.1}}\n"
+        "train: {epochs: 1000, max_steps: 4, batch: 32, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, optimizer: {kind: sgd, lr: 0.1}}\n"
         "checkpoint: {every_steps: 2}\n")
 
 
@@ -343,7 +344,7 @@ def session_of(name, body=BODY):
 def interrupted():
     p = subprocess.Popen([MASTER, "train", session_of("code-130", BODY.replace("max_steps: 4, ", "")), "--set",
                           "train.epochs=100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cluster.dir)
-    p.stdout.readline()
+    assert trains(p)
     p.send_signal(signal.SIGINT)
     p.communicate(timeout=60 * SLOW)
     return p.returncode
@@ -353,7 +354,7 @@ def interrupted_twice():
     """The second time means now, while a step waits for a worker that hangs."""
     p = subprocess.Popen([MASTER, "train", session_of("code-130-twice"), "--set", "train.max_steps=100000"],
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cluster.dir)
-    p.stdout.readline()
+    assert trains(p)
     cluster.workers[0].kill(signal.SIGSTOP)
     time.sleep(0.3)
     p.send_signal(signal.SIGINT)
@@ -369,8 +370,7 @@ def lost():
     """The worker dies in the middle of a run."""
     p = subprocess.Popen([MASTER, "train", session_of("code-6", BODY.replace("max_steps: 4, ", "")), "--set",
                           "train.epochs=100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cluster.dir)
-    for _ in range(4):
-        p.stdout.readline()
+    assert trains(p)
     cluster.workers[0].kill()
     _, err = p.communicate(timeout=60 * SLOW)
     cluster.restart(0)

@@ -12,7 +12,7 @@ STAGES = ("stages:\n"
           "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 16}, {op: relu}]}\n"
           "  - {name: b, at: w1, layers: [{op: linear, out: 10}]}\n")
 TAIL = ("loss: {kind: cross_entropy}\n"
-        "train: {epochs: 2, batch: 64, seed: 5, optimizer: {kind: sgd, lr: 0.1}}\n"
+        "train: {epochs: 2, batch: 64, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, optimizer: {kind: sgd, lr: 0.1}}\n"
         "log: {every: 3, tensorboard: true}\n"
         "checkpoint: {every_steps: 4}\n")
 ENDLESS = ("--set", "train.epochs=1000000", "--set", "checkpoint.every_steps=1000", "--set", "log.every=50")
@@ -48,7 +48,7 @@ class Training:
 
     def __enter__(self):
         until = time.monotonic() + TIMEOUT_S
-        while "step" not in (self.process.stdout.readline() if self.process.poll() is None else ""):
+        while not (self.process.stdout.readline() if self.process.poll() is None else "").startswith("step "):
             assert self.process.poll() is None and time.monotonic() < until, self.process.communicate()
         return self
 

@@ -21,7 +21,7 @@ def body(worker, layer, out, batch, extra=""):
             f"  - {{name: front, at: master, layers: [{{op: flatten}}, {{op: linear, out: {out}}}]}}\n"
             f"  - {{name: back, at: {worker}, layers: [{layer}, {{op: linear, out: 10}}]}}\n"
             "loss: {kind: cross_entropy}\n"
-            f"train: {{epochs: 1000000, batch: {batch}, seed: 5, optimizer: {{kind: sgd, lr: 1e-6}}}}\n"
+            f"train: {{epochs: 1000000, batch: {batch}, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, optimizer: {{kind: sgd, lr: 1e-6}}}}\n"
             "pipeline: {micro_batches: 1}\n" + extra)
 
 

@@ -20,7 +20,7 @@ def body(n, micro, pipeline):
         flat = "{op: flatten}, " if i == 0 else ""
         text += f"  - {{name: s{i}, at: {at}, layers: [{flat}{layers}]}}\n"
     return text + ("loss: {kind: cross_entropy}\n"
-                   f"train: {{epochs: 1, max_steps: {STEPS}, batch: 12, seed: 5, "
+                   f"train: {{epochs: 1, max_steps: {STEPS}, batch: 12, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, "
                    "optimizer: {kind: adam, lr: 0.003}}\n"
                    f"pipeline: {{micro_batches: {micro}, {pipeline}}}\nlog: {{every: 100}}\n")
 

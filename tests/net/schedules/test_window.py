@@ -16,7 +16,7 @@ def body(pipeline, steps):
                      f"weight_ms: {MS}}}]}}\n" for i in range(2))
     return ("data: {format: npy, root: data, train: [x.npy, y.npy]}\nprivacy: {raw_input_leaves: true, labels_leave: true}\n"
             f"stages:\n{stages}loss: {{kind: mse, at: w2}}\n"
-            f"train: {{epochs: 100000, max_steps: {steps}, batch: {MICRO}, seed: 1, optimizer: {{kind: sgd, lr: 0.01}}}}\n"
+            f"train: {{epochs: 100000, max_steps: {steps}, batch: {MICRO}, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, optimizer: {{kind: sgd, lr: 0.01}}}}\n"
             f"pipeline: {{micro_batches: {MICRO}, {pipeline}}}\nlog: {{every: 1, json: true}}\n"
             "checkpoint: {every_steps: 100000}\n")
 

@@ -14,7 +14,7 @@ STAGES = ("stages:\n"
           "  - {name: a, at: master, layers: [{op: conv2d, out: 8, kernel: 3}, {op: relu}, {op: maxpool, kernel: 2}]}\n"
           "  - {name: b, at: w1, layers: [{op: flatten}, {op: linear, out: 3}]}\n")
 TAIL = ("loss: {kind: cross_entropy}\n"
-        "train: {epochs: 6, batch: 16, seed: 5, optimizer: {kind: adam, lr: 0.01}}\n")
+        "train: {epochs: 6, batch: 16, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, optimizer: {kind: adam, lr: 0.01}}\n")
 
 
 def chunk(kind, data):

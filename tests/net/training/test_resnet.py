@@ -25,7 +25,7 @@ def body(stages, weights=None, data="data"):
         init = f", weights: {{file: {weights}}}" if weights else ""
         text += f"  - {{name: s{i}, at: {at}, layers: {layers}{init}}}\n"
     return text + ("loss: {kind: cross_entropy}\n"
-                   f"train: {{epochs: 9, max_steps: {STEPS}, batch: 8, seed: 5,"
+                   f"train: {{epochs: 9, max_steps: {STEPS}, batch: 8, seed: 5eed5eed5eed5eed5eed5eed5eed5eed,"
                    " optimizer: {kind: sgd, lr: 0.01, momentum: 0.9}}\n"
                    "pipeline: {micro_batches: 2, schedule: 1f1b}\ntransfer: direct\n"
                    "log: {every: 100}\ncheckpoint: {every_steps: 1000}\n")

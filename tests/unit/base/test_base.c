@@ -131,6 +131,55 @@ static void digests_match_published_vectors(void **state) {
   assert_int_equal(clv_crc32c(clv_crc32c(0, zeros, 10), zeros + 10, 22), 0x8a9136aau);
 }
 
+/* The values are Python's: hashlib.sha256(b"layer\0" + seed + b"abc"), hmac.new. */
+static void keys_are_derived_one_way(void **state) {
+  (void)state;
+  clv_err err;
+  clv_key seed, key, other;
+  clv_sha256 secret = {{0}}, digest;
+  char hex[65];
+  for (int i = 0; i < 16; i++) seed.bytes[i] = (uint8_t)i;
+  assert_int_equal(clv_key_derive("layer", &seed, "abc", 3, &key, &err), CLV_OK);
+  clv_hex(key.bytes, sizeof key.bytes, hex);
+  assert_string_equal(hex, "2303b30d0bc27bec54fa447832a4cd2a");
+  assert_int_equal(clv_key_derive("laye", &seed, "abc", 3, &other, &err), CLV_OK);
+  assert_memory_not_equal(&key, &other, sizeof key);
+  assert_int_equal(clv_key_derive("layer", &seed, NULL, 0, &other, &err), CLV_OK);
+  assert_memory_not_equal(&key, &other, sizeof key);
+  assert_int_equal(clv_key_derive("layer", &seed, hex, 65, &other, &err), CLV_INTERNAL);
+  for (int i = 0; i < 20; i++) secret.bytes[i] = 0x0b; /* RFC 4231, case 1 */
+  assert_int_equal(clv_hmac_sha256(&secret, "Hi There", 8, &digest, &err), CLV_OK);
+  clv_sha256_hex(&digest, hex);
+  assert_string_equal(hex, "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+}
+
+static void hex_digits(void **state) {
+  (void)state;
+  uint8_t bytes[3] = {7, 7, 7};
+  assert_true(clv_hex_parse("00aFf1", bytes, 3) && bytes[1] == 0xaf && bytes[2] == 0xf1);
+  assert_false(clv_hex_parse("00aff", bytes, 3));
+  assert_false(clv_hex_parse("00aff12", bytes, 3));
+  assert_false(clv_hex_parse("00affg", bytes, 3));
+  assert_int_equal(bytes[2], 0xf1); /* as it was */
+}
+
+/* Both halves of a key count, each byte of them. */
+static void every_byte_of_a_key_counts(void **state) {
+  (void)state;
+  clv_key key = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}};
+  uint32_t first[4], then[4];
+  clv_rng_key rng = clv_rng_key_of(&key);
+  assert_true(rng.seed == 0x0807060504030201 && rng.seed_high == 0x100f0e0d0c0b0a09);
+  clv_rng_block(&rng, 5, first);
+  for (int i = 0; i < 16; i++) {
+    key.bytes[i] ^= 0x80;
+    rng = clv_rng_key_of(&key);
+    clv_rng_block(&rng, 5, then);
+    assert_memory_not_equal(first, then, sizeof first);
+    key.bytes[i] ^= 0x80;
+  }
+}
+
 static void random_numbers_depend_on_their_key_alone(void **state) {
   (void)state;
   clv_rng_key key = {.seed = 7, .step = 3, .micro_batch = 1, .layer = 5};
@@ -223,6 +272,9 @@ int main(void) {
       cmocka_unit_test(json_text_is_escaped),
       cmocka_unit_test(control_characters_do_not_reach_a_terminal),
       cmocka_unit_test(digests_match_published_vectors),
+      cmocka_unit_test(keys_are_derived_one_way),
+      cmocka_unit_test(hex_digits),
+      cmocka_unit_test(every_byte_of_a_key_counts),
       cmocka_unit_test(random_numbers_depend_on_their_key_alone),
       cmocka_unit_test(distributions_have_their_moments),
       cmocka_unit_test(permutations_hold_every_number_once),

@@ -119,10 +119,13 @@ static void numbers_out_of_range(void **state) {
       "pipeline.micro_batches=4097",
       "--set pipeline.micro_batches=4097: 'pipeline.micro_batches' must be auto or a whole number "
       "from 1 to 4096, got '4097'");
-  refused_set(
-      "train.seed=18446744073709551616",
-      "--set train.seed=18446744073709551616: 'train.seed' must be a whole number from 0 to "
-      "18446744073709551615, got '18446744073709551616'");
+  refused_set("train.seed=18446744073709551616",
+              "--set train.seed=18446744073709551616: 'train.seed' must be 32 hexadecimal "
+              "digits or a whole number below 2^64, got '18446744073709551616'");
+  refused_set("train.seed=00112233445566778899aabbccddeef",
+              "--set train.seed=00112233445566778899aabbccddeef: 'train.seed' must be 32 "
+              "hexadecimal digits or a whole number below 2^64, got "
+              "'00112233445566778899aabbccddeef'");
 }
 
 static void durations_and_sizes_out_of_range(void **state) {
@@ -205,10 +208,9 @@ static void forms_of_texts(void **state) {
       "gpu1: {address", "gpu 1: {address",
       "/etc/cleave/s.yaml:5:3: 'workers.gpu 1' must have a name of 1 to 64 letters, digits, "
       "'_' or '-'");
-  refused_edit(
-      "    at: gpu1\n", "    at: gpu1\n    device: cuda:x\n",
-      "/etc/cleave/s.yaml:13:13: 'stages.1.device' must be one of cpu, cuda, cuda:N, auto, "
-      "got 'cuda:x'");
+  refused_edit("    at: gpu1\n", "    at: gpu1\n    device: cuda\n",
+               "/etc/cleave/s.yaml:13:13: 'stages.1.device' must be cpu, or auto, which is cpu "
+               "(there is no other device), got 'cuda'");
   refused_edit("    at: gpu1\n", "    at: gpu1\n    weights: {artifact: w, sha256: 00}\n",
                "/etc/cleave/s.yaml:13:36: 'stages.1.weights.sha256' must be a SHA-256 of 64 "
                "hexadecimal digits, got '00'");
@@ -354,6 +356,17 @@ static void weights(void **state) {
       "    at: master\n    weights: {sha256: "
       "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855}\n",
       "/etc/cleave/s.yaml:10:5: stage 'front' gives a sha256, but neither file nor artifact");
+  refused_edit("    at: gpu1\n", "    at: gpu1\n    weights: {artifact: b, secret: true}\n",
+               "/etc/cleave/s.yaml:13:5: stage 'back' says secret: true of no file: it belongs to "
+               "weights.file");
+  refused_edit(
+      "    at: master\n    layers: [{op: linear, out: 8}, {op: relu}]\n"
+      "  - name: back\n    at: gpu1\n",
+      "    at: master\n    weights: {file: a, secret: true}\n"
+      "    layers: [{op: linear, out: 8}, {op: relu}]\n"
+      "  - name: back\n    at: gpu1\n    weights: {file: a}\n",
+      "/etc/cleave/s.yaml:14:5: stages 'front' and 'back' take their weights from one "
+      "file, and only one of them says secret: true");
 }
 
 static void numbers_together(void **state) {

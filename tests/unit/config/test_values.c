@@ -57,9 +57,34 @@ static void number_forms_in_files(void **state) {
     assert_true(c->train.optimizer.lr == 0.001);
     clv_session_config_free(c);
   }
-  clv_session_config *c = accepted_set("train.seed=18446744073709551615");
-  assert_true(c->train.seed == UINT64_MAX);
+}
+
+static clv_seed seed_of(const char *set) {
+  clv_session_config *c = accepted_set(set);
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_seed seed = c->train.seed;
+  clv_err err;
+  assert_int_equal(clv_session_config_write(c, &text, &err), CLV_OK);
+  assert_int_equal(strstr(text.data, "seed") != NULL, seed.given);
   clv_session_config_free(c);
+  return seed;
+}
+
+/* A number is the lower half of a seed, however it is written, and then no secret. */
+static void seeds(void **state) {
+  (void)state;
+  static const uint8_t whole[] = {0,   17,  34,  51,  68,  85,  102, 119,
+                                  136, 153, 170, 187, 204, 221, 238, 255};
+  clv_seed none = seed_of("train.batch=8"), large = seed_of("train.seed=18446744073709551615");
+  clv_seed full = seed_of("train.seed=00112233445566778899aabbccddeeff");
+  clv_seed digits = seed_of("train.seed=12345678901234567890123456789012");
+  clv_seed same = seed_of("train.seed=0000000000000000ffffffffffffffff");
+  assert_true(!none.given && !none.guessable && !none.drawn);
+  assert_true(full.given && !full.guessable);
+  assert_memory_equal(full.key.bytes, whole, sizeof whole);
+  assert_true(!digits.guessable && digits.key.bytes[0] == 0x12 && digits.key.bytes[15] == 0x12);
+  assert_true(large.guessable && same.guessable);
+  assert_memory_equal(&large.key, &same.key, sizeof large.key);
 }
 
 static void sizes_and_durations(void **state) {
@@ -134,6 +159,7 @@ static void defaults(void **state) {
   assert_int_equal(c->data.test.n, 0);
   assert_int_equal(c->model.arch, CLV_ARCH_NONE);
   assert_false(c->privacy.raw_input_leaves || c->privacy.labels_leave);
+  assert_false(c->privacy.tokens_readable || c->privacy.front_known || c->privacy.labels_readable);
   clv_session_config_free(c);
 }
 
@@ -393,8 +419,8 @@ static const char rich_text[] =
     "   images: {channels: 1, resize: 5, crop: 4, train_crop: random, pad: 2, area: [0.1, 0.7],\n"
     "    ratio: [0.3, 3], flip: 0.7, max_pixels: 12345}}\n"
     "stages:\n"
-    "  - {name: '1', at: master, threads: 3, device: 'cuda:1', weights: {file: w.st}, freeze: "
-    "true,\n"
+    "  - {name: '1', at: master, threads: 3, device: auto, weights: {file: w.st, secret: "
+    "true}, freeze: true,\n"
     "     layers: [{op: conv2d, name: c.0, out: 16, f: 1.0, g: 1e22, h: -0.0, i: "
     "-9223372036854775807,\n"
     "       b: false, t: 'true', n: '1e3', z: '', k: [3, -3], e: []}]}\n"
@@ -403,7 +429,9 @@ static const char rich_text[] =
     "E3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855}}\n"
     "  - {name: three, at: '0', layers: [{op: tanh}]}\n"
     "loss: {kind: bce_with_logits, at: '0'}\n"
-    "privacy: {raw_input_leaves: true, labels_leave: true}\n"
+    "privacy: {raw_input_leaves: true, labels_leave: true, tokens_readable: true, front_known: "
+    "true,\n"
+    "  labels_readable: true}\n"
     "train:\n"
     "  {epochs: 7, max_steps: 9, batch: 48, eval_batch: 100, seed: 18446744073709551615, shuffle: "
     "false,\n"
@@ -480,6 +508,7 @@ static void same_stages(const clv_session_config *a, const clv_session_config *b
     assert_string_equal(x->device, y->device);
     assert_memory_equal(&x->range, &y->range, sizeof x->range);
     same_text(x->weights_file, y->weights_file);
+    assert_int_equal(x->weights_secret, y->weights_secret);
     same_text(x->weights_artifact, y->weights_artifact);
     same_text(x->weights_sha256, y->weights_sha256);
     assert_int_equal(x->n_layers, y->n_layers);
@@ -489,7 +518,8 @@ static void same_stages(const clv_session_config *a, const clv_session_config *b
 
 static void same_train(const clv_train_config *a, const clv_train_config *b) {
   assert_true(a->epochs == b->epochs && a->max_steps == b->max_steps && a->batch == b->batch);
-  assert_true(a->eval_batch == b->eval_batch && a->seed == b->seed && a->shuffle == b->shuffle);
+  assert_true(a->eval_batch == b->eval_batch && memcmp(&a->seed, &b->seed, sizeof a->seed) == 0 &&
+              a->shuffle == b->shuffle);
   assert_true(a->drop_last == b->drop_last && a->clip_grad_norm == b->clip_grad_norm);
   const clv_optimizer_config *o = &a->optimizer, *p = &b->optimizer;
   assert_true(o->kind == p->kind && o->lr == p->lr && o->momentum == p->momentum);
@@ -643,9 +673,10 @@ static void examples_load(void **state) {
       NULL; /* a network over two nodes, with all that train and eval need */
   if (clv_session_config_parse("e", text.data, text.len, NULL, &first, &err))
     fail_msg("%s", err.text);
-  assert_int_equal(first->n_stages, 2);
+  assert_int_equal(first->n_stages, 3); /* in U shape */
   assert_int_equal(first->stages[0].worker, -1);
   assert_int_equal(first->stages[1].worker, 0);
+  assert_int_equal(first->stages[2].worker, -1);
   assert_int_equal(first->data.test.n, 2);
   clv_session_config_free(first);
   round_trip(text.data, text.len);
@@ -676,6 +707,7 @@ static void names(void **state) {
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(numbers_to_the_bit),
     cmocka_unit_test(number_forms_in_files),
+    cmocka_unit_test(seeds),
     cmocka_unit_test(sizes_and_durations),
     cmocka_unit_test(words_for_numbers),
     cmocka_unit_test(defaults),

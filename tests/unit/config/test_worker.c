@@ -42,6 +42,7 @@ static void defaults(void **state) {
   assert_int_equal(c->limits.concurrent_calls, 64);
   assert_int_equal(c->limits.calls, 65536);
   assert_int_equal(c->limits.connections, 256);
+  assert_int_equal(c->limits.identity_connections, 64);
   assert_int_equal(c->limits.credit_bytes, 64 << 20);
   assert_int_equal(c->limits.lease_ms, 60000);
   assert_int_equal(c->limits.reference_lease_ms, 3600000);
@@ -61,15 +62,16 @@ static const char rich_text[] =
     "tls: {ca: ca.pem, cert: w.pem, key: w.key}\n"
     "allow:\n"
     "  - {identity: \"spiffe://acme/master\", role: master, sessions: 2, bytes: 3GiB, "
-    "tensors: 9, calls: 7, weight: 3}\n"
+    "tensors: 9, calls: 7, connections: 8, weight: 3}\n"
     "  - {identity: \"spiffe://acme/worker/w2\", role: peer}\n"
     "  - {identity: \"spiffe://acme/nagios\", role: observer}\n"
     "peers: [{name: w2, address: \"h:7443\", identity: \"spiffe://acme/worker/w2\"}]\n"
     "limits: {sessions: 1, tensors: 2, session_bytes: 5MiB, message_size: 70000, concurrent_calls: "
     "3,\n"
-    "  calls: 6, connections: 4, credit: 1MiB, lease: 5s, handshake_timeout: 100ms,\n"
+    "  calls: 6, connections: 4, identity_connections: 3, credit: 1MiB, lease: 5s, "
+    "handshake_timeout: 100ms,\n"
     "  reference_lease: 600s}\n"
-    "device: cuda:0\n"
+    "device: auto\n"
     "memory_limit: 2GiB\n"
     "cores: [0, 3]\n"
     "artifacts: {front-v1.2: {file: f.st, sha256: "
@@ -94,11 +96,12 @@ static void check_rich(const clv_worker_config *c) {
   assert_string_equal(c->peers[0].identity, "spiffe://acme/worker/w2");
   assert_true(c->limits.sessions == 1 && c->limits.tensors == 2 && c->limits.connections == 4);
   assert_true(c->limits.session_bytes == 5 << 20 && c->limits.message_bytes == 70000);
-  assert_true(c->limits.calls == 6);
+  assert_true(c->limits.calls == 6 && c->limits.identity_connections == 3);
+  assert_true(c->allow[0].connections == 8 && c->allow[1].connections == 0);
   assert_true(c->limits.concurrent_calls == 3 && c->limits.credit_bytes == 1 << 20);
   assert_true(c->limits.lease_ms == 5000 && c->limits.handshake_timeout_ms == 100);
   assert_true(c->limits.reference_lease_ms == 600000);
-  assert_string_equal(c->device, "cuda:0");
+  assert_string_equal(c->device, "auto");
   assert_true(c->memory_limit == 2ull << 30);
   assert_true(c->cores.n == 2 && c->cores.items[1] == 3);
   assert_int_equal(c->n_artifacts, 1);

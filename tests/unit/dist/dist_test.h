@@ -45,7 +45,6 @@ static inline clv_module_options stage_of(clv_graph *graph, uint32_t index) {
                               .threads = 1,
                               .optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1},
                               .learns = true,
-                              .seed = 1,
                               .in_flight = 1};
 }
 

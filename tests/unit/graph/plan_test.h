@@ -68,7 +68,7 @@ static inline void rig_memory(rig *r) {
   fill(r->dout, out->dtype, r->out_bytes / clv_dtype_size(out->dtype), 100);
   r->grads = take(r->params->trainable_bytes);
   r->block = take(r->params->total_bytes);
-  clv_params_init(r->g, r->params, 5, r->block);
+  clv_params_init(r->g, r->params, r->block);
 }
 
 /* Takes the graph over. */

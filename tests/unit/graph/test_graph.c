@@ -185,11 +185,12 @@ static void parameter_layout(void **state) {
   clv_graph_free(g);
 }
 
-static void *init_of(const clv_graph *g, const clv_params *p, uint64_t seed) {
+static void *init_of(const clv_graph *g, const clv_params *p, uint8_t seed) {
   void *block;
   assert_ok(clv_alloc_aligned(p->total_bytes, &block, err));
   memset(block, 0xFF, p->total_bytes);
-  clv_params_init(g, p, seed, block);
+  for (int i = 0; i < g->n_nodes; i++) g->nodes[i].key.bytes[0] = seed;
+  clv_params_init(g, p, block);
   return block;
 }
 

@@ -120,7 +120,7 @@ static void lstm_first_values(void **state) {
   assert_ok(clv_params_of(g, &p, err));
   assert_int_equal(p->n, 64);
   char *block = take(p->total_bytes);
-  clv_params_init(g, p, 3, block);
+  clv_params_init(g, p, block);
   for (int i = 0; i < p->n; i++) {
     const float *v = (const float *)(const void *)(block + p->list[i].offset);
     double sum = 0;
@@ -147,7 +147,7 @@ static void embedding_first_values(void **state) {
     add_embedding(g, 0, x, 300, 40);
     assert_ok(clv_params_of(g, &p, err));
     char *block = take(p->total_bytes);
-    clv_params_init(g, p, 3, block);
+    clv_params_init(g, p, block);
     double sum = 0, squares = 0, n = (double)p->list[0].n;
     for (size_t i = 0; i < p->list[0].n; i++) {
       double v = wide ? ((double *)(void *)block)[i] : (double)((float *)(void *)block)[i];
@@ -330,15 +330,18 @@ static void rows_out_of_range(void **state) {
     rig_options o = {.backend = backends[i % 2], .split_backward = true};
     rig r = rig_new(text_graph(CLV_F32, 3), &o);
     clv_call *c;
-    char want[160];
+    char want[32];
     ((int64_t *)(void *)r.in[0])[6] = wrong[i / 2];
-    snprintf(want, sizeof want,
-             "layer 0 (embedding), forward: row number %lld of sample 1, place 2, is outside 0..4",
-             (long long)wrong[i / 2]);
+    snprintf(want, sizeof want, "%lld", (long long)wrong[i / 2]);
     assert_ok(clv_plan_call_get(r.plan, &c, err));
-    assert_fails(clv_plan_forward(r.plan, c, r.block, 1, (const void *const *)r.in, true, r.out,
-                                  &step_key, err),
-                 CLV_INVALID, want);
+    clv_err why;
+    assert_int_equal(clv_plan_forward(r.plan, c, r.block, 1, (const void *const *)r.in, true, r.out,
+                                      &step_key, &why),
+                     CLV_INVALID);
+    assert_string_equal(
+        why.text, "layer 0 (embedding), forward: row number of sample 1, place 2, is outside 0..4");
+    assert_string_equal(why.place, "layer 0 (embedding), forward");
+    assert_string_equal(why.element, want);
     assert_fails(clv_plan_backward_input(r.plan, c, r.block, r.dout, (void *const *)r.din, r.grads,
                                          false, err),
                  CLV_PRECONDITION, "has no forward");

@@ -135,7 +135,7 @@ static void first_weights(void **state) {
   clv_graph *g = whole("resnet50", "", &image);
   clv_params *p = params_of(g);
   char *block = malloc(p->total_bytes);
-  clv_params_init(g, p, 7, block);
+  clv_params_init(g, p, block);
   for (size_t i = 0; i < CLV_COUNT(convs); i++) {
     moments m = moments_of(p, block, convs[i].name);
     double slack = 6 / sqrt((double)clv_params_find(p, convs[i].name)->n);
@@ -210,7 +210,7 @@ static void part_open(part *p, const clv_graph *g, uint32_t first, uint32_t last
 }
 
 /* A module makes its own first weights, as a worker does. */
-static void init_part(part *p) { clv_params_init(p->graph, p->params, 11, p->block); }
+static void init_part(part *p) { clv_params_init(p->graph, p->params, p->block); }
 
 static void copy_weights(part *p, const part *all, const char *start) {
   memset(p->block, 0, p->params->total_bytes);

@@ -115,6 +115,22 @@ static void test_elementwise(void **state) {
   }
 }
 
+/* Weights that began as 0 or 1 hide nothing. */
+static void test_what_mixes_begins_at_random(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(list); i++) {
+    const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
+    clv_attrs attrs = {.out = 3, .kernel = {1, 1}, .stride = {1, 1}, .groups = 1, .layers = 1};
+    clv_op_site site = {.attrs = &attrs, .n_in = 1, .in = {CLV_SHAPE(2, 3, 4, 5)}};
+    clv_slot slots[CLV_MAX_PARAMS];
+    if (def->mixes == CLV_MIXES_NOTHING) continue;
+    if (!def->slots) fail_msg("%s mixes by no weights", def->name);
+    assert_true(def->slots(&site, slots) > 0);
+    if (slots[0].init == CLV_INIT_ZERO || slots[0].init == CLV_INIT_ONE)
+      fail_msg("%s begins with constants", def->name);
+  }
+}
+
 static void test_outside_the_list(void **state) {
   (void)state;
   assert_null(clv_op_def_of(CLV_OP_INPUT));
@@ -128,9 +144,13 @@ static void test_outside_the_list(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_names),       cmocka_unit_test(test_texts),
-      cmocka_unit_test(test_functions),   cmocka_unit_test(test_zero_stays),
-      cmocka_unit_test(test_elementwise), cmocka_unit_test(test_outside_the_list),
+      cmocka_unit_test(test_names),
+      cmocka_unit_test(test_texts),
+      cmocka_unit_test(test_functions),
+      cmocka_unit_test(test_zero_stays),
+      cmocka_unit_test(test_elementwise),
+      cmocka_unit_test(test_outside_the_list),
+      cmocka_unit_test(test_what_mixes_begins_at_random),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -114,63 +114,12 @@ static void test_standing_flood(void **state) {
   clv_rpc_runtime_freep(&runtime);
 }
 
-/* ---- the limit of connections ---------------------------------------------------------------- */
-
-static _Atomic bool counting, may_answer, limit_gone;
-
-/* Stands for a service that takes its time. */
-static unsigned count_slowly(const clv_service *whose) {
-  (void)whose;
-  counting = true;
-  while (!may_answer) usleep(1000);
-  return 0;
-}
-
-static void *accept_one(void *listener) {
-  int fd = accept4(*(int *)listener, NULL, NULL, SOCK_CLOEXEC);
-  if (fd >= 0) close(fd);
-  return NULL;
-}
-
-static void *take_limit_away(void *nothing) {
-  clv_accept_guard_limit(NULL, NULL, 0);
-  limit_gone = true;
-  return nothing;
-}
-
-/* Behind clv_accept_guard_limit(NULL) the service is freed. */
-static void test_limit_goes_when_nobody_counts(void **state) {
-  struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-  socklen_t len = sizeof at;
-  pthread_t accepting, closing;
-  char stand_in;
-  int listener = socket(AF_INET, SOCK_STREAM, 0), caller = socket(AF_INET, SOCK_STREAM, 0);
-  (void)state;
-  assert_int_equal(bind(listener, (struct sockaddr *)&at, len), 0);
-  assert_int_equal(listen(listener, 1), 0);
-  assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &len), 0);
-  assert_int_equal(connect(caller, (struct sockaddr *)&at, len), 0);
-  clv_accept_guard_limit((clv_service *)(void *)&stand_in, count_slowly, 1);
-  assert_int_equal(pthread_create(&accepting, NULL, accept_one, &listener), 0);
-  while (!counting) usleep(1000);
-  assert_int_equal(pthread_create(&closing, NULL, take_limit_away, NULL), 0);
-  usleep(100000);
-  assert_false(limit_gone);
-  may_answer = true;
-  pthread_join(accepting, NULL);
-  pthread_join(closing, NULL);
-  assert_true(limit_gone);
-  close(caller);
-  close(listener);
-}
-
 int main(int argc, char **argv) {
   if (argc == 2) run_server(argv[1]);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_flood_150),
       cmocka_unit_test(test_flood_300),
       cmocka_unit_test(test_standing_flood),
-      cmocka_unit_test(test_limit_goes_when_nobody_counts),
   };
   return cmocka_run_group_tests(tests, group_up, group_down);
 }

@@ -34,7 +34,6 @@ static clv_code write_checkpoint(const char *run, uint64_t step, clv_err *err) {
                              .index = 64 * step,
                              .global_step = step,
                              .max_steps = 900,
-                             .seed = UINT64_MAX,
                              .extra = extra,
                              .n_extra = 2};
   CLV_TRY(clv_checkpoint_begin(run, step, 2, &w, err));
@@ -89,7 +88,6 @@ static void round_trip(void **state) {
   assert_int_equal(s->index, 6400);
   assert_int_equal(s->global_step, 100);
   assert_int_equal(s->max_steps, 900);
-  assert_true(s->seed == UINT64_MAX);
   assert_string_equal(clv_trainer_state_get(s, "note \"x\""), "100 records");
   assert_string_equal(clv_trainer_state_get(s, "loss_log_sha256"), config_hash);
   assert_null(clv_trainer_state_get(s, "other"));
@@ -468,13 +466,6 @@ static void bad_state(void **state) {
     const char *text, *says;
   } cases[] = {
       {"{}", "'epoch' is missing"},
-      {"{\"epoch\":0,\"index\":0,\"global_step\":0,\"max_steps\":0,\"seed\":1,\"extra\":{}}",
-       "'seed' is not one, expected a string"},
-      {"{\"epoch\":0,\"index\":0,\"global_step\":0,\"max_steps\":0,\"seed\":\"-1\",\"extra\":{}}",
-       "seed '-1'"},
-      {"{\"epoch\":0,\"index\":0,\"global_step\":0,\"max_steps\":0,"
-       "\"seed\":\"18446744073709551616\",\"extra\":{}}",
-       "seed '18446744073709551616'"},
       {"{\"epoch\":-1,\"index\":0,\"global_step\":0,\"max_steps\":0,\"seed\":\"1\",\"extra\":{}}",
        "'epoch' is -1"},
       {"{\"epoch\":0,\"index\":0,\"global_step\":0,\"max_steps\":0,\"seed\":\"1\"}",

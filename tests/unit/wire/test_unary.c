@@ -15,6 +15,8 @@ static int64_t stride[] = {2, -3};
 static clv_wire_attr attrs[] = {{4, 2, stride, 0}, {9, 0, NULL, 0.5}};
 static uint32_t inputs_of_2[] = {0, 1};
 static uint32_t outputs[] = {2, 1};
+static const clv_key keys[3] = {
+    {{0}}, {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}}, {{3}}};
 static clv_wire_node nodes[] = {
     {.op = 1, .layer = 3, .name = "input"},
     {.op = 2, .layer = 4, .name = "conv1", .n_attrs = 2, .attrs = attrs},
@@ -28,12 +30,12 @@ static clv_wire_load_request some_load(void) {
   return (clv_wire_load_request){
       .session = some_id(1),
       .epoch = 3,
-      .seed = 11,
       .module = 1,
       .threads = 2,
       .n_frozen = 2,
       .n_inputs = 2,
       .graph = {.n_nodes = 3, .n_outputs = 2, .nodes = nodes, .outputs = outputs},
+      .keys = keys,
       .n_peers = 2,
       .peers = peers,
       .optimizer = {.kind = CLV_WIRE_OPT_ADAMW,
@@ -82,10 +84,10 @@ static void loading_round_trips(void **state) {
   memset(bytes.data, 0xff, bytes.len);
   assert_memory_equal(&got.session, &m.session, sizeof m.session);
   assert_int_equal(got.epoch, 3);
-  assert_int_equal(got.seed, 11);
   assert_int_equal(got.module, 1);
   assert_int_equal(got.threads, 2);
   assert_graph(&got.graph);
+  assert_memory_equal(got.keys, keys, sizeof keys);
   assert_int_equal(got.n_peers, 2);
   assert_string_equal(got.peers[0], "worker-2");
   assert_string_equal(got.peers[1], "worker-3");
@@ -211,12 +213,17 @@ static void load_reply_round_trips(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_param params[] = {{"conv1.weight", {CLV_F32, {4, {8, 1, 3, 3}}}, some_digest(1)},
                              {"scale", {CLV_F64, {0, {0}}}, some_digest(2)}};
-  clv_wire_load_reply m = {
-      .n_params = 2, .params = params, .n_outputs = 2, .outputs = inputs, .memory_bytes = 12345};
+  clv_wire_load_reply m = {.n_params = 2,
+                           .params = params,
+                           .n_outputs = 2,
+                           .outputs = inputs,
+                           .memory_bytes = 12345,
+                           .device = "cuda:1"};
   CLV_AUTO(clv_wire_done) clv_wire_load_reply got = {0};
   assert_ok(clv_wire_load_reply_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_reply_decode(cut(&bytes).piece, 2, &got, &err));
   assert_int_equal(got.memory_bytes, 12345);
+  assert_string_equal(got.device, "cuda:1");
   assert_int_equal(got.n_params, 2);
   assert_string_equal(got.params[0].name, "conv1.weight");
   assert_true(clv_shape_equal(&got.params[0].spec.shape, &params[0].spec.shape));
@@ -376,7 +383,9 @@ static void a_large_graph_fits_the_budget(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   clv_wire_load_request m = some_load();
+  clv_key *many_keys = calloc(N, sizeof *many_keys);
   m.graph = (clv_wire_graph){.n_nodes = N, .nodes = many};
+  m.keys = many_keys;
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
 }
 
@@ -431,6 +440,22 @@ static void assert_bounded(const clv_bytes *bytes, const char *what) {
   assert_true(used <= 2 * bytes->len + (1 << 20));
 }
 
+/* A key for each node, of 16 bytes: neither fewer nor other ones. */
+static void keys_are_counted(void **state) {
+  (void)state;
+  static const size_t lengths[] = {0, 16, 47, 49, 64};
+  clv_err err = {0};
+  for (size_t i = 0; i < CLV_COUNT(lengths); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+    clv_wire_load_request m = some_load();
+    assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
+    uint8_t again[3 + 64] = {0xa2, 0x01, (uint8_t)lengths[i]}; /* the field 20 once more */
+    clv_bytes_add(&bytes, again, 3 + lengths[i]);
+    assert_int_equal(load(&bytes, &err), CLV_INVALID);
+    assert_non_null(strstr(err.text, "bytes of keys for 3 nodes; each has 16"));
+  }
+}
+
 /* What is accepted stays within the same bound; this message is near the largest one that is. */
 static void an_accepted_message_is_bounded(void **state) {
   (void)state;
@@ -441,7 +466,9 @@ static void an_accepted_message_is_bounded(void **state) {
   enum { N = CLV_WIRE_NODES };
   clv_wire_node *many = calloc(N, sizeof *many);
   for (size_t i = 0; i < N; i++) many[i] = node;
+  clv_key *many_keys = calloc(N, sizeof *many_keys);
   m.graph = (clv_wire_graph){.n_nodes = N, .nodes = many};
+  m.keys = many_keys;
   assert_ok(clv_wire_load_request_encode(&m, &whole, &err));
   CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
   bool measured = !CLV_SANITIZED && peak_reset();
@@ -451,6 +478,7 @@ static void an_accepted_message_is_bounded(void **state) {
   print_message("%zu bytes of %d nodes cost %zu\n", whole.len, N, peak - before);
   assert_true(peak <= before + 2 * whole.len + (1 << 20));
   free(many);
+  free(many_keys);
 }
 
 static void amplification_is_refused(void **state) {
@@ -569,6 +597,7 @@ int main(void) {
       cmocka_unit_test(loads_that_break_a_rule_are_refused),
       cmocka_unit_test(a_large_graph_fits_the_budget),
       cmocka_unit_test(amplification_is_refused),
+      cmocka_unit_test(keys_are_counted),
       cmocka_unit_test(an_accepted_message_is_bounded),
       cmocka_unit_test(nesting_is_refused),
       cmocka_unit_test(malformed_bytes_are_refused),

@@ -84,9 +84,7 @@ static inline void sample_prepare(clv_frame *f) {
 }
 
 static inline void sample_finished(clv_frame *f) {
-  f->has_vote = f->vote.finite = f->vote.has_digest = true;
-  f->vote.grad_sq = 2.5;
-  memset(f->vote.digest.bytes, 0x5a, sizeof f->vote.digest.bytes);
+  f->has_vote = f->vote.finite = true;
   f->n_tensors = 1;
   f->tensors[0] = (clv_tensor_head){CLV_F64, CLV_SHAPE(4), 32, 0, 0x0badcafe};
 }
@@ -106,6 +104,7 @@ static inline void sample_state(clv_frame *f) {
   if (f->kind != CLV_STATE_ITEM && f->kind != CLV_STATE_PUT) return;
   f->state.index = 6;
   strcpy(f->state.name, "exp_avg:conv1.weight");
+  if (f->kind == CLV_STATE_ITEM) strcpy(f->state.device, "cpu");
   f->n_tensors = 1;
   f->tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(4, 4), 64, 0, 0x01020304};
 }

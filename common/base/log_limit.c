@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lines that a peer causes. Whoever can make a line can make a million of them, so each source, an
+ * identity and a cause, has a number of lines a minute; the rest is counted, and the count is told
+ * when the minute is over. A source that went on gets TEN in the next minute, whatever it had.
+ *
+ * The table is bounded. When it is full the source whose minute began first goes, and its count is
+ * told then: nothing is left out in silence.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/base.h"
+
+enum { MINUTE_MS = 60000, TEN = 10 };
+
+/* FNV-1a, so that texts that are longer than an entry keeps differ. */
+static uint64_t hash_of(const clv_log_source *s) {
+  uint64_t h = 0xcbf29ce484222325u;
+  for (const char *p = s->who; *p; p++) h = (h ^ (uint8_t)*p) * 0x100000001b3u;
+  h = (h ^ 0xff) * 0x100000001b3u;
+  for (const char *p = s->what; *p; p++) h = (h ^ (uint8_t)*p) * 0x100000001b3u;
+  return h;
+}
+
+static bool is_of(const clv_log_entry *e, uint64_t hash, const clv_log_source *s) {
+  return e->used && e->hash == hash && strncmp(e->who, s->who, sizeof e->who - 1) == 0 &&
+         strcmp(e->what, s->what) == 0;
+}
+
+static void report(const clv_log_limiter *l, clv_log_entry *e) {
+  if (e->left_out) l->left_out(l->user, e);
+  e->noisy = e->left_out > 0;
+  e->left_out = 0;
+  e->passed = 0;
+}
+
+/* A free entry, or the one whose minute began first. */
+static clv_log_entry *place(clv_log_limiter *l) {
+  clv_log_entry *first = &l->entries[0];
+  for (size_t i = 0; i < CLV_COUNT(l->entries); i++) {
+    if (!l->entries[i].used) return &l->entries[i];
+    if (l->entries[i].began_ms < first->began_ms) first = &l->entries[i];
+  }
+  report(l, first);
+  return first;
+}
+
+static clv_log_entry *find(clv_log_limiter *l, const clv_log_source *s, uint64_t now_ms) {
+  uint64_t hash = hash_of(s);
+  for (size_t i = 0; i < CLV_COUNT(l->entries); i++)
+    if (is_of(&l->entries[i], hash, s)) return &l->entries[i];
+  clv_log_entry *e = place(l);
+  *e = (clv_log_entry){.used = true, .hash = hash, .began_ms = now_ms, .what = s->what};
+  snprintf(e->who, sizeof e->who, "%s", s->who);
+  return e;
+}
+
+static void begin_minute(const clv_log_limiter *l, clv_log_entry *e, uint64_t now_ms) {
+  report(l, e);
+  e->began_ms = now_ms;
+}
+
+#ifdef CLV_MUTATE_LOG_LIMIT
+static bool is_one_too_many(const clv_log_entry *e, unsigned burst) {
+  (void)e, (void)burst;
+  return false;
+}
+#else
+static bool is_one_too_many(const clv_log_entry *e, unsigned burst) {
+  return e->passed >= (e->noisy || !burst ? TEN : burst);
+}
+#endif
+
+bool clv_log_limiter_pass(clv_log_limiter *l, clv_log_level level, const char *event,
+                          const clv_log_source *s, uint64_t now_ms) {
+  clv_log_entry *e = find(l, s, now_ms);
+  if (now_ms - e->began_ms >= MINUTE_MS) begin_minute(l, e, now_ms);
+  e->level = level;
+  e->event = event;
+  if (is_one_too_many(e, s->burst)) {
+    e->left_out++;
+    return false;
+  }
+  e->passed++;
+  return true;
+}
+
+void clv_log_limiter_tick(clv_log_limiter *l, uint64_t now_ms) {
+  for (size_t i = 0; i < CLV_COUNT(l->entries); i++) {
+    clv_log_entry *e = &l->entries[i];
+    if (!e->used || now_ms - e->began_ms < MINUTE_MS) continue;
+    bool quiet = e->passed == 0 && !e->left_out;
+    begin_minute(l, e, now_ms);
+    if (quiet) e->used = false;
+  }
+}
+
+/* ---- the process's own ----------------------------------------------------------------------- */
+
+/* "1,288" */
+static char *format_count(uint64_t n, char buf[32]) {
+  char digits[24];
+  int len = snprintf(digits, sizeof digits, "%llu", (unsigned long long)n), k = 0;
+  for (int i = 0; i < len; i++) {
+    if (i && (len - i) % 3 == 0) buf[k++] = ',';
+    buf[k++] = digits[i];
+  }
+  buf[k] = '\0';
+  return buf;
+}
+
+static void log_left_out(void *user, const clv_log_entry *e) {
+  char count[32];
+  (void)user;
+  clv_log_event(e->level, e->event, "... and %s more like it in the last minute: %s of %s",
+                format_count(e->left_out, count), e->what, e->who);
+}
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static clv_log_limiter limiter = {.left_out = log_left_out};
+
+void clv_log_limited(clv_log_level level, const char *event, const clv_log_source *s,
+                     const char *fmt, ...) {
+  char text[1024];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  pthread_mutex_lock(&lock);
+  bool passes = clv_log_limiter_pass(&limiter, level, event, s, clv_now_ns() / 1000000u);
+  pthread_mutex_unlock(&lock);
+  if (passes && strcmp(event, "log") == 0)
+    clv_log(level, "%s", text);
+  else if (passes)
+    clv_log_event(level, event, "%s", text);
+}
+
+void clv_log_limited_tick(void) {
+  pthread_mutex_lock(&lock);
+  clv_log_limiter_tick(&limiter, clv_now_ns() / 1000000u);
+  pthread_mutex_unlock(&lock);
+}

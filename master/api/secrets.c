@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files of weights that a session calls secret, and what workers say that they have.
+ */
+#include <string.h>
+
+#include "common/weights/weights.h"
+#include "common/wire/wire.h"
+#include "master/api/api.h"
+
+/* Does an earlier stage take its weights from the same file? */
+static bool seen(const clv_session_config *c, size_t stage) {
+  for (size_t i = 0; i < stage; i++) {
+    const char *file = c->stages[i].weights_file;
+    if (file && strcmp(file, c->stages[stage].weights_file) == 0) return true;
+  }
+  return false;
+}
+
+static clv_code digest_of(const clv_session_config *c, const clv_stage_spec *s, clv_sha256 *ret,
+                          clv_err *err) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  clv_err why;
+  if (clv_weights_open(s->weights_file, 0, &f, &why) == CLV_OK) {
+    *ret = *clv_weights_digest(f);
+    return CLV_OK;
+  }
+  clv_session_fail_at(c, s->weights_pos, err, "stage '%s': %s", s->name, why.text);
+  if (err) err->code = CLV_DATA_LOSS;
+  return CLV_DATA_LOSS;
+}
+
+static clv_code compare(const clv_session_config *c, const clv_stage_spec *s,
+                        const clv_wire_hello_reply *h, clv_err *err) {
+  clv_sha256 digest;
+  CLV_TRY(digest_of(c, s, &digest, err));
+  for (uint32_t i = 0; i < h->n_artifacts; i++) {
+    if (memcmp(&digest, &h->artifacts[i].sha256, sizeof digest) != 0) continue;
+    clv_session_fail_at(c, s->weights_pos, err,
+                        "stage '%s': worker '%s' has the file as its artifact '%s', so it is not "
+                        "secret: take it away there, or leave secret: true out",
+                        s->name, h->worker, h->artifacts[i].name);
+    if (err) err->code = CLV_DATA_LOSS;
+    return CLV_DATA_LOSS;
+  }
+  return CLV_OK;
+}
+
+clv_code cleave_secrets_check(const clv_session_config *c, const clv_wire_hello_reply *h,
+                              clv_err *err) {
+#ifdef CLV_MUTATE_SECRET
+  return CLV_OK;
+#endif
+  for (size_t i = 0; h->n_artifacts && i < c->n_stages; i++) {
+    const clv_stage_spec *s = &c->stages[i];
+    if (s->weights_secret && s->weights_file && !seen(c, i)) CLV_TRY(compare(c, s, h, err));
+  }
+  return CLV_OK;
+}

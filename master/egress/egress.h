@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * egress: the record of what left, DIR/egress.jsonl. It is written ahead: before the first byte of
+ * a tensor leaves, an *allowance* on the disk says where such bytes may go and how many at most.
+ * What left under it *settles* it afterwards. An allowance that nothing settles counts in full, so
+ * the record never says less than what left, whatever ended the process or the machine.
+ *
+ * The file has a JSON object a line, with the keys of its event in the order of the table in
+ * line.c. Each line names its attempt; those of commands that run at once stand between each other.
+ * A last line that was cut short is no line.
+ *
+ * Threads: clv_egress_take may be called by any; the rest of a record belongs to one.
+ */
+#ifndef CLEAVE_EGRESS_H
+#define CLEAVE_EGRESS_H
+
+#include "common/base/base.h"
+#include "common/tensor/tensor.h"
+
+#define CLV_EGRESS_FILE "egress.jsonl"
+#define CLV_EGRESS_MASTER "master" /* as `from`; workers have their names */
+
+enum {
+  CLV_EGRESS_VERSION = 1,
+  CLV_EGRESS_NAME = 128,        /* bytes of a text, NUL not counted; as the next */
+  CLV_EGRESS_TEXT = 256,        /* paths and identities; cut at their front */
+  CLV_EGRESS_LINE = 8192,       /* bytes of a line */
+  CLV_EGRESS_ROWS = 65536,      /* of a book; as the next */
+  CLV_EGRESS_STEPS = 64,        /* that an allowance covers at most */
+  CLV_EGRESS_PERIOD_MS = 10000, /* after which what is left of one is taken back */
+};
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+typedef enum clv_egress_event {
+  CLV_EGRESS_ATTEMPT = 1, /* a command began */
+  CLV_EGRESS_ALLOW,       /* these bytes may leave from here on */
+  CLV_EGRESS_SETTLE,      /* this is what did */
+  CLV_EGRESS_HOP,         /* what a worker says that it sent to another one */
+  CLV_EGRESS_END,         /* the command ended in good order; all is settled */
+  CLV_EGRESS_EVENTS
+} clv_egress_event;
+
+typedef enum clv_egress_kind {
+  CLV_EGRESS_INPUT = 1, /* "input": records as they are */
+  CLV_EGRESS_TOKENS,    /* "tokens": one vector each */
+  CLV_EGRESS_LABELS,
+  CLV_EGRESS_ACTIVATION,
+  CLV_EGRESS_GRADIENT,
+  CLV_EGRESS_WEIGHTS, /* parameters and buffers, by name */
+  CLV_EGRESS_STATE,   /* of an optimiser, by name */
+  CLV_EGRESS_FAILURE, /* what a worker is told of one */
+  CLV_EGRESS_KINDS
+} clv_egress_kind;
+
+const char *clv_egress_kind_name(clv_egress_kind kind); /* "activation" */
+
+/* Which tensors; two allowances are of one row when all of this is equal. */
+typedef struct clv_egress_what {
+  char from[CLV_EGRESS_NAME + 1]; /* "master", or the worker that sends: what the master had planned
+                                     and no gate has seen */
+  char to[CLV_EGRESS_NAME + 1], identity[CLV_EGRESS_TEXT + 1]; /* of the worker that receives */
+  uint64_t kind;                                               /* clv_egress_kind */
+  char stage[CLV_EGRESS_NAME + 1]; /* whose input, output or state it is */
+  char name[CLV_EGRESS_NAME + 1];  /* of WEIGHTS and STATE; else "" */
+  char dtype[8];
+  clv_shape shape; /* of a sample, without the batch; WEIGHTS and STATE: of the tensor */
+  bool random;     /* made of random numbers in place of records (trials of micro_batches: auto) */
+} clv_egress_what;
+
+typedef struct clv_egress_line {
+  clv_egress_event event;
+  char at[32];      /* "2026-01-31T12:00:00.000Z" */
+  uint64_t attempt; /* 1.. */
+  union {
+    struct {
+      uint64_t version;
+      char command[16]; /* train, eval, predict */
+      char session[CLV_EGRESS_NAME + 1], run[CLV_EGRESS_TEXT + 1];
+      char policy[CLV_EGRESS_TEXT + 1], policy_sha256[65]; /* its file; "": there is none */
+      char approver[CLV_EGRESS_TEXT + 1];                  /* who signed it; "": nobody */
+      char table_sha256[65];                               /* of egress.table as it is now */
+      uint64_t cut; /* bytes of a last line that was cut short, taken away */
+    } begun;
+    struct {
+      uint64_t id; /* 1.., of the attempt */
+      clv_egress_what what;
+      uint64_t bytes; /* at most */
+      char until[32]; /* about then what is not used is taken back, if it has not been before */
+    } allow;
+    struct {
+      uint64_t id, tensors, bytes;
+    } settle;
+    struct {
+      char from[CLV_EGRESS_NAME + 1], to[CLV_EGRESS_NAME + 1];
+      uint64_t bytes; /* of messages and all that they carry */
+      char by[16];    /* "worker": it says so itself */
+    } hop;
+    struct {
+      uint64_t code;           /* exit code of the command */
+      uint64_t tensors, bytes; /* that left the master in this attempt */
+    } end;
+  };
+} clv_egress_line;
+
+/* One line, without its end; CLV_DATA_LOSS says where it is wrong. What is taken is formatted as
+ * the same text again. */
+clv_code clv_egress_line_parse(const char *text, size_t len, clv_egress_line *ret,
+                               clv_err *err) CLV_USE_RESULT;
+/* With its end. */
+void clv_egress_line_format(const clv_egress_line *l, clv_bytes *out);
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+/* The record of one command. */
+typedef struct clv_egress_record clv_egress_record;
+/* The tensors of one row, with the bytes that may still leave. It is the record's. */
+typedef struct clv_egress_flow clv_egress_flow;
+
+/* Begins an attempt at the end of the file, which is made if it is not there; about: the `begun` of
+ * it. A last line that was cut short is taken away. CLV_DATA_LOSS: what is there is no record.
+ * Starts a thread. */
+clv_code clv_egress_open(const char *path, const clv_egress_line *about, clv_egress_record **ret,
+                         clv_err *err) CLV_USE_RESULT;
+/* Settles all, writes the end, and frees the record whatever it returns. NULL is allowed. Nobody
+ * may take any more. */
+clv_code clv_egress_close(clv_egress_record *r, uint64_t exit_code, clv_err *err);
+
+/* once: each expectation is for one tensor; else allowances are renewed ahead as they are used. */
+clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_what *what, bool once,
+                             clv_egress_flow **ret, clv_err *err) CLV_USE_RESULT;
+/* A step, a batch of an evaluation or the tensor has so many bytes of it, from now on. */
+void clv_egress_expect(clv_egress_flow *f, uint64_t step_bytes);
+/* BLOCKS for a write and an fdatasync. Allows all that is expected and not allowed yet. */
+clv_code clv_egress_ahead(clv_egress_record *r, clv_err *err) CLV_USE_RESULT;
+
+/* Before a tensor leaves. BLOCKS, as clv_egress_ahead does, only where nothing was expected or its
+ * allowance has become old; takes no memory and no lock otherwise. An error: the record cannot be
+ * written, now or ever again, and the tensor must stay. */
+clv_code clv_egress_take(clv_egress_flow *f, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
+
+/* What worker `from` says that it has sent to `to`, messages included. */
+void clv_egress_hop(clv_egress_record *r, const char *from, const char *to, uint64_t bytes);
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+typedef struct clv_egress_attempt {
+  clv_egress_line begun;
+  bool ended;               /* `end` is there; else it runs, or was cut off */
+  clv_egress_line end;      /* an END */
+  uint64_t bytes;           /* that left the master: settled, or allowed and not settled */
+  uint64_t open;            /* of these: not settled */
+  uint64_t tensors;         /* settled ones */
+  uint64_t last_id, n_open; /* allowances: number of the last; not settled */
+} clv_egress_attempt;
+
+/* One kind of tensor of one attempt. */
+typedef struct clv_egress_row_sum {
+  size_t attempt; /* index */
+  clv_egress_what what;
+  uint64_t tensors, settled; /* bytes that left */
+  uint64_t open;             /* bytes that may have left besides: allowed and not settled */
+  char first[32], last[32];  /* when the first allowance was written, and the last line */
+} clv_egress_row_sum;
+
+typedef struct clv_egress_hop_sum {
+  size_t attempt; /* index */
+  clv_egress_line line;
+} clv_egress_hop_sum;
+
+typedef struct clv_egress_book {
+  clv_egress_attempt *attempts;
+  clv_egress_row_sum *rows; /* in the order of their first allowance */
+  clv_egress_hop_sum *hops;
+  size_t n_attempts, n_rows, n_hops;
+  uint64_t total; /* bytes that left the master in all attempts */
+  size_t whole;   /* bytes of whole lines; what follows was cut short */
+  size_t cut;     /* bytes of it */
+} clv_egress_book;
+
+/* The record of a run folder. CLV_NOT_FOUND: there is none; CLV_DATA_LOSS with path and line. */
+clv_code clv_egress_read(const char *path, clv_egress_book *ret, clv_err *err) CLV_USE_RESULT;
+/* The same of text; `label` names it. */
+clv_code clv_egress_read_text(const void *data, size_t len, const char *label, clv_egress_book *ret,
+                              clv_err *err) CLV_USE_RESULT;
+void clv_egress_book_done(clv_egress_book *b); /* frees and zeroes */
+
+/* ---- the page -------------------------------------------------------------------------------- */
+
+typedef enum clv_egress_form {
+  CLV_EGRESS_TEXT_FORM,
+  CLV_EGRESS_HTML,
+  CLV_EGRESS_JSON
+} clv_egress_form;
+
+/* What left, to whom, when and by which policy, for the person who answers for it: text for a
+ * terminal, one HTML file that refers to nothing else, or one JSON object a line. run names it. The
+ * book may be anybody's: its texts are shown without control characters, and escaped. */
+clv_code clv_egress_page(const clv_egress_book *b, const char *run, clv_egress_form form,
+                         clv_bytes *out, clv_err *err) CLV_USE_RESULT;
+
+/* ---- the policy ------------------------------------------------------------------------------ */
+
+#define CLV_POLICY_FOLDER "/etc/cleave"
+#define CLV_POLICY_FILE "egress.policy.yaml"
+#define CLV_POLICY_SIGNATURE CLV_POLICY_FILE ".sig"
+#define CLV_POLICY_CA "approver-ca.pem"
+
+/* What whoever answers for the data permits to leave. Everything else is refused. */
+typedef struct clv_policy clv_policy;
+
+/* What a tensor shows of records and labels, where a policy has a word of its own for it. */
+typedef enum clv_policy_shows {
+  CLV_POLICY_MIXED,
+  CLV_POLICY_FRONT_KNOWN,
+  CLV_POLICY_TOKENS,
+  CLV_POLICY_RAW,
+  CLV_POLICY_LABELS_READABLE,
+  CLV_POLICY_LABELS,
+} clv_policy_shows;
+
+typedef struct clv_policy_tensor {
+  const char *name; /* for messages */
+  clv_egress_kind kind;
+  clv_policy_shows shows;
+  const char *worker, *identity; /* of whoever receives */
+  clv_dtype dtype;
+  clv_shape shape; /* with the samples, of which WEIGHTS and STATE have none */
+} clv_policy_tensor;
+
+/* The policy of this host; *ret NULL: there is none. It binds if root owns it and its folder and
+ * nobody else may write there; run as root, if it is signed too (common/tls says how) by somebody
+ * under CLV_POLICY_CA. CLV_INVALID: it is there, and is not in order. No environment, option or
+ * session moves it. */
+clv_code clv_policy_find(clv_policy **ret, clv_err *err) CLV_USE_RESULT;
+void clv_policy_free(clv_policy *p); /* NULL is allowed, as in the next three */
+void clv_policy_freep(clv_policy **p);
+
+/* For `plan` and for the record: its path, the SHA-256 of its bytes, who signed it; "" each without
+ * one. */
+const char *clv_policy_path(const clv_policy *p);
+const char *clv_policy_sha256(const clv_policy *p);
+const char *clv_policy_approver(const clv_policy *p); /* "": nobody */
+
+/* Before anything is sent. CLV_INVALID: what is not permitted, with the line of the policy. A NULL
+ * policy permits everything, as in the next two. */
+clv_code clv_policy_permits(const clv_policy *p, const clv_policy_tensor *t,
+                            clv_err *err) CLV_USE_RESULT;
+/* bytes: that an epoch will take. */
+clv_code clv_policy_permits_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
+
+/* An epoch begins, of which so many bytes have left already. */
+void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes);
+/* A tensor is about to leave: it is permitted, and the bytes of its epoch with it. What is refused
+ * is not counted. Any thread. */
+clv_code clv_policy_take(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
+                         clv_err *err) CLV_USE_RESULT;
+
+#endif

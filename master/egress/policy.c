@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a policy permits. Each refusal names the line of the policy that would have to say
+ * otherwise.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/egress/egress_int.h"
+
+static bool has(const clv_text_list *list, const char *text) {
+  for (size_t i = 0; i < list->n; i++)
+    if (strcmp(list->items[i], text) == 0) return true;
+  return false;
+}
+
+static clv_code check_worker(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
+  if (has(&c->workers, t->identity)) return CLV_OK;
+  return clv_policy_fail_at(c, c->workers_pos, err,
+                            "the policy does not name %s (%s), which would receive %s", t->identity,
+                            t->worker, t->name);
+}
+
+/* Records and labels as they are have no kind in a policy but a word under `allow`. */
+static const char *kind_of(clv_egress_kind kind) {
+  static const char *const kinds[CLV_EGRESS_KINDS] = {
+      [CLV_EGRESS_TOKENS] = "activation", [CLV_EGRESS_ACTIVATION] = "activation",
+      [CLV_EGRESS_GRADIENT] = "gradient", [CLV_EGRESS_WEIGHTS] = "weights",
+      [CLV_EGRESS_STATE] = "weights",
+  };
+  return kinds[kind];
+}
+
+static clv_code check_kind(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
+  const char *kind = kind_of(t->kind);
+  if (!kind || has(&c->kinds, kind)) return CLV_OK;
+  return clv_policy_fail_at(c, c->kinds_pos, err, "the policy permits no %s: %s to %s", kind,
+                            t->name, t->worker);
+}
+
+typedef struct word {
+  const char *name;
+  bool given;
+  clv_config_pos pos;
+} word;
+
+static word word_of(const clv_policy_config *c, clv_policy_shows shows) {
+  switch (shows) {
+    case CLV_POLICY_FRONT_KNOWN:
+      return (word){"front_known", c->allow.front_known, c->allow.front_known_pos};
+    case CLV_POLICY_TOKENS:
+      return (word){"tokens", c->allow.tokens, c->allow.tokens_pos};
+    case CLV_POLICY_RAW:
+      return (word){"raw", c->allow.raw, c->allow.raw_pos};
+    case CLV_POLICY_LABELS_READABLE:
+      return (word){"labels_readable", c->allow.labels_readable, c->allow.labels_readable_pos};
+    case CLV_POLICY_LABELS:
+      return (word){"labels", c->allow.labels, c->allow.labels_pos};
+    default:
+      return (word){"", true, {0, 0}};
+  }
+}
+
+static clv_policy_shows shows_of(const clv_policy_tensor *t) {
+  if (t->kind == CLV_EGRESS_INPUT) return CLV_POLICY_RAW;
+  if (t->kind == CLV_EGRESS_LABELS) return CLV_POLICY_LABELS;
+  return t->kind == CLV_EGRESS_TOKENS && !t->shows ? CLV_POLICY_TOKENS : t->shows;
+}
+
+static clv_code check_shows(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
+  word w = word_of(c, shows_of(t));
+  if (w.given) return CLV_OK;
+  return clv_policy_fail_at(c, w.pos.line ? w.pos : c->allow.pos, err,
+                            "the policy does not permit %s to %s: allow.%s is not true", t->name,
+                            t->worker, w.name);
+}
+
+static clv_code check_dtype(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
+  if (has(&c->dtypes, clv_dtype_name(t->dtype))) return CLV_OK;
+  return clv_policy_fail_at(c, c->dtypes_pos, err, "the policy permits no %s: %s to %s",
+                            clv_dtype_name(t->dtype), t->name, t->worker);
+}
+
+static clv_code check_shape(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
+  char shape[160];
+  bool fits = (size_t)t->shape.rank <= c->largest_shape.n;
+  for (int i = 0; fits && i < t->shape.rank; i++)
+    fits = (double)t->shape.dim[i] <= c->largest_shape.items[i];
+  if (fits) return CLV_OK;
+  return clv_policy_fail_at(c, c->shape_pos, err,
+                            "%s to %s is %s, which is larger than the policy permits", t->name,
+                            t->worker, clv_shape_format(&t->shape, shape, sizeof shape));
+}
+
+/* Weights have the types and shapes of their layers, counts of batches among them. */
+clv_code clv_policy_permits(const clv_policy *p, const clv_policy_tensor *t, clv_err *err) {
+  if (!p) return CLV_OK;
+  CLV_TRY(check_worker(p->config, t, err));
+  if (t->kind == CLV_EGRESS_FAILURE) return CLV_OK;
+  CLV_TRY(check_kind(p->config, t, err));
+  CLV_TRY(check_shows(p->config, t, err));
+  if (t->kind == CLV_EGRESS_WEIGHTS || t->kind == CLV_EGRESS_STATE) return CLV_OK;
+  CLV_TRY(check_dtype(p->config, t, err));
+  return check_shape(p->config, t, err);
+}
+
+/* ---- bytes of an epoch ----------------------------------------------------------------------- */
+
+clv_code clv_policy_permits_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) {
+  char need[24], limit[24];
+  if (!p || bytes <= p->config->bytes_per_epoch) return CLV_OK;
+  return clv_policy_fail_at(p->config, p->config->bytes_pos, err,
+                            "an epoch sends %s (%llu bytes), and the policy permits %s",
+                            clv_format_size(bytes, need, sizeof need), (unsigned long long)bytes,
+                            clv_format_size(p->config->bytes_per_epoch, limit, sizeof limit));
+}
+
+void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes) {
+  if (p) __atomic_store_n(&p->left, bytes, __ATOMIC_SEQ_CST);
+}
+
+/* All or nothing, so that the sum of what passed never exceeds the limit. */
+static bool count(clv_policy *p, uint64_t bytes) {
+  uint64_t limit = p->config->bytes_per_epoch, left = __atomic_load_n(&p->left, __ATOMIC_SEQ_CST);
+  do {
+#ifndef CLV_MUTATE_POLICY_BYTES
+    if (bytes > limit || left > limit - bytes) return false;
+#endif
+  } while (!__atomic_compare_exchange_n(&p->left, &left, left + bytes, false, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_SEQ_CST));
+  return true;
+}
+
+clv_code clv_policy_take(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes, clv_err *err) {
+  char limit[24];
+  if (!p) return CLV_OK;
+  CLV_TRY(clv_policy_permits(p, t, err));
+  if (count(p, bytes)) return CLV_OK;
+  return clv_policy_fail_at(p->config, p->config->bytes_pos, err,
+                            "the policy permits %s in an epoch, and that much has left: %s stays",
+                            clv_format_size(p->config->bytes_per_epoch, limit, sizeof limit),
+                            t->name);
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The policy of a host: where it is, whose it has to be, who signed it. A policy that is there and
+ * is not in order is an error, never none: whoever could spoil it could otherwise take it away.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/tls/tls.h"
+#include "master/egress/egress_int.h"
+
+enum { MAX_BYTES = 1 << 20 };
+
+typedef struct folder {
+  const char *path;
+  int fd;
+} folder;
+
+static void folder_done(folder *f) {
+  if (f->fd >= 0) close(f->fd);
+}
+
+static void fd_done(int *fd) {
+  if (*fd >= 0) close(*fd);
+}
+
+static bool is_roots_alone(const struct stat *st) {
+#ifdef CLV_MUTATE_POLICY_OWNER
+  (void)st;
+  return true;
+#endif
+  return st->st_uid == 0 && !(st->st_mode & (S_IWGRP | S_IWOTH));
+}
+
+static clv_code check_owner(const struct stat *st, const char *path, clv_err *err) {
+  if (is_roots_alone(st)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "%s must be owned by root and writable by nobody else, and is owned by user %u "
+                  "with mode %04o; fix: chown root:root and chmod go-w",
+                  path, (unsigned)st->st_uid, (unsigned)(st->st_mode & 07777));
+}
+
+static clv_code fail_open(const char *path, clv_err *err) {
+  const char *why = errno == ELOOP || errno == ENOTDIR ? "not a plain file or folder of its own"
+                                                       : strerror(errno);
+  return clv_fail(err, CLV_INVALID, "%s: %s", path, why);
+}
+
+/* ret->fd -1: there is no such folder. */
+static clv_code open_folder(const char *path, folder *ret, clv_err *err) {
+  struct stat st;
+  *ret = (folder){.path = path, .fd = -1};
+  int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0 && errno == ENOENT) return CLV_OK;
+  if (fd < 0) return fail_open(path, err);
+  ret->fd = fd;
+  if (fstat(fd, &st) != 0) return fail_open(path, err);
+  return CLV_OK;
+}
+
+static clv_code check_folder(const folder *f, clv_err *err) {
+  struct stat st;
+  if (fstat(f->fd, &st) != 0) return fail_open(f->path, err);
+  return check_owner(&st, f->path, err);
+}
+
+static clv_code read_all(int fd, const char *path, clv_bytes *ret, clv_err *err) {
+  char part[8192];
+  for (;;) {
+    ssize_t n = read(fd, part, sizeof part);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return fail_open(path, err);
+    if (n == 0) break;
+    clv_bytes_add(ret, part, (size_t)n);
+    if (ret->len > MAX_BYTES)
+      return clv_fail(err, CLV_INVALID, "%s: more than %d bytes", path, MAX_BYTES);
+  }
+  clv_bytes_puts(ret, "");
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for %s", path) : CLV_OK;
+}
+
+/* A file of the folder, through the descriptor that was checked. *ret_there false: there is
+ * none. */
+static clv_code read_file(const folder *f, const char *name, bool *ret_there, clv_bytes *ret,
+                          clv_err *err) {
+  CLV_AUTO(fd_done) int fd = openat(f->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  char path[CLV_EGRESS_TEXT];
+  struct stat st;
+  snprintf(path, sizeof path, "%s/%s", f->path, name);
+  *ret_there = fd >= 0 || errno != ENOENT;
+  if (!*ret_there) return CLV_OK;
+  if (fd < 0 || fstat(fd, &st) != 0) return fail_open(path, err);
+  if (!S_ISREG(st.st_mode)) return clv_fail(err, CLV_INVALID, "%s: not a plain file", path);
+  CLV_TRY(check_owner(&st, path, err));
+  return read_all(fd, path, ret, err);
+}
+
+/* ---- the signature --------------------------------------------------------------------------- */
+
+static clv_code verify(const folder *f, const clv_bytes *text, const clv_bytes *signature,
+                       clv_policy *p, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes ca = {0};
+  char signer[CLV_TLS_SIGNER_LEN];
+  bool there;
+  CLV_TRY(read_file(f, CLV_POLICY_CA, &there, &ca, err));
+  if (!there)
+    return clv_fail(err, CLV_INVALID, "%s/%s is missing: it says who may approve the policy",
+                    f->path, CLV_POLICY_CA);
+  const clv_tls_signed file = {.data = text->data,
+                               .len = text->len,
+                               .signature = signature->data,
+                               .signature_len = signature->len,
+                               .ca_pem = ca.data};
+  if (clv_tls_check_signed(&file, signer, err) != CLV_OK) {
+    clv_err_prefix(err, "%s/%s", f->path, CLV_POLICY_SIGNATURE);
+    if (err) err->code = CLV_INVALID;
+    return CLV_INVALID;
+  }
+  snprintf(p->approver, sizeof p->approver, "%s", signer);
+  return CLV_OK;
+}
+
+/* A signature that is there has to hold, whoever runs. */
+static clv_code check_signature(const folder *f, bool signed_only, const clv_bytes *text,
+                                clv_policy *p, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes signature = {0};
+  bool there;
+  CLV_TRY(read_file(f, CLV_POLICY_SIGNATURE, &there, &signature, err));
+  if (there) return verify(f, text, &signature, p, err);
+#ifdef CLV_MUTATE_POLICY_SIGNATURE
+  signed_only = false;
+#endif
+  if (!signed_only) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "%s/%s is missing: root could write any policy, so a run as root needs one that "
+                  "an approver has signed",
+                  f->path, CLV_POLICY_SIGNATURE);
+}
+
+/* ---- finding --------------------------------------------------------------------------------- */
+
+static clv_code fill(const folder *f, bool signed_only, const clv_bytes *text, clv_policy *p,
+                     clv_err *err) {
+  char path[CLV_EGRESS_TEXT];
+  clv_sha256 digest;
+  snprintf(path, sizeof path, "%s/%s", f->path, CLV_POLICY_FILE);
+  CLV_TRY(check_signature(f, signed_only, text, p, err));
+  CLV_TRY(clv_sha256_of(text->data, text->len, &digest, err));
+  clv_sha256_hex(&digest, p->sha256);
+  return clv_policy_config_parse(path, text->data, text->len, &p->config, err);
+}
+
+clv_code clv_policy_open(const char *path, bool signed_only, clv_policy **ret, clv_err *err) {
+  CLV_AUTO(folder_done) folder f;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_AUTO(clv_policy_freep) clv_policy *p = NULL;
+  bool there;
+  *ret = NULL;
+  CLV_TRY(open_folder(path, &f, err));
+  if (f.fd < 0) return CLV_OK;
+  CLV_TRY(read_file(&f, CLV_POLICY_FILE, &there, &text, err));
+  if (!there) return CLV_OK;
+  CLV_TRY(check_folder(&f, err));
+  CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
+  CLV_TRY(fill(&f, signed_only, &text, p, err));
+  *ret = clv_steal(&p);
+  return CLV_OK;
+}
+
+clv_code clv_policy_find(clv_policy **ret, clv_err *err) {
+  return clv_policy_open(CLV_POLICY_FOLDER, geteuid() == 0 || getuid() == 0, ret, err);
+}
+
+void clv_policy_free(clv_policy *p) {
+  if (!p) return;
+  clv_policy_config_free(p->config);
+  free(p);
+}
+
+void clv_policy_freep(clv_policy **p) { clv_policy_free(*p); }
+
+const char *clv_policy_path(const clv_policy *p) { return p ? p->config->file : ""; }
+const char *clv_policy_sha256(const clv_policy *p) { return p ? p->sha256 : ""; }
+const char *clv_policy_approver(const clv_policy *p) { return p ? p->approver : ""; }

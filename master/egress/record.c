@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writing ahead and settling. A flow has credit: bytes that allowances on the disk cover. Taking
+ * some is one exchange of a number. A thread writes the next allowance when half of the credit is
+ * used, all flows' together, in one write and one fdatasync; the credit is raised after these. Who
+ * finds too little credit writes for himself. What is left of an allowance after ten seconds is
+ * taken back, and so settled.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "master/egress/egress_int.h"
+
+enum {
+  OPEN_GRANTS = 8, /* of a flow; two at work, the rest when an evaluation changes the size */
+  QUICK_MS = 2500, /* who has used an allowance up in less gets a larger one */
+  SLOW_MS = 5000,
+};
+
+typedef struct grant {
+  uint64_t id, bytes, at_ns;
+} grant;
+
+struct clv_egress_flow {
+  clv_egress_record *record;
+  clv_egress_what what;
+  bool once;       /* a tensor that is sent as a whole, and nothing is to follow */
+  uint64_t left;   /* credit; atomic, as the next two */
+  uint64_t enough; /* when less is left the next allowance is written */
+  uint64_t tensors;
+  uint64_t unit; /* bytes of a step; atomic */
+  /* Under the record's lock. */
+  bool wanted;    /* atomic */
+  uint64_t wants; /* bytes that somebody waits for */
+  uint64_t fresh; /* of an allowance whose line is not on the disk yet */
+  uint64_t steps; /* that the last allowance was for */
+  uint64_t granted, settled, settled_tensors;
+  grant open[OPEN_GRANTS]; /* the oldest first */
+  size_t n_open;
+  clv_egress_flow *next;
+};
+
+struct clv_egress_record {
+  char path[4096];
+  int fd;
+  uint64_t attempt, last_id;
+  pthread_mutex_t lock; /* of flows and the file; nobody who only takes waits for it */
+  clv_egress_flow *flows, **last_flow;
+  clv_bytes lines; /* of the batch that is being made */
+  clv_err failure; /* of the file; then nothing may leave any more */
+  sem_t wake;
+  bool ending, running;
+  pthread_t thread;
+};
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static void unlock_file(int *fd) {
+  if (*fd >= 0) flock(*fd, LOCK_UN);
+}
+
+static clv_code lock_file(const clv_egress_record *r, clv_err *err) {
+  while (flock(r->fd, LOCK_EX) != 0)
+    if (errno != EINTR) return clv_fail(err, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
+  return CLV_OK;
+}
+
+/* At the end of the file, where another command may have written since. All of it or nothing. */
+static clv_code write_lines(clv_egress_record *r, clv_err *err) {
+  CLV_TRY(lock_file(r, err));
+  CLV_AUTO(unlock_file) int fd = r->fd;
+  off_t end = lseek(fd, 0, SEEK_END);
+  size_t done = 0;
+  while (end >= 0 && done < r->lines.len) {
+    ssize_t n = write(fd, r->lines.data + done, r->lines.len - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    done += (size_t)n;
+  }
+  if (done == r->lines.len) return CLV_OK;
+  clv_fail(err, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
+  if (end >= 0 && ftruncate(fd, end) != 0) clv_log(CLV_LOG_DEBUG, "%s keeps half a line", r->path);
+  return err->code;
+}
+
+/* Under the lock. After a failure nothing is known of what the disk has: it stays. */
+static clv_code put_lines(clv_egress_record *r, bool durable, clv_err *err) {
+  if (r->failure.code == CLV_OK && r->lines.failed)
+    clv_fail(&r->failure, CLV_EXHAUSTED, "%s: out of memory", r->path);
+  if (r->failure.code == CLV_OK) (void)!write_lines(r, &r->failure);
+  if (r->failure.code == CLV_OK && durable && fdatasync(r->fd) != 0)
+    clv_fail(&r->failure, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
+  r->lines.len = 0;
+  if (r->failure.code != CLV_OK && err) *err = r->failure;
+  return r->failure.code;
+}
+
+static void add_line(clv_egress_record *r, clv_egress_line *l) {
+  clv_time_text(clv_wall_ms(), l->at);
+  l->attempt = r->attempt;
+  clv_egress_line_format(l, &r->lines);
+}
+
+/* ---- allowances ------------------------------------------------------------------------------ */
+
+static uint64_t load(const uint64_t *v) { return __atomic_load_n(v, __ATOMIC_SEQ_CST); }
+static void store(uint64_t *v, uint64_t to) { __atomic_store_n(v, to, __ATOMIC_SEQ_CST); }
+
+/* The oldest one, of which so much left. */
+static void settle_first(clv_egress_flow *f, uint64_t bytes) {
+  clv_egress_line l = {.event = CLV_EGRESS_SETTLE};
+  uint64_t tensors = load(&f->tensors);
+  l.settle.id = f->open[0].id;
+  l.settle.bytes = bytes;
+  l.settle.tensors = tensors - f->settled_tensors;
+  add_line(f->record, &l);
+  f->settled_tensors = tensors;
+  f->settled += bytes;
+  f->n_open--;
+  memmove(f->open, f->open + 1, f->n_open * sizeof *f->open);
+}
+
+static void settle_used(clv_egress_flow *f) {
+  uint64_t taken = f->granted - load(&f->left);
+  while (f->n_open && f->settled + f->open[0].bytes <= taken) settle_first(f, f->open[0].bytes);
+}
+
+/* All that is left of the flow's allowances, which then are settled. */
+static void take_back(clv_egress_flow *f) {
+  store(&f->enough, 0);
+  f->granted -= __atomic_exchange_n(&f->left, 0, __ATOMIC_SEQ_CST);
+  while (f->n_open) settle_first(f, CLV_MIN(f->open[0].bytes, f->granted - f->settled));
+}
+
+/* For how many steps the next one is: for as many as are made in some seconds. */
+static uint64_t next_steps(const clv_egress_flow *f, uint64_t now) {
+  uint64_t age_ms = f->n_open ? (now - f->open[f->n_open - 1].at_ns) / 1000000u : SLOW_MS;
+  if (f->once) return 1;
+  if (!f->steps) return 4;
+  if (age_ms < QUICK_MS) return CLV_MIN(2 * f->steps, (uint64_t)CLV_EGRESS_STEPS);
+  return age_ms < SLOW_MS ? f->steps : CLV_MAX(f->steps / 2, 1u);
+}
+
+static void allow(clv_egress_flow *f, uint64_t now) {
+  clv_egress_record *r = f->record;
+  clv_egress_line l = {.event = CLV_EGRESS_ALLOW};
+  f->steps = next_steps(f, now);
+  l.allow.id = ++r->last_id;
+  l.allow.what = f->what;
+  l.allow.bytes = CLV_MAX(f->steps * load(&f->unit), f->wants);
+  clv_time_text(clv_wall_ms() + CLV_EGRESS_PERIOD_MS, l.allow.until);
+  add_line(r, &l);
+  f->open[f->n_open++] = (grant){l.allow.id, l.allow.bytes, now};
+  f->fresh = l.allow.bytes;
+}
+
+/* Its line is on the disk. */
+static void give_credit(clv_egress_flow *f) {
+  uint64_t bytes = f->fresh;
+  if (!bytes) return;
+  f->fresh = 0;
+  f->granted += bytes;
+  store(&f->enough, f->once ? 0 : bytes / 2);
+  __atomic_fetch_add(&f->left, bytes, __ATOMIC_SEQ_CST);
+}
+
+static bool needs_more(const clv_egress_flow *f) {
+  bool wanted = __atomic_load_n(&f->wanted, __ATOMIC_SEQ_CST);
+  return (wanted || f->wants > load(&f->left)) && f->n_open < OPEN_GRANTS;
+}
+
+static bool allow_wanted(clv_egress_record *r) {
+  uint64_t now = clv_now_ns();
+  bool any = false;
+  for (clv_egress_flow *f = r->flows; f; f = f->next) {
+    if (!needs_more(f)) continue;
+    __atomic_store_n(&f->wanted, false, __ATOMIC_SEQ_CST);
+    allow(f, now);
+    any = true;
+  }
+  return any;
+}
+
+/* Under the lock. What was used up is settled with the next that is allowed. */
+static clv_code write_ahead(clv_egress_record *r, clv_err *err) {
+  bool any = allow_wanted(r);
+  if (!any && r->failure.code == CLV_OK) return CLV_OK;
+  for (clv_egress_flow *f = r->flows; f; f = f->next) settle_used(f);
+#ifdef CLV_MUTATE_EGRESS_AHEAD
+  for (clv_egress_flow *f = r->flows; f; f = f->next) give_credit(f);
+#endif
+  CLV_TRY(put_lines(r, any, err));
+  for (clv_egress_flow *f = r->flows; f; f = f->next) give_credit(f);
+  return CLV_OK;
+}
+
+clv_code clv_egress_ahead(clv_egress_record *r, clv_err *err) {
+  pthread_mutex_lock(&r->lock);
+  clv_code code = write_ahead(r, err);
+  pthread_mutex_unlock(&r->lock);
+  return code;
+}
+
+/* ---- taking ---------------------------------------------------------------------------------- */
+
+static bool take(clv_egress_flow *f, uint64_t bytes, uint64_t *ret_left) {
+  uint64_t left = load(&f->left);
+  do {
+    if (left < bytes) return false;
+  } while (!__atomic_compare_exchange_n(&f->left, &left, left - bytes, true, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_SEQ_CST));
+  *ret_left = left - bytes;
+  return true;
+}
+
+static clv_code take_slowly(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
+  clv_egress_record *r = f->record;
+  clv_code code = CLV_OK;
+  uint64_t left;
+  pthread_mutex_lock(&r->lock);
+  while (code == CLV_OK && !take(f, bytes, &left)) {
+    f->wants = bytes;
+    if (f->n_open == OPEN_GRANTS) take_back(f);
+    code = write_ahead(r, err);
+  }
+  f->wants = 0;
+  pthread_mutex_unlock(&r->lock);
+  return code;
+}
+
+clv_code clv_egress_take(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
+  uint64_t left;
+  __atomic_fetch_add(&f->tensors, 1, __ATOMIC_SEQ_CST);
+  if (!take(f, bytes, &left)) return take_slowly(f, bytes, err);
+  if (left >= load(&f->enough) || !__atomic_exchange_n(&f->enough, 0, __ATOMIC_SEQ_CST))
+    return CLV_OK;
+  __atomic_store_n(&f->wanted, true, __ATOMIC_SEQ_CST);
+  sem_post(&f->record->wake);
+  return CLV_OK;
+}
+
+/* ---- flows ----------------------------------------------------------------------------------- */
+
+clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_what *what, bool once,
+                             clv_egress_flow **ret, clv_err *err) {
+  clv_egress_flow *f;
+  CLV_TRY(clv_alloc(1, sizeof *f, &f, err));
+  f->record = r;
+  f->what = *what;
+  f->once = once;
+  pthread_mutex_lock(&r->lock);
+  *r->last_flow = f;
+  r->last_flow = &f->next;
+  pthread_mutex_unlock(&r->lock);
+  *ret = f;
+  return CLV_OK;
+}
+
+void clv_egress_expect(clv_egress_flow *f, uint64_t step_bytes) {
+  store(&f->unit, step_bytes);
+  if (load(&f->left) < step_bytes) __atomic_store_n(&f->wanted, true, __ATOMIC_SEQ_CST);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* Allowances that have become old are taken back. When the next one does. */
+static uint64_t take_old_back(clv_egress_record *r) {
+  const uint64_t period = (uint64_t)CLV_EGRESS_PERIOD_MS * 1000000u;
+  uint64_t now = clv_now_ns(), next = now + period;
+  for (clv_egress_flow *f = r->flows; f; f = f->next) {
+    if (f->n_open && now - f->open[0].at_ns >= period) take_back(f);
+    if (f->n_open) next = CLV_MIN(next, f->open[0].at_ns + period);
+  }
+  return next;
+}
+
+uint64_t egress_tick(clv_egress_record *r) {
+  clv_err ignored; /* it stays, and whoever takes is told */
+  pthread_mutex_lock(&r->lock);
+  uint64_t next = take_old_back(r);
+  if (write_ahead(r, &ignored) == CLV_OK && r->lines.len) (void)!put_lines(r, false, &ignored);
+  pthread_mutex_unlock(&r->lock);
+  return next;
+}
+
+static void *write_on(void *user) {
+  clv_egress_record *r = user;
+  while (!__atomic_load_n(&r->ending, __ATOMIC_SEQ_CST)) {
+    uint64_t next = egress_tick(r);
+    struct timespec at = {(time_t)(next / 1000000000u), (long)(next % 1000000000u)};
+    while (sem_clockwait(&r->wake, CLOCK_MONOTONIC, &at) != 0 && errno == EINTR) continue;
+  }
+  return NULL;
+}
+
+static clv_code start_thread(clv_egress_record *r, clv_err *err) {
+  sigset_t all, before;
+  sigfillset(&all); /* signals are for the thread that runs the command */
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  r->running = pthread_create(&r->thread, NULL, write_on, r) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return r->running ? CLV_OK : clv_fail(err, CLV_EXHAUSTED, "%s: no thread to write it", r->path);
+}
+
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+static clv_code count_attempt(void *user, const char *line, size_t len, clv_err *err) {
+  uint64_t *last = user;
+  clv_egress_line l;
+  CLV_TRY(clv_egress_line_parse(line, len, &l, err));
+  if (l.event == CLV_EGRESS_ATTEMPT) *last = CLV_MAX(*last, l.attempt);
+  return CLV_OK;
+}
+
+static clv_code open_file(clv_egress_record *r, clv_err *err) {
+  r->fd = open(r->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+  if (r->fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
+  return CLV_OK;
+}
+
+/* What is there, without a last line that was cut short; which attempt this is. */
+static clv_code look_back(clv_egress_record *r, uint64_t *ret_cut, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  size_t whole;
+  CLV_TRY(lock_file(r, err));
+  CLV_AUTO(unlock_file) int fd = r->fd;
+  CLV_TRY(egress_load(fd, r->path, &text, err));
+  if (egress_each(text.data ? text.data : "", text.len, r->path, count_attempt, &r->attempt, &whole,
+                  err) != CLV_OK)
+    return clv_err_prefix(err,
+                          "what left before cannot be read (move the file away to begin a new "
+                          "record)");
+  r->attempt++;
+  *ret_cut = text.len - whole;
+#ifndef CLV_MUTATE_EGRESS_CUT
+  if (text.len > whole && ftruncate(fd, (off_t)whole) != 0)
+    return clv_fail(err, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
+#endif
+  return CLV_OK;
+}
+
+static clv_code begin(clv_egress_record *r, const clv_egress_line *about, clv_err *err) {
+  clv_egress_line l = *about;
+  l.event = CLV_EGRESS_ATTEMPT;
+  l.begun.version = CLV_EGRESS_VERSION;
+  CLV_TRY(look_back(r, &l.begun.cut, err));
+  add_line(r, &l);
+  CLV_TRY(put_lines(r, true, err));
+  CLV_TRY(clv_file_sync_folder(r->path, err));
+  return start_thread(r, err);
+}
+
+static void record_free(clv_egress_record *r) {
+  for (clv_egress_flow *f = r->flows, *next; f; f = next) {
+    next = f->next;
+    free(f);
+  }
+  if (r->fd >= 0) close(r->fd);
+  clv_bytes_done(&r->lines);
+  sem_destroy(&r->wake);
+  pthread_mutex_destroy(&r->lock);
+  free(r);
+}
+
+clv_code clv_egress_open(const char *path, const clv_egress_line *about, clv_egress_record **ret,
+                         clv_err *err) {
+  clv_egress_record *r;
+  if (strlen(path) >= sizeof r->path)
+    return clv_fail(err, CLV_INVALID, "the path of a record has %zu bytes", strlen(path));
+  CLV_TRY(clv_alloc(1, sizeof *r, &r, err));
+  memcpy(r->path, path, strlen(path) + 1);
+  pthread_mutex_init(&r->lock, NULL);
+  sem_init(&r->wake, 0, 0);
+  r->last_flow = &r->flows;
+  clv_code code = open_file(r, err);
+  if (code == CLV_OK) code = begin(r, about, err);
+  if (code == CLV_OK)
+    *ret = r;
+  else
+    record_free(r);
+  return code;
+}
+
+void clv_egress_hop(clv_egress_record *r, const char *from, const char *to, uint64_t bytes) {
+  clv_egress_line l = {.event = CLV_EGRESS_HOP};
+  snprintf(l.hop.from, sizeof l.hop.from, "%s", from);
+  snprintf(l.hop.to, sizeof l.hop.to, "%s", to);
+  snprintf(l.hop.by, sizeof l.hop.by, "worker");
+  l.hop.bytes = bytes;
+  pthread_mutex_lock(&r->lock);
+  add_line(r, &l);
+  pthread_mutex_unlock(&r->lock);
+}
+
+static void add_end(clv_egress_record *r, uint64_t code) {
+  clv_egress_line l = {.event = CLV_EGRESS_END};
+  l.end.code = code;
+  for (clv_egress_flow *f = r->flows; f; f = f->next) {
+    take_back(f);
+    if (strcmp(f->what.from, CLV_EGRESS_MASTER) != 0) continue;
+    l.end.tensors += f->settled_tensors;
+    l.end.bytes += f->settled;
+  }
+  add_line(r, &l);
+}
+
+clv_code clv_egress_close(clv_egress_record *r, uint64_t exit_code, clv_err *err) {
+  if (!r) return CLV_OK;
+  __atomic_store_n(&r->ending, true, __ATOMIC_SEQ_CST);
+  sem_post(&r->wake);
+  pthread_join(r->thread, NULL);
+  add_end(r, exit_code);
+  clv_code code = put_lines(r, true, err);
+  record_free(r);
+  return code;
+}

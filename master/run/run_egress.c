@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a command may send: by the table that the run began with, and into the run's record.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/run/run_int.h"
+
+clv_code clv_run_write(const run *r, const char *name, const clv_bytes *text, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_bytes_printf(&path, "%s/%s", r->dir.data, name);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_file_write_durable(path.data, text->data ? text->data : "", text->len, 0644, err);
+}
+
+clv_code clv_run_compare_table(const run *r, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes now = {0}, then = {0}, path = {0};
+  clv_blueprint_egress_text(r->blueprint, &now);
+  clv_bytes_printf(&path, "%s/egress.table", r->dir.data);
+  if (path.failed || now.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (r->o->accept_egress || clv_file_read(path.data, 1 << 20, &then, NULL) != CLV_OK ||
+      strcmp(then.data, now.data ? now.data : "") == 0)
+    return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "what leaves the network has changed since this run began (%s); compare with "
+                  "`cleave-master plan`, then pass --accept-egress to go on",
+                  path.data);
+}
+
+static clv_code digest_table(const run *r, char hex[65], clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes table = {0};
+  clv_sha256 digest;
+  clv_blueprint_egress_text(r->blueprint, &table);
+  if (table.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_sha256_of(table.data ? table.data : "", table.len, &digest, err));
+  clv_sha256_hex(&digest, hex);
+  return CLV_OK;
+}
+
+/* The end of a path that is too long says more than its front. */
+static void put_path(char *to, size_t size, const char *path) {
+  size_t len = strlen(path);
+  snprintf(to, size, "%s", len < size ? path : path + len - (size - 1));
+}
+
+clv_code clv_run_open_record(run *r, const char *command, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_egress_line about = {0};
+  snprintf(about.begun.command, sizeof about.begun.command, "%s", command);
+  put_path(about.begun.session, sizeof about.begun.session, r->config->name);
+  put_path(about.begun.run, sizeof about.begun.run, r->dir.data);
+  put_path(about.begun.policy, sizeof about.begun.policy, clv_policy_path(r->policy));
+  put_path(about.begun.policy_sha256, sizeof about.begun.policy_sha256,
+           clv_policy_sha256(r->policy));
+  put_path(about.begun.approver, sizeof about.begun.approver, clv_policy_approver(r->policy));
+  CLV_TRY(digest_table(r, about.begun.table_sha256, err));
+  clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, r->dir.data);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_egress_open(path.data, &about, &r->record, err);
+}
+
+void clv_run_close_record(run *r, clv_exit code) {
+  clv_err err;
+  if (clv_egress_close(clv_steal(&r->record), (uint64_t)code, &err) != CLV_OK)
+    clv_run_warn(r, CLV_LOG_ERROR, "egress", err.text);
+}
+
+/* ---- the number of micro-batches ------------------------------------------------------------- */
+
+/* What the trials send is an attempt of its own. */
+static clv_code try_micro_batches(run *r, uint64_t *ret, clv_err *err) {
+  CLV_TRY(clv_run_open_record(r, "trial", err));
+  clv_code code = clv_choose_micro_batches(r->blueprint, r->record, clv_run_json_lines(r),
+                                           r->journal, ret, err);
+  clv_run_close_record(r, code == CLV_OK ? CLV_EXIT_OK : clv_run_connect_exit(err));
+  return code;
+}
+
+clv_code clv_run_settle_micro_batches(run *r, bool recall, clv_err *err) {
+  uint64_t m;
+  if (r->config->pipeline.micro_batches != CLV_MICRO_AUTO) return CLV_OK;
+  CLV_TRY(recall ? clv_recall_micro_batches(r->dir.data, &m, err) : try_micro_batches(r, &m, err));
+  r->own.pipeline.micro_batches = m;
+  CLV_TRY(clv_run_make_blueprint(r, err));
+  return clv_pipeline_check(r->blueprint, err);
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The secret of a run: 256 bits in run.key, of mode 0600. The seed that no file gives follows from
+ * it, and it keys the digest of the configuration that workers are told.
+ */
+#include <string.h>
+
+#include "master/run/run_int.h"
+
+static clv_code key_path(const run *r, clv_bytes *ret, clv_err *err) {
+  clv_bytes_printf(ret, "%s/run.key", r->config->checkpoint.dir);
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+static clv_code read_key(const run *r, clv_sha256 *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  CLV_TRY(key_path(r, &path, err));
+  CLV_TRY(clv_file_read(path.data, 256, &text, err));
+  if (text.len && text.data[text.len - 1] == '\n') text.data[--text.len] = '\0';
+  if (!text.len || !clv_sha256_parse(text.data, ret))
+    return clv_fail(err, CLV_DATA_LOSS, "%s is not 64 hexadecimal digits", path.data);
+  return CLV_OK;
+}
+
+/* A missing secret matters to a run that goes on and whose seed followed from it. */
+static clv_code no_key(const run *r, clv_sha256 *ret, clv_err *err) {
+  const char *dir = r->config->checkpoint.dir;
+  if (!r->o->resume || r->config->train.seed.given || !clv_checkpoint_any(dir))
+    return clv_random_bytes(ret, sizeof *ret, err);
+  return clv_fail(err, CLV_NOT_FOUND,
+                  "%s has checkpoints, but no run.key, from which dropout and the order of the "
+                  "records follow: copy it from where the run began, or give train.seed",
+                  dir);
+}
+
+clv_code clv_run_settle_key(run *r, bool again, clv_err *err) {
+  clv_err missing;
+  clv_code code = again ? read_key(r, &r->secret, &missing) : CLV_NOT_FOUND;
+  if (code == CLV_NOT_FOUND)
+    CLV_TRY(no_key(r, &r->secret, err));
+  else if (code != CLV_OK)
+    return clv_fail(err, code, "%s", missing.text);
+  r->own = *r->config;
+  r->config = &r->own;
+  clv_seed *seed = &r->own.train.seed;
+  if (seed->given) return CLV_OK;
+  seed->drawn = true;
+  return clv_key_derive("cleave seed of a run", &(clv_key){{0}}, &r->secret, sizeof r->secret,
+                        &seed->key, err);
+}
+
+clv_code clv_run_keep_key(const run *r, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  char text[66];
+  CLV_TRY(key_path(r, &path, err));
+  clv_sha256_hex(&r->secret, text);
+  text[64] = '\n';
+  clv_code code = clv_file_write_durable(path.data, text, 65, 0600, err);
+  explicit_bzero(text, sizeof text);
+  return code;
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The record of what left. Its lines are written again as they were, its sums hold, and its pages
+ * are text and nothing else.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/egress/egress.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check_lines(const char *text, size_t len) {
+  for (size_t at = 0, n; at < len; at += n + 1) {
+    CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
+    clv_egress_line l;
+    clv_err err;
+    n = (size_t)((const char *)memchr(text + at, '\n', len - at) - (text + at));
+    if (clv_egress_line_parse(text + at, n, &l, &err) != CLV_OK) abort();
+    clv_egress_line_format(&l, &again);
+    if (again.len != n + 1 || memcmp(again.data, text + at, n + 1) != 0) abort();
+  }
+}
+
+static void check_sums(const clv_egress_book *b) {
+  uint64_t total = 0, rows = 0;
+  for (size_t i = 0; i < b->n_attempts; i++) {
+    total += b->attempts[i].bytes;
+    if (b->attempts[i].open > b->attempts[i].bytes) abort();
+  }
+  for (size_t i = 0; i < b->n_rows; i++)
+    if (strcmp(b->rows[i].what.from, CLV_EGRESS_MASTER) == 0)
+      rows += b->rows[i].settled + b->rows[i].open;
+  if (total != b->total || rows != total) abort();
+}
+
+/* As many tags as the page has of its own, and no character that a terminal obeys. */
+static void check_page(const clv_egress_book *b, clv_egress_form form) {
+  CLV_AUTO(clv_bytes_done) clv_bytes page = {0};
+  clv_err err;
+  if (clv_egress_page(b, "runs/x", form, &page, &err) != CLV_OK) abort();
+  if (strlen(page.data) != page.len || strstr(page.data, "<script")) abort();
+  for (const char *p = page.data; *p; p++)
+    if ((unsigned char)*p < ' ' && *p != '\n') abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_err err = {0};
+  clv_code code = clv_egress_read_text(data, size, "fuzz", &b, &err);
+  if (code != CLV_OK && !err.text[0]) abort();
+  if (code != CLV_OK) return 0;
+  if (b.whole + b.cut != size) abort();
+  check_lines((const char *)data, b.whole);
+  check_sums(&b);
+  check_page(&b, CLV_EGRESS_TEXT_FORM);
+  check_page(&b, CLV_EGRESS_HTML);
+  check_page(&b, CLV_EGRESS_JSON);
+  return 0;
+}

@@ -1,0 +1,146 @@
+"""Who takes connections: strangers, an identity over its quota, callers that never speak. Others
+get in all the same, the worker says what it refused in few lines, and whoever is refused hears
+why. tests/net/attacks has the long versions."""
+import os, re, socket, ssl, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+import pyclient
+from pyclient import *
+
+suite = Suite()
+cluster = None
+PLACES, QUOTA = 32, 6
+CONFIG = f"limits: {{connections: {PLACES}, handshake_timeout: 30s}}\n"
+ALLOW = (f"  - {{identity: \"spiffe://test/small\", role: master, connections: {QUOTA}}}\n"
+         "  - {identity: \"spiffe://test/eye\", role: observer}\n")
+REFUSED = {"sslv3 alert handshake failure", "tlsv1 alert internal error"}
+
+
+def handshake(name):
+    """A TLS connection as `name` that HTTP/2 has begun on; the alert's text if it was refused; None
+    if the worker only closed it."""
+    c = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    c.check_hostname = False
+    c.load_verify_locations(os.path.join(cluster.certs, "ca.pem"))
+    c.load_cert_chain(os.path.join(cluster.certs, name + ".pem"), os.path.join(cluster.certs, name + ".key"))
+    c.set_alpn_protocols(["h2"])
+    s = socket.create_connection(("127.0.0.1", cluster.ports[0]), 30 * SLOW)
+    try:
+        t = c.wrap_socket(s)
+        return t if t.recv(1) else None
+    except ssl.SSLError as e:
+        return str(e)
+    except OSError:
+        return None
+
+
+def answers(name="master"):
+    with Caller(cluster.ports[0], cluster.certs, name=name) as c:
+        try:
+            return c.hello()
+        except grpc.RpcError:
+            return None
+
+
+def new_lines(since, pattern):
+    return re.findall(pattern, cluster.workers[0].text()[since:])
+
+
+def last_error():
+    with Caller(cluster.ports[0], cluster.certs, name="eye") as c:
+        return c.stub.Status(pb.StatusRequest()).last_error.text
+
+
+@suite.test
+def a_stranger_holds_nothing():
+    """However often it dials, and it hears why."""
+    since = len(cluster.workers[0].text())
+    got = [handshake("stranger") for _ in range(2 * PLACES)]
+    assert all(isinstance(g, str) and "handshake failure" in g for g in got), got
+    assert answers()
+    assert 1 <= len(new_lines(since, "audit deny identity=spiffe://test/stranger .*not in allow")) <= 10
+    until(lambda: "spiffe://test/stranger was refused: identity not in allow" in last_error())
+
+
+@suite.test
+def an_identity_has_a_quota():
+    """The rest is for others, and places come back."""
+    held = [handshake("small") for _ in range(QUOTA)]
+    try:
+        assert all(isinstance(h, ssl.SSLSocket) for h in held), held
+        over = [handshake("small") for _ in range(3)]
+        assert all(isinstance(g, str) and "internal error" in g for g in over), over
+        assert answers()
+        until(lambda: "over its quota of connections" in last_error())
+    finally:
+        for h in held:
+            if isinstance(h, ssl.SSLSocket):
+                h.close()
+    until(lambda: answers("small"))
+
+
+@suite.test
+def one_that_takes_all_leaves_room():
+    """`master` has no quota that binds: it is stopped by the places that are kept for others."""
+    held = [handshake("master") for _ in range(2 * PLACES)]
+    try:
+        n = sum(isinstance(h, ssl.SSLSocket) for h in held)
+        assert PLACES // 2 <= n <= PLACES - PLACES // 8 - 3, n
+        assert answers("small") and answers("eye")
+    finally:
+        for h in held:
+            if isinstance(h, ssl.SSLSocket):
+                h.close()
+    until(answers)
+
+
+@suite.test
+def silent_callers_make_room():
+    """Those that never begin TLS hold no place that another asks for."""
+    silent = [socket.create_connection(("127.0.0.1", cluster.ports[0])) for _ in range(2 * PLACES)]
+    try:
+        assert answers() and answers("small")
+    finally:
+        for s in silent:
+            s.close()
+    assert new_lines(0, r"audit deny address=127\.0\.0\.1 reason=.no place")
+
+
+def run_as(name, *command):
+    path = os.path.join(cluster.dir, f"as-{name}.yaml")
+    with open(path, "w") as f:
+        f.write(f"version: 1\nname: asks\ntls: {{ca: certs/ca.pem, cert: certs/{name}.pem, key: certs/{name}.key}}\n"
+                f"workers:\n  w1: {{address: \"127.0.0.1:{cluster.ports[0]}\", identity: \"spiffe://test/w1\"}}\n"
+                + IMAGE_DATA + "stages:\n  - {name: a, at: w1, layers: [{op: flatten}, {op: linear, out: 10}]}\n"
+                "loss: {kind: cross_entropy}\n"
+                "train: {epochs: 1, max_steps: 1, batch: 8, seed: 1, optimizer: {kind: sgd, lr: 0.1}}\n"
+                "privacy: {raw_input_leaves: true}\n")
+    done = run(MASTER, command[0], path, *command[1:], cwd=cluster.dir, timeout=60)
+    return done.stdout + done.stderr
+
+
+@suite.test
+def the_refused_hear_why():
+    denied = "the worker refuses this identity: it is not in its allow table"
+    for command in (("train",), ("doctor",), ("status",)):
+        said = run_as("stranger", *command)
+        assert denied in said, (command, said)
+    held = [handshake("small") for _ in range(QUOTA)]
+    try:
+        for command in (("train",), ("doctor",), ("status",)):
+            said = run_as("small", *command)
+            assert "limits.identity_connections" in said, (command, said)
+    finally:
+        for h in held:
+            h.close()
+
+
+if pyclient.MISSING:
+    print("skip connections:", pyclient.MISSING)
+else:
+    with Cluster(1, limits=CONFIG, extra_allow=ALLOW) as cluster:
+        os.mkdir(os.path.join(cluster.dir, "data"))
+        synthetic_images(os.path.join(cluster.dir, "data"), n=32, n_test=8, side=4)
+        for who in ("small", "eye", "stranger"):
+            cluster.issue(who, f"spiffe://test/{who}")
+        suite.main()

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A file that the session calls secret and a worker has is an error that names both.
+ */
+#include "common/weights/weights.h"
+#include "common/wire/wire.h"
+#include "master/api/api.h"
+#include "tests/unit/scratch.h"
+
+static const char text[] =
+    "version: 1\nname: t\ntls: {ca: a, cert: b, key: c}\n"
+    "workers:\n  w1: {address: \"h:1\", identity: \"spiffe://t/w1\"}\n"
+    "data: {format: npy, root: /data, train: [a, b]}\n"
+    "stages:\n"
+    "  - {name: front, at: master, weights: {file: %s.st, secret: %s}, layers: [{op: relu}]}\n"
+    "  - {name: rest, at: w1, weights: {file: %s.st, secret: %s}, layers: [{op: relu}]}\n"
+    "loss: {kind: mse}\ntrain: {batch: 1, optimizer: {kind: sgd, lr: 1}}\n";
+
+static clv_code check(const char *file, const char *secret, const clv_sha256 *theirs,
+                      clv_err *err) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes session = {0};
+  char path[96];
+  clv_wire_artifact artifacts[] = {{"other", {{0}}}, {"public", *theirs}};
+  clv_wire_hello_reply hello = {.worker = "w1", .n_artifacts = 2, .artifacts = artifacts};
+  snprintf(path, sizeof path, "%s/s.yaml", scratch);
+  clv_bytes_printf(&session, text, file, secret, file, secret);
+  assert_ok(clv_session_config_parse(path, session.data, session.len, NULL, &c, err), err);
+  return cleave_secrets_check(c, &hello, err);
+}
+
+static void what_a_worker_has_is_no_secret(void **state) {
+  (void)state;
+  const float value = 1;
+  const clv_weights_tensor tensor = {"0.weight", CLV_F32, CLV_SHAPE(1), &value};
+  clv_sha256 digest, another = {{7}};
+  clv_err err;
+  char path[96];
+  snprintf(path, sizeof path, "%s/w.st", scratch);
+  assert_ok(clv_weights_write(path, &tensor, 1, NULL, 0, &digest, NULL, &err), &err);
+  assert_ok(check("w", "true", &another, &err), &err);
+  assert_ok(check("w", "false", &digest, &err), &err);
+  assert_int_equal(check("w", "true", &digest, &err), CLV_DATA_LOSS);
+  assert_says(&err, "s.yaml:8:");
+  assert_says(&err, "stage 'front': worker 'w1' has the file as its artifact 'public'");
+  assert_int_equal(check("missing", "true", &another, &err), CLV_DATA_LOSS);
+  assert_says(&err, "missing.st");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(
+      what_a_worker_has_is_no_secret, scratch_setup, scratch_teardown)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lines that a peer causes, with a clock of the test's own: how many pass, and that what is left
+ * out is counted to the last one, whatever becomes of the table.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/base.h"
+
+enum { MINUTE = 60000 };
+
+typedef struct told {
+  uint64_t lines, left_out;
+  char who[128], what[64];
+} told;
+
+static void on_left_out(void *user, const clv_log_entry *e) {
+  told *t = user;
+  t->lines++;
+  t->left_out += e->left_out;
+  snprintf(t->who, sizeof t->who, "%s", e->who);
+  snprintf(t->what, sizeof t->what, "%s", e->what);
+}
+
+static told heard;
+static clv_log_limiter limiter;
+
+static int begin(void **state) {
+  (void)state;
+  heard = (told){0};
+  limiter = (clv_log_limiter){.left_out = on_left_out, .user = &heard};
+  return 0;
+}
+
+static unsigned pass(const char *who, const char *what, unsigned burst, unsigned n, uint64_t now) {
+  unsigned passed = 0;
+  clv_log_source s = {.who = who, .what = what, .burst = burst};
+  for (unsigned i = 0; i < n; i++)
+    passed += clv_log_limiter_pass(&limiter, CLV_LOG_WARN, "audit", &s, now);
+  return passed;
+}
+
+static void ten_a_minute(void **state) {
+  (void)state;
+  assert_int_equal(pass("a", "denied", 0, 1298, 0), 10);
+  assert_int_equal(pass("a", "denied", 0, 5, MINUTE - 1), 0);
+  assert_int_equal(heard.lines, 0);
+  assert_int_equal(pass("a", "denied", 0, 20, MINUTE), 10);
+  assert_int_equal(heard.lines, 1);
+  assert_int_equal(heard.left_out, 1293);
+  assert_string_equal(heard.who, "a");
+  assert_string_equal(heard.what, "denied");
+}
+
+static void each_for_itself(void **state) {
+  (void)state;
+  assert_int_equal(pass("a", "denied", 0, 100, 0), 10);
+  assert_int_equal(pass("a", "opened", 0, 100, 0), 10);
+  assert_int_equal(pass("b", "denied", 0, 100, 0), 10);
+  assert_int_equal(pass("ade", "nied", 0, 3, 0), 3);
+  char longer[400];
+  memset(longer, 'x', sizeof longer);
+  longer[399] = '\0';
+  assert_int_equal(pass(longer, "denied", 0, 100, 0), 10);
+  longer[398] = 'y'; /* behind what an entry keeps */
+  assert_int_equal(pass(longer, "denied", 0, 100, 0), 10);
+}
+
+static void told_without_a_next_line(void **state) {
+  (void)state;
+  assert_int_equal(pass("a", "denied", 0, 30, 5), 10);
+  clv_log_limiter_tick(&limiter, MINUTE);
+  assert_int_equal(heard.lines, 0);
+  clv_log_limiter_tick(&limiter, MINUTE + 5);
+  assert_int_equal(heard.left_out, 20);
+  clv_log_limiter_tick(&limiter, 3 * MINUTE);
+  assert_int_equal(heard.lines, 1);
+}
+
+/* A larger number is for the first minute; who goes on has ten. */
+static void bursts(void **state) {
+  (void)state;
+  assert_int_equal(pass("a", "opened", 60, 100, 0), 60);
+  assert_int_equal(pass("a", "opened", 60, 100, MINUTE), 10);
+  assert_int_equal(pass("a", "opened", 60, 10, 2 * MINUTE), 10);
+  assert_int_equal(pass("a", "opened", 60, 100, 3 * MINUTE), 60);
+}
+
+/* An hour of one that never stops, from every source that the table holds: lines are bounded. */
+static void hours(void **state) {
+  (void)state;
+  uint64_t passed = 0, sent = 0;
+  for (uint64_t at = 0; at < 60 * MINUTE; at += 100, sent += 10)
+    passed += pass("a", "denied", 0, 10, at);
+  clv_log_limiter_tick(&limiter, 61 * MINUTE);
+  assert_int_equal(passed, 600);
+  assert_int_equal(heard.lines, 60);
+  assert_int_equal(passed + heard.left_out, sent);
+}
+
+static void eviction_loses_nothing(void **state) {
+  (void)state;
+  uint64_t passed = 0, sent = 0;
+  char who[32];
+  for (unsigned i = 0; i < 5000; i++, sent += 25) {
+    snprintf(who, sizeof who, "spiffe://x/%u", i);
+    passed += pass(who, "denied", 0, 25, i);
+  }
+  clv_log_limiter_tick(&limiter, 10 * MINUTE);
+  assert_int_equal(passed, 50000);
+  assert_int_equal(passed + heard.left_out, sent);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup(ten_a_minute, begin),
+      cmocka_unit_test_setup(each_for_itself, begin),
+      cmocka_unit_test_setup(told_without_a_next_line, begin),
+      cmocka_unit_test_setup(bursts, begin),
+      cmocka_unit_test_setup(hours, begin),
+      cmocka_unit_test_setup(eviction_loses_nothing, begin),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

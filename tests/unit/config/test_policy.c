@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * egress.policy.yaml: every value, its errors with their places, and the shipped file.
+ */
+#include <stdio.h>
+
+#include "tests/unit/config/config_test.h"
+
+static const char policy_text[] =
+    "version: 1\n"
+    "workers: [\"spiffe://acme/worker/w1\"]\n"
+    "kinds: [activation, gradient]\n"
+    "largest_shape: [64, 128, 8, 8]\n"
+    "dtypes: [f32]\n"
+    "bytes_per_epoch: 3MiB\n"
+    "allow:\n"
+    "  labels_readable: true\n";
+
+static clv_policy_config *policy(const char *text) {
+  clv_policy_config *config = NULL;
+  clv_err err = {0};
+  if (clv_policy_config_parse("/etc/cleave/p.yaml", text, strlen(text), &config, &err))
+    fail_msg("refused: %s", err.text);
+  return config;
+}
+
+static void refused_policy(const char *from, const char *to, const char *message) {
+  clv_policy_config *config = NULL;
+  clv_err err = {0};
+  char *text = edited(policy_text, from, to);
+  clv_code code = clv_policy_config_parse("/etc/cleave/p.yaml", text, strlen(text), &config, &err);
+  assert_string_equal(err.text, message);
+  assert_int_equal(code, CLV_INVALID);
+  assert_null(config);
+  free(text);
+}
+
+static void values(void **state) {
+  (void)state;
+  clv_policy_config *c = policy(policy_text);
+  assert_int_equal(c->workers.n, 1);
+  assert_string_equal(c->workers.items[0], "spiffe://acme/worker/w1");
+  assert_int_equal(c->kinds.n, 2);
+  assert_string_equal(c->kinds.items[1], "gradient");
+  assert_int_equal(c->largest_shape.n, 4);
+  assert_true(c->largest_shape.items[1] == 128);
+  assert_true(c->bytes_per_epoch == 3u << 20);
+  assert_true(c->allow.labels_readable);
+  assert_int_equal(c->allow.labels_readable_pos.line, 8);
+  assert_int_equal(c->allow.labels_readable_pos.column, 20);
+  assert_false(c->allow.labels || c->allow.raw || c->allow.tokens || c->allow.front_known);
+  assert_int_equal(c->shape_pos.line, 4);
+  clv_policy_config_free(c);
+}
+
+/* Nothing is permitted by leaving it out. */
+static void what_is_missing(void **state) {
+  (void)state;
+  static const char *const lines[] = {"version: 1\n",
+                                      "workers: [\"spiffe://acme/worker/w1\"]\n",
+                                      "kinds: [activation, gradient]\n",
+                                      "largest_shape: [64, 128, 8, 8]\n",
+                                      "dtypes: [f32]\n",
+                                      "bytes_per_epoch: 3MiB\n"};
+  for (size_t i = 0; i < CLV_COUNT(lines); i++) {
+    clv_policy_config *config = NULL;
+    clv_err err = {0};
+    char *text = edited(policy_text, lines[i], "");
+    assert_int_equal(
+        clv_policy_config_parse("/etc/cleave/p.yaml", text, strlen(text), &config, &err),
+        CLV_INVALID);
+    assert_non_null(strstr(err.text, "missing key '"));
+    free(text);
+  }
+  clv_policy_config *c = NULL;
+  char *none = edited(policy_text, "allow:\n  labels_readable: true\n", "");
+  c = policy(none);
+  assert_false(c->allow.labels_readable);
+  clv_policy_config_free(c);
+  free(none);
+}
+
+static void errors(void **state) {
+  (void)state;
+  refused_policy(
+      "gradient]", "gradeint]",
+      "/etc/cleave/p.yaml:3:21: 'kinds' must be one of activation, gradient, weights, got "
+      "'gradeint', did you mean 'gradient'?");
+  refused_policy("\"spiffe://acme/worker/w1\"", "w1",
+                 "/etc/cleave/p.yaml:2:11: 'workers' must be a URI such as "
+                 "spiffe://example.org/worker/gpu1, got 'w1'");
+  refused_policy("[\"spiffe://acme/worker/w1\"]", "[]",
+                 "/etc/cleave/p.yaml:2:10: 'workers' must be a list of at least 1 texts, got 0");
+  refused_policy("dtypes: [f32]", "dtypes: [f23]",
+                 "/etc/cleave/p.yaml:5:10: 'dtypes' must be one of f32, i64, got 'f23', did you "
+                 "mean 'f32'?");
+  refused_policy("128", "12.5",
+                 "/etc/cleave/p.yaml:4:1: 'largest_shape' is of whole numbers, not 12.5");
+  refused_policy("3MiB", "0",
+                 "/etc/cleave/p.yaml:6:18: 'bytes_per_epoch' must be a size from 1 to "
+                 "1048576TiB, got '0'");
+  refused_policy("labels_readable", "label_readable",
+                 "/etc/cleave/p.yaml:8:3: unknown key 'allow.label_readable', did you mean "
+                 "'labels_readable'?");
+  refused_policy("true", "maybe",
+                 "/etc/cleave/p.yaml:8:20: 'allow.labels_readable' must be true or false, got "
+                 "'maybe'");
+  refused_policy("version: 1", "version: 2",
+                 "/etc/cleave/p.yaml:1:10: 'version' must be 1, got '2'");
+}
+
+static void refusals_name_the_line(void **state) {
+  (void)state;
+  clv_policy_config *c = policy(policy_text);
+  clv_err err = {0};
+  assert_int_equal(clv_policy_fail_at(c, c->kinds_pos, &err, "no %s", "weights"), CLV_INVALID);
+  assert_string_equal(err.text, "/etc/cleave/p.yaml:3:1: no weights");
+  clv_policy_config_free(c);
+}
+
+/* The environment cannot widen a policy. */
+static void environment_is_ignored(void **state) {
+  (void)state;
+  setenv("CLEAVE_ALLOW__LABELS", "true", 1);
+  clv_policy_config *c = policy(policy_text);
+  assert_false(c->allow.labels);
+  clv_policy_config_free(c);
+}
+
+static void shipped_file_and_page(void **state) {
+  (void)state;
+  clv_bytes text = {0}, page = {0}, schema = {0};
+  clv_policy_config *c = NULL;
+  clv_err err = {0};
+  assert_int_equal(clv_file_read("deploy/egress.policy.yaml", 65536, &text, &err), CLV_OK);
+  if (clv_policy_config_parse("deploy/egress.policy.yaml", text.data, text.len, &c, &err))
+    fail_msg("%s", err.text);
+  assert_false(c->allow.labels || c->allow.labels_readable || c->allow.raw || c->allow.tokens ||
+               c->allow.front_known);
+  assert_int_equal(clv_config_man(CLV_CONFIG_POLICY, &page, &err), CLV_OK);
+  assert_non_null(strstr(page.data, "bytes_per_epoch"));
+  assert_null(strstr(page.data, "CREDENTIALS_DIRECTORY"));
+  assert_int_equal(clv_config_schema_json(CLV_CONFIG_POLICY, &schema, &err), CLV_OK);
+  assert_non_null(strstr(schema.data, "\"enum\":[\"activation\",\"gradient\",\"weights\"]"));
+  clv_policy_config_free(c);
+  clv_bytes_done(&text);
+  clv_bytes_done(&page);
+  clv_bytes_done(&schema);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(values),
+      cmocka_unit_test(what_is_missing),
+      cmocka_unit_test(errors),
+      cmocka_unit_test(refusals_name_the_line),
+      cmocka_unit_test(environment_is_ignored),
+      cmocka_unit_test(shipped_file_and_page),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The page of a record: what it says of runs that ended, were killed and went on; and that nothing
+ * in a hostile record reaches a terminal or a browser as more than text.
+ */
+#include "master/egress/egress.h"
+#include "tests/unit/files.h"
+
+/* Lines as the record writes them, without knowledge of their spelling. */
+static void add(clv_bytes *out, const clv_egress_line *l) { clv_egress_line_format(l, out); }
+
+static clv_egress_line line(clv_egress_event event, uint64_t attempt, int second) {
+  clv_egress_line l = {.event = event, .attempt = attempt};
+  snprintf(l.at, sizeof l.at, "2026-11-22T19:00:%02d.000Z", second);
+  return l;
+}
+
+static clv_egress_line begun(uint64_t attempt, int second, const char *command,
+                             const char *approver) {
+  clv_egress_line l = line(CLV_EGRESS_ATTEMPT, attempt, second);
+  l.begun.version = CLV_EGRESS_VERSION;
+  snprintf(l.begun.command, sizeof l.begun.command, "%s", command);
+  snprintf(l.begun.session, sizeof l.begun.session, "demo");
+  snprintf(l.begun.run, sizeof l.begun.run, "runs/demo");
+  if (!approver) return l;
+  snprintf(l.begun.policy, sizeof l.begun.policy, "/etc/cleave/egress.policy.yaml");
+  memset(l.begun.policy_sha256, 'a', 64);
+  snprintf(l.begun.approver, sizeof l.begun.approver, "%s", approver);
+  return l;
+}
+
+static clv_egress_line allow(uint64_t attempt, uint64_t id, clv_egress_kind kind, const char *stage,
+                             const char *name, uint64_t bytes) {
+  clv_egress_line l = line(CLV_EGRESS_ALLOW, attempt, 5);
+  clv_egress_what *w = &l.allow.what;
+  l.allow.id = id;
+  l.allow.bytes = bytes;
+  snprintf(l.allow.until, sizeof l.allow.until, "2026-11-22T19:00:15.000Z");
+  snprintf(w->from, sizeof w->from, "master");
+  snprintf(w->to, sizeof w->to, "w1");
+  snprintf(w->identity, sizeof w->identity, "spiffe://acme/w1");
+  w->kind = kind;
+  snprintf(w->stage, sizeof w->stage, "%s", stage);
+  snprintf(w->name, sizeof w->name, "%s", name);
+  snprintf(w->dtype, sizeof w->dtype, "f32");
+  w->shape = CLV_SHAPE(64);
+  return l;
+}
+
+static clv_egress_line settle(uint64_t attempt, uint64_t id, uint64_t bytes) {
+  clv_egress_line l = line(CLV_EGRESS_SETTLE, attempt, 7);
+  l.settle.id = id;
+  l.settle.tensors = 2;
+  l.settle.bytes = bytes;
+  return l;
+}
+
+static clv_egress_line end(uint64_t attempt, uint64_t tensors, uint64_t bytes) {
+  clv_egress_line l = line(CLV_EGRESS_END, attempt, 9);
+  l.end.tensors = tensors;
+  l.end.bytes = bytes;
+  return l;
+}
+
+static clv_bytes page_of(const clv_bytes *text, clv_egress_form form) {
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_bytes page = {0};
+  clv_err err;
+  assert_ok(clv_egress_read_text(text->data, text->len, "egress.jsonl", &b, &err), &err);
+  assert_ok(clv_egress_page(&b, "runs/demo", form, &page, &err), &err);
+  return page;
+}
+
+static void says(const clv_bytes *page, const char *part) {
+  if (!strstr(page->data, part)) fail_msg("no \"%s\" in\n%s", part, page->data);
+}
+
+/* A training that was killed with 600 bytes allowed, and an evaluation that ended. */
+static clv_bytes usual(void) {
+  clv_bytes t = {0};
+  const clv_egress_line lines[] = {
+      begun(1, 1, "train", NULL),
+      allow(1, 1, CLV_EGRESS_ACTIVATION, "a", "", 1000),
+      settle(1, 1, 400),
+      allow(1, 2, CLV_EGRESS_ACTIVATION, "a", "", 600),
+      begun(2, 8, "eval", "CN=Dr. Yes"),
+      allow(2, 1, CLV_EGRESS_WEIGHTS, "b", "0.weight", 80),
+      allow(2, 2, CLV_EGRESS_WEIGHTS, "b", "0.bias", 20),
+      settle(2, 1, 80),
+      settle(2, 2, 20),
+      end(2, 4, 100),
+  };
+  for (size_t i = 0; i < CLV_COUNT(lines); i++) add(&t, &lines[i]);
+  return t;
+}
+
+static void what_left(void **state) {
+  (void)state;
+  clv_bytes t = usual(), page = page_of(&t, CLV_EGRESS_TEXT_FORM);
+  says(&page, "what left in runs/demo (session demo)\n");
+  says(&page,
+       "in all: at most 1.1 KiB (1100 bytes), of which 600 B (600 bytes) was allowed and not "
+       "settled, in 2 commands\n");
+  says(&page, "to w1 (spiffe://acme/w1): at most");
+  says(&page,
+       "\n1  train: since 2026-11-22T19:00:01.000Z; it goes on, or was cut off\n   no policy");
+  says(&page, "activation of stage 'a' [64] f32 to w1: 2 tensors, at most 1000 B (1000 bytes)");
+  says(&page,
+       "\n2  eval: 2026-11-22T19:00:08.000Z to 2026-11-22T19:00:09.000Z, ended with code 0\n");
+  says(&page, "policy /etc/cleave/egress.policy.yaml, sha256 aaaa");
+  says(&page, "signed by CN=Dr. Yes");
+  says(&page, "weights of stage 'b', 2 names to w1: 4 tensors, 100 B (100 bytes)");
+  clv_bytes_done(&page);
+  page = page_of(&t, CLV_EGRESS_JSON);
+  says(&page, "\"name\":\"0.bias\"");
+  says(&page, "{\"event\":\"total\",\"run\":\"runs/demo\",\"bytes\":1100,\"open\":600,\"cut\":0}");
+  clv_bytes_done(&page);
+  clv_bytes_done(&t);
+}
+
+static void an_empty_record(void **state) {
+  (void)state;
+  for (int form = CLV_EGRESS_TEXT_FORM; form <= CLV_EGRESS_JSON; form++) {
+    clv_bytes none = {0};
+    clv_bytes_puts(&none, "");
+    clv_bytes page = page_of(&none, (clv_egress_form)form);
+    says(&page, form == CLV_EGRESS_JSON ? "\"bytes\":0" : "0 B (0 bytes)");
+    clv_bytes_done(&page);
+    clv_bytes_done(&none);
+  }
+}
+
+/* Tags, quotes, a turn of direction and a forged line, in every text that is free. */
+static clv_bytes hostile(void) {
+  static const char evil[] =
+      "</td><script>alert(\"1\")</script><img src='http://x/'>&"
+      "\xe2\x80\xae";
+  clv_bytes t = {0};
+  clv_egress_line b = begun(1, 1, "train", evil);
+  clv_egress_line a = allow(1, 1, CLV_EGRESS_WEIGHTS, evil, evil, 10);
+  snprintf(b.begun.session, sizeof b.begun.session, "%s", evil);
+  snprintf(a.allow.what.identity, sizeof a.allow.what.identity, "%s", evil);
+  snprintf(a.allow.what.to, sizeof a.allow.what.to, "%s", evil);
+  add(&t, &b);
+  add(&t, &a);
+  return t;
+}
+
+static void hostile_texts_stay_texts(void **state) {
+  (void)state;
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_bytes t = hostile(), html = {0}, text = {0};
+  clv_err err;
+  if (clv_egress_read_text(t.data, t.len, "egress.jsonl", &b, &err) == CLV_OK) {
+    static const char run[] = "runs/<b>\n2  eval: all is well\x1b[2J";
+    assert_ok(clv_egress_page(&b, run, CLV_EGRESS_HTML, &html, &err), &err);
+    assert_ok(clv_egress_page(&b, run, CLV_EGRESS_TEXT_FORM, &text, &err), &err);
+    assert_null(strstr(html.data, "<script"));
+    assert_null(strstr(html.data, "<img"));
+    assert_null(strstr(html.data, "<b>"));
+    says(&html, "&lt;/td&gt;&lt;script&gt;alert(&quot;1&quot;)");
+    assert_null(strstr(text.data, "\n2  eval"));
+    assert_null(strchr(text.data, '\x1b'));
+    assert_null(strstr(text.data, "\xe2\x80\xae"));
+  } else {
+    fail_msg("the reader did not take it: %s", err.text);
+  }
+  clv_bytes_done(&html);
+  clv_bytes_done(&text);
+  clv_bytes_done(&t);
+}
+
+/* It refers to nothing outside itself. */
+static void html_stands_alone(void **state) {
+  (void)state;
+  clv_bytes t = usual(), html = page_of(&t, CLV_EGRESS_HTML);
+  static const char *const outside[] = {
+      "http:", "https:", "src=", "href=", "url(", "@import", "<script"};
+  for (size_t i = 0; i < CLV_COUNT(outside); i++) assert_null(strstr(html.data, outside[i]));
+  says(&html, "default-src 'none'");
+  says(&html, "<tr class=\"open\"><td>activation of stage &#39;a&#39;");
+  says(&html, "signed by CN=Dr. Yes");
+  clv_bytes_done(&html);
+  clv_bytes_done(&t);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_left),
+      cmocka_unit_test(an_empty_record),
+      cmocka_unit_test(hostile_texts_stay_texts),
+      cmocka_unit_test(html_stands_alone),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The policy of a host: whose it has to be, who has to have signed it, and what it permits. The
+ * files are made as POLICY.md says, with openssl's commands.
+ */
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "master/egress/egress_int.h"
+#include "tests/unit/files.h"
+
+static const char text[] =
+    "version: 1\n"
+    "workers: [\"spiffe://acme/w1\"]\n"
+    "kinds: [activation, gradient]\n"
+    "largest_shape: [64, 128, 8]\n"
+    "dtypes: [f32]\n"
+    "bytes_per_epoch: 1000\n"
+    "allow:\n"
+    "  raw: true\n";
+
+static void shell(const char *command) {
+  char all[1200];
+  snprintf(all, sizeof all, "cd %s && (%s) > shell.log 2>&1", scratch, command);
+  if (system(all) != 0) fail_msg("%s", all);
+}
+
+/* A policy without a signature, in order. */
+static bool fresh(void) {
+  if (geteuid() != 0) {
+    print_message("skip policy: only root can make files that are root's\n");
+    return false;
+  }
+  shell("rm -rf etc && mkdir -m 755 etc");
+  put("etc/egress.policy.yaml", text, sizeof text - 1);
+  shell("chmod 644 etc/egress.policy.yaml");
+  return true;
+}
+
+static void opens(bool signed_only, const char *approver) {
+  CLV_AUTO(clv_policy_freep) clv_policy *p = NULL;
+  clv_err err;
+  assert_ok(clv_policy_open(at("etc"), signed_only, &p, &err), &err);
+  assert_non_null(p);
+  assert_string_equal(clv_policy_approver(p), approver);
+  assert_int_equal(strlen(clv_policy_sha256(p)), 64);
+}
+
+static void is_refused(bool signed_only, const char *why) {
+  CLV_AUTO(clv_policy_freep) clv_policy *p = NULL;
+  clv_err err = {0};
+  assert_int_equal(clv_policy_open(at("etc"), signed_only, &p, &err), CLV_INVALID);
+  assert_null(p);
+  assert_says(&err, why);
+}
+
+static void none_is_no_policy(void **state) {
+  (void)state;
+  clv_policy *p = NULL;
+  clv_err err;
+  assert_ok(clv_policy_open(at("nowhere"), true, &p, &err), &err);
+  assert_null(p);
+  if (!fresh()) return;
+  shell("rm etc/egress.policy.yaml");
+  assert_ok(clv_policy_open(at("etc"), true, &p, &err), &err);
+  assert_null(p);
+}
+
+static void others_may_not_write(void **state) {
+  (void)state;
+  static const struct {
+    const char *spoil, *why;
+  } attacks[] = {
+      {"chmod 664 etc/egress.policy.yaml", "etc/egress.policy.yaml must be owned by root"},
+      {"chmod 646 etc/egress.policy.yaml", "with mode 0646"},
+      {"chown 1000 etc/egress.policy.yaml", "is owned by user 1000"},
+      {"chmod 775 etc", "must be owned by root"},
+      {"chown 1000 etc", "is owned by user 1000"},
+      {"mv etc/egress.policy.yaml x && ln -s ../x etc/egress.policy.yaml", "not a plain file"},
+      {"rm -rf y && mv etc y && ln -s y etc", "not a plain file or folder"},
+      {"rm etc/egress.policy.yaml && mkdir etc/egress.policy.yaml", "not a plain file"},
+      {"rm etc/egress.policy.yaml && mkfifo etc/egress.policy.yaml", "not a plain file"},
+      {"rm -rf etc && touch etc", "not a plain file or folder"},
+      {": > etc/egress.policy.yaml", "the file is empty"},
+      {"head -c 2000000 /dev/zero > etc/egress.policy.yaml", "more than 1048576 bytes"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(attacks); i++) {
+    if (!fresh()) return;
+    shell(attacks[i].spoil);
+    is_refused(false, attacks[i].why);
+  }
+}
+
+/* ---- signatures ------------------------------------------------------------------------------ */
+
+static void make_people(void) {
+  shell(
+      "printf 'extendedKeyUsage=emailProtection\\n' > ext\n"
+      "for ca in approver-ca session-ca; do openssl req -x509 -newkey ec -pkeyopt "
+      "ec_paramgen_curve:P-256 -nodes -keyout $ca.key -out $ca.pem -days 30 -subj /CN=$ca; "
+      "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $ca-a.key -out "
+      "$ca-a.csr -subj '/CN=Dr. Yes'; openssl x509 -req -in $ca-a.csr -CA $ca.pem -CAkey $ca.key "
+      "-CAcreateserial -days 30 -extfile ext -out $ca-a.pem; done");
+}
+
+static void sign_as(const char *ca) {
+  char command[400];
+  snprintf(command, sizeof command,
+           "openssl cms -sign -binary -in etc/egress.policy.yaml -signer %s-a.pem -inkey %s-a.key "
+           "-outform PEM -out etc/egress.policy.yaml.sig && chmod 644 etc/*.sig",
+           ca, ca);
+  shell(command);
+}
+
+static void root_needs_a_signature(void **state) {
+  (void)state;
+  if (!fresh()) return;
+  opens(false, "");
+  is_refused(true, "egress.policy.yaml.sig is missing: root could write any policy");
+  make_people();
+  sign_as("approver-ca");
+  is_refused(true, "approver-ca.pem is missing");
+  shell("cp approver-ca.pem etc/ && chmod 644 etc/approver-ca.pem");
+  opens(true, "CN=Dr. Yes");
+  opens(false, "CN=Dr. Yes");
+  shell("chmod 666 etc/approver-ca.pem");
+  is_refused(true, "approver-ca.pem must be owned by root");
+  shell("chmod 644 etc/approver-ca.pem && sed -i s/1000/9000/ etc/egress.policy.yaml");
+  is_refused(true, "egress.policy.yaml.sig: the signature does not hold");
+  is_refused(false, "the signature does not hold"); /* one that is there has to hold for anybody */
+  shell("sed -i s/9000/1000/ etc/egress.policy.yaml");
+  opens(true, "CN=Dr. Yes");
+  sign_as("session-ca");
+  is_refused(true, "unable to get local issuer certificate");
+}
+
+/* ---- what is permitted ----------------------------------------------------------------------- */
+
+static clv_policy *parsed(void) {
+  clv_policy *p = NULL;
+  clv_err err;
+  assert_ok(clv_alloc(1, sizeof *p, &p, &err), &err);
+  assert_ok(clv_policy_config_parse("/p.yaml", text, sizeof text - 1, &p->config, &err), &err);
+  return p;
+}
+
+static clv_policy_tensor tensor(void) {
+  return (clv_policy_tensor){.name = "activation of stage 'a'",
+                             .kind = CLV_EGRESS_ACTIVATION,
+                             .worker = "w1",
+                             .identity = "spiffe://acme/w1",
+                             .dtype = CLV_F32,
+                             .shape = CLV_SHAPE(64, 100)};
+}
+
+static void denied(clv_policy_tensor t, const char *message) {
+  CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
+  clv_err err = {0};
+  assert_int_equal(clv_policy_permits(p, &t, &err), CLV_INVALID);
+  assert_string_equal(err.text, message);
+  assert_int_equal(clv_policy_take(p, &t, 1, &err), CLV_INVALID);
+  assert_int_equal(p->left, 0);
+}
+
+static void what_is_permitted(void **state) {
+  (void)state;
+  CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
+  clv_err err;
+  clv_policy_tensor t = tensor();
+  assert_ok(clv_policy_permits(p, &t, &err), &err);
+  t.shows = CLV_POLICY_RAW;
+  assert_ok(clv_policy_permits(p, &t, &err), &err);
+  t.kind = CLV_EGRESS_INPUT;
+  assert_ok(clv_policy_permits(p, &t, &err), &err);
+  t = tensor();
+  t.kind = CLV_EGRESS_FAILURE;
+  assert_ok(clv_policy_permits(p, &t, &err), &err);
+  t.identity = "spiffe://acme/w2";
+  assert_ok(clv_policy_permits(NULL, &t, &err), &err);
+}
+
+static void what_is_not(void **state) {
+  (void)state;
+  clv_policy_tensor t = tensor();
+  t.identity = "spiffe://acme/w1/";
+  denied(t,
+         "/p.yaml:2:1: the policy does not name spiffe://acme/w1/ (w1), which would receive "
+         "activation of stage 'a'");
+  t = tensor();
+  t.kind = CLV_EGRESS_WEIGHTS;
+  denied(t, "/p.yaml:3:1: the policy permits no weights: activation of stage 'a' to w1");
+  t.kind = CLV_EGRESS_STATE;
+  denied(t, "/p.yaml:3:1: the policy permits no weights: activation of stage 'a' to w1");
+  t = tensor();
+  t.dtype = CLV_I64;
+  denied(t, "/p.yaml:5:1: the policy permits no i64: activation of stage 'a' to w1");
+  t = tensor();
+  t.shape = CLV_SHAPE(64, 128, 8, 1);
+  denied(t,
+         "/p.yaml:4:1: activation of stage 'a' to w1 is [64, 128, 8, 1], which is larger than "
+         "the policy permits");
+  t.shape = CLV_SHAPE(65, 1);
+  denied(t,
+         "/p.yaml:4:1: activation of stage 'a' to w1 is [65, 1], which is larger than the "
+         "policy permits");
+  t = tensor();
+  t.kind = CLV_EGRESS_LABELS;
+  denied(t,
+         "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.labels "
+         "is not true");
+  t = tensor();
+  t.kind = CLV_EGRESS_TOKENS;
+  denied(t,
+         "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.tokens "
+         "is not true");
+  t = tensor();
+  t.shows = CLV_POLICY_LABELS_READABLE;
+  denied(t,
+         "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: "
+         "allow.labels_readable is not true");
+  t.shows = CLV_POLICY_FRONT_KNOWN;
+  denied(t,
+         "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: "
+         "allow.front_known is not true");
+}
+
+static void bytes_of_an_epoch(void **state) {
+  (void)state;
+  CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
+  clv_policy_tensor t = tensor();
+  clv_err err = {0};
+  assert_ok(clv_policy_permits_epoch(p, 1000, &err), &err);
+  assert_int_equal(clv_policy_permits_epoch(p, 1001, &err), CLV_INVALID);
+  assert_says(&err, "/p.yaml:6:18: an epoch sends 1001 B (1001 bytes), and the policy permits");
+  assert_ok(clv_policy_take(p, &t, 600, &err), &err);
+  assert_int_equal(clv_policy_take(p, &t, 401, &err), CLV_INVALID);
+  assert_says(&err, "/p.yaml:6:18: the policy permits 1000 B in an epoch");
+  assert_int_equal(clv_policy_take(p, &t, UINT64_MAX, &err), CLV_INVALID);
+  assert_ok(clv_policy_take(p, &t, 400, &err), &err);
+  clv_policy_begin_epoch(p, 999);
+  assert_int_equal(clv_policy_take(p, &t, 2, &err), CLV_INVALID);
+  assert_ok(clv_policy_take(p, &t, 1, &err), &err);
+  clv_policy_begin_epoch(p, UINT64_MAX);
+  assert_int_equal(clv_policy_take(p, &t, 1, &err), CLV_INVALID);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(none_is_no_policy),
+      cmocka_unit_test(others_may_not_write),
+      cmocka_unit_test(root_needs_a_signature),
+      cmocka_unit_test(what_is_permitted),
+      cmocka_unit_test(what_is_not),
+      cmocka_unit_test(bytes_of_an_epoch),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}

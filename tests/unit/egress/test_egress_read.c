@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The reader of egress.jsonl: what it sums up, and what it does not take.
+ */
+#include "master/egress/egress.h"
+#include "tests/unit/files.h"
+
+#define HEAD(event, at, attempt) \
+  "{\"event\":\"" event "\",\"at\":\"2026-11-22T19:00:0" at "Z\",\"attempt\":" attempt
+#define ATTEMPT(n)                                                                             \
+  HEAD("attempt", "0.000", n)                                                                  \
+  ",\"version\":1,\"command\":\"train\",\"session\":\"demo\",\"run\":\"runs/demo\",\"policy\"" \
+  ":\"\",\"policy_sha256\":\"\",\"approver\":\"\",\"table_sha256\":\"\",\"cut\":0}\n"
+#define ALLOW(n, id, from, bytes)                                                              \
+  HEAD("allow", "1.000", n)                                                                    \
+  ",\"id\":" id ",\"from\":\"" from                                                            \
+  "\",\"to\":\"w1\",\"identity\":\"i\",\"kind\":\"activation\",\"stage\":\"a\",\"name\":\"\"," \
+  "\"dtype\":\"f32\",\"shape\":[2,3],\"random\":false,\"bytes\":" bytes                        \
+  ",\"until\":\"2026-11-22T19:00:11.000Z\"}\n"
+#define SETTLE(n, id, bytes) \
+  HEAD("settle", "2.000", n) ",\"id\":" id ",\"tensors\":1,\"bytes\":" bytes "}\n"
+#define END(n, tensors, bytes) \
+  HEAD("end", "3.000", n) ",\"code\":0,\"tensors\":" tensors ",\"bytes\":" bytes "}\n"
+
+static clv_code read_text(const char *text, clv_egress_book *ret, clv_err *err) {
+  return clv_egress_read_text(text, strlen(text), "egress.jsonl", ret, err);
+}
+
+static void an_attempt_that_ended_is_what_was_settled(void **state) {
+  (void)state;
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_err err;
+  assert_ok(read_text(ATTEMPT("1") ALLOW("1", "1", "master", "100") SETTLE("1", "1", "60") ALLOW(
+                          "1", "2", "master", "100") SETTLE("1", "2", "7") END("1", "2", "67"),
+                      &b, &err),
+            &err);
+  assert_int_equal(b.n_attempts, 1);
+  assert_true(b.attempts[0].ended);
+  assert_int_equal(b.attempts[0].bytes, 67);
+  assert_int_equal(b.n_rows, 1); /* both allowances are of one kind of tensor */
+  assert_int_equal(b.rows[0].settled, 67);
+  assert_int_equal(b.rows[0].tensors, 2);
+  assert_string_equal(b.rows[0].last, "2026-11-22T19:00:02.000Z");
+  assert_int_equal(b.total, 67);
+  assert_int_equal(b.attempts[0].last_id, 2);
+}
+
+static void what_is_not_settled_counts_in_full(void **state) {
+  (void)state;
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_err err;
+  assert_ok(read_text(ATTEMPT("1") ALLOW("1", "1", "master", "100") SETTLE("1", "1", "60")
+                          ALLOW("1", "2", "master", "100") ATTEMPT("2")
+                              ALLOW("2", "1", "master", "5") SETTLE("1", "2", "10"),
+                      &b, &err),
+            &err);
+  assert_int_equal(b.attempts[0].bytes, 70); /* it went on beside the other */
+  assert_int_equal(b.attempts[0].open, 0);
+  assert_int_equal(b.attempts[1].open, 5);
+  assert_false(b.attempts[0].ended);
+  assert_int_equal(b.total, 75);
+  assert_int_equal(b.n_rows, 2); /* rows are of an attempt */
+}
+
+static void hops_between_workers_are_no_bytes_of_the_master(void **state) {
+  (void)state;
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_err err;
+  assert_ok(
+      read_text(ATTEMPT("1") ALLOW("1", "1", "w2", "100") SETTLE("1", "1", "60") HEAD(
+                    "hop", "2.500", "1") ",\"from\":\"w2\",\"to\":\"w1\","
+                                         "\"bytes\":77,\"by\":\"worker\"}\n" END("1", "0", "0"),
+                &b, &err),
+      &err);
+  assert_int_equal(b.total, 0);
+  assert_int_equal(b.rows[0].settled, 60);
+  assert_int_equal(b.n_hops, 1);
+  assert_int_equal(b.hops[0].line.hop.bytes, 77);
+}
+
+/* A line that was being written when the machine went down: half of it, or zeros. */
+static void a_last_line_that_was_cut_short_is_none(void **state) {
+  (void)state;
+  static const char half[] = ATTEMPT("1") "{\"event\":\"allow\",";
+  static const char zeros[] = ATTEMPT("1") "\0\0\0\0\n";
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0}, z = {0};
+  clv_err err;
+  assert_ok(clv_egress_read_text(half, sizeof half - 1, "x", &b, &err), &err);
+  assert_int_equal(b.whole, strlen(ATTEMPT("1")));
+  assert_int_equal(b.cut, strlen("{\"event\":\"allow\","));
+  assert_ok(clv_egress_read_text(zeros, sizeof zeros - 1, "x", &z, &err), &err);
+  assert_int_equal(z.cut, 5);
+}
+
+static void refused(const char *text, const char *why) {
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_err err = {0};
+  assert_int_equal(read_text(text, &b, &err), CLV_DATA_LOSS);
+  assert_says(&err, why);
+  assert_null(b.attempts);
+}
+
+static void what_does_not_add_up_is_refused(void **state) {
+  (void)state;
+  refused(ALLOW("1", "1", "master", "100"), "egress.jsonl:1: attempt 1 has not begun");
+  refused(ATTEMPT("2"), "attempt 2 after 0");
+  refused(ATTEMPT("1") ALLOW("1", "2", "master", "100"), "jsonl:2: allowance 2 after 0");
+  refused(ATTEMPT("1") ALLOW("1", "1", "master", "9") SETTLE("1", "1", "10"), "settles 1");
+  refused(ATTEMPT("1") SETTLE("1", "1", "10"), "settles 1");
+  refused(ATTEMPT("1") ALLOW("1", "1", "master", "9") END("1", "0", "9"), "its sums");
+  refused(ATTEMPT("1") END("1", "0", "0") ALLOW("1", "1", "master", "9"), "attempt 1");
+  refused(ATTEMPT("1") ALLOW("1", "1", "master", "9223372036854775807")
+              ALLOW("1", "2", "master", "1"),
+          "out of range");
+}
+
+/* The same meaning in other bytes is another hand's. */
+static void lines_of_another_hand_are_refused(void **state) {
+  (void)state;
+  refused("{}\n", "begins with no event");
+  refused("{\"event\":\"none\"}\n", "begins with no event");
+  refused(ATTEMPT("1") HEAD("settle", "2.000", "1") ",\"id\":1,\"bytes\":2,\"tensors\":1}\n",
+          "'tensors'");
+  refused(ATTEMPT("1") ALLOW("1", "01", "master", "1"), "not written as");
+  refused(ATTEMPT("1") ALLOW("1", "1", "mas\\u0074er", "1"), "not written as");
+  refused(ATTEMPT("1") ALLOW("1", "1", "mas\tter", "1"), "not written as");
+  refused(ATTEMPT("1") ALLOW("1", "1", "master", "99999999999999999999"), "'bytes'");
+  refused(ATTEMPT("1") ALLOW("1", "1", "master", "-1"), "'bytes'");
+}
+
+static void files_are_read_as_far_as_they_are(void **state) {
+  (void)state;
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_err err;
+  const char *path = put("egress.jsonl", ATTEMPT("1"), strlen(ATTEMPT("1")));
+  assert_ok(clv_egress_read(path, &b, &err), &err);
+  assert_int_equal(b.n_attempts, 1);
+  assert_int_equal(clv_egress_read(at("none"), &b, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_egress_read(scratch, &b, &err), CLV_INVALID);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(an_attempt_that_ended_is_what_was_settled),
+      cmocka_unit_test(what_is_not_settled_counts_in_full),
+      cmocka_unit_test(hops_between_workers_are_no_bytes_of_the_master),
+      cmocka_unit_test(a_last_line_that_was_cut_short_is_none),
+      cmocka_unit_test(what_does_not_add_up_is_refused),
+      cmocka_unit_test(lines_of_another_hand_are_refused),
+      cmocka_unit_test(files_are_read_as_far_as_they_are),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}

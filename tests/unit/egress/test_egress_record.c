@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writing ahead: whatever ends the process or the machine, the record says no less than what was
+ * taken. What the disk has is what the file had at the last fdatasync that came back well.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "master/egress/egress_int.h"
+#include "tests/unit/files.h"
+
+/* ---- a disk and a clock ---------------------------------------------------------------------- */
+
+static pthread_mutex_t disk_lock = PTHREAD_MUTEX_INITIALIZER;
+static clv_bytes disk;
+static int fail_with, n_syncs;
+static uint64_t ahead_ns;
+
+int __real_fdatasync(int fd);
+int __wrap_fdatasync(int fd);
+uint64_t __real_clv_now_ns(void);
+uint64_t __wrap_clv_now_ns(void);
+
+int __wrap_fdatasync(int fd) {
+  clv_err err;
+  if (fail_with) {
+    errno = fail_with;
+    return -1;
+  }
+  pthread_mutex_lock(&disk_lock);
+  n_syncs++;
+  disk.len = 0;
+  assert_ok(egress_load(fd, "disk", &disk, &err), &err);
+  pthread_mutex_unlock(&disk_lock);
+  return 0;
+}
+
+uint64_t __wrap_clv_now_ns(void) { return __real_clv_now_ns() + ahead_ns; }
+
+static uint64_t total_on_disk(void) {
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_err err;
+  pthread_mutex_lock(&disk_lock);
+  assert_ok(clv_egress_read_text(disk.data, disk.len, "disk", &b, &err), &err);
+  pthread_mutex_unlock(&disk_lock);
+  return b.total;
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+static const clv_egress_line about = {
+    .begun = {.command = "train", .session = "s", .run = "runs/s"}};
+static const clv_egress_what activation = {.from = CLV_EGRESS_MASTER,
+                                           .to = "w1",
+                                           .identity = "spiffe://w1",
+                                           .kind = CLV_EGRESS_ACTIVATION,
+                                           .stage = "a",
+                                           .dtype = "f32",
+                                           .shape = {1, {25}}};
+
+static clv_egress_record *open_record(const char *name) {
+  clv_egress_record *r = NULL;
+  clv_err err;
+  assert_ok(clv_egress_open(at(name), &about, &r, &err), &err);
+  return r;
+}
+
+static clv_egress_flow *flow_of(clv_egress_record *r, const clv_egress_what *what, uint64_t unit) {
+  clv_egress_flow *f = NULL;
+  clv_err err;
+  assert_ok(clv_egress_flow_new(r, what, false, &f, &err), &err);
+  clv_egress_expect(f, unit);
+  return f;
+}
+
+static void take(clv_egress_flow *f, uint64_t bytes) {
+  clv_err err;
+  assert_ok(clv_egress_take(f, bytes, &err), &err);
+}
+
+static void close_record(clv_egress_record *r) {
+  clv_err err;
+  assert_ok(clv_egress_close(r, 0, &err), &err);
+}
+
+static void read_record(const char *name, clv_egress_book *ret) {
+  clv_err err;
+  assert_ok(clv_egress_read(at(name), ret, &err), &err);
+}
+
+/* ---- what holds ------------------------------------------------------------------------------ */
+
+static void what_is_taken_is_on_the_disk(void **state) {
+  (void)state;
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_egress_record *r = open_record("ahead");
+  clv_egress_flow *f = flow_of(r, &activation, 100);
+  uint64_t taken = 0;
+  for (uint64_t i = 0; i < 1000; i++) {
+    uint64_t bytes = 1 + i * 7919 % (i % 50 ? 150 : 5000);
+    take(f, bytes);
+    taken += bytes;
+    assert_true(total_on_disk() >= taken);
+  }
+  close_record(r);
+  read_record("ahead", &b);
+  assert_int_equal(b.total, taken);
+  assert_int_equal(b.rows[0].tensors, 1000);
+  assert_int_equal(b.rows[0].open, 0);
+  assert_true(b.attempts[0].ended);
+  assert_int_equal(total_on_disk(), taken); /* the end is, too */
+}
+
+static void one_sync_is_for_many_steps(void **state) {
+  (void)state;
+  clv_egress_record *r = open_record("few");
+  clv_egress_flow *f = flow_of(r, &activation, 100);
+  int before = n_syncs;
+  for (int i = 0; i < 640; i++) take(f, 100);
+  assert_in_range(n_syncs - before, 5, 60);
+  close_record(r);
+}
+
+/* The numbers of an allowance, and of all that is open at once. */
+static void no_allowance_is_for_more_than_64_steps(void **state) {
+  (void)state;
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_egress_record *r = open_record("most");
+  clv_egress_flow *f = flow_of(r, &activation, 100);
+  for (int i = 0; i < 2000; i++) {
+    take(f, 100);
+    assert_true(total_on_disk() <= 100u * (i + 1 + CLV_EGRESS_STEPS * 3 / 2));
+  }
+  close_record(r);
+  read_record("most", &b);
+  assert_int_equal(b.total, 200000);
+}
+
+static void what_the_disk_refuses_stays(void **state) {
+  (void)state;
+  clv_err err = {0};
+  clv_egress_record *r = open_record("fails");
+  clv_egress_flow *f = flow_of(r, &activation, 100);
+  take(f, 100);
+  fail_with = EIO;
+  int n = 0;
+  while (clv_egress_take(f, 100, &err) == CLV_OK) n++;
+  assert_in_range(n, 0, CLV_EGRESS_STEPS);
+  assert_says(&err, "fails: Input/output error");
+  assert_true(total_on_disk() >= 100u * (unsigned)(n + 1));
+  fail_with = 0; /* what the first failure has lost, a second try would not bring back */
+  assert_int_equal(clv_egress_take(f, 100, &err), CLV_PRECONDITION);
+  assert_int_equal(clv_egress_close(r, 0, &err), CLV_PRECONDITION);
+}
+
+static void what_is_old_is_taken_back(void **state) {
+  (void)state;
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_egress_record *r = open_record("old");
+  clv_egress_flow *f = flow_of(r, &activation, 100);
+  take(f, 100);
+  ahead_ns += (uint64_t)CLV_EGRESS_PERIOD_MS * 1000000u;
+  egress_tick(r);
+  read_record("old", &b);
+  assert_int_equal(b.total, 100);
+  assert_int_equal(b.attempts[0].open, 0);
+  take(f, 100); /* under another one */
+  assert_true(total_on_disk() > 100);
+  close_record(r);
+}
+
+static void tensors_that_go_once(void **state) {
+  (void)state;
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_err err;
+  clv_egress_record *r = open_record("once");
+  clv_egress_flow *f[20];
+  int before = n_syncs;
+  for (int i = 0; i < 20; i++) {
+    clv_egress_what what = activation;
+    what.kind = CLV_EGRESS_WEIGHTS;
+    snprintf(what.name, sizeof what.name, "%d.weight\"\n\x9b", i);
+    assert_ok(clv_egress_flow_new(r, &what, true, &f[i], &err), &err);
+    clv_egress_expect(f[i], (uint64_t)i + 1);
+  }
+  assert_ok(clv_egress_ahead(r, &err), &err);
+  for (int i = 0; i < 20; i++) take(f[i], (uint64_t)i + 1);
+  assert_int_equal(n_syncs - before, 1);
+  close_record(r);
+  read_record("once", &b);
+  assert_int_equal(b.n_rows, 20);
+  assert_int_equal(b.total, 210);
+  assert_string_equal(b.rows[3].what.name, "3.weight\"??");
+}
+
+static void an_attempt_goes_on_behind_the_last(void **state) {
+  (void)state;
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_egress_record *r = open_record("again");
+  take(flow_of(r, &activation, 100), 60);
+  close_record(r);
+  FILE *f = fopen(at("again"), "a");
+  fputs("{\"event\":\"allow\",\"at", f);
+  fclose(f);
+  r = open_record("again");
+  take(flow_of(r, &activation, 100), 7);
+  close_record(r);
+  read_record("again", &b);
+  assert_int_equal(b.n_attempts, 2);
+  assert_int_equal(b.total, 67);
+  assert_int_equal(b.attempts[1].begun.begun.cut, 20);
+}
+
+static void what_is_no_record_is_left_alone(void **state) {
+  (void)state;
+  clv_egress_record *r = NULL;
+  clv_err err;
+  const char *path = put("other", "{\"step\":3,\"egress\":[]}\n", 23);
+  assert_int_equal(clv_egress_open(path, &about, &r, &err), CLV_DATA_LOSS);
+  assert_says(&err, "other:1: ");
+  assert_says(&err, "move the file away");
+}
+
+/* ---- at once --------------------------------------------------------------------------------- */
+
+typedef struct taker {
+  clv_egress_flow *f;
+  uint64_t *sum; /* said before it is taken: never less than what left */
+} taker;
+
+static void *take_on(void *user) {
+  taker *t = user;
+  for (uint64_t i = 0; i < 20000; i++) {
+    take(t->f, 1 + i % 9);
+    __atomic_fetch_add(t->sum, 1 + i % 9, __ATOMIC_SEQ_CST);
+  }
+  return NULL;
+}
+
+static void many_take_at_once(void **state) {
+  (void)state;
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_egress_record *r = open_record("threads"), *other = open_record("threads");
+  clv_egress_what back = activation;
+  back.kind = CLV_EGRESS_GRADIENT;
+  uint64_t sum = 0;
+  clv_egress_flow *f = flow_of(r, &activation, 50);
+  taker who[4] = {
+      {f, &sum}, {f, &sum}, {flow_of(r, &back, 50), &sum}, {flow_of(other, &back, 50), &sum}};
+  pthread_t threads[4];
+  for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, take_on, &who[i]);
+  for (int i = 0; i < 50; i++) {
+    uint64_t taken = __atomic_load_n(&sum, __ATOMIC_SEQ_CST);
+    assert_true(total_on_disk() >= taken);
+  }
+  for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+  close_record(r);
+  close_record(other);
+  read_record("threads", &b);
+  assert_int_equal(b.total, sum);
+  assert_int_equal(b.attempts[0].tensors + b.attempts[1].tensors, 80000);
+}
+
+/* A process that is killed at some moment. */
+static uint64_t taken_until_killed(const char *name, uint64_t *sum, unsigned us) {
+  pid_t pid = fork();
+  if (!pid) {
+    clv_egress_record *r = open_record(name);
+    clv_egress_flow *f = flow_of(r, &activation, 50);
+    clv_err err;
+    alarm(60);
+    while (clv_egress_take(f, 50, &err) == CLV_OK) __atomic_fetch_add(sum, 50, __ATOMIC_SEQ_CST);
+    _exit(1);
+  }
+  for (int i = 0; i < 300000 && !__atomic_load_n(sum, __ATOMIC_SEQ_CST); i++) usleep(100);
+  usleep(us);
+  kill(pid, SIGKILL);
+  waitpid(pid, NULL, 0);
+  return *sum;
+}
+
+static void killed_at_any_moment(void **state) {
+  (void)state;
+  uint64_t *sum = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  uint64_t all = 0;
+  for (unsigned i = 0; i < 12; i++) {
+    CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+    *sum = 0;
+    all += taken_until_killed("killed", sum, i * 311);
+    read_record("killed", &b);
+    assert_int_equal(b.n_attempts, i + 1);
+    assert_true(b.total >= all);
+    assert_true(b.attempts[i].open <= 50 * CLV_EGRESS_STEPS * 3 / 2 + 50 * CLV_EGRESS_STEPS);
+  }
+  munmap(sum, 4096);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_is_taken_is_on_the_disk),
+      cmocka_unit_test(one_sync_is_for_many_steps),
+      cmocka_unit_test(no_allowance_is_for_more_than_64_steps),
+      cmocka_unit_test(what_the_disk_refuses_stays),
+      cmocka_unit_test(what_is_old_is_taken_back),
+      cmocka_unit_test(tensors_that_go_once),
+      cmocka_unit_test(an_attempt_goes_on_behind_the_last),
+      cmocka_unit_test(what_is_no_record_is_left_alone),
+      cmocka_unit_test(many_take_at_once),
+      cmocka_unit_test(killed_at_any_moment),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}

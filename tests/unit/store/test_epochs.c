@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The attempts of sessions that have been at a worker, before and after its restart.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+// after the above
+#include <cmocka.h>
+
+#include "worker/store/store.h"
+
+static char folder[] = "/tmp/clv-epochs-XXXXXX";
+static clv_err err;
+
+static clv_epochs *opened(const char *dir) {
+  clv_epochs *e = NULL;
+  if (clv_epochs_open(dir, &e, &err) != CLV_OK) fail_msg("%s", err.text);
+  return e;
+}
+
+static clv_code enter(clv_epochs *e, const char *who, uint8_t session, uint64_t epoch,
+                      uint8_t config, bool *changed) {
+  uint8_t id[16] = {session};
+  return clv_epochs_enter(e, who, id, epoch, &(clv_sha256){{config}}, changed, &err);
+}
+
+static void epochs_only_rise(void **state) {
+  (void)state;
+  bool changed;
+  clv_epochs *e = opened(folder);
+  assert_int_equal(enter(e, "spiffe://a/m", 1, 3, 1, &changed), CLV_OK);
+  assert_int_equal(enter(e, "spiffe://b/m", 1, 1, 1, &changed), CLV_OK); /* of another identity */
+  assert_int_equal(enter(e, "spiffe://a/m", 2, 1, 1, &changed), CLV_OK);
+  clv_epochs_free(e);
+  e = opened(folder); /* the worker was started again */
+  assert_int_equal(enter(e, "spiffe://a/m", 1, 2, 1, &changed), CLV_PRECONDITION);
+  assert_non_null(strstr(err.text, "attempt 2 of this session, whose attempt 3 has been here"));
+  assert_int_equal(enter(e, "spiffe://a/m", 1, 3, 1, &changed), CLV_OK);
+  assert_false(changed);
+  assert_int_equal(enter(e, "spiffe://a/m", 1, 3, 2, &changed), CLV_PRECONDITION);
+  assert_non_null(strstr(err.text, "another configuration"));
+  assert_int_equal(enter(e, "spiffe://a/m", 1, 4, 2, &changed), CLV_OK);
+  assert_true(changed);
+  clv_epochs_free(e);
+}
+
+static void room_is_bounded(void **state) {
+  (void)state;
+  bool changed;
+  clv_epochs *e = opened(NULL);
+  assert_int_equal(enter(e, "spiffe://b/m", 1, 2, 1, &changed), CLV_OK);
+  for (int i = 0; i < 100; i++)
+    assert_int_equal(enter(e, "spiffe://a/m", (uint8_t)i, 2, 1, &changed), CLV_OK);
+  assert_int_equal(enter(e, "spiffe://a/m", 200, 0, 1, &changed), CLV_OK); /* not kept */
+  assert_int_equal(enter(e, "spiffe://a/m", 36, 1, 1, &changed), CLV_PRECONDITION);
+  assert_int_equal(enter(e, "spiffe://b/m", 1, 1, 1, &changed), CLV_PRECONDITION);
+  assert_int_equal(enter(e, "spiffe://a/m", 35, 1, 1, &changed), CLV_OK); /* forgotten */
+  clv_epochs_free(e);
+}
+
+static void damaged_files_are_located(void **state) {
+  (void)state;
+#define ID "0123456789abcdef0123456789abcdef"
+  static const char *const texts[] = {
+      "",
+      "cleave-epochs 2\n",
+      "cleave-epochs 1\n3 " ID " " ID ID " spiffe://a/m more\n",
+      "cleave-epochs 1\n3 " ID " " ID ID "\n",
+      "cleave-epochs 1\n0 " ID " " ID ID " spiffe://a/m\n",
+      "cleave-epochs 1\n99999999999999999999 " ID " " ID ID " spiffe://a/m\n",
+      "cleave-epochs 1\n-3 " ID " " ID ID " spiffe://a/m\n",
+      "cleave-epochs 1\n3 x" ID " " ID ID " spiffe://a/m\n",
+      "cleave-epochs 1\n3 " ID " " ID " spiffe://a/m\n",
+  };
+  for (size_t i = 0; i < CLV_COUNT(texts); i++) {
+    char text[512];
+    clv_epochs *e = opened(NULL);
+    snprintf(text, sizeof text, "%s", texts[i]);
+    assert_int_equal(clv_epochs_parse(e, text, "epochs", &err), CLV_DATA_LOSS);
+    assert_non_null(strstr(err.text, i < 2 ? "epochs:1: " : "epochs:2: "));
+    clv_epochs_free(e);
+  }
+}
+
+static void a_folder_that_is_not_there(void **state) {
+  (void)state;
+  clv_epochs *e = NULL;
+  assert_int_not_equal(clv_epochs_open("/nowhere/at/all", &e, &err), CLV_OK);
+  assert_non_null(strstr(err.text, "/nowhere/at/all/epochs"));
+}
+
+static int make_folder(void **state) {
+  (void)state;
+  return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+  (void)state;
+  char path[64];
+  snprintf(path, sizeof path, "%s/epochs", folder);
+  unlink(path);
+  return rmdir(folder);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(epochs_only_rise),
+      cmocka_unit_test(room_is_bounded),
+      cmocka_unit_test(damaged_files_are_located),
+      cmocka_unit_test(a_folder_that_is_not_there),
+  };
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A signed file: by whom it may be signed, and what else a signature can be. Each attack is one
+ * that OpenSSL itself would make.
+ */
+#include "tests/unit/tls/fixture.h"
+
+#include <openssl/cms.h>
+
+static const char text[] = "version: 1\nkinds: [gradient]\n";
+
+typedef struct people {
+  EVP_PKEY *ca_key, *other_ca_key, *key;
+  X509 *ca, *other_ca, *approver, *plain, *server, *expired, *stranger;
+} people;
+
+static people p;
+
+static X509 *leaf(const char *name, const char *eku, bool other, int days) {
+  return cert_by_hand(&(by_hand){.name = name,
+                                 .eku = eku,
+                                 .issuer = other ? p.other_ca : p.ca,
+                                 .issuer_key = other ? p.other_ca_key : p.ca_key,
+                                 .days = days},
+                      p.key);
+}
+
+static int make_people(void **state) {
+  (void)state;
+  p.ca_key = EVP_EC_gen("P-256");
+  p.other_ca_key = EVP_EC_gen("P-256");
+  p.key = EVP_EC_gen("P-256");
+  p.ca = cert_by_hand(&(by_hand){.name = "approvers", .is_ca = true, .days = 30}, p.ca_key);
+  p.other_ca =
+      cert_by_hand(&(by_hand){.name = "session CA", .is_ca = true, .days = 30}, p.other_ca_key);
+  p.approver = leaf("Dr. Yes", "emailProtection", false, 30);
+  p.plain = leaf("plain", NULL, false, 30);
+  p.server = leaf("worker-1", "serverAuth,clientAuth", false, 30);
+  p.expired = leaf("late", "emailProtection", false, -2);
+  p.stranger = leaf("Dr. Yes", "emailProtection", true, 30);
+  return 0;
+}
+
+static void no_cms(CMS_ContentInfo **cms) { CMS_ContentInfo_free(*cms); }
+
+/* The signature as PEM or DER; flags of CMS_sign. */
+static clv_bytes packed(CMS_ContentInfo *cms, bool pem) {
+  clv_bytes out = {0};
+  char *data = NULL;
+  BIO *bio = BIO_new(BIO_s_mem());
+  assert_int_equal(pem ? PEM_write_bio_CMS(bio, cms) : i2d_CMS_bio(bio, cms), 1);
+  long n = BIO_get_mem_data(bio, &data);
+  clv_bytes_add(&out, data, (size_t)n);
+  BIO_free(bio);
+  return out;
+}
+
+static clv_bytes sign(X509 *cert, const char *what, unsigned flags, const EVP_MD *md, int n) {
+  unsigned all = flags | CMS_BINARY | CMS_PARTIAL;
+  CLV_AUTO(no_cms) CMS_ContentInfo *cms = CMS_sign(NULL, NULL, NULL, NULL, all);
+  BIO *in = BIO_new_mem_buf(what, -1);
+  assert_non_null(cms);
+  for (int i = 0; i < n; i++)
+    assert_non_null(CMS_add1_signer(cms, cert, p.key, md, i ? all | CMS_NOCERTS : all));
+  if (n) assert_int_equal(CMS_final(cms, in, NULL, all), 1);
+  BIO_free(in);
+  return packed(cms, !(flags & CMS_NOATTR));
+}
+
+static clv_code check(const clv_bytes *signature, const char *what, char *signer, clv_err *err) {
+  CLV_AUTO(clv_freep) char *ca = pem_of(p.ca);
+  const clv_tls_signed file = {.data = what,
+                               .len = strlen(what),
+                               .signature = signature->data,
+                               .signature_len = signature->len,
+                               .ca_pem = ca};
+  return clv_tls_check_signed(&file, signer, err);
+}
+
+static void refused(clv_bytes signature, const char *what, const char *why) {
+  char signer[CLV_TLS_SIGNER_LEN] = "nobody";
+  clv_err err = {0};
+  clv_code code = check(&signature, what, signer, &err);
+  expect_error(CLV_UNAUTHENTICATED, why, code, &err);
+  assert_string_equal(signer, "nobody");
+  clv_bytes_done(&signature);
+}
+
+static void accepted(clv_bytes signature, const char *who) {
+  char signer[CLV_TLS_SIGNER_LEN];
+  clv_err err = {0};
+  must(check(&signature, text, signer, &err), &err);
+  assert_string_equal(signer, who);
+  clv_bytes_done(&signature);
+}
+
+static void approvers_sign(void **state) {
+  (void)state;
+  accepted(sign(p.approver, text, CMS_DETACHED, EVP_sha256(), 1), "CN=Dr. Yes");
+  accepted(sign(p.approver, text, CMS_DETACHED | CMS_NOATTR, EVP_sha512(), 1), "CN=Dr. Yes");
+  accepted(sign(p.plain, text, CMS_DETACHED, EVP_sha256(), 1), "CN=plain");
+}
+
+static void others_do_not(void **state) {
+  (void)state;
+  refused(sign(p.stranger, text, CMS_DETACHED, EVP_sha256(), 1), text,
+          "unable to get local issuer certificate");
+  refused(sign(p.server, text, CMS_DETACHED, EVP_sha256(), 1), text, "certificate purpose");
+  refused(sign(p.expired, text, CMS_DETACHED, EVP_sha256(), 1), text, "expired");
+}
+
+static void other_bytes(void **state) {
+  (void)state;
+  refused(sign(p.approver, text, CMS_DETACHED, EVP_sha256(), 1),
+          "version: 1\nkinds: [gradient, state]\n", "the signature does not hold");
+  refused(sign(p.approver, text, CMS_DETACHED, EVP_sha256(), 1), "", "the signature does not hold");
+}
+
+static void odd_signatures(void **state) {
+  (void)state;
+  refused(sign(NULL, text, CMS_DETACHED, EVP_sha256(), 0), text, "has 0 signers");
+  refused(sign(p.approver, text, CMS_DETACHED, EVP_sha256(), 2), text, "has 2 signers");
+  refused(sign(p.approver, text, 0, EVP_sha256(), 1), text, "a text of its own");
+  refused(sign(p.approver, text, CMS_DETACHED, EVP_sha1(), 1), text, "weak digest");
+  clv_bytes cut = sign(p.approver, text, CMS_DETACHED | CMS_NOATTR, EVP_sha256(), 1);
+  cut.len /= 2;
+  refused(cut, text, "damaged");
+  clv_bytes empty = {0};
+  clv_bytes_puts(&empty, "");
+  refused(empty, text, "damaged");
+  CLV_AUTO(no_cms) CMS_ContentInfo *data = CMS_data_create(BIO_new_mem_buf(text, -1), 0);
+  refused(packed(data, true), text, "another kind");
+}
+
+static void no_authority(void **state) {
+  (void)state;
+  clv_err err = {0};
+  char signer[CLV_TLS_SIGNER_LEN];
+  clv_bytes s = sign(p.approver, text, CMS_DETACHED, EVP_sha256(), 1);
+  const clv_tls_signed file = {.data = text,
+                               .len = sizeof text - 1,
+                               .signature = s.data,
+                               .signature_len = s.len,
+                               .ca_pem = "nothing"};
+  expect_error(CLV_INVALID, "no certificate", clv_tls_check_signed(&file, signer, &err), &err);
+  clv_bytes_done(&s);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(approvers_sign), cmocka_unit_test(others_do_not),
+      cmocka_unit_test(other_bytes),    cmocka_unit_test(odd_signatures),
+      cmocka_unit_test(no_authority),
+  };
+  return cmocka_run_group_tests(tests, make_people, NULL);
+}

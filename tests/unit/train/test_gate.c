@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The gate: what fits a row of the table passes, unless the session's privacy does not permit what
+ * that row shows, whoever wrote the row.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "master/train/train_int.h"
+
+static clv_remote_spec workers[] = {{.name = "w1"}};
+static clv_stage_spec stages[] = {{.name = "front"}, {.name = "rest"}};
+
+static cleave_status admit(clv_session_config *c, clv_shows shows, cleave_error *error) {
+  const clv_egress_row *found;
+  clv_egress_row row = {
+      .kind = CLEAVE_SENDING_VALUE, .dtype = CLV_F32, .shape = CLV_SHAPE(4, 3), .shows = shows};
+  clv_blueprint b = {.config = c, .n_stages = 2, .egress = &row, .n_egress = 1, .micro_size = 4};
+  cleave_sending s = {.kind = CLEAVE_SENDING_VALUE,
+                      .module = "front",
+                      .worker = "w1",
+                      .dtype = CLEAVE_F32,
+                      .rank = 2,
+                      .shape = {4, 3},
+                      .bytes = 48};
+  c->workers = workers;
+  c->n_workers = 1;
+  c->stages = stages;
+  c->n_stages = 2;
+  return clv_trainer_admit(&b, &s, &found, error);
+}
+
+static void what_a_row_shows_is_permitted_or_stays(void **state) {
+  (void)state;
+  for (clv_shows shows = CLV_SHOWS_MIXED; shows <= CLV_SHOWS_LABELS; shows++) {
+    clv_session_config none = {0}, all = {.privacy = {true, true, true, true, true}};
+    cleave_error error = {0};
+    assert_int_equal(admit(&all, shows, &error), CLEAVE_OK);
+    if (shows == CLV_SHOWS_MIXED) continue;
+    assert_int_equal(admit(&none, shows, &error), CLEAVE_DENIED);
+    assert_non_null(strstr(error.text, clv_shows_word(shows)));
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(what_a_row_shows_is_permitted_or_stays)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

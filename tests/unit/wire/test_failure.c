@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is left of a failure that leaves a master: a code and numbers that say where.
+ */
+#include "tests/unit/wire/wire_test.h"
+
+static clv_frame failing(const char *text, const char *hop) {
+  clv_frame f = {.kind = CLV_VALUE, .has_failure = true};
+  clv_frame_set_failure(&f, CLV_INVALID, text, hop);
+  return f;
+}
+
+static void only_code_and_place_stay(void **state) {
+  (void)state;
+  static const struct {
+    const char *hop, *place;
+    uint64_t step, number;
+    const char *text;
+  } cases[] = {
+      {"module 3, layer 0 (embedding), forward", "module 3, layer 0 (embedding), forward", 17, 2,
+       "invalid argument at module 3, layer 0 (embedding), forward, step 17 (failure 2 of the "
+       "master)"},
+      {"module 3, layer 1 (conv2d), backward_weight: 987654",
+       "module 3, layer 1 (conv2d), backward_weight", 0, 0,
+       "invalid argument at module 3, layer 1 (conv2d), backward_weight"},
+      {"module 4", "module 4", 1, 0, "invalid argument at module 4, step 1"},
+      {"module 4, layer 987654", "module 4", 0, 0, "invalid argument at module 4"},
+      {"module 987654", "", 0, 0, "invalid argument"},
+      {"row 987654", "", 5, 0, "invalid argument, step 5"},
+      {"", "", 0, 0, "invalid argument"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_frame f = failing("row number 987654 of sample 40", cases[i].hop);
+    memcpy(f.failure.element, "987654", 7);
+    clv_frame_keep_place(&f, cases[i].step, cases[i].number);
+    assert_string_equal(f.failure.text, cases[i].text);
+    assert_string_equal(f.failure.hop, cases[i].place);
+    assert_string_equal(f.failure.element, "");
+  }
+}
+
+/* What a person here is told beside the text has no field. */
+static void an_element_is_never_written_or_read(void **state) {
+  (void)state;
+  clv_frame f = failing("row number of sample 40", "module 1"), got;
+  clv_payload payload;
+  clv_wire_limits limits = clv_wire_limits_default();
+  clv_err err;
+  memcpy(f.failure.element, "987654", 7);
+  f.context = f.message = 1;
+  memset(&got, '7', sizeof got);
+  CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 0);
+  for (size_t i = 0; i + 6 <= all.len; i++) assert_memory_not_equal(all.data + i, "987654", 6);
+  clv_piece piece = {all.data, all.len};
+  assert_int_equal(clv_frame_decode(&piece, 1, &limits, &got, &payload, &err), CLV_OK);
+  assert_string_equal(got.failure.text, "row number of sample 40");
+  assert_string_equal(got.failure.element, "");
+}
+
+static void who_tells_of_a_failure(void **state) {
+  (void)state;
+  for (int kind = 1; kind < CLV_FRAME_KINDS; kind++) {
+    clv_frame f = {.kind = (clv_frame_kind)kind};
+    assert_int_equal(clv_frame_fails(&f), kind == CLV_ABORT || kind == CLV_ERROR);
+    f.has_failure = true;
+    assert_true(clv_frame_fails(&f));
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(only_code_and_place_stay),
+      cmocka_unit_test(an_element_is_never_written_or_read),
+      cmocka_unit_test(who_tells_of_a_failure),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

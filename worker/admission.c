@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who may connect. An identity has to be in `allow` and below its own quota of connections. Of all
+ * places an eighth is for handshakes alone, so that there is always one to judge the next caller
+ * in, and of the others an eighth is for identities that hold few: one that takes all it can leaves
+ * the others enough for a session.
+ *
+ * Everything here is called under the lock of common/tls's table, but for what the main thread
+ * does, which has `lock` for it.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/admission_int.h"
+
+enum { FEW = 8 }; /* connections: those of a session, and a few more */
+
+/* An identity that is or was in `allow`; its index is common/tls's holder. */
+typedef struct holder {
+  char *identity;
+  bool listed;
+  uint64_t quota, held;
+} holder;
+
+typedef struct refusal {
+  char identity[CLV_TLS_URI_LEN]; /* "": a stranger's */
+  char text[CLV_ERR_TEXT];
+} refusal;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static holder *holders;
+static size_t n_holders;
+static uint64_t places, held;
+static refusal newest;
+static bool is_new;
+
+/* ---- identities ------------------------------------------------------------------------------ */
+
+static size_t find(const char *identity) {
+  size_t i = 0;
+  while (i < n_holders && strcmp(holders[i].identity, identity) != 0) i++;
+  return i;
+}
+
+static clv_code add(const char *identity, clv_err *err) {
+  holder *more = realloc(holders, (n_holders + 1) * sizeof *holders);
+  if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  holders = more;
+  holders[n_holders] = (holder){0};
+  CLV_TRY(clv_strdup(identity, &holders[n_holders].identity, err));
+  n_holders++;
+  return CLV_OK;
+}
+
+/* Under the lock. */
+static clv_code list(const clv_worker_config *c, clv_err *err) {
+  for (size_t i = 0; i < c->n_allow; i++)
+    if (find(c->allow[i].identity) == n_holders) CLV_TRY(add(c->allow[i].identity, err));
+  for (size_t i = 0; i < n_holders; i++) holders[i].listed = false;
+  for (size_t i = 0; i < c->n_allow; i++) {
+    holder *h = &holders[find(c->allow[i].identity)];
+    uint64_t own = c->allow[i].connections;
+    h->listed = true;
+    h->quota = own ? own : c->limits.identity_connections;
+  }
+  places = c->limits.connections;
+  return CLV_OK;
+}
+
+/* ---- judging --------------------------------------------------------------------------------- */
+
+/* Of all places those for connections whose caller is known. */
+static uint64_t for_known(void) { return places - places / 8; }
+
+static clv_tls_decision room_for(const holder *h) {
+  uint64_t most = for_known();
+  if (h->held >= h->quota) return CLV_TLS_OVER_QUOTA;
+  if (h->held >= FEW) most -= most / 8;
+  return held < most ? CLV_TLS_ADMIT : CLV_TLS_FULL;
+}
+
+static const char *reason_of(clv_tls_decision v) {
+  static const char *const reasons[CLV_TLS_DECISIONS] = {
+      [CLV_TLS_NOT_ALLOWED] = "identity not in allow",
+      [CLV_TLS_OVER_QUOTA] =
+          "over its quota of connections (allow[].connections or "
+          "limits.identity_connections)",
+      [CLV_TLS_FULL] = "no place for another connection (limits.connections)",
+      [CLV_TLS_REVOKED] = "its certificate is revoked",
+  };
+  return reasons[v];
+}
+
+static void note(const char *identity, const char *who, const char *reason) {
+  snprintf(newest.identity, sizeof newest.identity, "%s", identity ? identity : "");
+  snprintf(newest.text, sizeof newest.text, "a connection of %.150s was refused: %s", who, reason);
+  is_new = true;
+}
+
+static void log_refusal(const char *identity, const char *address, const char *reason) {
+  const clv_log_source source = {.who = identity ? identity : address,
+                                 .what = "refused connections"};
+  clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny identity=%s address=%s reason=\"%s\"",
+                  identity ? identity : "?", address, reason);
+  note(identity, source.who, reason);
+}
+
+/* The one judgement of a caller whose certificate is valid. Under the lock. */
+static clv_tls_decision judge_locked(const clv_tls_caller *caller, size_t *ret_holder) {
+  size_t i = caller->uri ? find(caller->uri) : n_holders;
+  if (i == n_holders || !holders[i].listed) return CLV_TLS_NOT_ALLOWED;
+  *ret_holder = i;
+  return room_for(&holders[i]);
+}
+
+static clv_tls_decision judge(void *user, const clv_tls_caller *caller, size_t *ret_holder) {
+  (void)user;
+  pthread_mutex_lock(&lock);
+  clv_tls_decision v = judge_locked(caller, ret_holder);
+  if (v != CLV_TLS_ADMIT)
+    log_refusal(caller->uri, caller->address,
+                caller->uri ? reason_of(v) : "a certificate without exactly one URI");
+  pthread_mutex_unlock(&lock);
+  return v;
+}
+
+static clv_tls_decision enter(void *user, size_t i) {
+  (void)user;
+  pthread_mutex_lock(&lock);
+  clv_tls_decision v = room_for(&holders[i]);
+  if (v == CLV_TLS_ADMIT) {
+    holders[i].held++;
+    held++;
+  } else {
+    log_refusal(holders[i].identity, "?", reason_of(v));
+  }
+  pthread_mutex_unlock(&lock);
+  return v;
+}
+
+static void leave(void *user, size_t i) {
+  (void)user;
+  pthread_mutex_lock(&lock);
+  holders[i].held--;
+  held--;
+  pthread_mutex_unlock(&lock);
+}
+
+static void shed(void *user, const char *address) {
+  const clv_log_source source = {.who = address, .what = "connections let go"};
+  (void)user;
+  clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny address=%s reason=\"%s\"", address,
+                  reason_of(CLV_TLS_FULL));
+  pthread_mutex_lock(&lock);
+  note(NULL, address, reason_of(CLV_TLS_FULL));
+  pthread_mutex_unlock(&lock);
+}
+
+/* ---- outward --------------------------------------------------------------------------------- */
+
+clv_code clv_admission_open(const clv_worker_config *config, clv_err *err) {
+  const clv_tls_admission a = {.places = config->limits.connections,
+                               .judge = judge,
+                               .enter = enter,
+                               .leave = leave,
+                               .shed = shed};
+  pthread_mutex_lock(&lock);
+  clv_code code = list(config, err);
+  pthread_mutex_unlock(&lock);
+  return code == CLV_OK ? clv_tls_accepted_open(&a, err) : code;
+}
+
+void clv_admission_close(void) {
+  clv_tls_accepted_close();
+  for (size_t i = 0; i < n_holders; i++) free(holders[i].identity);
+  free(holders);
+  holders = NULL;
+  n_holders = held = 0;
+}
+
+void clv_admission_report(clv_service *service) {
+  static refusal told;
+  pthread_mutex_lock(&lock);
+  bool any = is_new;
+  if (any) told = newest;
+  is_new = false;
+  pthread_mutex_unlock(&lock);
+  if (any)
+    clv_service_set_last_error(service, *told.identity ? told.identity : NULL, "%s", told.text);
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The highest epoch of each session, oldest use first. The file is written anew and whole with each
+ * change, before the attempt is let in.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/store/store.h"
+
+enum { PER_IDENTITY = 64, MOST = 4096, MAX_FILE = 16 << 20, URI = 2048 };
+
+static const char first_line[] = "cleave-epochs 1";
+
+typedef struct entry {
+  uint64_t epoch;
+  uint8_t session[16];
+  clv_sha256 digest;
+  char *identity;
+} entry;
+
+struct clv_epochs {
+  char *path; /* NULL: in memory alone */
+  pthread_mutex_t lock;
+  entry list[MOST];
+  size_t n;
+};
+
+static void forget(clv_epochs *e, size_t i) {
+  free(e->list[i].identity);
+  memmove(&e->list[i], &e->list[i + 1], (--e->n - i) * sizeof e->list[0]);
+}
+
+void clv_epochs_free(clv_epochs *e) {
+  if (!e) return;
+  while (e->n) forget(e, e->n - 1);
+  pthread_mutex_destroy(&e->lock);
+  free(e->path);
+  free(e);
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static void write_entry(const entry *x, clv_bytes *out) {
+  char session[33], digest[65];
+  clv_hex(x->session, sizeof x->session, session);
+  clv_sha256_hex(&x->digest, digest);
+  clv_bytes_printf(out, "%llu %s %s %s\n", (unsigned long long)x->epoch, session, digest,
+                   x->identity);
+}
+
+static clv_code write_all(const clv_epochs *e, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  if (!e->path) return CLV_OK;
+  clv_bytes_printf(&out, "%s\n", first_line);
+  for (size_t i = 0; i < e->n; i++) write_entry(&e->list[i], &out);
+  if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_file_write_durable(e->path, out.data, out.len, 0600, err);
+}
+
+static bool read_epoch(const char *text, uint64_t *ret) {
+  size_t digits = strspn(text, "0123456789");
+  errno = 0;
+  *ret = strtoull(text, NULL, 10);
+  return digits && !text[digits] && !errno && *ret;
+}
+
+/* "EPOCH SESSION DIGEST IDENTITY", which the line is cut into. */
+static bool read_entry(char *line, entry *ret) {
+  char *save = NULL, *epoch = strtok_r(line, " ", &save), *session = strtok_r(NULL, " ", &save),
+       *digest = strtok_r(NULL, " ", &save);
+  ret->identity = strtok_r(NULL, " ", &save);
+  if (!epoch || !session || !digest || !ret->identity || strtok_r(NULL, " ", &save)) return false;
+  return read_epoch(epoch, &ret->epoch) &&
+         clv_hex_parse(session, ret->session, sizeof ret->session) &&
+         clv_sha256_parse(digest, &ret->digest) && strlen(ret->identity) <= URI;
+}
+
+static clv_code add(clv_epochs *e, const entry *x, clv_err *err) {
+  entry *at = &e->list[e->n];
+  *at = *x;
+  CLV_TRY(clv_strdup(x->identity, &at->identity, err));
+  e->n++;
+  return CLV_OK;
+}
+
+clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label, clv_err *err) {
+  char *save = NULL, *line = strtok_r(text, "\n", &save);
+  if (!line || strcmp(line, first_line) != 0)
+    return clv_fail(err, CLV_DATA_LOSS, "%s:1: not '%s'", label, first_line);
+  for (size_t number = 2; (line = strtok_r(NULL, "\n", &save)); number++) {
+    entry x;
+    if (e->n == MOST || !read_entry(line, &x))
+      return clv_fail(err, CLV_DATA_LOSS,
+                      "%s:%zu: not an epoch, a session, a digest and an identity, or more than %d "
+                      "lines; without the file earlier attempts of sessions are let in again",
+                      label, number, MOST);
+    CLV_TRY(add(e, &x, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code read_all(clv_epochs *e, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_code code = clv_file_read(e->path, MAX_FILE, &text, err);
+  if (code == CLV_NOT_FOUND) return write_all(e, err); /* now, not when the first session comes */
+  CLV_TRY(code);
+  return clv_epochs_parse(e, text.data ? text.data : (char[]){""}, e->path, err);
+}
+
+clv_code clv_epochs_open(const char *state_dir, clv_epochs **ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_epochs *e;
+  CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
+  pthread_mutex_init(&e->lock, NULL);
+  if (state_dir) clv_bytes_printf(&path, "%s/epochs", state_dir);
+  clv_code code = state_dir ? clv_strdup(path.failed ? "" : path.data, &e->path, err) : CLV_OK;
+  if (code == CLV_OK && state_dir) code = read_all(e, err);
+  if (code != CLV_OK) {
+    clv_epochs_free(e);
+    return code;
+  }
+  *ret = e;
+  return CLV_OK;
+}
+
+/* ---- a session is opened --------------------------------------------------------------------- */
+
+static size_t find(const clv_epochs *e, const char *identity, const uint8_t session[16]) {
+  size_t i = 0;
+  while (i < e->n && (memcmp(e->list[i].session, session, 16) != 0 ||
+                      strcmp(e->list[i].identity, identity) != 0))
+    i++;
+  return i;
+}
+
+/* Nobody takes the room of others: of an identity that has its share, its oldest goes. */
+static void make_room(clv_epochs *e, const char *identity) {
+  size_t n = 0, oldest = 0;
+  for (size_t i = e->n; i-- > 0;) {
+    if (strcmp(e->list[i].identity, identity) != 0) continue;
+    oldest = i;
+    n++;
+  }
+  if (n >= PER_IDENTITY || (n && e->n == MOST))
+    forget(e, oldest);
+  else if (e->n == MOST)
+    forget(e, 0);
+}
+
+/* Epochs only rise, and an attempt has one configuration. last: NULL at the first. */
+static clv_code check(const entry *last, const entry *x, bool changed, clv_err *err) {
+#ifndef CLV_MUTATE_EPOCH
+  if (last && x->epoch < last->epoch)
+    return clv_fail(err, CLV_PRECONDITION,
+                    "attempt %llu of this session, whose attempt %llu has been here: a newer one "
+                    "has taken its place",
+                    (unsigned long long)x->epoch, (unsigned long long)last->epoch);
+#endif
+  if (last && x->epoch == last->epoch && changed)
+    return clv_fail(err, CLV_PRECONDITION,
+                    "attempt %llu of this session has been here with another configuration",
+                    (unsigned long long)x->epoch);
+  return CLV_OK;
+}
+
+static clv_code enter(clv_epochs *e, const entry *x, bool *ret_changed, clv_err *err) {
+  size_t i = find(e, x->identity, x->session);
+  const entry *last = i < e->n ? &e->list[i] : NULL;
+  bool changed = last && memcmp(&last->digest, &x->digest, sizeof x->digest) != 0;
+  CLV_TRY(check(last, x, changed, err));
+  if (last)
+    forget(e, i);
+  else
+    make_room(e, x->identity);
+  CLV_TRY(add(e, x, err));
+  CLV_TRY(write_all(e, err));
+  *ret_changed = changed;
+  return CLV_OK;
+}
+
+clv_code clv_epochs_enter(clv_epochs *e, const char *identity, const uint8_t session[16],
+                          uint64_t epoch, const clv_sha256 *digest, bool *ret_changed,
+                          clv_err *err) {
+  entry x = {.epoch = epoch, .digest = *digest, .identity = (char *)(uintptr_t)identity};
+  memcpy(x.session, session, sizeof x.session);
+  *ret_changed = false;
+  if (!epoch) return CLV_OK;
+  pthread_mutex_lock(&e->lock);
+  clv_code code = enter(e, &x, ret_changed, err);
+  pthread_mutex_unlock(&e->lock);
+  return code;
+}
