@@ -12,6 +12,7 @@
 enum { MAX_STEPS = 1000000000 };
 
 static const char *const format_names[] = {"idx", "npy", "images", NULL};
+static const char *const non_finite_names[] = {"refuse", "skip", NULL};
 static const char *const crop_names[] = {"center", "random", "random_resized", NULL};
 static const char *const arch_names[] = {"",         "mlp",      "cnn",      "lenet",
                                          "resnet18", "resnet34", "resnet50", NULL};
@@ -111,6 +112,10 @@ static const clv_row rows[] = {
      .doc = "Hand each record to the model as one row of numbers."},
     {.path = "data.threads", .kind = CLV_ROW_INT, .offset = AT(data.threads), .min = 1, .max = 64,
      .initial = "2", .doc = "Threads that read and decode images; any number gives the same bits."},
+    {.path = "data.non_finite", .kind = CLV_ROW_ENUM, .offset = AT(data.non_finite),
+     .names = non_finite_names, .initial = "refuse",
+     .doc = "Records with a value that is not finite: refuse ends the command, skip leaves them out and "
+            "counts them."},
     {.path = "data.images", .kind = CLV_ROW_SECTION, .pos = AT(data.images.pos), .commented = true,
      .doc = "format images: what a record shows of its image, as torchvision's transforms do it."},
     {.path = "data.images.channels", .kind = CLV_ROW_INT, .offset = AT(data.images.channels),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c
- * trains, run_print.c has what they tell a person, run_about.c what a run says of itself.
+ * trains, run_scan.c looks through records, run_print.c has what they tell a person, run_about.c
+ * what a run says of itself.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -16,6 +17,7 @@ typedef struct run {
   clv_session_config own; /* a copy with the number of micro-batches, where that was auto */
   const clv_run_options *o;
   clv_run_data data;
+  uint64_t left_out; /* records with values that are not finite */
   clv_blueprint *blueprint;
   clv_trainer *trainer;
   clv_profiler *profiler;
@@ -28,8 +30,16 @@ typedef struct run {
 
 void clv_run_done(run *r);
 
+/* How closely records are looked at before anything is computed. */
+typedef enum clv_scan_scope { CLV_SCAN_NOTHING, CLV_SCAN_VALUES, CLV_SCAN_IMAGES } clv_scan_scope;
+
 /* The data and the blueprint; before a run, also whether its pipeline has a schedule. */
-clv_code clv_run_open_blueprint(run *r, bool need_train, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_open_blueprint(run *r, bool need_train, clv_scan_scope scope,
+                                clv_err *err) CLV_USE_RESULT;
+/* Refuses records with values that are not finite, or leaves them out; says how far it is
+ * (run_scan.c). decode: reads images, too. */
+clv_code clv_run_scan_data(run *r, bool decode, clv_err *err) CLV_USE_RESULT;
+size_t clv_run_scan_most(const run *r, size_t all); /* records of so many that it looks at */
 /* Another one, from r->config as it is now. */
 clv_code clv_run_make_blueprint(run *r, clv_err *err) CLV_USE_RESULT;
 
