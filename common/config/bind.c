@@ -104,8 +104,13 @@ static clv_code bind_enum(const clv_binder *b, const slot *s, clv_err *err) {
   }
   char shown[CLV_SHOWN_MAX], expected[256];
   const char *near = clv_did_you_mean(s->node->text, names, n);
-  if (!near || !*near) return mismatch(b, s, err);
   clv_row_expects(s->row, expected, sizeof expected);
+  bool none = !near || !*near;
+  if (none && s->row->instead && s->node->text[0])
+    return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got '%s'; %s",
+                                s->shown, expected, clv_shown(s->node->text, shown),
+                                s->row->instead);
+  if (none) return mismatch(b, s, err);
   return clv_yaml_source_fail(b->source, s->node->pos, err,
                               "'%s' must be %s, got '%s', did you mean '%s'?", s->shown, expected,
                               clv_shown(s->node->text, shown), near);
@@ -338,6 +343,15 @@ static bool is_other_form(const clv_schema *schema, const clv_row *row, const cl
          strcmp(row[1].path, row->path) == 0;
 }
 
+static clv_code missing_key(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
+                            const char *path, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes example = {0};
+  clv_row_example(b->schema, row, &example);
+  return clv_yaml_source_fail(b->source, map->key ? map->key_pos : map->pos, err,
+                              "missing key '%s': %s For example: `%s`", path, row->doc,
+                              example.failed ? "..." : example.data);
+}
+
 static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
                          const char *prefix, const char *shown, char *base, clv_err *err) {
   char path[CLV_PATH_MAX];
@@ -346,9 +360,7 @@ static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_yaml
   snprintf(path, sizeof path, "%s%s", shown, key);
   slot s = {.row = row, .node = node, .shown = path, .base = base, .at = base + row->offset};
   if (is_other_form(b->schema, row, node)) return CLV_OK;
-  if (!node && map && row->required)
-    return clv_yaml_source_fail(b->source, map->key ? map->key_pos : map->pos, err,
-                                "missing key '%s': %s", path, row->doc);
+  if (!node && map && row->required) return missing_key(b, row, map, path, err);
   if (!node) return bind_default(b, &s, err);
   if (row->pos) {
     bool by_key = node->kind != CLV_YAML_SCALAR && node->key;

@@ -36,7 +36,7 @@ _Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see s
 /* clang-format off */
 #define LAYER_ROWS(list)                                                                         \
   {.path = list "[].op", .kind = CLV_ROW_TEXT, .offset = LAYER(op), .pos = LAYER(op_pos),        \
-   .format = CLV_FORMAT_WORD, .required = true, .sample = "linear",                              \
+   .format = CLV_FORMAT_OP, .required = true, .sample = "linear",                                \
    .doc = "The operation, such as conv2d or relu; cleave-ops(7) has all of them."},              \
   {.path = list "[].name", .kind = CLV_ROW_TEXT, .offset = LAYER(name),                          \
    .format = CLV_FORMAT_RUN, .sample = "fc1",                                                    \
@@ -75,6 +75,8 @@ static const clv_row rows[] = {
      .doc = "The records; they are read by the master and stay there."},
     {.path = "data.format", .kind = CLV_ROW_ENUM, .offset = AT(data.format),
      .names = format_names, .required = true, .sample = "idx",
+     .instead = "CSV and others are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
+                "delimiter=\",\", dtype=\"f4\"))",
      .doc = "Format of the files; images is a folder with a folder of PNG and JPEG per class."},
     {.path = "data.root", .kind = CLV_ROW_PATH, .offset = AT(data.root), .pos = AT(data.root_pos),
      .initial = ".", .doc = "Folder of the data files, from this file's folder."},
@@ -177,7 +179,8 @@ static const clv_row rows[] = {
      .format = CLV_FORMAT_DEVICE, .initial = "cpu", .doc = "Device that computes it."},
     {.path = "stages[].layers", .kind = CLV_ROW_LIST, .offset = STAGE(layers),
      .count = STAGE(n_layers), .pos = STAGE(layers_pos), .entry_bytes = sizeof(clv_layer_spec),
-     .min = 1, .required = true, .doc = "Its layers, first to last, or a range (below)."},
+     .min = 1, .required = true, .example = "[{op: linear, out: 10}]",
+     .doc = "Its layers, first to last, or a range (below)."},
     {.path = "stages[].layers", .kind = CLV_ROW_RANGE, .offset = STAGE(range),
      .pos = STAGE(layers_pos), .sample = "0..3",
      .doc = "Or the layers it takes of the model, first and last included: numbers, or names of "

@@ -39,6 +39,9 @@ typedef struct cleave_link_status {
 /* node: 1.. as cleave_node_name; false beyond the last. */
 bool cleave_inspect_link(cleave_runtime *runtime, uint32_t node, cleave_link_status *ret);
 
+/* A worker's report whose text says which worker it was that failed first. */
+bool cleave_is_passed_on(const cleave_error *why);
+
 /* A copy; layers keep their numbers. */
 cleave_status cleave_graph_of(const clv_graph *graph, cleave_graph **ret_graph,
                               cleave_error *error) CLEAVE_RESULT;

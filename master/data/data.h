@@ -121,6 +121,9 @@ bool clv_dataset_has_labels(const clv_dataset *ds);
 size_t clv_dataset_classes(const clv_dataset *ds);
 clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *test,
                                   clv_err *err) CLV_USE_RESULT;
+/* Folders of images: files that are left alone, since they are no .png, .jpg or .jpeg or are in no
+ * class; the first by name, below the folder. */
+size_t clv_dataset_strays(const clv_dataset *ds, const char **ret_first);
 /* Smallest and largest class label; false unless the labels are classes. */
 bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
 

@@ -185,6 +185,12 @@ size_t clv_dataset_classes(const clv_dataset *ds) {
   return ds->images ? clv_images_folder(ds->images)->n_classes : 0;
 }
 
+size_t clv_dataset_strays(const clv_dataset *ds, const char **ret_first) {
+  const clv_folder *f = ds->images ? clv_images_folder(ds->images) : NULL;
+  *ret_first = f ? f->stray : NULL;
+  return f ? f->n_strays : 0;
+}
+
 clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *test, clv_err *err) {
   if (!train->images || !test->images) return CLV_OK;
   const clv_folder *a = clv_images_folder(train->images), *b = clv_images_folder(test->images);

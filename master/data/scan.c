@@ -95,7 +95,7 @@ static bool has_values(const clv_tensor *t) {
   return t && (t->dtype == CLV_F32 || t->dtype == CLV_F64);
 }
 
-static void tell(scanning *s, size_t bytes) {
+static void report(scanning *s, size_t bytes) {
   s->unsaid += bytes;
   if (s->found->looked_at < s->n && s->unsaid < STRIDE_BYTES) return;
   s->unsaid = 0;
@@ -128,12 +128,12 @@ static void name_first(scanning *s, const clv_tensor *t, uint32_t record) {
     }
 }
 
-static clv_code look_at(scanning *s, uint32_t record, clv_err *err) {
+static clv_code scan_record(scanning *s, uint32_t record, clv_err *err) {
   const clv_tensor *both[] = {s->ds->inputs, s->ds->labels};
   for (size_t i = 0; i < CLV_COUNT(both); i++) {
     const clv_tensor *t = both[i];
     if (!has_values(t)) continue;
-    tell(s, row_of(t) * clv_dtype_size(t->dtype));
+    report(s, row_of(t) * clv_dtype_size(t->dtype));
     if (finite_record(t, record)) continue;
     if (!s->found->not_finite.n) name_first(s, t, record);
     return add_record(s, record, err);
@@ -141,25 +141,25 @@ static clv_code look_at(scanning *s, uint32_t record, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code look_at_values(scanning *s, clv_err *err) {
+static clv_code scan_values(scanning *s, clv_err *err) {
   bool any = has_values(s->ds->inputs) || has_values(s->ds->labels);
   for (size_t i = 0; any && i < s->n; i++) {
-    CLV_TRY(look_at(s, record_of(s, i), err));
+    CLV_TRY(scan_record(s, record_of(s, i), err));
     s->found->looked_at = i + 1;
   }
   s->found->looked_at = s->n;
-  tell(s, 0);
+  report(s, 0);
   return CLV_OK;
 }
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
-static clv_code look_at_images(scanning *s, clv_err *err) {
+static clv_code scan_images(scanning *s, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
   uint32_t index[IMAGES];
   clv_shape shape = clv_dataset_x_shape(s->ds, CLV_MIN(s->n, (size_t)IMAGES));
   CLV_TRY(clv_tensor_new(CLV_F32, &shape, &x, err));
-  for (size_t done = 0; done < s->n; tell(s, STRIDE_BYTES)) {
+  for (size_t done = 0; done < s->n; report(s, STRIDE_BYTES)) {
     size_t n = CLV_MIN(s->n - done, (size_t)IMAGES);
     for (size_t i = 0; i < n; i++) index[i] = record_of(s, done + i);
     CLV_TRY(clv_batch_draw(s->ds, s->o->draw, index, n, x, NULL, err));
@@ -175,9 +175,9 @@ clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options
   scanning s = {.ds = ds, .o = options, .found = &found};
   s.n = options->most ? CLV_MIN(options->most, all) : all;
   if (!ds->images)
-    CLV_TRY(look_at_values(&s, err));
+    CLV_TRY(scan_values(&s, err));
   else if (options->decode)
-    CLV_TRY(look_at_images(&s, err));
+    CLV_TRY(scan_images(&s, err));
   *ret = found;
   found = (clv_scan){0};
   return CLV_OK;

@@ -13,6 +13,20 @@
 
 #include "master/data/reader_int.h"
 
+const char *clv_text_file_cure(const char *label, const void *head, size_t len) {
+  static const char *const endings[] = {".csv", ".tsv", ".txt"};
+  const unsigned char *p = head;
+  size_t n = strlen(label);
+  bool text = len > 0;
+  for (size_t i = 0; i < len; i++)
+    text = text && ((p[i] >= ' ' && p[i] <= '~') || (p[i] >= '\t' && p[i] <= '\r'));
+  for (size_t i = 0; i < CLV_COUNT(endings); i++)
+    text = text || (n > 4 && strcasecmp(label + n - 4, endings[i]) == 0);
+  return text ? "; texts such as CSV are not read: convert it with python3 -c 'import numpy as np; "
+                "np.save(\"x.npy\", np.loadtxt(\"x.csv\", delimiter=\",\", dtype=\"f4\"))'"
+              : "";
+}
+
 enum {
   STORED_CHUNK = 65536,
   /* Deflate cannot shrink data further than this (zlib's technical details, "maximum compression

@@ -114,12 +114,24 @@ static clv_code refuse_scanned(const clv_session_config *c, const scan_words *w,
   return CLV_DATA_LOSS;
 }
 
+static void note_strays(const clv_dataset *ds, const scan_words *w, const char *folder,
+                        clv_bytes *notes) {
+  const char *first;
+  size_t n = clv_dataset_strays(ds, &first);
+  if (n)
+    clv_bytes_printf(notes,
+                     "%s: %zu file%s in %s %s no image of a class (.png, .jpg or .jpeg in a folder "
+                     "per class) and left alone; the first: %s\n",
+                     w->key, n, CLV_S(n), folder, n > 1 ? "are" : "is", first);
+}
+
 static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv_scan_options *so,
-                         const scan_words *w, clv_config_pos pos, clv_subset *rows[2],
-                         uint64_t *left_out, clv_bytes *notes, clv_err *err) {
+                         const scan_words *w, const clv_text_list *files, clv_config_pos pos,
+                         clv_subset *rows[2], uint64_t *left_out, clv_bytes *notes, clv_err *err) {
   CLV_AUTO(clv_scan_done) clv_scan found = {0};
   clv_err why;
   so->user = (void *)(uintptr_t)w;
+  note_strays(ds, w, files->items[0], notes);
   if (clv_dataset_scan(ds, so, &found, &why) != CLV_OK) {
     clv_session_fail_at(c, pos, err, "%s: %s", w->key, why.text);
     if (err) err->code = why.code;
@@ -145,12 +157,12 @@ clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const c
   clv_scan_options so = {.most = o->most, .decode = o->decode, .draw = &draw, .progress = pass_on};
   uint64_t left_out = 0;
   if (d->train)
-    CLV_TRY(scan_one(c, d->train, &so, &(scan_words){o, "data.train"}, c->data.train_pos, train,
-                     &left_out, notes, err));
+    CLV_TRY(scan_one(c, d->train, &so, &(scan_words){o, "data.train"}, &c->data.train,
+                     c->data.train_pos, train, &left_out, notes, err));
   so.draw = NULL;
   if (d->test)
-    CLV_TRY(scan_one(c, d->test, &so, &(scan_words){o, "data.test"}, c->data.test_pos, test,
-                     &left_out, notes, err));
+    CLV_TRY(scan_one(c, d->test, &so, &(scan_words){o, "data.test"}, &c->data.test,
+                     c->data.test_pos, test, &left_out, notes, err));
   *ret_left_out = left_out;
   return CLV_OK;
 }

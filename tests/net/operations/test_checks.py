@@ -163,6 +163,70 @@ def micro_batches_are_large_enough_for_batch_norm():
             r"norm-micro\.yaml:\d+:\d+: a batch has 8 records, and its smallest micro-batch 1 .*pipeline\.micro_batches: 8.*batchnorm")
 
 
+# ---- what messages say ---------------------------------------------------------------------------
+
+@suite.test
+def a_missing_key_comes_with_an_example():
+    refused("no-optimizer", BODY.replace(", optimizer: {kind: sgd, lr: 0.01}", ""), 3,
+            r"missing key 'train\.optimizer': .*For example: `optimizer: \{kind: adam, lr: 0\.001\}`")
+
+
+@suite.test
+def ops_are_named():
+    refused("case", BODY.replace("op: relu", "op: ReLU"), 3, r"case\.yaml:\d+:\d+: no op is called 'ReLU'; did you mean 'relu'\?")
+    refused("no-op", BODY.replace("op: relu", "op: transformer"), 3, "no op is called 'transformer'; there are linear, conv2d, .*rmsnorm")
+
+
+@suite.test
+def missing_certificates_come_with_their_maker():
+    body = "tls: {ca: certs/ca.pem, cert: certs/m2.pem, key: certs/m2.key}\n" + BODY
+    path = cluster.session("no-cert", body)
+    with open(path) as f:
+        text = f.read().replace("tls: {ca: certs/ca.pem, cert: certs/master.pem, key: certs/master.key}\n", "")
+    with open(path, "w") as f:
+        f.write(text)
+    done = master("check", path, cwd=cluster.dir)
+    assert done.returncode == 4 and re.search(
+        r"tls\.cert: .*m2\.pem: No such file.*`cleave-master certs issue m2 --dir .*certs --uri URI` makes it", done.stderr), done.stderr
+    done = master("check", path, "--set", "tls.ca=gone/ca.pem", cwd=cluster.dir)
+    assert "tls.ca: " in done.stderr and re.search(r"`cleave-master certs init --dir .*gone` makes one", done.stderr), done.stderr
+
+
+@suite.test
+def csv_is_named_as_not_read():
+    with open(os.path.join(cluster.dir, "data/x.csv"), "w") as f:
+        f.write("1.5,2,3\n4,5,6\n")
+    cure = r"texts such as CSV are not read: .*numpy as np; np\.save\(\"x\.npy\", np\.loadtxt\(\"x\.csv\""
+    refused("csv", BODY.replace("train: [x.npy", "train: [x.csv"), 7, r"data\.train: .*data/x\.csv: wrong magic", cure)
+    refused("csv-idx", BODY.replace("train: [x.npy", "train: [x.csv").replace("format: npy", "format: idx"), 7, cure)
+    refused("csv-format", BODY.replace("format: npy", "format: csv"), 3, r"got 'csv'; CSV and others are converted first: numpy\.save")
+
+
+@suite.test
+def strays_in_an_image_folder_are_counted():
+    folder = os.path.join(cluster.dir, "data/strays/cat")
+    os.makedirs(folder)
+    for name, data in (("a.png", one_png()), ("b.gif", b"GIF"), ("c.webp", b"RIFF")):
+        with open(os.path.join(folder, name), "wb") as f:
+            f.write(data)
+    body = "data: {format: images, root: data, train: [strays]}\n" + STAGES.replace("{op: linear, out: 8}", "{op: flatten}, {op: linear, out: 8}") + LOSS + TRAIN
+    done = passes("strays", body)
+    assert re.search(r"data\.train: 2 files in .*strays are no image of a class .*left alone; the first: cat/b\.gif", done.stderr), done.stderr
+
+
+@suite.test
+def a_worker_compares_calls_with_sessions():
+    cluster.issue("w", "spiffe://test/w")
+    path = os.path.join(cluster.dir, "w.yaml")
+    with open(path, "w") as f:
+        f.write("tls: {ca: certs/ca.pem, cert: certs/w.pem, key: certs/w.key}\n"
+                "allow: [{identity: \"spiffe://test/master\", role: master}]\nlimits: {sessions: 48}\n")
+    done = run(WORKER, "check", "--config", path)
+    assert done.returncode == 0 and "limits.concurrent_calls is 64: set it to 288, or allow 10 sessions" in done.stderr, done.stderr
+    done = run(WORKER, "check", "--config", path, "--set", "limits.concurrent_calls=288")
+    assert done.returncode == 0 and not done.stderr, done.stderr
+
+
 cluster = Cluster(0)
 with cluster:
     os.mkdir(os.path.join(cluster.dir, "data"))

@@ -161,6 +161,10 @@ static void enums(void **state) {
   refused_edit("kind: sgd", "kind: rmsprop",
                "/etc/cleave/s.yaml:15:38: 'train.optimizer.kind' must be one of sgd, adam, adamw, "
                "got 'rmsprop'");
+  refused_edit("format: idx", "format: csv",
+               "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, images, got 'csv'; "
+               "CSV and others are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
+               "delimiter=\",\", dtype=\"f4\"))");
   refused_edit("format: idx", "format: \"\"",
                "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, images, got the "
                "text ''");
@@ -169,21 +173,30 @@ static void enums(void **state) {
 static void missing_keys(void **state) {
   (void)state;
   refused_edit("batch: 32, ", "",
-               "/etc/cleave/s.yaml:15:1: missing key 'train.batch': Records per step.");
+               "/etc/cleave/s.yaml:15:1: missing key 'train.batch': Records per step. For "
+               "example: `batch: 128`");
   refused_edit("name: small\n", "",
                "/etc/cleave/s.yaml:1:1: missing key 'name': Name of the session; its run folder is "
-               "called after it.");
+               "called after it. For example: `name: my-session`");
   refused_edit(
       "    at: gpu1\n", "",
       "/etc/cleave/s.yaml:11:5: missing key 'stages.1.at': Who runs it: master or a worker's "
-      "name.");
+      "name. For example: `at: master`");
   refused_edit(", identity: \"spiffe://acme/worker/gpu1\"", "",
                "/etc/cleave/s.yaml:5:3: missing key 'workers.gpu1.identity': The one URI its "
-               "certificate must carry; nothing is sent to anybody else.");
+               "certificate must carry; nothing is sent to anybody else. For example: "
+               "`identity: spiffe://example.net/worker/worker-1`");
   refused_edit("op: relu", "name: relu",
                "/etc/cleave/s.yaml:10:36: missing key 'stages.0.layers.1.op': The operation, such "
                "as conv2d or relu; "
-               "cleave-ops(7) has all of them.");
+               "cleave-ops(7) has all of them. For example: `op: linear`");
+  refused_edit(", optimizer: {kind: sgd, lr: 0.1}", "",
+               "/etc/cleave/s.yaml:15:1: missing key 'train.optimizer': The optimiser, the same on "
+               "every stage; formulas as in PyTorch. For example: `optimizer: {kind: adam, lr: "
+               "0.001}`");
+  refused_edit("    layers: [{op: linear, out: 2}]\n", "",
+               "/etc/cleave/s.yaml:11:5: missing key 'stages.1.layers': Its layers, first to last, "
+               "or a range (below). For example: `layers: [{op: linear, out: 10}]`");
 }
 
 static void forms_of_texts(void **state) {
