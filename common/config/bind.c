@@ -25,6 +25,7 @@ static void *member(const slot *s, size_t offset) { return s->base + offset; }
 
 static clv_code mismatch(const clv_binder *b, const slot *s, clv_err *err) {
   char expected[256], shown[CLV_SHOWN_MAX], got[CLV_SHOWN_MAX + 4];
+  bool list = s->row->kind == CLV_ROW_TEXTS && s->row->sample;
   clv_row_expects(s->row, expected, sizeof expected);
   if (clv_yaml_node_is_null(s->node))
     snprintf(got, sizeof got, "nothing");
@@ -33,8 +34,8 @@ static clv_code mismatch(const clv_binder *b, const slot *s, clv_err *err) {
              clv_shown(s->node->text, shown));
   else
     snprintf(got, sizeof got, s->node->kind == CLV_YAML_LIST ? "a list" : "a mapping");
-  return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got %s", s->shown,
-                              expected, got);
+  return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s%s%s, got %s", s->shown,
+                              expected, list ? ", such as " : "", list ? s->row->sample : "", got);
 }
 
 /* ---- single values --------------------------------------------------------------------------- */
@@ -215,6 +216,15 @@ static clv_code bind_section(const clv_binder *b, const slot *s, clv_err *err) {
   return bind_map(b, s->node, inner, shown, s->base, err);
 }
 
+static clv_code no_mapping(const clv_binder *b, const slot *s, const clv_yaml_node *node,
+                           const char *shown, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes example = {0};
+  clv_row_inner_example(b->schema, s->row, &example);
+  return clv_yaml_source_fail(b->source, node->pos, err,
+                              "'%s' must be a mapping of keys, such as `%s`", shown,
+                              example.failed ? "..." : example.data);
+}
+
 /* LIST and MAP entries; both start with their place, those of a map go on with their name. */
 static clv_code bind_entry(const clv_binder *b, const slot *s, size_t i, char *entry,
                            clv_err *err) {
@@ -230,8 +240,7 @@ static clv_code bind_entry(const clv_binder *b, const slot *s, size_t i, char *e
   } else {
     snprintf(shown, sizeof shown, "%s.%zu", s->shown, i);
   }
-  if (node->kind != CLV_YAML_MAP)
-    return clv_yaml_source_fail(b->source, node->pos, err, "'%s' must be a mapping of keys", shown);
+  if (node->kind != CLV_YAML_MAP) return no_mapping(b, s, node, shown, err);
   size_t n = strlen(shown);
   snprintf(shown + n, sizeof shown - n, ".");
   clv_row_inner(s->row, inner);

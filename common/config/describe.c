@@ -46,7 +46,7 @@ static void example_doc(example *x, const clv_row *row) {
 
 /* ---- an example for a message ---------------------------------------------------------------- */
 
-static void inner_example(const clv_schema *schema, const clv_row *row, clv_bytes *out) {
+void clv_row_inner_example(const clv_schema *schema, const clv_row *row, clv_bytes *out) {
   char inner[CLV_PATH_MAX];
   const char *comma = "";
   clv_row_inner(row, inner);
@@ -67,7 +67,7 @@ void clv_row_example(const clv_schema *schema, const clv_row *row, clv_bytes *ou
   clv_bytes_printf(out, "%s: ", dot ? dot + 1 : row->path);
   if (list) clv_bytes_puts(out, "[");
   if (bare)
-    inner_example(schema, row, out);
+    clv_row_inner_example(schema, row, out);
   else
     clv_bytes_puts(out, row->example   ? row->example
                         : row->initial ? row->initial

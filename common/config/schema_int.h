@@ -121,6 +121,8 @@ void clv_row_expects(const clv_row *row, char *buf, size_t len);
 
 /* "optimizer: {kind: adam, lr: 0.001}", with all that is required, for a message (describe.c). */
 void clv_row_example(const clv_schema *schema, const clv_row *row, clv_bytes *ret);
+/* "{kind: adam, lr: 0.001}" of a section or an entry. */
+void clv_row_inner_example(const clv_schema *schema, const clv_row *row, clv_bytes *ret);
 
 /* ---- the walkers ----------------------------------------------------------------------------- */
 

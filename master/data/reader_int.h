@@ -55,8 +55,9 @@ clv_code clv_idx_from(clv_source *s, size_t max_bytes, clv_tensor **ret,
 clv_code clv_npy_from(clv_source *s, size_t max_bytes, clv_tensor **ret,
                       clv_err *err) CLV_USE_RESULT;
 
-/* "", or, for a file that seems to be CSV or another text, how to convert it. */
-const char *clv_text_file_cure(const char *label, const void *head, size_t len);
+/* What to do with a file that is not of its format: it is of the other one, or CSV or another text
+ * that can be converted; "" when nothing is known. */
+const char *clv_other_file_cure(const char *label, const void *head, size_t len);
 
 /* Either of them; CLV_FORMAT_AUTO looks at the first bytes. */
 clv_code clv_data_read(const char *path, clv_file_format format, size_t max_bytes, clv_tensor **ret,

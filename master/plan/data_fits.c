@@ -62,12 +62,13 @@ static clv_code targets_fit(const clv_blueprint *b, const data_set *s, clv_err *
   if (clv_dataset_y_dtype(s->ds) != CLV_F32 || !clv_dataset_has_labels(s->ds)) return CLV_OK;
   out.dim[0] = 1;
   if (clv_shape_equal(&y, &out)) return CLV_OK;
-  return clv_session_fail_at(
-      b->config, s->pos, err,
-      "%s: %s has labels of %s, and the last layer ('%s') gives %s: loss.kind %s compares them one "
-      "by one, so both need the same shape",
-      s->key, labels_of(s), shape_of_one(y, have, sizeof have), last_of(b)->name,
-      shape_of_one(out, want, sizeof want), clv_loss_name(b->config->loss.kind));
+  return clv_session_fail_at(b->config, s->pos, err,
+                             "%s: %s has labels of %s, and the last layer ('%s') gives %s: "
+                             "loss.kind %s compares number by "
+                             "number, so both need the same shape (classes go with cross_entropy)",
+                             s->key, labels_of(s), shape_of_one(y, have, sizeof have),
+                             last_of(b)->name, shape_of_one(out, want, sizeof want),
+                             clv_loss_name(b->config->loss.kind));
 }
 
 static clv_code probabilities_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {

@@ -143,7 +143,9 @@ static clv_exit with_trained(const clv_session_config *config, const clv_run_opt
   CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
   clv_err err;
   if (!config->data.test.n) {
-    clv_session_fail_at(config, config->data.pos, &err, "data.test is needed for this");
+    clv_session_fail_at(
+        config, config->data.pos, &err,
+        "data.test is missing: the records to look at, as in data.test: [x.npy, y.npy]");
     return clv_run_fail(&r, CLV_EXIT_CONFIG, &err);
   }
   if (clv_run_open_blueprint(&r, false, CLV_SCAN_VALUES, &err) != CLV_OK)

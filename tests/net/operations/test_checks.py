@@ -178,6 +178,17 @@ def ops_are_named():
 
 
 @suite.test
+def slips_are_understood():
+    done = master("check", "nothing.yaml", cwd=cluster.dir)
+    assert done.returncode == 3 and "`cleave-master init` writes a first session.yaml" in done.stderr, done.stderr
+    refused("bare", BODY.replace("{op: relu}", "relu"), 3, r"'stages\.0\.layers\.1' must be a mapping of keys, such as `\{op: linear\}`")
+    refused("colon", BODY.replace("out: 8", "out 8"), 3, "'stages.0.layers.0.out 8' is no attribute: is a ':' missing")
+    refused("one-file", BODY.replace("train: [x.npy, y.npy]", "train: x.npy"), 3, "must be a list .*, such as \\[train-images")
+    refused("units", BODY.replace("out: 8", "units: 8"), 3, "linear has no attribute 'units'; it takes out, bias")
+    refused("no-test", BODY.replace(", test: [tx.npy, y.npy]", ""), 3, r"data\.test is missing: .*data\.test: \[x\.npy, y\.npy\]", command="eval")
+
+
+@suite.test
 def missing_certificates_come_with_their_maker():
     body = "tls: {ca: certs/ca.pem, cert: certs/m2.pem, key: certs/m2.key}\n" + BODY
     path = cluster.session("no-cert", body)
@@ -199,6 +210,9 @@ def csv_is_named_as_not_read():
     cure = r"texts such as CSV are not read: .*numpy as np; np\.save\(\"x\.npy\", np\.loadtxt\(\"x\.csv\""
     refused("csv", BODY.replace("train: [x.npy", "train: [x.csv"), 7, r"data\.train: .*data/x\.csv: wrong magic", cure)
     refused("csv-idx", BODY.replace("train: [x.npy", "train: [x.csv").replace("format: npy", "format: idx"), 7, cure)
+    refused("other", BODY.replace("format: npy", "format: idx"), 7, "it is a .npy file: data.format: npy")
+    open(os.path.join(cluster.dir, "data/empty.npy"), "w").close()
+    refused("empty", BODY.replace("train: [x.npy", "train: [empty.npy"), 7, r"data\.train: .*empty\.npy: truncated: the file is empty")
     refused("csv-format", BODY.replace("format: npy", "format: csv"), 3, r"got 'csv'; CSV and others are converted first: numpy\.save")
 
 
