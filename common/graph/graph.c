@@ -218,22 +218,6 @@ clv_code clv_graph_set_batch(clv_graph *g, int64_t batch, clv_err *err) {
   return code;
 }
 
-clv_code clv_node_check_training(const clv_graph *g, int node, clv_err *err) {
-  const clv_node *n = &g->nodes[node];
-  const clv_op_def *def = clv_op_def_of(n->op);
-  clv_op_site site;
-  if (!def || !def->check_training) return CLV_OK;
-  clv_node_site(g, n, &site);
-  if (def->check_training(&site, err) != CLV_OK)
-    return clv_err_prefix(err, "layer %s (%s)", n->name, def->name);
-  return CLV_OK;
-}
-
-clv_code clv_graph_check_training(const clv_graph *g, clv_err *err) {
-  for (int i = 0; i < g->n_nodes; i++) CLV_TRY(clv_node_check_training(g, i, err));
-  return CLV_OK;
-}
-
 clv_code clv_graph_clone(const clv_graph *g, clv_graph **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *copy = NULL;
   CLV_TRY(clv_graph_new(&copy, err));

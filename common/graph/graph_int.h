@@ -15,6 +15,5 @@ clv_code clv_attrs_check(clv_op op, const clv_attrs *attrs, clv_err *err) CLV_US
 /* The slots of a node of an inferred graph; 0 for inputs. */
 int clv_node_slots(const clv_graph *g, const clv_node *node, clv_slot ret[CLV_MAX_PARAMS]);
 void clv_node_site(const clv_graph *g, const clv_node *node, clv_op_site *ret);
-clv_code clv_node_check_training(const clv_graph *g, int node, clv_err *err) CLV_USE_RESULT;
 
 #endif
