@@ -227,11 +227,12 @@ $(OUT)/libcleave.a: $(API_LIBS)
 	$(Q)$(CC) -r -nostdlib -o $(OUT)/libcleave.o $(api_members)
 	$(Q)objcopy --localize-hidden $(OUT)/libcleave.o
 	$(Q)rm -f $@; ar rcs $@ $(OUT)/libcleave.o
+# A program finds the library where it was installed, wherever that is; in /usr every loader looks.
 $(OUT)/cleave.pc: Makefile VERSION
 	@mkdir -p $(@D)
 	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: cleave' \
 	  'Description: Distributed autograd contexts over mutual TLS' 'Version: $(VERSION)' \
-	  'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -lcleave' \
+	  'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -Wl,-rpath,$${libdir} -lcleave' \
 	  'Libs.private: -pthread $(call ldlibs_for,master/api)' > $@
 
 # ---- unit tests: tests/unit/<folder>/test_<module>.c, one program each ---------------------------
@@ -312,7 +313,7 @@ $(PUBLIC_PROGRAMS): $(TREE)/installed
 	$(call say,CC,$@)
 	@mkdir -p $(@D)
 	$(Q)$(public_compile) -MMD -MP -MF $@.d -o $@ $(filter %.c,$^) \
-	  $$($(TREE_PKG) --cflags --libs cleave) -Wl,-rpath,$(TREE)$(PREFIX)/lib $(LDFLAGS) -lm
+	  -Wl,-rpath,$(TREE)$(PREFIX)/lib $$($(TREE_PKG) --cflags --libs cleave) $(LDFLAGS) -lm
 
 units: $(UNIT_PROGRAMS) $(PUBLIC_PROGRAMS) $(FAULTS) $(OUT)/bench/bench_link
 
@@ -458,7 +459,7 @@ install: all
 	install -m 755 $(OUT)/libcleave.so.0 $(LIBDIR)
 	ln -sf libcleave.so.0 $(LIBDIR)/libcleave.so
 	$(if $(DESTDIR),,@PATH=$$PATH:/sbin ldconfig 2>/dev/null || true)
-	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(OUT)/cleave.pc > $(LIBDIR)/pkgconfig/cleave.pc
+	sed -e 's|^prefix=.*|prefix=$(PREFIX)|' $(if $(filter /usr,$(PREFIX)),-e 's| -Wl.*libdir}||') $(OUT)/cleave.pc > $(LIBDIR)/pkgconfig/cleave.pc
 	for f in $(PAGES) $(EXAMPLES); do install -D -m 644 $$f $(DOCDIR)/$$f || exit 1; done
 	install -m 644 proto/cleave/v1/cleave.proto $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1
 	install -m 755 deploy/export_torch.py deploy/random_data.py $(DESTDIR)$(PREFIX)/share/cleave

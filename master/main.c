@@ -23,7 +23,9 @@ static const clv_cli_command commands[] = {
      .more = "Nothing is sent. With --suggest-cuts the layers are timed on this machine, and ways to cut the "
              "model are simulated with the links that --link states."},
     {.name = "check", .args = "SESSION.yaml", .run = clv_cmd_check,
-     .doc = "look at the file, the shapes and the data; nothing is sent"},
+     .doc = "look at the file, the shapes and all records; nothing is sent",
+     .more = "Each record is read, images too, and one with a value that is not finite is named. "
+             "--quick looks at 1,000 records of each file."},
     {.name = "doctor", .args = "SESSION.yaml", .run = clv_cmd_doctor,
      .doc = "try the way to each worker: names, TCP, TLS, identity, clocks, versions, artifacts"},
     {.name = "status", .args = "SESSION.yaml", .run = clv_cmd_status,
@@ -72,6 +74,8 @@ static const clv_cli_option options[] = {
      .offset = AT(run.trace), .doc = "write what each node did and when, for Perfetto"},
     {.name = "profile", .kind = CLV_CLI_FLAG, .commands = "train", .offset = AT(run.profile),
      .doc = "print where the time went"},
+    {.name = "quick", .kind = CLV_CLI_FLAG, .commands = "check", .offset = AT(run.quick),
+     .doc = "look at a sample of the records"},
     {.name = "out", .kind = CLV_CLI_TEXT, .arg = "FILE", .commands = "predict, plan",
      .offset = AT(run.out),
      .doc = "predict: where the .npy goes; plan --schedule: where the instructions go"},

@@ -119,6 +119,23 @@ static void serve_until_stopped(clv_service *service, const clv_worker_config *c
   clv_service_drain(service, (unsigned)c->drain_timeout_ms);
 }
 
+/* Otherwise the last sessions of an identity fail in the middle, and read of a limit of calls. */
+static void check_calls(const clv_worker_config *c) {
+  enum { CALLS = 6 }; /* of a session: its stream, lanes, and a request now and then */
+  uint64_t sessions = 0, calls = c->limits.concurrent_calls;
+  for (size_t i = 0; i < c->n_allow; i++)
+    sessions = CLV_MAX(sessions, c->allow[i].sessions ? c->allow[i].sessions : c->limits.sessions);
+  if (calls >= CALLS * sessions) return;
+  clv_notice(
+      CLV_LOG_WARN, "limits",
+      "%s: an identity may have %llu sessions (limits.sessions, allow[].sessions), which have "
+      "about %llu calls at once, and limits.concurrent_calls is %llu: set it to %llu, or "
+      "allow %llu session%s",
+      c->file, (unsigned long long)sessions, (unsigned long long)(CALLS * sessions),
+      (unsigned long long)calls, (unsigned long long)(CALLS * sessions),
+      (unsigned long long)CLV_MAX(calls / CALLS, 1ull), CLV_S(calls / CALLS));
+}
+
 static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
   clv_err err;
   if (clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, ret_id, &err) != CLV_OK ||
@@ -153,6 +170,7 @@ static int serve(const arguments *a, bool check_only) {
   clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : config->log.level,
               clv_cli_json(&a->line, config->log.json));
   harden();
+  check_calls(config);
   int bad = check_files(config, &identity);
   if (bad) return bad;
   if (check_only) {

@@ -66,8 +66,8 @@ const char *clv_did_you_mean(const char *word, const char *const *candidates, si
   for (size_t i = 0; i < n; i++) {
     size_t nc = strlen(candidates[i]);
     if (nc > WORD_MAX) continue;
-    size_t d = edit_distance(word, len, candidates[i], nc);
-    if (d < best && d <= (CLV_MAX(len, nc) + 1) / 2) {
+    size_t d = edit_distance(word, len, candidates[i], nc), longer = CLV_MAX(len, nc);
+    if (d < best && d <= (longer < 5 ? (longer + 1) / 2 : (longer + 2) / 3)) {
       best = d;
       found = candidates[i];
     }

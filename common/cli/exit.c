@@ -17,7 +17,7 @@ const clv_exit_row clv_exit_rows[] = {
      .doc = "data, weights or artifacts are missing or damaged"},
     {.code = CLV_EXIT_CHECKPOINT, .points = true, .doc = "no usable checkpoint"},
     {.code = CLV_EXIT_DIVERGED, .points = true,
-     .doc = "diverged: 20 steps in a row had gradients that were not finite"},
+     .doc = "diverged: 20 steps in a row, or all of a run, were not finite"},
     {.code = CLV_EXIT_ANSWER, .points = true,
      .doc = "a worker's answer makes no sense: it is broken, or hostile"},
     {.code = CLV_EXIT_INTERNAL, .points = true, .doc = "internal error"},

@@ -72,6 +72,10 @@ static clv_code read_ints(const clv_binder *b, const clv_yaml_node *node, const 
 static clv_code read_attr(const clv_binder *b, const clv_yaml_node *node, const char *shown,
                           clv_attr_spec *attr, clv_err *err) {
   char cut[CLV_SHOWN_MAX];
+  if (strchr(node->key, ' '))
+    return clv_yaml_source_fail(b->source, node->key_pos, err,
+                                "'%s%s' is no attribute: is a ':' missing behind its name?", shown,
+                                clv_shown(node->key, cut));
   if (!clv_format_ok(CLV_FORMAT_WORD, node->key))
     return clv_yaml_source_fail(b->source, node->key_pos, err,
                                 "'%s%s' is no attribute: a name is %s", shown,

@@ -25,6 +25,7 @@ static void *member(const slot *s, size_t offset) { return s->base + offset; }
 
 static clv_code mismatch(const clv_binder *b, const slot *s, clv_err *err) {
   char expected[256], shown[CLV_SHOWN_MAX], got[CLV_SHOWN_MAX + 4];
+  bool list = s->row->kind == CLV_ROW_TEXTS && s->row->sample;
   clv_row_expects(s->row, expected, sizeof expected);
   if (clv_yaml_node_is_null(s->node))
     snprintf(got, sizeof got, "nothing");
@@ -33,8 +34,8 @@ static clv_code mismatch(const clv_binder *b, const slot *s, clv_err *err) {
              clv_shown(s->node->text, shown));
   else
     snprintf(got, sizeof got, s->node->kind == CLV_YAML_LIST ? "a list" : "a mapping");
-  return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got %s", s->shown,
-                              expected, got);
+  return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s%s%s, got %s", s->shown,
+                              expected, list ? ", such as " : "", list ? s->row->sample : "", got);
 }
 
 /* ---- single values --------------------------------------------------------------------------- */
@@ -105,8 +106,13 @@ static clv_code pick_name(const clv_binder *b, const slot *s, int *ret, clv_err 
   }
   char shown[CLV_SHOWN_MAX], expected[256];
   const char *near = clv_did_you_mean(s->node->text, names, n);
-  if (!near || !*near) return mismatch(b, s, err);
   clv_row_expects(s->row, expected, sizeof expected);
+  bool none = !near || !*near;
+  if (none && s->row->instead && s->node->text[0])
+    return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got '%s'; %s",
+                                s->shown, expected, clv_shown(s->node->text, shown),
+                                s->row->instead);
+  if (none) return mismatch(b, s, err);
   return clv_yaml_source_fail(b->source, s->node->pos, err,
                               "'%s' must be %s, got '%s', did you mean '%s'?", s->shown, expected,
                               clv_shown(s->node->text, shown), near);
@@ -233,6 +239,15 @@ static clv_code bind_section(const clv_binder *b, const slot *s, clv_err *err) {
   return bind_map(b, s->node, inner, shown, s->base, err);
 }
 
+static clv_code no_mapping(const clv_binder *b, const slot *s, const clv_yaml_node *node,
+                           const char *shown, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes example = {0};
+  clv_row_inner_example(b->schema, s->row, &example);
+  return clv_yaml_source_fail(b->source, node->pos, err,
+                              "'%s' must be a mapping of keys, such as `%s`", shown,
+                              example.failed ? "..." : example.data);
+}
+
 /* LIST and MAP entries; both start with their place, those of a map go on with their name. */
 static clv_code bind_entry(const clv_binder *b, const slot *s, size_t i, char *entry,
                            clv_err *err) {
@@ -248,8 +263,7 @@ static clv_code bind_entry(const clv_binder *b, const slot *s, size_t i, char *e
   } else {
     snprintf(shown, sizeof shown, "%s.%zu", s->shown, i);
   }
-  if (node->kind != CLV_YAML_MAP)
-    return clv_yaml_source_fail(b->source, node->pos, err, "'%s' must be a mapping of keys", shown);
+  if (node->kind != CLV_YAML_MAP) return no_mapping(b, s, node, shown, err);
   size_t n = strlen(shown);
   snprintf(shown + n, sizeof shown - n, ".");
   clv_row_inner(s->row, inner);
@@ -362,6 +376,15 @@ static bool is_other_form(const clv_schema *schema, const clv_row *row, const cl
          strcmp(row[1].path, row->path) == 0;
 }
 
+static clv_code missing_key(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
+                            const char *path, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes example = {0};
+  clv_row_example(b->schema, row, &example);
+  return clv_yaml_source_fail(b->source, map->key ? map->key_pos : map->pos, err,
+                              "missing key '%s': %s For example: `%s`", path, row->doc,
+                              example.failed ? "..." : example.data);
+}
+
 static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
                          const char *prefix, const char *shown, char *base, clv_err *err) {
   char path[CLV_PATH_MAX];
@@ -370,9 +393,7 @@ static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_yaml
   snprintf(path, sizeof path, "%s%s", shown, key);
   slot s = {.row = row, .node = node, .shown = path, .base = base, .at = base + row->offset};
   if (is_other_form(b->schema, row, node)) return CLV_OK;
-  if (!node && map && row->required)
-    return clv_yaml_source_fail(b->source, map->key ? map->key_pos : map->pos, err,
-                                "missing key '%s': %s", path, row->doc);
+  if (!node && map && row->required) return missing_key(b, row, map, path, err);
   if (!node) return bind_default(b, &s, err);
   if (row->pos) {
     bool by_key = node->kind != CLV_YAML_SCALAR && node->key;

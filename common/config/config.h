@@ -101,6 +101,7 @@ typedef struct clv_layer_range {
 /* ---- session.yaml ---------------------------------------------------------------------------- */
 
 typedef enum clv_data_format { CLV_DATA_IDX, CLV_DATA_NPY, CLV_DATA_IMAGES } clv_data_format;
+typedef enum clv_non_finite { CLV_NON_FINITE_REFUSE, CLV_NON_FINITE_SKIP } clv_non_finite;
 typedef enum clv_train_crop {
   CLV_TRAIN_CROP_CENTER,
   CLV_TRAIN_CROP_RANDOM,
@@ -188,6 +189,7 @@ typedef struct clv_stage_spec {
 typedef struct clv_data_config {
   clv_config_pos pos, root_pos, train_pos, test_pos, normalize_pos;
   clv_data_format format;
+  clv_non_finite non_finite; /* what becomes of records with values that are not finite */
   char *root;
   clv_text_list train;              /* images, labels; or one folder of images */
   clv_text_list test;               /* the same; n = 0 when not given */

@@ -44,6 +44,40 @@ static void example_doc(example *x, const clv_row *row) {
   comment(x, text);
 }
 
+/* ---- an example for a message ---------------------------------------------------------------- */
+
+void clv_row_inner_example(const clv_schema *schema, const clv_row *row, clv_bytes *out) {
+  char inner[CLV_PATH_MAX];
+  const char *comma = "";
+  clv_row_inner(row, inner);
+  clv_bytes_puts(out, "{");
+  for (size_t i = 0; i < schema->n_rows; i++) {
+    if (!schema->rows[i].required || !clv_row_key(&schema->rows[i], inner)) continue;
+    clv_bytes_puts(out, comma);
+    clv_row_example(schema, &schema->rows[i], out);
+    comma = ", ";
+  }
+  clv_bytes_puts(out, "}");
+}
+
+void clv_row_example(const clv_schema *schema, const clv_row *row, clv_bytes *out) {
+  const char *dot = strrchr(row->path, '.');
+  bool list = row->kind == CLV_ROW_LIST && !row->example;
+  bool bare = list || row->kind == CLV_ROW_SECTION;
+  clv_bytes_printf(out, "%s: ", dot ? dot + 1 : row->path);
+  if (list) clv_bytes_puts(out, "[");
+  if (bare)
+    clv_row_inner_example(schema, row, out);
+  else
+    clv_bytes_puts(out, row->example   ? row->example
+                        : row->initial ? row->initial
+                        : row->sample  ? row->sample
+                                       : "...");
+  if (list) clv_bytes_puts(out, "]");
+}
+
+/* ---- the example file ------------------------------------------------------------------------ */
+
 /* Below a section, or below the one sample entry of a list or map. */
 static void example_inner(example *x, const clv_row *row) {
   char inner[CLV_PATH_MAX];

@@ -153,6 +153,8 @@ static bool is_word(const char *text) {
   return true;
 }
 
+static bool is_op(const char *text) { return is_letter(text[0]) && is_word_of(text, "_"); }
+
 static bool is_host_port(const char *text, uint64_t least_port) {
   uint64_t port;
   const char *colon = strrchr(text, ':');
@@ -204,6 +206,9 @@ static const struct {
     [CLV_FORMAT_WORD] = {.ok = is_word,
                          .noun = "a word of 1 to 64 lower-case letters, digits or '_'",
                          .pattern = "^[a-z][a-z0-9_]{0,63}$"},
+    [CLV_FORMAT_OP] = {.ok = is_op,
+                       .noun = "the name of an operation, such as linear",
+                       .pattern = "^[A-Za-z][A-Za-z0-9_]{0,63}$"},
     [CLV_FORMAT_ADDRESS] = {.ok = is_address,
                             .noun = "an address such as host:7443",
                             .pattern = "^(\\[[0-9A-Za-z.:%]+\\]|[0-9A-Za-z._-]+):[1-9][0-9]{0,4}$"},

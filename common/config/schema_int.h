@@ -37,7 +37,8 @@ typedef enum clv_text_format {
   CLV_FORMAT_ANY,     /* not empty */
   CLV_FORMAT_RUN,     /* [A-Za-z0-9._-]{1,64} */
   CLV_FORMAT_NAME,    /* [A-Za-z0-9_-]{1,64}, so that a dotted path can name it */
-  CLV_FORMAT_WORD,    /* [a-z][a-z0-9_]{0,63}: ops and attributes */
+  CLV_FORMAT_WORD,    /* [a-z][a-z0-9_]{0,63}: attributes */
+  CLV_FORMAT_OP,      /* [A-Za-z][A-Za-z0-9_]{0,63}: whether it is one is for the op table to say */
   CLV_FORMAT_ADDRESS, /* host:port */
   CLV_FORMAT_LISTEN,  /* host:port, port 0 allowed */
   CLV_FORMAT_URI,     /* scheme://authority... */
@@ -66,7 +67,9 @@ typedef struct clv_row {
   /* For the example, where there is no default. LIST: its entries as lines, each key being
    * explained in a comment above them. */
   const char *sample;
-  const char *doc; /* one sentence */
+  const char *example; /* in a message, where none can be made of what is required inside */
+  const char *instead; /* ENUM: behind the refusal of another value */
+  const char *doc;     /* one sentence */
 } clv_row;
 
 typedef struct clv_schema {
@@ -119,6 +122,11 @@ const char *clv_row_word(const clv_row *row, uint64_t value);
 
 /* "a whole number from 1 to 256": what the value of a row must be, for messages and docs. */
 void clv_row_expects(const clv_row *row, char *buf, size_t len);
+
+/* "optimizer: {kind: adam, lr: 0.001}", with all that is required, for a message (describe.c). */
+void clv_row_example(const clv_schema *schema, const clv_row *row, clv_bytes *ret);
+/* "{kind: adam, lr: 0.001}" of a section or an entry. */
+void clv_row_inner_example(const clv_schema *schema, const clv_row *row, clv_bytes *ret);
 
 /* ---- the walkers ----------------------------------------------------------------------------- */
 

@@ -336,6 +336,9 @@ clv_code clv_session_config_parse(const char *path, const char *text, size_t len
 clv_code clv_session_config_load(const char *path, const clv_config_overrides *over,
                                  clv_session_config **ret_config, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  CLV_TRY(clv_file_read(path, CLV_CONFIG_MAX_BYTES, &text, err));
+  clv_code code = clv_file_read(path, CLV_CONFIG_MAX_BYTES, &text, err);
+  if (code == CLV_NOT_FOUND && err)
+    return clv_fail(err, code, "%s; `cleave-master init` writes a first session.yaml", err->text);
+  CLV_TRY(code);
   return clv_session_config_parse(path, text.data, text.len, over, ret_config, err);
 }

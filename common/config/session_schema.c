@@ -12,6 +12,7 @@
 enum { MAX_STEPS = 1000000000 };
 
 static const char *const format_names[] = {"idx", "npy", "images", NULL};
+static const char *const non_finite_names[] = {"refuse", "skip", NULL};
 static const char *const crop_names[] = {"center", "random", "random_resized", NULL};
 static const char *const arch_names[] = {"",         "mlp",      "cnn",      "lenet",
                                          "resnet18", "resnet34", "resnet50", NULL};
@@ -35,7 +36,7 @@ _Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see s
 /* clang-format off */
 #define LAYER_ROWS(list)                                                                         \
   {.path = list "[].op", .kind = CLV_ROW_TEXT, .offset = LAYER(op), .pos = LAYER(op_pos),        \
-   .format = CLV_FORMAT_WORD, .required = true, .sample = "linear",                              \
+   .format = CLV_FORMAT_OP, .required = true, .sample = "linear",                                \
    .doc = "The operation, such as conv2d or relu; cleave-ops(7) has all of them."},              \
   {.path = list "[].name", .kind = CLV_ROW_TEXT, .offset = LAYER(name),                          \
    .format = CLV_FORMAT_RUN, .sample = "fc1",                                                    \
@@ -74,6 +75,8 @@ static const clv_row rows[] = {
      .doc = "The records; they are read by the master and stay there."},
     {.path = "data.format", .kind = CLV_ROW_ENUM, .offset = AT(data.format),
      .names = format_names, .required = true, .sample = "idx",
+     .instead = "CSV and others are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
+                "delimiter=\",\", dtype=\"f4\"))",
      .doc = "Format of the files; images is a folder with a folder of PNG and JPEG per class."},
     {.path = "data.root", .kind = CLV_ROW_PATH, .offset = AT(data.root), .pos = AT(data.root_pos),
      .initial = ".", .doc = "Folder of the data files, from this file's folder."},
@@ -111,6 +114,10 @@ static const clv_row rows[] = {
      .doc = "Hand each record to the model as one row of numbers."},
     {.path = "data.threads", .kind = CLV_ROW_INT, .offset = AT(data.threads), .min = 1, .max = 64,
      .initial = "2", .doc = "Threads that read and decode images; any number gives the same bits."},
+    {.path = "data.non_finite", .kind = CLV_ROW_ENUM, .offset = AT(data.non_finite),
+     .names = non_finite_names, .initial = "refuse",
+     .doc = "Records with a value that is not finite: refuse ends the command, skip leaves them out and "
+            "counts them."},
     {.path = "data.images", .kind = CLV_ROW_SECTION, .pos = AT(data.images.pos), .commented = true,
      .doc = "format images: what a record shows of its image, as torchvision's transforms do it."},
     {.path = "data.images.channels", .kind = CLV_ROW_INT, .offset = AT(data.images.channels),
@@ -176,7 +183,8 @@ static const clv_row rows[] = {
      .format = CLV_FORMAT_DEVICE, .initial = "cpu", .doc = "Device that computes it."},
     {.path = "stages[].layers", .kind = CLV_ROW_LIST, .offset = STAGE(layers),
      .count = STAGE(n_layers), .pos = STAGE(layers_pos), .entry_bytes = sizeof(clv_layer_spec),
-     .min = 1, .required = true, .doc = "Its layers, first to last, or a range (below)."},
+     .min = 1, .required = true, .example = "[{op: linear, out: 10}]",
+     .doc = "Its layers, first to last, or a range (below)."},
     {.path = "stages[].layers", .kind = CLV_ROW_RANGE, .offset = STAGE(range),
      .pos = STAGE(layers_pos), .sample = "0..3",
      .doc = "Or the layers it takes of the model, first and last included: numbers, or names of "

@@ -92,7 +92,7 @@ static const clv_row rows[] = {
      .min = 65536, .max = 1ull << 31, .initial = "64MiB", .doc = "Largest single message."},
     {.path = "limits.concurrent_calls", .kind = CLV_ROW_INT, .offset = AT(limits.concurrent_calls),
      .min = 1, .max = 100000, .initial = "64",
-     .doc = "Requests and streams of an identity at work at the same time."},
+     .doc = "Requests and streams of an identity at work at the same time; a session has about six."},
     {.path = "limits.connections", .kind = CLV_ROW_INT, .offset = AT(limits.connections), .min = 1,
      .max = 65535, .initial = "256",
      .doc = "Open connections of all callers together, an eighth of them for handshakes alone; a "

@@ -15,6 +15,7 @@ enum { MAX_QUOTES = 8, MAX_LINE = 65536 };
 typedef struct reader {
   const clv_yaml_source *source;
   uint32_t override;
+  const char *text, *end; /* the document */
   struct fy_diag *diag;
   struct fy_parser *parser;
   size_t n_nodes;
@@ -54,11 +55,35 @@ static clv_config_pos event_pos(reader *r, struct fy_event *event) {
   return r->last;
 }
 
+/* The last tab that indents a line, up to the one behind `line` (0: any); false where there is
+ * none. The library names it in some forms only, and else where the value around it begins or
+ * ends. */
+static bool indenting_tab(const reader *r, int line, int *ret_line, int *ret_column) {
+  bool found = false;
+  const char *at = r->text;
+  for (int n = 0; at < r->end && (!line || n <= line); n++) {
+    const char *end = memchr(at, '\n', (size_t)(r->end - at)), *first = at;
+    if (!end) end = r->end;
+    while (first < end && *first == ' ') first++;
+    if (first < end && *first == '\t') {
+      *ret_line = n;
+      *ret_column = (int)(first - at);
+      found = true;
+    }
+    at = end + 1;
+  }
+  return found;
+}
+
 /* The first message is the reason, later ones are its consequences. */
 static clv_code syntax_error(reader *r, clv_err *err) {
   void *iter = NULL;
   char shown[CLV_SHOWN_MAX];
+  int line, column;
   const struct fy_diag_error *e = fy_diag_errors_iterate(r->diag, &iter);
+  if (indenting_tab(r, e ? e->line : 0, &line, &column))
+    return clv_yaml_source_fail(r->source, place(r, line, column), err,
+                                "a tab in the indentation: YAML wants spaces there");
   if (!e || !e->msg) return clv_yaml_source_fail(r->source, place(r, 0, 0), err, "not valid YAML");
   return clv_yaml_source_fail(r->source, place(r, e->line - 1, e->column - 1), err,
                               "not valid YAML: %s", clv_shown(e->msg, shown));
@@ -241,7 +266,8 @@ static clv_code read_document(reader *r, clv_yaml_node **ret, clv_err *err) {
 
 clv_code clv_yaml_read(const clv_yaml_source *source, const char *text, size_t len,
                        uint32_t override, clv_yaml_node **ret, clv_err *err) {
-  CLV_AUTO(reader_done) reader r = {.source = source, .override = override};
+  CLV_AUTO(reader_done)
+  reader r = {.source = source, .override = override, .text = text, .end = text + len};
   if (len > CLV_CONFIG_MAX_BYTES)
     return clv_yaml_source_fail(source, (clv_config_pos){0, override}, err,
                                 "%zu bytes, the limit is %d", len, CLV_CONFIG_MAX_BYTES);

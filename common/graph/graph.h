@@ -90,6 +90,10 @@ clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const ch
 /* Shapes of all nodes again, for another batch size (N of every input). */
 clv_code clv_graph_set_batch(clv_graph *g, int64_t batch, clv_err *err) CLV_USE_RESULT;
 
+/* Whether each layer can train on a batch of this size; CLV_INVALID names the layer, its op and
+ * why. */
+clv_code clv_graph_check_training(const clv_graph *g, clv_err *err) CLV_USE_RESULT;
+
 /* A new graph of nodes with first_layer <= layer <= last_layer of a chain (one tensor crosses each
  * cut); its input is called "input" and has the shape and dtype of the value cut. Refuses a range
  * that more than one tensor enters, naming them. */

@@ -142,14 +142,19 @@ static clv_code add_input(clv_plan *p, int node, clv_err *err) {
   return clv_shape_bytes(&n->shape, n->dtype, &p->input_bytes[i], err);
 }
 
-static clv_code check_training(const clv_plan *p, int node, clv_err *err) {
-  const clv_node *n = &p->graph->nodes[node];
+static clv_code check_training(const clv_graph *g, int node, clv_err *err) {
+  const clv_node *n = &g->nodes[node];
   const clv_op_def *def = clv_op_def_of(n->op);
   clv_op_site site;
-  if (!p->options.training || !def->check_training) return CLV_OK;
-  clv_node_site(p->graph, n, &site);
+  if (!def || !def->check_training) return CLV_OK;
+  clv_node_site(g, n, &site);
   if (def->check_training(&site, err) != CLV_OK)
     return clv_err_prefix(err, "layer %s (%s)", n->name, def->name);
+  return CLV_OK;
+}
+
+clv_code clv_graph_check_training(const clv_graph *g, clv_err *err) {
+  for (int i = 0; i < g->n_nodes; i++) CLV_TRY(check_training(g, i, err));
   return CLV_OK;
 }
 
@@ -173,7 +178,7 @@ static clv_code analyse(clv_plan *p, clv_err *err) {
     q->needs_grad = q->learns;
     for (int j = 0; j < g->nodes[i].n_in; j++)
       q->needs_grad |= p->nodes[g->nodes[i].in[j]].needs_grad;
-    if (q->live) CLV_TRY(check_training(p, i, err));
+    if (q->live && p->options.training) CLV_TRY(check_training(p->graph, i, err));
     if (g->nodes[i].dtype != p->options.dtype)
       return clv_fail(err, CLV_INVALID, "layer %s is %s in a plan for %s", g->nodes[i].name,
                       clv_dtype_name(g->nodes[i].dtype), clv_dtype_name(p->options.dtype));

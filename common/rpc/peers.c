@@ -121,8 +121,10 @@ static clv_code enter_locked(rpc_peers *peers, const char *uri, rpc_peer_entry *
     *ret_refusal = waste(peers, entry, now);
     return cut ? clv_fail(err, CLV_EXHAUSTED, "too many cancelled calls: refused for %u ms",
                           peers->cut_ms)
-               : clv_fail(err, CLV_EXHAUSTED, "more than %u call%s at once", peers->max_calls,
-                          CLV_S(peers->max_calls));
+               : clv_fail(err, CLV_EXHAUSTED,
+                          "more than %u call%s at once; limits.concurrent_calls of its worker.yaml "
+                          "allows more, and a session has about six",
+                          peers->max_calls, CLV_S(peers->max_calls));
   }
   entry->active++;
   *ret_entry = entry;

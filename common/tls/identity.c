@@ -203,16 +203,30 @@ static clv_code check_all(const candidate *c, clv_tls_identity *identity, clv_er
   return CLV_OK;
 }
 
+/* A file that is not there comes with its key and with what makes it. */
+static clv_code named(clv_code code, const char *key, const char *path, clv_err *err) {
+  const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+  int folder = slash ? (int)(slash - path) : 1;
+  if (code != CLV_NOT_FOUND || !err) return code;
+  if (strcmp(key, "tls.ca") == 0)
+    return clv_fail(err, code, "%s: %.150s; `cleave-master certs init --dir %.*s` makes one", key,
+                    err->text, CLV_MIN(folder, 120), slash ? path : ".");
+  return clv_fail(err, code,
+                  "%s: %.150s; `cleave-master certs issue %.*s --dir %.*s --uri URI` makes it", key,
+                  err->text, (int)CLV_MIN(strcspn(name, "."), (size_t)60), name,
+                  CLV_MIN(folder, 120), slash ? path : ".");
+}
+
 clv_code clv_tls_identity_load(const char *ca_path, const char *cert_path, const char *key_path,
                                clv_tls_identity **ret_identity, clv_err *err) {
   CLV_AUTO(candidate_done)
   candidate c = {.ca_path = ca_path, .cert_path = cert_path, .key_path = key_path};
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *identity = NULL;
   CLV_TRY(clv_alloc(1, sizeof *identity, &identity, err));
-  CLV_TRY(clv_tls_certs_read(ca_path, &c.ca, err));
-  CLV_TRY(clv_tls_certs_read(cert_path, &c.chain, err));
+  CLV_TRY(named(clv_tls_certs_read(ca_path, &c.ca, err), "tls.ca", ca_path, err));
+  CLV_TRY(named(clv_tls_certs_read(cert_path, &c.chain, err), "tls.cert", cert_path, err));
   c.leaf = sk_X509_value(c.chain, 0);
-  CLV_TRY(clv_tls_key_read(key_path, &identity->key_pem, err));
+  CLV_TRY(named(clv_tls_key_read(key_path, &identity->key_pem, err), "tls.key", key_path, err));
   CLV_TRY(clv_tls_key_parse(identity->key_pem, key_path, &c.key, err));
   CLV_TRY(check_all(&c, identity, err));
   CLV_TRY(clv_tls_certs_format(c.ca, &identity->ca_pem, err));

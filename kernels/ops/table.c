@@ -2,6 +2,7 @@
  *
  * The op table, made from kernels/ops.def: a number without a row does not link.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/ops/ops.h"
@@ -32,6 +33,22 @@ const clv_op_def *clv_op_def_in(clv_op op, clv_dtype dtype) {
 
 const clv_op_def *clv_op_def_of(clv_op op) { return clv_op_def_in(op, CLV_F32); }
 
+/* Those of the tests and the losses are no layers. */
+static clv_code unknown_op(const char *name, const char *const *names, size_t n, clv_err *err) {
+  char list[CLV_ERR_TEXT - 120] = "";
+  size_t used = 0;
+  const char *near = clv_did_you_mean(name, names, n);
+  if (near)
+    return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'; did you mean '%s'?", name, near);
+  for (int op = 0; op < CLV_OP_COUNT && used < sizeof list; op++) {
+    const clv_op_def *def = rows[op].f32;
+    if (def && !def->loss && !def->test_only)
+      used +=
+          (size_t)snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", def->name);
+  }
+  return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'; there are %s", name, list);
+}
+
 clv_code clv_op_find(const char *name, clv_op *ret, clv_err *err) {
   const char *names[CLV_OP_COUNT];
   size_t n = 0;
@@ -44,10 +61,7 @@ clv_code clv_op_find(const char *name, clv_op *ret, clv_err *err) {
     }
     names[n++] = def->name;
   }
-  const char *near = clv_did_you_mean(name, names, n);
-  if (near)
-    return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'; did you mean '%s'?", name, near);
-  return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'", name);
+  return unknown_op(name, names, n, err);
 }
 
 const char *clv_op_name(clv_op op) {

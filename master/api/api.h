@@ -53,6 +53,9 @@ typedef void cleave_link_report(void *user, const char *worker, const char *peer
 clv_code cleave_ask_links(cleave_runtime *runtime, uint32_t node, uint64_t timeout_ms,
                           cleave_link_report *report, void *user, clv_err *err) CLV_USE_RESULT;
 
+/* A worker's report whose text says which worker it was that failed first. */
+bool cleave_is_passed_on(const cleave_error *why);
+
 /* A copy; layers keep their numbers. */
 cleave_status cleave_graph_of(const clv_graph *graph, cleave_graph **ret_graph,
                               cleave_error *error) CLEAVE_RESULT;

@@ -48,13 +48,18 @@ static bool fits(const clv_tensor *t, const value *v) {
   return t->dtype == v->dtype && clv_shape_equal(&t->shape, &v->shape);
 }
 
+bool cleave_is_passed_on(const cleave_error *why) {
+  return why->reported && strncmp(why->text, "worker '", 8) == 0 && strstr(why->text, "' reports");
+}
+
 /* What fails at home for want of the value says whose it was. */
 void api_failure_out(const value *v, clv_frame *ret) {
   const cleave_error *e = &v->failure;
   char text[CLEAVE_TEXT + 2 * CLEAVE_NAME + 64];
   snprintf(text, sizeof text, "worker '%s' reports%s%s: %s", e->node, e->hop[0] ? " for " : "",
            e->hop, e->text);
-  clv_frame_set_failure(ret, (clv_code)e->status, e->reported ? text : e->text, e->hop);
+  bool said = !e->reported || cleave_is_passed_on(e);
+  clv_frame_set_failure(ret, (clv_code)e->status, said ? e->text : text, e->hop);
 }
 
 static bool on_value(cleave_runtime *rt, peer *from, clv_packet *p) {

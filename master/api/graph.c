@@ -82,6 +82,30 @@ clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
   return program ? parse_program(path, text.data, over, ret, err) : err->code;
 }
 
+static unsigned lines_of(const char *text) {
+  unsigned n = 1;
+  for (; *text; text++) n += *text == '\n';
+  return n;
+}
+
+/* A place in a text that was made here becomes one in `own`, the caller's, which stands behind
+ * `before` bytes of it. None is said for what the caller did not write. */
+static cleave_status own_places(cleave_status status, const char *name, const char *own,
+                                size_t before, cleave_error *error) {
+  unsigned line = 0, column = 0;
+  char text[CLV_ERR_TEXT], place[80] = "";
+  size_t n = strlen(name);
+  int rest = 0;
+  if (status == CLEAVE_OK || !error || strncmp(error->text, name, n) != 0 ||
+      sscanf(error->text + n, ":%u:%u: %n", &line, &column, &rest) != 2 || !rest)
+    return status;
+  snprintf(text, sizeof text, "%s", error->text + n + rest);
+  if (own && line <= lines_of(own) && (line > 1 || column > before))
+    snprintf(place, sizeof place, "%s:%u:%zu: ", name, line, column - (line > 1 ? 0 : before));
+  snprintf(error->text, sizeof error->text, "%s%s", place, text);
+  return status;
+}
+
 /* ---- attributes ------------------------------------------------------------------------------ */
 
 static clv_code attr_value(const clv_session_config *c, clv_op op, const clv_attr_spec *a,
@@ -125,19 +149,19 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
   return CLV_OK;
 }
 
+/* What a caller's text is put into, so that it is read as part of a session file. */
+#define BEFORE_LAYERS "stages: [{name: layers, at: master, layers: "
+
 static cleave_status parse_layers(const char *layers, clv_session_config **ret,
                                   cleave_error *error) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_bytes_printf(&text,
-                   "stages: [{name: layers, at: master, layers: %s}]\nversion: 1\n"
-                   "name: layers\n",
-                   layers);
+  clv_bytes_printf(&text, BEFORE_LAYERS "%s}]\nversion: 1\nname: layers\n", layers);
   if (text.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
   return api_read_config("layers", text.data, ret, error);
 }
 
-cleave_status api_layers_graph(const char *layers, const cleave_input *input, uint32_t first_layer,
-                               clv_graph **ret, cleave_error *error) {
+static cleave_status layers_graph(const char *layers, const cleave_input *input,
+                                  uint32_t first_layer, clv_graph **ret, cleave_error *error) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   clv_shape shape;
@@ -154,8 +178,14 @@ cleave_status api_layers_graph(const char *layers, const cleave_input *input, ui
   return CLEAVE_OK;
 }
 
-cleave_status api_arch_graph(const char *arch, const char *attributes, const char *layers,
-                             const cleave_input *input, clv_graph **ret, cleave_error *error) {
+cleave_status api_layers_graph(const char *layers, const cleave_input *input, uint32_t first_layer,
+                               clv_graph **ret, cleave_error *error) {
+  return own_places(layers_graph(layers, input, first_layer, ret, error), "layers", layers,
+                    sizeof BEFORE_LAYERS - 1, error);
+}
+
+static cleave_status arch_graph(const char *arch, const char *attributes, const char *layers,
+                                const cleave_input *input, clv_graph **ret, cleave_error *error) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_shape shape;
@@ -172,6 +202,12 @@ cleave_status api_arch_graph(const char *arch, const char *attributes, const cha
   else
     TRY(clv_model_whole(c, &shape, ret, &err));
   return CLEAVE_OK;
+}
+
+cleave_status api_arch_graph(const char *arch, const char *attributes, const char *layers,
+                             const cleave_input *input, clv_graph **ret, cleave_error *error) {
+  return own_places(arch_graph(arch, attributes, layers, input, ret, error), "model", NULL, 0,
+                    error);
 }
 
 /* ---- node by node ---------------------------------------------------------------------------- */
@@ -203,9 +239,9 @@ cleave_status cleave_graph_input(cleave_graph *graph, const char *name, cleave_d
   return CLEAVE_OK;
 }
 
-cleave_status cleave_graph_op(cleave_graph *graph, const char *op, const char *attributes,
-                              const char *name, const int *inputs, int n_inputs, int *ret_node,
-                              cleave_error *error) {
+static cleave_status add_op(cleave_graph *graph, const char *op, const char *attributes,
+                            const char *name, const int *inputs, int n_inputs, int *ret_node,
+                            cleave_error *error) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes layer = {0};
   const char *inner = attributes ? strchr(attributes, '{') : NULL;
@@ -223,6 +259,13 @@ cleave_status cleave_graph_op(cleave_graph *graph, const char *op, const char *a
   graph->graph->output = node;
   if (ret_node) *ret_node = node;
   return CLEAVE_OK;
+}
+
+cleave_status cleave_graph_op(cleave_graph *graph, const char *op, const char *attributes,
+                              const char *name, const int *inputs, int n_inputs, int *ret_node,
+                              cleave_error *error) {
+  return own_places(add_op(graph, op, attributes, name, inputs, n_inputs, ret_node, error),
+                    "layers", NULL, 0, error);
 }
 
 clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) {

@@ -56,6 +56,20 @@ clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind
   return CLV_OK;
 }
 
+static int by_number(const void *a, const void *b) {
+  uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+void clv_subset_remove(clv_subset *s, const clv_subset *gone) {
+  size_t n = 0;
+  if (!gone->n) return;
+  for (size_t i = 0; i < s->n; i++)
+    if (!bsearch(&s->index[i], gone->index, gone->n, sizeof *gone->index, by_number))
+      s->index[n++] = s->index[i];
+  s->n = n;
+}
+
 /* ---- order of records ------------------------------------------------------------------------ */
 
 struct clv_batches {

@@ -121,6 +121,9 @@ bool clv_dataset_has_labels(const clv_dataset *ds);
 size_t clv_dataset_classes(const clv_dataset *ds);
 clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *test,
                                   clv_err *err) CLV_USE_RESULT;
+/* Folders of images: files that are left alone, since they are no .png, .jpg or .jpeg or are in no
+ * class; the first by name, below the folder. */
+size_t clv_dataset_strays(const clv_dataset *ds, const char **ret_first);
 /* Smallest and largest class label; false unless the labels are classes. */
 bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
 
@@ -145,6 +148,17 @@ typedef struct clv_draw {
 clv_code clv_batch_draw(const clv_dataset *ds, const clv_draw *draw, const uint32_t *index,
                         size_t n, clv_tensor *x, clv_tensor *y, clv_err *err) CLV_USE_RESULT;
 
+/* What is wrong with a value: file, record, column and value. */
+enum { CLV_SCAN_TEXT = 400 };
+
+/* Whether all labels are numbers in low..high, NaN being none; true where there are no labels or
+ * they are classes. When false, `first` names the first one that is not. */
+bool clv_dataset_labels_within(const clv_dataset *ds, double low, double high,
+                               char first[CLV_SCAN_TEXT]);
+
+/* Tokens: smallest and largest of all; false unless the inputs are tokens. */
+bool clv_dataset_token_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
+
 /* ---- subsets --------------------------------------------------------------------------------- */
 
 /* A list of record numbers. Release with clv_subset_done. */
@@ -166,6 +180,35 @@ typedef enum clv_split_kind {
 clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind kind,
                           uint64_t seed, clv_subset *ret_train, clv_subset *ret_validation,
                           clv_err *err) CLV_USE_RESULT;
+
+/* Takes the records of `gone`, which is ascending, out of s; the others keep their order. */
+void clv_subset_remove(clv_subset *s, const clv_subset *gone);
+
+/* ---- a look through the records (scan.c) ----------------------------------------------------- */
+
+typedef struct clv_scan_options {
+  size_t most; /* records that are looked at, spread over all; 0: every one */
+  /* Images have no values that are not finite. With `decode` each is read all the same, so that one
+   * that is damaged is found; with `draw` as for training. */
+  bool decode;
+  const clv_draw *draw;
+  /* Told every few megabytes, and at the end; may be NULL. */
+  void (*progress)(void *user, size_t done, size_t all);
+  void *user;
+} clv_scan_options;
+
+/* Release with clv_scan_done. */
+typedef struct clv_scan {
+  size_t looked_at;
+  clv_subset not_finite;     /* records with such a value in inputs or labels, ascending */
+  char first[CLV_SCAN_TEXT]; /* the first of them: "x.npy: record 17, column 3 is nan" */
+} clv_scan;
+
+/* Finds values that f32 cannot hold as a finite number. CLV_DATA_LOSS: an image that cannot be
+ * read. */
+clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options, clv_scan *ret,
+                          clv_err *err) CLV_USE_RESULT;
+void clv_scan_done(clv_scan *s);
 
 /* ---- order of records ------------------------------------------------------------------------ */
 

@@ -9,25 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/data/image_int.h"
+#include "master/data/dataset_int.h"
 #include "master/data/reader_int.h"
-
-struct clv_dataset {
-  clv_tensor *inputs; /* as in the file; NULL for images */
-  clv_images *images; /* a folder of images, or NULL */
-  clv_tensor *labels; /* [count or more, ...] i64 or f32, or NULL */
-  size_t count;
-  clv_shape x_shape, y_shape; /* of a batch; dim[0] is filled in per batch */
-  size_t record;              /* elements of a record */
-  size_t channels, inner;     /* record = channels * inner */
-  size_t n_norm;              /* 1, or channels */
-  float *mean, *std;          /* [n_norm] */
-  float *table;               /* [n_norm, 256] for u8 inputs, or NULL */
-  bool divide_255, tokens;
-  float scale;
-  clv_label_kind kind;
-  int64_t label_min, label_max;
-};
 
 void clv_dataset_free(clv_dataset *ds) {
   if (!ds) return;
@@ -37,6 +20,8 @@ void clv_dataset_free(clv_dataset *ds) {
   free(ds->mean);
   free(ds->std);
   free(ds->table);
+  free(ds->inputs_path);
+  free(ds->labels_path);
   free(ds);
 }
 
@@ -200,6 +185,12 @@ size_t clv_dataset_classes(const clv_dataset *ds) {
   return ds->images ? clv_images_folder(ds->images)->n_classes : 0;
 }
 
+size_t clv_dataset_strays(const clv_dataset *ds, const char **ret_first) {
+  const clv_folder *f = ds->images ? clv_images_folder(ds->images) : NULL;
+  *ret_first = f ? f->stray : NULL;
+  return f ? f->n_strays : 0;
+}
+
 clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *test, clv_err *err) {
   if (!train->images || !test->images) return CLV_OK;
   const clv_folder *a = clv_images_folder(train->images), *b = clv_images_folder(test->images);
@@ -233,7 +224,7 @@ static double number_at(const clv_tensor *t, size_t i) {
   }
 }
 
-static int64_t integer_at(const clv_tensor *t, size_t i) {
+int64_t clv_dataset_integer(const clv_tensor *t, size_t i) {
   switch (t->dtype) {
     case CLV_U8:
       return ((const uint8_t *)t->data)[i];
@@ -270,7 +261,7 @@ static clv_code take_classes(clv_dataset *ds, const clv_dataset_options *o, cons
   CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));
   int64_t *out = ds->labels->data;
   for (size_t i = 0; i < raw->n; i++) {
-    out[i] = integer_at(raw, i);
+    out[i] = clv_dataset_integer(raw, i);
     CLV_TRY(check_class(ds, o, out[i], i, err));
   }
   return CLV_OK;
@@ -300,6 +291,8 @@ clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret,
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
   CLV_TRY(clv_alloc(1, sizeof *ds, &ds, err));
   ds->kind = options->labels;
+  if (options->inputs_path) CLV_TRY(clv_strdup(options->inputs_path, &ds->inputs_path, err));
+  if (options->labels_path) CLV_TRY(clv_strdup(options->labels_path, &ds->labels_path, err));
   if (options->format == CLV_FORMAT_IMAGES) {
     CLV_TRY(open_images(ds, options, err));
   } else {
@@ -341,7 +334,8 @@ static void (*const fill_record[])(const clv_dataset *ds, size_t r, float *dst) 
 };
 
 static void fill_tokens(const clv_dataset *ds, size_t r, int64_t *dst) {
-  for (size_t i = 0; i < ds->record; i++) dst[i] = integer_at(ds->inputs, r * ds->record + i);
+  for (size_t i = 0; i < ds->record; i++)
+    dst[i] = clv_dataset_integer(ds->inputs, r * ds->record + i);
 }
 
 static clv_code check_output(const char *what, const clv_tensor *t, clv_dtype dtype,

@@ -22,6 +22,7 @@ void clv_folder_done(clv_folder *f) {
   free(f->path);
   free(f->label);
   free(f->classes);
+  free(f->stray);
   *f = (clv_folder){0};
 }
 
@@ -121,6 +122,15 @@ static clv_code join(const char *folder, const char *name, char path[MAX_PATH], 
   return clv_fail(err, CLV_INVALID, "%.200s/...: a path of more than %d bytes", folder, MAX_PATH);
 }
 
+/* Counted, so that a person hears of pictures in a form that is not read. */
+static clv_code add_stray(clv_folder *f, const char *path, clv_err *err) {
+  f->n_strays++;
+  if (f->stray && strcmp(f->stray, path) <= 0) return CLV_OK;
+  free(f->stray);
+  f->stray = NULL;
+  return clv_strdup(path, &f->stray, err);
+}
+
 /* Images below root/rel, in no order yet. */
 static clv_code walk(clv_folder *f, const char *rel, uint32_t label, int depth, clv_err *err) {
   CLV_AUTO(clv_freep) char *path = NULL;
@@ -138,6 +148,8 @@ static clv_code walk(clv_folder *f, const char *rel, uint32_t label, int depth, 
       CLV_TRY(walk(f, path, label, depth + 1, err));
     else if (is_image(e->d_name))
       CLV_TRY(add_image(f, path, label, err));
+    else
+      CLV_TRY(add_stray(f, path, err));
   }
   return CLV_OK;
 }
@@ -162,7 +174,7 @@ static clv_code find_classes(clv_folder *f, clv_err *err) {
   CLV_AUTO(close_dir) DIR *d = NULL;
   CLV_TRY(open_dir(f->root, &d, err));
   for (const struct dirent *e; (e = next_entry(d));)
-    if (is_folder(d, e)) CLV_TRY(add_class(f, e->d_name, err));
+    CLV_TRY((is_folder(d, e) ? add_class : add_stray)(f, e->d_name, err));
   if (!f->n_classes)
     return clv_fail(err, CLV_INVALID,
                     "image folder %s has no folders in it: images go into one folder per class, as "

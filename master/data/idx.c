@@ -27,9 +27,10 @@ static uint32_t be32(const uint8_t *p) {
 static clv_code check_magic(const clv_source *s, const uint8_t *m, clv_err *err) {
   if (m[0] || m[1])
     return clv_fail(err, CLV_INVALID,
-                    "%s: wrong magic: an IDX file starts with 00 00 <type> <rank> (images: 00 00 "
-                    "08 03), found %02x %02x %02x %02x",
-                    clv_source_label(s), m[0], m[1], m[2], m[3]);
+                    "%.200s: wrong magic: an IDX file starts with 00 00 <type> <rank> (images: 00 "
+                    "00 08 03), found %02x %02x %02x %02x%s",
+                    clv_source_label(s), m[0], m[1], m[2], m[3],
+                    clv_other_file_cure(clv_source_label(s), m, 4));
   if (!find_element(m[2]))
     return clv_fail(err, CLV_INVALID,
                     "%s: unknown IDX type 0x%02x; known: 08 u8, 09 i8, 0b i16, 0c i32, 0d f32, "

@@ -100,6 +100,8 @@ typedef struct clv_folder {
   size_t n, cap;           /* images */
   size_t *classes;         /* [n_classes] offsets into names, sorted by name */
   size_t n_classes, n_cap; /* classes */
+  size_t n_strays;         /* files that are no images, or in no class */
+  char *stray;             /* the first of them by name, below root */
 } clv_folder;
 
 /* root/CLASS/.../NAME.png|jpg|jpeg, in torchvision.datasets.ImageFolder's order: classes by name,

@@ -170,9 +170,10 @@ static clv_code read_preamble(clv_source *s, size_t *ret_len, size_t *ret_before
   CLV_TRY(clv_source_header(s, ".npy magic", head, sizeof head, err));
   if (memcmp(head, magic_text, 6) != 0)
     return clv_fail(err, CLV_INVALID,
-                    "%s: wrong magic: a .npy file starts with 93 4e 55 4d 50 59, found %02x %02x "
-                    "%02x %02x %02x %02x",
-                    clv_source_label(s), head[0], head[1], head[2], head[3], head[4], head[5]);
+                    "%.200s: wrong magic: a .npy file starts with 93 4e 55 4d 50 59, found %02x "
+                    "%02x %02x %02x %02x %02x%s",
+                    clv_source_label(s), head[0], head[1], head[2], head[3], head[4], head[5],
+                    clv_other_file_cure(clv_source_label(s), head, sizeof head));
   if (head[6] < 1 || head[6] > 3 || head[7] != 0)
     return clv_fail(err, CLV_INVALID, "%s: .npy version %d.%d; 1.0, 2.0 and 3.0 are read",
                     clv_source_label(s), head[6], head[7]);
@@ -224,9 +225,10 @@ static clv_code guess_format(const char *path, clv_file_format *ret, clv_err *er
     *ret = CLV_FORMAT_IDX;
   else
     return clv_fail(err, CLV_INVALID,
-                    "%s: neither IDX (00 00 <type> <rank>) nor .npy (93 4e 55 4d 50 59): found "
-                    "%02x %02x %02x %02x %02x %02x (%zu bytes)",
-                    path, head[0], head[1], head[2], head[3], head[4], head[5], got);
+                    "%.200s: neither IDX (00 00 <type> <rank>) nor .npy (93 4e 55 4d 50 59): found "
+                    "%02x %02x %02x %02x %02x %02x (%zu bytes)%s",
+                    path, head[0], head[1], head[2], head[3], head[4], head[5], got,
+                    clv_other_file_cure(path, head, got));
   return CLV_OK;
 }
 

@@ -55,6 +55,10 @@ clv_code clv_idx_from(clv_source *s, size_t max_bytes, clv_tensor **ret,
 clv_code clv_npy_from(clv_source *s, size_t max_bytes, clv_tensor **ret,
                       clv_err *err) CLV_USE_RESULT;
 
+/* What to do with a file that is not of its format: it is of the other one, or CSV or another text
+ * that can be converted; "" when nothing is known. */
+const char *clv_other_file_cure(const char *label, const void *head, size_t len);
+
 /* Either of them; CLV_FORMAT_AUTO looks at the first bytes. */
 clv_code clv_data_read(const char *path, clv_file_format format, size_t max_bytes, clv_tensor **ret,
                        clv_err *err) CLV_USE_RESULT;

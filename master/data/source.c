@@ -13,6 +13,24 @@
 
 #include "master/data/reader_int.h"
 
+/* What is not of its format may be of the other one, or a text. */
+const char *clv_other_file_cure(const char *label, const void *head, size_t len) {
+  static const char *const endings[] = {".csv", ".tsv", ".txt"};
+  const unsigned char *p = head;
+  size_t n = strlen(label);
+  bool text = len > 0;
+  if (len >= 4 && memcmp(p, "\x93NUM", 4) == 0) return "; it is a .npy file: data.format: npy";
+  if (len >= 4 && !p[0] && !p[1] && p[2] >= 8 && p[2] <= 0x0e)
+    return "; it seems to be an IDX file: data.format: idx";
+  for (size_t i = 0; i < len; i++)
+    text = text && ((p[i] >= ' ' && p[i] <= '~') || (p[i] >= '\t' && p[i] <= '\r'));
+  for (size_t i = 0; i < CLV_COUNT(endings); i++)
+    text = text || (n > 4 && strcasecmp(label + n - 4, endings[i]) == 0);
+  return text ? "; texts such as CSV are not read: convert it with python3 -c 'import numpy as np; "
+                "np.save(\"x.npy\", np.loadtxt(\"x.csv\", delimiter=\",\", dtype=\"f4\"))'"
+              : "";
+}
+
 enum {
   STORED_CHUNK = 65536,
   /* Deflate cannot shrink data further than this (zlib's technical details, "maximum compression
@@ -177,6 +195,8 @@ clv_code clv_source_read(clv_source *s, void *dst, size_t n, size_t *ret_got, cl
 clv_code clv_source_header(clv_source *s, const char *what, void *dst, size_t n, clv_err *err) {
   size_t got;
   CLV_TRY(clv_source_read(s, dst, n, &got, err));
+  if (got == 0 && strstr(what, "magic"))
+    return clv_fail(err, CLV_DATA_LOSS, "%s: truncated: the file is empty", s->label);
   if (got < n)
     return clv_fail(err, CLV_DATA_LOSS, "%s: truncated %s: %zu bytes expected here, %zu found",
                     s->label, what, n, got);

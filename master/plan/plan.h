@@ -31,6 +31,7 @@ typedef struct clv_run_options {
   const char *out;                 /* predict: a .npy file; plan: the schedule's instructions */
   const char *trace;               /* train: a file for chrome://tracing and Perfetto */
   bool profile, schedule;          /* train; plan */
+  bool quick;                      /* check: look at a sample of the records */
   bool watch;                      /* status, with interval_s between two rounds; 0: 1 */
   double interval_s;
   bool suggest_cuts; /* plan, with the next two: "w1=20:1000", "w1=8" */
@@ -157,7 +158,23 @@ clv_code clv_run_data_open(const clv_session_config *config, bool need_train, cl
                            clv_err *err) CLV_USE_RESULT;
 void clv_run_data_done(clv_run_data *d);
 
-/* Every class label has an output of the last stage; CLV_INVALID points at the data. */
+/* Looks through the records, the training ones as they are drawn for training. One with a value
+ * that is not finite is CLV_DATA_LOSS and names the first; with data.non_finite: skip all such are
+ * taken out of the rows instead, *ret_left_out counts them, and `notes` gets a line for each
+ * file. */
+typedef struct clv_run_scan {
+  size_t most; /* records of each file that are looked at; 0: every one */
+  bool decode; /* read images, too */
+  /* key: data.train or data.test; may be NULL */
+  void (*progress)(void *user, const char *key, size_t done, size_t all);
+  void *user;
+} clv_run_scan;
+clv_code clv_run_data_scan(const clv_session_config *config, clv_run_data *d,
+                           const clv_run_scan *options, uint64_t *ret_left_out, clv_bytes *notes,
+                           clv_err *err) CLV_USE_RESULT;
+
+/* Records, labels, outputs and sizes of batches go together (data_fits.c); CLV_INVALID points at
+ * the key and names the file. */
 clv_code clv_run_data_fits(const clv_run_data *d, const clv_blueprint *b,
                            clv_err *err) CLV_USE_RESULT;
 

@@ -29,8 +29,8 @@ static clv_image_options image_options(const clv_data_config *d) {
                              .threads = (uint32_t)d->threads};
 }
 
-static clv_code open_one(const clv_session_config *c, const clv_text_list *files, uint64_t limit,
-                         clv_config_pos pos, clv_dataset **ret, clv_err *err) {
+static clv_code open_one(const clv_session_config *c, const char *key, const clv_text_list *files,
+                         uint64_t limit, clv_config_pos pos, clv_dataset **ret, clv_err *err) {
   static const clv_file_format formats[] = {[CLV_DATA_IDX] = CLV_FORMAT_IDX,
                                             [CLV_DATA_NPY] = CLV_FORMAT_NPY,
                                             [CLV_DATA_IMAGES] = CLV_FORMAT_IMAGES};
@@ -55,7 +55,7 @@ static clv_code open_one(const clv_session_config *c, const clv_text_list *files
                            .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
   clv_code code = clv_dataset_open(&o, ret, &why);
   if (code == CLV_OK) return CLV_OK;
-  clv_session_fail_at(c, pos, err, "%s", why.text);
+  clv_session_fail_at(c, pos, err, "%s: %s", key, why.text);
   if (err) err->code = CLV_DATA_LOSS; /* exit code 7: the data, not the session file's form */
   return CLV_DATA_LOSS;
 }
@@ -84,9 +84,11 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
   clv_run_data d = {0};
   clv_code code = CLV_OK;
   if (need_train || !c->data.test.n)
-    code = open_one(c, &c->data.train, c->data.limit_train, c->data.train_pos, &d.train, err);
+    code = open_one(c, "data.train", &c->data.train, c->data.limit_train, c->data.train_pos,
+                    &d.train, err);
   if (code == CLV_OK && c->data.test.n)
-    code = open_one(c, &c->data.test, c->data.limit_test, c->data.test_pos, &d.test, err);
+    code =
+        open_one(c, "data.test", &c->data.test, c->data.limit_test, c->data.test_pos, &d.test, err);
   if (code == CLV_OK && d.train && d.test) code = clv_dataset_same_classes(d.train, d.test, err);
   if (code == CLV_OK && d.train) code = split(c, &d, err);
   if (code == CLV_OK && d.test) code = clv_subset_all(d.test, &d.test_rows, err);
@@ -98,22 +100,84 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
   return CLV_OK;
 }
 
-static clv_code labels_fit(const clv_dataset *ds, const clv_blueprint *b, clv_config_pos pos,
-                           clv_err *err) {
-  int64_t low, high;
-  const clv_graph *last = b->stages[b->n_stages - 1].graph;
-  const clv_shape *out = &last->nodes[last->output].shape;
-  if (!ds || !clv_dataset_label_range(ds, &low, &high) || out->rank < 2 || high < out->dim[1])
-    return CLV_OK;
-  return clv_session_fail_at(b->config, pos, err,
-                             "labels go up to %lld, and the last layer has %lld outputs: it needs "
-                             "%lld, one per class",
-                             (long long)high, (long long)out->dim[1], (long long)high + 1);
+/* ---- values that are not finite -------------------------------------------------------------- */
+
+typedef struct scan_words {
+  const clv_run_scan *o;
+  const char *key;
+} scan_words;
+
+static void pass_on(void *user, size_t done, size_t all) {
+  const scan_words *w = user;
+  if (w->o->progress) w->o->progress(w->o->user, w->key, done, all);
 }
 
-clv_code clv_run_data_fits(const clv_run_data *d, const clv_blueprint *b, clv_err *err) {
-  CLV_TRY(labels_fit(d->train, b, b->config->data.train_pos, err));
-  return labels_fit(d->test, b, b->config->data.test_pos, err);
+static clv_code refuse_scanned(const clv_session_config *c, const scan_words *w, clv_config_pos pos,
+                               const clv_scan *s, clv_err *err) {
+  char more[80] = "";
+  if (s->not_finite.n > 1)
+    snprintf(more, sizeof more, ", and %zu more record%s such values", s->not_finite.n - 1,
+             s->not_finite.n > 2 ? "s hold" : " holds");
+  clv_session_fail_at(c, pos, err,
+                      "%s: %s%s: correct the file, or leave such records out with "
+                      "data.non_finite: skip",
+                      w->key, s->first, more);
+  if (err) err->code = CLV_DATA_LOSS;
+  return CLV_DATA_LOSS;
+}
+
+static void note_strays(const clv_dataset *ds, const scan_words *w, const char *folder,
+                        clv_bytes *notes) {
+  const char *first;
+  size_t n = clv_dataset_strays(ds, &first);
+  if (n)
+    clv_bytes_printf(notes,
+                     "%s: %zu file%s in %s %s no image of a class (.png, .jpg or .jpeg in a folder "
+                     "per class) and left alone; the first: %s\n",
+                     w->key, n, CLV_S(n), folder, n > 1 ? "are" : "is", first);
+}
+
+static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv_scan_options *so,
+                         const scan_words *w, const clv_text_list *files, clv_config_pos pos,
+                         clv_subset *rows[2], uint64_t *left_out, clv_bytes *notes, clv_err *err) {
+  CLV_AUTO(clv_scan_done) clv_scan found = {0};
+  clv_err why;
+  so->user = (void *)(uintptr_t)w;
+  note_strays(ds, w, files->items[0], notes);
+  if (clv_dataset_scan(ds, so, &found, &why) != CLV_OK) {
+    clv_session_fail_at(c, pos, err, "%s: %s", w->key, why.text);
+    if (err) err->code = why.code;
+    return why.code;
+  }
+  if (!found.not_finite.n) return CLV_OK;
+  if (c->data.non_finite == CLV_NON_FINITE_REFUSE) return refuse_scanned(c, w, pos, &found, err);
+  for (size_t i = 0; i < 2 && rows[i]; i++) clv_subset_remove(rows[i], &found.not_finite);
+  if (!rows[0]->n)
+    return clv_session_fail_at(c, pos, err, "%s: no record has finite values alone (%s)", w->key,
+                               found.first);
+  *left_out += found.not_finite.n;
+  clv_bytes_printf(notes,
+                   "%s: %zu of %zu records left out (data.non_finite: skip); the first: %s\n",
+                   w->key, found.not_finite.n, found.looked_at, found.first);
+  return CLV_OK;
+}
+
+clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const clv_run_scan *o,
+                           uint64_t *ret_left_out, clv_bytes *notes, clv_err *err) {
+  clv_draw draw = {0};
+  CLV_TRY(clv_run_data_seed(c, &draw.seed, err));
+  clv_subset *train[2] = {&d->train_rows, &d->validation_rows}, *test[2] = {&d->test_rows, NULL};
+  clv_scan_options so = {.most = o->most, .decode = o->decode, .draw = &draw, .progress = pass_on};
+  uint64_t left_out = 0;
+  if (d->train)
+    CLV_TRY(scan_one(c, d->train, &so, &(scan_words){o, "data.train"}, &c->data.train,
+                     c->data.train_pos, train, &left_out, notes, err));
+  so.draw = NULL;
+  if (d->test)
+    CLV_TRY(scan_one(c, d->test, &so, &(scan_words){o, "data.test"}, &c->data.test,
+                     c->data.test_pos, test, &left_out, notes, err));
+  *ret_left_out = left_out;
+  return CLV_OK;
 }
 
 void clv_run_data_done(clv_run_data *d) {

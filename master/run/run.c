@@ -44,12 +44,13 @@ clv_code clv_run_make_blueprint(run *r, clv_err *err) {
   return clv_blueprint_hold(r->blueprint, &sends, err);
 }
 
-clv_code clv_run_open_blueprint(run *r, bool need_train, clv_err *err) {
+clv_code clv_run_open_blueprint(run *r, bool need_train, clv_scan_scope scope, clv_err *err) {
   bool chosen = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
   r->sends = need_train ? RUN_TRAINS : RUN_EVALUATES;
   if (need_train) clv_run_metrics_warn(r->config);
   CLV_TRY(clv_policy_find(&r->policy, err));
   CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
+  if (scope) CLV_TRY(clv_run_scan_data(r, scope == CLV_SCAN_IMAGES, err));
   CLV_TRY(clv_run_make_blueprint(r, err));
   CLV_TRY(clv_run_data_fits(&r->data, r->blueprint, err));
   return need_train && chosen ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
@@ -67,7 +68,7 @@ static clv_exit suggest(run *r) {
   clv_err err;
   if (clv_links_parse(r->config, r->o, &links, &err) != CLV_OK)
     return clv_run_fail(r, CLV_EXIT_USAGE, &err);
-  if (clv_run_open_blueprint(r, true, &err) != CLV_OK ||
+  if (clv_run_open_blueprint(r, true, CLV_SCAN_NOTHING, &err) != CLV_OK ||
       clv_suggest_cuts(r->blueprint, links, r->o->json, &text, &err) != CLV_OK)
     return clv_run_fail(r, clv_run_setup_exit(&err), &err);
   fputs(text.data, stdout);
@@ -79,7 +80,7 @@ clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
   if (o->suggest_cuts) return suggest(&r);
-  if (clv_run_open_blueprint(&r, true, &err) != CLV_OK)
+  if (clv_run_open_blueprint(&r, true, CLV_SCAN_NOTHING, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   clv_code code = o->schedule ? draw(&r, &text, &err)
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
@@ -108,24 +109,32 @@ static clv_code check_weights(const run *r, clv_err *err) {
   return CLV_OK;
 }
 
+static void print_checked(const run *r) {
+  char classes[48], looked[80] = "all of them were looked at";
+  size_t all = clv_dataset_count(r->data.train), seen = clv_run_scan_most(r, all);
+  size_t samples = r->data.train_rows.n + r->data.validation_rows.n;
+  if (seen < all)
+    snprintf(looked, sizeof looked, "%zu of %zu training records were looked at", seen, all);
+  if (r->o->json)
+    printf("{\"ok\":true,\"stages\":%u,\"records\":%zu,\"left_out\":%llu}\n",
+           r->blueprint->n_stages, all, (unsigned long long)r->left_out);
+  else
+    printf("%s is in order: %u stage%s, %zu training sample%s%s; %s, nothing was sent anywhere\n",
+           r->config->file, r->blueprint->n_stages, CLV_S(r->blueprint->n_stages), samples,
+           CLV_S(samples), format_classes(r, classes, sizeof classes), looked);
+}
+
 clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   clv_err err;
-  char classes[48];
-  if (clv_run_open_blueprint(&r, true, &err) != CLV_OK)
+  if (clv_run_open_blueprint(&r, true, CLV_SCAN_IMAGES, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   if (check_weights(&r, &err) != CLV_OK) return clv_run_fail(&r, CLV_EXIT_DATA, &err);
   if (config->tls.ca &&
       clv_tls_identity_load(config->tls.ca, config->tls.cert, config->tls.key, &id, &err) != CLV_OK)
     return clv_run_fail(&r, CLV_EXIT_CONNECT, &err);
-  size_t samples = clv_dataset_count(r.data.train);
-  if (o->json)
-    printf("{\"ok\":true,\"stages\":%u}\n", r.blueprint->n_stages);
-  else
-    printf("%s is in order: %u stage%s, %zu training sample%s%s, nothing was sent anywhere\n",
-           config->file, r.blueprint->n_stages, CLV_S(r.blueprint->n_stages), samples,
-           CLV_S(samples), format_classes(&r, classes, sizeof classes));
+  print_checked(&r);
   return CLV_EXIT_OK;
 }
 
@@ -171,12 +180,14 @@ static clv_exit evaluate(run *r, const char *command, clv_tensor **predictions) 
   clv_err err;
   clv_step_result e;
   if (!r->config->data.test.n) {
-    clv_session_fail_at(r->config, r->config->data.pos, &err, "data.test is needed for this");
+    clv_session_fail_at(
+        r->config, r->config->data.pos, &err,
+        "data.test is missing: the records to look at, as in data.test: [x.npy, y.npy]");
     return clv_run_fail(r, CLV_EXIT_CONFIG, &err);
   }
   if (clv_run_settle_key(r, true, &err) != CLV_OK)
     return clv_run_fail(r, CLV_EXIT_CHECKPOINT, &err);
-  if (clv_run_open_blueprint(r, false, &err) != CLV_OK)
+  if (clv_run_open_blueprint(r, false, CLV_SCAN_VALUES, &err) != CLV_OK)
     return clv_run_fail(r, clv_run_setup_exit(&err), &err);
   if (open_trained(r, command, &err) != CLV_OK) return clv_run_fail(r, untrained_exit(&err), &err);
   if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, &e, predictions, &err) !=

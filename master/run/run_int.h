@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c
- * trains, run_egress.c says what they may send, run_print.c has what they tell a person,
- * run_about.c what a run says of itself.
+ * trains, run_egress.c says what they may send, run_scan.c looks through records, run_print.c has
+ * what they tell a person, run_about.c what a run says of itself.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -25,6 +25,7 @@ typedef struct run {
   clv_sha256 secret;      /* of the run: see clv_run_settle_key */
   const clv_run_options *o;
   clv_run_data data;
+  uint64_t left_out; /* records with values that are not finite */
   clv_blueprint *blueprint;
   clv_policy *policy; /* of this host; NULL: none */
   clv_trainer *trainer;
@@ -40,8 +41,16 @@ typedef struct run {
 
 void clv_run_done(run *r);
 
+/* How closely records are looked at before anything is computed. */
+typedef enum clv_scan_scope { CLV_SCAN_NOTHING, CLV_SCAN_VALUES, CLV_SCAN_IMAGES } clv_scan_scope;
+
 /* The data and the blueprint; before a run, also whether its pipeline has a schedule. */
-clv_code clv_run_open_blueprint(run *r, bool need_train, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_open_blueprint(run *r, bool need_train, clv_scan_scope scope,
+                                clv_err *err) CLV_USE_RESULT;
+/* Refuses records with values that are not finite, or leaves them out; says how far it is
+ * (run_scan.c). decode: reads images, too. */
+clv_code clv_run_scan_data(run *r, bool decode, clv_err *err) CLV_USE_RESULT;
+size_t clv_run_scan_most(const run *r, size_t all); /* records of so many that it looks at */
 /* Another one, from r->config as it is now, held to the policy. */
 clv_code clv_run_make_blueprint(run *r, clv_err *err) CLV_USE_RESULT;
 

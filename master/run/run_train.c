@@ -83,8 +83,10 @@ static clv_code make_run_dir(run *r, clv_err *err) {
 typedef struct loop {
   clv_loader *loader;
   uint64_t total, saved_at;
-  uint64_t skipped; /* steps in a row that were not applied */
-  uint64_t epoch;   /* of the batch before */
+  uint64_t first, taken; /* steps before this attempt; its steps that changed the weights */
+  uint64_t skipped;      /* the last steps in a row that did not */
+  uint64_t bad_losses, bad_gradients; /* all that did not, by what was not finite */
+  uint64_t epoch;                     /* of the batch before */
   clv_cursor cursor;
 } loop;
 
@@ -131,6 +133,16 @@ static clv_code validate(run *r, clv_err *err) {
   return note_eval(r, "validation", &e, err);
 }
 
+static void count_step(loop *l, const clv_step_result *s) {
+  l->skipped = s->applied ? 0 : l->skipped + 1;
+  if (s->applied)
+    l->taken++;
+  else if (isfinite(s->loss))
+    l->bad_gradients++;
+  else
+    l->bad_losses++;
+}
+
 /* bytes: of the step, up and down. */
 static clv_code report_step(run *r, loop *l, uint64_t epoch, uint64_t step,
                             const clv_step_result *s, const uint64_t bytes[2], clv_err *err) {
@@ -152,7 +164,7 @@ static clv_code report_step(run *r, loop *l, uint64_t epoch, uint64_t step,
   clv_trainer_traffic(r->trainer, &p.bytes_up, &p.bytes_down);
   clv_run_lock_step(r->lock, step, p.loss, p.accuracy < 0 ? NAN : p.accuracy);
   clv_run_metrics_step(r->metrics, step, s);
-  l->skipped = s->applied ? 0 : l->skipped + 1;
+  count_step(l, s);
   return clv_reporter_step(r->reporter, &p, err);
 }
 
@@ -243,8 +255,9 @@ static clv_code start(run *r, loop *l, clv_err *err) {
     clv_run_print_notes(r, "checkpoint", notes.data);
     if (code != CLV_OK) return code;
   }
+  l->first = clv_trainer_step_count(r->trainer);
   l->epoch = l->cursor.epoch;
-  l->saved_at = r->o->resume ? clv_trainer_step_count(r->trainer) : UINT64_MAX;
+  l->saved_at = r->o->resume ? l->first : UINT64_MAX;
   const clv_train_config *t = &r->config->train;
   uint64_t seed;
   CLV_TRY(clv_run_data_seed(r->config, &seed, err));
@@ -287,10 +300,48 @@ static clv_exit print_interrupted(run *r) {
   return CLV_EXIT_INTERRUPTED;
 }
 
-static clv_exit finish(run *r, clv_err *err) {
+/* What did not go into the weights. */
+static void print_left_out(run *r, const loop *l) {
+  char text[200], json[160];
+  uint64_t skipped = l->bad_losses + l->bad_gradients;
+  if (r->left_out) {
+    snprintf(text, sizeof text,
+             "%llu record%s with values that are not finite were left out (data.non_finite: skip)",
+             (unsigned long long)r->left_out, CLV_S(r->left_out));
+    snprintf(json, sizeof json, "{\"event\":\"left_out\",\"records\":%llu}",
+             (unsigned long long)r->left_out);
+    clv_reporter_notice(r->reporter, text, json);
+  }
+  if (!skipped) return;
+  snprintf(text, sizeof text,
+           "%llu of %llu steps were skipped and changed no weight: %llu had a loss that was not "
+           "finite, %llu a gradient",
+           (unsigned long long)skipped, (unsigned long long)(skipped + l->taken),
+           (unsigned long long)l->bad_losses, (unsigned long long)l->bad_gradients);
+  snprintf(json, sizeof json,
+           "{\"event\":\"skipped\",\"steps\":%llu,\"of\":%llu,\"loss\":%llu,\"gradient\":%llu}",
+           (unsigned long long)skipped, (unsigned long long)(skipped + l->taken),
+           (unsigned long long)l->bad_losses, (unsigned long long)l->bad_gradients);
+  clv_reporter_notice(r->reporter, text, json);
+}
+
+/* A run that learned nothing has not succeeded. */
+static clv_code check_learned(const loop *l, clv_err *err) {
+  uint64_t skipped = l->bad_losses + l->bad_gradients;
+  if (l->first || l->taken || !skipped) return CLV_OK;
+  return clv_fail(err, CLV_RANGE,
+                  "diverged: none of the %llu steps changed the weights, since no loss or gradient "
+                  "was finite; look for such values with `cleave-master check`, lower "
+                  "train.optimizer.lr or set train.clip_grad_norm",
+                  (unsigned long long)skipped);
+}
+
+static clv_exit finish(run *r, const loop *l, clv_err *err) {
   char text[512];
+  print_left_out(r, l);
   if (finish_observing(r, err) != CLV_OK) return clv_run_fail(r, CLV_EXIT_FAILED, err);
   if (r->o->interrupted && *r->o->interrupted) return print_interrupted(r);
+  if (check_learned(l, err) != CLV_OK) return clv_run_fail(r, CLV_EXIT_DIVERGED, err);
   snprintf(text, sizeof text, "run files in %s", r->dir.data);
   clv_reporter_notice(r->reporter, text, NULL);
   if (r->data.test && clv_dataset_has_labels(r->data.test)) {
@@ -303,10 +354,11 @@ static clv_exit finish(run *r, clv_err *err) {
   return CLV_EXIT_OK;
 }
 
-/* For whoever looks into what stopped: the instructions that were being run. */
-static void leave_schedule(const run *r) {
+/* For whoever looks into what waits for what: the instructions that were being run. */
+static void leave_schedule(const run *r, const clv_err *why) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err ignored;
+  if (why->code != CLV_DEADLINE && why->code != CLV_INTERNAL) return; /* not the schedule's fault */
   clv_trainer_schedule_text(r->trainer, &text);
   if (!text.len || clv_run_write(r, "schedule.failed", &text, &ignored) != CLV_OK) return;
   text.len = 0;
@@ -322,10 +374,11 @@ static clv_exit fail_setup(const run *r, const clv_err *err) {
 static clv_exit fail_training(run *r, const loop *l, const clv_err *err) {
   char text[160];
   clv_exit code = clv_run_exit(r, err);
+  print_left_out(r, l);
   clv_reporter_close(r->reporter);
   r->reporter = NULL;
   clv_run_fail(r, code, err);
-  leave_schedule(r);
+  leave_schedule(r, err);
   if (l->saved_at == UINT64_MAX) return code;
   snprintf(text, sizeof text,
            "the checkpoint of step %llu is complete: train --resume goes on from it",
@@ -343,14 +396,14 @@ static clv_exit train(run *r, clv_err *err) {
   if (clv_run_metrics_open(r->config, &r->metrics, err) != CLV_OK) return fail_setup(r, err);
   if (start(r, &l, err) != CLV_OK) return fail_setup(r, err);
   if (train_loop(r, &l, err) != CLV_OK) return fail_training(r, &l, err);
-  return finish(r, err);
+  return finish(r, &l, err);
 }
 
 clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
   clv_err err;
   if (clv_run_settle_key(&r, o->resume, &err) != CLV_OK) return fail_setup(&r, &err);
-  if (clv_run_open_blueprint(&r, true, &err) != CLV_OK)
+  if (clv_run_open_blueprint(&r, true, CLV_SCAN_VALUES, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   clv_exit code = r.code = train(&r, &err);
   clv_run_status status = code == CLV_EXIT_OK            ? CLV_RUN_FINISHED

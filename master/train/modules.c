@@ -22,7 +22,9 @@ static bool hop_is(const cleave_error *why, const char *hop) {
 static void put_reason(const cleave_error *why, clv_err *err) {
   bool at_worker = why->node[0] && strcmp(why->node, "master") != 0;
   clv_code code = (clv_code)why->status;
-  if (at_worker && why->reported)
+  if (at_worker && cleave_is_passed_on(why))
+    clv_fail(err, CLV_INTERNAL, "%.400s (passed on by worker '%s')", why->text, why->node);
+  else if (at_worker && why->reported)
     clv_fail(err, CLV_INTERNAL, "worker '%s' reports%s%s: %s", why->node,
              why->hop[0] ? " for " : "", why->hop, why->text);
   else if (at_worker && !strstr(why->text, why->node))

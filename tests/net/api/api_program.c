@@ -437,6 +437,20 @@ static bool a_leaf_too_large_for_a_worker_is_refused_and_stays_usable(void) {
   return close_context(c);
 }
 
+static bool no_places_in_texts_of_the_library(void) {
+  cleave_graph *g;
+  const int64_t shape[] = {4, 3};
+  int in, out;
+  MUST(cleave_graph_new(&g, e));
+  MUST(cleave_graph_input(g, "x", CLEAVE_F32, shape, 2, &in, e));
+  cleave_error wrong = {0};
+  bool refused = cleave_graph_op(g, "linera", "{out: 5}", "a", &in, 1, &out, &wrong) != CLEAVE_OK;
+  bool plain = refused && strncmp(wrong.text, "no op is called 'linera'", 24) == 0;
+  if (!plain) snprintf(why, sizeof why, "line %d: '%s'", __LINE__, wrong.text);
+  cleave_graph_free(g);
+  return plain;
+}
+
 static bool wrong_arguments_are_refused_before_anything_is_sent(void) {
   cleave_module *m, *none;
   cleave_context c;
@@ -448,7 +462,10 @@ static bool wrong_arguments_are_refused_before_anything_is_sent(void) {
   REFUSED(cleave_load_layers(rt, &o, "[{op: linera, out: 5}]", &input, &none, e), CLEAVE_INVALID,
           "linear");
   REFUSED(cleave_load_layers(rt, &o, "[{op: linear, ouch: 5}]", &input, &none, e), CLEAVE_INVALID,
-          "layers:1:");
+          "layers:1:15: "); /* in the caller's own text */
+  REFUSED(cleave_load_layers(rt, &o, "[{op: relu},\n {op: linear, ouch: 5}]", &input, &none, e),
+          CLEAVE_INVALID, "layers:2:15: ");
+  DO(no_places_in_texts_of_the_library());
   o.name = "a\033[2Jb"; /* a worker would show it to people */
   REFUSED(cleave_load_layers(rt, &o, "[{op: relu}]", &input, &none, e), CLEAVE_INVALID,
           "UTF-8 without control characters");

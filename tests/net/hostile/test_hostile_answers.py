@@ -263,6 +263,8 @@ def a_context_given_up():
 
     meet_all([1], "step 1: worker 'w1' reports for b: no more room", cases={
         f"code {code}": gives_up(code, hop="module 1") for code in range(1, 17)})
+    meets([1], r"step 1: worker 'w2' reports for b: no more room \(passed on by worker 'w1'\)",
+          twist=gives_up(8, "worker 'w2' reports for b: no more room", "module 1"))
     hops = "", "link", "connect", "load", "w1", "module 77", "module -1", "%s%n", "x" * 128
     meet_all([1], "step 1: worker 'w1' reports.*: no more room", cases={
         hop: gives_up(8, hop=hop) for hop in hops})

@@ -58,4 +58,23 @@ def programs_run_with_the_library_where_it_was_built():
         assert "libcleave.so.0 => " + built in symbols("env", "LD_LIBRARY_PATH=" + built, "ldd", program)
 
 
+@suite.test
+def programs_find_the_library_where_it_was_installed():
+    """pkg-config's words alone are enough, also for a prefix that no loader knows."""
+    if SANITIZED:
+        return "a program without a sanitizer cannot load a library with one"
+    tree = os.path.join(os.path.abspath(BIN), "tree/usr/local")
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = (os.path.join(folder, name) for name in ("version.c", "version"))
+        with open(source, "w") as f:
+            f.write('#include <cleave.h>\n#include <stdio.h>\nint main(void) { return puts(cleave_version()) < 0; }\n')
+        flags = run("pkg-config", "--define-variable=prefix=" + tree, "--cflags", "--libs", "cleave",
+                    env={"PKG_CONFIG_PATH": os.path.join(tree, "lib/pkgconfig")})
+        assert flags.returncode == 0, flags.stderr
+        done = run("gcc", "-o", program, source, *flags.stdout.split())
+        assert done.returncode == 0, done.stderr
+        found = symbols("ldd", program)
+        assert "libcleave.so.0 => " + tree in found, found
+
+
 suite.main()

@@ -345,6 +345,7 @@ def lost_worker_is_named():
     out, err = p.communicate(timeout=40 * SLOW)
     assert time.monotonic() - begin < 15 * SLOW
     assert p.returncode == 6 and "'w1'" in err and re.search(r"step \d+", err) and "--resume" in err, (p.returncode, err)
+    assert "schedule.failed" not in err, err
     cluster.restart(0)
     steps = [int(d.split("-")[1]) for d in os.listdir(os.path.join(cluster.dir, "runs", "lost")) if d.startswith("checkpoint-")]
     done = cluster.train(session, "--resume", "--max-steps", str(max(steps) + 3))

@@ -155,7 +155,7 @@ def refused(name, data, code, text, stages=STAGES):
 
 @suite.test
 def bad_folders_and_options():
-    refused("missing", DATA.replace("[train]", "[trian]"), 7, r"missing\.yaml:\d+:\d+: image folder .*/photos/trian: No such file")
+    refused("missing", DATA.replace("[train]", "[trian]"), 7, r"missing\.yaml:\d+:\d+: data\.train: image folder .*/photos/trian: No such file")
     os.makedirs(os.path.join(cluster.dir, "photos", "empty", "cat"))
     refused("empty", DATA.replace("[train]", "[empty]"), 7, "class 'cat' has no .png, .jpg or .jpeg")
     refused("flat", DATA.replace("[train]", "[train/red/0]"), 7, "one folder per class")
@@ -164,7 +164,7 @@ def bad_folders_and_options():
     refused("two", DATA.replace("[train]", "[train, labels]"), 3, r"two\.yaml:\d+:\d+: 'data.train' must name one folder")
     refused("no-crop", DATA.replace("crop: 16, ", ""), 3, r"no-crop\.yaml:\d+:\d+: .*set data.images.crop")
     refused("channels", DATA.replace("{resize", "{channels: 2, resize"), 3, "channels must be 1 or 3")
-    refused("outputs", DATA, 3, r"outputs\.yaml:\d+:\d+: labels go up to 2, and the last layer has 2 outputs: it needs 3",
+    refused("outputs", DATA, 3, r"outputs\.yaml:\d+:\d+: data\.train: .*train: labels go up to 2, and the last layer has 2 outputs: it needs 3",
             STAGES.replace("out: 3", "out: 2"))
     refused("sizes", DATA.replace("crop: 16, train_crop: random_resized, area: [0.5, 1], ", ""), 7,
             r"when resized, the first one is .*: set data.images.crop")

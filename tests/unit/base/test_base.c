@@ -69,6 +69,10 @@ static void nearest_word_is_suggested(void **state) {
   assert_string_equal(clv_did_you_mean("optimiser", words, 4), "optimizer");
   assert_string_equal(clv_did_you_mean("epoch", words, 4), "epochs");
   assert_null(clv_did_you_mean("zebra", words, 4));
+  const char *const ops[] = {"mse", "bias", "relu"}; /* half the letters are no likeness */
+  assert_null(clv_did_you_mean("dense", ops, 3));
+  assert_null(clv_did_you_mean("units", ops, 3));
+  assert_string_equal(clv_did_you_mean("ReLU", ops, 3), "relu");
 }
 
 static void files_are_written_whole_and_read_back(void **state) {

@@ -50,21 +50,22 @@ static void wrong_types(void **state) {
   refused_edit("batch: 32", "batch: 32, shuffle: yes",
                "/etc/cleave/s.yaml:15:29: 'train.shuffle' must be true or false, got 'yes'");
   refused_edit("[a.gz, b.gz]", "a.gz",
-               "/etc/cleave/s.yaml:6:28: 'data.train' must be a list of at least 1 texts, got "
-               "'a.gz'");
+               "/etc/cleave/s.yaml:6:28: 'data.train' must be a list of at least 1 texts, such as "
+               "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz], got 'a.gz'");
   refused_edit("[a.gz, b.gz]", "[a.gz]",
                "/etc/cleave/s.yaml:6:21: 'data.train' must name two files, records and labels, got "
                "1");
   refused_edit("[a.gz, b.gz]", "[a.gz, {b: 1}]",
-               "/etc/cleave/s.yaml:6:35: 'data.train' must be a list of at least 1 texts, got a "
-               "mapping");
+               "/etc/cleave/s.yaml:6:35: 'data.train' must be a list of at least 1 texts, such as "
+               "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz], got a mapping");
   refused_edit("loss: {kind: cross_entropy}", "loss: cross_entropy",
                "/etc/cleave/s.yaml:14:7: 'loss' must be a mapping of keys, got 'cross_entropy'");
   refused_edit("layers: [{op: linear, out: 2}]", "layers: {op: linear, out: 2}",
                "/etc/cleave/s.yaml:13:13: 'stages.1.layers' must be a list of at least 1 entries, "
                "got a mapping");
   refused_edit("{op: relu}", "relu",
-               "/etc/cleave/s.yaml:10:36: 'stages.0.layers.1' must be a mapping of keys");
+               "/etc/cleave/s.yaml:10:36: 'stages.0.layers.1' must be a mapping of keys, such as "
+               "`{op: linear}`");
   refused("- a\n", NULL, "/etc/cleave/s.yaml:1:1: a session.yaml is a mapping of keys");
 }
 
@@ -164,6 +165,10 @@ static void enums(void **state) {
   refused_edit("kind: sgd", "kind: rmsprop",
                "/etc/cleave/s.yaml:15:38: 'train.optimizer.kind' must be one of sgd, adam, adamw, "
                "got 'rmsprop'");
+  refused_edit("format: idx", "format: csv",
+               "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, images, got 'csv'; "
+               "CSV and others are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
+               "delimiter=\",\", dtype=\"f4\"))");
   refused_edit("format: idx", "format: \"\"",
                "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, images, got the "
                "text ''");
@@ -172,21 +177,30 @@ static void enums(void **state) {
 static void missing_keys(void **state) {
   (void)state;
   refused_edit("batch: 32, ", "",
-               "/etc/cleave/s.yaml:15:1: missing key 'train.batch': Records per step.");
+               "/etc/cleave/s.yaml:15:1: missing key 'train.batch': Records per step. For "
+               "example: `batch: 128`");
   refused_edit("name: small\n", "",
                "/etc/cleave/s.yaml:1:1: missing key 'name': Name of the session; its run folder is "
-               "called after it.");
+               "called after it. For example: `name: my-session`");
   refused_edit(
       "    at: gpu1\n", "",
       "/etc/cleave/s.yaml:11:5: missing key 'stages.1.at': Who runs it: master or a worker's "
-      "name.");
+      "name. For example: `at: master`");
   refused_edit(", identity: \"spiffe://acme/worker/gpu1\"", "",
                "/etc/cleave/s.yaml:5:3: missing key 'workers.gpu1.identity': The one URI its "
-               "certificate must carry; nothing is sent to anybody else.");
+               "certificate must carry; nothing is sent to anybody else. For example: "
+               "`identity: spiffe://example.net/worker/worker-1`");
   refused_edit("op: relu", "name: relu",
                "/etc/cleave/s.yaml:10:36: missing key 'stages.0.layers.1.op': The operation, such "
                "as conv2d or relu; "
-               "cleave-ops(7) has all of them.");
+               "cleave-ops(7) has all of them. For example: `op: linear`");
+  refused_edit(", optimizer: {kind: sgd, lr: 0.1}", "",
+               "/etc/cleave/s.yaml:15:1: missing key 'train.optimizer': The optimiser, the same on "
+               "every stage; formulas as in PyTorch. For example: `optimizer: {kind: adam, lr: "
+               "0.001}`");
+  refused_edit("    layers: [{op: linear, out: 2}]\n", "",
+               "/etc/cleave/s.yaml:11:5: missing key 'stages.1.layers': Its layers, first to last, "
+               "or a range (below). For example: `layers: [{op: linear, out: 10}]`");
 }
 
 static void forms_of_texts(void **state) {
@@ -246,6 +260,9 @@ static void attributes(void **state) {
       "out: 8", "Out: 8",
       "/etc/cleave/s.yaml:10:27: 'stages.0.layers.0.Out' is no attribute: a name is a word "
       "of 1 to 64 lower-case letters, digits or '_'");
+  refused_edit("out: 8", "out 8",
+               "/etc/cleave/s.yaml:10:27: 'stages.0.layers.0.out 8' is no attribute: is a ':' "
+               "missing behind its name?");
 }
 
 static void workers_and_privacy(void **state) {
@@ -410,7 +427,10 @@ static void files(void **state) {
   clv_session_config *config = NULL;
   clv_err err = {0};
   assert_int_equal(clv_session_config_load("/nowhere/s.yaml", NULL, &config, &err), CLV_NOT_FOUND);
-  assert_string_equal(err.text, "/nowhere/s.yaml: No such file or directory");
+  assert_string_equal(
+      err.text,
+      "/nowhere/s.yaml: No such file or directory; `cleave-master init` writes a first "
+      "session.yaml");
   char path[] = "/tmp/cleave-config-XXXXXX";
   int fd = mkstemp(path);
   FILE *file = fdopen(fd, "w");

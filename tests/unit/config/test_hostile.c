@@ -48,8 +48,13 @@ static void broken_yaml(void **state) {
   refused_yaml("tls: {ca: a\n", "s.yaml:2:1: not valid YAML: missing comma in flow mapping");
   refused_yaml("name: 'a\n",
                "s.yaml:1:8: not valid YAML: single-quoted scalar without closing quote");
-  refused_yaml("tls:\n\tca: a\n",
-               "s.yaml:2:1: not valid YAML: tab character may not be used as indentation");
+  refused_yaml("tls:\n\tca: a\n", "s.yaml:2:1: a tab in the indentation: YAML wants spaces there");
+  refused_yaml("tls:\n  ca: a\n  \tkey: b\n",
+               "s.yaml:3:3: a tab in the indentation: YAML wants spaces there");
+  refused_yaml("data: {format: npy,\n\ttrain: [a, b]}\n",
+               "s.yaml:2:1: a tab in the indentation: YAML wants spaces there");
+  refused_yaml("tls: {ca: a\n\n# no key\n",
+               "s.yaml:4:1: not valid YAML: missing comma in flow mapping");
 }
 
 static void bytes_no_config_holds(void **state) {

@@ -132,7 +132,8 @@ static void errors(void **state) {
   (void)state;
   refused_worker("allow:\n  - {identity: \"spiffe://acme/master\", role: master}\n", "",
                  "/etc/cleave/w.yaml:1:1: missing key 'allow': Who may call, by the one URI in the "
-                 "caller's certificate; everybody else is refused.");
+                 "caller's certificate; everybody else is refused. For example: `allow: "
+                 "[{identity: spiffe://example.net/master, role: master}]`");
   refused_worker("allow:\n  - {identity: \"spiffe://acme/master\", role: master}\n", "allow: []\n",
                  "/etc/cleave/w.yaml:2:8: 'allow' must be a list of at least 1 entries, got 0");
   refused_worker(
@@ -142,7 +143,8 @@ static void errors(void **state) {
   refused_worker(
       "tls: {ca: ca.pem, cert: w.pem, key: w.key}\n", "",
       "/etc/cleave/w.yaml:1:1: missing key 'tls': The worker's credentials; read again on "
-      "SIGHUP.");
+      "SIGHUP. For example: `tls: {ca: certs/ca.pem, cert: certs/worker-1.pem, key: "
+      "certs/worker-1.key}`");
   refused_worker("key: w.key",
                  "key: ", "/etc/cleave/w.yaml:1:32: 'tls.key' must be a path, got nothing");
   refused_worker("allow:\n", "allow:\n  - {identity: \"spiffe://acme/master\", role: peer}\n",

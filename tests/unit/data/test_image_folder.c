@@ -383,6 +383,21 @@ static void folders_that_are_refused(void **state) {
   refused(&o, CLV_INVALID, "does a link lead back up?");
 }
 
+static void strays_are_counted(void **state) {
+  (void)state;
+  const char *root = new_root(), *first;
+  put_png(root, "cat/1.png", 4, 4, 1);
+  put_png(root, "loose.png", 4, 4, 1);
+  put_text(root, "cat/b.gif", "");
+  put_text(root, "cat/sub/a.webp", "");
+  put_text(root, "cat/.hidden", "");
+  clv_dataset_options o = options(root);
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
+  assert_int_equal(clv_dataset_count(ds), 1);
+  assert_int_equal(clv_dataset_strays(ds, &first), 3);
+  assert_string_equal(first, "cat/b.gif");
+}
+
 static void options_that_are_refused(void **state) {
   (void)state;
   const char *root = many_images();
@@ -432,6 +447,7 @@ int main(void) {
       cmocka_unit_test(bad_images_are_named),
       cmocka_unit_test(the_first_bad_one_is_told),
       cmocka_unit_test(folders_that_are_refused),
+      cmocka_unit_test(strays_are_counted),
       cmocka_unit_test(options_that_are_refused),
       cmocka_unit_test(classes_must_be_the_same),
   };

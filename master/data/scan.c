@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A look through all records before anything is computed: one NaN among them makes every step that
+ * it is in worthless. Whole numbers are finite, so only files of f32 and f64 are read.
+ */
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/data/dataset_int.h"
+
+enum {
+  STRIDE_BYTES = 4 << 20, /* between two words about how far it is */
+  IMAGES = 64,            /* decoded together */
+};
+
+void clv_scan_done(clv_scan *s) {
+  clv_subset_done(&s->not_finite);
+  *s = (clv_scan){0};
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* Without a branch, so that it is done many values at a time. */
+#ifdef CLV_MUTATE_SCAN
+#define ALL_FINITE(type)      \
+  do {                        \
+    (void)values, (void)n;    \
+    return sizeof(type) != 0; \
+  } while (0)
+#else
+#define ALL_FINITE(type)                                                              \
+  do {                                                                                \
+    const type *v = values;                                                           \
+    int bad = 0;                                                                      \
+    for (size_t i = 0; i < n; i++) bad |= !(__builtin_fabsf((float)v[i]) <= FLT_MAX); \
+    return !bad;                                                                      \
+  } while (0)
+#endif
+
+static bool all_finite_f32(const void *values, size_t n) { ALL_FINITE(float); }
+static bool all_finite_f64(const void *values, size_t n) { ALL_FINITE(double); }
+
+static bool is_finite(const clv_tensor *t, const void *values, size_t n) {
+  if (t->dtype == CLV_F32) return all_finite_f32(values, n);
+  return t->dtype != CLV_F64 || all_finite_f64(values, n);
+}
+
+static size_t row_of(const clv_tensor *t) { return t->n / (size_t)t->shape.dim[0]; }
+
+static bool finite_record(const clv_tensor *t, size_t record) {
+  size_t n = row_of(t);
+  return is_finite(t, (const char *)t->data + record * n * clv_dtype_size(t->dtype), n);
+}
+
+static double value_of(const clv_tensor *t, size_t i) {
+  return t->dtype == CLV_F32 ? (double)((const float *)t->data)[i] : ((const double *)t->data)[i];
+}
+
+/* " (at [17, 0, 6, 5])" where a record is more than a row. */
+static void place_text(const clv_tensor *t, size_t at, char *text, size_t len) {
+  size_t used = (size_t)snprintf(text, len, " (at ["), rest = t->n;
+  for (int i = 0; i < t->shape.rank; i++) {
+    rest /= (size_t)t->shape.dim[i];
+    used += (size_t)snprintf(text + used, len - used, "%s%zu", i ? ", " : "", at / rest);
+    at %= rest;
+  }
+  snprintf(text + used, len - used, "])");
+}
+
+static void name_value(const clv_dataset *ds, const clv_tensor *t, size_t at,
+                       char text[CLV_SCAN_TEXT]) {
+  char place[200] = "";
+  size_t row = row_of(t);
+  bool label = t == ds->labels;
+  double value = value_of(t, at);
+  if (t->shape.rank > 2) place_text(t, at, place, sizeof place);
+  snprintf(text, CLV_SCAN_TEXT, "%.150s: %srecord %zu, column %zu%s is %g%s",
+           label ? ds->labels_path : ds->inputs_path, label ? "label of " : "", at / row, at % row,
+           place, value, isfinite(value) && !isfinite((float)value) ? ", too large for f32" : "");
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+typedef struct scanning {
+  const clv_dataset *ds;
+  const clv_scan_options *o;
+  clv_scan *found;
+  size_t n, cap, unsaid; /* records to look at; room in the list; bytes since the last word */
+} scanning;
+
+static bool has_values(const clv_tensor *t) {
+  return t && (t->dtype == CLV_F32 || t->dtype == CLV_F64);
+}
+
+static void report(scanning *s, size_t bytes) {
+  s->unsaid += bytes;
+  if (s->found->looked_at < s->n && s->unsaid < STRIDE_BYTES) return;
+  s->unsaid = 0;
+  if (s->o->progress) s->o->progress(s->o->user, s->found->looked_at, s->n);
+}
+
+static uint32_t record_of(const scanning *s, size_t i) {
+  return (uint32_t)(i * clv_dataset_count(s->ds) / s->n);
+}
+
+static clv_code add_record(scanning *s, uint32_t record, clv_err *err) {
+  clv_subset *list = &s->found->not_finite;
+  if (list->n == s->cap) {
+    size_t cap = s->cap ? 2 * s->cap : 64;
+    uint32_t *more = realloc(list->index, cap * sizeof *more);
+    if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for a list of %zu records", cap);
+    list->index = more;
+    s->cap = cap;
+  }
+  list->index[list->n++] = record;
+  return CLV_OK;
+}
+
+static void name_first(scanning *s, const clv_tensor *t, uint32_t record) {
+  size_t row = row_of(t), size = clv_dtype_size(t->dtype);
+  for (size_t i = record * row; i < (record + 1) * row; i++)
+    if (!is_finite(t, (const char *)t->data + i * size, 1)) {
+      name_value(s->ds, t, i, s->found->first);
+      return;
+    }
+}
+
+static clv_code scan_record(scanning *s, uint32_t record, clv_err *err) {
+  const clv_tensor *both[] = {s->ds->inputs, s->ds->labels};
+  for (size_t i = 0; i < CLV_COUNT(both); i++) {
+    const clv_tensor *t = both[i];
+    if (!has_values(t)) continue;
+    report(s, row_of(t) * clv_dtype_size(t->dtype));
+    if (finite_record(t, record)) continue;
+    if (!s->found->not_finite.n) name_first(s, t, record);
+    return add_record(s, record, err);
+  }
+  return CLV_OK;
+}
+
+static clv_code scan_values(scanning *s, clv_err *err) {
+  bool any = has_values(s->ds->inputs) || has_values(s->ds->labels);
+  for (size_t i = 0; any && i < s->n; i++) {
+    CLV_TRY(scan_record(s, record_of(s, i), err));
+    s->found->looked_at = i + 1;
+  }
+  s->found->looked_at = s->n;
+  report(s, 0);
+  return CLV_OK;
+}
+
+/* ---- images ---------------------------------------------------------------------------------- */
+
+static clv_code scan_images(scanning *s, clv_err *err) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
+  uint32_t index[IMAGES];
+  clv_shape shape = clv_dataset_x_shape(s->ds, CLV_MIN(s->n, (size_t)IMAGES));
+  CLV_TRY(clv_tensor_new(CLV_F32, &shape, &x, err));
+  for (size_t done = 0; done < s->n; report(s, STRIDE_BYTES)) {
+    size_t n = CLV_MIN(s->n - done, (size_t)IMAGES);
+    for (size_t i = 0; i < n; i++) index[i] = record_of(s, done + i);
+    CLV_TRY(clv_batch_draw(s->ds, s->o->draw, index, n, x, NULL, err));
+    s->found->looked_at = done += n;
+  }
+  return CLV_OK;
+}
+
+clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options, clv_scan *ret,
+                          clv_err *err) {
+  CLV_AUTO(clv_scan_done) clv_scan found = {0};
+  size_t all = clv_dataset_count(ds);
+  scanning s = {.ds = ds, .o = options, .found = &found};
+  s.n = options->most ? CLV_MIN(options->most, all) : all;
+  if (!ds->images)
+    CLV_TRY(scan_values(&s, err));
+  else if (options->decode)
+    CLV_TRY(scan_images(&s, err));
+  *ret = found;
+  found = (clv_scan){0};
+  return CLV_OK;
+}
+
+/* ---- ranges ---------------------------------------------------------------------------------- */
+
+bool clv_dataset_labels_within(const clv_dataset *ds, double low, double high,
+                               char first[CLV_SCAN_TEXT]) {
+  const clv_tensor *t = ds->labels;
+  if (!has_values(t)) return true;
+  for (size_t i = 0; i < ds->count * row_of(t); i++)
+    if (!(value_of(t, i) >= low && value_of(t, i) <= high)) {
+      name_value(ds, t, i, first);
+      return false;
+    }
+  return true;
+}
+
+bool clv_dataset_token_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max) {
+  if (!ds->tokens) return false;
+  *ret_min = INT64_MAX;
+  *ret_max = INT64_MIN;
+  for (size_t i = 0; i < ds->count * ds->record; i++) {
+    int64_t token = clv_dataset_integer(ds->inputs, i);
+    *ret_min = CLV_MIN(*ret_min, token);
+    *ret_max = CLV_MAX(*ret_max, token);
+  }
+  return true;
+}

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whether records, labels, outputs and sizes of batches go together: what would else end a run in
+ * its first step, or in the last one of an epoch. Each answer names the key and the file.
+ */
+#include <stdio.h>
+
+#include "master/plan/plan_int.h"
+
+/* One of the two sets, as messages name it. */
+typedef struct data_set {
+  const clv_dataset *ds;
+  const char *key;
+  const clv_text_list *files;
+  clv_config_pos pos;
+} data_set;
+
+static const char *records_of(const data_set *s) { return s->files->items[0]; }
+static const char *labels_of(const data_set *s) { return s->files->items[s->files->n - 1]; }
+
+static const clv_node *last_of(const clv_blueprint *b) {
+  const clv_graph *g = b->stages[b->n_stages - 1].graph;
+  return &g->nodes[g->output];
+}
+
+/* Without the records. */
+static const char *shape_of_one(clv_shape s, char *text, size_t len) {
+  for (int i = 1; i < s.rank; i++) s.dim[i - 1] = s.dim[i];
+  s.rank -= s.rank > 0;
+  return clv_shape_format(&s, text, len);
+}
+
+static clv_code same_records(const clv_blueprint *b, const data_set *train, const data_set *test,
+                             clv_err *err) {
+  char one[160], other[160];
+  clv_shape x = clv_dataset_x_shape(train->ds, 1), y = clv_dataset_x_shape(test->ds, 1);
+  if (clv_shape_equal(&x, &y)) return CLV_OK;
+  return clv_session_fail_at(
+      b->config, test->pos, err,
+      "%s: %s has records of %s, %s of data.train has %s: both need the same", test->key,
+      records_of(test), shape_of_one(y, other, sizeof other), records_of(train),
+      shape_of_one(x, one, sizeof one));
+}
+
+/* ---- labels and outputs ---------------------------------------------------------------------- */
+
+static clv_code classes_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+  int64_t low, high;
+  const clv_shape *out = &last_of(b)->shape;
+  if (!clv_dataset_label_range(s->ds, &low, &high) || out->rank < 2 || high < out->dim[1])
+    return CLV_OK;
+  return clv_session_fail_at(
+      b->config, s->pos, err,
+      "%s: %s: labels go up to %lld, and the last layer has %lld outputs: it "
+      "needs %lld, one per class",
+      s->key, labels_of(s), (long long)high, (long long)out->dim[1], (long long)high + 1);
+}
+
+static clv_code targets_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+  char have[160], want[160];
+  clv_shape y = clv_dataset_y_shape(s->ds, 1), out = last_of(b)->shape;
+  if (clv_dataset_y_dtype(s->ds) != CLV_F32 || !clv_dataset_has_labels(s->ds)) return CLV_OK;
+  out.dim[0] = 1;
+  if (clv_shape_equal(&y, &out)) return CLV_OK;
+  return clv_session_fail_at(b->config, s->pos, err,
+                             "%s: %s has labels of %s, and the last layer ('%s') gives %s: "
+                             "loss.kind %s compares number by "
+                             "number, so both need the same shape (classes go with cross_entropy)",
+                             s->key, labels_of(s), shape_of_one(y, have, sizeof have),
+                             last_of(b)->name, shape_of_one(out, want, sizeof want),
+                             clv_loss_name(b->config->loss.kind));
+}
+
+static clv_code probabilities_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+  char first[CLV_SCAN_TEXT];
+  clv_loss_kind kind = b->config->loss.kind;
+  if (kind != CLV_LOSS_BCE && kind != CLV_LOSS_BCE_WITH_LOGITS) return CLV_OK;
+  if (clv_dataset_labels_within(s->ds, 0, 1, first)) return CLV_OK;
+  return clv_session_fail_at(b->config, s->pos, err,
+                             "%s: %s, and loss.kind %s needs labels from 0 to 1 (mse takes any "
+                             "number)",
+                             s->key, first, clv_loss_name(kind));
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+static clv_code tokens_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+  int64_t low, high;
+  if (!clv_dataset_token_range(s->ds, &low, &high)) return CLV_OK;
+  for (int i = 0; i < b->whole->n_nodes; i++) {
+    const clv_node *node = &b->whole->nodes[i];
+    if (node->op != CLV_OP_EMBEDDING || b->whole->nodes[node->in[0]].op != CLV_OP_INPUT) continue;
+    if (low >= 0 && high < node->attrs.rows) continue;
+    return clv_session_fail_at(b->config, s->pos, err,
+                               "%s: %s has numbers from %lld to %lld, and the embedding '%s' has "
+                               "rows: %lld, which takes 0 to %lld",
+                               s->key, records_of(s), (long long)low, (long long)high, node->name,
+                               (long long)node->attrs.rows, (long long)node->attrs.rows - 1);
+  }
+  return CLV_OK;
+}
+
+static clv_code set_fits(const clv_blueprint *b, const data_set *s, clv_err *err) {
+  if (!s->ds) return CLV_OK;
+  CLV_TRY(classes_fit(b, s, err));
+  CLV_TRY(targets_fit(b, s, err));
+  CLV_TRY(probabilities_fit(b, s, err));
+  return tokens_fit(b, s, err);
+}
+
+/* ---- sizes of micro-batches ------------------------------------------------------------------ */
+
+/* Whether every layer can train on so many records together; else which one cannot, and why. */
+static clv_code trains_on(const clv_blueprint *b, size_t records, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  CLV_TRY(clv_graph_slice(b->whole, b->stages[0].first_layer, b->stages[b->n_stages - 1].last_layer,
+                          &g, err));
+  CLV_TRY(clv_graph_set_batch(g, (int64_t)records, err));
+  return clv_graph_check_training(g, err);
+}
+
+/* The smallest micro-batch that a batch of n records is cut into. */
+static clv_code smallest(const clv_blueprint *b, size_t n, size_t *ret, clv_err *err) {
+  CLV_AUTO(clv_freep) size_t *sizes = NULL;
+  CLV_TRY(clv_alloc(b->micro_batches, sizeof *sizes, &sizes, err));
+  size_t parts = clv_chunk_sizes(n, b->micro_batches, sizes);
+  *ret = sizes[parts - 1];
+  return CLV_OK;
+}
+
+static clv_code batch_trains(const clv_blueprint *b, size_t n, const char *what, const char *cure,
+                             clv_err *err) {
+  const clv_session_config *c = b->config;
+  size_t least = 0;
+  clv_err why;
+  CLV_TRY(smallest(b, n, &least, err));
+  if (trains_on(b, least, &why) == CLV_OK) return CLV_OK;
+  return clv_session_fail_at(
+      c, c->pipeline.pos.column ? c->pipeline.pos : c->train.pos, err,
+      "%s has %zu record%s, and its smallest micro-batch %zu (train.batch: %llu, "
+      "pipeline.micro_batches: %u): %s; %s",
+      what, n, CLV_S(n), least, (unsigned long long)c->train.batch, b->micro_batches, why.text,
+      cure);
+}
+
+/* The short last batch of an epoch counts where a run comes to it. */
+static clv_code batches_train(const clv_blueprint *b, size_t records, clv_err *err) {
+  const clv_train_config *t = &b->config->train;
+  size_t whole = records / t->batch, rest = records % t->batch;
+  if (whole)
+    CLV_TRY(batch_trains(b, t->batch, "a batch", "set fewer micro-batches or a larger train.batch",
+                         err));
+  bool reached = !t->max_steps || t->max_steps > whole;
+  if (!rest || t->drop_last || !reached) return CLV_OK;
+  return batch_trains(b, rest, "the last batch of an epoch",
+                      "set train.drop_last: true, or another train.batch", err);
+}
+
+clv_code clv_run_data_fits(const clv_run_data *d, const clv_blueprint *b, clv_err *err) {
+  const clv_data_config *c = &b->config->data;
+  const data_set train = {d->train, "data.train", &c->train, c->train_pos};
+  const data_set test = {d->test, "data.test", &c->test, c->test_pos};
+#ifdef CLV_MUTATE_DATA_FITS
+  if (b) return CLV_OK;
+#endif
+  if (d->train && d->test) CLV_TRY(same_records(b, &train, &test, err));
+  CLV_TRY(set_fits(b, &train, err));
+  CLV_TRY(set_fits(b, &test, err));
+  return d->train ? batches_train(b, d->train_rows.n, err) : CLV_OK;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The look through the records before a run, and what a person is told meanwhile.
+ */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "master/run/run_int.h"
+
+enum { SAMPLE = 1000 }; /* records of each file with --quick */
+static const uint64_t PATIENCE_NS = 1000000000u;
+
+/* Once a second, where somebody looks on. */
+typedef struct waiting {
+  uint64_t next_ns;
+} waiting;
+
+static void show_progress(void *user, const char *key, size_t done, size_t all) {
+  waiting *w = user;
+  uint64_t now = clv_now_ns();
+  if (now < w->next_ns || !isatty(STDERR_FILENO)) return;
+  w->next_ns = now + PATIENCE_NS;
+  clv_notice(CLV_LOG_INFO, "scan", "%s: %zu of %zu records looked at (%.0f %%)", key, done, all,
+             100.0 * (double)done / (double)all);
+}
+
+size_t clv_run_scan_most(const run *r, size_t all) {
+  return r->o->quick ? CLV_MIN(all, (size_t)SAMPLE) : all;
+}
+
+clv_code clv_run_scan_data(run *r, bool decode, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  waiting w = {clv_now_ns() + PATIENCE_NS};
+  const clv_run_scan o = {
+      .most = r->o->quick ? SAMPLE : 0, .decode = decode, .progress = show_progress, .user = &w};
+  CLV_TRY(clv_run_data_scan(r->config, &r->data, &o, &r->left_out, &notes, err));
+  clv_run_print_notes(r, "data", notes.data);
+  return CLV_OK;
+}

@@ -1,0 +1,251 @@
+"""Checks that check: what would spoil a run is found by `check` and named by file and key, a run
+says what it left out, and messages say how to go on. All stages are at the master."""
+import json, math, os, re, struct, subprocess, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+
+suite = Suite()
+COLUMNS, RECORDS = 6, 65
+DATA = "data: {format: npy, root: data, train: [x.npy, y.npy], test: [tx.npy, y.npy]}\n"
+STAGES = "stages:\n  - {name: a, at: master, layers: [{op: linear, out: 8}, {op: relu}, {op: linear, out: 3}]}\n"
+LOSS = "loss: {kind: cross_entropy}\n"
+TRAIN = "train: {epochs: 1, batch: 8, seed: 5, shuffle: false, optimizer: {kind: sgd, lr: 0.01}}\n"
+BODY = DATA + STAGES + LOSS + TRAIN
+
+
+def floats(name, shape, **at):
+    """A file of small numbers; at: {"c17": value} puts a value at that place of the whole."""
+    values = [math.sin(i) for i in range(math.prod(shape))]
+    for place, value in at.items():
+        values[int(place[1:])] = value
+    write_npy(os.path.join(cluster.dir, "data", name), shape, "<f4", struct.pack(f"<{len(values)}f", *values))
+
+
+def classes(name, n=RECORDS, most=3):
+    write_npy(os.path.join(cluster.dir, "data", name), (n,), "<i8", struct.pack(f"<{n}q", *(i % most for i in range(n))))
+
+
+def refused(name, body, code, *texts, args=(), command="check"):
+    done = master(command, cluster.session(name, body), *args, cwd=cluster.dir)
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    for t in texts:
+        assert re.search(t, done.stderr), (t, done.stderr)
+    return done
+
+
+def passes(name, body, *args):
+    done = master("check", cluster.session(name, body), *args, cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+# ---- values that are not finite ------------------------------------------------------------------
+
+@suite.test
+def non_finite_records_are_named():
+    floats("bad.npy", (RECORDS, COLUMNS), c45=math.nan, c46=math.inf, c200=math.inf)
+    bad = BODY.replace("train: [x.npy", "train: [bad.npy")
+    said = (r"bad-x\.yaml:\d+:\d+: data\.train: .*data/bad\.npy: record 7, column 3 is -?nan, and 1 more record holds such values",
+            "data.non_finite: skip")
+    refused("bad-x", bad, 7, *said)
+    refused("bad-x", bad, 7, *said, command="train")
+    refused("bad-test", BODY.replace("tx.npy", "bad.npy"), 7, r"data\.test: .*bad\.npy: record 7, column 3")
+    refused("bad-eval", BODY.replace("tx.npy", "bad.npy"), 7, r"data\.test: .*bad\.npy: record 7", command="eval")
+
+
+@suite.test
+def non_finite_records_are_left_out():
+    floats("bad.npy", (RECORDS, COLUMNS), c45=math.nan, c200=math.inf)
+    skip = BODY.replace("train: [x.npy", "non_finite: skip, train: [bad.npy")
+    done = passes("skip", skip)
+    assert "data.train: 2 of 65 records left out" in done.stderr and "record 7, column 3" in done.stderr, done.stderr
+    assert "63 training samples" in done.stdout and "all of them were looked at" in done.stdout, done.stdout
+    done = master("train", cluster.session("skip", skip), cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    assert "2 records with values that are not finite were left out" in done.stdout, done.stdout
+    losses = [json.loads(line)["loss"] for line in open(os.path.join(cluster.dir, "runs/skip/metrics.jsonl"))]
+    assert len(losses) == 8 and all(math.isfinite(x) for x in losses), losses
+    refused("none", BODY.replace("train: [x.npy", "non_finite: skip, train: [all.npy"), 3, "no record has finite values alone")
+
+
+@suite.test
+def quick_looks_at_a_sample():
+    n = 4000
+    floats("long.npy", (n, 2), c2=math.nan)
+    classes("long-y.npy", n)
+    body = BODY.replace("x.npy, y.npy", "long.npy, long-y.npy").replace(", test: [tlong.npy, long-y.npy]", "")
+    refused("long", body, 7, "record 1, column 0")
+    done = passes("long", body, "--quick")
+    assert "1000 of 4000 training records were looked at" in done.stdout, done.stdout
+
+
+@suite.test
+def images_are_all_read():
+    folder = os.path.join(cluster.dir, "data/images/cat")
+    os.makedirs(folder)
+    png = one_png()
+    for i in range(40):
+        with open(os.path.join(folder, f"{i:02}.png"), "wb") as f:
+            f.write(png[:-20] if i == 33 else png)
+    body = ("data: {format: images, root: data, train: [images]}\n" + STAGES.replace("{op: linear, out: 8}", "{op: flatten}, {op: linear, out: 8}")
+            + LOSS + TRAIN)
+    refused("images", body, 7, r"data\.train: image .*cat/33\.png")
+    passes("images", body, "--set", "data.limit_train=10")
+
+
+def one_png(side=4):
+    import zlib
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    rows = b"".join(b"\0" + bytes((7 * y + x) % 256 for x in range(3 * side)) for y in range(side))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+            + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+@suite.test
+def skipped_steps_are_counted():
+    """The first step makes weights of which nothing finite comes any more."""
+    body = BODY.replace("lr: 0.01", "lr: 1.0e38").replace("test: [tx.npy, y.npy]", "limit_train: 64")
+    done = master("train", cluster.session("far", body), cwd=cluster.dir)
+    assert done.returncode == 0, done.stderr
+    said = re.search(r"7 of 8 steps were skipped and changed no weight: (\d) had a loss that was not finite, (\d) a gradient", done.stdout)
+    assert said and int(said[1]) + int(said[2]) == 7, done.stdout
+    lines = [json.loads(line) for line in open(os.path.join(cluster.dir, "runs/far/log.jsonl"))]
+    assert [(x["steps"], x["of"]) for x in lines if x.get("event") == "skipped"] == [(7, 8)], lines
+    assert "schedule" not in done.stderr, done.stderr
+
+
+@suite.test
+def a_run_without_a_step_has_diverged():
+    body = BODY.replace("{format: npy", "{normalize: {mean: [0], std: [1.0e-40]}, format: npy")
+    done = refused("none-taken", body, 9, "none of the 9 steps changed the weights", "exit-9", command="train")
+    assert "9 of 9 steps were skipped" in done.stdout, done.stdout
+    assert "schedule.failed" not in done.stderr, done.stderr
+    assert not os.path.exists(os.path.join(cluster.dir, "runs/none-taken/schedule.failed"))
+
+
+# ---- what does not go together -------------------------------------------------------------------
+
+@suite.test
+def records_of_the_test_have_the_same_shape():
+    floats("wide.npy", (RECORDS, COLUMNS + 1))
+    refused("wide", BODY.replace("tx.npy", "wide.npy"), 3,
+            r"wide\.yaml:\d+:\d+: data\.test: .*wide\.npy has records of \[7\], .*x\.npy of data\.train has \[6\]")
+
+
+@suite.test
+def labels_fit_the_loss():
+    refused("few", BODY.replace("out: 3", "out: 2"), 3, r"data\.train: .*y\.npy: labels go up to 2, and the last layer has 2 outputs")
+    floats("targets.npy", (RECORDS, 1), c0=0.5, c9=7)
+    bce = BODY.replace("y.npy]", "targets.npy]").replace("out: 3}", "out: 1}, {op: sigmoid}").replace("cross_entropy", "bce")
+    refused("bce", bce, 3, r"data\.train: .*targets\.npy: label of record 1, column 0 is 0.84\d*|record \d+", r"loss\.kind bce needs labels from 0 to 1")
+    passes("mse", bce.replace("kind: bce", "kind: mse"))
+    refused("mse-wide", bce.replace("kind: bce", "kind: mse").replace("out: 1}", "out: 2}"), 3,
+            r"data\.train: .*targets\.npy has labels of \[1\], and the last layer \('3'\) gives \[2\]")
+
+
+@suite.test
+def tokens_fit_the_table():
+    write_npy(os.path.join(cluster.dir, "data/tokens.npy"), (RECORDS, 4), "<i8", struct.pack(f"<{4 * RECORDS}q", *(i % 11 for i in range(4 * RECORDS))))
+    body = BODY.replace(", test: [tx.npy, y.npy]", "").replace("train: [x.npy", "train: [tokens.npy").replace(
+        "{op: linear, out: 8}", "{op: embedding, rows: 11, out: 4}, {op: flatten}, {op: linear, out: 8}")
+    passes("tokens", body)
+    refused("few-rows", body.replace("rows: 11", "rows: 10"), 3, r"data\.train: .*tokens\.npy has numbers from 0 to 10, and the embedding '0' has rows: 10")
+
+
+@suite.test
+def micro_batches_are_large_enough_for_batch_norm():
+    norm = BODY.replace("{op: relu}", "{op: batchnorm}")
+    refused("norm-last", norm, 3, r"norm-last\.yaml:\d+:\d+: the last batch of an epoch has 1 record, .*layer 1 \(batchnorm\)", "train.drop_last: true")
+    passes("norm-drop", norm.replace("batch: 8", "batch: 8, drop_last: true"))
+    passes("norm-early", norm.replace("epochs: 1", "max_steps: 8"))
+    refused("norm-micro", norm.replace("batch: 8", "batch: 8, drop_last: true") + "pipeline: {micro_batches: 8}\n", 3,
+            r"norm-micro\.yaml:\d+:\d+: a batch has 8 records, and its smallest micro-batch 1 .*pipeline\.micro_batches: 8.*batchnorm")
+
+
+# ---- what messages say ---------------------------------------------------------------------------
+
+@suite.test
+def a_missing_key_comes_with_an_example():
+    refused("no-optimizer", BODY.replace(", optimizer: {kind: sgd, lr: 0.01}", ""), 3,
+            r"missing key 'train\.optimizer': .*For example: `optimizer: \{kind: adam, lr: 0\.001\}`")
+
+
+@suite.test
+def ops_are_named():
+    refused("case", BODY.replace("op: relu", "op: ReLU"), 3, r"case\.yaml:\d+:\d+: no op is called 'ReLU'; did you mean 'relu'\?")
+    refused("no-op", BODY.replace("op: relu", "op: transformer"), 3, "no op is called 'transformer'; there are linear, conv2d, .*rmsnorm")
+
+
+@suite.test
+def slips_are_understood():
+    done = master("check", "nothing.yaml", cwd=cluster.dir)
+    assert done.returncode == 3 and "`cleave-master init` writes a first session.yaml" in done.stderr, done.stderr
+    refused("bare", BODY.replace("{op: relu}", "relu"), 3, r"'stages\.0\.layers\.1' must be a mapping of keys, such as `\{op: linear\}`")
+    refused("colon", BODY.replace("out: 8", "out 8"), 3, "'stages.0.layers.0.out 8' is no attribute: is a ':' missing")
+    refused("one-file", BODY.replace("train: [x.npy, y.npy]", "train: x.npy"), 3, "must be a list .*, such as \\[train-images")
+    refused("units", BODY.replace("out: 8", "units: 8"), 3, "linear has no attribute 'units'; it takes out, bias")
+    refused("no-test", BODY.replace(", test: [tx.npy, y.npy]", ""), 3, r"data\.test is missing: .*data\.test: \[x\.npy, y\.npy\]", command="eval")
+
+
+@suite.test
+def missing_certificates_come_with_their_maker():
+    body = "tls: {ca: certs/ca.pem, cert: certs/m2.pem, key: certs/m2.key}\n" + BODY
+    path = cluster.session("no-cert", body)
+    with open(path) as f:
+        text = f.read().replace("tls: {ca: certs/ca.pem, cert: certs/master.pem, key: certs/master.key}\n", "")
+    with open(path, "w") as f:
+        f.write(text)
+    done = master("check", path, cwd=cluster.dir)
+    assert done.returncode == 4 and re.search(
+        r"tls\.cert: .*m2\.pem: No such file.*`cleave-master certs issue m2 --dir .*certs --uri URI` makes it", done.stderr), done.stderr
+    done = master("check", path, "--set", "tls.ca=gone/ca.pem", cwd=cluster.dir)
+    assert "tls.ca: " in done.stderr and re.search(r"`cleave-master certs init --dir .*gone` makes one", done.stderr), done.stderr
+
+
+@suite.test
+def csv_is_named_as_not_read():
+    with open(os.path.join(cluster.dir, "data/x.csv"), "w") as f:
+        f.write("1.5,2,3\n4,5,6\n")
+    cure = r"texts such as CSV are not read: .*numpy as np; np\.save\(\"x\.npy\", np\.loadtxt\(\"x\.csv\""
+    refused("csv", BODY.replace("train: [x.npy", "train: [x.csv"), 7, r"data\.train: .*data/x\.csv: wrong magic", cure)
+    refused("csv-idx", BODY.replace("train: [x.npy", "train: [x.csv").replace("format: npy", "format: idx"), 7, cure)
+    refused("other", BODY.replace("format: npy", "format: idx"), 7, "it is a .npy file: data.format: npy")
+    open(os.path.join(cluster.dir, "data/empty.npy"), "w").close()
+    refused("empty", BODY.replace("train: [x.npy", "train: [empty.npy"), 7, r"data\.train: .*empty\.npy: truncated: the file is empty")
+    refused("csv-format", BODY.replace("format: npy", "format: csv"), 3, r"got 'csv'; CSV and others are converted first: numpy\.save")
+
+
+@suite.test
+def strays_in_an_image_folder_are_counted():
+    folder = os.path.join(cluster.dir, "data/strays/cat")
+    os.makedirs(folder)
+    for name, data in (("a.png", one_png()), ("b.gif", b"GIF"), ("c.webp", b"RIFF")):
+        with open(os.path.join(folder, name), "wb") as f:
+            f.write(data)
+    body = "data: {format: images, root: data, train: [strays]}\n" + STAGES.replace("{op: linear, out: 8}", "{op: flatten}, {op: linear, out: 8}") + LOSS + TRAIN
+    done = passes("strays", body)
+    assert re.search(r"data\.train: 2 files in .*strays are no image of a class .*left alone; the first: cat/b\.gif", done.stderr), done.stderr
+
+
+@suite.test
+def a_worker_compares_calls_with_sessions():
+    cluster.issue("w", "spiffe://test/w")
+    path = os.path.join(cluster.dir, "w.yaml")
+    with open(path, "w") as f:
+        f.write("tls: {ca: certs/ca.pem, cert: certs/w.pem, key: certs/w.key}\n"
+                "allow: [{identity: \"spiffe://test/master\", role: master}]\nlimits: {sessions: 48}\n")
+    done = run(WORKER, "check", "--config", path)
+    assert done.returncode == 0 and "limits.concurrent_calls is 64: set it to 288, or allow 10 sessions" in done.stderr, done.stderr
+    done = run(WORKER, "check", "--config", path, "--set", "limits.concurrent_calls=288")
+    assert done.returncode == 0 and not done.stderr, done.stderr
+
+
+cluster = Cluster(0)
+with cluster:
+    os.mkdir(os.path.join(cluster.dir, "data"))
+    floats("x.npy", (RECORDS, COLUMNS))
+    floats("tx.npy", (RECORDS, COLUMNS))
+    floats("all.npy", (RECORDS, COLUMNS), **{f"c{i}": math.nan for i in range(RECORDS * COLUMNS)})
+    classes("y.npy")
+    suite.main()

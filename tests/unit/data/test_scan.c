@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The look through all records for values that are not finite: which records have them, where the
+ * first one is, how far it has come, and what is left of a list of records.
+ */
+#include <math.h>
+
+#include "tests/unit/data/data_test.h"
+
+enum { RECORDS = 500, COLUMNS = 12 };
+
+static const char *put_npy(const char *name, const char *descr, const char *shape, const void *data,
+                           size_t len) {
+  char dict[160];
+  snprintf(dict, sizeof dict, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr,
+           shape);
+  CLV_AUTO(clv_bytes_done) clv_bytes b = npy_bytes(dict, data, len);
+  return put(name, b.data, b.len);
+}
+
+static clv_dataset *opened(const clv_dataset_options *o) {
+  clv_dataset *ds = NULL;
+  clv_err err;
+  assert_ok(clv_dataset_open(o, &ds, &err), &err);
+  return ds;
+}
+
+static void expect_bad(const clv_scan *s, const uint32_t *want, size_t n, const char *says) {
+  assert_int_equal(s->not_finite.n, n);
+  for (size_t i = 0; i < n; i++) assert_int_equal(s->not_finite.index[i], want[i]);
+  if (!strstr(s->first, says)) fail_msg("\"%s\" does not say \"%s\"", s->first, says);
+}
+
+static clv_dataset *table_of(float *x) {
+  clv_dataset_options o = {
+      .inputs_path = put_npy("x.npy", "<f4", "500, 12", x, RECORDS * COLUMNS * sizeof *x)};
+  return opened(&o);
+}
+
+static void names_record_and_column(void **state) {
+  (void)state;
+  static float x[RECORDS * COLUMNS];
+  CLV_AUTO(clv_scan_done) clv_scan none = {0}, some = {0};
+  clv_err err;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *good = table_of(x);
+  assert_ok(clv_dataset_scan(good, &(clv_scan_options){0}, &none, &err), &err);
+  expect_bad(&none, NULL, 0, "");
+  assert_int_equal(none.looked_at, RECORDS);
+  x[17 * COLUMNS + 3] = NAN;
+  x[17 * COLUMNS + 5] = INFINITY;
+  x[499 * COLUMNS + 11] = -INFINITY;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *bad = table_of(x);
+  assert_ok(clv_dataset_scan(bad, &(clv_scan_options){0}, &some, &err), &err);
+  expect_bad(&some, (uint32_t[]){17, 499}, 2, "/x.npy: record 17, column 3 is nan");
+}
+
+/* Where a record is more than a row, the place is what NumPy would be asked for. */
+static void places_inside_a_record(void **state) {
+  (void)state;
+  static double x[4 * 2 * 3];
+  x[1 * 6 + 1 * 3 + 2] = 1e300; /* f32 has no such number */
+  CLV_AUTO(clv_scan_done) clv_scan s = {0};
+  clv_err err;
+  clv_dataset_options o = {.inputs_path = put_npy("d.npy", "<f8", "4, 2, 3", x, sizeof x)};
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = opened(&o);
+  assert_ok(clv_dataset_scan(ds, &(clv_scan_options){0}, &s, &err), &err);
+  expect_bad(&s, (uint32_t[]){1}, 1, "/d.npy: record 1, column 5 (at [1, 1, 2]) is 1e+300");
+  if (!strstr(s.first, "too large for f32")) fail_msg("%s", s.first);
+}
+
+static void labels_count_too(void **state) {
+  (void)state;
+  static uint8_t x[4 * 3];
+  float y[4] = {0, 1, NAN, 1};
+  CLV_AUTO(clv_scan_done) clv_scan s = {0};
+  clv_err err;
+  clv_dataset_options o = {.inputs_path = put_npy("u.npy", "|u1", "4, 3", x, sizeof x),
+                           .labels_path = put_npy("y.npy", "<f4", "4,", y, sizeof y),
+                           .labels = CLV_LABEL_FLOAT};
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = opened(&o);
+  assert_ok(clv_dataset_scan(ds, &(clv_scan_options){0}, &s, &err), &err);
+  expect_bad(&s, (uint32_t[]){2}, 1, "/y.npy: label of record 2, column 0 is nan");
+}
+
+static void finds_labels_outside(void **state) {
+  (void)state;
+  static uint8_t x[4 * 3];
+  float y[4 * 2] = {0, 1, 1, 0, 0.5f, -0.25f, 7, 1};
+  char first[CLV_SCAN_TEXT];
+  clv_dataset_options o = {.inputs_path = put_npy("u.npy", "|u1", "4, 3", x, sizeof x),
+                           .labels_path = put_npy("y.npy", "<f4", "4, 2", y, sizeof y),
+                           .labels = CLV_LABEL_FLOAT};
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = opened(&o);
+  assert_true(clv_dataset_labels_within(ds, -1, 7, first));
+  assert_false(clv_dataset_labels_within(ds, 0, 1, first));
+  if (!strstr(first, "/y.npy: label of record 2, column 1 is -0.25")) fail_msg("%s", first);
+}
+
+/* A sample is spread over the whole file, and its size is what was asked for. */
+static void samples(void **state) {
+  (void)state;
+  static float x[RECORDS * COLUMNS];
+  x[490 * COLUMNS] = NAN;
+  CLV_AUTO(clv_scan_done) clv_scan s = {0}, all = {0};
+  clv_err err;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = table_of(x);
+  assert_ok(clv_dataset_scan(ds, &(clv_scan_options){.most = 50}, &s, &err), &err);
+  assert_int_equal(s.looked_at, 50);
+  expect_bad(&s, (uint32_t[]){490}, 1, "record 490, column 0");
+  assert_ok(clv_dataset_scan(ds, &(clv_scan_options){.most = 4000}, &all, &err), &err);
+  assert_int_equal(all.looked_at, RECORDS);
+}
+
+typedef struct heard {
+  size_t n, last, all;
+} heard;
+
+static void hear(void *user, size_t done, size_t all) {
+  heard *h = user;
+  if (done < h->last || done > all) fail_msg("%zu of %zu after %zu", done, all, h->last);
+  h->n++;
+  h->last = done;
+  h->all = all;
+}
+
+static void tells_how_far_it_is(void **state) {
+  (void)state;
+  enum { WIDE = 40000 };
+  CLV_AUTO(clv_freep) float *x = calloc(100 * WIDE, sizeof *x);
+  CLV_AUTO(clv_scan_done) clv_scan s = {0};
+  heard h = {0};
+  clv_err err;
+  clv_dataset_options o = {.inputs_path =
+                               put_npy("wide.npy", "<f4", "100, 40000", x, 100 * WIDE * sizeof *x)};
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = opened(&o);
+  clv_scan_options so = {.progress = hear, .user = &h};
+  assert_ok(clv_dataset_scan(ds, &so, &s, &err), &err);
+  if (h.n < 3) fail_msg("16 MB: told %zu times", h.n);
+  assert_int_equal(h.last, 100);
+  assert_int_equal(h.all, 100);
+}
+
+static void subsets_lose_records(void **state) {
+  (void)state;
+  uint32_t order[6] = {5, 0, 3, 1, 4, 2}, gone[3] = {0, 3, 5};
+  clv_subset s = {order, 6};
+  clv_subset_remove(&s, &(clv_subset){gone, 3});
+  assert_int_equal(s.n, 3);
+  assert_memory_equal(order, ((uint32_t[]){1, 4, 2}), 12);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(names_record_and_column),
+      cmocka_unit_test(places_inside_a_record),
+      cmocka_unit_test(labels_count_too),
+      cmocka_unit_test(finds_labels_outside),
+      cmocka_unit_test(samples),
+      cmocka_unit_test(tells_how_far_it_is),
+      cmocka_unit_test(subsets_lose_records),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
