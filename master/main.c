@@ -61,7 +61,7 @@ static const clv_cli_option options[] = {
     {.name = "resume", .kind = CLV_CLI_FLAG, .commands = "train", .offset = AT(run.resume),
      .doc = "go on from the newest complete checkpoint"},
     {.name = "fresh", .kind = CLV_CLI_FLAG, .commands = "train", .offset = AT(run.fresh),
-     .doc = "delete the checkpoints of an earlier run first"},
+     .doc = "begin anew; a finished run that is there is kept in NAME.1, any other is deleted"},
     {.name = "accept-egress", .kind = CLV_CLI_FLAG, .commands = "train",
      .offset = AT(run.accept_egress), .doc = "with --resume: accept that other tensors leave now"},
     {.name = "trace", .kind = CLV_CLI_TEXT, .arg = "FILE", .commands = "train",

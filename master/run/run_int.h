@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c
- * trains, run_print.c has what they tell a person, run_about.c what a run says of itself.
+ * trains, run_begin.c looks at what is there before, run_print.c has what they tell a person,
+ * run_about.c what a run says of itself.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -24,6 +25,7 @@ typedef struct run {
   clv_bytes dir;
   clv_run_lock *lock; /* of dir, while training; as the next */
   clv_journal *journal;
+  bool done; /* it was finished before, and nothing is to be done */
 } run;
 
 void clv_run_done(run *r);
@@ -45,6 +47,8 @@ void clv_run_print_notes(const run *r, const char *event, char *notes);
 void clv_run_print_notices(const run *r);
 /* The same for one text; user: the run. */
 void clv_run_on_notice(void *user, const char *text);
+/* On standard output, in the form that was asked for. */
+void clv_run_print_line(const run *r, const char *text, const char *json);
 void clv_run_print_eval(run *r, const char *what, const clv_step_result *e);
 
 bool clv_run_json_lines(const run *r);  /* progress is JSON */
@@ -55,6 +59,12 @@ bool clv_run_has_classes(const run *r); /* labels are of classes */
 clv_exit clv_run_setup_exit(const clv_err *err);
 clv_exit clv_run_connect_exit(const clv_err *err);
 clv_exit clv_run_exit(const run *r, const clv_err *err);
+
+/* ---- what is there before (run_begin.c) ------------------------------------------------------ */
+
+/* Whether --resume finds the run finished, to its last step; says so then. Writes nothing. */
+clv_code clv_run_is_done(run *r, bool *ret, clv_err *err) CLV_USE_RESULT;
+void clv_run_print_aside(const run *r); /* where the finished run is that made room */
 
 /* ---- what a run leaves (run_about.c) --------------------------------------------------------- */
 

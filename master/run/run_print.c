@@ -95,6 +95,10 @@ bool clv_run_has_classes(const run *r) {
   return clv_dataset_y_dtype(d) == CLV_I64;
 }
 
+void clv_run_print_line(const run *r, const char *text, const char *json) {
+  clv_reporter_notice(r->reporter, clv_run_json_lines(r) && !r->reporter ? json : text, json);
+}
+
 void clv_run_print_eval(run *r, const char *what, const clv_step_result *e) {
   char text[160], json[200], number[CLV_JSON_NUMBER];
   double share = e->samples ? 100.0 * (double)e->correct / (double)e->samples : 0;
@@ -106,5 +110,5 @@ void clv_run_print_eval(run *r, const char *what, const clv_step_result *e) {
              (unsigned long long)e->samples);
   snprintf(json, sizeof json, "{\"event\":\"%s\",\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu}",
            what, clv_json_number(e->loss, 9, number), share / 100, (unsigned long long)e->samples);
-  clv_reporter_notice(r->reporter, clv_run_json_lines(r) && !r->reporter ? json : text, json);
+  clv_run_print_line(r, text, json);
 }

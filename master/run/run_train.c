@@ -54,8 +54,12 @@ static clv_code lock_run_dir(run *r, clv_err *err) {
   if (clv_checkpoint_any(r->dir.data) && !r->o->resume && !r->o->fresh)
     return clv_fail(err, CLV_INVALID,
                     "%s holds checkpoints of an earlier run: --resume goes on with it, --fresh "
-                    "deletes them, --set name=... starts another",
+                    "begins anew and keeps it beside if it is finished, --set name=... starts "
+                    "another",
                     r->dir.data);
+  CLV_TRY(clv_run_is_done(r, &r->done, err));
+  if (r->done) return CLV_OK;
+  if (r->o->fresh && !r->o->resume) CLV_TRY(clv_run_lock_make_room(r->lock, err));
   CLV_TRY(clv_journal_open(r->dir.data, r->o->resume, stderr_notifier, &r->journal, err));
   return clv_run_lock_begin(r->lock, &what, err);
 }
@@ -76,8 +80,8 @@ static clv_code settle_micro_batches(run *r, clv_err *err) {
 
 static clv_code make_run_dir(run *r, clv_err *err) {
   CLV_TRY(lock_run_dir(r, err));
+  if (r->done) return CLV_OK;
   CLV_TRY(settle_micro_batches(r, err));
-  if (r->o->fresh && !r->o->resume) CLV_TRY(clv_checkpoint_clear(r->dir.data, err));
   CLV_TRY(compare_egress(r, err));
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0};
   CLV_TRY(clv_session_config_write(r->config, &config, err));
@@ -236,7 +240,6 @@ static clv_code open_reporter(run *r, const loop *l, clv_err *err) {
   uint64_t step = clv_trainer_step_count(r->trainer);
   CLV_TRY(clv_run_public_session(r->config, &about, &digest, err));
   CLV_TRY(clv_run_events_folder(r->config, &events, err));
-  clv_run_lock_started(r->lock, step, l->total, &digest);
   clv_report_options o = {.run_dir = r->dir.data,
                           .keep_step = step,
                           .resumed = r->o->resume,
@@ -246,7 +249,10 @@ static clv_code open_reporter(run *r, const loop *l, clv_err *err) {
                           .notice = stderr_notifier,
                           .tensorboard = events.data,
                           .about = about.data};
-  return clv_reporter_open(&o, &r->reporter, err);
+  CLV_TRY(clv_reporter_open(&o, &r->reporter, err));
+  clv_run_lock_started(r->lock, step, l->total, &digest);
+  clv_run_print_aside(r);
+  return CLV_OK;
 }
 
 static clv_code start(run *r, loop *l, clv_err *err) {
@@ -354,6 +360,7 @@ static clv_exit fail_training(run *r, const loop *l, const clv_err *err) {
 static clv_exit train(run *r, clv_err *err) {
   CLV_AUTO(loop_done) loop l = {0};
   if (make_run_dir(r, err) != CLV_OK) return fail_setup(r, err);
+  if (r->done) return CLV_EXIT_OK;
   if ((r->o->trace || r->o->profile) &&
       clv_profiler_new(r->o->trace, r->o->profile, &r->profiler, err) != CLV_OK)
     return clv_run_fail(r, CLV_EXIT_FAILED, err);

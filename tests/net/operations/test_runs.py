@@ -38,6 +38,10 @@ def lines(name, file):
         return [json.loads(line) for line in f]
 
 
+def everything(name):
+    return {f: (os.stat(f).st_mtime_ns, os.stat(f).st_ino) for f in glob.glob(path(name, "**"), recursive=True)}
+
+
 class Training:
     """A run beside the test, which has trained when the block begins."""
 
@@ -93,6 +97,10 @@ def a_finished_run():
     assert ended.communicate(timeout=TIMEOUT_S)[0] == done.stdout and ended.returncode == 0
     again = tool("stop", "finished")
     assert again.returncode == 1 and "does not run: finished" in again.stderr, again.stderr
+    before = everything("finished")
+    done = cluster.train(session, "--resume")
+    assert done.returncode == 0 and "is finished after step 12, and nothing was touched" in done.stdout, done
+    assert everything("finished") == before
 
 
 @suite.test
@@ -120,8 +128,19 @@ def a_failed_run():
 
 @suite.test
 def a_run_that_never_started():
+    """It leaves no folder, and an earlier run as it was; a run that goes on keeps a record of
+    it."""
     session = cluster.session("unmet", DATA + STAGES + TAIL)
-    done = cluster.train(session, "--set", f"workers.w1.address=127.0.0.1:{free_port()}")
+    nobody = ("--set", f"workers.w1.address=127.0.0.1:{free_port()}")
+    for how in ((), ("--resume",), ("--fresh",)):
+        done = cluster.train(session, *nobody, *how)
+        assert done.returncode in (4, 8) and not os.path.exists(path("unmet")), done
+    assert cluster.train(session, "--max-steps", "4").returncode == 0
+    before = everything("unmet")
+    assert cluster.train(session, "--fresh", *nobody).returncode == 4
+    assert {f: inode for f, (_, inode) in everything("unmet").items()} == {f: inode for f, (_, inode) in before.items()}
+    assert not os.path.exists(path("unmet.1"))
+    done = cluster.train(session, "--resume", *nobody)
     r = recorded("unmet")
     assert done.returncode == r["code"] == 4 and r["state"] == "failed" and r["text"] in done.stderr, r
 
@@ -181,6 +200,9 @@ def stop_ends_a_run_after_a_checkpoint():
     done = cluster.train(session, "--fresh", "--max-steps", "4")
     assert done.returncode == 0 and recorded("stopped")["attempts"] == 1
     assert tool("log", "stopped").stdout == done.stdout
+    assert f"the finished run that was here is in {os.path.realpath(path('stopped.1'))}" in done.stdout, done.stdout
+    kept = recorded("stopped.1")
+    assert kept["state"] == "finished" and kept["step"] == again["step"], kept
 
 
 @suite.test
