@@ -98,13 +98,14 @@ static void format_note(const clv_moving *m, char text[MAX_NOTE]) {
 }
 
 /* In its one spelling. */
-clv_code clv_moving_parse(const char *text, const char *label, clv_moving *ret, clv_err *err) {
+clv_code clv_moving_parse(const char *text, size_t len, const char *label, clv_moving *ret,
+                          clv_err *err) {
   char again[MAX_NOTE];
   unsigned long number = isdigit((unsigned char)text[0]) ? strtoul(text, NULL, 10) : 0;
   for (int whole = 0; whole < 2 && number && number <= MAX_NUMBER; whole++) {
     clv_moving m = {.number = (unsigned)number, .whole = whole};
     format_note(&m, again);
-    if (strcmp(text, again) != 0) continue;
+    if (len != strlen(again) || memcmp(text, again, len) != 0) continue;
     *ret = m;
     return CLV_OK;
   }
@@ -119,7 +120,7 @@ static clv_code read_note(const char *run_dir, clv_moving *ret, clv_err *err) {
   clv_bytes_printf(&path, "%s/" NOTE_NAME, run_dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_file_read(path.data, MAX_NOTE, &text, err));
-  return clv_moving_parse(text.data ? text.data : "", path.data, ret, err);
+  return clv_moving_parse(text.data ? text.data : "", text.len, path.data, ret, err);
 }
 
 static clv_code write_note(const char *run_dir, const clv_moving *m, clv_err *err) {

@@ -52,12 +52,13 @@ clv_code clv_folder_settle(const char *run_dir, clv_err *err) CLV_USE_RESULT;
 clv_code clv_folder_clear(const char *folder, clv_err *err) CLV_USE_RESULT;
 clv_code clv_folder_remove(const char *run_dir, clv_err *err) CLV_USE_RESULT;
 
-/* The note: to which folder, and whether everything is there. CLV_DATA_LOSS: it is none. */
+/* The note: to which folder, and whether everything is there. text: [len], and a NUL behind it.
+ * CLV_DATA_LOSS: it is none. */
 typedef struct clv_moving {
   unsigned number;
   bool whole;
 } clv_moving;
-clv_code clv_moving_parse(const char *text, const char *label, clv_moving *ret,
+clv_code clv_moving_parse(const char *text, size_t len, const char *label, clv_moving *ret,
                           clv_err *err) CLV_USE_RESULT;
 
 /* ---- a run as others see it (entry.c) -------------------------------------------------------- */

@@ -27,7 +27,9 @@ typedef struct clv_run_options {
   bool resume, fresh, accept_egress, json;
   bool log_json;                   /* progress as JSON too */
   const volatile int *interrupted; /* set by a signal: finish the step, write a checkpoint */
-  const char *out;                 /* predict: a .npy file; plan: the schedule's instructions */
+  const char *out;                 /* predict: a file; plan: the schedule's instructions */
+  int format;                      /* predict: 1 csv, 2 jsonl, 3 npy; 0: as `out` says */
+  const char *checkpoint;          /* eval, predict: a step, "latest" or "best"; NULL: latest */
   const char *trace;               /* train: a file for chrome://tracing and Perfetto */
   bool profile, schedule;          /* train; plan */
   bool watch;                      /* status, with interval_s between two rounds; 0: 1 */
@@ -111,6 +113,9 @@ typedef struct clv_run_data {
 
 clv_code clv_run_data_open(const clv_session_config *config, bool need_train, clv_run_data *ret,
                            clv_err *err) CLV_USE_RESULT;
+/* The records of data.test alone: what labels there are is not read. */
+clv_code clv_run_data_open_inputs(const clv_session_config *config, clv_run_data *ret,
+                                  clv_err *err) CLV_USE_RESULT;
 void clv_run_data_done(clv_run_data *d);
 
 /* Every class label has an output of the last stage; CLV_INVALID points at the data. */

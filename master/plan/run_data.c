@@ -29,8 +29,9 @@ static clv_image_options image_options(const clv_data_config *d) {
                              .threads = (uint32_t)d->threads};
 }
 
+/* unlabelled: labels are not looked for. */
 static clv_code open_one(const clv_session_config *c, const clv_text_list *files, uint64_t limit,
-                         clv_config_pos pos, clv_dataset **ret, clv_err *err) {
+                         bool unlabelled, clv_config_pos pos, clv_dataset **ret, clv_err *err) {
   static const clv_file_format formats[] = {[CLV_DATA_IDX] = CLV_FORMAT_IDX,
                                             [CLV_DATA_NPY] = CLV_FORMAT_NPY,
                                             [CLV_DATA_IMAGES] = CLV_FORMAT_IMAGES};
@@ -42,7 +43,8 @@ static clv_code open_one(const clv_session_config *c, const clv_text_list *files
   CLV_TRY(floats(&c->data.std, &std, err));
   clv_dataset_options o = {.format = formats[c->data.format],
                            .inputs_path = files->items[0],
-                           .labels_path = files->n > 1 ? files->items[1] : NULL,
+                           .labels_path = files->n > 1 && !unlabelled ? files->items[1] : NULL,
+                           .unlabelled = unlabelled,
                            .limit = limit,
                            .scale = (float)c->data.scale,
                            .mean = mean,
@@ -70,9 +72,10 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
   clv_run_data d = {0};
   clv_code code = CLV_OK;
   if (need_train || !c->data.test.n)
-    code = open_one(c, &c->data.train, c->data.limit_train, c->data.train_pos, &d.train, err);
+    code =
+        open_one(c, &c->data.train, c->data.limit_train, false, c->data.train_pos, &d.train, err);
   if (code == CLV_OK && c->data.test.n)
-    code = open_one(c, &c->data.test, c->data.limit_test, c->data.test_pos, &d.test, err);
+    code = open_one(c, &c->data.test, c->data.limit_test, false, c->data.test_pos, &d.test, err);
   if (code == CLV_OK && d.train && d.test) code = clv_dataset_same_classes(d.train, d.test, err);
   if (code == CLV_OK && d.train)
     code = clv_subset_split(d.train, c->data.validation_fraction, split_of(&c->data), c->train.seed,
@@ -84,6 +87,17 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
   }
   *ret = d;
   return CLV_OK;
+}
+
+clv_code clv_run_data_open_inputs(const clv_session_config *c, clv_run_data *ret, clv_err *err) {
+  clv_run_data d = {0};
+  CLV_TRY(open_one(c, &c->data.test, c->data.limit_test, true, c->data.test_pos, &d.test, err));
+  clv_code code = clv_subset_all(d.test, &d.test_rows, err);
+  if (code == CLV_OK)
+    *ret = d;
+  else
+    clv_run_data_done(&d);
+  return code;
 }
 
 static clv_code labels_fit(const clv_dataset *ds, const clv_blueprint *b, clv_config_pos pos,

@@ -82,6 +82,7 @@ static clv_code make_run_dir(run *r, clv_err *err) {
   CLV_TRY(lock_run_dir(r, err));
   if (r->done) return CLV_OK;
   CLV_TRY(settle_micro_batches(r, err));
+  CLV_TRY(clv_run_keep_classes(r, err));
   CLV_TRY(compare_egress(r, err));
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0};
   CLV_TRY(clv_session_config_write(r->config, &config, err));
@@ -103,6 +104,7 @@ typedef struct loop {
   FILE *egress;
   uint64_t total, saved_at;
   uint64_t skipped; /* steps in a row that were not applied */
+  uint64_t epoch;   /* of the last batch */
   clv_cursor cursor;
 } loop;
 
@@ -122,7 +124,7 @@ static clv_code save(run *r, loop *l, clv_err *err) {
   if (l->saved_at == clv_trainer_step_count(r->trainer)) return CLV_OK;
   CLV_TRY(log_egress(r, l->egress, err));
   uint64_t begin = clv_now_ns();
-  CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, l->cursor, err));
+  CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, l->cursor, r->best.step, err));
   l->saved_at = clv_trainer_step_count(r->trainer);
   clv_run_lock_saved(r->lock);
   clv_run_metrics_saved(r->metrics, l->saved_at, clv_now_ns() - begin);
@@ -130,27 +132,43 @@ static clv_code save(run *r, loop *l, clv_err *err) {
 }
 
 /* Beside those of the steps: for programs, TensorBoard and the run's record. */
-static clv_code note_eval(run *r, const char *what, const clv_step_result *e, clv_err *err) {
-  bool classes = clv_run_has_classes(r);
-  double accuracy = classes && e->samples ? (double)e->correct / (double)e->samples : NAN;
+static clv_code note_eval(run *r, const char *what, const clv_step_result *e, uint64_t epoch,
+                          clv_err *err) {
+  bool known = clv_run_has_accuracy(r);
+  double accuracy = known && e->samples ? (double)e->correct / (double)e->samples : NAN;
   clv_run_best best = {
       .step = clv_trainer_step_count(r->trainer), .loss = e->loss, .accuracy = accuracy};
   clv_evaluation evaluation = {.what = what,
                                .step = best.step,
+                               .epoch = epoch,
                                .samples = e->samples,
                                .loss = e->loss,
-                               .accuracy = classes ? accuracy : -1};
+                               .accuracy = known ? accuracy : -1};
   snprintf(best.what, sizeof best.what, "%s", what);
   clv_run_lock_evaluation(r->lock, &best);
   return clv_reporter_evaluation(r->reporter, &evaluation, err);
 }
 
-static clv_code validate(run *r, clv_err *err) {
+/* Of the step and the epoch that end now; the last line of a run is about all of it. */
+static void print_eval(run *r, const char *what, const clv_step_result *e, uint64_t epoch,
+                       bool last) {
+  char when[64] = "", json[64];
+  unsigned long long step = clv_trainer_step_count(r->trainer), of = epoch;
+  if (!last) snprintf(when, sizeof when, ", step %llu, epoch %llu", step, of + 1);
+  snprintf(json, sizeof json, ",\"step\":%llu,\"epoch\":%llu", step, of);
+  clv_run_print_eval(r, what, e, when, json);
+}
+
+static clv_code validate(run *r, loop *l, uint64_t epoch, clv_err *err) {
   clv_step_result e;
+  clv_best_checkpoint best;
   if (!r->data.validation_rows.n) return CLV_OK;
   CLV_TRY(clv_trainer_eval(r->trainer, r->data.train, &r->data.validation_rows, &e, NULL, err));
-  clv_run_print_eval(r, "validation", &e);
-  return note_eval(r, "validation", &e, err);
+  print_eval(r, "validation", &e, epoch, false);
+  CLV_TRY(note_eval(r, "validation", &e, epoch, err));
+  if (!clv_run_is_best(r, &e, &best)) return CLV_OK;
+  CLV_TRY(save(r, l, err));
+  return clv_run_keep_best(r, &best, err);
 }
 
 /* bytes: of the step, up and down. */
@@ -160,7 +178,7 @@ static clv_code report_step(run *r, loop *l, uint64_t epoch, uint64_t step,
                     .total_steps = l->total,
                     .epoch = epoch,
                     .loss = s->loss,
-                    .accuracy = clv_run_has_classes(r) && r->config->loss.worker < 0
+                    .accuracy = clv_run_has_accuracy(r) && r->config->loss.worker < 0
                                     ? (double)s->correct / (double)s->samples
                                     : -1,
                     .grad_norm = s->grad_norm,
@@ -226,8 +244,10 @@ static clv_code train_loop(run *r, loop *l, clv_err *err) {
     CLV_TRY(one_step(r, l, &batch, err));
     uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
     bool whole = !clv_trainer_waiting(r->trainer);
+    l->epoch = batch.at.epoch;
+    /* First, or a run that ends in between would go on without the validation. */
+    if (batch.last) CLV_TRY(validate(r, l, l->epoch, err));
     if (every && step % every == 0 && whole) CLV_TRY(save(r, l, err));
-    if (batch.last) CLV_TRY(validate(r, err));
     if (r->o->interrupted && *r->o->interrupted) break;
   }
   return save(r, l, err);
@@ -265,6 +285,8 @@ static clv_code start(run *r, loop *l, clv_err *err) {
     clv_run_print_notes(r, "checkpoint", notes.data);
     if (code != CLV_OK) return code;
   }
+  clv_run_recall_best(r);
+  l->epoch = l->cursor.epoch - (l->cursor.epoch && !l->cursor.index);
   l->saved_at = r->o->resume ? clv_trainer_step_count(r->trainer) : UINT64_MAX;
   const clv_train_config *t = &r->config->train;
   clv_batches_options bo = {.subset = &r->data.train_rows,
@@ -310,7 +332,7 @@ static clv_exit print_interrupted(run *r) {
   return CLV_EXIT_INTERRUPTED;
 }
 
-static clv_exit finish(run *r, clv_err *err) {
+static clv_exit finish(run *r, const loop *l, clv_err *err) {
   char text[512];
   if (finish_observing(r, err) != CLV_OK) return clv_run_fail(r, CLV_EXIT_FAILED, err);
   if (r->o->interrupted && *r->o->interrupted) return print_interrupted(r);
@@ -320,8 +342,9 @@ static clv_exit finish(run *r, clv_err *err) {
     clv_step_result e;
     if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, &e, NULL, err) != CLV_OK)
       return clv_run_fail(r, clv_run_exit(r, err), err);
-    clv_run_print_eval(r, "test", &e);
-    if (note_eval(r, "test", &e, err) != CLV_OK) return clv_run_fail(r, CLV_EXIT_FAILED, err);
+    print_eval(r, "test", &e, l->epoch, true);
+    if (note_eval(r, "test", &e, l->epoch, err) != CLV_OK)
+      return clv_run_fail(r, CLV_EXIT_FAILED, err);
   }
   return CLV_EXIT_OK;
 }
@@ -367,7 +390,7 @@ static clv_exit train(run *r, clv_err *err) {
   if (clv_run_metrics_open(r->config, &r->metrics, err) != CLV_OK) return fail_setup(r, err);
   if (start(r, &l, err) != CLV_OK) return fail_setup(r, err);
   if (train_loop(r, &l, err) != CLV_OK) return fail_training(r, &l, err);
-  return finish(r, err);
+  return finish(r, &l, err);
 }
 
 clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *o) {

@@ -133,7 +133,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     abort();
   if (c) use(c);
   if (c && fault != NO_FAULT && fault != RAW) abort();
-  if (clv_checkpoint_prune(run, 1, &err) != CLV_OK || !clv_checkpoint_any(run)) abort();
+  if (clv_checkpoint_prune(run, 1, CLV_CHECKPOINT_NONE, &err) != CLV_OK || !clv_checkpoint_any(run))
+    abort();
   if (clv_checkpoint_clear(run, &err) != CLV_OK) abort();
   return 0;
 }

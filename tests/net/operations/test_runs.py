@@ -52,7 +52,7 @@ class Training:
 
     def __enter__(self):
         until = time.monotonic() + TIMEOUT_S
-        while "step" not in (self.process.stdout.readline() if self.process.poll() is None else ""):
+        while not (self.process.stdout.readline() if self.process.poll() is None else "").startswith("step"):
             assert self.process.poll() is None and time.monotonic() < until, self.process.communicate()
         return self
 
@@ -101,6 +101,38 @@ def a_finished_run():
     done = cluster.train(session, "--resume")
     assert done.returncode == 0 and "is finished after step 12, and nothing was touched" in done.stdout, done
     assert everything("finished") == before
+
+
+@suite.test
+def the_best_checkpoint_is_kept():
+    """However old it is, and by a run that goes on too; `eval` and `predict` take it by name."""
+    tail = TAIL.replace("checkpoint: {", "checkpoint: {best: validation.loss, mode: min, keep: 1, ")
+    tail = tail.replace("epochs: 2, batch: 64", "epochs: 6, batch: 64").replace("kind: sgd, lr: 0.1", "kind: sgd, lr: 3")
+    session = cluster.session("best", DATA + STAGES + tail)
+    whole = cluster.train(session)
+    assert whole.returncode == 0, whole
+    told = [e for e in lines("best", "evaluations.jsonl") if e["event"] == "validation"]
+    assert [(e["step"], e["epoch"]) for e in told] == [(6 * i + 6, i) for i in range(6)], told
+    assert re.search(r"validation accuracy .* samples, step 12, epoch 2\)", whole.stdout), whole.stdout
+    assert re.search(r"step 3/36 .*  eta \d+s", whole.stdout), whole.stdout
+    best = min((e for e in told if e["loss"] is not None), key=lambda e: (e["loss"], e["step"]))["step"]
+    kept = sorted(glob.glob(path("best", "checkpoint-*")))
+    assert kept == sorted({path("best", f"checkpoint-{s}") for s in (best, 36)}), (kept, best)
+    text = open(path("best", "checkpoint.best")).read()
+    assert cluster.train(session, "--fresh", "--max-steps", "14").returncode == 0
+    assert cluster.train(session, "--resume").returncode == 0
+    assert open(path("best", "checkpoint.best")).read() == text and re.search(f" step {best}$", text), text
+    done = tool("eval", session, "--checkpoint", "best", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["step"] == best, done
+    done = tool("eval", session, "--checkpoint", "latest")
+    assert done.returncode == 0 and "samples, step 36)" in done.stdout, done
+    assert tool("eval", session, "--checkpoint", "beste").returncode == 2
+    done = tool("predict", session, "--set", "data.test=[test-x.npy]", "--output", "p.csv", "--checkpoint", "best")
+    assert done.returncode == 0, done
+    told = open(os.path.join(cluster.dir, "p.csv")).read().splitlines()
+    assert told[0] == "id,class," + ",".join(f"output_{k}" for k in range(10)) and told[1].startswith("0,"), told[:2]
+    done = tool("eval", session, "--set", "data.test=[test-x.npy]")
+    assert done.returncode == 3 and "eval needs labels" in done.stderr, done
 
 
 @suite.test

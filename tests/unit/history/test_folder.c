@@ -242,7 +242,7 @@ static void a_note_is_read_strictly(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_moving m = {0};
     clv_err err = {0};
-    clv_code code = clv_moving_parse(cases[i].text, "run.moving", &m, &err);
+    clv_code code = clv_moving_parse(cases[i].text, strlen(cases[i].text), "run.moving", &m, &err);
     assert_int_equal(code, cases[i].number ? CLV_OK : CLV_DATA_LOSS);
     assert_int_equal(m.number, cases[i].number);
     assert_int_equal(m.whole, cases[i].whole);
