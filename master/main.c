@@ -7,6 +7,9 @@
 
 #define AT(member) offsetof(arguments, member)
 
+/* In the order of clv_records_format. */
+static const char *const record_formats[] = {"csv", "jsonl", "npy", NULL};
+
 static void keys(clv_bytes *out) { clv_config_keys(CLV_CONFIG_SESSION, out); }
 
 /* clang-format off */
@@ -15,9 +18,11 @@ static const clv_cli_command commands[] = {
      .doc = "train the session's network; its files are in runs/NAME",
      .more = "Ctrl-C finishes the step and writes a checkpoint; --resume goes on from it, to the bit."},
     {.name = "eval", .args = "SESSION.yaml", .run = clv_cmd_eval,
-     .doc = "loss and accuracy of the newest checkpoint on the test data"},
+     .doc = "loss and accuracy of a checkpoint on the test data"},
     {.name = "predict", .args = "SESSION.yaml", .run = clv_cmd_predict,
-     .doc = "outputs of the newest checkpoint for the test data, as a NumPy file"},
+     .doc = "outputs of a checkpoint for the records of data.test, with the names that are known",
+     .more = "Labels are not read. A CSV or JSON lines file has the image's path or the record's number, the "
+             "class, its name and the outputs of each record; names go beside a NumPy file, to FILE.json."},
     {.name = "plan", .args = "SESSION.yaml", .run = clv_cmd_plan,
      .doc = "what runs where, in how much memory, and what leaves the network",
      .more = "Nothing is sent. With --suggest-cuts the layers are timed on this machine, and ways to cut the "
@@ -66,7 +71,7 @@ static const clv_cli_option options[] = {
     {.name = "resume", .kind = CLV_CLI_FLAG, .commands = "train", .offset = AT(run.resume),
      .doc = "go on from the newest complete checkpoint"},
     {.name = "fresh", .kind = CLV_CLI_FLAG, .commands = "train", .offset = AT(run.fresh),
-     .doc = "delete the checkpoints of an earlier run first"},
+     .doc = "begin anew; a finished run that is there is kept in NAME.1, any other is deleted"},
     {.name = "accept-egress", .kind = CLV_CLI_FLAG, .commands = "train, eval, predict",
      .offset = AT(run.accept_egress),
      .doc = "go on though other tensors leave now than when the run began"},
@@ -76,9 +81,14 @@ static const clv_cli_option options[] = {
      .doc = "print where the time went"},
     {.name = "quick", .kind = CLV_CLI_FLAG, .commands = "check", .offset = AT(run.quick),
      .doc = "look at a sample of the records"},
-    {.name = "out", .kind = CLV_CLI_TEXT, .arg = "FILE", .commands = "predict, plan",
+    {.name = "checkpoint", .kind = CLV_CLI_TEXT, .arg = "N|latest|best", .commands = "eval, predict",
+     .offset = AT(run.checkpoint), .doc = "that of step N, the newest (default), or the best that was kept"},
+    {.name = "format", .kind = CLV_CLI_CHOICE, .arg = "FORMAT", .choices = record_formats,
+     .commands = "predict", .offset = AT(run.format),
+     .doc = "of the predictions (default: as the name of the file ends, or npy)"},
+    {.name = "output", .kind = CLV_CLI_TEXT, .arg = "FILE", .commands = "predict, plan",
      .offset = AT(run.out),
-     .doc = "predict: where the .npy goes; plan --schedule: where the instructions go"},
+     .doc = "predict: where the predictions go; plan --schedule: where the instructions go"},
     {.name = "schedule", .kind = CLV_CLI_FLAG, .commands = "plan", .offset = AT(run.schedule),
      .doc = "draw what each node does in a step"},
     {.name = "suggest-cuts", .kind = CLV_CLI_FLAG, .commands = "plan", .offset = AT(run.suggest_cuts),

@@ -49,9 +49,15 @@ static int with_session(arguments *a, session_command *command) {
   return with_session_of(a, clv_session_config_load, command);
 }
 
+static int with_checkpoint(arguments *a, session_command *command) {
+  if (!clv_is_checkpoint_name(a->run.checkpoint))
+    return clv_cli_usage(&a->line, "--checkpoint takes the number of a step, latest or best");
+  return with_session(a, command);
+}
+
 int clv_cmd_train(void *args) { return with_session(args, clv_run_train); }
-int clv_cmd_eval(void *args) { return with_session(args, clv_run_eval); }
-int clv_cmd_predict(void *args) { return with_session(args, clv_run_predict); }
+int clv_cmd_eval(void *args) { return with_checkpoint(args, clv_run_eval); }
+int clv_cmd_predict(void *args) { return with_checkpoint(args, clv_run_predict); }
 int clv_cmd_check(void *args) { return with_session(args, clv_run_check); }
 int clv_cmd_doctor(void *args) { return with_session(args, clv_run_doctor); }
 

@@ -147,6 +147,14 @@ typedef enum clv_arch {
   CLV_ARCH_RESNET50,
 } clv_arch;
 
+/* checkpoint.best, and which of two values is better. */
+typedef enum clv_best_metric {
+  CLV_BEST_NONE,
+  CLV_BEST_LOSS,     /* validation.loss */
+  CLV_BEST_ACCURACY, /* validation.accuracy */
+} clv_best_metric;
+typedef enum clv_best_mode { CLV_BEST_FITTING, CLV_BEST_MIN, CLV_BEST_MAX } clv_best_mode;
+
 typedef struct clv_tls_config {
   clv_config_pos pos;
   char *ca, *cert, *key; /* PEM files; all NULL when the section is missing */
@@ -306,6 +314,9 @@ typedef struct clv_session_config {
   struct {
     char *dir;
     uint64_t every_steps, keep;
+    clv_config_pos best_pos;
+    clv_best_metric best; /* of which validation a checkpoint is kept beside the newest */
+    clv_best_mode mode;   /* MIN or MAX, once it is loaded */
   } checkpoint;
   struct {
     char *dir;
@@ -448,6 +459,7 @@ clv_code clv_policy_fail_at(const clv_policy_config *policy, clv_config_pos pos,
                             const char *fmt, ...) CLV_PRINTF(4, 5);
 
 /* Lower-case names as in the files ("cross_entropy"), for messages and records. */
+const char *clv_best_name(clv_best_metric metric);
 const char *clv_loss_name(clv_loss_kind kind);
 const char *clv_optimizer_name(clv_optimizer_kind kind);
 const char *clv_compute_name(clv_compute dtype);

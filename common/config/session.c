@@ -249,7 +249,8 @@ static clv_code resolve_all(const clv_session_config *c, clv_text_list *list, cl
 static clv_code check_files(const clv_session_config *c, const char *key,
                             const clv_text_list *files, clv_config_pos pos, clv_err *err) {
   bool images = c->data.format == CLV_DATA_IMAGES;
-  if (!files->n || files->n == (images ? 1 : 2)) return CLV_OK;
+  bool inputs_alone = files == &c->data.test && files->n == 1; /* to predict */
+  if (!files->n || files->n == (images ? 1 : 2) || inputs_alone) return CLV_OK;
   return fail_at(c, pos, err,
                  images ? "'%s' must name one folder of images, as in [train], got %zu names"
                         : "'%s' must name two files, records and labels, got %zu",
@@ -290,6 +291,24 @@ static clv_code default_checkpoint_dir(clv_session_config *c, clv_err *err) {
   return clv_path_join(c->run.dir, c->name, &c->checkpoint.dir, err);
 }
 
+static clv_code check_best(clv_session_config *c, clv_err *err) {
+  bool accuracy = c->checkpoint.best == CLV_BEST_ACCURACY;
+  clv_best_mode fitting = accuracy ? CLV_BEST_MAX : CLV_BEST_MIN;
+  clv_config_pos pos = c->checkpoint.best_pos;
+  if (c->checkpoint.best == CLV_BEST_NONE) return CLV_OK;
+  if (!(c->data.validation_fraction > 0))
+    return fail_at(c, pos, err,
+                   "checkpoint.best needs validations: set data.validation.fraction, as in 0.1");
+  if (accuracy && c->loss.kind == CLV_LOSS_MSE)
+    return fail_at(c, pos, err, "mse has no accuracy: set checkpoint.best: validation.loss");
+  if (c->checkpoint.mode != CLV_BEST_FITTING && c->checkpoint.mode != fitting)
+    return fail_at(c, pos, err, "the best %s is the %s: set checkpoint.mode: %s, or leave it out",
+                   clv_best_name(c->checkpoint.best), accuracy ? "largest" : "smallest",
+                   accuracy ? "max" : "min");
+  c->checkpoint.mode = fitting;
+  return CLV_OK;
+}
+
 static void settle_tensorboard(clv_session_config *c) {
   if (strcmp(c->log.tensorboard, "false") != 0) return;
   free(c->log.tensorboard);
@@ -304,6 +323,7 @@ static clv_code finish(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_layers(c, err));
   CLV_TRY(check_loss(c, err));
   CLV_TRY(check_train(c, err));
+  CLV_TRY(check_best(c, err));
   settle_tensorboard(c);
   return default_checkpoint_dir(c, err);
 }

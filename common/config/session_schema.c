@@ -24,6 +24,8 @@ static const char *const compute_names[] = {"f32", "bf16", NULL};
 static const char *const lr_names[] = {"constant", "step", "cosine", "linear", NULL};
 static const char *const pipeline_names[] = {
     "naive", "gpipe", "1f1b", "interleaved", "zb-h1", "pipedream", "pipedream-2bw", "custom", NULL};
+static const char *const best_names[] = {"", "validation.loss", "validation.accuracy", NULL};
+static const char *const mode_names[] = {"", "min", "max", NULL};
 static const char *const micro_words[] = {"auto", NULL};
 static const char *const window_words[] = {"auto", "textbook", NULL};
 
@@ -87,7 +89,7 @@ static const clv_row rows[] = {
     {.path = "data.test", .kind = CLV_ROW_TEXTS, .offset = AT(data.test), .pos = AT(data.test_pos),
      .min = 1, .max = 2, .shown = true,
      .sample = "[t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz]",
-     .doc = "Test records and labels; for images the one folder."},
+     .doc = "Test records and labels; for images the one folder. For predict, records alone do."},
     {.path = "data.validation", .kind = CLV_ROW_SECTION,
      .doc = "Validation during training, on records held back from the training set."},
     {.path = "data.validation.fraction", .kind = CLV_ROW_NUMBER,
@@ -328,7 +330,7 @@ static const clv_row rows[] = {
      .doc = "pipedream: steps after which the stages wait for each other."},
     {.path = "pipeline.file", .kind = CLV_ROW_PATH, .offset = AT(pipeline.file),
      .sample = "my.sched", .commented = true,
-     .doc = "custom: the instructions of each rank, as plan --schedule --out FILE writes them."},
+     .doc = "custom: the instructions of each rank, as plan --schedule --output FILE writes them."},
     {.path = "transfer", .kind = CLV_ROW_ENUM, .offset = AT(transfer), .names = transfer_names,
      .initial = "via_master",
      .doc = "How activations go between workers: through the master, or from one to the next."},
@@ -365,6 +367,15 @@ static const clv_row rows[] = {
      .min = 1, .max = MAX_STEPS, .initial = "500", .doc = "Steps between two checkpoints."},
     {.path = "checkpoint.keep", .kind = CLV_ROW_INT, .offset = AT(checkpoint.keep), .min = 1,
      .max = 1000000, .initial = "3", .doc = "Checkpoints that are kept, the newest ones."},
+    {.path = "checkpoint.best", .kind = CLV_ROW_ENUM, .offset = AT(checkpoint.best),
+     .pos = AT(checkpoint.best_pos), .names = best_names, .sample = "validation.loss",
+     .commented = true,
+     .doc = "Keep the checkpoint with the best validation too, for --checkpoint best; needs "
+            "data.validation."},
+    {.path = "checkpoint.mode", .kind = CLV_ROW_ENUM, .offset = AT(checkpoint.mode),
+     .names = mode_names, .sample = "min", .commented = true,
+     .doc = "What is best: min for validation.loss, max for validation.accuracy, which is how it is "
+            "unless given."},
     {.path = "run", .kind = CLV_ROW_SECTION, .doc = "The run folder."},
     {.path = "run.dir", .kind = CLV_ROW_TEXT, .offset = AT(run.dir), .initial = "runs",
      .doc = "Where run folders are made, from the working folder."},
@@ -392,6 +403,7 @@ const clv_schema *clv_session_schema(void) {
 }
 
 const char *clv_loss_name(clv_loss_kind kind) { return loss_names[kind]; }
+const char *clv_best_name(clv_best_metric metric) { return best_names[metric]; }
 const char *clv_optimizer_name(clv_optimizer_kind kind) { return optimizer_names[kind]; }
 const char *clv_compute_name(clv_compute dtype) { return compute_names[dtype]; }
 

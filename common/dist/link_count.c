@@ -48,8 +48,7 @@ static void add_chunk_load(const pace *p, clv_link_load *ret) {
     ret->bytes_out += c->len;
     last = c->transfer;
   }
-  if (p->n_probes)
-    ret->bytes_out += p->in_flight; /* of what came last nobody asks whether it has come */
+  ret->bytes_out += link_pace_on_the_way(p);
 }
 
 void clv_link_measure_load(clv_link *l, clv_link_load *ret) {

@@ -72,6 +72,14 @@ typedef struct chunk {
   size_t len;
 } chunk;
 
+/* A chunk, its lane, and the numbers of PINGs to send before it on lane 0 and behind it; 0:
+ * none. */
+typedef struct departure {
+  chunk chunk;
+  uint32_t index;
+  uint64_t before, behind;
+} departure;
+
 /* A PING behind chunks: its PONG reports the first `until` bytes of the lane. */
 typedef struct probe {
   uint64_t number, until, at; /* at: when it was sent, ns */
@@ -89,6 +97,7 @@ typedef struct pace {
   uint64_t window, in_flight;
   uint64_t kept; /* the window while it is closed to measure the way; else 0 */
   uint64_t sent[MAX_LANES], probed[MAX_LANES], reported[MAX_LANES];
+  uint64_t settled[MAX_LANES]; /* sent when no probe was open: taken for arrived */
   probe probes[MAX_PROBES];
   uint32_t n_probes;
   uint64_t last_probe;
@@ -156,6 +165,12 @@ void link_pace_drop(pace *p); /* what waits; nothing more may come */
 
 /* A chunk waits for its turn; its tensor gets a reference. */
 clv_code link_pace_queue(clv_link *l, const chunk *c, clv_err *err) CLV_USE_RESULT;
+
+/* Under the lock: the chunk that may leave now, which is the caller's. False: there is none. */
+bool link_pace_next(clv_link *l, departure *ret);
+
+/* Bytes of chunks on their way, as far as probes ask for them. */
+uint64_t link_pace_on_the_way(const pace *p);
 
 /* Send what may leave now of the chunks that wait. */
 clv_code link_pace_send(clv_link *l, clv_err *err) CLV_USE_RESULT;

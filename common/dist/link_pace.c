@@ -62,14 +62,6 @@ clv_code link_pace_queue(clv_link *l, const chunk *c, clv_err *err) {
 
 /* ---- what leaves ----------------------------------------------------------------------------- */
 
-/* A chunk, its lane, and the numbers of PINGs to send before it on lane 0 and behind it; 0:
- * none. */
-typedef struct departure {
-  chunk chunk;
-  uint32_t index;
-  uint64_t before, behind;
-} departure;
-
 static uint64_t add_probe(pace *p, uint32_t index) {
   if (p->n_probes == MAX_PROBES) return 0;
   uint64_t number = PROBE_BIT | ++p->last_probe;
@@ -77,12 +69,27 @@ static uint64_t add_probe(pace *p, uint32_t index) {
   return number;
 }
 
-/* Under the lock. Probes are so close that less than an eighth of the window can be on its way
+/* What came last in transfers is never reported: of it nothing shows that it is still under way. */
+static void settle(pace *p) {
+#ifdef CLV_MUTATE_ON_THE_WAY
+  return;
+#endif
+  memcpy(p->settled, p->sent, sizeof p->settled);
+}
+
+uint64_t link_pace_on_the_way(const pace *p) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; p->n_probes && i < MAX_LANES; i++)
+    bytes += p->sent[i] - CLV_MAX(p->settled[i], p->reported[i]);
+  return bytes;
+}
+
+/* Probes are so close that less than an eighth of the window can be on its way
  * without
  * one: what comes last in a transfer needs none. But a window that has become smaller since may be
  * full of it, with nobody to report that it has come: then a chunk leaves all the same, and
  * asks. */
-static bool next_chunk(clv_link *l, departure *ret) {
+bool link_pace_next(clv_link *l, departure *ret) {
   pace *p = &l->pace;
   if (!p->n_chunks || l->closed) return false;
   *ret = (departure){.chunk = p->chunks[p->first]};
@@ -91,6 +98,7 @@ static bool next_chunk(clv_link *l, departure *ret) {
   if (full && !silent) return false;
   p->first = (p->first + 1) % p->cap_chunks;
   p->n_chunks--;
+  if (silent) settle(p);
   uint32_t bulk = l->n_lanes > 1 ? l->n_lanes - 1 : 0, i = bulk ? 1 + p->next_lane++ % bulk : 0;
   if (!p->n_probes && bulk) ret->before = add_probe(p, 0); /* nothing of ours is in its way */
   p->in_flight += len;
@@ -123,7 +131,7 @@ clv_code link_pace_send(clv_link *l, clv_err *err) {
   departure d;
   for (;;) {
     pthread_mutex_lock(&l->lock);
-    bool any = next_chunk(l, &d);
+    bool any = link_pace_next(l, &d);
     pthread_mutex_unlock(&l->lock);
     if (!any) return CLV_OK;
     clv_code probed = send_probe(l, d.before, 0, err);

@@ -15,7 +15,7 @@
 
 #include "common/weights/weights_int.h"
 
-enum { MAX_MANIFEST = 4 << 20, MAX_STATE = 16 << 20 };
+enum { MAX_MANIFEST = 4 << 20, MAX_STATE = 16 << 20, SHOWN = 8 };
 
 struct clv_checkpoint {
   char *path;
@@ -270,6 +270,20 @@ clv_code clv_checkpoint_latest(const char *run_dir, clv_checkpoint **ret, clv_by
                   why.len ? ": " : "", why.len ? why.data : "");
 }
 
+clv_code clv_checkpoint_of_step(const char *run_dir, uint64_t step, clv_checkpoint **ret,
+                                clv_err *err) {
+  CLV_AUTO(steps_done) step_list l = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes there = {0};
+  clv_code code = load_step(run_dir, step, ret, err);
+  if (code != CLV_NOT_FOUND) return code;
+  CLV_TRY(list_steps(run_dir, &l, err));
+  for (size_t i = 0; i < CLV_MIN(l.n, (size_t)SHOWN); i++)
+    clv_bytes_printf(&there, "%s%llu", i ? ", " : "", (unsigned long long)l.steps[i]);
+  return clv_fail(err, CLV_NOT_FOUND, "run folder %s: there is no checkpoint of step %llu; of %s%s",
+                  run_dir, (unsigned long long)step, there.len ? there.data : "none",
+                  l.n > SHOWN ? " and more" : "");
+}
+
 /* ---- retention ------------------------------------------------------------------------------- */
 
 static clv_code remove_folder(const char *run_dir, uint64_t step, clv_err *err) {
@@ -282,16 +296,19 @@ static clv_code remove_folder(const char *run_dir, uint64_t step, clv_err *err) 
   return CLV_OK;
 }
 
-clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, clv_err *err) {
+clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spared, clv_err *err) {
   CLV_AUTO(steps_done) step_list l = {0};
   CLV_TRY(list_steps(run_dir, &l, err));
   uint32_t kept = 0;
+#ifdef CLV_MUTATE_BEST_PRUNED
+  spared = CLV_CHECKPOINT_NONE;
+#endif
   for (size_t i = 0; i < l.n; i++) {
     CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
     bool wanted = kept < CLV_MAX(keep, 1u);
     if (wanted && load_step(run_dir, l.steps[i], &c, NULL) == CLV_OK)
       kept++;
-    else if (kept)
+    else if (kept && l.steps[i] != spared)
       CLV_TRY(remove_folder(run_dir, l.steps[i], err));
   }
   return CLV_OK;

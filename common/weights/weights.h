@@ -205,6 +205,9 @@ clv_code clv_checkpoint_load(const char *path, clv_checkpoint **ret, clv_err *er
  * newer one that was refused. CLV_NOT_FOUND when there is none, with the reasons in the text. */
 clv_code clv_checkpoint_latest(const char *run_dir, clv_checkpoint **ret, clv_bytes *reasons,
                                clv_err *err) CLV_USE_RESULT;
+/* That of a step. CLV_NOT_FOUND names those that are there. */
+clv_code clv_checkpoint_of_step(const char *run_dir, uint64_t step, clv_checkpoint **ret,
+                                clv_err *err) CLV_USE_RESULT;
 void clv_checkpoint_free(clv_checkpoint *c); /* takes NULL */
 void clv_checkpoint_freep(clv_checkpoint **c);
 
@@ -223,8 +226,11 @@ clv_code clv_checkpoint_read_file(const clv_checkpoint *c, const char *name, clv
 
 /* Deletes all but the `keep` newest checkpoints that verify, and unfinished ones older than the
  * newest of those. keep of 0 counts as 1: the newest that verifies is never deleted, and nothing is
- * when none verifies. A folder that holds anything but plain files loses only its files. */
-clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, clv_err *err) CLV_USE_RESULT;
+ * when none verifies. That of step `spared` stays as well (CLV_CHECKPOINT_NONE: none). A folder
+ * that holds anything but plain files loses only its files. */
+#define CLV_CHECKPOINT_NONE UINT64_MAX
+clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spared,
+                              clv_err *err) CLV_USE_RESULT;
 
 /* Whether run_dir holds a checkpoint folder, complete or not. */
 bool clv_checkpoint_any(const char *run_dir);

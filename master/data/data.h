@@ -88,6 +88,7 @@ typedef struct clv_dataset_options {
   clv_file_format format;
   const char *inputs_path;
   const char *labels_path; /* NULL: no labels (prediction), or those of an image folder */
+  bool unlabelled;         /* of images: all below the folder, in whatever folders they are */
   size_t limit;            /* use the first `limit` records, or so many of all images; 0 = all */
   float scale;             /* factor; 0 = u8 is divided by 255 (ToTensor), others stay */
   const float *mean, *std; /* [n_mean], [n_std]: 0, 1 or one per channel; std > 0 */
@@ -119,6 +120,9 @@ size_t clv_dataset_count(const clv_dataset *ds);
 bool clv_dataset_has_labels(const clv_dataset *ds);
 /* Folders of images: how many classes there are, else 0; and that both have the same ones. */
 size_t clv_dataset_classes(const clv_dataset *ds);
+const char *clv_dataset_class(const clv_dataset *ds, size_t class); /* its name */
+/* The path of an image in its folder, as in "cat/1.png"; NULL for records of other files. */
+const char *clv_dataset_name(const clv_dataset *ds, size_t record);
 clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *test,
                                   clv_err *err) CLV_USE_RESULT;
 /* Folders of images: files that are left alone, since they are no .png, .jpg or .jpeg or are in no

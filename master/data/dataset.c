@@ -165,7 +165,7 @@ static clv_code take_image_labels(clv_dataset *ds, clv_err *err) {
 
 static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   uint32_t height, width;
-  if (o->labels != CLV_LABEL_CLASS || o->labels_path || o->tokens)
+  if ((o->labels != CLV_LABEL_CLASS && !o->unlabelled) || o->labels_path || o->tokens)
     return clv_fail(err, CLV_INVALID,
                     "a folder of images has classes as its labels: it goes with cross_entropy or "
                     "nll, and not with an embedding as the first layer");
@@ -178,7 +178,7 @@ static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_e
   ds->x_shape = o->flatten ? CLV_SHAPE((int64_t)ds->count, (int64_t)ds->record)
                            : CLV_SHAPE((int64_t)ds->count, (int64_t)ds->channels, height, width);
   CLV_TRY(set_norm(ds, o, true, err));
-  return take_image_labels(ds, err);
+  return o->unlabelled ? CLV_OK : take_image_labels(ds, err);
 }
 
 size_t clv_dataset_classes(const clv_dataset *ds) {
@@ -189,6 +189,18 @@ size_t clv_dataset_strays(const clv_dataset *ds, const char **ret_first) {
   const clv_folder *f = ds->images ? clv_images_folder(ds->images) : NULL;
   *ret_first = f ? f->stray : NULL;
   return f ? f->n_strays : 0;
+}
+
+const char *clv_dataset_class(const clv_dataset *ds, size_t class) {
+  const clv_folder *f = clv_images_folder(ds->images);
+  return f->names.data + f->classes[class];
+}
+
+const char *clv_dataset_name(const clv_dataset *ds, size_t record) {
+  if (!ds->images) return NULL;
+  const clv_folder *f = clv_images_folder(ds->images);
+  const char *path = f->names.data + f->path[record];
+  return strncmp(path, "./", 2) == 0 ? path + 2 : path;
 }
 
 clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *test, clv_err *err) {

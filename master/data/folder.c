@@ -184,24 +184,33 @@ static clv_code find_classes(clv_folder *f, clv_err *err) {
   return CLV_OK;
 }
 
+static clv_code sort_images(clv_folder *f, size_t before, const char *what, clv_err *err) {
+  if (f->n == before)
+    return clv_fail(err, CLV_INVALID, "image folder %s: %s has no .png, .jpg or .jpeg: add some%s",
+                    f->root, what, f->n_classes ? ", or take the folder away" : "");
+  qsort_r(f->path + before, f->n - before, sizeof *f->path, by_folder, f->names.data);
+  return CLV_OK;
+}
+
 static clv_code find_images(clv_folder *f, uint32_t label, clv_err *err) {
   CLV_AUTO(clv_freep) char *name = NULL; /* names may move */
   size_t before = f->n;
   CLV_TRY(clv_strdup(f->names.data + f->classes[label], &name, err));
   CLV_TRY(walk(f, name, label, 1, err));
-  if (f->n == before)
-    return clv_fail(err, CLV_INVALID,
-                    "image folder %s: class '%s' has no .png, .jpg or .jpeg: add some, or take the "
-                    "folder away",
-                    f->root, name);
-  qsort_r(f->path + before, f->n - before, sizeof *f->path, by_folder, f->names.data);
-  return CLV_OK;
+  char what[300];
+  snprintf(what, sizeof what, "class '%.280s'", name);
+  return sort_images(f, before, what, err);
 }
 
-clv_code clv_folder_scan(const char *root, clv_folder *ret, clv_err *err) {
+clv_code clv_folder_scan(const char *root, bool unlabelled, clv_folder *ret, clv_err *err) {
   CLV_AUTO(clv_folder_done) clv_folder f = {0};
   CLV_TRY(clv_strdup(root, &f.root, err));
-  CLV_TRY(find_classes(&f, err));
+  if (unlabelled) {
+    CLV_TRY(walk(&f, ".", 0, 0, err));
+    CLV_TRY(sort_images(&f, 0, "it", err));
+  } else {
+    CLV_TRY(find_classes(&f, err));
+  }
   for (size_t i = 0; i < f.n_classes; i++) CLV_TRY(find_images(&f, (uint32_t)i, err));
   *ret = f;
   f = (clv_folder){0};

@@ -105,8 +105,10 @@ typedef struct clv_folder {
 } clv_folder;
 
 /* root/CLASS/.../NAME.png|jpg|jpeg, in torchvision.datasets.ImageFolder's order: classes by name,
- * in a class by folder and then by name, all as bytes. Hidden names are passed over. */
-clv_code clv_folder_scan(const char *root, clv_folder *ret, clv_err *err) CLV_USE_RESULT;
+ * in a class by folder and then by name, all as bytes. Hidden names are passed over. unlabelled:
+ * root/.../NAME without classes, and paths begin with "./". */
+clv_code clv_folder_scan(const char *root, bool unlabelled, clv_folder *ret,
+                         clv_err *err) CLV_USE_RESULT;
 /* Keeps `limit` images, spread over the whole order; 0 keeps all. */
 void clv_folder_thin(clv_folder *f, size_t limit);
 void clv_folder_done(clv_folder *f);

@@ -226,7 +226,7 @@ clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret, c
   im->o.max_pixels = im->o.max_pixels ? im->o.max_pixels : CLV_IMAGE_MAX_PIXELS;
   im->o.threads = im->o.threads ? im->o.threads : 1;
   CLV_TRY(clv_alloc(im->o.threads, sizeof *im->workers, &im->workers, err));
-  CLV_TRY(clv_folder_scan(options->inputs_path, &im->folder, err));
+  CLV_TRY(clv_folder_scan(options->inputs_path, options->unlabelled, &im->folder, err));
   clv_folder_thin(&im->folder, options->limit);
   clv_code code = probe_some(im, &why);
   if (code != CLV_OK) {

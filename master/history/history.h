@@ -23,9 +23,24 @@
 /* A run folder that is this process's, and its record. */
 typedef struct clv_run_lock clv_run_lock;
 
-/* Makes the folder. CLV_PRECONDITION: another process trains there; the text says which. */
+/* Files of a run besides those that its record, its log and its checkpoints are in. */
+#define CLV_RUN_CLASSES "classes"      /* names of the classes, a line each, in their order */
+#define CLV_RUN_BEST "checkpoint.best" /* which checkpoint is the best, and by what */
+
+/* Makes the folder, and brings back what a --fresh that was killed has moved. CLV_PRECONDITION:
+ * another process trains there; the text says which. */
 clv_code clv_run_lock_new(const char *run_dir, clv_run_lock **ret, clv_err *err) CLV_USE_RESULT;
 void clv_run_lock_free(clv_run_lock *c); /* lets go; NULL is allowed */
+
+/* Whether the last attempt that is recorded there is finished. */
+bool clv_run_lock_is_finished(const clv_run_lock *c);
+
+/* Makes room for a run that starts afresh: what is there goes to a folder NAME.1, NAME.2 ... beside
+ * this one. It stays there if the run there was finished once, else it is deleted when the new one
+ * starts. Before that, the end of the attempt, and its death, bring it back. */
+clv_code clv_run_lock_make_room(clv_run_lock *c, clv_err *err) CLV_USE_RESULT;
+/* The folder of a finished run that made room; NULL: none did. */
+const char *clv_run_lock_aside(const clv_run_lock *c);
 
 typedef struct clv_run_lock_info {
   const char *name, *session; /* of the run; its file, as given */
@@ -48,6 +63,8 @@ void clv_run_lock_step(clv_run_lock *c, uint64_t step, double loss,
 /* Remembers the best: by accuracy (NaN: by loss). */
 void clv_run_lock_evaluation(clv_run_lock *c, const clv_run_best *e);
 void clv_run_lock_saved(clv_run_lock *c); /* a checkpoint: writes */
+/* An attempt that has not started leaves nothing of itself in a folder that it made, or in which
+ * another run made room for it. */
 void clv_run_lock_end(clv_run_lock *c, clv_run_status status, unsigned code, const char *text);
 
 /* Whether a signal is the request of clv_history_stop. */

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who holds a run folder (holder.c), the run lock of the process that trains (run_lock.c), and what
- * can be said of a run from outside (entry.c).
+ * Who holds a run folder (holder.c), the run lock of the process that trains (run_lock.c), how a
+ * run makes room for another (folder.c), and what can be said of a run from outside (entry.c).
  */
 #ifndef CLEAVE_HISTORY_INT_H
 #define CLEAVE_HISTORY_INT_H
 
 #include "master/history/history.h"
 
+#define CLV_LOCK_NAME "run.lock"
 #define CLV_RUNS "runs" /* where run folders are, unless said otherwise */
 /* Of CLV_STATE_DIED, to people. */
 #define CLV_DIED_TEXT \
@@ -21,7 +22,8 @@ void clv_holder_self(clv_run_attempt *ret);
 uint64_t clv_holder_start_of(long pid);
 
 /* Takes the lock of a folder. *ret_fd holds it until it is closed. CLV_PRECONDITION: it is taken,
- * by *ret_pid (0: by a process that cannot be seen from here). */
+ * by *ret_pid (0: by a process that cannot be seen from here). CLV_NOT_FOUND: the folder is
+ * gone. */
 clv_code clv_holder_lock(const char *run_dir, int *ret_fd, long *ret_pid,
                          clv_err *err) CLV_USE_RESULT;
 /* Whether the lock is held by another process, and by which. Never in a process with a run lock. */
@@ -31,6 +33,32 @@ bool clv_holder_of(const char *run_dir, long *ret_pid);
 
 clv_code clv_record_read(const char *run_dir, clv_run_record *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_record_write(const char *run_dir, const clv_run_record *r,
+                          clv_err *err) CLV_USE_RESULT;
+
+/* ---- what a run has in its folder (folder.c); the lock is held ------------------------------- */
+
+bool clv_folder_is_of_run(const char *name); /* a file or folder of that name */
+
+/* All that is there of a run goes to *ret, a new folder NAME.1, NAME.2 ... beside it, which the
+ * caller frees; NULL when there is nothing. Until clv_folder_settle a note says so, and
+ * clv_folder_bring_back, by whoever takes the folder next, undoes it, wherever this one was
+ * killed. */
+clv_code clv_folder_move_aside(const char *run_dir, char **ret, clv_err *err) CLV_USE_RESULT;
+/* Nothing without a note. What a run that did not start has left there is deleted. */
+clv_code clv_folder_bring_back(const char *run_dir, clv_err *err) CLV_USE_RESULT;
+clv_code clv_folder_settle(const char *run_dir, clv_err *err) CLV_USE_RESULT;
+
+/* Deletes what is there of a run; the second the lock and the folder too, if it is empty then. */
+clv_code clv_folder_clear(const char *folder, clv_err *err) CLV_USE_RESULT;
+clv_code clv_folder_remove(const char *run_dir, clv_err *err) CLV_USE_RESULT;
+
+/* The note: to which folder, and whether everything is there. text: [len], and a NUL behind it.
+ * CLV_DATA_LOSS: it is none. */
+typedef struct clv_moving {
+  unsigned number;
+  bool whole;
+} clv_moving;
+clv_code clv_moving_parse(const char *text, size_t len, const char *label, clv_moving *ret,
                           clv_err *err) CLV_USE_RESULT;
 
 /* ---- a run as others see it (entry.c) -------------------------------------------------------- */

@@ -4,11 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "master/history/history_int.h"
-
-#define LOCK_NAME "run.lock"
 
 void clv_closep(int *fd) {
   if (*fd >= 0) close(*fd);
@@ -47,7 +46,7 @@ void clv_holder_self(clv_run_attempt *ret) {
 
 static clv_code open_lock(const char *run_dir, int flags, int *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_bytes_printf(&path, "%s/" LOCK_NAME, run_dir);
+  clv_bytes_printf(&path, "%s/" CLV_LOCK_NAME, run_dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   *ret = open(path.data, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   if (*ret >= 0) return CLV_OK;
@@ -63,6 +62,15 @@ static bool is_held(int fd, long *ret_pid) {
   return true;
 }
 
+/* Whoever held the lock before may have taken the folder away with it. */
+static bool is_gone(int fd) {
+  struct stat st;
+#ifdef CLV_MUTATE_LOCK_GONE
+  return false;
+#endif
+  return fstat(fd, &st) != 0 || st.st_nlink == 0;
+}
+
 clv_code clv_holder_lock(const char *run_dir, int *ret_fd, long *ret_pid, clv_err *err) {
   CLV_AUTO(clv_closep) int fd = -1;
   struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -70,13 +78,14 @@ clv_code clv_holder_lock(const char *run_dir, int *ret_fd, long *ret_pid, clv_er
   if (fcntl(fd, F_SETLK, &lock) != 0) {
     bool taken = errno == EAGAIN || errno == EACCES;
     clv_code code = clv_fail(err, CLV_UNAVAILABLE,
-                             "%s/" LOCK_NAME
+                             "%s/" CLV_LOCK_NAME
                              " cannot be locked: %s; put run.dir on a file system that has locks",
                              run_dir, strerror(errno));
     if (!taken) return code;
     is_held(fd, ret_pid);
     return clv_fail(err, CLV_PRECONDITION, "%s is in use by another process", run_dir);
   }
+  if (is_gone(fd)) return clv_fail(err, CLV_NOT_FOUND, "%s was removed", run_dir);
   *ret_fd = fd;
   fd = -1;
   return CLV_OK;

@@ -10,10 +10,16 @@
 
 #include "master/history/history_int.h"
 
+enum { TRIES = 8 }; /* the folder may be removed by whoever had it before */
+
 struct clv_run_lock {
   char *dir;
-  int lock; /* held as long as it is open */
-  bool begun, warned;
+  int lock;  /* held as long as it is open */
+  bool made; /* the folder */
+  bool begun, started, warned;
+  bool made_room;
+  char *aside; /* where what was there is; NULL: nothing was */
+  bool keep_aside;
   clv_run_record record;
   clv_notifier notice;
 };
@@ -46,6 +52,7 @@ void clv_run_lock_free(clv_run_lock *c) {
   if (!c) return;
   clv_closep(&c->lock);
   clv_run_record_done(&c->record);
+  free(c->aside);
   free(c->dir);
   free(c);
 }
@@ -61,18 +68,70 @@ static clv_code fail_taken(const char *run_dir, long pid, clv_err *err) {
                   who, run_dir, run_dir, run_dir);
 }
 
+static clv_code take(clv_run_lock *c, clv_err *err) {
+  long pid = 0;
+  c->made = access(c->dir, F_OK) != 0;
+  if (clv_mkdirs(c->dir, err) != CLV_OK) return clv_err_prefix(err, "run.dir");
+  clv_code code = clv_holder_lock(c->dir, &c->lock, &pid, err);
+  return code == CLV_PRECONDITION ? fail_taken(c->dir, pid, err) : code;
+}
+
 clv_code clv_run_lock_new(const char *run_dir, clv_run_lock **ret, clv_err *err) {
   CLV_AUTO(run_lock_freep) clv_run_lock *c = NULL;
-  long pid = 0;
+  clv_code code = CLV_NOT_FOUND;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->lock = -1;
   CLV_TRY(clv_strdup(run_dir, &c->dir, err));
-  if (clv_mkdirs(run_dir, err) != CLV_OK) return clv_err_prefix(err, "run.dir");
-  clv_code code = clv_holder_lock(run_dir, &c->lock, &pid, err);
-  if (code == CLV_PRECONDITION) return fail_taken(run_dir, pid, err);
+  for (int i = 0; i < TRIES && code == CLV_NOT_FOUND; i++) code = take(c, err);
   CLV_TRY(code);
+  CLV_TRY(clv_folder_bring_back(run_dir, err));
   *ret = clv_steal(&c);
   return CLV_OK;
+}
+
+/* ---- one run after another ------------------------------------------------------------------- */
+
+bool clv_run_lock_is_finished(const clv_run_lock *c) {
+  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  return clv_record_read(c->dir, &r, NULL) == CLV_OK &&
+         r.attempts[r.n_attempts - 1].status == CLV_RUN_FINISHED;
+}
+
+/* What nobody can tell is kept as well. */
+static bool is_worth_keeping(const clv_run_lock *c) {
+  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  if (clv_record_read(c->dir, &r, NULL) != CLV_OK) return clv_checkpoint_any(c->dir);
+  for (size_t i = 0; i < r.n_attempts; i++)
+    if (r.attempts[i].status == CLV_RUN_FINISHED) return true;
+  return r.earlier > 0;
+}
+
+clv_code clv_run_lock_make_room(clv_run_lock *c, clv_err *err) {
+#ifdef CLV_MUTATE_FRESH_DELETES
+  return clv_folder_clear(c->dir, err);
+#endif
+  c->keep_aside = is_worth_keeping(c);
+  c->made_room = true;
+  return clv_folder_move_aside(c->dir, &c->aside, err);
+}
+
+const char *clv_run_lock_aside(const clv_run_lock *c) { return c->keep_aside ? c->aside : NULL; }
+
+/* From here on the folder is the new run's. */
+static clv_code settle(clv_run_lock *c, clv_err *err) {
+  if (!c->aside) return CLV_OK;
+  CLV_TRY(clv_folder_settle(c->dir, err));
+  if (c->keep_aside) return CLV_OK;
+  CLV_TRY(clv_folder_remove(c->aside, err));
+  return CLV_OK;
+}
+
+static clv_code undo(const clv_run_lock *c, clv_err *err) {
+#ifdef CLV_MUTATE_REFUSED_RUN
+  return CLV_OK;
+#endif
+  if (c->made_room) CLV_TRY(clv_folder_bring_back(c->dir, err));
+  return c->made ? clv_folder_remove(c->dir, err) : CLV_OK;
 }
 
 static clv_run_attempt *current(clv_run_lock *c) {
@@ -134,8 +193,11 @@ void clv_run_lock_attempt(const clv_run_lock *c, uint8_t ret_session[16], uint64
 
 void clv_run_lock_started(clv_run_lock *c, uint64_t step, uint64_t total_steps,
                           const clv_sha256 *config) {
+  clv_err err;
   if (!c || !c->begun) return;
   clv_run_attempt *a = current(c);
+  c->started = true;
+  if (settle(c, &err) != CLV_OK) clv_notify(c->notice, "the run before: %s", err.text);
   a->from_step = a->step = step;
   a->total_steps = total_steps;
   clv_sha256_hex(config, c->record.config_sha256);
@@ -173,6 +235,11 @@ void clv_run_lock_saved(clv_run_lock *c) {
 }
 
 void clv_run_lock_end(clv_run_lock *c, clv_run_status status, unsigned code, const char *text) {
+  clv_err err;
+  if (c && !c->started && (c->made || c->made_room)) {
+    if (undo(c, &err) != CLV_OK) clv_notify(c->notice, "%s", err.text);
+    return;
+  }
   if (!c || !c->begun) return;
   clv_run_attempt *a = current(c);
   a->status = status;

@@ -28,7 +28,9 @@ typedef struct clv_run_options {
   bool resume, fresh, accept_egress, json;
   bool log_json;                   /* progress as JSON too */
   const volatile int *interrupted; /* set by a signal: finish the step, write a checkpoint */
-  const char *out;                 /* predict: a .npy file; plan: the schedule's instructions */
+  const char *out;                 /* predict: a file; plan: the schedule's instructions */
+  int format;                      /* predict: 1 csv, 2 jsonl, 3 npy; 0: as `out` says */
+  const char *checkpoint;          /* eval, predict: a step, "latest" or "best"; NULL: latest */
   const char *trace;               /* train: a file for chrome://tracing and Perfetto */
   bool profile, schedule;          /* train; plan */
   bool quick;                      /* check: look at a sample of the records */
@@ -156,6 +158,9 @@ clv_code clv_run_data_seed(const clv_session_config *config, uint64_t *ret,
 
 clv_code clv_run_data_open(const clv_session_config *config, bool need_train, clv_run_data *ret,
                            clv_err *err) CLV_USE_RESULT;
+/* The records of data.test alone: what labels there are is not read. */
+clv_code clv_run_data_open_inputs(const clv_session_config *config, clv_run_data *ret,
+                                  clv_err *err) CLV_USE_RESULT;
 void clv_run_data_done(clv_run_data *d);
 
 /* Looks through the records, the training ones as they are drawn for training. One with a value

@@ -29,8 +29,10 @@ static clv_image_options image_options(const clv_data_config *d) {
                              .threads = (uint32_t)d->threads};
 }
 
+/* key: for messages. unlabelled: labels are not looked for. */
 static clv_code open_one(const clv_session_config *c, const char *key, const clv_text_list *files,
-                         uint64_t limit, clv_config_pos pos, clv_dataset **ret, clv_err *err) {
+                         uint64_t limit, bool unlabelled, clv_config_pos pos, clv_dataset **ret,
+                         clv_err *err) {
   static const clv_file_format formats[] = {[CLV_DATA_IDX] = CLV_FORMAT_IDX,
                                             [CLV_DATA_NPY] = CLV_FORMAT_NPY,
                                             [CLV_DATA_IMAGES] = CLV_FORMAT_IMAGES};
@@ -42,7 +44,8 @@ static clv_code open_one(const clv_session_config *c, const char *key, const clv
   CLV_TRY(floats(&c->data.std, &std, err));
   clv_dataset_options o = {.format = formats[c->data.format],
                            .inputs_path = files->items[0],
-                           .labels_path = files->n > 1 ? files->items[1] : NULL,
+                           .labels_path = files->n > 1 && !unlabelled ? files->items[1] : NULL,
+                           .unlabelled = unlabelled,
                            .limit = limit,
                            .scale = (float)c->data.scale,
                            .mean = mean,
@@ -84,11 +87,11 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
   clv_run_data d = {0};
   clv_code code = CLV_OK;
   if (need_train || !c->data.test.n)
-    code = open_one(c, "data.train", &c->data.train, c->data.limit_train, c->data.train_pos,
+    code = open_one(c, "data.train", &c->data.train, c->data.limit_train, false, c->data.train_pos,
                     &d.train, err);
   if (code == CLV_OK && c->data.test.n)
-    code =
-        open_one(c, "data.test", &c->data.test, c->data.limit_test, c->data.test_pos, &d.test, err);
+    code = open_one(c, "data.test", &c->data.test, c->data.limit_test, false, c->data.test_pos,
+                    &d.test, err);
   if (code == CLV_OK && d.train && d.test) code = clv_dataset_same_classes(d.train, d.test, err);
   if (code == CLV_OK && d.train) code = split(c, &d, err);
   if (code == CLV_OK && d.test) code = clv_subset_all(d.test, &d.test_rows, err);
@@ -98,6 +101,18 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
   }
   *ret = d;
   return CLV_OK;
+}
+
+clv_code clv_run_data_open_inputs(const clv_session_config *c, clv_run_data *ret, clv_err *err) {
+  clv_run_data d = {0};
+  CLV_TRY(open_one(c, "data.test", &c->data.test, c->data.limit_test, true, c->data.test_pos,
+                   &d.test, err));
+  clv_code code = clv_subset_all(d.test, &d.test_rows, err);
+  if (code == CLV_OK)
+    *ret = d;
+  else
+    clv_run_data_done(&d);
+  return code;
 }
 
 /* ---- values that are not finite -------------------------------------------------------------- */

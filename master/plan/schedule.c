@@ -62,7 +62,7 @@ static clv_code read_custom(const clv_session_config *c, const clv_sched_shape *
     return clv_fail(err, CLV_INVALID,
                     "%s: a schedule of %u stages at %u ranks for %u micro-batches, backward from "
                     "stage %u; the session has %u (the loss is the last), %u, %u and %u, or places "
-                    "them differently: `plan --schedule --out FILE` writes one that fits, "
+                    "them differently: `plan --schedule --output FILE` writes one that fits, "
                     "with another pipeline.schedule",
                     c->pipeline.file, is->n_stages, is->n_ranks, is->n_micro, is->first_backward,
                     shape->n_stages, shape->n_ranks, shape->n_micro, shape->first_backward);

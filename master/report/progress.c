@@ -193,28 +193,55 @@ const char *clv_json_number(double v, int digits, char dst[CLV_JSON_NUMBER]) {
 
 typedef struct interval {
   double loss, samples_s, up, down, wait; /* MB/s; share */
+  double left_s;                          /* to the end of the run; < 0: not known */
 } interval;
+
+#define MAX_TIME_LEFT 1e9
+
+/* As fast as in this interval. */
+static double time_left(const clv_reporter *r, const clv_progress *p, double seconds) {
+  if (!r->steps || p->step >= p->total_steps || !(seconds > 0)) return -1;
+  double left = seconds / (double)r->steps * (double)(p->total_steps - p->step);
+  return left < MAX_TIME_LEFT ? left : -1;
+}
+
+const char *clv_time_left(double s, char dst[CLV_TIME_LEFT]) {
+  bool known = s >= 0 && s < MAX_TIME_LEFT;
+  uint64_t n = known ? (uint64_t)(s + 0.5) : 0;
+  if (!known)
+    dst[0] = '\0';
+  else if (n < 60)
+    snprintf(dst, CLV_TIME_LEFT, "%us", (unsigned)n);
+  else if (n < 3600)
+    snprintf(dst, CLV_TIME_LEFT, "%um%02us", (unsigned)(n / 60), (unsigned)(n % 60));
+  else
+    snprintf(dst, CLV_TIME_LEFT, "%uh%02um", (unsigned)(n / 3600), (unsigned)(n / 60 % 60));
+  return dst;
+}
 
 static void json_interval(clv_bytes *out, const clv_progress *p, const interval *i) {
   char loss[CLV_JSON_NUMBER];
   clv_bytes_printf(out,
                    "{\"event\":\"progress\",\"step\":%llu,\"epoch\":%llu,\"loss\":%s,"
-                   "\"samples_per_s\":%.1f,\"up_MBps\":%.3f,\"down_MBps\":%.3f,\"wait\":%.3f}",
+                   "\"samples_per_s\":%.1f,\"up_MBps\":%.3f,\"down_MBps\":%.3f,\"wait\":%.3f",
                    (unsigned long long)p->step, (unsigned long long)p->epoch,
                    clv_json_number(i->loss, 6, loss), i->samples_s, i->up, i->down, i->wait);
+  if (i->left_s >= 0) clv_bytes_printf(out, ",\"eta_s\":%.1f", i->left_s);
+  clv_bytes_puts(out, "}");
 }
 
 static void text_interval(clv_bytes *out, const clv_reporter *r, const clv_progress *p,
                           const interval *i) {
-  char of[24] = "", accuracy[24] = "";
+  char of[24] = "", accuracy[24] = "", left[CLV_TIME_LEFT];
   if (p->total_steps) snprintf(of, sizeof of, "/%llu", (unsigned long long)p->total_steps);
   if (r->has_accuracy)
     snprintf(accuracy, sizeof accuracy, "  acc %.3f", r->correct / (double)r->samples);
   clv_bytes_printf(out,
                    "step %llu%s  epoch %llu  loss %.4f%s  %.0f samples/s  up %.1f MB/s  down %.1f "
-                   "MB/s  wait %.0f%%%s",
+                   "MB/s  wait %.0f%%%s%s%s",
                    (unsigned long long)p->step, of, (unsigned long long)p->epoch + 1, i->loss,
                    accuracy, i->samples_s, i->up, i->down, 100 * i->wait,
+                   i->left_s >= 0 ? "  eta " : "", clv_time_left(i->left_s, left),
                    p->applied ? "" : "  SKIPPED (not finite)");
 }
 
@@ -224,7 +251,8 @@ static void print_interval(clv_reporter *r, const clv_progress *p) {
                 .samples_s = n / seconds,
                 .up = (double)(p->bytes_up - r->bytes_up) / seconds / 1e6,
                 .down = (double)(p->bytes_down - r->bytes_down) / seconds / 1e6,
-                .wait = r->step_ns ? (double)r->wait_ns / (double)r->step_ns : 0};
+                .wait = r->step_ns ? (double)r->wait_ns / (double)r->step_ns : 0,
+                .left_s = time_left(r, p, seconds)};
   r->line.len = r->object.len = r->json_line.len = 0;
   text_interval(&r->line, r, p, &i);
   json_interval(&r->object, p, &i);
@@ -319,8 +347,9 @@ clv_code clv_reporter_evaluation(clv_reporter *r, const clv_evaluation *e, clv_e
   clv_events_scalars(r->events, e->step, list, known ? 2 : 1);
   clv_events_flush(r->events);
   r->line.len = 0;
-  clv_bytes_printf(&r->line, "{\"step\":%llu,\"event\":\"%s\",\"loss\":%s",
-                   (unsigned long long)e->step, e->what, clv_json_number(e->loss, 17, loss));
+  clv_bytes_printf(&r->line, "{\"step\":%llu,\"epoch\":%llu,\"event\":\"%s\",\"loss\":%s",
+                   (unsigned long long)e->step, (unsigned long long)e->epoch, e->what,
+                   clv_json_number(e->loss, 17, loss));
   if (known) clv_bytes_printf(&r->line, ",\"accuracy\":%.6f", e->accuracy);
   clv_bytes_printf(&r->line, ",\"samples\":%llu", (unsigned long long)e->samples);
   CLV_TRY(write_line(r, EVALUATIONS, err));

@@ -75,13 +75,16 @@ typedef struct clv_progress {
 
 typedef struct clv_evaluation {
   const char *what; /* "validation", "test" */
-  uint64_t step, samples;
+  uint64_t step, epoch, samples;
   double loss, accuracy; /* accuracy < 0: not known */
 } clv_evaluation;
 
 typedef struct clv_reporter clv_reporter;
 
-enum { CLV_JSON_NUMBER = 32 };
+enum { CLV_JSON_NUMBER = 32, CLV_TIME_LEFT = 24 };
+
+/* "40s", "3m20s", "2h05m"; "" for what is not known: negative, not finite, too far. Returns dst. */
+const char *clv_time_left(double s, char dst[CLV_TIME_LEFT]);
 
 /* v with so many significant digits, or "null": JSON has no NaN and no infinity. Returns dst. */
 const char *clv_json_number(double v, int digits, char dst[CLV_JSON_NUMBER]);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The commands a person runs but train: plan, check, eval, predict.
+ * The commands a person runs but train and predict: plan, check, eval.
  */
 #include <stdio.h>
 
@@ -138,7 +138,7 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
   return CLV_EXIT_OK;
 }
 
-/* ---- evaluation and prediction --------------------------------------------------------------- */
+/* ---- evaluation ------------------------------------------------------------------------------ */
 
 /* Without a worker nothing can leave. */
 static bool uses_workers(const run *r) {
@@ -157,16 +157,13 @@ static clv_code open_record(run *r, const char *command, clv_err *err) {
 
 static clv_code open_trained(run *r, const char *command, clv_err *err) {
   clv_cursor cursor;
-  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *none = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
-  clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
-  if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  if (!clv_checkpoint_any(r->dir.data))
-    CLV_TRY(clv_checkpoint_latest(r->dir.data, &none, &notes, err));
-  CLV_TRY(open_record(r, command, err));
-  CLV_TRY(clv_trainer_open(r->blueprint, r->record, false, &r->trainer, err));
-  clv_run_print_notices(r);
-  clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &cursor, &notes, err);
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  clv_code code = clv_run_open_checkpoint(r, &c, &notes, err);
+  if (code == CLV_OK) code = open_record(r, command, err);
+  if (code == CLV_OK) code = clv_trainer_open(r->blueprint, r->record, false, &r->trainer, err);
+  if (code == CLV_OK) clv_run_print_notices(r);
+  if (code == CLV_OK) code = clv_trainer_restore_from(r->trainer, c, &cursor, &notes, err);
   clv_run_print_notes(r, "checkpoint", notes.data);
   return code;
 }
@@ -176,59 +173,56 @@ static clv_exit untrained_exit(const clv_err *err) {
   return nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(err);
 }
 
-static clv_exit evaluate(run *r, const char *command, clv_tensor **predictions) {
+clv_exit clv_run_trained(run *r, const char *command, clv_step_result *ret,
+                         clv_tensor **predictions) {
   clv_err err;
-  clv_step_result e;
-  if (!r->config->data.test.n) {
-    clv_session_fail_at(
-        r->config, r->config->data.pos, &err,
-        "data.test is missing: the records to look at, as in data.test: [x.npy, y.npy]");
-    return clv_run_fail(r, CLV_EXIT_CONFIG, &err);
-  }
-  if (clv_run_settle_key(r, true, &err) != CLV_OK)
-    return clv_run_fail(r, CLV_EXIT_CHECKPOINT, &err);
-  if (clv_run_open_blueprint(r, false, CLV_SCAN_VALUES, &err) != CLV_OK)
-    return clv_run_fail(r, clv_run_setup_exit(&err), &err);
   if (open_trained(r, command, &err) != CLV_OK) return clv_run_fail(r, untrained_exit(&err), &err);
-  if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, &e, predictions, &err) !=
+  if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, ret, predictions, &err) !=
       CLV_OK)
     return clv_run_fail(r, clv_run_exit(r, &err), &err);
-  if (!predictions && clv_dataset_has_labels(r->data.test)) clv_run_print_eval(r, "test", &e);
   return CLV_EXIT_OK;
+}
+
+clv_exit clv_run_need_test(const run *r) {
+  clv_err err;
+  if (r->config->data.test.n) return CLV_EXIT_OK;
+  clv_session_fail_at(
+      r->config, r->config->data.pos, &err,
+      "data.test is missing: the records to look at, as in data.test: [x.npy, y.npy]");
+  return clv_run_fail(r, CLV_EXIT_CONFIG, &err);
+}
+
+static void print_test(run *r, const clv_step_result *e) {
+  char when[64] = "", json[64];
+  unsigned long long step = clv_trainer_step_count(r->trainer);
+  if (r->o->checkpoint) snprintf(when, sizeof when, ", step %llu", step);
+  snprintf(json, sizeof json, ",\"step\":%llu", step);
+  clv_run_print_eval(r, "test", e, when, json);
+}
+
+/* Answers that can be compared: labels, and images in the folders of the training's classes. */
+static clv_code check_labels(const run *r, clv_err *err) {
+  CLV_AUTO(clv_classes_done) clv_classes classes = {0};
+  const clv_session_config *c = r->config;
+  if (!clv_dataset_has_labels(r->data.test))
+    return clv_session_fail_at(c, c->data.test_pos, err,
+                               "eval needs labels, and data.test names records alone");
+  CLV_TRY(clv_classes_read(c->checkpoint.dir, &classes, err));
+  return clv_classes_compare(&classes, r->data.test, "data.test", err);
 }
 
 clv_exit clv_run_eval(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
-  return r.code = evaluate(&r, "eval", NULL);
-}
-
-/* NumPy's format 1.0: magic, version, header length, a Python dict, then the values. */
-static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes header = {0}, file = {0};
-  clv_bytes_puts(&header, "{'descr': '<f4', 'fortran_order': False, 'shape': (");
-  for (int i = 0; i < t->shape.rank; i++)
-    clv_bytes_printf(&header, "%lld,", (long long)t->shape.dim[i]);
-  clv_bytes_puts(&header, "), }");
-  while ((10 + header.len + 1) % 64) clv_bytes_puts(&header, " ");
-  clv_bytes_puts(&header, "\n");
-  uint8_t start[10] = {
-      0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (uint8_t)header.len, (uint8_t)(header.len >> 8)};
-  clv_bytes_add(&file, start, sizeof start);
-  clv_bytes_add(&file, header.data, header.len);
-  clv_bytes_add(&file, t->data, t->bytes);
-  if (file.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return clv_file_write_durable(path, file.data, file.len, 0644, err);
-}
-
-clv_exit clv_run_predict(const clv_session_config *config, const clv_run_options *o) {
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = NULL;
+  clv_step_result e;
   clv_err err;
-  char shape[160];
-  CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
-  clv_exit code = r.code = evaluate(&r, "predict", &out);
+  clv_exit code = r.code = clv_run_need_test(&r);
   if (code != CLV_EXIT_OK) return code;
-  const char *path = o->out ? o->out : "predictions.npy";
-  if (write_npy(path, out, &err) != CLV_OK) return clv_run_fail(NULL, CLV_EXIT_FAILED, &err);
-  printf("%s: %s f32\n", path, clv_shape_format(&out->shape, shape, sizeof shape));
-  return CLV_EXIT_OK;
+  if (clv_run_settle_key(&r, true, &err) != CLV_OK)
+    return clv_run_fail(&r, CLV_EXIT_CHECKPOINT, &err);
+  if (clv_run_open_blueprint(&r, false, CLV_SCAN_VALUES, &err) != CLV_OK ||
+      check_labels(&r, &err) != CLV_OK)
+    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
+  code = r.code = clv_run_trained(&r, "eval", &e, NULL);
+  if (code == CLV_EXIT_OK) print_test(&r, &e);
+  return code;
 }

@@ -13,6 +13,8 @@ clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *
 clv_exit clv_run_eval(const clv_session_config *config, const clv_run_options *o);
 clv_exit clv_run_predict(const clv_session_config *config, const clv_run_options *o);
 clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o);
+/* What --checkpoint may say: "latest", "best" or the number of a step; NULL: it was not given. */
+bool clv_is_checkpoint_name(const char *text);
 clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *o);
 
 #endif

@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "master/run/run_int.h"
 
@@ -64,6 +65,17 @@ void clv_run_close_record(run *r, clv_exit code) {
   clv_err err;
   if (clv_egress_close(clv_steal(&r->record), (uint64_t)code, &err) != CLV_OK)
     clv_run_warn(r, CLV_LOG_ERROR, "egress", err.text);
+}
+
+void clv_run_drop_record(run *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  CLV_AUTO(clv_egress_book_done) clv_egress_book book = {0};
+  clv_trainer_close(clv_steal(&r->trainer));
+  if (!r->record) return;
+  clv_run_close_record(r, r->code);
+  clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, r->dir.data);
+  if (!path.failed && clv_egress_read(path.data, &book, NULL) == CLV_OK && !book.total)
+    unlink(path.data);
 }
 
 /* ---- the number of micro-batches ------------------------------------------------------------- */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c
- * trains, run_egress.c says what they may send, run_scan.c looks through records, run_print.c has
- * what they tell a person, run_about.c what a run says of itself.
+ * trains, run_begin.c looks at what is there before, run_best.c chooses checkpoints, run_egress.c
+ * says what they may send, run_scan.c looks through records, run_print.c has what they tell a
+ * person, run_about.c what a run says of itself.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -17,6 +18,13 @@ typedef enum run_sends {
   RUN_TRAINS,    /* and looks (plan, check): as train would */
   RUN_EVALUATES, /* eval, predict */
 } run_sends;
+
+/* The checkpoint that is kept beside the newest ones, and the value of its validation. */
+typedef struct clv_best_checkpoint {
+  clv_best_metric metric;
+  double value;
+  uint64_t step;
+} clv_best_checkpoint;
 
 typedef struct run {
   run_sends sends;
@@ -37,6 +45,9 @@ typedef struct run {
   clv_exit code;             /* with which the command ends */
   clv_run_lock *lock;        /* of dir, while training; as the next */
   clv_journal *journal;
+  clv_best_checkpoint best; /* so far; of step CLV_CHECKPOINT_NONE: none */
+  bool done;                /* it was finished before, and nothing is to be done */
+  bool started;             /* the folder is of this attempt */
 } run;
 
 void clv_run_done(run *r);
@@ -63,6 +74,14 @@ clv_code clv_run_settle_key(run *r, bool again, clv_err *err) CLV_USE_RESULT;
 /* Into the locked run folder, for the owner alone. */
 clv_code clv_run_keep_key(const run *r, clv_err *err) CLV_USE_RESULT;
 
+/* ---- on trained weights (run.c) -------------------------------------------------------------- */
+
+/* The data and the blueprint are there. Takes the checkpoint that was asked for, and evaluates
+ * data.test; predictions as clv_trainer_eval has them. Says itself what is wrong. */
+clv_exit clv_run_trained(run *r, const char *command, clv_step_result *ret,
+                         clv_tensor **predictions);
+clv_exit clv_run_need_test(const run *r);
+
 /* ---- what a person is told (run_print.c) ----------------------------------------------------- */
 
 /* The error, also to the journal of a run that has one (r may be NULL); returns `code`. */
@@ -75,10 +94,14 @@ void clv_run_print_notes(const run *r, const char *event, char *notes);
 void clv_run_print_notices(const run *r);
 /* The same for one text; user: the run. */
 void clv_run_on_notice(void *user, const char *text);
-void clv_run_print_eval(run *r, const char *what, const clv_step_result *e);
+/* On standard output, in the form that was asked for. */
+void clv_run_print_line(const run *r, const char *text, const char *json);
+/* when: where it stands, as in ", step 20, epoch 1"; and the same for JSON. */
+void clv_run_print_eval(run *r, const char *what, const clv_step_result *e, const char *when,
+                        const char *json_when);
 
-bool clv_run_json_lines(const run *r);  /* progress is JSON */
-bool clv_run_has_classes(const run *r); /* labels are of classes */
+bool clv_run_json_lines(const run *r);   /* progress is JSON */
+bool clv_run_has_accuracy(const run *r); /* answers can be right or wrong */
 
 /* Exit codes of failures: before workers are met, when "internal" may be what one of them says of
  * itself as well, and while computing. */
@@ -96,8 +119,76 @@ clv_code clv_run_compare_table(const run *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_open_record(run *r, const char *command, clv_err *err) CLV_USE_RESULT;
 /* Nothing may leave any more; says what is wrong with the record. */
 void clv_run_close_record(run *r, clv_exit code);
+/* An attempt that did not start leaves no record, if nothing ever left from this folder. */
+void clv_run_drop_record(run *r);
 /* micro_batches: auto becomes a number, once for a run and all that use it. */
 clv_code clv_run_settle_micro_batches(run *r, bool recall, clv_err *err) CLV_USE_RESULT;
+
+/* ---- what is there before (run_begin.c) ------------------------------------------------------ */
+
+/* Whether --resume finds the run finished, to its last step; says so then. Writes nothing. */
+clv_code clv_run_is_done(run *r, bool *ret, clv_err *err) CLV_USE_RESULT;
+void clv_run_print_aside(const run *r); /* where the finished run is that made room */
+
+/* ---- which checkpoint (run_best.c) ----------------------------------------------------------- */
+
+/* What is known of the best: that of the run that goes on, or nothing. */
+void clv_run_recall_best(run *r);
+/* Whether the evaluation of this step is better than all before; *ret is what to keep then, once
+ * its checkpoint is written. */
+bool clv_run_is_best(const run *r, const clv_step_result *e, clv_best_checkpoint *ret);
+clv_code clv_run_keep_best(run *r, const clv_best_checkpoint *b, clv_err *err) CLV_USE_RESULT;
+/* A value that is not finite is never better. */
+bool clv_best_is_better(const clv_best_checkpoint *now, const clv_best_checkpoint *then,
+                        clv_best_mode mode);
+/* The line in the run folder; text: [len], and a NUL behind it. CLV_DATA_LOSS: it is none. */
+clv_code clv_best_parse(const char *text, size_t len, const char *label, clv_best_checkpoint *ret,
+                        clv_err *err) CLV_USE_RESULT;
+
+/* The checkpoint that --checkpoint means. `notes` as of clv_checkpoint_latest. */
+clv_code clv_run_open_checkpoint(const run *r, clv_checkpoint **ret, clv_bytes *notes,
+                                 clv_err *err) CLV_USE_RESULT;
+
+/* ---- names of classes (run_classes.c) -------------------------------------------------------- */
+
+typedef struct clv_classes {
+  char *text;
+  const char **names; /* [n], ascending */
+  size_t n;           /* 0: there are none */
+} clv_classes;
+
+void clv_classes_done(clv_classes *c); /* frees and zeroes */
+/* text: [len], any bytes. Strict: CLV_DATA_LOSS names label and line. */
+clv_code clv_classes_parse(const char *text, size_t len, const char *label, clv_classes *ret,
+                           clv_err *err) CLV_USE_RESULT;
+/* Those of the run in the folder; none where it has no such file. */
+clv_code clv_classes_read(const char *dir, clv_classes *ret, clv_err *err) CLV_USE_RESULT;
+/* CLV_DATA_LOSS: the folders of the images, called `label`, are others. */
+clv_code clv_classes_compare(const clv_classes *c, const clv_dataset *d, const char *label,
+                             clv_err *err) CLV_USE_RESULT;
+/* Those of the training images into the run folder; on resume they must be as they were. */
+clv_code clv_run_keep_classes(const run *r, clv_err *err) CLV_USE_RESULT;
+
+/* ---- predictions as files (run_records.c) ---------------------------------------------------- */
+
+/* In the order of --format. */
+typedef enum clv_records_format {
+  CLV_RECORDS_CSV,
+  CLV_RECORDS_JSONL,
+  CLV_RECORDS_NPY
+} clv_records_format;
+
+typedef struct clv_records {
+  const clv_tensor *outputs; /* [rows, ...] f32 */
+  const clv_dataset *data;
+  const uint32_t *index; /* [rows] of data */
+  const clv_classes *classes;
+  clv_loss_kind loss; /* how a class follows from outputs */
+} clv_records;
+
+/* npy: the names go to PATH.json, if there are any. */
+clv_code clv_records_write(const clv_records *r, clv_records_format format, const char *path,
+                           clv_err *err) CLV_USE_RESULT;
 
 /* ---- what a run leaves (run_about.c) --------------------------------------------------------- */
 

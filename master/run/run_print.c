@@ -93,21 +93,24 @@ clv_exit clv_run_exit(const run *r, const clv_err *err) {
 
 bool clv_run_json_lines(const run *r) { return r->o->json || r->o->log_json; }
 
-bool clv_run_has_classes(const run *r) {
-  const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
-  return clv_dataset_y_dtype(d) == CLV_I64;
+bool clv_run_has_accuracy(const run *r) { return r->config->loss.kind != CLV_LOSS_MSE; }
+
+void clv_run_print_line(const run *r, const char *text, const char *json) {
+  clv_reporter_notice(r->reporter, clv_run_json_lines(r) && !r->reporter ? json : text, json);
 }
 
-void clv_run_print_eval(run *r, const char *what, const clv_step_result *e) {
-  char text[160], json[200], number[CLV_JSON_NUMBER];
-  double share = e->samples ? 100.0 * (double)e->correct / (double)e->samples : 0;
-  if (clv_run_has_classes(r))
-    snprintf(text, sizeof text, "%s accuracy %.2f %%  (loss %.4f, %llu samples)", what, share,
-             e->loss, (unsigned long long)e->samples);
+void clv_run_print_eval(run *r, const char *what, const clv_step_result *e, const char *when,
+                        const char *json_when) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
+  char number[CLV_JSON_NUMBER];
+  double share = e->samples ? (double)e->correct / (double)e->samples : 0;
+  unsigned long long samples = e->samples;
+  if (clv_run_has_accuracy(r))
+    clv_bytes_printf(&text, "%s accuracy %.2f %%  (loss %.4f, %llu samples%s)", what, 100 * share,
+                     e->loss, samples, when);
   else
-    snprintf(text, sizeof text, "%s loss %.6f  (%llu samples)", what, e->loss,
-             (unsigned long long)e->samples);
-  snprintf(json, sizeof json, "{\"event\":\"%s\",\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu}",
-           what, clv_json_number(e->loss, 9, number), share / 100, (unsigned long long)e->samples);
-  clv_reporter_notice(r->reporter, clv_run_json_lines(r) && !r->reporter ? json : text, json);
+    clv_bytes_printf(&text, "%s loss %.6f  (%llu samples%s)", what, e->loss, samples, when);
+  clv_bytes_printf(&json, "{\"event\":\"%s\"%s,\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu}",
+                   what, json_when, clv_json_number(e->loss, 9, number), share, samples);
+  if (!text.failed && !json.failed) clv_run_print_line(r, text.data, json.data);
 }

@@ -34,8 +34,12 @@ static clv_code lock_run_dir(run *r, clv_err *err) {
   if (clv_checkpoint_any(r->dir.data) && !r->o->resume && !r->o->fresh)
     return clv_fail(err, CLV_INVALID,
                     "%s holds checkpoints of an earlier run: --resume goes on with it, --fresh "
-                    "deletes them, --set name=... starts another",
+                    "begins anew and keeps it beside if it is finished, --set name=... starts "
+                    "another",
                     r->dir.data);
+  CLV_TRY(clv_run_is_done(r, &r->done, err));
+  if (r->done) return CLV_OK;
+  if (r->o->fresh && !r->o->resume) CLV_TRY(clv_run_lock_make_room(r->lock, err));
   CLV_TRY(clv_journal_open(r->dir.data, r->o->resume, stderr_notifier, &r->journal, err));
   CLV_TRY(clv_run_lock_begin(r->lock, &what, err));
   return clv_run_keep_key(r, err);
@@ -64,9 +68,10 @@ static clv_code identify(run *r, const clv_bytes *config, clv_err *err) {
 static clv_code make_run_dir(run *r, clv_err *err) {
   bool tries = r->config->pipeline.micro_batches == CLV_MICRO_AUTO && !r->o->resume;
   CLV_TRY(lock_run_dir(r, err));
+  if (r->done) return CLV_OK;
   if (tries) CLV_TRY(print_egress(r, err)); /* the trials send random numbers by it */
   CLV_TRY(clv_run_settle_micro_batches(r, r->o->resume, err));
-  if (r->o->fresh && !r->o->resume) CLV_TRY(clv_checkpoint_clear(r->dir.data, err));
+  CLV_TRY(clv_run_keep_classes(r, err));
   if (r->o->resume) CLV_TRY(clv_run_compare_table(r, err));
   CLV_TRY(print_egress(r, err));
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0}, table = {0};
@@ -102,7 +107,7 @@ static uint64_t whole_length(const run *r, const clv_loader *loader) {
 static clv_code save(run *r, loop *l, clv_err *err) {
   if (l->saved_at == clv_trainer_step_count(r->trainer)) return CLV_OK;
   uint64_t begin = clv_now_ns();
-  CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, l->cursor, err));
+  CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, l->cursor, r->best.step, err));
   l->saved_at = clv_trainer_step_count(r->trainer);
   clv_run_lock_saved(r->lock);
   clv_run_metrics_saved(r->metrics, l->saved_at, clv_now_ns() - begin);
@@ -110,27 +115,43 @@ static clv_code save(run *r, loop *l, clv_err *err) {
 }
 
 /* Beside those of the steps: for programs, TensorBoard and the run's record. */
-static clv_code note_eval(run *r, const char *what, const clv_step_result *e, clv_err *err) {
-  bool classes = clv_run_has_classes(r);
-  double accuracy = classes && e->samples ? (double)e->correct / (double)e->samples : NAN;
+static clv_code note_eval(run *r, const char *what, const clv_step_result *e, uint64_t epoch,
+                          clv_err *err) {
+  bool known = clv_run_has_accuracy(r);
+  double accuracy = known && e->samples ? (double)e->correct / (double)e->samples : NAN;
   clv_run_best best = {
       .step = clv_trainer_step_count(r->trainer), .loss = e->loss, .accuracy = accuracy};
   clv_evaluation evaluation = {.what = what,
                                .step = best.step,
+                               .epoch = epoch,
                                .samples = e->samples,
                                .loss = e->loss,
-                               .accuracy = classes ? accuracy : -1};
+                               .accuracy = known ? accuracy : -1};
   snprintf(best.what, sizeof best.what, "%s", what);
   clv_run_lock_evaluation(r->lock, &best);
   return clv_reporter_evaluation(r->reporter, &evaluation, err);
 }
 
-static clv_code validate(run *r, clv_err *err) {
+/* Of the step and the epoch that end now; the last line of a run is about all of it. */
+static void print_eval(run *r, const char *what, const clv_step_result *e, uint64_t epoch,
+                       bool last) {
+  char when[64] = "", json[64];
+  unsigned long long step = clv_trainer_step_count(r->trainer), of = epoch;
+  if (!last) snprintf(when, sizeof when, ", step %llu, epoch %llu", step, of + 1);
+  snprintf(json, sizeof json, ",\"step\":%llu,\"epoch\":%llu", step, of);
+  clv_run_print_eval(r, what, e, when, json);
+}
+
+static clv_code validate(run *r, loop *l, uint64_t epoch, clv_err *err) {
   clv_step_result e;
+  clv_best_checkpoint best;
   if (!r->data.validation_rows.n) return CLV_OK;
   CLV_TRY(clv_trainer_eval(r->trainer, r->data.train, &r->data.validation_rows, &e, NULL, err));
-  clv_run_print_eval(r, "validation", &e);
-  return note_eval(r, "validation", &e, err);
+  print_eval(r, "validation", &e, epoch, false);
+  CLV_TRY(note_eval(r, "validation", &e, epoch, err));
+  if (!clv_run_is_best(r, &e, &best)) return CLV_OK;
+  CLV_TRY(save(r, l, err));
+  return clv_run_keep_best(r, &best, err);
 }
 
 static void count_step(loop *l, const clv_step_result *s) {
@@ -150,7 +171,7 @@ static clv_code report_step(run *r, loop *l, uint64_t epoch, uint64_t step,
                     .total_steps = l->total,
                     .epoch = epoch,
                     .loss = s->loss,
-                    .accuracy = clv_run_has_classes(r) && r->config->loss.worker < 0
+                    .accuracy = clv_run_has_accuracy(r) && r->config->loss.worker < 0
                                     ? (double)s->correct / (double)s->samples
                                     : -1,
                     .grad_norm = s->grad_norm,
@@ -214,12 +235,13 @@ static clv_code train_loop(run *r, loop *l, clv_err *err) {
     CLV_TRY(clv_loader_next(l->loader, &batch, err));
     if (!batch.n) break;
     if (batch.at.epoch != l->epoch) clv_policy_begin_epoch(r->policy, 0);
-    l->epoch = batch.at.epoch;
     CLV_TRY(one_step(r, l, &batch, err));
     uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
     bool whole = !clv_trainer_waiting(r->trainer);
+    l->epoch = batch.at.epoch;
+    /* First, or a run that ends in between would go on without the validation. */
+    if (batch.last) CLV_TRY(validate(r, l, l->epoch, err));
     if (every && step % every == 0 && whole) CLV_TRY(save(r, l, err));
-    if (batch.last) CLV_TRY(validate(r, err));
     if (r->o->interrupted && *r->o->interrupted) break;
   }
   return save(r, l, err);
@@ -232,7 +254,6 @@ static clv_code open_reporter(run *r, const loop *l, clv_err *err) {
   uint64_t step = clv_trainer_step_count(r->trainer);
   CLV_TRY(clv_run_public_session(r->config, &about, &digest, err));
   CLV_TRY(clv_run_events_folder(r->config, &events, err));
-  clv_run_lock_started(r->lock, step, l->total, &digest);
   clv_report_options o = {.run_dir = r->dir.data,
                           .keep_step = step,
                           .resumed = r->o->resume,
@@ -242,7 +263,11 @@ static clv_code open_reporter(run *r, const loop *l, clv_err *err) {
                           .notice = stderr_notifier,
                           .tensorboard = events.data,
                           .about = about.data};
-  return clv_reporter_open(&o, &r->reporter, err);
+  CLV_TRY(clv_reporter_open(&o, &r->reporter, err));
+  r->started = true;
+  clv_run_lock_started(r->lock, step, l->total, &digest);
+  clv_run_print_aside(r);
+  return CLV_OK;
 }
 
 static clv_code start(run *r, loop *l, clv_err *err) {
@@ -255,8 +280,9 @@ static clv_code start(run *r, loop *l, clv_err *err) {
     clv_run_print_notes(r, "checkpoint", notes.data);
     if (code != CLV_OK) return code;
   }
+  clv_run_recall_best(r);
   l->first = clv_trainer_step_count(r->trainer);
-  l->epoch = l->cursor.epoch;
+  l->epoch = l->cursor.epoch - (l->cursor.epoch && !l->cursor.index);
   l->saved_at = r->o->resume ? l->first : UINT64_MAX;
   const clv_train_config *t = &r->config->train;
   uint64_t seed;
@@ -348,8 +374,9 @@ static clv_exit finish(run *r, const loop *l, clv_err *err) {
     clv_step_result e;
     if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, &e, NULL, err) != CLV_OK)
       return clv_run_fail(r, clv_run_exit(r, err), err);
-    clv_run_print_eval(r, "test", &e);
-    if (note_eval(r, "test", &e, err) != CLV_OK) return clv_run_fail(r, CLV_EXIT_FAILED, err);
+    print_eval(r, "test", &e, l->epoch, true);
+    if (note_eval(r, "test", &e, l->epoch, err) != CLV_OK)
+      return clv_run_fail(r, CLV_EXIT_FAILED, err);
   }
   return CLV_EXIT_OK;
 }
@@ -390,6 +417,7 @@ static clv_exit fail_training(run *r, const loop *l, const clv_err *err) {
 static clv_exit train(run *r, clv_err *err) {
   CLV_AUTO(loop_done) loop l = {0};
   if (make_run_dir(r, err) != CLV_OK) return fail_setup(r, err);
+  if (r->done) return CLV_EXIT_OK;
   if ((r->o->trace || r->o->profile) &&
       clv_profiler_new(r->o->trace, r->o->profile, &r->profiler, err) != CLV_OK)
     return clv_run_fail(r, CLV_EXIT_FAILED, err);
@@ -410,6 +438,7 @@ clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *
                           : code != CLV_EXIT_INTERRUPTED ? CLV_RUN_FAILED
                           : is_stopped(&r)               ? CLV_RUN_STOPPED
                                                          : CLV_RUN_INTERRUPTED;
+  if (!r.started) clv_run_drop_record(&r);
   clv_run_lock_end(r.lock, status, code, status == CLV_RUN_FAILED ? err.text : "");
   return code;
 }

@@ -104,8 +104,8 @@ static clv_code take_output(evaluation *e, const slot *s, clv_step_result *ret, 
   size_t bytes = cleave_tensor_count(&t->fetched) * sizeof(float);
   if (e->predictions)
     memcpy((char *)e->predictions->data + s->row * (bytes / s->n), t->fetched.data, bytes);
-  if (s->y && s->y->dtype == CLV_I64)
-    ret->correct += clv_count_correct(&t->fetched, s->y->data, s->n);
+  if (s->y && clv_trainer_counts_right(t))
+    ret->correct += clv_trainer_count_right(t, &t->fetched, s->y, 0, s->n);
   return CLV_OK;
 }
 

@@ -44,7 +44,8 @@ static clv_code save_stage(clv_trainer *t, uint32_t i, clv_checkpoint_writer *w,
                                   optimizer.state.n, err);
 }
 
-clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor, clv_err *err) {
+clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor, uint64_t spared,
+                          clv_err *err) {
   CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0};
   clv_sha256 digest;
@@ -68,7 +69,7 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor
                              .n_extra = CLV_COUNT(extra)};
   CLV_TRY(clv_checkpoint_add_state(w, &state, err));
   CLV_TRY(clv_checkpoint_commit(w, hex, CLV_WIRE_PROTOCOL, NULL, err));
-  return clv_checkpoint_prune(run_dir, (uint32_t)t->config->checkpoint.keep, err);
+  return clv_checkpoint_prune(run_dir, (uint32_t)t->config->checkpoint.keep, spared, err);
 }
 
 /* ---- putting back ---------------------------------------------------------------------------- */
@@ -124,6 +125,11 @@ clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_cursor *re
                              clv_bytes *notes, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   CLV_TRY(clv_checkpoint_latest(run_dir, &c, notes, err));
+  return clv_trainer_restore_from(t, c, ret_cursor, notes, err);
+}
+
+clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_cursor *ret_cursor,
+                                  clv_bytes *notes, clv_err *err) {
   const clv_manifest *m = clv_checkpoint_manifest(c);
   const clv_trainer_state *s = clv_checkpoint_state(c);
   if (m->stages != t->b->n_stages)

@@ -21,18 +21,6 @@ cleave_tensor clv_rows_of(const clv_tensor *batch, size_t start, size_t n) {
   return t;
 }
 
-size_t clv_count_correct(const cleave_tensor *prediction, const int64_t *labels, size_t n) {
-  size_t classes = cleave_tensor_count(prediction) / n, correct = 0;
-  const float *x = prediction->data;
-  for (size_t i = 0; i < n; i++, x += classes) {
-    size_t best = 0;
-    for (size_t c = 1; c < classes; c++)
-      if (x[c] > x[best]) best = c;
-    correct += (int64_t)best == labels[i];
-  }
-  return correct;
-}
-
 /* ---- a round --------------------------------------------------------------------------------- */
 
 /* What trains together: one batch, or those of a round of an asynchronous schedule. */
@@ -109,17 +97,17 @@ static clv_code plan_steps(clv_trainer *t, const round_group *r, clv_err *err) {
 /* Losses have come with the backward; so have predictions, unless the loss is elsewhere. */
 static clv_code collect(clv_trainer *t, const round_group *r, clv_err *err) {
   uint32_t n = t->b->n_stages;
-  bool classes = r->batches[0].y->dtype == CLV_I64 && t->b->stages[n].worker < 0;
+  bool counted = clv_trainer_counts_right(t) && t->b->stages[n].worker < 0;
   for (uint32_t k = 0; k < r->n_micro; k++) {
     const micro *m = &t->micros[k];
     clv_step_result *result = &r->results[m->batch];
     CLV_API(cleave_to_here(t->runtime, t->losses[k], 0, &t->fetched, CLV_WHY));
     result->loss += *(const float *)t->fetched.data * (double)t->shares[k];
-    if (!classes) continue;
+    if (!counted) continue;
     CLV_API(
         cleave_to_here(t->runtime, t->references[k * (n + 1) + n - 1], 0, &t->fetched, CLV_WHY));
-    result->correct += clv_count_correct(
-        &t->fetched, (const int64_t *)r->batches[m->batch].y->data + m->start, m->size);
+    result->correct +=
+        clv_trainer_count_right(t, &t->fetched, r->batches[m->batch].y, m->start, m->size);
   }
   return CLV_OK;
 }

@@ -21,7 +21,7 @@ typedef struct clv_trainer clv_trainer;
 
 typedef struct clv_step_result {
   double loss;      /* mean over the batch */
-  uint64_t correct; /* right classes among `samples`, with class labels and the loss at home */
+  uint64_t correct; /* right ones among `samples`, if they can be and the loss is at home */
   uint64_t samples;
   double grad_norm, lr;
   bool applied;     /* false: a gradient was not finite and no stage moved */
@@ -58,19 +58,31 @@ const char *clv_trainer_notice(clv_trainer *t);
 /* The schedule as it is run now, as text; nothing before the first step. */
 void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out);
 
-/* Mean loss and right classes over the rows. With `predictions`, the last stage's outputs are
+/* Of one row: the class with the largest output. */
+size_t clv_largest(const float *output, size_t classes);
+/* On which side of the threshold an output of a binary loss is: bce's are probabilities. */
+bool clv_is_positive(clv_loss_kind loss, float output);
+/* Rows of n * width outputs that are all on the side of their labels. */
+size_t clv_count_sides(clv_loss_kind loss, const float *output, const float *labels, size_t n,
+                       size_t width);
+
+/* Mean loss and right answers over the rows. With `predictions`, the last stage's outputs are
  * written there: [rows, ...] f32, to be unreferenced by the caller. */
 clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_subset *rows,
                           clv_step_result *ret, clv_tensor **predictions,
                           clv_err *err) CLV_USE_RESULT;
 
-/* Write a checkpoint of all stages under run_dir. */
-clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor,
+/* Write a checkpoint of all stages under run_dir, and delete older ones as the session says, but
+ * for that of step `spared` (CLV_CHECKPOINT_NONE: none). */
+clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor, uint64_t spared,
                           clv_err *err) CLV_USE_RESULT;
 /* Load the newest complete one. *ret_cursor: where the data go on. `notes` gets a line for
  * whatever was refused, and what else there is to say. */
 clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_cursor *ret_cursor,
                              clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
+/* The same of one that was chosen. */
+clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_cursor *ret_cursor,
+                                  clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 
 /* BLOCKS, a call to each worker at most. What workers say that they have sent each other goes to
  * the record; who does not answer says nothing. */

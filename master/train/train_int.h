@@ -2,7 +2,8 @@
  *
  * The inside of a trainer: modules.c connects and loads, egress.c
  * lets out what the table names and the record covers, placed.c keeps the placed schedules,
- * steps.c trains, measure.c samples links and stages, profiler.c traces rounds and sums them up,
+ * steps.c trains, right.c counts right answers, measure.c samples links and stages, profiler.c
+ * traces rounds and sums them up,
  * trial.c chooses the number of micro-batches, eval.c evaluates, state.c collects and restores.
  */
 #ifndef CLEAVE_TRAIN_INT_H
@@ -147,8 +148,11 @@ void clv_trainer_doing(clv_trainer *t, const char *what, uint64_t step);
 
 /* n rows of a batch from row `start` on, as an argument of libcleave. */
 cleave_tensor clv_rows_of(const clv_tensor *batch, size_t start, size_t n);
-/* Right classes among the rows of a prediction. */
-size_t clv_count_correct(const cleave_tensor *prediction, const int64_t *labels, size_t n);
+/* Whether predictions can be right or wrong: with classes, and with binary losses. */
+bool clv_trainer_counts_right(const clv_trainer *t);
+/* Rows of a prediction that are right, with the labels of rows from `start` on. */
+size_t clv_trainer_count_right(const clv_trainer *t, const cleave_tensor *prediction,
+                               const clv_tensor *labels, size_t start, size_t n);
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) CLV_USE_RESULT;
 

@@ -38,6 +38,10 @@ def lines(name, file):
         return [json.loads(line) for line in f]
 
 
+def everything(name):
+    return {f: (os.stat(f).st_mtime_ns, os.stat(f).st_ino) for f in glob.glob(path(name, "**"), recursive=True)}
+
+
 class Training:
     """A run beside the test, which has trained when the block begins."""
 
@@ -93,6 +97,42 @@ def a_finished_run():
     assert ended.communicate(timeout=TIMEOUT_S)[0] == done.stdout and ended.returncode == 0
     again = tool("stop", "finished")
     assert again.returncode == 1 and "does not run: finished" in again.stderr, again.stderr
+    before = everything("finished")
+    done = cluster.train(session, "--resume")
+    assert done.returncode == 0 and "is finished after step 12, and nothing was touched" in done.stdout, done
+    assert everything("finished") == before
+
+
+@suite.test
+def the_best_checkpoint_is_kept():
+    """However old it is, and by a run that goes on too; `eval` and `predict` take it by name."""
+    tail = TAIL.replace("checkpoint: {", "checkpoint: {best: validation.loss, mode: min, keep: 1, ")
+    tail = tail.replace("epochs: 2, batch: 64", "epochs: 6, batch: 64").replace("kind: sgd, lr: 0.1", "kind: sgd, lr: 3")
+    session = cluster.session("best", DATA + STAGES + tail)
+    whole = cluster.train(session)
+    assert whole.returncode == 0, whole
+    told = [e for e in lines("best", "evaluations.jsonl") if e["event"] == "validation"]
+    assert [(e["step"], e["epoch"]) for e in told] == [(6 * i + 6, i) for i in range(6)], told
+    assert re.search(r"validation accuracy .* samples, step 12, epoch 2\)", whole.stdout), whole.stdout
+    assert re.search(r"step 3/36 .*  eta \d+s", whole.stdout), whole.stdout
+    best = min((e for e in told if e["loss"] is not None), key=lambda e: (e["loss"], e["step"]))["step"]
+    kept = sorted(glob.glob(path("best", "checkpoint-*")))
+    assert kept == sorted({path("best", f"checkpoint-{s}") for s in (best, 36)}), (kept, best)
+    text = open(path("best", "checkpoint.best")).read()
+    assert cluster.train(session, "--fresh", "--max-steps", "14").returncode == 0
+    assert cluster.train(session, "--resume").returncode == 0
+    assert open(path("best", "checkpoint.best")).read() == text and re.search(f" step {best}$", text), text
+    done = tool("eval", session, "--checkpoint", "best", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["step"] == best, done
+    done = tool("eval", session, "--checkpoint", "latest")
+    assert done.returncode == 0 and "samples, step 36)" in done.stdout, done
+    assert tool("eval", session, "--checkpoint", "beste").returncode == 2
+    done = tool("predict", session, "--set", "data.test=[test-x.npy]", "--output", "p.csv", "--checkpoint", "best")
+    assert done.returncode == 0, done
+    told = open(os.path.join(cluster.dir, "p.csv")).read().splitlines()
+    assert told[0] == "id,class," + ",".join(f"output_{k}" for k in range(10)) and told[1].startswith("0,"), told[:2]
+    done = tool("eval", session, "--set", "data.test=[test-x.npy]")
+    assert done.returncode == 3 and "eval needs labels" in done.stderr, done
 
 
 @suite.test
@@ -120,8 +160,19 @@ def a_failed_run():
 
 @suite.test
 def a_run_that_never_started():
+    """It leaves no folder, and an earlier run as it was; a run that goes on keeps a record of
+    it."""
     session = cluster.session("unmet", DATA + STAGES + TAIL)
-    done = cluster.train(session, "--set", f"workers.w1.address=127.0.0.1:{free_port()}")
+    nobody = ("--set", f"workers.w1.address=127.0.0.1:{free_port()}")
+    for how in ((), ("--resume",), ("--fresh",)):
+        done = cluster.train(session, *nobody, *how)
+        assert done.returncode in (4, 8) and not os.path.exists(path("unmet")), done
+    assert cluster.train(session, "--max-steps", "4").returncode == 0
+    before = everything("unmet")
+    assert cluster.train(session, "--fresh", *nobody).returncode == 4
+    assert {f: inode for f, (_, inode) in everything("unmet").items()} == {f: inode for f, (_, inode) in before.items()}
+    assert not os.path.exists(path("unmet.1"))
+    done = cluster.train(session, "--resume", *nobody)
     r = recorded("unmet")
     assert done.returncode == r["code"] == 4 and r["state"] == "failed" and r["text"] in done.stderr, r
 
@@ -181,6 +232,9 @@ def stop_ends_a_run_after_a_checkpoint():
     done = cluster.train(session, "--fresh", "--max-steps", "4")
     assert done.returncode == 0 and recorded("stopped")["attempts"] == 1
     assert tool("log", "stopped").stdout == done.stdout
+    assert f"the finished run that was here is in {os.path.realpath(path('stopped.1'))}" in done.stdout, done.stdout
+    kept = recorded("stopped.1")
+    assert kept["state"] == "finished" and kept["step"] == again["step"], kept
 
 
 @suite.test

@@ -1,5 +1,5 @@
 """A folder of images as training data, from files to trained weights over a worker."""
-import os, re, shutil, struct, sys, zlib
+import csv, glob, json, os, re, shutil, struct, sys, zlib
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
@@ -74,9 +74,41 @@ def learns_and_predicts():
         done = master("eval", session, *sets, cwd=cluster.dir)
         assert done.returncode == 0 and re.findall("test accuracy.*", done.stdout) == told, (told, done.stdout, done.stderr)
 
+    assert open(os.path.join(cluster.dir, "runs", "learn", "classes")).read() == "blue\ngreen\nred\n"
     out = os.path.join(cluster.dir, "p.npy")
     done = master("predict", session, "--out", out, cwd=cluster.dir)
     assert done.returncode == 0 and re.search(rb"\(48, ?3[,)]", open(out, "rb").read(128)), done.stderr
+    assert json.load(open(out + ".json"))["classes"] == list(CLASSES)
+
+
+@suite.test
+def predicts_without_labels():
+    """Images in whatever folders, by path, with the names that the run was trained with."""
+    session = os.path.join(cluster.dir, "learn.yaml")
+    loose = os.path.join(cluster.dir, "photos", "loose")
+    files = sorted(glob.glob(os.path.join(cluster.dir, "photos", "test", "**", "*.png"), recursive=True))[:12]
+    os.makedirs(os.path.join(loose, "more"))
+    for i, file in enumerate(files):
+        shutil.copy(file, os.path.join(loose, "more" if i % 2 else ".", f"{i:02}, x.png"))
+    new = ("--set", "data.test=[loose]")
+    done = master("predict", session, *new, "--format", "csv", "--output", "new.txt", cwd=cluster.dir)
+    assert done.returncode == 0 and "new.txt: [12, 3] f32" in done.stdout, done
+    rows = list(csv.DictReader(open(os.path.join(cluster.dir, "new.txt"), newline="")))
+    assert list(rows[0]) == ["id", "class", "name", "output_blue", "output_green", "output_red"], rows[0]
+    assert {r["id"] for r in rows} == {f"{'more/' if i % 2 else ''}{i:02}, x.png" for i in range(12)}, rows
+    right = sum(f"/{r['name']}/" in files[int(r["id"].rsplit("/", 1)[-1][:2])] for r in rows)
+    assert right >= 10, rows
+    done = master("predict", session, *new, "--output", "new.jsonl", "--checkpoint", "36", cwd=cluster.dir)
+    assert done.returncode == 0, done
+    told = [json.loads(line) for line in open(os.path.join(cluster.dir, "new.jsonl"))]
+    assert [(t["id"], t["name"], t["class"]) for t in told] == [(r["id"], r["name"], int(r["class"])) for r in rows]
+    assert all(t["outputs"][CLASSES.index(c)] == float(r["output_" + c]) for t, r in zip(told, rows) for c in CLASSES)
+    done = master("predict", session, *new, "--checkpoint", "7", cwd=cluster.dir)
+    assert done.returncode == 8 and "no checkpoint of step 7; of 36" in done.stderr, done
+    # what is evaluated has the classes of the training
+    shutil.copytree(os.path.join(cluster.dir, "photos", "test", "red"), os.path.join(cluster.dir, "photos", "two", "red"))
+    done = master("eval", session, "--set", "data.test=[two]", cwd=cluster.dir)
+    assert done.returncode == 7 and "class 0 is 'blue' in the run that was trained, and 'red' in data.test" in done.stderr, done
 
 
 @suite.test
@@ -86,7 +118,7 @@ def validation_is_of_all_classes():
     data = DATA + "  validation: {fraction: 0.4}\n  limit_train: 72\n"
     done = cluster.train(cluster.session("held", body(data)))
     assert done.returncode == 0, done.stderr
-    told = re.findall(r"validation accuracy (\S+) %  \(loss \S+, (\d+) samples\)", done.stdout)
+    told = re.findall(r"validation accuracy (\S+) %  \(loss \S+, (\d+) samples, step \d+, epoch \d\)", done.stdout)
     assert len(told) == 6 and told[0][1] == "29" and float(told[-1][0]) > 80, done.stdout
 
 

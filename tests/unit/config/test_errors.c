@@ -386,6 +386,29 @@ static void weights(void **state) {
       "file, and only one of them says secret: true");
 }
 
+static void best_checkpoints(void **state) {
+  (void)state;
+  refused_edit("loss:", "checkpoint: {best: validation.loss}\nloss:",
+               "/etc/cleave/s.yaml:14:20: checkpoint.best needs validations: set "
+               "data.validation.fraction, as in 0.1");
+  refused_edit("[a.gz, b.gz]}",
+               "[a.gz, b.gz], validation: {fraction: 0.1}}\ncheckpoint: {best: validation.loss, "
+               "mode: max}",
+               "/etc/cleave/s.yaml:7:20: the best validation.loss is the smallest: set "
+               "checkpoint.mode: min, or leave it out");
+  char *with_mse = edited(session_text, "cross_entropy", "mse");
+  char *text = edited(with_mse, "[a.gz, b.gz]}",
+                      "[a.gz, b.gz], validation: {fraction: 0.1}}\n"
+                      "checkpoint: {best: validation.accuracy}");
+  refused(text, NULL,
+          "/etc/cleave/s.yaml:7:20: mse has no accuracy: set checkpoint.best: validation.loss");
+  free(text);
+  free(with_mse);
+  refused_set("checkpoint.best=loss",
+              "--set checkpoint.best=loss: 'checkpoint.best' must be one of validation.loss, "
+              "validation.accuracy, got 'loss'");
+}
+
 static void numbers_together(void **state) {
   (void)state;
   refused_edit("lr: 0.1", "lr: 0.1, nesterov: true",
@@ -506,6 +529,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(layers_and_model),
     cmocka_unit_test(ranges_cover_the_model),
     cmocka_unit_test(weights),
+    cmocka_unit_test(best_checkpoints),
     cmocka_unit_test(numbers_together),
     cmocka_unit_test(files),
     cmocka_unit_test(image_options),

@@ -120,6 +120,31 @@ static void order_and_labels(void **state) {
   }
 }
 
+/* To predict: classes do not matter, and each image has its path. */
+static void images_without_labels(void **state) {
+  static const char *const names[] = {"2.png", "10.png", "b/a/1.PNG", "b/0.png"};
+  static const char *const order[] = {"10.png", "2.png", "b/0.png", "b/a/1.PNG"};
+  (void)state;
+  const char *root = new_root();
+  for (int i = 0; i < 4; i++) put_png(root, names[i], 2, 1, i);
+  put_text(root, "notes.txt", "x");
+  clv_dataset_options o = options(root);
+  o.unlabelled = true;
+  o.labels = CLV_LABEL_FLOAT; /* of any loss */
+  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
+  assert_int_equal(clv_dataset_count(ds), 4);
+  assert_int_equal(clv_dataset_classes(ds), 0);
+  assert_false(clv_dataset_has_labels(ds));
+  for (size_t i = 0; i < 4; i++) assert_string_equal(clv_dataset_name(ds, i), order[i]);
+  o.limit = 2;
+  CLV_AUTO(clv_dataset_freep) clv_dataset *some = open_folder(&o);
+  assert_string_equal(clv_dataset_name(some, 1), "b/0.png");
+  const char *empty = new_root();
+  put_text(empty, "notes.txt", "x");
+  o.inputs_path = empty;
+  refused(&o, CLV_INVALID, "has no .png");
+}
+
 /* Everything random switched on. */
 static clv_dataset_options augmented(const char *root, uint32_t threads) {
   clv_dataset_options o = options(root);
@@ -438,6 +463,7 @@ static void classes_must_be_the_same(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(order_and_labels),
+      cmocka_unit_test(images_without_labels),
       cmocka_unit_test(threads_and_order_change_nothing),
       cmocka_unit_test(resumes_at_the_next_bit),
       cmocka_unit_test(the_next_batch_is_read_ahead),

@@ -220,6 +220,7 @@ static void the_best_is_kept(void **state) {
   assert_ok(clv_run_lock_new("runs/six", &c, &err), &err);
   assert_ok(clv_run_lock_begin(c, &(clv_run_lock_info){.name = "six", .session = "/s.yaml"}, &err),
             &err);
+  clv_run_lock_started(c, 0, 5, &(clv_sha256){{1}});
   for (size_t i = 0; i < CLV_COUNT(told); i++) clv_run_lock_evaluation(c, &told[i]);
   clv_run_lock_end(c, CLV_RUN_FINISHED, 0, "");
   clv_run_lock_free(c);

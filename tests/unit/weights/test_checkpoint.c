@@ -439,7 +439,7 @@ static void prune(void **state) {
   put("elsewhere/keep", "x", 1);
   assert_int_equal(rename(at("prune/checkpoint-1"), at("moved")), 0);
   assert_int_equal(symlink(at("elsewhere"), at("prune/checkpoint-1")), 0);
-  assert_ok(clv_checkpoint_prune(run, 2, &err), &err);
+  assert_ok(clv_checkpoint_prune(run, 2, CLV_CHECKPOINT_NONE, &err), &err);
   assert_true(exists(run, "checkpoint-6"));
   assert_true(exists(run, "checkpoint-5/MANIFEST.json"));
   assert_false(exists(run, "checkpoint-4"));
@@ -449,14 +449,35 @@ static void prune(void **state) {
   assert_true(exists(run, "checkpoint-0"));
   assert_true(exists(run, "notes.txt"));
   assert_true(exists(scratch, "elsewhere/keep"));
-  assert_ok(clv_checkpoint_prune(run, 0, &err), &err);
+  assert_ok(clv_checkpoint_prune(run, 0, CLV_CHECKPOINT_NONE, &err), &err);
   assert_true(exists(run, "checkpoint-5/MANIFEST.json"));
   assert_false(exists(run, "checkpoint-3"));
   assert_int_equal(latest_step(run, NULL), 5);
   put("prune/checkpoint-5/MANIFEST.json", "x", 1); /* none verifies now: nothing goes */
-  assert_ok(clv_checkpoint_prune(run, 1, &err), &err);
+  assert_ok(clv_checkpoint_prune(run, 1, CLV_CHECKPOINT_NONE, &err), &err);
   assert_true(exists(run, "checkpoint-5/trainer_state.json"));
   clv_checkpoint_writer_free(w);
+}
+
+/* The best of a run, however old it is. */
+static void the_spared_one_stays(void **state) {
+  (void)state;
+  const char *run = run_dir("spared");
+  clv_checkpoint *c = NULL;
+  clv_err err;
+  for (uint64_t step = 1; step <= 5; step++) assert_ok(write_checkpoint(run, step, &err), &err);
+  assert_ok(clv_checkpoint_prune(run, 1, 2, &err), &err);
+  assert_true(exists(run, "checkpoint-5/MANIFEST.json"));
+  assert_true(exists(run, "checkpoint-2/MANIFEST.json"));
+  assert_false(exists(run, "checkpoint-4"));
+  assert_false(exists(run, "checkpoint-1"));
+  assert_ok(clv_checkpoint_of_step(run, 2, &c, &err), &err);
+  assert_int_equal(clv_checkpoint_manifest(c)->step, 2);
+  clv_checkpoint_freep(&c);
+  assert_int_equal(clv_checkpoint_of_step(run, 4, &c, &err), CLV_NOT_FOUND);
+  assert_says(&err, "no checkpoint of step 4; of 5, 2");
+  put("spared/checkpoint-2/MANIFEST.json", "x", 1);
+  assert_int_equal(clv_checkpoint_of_step(run, 2, &c, &err), CLV_DATA_LOSS);
 }
 
 /* The state's own parser, through a checkpoint whose digests are right. */
@@ -496,12 +517,19 @@ static void bad_state(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(round_trip),         cmocka_unit_test(weights_round_trip),
-      cmocka_unit_test(files_round_trip),   cmocka_unit_test(same_step_same_bytes),
-      cmocka_unit_test(wrong_use),          cmocka_unit_test(unfinished),
-      cmocka_unit_test(damaged_files),      cmocka_unit_test(manifest_damage),
-      cmocka_unit_test(manifest_refusals),  cmocka_unit_test(prune),
-      cmocka_unit_test(changed_after_load), cmocka_unit_test(renamed_folder),
+      cmocka_unit_test(round_trip),
+      cmocka_unit_test(weights_round_trip),
+      cmocka_unit_test(the_spared_one_stays),
+      cmocka_unit_test(files_round_trip),
+      cmocka_unit_test(same_step_same_bytes),
+      cmocka_unit_test(wrong_use),
+      cmocka_unit_test(unfinished),
+      cmocka_unit_test(damaged_files),
+      cmocka_unit_test(manifest_damage),
+      cmocka_unit_test(manifest_refusals),
+      cmocka_unit_test(prune),
+      cmocka_unit_test(changed_after_load),
+      cmocka_unit_test(renamed_folder),
       cmocka_unit_test(bad_state),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a run finds in its folder before it begins.
+ */
+#include <stdio.h>
+
+#include "master/run/run_int.h"
+
+static void batches_freep(clv_batches **b) { clv_batches_free(*b); }
+
+/* Steps that this command is to reach. */
+static clv_code wanted_steps(const run *r, uint64_t *ret, clv_err *err) {
+  const clv_train_config *t = &r->config->train;
+  CLV_AUTO(batches_freep) clv_batches *b = NULL;
+  const clv_batches_options o = {
+      .subset = &r->data.train_rows, .batch = t->batch, .drop_last = t->drop_last};
+  CLV_TRY(clv_batches_new(&o, &b, err));
+  uint64_t steps = t->epochs * clv_batches_per_epoch(b);
+  if (t->max_steps) steps = CLV_MIN(steps, t->max_steps);
+  *ret = r->o->max_steps ? CLV_MIN(steps, r->o->max_steps) : steps;
+  return CLV_OK;
+}
+
+static void print_done(run *r, uint64_t step) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
+  clv_bytes_printf(&text,
+                   "the run in %s is finished after step %llu, and nothing was touched; a larger "
+                   "train.epochs or train.max_steps goes on from there, --fresh begins anew and "
+                   "keeps this one beside it",
+                   r->dir.data, (unsigned long long)step);
+  clv_bytes_printf(&json,
+                   "{\"event\":\"finished\",\"step\":%llu,\"message\":", (unsigned long long)step);
+  clv_bytes_json(&json, text.data ? text.data : "");
+  clv_bytes_puts(&json, "}");
+  if (!text.failed && !json.failed) clv_run_print_line(r, text.data, json.data);
+}
+
+clv_code clv_run_is_done(run *r, bool *ret, clv_err *err) {
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  uint64_t wanted;
+#ifdef CLV_MUTATE_FINISHED_RUN
+  return CLV_OK;
+#endif
+  if (!r->o->resume || !clv_run_lock_is_finished(r->lock)) return CLV_OK;
+  CLV_TRY(wanted_steps(r, &wanted, err));
+  /* One that is damaged is made again. */
+  if (clv_checkpoint_latest(r->dir.data, &c, NULL, NULL) != CLV_OK) return CLV_OK;
+  *ret = clv_checkpoint_manifest(c)->step >= wanted;
+  if (*ret) print_done(r, clv_checkpoint_manifest(c)->step);
+  return CLV_OK;
+}
+
+void clv_run_print_aside(const run *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  const char *aside = clv_run_lock_aside(r->lock);
+  if (!aside) return;
+  clv_bytes_printf(&text, "the finished run that was here is in %s", aside);
+  if (!text.failed) clv_reporter_notice(r->reporter, text.data, NULL);
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which checkpoint: the newest, that of a step, or the best, which a run keeps beside the newest
+ * ones. A line in the run folder says which is the best, so that a run that goes on knows it.
+ */
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/run/run_int.h"
+
+enum { MAX_LINE = 160 };
+
+/* ---- the line -------------------------------------------------------------------------------- */
+
+static void format_line(const clv_best_checkpoint *b, char line[MAX_LINE]) {
+  snprintf(line, MAX_LINE, "%s %.17g step %llu\n", clv_best_name(b->metric), b->value,
+           (unsigned long long)b->step);
+}
+
+/* In its one spelling. */
+clv_code clv_best_parse(const char *text, size_t len, const char *label, clv_best_checkpoint *ret,
+                        clv_err *err) {
+  char again[MAX_LINE];
+  clv_best_metric metric = CLV_BEST_NONE;
+  for (int i = CLV_BEST_LOSS; i <= CLV_BEST_ACCURACY; i++) {
+    size_t n = strlen(clv_best_name((clv_best_metric)i));
+    if (strncmp(text, clv_best_name((clv_best_metric)i), n) == 0) metric = (clv_best_metric)i;
+  }
+  const char *value = text + strlen(clv_best_name(metric));
+  char *end;
+  clv_best_checkpoint b = {.metric = metric, .value = strtod(value, &end)};
+  if (strncmp(end, " step ", 6) == 0 && isdigit((unsigned char)end[6]))
+    b.step = strtoull(end + 6, NULL, 10);
+  format_line(&b, again);
+  if (metric == CLV_BEST_NONE || !isfinite(b.value) || b.step > INT64_MAX || len != strlen(again) ||
+      memcmp(text, again, len) != 0)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s is damaged: expected one line, such as validation.loss 0.25 step 120",
+                    label);
+  *ret = b;
+  return CLV_OK;
+}
+
+static void path_in(const char *dir, clv_bytes *ret) {
+  clv_bytes_printf(ret, "%s/" CLV_RUN_BEST, dir);
+}
+
+static clv_code read_line(const char *dir, clv_best_checkpoint *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  path_in(dir, &path);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_file_read(path.data, MAX_LINE, &text, err));
+  return clv_best_parse(text.data ? text.data : "", text.len, path.data, ret, err);
+}
+
+static clv_code write_line(const char *dir, const clv_best_checkpoint *b, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  char line[MAX_LINE];
+  format_line(b, line);
+  path_in(dir, &path);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_file_write_durable(path.data, line, strlen(line), 0644, err);
+}
+
+/* ---- while training -------------------------------------------------------------------------- */
+
+static void forget(const run *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  path_in(r->dir.data, &path);
+  if (!path.failed) (void)!unlink(path.data);
+}
+
+static clv_code recall(const run *r, clv_best_checkpoint *ret, clv_err *err) {
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  clv_best_checkpoint b;
+  clv_code code = read_line(r->dir.data, &b, err);
+  if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
+  CLV_TRY(clv_checkpoint_of_step(r->dir.data, b.step, &c, err));
+  bool other = r->config->checkpoint.best && r->config->checkpoint.best != b.metric;
+  if (other)
+    forget(r);
+  else
+    *ret = b;
+  return CLV_OK;
+}
+
+/* What is damaged or gone is no longer the best. */
+void clv_run_recall_best(run *r) {
+  clv_err err;
+  r->best = (clv_best_checkpoint){.step = CLV_CHECKPOINT_NONE};
+  if (!r->o->resume) forget(r);
+  if (!r->o->resume || recall(r, &r->best, &err) == CLV_OK) return;
+  clv_err_prefix(&err, "the best checkpoint is looked for anew");
+  clv_run_warn(r, CLV_LOG_WARN, "notice", err.text);
+}
+
+bool clv_best_is_better(const clv_best_checkpoint *now, const clv_best_checkpoint *then,
+                        clv_best_mode mode) {
+#ifndef CLV_MUTATE_BEST_FINITE
+  if (!isfinite(now->value)) return false;
+#endif
+  if (then->step == CLV_CHECKPOINT_NONE) return true;
+  return mode == CLV_BEST_MAX ? now->value > then->value : now->value < then->value;
+}
+
+bool clv_run_is_best(const run *r, const clv_step_result *e, clv_best_checkpoint *ret) {
+  clv_best_checkpoint b = {.metric = r->config->checkpoint.best,
+                           .step = clv_trainer_step_count(r->trainer)};
+  if (!b.metric || !e->samples) return false;
+  b.value = b.metric == CLV_BEST_LOSS ? e->loss : (double)e->correct / (double)e->samples;
+  *ret = b;
+  return clv_best_is_better(&b, &r->best, r->config->checkpoint.mode);
+}
+
+clv_code clv_run_keep_best(run *r, const clv_best_checkpoint *b, clv_err *err) {
+  CLV_TRY(write_line(r->dir.data, b, err));
+  r->best = *b;
+  return CLV_OK;
+}
+
+/* ---- choosing one ---------------------------------------------------------------------------- */
+
+/* NULL, "latest", "best" or the number of a step. */
+bool clv_is_checkpoint_name(const char *text) {
+  char again[24];
+  if (!text || strcmp(text, "latest") == 0 || strcmp(text, "best") == 0) return true;
+  unsigned long long step = strtoull(text, NULL, 10);
+  snprintf(again, sizeof again, "%llu", step);
+  return step <= INT64_MAX && strcmp(text, again) == 0;
+}
+
+static clv_code open_best(const char *dir, clv_checkpoint **ret, clv_err *err) {
+  clv_best_checkpoint b;
+  clv_code code = read_line(dir, &b, err);
+  if (code == CLV_NOT_FOUND)
+    return clv_fail(err, CLV_NOT_FOUND,
+                    "run folder %s: no checkpoint was kept as the best; checkpoint.best in the "
+                    "session file says by what one is",
+                    dir);
+  CLV_TRY(code);
+  return clv_checkpoint_of_step(dir, b.step, ret, err);
+}
+
+clv_code clv_run_open_checkpoint(const run *r, clv_checkpoint **ret, clv_bytes *notes,
+                                 clv_err *err) {
+  const char *which = r->o->checkpoint, *dir = r->config->checkpoint.dir;
+  if (!which || strcmp(which, "latest") == 0) return clv_checkpoint_latest(dir, ret, notes, err);
+  if (strcmp(which, "best") == 0) return open_best(dir, ret, err);
+  return clv_checkpoint_of_step(dir, strtoull(which, NULL, 10), ret, err);
+}

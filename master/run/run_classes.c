@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The names of a run's classes in the order of their numbers: a file in the run folder, a line
+ * each, as the folders of the training images have it.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/run/run_int.h"
+
+enum { MAX_BYTES = 16 << 20, MAX_NAME = 255 };
+
+void clv_classes_done(clv_classes *c) {
+  free(c->text);
+  free(c->names);
+  *c = (clv_classes){0};
+}
+
+/* What a folder of images can be called; hidden ones are passed by there. */
+static bool is_name(const char *name) {
+  size_t n = strlen(name);
+  for (const char *p = name; *p; p++)
+    if ((unsigned char)*p < 0x20 || *p == 0x7f || *p == '/') return false;
+  return n && n <= MAX_NAME && name[0] != '.';
+}
+
+static clv_code fail_line(const char *label, size_t line, const char *what, clv_err *err) {
+#ifdef CLV_MUTATE_CLASSES
+  return CLV_OK;
+#endif
+  return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: line %zu %s", label, line, what);
+}
+
+static clv_code take_lines(clv_classes *c, size_t len, const char *label, clv_err *err) {
+  char *at = c->text, *end = c->text + len;
+  for (; at < end; c->n++) {
+    char *stop = memchr(at, '\n', (size_t)(end - at));
+    if (!stop) return fail_line(label, c->n + 1, "has no end", err);
+    *stop = '\0';
+    c->names[c->n] = at;
+    if (strlen(at) != (size_t)(stop - at) || !is_name(at))
+      CLV_TRY(fail_line(label, c->n + 1, "is no name of a class", err));
+    if (c->n && strcmp(c->names[c->n - 1], at) >= 0)
+      CLV_TRY(fail_line(label, c->n + 1, "does not come after the one before it", err));
+    at = stop + 1;
+  }
+  return c->n ? CLV_OK : fail_line(label, 1, "is missing", err);
+}
+
+clv_code clv_classes_parse(const char *text, size_t len, const char *label, clv_classes *ret,
+                           clv_err *err) {
+  CLV_AUTO(clv_classes_done) clv_classes c = {0};
+  size_t lines = 1;
+  for (size_t i = 0; i < len; i++) lines += text[i] == '\n';
+  CLV_TRY(clv_alloc(len + 1, 1, &c.text, err));
+  CLV_TRY(clv_alloc(lines, sizeof *c.names, &c.names, err));
+  if (len) memcpy(c.text, text, len);
+  CLV_TRY(take_lines(&c, len, label, err));
+  *ret = c;
+  c = (clv_classes){0};
+  return CLV_OK;
+}
+
+static clv_code path_in(const char *dir, clv_bytes *ret, clv_err *err) {
+  clv_bytes_printf(ret, "%s/" CLV_RUN_CLASSES, dir);
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+clv_code clv_classes_read(const char *dir, clv_classes *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  CLV_TRY(path_in(dir, &path, err));
+  clv_code code = clv_file_read(path.data, MAX_BYTES, &text, err);
+  if (code == CLV_NOT_FOUND) return CLV_OK; /* numbers alone */
+  CLV_TRY(code);
+  return clv_classes_parse(text.data, text.len, path.data, ret, err);
+}
+
+static clv_code write_classes(const char *dir, const clv_dataset *d, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  for (size_t i = 0; i < clv_dataset_classes(d); i++) {
+    const char *name = clv_dataset_class(d, i);
+    if (!is_name(name))
+      return clv_fail(err, CLV_INVALID,
+                      "the folder of class %zu has a control character in its name: rename it", i);
+    clv_bytes_printf(&text, "%s\n", name);
+  }
+  if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(path_in(dir, &path, err));
+  return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
+}
+
+clv_code clv_classes_compare(const clv_classes *c, const clv_dataset *d, const char *label,
+                             clv_err *err) {
+  size_t n = clv_dataset_classes(d);
+  if (!n || !c->n) return CLV_OK;
+  for (size_t i = 0; i < CLV_MIN(n, c->n); i++)
+    if (strcmp(c->names[i], clv_dataset_class(d, i)) != 0)
+      return clv_fail(err, CLV_DATA_LOSS,
+                      "class %zu is '%s' in the run that was trained, and '%s' in %s: its folders "
+                      "must be the same",
+                      i, c->names[i], clv_dataset_class(d, i), label);
+  if (n == c->n) return CLV_OK;
+  return clv_fail(err, CLV_DATA_LOSS, "the run was trained on %zu classes, and %s has %zu", c->n,
+                  label, n);
+}
+
+clv_code clv_run_keep_classes(const run *r, clv_err *err) {
+  CLV_AUTO(clv_classes_done) clv_classes c = {0};
+  if (!clv_dataset_classes(r->data.train)) return CLV_OK;
+  if (r->o->resume) {
+    CLV_TRY(clv_classes_read(r->dir.data, &c, err));
+    CLV_TRY(clv_classes_compare(&c, r->data.train, "data.train", err));
+  }
+  return c.n ? CLV_OK : write_classes(r->dir.data, r->data.train, err);
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Predictions as files: NumPy's, with names in a file beside it, CSV (RFC 4180) and JSON lines.
+ * A record is called as its image, or by its number.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/run/run_int.h"
+
+/* ---- what is said of a record ---------------------------------------------------------------- */
+
+static size_t rows_of(const clv_records *r) { return (size_t)r->outputs->shape.dim[0]; }
+
+static size_t width_of(const clv_records *r) {
+  size_t rows = rows_of(r);
+  return rows ? r->outputs->n / rows : 0;
+}
+
+static const float *outputs_of(const clv_records *r, size_t row) {
+  return (const float *)r->outputs->data + row * width_of(r);
+}
+
+/* Classes by their numbers, or the two sides of one binary output. */
+static bool has_class(const clv_records *r) {
+  if (r->loss == CLV_LOSS_MSE || r->outputs->shape.rank != 2 || !width_of(r)) return false;
+  bool binary = r->loss == CLV_LOSS_BCE || r->loss == CLV_LOSS_BCE_WITH_LOGITS;
+  return !binary || width_of(r) == 1;
+}
+
+static size_t class_of(const clv_records *r, size_t row) {
+  const float *output = outputs_of(r, row);
+  if (width_of(r) == 1 && r->loss != CLV_LOSS_CROSS_ENTROPY && r->loss != CLV_LOSS_NLL)
+    return clv_is_positive(r->loss, output[0]);
+  return clv_largest(output, width_of(r));
+}
+
+static const char *name_of(const clv_records *r, size_t class) {
+  return class < r->classes->n ? r->classes->names[class] : NULL;
+}
+
+static const char *file_of(const clv_records *r, size_t row) {
+  return clv_dataset_name(r->data, r->index[row]);
+}
+
+/* ---- CSV ------------------------------------------------------------------------------------- */
+
+static void csv_text(clv_bytes *out, const char *text) {
+  if (!text[strcspn(text, ",\"\r\n")]) {
+    clv_bytes_puts(out, text);
+    return;
+  }
+  clv_bytes_puts(out, "\"");
+  for (; *text; text++) {
+    if (*text == '"') clv_bytes_puts(out, "\"");
+    clv_bytes_add(out, text, 1);
+  }
+  clv_bytes_puts(out, "\"");
+}
+
+static void csv_head(clv_bytes *out, const clv_records *r) {
+  clv_bytes_puts(out, has_class(r) ? "id,class" : "id");
+  if (has_class(r) && r->classes->n) clv_bytes_puts(out, ",name");
+  for (size_t k = 0; k < width_of(r); k++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes column = {0};
+    if (has_class(r) && width_of(r) > 1 && name_of(r, k))
+      clv_bytes_printf(&column, "output_%s", name_of(r, k));
+    else
+      clv_bytes_printf(&column, "output_%zu", k);
+    clv_bytes_puts(out, ",");
+    csv_text(out, column.data ? column.data : "");
+  }
+  clv_bytes_puts(out, "\n");
+}
+
+static void csv_record(clv_bytes *out, const clv_records *r, size_t row) {
+  const char *file = file_of(r, row);
+  if (file)
+    csv_text(out, file);
+  else
+    clv_bytes_printf(out, "%u", r->index[row]);
+  if (has_class(r)) clv_bytes_printf(out, ",%zu", class_of(r, row));
+  if (has_class(r) && r->classes->n) {
+    const char *name = name_of(r, class_of(r, row));
+    clv_bytes_puts(out, ",");
+    csv_text(out, name ? name : "");
+  }
+  for (size_t k = 0; k < width_of(r); k++)
+    clv_bytes_printf(out, ",%.9g", (double)outputs_of(r, row)[k]);
+  clv_bytes_puts(out, "\n");
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static void json_id(clv_bytes *out, const clv_records *r, size_t row) {
+  const char *file = file_of(r, row);
+  if (file)
+    clv_bytes_json(out, file);
+  else
+    clv_bytes_printf(out, "%u", r->index[row]);
+}
+
+static void json_record(clv_bytes *out, const clv_records *r, size_t row) {
+  char number[CLV_JSON_NUMBER];
+  clv_bytes_puts(out, "{\"id\":");
+  json_id(out, r, row);
+  if (has_class(r)) {
+    const char *name = name_of(r, class_of(r, row));
+    clv_bytes_printf(out, ",\"class\":%zu", class_of(r, row));
+    if (name) clv_bytes_puts(out, ",\"name\":");
+    if (name) clv_bytes_json(out, name);
+  }
+  clv_bytes_puts(out, ",\"outputs\":[");
+  for (size_t k = 0; k < width_of(r); k++)
+    clv_bytes_printf(out, "%s%s", k ? "," : "",
+                     clv_json_number((double)outputs_of(r, row)[k], 9, number));
+  clv_bytes_puts(out, "]}\n");
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static void file_closep(FILE **f) {
+  if (*f) fclose(*f);
+}
+
+static clv_code fail_file(const char *path, clv_err *err) {
+  return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path, strerror(errno));
+}
+
+static clv_code put_line(FILE *f, clv_bytes *line, const char *path, clv_err *err) {
+  if (line->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  size_t n = line->len;
+  line->len = 0;
+  return fwrite(line->data, 1, n, f) == n ? CLV_OK : fail_file(path, err);
+}
+
+typedef void record_writer(clv_bytes *out, const clv_records *r, size_t row);
+
+static clv_code write_lines(const clv_records *r, record_writer *write, bool head, const char *path,
+                            clv_err *err) {
+  CLV_AUTO(file_closep) FILE *f = fopen(path, "we");
+  CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
+  if (!f) return fail_file(path, err);
+  if (head) csv_head(&line, r);
+  for (size_t row = 0; row < rows_of(r); row++) {
+    write(&line, r, row);
+    CLV_TRY(put_line(f, &line, path, err));
+  }
+  return fflush(f) == 0 && fsync(fileno(f)) == 0 ? CLV_OK : fail_file(path, err);
+}
+
+/* Whole or not at all. */
+static clv_code write_text(const clv_records *r, record_writer *write, bool head, const char *path,
+                           clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes part = {0};
+  clv_bytes_printf(&part, "%s.tmp", path);
+  if (part.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_code code = write_lines(r, write, head, part.data, err);
+  if (code == CLV_OK && rename(part.data, path) != 0) code = fail_file(path, err);
+  if (code != CLV_OK) (void)!unlink(part.data);
+  return code;
+}
+
+/* NumPy's format 1.0: magic, version, header length, a Python dict, then the values. */
+static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes header = {0}, file = {0};
+  clv_bytes_puts(&header, "{'descr': '<f4', 'fortran_order': False, 'shape': (");
+  for (int i = 0; i < t->shape.rank; i++)
+    clv_bytes_printf(&header, "%lld,", (long long)t->shape.dim[i]);
+  clv_bytes_puts(&header, "), }");
+  while ((10 + header.len + 1) % 64) clv_bytes_puts(&header, " ");
+  clv_bytes_puts(&header, "\n");
+  uint8_t start[10] = {
+      0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (uint8_t)header.len, (uint8_t)(header.len >> 8)};
+  clv_bytes_add(&file, start, sizeof start);
+  clv_bytes_add(&file, header.data, header.len);
+  clv_bytes_add(&file, t->data, t->bytes);
+  if (file.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_file_write_durable(path, file.data, file.len, 0644, err);
+}
+
+/* What the array cannot say. */
+static clv_code write_names(const clv_records *r, const char *npy, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  clv_bytes_printf(&path, "%s.json", npy);
+  clv_bytes_puts(&text, "{\"ids\":[");
+  for (size_t row = 0; row < rows_of(r); row++) {
+    if (row) clv_bytes_puts(&text, ",");
+    json_id(&text, r, row);
+  }
+  clv_bytes_puts(&text, "],\"classes\":[");
+  for (size_t i = 0; i < r->classes->n; i++) {
+    if (i) clv_bytes_puts(&text, ",");
+    clv_bytes_json(&text, r->classes->names[i]);
+  }
+  clv_bytes_puts(&text, "]}\n");
+  if (path.failed || text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
+}
+
+clv_code clv_records_write(const clv_records *r, clv_records_format format, const char *path,
+                           clv_err *err) {
+  if (format == CLV_RECORDS_CSV) return write_text(r, csv_record, true, path, err);
+  if (format == CLV_RECORDS_JSONL) return write_text(r, json_record, false, path, err);
+  CLV_TRY(write_npy(path, r->outputs, err));
+  bool names = r->classes->n || (rows_of(r) && file_of(r, 0));
+  return names ? write_names(r, path, err) : CLV_OK;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which answers are right: the class with the largest output, and for binary losses the side of
+ * the threshold, for all outputs of a row.
+ */
+#include "master/train/train_int.h"
+
+size_t clv_largest(const float *output, size_t classes) {
+  size_t best = 0;
+  for (size_t c = 1; c < classes; c++)
+    if (output[c] > output[best]) best = c;
+  return best;
+}
+
+bool clv_is_positive(clv_loss_kind loss, float output) {
+  return output > (loss == CLV_LOSS_BCE_WITH_LOGITS ? 0.0f : 0.5f);
+}
+
+size_t clv_count_sides(clv_loss_kind loss, const float *output, const float *labels, size_t n,
+                       size_t width) {
+  size_t right = 0;
+  for (size_t i = 0; i < n; i++) {
+    size_t same = 0;
+    for (size_t k = i * width; k < (i + 1) * width; k++)
+      same += clv_is_positive(loss, output[k]) == (labels[k] > 0.5f);
+    right += same == width;
+  }
+  return right;
+}
+
+bool clv_trainer_counts_right(const clv_trainer *t) { return t->config->loss.kind != CLV_LOSS_MSE; }
+
+static size_t count_classes(const float *output, const int64_t *labels, size_t n, size_t width) {
+  size_t right = 0;
+  for (size_t i = 0; i < n; i++)
+    right += (int64_t)clv_largest(output + i * width, width) == labels[i];
+  return right;
+}
+
+size_t clv_trainer_count_right(const clv_trainer *t, const cleave_tensor *prediction,
+                               const clv_tensor *labels, size_t start, size_t n) {
+  size_t width = cleave_tensor_count(prediction) / n;
+  if (labels->dtype == CLV_I64)
+    return count_classes(prediction->data, (const int64_t *)labels->data + start, n, width);
+  if (labels->n != width * (size_t)labels->shape.dim[0]) return 0; /* which the loss refuses */
+  return clv_count_sides(t->config->loss.kind, prediction->data,
+                         (const float *)labels->data + start * width, n, width);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The small files of a run folder: the note of a run that makes room, the line of the best
+ * checkpoint, the names of the classes. Whatever is taken is as the file says, byte by byte.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/history/history_int.h"
+#include "master/run/run_int.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void take_note(const char *text, size_t len) {
+  clv_moving m;
+  if (clv_moving_parse(text, len, "run.moving", &m, NULL) != CLV_OK) return;
+  if (strtoul(text, NULL, 10) != m.number || !m.number || text[len - 1] != '\n') abort();
+}
+
+static void take_best(const char *text, size_t len) {
+  clv_best_checkpoint b;
+  if (clv_best_parse(text, len, "checkpoint.best", &b, NULL) != CLV_OK) return;
+  if (!isfinite(b.value) || b.step > INT64_MAX || b.metric == CLV_BEST_NONE) abort();
+  if (!strstr(text, clv_best_name(b.metric))) abort();
+}
+
+static void take_classes(const char *text, size_t len) {
+  CLV_AUTO(clv_classes_done) clv_classes c = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
+  if (clv_classes_parse(text, len, "classes", &c, NULL) != CLV_OK) return;
+  for (size_t i = 0; i < c.n; i++) clv_bytes_printf(&again, "%s\n", c.names[i]);
+  if (again.len != len || memcmp(again.data, text, len) != 0) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_bytes_puts(&text, "");
+  clv_bytes_add(&text, data, size);
+  if (text.failed) abort();
+  take_note(text.data, size);
+  take_best(text.data, size);
+  take_classes(text.data, size);
+  return 0;
+}

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How a run makes room for another: whole or not at all, wherever it is killed.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "master/history/history_int.h"
+#include "tests/unit/scratch.h"
+
+enum { KILLED = 9, MAX_RENAMES = 64 };
+
+static int die_at; /* the rename at which a process dies instead; 0: none */
+
+/* In the place of the C library's. */
+int rename(const char *from, const char *to) {
+  if (die_at && --die_at == 0) _exit(KILLED);
+  return renameat(AT_FDCWD, from, AT_FDCWD, to);
+}
+
+static const char *taken_away; /* a lock that goes just before it is locked */
+
+int fcntl(int fd, int command, ...) {
+  va_list list;
+  va_start(list, command);
+  void *argument = va_arg(list, void *);
+  va_end(list);
+  if (command == F_SETLK && taken_away) unlink(taken_away);
+  if (command == F_SETLK) taken_away = NULL;
+  return (int)syscall(SYS_fcntl, fd, command, argument);
+}
+
+static int setup(void **state) {
+  if (scratch_setup(state) != 0) return -1;
+  return chdir(scratch) == 0 && mkdir("runs", 0755) == 0 ? 0 : -1;
+}
+
+static void put(const char *path, const char *text) {
+  FILE *f = fopen(path, "w");
+  assert_non_null(f);
+  fputs(text, f);
+  fclose(f);
+}
+
+static bool has(const char *folder, const char *name, const char *text) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, found = {0};
+  clv_bytes_printf(&path, "%s/%s", folder, name);
+  return clv_file_read(path.data, 1 << 20, &found, NULL) == CLV_OK &&
+         (!text || strcmp(found.data ? found.data : "", text) == 0);
+}
+
+static bool is_there(const char *path) { return access(path, F_OK) == 0; }
+
+/* ---- an old run and a new one ---------------------------------------------------------------- */
+
+static const char *const old_files[] = {"session.effective.yaml", "log.txt",
+                                        "metrics.jsonl",          "checkpoint-4/MANIFEST.json",
+                                        "tensorboard/events",     CLV_RUN_CLASSES};
+
+static void make_old(const char *dir, clv_run_status status) {
+  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  clv_run_attempt *a = NULL;
+  clv_err err = {0};
+  char path[256], command[300];
+  snprintf(command, sizeof command, "rm -rf %s %s.[0-9]*", dir, dir);
+  assert_int_equal(system(command), 0);
+  for (int i = 0; i < 2; i++) {
+    snprintf(path, sizeof path, "%s/%s", dir, i ? "tensorboard" : "checkpoint-4");
+    assert_ok(clv_mkdirs(path, &err), &err);
+  }
+  for (size_t i = 0; i < CLV_COUNT(old_files); i++) {
+    snprintf(path, sizeof path, "%s/%s", dir, old_files[i]);
+    put(path, "old");
+  }
+  snprintf(path, sizeof path, "%s/notes of mine", dir);
+  put(path, "mine");
+  assert_ok(clv_run_record_add(&r, &a, &err), &err);
+  a->status = status;
+  strcpy(r.name, "old");
+  assert_ok(clv_record_write(dir, &r, &err), &err);
+}
+
+static bool is_old(const char *dir) {
+  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  for (size_t i = 0; i < CLV_COUNT(old_files); i++)
+    if (!has(dir, old_files[i], "old")) return false;
+  return clv_record_read(dir, &r, NULL) == CLV_OK && strcmp(r.name, "old") == 0;
+}
+
+static bool is_new(const char *dir) {
+  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  for (size_t i = 0; i < CLV_COUNT(old_files); i++)
+    if (has(dir, old_files[i], "old")) return false;
+  return clv_record_read(dir, &r, NULL) == CLV_OK && strcmp(r.name, "new") == 0;
+}
+
+/* What `train --fresh` does to the folder before it connects. */
+static clv_run_lock *begin(const char *dir) {
+  const clv_run_lock_info info = {.name = "new", .session = "/s.yaml"};
+  clv_run_lock *c = NULL;
+  clv_err err = {0};
+  char path[256];
+  assert_ok(clv_run_lock_new(dir, &c, &err), &err);
+  assert_ok(clv_run_lock_make_room(c, &err), &err);
+  snprintf(path, sizeof path, "%s/log.txt", dir);
+  put(path, "new");
+  snprintf(path, sizeof path, "%s/egress.table", dir);
+  put(path, "new");
+  assert_ok(clv_run_lock_begin(c, &info, &err), &err);
+  return c;
+}
+
+static void start(clv_run_lock *c) {
+  clv_sha256 digest = {{1}};
+  clv_run_lock_started(c, 0, 10, &digest);
+}
+
+/* One that dies at a rename; false: there are not so many. */
+static bool die(const char *dir, int at) {
+  int status;
+  pid_t pid = fork();
+  if (!pid) {
+    die_at = at;
+    clv_run_lock *c = begin(dir);
+    start(c);
+    _exit(0);
+  }
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == KILLED));
+  return WEXITSTATUS(status) == KILLED;
+}
+
+/* The next start dies as well, at its own n-th rename, before one goes through. */
+static void take_again(const char *dir, int at) {
+  clv_run_lock *c = NULL;
+  clv_err err = {0};
+  int status;
+  pid_t pid = fork();
+  if (!pid) {
+    die_at = at;
+    _exit(clv_run_lock_new(dir, &c, &err) == CLV_OK ? 0 : 1);
+  }
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == KILLED));
+  assert_ok(clv_run_lock_new(dir, &c, &err), &err);
+  clv_run_lock_free(c);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static void a_death_leaves_the_old_or_the_new(void **state) {
+  int n = 1, old = 0;
+  bool died = true;
+  (void)state;
+  for (; died; n++) {
+    assert_true(n < MAX_RENAMES);
+    for (int again = 1; again < 12; again += 3) {
+      make_old("runs/a", CLV_RUN_FINISHED);
+      died = die("runs/a", n);
+      take_again("runs/a", again);
+      bool back = is_old("runs/a") && !is_there("runs/a.1/run.json");
+      bool aside = is_new("runs/a") && is_old("runs/a.1");
+      if (!back && !aside) fail_msg("died at rename %d, then at %d: neither is whole", n, again);
+      assert_false(is_there("runs/a/run.moving"));
+      assert_true(has("runs/a", "notes of mine", "mine"));
+      assert_int_equal(back && has("runs/a", "egress.table", NULL), 0);
+      old += back;
+    }
+  }
+  assert_true(old > 4 * (int)CLV_COUNT(old_files));
+  assert_true(is_new("runs/a") && is_old("runs/a.1")); /* the last lived */
+}
+
+static void a_refused_attempt_leaves_nothing(void **state) {
+  clv_run_lock *c;
+  clv_err err = {0};
+  (void)state;
+  make_old("runs/b", CLV_RUN_FINISHED);
+  c = begin("runs/b");
+  assert_true(is_old("runs/b.1"));
+  clv_run_lock_end(c, CLV_RUN_FAILED, 4, "nobody listens there");
+  clv_run_lock_free(c);
+  assert_true(is_old("runs/b") && !is_there("runs/b.1"));
+  assert_false(is_there("runs/b/egress.table"));
+
+  c = begin("runs/c/deep");
+  assert_true(is_there("runs/c/deep/run.json"));
+  clv_run_lock_end(c, CLV_RUN_FAILED, 4, "nobody listens there");
+  clv_run_lock_free(c);
+  assert_false(is_there("runs/c/deep"));
+
+  c = begin("runs/c/deep");
+  start(c);
+  clv_run_lock_end(c, CLV_RUN_FAILED, 6, "lost");
+  clv_run_lock_free(c);
+  assert_true(is_new("runs/c/deep"));
+  assert_ok(clv_run_lock_new("runs/c/deep", &c, &err), &err); /* an attempt at what is there */
+  clv_run_lock_end(c, CLV_RUN_FAILED, 4, "nobody listens there");
+  clv_run_lock_free(c);
+  assert_true(is_new("runs/c/deep"));
+}
+
+static void only_a_finished_run_is_kept(void **state) {
+  static const struct {
+    clv_run_status status;
+    bool kept;
+  } cases[] = {{CLV_RUN_FINISHED, true}, {CLV_RUN_INTERRUPTED, false}, {CLV_RUN_RUNNING, false}};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    make_old("runs/d", cases[i].status);
+    clv_run_lock *c = begin("runs/d");
+    assert_true(is_old("runs/d.1")); /* until the new one has started */
+    start(c);
+    assert_int_equal(clv_run_lock_aside(c) != NULL, cases[i].kept);
+    clv_run_lock_end(c, CLV_RUN_FINISHED, 0, "");
+    clv_run_lock_free(c);
+    assert_true(is_new("runs/d"));
+    assert_int_equal(is_there("runs/d.1"), cases[i].kept);
+  }
+  make_old("runs/d", CLV_RUN_FINISHED);
+  assert_int_equal(mkdir("runs/d.1", 0755), 0); /* somebody's */
+  put("runs/d/run.json", "{");
+  clv_run_lock *c = begin("runs/d");
+  start(c);
+  assert_non_null(strstr(clv_run_lock_aside(c), "/runs/d.2"));
+  assert_true(has("runs/d.2", "log.txt", "old")); /* nobody knows what it was */
+  clv_run_lock_free(c);
+}
+
+static void a_note_is_read_strictly(void **state) {
+  static const struct {
+    const char *text;
+    unsigned number;
+    bool whole;
+  } cases[] = {
+      {"1 moving\n", 1, false},
+      {"99999 moved\n", 99999, true},
+      {"0 moved\n", 0, false},
+      {"100000 moved\n", 0, false},
+      {"01 moved\n", 0, false},
+      {"+1 moved\n", 0, false},
+      {" 1 moved\n", 0, false},
+      {"1 moved", 0, false},
+      {"1 moved\n\n", 0, false},
+      {"1 moved\n2 moved\n", 0, false},
+      {"18446744073709551617 moved\n", 0, false},
+      {"../../x moved\n", 0, false},
+      {"1", 0, false},
+      {"", 0, false},
+  };
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_moving m = {0};
+    clv_err err = {0};
+    clv_code code = clv_moving_parse(cases[i].text, strlen(cases[i].text), "run.moving", &m, &err);
+    assert_int_equal(code, cases[i].number ? CLV_OK : CLV_DATA_LOSS);
+    assert_int_equal(m.number, cases[i].number);
+    assert_int_equal(m.whole, cases[i].whole);
+  }
+}
+
+/* Nobody's files are moved or deleted at the word of a note that is damaged, or too old. */
+static void a_wrong_note_does_no_harm(void **state) {
+  clv_run_lock *c = NULL;
+  clv_err err = {0};
+  (void)state;
+  make_old("runs/e", CLV_RUN_FINISHED);
+  put("runs/e/run.moving", "7 moved");
+  assert_int_equal(clv_run_lock_new("runs/e", &c, &err), CLV_DATA_LOSS);
+  assert_says(&err, "runs/e/run.moving is damaged");
+  assert_true(is_old("runs/e"));
+  put("runs/e/run.moving", "7 moved\n"); /* there is no runs/e.7 any more */
+  assert_ok(clv_run_lock_new("runs/e", &c, &err), &err);
+  clv_run_lock_free(c);
+  assert_true(is_old("runs/e") && !is_there("runs/e/run.moving"));
+  assert_int_equal(symlink("/tmp", "runs/e.7"), 0);
+  put("runs/e/run.moving", "7 moving\n");
+  assert_int_equal(clv_run_lock_new("runs/e", &c, &err), CLV_UNAVAILABLE);
+  assert_true(is_old("runs/e"));
+}
+
+/* The one before may take the folder away between another's opening its lock and locking it. */
+static void a_lock_without_a_folder_is_none(void **state) {
+  clv_run_lock *c = NULL;
+  clv_err err = {0};
+  long pid;
+  int fd = -1;
+  (void)state;
+  assert_int_equal(clv_holder_lock("runs/nowhere", &fd, &pid, &err), CLV_NOT_FOUND);
+  assert_ok(clv_mkdirs("runs/f", &err), &err);
+  taken_away = "runs/f/run.lock";
+  assert_int_equal(clv_holder_lock("runs/f", &fd, &pid, &err), CLV_NOT_FOUND);
+  taken_away = "runs/f/run.lock";
+  assert_ok(clv_run_lock_new("runs/f", &c, &err), &err); /* tries again */
+  assert_true(is_there("runs/f/run.lock"));
+  clv_run_lock_free(c);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_death_leaves_the_old_or_the_new),
+      cmocka_unit_test(a_refused_attempt_leaves_nothing),
+      cmocka_unit_test(only_a_finished_run_is_kept),
+      cmocka_unit_test(a_note_is_read_strictly),
+      cmocka_unit_test(a_wrong_note_does_no_harm),
+      cmocka_unit_test(a_lock_without_a_folder_is_none),
+  };
+  return cmocka_run_group_tests(tests, setup, scratch_teardown);
+}

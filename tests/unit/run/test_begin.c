@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What --resume does with a run that is finished: nothing.
+ */
+#include <sys/stat.h>
+
+#include "master/run/run_int.h"
+#include "tests/unit/scratch.h"
+
+enum { ROWS = 10, BATCH = 4, EPOCHS = 2, STEPS = 6 };
+
+static int setup(void **state) {
+  if (scratch_setup(state) != 0) return -1;
+  return chdir(scratch);
+}
+
+static void make_checkpoint(uint64_t step) {
+  CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
+  clv_trainer_state s = {.global_step = step};
+  clv_err err = {0};
+  assert_ok(clv_checkpoint_begin("run", step, 1, &w, &err), &err);
+  assert_ok(clv_checkpoint_add_stage(w, 0, NULL, 0, NULL, 0, &err), &err);
+  assert_ok(clv_checkpoint_add_state(w, &s, &err), &err);
+  assert_ok(clv_checkpoint_commit(w, "", 1, NULL, &err), &err);
+}
+
+/* A run of so many steps that ended so. */
+static void make_run(uint64_t step, clv_run_status status) {
+  const clv_run_lock_info info = {.name = "run", .session = "/s.yaml"};
+  clv_run_lock *c = NULL;
+  clv_err err = {0};
+  assert_int_equal(system("rm -rf run"), 0);
+  assert_ok(clv_run_lock_new("run", &c, &err), &err);
+  assert_ok(clv_run_lock_begin(c, &info, &err), &err);
+  clv_run_lock_started(c, 0, STEPS, &(clv_sha256){{1}});
+  make_checkpoint(step);
+  clv_run_lock_end(c, status, 0, "");
+  clv_run_lock_free(c);
+}
+
+/* Whether a command on it would find it done. */
+static bool is_done(uint64_t epochs, uint64_t max_steps, const clv_run_options *o) {
+  uint32_t index[ROWS] = {0};
+  clv_session_config config = {.name = "run"};
+  run r = {.config = &config, .o = o};
+  clv_err err = {0};
+  config.train.epochs = epochs;
+  config.train.max_steps = max_steps;
+  config.train.batch = BATCH;
+  r.data.train_rows = (clv_subset){index, ROWS};
+  clv_bytes_puts(&r.dir, "run");
+  assert_ok(clv_run_lock_new("run", &r.lock, &err), &err);
+  assert_ok(clv_run_is_done(&r, &r.done, &err), &err);
+  clv_run_lock_free(r.lock);
+  clv_bytes_done(&r.dir);
+  return r.done;
+}
+
+static void a_finished_run_is_left_alone(void **state) {
+  const clv_run_options resume = {.resume = true}, more = {.resume = true, .max_steps = 100},
+                        fresh = {.fresh = true}, plain = {0};
+  struct stat before, after;
+  (void)state;
+  make_run(STEPS, CLV_RUN_FINISHED);
+  assert_int_equal(stat("run/run.json", &before), 0);
+  assert_true(is_done(EPOCHS, 0, &resume));
+  assert_true(is_done(EPOCHS, 0, &more)); /* the session's own length counts */
+  assert_true(is_done(EPOCHS, 5, &resume));
+  assert_false(is_done(EPOCHS + 1, 0, &resume));
+  assert_false(is_done(EPOCHS, 0, &fresh));
+  assert_false(is_done(EPOCHS, 0, &plain));
+  assert_int_equal(stat("run/run.json", &after), 0);
+  assert_int_equal(before.st_ino, after.st_ino);
+}
+
+static void a_part_of_a_run_is_not_the_run(void **state) {
+  const clv_run_options whole = {.resume = true}, same = {.resume = true, .max_steps = 3};
+  (void)state;
+  make_run(3, CLV_RUN_FINISHED); /* with --max-steps 3 */
+  assert_true(is_done(EPOCHS, 0, &same));
+  assert_false(is_done(EPOCHS, 0, &whole));
+  make_run(STEPS, CLV_RUN_FAILED); /* in the last evaluation */
+  assert_false(is_done(EPOCHS, 0, &whole));
+  make_run(STEPS, CLV_RUN_FINISHED);
+  make_checkpoint(3);
+  assert_int_equal(truncate("run/checkpoint-6/MANIFEST.json", 10), 0);
+  assert_false(is_done(EPOCHS, 0, &whole)); /* the result is damaged, and made again */
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_finished_run_is_left_alone),
+      cmocka_unit_test(a_part_of_a_run_is_not_the_run),
+  };
+  return cmocka_run_group_tests(tests, setup, scratch_teardown);
+}

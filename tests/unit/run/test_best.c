@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which checkpoint is the best, and what is believed of a file that says so.
+ */
+#include <math.h>
+
+#include "master/run/run_int.h"
+#include "tests/unit/scratch.h"
+
+static int setup(void **state) {
+  if (scratch_setup(state) != 0) return -1;
+  return chdir(scratch);
+}
+
+static void put(const char *path, const char *text) {
+  FILE *f = fopen(path, "w");
+  assert_non_null(f);
+  fputs(text, f);
+  fclose(f);
+}
+
+static void make_checkpoint(uint64_t step) {
+  CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
+  clv_trainer_state s = {.global_step = step};
+  clv_err err = {0};
+  assert_ok(clv_checkpoint_begin("run", step, 1, &w, &err), &err);
+  assert_ok(clv_checkpoint_add_stage(w, 0, NULL, 0, NULL, 0, &err), &err);
+  assert_ok(clv_checkpoint_add_state(w, &s, &err), &err);
+  assert_ok(clv_checkpoint_commit(w, "", 1, NULL, &err), &err);
+}
+
+static void better_is_finite_and_strict(void **state) {
+  static const struct {
+    double now, then;
+    clv_best_mode mode;
+    bool better;
+  } cases[] = {
+      {1, 2, CLV_BEST_MIN, true},          {2, 1, CLV_BEST_MIN, false},
+      {1, 1, CLV_BEST_MIN, false},         {2, 1, CLV_BEST_MAX, true},
+      {1, 2, CLV_BEST_MAX, false},         {NAN, 2, CLV_BEST_MIN, false},
+      {-INFINITY, 2, CLV_BEST_MIN, false}, {INFINITY, 2, CLV_BEST_MAX, false},
+  };
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    const clv_best_checkpoint now = {.value = cases[i].now, .step = 2},
+                              then = {.value = cases[i].then, .step = 1};
+    assert_int_equal(clv_best_is_better(&now, &then, cases[i].mode), cases[i].better);
+  }
+  const clv_best_checkpoint none = {.step = CLV_CHECKPOINT_NONE}, nan = {.value = NAN, .step = 1},
+                            one = {.value = 5, .step = 1};
+  assert_true(clv_best_is_better(&one, &none, CLV_BEST_MIN));
+  assert_false(clv_best_is_better(&nan, &none, CLV_BEST_MAX));
+}
+
+static void the_line_is_read_strictly(void **state) {
+  static const char *const bad[] = {
+      "",
+      "\n",
+      "validation.loss 0.25 step 120",
+      "validation.loss 0.25 step 120\n\n",
+      "validation.loss 0.250 step 120\n",
+      "validation.loss  0.25 step 120\n",
+      "validation.loss 0.25 step 0120\n",
+      "validation.loss 0.25 step -1\n",
+      "validation.loss 0.25 step 18446744073709551616\n",
+      "validation.loss nan step 1\n",
+      "validation.loss inf step 1\n",
+      "validation.loss 1e999 step 1\n",
+      "validation.lossy 0.25 step 1\n",
+      "test.loss 0.25 step 1\n",
+      " step 1\n",
+      "0 step 1\n",
+      "validation.loss 0.25 ../../x\n",
+  };
+  clv_best_checkpoint b = {0};
+  clv_err err = {0};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(bad); i++) {
+    assert_int_equal(clv_best_parse(bad[i], strlen(bad[i]), "it", &b, &err), CLV_DATA_LOSS);
+    assert_says(&err, "it is damaged");
+  }
+  const char *nul = "validation.loss 0.25 step 120\n\0x";
+  assert_int_equal(clv_best_parse(nul, 32, "it", &b, &err), CLV_DATA_LOSS);
+  assert_ok(clv_best_parse(nul, 30, "it", &b, &err), &err);
+  assert_true(b.metric == CLV_BEST_LOSS && b.value == 0.25 && b.step == 120);
+  const char *accuracy = "validation.accuracy 0.10000000000000001 step 0\n";
+  assert_ok(clv_best_parse(accuracy, strlen(accuracy), "it", &b, &err), &err);
+  assert_true(b.metric == CLV_BEST_ACCURACY && b.value == 0.1 && b.step == 0);
+}
+
+/* What a run that goes on takes for its best. */
+static clv_best_checkpoint recalled(clv_best_metric metric, bool resume) {
+  clv_session_config config = {.name = "run"};
+  const clv_run_options o = {.resume = resume};
+  run r = {.config = &config, .o = &o};
+  config.checkpoint.best = metric;
+  clv_bytes_puts(&r.dir, "run");
+  clv_run_recall_best(&r);
+  clv_bytes_done(&r.dir);
+  return r.best;
+}
+
+static void a_run_that_goes_on_knows_its_best(void **state) {
+  (void)state;
+  make_checkpoint(4);
+  make_checkpoint(8);
+  assert_int_equal(recalled(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
+  put("run/" CLV_RUN_BEST, "validation.loss 0.25 step 4\n");
+  assert_int_equal(recalled(CLV_BEST_LOSS, true).step, 4);
+  assert_true(recalled(CLV_BEST_LOSS, true).value == 0.25);
+  assert_int_equal(recalled(CLV_BEST_NONE, true).step, 4); /* it stays */
+  put("run/" CLV_RUN_BEST, "validation.loss 0.25 step 5\n");
+  assert_int_equal(recalled(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
+  put("run/" CLV_RUN_BEST, "validation.loss");
+  assert_int_equal(recalled(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
+  put("run/" CLV_RUN_BEST, "validation.loss 0.25 step 4\n");
+  assert_int_equal(recalled(CLV_BEST_ACCURACY, true).step, CLV_CHECKPOINT_NONE);
+  assert_int_not_equal(access("run/" CLV_RUN_BEST, F_OK), 0); /* of another value */
+  put("run/" CLV_RUN_BEST, "validation.loss 0.25 step 4\n");
+  assert_int_equal(recalled(CLV_BEST_LOSS, false).step, CLV_CHECKPOINT_NONE);
+  assert_int_not_equal(access("run/" CLV_RUN_BEST, F_OK), 0); /* of another run */
+}
+
+static clv_code choose(const char *which, uint64_t *ret_step, clv_err *err) {
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  clv_session_config config = {.name = "run", .checkpoint = {.dir = "run"}};
+  const clv_run_options o = {.checkpoint = which};
+  const run r = {.config = &config, .o = &o};
+  CLV_TRY(clv_run_open_checkpoint(&r, &c, &notes, err));
+  *ret_step = clv_checkpoint_manifest(c)->step;
+  return CLV_OK;
+}
+
+static void a_checkpoint_is_chosen(void **state) {
+  static const struct {
+    const char *which;
+    uint64_t step;
+    const char *says;
+  } cases[] = {{NULL, 8, NULL},
+               {"latest", 8, NULL},
+               {"4", 4, NULL},
+               {"best", 4, NULL},
+               {"5", 0, "no checkpoint of step 5; of 8, 4"}};
+  uint64_t step = 0;
+  clv_err err = {0};
+  (void)state;
+  make_checkpoint(4);
+  make_checkpoint(8);
+  assert_int_equal(choose("best", &step, &err), CLV_NOT_FOUND);
+  assert_says(&err, "no checkpoint was kept as the best");
+  put("run/" CLV_RUN_BEST, "validation.accuracy 1 step 4\n");
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    clv_code code = choose(cases[i].which, &step, &err);
+    assert_int_equal(code, cases[i].says ? CLV_NOT_FOUND : CLV_OK);
+    if (cases[i].says)
+      assert_says(&err, cases[i].says);
+    else
+      assert_int_equal(step, cases[i].step);
+  }
+  put("run/" CLV_RUN_BEST, "4");
+  assert_int_equal(choose("best", &step, &err), CLV_DATA_LOSS);
+}
+
+static void names_of_checkpoints(void **state) {
+  static const char *const good[] = {"latest", "best", "0", "12", "9223372036854775807"};
+  static const char *const bad[] = {"",   "Best", "-1", "+1",   " 1",
+                                    "01", "1 ",   "1x", "../1", "9223372036854775808"};
+  (void)state;
+  assert_true(clv_is_checkpoint_name(NULL));
+  for (size_t i = 0; i < CLV_COUNT(good); i++) assert_true(clv_is_checkpoint_name(good[i]));
+  for (size_t i = 0; i < CLV_COUNT(bad); i++) assert_false(clv_is_checkpoint_name(bad[i]));
+}
+
+static int remove_run(void **state) {
+  (void)state;
+  return system("rm -rf run");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(better_is_finite_and_strict),
+      cmocka_unit_test(the_line_is_read_strictly),
+      cmocka_unit_test_teardown(a_run_that_goes_on_knows_its_best, remove_run),
+      cmocka_unit_test_teardown(a_checkpoint_is_chosen, remove_run),
+      cmocka_unit_test(names_of_checkpoints),
+  };
+  return cmocka_run_group_tests(tests, setup, scratch_teardown);
+}

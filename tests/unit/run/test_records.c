@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The names of classes, and predictions with them as files.
+ */
+#include <math.h>
+
+#include "master/run/run_int.h"
+#include "tests/unit/scratch.h"
+
+static int setup(void **state) {
+  if (scratch_setup(state) != 0) return -1;
+  return chdir(scratch);
+}
+
+/* ---- classes --------------------------------------------------------------------------------- */
+
+static clv_code parse(const char *text, clv_classes *ret, clv_err *err) {
+  return clv_classes_parse(text, strlen(text), "run/classes", ret, err);
+}
+
+static void classes_are_read_strictly(void **state) {
+  static const struct {
+    const char *text, *says;
+  } cases[] = {
+      {"", "line 1 is missing"},
+      {"cat", "line 1 has no end"},
+      {"cat\ndog", "line 2 has no end"},
+      {"\n", "line 1 is no name"},
+      {"cat\n\n", "line 2 is no name"},
+      {"cat\ncat\n", "line 2 does not come after"},
+      {"dog\ncat\n", "line 2 does not come after"},
+      {"a/b\n", "line 1 is no name"},
+      {".hidden\n", "line 1 is no name"},
+      {"cat\r\n", "line 1 is no name"},
+      {"\x1b[2J\n", "line 1 is no name"},
+      {"a\x7f\n", "line 1 is no name"},
+  };
+  char large[300];
+  clv_err err = {0};
+  clv_classes c = {0};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    assert_int_equal(parse(cases[i].text, &c, &err), CLV_DATA_LOSS);
+    assert_says(&err, "run/classes is damaged");
+    assert_says(&err, cases[i].says);
+  }
+  assert_int_equal(clv_classes_parse("a\0b\n", 4, "it", &c, &err), CLV_DATA_LOSS);
+  memset(large, 'a', sizeof large);
+  strcpy(large + 256, "\n");
+  assert_int_equal(parse(large, &c, &err), CLV_DATA_LOSS);
+  assert_ok(parse("A\nb c\n\xc3\xa9\n", &c, &err), &err);
+  assert_int_equal(c.n, 3);
+  assert_string_equal(c.names[1], "b c");
+  clv_classes_done(&c);
+  assert_ok(clv_classes_read(".", &c, &err), &err); /* of a run without names */
+  assert_int_equal(c.n, 0);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static const char *const names[] = {"cat", "dog, \"big\"", "eel"};
+static const clv_classes classes = {.names = (const char **)(uintptr_t)names, .n = 3};
+static const clv_classes none;
+
+/* Two rows of so many outputs; of records 7 and 9. */
+static clv_records records(const clv_classes *of, clv_loss_kind loss, clv_tensor *outputs,
+                           const clv_dataset *data) {
+  static const uint32_t index[] = {7, 9};
+  return (clv_records){
+      .outputs = outputs, .data = data, .index = index, .classes = of, .loss = loss};
+}
+
+static clv_tensor *tensor(const float *values, int64_t width) {
+  clv_tensor *t = NULL;
+  clv_err err = {0};
+  assert_ok(clv_tensor_new(CLV_F32, &CLV_SHAPE(2, width), &t, &err), &err);
+  memcpy(t->data, values, t->bytes);
+  return t;
+}
+
+/* Ten numbers, without names. */
+static clv_dataset *numbers(void) {
+  static const char head[] =
+      "\x93NUMPY\x01\0\x76\0{'descr': '|u1', 'fortran_order': False, 'shape': (10,)}";
+  clv_dataset *ds = NULL;
+  clv_err err = {0};
+  FILE *f = fopen("x.npy", "wb");
+  assert_non_null(f);
+  fwrite(head, 1, sizeof head - 1, f);
+  for (size_t n = sizeof head - 1; n < 10 + 0x76 - 1; n++) fputc(' ', f);
+  fputs("\n0123456789", f);
+  fclose(f);
+  const clv_dataset_options o = {.format = CLV_FORMAT_NPY, .inputs_path = "x.npy"};
+  assert_ok(clv_dataset_open(&o, &ds, &err), &err);
+  return ds;
+}
+
+static void lines_have_ids_classes_and_names(void **state) {
+  static const float three[] = {0.25f, 1, NAN, 3, -2.5f, 0.1f}, one[] = {0.75f, 0.25f};
+  const struct {
+    const clv_classes *classes;
+    clv_loss_kind loss;
+    const float *values;
+    int64_t width;
+    const char *csv, *json;
+  } cases[] = {
+      {&classes, CLV_LOSS_CROSS_ENTROPY, three, 3,
+       "id,class,name,output_cat,\"output_dog, \"\"big\"\"\",output_eel\n"
+       "7,1,\"dog, \"\"big\"\"\",0.25,1,nan\n9,0,cat,3,-2.5,0.100000001\n",
+       "{\"id\":7,\"class\":1,\"name\":\"dog, \\\"big\\\"\",\"outputs\":[0.25,1,null]}\n"
+       "{\"id\":9,\"class\":0,\"name\":\"cat\",\"outputs\":[3,-2.5,0.100000001]}\n"},
+      {&none, CLV_LOSS_CROSS_ENTROPY, three, 3,
+       "id,class,output_0,output_1,output_2\n7,1,0.25,1,nan\n9,0,3,-2.5,0.100000001\n",
+       "{\"id\":7,\"class\":1,\"outputs\":[0.25,1,null]}\n"
+       "{\"id\":9,\"class\":0,\"outputs\":[3,-2.5,0.100000001]}\n"},
+      {&none, CLV_LOSS_BCE, one, 1, "id,class,output_0\n7,1,0.75\n9,0,0.25\n",
+       "{\"id\":7,\"class\":1,\"outputs\":[0.75]}\n{\"id\":9,\"class\":0,\"outputs\":[0.25]}\n"},
+      {&none, CLV_LOSS_BCE_WITH_LOGITS, one, 1, "id,class,output_0\n7,1,0.75\n9,1,0.25\n",
+       "{\"id\":7,\"class\":1,\"outputs\":[0.75]}\n{\"id\":9,\"class\":1,\"outputs\":[0.25]}\n"},
+      {&none, CLV_LOSS_MSE, one, 1, "id,output_0\n7,0.75\n9,0.25\n",
+       "{\"id\":7,\"outputs\":[0.75]}\n{\"id\":9,\"outputs\":[0.25]}\n"},
+  };
+  CLV_AUTO(clv_dataset_freep) clv_dataset *data = numbers();
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor(cases[i].values, cases[i].width);
+    CLV_AUTO(clv_bytes_done) clv_bytes csv = {0}, json = {0};
+    const clv_records r = records(cases[i].classes, cases[i].loss, t, data);
+    clv_err err = {0};
+    assert_ok(clv_records_write(&r, CLV_RECORDS_CSV, "p.csv", &err), &err);
+    assert_ok(clv_records_write(&r, CLV_RECORDS_JSONL, "p.jsonl", &err), &err);
+    assert_ok(clv_file_read("p.csv", 1 << 20, &csv, &err), &err);
+    assert_ok(clv_file_read("p.jsonl", 1 << 20, &json, &err), &err);
+    assert_string_equal(csv.data, cases[i].csv);
+    assert_string_equal(json.data, cases[i].json);
+  }
+}
+
+static void an_array_has_its_names_beside_it(void **state) {
+  static const float values[] = {1, 2, 3, 4, 5, 6};
+  CLV_AUTO(clv_dataset_freep) clv_dataset *data = numbers();
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor(values, 3), *back = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
+  clv_err err = {0};
+  (void)state;
+  const clv_records bare = records(&none, CLV_LOSS_MSE, t, data),
+                    named = records(&classes, CLV_LOSS_NLL, t, data);
+  assert_ok(clv_records_write(&bare, CLV_RECORDS_NPY, "p.npy", &err), &err);
+  assert_int_not_equal(access("p.npy.json", F_OK), 0);
+  assert_ok(clv_records_write(&named, CLV_RECORDS_NPY, "p.npy", &err), &err);
+  assert_ok(clv_file_read("p.npy.json", 1 << 20, &json, &err), &err);
+  assert_string_equal(json.data,
+                      "{\"ids\":[7,9],\"classes\":[\"cat\",\"dog, \\\"big\\\"\",\"eel\"]}\n");
+  assert_ok(clv_npy_read("p.npy", 0, &back, &err), &err);
+  assert_memory_equal(back->data, t->data, t->bytes);
+}
+
+static void what_cannot_be_written_leaves_nothing(void **state) {
+  static const float values[] = {1, 2};
+  CLV_AUTO(clv_dataset_freep) clv_dataset *data = numbers();
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor(values, 1);
+  const clv_records r = records(&none, CLV_LOSS_MSE, t, data);
+  clv_err err = {0};
+  (void)state;
+  assert_int_equal(clv_records_write(&r, CLV_RECORDS_CSV, "none/p.csv", &err), CLV_UNAVAILABLE);
+  assert_says(&err, "none/p.csv");
+  assert_ok(clv_mkdirs("folder.csv/x", &err), &err);
+  assert_int_equal(clv_records_write(&r, CLV_RECORDS_CSV, "folder.csv", &err), CLV_UNAVAILABLE);
+  assert_int_not_equal(access("folder.csv.tmp", F_OK), 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(classes_are_read_strictly),
+      cmocka_unit_test(lines_have_ids_classes_and_names),
+      cmocka_unit_test(an_array_has_its_names_beside_it),
+      cmocka_unit_test(what_cannot_be_written_leaves_nothing),
+  };
+  return cmocka_run_group_tests(tests, setup, scratch_teardown);
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which answers count as right.
+ */
+#include <math.h>
+
+#include "master/train/train_int.h"
+#include "tests/unit/scratch.h"
+
+static void the_largest_output_is_the_class(void **state) {
+  static const float outputs[] = {0.1f, 0.7f, 0.2f, 3, 3, 1};
+  (void)state;
+  assert_int_equal(clv_largest(outputs, 3), 1);
+  assert_int_equal(clv_largest(outputs + 3, 3), 0); /* the first, as torch.argmax */
+  assert_int_equal(clv_largest(outputs, 1), 0);
+}
+
+static void binary_losses_have_a_threshold(void **state) {
+  static const float probabilities[] = {0.9f, 0.4f, 0.5f, 0.6f}, labels[] = {1, 0, 0, 0};
+  static const float logits[] = {0.1f, -0.1f, 0, -5}, sides[] = {1, 0, 0, 1};
+  (void)state;
+  assert_int_equal(clv_count_sides(CLV_LOSS_BCE, probabilities, labels, 4, 1), 3);
+  assert_int_equal(clv_count_sides(CLV_LOSS_BCE_WITH_LOGITS, logits, sides, 4, 1), 3);
+  assert_false(clv_is_positive(CLV_LOSS_BCE, NAN));
+}
+
+/* A record with several outputs is right when all of them are. */
+static void all_outputs_of_a_record_count(void **state) {
+  static const float outputs[] = {0.9f, 0.1f, 0.9f, 0.9f, 0.2f, 0.2f},
+                     labels[] = {1, 0, 1, 0, 0, 0.2f};
+  (void)state;
+  assert_int_equal(clv_count_sides(CLV_LOSS_BCE, outputs, labels, 3, 2), 2);
+}
+
+static void labels_of_another_width_are_not_read(void **state) {
+  clv_session_config config = {.loss = {.kind = CLV_LOSS_BCE}};
+  const clv_trainer t = {.config = &config};
+  clv_tensor *labels = NULL;
+  clv_err err = {0};
+  float values[6] = {0};
+  const cleave_tensor output = {.dtype = CLEAVE_F32, .rank = 2, .shape = {2, 3}, .data = values};
+  (void)state;
+  assert_ok(clv_tensor_new(CLV_F32, &CLV_SHAPE(2, 1), &labels, &err), &err);
+  memset(labels->data, 0, labels->bytes);
+  assert_int_equal(clv_trainer_count_right(&t, &output, labels, 0, 2), 0);
+  clv_tensor_unref(labels);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_largest_output_is_the_class),
+      cmocka_unit_test(binary_losses_have_a_threshold),
+      cmocka_unit_test(all_outputs_of_a_record_count),
+      cmocka_unit_test(labels_of_another_width_are_not_read),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
