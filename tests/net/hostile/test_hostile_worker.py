@@ -274,8 +274,8 @@ def of_what_fails_at_the_master_a_worker_gets_code_and_place():
     secret = found.group(1).encode()
     assert told and not any(secret in f.failure.text.encode() for f in told), worker.log
     for f in told:
-        assert f.failure.code == 3 and re.fullmatch(r"module \d+, layer loss \(bce\), forward", f.failure.hop), f
-        assert re.fullmatch(r"invalid argument at module \d+, layer loss \(bce\), forward, step 1 \(failure 1 of the "
+        assert f.failure.code == 3 and re.fullmatch(r"module \d+, layer \d+ \(bce\), forward", f.failure.hop), f
+        assert re.fullmatch(r"invalid argument at module \d+, layer \d+ \(bce\), forward, step 1 \(failure 1 of the "
                             r"master\)", f.failure.text), f
 
 
