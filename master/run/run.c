@@ -159,6 +159,8 @@ static clv_code open_trained(run *r, const char *command, clv_err *err) {
   clv_cursor cursor;
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
+  if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_code code = clv_run_open_checkpoint(r, &c, &notes, err);
   if (code == CLV_OK) code = open_record(r, command, err);
   if (code == CLV_OK) code = clv_trainer_open(r->blueprint, r->record, false, &r->trainer, err);

@@ -170,7 +170,7 @@ def a_run_counts_its_attempts():
     until(lambda: audit in liar.cluster.workers[0].text())
     with open(path, "w") as f:
         json.dump({**run, "epoch": 1}, f)  # as if an old copy of the folder went on
-    done = train("--resume")
+    done = train("--resume", "--set", "train.max_steps=9")
     assert done.returncode != 0 and "attempt 2 of this session, whose attempt 3 has been" in done.stderr, done
 
 

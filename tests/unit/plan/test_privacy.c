@@ -291,6 +291,15 @@ static uint32_t next_random(uint32_t *state) {
   return *state >> 8;
 }
 
+static void draw_weights(clv_graph *g, const clv_params *p, uint64_t seed, void *values) {
+  clv_err err;
+  for (int i = 0; i < g->n_nodes; i++)
+    assert_int_equal(clv_key_derive("layer", &(clv_key){{0}}, (uint64_t[]){seed, (uint64_t)i},
+                                    2 * sizeof(uint64_t), &g->nodes[i].key, &err),
+                     CLV_OK);
+  clv_params_init(g, p, values);
+}
+
 /* The gradient that a worker gets for what it sends home, with `head` linear layers behind it
  * there. */
 static void train_step(int head, uint64_t seed, victim *v) {
@@ -316,11 +325,7 @@ static void train_step(int head, uint64_t seed, victim *v) {
       CLV_OK);
   assert_int_equal(clv_params_of(g, &p, &err), CLV_OK);
   assert_true(p->total_bytes <= sizeof values);
-  for (int i = 0; i < g->n_nodes; i++)
-    assert_int_equal(clv_key_derive("layer", &(clv_key){{0}}, (uint64_t[]){seed, (uint64_t)i},
-                                    2 * sizeof(uint64_t), &g->nodes[i].key, &err),
-                     CLV_OK);
-  clv_params_init(g, p, values);
+  draw_weights(g, p, seed, values);
   clv_plan_options o = {.backend = clv_backend_cpu(),
                         .dtype = CLV_F32,
                         .batch = SAMPLES,

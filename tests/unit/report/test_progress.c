@@ -44,7 +44,7 @@ static void print(uint64_t steps, uint64_t total, clv_bytes *ret_text, clv_bytes
   assert_ok(clv_file_read(CLV_JOURNAL_JSON, 1 << 20, ret_json, &err), &err);
 }
 
-static void lines_say_how_long_it_takes(void **state) {
+static void lines_print_how_long_it_takes(void **state) {
   static const struct {
     uint64_t steps, total;
     bool told;
@@ -78,7 +78,7 @@ static void an_evaluation_says_where_it_stands(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_time_is_short),
-      cmocka_unit_test(lines_say_how_long_it_takes),
+      cmocka_unit_test(lines_print_how_long_it_takes),
       cmocka_unit_test(an_evaluation_says_where_it_stands),
   };
   return cmocka_run_group_tests(tests, setup, scratch_teardown);
