@@ -69,7 +69,7 @@ static const clv_cli_option options[] = {
     {.name = "max-steps", .kind = CLV_CLI_NUMBER, .arg = "N", .commands = "train",
      .offset = AT(run.max_steps), .doc = "stop when N steps are done in all"},
     {.name = "resume", .kind = CLV_CLI_FLAG, .commands = "train", .offset = AT(run.resume),
-     .doc = "go on from the newest complete checkpoint"},
+     .doc = "go on from the newest complete checkpoint, or begin where none was written yet"},
     {.name = "fresh", .kind = CLV_CLI_FLAG, .commands = "train", .offset = AT(run.fresh),
      .doc = "begin anew; a finished run that is there is kept in NAME.1, any other is deleted"},
     {.name = "accept-egress", .kind = CLV_CLI_FLAG, .commands = "train, eval, predict",
