@@ -55,9 +55,7 @@ static clv_code add(const char *identity, clv_err *err) {
 }
 
 /* Under the lock. */
-static clv_code list(const clv_worker_config *c, clv_err *err) {
-  for (size_t i = 0; i < c->n_allow; i++)
-    if (find(c->allow[i].identity) == n_holders) CLV_TRY(add(c->allow[i].identity, err));
+static void list(const clv_worker_config *c) {
   for (size_t i = 0; i < n_holders; i++) holders[i].listed = false;
   for (size_t i = 0; i < c->n_allow; i++) {
     holder *h = &holders[find(c->allow[i].identity)];
@@ -66,7 +64,6 @@ static clv_code list(const clv_worker_config *c, clv_err *err) {
     h->quota = own ? own : c->limits.identity_connections;
   }
   places = c->limits.connections;
-  return CLV_OK;
 }
 
 /* ---- judging --------------------------------------------------------------------------------- */
@@ -160,16 +157,26 @@ static void shed(void *user, const char *address) {
 
 /* ---- outward --------------------------------------------------------------------------------- */
 
+clv_code clv_admission_prepare(const clv_worker_config *config, clv_err *err) {
+  clv_code code = CLV_OK;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < config->n_allow && code == CLV_OK; i++)
+    if (find(config->allow[i].identity) == n_holders) code = add(config->allow[i].identity, err);
+  pthread_mutex_unlock(&lock);
+  return code;
+}
+
 clv_code clv_admission_open(const clv_worker_config *config, clv_err *err) {
   const clv_tls_admission a = {.places = config->limits.connections,
                                .judge = judge,
                                .enter = enter,
                                .leave = leave,
                                .shed = shed};
+  CLV_TRY(clv_admission_prepare(config, err));
   pthread_mutex_lock(&lock);
-  clv_code code = list(config, err);
+  list(config);
   pthread_mutex_unlock(&lock);
-  return code == CLV_OK ? clv_tls_accepted_open(&a, err) : code;
+  return clv_tls_accepted_open(&a, err);
 }
 
 void clv_admission_close(void) {
