@@ -85,7 +85,6 @@ static const char *reason_of(clv_tls_decision v) {
           "over its quota of connections (allow[].connections or "
           "limits.identity_connections)",
       [CLV_TLS_FULL] = "no place for another connection (limits.connections)",
-      [CLV_TLS_REVOKED] = "its certificate is revoked",
   };
   return reasons[v];
 }
@@ -105,20 +104,25 @@ static void log_refusal(const char *identity, const char *address, const char *r
 }
 
 /* The one judgement of a caller whose certificate is valid. Under the lock. */
-static clv_tls_decision judge_locked(const clv_tls_caller *caller, size_t *ret_holder) {
+static clv_tls_decision judge_locked(const clv_tls_caller *caller, size_t *ret_holder,
+                                     clv_err *why) {
   size_t i = caller->uri ? find(caller->uri) : n_holders;
   if (i == n_holders || !holders[i].listed) return CLV_TLS_NOT_ALLOWED;
   *ret_holder = i;
-  return room_for(&holders[i]);
+  clv_tls_decision v = clv_tls_revocation_judge(caller->issuer, caller->serial, why);
+  return v == CLV_TLS_ADMIT ? room_for(&holders[i]) : v;
 }
 
 static clv_tls_decision judge(void *user, const clv_tls_caller *caller, size_t *ret_holder) {
   (void)user;
+  clv_err why;
   pthread_mutex_lock(&lock);
-  clv_tls_decision v = judge_locked(caller, ret_holder);
+  clv_tls_decision v = judge_locked(caller, ret_holder, &why);
   if (v != CLV_TLS_ADMIT)
     log_refusal(caller->uri, caller->address,
-                caller->uri ? reason_of(v) : "a certificate without exactly one URI");
+                !caller->uri ? "a certificate without exactly one URI"
+                : v == CLV_TLS_REVOKED || v == CLV_TLS_NO_LIST ? why.text
+                                                               : reason_of(v));
   pthread_mutex_unlock(&lock);
   return v;
 }

@@ -10,6 +10,8 @@
 #include "worker/store/store.h"
 #include "worker/worker_int.h"
 
+#define DAY_NS (86400ull * 1000000000u)
+
 clv_code clv_worker_read(const arguments *a, clv_worker_config **ret, clv_err *err) {
   clv_config_overrides over = {
       .env = (const char *const *)environ, .sets = a->sets.items, .n_sets = a->sets.n};
@@ -61,11 +63,13 @@ static void keep_fixed(const clv_worker_config *was, clv_worker_config *is) {
 typedef struct next {
   clv_worker_config *config;
   clv_tls_identity *identity;
+  clv_tls_crl *crl;
 } next;
 
 static void next_done(next *n) {
   clv_worker_config_free(n->config);
   clv_tls_identity_free(n->identity);
+  clv_tls_crl_free(n->crl);
 }
 
 static clv_code read_next(const arguments *a, next *n, clv_err *err) {
@@ -73,6 +77,7 @@ static clv_code read_next(const arguments *a, next *n, clv_err *err) {
   const clv_tls_config *tls = &n->config->tls;
   CLV_TRY(clv_tls_identity_load(tls->ca, tls->cert, tls->key, &n->identity, err));
   CLV_TRY(clv_tls_identity_require(n->identity, CLV_TLS_SERVER, err));
+  CLV_TRY(clv_tls_revocation_read(tls->crl, n->identity, &n->crl, err));
   return clv_store_check(n->config, err);
 }
 
@@ -81,7 +86,13 @@ static clv_code use(clv_service *service, next *n, clv_err *err) {
   const clv_worker_config *c = n->config; /* the service's, when it has taken it */
   CLV_TRY(clv_admission_prepare(c, err));
   CLV_TRY(clv_service_reload(service, &n->config, n->identity, err));
-  return clv_admission_open(c, err);
+  CLV_TRY(clv_admission_open(c, err));
+  clv_tls_revocation_set(&n->crl);
+  unsigned ended = clv_tls_accepted_recheck();
+  if (ended)
+    clv_log_event(CLV_LOG_WARN, "audit", "end connections=%u reason=\"certificate revoked\"",
+                  ended);
+  return CLV_OK;
 }
 
 void clv_worker_reload(const arguments *a, clv_service *service, const clv_worker_config *first) {
@@ -105,4 +116,23 @@ void clv_worker_reload(const arguments *a, clv_service *service, const clv_worke
   clv_service_set_last_error(service, NULL,
                              "worker.yaml and certificates were not reloaded; the worker's log "
                              "says why");
+}
+
+/* ---- what is about to end -------------------------------------------------------------------- */
+
+void clv_worker_announce(void) {
+  static uint64_t told_ns;
+  int64_t ends = clv_tls_revocation_ends(), left = ends - (int64_t)(clv_wall_ms() / 1000);
+  uint64_t now = clv_now_ns();
+  clv_err err;
+  if (!ends || left > CLV_TLS_CRL_SOON_S) return;
+  if (told_ns && now - told_ns < DAY_NS) return;
+  told_ns = now;
+  if (clv_tls_revocation_check(&err) != CLV_OK)
+    clv_log_event(CLV_LOG_ERROR, "revocation", "%s", err.text);
+  else
+    clv_log_event(CLV_LOG_WARN, "revocation",
+                  "the list of tls.crl ends in %lld hours, and then nobody passes: make a new one "
+                  "(cleave-master certs revoke) and reload",
+                  (long long)left / 3600);
 }

@@ -86,6 +86,7 @@ static void serve_until_stopped(const arguments *a, clv_service *service,
     }
     clv_service_tick(service);
     clv_admission_report(service);
+    clv_worker_announce();
     notify_status(service);
     clv_sd_notify_alive();
   }
@@ -96,9 +97,11 @@ static void serve_until_stopped(const arguments *a, clv_service *service,
 }
 
 static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
+  CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *list = NULL;
   clv_err err;
   if (clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, ret_id, &err) != CLV_OK ||
-      clv_tls_identity_require(*ret_id, CLV_TLS_SERVER, &err) != CLV_OK)
+      clv_tls_identity_require(*ret_id, CLV_TLS_SERVER, &err) != CLV_OK ||
+      clv_tls_revocation_read(c->tls.crl, *ret_id, &list, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   if (clv_store_check(c, &err) != CLV_OK) return clv_exit_report(CLV_EXIT_DATA, &err);
   return CLV_EXIT_OK;
@@ -140,7 +143,8 @@ static int serve(const arguments *a, bool check_only) {
   catch_signals();
   if (clv_tls_floor_install(&err) != CLV_OK ||
       clv_tls_handshakes_watch(config->limits.handshake_timeout_ms, &err) != CLV_OK ||
-      clv_admission_open(config, &err) != CLV_OK)
+      clv_admission_open(config, &err) != CLV_OK ||
+      clv_tls_revocation_load(config->tls.crl, identity, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   CLV_AUTO(clv_metrics_endpoint_closep) clv_metrics_endpoint *endpoint = NULL;
   if (clv_metrics_endpoint_open(config, &endpoint, &err) != CLV_OK)

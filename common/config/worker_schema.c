@@ -34,6 +34,9 @@ static const clv_row rows[] = {
     {.path = "tls.key", .kind = CLV_ROW_PATH, .offset = AT(tls.key), .required = true,
      .sample = "certs/worker-1.key", .doc = "The worker's private key."},
 
+    {.path = "tls.crl", .kind = CLV_ROW_PATH, .offset = AT(tls.crl), .sample = "certs/crl.pem", .commented = true,
+     .doc = "Lists of revoked certificates, one of each CA; with an ended list nobody passes."},
+
     {.path = "allow", .kind = CLV_ROW_LIST, .offset = AT(allow), .count = AT(n_allow),
      .entry_bytes = sizeof(clv_allow_spec), .min = 1, .required = true,
      .doc = "Who may call, by the one URI in the caller's certificate; everybody else is refused."},

@@ -39,6 +39,15 @@ static const char *who_must_go(const settings *now, const session *s) {
   return NULL;
 }
 
+/* Under s->lock: a peer that it dialled, whose certificate has been revoked since. */
+static const char *who_is_revoked(const session *s) {
+  for (uint32_t i = 0; i < s->n_out; i++) {
+    const clv_remote_spec *p = peer_named(s->settings->config, s->out[i].name);
+    if (p && clv_tls_peer_revoked(p->identity)) return p->identity;
+  }
+  return NULL;
+}
+
 static uint64_t steps_of(const session *s) {
   uint64_t steps = 0;
   for (uint32_t i = 0; s->node && i < CLV_MODULE_ALL; i++) {
@@ -63,6 +72,11 @@ static bool may_end(const session *s, uint64_t now_ms) {
 static bool see_off(const settings *now, session *s, uint64_t now_ms) {
   if (s->told_ms) return !s->gone && now_ms - s->told_ms > FAREWELL_MS;
   const char *who = s->gone ? NULL : who_must_go(now, s);
+  const char *revoked = s->gone ? NULL : who_is_revoked(s);
+  if (revoked) {
+    snprintf(s->why, sizeof s->why, "the certificate of %.300s is revoked", revoked);
+    return true;
+  }
   if (who && !s->leaving) {
     s->leaving_ms = now_ms;
     s->leaving_steps = steps_of(s);

@@ -199,18 +199,26 @@ uint64_t clv_service_credit(clv_service *s, const char *uri) {
   return bytes ? bytes : clv_wire_limits_default().credit_bytes; /* it was left out */
 }
 
+static void deny(clv_service *s, const char *uri, const char *method, const char *why) {
+  const clv_log_source source = {.who = uri, .what = "denied calls"};
+  clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny identity=%s method=%s reason=\"%s\"", uri,
+                  method, why);
+  clv_service_set_last_error(s, uri, "%s was refused %s: %s", uri, method, why);
+}
+
 clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char *method,
                                clv_err *err) {
   clv_service *s = user;
   CLV_AUTO(clv_settings_unrefp) settings *now = clv_service_settings(s);
   const clv_allow_spec *a = clv_settings_allowed(now, peer->uri);
+  clv_err why;
+  if (clv_tls_revocation_check(&why) != CLV_OK) {
+    deny(s, peer->uri, method, why.text);
+    return clv_fail(err, CLV_DENIED, "this worker's list of revoked certificates has ended");
+  }
   for (size_t i = 0; a && i < CLV_COUNT(permissions); i++)
     if (strcmp(permissions[i].method, method) == 0 && (permissions[i].roles >> a->role & 1))
       return CLV_OK;
-  const clv_log_source source = {.who = peer->uri, .what = "denied calls"};
-  clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny identity=%s method=%s reason=\"%s\"",
-                  peer->uri, method, a ? "not for this role" : "identity not in allow");
-  clv_service_set_last_error(s, peer->uri, "%s was refused %s: %s", peer->uri, method,
-                             a ? "not for its role" : "not in allow");
+  deny(s, peer->uri, method, a ? "not for this role" : "identity not in allow");
   return clv_fail(err, CLV_DENIED, "not allowed");
 }

@@ -199,6 +199,12 @@ static void put_memory_limit(clv_metrics_out *out, const void *numbers_of) {
   if (n->memory_limit > 0) clv_metric_sample(out, n->memory_limit, NULL, 0);
 }
 
+static void put_list_end(clv_metrics_out *out, const void *numbers_of) {
+  int64_t ends = clv_tls_revocation_ends();
+  (void)numbers_of;
+  if (ends) clv_metric_sample(out, (double)ends, NULL, 0);
+}
+
 static void put_failed(clv_metrics_out *out, const char *side, const char *reason, uint64_t count) {
   const clv_metric_label labels[] = {{"side", side}, {"reason", reason}};
   clv_metric_sample(out, (double)count, labels, CLV_COUNT(labels));
@@ -332,6 +338,9 @@ static const clv_metric table[] = {
     {.name = "cleave_worker_certificate_expiry_timestamp_seconds", .kind = CLV_GAUGE,
      .unit = "seconds", .help = "When the certificate, or a CA above it, ends; seconds since 1970.",
      .at = AT(certificate_end)},
+    {.name = "cleave_worker_revocation_list_expiry_timestamp_seconds", .kind = CLV_GAUGE,
+     .unit = "seconds", .help = "When the first list of tls.crl ends; seconds since 1970.",
+     .write = put_list_end},
     {.name = "cleave_worker_reloads_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Reloads of worker.yaml and the certificates.", .write = put_reloads},
 };
