@@ -10,9 +10,13 @@
 
 enum { SLICE_NS = 1000000 }; /* a wake-up costs a twentieth of it */
 
+uint64_t clv_service_memory(const clv_service *s) {
+  return s->config->memory_limit == CLV_MEMORY_NONE ? 0 : s->config->memory_limit;
+}
+
 static clv_code new_total(clv_service *s, clv_err *err) {
   clv_account_options o = {.of = "all sessions of this worker",
-                           .most = {[CLV_QUOTA_BYTES] = s->config->memory_limit},
+                           .most = {[CLV_QUOTA_BYTES] = clv_service_memory(s)},
                            .key = {[CLV_QUOTA_BYTES] = "memory_limit"},
                            .shared = true};
   return clv_account_new(&o, &s->total, err);

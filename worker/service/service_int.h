@@ -113,6 +113,7 @@ uint64_t clv_service_credit(clv_service *s, const char *uri);
 /* quotas.c */
 clv_code clv_service_open_accounts(clv_service *s, clv_err *err) CLV_USE_RESULT;
 void clv_service_close_accounts(clv_service *s);
+uint64_t clv_service_memory(const clv_service *s); /* memory_limit; 0: none */
 clv_code clv_service_new_session_account(clv_service *s, size_t identity, clv_account **ret,
                                          clv_err *err) CLV_USE_RESULT;
 
@@ -160,7 +161,8 @@ void clv_session_count_totals(session *s);
 void clv_session_add_work(session *s, work_counts *w, edge_bytes *edges);
 
 /* load.c */
-clv_code clv_session_load(session *s, const clv_wire_load_request *request,
+/* gone: atomic, true when the caller has left. */
+clv_code clv_session_load(session *s, const clv_wire_load_request *request, const bool *gone,
                           clv_wire_load_reply *reply, clv_err *err) CLV_USE_RESULT;
 
 /* snapshot.c: looking on */

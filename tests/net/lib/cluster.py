@@ -151,9 +151,9 @@ class Cluster:
         self.workers[i] = Worker(self, f"w{i + 1}", self.worker_config(i), self.env)
 
     def session(self, name, body, keys=READABLE):
-        """A session file. keys: of `privacy`, besides the body's. Most tests have short seeds or the
-        last stage at a worker, and hide nothing. Programs, whose body has no `train`, get equal bits
-        in every run."""
+        """A session file. keys: of `privacy`, besides the body's. Most tests have short seeds or
+        the last stage at a worker, and hide nothing. Programs, whose body has no `train`, get equal
+        bits in every run."""
         path = os.path.join(self.dir, name + ".yaml")
         body += "" if "train:" in body else f"train: {{seed: {SEED}}}\n"
         workers = "".join(f"  w{i + 1}: {{address: \"{self.address(i)}\", identity: \"spiffe://test/w{i + 1}\"}}\n"
