@@ -54,7 +54,7 @@ def bytes_over_all_sessions():
         assert a.granted.session_bytes == 8 * MIB
         for i in range(160):  # 5 MiB
             assert not whole(a, 1, 1 + i)
-        assert whole(b, 9, 1, [1024, 2048])  # room for what errors say, before there is none
+        fill(b, 9, dims=[512, 512])  # room for what errors say, before there is none
         end(b, 9)
         n, text = fill(b, 1)
         assert n < 96, n
