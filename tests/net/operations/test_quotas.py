@@ -54,7 +54,9 @@ def bytes_over_all_sessions():
         assert a.granted.session_bytes == 8 * MIB
         for i in range(160):  # 5 MiB
             assert not whole(a, 1, 1 + i)
-        fill(b, 9, dims=[512, 512])  # room for what errors say, before there is none
+        b.send(call(9, 900, 77, [(1, True, f32([0.5] * N * D), [N, D])]))  # room for what errors say
+        b.send(deliver(9, 900))
+        assert b.lane.recv().failure.text
         end(b, 9)
         n, text = fill(b, 1)
         assert n < 96, n
