@@ -12,10 +12,21 @@
 
 #define DAY_NS (86400ull * 1000000000u)
 
+/* Four fifths: the rest is for the program itself and for what the kernel keeps for its sockets. */
+static void settle_memory(clv_worker_config *c) {
+  clv_host_memory host;
+  if (c->memory_limit != CLV_MEMORY_AUTO) return;
+  clv_host_memory_of("", &host);
+  c->memory_limit = host.bytes ? host.bytes / 5 * 4 : CLV_MEMORY_NONE;
+  c->memory_found = host.bytes > 0;
+}
+
 clv_code clv_worker_read(const arguments *a, clv_worker_config **ret, clv_err *err) {
   clv_config_overrides over = {
       .env = (const char *const *)environ, .sets = a->sets.items, .n_sets = a->sets.n};
-  return clv_worker_config_load(a->config, &over, ret, err);
+  CLV_TRY(clv_worker_config_load(a->config, &over, ret, err));
+  settle_memory(*ret);
+  return CLV_OK;
 }
 
 /* ---- what needs a restart -------------------------------------------------------------------- */

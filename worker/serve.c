@@ -40,6 +40,20 @@ static void catch_signals(void) {
 
 /* ---- the start-up sequence ------------------------------------------------------------------- */
 
+/* "12.8 GiB (four fifths of 16.0 GiB, the memory of this host)"; "none". */
+static void format_memory(const clv_worker_config *c, char *ret, size_t len) {
+  char size[32], all[32];
+  clv_host_memory host;
+  snprintf(ret, len, "none");
+  if (c->memory_limit == CLV_MEMORY_NONE) return;
+  clv_format_size(c->memory_limit, size, sizeof size);
+  snprintf(ret, len, "%s", size);
+  if (!c->memory_found) return;
+  clv_host_memory_of("", &host);
+  snprintf(ret, len, "%s (four fifths of %s, %s)", size, host.of,
+           clv_format_size(host.bytes, all, sizeof all));
+}
+
 /* No child may gain rights, and a flood must not meet the default of 1024 descriptors. Core dumps
  * are off since main began (common/cli). */
 static void harden(void) {
@@ -51,7 +65,8 @@ static void harden(void) {
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 }
 
-static void log_facts(const clv_worker_config *c, const clv_tls_identity *id, unsigned port) {
+static void log_facts(const clv_worker_config *c, const clv_tls_identity *id,
+                      const char *memory_limit, unsigned port) {
   char expiry[32], memory[32];
   int days = clv_tls_identity_days_left(id);
   struct tm tm;
@@ -61,10 +76,11 @@ static void log_facts(const clv_worker_config *c, const clv_tls_identity *id, un
   clv_log_event(
       CLV_LOG_INFO, "ready",
       "version=%s listen=%s port=%u identity=%s certificate_expires=%s (%d day%s) "
-      "device=%s isa=%s sessions=%llu session_bytes=%s allow=%zu artifacts=%zu",
+      "device=%s isa=%s sessions=%llu session_bytes=%s memory_limit=%s allow=%zu artifacts=%zu",
       CLV_VERSION, c->listen, port, id->uri, expiry, days, CLV_S(days), clv_backend_cpu()->name,
       clv_backend_cpu()->isa(), (unsigned long long)c->limits.sessions,
-      clv_format_size(c->limits.session_bytes, memory, sizeof memory), c->n_allow, c->n_artifacts);
+      clv_format_size(c->limits.session_bytes, memory, sizeof memory), memory_limit, c->n_allow,
+      c->n_artifacts);
 }
 
 static void notify_status(clv_service *service) {
@@ -127,12 +143,14 @@ static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
 /* From the open port to the closed one. */
 static int run_service(const arguments *a, const clv_worker_config *c, const clv_tls_identity *id,
                        clv_rpc_runtime *runtime, clv_metrics_endpoint **endpoint) {
+  char memory_limit[160];
+  format_memory(c, memory_limit, sizeof memory_limit);
   clv_service *service;
   clv_err err;
   if (clv_service_open(c, id, runtime, &service, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   clv_metrics_endpoint_show(*endpoint, service);
-  log_facts(c, id, clv_service_port(service));
+  log_facts(c, id, memory_limit, clv_service_port(service));
   clv_sd_notify_ready(clv_service_port(service));
   serve_until_stopped(a, service, c);
   clv_metrics_endpoint_closep(endpoint);

@@ -346,6 +346,10 @@ typedef struct clv_artifact_spec {
   char *sha256; /* 64 hex digits */
 } clv_artifact_spec;
 
+/* memory_limit in words. */
+#define CLV_MEMORY_AUTO UINT64_C(0)
+#define CLV_MEMORY_NONE UINT64_MAX
+
 typedef struct clv_worker_config {
   char *file;
   clv_text_list overrides;
@@ -363,7 +367,8 @@ typedef struct clv_worker_config {
     uint64_t credit_bytes, lease_ms, reference_lease_ms, handshake_timeout_ms, calls;
   } limits;
   char *device;
-  uint64_t memory_limit; /* bytes, 0 = none */
+  uint64_t memory_limit; /* bytes, CLV_MEMORY_AUTO (until serve settles it) or CLV_MEMORY_NONE */
+  bool memory_found;     /* serve has settled it */
   clv_config_pos cores_pos;
   clv_number_list cores; /* that compute threads stay on; n = 0: wherever the system puts them */
   size_t n_artifacts;

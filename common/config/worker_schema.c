@@ -12,6 +12,7 @@
 enum { MINUTE_MS = 60000, DAY_MS = 86400000 };
 
 static const char *const role_names[] = {"master", "peer", "observer", NULL};
+static const char *const memory_words[] = {"auto", "none", NULL};
 static const char *const level_names[] = {"error", "warn", "info", "debug", NULL};
 
 _Static_assert(offsetof(clv_artifact_spec, name) == sizeof(clv_config_pos), "see schema_int.h");
@@ -123,8 +124,10 @@ static const clv_row rows[] = {
      .pos = AT(cores_pos), .min = 1, .high = 1023,
      .sample = "[0, 1]", .commented = true,
      .doc = "Cores that threads which compute stay on, as numbered by the system; all unless given."},
-    {.path = "memory_limit", .kind = CLV_ROW_SIZE, .offset = AT(memory_limit), .max = 1ull << 50,
-     .initial = "0", .doc = "Memory for all sessions together; 0 is no limit."},
+    {.path = "memory_limit", .kind = CLV_ROW_SIZE, .offset = AT(memory_limit),
+     .names = memory_words, .min = 1 << 20, .max = 1ull << 50, .initial = "auto",
+     .doc = "Memory for all sessions together; auto is four fifths of what the process may have: "
+            "the host's memory, or less by its control group."},
 
     {.path = "artifacts", .kind = CLV_ROW_MAP, .offset = AT(artifacts), .count = AT(n_artifacts),
      .entry_bytes = sizeof(clv_artifact_spec), .format = CLV_FORMAT_RUN, .sample = "front-v1",

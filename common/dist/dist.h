@@ -389,6 +389,11 @@ typedef struct clv_module_options {
   uint32_t n_frozen;
   clv_pool
       *pool; /* charged with the module's memory while it is made; NULL: clv_node_add_module does */
+  int64_t
+      batch; /* the plan to train with so many samples is made, and charged, before any memory is
+                    taken; 0: clv_module_warm makes it */
+  const clv_waiter
+      *waiter; /* for the module while it is made: CLV_CANCELLED when gone; NULL: none */
 } clv_module_options;
 
 typedef struct clv_module clv_module;

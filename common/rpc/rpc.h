@@ -91,6 +91,7 @@ typedef struct clv_rpc_stream clv_rpc_stream;
 typedef struct clv_rpc_peer {
   const char *uri;     /* verified identity, e.g. "spiffe://hospital/master" */
   const char *address; /* "ipv4:10.0.0.7:41212"; for people, proves nothing */
+  const bool *gone;    /* of a unary call; atomic: it has left, or its deadline has passed */
 } clv_rpc_peer;
 
 /* Callbacks of one stream, all on queue threads. */

@@ -10,6 +10,10 @@
 
 enum { SLICE_NS = 1000000 }; /* a wake-up costs a twentieth of it */
 
+uint64_t clv_settings_memory(const settings *at) {
+  return at->config->memory_limit == CLV_MEMORY_NONE ? 0 : at->config->memory_limit;
+}
+
 static clv_code new_total(clv_service *s, clv_err *err) {
   clv_account_options o = {.of = "all sessions of this worker",
                            .key = {[CLV_QUOTA_BYTES] = "memory_limit"},
@@ -39,7 +43,7 @@ static void set_quotas_of(clv_service *s, const clv_allow_spec *a) {
 
 void clv_service_set_quotas(clv_service *s) {
   const clv_worker_config *c = s->settings->config;
-  clv_account_limit(s->total, CLV_QUOTA_BYTES, c->memory_limit);
+  clv_account_limit(s->total, CLV_QUOTA_BYTES, clv_settings_memory(s->settings));
   for (size_t i = 0; i < c->n_allow; i++) set_quotas_of(s, &c->allow[i]);
 }
 

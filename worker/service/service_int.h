@@ -160,6 +160,7 @@ void clv_service_see_off(clv_service *s);
 /* quotas.c */
 clv_code clv_service_open_accounts(clv_service *s, clv_err *err) CLV_USE_RESULT;
 void clv_service_close_accounts(clv_service *s);
+uint64_t clv_settings_memory(const settings *at); /* memory_limit; 0: none */
 clv_code clv_service_new_identity_account(clv_service *s, clv_account **ret,
                                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_service_new_session_account(session *s, clv_account **ret,
@@ -213,7 +214,8 @@ void clv_session_add_work(session *s, const clv_worker_config *c, work_counts *w
                           edge_bytes *edges);
 
 /* load.c */
-clv_code clv_session_load(session *s, const clv_wire_load_request *request,
+/* gone: atomic, true when the caller has left. */
+clv_code clv_session_load(session *s, const clv_wire_load_request *request, const bool *gone,
                           clv_wire_load_reply *reply, clv_err *err) CLV_USE_RESULT;
 
 /* snapshot.c: looking on */

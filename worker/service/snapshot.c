@@ -253,7 +253,7 @@ static void collect(clv_service *v, const clv_allow_spec *viewer, const char *ur
 static void fill_process(clv_service *v, const settings *at, clv_service_snapshot *now) {
   clv_wire_status_reply *out = &now->status;
   out->rss_bytes = clv_metrics_resident();
-  out->memory_limit = at->config->memory_limit;
+  out->memory_limit = clv_settings_memory(at);
   out->connections = clv_rpc_server_connections(v->server);
   out->max_connections = (uint32_t)at->config->limits.connections;
   out->handshake_failures = now->calls.unauthenticated;

@@ -48,7 +48,7 @@ static void defaults(void **state) {
   assert_int_equal(c->limits.reference_lease_ms, 3600000);
   assert_int_equal(c->limits.handshake_timeout_ms, 3000);
   assert_string_equal(c->device, "cpu");
-  assert_int_equal(c->memory_limit, 0);
+  assert_true(c->memory_limit == CLV_MEMORY_AUTO);
   assert_null(c->state_dir);
   assert_int_equal(c->log.level, CLV_LOG_INFO);
   assert_int_equal(c->drain_timeout_ms, 30000);
