@@ -41,6 +41,7 @@ static clv_wire_limits limits_of(const clv_worker_config *c) {
   l.session_bytes = c->limits.session_bytes;
   l.message_bytes = c->limits.message_bytes;
   l.credit_bytes = c->limits.credit_bytes;
+  l.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;
   return l;
 }
 
@@ -85,7 +86,8 @@ static clv_code serve(clv_service *s, clv_err *err) {
   const clv_worker_config *c = s->config;
   clv_rpc_server_options o = {.listen = c->listen,
                               .pem = s->pem,
-                              .limits = {.max_message = c->limits.message_bytes},
+                              .limits = {.max_message = c->limits.message_bytes,
+                                         .peer_timeout_ms = s->limits.peer_timeout_ms},
                               .user = s,
                               .authorize = clv_service_authorize,
                               .unary = clv_service_methods,
