@@ -6,12 +6,12 @@ import os, signal, socket, sys, threading, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
-PATIENCE = 4 * max(1, SLOW)
+TIMEOUT = 4 * max(1, SLOW)
 STEPS = 2000
 BODY = (IMAGE_DATA + "stages:\n  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 32}, {op: relu}]}\n"
         "  - {name: b, at: w1, layers: [{op: linear, out: 10}]}\n"
         "loss: {kind: cross_entropy}\nlog: {every: 50}\n"
-        f"limits: {{peer_timeout: {PATIENCE:g}s, step_timeout: {PATIENCE / 2 - 0.4:g}s}}\n"
+        f"limits: {{peer_timeout: {TIMEOUT:g}s, step_timeout: {TIMEOUT / 2 - 0.4:g}s}}\n"
         f"train: {{epochs: 100000, max_steps: {STEPS}, batch: 16, seed: {SEED}, optimizer: {{kind: sgd, lr: 0.01}}}}\n"
         "checkpoint: {every_steps: 250}\n")
 suite = Suite()
@@ -55,8 +55,8 @@ def pause(process, seconds):
 def a_short_pause_changes_no_bit():
     the.bits = Run("alone").weights()
     run = Run("paused").has_begun()
-    pause(run.process, PATIENCE / 2)  # longer than a step may take: it hears its links first
-    pause(the.cluster.workers[0].process, PATIENCE / 6)
+    pause(run.process, TIMEOUT / 2)  # longer than a step may take: it hears its links first
+    pause(the.cluster.workers[0].process, TIMEOUT / 6)
     assert run.weights() == the.bits
 
 
@@ -70,8 +70,8 @@ def a_long_one_ends_it_with_the_reason():
         until(lambda: run.process.poll() is not None, 60)
     finally:
         worker.send_signal(signal.SIGCONT)
-    assert time.monotonic() - begin > PATIENCE / 2
-    run.failed(f"it was silent for {PATIENCE:g} s (limits.peer_timeout)")
+    assert time.monotonic() - begin > TIMEOUT / 2
+    run.failed(f"it was silent for {TIMEOUT:g} s (limits.peer_timeout)")
     assert Run("silent", "--resume", session=session).weights() == the.bits
 
 
@@ -121,10 +121,10 @@ def a_killed_worker_is_missed_at_once():
     the.cluster.workers[0].kill()
     begin = time.monotonic()
     run.failed("ended")
-    assert time.monotonic() - begin < PATIENCE or SLOW > 1
+    assert time.monotonic() - begin < TIMEOUT or SLOW > 1
 
 
-with Cluster(1, limits=f"limits: {{peer_timeout: {PATIENCE:g}s}}\n") as the.cluster:
+with Cluster(1, limits=f"limits: {{peer_timeout: {TIMEOUT:g}s}}\n") as the.cluster:
     os.mkdir(os.path.join(the.cluster.dir, "data"))
     synthetic_images(os.path.join(the.cluster.dir, "data"), n=512, n_test=16, side=8)
     suite.main()
