@@ -55,6 +55,7 @@ static void name_fixed(const clv_worker_config *was, const clv_worker_config *is
       {"drain_timeout", was->drain_timeout_ms == is->drain_timeout_ms},
       {"limits.message_size", was->limits.message_bytes == is->limits.message_bytes},
       {"limits.concurrent_calls", was->limits.concurrent_calls == is->limits.concurrent_calls},
+      {"limits.peer_timeout", was->limits.peer_timeout_ms == is->limits.peer_timeout_ms},
       {"limits.handshake_timeout",
        was->limits.handshake_timeout_ms == is->limits.handshake_timeout_ms},
   };
@@ -67,6 +68,7 @@ static void name_fixed(const clv_worker_config *was, const clv_worker_config *is
 static void keep_fixed(const clv_worker_config *was, clv_worker_config *is) {
   is->limits.message_bytes = was->limits.message_bytes;
   is->limits.concurrent_calls = was->limits.concurrent_calls;
+  is->limits.peer_timeout_ms = was->limits.peer_timeout_ms;
 }
 
 /* ---- reloading ------------------------------------------------------------------------------- */

@@ -52,7 +52,7 @@ static void walk_up(const char *root, const char *mount, const char *file, char 
 }
 
 /* A line of /proc/self/cgroup: number, controllers, group. Version 2 has the number 0 and none. */
-static void look_at(const char *root, char *line, clv_host_memory *ret) {
+static void read_line(const char *root, char *line, clv_host_memory *ret) {
   line[strcspn(line, "\n")] = '\0';
   char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
   if (!group) return;
@@ -67,5 +67,5 @@ void clv_host_memory_of(const char *root, clv_host_memory *ret) {
   *ret = (clv_host_memory){.bytes = ram_of(root), .of = "this host's memory"};
   snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
   CLV_AUTO(close_file) FILE *f = fopen(path, "re");
-  while (f && fgets(line, sizeof line, f)) look_at(root, line, ret);
+  while (f && fgets(line, sizeof line, f)) read_line(root, line, ret);
 }

@@ -305,7 +305,7 @@ typedef struct clv_session_config {
   } pipeline;
   clv_transfer transfer;
   struct {
-    uint64_t step_timeout_ms, connect_timeout_ms, reference_lease_ms, credit_bytes;
+    uint64_t step_timeout_ms, connect_timeout_ms, peer_timeout_ms, reference_lease_ms, credit_bytes;
   } limits;
   struct {
     uint64_t every; /* steps */
@@ -364,7 +364,9 @@ typedef struct clv_worker_config {
   struct {
     uint64_t sessions, tensors, session_bytes, message_bytes, concurrent_calls, connections;
     uint64_t identity_connections;
-    uint64_t credit_bytes, lease_ms, reference_lease_ms, handshake_timeout_ms, calls;
+    clv_config_pos lease_pos;
+    uint64_t credit_bytes, lease_ms, peer_timeout_ms, reference_lease_ms, handshake_timeout_ms,
+        calls;
   } limits;
   char *device;
   uint64_t memory_limit; /* bytes, CLV_MEMORY_AUTO (until serve settles it) or CLV_MEMORY_NONE */

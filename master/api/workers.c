@@ -89,6 +89,7 @@ static clv_code hello(peer *p, clv_err *err) {
                                         .isa = clv_backend_cpu()->isa(),
                                         .unix_ms = clv_wall_ms()}};
   q.about.limits.credit_bytes = c->limits.credit_bytes;
+  q.about.limits.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;
   CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
   CLV_TRY(not_a_worker(
       call(p, CLV_METHOD_HELLO, &request, c->limits.connect_timeout_ms, &reply, err), err));
@@ -101,6 +102,8 @@ static clv_code hello(peer *p, clv_err *err) {
   CLV_TRY(cleave_secrets_check(c, &h, err));
   p->incarnation = h.incarnation;
   p->limits = h.about.limits;
+  p->peer_timeout_ms =
+      clv_shorter_timeout((uint32_t)c->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
   keep_devices(&h, p);
   compare_builds(p, &h.about);
   return CLV_OK;
@@ -229,7 +232,7 @@ cleave_status api_open_link(peer *p, cleave_error *error) {
   clv_link_dial d = {.address = p->spec->address,
                      .identity = p->spec->identity,
                      .pem = pem_of(rt),
-                     .limits = {.max_message = 0},
+                     .limits = {.peer_timeout_ms = p->peer_timeout_ms},
                      .session = rt->session,
                      .incarnation = p->incarnation,
                      .epoch = rt->epoch,

@@ -144,6 +144,17 @@ static void check_devices(doctor *d, int worker, const clv_wire_hello_reply *h) 
   }
 }
 
+/* The shorter one counts: whoever raised his own should know that it does nothing. */
+static void check_timeouts(doctor *d, const char *name, const clv_wire_hello_reply *h) {
+  uint32_t ours = (uint32_t)d->config->limits.peer_timeout_ms;
+  uint32_t theirs = h->about.limits.peer_timeout_ms;
+  char more[64] = "";
+  if (theirs && theirs != ours)
+    snprintf(more, sizeof more, ": ours is %g s, the worker's %g s", ours / 1e3, theirs / 1e3);
+  report(d, true, CLV_EXIT_OK, name, NULL, "is given up after %g s of silence (peer_timeout)%s",
+         clv_shorter_timeout(ours, theirs) / 1e3, more);
+}
+
 static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const clv_remote_spec *w = &d->config->workers[worker];
   int64_t skew = (int64_t)(h->about.unix_ms - clv_wall_ms());
@@ -155,6 +166,7 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
          "computes with %s, this master with %s", h->about.isa, clv_backend_cpu()->isa());
   report(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name, "run NTP on both machines",
          "clocks differ by %lld ms", (long long)skew);
+  check_timeouts(d, w->name, h);
   check_devices(d, worker, h);
   check_artifacts(d, worker, h);
   check_secrets(d, h);

@@ -74,7 +74,8 @@ static clv_code serve(clv_service *s, clv_err *err) {
   const clv_worker_config *c = s->config;
   clv_rpc_server_options o = {.listen = c->listen,
                               .pem = s->pem,
-                              .limits = {.max_message = c->limits.message_bytes},
+                              .limits = {.max_message = c->limits.message_bytes,
+                                         .peer_timeout_ms = s->limits.peer_timeout_ms},
                               .user = s,
                               .authorize = clv_service_authorize,
                               .unary = clv_service_methods,

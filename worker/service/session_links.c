@@ -167,7 +167,7 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
 
 /* The peer must know how much may be on its way back before it attaches a link. */
 static clv_code send_hello(session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
-                           clv_err *err) {
+                           unsigned *ret_peer_timeout_ms, clv_err *err) {
   clv_service *v = s->service;
   CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
@@ -184,7 +184,10 @@ static clv_code send_hello(session *s, const clv_remote_spec *peer, const clv_rp
   CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
   CLV_TRY(clv_rpc_call(channel, CLV_METHOD_HELLO, request.data, request.len, PEER_TIMEOUT_MS,
                        &reply, err));
-  return clv_wire_hello_reply_decode(&(clv_piece){reply.data, reply.len}, 1, &h, err);
+  CLV_TRY(clv_wire_hello_reply_decode(&(clv_piece){reply.data, reply.len}, 1, &h, err));
+  *ret_peer_timeout_ms =
+      clv_shorter_timeout(s->settings->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
+  return CLV_OK;
 }
 
 static clv_code open_peer(session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
@@ -201,7 +204,7 @@ static clv_code open_peer(session *s, const clv_remote_spec *peer, const clv_rpc
                      .bulk_lanes = 4,
                      .role = CLV_ATTACH_PEER,
                      .timeout_ms = PEER_TIMEOUT_MS};
-  CLV_TRY(send_hello(s, peer, pem, err));
+  CLV_TRY(send_hello(s, peer, pem, &d.limits.peer_timeout_ms, err));
   clv_session_ref(s);
   return clv_link_open(v->runtime, &o, &d, ret, err);
 }

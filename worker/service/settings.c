@@ -23,6 +23,7 @@ static clv_wire_limits limits_of(const clv_worker_config *c) {
   l.session_bytes = c->limits.session_bytes;
   l.message_bytes = c->limits.message_bytes;
   l.credit_bytes = c->limits.credit_bytes;
+  l.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;
   return l;
 }
 

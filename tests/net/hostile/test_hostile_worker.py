@@ -289,8 +289,9 @@ def of_what_fails_at_the_master_a_worker_gets_code_and_place():
 @suite.test
 def worker_that_stands_still():
     """A step is 2 MiB of activations, the credit 1 MiB. The worker is stopped while the master
-    sends; for longer than the keepalive, the master gives up, and --resume gives the same bits."""
-    seconds, steps = (30 if LONG else 6), 60
+    sends; for longer than the peer timeout, the master gives up, and --resume gives the same
+    bits."""
+    seconds, steps = (75 if LONG else 6), 60
     w = liar.cluster.workers[0]
     alone = liar.cluster.train(liar.cluster.session("moving", BIG % steps))
     assert alone.returncode == 0, alone.stderr

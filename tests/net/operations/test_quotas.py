@@ -54,7 +54,8 @@ def bytes_over_all_sessions():
         assert a.granted.session_bytes == 8 * MIB
         for i in range(160):  # 5 MiB
             assert not whole(a, 1, 1 + i)
-        b.send(call(9, 900, 77, [(1, True, f32([0.5] * N * D), [N, D])]))  # room for what errors say
+        # room for what errors say
+        b.send(call(9, 900, 77, [(1, True, f32([0.5] * N * D), [N, D])]))
         b.send(deliver(9, 900))
         assert b.lane.recv().failure.text
         end(b, 9)
