@@ -420,6 +420,7 @@ attacks: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_connections.py $(ATTACK_SECONDS)
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_noise.py $(NOISE_SECONDS)
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_revoke.py $(ATTACK_SECONDS)
 
 API_SCHEDULES ?= 250
 SESSION_SCHEDULES ?= 50
