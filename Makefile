@@ -423,6 +423,7 @@ attacks: deps-test
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_noise.py $(NOISE_SECONDS)
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_memory.py $(ATTACK_SECONDS)
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_pauses.py
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_revoke.py $(ATTACK_SECONDS)
 
 API_SCHEDULES ?= 250
 SESSION_SCHEDULES ?= 50

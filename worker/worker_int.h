@@ -29,7 +29,8 @@ clv_code clv_worker_read(const arguments *a, clv_worker_config **ret, clv_err *e
 /* Everything is read again. `first`: of the start, for what a reload cannot change. Main thread. */
 void clv_worker_reload(const arguments *a, clv_service *service, const clv_worker_config *first);
 
-/* Says once a day that the list of revoked certificates is about to end. Main thread, now and then. */
+/* Says once a day that the list of revoked certificates is about to end. Main thread, now and
+ * then. */
 void clv_worker_announce(void);
 
 /* ---- notify.c: what a service manager is told ------------------------------------------------ */

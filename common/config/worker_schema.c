@@ -27,7 +27,7 @@ static const clv_row rows[] = {
      .shown = true, .sample = "worker-1", .doc = "Name in log lines and health answers."},
 
     {.path = "tls", .kind = CLV_ROW_SECTION, .pos = AT(tls.pos), .required = true,
-     .doc = "The worker's credentials; all of worker.yaml is read again on SIGHUP."},
+     .doc = "The worker's credentials; read again on SIGHUP."},
     {.path = "tls.ca", .kind = CLV_ROW_PATH, .offset = AT(tls.ca), .required = true,
      .sample = "certs/ca.pem", .doc = "Certificate authorities that callers must be signed by."},
     {.path = "tls.cert", .kind = CLV_ROW_PATH, .offset = AT(tls.cert), .required = true,

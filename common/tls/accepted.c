@@ -162,6 +162,9 @@ unsigned clv_tls_accepted_recheck(void) {
     entry *e = &entries[i];
     if (!e->used || e->shut || !e->issuer) continue;
     if (clv_tls_revocation_judge(e->issuer, e->serial, &err) != CLV_TLS_REVOKED) continue;
+#ifdef CLV_MUTATE_OPEN_REVOKED
+    continue;
+#endif
     e->refused = CLV_TLS_REVOKED;
     shut(e);
     ended++;

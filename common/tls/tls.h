@@ -206,7 +206,8 @@ int64_t clv_tls_revocation_ends(void); /* 0: there is none */
 clv_tls_decision clv_tls_revocation_judge(const char *issuer, const char *serial, clv_err *err);
 /* CLV_PRECONDITION: the list has ended. */
 clv_code clv_tls_revocation_check(clv_err *err) CLV_USE_RESULT;
-/* Whether the certificate that this identity showed last, when it was dialled, is revoked by now. */
+/* Whether the certificate that this identity showed last, when it was dialled, is revoked by
+ * now. */
 bool clv_tls_peer_revoked(const char *uri);
 
 /* ---- certificate authority ------------------------------------------------------------------- */

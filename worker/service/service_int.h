@@ -150,7 +150,7 @@ edge_total *clv_service_edge(clv_service *s, const char *peer);
 /* Members and edges for all that `c` names; what cannot fail follows, when all that can is done. */
 clv_code clv_settings_prepare(clv_service *s, const clv_worker_config *c,
                               clv_err *err) CLV_USE_RESULT;
-void clv_settings_swap(clv_service *s, settings *next); /* takes the reference */
+void clv_settings_swap(clv_service *v, settings *next); /* takes the reference */
 void clv_settings_done(clv_service *s);
 
 /* leaving.c */

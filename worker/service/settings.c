@@ -132,9 +132,9 @@ clv_code clv_settings_prepare(clv_service *v, const clv_worker_config *c, clv_er
   return CLV_OK;
 }
 
-void clv_settings_swap(clv_service *v, settings *s) {
+void clv_settings_swap(clv_service *v, settings *next) {
   settings *old = v->settings;
-  v->settings = s;
+  v->settings = next;
   clv_service_set_quotas(v);
   clv_settings_unref(old);
 }

@@ -299,6 +299,34 @@ static void what_was_not_accepted_is_refused(void **state) {
   hang_up(&p);
 }
 
+/* Both ends show the same certificate here: the caller's connection that is open ends, and a caller
+ * that looks at the list refuses this server. */
+static void a_list_ends_what_is_open(void **state) {
+  (void)state;
+  CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
+  clv_tls_crl *none = NULL;
+  clv_err err;
+  char byte;
+  pair p = dial();
+  assert_true(shake(&p));
+  assert_int_equal(clv_tls_accepted_recheck(), 0);
+  must(clv_tls_identity_load(at("ca.pem"), at("good.pem"), at("good.key"), &id, &err), &err);
+  must(clv_tls_ca_revoke(scratch, "good", 1, &err), &err);
+  must(clv_tls_revocation_load(at("crl.pem"), id, &err), &err);
+  assert_true(clv_tls_peer_revoked("spiffe://cleave/worker-1"));
+  assert_false(clv_tls_peer_revoked("spiffe://cleave/worker-2"));
+  assert_int_equal(clv_tls_accepted_recheck(), 1);
+  assert_int_equal(clv_tls_accepted_recheck(), 0);
+  assert_int_equal(recv(p.here, &byte, 1, 0), 0); /* shut */
+  hang_up(&p);
+  assert_int_equal(door.held, 0);
+  p = dial();
+  assert_false(shake(&p));
+  assert_int_equal(SSL_get_verify_result(p.client), X509_V_ERR_CERT_REVOKED);
+  hang_up(&p);
+  clv_tls_revocation_set(&none);
+}
+
 static void bad_places(void **state) {
   (void)state;
   clv_err err;
@@ -317,6 +345,7 @@ int main(void) {
       cmocka_unit_test_setup(the_longest_silent_goes, begin),
       cmocka_unit_test_setup(full_of_those_who_are_in, begin),
       cmocka_unit_test_setup(what_was_not_accepted_is_refused, begin),
+      cmocka_unit_test_setup(a_list_ends_what_is_open, begin),
       cmocka_unit_test_setup(bad_places, begin),
   };
   return cmocka_run_group_tests(tests, group_up, group_down);

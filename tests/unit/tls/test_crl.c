@@ -36,7 +36,7 @@ static clv_code load(clv_tls_crl **ret, clv_err *err) {
   return code;
 }
 
-static clv_tls_decision verdict(const char *name, clv_err *err) {
+static clv_tls_decision decision_of(const char *name, clv_err *err) {
   numbers n = numbers_of(name);
   return clv_tls_revocation_judge(n.issuer, n.serial, err);
 }
@@ -58,15 +58,15 @@ static void a_list_grows(void **state) {
   assert_int_equal(clv_tls_ca_revoke(scratch, "a", 0, &err), CLV_INVALID);
   must(clv_tls_ca_revoke(scratch, NULL, 30, &err), &err);
   use();
-  assert_int_equal(verdict("a", &err), CLV_TLS_ADMIT);
+  assert_int_equal(decision_of("a", &err), CLV_TLS_ADMIT);
   must(clv_tls_ca_revoke(scratch, "a", 30, &err), &err);
   must(clv_tls_ca_revoke(scratch, "b", 30, &err), &err);
   must(clv_tls_ca_revoke(scratch, "a", 30, &err), &err);
   use();
-  assert_int_equal(verdict("a", &err), CLV_TLS_REVOKED);
+  assert_int_equal(decision_of("a", &err), CLV_TLS_REVOKED);
   assert_non_null(strstr(err.text, "revoked"));
-  assert_int_equal(verdict("b", &err), CLV_TLS_REVOKED);
-  assert_int_equal(verdict("c", &err), CLV_TLS_ADMIT);
+  assert_int_equal(decision_of("b", &err), CLV_TLS_REVOKED);
+  assert_int_equal(decision_of("c", &err), CLV_TLS_ADMIT);
   FILE *file = fopen(list_path, "r");
   X509_CRL *crl = PEM_read_X509_CRL(file, NULL, NULL, NULL);
   fclose(file);
@@ -172,13 +172,13 @@ static void an_ended_list_fails_closed(void **state) {
   clv_err err;
   write_forged(&(forged){.from_s = -7200, .until_s = -60}, "w");
   use();
-  assert_int_equal(verdict("c", &err), CLV_TLS_NO_LIST);
+  assert_int_equal(decision_of("c", &err), CLV_TLS_NO_LIST);
   assert_non_null(strstr(err.text, list_path));
   assert_non_null(strstr(err.text, "ended 20"));
   assert_int_equal(clv_tls_revocation_check(&err), CLV_PRECONDITION);
   write_forged(&(forged){.from_s = -60, .until_s = 3600}, "w");
   use();
-  assert_int_equal(verdict("c", &err), CLV_TLS_ADMIT);
+  assert_int_equal(decision_of("c", &err), CLV_TLS_ADMIT);
   assert_int_equal(clv_tls_revocation_judge("/CN=elsewhere", "01", &err), CLV_TLS_NO_LIST);
   must(clv_tls_revocation_check(&err), &err);
   assert_in_range(clv_tls_revocation_ends(), time(NULL) + 3000, time(NULL) + 3700);
