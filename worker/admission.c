@@ -89,6 +89,7 @@ static const char *reason_of(clv_tls_decision v) {
           "limits.identity_connections)",
       [CLV_TLS_FULL] = "no place for another connection (limits.connections)",
       [CLV_TLS_REVOKED] = "its certificate is revoked",
+      [CLV_TLS_NO_CLIENT] = "its certificate does not have TLS client in an extended key usage",
   };
   return reasons[v];
 }
@@ -111,6 +112,7 @@ static void log_refusal(const char *identity, const char *address, const char *r
 static clv_tls_decision judge_locked(const clv_tls_caller *caller, size_t *ret_holder) {
   size_t i = caller->uri ? find(caller->uri) : n_holders;
   if (i == n_holders || !holders[i].listed) return CLV_TLS_NOT_ALLOWED;
+  if (!caller->is_client) return CLV_TLS_NO_CLIENT;
   *ret_holder = i;
   return room_for(&holders[i]);
 }
