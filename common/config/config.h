@@ -158,6 +158,7 @@ typedef enum clv_best_mode { CLV_BEST_FITTING, CLV_BEST_MIN, CLV_BEST_MAX } clv_
 typedef struct clv_tls_config {
   clv_config_pos pos;
   char *ca, *cert, *key; /* PEM files; all NULL when the section is missing */
+  char *crl;             /* PEM file; NULL: no list of revoked certificates */
 } clv_tls_config;
 
 /* A port that shows numbers over plain HTTP. */

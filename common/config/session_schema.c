@@ -62,6 +62,8 @@ static const clv_row rows[] = {
      .sample = "certs/master.pem", .doc = "The master's certificate chain."},
     {.path = "tls.key", .kind = CLV_ROW_PATH, .offset = AT(tls.key), .required = true,
      .sample = "certs/master.key", .doc = "The master's private key."},
+    {.path = "tls.crl", .kind = CLV_ROW_PATH, .offset = AT(tls.crl), .sample = "certs/crl.pem", .commented = true,
+     .doc = "Lists of revoked certificates, one of each CA, read at the start; with an ended list nobody passes."},
 
     {.path = "workers", .kind = CLV_ROW_MAP, .offset = AT(workers), .count = AT(n_workers),
      .entry_bytes = sizeof(clv_remote_spec), .format = CLV_FORMAT_NAME, .sample = "worker-1",

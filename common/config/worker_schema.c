@@ -26,13 +26,16 @@ static const clv_row rows[] = {
      .shown = true, .sample = "worker-1", .doc = "Name in log lines and health answers."},
 
     {.path = "tls", .kind = CLV_ROW_SECTION, .pos = AT(tls.pos), .required = true,
-     .doc = "The worker's credentials; read again on SIGHUP."},
+     .doc = "The worker's credentials; all of worker.yaml is read again on SIGHUP."},
     {.path = "tls.ca", .kind = CLV_ROW_PATH, .offset = AT(tls.ca), .required = true,
      .sample = "certs/ca.pem", .doc = "Certificate authorities that callers must be signed by."},
     {.path = "tls.cert", .kind = CLV_ROW_PATH, .offset = AT(tls.cert), .required = true,
      .sample = "certs/worker-1.pem", .doc = "The worker's certificate chain."},
     {.path = "tls.key", .kind = CLV_ROW_PATH, .offset = AT(tls.key), .required = true,
      .sample = "certs/worker-1.key", .doc = "The worker's private key."},
+
+    {.path = "tls.crl", .kind = CLV_ROW_PATH, .offset = AT(tls.crl), .sample = "certs/crl.pem", .commented = true,
+     .doc = "Lists of revoked certificates, one of each CA; with an ended list nobody passes."},
 
     {.path = "allow", .kind = CLV_ROW_LIST, .offset = AT(allow), .count = AT(n_allow),
      .entry_bytes = sizeof(clv_allow_spec), .min = 1, .required = true,

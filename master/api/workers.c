@@ -166,6 +166,7 @@ cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
   TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &rt->identity, &err));
   TRY(clv_tls_identity_require(rt->identity, CLV_TLS_CLIENT, &err));
   TRY(clv_tls_floor_install(&err));
+  TRY(clv_tls_revocation_load(t->crl, rt->identity, &err));
   clv_rpc_runtime_options ro = {.queue_threads = 2, .spin_us = clv_spin_us(1)};
   TRY(clv_rpc_runtime_new(&ro, &rt->rpc, &err));
   for (uint32_t i = 1; i < rt->n_peers; i++) {

@@ -54,6 +54,20 @@ static void check_expiry(doctor *d, const char *subject, int64_t not_after) {
          "certificate valid for %lld more day%s", (long long)days, CLV_S(days));
 }
 
+/* A list that has ended is in force too: nobody passes then. */
+static void check_list(doctor *d, const clv_tls_identity *id) {
+  static const char fix[] = "make it anew: cleave-master certs revoke";
+  clv_err err;
+  if (!d->config->tls.crl) return;
+  clv_code code = clv_tls_revocation_load(d->config->tls.crl, id, &err);
+  int64_t left = code == CLV_OK ? clv_tls_revocation_ends() - (int64_t)(clv_wall_ms() / 1000) : 0;
+  if (code != CLV_OK)
+    report(d, false, CLV_EXIT_CONNECT, "revoked certificates", fix, "%s", err.text);
+  else
+    report(d, left >= CLV_TLS_CRL_SOON_S, CLV_EXIT_CONNECT, "revoked certificates", fix,
+           "the list holds for %lld more days", (long long)left / 86400);
+}
+
 static bool probe(doctor *d, const clv_remote_spec *w, const clv_tls_identity *id) {
   char host[256];
   uint16_t port;
@@ -210,6 +224,7 @@ clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options 
            code == CLV_OK ? id->uri : err.text);
     if (code == CLV_OK) {
       check_expiry(&d, "our certificate", id->not_after);
+      check_list(&d, id);
       check_workers(&d, id);
     }
   }

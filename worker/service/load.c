@@ -132,7 +132,7 @@ static clv_code make_module(session *s, const clv_wire_load_request *r, clv_modu
 static clv_code load_artifact(session *s, const clv_wire_load_request *r, clv_module *module,
                               clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  CLV_TRY(clv_store_open(s->service->config, r->artifact.name, &r->artifact.sha256, &f, err));
+  CLV_TRY(clv_store_open(s->settings->config, r->artifact.name, &r->artifact.sha256, &f, err));
   clv_state_item item;
   uint32_t n_counts = 0;
   for (uint32_t i = 0; clv_module_state_item(module, CLV_STATE_WEIGHTS, i, &item); i++) {

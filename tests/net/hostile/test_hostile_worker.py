@@ -266,24 +266,24 @@ def where_a_gradient_is_its_owner_says():
 
 @suite.test
 def of_what_fails_at_the_master_a_worker_gets_code_and_place():
-    """A row number that is none, in a record that never leaves: the person at the master reads it,
-    the worker gets no digit of it, in whatever frame."""
+    """A prediction that is none, made of a record that never leaves: the person at the master reads
+    it, the worker gets no digit of it, in whatever frame."""
     folder = os.path.join(liar.cluster.dir, "data")
-    rows = numpy.zeros((64, 5), numpy.int64)
-    rows[:, 2] = 987654
-    write_npy(os.path.join(folder, "rows.npy"), rows.shape, "<i8", rows.tobytes())
-    write_npy(os.path.join(folder, "rows-y.npy"), (64,), "<i8", bytes(64 * 8))
-    layers = f"[{{op: embedding, rows: 10, out: 4}}, {{op: flatten}}, {{op: linear, out: {WIDE}}}]"
+    write_npy(os.path.join(folder, "odd.npy"), (64, 8), "<f4", numpy.full((64, 8), 7, "<f4").tobytes())
+    write_npy(os.path.join(folder, "odd-y.npy"), (64, CLASSES), "<f4", bytes(64 * CLASSES * 4))
     with fake() as worker:
-        met = Met(worker, ["--set", "data.train=[rows.npy, rows-y.npy]", "--set", "data.test=[rows.npy, rows-y.npy]",
-                           "--set", f"stages.0.layers={layers}"])
+        met = Met(worker, ["--set", "data.train=[odd.npy, odd-y.npy]", "--set", "data.test=[odd.npy, odd-y.npy]",
+                           "--set", "loss.kind=bce"])
     assert met.code == 1, (met.code, met.said)
-    assert "layer 0 (embedding), forward: row number of sample 0, place 2, is outside 0..9 (987654)" in met.said, met.said
+    found = re.search(r"\(bce\), forward: .* outside 0\.\.1; .* \((-?[0-9.e+-]+)\)", met.said)
+    assert found, met.said
     told = [f for f in worker.log if f.HasField("failure")]
-    assert told and not any(b"987654" in f.SerializeToString() for f in worker.log), worker.log
+    secret = found.group(1).encode()
+    assert told and not any(secret in f.failure.text.encode() for f in told), worker.log
     for f in told:
-        assert f.failure.code == 3 and f.failure.hop == "module 0, layer 0 (embedding), forward", f
-        assert f.failure.text == "invalid argument at module 0, layer 0 (embedding), forward, step 1 (failure 1 of the master)", f
+        assert f.failure.code == 3 and re.fullmatch(r"module \d+, layer \d+ \(bce\), forward", f.failure.hop), f
+        assert re.fullmatch(r"invalid argument at module \d+, layer \d+ \(bce\), forward, step 1 \(failure 1 of the "
+                            r"master\)", f.failure.text), f
 
 
 @suite.test
