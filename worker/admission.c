@@ -85,6 +85,7 @@ static const char *reason_of(clv_tls_decision v) {
           "over its quota of connections (allow[].connections or "
           "limits.identity_connections)",
       [CLV_TLS_FULL] = "no place for another connection (limits.connections)",
+      [CLV_TLS_NO_CLIENT] = "its certificate does not have TLS client in an extended key usage",
   };
   return reasons[v];
 }
@@ -108,6 +109,7 @@ static clv_tls_decision judge_locked(const clv_tls_caller *caller, size_t *ret_h
                                      clv_err *why) {
   size_t i = caller->uri ? find(caller->uri) : n_holders;
   if (i == n_holders || !holders[i].listed) return CLV_TLS_NOT_ALLOWED;
+  if (!caller->is_client) return CLV_TLS_NO_CLIENT;
   *ret_holder = i;
   clv_tls_decision v = clv_tls_revocation_judge(caller->issuer, caller->serial, why);
   return v == CLV_TLS_ADMIT ? room_for(&holders[i]) : v;

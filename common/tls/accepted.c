@@ -178,10 +178,20 @@ uint64_t clv_tls_accepted_sheds(void) { return n_shed; }
 /* ---- the certificate ------------------------------------------------------------------------- */
 
 /* X509_verify_cert's errors that become the alerts we want: handshake_failure for who may not come
- * in, internal_error for want of room, certificate_revoked. */
+ * in, internal_error for want of room, certificate_revoked, unsupported_certificate. */
 static int error_of(clv_tls_decision v) {
   if (v == CLV_TLS_NOT_ALLOWED) return X509_V_ERR_APPLICATION_VERIFICATION;
+  if (v == CLV_TLS_NO_CLIENT) return X509_V_ERR_INVALID_PURPOSE;
   return v == CLV_TLS_REVOKED ? X509_V_ERR_CERT_REVOKED : X509_V_ERR_UNSPECIFIED;
+}
+
+/* A certificate without an extended key usage is one for all uses to OpenSSL. */
+static bool is_for_client(const X509 *cert) {
+  unsigned usage = 0;
+#ifdef CLV_MUTATE_CLIENT_USAGE
+  return true;
+#endif
+  return clv_tls_cert_usage(cert, &usage) && usage & CLV_TLS_CLIENT;
 }
 
 static void forget_number(entry *e) {
@@ -207,6 +217,7 @@ static clv_tls_decision judge(entry *e, const X509 *cert) {
   clv_tls_caller caller = {.uri = named ? uri : NULL,
                            .issuer = issuer,
                            .serial = serial,
+                           .is_client = is_for_client(cert),
                            .address = text_of(&e->from, from)};
   clv_tls_decision v = admission.judge(admission.user, &caller, &e->holder);
   return v == CLV_TLS_ADMIT && !keep_number(e, issuer, serial) ? CLV_TLS_FULL : v;
@@ -228,8 +239,10 @@ static int on_verify(int ok, X509_STORE_CTX *ctx) {
 static int on_verify(int ok, X509_STORE_CTX *ctx) {
   SSL *ssl = X509_STORE_CTX_get_ex_data(ctx, SSL_get_ex_data_X509_STORE_CTX_idx());
   if (!SSL_is_server(ssl)) return clv_tls_revocation_verify(ok, ctx);
-  if (!ok || X509_STORE_CTX_get_error_depth(ctx) > 0) return ok;
+  if (X509_STORE_CTX_get_error_depth(ctx) > 0) return ok;
   entry *e = SSL_get_ex_data(ssl, slot);
+  if (!ok && e && !e->diverted) divert(ssl, e); /* OpenSSL's own reason is told as well */
+  if (!ok) return 0;
   clv_tls_decision v = CLV_TLS_FULL; /* a connection that is in no table */
   pthread_mutex_lock(&lock);
   if (e) v = e->refused = admission.judge ? judge(e, X509_STORE_CTX_get0_cert(ctx)) : CLV_TLS_ADMIT;
@@ -284,6 +297,7 @@ bool clv_tls_accepted_failure(const SSL *ssl, clv_tls_failure *ret) {
       [CLV_TLS_OVER_QUOTA] = CLV_TLS_FAILURE_QUOTA,
       [CLV_TLS_FULL] = CLV_TLS_FAILURE_SHED,
       [CLV_TLS_REVOKED] = CLV_TLS_FAILURE_REVOKED,
+      [CLV_TLS_NO_CLIENT] = CLV_TLS_FAILURE_BAD_CERTIFICATE,
       [CLV_TLS_NO_LIST] = CLV_TLS_FAILURE_REVOKED,
   };
   const entry *e = slot >= 0 ? SSL_get_ex_data(ssl, slot) : NULL;

@@ -88,7 +88,8 @@ typedef enum clv_tls_decision {
   CLV_TLS_OVER_QUOTA, /* of its own */
   CLV_TLS_FULL,       /* no place, whoever it is */
   CLV_TLS_REVOKED,
-  CLV_TLS_NO_LIST, /* of revoked certificates, that is in force */
+  CLV_TLS_NO_CLIENT, /* its certificate is not for TLS clients */
+  CLV_TLS_NO_LIST,   /* of revoked certificates, that is in force */
   CLV_TLS_DECISIONS
 } clv_tls_decision;
 
@@ -97,6 +98,7 @@ typedef struct clv_tls_caller {
   const char *issuer; /* "/CN=home" */
   const char *serial; /* hexadecimal, upper case */
   const char *address;
+  bool is_client; /* the extended key usage of its certificate has TLS client */
 } clv_tls_caller;
 
 /* The callbacks come one at a time, on any thread, and must neither block nor call back. */

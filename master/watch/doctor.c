@@ -155,6 +155,20 @@ static void check_timeouts(doctor *d, const char *name, const clv_wire_hello_rep
          clv_shorter_timeout(ours, theirs) / 1e3, more);
 }
 
+/* What the worker computes with; who says nothing of it is not asked. */
+static void check_libraries(doctor *d, const clv_remote_spec *w, const clv_wire_about *theirs) {
+  const char *ours = clv_backend_cpu()->libraries();
+  for (uint32_t i = 0; i < theirs->n_libraries; i++) {
+    const clv_wire_library *l = &theirs->libraries[i];
+    if (strcmp(l->name, "kernels") != 0) continue;
+    bool same = strcmp(l->version, ours) == 0;
+    report(d, same, CLV_EXIT_FAILED, w->name,
+           "results still agree, but not to the bit; install the same versions on both sides",
+           same ? "computes with %s, as this master" : "computes with %s, this master with %s",
+           l->version, ours);
+  }
+}
+
 static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const clv_remote_spec *w = &d->config->workers[worker];
   int64_t skew = (int64_t)(h->about.unix_ms - clv_wall_ms());
@@ -164,6 +178,7 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   report(d, strcmp(h->about.isa, clv_backend_cpu()->isa()) == 0, CLV_EXIT_FAILED, w->name,
          "results still agree, but not to the bit; DNNL_MAX_CPU_ISA caps both sides",
          "computes with %s, this master with %s", h->about.isa, clv_backend_cpu()->isa());
+  check_libraries(d, w, &h->about);
   report(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name, "run NTP on both machines",
          "clocks differ by %lld ms", (long long)skew);
   check_timeouts(d, w->name, h);

@@ -75,7 +75,7 @@ static clv_code serve(clv_service *s, clv_err *err) {
   clv_rpc_server_options o = {.listen = c->listen,
                               .pem = s->pem,
                               .limits = {.max_message = c->limits.message_bytes,
-                                         .peer_timeout_ms = s->limits.peer_timeout_ms},
+                                         .peer_timeout_ms = (unsigned)c->limits.peer_timeout_ms},
                               .user = s,
                               .authorize = clv_service_authorize,
                               .unary = clv_service_methods,
