@@ -43,7 +43,7 @@ typedef enum clv_egress_event {
 } clv_egress_event;
 
 typedef enum clv_egress_kind {
-  CLV_EGRESS_INPUT = 1, /* "input": records as they are */
+  CLV_EGRESS_INPUT = 1, /* "input": records as they are, or where nothing has mixed them */
   CLV_EGRESS_TOKENS,    /* "tokens": one vector each */
   CLV_EGRESS_LABELS,
   CLV_EGRESS_ACTIVATION,
