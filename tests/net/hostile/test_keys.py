@@ -140,7 +140,7 @@ def uniform_of(layer, shape):
 
 
 @suite.test
-def trials_tell_no_first_values():
+def trials_hide_first_values():
     """Who knows what went into the master's layers and sees what comes out can solve for them."""
     with fake() as worker:
         Met(worker, ["--set", f"train.seed={SEED}", "--set", "train.batch=256", "--set", "train.max_steps=1",
