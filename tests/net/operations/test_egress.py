@@ -150,6 +150,12 @@ def others_than_the_run_began_with_stay():
         assert done.returncode == 3 and "--accept-egress" in done.stderr, done.stderr
     done = master("eval", session, "--accept-egress", cwd=cluster.dir)
     assert done.returncode == 0, done.stderr
+    table = os.path.join(cluster.dir, "runs/whole/egress.table")
+    os.unlink(table)
+    for why in ("No such file", "not a regular file"):
+        done = master("eval", session, cwd=cluster.dir)
+        assert done.returncode == 3 and why in done.stderr and "--accept-egress" in done.stderr, done.stderr
+        os.path.exists(table) or os.mkdir(table)
 
 
 with Cluster(2) as cluster:
