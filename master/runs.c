@@ -27,19 +27,30 @@ int clv_cmd_log(void *args) {
   return ended(code, outcome, &err);
 }
 
+/* A record stays where what it tells of left from, whatever becomes of the run's other files. */
+static clv_code read_record(const char *folder, clv_egress_book *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, folder);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_code code = clv_egress_read(path.data, ret, err);
+  if (code != CLV_NOT_FOUND) return code;
+  return clv_fail(err, code,
+                  "%s has no record: nothing was sent from there; a run that --fresh has moved "
+                  "aside is in the record of the folder that it had before",
+                  folder);
+}
+
 int clv_cmd_egress(void *args) {
   const arguments *a = args;
   CLV_AUTO(clv_freep) char *folder = NULL;
-  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, page = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes page = {0};
   CLV_AUTO(clv_egress_book_done) clv_egress_book book = {0};
   clv_err err;
   clv_egress_form form = a->html ? CLV_EGRESS_HTML : CLV_EGRESS_TEXT_FORM;
   if (a->html && a->run.json) return clv_cli_usage(&a->line, "egress prints --html or --json");
   if (clv_history_find(a->line.words[0], &folder, &err) != CLV_OK)
     return ended(err.code, CLV_EXIT_OK, &err);
-  clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, folder);
-  if (path.failed) return ended(clv_fail(&err, CLV_EXHAUSTED, "out of memory"), CLV_EXIT_OK, &err);
-  clv_code code = clv_egress_read(path.data, &book, &err);
+  clv_code code = read_record(folder, &book, &err);
   if (code == CLV_OK)
     code = clv_egress_page(&book, folder, a->run.json ? CLV_EGRESS_JSON : form, &page, &err);
   if (code == CLV_OK) fputs(page.data, stdout);

@@ -78,7 +78,7 @@ static const char *excuse(const view *v, int k, bool labels) {
   if (s->weights_file && !s->weights_secret)
     return "has weights from a file that is not declared secret: true";
   if (!s->weights_file && v->b->config->train.seed.guessable)
-    return "has weights from a train.seed that can be tried out";
+    return "has weights from a train.seed that can be tried out (leave it out)";
   if (labels && v->of[k].frozen) return "is frozen";
   return NULL;
 }

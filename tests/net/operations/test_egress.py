@@ -160,10 +160,13 @@ def others_than_the_run_began_with_stay():
         assert done.returncode == 3 and "--accept-egress" in done.stderr, done.stderr
     done = master("eval", session, "--accept-egress", cwd=cluster.dir)
     assert done.returncode == 0, done.stderr
-    os.unlink(os.path.join(cluster.dir, "runs", "whole", "egress.table"))  # nor is none any table
-    for what in (("eval",), ("train", "--resume", "--set", f"train.max_steps={STEPS + 1}")):
-        done = master(what[0], session, *what[1:], cwd=cluster.dir)
-        assert done.returncode == 3 and "--accept-egress" in done.stderr, (what, done.stderr)
+    table = os.path.join(cluster.dir, "runs/whole/egress.table")
+    os.unlink(table)  # nor is none any table
+    for why in ("No such file", "not a regular file"):
+        for what in (("eval",), ("train", "--resume", "--set", f"train.max_steps={STEPS + 1}")):
+            done = master(what[0], session, *what[1:], cwd=cluster.dir)
+            assert done.returncode == 3 and why in done.stderr and "--accept-egress" in done.stderr, done.stderr
+        os.path.exists(table) or os.mkdir(table)
 
 
 with Cluster(2) as cluster:

@@ -264,6 +264,9 @@ def stop_ends_a_run_after_a_checkpoint():
     assert f"the finished run that was here is in {os.path.realpath(path('stopped.1'))}" in done.stdout, done.stdout
     kept = recorded("stopped.1")
     assert kept["state"] == "finished" and kept["step"] == again["step"], kept
+    done = tool("egress", "stopped.1")  # its record goes on in the folder that it had
+    assert done.returncode == 1 and "runs/stopped.1 has no record" in done.stderr, done.stderr
+    assert tool("egress", "stopped").stdout.count("  train: ") == 3
 
 
 @suite.test

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What --resume does with what it finds: nothing where the run is finished, the beginning where
- * there has been no checkpoint.
+ * there has been no checkpoint; and by which table it goes on.
  */
 #include <sys/stat.h>
 
@@ -135,8 +135,40 @@ static void what_was_lost_is_not_begun_again(void **state) {
   assert_says(&err, "though run.json lists some");
 }
 
+/* Whether a command that goes on is refused for the table in the run folder. */
+static bool is_held(bool accept) {
+  const clv_run_options o = {.resume = true, .accept_egress = accept};
+  clv_blueprint none = {0};
+  run r = {.o = &o, .blueprint = &none};
+  clv_err err = {0};
+  clv_bytes_puts(&r.dir, "run");
+  clv_code code = clv_run_compare_table(&r, &err);
+  clv_bytes_done(&r.dir);
+  if (code != CLV_OK) assert_non_null(strstr(err.text, "--accept-egress"));
+  return code != CLV_OK;
+}
+
+static void a_table_that_cannot_be_read_is_another_one(void **state) {
+  clv_err err = {0};
+  (void)state;
+  make_run(3, CLV_RUN_FAILED);
+  assert_true(is_held(false)); /* it has checkpoints, and no table */
+  assert_false(is_held(true));
+  assert_ok(clv_file_write_durable("run/egress.table", "", 0, 0644, &err), &err);
+  assert_false(is_held(false));
+  assert_ok(clv_file_write_durable("run/egress.table", "a row\n", 6, 0644, &err), &err);
+  assert_true(is_held(false));
+  assert_int_equal(truncate("run/egress.table", (1 << 20) + 1), 0);
+  assert_true(is_held(false));
+  assert_int_equal(system("rm -rf run/egress.table run/checkpoint-*"), 0);
+  assert_false(is_held(false)); /* nothing has begun */
+  assert_int_equal(mkdir("run/egress.table", 0755), 0);
+  assert_true(is_held(false));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_table_that_cannot_be_read_is_another_one),
       cmocka_unit_test(a_finished_run_is_left_alone),
       cmocka_unit_test(a_part_of_a_run_is_not_the_run),
       cmocka_unit_test(it_begins_where_no_checkpoint_was),
