@@ -1,4 +1,3 @@
-#!/usr/bin/python3
 """Who falls silent: a pause shorter than limits.peer_timeout changes no bit, a longer one ends the
 run with the reason, and --resume goes on to the same bits. What damages or cuts a connection is
 said."""

@@ -458,24 +458,24 @@ static void keys_are_counted(void **state) {
 
 /* How many nodes with so many attributes and names of so many bytes a LoadModule has room for. */
 static uint32_t nodes_that_fit(uint32_t n_attrs, size_t name_len) {
-  static clv_wire_node nodes[CLV_WIRE_NODES];
+  static clv_wire_node list[CLV_WIRE_NODES];
   static clv_key node_keys[CLV_WIRE_NODES];
   static int64_t two[] = {3, 3};
-  static clv_wire_attr attrs[] = {{1, 1, two, 0}, {2, 2, two, 0}, {3, 2, two, 0}, {4, 2, two, 0}};
+  static clv_wire_attr four[] = {{1, 1, two, 0}, {2, 2, two, 0}, {3, 2, two, 0}, {4, 2, two, 0}};
   static uint32_t before[CLV_WIRE_NODES];
   char name[CLV_WIRE_NAME + 1] = "";
   uint32_t fits = 0, over = CLV_WIRE_NODES + 1;
   memset(name, 'n', name_len);
   for (uint32_t i = 0; i < CLV_WIRE_NODES; i++) {
     before[i] = i ? i - 1 : 0;
-    nodes[i] = (clv_wire_node){2, i, i ? 1 : 0, n_attrs, name, &before[i], attrs};
+    list[i] = (clv_wire_node){2, i, i ? 1 : 0, n_attrs, name, &before[i], four};
   }
   while (over - fits > 1) {
     uint32_t n = (fits + over) / 2;
     CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
     clv_wire_load_request m = some_load();
     clv_err err = {0};
-    m.graph = (clv_wire_graph){.n_nodes = n, .nodes = nodes};
+    m.graph = (clv_wire_graph){.n_nodes = n, .nodes = list};
     m.keys = node_keys;
     clv_code code =
         clv_wire_load_request_encode(&m, &bytes, &err); /* what it may not, it refuses */
