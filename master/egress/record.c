@@ -86,13 +86,27 @@ static clv_code check_there(const clv_egress_record *r, clv_err *err) {
   return CLV_OK;
 }
 
+/* Where the next line begins: behind the last whole one. A command that was killed while it wrote
+ * has left half a line, which is none. */
+static clv_code find_end(const clv_egress_record *r, off_t *ret, clv_err *err) {
+  char tail[CLV_EGRESS_LINE + 1];
+  off_t end = lseek(r->fd, 0, SEEK_END), from = CLV_MAX(end - (off_t)sizeof tail, (off_t)0);
+  ssize_t n = end < 0 ? -1 : pread(r->fd, tail, (size_t)(end - from), from);
+  while (n > 0 && tail[n - 1] != '\n') n--;
+  if (n < 0 || (!n && from) || (from + n < end && ftruncate(r->fd, from + n) != 0))
+    return clv_fail(err, CLV_PRECONDITION, "%s: its last line has no end", r->path);
+  *ret = lseek(r->fd, 0, SEEK_END);
+  return CLV_OK;
+}
+
 /* At the end of the file, where another command may have written since. All of it or nothing. */
 static clv_code write_lines(clv_egress_record *r, clv_err *err) {
   CLV_TRY(lock_file(r, err));
   CLV_AUTO(unlock_file) int fd = r->fd;
-  CLV_TRY(check_there(r, err));
-  off_t end = lseek(fd, 0, SEEK_END);
+  off_t end;
   size_t done = 0;
+  CLV_TRY(check_there(r, err));
+  CLV_TRY(find_end(r, &end, err));
   while (end >= 0 && done < r->lines.len) {
     ssize_t n = write(fd, r->lines.data + done, r->lines.len - done);
     if (n < 0 && errno == EINTR) continue;

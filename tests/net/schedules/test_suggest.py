@@ -193,7 +193,6 @@ def auto_is_chosen_once():
     assert lost.returncode == 8 and "give the number" in lost.stderr, (lost.returncode, lost.stderr)
     with open(path, "w") as f:
         f.write(re.sub(r"micro_batches: \d+", "micro_batches: 3", then))
-    session = cluster.session("broken", body(stages_of(NET), "micro_batches: auto", steps=14))
     more = cluster.train(session, "--resume", "--accept-egress")  # of micro-batches of another size
     assert more.returncode == 0 and number_of("broken") == 3, (more.stdout, more.stderr)
 

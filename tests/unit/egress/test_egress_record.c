@@ -228,6 +228,21 @@ static void an_attempt_goes_on_behind_the_last(void **state) {
   assert_int_equal(b.attempts[1].begun.begun.cut, 20);
 }
 
+/* Of another command, which was killed while it wrote. */
+static void half_a_line_is_not_gone_on_with(void **state) {
+  (void)state;
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  clv_egress_record *r = open_record("half");
+  FILE *f = fopen(at("half"), "a");
+  fputs("{\"event\":\"allow\",\"at", f);
+  fclose(f);
+  take(flow_of(r, &activation, 100), 60);
+  close_record(r);
+  read_record("half", &b);
+  assert_int_equal(b.total, 60);
+  assert_true(b.attempts[0].ended);
+}
+
 static void what_is_no_record_is_left_alone(void **state) {
   (void)state;
   clv_egress_record *r = NULL;
@@ -338,6 +353,7 @@ int main(void) {
       cmocka_unit_test(what_is_old_is_taken_back),
       cmocka_unit_test(tensors_that_go_once),
       cmocka_unit_test(an_attempt_goes_on_behind_the_last),
+      cmocka_unit_test(half_a_line_is_not_gone_on_with),
       cmocka_unit_test(what_is_no_record_is_left_alone),
       cmocka_unit_test(many_take_at_once),
       cmocka_unit_test(many_begin_at_once),
