@@ -92,7 +92,7 @@ help:
 	@echo 'make bench-pipeline  ResNet50 split and schedules, the same way (BENCH_ARGS=--quick: that it runs)'
 	@echo 'make soak          100,000 steps of a program on the C API: what grows on either side'
 	@echo 'make soak-mixed    SOAK_SECONDS (7200) of sessions of all kinds on two workers: what grows, and whether status and metrics agree'
-	@echo 'make attacks       floods of connections and of complaints beside a training run: its bits, its rate, the log'
+	@echo 'make attacks       floods of connections, complaints and loads beside a training run: its bits, its rate, the log; pauses'
 	@echo 'make schedules     1,000 random and 1,000 damaged schedules, and hundreds through session files'
 	@echo 'make faults        the seeds and the demo while control messages are lost, doubled and late: the same bytes'
 	@echo 'make references    10,000 random programs of references over a network that loses, doubles and reorders'
@@ -421,6 +421,9 @@ attacks: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_connections.py $(ATTACK_SECONDS)
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_noise.py $(NOISE_SECONDS)
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_memory.py $(ATTACK_SECONDS)
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_pauses.py
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_revoke.py $(ATTACK_SECONDS)
 
 API_SCHEDULES ?= 250
 SESSION_SCHEDULES ?= 50

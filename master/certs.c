@@ -52,3 +52,16 @@ int clv_cmd_certs_show(void *args) {
   fputs(out.data, stdout);
   return CLV_EXIT_OK;
 }
+
+int clv_cmd_certs_revoke(void *args) {
+  const arguments *a = args;
+  clv_err err;
+  const char *dir = folder(a), *name = a->line.n_words ? a->line.words[0] : NULL;
+  int days = a->days ? (int)a->days : CLV_TLS_CRL_DAYS;
+  if (clv_tls_ca_revoke(dir, name, days, &err) != CLV_OK) return fail(&err);
+  printf(
+      "%s/crl.pem made, for %d day%s%s%s; give it to both sides as tls.crl, and have the workers "
+      "read it (SIGHUP)\n",
+      dir, days, CLV_S(days), name ? ", with " : "", name ? name : "");
+  return CLV_EXIT_OK;
+}

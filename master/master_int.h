@@ -59,5 +59,6 @@ int clv_cmd_init(void *args);
 int clv_cmd_certs_init(void *args);
 int clv_cmd_certs_issue(void *args);
 int clv_cmd_certs_show(void *args);
+int clv_cmd_certs_revoke(void *args);
 
 #endif

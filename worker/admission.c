@@ -55,9 +55,7 @@ static clv_code add(const char *identity, clv_err *err) {
 }
 
 /* Under the lock. */
-static clv_code list(const clv_worker_config *c, clv_err *err) {
-  for (size_t i = 0; i < c->n_allow; i++)
-    if (find(c->allow[i].identity) == n_holders) CLV_TRY(add(c->allow[i].identity, err));
+static void list(const clv_worker_config *c) {
   for (size_t i = 0; i < n_holders; i++) holders[i].listed = false;
   for (size_t i = 0; i < c->n_allow; i++) {
     holder *h = &holders[find(c->allow[i].identity)];
@@ -66,7 +64,6 @@ static clv_code list(const clv_worker_config *c, clv_err *err) {
     h->quota = own ? own : c->limits.identity_connections;
   }
   places = c->limits.connections;
-  return CLV_OK;
 }
 
 /* ---- judging --------------------------------------------------------------------------------- */
@@ -88,7 +85,7 @@ static const char *reason_of(clv_tls_decision v) {
           "over its quota of connections (allow[].connections or "
           "limits.identity_connections)",
       [CLV_TLS_FULL] = "no place for another connection (limits.connections)",
-      [CLV_TLS_REVOKED] = "its certificate is revoked",
+      [CLV_TLS_NO_CLIENT] = "its certificate does not have TLS client in an extended key usage",
   };
   return reasons[v];
 }
@@ -108,20 +105,26 @@ static void log_refusal(const char *identity, const char *address, const char *r
 }
 
 /* The one judgement of a caller whose certificate is valid. Under the lock. */
-static clv_tls_decision judge_locked(const clv_tls_caller *caller, size_t *ret_holder) {
+static clv_tls_decision judge_locked(const clv_tls_caller *caller, size_t *ret_holder,
+                                     clv_err *why) {
   size_t i = caller->uri ? find(caller->uri) : n_holders;
   if (i == n_holders || !holders[i].listed) return CLV_TLS_NOT_ALLOWED;
+  if (!caller->is_client) return CLV_TLS_NO_CLIENT;
   *ret_holder = i;
-  return room_for(&holders[i]);
+  clv_tls_decision v = clv_tls_revocation_judge(caller->issuer, caller->serial, why);
+  return v == CLV_TLS_ADMIT ? room_for(&holders[i]) : v;
 }
 
 static clv_tls_decision judge(void *user, const clv_tls_caller *caller, size_t *ret_holder) {
   (void)user;
+  clv_err why;
   pthread_mutex_lock(&lock);
-  clv_tls_decision v = judge_locked(caller, ret_holder);
+  clv_tls_decision v = judge_locked(caller, ret_holder, &why);
   if (v != CLV_TLS_ADMIT)
     log_refusal(caller->uri, caller->address,
-                caller->uri ? reason_of(v) : "a certificate without exactly one URI");
+                !caller->uri ? "a certificate without exactly one URI"
+                : v == CLV_TLS_REVOKED || v == CLV_TLS_NO_LIST ? why.text
+                                                               : reason_of(v));
   pthread_mutex_unlock(&lock);
   return v;
 }
@@ -160,16 +163,26 @@ static void shed(void *user, const char *address) {
 
 /* ---- outward --------------------------------------------------------------------------------- */
 
+clv_code clv_admission_prepare(const clv_worker_config *config, clv_err *err) {
+  clv_code code = CLV_OK;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < config->n_allow && code == CLV_OK; i++)
+    if (find(config->allow[i].identity) == n_holders) code = add(config->allow[i].identity, err);
+  pthread_mutex_unlock(&lock);
+  return code;
+}
+
 clv_code clv_admission_open(const clv_worker_config *config, clv_err *err) {
   const clv_tls_admission a = {.places = config->limits.connections,
                                .judge = judge,
                                .enter = enter,
                                .leave = leave,
                                .shed = shed};
+  CLV_TRY(clv_admission_prepare(config, err));
   pthread_mutex_lock(&lock);
-  clv_code code = list(config, err);
+  list(config);
   pthread_mutex_unlock(&lock);
-  return code == CLV_OK ? clv_tls_accepted_open(&a, err) : code;
+  return clv_tls_accepted_open(&a, err);
 }
 
 void clv_admission_close(void) {

@@ -10,9 +10,11 @@
 
 #include "worker/service/service.h"
 
+/* Room for the identities of `config`, so that clv_admission_open with it cannot fail. */
+clv_code clv_admission_prepare(const clv_worker_config *config, clv_err *err) CLV_USE_RESULT;
 /* From now on connections are judged by allow, limits.identity_connections and limits.connections
  * of this configuration, which is copied. May be called again with another one: identities that
- * stay keep what they hold. Before the first connection. */
+ * stay keep what they hold. First before the first connection. */
 clv_code clv_admission_open(const clv_worker_config *config, clv_err *err) CLV_USE_RESULT;
 /* Nobody is judged any more. Call when the port is closed. */
 void clv_admission_close(void);

@@ -23,7 +23,7 @@ static void keys(clv_bytes *out) { clv_config_keys(CLV_CONFIG_WORKER, out); }
 /* clang-format off */
 static const clv_cli_command commands[] = {
     {.name = "serve", .run = clv_cmd_serve, .doc = "be the daemon, until SIGTERM",
-     .more = "SIGHUP reads the certificate files again, for new connections. SIGTERM takes no new sessions, "
+     .more = "SIGHUP reads the configuration and the certificate files again. SIGTERM takes no new sessions, "
              "waits for the open ones up to drain_timeout and ends. Under systemd (Type=notify) readiness, "
              "reloads, the end, what is open and the watchdog are told."},
     {.name = "check", .run = clv_cmd_check,

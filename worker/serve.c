@@ -40,10 +40,18 @@ static void catch_signals(void) {
 
 /* ---- the start-up sequence ------------------------------------------------------------------- */
 
-static clv_code load_config(const arguments *a, clv_worker_config **ret, clv_err *err) {
-  clv_config_overrides over = {
-      .env = (const char *const *)environ, .sets = a->sets.items, .n_sets = a->sets.n};
-  return clv_worker_config_load(a->config, &over, ret, err);
+/* "12.8 GiB (four fifths of 16.0 GiB, the memory of this host)"; "none". */
+static void format_memory(const clv_worker_config *c, char *ret, size_t len) {
+  char size[32], all[32];
+  clv_host_memory host;
+  snprintf(ret, len, "none");
+  if (c->memory_limit == CLV_MEMORY_NONE) return;
+  clv_format_size(c->memory_limit, size, sizeof size);
+  snprintf(ret, len, "%s", size);
+  if (!c->memory_found) return;
+  clv_host_memory_of("", &host);
+  snprintf(ret, len, "%s (four fifths of %s, %s)", size, host.of,
+           clv_format_size(host.bytes, all, sizeof all));
 }
 
 /* No child may gain rights, and a flood must not meet the default of 1024 descriptors. Core dumps
@@ -57,7 +65,8 @@ static void harden(void) {
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 }
 
-static void log_facts(const clv_worker_config *c, const clv_tls_identity *id, unsigned port) {
+static void log_facts(const clv_worker_config *c, const clv_tls_identity *id,
+                      const char *memory_limit, unsigned port) {
   char expiry[32], memory[32];
   int days = clv_tls_identity_days_left(id);
   struct tm tm;
@@ -67,29 +76,11 @@ static void log_facts(const clv_worker_config *c, const clv_tls_identity *id, un
   clv_log_event(
       CLV_LOG_INFO, "ready",
       "version=%s listen=%s port=%u identity=%s certificate_expires=%s (%d day%s) "
-      "device=%s isa=%s sessions=%llu session_bytes=%s allow=%zu artifacts=%zu",
+      "device=%s isa=%s sessions=%llu session_bytes=%s memory_limit=%s allow=%zu artifacts=%zu",
       CLV_VERSION, c->listen, port, id->uri, expiry, days, CLV_S(days), clv_backend_cpu()->name,
       clv_backend_cpu()->isa(), (unsigned long long)c->limits.sessions,
-      clv_format_size(c->limits.session_bytes, memory, sizeof memory), c->n_allow, c->n_artifacts);
-}
-
-static void reload(clv_service *service, const clv_worker_config *c) {
-  clv_err err;
-  CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
-  clv_code code = clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, &id, &err);
-  if (code == CLV_OK) code = clv_tls_identity_require(id, CLV_TLS_SERVER, &err);
-  if (code != CLV_OK) clv_service_reload_failed(service);
-  if (code == CLV_OK) code = clv_service_reload(service, id, &err);
-  if (code == CLV_OK) {
-    int days = clv_tls_identity_days_left(id);
-    clv_log_event(CLV_LOG_INFO, "certificates", "reloaded, identity=%s, %d day%s left", id->uri,
-                  days, CLV_S(days));
-    return;
-  }
-  clv_log_event(CLV_LOG_ERROR, "certificates", "NOT reloaded, the old ones stay in use: %s",
-                err.text);
-  clv_service_set_last_error(service, NULL,
-                             "certificates were not reloaded; the worker's log says why");
+      clv_format_size(c->limits.session_bytes, memory, sizeof memory), memory_limit, c->n_allow,
+      c->n_artifacts);
 }
 
 static void notify_status(clv_service *service) {
@@ -99,17 +90,19 @@ static void notify_status(clv_service *service) {
                        CLV_S(sessions), contexts, CLV_S(contexts));
 }
 
-static void serve_until_stopped(clv_service *service, const clv_worker_config *c) {
+static void serve_until_stopped(const arguments *a, clv_service *service,
+                                const clv_worker_config *c) {
   while (!stop_requested) {
     nanosleep(&(struct timespec){0, 100 * 1000 * 1000}, NULL); /* a signal ends the nap */
     if (reload_requested) {
       reload_requested = 0;
       clv_sd_notify_reloading();
-      reload(service, c);
+      clv_worker_reload(a, service, c);
       clv_sd_notify_ready(clv_service_port(service));
     }
     clv_service_tick(service);
     clv_admission_report(service);
+    clv_worker_announce();
     notify_status(service);
     clv_sd_notify_alive();
   }
@@ -137,25 +130,29 @@ static void check_calls(const clv_worker_config *c) {
 }
 
 static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
+  CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *list = NULL;
   clv_err err;
   if (clv_tls_identity_load(c->tls.ca, c->tls.cert, c->tls.key, ret_id, &err) != CLV_OK ||
-      clv_tls_identity_require(*ret_id, CLV_TLS_SERVER, &err) != CLV_OK)
+      clv_tls_identity_require(*ret_id, CLV_TLS_SERVER, &err) != CLV_OK ||
+      clv_tls_revocation_read(c->tls.crl, *ret_id, &list, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   if (clv_store_check(c, &err) != CLV_OK) return clv_exit_report(CLV_EXIT_DATA, &err);
   return CLV_EXIT_OK;
 }
 
 /* From the open port to the closed one. */
-static int run_service(const clv_worker_config *c, const clv_tls_identity *id,
+static int run_service(const arguments *a, const clv_worker_config *c, const clv_tls_identity *id,
                        clv_rpc_runtime *runtime, clv_metrics_endpoint **endpoint) {
+  char memory_limit[160];
+  format_memory(c, memory_limit, sizeof memory_limit);
   clv_service *service;
   clv_err err;
   if (clv_service_open(c, id, runtime, &service, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   clv_metrics_endpoint_show(*endpoint, service);
-  log_facts(c, id, clv_service_port(service));
+  log_facts(c, id, memory_limit, clv_service_port(service));
   clv_sd_notify_ready(clv_service_port(service));
-  serve_until_stopped(service, c);
+  serve_until_stopped(a, service, c);
   clv_metrics_endpoint_closep(endpoint);
   clv_service_close(service);
   clv_log_event(CLV_LOG_INFO, "stopped", "%s", "");
@@ -166,7 +163,7 @@ static int serve(const arguments *a, bool check_only) {
   clv_err err;
   CLV_AUTO(clv_worker_config_freep) clv_worker_config *config = NULL;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *identity = NULL;
-  if (load_config(a, &config, &err) != CLV_OK) return clv_exit_report(CLV_EXIT_CONFIG, &err);
+  if (clv_worker_read(a, &config, &err) != CLV_OK) return clv_exit_report(CLV_EXIT_CONFIG, &err);
   clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : config->log.level,
               clv_cli_json(&a->line, config->log.json));
   harden();
@@ -182,7 +179,8 @@ static int serve(const arguments *a, bool check_only) {
   catch_signals();
   if (clv_tls_floor_install(&err) != CLV_OK ||
       clv_tls_handshakes_watch(config->limits.handshake_timeout_ms, &err) != CLV_OK ||
-      clv_admission_open(config, &err) != CLV_OK)
+      clv_admission_open(config, &err) != CLV_OK ||
+      clv_tls_revocation_load(config->tls.crl, identity, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   CLV_AUTO(clv_metrics_endpoint_closep) clv_metrics_endpoint *endpoint = NULL;
   if (clv_metrics_endpoint_open(config, &endpoint, &err) != CLV_OK)
@@ -191,7 +189,7 @@ static int serve(const arguments *a, bool check_only) {
   clv_rpc_runtime_options ro = {.queue_threads = 2};
   if (clv_rpc_runtime_new(&ro, &runtime, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_FAILED, &err);
-  int code = run_service(config, identity, runtime, &endpoint);
+  int code = run_service(a, config, identity, runtime, &endpoint);
   clv_admission_close();
   return code;
 }

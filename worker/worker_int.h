@@ -9,6 +9,7 @@
 
 #include "common/cli/cli.h"
 #include "common/config/config.h"
+#include "worker/service/service.h"
 
 typedef struct arguments {
   clv_cli_line line; /* first */
@@ -20,6 +21,17 @@ typedef struct arguments {
 /* serve.c */
 int clv_cmd_serve(void *args);
 int clv_cmd_check(void *args);
+
+/* ---- reload.c ---- */
+
+/* worker.yaml with what the command line and the environment say. */
+clv_code clv_worker_read(const arguments *a, clv_worker_config **ret, clv_err *err) CLV_USE_RESULT;
+/* Everything is read again. `first`: of the start, for what a reload cannot change. Main thread. */
+void clv_worker_reload(const arguments *a, clv_service *service, const clv_worker_config *first);
+
+/* Says once a day that the list of revoked certificates is about to end. Main thread, now and
+ * then. */
+void clv_worker_announce(void);
 
 /* ---- notify.c: what a service manager is told ------------------------------------------------ */
 

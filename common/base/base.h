@@ -119,6 +119,28 @@ size_t clv_align_up(size_t n, size_t alignment_pow2);
  * gives a valid pointer of one byte. The caller frees with free(). */
 clv_code clv_alloc(size_t n, size_t size, void *ret_pp, clv_err *err) CLV_USE_RESULT;
 
+/* Who waits for what takes long. Asked now and then, by whoever does it. */
+typedef struct clv_waiter {
+  bool (*gone)(void *user); /* nobody wants it any more: a deadline has passed, a caller has left */
+  void *user;
+} clv_waiter;
+
+/* CLV_CANCELLED when the waiter is gone; a waiter of NULL never is. */
+clv_code clv_waiter_check(const clv_waiter *waiter, clv_err *err) CLV_USE_RESULT;
+
+/* memset to 0 of much, while somebody waits for it; else CLV_CANCELLED. */
+clv_code clv_zero_while(const clv_waiter *waiter, void *at, size_t bytes,
+                        clv_err *err) CLV_USE_RESULT;
+
+/* What memory this process may have, and what says so. */
+typedef struct clv_host_memory {
+  uint64_t bytes; /* 0: nobody knows */
+  char of[64];    /* "this host's memory", "the control group's memory.max" */
+} clv_host_memory;
+
+/* root: "", or a folder that stands for /. */
+void clv_host_memory_of(const char *root, clv_host_memory *ret);
+
 /* 64-byte aligned, not zeroed; free() releases it. Counted in clv_alloc_count. */
 clv_code clv_alloc_aligned(size_t bytes, void *ret_pp, clv_err *err) CLV_USE_RESULT;
 
@@ -282,6 +304,9 @@ typedef struct clv_sha256 {
 } clv_sha256;
 
 clv_code clv_sha256_of(const void *data, size_t len, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
+/* The same of much, while somebody waits for it; else CLV_CANCELLED. */
+clv_code clv_sha256_while(const clv_waiter *waiter, const void *data, size_t len, clv_sha256 *ret,
+                          clv_err *err) CLV_USE_RESULT;
 clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 void clv_sha256_hex(const clv_sha256 *digest, char hex[65]);
 bool clv_sha256_parse(const char *hex, clv_sha256 *ret); /* 64 hex digits, nothing else */
@@ -332,10 +357,15 @@ void clv_rng_block(const clv_rng_key *key, uint32_t index, uint32_t ret[4]);
 
 /* dst[i] uniform in [low, high): word i%4 of block i/4, top 24 bits / 2^24. dst: [n] f32. */
 void clv_rng_uniform(const clv_rng_key *key, float low, float high, float *dst, size_t n);
+/* The n that follow the first `from`, a multiple of 4. */
+void clv_rng_uniform_from(const clv_rng_key *key, size_t from, float low, float high, float *dst,
+                          size_t n);
 
 /* dst[i] normal with the given mean and standard deviation (Box-Muller on words 2j, 2j+1 in
  * double precision). dst: [n] f32. */
 void clv_rng_normal(const clv_rng_key *key, float mean, float std, float *dst, size_t n);
+void clv_rng_normal_from(const clv_rng_key *key, size_t from, float mean, float std, float *dst,
+                         size_t n);
 
 /* A seeded permutation of 0..n-1 (Fisher-Yates from the end), used to shuffle an epoch. */
 void clv_rng_permutation(const clv_rng_key *key, uint32_t *dst, size_t n);

@@ -19,6 +19,22 @@ static void close_file(FILE **f) {
   if (*f) fclose(*f);
 }
 
+enum { DIGEST_AT_ONCE = 16 << 20 };
+
+clv_code clv_sha256_while(const clv_waiter *waiter, const void *data, size_t len, clv_sha256 *ret,
+                          clv_err *err) {
+  if (len <= DIGEST_AT_ONCE) return clv_sha256_of(data, len, ret, err);
+  CLV_AUTO(free_md) EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+  bool ok = ctx && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1;
+  for (size_t done = 0; ok && done < len; done += DIGEST_AT_ONCE) {
+    CLV_TRY(clv_waiter_check(waiter, err));
+    ok = EVP_DigestUpdate(ctx, (const char *)data + done,
+                          CLV_MIN(len - done, (size_t)DIGEST_AT_ONCE)) == 1;
+  }
+  if (ok && EVP_DigestFinal_ex(ctx, ret->bytes, NULL) == 1) return CLV_OK;
+  return clv_fail(err, CLV_INTERNAL, "SHA-256 is not available in libcrypto");
+}
+
 clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(close_file) FILE *f = fopen(path, "rbe");
   if (!f)

@@ -36,25 +36,35 @@ void clv_rng_block(const clv_rng_key *key, uint32_t index, uint32_t ret[4]) {
   for (int i = 0; i < 4; i++) ret[i] = r.v[i];
 }
 
-void clv_rng_uniform(const clv_rng_key *key, float low, float high, float *dst, size_t n) {
+void clv_rng_uniform_from(const clv_rng_key *key, size_t from, float low, float high, float *dst,
+                          size_t n) {
   uint32_t w[4] = {0};
   for (size_t i = 0; i < n; i++) {
-    if (i % 4 == 0) clv_rng_block(key, (uint32_t)(i / 4), w);
+    if (i % 4 == 0) clv_rng_block(key, (uint32_t)((from + i) / 4), w);
     dst[i] = low + (high - low) * ((float)(w[i % 4] >> 8) * 0x1p-24f);
   }
 }
 
-void clv_rng_normal(const clv_rng_key *key, float mean, float std, float *dst, size_t n) {
+void clv_rng_uniform(const clv_rng_key *key, float low, float high, float *dst, size_t n) {
+  clv_rng_uniform_from(key, 0, low, high, dst, n);
+}
+
+void clv_rng_normal_from(const clv_rng_key *key, size_t from, float mean, float std, float *dst,
+                         size_t n) {
   uint32_t w[4] = {0};
   const double two_pi = 6.283185307179586476925;
   for (size_t i = 0; i < n; i++) {
-    if (i % 4 == 0) clv_rng_block(key, (uint32_t)(i / 4), w);
+    if (i % 4 == 0) clv_rng_block(key, (uint32_t)((from + i) / 4), w);
     size_t pair = (i % 4) & ~(size_t)1;
     double u = ((double)w[pair] + 1.0) * 0x1p-32, v = (double)w[pair + 1] * 0x1p-32;
     double radius = sqrt(-2.0 * log(u));
     double z = radius * ((i & 1) ? sin(two_pi * v) : cos(two_pi * v));
     dst[i] = mean + std * (float)z;
   }
+}
+
+void clv_rng_normal(const clv_rng_key *key, float mean, float std, float *dst, size_t n) {
+  clv_rng_normal_from(key, 0, mean, std, dst, n);
 }
 
 __extension__ typedef unsigned __int128 u128;

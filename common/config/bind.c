@@ -57,7 +57,7 @@ static clv_code bind_bool(const clv_binder *b, const slot *s, clv_err *err) {
 }
 
 static bool read_word(const slot *s, uint64_t *ret) {
-  const char *const *names = s->row->kind == CLV_ROW_INT ? s->row->names : NULL;
+  const char *const *names = clv_row_has_words(s->row) ? s->row->names : NULL;
   for (uint64_t i = 0; names && names[i]; i++) {
     if (strcmp(names[i], s->node->text) != 0) continue;
     *ret = -i;

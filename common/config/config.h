@@ -158,6 +158,7 @@ typedef enum clv_best_mode { CLV_BEST_FITTING, CLV_BEST_MIN, CLV_BEST_MAX } clv_
 typedef struct clv_tls_config {
   clv_config_pos pos;
   char *ca, *cert, *key; /* PEM files; all NULL when the section is missing */
+  char *crl;             /* PEM file; NULL: no list of revoked certificates */
 } clv_tls_config;
 
 /* A port that shows numbers over plain HTTP. */
@@ -304,7 +305,7 @@ typedef struct clv_session_config {
   } pipeline;
   clv_transfer transfer;
   struct {
-    uint64_t step_timeout_ms, connect_timeout_ms, reference_lease_ms, credit_bytes;
+    uint64_t step_timeout_ms, connect_timeout_ms, peer_timeout_ms, reference_lease_ms, credit_bytes;
   } limits;
   struct {
     uint64_t every; /* steps */
@@ -345,6 +346,10 @@ typedef struct clv_artifact_spec {
   char *sha256; /* 64 hex digits */
 } clv_artifact_spec;
 
+/* memory_limit in words. */
+#define CLV_MEMORY_AUTO UINT64_C(0)
+#define CLV_MEMORY_NONE UINT64_MAX
+
 typedef struct clv_worker_config {
   char *file;
   clv_text_list overrides;
@@ -359,10 +364,13 @@ typedef struct clv_worker_config {
   struct {
     uint64_t sessions, tensors, session_bytes, message_bytes, concurrent_calls, connections;
     uint64_t identity_connections;
-    uint64_t credit_bytes, lease_ms, reference_lease_ms, handshake_timeout_ms, calls;
+    clv_config_pos lease_pos;
+    uint64_t credit_bytes, lease_ms, peer_timeout_ms, reference_lease_ms, handshake_timeout_ms,
+        calls;
   } limits;
   char *device;
-  uint64_t memory_limit; /* bytes, 0 = none */
+  uint64_t memory_limit; /* bytes, CLV_MEMORY_AUTO (until serve settles it) or CLV_MEMORY_NONE */
+  bool memory_found;     /* serve has settled it */
   clv_config_pos cores_pos;
   clv_number_list cores; /* that compute threads stay on; n = 0: wherever the system puts them */
   size_t n_artifacts;

@@ -234,19 +234,29 @@ const char *clv_format_pattern(clv_text_format format) { return formats[format].
 
 /* ---- what a row expects ---------------------------------------------------------------------- */
 
+bool clv_row_has_words(const clv_row *row) {
+  return (row->kind == CLV_ROW_INT || row->kind == CLV_ROW_SIZE) && row->names;
+}
+
 const char *clv_row_word(const clv_row *row, uint64_t value) {
-  const char *const *names = row->kind == CLV_ROW_INT ? row->names : NULL;
+  const char *const *names = clv_row_has_words(row) ? row->names : NULL;
   for (uint64_t i = 0; names && names[i]; i++)
     if (value == -i) return names[i];
   return NULL;
 }
 
-static void expect_int(const clv_row *row, char *buf, size_t len) {
+/* "auto, textbook or "; returns how much of buf is used, at most len. */
+static size_t expect_words(const clv_row *row, char *buf, size_t len) {
   size_t used = 0;
   for (size_t i = 0; row->names && row->names[i] && used < len; i++)
     used += (size_t)snprintf(buf + used, len - used, "%s, ", row->names[i]);
-  if (used >= len) return;
+  if (used >= len) return len;
   if (used) used = used - 2 + (size_t)snprintf(buf + used - 2, len - used + 2, " or ");
+  return used;
+}
+
+static void expect_int(const clv_row *row, char *buf, size_t len) {
+  size_t used = expect_words(row, buf, len);
   if (row->min == row->max)
     snprintf(buf + used, len - used, "%llu", (unsigned long long)row->min);
   else
@@ -260,7 +270,8 @@ static void expect_quantity(const clv_row *row, char *buf, size_t len) {
   void (*const to_text)(uint64_t, char[32]) = size ? clv_size_to_text : clv_duration_to_text;
   to_text(row->min, low);
   to_text(row->max, high);
-  snprintf(buf, len, "a %s from %s to %s", size ? "size" : "duration", low, high);
+  size_t used = expect_words(row, buf, len);
+  snprintf(buf + used, len - used, "a %s from %s to %s", size ? "size" : "duration", low, high);
 }
 
 static void expect_number(const clv_row *row, char *buf, size_t len) {

@@ -60,8 +60,8 @@ typedef struct clv_row {
   uint64_t min, max;      /* INT, SIZE, DURATION; number of entries of lists */
   double low, high;       /* NUMBER, each of NUMBERS */
   bool above;             /* NUMBER, NUMBERS: `low` itself is excluded */
-  /* ENUM, NULL-terminated; "" = not given. TEXTS: what each may be. INT: words that may stand for a
-   * number; the one at i is stored as -i, modulo 2^64, and min is at least 1. */
+  /* ENUM, NULL-terminated; "" = not given. TEXTS: what each may be. INT, SIZE: words that may stand
+   * for a number; the one at i is stored as -i, modulo 2^64, and min is at least 1. */
   const char *const *names;
   const char *initial; /* the default as written in a file; NULL = 0, NULL, empty */
   /* For the example, where there is no default. LIST: its entries as lines, each key being
@@ -119,6 +119,7 @@ const char *clv_format_pattern(clv_text_format format); /* for JSON Schema; NULL
 
 /* The word for a value of an INT row, NULL when it is a number. */
 const char *clv_row_word(const clv_row *row, uint64_t value);
+bool clv_row_has_words(const clv_row *row);
 
 /* "a whole number from 1 to 256": what the value of a row must be, for messages and docs. */
 void clv_row_expects(const clv_row *row, char *buf, size_t len);

@@ -62,6 +62,8 @@ static const clv_row rows[] = {
      .sample = "certs/master.pem", .doc = "The master's certificate chain."},
     {.path = "tls.key", .kind = CLV_ROW_PATH, .offset = AT(tls.key), .required = true,
      .sample = "certs/master.key", .doc = "The master's private key."},
+    {.path = "tls.crl", .kind = CLV_ROW_PATH, .offset = AT(tls.crl), .sample = "certs/crl.pem", .commented = true,
+     .doc = "Lists of revoked certificates, one of each CA, read at the start; with an ended list nobody passes."},
 
     {.path = "workers", .kind = CLV_ROW_MAP, .offset = AT(workers), .count = AT(n_workers),
      .entry_bytes = sizeof(clv_remote_spec), .format = CLV_FORMAT_NAME, .sample = "worker-1",
@@ -341,6 +343,9 @@ static const clv_row rows[] = {
     {.path = "limits.connect_timeout", .kind = CLV_ROW_DURATION,
      .offset = AT(limits.connect_timeout_ms), .min = 1, .max = 3600000, .initial = "10s",
      .doc = "Time for reaching a worker and agreeing on TLS."},
+    {.path = "limits.peer_timeout", .kind = CLV_ROW_DURATION,
+     .offset = AT(limits.peer_timeout_ms), .min = 1000, .max = 3600000, .initial = "60s",
+     .doc = "A worker that is silent for so long is given up; the worker's own counts if it is shorter."},
     {.path = "limits.reference_lease", .kind = CLV_ROW_DURATION,
      .offset = AT(limits.reference_lease_ms), .min = 1000, .max = 86400000, .initial = "300s",
      .doc = "libcleave: what is kept (cleave_keep) for a node that is silent for so long is let go; has "

@@ -44,6 +44,19 @@ static clv_code check_cores(const clv_worker_config *c, clv_err *err) {
   return CLV_OK;
 }
 
+/* Who is silent and not given up yet must find his session when he goes on. */
+static clv_code check_lease(const clv_worker_config *c, clv_err *err) {
+#ifdef CLV_MUTATE_LEASE
+  return CLV_OK;
+#endif
+  if (c->limits.lease_ms > c->limits.peer_timeout_ms) return CLV_OK;
+  return clv_worker_fail_at(c, c->limits.lease_pos, err,
+                            "limits.lease of %llu ms has to be longer than limits.peer_timeout, "
+                            "%llu ms",
+                            (unsigned long long)c->limits.lease_ms,
+                            (unsigned long long)c->limits.peer_timeout_ms);
+}
+
 /* Whichever came second would end the start with "address in use", which does not say by whom. */
 static clv_code check_ports(const clv_worker_config *c, clv_err *err) {
   if (!c->metrics.listen || !clv_listen_overlap(c->listen, c->metrics.listen)) return CLV_OK;
@@ -75,6 +88,7 @@ clv_code clv_worker_config_parse(const char *path, const char *text, size_t len,
   CLV_TRY(check_peers(c, err));
   CLV_TRY(check_cores(c, err));
   CLV_TRY(check_ports(c, err));
+  CLV_TRY(check_lease(c, err));
   *ret_config = clv_steal(&c);
   return CLV_OK;
 }

@@ -12,6 +12,7 @@
 enum { MINUTE_MS = 60000, DAY_MS = 86400000 };
 
 static const char *const role_names[] = {"master", "peer", "observer", NULL};
+static const char *const memory_words[] = {"auto", "none", NULL};
 static const char *const level_names[] = {"error", "warn", "info", "debug", NULL};
 
 _Static_assert(offsetof(clv_artifact_spec, name) == sizeof(clv_config_pos), "see schema_int.h");
@@ -33,6 +34,9 @@ static const clv_row rows[] = {
      .sample = "certs/worker-1.pem", .doc = "The worker's certificate chain."},
     {.path = "tls.key", .kind = CLV_ROW_PATH, .offset = AT(tls.key), .required = true,
      .sample = "certs/worker-1.key", .doc = "The worker's private key."},
+
+    {.path = "tls.crl", .kind = CLV_ROW_PATH, .offset = AT(tls.crl), .sample = "certs/crl.pem", .commented = true,
+     .doc = "Lists of revoked certificates, one of each CA; with an ended list nobody passes."},
 
     {.path = "allow", .kind = CLV_ROW_LIST, .offset = AT(allow), .count = AT(n_allow),
      .entry_bytes = sizeof(clv_allow_spec), .min = 1, .required = true,
@@ -103,9 +107,12 @@ static const clv_row rows[] = {
     {.path = "limits.credit", .kind = CLV_ROW_SIZE, .offset = AT(limits.credit_bytes),
      .min = 65536, .max = 1ull << 40, .initial = "64MiB",
      .doc = "Bytes that a session's stream may have on its way to this worker."},
-    {.path = "limits.lease", .kind = CLV_ROW_DURATION, .offset = AT(limits.lease_ms), .min = 1000,
-     .max = DAY_MS, .initial = "60s",
+    {.path = "limits.lease", .kind = CLV_ROW_DURATION, .offset = AT(limits.lease_ms),
+     .pos = AT(limits.lease_pos), .min = 1000, .max = DAY_MS, .initial = "120s",
      .doc = "A session whose master is silent for so long is closed and its memory freed."},
+    {.path = "limits.peer_timeout", .kind = CLV_ROW_DURATION,
+     .offset = AT(limits.peer_timeout_ms), .min = 1000, .max = 60 * MINUTE_MS, .initial = "60s",
+     .doc = "A master or a peer that is silent for so long is given up; shorter than limits.lease."},
     {.path = "limits.reference_lease", .kind = CLV_ROW_DURATION,
      .offset = AT(limits.reference_lease_ms), .min = 1000, .max = DAY_MS, .initial = "1h",
      .doc = "The longest limits.reference_lease that a session may have: values kept for a node that "
@@ -120,8 +127,10 @@ static const clv_row rows[] = {
      .pos = AT(cores_pos), .min = 1, .high = 1023,
      .sample = "[0, 1]", .commented = true,
      .doc = "Cores that threads which compute stay on, as numbered by the system; all unless given."},
-    {.path = "memory_limit", .kind = CLV_ROW_SIZE, .offset = AT(memory_limit), .max = 1ull << 50,
-     .initial = "0", .doc = "Memory for all sessions together; 0 is no limit."},
+    {.path = "memory_limit", .kind = CLV_ROW_SIZE, .offset = AT(memory_limit),
+     .names = memory_words, .min = 1 << 20, .max = 1ull << 50, .initial = "auto",
+     .doc = "Memory for all sessions together; auto is four fifths of what the process may have: "
+            "the host's memory, or less by its control group."},
 
     {.path = "artifacts", .kind = CLV_ROW_MAP, .offset = AT(artifacts), .count = AT(n_artifacts),
      .entry_bytes = sizeof(clv_artifact_spec), .format = CLV_FORMAT_RUN, .sample = "front-v1",

@@ -42,8 +42,16 @@ void clv_account_unrefp(clv_account **a) {
 
 /* ---- charging -------------------------------------------------------------------------------- */
 
+static uint64_t most_of(const clv_account *a, clv_quota q) {
+  return __atomic_load_n(&a->o.most[q], __ATOMIC_RELAXED);
+}
+
+void clv_account_limit(clv_account *a, clv_quota q, uint64_t most) {
+  __atomic_store_n(&a->o.most[q], most, __ATOMIC_RELAXED);
+}
+
 static bool add(clv_account *a, clv_quota q, uint64_t n) {
-  uint64_t used = __atomic_load_n(&a->used[q], __ATOMIC_RELAXED), most = a->o.most[q];
+  uint64_t used = __atomic_load_n(&a->used[q], __ATOMIC_RELAXED), most = most_of(a, q);
 #ifdef CLV_MUTATE_QUOTA
   most = 0;
 #endif
@@ -79,7 +87,7 @@ clv_code clv_account_refuse(clv_account *a, clv_quota q, uint64_t n, clv_err *er
   return clv_fail(
       err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s: %llu in use, the limit is %llu%s%s%s",
       (unsigned long long)n, unit, exceed, a->o.of, (unsigned long long)clv_account_used(a, q),
-      (unsigned long long)a->o.most[q], raise, key ? key : "", where);
+      (unsigned long long)most_of(a, q), raise, key ? key : "", where);
 }
 
 clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {

@@ -286,6 +286,7 @@ clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret, clv_e
   e->contributions = clv_slab_of(sizeof(contribution), MAX_CONTEXT_ITEMS, "gradients of values");
   e->gradients = clv_slab_of(sizeof(gradient), MAX_CONTEXT_ITEMS, "gradients of modules");
   e->errors = clv_slab_of(sizeof(shared_err), MAX_CONTEXT_ITEMS, "errors");
+  e->errors.block = 4; /* room to say what used the quota up, when little else is left */
   e->changes = clv_slab_of(sizeof(change), MAX_CHANGES, "waiting changes of parameters");
   e->turns = clv_slab_of(sizeof(turn), MAX_CONTEXT_ITEMS, "turns of changes of parameters");
   e->strands = clv_slab_of(sizeof(strand), MAX_CONTEXT_ITEMS, "modules in backward passes");

@@ -52,6 +52,8 @@ void clv_account_unrefp(clv_account **a);
 clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) CLV_USE_RESULT;
 void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n);
 uint64_t clv_account_used(const clv_account *a, clv_quota q);
+/* Another quota from now on; 0 is none. What is in use over it stays. Any thread. */
+void clv_account_limit(clv_account *a, clv_quota q, uint64_t most);
 
 /* ---- pooled tensors and packets -------------------------------------------------------------- */
 
@@ -387,6 +389,11 @@ typedef struct clv_module_options {
   uint32_t n_frozen;
   clv_pool
       *pool; /* charged with the module's memory while it is made; NULL: clv_node_add_module does */
+  int64_t
+      batch; /* the plan to train with so many samples is made, and charged, before any memory is
+                    taken; 0: clv_module_warm makes it */
+  const clv_waiter
+      *waiter; /* for the module while it is made: CLV_CANCELLED when gone; NULL: none */
 } clv_module_options;
 
 typedef struct clv_module clv_module;
@@ -458,6 +465,11 @@ typedef struct clv_turnstile_options {
 
 clv_code clv_turnstile_new(const clv_turnstile_options *options, clv_turnstile **ret,
                            clv_err *err) CLV_USE_RESULT;
+/* One more tenant, and another weight for one: what it computes from then on counts by that. Any
+ * thread. */
+clv_code clv_turnstile_add(clv_turnstile *t, uint64_t weight, size_t *ret_tenant,
+                           clv_err *err) CLV_USE_RESULT;
+void clv_turnstile_weigh(clv_turnstile *t, size_t tenant, uint64_t weight);
 void clv_turnstile_free(clv_turnstile *t); /* after its seats; NULL is allowed */
 
 clv_code clv_seat_new(clv_turnstile *t, size_t tenant, clv_seat **ret, clv_err *err) CLV_USE_RESULT;

@@ -18,13 +18,6 @@ static clv_code count(clv_module *m, size_t bytes, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code take_block(clv_module *m, size_t bytes, void *ret_pp, clv_err *err) {
-  CLV_TRY(count(m, bytes, err));
-  CLV_TRY(clv_alloc_aligned(bytes, ret_pp, err));
-  memset(*(void **)ret_pp, 0, bytes);
-  return CLV_OK;
-}
-
 static clv_code mark_frozen(clv_module *m, const clv_module_options *o, clv_err *err) {
   for (uint32_t i = 0; i < o->n_frozen; i++) {
     clv_param *p = (clv_param *)clv_params_find(m->params, o->frozen[i]);
@@ -83,9 +76,34 @@ static clv_code make_optimizer(clv_module *m, const clv_module_options *o, clv_e
   for (uint32_t i = 0; i < o->n_groups; i++) groups[i + 1] = o->groups[i].optimizer;
   CLV_TRY(clv_alloc(m->n_learning, sizeof *spans, &spans, err));
   CLV_TRY(find_spans(m, o, spans, &n, err));
-  CLV_TRY(clv_optim_new(groups, 1 + o->n_groups, m->params->trainable_bytes, spans, n, o->backend,
-                        &m->optim, err));
-  return count(m, (size_t)clv_optim_n_moments(m->optim) * m->params->trainable_bytes, err);
+  return clv_optim_new(groups, 1 + o->n_groups, m->params->trainable_bytes, spans, n, o->backend,
+                       &m->optim, err);
+}
+
+static size_t moment_bytes(const clv_module *m, const clv_module_options *o) {
+  if (!o->learns || !m->n_learning) return 0;
+  int n = clv_optim_moments_of(&o->optimizer);
+  for (uint32_t i = 0; i < CLV_MIN(o->n_groups, (uint32_t)CLV_WIRE_GROUPS); i++)
+    n = CLV_MAX(n, clv_optim_moments_of(&o->groups[i].optimizer));
+  return (size_t)n * m->params->trainable_bytes;
+}
+
+/* All that shapes tell is charged before the first byte of it is taken: what does not fit costs its
+ * host nothing. */
+static clv_code charge_ahead(clv_module *m, const clv_module_options *o, clv_err *err) {
+  size_t state = m->params->total_bytes;
+  if (state > SIZE_MAX / 8)
+    return clv_fail(err, CLV_EXHAUSTED, "module %u: %zu bytes of parameters", m->o.index, state);
+  CLV_TRY(count(m, state + clv_module_buffer_bytes(m) + moment_bytes(m, o), err));
+  if (o->batch) CLV_TRY(clv_module_warm(m, o->batch, err));
+  return clv_waiter_check(o->waiter, err);
+}
+
+static clv_code take_memory(clv_module *m, clv_err *err) {
+  CLV_TRY(clv_alloc_aligned(m->params->total_bytes, &m->block, err));
+  CLV_TRY(clv_alloc_aligned(clv_module_buffer_bytes(m), &m->shadow, err));
+  memset(m->shadow, 0, clv_module_buffer_bytes(m));
+  return CLV_OK;
 }
 
 static clv_code count_inputs(clv_module *m, clv_err *err) {
@@ -104,10 +122,15 @@ static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err 
   CLV_TRY(count_inputs(m, err));
   CLV_TRY(clv_params_of(m->graph, &m->params, err));
   CLV_TRY(mark_frozen(m, o, err));
-  CLV_TRY(take_block(m, m->params->total_bytes, &m->block, err));
-  CLV_TRY(take_block(m, clv_module_buffer_bytes(m), &m->shadow, err));
+#ifndef CLV_MUTATE_AHEAD
+  CLV_TRY(charge_ahead(m, o, err));
+#endif
+  CLV_TRY(take_memory(m, err));
+  CLV_TRY(clv_params_init_while(o->waiter, m->graph, m->params, m->block, err));
   CLV_TRY(make_optimizer(m, o, err));
-  clv_params_init(m->graph, m->params, m->block);
+#ifdef CLV_MUTATE_AHEAD
+  CLV_TRY(charge_ahead(m, o, err));
+#endif
   m->version = 1;
   return CLV_OK;
 }
@@ -122,6 +145,7 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
   m->o = *o;
   m->o.frozen = NULL; /* the caller's lists, not kept */
   m->o.groups = NULL;
+  m->o.waiter = NULL;
   m->o.name = NULL;
   snprintf(m->name, sizeof m->name, "%s", o->name ? o->name : "");
   m->graph = o->graph;
@@ -205,7 +229,7 @@ static clv_code make_plan(clv_module *m, int64_t batch, bool training, uint32_t 
   m->o.backend->set_threads(m->o.threads); /* the library fixes its thread count when it plans */
   CLV_TRY(clv_plan_new(m->graph, m->params, &po, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
-  size_t bytes = info->call_bytes + info->scratch_bytes + info->cache_bytes;
+  size_t bytes = info->call_bytes + info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
   if (m->pool) { /* charged by clv_module_call_get */
     m->bytes += bytes;
   } else if (count(m, bytes, err) != CLV_OK) {
@@ -261,7 +285,7 @@ clv_code clv_module_plan_for(clv_module *m, int64_t batch, bool training, uint32
 
 clv_code clv_module_call_get(clv_module *m, module_plan *p, clv_call **ret, clv_err *err) {
   const clv_plan_info *info = clv_plan_get_info(p->plan);
-  size_t bytes = p->charged ? 0 : info->scratch_bytes + info->cache_bytes;
+  size_t bytes = p->charged ? 0 : info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
   bool more = p->calls_out == p->calls;
   if (more) bytes += info->call_bytes;
   if (bytes) CLV_TRY(clv_pool_charge(m->pool, bytes, err));

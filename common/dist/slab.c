@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLAB_RECORDS = 64 };
+enum { SLAB_RECORDS = 64 }; /* of a block, unless the slab says otherwise */
 
 typedef struct slab_block {
   struct slab_block *next;
@@ -12,7 +12,8 @@ typedef struct slab_block {
 } slab_block;
 
 static clv_code grow(clv_pool *pool, slab *s, clv_err *err) {
-  size_t bytes = sizeof(slab_block) + SLAB_RECORDS * s->size;
+  size_t records = s->block ? s->block : SLAB_RECORDS;
+  size_t bytes = sizeof(slab_block) + records * s->size;
   slab_block *b;
   CLV_TRY(clv_pool_charge(pool, bytes, err));
   clv_code code = clv_alloc(1, bytes, &b, err);
@@ -22,7 +23,7 @@ static clv_code grow(clv_pool *pool, slab *s, clv_err *err) {
   }
   b->next = s->blocks;
   s->blocks = b;
-  for (size_t i = 0; i < SLAB_RECORDS; i++) {
+  for (size_t i = 0; i < records; i++) {
     void *record = b->records + i * s->size;
     *(void **)record = s->idle;
     s->idle = record;

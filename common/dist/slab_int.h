@@ -8,6 +8,7 @@
 typedef struct slab {
   size_t size;
   uint32_t used, most;
+  uint32_t block;   /* records taken at once; 0: 64 */
   const char *what; /* for messages */
   void *idle, *blocks;
 } slab;

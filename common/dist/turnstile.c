@@ -32,7 +32,7 @@ struct clv_turnstile {
   unsigned free;      /* threads that may start */
   uint32_t n_waiting; /* seats; read without the lock */
   uint64_t clock, asked;
-  tenant *tenants; /* [o.n_tenants] */
+  tenant **tenants; /* [o.n_tenants] */
 };
 
 struct clv_seat {
@@ -58,7 +58,7 @@ static uint64_t now_of(const clv_turnstile *t) {
 static uint64_t least_tenant(const clv_turnstile *t) {
   uint64_t least = UINT64_MAX;
   for (size_t i = 0; i < t->o.n_tenants; i++)
-    if (t->tenants[i].n_active) least = CLV_MIN(least, t->tenants[i].time);
+    if (t->tenants[i]->n_active) least = CLV_MIN(least, t->tenants[i]->time);
   return least == UINT64_MAX ? t->clock : least;
 }
 
@@ -98,7 +98,7 @@ static void charge(clv_seat *s, uint64_t now) {
 /* All that compute, up to now. */
 static void settle(clv_turnstile *t, uint64_t now) {
   for (size_t i = 0; i < t->o.n_tenants; i++)
-    for (clv_seat *s = t->tenants[i].seats; s; s = s->next)
+    for (clv_seat *s = t->tenants[i]->seats; s; s = s->next)
       if (s->held) charge(s, now);
 }
 
@@ -118,7 +118,7 @@ static clv_seat *first_of(const tenant *of) {
 static clv_seat *first_waiting(const clv_turnstile *t) {
   clv_seat *first = NULL;
   for (size_t i = 0; i < t->o.n_tenants; i++) {
-    clv_seat *s = t->tenants[i].n_active ? first_of(&t->tenants[i]) : NULL;
+    clv_seat *s = t->tenants[i]->n_active ? first_of(t->tenants[i]) : NULL;
     bool before = s && (!first || s->of->time < first->of->time ||
                         (s->of->time == first->of->time && s->asked < first->asked));
     if (before) first = s;
@@ -250,11 +250,13 @@ clv_code clv_turnstile_new(const clv_turnstile_options *o, clv_turnstile **ret, 
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
   t->o = *o;
   t->o.weights = NULL;
+  t->o.n_tenants = 0;
   t->free = o->cores;
   pthread_mutex_init(&t->lock, NULL);
-  clv_code code = clv_alloc(o->n_tenants, sizeof *t->tenants, &t->tenants, err);
+  size_t added;
+  clv_code code = CLV_OK;
   for (size_t i = 0; i < o->n_tenants && code == CLV_OK; i++)
-    t->tenants[i].weight = CLV_MAX(o->weights[i], 1u);
+    code = clv_turnstile_add(t, o->weights[i], &added, err);
   if (code != CLV_OK) {
     clv_turnstile_free(t);
     return code;
@@ -263,8 +265,33 @@ clv_code clv_turnstile_new(const clv_turnstile_options *o, clv_turnstile **ret, 
   return CLV_OK;
 }
 
+clv_code clv_turnstile_add(clv_turnstile *t, uint64_t weight, size_t *ret_tenant, clv_err *err) {
+  tenant *new;
+  CLV_TRY(clv_alloc(1, sizeof *new, &new, err));
+  new->weight = CLV_MAX(weight, 1u);
+  pthread_mutex_lock(&t->lock);
+  tenant **more = realloc(t->tenants, (t->o.n_tenants + 1) * sizeof(tenant *));
+  if (more) {
+    t->tenants = more;
+    *ret_tenant = t->o.n_tenants;
+    t->tenants[t->o.n_tenants++] = new;
+  }
+  pthread_mutex_unlock(&t->lock);
+  if (more) return CLV_OK;
+  free(new);
+  return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+}
+
+void clv_turnstile_weigh(clv_turnstile *t, size_t of, uint64_t weight) {
+  pthread_mutex_lock(&t->lock);
+  settle(t, now_of(t));
+  if (of < t->o.n_tenants) t->tenants[of]->weight = CLV_MAX(weight, 1u);
+  pthread_mutex_unlock(&t->lock);
+}
+
 void clv_turnstile_free(clv_turnstile *t) {
   if (!t) return;
+  for (size_t i = 0; i < t->o.n_tenants; i++) free(t->tenants[i]);
   free(t->tenants);
   pthread_mutex_destroy(&t->lock);
   free(t);
@@ -272,10 +299,13 @@ void clv_turnstile_free(clv_turnstile *t) {
 
 clv_code clv_seat_new(clv_turnstile *t, size_t of, clv_seat **ret, clv_err *err) {
   clv_seat *s;
-  if (of >= t->o.n_tenants) return clv_fail(err, CLV_INVALID, "there is no tenant %zu", of);
+  pthread_mutex_lock(&t->lock);
+  tenant *at = of < t->o.n_tenants ? t->tenants[of] : NULL;
+  pthread_mutex_unlock(&t->lock);
+  if (!at) return clv_fail(err, CLV_INVALID, "there is no tenant %zu", of);
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->at = t;
-  s->of = &t->tenants[of];
+  s->of = at;
   pthread_cond_init(&s->granted, NULL);
   pthread_mutex_lock(&t->lock);
   s->next = s->of->seats;

@@ -135,6 +135,9 @@ const clv_param *clv_params_find(const clv_params *p, const char *name); /* or N
  * count 0; wait 1. Numbers from Philox keyed by (the node's key, layer, slot). block: total_bytes,
  * padding zeroed. */
 void clv_params_init(const clv_graph *g, const clv_params *p, void *block);
+/* The same while somebody waits for it; else CLV_CANCELLED. */
+clv_code clv_params_init_while(const clv_waiter *waiter, const clv_graph *g, const clv_params *p,
+                               void *block, clv_err *err) CLV_USE_RESULT;
 
 /* ---- plan ------------------------------------------------------------------------------------ */
 
@@ -166,6 +169,8 @@ typedef struct clv_plan_info {
   size_t call_bytes;    /* per call in flight: saved activations and states */
   size_t scratch_bytes; /* shared by the plan's calls */
   size_t cache_bytes;   /* weights in library formats */
+  size_t
+      kernel_bytes; /* what libraries keep of the kernels themselves, by a fixed figure for each */
   /* library reorders, each once a call */
   int reorders_refresh, reorders_forward, reorders_backward;
   int n_steps_forward, n_steps_backward;

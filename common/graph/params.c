@@ -108,28 +108,46 @@ static float fan_out_deviation(const clv_shape *weight) {
   return (float)sqrt(2 / fan_out);
 }
 
-static void init_one(const clv_param *q, const clv_slot *slots, clv_rng_key key, char *dst) {
-  const clv_slot *s = &slots[q->slot];
-  float bound =
-      s->init == CLV_INIT_FAN_IN ? fan_in_bound(&slots[CLV_SLOT_WEIGHT].shape) : (float)s->bound;
-  switch (s->init) {
-    case CLV_INIT_ZERO:
-      return;
-    case CLV_INIT_ONE:
-      ones(q, dst);
-      return;
-    case CLV_INIT_FAN_IN:
-    case CLV_INIT_UNIFORM:
-      clv_rng_uniform(&key, -bound, bound, drawn_at(q, dst), q->n);
-      break;
-    case CLV_INIT_NORMAL:
-      clv_rng_normal(&key, 0, 1, drawn_at(q, dst), q->n);
-      break;
-    case CLV_INIT_FAN_OUT:
-      clv_rng_normal(&key, 0, fan_out_deviation(&q->shape), drawn_at(q, dst), q->n);
-      break;
+enum { DRAW_AT_ONCE = 4 << 20 }; /* numbers, a twentieth of a second of them */
+
+typedef struct drawing {
+  const clv_waiter *waiter;
+  clv_rng_key key;
+  bool normal;
+  float spread; /* the deviation, or the bound on both sides of 0 */
+} drawing;
+
+static clv_code draw(const drawing *d, float *dst, size_t n, clv_err *err) {
+  for (size_t at = 0; at < n; at += DRAW_AT_ONCE) {
+    size_t some = CLV_MIN(n - at, (size_t)DRAW_AT_ONCE);
+    CLV_TRY(clv_waiter_check(d->waiter, err));
+    if (d->normal)
+      clv_rng_normal_from(&d->key, at, 0, d->spread, dst + at, some);
+    else
+      clv_rng_uniform_from(&d->key, at, -d->spread, d->spread, dst + at, some);
   }
+  return CLV_OK;
+}
+
+/* How slot `s` of `slots` is drawn; false: it is constant. */
+static bool is_drawn(const clv_param *q, const clv_slot *slots, drawing *d) {
+  const clv_slot *s = &slots[q->slot];
+  d->normal = s->init == CLV_INIT_NORMAL || s->init == CLV_INIT_FAN_OUT;
+  if (s->init == CLV_INIT_NORMAL) d->spread = 1;
+  if (s->init == CLV_INIT_FAN_OUT) d->spread = fan_out_deviation(&q->shape);
+  if (s->init == CLV_INIT_UNIFORM) d->spread = (float)s->bound;
+  if (s->init == CLV_INIT_FAN_IN) d->spread = fan_in_bound(&slots[CLV_SLOT_WEIGHT].shape);
+  return s->init != CLV_INIT_ZERO && s->init != CLV_INIT_ONE;
+}
+
+static clv_code init_one(const clv_waiter *waiter, const clv_param *q, const clv_slot *slots,
+                         clv_rng_key key, char *dst, clv_err *err) {
+  drawing d = {.waiter = waiter, .key = key};
+  if (slots[q->slot].init == CLV_INIT_ONE) ones(q, dst);
+  if (!is_drawn(q, slots, &d)) return CLV_OK;
+  CLV_TRY(draw(&d, drawn_at(q, dst), q->n, err));
   widen(q, dst);
+  return CLV_OK;
 }
 
 /* The key has 4 bits for the slot; an lstm's further slots are told apart where initialisation has
@@ -141,13 +159,21 @@ static clv_rng_key slot_key(const clv_node *node, uint32_t slot) {
   return key;
 }
 
-void clv_params_init(const clv_graph *g, const clv_params *p, void *block) {
-  memset(block, 0, p->total_bytes);
+clv_code clv_params_init_while(const clv_waiter *waiter, const clv_graph *g, const clv_params *p,
+                               void *block, clv_err *err) {
+  CLV_TRY(clv_zero_while(waiter, block, p->total_bytes, err));
   for (int i = 0; i < p->n; i++) {
     const clv_param *q = &p->list[i];
     const clv_node *node = &g->nodes[q->node];
     clv_slot slots[CLV_MAX_PARAMS];
     clv_node_slots(g, node, slots);
-    init_one(q, slots, slot_key(node, (uint32_t)q->slot), (char *)block + q->offset);
+    CLV_TRY(init_one(waiter, q, slots, slot_key(node, (uint32_t)q->slot), (char *)block + q->offset,
+                     err));
   }
+  return CLV_OK;
+}
+
+void clv_params_init(const clv_graph *g, const clv_params *p, void *block) {
+  clv_err never;
+  if (clv_params_init_while(NULL, g, p, block, &never) != CLV_OK) memset(block, 0, p->total_bytes);
 }

@@ -215,6 +215,9 @@ static void drop_elided(clv_plan *p) {
   p->n_steps = n;
 }
 
+/* oneDNN keeps 22 KiB of a convolution and its gradients; of others less. */
+enum { KERNEL_BYTES = 22 << 10 };
+
 static void count(clv_plan *p) {
   clv_plan_info *info = &p->info;
   for (int i = 0; i < p->n_steps; i++) {
@@ -229,6 +232,7 @@ static void count(clv_plan *p) {
   for (int i = 0; i < p->graph->n_nodes; i++) {
     const clv_kernel *k = p->nodes[i].kernel;
     if (!k) continue;
+    info->kernel_bytes += KERNEL_BYTES;
     info->reorders_refresh += k->refresh ? k->reorders_refresh : 0;
     info->reorders_forward += k->reorders_forward;
     info->reorders_backward += p->nodes[i].needs_grad ? k->reorders_backward : 0;

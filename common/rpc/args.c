@@ -20,22 +20,25 @@ static void add_int(rpc_args *args, const char *key, int value) {
 
 clv_code rpc_limits_check(clv_rpc_limits *limits, clv_err *err) {
   if (limits->max_message == 0) limits->max_message = 8 * MIB;
-  if (limits->keepalive_ms == 0) limits->keepalive_ms = 10000;
-  if (limits->keepalive_ack_ms == 0) limits->keepalive_ack_ms = 5000;
+  if (limits->peer_timeout_ms == 0) limits->peer_timeout_ms = 60000;
   if (limits->max_message > RPC_MAX_MESSAGE)
     return clv_fail(err, CLV_INVALID, "max_message is %zu bytes, must be at most %d",
                     limits->max_message, RPC_MAX_MESSAGE);
-  if (limits->keepalive_ms > 3600000 || limits->keepalive_ack_ms > 3600000)
-    return clv_fail(err, CLV_INVALID, "keepalive %u ms / %u ms, must be at most 3600000",
-                    limits->keepalive_ms, limits->keepalive_ack_ms);
+  if (limits->peer_timeout_ms < RPC_PEER_TIMEOUT_LEAST || limits->peer_timeout_ms > 3600000)
+    return clv_fail(err, CLV_INVALID, "a peer timeout of %u ms, must be %d to 3600000",
+                    limits->peer_timeout_ms, RPC_PEER_TIMEOUT_LEAST);
   return CLV_OK;
 }
+
+/* A twelfth of the time until a silent peer is pinged, the rest for its answer: a process that is
+ * stopped while no ping is on its way does not miss the rest when it goes on. */
+static int ping_after(const clv_rpc_limits *limits) { return (int)limits->peer_timeout_ms / 12; }
 
 void rpc_args_common(rpc_args *args, const clv_rpc_limits *limits) {
   add_int(args, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)limits->max_message);
   add_int(args, GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1); /* checked by clv_rpc_stream_send */
-  add_int(args, GRPC_ARG_KEEPALIVE_TIME_MS, (int)limits->keepalive_ms);
-  add_int(args, GRPC_ARG_KEEPALIVE_TIMEOUT_MS, (int)limits->keepalive_ack_ms);
+  add_int(args, GRPC_ARG_KEEPALIVE_TIME_MS, ping_after(limits));
+  add_int(args, GRPC_ARG_KEEPALIVE_TIMEOUT_MS, (int)limits->peer_timeout_ms - ping_after(limits));
   add_int(args, GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   add_int(args, GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   add_int(args, GRPC_ARG_HTTP2_BDP_PROBE, 1);
@@ -65,9 +68,8 @@ void rpc_args_server(rpc_args *args, const clv_rpc_server_options *options) {
   unsigned idle = options->idle_connection_ms ? options->idle_connection_ms : 15 * 60 * 1000;
   unsigned shake = options->handshake_ms ? options->handshake_ms : 3000;
   unsigned streams = options->max_streams_per_conn ? options->max_streams_per_conn : 128;
-  /* A client pings as seldom as this server does; twice as often is still tolerated. */
-  unsigned ping = CLV_MIN(options->limits.keepalive_ms / 2, 5000u);
-  add_int(args, GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, (int)ping);
+  /* A client may have a shorter timeout than this server, down to the least. */
+  add_int(args, GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, RPC_PEER_TIMEOUT_LEAST / 24);
   add_int(args, GRPC_ARG_MAX_CONNECTION_IDLE_MS, (int)CLV_MIN(idle, 86400000u));
   add_int(args, GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, (int)CLV_MIN(shake, 60000u));
   add_int(args, GRPC_ARG_MAX_CONCURRENT_STREAMS, (int)CLV_MIN(streams, 65536u));

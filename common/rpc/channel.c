@@ -335,6 +335,7 @@ clv_code clv_rpc_stream_open(clv_rpc_channel *channel, const char *method,
     grpc_call_unref(call);
     return code;
   }
+  stream->peer_timeout_ms = channel->limits.peer_timeout_ms;
   *ret_stream = clv_rpc_stream_ref(stream); /* the caller's; the first is the library's */
   rpc_stream_start_client(stream, events);
   return CLV_OK;

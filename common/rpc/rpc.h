@@ -91,6 +91,7 @@ typedef struct clv_rpc_stream clv_rpc_stream;
 typedef struct clv_rpc_peer {
   const char *uri;     /* verified identity, e.g. "spiffe://hospital/master" */
   const char *address; /* "ipv4:10.0.0.7:41212"; for people, proves nothing */
+  const bool *gone;    /* of a unary call; atomic: it has left, or its deadline has passed */
 } clv_rpc_peer;
 
 /* Callbacks of one stream, all on queue threads. */
@@ -150,9 +151,9 @@ void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *te
 /* ---- limits of both sides -------------------------------------------------------------------- */
 
 typedef struct clv_rpc_limits {
-  size_t max_message;        /* bytes, both directions; 0 = 8 MiB; at most 1 GiB */
-  unsigned keepalive_ms;     /* 0 = 10 000: a silent peer is pinged after this time ... */
-  unsigned keepalive_ack_ms; /* 0 = 5 000: ... and given up after this one */
+  size_t max_message; /* bytes, both directions; 0 = 8 MiB; at most 1 GiB */
+  unsigned
+      peer_timeout_ms; /* a peer that is silent for so long, pings too, is given up; 0 = 60 000 */
 } clv_rpc_limits;
 
 /* ---- client ---------------------------------------------------------------------------------- */
@@ -185,9 +186,9 @@ clv_code clv_rpc_channel_connect(clv_rpc_channel *channel, unsigned deadline_ms,
 clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *request, size_t len,
                       unsigned deadline_ms, clv_bytes *reply, clv_err *err) CLV_USE_RESULT;
 
-/* Open a two-way stream (no deadline; keepalive finds a dead peer in keepalive_ms +
- * keepalive_ack_ms). Returns at once with a reference for the caller; what goes wrong later comes
- * through on_closed, which may run before this function returns. */
+/* Open a two-way stream (no deadline; a silent peer is found after peer_timeout_ms). Returns at
+ * once with a reference for the caller; what goes wrong later comes through on_closed, which may
+ * run before this function returns. */
 clv_code clv_rpc_stream_open(clv_rpc_channel *channel, const char *method,
                              const clv_rpc_stream_events *events, clv_rpc_stream **ret_stream,
                              clv_err *err) CLV_USE_RESULT;

@@ -158,6 +158,11 @@ typedef struct rpc_args {
 /* Fill in the defaults of `limits`, or CLV_INVALID. */
 clv_code rpc_limits_check(clv_rpc_limits *limits, clv_err *err) CLV_USE_RESULT;
 
+enum { RPC_PEER_TIMEOUT_LEAST = 1000 };
+
+/* gRPC's words for the loss of a connection become ours; false: others, which stand. */
+bool rpc_end_text(unsigned peer_timeout_ms, char text[RPC_TEXT]);
+
 /* What both sides set: sizes, keepalive, flow control, no compression. */
 void rpc_args_common(rpc_args *args, const clv_rpc_limits *limits);
 void rpc_args_client(rpc_args *args);

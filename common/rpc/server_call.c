@@ -21,6 +21,7 @@ typedef struct incoming {
   char *address; /* gRPC's */
   char method[RPC_TEXT];
   int cancelled;
+  bool gone; /* cancelled, for the handler; atomic */
   atomic_uint holds;
   rpc_tag close_tag, recv_tag, done_tag;
   const clv_rpc_unary *row;
@@ -50,7 +51,9 @@ static void drop(incoming *in) {
 
 static void close_event(rpc_tag *tag, bool ok) {
   (void)ok;
-  drop(RPC_OWNER(tag, incoming, close_tag));
+  incoming *in = RPC_OWNER(tag, incoming, close_tag);
+  if (in->cancelled) __atomic_store_n(&in->gone, true, __ATOMIC_RELAXED);
+  drop(in);
 }
 
 static void done_event(rpc_tag *tag, bool ok) {
@@ -210,7 +213,7 @@ static clv_code may_enter(incoming *in, rpc_refusal *ret_refusal, clv_err *err) 
     atomic_fetch_add(&server->unauthenticated, 1);
     return code;
   }
-  in->peer = (clv_rpc_peer){in->uri, in->address};
+  in->peer = (clv_rpc_peer){in->uri, in->address, &in->gone};
   code = rpc_peers_enter(&server->peers, in->uri, &in->entry, ret_refusal, err);
   if (code != CLV_OK) {
     atomic_fetch_add(&server->refused_by_limit, 1);

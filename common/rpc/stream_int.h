@@ -40,6 +40,7 @@ struct clv_rpc_stream {
 
   bool server;
   size_t max_message;
+  unsigned peer_timeout_ms; /* client */
   clv_rpc_stream_events events;
   void (*ended)(void *arg, bool cancelled);
   void *ended_arg;

@@ -44,6 +44,7 @@ typedef struct entry {
   int fd; /* -1: its number has gone to another */
   uint64_t began_ns;
   size_t holder;
+  char *issuer, *serial; /* of its certificate, once that was admitted */
   address from;
 } entry;
 
@@ -153,31 +154,73 @@ bool clv_tls_accepted_next(int fd) {
   return room;
 }
 
+unsigned clv_tls_accepted_recheck(void) {
+  unsigned ended = 0;
+  clv_err err;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < n_entries; i++) {
+    entry *e = &entries[i];
+    if (!e->used || e->shut || !e->issuer) continue;
+    if (clv_tls_revocation_judge(e->issuer, e->serial, &err) != CLV_TLS_REVOKED) continue;
+#ifdef CLV_MUTATE_OPEN_REVOKED
+    continue;
+#endif
+    e->refused = CLV_TLS_REVOKED;
+    shut(e);
+    ended++;
+  }
+  pthread_mutex_unlock(&lock);
+  return ended;
+}
+
 uint64_t clv_tls_accepted_sheds(void) { return n_shed; }
 
 /* ---- the certificate ------------------------------------------------------------------------- */
 
 /* X509_verify_cert's errors that become the alerts we want: handshake_failure for who may not come
- * in, internal_error for want of room, certificate_revoked. */
+ * in, internal_error for want of room, certificate_revoked, unsupported_certificate. */
 static int error_of(clv_tls_decision v) {
   if (v == CLV_TLS_NOT_ALLOWED) return X509_V_ERR_APPLICATION_VERIFICATION;
+  if (v == CLV_TLS_NO_CLIENT) return X509_V_ERR_INVALID_PURPOSE;
   return v == CLV_TLS_REVOKED ? X509_V_ERR_CERT_REVOKED : X509_V_ERR_UNSPECIFIED;
 }
 
+/* A certificate without an extended key usage is one for all uses to OpenSSL. */
+static bool is_for_client(const X509 *cert) {
+  unsigned usage = 0;
+#ifdef CLV_MUTATE_CLIENT_USAGE
+  return true;
+#endif
+  return clv_tls_cert_usage(cert, &usage) && usage & CLV_TLS_CLIENT;
+}
+
+static void forget_number(entry *e) {
+  free(e->issuer);
+  free(e->serial);
+  e->issuer = e->serial = NULL;
+}
+
+static bool keep_number(entry *e, const char *issuer, const char *serial) {
+  forget_number(e);
+  e->issuer = strdup(issuer);
+  e->serial = strdup(serial);
+  return e->issuer && e->serial;
+}
+
 static clv_tls_decision judge(entry *e, const X509 *cert) {
-  char uri[CLV_TLS_URI_LEN], issuer[256] = "", serial[80] = "", from[INET6_ADDRSTRLEN];
+  char uri[CLV_TLS_URI_LEN], from[INET6_ADDRSTRLEN];
+  char issuer[CLV_TLS_ISSUER_LEN], serial[CLV_TLS_SERIAL_LEN];
   bool named = clv_tls_x509_uri(cert, uri, sizeof uri, NULL) == CLV_OK;
-  CLV_AUTO(clv_bn_freep) BIGNUM *n = ASN1_INTEGER_to_BN(X509_get0_serialNumber(cert), NULL);
-  char *hex = n ? BN_bn2hex(n) : NULL;
-  if (hex) snprintf(serial, sizeof serial, "%s", hex);
-  OPENSSL_free(hex);
-  X509_NAME_oneline(X509_get_issuer_name(cert), issuer, sizeof issuer);
+  clv_tls_serial_text(X509_get0_serialNumber(cert), serial);
+  clv_tls_issuer_text(X509_get_issuer_name(cert), issuer);
   ERR_clear_error();
   clv_tls_caller caller = {.uri = named ? uri : NULL,
                            .issuer = issuer,
                            .serial = serial,
+                           .is_client = is_for_client(cert),
                            .address = text_of(&e->from, from)};
-  return admission.judge(admission.user, &caller, &e->holder);
+  clv_tls_decision v = admission.judge(admission.user, &caller, &e->holder);
+  return v == CLV_TLS_ADMIT && !keep_number(e, issuer, serial) ? CLV_TLS_FULL : v;
 }
 
 /* From here on what OpenSSL says goes to a BIO of our own, for send_alert. */
@@ -195,8 +238,11 @@ static int on_verify(int ok, X509_STORE_CTX *ctx) {
 #else
 static int on_verify(int ok, X509_STORE_CTX *ctx) {
   SSL *ssl = X509_STORE_CTX_get_ex_data(ctx, SSL_get_ex_data_X509_STORE_CTX_idx());
-  if (!ok || X509_STORE_CTX_get_error_depth(ctx) > 0 || !SSL_is_server(ssl)) return ok;
+  if (!SSL_is_server(ssl)) return clv_tls_revocation_verify(ok, ctx);
+  if (X509_STORE_CTX_get_error_depth(ctx) > 0) return ok;
   entry *e = SSL_get_ex_data(ssl, slot);
+  if (!ok && e && !e->diverted) divert(ssl, e); /* OpenSSL's own reason is told as well */
+  if (!ok) return 0;
   clv_tls_decision v = CLV_TLS_FULL; /* a connection that is in no table */
   pthread_mutex_lock(&lock);
   if (e) v = e->refused = admission.judge ? judge(e, X509_STORE_CTX_get0_cert(ctx)) : CLV_TLS_ADMIT;
@@ -251,6 +297,8 @@ bool clv_tls_accepted_failure(const SSL *ssl, clv_tls_failure *ret) {
       [CLV_TLS_OVER_QUOTA] = CLV_TLS_FAILURE_QUOTA,
       [CLV_TLS_FULL] = CLV_TLS_FAILURE_SHED,
       [CLV_TLS_REVOKED] = CLV_TLS_FAILURE_REVOKED,
+      [CLV_TLS_NO_CLIENT] = CLV_TLS_FAILURE_BAD_CERTIFICATE,
+      [CLV_TLS_NO_LIST] = CLV_TLS_FAILURE_REVOKED,
   };
   const entry *e = slot >= 0 ? SSL_get_ex_data(ssl, slot) : NULL;
   if (!e) return false;
@@ -301,6 +349,7 @@ static void freed(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long a
   pthread_mutex_lock(&lock);
   if (e->held && admission.judge) admission.leave(admission.user, e->holder);
   if (!e->shut) n_live--;
+  forget_number(e);
   e->used = false;
   pthread_mutex_unlock(&lock);
 }
@@ -312,13 +361,17 @@ static void install(void) {
   if (entries) slot = CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, made, NULL, freed);
 }
 
-clv_code clv_tls_accepted_open(const clv_tls_admission *a, clv_err *err) {
+clv_code clv_tls_accepted_install(clv_err *err) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, install);
+  return slot < 0 ? clv_fail(err, CLV_INTERNAL, "OpenSSL does not show connections") : CLV_OK;
+}
+
+clv_code clv_tls_accepted_open(const clv_tls_admission *a, clv_err *err) {
   if (a->places < 1 || a->places > MAX_PLACES)
     return clv_fail(err, CLV_INVALID, "%llu places for connections, must be 1 to %d",
                     (unsigned long long)a->places, MAX_PLACES);
-  pthread_once(&once, install);
-  if (slot < 0) return clv_fail(err, CLV_INTERNAL, "OpenSSL does not show connections");
+  CLV_TRY(clv_tls_accepted_install(err));
   pthread_mutex_lock(&lock);
   admission = *a;
   pthread_mutex_unlock(&lock);

@@ -250,18 +250,12 @@ static clv_code check_options(const clv_tls_issue_options *o, clv_err *err) {
 
 /* ---- issue: the CA --------------------------------------------------------------------------- */
 
-typedef struct authority {
-  X509 *cert;
-  EVP_PKEY *key;
-  int64_t not_after;
-} authority;
-
-static void authority_done(authority *ca) {
+void clv_tls_authority_done(clv_tls_authority *ca) {
   X509_free(ca->cert);
   EVP_PKEY_free(ca->key);
 }
 
-static clv_code load_authority(const char *dir, authority *ca, clv_err *err) {
+clv_code clv_tls_authority_load(const char *dir, clv_tls_authority *ca, clv_err *err) {
   CLV_AUTO(clv_freep) char *key_path = NULL;
   CLV_AUTO(clv_freep) char *cert_path = NULL;
   CLV_AUTO(clv_secret_freep) char *key_pem = NULL;
@@ -337,8 +331,8 @@ static const char *const usage_texts[] = {
     "clientAuth,serverAuth,codeSigning",
 };
 
-static clv_code check_end(const clv_tls_issue_options *o, const authority *ca, int64_t until,
-                          clv_err *err) {
+static clv_code check_end(const clv_tls_issue_options *o, const clv_tls_authority *ca,
+                          int64_t until, clv_err *err) {
   if (o->allow_unusual || until <= ca->not_after) return CLV_OK;
   char when[CLV_TLS_TIME_TEXT];
   return clv_fail(err, CLV_INVALID,
@@ -346,8 +340,8 @@ static clv_code check_end(const clv_tls_issue_options *o, const authority *ca, i
                   o->days, clv_tls_format_time(ca->not_after, when));
 }
 
-static clv_code make_leaf(const clv_tls_issue_options *o, const authority *ca, EVP_PKEY *key,
-                          X509 **ret_cert, clv_err *err) {
+static clv_code make_leaf(const clv_tls_issue_options *o, const clv_tls_authority *ca,
+                          EVP_PKEY *key, X509 **ret_cert, clv_err *err) {
   const extension extensions[] = {
       {NID_basic_constraints, "critical,CA:FALSE"},   {NID_key_usage, "critical,digitalSignature"},
       {NID_ext_key_usage, usage_texts[o->usage & 7]}, {NID_subject_key_identifier, "hash"},
@@ -382,8 +376,8 @@ clv_code clv_tls_issue(const clv_tls_issue_options *o, clv_err *err) {
     CLV_TRY(refuse_existing(key_path, fix, err));
     CLV_TRY(refuse_existing(cert_path, fix, err));
   }
-  CLV_AUTO(authority_done) authority ca = {0};
-  CLV_TRY(load_authority(o->ca_dir, &ca, err));
+  CLV_AUTO(clv_tls_authority_done) clv_tls_authority ca = {0};
+  CLV_TRY(clv_tls_authority_load(o->ca_dir, &ca, err));
   CLV_AUTO(clv_pkey_freep)
   EVP_PKEY *key = o->rsa_bits ? EVP_RSA_gen(o->rsa_bits) : EVP_EC_gen("P-256");
   if (!key) return fail_ossl(err, "no new key");

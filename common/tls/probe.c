@@ -44,6 +44,7 @@ static int on_verify(int ok, X509_STORE_CTX *ctx) {
   prober *p = SSL_get_app_data(ssl);
   X509 *leaf = X509_STORE_CTX_get0_cert(ctx);
   if (!p->peer && leaf && X509_up_ref(leaf)) p->peer = leaf;
+  ok = clv_tls_revocation_verify(ok, ctx);
   if (!ok && p->verify_error == X509_V_OK) p->verify_error = X509_STORE_CTX_get_error(ctx);
   return ok;
 }
@@ -266,6 +267,14 @@ static const finding chain_findings[] = {
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's key is too weak",
      .fix = "issue the worker a certificate with an EC P-256 or RSA 2048 key"},
+    {.what = X509_V_ERR_CERT_REVOKED,
+     .code = CLV_UNAUTHENTICATED,
+     .reason = "the peer's certificate is revoked by the list of our tls.crl",
+     .fix = "issue the worker a new one and have it load that (SIGHUP)"},
+    {.what = X509_V_ERR_CRL_HAS_EXPIRED,
+     .code = CLV_UNAUTHENTICATED,
+     .reason = "the list of our tls.crl has ended, or is not of the CA of the peer's certificate",
+     .fix = "make it anew (certs revoke) and put it there"},
     {.what = -1,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate is refused",
@@ -281,8 +290,8 @@ static const finding refusals[] = {
     {.what = SSL_AD_INTERNAL_ERROR,
      .code = CLV_EXHAUSTED,
      .reason = "the worker takes no more connections of this identity: over its quota "
-               "(allow[].connections, limits.identity_connections), or no place is left "
-               "(limits.connections)",
+               "(allow[].connections, limits.identity_connections), no place is left "
+               "(limits.connections), or its list of revoked certificates has ended (tls.crl)",
      .fix = "end what else connects as this identity, or raise that limit in its worker.yaml"},
     {.what = -1},
 };
@@ -500,7 +509,7 @@ void clv_tls_explain_refusal(const char *address, const clv_tls_identity *identi
   if (!clv_tls_split_address(address, host, &port)) return;
   timeout_ms = CLV_MAX(1u, CLV_MIN(timeout_ms, (uint32_t)MAX_TIMEOUT_MS));
   if (clv_tls_probe(host, port, identity, NULL, timeout_ms, &r, &ignored) != CLV_OK) return;
-  bool told = r.code == CLV_DENIED || r.code == CLV_EXHAUSTED;
+  bool told = r.code == CLV_DENIED || r.code == CLV_EXHAUSTED || strstr(r.reason, "revoked");
   if (told && r.step == CLV_TLS_HANDSHAKE) clv_fail(err, r.code, "%s: %s", address, r.reason);
 }
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SHORT_TEXT = 128 };
 
@@ -22,7 +23,7 @@ typedef struct facts {
   char key[SHORT_TEXT];
   char serial[SHORT_TEXT];
   char fingerprint[EVP_MAX_MD_SIZE * 3 + 1];
-  bool is_ca;
+  bool is_ca, is_revoked;
 } facts;
 
 static void facts_done(facts *f) {
@@ -147,7 +148,10 @@ static clv_code gather(facts *f, X509 *cert, bool json, clv_err *err) {
 /* ---- telling --------------------------------------------------------------------------------- */
 
 static const char *state_of(const facts *f, int64_t now) {
-  return now > f->until ? "expired" : now < f->from ? "not yet valid" : "valid";
+  return f->is_revoked    ? "revoked"
+         : now > f->until ? "expired"
+         : now < f->from  ? "not yet valid"
+                          : "valid";
 }
 
 static const char *list_text(const clv_bytes *list) { return list->data ? list->data : "-"; }
@@ -171,6 +175,7 @@ static void print_text(clv_bytes *out, const facts *f) {
                    : now < f->from ? "             NOT YET VALID, begins in %s\n"
                                    : "             %s left\n",
                    span);
+  if (f->is_revoked) clv_bytes_puts(out, "             REVOKED, by crl.pem beside it\n");
   clv_bytes_printf(out, "key          %s\n", f->key);
   clv_bytes_printf(out, "serial       %s\n", f->serial);
   clv_bytes_printf(out, "SHA-256      %s\n", f->fingerprint);
@@ -195,14 +200,33 @@ static void print_json(clv_bytes *out, const facts *f) {
   clv_bytes_printf(out, ",\"serial\":\"%s\",\"sha256\":\"%s\"}", f->serial, f->fingerprint);
 }
 
+/* The list in the same folder, if there is one. */
+static clv_code list_beside(const char *path, clv_tls_crl **ret, clv_err *err) {
+  const char *slash = strrchr(path, '/');
+  char list[4096];
+  int n = snprintf(list, sizeof list, "%.*scrl.pem", slash ? (int)(slash - path + 1) : 0, path);
+  if (n >= (int)sizeof list || access(list, F_OK) != 0) return CLV_OK;
+  return clv_tls_crl_load(list, NULL, ret, err);
+}
+
+static bool is_listed(const clv_tls_crl *crl, const X509 *cert) {
+  char issuer[CLV_TLS_ISSUER_LEN], serial[CLV_TLS_SERIAL_LEN];
+  clv_tls_issuer_text(X509_get_issuer_name(cert), issuer);
+  clv_tls_serial_text(X509_get0_serialNumber(cert), serial);
+  return crl && clv_tls_crl_has(crl, issuer, serial);
+}
+
 clv_code clv_tls_show(const char *path, clv_bytes *out, bool json, clv_err *err) {
   CLV_AUTO(clv_certs_freep) STACK_OF(X509) *certs = NULL;
   CLV_TRY(clv_tls_certs_read(path, &certs, err));
+  CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *crl = NULL;
+  CLV_TRY(list_beside(path, &crl, err));
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   for (int i = 0; i < sk_X509_num(certs); i++) {
     CLV_AUTO(facts_done) facts f = {0};
     if (gather(&f, sk_X509_value(certs, i), json, err) != CLV_OK)
       return clv_err_prefix(err, "%s", path);
+    f.is_revoked = is_listed(crl, sk_X509_value(certs, i));
     clv_bytes_puts(&text, json ? (i ? "," : "[") : (i ? "\n" : ""));
     if (json)
       print_json(&text, &f);

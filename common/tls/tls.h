@@ -88,6 +88,8 @@ typedef enum clv_tls_decision {
   CLV_TLS_OVER_QUOTA, /* of its own */
   CLV_TLS_FULL,       /* no place, whoever it is */
   CLV_TLS_REVOKED,
+  CLV_TLS_NO_CLIENT, /* its certificate is not for TLS clients */
+  CLV_TLS_NO_LIST,   /* of revoked certificates, that is in force */
   CLV_TLS_DECISIONS
 } clv_tls_decision;
 
@@ -96,6 +98,7 @@ typedef struct clv_tls_caller {
   const char *issuer; /* "/CN=home" */
   const char *serial; /* hexadecimal, upper case */
   const char *address;
+  bool is_client; /* the extended key usage of its certificate has TLS client */
 } clv_tls_caller;
 
 /* The callbacks come one at a time, on any thread, and must neither block nor call back. */
@@ -125,6 +128,8 @@ void clv_tls_accepted_close(void);
  * are taken, of the address with the most handshakes the one goes that has been silent for longest;
  * false when there is none: close fd. */
 bool clv_tls_accepted_next(int fd) CLV_USE_RESULT;
+/* Ends those whose certificate the list of revoked ones names by now; how many. */
+unsigned clv_tls_accepted_recheck(void);
 uint64_t clv_tls_accepted_sheds(void); /* connections that went so, or were not taken */
 
 /* ---- identities ------------------------------------------------------------------------------ */
@@ -168,12 +173,56 @@ int clv_tls_identity_days_left(const clv_tls_identity *identity);
  * connection that did. */
 clv_code clv_tls_cert_uri(const char *pem, char *buf, size_t len, clv_err *err) CLV_USE_RESULT;
 
+/* ---- revocation ------------------------------------------------------------------------------ */
+
+enum { CLV_TLS_CRL_DAYS = 30, CLV_TLS_CRL_SOON_S = 7 * 86400 };
+
+/* Lists of revoked certificates, one of each CA, of one PEM file. */
+typedef struct clv_tls_crl clv_tls_crl;
+
+/* ca_pem: the CAs, one of which must have signed each list; NULL: signatures are not looked at.
+ * Errors name the file: CLV_NOT_FOUND, CLV_EXHAUSTED, CLV_UNAUTHENTICATED (signature),
+ * CLV_PRECONDITION (of the future), CLV_INVALID. A list that has ended is read all the same. */
+clv_code clv_tls_crl_load(const char *path, const char *ca_pem, clv_tls_crl **ret,
+                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_tls_crl_parse(const char *pem, size_t len, const char *path, const char *ca_pem,
+                           clv_tls_crl **ret, clv_err *err) CLV_USE_RESULT;
+void clv_tls_crl_free(clv_tls_crl *crl); /* NULL is allowed */
+void clv_tls_crl_freep(clv_tls_crl **crl);
+bool clv_tls_crl_has(const clv_tls_crl *crl, const char *issuer, const char *serial);
+/* CLV_PRECONDITION: the list of `issuer` (NULL: any of them) has ended, or is not there. */
+clv_code clv_tls_crl_check(const clv_tls_crl *crl, const char *issuer, clv_err *err) CLV_USE_RESULT;
+int64_t clv_tls_crl_ends(const clv_tls_crl *crl); /* the first of them */
+const char *clv_tls_crl_path(const clv_tls_crl *crl);
+
+/* The list that holds in this process, for whom it dials and whom it accepts; the last one counts.
+ * Read it, checked for use now (NULL path: *ret stays as it is), and put it in force (*crl is
+ * taken; NULL: nothing is checked any more). Load does both; without a path nothing. */
+clv_code clv_tls_revocation_read(const char *path, const clv_tls_identity *identity,
+                                 clv_tls_crl **ret, clv_err *err) CLV_USE_RESULT;
+void clv_tls_revocation_set(clv_tls_crl **crl);
+clv_code clv_tls_revocation_load(const char *path, const clv_tls_identity *identity,
+                                 clv_err *err) CLV_USE_RESULT;
+int64_t clv_tls_revocation_ends(void); /* 0: there is none */
+/* CLV_TLS_ADMIT, CLV_TLS_REVOKED or CLV_TLS_NO_LIST, and then why. */
+clv_tls_decision clv_tls_revocation_judge(const char *issuer, const char *serial, clv_err *err);
+/* CLV_PRECONDITION: the list has ended. */
+clv_code clv_tls_revocation_check(clv_err *err) CLV_USE_RESULT;
+/* Whether the certificate that this identity showed last, when it was dialled, is revoked by
+ * now. */
+bool clv_tls_peer_revoked(const char *uri);
+
 /* ---- certificate authority ------------------------------------------------------------------- */
 
 /* Make a CA in `dir` (created if missing): ca.key (EC P-256, mode 0600) and ca.pem, subject
  * CN=name, valid from 5 minutes ago for `days` (1..CLV_TLS_MAX_DAYS). CLV_EXISTS when either file
  * is there: a CA is never overwritten. */
 clv_code clv_tls_ca_init(const char *dir, const char *name, int days, clv_err *err) CLV_USE_RESULT;
+
+/* Make DIR/crl.pem anew, for `days`, with what was in it and with DIR/NAME.pem (NULL: nothing new).
+ * CLV_NOT_FOUND, CLV_INVALID: not of this CA, or a list that is not. */
+clv_code clv_tls_ca_revoke(const char *dir, const char *name, int days,
+                           clv_err *err) CLV_USE_RESULT;
 
 typedef struct clv_tls_issue_options {
   const char *ca_dir;      /* holds ca.pem and ca.key */

@@ -21,6 +21,7 @@ static inline void clv_x509_freep(X509 **p) { X509_free(*p); }
 static inline void clv_pkey_freep(EVP_PKEY **p) { EVP_PKEY_free(*p); }
 static inline void clv_bio_freep(BIO **p) { BIO_free_all(*p); }
 static inline void clv_bn_freep(BIGNUM **p) { BN_free(*p); }
+static inline void clv_crl_freep(X509_CRL **p) { X509_CRL_free(*p); }
 static inline void clv_store_freep(X509_STORE **p) { X509_STORE_free(*p); }
 static inline void clv_store_ctx_freep(X509_STORE_CTX **p) { X509_STORE_CTX_free(*p); }
 static inline void clv_ext_freep(X509_EXTENSION **p) { X509_EXTENSION_free(*p); }
@@ -79,6 +80,31 @@ clv_code clv_tls_x509_uri(const X509 *cert, char *buf, size_t len, clv_err *err)
 
 /* Whether these bytes may be an identity; says in `reason` why not. */
 bool clv_tls_uri_ok(const unsigned char *data, size_t len, char reason[CLV_TLS_ERROR_LEN]);
+
+/* ---- the authority of ca.c ------------------------------------------------------------------- */
+
+typedef struct clv_tls_authority {
+  X509 *cert;
+  EVP_PKEY *key;
+  int64_t not_after;
+} clv_tls_authority;
+
+/* DIR/ca.pem and DIR/ca.key. */
+clv_code clv_tls_authority_load(const char *dir, clv_tls_authority *ca,
+                                clv_err *err) CLV_USE_RESULT;
+void clv_tls_authority_done(clv_tls_authority *ca);
+
+/* ---- revocation ------------------------------------------------------------------------------ */
+
+enum { CLV_TLS_ISSUER_LEN = 256, CLV_TLS_SERIAL_LEN = 80 };
+
+/* "/CN=home", and hexadecimal in upper case. */
+void clv_tls_issuer_text(const X509_NAME *name, char buf[CLV_TLS_ISSUER_LEN]);
+void clv_tls_serial_text(const ASN1_INTEGER *serial, char buf[CLV_TLS_SERIAL_LEN]);
+/* For a verification callback: *ok and, of a leaf, the list that holds in this process. */
+int clv_tls_revocation_verify(int ok, X509_STORE_CTX *ctx);
+/* From now on OpenSSL asks us about every certificate (accepted.c). */
+clv_code clv_tls_accepted_install(clv_err *err) CLV_USE_RESULT;
 
 /* ---- accepted.c, as handshakes.c calls it ---------------------------------------------------- */
 

@@ -319,6 +319,21 @@ bool clv_checkpoint_any(const char *run_dir) {
   return list_steps(run_dir, &l, NULL) == CLV_OK && l.n > 0;
 }
 
+static bool is_written(const char *run_dir, uint64_t step) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_bytes_printf(&path, "%s/checkpoint-%llu/" CLV_MANIFEST_NAME, run_dir,
+                   (unsigned long long)step);
+  return path.failed || access(path.data, F_OK) == 0;
+}
+
+bool clv_checkpoint_any_written(const char *run_dir) {
+  CLV_AUTO(steps_done) step_list l = {0};
+  bool any = false;
+  if (list_steps(run_dir, &l, NULL) != CLV_OK) return false;
+  for (size_t i = 0; i < l.n; i++) any |= is_written(run_dir, l.steps[i]);
+  return any;
+}
+
 size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t most) {
   CLV_AUTO(steps_done) step_list l = {0};
   if (list_steps(run_dir, &l, NULL) != CLV_OK) return 0;

@@ -234,6 +234,8 @@ clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spare
 
 /* Whether run_dir holds a checkpoint folder, complete or not. */
 bool clv_checkpoint_any(const char *run_dir);
+/* Whether one of them has its manifest, which is written last. It may be damaged all the same. */
+bool clv_checkpoint_any_written(const char *run_dir);
 /* Steps of its checkpoint folders, complete or not, newest first: the first `most` of them. */
 size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t most);
 /* Deletes every checkpoint under run_dir, for a run that starts afresh. Foreign files stay. */

@@ -16,7 +16,12 @@ clv_wire_limits clv_wire_limits_default(void) {
       .message_bytes = 64 << 20,
       .chunk_bytes = 1 << 20,
       .credit_bytes = 64 << 20,
+      .peer_timeout_ms = 60000,
   };
+}
+
+uint32_t clv_shorter_timeout(uint32_t ours_ms, uint32_t theirs_ms) {
+  return theirs_ms ? CLV_MAX(CLV_MIN(ours_ms, theirs_ms), (uint32_t)1000) : ours_ms;
 }
 
 void clv_limits_put(const clv_wire_limits *limits, Cleave__V1__Limits *ret) {
@@ -28,6 +33,7 @@ void clv_limits_put(const clv_wire_limits *limits, Cleave__V1__Limits *ret) {
   ret->chunk_bytes = limits->chunk_bytes;
   ret->credit_bytes = limits->credit_bytes;
   ret->concurrent_calls = limits->concurrent_calls;
+  ret->peer_timeout_ms = limits->peer_timeout_ms;
 }
 
 /* An absent message is one of zeros, here as everywhere in proto3. */
@@ -50,6 +56,7 @@ clv_code clv_limits_get(const Cleave__V1__Limits *limits, clv_wire_limits *ret, 
       .message_bytes = limits->message_bytes,
       .chunk_bytes = limits->chunk_bytes,
       .credit_bytes = limits->credit_bytes,
+      .peer_timeout_ms = limits->peer_timeout_ms,
   };
   return CLV_OK;
 }

@@ -90,10 +90,15 @@ typedef struct clv_wire_id {
 typedef struct clv_wire_limits {
   uint32_t sessions, tensors, concurrent_calls;
   uint64_t session_bytes, message_bytes, chunk_bytes, credit_bytes;
+  uint32_t peer_timeout_ms;
 } clv_wire_limits;
 
-/* 8 sessions, 4096 tensors, 64 calls, 64 GiB, 64 MiB, 1 MiB, 64 MiB. */
+/* 8 sessions, 4096 tensors, 64 calls, 64 GiB, 64 MiB, 1 MiB, 64 MiB, 60 s. */
 clv_wire_limits clv_wire_limits_default(void);
+
+/* The peer timeout of a link: the shorter one counts, but none below a second. theirs 0: not
+ * said. */
+uint32_t clv_shorter_timeout(uint32_t ours_ms, uint32_t theirs_ms);
 
 /* ---- frames of the session stream ------------------------------------------------------------ */
 

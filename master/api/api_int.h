@@ -103,6 +103,7 @@ typedef struct peer {
   clv_link *link;
   clv_wire_id incarnation;
   clv_wire_limits limits;
+  uint32_t peer_timeout_ms; /* of its link */
   bool opened, lost, has_module;
   uint64_t heard_ns;         /* when its last packet came */
   char device[API_DEVICE];   /* what "auto" means there, */
@@ -357,6 +358,7 @@ struct cleave_runtime {
   cleave_error broken;
   uint32_t broken_at, broken_to; /* the worker, its neighbour; the same: it did not say who */
   uint64_t broken_until;
+  uint64_t hear_until_ns; /* deadlines are not judged before: the process was stopped */
 };
 
 void api_lock(cleave_runtime *rt);

@@ -50,13 +50,26 @@ static void believe(cleave_runtime *rt) {
 
 static bool sleep_until(cleave_runtime *rt, uint64_t until_ns);
 
+enum { LATE_NS = 300000000 };
+static const uint64_t HEAR_NS = 5000000000;
+
+/* A timer that comes much later than it was set for: the process was stopped. What its links have
+ * heard meanwhile is still to be read, so deadlines are judged a little later. */
+static void notice_stop(cleave_runtime *rt, uint64_t began, uint64_t until) {
+  uint64_t now = clv_now_ns();
+  if (began < until && now > until + LATE_NS) rt->hear_until_ns = now + HEAR_NS;
+}
+
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
+  uint64_t began = clv_now_ns();
+  until_ns = CLV_MAX(until_ns, rt->hear_until_ns);
   api_send_step(rt);
   uint64_t until = CLV_MIN(until_ns, api_resend_ends(rt));
   if (rt->broken.status) until = CLV_MIN(until, rt->broken_until);
   bool in_time = sleep_until(rt, until);
+  notice_stop(rt, began, until);
   believe(rt);
-  return in_time || until < until_ns;
+  return in_time || until < until_ns || until_ns < rt->hear_until_ns;
 }
 
 static bool sleep_until(cleave_runtime *rt, uint64_t until_ns) {

@@ -89,6 +89,7 @@ static clv_code hello(peer *p, clv_err *err) {
                                         .isa = clv_backend_cpu()->isa(),
                                         .unix_ms = clv_wall_ms()}};
   q.about.limits.credit_bytes = c->limits.credit_bytes;
+  q.about.limits.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;
   CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
   CLV_TRY(not_a_worker(
       call(p, CLV_METHOD_HELLO, &request, c->limits.connect_timeout_ms, &reply, err), err));
@@ -101,6 +102,8 @@ static clv_code hello(peer *p, clv_err *err) {
   CLV_TRY(cleave_secrets_check(c, &h, err));
   p->incarnation = h.incarnation;
   p->limits = h.about.limits;
+  p->peer_timeout_ms =
+      clv_shorter_timeout((uint32_t)c->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
   keep_devices(&h, p);
   compare_builds(p, &h.about);
   return CLV_OK;
@@ -166,6 +169,7 @@ cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
   TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &rt->identity, &err));
   TRY(clv_tls_identity_require(rt->identity, CLV_TLS_CLIENT, &err));
   TRY(clv_tls_floor_install(&err));
+  TRY(clv_tls_revocation_load(t->crl, rt->identity, &err));
   clv_rpc_runtime_options ro = {.queue_threads = 2, .spin_us = clv_spin_us(1)};
   TRY(clv_rpc_runtime_new(&ro, &rt->rpc, &err));
   for (uint32_t i = 1; i < rt->n_peers; i++) {
@@ -228,7 +232,7 @@ cleave_status api_open_link(peer *p, cleave_error *error) {
   clv_link_dial d = {.address = p->spec->address,
                      .identity = p->spec->identity,
                      .pem = pem_of(rt),
-                     .limits = {.max_message = 0},
+                     .limits = {.peer_timeout_ms = p->peer_timeout_ms},
                      .session = rt->session,
                      .incarnation = p->incarnation,
                      .epoch = rt->epoch,

@@ -7,7 +7,8 @@
  *
  * The file has a JSON object a line, with the keys of its event in the order of the table in
  * line.c. Each line names its attempt; those of commands that run at once stand between each other.
- * A last line that was cut short is no line.
+ * A last line that was cut short is no line. A file that was removed takes no lines: then nothing
+ * may leave.
  *
  * Threads: clv_egress_take may be called by any; the rest of a record belongs to one.
  */
@@ -42,7 +43,7 @@ typedef enum clv_egress_event {
 } clv_egress_event;
 
 typedef enum clv_egress_kind {
-  CLV_EGRESS_INPUT = 1, /* "input": records as they are */
+  CLV_EGRESS_INPUT = 1, /* "input": records as they are, or where nothing has mixed them */
   CLV_EGRESS_TOKENS,    /* "tokens": one vector each */
   CLV_EGRESS_LABELS,
   CLV_EGRESS_ACTIVATION,

@@ -75,10 +75,22 @@ static clv_code lock_file(const clv_egress_record *r, clv_err *err) {
   return CLV_OK;
 }
 
+/* A file that has no name any more takes lines, which nobody would find. */
+static clv_code check_there(const clv_egress_record *r, clv_err *err) {
+  struct stat st;
+  if (fstat(r->fd, &st) != 0)
+    return clv_fail(err, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
+#ifndef CLV_MUTATE_EGRESS_THERE
+  if (!st.st_nlink) return clv_fail(err, CLV_PRECONDITION, "%s: it was removed", r->path);
+#endif
+  return CLV_OK;
+}
+
 /* At the end of the file, where another command may have written since. All of it or nothing. */
 static clv_code write_lines(clv_egress_record *r, clv_err *err) {
   CLV_TRY(lock_file(r, err));
   CLV_AUTO(unlock_file) int fd = r->fd;
+  CLV_TRY(check_there(r, err));
   off_t end = lseek(fd, 0, SEEK_END);
   size_t done = 0;
   while (end >= 0 && done < r->lines.len) {
@@ -328,13 +340,12 @@ static clv_code open_file(clv_egress_record *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* What is there, without a last line that was cut short; which attempt this is. */
+/* Under the file's lock. What is there, without a last line that was cut short; which attempt this
+ * is. */
 static clv_code look_back(clv_egress_record *r, uint64_t *ret_cut, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t whole;
-  CLV_TRY(lock_file(r, err));
-  CLV_AUTO(unlock_file) int fd = r->fd;
-  CLV_TRY(egress_load(fd, r->path, &text, err));
+  CLV_TRY(egress_load(r->fd, r->path, &text, err));
   if (egress_each(text.data ? text.data : "", text.len, r->path, count_attempt, &r->attempt, &whole,
                   err) != CLV_OK)
     return clv_err_prefix(err,
@@ -343,19 +354,29 @@ static clv_code look_back(clv_egress_record *r, uint64_t *ret_cut, clv_err *err)
   r->attempt++;
   *ret_cut = text.len - whole;
 #ifndef CLV_MUTATE_EGRESS_CUT
-  if (text.len > whole && ftruncate(fd, (off_t)whole) != 0)
+  if (text.len > whole && ftruncate(r->fd, (off_t)whole) != 0)
     return clv_fail(err, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
 #endif
   return CLV_OK;
+}
+
+/* Under one lock, so that no other command takes the same number; writing ends it. */
+static clv_code number(clv_egress_record *r, clv_egress_line *l, clv_err *err) {
+  CLV_AUTO(unlock_file) int fd = -1;
+#ifndef CLV_MUTATE_EGRESS_NUMBER
+  CLV_TRY(lock_file(r, err));
+  fd = r->fd;
+#endif
+  CLV_TRY(look_back(r, &l->begun.cut, err));
+  add_line(r, l);
+  return put_lines(r, true, err);
 }
 
 static clv_code begin(clv_egress_record *r, const clv_egress_line *about, clv_err *err) {
   clv_egress_line l = *about;
   l.event = CLV_EGRESS_ATTEMPT;
   l.begun.version = CLV_EGRESS_VERSION;
-  CLV_TRY(look_back(r, &l.begun.cut, err));
-  add_line(r, &l);
-  CLV_TRY(put_lines(r, true, err));
+  CLV_TRY(number(r, &l, err));
   CLV_TRY(clv_file_sync_folder(r->path, err));
   return start_thread(r, err);
 }

@@ -35,6 +35,9 @@ void clv_run_lock_free(clv_run_lock *c); /* lets go; NULL is allowed */
 /* Whether the last attempt that is recorded there is finished. */
 bool clv_run_lock_is_finished(const clv_run_lock *c);
 
+/* Whether a checkpoint is recorded there. */
+bool clv_run_lock_has_saved(const clv_run_lock *c);
+
 /* Makes room for a run that starts afresh: what is there goes to a folder NAME.1, NAME.2 ... beside
  * this one. It stays there if the run there was finished once, else it is deleted when the new one
  * starts. Before that, the end of the attempt, and its death, bring it back. */

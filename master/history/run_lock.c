@@ -97,6 +97,11 @@ bool clv_run_lock_is_finished(const clv_run_lock *c) {
          r.attempts[r.n_attempts - 1].status == CLV_RUN_FINISHED;
 }
 
+bool clv_run_lock_has_saved(const clv_run_lock *c) {
+  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  return clv_record_read(c->dir, &r, NULL) == CLV_OK && r.n_checkpoints > 0;
+}
+
 /* What nobody can tell is kept as well. */
 static bool is_worth_keeping(const clv_run_lock *c) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};

@@ -131,8 +131,9 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_IMAGES, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   if (check_weights(&r, &err) != CLV_OK) return clv_run_fail(&r, CLV_EXIT_DATA, &err);
-  if (config->tls.ca &&
-      clv_tls_identity_load(config->tls.ca, config->tls.cert, config->tls.key, &id, &err) != CLV_OK)
+  const clv_tls_config *t = &config->tls;
+  if (t->ca && (clv_tls_identity_load(t->ca, t->cert, t->key, &id, &err) != CLV_OK ||
+                clv_tls_revocation_load(t->crl, id, &err) != CLV_OK))
     return clv_run_fail(&r, CLV_EXIT_CONNECT, &err);
   print_checked(&r);
   return CLV_EXIT_OK;

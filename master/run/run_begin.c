@@ -3,6 +3,7 @@
  * What a run finds in its folder before it begins.
  */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "master/run/run_int.h"
 
@@ -48,6 +49,45 @@ clv_code clv_run_is_done(run *r, bool *ret, clv_err *err) {
   *ret = clv_checkpoint_manifest(c)->step >= wanted;
   if (*ret) print_done(r, clv_checkpoint_manifest(c)->step);
   return CLV_OK;
+}
+
+/* ---- where --resume goes on ------------------------------------------------------------------ */
+
+/* What was lost is not made again by mistake: it may have taken days. */
+static clv_code fail_lost(const run *r, clv_err *err) {
+  return clv_fail(
+      err, CLV_NOT_FOUND,
+      "run folder %s: no usable checkpoint, though run.json lists some: bring them back, "
+      "or begin anew with --fresh",
+      r->dir.data);
+}
+
+clv_code clv_run_find_start(run *r, clv_err *err) {
+  if (!r->o->resume) return CLV_OK;
+  r->resumed = clv_checkpoint_any_written(r->dir.data);
+  if (r->resumed) return CLV_OK;
+#ifndef CLV_MUTATE_LOST_CHECKPOINT
+  if (clv_run_lock_has_saved(r->lock)) return fail_lost(r, err);
+#endif
+  return clv_checkpoint_clear(r->dir.data, err); /* of one that was being written */
+}
+
+void clv_run_print_start(const run *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
+  if (!r->o->resume || r->resumed) return;
+  clv_bytes_printf(&text, "%s has no checkpoint yet: the run begins at step 1", r->dir.data);
+  clv_bytes_puts(&json, "{\"event\":\"begins\",\"message\":");
+  clv_bytes_json(&json, text.data ? text.data : "");
+  clv_bytes_puts(&json, "}");
+  if (!text.failed && !json.failed)
+    clv_report_notice(r->journal, clv_run_json_lines(r), text.data, json.data);
+}
+
+bool clv_run_recalls_session(const run *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  if (r->resumed) return true;
+  clv_bytes_printf(&path, "%s/session.effective.yaml", r->dir.data);
+  return r->o->resume && !path.failed && access(path.data, F_OK) == 0;
 }
 
 void clv_run_print_aside(const run *r) {

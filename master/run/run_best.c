@@ -92,8 +92,8 @@ static clv_code recall(const run *r, clv_best_checkpoint *ret, clv_err *err) {
 void clv_run_recall_best(run *r) {
   clv_err err;
   r->best = (clv_best_checkpoint){.step = CLV_CHECKPOINT_NONE};
-  if (!r->o->resume) forget(r);
-  if (!r->o->resume || recall(r, &r->best, &err) == CLV_OK) return;
+  if (!r->resumed) forget(r);
+  if (!r->resumed || recall(r, &r->best, &err) == CLV_OK) return;
   clv_err_prefix(&err, "the best checkpoint is looked for anew");
   clv_run_warn(r, CLV_LOG_WARN, "notice", err.text);
 }

@@ -47,6 +47,7 @@ typedef struct run {
   clv_journal *journal;
   clv_best_checkpoint best; /* so far; of step CLV_CHECKPOINT_NONE: none */
   bool done;                /* it was finished before, and nothing is to be done */
+  bool resumed;             /* from a checkpoint, as --resume asks */
   bool started;             /* the folder is of this attempt */
 } run;
 
@@ -128,6 +129,12 @@ clv_code clv_run_settle_micro_batches(run *r, bool recall, clv_err *err) CLV_USE
 
 /* Whether --resume finds the run finished, to its last step; says so then. Writes nothing. */
 clv_code clv_run_is_done(run *r, bool *ret, clv_err *err) CLV_USE_RESULT;
+/* Whether --resume goes on from a checkpoint, or begins: there has been none so far. CLV_NOT_FOUND:
+ * there was one. Deletes what is left of one that was never finished. */
+clv_code clv_run_find_start(run *r, clv_err *err) CLV_USE_RESULT;
+void clv_run_print_start(const run *r); /* that it begins */
+/* Whether what the first attempt settled holds. */
+bool clv_run_recalls_session(const run *r);
 void clv_run_print_aside(const run *r); /* where the finished run is that made room */
 
 /* ---- which checkpoint (run_best.c) ----------------------------------------------------------- */

@@ -39,6 +39,7 @@ static clv_code lock_run_dir(run *r, clv_err *err) {
                     r->dir.data);
   CLV_TRY(clv_run_is_done(r, &r->done, err));
   if (r->done) return CLV_OK;
+  CLV_TRY(clv_run_find_start(r, err));
   if (r->o->fresh && !r->o->resume) CLV_TRY(clv_run_lock_make_room(r->lock, err));
   CLV_TRY(clv_journal_open(r->dir.data, r->o->resume, stderr_notifier, &r->journal, err));
   CLV_TRY(clv_run_lock_begin(r->lock, &what, err));
@@ -66,11 +67,13 @@ static clv_code identify(run *r, const clv_bytes *config, clv_err *err) {
 }
 
 static clv_code make_run_dir(run *r, clv_err *err) {
-  bool tries = r->config->pipeline.micro_batches == CLV_MICRO_AUTO && !r->o->resume;
   CLV_TRY(lock_run_dir(r, err));
   if (r->done) return CLV_OK;
+  bool recalls = clv_run_recalls_session(r);
+  bool tries = r->config->pipeline.micro_batches == CLV_MICRO_AUTO && !recalls;
+  clv_run_print_start(r);
   if (tries) CLV_TRY(print_egress(r, err)); /* the trials send random numbers by it */
-  CLV_TRY(clv_run_settle_micro_batches(r, r->o->resume, err));
+  CLV_TRY(clv_run_settle_micro_batches(r, recalls, err));
   CLV_TRY(clv_run_keep_classes(r, err));
   if (r->o->resume) CLV_TRY(clv_run_compare_table(r, err));
   CLV_TRY(print_egress(r, err));
@@ -256,7 +259,7 @@ static clv_code open_reporter(run *r, const loop *l, clv_err *err) {
   CLV_TRY(clv_run_events_folder(r->config, &events, err));
   clv_report_options o = {.run_dir = r->dir.data,
                           .keep_step = step,
-                          .resumed = r->o->resume,
+                          .resumed = r->resumed,
                           .every = r->config->log.every,
                           .json = clv_run_json_lines(r),
                           .journal = r->journal,
@@ -274,7 +277,7 @@ static clv_code start(run *r, loop *l, clv_err *err) {
   CLV_TRY(clv_trainer_open(r->blueprint, r->record, false, &r->trainer, err));
   clv_run_print_notices(r);
   if (r->profiler) clv_profiler_attach(r->profiler, r->trainer);
-  if (r->o->resume) {
+  if (r->resumed) {
     CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
     clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &l->cursor, &notes, err);
     clv_run_print_notes(r, "checkpoint", notes.data);
@@ -283,7 +286,7 @@ static clv_code start(run *r, loop *l, clv_err *err) {
   clv_run_recall_best(r);
   l->first = clv_trainer_step_count(r->trainer);
   l->epoch = l->cursor.epoch - (l->cursor.epoch && !l->cursor.index);
-  l->saved_at = r->o->resume ? l->first : UINT64_MAX;
+  l->saved_at = r->resumed ? l->first : UINT64_MAX;
   const clv_train_config *t = &r->config->train;
   uint64_t seed;
   CLV_TRY(clv_run_data_seed(r->config, &seed, err));
@@ -362,10 +365,34 @@ static clv_code check_learned(const loop *l, clv_err *err) {
                   (unsigned long long)skipped);
 }
 
+/* What there is to go on with, behind what ended the run. */
+static void print_usable(const run *r, const loop *l) {
+  char text[200];
+  unsigned long long step = l->saved_at;
+  if (l->saved_at == UINT64_MAX)
+    snprintf(text, sizeof text,
+             "there is no checkpoint yet: train --resume begins again at step 1");
+  else if (step < l->total)
+    snprintf(text, sizeof text,
+             "the checkpoint of step %llu is complete: train --resume goes on from it", step);
+  else
+    snprintf(text, sizeof text,
+             "the training is done, and its checkpoint of step %llu is complete: train --resume "
+             "goes on with the test, eval and predict can use it",
+             step);
+  clv_run_warn(r, CLV_LOG_ERROR, "checkpoint", text);
+}
+
+static clv_exit fail_finish(const run *r, const loop *l, clv_exit code, const clv_err *err) {
+  clv_run_fail(r, code, err);
+  print_usable(r, l);
+  return code;
+}
+
 static clv_exit finish(run *r, const loop *l, clv_err *err) {
   char text[512];
   print_left_out(r, l);
-  if (finish_observing(r, err) != CLV_OK) return clv_run_fail(r, CLV_EXIT_FAILED, err);
+  if (finish_observing(r, err) != CLV_OK) return fail_finish(r, l, CLV_EXIT_FAILED, err);
   if (r->o->interrupted && *r->o->interrupted) return print_interrupted(r);
   if (check_learned(l, err) != CLV_OK) return clv_run_fail(r, CLV_EXIT_DIVERGED, err);
   snprintf(text, sizeof text, "run files in %s", r->dir.data);
@@ -373,10 +400,10 @@ static clv_exit finish(run *r, const loop *l, clv_err *err) {
   if (r->data.test && clv_dataset_has_labels(r->data.test)) {
     clv_step_result e;
     if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, &e, NULL, err) != CLV_OK)
-      return clv_run_fail(r, clv_run_exit(r, err), err);
+      return fail_finish(r, l, clv_run_exit(r, err), err);
     print_eval(r, "test", &e, l->epoch, true);
     if (note_eval(r, "test", &e, l->epoch, err) != CLV_OK)
-      return clv_run_fail(r, CLV_EXIT_FAILED, err);
+      return fail_finish(r, l, CLV_EXIT_FAILED, err);
   }
   return CLV_EXIT_OK;
 }
@@ -393,24 +420,29 @@ static void leave_schedule(const run *r, const clv_err *why) {
   if (!text.failed) clv_run_warn(r, CLV_LOG_ERROR, "schedule", text.data);
 }
 
+/* The worker's fault, and not that of what is in the run folder. */
+static bool is_of_worker(const clv_err *err) {
+  return err->code == CLV_UNAVAILABLE || err->code == CLV_DEADLINE || err->code == CLV_ANSWER;
+}
+
 static clv_exit fail_setup(const run *r, const clv_err *err) {
   bool nothing = r->o->resume && err->code == CLV_NOT_FOUND;
-  return clv_run_fail(r, nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(err), err);
+  clv_exit code = clv_run_fail(r, nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(err), err);
+  if (r->resumed && is_of_worker(err))
+    clv_run_warn(r, CLV_LOG_ERROR, "checkpoint",
+                 "no step was taken, and the checkpoints are as they were: train --resume goes on "
+                 "from the newest");
+  return code;
 }
 
 static clv_exit fail_training(run *r, const loop *l, const clv_err *err) {
-  char text[160];
   clv_exit code = clv_run_exit(r, err);
   print_left_out(r, l);
   clv_reporter_close(r->reporter);
   r->reporter = NULL;
   clv_run_fail(r, code, err);
   leave_schedule(r, err);
-  if (l->saved_at == UINT64_MAX) return code;
-  snprintf(text, sizeof text,
-           "the checkpoint of step %llu is complete: train --resume goes on from it",
-           (unsigned long long)l->saved_at);
-  clv_run_warn(r, CLV_LOG_ERROR, "checkpoint", text);
+  print_usable(r, l);
   return code;
 }
 

@@ -143,12 +143,13 @@ cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_e
 
 /* ---- flows ----------------------------------------------------------------------------------- */
 
+/* By what it shows: records that were only moved or scaled are no activation. */
 static clv_egress_kind kind_of(const clv_trainer *t, const clv_egress_row *r) {
   bool labels = r->kind == CLEAVE_SENDING_LEAF && r->stage == t->b->n_stages;
-  return labels                            ? CLV_EGRESS_LABELS
-         : r->kind == CLEAVE_SENDING_LEAF  ? CLV_EGRESS_INPUT
-         : r->kind == CLEAVE_SENDING_VALUE ? CLV_EGRESS_ACTIVATION
-                                           : CLV_EGRESS_GRADIENT;
+  if (r->kind == CLEAVE_SENDING_GRADIENT) return CLV_EGRESS_GRADIENT;
+  if (r->kind == CLEAVE_SENDING_LEAF) return labels ? CLV_EGRESS_LABELS : CLV_EGRESS_INPUT;
+  if (r->shows == CLV_SHOWS_RAW_INPUT) return CLV_EGRESS_INPUT;
+  return r->shows == CLV_SHOWS_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION;
 }
 
 static void place(const clv_trainer *t, int from, int to, clv_egress_what *ret) {

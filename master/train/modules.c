@@ -164,7 +164,7 @@ static clv_code load_modules(clv_trainer *t, clv_err *err) {
   for (uint32_t i = 0; i <= b->n_stages; i++)
     CLV_API(
         cleave_module_place(t->runtime, t->modules[i], b->stages[i].input_needs_grad, 0, CLV_WHY));
-  return clv_trainer_push_files(t, err);
+  return t->egress.random ? CLV_OK : clv_trainer_push_files(t, err);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * pipeline.micro_batches: auto. A few steps are made with 1, 4 and 16 micro-batches, in sessions of
- * their own, on random numbers: no record leaves, and nothing of them is kept. What stages and
- * links took then, for sizes in between by the line between two of them, goes through the
+ * their own, on random numbers: no record leaves, and nothing of them is kept. These numbers are
+ * no secret, so the weights are not those of the run, but of a seed that is forgotten. What stages
+ * and links took then, for sizes in between by the line between two of them, goes through the
  * simulator, and of the numbers that come within 2 % of the best step the smallest is taken.
  */
 #include <math.h>
@@ -82,6 +83,7 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
   t->seconds = INFINITY;
   t->config = *b->config;
   t->config.pipeline.micro_batches = micros;
+  CLV_TRY(clv_random_bytes(&t->config.train.seed.key, sizeof(clv_key), err));
   t->config.pipeline.window = CLV_WINDOW_TEXTBOOK;         /* sampled here, not by the trainer */
   if (t->config.pipeline.schedule == CLV_PIPE_INTERLEAVED) /* takes multiples of the nodes */
     t->config.pipeline.schedule = CLV_PIPE_1F1B;

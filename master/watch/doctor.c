@@ -54,6 +54,20 @@ static void check_expiry(doctor *d, const char *subject, int64_t not_after) {
          "certificate valid for %lld more day%s", (long long)days, CLV_S(days));
 }
 
+/* A list that has ended is in force too: nobody passes then. */
+static void check_list(doctor *d, const clv_tls_identity *id) {
+  static const char fix[] = "make it anew: cleave-master certs revoke";
+  clv_err err;
+  if (!d->config->tls.crl) return;
+  clv_code code = clv_tls_revocation_load(d->config->tls.crl, id, &err);
+  int64_t left = code == CLV_OK ? clv_tls_revocation_ends() - (int64_t)(clv_wall_ms() / 1000) : 0;
+  if (code != CLV_OK)
+    report(d, false, CLV_EXIT_CONNECT, "revoked certificates", fix, "%s", err.text);
+  else
+    report(d, left >= CLV_TLS_CRL_SOON_S, CLV_EXIT_CONNECT, "revoked certificates", fix,
+           "the list holds for %lld more days", (long long)left / 86400);
+}
+
 static bool probe(doctor *d, const clv_remote_spec *w, const clv_tls_identity *id) {
   char host[256];
   uint16_t port;
@@ -130,6 +144,31 @@ static void check_devices(doctor *d, int worker, const clv_wire_hello_reply *h) 
   }
 }
 
+/* The shorter one counts: whoever raised his own should know that it does nothing. */
+static void check_timeouts(doctor *d, const char *name, const clv_wire_hello_reply *h) {
+  uint32_t ours = (uint32_t)d->config->limits.peer_timeout_ms;
+  uint32_t theirs = h->about.limits.peer_timeout_ms;
+  char more[64] = "";
+  if (theirs && theirs != ours)
+    snprintf(more, sizeof more, ": ours is %g s, the worker's %g s", ours / 1e3, theirs / 1e3);
+  report(d, true, CLV_EXIT_OK, name, NULL, "is given up after %g s of silence (peer_timeout)%s",
+         clv_shorter_timeout(ours, theirs) / 1e3, more);
+}
+
+/* What the worker computes with; who says nothing of it is not asked. */
+static void check_libraries(doctor *d, const clv_remote_spec *w, const clv_wire_about *theirs) {
+  const char *ours = clv_backend_cpu()->libraries();
+  for (uint32_t i = 0; i < theirs->n_libraries; i++) {
+    const clv_wire_library *l = &theirs->libraries[i];
+    if (strcmp(l->name, "kernels") != 0) continue;
+    bool same = strcmp(l->version, ours) == 0;
+    report(d, same, CLV_EXIT_FAILED, w->name,
+           "results still agree, but not to the bit; install the same versions on both sides",
+           same ? "computes with %s, as this master" : "computes with %s, this master with %s",
+           l->version, ours);
+  }
+}
+
 static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const clv_remote_spec *w = &d->config->workers[worker];
   int64_t skew = (int64_t)(h->about.unix_ms - clv_wall_ms());
@@ -139,8 +178,10 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   report(d, strcmp(h->about.isa, clv_backend_cpu()->isa()) == 0, CLV_EXIT_FAILED, w->name,
          "results still agree, but not to the bit; DNNL_MAX_CPU_ISA caps both sides",
          "computes with %s, this master with %s", h->about.isa, clv_backend_cpu()->isa());
+  check_libraries(d, w, &h->about);
   report(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name, "run NTP on both machines",
          "clocks differ by %lld ms", (long long)skew);
+  check_timeouts(d, w->name, h);
   check_devices(d, worker, h);
   check_artifacts(d, worker, h);
   check_secrets(d, h);
@@ -210,6 +251,7 @@ clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options 
            code == CLV_OK ? id->uri : err.text);
     if (code == CLV_OK) {
       check_expiry(&d, "our certificate", id->not_after);
+      check_list(&d, id);
       check_workers(&d, id);
     }
   }

@@ -269,6 +269,7 @@ static clv_code open_status(status *s, clv_err *err) {
   CLV_TRY(clv_tls_floor_install(err));
   CLV_TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &s->identity, err));
   CLV_TRY(clv_tls_identity_require(s->identity, CLV_TLS_CLIENT, err));
+  CLV_TRY(clv_tls_revocation_load(t->crl, s->identity, err));
   CLV_TRY(clv_alloc(s->config->n_workers, sizeof *s->workers, &s->workers, err));
   CLV_TRY(clv_rpc_runtime_new(&ro, &s->runtime, err));
   for (uint32_t i = 0; i < s->config->n_workers; i++) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Certificates as PEM text: a peer's to its URI, and our own files (a CA's, ours, our key, apart by
- * NUL bytes) to an identity. A URI that comes out is one line of printable ASCII with a scheme, and
- * what `certs show` makes of a certificate is printable too, or the target stops.
+ * Certificates as PEM text: a peer's to its URI, our own files (a CA's, ours, our key, apart by NUL
+ * bytes) to an identity, and lists of revoked ones. A URI that comes out is one line of printable
+ * ASCII with a scheme, and what `certs show` makes of a certificate is printable too, or the target
+ * stops.
  */
 #include "common/tls/tls.h"
 #include "tests/fuzz/never.h"
@@ -58,6 +59,17 @@ static void check_identity(char path[FILES][PATH_LEN]) {
   (void)clv_tls_identity_days_left(identity);
 }
 
+static void check_list(const char *pem) {
+  CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *crl = NULL;
+  clv_err err = {0};
+  clv_code code = clv_tls_crl_parse(pem, strlen(pem), "list", NULL, &crl, &err);
+  if ((code == CLV_OK) != (crl != NULL) || (code != CLV_OK && !err.text[0])) abort();
+  if (!crl) return;
+  (void)!clv_tls_crl_check(crl, NULL, &err);
+  (void)clv_tls_crl_has(crl, "/CN=fuzz", "01");
+  (void)clv_tls_crl_ends(crl);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   char *pem = malloc(size + 1), path[FILES][PATH_LEN];
   int fd[FILES];
@@ -72,6 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     at += CLV_MIN(len + 1, (size_t)(end - at));
   }
   check_uri(pem);
+  check_list(pem);
   for (int all = 0; all < 2; all++) check_shown(path[0], all);
   check_identity(path);
   for (int i = 0; i < FILES; i++) close(fd[i]);

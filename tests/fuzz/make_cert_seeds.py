@@ -66,6 +66,27 @@ def seed(name, roots, certs, own):
         f.write(b"\0".join([roots, certs, own]))
 
 
+def lists(cert):
+    """list_*: of revoked certificates."""
+    def write(name, text):
+        with open(os.path.join(CORPUS, "list_" + name), "wb") as f:
+            f.write(text)
+
+    def made(name, *options):
+        openssl("ca", "-config", "conf", "-gencrl", "-cert", "ca.pem", "-keyfile", "ca.key", "-crldays", "36500",
+                "-out", name, *options)
+        return read(name)
+    empty = made("empty.crl")
+    openssl("ca", "-config", "conf", "-revoke", cert, "-cert", "ca.pem", "-keyfile", "ca.key")
+    one = made("one.crl")
+    write("empty", empty)
+    write("one", one)
+    write("twice", one + empty)
+    write("cut", one[:len(one) // 2])
+    write("ended", made("ended.crl", "-crl_lastupdate", "20200101000000Z", "-crl_nextupdate", "20210101000000Z"))
+    write("future", made("future.crl", "-crl_lastupdate", "21000101000000Z", "-crl_nextupdate", "21010101000000Z"))
+
+
 def files(name):
     return read(name + ".pem"), read(name + ".key")
 
@@ -105,6 +126,7 @@ def main():
     seed("key_nul", root, good, own + b"\0")
     seed("second_cut", root, good + root[:90], own)
     seed("no_certificate", root, own, own)
+    lists("good.pem")
 
 
 with tempfile.TemporaryDirectory() as scratch:

@@ -95,8 +95,8 @@ static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
   return n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
 }
 
-static clv_code make_module(session *s, const clv_wire_load_request *r, clv_module **ret,
-                            clv_err *err) {
+static clv_code make_module(session *s, const clv_wire_load_request *r, const clv_waiter *waiter,
+                            clv_module **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *graph = NULL;
   clv_module_group groups[CLV_WIRE_GROUPS];
   CLV_TRY(check_place(r, err));
@@ -121,22 +121,21 @@ static clv_code make_module(session *s, const clv_wire_load_request *r, clv_modu
                           .in_flight = r->in_flight,
                           .frozen = r->frozen,
                           .n_frozen = r->n_frozen,
-                          .pool = s->pool};
-  CLV_TRY(clv_module_new(&o, ret, err));
-  clv_code code = clv_module_warm(*ret, r->inputs[0].shape.dim[0], err);
-  if (code == CLV_OK) return CLV_OK;
-  clv_module_free(*ret);
-  return code;
+                          .pool = s->pool,
+                          .batch = r->inputs[0].shape.dim[0],
+                          .waiter = waiter};
+  return clv_module_new(&o, ret, err);
 }
 
-static clv_code load_artifact(session *s, const clv_wire_load_request *r, clv_module *module,
-                              clv_err *err) {
+static clv_code load_artifact(session *s, const clv_wire_load_request *r, const clv_waiter *waiter,
+                              clv_module *module, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  CLV_TRY(clv_store_open(s->service->config, r->artifact.name, &r->artifact.sha256, &f, err));
+  CLV_TRY(clv_store_open(s->settings->config, r->artifact.name, &r->artifact.sha256, &f, err));
   clv_state_item item;
   uint32_t n_counts = 0;
   for (uint32_t i = 0; clv_module_state_item(module, CLV_STATE_WEIGHTS, i, &item); i++) {
     const clv_weights_entry *e = clv_weights_find(f, item.name);
+    CLV_TRY(clv_waiter_check(waiter, err));
     if (!e && clv_weights_is_count(item.dtype, &item.shape)) {
       n_counts++; /* of a new module: 0 */
       continue;
@@ -204,44 +203,77 @@ static clv_code add_module(session *s, clv_module *module, clv_err *err) {
   return code;
 }
 
-static clv_code load(session *s, const clv_wire_load_request *r, clv_wire_load_reply *reply,
-                     clv_err *err) {
-  clv_module *module;
-  CLV_TRY(make_module(s, r, &module, err));
-  clv_code code = clv_module_params(module)->n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
-  if (code == CLV_OK && r->init == CLV_WIRE_INIT_ARTIFACT) code = load_artifact(s, r, module, err);
-  for (uint32_t i = 0; i < r->n_peers && code == CLV_OK; i++)
-    code = clv_session_dial_peer(s, r->peers[i], err);
-  if (code != CLV_OK) {
-    clv_module_free(module);
-    return code;
-  }
-  reply->memory_bytes = clv_module_bytes(module);
+/* Who waits for a module: the caller, while its session stands. */
+typedef struct load_waiter {
+  session *s;
+  const bool *gone;
+} load_waiter;
+
+static bool is_gone(void *user) {
+  const load_waiter *w = user;
+  pthread_mutex_lock(&w->s->lock);
+  bool closed = w->s->gone;
+  pthread_mutex_unlock(&w->s->lock);
+  return closed || __atomic_load_n(w->gone, __ATOMIC_RELAXED);
+}
+
+/* The node says so as well, when everything has been made. */
+static clv_code check_index(session *s, uint32_t module, clv_err *err) {
+  pthread_mutex_lock(&s->lock);
+  bool taken = s->node && clv_node_module(s->node, module);
+  pthread_mutex_unlock(&s->lock);
+  return taken ? clv_fail(err, CLV_EXISTS, "module %u is loaded already", module) : CLV_OK;
+}
+
+/* The list of what the module has, with digests. */
+static clv_code describe_params(clv_module *module, const clv_waiter *waiter,
+                                clv_wire_load_reply *reply, clv_err *err) {
   const clv_params *params = clv_module_params(module);
-  const clv_graph *g = clv_module_graph(module);
   reply->n_params = (uint32_t)params->n;
   for (int i = 0; i < params->n; i++) {
     clv_state_item item;
     if (!clv_module_state_item(module, CLV_STATE_WEIGHTS, (uint32_t)i, &item)) break;
     reply->params[i].name = params->list[i].name; /* the module lives as long as the session */
     reply->params[i].spec = (clv_wire_spec){item.dtype, item.shape};
-    code = clv_sha256_of(item.data, item.bytes, &reply->params[i].digest, err);
-    if (code != CLV_OK) {
-      clv_module_free(module);
-      return code;
-    }
+    CLV_TRY(clv_waiter_check(waiter, err));
+    CLV_TRY(clv_sha256_while(waiter, item.data, item.bytes, &reply->params[i].digest, err));
   }
+  return CLV_OK;
+}
+
+static clv_code fill_and_describe(session *s, const clv_wire_load_request *r,
+                                  const clv_waiter *waiter, clv_module *module,
+                                  clv_wire_load_reply *reply, clv_err *err) {
+  if (clv_module_params(module)->n > CLV_WIRE_PARAMS) return too_many_params(err);
+  if (r->init == CLV_WIRE_INIT_ARTIFACT) CLV_TRY(load_artifact(s, r, waiter, module, err));
+  for (uint32_t i = 0; i < r->n_peers; i++) CLV_TRY(clv_session_dial_peer(s, r->peers[i], err));
+  const clv_graph *g = clv_module_graph(module);
+  reply->memory_bytes = clv_module_bytes(module);
   reply->device = clv_backend_cpu()->name;
   reply->n_outputs = 1;
   reply->outputs[0] = (clv_wire_spec){g->nodes[g->output].dtype, g->nodes[g->output].shape};
-  return add_module(s, module, err);
+  return describe_params(module, waiter, reply, err);
+}
+
+static clv_code load(session *s, const clv_wire_load_request *r, const clv_waiter *waiter,
+                     clv_wire_load_reply *reply, clv_err *err) {
+  clv_module *module;
+  CLV_TRY(clv_waiter_check(waiter, err)); /* it may have waited for another to be loaded */
+  CLV_TRY(check_index(s, r->module, err));
+  CLV_TRY(make_module(s, r, waiter, &module, err));
+  clv_code code = fill_and_describe(s, r, waiter, module, reply, err);
+  if (code == CLV_OK) return add_module(s, module, err);
+  clv_module_free(module);
+  return code;
 }
 
 /* One at a time: they dial, and start the compute thread, once. */
-clv_code clv_session_load(session *s, const clv_wire_load_request *r, clv_wire_load_reply *reply,
-                          clv_err *err) {
+clv_code clv_session_load(session *s, const clv_wire_load_request *r, const bool *gone,
+                          clv_wire_load_reply *reply, clv_err *err) {
+  load_waiter w = {s, gone};
+  const clv_waiter waiter = {is_gone, &w};
   pthread_mutex_lock(&s->loading);
-  clv_code code = load(s, r, reply, err);
+  clv_code code = load(s, r, &waiter, reply, err);
   pthread_mutex_unlock(&s->loading);
   if (code == CLV_OK) clv_session_uses(s, CLV_MAX(r->threads, 1u));
   return code;

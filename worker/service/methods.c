@@ -9,7 +9,7 @@
 static const clv_piece *pieces_of(const clv_iov *iov) { return (const clv_piece *)iov; }
 
 /* What this worker says of itself. The arrays are the caller's. */
-static void about_us(clv_service *v, clv_wire_about *a, const char **capabilities,
+static void about_us(const settings *now, clv_wire_about *a, const char **capabilities,
                      clv_wire_library *libraries) {
   const clv_backend *b = clv_backend_cpu();
   capabilities[0] = "chunks";
@@ -21,7 +21,7 @@ static void about_us(clv_service *v, clv_wire_about *a, const char **capabilitie
                         .n_libraries = 1,
                         .capabilities = capabilities,
                         .libraries = libraries,
-                        .limits = v->limits,
+                        .limits = now->limits,
                         .software = "cleave " CLV_VERSION,
                         .isa = b->isa(),
                         .unix_ms = clv_wall_ms()};
@@ -45,11 +45,12 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
   if (r.about.protocol != CLV_WIRE_PROTOCOL)
     return clv_fail(err, CLV_UNIMPLEMENTED, "this worker speaks protocol %d, not %u",
                     CLV_WIRE_PROTOCOL, r.about.protocol);
+  CLV_AUTO(clv_settings_unrefp) settings *now = clv_service_settings(v);
   clv_service_set_credit(v, peer->uri, r.about.limits.credit_bytes);
   const char *capabilities[4], *devices[1] = {clv_backend_cpu()->name};
   clv_wire_library libraries[2];
   clv_wire_artifact artifacts[CLV_WIRE_LIST];
-  CLV_TRY(artifacts_of(v->config, artifacts, err));
+  CLV_TRY(artifacts_of(now->config, artifacts, err));
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
   clv_wire_hello_reply out = {
       .incarnation = v->incarnation,
@@ -58,9 +59,9 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
       .threads = (uint32_t)CLV_MAX(cores, 1L),
       .n_devices = 1,
       .devices = devices,
-      .n_artifacts = (uint32_t)CLV_MIN(v->config->n_artifacts, (size_t)CLV_WIRE_LIST),
+      .n_artifacts = (uint32_t)CLV_MIN(now->config->n_artifacts, (size_t)CLV_WIRE_LIST),
       .artifacts = artifacts};
-  about_us(v, &out.about, capabilities, libraries);
+  about_us(now, &out.about, capabilities, libraries);
   return clv_wire_hello_reply_encode(&out, reply, err);
 }
 
@@ -98,12 +99,13 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
   clv_wire_spec outputs[1];
   CLV_TRY(clv_alloc(CLV_WIRE_PARAMS, sizeof *params, &params, err));
   clv_wire_load_reply out = {.params = params, .outputs = outputs};
-  clv_code code = clv_session_load(s, &r, &out, err);
+  clv_code code = clv_session_load(s, &r, peer->gone, &out, err);
   if (code != CLV_OK) {
     clv_session_log_error(s, "module %u '%s' was not loaded: %s", r.module, r.name, err->text);
     return code;
   }
-  const clv_log_source source = {peer->uri, "modules loaded", (unsigned)v->config->log.lines};
+  const clv_log_source source = {peer->uri, "modules loaded",
+                                 (unsigned)s->settings->config->log.lines};
   clv_log_limited(CLV_LOG_INFO, "log", &source,
                   "session %s: module %u '%s' loaded, %u parameter%s, %llu bytes", s->name,
                   r.module, r.name, out.n_params, CLV_S(out.n_params),
@@ -182,43 +184,41 @@ static const struct {
     {CLV_METHOD_REFLECTION, MASTER | OBSERVER},
 };
 
-const clv_allow_spec *clv_service_allowed(const clv_service *s, const char *uri) {
-  for (size_t i = 0; i < s->config->n_allow; i++)
-    if (strcmp(s->config->allow[i].identity, uri) == 0) return &s->config->allow[i];
-  return NULL;
-}
-
-size_t clv_service_allow_index(const clv_service *s, const char *uri) {
-  return (size_t)(clv_service_allowed(s, uri) - s->config->allow);
-}
-
 void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes) {
-  const clv_allow_spec *a = clv_service_allowed(s, uri);
-  if (!a) return;
   pthread_mutex_lock(&s->lock);
-  s->credit[a - s->config->allow] = bytes;
+  member *m = clv_service_member(s, uri);
+  if (m) m->credit = bytes;
   pthread_mutex_unlock(&s->lock);
 }
 
 uint64_t clv_service_credit(clv_service *s, const char *uri) {
-  const clv_allow_spec *a = clv_service_allowed(s, uri);
   pthread_mutex_lock(&s->lock);
-  uint64_t bytes = a ? s->credit[a - s->config->allow] : 0;
+  const member *m = clv_service_member(s, uri);
+  uint64_t bytes = m ? m->credit : 0;
   pthread_mutex_unlock(&s->lock);
   return bytes ? bytes : clv_wire_limits_default().credit_bytes; /* it was left out */
+}
+
+static void deny(clv_service *s, const char *uri, const char *method, const char *why) {
+  const clv_log_source source = {.who = uri, .what = "denied calls"};
+  clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny identity=%s method=%s reason=\"%s\"", uri,
+                  method, why);
+  clv_service_set_last_error(s, uri, "%s was refused %s: %s", uri, method, why);
 }
 
 clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char *method,
                                clv_err *err) {
   clv_service *s = user;
-  const clv_allow_spec *a = clv_service_allowed(s, peer->uri);
+  CLV_AUTO(clv_settings_unrefp) settings *now = clv_service_settings(s);
+  const clv_allow_spec *a = clv_settings_allowed(now, peer->uri);
+  clv_err why;
+  if (clv_tls_revocation_check(&why) != CLV_OK) {
+    deny(s, peer->uri, method, why.text);
+    return clv_fail(err, CLV_DENIED, "this worker's list of revoked certificates has ended");
+  }
   for (size_t i = 0; a && i < CLV_COUNT(permissions); i++)
     if (strcmp(permissions[i].method, method) == 0 && (permissions[i].roles >> a->role & 1))
       return CLV_OK;
-  const clv_log_source source = {.who = peer->uri, .what = "denied calls"};
-  clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny identity=%s method=%s reason=\"%s\"",
-                  peer->uri, method, a ? "not for this role" : "identity not in allow");
-  clv_service_set_last_error(s, peer->uri, "%s was refused %s: %s", peer->uri, method,
-                             a ? "not for its role" : "not in allow");
+  deny(s, peer->uri, method, a ? "not for this role" : "identity not in allow");
   return clv_fail(err, CLV_DENIED, "not allowed");
 }

@@ -21,11 +21,12 @@ typedef struct load {
 } load;
 
 typedef struct numbers {
-  const clv_worker_config *config;
+  settings *settings;
+  const clv_worker_config *config; /* its */
   clv_service_snapshot now;
   holding *held;     /* [n_allow] */
   work_counts *work; /* [n_allow] */
-  edge_bytes *edges; /* [1 + n_peers], as the next */
+  edge_bytes *edges; /* [CLV_EDGES], as the next */
   load *loads;
   uint64_t refused[REFUSALS];
   double uptime_s, ready, session_limit, memory_limit, session_memory_limit, shed;
@@ -36,6 +37,7 @@ typedef struct numbers {
 /* ---- gathering ------------------------------------------------------------------------------- */
 
 static void numbers_done(numbers *n) {
+  clv_settings_unref(n->settings);
   clv_service_snapshot_done(&n->now);
   free(n->held);
   free(n->work);
@@ -43,12 +45,19 @@ static void numbers_done(numbers *n) {
   free(n->loads);
 }
 
-static clv_code numbers_init(numbers *n, const clv_worker_config *c, clv_err *err) {
-  n->config = c;
+static clv_code numbers_init(numbers *n, clv_service *v, clv_err *err) {
+  n->settings = clv_service_settings(v);
+  const clv_worker_config *c = n->config = n->settings->config;
   CLV_TRY(clv_alloc(c->n_allow, sizeof *n->held, &n->held, err));
   CLV_TRY(clv_alloc(c->n_allow, sizeof *n->work, &n->work, err));
-  CLV_TRY(clv_alloc(1 + c->n_peers, sizeof *n->edges, &n->edges, err));
-  return clv_alloc(1 + c->n_peers, sizeof *n->loads, &n->loads, err);
+  CLV_TRY(clv_alloc(CLV_EDGES(c), sizeof *n->edges, &n->edges, err));
+  return clv_alloc(CLV_EDGES(c), sizeof *n->loads, &n->loads, err);
+}
+
+static void add_open(numbers *n, session *s) {
+  const clv_allow_spec *a = clv_settings_allowed(n->settings, s->owner);
+  work_counts gone = {0}; /* it is on its way out */
+  clv_session_add_work(s, n->config, a ? &n->work[a - n->config->allow] : &gone, n->edges);
 }
 
 /* What only grows: the totals and what the sessions in the table add, all of it under the lock. A
@@ -56,14 +65,16 @@ static clv_code numbers_init(numbers *n, const clv_worker_config *c, clv_err *er
  * a moment later would have lost its links by then, or have counted on, and the sum would shrink
  * again. */
 static void gather_totals(clv_service *v, numbers *n) {
+  const clv_worker_config *c = n->config;
   pthread_mutex_lock(&v->lock);
-  memcpy(n->work, v->ended, v->config->n_allow * sizeof *n->work);
-  memcpy(n->edges, v->ended_edges, (1 + v->config->n_peers) * sizeof *n->edges);
+  for (size_t i = 0; i < c->n_allow; i++)
+    n->work[i] = clv_service_member(v, c->allow[i].identity)->ended;
+  for (size_t i = 0; i <= c->n_peers; i++)
+    n->edges[i] = clv_service_edge(v, i ? c->peers[i - 1].name : "")->ended;
   memcpy(n->refused, v->refused, sizeof n->refused);
   n->reloads = (double)v->reloads;
   n->failed_reloads = (double)v->failed_reloads;
-  for (uint32_t i = 0; i < v->n_sessions; i++)
-    clv_session_add_work(v->sessions[i], &n->work[v->sessions[i]->allowed], n->edges);
+  for (uint32_t i = 0; i < v->n_sessions; i++) add_open(n, v->sessions[i]);
   pthread_mutex_unlock(&v->lock);
 }
 
@@ -86,23 +97,23 @@ static void add_session(numbers *n, const clv_wire_session_status *s, holding *h
   }
 }
 
-static void gather_sessions(clv_service *v, numbers *n) {
+static void gather_sessions(numbers *n) {
   const clv_wire_status_reply *now = &n->now.status;
   for (uint32_t i = 0; i < now->n_sessions; i++) {
-    const clv_allow_spec *a = clv_service_allowed(v, now->sessions[i].identity);
-    if (a) add_session(n, &now->sessions[i], &n->held[a - v->config->allow]);
+    const clv_allow_spec *a = clv_settings_allowed(n->settings, now->sessions[i].identity);
+    if (a) add_session(n, &now->sessions[i], &n->held[a - n->config->allow]);
   }
 }
 
 static clv_code gather(clv_service *v, uint64_t shed, numbers *n, clv_err *err) {
   const clv_wire_status_reply *now = &n->now.status;
   CLV_TRY(clv_service_snapshot_take(v, NULL, NULL, &n->now, err));
-  gather_sessions(v, n);
+  gather_sessions(n);
   gather_totals(v, n);
   n->uptime_s = (double)now->uptime_ms / 1e3;
   n->ready = !now->draining;
-  n->session_limit = v->limits.sessions;
-  n->session_memory_limit = (double)v->limits.session_bytes;
+  n->session_limit = n->settings->limits.sessions;
+  n->session_memory_limit = (double)n->settings->limits.session_bytes;
   n->memory_limit = (double)now->memory_limit;
   n->certificate_end = (double)now->certificate_ends;
   n->connections = now->connections;
@@ -186,6 +197,12 @@ static void put_identity_memory(clv_metrics_out *out, const void *n) {
 static void put_memory_limit(clv_metrics_out *out, const void *numbers_of) {
   const numbers *n = numbers_of;
   if (n->memory_limit > 0) clv_metric_sample(out, n->memory_limit, NULL, 0);
+}
+
+static void put_list_end(clv_metrics_out *out, const void *numbers_of) {
+  int64_t ends = clv_tls_revocation_ends();
+  (void)numbers_of;
+  if (ends) clv_metric_sample(out, (double)ends, NULL, 0);
 }
 
 static void put_failed(clv_metrics_out *out, const char *side, const char *reason, uint64_t count) {
@@ -321,15 +338,18 @@ static const clv_metric table[] = {
     {.name = "cleave_worker_certificate_expiry_timestamp_seconds", .kind = CLV_GAUGE,
      .unit = "seconds", .help = "When the certificate, or a CA above it, ends; seconds since 1970.",
      .at = AT(certificate_end)},
+    {.name = "cleave_worker_revocation_list_expiry_timestamp_seconds", .kind = CLV_GAUGE,
+     .unit = "seconds", .help = "When the first list of tls.crl ends; seconds since 1970.",
+     .write = put_list_end},
     {.name = "cleave_worker_reloads_total", .kind = CLV_COUNTER, .unit = "",
-     .help = "Reloads of the certificates.", .write = put_reloads},
+     .help = "Reloads of worker.yaml and the certificates.", .write = put_reloads},
 };
 /* clang-format on */
 
 void clv_service_metrics(clv_service *s, uint64_t shed, clv_bytes *ret) {
   CLV_AUTO(numbers_done) numbers n = {0};
   clv_err err;
-  if (numbers_init(&n, s->config, &err) != CLV_OK || gather(s, shed, &n, &err) != CLV_OK) {
+  if (numbers_init(&n, s, &err) != CLV_OK || gather(s, shed, &n, &err) != CLV_OK) {
     clv_log(CLV_LOG_WARN, "no metrics: %s", err.text);
     ret->failed = true;
     return;

@@ -33,17 +33,6 @@ static clv_code on_stream(void *user, const char *method, const clv_rpc_peer *pe
   return clv_lane_accept(&s->acceptor, peer, stream, ret_events, err);
 }
 
-static clv_wire_limits limits_of(const clv_worker_config *c) {
-  clv_wire_limits l = clv_wire_limits_default();
-  l.sessions = (uint32_t)c->limits.sessions;
-  l.tensors = (uint32_t)c->limits.tensors;
-  l.concurrent_calls = (uint32_t)c->limits.concurrent_calls;
-  l.session_bytes = c->limits.session_bytes;
-  l.message_bytes = c->limits.message_bytes;
-  l.credit_bytes = c->limits.credit_bytes;
-  return l;
-}
-
 void clv_service_pem_done(clv_rpc_pem *pem) {
   if (pem->key) explicit_bzero((char *)(uintptr_t)pem->key, strlen(pem->key));
   free((char *)(uintptr_t)pem->ca);
@@ -85,7 +74,8 @@ static clv_code serve(clv_service *s, clv_err *err) {
   const clv_worker_config *c = s->config;
   clv_rpc_server_options o = {.listen = c->listen,
                               .pem = s->pem,
-                              .limits = {.max_message = c->limits.message_bytes},
+                              .limits = {.max_message = c->limits.message_bytes,
+                                         .peer_timeout_ms = (unsigned)c->limits.peer_timeout_ms},
                               .user = s,
                               .authorize = clv_service_authorize,
                               .unary = clv_service_methods,
@@ -98,25 +88,29 @@ static clv_code serve(clv_service *s, clv_err *err) {
   return clv_rpc_server_new(s->runtime, &o, &s->server, err);
 }
 
+static clv_code open_settings(clv_service *s, clv_err *err) {
+  settings *first;
+  CLV_TRY(clv_settings_prepare(s, s->config, err));
+  CLV_TRY(clv_settings_new(s->config, &first, err));
+  clv_settings_swap(s, first);
+  return CLV_OK;
+}
+
 clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identity *identity,
                           clv_rpc_runtime *runtime, clv_service **ret, clv_err *err) {
   clv_service *s;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->config = config;
   s->runtime = runtime;
-  s->limits = limits_of(config);
   s->acceptor = (clv_lane_acceptor){s, clv_session_find_link};
   s->started_ms = clv_now_ns() / 1000000u;
   pthread_mutex_init(&s->lock, NULL);
-  clv_rpc_pem pem = pem_of(identity);
   clv_code code = clv_random_bytes(&s->incarnation, sizeof s->incarnation, err);
-  if (code == CLV_OK) code = clv_alloc(config->n_allow, sizeof *s->credit, &s->credit, err);
-  if (code == CLV_OK)
-    code = clv_alloc(config->n_allow, sizeof *s->last_errors, &s->last_errors, err);
-  if (code == CLV_OK) code = clv_totals_init(s, err);
+  clv_rpc_pem pem = pem_of(identity);
   if (code == CLV_OK) code = copy_pem(&pem, &s->pem, err);
   s->certificate_end = identity->not_after;
   if (code == CLV_OK) code = clv_service_open_accounts(s, err);
+  if (code == CLV_OK) code = open_settings(s, err);
   if (code == CLV_OK) code = clv_epochs_open(config->state_dir, &s->epochs, err);
   if (code == CLV_OK) code = serve(s, err);
   if (code != CLV_OK) {
@@ -129,14 +123,31 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identit
 
 unsigned clv_service_port(const clv_service *s) { return clv_rpc_server_port(s->server); }
 
-clv_code clv_service_reload(clv_service *s, const clv_tls_identity *identity, clv_err *err) {
-  pthread_mutex_lock(&s->lock);
+/* Under the lock. What may fail comes first. */
+static clv_code reload(clv_service *s, const clv_worker_config *config,
+                       const clv_tls_identity *identity, settings *next, clv_err *err) {
+  CLV_AUTO(clv_service_pem_done) clv_rpc_pem copy = {0};
   clv_rpc_pem pem = pem_of(identity);
-  clv_code code = copy_pem(&pem, &s->pem, err);
-  if (code == CLV_OK) code = clv_rpc_server_reload(s->server, &s->pem, err);
-  if (code == CLV_OK) s->certificate_end = identity->not_after;
+  CLV_TRY(clv_settings_prepare(s, config, err));
+  CLV_TRY(copy_pem(&pem, &copy, err));
+  CLV_TRY(clv_rpc_server_reload(s->server, &copy, err));
+  clv_rpc_pem old = s->pem;
+  s->pem = copy;
+  copy = old;
+  s->certificate_end = identity->not_after;
+  clv_settings_swap(s, clv_settings_ref(next));
+  return CLV_OK;
+}
+
+clv_code clv_service_reload(clv_service *s, clv_worker_config **config,
+                            const clv_tls_identity *identity, clv_err *err) {
+  CLV_AUTO(clv_settings_unrefp) settings *next = NULL;
+  CLV_TRY(clv_settings_new(*config, &next, err));
+  pthread_mutex_lock(&s->lock);
+  clv_code code = reload(s, *config, identity, next, err);
   ++*(code == CLV_OK ? &s->reloads : &s->failed_reloads);
   pthread_mutex_unlock(&s->lock);
+  if (code == CLV_OK) next->owned = clv_steal(config);
   return code;
 }
 
@@ -148,7 +159,7 @@ static session *ended_session(clv_service *s, const char **ret_why) {
   for (uint32_t i = 0; i < s->n_sessions && !found; i++) {
     session *x = s->sessions[i];
     pthread_mutex_lock(&x->lock);
-    bool lapsed = !x->master && now - x->opened_ms > s->config->limits.lease_ms;
+    bool lapsed = !x->master && now - x->opened_ms > x->settings->config->limits.lease_ms;
     if (x->gone || lapsed) {
       found = clv_session_ref(x);
       *ret_why = x->gone ? x->why : "nobody attached within the lease";
@@ -188,6 +199,7 @@ void clv_service_tick(clv_service *s) {
   const char *why;
   audit_nameless(s);
   clv_log_limited_tick();
+  clv_service_see_off(s);
   for (session *x; (x = ended_session(s, &why)) != NULL; clv_session_unref(x)) {
     clv_service_set_last_error(s, x->owner, "session %s: %s", x->name, why);
     clv_session_close(x, why);
@@ -239,11 +251,9 @@ void clv_service_close(clv_service *s) {
   }
   clv_rpc_server_free(s->server);
   clv_service_pem_done(&s->pem);
+  clv_settings_done(s);
   clv_service_close_accounts(s);
   clv_epochs_free(s->epochs);
-  free(s->credit);
-  free(s->last_errors);
-  clv_totals_done(s);
   pthread_mutex_destroy(&s->lock);
   free(s);
 }

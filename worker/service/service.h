@@ -27,9 +27,11 @@ void clv_service_count(clv_service *s, unsigned *ret_sessions, unsigned *ret_con
 /* Closes sessions whose master is gone or whose lease is over. Call a few times a second. */
 void clv_service_tick(clv_service *s);
 
-/* New certificates for handshakes from now on. */
-clv_code clv_service_reload(clv_service *s, const clv_tls_identity *identity,
-                            clv_err *err) CLV_USE_RESULT;
+/* From now on another worker.yaml, of which *config is taken on success, and other certificates for
+ * handshakes. Sessions keep their limits and peers, but those in which somebody is not allowed any
+ * more end at the next step boundary, or in a minute. On failure nothing has changed. */
+clv_code clv_service_reload(clv_service *s, clv_worker_config **config,
+                            const clv_tls_identity *identity, clv_err *err) CLV_USE_RESULT;
 
 /* A reload that came to nothing before clv_service_reload could be called. */
 void clv_service_reload_failed(clv_service *s);

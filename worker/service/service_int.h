@@ -36,13 +36,37 @@ typedef struct edge_bytes {
   uint64_t in, out;
 } edge_bytes;
 
+typedef struct edge_total {
+  char *peer; /* "": the master */
+  edge_bytes ended;
+} edge_total;
+
+/* What a reload may change. */
+typedef struct settings {
+  int refs;
+  const clv_worker_config *config;
+  clv_worker_config *owned; /* the same, or NULL: somebody else's */
+  clv_wire_limits limits;
+} settings;
+
+/* An identity that is or was in `allow`. */
+typedef struct member {
+  char *identity;
+  clv_account *account;
+  size_t tenant;         /* of the turnstile */
+  uint64_t credit;       /* what its last Hello grants; under the service's lock, as the next */
+  last_error last_error; /* that concerned it */
+  work_counts ended;     /* of its sessions that have ended */
+} member;
+
 struct session {
   clv_service *service;
-  int refs; /* the table, every link, every handler at work on it */
+  settings *settings; /* under which it was opened */
+  int refs;           /* the table, every link, every handler at work on it */
   clv_wire_id id;
   uint64_t epoch, opened_ms;
   uint64_t send_credit; /* towards the owner, at first */
-  size_t allowed;       /* the owner's entry of `allow` */
+  member *member;       /* the owner */
   char owner[CLV_WIRE_URI + 1], name[CLV_WIRE_NAME + 1];
   char **peers; /* identities that may attach */
   uint32_t n_peers;
@@ -65,34 +89,38 @@ struct session {
   work_counts counted; /* of what follows the service's totals know, as the next; under its lock */
   edge_bytes *counted_edges;
   char why[CLV_ERR_TEXT];
+  bool leaving; /* somebody in it is not allowed any more; by clv_service_tick alone, as the next */
+  uint64_t told_ms;                   /* when its master heard that it ends; 0: not yet */
+  uint64_t leaving_ms, leaving_steps; /* since when, and what it had stepped then */
 };
 
 struct clv_service {
-  const clv_worker_config *config;
+  const clv_worker_config *config; /* of the start: for what a reload does not change */
+  settings *settings;              /* newest; under lock */
   clv_rpc_runtime *runtime;
   clv_rpc_server *server;
   clv_rpc_pem pem; /* for dialling peers; owned copies */
   clv_wire_id incarnation;
-  clv_wire_limits limits;
   clv_lane_acceptor acceptor;
   uint64_t started_ms;
-  uint64_t *credit;  /* [n_allow] what that identity's last Hello grants; under lock */
   uint64_t nameless; /* refused callers without an identity, as the audit has told */
-  clv_account *total, **identities; /* [n_allow] */
+  clv_account *total;
+  member **members; /* the table under lock; a member stays until the service ends */
+  size_t n_members;
   clv_turnstile *turnstile;
   clv_epochs *epochs;
   bool freed;          /* a session, since memory was last given back; atomic */
   uint64_t trimmed_ms; /* when that was; by clv_service_tick alone */
   bool draining;
   int64_t certificate_end;
-  last_error last_error, *last_errors; /* of anybody; [n_allow] of that identity */
-  pthread_mutex_t lock; /* the table, pem, draining, the certificate's end, last_errors */
+  last_error last_error; /* of anybody */
+  pthread_mutex_t lock;  /* the tables, pem, draining, the certificate's end, last errors */
   session *sessions[MAX_SESSIONS];
   uint32_t n_sessions;
   /* For metrics, under lock too. */
   uint64_t reloads, failed_reloads, refused[REFUSALS];
-  work_counts *ended;      /* [n_allow] of sessions that have ended */
-  edge_bytes *ended_edges; /* [1 + n_peers] the master's, then the peers' of worker.yaml */
+  edge_total **edges; /* of the master and all peers that are or were in worker.yaml */
+  size_t n_edges;
 };
 
 extern const clv_rpc_unary clv_service_methods[];
@@ -100,9 +128,6 @@ extern const size_t clv_service_n_methods;
 
 clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char *method,
                                clv_err *err);
-const clv_allow_spec *clv_service_allowed(const clv_service *s, const char *uri);
-/* The index of its entry, which must exist. */
-size_t clv_service_allow_index(const clv_service *s, const char *uri);
 /* A copy of the credentials in use, for dialling: a reload may come in between. */
 clv_code clv_service_pem(clv_service *s, clv_rpc_pem *ret, clv_err *err) CLV_USE_RESULT;
 void clv_service_pem_done(clv_rpc_pem *pem);
@@ -110,11 +135,38 @@ void clv_service_pem_done(clv_rpc_pem *pem);
 void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes);
 uint64_t clv_service_credit(clv_service *s, const char *uri);
 
+/* settings.c */
+clv_code clv_settings_new(const clv_worker_config *config, settings **ret,
+                          clv_err *err) CLV_USE_RESULT;
+settings *clv_settings_ref(settings *s);
+void clv_settings_unref(settings *s); /* NULL is allowed */
+void clv_settings_unrefp(settings **s);
+settings *clv_service_settings(clv_service *s); /* the newest, with a reference */
+/* Its entry of `allow`, or NULL. */
+const clv_allow_spec *clv_settings_allowed(const settings *s, const char *uri);
+/* Under the service's lock, all of these. NULL: was never there. */
+member *clv_service_member(clv_service *s, const char *uri);
+edge_total *clv_service_edge(clv_service *s, const char *peer);
+/* Members and edges for all that `c` names; what cannot fail follows, when all that can is done. */
+clv_code clv_settings_prepare(clv_service *s, const clv_worker_config *c,
+                              clv_err *err) CLV_USE_RESULT;
+void clv_settings_swap(clv_service *v, settings *next); /* takes the reference */
+void clv_settings_done(clv_service *s);
+
+/* leaving.c */
+/* Sessions in which somebody is not allowed any more end at a step boundary, or in a minute. */
+void clv_service_see_off(clv_service *s);
+
 /* quotas.c */
 clv_code clv_service_open_accounts(clv_service *s, clv_err *err) CLV_USE_RESULT;
 void clv_service_close_accounts(clv_service *s);
-clv_code clv_service_new_session_account(clv_service *s, size_t identity, clv_account **ret,
+uint64_t clv_settings_memory(const settings *at); /* memory_limit; 0: none */
+clv_code clv_service_new_identity_account(clv_service *s, clv_account **ret,
+                                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_service_new_session_account(session *s, clv_account **ret,
                                          clv_err *err) CLV_USE_RESULT;
+/* Under the service's lock: what identities may use, by the newest settings. */
+void clv_service_set_quotas(clv_service *s);
 
 /* sessions.c */
 clv_code clv_session_open(clv_service *s, const char *uri, const clv_wire_open_request *request,
@@ -133,6 +185,8 @@ void clv_session_uses(session *s, unsigned threads);
 void clv_session_close(session *s, const char *reason);
 
 /* session_links.c */
+/* The master hears why its session cannot go on; `place`: who was lost, or "". */
+void clv_session_abort(session *s, clv_code code, const char *why, const char *place);
 clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
                                clv_err *err);
 /* The node learns of all links known so far. Under s->lock. */
@@ -147,20 +201,21 @@ void clv_session_log_error(session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
 void clv_session_keep_last_error(session *s, const char *reason);
 
 /* totals.c */
-/* Where an array of edges has the links with a peer: 0 for the master's, 1.. as worker.yaml lists
- * them. */
+/* Where an array of edges, [CLV_EDGES], has the links with a peer: 0 for the master's (""), 1.. as
+ * this worker.yaml lists them, and last those that it does not list any more. */
+#define CLV_EDGES(config) (2 + (config)->n_peers)
 size_t clv_edge_of(const clv_worker_config *c, const char *peer);
 refusal clv_refusal_of(clv_code code);
-clv_code clv_totals_init(clv_service *s, clv_err *err) CLV_USE_RESULT;
-void clv_totals_done(clv_service *s);
 clv_code clv_session_count_totals_init(session *s, clv_err *err) CLV_USE_RESULT;
 /* Under the service's lock: the totals know all that the session has done so far. */
 void clv_session_count_totals(session *s);
-/* The same added to what is there: *w, and edges [1 + n_peers]. */
-void clv_session_add_work(session *s, work_counts *w, edge_bytes *edges);
+/* The same added to what is there: *w, and edges [CLV_EDGES(c)]. */
+void clv_session_add_work(session *s, const clv_worker_config *c, work_counts *w,
+                          edge_bytes *edges);
 
 /* load.c */
-clv_code clv_session_load(session *s, const clv_wire_load_request *request,
+/* gone: atomic, true when the caller has left. */
+clv_code clv_session_load(session *s, const clv_wire_load_request *request, const bool *gone,
                           clv_wire_load_reply *reply, clv_err *err) CLV_USE_RESULT;
 
 /* snapshot.c: looking on */

@@ -45,24 +45,27 @@ static void master_closed(void *user, clv_link *link, clv_code code, const char 
   clv_session_unref(s);
 }
 
-/* A worker that lost a neighbour tells the master, which decides. */
-static void peer_closed(void *user, clv_link *link, clv_code code, const char *text) {
-  session *s = user;
+void clv_session_abort(session *s, clv_code code, const char *why, const char *place) {
   pthread_mutex_lock(&s->lock);
   clv_link *master = s->master && !s->gone ? clv_link_ref(s->master) : NULL;
   pthread_mutex_unlock(&s->lock);
   clv_packet *p;
   clv_err err;
   if (master && clv_packet_new(s->pool, CLV_ABORT, &p, &err) == CLV_OK) {
-    char why[CLV_ERR_TEXT];
-    snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer(link), text);
     clv_session_set_last_error(s, "%s", why);
-    clv_frame_set_failure(&p->frame, code == CLV_OK ? CLV_UNAVAILABLE : code, why,
-                          clv_link_peer(link));
+    clv_frame_set_failure(&p->frame, code, why, place);
     if (clv_link_send(master, p, &err) != CLV_OK)
       clv_log(CLV_LOG_DEBUG, "session %s: %s", s->name, err.text);
   }
   clv_link_unref(master);
+}
+
+/* A worker that lost a neighbour tells the master, which decides. */
+static void peer_closed(void *user, clv_link *link, clv_code code, const char *text) {
+  session *s = user;
+  char why[CLV_ERR_TEXT];
+  snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer(link), text);
+  clv_session_abort(s, code == CLV_OK ? CLV_UNAVAILABLE : code, why, clv_link_peer(link));
   clv_session_unref(s);
 }
 
@@ -77,9 +80,10 @@ static clv_link_options link_options(session *s, const char *peer, uint64_t send
 }
 
 /* Name in worker.yaml of a peer's identity, or NULL. */
-static const clv_remote_spec *peer_by_uri(const clv_service *v, const char *uri) {
-  for (size_t i = 0; i < v->config->n_peers; i++)
-    if (strcmp(v->config->peers[i].identity, uri) == 0) return &v->config->peers[i];
+static const clv_remote_spec *peer_by_uri(const session *s, const char *uri) {
+  const clv_worker_config *c = s->settings->config;
+  for (size_t i = 0; i < c->n_peers; i++)
+    if (strcmp(c->peers[i].identity, uri) == 0) return &c->peers[i];
   return NULL;
 }
 
@@ -122,7 +126,7 @@ static clv_code master_link(session *s, clv_link **ret, clv_err *err) {
 
 static clv_code peer_in_link(session *s, const char *uri, uint64_t credit, clv_link **ret,
                              clv_err *err) {
-  const clv_remote_spec *peer = peer_by_uri(s->service, uri);
+  const clv_remote_spec *peer = peer_by_uri(s, uri);
   bool invited = false;
   for (uint32_t i = 0; i < s->n_peers; i++) invited |= strcmp(s->peers[i], uri) == 0;
   if (!peer || !invited) return clv_fail(err, CLV_NOT_FOUND, "no such session");
@@ -162,15 +166,16 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
 }
 
 /* The peer must know how much may be on its way back before it attaches a link. */
-static clv_code send_hello(clv_service *v, const clv_remote_spec *peer, const clv_rpc_pem *pem,
-                           clv_err *err) {
+static clv_code send_hello(session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
+                           unsigned *ret_peer_timeout_ms, clv_err *err) {
+  clv_service *v = s->service;
   CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
   clv_rpc_channel_options o = {
       .target = peer->address, .expected_uri = peer->identity, .pem = *pem};
   clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL,
-                                        .limits = v->limits,
+                                        .limits = s->settings->limits,
                                         .software = "cleave " CLV_VERSION,
                                         .isa = clv_backend_cpu()->isa(),
                                         .unix_ms = clv_wall_ms()}};
@@ -179,7 +184,10 @@ static clv_code send_hello(clv_service *v, const clv_remote_spec *peer, const cl
   CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
   CLV_TRY(clv_rpc_call(channel, CLV_METHOD_HELLO, request.data, request.len, PEER_TIMEOUT_MS,
                        &reply, err));
-  return clv_wire_hello_reply_decode(&(clv_piece){reply.data, reply.len}, 1, &h, err);
+  CLV_TRY(clv_wire_hello_reply_decode(&(clv_piece){reply.data, reply.len}, 1, &h, err));
+  *ret_peer_timeout_ms =
+      clv_shorter_timeout(s->settings->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
+  return CLV_OK;
 }
 
 static clv_code open_peer(session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
@@ -196,7 +204,7 @@ static clv_code open_peer(session *s, const clv_remote_spec *peer, const clv_rpc
                      .bulk_lanes = 4,
                      .role = CLV_ATTACH_PEER,
                      .timeout_ms = PEER_TIMEOUT_MS};
-  CLV_TRY(send_hello(v, peer, pem, err));
+  CLV_TRY(send_hello(s, peer, pem, &d.limits.peer_timeout_ms, err));
   clv_session_ref(s);
   return clv_link_open(v->runtime, &o, &d, ret, err);
 }
@@ -204,8 +212,9 @@ static clv_code open_peer(session *s, const clv_remote_spec *peer, const clv_rpc
 clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) {
   clv_service *v = s->service;
   const clv_remote_spec *peer = NULL;
-  for (size_t i = 0; i < v->config->n_peers; i++)
-    if (strcmp(v->config->peers[i].name, name) == 0) peer = &v->config->peers[i];
+  const clv_worker_config *c = s->settings->config;
+  for (size_t i = 0; i < c->n_peers; i++)
+    if (strcmp(c->peers[i].name, name) == 0) peer = &c->peers[i];
   if (!peer)
     return clv_fail(err, CLV_NOT_FOUND,
                     "no peer '%s' in this worker's peers; add it or use transfer: via_master",

@@ -20,6 +20,7 @@ void clv_session_unref(session *s) {
   free(s->peers);
   free(s->counted_edges);
   clv_pool_unref(s->pool);
+  clv_settings_unref(s->settings);
   __atomic_store_n(&s->service->freed, true, __ATOMIC_RELAXED);
   pthread_mutex_destroy(&s->lock);
   pthread_mutex_destroy(&s->loading);
@@ -105,7 +106,7 @@ void clv_session_close(session *s, const char *reason) {
   set_spin(v);
   pthread_mutex_unlock(&v->lock);
   if (!mine) return; /* somebody else is closing it */
-  clv_account_discharge(v->identities[s->allowed], CLV_QUOTA_SESSIONS, 1);
+  clv_account_discharge(s->member->account, CLV_QUOTA_SESSIONS, 1);
   pthread_mutex_lock(&s->lock);
   s->gone = true; /* a LoadModule that is at work starts no thread any more, nobody attaches */
   pthread_mutex_unlock(&s->lock);
@@ -118,7 +119,8 @@ void clv_session_close(session *s, const char *reason) {
   clv_session_count_totals(s);
   pthread_mutex_unlock(&v->lock);
   drop_links(s);
-  const clv_log_source source = {s->owner, "sessions closed", (unsigned)v->config->log.lines};
+  const clv_log_source source = {s->owner, "sessions closed",
+                                 (unsigned)s->settings->config->log.lines};
   clv_log_limited(CLV_LOG_INFO, "audit", &source,
                   "close session=%s identity=%s reason=\"%s\" bytes_in=%llu bytes_out=%llu "
                   "forwards=%llu backwards=%llu",
@@ -136,8 +138,8 @@ static bool is_named(const session *s, const clv_wire_id *id, const char *owner)
 
 /* What is kept for a node that has died stays for a lease: how long that may be is the worker's to
  * say. */
-static clv_code check_lease(const clv_service *v, const session *s, clv_err *err) {
-  uint64_t most_ms = v->config->limits.reference_lease_ms;
+static clv_code check_lease(const session *s, clv_err *err) {
+  uint64_t most_ms = s->settings->config->limits.reference_lease_ms;
   if (s->reference_lease_ms <= most_ms) return CLV_OK;
   return clv_fail(err, CLV_EXHAUSTED,
                   "a reference lease of %g s is over this worker's limit of %g s: lower "
@@ -155,10 +157,10 @@ static clv_code admit(clv_service *v, session *s, clv_err *err) {
   for (uint32_t i = 0; i < v->n_sessions; i++)
     if (is_named(v->sessions[i], &s->id, s->owner))
       return clv_fail(err, CLV_EXISTS, "a session of this id is open");
-  CLV_TRY(check_lease(v, s, err));
+  CLV_TRY(check_lease(s, err));
   if (v->n_sessions == MAX_SESSIONS)
     return clv_fail(err, CLV_EXHAUSTED, "this worker has no place for another session");
-  CLV_TRY(clv_account_charge(v->identities[s->allowed], CLV_QUOTA_SESSIONS, 1, err));
+  CLV_TRY(clv_account_charge(s->member->account, CLV_QUOTA_SESSIONS, 1, err));
   v->sessions[v->n_sessions++] = s;
   return CLV_OK;
 }
@@ -171,8 +173,8 @@ static clv_code copy_peers(session *s, const clv_wire_open_request *r, clv_err *
 }
 
 /* What this session is told that it may use; the identity's other sessions may leave it less. */
-static clv_wire_limits grant(const clv_service *v, const clv_allow_spec *a) {
-  clv_wire_limits l = v->limits;
+static clv_wire_limits grant(const settings *at, const clv_allow_spec *a) {
+  clv_wire_limits l = at->limits;
   if (a->sessions) l.sessions = (uint32_t)a->sessions;
   if (a->bytes) l.session_bytes = CLV_MIN(a->bytes, l.session_bytes);
   if (a->tensors) l.tensors = (uint32_t)CLV_MIN(a->tensors, (uint64_t)l.tensors);
@@ -182,13 +184,13 @@ static clv_wire_limits grant(const clv_service *v, const clv_allow_spec *a) {
 static clv_code open_account(session *s, clv_err *err) {
   CLV_AUTO(clv_account_unrefp) clv_account *account = NULL;
   clv_service *v = s->service;
-  CLV_TRY(clv_service_new_session_account(v, s->allowed, &account, err));
+  CLV_TRY(clv_service_new_session_account(s, &account, err));
   CLV_TRY(clv_pool_new_of(account, &s->pool, err));
-  return clv_seat_new(v->turnstile, s->allowed, &s->seat, err);
+  return clv_seat_new(v->turnstile, s->member->tenant, &s->seat, err);
 }
 
-static clv_code new_session(clv_service *v, const char *uri, const clv_wire_open_request *r,
-                            session **ret, clv_err *err) {
+static clv_code new_session(clv_service *v, settings *at, const char *uri,
+                            const clv_wire_open_request *r, session **ret, clv_err *err) {
   session *s;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->service = v;
@@ -197,8 +199,11 @@ static clv_code new_session(clv_service *v, const char *uri, const clv_wire_open
   s->epoch = r->epoch;
   s->reference_lease_ms = r->reference_lease_ms;
   s->opened_ms = clv_now_ns() / 1000000u;
-  s->allowed = clv_service_allow_index(v, uri);
-  s->granted = grant(v, &v->config->allow[s->allowed]);
+  s->settings = clv_settings_ref(at);
+  s->granted = grant(at, clv_settings_allowed(at, uri));
+  pthread_mutex_lock(&v->lock);
+  s->member = clv_service_member(v, uri);
+  pthread_mutex_unlock(&v->lock);
   s->send_credit = clv_service_credit(v, uri);
   snprintf(s->owner, sizeof s->owner, "%s", uri);
   snprintf(s->name, sizeof s->name, "%s", r->name);
@@ -240,8 +245,11 @@ static clv_code check_attempt(clv_service *v, const char *uri, const clv_wire_op
 clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_request *r,
                           clv_wire_limits *ret_granted, clv_err *err) {
   CLV_AUTO(clv_session_unrefp) session *s = NULL;
+  CLV_AUTO(clv_settings_unrefp) settings *now = clv_service_settings(v);
   bool changed;
-  CLV_TRY(new_session(v, uri, r, &s, err));
+  if (!clv_settings_allowed(now, uri))
+    return clv_fail(err, CLV_DENIED, "not allowed"); /* reloaded */
+  CLV_TRY(new_session(v, now, uri, r, &s, err));
   clv_code code = check_attempt(v, uri, r, &changed, err);
   pthread_mutex_lock(&v->lock);
   if (code == CLV_OK) code = admit(v, s, err);
@@ -255,7 +263,7 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
     return code;
   }
   *ret_granted = s->granted;
-  const clv_log_source source = {uri, "sessions opened", (unsigned)v->config->log.lines};
+  const clv_log_source source = {uri, "sessions opened", (unsigned)s->settings->config->log.lines};
   clv_log_limited(CLV_LOG_INFO, "audit", &source,
                   "open session=%s identity=%s attempt=%llu reason=\"%s\"", s->name, uri,
                   (unsigned long long)s->epoch,

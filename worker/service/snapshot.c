@@ -46,12 +46,12 @@ void clv_session_set_last_error(session *s, const char *fmt, ...) {
 }
 
 void clv_service_set_last_error(clv_service *s, const char *identity, const char *fmt, ...) {
-  const clv_allow_spec *a = identity ? clv_service_allowed(s, identity) : NULL;
   va_list ap;
   va_start(ap, fmt);
   pthread_mutex_lock(&s->lock);
+  member *m = identity ? clv_service_member(s, identity) : NULL;
   set_error(&s->last_error, fmt, ap);
-  if (a) s->last_errors[a - s->config->allow] = s->last_error;
+  if (m) m->last_error = s->last_error;
   pthread_mutex_unlock(&s->lock);
   va_end(ap);
 }
@@ -245,28 +245,29 @@ static void collect(clv_service *v, const clv_allow_spec *viewer, const char *ur
   if (out->sees_all)
     m->last_error = v->last_error;
   else if (viewer)
-    m->last_error = v->last_errors[viewer - v->config->allow];
+    m->last_error = clv_service_member(v, uri)->last_error;
   pthread_mutex_unlock(&v->lock);
 }
 
 /* The process as a whole, in which everybody's doings are: for who may see everybody. */
-static void fill_process(clv_service *v, clv_service_snapshot *now) {
+static void fill_process(clv_service *v, const settings *at, clv_service_snapshot *now) {
   clv_wire_status_reply *out = &now->status;
   out->rss_bytes = clv_metrics_resident();
-  out->memory_limit = v->config->memory_limit;
+  out->memory_limit = clv_settings_memory(at);
   out->connections = clv_rpc_server_connections(v->server);
-  out->max_connections = (uint32_t)v->config->limits.connections;
+  out->max_connections = (uint32_t)at->config->limits.connections;
   out->handshake_failures = now->calls.unauthenticated;
   for (size_t i = 0; i < CLV_TLS_FAILURES; i++)
     out->handshake_failures += now->callers.failed[i] + now->peers.failed[i];
 }
 
-static void fill_worker(clv_service *v, uint64_t now, clv_wire_status_reply *out) {
+static void fill_worker(clv_service *v, const settings *at, uint64_t now,
+                        clv_wire_status_reply *out) {
   out->incarnation = v->incarnation;
   out->uptime_ms = now / 1000000u - v->started_ms;
   out->has_about = true;
   out->about = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
-                                .limits = v->limits,
+                                .limits = at->limits,
                                 .software = "cleave " CLV_VERSION,
                                 .isa = clv_backend_cpu()->isa(),
                                 .unix_ms = clv_wall_ms()};
@@ -284,7 +285,8 @@ static void fill_quotas(const clv_allow_spec *viewer, clv_wire_status_reply *out
 clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv_wire_id *only,
                                    clv_service_snapshot *ret, clv_err *err) {
   CLV_AUTO(clv_service_snapshot_done) clv_service_snapshot now = {0};
-  const clv_allow_spec *a = viewer ? clv_service_allowed(v, viewer) : NULL;
+  CLV_AUTO(clv_settings_unrefp) settings *newest = clv_service_settings(v);
+  const clv_allow_spec *a = viewer ? clv_settings_allowed(newest, viewer) : NULL;
   clv_wire_status_reply *out = &now.status;
   CLV_TRY(clv_alloc(1, sizeof *now.memory, &now.memory, err));
   out->sees_all = !viewer || (a && a->role == CLV_ROLE_OBSERVER);
@@ -294,12 +296,12 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   out->n_sessions = now.memory->n_held;
   out->sessions = now.memory->sessions;
   out->last_error = wire_error_of(&now.memory->last_error, at);
-  fill_worker(v, at, out);
+  fill_worker(v, newest, at, out);
   clv_rpc_server_count(v->server, &now.calls);
   clv_tls_handshakes_count(true, &now.callers);
   clv_tls_handshakes_count(false, &now.peers);
   if (out->sees_all)
-    fill_process(v, &now);
+    fill_process(v, newest, &now);
   else if (a)
     fill_quotas(a, out);
   *ret = now;

@@ -12,7 +12,7 @@
 size_t clv_edge_of(const clv_worker_config *c, const char *peer) {
   size_t i = 0;
   while (i < c->n_peers && strcmp(c->peers[i].name, peer) != 0) i++;
-  return i < c->n_peers ? 1 + i : 0;
+  return *peer ? 1 + i : 0;
 }
 
 static void add_link(clv_link *link, edge_bytes *edge) {
@@ -36,13 +36,14 @@ static void add_modules(clv_session_node *node, work_counts *w) {
   }
 }
 
-void clv_session_add_work(session *s, work_counts *w, edge_bytes *edges) {
+void clv_session_add_work(session *s, const clv_worker_config *c, work_counts *w,
+                          edge_bytes *edges) {
   pthread_mutex_lock(&s->lock);
   add_link(s->master, &edges[0]);
   for (uint32_t i = 0; i < s->n_out; i++)
-    add_link(s->out[i].link, &edges[clv_edge_of(s->service->config, s->out[i].name)]);
+    add_link(s->out[i].link, &edges[clv_edge_of(c, s->out[i].name)]);
   for (uint32_t i = 0; i < s->n_in; i++)
-    add_link(s->in[i].link, &edges[clv_edge_of(s->service->config, s->in[i].name)]);
+    add_link(s->in[i].link, &edges[clv_edge_of(c, s->in[i].name)]);
   if (s->node) {
     add_modules(s->node, w);
     clv_node_times t;
@@ -59,17 +60,18 @@ static void move(uint64_t *total, uint64_t now, uint64_t *known) {
 }
 
 void clv_session_count_totals(session *s) {
-  clv_service *v = s->service;
-  edge_bytes *edges = s->counted_edges + 1 + v->config->n_peers; /* the array's second half */
-  size_t n = 1 + v->config->n_peers;
+  const clv_worker_config *c = s->settings->config;
+  size_t n = CLV_EDGES(c);
+  edge_bytes *edges = s->counted_edges + n; /* the array's second half */
   work_counts w = {0};
   memset(edges, 0, n * sizeof *edges);
-  clv_session_add_work(s, &w, edges);
-  for (size_t i = 0; i < n; i++) {
-    move(&v->ended_edges[i].in, edges[i].in, &s->counted_edges[i].in);
-    move(&v->ended_edges[i].out, edges[i].out, &s->counted_edges[i].out);
+  clv_session_add_work(s, c, &w, edges);
+  for (size_t i = 0; i + 1 < n; i++) {
+    edge_total *e = clv_service_edge(s->service, i ? c->peers[i - 1].name : "");
+    move(&e->ended.in, edges[i].in, &s->counted_edges[i].in);
+    move(&e->ended.out, edges[i].out, &s->counted_edges[i].out);
   }
-  work_counts *total = &v->ended[s->allowed];
+  work_counts *total = &s->member->ended;
   move(&total->forwards, w.forwards, &s->counted.forwards);
   move(&total->backwards, w.backwards, &s->counted.backwards);
   move(&total->steps, w.steps, &s->counted.steps);
@@ -79,8 +81,8 @@ void clv_session_count_totals(session *s) {
 }
 
 clv_code clv_session_count_totals_init(session *s, clv_err *err) {
-  size_t n = 1 + s->service->config->n_peers;
-  return clv_alloc(2 * n, sizeof *s->counted_edges, &s->counted_edges, err);
+  return clv_alloc(2 * CLV_EDGES(s->settings->config), sizeof *s->counted_edges, &s->counted_edges,
+                   err);
 }
 
 refusal clv_refusal_of(clv_code code) {
@@ -88,14 +90,4 @@ refusal clv_refusal_of(clv_code code) {
          : code == CLV_EXISTS       ? REFUSED_EXISTS
          : code == CLV_PRECONDITION ? REFUSED_EXISTS
                                     : REFUSED_QUOTA;
-}
-
-clv_code clv_totals_init(clv_service *s, clv_err *err) {
-  CLV_TRY(clv_alloc(s->config->n_allow, sizeof *s->ended, &s->ended, err));
-  return clv_alloc(1 + s->config->n_peers, sizeof *s->ended_edges, &s->ended_edges, err);
-}
-
-void clv_totals_done(clv_service *s) {
-  free(s->ended);
-  free(s->ended_edges);
 }

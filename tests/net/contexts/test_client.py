@@ -276,10 +276,32 @@ def state_may_overtake_itself():
 
 
 @suite.test
+def names_of_nodes():
+    """An INPUT has one, of 63 characters at most, and no other node the same."""
+    with Caller(the.cluster.ports[0], the.cluster.certs) as c:
+        s = c.open(name="names")
+        for name, code in (("", grpc.StatusCode.INVALID_ARGUMENT), ("n" * 64, grpc.StatusCode.INVALID_ARGUMENT),
+                           ("a b", grpc.StatusCode.INVALID_ARGUMENT), ("0", grpc.StatusCode.ALREADY_EXISTS)):
+            graph = mlp(3, 2)
+            graph.nodes[0].name = name
+            try:
+                s.load(graph, [2, 4])
+                raise AssertionError(name)
+            except grpc.RpcError as e:
+                assert e.code() == code, (name, e.code(), e.details())
+        graph.nodes[0].name = "n" * 63
+        assert [p.name for p in s.load(graph, [2, 4]).params][:2] == ["0.weight", "0.bias"]
+        s.close()
+
+
+@suite.test
 def ping_and_status():
     with Caller(the.cluster.ports[0], the.cluster.certs) as c:
-        s = c.open(name="ping")
-        lane = s.attach()
+        s = c.open(name="ping", lanes=1)
+        lane, bulk = s.attach(), s.attach(1)
+        bulk.send(pb.Frame(kind=pb.PING, message=40))  # between chunks
+        pong = lane.recv()
+        assert pong.kind == pb.PONG and pong.reply_to == 40, pong
         for k in range(3):
             lane.send(pb.Frame(kind=pb.PING, message=50 + k))
             pong = lane.recv()

@@ -9,7 +9,7 @@ from measured import Measured, numbers as metrics
 from test_references import KEY, NOT_FOUND, acknowledged, keep, one_call, quiet, said
 
 PROGRAM = os.path.join(BIN, "net", "api_lease")
-# who is stopped is not missed by keepalive, 15 s, before
+# who is stopped is not missed by limits.peer_timeout, 60 s, before
 LEASE = min(4, max(1, SLOW) * (3 if SANITIZED else 1))
 LEASE_MS = int(1000 * LEASE)
 HEARD_LAST = LEASE * 0.57  # is left of it at least, when somebody dies who renews every third of it

@@ -280,7 +280,7 @@ def run_hostile(suite, name):
             cluster.issue(who, "spiffe://test/" + who)
         cluster.ports = [free_port()]
         cluster.limits = (f"limits: {{sessions: 16, session_bytes: {SESSION_BYTES}, "
-                          f"credit: {CREDIT}, message_size: 2MiB}}\n")
+                          f"credit: {CREDIT}, message_size: 2MiB}}\nlog: {{lines: 1000000}}\n")
         cluster.extra_allow = "  - {identity: \"spiffe://test/evil\", role: master}\n"
         cluster.workers = [Worker(cluster, "w1", cluster.worker_config(0))]
         os.mkdir(os.path.join(cluster.dir, "data"))

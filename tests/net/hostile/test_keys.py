@@ -122,6 +122,40 @@ def a_run_draws_its_own():
     assert done.returncode != 0 and "no run.key" in done.stderr, done.stderr
 
 
+# ---- trials ------------------------------------------------------------------------------------
+
+def solved(activation, x):
+    """Weights of the layer's first output, from all rows in which its relu let the output
+    through."""
+    rows = activation[:, 0] > 0
+    inputs = numpy.hstack([x[rows], numpy.ones((rows.sum(), 1))])
+    return numpy.linalg.lstsq(inputs, activation[rows, 0], rcond=None)[0][:FAN_IN]
+
+
+def uniform_of(layer, shape):
+    """Numbers of the key that is 0 but for its layer."""
+    mixed = philox((layer, 0x636C656B, 0, 0), (0, 0))[:2]
+    words = [w for i in range(shape[0] * shape[1] // 4) for w in philox((i, 0, 0, 0), mixed)]
+    return numpy.array([(w >> 8) * 2.0 ** -24 for w in words]).reshape(shape)
+
+
+@suite.test
+def trials_hide_first_values():
+    """Who knows what went into the master's layers and sees what comes out can solve for them."""
+    with fake() as worker:
+        Met(worker, ["--set", f"train.seed={SEED}", "--set", "train.batch=256", "--set", "train.max_steps=1",
+                     "--set", "pipeline.micro_batches=auto"])
+        first = next(f for f in worker.log if f.kind == pb.VALUE)
+        before = [f.kind for f in worker.log[:worker.log.index(first)]]
+        load = pb.LoadModuleRequest.FromString(dict(reversed(worker.heard))["LoadModule"])
+    truth = first_values(layer_key(seed_bytes(SEED), 1), 1, FAN_IN)
+    found = solved(tensor_of(first).astype(float), uniform_of(1, (256, FAN_IN)))
+    agreement = float(numpy.corrcoef(found, truth)[0, 1])
+    assert abs(agreement) < 0.6, agreement
+    assert load.keys[16:] != layer_key(seed_bytes(SEED), OWN_LAYER)
+    assert pb.STATE_PUT not in before, "weights of a file in a trial"
+
+
 # ---- attempts ----------------------------------------------------------------------------------
 
 @suite.test

@@ -11,14 +11,15 @@ def openssl(*args):
 
 def forge(certs, name, san, begin="20200101000000Z", end="20490101000000Z", cn="forged",
           use="serverAuth, clientAuth"):
-    """A certificate of the CA in the folder `certs`, with any alternative names and any dates."""
+    """A certificate of the CA in the folder `certs`, with any alternative names and any dates.
+    Without `use` it has no extended key usage."""
     path = lambda suffix: os.path.join(certs, name + suffix)
     with open(path(".cnf"), "w") as f:
         f.write(f"[ca]\ndefault_ca = d\n[d]\ndatabase = {path('.index')}\nnew_certs_dir = {certs}\nserial = {path('.serial')}\n"
                 f"default_md = sha256\npolicy = p\ncertificate = {certs}/ca.pem\nprivate_key = {certs}/ca.key\n"
                 "unique_subject = no\n[p]\ncommonName = supplied\n[req]\ndistinguished_name = dn\n[dn]\n[e]\n"
                 "basicConstraints = CA:FALSE\nkeyUsage = critical, digitalSignature\n"
-                f"extendedKeyUsage = {use}\n"
+                + (f"extendedKeyUsage = {use}\n" if use else "")
                 + ("subjectAltName = @san\n[san]\n" + "\n".join(f"{k}.{i} = {v}" for i, (k, v) in enumerate(san)) if san else ""))
     open(path(".index"), "w").close()
     with open(path(".serial"), "w") as f:

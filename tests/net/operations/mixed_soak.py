@@ -210,7 +210,7 @@ class Soak:
 
 
 def cluster():
-    c = Measured(2, "limits: {sessions: 12, connections: 96, identity_connections: 80, handshake_timeout: 30s, lease: 8s}\nlog: {lines: 1000000}\n",
+    c = Measured(2, "limits: {sessions: 12, connections: 96, identity_connections: 80, handshake_timeout: 30s, lease: 8s, peer_timeout: 5s}\nlog: {lines: 1000000}\n",
                  extra_allow="".join(allow(name, **quotas) for name, quotas in USERS.items())
                  + '  - {identity: "spiffe://test/watch", role: observer}\n')
     c.workers[1].stop()

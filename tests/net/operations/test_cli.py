@@ -283,6 +283,7 @@ def doctor_names_the_step_and_the_fix():
     session = cluster.session("doctor", DATA + STAGES + TAIL)
     done = master("doctor", session, cwd=cluster.dir)
     assert done.returncode == 0 and "all in order" in done.stdout, done.stdout
+    assert re.search(r"computes with oneDNN .*, as this master", done.stdout), done.stdout
     port = free_port()
     done = master("doctor", session, "--set", f"workers.w1.address=127.0.0.1:{port}", cwd=cluster.dir)
     assert done.returncode == 4 and "connect" in done.stdout and "fix:" in done.stdout, done.stdout

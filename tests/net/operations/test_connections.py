@@ -114,7 +114,7 @@ def run_as(name, *command):
                 + IMAGE_DATA + "stages:\n  - {name: a, at: w1, layers: [{op: flatten}, {op: linear, out: 10}]}\n"
                 "loss: {kind: cross_entropy}\n"
                 "train: {epochs: 1, max_steps: 1, batch: 8, seed: 1, optimizer: {kind: sgd, lr: 0.1}}\n"
-                "privacy: {raw_input_leaves: true}\n")
+                "privacy: {raw_input_leaves: true, labels_readable: true}\n")
     done = run(MASTER, command[0], path, *command[1:], cwd=cluster.dir, timeout=60)
     return done.stdout + done.stderr
 

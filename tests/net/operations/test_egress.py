@@ -119,6 +119,16 @@ def trials_are_of_random_numbers():
 
 
 @suite.test
+def records_are_called_so():
+    """In whatever form they leave, with the key of `privacy` that permits it."""
+    plain = body(1).replace(LAYERS[0], "[{op: flatten}]").replace(LAYERS[1], "[{op: linear, out: 8}, {op: relu}]")
+    stages = plain.replace(LAYERS[2], "[{op: linear, out: 8}, {op: relu}]") + "privacy: {raw_input_leaves: true}\n"
+    command("train", cluster.session("plain", stages, keys=""))
+    record = Record("plain")
+    assert record.sum(kind="input", stage="s0") > 0 == record.sum(kind="activation", stage="s0"), record.names
+
+
+@suite.test
 def never_less_after_a_kill():
     """At several moments, the first of them before the first step."""
     session = cluster.session("killed", body(1000000))
@@ -151,10 +161,11 @@ def others_than_the_run_began_with_stay():
     done = master("eval", session, "--accept-egress", cwd=cluster.dir)
     assert done.returncode == 0, done.stderr
     table = os.path.join(cluster.dir, "runs/whole/egress.table")
-    os.unlink(table)
+    os.unlink(table)  # nor is none any table
     for why in ("No such file", "not a regular file"):
-        done = master("eval", session, cwd=cluster.dir)
-        assert done.returncode == 3 and why in done.stderr and "--accept-egress" in done.stderr, done.stderr
+        for what in (("eval",), ("train", "--resume", "--set", f"train.max_steps={STEPS + 1}")):
+            done = master(what[0], session, *what[1:], cwd=cluster.dir)
+            assert done.returncode == 3 and why in done.stderr and "--accept-egress" in done.stderr, done.stderr
         os.path.exists(table) or os.mkdir(table)
 
 

@@ -119,7 +119,7 @@ def offered(lines, package):
 
 FILES, YAML = {"notes.txt", "mine.yaml", "a.pem", "my folder"}, {"mine.yaml", "my folder"}
 OFFERS = {
-    "cleave-master tra": {"train"}, "cleave-master certs ": {"init", "issue", "show"},
+    "cleave-master tra": {"train"}, "cleave-master certs ": {"init", "issue", "revoke", "show"},
     "cleave-master --verbose certs is": {"issue"}, "cleave-master train --re": {"--resume"},
     **{"cleave-master " + line: {"text", "json"}
        for line in ("train --log-format ", "train --log-format=", "--log-format=", "--log-format ")},

@@ -54,6 +54,11 @@ def bytes_over_all_sessions():
         assert a.granted.session_bytes == 8 * MIB
         for i in range(160):  # 5 MiB
             assert not whole(a, 1, 1 + i)
+        # room for what errors say
+        b.send(call(9, 900, 77, [(1, True, f32([0.5] * N * D), [N, D])]))
+        b.send(deliver(9, 900))
+        assert b.lane.recv().failure.text
+        end(b, 9)
         n, text = fill(b, 1)
         assert n < 96, n
         names(text, "quota", "bytes more", "all sessions of this identity", "the limit is 8388608",
@@ -187,8 +192,29 @@ def memory_of_the_whole_worker():
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
         names(text, "all sessions of this worker", "memory_limit")
         assert "in use" not in text, text  # what others use is not told
+        rss = the.cluster.workers[0].rss()
+        for _ in range(4):
+            code, text = refusal(lambda: a.load(1, mlp(65536, 65536), [2, 16]))  # 32 GiB
+            names(text, "module 1", "memory_limit")
+        # a place that is taken is found so before anything is looked at
+        code, text = refusal(lambda: a.load(0, mlp(65536, 65536), [2, 16]))
+        assert code == grpc.StatusCode.ALREADY_EXISTS, (code, text)
+        assert SANITIZED or the.cluster.workers[0].rss() < rss + 32 * MIB
         light.close(a)
         b.load(1, weights, [2, 16])
+
+
+@suite.test
+def a_load_ends_with_whoever_wanted_it():
+    with tenants(), Tenant("light") as light, Tenant("heavy") as heavy:
+        w, log = light.open(), the.cluster.workers[0].text
+        assert "memory_limit=" in log() and "(four fifths of " in log(), log()
+        request = load_request(w.session, mlp(16384, 16384), [pb.TensorSpec(dtype=F32, dims=[2, 16])], module=1)
+        code, _ = refusal(lambda: w.caller.stub.LoadModule(request, timeout=0.2 * SLOW))
+        assert code == grpc.StatusCode.DEADLINE_EXCEEDED
+        until(lambda: "nobody waits for this any more" in log(), 30)
+        until(lambda: w.status().memory_bytes < 2 * MIB)
+        w.load(1, tanh_graph(), [N, D])
 
 
 if pyclient.MISSING:

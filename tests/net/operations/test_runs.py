@@ -45,9 +45,9 @@ def everything(name):
 class Training:
     """A run beside the test, which has trained when the block begins."""
 
-    def __init__(self, name, *args):
+    def __init__(self, name, *args, tail=TAIL):
         self.name = name
-        self.process = subprocess.Popen([MASTER, "train", cluster.session(name, DATA + STAGES + TAIL), *ENDLESS, *args],
+        self.process = subprocess.Popen([MASTER, "train", cluster.session(name, DATA + STAGES + tail), *ENDLESS, *args],
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cluster.dir)
 
     def __enter__(self):
@@ -146,12 +146,13 @@ def the_log_is_what_was_printed():
 
 @suite.test
 def a_failed_run():
-    with Training("lost") as run, follow("lost") as log:
+    with Training("lost", "--set", "checkpoint.every_steps=100000000") as run, follow("lost") as log:
         cluster.workers[0].kill()
         code, _, err = run.end()
         said = log.communicate(timeout=TIMEOUT_S)[0]
     cluster.restart(0)
     assert code == log.returncode == 6, (code, log.returncode)
+    assert "there is no checkpoint yet: train --resume begins again at step 1" in err, err
     r = recorded("lost")
     assert r["state"] == "failed" and r["code"] == 6 and "'w1'" in r["text"] and r["text"] in err, r
     assert r["text"] in said and "exit code 6: " + r["text"] in tool("runs").stdout
@@ -166,7 +167,7 @@ def a_run_that_never_started():
     nobody = ("--set", f"workers.w1.address=127.0.0.1:{free_port()}")
     for how in ((), ("--resume",), ("--fresh",)):
         done = cluster.train(session, *nobody, *how)
-        assert done.returncode in (4, 8) and not os.path.exists(path("unmet")), done
+        assert done.returncode == 4 and not os.path.exists(path("unmet")), done
     assert cluster.train(session, "--max-steps", "4").returncode == 0
     before = everything("unmet")
     assert cluster.train(session, "--fresh", *nobody).returncode == 4
@@ -196,6 +197,34 @@ def a_killed_run_is_seen_to_be_dead_and_resumed():
     assert done.returncode == 0, done.stderr
     r = recorded("killed")
     assert r["state"] == "finished" and r["step"] == last, r
+
+
+@suite.test
+def a_loop_of_resume_survives_any_kill():
+    """Also before the first checkpoint, and within it: it begins again at step 1, with the run's
+    own seed, and comes to the bits of a run that nobody killed."""
+    tail = TAIL.replace("every_steps: 4", "every_steps: 100000000").replace(" seed: 5eed5eed5eed5eed5eed5eed5eed5eed,", "")
+    session = cluster.session("early", DATA + STAGES + tail)
+    for attempt in range(2):
+        with Training("early", "--resume", "--set", "checkpoint.every_steps=100000000", tail=tail) as run:
+            run.process.kill()
+            run.end()
+    os.makedirs(path("early", "checkpoint-9"))  # one that was being written
+    whole = ("--resume", "--max-steps", "9")
+    done = cluster.train(session, *whole)
+    assert done.returncode == 0 and "no checkpoint yet: the run begins at step 1" in done.stdout, done
+    r = recorded("early")
+    assert r["attempts"] == 3 and r["checkpoints"] == [9], r
+    assert [x["step"] for x in lines("early", "metrics.jsonl")] == list(range(1, 10))
+    os.makedirs(path("calm"))
+    shutil.copy(path("early", "run.key"), path("calm"))
+    done = cluster.train(cluster.session("calm", DATA + STAGES + tail), *whole)
+    assert done.returncode == 0, done
+    assert checkpoint_tensors(path("calm"), 9) == checkpoint_tensors(path("early"), 9)
+    shutil.rmtree(path("early", "checkpoint-9"))  # that there was one is known
+    for _ in range(2):
+        done = cluster.train(session, *whole)
+        assert done.returncode == 8 and "no usable checkpoint" in done.stderr and "--fresh" in done.stderr, done
 
 
 @suite.test

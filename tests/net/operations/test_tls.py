@@ -122,6 +122,24 @@ def two_uris():
     refused(grpc.StatusCode.UNAVAILABLE, "audit deny identity=. address=127.0.0.1 .*one URI", "twice")
 
 
+@suite.test
+def no_client_by_its_usage():
+    """Of a certificate without an extended key usage OpenSSL says nothing; the worker does, and
+    tells the caller."""
+    forge("plain", [("URI", NAMES["URI"])], use=None)
+    refused(grpc.StatusCode.UNAVAILABLE, "audit deny identity=.*test/master .*TLS client in an extended key usage", "plain")
+    forge("onlyserver", [("URI", NAMES["URI"])], use="serverAuth")
+    refused(grpc.StatusCode.UNAVAILABLE, "certificate verify failed", "onlyserver")
+    for name in ("plain", "onlyserver"):
+        with socket.create_connection(("127.0.0.1", cluster.ports[0]), 10) as s:
+            with context(ssl.TLSVersion.TLSv1_3, name).wrap_socket(s) as t:
+                try:
+                    t.recv(1)
+                    raise AssertionError("no alert")
+                except ssl.SSLError as e:
+                    assert "UNSUPPORTED_CERTIFICATE" in str(e).upper(), e
+
+
 def context(version, name="master", server=False):
     c = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     c.minimum_version = c.maximum_version = version

@@ -202,6 +202,62 @@ static void random_numbers_depend_on_their_key_alone(void **state) {
   assert_true(a[9] == (float)(w[1] >> 8) * 0x1p-24f); /* element 9: word 1 of block 2 */
 }
 
+static void numbers_in_pieces_are_the_same_numbers(void **state) {
+  (void)state;
+  clv_rng_key key = {.seed = 3, .layer = 2};
+  float all[64], pieces[64];
+  clv_rng_normal(&key, 0, 2, all, 64);
+  clv_rng_normal_from(&key, 0, 0, 2, pieces, 24);
+  clv_rng_normal_from(&key, 24, 0, 2, pieces + 24, 40);
+  assert_memory_equal(all, pieces, sizeof all);
+  clv_rng_uniform(&key, -1, 1, all, 64);
+  clv_rng_uniform_from(&key, 0, -1, 1, pieces, 4);
+  clv_rng_uniform_from(&key, 4, -1, 1, pieces + 4, 60);
+  assert_memory_equal(all, pieces, sizeof all);
+}
+
+/* ---- memory of the host ---------------------------------------------------------------------- */
+
+static char host[64];
+
+static void host_file(const char *path, const char *text) {
+  char whole[256];
+  clv_err err;
+  snprintf(whole, sizeof whole, "mkdir -p $(dirname %s/%s)", host, path);
+  assert_int_equal(system(whole), 0);
+  snprintf(whole, sizeof whole, "%s/%s", host, path);
+  assert_int_equal(clv_file_write_durable(whole, text, strlen(text), 0600, &err), CLV_OK);
+}
+
+static void host_has(uint64_t bytes, const char *of) {
+  clv_host_memory m;
+  clv_host_memory_of(host, &m);
+  assert_true(m.bytes == bytes);
+  assert_string_equal(m.of, of);
+}
+
+static void memory_is_the_hosts_or_what_a_group_leaves(void **state) {
+  (void)state;
+  char away[80];
+  strcpy(host, "/tmp/cleave-unit-XXXXXX");
+  assert_non_null(mkdtemp(host));
+  host_has(0, "this host's memory");
+  host_file("proc/meminfo", "MemFree: 7 kB\nMemTotal:       4096 kB\n");
+  host_has(4 << 20, "this host's memory");
+  host_file("proc/self/cgroup", "0::/a/b\n");
+  host_file("sys/fs/cgroup/a/b/memory.max", "max\n");
+  host_has(4 << 20, "this host's memory");
+  host_file("sys/fs/cgroup/a/memory.max", "1048576\n");
+  host_has(1 << 20, "the control group's memory.max");
+  host_file("proc/self/cgroup", "9:memory,cpu:/x\n1:name=systemd:/\n");
+  host_file("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  host_has(4 << 20, "this host's memory");
+  host_file("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "65536\n");
+  host_has(65536, "the control group's memory.limit_in_bytes");
+  snprintf(away, sizeof away, "rm -r %s", host);
+  assert_int_equal(system(away), 0);
+}
+
 static void distributions_have_their_moments(void **state) {
   (void)state;
   enum { N = 200000 };
@@ -280,6 +336,8 @@ int main(void) {
       cmocka_unit_test(hex_digits),
       cmocka_unit_test(every_byte_of_a_key_counts),
       cmocka_unit_test(random_numbers_depend_on_their_key_alone),
+      cmocka_unit_test(numbers_in_pieces_are_the_same_numbers),
+      cmocka_unit_test(memory_is_the_hosts_or_what_a_group_leaves),
       cmocka_unit_test(distributions_have_their_moments),
       cmocka_unit_test(permutations_hold_every_number_once),
       cmocka_unit_test(every_character_is_read_and_nothing_else),

@@ -18,9 +18,9 @@ static void unknown_keys(void **state) {
                "/etc/cleave/s.yaml:15:20: unknown key 'train.lr', did you mean "
                "'train.optimizer.lr'?");
   refused_edit("tls: {", "tls: {quux: 1, ",
-               "/etc/cleave/s.yaml:3:7: unknown key 'tls.quux', known here: ca, cert, key");
+               "/etc/cleave/s.yaml:3:7: unknown key 'tls.quux', known here: ca, cert, key, crl");
   refused_edit("{ca:", "{\"*\": 1, ca:",
-               "/etc/cleave/s.yaml:3:7: unknown key 'tls.*', known here: ca, cert, key");
+               "/etc/cleave/s.yaml:3:7: unknown key 'tls.*', known here: ca, cert, key, crl");
 }
 
 static void duplicate_keys(void **state) {

@@ -44,11 +44,12 @@ static void defaults(void **state) {
   assert_int_equal(c->limits.connections, 256);
   assert_int_equal(c->limits.identity_connections, 64);
   assert_int_equal(c->limits.credit_bytes, 64 << 20);
-  assert_int_equal(c->limits.lease_ms, 60000);
+  assert_int_equal(c->limits.lease_ms, 120000);
+  assert_int_equal(c->limits.peer_timeout_ms, 60000);
   assert_int_equal(c->limits.reference_lease_ms, 3600000);
   assert_int_equal(c->limits.handshake_timeout_ms, 3000);
   assert_string_equal(c->device, "cpu");
-  assert_int_equal(c->memory_limit, 0);
+  assert_true(c->memory_limit == CLV_MEMORY_AUTO);
   assert_null(c->state_dir);
   assert_int_equal(c->log.level, CLV_LOG_INFO);
   assert_int_equal(c->drain_timeout_ms, 30000);
@@ -68,7 +69,8 @@ static const char rich_text[] =
     "peers: [{name: w2, address: \"h:7443\", identity: \"spiffe://acme/worker/w2\"}]\n"
     "limits: {sessions: 1, tensors: 2, session_bytes: 5MiB, message_size: 70000, concurrent_calls: "
     "3,\n"
-    "  calls: 6, connections: 4, identity_connections: 3, credit: 1MiB, lease: 5s, "
+    "  calls: 6, connections: 4, identity_connections: 3, credit: 1MiB, lease: 5s, peer_timeout: "
+    "4s, "
     "handshake_timeout: 100ms,\n"
     "  reference_lease: 600s}\n"
     "device: auto\n"
@@ -171,6 +173,17 @@ static void errors(void **state) {
       "allow:\n", "artifacts: {a: {file: x, sha256: abc}}\nallow:\n",
       "/etc/cleave/w.yaml:2:34: 'artifacts.a.sha256' must be a SHA-256 of 64 hexadecimal "
       "digits, got 'abc'");
+}
+
+static void limits_that_do_not_go_together(void **state) {
+  (void)state;
+  refused_worker("allow:\n", "limits: {lease: 60s}\nallow:\n",
+                 "/etc/cleave/w.yaml:2:17: limits.lease of 60000 ms has to be longer than "
+                 "limits.peer_timeout, 60000 ms");
+  refused_worker(
+      "allow:\n", "memory_limit: 0\nallow:\n",
+      "/etc/cleave/w.yaml:2:15: 'memory_limit' must be auto, none or a size from 1MiB to "
+      "1024TiB, got '0'");
 }
 
 /* `listen` is 127.0.0.1:7443 unless given. */
@@ -291,7 +304,7 @@ static void manual_pages(void **state) {
   assert_non_null(strstr(worker_page.data,
                          ".TP\n\\fBlimits.lease\\fR\nA session whose master is silent for so long "
                          "is closed and its memory freed.\nA duration from 1s to 24h.\n"
-                         "Default:\n\\fB60s\\fR.\n"));
+                         "Default:\n\\fB120s\\fR.\n"));
   assert_non_null(strstr(session_page.data, "\\fBmodel.KEY\\fR"));
   assert_non_null(strstr(session_page.data, "One of idx, npy, images.\n"));
 }
@@ -312,10 +325,15 @@ static void shipped_file_is_the_example(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(defaults),     cmocka_unit_test(round_trip),
-      cmocka_unit_test(errors),       cmocka_unit_test(two_things_on_one_port),
-      cmocka_unit_test(overrides),    cmocka_unit_test(credentials),
-      cmocka_unit_test(manual_pages), cmocka_unit_test(shipped_file_is_the_example),
+      cmocka_unit_test(defaults),
+      cmocka_unit_test(round_trip),
+      cmocka_unit_test(errors),
+      cmocka_unit_test(limits_that_do_not_go_together),
+      cmocka_unit_test(two_things_on_one_port),
+      cmocka_unit_test(overrides),
+      cmocka_unit_test(credentials),
+      cmocka_unit_test(manual_pages),
+      cmocka_unit_test(shipped_file_is_the_example),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

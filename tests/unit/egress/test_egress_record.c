@@ -156,6 +156,20 @@ static void what_the_disk_refuses_stays(void **state) {
   assert_int_equal(clv_egress_close(r, 0, &err), CLV_PRECONDITION);
 }
 
+/* What is written into a file that nobody finds any more is no record. */
+static void nothing_leaves_for_a_record_that_was_removed(void **state) {
+  (void)state;
+  clv_err err = {0};
+  clv_egress_record *r = open_record("removed");
+  clv_egress_flow *f = flow_of(r, &activation, 100);
+  take(f, 100);
+  assert_int_equal(unlink(at("removed")), 0);
+  for (int i = 0; i < 4 * CLV_EGRESS_STEPS; i++)
+    if (clv_egress_take(f, 100, &err) != CLV_OK) break;
+  assert_says(&err, "removed: it was removed");
+  assert_int_equal(clv_egress_close(r, 0, &err), CLV_PRECONDITION);
+}
+
 static void what_is_old_is_taken_back(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
@@ -264,6 +278,22 @@ static void many_take_at_once(void **state) {
   assert_int_equal(b.attempts[0].tensors + b.attempts[1].tensors, 80000);
 }
 
+static void *open_often(void *name) {
+  for (int i = 0; i < 25; i++) close_record(open_record(name));
+  return NULL;
+}
+
+/* Each command has a number of its own, or nobody could read the record any more. */
+static void many_begin_at_once(void **state) {
+  (void)state;
+  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  pthread_t threads[4];
+  for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, open_often, "begin");
+  for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+  read_record("begin", &b);
+  assert_int_equal(b.n_attempts, 100);
+}
+
 /* A process that is killed at some moment. */
 static uint64_t taken_until_killed(const char *name, uint64_t *sum, unsigned us) {
   pid_t pid = fork();
@@ -304,11 +334,13 @@ int main(void) {
       cmocka_unit_test(one_sync_is_for_many_steps),
       cmocka_unit_test(no_allowance_is_for_more_than_64_steps),
       cmocka_unit_test(what_the_disk_refuses_stays),
+      cmocka_unit_test(nothing_leaves_for_a_record_that_was_removed),
       cmocka_unit_test(what_is_old_is_taken_back),
       cmocka_unit_test(tensors_that_go_once),
       cmocka_unit_test(an_attempt_goes_on_behind_the_last),
       cmocka_unit_test(what_is_no_record_is_left_alone),
       cmocka_unit_test(many_take_at_once),
+      cmocka_unit_test(many_begin_at_once),
       cmocka_unit_test(killed_at_any_moment),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

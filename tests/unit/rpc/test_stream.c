@@ -4,6 +4,7 @@
  *
  * runs alone: a call beside one that is slow
  */
+#include "common/rpc/rpc_int.h"
 #include "rpc_fixture.h"
 
 #include <signal.h>
@@ -413,7 +414,7 @@ static void killed_server(int signal_to_send, unsigned within_ms, const char *re
   runtime = new_runtime();
   clv_rpc_channel_options options = {
       .target = target, .expected_uri = WORKER_URI, .pem = pem_of(&master)};
-  if (signal_to_send == SIGSTOP) options.limits = (clv_rpc_limits){0, 1000, 500};
+  if (signal_to_send == SIGSTOP) options.limits.peer_timeout_ms = 1500;
   must(clv_rpc_channel_new(runtime, &options, &channel, &err), &err);
   must(clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
   static recorder r;
@@ -438,16 +439,38 @@ static void killed_server(int signal_to_send, unsigned within_ms, const char *re
 
 static void test_server_killed(void **state) {
   (void)state;
-  killed_server(SIGKILL, 2000, "");
+  killed_server(SIGKILL, 2000, "ended");
+}
+
+/* What gRPC 1.51 says of connections that were cut, damaged, silent; the rest is whoever's it
+ * is. */
+static void test_ends(void **state) {
+  (void)state;
+  static const char *const rows[][2] = {
+      {"keepalive watchdog timeout", "it was silent for 60 s (limits.peer_timeout)"},
+      {"recvmsg:Connection timed out", "it was silent for 60 s (limits.peer_timeout)"},
+      {"recvmsg:Connection reset by peer", "the connection was reset"},
+      {"Connection reset by peer", "the connection was reset"},
+      {"Socket closed", "the process at the other end closed the connection, or has ended"},
+      {"Stream removed", "damaged on its way: a bad TLS record"},
+      {"it says: Socket closed", "it says: Socket closed"},
+      {"", ""}};
+  for (size_t i = 0; i < CLV_COUNT(rows); i++) {
+    char text[RPC_TEXT];
+    snprintf(text, sizeof text, "%s", rows[i][0]);
+    assert_int_equal(rpc_end_text(60000, text), i < 6);
+    if (!strstr(text, rows[i][1])) fail_msg("'%s' is not in: %s", rows[i][1], text);
+  }
 }
 
 static void test_server_frozen(void **state) {
   (void)state;
-  killed_server(SIGSTOP, 5000, "keepalive");
+  killed_server(SIGSTOP, 5000, "it was silent for 1.5 s (limits.peer_timeout)");
 }
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_server_killed),
+    cmocka_unit_test(test_ends),
     cmocka_unit_test(test_server_frozen),
     cmocka_unit_test_setup_teardown(test_unary, set_up, tear_down),
     cmocka_unit_test_setup_teardown(test_unary_errors, set_up, tear_down),

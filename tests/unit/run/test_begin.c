@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What --resume does with a run that is finished: nothing; by which table it goes on.
+ * What --resume does with what it finds: nothing where the run is finished, the beginning where
+ * there has been no checkpoint; and by which table it goes on.
  */
 #include <sys/stat.h>
 
@@ -87,6 +88,53 @@ static void a_part_of_a_run_is_not_the_run(void **state) {
   assert_false(is_done(EPOCHS, 0, &whole)); /* the result is damaged, and made again */
 }
 
+/* What find_start says of the folder; *ret_on: whether it goes on from a checkpoint. */
+static clv_code find_start(bool *ret_on, clv_err *err) {
+  const clv_run_options o = {.resume = true};
+  run r = {.o = &o};
+  clv_bytes_puts(&r.dir, "run");
+  assert_ok(clv_run_lock_new("run", &r.lock, err), err);
+  clv_code code = clv_run_find_start(&r, err);
+  *ret_on = r.resumed;
+  clv_run_lock_free(r.lock);
+  clv_bytes_done(&r.dir);
+  return code;
+}
+
+static void it_begins_where_no_checkpoint_was(void **state) {
+  bool on;
+  clv_err err = {0};
+  (void)state;
+  assert_int_equal(system("rm -rf run"), 0);
+  assert_ok(find_start(&on, &err), &err);
+  assert_false(on);
+  assert_int_equal(system("mkdir -p run/checkpoint-3; touch run/checkpoint-3/state"), 0);
+  assert_ok(find_start(&on, &err), &err); /* killed while the first was written */
+  assert_false(on);
+  assert_false(clv_checkpoint_any("run"));
+  make_run(3, CLV_RUN_FAILED);
+  assert_ok(find_start(&on, &err), &err);
+  assert_true(on);
+  assert_int_equal(truncate("run/checkpoint-3/MANIFEST.json", 10), 0);
+  assert_ok(find_start(&on, &err), &err); /* damaged: that is said where it is read */
+  assert_true(on);
+}
+
+static void what_was_lost_is_not_begun_again(void **state) {
+  const clv_run_lock_info info = {.name = "run", .session = "/s.yaml", .resume = true};
+  clv_run_lock *c = NULL;
+  bool on;
+  clv_err err = {0};
+  (void)state;
+  make_run(3, CLV_RUN_FAILED);
+  assert_ok(clv_run_lock_new("run", &c, &err), &err);
+  assert_ok(clv_run_lock_begin(c, &info, &err), &err); /* the record lists it */
+  clv_run_lock_free(c);
+  assert_int_equal(system("rm -r run/checkpoint-3"), 0);
+  assert_int_equal(find_start(&on, &err), CLV_NOT_FOUND);
+  assert_says(&err, "though run.json lists some");
+}
+
 /* Whether a command that goes on is refused for the table in the run folder. */
 static bool is_held(bool accept) {
   const clv_run_options o = {.resume = true, .accept_egress = accept};
@@ -123,6 +171,8 @@ int main(void) {
       cmocka_unit_test(a_table_that_cannot_be_read_is_another_one),
       cmocka_unit_test(a_finished_run_is_left_alone),
       cmocka_unit_test(a_part_of_a_run_is_not_the_run),
+      cmocka_unit_test(it_begins_where_no_checkpoint_was),
+      cmocka_unit_test(what_was_lost_is_not_begun_again),
   };
   return cmocka_run_group_tests(tests, setup, scratch_teardown);
 }

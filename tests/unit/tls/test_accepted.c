@@ -17,12 +17,14 @@ enum { PLACES = 4, BUFFER = 16384 };
 static struct {
   clv_tls_decision judged, entered; /* what it answers */
   unsigned judges, held, sheds;
+  bool client;
   char uri[100], issuer[100], serial[80], address[64];
 } door;
 
 static clv_tls_decision judge(void *user, const clv_tls_caller *c, size_t *ret_holder) {
   (void)user;
   door.judges++;
+  door.client = c->is_client;
   snprintf(door.uri, sizeof door.uri, "%s", c->uri ? c->uri : "none");
   snprintf(door.issuer, sizeof door.issuer, "%s", c->issuer);
   snprintf(door.serial, sizeof door.serial, "%s", c->serial);
@@ -210,6 +212,35 @@ static void refusals_are_told(void **state) {
   refused(CLV_TLS_OVER_QUOTA, SSL_AD_INTERNAL_ERROR, CLV_TLS_FAILURE_QUOTA);
   refused(CLV_TLS_FULL, SSL_AD_INTERNAL_ERROR, CLV_TLS_FAILURE_SHED);
   refused(CLV_TLS_REVOKED, SSL_AD_CERTIFICATE_REVOKED, CLV_TLS_FAILURE_REVOKED);
+  refused(CLV_TLS_NO_CLIENT, SSL_AD_UNSUPPORTED_CERTIFICATE, CLV_TLS_FAILURE_BAD_CERTIFICATE);
+}
+
+/* Whether the door hears of a client that shows a certificate of this usage. */
+static bool is_client(const char *name, const char *eku) {
+  const by_hand how = {.name = name, .days = 1, .san = "URI:spiffe://cleave/x", .eku = eku};
+  SSL_CTX *usual_ctx = client_ctx;
+  EVP_PKEY *key = EVP_EC_gen("P-256");
+  X509 *cert = cert_by_hand(&how, key);
+  X509_STORE_add_cert(SSL_CTX_get_cert_store(server_ctx), cert);
+  client_ctx = context(false);
+  SSL_CTX_use_certificate(client_ctx, cert);
+  SSL_CTX_use_PrivateKey(client_ctx, key);
+  door.judges = 0;
+  pair p = dial();
+  (void)shake(&p);
+  assert_int_equal(door.judges, 1);
+  hang_up(&p);
+  SSL_CTX_free(client_ctx);
+  client_ctx = usual_ctx;
+  X509_free(cert);
+  EVP_PKEY_free(key);
+  return door.client;
+}
+
+static void a_client_by_its_usage(void **state) {
+  (void)state;
+  assert_true(is_client("both", "serverAuth,clientAuth"));
+  assert_false(is_client("none", NULL)); /* OpenSSL takes it */
 }
 
 /* Between the certificate and the proof of its key another one has taken the last place. */
@@ -299,6 +330,34 @@ static void what_was_not_accepted_is_refused(void **state) {
   hang_up(&p);
 }
 
+/* Both ends show the same certificate here: the caller's connection that is open ends, and a caller
+ * that looks at the list refuses this server. */
+static void a_list_ends_what_is_open(void **state) {
+  (void)state;
+  CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
+  clv_tls_crl *none = NULL;
+  clv_err err;
+  char byte;
+  pair p = dial();
+  assert_true(shake(&p));
+  assert_int_equal(clv_tls_accepted_recheck(), 0);
+  must(clv_tls_identity_load(at("ca.pem"), at("good.pem"), at("good.key"), &id, &err), &err);
+  must(clv_tls_ca_revoke(scratch, "good", 1, &err), &err);
+  must(clv_tls_revocation_load(at("crl.pem"), id, &err), &err);
+  assert_true(clv_tls_peer_revoked("spiffe://cleave/worker-1"));
+  assert_false(clv_tls_peer_revoked("spiffe://cleave/worker-2"));
+  assert_int_equal(clv_tls_accepted_recheck(), 1);
+  assert_int_equal(clv_tls_accepted_recheck(), 0);
+  assert_int_equal(recv(p.here, &byte, 1, 0), 0); /* shut */
+  hang_up(&p);
+  assert_int_equal(door.held, 0);
+  p = dial();
+  assert_false(shake(&p));
+  assert_int_equal(SSL_get_verify_result(p.client), X509_V_ERR_CERT_REVOKED);
+  hang_up(&p);
+  clv_tls_revocation_set(&none);
+}
+
 static void bad_places(void **state) {
   (void)state;
   clv_err err;
@@ -312,11 +371,13 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup(admitted_and_given_back, begin),
       cmocka_unit_test_setup(refusals_are_told, begin),
+      cmocka_unit_test_setup(a_client_by_its_usage, begin),
       cmocka_unit_test_setup(refused_at_the_end, begin),
       cmocka_unit_test_setup(nothing_is_resumed, begin),
       cmocka_unit_test_setup(the_longest_silent_goes, begin),
       cmocka_unit_test_setup(full_of_those_who_are_in, begin),
       cmocka_unit_test_setup(what_was_not_accepted_is_refused, begin),
+      cmocka_unit_test_setup(a_list_ends_what_is_open, begin),
       cmocka_unit_test_setup(bad_places, begin),
   };
   return cmocka_run_group_tests(tests, group_up, group_down);

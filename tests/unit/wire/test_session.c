@@ -17,7 +17,7 @@ static clv_wire_about some_about(void) {
       .n_libraries = 2,
       .capabilities = capabilities,
       .libraries = libraries,
-      .limits = {1, 2, 3, 4, 5, 6, 7},
+      .limits = {1, 2, 3, 4, 5, 6, 7, 8},
       .software = "cleave 0.1.0",
       .isa = "avx2",
       .unix_ms = 1700000000123,
@@ -38,6 +38,7 @@ static void assert_about(const clv_wire_about *a) {
   assert_int_equal(a->limits.message_bytes, 5);
   assert_int_equal(a->limits.chunk_bytes, 6);
   assert_int_equal(a->limits.credit_bytes, 7);
+  assert_int_equal(a->limits.peer_timeout_ms, 8);
   assert_string_equal(a->software, "cleave 0.1.0");
   assert_string_equal(a->isa, "avx2");
   assert_int_equal(a->unix_ms, 1700000000123);

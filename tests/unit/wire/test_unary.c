@@ -456,6 +456,43 @@ static void keys_are_counted(void **state) {
   }
 }
 
+/* How many nodes with so many attributes and names of so many bytes a LoadModule has room for. */
+static uint32_t nodes_that_fit(uint32_t n_attrs, size_t name_len) {
+  static clv_wire_node list[CLV_WIRE_NODES];
+  static clv_key node_keys[CLV_WIRE_NODES];
+  static int64_t two[] = {3, 3};
+  static clv_wire_attr four[] = {{1, 1, two, 0}, {2, 2, two, 0}, {3, 2, two, 0}, {4, 2, two, 0}};
+  static uint32_t before[CLV_WIRE_NODES];
+  char name[CLV_WIRE_NAME + 1] = "";
+  uint32_t fits = 0, over = CLV_WIRE_NODES + 1;
+  memset(name, 'n', name_len);
+  for (uint32_t i = 0; i < CLV_WIRE_NODES; i++) {
+    before[i] = i ? i - 1 : 0;
+    list[i] = (clv_wire_node){2, i, i ? 1 : 0, n_attrs, name, &before[i], four};
+  }
+  while (over - fits > 1) {
+    uint32_t n = (fits + over) / 2;
+    CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+    clv_wire_load_request m = some_load();
+    clv_err err = {0};
+    m.graph = (clv_wire_graph){.n_nodes = n, .nodes = list};
+    m.keys = node_keys;
+    clv_code code =
+        clv_wire_load_request_encode(&m, &bytes, &err); /* what it may not, it refuses */
+    assert_true(code == CLV_OK || code == CLV_EXHAUSTED);
+    *(code == CLV_OK ? &fits : &over) = n;
+  }
+  return fits;
+}
+
+static void the_nodes_that_fit(void **state) {
+  (void)state;
+  assert_int_equal(nodes_that_fit(0, 1), CLV_WIRE_NODES);
+  assert_in_range(nodes_that_fit(0, CLV_WIRE_NAME), 1600, 1700); /* that many bytes */
+  assert_in_range(nodes_that_fit(2, 24), 1000, 1200);            /* that much memory */
+  assert_in_range(nodes_that_fit(4, 24), 700, 800);
+}
+
 /* What is accepted stays within the same bound; this message is near the largest one that is. */
 static void an_accepted_message_is_bounded(void **state) {
   (void)state;
@@ -598,6 +635,7 @@ int main(void) {
       cmocka_unit_test(a_large_graph_fits_the_budget),
       cmocka_unit_test(amplification_is_refused),
       cmocka_unit_test(keys_are_counted),
+      cmocka_unit_test(the_nodes_that_fit),
       cmocka_unit_test(an_accepted_message_is_bounded),
       cmocka_unit_test(nesting_is_refused),
       cmocka_unit_test(malformed_bytes_are_refused),

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What memory this process may have: the host's, or less by a control group above it.
+ */
+#include "common/base/base.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LINE = 4096 };
+
+static void close_file(FILE **f) {
+  if (*f) fclose(*f);
+}
+
+/* The number that a file starts with; none in "max", nor in a file that is not there. */
+static bool read_number(const char *path, uint64_t *ret) {
+  CLV_AUTO(close_file) FILE *f = fopen(path, "re");
+  unsigned long long n;
+  if (!f || fscanf(f, "%20llu", &n) != 1) return false;
+  *ret = n;
+  return true;
+}
+
+static uint64_t ram_of(const char *root) {
+  char path[PATH_MAX], line[256];
+  unsigned long long kib = 0;
+  snprintf(path, sizeof path, "%s/proc/meminfo", root);
+  CLV_AUTO(close_file) FILE *f = fopen(path, "re");
+  while (f && fgets(line, sizeof line, f))
+    if (sscanf(line, "MemTotal: %15llu kB", &kib) == 1) break;
+  return (uint64_t)kib << 10;
+}
+
+/* The least limit of a group and of those above it. group: cut on the way. */
+static void walk_up(const char *root, const char *mount, const char *file, char *group,
+                    clv_host_memory *ret) {
+  for (;;) {
+    char path[2 * PATH_MAX];
+    uint64_t most;
+    snprintf(path, sizeof path, "%s/sys/fs/cgroup%s%s/%s", root, mount, group, file);
+    if (read_number(path, &most) && (most < ret->bytes || !ret->bytes)) {
+      *ret = (clv_host_memory){.bytes = most};
+      snprintf(ret->of, sizeof ret->of, "the control group's %s", file);
+    }
+    char *slash = strrchr(group, '/');
+    if (!slash) return;
+    *slash = '\0';
+  }
+}
+
+/* A line of /proc/self/cgroup: number, controllers, group. Version 2 has the number 0 and none. */
+static void read_line(const char *root, char *line, clv_host_memory *ret) {
+  line[strcspn(line, "\n")] = '\0';
+  char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
+  if (!group) return;
+  *group++ = '\0';
+  if (strcmp(group, "/") == 0) *group = '\0';
+  if (strcmp(controllers, ":") == 0) walk_up(root, "", "memory.max", group, ret);
+  if (strstr(controllers, "memory")) walk_up(root, "/memory", "memory.limit_in_bytes", group, ret);
+}
+
+void clv_host_memory_of(const char *root, clv_host_memory *ret) {
+  char path[PATH_MAX], line[LINE];
+  *ret = (clv_host_memory){.bytes = ram_of(root), .of = "this host's memory"};
+  snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+  CLV_AUTO(close_file) FILE *f = fopen(path, "re");
+  while (f && fgets(line, sizeof line, f)) read_line(root, line, ret);
+}

@@ -1,0 +1,129 @@
+"""Who falls silent: a pause shorter than limits.peer_timeout changes no bit, a longer one ends the
+run with the reason, and --resume goes on to the same bits. What damages or cuts a connection is
+said."""
+import os, signal, socket, sys, threading, time
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+
+TIMEOUT = 4 * max(1, SLOW)
+STEPS = 2000
+BODY = (IMAGE_DATA + "stages:\n  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 32}, {op: relu}]}\n"
+        "  - {name: b, at: w1, layers: [{op: linear, out: 10}]}\n"
+        "loss: {kind: cross_entropy}\nlog: {every: 50}\n"
+        f"limits: {{peer_timeout: {TIMEOUT:g}s, step_timeout: {TIMEOUT / 2 - 0.4:g}s}}\n"
+        f"train: {{epochs: 100000, max_steps: {STEPS}, batch: 16, seed: {SEED}, optimizer: {{kind: sgd, lr: 0.01}}}}\n"
+        "checkpoint: {every_steps: 250}\n")
+suite = Suite()
+
+
+class Run:
+    def __init__(self, name, *args, session=None):
+        self.dir = os.path.join(the.cluster.dir, "runs", name)
+        session = session or the.cluster.session(name, BODY)
+        self.process = subprocess.Popen([MASTER, "train", session, *args], cwd=the.cluster.dir, text=True,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+
+    def has_begun(self):
+        kept = os.path.join(self.dir, "checkpoint-250", "MANIFEST.json")
+        until(lambda: os.path.exists(kept) or self.process.poll() is not None, 60)
+        assert self.process.poll() is None, self.process.stderr.read()
+        return self
+
+    def weights(self):
+        errors = self.process.communicate(timeout=120 * SLOW)[1]
+        assert self.process.returncode == 0, errors
+        return checkpoint_tensors(self.dir, STEPS)
+
+    def failed(self, *words):
+        errors = self.process.communicate(timeout=60 * SLOW)[1]
+        assert self.process.returncode == 6, (self.process.returncode, errors)
+        assert all(w in errors for w in words), (errors, words)
+
+
+class the:
+    cluster, bits = None, None
+
+
+def pause(process, seconds):
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGCONT)
+
+
+@suite.test
+def a_short_pause_changes_no_bit():
+    the.bits = Run("alone").weights()
+    run = Run("paused").has_begun()
+    pause(run.process, TIMEOUT / 2)  # longer than a step may take: it hears its links first
+    pause(the.cluster.workers[0].process, TIMEOUT / 6)
+    assert run.weights() == the.bits
+
+
+@suite.test
+def a_long_one_ends_it_with_the_reason():
+    session = the.cluster.session("silent", BODY.replace("step_timeout: ", "step_timeout: 6"))
+    run, worker = Run("silent", session=session).has_begun(), the.cluster.workers[0].process
+    worker.send_signal(signal.SIGSTOP)
+    begin = time.monotonic()
+    try:
+        until(lambda: run.process.poll() is not None, 60)
+    finally:
+        worker.send_signal(signal.SIGCONT)
+    assert time.monotonic() - begin > TIMEOUT / 2
+    run.failed(f"it was silent for {TIMEOUT:g} s (limits.peer_timeout)")
+    assert Run("silent", "--resume", session=session).weights() == the.bits
+
+
+class Proxy:
+    """To the worker; what comes back is damaged once `damage` is set."""
+
+    def __init__(self, port):
+        self.port, self.to, self.damage = free_port(), port, False
+        self.listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            near, far = self.listener.accept()[0], socket.create_connection(("127.0.0.1", self.to))
+            for s in (near, far):
+                s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for a, b, back in ((near, far, False), (far, near, True)):
+                threading.Thread(target=self.carry, args=(a, b, back), daemon=True).start()
+
+    def carry(self, a, b, back):
+        try:
+            while data := bytearray(a.recv(65536)):
+                if back and self.damage:
+                    data[-1] ^= 1
+                b.sendall(data)
+            b.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+
+@suite.test
+def damage_is_told_from_an_end():
+    proxy = Proxy(the.cluster.ports[0])
+    session = the.cluster.session("damaged", BODY)
+    with open(session) as f:
+        text = f.read().replace(f":{the.cluster.ports[0]}\"", f":{proxy.port}\"")
+    with open(session, "w") as f:
+        f.write(text)
+    run = Run("damaged", session=session).has_begun()
+    proxy.damage = True
+    run.failed("damaged on its way")
+
+
+@suite.test
+def a_killed_worker_is_missed_at_once():
+    run = Run("killed").has_begun()
+    the.cluster.workers[0].kill()
+    begin = time.monotonic()
+    run.failed("ended")
+    assert time.monotonic() - begin < TIMEOUT or SLOW > 1
+
+
+with Cluster(1, limits=f"limits: {{peer_timeout: {TIMEOUT:g}s}}\n") as the.cluster:
+    os.mkdir(os.path.join(the.cluster.dir, "data"))
+    synthetic_images(os.path.join(the.cluster.dir, "data"), n=512, n_test=16, side=8)
+    suite.main()

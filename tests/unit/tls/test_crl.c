@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lists of revoked certificates: those that `certs revoke` makes, and those by hand that it would
+ * not. Whoever a list does not clear is refused.
+ */
+#include "tests/unit/tls/fixture.h"
+
+typedef struct numbers {
+  char issuer[256], serial[80];
+} numbers;
+
+static char ca_pem_path[600], list_path[600];
+
+static numbers numbers_of(const char *name) {
+  numbers n = {0};
+  char path[700];
+  snprintf(path, sizeof path, "%s/%s.pem", scratch, name);
+  FILE *file = fopen(path, "r");
+  X509 *cert = PEM_read_X509(file, NULL, NULL, NULL);
+  fclose(file);
+  assert_non_null(cert);
+  X509_NAME_oneline(X509_get_issuer_name(cert), n.issuer, sizeof n.issuer);
+  BIGNUM *b = ASN1_INTEGER_to_BN(X509_get0_serialNumber(cert), NULL);
+  char *hex = BN_bn2hex(b);
+  snprintf(n.serial, sizeof n.serial, "%s", hex);
+  OPENSSL_free(hex);
+  BN_free(b);
+  X509_free(cert);
+  return n;
+}
+
+static clv_code load(clv_tls_crl **ret, clv_err *err) {
+  clv_bytes ca = read_text(ca_pem_path);
+  clv_code code = clv_tls_crl_load(list_path, ca.data, ret, err);
+  clv_bytes_done(&ca);
+  return code;
+}
+
+static clv_tls_decision decision_of(const char *name, clv_err *err) {
+  numbers n = numbers_of(name);
+  return clv_tls_revocation_judge(n.issuer, n.serial, err);
+}
+
+static void use(void) {
+  clv_err err;
+  clv_tls_crl *crl = NULL;
+  must(load(&crl, &err), &err);
+  clv_tls_revocation_set(&crl);
+  assert_null(crl);
+}
+
+/* ---- what certs revoke makes ----------------------------------------------------------------- */
+
+static void a_list_grows(void **state) {
+  (void)state;
+  clv_err err;
+  assert_int_equal(clv_tls_ca_revoke(scratch, "nobody", 30, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_tls_ca_revoke(scratch, "a", 0, &err), CLV_INVALID);
+  must(clv_tls_ca_revoke(scratch, NULL, 30, &err), &err);
+  use();
+  assert_int_equal(decision_of("a", &err), CLV_TLS_ADMIT);
+  must(clv_tls_ca_revoke(scratch, "a", 30, &err), &err);
+  must(clv_tls_ca_revoke(scratch, "b", 30, &err), &err);
+  must(clv_tls_ca_revoke(scratch, "a", 30, &err), &err);
+  use();
+  assert_int_equal(decision_of("a", &err), CLV_TLS_REVOKED);
+  assert_non_null(strstr(err.text, "revoked"));
+  assert_int_equal(decision_of("b", &err), CLV_TLS_REVOKED);
+  assert_int_equal(decision_of("c", &err), CLV_TLS_ADMIT);
+  FILE *file = fopen(list_path, "r");
+  X509_CRL *crl = PEM_read_X509_CRL(file, NULL, NULL, NULL);
+  fclose(file);
+  ASN1_INTEGER *number = X509_CRL_get_ext_d2i(crl, NID_crl_number, NULL, NULL);
+  assert_int_equal(ASN1_INTEGER_get(number), 4);
+  assert_int_equal(sk_X509_REVOKED_num(X509_CRL_get_REVOKED(crl)), 2);
+  ASN1_INTEGER_free(number);
+  X509_CRL_free(crl);
+}
+
+static void show_says_revoked(void **state) {
+  (void)state;
+  clv_err err;
+  clv_bytes out = {0};
+  char path[700];
+  snprintf(path, sizeof path, "%s/a.pem", scratch);
+  must(clv_tls_show(path, &out, true, &err), &err);
+  assert_non_null(strstr(out.data, "\"state\":\"revoked\""));
+  must(clv_tls_show(path, &out, false, &err), &err);
+  assert_non_null(strstr(out.data, "REVOKED"));
+  clv_bytes_done(&out);
+}
+
+/* ---- lists by hand --------------------------------------------------------------------------- */
+
+typedef struct forged {
+  int from_s, until_s;
+  bool other_key, partial, endless;
+} forged;
+
+static EVP_PKEY *ca_key(void) {
+  char path[700];
+  snprintf(path, sizeof path, "%s/ca.key", scratch);
+  FILE *file = fopen(path, "r");
+  EVP_PKEY *key = PEM_read_PrivateKey(file, NULL, NULL, NULL);
+  fclose(file);
+  return key;
+}
+
+static void write_forged(const forged *f, const char *mode) {
+  X509_CRL *crl = X509_CRL_new();
+  X509_NAME *name = X509_NAME_new();
+  EVP_PKEY *key = f->other_key ? EVP_EC_gen("P-256") : ca_key();
+  ASN1_TIME *from = ASN1_TIME_adj(NULL, time(NULL), 0, f->from_s);
+  ASN1_TIME *until = ASN1_TIME_adj(NULL, time(NULL), 0, f->until_s);
+  X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, (const unsigned char *)"home", -1, -1, 0);
+  X509_CRL_set_version(crl, X509_CRL_VERSION_2);
+  X509_CRL_set_issuer_name(crl, name);
+  X509_CRL_set1_lastUpdate(crl, from);
+  if (!f->endless) X509_CRL_set1_nextUpdate(crl, until);
+  if (f->partial) {
+    X509_EXTENSION *e =
+        X509V3_EXT_conf_nid(NULL, NULL, NID_issuing_distribution_point, "critical,onlyuser:TRUE");
+    assert_non_null(e);
+    X509_CRL_add_ext(crl, e, -1);
+    X509_EXTENSION_free(e);
+  }
+  assert_true(X509_CRL_sign(crl, key, EVP_sha256()) > 0);
+  FILE *file = fopen(list_path, mode);
+  PEM_write_X509_CRL(file, crl);
+  fclose(file);
+  ASN1_TIME_free(from);
+  ASN1_TIME_free(until);
+  X509_NAME_free(name);
+  X509_CRL_free(crl);
+  EVP_PKEY_free(key);
+}
+
+static void bad_lists_are_not_believed(void **state) {
+  (void)state;
+  clv_err err;
+  clv_tls_crl *crl = NULL;
+  static const struct {
+    forged how;
+    clv_code code;
+    const char *says;
+  } bad[] = {
+      {{.from_s = -60, .until_s = 3600, .other_key = true}, CLV_UNAUTHENTICATED, "has signed"},
+      {{.from_s = 3600, .until_s = 7200}, CLV_PRECONDITION, "of the future"},
+      {{.from_s = -60, .until_s = 3600, .partial = true}, CLV_INVALID, "not of all"},
+      {{.from_s = -60, .endless = true}, CLV_INVALID, "until when"},
+  };
+  for (size_t i = 0; i < CLV_COUNT(bad); i++) {
+    write_forged(&bad[i].how, "w");
+    assert_int_equal(load(&crl, &err), bad[i].code);
+    assert_non_null(strstr(err.text, bad[i].says));
+    assert_non_null(strstr(err.text, list_path));
+  }
+  write_forged(&(forged){.from_s = -60, .until_s = 3600}, "w");
+  write_forged(&(forged){.from_s = -60, .until_s = 3600}, "a");
+  assert_int_equal(load(&crl, &err), CLV_INVALID);
+  assert_non_null(strstr(err.text, "two lists"));
+  write_text(list_path, "nothing\n", 8, 0644);
+  assert_int_equal(load(&crl, &err), CLV_INVALID);
+  unlink(list_path);
+  assert_int_equal(load(&crl, &err), CLV_NOT_FOUND);
+  assert_null(crl);
+}
+
+/* Nobody passes: not with a list that has ended, and not whom none is about. */
+static void an_ended_list_fails_closed(void **state) {
+  (void)state;
+  clv_err err;
+  write_forged(&(forged){.from_s = -7200, .until_s = -60}, "w");
+  use();
+  assert_int_equal(decision_of("c", &err), CLV_TLS_NO_LIST);
+  assert_non_null(strstr(err.text, list_path));
+  assert_non_null(strstr(err.text, "ended 20"));
+  assert_int_equal(clv_tls_revocation_check(&err), CLV_PRECONDITION);
+  write_forged(&(forged){.from_s = -60, .until_s = 3600}, "w");
+  use();
+  assert_int_equal(decision_of("c", &err), CLV_TLS_ADMIT);
+  assert_int_equal(clv_tls_revocation_judge("/CN=elsewhere", "01", &err), CLV_TLS_NO_LIST);
+  must(clv_tls_revocation_check(&err), &err);
+  assert_in_range(clv_tls_revocation_ends(), time(NULL) + 3000, time(NULL) + 3700);
+  clv_tls_crl *none = NULL;
+  clv_tls_revocation_set(&none);
+  assert_int_equal(clv_tls_revocation_judge("/CN=elsewhere", "01", &err), CLV_TLS_ADMIT);
+  assert_int_equal(clv_tls_revocation_ends(), 0);
+}
+
+static int set_up(void **state) {
+  clv_err err;
+  if (scratch_setup(state) != 0) return -1;
+  must(clv_tls_ca_init(scratch, "home", 365, &err), &err);
+  for (const char *const *name = (const char *const[]){"a", "b", "c", NULL}; *name; name++)
+    issue(usual(*name));
+  snprintf(ca_pem_path, sizeof ca_pem_path, "%s/ca.pem", scratch);
+  snprintf(list_path, sizeof list_path, "%s/crl.pem", scratch);
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_list_grows),
+      cmocka_unit_test(show_says_revoked),
+      cmocka_unit_test(bad_lists_are_not_believed),
+      cmocka_unit_test(an_ended_list_fails_closed),
+  };
+  return cmocka_run_group_tests(tests, set_up, scratch_teardown);
+}

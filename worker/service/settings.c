@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a reload may change: who may call, peers, limits, artifacts. It is one counted snapshot that
+ * calls take, and a reload swaps it whole. A session keeps the one it was opened under, but who may
+ * speak in it is asked of the newest (leaving.c).
+ *
+ * What outlives a snapshot is kept by name: of each identity that was ever allowed its account, its
+ * turns and its counts, and of each peer the bytes. So a reload neither loses nor mixes up what
+ * sessions use.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/service/service_int.h"
+
+/* ---- snapshots ------------------------------------------------------------------------------- */
+
+static clv_wire_limits limits_of(const clv_worker_config *c) {
+  clv_wire_limits l = clv_wire_limits_default();
+  l.sessions = (uint32_t)c->limits.sessions;
+  l.tensors = (uint32_t)c->limits.tensors;
+  l.concurrent_calls = (uint32_t)c->limits.concurrent_calls;
+  l.session_bytes = c->limits.session_bytes;
+  l.message_bytes = c->limits.message_bytes;
+  l.credit_bytes = c->limits.credit_bytes;
+  l.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;
+  return l;
+}
+
+clv_code clv_settings_new(const clv_worker_config *config, settings **ret, clv_err *err) {
+  settings *s;
+  CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
+  s->refs = 1;
+  s->config = config;
+  s->limits = limits_of(config);
+  *ret = s;
+  return CLV_OK;
+}
+
+settings *clv_settings_ref(settings *s) {
+  __atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED);
+  return s;
+}
+
+void clv_settings_unref(settings *s) {
+  if (!s || __atomic_fetch_sub(&s->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
+  clv_worker_config_free(s->owned);
+  free(s);
+}
+
+void clv_settings_unrefp(settings **s) {
+  clv_settings_unref(*s);
+  *s = NULL;
+}
+
+settings *clv_service_settings(clv_service *v) {
+  pthread_mutex_lock(&v->lock);
+  settings *s = clv_settings_ref(v->settings);
+  pthread_mutex_unlock(&v->lock);
+  return s;
+}
+
+const clv_allow_spec *clv_settings_allowed(const settings *s, const char *uri) {
+  for (size_t i = 0; i < s->config->n_allow; i++)
+    if (strcmp(s->config->allow[i].identity, uri) == 0) return &s->config->allow[i];
+  return NULL;
+}
+
+/* ---- identities ------------------------------------------------------------------------------ */
+
+member *clv_service_member(clv_service *v, const char *uri) {
+  for (size_t i = 0; i < v->n_members; i++)
+    if (strcmp(v->members[i]->identity, uri) == 0) return v->members[i];
+  return NULL;
+}
+
+static void member_free(member *m) {
+  if (!m) return;
+  free(m->identity);
+  clv_account_unref(m->account);
+  free(m);
+}
+
+static clv_code fill_member(clv_service *v, const clv_allow_spec *a, member *m, clv_err *err) {
+  CLV_TRY(clv_strdup(a->identity, &m->identity, err));
+  CLV_TRY(clv_service_new_identity_account(v, &m->account, err));
+  return clv_turnstile_add(v->turnstile, a->weight, &m->tenant, err);
+}
+
+static clv_code add_member(clv_service *v, const clv_allow_spec *a, clv_err *err) {
+  member *m, **more = realloc(v->members, (v->n_members + 1) * sizeof(member *));
+  if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  v->members = more;
+  CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
+  clv_code code = fill_member(v, a, m, err);
+  if (code == CLV_OK)
+    v->members[v->n_members++] = m;
+  else
+    member_free(m);
+  return code;
+}
+
+/* ---- peers ----------------------------------------------------------------------------------- */
+
+edge_total *clv_service_edge(clv_service *v, const char *peer) {
+  for (size_t i = 0; i < v->n_edges; i++)
+    if (strcmp(v->edges[i]->peer, peer) == 0) return v->edges[i];
+  return NULL;
+}
+
+static clv_code add_edge(clv_service *v, const char *peer, clv_err *err) {
+  edge_total *e, **more = realloc(v->edges, (v->n_edges + 1) * sizeof(edge_total *));
+  if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  v->edges = more;
+  CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
+  clv_code code = clv_strdup(peer, &e->peer, err);
+  if (code == CLV_OK)
+    v->edges[v->n_edges++] = e;
+  else
+    free(e);
+  return code;
+}
+
+/* ---- outward --------------------------------------------------------------------------------- */
+
+clv_code clv_settings_prepare(clv_service *v, const clv_worker_config *c, clv_err *err) {
+  if (!v->n_edges) CLV_TRY(add_edge(v, "", err)); /* the master's */
+  for (size_t i = 0; i < c->n_peers; i++)
+    if (!clv_service_edge(v, c->peers[i].name)) CLV_TRY(add_edge(v, c->peers[i].name, err));
+  for (size_t i = 0; i < c->n_allow; i++)
+    if (!clv_service_member(v, c->allow[i].identity)) CLV_TRY(add_member(v, &c->allow[i], err));
+  return CLV_OK;
+}
+
+void clv_settings_swap(clv_service *v, settings *next) {
+  settings *old = v->settings;
+  v->settings = next;
+  clv_service_set_quotas(v);
+  clv_settings_unref(old);
+}
+
+void clv_settings_done(clv_service *v) {
+  for (size_t i = 0; i < v->n_members; i++) member_free(v->members[i]);
+  for (size_t i = 0; i < v->n_edges; i++) {
+    free(v->edges[i]->peer);
+    free(v->edges[i]);
+  }
+  free(v->members);
+  free(v->edges);
+  clv_settings_unref(v->settings);
+}
