@@ -2,9 +2,11 @@
  *
  * Outputs for records that nobody knows the answers of.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "master/run/run_int.h"
 
@@ -23,6 +25,18 @@ static clv_records_format format_of(const clv_run_options *o) {
   if (o->format) return (clv_records_format)(o->format - 1);
   if (dot && strcmp(dot, ".csv") == 0) return CLV_RECORDS_CSV;
   return dot && strcmp(dot, ".jsonl") == 0 ? CLV_RECORDS_JSONL : CLV_RECORDS_NPY;
+}
+
+/* Records are not sent for predictions that cannot be written. */
+static clv_code check_folder(const clv_run_options *o, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes folder = {0};
+  const char *slash = o->out ? strrchr(o->out, '/') : NULL;
+  if (slash) clv_bytes_add(&folder, o->out, (size_t)(slash - o->out) + 1);
+  clv_bytes_puts(&folder, slash ? "" : ".");
+  if (folder.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (access(folder.data, W_OK) == 0) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION, "predictions cannot be written to %s: %s", folder.data,
+                  strerror(errno));
 }
 
 static clv_code write_records(run *r, const clv_tensor *outputs, clv_err *err) {
@@ -51,6 +65,7 @@ clv_exit clv_run_predict(const clv_session_config *config, const clv_run_options
   clv_err err;
   clv_exit code = r.code = clv_run_need_test(&r);
   if (code != CLV_EXIT_OK) return code;
+  if (check_folder(o, &err) != CLV_OK) return clv_run_fail(&r, CLV_EXIT_FAILED, &err);
   if (clv_run_settle_key(&r, true, &err) != CLV_OK)
     return clv_run_fail(&r, CLV_EXIT_CHECKPOINT, &err);
   if (open_inputs(&r, &err) != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit(&err), &err);

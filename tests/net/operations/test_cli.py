@@ -258,6 +258,11 @@ def train_eval_predict():
     done = master("predict", session, "--out", out, cwd=cluster.dir)
     assert done.returncode == 0 and "[128, 10]" in done.stdout, done.stdout + done.stderr
     assert os.path.getsize(out) > 128 * 10 * 4
+    record = os.path.join(cluster.dir, "runs/life/egress.jsonl")
+    before = os.path.getsize(record)
+    done = master("predict", session, "--output", "nowhere/p.csv", cwd=cluster.dir)
+    assert done.returncode == 1 and "cannot be written to nowhere/" in done.stderr, done.stderr
+    assert os.path.getsize(record) == before  # nothing was sent for it
     repeat = cluster.train(session)
     assert repeat.returncode == 3 and "--resume" in repeat.stderr and "--fresh" in repeat.stderr, repeat.stderr
     assert cluster.train(session, "--fresh").returncode == 0
