@@ -273,7 +273,7 @@ def a_run_in_json():
     told = objects(refused.stderr)
     assert refused.returncode == 3 and told[0]["event"] == "failed" and "--resume" in told[0]["message"], told
     gone = cluster.train(session, "--resume", "--log-format=json", "--set", "train.max_steps=9", "--set", f"workers.w1.address=127.0.0.1:{free_port()}")
-    assert gone.returncode == 4 and "EXIT-CODES.md#exit-4" in objects(gone.stderr)[-1]["message"], gone.stderr
+    assert gone.returncode == 4 and "EXIT-CODES.md#exit-4" in objects(gone.stderr)[0]["message"], gone.stderr
     with socket.create_connection(("127.0.0.1", port)) as s:
         # no TLS: what the libraries say of it is in the form too
         s.sendall(b"GET / HTTP/1.0\r\n\r\n")

@@ -91,8 +91,7 @@ static void the_line_is_read_strictly(void **state) {
 /* What a run that goes on takes for its best. */
 static clv_best_checkpoint recalled(clv_best_metric metric, bool resume) {
   clv_session_config config = {.name = "run"};
-  const clv_run_options o = {.resume = resume};
-  run r = {.config = &config, .o = &o};
+  run r = {.config = &config, .resumed = resume};
   config.checkpoint.best = metric;
   clv_bytes_puts(&r.dir, "run");
   clv_run_recall_best(&r);
