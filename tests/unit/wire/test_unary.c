@@ -387,6 +387,7 @@ static void a_large_graph_fits_the_budget(void **state) {
   m.graph = (clv_wire_graph){.n_nodes = N, .nodes = many};
   m.keys = many_keys;
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
+  free(many_keys);
 }
 
 /* ---- hostile bytes -----------------------------------------------------------------------------
