@@ -128,7 +128,9 @@ static void odd_signatures(void **state) {
   clv_bytes empty = {0};
   clv_bytes_puts(&empty, "");
   refused(empty, text, "damaged");
-  CLV_AUTO(no_cms) CMS_ContentInfo *data = CMS_data_create(BIO_new_mem_buf(text, -1), 0);
+  BIO *in = BIO_new_mem_buf(text, -1);
+  CLV_AUTO(no_cms) CMS_ContentInfo *data = CMS_data_create(in, 0);
+  BIO_free(in);
   refused(packed(data, true), text, "another kind");
 }
 
