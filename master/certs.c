@@ -6,7 +6,7 @@
 
 #include "master/master_int.h"
 
-static const char *folder(const arguments *a) { return a->dir ? a->dir : "certs"; }
+static const char *folder(const clv_master_arguments *a) { return a->dir ? a->dir : "certs"; }
 
 /* OpenSSL without what it always has is not the person's mistake. */
 static int fail(const clv_err *err) {
@@ -14,7 +14,7 @@ static int fail(const clv_err *err) {
 }
 
 int clv_cmd_certs_init(void *args) {
-  const arguments *a = args;
+  const clv_master_arguments *a = args;
   clv_err err;
   const char *dir = folder(a), *name = a->line.n_words ? a->line.words[0] : CLV_CA_NAME;
   if (clv_tls_ca_init(dir, name, a->days ? (int)a->days : CLV_CA_DAYS, &err) != CLV_OK)
@@ -24,7 +24,7 @@ int clv_cmd_certs_init(void *args) {
 }
 
 int clv_cmd_certs_issue(void *args) {
-  arguments *a = args;
+  clv_master_arguments *a = args;
   clv_err err;
   const char *dir = folder(a);
   clv_tls_issue_options o = {.ca_dir = dir,
@@ -44,7 +44,7 @@ int clv_cmd_certs_issue(void *args) {
 }
 
 int clv_cmd_certs_show(void *args) {
-  const arguments *a = args;
+  const clv_master_arguments *a = args;
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   if (clv_tls_show(a->line.words[0], &out, a->run.json, &err) != CLV_OK)
@@ -54,7 +54,7 @@ int clv_cmd_certs_show(void *args) {
 }
 
 int clv_cmd_certs_revoke(void *args) {
-  const arguments *a = args;
+  const clv_master_arguments *a = args;
   clv_err err;
   const char *dir = folder(a), *name = a->line.n_words ? a->line.words[0] : NULL;
   int days = a->days ? (int)a->days : CLV_TLS_CRL_DAYS;

@@ -218,7 +218,7 @@ static bool is_there(const char *path) {
 }
 
 int clv_cmd_init(void *args) {
-  const arguments *a = args;
+  const clv_master_arguments *a = args;
   const first_data *d = a->make_data || !is_installed(&packaged) ? &made : &packaged;
   clv_err err;
   if (a->all && a->make_data)

@@ -5,7 +5,7 @@
 #include "common/dist/dist.h"
 #include "master/master_int.h"
 
-#define AT(member) offsetof(arguments, member)
+#define AT(member) offsetof(clv_master_arguments, member)
 
 /* In the order of clv_records_format. */
 static const char *const record_formats[] = {"csv", "jsonl", "npy", NULL};
@@ -163,7 +163,7 @@ int main(int argc, char **argv) {
           "cleave\\-worker(1), cleave\\-session.yaml(5), cleave\\-worker.yaml(5), "
           "cleave\\-egress.policy.yaml(5), cleave\\-ops(7)",
   };
-  static arguments a;
+  static clv_master_arguments a;
   clv_keep_memory();
   return clv_cli_main(&cli, argc, argv, &a);
 }

@@ -11,7 +11,7 @@
 #include "master/run/run.h"
 #include "master/watch/watch.h"
 
-typedef struct arguments {
+typedef struct clv_master_arguments {
   clv_cli_line line; /* first */
   clv_cli_list sets, links, speeds;
   clv_run_options run;
@@ -23,7 +23,7 @@ typedef struct arguments {
   clv_cli_list dns, ips;
   uint64_t days; /* 0 = not given */
   bool force;
-} arguments;
+} clv_master_arguments;
 
 /* Unless the command line says otherwise. */
 #define CLV_CA_NAME "Cleave CA"

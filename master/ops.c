@@ -214,7 +214,7 @@ clv_code clv_ops_man(clv_bytes *out, clv_err *err) {
 }
 
 int clv_cmd_ops(void *args) {
-  const arguments *a = args;
+  const clv_master_arguments *a = args;
   print_op *print = a->run.json ? json_op : text_op;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;

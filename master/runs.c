@@ -13,14 +13,14 @@ static int ended(clv_code code, int outcome, const clv_err *err) {
 }
 
 int clv_cmd_runs(void *args) {
-  const arguments *a = args;
+  const clv_master_arguments *a = args;
   clv_err err;
   const char *folder = a->line.n_words ? a->line.words[0] : NULL;
   return ended(clv_history_list(folder, a->run.json, &err), CLV_EXIT_OK, &err);
 }
 
 int clv_cmd_log(void *args) {
-  const arguments *a = args;
+  const clv_master_arguments *a = args;
   clv_err err;
   int outcome = 0;
   clv_code code = clv_history_log(a->line.words[0], a->follow, a->run.json, &outcome, &err);
@@ -41,7 +41,7 @@ static clv_code read_record(const char *folder, clv_egress_book *ret, clv_err *e
 }
 
 int clv_cmd_egress(void *args) {
-  const arguments *a = args;
+  const clv_master_arguments *a = args;
   CLV_AUTO(clv_freep) char *folder = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes page = {0};
   CLV_AUTO(clv_egress_book_done) clv_egress_book book = {0};
@@ -58,7 +58,7 @@ int clv_cmd_egress(void *args) {
 }
 
 int clv_cmd_stop(void *args) {
-  const arguments *a = args;
+  const clv_master_arguments *a = args;
   clv_err err;
   int outcome = 0;
   clv_code code = clv_history_stop(a->line.words[0], a->now, a->run.json, &outcome, &err);

@@ -31,7 +31,7 @@ typedef clv_exit session_command(const clv_session_config *config, const clv_run
 typedef clv_code session_loader(const char *path, const clv_config_overrides *over,
                                 clv_session_config **ret, clv_err *err);
 
-static int with_session_of(arguments *a, session_loader *load, session_command *command) {
+static int with_session_of(clv_master_arguments *a, session_loader *load, session_command *command) {
   clv_err err;
   CLV_AUTO(clv_session_config_freep) clv_session_config *config = NULL;
   clv_config_overrides over = {
@@ -45,11 +45,11 @@ static int with_session_of(arguments *a, session_loader *load, session_command *
   return command(config, &a->run);
 }
 
-static int with_session(arguments *a, session_command *command) {
+static int with_session(clv_master_arguments *a, session_command *command) {
   return with_session_of(a, clv_session_config_load, command);
 }
 
-static int with_checkpoint(arguments *a, session_command *command) {
+static int with_checkpoint(clv_master_arguments *a, session_command *command) {
   if (!clv_is_checkpoint_name(a->run.checkpoint))
     return clv_cli_usage(&a->line, "--checkpoint takes the number of a step, latest or best");
   return with_session(a, command);
@@ -62,7 +62,7 @@ int clv_cmd_check(void *args) { return with_session(args, clv_run_check); }
 int clv_cmd_doctor(void *args) { return with_session(args, clv_run_doctor); }
 
 int clv_cmd_plan(void *args) {
-  arguments *a = args;
+  clv_master_arguments *a = args;
   a->run.links = a->links.items;
   a->run.n_links = a->links.n;
   a->run.speeds = a->speeds.items;

@@ -8,7 +8,7 @@
 #include "common/dist/dist.h"
 #include "worker/worker_int.h"
 
-#define AT(member) offsetof(arguments, member)
+#define AT(member) offsetof(clv_worker_arguments, member)
 
 static int devices(void *args) {
   (void)args;
@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
       .n_pages = CLV_COUNT(pages),
       .see_also = "cleave\\-master(1), cleave\\-worker.yaml(5), cleave\\-session.yaml(5)",
   };
-  static arguments a;
+  static clv_worker_arguments a;
   clv_keep_memory();
   return clv_cli_main(&cli, argc, argv, &a);
 }

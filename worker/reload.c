@@ -21,7 +21,7 @@ static void settle_memory(clv_worker_config *c) {
   c->memory_found = host.bytes > 0;
 }
 
-clv_code clv_worker_read(const arguments *a, clv_worker_config **ret, clv_err *err) {
+clv_code clv_worker_read(const clv_worker_arguments *a, clv_worker_config **ret, clv_err *err) {
   clv_config_overrides over = {
       .env = (const char *const *)environ, .sets = a->sets.items, .n_sets = a->sets.n};
   CLV_TRY(clv_worker_config_load(a->config, &over, ret, err));
@@ -85,7 +85,7 @@ static void next_done(next *n) {
   clv_tls_crl_free(n->crl);
 }
 
-static clv_code read_next(const arguments *a, next *n, clv_err *err) {
+static clv_code read_next(const clv_worker_arguments *a, next *n, clv_err *err) {
   CLV_TRY(clv_worker_read(a, &n->config, err));
   const clv_tls_config *tls = &n->config->tls;
   CLV_TRY(clv_tls_identity_load(tls->ca, tls->cert, tls->key, &n->identity, err));
@@ -108,7 +108,7 @@ static clv_code use(clv_service *service, next *n, clv_err *err) {
   return CLV_OK;
 }
 
-void clv_worker_reload(const arguments *a, clv_service *service, const clv_worker_config *first) {
+void clv_worker_reload(const clv_worker_arguments *a, clv_service *service, const clv_worker_config *first) {
   CLV_AUTO(next_done) next n = {0};
   clv_err err;
   clv_code code = read_next(a, &n, &err);

@@ -90,7 +90,7 @@ static void notify_status(clv_service *service) {
                        CLV_S(sessions), contexts, CLV_S(contexts));
 }
 
-static void serve_until_stopped(const arguments *a, clv_service *service,
+static void serve_until_stopped(const clv_worker_arguments *a, clv_service *service,
                                 const clv_worker_config *c) {
   while (!stop_requested) {
     nanosleep(&(struct timespec){0, 100 * 1000 * 1000}, NULL); /* a signal ends the nap */
@@ -141,7 +141,7 @@ static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
 }
 
 /* From the open port to the closed one. */
-static int run_service(const arguments *a, const clv_worker_config *c, const clv_tls_identity *id,
+static int run_service(const clv_worker_arguments *a, const clv_worker_config *c, const clv_tls_identity *id,
                        clv_rpc_runtime *runtime, clv_metrics_endpoint **endpoint) {
   char memory_limit[160];
   format_memory(c, memory_limit, sizeof memory_limit);
@@ -159,7 +159,7 @@ static int run_service(const arguments *a, const clv_worker_config *c, const clv
   return CLV_EXIT_OK;
 }
 
-static int serve(const arguments *a, bool check_only) {
+static int serve(const clv_worker_arguments *a, bool check_only) {
   clv_err err;
   CLV_AUTO(clv_worker_config_freep) clv_worker_config *config = NULL;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *identity = NULL;
@@ -195,7 +195,7 @@ static int serve(const arguments *a, bool check_only) {
 }
 
 int clv_cmd_serve(void *args) {
-  const arguments *a = args;
+  const clv_worker_arguments *a = args;
   return serve(a, a->check_only);
 }
 

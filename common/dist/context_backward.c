@@ -12,9 +12,9 @@
 
 /* ---- contributions --------------------------------------------------------------------------- */
 
-void clv_value_forget_gradients(clv_contexts *e, value *v, uint32_t phase) {
+void clv_value_forget_gradients(clv_contexts *e, clv_value *v, uint32_t phase) {
   while (v->got && v->got->phase <= phase) {
-    contribution *k = v->got;
+    clv_contribution *k = v->got;
     v->got = k->next;
     clv_tensor_unref(k->tensor);
     clv_slab_give(&e->contributions, k);
@@ -22,9 +22,9 @@ void clv_value_forget_gradients(clv_contexts *e, value *v, uint32_t phase) {
 }
 
 /* Keeps a gradient (a reference is taken; NULL: nothing flows) until its call runs. */
-static clv_code contribute(clv_contexts *e, value *v, uint32_t phase, uint32_t order, clv_tensor *t,
+static clv_code contribute(clv_contexts *e, clv_value *v, uint32_t phase, uint32_t order, clv_tensor *t,
                            clv_err *err) {
-  contribution **at = &v->got, *k;
+  clv_contribution **at = &v->got, *k;
   uint32_t before = 0;
   for (; *at && ((*at)->phase < phase || ((*at)->phase == phase && (*at)->order < order)); before++)
     at = &(*at)->next;
@@ -35,21 +35,21 @@ static clv_code contribute(clv_contexts *e, value *v, uint32_t phase, uint32_t o
     return clv_fail(err, CLV_EXISTS, "call %llx has gradient %u of phase %u already",
                     (unsigned long long)v->id, order, phase);
   CLV_TRY(clv_slab_take(e, &e->contributions, &k, err));
-  *k = (contribution){.next = *at, .phase = phase, .order = order};
+  *k = (clv_contribution){.next = *at, .phase = phase, .order = order};
   if (t) k->tensor = clv_tensor_ref(t);
   *at = k;
   return CLV_OK;
 }
 
-static uint32_t count_got(const call *c, uint32_t phase) {
+static uint32_t count_got(const clv_context_call *c, uint32_t phase) {
   uint32_t n = 0;
-  for (const contribution *k = c->out->got; k; k = k->next) n += k->phase == phase;
+  for (const clv_contribution *k = c->out->got; k; k = k->next) n += k->phase == phase;
   return n;
 }
 
 /* ---- the gradient of a call's value ---------------------------------------------------------- */
 
-static clv_code check_gradient(const call *c, const clv_tensor *t, clv_err *err) {
+static clv_code check_gradient(const clv_context_call *c, const clv_tensor *t, clv_err *err) {
   if (t->dtype == CLV_F32 && clv_shape_equal(&t->shape, &c->out_shape)) return CLV_OK;
   char w[160], g[160];
   return clv_fail(err, CLV_INVALID, "the value of module %u is f32 %s, its gradient %s %s",
@@ -57,7 +57,7 @@ static clv_code check_gradient(const call *c, const clv_tensor *t, clv_err *err)
                   clv_shape_format(&t->shape, g, sizeof g));
 }
 
-static clv_code start_of_root(clv_contexts *e, const call *c, clv_tensor **ret, clv_err *err) {
+static clv_code start_of_root(clv_contexts *e, const clv_context_call *c, clv_tensor **ret, clv_err *err) {
   CLV_TRY(clv_pool_tensor(e->env.pool, CLV_F32, &c->out_shape, ret, err));
   if ((*ret)->n != 1)
     return clv_fail(err, CLV_INVALID, "the value of module %u has %zu elements; a root is a scalar",
@@ -68,12 +68,12 @@ static clv_code start_of_root(clv_contexts *e, const call *c, clv_tensor **ret, 
 
 /* The contributions of a phase in ascending order, added. *ret NULL when nothing flows. The first
  * tensor is copied only where another one is added to it: others may still read it. */
-static clv_code sum_up(clv_contexts *e, const call *c, uint32_t phase, clv_tensor **ret,
+static clv_code sum_up(clv_contexts *e, const clv_context_call *c, uint32_t phase, clv_tensor **ret,
                        clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *sum = NULL;
   bool own = c->root != 0;
   if (own) CLV_TRY(start_of_root(e, c, &sum, err));
-  for (const contribution *k = c->out->got; k; k = k->next) {
+  for (const clv_contribution *k = c->out->got; k; k = k->next) {
     if (k->phase != phase || !k->tensor) continue;
     CLV_TRY(check_gradient(c, k->tensor, err));
     if (!sum) {
@@ -97,9 +97,9 @@ static clv_code sum_up(clv_contexts *e, const call *c, uint32_t phase, clv_tenso
 
 /* ---- where gradients go ---------------------------------------------------------------------- */
 
-static clv_code send_gradient(clv_contexts *e, context *ctx, const gradient_target *t,
+static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradient_target *t,
                               clv_tensor *din, clv_err *err) {
-  value *v = clv_context_value(e, ctx, t->value);
+  clv_value *v = clv_context_value(e, ctx, t->value);
   if (v && v->maker) return contribute(e, v, ctx->phase, t->order, din, err);
   clv_packet *p;
   CLV_TRY(clv_context_packet(e, CLV_GRADIENT, ctx, t->value, t->name, &p, err));
@@ -111,7 +111,7 @@ static clv_code send_gradient(clv_contexts *e, context *ctx, const gradient_targ
   return CLV_OK;
 }
 
-static clv_code send_gradients(clv_contexts *e, call *c, clv_tensor *const *dins, clv_err *err) {
+static clv_code send_gradients(clv_contexts *e, clv_context_call *c, clv_tensor *const *dins, clv_err *err) {
   for (uint32_t i = 0; i < c->n_in; i++)
     if (c->targets[i].value)
       CLV_TRY(send_gradient(e, c->out->ctx, &c->targets[i], dins ? dins[i] : NULL, err));
@@ -119,9 +119,9 @@ static clv_code send_gradients(clv_contexts *e, call *c, clv_tensor *const *dins
 }
 
 /* The block of a module's gradients in a context; NULL for a module that does not learn. */
-static clv_code gradients_of(clv_contexts *e, context *ctx, const call *c, gradient **ret,
+static clv_code gradients_of(clv_contexts *e, clv_context *ctx, const clv_context_call *c, clv_module_gradient **ret,
                              clv_err *err) {
-  gradient **at = &ctx->gradients, *g;
+  clv_module_gradient **at = &ctx->gradients, *g;
   *ret = NULL;
   if (!c->mod->n_learning) return CLV_OK;
   while (*at && (*at)->module < c->module) at = &(*at)->next;
@@ -131,7 +131,7 @@ static clv_code gradients_of(clv_contexts *e, context *ctx, const call *c, gradi
   }
   clv_shape shape = CLV_SHAPE((int64_t)c->mod->params->trainable_bytes);
   CLV_TRY(clv_slab_take(e, &e->gradients, &g, err));
-  *g = (gradient){.next = *at, .module = c->module, .mod = c->mod};
+  *g = (clv_module_gradient){.next = *at, .module = c->module, .mod = c->mod};
   clv_code code = clv_pool_tensor(e->env.pool, CLV_U8, &shape, &g->block, err);
   if (code != CLV_OK) {
     clv_slab_give(&e->gradients, g);
@@ -144,14 +144,14 @@ static clv_code gradients_of(clv_contexts *e, context *ctx, const call *c, gradi
 
 /* ---- one call -------------------------------------------------------------------------------- */
 
-static clv_code params_changed(const call *c, clv_err *err) {
+static clv_code params_changed(const clv_context_call *c, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION,
                   "the parameters of module %u have changed since the forward of call %llx, whose "
                   "backward needs them as they were",
                   c->module, (unsigned long long)c->out->id);
 }
 
-static clv_code check_call(const call *c, clv_err *err) {
+static clv_code check_call(const clv_context_call *c, clv_err *err) {
   unsigned long long id = c->out->id;
   if (c->phase == SPENT)
     return clv_fail(err, CLV_PRECONDITION,
@@ -170,7 +170,7 @@ static clv_code check_call(const call *c, clv_err *err) {
 
 /* After a backward the saved state is gone: the forward runs again, with the same random numbers,
  * and running statistics as they are. */
-static clv_code run_again(clv_contexts *e, call *c, clv_err *err) {
+static clv_code run_again(clv_contexts *e, clv_context_call *c, clv_err *err) {
   clv_module *m = c->mod;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = NULL;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *kept = NULL;
@@ -186,13 +186,13 @@ static clv_code run_again(clv_contexts *e, call *c, clv_err *err) {
 }
 
 /* What the plan keeps of the weights is of the call that ran last, before a step or behind it. */
-static clv_code own_weights(const call *c, clv_err *err) {
+static clv_code own_weights(const clv_context_call *c, clv_err *err) {
   if (!clv_plan_get_info(c->plan->plan)->backward_reads_params) return CLV_OK;
   return clv_plan_refresh(c->plan->plan, c->state, clv_call_block(c), c->version, err);
 }
 
-clv_code clv_call_backward_weight(clv_contexts *e, call *c, clv_err *err) {
-  gradient *g;
+clv_code clv_call_backward_weight(clv_contexts *e, clv_context_call *c, clv_err *err) {
+  clv_module_gradient *g;
   CLV_TRY(gradients_of(e, c->out->ctx, c, &g, err));
   bool add = g && g->weights_filled;
   if (g) g->weights_filled = true;
@@ -205,7 +205,7 @@ clv_code clv_call_backward_weight(clv_contexts *e, call *c, clv_err *err) {
 
 /* The calls of a module are added in their order: none before an earlier one whose turn is to
  * come. */
-static clv_code weights_in_order(const call *c, gradient *g, clv_err *err) {
+static clv_code weights_in_order(const clv_context_call *c, clv_module_gradient *g, clv_err *err) {
   uint32_t own = c->places[ORDER_WEIGHT].position;
   if (g && g->weight_position > (own ? own : c->out->ctx->positions_done))
     return clv_fail(
@@ -217,12 +217,12 @@ static clv_code weights_in_order(const call *c, gradient *g, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code compute(clv_contexts *e, call *c, const clv_tensor *dout, clv_tensor **dins,
+static clv_code compute(clv_contexts *e, clv_context_call *c, const clv_tensor *dout, clv_tensor **dins,
                         clv_err *err) {
-  context *ctx = c->out->ctx;
+  clv_context *ctx = c->out->ctx;
   clv_module *m = c->mod;
   void *to[CLV_MAX_INPUTS] = {0};
-  gradient *g;
+  clv_module_gradient *g;
   CLV_TRY(gradients_of(e, ctx, c, &g, err));
   CLV_TRY(weights_in_order(c, g, err));
   if (c->phase == RETAINED) CLV_TRY(run_again(e, c, err));
@@ -248,15 +248,15 @@ static clv_code compute(clv_contexts *e, call *c, const clv_tensor *dout, clv_te
   return CLV_OK;
 }
 
-void clv_call_after_backward(clv_contexts *e, call *c) {
+void clv_call_after_backward(clv_contexts *e, clv_context_call *c) {
   clv_module_call_put(c->plan, c->state);
   c->state = NULL;
-  c->went_back = true;
+  c->had_backward = true;
   c->phase = c->out->ctx->retain ? RETAINED : SPENT;
   if (c->phase == SPENT) clv_call_release(e, c);
 }
 
-static clv_code backward_of(clv_contexts *e, call *c, clv_err *err) {
+static clv_code backward_of(clv_contexts *e, clv_context_call *c, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dout = NULL;
   clv_tensor *dins[CLV_MAX_INPUTS] = {0};
   CLV_TRY(check_call(c, err));
@@ -277,12 +277,12 @@ static clv_code backward_of(clv_contexts *e, call *c, clv_err *err) {
 
 /* ---- the pass -------------------------------------------------------------------------------- */
 
-static bool took_part(const context *ctx, uint32_t module) {
+static bool took_part(const clv_context *ctx, uint32_t module) {
   return ctx->took_part[module / 8] >> (module % 8) & 1;
 }
 
 /* Of one module; 0 for each parameter when nothing flowed to it. Returns the place behind them. */
-static double *sums_of(const clv_module *m, const gradient *g, double *at) {
+static double *sums_of(const clv_module *m, const clv_module_gradient *g, double *at) {
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *q = &m->params->list[i];
     if (!q->trainable || q->frozen) continue;
@@ -292,7 +292,7 @@ static double *sums_of(const clv_module *m, const gradient *g, double *at) {
   return at;
 }
 
-double clv_gradient_square(const gradient *g) {
+double clv_gradient_square(const clv_module_gradient *g) {
   const clv_module *m = g->mod;
   double sum = 0;
   for (int i = 0; i < m->params->n; i++) {
@@ -305,7 +305,7 @@ double clv_gradient_square(const gradient *g) {
 
 /* Sums of squares of all gradients, in the order of modules and parameters, of the modules that
  * took part; NULL for none. */
-static clv_code sum_squares(clv_contexts *e, const context *ctx, clv_tensor **ret,
+static clv_code sum_squares(clv_contexts *e, const clv_context *ctx, clv_tensor **ret,
                             double *ret_total, clv_err *err) {
   int64_t n = 0;
   *ret_total = 0;
@@ -315,8 +315,8 @@ static clv_code sum_squares(clv_contexts *e, const context *ctx, clv_tensor **re
   clv_shape shape = CLV_SHAPE(n);
   CLV_TRY(clv_pool_tensor(e->env.pool, CLV_F64, &shape, ret, err));
   double *at = (*ret)->data;
-  const gradient *g = ctx->gradients;
-  (void)clv_seat_take(e->env.seat, 1); /* whether or not: it is over soon */
+  const clv_module_gradient *g = ctx->gradients;
+  (void)clv_share_take(e->env.share, 1); /* whether or not: it is over soon */
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     while (g && g->module < i) g = g->next;
     if (took_part(ctx, i))
@@ -326,10 +326,10 @@ static clv_code sum_squares(clv_contexts *e, const context *ctx, clv_tensor **re
   return CLV_OK;
 }
 
-static clv_code add_vote(clv_contexts *e, const context *ctx, clv_packet *p, clv_err *err) {
+static clv_code add_vote(clv_contexts *e, const clv_context *ctx, clv_packet *p, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *sums = NULL;
   double total;
-  for (const gradient *g = ctx->gradients; g; g = g->next)
+  for (const clv_module_gradient *g = ctx->gradients; g; g = g->next)
     CLV_TRY(clv_module_snapshot_ready(g->mod, err)); /* nothing may fail at APPLY */
   CLV_TRY(sum_squares(e, ctx, &sums, &total, err));
   p->frame.has_vote = true;
@@ -338,7 +338,7 @@ static clv_code add_vote(clv_contexts *e, const context *ctx, clv_packet *p, clv
   return CLV_OK;
 }
 
-static clv_code finish(clv_contexts *e, context *ctx, clv_err *err) {
+static clv_code finish(clv_contexts *e, clv_context *ctx, clv_err *err) {
   clv_packet *p;
   ctx->active = false;
   CLV_TRY(clv_context_packet(e, CLV_FINISHED, ctx, ++*e->env.next_message, 0, &p, err));
@@ -352,8 +352,8 @@ static clv_code finish(clv_contexts *e, context *ctx, clv_err *err) {
   return CLV_OK;
 }
 
-static void pop_needed(clv_contexts *e, context *ctx, strand *s) {
-  call *c = s->first;
+static void pop_needed(clv_contexts *e, clv_context *ctx, clv_strand *s) {
+  clv_context_call *c = s->first;
   s->first = c->next_needed;
   ctx->n_needed--;
   c->needed = false;
@@ -369,18 +369,18 @@ static void pop_needed(clv_contexts *e, context *ctx, strand *s) {
 }
 
 /* Whether the strand's next call can run, or be refused. */
-static bool has_come(const clv_contexts *e, const context *ctx, const strand *s) {
-  const call *c = s->first;
+static bool has_come(const clv_contexts *e, const clv_context *ctx, const clv_strand *s) {
+  const clv_context_call *c = s->first;
   if (!c || c->phase == WAITING) return false;
-  const order_place *p = &c->places[ORDER_BACKWARD];
+  const clv_order_place *p = &c->places[ORDER_BACKWARD];
   if (p->position && !clv_order_is_due(ctx, p)) return false;
-  if (clv_turn_changes_before(e, c->module, ctx->prepared)) return false;
+  if (clv_queue_changes_before(e, c->module, ctx->prepared)) return false;
   return c->out->failed || count_got(c, ctx->phase) >= c->contributions;
 }
 
 /* Returns false when the context has failed, and the strand with it. */
-static bool run_next(clv_contexts *e, context *ctx, strand *s) {
-  call *c = s->first;
+static bool run_next(clv_contexts *e, clv_context *ctx, clv_strand *s) {
+  clv_context_call *c = s->first;
   clv_err why;
   if (c->out->failed) {
     clv_context_fail(e, ctx, clv_shared_err_ref(c->out->failed));
@@ -400,11 +400,11 @@ static bool run_next(clv_contexts *e, context *ctx, strand *s) {
   return true;
 }
 
-void clv_context_run_backward(clv_contexts *e, context *ctx) {
+void clv_context_run_backward(clv_contexts *e, clv_context *ctx) {
   clv_err why;
   for (bool moved = ctx->active; moved;) {
     moved = false;
-    for (strand *s = ctx->strands; s; s = s->next)
+    for (clv_strand *s = ctx->strands; s; s = s->next)
       for (; has_come(e, ctx, s); moved = true)
         if (!run_next(e, ctx, s)) return;
   }
@@ -417,14 +417,14 @@ void clv_context_run_backward(clv_contexts *e, context *ctx) {
 /* ---- PREPARE and GRADIENT -------------------------------------------------------------------- */
 
 /* Behind what the pass has of the same module already. */
-static clv_code append_needed(clv_contexts *e, context *ctx, call *c, clv_err *err) {
-  strand **at = &ctx->strands;
+static clv_code append_needed(clv_contexts *e, clv_context *ctx, clv_context_call *c, clv_err *err) {
+  clv_strand **at = &ctx->strands;
   while (*at && (*at)->module != c->module) at = &(*at)->next;
   if (!*at) {
     CLV_TRY(clv_slab_take(e, &e->strands, at, err));
     (*at)->module = c->module;
   }
-  strand *s = *at;
+  clv_strand *s = *at;
   c->next_needed = NULL;
   *(s->first ? &s->last->next_needed : &s->first) = c;
   s->last = c;
@@ -434,27 +434,27 @@ static clv_code append_needed(clv_contexts *e, context *ctx, call *c, clv_err *e
   return CLV_OK;
 }
 
-static clv_code take_targets(clv_contexts *e, call *c, const clv_frame *f, uint32_t first,
+static clv_code take_targets(clv_contexts *e, clv_context_call *c, const clv_frame *f, uint32_t first,
                              uint32_t n, clv_err *err) {
   for (uint32_t i = first; i < first + n; i++) {
     const clv_target *t = &f->backward.targets[i];
     if (t->slot >= c->n_in || !(c->input_grads >> t->slot & 1))
       return clv_fail(err, CLV_INVALID, "input %u of call %llx was not to have a gradient", t->slot,
                       (unsigned long long)c->out->id);
-    gradient_target *mine = &c->targets[t->slot];
-    *mine = (gradient_target){.value = t->value, .order = t->order};
+    clv_gradient_target *mine = &c->targets[t->slot];
+    *mine = (clv_gradient_target){.value = t->value, .order = t->order};
     const char *name = t->to ? f->backward.peers[t->to - 1] : "";
     CLV_TRY(clv_name_index(e, name, &mine->name, err));
   }
   return CLV_OK;
 }
 
-static clv_code take_needed(clv_contexts *e, context *ctx, const clv_frame *f, clv_err *err) {
+static clv_code take_needed(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
   uint32_t first = 0;
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
     const clv_needed *n = &f->backward.calls[i];
-    value *v = clv_context_value(e, ctx, n->call);
-    call *c = v ? v->maker : NULL;
+    clv_value *v = clv_context_value(e, ctx, n->call);
+    clv_context_call *c = v ? v->maker : NULL;
     if (!c || c->needed)
       return clv_fail(err, c ? CLV_EXISTS : CLV_NOT_FOUND, "call %llx is %s",
                       (unsigned long long)n->call, c ? "named twice" : "not here");
@@ -467,7 +467,7 @@ static clv_code take_needed(clv_contexts *e, context *ctx, const clv_frame *f, c
   return CLV_OK;
 }
 
-static clv_code begin_phase(clv_contexts *e, context *ctx, const clv_frame *f, clv_err *err) {
+static clv_code begin_phase(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
   if (ctx->collecting && f->phase == ctx->phase) return CLV_OK;
   if (ctx->active || f->phase <= ctx->phase)
     return clv_fail(err, CLV_PRECONDITION, "PREPARE of phase %u, but phase %u %s", f->phase,
@@ -477,7 +477,7 @@ static clv_code begin_phase(clv_contexts *e, context *ctx, const clv_frame *f, c
   return CLV_OK;
 }
 
-static clv_code prepare(clv_contexts *e, context *ctx, const clv_frame *f, clv_err *err) {
+static clv_code prepare(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
   CLV_TRY(begin_phase(e, ctx, f, err));
   ctx->collecting = f->backward.more;
   ctx->retain = f->backward.retain;
@@ -486,7 +486,7 @@ static clv_code prepare(clv_contexts *e, context *ctx, const clv_frame *f, clv_e
   return take_needed(e, ctx, f, err);
 }
 
-clv_code clv_on_prepare(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
+clv_code clv_on_prepare(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   clv_err why;
   if (ctx->failed) {
     clv_context_fail(e, ctx,
@@ -500,9 +500,9 @@ clv_code clv_on_prepare(clv_contexts *e, context *ctx, clv_packet *p, clv_err *e
   return clv_contexts_run(e, err);
 }
 
-static clv_code take_gradient(clv_contexts *e, context *ctx, const clv_packet *p, clv_err *err) {
+static clv_code take_gradient(clv_contexts *e, clv_context *ctx, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
-  value *v;
+  clv_value *v;
   clv_context_note_packet(e, ctx, CLV_TRACE_GRADIENT_IN, p, p->arrived_ns);
   CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
   if (!v->maker && (v->tensor || v->failed))
@@ -517,7 +517,7 @@ static clv_code take_gradient(clv_contexts *e, context *ctx, const clv_packet *p
   return contribute(e, v, f->phase, f->micro_batch, f->n_tensors ? p->tensor[0] : NULL, err);
 }
 
-clv_code clv_on_gradient(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
+clv_code clv_on_gradient(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   clv_err why;
   if (ctx->failed) return CLV_OK;
   clv_code code = p->refused ? clv_fail(&why, p->frame.failure.code, "%s", p->frame.failure.text)

@@ -9,7 +9,7 @@
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-static void push_ready(clv_contexts *e, call *c) {
+static void push_ready(clv_contexts *e, clv_context_call *c) {
   c->next_ready = NULL;
   if (e->ready_last)
     e->ready_last->next_ready = c;
@@ -18,14 +18,14 @@ static void push_ready(clv_contexts *e, call *c) {
   e->ready_last = c;
 }
 
-void clv_call_one_less(clv_contexts *e, call *c) {
+void clv_call_one_less(clv_contexts *e, clv_context_call *c) {
   if (--c->n_missing) return;
   __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting - 1, __ATOMIC_RELAXED);
   push_ready(e, c);
 }
 
-void clv_call_let_followers_run(clv_contexts *e, call *c) {
-  for (call *f = c->followers, *next; f; f = next) {
+void clv_call_let_followers_run(clv_contexts *e, clv_context_call *c) {
+  for (clv_context_call *f = c->followers, *next; f; f = next) {
     next = f->next_follower;
     f->leader = NULL;
     clv_call_one_less(e, f);
@@ -35,7 +35,7 @@ void clv_call_let_followers_run(clv_contexts *e, call *c) {
 
 /* ---- running a call -------------------------------------------------------------------------- */
 
-static clv_code check_input(const call *c, uint32_t slot, const clv_node *node, clv_err *err) {
+static clv_code check_input(const clv_context_call *c, uint32_t slot, const clv_node *node, clv_err *err) {
   const clv_tensor *t = c->in[slot];
   clv_shape want = node->shape;
   bool batched = want.rank && t->shape.rank;
@@ -52,9 +52,9 @@ static clv_code check_input(const call *c, uint32_t slot, const clv_node *node, 
   return CLV_OK;
 }
 
-static int64_t batch_of(const call *c) { return c->in[0]->shape.rank ? c->in[0]->shape.dim[0] : 1; }
+static int64_t batch_of(const clv_context_call *c) { return c->in[0]->shape.rank ? c->in[0]->shape.dim[0] : 1; }
 
-clv_code clv_call_output(clv_contexts *e, call *c, clv_tensor **ret, clv_err *err) {
+clv_code clv_call_output(clv_contexts *e, clv_context_call *c, clv_tensor **ret, clv_err *err) {
   const clv_node *node = &c->mod->graph->nodes[c->mod->graph->output];
   c->out_shape = node->shape;
   if (c->out_shape.rank > 0) c->out_shape.dim[0] = batch_of(c);
@@ -67,21 +67,21 @@ static void *buffers_in(const clv_module *m, void *block) {
 
 /* Running statistics are those of now, whatever the age of the weights: a copy of a few KiB each
  * way. */
-static void lend_buffers(const call *c) {
+static void lend_buffers(const clv_context_call *c) {
   const clv_module *m = c->mod;
   if (c->weights)
     memcpy(buffers_in(m, c->weights->block->data), buffers_in(m, m->block),
            clv_module_buffer_bytes(m));
 }
 
-static void return_buffers(const call *c) {
+static void return_buffers(const clv_context_call *c) {
   const clv_module *m = c->mod;
   if (c->weights)
     memcpy(buffers_in(m, m->block), buffers_in(m, c->weights->block->data),
            clv_module_buffer_bytes(m));
 }
 
-clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) {
+clv_code clv_call_forward(clv_context_call *c, clv_tensor *out, clv_err *err) {
   const void *in[CLV_MAX_INPUTS] = {0};
   clv_module *m = c->mod;
   CLV_TRY(clv_module_plan_for(m, batch_of(c), c->flags & CLV_FLAG_TRAINING, c->input_grads,
@@ -100,16 +100,16 @@ clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) {
 }
 
 /* A step that is not taken, or a context that fails, leaves running statistics as they were. */
-static void keep_buffers(clv_contexts *e, const call *c) {
-  context *ctx = c->out->ctx;
+static void keep_buffers(clv_contexts *e, const clv_context_call *c) {
+  clv_context *ctx = c->out->ctx;
   uint8_t *kept = &ctx->kept[c->module / 8], bit = (uint8_t)(1u << (c->module % 8));
   if (!(c->flags & CLV_FLAG_TRAINING) || !clv_module_buffer_bytes(c->mod) || (*kept & bit)) return;
   clv_module_keep_buffers(c->mod);
-  e->lines[c->module].shadow_of = ctx->id;
+  e->queues[c->module].shadow_of = ctx->id;
   *kept |= bit;
 }
 
-static clv_code run_call(clv_contexts *e, call *c, clv_tensor **ret, clv_err *err) {
+static clv_code run_call(clv_contexts *e, clv_context_call *c, clv_tensor **ret, clv_err *err) {
   const clv_graph *g = c->mod->graph;
   uint32_t slot = 0;
   for (int i = 0; i < g->n_nodes; i++)
@@ -137,10 +137,10 @@ static clv_code run_call(clv_contexts *e, call *c, clv_tensor **ret, clv_err *er
 }
 
 /* A call with all its inputs; what is wrong with it becomes its value's error. */
-static clv_code finish_call(clv_contexts *e, call *c, clv_err *err) {
+static clv_code finish_call(clv_contexts *e, clv_context_call *c, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = NULL;
-  value *v = c->out;
-  shared_err *failed = c->failed;
+  clv_value *v = c->out;
+  clv_shared_err *failed = c->failed;
   clv_err why;
   c->failed = NULL;
   if (!failed && run_call(e, c, &out, &why) != CLV_OK) {
@@ -153,14 +153,14 @@ static clv_code finish_call(clv_contexts *e, call *c, clv_err *err) {
   }
   if (c->phase == INFERRED) clv_call_let_followers_run(e, c);
   clv_call_has_run(e, c);
-  clv_turn_leave(e, c);
+  clv_queue_leave(e, c);
   if (c->in_order) clv_order_done(e, v->ctx);
   return clv_value_settle(e, v, out, failed, err);
 }
 
 clv_code clv_call_run_next(clv_contexts *e, clv_err *err) {
-  call *c = e->ready_first;
-  context *ctx = c->out->ctx;
+  clv_context_call *c = e->ready_first;
+  clv_context *ctx = c->out->ctx;
   e->ready_first = c->next_ready;
   if (!e->ready_first) e->ready_last = NULL;
   clv_code code = finish_call(e, c, err);
@@ -172,15 +172,15 @@ clv_code clv_call_run_next(clv_contexts *e, clv_err *err) {
 
 /* ---- CALL ------------------------------------------------------------------------------------ */
 
-static void refuse_call(clv_contexts *e, call *c, const clv_err *why) {
+static void refuse_call(clv_contexts *e, clv_context_call *c, const clv_err *why) {
   if (!c->failed) c->failed = clv_shared_err_at(e, why, c->module);
-  clv_turn_leave(e, c);
+  clv_queue_leave(e, c);
 }
 
 /* A leaf given along gets a record if it has an id, so that later calls can use it. */
-static clv_code take_here(clv_contexts *e, context *ctx, const clv_arg *arg, clv_tensor *t,
+static clv_code take_here(clv_contexts *e, clv_context *ctx, const clv_arg *arg, clv_tensor *t,
                           clv_err *err) {
-  value *v;
+  clv_value *v;
   if (!arg->value) return CLV_OK;
   CLV_TRY(clv_context_value_made(e, ctx, arg->value, &v, err));
   if (clv_value_is_settled(v) || v->maker)
@@ -188,10 +188,10 @@ static clv_code take_here(clv_contexts *e, context *ctx, const clv_arg *arg, clv
   return clv_value_settle(e, v, t, NULL, err);
 }
 
-static clv_code take_arg(clv_contexts *e, call *c, uint32_t slot, const clv_arg *arg,
+static clv_code take_arg(clv_contexts *e, clv_context_call *c, uint32_t slot, const clv_arg *arg,
                          clv_tensor *here, clv_err *err) {
-  context *ctx = c->out->ctx;
-  value *v;
+  clv_context *ctx = c->out->ctx;
+  clv_value *v;
   c->arg[slot] = arg->value;
   if (arg->needs_grad) c->input_grads |= 1u << slot;
   if (here) {
@@ -203,21 +203,21 @@ static clv_code take_arg(clv_contexts *e, call *c, uint32_t slot, const clv_arg 
     clv_call_take_input(e, c, slot, v);
     return CLV_OK;
   }
-  c->uses[slot] = (use){.next = v->uses, .call = c};
+  c->uses[slot] = (clv_input_use){.next = v->uses, .call = c};
   v->uses = &c->uses[slot];
   c->n_missing++;
   return CLV_OK;
 }
 
 /* It waits for the backward of a call that is here already, if that has one to come. */
-static clv_code follow(clv_contexts *e, call *c, uint64_t leader, clv_err *err) {
-  const value *v = clv_context_value(e, c->out->ctx, leader);
-  call *l = v ? v->maker : NULL;
+static clv_code follow(clv_contexts *e, clv_context_call *c, uint64_t leader, clv_err *err) {
+  const clv_value *v = clv_context_value(e, c->out->ctx, leader);
+  clv_context_call *l = v ? v->maker : NULL;
   if (!l || l == c)
     return clv_fail(err, CLV_NOT_FOUND,
                     "call %llx, after whose backward module %u is to run, is not here",
                     (unsigned long long)leader, c->module);
-  if (l->went_back || l->phase == INFERRED) return CLV_OK;
+  if (l->had_backward || l->phase == INFERRED) return CLV_OK;
   c->leader = l;
   c->next_follower = l->followers;
   l->followers = c;
@@ -225,7 +225,7 @@ static clv_code follow(clv_contexts *e, call *c, uint64_t leader, clv_err *err) 
   return CLV_OK;
 }
 
-static clv_code check_call(const call *c, const clv_frame *f, clv_err *err) {
+static clv_code check_call(const clv_context_call *c, const clv_frame *f, clv_err *err) {
   if (!c->mod) return clv_fail(err, CLV_NOT_FOUND, "module %u is not here", f->module);
   if ((int)f->call.n_args != c->mod->n_inputs)
     return clv_fail(err, CLV_INVALID, "module %u has %d input%s, not %u", f->module,
@@ -237,10 +237,10 @@ static clv_code check_call(const call *c, const clv_frame *f, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code new_call(clv_contexts *e, context *ctx, const clv_frame *f, call **ret,
+static clv_code new_call(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_context_call **ret,
                          clv_err *err) {
-  value *v;
-  call *c;
+  clv_value *v;
+  clv_context_call *c;
   if (ctx->n_calls == MAX_CONTEXT_CALLS)
     return clv_fail(err, CLV_EXHAUSTED, "more than %d calls in one context", MAX_CONTEXT_CALLS);
   CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
@@ -264,9 +264,9 @@ static clv_code new_call(clv_contexts *e, context *ctx, const clv_frame *f, call
   c->number = ctx->calls_seen;
   c->n_missing = 1; /* its arguments, until all of them are known */
   __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting + 1, __ATOMIC_RELAXED);
-  if (c->mod) clv_turn_join(e, c);
+  if (c->mod) clv_queue_join(e, c);
   if (c->flags & CLV_FLAG_TRACE) clv_context_begin_trace(e, ctx);
-  c->behind = f->call.old_weights;
+  c->previous_weights = f->call.old_weights;
   clv_err why;
   if (clv_order_join_call(e, c, f, &why) != CLV_OK) refuse_call(e, c, &why);
   *ret = c;
@@ -274,28 +274,28 @@ static clv_code new_call(clv_contexts *e, context *ctx, const clv_frame *f, call
 }
 
 /* The call whose head has come, or NULL. */
-static call *call_on_its_way(clv_contexts *e, const context *ctx, const clv_frame *f) {
-  const value *v = clv_context_value(e, ctx, f->message);
-  call *c = v ? v->maker : NULL;
+static clv_context_call *call_on_its_way(clv_contexts *e, const clv_context *ctx, const clv_frame *f) {
+  const clv_value *v = clv_context_value(e, ctx, f->message);
+  clv_context_call *c = v ? v->maker : NULL;
   bool same = c && c->on_its_way && c->module == f->module && c->flags == f->flags;
   return same ? c : NULL;
 }
 
-clv_code clv_on_call_head(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
-  call *c;
+clv_code clv_on_call_head(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
+  clv_context_call *c;
   clv_context_finalise(e, ctx->id);
   ctx->calls_seen++;
   CLV_TRY(new_call(e, ctx, &p->frame, &c, err));
-  call **at = &ctx->coming;
+  clv_context_call **at = &ctx->coming;
   while (*at) at = &(*at)->next_coming;
   *at = c;
   c->on_its_way = true;
   return CLV_OK;
 }
 
-clv_code clv_on_call(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
+clv_code clv_on_call(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
-  call *c = p->headed ? call_on_its_way(e, ctx, f) : NULL;
+  clv_context_call *c = p->headed ? call_on_its_way(e, ctx, f) : NULL;
   clv_err why;
   ctx->calls_seen += !p->headed;
   if (!c) {

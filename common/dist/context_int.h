@@ -33,81 +33,81 @@ enum {
 };
 
 /* Why a value does not exist or a context failed. Shared by all that depend on it. */
-typedef struct shared_err {
+typedef struct clv_shared_err {
   uint32_t refs;
   clv_code code;
   char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1], element[CLV_ERR_ELEMENT];
-} shared_err;
+} clv_shared_err;
 
-typedef struct call call;
-typedef struct value value;
-typedef struct context context;
+typedef struct clv_context_call clv_context_call;
+typedef struct clv_value clv_value;
+typedef struct clv_context clv_context;
 
 /* What has a place in the order of its context (context_order.c). */
-typedef enum order_kind {
+typedef enum clv_order_kind {
   ORDER_FORWARD,
   ORDER_BACKWARD,
   ORDER_WEIGHT,
   ORDER_CALL_KINDS,
   ORDER_STEP = ORDER_CALL_KINDS,
   ORDER_KINDS
-} order_kind;
+} clv_order_kind;
 
-typedef struct order_place {
-  struct order_place *prev, *next; /* ascending position */
+typedef struct clv_order_place {
+  struct clv_order_place *prev, *next; /* ascending position */
   uint32_t position;               /* 0: in no order, or not any more */
-} order_place;
+} clv_order_place;
 
-typedef struct order_queue {
-  order_place *first, *last;
-} order_queue;
+typedef struct clv_order_queue {
+  clv_order_place *first, *last;
+} clv_order_queue;
 
 /* Parameters and buffers of a module as they were before a step, for calls that used them. */
-typedef struct old_weights {
+typedef struct clv_old_weights {
   uint32_t refs;
   clv_module *mod;
   uint64_t version;
   clv_tensor *block;
-} old_weights;
+} clv_old_weights;
 
 /* An APPLY with a position. */
-typedef struct planned_step {
-  order_place place; /* the first member */
+typedef struct clv_planned_step {
+  clv_order_place place; /* the first member */
   uint32_t module, n_rates;
   double rates[CLV_WIRE_GROUPS + 1];
   float scale;
   bool keep;
-} planned_step;
+} clv_planned_step;
 
-typedef struct line line;
-typedef struct turn turn;
-typedef struct change change;
+typedef struct clv_module_queue clv_module_queue;
+typedef struct clv_queue_entry clv_queue_entry;
+typedef struct clv_change clv_change;
 
 /* A place in the line of a module: of a call, or one of those of a change. */
-struct turn {
-  line *line; /* NULL: in none */
-  turn *prev, *next;
+struct clv_queue_entry {
+  clv_module_queue *queue; /* NULL: in none */
+  clv_queue_entry *prev, *next;
   bool granted;
-  call *call;
-  change *change;
+  clv_context_call *call;
+  clv_change *change;
   uint32_t module;       /* of a change, as the next two */
   clv_tensor *gradients; /* to be applied, or NULL */
-  turn *next_of_change;
+  clv_queue_entry *next_of_change;
 };
 
-struct line {
-  turn *first, *last;
+struct clv_module_queue {
+  clv_queue_entry *first, *last;
   uint32_t n_changes;
   bool ordered; /* calls change running statistics: one at a time, in ascending id */
   bool marked;
-  line *next_marked;
+  clv_module_queue *next_marked;
   uint64_t snapshot_of; /* the context whose APPLY REVERT may take back, 0 = none */
   uint64_t shadow_of;   /* the context before whose calls running statistics were kept, 0 = none */
 };
 
 /* An APPLY, a REVERT, or a packet of state that waits for its turn. */
-struct change {
-  change *next, **at, *next_due;
+struct clv_change {
+  clv_change *next, **at, *next_due;
   clv_frame_kind kind;
   uint64_t context, message;
   uint32_t module, n_rates;
@@ -116,123 +116,123 @@ struct change {
   bool silent; /* not answered: it came with another frame */
   bool final;  /* work of another context came after it */
   uint32_t n_missing;
-  turn *turns;
+  clv_queue_entry *entries;
   uint64_t number; /* in the order of arrival */
   clv_packet *packet;
 };
 
 /* An input that waits for its value. */
-typedef struct use {
-  struct use *next;
-  call *call;
-} use;
+typedef struct clv_input_use {
+  struct clv_input_use *next;
+  clv_context_call *call;
+} clv_input_use;
 
-typedef struct delivery {
-  struct delivery *next;
+typedef struct clv_delivery {
+  struct clv_delivery *next;
   uint32_t name; /* of clv_contexts.names */
   uint64_t keep; /* instead: the reference that outlives the context with this value; 0: none */
-} delivery;
+} clv_delivery;
 
 /* One gradient of a call's value. tensor NULL: nothing flows. */
-typedef struct contribution {
-  struct contribution *next; /* ascending phase, then order */
+typedef struct clv_contribution {
+  struct clv_contribution *next; /* ascending phase, then order */
   uint32_t phase, order;
   clv_tensor *tensor;
-} contribution;
+} clv_contribution;
 
-struct value {
-  value *next_in_bucket;
-  value *next, **at; /* of the context */
-  context *ctx;
+struct clv_value {
+  clv_value *next_in_bucket;
+  clv_value *next, **at; /* of the context */
+  clv_context *ctx;
   uint64_t id;
   clv_tensor *tensor; /* neither this nor failed: not there yet */
-  shared_err *failed;
-  use *uses;
-  delivery *deliveries;
-  call *maker;       /* the call here that makes it, or NULL */
-  contribution *got; /* gradients of it; they may come before the call */
+  clv_shared_err *failed;
+  clv_input_use *uses;
+  clv_delivery *deliveries;
+  clv_context_call *maker;       /* the call here that makes it, or NULL */
+  clv_contribution *got; /* gradients of it; they may come before the call */
   bool dropped;      /* goes when nothing waits for it any more */
 };
 
-typedef struct gradient_target {
+typedef struct clv_gradient_target {
   uint64_t value; /* 0: nobody wants the gradient of this input */
   uint32_t name, order;
-} gradient_target;
+} clv_gradient_target;
 
-typedef enum call_phase {
+typedef enum clv_call_phase {
   WAITING,  /* for inputs */
   FORWARD,  /* has run, its backward may come */
   RETAINED, /* inputs alone are kept; its forward runs again before the next backward */
   SPENT,    /* backward done, inputs gone */
   INFERRED, /* no backward: not training, or nothing to differentiate */
-} call_phase;
+} clv_call_phase;
 
-struct call {
-  value *out;
+struct clv_context_call {
+  clv_value *out;
   clv_module *mod; /* NULL: no such module, which fails the value */
   uint32_t module, micro_batch, flags, input_grads;
-  call_phase phase;
+  clv_call_phase phase;
   uint32_t n_in, n_missing; /* inputs, its arguments, its turn, its leader */
   bool on_its_way;          /* the head of its CALL is here, its tensors are not */
   bool charged;             /* to the quota of calls, until it has run */
   uint64_t number;          /* of its CALL among those of the context, from 1 */
-  call *next_coming;
-  turn turn;
+  clv_context_call *next_coming;
+  clv_queue_entry queue_entry;
   clv_tensor *in[CLV_MAX_INPUTS];
   uint64_t arg[CLV_MAX_INPUTS];
-  use uses[CLV_MAX_INPUTS];
-  shared_err *failed; /* a poisoned input, or an argument that is wrong */
-  call *next_ready;
+  clv_input_use uses[CLV_MAX_INPUTS];
+  clv_shared_err *failed; /* a poisoned input, or an argument that is wrong */
+  clv_context_call *next_ready;
   uint64_t step;                            /* keys random numbers */
-  call *leader, *followers, *next_follower; /* it runs after the leader's backward */
-  module_plan *plan;
+  clv_context_call *leader, *followers, *next_follower; /* it runs after the leader's backward */
+  clv_module_plan *plan;
   clv_call *state;
   uint64_t version;     /* of the parameters at its forward */
-  old_weights *weights; /* these, when they are not the module's any more; NULL: they are */
+  clv_old_weights *weights; /* these, when they are not the module's any more; NULL: they are */
   clv_shape out_shape;
-  order_place places[ORDER_CALL_KINDS];
-  bool behind;
+  clv_order_place places[ORDER_CALL_KINDS];
+  bool previous_weights;
   bool in_order;   /* it has a position */
   bool weight_due; /* its backward has run, its W has not */
-  bool went_back;  /* it has had a backward */
+  bool had_backward;  /* it has had a backward */
   /* of the backward pass in progress */
-  call *next_needed;
+  clv_context_call *next_needed;
   bool needed;
   float root; /* what its gradient starts with, 0: it is no root */
   uint32_t contributions;
-  gradient_target targets[CLV_MAX_INPUTS];
+  clv_gradient_target targets[CLV_MAX_INPUTS];
 };
 
 /* The gradients of one module in one context. */
-typedef struct gradient {
-  struct gradient *next; /* ascending module */
+typedef struct clv_module_gradient {
+  struct clv_module_gradient *next; /* ascending module */
   uint32_t module;
   clv_module *mod;
   clv_tensor *block;           /* trainable_bytes */
   bool filled, weights_filled; /* by the first part of a backward, by the second: others add */
   uint32_t weight_position;    /* of the last call whose backward has run; 0: of none */
-  old_weights *previous;       /* before the last step, for calls that are `behind` */
-} gradient;
+  clv_old_weights *previous;       /* before the last step, for calls that are `behind` */
+} clv_module_gradient;
 
 /* The calls of one module in a backward pass, in the order in which they run: that of PREPARE.
  * Strands go on independently, so that one that waits for the network does not hold up the
  * others. */
-typedef struct strand {
-  struct strand *next;
+typedef struct clv_strand {
+  struct clv_strand *next;
   uint32_t module;
-  call *first, *last;
-} strand;
+  clv_context_call *first, *last;
+} clv_strand;
 
-struct context {
-  context *next_in_bucket;
-  context *next, **at; /* open ones; tombstones use next alone, oldest first */
+struct clv_context {
+  clv_context *next_in_bucket;
+  clv_context *next, **at; /* open ones; tombstones use next alone, oldest first */
   uint64_t id;
   bool ended;
-  shared_err *failed;
-  value *values;
+  clv_shared_err *failed;
+  clv_value *values;
   uint32_t n_calls;
   uint64_t calls_seen; /* CALLs, in the order of frames, be their tensors here or not */
-  call *coming;        /* those whose tensors are not, in that order */
+  clv_context_call *coming;        /* those whose tensors are not, in that order */
   /* A bit per module: its running statistics have been kept; calls of it were in a backward
    * pass. */
   uint8_t kept[(CLV_MODULE_ALL + 7) / 8], took_part[(CLV_MODULE_ALL + 7) / 8];
@@ -241,45 +241,45 @@ struct context {
   bool active;       /* the pass has begun and has not finished */
   bool collecting;   /* more PREPAREs of it follow */
   bool retain, vote;
-  strand *strands;
+  clv_strand *strands;
   uint32_t n_needed;
-  gradient *gradients;
+  clv_module_gradient *gradients;
   clv_packet *waiting, *waiting_last;
   uint32_t n_waiting;
   /* Its order: what has a position, and how many are done. */
-  order_queue order[ORDER_KINDS];
+  clv_order_queue order[ORDER_KINDS];
   uint32_t positions_done;
   bool position_begun; /* the next one is a forward that waits for its inputs or runs */
-  bool stirred;        /* something may be due */
-  context *next_stirred;
+  bool order_ready;        /* something may be due */
+  clv_context *next_order_ready;
   clv_tensor *trace; /* [n_trace_cap, CLV_TRACE_COLUMNS]; NULL: not noted */
   uint32_t n_trace;
 };
 
 typedef struct clv_contexts_env {
   clv_pool *pool;
-  clv_seat *seat; /* that it computes from, or NULL */
+  clv_share *share; /* that it computes from, or NULL */
   uint64_t *next_message;
   void *user;
   clv_module *(*module)(void *user, uint32_t module); /* or NULL */
   void (*emit)(void *user, clv_packet *packet);       /* takes it */
   void (*obey)(void *user, clv_packet *packet);       /* a STATE_ frame that was held; takes it */
   /* A value that clv_contexts_keep asked for: either of them. */
-  void (*kept)(void *user, uint64_t ref, clv_tensor *tensor, const shared_err *failed);
+  void (*kept)(void *user, uint64_t ref, clv_tensor *tensor, const clv_shared_err *failed);
 } clv_contexts_env;
 
 typedef struct clv_contexts {
   clv_contexts_env env;
-  context **context_buckets;
-  value **value_buckets;
-  context *open, *tomb_first, *tomb_last;
+  clv_context **context_buckets;
+  clv_value **value_buckets;
+  clv_context *open, *tomb_first, *tomb_last;
   uint32_t n_open, n_tombs;
-  slab contexts, values, calls, deliveries, contributions, gradients, errors, changes, turns,
+  clv_slab contexts, values, calls, deliveries, contributions, gradients, errors, changes, entries,
       strands, steps, weights;
-  context *stirred;
-  call *ready_first, *ready_last;
-  line *lines, *marked; /* [CLV_MODULE_ALL]; those whose first may have changed */
-  change *waiting_changes, *due_first, *due_last;
+  clv_context *order_ready;
+  clv_context_call *ready_first, *ready_last;
+  clv_module_queue *queues, *marked; /* [CLV_MODULE_ALL]; those whose first may have changed */
+  clv_change *waiting_changes, *due_first, *due_last;
   uint32_t n_snapshots;             /* lines with snapshot_of */
   uint64_t n_events;                /* changes and PREPAREs */
   char (*names)[CLV_WIRE_NAME + 1]; /* [MAX_NAMES]; 0 is the master, "" */
@@ -316,134 +316,134 @@ bool clv_contexts_gradient_item(clv_contexts *e, uint64_t context, uint32_t modu
 
 /* ---- records (context.c) --------------------------------------------------------------------- */
 
-clv_code clv_slab_take(clv_contexts *e, slab *s, void *ret_pp, clv_err *err) CLV_USE_RESULT;
+clv_code clv_slab_take(clv_contexts *e, clv_slab *s, void *ret_pp, clv_err *err) CLV_USE_RESULT;
 
 /* The context of that id, made if it is new; *ret NULL when it has ended. */
-clv_code clv_context_open(clv_contexts *e, uint64_t id, context **ret, clv_err *err) CLV_USE_RESULT;
-context *clv_context_find(const clv_contexts *e, uint64_t id);            /* open, or NULL */
-value *clv_context_value(clv_contexts *e, const context *c, uint64_t id); /* or NULL */
-clv_code clv_context_value_made(clv_contexts *e, context *c, uint64_t id, value **ret,
+clv_code clv_context_open(clv_contexts *e, uint64_t id, clv_context **ret, clv_err *err) CLV_USE_RESULT;
+clv_context *clv_context_find(const clv_contexts *e, uint64_t id);            /* open, or NULL */
+clv_value *clv_context_value(clv_contexts *e, const clv_context *c, uint64_t id); /* or NULL */
+clv_code clv_context_value_made(clv_contexts *e, clv_context *c, uint64_t id, clv_value **ret,
                                 clv_err *err) CLV_USE_RESULT;
-void clv_value_free(clv_contexts *e, value *v);
-void clv_call_release(clv_contexts *e, call *c); /* inputs, plan state, weights of its own */
-void clv_call_has_come(call *c);                 /* it is not on its way any more */
-void clv_call_has_run(clv_contexts *e, call *c); /* or never will */
-void clv_strands_free(clv_contexts *e, context *c);
-void clv_shared_err_unref(clv_contexts *e, shared_err *c);
-shared_err *clv_shared_err_ref(shared_err *c);
-extern const shared_err clv_shared_err_ended; /* of what a context that ends still owes */
+void clv_value_free(clv_contexts *e, clv_value *v);
+void clv_call_release(clv_contexts *e, clv_context_call *c); /* inputs, plan state, weights of its own */
+void clv_call_has_come(clv_context_call *c);                 /* it is not on its way any more */
+void clv_call_has_run(clv_contexts *e, clv_context_call *c); /* or never will */
+void clv_strands_free(clv_contexts *e, clv_context *c);
+void clv_shared_err_unref(clv_contexts *e, clv_shared_err *c);
+clv_shared_err *clv_shared_err_ref(clv_shared_err *c);
+extern const clv_shared_err clv_shared_err_ended; /* of what a context that ends still owes */
 /* A record of *why; when there is no memory for one, a static reason that says so. */
-shared_err *clv_shared_err_of(clv_contexts *e, const clv_err *why, const char *hop);
-shared_err *clv_shared_err_at(clv_contexts *e, const clv_err *why,
+clv_shared_err *clv_shared_err_of(clv_contexts *e, const clv_err *why, const char *hop);
+clv_shared_err *clv_shared_err_at(clv_contexts *e, const clv_err *why,
                               uint32_t module); /* and its op */
-void clv_shared_err_put(const shared_err *why, clv_frame *f);
+void clv_shared_err_put(const clv_shared_err *why, clv_frame *f);
 clv_code clv_name_index(clv_contexts *e, const char *name, uint32_t *ret, clv_err *err);
 
 /* The first failure of a context goes to the master; its backward pass ends. */
-void clv_context_fail(clv_contexts *e, context *c, shared_err *why); /* takes a reference */
-void clv_context_fail_at(clv_contexts *e, context *c, const clv_err *why, uint32_t module);
+void clv_context_fail(clv_contexts *e, clv_context *c, clv_shared_err *why); /* takes a reference */
+void clv_context_fail_at(clv_contexts *e, clv_context *c, const clv_err *why, uint32_t module);
 
-clv_code clv_context_packet(clv_contexts *e, clv_frame_kind kind, const context *c,
+clv_code clv_context_packet(clv_contexts *e, clv_frame_kind kind, const clv_context *c,
                             uint64_t message, uint32_t name, clv_packet **ret,
                             clv_err *err) CLV_USE_RESULT;
 
 /* ---- values (context_value.c) ---------------------------------------------------------------- */
 
-bool clv_value_is_settled(const value *v); /* it has come, or never will */
+bool clv_value_is_settled(const clv_value *v); /* it has come, or never will */
 /* It has, or will not: `tensor` (a reference is taken) or `failed` (given away). */
-clv_code clv_value_settle(clv_contexts *e, value *v, clv_tensor *tensor, shared_err *failed,
+clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_tensor *tensor, clv_shared_err *failed,
                           clv_err *err);
-clv_code clv_value_add_delivery(clv_contexts *e, value *v, uint32_t name, clv_err *err);
-void clv_value_free_if_dropped(clv_contexts *e, value *v);
+clv_code clv_value_add_delivery(clv_contexts *e, clv_value *v, uint32_t name, clv_err *err);
+void clv_value_free_if_dropped(clv_contexts *e, clv_value *v);
 /* A settled value becomes an input; a call that will never run is in nobody's way. */
-void clv_call_take_input(clv_contexts *e, call *c, uint32_t slot, const value *v);
+void clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, const clv_value *v);
 
 /* ---- a core to compute on (context_turn.c) --------------------------------------------------- */
 
-/* Waits for the seat's turn, before each piece of work. CLV_CANCELLED: the session ends. */
+/* Waits for the share's turn, before each piece of work. CLV_CANCELLED: the session ends. */
 clv_code clv_context_core(clv_contexts *e, const clv_module *m, clv_err *err) CLV_USE_RESULT;
 
 /* ---- turns (context_turn.c) ------------------------------------------------------------------ */
 
-void clv_turn_join(clv_contexts *e, call *c); /* before its arguments are counted off */
-void clv_turn_leave(clv_contexts *e, call *c);
+void clv_queue_join(clv_contexts *e, clv_context_call *c); /* before its arguments are counted off */
+void clv_queue_leave(clv_contexts *e, clv_context_call *c);
 /* Whether a change that came before number `number` still waits at a module. */
-bool clv_turn_changes_before(const clv_contexts *e, uint32_t module, uint64_t number);
+bool clv_queue_changes_before(const clv_contexts *e, uint32_t module, uint64_t number);
 
 /* A change is made, told its modules, then waits (or is freed when one of these failed). */
-clv_code clv_change_new(clv_contexts *e, const clv_frame *f, uint64_t id, change **ret,
+clv_code clv_change_new(clv_contexts *e, const clv_frame *f, uint64_t id, clv_change **ret,
                         clv_err *err) CLV_USE_RESULT;
-clv_code clv_change_means(clv_contexts *e, change *k, uint32_t module, clv_tensor *gradients,
+clv_code clv_change_means(clv_contexts *e, clv_change *k, uint32_t module, clv_tensor *gradients,
                           clv_err *err) CLV_USE_RESULT;
-void clv_change_wait(clv_contexts *e, change *k);
-void clv_change_free(clv_contexts *e, change *k);
-void clv_context_perform(clv_contexts *e, const change *k);
+void clv_change_wait(clv_contexts *e, clv_change *k);
+void clv_change_free(clv_contexts *e, clv_change *k);
+void clv_context_perform(clv_contexts *e, const clv_change *k);
 
 /* Whatever is ready or has its turn, and what becomes so by it. */
 clv_code clv_contexts_run(clv_contexts *e, clv_err *err) CLV_USE_RESULT;
-void clv_call_one_less(clv_contexts *e, call *c); /* thing that it waits for */
+void clv_call_one_less(clv_contexts *e, clv_context_call *c); /* thing that it waits for */
 /* The calls that wait for this one's backward need not wait any more. */
-void clv_call_let_followers_run(clv_contexts *e, call *c);
+void clv_call_let_followers_run(clv_contexts *e, clv_context_call *c);
 clv_code clv_call_run_next(clv_contexts *e, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the order of a context (context_order.c) ------------------------------------------------ */
 
 /* A new call takes its places. Refused when a position is over. */
-clv_code clv_order_join_call(clv_contexts *e, call *c, const clv_frame *f,
+clv_code clv_order_join_call(clv_contexts *e, clv_context_call *c, const clv_frame *f,
                              clv_err *err) CLV_USE_RESULT;
-void clv_order_leave_call(call *c);
-void clv_order_leave(context *ctx, order_kind kind, order_place *p);
-bool clv_order_is_due(const context *ctx, const order_place *p);
+void clv_order_leave_call(clv_context_call *c);
+void clv_order_leave(clv_context *ctx, clv_order_kind kind, clv_order_place *p);
+bool clv_order_is_due(const clv_context *ctx, const clv_order_place *p);
 /* What was due has been done; what is next may be due. */
-void clv_order_done(clv_contexts *e, context *ctx);
-void clv_order_stir(clv_contexts *e, context *ctx);
+void clv_order_done(clv_contexts *e, clv_context *ctx);
+void clv_order_mark_ready(clv_contexts *e, clv_context *ctx);
 /* What is due now, if it is here. */
-void clv_order_run(clv_contexts *e, context *ctx);
-void clv_order_free(clv_contexts *e, context *ctx);
-clv_code clv_order_add_step(clv_contexts *e, context *ctx, const clv_frame *f,
+void clv_order_run(clv_contexts *e, clv_context *ctx);
+void clv_order_free(clv_contexts *e, clv_context *ctx);
+clv_code clv_order_add_step(clv_contexts *e, clv_context *ctx, const clv_frame *f,
                             clv_err *err) CLV_USE_RESULT;
 
 /* ---- weights of before a step (context_weights.c) -------------------------------------------- */
 
-void clv_old_weights_unref(clv_contexts *e, old_weights *w); /* NULL is allowed */
+void clv_old_weights_unref(clv_contexts *e, clv_old_weights *w); /* NULL is allowed */
 /* Before a step: calls that still need the module's weights keep them. */
-clv_code clv_keep_weights(clv_contexts *e, context *ctx, gradient *g, bool keep,
+clv_code clv_keep_weights(clv_contexts *e, clv_context *ctx, clv_module_gradient *g, bool keep,
                           clv_err *err) CLV_USE_RESULT;
 /* A call that is `behind` gets the weights it means, if there has been a step. */
-void clv_call_take_weights(const context *ctx, call *c);
-void *clv_call_block(const call *c);
-gradient *clv_context_gradient(const context *ctx, uint32_t module); /* or NULL */
+void clv_call_take_weights(const clv_context *ctx, clv_context_call *c);
+void *clv_call_block(const clv_context_call *c);
+clv_module_gradient *clv_context_gradient(const clv_context *ctx, uint32_t module); /* or NULL */
 
 /* ---- what is noted for ENDED (context_trace.c) ----------------------------------------------- */
 
-void clv_context_begin_trace(clv_contexts *e, context *ctx);
-void clv_context_note(clv_contexts *e, context *ctx, clv_trace_kind kind, const call *c,
+void clv_context_begin_trace(clv_contexts *e, clv_context *ctx);
+void clv_context_note(clv_contexts *e, clv_context *ctx, clv_trace_kind kind, const clv_context_call *c,
                       uint64_t begin_ns);
-void clv_context_note_packet(clv_contexts *e, context *ctx, clv_trace_kind kind,
+void clv_context_note_packet(clv_contexts *e, clv_context *ctx, clv_trace_kind kind,
                              const clv_packet *p, uint64_t begin_ns);
-void clv_context_note_step(clv_contexts *e, context *ctx, uint32_t module, uint64_t begin_ns);
+void clv_context_note_step(clv_contexts *e, clv_context *ctx, uint32_t module, uint64_t begin_ns);
 /* A reference to the rows so far; NULL when nothing was noted. */
-clv_tensor *clv_context_trace(const context *ctx);
+clv_tensor *clv_context_trace(const clv_context *ctx);
 
 /* ---- handlers -------------------------------------------------------------------------------- */
 
-typedef clv_code context_handler(clv_contexts *e, context *c, clv_packet *p, clv_err *err);
-context_handler clv_on_call, clv_on_call_head, clv_on_deliver, clv_on_value, clv_on_drop,
+typedef clv_code clv_context_handler(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err);
+clv_context_handler clv_on_call, clv_on_call_head, clv_on_deliver, clv_on_value, clv_on_drop,
     clv_on_prepare, clv_on_gradient, clv_on_apply, clv_on_revert;
 
 /* Runs the forward of a call whose inputs are complete, keeping what backward needs; the output
  * goes to `out`. */
-clv_code clv_call_forward(call *c, clv_tensor *out, clv_err *err) CLV_USE_RESULT;
-clv_code clv_call_output(clv_contexts *e, call *c, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_call_forward(clv_context_call *c, clv_tensor *out, clv_err *err) CLV_USE_RESULT;
+clv_code clv_call_output(clv_contexts *e, clv_context_call *c, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* The gradients of its parameters alone. */
-clv_code clv_call_backward_weight(clv_contexts *e, call *c, clv_err *err) CLV_USE_RESULT;
-void clv_call_after_backward(clv_contexts *e, call *c);
+clv_code clv_call_backward_weight(clv_contexts *e, clv_context_call *c, clv_err *err) CLV_USE_RESULT;
+void clv_call_after_backward(clv_contexts *e, clv_context_call *c);
 /* Sum of squares of the gradients of a module. */
-double clv_gradient_square(const gradient *g);
+double clv_gradient_square(const clv_module_gradient *g);
 /* Takes the backward pass on as far as it goes. */
-void clv_context_run_backward(clv_contexts *e, context *c);
+void clv_context_run_backward(clv_contexts *e, clv_context *c);
 /* Up to and including a phase. */
-void clv_value_forget_gradients(clv_contexts *e, value *v, uint32_t phase);
+void clv_value_forget_gradients(clv_contexts *e, clv_value *v, uint32_t phase);
 /* Running statistics are again as they were before the calls of this context, unless those of
  * another have changed them since. module: one or CLV_MODULE_ALL. */
 void clv_context_restore_buffers(clv_contexts *e, uint64_t id, uint32_t module);

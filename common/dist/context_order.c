@@ -14,18 +14,18 @@
 
 #include "common/dist/context_int.h"
 
-static call *call_of(order_place *p, order_kind kind) {
-  return (call *)(void *)((char *)(p - kind) - offsetof(call, places));
+static clv_context_call *call_of(clv_order_place *p, clv_order_kind kind) {
+  return (clv_context_call *)(void *)((char *)(p - kind) - offsetof(clv_context_call, places));
 }
 
-static clv_code join(clv_contexts *e, context *ctx, order_kind kind, order_place *p, uint32_t at,
+static clv_code join(clv_contexts *e, clv_context *ctx, clv_order_kind kind, clv_order_place *p, uint32_t at,
                      clv_err *err) {
-  order_queue *l = &ctx->order[kind];
+  clv_order_queue *l = &ctx->order[kind];
   if (at <= ctx->positions_done)
     return clv_fail(err, CLV_PRECONDITION, "position %u is over: %u are done", at,
                     ctx->positions_done);
   bool at_head = l->first && at < l->first->position;
-  order_place *before = at_head ? NULL : l->last;
+  clv_order_place *before = at_head ? NULL : l->last;
   while (before && before->position > at) before = before->prev;
   bool begun = ctx->position_begun && at == ctx->positions_done + 1;
   if (begun || (before && before->position == at))
@@ -35,44 +35,44 @@ static clv_code join(clv_contexts *e, context *ctx, order_kind kind, order_place
   p->next = before ? before->next : l->first;
   *(p->next ? &p->next->prev : &l->last) = p;
   *(before ? &before->next : &l->first) = p;
-  clv_order_stir(e, ctx);
+  clv_order_mark_ready(e, ctx);
   return CLV_OK;
 }
 
-void clv_order_leave(context *ctx, order_kind kind, order_place *p) {
-  order_queue *l = &ctx->order[kind];
+void clv_order_leave(clv_context *ctx, clv_order_kind kind, clv_order_place *p) {
+  clv_order_queue *l = &ctx->order[kind];
   if (!p->position) return;
   *(p->prev ? &p->prev->next : &l->first) = p->next;
   *(p->next ? &p->next->prev : &l->last) = p->prev;
   p->position = 0;
 }
 
-bool clv_order_is_due(const context *ctx, const order_place *p) {
+bool clv_order_is_due(const clv_context *ctx, const clv_order_place *p) {
   return !ctx->position_begun && p->position == ctx->positions_done + 1;
 }
 
-void clv_order_stir(clv_contexts *e, context *ctx) {
-  if (ctx->stirred) return;
-  ctx->stirred = true;
-  ctx->next_stirred = e->stirred;
-  e->stirred = ctx;
+void clv_order_mark_ready(clv_contexts *e, clv_context *ctx) {
+  if (ctx->order_ready) return;
+  ctx->order_ready = true;
+  ctx->next_order_ready = e->order_ready;
+  e->order_ready = ctx;
 }
 
-void clv_order_done(clv_contexts *e, context *ctx) {
+void clv_order_done(clv_contexts *e, clv_context *ctx) {
   ctx->positions_done++;
   ctx->position_begun = false;
-  clv_order_stir(e, ctx);
+  clv_order_mark_ready(e, ctx);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-clv_code clv_order_join_call(clv_contexts *e, call *c, const clv_frame *f, clv_err *err) {
+clv_code clv_order_join_call(clv_contexts *e, clv_context_call *c, const clv_frame *f, clv_err *err) {
   const uint32_t positions[ORDER_CALL_KINDS] = {[ORDER_FORWARD] = f->call.position,
                                                 [ORDER_BACKWARD] = f->call.input_position,
                                                 [ORDER_WEIGHT] = f->call.weight_position};
-  context *ctx = c->out->ctx;
+  clv_context *ctx = c->out->ctx;
   clv_code code = CLV_OK;
-  for (order_kind k = 0; k < ORDER_CALL_KINDS && code == CLV_OK; k++)
+  for (clv_order_kind k = 0; k < ORDER_CALL_KINDS && code == CLV_OK; k++)
     if (positions[k]) code = join(e, ctx, k, &c->places[k], positions[k], err);
   if (code != CLV_OK) clv_order_leave_call(c);
   c->in_order = c->places[ORDER_FORWARD].position;
@@ -80,12 +80,12 @@ clv_code clv_order_join_call(clv_contexts *e, call *c, const clv_frame *f, clv_e
   return code;
 }
 
-void clv_order_leave_call(call *c) {
-  for (order_kind k = 0; k < ORDER_CALL_KINDS; k++) clv_order_leave(c->out->ctx, k, &c->places[k]);
+void clv_order_leave_call(clv_context_call *c) {
+  for (clv_order_kind k = 0; k < ORDER_CALL_KINDS; k++) clv_order_leave(c->out->ctx, k, &c->places[k]);
 }
 
-static void run_weight(clv_contexts *e, context *ctx, order_place *p) {
-  call *c = call_of(p, ORDER_WEIGHT);
+static void run_weight(clv_contexts *e, clv_context *ctx, clv_order_place *p) {
+  clv_context_call *c = call_of(p, ORDER_WEIGHT);
   clv_err why;
   clv_code code = c->weight_due ? clv_context_core(e, c->mod, &why) : CLV_OK;
   uint64_t begin = clv_now_ns();
@@ -118,8 +118,8 @@ static clv_code check_rates(const clv_contexts *e, const clv_frame *f, clv_err *
   return CLV_OK;
 }
 
-clv_code clv_order_add_step(clv_contexts *e, context *ctx, const clv_frame *f, clv_err *err) {
-  planned_step *s;
+clv_code clv_order_add_step(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
+  clv_planned_step *s;
   if (ctx->failed)
     return clv_fail(err, CLV_ABORTED, "the context has failed: %s", ctx->failed->text);
   CLV_TRY(check_rates(e, f, err));
@@ -137,14 +137,14 @@ clv_code clv_order_add_step(clv_contexts *e, context *ctx, const clv_frame *f, c
 
 /* What REVERT would take back is not there any more. */
 static void make_final(clv_contexts *e, uint32_t module) {
-  line *l = &e->lines[module];
+  clv_module_queue *l = &e->queues[module];
   e->n_snapshots -= l->snapshot_of != 0;
   l->snapshot_of = 0;
 }
 
 /* There is no vote over all modules here, so what is not finite ends the context. */
-static clv_code take_step(clv_contexts *e, context *ctx, const planned_step *s, clv_err *err) {
-  gradient *g = clv_context_gradient(ctx, s->module);
+static clv_code take_step(clv_contexts *e, clv_context *ctx, const clv_planned_step *s, clv_err *err) {
+  clv_module_gradient *g = clv_context_gradient(ctx, s->module);
   if (!g || !g->filled) return CLV_OK;
   if (!g->weights_filled)
     return clv_fail(err, CLV_PRECONDITION,
@@ -162,10 +162,10 @@ static clv_code take_step(clv_contexts *e, context *ctx, const planned_step *s, 
   return CLV_OK;
 }
 
-static void run_step(clv_contexts *e, context *ctx, order_place *p) {
-  planned_step *s = (planned_step *)(void *)p;
+static void run_step(clv_contexts *e, clv_context *ctx, clv_order_place *p) {
+  clv_planned_step *s = (clv_planned_step *)(void *)p;
   clv_err why;
-  (void)clv_seat_take(e->env.seat, 1); /* whether or not: it is over soon */
+  (void)clv_share_take(e->env.share, 1); /* whether or not: it is over soon */
   uint64_t begin = clv_now_ns();
   if (take_step(e, ctx, s, &why) != CLV_OK) {
     clv_context_fail_at(e, ctx, &why, s->module);
@@ -181,24 +181,24 @@ static void run_step(clv_contexts *e, context *ctx, order_place *p) {
 /* ---- running --------------------------------------------------------------------------------- */
 
 /* Its inputs may be missing, and nothing else runs until they are here. */
-static void run_forward(clv_contexts *e, context *ctx, order_place *p) {
+static void run_forward(clv_contexts *e, clv_context *ctx, clv_order_place *p) {
   ctx->position_begun = true;
   clv_order_leave(ctx, ORDER_FORWARD, p);
   clv_call_one_less(e, call_of(p, ORDER_FORWARD));
 }
 
-static void run_backward(clv_contexts *e, context *ctx, order_place *p) {
+static void run_backward(clv_contexts *e, clv_context *ctx, clv_order_place *p) {
   (void)p;
   clv_context_run_backward(e, ctx);
 }
 
-static void (*const run[ORDER_KINDS])(clv_contexts *e, context *ctx, order_place *p) = {
+static void (*const run[ORDER_KINDS])(clv_contexts *e, clv_context *ctx, clv_order_place *p) = {
     run_forward, run_backward, run_weight, run_step};
 
-void clv_order_run(clv_contexts *e, context *ctx) {
+void clv_order_run(clv_contexts *e, clv_context *ctx) {
   clv_err why;
-  for (order_kind k = 0; k < ORDER_KINDS && !ctx->failed; k++) {
-    order_place *p = ctx->order[k].first;
+  for (clv_order_kind k = 0; k < ORDER_KINDS && !ctx->failed; k++) {
+    clv_order_place *p = ctx->order[k].first;
     if (p && p->position <= ctx->positions_done) {
       (void)!clv_fail(&why, CLV_EXISTS, "position %u is given twice", p->position);
       clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
@@ -209,16 +209,16 @@ void clv_order_run(clv_contexts *e, context *ctx) {
   }
 }
 
-void clv_order_free(clv_contexts *e, context *ctx) {
-  for (order_place *p = ctx->order[ORDER_STEP].first, *next; p; p = next) {
+void clv_order_free(clv_contexts *e, clv_context *ctx) {
+  for (clv_order_place *p = ctx->order[ORDER_STEP].first, *next; p; p = next) {
     next = p->next;
-    clv_slab_give(&e->steps, (planned_step *)(void *)p);
+    clv_slab_give(&e->steps, (clv_planned_step *)(void *)p);
   }
   memset(ctx->order, 0, sizeof ctx->order);
   ctx->positions_done = 0;
   ctx->position_begun = false;
-  context **at = &e->stirred;
-  while (*at && *at != ctx) at = &(*at)->next_stirred;
-  if (*at) *at = ctx->next_stirred;
-  ctx->stirred = false;
+  clv_context **at = &e->order_ready;
+  while (*at && *at != ctx) at = &(*at)->next_order_ready;
+  if (*at) *at = ctx->next_order_ready;
+  ctx->order_ready = false;
 }

@@ -19,11 +19,11 @@ static clv_tensor *rows(clv_contexts *e, int64_t n) {
   return t;
 }
 
-void clv_context_begin_trace(clv_contexts *e, context *ctx) {
+void clv_context_begin_trace(clv_contexts *e, clv_context *ctx) {
   if (!ctx->trace) ctx->trace = rows(e, FIRST_ROWS);
 }
 
-static bool have_room(clv_contexts *e, context *ctx) {
+static bool have_room(clv_contexts *e, clv_context *ctx) {
   int64_t n = ctx->trace->shape.dim[0];
   if (ctx->n_trace < n) return true;
   clv_tensor *more = n < MOST_ROWS ? rows(e, 4 * n) : NULL;
@@ -34,13 +34,13 @@ static bool have_room(clv_contexts *e, context *ctx) {
   return true;
 }
 
-static void note(clv_contexts *e, context *ctx, const int64_t *row) {
+static void note(clv_contexts *e, clv_context *ctx, const int64_t *row) {
   if (!ctx->trace || !have_room(e, ctx)) return;
   memcpy((int64_t *)ctx->trace->data + (size_t)ctx->n_trace++ * CLV_TRACE_COLUMNS, row,
          CLV_TRACE_COLUMNS * sizeof *row);
 }
 
-void clv_context_note(clv_contexts *e, context *ctx, clv_trace_kind kind, const call *c,
+void clv_context_note(clv_contexts *e, clv_context *ctx, clv_trace_kind kind, const clv_context_call *c,
                       uint64_t begin_ns) {
   if (!ctx->trace) return;
   const int64_t row[CLV_TRACE_COLUMNS] = {
@@ -49,7 +49,7 @@ void clv_context_note(clv_contexts *e, context *ctx, clv_trace_kind kind, const 
   note(e, ctx, row);
 }
 
-void clv_context_note_step(clv_contexts *e, context *ctx, uint32_t module, uint64_t begin_ns) {
+void clv_context_note_step(clv_contexts *e, clv_context *ctx, uint32_t module, uint64_t begin_ns) {
   if (!ctx->trace) return;
   const int64_t version = (int64_t)e->env.module(e->env.user, module)->version;
   const int64_t row[CLV_TRACE_COLUMNS] = {CLV_TRACE_STEP,        module, 0,       (int64_t)begin_ns,
@@ -57,7 +57,7 @@ void clv_context_note_step(clv_contexts *e, context *ctx, uint32_t module, uint6
   note(e, ctx, row);
 }
 
-void clv_context_note_packet(clv_contexts *e, context *ctx, clv_trace_kind kind,
+void clv_context_note_packet(clv_contexts *e, clv_context *ctx, clv_trace_kind kind,
                              const clv_packet *p, uint64_t begin_ns) {
   if (!ctx->trace || !p->frame.n_tensors) return;
   const int64_t row[CLV_TRACE_COLUMNS] = {kind,
@@ -71,6 +71,6 @@ void clv_context_note_packet(clv_contexts *e, context *ctx, clv_trace_kind kind,
   note(e, ctx, row);
 }
 
-clv_tensor *clv_context_trace(const context *ctx) {
+clv_tensor *clv_context_trace(const clv_context *ctx) {
   return ctx->n_trace ? clv_tensor_ref(ctx->trace) : NULL;
 }

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static clv_code send_value(clv_contexts *e, const value *v, uint32_t name, clv_err *err) {
+static clv_code send_value(clv_contexts *e, const clv_value *v, uint32_t name, clv_err *err) {
   clv_packet *p;
   CLV_TRY(clv_context_packet(e, CLV_VALUE, v->ctx, v->id, name, &p, err));
   if (v->tensor) {
@@ -21,31 +21,31 @@ static clv_code send_value(clv_contexts *e, const value *v, uint32_t name, clv_e
   return CLV_OK;
 }
 
-bool clv_value_is_settled(const value *v) { return v->tensor || v->failed; }
+bool clv_value_is_settled(const clv_value *v) { return v->tensor || v->failed; }
 
-void clv_call_take_input(clv_contexts *e, call *c, uint32_t slot, const value *v) {
+void clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, const clv_value *v) {
   if (v->tensor) {
     c->in[slot] = clv_tensor_ref(v->tensor);
     return;
   }
   if (!c->failed) c->failed = clv_shared_err_ref(v->failed);
-  clv_turn_leave(e, c);
+  clv_queue_leave(e, c);
 }
 
-clv_code clv_value_settle(clv_contexts *e, value *v, clv_tensor *tensor, shared_err *failed,
+clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_tensor *tensor, clv_shared_err *failed,
                           clv_err *err) {
   clv_code code = CLV_OK;
   if (tensor) v->tensor = clv_tensor_ref(tensor);
   v->failed = failed;
-  for (use *u = v->uses, *next; u; u = next) {
+  for (clv_input_use *u = v->uses, *next; u; u = next) {
     next = u->next;
-    call *c = u->call;
+    clv_context_call *c = u->call;
     clv_call_take_input(e, c, (uint32_t)(u - c->uses), v);
     clv_call_one_less(e, c);
   }
   v->uses = NULL;
   while (v->deliveries) {
-    delivery *d = v->deliveries;
+    clv_delivery *d = v->deliveries;
     if (d->keep)
       e->env.kept(e->env.user, d->keep, v->tensor, v->failed);
     else if (code == CLV_OK)
@@ -57,15 +57,15 @@ clv_code clv_value_settle(clv_contexts *e, value *v, clv_tensor *tensor, shared_
 }
 
 /* A dropped value stays while something here waits for it. */
-void clv_value_free_if_dropped(clv_contexts *e, value *v) {
-  const call *c = v->maker;
+void clv_value_free_if_dropped(clv_contexts *e, clv_value *v) {
+  const clv_context_call *c = v->maker;
   bool waiting = c && (c->phase == WAITING || c->needed || c->followers || c->weight_due ||
                        c->places[ORDER_WEIGHT].position); /* which is to be counted, due or not */
   if (v->dropped && !v->uses && !v->deliveries && !waiting) clv_value_free(e, v);
 }
 
-clv_code clv_value_add_delivery(clv_contexts *e, value *v, uint32_t name, clv_err *err) {
-  delivery *d;
+clv_code clv_value_add_delivery(clv_contexts *e, clv_value *v, uint32_t name, clv_err *err) {
+  clv_delivery *d;
   CLV_TRY(clv_slab_take(e, &e->deliveries, &d, err));
   d->name = name;
   d->next = v->deliveries;
@@ -75,9 +75,9 @@ clv_code clv_value_add_delivery(clv_contexts *e, value *v, uint32_t name, clv_er
 
 /* ---- DELIVER, VALUE, DROP -------------------------------------------------------------------- */
 
-clv_code clv_on_deliver(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
+clv_code clv_on_deliver(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   uint32_t name;
-  value *v;
+  clv_value *v;
   CLV_TRY(clv_name_index(e, p->frame.to, &name, err));
   CLV_TRY(clv_context_value_made(e, ctx, p->frame.message, &v, err));
   return clv_value_is_settled(v) ? send_value(e, v, name, err)
@@ -86,8 +86,8 @@ clv_code clv_on_deliver(clv_contexts *e, context *ctx, clv_packet *p, clv_err *e
 
 clv_code clv_contexts_keep(clv_contexts *e, uint64_t ref, uint64_t id, uint64_t value_id,
                            clv_err *err) {
-  context *ctx;
-  value *v;
+  clv_context *ctx;
+  clv_value *v;
   CLV_TRY(clv_context_open(e, id, &ctx, err));
   if (!ctx) {
     e->env.kept(e->env.user, ref, NULL, &clv_shared_err_ended);
@@ -103,10 +103,10 @@ clv_code clv_contexts_keep(clv_contexts *e, uint64_t ref, uint64_t id, uint64_t 
   return CLV_OK;
 }
 
-clv_code clv_on_value(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
+clv_code clv_on_value(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
-  value *v;
-  shared_err *failed = NULL;
+  clv_value *v;
+  clv_shared_err *failed = NULL;
   clv_context_note_packet(e, ctx, CLV_TRACE_VALUE_IN, p, p->arrived_ns);
   CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
   if (v->maker)
@@ -124,10 +124,10 @@ clv_code clv_on_value(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err
   return clv_contexts_run(e, err);
 }
 
-clv_code clv_on_drop(clv_contexts *e, context *ctx, clv_packet *p, clv_err *err) {
+clv_code clv_on_drop(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   (void)err;
   for (uint32_t i = 0; i < p->frame.n_upstream; i++) {
-    value *v = clv_context_value(e, ctx, p->frame.upstream[i]);
+    clv_value *v = clv_context_value(e, ctx, p->frame.upstream[i]);
     if (!v) continue;
     v->dropped = true;
     clv_value_free_if_dropped(e, v);

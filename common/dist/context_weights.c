@@ -9,30 +9,30 @@
 
 #include "common/dist/context_int.h"
 
-gradient *clv_context_gradient(const context *ctx, uint32_t module) {
-  gradient *g = ctx->gradients;
+clv_module_gradient *clv_context_gradient(const clv_context *ctx, uint32_t module) {
+  clv_module_gradient *g = ctx->gradients;
   while (g && g->module != module) g = g->next;
   return g;
 }
 
-void clv_old_weights_unref(clv_contexts *e, old_weights *w) {
+void clv_old_weights_unref(clv_contexts *e, clv_old_weights *w) {
   if (!w || --w->refs) return;
   w->mod->n_old_weights--;
   clv_tensor_unref(w->block);
   clv_slab_give(&e->weights, w);
 }
 
-static old_weights *ref(old_weights *w) {
+static clv_old_weights *ref(clv_old_weights *w) {
   w->refs++;
   return w;
 }
 
-void *clv_call_block(const call *c) { return c->weights ? c->weights->block->data : c->mod->block; }
+void *clv_call_block(const clv_context_call *c) { return c->weights ? c->weights->block->data : c->mod->block; }
 
 /* With one reference. The copy is of all parameters, once per step that needs it. */
-static clv_code copy_of(clv_contexts *e, clv_module *m, old_weights **ret, clv_err *err) {
+static clv_code copy_of(clv_contexts *e, clv_module *m, clv_old_weights **ret, clv_err *err) {
   clv_shape shape = CLV_SHAPE((int64_t)m->params->total_bytes);
-  old_weights *w;
+  clv_old_weights *w;
   CLV_TRY(clv_slab_take(e, &e->weights, &w, err));
   clv_code code = clv_pool_tensor(e->env.pool, CLV_U8, &shape, &w->block, err);
   if (code != CLV_OK) {
@@ -52,16 +52,16 @@ static clv_code copy_of(clv_contexts *e, clv_module *m, old_weights **ret, clv_e
 
 /* Whether its backward still reads the weights its forward has read, which are the module's own
  * now. */
-static bool needs_them(const call *c, const clv_module *m) {
+static bool needs_them(const clv_context_call *c, const clv_module *m) {
   bool ran = c->phase == FORWARD || c->phase == RETAINED;
   if (c->mod != m || !ran || c->weights) return false;
   return c->phase == RETAINED || clv_plan_get_info(c->plan->plan)->backward_reads_params;
 }
 
-static clv_code keep_in(clv_contexts *e, const context *ctx, order_kind kind, clv_module *m,
-                        old_weights **kept, clv_err *err) {
-  for (order_place *p = ctx->order[kind].first; p; p = p->next) {
-    call *c = (call *)(void *)((char *)(p - kind) - offsetof(call, places));
+static clv_code keep_in(clv_contexts *e, const clv_context *ctx, clv_order_kind kind, clv_module *m,
+                        clv_old_weights **kept, clv_err *err) {
+  for (clv_order_place *p = ctx->order[kind].first; p; p = p->next) {
+    clv_context_call *c = (clv_context_call *)(void *)((char *)(p - kind) - offsetof(clv_context_call, places));
     if (!needs_them(c, m)) continue;
     if (!*kept) CLV_TRY(copy_of(e, m, kept, err));
     c->weights = ref(*kept);
@@ -69,8 +69,8 @@ static clv_code keep_in(clv_contexts *e, const context *ctx, order_kind kind, cl
   return CLV_OK;
 }
 
-clv_code clv_keep_weights(clv_contexts *e, context *ctx, gradient *g, bool keep, clv_err *err) {
-  old_weights *kept = NULL;
+clv_code clv_keep_weights(clv_contexts *e, clv_context *ctx, clv_module_gradient *g, bool keep, clv_err *err) {
+  clv_old_weights *kept = NULL;
   clv_old_weights_unref(e, g->previous);
   g->previous = NULL;
   clv_code code = keep ? copy_of(e, g->mod, &kept, err) : CLV_OK;
@@ -81,7 +81,7 @@ clv_code clv_keep_weights(clv_contexts *e, context *ctx, gradient *g, bool keep,
   return code;
 }
 
-void clv_call_take_weights(const context *ctx, call *c) {
-  const gradient *g = c->behind ? clv_context_gradient(ctx, c->module) : NULL;
+void clv_call_take_weights(const clv_context *ctx, clv_context_call *c) {
+  const clv_module_gradient *g = c->previous_weights ? clv_context_gradient(ctx, c->module) : NULL;
   if (g && g->previous && !c->weights) c->weights = ref(g->previous);
 }

@@ -447,48 +447,48 @@ clv_code clv_module_warm(clv_module *m, int64_t batch, clv_err *err) CLV_USE_RES
  *
  * The nodes of a process that share its cores compute in turn: as many threads at once as there are
  * cores. Who waits is served by least virtual time, the time computed divided by the weight;
- * tenants first, then the seats of a tenant, one for each node. Time that a tenant or a seat has
- * been idle is not made up for. A turn lasts until its seat has nothing to do, or somebody else is
+ * tenants first, then the shares of a tenant, one for each node. Time that a tenant or a share has
+ * been idle is not made up for. A turn lasts until its share has nothing to do, or somebody else is
  * due. */
 
-typedef struct clv_turnstile clv_turnstile;
-typedef struct clv_seat clv_seat;
+typedef struct clv_fair_scheduler clv_fair_scheduler;
+typedef struct clv_share clv_share;
 
-typedef struct clv_turnstile_options {
+typedef struct clv_fair_scheduler_options {
   unsigned cores;
   size_t n_tenants;
   const uint64_t *weights;        /* [n_tenants], copied */
   uint64_t slice_ns;              /* a turn is not cut shorter for others */
   uint64_t (*now_ns)(void *user); /* NULL: clv_now_ns */
   void *user;
-} clv_turnstile_options;
+} clv_fair_scheduler_options;
 
-clv_code clv_turnstile_new(const clv_turnstile_options *options, clv_turnstile **ret,
+clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *options, clv_fair_scheduler **ret,
                            clv_err *err) CLV_USE_RESULT;
 /* One more tenant, and another weight for one: what it computes from then on counts by that. Any
  * thread. */
-clv_code clv_turnstile_add(clv_turnstile *t, uint64_t weight, size_t *ret_tenant,
+clv_code clv_fair_scheduler_add(clv_fair_scheduler *t, uint64_t weight, size_t *ret_tenant,
                            clv_err *err) CLV_USE_RESULT;
-void clv_turnstile_weigh(clv_turnstile *t, size_t tenant, uint64_t weight);
-void clv_turnstile_free(clv_turnstile *t); /* after its seats; NULL is allowed */
+void clv_fair_scheduler_weigh(clv_fair_scheduler *t, size_t tenant, uint64_t weight);
+void clv_fair_scheduler_free(clv_fair_scheduler *t); /* after its shares; NULL is allowed */
 
-clv_code clv_seat_new(clv_turnstile *t, size_t tenant, clv_seat **ret, clv_err *err) CLV_USE_RESULT;
-void clv_seat_free(clv_seat *s); /* its thread must be done with it; NULL is allowed */
+clv_code clv_share_new(clv_fair_scheduler *t, size_t tenant, clv_share **ret, clv_err *err) CLV_USE_RESULT;
+void clv_share_free(clv_share *s); /* its thread must be done with it; NULL is allowed */
 
-/* By one thread, with nothing of its own locked; without a seat (NULL) nobody waits. BLOCKS until
+/* By one thread, with nothing of its own locked; without a share (NULL) nobody waits. BLOCKS until
  * it is this one's turn, with so many threads (those of all cores at most), or it is stopped:
  * false. To be called before each piece of work; costs next to nothing while nobody else waits. */
-bool clv_seat_take(clv_seat *s, unsigned threads);
-void clv_seat_offer(clv_seat *s); /* gives the turn away if somebody else is due; never waits */
-void clv_seat_leave(clv_seat *s); /* nothing to do: to be called before waiting for anything else */
+bool clv_share_take(clv_share *s, unsigned threads);
+void clv_share_yield(clv_share *s); /* gives the turn away if somebody else is due; never waits */
+void clv_share_release(clv_share *s); /* nothing to do: to be called before waiting for anything else */
 
 /* From any thread. It gets no turn any more, and does not wait for one. */
-void clv_seat_stop(clv_seat *s);
+void clv_share_stop(clv_share *s);
 
-typedef struct clv_seat_counts {
-  uint64_t waited_ns, computed_ns, turns; /* wall time, what is in progress included */
-} clv_seat_counts;
-void clv_seat_count(clv_seat *s, clv_seat_counts *ret); /* any thread */
+typedef struct clv_share_counts {
+  uint64_t waited_ns, computed_ns, slices; /* wall time, what is in progress included */
+} clv_share_counts;
+void clv_share_count(clv_share *s, clv_share_counts *ret); /* any thread */
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
@@ -496,7 +496,7 @@ typedef struct clv_node_options {
   clv_pool *pool;
   uint16_t originator;         /* upper 16 bits of the message ids made here; the master is 0 */
   clv_rpc_runtime *runtime;    /* its spinning stops while a kernel runs; NULL allowed */
-  clv_seat *seat;              /* that it computes from; NULL: whenever it likes. Outlives it */
+  clv_share *share;              /* that it computes from; NULL: whenever it likes. Outlives it */
   uint32_t reference_lease_ms; /* the same at all nodes of a session; 0: CLV_WIRE_REF_LEASE */
   /* On the master: VALUE, GRADIENT of a leaf, FINISHED, APPLIED, ENDED, STATE_*, ABORT, ERROR.
    * Called on the compute thread; takes the packet. On a worker NULL: such packets go to the
@@ -563,7 +563,7 @@ uint64_t clv_node_idle_ns(const clv_session_node *n);
 /* Where its thread's time has gone since clv_node_run began, what is in progress included. */
 typedef struct clv_node_times {
   uint64_t idle_ns; /* nothing to do */
-  uint64_t turn_ns; /* something to do, and other sessions before it: 0, all compute at once */
+  uint64_t share_ns; /* something to do, and other sessions before it: 0, all compute at once */
   uint64_t busy_ns; /* the rest */
 } clv_node_times;
 void clv_node_time(const clv_session_node *n, clv_node_times *ret); /* any thread */

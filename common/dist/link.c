@@ -12,7 +12,7 @@
  * send, at once. */
 static clv_code make_ready(clv_link *l, clv_err *err) {
   for (int i = 0; i < READY_INCOMING; i++) {
-    CLV_TRY(clv_alloc(FEW_SPANS, sizeof(span), &l->in[i].spans, err));
+    CLV_TRY(clv_alloc(FEW_SPANS, sizeof(clv_span), &l->in[i].spans, err));
     l->in[i].cap_spans = FEW_SPANS;
   }
   static const char nothing[HEAD_BYTES];
@@ -41,7 +41,7 @@ clv_code clv_link_new(const clv_link_options *o, clv_link **ret, clv_err *err) {
   l->accept = o->accept;
   l->events = o->events;
   l->credit_left = l->credit_full = o->send_credit;
-  link_pace_init(&l->pace);
+  clv_link_pace_init(&l->pace);
   clv_code code = make_ready(l, err);
   if (code != CLV_OK) {
     clv_link_unref(l);
@@ -66,7 +66,7 @@ void clv_link_unref(clv_link *l) {
   if (!l || __atomic_fetch_sub(&l->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   for (uint32_t i = 0; i < MAX_LANES; i++) clv_rpc_channel_free(l->channels[i]);
   drop_incoming(l);
-  link_pace_drop(&l->pace);
+  clv_link_pace_drop(&l->pace);
   for (size_t i = 0; i < l->n_heads; i++) clv_bytes_done(&l->heads[i]);
   clv_pool_unref(l->pool);
   pthread_cond_destroy(&l->changed);
@@ -102,7 +102,7 @@ static void free_list(clv_packet *p) {
   }
 }
 
-void link_end(clv_link *l, clv_code code, const char *text) {
+void clv_link_end(clv_link *l, clv_code code, const char *text) {
   clv_rpc_stream *streams[MAX_LANES];
   uint32_t n = 0;
   clv_packet *drop = NULL;
@@ -119,7 +119,7 @@ void link_end(clv_link *l, clv_code code, const char *text) {
   drop = l->pending_first;
   l->pending_first = l->pending_last = NULL;
   take_waiting_packets(l, &drop);
-  link_pace_drop(&l->pace);
+  clv_link_pace_drop(&l->pace);
   pthread_cond_broadcast(&l->changed);
   pthread_mutex_unlock(&l->lock);
   free_list(drop);
@@ -164,7 +164,7 @@ static void cut_lanes(clv_rpc_stream **streams, uint32_t n) {
  * the runtime goes. */
 void clv_link_close(clv_link *l) {
   clv_rpc_stream *left[MAX_LANES];
-  link_end(l, CLV_OK, "closed");
+  clv_link_end(l, CLV_OK, "closed");
   uint32_t n = lanes_left(l, POLITE_CLOSE_MS, left);
   cut_lanes(left, n);
   if (n) cut_lanes(left, lanes_left(l, CUT_MS, left));
@@ -173,7 +173,7 @@ void clv_link_close(clv_link *l) {
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
-static void lane_attached(clv_link *l, lane *ln, uint64_t credit) {
+static void lane_attached(clv_link *l, clv_lane *ln, uint64_t credit) {
   pthread_mutex_lock(&l->lock);
   ln->attached = true;
   if (ln->index == 0) l->credit_left = l->credit_full = credit;
@@ -182,7 +182,7 @@ static void lane_attached(clv_link *l, lane *ln, uint64_t credit) {
   pthread_mutex_unlock(&l->lock);
 }
 
-static clv_code join_link(clv_link *l, lane *ln, const clv_frame *f, clv_err *err) {
+static clv_code join_link(clv_link *l, clv_lane *ln, const clv_frame *f, clv_err *err) {
   uint32_t index = f->attach.lane, lanes = 1 + f->attach.lanes;
   pthread_mutex_lock(&l->lock);
   bool bad = l->closed || index >= MAX_LANES || index >= lanes || l->lanes[index] ||
@@ -201,10 +201,10 @@ static clv_code join_link(clv_link *l, lane *ln, const clv_frame *f, clv_err *er
   clv_frame reply = {.kind = CLV_ATTACHED};
   reply.attached.credit_bytes = l->accept.credit_bytes;
   clv_rpc_piece pieces[1];
-  return link_send_frame(l, index, &reply, pieces, 0, 0, err);
+  return clv_link_send_frame(l, index, &reply, pieces, 0, 0, err);
 }
 
-static clv_code first_frame(lane *ln, const clv_frame *f, clv_err *err) {
+static clv_code first_frame(clv_lane *ln, const clv_frame *f, clv_err *err) {
   if (ln->dialled) {
     if (f->kind != CLV_ATTACHED)
       return clv_fail(err, CLV_PRECONDITION, "expected ATTACHED, got %s",
@@ -221,7 +221,7 @@ static clv_code first_frame(lane *ln, const clv_frame *f, clv_err *err) {
 }
 
 static void lane_message(void *user, clv_rpc_stream *stream, const clv_iov *iov, size_t n) {
-  lane *ln = user;
+  clv_lane *ln = user;
   const clv_piece *pieces = (const clv_piece *)iov; /* same layout, by wire.h's contract */
   clv_frame f;
   clv_payload payload;
@@ -231,22 +231,22 @@ static void lane_message(void *user, clv_rpc_stream *stream, const clv_iov *iov,
   if (code == CLV_OK && ln->link)
     __atomic_fetch_add(&ln->link->counts.bytes_in, clv_iov_bytes(iov, n), __ATOMIC_RELAXED);
   if (code == CLV_OK)
-    code = ln->attached ? link_on_frame(ln->link, ln->index, &f, pieces, &payload, &err)
+    code = ln->attached ? clv_link_on_frame(ln->link, ln->index, &f, pieces, &payload, &err)
                         : first_frame(ln, &f, &err);
   if (code == CLV_OK) return;
   if (ln->link) {
     __atomic_store_n(&ln->link->refused, code != CLV_EXHAUSTED, __ATOMIC_RELAXED);
-    link_end(ln->link, code, err.text);
+    clv_link_end(ln->link, code, err.text);
   }
   clv_rpc_stream_cancel(stream, code, err.text);
 }
 
 static void lane_closed(void *user, clv_rpc_stream *stream, clv_code code, const char *text) {
   (void)stream;
-  lane *ln = user;
+  clv_lane *ln = user;
   clv_link *l = ln->link;
   if (l) {
-    link_end(l, code == CLV_OK ? CLV_UNAVAILABLE : code,
+    clv_link_end(l, code == CLV_OK ? CLV_UNAVAILABLE : code,
              code == CLV_OK ? "the peer ended the stream" : text);
     pthread_mutex_lock(&l->lock);
     l->lanes[ln->index] = NULL;
@@ -259,7 +259,7 @@ static void lane_closed(void *user, clv_rpc_stream *stream, clv_code code, const
 }
 
 static void lane_sent(void *user, clv_rpc_stream *stream, size_t bytes) {
-  lane *ln = user;
+  clv_lane *ln = user;
   (void)stream, (void)bytes;
   if (ln->link && ln->index == 0) __atomic_sub_fetch(&ln->link->n_unsent, 1, __ATOMIC_RELAXED);
 }
@@ -269,7 +269,7 @@ static const clv_rpc_stream_events lane_events = {
 
 clv_code clv_lane_accept(const clv_lane_acceptor *acceptor, const clv_rpc_peer *peer,
                          clv_rpc_stream *stream, clv_rpc_stream_events *ret_events, clv_err *err) {
-  lane *ln;
+  clv_lane *ln;
   CLV_TRY(clv_alloc(1, sizeof *ln, &ln, err));
   ln->acceptor = acceptor;
   ln->stream = clv_rpc_stream_ref(stream);
@@ -287,7 +287,7 @@ static clv_code dial_lane(clv_rpc_runtime *runtime, clv_link *l, const clv_link_
       .target = d->address, .expected_uri = d->identity, .pem = d->pem, .limits = d->limits};
   CLV_TRY(clv_rpc_channel_new(runtime, &channel, &l->channels[index], err));
   CLV_TRY(clv_rpc_channel_connect(l->channels[index], d->timeout_ms, err));
-  lane *ln;
+  clv_lane *ln;
   CLV_TRY(clv_alloc(1, sizeof *ln, &ln, err));
   ln->dialled = true;
   ln->index = index;
@@ -317,7 +317,7 @@ static clv_code dial_lane(clv_rpc_runtime *runtime, clv_link *l, const clv_link_
   f.attach.role = d->role;
   if (d->owner) snprintf(f.attach.owner, sizeof f.attach.owner, "%s", d->owner);
   clv_rpc_piece pieces[1];
-  return link_send_frame(l, index, &f, pieces, 0, 0, err);
+  return clv_link_send_frame(l, index, &f, pieces, 0, 0, err);
 }
 
 static clv_code wait_attached(clv_link *l, const clv_link_dial *d, clv_err *err) {
@@ -361,7 +361,7 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
   f.message = ++l->pings;
   l->ping_sent_ns = clv_now_ns();
   pthread_mutex_unlock(&l->lock);
-  CLV_TRY(link_send_plain(l, &f, err));
+  CLV_TRY(clv_link_send_plain(l, &f, err));
   pthread_mutex_lock(&l->lock);
   while (l->pongs != f.message && !l->closed)
     if (!wait_until(l, deadline)) break;

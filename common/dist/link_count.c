@@ -4,7 +4,7 @@
  */
 #include "common/dist/link_int.h"
 
-uint64_t link_receiving_ns(const clv_link *l, uint64_t now) {
+uint64_t clv_link_receiving_ns(const clv_link *l, uint64_t now) {
   return l->counts.receiving_ns + (l->n_in ? now - CLV_MIN(l->receiving_since, now) : 0);
 }
 
@@ -18,7 +18,7 @@ void clv_link_count(clv_link *l, clv_link_counts *ret) {
                            .peer_receiving_ns = c->peer_receiving_ns,
                            .peer_measured_ns = c->peer_measured_ns};
   uint64_t now = clv_now_ns();
-  ret->receiving_ns = link_receiving_ns(l, now);
+  ret->receiving_ns = clv_link_receiving_ns(l, now);
   /* The answer that is late is news as well. */
   if (l->pongs != l->pings) ret->round_trip_ns = CLV_MAX(ret->round_trip_ns, now - l->ping_sent_ns);
   pthread_mutex_unlock(&l->lock);
@@ -40,15 +40,15 @@ static void add_pending_load(const clv_link *l, clv_link_load *ret) {
 }
 
 /* Under the lock: chunks that wait, those of a tensor behind each other. */
-static void add_chunk_load(const pace *p, clv_link_load *ret) {
+static void add_chunk_load(const clv_pace *p, clv_link_load *ret) {
   uint64_t last = 0;
   for (size_t i = 0; i < p->n_chunks; i++) {
-    const chunk *c = &p->chunks[(p->first + i) % p->cap_chunks];
+    const clv_chunk *c = &p->chunks[(p->first + i) % p->cap_chunks];
     ret->tensors_out += c->transfer != last;
     ret->bytes_out += c->len;
     last = c->transfer;
   }
-  ret->bytes_out += link_pace_on_the_way(p);
+  ret->bytes_out += clv_link_pace_on_the_way(p);
 }
 
 void clv_link_measure_load(clv_link *l, clv_link_load *ret) {
@@ -79,6 +79,6 @@ void clv_link_ask(clv_link *l) {
   }
   pthread_mutex_unlock(&l->lock);
   clv_err ignored; /* a link that cannot send has ended, or its PONG is what does not come */
-  if (ask && link_send_plain(l, &f, &ignored) != CLV_OK)
+  if (ask && clv_link_send_plain(l, &f, &ignored) != CLV_OK)
     clv_log(CLV_LOG_DEBUG, "no PING to %s: %s", l->peer, ignored.text);
 }

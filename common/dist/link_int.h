@@ -41,70 +41,70 @@ enum {
   MOST_WINDOW = 256 << 20,
 };
 
-typedef struct lane {
+typedef struct clv_lane {
   clv_link *link; /* NULL until ATTACH is understood (accepting side) */
   clv_rpc_stream *stream;
   uint32_t index;
   bool dialled, attached;
   const clv_lane_acceptor *acceptor;
   char uri[CLV_WIRE_URI + 1];
-} lane;
+} clv_lane;
 
 /* Bytes [from, to) of a tensor that a chunk has claimed. */
-typedef struct span {
+typedef struct clv_span {
   uint64_t from, to;
-} span;
+} clv_span;
 
 /* A tensor on its way in. `packet` is NULL until its head has come. */
-typedef struct incoming {
+typedef struct clv_incoming {
   uint64_t transfer, total, received;
   clv_tensor *tensor; /* NULL: over the quota; its bytes are dropped */
   clv_packet *packet;
   uint32_t slot, crc32c;
-  span *spans; /* [n_spans] apart from each other, in order; kept by the place in the table */
+  clv_span *spans; /* [n_spans] apart from each other, in order; kept by the place in the table */
   size_t n_spans, cap_spans;
-} incoming;
+} clv_incoming;
 
 /* Part of a tensor that waits for its turn. */
-typedef struct chunk {
+typedef struct clv_chunk {
   clv_tensor *tensor;
   uint64_t transfer, offset;
   size_t len;
-} chunk;
+} clv_chunk;
 
 /* A chunk, its lane, and the numbers of PINGs to send before it on lane 0 and behind it; 0:
  * none. */
-typedef struct departure {
-  chunk chunk;
+typedef struct clv_departure {
+  clv_chunk chunk;
   uint32_t index;
   uint64_t before, behind;
-} departure;
+} clv_departure;
 
 /* A PING behind chunks: its PONG reports the first `until` bytes of the lane. */
-typedef struct probe {
+typedef struct clv_probe {
   uint64_t number, until, at; /* at: when it was sent, ns */
   uint64_t in_flight;         /* bytes of chunks on their way then */
   uint32_t lane;
-} probe;
+} clv_probe;
 
 #define PROBE_BIT (UINT64_C(1) << 63) /* in the message of a PING that reports chunks */
 
 /* Of what link_pace.c decides; guarded by the link's lock. Bytes are those of chunks. */
-typedef struct pace {
-  chunk *chunks; /* a ring */
+typedef struct clv_pace {
+  clv_chunk *chunks; /* a ring */
   size_t first, n_chunks, cap_chunks;
   uint32_t next_lane;
   uint64_t window, in_flight;
   uint64_t kept; /* the window while it is closed to measure the way; else 0 */
   uint64_t sent[MAX_LANES], probed[MAX_LANES], reported[MAX_LANES];
   uint64_t settled[MAX_LANES]; /* sent when no probe was open: taken for arrived */
-  probe probes[MAX_PROBES];
+  clv_probe probes[MAX_PROBES];
   uint32_t n_probes;
   uint64_t last_probe;
   uint64_t shortest, shortest_before, period_began, changed; /* ns */
   bool sending;                                              /* `job` is on its way */
   clv_rpc_job job;
-} pace;
+} clv_pace;
 
 struct clv_link {
   pthread_mutex_t lock;
@@ -117,7 +117,7 @@ struct clv_link {
   clv_wire_limits accept;
   clv_link_events events;
 
-  lane *lanes[MAX_LANES];
+  clv_lane *lanes[MAX_LANES];
   clv_rpc_channel *channels[MAX_LANES]; /* dialling side */
   uint32_t n_lanes, n_attached;
   bool closed;
@@ -131,9 +131,9 @@ struct clv_link {
   bool draining;                            /* `drain` is on its way to them or at it */
   clv_rpc_job drain;
   uint64_t next_transfer;
-  pace pace;
+  clv_pace pace;
 
-  incoming in[MAX_INCOMING];
+  clv_incoming in[MAX_INCOMING];
   size_t n_in;
   uint32_t n_packets;          /* received and not freed yet */
   uint32_t n_unsent;           /* frames on lane 0 that the transport has not accepted; atomic */
@@ -147,42 +147,42 @@ struct clv_link {
 };
 
 /* The first end of any lane ends the link: streams are cancelled, what waits is dropped. */
-void link_end(clv_link *l, clv_code code, const char *text);
+void clv_link_end(clv_link *l, clv_code code, const char *text);
 
 /* One frame on one lane: the encoded head is copied by rpc, payload pieces go by reference.
  * pieces[0] is filled in here; pieces[1..n_payload] hold `payload` bytes and are taken over. */
-clv_code link_send_frame(clv_link *l, uint32_t index, const clv_frame *f, clv_rpc_piece *pieces,
+clv_code clv_link_send_frame(clv_link *l, uint32_t index, const clv_frame *f, clv_rpc_piece *pieces,
                          size_t n_payload, size_t payload, clv_err *err) CLV_USE_RESULT;
-clv_code link_send_plain(clv_link *l, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
+clv_code clv_link_send_plain(clv_link *l, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
 
-void link_release_tensor(void *tensor); /* of a piece */
+void clv_link_release_tensor(void *tensor); /* of a piece */
 
 /* Under the lock: the time in which chunks were on their way, until now. */
-uint64_t link_receiving_ns(const clv_link *l, uint64_t now);
+uint64_t clv_link_receiving_ns(const clv_link *l, uint64_t now);
 
-void link_pace_init(pace *p);
-void link_pace_drop(pace *p); /* what waits; nothing more may come */
+void clv_link_pace_init(clv_pace *p);
+void clv_link_pace_drop(clv_pace *p); /* what waits; nothing more may come */
 
 /* A chunk waits for its turn; its tensor gets a reference. */
-clv_code link_pace_queue(clv_link *l, const chunk *c, clv_err *err) CLV_USE_RESULT;
+clv_code clv_link_pace_queue(clv_link *l, const clv_chunk *c, clv_err *err) CLV_USE_RESULT;
 
 /* Under the lock: the chunk that may leave now, which is the caller's. False: there is none. */
-bool link_pace_next(clv_link *l, departure *ret);
+bool clv_link_pace_next(clv_link *l, clv_departure *ret);
 
 /* Bytes of chunks on their way, as far as probes ask for them. */
-uint64_t link_pace_on_the_way(const pace *p);
+uint64_t clv_link_pace_on_the_way(const clv_pace *p);
 
 /* Send what may leave now of the chunks that wait. */
-clv_code link_pace_send(clv_link *l, clv_err *err) CLV_USE_RESULT;
+clv_code clv_link_pace_send(clv_link *l, clv_err *err) CLV_USE_RESULT;
 
 /* The PONG to a probe. */
-clv_code link_pace_report(clv_link *l, uint64_t number, clv_err *err) CLV_USE_RESULT;
+clv_code clv_link_pace_report(clv_link *l, uint64_t number, clv_err *err) CLV_USE_RESULT;
 
 /* The peer has freed `bytes`: packets that waited for them leave. */
-void link_credit_arrived(clv_link *l, uint64_t bytes);
+void clv_link_credit_arrived(clv_link *l, uint64_t bytes);
 
 /* A decoded frame of an attached lane. An error ends the link. */
-clv_code link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const clv_piece *pieces,
+clv_code clv_link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const clv_piece *pieces,
                        const clv_payload *payload, clv_err *err) CLV_USE_RESULT;
 
 #endif

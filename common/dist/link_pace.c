@@ -24,9 +24,9 @@
 
 /* ---- what waits ------------------------------------------------------------------------------ */
 
-void link_pace_init(pace *p) { p->window = FIRST_WINDOW; }
+void clv_link_pace_init(clv_pace *p) { p->window = FIRST_WINDOW; }
 
-void link_pace_drop(pace *p) {
+void clv_link_pace_drop(clv_pace *p) {
   for (; p->n_chunks; p->n_chunks--, p->first = (p->first + 1) % p->cap_chunks)
     clv_tensor_unref(p->chunks[p->first].tensor);
   free(p->chunks);
@@ -34,8 +34,8 @@ void link_pace_drop(pace *p) {
   p->cap_chunks = 0;
 }
 
-static clv_code make_room(pace *p, clv_err *err) {
-  chunk *more;
+static clv_code make_room(clv_pace *p, clv_err *err) {
+  clv_chunk *more;
   size_t cap = p->cap_chunks ? 2 * p->cap_chunks : FEW_CHUNKS;
   if (p->n_chunks < p->cap_chunks) return CLV_OK;
   CLV_TRY(clv_alloc(cap, sizeof *more, &more, err));
@@ -47,12 +47,12 @@ static clv_code make_room(pace *p, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code link_pace_queue(clv_link *l, const chunk *c, clv_err *err) {
+clv_code clv_link_pace_queue(clv_link *l, const clv_chunk *c, clv_err *err) {
   pthread_mutex_lock(&l->lock);
-  pace *p = &l->pace;
+  clv_pace *p = &l->pace;
   clv_code code = l->closed ? CLV_OK : make_room(p, err); /* the end of the link drops it */
   if (code == CLV_OK && !l->closed) {
-    chunk *at = &p->chunks[(p->first + p->n_chunks++) % p->cap_chunks];
+    clv_chunk *at = &p->chunks[(p->first + p->n_chunks++) % p->cap_chunks];
     *at = *c;
     clv_tensor_ref(at->tensor);
   }
@@ -62,22 +62,22 @@ clv_code link_pace_queue(clv_link *l, const chunk *c, clv_err *err) {
 
 /* ---- what leaves ----------------------------------------------------------------------------- */
 
-static uint64_t add_probe(pace *p, uint32_t index) {
+static uint64_t add_probe(clv_pace *p, uint32_t index) {
   if (p->n_probes == MAX_PROBES) return 0;
   uint64_t number = PROBE_BIT | ++p->last_probe;
-  p->probes[p->n_probes++] = (probe){number, p->sent[index], clv_now_ns(), p->in_flight, index};
+  p->probes[p->n_probes++] = (clv_probe){number, p->sent[index], clv_now_ns(), p->in_flight, index};
   return number;
 }
 
 /* What came last in transfers is never reported: of it nothing shows that it is still under way. */
-static void settle(pace *p) {
+static void settle(clv_pace *p) {
 #ifdef CLV_MUTATE_ON_THE_WAY
   return;
 #endif
   memcpy(p->settled, p->sent, sizeof p->settled);
 }
 
-uint64_t link_pace_on_the_way(const pace *p) {
+uint64_t clv_link_pace_on_the_way(const clv_pace *p) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; p->n_probes && i < MAX_LANES; i++)
     bytes += p->sent[i] - CLV_MAX(p->settled[i], p->reported[i]);
@@ -89,10 +89,10 @@ uint64_t link_pace_on_the_way(const pace *p) {
  * one: what comes last in a transfer needs none. But a window that has become smaller since may be
  * full of it, with nobody to report that it has come: then a chunk leaves all the same, and
  * asks. */
-bool link_pace_next(clv_link *l, departure *ret) {
-  pace *p = &l->pace;
+bool clv_link_pace_next(clv_link *l, clv_departure *ret) {
+  clv_pace *p = &l->pace;
   if (!p->n_chunks || l->closed) return false;
-  *ret = (departure){.chunk = p->chunks[p->first]};
+  *ret = (clv_departure){.chunk = p->chunks[p->first]};
   size_t len = ret->chunk.len;
   bool silent = !p->n_probes, full = p->in_flight && p->in_flight + len > p->window;
   if (full && !silent) return false;
@@ -110,28 +110,28 @@ bool link_pace_next(clv_link *l, departure *ret) {
   return true;
 }
 
-static clv_code send_chunk(clv_link *l, const chunk *c, uint32_t index, clv_err *err) {
+static clv_code send_chunk(clv_link *l, const clv_chunk *c, uint32_t index, clv_err *err) {
   clv_frame f = {.kind = CLV_CHUNK};
   f.chunk.transfer = c->transfer;
   f.chunk.offset = c->offset;
   f.chunk.total = c->tensor->bytes;
   clv_rpc_piece pieces[2];
   pieces[1] =
-      (clv_rpc_piece){(char *)c->tensor->data + c->offset, c->len, link_release_tensor, c->tensor};
-  return link_send_frame(l, index, &f, pieces, 1, c->len, err);
+      (clv_rpc_piece){(char *)c->tensor->data + c->offset, c->len, clv_link_release_tensor, c->tensor};
+  return clv_link_send_frame(l, index, &f, pieces, 1, c->len, err);
 }
 
 static clv_code send_probe(clv_link *l, uint64_t number, uint32_t index, clv_err *err) {
   clv_frame f = {.kind = CLV_PING, .message = number};
   clv_rpc_piece pieces[1];
-  return number ? link_send_frame(l, index, &f, pieces, 0, 0, err) : CLV_OK;
+  return number ? clv_link_send_frame(l, index, &f, pieces, 0, 0, err) : CLV_OK;
 }
 
-clv_code link_pace_send(clv_link *l, clv_err *err) {
-  departure d;
+clv_code clv_link_pace_send(clv_link *l, clv_err *err) {
+  clv_departure d;
   for (;;) {
     pthread_mutex_lock(&l->lock);
-    bool any = link_pace_next(l, &d);
+    bool any = clv_link_pace_next(l, &d);
     pthread_mutex_unlock(&l->lock);
     if (!any) return CLV_OK;
     clv_code probed = send_probe(l, d.before, 0, err);
@@ -148,7 +148,7 @@ static void send_more(clv_rpc_job *job) {
   pthread_mutex_lock(&l->lock);
   l->pace.sending = false; /* a report that comes from now on starts another */
   pthread_mutex_unlock(&l->lock);
-  if (link_pace_send(l, &err) != CLV_OK) link_end(l, err.code, err.text);
+  if (clv_link_pace_send(l, &err) != CLV_OK) clv_link_end(l, err.code, err.text);
   clv_link_unref(l);
 }
 
@@ -169,7 +169,7 @@ static void start_sending(clv_link *l) {
 /* ---- what is learned ------------------------------------------------------------------------- */
 
 /* The shortest time of this period and the one before. True when a new period begins. */
-static bool learn_way(pace *p, uint64_t now, uint64_t took) {
+static bool learn_way(clv_pace *p, uint64_t now, uint64_t took) {
   bool turn = p->shortest && now - p->period_began > PERIOD_NS;
   if (!p->shortest || turn) {
     p->shortest_before = p->shortest ? p->shortest : took;
@@ -180,7 +180,7 @@ static bool learn_way(pace *p, uint64_t now, uint64_t took) {
   return turn;
 }
 
-static void close_window(pace *p, uint64_t now) {
+static void close_window(clv_pace *p, uint64_t now) {
   p->kept = p->window;
   p->window = LEAST_WINDOW;
   p->changed = now;
@@ -188,7 +188,7 @@ static void close_window(pace *p, uint64_t now) {
 
 /* What a probe behind chunks says: so many bytes were on their way and took so long. A larger
  * window is not known to be good because less than it was well. */
-static void adapt(pace *p, uint64_t now, const probe *b) {
+static void adapt(clv_pace *p, uint64_t now, const clv_probe *b) {
   uint64_t took = CLV_MAX(now - b->at, UINT64_C(1)), kept = p->kept;
   if (learn_way(p, now, took) && !kept) close_window(p, now);
   if (b->at < p->changed) return; /* it does not show yet what the last change did */
@@ -205,15 +205,15 @@ static void adapt(pace *p, uint64_t now, const probe *b) {
   p->changed = now;
 }
 
-clv_code link_pace_report(clv_link *l, uint64_t number, clv_err *err) {
+clv_code clv_link_pace_report(clv_link *l, uint64_t number, clv_err *err) {
   uint64_t now = clv_now_ns();
   pthread_mutex_lock(&l->lock);
-  pace *p = &l->pace;
+  clv_pace *p = &l->pace;
   uint32_t at = 0;
   while (at < p->n_probes && p->probes[at].number != number) at++;
   bool known = at < p->n_probes;
   if (known) {
-    probe b = p->probes[at];
+    clv_probe b = p->probes[at];
     memmove(&p->probes[at], &p->probes[at + 1], (--p->n_probes - at) * sizeof b);
     if (b.until > p->reported[b.lane]) {
       p->in_flight -= b.until - p->reported[b.lane];

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static incoming *find_incoming(clv_link *l, uint64_t transfer) {
+static clv_incoming *find_incoming(clv_link *l, uint64_t transfer) {
   for (size_t i = 0; i < l->n_in; i++)
     if (l->in[i].transfer == transfer) return &l->in[i];
   return NULL;
@@ -21,9 +21,9 @@ static clv_code memory_for(clv_link *l, uint64_t total, clv_tensor **ret, clv_er
 }
 
 /* Under the lock. The entry of a transfer, made when it is new: memory and credit are checked. */
-static clv_code begin_incoming(clv_link *l, uint64_t transfer, uint64_t total, incoming **ret,
+static clv_code begin_incoming(clv_link *l, uint64_t transfer, uint64_t total, clv_incoming **ret,
                                clv_err *err) {
-  incoming *e = find_incoming(l, transfer);
+  clv_incoming *e = find_incoming(l, transfer);
   if (e && e->total != total)
     return clv_fail(err, CLV_INVALID, "transfer %llu states %llu bytes, then %llu",
                     (unsigned long long)transfer, (unsigned long long)e->total,
@@ -40,7 +40,7 @@ static clv_code begin_incoming(clv_link *l, uint64_t transfer, uint64_t total, i
     l->held_in += total;
     if (!l->n_in) l->receiving_since = clv_now_ns();
     e = &l->in[l->n_in++];
-    *e = (incoming){.transfer = transfer,
+    *e = (clv_incoming){.transfer = transfer,
                     .total = total,
                     .tensor = t,
                     .spans = e->spans,
@@ -77,8 +77,8 @@ static clv_packet *finished(clv_link *l, clv_packet *p) {
     }
     p->tensor[l->in[i].slot] = l->in[i].tensor;
     p->crc32c[l->in[i].slot] = l->in[i].crc32c;
-    incoming last = l->in[--l->n_in];
-    l->in[l->n_in] = (incoming){.spans = l->in[i].spans, .cap_spans = l->in[i].cap_spans};
+    clv_incoming last = l->in[--l->n_in];
+    l->in[l->n_in] = (clv_incoming){.spans = l->in[i].spans, .cap_spans = l->in[i].cap_spans};
     if (i < l->n_in) l->in[i] = last;
   }
   if (!l->n_in) l->counts.receiving_ns += clv_now_ns() - l->receiving_since;
@@ -102,13 +102,13 @@ static clv_code deliver(clv_link *l, clv_packet *p, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code insert_span(incoming *e, size_t at, span s, clv_err *err) {
+static clv_code insert_span(clv_incoming *e, size_t at, clv_span s, clv_err *err) {
   if (e->n_spans == MAX_SPANS)
     return clv_fail(err, CLV_EXHAUSTED, "transfer %llu comes in more than %d pieces",
                     (unsigned long long)e->transfer, MAX_SPANS);
   if (e->n_spans == e->cap_spans) {
     size_t cap = e->cap_spans ? 2 * e->cap_spans : FEW_SPANS;
-    span *more = realloc(e->spans, cap * sizeof *more);
+    clv_span *more = realloc(e->spans, cap * sizeof *more);
     if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     e->spans = more;
     e->cap_spans = cap;
@@ -122,10 +122,10 @@ static clv_code insert_span(incoming *e, size_t at, span s, clv_err *err) {
 /* Under the lock. Claim [from, to) for one chunk: each byte comes once, or the tensor would be
  * whole with bytes that nobody sent. Neighbours melt into one span, so chunks in order need a
  * single one. */
-static clv_code claim(incoming *e, uint64_t from, uint64_t to, clv_err *err) {
+static clv_code claim(clv_incoming *e, uint64_t from, uint64_t to, clv_err *err) {
   size_t at = e->n_spans;
   while (at > 0 && e->spans[at - 1].from >= to) at--;
-  span *before = at > 0 ? &e->spans[at - 1] : NULL, *after = at < e->n_spans ? &e->spans[at] : NULL;
+  clv_span *before = at > 0 ? &e->spans[at - 1] : NULL, *after = at < e->n_spans ? &e->spans[at] : NULL;
   if (before && before->to > from)
     return clv_fail(err, CLV_INVALID, "bytes %llu to %llu of transfer %llu came twice",
                     (unsigned long long)from, (unsigned long long)CLV_MIN(to, before->to),
@@ -140,7 +140,7 @@ static clv_code claim(incoming *e, uint64_t from, uint64_t to, clv_err *err) {
   } else if (joins_after) {
     after->from = from;
   } else {
-    return insert_span(e, at, (span){from, to}, err);
+    return insert_span(e, at, (clv_span){from, to}, err);
   }
   return CLV_OK;
 }
@@ -157,7 +157,7 @@ static uint32_t take_chunk(clv_tensor *t, const clv_frame *f, const clv_piece *p
 
 static clv_code on_chunk(clv_link *l, const clv_frame *f, const clv_piece *pieces,
                          const clv_payload *payload, clv_err *err) {
-  incoming *e;
+  clv_incoming *e;
   pthread_mutex_lock(&l->lock);
   /* The time of the first chunk itself is not known: it began before it came. */
   if (l->n_in) l->counts.received_bytes += payload->len;
@@ -200,7 +200,7 @@ static clv_code on_chunked(clv_link *l, clv_packet *p, clv_err *err) {
   pthread_mutex_lock(&l->lock);
   for (uint32_t i = 0; i < p->frame.n_tensors && code == CLV_OK; i++) {
     const clv_tensor_head *h = &p->frame.tensors[i];
-    incoming *e;
+    clv_incoming *e;
     code = begin_incoming(l, h->transfer, h->bytes, &e, err);
     if (code == CLV_OK && e->packet)
       code = clv_fail(err, CLV_INVALID, "transfer %llu is named twice",
@@ -279,10 +279,10 @@ static clv_code on_ping(clv_link *l, const clv_frame *f, clv_err *err) {
       .kind = CLV_PONG, .message = f->message, .reply_to = f->message, .has_measure = true};
   pthread_mutex_lock(&l->lock);
   pong.measure.received_bytes = l->counts.received_bytes;
-  pong.measure.receiving_ns = link_receiving_ns(l, clv_now_ns());
+  pong.measure.receiving_ns = clv_link_receiving_ns(l, clv_now_ns());
   pthread_mutex_unlock(&l->lock);
   pong.measure.clock_ns = clv_now_ns();
-  return link_send_plain(l, &pong, err);
+  return clv_link_send_plain(l, &pong, err);
 }
 
 /* Its clock was read halfway, as far as one can tell; nearest to the truth when all was quick. */
@@ -297,7 +297,7 @@ static void take_measure(clv_link *l, const clv_frame *f) {
 }
 
 static clv_code on_pong(clv_link *l, const clv_frame *f, clv_err *err) {
-  if (f->reply_to & PROBE_BIT) return link_pace_report(l, f->reply_to, err);
+  if (f->reply_to & PROBE_BIT) return clv_link_pace_report(l, f->reply_to, err);
   pthread_mutex_lock(&l->lock);
   if (f->reply_to == l->pings) {
     l->counts.round_trip_ns = clv_now_ns() - l->ping_sent_ns;
@@ -309,7 +309,7 @@ static clv_code on_pong(clv_link *l, const clv_frame *f, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const clv_piece *pieces,
+clv_code clv_link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const clv_piece *pieces,
                        const clv_payload *payload, clv_err *err) {
   if (index && f->kind != CLV_CHUNK && f->kind != CLV_PING)
     return clv_fail(err, CLV_PRECONDITION, "%s on bulk lane %u, where only CHUNK and PING belong",
@@ -318,7 +318,7 @@ clv_code link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const cl
     case CLV_CHUNK:
       return on_chunk(l, f, pieces, payload, err);
     case CLV_CREDIT:
-      link_credit_arrived(l, f->credit.bytes);
+      clv_link_credit_arrived(l, f->credit.bytes);
       return CLV_OK;
     case CLV_PING:
       return on_ping(l, f, err);

@@ -22,17 +22,17 @@ static void head_put(clv_link *l, clv_bytes b) {
   if (!keep) clv_bytes_done(&b);
 }
 
-void link_release_tensor(void *owner) { clv_tensor_unref(owner); }
+void clv_link_release_tensor(void *owner) { clv_tensor_unref(owner); }
 
 static clv_rpc_stream *lane_stream(clv_link *l, uint32_t index) {
   pthread_mutex_lock(&l->lock);
-  lane *ln = l->closed ? NULL : l->lanes[index];
+  clv_lane *ln = l->closed ? NULL : l->lanes[index];
   clv_rpc_stream *s = ln ? clv_rpc_stream_ref(ln->stream) : NULL;
   pthread_mutex_unlock(&l->lock);
   return s;
 }
 
-clv_code link_send_frame(clv_link *l, uint32_t index, const clv_frame *f, clv_rpc_piece *pieces,
+clv_code clv_link_send_frame(clv_link *l, uint32_t index, const clv_frame *f, clv_rpc_piece *pieces,
                          size_t n_payload, size_t payload, clv_err *err) {
   CLV_AUTO(clv_rpc_stream_unrefp) clv_rpc_stream *stream = lane_stream(l, index);
   clv_bytes head = head_take(l);
@@ -60,9 +60,9 @@ clv_code link_send_frame(clv_link *l, uint32_t index, const clv_frame *f, clv_rp
   return code;
 }
 
-clv_code link_send_plain(clv_link *l, const clv_frame *f, clv_err *err) {
+clv_code clv_link_send_plain(clv_link *l, const clv_frame *f, clv_err *err) {
   clv_rpc_piece pieces[1];
-  return link_send_frame(l, 0, f, pieces, 0, 0, err);
+  return clv_link_send_frame(l, 0, f, pieces, 0, 0, err);
 }
 
 static clv_code send_inline(clv_link *l, clv_packet *p, clv_err *err) {
@@ -72,10 +72,10 @@ static clv_code send_inline(clv_link *l, clv_packet *p, clv_err *err) {
     clv_tensor *t = p->tensor[i];
     p->frame.tensors[i].transfer = 0; /* a relayed packet came with ids of its own */
     p->frame.tensors[i].crc32c = clv_crc32c(0, t->data, t->bytes);
-    pieces[i + 1] = (clv_rpc_piece){t->data, t->bytes, link_release_tensor, clv_tensor_ref(t)};
+    pieces[i + 1] = (clv_rpc_piece){t->data, t->bytes, clv_link_release_tensor, clv_tensor_ref(t)};
     payload += t->bytes;
   }
-  return link_send_frame(l, 0, &p->frame, pieces, p->frame.n_tensors, payload, err);
+  return clv_link_send_frame(l, 0, &p->frame, pieces, p->frame.n_tensors, payload, err);
 }
 
 /* The chunks' sum is complete when they are queued, and the head need not wait until they have
@@ -83,10 +83,10 @@ static clv_code send_inline(clv_link *l, clv_packet *p, clv_err *err) {
 static clv_code queue_chunks(clv_link *l, clv_tensor *t, clv_tensor_head *head, clv_err *err) {
   head->crc32c = 0;
   for (size_t offset = 0; offset < t->bytes; offset += CLV_WIRE_CHUNK_BYTES) {
-    chunk c = {t, head->transfer, offset, CLV_MIN(t->bytes - offset, (size_t)CLV_WIRE_CHUNK_BYTES)};
+    clv_chunk c = {t, head->transfer, offset, CLV_MIN(t->bytes - offset, (size_t)CLV_WIRE_CHUNK_BYTES)};
     head->crc32c = clv_crc32c(head->crc32c, (char *)t->data + offset, c.len);
-    CLV_TRY(link_pace_queue(l, &c, err));
-    CLV_TRY(link_pace_send(l, err));
+    CLV_TRY(clv_link_pace_queue(l, &c, err));
+    CLV_TRY(clv_link_pace_send(l, err));
   }
   return CLV_OK;
 }
@@ -96,7 +96,7 @@ static clv_code send_chunked(clv_link *l, clv_packet *p, clv_err *err) {
     p->frame.tensors[i].transfer = __atomic_add_fetch(&l->next_transfer, 1, __ATOMIC_RELAXED);
     CLV_TRY(queue_chunks(l, p->tensor[i], &p->frame.tensors[i], err));
   }
-  return link_send_plain(l, &p->frame, err);
+  return clv_link_send_plain(l, &p->frame, err);
 }
 
 static uint64_t tensor_bytes(const clv_packet *p) {
@@ -131,7 +131,7 @@ static void drain(clv_rpc_job *job) {
   for (clv_packet *p; (p = next_pending(l)) != NULL;) {
     pthread_mutex_unlock(&l->lock);
     clv_err err;
-    if (send_now(l, p, &err) != CLV_OK) link_end(l, err.code, err.text);
+    if (send_now(l, p, &err) != CLV_OK) clv_link_end(l, err.code, err.text);
     pthread_mutex_lock(&l->lock);
   }
   l->draining = false;
@@ -202,7 +202,7 @@ clv_code clv_link_send(clv_link *l, clv_packet *p, clv_err *err) {
   return closed || too_large ? refuse(l, p, closed, err) : send_now(l, p, err);
 }
 
-void link_credit_arrived(clv_link *l, uint64_t bytes) {
+void clv_link_credit_arrived(clv_link *l, uint64_t bytes) {
   pthread_mutex_lock(&l->lock);
   l->credit_left = CLV_MIN(l->credit_full, l->credit_left + CLV_MIN(bytes, l->credit_full));
   pthread_mutex_unlock(&l->lock);
@@ -227,5 +227,5 @@ void clv_link_return_credit(clv_link *l, uint64_t bytes) {
   clv_frame f = {.kind = CLV_CREDIT};
   f.credit.bytes = grant;
   clv_err err;
-  if (link_send_plain(l, &f, &err) != CLV_OK) link_end(l, err.code, err.text);
+  if (clv_link_send_plain(l, &f, &err) != CLV_OK) clv_link_end(l, err.code, err.text);
 }

@@ -9,14 +9,14 @@
 
 enum { MAX_PLANS = 32 };
 
-typedef struct module_plan {
+typedef struct clv_module_plan {
   int64_t batch;
   bool training;
   uint32_t input_grads; /* bit i: the gradient of input i is computed */
   clv_plan *plan;
   uint32_t calls, calls_out; /* made, in use */
   bool charged;
-} module_plan;
+} clv_module_plan;
 
 struct clv_module {
   clv_module_options o; /* graph and backend are used, the lists are not kept */
@@ -33,7 +33,7 @@ struct clv_module {
   size_t bytes, charged; /* charged: of these, while it was made */
   uint32_t n_learning;   /* trainable and not frozen */
 
-  module_plan plans[MAX_PLANS];
+  clv_module_plan plans[MAX_PLANS];
   int n_plans;
   clv_tensor *snapshot; /* what the last APPLY of a context changed, as it was before */
 
@@ -50,11 +50,11 @@ static inline void clv_counter_add(uint64_t *counter, uint64_t by) {
 
 /* The plan for a batch size and a set of input gradients, made if missing. */
 clv_code clv_module_plan_for(clv_module *m, int64_t batch, bool training, uint32_t input_grads,
-                             module_plan **ret, clv_err *err) CLV_USE_RESULT;
+                             clv_module_plan **ret, clv_err *err) CLV_USE_RESULT;
 /* A call of it; memory it takes for the first time is charged to the session's quota. */
-clv_code clv_module_call_get(clv_module *m, module_plan *p, clv_call **ret,
+clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret,
                              clv_err *err) CLV_USE_RESULT;
-void clv_module_call_put(module_plan *p, clv_call *call);
+void clv_module_call_put(clv_module_plan *p, clv_call *call);
 
 /* Memory for a snapshot of parameters, moments and step count; take it; go back to it. */
 clv_code clv_module_snapshot_ready(clv_module *m, clv_err *err) CLV_USE_RESULT;

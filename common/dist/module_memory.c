@@ -257,9 +257,9 @@ static clv_code prepare_calls(clv_module *m, clv_plan *plan, uint32_t n, clv_err
 }
 
 clv_code clv_module_plan_for(clv_module *m, int64_t batch, bool training, uint32_t input_grads,
-                             module_plan **ret, clv_err *err) {
+                             clv_module_plan **ret, clv_err *err) {
   for (int i = 0; i < m->n_plans; i++) {
-    module_plan *p = &m->plans[i];
+    clv_module_plan *p = &m->plans[i];
     if (p->batch != batch || p->training != training || p->input_grads != input_grads) continue;
     *ret = p;
     return CLV_OK;
@@ -267,7 +267,7 @@ clv_code clv_module_plan_for(clv_module *m, int64_t batch, bool training, uint32
   if (m->n_plans == MAX_PLANS)
     return clv_fail(err, CLV_EXHAUSTED, "module %u has seen more than %d batch sizes", m->o.index,
                     MAX_PLANS);
-  module_plan made = {.batch = batch, .training = training, .input_grads = input_grads};
+  clv_module_plan made = {.batch = batch, .training = training, .input_grads = input_grads};
   CLV_TRY(make_plan(m, batch, training, input_grads, &made.plan, err));
   if (!m->pool) { /* made while the module is: whoever adds it to a session counts its bytes */
     made.charged = true;
@@ -283,7 +283,7 @@ clv_code clv_module_plan_for(clv_module *m, int64_t batch, bool training, uint32
   return CLV_OK;
 }
 
-clv_code clv_module_call_get(clv_module *m, module_plan *p, clv_call **ret, clv_err *err) {
+clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret, clv_err *err) {
   const clv_plan_info *info = clv_plan_get_info(p->plan);
   size_t bytes = p->charged ? 0 : info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
   bool more = p->calls_out == p->calls;
@@ -300,7 +300,7 @@ clv_code clv_module_call_get(clv_module *m, module_plan *p, clv_call **ret, clv_
   return CLV_OK;
 }
 
-void clv_module_call_put(module_plan *p, clv_call *call) {
+void clv_module_call_put(clv_module_plan *p, clv_call *call) {
   if (!call) return;
   clv_plan_call_put(p->plan, call);
   p->calls_out--;
@@ -343,7 +343,7 @@ void clv_module_revert(clv_module *m) {
 }
 
 clv_code clv_module_warm(clv_module *m, int64_t batch, clv_err *err) {
-  module_plan *p;
+  clv_module_plan *p;
   return clv_module_plan_for(m, batch, true, m->o.input_needs_grad, &p, err);
 }
 

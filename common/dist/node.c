@@ -166,20 +166,20 @@ static bool sleep_until(clv_session_node *n, uint64_t deadline_ns) {
 /* Sleeps until there is a packet, or until `until_ns`. True: stopped or kicked. It leaves its turn
  * before it sleeps, and not under the lock that posting takes. */
 static bool next_packet(clv_session_node *n, uint64_t until_ns, bool *slept, clv_packet **ret) {
-  bool left = !n->o.seat;
+  bool left = !n->o.share;
   pthread_mutex_lock(&n->lock);
   *slept |= !n->first;
   while (!n->first && !n->stop && !n->kicked && (!left || sleep_until(n, until_ns))) {
     if (left) continue;
     pthread_mutex_unlock(&n->lock);
-    clv_seat_leave(n->o.seat);
+    clv_share_release(n->o.share);
     left = true;
     pthread_mutex_lock(&n->lock);
   }
   bool halted = n->stop || n->kicked;
   *ret = halted ? NULL : take(n);
   pthread_mutex_unlock(&n->lock);
-  if (!*ret) clv_seat_leave(n->o.seat);
+  if (!*ret) clv_share_release(n->o.share);
   return halted;
 }
 
@@ -190,7 +190,7 @@ static clv_packet *wait_packet(clv_session_node *n, uint64_t deadline_ns) {
   clv_packet *p = NULL;
   bool halted = false, slept = false;
   __atomic_store_n(&n->idle_since, begin, __ATOMIC_RELAXED);
-  clv_seat_offer(n->o.seat);
+  clv_share_yield(n->o.share);
   do {
     if (clv_rrefs_due(n->references) <= now) clv_node_tick(n);
     uint64_t until = CLV_MIN(deadline_ns, clv_rrefs_due(n->references));
@@ -216,11 +216,11 @@ uint64_t clv_node_idle_ns(const clv_session_node *n) {
 void clv_node_time(const clv_session_node *n, clv_node_times *ret) {
   uint64_t began = __atomic_load_n(&n->began_ns, __ATOMIC_RELAXED), now = clv_now_ns();
   uint64_t age = began ? now - CLV_MIN(began, now) : 0, idle = clv_node_idle_ns(n);
-  clv_seat_counts c = {0};
-  if (n->o.seat) clv_seat_count(n->o.seat, &c);
+  clv_share_counts c = {0};
+  if (n->o.share) clv_share_count(n->o.share, &c);
   *ret = (clv_node_times){.idle_ns = CLV_MIN(idle, age)};
-  ret->turn_ns = CLV_MIN(c.waited_ns, age - ret->idle_ns);
-  ret->busy_ns = age - ret->idle_ns - ret->turn_ns;
+  ret->share_ns = CLV_MIN(c.waited_ns, age - ret->idle_ns);
+  ret->busy_ns = age - ret->idle_ns - ret->share_ns;
 }
 
 void clv_node_last_failure(clv_session_node *n, clv_node_failure *ret) {
@@ -247,7 +247,7 @@ void clv_node_stop(clv_session_node *n) {
   n->stop = true;
   pthread_cond_broadcast(&n->arrived);
   pthread_mutex_unlock(&n->lock);
-  clv_seat_stop(n->o.seat);
+  clv_share_stop(n->o.share);
 }
 
 static void set_kicked(clv_session_node *n, bool kicked) {

@@ -56,13 +56,13 @@ void clv_node_to_driver(clv_session_node *n, clv_packet *p) {
     (void)!clv_link_send(master, p, &ignored);
 }
 
-static request request_of(const clv_frame *f) {
-  return (request){
+static clv_request request_of(const clv_frame *f) {
+  return (clv_request){
       .kind = f->kind, .context = f->context, .message = f->message, .module = f->module};
 }
 
 /* `kind`: ERROR refuses one message, ABORT ends its context. */
-static void tell(clv_session_node *n, clv_frame_kind kind, const clv_err *why, const request *c,
+static void tell(clv_session_node *n, clv_frame_kind kind, const clv_err *why, const clv_request *c,
                  const char *hop) {
   clv_packet *p;
   clv_err ignored;
@@ -77,11 +77,11 @@ static void tell(clv_session_node *n, clv_frame_kind kind, const clv_err *why, c
 }
 
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop) {
-  const request c = {.kind = CLV_ABORT, .context = id};
+  const clv_request c = {.kind = CLV_ABORT, .context = id};
   tell(n, CLV_ABORT, why, &c, hop);
 }
 
-static void refuse(clv_session_node *n, const clv_err *why, const request *c) {
+static void refuse(clv_session_node *n, const clv_err *why, const clv_request *c) {
   char hop[32] = "";
   bool of_module = c->kind == CLV_CALL || c->kind == CLV_APPLY || c->kind == CLV_STATE_GET ||
                    c->kind == CLV_STATE_PUT;
@@ -94,7 +94,7 @@ static void refuse(clv_session_node *n, const clv_err *why, const request *c) {
 static void emit(void *user, clv_packet *p) {
   clv_session_node *n = user;
   clv_err err;
-  const request c = request_of(&p->frame);
+  const clv_request c = request_of(&p->frame);
   CLV_AUTO(clv_link_unrefp)
   clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
   if (link) {
@@ -194,7 +194,7 @@ static clv_code state_frame(clv_session_node *n, clv_packet *p, clv_err *err) {
 /* A frame of state whose turn has come. */
 static void obey(void *user, clv_packet *p) {
   clv_session_node *n = user;
-  const request c = request_of(&p->frame);
+  const clv_request c = request_of(&p->frame);
   clv_err err;
   if (state_frame(n, p, &err) != CLV_OK) refuse(n, &err, &c);
   clv_packet_free(p);
@@ -254,7 +254,7 @@ static clv_code check_sender(clv_session_node *n, const clv_packet *p, clv_err *
 }
 
 void clv_node_handle(clv_session_node *n, clv_packet *p) {
-  const request c = request_of(&p->frame);
+  const clv_request c = request_of(&p->frame);
   bool kept = false;
   clv_err err;
   clv_code code = check_sender(n, p, &err);
@@ -269,7 +269,7 @@ static clv_module *module_of(void *user, uint32_t module) { return clv_node_modu
 
 clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
   clv_contexts_env env = {.pool = n->o.pool,
-                          .seat = n->o.seat,
+                          .share = n->o.share,
                           .next_message = &n->next_message,
                           .user = n,
                           .module = module_of,

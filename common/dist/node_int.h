@@ -31,11 +31,11 @@ struct clv_session_node {
 };
 
 /* What a frame was, for the answer when it cannot be obeyed. */
-typedef struct request {
+typedef struct clv_request {
   clv_frame_kind kind;
   uint64_t context, message;
   uint32_t module;
-} request;
+} clv_request;
 
 /* node_frames.c: handles a packet and answers what is refused; takes it. */
 void clv_node_handle(clv_session_node *n, clv_packet *p);
@@ -51,6 +51,6 @@ clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kep
                                clv_err *err) CLV_USE_RESULT;
 void clv_node_tick(clv_session_node *n);
 /* For the engine of contexts. */
-void clv_node_kept(void *user, uint64_t ref, clv_tensor *tensor, const shared_err *failed);
+void clv_node_kept(void *user, uint64_t ref, clv_tensor *tensor, const clv_shared_err *failed);
 
 #endif

@@ -11,42 +11,42 @@ enum { FEW_BUCKETS = 64, MOST_LOOPS = 4 * CLV_WIRE_REFS };
 
 /* ---- rings and maps -------------------------------------------------------------------------- */
 
-void rref_ring_init(rref_ring *r) { r->prev = r->next = r; }
+void clv_rref_ring_init(clv_rref_ring *r) { r->prev = r->next = r; }
 
-bool rref_ring_empty(const rref_ring *r) { return r->next == r; }
+bool clv_rref_ring_empty(const clv_rref_ring *r) { return r->next == r; }
 
-void rref_ring_add(rref_ring *r, rref_ring *place) {
+void clv_rref_ring_add(clv_rref_ring *r, clv_rref_ring *place) {
   place->prev = r->prev;
   place->next = r;
   r->prev->next = place;
   r->prev = place;
 }
 
-void rref_ring_remove(rref_ring *place) {
+void clv_rref_ring_remove(clv_rref_ring *place) {
   if (!place->next) return;
   place->prev->next = place->next;
   place->next->prev = place->prev;
   place->prev = place->next = NULL;
 }
 
-static rref_record **bucket_of(const rref_map *map, uint64_t id) {
+static clv_rref_record **bucket_of(const clv_rref_map *map, uint64_t id) {
   return &map->buckets[(uint32_t)((id * 0x9e3779b97f4a7c15u) >> 32) & (map->cap - 1)];
 }
 
-void *rref_find(const rref_map *map, uint64_t id) {
-  rref_record *r = map->cap ? *bucket_of(map, id) : NULL;
+void *clv_rref_find(const clv_rref_map *map, uint64_t id) {
+  clv_rref_record *r = map->cap ? *bucket_of(map, id) : NULL;
   while (r && r->id != id) r = r->next;
   return r;
 }
 
 /* Without memory for more buckets the chains grow instead. */
-static clv_code widen(rref_map *map, clv_err *err) {
-  rref_map wider = {.cap = map->cap ? 2 * map->cap : FEW_BUCKETS, .n = map->n};
+static clv_code widen(clv_rref_map *map, clv_err *err) {
+  clv_rref_map wider = {.cap = map->cap ? 2 * map->cap : FEW_BUCKETS, .n = map->n};
   CLV_TRY(clv_alloc(wider.cap, sizeof *wider.buckets, &wider.buckets, err));
   for (uint32_t i = 0; i < map->cap; i++) {
-    for (rref_record *r = map->buckets[i], *next; r; r = next) {
+    for (clv_rref_record *r = map->buckets[i], *next; r; r = next) {
       next = r->next;
-      rref_record **to = bucket_of(&wider, r->id);
+      clv_rref_record **to = bucket_of(&wider, r->id);
       r->next = *to;
       *to = r;
     }
@@ -56,15 +56,15 @@ static clv_code widen(rref_map *map, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code rref_make(clv_rrefs *t, slab *s, rref_map *map, uint64_t id, void *ret_pp, clv_err *err) {
-  rref_record *r;
+clv_code clv_rref_make(clv_rrefs *t, clv_slab *s, clv_rref_map *map, uint64_t id, void *ret_pp, clv_err *err) {
+  clv_rref_record *r;
   clv_err ignored;
-  if (!id || rref_find(map, id))
+  if (!id || clv_rref_find(map, id))
     return clv_fail(err, CLV_EXISTS, "id %llx is 0 or taken", (unsigned long long)id);
   if (!map->cap) CLV_TRY(widen(map, err));
   CLV_TRY(clv_slab_take_from(t->env.pool, s, &r, err));
   if (map->n >= map->cap) (void)!widen(map, &ignored);
-  rref_record **bucket = bucket_of(map, id);
+  clv_rref_record **bucket = bucket_of(map, id);
   r->id = id;
   r->next = *bucket;
   *bucket = r;
@@ -73,8 +73,8 @@ clv_code rref_make(clv_rrefs *t, slab *s, rref_map *map, uint64_t id, void *ret_
   return CLV_OK;
 }
 
-void rref_drop(slab *s, rref_map *map, void *record) {
-  rref_record *r = record, **at = bucket_of(map, r->id);
+void clv_rref_drop(clv_slab *s, clv_rref_map *map, void *record) {
+  clv_rref_record *r = record, **at = bucket_of(map, r->id);
   while (*at != r) at = &(*at)->next;
   *at = r->next;
   map->n--;
@@ -83,12 +83,12 @@ void rref_drop(slab *s, rref_map *map, void *record) {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-static void init_peer(rref_peer *p, uint32_t node) {
+static void init_peer(clv_rref_peer *p, uint32_t node) {
   p->node = node;
-  rref_ring_init(&p->outbox);
-  rref_ring_init(&p->forks);
-  rref_ring_init(&p->handles);
-  rref_ring_init(&p->children);
+  clv_rref_ring_init(&p->outbox);
+  clv_rref_ring_init(&p->forks);
+  clv_rref_ring_init(&p->handles);
+  clv_rref_ring_init(&p->children);
 }
 
 clv_code clv_rrefs_new(const clv_rrefs_env *env, clv_rrefs **ret, clv_err *err) {
@@ -96,15 +96,15 @@ clv_code clv_rrefs_new(const clv_rrefs_env *env, clv_rrefs **ret, clv_err *err) 
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
   t->env = *env;
   t->due = UINT64_MAX;
-  t->entry_slab = clv_slab_of(sizeof(rref_entry), CLV_WIRE_REFS, "references");
-  t->fork_slab = clv_slab_of(sizeof(rref_fork), CLV_WIRE_REFS, "users of references");
-  t->handle_slab = clv_slab_of(sizeof(rref_handle), CLV_WIRE_REFS, "uses of references");
-  t->child_slab = clv_slab_of(sizeof(rref_child), CLV_WIRE_REFS, "references being passed on");
+  t->entry_slab = clv_slab_of(sizeof(clv_rref_entry), CLV_WIRE_REFS, "references");
+  t->fork_slab = clv_slab_of(sizeof(clv_rref_fork), CLV_WIRE_REFS, "users of references");
+  t->handle_slab = clv_slab_of(sizeof(clv_rref_handle), CLV_WIRE_REFS, "uses of references");
+  t->child_slab = clv_slab_of(sizeof(clv_rref_child), CLV_WIRE_REFS, "references being passed on");
   t->parked_slab =
-      clv_slab_of(sizeof(rref_parked), CLV_WIRE_REF_PARKED, "messages about unknown references");
-  t->loop_slab = clv_slab_of(sizeof(rref_loop), MOST_LOOPS, "messages to the node itself");
-  rref_ring_init(&t->fetching);
-  rref_ring_init(&t->parked);
+      clv_slab_of(sizeof(clv_rref_parked), CLV_WIRE_REF_PARKED, "messages about unknown references");
+  t->loop_slab = clv_slab_of(sizeof(clv_rref_loop), MOST_LOOPS, "messages to the node itself");
+  clv_rref_ring_init(&t->fetching);
+  clv_rref_ring_init(&t->parked);
   clv_code code = clv_alloc(env->n_nodes, sizeof *t->peers, &t->peers, err);
   if (code != CLV_OK) {
     clv_rrefs_free(t);
@@ -117,17 +117,17 @@ clv_code clv_rrefs_new(const clv_rrefs_env *env, clv_rrefs **ret, clv_err *err) 
 
 static void forget_values(clv_rrefs *t) {
   for (uint32_t i = 0; i < t->entries.cap; i++)
-    for (rref_record *r = t->entries.buckets[i]; r; r = r->next)
-      rref_entry_forget((rref_entry *)(void *)r);
-  for (rref_loop *l = t->loop_first; l; l = l->next) clv_tensor_unref(l->m.tensor);
+    for (clv_rref_record *r = t->entries.buckets[i]; r; r = r->next)
+      clv_rref_entry_forget((clv_rref_entry *)(void *)r);
+  for (clv_rref_loop *l = t->loop_first; l; l = l->next) clv_tensor_unref(l->m.tensor);
 }
 
 void clv_rrefs_free(clv_rrefs *t) {
   if (!t) return;
   forget_values(t);
-  rref_map *const maps[] = {&t->entries, &t->forks, &t->handles, &t->children};
+  clv_rref_map *const maps[] = {&t->entries, &t->forks, &t->handles, &t->children};
   for (size_t i = 0; i < CLV_COUNT(maps); i++) free(maps[i]->buckets);
-  slab *const slabs[] = {&t->entry_slab, &t->fork_slab,   &t->handle_slab,
+  clv_slab *const slabs[] = {&t->entry_slab, &t->fork_slab,   &t->handle_slab,
                          &t->child_slab, &t->parked_slab, &t->loop_slab};
   for (size_t i = 0; i < CLV_COUNT(slabs); i++) clv_slab_done(slabs[i]);
   free(t->peers);
@@ -145,9 +145,9 @@ void clv_rrefs_count(const clv_rrefs *t, clv_rref_counts *ret) {
 
 uint64_t clv_rrefs_due(const clv_rrefs *t) { return t->due; }
 
-void rref_wake_by(clv_rrefs *t, uint64_t at_ns) { t->due = CLV_MIN(t->due, at_ns); }
+void clv_rref_wake_by(clv_rrefs *t, uint64_t at_ns) { t->due = CLV_MIN(t->due, at_ns); }
 
-const clv_rref_failure *rref_refusal(clv_code code) {
+const clv_rref_failure *clv_rref_refusal(clv_code code) {
   static const clv_rref_failure refusals[] = {
       {.code = CLV_NOT_FOUND,
        .text = "no such reference, not yours, or let go when you were silent for a lease"},
@@ -164,7 +164,7 @@ const clv_rref_failure *rref_refusal(clv_code code) {
 
 /* What finds no memory is sent again, as what a network loses. */
 static void send_to_self(clv_rrefs *t, const clv_rref_message *m) {
-  rref_loop *l;
+  clv_rref_loop *l;
   clv_err ignored;
   if (clv_slab_take_from(t->env.pool, &t->loop_slab, &l, &ignored) != CLV_OK) return;
   l->m = *m;
@@ -177,21 +177,21 @@ static void send_to_self(clv_rrefs *t, const clv_rref_message *m) {
   t->loop_last = l;
 }
 
-void rref_send(clv_rrefs *t, uint32_t to, const clv_rref_message *m) {
+void clv_rref_send(clv_rrefs *t, uint32_t to, const clv_rref_message *m) {
   if (to == t->env.self)
     send_to_self(t, m);
   else
     t->env.send(t->env.user, to, m);
 }
 
-void rref_enter(clv_rrefs *t, uint64_t now_ns) {
+void clv_rref_enter(clv_rrefs *t, uint64_t now_ns) {
   t->now = CLV_MAX(t->now, now_ns);
   t->depth++;
 }
 
-void rref_leave(clv_rrefs *t) {
+void clv_rref_leave(clv_rrefs *t) {
   while (t->depth == 1 && t->loop_first) {
-    rref_loop *l = t->loop_first;
+    clv_rref_loop *l = t->loop_first;
     t->loop_first = l->next;
     if (!t->loop_first) t->loop_last = NULL;
     clv_rrefs_receive(t, t->env.self, &l->m, t->now);

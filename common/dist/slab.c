@@ -11,7 +11,7 @@ typedef struct slab_block {
   _Alignas(16) char records[];
 } slab_block;
 
-static clv_code grow(clv_pool *pool, slab *s, clv_err *err) {
+static clv_code grow(clv_pool *pool, clv_slab *s, clv_err *err) {
   size_t records = s->block ? s->block : SLAB_RECORDS;
   size_t bytes = sizeof(slab_block) + records * s->size;
   slab_block *b;
@@ -31,7 +31,7 @@ static clv_code grow(clv_pool *pool, slab *s, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_slab_take_from(clv_pool *pool, slab *s, void *ret_pp, clv_err *err) {
+clv_code clv_slab_take_from(clv_pool *pool, clv_slab *s, void *ret_pp, clv_err *err) {
   if (s->used == s->most)
     return clv_fail(err, CLV_EXHAUSTED, "more than %u %s in one session", s->most, s->what);
   if (!s->idle) CLV_TRY(grow(pool, s, err));
@@ -43,19 +43,19 @@ clv_code clv_slab_take_from(clv_pool *pool, slab *s, void *ret_pp, clv_err *err)
   return CLV_OK;
 }
 
-void clv_slab_give(slab *s, void *record) {
+void clv_slab_give(clv_slab *s, void *record) {
   *(void **)record = s->idle;
   s->idle = record;
   s->used--;
 }
 
-void clv_slab_done(slab *s) {
+void clv_slab_done(clv_slab *s) {
   for (slab_block *b = s->blocks, *next; b; b = next) {
     next = b->next;
     free(b);
   }
 }
 
-slab clv_slab_of(size_t size, uint32_t most, const char *what) {
-  return (slab){.size = clv_align_up(size, 16), .most = most, .what = what};
+clv_slab clv_slab_of(size_t size, uint32_t most, const char *what) {
+  return (clv_slab){.size = clv_align_up(size, 16), .most = most, .what = what};
 }

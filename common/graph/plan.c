@@ -24,7 +24,7 @@ static clv_code grow(void *array_pp, int n, int *cap, size_t item, clv_err *err)
 
 clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret, clv_err *err) {
   CLV_TRY(grow(&p->bufs, p->n_bufs, &p->cap_bufs, sizeof *p->bufs, err));
-  p->bufs[p->n_bufs] = (plan_buf){
+  p->bufs[p->n_bufs] = (clv_plan_buf){
       .space = space, .root = p->n_bufs, .first = p->n_steps, .last = p->n_steps, .bytes = bytes};
   *ret = p->n_bufs++;
   return CLV_OK;
@@ -34,27 +34,27 @@ void clv_plan_use(clv_plan *p, int buf) {
   if (buf >= 0) p->bufs[buf].last = CLV_MAX(p->bufs[buf].last, p->n_steps);
 }
 
-clv_code clv_plan_push(clv_plan *p, const plan_step *step, clv_err *err) {
+clv_code clv_plan_push(clv_plan *p, const clv_plan_step *step, clv_err *err) {
   CLV_TRY(grow(&p->steps, p->n_steps, &p->cap_steps, sizeof *p->steps, err));
   p->steps[p->n_steps++] = *step;
   return CLV_OK;
 }
 
-plan_step clv_plan_step(plan_step_fn *run, const char *verb, int node) {
-  plan_step s = {.run = run, .verb = verb, .node = node, .src = -1, .dst = -1};
+clv_plan_step clv_plan_step_of(plan_step_fn *run, const char *verb, int node) {
+  clv_plan_step s = {.run = run, .verb = verb, .node = node, .src = -1, .dst = -1};
   s.scratch = s.cache = s.recompute = -1;
   for (int i = 0; i < CLV_MAX_IN; i++) s.din[i] = -1;
   for (int i = 0; i < CLV_MAX_PARAMS; i++) s.spare[i] = -1;
   return s;
 }
 
-clv_code clv_plan_scratch_of(clv_plan *p, int node, plan_step *step, clv_err *err) {
+clv_code clv_plan_scratch_of(clv_plan *p, int node, clv_plan_step *step, clv_err *err) {
   size_t bytes = p->nodes[node].kernel->scratch_bytes;
   if (bytes) CLV_TRY(clv_plan_buf_new(p, bytes, SPACE_SCRATCH, &step->scratch, err));
   return CLV_OK;
 }
 
-clv_code clv_plan_cache_of(clv_plan *p, int node, plan_step *step, clv_err *err) {
+clv_code clv_plan_cache_of(clv_plan *p, int node, clv_plan_step *step, clv_err *err) {
   const clv_kernel *k = p->nodes[node].kernel;
   if (!p->options.transient_weights || !k->refresh || !k->cache_bytes) return CLV_OK;
   return clv_plan_buf_new(p, k->cache_bytes, SPACE_SCRATCH, &step->cache, err);
@@ -76,15 +76,15 @@ static bool between(int from, int to, int *ret_block) {
          clv_layout_block(from) != clv_layout_block(to);
 }
 
-clv_code clv_plan_move(clv_plan *p, int node, plan_rep from, plan_rep to, clv_err *err) {
-  plan_rep way;
+clv_code clv_plan_move(clv_plan *p, int node, clv_plan_rep from, clv_plan_rep to, clv_err *err) {
+  clv_plan_rep way;
   if (between(from.block, to.block, &way.block)) {
     CLV_TRY(clv_plan_value_buf(p, node, way.block, &way.buf, err));
     CLV_TRY(clv_plan_move(p, node, from, way, err));
     from = way;
   }
   bool copy = from.block == to.block;
-  plan_step s = clv_plan_step(copy ? clv_plan_run_copy : clv_plan_run_reorder,
+  clv_plan_step s = clv_plan_step_of(copy ? clv_plan_run_copy : clv_plan_run_reorder,
                               copy ? "copy" : "reorder", node);
   s.src = from.buf;
   s.dst = to.buf;
@@ -128,7 +128,7 @@ static clv_code bind_params(clv_plan *p, const clv_params *params, clv_err *err)
 
 static clv_code add_input(clv_plan *p, int node, clv_err *err) {
   const clv_node *n = &p->graph->nodes[node];
-  plan_node *q = &p->nodes[node];
+  clv_plan_node *q = &p->nodes[node];
   int i = p->n_inputs++;
   q->input = i;
   q->needs_grad = p->options.training && p->options.need_input_grad[i];
@@ -166,7 +166,7 @@ static clv_code analyse(clv_plan *p, clv_err *err) {
     for (int j = 0; p->nodes[i].live && j < g->nodes[i].n_in; j++)
       p->nodes[g->nodes[i].in[j]].live = true;
   for (int i = 0; i < g->n_nodes; i++) {
-    plan_node *q = &p->nodes[i];
+    clv_plan_node *q = &p->nodes[i];
     q->saved = q->input = q->grad.buf = -1;
     for (int j = 0; j < CLV_MAX_IN; j++) q->in[j] = -1;
     if (g->nodes[i].op == CLV_OP_INPUT) {
@@ -200,7 +200,7 @@ static clv_code find_unwritten(clv_plan *p, clv_err *err) {
     const clv_param *q = i < p->params->n ? &p->params->list[i] : NULL;
     if (q && !is_written(p, q)) continue;
     size_t start = q ? q->offset : p->params->trainable_bytes;
-    if (start > at) p->unwritten[p->n_unwritten++] = (plan_range){at, start - at};
+    if (start > at) p->unwritten[p->n_unwritten++] = (clv_plan_range){at, start - at};
     if (q) at = q->offset + q->bytes;
   }
   return CLV_OK;

@@ -13,7 +13,7 @@ int clv_plan_grad_block(const clv_plan *p, int node) {
 }
 
 int clv_plan_din_block(const clv_plan *p, int node, int i) {
-  const plan_node *q = &p->nodes[node];
+  const clv_plan_node *q = &p->nodes[node];
   const clv_kernel *k = q->kernel;
   return clv_plan_block(&p->graph->nodes[q->src[i]].shape,
                         k->din_block[i] ? k->din_block[i] : k->in_block[i]);
@@ -25,8 +25,8 @@ static int sum_block(const clv_plan *p, int node) {
   return clv_plan_one_reader(p, node) ? block : clv_layout_block(block);
 }
 
-static clv_code move_to_new(clv_plan *p, int node, plan_rep *rep, int block, clv_err *err) {
-  plan_rep to = {.block = block};
+static clv_code move_to_new(clv_plan *p, int node, clv_plan_rep *rep, int block, clv_err *err) {
+  clv_plan_rep to = {.block = block};
   CLV_TRY(clv_plan_value_buf(p, node, block, &to.buf, err));
   CLV_TRY(clv_plan_move(p, node, *rep, to, err));
   *rep = to;
@@ -34,8 +34,8 @@ static clv_code move_to_new(clv_plan *p, int node, plan_rep *rep, int block, clv
 }
 
 /* One more gradient of node's value. */
-static clv_code contribute(clv_plan *p, int node, plan_rep rep, clv_err *err) {
-  plan_rep *sum = &p->nodes[node].grad;
+static clv_code contribute(clv_plan *p, int node, clv_plan_rep rep, clv_err *err) {
+  clv_plan_rep *sum = &p->nodes[node].grad;
   int block = sum_block(p, node);
   if (rep.block != block) CLV_TRY(move_to_new(p, node, &rep, block, err));
   if (sum->buf < 0) {
@@ -44,7 +44,7 @@ static clv_code contribute(clv_plan *p, int node, plan_rep rep, clv_err *err) {
   }
   /* The sum so far is never the caller's dout, which is only lent for reading: that one belongs to
    * the output alone, and no live node consumes the output. */
-  plan_step s = clv_plan_step(clv_plan_run_add, "add", node);
+  clv_plan_step s = clv_plan_step_of(clv_plan_run_add, "add", node);
   s.src = rep.buf;
   s.dst = sum->buf;
   s.src_block = s.dst_block = block;
@@ -55,7 +55,7 @@ static clv_code contribute(clv_plan *p, int node, plan_rep rep, clv_err *err) {
 }
 
 /* Somewhere for a kernel to write gradients that a frozen parameter does not want. */
-static clv_code spare_gradients(clv_plan *p, int node, plan_step *s, clv_err *err) {
+static clv_code spare_gradients(clv_plan *p, int node, clv_plan_step *s, clv_err *err) {
   for (int i = 0; i < CLV_MAX_PARAMS; i++) {
     const clv_param *q = p->nodes[node].param[i];
     if (q && q->trainable && q->frozen)
@@ -66,14 +66,14 @@ static clv_code spare_gradients(clv_plan *p, int node, plan_step *s, clv_err *er
 
 /* in[0] of node is cheaper to make once more than to keep, and nobody else kept it. */
 static bool can_recompute(const clv_plan *p, int node) {
-  const plan_node *q = &p->nodes[node], *from = &p->nodes[q->src[0]];
+  const clv_plan_node *q = &p->nodes[node], *from = &p->nodes[q->src[0]];
   return from->kernel && from->kernel->recompute && q->in[0] == from->reps[0].buf &&
          clv_plan_one_reader(p, q->src[0]);
 }
 
 static clv_code write_recompute(clv_plan *p, int node, int *ret_buf, clv_err *err) {
   int from = p->nodes[node].src[0];
-  plan_step s = clv_plan_step(clv_plan_run_recompute, "again", from);
+  clv_plan_step s = clv_plan_step_of(clv_plan_run_recompute, "again", from);
   CLV_TRY(clv_plan_value_buf(p, from, p->nodes[from].reps[0].block, &s.dst, err));
   clv_plan_use(p, p->nodes[from].in[0]);
   clv_plan_use(p, p->nodes[from].saved);
@@ -83,8 +83,8 @@ static clv_code write_recompute(clv_plan *p, int node, int *ret_buf, clv_err *er
 
 /* Everything a backward function may read stays alive until step s, which is written next, or is
  * made again for it. */
-static clv_code use_saved(clv_plan *p, int node, plan_step *s, unsigned saves, clv_err *err) {
-  const plan_node *q = &p->nodes[node];
+static clv_code use_saved(clv_plan *p, int node, clv_plan_step *s, unsigned saves, clv_err *err) {
+  const clv_plan_node *q = &p->nodes[node];
   bool recompute = saves & CLV_SAVE_IN0 && can_recompute(p, node);
   if (recompute) CLV_TRY(write_recompute(p, node, &s->recompute, err));
   if (saves & CLV_SAVE_IN0 && !recompute) clv_plan_use(p, q->in[0]);
@@ -97,10 +97,10 @@ static clv_code use_saved(clv_plan *p, int node, plan_step *s, unsigned saves, c
 }
 
 static clv_code write_dx(clv_plan *p, int node, clv_err *err) {
-  plan_node *q = &p->nodes[node];
-  plan_step s = clv_plan_step(clv_plan_run_backward_input, "backward_input", node);
+  clv_plan_node *q = &p->nodes[node];
+  clv_plan_step s = clv_plan_step_of(clv_plan_run_backward_input, "backward_input", node);
   bool any = q->kernel->fused_grads && q->learns;
-  plan_rep dx[CLV_MAX_IN];
+  clv_plan_rep dx[CLV_MAX_IN];
   for (int i = 0; i < q->n_src; i++) any |= p->nodes[q->src[i]].needs_grad;
   if (!any) return CLV_OK;
   CLV_TRY(use_saved(p, node, &s, q->kernel->saves & ~q->kernel->saves_for_dw, err));
@@ -119,12 +119,12 @@ static clv_code write_dx(clv_plan *p, int node, clv_err *err) {
   return CLV_OK;
 }
 
-static bool has_dw_step(const plan_node *q) {
+static bool has_dw_step(const clv_plan_node *q) {
   return q->live && q->kernel && q->learns && !q->kernel->fused_grads;
 }
 
 static clv_code write_dw(clv_plan *p, int node, clv_err *err) {
-  plan_step s = clv_plan_step(clv_plan_run_backward_weight, "backward_weight", node);
+  clv_plan_step s = clv_plan_step_of(clv_plan_run_backward_weight, "backward_weight", node);
   CLV_TRY(use_saved(p, node, &s, p->nodes[node].kernel->saves, err));
   CLV_TRY(spare_gradients(p, node, &s, err));
   CLV_TRY(clv_plan_scratch_of(p, node, &s, err));
@@ -132,19 +132,19 @@ static clv_code write_dw(clv_plan *p, int node, clv_err *err) {
 }
 
 static clv_code write_din(clv_plan *p, int node, clv_err *err) {
-  plan_node *q = &p->nodes[node];
-  plan_rep din = {.block = 1};
+  clv_plan_node *q = &p->nodes[node];
+  clv_plan_rep din = {.block = 1};
   CLV_TRY(clv_plan_value_buf(p, node, 1, &din.buf, err));
   p->bufs[din.buf].space = SPACE_DIN + q->input;
   if (q->grad.buf >= 0) return clv_plan_move(p, node, q->grad, din, err);
-  plan_step s = clv_plan_step(clv_plan_run_zero, "zero", node); /* the output ignores this input */
+  clv_plan_step s = clv_plan_step_of(clv_plan_run_zero, "zero", node); /* the output ignores this input */
   s.dst = din.buf;
   s.n = p->input_bytes[q->input];
   return clv_plan_push(p, &s, err);
 }
 
 static clv_code write_node(clv_plan *p, int node, clv_err *err) {
-  plan_node *q = &p->nodes[node];
+  clv_plan_node *q = &p->nodes[node];
   if (!q->needs_grad) return CLV_OK;
   if (q->input >= 0) return write_din(p, node, err);
   if (!q->live || q->absorbed) return CLV_OK;
@@ -163,7 +163,7 @@ static clv_code write_node(clv_plan *p, int node, clv_err *err) {
 
 clv_code clv_plan_write_backward(clv_plan *p, clv_err *err) {
   int output = p->graph->output;
-  plan_rep dout = {.block = 1};
+  clv_plan_rep dout = {.block = 1};
   if (p->nodes[output].needs_grad) {
     CLV_TRY(clv_plan_value_buf(p, output, 1, &dout.buf, err));
     p->bufs[dout.buf].space = SPACE_DOUT;

@@ -18,11 +18,11 @@ static void put_blocks(int from, int to, clv_bytes *out) {
                    clv_layout_is_bf16(to) ? " bf16" : "");
 }
 
-static void describe_kernel(const clv_plan *p, const plan_step *s, clv_bytes *out) {
-  const plan_node *q = &p->nodes[s->node];
+static void describe_kernel(const clv_plan *p, const clv_plan_step *s, clv_bytes *out) {
+  const clv_plan_node *q = &p->nodes[s->node];
   const clv_node *n = &p->graph->nodes[s->node];
   char shape[160], where[32], size[32], op[64];
-  const plan_buf *b = &p->bufs[q->reps[0].buf];
+  const clv_plan_buf *b = &p->bufs[q->reps[0].buf];
   snprintf(op, sizeof op, "%s%s%s", clv_op_name(p->graph->nodes[q->fused_from].op),
            q->fused_after & CLV_TAIL_ADD ? "+add" : "",
            q->fused_after & CLV_TAIL_RELU ? "+relu" : "");
@@ -34,7 +34,7 @@ static void describe_kernel(const clv_plan *p, const plan_step *s, clv_bytes *ou
                    q->kernel->impl ? q->kernel->impl : "?");
 }
 
-static void describe_move(const clv_plan *p, const plan_step *s, clv_bytes *out) {
+static void describe_move(const clv_plan *p, const clv_plan_step *s, clv_bytes *out) {
   const clv_node *n = &p->graph->nodes[s->node];
   char shape[160], where[32];
   clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->verb, n->name, "",
@@ -65,7 +65,7 @@ void clv_plan_describe(const clv_plan *p, clv_bytes *out) {
   for (int phase = 0, i = 0; phase < PHASES; phase++) {
     clv_bytes_printf(out, "%s:\n", phases[phase]);
     for (; i < p->phase_end[phase]; i++) {
-      const plan_step *s = &p->steps[i];
+      const clv_plan_step *s = &p->steps[i];
       if (s->src < 0 && s->dst < 0)
         describe_kernel(p, s, out);
       else

@@ -10,8 +10,8 @@
 /* The value of `node` in a layout: what there is already, or a reorder step from what the node
  * itself makes. */
 static clv_code get_rep(clv_plan *p, int node, int block, int *ret_buf, clv_err *err) {
-  plan_node *q = &p->nodes[node];
-  plan_rep to = {.block = block};
+  clv_plan_node *q = &p->nodes[node];
+  clv_plan_rep to = {.block = block};
   for (int i = 0; i < q->n_reps; i++)
     if (q->reps[i].block == block) {
       *ret_buf = q->reps[i].buf;
@@ -30,7 +30,7 @@ static int wanted_din(const clv_plan *p, int node) {
 
 static void describe_node(const clv_plan *p, int node, clv_node_desc *d) {
   const clv_node *nodes = p->graph->nodes;
-  const plan_node *q = &p->nodes[node];
+  const clv_plan_node *q = &p->nodes[node];
   *d = (clv_node_desc){.op = nodes[q->fused_from].op,
                        .attrs = nodes[q->fused_from].attrs,
                        .dtype = p->options.dtype,
@@ -70,7 +70,7 @@ static clv_code check_kernel(const clv_plan *p, const clv_node_desc *d, const cl
 static clv_code wanted_out(clv_plan *p, int node, int *ret, clv_err *err);
 
 static clv_code prepare(clv_plan *p, int node, clv_err *err) {
-  plan_node *q = &p->nodes[node];
+  clv_plan_node *q = &p->nodes[node];
   clv_node_desc d;
   if (q->kernel) return CLV_OK; /* a node before it asked */
   describe_node(p, node, &d);
@@ -109,15 +109,15 @@ static clv_code wanted_out(clv_plan *p, int node, int *ret, clv_err *err) {
 
 static clv_code write_step(clv_plan *p, int node, clv_err *err) {
   const clv_node *n = &p->graph->nodes[node];
-  plan_node *q = &p->nodes[node];
-  plan_step s = clv_plan_step(clv_plan_run_forward, "forward", node);
+  clv_plan_node *q = &p->nodes[node];
+  clv_plan_step s = clv_plan_step_of(clv_plan_run_forward, "forward", node);
   for (int i = 0; i < q->n_src; i++) {
     int block = clv_plan_block(&p->graph->nodes[q->src[i]].shape, q->kernel->in_block[i]);
     CLV_TRY(get_rep(p, q->src[i], block, &q->in[i], err));
   }
   /* Inputs count as used from here on: a reorder for the second one must not end the first. */
   for (int i = 0; i < q->n_src; i++) clv_plan_use(p, q->in[i]);
-  plan_rep out = {.block = clv_plan_block(&n->shape, q->kernel->out_block)};
+  clv_plan_rep out = {.block = clv_plan_block(&n->shape, q->kernel->out_block)};
   CLV_TRY(clv_plan_value_buf(p, node, out.block, &out.buf, err));
   q->reps[0] = out;
   q->n_reps = 1;
@@ -135,7 +135,7 @@ static clv_code write_alone(clv_plan *p, int node, clv_err *err) {
 
 /* A backend without a kernel for several ops is asked for each alone. */
 static clv_code write_kernel(clv_plan *p, int node, clv_err *err) {
-  const plan_node *q = &p->nodes[node];
+  const clv_plan_node *q = &p->nodes[node];
   int from = q->fused_from, add = q->fused_after & CLV_TAIL_ADD ? p->graph->nodes[node].in[0] : -1;
   if (p->nodes[node].absorbed) return CLV_OK;
   clv_code code = prepare(p, node, err);
@@ -150,8 +150,8 @@ static clv_code write_kernel(clv_plan *p, int node, clv_err *err) {
 /* An alias has its input's buffers; flatten and reshape those in row-major order only. */
 static clv_code write_alias(clv_plan *p, int node, clv_err *err) {
   const clv_node *n = &p->graph->nodes[node];
-  plan_node *q = &p->nodes[node];
-  plan_rep rep = p->nodes[n->in[0]].reps[0];
+  clv_plan_node *q = &p->nodes[node];
+  clv_plan_rep rep = p->nodes[n->in[0]].reps[0];
   if (clv_op_def_of(n->op)->alias) rep.block = 1;
   CLV_TRY(get_rep(p, n->in[0], rep.block, &rep.buf, err));
   q->reps[0] = rep;
@@ -160,7 +160,7 @@ static clv_code write_alias(clv_plan *p, int node, clv_err *err) {
 }
 
 static clv_code write_input(clv_plan *p, int node, clv_err *err) {
-  plan_node *q = &p->nodes[node];
+  clv_plan_node *q = &p->nodes[node];
   q->reps[0].block = 1;
   q->n_reps = 1;
   return clv_plan_buf_new(p, p->input_bytes[q->input], SPACE_IN + q->input, &q->reps[0].buf, err);
@@ -168,7 +168,7 @@ static clv_code write_input(clv_plan *p, int node, clv_err *err) {
 
 clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) {
   int output = p->graph->output;
-  plan_rep out = {.block = 1};
+  clv_plan_rep out = {.block = 1};
   for (int i = 0; i < p->graph->n_nodes; i++) {
     if (!p->nodes[i].live) continue;
     if (p->nodes[i].input >= 0)
@@ -178,7 +178,7 @@ clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) {
     else
       CLV_TRY(write_kernel(p, i, err));
   }
-  plan_rep from = p->nodes[output].reps[0];
+  clv_plan_rep from = p->nodes[output].reps[0];
   CLV_TRY(clv_plan_value_buf(p, output, 1, &out.buf, err));
   p->bufs[out.buf].space = SPACE_OUT;
   for (int i = 0; i < p->nodes[output].n_reps; i++)

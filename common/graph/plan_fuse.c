@@ -34,7 +34,7 @@ static bool is_norm(const clv_plan *p, int node) {
 
 /* relu takes the batchnorm in, and the addition where there is one. */
 static void join(clv_plan *p, int relu, int add, int norm, int other) {
-  plan_node *q = &p->nodes[relu], *from = &p->nodes[norm];
+  clv_plan_node *q = &p->nodes[relu], *from = &p->nodes[norm];
   memcpy(q->param, from->param, sizeof q->param);
   q->learns = from->learns;
   q->fused_from = norm;
@@ -67,7 +67,7 @@ static void try_relu(clv_plan *p, int relu) {
 
 void clv_plan_fuse(clv_plan *p) {
   for (int i = 0; i < p->graph->n_nodes; i++) {
-    plan_node *q = &p->nodes[i];
+    clv_plan_node *q = &p->nodes[i];
     const clv_node *n = &p->graph->nodes[i];
     q->fused_from = i;
     q->n_src = n->n_in;
@@ -78,7 +78,7 @@ void clv_plan_fuse(clv_plan *p) {
 }
 
 void clv_plan_unfuse(clv_plan *p, int node) {
-  plan_node *q = &p->nodes[node];
+  clv_plan_node *q = &p->nodes[node];
   const clv_node *n = &p->graph->nodes[node];
   int add = q->fused_after & CLV_TAIL_ADD ? n->in[0] : -1;
   p->nodes[q->fused_from].absorbed = false;

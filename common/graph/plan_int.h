@@ -28,21 +28,21 @@ enum plan_space {
   SPACE_COUNT = SPACE_DIN + CLV_MAX_INPUTS,
 };
 
-typedef struct plan_buf {
+typedef struct clv_plan_buf {
   int space;       /* SPACE_SCRATCH until placed, unless it is the caller's */
   int root;        /* itself, or the buffer whose memory it shares */
   int first, last; /* steps; of a root: of all that share it */
   size_t bytes, offset;
-} plan_buf;
+} clv_plan_buf;
 
 /* A value, or a gradient, in one layout. */
-typedef struct plan_rep {
+typedef struct clv_plan_rep {
   int block, buf;
-} plan_rep;
+} clv_plan_rep;
 
 enum { PLAN_MAX_REPS = 4 };
 
-typedef struct plan_node {
+typedef struct clv_plan_node {
   bool live;       /* the output depends on it */
   bool needs_grad; /* its value's gradient is computed */
   bool learns;     /* some parameter of it is trained */
@@ -55,19 +55,19 @@ typedef struct plan_node {
   int input;                  /* number among the external inputs, or -1 */
   clv_kernel *kernel;
   int in[CLV_MAX_IN], saved;    /* buffers, -1 = none */
-  plan_rep reps[PLAN_MAX_REPS]; /* reps[0] is what the node itself makes */
+  clv_plan_rep reps[PLAN_MAX_REPS]; /* reps[0] is what the node itself makes */
   int n_reps;
-  plan_rep grad; /* sum of the gradients that have come so far; buf -1 = none yet */
+  clv_plan_rep grad; /* sum of the gradients that have come so far; buf -1 = none yet */
   const clv_param *param[CLV_MAX_PARAMS];
   size_t cache_offset;
-} plan_node;
+} clv_plan_node;
 
-struct plan_frame;
-struct plan_step;
-typedef clv_code plan_step_fn(clv_plan *p, const struct plan_frame *f, const struct plan_step *s,
+struct clv_plan_frame;
+struct clv_plan_step;
+typedef clv_code plan_step_fn(clv_plan *p, const struct clv_plan_frame *f, const struct clv_plan_step *s,
                               clv_err *err);
 
-typedef struct plan_step {
+typedef struct clv_plan_step {
   plan_step_fn *run;
   const char *verb; /* for describe */
   int node;         /* whose kernel runs, or whose value is moved */
@@ -79,30 +79,30 @@ typedef struct plan_step {
   int din[CLV_MAX_IN];       /* backward_input */
   int spare[CLV_MAX_PARAMS]; /* where gradients of frozen parameters go */
   bool elided;               /* its source took the place of its destination */
-} plan_step;
+} clv_plan_step;
 
 enum { PHASE_FORWARD, PHASE_BACKWARD_INPUT, PHASE_BACKWARD_WEIGHT, PHASES };
 
-typedef struct plan_range {
+typedef struct clv_plan_range {
   size_t offset, bytes;
-} plan_range;
+} clv_plan_range;
 
 struct clv_plan {
   clv_plan_options options;
   const clv_backend *backend; /* the one of the options; ref for f64 */
   clv_graph *graph;
   clv_params *params;
-  plan_node *nodes; /* as graph->nodes */
-  plan_buf *bufs;
+  clv_plan_node *nodes; /* as graph->nodes */
+  clv_plan_buf *bufs;
   int n_bufs, cap_bufs;
-  plan_step *steps;
+  clv_plan_step *steps;
   int n_steps, cap_steps;
   int phase_end[PHASES]; /* steps of phase k end here */
   int n_inputs;
   int input_node[CLV_MAX_INPUTS];
   int keep[CLV_MAX_INPUTS]; /* buffer for a copy of the input, or -1 if backward reads none */
   size_t input_bytes[CLV_MAX_INPUTS];
-  plan_range *unwritten; /* of the gradient block: frozen parameters and padding */
+  clv_plan_range *unwritten; /* of the gradient block: frozen parameters and padding */
   int n_unwritten;
   clv_plan_info info;
   /* running */
@@ -115,41 +115,41 @@ struct clv_plan {
   clv_call *idle;
 };
 
-typedef enum call_state { CALL_EMPTY, CALL_FORWARD, CALL_BACKWARD, CALL_DONE } call_state;
+typedef enum clv_call_state { CALL_EMPTY, CALL_FORWARD, CALL_BACKWARD, CALL_DONE } clv_call_state;
 
 struct clv_call {
   clv_call *next, *next_idle;
   char *block;
-  call_state state;
+  clv_call_state state;
   const void *in[CLV_MAX_INPUTS];
   clv_rng_key key;
 };
 
 /* What one execution of a phase works on. */
-typedef struct plan_frame {
+typedef struct clv_plan_frame {
   char *base[SPACE_COUNT];
   char *params, *grads;
   bool accumulate;
   clv_rng_key key;
-} plan_frame;
+} clv_plan_frame;
 
 /* ---- writing steps (plan.c) ------------------------------------------------------------------ */
 
 clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret,
                           clv_err *err) CLV_USE_RESULT;
 void clv_plan_use(clv_plan *p, int buf); /* by the step written next; -1 is ignored */
-clv_code clv_plan_push(clv_plan *p, const plan_step *step, clv_err *err) CLV_USE_RESULT;
-plan_step clv_plan_step(plan_step_fn *run, const char *verb, int node);
-clv_code clv_plan_scratch_of(clv_plan *p, int node, plan_step *step, clv_err *err) CLV_USE_RESULT;
+clv_code clv_plan_push(clv_plan *p, const clv_plan_step *step, clv_err *err) CLV_USE_RESULT;
+clv_plan_step clv_plan_step_of(plan_step_fn *run, const char *verb, int node);
+clv_code clv_plan_scratch_of(clv_plan *p, int node, clv_plan_step *step, clv_err *err) CLV_USE_RESULT;
 /* Room for the weights a forward or backward_input step makes itself, if it does. */
-clv_code clv_plan_cache_of(clv_plan *p, int node, plan_step *step, clv_err *err) CLV_USE_RESULT;
+clv_code clv_plan_cache_of(clv_plan *p, int node, clv_plan_step *step, clv_err *err) CLV_USE_RESULT;
 
 /* A buffer for node's value, or its gradient, in a layout. */
 clv_code clv_plan_value_buf(clv_plan *p, int node, int block, int *ret,
                             clv_err *err) CLV_USE_RESULT;
 /* From one buffer of node's value (or gradient) to another: a reorder, or a copy where the layouts
  * are the same. */
-clv_code clv_plan_move(clv_plan *p, int node, plan_rep from, plan_rep to,
+clv_code clv_plan_move(clv_plan *p, int node, clv_plan_rep from, clv_plan_rep to,
                        clv_err *err) CLV_USE_RESULT;
 int clv_plan_block(const clv_shape *shape, int block);      /* 1 unless the rank is 4 */
 int clv_plan_grad_block(const clv_plan *p, int node);       /* in which node wants its gradient */

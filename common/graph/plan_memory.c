@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-static plan_buf *root_of(const clv_plan *p, int buf) {
+static clv_plan_buf *root_of(const clv_plan *p, int buf) {
   while (p->bufs[buf].root != buf) buf = p->bufs[buf].root;
   return &p->bufs[buf];
 }
@@ -21,9 +21,9 @@ static int phase_of(const clv_plan *p, int step) {
 /* Step `at` runs an in-place kernel whose first input nobody reads afterwards: its output takes
  * the input's memory. */
 static void merge_in_place(clv_plan *p, int at) {
-  const plan_node *q = &p->nodes[p->steps[at].node];
+  const clv_plan_node *q = &p->nodes[p->steps[at].node];
   if (!q->kernel->in_place || q->kernel->in_block[0] != q->kernel->out_block) return;
-  plan_buf *in = root_of(p, q->in[0]), *out = &p->bufs[q->reps[0].buf];
+  clv_plan_buf *in = root_of(p, q->in[0]), *out = &p->bufs[q->reps[0].buf];
   bool twice = false;
   for (int i = 1; i < CLV_MAX_IN; i++) twice |= q->in[i] >= 0 && root_of(p, q->in[i]) == in;
   if (in->space != SPACE_SCRATCH || in->last != at || in->bytes != out->bytes || twice) return;
@@ -34,13 +34,13 @@ static void merge_in_place(clv_plan *p, int at) {
 /* Step `at` runs a kernel that may put the gradient of an input where that of its output stands,
  * which nobody reads afterwards. The caller's memory is only lent for reading. */
 static void merge_gradients(clv_plan *p, int at) {
-  const plan_step *s = &p->steps[at];
-  const plan_node *q = &p->nodes[s->node];
+  const clv_plan_step *s = &p->steps[at];
+  const clv_plan_node *q = &p->nodes[s->node];
   for (int i = 0; i < q->n_src; i++) {
     if (!(q->kernel->din_in_place >> i & 1) || s->din[i] < 0 ||
         clv_plan_din_block(p, s->node, i) != q->grad.block)
       continue;
-    plan_buf *dout = root_of(p, q->grad.buf), *din = &p->bufs[s->din[i]];
+    clv_plan_buf *dout = root_of(p, q->grad.buf), *din = &p->bufs[s->din[i]];
     if (dout->space != SPACE_SCRATCH || dout->last != at || dout->bytes != din->bytes) continue;
     din->root = dout->root;
     dout->last = din->last;
@@ -51,10 +51,10 @@ static void merge_gradients(clv_plan *p, int at) {
 /* Step `at` copies a whole value into the caller's memory: compute it there in the first place if
  * nothing outside this phase touches it. */
 static void bind_to_caller(clv_plan *p, int at) {
-  plan_step *s = &p->steps[at];
+  clv_plan_step *s = &p->steps[at];
   if (s->run != clv_plan_run_copy) return;
   int to = p->bufs[s->dst].space;
-  plan_buf *src = root_of(p, s->src);
+  clv_plan_buf *src = root_of(p, s->src);
   if (to == SPACE_SCRATCH || src->space != SPACE_SCRATCH ||
       phase_of(p, src->first) != phase_of(p, at) || phase_of(p, src->last) != phase_of(p, at))
     return;
@@ -65,7 +65,7 @@ static void bind_to_caller(clv_plan *p, int at) {
 /* Inputs that backward reads get room for a copy, used when the caller takes its memory back. */
 static clv_code keep_inputs(clv_plan *p, clv_err *err) {
   for (int i = 0; i < p->n_inputs; i++) {
-    const plan_node *q = &p->nodes[p->input_node[i]];
+    const clv_plan_node *q = &p->nodes[p->input_node[i]];
     if (!q->live) continue;
     int last = p->bufs[q->reps[0].buf].last;
     if (last < p->phase_end[PHASE_FORWARD]) continue;
@@ -79,7 +79,7 @@ static clv_code keep_inputs(clv_plan *p, clv_err *err) {
 /* ---- placing --------------------------------------------------------------------------------- */
 
 static int larger_first(const void *a, const void *b) {
-  const plan_buf *x = *(plan_buf *const *)a, *y = *(plan_buf *const *)b;
+  const clv_plan_buf *x = *(clv_plan_buf *const *)a, *y = *(clv_plan_buf *const *)b;
   if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
   return x->root < y->root ? -1 : 1;
 }
@@ -88,17 +88,17 @@ static int larger_first(const void *a, const void *b) {
  * at once out of each other's way in the cache. */
 enum { LARGE_BUFFER = 64 << 10, BETWEEN_LARGE = 17 * 64 };
 
-static size_t room_of(const plan_buf *b) {
+static size_t room_of(const clv_plan_buf *b) {
   return clv_align_up(b->bytes, 64) + (b->bytes >= LARGE_BUFFER ? BETWEEN_LARGE : 0);
 }
 
 /* First fit at the lowest offset that no buffer alive at the same time holds. placed: sorted by
  * offset. */
-static clv_code place_one(plan_buf *b, plan_buf **placed, int *n_placed, size_t *extent,
+static clv_code place_one(clv_plan_buf *b, clv_plan_buf **placed, int *n_placed, size_t *extent,
                           clv_err *err) {
   size_t at = 0, end, need = room_of(b);
   for (int i = 0; i < *n_placed; i++) {
-    const plan_buf *o = placed[i];
+    const clv_plan_buf *o = placed[i];
     if (o->last < b->first || o->first > b->last) continue;
     if (o->offset >= at + need) break;
     at = CLV_MAX(at, o->offset + room_of(o));
@@ -114,14 +114,14 @@ static clv_code place_one(plan_buf *b, plan_buf **placed, int *n_placed, size_t 
 }
 
 static clv_code place_space(clv_plan *p, int space, size_t *ret_extent, clv_err *err) {
-  CLV_AUTO(clv_freep) plan_buf **list = NULL;
-  CLV_AUTO(clv_freep) plan_buf **placed = NULL;
+  CLV_AUTO(clv_freep) clv_plan_buf **list = NULL;
+  CLV_AUTO(clv_freep) clv_plan_buf **placed = NULL;
   int n = 0, n_placed = 0;
   CLV_TRY(clv_alloc((size_t)p->n_bufs, sizeof *list, &list, err));
   CLV_TRY(clv_alloc((size_t)p->n_bufs, sizeof *placed, &placed, err));
   for (int i = 0; i < p->n_bufs; i++)
     if (p->bufs[i].root == i && p->bufs[i].space == space) list[n++] = &p->bufs[i];
-  qsort(list, (size_t)n, sizeof(plan_buf *), larger_first);
+  qsort(list, (size_t)n, sizeof(clv_plan_buf *), larger_first);
   for (int i = 0; i < n; i++) CLV_TRY(place_one(list[i], placed, &n_placed, ret_extent, err));
   return CLV_OK;
 }
@@ -134,7 +134,7 @@ clv_code clv_plan_place(clv_plan *p, clv_err *err) {
     if (p->steps[i].run == clv_plan_run_backward_input) merge_gradients(p, i);
   for (int i = 0; i < p->n_steps; i++) bind_to_caller(p, i);
   for (int i = 0; i < p->n_bufs; i++) {
-    plan_buf *b = &p->bufs[i];
+    clv_plan_buf *b = &p->bufs[i];
     if (b->root == i && b->space == SPACE_SCRATCH && phase_of(p, b->first) != phase_of(p, b->last))
       b->space = SPACE_CALL;
   }

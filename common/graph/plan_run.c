@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *at(const clv_plan *p, const plan_frame *f, int buf) {
+static void *at(const clv_plan *p, const clv_plan_frame *f, int buf) {
   if (buf < 0) return NULL;
-  const plan_buf *b = &p->bufs[buf];
+  const clv_plan_buf *b = &p->bufs[buf];
   char *base = f->base[b->space];
   return base ? base + b->offset : NULL; /* the caller's output is not there in backward */
 }
@@ -20,20 +20,20 @@ static void *at(const clv_plan *p, const plan_frame *f, int buf) {
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 /* The weights that stay, or those that step s makes. */
-static void *cache_of(const clv_plan *p, const plan_frame *f, const plan_step *s) {
-  const plan_node *q = &p->nodes[s->node];
+static void *cache_of(const clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s) {
+  const clv_plan_node *q = &p->nodes[s->node];
   if (p->options.transient_weights) return at(p, f, s->cache);
   return q->kernel->cache_bytes ? p->cache + q->cache_offset : NULL;
 }
 
-static clv_code refresh_one(clv_plan *p, const plan_step *s, clv_kernel_args *a, unsigned what,
+static clv_code refresh_one(clv_plan *p, const clv_plan_step *s, clv_kernel_args *a, unsigned what,
                             clv_err *err) {
   clv_kernel *k = p->nodes[s->node].kernel;
   a->refresh_for = what;
   return k->refresh(k, a, err);
 }
 
-static clv_rng_key key_of(const clv_node *node, const plan_frame *f) {
+static clv_rng_key key_of(const clv_node *node, const clv_plan_frame *f) {
   clv_rng_key key = clv_rng_key_of(&node->key);
   key.step = f->key.step;
   key.micro_batch = f->key.micro_batch;
@@ -41,8 +41,8 @@ static clv_rng_key key_of(const clv_node *node, const plan_frame *f) {
   return key;
 }
 
-static clv_kernel_args args_of(clv_plan *p, const plan_frame *f, const plan_step *s) {
-  const plan_node *q = &p->nodes[s->node];
+static clv_kernel_args args_of(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s) {
+  const clv_plan_node *q = &p->nodes[s->node];
   clv_kernel_args a = {.out = at(p, f, q->reps[0].buf),
                        .cache = cache_of(p, f, s),
                        .saved = at(p, f, q->saved),
@@ -56,24 +56,24 @@ static clv_kernel_args args_of(clv_plan *p, const plan_frame *f, const plan_step
   return a;
 }
 
-static void set_gradient_pointers(clv_plan *p, const plan_frame *f, const plan_step *s,
+static void set_gradient_pointers(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
                                   clv_kernel_args *a) {
-  const plan_node *q = &p->nodes[s->node];
+  const clv_plan_node *q = &p->nodes[s->node];
   for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
     if (q->param[i]->trainable)
       a->dparam[i] = q->param[i]->frozen ? at(p, f, s->spare[i]) : f->grads + q->param[i]->offset;
 }
 
-clv_code clv_plan_run_forward(clv_plan *p, const plan_frame *f, const plan_step *s, clv_err *err) {
+clv_code clv_plan_run_forward(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s, clv_err *err) {
   clv_kernel *k = p->nodes[s->node].kernel;
   clv_kernel_args a = args_of(p, f, s);
   if (s->cache >= 0) CLV_TRY(refresh_one(p, s, &a, CLV_FOR_FORWARD, err));
   return k->forward(k, &a, err);
 }
 
-clv_code clv_plan_run_backward_input(clv_plan *p, const plan_frame *f, const plan_step *s,
+clv_code clv_plan_run_backward_input(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
                                      clv_err *err) {
-  const plan_node *q = &p->nodes[s->node];
+  const clv_plan_node *q = &p->nodes[s->node];
   clv_kernel_args a = args_of(p, f, s);
   a.dout = at(p, f, q->grad.buf);
   for (int i = 0; i < CLV_MAX_IN; i++) a.din[i] = at(p, f, s->din[i]);
@@ -82,16 +82,16 @@ clv_code clv_plan_run_backward_input(clv_plan *p, const plan_frame *f, const pla
   return q->kernel->backward_input(q->kernel, &a, err);
 }
 
-clv_code clv_plan_run_backward_weight(clv_plan *p, const plan_frame *f, const plan_step *s,
+clv_code clv_plan_run_backward_weight(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
                                       clv_err *err) {
-  const plan_node *q = &p->nodes[s->node];
+  const clv_plan_node *q = &p->nodes[s->node];
   clv_kernel_args a = args_of(p, f, s);
   a.dout = at(p, f, q->grad.buf);
   set_gradient_pointers(p, f, s, &a);
   return q->kernel->backward_weight(q->kernel, &a, err);
 }
 
-clv_code clv_plan_run_recompute(clv_plan *p, const plan_frame *f, const plan_step *s,
+clv_code clv_plan_run_recompute(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
                                 clv_err *err) {
   clv_kernel *k = p->nodes[s->node].kernel;
   clv_kernel_args a = args_of(p, f, s);
@@ -99,25 +99,25 @@ clv_code clv_plan_run_recompute(clv_plan *p, const plan_frame *f, const plan_ste
   return k->recompute(k, &a, err);
 }
 
-clv_code clv_plan_run_reorder(clv_plan *p, const plan_frame *f, const plan_step *s, clv_err *err) {
+clv_code clv_plan_run_reorder(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s, clv_err *err) {
   const clv_node *n = &p->graph->nodes[s->node];
   return p->backend->reorder(&n->shape, n->dtype, at(p, f, s->src), s->src_block, at(p, f, s->dst),
                              s->dst_block, err);
 }
 
-clv_code clv_plan_run_copy(clv_plan *p, const plan_frame *f, const plan_step *s, clv_err *err) {
+clv_code clv_plan_run_copy(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s, clv_err *err) {
   (void)err;
   memcpy(at(p, f, s->dst), at(p, f, s->src), s->n);
   return CLV_OK;
 }
 
-clv_code clv_plan_run_add(clv_plan *p, const plan_frame *f, const plan_step *s, clv_err *err) {
+clv_code clv_plan_run_add(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s, clv_err *err) {
   (void)err;
   p->backend->add(p->options.dtype, at(p, f, s->dst), at(p, f, s->src), s->n);
   return CLV_OK;
 }
 
-clv_code clv_plan_run_zero(clv_plan *p, const plan_frame *f, const plan_step *s, clv_err *err) {
+clv_code clv_plan_run_zero(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s, clv_err *err) {
   (void)err;
   memset(at(p, f, s->dst), 0, s->n);
   return CLV_OK;
@@ -125,7 +125,7 @@ clv_code clv_plan_run_zero(clv_plan *p, const plan_frame *f, const plan_step *s,
 
 void clv_plan_time(clv_plan *p, clv_plan_times *times) { p->times = times; }
 
-static clv_code run_timed(clv_plan *p, const plan_frame *f, const plan_step *s, int phase,
+static clv_code run_timed(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s, int phase,
                           clv_err *err) {
   clv_plan_times *t = &p->times[s->node];
   bool weight = s->run == clv_plan_run_backward_weight || phase == PHASE_BACKWARD_WEIGHT;
@@ -138,7 +138,7 @@ static clv_code run_timed(clv_plan *p, const plan_frame *f, const plan_step *s, 
 }
 
 /* The op of a step, for the text with the name that its graph gives it, and for the place. */
-static clv_code locate(const clv_plan *p, const plan_step *s, clv_err *err) {
+static clv_code locate(const clv_plan *p, const clv_plan_step *s, clv_err *err) {
   const clv_node *n = &p->graph->nodes[s->node];
   if (err)
     snprintf(err->place, sizeof err->place, "layer %" PRIu32 " (%s), %s", n->layer,
@@ -146,11 +146,11 @@ static clv_code locate(const clv_plan *p, const plan_step *s, clv_err *err) {
   return clv_err_prefix(err, "layer %s (%s), %s", n->name, clv_op_name(n->op), s->verb);
 }
 
-static clv_code run_phase(clv_plan *p, const plan_frame *f, int phase, clv_err *err) {
+static clv_code run_phase(clv_plan *p, const clv_plan_frame *f, int phase, clv_err *err) {
   int i = phase ? p->phase_end[phase - 1] : 0;
   p->backend->set_threads(p->options.threads);
   for (; i < p->phase_end[phase]; i++) {
-    const plan_step *s = &p->steps[i];
+    const clv_plan_step *s = &p->steps[i];
     if ((p->times ? run_timed(p, f, s, phase, err) : s->run(p, f, s, err)) != CLV_OK)
       return locate(p, s, err);
   }
@@ -198,20 +198,20 @@ void clv_plan_call_put(clv_plan *p, clv_call *c) {
 /* The caller's memory is written only through `out` and `din`. */
 static char *lent(const void *memory) { return (char *)(uintptr_t)memory; }
 
-static plan_frame frame_of(const clv_plan *p, const clv_call *c, void *param_block) {
-  plan_frame f = {.params = param_block, .key = c->key};
+static clv_plan_frame frame_of(const clv_plan *p, const clv_call *c, void *param_block) {
+  clv_plan_frame f = {.params = param_block, .key = c->key};
   f.base[SPACE_SCRATCH] = p->scratch;
   f.base[SPACE_CALL] = c->block;
   for (int i = 0; i < p->n_inputs; i++) f.base[SPACE_IN + i] = lent(c->in[i]);
   return f;
 }
 
-static clv_code refresh(clv_plan *p, const plan_frame *f, uint64_t version, clv_err *err) {
+static clv_code refresh(clv_plan *p, const clv_plan_frame *f, uint64_t version, clv_err *err) {
   if (p->options.transient_weights) return CLV_OK;
   if (p->fresh && p->version == version && p->block == f->params) return CLV_OK;
   p->fresh = false;
   for (int i = 0; i < p->phase_end[PHASE_FORWARD]; i++) {
-    const plan_step *s = &p->steps[i];
+    const clv_plan_step *s = &p->steps[i];
     clv_kernel *k = s->run == clv_plan_run_forward ? p->nodes[s->node].kernel : NULL;
     if (!k || !k->refresh) continue;
     clv_kernel_args a = args_of(p, f, s);
@@ -244,7 +244,7 @@ clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t 
   c->state = CALL_EMPTY;
   c->key = key ? *key : (clv_rng_key){0};
   CLV_TRY(take_inputs(p, c, in, keep_inputs, err));
-  plan_frame f = frame_of(p, c, param_block);
+  clv_plan_frame f = frame_of(p, c, param_block);
   f.base[SPACE_OUT] = out;
   p->backend->set_threads(p->options.threads);
   CLV_TRY(refresh(p, &f, param_version, err));
@@ -255,12 +255,12 @@ clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t 
 
 clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
                           clv_err *err) {
-  const plan_frame f = frame_of(p, c, param_block);
+  const clv_plan_frame f = frame_of(p, c, param_block);
   p->backend->set_threads(p->options.threads);
   return refresh(p, &f, param_version, err);
 }
 
-static clv_code check_state(const clv_plan *p, const clv_call *c, call_state want, clv_err *err) {
+static clv_code check_state(const clv_plan *p, const clv_call *c, clv_call_state want, clv_err *err) {
   static const char *const words[] = {[CALL_EMPTY] = "has no forward",
                                       [CALL_FORWARD] = "is after forward",
                                       [CALL_BACKWARD] = "is after backward_input",
@@ -283,7 +283,7 @@ clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, co
                                  void *const *din, void *grad_block, bool accumulate,
                                  clv_err *err) {
   CLV_TRY(check_state(p, c, CALL_FORWARD, err));
-  plan_frame f = frame_of(p, c, param_block);
+  clv_plan_frame f = frame_of(p, c, param_block);
   f.base[SPACE_DOUT] = lent(dout);
   f.grads = grad_block;
   f.accumulate = accumulate;
@@ -302,7 +302,7 @@ clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, co
 clv_code clv_plan_backward_weight(clv_plan *p, clv_call *c, void *param_block, void *grad_block,
                                   bool accumulate, clv_err *err) {
   CLV_TRY(check_state(p, c, CALL_BACKWARD, err));
-  plan_frame f = frame_of(p, c, param_block);
+  clv_plan_frame f = frame_of(p, c, param_block);
   f.grads = grad_block;
   f.accumulate = accumulate;
   if (!accumulate && grad_block) zero_unwritten(p, grad_block);

@@ -199,7 +199,7 @@ static void start_send(clv_rpc_stream *stream, const grpc_op *ops, size_t n) {
 }
 
 /* The same for a server stream whose sends were held until now. */
-static void start_held(clv_rpc_stream *stream, const grpc_op *ops, size_t n, send_state state) {
+static void start_held(clv_rpc_stream *stream, const grpc_op *ops, size_t n, rpc_send_state state) {
   pthread_mutex_lock(&stream->lock);
   stream->sending = state;
   stream->holds++;

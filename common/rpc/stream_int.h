@@ -13,23 +13,23 @@
 #include "common/rpc/rpc_int.h"
 
 /* One queued message; recycled, so that a steady stream takes no memory of ours. */
-typedef struct send_node {
-  struct send_node *next;
+typedef struct rpc_send_node {
+  struct rpc_send_node *next;
   grpc_byte_buffer *buffer;
   size_t bytes;
-} send_node;
+} rpc_send_node;
 
 /* Send nodes a stream keeps, and how many it makes when it has none: a burst larger than any before
  * it costs memory once, not once per message. */
 enum { KEPT_NODES = 128, NODE_BATCH = 48 };
 
 /* What the sending side does at the moment; at most one send batch is out. */
-typedef enum send_state {
+typedef enum rpc_send_state {
   SEND_HELD,    /* a server stream not yet accepted */
   SEND_IDLE,    /* nothing out */
   SEND_BUSY,    /* a message or the initial metadata is out */
   SEND_CLOSING, /* the half close or the status is out, or done */
-} send_state;
+} rpc_send_state;
 
 struct clv_rpc_stream {
   atomic_uint refs;
@@ -58,11 +58,11 @@ struct clv_rpc_stream {
   unsigned holds;
   bool ending; /* the final batch has come */
   bool over;   /* holds ran out after that; the call is gone */
-  send_state sending;
+  rpc_send_state sending;
   bool close_wanted;
   clv_code cancel_code; /* of clv_rpc_stream_cancel, CLV_OK if not called */
   char cancel_text[RPC_TEXT];
-  send_node *head, *tail, *in_flight, *spare;
+  rpc_send_node *head, *tail, *in_flight, *spare;
   unsigned n_spare;
   size_t queued_bytes;
 };

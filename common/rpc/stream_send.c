@@ -10,11 +10,11 @@
 
 #include "common/rpc/stream_int.h"
 
-static grpc_slice_buffer *slices_of(send_node *node) {
+static grpc_slice_buffer *slices_of(rpc_send_node *node) {
   return &node->buffer->data.raw.slice_buffer;
 }
 
-static void free_node(send_node *node) {
+static void free_node(rpc_send_node *node) {
   if (!node) return;
   if (node->buffer) grpc_byte_buffer_destroy(node->buffer);
   free(node);
@@ -32,9 +32,9 @@ static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
 }
 
-static send_node *take_spare(clv_rpc_stream *stream) {
+static rpc_send_node *take_spare(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
-  send_node *node = stream->spare;
+  rpc_send_node *node = stream->spare;
   if (node) {
     stream->spare = node->next;
     stream->n_spare--;
@@ -43,18 +43,18 @@ static send_node *take_spare(clv_rpc_stream *stream) {
   return node;
 }
 
-static clv_code new_node(send_node **ret_node, clv_err *err) {
-  send_node *node;
+static clv_code new_node(rpc_send_node **ret_node, clv_err *err) {
+  rpc_send_node *node;
   CLV_TRY(clv_alloc(1, sizeof(*node), &node, err));
   node->buffer = grpc_raw_byte_buffer_create(NULL, 0);
   *ret_node = node;
   return CLV_OK;
 }
 
-static clv_code take_node(clv_rpc_stream *stream, send_node **ret_node, clv_err *err) {
-  send_node *node = take_spare(stream);
+static clv_code take_node(clv_rpc_stream *stream, rpc_send_node **ret_node, clv_err *err) {
+  rpc_send_node *node = take_spare(stream);
   for (int i = 0; !node && i < NODE_BATCH; i++) {
-    send_node *spare;
+    rpc_send_node *spare;
     CLV_TRY(new_node(&spare, err));
     pthread_mutex_lock(&stream->lock);
     spare->next = stream->spare;
@@ -70,7 +70,7 @@ static clv_code take_node(clv_rpc_stream *stream, send_node **ret_node, clv_err 
 }
 
 /* Releases what the node's message still holds. */
-static void give_node(clv_rpc_stream *stream, send_node *node) {
+static void give_node(clv_rpc_stream *stream, rpc_send_node *node) {
   grpc_slice_buffer_reset_and_unref(slices_of(node));
   pthread_mutex_lock(&stream->lock);
   bool keep = stream->n_spare < KEPT_NODES;
@@ -84,7 +84,7 @@ static void give_node(clv_rpc_stream *stream, send_node *node) {
 }
 
 void rpc_stream_free_nodes(clv_rpc_stream *stream) {
-  for (send_node *node; (node = stream->spare) != NULL;) {
+  for (rpc_send_node *node; (node = stream->spare) != NULL;) {
     stream->spare = node->next;
     free_node(node);
   }
@@ -92,12 +92,12 @@ void rpc_stream_free_nodes(clv_rpc_stream *stream) {
 
 void rpc_stream_drop_queue(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
-  send_node *list = stream->head;
+  rpc_send_node *list = stream->head;
   stream->head = stream->tail = NULL;
-  for (send_node *node = list; node; node = node->next) stream->queued_bytes -= node->bytes;
+  for (rpc_send_node *node = list; node; node = node->next) stream->queued_bytes -= node->bytes;
   pthread_mutex_unlock(&stream->lock);
   while (list) {
-    send_node *node = list;
+    rpc_send_node *node = list;
     list = node->next;
     give_node(stream, node);
   }
@@ -113,7 +113,7 @@ static clv_code refuse_send(const clv_rpc_stream *stream, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code append(clv_rpc_stream *stream, send_node *node, clv_err *err) {
+static clv_code append(clv_rpc_stream *stream, rpc_send_node *node, clv_err *err) {
   pthread_mutex_lock(&stream->lock);
   clv_code code = refuse_send(stream, err);
   if (code == CLV_OK) {
@@ -135,7 +135,7 @@ clv_code clv_rpc_stream_send(clv_rpc_stream *stream, const clv_rpc_piece *pieces
   for (size_t i = 0; i < n && code == CLV_OK; i++)
     if (!clv_add_size(bytes, pieces[i].len, &bytes) || bytes > stream->max_message)
       code = clv_fail(err, CLV_INVALID, "message of more than %zu bytes", stream->max_message);
-  send_node *node = NULL;
+  rpc_send_node *node = NULL;
   if (code == CLV_OK) code = take_node(stream, &node, err);
   if (code != CLV_OK) {
     release_pieces(pieces, n);
@@ -190,9 +190,9 @@ void rpc_stream_kick(clv_rpc_stream *stream) {
 }
 
 /* The message in flight has gone, one way or the other: take it off the queue. */
-static send_node *pop_sent(clv_rpc_stream *stream) {
+static rpc_send_node *pop_sent(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
-  send_node *node = NULL;
+  rpc_send_node *node = NULL;
   if (stream->sending == SEND_BUSY) {
     node = stream->in_flight;
     stream->in_flight = NULL;
@@ -205,7 +205,7 @@ static send_node *pop_sent(clv_rpc_stream *stream) {
 
 void rpc_stream_send_done(rpc_tag *tag, bool ok) {
   clv_rpc_stream *stream = RPC_OWNER(tag, clv_rpc_stream, send_tag);
-  send_node *node = pop_sent(stream);
+  rpc_send_node *node = pop_sent(stream);
   size_t bytes = node ? node->bytes : 0;
   if (node) give_node(stream, node);
   if (!ok) rpc_stream_drop_queue(stream); /* the call is over; its end is on the way */

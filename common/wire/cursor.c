@@ -5,14 +5,14 @@
 
 enum { FIELD_NUMBER_MAX = (1 << 29) - 1, VARINT_BYTES = 10 };
 
-clv_code clv_cursor_init(cursor *c, const clv_piece *pieces, size_t n_pieces, size_t max_bytes,
+clv_code clv_cursor_init(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces, size_t max_bytes,
                          clv_err *err) {
   size_t total = 0;
   for (size_t i = 0; i < n_pieces; i++)
     if (!clv_add_size(total, pieces[i].len, &total) || total > max_bytes)
       return clv_fail(err, CLV_EXHAUSTED, "message is longer than the limit of %zu bytes",
                       max_bytes);
-  *c = (cursor){.pieces = pieces, .n_pieces = n_pieces, .end = total};
+  *c = (clv_wire_cursor){.pieces = pieces, .n_pieces = n_pieces, .end = total};
   if (n_pieces) {
     c->data = pieces[0].data;
     c->avail = pieces[0].len;
@@ -20,13 +20,13 @@ clv_code clv_cursor_init(cursor *c, const clv_piece *pieces, size_t n_pieces, si
   return CLV_OK;
 }
 
-static clv_code truncated(const cursor *c, const char *what, clv_err *err) {
+static clv_code truncated(const clv_wire_cursor *c, const char *what, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "%s at byte %zu runs past the end at byte %zu", what, c->pos,
                   c->end);
 }
 
 /* Makes the current piece one with unread bytes. Only called while pos < end, so there is one. */
-static void next_piece(cursor *c) {
+static void next_piece(clv_wire_cursor *c) {
   while (c->offset == c->avail) {
     c->piece++;
     c->data = c->pieces[c->piece].data;
@@ -35,13 +35,13 @@ static void next_piece(cursor *c) {
   }
 }
 
-static uint8_t next_byte(cursor *c) {
+static uint8_t next_byte(clv_wire_cursor *c) {
   if (c->offset == c->avail) next_piece(c);
   c->pos++;
   return c->data[c->offset++];
 }
 
-clv_code clv_cursor_varint(cursor *c, uint64_t *ret, clv_err *err) {
+clv_code clv_cursor_varint(clv_wire_cursor *c, uint64_t *ret, clv_err *err) {
   uint64_t value = 0;
   for (unsigned i = 0; i < VARINT_BYTES; i++) {
     if (c->pos == c->end) return truncated(c, "a number", err);
@@ -56,7 +56,7 @@ clv_code clv_cursor_varint(cursor *c, uint64_t *ret, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "the number before byte %zu has more than 64 bits", c->pos);
 }
 
-clv_code clv_cursor_fixed(cursor *c, size_t width, uint64_t *ret, clv_err *err) {
+clv_code clv_cursor_fixed(clv_wire_cursor *c, size_t width, uint64_t *ret, clv_err *err) {
   if (c->end - c->pos < width) return truncated(c, "a fixed-size number", err);
   uint64_t value = 0;
   for (size_t i = 0; i < width; i++) value |= (uint64_t)next_byte(c) << (8 * i);
@@ -64,7 +64,7 @@ clv_code clv_cursor_fixed(cursor *c, size_t width, uint64_t *ret, clv_err *err) 
   return CLV_OK;
 }
 
-clv_code clv_cursor_tag(cursor *c, field_tag *ret, clv_err *err) {
+clv_code clv_cursor_tag(clv_wire_cursor *c, clv_field_tag *ret, clv_err *err) {
   uint64_t tag;
   size_t at = c->pos;
   CLV_TRY(clv_cursor_varint(c, &tag, err));
@@ -76,11 +76,11 @@ clv_code clv_cursor_tag(cursor *c, field_tag *ret, clv_err *err) {
   if (type != WIRE_VARINT && type != WIRE_64 && type != WIRE_LEN && type != WIRE_32)
     return clv_fail(err, CLV_INVALID, "field %u at byte %zu has wire type %u, which is not used",
                     (unsigned)number, at, type);
-  *ret = (field_tag){(uint32_t)number, (wire_type)type};
+  *ret = (clv_field_tag){(uint32_t)number, (clv_wire_type)type};
   return CLV_OK;
 }
 
-clv_code clv_cursor_len(cursor *c, size_t *ret, clv_err *err) {
+clv_code clv_cursor_len(clv_wire_cursor *c, size_t *ret, clv_err *err) {
   uint64_t len;
   CLV_TRY(clv_cursor_varint(c, &len, err));
   if (len > c->end - c->pos)
@@ -90,7 +90,7 @@ clv_code clv_cursor_len(cursor *c, size_t *ret, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_cursor_copy(cursor *c, size_t len, void *dst, clv_err *err) {
+clv_code clv_cursor_copy(clv_wire_cursor *c, size_t len, void *dst, clv_err *err) {
   if (len > c->end - c->pos) return truncated(c, "a field", err);
   uint8_t *out = dst;
   while (len) {
@@ -105,11 +105,11 @@ clv_code clv_cursor_copy(cursor *c, size_t len, void *dst, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_cursor_skip(cursor *c, size_t len, clv_err *err) {
+clv_code clv_cursor_skip(clv_wire_cursor *c, size_t len, clv_err *err) {
   return clv_cursor_copy(c, len, NULL, err);
 }
 
-clv_code clv_cursor_skip_field(cursor *c, wire_type type, clv_err *err) {
+clv_code clv_cursor_skip_field(clv_wire_cursor *c, clv_wire_type type, clv_err *err) {
   uint64_t value;
   size_t len;
   if (type == WIRE_VARINT) return clv_cursor_varint(c, &value, err);

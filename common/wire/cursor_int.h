@@ -8,33 +8,33 @@
 
 #include "common/wire/wire.h"
 
-typedef struct cursor {
+typedef struct clv_wire_cursor {
   const clv_piece *pieces;
   const uint8_t *data; /* of the current piece */
   size_t n_pieces, piece;
   size_t offset, avail; /* within the current piece: next byte, its length */
   size_t pos, end;      /* within the message: next byte, first byte not to be read */
-} cursor;
+} clv_wire_cursor;
 
-typedef enum wire_type { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_LEN = 2, WIRE_32 = 5 } wire_type;
+typedef enum clv_wire_type { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_LEN = 2, WIRE_32 = 5 } clv_wire_type;
 
-typedef struct field_tag {
+typedef struct clv_field_tag {
   uint32_t number;
-  wire_type type;
-} field_tag;
+  clv_wire_type type;
+} clv_field_tag;
 
 /* At the first byte of the message; CLV_EXHAUSTED when it is longer than max_bytes. */
-clv_code clv_cursor_init(cursor *c, const clv_piece *pieces, size_t n_pieces, size_t max_bytes,
+clv_code clv_cursor_init(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces, size_t max_bytes,
                          clv_err *err) CLV_USE_RESULT;
-clv_code clv_cursor_varint(cursor *c, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_cursor_fixed(cursor *c, size_t width, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_cursor_tag(cursor *c, field_tag *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_cursor_varint(clv_wire_cursor *c, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_cursor_fixed(clv_wire_cursor *c, size_t width, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_cursor_tag(clv_wire_cursor *c, clv_field_tag *ret, clv_err *err) CLV_USE_RESULT;
 
 /* The length in front of a WIRE_LEN field; it fits in what is left. */
-clv_code clv_cursor_len(cursor *c, size_t *ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_cursor_copy(cursor *c, size_t len, void *dst, clv_err *err) CLV_USE_RESULT;
-clv_code clv_cursor_skip(cursor *c, size_t len, clv_err *err) CLV_USE_RESULT;
-clv_code clv_cursor_skip_field(cursor *c, wire_type type, clv_err *err) CLV_USE_RESULT;
+clv_code clv_cursor_len(clv_wire_cursor *c, size_t *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_cursor_copy(clv_wire_cursor *c, size_t len, void *dst, clv_err *err) CLV_USE_RESULT;
+clv_code clv_cursor_skip(clv_wire_cursor *c, size_t len, clv_err *err) CLV_USE_RESULT;
+clv_code clv_cursor_skip_field(clv_wire_cursor *c, clv_wire_type type, clv_err *err) CLV_USE_RESULT;
 
 /* Bytes of the UTF-8 character at text (1..4), or 0 when the bytes there are no character that may
  * stand in a message: not UTF-8 as RFC 3629 defines it, or a control character. left >= 1. */

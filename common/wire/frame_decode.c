@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct decoder {
-  cursor at;
+  clv_wire_cursor at;
   const clv_wire_limits *limits;
   clv_frame frame;
   clv_payload payload;
@@ -19,7 +19,7 @@ typedef struct decoder {
 
 /* ---- single values: `place` is where the value goes ---------------------------------------- */
 
-static clv_code read_u32(decoder *d, const field *f, void *place, clv_err *err) {
+static clv_code read_u32(decoder *d, const clv_field *f, void *place, clv_err *err) {
   uint64_t value;
   CLV_TRY(clv_cursor_varint(&d->at, &value, err));
   if (value > UINT32_MAX)
@@ -30,12 +30,12 @@ static clv_code read_u32(decoder *d, const field *f, void *place, clv_err *err) 
   return CLV_OK;
 }
 
-static clv_code read_u64(decoder *d, const field *f, void *place, clv_err *err) {
+static clv_code read_u64(decoder *d, const clv_field *f, void *place, clv_err *err) {
   (void)f;
   return clv_cursor_varint(&d->at, place, err);
 }
 
-static clv_code read_bool(decoder *d, const field *f, void *place, clv_err *err) {
+static clv_code read_bool(decoder *d, const clv_field *f, void *place, clv_err *err) {
   (void)f;
   uint64_t value;
   CLV_TRY(clv_cursor_varint(&d->at, &value, err));
@@ -43,7 +43,7 @@ static clv_code read_bool(decoder *d, const field *f, void *place, clv_err *err)
   return CLV_OK;
 }
 
-static clv_code read_fixed32(decoder *d, const field *f, void *place, clv_err *err) {
+static clv_code read_fixed32(decoder *d, const clv_field *f, void *place, clv_err *err) {
   (void)f;
   uint64_t value;
   CLV_TRY(clv_cursor_fixed(&d->at, 4, &value, err));
@@ -52,7 +52,7 @@ static clv_code read_fixed32(decoder *d, const field *f, void *place, clv_err *e
   return CLV_OK;
 }
 
-static clv_code read_fixed64(decoder *d, const field *f, void *place, clv_err *err) {
+static clv_code read_fixed64(decoder *d, const clv_field *f, void *place, clv_err *err) {
   (void)f;
   uint64_t value;
   CLV_TRY(clv_cursor_fixed(&d->at, 8, &value, err));
@@ -60,7 +60,7 @@ static clv_code read_fixed64(decoder *d, const field *f, void *place, clv_err *e
   return CLV_OK;
 }
 
-static clv_code read_bytes(decoder *d, const field *f, void *place, clv_err *err) {
+static clv_code read_bytes(decoder *d, const clv_field *f, void *place, clv_err *err) {
   size_t len;
   CLV_TRY(clv_cursor_len(&d->at, &len, err));
   if (len != f->size && len != 0)
@@ -69,7 +69,7 @@ static clv_code read_bytes(decoder *d, const field *f, void *place, clv_err *err
   return clv_cursor_copy(&d->at, len, place, err);
 }
 
-static clv_code read_text(decoder *d, const field *f, void *place, clv_err *err) {
+static clv_code read_text(decoder *d, const clv_field *f, void *place, clv_err *err) {
   char *text = place;
   size_t len;
   CLV_TRY(clv_cursor_len(&d->at, &len, err));
@@ -138,10 +138,10 @@ static clv_code read_packed(decoder *d, add_function add, void *place, clv_err *
 
 /* ---- nested messages and the payload ------------------------------------------------------- */
 
-static clv_code read_message(decoder *d, const field *fields, size_t n_fields, void *base,
+static clv_code read_message(decoder *d, const clv_field *fields, size_t n_fields, void *base,
                              clv_err *err);
 
-static clv_code read_nested(decoder *d, const field *fields, size_t n_fields, void *base,
+static clv_code read_nested(decoder *d, const clv_field *fields, size_t n_fields, void *base,
                             clv_err *err) {
   size_t len, outer = d->at.end;
   CLV_TRY(clv_cursor_len(&d->at, &len, err));
@@ -151,7 +151,7 @@ static clv_code read_nested(decoder *d, const field *fields, size_t n_fields, vo
   return CLV_OK;
 }
 
-static clv_code read_body(decoder *d, const field *f, void *place, clv_err *err) {
+static clv_code read_body(decoder *d, const clv_field *f, void *place, clv_err *err) {
   (void)place; /* body tables hold offsets within the frame */
   unsigned index = (unsigned)__builtin_ctz((unsigned)f->size);
   d->bodies |= (unsigned)f->size;
@@ -161,7 +161,7 @@ static clv_code read_body(decoder *d, const field *f, void *place, clv_err *err)
   return code;
 }
 
-static clv_code read_tensor(decoder *d, const field *f, void *place, clv_err *err) {
+static clv_code read_tensor(decoder *d, const clv_field *f, void *place, clv_err *err) {
   (void)f;
   clv_tensor_head *heads = place;
   uint32_t index = d->frame.n_tensors;
@@ -175,7 +175,7 @@ static clv_code read_tensor(decoder *d, const field *f, void *place, clv_err *er
   return code;
 }
 
-static clv_code read_payload(decoder *d, const field *f, void *place, clv_err *err) {
+static clv_code read_payload(decoder *d, const clv_field *f, void *place, clv_err *err) {
   (void)f;
   (void)place;
   size_t len;
@@ -199,29 +199,29 @@ static clv_code next_place(uint32_t *n, uint32_t limit, const char *what, uint32
   return CLV_OK;
 }
 
-static clv_code read_arg(decoder *d, const field *f, void *place, clv_err *err) {
+static clv_code read_arg(decoder *d, const clv_field *f, void *place, clv_err *err) {
   (void)f;
   uint32_t i = 0;
   CLV_TRY(next_place(&d->frame.call.n_args, CLV_WIRE_ARGS, "arguments", &i, err));
   return read_nested(d, clv_arg_fields, ARG_FIELDS, (clv_arg *)place + i, err);
 }
 
-static clv_code read_peer(decoder *d, const field *f, void *place, clv_err *err) {
+static clv_code read_peer(decoder *d, const clv_field *f, void *place, clv_err *err) {
   (void)place;
-  const field text = {f->name, FIELD_TEXT, 0, CLV_WIRE_NAME + 1};
+  const clv_field text = {f->name, FIELD_TEXT, 0, CLV_WIRE_NAME + 1};
   uint32_t i = 0;
   CLV_TRY(next_place(&d->frame.backward.n_peers, CLV_WIRE_HOPS, "peers", &i, err));
   return read_text(d, &text, d->frame.backward.peers[i], err);
 }
 
-static clv_code read_needed(decoder *d, const field *f, void *place, clv_err *err) {
+static clv_code read_needed(decoder *d, const clv_field *f, void *place, clv_err *err) {
   (void)f;
   uint32_t i = 0;
   CLV_TRY(next_place(&d->frame.backward.n_calls, CLV_WIRE_NEEDED, "calls", &i, err));
   return read_nested(d, clv_needed_fields, NEEDED_FIELDS, (clv_needed *)place + i, err);
 }
 
-static clv_code read_target(decoder *d, const field *f, void *place, clv_err *err) {
+static clv_code read_target(decoder *d, const clv_field *f, void *place, clv_err *err) {
   (void)f;
   uint32_t i = 0;
   CLV_TRY(next_place(&d->frame.backward.n_targets, CLV_WIRE_TARGETS, "targets", &i, err));
@@ -232,9 +232,9 @@ static clv_code read_target(decoder *d, const field *f, void *place, clv_err *er
 /* ---- dispatch ------------------------------------------------------------------------------ */
 
 typedef struct reader {
-  wire_type type;
-  clv_code (*read)(decoder *d, const field *f, void *place, clv_err *err);
-  wire_type packed_of; /* for lists of numbers: the type of one element */
+  clv_wire_type type;
+  clv_code (*read)(decoder *d, const clv_field *f, void *place, clv_err *err);
+  clv_wire_type packed_of; /* for lists of numbers: the type of one element */
   add_function add;
 } reader;
 
@@ -259,7 +259,7 @@ static const reader readers[FIELD_TYPES] = {
     [FIELD_RATES] = {.type = WIRE_LEN, .packed_of = WIRE_32, .add = add_rate},
 };
 
-static clv_code read_field(decoder *d, const field *f, wire_type type, void *base, clv_err *err) {
+static clv_code read_field(decoder *d, const clv_field *f, clv_wire_type type, void *base, clv_err *err) {
   const reader *r = &readers[f->type];
   void *place = (char *)base + f->offset;
   if (r->add && type == r->packed_of) return r->add(d, place, err);
@@ -267,10 +267,10 @@ static clv_code read_field(decoder *d, const field *f, wire_type type, void *bas
   return r->add ? read_packed(d, r->add, place, err) : r->read(d, f, place, err);
 }
 
-static clv_code read_message(decoder *d, const field *fields, size_t n_fields, void *base,
+static clv_code read_message(decoder *d, const clv_field *fields, size_t n_fields, void *base,
                              clv_err *err) {
   while (d->at.pos < d->at.end) {
-    field_tag tag;
+    clv_field_tag tag;
     CLV_TRY(clv_cursor_tag(&d->at, &tag, err));
     bool known = tag.number < n_fields && fields[tag.number].type != FIELD_UNKNOWN;
     if (known) {

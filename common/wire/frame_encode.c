@@ -29,7 +29,7 @@ static uint8_t *put_varint(uint8_t *p, uint64_t value) {
   return p;
 }
 
-static uint8_t *put_tag(uint8_t *p, size_t number, wire_type type) {
+static uint8_t *put_tag(uint8_t *p, size_t number, clv_wire_type type) {
   return put_varint(p, (uint64_t)number << 3 | (unsigned)type);
 }
 
@@ -58,7 +58,7 @@ static uint8_t *end_nested(uint8_t *start, uint8_t *p) {
 /* ---- one function per field type; values that are zero are left out ------------------------ */
 
 typedef struct place {
-  const field *f;
+  const clv_field *f;
   size_t number;
   const char *base; /* clv_frame or clv_tensor_head */
 } place;
@@ -118,7 +118,7 @@ static uint8_t *write_upstream(uint8_t *p, const place *at) {
   return p;
 }
 
-static uint8_t *write_fields(uint8_t *p, const field *fields, size_t n_fields, const void *base);
+static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_fields, const void *base);
 
 static uint8_t *write_tensors(uint8_t *p, const place *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->base;
@@ -196,7 +196,7 @@ static const writer writers[FIELD_TYPES] = {
     [FIELD_NEEDED] = write_needed,     [FIELD_RATES] = write_rates,
 };
 
-static uint8_t *write_fields(uint8_t *p, const field *fields, size_t n_fields, const void *base) {
+static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_fields, const void *base) {
   for (size_t i = 1; i < n_fields; i++) {
     place at = {&fields[i], i, base};
     if (writers[fields[i].type]) p = writers[fields[i].type](p, &at);

@@ -15,7 +15,7 @@ _Static_assert(sizeof(clv_frame_kind) == sizeof(uint32_t) && sizeof(clv_code) ==
 #define AT(member) offsetof(clv_frame, member)
 #define HEAD_AT(member) offsetof(clv_tensor_head, member)
 
-const field clv_frame_fields[FRAME_FIELDS] = {
+const clv_field clv_frame_fields[FRAME_FIELDS] = {
     [1] = {.name = "kind", .type = FIELD_U32, .offset = AT(kind)},
     [2] = {.name = "context", .type = FIELD_U64, .offset = AT(context)},
     [3] = {.name = "message", .type = FIELD_U64, .offset = AT(message)},
@@ -46,7 +46,7 @@ const field clv_frame_fields[FRAME_FIELDS] = {
             .size = BODY_REFERENCE},
 };
 
-const field clv_tensor_fields[TENSOR_FIELDS] = {
+const clv_field clv_tensor_fields[TENSOR_FIELDS] = {
     [1] = {.name = "dtype", .type = FIELD_U32, .offset = HEAD_AT(dtype)},
     [2] = {.name = "dims", .type = FIELD_DIMS, .offset = HEAD_AT(shape)},
     [3] = {.name = "bytes", .type = FIELD_U64, .offset = HEAD_AT(bytes)},
@@ -54,7 +54,7 @@ const field clv_tensor_fields[TENSOR_FIELDS] = {
     [5] = {.name = "transfer", .type = FIELD_U64, .offset = HEAD_AT(transfer)},
 };
 
-const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
+const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
     /* attach */
     {
         [1] = {.name = "session",
@@ -164,14 +164,14 @@ const field clv_body_fields[N_BODIES][BODY_FIELDS] = {
 };
 
 #define ARG_AT(member) offsetof(clv_arg, member)
-const field clv_arg_fields[ARG_FIELDS] = {
+const clv_field clv_arg_fields[ARG_FIELDS] = {
     [1] = {.name = "value", .type = FIELD_FIXED64, .offset = ARG_AT(value)},
     [2] = {.name = "needs_grad", .type = FIELD_BOOL, .offset = ARG_AT(needs_grad)},
     [3] = {.name = "here", .type = FIELD_BOOL, .offset = ARG_AT(here)},
 };
 
 #define NEEDED_AT(member) offsetof(clv_needed, member)
-const field clv_needed_fields[NEEDED_FIELDS] = {
+const clv_field clv_needed_fields[NEEDED_FIELDS] = {
     [1] = {.name = "call", .type = FIELD_FIXED64, .offset = NEEDED_AT(call)},
     [2] = {.name = "contributions", .type = FIELD_U32, .offset = NEEDED_AT(contributions)},
     [3] = {.name = "root", .type = FIELD_FLOAT, .offset = NEEDED_AT(root)},
@@ -179,7 +179,7 @@ const field clv_needed_fields[NEEDED_FIELDS] = {
 };
 
 #define TARGET_AT(member) offsetof(clv_target, member)
-const field clv_target_fields[TARGET_FIELDS] = {
+const clv_field clv_target_fields[TARGET_FIELDS] = {
     [1] = {.name = "slot", .type = FIELD_U32, .offset = TARGET_AT(slot)},
     [2] = {.name = "value", .type = FIELD_FIXED64, .offset = TARGET_AT(value)},
     [3] = {.name = "to", .type = FIELD_U32, .offset = TARGET_AT(to)},

@@ -8,7 +8,7 @@
 
 #include "common/wire/cursor_int.h"
 
-typedef enum field_type {
+typedef enum clv_field_type {
   FIELD_UNKNOWN, /* no such field: skipped */
   FIELD_U32,
   FIELD_U64,
@@ -29,14 +29,14 @@ typedef enum field_type {
   FIELD_TARGETS,
   FIELD_RATES, /* of a commit */
   FIELD_TYPES
-} field_type;
+} clv_field_type;
 
-typedef struct field {
+typedef struct clv_field {
   const char *name;
-  field_type type;
+  clv_field_type type;
   size_t offset; /* of the value, in clv_frame, clv_tensor_head, clv_arg, clv_needed, clv_target */
   size_t size;
-} field;
+} clv_field;
 
 enum {
   FRAME_FIELDS = 29,
@@ -48,12 +48,12 @@ enum {
   NEEDED_FIELDS = 5,
   TARGET_FIELDS = 5,
 };
-extern const field clv_frame_fields[FRAME_FIELDS];         /* by field number */
-extern const field clv_body_fields[N_BODIES][BODY_FIELDS]; /* by body, by field number */
-extern const field clv_tensor_fields[TENSOR_FIELDS];       /* by field number */
-extern const field clv_arg_fields[ARG_FIELDS];
-extern const field clv_needed_fields[NEEDED_FIELDS];
-extern const field clv_target_fields[TARGET_FIELDS];
+extern const clv_field clv_frame_fields[FRAME_FIELDS];         /* by field number */
+extern const clv_field clv_body_fields[N_BODIES][BODY_FIELDS]; /* by body, by field number */
+extern const clv_field clv_tensor_fields[TENSOR_FIELDS];       /* by field number */
+extern const clv_field clv_arg_fields[ARG_FIELDS];
+extern const clv_field clv_needed_fields[NEEDED_FIELDS];
+extern const clv_field clv_target_fields[TARGET_FIELDS];
 
 /* Bit i is the body with field number BODY_FIRST + i; that of `to`, which is none, is left out. */
 enum frame_body {

@@ -40,8 +40,8 @@ typedef struct text_range {
 /* The next length-delimited field of a message: its number and bytes. False at the end. */
 static bool next_field(text_range *message, uint32_t *ret_number, text_range *ret_value) {
   while (message->len) {
-    cursor c;
-    field_tag tag;
+    clv_wire_cursor c;
+    clv_field_tag tag;
     size_t len = 0;
     clv_piece piece = {message->data, message->len};
     if (clv_cursor_init(&c, &piece, 1, message->len, NULL) != CLV_OK ||

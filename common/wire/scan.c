@@ -21,7 +21,7 @@ typedef struct level {
 } level;
 
 typedef struct scanner {
-  cursor at;
+  clv_wire_cursor at;
   level stack[CLV_SCAN_DEPTH];
   size_t depth; /* levels in use */
   size_t bytes, fields;
@@ -57,7 +57,7 @@ static clv_code scan_text(scanner *s, const char *name, size_t len, clv_err *err
 }
 
 /* Numbers one after the other; each takes at most 8 bytes of memory. */
-static clv_code scan_packed(scanner *s, wire_type type, size_t len, clv_err *err) {
+static clv_code scan_packed(scanner *s, clv_wire_type type, size_t len, clv_err *err) {
   size_t outer = s->at.end, n = 0;
   s->at.end = s->at.pos + len;
   for (; s->at.pos < s->at.end; n++) CLV_TRY(clv_cursor_skip_field(&s->at, type, err));
@@ -66,7 +66,7 @@ static clv_code scan_packed(scanner *s, wire_type type, size_t len, clv_err *err
   return CLV_OK;
 }
 
-static wire_type type_of(ProtobufCType type) {
+static clv_wire_type type_of(ProtobufCType type) {
   switch (type) {
     case PROTOBUF_C_TYPE_SFIXED32:
     case PROTOBUF_C_TYPE_FIXED32:
@@ -97,9 +97,9 @@ static clv_code once(level *top, const ProtobufCFieldDescriptor *field, clv_err 
   return CLV_OK;
 }
 
-static clv_code scan_known(scanner *s, const ProtobufCFieldDescriptor *field, wire_type type,
+static clv_code scan_known(scanner *s, const ProtobufCFieldDescriptor *field, clv_wire_type type,
                            clv_err *err) {
-  wire_type expected = type_of(field->type);
+  clv_wire_type expected = type_of(field->type);
   bool repeated = field->label == PROTOBUF_C_LABEL_REPEATED;
   bool packed = repeated && expected != WIRE_LEN && type == WIRE_LEN;
   if (type != expected && !packed)
@@ -118,7 +118,7 @@ static clv_code scan_known(scanner *s, const ProtobufCFieldDescriptor *field, wi
   return clv_cursor_skip(&s->at, len, err);
 }
 
-static clv_code scan_unknown(scanner *s, wire_type type, clv_err *err) {
+static clv_code scan_unknown(scanner *s, clv_wire_type type, clv_err *err) {
   size_t before = s->at.pos;
   CLV_TRY(clv_cursor_skip_field(&s->at, type, err));
   charge(s, s->at.pos - before);
@@ -142,7 +142,7 @@ static clv_code check_budget(const scanner *s, size_t message_bytes, clv_err *er
 
 static clv_code scan_field(scanner *s, clv_err *err) {
   level *top = &s->stack[s->depth - 1];
-  field_tag tag;
+  clv_field_tag tag;
   CLV_TRY(clv_cursor_tag(&s->at, &tag, err));
   top->fields++;
   s->fields++;
@@ -153,7 +153,7 @@ static clv_code scan_field(scanner *s, clv_err *err) {
   return scan_known(s, field, tag.type, err);
 }
 
-clv_code clv_scan(cursor c, const ProtobufCMessageDescriptor *type, size_t *ret_bytes,
+clv_code clv_scan(clv_wire_cursor c, const ProtobufCMessageDescriptor *type, size_t *ret_bytes,
                   clv_err *err) {
   scanner s = {.at = c};
   CLV_TRY(enter(&s, type, c.end - c.pos, err));

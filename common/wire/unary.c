@@ -51,7 +51,7 @@ clv_code clv_wire_take(clv_wire_mem *mem, size_t n, size_t size, void *ret_pp, c
 /* ---- unpack and pack ----------------------------------------------------------------------- */
 
 /* The message in one piece: where it lies, or a copy in mem. */
-static clv_code flatten(cursor c, clv_wire_mem *mem, const uint8_t **ret, clv_err *err) {
+static clv_code flatten(clv_wire_cursor c, clv_wire_mem *mem, const uint8_t **ret, clv_err *err) {
   if (c.n_pieces == 1) {
     *ret = c.data;
     return CLV_OK;
@@ -65,7 +65,7 @@ static clv_code flatten(cursor c, clv_wire_mem *mem, const uint8_t **ret, clv_er
 
 clv_code clv_wire_unpack(const ProtobufCMessageDescriptor *type, const clv_piece *pieces,
                          size_t n_pieces, clv_wire_mem **ret_mem, void *ret_message, clv_err *err) {
-  cursor c;
+  clv_wire_cursor c;
   size_t bytes;
   const uint8_t *data;
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;

@@ -20,7 +20,7 @@ enum {
 };
 
 /* The memory that unpacking `c` as `type` and converting it takes at most. Allocates nothing. */
-clv_code clv_scan(cursor c, const ProtobufCMessageDescriptor *type, size_t *ret_bytes,
+clv_code clv_scan(clv_wire_cursor c, const ProtobufCMessageDescriptor *type, size_t *ret_bytes,
                   clv_err *err) CLV_USE_RESULT;
 
 /* A block of fixed size from which memory is only taken; freed as a whole. */

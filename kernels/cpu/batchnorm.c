@@ -29,7 +29,7 @@ typedef struct norm_job {
   size_t piece; /* of a plane: numbers that are worked on at a time */
   bool x_bf16, dx_bf16, out_bf16, marks;
   double count;
-  norm_gate gate;
+  clv_norm_gate gate;
 } norm_job;
 
 /* The numbers of one block of channels; padding lanes are all zero. */
@@ -113,7 +113,7 @@ static void spread(const double *values, size_t b, double *ret_lanes) {
 
 /* Mean, and sum of squared distances from it, of each channel of the block. */
 static void statistics(const norm_job *j, size_t block, double *ret_mean, double *ret_squares) {
-  norm_sums sums = {0};
+  clv_norm_sums sums = {0};
   double first[NORM_BLOCK] = {0}, shift[NORM_LANES], sum[NORM_BLOCK];
   float room[NORM_PIECE];
   norm_piece p = {plane_of(j, 0, block), j->b};
@@ -161,9 +161,9 @@ static void parameters(const norm_job *j, size_t block, norm_block *v) {
   }
 }
 
-static norm_affine affine_of(const norm_job *j, const norm_block *v) {
+static clv_norm_affine affine_of(const norm_job *j, const norm_block *v) {
   double share = j->k->d.training ? 1 / j->count : 0;
-  norm_affine f;
+  clv_norm_affine f;
   for (size_t l = 0; l < NORM_BLOCK; l++) {
     f.mean[l] = (float)v->mean[l];
     f.scale[l] = (float)(v->inverse[l] * v->weight[l]);
@@ -180,7 +180,7 @@ static uint8_t *marks_in(const norm_job *j, norm_piece p) {
 }
 
 static void put_output(const norm_job *j, size_t block, const norm_block *v) {
-  norm_affine f = affine_of(j, v);
+  clv_norm_affine f = affine_of(j, v);
   float room[NORM_PIECE], made[NORM_PIECE];
   norm_piece p;
   for (norm_walk w = {0}; next_piece(j, block, &w, &p);) {
@@ -254,8 +254,8 @@ static const float *gates_of(const norm_job *j, norm_piece p, float *room) {
   return room;
 }
 
-static norm_plane plane_at(const norm_job *j, norm_piece p, float *room) {
-  return (norm_plane){.x = piece_from(j->a->in[0], j->x_bf16, p, room),
+static clv_norm_plane plane_at(const norm_job *j, norm_piece p, float *room) {
+  return (clv_norm_plane){.x = piece_from(j->a->in[0], j->x_bf16, p, room),
                       .dy = piece_in(j->a->dout, p),
                       .g = piece_in(j->a->din[1], p),
                       .n = p.n,
@@ -265,11 +265,11 @@ static norm_plane plane_at(const norm_job *j, norm_piece p, float *room) {
 
 /* sum dy and sum dy (x - mean) / sqrt(var + eps): the gradients of bias and weight. */
 static void gradients(const norm_job *j, size_t block, norm_block *v) {
-  norm_sums sums = {0};
-  norm_lanes lanes;
+  clv_norm_sums sums = {0};
+  clv_norm_lanes lanes;
   norm_piece piece;
   float room[NORM_PIECE], gates[NORM_PIECE];
-  norm_affine f = affine_of(j, v);
+  clv_norm_affine f = affine_of(j, v);
   spread(v->mean, j->b, lanes.mean);
   for (size_t l = 0; l < NORM_SPREAD * j->b; l++) {
     lanes.center[l] = f.mean[l % j->b];
@@ -277,7 +277,7 @@ static void gradients(const norm_job *j, size_t block, norm_block *v) {
     lanes.shift[l] = f.shift[l % j->b];
   }
   for (norm_walk w = {0}; next_piece(j, block, &w, &piece);) {
-    norm_plane p = plane_at(j, piece, room);
+    clv_norm_plane p = plane_at(j, piece, room);
     p.y = gates_of(j, piece, gates);
     clv_cpu_norm_gradients(&p, &lanes, &sums);
   }
@@ -298,11 +298,11 @@ static void put_gradients(const norm_job *j, size_t block, const norm_block *v) 
 /* Training: dx = w inverse (dy - mean(dy) - xhat mean(dy xhat)); else the statistics are constants
  * and dx = w inverse dy. */
 static void put_input_gradient(const norm_job *j, size_t block, const norm_block *v) {
-  norm_affine f = affine_of(j, v);
+  clv_norm_affine f = affine_of(j, v);
   float room[NORM_PIECE], made[NORM_PIECE], gates[NORM_PIECE];
   norm_piece piece;
   for (norm_walk w = {0}; next_piece(j, block, &w, &piece);) {
-    norm_plane p = plane_at(j, piece, room);
+    clv_norm_plane p = plane_at(j, piece, room);
     float *dx = j->dx_bf16 ? made : piece_in(j->a->din[0], piece);
     if (p.g) { /* what passed is there already, in the gradient of what was added */
       p.dy = p.g;

@@ -10,7 +10,7 @@
 
 #include "kernels/cpu/conv_choice_int.h"
 
-void clv_cpu_conv_choice_done(conv_choice *c) {
+void clv_cpu_conv_choice_done(clv_conv_choice *c) {
   dnnl_primitive_desc_t pds[] = {c->forward, c->data, c->weight};
   for (size_t i = 0; i < CLV_COUNT(pds); i++)
     if (pds[i]) dnnl_primitive_desc_destroy(pds[i]);
@@ -31,8 +31,8 @@ static dnnl_status_t weight_md(const clv_node_desc *d, const clv_window *s, dnnl
   return dnnl_memory_desc_init_by_tag(ret, g > 1 ? 5 : 4, g > 1 ? parts : whole, type, plain);
 }
 
-static clv_code describe(const clv_node_desc *d, const clv_window *s, const conv_choice *c,
-                         conv_mds *m, clv_err *err) {
+static clv_code describe(const clv_node_desc *d, const clv_window *s, const clv_conv_choice *c,
+                         clv_conv_mds *m, clv_err *err) {
   dnnl_dims_t src = {s->n, s->c, s->h, s->w}, dst = {s->n, s->k, s->oh, s->ow}, bias = {s->k};
   dnnl_data_type_t type = c->bf16 ? dnnl_bf16 : dnnl_f32;
   dnnl_status_t status[] = {
@@ -63,8 +63,8 @@ static void right_pads(const clv_window *s, dnnl_dims_t ret) {
 }
 
 /* The library's implementations for one choice, in c; a missing one is an error. */
-static clv_code ask(const clv_window *s, const conv_mds *m, dnnl_primitive_attr_t attr,
-                    conv_choice *c, clv_err *err) {
+static clv_code ask(const clv_window *s, const clv_conv_mds *m, dnnl_primitive_attr_t attr,
+                    clv_conv_choice *c, clv_err *err) {
   dnnl_engine_t engine;
   dnnl_convolution_desc_t forward, data, weight;
   dnnl_dims_t right = {0};
@@ -99,18 +99,18 @@ static bool is_fast(const_dnnl_primitive_desc_t pd) {
 }
 
 clv_code clv_cpu_conv_choose(const clv_node_desc *d, const clv_window *s,
-                             dnnl_primitive_attr_t attr, conv_choice *ret, conv_mds *ret_mds,
+                             dnnl_primitive_attr_t attr, clv_conv_choice *ret, clv_conv_mds *ret_mds,
                              clv_err *err) {
   int b = clv_cpu_block();
   bool few = s->c < b && d->attrs.groups == 1;
-  conv_choice choices[] = {
+  clv_conv_choice choices[] = {
       {.src = few ? 1 : b, .dst = b, .din = b, .bf16 = true},
       {.src = few ? 1 : b, .dst = b, .din = b, .few = few},
       {.src = 1, .dst = 1, .din = 1},
   };
   clv_code code = CLV_OK;
   for (size_t i = d->bf16 ? 0 : 1; i < CLV_COUNT(choices); i++) {
-    conv_choice *c = &choices[i];
+    clv_conv_choice *c = &choices[i];
     CLV_TRY(describe(d, s, c, ret_mds, err));
     code = ask(s, ret_mds, attr, c, err);
     bool last = i + 1 == CLV_COUNT(choices);

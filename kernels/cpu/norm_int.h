@@ -15,23 +15,23 @@
 enum { NORM_BLOCK = 16, NORM_SPREAD = 4, NORM_LANES = NORM_BLOCK * NORM_SPREAD };
 
 /* Partial sums, [NORM_SPREAD * b] of each. */
-typedef struct norm_sums {
+typedef struct clv_norm_sums {
   double first[NORM_LANES], second[NORM_LANES];
-} norm_sums;
+} clv_norm_sums;
 
 /* first += x - shift, second += (x - shift)^2; shift: [NORM_SPREAD * b]. */
-void clv_cpu_norm_moments(const float *x, size_t n, size_t b, const double *shift, norm_sums *sums);
+void clv_cpu_norm_moments(const float *x, size_t n, size_t b, const double *shift, clv_norm_sums *sums);
 
 /* Of each channel of a block. */
-typedef struct norm_affine {
+typedef struct clv_norm_affine {
   float mean[NORM_BLOCK], scale[NORM_BLOCK], shift[NORM_BLOCK];
   float common[NORM_BLOCK], slope[NORM_BLOCK]; /* backward */
-} norm_affine;
+} clv_norm_affine;
 
 /* y = (x - mean) scale + shift, + other if given, and 0 where that is not above 0 if `relu`. y may
  * be other. */
 void clv_cpu_norm_apply(const float *x, const float *other, size_t n, size_t b,
-                        const norm_affine *v, bool relu, float *y);
+                        const clv_norm_affine *v, bool relu, float *y);
 
 /* Numbers of a plane that are worked on at a time where some are not f32; a multiple of
  * NORM_LANES. */
@@ -44,27 +44,27 @@ void clv_cpu_norm_unmark(const uint8_t *marks, size_t n, float *ret_gates);
 
 /* Which gradients pass: all, those of outputs above 0, or those whose outputs, worked out from x
  * once more, are. */
-typedef enum norm_gate { NORM_OPEN, NORM_BY_Y, NORM_BY_X } norm_gate;
+typedef enum clv_norm_gate { NORM_OPEN, NORM_BY_Y, NORM_BY_X } clv_norm_gate;
 
 /* x, y (for NORM_BY_Y) and dy of a plane; g: for NORM_BY_Y, where the sums leave the gradients that
  * passed, or NULL. g may be dy. */
-typedef struct norm_plane {
+typedef struct clv_norm_plane {
   const float *x, *y, *dy;
   float *g;
   size_t n, b;
-  norm_gate gate;
-} norm_plane;
+  clv_norm_gate gate;
+} clv_norm_plane;
 
 /* What the sums need, spread over the NORM_SPREAD * b lanes. */
-typedef struct norm_lanes {
+typedef struct clv_norm_lanes {
   double mean[NORM_LANES];
   float center[NORM_LANES], scale[NORM_LANES], shift[NORM_LANES]; /* as in norm_affine */
-} norm_lanes;
+} clv_norm_lanes;
 
 /* With g = dy where it passes, else 0: first += g, second += g (x - mean). */
-void clv_cpu_norm_gradients(const norm_plane *p, const norm_lanes *v, norm_sums *sums);
+void clv_cpu_norm_gradients(const clv_norm_plane *p, const clv_norm_lanes *v, clv_norm_sums *sums);
 
 /* dx = (g - common - (x - mean) slope) scale, with g as above. dx may be dy. */
-void clv_cpu_norm_back(const norm_plane *p, const norm_affine *v, float *dx);
+void clv_cpu_norm_back(const clv_norm_plane *p, const clv_norm_affine *v, float *dx);
 
 #endif

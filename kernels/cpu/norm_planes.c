@@ -26,7 +26,7 @@ CPU_INLINE float above_zero(float gate, float value) {
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-CPU_INLINE void load_sums(const norm_sums *sums, size_t lanes, double *first, double *second) {
+CPU_INLINE void load_sums(const clv_norm_sums *sums, size_t lanes, double *first, double *second) {
   for (size_t l = 0; l < lanes; l++) {
     first[l] = sums->first[l];
     second[l] = sums->second[l];
@@ -34,7 +34,7 @@ CPU_INLINE void load_sums(const norm_sums *sums, size_t lanes, double *first, do
 }
 
 CPU_INLINE void store_sums(const double *first, const double *second, size_t lanes,
-                           norm_sums *sums) {
+                           clv_norm_sums *sums) {
   for (size_t l = 0; l < lanes; l++) {
     sums->first[l] = first[l];
     sums->second[l] = second[l];
@@ -42,7 +42,7 @@ CPU_INLINE void store_sums(const double *first, const double *second, size_t lan
 }
 
 CPU_INLINE void moments_of(const float *restrict x, size_t n, size_t lanes,
-                           const double *restrict shift, norm_sums *restrict sums) {
+                           const double *restrict shift, clv_norm_sums *restrict sums) {
   double first[NORM_LANES], second[NORM_LANES];
   size_t i = 0;
   load_sums(sums, lanes, first, second);
@@ -61,7 +61,7 @@ CPU_INLINE void moments_of(const float *restrict x, size_t n, size_t lanes,
 }
 
 CPU_INLINE void moments_body(const float *x, size_t n, size_t b, const double *shift,
-                             norm_sums *sums) {
+                             clv_norm_sums *sums) {
 #define MOMENTS(b) moments_of(x, n, NORM_SPREAD *(b), shift, sums)
   FOR_BLOCK(b, MOMENTS);
 }
@@ -71,18 +71,18 @@ CPU_INLINE float value_of(float x, float mean, float scale, float shift) {
 }
 
 /* x: in index i of the plane; l: its lane. */
-CPU_INLINE float passed(const norm_plane *p, const norm_lanes *v, size_t i, size_t l,
-                        norm_gate gate) {
+CPU_INLINE float passed(const clv_norm_plane *p, const clv_norm_lanes *v, size_t i, size_t l,
+                        clv_norm_gate gate) {
   float dy = p->dy[i];
   if (gate == NORM_OPEN) return dy;
   if (gate == NORM_BY_Y) return above_zero(p->y[i], dy);
   return above_zero(value_of(p->x[i], v->center[l], v->scale[l], v->shift[l]), dy);
 }
 
-CPU_INLINE void gradients_of(const norm_plane *given, size_t lanes, norm_gate gate, bool keeps,
-                             const norm_lanes *restrict v, norm_sums *restrict sums) {
+CPU_INLINE void gradients_of(const clv_norm_plane *given, size_t lanes, clv_norm_gate gate, bool keeps,
+                             const clv_norm_lanes *restrict v, clv_norm_sums *restrict sums) {
   double first[NORM_LANES], second[NORM_LANES];
-  norm_plane p = *given;
+  clv_norm_plane p = *given;
   size_t i = 0;
   load_sums(sums, lanes, first, second);
   for (; i + lanes <= p.n; i += lanes) CPU_INDEPENDENT
@@ -103,7 +103,7 @@ CPU_INLINE void gradients_of(const norm_plane *given, size_t lanes, norm_gate ga
   }
 }
 
-CPU_INLINE void gradients_body(const norm_plane *p, const norm_lanes *v, norm_sums *sums) {
+CPU_INLINE void gradients_body(const clv_norm_plane *p, const clv_norm_lanes *v, clv_norm_sums *sums) {
 #define GRADIENTS_OPEN(b) gradients_of(p, NORM_SPREAD *(b), NORM_OPEN, false, v, sums)
 #define GRADIENTS_BY_Y(b) gradients_of(p, NORM_SPREAD *(b), NORM_BY_Y, false, v, sums)
 #define GRADIENTS_KEPT(b) gradients_of(p, NORM_SPREAD *(b), NORM_BY_Y, true, v, sums)
@@ -118,16 +118,16 @@ CPU_INLINE void gradients_body(const norm_plane *p, const norm_lanes *v, norm_su
     FOR_BLOCK(p->b, GRADIENTS_BY_Y);
 }
 
-CPU_CLONES(moments, (const float *x, size_t n, size_t b, const double *shift, norm_sums *sums),
+CPU_CLONES(moments, (const float *x, size_t n, size_t b, const double *shift, clv_norm_sums *sums),
            (x, n, b, shift, sums))
-CPU_CLONES(gradients, (const norm_plane *p, const norm_lanes *v, norm_sums *sums), (p, v, sums))
+CPU_CLONES(gradients, (const clv_norm_plane *p, const clv_norm_lanes *v, clv_norm_sums *sums), (p, v, sums))
 
 void clv_cpu_norm_moments(const float *x, size_t n, size_t b, const double *shift,
-                          norm_sums *sums) {
+                          clv_norm_sums *sums) {
   moments(x, n, b, shift, sums);
 }
 
-void clv_cpu_norm_gradients(const norm_plane *p, const norm_lanes *v, norm_sums *sums) {
+void clv_cpu_norm_gradients(const clv_norm_plane *p, const clv_norm_lanes *v, clv_norm_sums *sums) {
   gradients(p, v, sums);
 }
 
@@ -135,8 +135,8 @@ void clv_cpu_norm_gradients(const norm_plane *p, const norm_lanes *v, norm_sums 
 
 /* The numbers of the block in a local copy: no store of the loop can be to them. */
 CPU_INLINE void apply_of(const float *x, const float *other, size_t n, size_t b,
-                         const norm_affine *given, float *y, bool adds, bool relu) {
-  norm_affine v = *given;
+                         const clv_norm_affine *given, float *y, bool adds, bool relu) {
+  clv_norm_affine v = *given;
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i += b) CPU_INDEPENDENT
   for (size_t l = 0; l < b; l++) {
@@ -147,7 +147,7 @@ CPU_INLINE void apply_of(const float *x, const float *other, size_t n, size_t b,
 }
 
 CPU_INLINE void apply_body(const float *x, const float *other, size_t n, size_t b,
-                           const norm_affine *v, bool relu, float *y) {
+                           const clv_norm_affine *v, bool relu, float *y) {
 #define APPLY(b) apply_of(x, other, n, b, v, y, false, false)
 #define APPLY_RELU(b) apply_of(x, other, n, b, v, y, false, true)
 #define APPLY_ADD_RELU(b) apply_of(x, other, n, b, v, y, true, true)
@@ -159,10 +159,10 @@ CPU_INLINE void apply_body(const float *x, const float *other, size_t n, size_t 
     FOR_BLOCK(b, APPLY_ADD_RELU);
 }
 
-CPU_INLINE void back_of(const norm_plane *given, size_t b, norm_gate gate,
-                        const norm_affine *affine, float *dx) {
-  norm_affine v = *affine;
-  norm_plane p = *given;
+CPU_INLINE void back_of(const clv_norm_plane *given, size_t b, clv_norm_gate gate,
+                        const clv_norm_affine *affine, float *dx) {
+  clv_norm_affine v = *affine;
+  clv_norm_plane p = *given;
   CPU_INDEPENDENT
   for (size_t i = 0; i < p.n; i += b) CPU_INDEPENDENT
   for (size_t l = 0; l < b; l++) {
@@ -173,7 +173,7 @@ CPU_INLINE void back_of(const norm_plane *given, size_t b, norm_gate gate,
   }
 }
 
-CPU_INLINE void back_body(const norm_plane *p, const norm_affine *v, float *dx) {
+CPU_INLINE void back_body(const clv_norm_plane *p, const clv_norm_affine *v, float *dx) {
 #define BACK_OPEN(b) back_of(p, b, NORM_OPEN, v, dx)
 #define BACK_BY_X(b) back_of(p, b, NORM_BY_X, v, dx)
 #define BACK_BY_Y(b) back_of(p, b, NORM_BY_Y, v, dx)
@@ -186,17 +186,17 @@ CPU_INLINE void back_body(const norm_plane *p, const norm_affine *v, float *dx) 
 }
 
 CPU_CLONES(apply,
-           (const float *x, const float *other, size_t n, size_t b, const norm_affine *v, bool relu,
+           (const float *x, const float *other, size_t n, size_t b, const clv_norm_affine *v, bool relu,
             float *y),
            (x, other, n, b, v, relu, y))
-CPU_CLONES(back, (const norm_plane *p, const norm_affine *v, float *dx), (p, v, dx))
+CPU_CLONES(back, (const clv_norm_plane *p, const clv_norm_affine *v, float *dx), (p, v, dx))
 
 void clv_cpu_norm_apply(const float *x, const float *other, size_t n, size_t b,
-                        const norm_affine *v, bool relu, float *y) {
+                        const clv_norm_affine *v, bool relu, float *y) {
   apply(x, other, n, b, v, relu, y);
 }
 
-void clv_cpu_norm_back(const norm_plane *p, const norm_affine *v, float *dx) { back(p, v, dx); }
+void clv_cpu_norm_back(const clv_norm_plane *p, const clv_norm_affine *v, float *dx) { back(p, v, dx); }
 
 /* ---- marks ----------------------------------------------------------------------------------- */
 

@@ -43,8 +43,8 @@ enum {
   API_DEVICE = 32, /* bytes of a device's name */
   API_DEVICES = 256,
 };
-typedef uint64_t node_set;
-#define NODE_BIT(index) ((node_set)1 << (index))
+typedef uint64_t api_node_set;
+#define NODE_BIT(index) ((api_node_set)1 << (index))
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
@@ -77,24 +77,24 @@ cleave_status api_shape_in(int rank, const int64_t *dims, clv_shape *ret, cleave
 /* ---- a table from ids to things -------------------------------------------------------------- */
 
 /* Open addressing, linear probing; id 0 marks a free slot. Grows to the most that was ever open. */
-typedef struct id_table {
+typedef struct api_id_table {
   uint64_t *ids;
   void **things;
   size_t cap, n; /* cap: a power of two, or 0 */
-} id_table;
+} api_id_table;
 
-clv_code id_table_put(id_table *t, uint64_t id, void *thing, clv_err *err) CLV_USE_RESULT;
-void *id_table_get(const id_table *t, uint64_t id); /* NULL when it is not there */
-void id_table_remove(id_table *t, uint64_t id);
+clv_code api_id_table_put(api_id_table *t, uint64_t id, void *thing, clv_err *err) CLV_USE_RESULT;
+void *api_id_table_get(const api_id_table *t, uint64_t id); /* NULL when it is not there */
+void api_id_table_remove(api_id_table *t, uint64_t id);
 /* The things one by one, in no order: *at is 0 for the first; NULL behind the last. Whoever removes
  * one begins again: others may have moved. */
-void *id_table_next(const id_table *t, size_t *at);
-void id_table_done(id_table *t);
+void *api_id_table_next(const api_id_table *t, size_t *at);
+void api_id_table_done(api_id_table *t);
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
 /* Node 0 is the master itself: no link, its packets go through `node` of the runtime. */
-typedef struct peer {
+typedef struct api_peer {
   cleave_runtime *runtime;
   uint32_t index;
   const char *name;
@@ -110,22 +110,22 @@ typedef struct peer {
   char devices[API_DEVICES]; /* and what it has: "cpu, cuda:0" */
   cleave_error why_lost;
   clv_link_counts measured; /* at the last cleave_measure */
-} peer;
+} api_peer;
 
 /* ---- modules --------------------------------------------------------------------------------- */
 
-typedef enum module_state { MODULE_NEW, MODULE_PLACING, MODULE_PLACED } module_state;
+typedef enum api_module_state { MODULE_NEW, MODULE_PLACING, MODULE_PLACED } api_module_state;
 
-typedef struct pending_weight {
+typedef struct api_pending_weight {
   char *name;
   clv_tensor *tensor;
-} pending_weight;
+} api_pending_weight;
 
 /* Settings of an optimiser for some parameters of some modules. */
-typedef struct optimizer_group {
+typedef struct api_optimizer_group {
   clv_optim_config optim;
   clv_lr_schedule schedule;
-} optimizer_group;
+} api_optimizer_group;
 
 struct cleave_module {
   cleave_runtime *runtime;
@@ -145,11 +145,11 @@ struct cleave_module {
   bool bf16;
   char *artifact;
   clv_sha256 artifact_sha256;
-  module_state state;
-  pending_weight *weights; /* until it is placed */
+  api_module_state state;
+  api_pending_weight *weights; /* until it is placed */
   size_t n_weights;
   const struct cleave_optimizer *optimizer;            /* NULL: none of its parameters is in one */
-  const optimizer_group *groups[CLV_OPTIM_MAX_GROUPS]; /* [n_groups], as its node numbers them */
+  const api_optimizer_group *groups[CLV_OPTIM_MAX_GROUPS]; /* [n_groups], as its node numbers them */
   uint32_t n_groups;
   uint8_t *group_of; /* [params->n] 1 + number of the group; 0: in none. With an optimiser alone */
   bool hold_rest;    /* some that learn are in none: group 0 stands for them, nobody is in it */
@@ -169,31 +169,31 @@ cleave_status api_load_module(cleave_module *m, uint64_t deadline_ms, cleave_err
 /* The program's handle of a reference that outlives its context; found by the reference's id. The
  * record stays after its release for as long as values of contexts, or this node's entry, need
  * it. */
-typedef struct kept {
+typedef struct api_kept {
   clv_ref_ids ids;
   uint32_t owner;
   const cleave_module *module; /* whose output it is; NULL: a leaf of the program */
   char made_in[64];            /* the context */
   clv_dtype dtype;
   clv_shape shape;
-  struct context *context; /* whose end waits for the owner's answer; NULL: it has come */
+  struct api_context *context; /* whose end waits for the owner's answer; NULL: it has come */
   bool confirmed, released, gone, fetching, failed;
   uint32_t uses, users; /* values that stand for it; functions that wait for it */
   uint64_t fetches;     /* that are done */
   clv_tensor *got;      /* by the last of them, or */
   cleave_error not_got; /* why not */
   cleave_error failure; /* of the reference itself, or of its owner */
-} kept;
+} api_kept;
 
-typedef struct value {
+typedef struct api_value {
   uint64_t id;
-  struct context *context;
+  struct api_context *context;
   cleave_module *module; /* NULL: a leaf */
-  kept *kept;            /* what a leaf stands for, NULL: for a tensor of the program */
+  api_kept *kept;            /* what a leaf stands for, NULL: for a tensor of the program */
   clv_dtype dtype;
   clv_shape shape;
-  node_set at;         /* nodes that make it, have it, or are being sent it */
-  node_set send_later; /* nodes it is to be sent to once they have a module */
+  api_node_set at;         /* nodes that make it, have it, or are being sent it */
+  api_node_set send_later; /* nodes it is to be sent to once they have a module */
   bool needs_grad;     /* backward gets to it */
   bool released;       /* no handle any more */
   bool asked;          /* DELIVER to the master is on its way */
@@ -206,24 +206,24 @@ typedef struct value {
   cleave_error failure;
   clv_tensor *here; /* at the program: a leaf's own, or fetched */
   uint32_t n_args;
-  struct value *args[CLV_MAX_INPUTS];
-  struct value *after;  /* its node runs it after the backward of this one */
+  struct api_value *args[CLV_MAX_INPUTS];
+  struct api_value *after;  /* its node runs it after the backward of this one */
   uint32_t n_followers; /* calls that run after this one's backward, until it begins */
   uint32_t number;      /* of the CALL among those its node was sent, from 1 */
   /* of the backward pass in progress */
   uint32_t phase, contributions, arrived;
   float root;                     /* what its gradient starts with, 0: it is no root */
   uint32_t group;                 /* the last of the roots that depend on it */
-  struct value *next_needed;      /* of the group, descending id */
+  struct api_value *next_needed;      /* of the group, descending id */
   uint32_t order[CLV_MAX_INPUTS]; /* place of each input's gradient in the sum of that input's */
   /* of a leaf */
   clv_tensor **parts; /* [parts_cap] contributions of this pass in their order */
   uint32_t parts_cap;
   clv_tensor *gradient;
-  struct value *older; /* in its context; among free ones: the next */
-} value;
+  struct api_value *older; /* in its context; among free ones: the next */
+} api_value;
 
-typedef struct context {
+typedef struct api_context {
   uint64_t id;
   char name[64];
   bool evaluation, closing, events;
@@ -234,13 +234,13 @@ typedef struct context {
   uint32_t users;                     /* functions that wait for something of it */
   uint32_t keeping;                   /* of its values, until their owners have answered */
   uint64_t ends_due_ns, ends_wait_ns; /* when its end is said again, and how long after that */
-  value *newest;
-  node_set nodes, ended;
+  api_value *newest;
+  api_node_set nodes, ended;
   uint32_t calls[API_MAX_NODES]; /* sent to each node: PREPARE waits there for as many */
   uint32_t phase;
   bool running;                     /* a backward pass */
   uint32_t called[API_MAX_MODULES]; /* calls of each module so far */
-  node_set expected, finished;
+  api_node_set expected, finished;
   uint32_t leaf_due; /* gradients of leaves still to come */
   bool has_gradient[API_MAX_MODULES];
   clv_tensor *votes[API_MAX_NODES]; /* sums of squares of the node's last FINISHED */
@@ -249,40 +249,40 @@ typedef struct context {
   uint64_t applying_from;        /* as answers to this message or a later one */
   uint64_t step_ms;              /* the step's deadline, */
   uint64_t decide_by;            /* when the step is given up */
-  node_set moved;                /* nodes that have been sent APPLY since the last decision */
+  api_node_set moved;                /* nodes that have been sent APPLY since the last decision */
   bool undone;                   /* its step failed after cleave_step had returned */
   bool stepped[API_MAX_MODULES]; /* modules that have had their step */
   bool failed;
   cleave_error failure;
   char failed_at[CLV_WIRE_NAME + 1]; /* the hop, as the node that failed wrote it */
-  struct context *next;              /* free ones */
-} context;
+  struct api_context *next;              /* free ones */
+} api_context;
 
-typedef struct state_item {
+typedef struct api_state_item {
   char name[CLV_WIRE_NAME + 1];
   clv_tensor *tensor;
-} state_item;
+} api_state_item;
 
 /* STATE_GET or STATE_PUT on its way. */
-typedef struct state_request {
+typedef struct api_state_request {
   uint64_t id;
   uint32_t node;
   const char *wanted; /* name of the item to keep, NULL: none */
   clv_tensor *found;
-  state_item *items; /* [count] to be filled, NULL: none */
+  api_state_item *items; /* [count] to be filled, NULL: none */
   uint32_t got, count;
   char device[API_DEVICE]; /* that `found` was computed with, as its node says */
   bool answered, failed;
   cleave_error failure;
-  struct state_request *next;
-} state_request;
+  struct api_state_request *next;
+} api_state_request;
 
 struct cleave_optimizer {
   cleave_runtime *runtime;
   double clip_norm;
   cleave_module **modules; /* in order of their index: the order of the norm's sum */
   size_t n_modules;
-  optimizer_group *groups; /* [n_groups] in the program's order */
+  api_optimizer_group *groups; /* [n_groups] in the program's order */
   size_t n_groups;
   uint64_t steps;
   bool final;
@@ -291,16 +291,16 @@ struct cleave_optimizer {
 };
 
 /* The calls of a backward pass that the same root is the last to depend on. */
-typedef struct call_group {
-  value *first, *last;
-} call_group;
+typedef struct api_call_group {
+  api_value *first, *last;
+} api_call_group;
 
 /* A failure as it is, and the text that left in its stead. */
-typedef struct told {
+typedef struct api_told {
   cleave_error whole;
   char as[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
   uint64_t context;
-} told;
+} api_told;
 
 enum { API_TOLD = 16 };
 
@@ -311,7 +311,7 @@ struct cleave_runtime {
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
   clv_notifier notice;        /* the program's on_notice */
   clv_log_limiter complaints; /* of workers, unasked; it tells api_left_out */
-  told told[API_TOLD];        /* the last ones: number n is told[n % API_TOLD] */
+  api_told told[API_TOLD];        /* the last ones: number n is told[n % API_TOLD] */
   uint64_t n_told;
   void *user;
   uint64_t deadline_ms;
@@ -324,7 +324,7 @@ struct cleave_runtime {
   pthread_t driver;
   bool driving; /* there is such a thread; otherwise whoever waits drives, one at a time */
   bool helping;
-  peer *peers;
+  api_peer *peers;
   uint32_t n_peers;
   clv_wire_id session;
   uint64_t epoch; /* 0: a session that nobody goes on with */
@@ -334,21 +334,21 @@ struct cleave_runtime {
   pthread_cond_t changed;
   bool wake; /* what a node answered may end somebody's sleep */
   uint64_t next_id, next_context;
-  id_table values, contexts, futures, kepts;
-  value *free_values;
-  context *free_contexts;
-  state_request *requests;
+  api_id_table values, contexts, futures, kepts;
+  api_value *free_values;
+  api_context *free_contexts;
+  api_state_request *requests;
   cleave_module *modules[API_MAX_MODULES];
   uint32_t n_modules;
   cleave_optimizer *optimizers;
-  context *deciding; /* its step is on its way: calls wait, so that it can still be taken back */
+  api_context *deciding; /* its step is on its way: calls wait, so that it can still be taken back */
   bool settling;     /* somebody waits for its answers */
-  context
+  api_context
       *stepping; /* its final step has been decided and not sent: it leaves with what comes next */
   cleave_optimizer *stepping_by;
   bool stepping_apply;
   double stepping_scale;
-  call_group *groups;
+  api_call_group *groups;
   uint32_t groups_cap;
   cleave_error late; /* of a step whose context has been given up; status OK: none */
   uint32_t n_ending;
@@ -386,7 +386,7 @@ int api_find_node(const cleave_runtime *rt, const char *name); /* -1: unknown */
 /* What its node says of where the module computes; "": nothing. */
 void api_module_is_on(cleave_module *m, const char *device);
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error);
-cleave_status api_open_link(peer *p, cleave_error *error);
+cleave_status api_open_link(api_peer *p, cleave_error *error);
 /* For links: asks the program's may_send about each tensor; leaves of a failure its code and place,
  * and tells may_send. */
 clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err);
@@ -397,7 +397,7 @@ void api_recognise(const cleave_runtime *rt, cleave_error *why);
 void api_hang_up(cleave_runtime *rt);
 void api_disconnect(cleave_runtime *rt);
 /* An answer of a node; takes the packet. Any thread, without the lock. */
-void api_event(peer *from, clv_packet *p);
+void api_event(api_peer *from, clv_packet *p);
 void api_on_driver(void *user, clv_packet *p);
 void api_left_out(void *user, const clv_log_entry *entry);
 
@@ -407,44 +407,44 @@ const char *api_silence(const cleave_runtime *rt, char *buf, size_t len);
 /* With the lock: whatever goes on with that node fails. */
 void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
 /* With the lock: the first failure of a context; other nodes are told. */
-void api_context_fail(cleave_runtime *rt, context *c, const cleave_error *failure,
-                      node_set notified);
-void api_context_notify(cleave_runtime *rt, context *c, node_set notified);
-cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, context **ret,
+void api_context_fail(cleave_runtime *rt, api_context *c, const cleave_error *failure,
+                      api_node_set notified);
+void api_context_notify(cleave_runtime *rt, api_context *c, api_node_set notified);
+cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, api_context **ret,
                                cleave_error *error);
-cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, value **ret,
+cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_value **ret,
                              cleave_error *error);
-cleave_status api_new_value(cleave_runtime *rt, context *c, value **ret, cleave_error *error);
-void api_drop_value(cleave_runtime *rt, value *v);
-void api_context_forget(cleave_runtime *rt, context *c);
+cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret, cleave_error *error);
+void api_drop_value(cleave_runtime *rt, api_value *v);
+void api_context_forget(cleave_runtime *rt, api_context *c);
 /* With the lock: ends that were not answered in time are said again. When the next one is due. */
 uint64_t api_resend_ends(cleave_runtime *rt);
-node_set api_lost_nodes(const cleave_runtime *rt);
-cleave_status api_context_failure(const context *c, cleave_error *error);
+api_node_set api_lost_nodes(const cleave_runtime *rt);
+cleave_status api_context_failure(const api_context *c, cleave_error *error);
 
 /* With the lock: the value that stands for a kept one is brought to a node as it needs it; fetched
  * by the program. */
-cleave_status api_kept_bring(cleave_runtime *rt, value *v, uint32_t node, cleave_error *error);
-cleave_status api_kept_fetch(cleave_runtime *rt, kept *k, uint64_t deadline_ms, clv_tensor **ret,
+cleave_status api_kept_bring(cleave_runtime *rt, api_value *v, uint32_t node, cleave_error *error);
+cleave_status api_kept_fetch(cleave_runtime *rt, api_kept *k, uint64_t deadline_ms, clv_tensor **ret,
                              cleave_error *error);
-void api_kept_unuse(cleave_runtime *rt, kept *k); /* a value that stood for it is gone */
+void api_kept_unuse(cleave_runtime *rt, api_kept *k); /* a value that stood for it is gone */
 void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
 /* With the lock, waits: the owners of what is kept of a context have answered. */
-void api_kepts_wait(cleave_runtime *rt, context *c, uint64_t until_ns);
-void api_kepts_leave(cleave_runtime *rt, context *c); /* its end no longer waits */
+void api_kepts_wait(cleave_runtime *rt, api_context *c, uint64_t until_ns);
+void api_kepts_leave(cleave_runtime *rt, api_context *c); /* its end no longer waits */
 /* REF_ frames: what the master's own node tells the program, what workers have for it or for each
  * other. Returns true when the packet was given away. */
-bool api_on_reference(cleave_runtime *rt, peer *from, clv_packet *p);
+bool api_on_reference(cleave_runtime *rt, api_peer *from, clv_packet *p);
 void api_kepts_free(cleave_runtime *rt);
 void api_kepts_report(cleave_runtime *rt, cleave_leaks *l);
 void api_leak(cleave_leaks *l, const char *fmt, ...) CLV_PRINTF(2, 3);
-void api_failure_of(const peer *from, const clv_frame *f, cleave_error *ret);
+void api_failure_of(const api_peer *from, const clv_frame *f, cleave_error *ret);
 
 /* A value's failure in a frame, with the worker in the text. */
-void api_failure_out(const value *v, clv_frame *ret);
+void api_failure_out(const api_value *v, clv_frame *ret);
 /* With the lock: have the value brought to a node; to the program with node 0 and for_node
  * false. */
-cleave_status api_bring(cleave_runtime *rt, value *v, uint32_t node, bool for_node,
+cleave_status api_bring(cleave_runtime *rt, api_value *v, uint32_t node, bool for_node,
                         cleave_error *error);
 
 /* With the lock, waits: STATE_GET of one named item, STATE_PUT of one. */
@@ -452,17 +452,17 @@ cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t cont
                             const char *name, uint64_t until_ns, clv_tensor **ret, char *ret_device,
                             cleave_error *error);
 /* items: [n], n above 0. */
-cleave_status api_state_put(cleave_module *m, clv_state_what what, const state_item *items,
+cleave_status api_state_put(cleave_module *m, clv_state_what what, const api_state_item *items,
                             uint32_t n, uint64_t until_ns, cleave_error *error);
 /* With the lock, waits: whatever the items are; the tensors are the caller's. */
-cleave_status api_state_items(cleave_module *m, clv_state_what what, state_item *items,
+cleave_status api_state_items(cleave_module *m, clv_state_what what, api_state_item *items,
                               uint32_t count, uint64_t until_ns, cleave_error *error);
 
 /* With the lock: the failure of a step whose context had ended, once. */
 cleave_status api_take_late_error(cleave_runtime *rt, cleave_error *error);
 /* With the lock: a context that ended without anybody waiting is freed when all nodes have
  * answered. */
-void api_context_ended(cleave_runtime *rt, context *c);
+void api_context_ended(cleave_runtime *rt, api_context *c);
 
 clv_lr_schedule api_schedule_of(const cleave_schedule *s);
 /* With the lock: the parameters that the groups mean are this optimiser's. When it fails,
@@ -477,10 +477,10 @@ void api_optimizer_free(cleave_optimizer *o);
 /* With the lock: a final step that has not been sent goes before anything else does. */
 void api_send_step(cleave_runtime *rt);
 /* The same with the end of its context: *ret_sent gets the nodes that have been told both. */
-void api_send_step_and_ends(cleave_runtime *rt, context *c, node_set *ret_sent);
+void api_send_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *ret_sent);
 
 /* With the lock: every node has answered to the steps of this context. */
-void api_step_taken(cleave_runtime *rt, context *c);
+void api_step_taken(cleave_runtime *rt, api_context *c);
 /* With the lock: refuses to change or read parameters while calls wait for a backward that has not
  * begun: the change would wait for them, and the backward for the change. */
 cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error);
@@ -503,9 +503,9 @@ cleave_status api_arch_graph(const char *arch, const char *attributes, const cha
 /* Of the first group, after so many steps more. */
 double api_rate_ahead(const cleave_optimizer *o, uint64_t ahead);
 /* With the lock: APPLY with a position. */
-cleave_status api_send_step_at(cleave_optimizer *o, context *c, const cleave_module *m,
+cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave_module *m,
                                uint64_t ahead, uint32_t position, bool keep, cleave_error *error);
 /* With the lock: the rows of an ENDED go to on_event. */
-void api_take_trace(cleave_runtime *rt, const peer *from, const clv_packet *p);
+void api_take_trace(cleave_runtime *rt, const api_peer *from, const clv_packet *p);
 
 #endif

@@ -17,9 +17,9 @@
 
 /* ---- the walk -------------------------------------------------------------------------------- */
 
-static cleave_status mark_root(cleave_runtime *rt, context *c, cleave_reference handle,
+static cleave_status mark_root(cleave_runtime *rt, api_context *c, cleave_reference handle,
                                float weight, uint32_t group, cleave_error *error) {
-  value *v;
+  api_value *v;
   size_t n = 0;
   PASS(api_find_value(rt, handle, &v, error));
   if (v->context != c)
@@ -48,7 +48,7 @@ static cleave_status mark_root(cleave_runtime *rt, context *c, cleave_reference 
 }
 
 /* One more gradient comes for v; returns its place in the sum. */
-static uint32_t expect(context *c, value *v, uint32_t group) {
+static uint32_t expect(api_context *c, api_value *v, uint32_t group) {
   if (v->phase != c->phase) {
     v->phase = c->phase;
     v->contributions = v->arrived = v->group = 0;
@@ -58,13 +58,13 @@ static uint32_t expect(context *c, value *v, uint32_t group) {
   return v->contributions++;
 }
 
-static void join_group(call_group *g, value *v) {
+static void join_group(api_call_group *g, api_value *v) {
   v->next_needed = NULL;
   *(g->first ? &g->last->next_needed : &g->first) = v;
   g->last = v;
 }
 
-static cleave_status visit(cleave_runtime *rt, context *c, value *v, cleave_error *error) {
+static cleave_status visit(cleave_runtime *rt, api_context *c, api_value *v, cleave_error *error) {
   cleave_module *m = v->module;
   if (v->spent) {
     api_fail(error, CLV_PRECONDITION,
@@ -80,7 +80,7 @@ static cleave_status visit(cleave_runtime *rt, context *c, value *v, cleave_erro
   return CLEAVE_OK;
 }
 
-static cleave_status ready_leaf(context *c, value *v, cleave_error *error) {
+static cleave_status ready_leaf(api_context *c, api_value *v, cleave_error *error) {
   if (v->contributions > v->parts_cap) {
     clv_tensor **more;
     TRY(clv_alloc(v->contributions, sizeof *more, &more, &err));
@@ -94,8 +94,8 @@ static cleave_status ready_leaf(context *c, value *v, cleave_error *error) {
 
 /* A call that waits for the backward of another one would wait for itself unless that comes
  * first. */
-static cleave_status check_window(const context *c, const value *v, cleave_error *error) {
-  const value *a = v->after;
+static cleave_status check_window(const api_context *c, const api_value *v, cleave_error *error) {
+  const api_value *a = v->after;
   if (!a || a->passed || (a->phase == c->phase && a->group < v->group)) return CLEAVE_OK;
   return api_fail(
       error, CLV_PRECONDITION,
@@ -107,7 +107,7 @@ static cleave_status check_window(const context *c, const value *v, cleave_error
 static cleave_status ready_groups(cleave_runtime *rt, size_t n, cleave_error *error) {
   if (n > UINT32_MAX) return api_fail(error, CLV_INVALID, "%zu roots", n);
   if (n > rt->groups_cap) {
-    call_group *more;
+    api_call_group *more;
     TRY(clv_alloc(n, sizeof *more, &more, &err));
     free(rt->groups);
     rt->groups = more;
@@ -117,19 +117,19 @@ static cleave_status ready_groups(cleave_runtime *rt, size_t n, cleave_error *er
   return CLEAVE_OK;
 }
 
-static cleave_status walk(cleave_runtime *rt, context *c, const cleave_reference *roots,
+static cleave_status walk(cleave_runtime *rt, api_context *c, const cleave_reference *roots,
                           const float *weights, size_t n_roots, cleave_error *error) {
   c->expected = c->finished = 0;
   c->leaf_due = 0;
   PASS(ready_groups(rt, n_roots, error));
   for (size_t i = 0; i < n_roots; i++)
     PASS(mark_root(rt, c, roots[i], weights ? weights[i] : 1, (uint32_t)i, error));
-  for (value *v = c->newest; v; v = v->older) {
+  for (api_value *v = c->newest; v; v = v->older) {
     if (v->phase != c->phase) continue;
     PASS(v->module ? visit(rt, c, v, error) : ready_leaf(c, v, error));
   }
   for (size_t g = 0; g < n_roots; g++)
-    for (const value *v = rt->groups[g].first; v; v = v->next_needed)
+    for (const api_value *v = rt->groups[g].first; v; v = v->next_needed)
       PASS(check_window(c, v, error));
   return CLEAVE_OK;
 }
@@ -138,7 +138,7 @@ static cleave_status walk(cleave_runtime *rt, context *c, const cleave_reference
 
 typedef struct preparing {
   cleave_runtime *rt;
-  context *c;
+  api_context *c;
   uint32_t node;
   bool retain, vote;
   clv_packet *packet;
@@ -150,14 +150,14 @@ static cleave_status flush(preparing *p, bool more, cleave_error *error) {
   return api_send(p->rt, p->node, clv_steal(&p->packet), error);
 }
 
-static bool has_room(const preparing *p, const value *v) {
+static bool has_room(const preparing *p, const api_value *v) {
   const clv_frame *f = &p->packet->frame;
   return f->backward.n_calls < CLV_WIRE_NEEDED &&
          f->backward.n_targets + v->n_args <= CLV_WIRE_TARGETS &&
          f->backward.n_peers + v->n_args <= CLV_WIRE_HOPS;
 }
 
-static cleave_status add_call(preparing *p, const value *v, cleave_error *error) {
+static cleave_status add_call(preparing *p, const api_value *v, cleave_error *error) {
   if (p->packet && !has_room(p, v)) PASS(flush(p, true, error));
   if (!p->packet)
     TRY(clv_packet_prepare(p->rt->pool, p->c->id, p->c->phase, 0, p->retain, p->vote, false,
@@ -166,31 +166,31 @@ static cleave_status add_call(preparing *p, const value *v, cleave_error *error)
       CLV_MAX(p->packet->frame.step, v->number); /* it waits for no later call */
   TRY(clv_packet_need(p->packet, v->id, v->contributions, v->root, &err));
   for (uint32_t i = 0; i < v->n_args; i++) {
-    const value *a = v->args[i];
+    const api_value *a = v->args[i];
     const char *to = a->module && a->module->node ? p->rt->peers[a->module->node].name : "";
     if (a->needs_grad) TRY(clv_packet_target(p->packet, i, a->id, to, v->order[i], &err));
   }
   return CLEAVE_OK;
 }
 
-static cleave_status prepare_node(cleave_runtime *rt, context *c, uint32_t node, size_t n_groups,
+static cleave_status prepare_node(cleave_runtime *rt, api_context *c, uint32_t node, size_t n_groups,
                                   bool retain, cleave_error *error) {
   preparing p = {.rt = rt, .c = c, .node = node, .retain = retain};
   for (uint32_t i = 0; i < rt->n_modules; i++)
     p.vote |= rt->modules[i]->node == node && rt->modules[i]->optimizer;
   cleave_status status = CLEAVE_OK;
   for (size_t g = 0; g < n_groups; g++)
-    for (value *v = rt->groups[g].first; v && status == CLEAVE_OK; v = v->next_needed)
+    for (api_value *v = rt->groups[g].first; v && status == CLEAVE_OK; v = v->next_needed)
       if (v->module->node == node) status = add_call(&p, v, error);
   if (status == CLEAVE_OK) status = flush(&p, false, error);
   clv_packet_free(p.packet);
   return status;
 }
 
-static cleave_status prepare(cleave_runtime *rt, context *c, size_t n_groups, bool retain,
+static cleave_status prepare(cleave_runtime *rt, api_context *c, size_t n_groups, bool retain,
                              cleave_error *error) {
   for (size_t g = 0; g < n_groups; g++)
-    for (value *v = rt->groups[g].first; v; v = v->next_needed) {
+    for (api_value *v = rt->groups[g].first; v; v = v->next_needed) {
       v->spent = !retain;
       v->passed = true;
       c->n_windowed -= v->n_followers;
@@ -203,7 +203,7 @@ static cleave_status prepare(cleave_runtime *rt, context *c, size_t n_groups, bo
 }
 
 /* Who has not finished: a worker, if any, since the master's own node may be waiting for it. */
-static void too_late(const cleave_runtime *rt, const context *c, uint64_t deadline_ms,
+static void too_late(const cleave_runtime *rt, const api_context *c, uint64_t deadline_ms,
                      cleave_error *ret) {
   char heard[200];
   const char *who = NULL;
@@ -216,7 +216,7 @@ static void too_late(const cleave_runtime *rt, const context *c, uint64_t deadli
 }
 
 /* With the lock: until all nodes have finished, or the context has failed. */
-static cleave_status await(cleave_runtime *rt, context *c, uint64_t deadline_ms, uint64_t until_ns,
+static cleave_status await(cleave_runtime *rt, api_context *c, uint64_t deadline_ms, uint64_t until_ns,
                            cleave_error *error) {
   bool in_time = true;
   c->users++;
@@ -243,7 +243,7 @@ cleave_status cleave_backward_weighted(cleave_runtime *runtime, cleave_context h
                                        const cleave_reference *roots, const float *weights,
                                        size_t n_roots, bool retain, uint64_t deadline_ms,
                                        cleave_error *error) {
-  context *c;
+  api_context *c;
   LOCKED(runtime);
   uint64_t until = api_until(runtime, deadline_ms);
   PASS(api_find_context(runtime, handle, &c, error));
@@ -269,7 +269,7 @@ cleave_status cleave_backward_weighted(cleave_runtime *runtime, cleave_context h
 static cleave_status gradient(cleave_runtime *rt, cleave_context handle, cleave_module *m,
                               const char *name, uint64_t deadline_ms, clv_tensor **ret,
                               char *ret_device, cleave_error *error) {
-  context *c;
+  api_context *c;
   PASS(api_find_context(rt, handle, &c, error));
   const clv_param *p = clv_params_find(m->params, name);
   if (!p || !p->trainable)
@@ -319,7 +319,7 @@ cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference lea
                                    cleave_tensor *ret_tensor, cleave_error *error) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   {
-    value *v;
+    api_value *v;
     LOCKED(runtime);
     PASS(api_find_value(runtime, leaf, &v, error));
     if (v->module || !v->needs_grad)

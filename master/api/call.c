@@ -13,8 +13,8 @@ cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
                           const cleave_tensor *tensor, bool requires_grad,
                           cleave_reference *ret_reference, cleave_error *error) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  context *c;
-  value *v;
+  api_context *c;
+  api_value *v;
   PASS(api_tensor_in(runtime->pool, tensor, &t, error));
   if (requires_grad && t->dtype != CLV_F32)
     return api_fail(error, CLV_INVALID, "a leaf of %s has no gradient; only f32 has",
@@ -32,7 +32,7 @@ cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
 
 /* ---- what a call is checked for before anything is sent -------------------------------------- */
 
-static cleave_status check_input(const cleave_module *m, uint32_t slot, const value *v,
+static cleave_status check_input(const cleave_module *m, uint32_t slot, const api_value *v,
                                  int64_t batch, cleave_error *error) {
   const clv_node *in = &m->graph->nodes[m->inputs[slot]];
   clv_shape want = in->shape;
@@ -48,12 +48,12 @@ static cleave_status check_input(const cleave_module *m, uint32_t slot, const va
 }
 
 /* The places of all inputs in one sentence, for a module that takes only what is there. */
-static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, value *const *in,
+static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, api_value *const *in,
                                   cleave_error *error) {
   bool all = true;
   char text[CLEAVE_TEXT] = "";
   for (uint32_t i = 0; i < m->n_inputs; i++) {
-    const value *v = in[i];
+    const api_value *v = in[i];
     uint32_t node = v->module ? v->module->node : v->kept ? v->kept->owner : 0;
     size_t at = strlen(text);
     bool at_hand = !v->module && !v->kept && m->node == 0;
@@ -71,8 +71,8 @@ static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, va
   return CLEAVE_PRECONDITION;
 }
 
-static cleave_status check_call(cleave_runtime *rt, const context *c, const cleave_module *m,
-                                const cleave_reference *inputs, size_t n_inputs, value **in,
+static cleave_status check_call(cleave_runtime *rt, const api_context *c, const cleave_module *m,
+                                const cleave_reference *inputs, size_t n_inputs, api_value **in,
                                 cleave_error *error) {
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
   if (m->released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
@@ -93,7 +93,7 @@ static cleave_status check_call(cleave_runtime *rt, const context *c, const clea
 /* ---- what has to travel ---------------------------------------------------------------------- */
 
 /* The value will not come any more: the master's node is told what the program knows. */
-static cleave_status pass_on_failure(cleave_runtime *rt, const value *v, cleave_error *error) {
+static cleave_status pass_on_failure(cleave_runtime *rt, const api_value *v, cleave_error *error) {
   clv_packet *p;
   PASS(api_packet(rt, CLV_VALUE, v->context->id, v->id, &p, error));
   p->frame.has_failure = true;
@@ -101,7 +101,7 @@ static cleave_status pass_on_failure(cleave_runtime *rt, const value *v, cleave_
   return api_send(rt, 0, p, error);
 }
 
-cleave_status api_bring(cleave_runtime *rt, value *v, uint32_t node, bool for_node,
+cleave_status api_bring(cleave_runtime *rt, api_value *v, uint32_t node, bool for_node,
                         cleave_error *error) {
   clv_packet *p;
   const char *to = node ? rt->peers[node].name : "";
@@ -131,15 +131,15 @@ cleave_status api_bring(cleave_runtime *rt, value *v, uint32_t node, bool for_no
 
 /* Whether the tensor is part of the CALL: a leaf that the node has not been given, or, at home, a
  * worker's value that is in this process already. */
-static bool is_carried(const value *a, uint32_t node) {
+static bool is_carried(const api_value *a, uint32_t node) {
   return a->here && !(a->at & NODE_BIT(node)) && (!a->module || node == 0);
 }
 
 /* Fills the arguments; *ret_given: the inputs that the node is given with this call. */
-static cleave_status add_args(clv_packet *p, const value *v, uint32_t *ret_given,
+static cleave_status add_args(clv_packet *p, const api_value *v, uint32_t *ret_given,
                               cleave_error *error) {
   for (uint32_t i = 0; i < v->n_args; i++) {
-    value *a = v->args[i];
+    api_value *a = v->args[i];
     bool along = is_carried(a, v->module->node);
     TRY(clv_packet_arg(p, a->id, a->needs_grad, along ? a->here : NULL, &err));
     if (!along) continue;
@@ -158,7 +158,7 @@ typedef struct call_mode {
   const cleave_call_options *order; /* NULL: in none */
 } call_mode;
 
-static cleave_status ask_along(cleave_runtime *rt, value *v, const call_mode *how, clv_packet *p,
+static cleave_status ask_along(cleave_runtime *rt, api_value *v, const call_mode *how, clv_packet *p,
                                cleave_error *error) {
   if (!how->deliver || (how->to == v->module->node && !how->for_program)) return CLEAVE_OK;
   if (how->to && !rt->peers[how->to].has_module) {
@@ -174,7 +174,7 @@ static cleave_status ask_along(cleave_runtime *rt, value *v, const call_mode *ho
   return CLEAVE_OK;
 }
 
-static void add_order(clv_packet *p, const context *c, const cleave_call_options *o) {
+static void add_order(clv_packet *p, const api_context *c, const cleave_call_options *o) {
   if (c->events) p->frame.flags |= CLV_FLAG_TRACE;
   if (!o) return;
   clv_packet_call_positions(p, o->position, o->backward_position, o->weight_position,
@@ -183,10 +183,10 @@ static void add_order(clv_packet *p, const context *c, const cleave_call_options
 }
 
 /* What does not go along comes from its owner, once to each node, behind the call that waits. */
-static cleave_status send_call(cleave_runtime *rt, value *v, const call_mode *how,
+static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode *how,
                                cleave_error *error) {
   cleave_module *m = v->module;
-  context *c = v->context;
+  api_context *c = v->context;
   uint32_t given = 0;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
   TRY(clv_packet_call(rt->pool, c->id, v->id, m->index, !c->evaluation, &p, &err));
@@ -202,7 +202,7 @@ static cleave_status send_call(cleave_runtime *rt, value *v, const call_mode *ho
   PASS(status);
   c->nodes |= NODE_BIT(m->node);
   v->number = ++c->calls[m->node];
-  v->after = how->after ? id_table_get(&rt->values, how->after) : NULL;
+  v->after = how->after ? api_id_table_get(&rt->values, how->after) : NULL;
   if (v->after && !v->after->passed) {
     v->after->n_followers++;
     c->n_windowed++;
@@ -212,7 +212,7 @@ static cleave_status send_call(cleave_runtime *rt, value *v, const call_mode *ho
   return CLEAVE_OK;
 }
 
-static void shape_of_output(const cleave_module *m, value *v) {
+static void shape_of_output(const cleave_module *m, api_value *v) {
   const clv_node *out = &m->graph->nodes[m->graph->output];
   v->dtype = out->dtype;
   v->shape = out->shape;
@@ -220,16 +220,16 @@ static void shape_of_output(const cleave_module *m, value *v) {
 }
 
 /* Does a backward get to a call on these inputs? */
-static bool takes_part(const cleave_module *m, value *const *in) {
+static bool takes_part(const cleave_module *m, api_value *const *in) {
   bool learns = m->n_learning > 0;
   for (uint32_t i = 0; i < m->n_inputs; i++) learns |= in[i]->needs_grad;
   return learns;
 }
 
-static cleave_status add_call(cleave_runtime *rt, context *c, cleave_module *m,
+static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module *m,
                               const cleave_reference *inputs, size_t n_inputs, const call_mode *how,
-                              value **ret, cleave_error *error) {
-  value *in[CLV_MAX_INPUTS], *v;
+                              api_value **ret, cleave_error *error) {
+  api_value *in[CLV_MAX_INPUTS], *v;
   PASS(check_call(rt, c, m, inputs, n_inputs, in, error));
   if (how->after && !takes_part(m, in))
     return api_fail(error, CLV_PRECONDITION,
@@ -253,9 +253,9 @@ static cleave_status add_call(cleave_runtime *rt, context *c, cleave_module *m,
 }
 
 /* The call after whose backward this one is to run. */
-static cleave_status check_after(cleave_runtime *rt, const context *c, const cleave_module *m,
+static cleave_status check_after(cleave_runtime *rt, const api_context *c, const cleave_module *m,
                                  uint64_t after, cleave_error *error) {
-  value *v;
+  api_value *v;
   if (!after) return CLEAVE_OK;
   PASS(api_find_value(rt, (cleave_reference){after}, &v, error));
   bool same = v->context == c && v->module && v->module->node == m->node;
@@ -268,15 +268,15 @@ static cleave_status check_after(cleave_runtime *rt, const context *c, const cle
 }
 
 static bool first_wants_gradient(cleave_runtime *rt, const cleave_reference *inputs, size_t n) {
-  value *v;
+  api_value *v;
   return n && api_find_value(rt, inputs[0], &v, NULL) == CLEAVE_OK && v->needs_grad;
 }
 
 /* With the lock. The module is placed first: only its first use takes time. */
 static cleave_status call(cleave_runtime *rt, cleave_context handle, cleave_module *m,
                           const cleave_reference *inputs, size_t n_inputs, const call_mode *how,
-                          value **ret, cleave_error *error) {
-  context *c;
+                          api_value **ret, cleave_error *error) {
+  api_context *c;
   PASS(api_module_place(m, first_wants_gradient(rt, inputs, n_inputs), 0, error));
   PASS(api_decided(rt, api_until(rt, 0), error));
   PASS(api_find_context(rt, handle, &c, error));
@@ -320,7 +320,7 @@ cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
                                cleave_module *module, const cleave_reference *inputs,
                                size_t n_inputs, const cleave_call_options *options,
                                cleave_reference *ret_reference, cleave_error *error) {
-  value *v;
+  api_value *v;
   call_mode how;
   LOCKED(runtime);
   PASS(call_mode_of(runtime, options, &how, error));
@@ -339,13 +339,13 @@ cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context handle,
                                cleave_module *module, const cleave_reference *inputs,
                                size_t n_inputs, cleave_reference *ret_reference,
                                cleave_future *ret_future, cleave_error *error) {
-  value *v;
+  api_value *v;
   const call_mode how = {.deliver = true, .for_program = true};
   LOCKED(runtime);
   PASS(call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
   v->future = ++runtime->next_id;
   v->released = ret_reference == NULL;
-  TRY(id_table_put(&runtime->futures, v->future, v, &err));
+  TRY(api_id_table_put(&runtime->futures, v->future, v, &err));
   ret_future->id = v->future;
   if (ret_reference) ret_reference->id = v->id;
   return CLEAVE_OK;

@@ -17,17 +17,17 @@ enum {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-cleave_status api_new_value(cleave_runtime *rt, context *c, value **ret, cleave_error *error) {
-  value *v = rt->free_values;
+cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret, cleave_error *error) {
+  api_value *v = rt->free_values;
   if (v)
     rt->free_values = v->older;
   else
     TRY(clv_alloc(1, sizeof *v, &v, &err));
   clv_tensor **parts = v->parts;
   uint32_t cap = v->parts_cap;
-  *v = (value){.id = ++rt->next_id, .context = c, .parts = parts, .parts_cap = cap};
+  *v = (api_value){.id = ++rt->next_id, .context = c, .parts = parts, .parts_cap = cap};
   clv_err err;
-  if (id_table_put(&rt->values, v->id, v, &err) != CLV_OK) {
+  if (api_id_table_put(&rt->values, v->id, v, &err) != CLV_OK) {
     v->older = rt->free_values;
     rt->free_values = v;
     return api_from(error, &err);
@@ -39,9 +39,9 @@ cleave_status api_new_value(cleave_runtime *rt, context *c, value **ret, cleave_
 }
 
 /* Back to the free list; the context's list is the caller's business. */
-void api_drop_value(cleave_runtime *rt, value *v) {
-  id_table_remove(&rt->values, v->id);
-  if (v->future) id_table_remove(&rt->futures, v->future);
+void api_drop_value(cleave_runtime *rt, api_value *v) {
+  api_id_table_remove(&rt->values, v->id);
+  if (v->future) api_id_table_remove(&rt->futures, v->future);
   if (v->kept) api_kept_unuse(rt, v->kept);
   v->kept = NULL;
   v->here = clv_tensor_unref(v->here);
@@ -51,9 +51,9 @@ void api_drop_value(cleave_runtime *rt, value *v) {
   rt->free_values = v;
 }
 
-cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, value **ret,
+cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_value **ret,
                              cleave_error *error) {
-  value *v = id_table_get(&rt->values, handle.id);
+  api_value *v = api_id_table_get(&rt->values, handle.id);
   if (v && !v->released) {
     *ret = v;
     return CLEAVE_OK;
@@ -67,14 +67,14 @@ cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, value 
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
-cleave_status api_context_failure(const context *c, cleave_error *error) {
+cleave_status api_context_failure(const api_context *c, cleave_error *error) {
   if (c->failed && error) *error = c->failure;
   return c->failed ? c->failure.status : CLEAVE_OK;
 }
 
-cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, context **ret,
+cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, api_context **ret,
                                cleave_error *error) {
-  context *c = id_table_get(&rt->contexts, handle.id);
+  api_context *c = api_id_table_get(&rt->contexts, handle.id);
   if (c && !c->closing) {
     *ret = c;
     return api_context_failure(c, error);
@@ -86,7 +86,7 @@ cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, contex
 }
 
 /* Nobody else learns of a failure by itself. */
-void api_context_notify(cleave_runtime *rt, context *c, node_set notified) {
+void api_context_notify(cleave_runtime *rt, api_context *c, api_node_set notified) {
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
     if (!(c->nodes & ~notified & NODE_BIT(i))) continue;
@@ -97,8 +97,8 @@ void api_context_notify(cleave_runtime *rt, context *c, node_set notified) {
   }
 }
 
-void api_context_fail(cleave_runtime *rt, context *c, const cleave_error *failure,
-                      node_set notified) {
+void api_context_fail(cleave_runtime *rt, api_context *c, const cleave_error *failure,
+                      api_node_set notified) {
   if (c->failed) return;
   c->failed = true;
   c->failure = *failure;
@@ -119,7 +119,7 @@ static cleave_status wait_for_ends(cleave_runtime *rt, cleave_error *error) {
 
 cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error) {
   size_t at = 0;
-  for (const context *c; (c = id_table_next(&rt->contexts, &at)) != NULL;)
+  for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
     if (c->n_windowed && !c->failed && !c->closing)
       return api_fail(
           error, CLV_PRECONDITION,
@@ -131,10 +131,10 @@ cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error) {
 
 void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
   size_t at = 0;
-  for (context *c; (c = id_table_next(&rt->contexts, &at)) != NULL;)
+  for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
     if (c->nodes & NODE_BIT(node)) api_context_fail(rt, c, failure, NODE_BIT(node));
   api_kepts_node_fail(rt, node, failure);
-  for (state_request *r = rt->requests; r; r = r->next) {
+  for (api_state_request *r = rt->requests; r; r = r->next) {
     if (r->node != node || r->failed) continue;
     r->failed = true;
     r->failure = *failure;
@@ -147,12 +147,12 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
   LOCKED(runtime);
   PASS(api_take_late_error(runtime, error));
   PASS(wait_for_ends(runtime, error));
-  context *c = runtime->free_contexts;
+  api_context *c = runtime->free_contexts;
   if (c)
     runtime->free_contexts = c->next;
   else
     TRY(clv_alloc(1, sizeof *c, &c, &err));
-  *c = (context){.id = ++runtime->next_context,
+  *c = (api_context){.id = ++runtime->next_context,
                  .evaluation = options && options->evaluation,
                  .step = options ? options->step : 0,
                  .events = options && options->events};
@@ -161,7 +161,7 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
   else
     snprintf(c->name, sizeof c->name, "%llu", (unsigned long long)c->id);
   clv_err err;
-  if (id_table_put(&runtime->contexts, c->id, c, &err) != CLV_OK) {
+  if (api_id_table_put(&runtime->contexts, c->id, c, &err) != CLV_OK) {
     c->next = runtime->free_contexts;
     runtime->free_contexts = c;
     return api_from(error, &err);
@@ -172,8 +172,8 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
 
 /* Nobody can name the values of a context that is ending; its record stays until all have
  * answered. */
-static void drop_values(cleave_runtime *rt, context *c) {
-  for (value *v = c->newest, *older; v; v = older) {
+static void drop_values(cleave_runtime *rt, api_context *c) {
+  for (api_value *v = c->newest, *older; v; v = older) {
     older = v->older;
     api_drop_value(rt, v);
   }
@@ -181,20 +181,20 @@ static void drop_values(cleave_runtime *rt, context *c) {
   for (uint32_t i = 0; i < rt->n_peers; i++) c->votes[i] = clv_tensor_unref(c->votes[i]);
 }
 
-void api_context_forget(cleave_runtime *rt, context *c) {
+void api_context_forget(cleave_runtime *rt, api_context *c) {
   if (rt->stepping == c) rt->stepping = NULL;
   api_kepts_leave(rt, c);
   rt->n_ending -= c->ending;
   drop_values(rt, c);
-  id_table_remove(&rt->contexts, c->id);
+  api_id_table_remove(&rt->contexts, c->id);
   c->next = rt->free_contexts;
   rt->free_contexts = c;
 }
 
 /* An end is said until it is answered, the second time without its step: that frees what is left,
  * and is answered again. */
-static void resend_ends(cleave_runtime *rt, context *c, uint64_t now) {
-  node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
+static void resend_ends(cleave_runtime *rt, api_context *c, uint64_t now) {
+  api_node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
   clv_packet *p;
   c->ends_wait_ns = CLV_MIN(2 * c->ends_wait_ns, (uint64_t)MOST_BACKOFF * END_AGAIN_NS);
   c->ends_due_ns = now + c->ends_wait_ns;
@@ -208,7 +208,7 @@ uint64_t api_resend_ends(cleave_runtime *rt) {
   uint64_t now = clv_now_ns(), due = UINT64_MAX;
   if (!rt->ends_due_ns || rt->ends_due_ns > now) return rt->ends_due_ns ? rt->ends_due_ns : due;
   size_t at = 0;
-  for (context *c; (c = id_table_next(&rt->contexts, &at)) != NULL;) {
+  for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
     if (!c->ends_due_ns || !(c->nodes & ~c->ended & ~api_lost_nodes(rt))) continue;
     if (c->ends_due_ns <= now) resend_ends(rt, c, now);
     due = CLV_MIN(due, c->ends_due_ns);
@@ -217,9 +217,9 @@ uint64_t api_resend_ends(cleave_runtime *rt) {
   return due;
 }
 
-static cleave_status send_ends(cleave_runtime *rt, context *c, cleave_error *error) {
+static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error *error) {
   cleave_status status = CLEAVE_OK;
-  node_set notified = 0;
+  api_node_set notified = 0;
   c->ends_wait_ns = END_AGAIN_NS;
   c->ends_due_ns = clv_now_ns() + END_AGAIN_NS;
   if (!rt->ends_due_ns) rt->ends_due_ns = c->ends_due_ns;
@@ -235,14 +235,14 @@ static cleave_status send_ends(cleave_runtime *rt, context *c, cleave_error *err
   return status;
 }
 
-node_set api_lost_nodes(const cleave_runtime *rt) {
-  node_set lost = 0;
+api_node_set api_lost_nodes(const cleave_runtime *rt) {
+  api_node_set lost = 0;
   for (uint32_t i = 1; i < rt->n_peers; i++)
     if (rt->peers[i].lost) lost |= NODE_BIT(i);
   return lost;
 }
 
-void api_context_ended(cleave_runtime *rt, context *c) {
+void api_context_ended(cleave_runtime *rt, api_context *c) {
   if (c->ending && !c->users && !(c->nodes & ~c->ended & ~api_lost_nodes(rt)))
     api_context_forget(rt, c);
 }
@@ -257,9 +257,9 @@ cleave_status api_take_late_error(cleave_runtime *rt, cleave_error *error) {
 cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
                                  cleave_error *error) {
   LOCKED(runtime);
-  context *c = id_table_get(&runtime->contexts, handle.id);
+  api_context *c = api_id_table_get(&runtime->contexts, handle.id);
   if (c && !c->closing) api_kepts_wait(runtime, c, api_until(runtime, 0));
-  c = id_table_get(&runtime->contexts, handle.id);
+  c = api_id_table_get(&runtime->contexts, handle.id);
   if (!c || c->closing) return api_find_context(runtime, handle, &c, error);
   if (c->users || runtime->deciding == c)
     return api_fail(error, CLV_PRECONDITION,
@@ -279,12 +279,12 @@ cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context handl
                                    uint64_t deadline_ms, cleave_error *error) {
   LOCKED(runtime);
   uint64_t until = api_until(runtime, deadline_ms);
-  context *c = id_table_get(&runtime->contexts, handle.id);
+  api_context *c = api_id_table_get(&runtime->contexts, handle.id);
   if (c && !c->closing) api_kepts_wait(runtime, c, until);
-  c = id_table_get(&runtime->contexts, handle.id);
+  c = api_id_table_get(&runtime->contexts, handle.id);
   if (c && runtime->deciding == c)
     PASS(api_decided(runtime, UINT64_MAX, error)); /* not longer than the step may take */
-  c = id_table_get(&runtime->contexts, handle.id);
+  c = api_id_table_get(&runtime->contexts, handle.id);
   if (!c || c->closing) return api_find_context(runtime, handle, &c, error);
   c->closing = true;
   cleave_error given_up;

@@ -14,9 +14,9 @@ enum { BELIEVED_AFTER_NS = 500 * 1000 * 1000 };
 
 /* Returns true when the packet was given away. Sets `wake` when somebody who sleeps has reason to
  * look: a wake-up costs more than most of what is done here. */
-typedef bool handler(cleave_runtime *rt, peer *from, clv_packet *p);
+typedef bool handler(cleave_runtime *rt, api_peer *from, clv_packet *p);
 
-void api_failure_of(const peer *from, const clv_frame *f, cleave_error *ret) {
+void api_failure_of(const api_peer *from, const clv_frame *f, cleave_error *ret) {
   *ret = (cleave_error){.status = (cleave_status)(f->failure.code ? f->failure.code : CLV_UNKNOWN)};
   snprintf(ret->node, sizeof ret->node, "%s", from->name);
   unsigned module; /* nodes know modules by number */
@@ -38,13 +38,13 @@ static bool relay(cleave_runtime *rt, clv_packet *p) {
   cleave_error why;
   if (to <= 0) return false;
   if (api_send(rt, (uint32_t)to, p, &why) != CLEAVE_OK) {
-    context *c = id_table_get(&rt->contexts, id);
+    api_context *c = api_id_table_get(&rt->contexts, id);
     if (c) api_context_fail(rt, c, &why, 0);
   }
   return true;
 }
 
-static bool fits(const clv_tensor *t, const value *v) {
+static bool fits(const clv_tensor *t, const api_value *v) {
   return t->dtype == v->dtype && clv_shape_equal(&t->shape, &v->shape);
 }
 
@@ -53,7 +53,7 @@ bool cleave_is_passed_on(const cleave_error *why) {
 }
 
 /* What fails at home for want of the value says whose it was. */
-void api_failure_out(const value *v, clv_frame *ret) {
+void api_failure_out(const api_value *v, clv_frame *ret) {
   const cleave_error *e = &v->failure;
   char text[CLEAVE_TEXT + 2 * CLEAVE_NAME + 64];
   snprintf(text, sizeof text, "worker '%s' reports%s%s: %s", e->node, e->hop[0] ? " for " : "",
@@ -62,9 +62,9 @@ void api_failure_out(const value *v, clv_frame *ret) {
   clv_frame_set_failure(ret, (clv_code)e->status, said ? e->text : text, e->hop);
 }
 
-static bool on_value(cleave_runtime *rt, peer *from, clv_packet *p) {
+static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   if (p->frame.to[0]) return relay(rt, p);
-  value *v = id_table_get(&rt->values, p->frame.message);
+  api_value *v = api_id_table_get(&rt->values, p->frame.message);
   if (!v || !v->module || v->module->node != from->index || v->context->id != p->frame.context)
     return false;
   rt->wake |= v->fetching > 0;
@@ -88,7 +88,7 @@ static bool on_value(cleave_runtime *rt, peer *from, clv_packet *p) {
 }
 
 /* A leaf's contributions are added in the order of the tape, whatever order they come in. */
-static void add_parts(cleave_runtime *rt, value *v) {
+static void add_parts(cleave_runtime *rt, api_value *v) {
   for (uint32_t i = 0; i < v->contributions; i++) {
     clv_tensor *t = clv_steal(&v->parts[i]);
     if (t && !v->gradient) {
@@ -108,7 +108,7 @@ static void add_parts(cleave_runtime *rt, value *v) {
 }
 
 /* A gradient of a call at the master's own node. */
-static bool for_local_call(cleave_runtime *rt, const peer *from, value *v, clv_packet *p) {
+static bool for_local_call(cleave_runtime *rt, const api_peer *from, api_value *v, clv_packet *p) {
   cleave_error why;
   if (v->module->node != 0 || from->index == 0) return false;
   if (p->frame.n_tensors == 1 && !fits(p->tensor[0], v)) {
@@ -123,15 +123,15 @@ static bool for_local_call(cleave_runtime *rt, const peer *from, value *v, clv_p
   return true;
 }
 
-static bool on_gradient(cleave_runtime *rt, peer *from, clv_packet *p) {
+static bool on_gradient(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   const clv_frame *f = &p->frame;
   if (f->to[0]) return relay(rt, p);
-  value *v = id_table_get(&rt->values, f->message);
+  api_value *v = api_id_table_get(&rt->values, f->message);
   if (!v || v->context->id != f->context || f->phase != v->phase ||
       f->micro_batch >= v->contributions || v->arrived >= v->contributions)
     return false;
   if (v->module) return for_local_call(rt, from, v, p);
-  context *c = v->context;
+  api_context *c = v->context;
   if (f->n_tensors == 1) {
     clv_tensor **part = &v->parts[f->micro_batch];
     if (*part || !fits(p->tensor[0], v)) return false;
@@ -142,8 +142,8 @@ static bool on_gradient(cleave_runtime *rt, peer *from, clv_packet *p) {
   return false;
 }
 
-static bool on_finished(cleave_runtime *rt, peer *from, clv_packet *p) {
-  context *c = id_table_get(&rt->contexts, p->frame.context);
+static bool on_finished(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
   if (!c || !c->running || p->frame.phase != c->phase) return false;
   c->finished |= NODE_BIT(from->index);
   rt->wake |= !(c->expected & ~c->finished);
@@ -156,21 +156,21 @@ static bool on_finished(cleave_runtime *rt, peer *from, clv_packet *p) {
 }
 
 /* An APPLY or a REVERT has its answer, be it that it failed. */
-static void answered(cleave_runtime *rt, context *c, const clv_packet *p) {
+static void answered(cleave_runtime *rt, api_context *c, const clv_packet *p) {
   if (!c || !c->applying || p->frame.reply_to < c->applying_from || --c->applying) return;
   rt->wake = true;
   if (!c->failed && p->frame.kind == CLV_APPLIED) api_step_taken(rt, c);
 }
 
-static bool on_applied(cleave_runtime *rt, peer *from, clv_packet *p) {
-  context *c = id_table_get(&rt->contexts, p->frame.context);
+static bool on_applied(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
   (void)from;
   answered(rt, c, p);
   return false;
 }
 
-static bool on_ended(cleave_runtime *rt, peer *from, clv_packet *p) {
-  context *c = id_table_get(&rt->contexts, p->frame.context);
+static bool on_ended(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
   if (!c) return false;
   if (c->events && !(c->ended & NODE_BIT(from->index))) api_take_trace(rt, from, p);
   c->ended |= NODE_BIT(from->index);
@@ -179,22 +179,22 @@ static bool on_ended(cleave_runtime *rt, peer *from, clv_packet *p) {
   return false;
 }
 
-static state_request *request_of(cleave_runtime *rt, const peer *from, uint64_t id) {
-  for (state_request *r = rt->requests; r; r = r->next)
+static api_state_request *request_of(cleave_runtime *rt, const api_peer *from, uint64_t id) {
+  for (api_state_request *r = rt->requests; r; r = r->next)
     if (r->id == id && r->node == from->index) return r;
   return NULL;
 }
 
 /* Items come in any order; what is no item of the list is seen as missing later. */
-static void take_item(state_request *r, const clv_packet *p) {
+static void take_item(api_state_request *r, const clv_packet *p) {
   uint32_t i = p->frame.state.index;
   if (i >= r->count || r->items[i].tensor || p->frame.n_tensors != 1) return;
   r->items[i].tensor = clv_tensor_ref(p->tensor[0]);
   memcpy(r->items[i].name, p->frame.state.name, sizeof r->items[i].name);
 }
 
-static bool on_state_item(cleave_runtime *rt, peer *from, clv_packet *p) {
-  state_request *r = request_of(rt, from, p->frame.reply_to);
+static bool on_state_item(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  api_state_request *r = request_of(rt, from, p->frame.reply_to);
   if (!r) return false;
   r->got++;
   rt->wake |= r->answered;
@@ -208,8 +208,8 @@ static bool on_state_item(cleave_runtime *rt, peer *from, clv_packet *p) {
 }
 
 /* It may overtake large items: their number is in it. */
-static bool on_state_done(cleave_runtime *rt, peer *from, clv_packet *p) {
-  state_request *r = request_of(rt, from, p->frame.reply_to);
+static bool on_state_done(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  api_state_request *r = request_of(rt, from, p->frame.reply_to);
   if (!r) return false;
   r->answered = rt->wake = true;
   if (!r->items) r->count = r->wanted ? p->frame.state.count : 0;
@@ -218,7 +218,7 @@ static bool on_state_done(cleave_runtime *rt, peer *from, clv_packet *p) {
 
 /* A worker's link to another has ended: that one is lost, as its own link to here says too, or the
  * two live on and cannot talk. */
-static void link_ended(cleave_runtime *rt, const peer *from, const char *to,
+static void link_ended(cleave_runtime *rt, const api_peer *from, const char *to,
                        const cleave_error *why) {
   int other = api_find_node(rt, to);
   if (rt->broken.status) return;
@@ -235,18 +235,18 @@ void api_left_out(void *user, const clv_log_entry *e) {
 }
 
 /* What went wrong there and answers nothing of ours. A worker may complain for ever. */
-static void notify_unasked(cleave_runtime *rt, const peer *from, const char *text) {
+static void notify_unasked(cleave_runtime *rt, const api_peer *from, const char *text) {
   const clv_log_source source = {.who = from->name, .what = "complaints"};
   if (clv_log_limiter_pass(&rt->complaints, CLV_LOG_WARN, "notice", &source,
                            clv_now_ns() / 1000000u))
     clv_notify(rt->notice, "worker '%s': %s", from->name, text);
 }
 
-static bool on_abort(cleave_runtime *rt, peer *from, clv_packet *p) {
+static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   cleave_error why;
   api_failure_of(from, &p->frame, &why);
-  context *c = id_table_get(&rt->contexts, p->frame.context);
-  state_request *r = request_of(rt, from, p->frame.reply_to);
+  api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
+  api_state_request *r = request_of(rt, from, p->frame.reply_to);
   answered(rt, c, p);
   rt->wake = true;
   if (!p->frame.context && p->frame.kind == CLV_ABORT)
@@ -283,7 +283,7 @@ static handler *const handlers[CLV_FRAME_KINDS] = {
     [CLV_REF_ACK] = api_on_reference,
 };
 
-void api_event(peer *from, clv_packet *p) {
+void api_event(api_peer *from, clv_packet *p) {
   cleave_runtime *rt = from->runtime;
   bool given = false;
   api_lock(rt);

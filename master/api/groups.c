@@ -112,7 +112,7 @@ static cleave_status too_many_groups(const cleave_module *m, cleave_error *error
 }
 
 /* The module has one group more. */
-static cleave_status add_group(cleave_optimizer *o, const optimizer_group *g, cleave_module *m,
+static cleave_status add_group(cleave_optimizer *o, const api_optimizer_group *g, cleave_module *m,
                                cleave_error *error) {
   if (m->n_groups == CLV_OPTIM_MAX_GROUPS) return too_many_groups(m, error);
   if (m->n_groups && m->groups[0]->optim.kind != g->optim.kind)
@@ -127,7 +127,7 @@ static cleave_status add_group(cleave_optimizer *o, const optimizer_group *g, cl
 }
 
 static cleave_status join_module(cleave_optimizer *o, const cleave_group *from,
-                                 const optimizer_group *g, cleave_module *m, cleave_error *error) {
+                                 const api_optimizer_group *g, cleave_module *m, cleave_error *error) {
   bool joined = false;
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
@@ -144,11 +144,11 @@ static cleave_status join_module(cleave_optimizer *o, const cleave_group *from,
 
 static cleave_status join_group(cleave_optimizer *o, const cleave_group *from,
                                 cleave_error *error) {
-  optimizer_group *g = &o->groups[o->n_groups++];
+  api_optimizer_group *g = &o->groups[o->n_groups++];
   PASS(check_settings(from, error));
   if (from->final != o->final)
     return api_fail(error, CLV_INVALID, "groups with final steps and groups without");
-  *g = (optimizer_group){config_of(from), api_schedule_of(&from->schedule)};
+  *g = (api_optimizer_group){config_of(from), api_schedule_of(&from->schedule)};
   for (size_t k = 0; k < from->n_modules; k++) PASS(check_module(o, from->modules[k], error));
   PASS(check_names(from, error));
   for (size_t k = 0; k < from->n_modules; k++)
@@ -163,7 +163,7 @@ static cleave_status hold_rest(cleave_module *m, cleave_error *error) {
   m->hold_rest = n < m->n_learning;
   if (!m->hold_rest) return CLEAVE_OK;
   if (m->n_groups == CLV_OPTIM_MAX_GROUPS) return too_many_groups(m, error);
-  memmove(m->groups + 1, m->groups, m->n_groups++ * sizeof(optimizer_group *));
+  memmove(m->groups + 1, m->groups, m->n_groups++ * sizeof(api_optimizer_group *));
   for (int i = 0; i < m->params->n; i++) m->group_of[i] += m->group_of[i] > 0;
   return CLEAVE_OK;
 }

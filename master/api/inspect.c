@@ -13,7 +13,7 @@ bool cleave_inspect_link(cleave_runtime *rt, uint32_t node, cleave_link_status *
   clv_link_counts c = {0};
   clv_link_load load = {0};
   if (node < 1 || node >= rt->n_peers) return false;
-  const peer *p = &rt->peers[node];
+  const api_peer *p = &rt->peers[node];
   uint64_t heard = __atomic_load_n(&p->heard_ns, __ATOMIC_RELAXED), now = clv_now_ns();
   if (p->link) {
     clv_link_count(p->link, &c);
@@ -36,7 +36,7 @@ clv_code cleave_ask_links(cleave_runtime *rt, uint32_t node, uint64_t timeout_ms
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, answer = {0};
   CLV_AUTO(clv_wire_done) clv_wire_status_reply reply = {0};
   const clv_wire_status_request q = {.session = rt->session};
-  const peer *p = &rt->peers[node];
+  const api_peer *p = &rt->peers[node];
   CLV_TRY(clv_wire_status_request_encode(&q, &request, err));
   CLV_TRY(clv_rpc_call(p->channel, CLV_METHOD_STATUS, request.data, request.len,
                        (unsigned)timeout_ms, &answer, err));

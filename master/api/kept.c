@@ -11,20 +11,20 @@
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-static void forget(cleave_runtime *rt, kept *k) {
-  id_table_remove(&rt->kepts, k->ids.ref);
+static void forget(cleave_runtime *rt, api_kept *k) {
+  api_id_table_remove(&rt->kepts, k->ids.ref);
   clv_tensor_unref(k->got);
   free(k);
 }
 
 /* What this node owns has a record until nobody uses it: the gate for what is sent asks what it
  * is. */
-static void forget_if_done(cleave_runtime *rt, kept *k) {
+static void forget_if_done(cleave_runtime *rt, api_kept *k) {
   if (k->released && k->gone && !k->uses && !k->users) forget(rt, k);
 }
 
-static cleave_status find(cleave_runtime *rt, cleave_kept handle, kept **ret, cleave_error *error) {
-  kept *k = id_table_get(&rt->kepts, handle.id);
+static cleave_status find(cleave_runtime *rt, cleave_kept handle, api_kept **ret, cleave_error *error) {
+  api_kept *k = api_id_table_get(&rt->kepts, handle.id);
   if (k && !k->released) {
     *ret = k;
     return CLEAVE_OK;
@@ -36,12 +36,12 @@ static cleave_status find(cleave_runtime *rt, cleave_kept handle, kept **ret, cl
                   (unsigned long long)handle.id);
 }
 
-static cleave_status failure_of(const kept *k, cleave_error *error) {
+static cleave_status failure_of(const api_kept *k, cleave_error *error) {
   if (k->failed && error) *error = k->failure;
   return k->failed ? k->failure.status : CLEAVE_OK;
 }
 
-static void answered(cleave_runtime *rt, kept *k) {
+static void answered(cleave_runtime *rt, api_kept *k) {
   if (k->context) k->context->keeping--;
   k->context = NULL;
   rt->wake = true;
@@ -54,7 +54,7 @@ static cleave_status to_own_node(cleave_runtime *rt, clv_packet *p) {
 }
 
 /* The handle goes once nothing of the program needs it. */
-static void let_go(cleave_runtime *rt, kept *k) {
+static void let_go(cleave_runtime *rt, api_kept *k) {
   clv_packet *p;
   clv_err err;
   if (!k->released || k->gone || k->uses || k->users) return;
@@ -68,23 +68,23 @@ static void let_go(cleave_runtime *rt, kept *k) {
   forget_if_done(rt, k);
 }
 
-void api_kept_unuse(cleave_runtime *rt, kept *k) {
+void api_kept_unuse(cleave_runtime *rt, api_kept *k) {
   k->uses--;
   let_go(rt, k);
 }
 
 void api_kepts_free(cleave_runtime *rt) {
   size_t at = 0;
-  for (kept *k; (k = id_table_next(&rt->kepts, &at)) != NULL;) {
+  for (api_kept *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
     clv_tensor_unref(k->got);
     free(k);
   }
-  id_table_done(&rt->kepts);
+  api_id_table_done(&rt->kepts);
 }
 
 void api_kepts_report(cleave_runtime *rt, cleave_leaks *l) {
   size_t at = 0;
-  for (const kept *k; (k = id_table_next(&rt->kepts, &at)) != NULL;) {
+  for (const api_kept *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
     if (k->released) continue;
     l->kept++;
     api_leak(l, "kept reference %llu of %s '%s' at %s, context %s\n",
@@ -95,8 +95,8 @@ void api_kepts_report(cleave_runtime *rt, cleave_leaks *l) {
 
 /* ---- keeping --------------------------------------------------------------------------------- */
 
-static cleave_status new_kept(cleave_runtime *rt, const value *v, kept **ret, cleave_error *error) {
-  kept *k;
+static cleave_status new_kept(cleave_runtime *rt, const api_value *v, api_kept **ret, cleave_error *error) {
+  api_kept *k;
   uint64_t key;
   TRY(clv_random_bytes(&key, sizeof key, &err));
   TRY(clv_alloc(1, sizeof *k, &k, &err));
@@ -108,7 +108,7 @@ static cleave_status new_kept(cleave_runtime *rt, const value *v, kept **ret, cl
   k->shape = v->shape;
   snprintf(k->made_in, sizeof k->made_in, "%s", v->context->name);
   clv_err err;
-  if (id_table_put(&rt->kepts, k->ids.ref, k, &err) != CLV_OK) {
+  if (api_id_table_put(&rt->kepts, k->ids.ref, k, &err) != CLV_OK) {
     free(k);
     return api_from(error, &err);
   }
@@ -118,8 +118,8 @@ static cleave_status new_kept(cleave_runtime *rt, const value *v, kept **ret, cl
 
 cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
                           cleave_kept *ret_kept, cleave_error *error) {
-  value *v;
-  kept *k = NULL;
+  api_value *v;
+  api_kept *k = NULL;
   clv_packet *p;
   LOCKED(runtime);
   PASS(api_find_value(runtime, reference, &v, error));
@@ -142,7 +142,7 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
   return to_own_node(runtime, p);
 }
 
-void api_kepts_wait(cleave_runtime *rt, context *c, uint64_t until_ns) {
+void api_kepts_wait(cleave_runtime *rt, api_context *c, uint64_t until_ns) {
   c->users++; /* it stays */
   while (c->keeping && !c->failed && api_sleep(rt, until_ns)) continue;
   c->users--;
@@ -150,20 +150,20 @@ void api_kepts_wait(cleave_runtime *rt, context *c, uint64_t until_ns) {
 }
 
 /* Nobody waits for the answer of a context's value any more. */
-static void leave_context(cleave_runtime *rt, const context *c) {
+static void leave_context(cleave_runtime *rt, const api_context *c) {
   size_t at = 0;
-  for (kept *k; (k = id_table_next(&rt->kepts, &at)) != NULL;)
+  for (api_kept *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;)
     if (k->context == c) k->context = NULL;
 }
 
-void api_kepts_leave(cleave_runtime *rt, context *c) {
+void api_kepts_leave(cleave_runtime *rt, api_context *c) {
   if (c->keeping) leave_context(rt, c);
   c->keeping = 0;
 }
 
 void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
   size_t at = 0;
-  for (kept *k; (k = id_table_next(&rt->kepts, &at)) != NULL;) {
+  for (api_kept *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
     if (k->owner != node || k->failed) continue;
     k->failed = true;
     k->failure = *failure;
@@ -176,9 +176,9 @@ void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *
 cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context_handle,
                               cleave_kept handle, cleave_reference *ret_reference,
                               cleave_error *error) {
-  context *c;
-  value *v;
-  kept *k;
+  api_context *c;
+  api_value *v;
+  api_kept *k;
   LOCKED(runtime);
   PASS(find(runtime, handle, &k, error));
   PASS(failure_of(k, error));
@@ -193,7 +193,7 @@ cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context_ha
 }
 
 /* It will not come: a call that waits for it is told so. */
-static cleave_status bring_failure(cleave_runtime *rt, const value *v, uint32_t node,
+static cleave_status bring_failure(cleave_runtime *rt, const api_value *v, uint32_t node,
                                    cleave_error *error) {
   clv_packet *p;
   const cleave_error *why = &v->kept->failure;
@@ -203,9 +203,9 @@ static cleave_status bring_failure(cleave_runtime *rt, const value *v, uint32_t 
   return api_send(rt, node, p, error);
 }
 
-cleave_status api_kept_bring(cleave_runtime *rt, value *v, uint32_t node, cleave_error *error) {
+cleave_status api_kept_bring(cleave_runtime *rt, api_value *v, uint32_t node, cleave_error *error) {
   clv_packet *p;
-  kept *k = v->kept;
+  api_kept *k = v->kept;
   if (k->failed) {
     v->at |= NODE_BIT(node);
     v->context->nodes |= NODE_BIT(node);
@@ -220,7 +220,7 @@ cleave_status api_kept_bring(cleave_runtime *rt, value *v, uint32_t node, cleave
 
 /* ---- fetching -------------------------------------------------------------------------------- */
 
-static cleave_status late(const cleave_runtime *rt, const kept *k, cleave_error *error) {
+static cleave_status late(const cleave_runtime *rt, const api_kept *k, cleave_error *error) {
   char heard[200];
   api_fail(error, CLV_DEADLINE, "kept reference %llu did not come from '%s' in time%s",
            (unsigned long long)k->ids.ref, rt->peers[k->owner].name,
@@ -229,7 +229,7 @@ static cleave_status late(const cleave_runtime *rt, const kept *k, cleave_error 
   return CLEAVE_DEADLINE;
 }
 
-static cleave_status begin_fetch(cleave_runtime *rt, kept *k, cleave_error *error) {
+static cleave_status begin_fetch(cleave_runtime *rt, api_kept *k, cleave_error *error) {
   clv_packet *p;
   if (k->fetching) return CLEAVE_OK;
   TRY(clv_packet_ref_fetch(rt->pool, &k->ids, &p, &err));
@@ -238,7 +238,7 @@ static cleave_status begin_fetch(cleave_runtime *rt, kept *k, cleave_error *erro
 }
 
 /* Who comes while another waits takes what that one gets: the value never changes. */
-cleave_status api_kept_fetch(cleave_runtime *rt, kept *k, uint64_t deadline_ms, clv_tensor **ret,
+cleave_status api_kept_fetch(cleave_runtime *rt, api_kept *k, uint64_t deadline_ms, clv_tensor **ret,
                              cleave_error *error) {
   uint64_t until = api_until(rt, deadline_ms), before = k->fetches;
   PASS(failure_of(k, error));
@@ -264,7 +264,7 @@ cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept handle, uin
                                 cleave_tensor *ret_tensor, cleave_error *error) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   {
-    kept *k;
+    api_kept *k;
     LOCKED(runtime);
     PASS(find(runtime, handle, &k, error));
     PASS(api_kept_fetch(runtime, k, deadline_ms, &t, error));
@@ -276,7 +276,7 @@ cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept handle, uin
 
 cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept handle,
                                 cleave_place *ret_place, cleave_error *error) {
-  kept *k;
+  api_kept *k;
   LOCKED(runtime);
   PASS(find(runtime, handle, &k, error));
   ret_place->node = runtime->peers[k->owner].name;
@@ -286,7 +286,7 @@ cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept handle,
 
 cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept handle,
                                     bool *ret_confirmed, cleave_error *error) {
-  kept *k;
+  api_kept *k;
   LOCKED(runtime);
   PASS(find(runtime, handle, &k, error));
   PASS(failure_of(k, error));
@@ -296,7 +296,7 @@ cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept handle,
 
 cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept handle,
                                   cleave_error *error) {
-  kept *k;
+  api_kept *k;
   LOCKED(runtime);
   PASS(find(runtime, handle, &k, error));
   k->released = true;
@@ -306,7 +306,7 @@ cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept handle,
 
 /* ---- what nodes say -------------------------------------------------------------------------- */
 
-static void take_value(cleave_runtime *rt, kept *k, const peer *owner, const clv_packet *p) {
+static void take_value(cleave_runtime *rt, api_kept *k, const api_peer *owner, const clv_packet *p) {
   const clv_tensor *t = p->frame.n_tensors ? p->tensor[0] : NULL;
   bool fits = t && t->dtype == k->dtype && clv_shape_equal(&t->shape, &k->shape);
   clv_tensor_unref(k->got);
@@ -323,7 +323,7 @@ static void take_value(cleave_runtime *rt, kept *k, const peer *owner, const clv
 }
 
 /* The owner has answered for the program's handle. */
-static void take_answer(cleave_runtime *rt, kept *k, const clv_frame *f) {
+static void take_answer(cleave_runtime *rt, api_kept *k, const clv_frame *f) {
   k->confirmed = !f->has_failure;
   if (f->has_failure && !k->failed) {
     k->failed = true;
@@ -333,7 +333,7 @@ static void take_answer(cleave_runtime *rt, kept *k, const clv_frame *f) {
 }
 
 static void on_ref_answer(cleave_runtime *rt, const clv_packet *p) {
-  kept *k = id_table_get(&rt->kepts, p->frame.reference.ref);
+  api_kept *k = api_id_table_get(&rt->kepts, p->frame.reference.ref);
   if (!k) return;
   if (p->frame.kind == CLV_REF_DELETE) {
     k->gone = true;
@@ -346,7 +346,7 @@ static void on_ref_answer(cleave_runtime *rt, const clv_packet *p) {
 }
 
 /* A tensor that may not pass, or cannot, is an error for who asked for it. */
-static void relay(cleave_runtime *rt, const peer *from, clv_packet *p) {
+static void relay(cleave_runtime *rt, const api_peer *from, clv_packet *p) {
   int to = api_find_node(rt, p->frame.to);
   cleave_error why;
   clv_packet *instead;
@@ -367,7 +367,7 @@ static void relay(cleave_runtime *rt, const peer *from, clv_packet *p) {
 }
 
 /* Only the program makes references and passes them on. */
-bool api_on_reference(cleave_runtime *rt, peer *from, clv_packet *p) {
+bool api_on_reference(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   clv_frame_kind kind = p->frame.kind;
   if (!from->index) {
     on_ref_answer(rt, p);

@@ -54,7 +54,7 @@ static cleave_status keep_weights(cleave_module *m, const cleave_module_options 
   TRY(clv_alloc(o->n_weights, sizeof *m->weights, &m->weights, &err));
   for (size_t i = 0; i < o->n_weights; i++) {
     PASS(api_check_weight(m, o->weights[i].name, &o->weights[i].tensor, error));
-    pending_weight *w = &m->weights[m->n_weights++];
+    api_pending_weight *w = &m->weights[m->n_weights++];
     TRY(clv_strdup(o->weights[i].name, &w->name, &err));
     PASS(api_tensor_in(m->runtime->pool, &o->weights[i].tensor, &w->tensor, error));
   }
@@ -261,8 +261,8 @@ const char *cleave_module_weight(const cleave_module *module, size_t index) {
 
 static cleave_status push_weights(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   while (m->n_weights) {
-    pending_weight *w = &m->weights[m->n_weights - 1];
-    state_item item = {.tensor = w->tensor};
+    api_pending_weight *w = &m->weights[m->n_weights - 1];
+    api_state_item item = {.tensor = w->tensor};
     snprintf(item.name, sizeof item.name, "%s", w->name);
     PASS(api_state_put(m, CLV_STATE_WEIGHTS, &item, 1, until_ns, error));
     clv_tensor_unref(w->tensor);

@@ -89,7 +89,7 @@ static double sum_of_grouped(const cleave_module *m, const double *sums, double 
 /* A node's sums come in the order of modules, then parameters, over those of its modules that have
  * gradients here. Each is taken when its module's position comes, so the norm does not depend on
  * where modules are. */
-static cleave_status total_norm(const cleave_optimizer *o, const context *c, double *ret,
+static cleave_status total_norm(const cleave_optimizer *o, const api_context *c, double *ret,
                                 cleave_error *error) {
   const cleave_runtime *rt = o->runtime;
   size_t at[API_MAX_NODES] = {0};
@@ -116,11 +116,11 @@ static cleave_status total_norm(const cleave_optimizer *o, const context *c, dou
 /* ---- the decision ---------------------------------------------------------------------------- */
 
 /* The rate of the step that is being taken. */
-static double rate_after(const optimizer_group *g, uint64_t steps) {
+static double rate_after(const api_optimizer_group *g, uint64_t steps) {
   return clv_lr_at(&g->schedule, g->optim.lr, steps);
 }
 
-static double rate_of(const cleave_optimizer *o, const optimizer_group *g) {
+static double rate_of(const cleave_optimizer *o, const api_optimizer_group *g) {
   return rate_after(g, o->steps);
 }
 
@@ -138,7 +138,7 @@ static cleave_status add_rates(clv_packet *p, const cleave_module *m, uint64_t s
   return CLEAVE_OK;
 }
 
-cleave_status api_send_step_at(cleave_optimizer *o, context *c, const cleave_module *m,
+cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave_module *m,
                                uint64_t ahead, uint32_t position, bool keep, cleave_error *error) {
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
   cleave_runtime *rt = o->runtime;
@@ -148,7 +148,7 @@ cleave_status api_send_step_at(cleave_optimizer *o, context *c, const cleave_mod
   return api_send(rt, m->node, clv_steal(&p), error);
 }
 
-static cleave_status apply_one(cleave_optimizer *o, context *c, const cleave_module *m, bool apply,
+static cleave_status apply_one(cleave_optimizer *o, api_context *c, const cleave_module *m, bool apply,
                                double scale, cleave_error *error) {
   cleave_runtime *rt = o->runtime;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
@@ -162,12 +162,12 @@ static cleave_status apply_one(cleave_optimizer *o, context *c, const cleave_mod
 
 /* Running statistics move with the calls: when no step is taken, those of modules that learn
  * nothing go back as well. */
-static bool gives_up(const cleave_module *m, const context *c) {
+static bool gives_up(const cleave_module *m, const api_context *c) {
   return !m->optimizer && c->called[m->index] &&
          m->params->total_bytes > m->params->trainable_bytes;
 }
 
-static cleave_status apply_all(cleave_optimizer *o, context *c, node_set nodes, bool apply,
+static cleave_status apply_all(cleave_optimizer *o, api_context *c, api_node_set nodes, bool apply,
                                double scale, cleave_error *error) {
   for (uint32_t i = 0; i < o->runtime->n_modules; i++) {
     const cleave_module *m = o->runtime->modules[i];
@@ -179,7 +179,7 @@ static cleave_status apply_all(cleave_optimizer *o, context *c, node_set nodes, 
 }
 
 /* Every node that can be reached has the bytes it had before the step. */
-static void revert_all(cleave_runtime *rt, context *c) {
+static void revert_all(cleave_runtime *rt, api_context *c) {
   uint64_t until = api_until(rt, c->step_ms);
   clv_err err;
   c->applying = 0;
@@ -193,7 +193,7 @@ static void revert_all(cleave_runtime *rt, context *c) {
   while (c->applying && api_sleep(rt, until)) continue;
 }
 
-void api_step_taken(cleave_runtime *rt, context *c) {
+void api_step_taken(cleave_runtime *rt, api_context *c) {
   if (rt->deciding != c) return;
   c->moved = 0;
   rt->deciding = NULL;
@@ -201,7 +201,7 @@ void api_step_taken(cleave_runtime *rt, context *c) {
 }
 
 /* Nodes hear of the failure behind REVERT: it would make them forget what to take back. */
-static void undo(cleave_runtime *rt, context *c) {
+static void undo(cleave_runtime *rt, api_context *c) {
   cleave_error late;
   api_fail(&late, CLV_DEADLINE, "not every node took the step of context %s in time", c->name);
   api_context_fail(rt, c, &late, 0);
@@ -214,7 +214,7 @@ static void undo(cleave_runtime *rt, context *c) {
 
 /* The answers to APPLY are waited for by whoever needs them first. */
 static cleave_status settle(cleave_runtime *rt, uint64_t until_ns, cleave_error *error) {
-  context *c = rt->deciding;
+  api_context *c = rt->deciding;
   bool in_time = true;
   uint64_t until = CLV_MIN(until_ns, c->decide_by);
   rt->settling = true;
@@ -238,7 +238,7 @@ cleave_status api_decided(cleave_runtime *rt, uint64_t until_ns, cleave_error *e
   return CLEAVE_OK;
 }
 
-static cleave_status check_step(const cleave_optimizer *o, const context *c, cleave_error *error) {
+static cleave_status check_step(const cleave_optimizer *o, const api_context *c, cleave_error *error) {
   bool any = false;
   for (size_t i = 0; i < o->n_modules; i++) {
     any |= c->has_gradient[o->modules[i]->index];
@@ -260,7 +260,7 @@ static cleave_status check_step(const cleave_optimizer *o, const context *c, cle
  * held until the next thing is sent, which is mostly the end of its context: one message then says
  * both. */
 
-static void decide_finally(cleave_optimizer *o, context *c, bool apply, double scale) {
+static void decide_finally(cleave_optimizer *o, api_context *c, bool apply, double scale) {
   cleave_runtime *rt = o->runtime;
   api_send_step(rt);
   rt->stepping = c;
@@ -273,7 +273,7 @@ static void decide_finally(cleave_optimizer *o, context *c, bool apply, double s
 }
 
 /* Does one decision, with the one rate *ret_rate, hold for all that a node has of the context? */
-static bool one_decision(const cleave_optimizer *o, const context *c, uint32_t node,
+static bool one_decision(const cleave_optimizer *o, const api_context *c, uint32_t node,
                          float *ret_rate) {
   bool any = false, same = true;
   for (uint32_t i = 0; i < o->runtime->n_modules; i++) {
@@ -287,7 +287,7 @@ static bool one_decision(const cleave_optimizer *o, const context *c, uint32_t n
   return any && same;
 }
 
-static void apply_at(cleave_runtime *rt, context *c, node_set nodes) {
+static void apply_at(cleave_runtime *rt, api_context *c, api_node_set nodes) {
   cleave_optimizer *o = rt->stepping_by;
   cleave_error why;
   if (apply_all(o, c, nodes, rt->stepping_apply, rt->stepping_scale, &why) != CLEAVE_OK)
@@ -295,14 +295,14 @@ static void apply_at(cleave_runtime *rt, context *c, node_set nodes) {
 }
 
 void api_send_step(cleave_runtime *rt) {
-  context *c = rt->stepping;
+  api_context *c = rt->stepping;
   rt->stepping = NULL;
   if (!c) return;
-  apply_at(rt, c, ~(node_set)0);
+  apply_at(rt, c, ~(api_node_set)0);
   rt->stepping_by->steps++;
 }
 
-void api_send_step_and_ends(cleave_runtime *rt, context *c, node_set *ret_sent) {
+void api_send_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *ret_sent) {
   float rate = 0;
   *ret_sent = 0;
   rt->stepping = NULL;
@@ -323,7 +323,7 @@ void api_send_step_and_ends(cleave_runtime *rt, context *c, node_set *ret_sent) 
 /* ---- steps that can be taken back ------------------------------------------------------------ */
 
 /* Steps of one context go out together; one that cannot even be sent is taken back at once. */
-static cleave_status decide(cleave_optimizer *o, context *c, bool apply, double scale,
+static cleave_status decide(cleave_optimizer *o, api_context *c, bool apply, double scale,
                             uint64_t deadline_ms, cleave_error *error) {
   cleave_runtime *rt = o->runtime;
   uint64_t until_ns = api_until(rt, deadline_ms);
@@ -337,7 +337,7 @@ static cleave_status decide(cleave_optimizer *o, context *c, bool apply, double 
   rt->deciding = c;
   o->undecided = true;
   cleave_error why;
-  cleave_status status = apply_all(o, c, ~(node_set)0, apply, scale, &why);
+  cleave_status status = apply_all(o, c, ~(api_node_set)0, apply, scale, &why);
   o->steps++;
   for (size_t i = 0; i < o->n_modules; i++)
     c->stepped[o->modules[i]->index] = c->has_gradient[o->modules[i]->index];
@@ -350,7 +350,7 @@ static cleave_status decide(cleave_optimizer *o, context *c, bool apply, double 
 cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                           cleave_context handle, uint64_t deadline_ms, cleave_stepped *ret,
                           cleave_error *error) {
-  context *c;
+  api_context *c;
   double norm_sq;
   LOCKED(runtime);
   uint64_t until = api_until(runtime, deadline_ms);

@@ -10,7 +10,7 @@
 cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimizer,
                              cleave_context handle, cleave_module *module, uint64_t ahead,
                              uint32_t position, bool keep, double *ret_lr, cleave_error *error) {
-  context *c;
+  api_context *c;
   LOCKED(runtime);
   PASS(api_find_context(runtime, handle, &c, error));
   if (module->optimizer != optimizer || !optimizer->final)
@@ -47,7 +47,7 @@ cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t de
   clv_link_counts now;
   if (node == 0 || node >= runtime->n_peers)
     return api_fail(error, CLV_INVALID, "node %u is no worker", node);
-  peer *p = &runtime->peers[node];
+  api_peer *p = &runtime->peers[node];
   TRY(clv_link_ping(p->link, (unsigned)(deadline_ms ? deadline_ms : runtime->deadline_ms), &ns,
                     &err));
   clv_link_count(p->link, &now);
@@ -69,7 +69,7 @@ _Static_assert((int)CLEAVE_EVENT_KINDS == CLV_TRACE_KINDS &&
 
 /* A row of a worker is believed as far as it names things that there are. Its times, and the clock
  * it said it has, may be any numbers: they wrap. */
-static bool event_of(const cleave_runtime *rt, const peer *from, const int64_t *row,
+static bool event_of(const cleave_runtime *rt, const api_peer *from, const int64_t *row,
                      int64_t ahead_ns, cleave_event *ret) {
   int64_t kind = row[CLV_TRACE_KIND], module = row[CLV_TRACE_MODULE];
   if (kind <= CLV_TRACE_NONE || kind >= CLV_TRACE_KINDS) return false;
@@ -88,7 +88,7 @@ static bool event_of(const cleave_runtime *rt, const peer *from, const int64_t *
   return true;
 }
 
-void api_take_trace(cleave_runtime *rt, const peer *from, const clv_packet *p) {
+void api_take_trace(cleave_runtime *rt, const api_peer *from, const clv_packet *p) {
   const clv_tensor *t = p->frame.n_tensors ? p->tensor[0] : NULL;
   clv_link_counts link = {0};
   if (!rt->on_event || !t || t->dtype != CLV_I64 || t->shape.rank != 2 ||

@@ -6,7 +6,7 @@
 
 /* ---- fetching -------------------------------------------------------------------------------- */
 
-static cleave_status late(cleave_runtime *rt, const value *v, cleave_error *error) {
+static cleave_status late(cleave_runtime *rt, const api_value *v, cleave_error *error) {
   const cleave_module *m = v->module;
   char heard[200];
   api_fail(error, CLV_DEADLINE, "the value of module '%s' did not come from '%s' in time%s",
@@ -15,15 +15,15 @@ static cleave_status late(cleave_runtime *rt, const value *v, cleave_error *erro
   return CLEAVE_DEADLINE;
 }
 
-static cleave_status failed(const value *v, cleave_error *error) {
+static cleave_status failed(const api_value *v, cleave_error *error) {
   if (error) *error = v->failure;
   return v->failure.status;
 }
 
 /* With the lock; *ret gets a reference. The context stays as long as somebody waits in it. */
-static cleave_status fetch(cleave_runtime *rt, value *v, uint64_t deadline_ms, clv_tensor **ret,
+static cleave_status fetch(cleave_runtime *rt, api_value *v, uint64_t deadline_ms, clv_tensor **ret,
                            cleave_error *error) {
-  context *c = v->context;
+  api_context *c = v->context;
   uint64_t until = api_until(rt, deadline_ms);
   if (v->kept) return api_kept_fetch(rt, v->kept, deadline_ms, ret, error);
   cleave_status status = api_bring(rt, v, 0, false, error);
@@ -50,7 +50,7 @@ cleave_status cleave_to_here(cleave_runtime *runtime, cleave_reference reference
                              uint64_t deadline_ms, cleave_tensor *ret_tensor, cleave_error *error) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   {
-    value *v;
+    api_value *v;
     LOCKED(runtime);
     PASS(api_find_value(runtime, reference, &v, error));
     PASS(fetch(runtime, v, deadline_ms, &t, error));
@@ -75,9 +75,9 @@ cleave_status cleave_local_value(cleave_runtime *runtime, cleave_reference refer
 
 /* ---- futures --------------------------------------------------------------------------------- */
 
-static cleave_status find_future(cleave_runtime *rt, cleave_future handle, value **ret,
+static cleave_status find_future(cleave_runtime *rt, cleave_future handle, api_value **ret,
                                  cleave_error *error) {
-  *ret = id_table_get(&rt->futures, handle.id);
+  *ret = api_id_table_get(&rt->futures, handle.id);
   if (*ret) return CLEAVE_OK;
   return api_fail(error, CLV_NOT_FOUND,
                   "future %llu is gone: it was waited for, released, or its context was closed",
@@ -88,23 +88,23 @@ cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future, uint64_
                           cleave_tensor *ret_tensor, cleave_error *error) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   {
-    value *v;
+    api_value *v;
     LOCKED(runtime);
     PASS(find_future(runtime, future, &v, error));
     PASS(fetch(runtime, v, deadline_ms, &t, error));
     v->future = 0;
-    id_table_remove(&runtime->futures, future.id);
+    api_id_table_remove(&runtime->futures, future.id);
   }
   return api_tensor_out(t, ret_tensor, error);
 }
 
 cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future future,
                                     cleave_error *error) {
-  value *v;
+  api_value *v;
   LOCKED(runtime);
   PASS(find_future(runtime, future, &v, error));
   v->future = 0;
-  id_table_remove(&runtime->futures, future.id);
+  api_id_table_remove(&runtime->futures, future.id);
   return CLEAVE_OK;
 }
 
@@ -112,7 +112,7 @@ cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future futur
 
 cleave_status cleave_send_to(cleave_runtime *runtime, cleave_reference reference, const char *node,
                              cleave_error *error) {
-  value *v;
+  api_value *v;
   LOCKED(runtime);
   PASS(api_find_value(runtime, reference, &v, error));
   PASS(api_context_failure(v->context, error));
@@ -125,7 +125,7 @@ cleave_status cleave_send_to(cleave_runtime *runtime, cleave_reference reference
 
 cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
                            cleave_place *ret_place, cleave_error *error) {
-  value *v;
+  api_value *v;
   LOCKED(runtime);
   PASS(api_find_value(runtime, reference, &v, error));
   const cleave_module *m = v->kept ? v->kept->module : v->module;
@@ -135,7 +135,7 @@ cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
 }
 
 /* What no backward will ask for goes at once, everywhere, behind the calls that still use it. */
-static cleave_status drop(cleave_runtime *rt, value *v, cleave_error *error) {
+static cleave_status drop(cleave_runtime *rt, api_value *v, cleave_error *error) {
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
     if (!(v->at & NODE_BIT(i))) continue;
@@ -148,7 +148,7 @@ static cleave_status drop(cleave_runtime *rt, value *v, cleave_error *error) {
 
 cleave_status cleave_release(cleave_runtime *runtime, cleave_reference reference,
                              cleave_error *error) {
-  value *v;
+  api_value *v;
   LOCKED(runtime);
   PASS(api_find_value(runtime, reference, &v, error));
   v->released = true;

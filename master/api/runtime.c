@@ -41,9 +41,9 @@ static void believe(cleave_runtime *rt) {
   if (!rt->broken.status || clv_now_ns() < rt->broken_until) return;
   cleave_error why = rt->broken;
   rt->broken.status = CLEAVE_OK;
-  node_set both = NODE_BIT(rt->broken_at) | NODE_BIT(rt->broken_to);
+  api_node_set both = NODE_BIT(rt->broken_at) | NODE_BIT(rt->broken_to);
   for (size_t i = 0; i < rt->contexts.cap; i++) {
-    context *c = rt->contexts.ids[i] ? rt->contexts.things[i] : NULL;
+    api_context *c = rt->contexts.ids[i] ? rt->contexts.things[i] : NULL;
     if (c && !(both & ~c->nodes)) api_context_fail(rt, c, &why, 0);
   }
 }
@@ -122,7 +122,7 @@ cleave_status api_packet(cleave_runtime *rt, clv_frame_kind kind, uint64_t conte
 }
 
 cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_error *error) {
-  peer *to = &rt->peers[node];
+  api_peer *to = &rt->peers[node];
   api_send_step(rt);
   if (node == 0) {
     clv_node_post(rt->node, p);
@@ -201,11 +201,11 @@ static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_er
   if (c->n_workers >= API_MAX_NODES)
     return api_fail(error, CLV_INVALID, "%zu workers; at most %d", c->n_workers, API_MAX_NODES - 1);
   TRY(clv_alloc(c->n_workers + 1, sizeof *rt->peers, &rt->peers, &err));
-  rt->peers[0] = (peer){.runtime = rt, .name = "master"};
+  rt->peers[0] = (api_peer){.runtime = rt, .name = "master"};
   rt->n_peers = 1;
   for (size_t i = 0; i < c->n_workers; i++) {
     if (!wanted(o, c->workers[i].name)) continue;
-    rt->peers[rt->n_peers] = (peer){
+    rt->peers[rt->n_peers] = (api_peer){
         .runtime = rt, .index = rt->n_peers, .name = c->workers[i].name, .spec = &c->workers[i]};
     rt->n_peers++;
   }
@@ -225,7 +225,7 @@ static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_er
   return start_node(rt, error);
 }
 
-static cleave_status join_worker(peer *p, cleave_error *error) {
+static cleave_status join_worker(api_peer *p, cleave_error *error) {
   PASS(api_open_link(p, error));
   TRY(clv_node_peer(p->runtime->node, p->name, p->link, &err));
   return CLEAVE_OK;
@@ -297,12 +297,12 @@ static void free_module(cleave_module *m) {
 }
 
 static void free_lists(cleave_runtime *rt) {
-  for (value *v = rt->free_values, *next; v; v = next) {
+  for (api_value *v = rt->free_values, *next; v; v = next) {
     next = v->older;
     free(v->parts);
     free(v);
   }
-  for (context *c = rt->free_contexts, *next; c; c = next) {
+  for (api_context *c = rt->free_contexts, *next; c; c = next) {
     next = c->next;
     free(c);
   }
@@ -324,13 +324,13 @@ static void runtime_free(cleave_runtime *rt) {
   clv_node_free(clv_steal(&rt->node));
   clv_log_limiter_tick(&rt->complaints, UINT64_MAX);
   size_t at = 0;
-  for (context *c; (c = id_table_next(&rt->contexts, &at)) != NULL; at = 0)
+  for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL; at = 0)
     api_context_forget(rt, c);
   free_lists(rt);
   api_kepts_free(rt);
-  id_table_done(&rt->values);
-  id_table_done(&rt->contexts);
-  id_table_done(&rt->futures);
+  api_id_table_done(&rt->values);
+  api_id_table_done(&rt->contexts);
+  api_id_table_done(&rt->futures);
   clv_tls_identity_free(rt->identity);
   clv_pool_unref(rt->pool);
   clv_session_config_free(rt->own_config);
@@ -349,8 +349,8 @@ void api_leak(cleave_leaks *l, const char *fmt, ...) {
   va_end(args);
 }
 
-static void report_values(const context *c, cleave_leaks *l) {
-  for (const value *v = c->newest; v; v = v->older) {
+static void report_values(const api_context *c, cleave_leaks *l) {
+  for (const api_value *v = c->newest; v; v = v->older) {
     l->futures += v->future != 0;
     if (v->released) continue;
     l->references++;
@@ -363,7 +363,7 @@ static void report(cleave_runtime *rt, cleave_leaks *l) {
   size_t at = 0;
   LOCKED(rt);
   *l = (cleave_leaks){0};
-  for (const context *c; (c = id_table_next(&rt->contexts, &at)) != NULL;) {
+  for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
     if (c->ending) continue; /* released, and on its way out */
     l->contexts++;
     api_leak(l, "context %s\n", c->name);
@@ -388,7 +388,7 @@ static uint64_t any_context(cleave_runtime *rt, uint64_t until_ns) {
   for (bool ending = true; ending;) {
     size_t at = 0;
     ending = false;
-    for (const context *c; (c = id_table_next(&rt->contexts, &at)) != NULL; ending = true)
+    for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL; ending = true)
       if (!c->ending) return c->id;
     ending = ending && api_sleep(rt, until_ns);
   }

@@ -27,7 +27,7 @@ static const char *module_name(const cleave_runtime *rt, uint32_t index) {
 /* A value on its way, or the gradient of one. What does not come from here passes through. */
 static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret,
                                clv_err *err) {
-  const value *v = id_table_get(&rt->values, f->message);
+  const api_value *v = api_id_table_get(&rt->values, f->message);
   if (!v) return gone(err);
   bool gradient = f->kind == CLV_GRADIENT;
   ret->kind = gradient    ? CLEAVE_SENDING_GRADIENT
@@ -39,7 +39,7 @@ static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, cle
 
 /* What is not known any more is a value that only passes through. */
 static void describe_kept(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret) {
-  const kept *k = id_table_get(&rt->kepts, f->reference.ref);
+  const api_kept *k = api_id_table_get(&rt->kepts, f->reference.ref);
   ret->kind = k && !k->module ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_VALUE;
   ret->module = k && k->module ? k->module->name : "";
 }
@@ -70,7 +70,7 @@ static clv_code describe(const cleave_runtime *rt, const clv_packet *p, uint32_t
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-static const peer *sender_of(const cleave_runtime *rt, const clv_packet *p) {
+static const api_peer *sender_of(const cleave_runtime *rt, const clv_packet *p) {
   uint32_t i = rt->n_peers - 1;
   while (i && (!p->from || rt->peers[i].link != p->from)) i--;
   return &rt->peers[i];
@@ -89,22 +89,22 @@ static const cleave_module *number_module(const cleave_runtime *rt, clv_frame *f
 }
 
 static uint64_t step_of(const cleave_runtime *rt, const clv_frame *f) {
-  const context *c = f->context ? id_table_get(&rt->contexts, f->context) : NULL;
+  const api_context *c = f->context ? api_id_table_get(&rt->contexts, f->context) : NULL;
   return c && c->step ? c->step : f->context;
 }
 
 /* Its number: it has one already, and then the place that was told, if it has left before. */
 static uint64_t remember(cleave_runtime *rt, clv_frame *f, const cleave_error *whole) {
   for (uint64_t n = rt->n_told; n > 0 && n + API_TOLD > rt->n_told; n--) {
-    const told *t = &rt->told[n % API_TOLD];
+    const api_told *t = &rt->told[n % API_TOLD];
     if (t->context != f->context || strcmp(t->whole.text, whole->text) != 0 ||
         strcmp(t->whole.hop, whole->hop) != 0)
       continue;
     memcpy(f->failure.hop, t->hop, sizeof f->failure.hop);
     return n;
   }
-  told *t = &rt->told[++rt->n_told % API_TOLD];
-  *t = (told){.whole = *whole, .context = f->context};
+  api_told *t = &rt->told[++rt->n_told % API_TOLD];
+  *t = (api_told){.whole = *whole, .context = f->context};
   memcpy(t->hop, f->failure.hop, sizeof t->hop);
   return rt->n_told;
 }
@@ -115,7 +115,7 @@ void api_recognise(const cleave_runtime *rt, cleave_error *why) {
 }
 
 /* Its text may quote what is only known here, or at the worker that it came from. */
-static clv_code send_failure(const peer *to, clv_packet *p, clv_err *err) {
+static clv_code send_failure(const api_peer *to, clv_packet *p, clv_err *err) {
   cleave_runtime *rt = to->runtime;
   clv_frame *f = &p->frame;
   cleave_error whole, why = {.status = CLEAVE_OK};
@@ -134,7 +134,7 @@ static clv_code send_failure(const peer *to, clv_packet *p, clv_err *err) {
 }
 
 clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err) {
-  peer *to = user;
+  api_peer *to = user;
   cleave_runtime *rt = to->runtime;
   (void)link;
   LOCKED(rt);

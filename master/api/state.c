@@ -11,14 +11,14 @@
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void leave(cleave_runtime *rt, state_request *r) {
-  state_request **at = &rt->requests;
+static void leave(cleave_runtime *rt, api_state_request *r) {
+  api_state_request **at = &rt->requests;
   while (*at && *at != r) at = &(*at)->next;
   if (*at) *at = r->next;
   clv_tensor_unref(r->found);
 }
 
-static cleave_status await(cleave_module *m, state_request *r, const char *what, uint64_t until_ns,
+static cleave_status await(cleave_module *m, api_state_request *r, const char *what, uint64_t until_ns,
                            cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   while (!r->failed && !(r->answered && r->got >= r->count)) {
@@ -47,7 +47,7 @@ cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t cont
                             const char *name, uint64_t until_ns, clv_tensor **ret, char *ret_device,
                             cleave_error *error) {
   cleave_runtime *rt = m->runtime;
-  state_request r = {.id = ++rt->next_id, .node = m->node, .wanted = name, .next = rt->requests};
+  api_state_request r = {.id = ++rt->next_id, .node = m->node, .wanted = name, .next = rt->requests};
   clv_packet *p;
   TRY(clv_packet_state_get(rt->pool, context_id, r.id, m->index, what, &p, &err));
   rt->requests = &r;
@@ -60,10 +60,10 @@ cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t cont
   return status;
 }
 
-cleave_status api_state_items(cleave_module *m, clv_state_what what, state_item *items,
+cleave_status api_state_items(cleave_module *m, clv_state_what what, api_state_item *items,
                               uint32_t count, uint64_t until_ns, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
-  state_request r = {
+  api_state_request r = {
       .id = ++rt->next_id, .node = m->node, .items = items, .count = count, .next = rt->requests};
   clv_packet *p;
   TRY(clv_packet_state_get(rt->pool, 0, r.id, m->index, what, &p, &err));
@@ -74,7 +74,7 @@ cleave_status api_state_items(cleave_module *m, clv_state_what what, state_item 
   return status;
 }
 
-static cleave_status put_item(cleave_module *m, clv_state_what what, const state_item *item,
+static cleave_status put_item(cleave_module *m, clv_state_what what, const api_state_item *item,
                               uint32_t index, uint32_t n, uint64_t message, cleave_error *error) {
   clv_packet *p;
   PASS(api_packet(m->runtime, CLV_STATE_PUT, 0, message, &p, error));
@@ -87,10 +87,10 @@ static cleave_status put_item(cleave_module *m, clv_state_what what, const state
   return api_send(m->runtime, m->node, p, error);
 }
 
-cleave_status api_state_put(cleave_module *m, clv_state_what what, const state_item *items,
+cleave_status api_state_put(cleave_module *m, clv_state_what what, const api_state_item *items,
                             uint32_t n, uint64_t until_ns, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
-  state_request r = {.id = ++rt->next_id, .node = m->node, .next = rt->requests};
+  api_state_request r = {.id = ++rt->next_id, .node = m->node, .next = rt->requests};
   cleave_status status = CLEAVE_OK;
   rt->requests = &r;
   for (uint32_t i = 0; i < n && status == CLEAVE_OK; i++)
@@ -128,7 +128,7 @@ cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module
   PASS(api_module_place(module, false, deadline_ms, error));
   PASS(api_no_window(runtime, error));
   PASS(api_decided(runtime, api_until(runtime, deadline_ms), error));
-  state_item item = {.tensor = t};
+  api_state_item item = {.tensor = t};
   snprintf(item.name, sizeof item.name, "%s", name);
   return api_state_put(module, CLV_STATE_WEIGHTS, &item, 1, api_until(runtime, deadline_ms), error);
 }
@@ -167,7 +167,7 @@ static bool belongs(const cleave_module *m, cleave_state_kind kind, const char *
 }
 
 static cleave_status check_items(const cleave_module *m, cleave_state_kind kind,
-                                 const state_item *items, uint32_t n, cleave_error *error) {
+                                 const api_state_item *items, uint32_t n, cleave_error *error) {
   char shape[160];
   for (uint32_t i = 0; i < n; i++) {
     const clv_tensor *t = items[i].tensor;
@@ -185,12 +185,12 @@ static cleave_status check_items(const cleave_module *m, cleave_state_kind kind,
   return CLEAVE_OK;
 }
 
-static void items_done(state_item *items, uint32_t n) {
+static void items_done(api_state_item *items, uint32_t n) {
   for (uint32_t i = 0; items && i < n; i++) clv_tensor_unref(items[i].tensor);
   free(items);
 }
 
-static cleave_status copy_out(const state_item *items, uint32_t n, cleave_state *ret,
+static cleave_status copy_out(const api_state_item *items, uint32_t n, cleave_state *ret,
                               cleave_error *error) {
   TRY(clv_alloc(n, sizeof *ret->items, &ret->items, &err));
   for (; ret->n < n; ret->n++) {
@@ -206,7 +206,7 @@ static cleave_status copy_out(const state_item *items, uint32_t n, cleave_state 
 }
 
 static cleave_status read_items(cleave_runtime *rt, cleave_module *m, cleave_state_kind kind,
-                                state_item *items, uint32_t n, uint64_t deadline_ms,
+                                api_state_item *items, uint32_t n, uint64_t deadline_ms,
                                 cleave_error *error) {
   LOCKED(rt);
   uint64_t until = api_until(rt, deadline_ms);
@@ -222,7 +222,7 @@ cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
                                 cleave_state_kind kind, uint64_t deadline_ms,
                                 cleave_state *ret_state, cleave_error *error) {
   uint32_t n = (uint32_t)cleave_state_count(module, kind);
-  state_item *items;
+  api_state_item *items;
   cleave_state state = {0};
   TRY(clv_alloc(n, sizeof *items, &items, &err));
   cleave_status status = read_items(runtime, module, kind, items, n, deadline_ms, error);
@@ -236,7 +236,7 @@ cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
 }
 
 static cleave_status take_items(const cleave_module *m, cleave_state_kind kind,
-                                const cleave_named *from, size_t n, state_item *items,
+                                const cleave_named *from, size_t n, api_state_item *items,
                                 cleave_error *error) {
   for (size_t i = 0; i < n; i++) {
     const cleave_tensor *t = &from[i].tensor;
@@ -254,7 +254,7 @@ static cleave_status take_items(const cleave_module *m, cleave_state_kind kind,
 }
 
 static cleave_status put_items(cleave_runtime *rt, cleave_module *m, cleave_state_kind kind,
-                               const state_item *items, uint32_t n, uint64_t deadline_ms,
+                               const api_state_item *items, uint32_t n, uint64_t deadline_ms,
                                cleave_error *error) {
   LOCKED(rt);
   uint64_t until = api_until(rt, deadline_ms);
@@ -267,7 +267,7 @@ static cleave_status put_items(cleave_runtime *rt, cleave_module *m, cleave_stat
 cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
                                  cleave_state_kind kind, const cleave_named *items, size_t n,
                                  uint64_t deadline_ms, cleave_error *error) {
-  state_item *list;
+  api_state_item *list;
   if (n > cleave_state_count(module, kind))
     return api_fail(error, CLV_INVALID, "%zu items for module '%s', which has %zu", n, module->name,
                     cleave_state_count(module, kind));

@@ -4,18 +4,18 @@
 #include "master/api/api_int.h"
 
 /* Ids are drawn one after another: a multiplication spreads them (Fibonacci hashing, Knuth 6.4). */
-static size_t home(const id_table *t, uint64_t id) {
+static size_t home(const api_id_table *t, uint64_t id) {
   return (size_t)((id * UINT64_C(0x9e3779b97f4a7c15)) >> 20) & (t->cap - 1);
 }
 
-static size_t find(const id_table *t, uint64_t id) {
+static size_t find(const api_id_table *t, uint64_t id) {
   size_t i = home(t, id);
   while (t->ids[i] && t->ids[i] != id) i = (i + 1) & (t->cap - 1);
   return i;
 }
 
-static clv_code grow(id_table *t, clv_err *err) {
-  id_table wider = {.cap = t->cap ? 2 * t->cap : 256, .n = t->n};
+static clv_code grow(api_id_table *t, clv_err *err) {
+  api_id_table wider = {.cap = t->cap ? 2 * t->cap : 256, .n = t->n};
   CLV_TRY(clv_alloc(wider.cap, sizeof *wider.ids, &wider.ids, err));
   clv_code code = clv_alloc(wider.cap, sizeof *wider.things, &wider.things, err);
   if (code != CLV_OK) {
@@ -28,12 +28,12 @@ static clv_code grow(id_table *t, clv_err *err) {
     wider.ids[at] = t->ids[i];
     wider.things[at] = t->things[i];
   }
-  id_table_done(t);
+  api_id_table_done(t);
   *t = wider;
   return CLV_OK;
 }
 
-clv_code id_table_put(id_table *t, uint64_t id, void *thing, clv_err *err) {
+clv_code api_id_table_put(api_id_table *t, uint64_t id, void *thing, clv_err *err) {
   if (2 * (t->n + 1) > t->cap) CLV_TRY(grow(t, err));
   size_t i = find(t, id);
   t->n += !t->ids[i];
@@ -42,14 +42,14 @@ clv_code id_table_put(id_table *t, uint64_t id, void *thing, clv_err *err) {
   return CLV_OK;
 }
 
-void *id_table_get(const id_table *t, uint64_t id) {
+void *api_id_table_get(const api_id_table *t, uint64_t id) {
   if (!t->cap || !id) return NULL;
   size_t i = find(t, id);
   return t->ids[i] ? t->things[i] : NULL;
 }
 
 /* What follows in the run moves up, so that no search ends early at the gap. */
-void id_table_remove(id_table *t, uint64_t id) {
+void api_id_table_remove(api_id_table *t, uint64_t id) {
   if (!t->cap || !id) return;
   size_t gap = find(t, id), mask = t->cap - 1;
   if (!t->ids[gap]) return;
@@ -64,13 +64,13 @@ void id_table_remove(id_table *t, uint64_t id) {
   t->ids[gap] = 0;
 }
 
-void *id_table_next(const id_table *t, size_t *at) {
+void *api_id_table_next(const api_id_table *t, size_t *at) {
   while (*at < t->cap && !t->ids[*at]) ++*at;
   return *at < t->cap ? t->things[(*at)++] : NULL;
 }
 
-void id_table_done(id_table *t) {
+void api_id_table_done(api_id_table *t) {
   free(t->ids);
   free(t->things);
-  *t = (id_table){0};
+  *t = (api_id_table){0};
 }

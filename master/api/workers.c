@@ -14,14 +14,14 @@ static clv_rpc_pem pem_of(const cleave_runtime *rt) {
   return (clv_rpc_pem){rt->identity->ca_pem, rt->identity->cert_pem, rt->identity->key_pem};
 }
 
-static clv_code call(peer *p, const char *method, const clv_bytes *request, uint64_t timeout_ms,
+static clv_code call(api_peer *p, const char *method, const clv_bytes *request, uint64_t timeout_ms,
                      clv_bytes *reply, clv_err *err) {
   return clv_rpc_call(p->channel, method, request->data, request->len,
                       (unsigned)CLV_MIN(timeout_ms, (uint64_t)INT32_MAX), reply, err);
 }
 
 /* What "auto" means there: the first that is more than a processor. */
-static void keep_devices(const clv_wire_hello_reply *h, peer *p) {
+static void keep_devices(const clv_wire_hello_reply *h, api_peer *p) {
   const char *best = "cpu";
   size_t at = 0;
   for (uint32_t i = 0; i < h->n_devices && strcmp(best, "cpu") == 0; i++) best = h->devices[i];
@@ -45,7 +45,7 @@ static clv_code wrong_answer(clv_code code, clv_err *err) {
   return clv_err_prefix(err, "its answer makes no sense");
 }
 
-static void compare_builds(const peer *p, const clv_wire_about *theirs) {
+static void compare_builds(const api_peer *p, const clv_wire_about *theirs) {
   const char *isa = clv_backend_cpu()->isa();
   if (strcmp(theirs->isa, isa) != 0)
     clv_notify(
@@ -79,7 +79,7 @@ static clv_code check_lease(const clv_session_config *c, const clv_wire_about *t
       theirs->software, CLV_WIRE_REF_LEASE / 1000, c->file);
 }
 
-static clv_code hello(peer *p, clv_err *err) {
+static clv_code hello(api_peer *p, clv_err *err) {
   const clv_session_config *c = p->runtime->config;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
@@ -109,7 +109,7 @@ static clv_code hello(peer *p, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code open_session(peer *p, clv_err *err) {
+static clv_code open_session(api_peer *p, clv_err *err) {
   cleave_runtime *rt = p->runtime;
   const char *identities[CLV_WIRE_PEERS];
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
@@ -137,7 +137,7 @@ static clv_code open_session(peer *p, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code connect_worker(peer *p, clv_err *err) {
+static clv_code connect_worker(api_peer *p, clv_err *err) {
   clv_rpc_channel_options o = {
       .target = p->spec->address, .expected_uri = p->spec->identity, .pem = pem_of(p->runtime)};
   CLV_TRY(clv_rpc_channel_new(p->runtime->rpc, &o, &p->channel, err));
@@ -153,7 +153,7 @@ static clv_code connect_worker(peer *p, clv_err *err) {
 
 /* Whose error it is, and what helps a master that a worker does not know: it tells a stranger
  * nothing. */
-static void explain(const peer *p, clv_err *err) {
+static void explain(const api_peer *p, clv_err *err) {
   const char *at = p->spec->address;
   if (err->code == CLV_DENIED)
     clv_fail(err, CLV_DENIED, "%s: add identity %s to `allow` in its worker.yaml, as master",
@@ -173,7 +173,7 @@ cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
   clv_rpc_runtime_options ro = {.queue_threads = 2, .spin_us = clv_spin_us(1)};
   TRY(clv_rpc_runtime_new(&ro, &rt->rpc, &err));
   for (uint32_t i = 1; i < rt->n_peers; i++) {
-    peer *p = &rt->peers[i];
+    api_peer *p = &rt->peers[i];
     clv_err err;
     if (connect_worker(p, &err) == CLV_OK) continue;
     explain(p, &err);
@@ -187,7 +187,7 @@ cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
 /* ---- links ----------------------------------------------------------------------------------- */
 
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
-  peer *from = user;
+  api_peer *from = user;
   (void)link;
   __atomic_store_n(&from->heard_ns, clv_now_ns(), __ATOMIC_RELAXED);
   api_event(from, p);
@@ -204,7 +204,7 @@ static void forget_ended(cleave_runtime *rt) {
 
 /* Contexts that the worker takes part in end with it; nobody waits for its answers any more. */
 static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
-  peer *p = user;
+  api_peer *p = user;
   cleave_runtime *rt = p->runtime;
   clv_code why = clv_link_refused(link) ? CLV_ANSWER : code == CLV_OK ? CLV_UNAVAILABLE : code;
   LOCKED(rt);
@@ -218,7 +218,7 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
   forget_ended(rt);
 }
 
-cleave_status api_open_link(peer *p, cleave_error *error) {
+cleave_status api_open_link(api_peer *p, cleave_error *error) {
   cleave_runtime *rt = p->runtime;
   clv_wire_limits accept = clv_wire_limits_default();
   accept.credit_bytes = rt->config->limits.credit_bytes;
@@ -248,7 +248,7 @@ cleave_status api_open_link(peer *p, cleave_error *error) {
   return (cleave_status)err.code;
 }
 
-static void close_session(peer *p) {
+static void close_session(api_peer *p) {
   clv_err ignored;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   clv_wire_close_request q = {.session = p->runtime->session, .epoch = p->runtime->epoch};
@@ -337,7 +337,7 @@ static bool is_listed(const char *devices, const char *name) {
   return false;
 }
 
-static clv_code check_device(const cleave_module *m, const peer *p, clv_err *err) {
+static clv_code check_device(const cleave_module *m, const api_peer *p, clv_err *err) {
   if (is_listed(p->devices, m->device)) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "it has no device '%s'; it has: %s", m->device,
                   p->devices[0] ? p->devices : "none");
@@ -350,7 +350,7 @@ void api_module_is_on(cleave_module *m, const char *device) {
 
 static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err) {
   cleave_runtime *rt = m->runtime;
-  peer *p = &rt->peers[m->node];
+  api_peer *p = &rt->peers[m->node];
   const char *others[API_MAX_NODES];
   clv_wire_group groups[CLV_WIRE_GROUPS];
   CLV_AUTO(clv_freep) const char **names = NULL;

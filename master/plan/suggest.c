@@ -18,12 +18,12 @@ static const double AS_GOOD = 1.02;
  * loopback three nodes with tiny layers take 0.22 ms more for each micro-batch. */
 static const double HANDLING_S = 0.0001;
 
-static void way_done(cut_way *w) {
+static void way_done(clv_cut_way *w) {
   free(w->stages);
   clv_bytes_done(&w->yaml);
 }
 
-static void cutter_done(cutter *c) {
+static void cutter_done(clv_cutter *c) {
   for (uint32_t i = 0; i < c->n_profiles; i++) clv_profile_free(c->profile[i]);
   for (uint32_t i = 0; i < SUGGESTIONS; i++) way_done(&c->best[i]);
   way_done(&c->now);
@@ -38,12 +38,12 @@ static void cutter_done(cutter *c) {
 
 /* ---- times ----------------------------------------------------------------------------------- */
 
-static double *sums_of(const cutter *c, uint32_t profile, uint32_t choice, int what) {
+static double *sums_of(const clv_cutter *c, uint32_t profile, uint32_t choice, int what) {
   size_t row = ((size_t)profile * c->n_micros + choice) * TIMES + (size_t)what;
   return c->sums + row * (c->cuts.n_layers + 1);
 }
 
-static void sum_layers(const cutter *c, uint32_t profile, uint32_t choice) {
+static void sum_layers(const clv_cutter *c, uint32_t profile, uint32_t choice) {
   double samples = (double)c->b->config->train.batch / c->micros[choice];
   double *sum[TIMES];
   for (int i = 0; i < TIMES; i++) sum[i] = sums_of(c, profile, choice, i);
@@ -56,7 +56,7 @@ static void sum_layers(const cutter *c, uint32_t profile, uint32_t choice) {
 }
 
 /* A profile for each number of threads that a stage has. */
-static clv_code time_layers(cutter *c, clv_err *err) {
+static clv_code time_layers(clv_cutter *c, clv_err *err) {
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
     int threads = (int)c->b->config->stages[s].threads;
     uint32_t p = 0;
@@ -69,7 +69,7 @@ static clv_code time_layers(cutter *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code sum_times(cutter *c, clv_err *err) {
+static clv_code sum_times(clv_cutter *c, clv_err *err) {
   const clv_profile *p = c->profile[0];
   uint64_t batch = c->b->config->train.batch;
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
@@ -88,7 +88,7 @@ static clv_code sum_times(cutter *c, clv_err *err) {
 
 /* What a tensor of so many bytes takes between two workers (-1: the master). Via the master it is
  * on two links, one after the other. */
-static void edge(const cutter *c, int from, int to, bool direct, double bytes, double *latency,
+static void edge(const clv_cutter *c, int from, int to, bool direct, double bytes, double *latency,
                  double *serialise) {
   const clv_links *l = c->links;
   int low = CLV_MIN(from, to), high = CLV_MAX(from, to);
@@ -107,7 +107,7 @@ static void edge(const cutter *c, int from, int to, bool direct, double bytes, d
 
 static void costs_of(const void *user, const uint32_t *last, uint32_t choice,
                      clv_sched_costs *ret) {
-  const cutter *c = user;
+  const clv_cutter *c = user;
   uint32_t n = c->b->n_stages;
   for (uint32_t s = 0, first = 0; s < n; first = last[s++] + 1) {
     double t[TIMES];
@@ -133,7 +133,7 @@ static void costs_of(const void *user, const uint32_t *last, uint32_t choice,
 
 /* ---- the schedule ---------------------------------------------------------------------------- */
 
-static void set_schedule(cutter *c) {
+static void set_schedule(clv_cutter *c) {
   const clv_session_config *config = c->b->config;
   const char *names[CLV_SCHED_RANKS];
   clv_pipeline_kind kind = config->pipeline.schedule;
@@ -190,7 +190,7 @@ static clv_code copy_stages(const clv_session_config *from, variant *v, clv_err 
   return CLV_OK;
 }
 
-static clv_code make_variant(const cutter *c, const clv_sched_split *split, variant *v,
+static clv_code make_variant(const clv_cutter *c, const clv_sched_split *split, variant *v,
                              clv_err *err) {
   const clv_blueprint *b = c->b;
   CLV_TRY(copy_stages(b->config, v, err));
@@ -221,7 +221,7 @@ static clv_code write_stages(const variant *v, clv_bytes *out, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code describe_way(const cutter *c, cut_way *w, clv_err *err) {
+static clv_code describe_way(const clv_cutter *c, clv_cut_way *w, clv_err *err) {
   CLV_AUTO(variant_done) variant v = {0};
   CLV_AUTO(clv_freep) clv_sched_costs *costs = NULL;
   uint32_t n = c->b->n_stages, m = w->split.n_micro;
@@ -232,7 +232,7 @@ static clv_code describe_way(const cutter *c, cut_way *w, clv_err *err) {
   CLV_TRY(clv_placed_schedule_new(v.b, m, 1, w->split.window, costs, &v.l, err));
   for (uint32_t s = 0; s < n; s++) {
     bool learns = v.b->stages[s].participates;
-    w->stages[s] = (cut_stage){
+    w->stages[s] = (clv_cut_stage){
         .first = s ? w->split.last[s - 1] + 1 : 0,
         .last = w->split.last[s],
         .busy_s = m * (costs->forward[s] + (learns ? costs->input[s] + costs->weight[s] : 0)),
@@ -245,7 +245,7 @@ static clv_code describe_way(const cutter *c, cut_way *w, clv_err *err) {
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-static clv_code judge_now(cutter *c, clv_err *err) {
+static clv_code judge_now(clv_cutter *c, clv_err *err) {
   for (uint32_t s = 0; s < c->b->n_stages; s++) c->now.split.last[s] = c->b->stages[s].last_layer;
   CLV_TRY(clv_sched_split_evaluate(&c->cuts, &c->now.split, err));
   return describe_way(c, &c->now, err);
@@ -253,7 +253,7 @@ static clv_code judge_now(cutter *c, clv_err *err) {
 
 /* More micro-batches take memory, and batch norm sees less of the batch in each: the fewest that
  * are as good are taken. */
-static clv_code take_fewest(const cutter *c, clv_sched_split *best, clv_err *err) {
+static clv_code take_fewest(const clv_cutter *c, clv_sched_split *best, clv_err *err) {
   clv_sched_split other = *best;
   for (other.choice = 0; other.choice < best->choice; other.choice++) {
     CLV_TRY(clv_sched_split_evaluate(&c->cuts, &other, err));
@@ -264,18 +264,18 @@ static clv_code take_fewest(const cutter *c, clv_sched_split *best, clv_err *err
 }
 
 /* One that the session would not be allowed is none: `why` says what it lacks. */
-static clv_code add_way(cutter *c, const clv_sched_split *split, clv_err *why) {
-  cut_way *w = &c->best[c->n_best];
+static clv_code add_way(clv_cutter *c, const clv_sched_split *split, clv_err *why) {
+  clv_cut_way *w = &c->best[c->n_best];
   w->split = *split;
   clv_code code = describe_way(c, w, why);
   if (code == CLV_OK) c->n_best++;
   if (code != CLV_INVALID) return code;
   way_done(w);
-  *w = (cut_way){0};
+  *w = (clv_cut_way){0};
   return CLV_OK;
 }
 
-static clv_code find_best(cutter *c, clv_err *err) {
+static clv_code find_best(clv_cutter *c, clv_err *err) {
   clv_sched_split best[SUGGESTIONS];
   clv_code code = clv_sched_search_cuts(&c->cuts, SUGGESTIONS, best, &c->n_best, &c->search, err);
   if (code == CLV_NOT_FOUND)
@@ -293,7 +293,7 @@ static clv_code find_best(cutter *c, clv_err *err) {
   return c->n_best ? CLV_OK : CLV_INVALID; /* as the last of them was refused */
 }
 
-static clv_code suggest(cutter *c, clv_err *err) {
+static clv_code suggest(clv_cutter *c, clv_err *err) {
   const clv_blueprint *b = c->b;
   c->cuts.n_layers = b->stages[b->n_stages - 1].last_layer + 1;
   if (b->n_stages < 2)
@@ -310,7 +310,7 @@ static clv_code suggest(cutter *c, clv_err *err) {
 
 clv_code clv_suggest_cuts(const clv_blueprint *b, const clv_links *links, bool json, clv_bytes *out,
                           clv_err *err) {
-  CLV_AUTO(cutter_done) cutter c = {.b = b, .links = links};
+  CLV_AUTO(cutter_done) clv_cutter c = {.b = b, .links = links};
   CLV_TRY(suggest(&c, err));
   clv_cutter_print(&c, json, out);
   return CLV_OK;

@@ -11,21 +11,21 @@
 enum { SUGGESTIONS = 3 };
 
 /* One stage of one way. */
-typedef struct cut_stage {
+typedef struct clv_cut_stage {
   uint32_t first, last; /* layers */
   double busy_s;        /* computing, in a step */
   size_t memory;     /* 0: not known, the session's schedule does not take so many micro-batches */
   double edge_bytes; /* to the next stage or the loss, in a step and one way */
   double edge_s;     /* that these are on the link; 0: the same node */
-} cut_stage;
+} clv_cut_stage;
 
-typedef struct cut_way {
+typedef struct clv_cut_way {
   clv_sched_split split;
-  cut_stage *stages; /* [n_stages], owned */
+  clv_cut_stage *stages; /* [n_stages], owned */
   clv_bytes yaml;    /* stages: as a session file takes it */
-} cut_way;
+} clv_cut_way;
 
-typedef struct cutter {
+typedef struct clv_cutter {
   const clv_blueprint *b;
   const clv_links *links;
   clv_profile *profile[CLV_MAX_STAGES]; /* [n_profiles], of each number of threads */
@@ -36,13 +36,13 @@ typedef struct cutter {
   uint32_t *places, *least, *most;
   clv_sched_cuts cuts;
   clv_sched_search search;
-  cut_way now, best[SUGGESTIONS];
+  clv_cut_way now, best[SUGGESTIONS];
   uint32_t n_best;
   clv_bytes notes; /* lines */
-} cutter;
+} clv_cutter;
 
 /* Fills places, bytes, least, most and first_learning, with notes (suggest_places.c). */
-clv_code clv_cutter_places(cutter *c, clv_err *err) CLV_USE_RESULT;
-void clv_cutter_print(const cutter *c, bool json, clv_bytes *out);
+clv_code clv_cutter_places(clv_cutter *c, clv_err *err) CLV_USE_RESULT;
+void clv_cutter_print(const clv_cutter *c, bool json, clv_bytes *out);
 
 #endif

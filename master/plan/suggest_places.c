@@ -46,7 +46,7 @@ static bool cut_belongs_behind_next(const clv_graph *g, uint32_t layer) {
   return false;
 }
 
-static clv_code find_places(cutter *c, clv_err *err) {
+static clv_code find_places(clv_cutter *c, clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *last = NULL;
   const clv_graph *g = c->b->whole;
   uint32_t n = c->cuts.n_layers;
@@ -83,7 +83,7 @@ static const char *pinned(const clv_stage_spec *a, const clv_stage_spec *b) {
 }
 
 /* The first layer that learns. */
-static uint32_t find_learning(const cutter *c) {
+static uint32_t find_learning(const clv_cutter *c) {
   uint32_t learning = c->cuts.n_layers;
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
     const clv_stage_plan *stage = &c->b->stages[s];
@@ -98,7 +98,7 @@ static uint32_t find_learning(const cutter *c) {
 
 /* The master's first layers, before the first worker's: no cut behind them shows more of the
  * records than the session's own does. */
-static void keep_front(cutter *c) {
+static void keep_front(clv_cutter *c) {
   const clv_blueprint *b = c->b;
   uint32_t s = 0, least = 0;
   while (s < b->n_stages && b->stages[s].worker < 0) s++;
@@ -113,7 +113,7 @@ static void keep_front(cutter *c) {
 }
 
 /* The same of its last layers, behind the last worker's, with the loss. */
-static void keep_head(cutter *c) {
+static void keep_head(clv_cutter *c) {
   const clv_blueprint *b = c->b;
   uint32_t s = b->n_stages, most = c->cuts.n_layers - 1;
   while (s > 0 && b->stages[s].worker < 0) s--;
@@ -131,7 +131,7 @@ static void keep_head(cutter *c) {
                    most);
 }
 
-static clv_code set_limits(cutter *c, clv_err *err) {
+static clv_code set_limits(clv_cutter *c, clv_err *err) {
   const clv_blueprint *b = c->b;
   uint32_t cuts = b->n_stages - 1;
   CLV_TRY(clv_alloc(cuts + 1, sizeof *c->least, &c->least, err));
@@ -152,7 +152,7 @@ static clv_code set_limits(cutter *c, clv_err *err) {
 }
 
 /* A pinned cut may be where no other would be made. */
-static void add_pinned_places(cutter *c) {
+static void add_pinned_places(clv_cutter *c) {
   for (uint32_t i = 0; i + 1 < c->b->n_stages; i++) {
     uint32_t at = c->least[i], k = c->cuts.n_places;
     if (at != c->most[i]) continue;
@@ -165,7 +165,7 @@ static void add_pinned_places(cutter *c) {
   }
 }
 
-clv_code clv_cutter_places(cutter *c, clv_err *err) {
+clv_code clv_cutter_places(clv_cutter *c, clv_err *err) {
   CLV_TRY(find_places(c, err));
   CLV_TRY(set_limits(c, err));
   add_pinned_places(c);

@@ -7,12 +7,12 @@
 
 #include "master/plan/suggest_int.h"
 
-static const char *place_of(const cutter *c, uint32_t s) {
+static const char *place_of(const clv_cutter *c, uint32_t s) {
   int worker = c->b->stages[s].worker;
   return worker < 0 ? "master" : c->b->config->workers[worker].name;
 }
 
-static const char *layer_name(const cutter *c, uint32_t layer) {
+static const char *layer_name(const clv_cutter *c, uint32_t layer) {
   const clv_graph *g = c->b->whole;
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op != CLV_OP_INPUT && g->nodes[i].layer == layer) {
@@ -24,9 +24,9 @@ static const char *layer_name(const cutter *c, uint32_t layer) {
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-static void text_stage(const cutter *c, const cut_way *w, uint32_t s, clv_bytes *out) {
+static void text_stage(const clv_cutter *c, const clv_cut_way *w, uint32_t s, clv_bytes *out) {
   char memory[24], bytes[24], layers[64];
-  const cut_stage *stage = &w->stages[s];
+  const clv_cut_stage *stage = &w->stages[s];
   snprintf(layers, sizeof layers, "%u..%u (%.24s)", stage->first, stage->last,
            layer_name(c, stage->last));
   clv_bytes_printf(out, "    %-12s %-12s layers %-28s computes %8.1f ms  memory %10s",
@@ -39,7 +39,7 @@ static void text_stage(const cutter *c, const cut_way *w, uint32_t s, clv_bytes 
   clv_bytes_puts(out, "\n");
 }
 
-static void text_way(const cutter *c, const char *title, const cut_way *w, clv_bytes *out) {
+static void text_way(const clv_cutter *c, const char *title, const clv_cut_way *w, clv_bytes *out) {
   clv_bytes_printf(out, "%s: %.1f ms a step", title, 1e3 * w->split.seconds);
   if (w != &c->now)
     clv_bytes_printf(out, " (%.2f of now)", w->split.seconds / c->now.split.seconds);
@@ -50,7 +50,7 @@ static void text_way(const cutter *c, const char *title, const cut_way *w, clv_b
   for (uint32_t s = 0; s < c->b->n_stages; s++) text_stage(c, w, s, out);
 }
 
-static void text_sizes(const cutter *c, clv_bytes *out) {
+static void text_sizes(const clv_cutter *c, clv_bytes *out) {
   const clv_profile *p = c->profile[0];
   clv_bytes_printf(out, "layers timed on this machine with %d thread%s", p->threads,
                    p->threads > 1 ? "s" : "");
@@ -63,7 +63,7 @@ static void text_sizes(const cutter *c, clv_bytes *out) {
 }
 
 /* Nearer to the input a cut tells more of it. */
-static void warn_of_first(const cutter *c, clv_bytes *out) {
+static void warn_of_first(const clv_cutter *c, clv_bytes *out) {
   uint32_t now = c->now.split.last[0], then = c->best[0].split.last[0];
   if (c->b->stages[0].worker >= 0 || then >= now) return;
   clv_bytes_printf(
@@ -74,7 +74,7 @@ static void warn_of_first(const cutter *c, clv_bytes *out) {
 }
 
 /* It takes its mean over the samples of a micro-batch. */
-static void warn_of_batch_norm(const cutter *c, clv_bytes *out) {
+static void warn_of_batch_norm(const clv_cutter *c, clv_bytes *out) {
   const clv_graph *g = c->b->whole;
   uint32_t now = c->now.split.n_micro, then = c->best[0].split.n_micro;
   double batch = (double)c->b->config->train.batch;
@@ -88,7 +88,7 @@ static void warn_of_batch_norm(const cutter *c, clv_bytes *out) {
                      batch / then, batch / now);
 }
 
-static void print_text(const cutter *c, clv_bytes *out) {
+static void print_text(const clv_cutter *c, clv_bytes *out) {
   char title[24];
   text_sizes(c, out);
   if (c->links->notes.len)
@@ -113,12 +113,12 @@ static void print_text(const cutter *c, clv_bytes *out) {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void json_way(const cutter *c, const cut_way *w, clv_bytes *out) {
+static void json_way(const clv_cutter *c, const clv_cut_way *w, clv_bytes *out) {
   clv_bytes_printf(
       out, "{\"step_s\":%.9f,\"bubble\":%.6f,\"micro_batches\":%u,\"window\":%u,\"stages\":[",
       w->split.seconds, w->split.bubble, w->split.n_micro, w->split.window);
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
-    const cut_stage *stage = &w->stages[s];
+    const clv_cut_stage *stage = &w->stages[s];
     clv_bytes_printf(out, "%s{\"name\":", s ? "," : "");
     clv_bytes_json(out, c->b->config->stages[s].name);
     clv_bytes_puts(out, ",\"at\":");
@@ -134,7 +134,7 @@ static void json_way(const cutter *c, const cut_way *w, clv_bytes *out) {
   clv_bytes_puts(out, "}");
 }
 
-static void print_json(const cutter *c, clv_bytes *out) {
+static void print_json(const clv_cutter *c, clv_bytes *out) {
   clv_bytes_puts(out, "{\"session\":");
   clv_bytes_json(out, c->b->config->name);
   clv_bytes_puts(out, ",\"links\":");
@@ -152,6 +152,6 @@ static void print_json(const cutter *c, clv_bytes *out) {
   clv_bytes_puts(out, "]}\n");
 }
 
-void clv_cutter_print(const cutter *c, bool json, clv_bytes *out) {
+void clv_cutter_print(const clv_cutter *c, bool json, clv_bytes *out) {
   (json ? print_json : print_text)(c, out);
 }

@@ -45,28 +45,28 @@ const char *status_rate(double bytes_per_s, char dst[STATUS_SHORT]) {
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-void status_begin(status_flow *f, unsigned indent) {
+void status_begin(clv_status_flow *f, unsigned indent) {
   f->indent = indent;
   f->at = 0;
 }
 
-void status_end(status_flow *f) {
+void status_end(clv_status_flow *f) {
   clv_bytes_puts(f->out, "\n");
   f->at = 0;
 }
 
-static void open_line(status_flow *f, unsigned indent) {
+static void open_line(clv_status_flow *f, unsigned indent) {
   clv_bytes_printf(f->out, "%*s", (int)indent, "");
   f->at = indent;
 }
 
-static void next_line(status_flow *f) {
+static void next_line(clv_status_flow *f) {
   clv_bytes_puts(f->out, "\n");
   open_line(f, f->indent + DEEPER);
 }
 
 /* `gap` blanks and so many bytes; what is wider than a line is cut into lines. */
-static void put(status_flow *f, unsigned gap, const char *text, size_t len) {
+static void put(clv_status_flow *f, unsigned gap, const char *text, size_t len) {
   if (!f->at)
     open_line(f, f->indent);
   else if (f->at + gap + len > f->width) {
@@ -87,7 +87,7 @@ static void put(status_flow *f, unsigned gap, const char *text, size_t len) {
 }
 
 /* Word by word, `gap` blanks in front of the first. */
-static void words(status_flow *f, unsigned gap, const char *text) {
+static void words(clv_status_flow *f, unsigned gap, const char *text) {
   for (const char *end; *text; text = end) {
     text += strspn(text, " ");
     end = text + strcspn(text, " ");
@@ -97,7 +97,7 @@ static void words(status_flow *f, unsigned gap, const char *text) {
   }
 }
 
-void status_item(status_flow *f, const char *fmt, ...) {
+void status_item(clv_status_flow *f, const char *fmt, ...) {
   char text[ITEM];
   va_list ap;
   va_start(ap, fmt);
@@ -112,7 +112,7 @@ void status_item(status_flow *f, const char *fmt, ...) {
   words(f, 0, text);
 }
 
-void status_words(status_flow *f, const char *text) {
+void status_words(clv_status_flow *f, const char *text) {
   char all[ITEM];
   snprintf(all, sizeof all, "%s", text);
   clv_text_clean(all);

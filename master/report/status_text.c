@@ -15,7 +15,7 @@ typedef unsigned long long ull;
 
 /* ---- a session ------------------------------------------------------------------------------- */
 
-static void modules(status_flow *f, const clv_status_session *s) {
+static void modules(clv_status_flow *f, const clv_status_session *s) {
   for (uint32_t i = 0; i < s->n_modules && i < MODULES; i++) {
     const clv_status_module *m = &s->modules[i];
     char evals[48] = "";
@@ -37,7 +37,7 @@ static void modules(status_flow *f, const clv_status_session *s) {
   status_end(f);
 }
 
-static void on_its_way(status_flow *f, const clv_status_link *l) {
+static void on_its_way(clv_status_flow *f, const clv_status_link *l) {
   char in[STATUS_SHORT], out[STATUS_SHORT];
   if (l->frames_in + l->frames_out)
     status_item(f, "queued %llu in, %llu out", (ull)l->frames_in, (ull)l->frames_out);
@@ -48,7 +48,7 @@ static void on_its_way(status_flow *f, const clv_status_link *l) {
     status_item(f, "leaving: %s to go", clv_format_size(l->missing_out, out, sizeof out));
 }
 
-static void link_line(status_flow *f, const clv_status_link *l) {
+static void link_line(clv_status_flow *f, const clv_status_link *l) {
   char in[STATUS_SHORT], out[STATUS_SHORT], all_in[STATUS_SHORT], all_out[STATUS_SHORT],
       rtt[STATUS_SHORT];
   status_begin(f, INSIDE);
@@ -83,7 +83,7 @@ static void bar(const clv_status_session *s, unsigned cells, char *dst) {
   dst[2 + cells] = '\0';
 }
 
-static void shares(status_flow *f, const clv_status_session *s) {
+static void shares(clv_status_flow *f, const clv_status_session *s) {
   char cells[MOST_BAR + 3];
   bar(s, CLV_MIN(CLV_MAX(f->width / 4, (unsigned)LEAST_BAR), (unsigned)MOST_BAR), cells);
   status_begin(f, INSIDE);
@@ -94,7 +94,7 @@ static void shares(status_flow *f, const clv_status_session *s) {
   status_end(f);
 }
 
-static void last_error(status_flow *f, unsigned indent, const clv_status_last_error *t) {
+static void last_error(clv_status_flow *f, unsigned indent, const clv_status_last_error *t) {
   char age[STATUS_SHORT], head[64];
   if (!t->text || !t->text[0]) return;
   snprintf(head, sizeof head, "! %s ago:", status_time(t->age_s, age));
@@ -104,7 +104,7 @@ static void last_error(status_flow *f, unsigned indent, const clv_status_last_er
   status_end(f);
 }
 
-static void holds(status_flow *f, const clv_status_session *s) {
+static void holds(clv_status_flow *f, const clv_status_session *s) {
   char memory[STATUS_SHORT], limit[STATUS_SHORT];
   status_begin(f, INSIDE);
   status_item(f, "contexts %llu", (ull)s->contexts);
@@ -118,14 +118,14 @@ static void holds(status_flow *f, const clv_status_session *s) {
   status_end(f);
 }
 
-static void details(status_flow *f, const clv_status_session *s) {
+static void details(clv_status_flow *f, const clv_status_session *s) {
   if (s->n_modules) shares(f, s);
   modules(f, s);
   for (uint32_t i = 0; i < s->n_links; i++) link_line(f, &s->links[i]);
   holds(f, s);
 }
 
-static void session(status_flow *f, const clv_status_view *view, const clv_status_worker *w,
+static void session(clv_status_flow *f, const clv_status_view *view, const clv_status_worker *w,
                     const clv_status_session *s) {
   CLV_AUTO(clv_bytes_done) clv_bytes diagnosis = {0};
   char age[STATUS_SHORT];
@@ -145,7 +145,7 @@ static void session(status_flow *f, const clv_status_view *view, const clv_statu
 
 /* ---- a worker -------------------------------------------------------------------------------- */
 
-static void missing(status_flow *f, const clv_status_worker *w) {
+static void missing(clv_status_flow *f, const clv_status_worker *w) {
   status_begin(f, 0);
   status_item(f, "%s", w->name);
   status_item(f, "%s", w->address);
@@ -162,7 +162,7 @@ static void missing(status_flow *f, const clv_status_worker *w) {
   status_end(f);
 }
 
-static void memory(status_flow *f, const clv_status_worker *w) {
+static void memory(clv_status_flow *f, const clv_status_worker *w) {
   char used[STATUS_SHORT], limit[STATUS_SHORT], resident[STATUS_SHORT];
   uint64_t most = w->memory_limit ? w->memory_limit : w->session_limit;
   status_item(f, "memory %s (limit %s%s)", clv_format_size(w->memory, used, sizeof used),
@@ -171,7 +171,7 @@ static void memory(status_flow *f, const clv_status_worker *w) {
     status_item(f, "resident %s", clv_format_size(w->resident, resident, sizeof resident));
 }
 
-static void certificate(status_flow *f, const clv_status_worker *w) {
+static void certificate(clv_status_flow *f, const clv_status_worker *w) {
   double days = w->certificate_days;
   char left[STATUS_SHORT];
   if (!w->has_certificate) return;
@@ -182,7 +182,7 @@ static void certificate(status_flow *f, const clv_status_worker *w) {
                 status_time(86400 * days, left));
 }
 
-static void itself(status_flow *f, const clv_status_worker *w) {
+static void itself(clv_status_flow *f, const clv_status_worker *w) {
   char up[STATUS_SHORT];
   status_begin(f, SESSION);
   status_item(f, "%s", w->software);
@@ -201,7 +201,7 @@ static void itself(status_flow *f, const clv_status_worker *w) {
   status_end(f);
 }
 
-static void answers(status_flow *f, const clv_status_worker *w) {
+static void answers(clv_status_flow *f, const clv_status_worker *w) {
   status_begin(f, 0);
   status_item(f, "%s", w->name);
   status_item(f, "%s", w->address);
@@ -214,7 +214,7 @@ static void answers(status_flow *f, const clv_status_worker *w) {
 }
 
 /* Sessions that are there and not shown. */
-static void unseen(status_flow *f, const clv_status_worker *w) {
+static void unseen(clv_status_flow *f, const clv_status_worker *w) {
   uint32_t seen = w->n_sessions + w->left_out;
   uint32_t others = w->open_sessions - CLV_MIN(seen, w->open_sessions);
   status_begin(f, SESSION);
@@ -225,7 +225,7 @@ static void unseen(status_flow *f, const clv_status_worker *w) {
   if (!w->n_sessions || others || w->left_out) status_end(f);
 }
 
-static void worker(status_flow *f, const clv_status_view *view, const clv_status_worker *w) {
+static void worker(clv_status_flow *f, const clv_status_view *view, const clv_status_worker *w) {
   if (!w->asked || w->error) {
     missing(f, w);
     return;
@@ -236,7 +236,7 @@ static void worker(status_flow *f, const clv_status_view *view, const clv_status
 }
 
 static void text_of(const clv_status_view *view, unsigned width, bool brief, clv_bytes *out) {
-  status_flow f = {.out = out, .width = CLV_MAX(width, (unsigned)LEAST_WIDTH), .brief = brief};
+  clv_status_flow f = {.out = out, .width = CLV_MAX(width, (unsigned)LEAST_WIDTH), .brief = brief};
   uint32_t n = 0;
   double over = 0;
   char text[STATUS_SHORT];

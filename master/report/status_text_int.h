@@ -28,15 +28,15 @@ bool status_is_idle(const clv_status_session *s);
 /* Items follow each other two blanks apart, words one; what does not fit begins the next line,
  * further in. An item that is wider than such a line is cut at its blanks, a word at the edge. Only
  * printable ASCII gets through. */
-typedef struct status_flow {
+typedef struct clv_status_flow {
   clv_bytes *out;
   unsigned width, indent, at; /* columns; at 0: the line is empty */
   bool brief;                 /* of a session its name and diagnosis alone */
-} status_flow;
+} clv_status_flow;
 
-void status_begin(status_flow *f, unsigned indent);
-void status_item(status_flow *f, const char *fmt, ...) CLV_PRINTF(2, 3);
-void status_words(status_flow *f, const char *text);
-void status_end(status_flow *f);
+void status_begin(clv_status_flow *f, unsigned indent);
+void status_item(clv_status_flow *f, const char *fmt, ...) CLV_PRINTF(2, 3);
+void status_words(clv_status_flow *f, const char *text);
+void status_end(clv_status_flow *f);
 
 #endif

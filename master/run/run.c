@@ -7,7 +7,7 @@
 #include "common/tls/tls.h"
 #include "master/run/run_int.h"
 
-void clv_run_done(run *r) {
+void clv_run_done(clv_run *r) {
   clv_reporter_close(r->reporter);
   clv_run_metrics_close(r->metrics);
   if (r->trainer) clv_trainer_report_hops(r->trainer);
@@ -25,7 +25,7 @@ void clv_run_done(run *r) {
 /* ---- blueprint ------------------------------------------------------------------------------- */
 
 /* A run that ends early sends less; the gate counts what it does send. */
-static clv_sends sends_of(const run *r) {
+static clv_sends sends_of(const clv_run *r) {
   const clv_run_data *d = &r->data;
   bool evaluates = r->sends == RUN_EVALUATES;
   uint64_t test = d->test && (evaluates || clv_dataset_has_labels(d->test)) ? d->test_rows.n : 0;
@@ -34,7 +34,7 @@ static clv_sends sends_of(const run *r) {
                      .evaluated = test + (evaluates ? 0 : d->validation_rows.n)};
 }
 
-clv_code clv_run_make_blueprint(run *r, clv_err *err) {
+clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) {
   const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
   clv_shape sample = clv_dataset_x_shape(d, 1);
   clv_blueprint_freep(&r->blueprint);
@@ -44,7 +44,7 @@ clv_code clv_run_make_blueprint(run *r, clv_err *err) {
   return clv_blueprint_hold(r->blueprint, &sends, err);
 }
 
-clv_code clv_run_open_blueprint(run *r, bool need_train, clv_scan_scope scope, clv_err *err) {
+clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scope, clv_err *err) {
   bool chosen = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
   r->sends = need_train ? RUN_TRAINS : RUN_EVALUATES;
   if (need_train) clv_run_metrics_warn(r->config);
@@ -56,13 +56,13 @@ clv_code clv_run_open_blueprint(run *r, bool need_train, clv_scan_scope scope, c
   return need_train && chosen ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
 }
 
-static clv_code draw(const run *r, clv_bytes *out, clv_err *err) {
+static clv_code draw(const clv_run *r, clv_bytes *out, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_TRY(clv_blueprint_draw(r->blueprint, r->o->json, out, &text, err));
   return r->o->out ? clv_file_write_durable(r->o->out, text.data, text.len, 0644, err) : CLV_OK;
 }
 
-static clv_exit suggest(run *r) {
+static clv_exit suggest(clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_links_freep) clv_links *links = NULL;
   clv_err err;
@@ -76,7 +76,7 @@ static clv_exit suggest(run *r) {
 }
 
 clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o) {
-  CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
+  CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err err;
   if (o->suggest_cuts) return suggest(&r);
@@ -90,14 +90,14 @@ clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o
 }
 
 /* " in 10 classes", for folders of images. */
-static const char *format_classes(const run *r, char *text, size_t len) {
+static const char *format_classes(const clv_run *r, char *text, size_t len) {
   size_t n = clv_dataset_classes(r->data.train);
   text[0] = '\0';
   if (n) snprintf(text, len, " in %zu class%s", n, n > 1 ? "es" : "");
   return text;
 }
 
-static clv_code check_weights(const run *r, clv_err *err) {
+static clv_code check_weights(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   for (size_t i = 0; i < r->config->n_stages; i++) {
     CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
@@ -109,7 +109,7 @@ static clv_code check_weights(const run *r, clv_err *err) {
   return CLV_OK;
 }
 
-static void print_checked(const run *r) {
+static void print_checked(const clv_run *r) {
   char classes[48], looked[80] = "all of them were looked at";
   size_t all = clv_dataset_count(r->data.train), seen = clv_run_scan_most(r, all);
   size_t samples = r->data.train_rows.n + r->data.validation_rows.n;
@@ -125,7 +125,7 @@ static void print_checked(const run *r) {
 }
 
 clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *o) {
-  CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
+  CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   clv_err err;
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_IMAGES, &err) != CLV_OK)
@@ -142,21 +142,21 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
 /* ---- evaluation ------------------------------------------------------------------------------ */
 
 /* Without a worker nothing can leave. */
-static bool uses_workers(const run *r) {
+static bool uses_workers(const clv_run *r) {
   bool any = false;
   for (size_t i = 0; i < r->config->n_workers; i++) any |= r->blueprint->worker_used[i];
   return any;
 }
 
 /* By the table of the run whose weights are used, and into its record. */
-static clv_code open_record(run *r, const char *command, clv_err *err) {
+static clv_code open_record(clv_run *r, const char *command, clv_err *err) {
   if (!uses_workers(r)) return CLV_OK;
   CLV_TRY(clv_run_settle_micro_batches(r, true, err));
   CLV_TRY(clv_run_compare_table(r, err));
   return clv_run_open_record(r, command, err);
 }
 
-static clv_code open_trained(run *r, const char *command, clv_err *err) {
+static clv_code open_trained(clv_run *r, const char *command, clv_err *err) {
   clv_cursor cursor;
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
@@ -176,7 +176,7 @@ static clv_exit untrained_exit(const clv_err *err) {
   return nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(err);
 }
 
-clv_exit clv_run_trained(run *r, const char *command, clv_step_result *ret,
+clv_exit clv_run_trained(clv_run *r, const char *command, clv_step_result *ret,
                          clv_tensor **predictions) {
   clv_err err;
   if (open_trained(r, command, &err) != CLV_OK) return clv_run_fail(r, untrained_exit(&err), &err);
@@ -186,7 +186,7 @@ clv_exit clv_run_trained(run *r, const char *command, clv_step_result *ret,
   return CLV_EXIT_OK;
 }
 
-clv_exit clv_run_need_test(const run *r) {
+clv_exit clv_run_need_test(const clv_run *r) {
   clv_err err;
   if (r->config->data.test.n) return CLV_EXIT_OK;
   clv_session_fail_at(
@@ -195,7 +195,7 @@ clv_exit clv_run_need_test(const run *r) {
   return clv_run_fail(r, CLV_EXIT_CONFIG, &err);
 }
 
-static void print_test(run *r, const clv_step_result *e) {
+static void print_test(clv_run *r, const clv_step_result *e) {
   char when[64] = "", json[64];
   unsigned long long step = clv_trainer_step_count(r->trainer);
   if (r->o->checkpoint) snprintf(when, sizeof when, ", step %llu", step);
@@ -204,7 +204,7 @@ static void print_test(run *r, const clv_step_result *e) {
 }
 
 /* Answers that can be compared: labels, and images in the folders of the training's classes. */
-static clv_code check_labels(const run *r, clv_err *err) {
+static clv_code check_labels(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_classes_done) clv_classes classes = {0};
   const clv_session_config *c = r->config;
   if (!clv_dataset_has_labels(r->data.test))
@@ -215,7 +215,7 @@ static clv_code check_labels(const run *r, clv_err *err) {
 }
 
 clv_exit clv_run_eval(const clv_session_config *config, const clv_run_options *o) {
-  CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
+  CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
   clv_step_result e;
   clv_err err;
   clv_exit code = r.code = clv_run_need_test(&r);

@@ -10,7 +10,7 @@
 static void batches_freep(clv_batches **b) { clv_batches_free(*b); }
 
 /* Steps that this command is to reach. */
-static clv_code wanted_steps(const run *r, uint64_t *ret, clv_err *err) {
+static clv_code wanted_steps(const clv_run *r, uint64_t *ret, clv_err *err) {
   const clv_train_config *t = &r->config->train;
   CLV_AUTO(batches_freep) clv_batches *b = NULL;
   const clv_batches_options o = {
@@ -22,7 +22,7 @@ static clv_code wanted_steps(const run *r, uint64_t *ret, clv_err *err) {
   return CLV_OK;
 }
 
-static void print_done(run *r, uint64_t step) {
+static void print_done(clv_run *r, uint64_t step) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   clv_bytes_printf(&text,
                    "the run in %s is finished after step %llu, and nothing was touched; a larger "
@@ -36,7 +36,7 @@ static void print_done(run *r, uint64_t step) {
   if (!text.failed && !json.failed) clv_run_print_line(r, text.data, json.data);
 }
 
-clv_code clv_run_is_done(run *r, bool *ret, clv_err *err) {
+clv_code clv_run_is_done(clv_run *r, bool *ret, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   uint64_t wanted;
 #ifdef CLV_MUTATE_FINISHED_RUN
@@ -54,7 +54,7 @@ clv_code clv_run_is_done(run *r, bool *ret, clv_err *err) {
 /* ---- where --resume goes on ------------------------------------------------------------------ */
 
 /* What was lost is not made again by mistake: it may have taken days. */
-static clv_code fail_lost(const run *r, clv_err *err) {
+static clv_code fail_lost(const clv_run *r, clv_err *err) {
   return clv_fail(
       err, CLV_NOT_FOUND,
       "run folder %s: no usable checkpoint, though run.json lists some: bring them back, "
@@ -62,7 +62,7 @@ static clv_code fail_lost(const run *r, clv_err *err) {
       r->dir.data);
 }
 
-clv_code clv_run_find_start(run *r, clv_err *err) {
+clv_code clv_run_find_start(clv_run *r, clv_err *err) {
   if (!r->o->resume) return CLV_OK;
   r->resumed = clv_checkpoint_any_written(r->dir.data);
   if (r->resumed) return CLV_OK;
@@ -72,7 +72,7 @@ clv_code clv_run_find_start(run *r, clv_err *err) {
   return clv_checkpoint_clear(r->dir.data, err); /* of one that was being written */
 }
 
-void clv_run_print_start(const run *r) {
+void clv_run_print_start(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   if (!r->o->resume || r->resumed) return;
   clv_bytes_printf(&text, "%s has no checkpoint yet: the run begins at step 1", r->dir.data);
@@ -83,14 +83,14 @@ void clv_run_print_start(const run *r) {
     clv_report_notice(r->journal, clv_run_json_lines(r), text.data, json.data);
 }
 
-bool clv_run_recalls_session(const run *r) {
+bool clv_run_recalls_session(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   if (r->resumed) return true;
   clv_bytes_printf(&path, "%s/session.effective.yaml", r->dir.data);
   return r->o->resume && !path.failed && access(path.data, F_OK) == 0;
 }
 
-void clv_run_print_aside(const run *r) {
+void clv_run_print_aside(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   const char *aside = clv_run_lock_aside(r->lock);
   if (!aside) return;

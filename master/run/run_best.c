@@ -68,13 +68,13 @@ static clv_code write_line(const char *dir, const clv_best_checkpoint *b, clv_er
 
 /* ---- while training -------------------------------------------------------------------------- */
 
-static void forget(const run *r) {
+static void forget(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   path_in(r->dir.data, &path);
   if (!path.failed) (void)!unlink(path.data);
 }
 
-static clv_code recall(const run *r, clv_best_checkpoint *ret, clv_err *err) {
+static clv_code recall(const clv_run *r, clv_best_checkpoint *ret, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   clv_best_checkpoint b;
   clv_code code = read_line(r->dir.data, &b, err);
@@ -89,7 +89,7 @@ static clv_code recall(const run *r, clv_best_checkpoint *ret, clv_err *err) {
 }
 
 /* What is damaged or gone is no longer the best. */
-void clv_run_recall_best(run *r) {
+void clv_run_recall_best(clv_run *r) {
   clv_err err;
   r->best = (clv_best_checkpoint){.step = CLV_CHECKPOINT_NONE};
   if (!r->resumed) forget(r);
@@ -107,7 +107,7 @@ bool clv_best_is_better(const clv_best_checkpoint *now, const clv_best_checkpoin
   return mode == CLV_BEST_MAX ? now->value > then->value : now->value < then->value;
 }
 
-bool clv_run_is_best(const run *r, const clv_step_result *e, clv_best_checkpoint *ret) {
+bool clv_run_is_best(const clv_run *r, const clv_step_result *e, clv_best_checkpoint *ret) {
   clv_best_checkpoint b = {.metric = r->config->checkpoint.best,
                            .step = clv_trainer_step_count(r->trainer)};
   if (!b.metric || !e->samples) return false;
@@ -116,7 +116,7 @@ bool clv_run_is_best(const run *r, const clv_step_result *e, clv_best_checkpoint
   return clv_best_is_better(&b, &r->best, r->config->checkpoint.mode);
 }
 
-clv_code clv_run_keep_best(run *r, const clv_best_checkpoint *b, clv_err *err) {
+clv_code clv_run_keep_best(clv_run *r, const clv_best_checkpoint *b, clv_err *err) {
   CLV_TRY(write_line(r->dir.data, b, err));
   r->best = *b;
   return CLV_OK;
@@ -145,7 +145,7 @@ static clv_code open_best(const char *dir, clv_checkpoint **ret, clv_err *err) {
   return clv_checkpoint_of_step(dir, b.step, ret, err);
 }
 
-clv_code clv_run_open_checkpoint(const run *r, clv_checkpoint **ret, clv_bytes *notes,
+clv_code clv_run_open_checkpoint(const clv_run *r, clv_checkpoint **ret, clv_bytes *notes,
                                  clv_err *err) {
   const char *which = r->o->checkpoint, *dir = r->config->checkpoint.dir;
   if (!which || strcmp(which, "latest") == 0) return clv_checkpoint_latest(dir, ret, notes, err);

@@ -106,7 +106,7 @@ clv_code clv_classes_compare(const clv_classes *c, const clv_dataset *d, const c
                   label, n);
 }
 
-clv_code clv_run_keep_classes(const run *r, clv_err *err) {
+clv_code clv_run_keep_classes(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_classes_done) clv_classes c = {0};
   if (!clv_dataset_classes(r->data.train)) return CLV_OK;
   if (r->o->resume) {

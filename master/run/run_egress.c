@@ -8,7 +8,7 @@
 
 #include "master/run/run_int.h"
 
-clv_code clv_run_write(const run *r, const char *name, const clv_bytes *text, clv_err *err) {
+clv_code clv_run_write(const clv_run *r, const char *name, const clv_bytes *text, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/%s", r->dir.data, name);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -33,7 +33,7 @@ static clv_code read_table(const char *dir, clv_bytes *ret, clv_err *err) {
                   why.text);
 }
 
-clv_code clv_run_compare_table(const run *r, clv_err *err) {
+clv_code clv_run_compare_table(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes now = {0}, then = {0};
   clv_blueprint_egress_text(r->blueprint, &now);
   if (now.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -47,7 +47,7 @@ clv_code clv_run_compare_table(const run *r, clv_err *err) {
                   r->dir.data);
 }
 
-static clv_code digest_table(const run *r, char hex[65], clv_err *err) {
+static clv_code digest_table(const clv_run *r, char hex[65], clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes table = {0};
   clv_sha256 digest;
   clv_blueprint_egress_text(r->blueprint, &table);
@@ -63,7 +63,7 @@ static void put_path(char *to, size_t size, const char *path) {
   snprintf(to, size, "%s", len < size ? path : path + len - (size - 1));
 }
 
-clv_code clv_run_open_record(run *r, const char *command, clv_err *err) {
+clv_code clv_run_open_record(clv_run *r, const char *command, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_egress_line about = {0};
   snprintf(about.begun.command, sizeof about.begun.command, "%s", command);
@@ -79,13 +79,13 @@ clv_code clv_run_open_record(run *r, const char *command, clv_err *err) {
   return clv_egress_open(path.data, &about, &r->record, err);
 }
 
-void clv_run_close_record(run *r, clv_exit code) {
+void clv_run_close_record(clv_run *r, clv_exit code) {
   clv_err err;
   if (clv_egress_close(clv_steal(&r->record), (uint64_t)code, &err) != CLV_OK)
     clv_run_warn(r, CLV_LOG_ERROR, "egress", err.text);
 }
 
-void clv_run_drop_record(run *r) {
+void clv_run_drop_record(clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_AUTO(clv_egress_book_done) clv_egress_book book = {0};
   clv_trainer_close(clv_steal(&r->trainer));
@@ -99,7 +99,7 @@ void clv_run_drop_record(run *r) {
 /* ---- the number of micro-batches ------------------------------------------------------------- */
 
 /* What the trials send is an attempt of its own. */
-static clv_code try_micro_batches(run *r, uint64_t *ret, clv_err *err) {
+static clv_code try_micro_batches(clv_run *r, uint64_t *ret, clv_err *err) {
   CLV_TRY(clv_run_open_record(r, "trial", err));
   clv_code code = clv_choose_micro_batches(r->blueprint, r->record, clv_run_json_lines(r),
                                            r->journal, ret, err);
@@ -107,7 +107,7 @@ static clv_code try_micro_batches(run *r, uint64_t *ret, clv_err *err) {
   return code;
 }
 
-clv_code clv_run_settle_micro_batches(run *r, bool recall, clv_err *err) {
+clv_code clv_run_settle_micro_batches(clv_run *r, bool recall, clv_err *err) {
   uint64_t m;
   if (r->config->pipeline.micro_batches != CLV_MICRO_AUTO) return CLV_OK;
   CLV_TRY(recall ? clv_recall_micro_batches(r->dir.data, &m, err) : try_micro_batches(r, &m, err));

@@ -26,7 +26,7 @@ typedef struct clv_best_checkpoint {
   uint64_t step;
 } clv_best_checkpoint;
 
-typedef struct run {
+typedef struct clv_run {
   run_sends sends;
   const clv_session_config *config;
   clv_session_config own; /* a copy with the seed, the attempt, and micro-batches that were auto */
@@ -49,102 +49,102 @@ typedef struct run {
   bool done;                /* it was finished before, and nothing is to be done */
   bool resumed;             /* from a checkpoint, as --resume asks */
   bool started;             /* the folder is of this attempt */
-} run;
+} clv_run;
 
-void clv_run_done(run *r);
+void clv_run_done(clv_run *r);
 
 /* How closely records are looked at before anything is computed. */
 typedef enum clv_scan_scope { CLV_SCAN_NOTHING, CLV_SCAN_VALUES, CLV_SCAN_IMAGES } clv_scan_scope;
 
 /* The data and the blueprint; before a run, also whether its pipeline has a schedule. */
-clv_code clv_run_open_blueprint(run *r, bool need_train, clv_scan_scope scope,
+clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scope,
                                 clv_err *err) CLV_USE_RESULT;
 /* Refuses records with values that are not finite, or leaves them out; says how far it is
  * (run_scan.c). decode: reads images, too. */
-clv_code clv_run_scan_data(run *r, bool decode, clv_err *err) CLV_USE_RESULT;
-size_t clv_run_scan_most(const run *r, size_t all); /* records of so many that it looks at */
+clv_code clv_run_scan_data(clv_run *r, bool decode, clv_err *err) CLV_USE_RESULT;
+size_t clv_run_scan_most(const clv_run *r, size_t all); /* records of so many that it looks at */
 /* Another one, from r->config as it is now, held to the policy. */
-clv_code clv_run_make_blueprint(run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the secret of a run (run_key.c) --------------------------------------------------------- */
 
 /* The secret of the run that --resume, eval or predict goes on with (again), or a new one; without
  * train.seed the seed follows from it. Before the data is read. CLV_NOT_FOUND: there are
  * checkpoints, but no secret and no seed. */
-clv_code clv_run_settle_key(run *r, bool again, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_settle_key(clv_run *r, bool again, clv_err *err) CLV_USE_RESULT;
 /* Into the locked run folder, for the owner alone. */
-clv_code clv_run_keep_key(const run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_keep_key(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- on trained weights (run.c) -------------------------------------------------------------- */
 
 /* The data and the blueprint are there. Takes the checkpoint that was asked for, and evaluates
  * data.test; predictions as clv_trainer_eval has them. Says itself what is wrong. */
-clv_exit clv_run_trained(run *r, const char *command, clv_step_result *ret,
+clv_exit clv_run_trained(clv_run *r, const char *command, clv_step_result *ret,
                          clv_tensor **predictions);
-clv_exit clv_run_need_test(const run *r);
+clv_exit clv_run_need_test(const clv_run *r);
 
 /* ---- what a person is told (run_print.c) ----------------------------------------------------- */
 
 /* The error, also to the journal of a run that has one (r may be NULL); returns `code`. */
-clv_exit clv_run_fail(const run *r, clv_exit code, const clv_err *err);
+clv_exit clv_run_fail(const clv_run *r, clv_exit code, const clv_err *err);
 /* What does not end it, to both as well. */
-void clv_run_warn(const run *r, clv_log_level level, const char *event, const char *message);
+void clv_run_warn(const clv_run *r, clv_log_level level, const char *event, const char *message);
 /* The same for lines, such as checkpoints that were not taken. */
-void clv_run_print_notes(const run *r, const char *event, char *notes);
+void clv_run_print_notes(const clv_run *r, const char *event, char *notes);
 /* What the trainer has for a person since the last time. */
-void clv_run_print_notices(const run *r);
+void clv_run_print_notices(const clv_run *r);
 /* The same for one text; user: the run. */
 void clv_run_on_notice(void *user, const char *text);
 /* On standard output, in the form that was asked for. */
-void clv_run_print_line(const run *r, const char *text, const char *json);
+void clv_run_print_line(const clv_run *r, const char *text, const char *json);
 /* when: where it stands, as in ", step 20, epoch 1"; and the same for JSON. */
-void clv_run_print_eval(run *r, const char *what, const clv_step_result *e, const char *when,
+void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, const char *when,
                         const char *json_when);
 
-bool clv_run_json_lines(const run *r);   /* progress is JSON */
-bool clv_run_has_accuracy(const run *r); /* answers can be right or wrong */
+bool clv_run_json_lines(const clv_run *r);   /* progress is JSON */
+bool clv_run_has_accuracy(const clv_run *r); /* answers can be right or wrong */
 
 /* Exit codes of failures: before workers are met, when "internal" may be what one of them says of
  * itself as well, and while computing. */
 clv_exit clv_run_setup_exit(const clv_err *err);
 clv_exit clv_run_connect_exit(const clv_err *err);
-clv_exit clv_run_exit(const run *r, const clv_err *err);
+clv_exit clv_run_exit(const clv_run *r, const clv_err *err);
 
 /* ---- what may leave (run_egress.c) ----------------------------------------------------------- */
 
 /* A file of the run folder, whole or not at all. */
-clv_code clv_run_write(const run *r, const char *name, const clv_bytes *text,
+clv_code clv_run_write(const clv_run *r, const char *name, const clv_bytes *text,
                        clv_err *err) CLV_USE_RESULT;
 /* The table of what leaves is the one that the run began with, unless another is accepted. */
-clv_code clv_run_compare_table(const run *r, clv_err *err) CLV_USE_RESULT;
-clv_code clv_run_open_record(run *r, const char *command, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_compare_table(const clv_run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_open_record(clv_run *r, const char *command, clv_err *err) CLV_USE_RESULT;
 /* Nothing may leave any more; says what is wrong with the record. */
-void clv_run_close_record(run *r, clv_exit code);
+void clv_run_close_record(clv_run *r, clv_exit code);
 /* An attempt that did not start leaves no record, if nothing ever left from this folder. */
-void clv_run_drop_record(run *r);
+void clv_run_drop_record(clv_run *r);
 /* micro_batches: auto becomes a number, once for a run and all that use it. */
-clv_code clv_run_settle_micro_batches(run *r, bool recall, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_settle_micro_batches(clv_run *r, bool recall, clv_err *err) CLV_USE_RESULT;
 
 /* ---- what is there before (run_begin.c) ------------------------------------------------------ */
 
 /* Whether --resume finds the run finished, to its last step; says so then. Writes nothing. */
-clv_code clv_run_is_done(run *r, bool *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_is_done(clv_run *r, bool *ret, clv_err *err) CLV_USE_RESULT;
 /* Whether --resume goes on from a checkpoint, or begins: there has been none so far. CLV_NOT_FOUND:
  * there was one. Deletes what is left of one that was never finished. */
-clv_code clv_run_find_start(run *r, clv_err *err) CLV_USE_RESULT;
-void clv_run_print_start(const run *r); /* that it begins */
+clv_code clv_run_find_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
+void clv_run_print_start(const clv_run *r); /* that it begins */
 /* Whether what the first attempt settled holds. */
-bool clv_run_recalls_session(const run *r);
-void clv_run_print_aside(const run *r); /* where the finished run is that made room */
+bool clv_run_recalls_session(const clv_run *r);
+void clv_run_print_aside(const clv_run *r); /* where the finished run is that made room */
 
 /* ---- which checkpoint (run_best.c) ----------------------------------------------------------- */
 
 /* What is known of the best: that of the run that goes on, or nothing. */
-void clv_run_recall_best(run *r);
+void clv_run_recall_best(clv_run *r);
 /* Whether the evaluation of this step is better than all before; *ret is what to keep then, once
  * its checkpoint is written. */
-bool clv_run_is_best(const run *r, const clv_step_result *e, clv_best_checkpoint *ret);
-clv_code clv_run_keep_best(run *r, const clv_best_checkpoint *b, clv_err *err) CLV_USE_RESULT;
+bool clv_run_is_best(const clv_run *r, const clv_step_result *e, clv_best_checkpoint *ret);
+clv_code clv_run_keep_best(clv_run *r, const clv_best_checkpoint *b, clv_err *err) CLV_USE_RESULT;
 /* A value that is not finite is never better. */
 bool clv_best_is_better(const clv_best_checkpoint *now, const clv_best_checkpoint *then,
                         clv_best_mode mode);
@@ -153,7 +153,7 @@ clv_code clv_best_parse(const char *text, size_t len, const char *label, clv_bes
                         clv_err *err) CLV_USE_RESULT;
 
 /* The checkpoint that --checkpoint means. `notes` as of clv_checkpoint_latest. */
-clv_code clv_run_open_checkpoint(const run *r, clv_checkpoint **ret, clv_bytes *notes,
+clv_code clv_run_open_checkpoint(const clv_run *r, clv_checkpoint **ret, clv_bytes *notes,
                                  clv_err *err) CLV_USE_RESULT;
 
 /* ---- names of classes (run_classes.c) -------------------------------------------------------- */
@@ -174,7 +174,7 @@ clv_code clv_classes_read(const char *dir, clv_classes *ret, clv_err *err) CLV_U
 clv_code clv_classes_compare(const clv_classes *c, const clv_dataset *d, const char *label,
                              clv_err *err) CLV_USE_RESULT;
 /* Those of the training images into the run folder; on resume they must be as they were. */
-clv_code clv_run_keep_classes(const run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_keep_classes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- predictions as files (run_records.c) ---------------------------------------------------- */
 

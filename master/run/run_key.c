@@ -7,12 +7,12 @@
 
 #include "master/run/run_int.h"
 
-static clv_code key_path(const run *r, clv_bytes *ret, clv_err *err) {
+static clv_code key_path(const clv_run *r, clv_bytes *ret, clv_err *err) {
   clv_bytes_printf(ret, "%s/run.key", r->config->checkpoint.dir);
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-static clv_code read_key(const run *r, clv_sha256 *ret, clv_err *err) {
+static clv_code read_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   CLV_TRY(key_path(r, &path, err));
   CLV_TRY(clv_file_read(path.data, 256, &text, err));
@@ -23,7 +23,7 @@ static clv_code read_key(const run *r, clv_sha256 *ret, clv_err *err) {
 }
 
 /* A missing secret matters to a run that goes on and whose seed followed from it. */
-static clv_code no_key(const run *r, clv_sha256 *ret, clv_err *err) {
+static clv_code no_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   const char *dir = r->config->checkpoint.dir;
   if (!r->o->resume || r->config->train.seed.given || !clv_checkpoint_any(dir))
     return clv_random_bytes(ret, sizeof *ret, err);
@@ -33,7 +33,7 @@ static clv_code no_key(const run *r, clv_sha256 *ret, clv_err *err) {
                   dir);
 }
 
-clv_code clv_run_settle_key(run *r, bool again, clv_err *err) {
+clv_code clv_run_settle_key(clv_run *r, bool again, clv_err *err) {
   clv_err missing;
   clv_code code = again ? read_key(r, &r->secret, &missing) : CLV_NOT_FOUND;
   if (code == CLV_NOT_FOUND)
@@ -49,7 +49,7 @@ clv_code clv_run_settle_key(run *r, bool again, clv_err *err) {
                         &seed->key, err);
 }
 
-clv_code clv_run_keep_key(const run *r, clv_err *err) {
+clv_code clv_run_keep_key(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   char text[66];
   CLV_TRY(key_path(r, &path, err));

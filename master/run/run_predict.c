@@ -10,7 +10,7 @@
 
 #include "master/run/run_int.h"
 
-static clv_code open_inputs(run *r, clv_err *err) {
+static clv_code open_inputs(clv_run *r, clv_err *err) {
   r->sends = RUN_EVALUATES;
   CLV_TRY(clv_policy_find(&r->policy, err));
   CLV_TRY(clv_run_data_open_inputs(r->config, &r->data, err));
@@ -39,7 +39,7 @@ static clv_code check_folder(const clv_run_options *o, clv_err *err) {
                   strerror(errno));
 }
 
-static clv_code write_records(run *r, const clv_tensor *outputs, clv_err *err) {
+static clv_code write_records(clv_run *r, const clv_tensor *outputs, clv_err *err) {
   static const char *const standard[] = {[CLV_RECORDS_NPY] = "predictions.npy",
                                          [CLV_RECORDS_CSV] = "predictions.csv",
                                          [CLV_RECORDS_JSONL] = "predictions.jsonl"};
@@ -59,7 +59,7 @@ static clv_code write_records(run *r, const clv_tensor *outputs, clv_err *err) {
 }
 
 clv_exit clv_run_predict(const clv_session_config *config, const clv_run_options *o) {
-  CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
+  CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *outputs = NULL;
   clv_step_result unused;
   clv_err err;

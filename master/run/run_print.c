@@ -9,7 +9,7 @@
 
 /* Said to the person who started it, and kept in the run's journal. code: what it ends with, or
  * 0. */
-static void keep_complaint(const run *r, clv_log_level level, const char *event, int code,
+static void keep_complaint(const clv_run *r, clv_log_level level, const char *event, int code,
                            const char *message) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0}, line = {0};
   if (!r || !r->journal) return;
@@ -23,19 +23,19 @@ static void keep_complaint(const run *r, clv_log_level level, const char *event,
   if (!text.failed && !line.failed && line.len) clv_journal_add(r->journal, text.data, line.data);
 }
 
-clv_exit clv_run_fail(const run *r, clv_exit code, const clv_err *err) {
+clv_exit clv_run_fail(const clv_run *r, clv_exit code, const clv_err *err) {
   keep_complaint(r, CLV_LOG_ERROR, "failed", code, err->text);
   fflush(stdout);
   clv_exit_report(code, err);
   return code;
 }
 
-void clv_run_warn(const run *r, clv_log_level level, const char *event, const char *message) {
+void clv_run_warn(const clv_run *r, clv_log_level level, const char *event, const char *message) {
   clv_notice(level, event, "%s", message);
   keep_complaint(r, level, event, 0, message);
 }
 
-void clv_run_print_notes(const run *r, const char *event, char *notes) {
+void clv_run_print_notes(const clv_run *r, const char *event, char *notes) {
   char *rest = notes;
   for (char *line; rest && (line = strsep(&rest, "\n")) != NULL;)
     if (*line) clv_run_warn(r, CLV_LOG_WARN, event, line);
@@ -45,7 +45,7 @@ void clv_run_on_notice(void *user, const char *text) {
   clv_run_warn(user, CLV_LOG_WARN, "notice", text);
 }
 
-void clv_run_print_notices(const run *r) {
+void clv_run_print_notices(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   clv_trainer_notes(r->trainer, &notes);
   clv_run_print_notes(r, "notice", notes.data);
@@ -79,7 +79,7 @@ clv_exit clv_run_connect_exit(const clv_err *err) {
   return err->code == CLV_INTERNAL ? CLV_EXIT_FAILED : clv_run_setup_exit(err);
 }
 
-clv_exit clv_run_exit(const run *r, const clv_err *err) {
+clv_exit clv_run_exit(const clv_run *r, const clv_err *err) {
   if (err->code == CLV_RANGE) return CLV_EXIT_DIVERGED;
   if (err->code == CLV_DEADLINE) return CLV_EXIT_TIMEOUT;
   if (err->code == CLV_ANSWER) return CLV_EXIT_ANSWER;
@@ -91,15 +91,15 @@ clv_exit clv_run_exit(const run *r, const clv_err *err) {
 
 /* ---- evaluations ----------------------------------------------------------------------------- */
 
-bool clv_run_json_lines(const run *r) { return r->o->json || r->o->log_json; }
+bool clv_run_json_lines(const clv_run *r) { return r->o->json || r->o->log_json; }
 
-bool clv_run_has_accuracy(const run *r) { return r->config->loss.kind != CLV_LOSS_MSE; }
+bool clv_run_has_accuracy(const clv_run *r) { return r->config->loss.kind != CLV_LOSS_MSE; }
 
-void clv_run_print_line(const run *r, const char *text, const char *json) {
+void clv_run_print_line(const clv_run *r, const char *text, const char *json) {
   clv_reporter_notice(r->reporter, clv_run_json_lines(r) && !r->reporter ? json : text, json);
 }
 
-void clv_run_print_eval(run *r, const char *what, const clv_step_result *e, const char *when,
+void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, const char *when,
                         const char *json_when) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   char number[CLV_JSON_NUMBER];

@@ -24,11 +24,11 @@ static void show_progress(void *user, const char *key, size_t done, size_t all) 
              100.0 * (double)done / (double)all);
 }
 
-size_t clv_run_scan_most(const run *r, size_t all) {
+size_t clv_run_scan_most(const clv_run *r, size_t all) {
   return r->o->quick ? CLV_MIN(all, (size_t)SAMPLE) : all;
 }
 
-clv_code clv_run_scan_data(run *r, bool decode, clv_err *err) {
+clv_code clv_run_scan_data(clv_run *r, bool decode, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   waiting w = {clv_now_ns() + PATIENCE_NS};
   const clv_run_scan o = {

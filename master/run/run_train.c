@@ -23,7 +23,7 @@ static void print_to_stderr_only(void *user, const char *text) {
 static const clv_notifier stderr_notifier = {.notify = print_to_stderr_only};
 
 /* From here on the folder is this process's, and what becomes of the run is recorded there. */
-static clv_code lock_run_dir(run *r, clv_err *err) {
+static clv_code lock_run_dir(clv_run *r, clv_err *err) {
   const clv_run_lock_info what = {.name = r->config->name,
                                   .session = r->config->file,
                                   .resume = r->o->resume,
@@ -47,7 +47,7 @@ static clv_code lock_run_dir(run *r, clv_err *err) {
 }
 
 /* What is going to leave, to whoever watches and into the journal, before anything does. */
-static clv_code print_egress(const run *r, clv_err *err) {
+static clv_code print_egress(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   clv_blueprint_egress(r->blueprint, false, &text);
   clv_bytes_puts(&json, "{\"event\":\"egress\",");
@@ -60,13 +60,13 @@ static clv_code print_egress(const run *r, clv_err *err) {
 }
 
 /* What workers are told from here on; trials before it had sessions of their own. */
-static clv_code identify(run *r, const clv_bytes *config, clv_err *err) {
+static clv_code identify(clv_run *r, const clv_bytes *config, clv_err *err) {
   clv_attempt *a = &r->own.attempt;
   clv_run_lock_attempt(r->lock, a->session, &a->epoch);
   return clv_hmac_sha256(&r->secret, config->data, config->len, &a->config_digest, err);
 }
 
-static clv_code make_run_dir(run *r, clv_err *err) {
+static clv_code make_run_dir(clv_run *r, clv_err *err) {
   CLV_TRY(lock_run_dir(r, err));
   if (r->done) return CLV_OK;
   bool recalls = clv_run_recalls_session(r);
@@ -101,13 +101,13 @@ typedef struct loop {
 static void loop_done(loop *l) { clv_loader_free(l->loader); }
 
 /* As the session states it: --max-steps stops a run early and does not make it another one. */
-static uint64_t whole_length(const run *r, const clv_loader *loader) {
+static uint64_t whole_length(const clv_run *r, const clv_loader *loader) {
   const clv_train_config *c = &r->config->train;
   uint64_t total = c->epochs * clv_loader_per_epoch(loader);
   return c->max_steps ? CLV_MIN(total, c->max_steps) : total;
 }
 
-static clv_code save(run *r, loop *l, clv_err *err) {
+static clv_code save(clv_run *r, loop *l, clv_err *err) {
   if (l->saved_at == clv_trainer_step_count(r->trainer)) return CLV_OK;
   uint64_t begin = clv_now_ns();
   CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, l->cursor, r->best.step, err));
@@ -118,7 +118,7 @@ static clv_code save(run *r, loop *l, clv_err *err) {
 }
 
 /* Beside those of the steps: for programs, TensorBoard and the run's record. */
-static clv_code note_eval(run *r, const char *what, const clv_step_result *e, uint64_t epoch,
+static clv_code note_eval(clv_run *r, const char *what, const clv_step_result *e, uint64_t epoch,
                           clv_err *err) {
   bool known = clv_run_has_accuracy(r);
   double accuracy = known && e->samples ? (double)e->correct / (double)e->samples : NAN;
@@ -136,7 +136,7 @@ static clv_code note_eval(run *r, const char *what, const clv_step_result *e, ui
 }
 
 /* Of the step and the epoch that end now; the last line of a run is about all of it. */
-static void print_eval(run *r, const char *what, const clv_step_result *e, uint64_t epoch,
+static void print_eval(clv_run *r, const char *what, const clv_step_result *e, uint64_t epoch,
                        bool last) {
   char when[64] = "", json[64];
   unsigned long long step = clv_trainer_step_count(r->trainer), of = epoch;
@@ -145,7 +145,7 @@ static void print_eval(run *r, const char *what, const clv_step_result *e, uint6
   clv_run_print_eval(r, what, e, when, json);
 }
 
-static clv_code validate(run *r, loop *l, uint64_t epoch, clv_err *err) {
+static clv_code validate(clv_run *r, loop *l, uint64_t epoch, clv_err *err) {
   clv_step_result e;
   clv_best_checkpoint best;
   if (!r->data.validation_rows.n) return CLV_OK;
@@ -168,7 +168,7 @@ static void count_step(loop *l, const clv_step_result *s) {
 }
 
 /* bytes: of the step, up and down. */
-static clv_code report_step(run *r, loop *l, uint64_t epoch, uint64_t step,
+static clv_code report_step(clv_run *r, loop *l, uint64_t epoch, uint64_t step,
                             const clv_step_result *s, const uint64_t bytes[2], clv_err *err) {
   clv_progress p = {.step = step,
                     .total_steps = l->total,
@@ -192,7 +192,7 @@ static clv_code report_step(run *r, loop *l, uint64_t epoch, uint64_t step,
   return clv_reporter_step(r->reporter, &p, err);
 }
 
-static void print_notice(run *r) {
+static void print_notice(clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
   const char *text = clv_trainer_notice(r->trainer);
   if (!text) return;
@@ -203,7 +203,7 @@ static void print_notice(run *r) {
 }
 
 /* Whether stages have to be at the same step after this batch. */
-static bool must_flush(const run *r, const loop *l, const clv_batch *batch) {
+static bool must_flush(const clv_run *r, const loop *l, const clv_batch *batch) {
   uint64_t step = clv_trainer_step_count(r->trainer) + clv_trainer_waiting(r->trainer) + 1;
   uint64_t every = r->config->checkpoint.every_steps;
   return batch->last || step >= l->total || (every && step % every == 0) ||
@@ -211,7 +211,7 @@ static bool must_flush(const run *r, const loop *l, const clv_batch *batch) {
 }
 
 /* The steps of a round share what travelled. */
-static clv_code one_step(run *r, loop *l, const clv_batch *batch, clv_err *err) {
+static clv_code one_step(clv_run *r, loop *l, const clv_batch *batch, clv_err *err) {
   const clv_step_result *results;
   uint32_t done;
   uint64_t before = clv_trainer_step_count(r->trainer), from[2], to[2];
@@ -232,7 +232,7 @@ static clv_code one_step(run *r, loop *l, const clv_batch *batch, clv_err *err) 
                   MAX_SKIPPED_STEPS);
 }
 
-static clv_code train_loop(run *r, loop *l, clv_err *err) {
+static clv_code train_loop(clv_run *r, loop *l, clv_err *err) {
   while (clv_trainer_step_count(r->trainer) + clv_trainer_waiting(r->trainer) < l->total) {
     clv_batch batch;
     CLV_TRY(clv_loader_next(l->loader, &batch, err));
@@ -251,7 +251,7 @@ static clv_code train_loop(run *r, loop *l, clv_err *err) {
 }
 
 /* All that looks on from here. */
-static clv_code open_reporter(run *r, const loop *l, clv_err *err) {
+static clv_code open_reporter(clv_run *r, const loop *l, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes about = {0}, events = {0};
   clv_sha256 digest;
   uint64_t step = clv_trainer_step_count(r->trainer);
@@ -273,7 +273,7 @@ static clv_code open_reporter(run *r, const loop *l, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code start(run *r, loop *l, clv_err *err) {
+static clv_code start(clv_run *r, loop *l, clv_err *err) {
   CLV_TRY(clv_trainer_open(r->blueprint, r->record, false, &r->trainer, err));
   clv_run_print_notices(r);
   if (r->profiler) clv_profiler_attach(r->profiler, r->trainer);
@@ -305,7 +305,7 @@ static clv_code start(run *r, loop *l, clv_err *err) {
   return open_reporter(r, l, err);
 }
 
-static clv_code finish_observing(run *r, clv_err *err) {
+static clv_code finish_observing(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   if (!r->profiler) return CLV_OK;
   if (r->o->profile) {
@@ -315,11 +315,11 @@ static clv_code finish_observing(run *r, clv_err *err) {
   return clv_profiler_finish(r->profiler, err);
 }
 
-static bool is_stopped(const run *r) {
+static bool is_stopped(const clv_run *r) {
   return r->o->interrupted && *r->o->interrupted == CLV_ASKED_TO_STOP;
 }
 
-static clv_exit print_interrupted(run *r) {
+static clv_exit print_interrupted(clv_run *r) {
   char text[512];
   snprintf(text, sizeof text, "%s after step %llu; --resume goes on from %s",
            is_stopped(r) ? "stopped" : "interrupted",
@@ -330,7 +330,7 @@ static clv_exit print_interrupted(run *r) {
 }
 
 /* What did not go into the weights. */
-static void print_left_out(run *r, const loop *l) {
+static void print_left_out(clv_run *r, const loop *l) {
   char text[200], json[160];
   uint64_t skipped = l->bad_losses + l->bad_gradients;
   if (r->left_out) {
@@ -366,7 +366,7 @@ static clv_code check_learned(const loop *l, clv_err *err) {
 }
 
 /* What there is to go on with, behind what ended the run. */
-static void print_usable(const run *r, const loop *l) {
+static void print_usable(const clv_run *r, const loop *l) {
   char text[200];
   unsigned long long step = l->saved_at;
   if (l->saved_at == UINT64_MAX)
@@ -383,13 +383,13 @@ static void print_usable(const run *r, const loop *l) {
   clv_run_warn(r, CLV_LOG_ERROR, "checkpoint", text);
 }
 
-static clv_exit fail_finish(const run *r, const loop *l, clv_exit code, const clv_err *err) {
+static clv_exit fail_finish(const clv_run *r, const loop *l, clv_exit code, const clv_err *err) {
   clv_run_fail(r, code, err);
   print_usable(r, l);
   return code;
 }
 
-static clv_exit finish(run *r, const loop *l, clv_err *err) {
+static clv_exit finish(clv_run *r, const loop *l, clv_err *err) {
   char text[512];
   print_left_out(r, l);
   if (finish_observing(r, err) != CLV_OK) return fail_finish(r, l, CLV_EXIT_FAILED, err);
@@ -409,7 +409,7 @@ static clv_exit finish(run *r, const loop *l, clv_err *err) {
 }
 
 /* For whoever looks into what waits for what: the instructions that were being run. */
-static void leave_schedule(const run *r, const clv_err *why) {
+static void leave_schedule(const clv_run *r, const clv_err *why) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err ignored;
   if (why->code != CLV_DEADLINE && why->code != CLV_INTERNAL) return; /* not the schedule's fault */
@@ -425,7 +425,7 @@ static bool is_of_worker(const clv_err *err) {
   return err->code == CLV_UNAVAILABLE || err->code == CLV_DEADLINE || err->code == CLV_ANSWER;
 }
 
-static clv_exit fail_setup(const run *r, const clv_err *err) {
+static clv_exit fail_setup(const clv_run *r, const clv_err *err) {
   bool nothing = r->o->resume && err->code == CLV_NOT_FOUND;
   clv_exit code = clv_run_fail(r, nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(err), err);
   if (r->resumed && is_of_worker(err))
@@ -435,7 +435,7 @@ static clv_exit fail_setup(const run *r, const clv_err *err) {
   return code;
 }
 
-static clv_exit fail_training(run *r, const loop *l, const clv_err *err) {
+static clv_exit fail_training(clv_run *r, const loop *l, const clv_err *err) {
   clv_exit code = clv_run_exit(r, err);
   print_left_out(r, l);
   clv_reporter_close(r->reporter);
@@ -446,7 +446,7 @@ static clv_exit fail_training(run *r, const loop *l, const clv_err *err) {
   return code;
 }
 
-static clv_exit train(run *r, clv_err *err) {
+static clv_exit train(clv_run *r, clv_err *err) {
   CLV_AUTO(loop_done) loop l = {0};
   if (make_run_dir(r, err) != CLV_OK) return fail_setup(r, err);
   if (r->done) return CLV_EXIT_OK;
@@ -460,7 +460,7 @@ static clv_exit train(run *r, clv_err *err) {
 }
 
 clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *o) {
-  CLV_AUTO(clv_run_done) run r = {.config = config, .o = o};
+  CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
   clv_err err;
   if (clv_run_settle_key(&r, o->resume, &err) != CLV_OK) return fail_setup(&r, &err);
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_VALUES, &err) != CLV_OK)

@@ -51,9 +51,9 @@ static cleave_status refuse(const cleave_sending *s, cleave_error *error) {
 
 /* A piece of state that was expected. */
 static clv_egress_flow *state_flow_of(clv_trainer *t, const cleave_sending *s, int stage) {
-  egress *e = &t->egress;
+  clv_trainer_egress *e = &t->egress;
   for (size_t i = 0; i < e->n_states; i++) {
-    state_flow *f = &e->states[(e->next_state + i) % e->n_states];
+    clv_state_flow *f = &e->states[(e->next_state + i) % e->n_states];
     if ((int)f->stage != stage || f->optimizer != s->optimizer || strcmp(f->name, s->name) != 0)
       continue;
     e->next_state = (e->next_state + i + 1) % e->n_states;
@@ -177,7 +177,7 @@ static clv_code measure(clv_dtype dtype, const clv_shape *batch, clv_egress_what
   return CLV_OK;
 }
 
-static clv_code make_row(clv_trainer *t, const clv_egress_row *r, flow *ret, clv_err *err) {
+static clv_code make_row(clv_trainer *t, const clv_egress_row *r, clv_flow *ret, clv_err *err) {
   clv_egress_what what = {.kind = kind_of(t, r), .random = t->egress.random};
   if (r->kind == CLEAVE_SENDING_WEIGHTS) return CLV_OK;
   place(t, -1, r->worker, &what);
@@ -187,7 +187,7 @@ static clv_code make_row(clv_trainer *t, const clv_egress_row *r, flow *ret, clv
 }
 
 /* The value of a stage on its way to the next worker; or, back, the gradient. */
-static clv_code make_hop(clv_trainer *t, uint32_t stage, bool back, flow *ret, clv_err *err) {
+static clv_code make_hop(clv_trainer *t, uint32_t stage, bool back, clv_flow *ret, clv_err *err) {
   const clv_stage_plan *s = &t->b->stages[stage];
   const clv_node *value = &s->graph->nodes[s->graph->output];
   clv_egress_what what = {.kind = back ? CLV_EGRESS_GRADIENT : CLV_EGRESS_ACTIVATION,
@@ -206,7 +206,7 @@ static clv_code make_failure(clv_trainer *t, size_t worker, clv_err *err) {
 }
 
 clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) {
-  egress *e = &t->egress;
+  clv_trainer_egress *e = &t->egress;
   uint32_t n = t->b->n_stages;
   CLV_TRY(clv_alloc(t->config->n_workers, sizeof *e->failures, &e->failures, err));
   CLV_TRY(clv_alloc(t->b->n_egress, sizeof *e->rows, &e->rows, err));
@@ -235,7 +235,7 @@ static bool flows(const clv_egress_row *r, uint32_t n_stages, bool training) {
 }
 
 clv_code clv_trainer_expect(clv_trainer *t, uint64_t samples, bool training, clv_err *err) {
-  egress *e = &t->egress;
+  clv_trainer_egress *e = &t->egress;
   const clv_blueprint *b = t->b;
   uint64_t what = 2 * samples + training;
   if (!e->record || e->samples == what) return CLV_OK;
@@ -252,7 +252,7 @@ clv_code clv_trainer_expect(clv_trainer *t, uint64_t samples, bool training, clv
 
 clv_code clv_trainer_hop(clv_trainer *t, uint32_t stage, uint64_t samples, bool training,
                          clv_err *err) {
-  const flow *there = &t->egress.hops[2 * stage], *back = there + 1;
+  const clv_flow *there = &t->egress.hops[2 * stage], *back = there + 1;
   if (there->flow) CLV_TRY(clv_egress_take(there->flow, samples * there->sample_bytes, err));
   if (!training || !back->flow) return CLV_OK;
   return clv_egress_take(back->flow, samples * back->sample_bytes, err);
@@ -294,7 +294,7 @@ void clv_trainer_report_hops(clv_trainer *t) {
 /* ---- state ----------------------------------------------------------------------------------- */
 
 static clv_code make_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                           const cleave_named *item, state_flow *ret, clv_err *err) {
+                           const cleave_named *item, clv_state_flow *ret, clv_err *err) {
   bool optimizer = kind == CLEAVE_STATE_OPTIMIZER;
   clv_egress_what what = {.kind = optimizer ? CLV_EGRESS_STATE : CLV_EGRESS_WEIGHTS,
                           .shape = {.rank = item->tensor.rank}};
@@ -303,21 +303,21 @@ static clv_code make_state(clv_trainer *t, uint32_t stage, cleave_state_kind kin
   snprintf(what.name, sizeof what.name, "%s", item->name);
   snprintf(what.dtype, sizeof what.dtype, "%s", clv_dtype_name((clv_dtype)item->tensor.dtype));
   memcpy(what.shape.dim, item->tensor.shape, sizeof what.shape.dim);
-  *ret = (state_flow){.stage = stage, .optimizer = optimizer};
+  *ret = (clv_state_flow){.stage = stage, .optimizer = optimizer};
   memcpy(ret->name, what.name, sizeof ret->name);
   return clv_egress_flow_new(t->egress.record, &what, true, &ret->flow, err);
 }
 
 clv_code clv_trainer_expect_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                   const cleave_named *items, size_t n, clv_err *err) {
-  egress *e = &t->egress;
+  clv_trainer_egress *e = &t->egress;
   if (!e->record || t->b->stages[stage].worker < 0) return CLV_OK;
-  state_flow *grown = reallocarray(e->states, e->n_states + n + 1, sizeof *grown);
+  clv_state_flow *grown = reallocarray(e->states, e->n_states + n + 1, sizeof *grown);
   if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   e->states = grown;
   e->next_state = e->n_states;
   for (size_t i = 0; i < n; i++) {
-    state_flow *f = &e->states[e->n_states];
+    clv_state_flow *f = &e->states[e->n_states];
     CLV_TRY(make_state(t, stage, kind, &items[i], f, err));
     e->n_states++;
     clv_egress_expect(f->flow, cleave_tensor_count(&items[i].tensor) *

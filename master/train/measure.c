@@ -25,18 +25,18 @@ static const double UNUSUAL = 0.25, WORTH = 0.02, SLACK = 0.1, SLACK_S = 0.001;
 /* ---- when ------------------------------------------------------------------------------------ */
 
 bool clv_sampler_begin(clv_trainer *t) {
-  sampler *w = &t->sampler;
+  clv_sampler *w = &t->sampler;
   w->n_events = 0;
   bool due = w->on_waits && clv_now_ns() >= w->next_measure_ns;
   return w->sink || ((w->wanted || due) && t->committed >= w->next_step);
 }
 
-static void plan_next(sampler *w, uint64_t committed) {
+static void plan_next(clv_sampler *w, uint64_t committed) {
   w->next_step = committed + (committed < FIRST_STEPS ? 0 : EVERY_STEPS);
 }
 
 /* A step that is not like the others is reason to measure. */
-static void compare(sampler *w, uint64_t committed, double seconds) {
+static void compare(clv_sampler *w, uint64_t committed, double seconds) {
   bool unusual = w->usual_s > 0 && fabs(seconds - w->usual_s) > UNUSUAL * w->usual_s;
   if (unusual && committed > FIRST_STEPS) w->next_step = committed;
   w->usual_s = w->usual_s > 0 ? 0.8 * w->usual_s + 0.2 * seconds : seconds;
@@ -50,7 +50,7 @@ void clv_trainer_on_waits(clv_trainer *t, clv_waits_fn *fn, void *user) {
 /* ---- events ---------------------------------------------------------------------------------- */
 
 void clv_trainer_on_event(void *user, cleave_context context, const cleave_event *event) {
-  sampler *w = &((clv_trainer *)user)->sampler;
+  clv_sampler *w = &((clv_trainer *)user)->sampler;
   (void)context;
   if (w->n_events == w->cap_events) {
     size_t cap = w->cap_events ? 2 * w->cap_events : 1024;
@@ -62,7 +62,7 @@ void clv_trainer_on_event(void *user, cleave_context context, const cleave_event
   w->events[w->n_events++] = *event;
 }
 
-void clv_sampler_done(sampler *w) { free(w->events); }
+void clv_sampler_done(clv_sampler *w) { free(w->events); }
 
 static int by_id(const void *key, const void *item) {
   uint64_t a = *(const uint64_t *)key, b = ((const cleave_reference *)item)->id;
@@ -106,7 +106,7 @@ static double median(samples *s) {
 
 static double time_of(const clv_trainer *t, const clv_placed_schedule *l, cleave_event_kind kind,
                       uint32_t stage, samples *s) {
-  const sampler *w = &t->sampler;
+  const clv_sampler *w = &t->sampler;
   uint32_t at, k;
   s->n = 0;
   for (size_t i = 0; i < w->n_events; i++)
@@ -280,7 +280,7 @@ static void report_waits(clv_trainer *t, const clv_placed_schedule *l) {
 
 clv_code clv_sampler_end(clv_trainer *t, const clv_placed_schedule *l, bool measured,
                          double seconds, clv_err *err) {
-  sampler *w = &t->sampler;
+  clv_sampler *w = &t->sampler;
   bool enough = t->committed > WARM_STEPS && l->n_micro > 1;
   if (!measured) {
     compare(w, t->committed, seconds);

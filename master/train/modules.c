@@ -221,7 +221,7 @@ clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, boo
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
   t->b = b;
   t->config = b->config;
-  t->egress = (egress){.record = record, .random = random};
+  t->egress = (clv_trainer_egress){.record = record, .random = random};
   pthread_mutex_init(&t->noting, NULL);
   clv_code code = fill(t, err);
   if (code != CLV_OK) {

@@ -47,7 +47,7 @@ static int by_node_and_time(const void *a, const void *b) {
 }
 
 /* The arrival at another node of what `out` sent off; NULL when nobody noted it. */
-static const cleave_event *arrival_of(const sampler *w, const cleave_event *out) {
+static const cleave_event *arrival_of(const clv_sampler *w, const cleave_event *out) {
   cleave_event_kind in =
       out->kind == CLEAVE_EVENT_VALUE_OUT ? CLEAVE_EVENT_VALUE_IN : CLEAVE_EVENT_GRADIENT_IN;
   for (size_t i = 0; i < w->n_events; i++) {
@@ -149,7 +149,7 @@ static void add_stage(stage_times *s, const cleave_event *e) {
 }
 
 /* From the first thing that is computed anywhere to the last. */
-static void span_of(const sampler *w, uint64_t *ret_begin, uint64_t *ret_end) {
+static void span_of(const clv_sampler *w, uint64_t *ret_begin, uint64_t *ret_end) {
   *ret_begin = UINT64_MAX;
   *ret_end = 0;
   for (size_t i = 0; i < w->n_events; i++) {
@@ -160,7 +160,7 @@ static void span_of(const sampler *w, uint64_t *ret_begin, uint64_t *ret_end) {
 }
 
 static void profile_round(clv_profiler *o, clv_trainer *t, const clv_placed_schedule *l) {
-  sampler *w = &t->sampler;
+  clv_sampler *w = &t->sampler;
   uint64_t begin, end, last = 0;
   uint32_t stage, micro_batch, node = UINT32_MAX;
   span_of(w, &begin, &end);
@@ -189,7 +189,7 @@ static int by_time(const void *a, const void *b) {
 }
 
 /* How long some other node computed in [from, to); the events are in the order of time. */
-static double others_compute(const sampler *w, uint64_t from, uint64_t to) {
+static double others_compute(const clv_sampler *w, uint64_t from, uint64_t to) {
   double seconds = 0;
   for (size_t i = 0; i < w->n_events && w->events[i].begin_ns < to; i++) {
     const cleave_event *e = &w->events[i];
@@ -219,7 +219,7 @@ static void add_wait(const clv_trainer *t, const clv_placed_schedule *l, uint64_
 }
 
 void clv_sampler_waits(clv_trainer *t, const clv_placed_schedule *l, clv_waits *ret) {
-  sampler *w = &t->sampler;
+  clv_sampler *w = &t->sampler;
   uint64_t begin, end, last;
   *ret = (clv_waits){0};
   if (w->n_events > MOST_EVENTS) return;

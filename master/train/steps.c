@@ -25,7 +25,7 @@ cleave_tensor clv_rows_of(const clv_tensor *batch, size_t start, size_t n) {
 
 /* What trains together: one batch, or those of a round of an asynchronous schedule. */
 typedef struct round_group {
-  const held_batch *batches;
+  const clv_held_batch *batches;
   uint32_t n_batches, n_micro;
   const clv_placed_schedule *l;
   cleave_context context;
@@ -41,7 +41,7 @@ static void cut_all(clv_trainer *t, round_group *r) {
     uint32_t n = cut(t, r->batches[i].n);
     size_t at = 0;
     for (uint32_t k = 0; k < n; at += t->sizes[k++]) {
-      t->micros[r->n_micro] = (micro){.start = at, .size = t->sizes[k], .batch = i};
+      t->micros[r->n_micro] = (clv_micro_batch){.start = at, .size = t->sizes[k], .batch = i};
       t->shares[r->n_micro++] = (float)((double)t->sizes[k] / (double)r->batches[i].n);
     }
   }
@@ -63,7 +63,7 @@ static cleave_call_options call_options_of(const clv_trainer *t, const clv_place
 
 /* The stages and the loss, one after another. */
 static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv_err *err) {
-  const micro *m = &t->micros[k];
+  const clv_micro_batch *m = &t->micros[k];
   uint32_t n = t->b->n_stages;
   cleave_reference *refs = &t->references[k * (n + 1)], in[2];
   cleave_tensor x = clv_rows_of(r->batches[m->batch].x, m->start, m->size);
@@ -99,7 +99,7 @@ static clv_code collect(clv_trainer *t, const round_group *r, clv_err *err) {
   uint32_t n = t->b->n_stages;
   bool counted = clv_trainer_counts_right(t) && t->b->stages[n].worker < 0;
   for (uint32_t k = 0; k < r->n_micro; k++) {
-    const micro *m = &t->micros[k];
+    const clv_micro_batch *m = &t->micros[k];
     clv_step_result *result = &r->results[m->batch];
     CLV_API(cleave_to_here(t->runtime, t->losses[k], 0, &t->fetched, CLV_WHY));
     result->loss += *(const float *)t->fetched.data * (double)t->shares[k];
@@ -175,7 +175,7 @@ static clv_code copy_of(const clv_tensor *from, clv_tensor **ret, clv_err *err) 
 }
 
 static clv_code hold(clv_trainer *t, const clv_batch *batch, clv_err *err) {
-  held_batch *h = &t->held[t->n_held];
+  clv_held_batch *h = &t->held[t->n_held];
   CLV_TRY(copy_of(batch->x, &h->x, err));
   clv_code code = copy_of(batch->y, &h->y, err);
   if (code != CLV_OK) {
@@ -189,7 +189,7 @@ static clv_code hold(clv_trainer *t, const clv_batch *batch, clv_err *err) {
 
 void clv_trainer_let_go(clv_trainer *t) {
   for (; t->n_held; t->n_held--) {
-    held_batch *h = &t->held[t->n_held - 1];
+    clv_held_batch *h = &t->held[t->n_held - 1];
     clv_tensor_unref(h->x);
     clv_tensor_unref(h->y);
   }
@@ -211,7 +211,7 @@ clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, ui
   *ret_results = t->results;
   if (!batch->n || !batch->y) return clv_fail(err, CLV_INVALID, "an empty batch or no labels");
   if (t->round == 1) {
-    const held_batch lent = {.x = batch->x, .y = batch->y, .n = batch->n};
+    const clv_held_batch lent = {.x = batch->x, .y = batch->y, .n = batch->n};
     round_group r = {.batches = &lent, .n_batches = 1, .results = t->results};
     *ret_done = 1;
     return run_round(t, &r, err);

@@ -20,19 +20,19 @@ enum { KEPT_SCHEDULES = 4 }; /* of full and short batches, before and after the 
 /* ---- the trainer ----------------------------------------------------------------------------- */
 
 /* One micro-batch of the round in progress. */
-typedef struct micro {
+typedef struct clv_micro_batch {
   size_t start, size; /* rows of its batch */
   uint32_t batch;     /* of the round */
-} micro;
+} clv_micro_batch;
 
 /* A batch that waits for its round: copies, since the loader's memory is lent for one step. */
-typedef struct held_batch {
+typedef struct clv_held_batch {
   clv_tensor *x, *y;
   size_t n;
-} held_batch;
+} clv_held_batch;
 
 /* The sampling of links and stages: when the next step is measured, and what was seen. */
-typedef struct sampler {
+typedef struct clv_sampler {
   bool wanted;          /* pipeline.window is auto */
   uint64_t next_step;   /* that is measured */
   double usual_s;       /* of a step */
@@ -44,38 +44,38 @@ typedef struct sampler {
   clv_waits_fn *on_waits; /* as clv_trainer_on_waits says; NULL: none */
   void *waits_user;
   uint64_t next_measure_ns;
-} sampler;
+} clv_sampler;
 
 /* The flows of what leaves (egress.c). */
-typedef struct flow {
+typedef struct clv_flow {
   clv_egress_flow *flow;
   uint64_t sample_bytes; /* of a sample; of a row of WEIGHTS there is no flow */
-} flow;
+} clv_flow;
 
 /* Of a piece of a stage's state. */
-typedef struct state_flow {
+typedef struct clv_state_flow {
   clv_egress_flow *flow;
   uint32_t stage;
   bool optimizer;
   char name[CLV_EGRESS_NAME + 1];
-} state_flow;
+} clv_state_flow;
 
-typedef struct egress {
+typedef struct clv_trainer_egress {
   clv_egress_record *record; /* borrowed; NULL: nothing may leave */
   bool random;               /* numbers in place of records */
-  flow *rows;                /* [b->n_egress] */
-  flow *hops; /* [2 * n_stages]: the value of a stage and its gradient, where direct */
+  clv_flow *rows;                /* [b->n_egress] */
+  clv_flow *hops; /* [2 * n_stages]: the value of a stage and its gradient, where direct */
   clv_egress_flow **failures; /* [config->n_workers]: what each is told of one */
-  state_flow *states;
+  clv_state_flow *states;
   size_t n_states, next_state; /* pieces come in the order in which they were expected */
   uint64_t samples;            /* of a step or batch, for which flows are ready */
-} egress;
+} clv_trainer_egress;
 
 struct clv_trainer {
   const clv_blueprint *b; /* borrowed */
   const clv_session_config *config;
   cleave_runtime *runtime;
-  egress egress;
+  clv_trainer_egress egress;
   cleave_module **modules;   /* [n_stages + 1], the loss last */
   cleave_module *local_loss; /* the loss for evaluations; NULL until the first */
   cleave_optimizer *optimizer;
@@ -85,9 +85,9 @@ struct clv_trainer {
   uint64_t doing_step;
   /* the round */
   uint32_t round, n_held;       /* steps in a full one, batches that wait for it */
-  held_batch *held;             /* [round] */
+  clv_held_batch *held;             /* [round] */
   clv_step_result *results;     /* [2 * round] of the steps last taken */
-  micro *micros;                /* [round * max_micro], as the next three */
+  clv_micro_batch *micros;                /* [round * max_micro], as the next three */
   cleave_reference *references; /* [micro][stage], ascending: values of the calls */
   cleave_reference *losses;
   float *shares;
@@ -97,7 +97,7 @@ struct clv_trainer {
   uint32_t n_schedules, window;
   bool costs_known;
   clv_sched_costs costs;
-  sampler sampler;
+  clv_sampler sampler;
   char notice[256], shown[256]; /* for the person who watches the run; "" */
   pthread_mutex_t noting;       /* protects the next */
   clv_bytes notes;              /* lines for clv_trainer_notes */
@@ -121,7 +121,7 @@ bool clv_sampler_begin(clv_trainer *t);
 /* After a round that took so long, of n_steps; measured: its events are here. */
 clv_code clv_sampler_end(clv_trainer *t, const clv_placed_schedule *l, bool measured,
                          double seconds, clv_err *err) CLV_USE_RESULT;
-void clv_sampler_done(sampler *w);
+void clv_sampler_done(clv_sampler *w);
 /* Stage and micro-batch of an event of the round; false: of neither. */
 bool clv_sampler_locate(const clv_trainer *t, const clv_placed_schedule *l, const cleave_event *e,
                         uint32_t *ret_stage, uint32_t *ret_micro);

@@ -182,7 +182,7 @@ static void *watch(void *user) {
 /* ---- showing --------------------------------------------------------------------------------- */
 
 /* Under the lock: texts are those of the answers. */
-static clv_code make_view(status *s, clv_status_view *l, status_memory *memory, clv_err *err) {
+static clv_code make_view(status *s, clv_status_view *l, clv_status_memory *memory, clv_err *err) {
   for (uint32_t i = 0; i < l->n_workers; i++) {
     watched *w = &s->workers[i];
     clv_status_worker *to = &l->workers[i];
@@ -200,7 +200,7 @@ static clv_code make_view(status *s, clv_status_view *l, status_memory *memory, 
 
 static void show(status *s, clv_screen *screen) {
   CLV_AUTO(clv_freep) clv_status_worker *workers = NULL;
-  CLV_AUTO(clv_freep) status_memory *memory = NULL;
+  CLV_AUTO(clv_freep) clv_status_memory *memory = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, brief = {0};
   char clock[16];
   time_t now = time(NULL);

@@ -161,7 +161,7 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
 
 /* ---- a worker -------------------------------------------------------------------------------- */
 
-static clv_code take_memory(const clv_wire_status_reply *now, status_memory *m, clv_err *err) {
+static clv_code take_memory(const clv_wire_status_reply *now, clv_status_memory *m, clv_err *err) {
   size_t modules = 0, links = 0;
   for (uint32_t i = 0; i < now->n_sessions; i++) {
     modules += now->sessions[i].n_modules;
@@ -204,7 +204,7 @@ static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply
 
 clv_code clv_status_make(const clv_session_config *c, uint32_t worker,
                          const clv_wire_status_reply *before, const clv_wire_status_reply *now,
-                         status_memory *m, clv_status_worker *ret, clv_err *err) {
+                         clv_status_memory *m, clv_status_worker *ret, clv_err *err) {
   clv_status_module *modules;
   clv_status_link *links;
   CLV_TRY(take_memory(now, m, err));
@@ -229,9 +229,9 @@ clv_code clv_status_make(const clv_session_config *c, uint32_t worker,
   return CLV_OK;
 }
 
-void clv_status_memory_done(status_memory *m) {
+void clv_status_memory_done(clv_status_memory *m) {
   free(m->sessions);
   free(m->modules);
   free(m->links);
-  *m = (status_memory){0};
+  *m = (clv_status_memory){0};
 }

@@ -76,7 +76,7 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
 
 /* As the library does when a link has ended. */
 static void lose(program *g, const char *text) {
-  peer *p = &g->rt->peers[1];
+  api_peer *p = &g->rt->peers[1];
   if (g->lost) return;
   g->lost = p->lost = true;
   api_lock(g->rt);
@@ -99,8 +99,8 @@ static void hear_frame(program *g, const uint8_t *data, size_t len) {
   if (clv_frame_decode(&piece, 1, &limits, &f, &payload, &err) != CLV_OK) return;
   if (f.kind == CLV_PING) return; /* there is no stream to answer on */
   put_right(&f, &piece, &payload);
-  if (link_on_frame(g->link, 0, &f, &piece, &payload, &err) != CLV_OK)
-    link_end(g->link, err.code, err.text);
+  if (clv_link_on_frame(g->link, 0, &f, &piece, &payload, &err) != CLV_OK)
+    clv_link_end(g->link, err.code, err.text);
 }
 
 static void hear(program *g) {
@@ -141,13 +141,13 @@ static bool went(cleave_status status, const cleave_error *e) {
 
 static void connect_worker(program *g) {
   clv_err err;
-  peer *p = &g->rt->peers[1];
+  api_peer *p = &g->rt->peers[1];
   clv_link_options o = {.peer_name = "w1",
                         .pool = g->rt->pool,
                         .accept = clv_wire_limits_default(),
                         .send_credit = 1 << 20,
                         .events = {.user = g, .on_packet = on_packet, .on_closed = on_closed}};
-  *p = (peer){.runtime = g->rt, .index = 1, .name = "w1", .spec = &config->workers[0]};
+  *p = (api_peer){.runtime = g->rt, .index = 1, .name = "w1", .spec = &config->workers[0]};
   NEVER(clv_link_new(&o, &p->link, &err) != CLV_OK ||
         clv_node_peer(g->rt->node, "w1", p->link, &err) != CLV_OK);
   p->limits = clv_wire_limits_default();

@@ -22,7 +22,7 @@ static void check(clv_module *module) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_wire_done) clv_wire_load_request request = {0};
   clv_piece piece = {data, size};
-  session s = {0};
+  clv_session s = {0};
   clv_module *module;
   clv_err err = {0};
   if (clv_wire_load_request_decode(&piece, 1, &request, &err) != CLV_OK) return 0;

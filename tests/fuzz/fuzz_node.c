@@ -112,7 +112,7 @@ static void begin(conversation *c) {
 }
 
 static void end(conversation *c) {
-  for (int i = 0; i < PEERS; i++) link_end(c->link[i], CLV_OK, "closed");
+  for (int i = 0; i < PEERS; i++) clv_link_end(c->link[i], CLV_OK, "closed");
   clv_node_set_master(c->node, NULL);
   clv_node_free(c->node);
   for (int i = 0; i < PEERS; i++) clv_link_unref(c->link[i]);
@@ -134,10 +134,10 @@ static void hear(conversation *c, uint8_t from, const uint8_t *data, size_t len)
   clv_code code = clv_frame_decode(&piece, 1, &limits, &f, &payload, &err);
   if (code == CLV_OK) {
     put_right(&f, &piece, &payload);
-    code = link_on_frame(link, from / PEERS % LANES, &f, &piece, &payload, &err);
+    code = clv_link_on_frame(link, from / PEERS % LANES, &f, &piece, &payload, &err);
     if (f.kind == CLV_PING) return;
   }
-  if (code != CLV_OK) link_end(link, code, err.text);
+  if (code != CLV_OK) clv_link_end(link, code, err.text);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -71,7 +71,7 @@ static void draw(clv_status_view *view, unsigned width) {
 
 typedef struct answers {
   clv_wire_status_reply before, now;
-  status_memory memory;
+  clv_status_memory memory;
   char error[CLV_ERR_TEXT];
 } answers;
 

@@ -12,7 +12,7 @@
 
 enum { PATIENCE_MS = 60000, FAREWELL_MS = 1000 };
 
-static bool has_role(const settings *now, const char *uri, clv_role role) {
+static bool has_role(const clv_worker_settings *now, const char *uri, clv_role role) {
   const clv_allow_spec *a = clv_settings_allowed(now, uri);
   return a && a->role == role;
 }
@@ -24,7 +24,7 @@ static const clv_remote_spec *peer_named(const clv_worker_config *c, const char 
 }
 
 /* Under s->lock: the identity in the session that may not be there any more, or NULL. */
-static const char *who_must_go(const settings *now, const session *s) {
+static const char *who_must_go(const clv_worker_settings *now, const clv_session *s) {
   const clv_worker_config *then = s->settings->config;
   if (!has_role(now, s->owner, CLV_ROLE_MASTER)) return s->owner;
   for (uint32_t i = 0; i < s->n_in; i++) {
@@ -40,7 +40,7 @@ static const char *who_must_go(const settings *now, const session *s) {
 }
 
 /* Under s->lock: a peer that it dialled, whose certificate has been revoked since. */
-static const char *who_is_revoked(const session *s) {
+static const char *who_is_revoked(const clv_session *s) {
   for (uint32_t i = 0; i < s->n_out; i++) {
     const clv_remote_spec *p = peer_named(s->settings->config, s->out[i].name);
     if (p && clv_tls_peer_revoked(p->identity)) return p->identity;
@@ -48,7 +48,7 @@ static const char *who_is_revoked(const session *s) {
   return NULL;
 }
 
-static uint64_t steps_of(const session *s) {
+static uint64_t steps_of(const clv_session *s) {
   uint64_t steps = 0;
   for (uint32_t i = 0; s->node && i < CLV_MODULE_ALL; i++) {
     clv_module_counts c;
@@ -61,7 +61,7 @@ static uint64_t steps_of(const session *s) {
 }
 
 /* Under s->lock. */
-static bool may_end(const session *s, uint64_t now_ms) {
+static bool may_end(const clv_session *s, uint64_t now_ms) {
   clv_context_counts k = {0};
   if (s->node) clv_node_context_count(s->node, &k);
   return !k.contexts || steps_of(s) != s->leaving_steps || now_ms - s->leaving_ms > PATIENCE_MS;
@@ -69,7 +69,7 @@ static bool may_end(const session *s, uint64_t now_ms) {
 
 /* Under s->lock. True when something is to be done: its master to be told, or, when it has been,
  * the session to be closed. */
-static bool see_off(const settings *now, session *s, uint64_t now_ms) {
+static bool see_off(const clv_worker_settings *now, clv_session *s, uint64_t now_ms) {
   if (s->told_ms) return !s->gone && now_ms - s->told_ms > FAREWELL_MS;
   const char *who = s->gone ? NULL : who_must_go(now, s);
   const char *revoked = s->gone ? NULL : who_is_revoked(s);
@@ -88,11 +88,11 @@ static bool see_off(const settings *now, session *s, uint64_t now_ms) {
   return true;
 }
 
-static session *next_to_go(clv_service *v, const settings *now) {
-  session *found = NULL;
+static clv_session *next_to_go(clv_service *v, const clv_worker_settings *now) {
+  clv_session *found = NULL;
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions && !found; i++) {
-    session *s = v->sessions[i];
+    clv_session *s = v->sessions[i];
     pthread_mutex_lock(&s->lock);
     if (see_off(now, s, clv_now_ns() / 1000000u)) found = clv_session_ref(s);
     pthread_mutex_unlock(&s->lock);
@@ -102,8 +102,8 @@ static session *next_to_go(clv_service *v, const settings *now) {
 }
 
 void clv_service_see_off(clv_service *v) {
-  CLV_AUTO(clv_settings_unrefp) settings *now = clv_service_settings(v);
-  for (session *s; (s = next_to_go(v, now)) != NULL; clv_session_unref(s)) {
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
+  for (clv_session *s; (s = next_to_go(v, now)) != NULL; clv_session_unref(s)) {
     if (s->told_ms) {
       clv_session_close(s, s->why);
       continue;

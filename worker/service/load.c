@@ -95,7 +95,7 @@ static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
   return n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
 }
 
-static clv_code make_module(session *s, const clv_wire_load_request *r, const clv_waiter *waiter,
+static clv_code make_module(clv_session *s, const clv_wire_load_request *r, const clv_waiter *waiter,
                             clv_module **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *graph = NULL;
   clv_module_group groups[CLV_WIRE_GROUPS];
@@ -127,7 +127,7 @@ static clv_code make_module(session *s, const clv_wire_load_request *r, const cl
   return clv_module_new(&o, ret, err);
 }
 
-static clv_code load_artifact(session *s, const clv_wire_load_request *r, const clv_waiter *waiter,
+static clv_code load_artifact(clv_session *s, const clv_wire_load_request *r, const clv_waiter *waiter,
                               clv_module *module, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_TRY(clv_store_open(s->settings->config, r->artifact.name, &r->artifact.sha256, &f, err));
@@ -165,21 +165,21 @@ static void pin(const clv_worker_config *c) {
 }
 
 static void *compute_main(void *user) {
-  session *s = user;
+  clv_session *s = user;
   pin(s->service->config);
   clv_node_run(s->node);
   return NULL;
 }
 
 /* The compute thread starts with the first module. */
-static clv_code ready_node(session *s, clv_err *err) {
+static clv_code ready_node(clv_session *s, clv_err *err) {
   if (s->node) return CLV_OK;
   uint16_t origin;
   CLV_TRY(clv_random_bytes(&origin, sizeof origin, err));
   clv_node_options o = {.pool = s->pool,
                         .originator = (uint16_t)(origin | 1u),
                         .runtime = s->service->runtime,
-                        .seat = s->seat,
+                        .share = s->share,
                         .reference_lease_ms = s->reference_lease_ms};
   CLV_TRY(clv_node_new(&o, &s->node, err));
   if (pthread_create(&s->compute, NULL, compute_main, s) != 0) {
@@ -191,7 +191,7 @@ static clv_code ready_node(session *s, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code add_module(session *s, clv_module *module, clv_err *err) {
+static clv_code add_module(clv_session *s, clv_module *module, clv_err *err) {
   pthread_mutex_lock(&s->lock);
   clv_code code = s->gone ? clv_fail(err, CLV_NOT_FOUND, "no such session") : ready_node(s, err);
   if (code != CLV_OK)
@@ -205,7 +205,7 @@ static clv_code add_module(session *s, clv_module *module, clv_err *err) {
 
 /* Who waits for a module: the caller, while its session stands. */
 typedef struct load_waiter {
-  session *s;
+  clv_session *s;
   const bool *gone;
 } load_waiter;
 
@@ -218,7 +218,7 @@ static bool is_gone(void *user) {
 }
 
 /* The node says so as well, when everything has been made. */
-static clv_code check_index(session *s, uint32_t module, clv_err *err) {
+static clv_code check_index(clv_session *s, uint32_t module, clv_err *err) {
   pthread_mutex_lock(&s->lock);
   bool taken = s->node && clv_node_module(s->node, module);
   pthread_mutex_unlock(&s->lock);
@@ -241,7 +241,7 @@ static clv_code describe_params(clv_module *module, const clv_waiter *waiter,
   return CLV_OK;
 }
 
-static clv_code fill_and_describe(session *s, const clv_wire_load_request *r,
+static clv_code fill_and_describe(clv_session *s, const clv_wire_load_request *r,
                                   const clv_waiter *waiter, clv_module *module,
                                   clv_wire_load_reply *reply, clv_err *err) {
   if (clv_module_params(module)->n > CLV_WIRE_PARAMS) return too_many_params(err);
@@ -255,7 +255,7 @@ static clv_code fill_and_describe(session *s, const clv_wire_load_request *r,
   return describe_params(module, waiter, reply, err);
 }
 
-static clv_code load(session *s, const clv_wire_load_request *r, const clv_waiter *waiter,
+static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_waiter *waiter,
                      clv_wire_load_reply *reply, clv_err *err) {
   clv_module *module;
   CLV_TRY(clv_waiter_check(waiter, err)); /* it may have waited for another to be loaded */
@@ -268,7 +268,7 @@ static clv_code load(session *s, const clv_wire_load_request *r, const clv_waite
 }
 
 /* One at a time: they dial, and start the compute thread, once. */
-clv_code clv_session_load(session *s, const clv_wire_load_request *r, const bool *gone,
+clv_code clv_session_load(clv_session *s, const clv_wire_load_request *r, const bool *gone,
                           clv_wire_load_reply *reply, clv_err *err) {
   load_waiter w = {s, gone};
   const clv_waiter waiter = {is_gone, &w};

@@ -9,7 +9,7 @@
 static const clv_piece *pieces_of(const clv_iov *iov) { return (const clv_piece *)iov; }
 
 /* What this worker says of itself. The arrays are the caller's. */
-static void about_us(const settings *now, clv_wire_about *a, const char **capabilities,
+static void about_us(const clv_worker_settings *now, clv_wire_about *a, const char **capabilities,
                      clv_wire_library *libraries) {
   const clv_backend *b = clv_backend_cpu();
   capabilities[0] = "chunks";
@@ -45,7 +45,7 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
   if (r.about.protocol != CLV_WIRE_PROTOCOL)
     return clv_fail(err, CLV_UNIMPLEMENTED, "this worker speaks protocol %d, not %u",
                     CLV_WIRE_PROTOCOL, r.about.protocol);
-  CLV_AUTO(clv_settings_unrefp) settings *now = clv_service_settings(v);
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
   clv_service_set_credit(v, peer->uri, r.about.limits.credit_bytes);
   const char *capabilities[4], *devices[1] = {clv_backend_cpu()->name};
   clv_wire_library libraries[2];
@@ -80,7 +80,7 @@ static clv_code on_close(void *user, const clv_rpc_peer *peer, const clv_iov *re
   clv_service *v = user;
   CLV_AUTO(clv_wire_done) clv_wire_close_request r = {0};
   CLV_TRY(clv_wire_close_request_decode(pieces_of(request), n, &r, err));
-  CLV_AUTO(clv_session_unrefp) session *s = NULL;
+  CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_TRY(clv_session_find(v, &r.session, r.epoch, peer->uri, &s, err));
   clv_wire_close_reply out;
   clv_session_counts(s, &out);
@@ -93,7 +93,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
   clv_service *v = user;
   CLV_AUTO(clv_wire_done) clv_wire_load_request r = {0};
   CLV_TRY(clv_wire_load_request_decode(pieces_of(request), n, &r, err));
-  CLV_AUTO(clv_session_unrefp) session *s = NULL;
+  CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_TRY(clv_session_find(v, &r.session, r.epoch, peer->uri, &s, err));
   CLV_AUTO(clv_freep) clv_wire_param *params = NULL;
   clv_wire_spec outputs[1];
@@ -186,14 +186,14 @@ static const struct {
 
 void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes) {
   pthread_mutex_lock(&s->lock);
-  member *m = clv_service_member(s, uri);
+  clv_member *m = clv_service_member(s, uri);
   if (m) m->credit = bytes;
   pthread_mutex_unlock(&s->lock);
 }
 
 uint64_t clv_service_credit(clv_service *s, const char *uri) {
   pthread_mutex_lock(&s->lock);
-  const member *m = clv_service_member(s, uri);
+  const clv_member *m = clv_service_member(s, uri);
   uint64_t bytes = m ? m->credit : 0;
   pthread_mutex_unlock(&s->lock);
   return bytes ? bytes : clv_wire_limits_default().credit_bytes; /* it was left out */
@@ -209,7 +209,7 @@ static void deny(clv_service *s, const char *uri, const char *method, const char
 clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char *method,
                                clv_err *err) {
   clv_service *s = user;
-  CLV_AUTO(clv_settings_unrefp) settings *now = clv_service_settings(s);
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(s);
   const clv_allow_spec *a = clv_settings_allowed(now, peer->uri);
   clv_err why;
   if (clv_tls_revocation_check(&why) != CLV_OK) {

@@ -21,12 +21,12 @@ typedef struct load {
 } load;
 
 typedef struct numbers {
-  settings *settings;
+  clv_worker_settings *settings;
   const clv_worker_config *config; /* its */
   clv_service_snapshot now;
   holding *held;     /* [n_allow] */
-  work_counts *work; /* [n_allow] */
-  edge_bytes *edges; /* [CLV_EDGES], as the next */
+  clv_work_counts *work; /* [n_allow] */
+  clv_edge_bytes *edges; /* [CLV_EDGES], as the next */
   load *loads;
   uint64_t refused[REFUSALS];
   double uptime_s, ready, session_limit, memory_limit, session_memory_limit, shed;
@@ -54,9 +54,9 @@ static clv_code numbers_init(numbers *n, clv_service *v, clv_err *err) {
   return clv_alloc(CLV_EDGES(c), sizeof *n->loads, &n->loads, err);
 }
 
-static void add_open(numbers *n, session *s) {
+static void add_open(numbers *n, clv_session *s) {
   const clv_allow_spec *a = clv_settings_allowed(n->settings, s->owner);
-  work_counts gone = {0}; /* it is on its way out */
+  clv_work_counts gone = {0}; /* it is on its way out */
   clv_session_add_work(s, n->config, a ? &n->work[a - n->config->allow] : &gone, n->edges);
 }
 

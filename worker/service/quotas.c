@@ -10,7 +10,7 @@
 
 enum { SLICE_NS = 1000000 }; /* a wake-up costs a twentieth of it */
 
-uint64_t clv_settings_memory(const settings *at) {
+uint64_t clv_settings_memory(const clv_worker_settings *at) {
   return at->config->memory_limit == CLV_MEMORY_NONE ? 0 : at->config->memory_limit;
 }
 
@@ -32,13 +32,13 @@ clv_code clv_service_new_identity_account(clv_service *s, clv_account **ret, clv
 }
 
 static void set_quotas_of(clv_service *s, const clv_allow_spec *a) {
-  const member *m = clv_service_member(s, a->identity);
+  const clv_member *m = clv_service_member(s, a->identity);
   uint64_t sessions = a->sessions ? a->sessions : s->settings->limits.sessions;
   clv_account_limit(m->account, CLV_QUOTA_SESSIONS, sessions);
   clv_account_limit(m->account, CLV_QUOTA_BYTES, a->bytes);
   clv_account_limit(m->account, CLV_QUOTA_TENSORS, a->tensors);
   clv_account_limit(m->account, CLV_QUOTA_CALLS, a->calls);
-  clv_turnstile_weigh(s->turnstile, m->tenant, a->weight);
+  clv_fair_scheduler_weigh(s->scheduler, m->tenant, a->weight);
 }
 
 void clv_service_set_quotas(clv_service *s) {
@@ -47,8 +47,8 @@ void clv_service_set_quotas(clv_service *s) {
   for (size_t i = 0; i < c->n_allow; i++) set_quotas_of(s, &c->allow[i]);
 }
 
-clv_code clv_service_new_session_account(session *s, clv_account **ret, clv_err *err) {
-  const settings *at = s->settings;
+clv_code clv_service_new_session_account(clv_session *s, clv_account **ret, clv_err *err) {
+  const clv_worker_settings *at = s->settings;
   clv_account_options o = {.above = s->member->account,
                            .of = "this session",
                            .most = {[CLV_QUOTA_BYTES] = at->limits.session_bytes,
@@ -60,20 +60,20 @@ clv_code clv_service_new_session_account(session *s, clv_account **ret, clv_err 
   return clv_account_new(&o, ret, err);
 }
 
-static clv_code new_turnstile(clv_service *s, clv_err *err) {
+static clv_code new_scheduler(clv_service *s, clv_err *err) {
   long all = CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
-  clv_turnstile_options o = {
+  clv_fair_scheduler_options o = {
       .cores = (unsigned)(s->config->cores.n ? s->config->cores.n : (size_t)all),
       .slice_ns = SLICE_NS};
-  return clv_turnstile_new(&o, &s->turnstile, err);
+  return clv_fair_scheduler_new(&o, &s->scheduler, err);
 }
 
 clv_code clv_service_open_accounts(clv_service *s, clv_err *err) {
   CLV_TRY(new_total(s, err));
-  return new_turnstile(s, err);
+  return new_scheduler(s, err);
 }
 
 void clv_service_close_accounts(clv_service *s) {
   clv_account_unref(s->total);
-  clv_turnstile_free(s->turnstile);
+  clv_fair_scheduler_free(s->scheduler);
 }

@@ -89,7 +89,7 @@ static clv_code serve(clv_service *s, clv_err *err) {
 }
 
 static clv_code open_settings(clv_service *s, clv_err *err) {
-  settings *first;
+  clv_worker_settings *first;
   CLV_TRY(clv_settings_prepare(s, s->config, err));
   CLV_TRY(clv_settings_new(s->config, &first, err));
   clv_settings_swap(s, first);
@@ -125,7 +125,7 @@ unsigned clv_service_port(const clv_service *s) { return clv_rpc_server_port(s->
 
 /* Under the lock. What may fail comes first. */
 static clv_code reload(clv_service *s, const clv_worker_config *config,
-                       const clv_tls_identity *identity, settings *next, clv_err *err) {
+                       const clv_tls_identity *identity, clv_worker_settings *next, clv_err *err) {
   CLV_AUTO(clv_service_pem_done) clv_rpc_pem copy = {0};
   clv_rpc_pem pem = pem_of(identity);
   CLV_TRY(clv_settings_prepare(s, config, err));
@@ -141,7 +141,7 @@ static clv_code reload(clv_service *s, const clv_worker_config *config,
 
 clv_code clv_service_reload(clv_service *s, clv_worker_config **config,
                             const clv_tls_identity *identity, clv_err *err) {
-  CLV_AUTO(clv_settings_unrefp) settings *next = NULL;
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *next = NULL;
   CLV_TRY(clv_settings_new(*config, &next, err));
   pthread_mutex_lock(&s->lock);
   clv_code code = reload(s, *config, identity, next, err);
@@ -152,12 +152,12 @@ clv_code clv_service_reload(clv_service *s, clv_worker_config **config,
 }
 
 /* A session that must end, with a reference; NULL when there is none. */
-static session *ended_session(clv_service *s, const char **ret_why) {
-  session *found = NULL;
+static clv_session *ended_session(clv_service *s, const char **ret_why) {
+  clv_session *found = NULL;
   pthread_mutex_lock(&s->lock);
   uint64_t now = clv_now_ns() / 1000000u; /* no session in the table was opened later */
   for (uint32_t i = 0; i < s->n_sessions && !found; i++) {
-    session *x = s->sessions[i];
+    clv_session *x = s->sessions[i];
     pthread_mutex_lock(&x->lock);
     bool lapsed = !x->master && now - x->opened_ms > x->settings->config->limits.lease_ms;
     if (x->gone || lapsed) {
@@ -200,7 +200,7 @@ void clv_service_tick(clv_service *s) {
   audit_nameless(s);
   clv_log_limited_tick();
   clv_service_see_off(s);
-  for (session *x; (x = ended_session(s, &why)) != NULL; clv_session_unref(x)) {
+  for (clv_session *x; (x = ended_session(s, &why)) != NULL; clv_session_unref(x)) {
     clv_service_set_last_error(s, x->owner, "session %s: %s", x->name, why);
     clv_session_close(x, why);
   }
@@ -243,7 +243,7 @@ void clv_service_close(clv_service *s) {
   if (!s) return;
   for (;;) {
     pthread_mutex_lock(&s->lock);
-    session *x = s->n_sessions ? clv_session_ref(s->sessions[0]) : NULL;
+    clv_session *x = s->n_sessions ? clv_session_ref(s->sessions[0]) : NULL;
     pthread_mutex_unlock(&s->lock);
     if (!x) break;
     clv_session_close(x, "the worker is stopping");

@@ -11,62 +11,62 @@
 enum { MAX_SESSIONS = 256, MAX_PEER_LINKS = 16 };
 
 /* Why a session was not opened, as far as codes tell. */
-typedef enum refusal { REFUSED_DRAINING, REFUSED_EXISTS, REFUSED_QUOTA, REFUSALS } refusal;
+typedef enum clv_refusal { REFUSED_DRAINING, REFUSED_EXISTS, REFUSED_QUOTA, REFUSALS } clv_refusal;
 
-typedef struct session session;
+typedef struct clv_session clv_session;
 
 /* What went wrong last. */
-typedef struct last_error {
+typedef struct clv_last_error {
   char text[CLV_WIRE_TEXT + 1]; /* printable ASCII */
   uint64_t at_ns;               /* monotonic; 0: nothing did */
-} last_error;
+} clv_last_error;
 
 /* A link to or from another worker, under its name in worker.yaml. */
-typedef struct peer_link {
+typedef struct clv_peer_link {
   char name[CLV_WIRE_NAME + 1];
   clv_link *link;
-} peer_link;
+} clv_peer_link;
 
 /* What sessions have done; numbers that only grow. */
-typedef struct work_counts {
+typedef struct clv_work_counts {
   uint64_t forwards, backwards, steps, compute_ns, idle_ns, turn_ns;
-} work_counts;
+} clv_work_counts;
 
-typedef struct edge_bytes {
+typedef struct clv_edge_bytes {
   uint64_t in, out;
-} edge_bytes;
+} clv_edge_bytes;
 
-typedef struct edge_total {
+typedef struct clv_edge_total {
   char *peer; /* "": the master */
-  edge_bytes ended;
-} edge_total;
+  clv_edge_bytes ended;
+} clv_edge_total;
 
 /* What a reload may change. */
-typedef struct settings {
+typedef struct clv_worker_settings {
   int refs;
   const clv_worker_config *config;
   clv_worker_config *owned; /* the same, or NULL: somebody else's */
   clv_wire_limits limits;
-} settings;
+} clv_worker_settings;
 
 /* An identity that is or was in `allow`. */
-typedef struct member {
+typedef struct clv_member {
   char *identity;
   clv_account *account;
-  size_t tenant;         /* of the turnstile */
+  size_t tenant;         /* of the scheduler */
   uint64_t credit;       /* what its last Hello grants; under the service's lock, as the next */
-  last_error last_error; /* that concerned it */
-  work_counts ended;     /* of its sessions that have ended */
-} member;
+  clv_last_error last_error; /* that concerned it */
+  clv_work_counts ended;     /* of its sessions that have ended */
+} clv_member;
 
-struct session {
+struct clv_session {
   clv_service *service;
-  settings *settings; /* under which it was opened */
+  clv_worker_settings *settings; /* under which it was opened */
   int refs;           /* the table, every link, every handler at work on it */
   clv_wire_id id;
   uint64_t epoch, opened_ms;
   uint64_t send_credit; /* towards the owner, at first */
-  member *member;       /* the owner */
+  clv_member *member;       /* the owner */
   char owner[CLV_WIRE_URI + 1], name[CLV_WIRE_NAME + 1];
   char **peers; /* identities that may attach */
   uint32_t n_peers;
@@ -77,17 +77,17 @@ struct session {
   pthread_mutex_t loading; /* held through a LoadModule, before `lock` */
   pthread_mutex_t lock;    /* links, node creation */
   clv_pool *pool;
-  clv_seat *seat;
+  clv_share *share;
   clv_session_node *node; /* made by the first LoadModule */
   pthread_t compute;
   bool computing;
   clv_link *master;
-  peer_link out[MAX_PEER_LINKS], in[MAX_PEER_LINKS];
+  clv_peer_link out[MAX_PEER_LINKS], in[MAX_PEER_LINKS];
   uint32_t n_out, n_in;
-  last_error last_error; /* beside what its node has told; under lock */
+  clv_last_error last_error; /* beside what its node has told; under lock */
   bool gone; /* the master's link has ended, to be closed by the next tick; or it is being closed */
-  work_counts counted; /* of what follows the service's totals know, as the next; under its lock */
-  edge_bytes *counted_edges;
+  clv_work_counts counted; /* of what follows the service's totals know, as the next; under its lock */
+  clv_edge_bytes *counted_edges;
   char why[CLV_ERR_TEXT];
   bool leaving; /* somebody in it is not allowed any more; by clv_service_tick alone, as the next */
   uint64_t told_ms;                   /* when its master heard that it ends; 0: not yet */
@@ -96,7 +96,7 @@ struct session {
 
 struct clv_service {
   const clv_worker_config *config; /* of the start: for what a reload does not change */
-  settings *settings;              /* newest; under lock */
+  clv_worker_settings *settings;              /* newest; under lock */
   clv_rpc_runtime *runtime;
   clv_rpc_server *server;
   clv_rpc_pem pem; /* for dialling peers; owned copies */
@@ -105,21 +105,21 @@ struct clv_service {
   uint64_t started_ms;
   uint64_t nameless; /* refused callers without an identity, as the audit has told */
   clv_account *total;
-  member **members; /* the table under lock; a member stays until the service ends */
+  clv_member **members; /* the table under lock; a member stays until the service ends */
   size_t n_members;
-  clv_turnstile *turnstile;
+  clv_fair_scheduler *scheduler;
   clv_epochs *epochs;
   bool freed;          /* a session, since memory was last given back; atomic */
   uint64_t trimmed_ms; /* when that was; by clv_service_tick alone */
   bool draining;
   int64_t certificate_end;
-  last_error last_error; /* of anybody */
+  clv_last_error last_error; /* of anybody */
   pthread_mutex_t lock;  /* the tables, pem, draining, the certificate's end, last errors */
-  session *sessions[MAX_SESSIONS];
+  clv_session *sessions[MAX_SESSIONS];
   uint32_t n_sessions;
   /* For metrics, under lock too. */
   uint64_t reloads, failed_reloads, refused[REFUSALS];
-  edge_total **edges; /* of the master and all peers that are or were in worker.yaml */
+  clv_edge_total **edges; /* of the master and all peers that are or were in worker.yaml */
   size_t n_edges;
 };
 
@@ -136,21 +136,21 @@ void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes);
 uint64_t clv_service_credit(clv_service *s, const char *uri);
 
 /* settings.c */
-clv_code clv_settings_new(const clv_worker_config *config, settings **ret,
+clv_code clv_settings_new(const clv_worker_config *config, clv_worker_settings **ret,
                           clv_err *err) CLV_USE_RESULT;
-settings *clv_settings_ref(settings *s);
-void clv_settings_unref(settings *s); /* NULL is allowed */
-void clv_settings_unrefp(settings **s);
-settings *clv_service_settings(clv_service *s); /* the newest, with a reference */
+clv_worker_settings *clv_settings_ref(clv_worker_settings *s);
+void clv_settings_unref(clv_worker_settings *s); /* NULL is allowed */
+void clv_settings_unrefp(clv_worker_settings **s);
+clv_worker_settings *clv_service_settings(clv_service *s); /* the newest, with a reference */
 /* Its entry of `allow`, or NULL. */
-const clv_allow_spec *clv_settings_allowed(const settings *s, const char *uri);
+const clv_allow_spec *clv_settings_allowed(const clv_worker_settings *s, const char *uri);
 /* Under the service's lock, all of these. NULL: was never there. */
-member *clv_service_member(clv_service *s, const char *uri);
-edge_total *clv_service_edge(clv_service *s, const char *peer);
+clv_member *clv_service_member(clv_service *s, const char *uri);
+clv_edge_total *clv_service_edge(clv_service *s, const char *peer);
 /* Members and edges for all that `c` names; what cannot fail follows, when all that can is done. */
 clv_code clv_settings_prepare(clv_service *s, const clv_worker_config *c,
                               clv_err *err) CLV_USE_RESULT;
-void clv_settings_swap(clv_service *v, settings *next); /* takes the reference */
+void clv_settings_swap(clv_service *v, clv_worker_settings *next); /* takes the reference */
 void clv_settings_done(clv_service *s);
 
 /* leaving.c */
@@ -160,10 +160,10 @@ void clv_service_see_off(clv_service *s);
 /* quotas.c */
 clv_code clv_service_open_accounts(clv_service *s, clv_err *err) CLV_USE_RESULT;
 void clv_service_close_accounts(clv_service *s);
-uint64_t clv_settings_memory(const settings *at); /* memory_limit; 0: none */
+uint64_t clv_settings_memory(const clv_worker_settings *at); /* memory_limit; 0: none */
 clv_code clv_service_new_identity_account(clv_service *s, clv_account **ret,
                                           clv_err *err) CLV_USE_RESULT;
-clv_code clv_service_new_session_account(session *s, clv_account **ret,
+clv_code clv_service_new_session_account(clv_session *s, clv_account **ret,
                                          clv_err *err) CLV_USE_RESULT;
 /* Under the service's lock: what identities may use, by the newest settings. */
 void clv_service_set_quotas(clv_service *s);
@@ -174,48 +174,48 @@ clv_code clv_session_open(clv_service *s, const char *uri, const clv_wire_open_r
 /* The session, with a reference, if `uri` owns it and the epoch is right. A stranger's session and
  * one that does not exist give the same error. */
 clv_code clv_session_find(clv_service *s, const clv_wire_id *id, uint64_t epoch, const char *uri,
-                          session **ret, clv_err *err) CLV_USE_RESULT;
-session *clv_session_ref(session *s);
-void clv_session_unref(session *s);
-void clv_session_unrefp(session **s);
-void clv_session_counts(session *s, clv_wire_close_reply *ret);
+                          clv_session **ret, clv_err *err) CLV_USE_RESULT;
+clv_session *clv_session_ref(clv_session *s);
+void clv_session_unref(clv_session *s);
+void clv_session_unrefp(clv_session **s);
+void clv_session_counts(clv_session *s, clv_wire_close_reply *ret);
 /* A module of so many threads has been loaded. */
-void clv_session_uses(session *s, unsigned threads);
+void clv_session_uses(clv_session *s, unsigned threads);
 /* Out of the table, threads joined, links closed; one audit line. BLOCKS. */
-void clv_session_close(session *s, const char *reason);
+void clv_session_close(clv_session *s, const char *reason);
 
 /* session_links.c */
 /* The master hears why its session cannot go on; `place`: who was lost, or "". */
-void clv_session_abort(session *s, clv_code code, const char *why, const char *place);
+void clv_session_abort(clv_session *s, clv_code code, const char *why, const char *place);
 clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
                                clv_err *err);
 /* The node learns of all links known so far. Under s->lock. */
-void clv_session_links(session *s);
-clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) CLV_USE_RESULT;
+void clv_session_links(clv_session *s);
+clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) CLV_USE_RESULT;
 
 /* snapshot.c */
-void clv_session_set_last_error(session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
+void clv_session_set_last_error(clv_session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
 /* One line in the log, which status shows as the last error of the session and of its owner. */
-void clv_session_log_error(session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
+void clv_session_log_error(clv_session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
 /* The session is out of the table, its node still there. */
-void clv_session_keep_last_error(session *s, const char *reason);
+void clv_session_keep_last_error(clv_session *s, const char *reason);
 
 /* totals.c */
 /* Where an array of edges, [CLV_EDGES], has the links with a peer: 0 for the master's (""), 1.. as
  * this worker.yaml lists them, and last those that it does not list any more. */
 #define CLV_EDGES(config) (2 + (config)->n_peers)
 size_t clv_edge_of(const clv_worker_config *c, const char *peer);
-refusal clv_refusal_of(clv_code code);
-clv_code clv_session_count_totals_init(session *s, clv_err *err) CLV_USE_RESULT;
+clv_refusal clv_refusal_of(clv_code code);
+clv_code clv_session_count_totals_init(clv_session *s, clv_err *err) CLV_USE_RESULT;
 /* Under the service's lock: the totals know all that the session has done so far. */
-void clv_session_count_totals(session *s);
+void clv_session_count_totals(clv_session *s);
 /* The same added to what is there: *w, and edges [CLV_EDGES(c)]. */
-void clv_session_add_work(session *s, const clv_worker_config *c, work_counts *w,
-                          edge_bytes *edges);
+void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
+                          clv_edge_bytes *edges);
 
 /* load.c */
 /* gone: atomic, true when the caller has left. */
-clv_code clv_session_load(session *s, const clv_wire_load_request *request, const bool *gone,
+clv_code clv_session_load(clv_session *s, const clv_wire_load_request *request, const bool *gone,
                           clv_wire_load_reply *reply, clv_err *err) CLV_USE_RESULT;
 
 /* snapshot.c: looking on */

@@ -11,7 +11,7 @@
 enum { PEER_TIMEOUT_MS = 10000 };
 
 /* There is no compute thread before the first LoadModule: nothing can be done with this. */
-static void refuse_early(session *s, clv_link *link, const clv_frame *request) {
+static void refuse_early(clv_session *s, clv_link *link, const clv_frame *request) {
   clv_packet *p;
   clv_err err;
   if (clv_packet_new(s->pool, CLV_ERROR, &p, &err) != CLV_OK) return;
@@ -22,7 +22,7 @@ static void refuse_early(session *s, clv_link *link, const clv_frame *request) {
 }
 
 static void link_packet(void *user, clv_link *link, clv_packet *p) {
-  session *s = user;
+  clv_session *s = user;
   pthread_mutex_lock(&s->lock);
   bool gone = s->gone;
   clv_session_node *node = s->node;
@@ -36,7 +36,7 @@ static void link_packet(void *user, clv_link *link, clv_packet *p) {
 }
 
 static void master_closed(void *user, clv_link *link, clv_code code, const char *text) {
-  session *s = user;
+  clv_session *s = user;
   (void)link;
   pthread_mutex_lock(&s->lock);
   s->gone = true;
@@ -45,7 +45,7 @@ static void master_closed(void *user, clv_link *link, clv_code code, const char 
   clv_session_unref(s);
 }
 
-void clv_session_abort(session *s, clv_code code, const char *why, const char *place) {
+void clv_session_abort(clv_session *s, clv_code code, const char *why, const char *place) {
   pthread_mutex_lock(&s->lock);
   clv_link *master = s->master && !s->gone ? clv_link_ref(s->master) : NULL;
   pthread_mutex_unlock(&s->lock);
@@ -62,14 +62,14 @@ void clv_session_abort(session *s, clv_code code, const char *why, const char *p
 
 /* A worker that lost a neighbour tells the master, which decides. */
 static void peer_closed(void *user, clv_link *link, clv_code code, const char *text) {
-  session *s = user;
+  clv_session *s = user;
   char why[CLV_ERR_TEXT];
   snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer(link), text);
   clv_session_abort(s, code == CLV_OK ? CLV_UNAVAILABLE : code, why, clv_link_peer(link));
   clv_session_unref(s);
 }
 
-static clv_link_options link_options(session *s, const char *peer, uint64_t send_credit,
+static clv_link_options link_options(clv_session *s, const char *peer, uint64_t send_credit,
                                      void (*closed)(void *, clv_link *, clv_code, const char *)) {
   return (clv_link_options){.peer_name = peer,
                             .pool = s->pool,
@@ -80,14 +80,14 @@ static clv_link_options link_options(session *s, const char *peer, uint64_t send
 }
 
 /* Name in worker.yaml of a peer's identity, or NULL. */
-static const clv_remote_spec *peer_by_uri(const session *s, const char *uri) {
+static const clv_remote_spec *peer_by_uri(const clv_session *s, const char *uri) {
   const clv_worker_config *c = s->settings->config;
   for (size_t i = 0; i < c->n_peers; i++)
     if (strcmp(c->peers[i].identity, uri) == 0) return &c->peers[i];
   return NULL;
 }
 
-static clv_link *find_peer(const peer_link *list, uint32_t n, const char *name) {
+static clv_link *find_peer(const clv_peer_link *list, uint32_t n, const char *name) {
   for (uint32_t i = 0; i < n; i++)
     if (strcmp(list[i].name, name) == 0) return list[i].link;
   return NULL;
@@ -95,23 +95,23 @@ static clv_link *find_peer(const peer_link *list, uint32_t n, const char *name) 
 
 /* Values and gradients of contexts go over any link to the worker they name; the one that this side
  * dialled comes first. */
-static void name_peers(session *s) {
+static void name_peers(clv_session *s) {
   clv_err err;
   const clv_log_source source = {.who = s->owner, .what = "errors of sessions"};
   for (uint32_t i = 0; i < s->n_in + s->n_out; i++) {
-    const peer_link *l = i < s->n_in ? &s->in[i] : &s->out[i - s->n_in];
+    const clv_peer_link *l = i < s->n_in ? &s->in[i] : &s->out[i - s->n_in];
     if (clv_node_peer(s->node, l->name, l->link, &err) != CLV_OK)
       clv_log_limited(CLV_LOG_WARN, "log", &source, "session %s: %s", s->name, err.text);
   }
 }
 
-void clv_session_links(session *s) {
+void clv_session_links(clv_session *s) {
   if (!s->node) return;
   clv_node_set_master(s->node, s->master);
   name_peers(s);
 }
 
-static clv_code master_link(session *s, clv_link **ret, clv_err *err) {
+static clv_code master_link(clv_session *s, clv_link **ret, clv_err *err) {
   if (s->master) {
     *ret = clv_link_ref(s->master);
     return CLV_OK;
@@ -124,7 +124,7 @@ static clv_code master_link(session *s, clv_link **ret, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code peer_in_link(session *s, const char *uri, uint64_t credit, clv_link **ret,
+static clv_code peer_in_link(clv_session *s, const char *uri, uint64_t credit, clv_link **ret,
                              clv_err *err) {
   const clv_remote_spec *peer = peer_by_uri(s, uri);
   bool invited = false;
@@ -153,7 +153,7 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
   /* A worker says for whom it speaks: else a stranger who gave a session of his own the same id
    * there could have it speak in this one. */
   const char *owner = attach->attach.role == CLV_ATTACH_PEER ? attach->attach.owner : uri;
-  CLV_AUTO(clv_session_unrefp) session *s = NULL;
+  CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_TRY(clv_session_find(v, &attach->attach.session, attach->attach.epoch, owner, &s, err));
   uint64_t credit = clv_service_credit(v, uri);
   pthread_mutex_lock(&s->lock);
@@ -166,7 +166,7 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
 }
 
 /* The peer must know how much may be on its way back before it attaches a link. */
-static clv_code send_hello(session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
+static clv_code send_hello(clv_session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
                            unsigned *ret_peer_timeout_ms, clv_err *err) {
   clv_service *v = s->service;
   CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
@@ -190,7 +190,7 @@ static clv_code send_hello(session *s, const clv_remote_spec *peer, const clv_rp
   return CLV_OK;
 }
 
-static clv_code open_peer(session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
+static clv_code open_peer(clv_session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
                           clv_link **ret, clv_err *err) {
   clv_service *v = s->service;
   clv_link_options o = link_options(s, peer->name, 0, peer_closed); /* ATTACHED says how much */
@@ -209,7 +209,7 @@ static clv_code open_peer(session *s, const clv_remote_spec *peer, const clv_rpc
   return clv_link_open(v->runtime, &o, &d, ret, err);
 }
 
-clv_code clv_session_dial_peer(session *s, const char *name, clv_err *err) {
+clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) {
   clv_service *v = s->service;
   const clv_remote_spec *peer = NULL;
   const clv_worker_config *c = s->settings->config;

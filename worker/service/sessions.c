@@ -7,15 +7,15 @@
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
-session *clv_session_ref(session *s) {
+clv_session *clv_session_ref(clv_session *s) {
   __atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED);
   return s;
 }
 
-void clv_session_unref(session *s) {
+void clv_session_unref(clv_session *s) {
   if (!s || __atomic_fetch_sub(&s->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   clv_node_free(s->node);
-  clv_seat_free(s->seat);
+  clv_share_free(s->share);
   for (uint32_t i = 0; i < s->n_peers; i++) free(s->peers[i]);
   free(s->peers);
   free(s->counted_edges);
@@ -27,7 +27,7 @@ void clv_session_unref(session *s) {
   free(s);
 }
 
-void clv_session_unrefp(session **s) {
+void clv_session_unrefp(clv_session **s) {
   clv_session_unref(*s);
   *s = NULL;
 }
@@ -40,7 +40,7 @@ static void add_counts(clv_link *link, clv_wire_close_reply *ret) {
   ret->bytes_out += c.bytes_out;
 }
 
-void clv_session_counts(session *s, clv_wire_close_reply *ret) {
+void clv_session_counts(clv_session *s, clv_wire_close_reply *ret) {
   *ret = (clv_wire_close_reply){0};
   pthread_mutex_lock(&s->lock);
   add_counts(s->master, ret);
@@ -57,7 +57,7 @@ void clv_session_counts(session *s, clv_wire_close_reply *ret) {
   pthread_mutex_unlock(&s->lock);
 }
 
-static void drop_links(session *s) {
+static void drop_links(clv_session *s) {
   clv_link *links[1 + 2 * MAX_PEER_LINKS];
   uint32_t n = 0;
   pthread_mutex_lock(&s->lock);
@@ -86,14 +86,14 @@ static void set_spin(clv_service *v) {
   clv_rpc_runtime_set_spin(v->runtime, threads ? clv_spin_us(threads) : 0);
 }
 
-void clv_session_uses(session *s, unsigned threads) {
+void clv_session_uses(clv_session *s, unsigned threads) {
   pthread_mutex_lock(&s->service->lock);
   s->threads = CLV_MAX(s->threads, threads);
   set_spin(s->service);
   pthread_mutex_unlock(&s->service->lock);
 }
 
-void clv_session_close(session *s, const char *reason) {
+void clv_session_close(clv_session *s, const char *reason) {
   clv_service *v = s->service;
   bool mine = false;
   pthread_mutex_lock(&v->lock);
@@ -132,13 +132,13 @@ void clv_session_close(session *s, const char *reason) {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool is_named(const session *s, const clv_wire_id *id, const char *owner) {
+static bool is_named(const clv_session *s, const clv_wire_id *id, const char *owner) {
   return memcmp(&s->id, id, sizeof *id) == 0 && strcmp(s->owner, owner) == 0;
 }
 
 /* What is kept for a node that has died stays for a lease: how long that may be is the worker's to
  * say. */
-static clv_code check_lease(const session *s, clv_err *err) {
+static clv_code check_lease(const clv_session *s, clv_err *err) {
   uint64_t most_ms = s->settings->config->limits.reference_lease_ms;
   if (s->reference_lease_ms <= most_ms) return CLV_OK;
   return clv_fail(err, CLV_EXHAUSTED,
@@ -149,7 +149,7 @@ static clv_code check_lease(const session *s, clv_err *err) {
 
 /* Under the service's lock. A stranger's session of the same id is another one: it is not told
  * of. */
-static clv_code admit(clv_service *v, session *s, clv_err *err) {
+static clv_code admit(clv_service *v, clv_session *s, clv_err *err) {
   if (v->draining)
     return clv_fail(err, CLV_UNAVAILABLE,
                     "this worker is draining: it takes no new sessions until it "
@@ -165,7 +165,7 @@ static clv_code admit(clv_service *v, session *s, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code copy_peers(session *s, const clv_wire_open_request *r, clv_err *err) {
+static clv_code copy_peers(clv_session *s, const clv_wire_open_request *r, clv_err *err) {
   CLV_TRY(clv_alloc(r->n_peer_identities, sizeof *s->peers, &s->peers, err));
   for (; s->n_peers < r->n_peer_identities; s->n_peers++)
     CLV_TRY(clv_strdup(r->peer_identities[s->n_peers], &s->peers[s->n_peers], err));
@@ -173,7 +173,7 @@ static clv_code copy_peers(session *s, const clv_wire_open_request *r, clv_err *
 }
 
 /* What this session is told that it may use; the identity's other sessions may leave it less. */
-static clv_wire_limits grant(const settings *at, const clv_allow_spec *a) {
+static clv_wire_limits grant(const clv_worker_settings *at, const clv_allow_spec *a) {
   clv_wire_limits l = at->limits;
   if (a->sessions) l.sessions = (uint32_t)a->sessions;
   if (a->bytes) l.session_bytes = CLV_MIN(a->bytes, l.session_bytes);
@@ -181,17 +181,17 @@ static clv_wire_limits grant(const settings *at, const clv_allow_spec *a) {
   return l;
 }
 
-static clv_code open_account(session *s, clv_err *err) {
+static clv_code open_account(clv_session *s, clv_err *err) {
   CLV_AUTO(clv_account_unrefp) clv_account *account = NULL;
   clv_service *v = s->service;
   CLV_TRY(clv_service_new_session_account(s, &account, err));
   CLV_TRY(clv_pool_new_of(account, &s->pool, err));
-  return clv_seat_new(v->turnstile, s->member->tenant, &s->seat, err);
+  return clv_share_new(v->scheduler, s->member->tenant, &s->share, err);
 }
 
-static clv_code new_session(clv_service *v, settings *at, const char *uri,
-                            const clv_wire_open_request *r, session **ret, clv_err *err) {
-  session *s;
+static clv_code new_session(clv_service *v, clv_worker_settings *at, const char *uri,
+                            const clv_wire_open_request *r, clv_session **ret, clv_err *err) {
+  clv_session *s;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->service = v;
   s->refs = 1;
@@ -222,7 +222,7 @@ static clv_code new_session(clv_service *v, settings *at, const char *uri,
 
 /* What an earlier attempt has left here, its master gone or cut off, makes way. */
 static void end_earlier(clv_service *v, const char *uri, const clv_wire_open_request *r) {
-  session *earlier = NULL;
+  clv_session *earlier = NULL;
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions && !earlier; i++)
     if (is_named(v->sessions[i], &r->session, uri) && v->sessions[i]->epoch < r->epoch)
@@ -244,8 +244,8 @@ static clv_code check_attempt(clv_service *v, const char *uri, const clv_wire_op
 
 clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_request *r,
                           clv_wire_limits *ret_granted, clv_err *err) {
-  CLV_AUTO(clv_session_unrefp) session *s = NULL;
-  CLV_AUTO(clv_settings_unrefp) settings *now = clv_service_settings(v);
+  CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
   bool changed;
   if (!clv_settings_allowed(now, uri))
     return clv_fail(err, CLV_DENIED, "not allowed"); /* reloaded */
@@ -273,11 +273,11 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
 }
 
 clv_code clv_session_find(clv_service *v, const clv_wire_id *id, uint64_t epoch, const char *uri,
-                          session **ret, clv_err *err) {
-  session *found = NULL;
+                          clv_session **ret, clv_err *err) {
+  clv_session *found = NULL;
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions; i++) {
-    session *s = v->sessions[i];
+    clv_session *s = v->sessions[i];
     if (is_named(s, id, uri) && s->epoch == epoch) found = clv_session_ref(s);
   }
   pthread_mutex_unlock(&v->lock);

@@ -27,8 +27,8 @@ static clv_wire_limits limits_of(const clv_worker_config *c) {
   return l;
 }
 
-clv_code clv_settings_new(const clv_worker_config *config, settings **ret, clv_err *err) {
-  settings *s;
+clv_code clv_settings_new(const clv_worker_config *config, clv_worker_settings **ret, clv_err *err) {
+  clv_worker_settings *s;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->refs = 1;
   s->config = config;
@@ -37,30 +37,30 @@ clv_code clv_settings_new(const clv_worker_config *config, settings **ret, clv_e
   return CLV_OK;
 }
 
-settings *clv_settings_ref(settings *s) {
+clv_worker_settings *clv_settings_ref(clv_worker_settings *s) {
   __atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED);
   return s;
 }
 
-void clv_settings_unref(settings *s) {
+void clv_settings_unref(clv_worker_settings *s) {
   if (!s || __atomic_fetch_sub(&s->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   clv_worker_config_free(s->owned);
   free(s);
 }
 
-void clv_settings_unrefp(settings **s) {
+void clv_settings_unrefp(clv_worker_settings **s) {
   clv_settings_unref(*s);
   *s = NULL;
 }
 
-settings *clv_service_settings(clv_service *v) {
+clv_worker_settings *clv_service_settings(clv_service *v) {
   pthread_mutex_lock(&v->lock);
-  settings *s = clv_settings_ref(v->settings);
+  clv_worker_settings *s = clv_settings_ref(v->settings);
   pthread_mutex_unlock(&v->lock);
   return s;
 }
 
-const clv_allow_spec *clv_settings_allowed(const settings *s, const char *uri) {
+const clv_allow_spec *clv_settings_allowed(const clv_worker_settings *s, const char *uri) {
   for (size_t i = 0; i < s->config->n_allow; i++)
     if (strcmp(s->config->allow[i].identity, uri) == 0) return &s->config->allow[i];
   return NULL;
@@ -68,27 +68,27 @@ const clv_allow_spec *clv_settings_allowed(const settings *s, const char *uri) {
 
 /* ---- identities ------------------------------------------------------------------------------ */
 
-member *clv_service_member(clv_service *v, const char *uri) {
+clv_member *clv_service_member(clv_service *v, const char *uri) {
   for (size_t i = 0; i < v->n_members; i++)
     if (strcmp(v->members[i]->identity, uri) == 0) return v->members[i];
   return NULL;
 }
 
-static void member_free(member *m) {
+static void member_free(clv_member *m) {
   if (!m) return;
   free(m->identity);
   clv_account_unref(m->account);
   free(m);
 }
 
-static clv_code fill_member(clv_service *v, const clv_allow_spec *a, member *m, clv_err *err) {
+static clv_code fill_member(clv_service *v, const clv_allow_spec *a, clv_member *m, clv_err *err) {
   CLV_TRY(clv_strdup(a->identity, &m->identity, err));
   CLV_TRY(clv_service_new_identity_account(v, &m->account, err));
-  return clv_turnstile_add(v->turnstile, a->weight, &m->tenant, err);
+  return clv_fair_scheduler_add(v->scheduler, a->weight, &m->tenant, err);
 }
 
 static clv_code add_member(clv_service *v, const clv_allow_spec *a, clv_err *err) {
-  member *m, **more = realloc(v->members, (v->n_members + 1) * sizeof(member *));
+  clv_member *m, **more = realloc(v->members, (v->n_members + 1) * sizeof(clv_member *));
   if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   v->members = more;
   CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
@@ -102,14 +102,14 @@ static clv_code add_member(clv_service *v, const clv_allow_spec *a, clv_err *err
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-edge_total *clv_service_edge(clv_service *v, const char *peer) {
+clv_edge_total *clv_service_edge(clv_service *v, const char *peer) {
   for (size_t i = 0; i < v->n_edges; i++)
     if (strcmp(v->edges[i]->peer, peer) == 0) return v->edges[i];
   return NULL;
 }
 
 static clv_code add_edge(clv_service *v, const char *peer, clv_err *err) {
-  edge_total *e, **more = realloc(v->edges, (v->n_edges + 1) * sizeof(edge_total *));
+  clv_edge_total *e, **more = realloc(v->edges, (v->n_edges + 1) * sizeof(clv_edge_total *));
   if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   v->edges = more;
   CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
@@ -132,8 +132,8 @@ clv_code clv_settings_prepare(clv_service *v, const clv_worker_config *c, clv_er
   return CLV_OK;
 }
 
-void clv_settings_swap(clv_service *v, settings *next) {
-  settings *old = v->settings;
+void clv_settings_swap(clv_service *v, clv_worker_settings *next) {
+  clv_worker_settings *old = v->settings;
   v->settings = next;
   clv_service_set_quotas(v);
   clv_settings_unref(old);

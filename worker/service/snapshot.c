@@ -19,9 +19,9 @@ _Static_assert((int)MAX_SESSIONS == CLV_WIRE_SESSIONS, "a reply has room for all
   10000000000u /* an error this short before the end of a session has to do with it */
 
 typedef struct clv_snapshot_memory {
-  session *held[MAX_SESSIONS];
+  clv_session *held[MAX_SESSIONS];
   uint32_t n_held;
-  last_error last_error, *last_errors; /* [n_held], like the rest */
+  clv_last_error last_error, *last_errors; /* [n_held], like the rest */
   clv_wire_session_status *sessions;
   clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES] */
   clv_wire_link_status *links;     /* [n_held * MAX_LINKS] */
@@ -30,13 +30,13 @@ typedef struct clv_snapshot_memory {
 /* ---- what went wrong ------------------------------------------------------------------------- */
 
 /* Texts come from peers and libraries and end on somebody's terminal. */
-static void set_error(last_error *t, const char *fmt, va_list ap) {
+static void set_error(clv_last_error *t, const char *fmt, va_list ap) {
   vsnprintf(t->text, sizeof t->text, fmt, ap);
   clv_text_clean(t->text);
   t->at_ns = clv_now_ns();
 }
 
-void clv_session_set_last_error(session *s, const char *fmt, ...) {
+void clv_session_set_last_error(clv_session *s, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
   pthread_mutex_lock(&s->lock);
@@ -49,14 +49,14 @@ void clv_service_set_last_error(clv_service *s, const char *identity, const char
   va_list ap;
   va_start(ap, fmt);
   pthread_mutex_lock(&s->lock);
-  member *m = identity ? clv_service_member(s, identity) : NULL;
+  clv_member *m = identity ? clv_service_member(s, identity) : NULL;
   set_error(&s->last_error, fmt, ap);
   if (m) m->last_error = s->last_error;
   pthread_mutex_unlock(&s->lock);
   va_end(ap);
 }
 
-void clv_session_log_error(session *s, const char *fmt, ...) {
+void clv_session_log_error(clv_session *s, const char *fmt, ...) {
   char text[CLV_ERR_TEXT];
   va_list ap;
   va_start(ap, fmt);
@@ -68,13 +68,13 @@ void clv_session_log_error(session *s, const char *fmt, ...) {
   clv_service_set_last_error(s->service, s->owner, "session %s: %s", s->name, text);
 }
 
-static clv_wire_trouble wire_error_of(const last_error *e, uint64_t now) {
+static clv_wire_trouble wire_error_of(const clv_last_error *e, uint64_t now) {
   if (!e->at_ns) return (clv_wire_trouble){.text = ""};
   return (clv_wire_trouble){.text = e->text, .age_ms = (now - CLV_MIN(e->at_ns, now)) / 1000000u};
 }
 
 /* The later one of what the session and its node had to say. */
-static void latest_error(session *s, clv_session_node *node, last_error *ret) {
+static void latest_error(clv_session *s, clv_session_node *node, clv_last_error *ret) {
   clv_node_failure f = {0};
   if (node) clv_node_last_failure(node, &f);
   pthread_mutex_lock(&s->lock);
@@ -87,7 +87,7 @@ static void latest_error(session *s, clv_session_node *node, last_error *ret) {
 
 /* A master that is refused something, for a quota say, often goes at once: then why it went is what
  * stays. That a link to a peer has ended is no reason: so it does when all is well. */
-void clv_session_keep_last_error(session *s, const char *reason) {
+void clv_session_keep_last_error(clv_session *s, const char *reason) {
   clv_node_failure f = {0};
   pthread_mutex_lock(&s->lock);
   clv_session_node *node = s->node;
@@ -106,7 +106,7 @@ typedef struct held_link {
   clv_link *link;
 } held_link;
 
-static uint32_t hold_links(session *s, held_link *list) {
+static uint32_t hold_links(clv_session *s, held_link *list) {
   uint32_t n = 0;
   if (s->master) list[n++] = (held_link){"", clv_link_ref(s->master)};
   for (uint32_t i = 0; i < s->n_out; i++)
@@ -183,11 +183,11 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
   out->references_pending = k.references.pending;
   out->busy_ns = t.busy_ns;
   out->idle_ns = t.idle_ns;
-  out->turn_ns = t.turn_ns;
+  out->turn_ns = t.share_ns;
 }
 
 /* out->modules and out->links have room; a node lives as long as its session. */
-static void fill_session(session *s, uint64_t now, last_error *t, clv_wire_session_status *out) {
+static void fill_session(clv_session *s, uint64_t now, clv_last_error *t, clv_wire_session_status *out) {
   held_link links[MAX_LINKS];
   out->session = s->id;
   out->epoch = s->epoch;
@@ -233,7 +233,7 @@ static void collect(clv_service *v, const clv_allow_spec *viewer, const char *ur
                     const clv_wire_id *only, memory *m, clv_wire_status_reply *out) {
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions; i++) {
-    session *s = v->sessions[i];
+    clv_session *s = v->sessions[i];
     if (!out->sees_all && strcmp(s->owner, uri) != 0) continue;
     out->open_sessions++;
     out->memory_bytes += clv_pool_bytes(s->pool);
@@ -250,7 +250,7 @@ static void collect(clv_service *v, const clv_allow_spec *viewer, const char *ur
 }
 
 /* The process as a whole, in which everybody's doings are: for who may see everybody. */
-static void fill_process(clv_service *v, const settings *at, clv_service_snapshot *now) {
+static void fill_process(clv_service *v, const clv_worker_settings *at, clv_service_snapshot *now) {
   clv_wire_status_reply *out = &now->status;
   out->rss_bytes = clv_metrics_resident();
   out->memory_limit = clv_settings_memory(at);
@@ -261,7 +261,7 @@ static void fill_process(clv_service *v, const settings *at, clv_service_snapsho
     out->handshake_failures += now->callers.failed[i] + now->peers.failed[i];
 }
 
-static void fill_worker(clv_service *v, const settings *at, uint64_t now,
+static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t now,
                         clv_wire_status_reply *out) {
   out->incarnation = v->incarnation;
   out->uptime_ms = now / 1000000u - v->started_ms;
@@ -285,7 +285,7 @@ static void fill_quotas(const clv_allow_spec *viewer, clv_wire_status_reply *out
 clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv_wire_id *only,
                                    clv_service_snapshot *ret, clv_err *err) {
   CLV_AUTO(clv_service_snapshot_done) clv_service_snapshot now = {0};
-  CLV_AUTO(clv_settings_unrefp) settings *newest = clv_service_settings(v);
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *newest = clv_service_settings(v);
   const clv_allow_spec *a = viewer ? clv_settings_allowed(newest, viewer) : NULL;
   clv_wire_status_reply *out = &now.status;
   CLV_TRY(clv_alloc(1, sizeof *now.memory, &now.memory, err));

@@ -15,7 +15,7 @@ size_t clv_edge_of(const clv_worker_config *c, const char *peer) {
   return *peer ? 1 + i : 0;
 }
 
-static void add_link(clv_link *link, edge_bytes *edge) {
+static void add_link(clv_link *link, clv_edge_bytes *edge) {
   clv_link_counts c;
   if (!link) return;
   clv_link_count(link, &c);
@@ -23,7 +23,7 @@ static void add_link(clv_link *link, edge_bytes *edge) {
   edge->out += c.bytes_out;
 }
 
-static void add_modules(clv_session_node *node, work_counts *w) {
+static void add_modules(clv_session_node *node, clv_work_counts *w) {
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     clv_module_counts c;
     clv_module *module = clv_node_module(node, i);
@@ -36,8 +36,8 @@ static void add_modules(clv_session_node *node, work_counts *w) {
   }
 }
 
-void clv_session_add_work(session *s, const clv_worker_config *c, work_counts *w,
-                          edge_bytes *edges) {
+void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
+                          clv_edge_bytes *edges) {
   pthread_mutex_lock(&s->lock);
   add_link(s->master, &edges[0]);
   for (uint32_t i = 0; i < s->n_out; i++)
@@ -49,7 +49,7 @@ void clv_session_add_work(session *s, const clv_worker_config *c, work_counts *w
     clv_node_times t;
     clv_node_time(s->node, &t);
     w->idle_ns += t.idle_ns;
-    w->turn_ns += t.turn_ns;
+    w->turn_ns += t.share_ns;
   }
   pthread_mutex_unlock(&s->lock);
 }
@@ -59,19 +59,19 @@ static void move(uint64_t *total, uint64_t now, uint64_t *known) {
   *known = now;
 }
 
-void clv_session_count_totals(session *s) {
+void clv_session_count_totals(clv_session *s) {
   const clv_worker_config *c = s->settings->config;
   size_t n = CLV_EDGES(c);
-  edge_bytes *edges = s->counted_edges + n; /* the array's second half */
-  work_counts w = {0};
+  clv_edge_bytes *edges = s->counted_edges + n; /* the array's second half */
+  clv_work_counts w = {0};
   memset(edges, 0, n * sizeof *edges);
   clv_session_add_work(s, c, &w, edges);
   for (size_t i = 0; i + 1 < n; i++) {
-    edge_total *e = clv_service_edge(s->service, i ? c->peers[i - 1].name : "");
+    clv_edge_total *e = clv_service_edge(s->service, i ? c->peers[i - 1].name : "");
     move(&e->ended.in, edges[i].in, &s->counted_edges[i].in);
     move(&e->ended.out, edges[i].out, &s->counted_edges[i].out);
   }
-  work_counts *total = &s->member->ended;
+  clv_work_counts *total = &s->member->ended;
   move(&total->forwards, w.forwards, &s->counted.forwards);
   move(&total->backwards, w.backwards, &s->counted.backwards);
   move(&total->steps, w.steps, &s->counted.steps);
@@ -80,12 +80,12 @@ void clv_session_count_totals(session *s) {
   move(&total->turn_ns, w.turn_ns, &s->counted.turn_ns);
 }
 
-clv_code clv_session_count_totals_init(session *s, clv_err *err) {
+clv_code clv_session_count_totals_init(clv_session *s, clv_err *err) {
   return clv_alloc(2 * CLV_EDGES(s->settings->config), sizeof *s->counted_edges, &s->counted_edges,
                    err);
 }
 
-refusal clv_refusal_of(clv_code code) {
+clv_refusal clv_refusal_of(clv_code code) {
   return code == CLV_UNAVAILABLE    ? REFUSED_DRAINING
          : code == CLV_EXISTS       ? REFUSED_EXISTS
          : code == CLV_PRECONDITION ? REFUSED_EXISTS

@@ -20,7 +20,7 @@ static int set_up(void **state) {
   assert_non_null(f);
   assert_int_equal(pthread_mutex_init(&f->link.lock, NULL), 0);
   f->link.n_lanes = LANES;
-  link_pace_init(&f->link.pace);
+  clv_link_pace_init(&f->link.pace);
   assert_ok(clv_tensor_new(CLV_U8, &CLV_SHAPE(CHUNK), &f->tensor, &err));
   *state = f;
   return 0;
@@ -28,7 +28,7 @@ static int set_up(void **state) {
 
 static int tear_down(void **state) {
   fixture *f = *state;
-  link_pace_drop(&f->link.pace);
+  clv_link_pace_drop(&f->link.pace);
   pthread_mutex_destroy(&f->link.lock);
   clv_tensor_unref(f->tensor);
   free(f);
@@ -42,26 +42,26 @@ static uint64_t on_the_way(fixture *f) {
 }
 
 /* One chunk leaves; the numbers of its probes. */
-static departure leave(fixture *f) {
+static clv_departure leave(fixture *f) {
   clv_err err = {0};
-  departure d = {0};
-  const chunk c = {.tensor = f->tensor, .transfer = ++f->transfer, .len = CHUNK};
-  assert_ok(link_pace_queue(&f->link, &c, &err));
-  assert_true(link_pace_next(&f->link, &d));
+  clv_departure d = {0};
+  const clv_chunk c = {.tensor = f->tensor, .transfer = ++f->transfer, .len = CHUNK};
+  assert_ok(clv_link_pace_queue(&f->link, &c, &err));
+  assert_true(clv_link_pace_next(&f->link, &d));
   clv_tensor_unref(d.chunk.tensor);
   return d;
 }
 
 static void report(fixture *f, uint64_t number) {
   clv_err err = {0};
-  if (number) assert_ok(link_pace_report(&f->link, number, &err));
+  if (number) assert_ok(clv_link_pace_report(&f->link, number, &err));
 }
 
 /* Transfers that are short enough are never reported. They came long ago. */
 static void what_has_come_is_not_on_its_way(void **state) {
   fixture *f = *state;
   for (int i = 0; i < TRANSFERS; i++) {
-    departure d = leave(f);
+    clv_departure d = leave(f);
     assert_true(d.before != 0);
     assert_int_equal(on_the_way(f), CHUNK);
     report(f, d.behind);
@@ -74,7 +74,7 @@ static void what_has_come_is_not_on_its_way(void **state) {
 /* Of a transfer under way all is counted that has left and not been reported. */
 static void what_is_under_way_is_counted(void **state) {
   fixture *f = *state;
-  departure first = leave(f), second = leave(f);
+  clv_departure first = leave(f), second = leave(f);
   assert_int_equal(on_the_way(f), 2 * CHUNK);
   assert_true(first.before != 0 && second.before == 0);
   assert_true(first.behind != 0);

@@ -26,7 +26,7 @@ enum { MOST_SEATS = 8, MOST_TURNS = 4096 };
 
 typedef struct hall {
   uint64_t clock; /* ns; atomic */
-  clv_turnstile *t;
+  clv_fair_scheduler *t;
   char order[MOST_TURNS]; /* letters of those who computed a piece */
   uint32_t n;
 } hall;
@@ -41,19 +41,19 @@ static void open_hall(hall *h, unsigned cores, uint64_t slice_ns, const uint64_t
                       size_t n) {
   clv_err err = {0};
   *h = (hall){.clock = 1000};
-  clv_turnstile_options o = {.cores = cores,
+  clv_fair_scheduler_options o = {.cores = cores,
                              .n_tenants = n,
                              .weights = weights,
                              .slice_ns = slice_ns,
                              .now_ns = hall_clock,
                              .user = h};
-  assert_ok(clv_turnstile_new(&o, &h->t, &err));
+  assert_ok(clv_fair_scheduler_new(&o, &h->t, &err));
 }
 
 /* Somebody who computes so many pieces of a length, one after the other. */
 typedef struct guest {
   hall *h;
-  clv_seat *seat;
+  clv_share *share;
   pthread_t thread;
   char letter;
   unsigned threads;
@@ -62,29 +62,29 @@ typedef struct guest {
   bool refused;
 } guest;
 
-static clv_seat *seat_of(hall *h, size_t tenant) {
+static clv_share *seat_of(hall *h, size_t tenant) {
   clv_err err = {0};
-  clv_seat *s;
-  assert_ok(clv_seat_new(h->t, tenant, &s, &err));
+  clv_share *s;
+  assert_ok(clv_share_new(h->t, tenant, &s, &err));
   return s;
 }
 
 static void *compute(void *user) {
   guest *g = user;
   for (uint32_t i = 0; i < g->pieces && !g->refused; i++) {
-    g->refused = !clv_seat_take(g->seat, g->threads);
+    g->refused = !clv_share_take(g->share, g->threads);
     if (g->refused) break;
     uint32_t place = __atomic_fetch_add(&g->h->n, 1, __ATOMIC_SEQ_CST);
     if (place < MOST_TURNS) g->h->order[place] = g->letter;
     pass(g->h, g->length);
   }
-  clv_seat_leave(g->seat);
+  clv_share_release(g->share);
   return NULL;
 }
 
 static uint64_t waited(const guest *g) {
-  clv_seat_counts c;
-  clv_seat_count(g->seat, &c);
+  clv_share_counts c;
+  clv_share_count(g->share, &c);
   return c.waited_ns;
 }
 
@@ -95,7 +95,7 @@ static void enter(guest *g, hall *h, size_t tenant, char letter, uint32_t pieces
   g->pieces = pieces;
   if (!g->length) g->length = 10;
   if (!g->threads) g->threads = 1;
-  g->seat = seat_of(h, tenant);
+  g->share = seat_of(h, tenant);
   assert_int_equal(pthread_create(&g->thread, NULL, compute, g), 0);
   for (uint64_t begin = clv_now_ns(); !waited(g);) {
     if (clv_now_ns() - begin > 5000000000u) fail_msg("'%c' does not wait", letter);
@@ -106,7 +106,7 @@ static void enter(guest *g, hall *h, size_t tenant, char letter, uint32_t pieces
 
 static void gone(guest *g) {
   pthread_join(g->thread, NULL);
-  clv_seat_free(g->seat);
+  clv_share_free(g->share);
 }
 
 static uint32_t count(const hall *h, char letter, uint32_t first) {
@@ -124,36 +124,36 @@ static void least_virtual_time_first(void **state) {
   hall h;
   const uint64_t weights[] = {1, 3, 1};
   open_hall(&h, 1, 0, weights, 3);
-  clv_seat *door = seat_of(&h, 2);
+  clv_share *door = seat_of(&h, 2);
   guest a = {.length = 300}, b = {.length = 300};
-  assert_true(clv_seat_take(door, 1));
+  assert_true(clv_share_take(door, 1));
   enter(&a, &h, 0, 'a', 200);
   enter(&b, &h, 1, 'b', 200);
-  clv_seat_leave(door);
+  clv_share_release(door);
   gone(&a);
   gone(&b);
   assert_in_range(count(&h, 'b', 100), 74, 76); /* three of four */
   assert_int_equal(count(&h, 'a', 400), 200);
-  clv_seat_free(door);
-  clv_turnstile_free(h.t);
+  clv_share_free(door);
+  clv_fair_scheduler_free(h.t);
 }
 
 static void tenants_before_their_seats(void **state) {
   (void)state;
   hall h;
   open_hall(&h, 1, 0, equal, 3);
-  clv_seat *door = seat_of(&h, 2);
+  clv_share *door = seat_of(&h, 2);
   guest many[4] = {0}, one = {0};
-  assert_true(clv_seat_take(door, 1));
+  assert_true(clv_share_take(door, 1));
   for (int i = 0; i < 4; i++) enter(&many[i], &h, 0, (char)('a' + i), 100);
   enter(&one, &h, 1, 'z', 100);
-  clv_seat_leave(door);
+  clv_share_release(door);
   for (int i = 0; i < 4; i++) gone(&many[i]);
   gone(&one);
   assert_in_range(count(&h, 'z', 160), 79, 81); /* half, and the others share the rest */
   for (int i = 0; i < 4; i++) assert_in_range(count(&h, (char)('a' + i), 160), 19, 21);
-  clv_seat_free(door);
-  clv_turnstile_free(h.t);
+  clv_share_free(door);
+  clv_fair_scheduler_free(h.t);
 }
 
 /* Long alone, never asked twice: what it has had until now is charged when another comes. */
@@ -162,27 +162,27 @@ static void idle_time_is_not_saved_up(void **state) {
   hall h;
   open_hall(&h, 1, 0, equal, 3);
   guest a = {0}, b = {0};
-  a.seat = seat_of(&h, 0);
-  assert_true(clv_seat_take(a.seat, 1));
+  a.share = seat_of(&h, 0);
+  assert_true(clv_share_take(a.share, 1));
   pass(&h, 1000000);
   enter(&b, &h, 1, 'b', 100);
-  a = (guest){.h = &h, .seat = a.seat, .letter = 'a', .threads = 1, .pieces = 100, .length = 10};
+  a = (guest){.h = &h, .share = a.share, .letter = 'a', .threads = 1, .pieces = 100, .length = 10};
   assert_int_equal(pthread_create(&a.thread, NULL, compute, &a), 0);
   pthread_join(a.thread, NULL);
   gone(&b);
   assert_in_range(count(&h, 'a', 100), 45, 55);
   /* and who was away since has nothing in store either */
   guest c = {0};
-  assert_true(clv_seat_take(a.seat, 1));
+  assert_true(clv_share_take(a.share, 1));
   enter(&b, &h, 1, 'B', 100);
   enter(&c, &h, 2, 'C', 100);
   h.n = 0;
-  clv_seat_leave(a.seat);
+  clv_share_release(a.share);
   gone(&b);
   gone(&c);
   assert_in_range(count(&h, 'B', 100), 45, 55);
-  clv_seat_free(a.seat);
-  clv_turnstile_free(h.t);
+  clv_share_free(a.share);
+  clv_fair_scheduler_free(h.t);
 }
 
 static void a_new_seat_does_not_shed_what_its_tenant_has_had(void **state) {
@@ -190,31 +190,31 @@ static void a_new_seat_does_not_shed_what_its_tenant_has_had(void **state) {
   hall h;
   open_hall(&h, 1, 0, equal, 3);
   guest a = {0}, b = {0};
-  clv_seat *door = seat_of(&h, 0);
-  assert_true(clv_seat_take(door, 1));
+  clv_share *door = seat_of(&h, 0);
+  assert_true(clv_share_take(door, 1));
   enter(&b, &h, 1, 'b', 100);
-  pass(&h, 500); /* tenant 0 is ahead by fifty pieces when it comes back with another seat */
-  clv_seat_leave(door);
-  clv_seat_free(door);
-  a.seat = seat_of(&h, 0);
-  a = (guest){.h = &h, .seat = a.seat, .letter = 'a', .threads = 1, .pieces = 100, .length = 10};
+  pass(&h, 500); /* tenant 0 is ahead by fifty pieces when it comes back with another share */
+  clv_share_release(door);
+  clv_share_free(door);
+  a.share = seat_of(&h, 0);
+  a = (guest){.h = &h, .share = a.share, .letter = 'a', .threads = 1, .pieces = 100, .length = 10};
   assert_int_equal(pthread_create(&a.thread, NULL, compute, &a), 0);
   gone(&b);
   gone(&a);
   assert_true(count(&h, 'b', 50) >= 45);
-  clv_turnstile_free(h.t);
+  clv_fair_scheduler_free(h.t);
 }
 
 static void a_turn_lasts_a_slice(void **state) {
   (void)state;
   hall h;
   open_hall(&h, 1, 40, equal, 3);
-  clv_seat *door = seat_of(&h, 2);
+  clv_share *door = seat_of(&h, 2);
   guest a = {0}, b = {0};
-  assert_true(clv_seat_take(door, 1));
+  assert_true(clv_share_take(door, 1));
   enter(&a, &h, 0, 'a', 40);
   enter(&b, &h, 1, 'b', 40);
-  clv_seat_leave(door);
+  clv_share_release(door);
   gone(&a);
   gone(&b);
   for (uint32_t i = 0, run; i < 64; i += run) {
@@ -222,31 +222,31 @@ static void a_turn_lasts_a_slice(void **state) {
     assert_in_range(run, 4, 5); /* 5: a tie */
   }
   assert_int_equal(count(&h, 'a', 80), 40);
-  clv_seat_free(door);
-  clv_turnstile_free(h.t);
+  clv_share_free(door);
+  clv_fair_scheduler_free(h.t);
 }
 
 static void between_packets_a_turn_is_given_away(void **state) {
   (void)state;
   hall h;
-  clv_seat_counts c;
+  clv_share_counts c;
   open_hall(&h, 1, 0, equal, 3);
-  clv_seat *mine = seat_of(&h, 0);
+  clv_share *mine = seat_of(&h, 0);
   guest b = {0};
-  assert_true(clv_seat_take(mine, 1));
-  clv_seat_offer(mine); /* nobody is there */
+  assert_true(clv_share_take(mine, 1));
+  clv_share_yield(mine); /* nobody is there */
   enter(&b, &h, 1, 'b', 1);
   pass(&h, 50);
-  clv_seat_offer(mine);
+  clv_share_yield(mine);
   gone(&b);
   assert_int_equal(h.n, 1);
-  clv_seat_count(mine, &c);
-  assert_true(c.turns == 1 && c.computed_ns >= 50 && c.waited_ns == 0);
-  assert_true(clv_seat_take(mine, 1));
-  clv_seat_count(mine, &c);
-  assert_int_equal(c.turns, 2);
-  clv_seat_free(mine);
-  clv_turnstile_free(h.t);
+  clv_share_count(mine, &c);
+  assert_true(c.slices == 1 && c.computed_ns >= 50 && c.waited_ns == 0);
+  assert_true(clv_share_take(mine, 1));
+  clv_share_count(mine, &c);
+  assert_int_equal(c.slices, 2);
+  clv_share_free(mine);
+  clv_fair_scheduler_free(h.t);
 }
 
 /* ---- stopping -------------------------------------------------------------------------------- */
@@ -255,22 +255,22 @@ static void who_is_stopped_does_not_wait(void **state) {
   (void)state;
   hall h;
   open_hall(&h, 1, 0, equal, 3);
-  clv_seat *door = seat_of(&h, 2);
+  clv_share *door = seat_of(&h, 2);
   guest a = {0}, b = {0};
-  assert_true(clv_seat_take(door, 1));
+  assert_true(clv_share_take(door, 1));
   enter(&a, &h, 0, 'a', 10);
   enter(&b, &h, 1, 'b', 10);
-  clv_seat_stop(a.seat);
+  clv_share_stop(a.share);
   pthread_join(a.thread, NULL);
   assert_true(a.refused);
-  assert_false(clv_seat_take(a.seat, 1)); /* nor later */
-  clv_seat_free(a.seat);
-  clv_seat_stop(door); /* who computes is not interrupted, but gets no other turn */
-  assert_false(clv_seat_take(door, 1));
+  assert_false(clv_share_take(a.share, 1)); /* nor later */
+  clv_share_free(a.share);
+  clv_share_stop(door); /* who computes is not interrupted, but gets no other turn */
+  assert_false(clv_share_take(door, 1));
   gone(&b);
   assert_int_equal(count(&h, 'b', 10), 10);
-  clv_seat_free(door);
-  clv_turnstile_free(h.t);
+  clv_share_free(door);
+  clv_fair_scheduler_free(h.t);
 }
 
 /* ---- several cores --------------------------------------------------------------------------- */
@@ -279,27 +279,27 @@ static void nobody_overtakes_who_needs_more_cores(void **state) {
   (void)state;
   hall h;
   open_hall(&h, 4, 0, equal, 3);
-  clv_seat *x = seat_of(&h, 0), *y = seat_of(&h, 0);
+  clv_share *x = seat_of(&h, 0), *y = seat_of(&h, 0);
   guest wide = {.threads = 64}, narrow = {0};
-  assert_true(clv_seat_take(x, 2));
-  assert_true(clv_seat_take(y, 2));
+  assert_true(clv_share_take(x, 2));
+  assert_true(clv_share_take(y, 2));
   enter(&wide, &h, 1, 'w', 1); /* all four */
   pass(&h, 100);
   enter(&narrow, &h, 0, 'n', 1);
-  clv_seat_leave(x); /* two are free now, and stay so */
+  clv_share_release(x); /* two are free now, and stay so */
   for (int i = 0; i < 100; i++) sched_yield();
   assert_int_equal(h.n, 0);
-  clv_seat_leave(y);
+  clv_share_release(y);
   gone(&wide);
   gone(&narrow);
   assert_int_equal(h.order[0], 'w');
-  clv_seat_free(x);
-  clv_seat_free(y);
-  clv_turnstile_free(h.t);
+  clv_share_free(x);
+  clv_share_free(y);
+  clv_fair_scheduler_free(h.t);
 }
 
 typedef struct crowd {
-  clv_turnstile *t;
+  clv_fair_scheduler *t;
   int busy, most; /* threads; atomic */
   uint64_t seed;
 } crowd;
@@ -307,24 +307,24 @@ typedef struct crowd {
 static void *jostle(void *user) {
   crowd *c = user;
   clv_err err;
-  clv_seat *s;
+  clv_share *s;
   uint64_t r = __atomic_add_fetch(&c->seed, 0x9e3779b97f4a7c15u, __ATOMIC_RELAXED);
-  if (clv_seat_new(c->t, r % 3, &s, &err) != CLV_OK) return NULL;
+  if (clv_share_new(c->t, r % 3, &s, &err) != CLV_OK) return NULL;
   for (int i = 0; i < 3000; i++) {
     r = r * 6364136223846793005u + 1442695040888963407u;
     int threads = 1 + (int)(r >> 60) % 3;
-    if (!clv_seat_take(s, (unsigned)threads)) break;
+    if (!clv_share_take(s, (unsigned)threads)) break;
     int busy = __atomic_add_fetch(&c->busy, threads, __ATOMIC_SEQ_CST), most = c->most;
     while (busy > most && !__atomic_compare_exchange_n(&c->most, &most, busy, false,
                                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
       continue;
     if (r >> 33 & 1) sched_yield();
     __atomic_sub_fetch(&c->busy, threads, __ATOMIC_SEQ_CST);
-    if ((r >> 40 & 7) == 0) clv_seat_offer(s);
-    if ((r >> 43 & 7) == 0) clv_seat_leave(s);
-    if (i == 2500 && (r >> 50 & 3) == 0) clv_seat_stop(s);
+    if ((r >> 40 & 7) == 0) clv_share_yield(s);
+    if ((r >> 43 & 7) == 0) clv_share_release(s);
+    if (i == 2500 && (r >> 50 & 3) == 0) clv_share_stop(s);
   }
-  clv_seat_free(s);
+  clv_share_free(s);
   return NULL;
 }
 
@@ -333,26 +333,26 @@ static void a_crowd_never_has_more_than_the_cores(void **state) {
   clv_err err = {0};
   crowd c = {0};
   pthread_t threads[MOST_SEATS];
-  clv_turnstile_options o = {.cores = 3, .n_tenants = 3, .weights = equal, .slice_ns = 1000};
-  assert_ok(clv_turnstile_new(&o, &c.t, &err));
+  clv_fair_scheduler_options o = {.cores = 3, .n_tenants = 3, .weights = equal, .slice_ns = 1000};
+  assert_ok(clv_fair_scheduler_new(&o, &c.t, &err));
   for (int i = 0; i < MOST_SEATS; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, jostle, &c), 0);
   for (int i = 0; i < MOST_SEATS; i++) pthread_join(threads[i], NULL);
   assert_in_range(c.most, 2, 3);
-  clv_turnstile_free(c.t);
+  clv_fair_scheduler_free(c.t);
 }
 
 static void what_makes_no_sense_is_refused(void **state) {
   (void)state;
   hall h;
   clv_err err = {0};
-  clv_seat *s;
-  clv_turnstile *t;
+  clv_share *s;
+  clv_fair_scheduler *t;
   open_hall(&h, 1, 0, equal, 3);
-  assert_int_equal(clv_seat_new(h.t, 3, &s, &err), CLV_INVALID);
-  assert_int_equal(clv_turnstile_new(&(clv_turnstile_options){0}, &t, &err), CLV_INVALID);
-  assert_true(clv_seat_take(NULL, 1)); /* without a seat nobody waits */
-  clv_turnstile_free(h.t);
+  assert_int_equal(clv_share_new(h.t, 3, &s, &err), CLV_INVALID);
+  assert_int_equal(clv_fair_scheduler_new(&(clv_fair_scheduler_options){0}, &t, &err), CLV_INVALID);
+  assert_true(clv_share_take(NULL, 1)); /* without a share nobody waits */
+  clv_fair_scheduler_free(h.t);
 }
 
 int main(void) {

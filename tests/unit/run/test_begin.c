@@ -43,7 +43,7 @@ static void make_run(uint64_t step, clv_run_status status) {
 static bool is_done(uint64_t epochs, uint64_t max_steps, const clv_run_options *o) {
   uint32_t index[ROWS] = {0};
   clv_session_config config = {.name = "run"};
-  run r = {.config = &config, .o = o};
+  clv_run r = {.config = &config, .o = o};
   clv_err err = {0};
   config.train.epochs = epochs;
   config.train.max_steps = max_steps;
@@ -91,7 +91,7 @@ static void a_part_of_a_run_is_not_the_run(void **state) {
 /* What find_start says of the folder; *ret_on: whether it goes on from a checkpoint. */
 static clv_code find_start(bool *ret_on, clv_err *err) {
   const clv_run_options o = {.resume = true};
-  run r = {.o = &o};
+  clv_run r = {.o = &o};
   clv_bytes_puts(&r.dir, "run");
   assert_ok(clv_run_lock_new("run", &r.lock, err), err);
   clv_code code = clv_run_find_start(&r, err);
@@ -139,7 +139,7 @@ static void what_was_lost_is_not_begun_again(void **state) {
 static bool is_held(bool accept) {
   const clv_run_options o = {.resume = true, .accept_egress = accept};
   clv_blueprint none = {0};
-  run r = {.o = &o, .blueprint = &none};
+  clv_run r = {.o = &o, .blueprint = &none};
   clv_err err = {0};
   clv_bytes_puts(&r.dir, "run");
   clv_code code = clv_run_compare_table(&r, &err);

@@ -91,7 +91,7 @@ static void the_line_is_read_strictly(void **state) {
 /* What a run that goes on takes for its best. */
 static clv_best_checkpoint recalled(clv_best_metric metric, bool resume) {
   clv_session_config config = {.name = "run"};
-  run r = {.config = &config, .resumed = resume};
+  clv_run r = {.config = &config, .resumed = resume};
   config.checkpoint.best = metric;
   clv_bytes_puts(&r.dir, "run");
   clv_run_recall_best(&r);
@@ -125,7 +125,7 @@ static clv_code choose(const char *which, uint64_t *ret_step, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   clv_session_config config = {.name = "run", .checkpoint = {.dir = "run"}};
   const clv_run_options o = {.checkpoint = which};
-  const run r = {.config = &config, .o = &o};
+  const clv_run r = {.config = &config, .o = &o};
   CLV_TRY(clv_run_open_checkpoint(&r, &c, &notes, err));
   *ret_step = clv_checkpoint_manifest(c)->step;
   return CLV_OK;

@@ -25,7 +25,7 @@ static clv_wire_module_status modules[2][2];
 static clv_wire_link_status links[2][1];
 static clv_wire_session_status sessions[2][1];
 static clv_wire_status_reply replies[2]; /* before and now */
-static status_memory memory;
+static clv_status_memory memory;
 
 enum { BEFORE, NOW };
 
