@@ -67,13 +67,23 @@ $(call layer, common/wire, common/tensor, protobuf-c cleave/v1, -lprotobuf-c)
 # unary calls and streams over mutual TLS
 $(call layer, common/rpc,, grpc $(SOCKETS), -lgrpc -lgpr)
 
-# links, modules, nodes, the engine of contexts
-$(call layer, common/dist, common/tensor kernels common/graph common/optim common/weights \
-  common/wire common/rpc)
+# accounts of quotas, memory charged to them, shares of the cores
+$(call layer, common/fair, common/tensor)
+
+# packets; lanes, chunks, credit, pace
+$(call layer, common/link, common/tensor common/fair common/wire common/rpc)
+
+# references that outlive their context: a state machine without network or clock
+$(call layer, common/reference, common/tensor common/fair common/wire)
+
+# modules, nodes, contexts of distributed autograd
+$(call layer, common/engine, common/tensor kernels common/graph common/optim common/weights \
+  common/wire common/rpc common/fair common/link common/reference)
 
 # What a program of either side may include: all of common but its ports for people, and kernels.
 ENGINE := common/cli common/tensor common/sched common/config common/tls common/weights kernels kernels/ops \
-          common/graph common/models common/optim common/wire common/rpc common/dist
+          common/graph common/models common/optim common/wire common/rpc common/fair common/link \
+          common/reference common/engine
 
 # readers, image folders, batches, loader: **raw records live here, the network is out of reach**
 OUT_OF_REACH_master/data := grpc microhttpd $(SOCKETS)

@@ -2,7 +2,7 @@
  *
  * cleave-master: its commands and options. Each is a row; help, manual and completion follow.
  */
-#include "common/dist/dist.h"
+#include "common/engine/engine.h"
 #include "master/master_int.h"
 
 #define AT(member) offsetof(clv_master_arguments, member)

@@ -31,7 +31,8 @@ typedef clv_exit session_command(const clv_session_config *config, const clv_run
 typedef clv_code session_loader(const char *path, const clv_config_overrides *over,
                                 clv_session_config **ret, clv_err *err);
 
-static int with_session_of(clv_master_arguments *a, session_loader *load, session_command *command) {
+static int with_session_of(clv_master_arguments *a, session_loader *load,
+                           session_command *command) {
   clv_err err;
   CLV_AUTO(clv_session_config_freep) clv_session_config *config = NULL;
   clv_config_overrides over = {

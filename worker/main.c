@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "common/dist/dist.h"
+#include "common/engine/engine.h"
 #include "worker/worker_int.h"
 
 #define AT(member) offsetof(clv_worker_arguments, member)

@@ -108,7 +108,8 @@ static clv_code use(clv_service *service, next *n, clv_err *err) {
   return CLV_OK;
 }
 
-void clv_worker_reload(const clv_worker_arguments *a, clv_service *service, const clv_worker_config *first) {
+void clv_worker_reload(const clv_worker_arguments *a, clv_service *service,
+                       const clv_worker_config *first) {
   CLV_AUTO(next_done) next n = {0};
   clv_err err;
   clv_code code = read_next(a, &n, &err);

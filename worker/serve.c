@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/dist/dist.h"
+#include "common/engine/engine.h"
 #include "worker/admission_int.h"
 #include "worker/metrics_endpoint_int.h"
 #include "worker/service/service.h"
@@ -141,8 +141,9 @@ static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
 }
 
 /* From the open port to the closed one. */
-static int run_service(const clv_worker_arguments *a, const clv_worker_config *c, const clv_tls_identity *id,
-                       clv_rpc_runtime *runtime, clv_metrics_endpoint **endpoint) {
+static int run_service(const clv_worker_arguments *a, const clv_worker_config *c,
+                       const clv_tls_identity *id, clv_rpc_runtime *runtime,
+                       clv_metrics_endpoint **endpoint) {
   char memory_limit[160];
   format_memory(c, memory_limit, sizeof memory_limit);
   clv_service *service;

@@ -297,6 +297,17 @@ char *clv_time_text(uint64_t wall_ms, char text[32]);
 uint64_t clv_now_ns(void);  /* monotonic */
 uint64_t clv_wall_ms(void); /* milliseconds since 1970, for people and records only */
 
+/* Where the engine and what lies below it have the time from: handed in, so that a simulation can
+ * hand in its own. now_ns NULL: clv_now_ns. */
+typedef struct clv_clock {
+  uint64_t (*now_ns)(void *user); /* any thread */
+  void *user;
+} clv_clock;
+
+static inline uint64_t clv_clock_now(const clv_clock *clock) {
+  return clock->now_ns ? clock->now_ns(clock->user) : clv_now_ns();
+}
+
 /* ---- digests --------------------------------------------------------------------------------- */
 
 typedef struct clv_sha256 {

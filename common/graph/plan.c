@@ -85,7 +85,7 @@ clv_code clv_plan_move(clv_plan *p, int node, clv_plan_rep from, clv_plan_rep to
   }
   bool copy = from.block == to.block;
   clv_plan_step s = clv_plan_step_of(copy ? clv_plan_run_copy : clv_plan_run_reorder,
-                              copy ? "copy" : "reorder", node);
+                                     copy ? "copy" : "reorder", node);
   s.src = from.buf;
   s.dst = to.buf;
   s.src_block = from.block;

@@ -137,7 +137,8 @@ static clv_code write_din(clv_plan *p, int node, clv_err *err) {
   CLV_TRY(clv_plan_value_buf(p, node, 1, &din.buf, err));
   p->bufs[din.buf].space = SPACE_DIN + q->input;
   if (q->grad.buf >= 0) return clv_plan_move(p, node, q->grad, din, err);
-  clv_plan_step s = clv_plan_step_of(clv_plan_run_zero, "zero", node); /* the output ignores this input */
+  clv_plan_step s =
+      clv_plan_step_of(clv_plan_run_zero, "zero", node); /* the output ignores this input */
   s.dst = din.buf;
   s.n = p->input_bytes[q->input];
   return clv_plan_push(p, &s, err);

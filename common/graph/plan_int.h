@@ -54,7 +54,7 @@ typedef struct clv_plan_node {
   int n_src, src[CLV_MAX_IN]; /* the nodes the kernel reads */
   int input;                  /* number among the external inputs, or -1 */
   clv_kernel *kernel;
-  int in[CLV_MAX_IN], saved;    /* buffers, -1 = none */
+  int in[CLV_MAX_IN], saved;        /* buffers, -1 = none */
   clv_plan_rep reps[PLAN_MAX_REPS]; /* reps[0] is what the node itself makes */
   int n_reps;
   clv_plan_rep grad; /* sum of the gradients that have come so far; buf -1 = none yet */
@@ -64,8 +64,8 @@ typedef struct clv_plan_node {
 
 struct clv_plan_frame;
 struct clv_plan_step;
-typedef clv_code plan_step_fn(clv_plan *p, const struct clv_plan_frame *f, const struct clv_plan_step *s,
-                              clv_err *err);
+typedef clv_code plan_step_fn(clv_plan *p, const struct clv_plan_frame *f,
+                              const struct clv_plan_step *s, clv_err *err);
 
 typedef struct clv_plan_step {
   plan_step_fn *run;
@@ -140,7 +140,8 @@ clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret,
 void clv_plan_use(clv_plan *p, int buf); /* by the step written next; -1 is ignored */
 clv_code clv_plan_push(clv_plan *p, const clv_plan_step *step, clv_err *err) CLV_USE_RESULT;
 clv_plan_step clv_plan_step_of(plan_step_fn *run, const char *verb, int node);
-clv_code clv_plan_scratch_of(clv_plan *p, int node, clv_plan_step *step, clv_err *err) CLV_USE_RESULT;
+clv_code clv_plan_scratch_of(clv_plan *p, int node, clv_plan_step *step,
+                             clv_err *err) CLV_USE_RESULT;
 /* Room for the weights a forward or backward_input step makes itself, if it does. */
 clv_code clv_plan_cache_of(clv_plan *p, int node, clv_plan_step *step, clv_err *err) CLV_USE_RESULT;
 

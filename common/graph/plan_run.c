@@ -64,7 +64,8 @@ static void set_gradient_pointers(clv_plan *p, const clv_plan_frame *f, const cl
       a->dparam[i] = q->param[i]->frozen ? at(p, f, s->spare[i]) : f->grads + q->param[i]->offset;
 }
 
-clv_code clv_plan_run_forward(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s, clv_err *err) {
+clv_code clv_plan_run_forward(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
+                              clv_err *err) {
   clv_kernel *k = p->nodes[s->node].kernel;
   clv_kernel_args a = args_of(p, f, s);
   if (s->cache >= 0) CLV_TRY(refresh_one(p, s, &a, CLV_FOR_FORWARD, err));
@@ -99,25 +100,29 @@ clv_code clv_plan_run_recompute(clv_plan *p, const clv_plan_frame *f, const clv_
   return k->recompute(k, &a, err);
 }
 
-clv_code clv_plan_run_reorder(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s, clv_err *err) {
+clv_code clv_plan_run_reorder(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
+                              clv_err *err) {
   const clv_node *n = &p->graph->nodes[s->node];
   return p->backend->reorder(&n->shape, n->dtype, at(p, f, s->src), s->src_block, at(p, f, s->dst),
                              s->dst_block, err);
 }
 
-clv_code clv_plan_run_copy(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s, clv_err *err) {
+clv_code clv_plan_run_copy(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
+                           clv_err *err) {
   (void)err;
   memcpy(at(p, f, s->dst), at(p, f, s->src), s->n);
   return CLV_OK;
 }
 
-clv_code clv_plan_run_add(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s, clv_err *err) {
+clv_code clv_plan_run_add(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
+                          clv_err *err) {
   (void)err;
   p->backend->add(p->options.dtype, at(p, f, s->dst), at(p, f, s->src), s->n);
   return CLV_OK;
 }
 
-clv_code clv_plan_run_zero(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s, clv_err *err) {
+clv_code clv_plan_run_zero(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
+                           clv_err *err) {
   (void)err;
   memset(at(p, f, s->dst), 0, s->n);
   return CLV_OK;
@@ -260,7 +265,8 @@ clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t 
   return refresh(p, &f, param_version, err);
 }
 
-static clv_code check_state(const clv_plan *p, const clv_call *c, clv_call_state want, clv_err *err) {
+static clv_code check_state(const clv_plan *p, const clv_call *c, clv_call_state want,
+                            clv_err *err) {
   static const char *const words[] = {[CALL_EMPTY] = "has no forward",
                                       [CALL_FORWARD] = "is after forward",
                                       [CALL_BACKWARD] = "is after backward_input",

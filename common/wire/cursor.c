@@ -5,8 +5,8 @@
 
 enum { FIELD_NUMBER_MAX = (1 << 29) - 1, VARINT_BYTES = 10 };
 
-clv_code clv_cursor_init(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces, size_t max_bytes,
-                         clv_err *err) {
+clv_code clv_cursor_init(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces,
+                         size_t max_bytes, clv_err *err) {
   size_t total = 0;
   for (size_t i = 0; i < n_pieces; i++)
     if (!clv_add_size(total, pieces[i].len, &total) || total > max_bytes)

@@ -16,7 +16,12 @@ typedef struct clv_wire_cursor {
   size_t pos, end;      /* within the message: next byte, first byte not to be read */
 } clv_wire_cursor;
 
-typedef enum clv_wire_type { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_LEN = 2, WIRE_32 = 5 } clv_wire_type;
+typedef enum clv_wire_type {
+  WIRE_VARINT = 0,
+  WIRE_64 = 1,
+  WIRE_LEN = 2,
+  WIRE_32 = 5
+} clv_wire_type;
 
 typedef struct clv_field_tag {
   uint32_t number;
@@ -24,10 +29,11 @@ typedef struct clv_field_tag {
 } clv_field_tag;
 
 /* At the first byte of the message; CLV_EXHAUSTED when it is longer than max_bytes. */
-clv_code clv_cursor_init(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces, size_t max_bytes,
-                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_cursor_init(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces,
+                         size_t max_bytes, clv_err *err) CLV_USE_RESULT;
 clv_code clv_cursor_varint(clv_wire_cursor *c, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_cursor_fixed(clv_wire_cursor *c, size_t width, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_cursor_fixed(clv_wire_cursor *c, size_t width, uint64_t *ret,
+                          clv_err *err) CLV_USE_RESULT;
 clv_code clv_cursor_tag(clv_wire_cursor *c, clv_field_tag *ret, clv_err *err) CLV_USE_RESULT;
 
 /* The length in front of a WIRE_LEN field; it fits in what is left. */

@@ -259,7 +259,8 @@ static const reader readers[FIELD_TYPES] = {
     [FIELD_RATES] = {.type = WIRE_LEN, .packed_of = WIRE_32, .add = add_rate},
 };
 
-static clv_code read_field(decoder *d, const clv_field *f, clv_wire_type type, void *base, clv_err *err) {
+static clv_code read_field(decoder *d, const clv_field *f, clv_wire_type type, void *base,
+                           clv_err *err) {
   const reader *r = &readers[f->type];
   void *place = (char *)base + f->offset;
   if (r->add && type == r->packed_of) return r->add(d, place, err);

@@ -118,7 +118,8 @@ static uint8_t *write_upstream(uint8_t *p, const place *at) {
   return p;
 }
 
-static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_fields, const void *base);
+static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_fields,
+                             const void *base);
 
 static uint8_t *write_tensors(uint8_t *p, const place *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->base;
@@ -196,7 +197,8 @@ static const writer writers[FIELD_TYPES] = {
     [FIELD_NEEDED] = write_needed,     [FIELD_RATES] = write_rates,
 };
 
-static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_fields, const void *base) {
+static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_fields,
+                             const void *base) {
   for (size_t i = 1; i < n_fields; i++) {
     place at = {&fields[i], i, base};
     if (writers[fields[i].type]) p = writers[fields[i].type](p, &at);

@@ -256,11 +256,11 @@ static const float *gates_of(const norm_job *j, norm_piece p, float *room) {
 
 static clv_norm_plane plane_at(const norm_job *j, norm_piece p, float *room) {
   return (clv_norm_plane){.x = piece_from(j->a->in[0], j->x_bf16, p, room),
-                      .dy = piece_in(j->a->dout, p),
-                      .g = piece_in(j->a->din[1], p),
-                      .n = p.n,
-                      .b = j->b,
-                      .gate = j->gate};
+                          .dy = piece_in(j->a->dout, p),
+                          .g = piece_in(j->a->din[1], p),
+                          .n = p.n,
+                          .b = j->b,
+                          .gate = j->gate};
 }
 
 /* sum dy and sum dy (x - mean) / sqrt(var + eps): the gradients of bias and weight. */

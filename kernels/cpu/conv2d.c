@@ -180,7 +180,8 @@ static const weight_tags paired_tags = {dnnl_bf16, dnnl_OIhw8i16o2i, dnnl_OIhw8o
 
 /* Weight copies that refresh makes: none where the library takes row-major, one where forward and
  * backward agree. */
-static clv_code make_caches(conv_kernel *k, const clv_conv_choice *c, const clv_conv_mds *m, clv_err *err) {
+static clv_code make_caches(conv_kernel *k, const clv_conv_choice *c, const clv_conv_mds *m,
+                            clv_err *err) {
   const dnnl_memory_desc_t *forward = weight_of(c->forward), *data = weight_of(c->data);
   const dnnl_memory_desc_t *plain = &m->plain_weight;
   const weight_tags t = k->bf16 ? paired_tags : plain_tags;
@@ -227,8 +228,8 @@ static clv_code make_backward_input(conv_kernel *k, const clv_conv_choice *c, cl
   return clv_cpu_prim_init(&k->backward_input, c->data, args, 3, err);
 }
 
-static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c, const clv_conv_mds *m,
-                                     clv_err *err) {
+static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c,
+                                     const clv_conv_mds *m, clv_err *err) {
   static const cpu_prim_arg args[] = {
       {.arg = DNNL_ARG_SRC, .query = dnnl_query_src_md},
       {.arg = DNNL_ARG_DIFF_DST, .query = dnnl_query_diff_dst_md},
@@ -279,7 +280,8 @@ static void lay_out_scratch(conv_kernel *k) {
   k->k.base.scratch_bytes = floats * sizeof(float);
 }
 
-static clv_code make(conv_kernel *k, const clv_conv_choice *c, const clv_conv_mds *m, clv_err *err) {
+static clv_code make(conv_kernel *k, const clv_conv_choice *c, const clv_conv_mds *m,
+                     clv_err *err) {
   dnnl_engine_t engine;
   k->k.base.free = conv_free;
   k->s = clv_window_of(&k->k.d);

@@ -99,8 +99,8 @@ static bool is_fast(const_dnnl_primitive_desc_t pd) {
 }
 
 clv_code clv_cpu_conv_choose(const clv_node_desc *d, const clv_window *s,
-                             dnnl_primitive_attr_t attr, clv_conv_choice *ret, clv_conv_mds *ret_mds,
-                             clv_err *err) {
+                             dnnl_primitive_attr_t attr, clv_conv_choice *ret,
+                             clv_conv_mds *ret_mds, clv_err *err) {
   int b = clv_cpu_block();
   bool few = s->c < b && d->attrs.groups == 1;
   clv_conv_choice choices[] = {

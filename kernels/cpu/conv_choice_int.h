@@ -24,8 +24,8 @@ typedef struct clv_conv_mds {
 
 /* Layouts for d, whose window is s, their implementations and their memory descriptions. */
 clv_code clv_cpu_conv_choose(const clv_node_desc *d, const clv_window *s,
-                             dnnl_primitive_attr_t attr, clv_conv_choice *ret, clv_conv_mds *ret_mds,
-                             clv_err *err) CLV_USE_RESULT;
+                             dnnl_primitive_attr_t attr, clv_conv_choice *ret,
+                             clv_conv_mds *ret_mds, clv_err *err) CLV_USE_RESULT;
 void clv_cpu_conv_choice_done(clv_conv_choice *c);
 
 #endif

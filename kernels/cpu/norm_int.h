@@ -20,7 +20,8 @@ typedef struct clv_norm_sums {
 } clv_norm_sums;
 
 /* first += x - shift, second += (x - shift)^2; shift: [NORM_SPREAD * b]. */
-void clv_cpu_norm_moments(const float *x, size_t n, size_t b, const double *shift, clv_norm_sums *sums);
+void clv_cpu_norm_moments(const float *x, size_t n, size_t b, const double *shift,
+                          clv_norm_sums *sums);
 
 /* Of each channel of a block. */
 typedef struct clv_norm_affine {

@@ -79,8 +79,9 @@ CPU_INLINE float passed(const clv_norm_plane *p, const clv_norm_lanes *v, size_t
   return above_zero(value_of(p->x[i], v->center[l], v->scale[l], v->shift[l]), dy);
 }
 
-CPU_INLINE void gradients_of(const clv_norm_plane *given, size_t lanes, clv_norm_gate gate, bool keeps,
-                             const clv_norm_lanes *restrict v, clv_norm_sums *restrict sums) {
+CPU_INLINE void gradients_of(const clv_norm_plane *given, size_t lanes, clv_norm_gate gate,
+                             bool keeps, const clv_norm_lanes *restrict v,
+                             clv_norm_sums *restrict sums) {
   double first[NORM_LANES], second[NORM_LANES];
   clv_norm_plane p = *given;
   size_t i = 0;
@@ -103,7 +104,8 @@ CPU_INLINE void gradients_of(const clv_norm_plane *given, size_t lanes, clv_norm
   }
 }
 
-CPU_INLINE void gradients_body(const clv_norm_plane *p, const clv_norm_lanes *v, clv_norm_sums *sums) {
+CPU_INLINE void gradients_body(const clv_norm_plane *p, const clv_norm_lanes *v,
+                               clv_norm_sums *sums) {
 #define GRADIENTS_OPEN(b) gradients_of(p, NORM_SPREAD *(b), NORM_OPEN, false, v, sums)
 #define GRADIENTS_BY_Y(b) gradients_of(p, NORM_SPREAD *(b), NORM_BY_Y, false, v, sums)
 #define GRADIENTS_KEPT(b) gradients_of(p, NORM_SPREAD *(b), NORM_BY_Y, true, v, sums)
@@ -120,7 +122,8 @@ CPU_INLINE void gradients_body(const clv_norm_plane *p, const clv_norm_lanes *v,
 
 CPU_CLONES(moments, (const float *x, size_t n, size_t b, const double *shift, clv_norm_sums *sums),
            (x, n, b, shift, sums))
-CPU_CLONES(gradients, (const clv_norm_plane *p, const clv_norm_lanes *v, clv_norm_sums *sums), (p, v, sums))
+CPU_CLONES(gradients, (const clv_norm_plane *p, const clv_norm_lanes *v, clv_norm_sums *sums),
+           (p, v, sums))
 
 void clv_cpu_norm_moments(const float *x, size_t n, size_t b, const double *shift,
                           clv_norm_sums *sums) {
@@ -186,8 +189,8 @@ CPU_INLINE void back_body(const clv_norm_plane *p, const clv_norm_affine *v, flo
 }
 
 CPU_CLONES(apply,
-           (const float *x, const float *other, size_t n, size_t b, const clv_norm_affine *v, bool relu,
-            float *y),
+           (const float *x, const float *other, size_t n, size_t b, const clv_norm_affine *v,
+            bool relu, float *y),
            (x, other, n, b, v, relu, y))
 CPU_CLONES(back, (const clv_norm_plane *p, const clv_norm_affine *v, float *dx), (p, v, dx))
 
@@ -196,7 +199,9 @@ void clv_cpu_norm_apply(const float *x, const float *other, size_t n, size_t b,
   apply(x, other, n, b, v, relu, y);
 }
 
-void clv_cpu_norm_back(const clv_norm_plane *p, const clv_norm_affine *v, float *dx) { back(p, v, dx); }
+void clv_cpu_norm_back(const clv_norm_plane *p, const clv_norm_affine *v, float *dx) {
+  back(p, v, dx);
+}
 
 /* ---- marks ----------------------------------------------------------------------------------- */
 

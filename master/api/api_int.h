@@ -31,7 +31,7 @@
 #include <pthread.h>
 
 #include "common/config/config.h"
-#include "common/dist/dist.h"
+#include "common/engine/engine.h"
 #include "common/models/models.h"
 #include "common/tls/tls.h"
 #include "master/api/api.h"
@@ -148,8 +148,9 @@ struct cleave_module {
   api_module_state state;
   api_pending_weight *weights; /* until it is placed */
   size_t n_weights;
-  const struct cleave_optimizer *optimizer;            /* NULL: none of its parameters is in one */
-  const api_optimizer_group *groups[CLV_OPTIM_MAX_GROUPS]; /* [n_groups], as its node numbers them */
+  const struct cleave_optimizer *optimizer; /* NULL: none of its parameters is in one */
+  const api_optimizer_group
+      *groups[CLV_OPTIM_MAX_GROUPS]; /* [n_groups], as its node numbers them */
   uint32_t n_groups;
   uint8_t *group_of; /* [params->n] 1 + number of the group; 0: in none. With an optimiser alone */
   bool hold_rest;    /* some that learn are in none: group 0 stands for them, nobody is in it */
@@ -189,17 +190,17 @@ typedef struct api_value {
   uint64_t id;
   struct api_context *context;
   cleave_module *module; /* NULL: a leaf */
-  api_kept *kept;            /* what a leaf stands for, NULL: for a tensor of the program */
+  api_kept *kept;        /* what a leaf stands for, NULL: for a tensor of the program */
   clv_dtype dtype;
   clv_shape shape;
   api_node_set at;         /* nodes that make it, have it, or are being sent it */
   api_node_set send_later; /* nodes it is to be sent to once they have a module */
-  bool needs_grad;     /* backward gets to it */
-  bool released;       /* no handle any more */
-  bool asked;          /* DELIVER to the master is on its way */
-  bool node_wants;     /* the master's own node waits for it as well */
-  bool spent;          /* a backward without retain went over it */
-  bool passed;         /* some backward went over it */
+  bool needs_grad;         /* backward gets to it */
+  bool released;           /* no handle any more */
+  bool asked;              /* DELIVER to the master is on its way */
+  bool node_wants;         /* the master's own node waits for it as well */
+  bool spent;              /* a backward without retain went over it */
+  bool passed;             /* some backward went over it */
   bool failed;
   uint32_t fetching; /* functions that wait for it */
   uint64_t future;   /* id of a future on it; 0: none */
@@ -207,14 +208,14 @@ typedef struct api_value {
   clv_tensor *here; /* at the program: a leaf's own, or fetched */
   uint32_t n_args;
   struct api_value *args[CLV_MAX_INPUTS];
-  struct api_value *after;  /* its node runs it after the backward of this one */
-  uint32_t n_followers; /* calls that run after this one's backward, until it begins */
-  uint32_t number;      /* of the CALL among those its node was sent, from 1 */
+  struct api_value *after; /* its node runs it after the backward of this one */
+  uint32_t n_followers;    /* calls that run after this one's backward, until it begins */
+  uint32_t number;         /* of the CALL among those its node was sent, from 1 */
   /* of the backward pass in progress */
   uint32_t phase, contributions, arrived;
   float root;                     /* what its gradient starts with, 0: it is no root */
   uint32_t group;                 /* the last of the roots that depend on it */
-  struct api_value *next_needed;      /* of the group, descending id */
+  struct api_value *next_needed;  /* of the group, descending id */
   uint32_t order[CLV_MAX_INPUTS]; /* place of each input's gradient in the sum of that input's */
   /* of a leaf */
   clv_tensor **parts; /* [parts_cap] contributions of this pass in their order */
@@ -249,13 +250,13 @@ typedef struct api_context {
   uint64_t applying_from;        /* as answers to this message or a later one */
   uint64_t step_ms;              /* the step's deadline, */
   uint64_t decide_by;            /* when the step is given up */
-  api_node_set moved;                /* nodes that have been sent APPLY since the last decision */
+  api_node_set moved;            /* nodes that have been sent APPLY since the last decision */
   bool undone;                   /* its step failed after cleave_step had returned */
   bool stepped[API_MAX_MODULES]; /* modules that have had their step */
   bool failed;
   cleave_error failure;
   char failed_at[CLV_WIRE_NAME + 1]; /* the hop, as the node that failed wrote it */
-  struct api_context *next;              /* free ones */
+  struct api_context *next;          /* free ones */
 } api_context;
 
 typedef struct api_state_item {
@@ -311,7 +312,7 @@ struct cleave_runtime {
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
   clv_notifier notice;        /* the program's on_notice */
   clv_log_limiter complaints; /* of workers, unasked; it tells api_left_out */
-  api_told told[API_TOLD];        /* the last ones: number n is told[n % API_TOLD] */
+  api_told told[API_TOLD];    /* the last ones: number n is told[n % API_TOLD] */
   uint64_t n_told;
   void *user;
   uint64_t deadline_ms;
@@ -341,8 +342,9 @@ struct cleave_runtime {
   cleave_module *modules[API_MAX_MODULES];
   uint32_t n_modules;
   cleave_optimizer *optimizers;
-  api_context *deciding; /* its step is on its way: calls wait, so that it can still be taken back */
-  bool settling;     /* somebody waits for its answers */
+  api_context
+      *deciding; /* its step is on its way: calls wait, so that it can still be taken back */
+  bool settling; /* somebody waits for its answers */
   api_context
       *stepping; /* its final step has been decided and not sent: it leaves with what comes next */
   cleave_optimizer *stepping_by;
@@ -414,7 +416,8 @@ cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, api_co
                                cleave_error *error);
 cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_value **ret,
                              cleave_error *error);
-cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret, cleave_error *error);
+cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
+                            cleave_error *error);
 void api_drop_value(cleave_runtime *rt, api_value *v);
 void api_context_forget(cleave_runtime *rt, api_context *c);
 /* With the lock: ends that were not answered in time are said again. When the next one is due. */
@@ -425,8 +428,8 @@ cleave_status api_context_failure(const api_context *c, cleave_error *error);
 /* With the lock: the value that stands for a kept one is brought to a node as it needs it; fetched
  * by the program. */
 cleave_status api_kept_bring(cleave_runtime *rt, api_value *v, uint32_t node, cleave_error *error);
-cleave_status api_kept_fetch(cleave_runtime *rt, api_kept *k, uint64_t deadline_ms, clv_tensor **ret,
-                             cleave_error *error);
+cleave_status api_kept_fetch(cleave_runtime *rt, api_kept *k, uint64_t deadline_ms,
+                             clv_tensor **ret, cleave_error *error);
 void api_kept_unuse(cleave_runtime *rt, api_kept *k); /* a value that stood for it is gone */
 void api_kepts_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
 /* With the lock, waits: the owners of what is kept of a context have answered. */

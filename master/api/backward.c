@@ -173,8 +173,8 @@ static cleave_status add_call(preparing *p, const api_value *v, cleave_error *er
   return CLEAVE_OK;
 }
 
-static cleave_status prepare_node(cleave_runtime *rt, api_context *c, uint32_t node, size_t n_groups,
-                                  bool retain, cleave_error *error) {
+static cleave_status prepare_node(cleave_runtime *rt, api_context *c, uint32_t node,
+                                  size_t n_groups, bool retain, cleave_error *error) {
   preparing p = {.rt = rt, .c = c, .node = node, .retain = retain};
   for (uint32_t i = 0; i < rt->n_modules; i++)
     p.vote |= rt->modules[i]->node == node && rt->modules[i]->optimizer;
@@ -216,8 +216,8 @@ static void too_late(const cleave_runtime *rt, const api_context *c, uint64_t de
 }
 
 /* With the lock: until all nodes have finished, or the context has failed. */
-static cleave_status await(cleave_runtime *rt, api_context *c, uint64_t deadline_ms, uint64_t until_ns,
-                           cleave_error *error) {
+static cleave_status await(cleave_runtime *rt, api_context *c, uint64_t deadline_ms,
+                           uint64_t until_ns, cleave_error *error) {
   bool in_time = true;
   c->users++;
   while (in_time && !c->failed && ((c->expected & ~c->finished) || c->leaf_due))

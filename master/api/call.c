@@ -158,8 +158,8 @@ typedef struct call_mode {
   const cleave_call_options *order; /* NULL: in none */
 } call_mode;
 
-static cleave_status ask_along(cleave_runtime *rt, api_value *v, const call_mode *how, clv_packet *p,
-                               cleave_error *error) {
+static cleave_status ask_along(cleave_runtime *rt, api_value *v, const call_mode *how,
+                               clv_packet *p, cleave_error *error) {
   if (!how->deliver || (how->to == v->module->node && !how->for_program)) return CLEAVE_OK;
   if (how->to && !rt->peers[how->to].has_module) {
     v->send_later |= NODE_BIT(how->to);

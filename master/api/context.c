@@ -17,7 +17,8 @@ enum {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret, cleave_error *error) {
+cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
+                            cleave_error *error) {
   api_value *v = rt->free_values;
   if (v)
     rt->free_values = v->older;
@@ -153,9 +154,9 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
   else
     TRY(clv_alloc(1, sizeof *c, &c, &err));
   *c = (api_context){.id = ++runtime->next_context,
-                 .evaluation = options && options->evaluation,
-                 .step = options ? options->step : 0,
-                 .events = options && options->events};
+                     .evaluation = options && options->evaluation,
+                     .step = options ? options->step : 0,
+                     .events = options && options->events};
   if (options && options->name)
     snprintf(c->name, sizeof c->name, "'%s'", options->name);
   else

@@ -127,7 +127,8 @@ static cleave_status add_group(cleave_optimizer *o, const api_optimizer_group *g
 }
 
 static cleave_status join_module(cleave_optimizer *o, const cleave_group *from,
-                                 const api_optimizer_group *g, cleave_module *m, cleave_error *error) {
+                                 const api_optimizer_group *g, cleave_module *m,
+                                 cleave_error *error) {
   bool joined = false;
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * References that outlive their context, as the program has them. The protocol is the master's own
- * node's (common/dist/rref_int.h): here it is told what to do, and answers come as from any node.
+ * node's (common/reference/reference.h): here it is told what to do, and answers come as from any
+ * node.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,8 @@ static void forget_if_done(cleave_runtime *rt, api_kept *k) {
   if (k->released && k->gone && !k->uses && !k->users) forget(rt, k);
 }
 
-static cleave_status find(cleave_runtime *rt, cleave_kept handle, api_kept **ret, cleave_error *error) {
+static cleave_status find(cleave_runtime *rt, cleave_kept handle, api_kept **ret,
+                          cleave_error *error) {
   api_kept *k = api_id_table_get(&rt->kepts, handle.id);
   if (k && !k->released) {
     *ret = k;
@@ -95,7 +97,8 @@ void api_kepts_report(cleave_runtime *rt, cleave_leaks *l) {
 
 /* ---- keeping --------------------------------------------------------------------------------- */
 
-static cleave_status new_kept(cleave_runtime *rt, const api_value *v, api_kept **ret, cleave_error *error) {
+static cleave_status new_kept(cleave_runtime *rt, const api_value *v, api_kept **ret,
+                              cleave_error *error) {
   api_kept *k;
   uint64_t key;
   TRY(clv_random_bytes(&key, sizeof key, &err));
@@ -238,8 +241,8 @@ static cleave_status begin_fetch(cleave_runtime *rt, api_kept *k, cleave_error *
 }
 
 /* Who comes while another waits takes what that one gets: the value never changes. */
-cleave_status api_kept_fetch(cleave_runtime *rt, api_kept *k, uint64_t deadline_ms, clv_tensor **ret,
-                             cleave_error *error) {
+cleave_status api_kept_fetch(cleave_runtime *rt, api_kept *k, uint64_t deadline_ms,
+                             clv_tensor **ret, cleave_error *error) {
   uint64_t until = api_until(rt, deadline_ms), before = k->fetches;
   PASS(failure_of(k, error));
   PASS(begin_fetch(rt, k, error));
@@ -306,7 +309,8 @@ cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept handle,
 
 /* ---- what nodes say -------------------------------------------------------------------------- */
 
-static void take_value(cleave_runtime *rt, api_kept *k, const api_peer *owner, const clv_packet *p) {
+static void take_value(cleave_runtime *rt, api_kept *k, const api_peer *owner,
+                       const clv_packet *p) {
   const clv_tensor *t = p->frame.n_tensors ? p->tensor[0] : NULL;
   bool fits = t && t->dtype == k->dtype && clv_shape_equal(&t->shape, &k->shape);
   clv_tensor_unref(k->got);

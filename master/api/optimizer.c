@@ -148,8 +148,8 @@ cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave
   return api_send(rt, m->node, clv_steal(&p), error);
 }
 
-static cleave_status apply_one(cleave_optimizer *o, api_context *c, const cleave_module *m, bool apply,
-                               double scale, cleave_error *error) {
+static cleave_status apply_one(cleave_optimizer *o, api_context *c, const cleave_module *m,
+                               bool apply, double scale, cleave_error *error) {
   cleave_runtime *rt = o->runtime;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
   TRY(clv_packet_apply(rt->pool, c->id, ++rt->next_id, m->index, (float)scale, 0, apply, &p, &err));
@@ -238,7 +238,8 @@ cleave_status api_decided(cleave_runtime *rt, uint64_t until_ns, cleave_error *e
   return CLEAVE_OK;
 }
 
-static cleave_status check_step(const cleave_optimizer *o, const api_context *c, cleave_error *error) {
+static cleave_status check_step(const cleave_optimizer *o, const api_context *c,
+                                cleave_error *error) {
   bool any = false;
   for (size_t i = 0; i < o->n_modules; i++) {
     any |= c->has_gradient[o->modules[i]->index];

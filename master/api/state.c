@@ -18,8 +18,8 @@ static void leave(cleave_runtime *rt, api_state_request *r) {
   clv_tensor_unref(r->found);
 }
 
-static cleave_status await(cleave_module *m, api_state_request *r, const char *what, uint64_t until_ns,
-                           cleave_error *error) {
+static cleave_status await(cleave_module *m, api_state_request *r, const char *what,
+                           uint64_t until_ns, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   while (!r->failed && !(r->answered && r->got >= r->count)) {
     if (api_sleep(rt, until_ns)) continue;
@@ -47,7 +47,8 @@ cleave_status api_state_get(cleave_module *m, clv_state_what what, uint64_t cont
                             const char *name, uint64_t until_ns, clv_tensor **ret, char *ret_device,
                             cleave_error *error) {
   cleave_runtime *rt = m->runtime;
-  api_state_request r = {.id = ++rt->next_id, .node = m->node, .wanted = name, .next = rt->requests};
+  api_state_request r = {
+      .id = ++rt->next_id, .node = m->node, .wanted = name, .next = rt->requests};
   clv_packet *p;
   TRY(clv_packet_state_get(rt->pool, context_id, r.id, m->index, what, &p, &err));
   rt->requests = &r;

@@ -22,7 +22,7 @@ typedef struct clv_cut_stage {
 typedef struct clv_cut_way {
   clv_sched_split split;
   clv_cut_stage *stages; /* [n_stages], owned */
-  clv_bytes yaml;    /* stages: as a session file takes it */
+  clv_bytes yaml;        /* stages: as a session file takes it */
 } clv_cut_way;
 
 typedef struct clv_cutter {

@@ -63,7 +63,7 @@ typedef struct clv_state_flow {
 typedef struct clv_trainer_egress {
   clv_egress_record *record; /* borrowed; NULL: nothing may leave */
   bool random;               /* numbers in place of records */
-  clv_flow *rows;                /* [b->n_egress] */
+  clv_flow *rows;            /* [b->n_egress] */
   clv_flow *hops; /* [2 * n_stages]: the value of a stage and its gradient, where direct */
   clv_egress_flow **failures; /* [config->n_workers]: what each is told of one */
   clv_state_flow *states;
@@ -85,9 +85,9 @@ struct clv_trainer {
   uint64_t doing_step;
   /* the round */
   uint32_t round, n_held;       /* steps in a full one, batches that wait for it */
-  clv_held_batch *held;             /* [round] */
+  clv_held_batch *held;         /* [round] */
   clv_step_result *results;     /* [2 * round] of the steps last taken */
-  clv_micro_batch *micros;                /* [round * max_micro], as the next three */
+  clv_micro_batch *micros;      /* [round * max_micro], as the next three */
   cleave_reference *references; /* [micro][stage], ascending: values of the calls */
   cleave_reference *losses;
   float *shares;

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/dist/dist.h"
+#include "common/engine/engine.h"
 #include "common/tls/tls.h"
 #include "tests/bench/bench_int.h"
 

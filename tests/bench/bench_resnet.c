@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/dist/dist.h"
+#include "common/engine/engine.h"
 #include "common/graph/graph.h"
 #include "common/optim/optim.h"
 #include "tests/bench/bench_int.h"

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/dist/dist.h"
+#include "common/engine/engine.h"
 #include "master/train/train.h"
 #include "tests/bench/bench_int.h"
 

@@ -5,7 +5,7 @@ notices: mutants.py OUT CC [RUNS]. A mutant that survives is a failure."""
 import os, re, shutil, subprocess, sys
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
-USER, OWNER, POST = (f"common/dist/rref_{part}.c" for part in ("user", "owner", "post"))
+USER, OWNER, POST = (f"common/reference/rref_{part}.c" for part in ("user", "owner", "post"))
 MUTANTS = {
     "a parent goes before the owner knows its child": (
         USER, "CLV_RREF_FORK, h->owner);", "CLV_RREF_FORK, h->owner);\n    tell_parent(t, h);"),

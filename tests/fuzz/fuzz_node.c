@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/dist/link_int.h"
-#include "common/dist/node_int.h"
+#include "common/link/link_int.h"
+#include "common/engine/node_int.h"
 #include "tests/fuzz/fuzz_frame.h"
 #include "tests/fuzz/never.h"
 

@@ -95,8 +95,8 @@ static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
   return n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
 }
 
-static clv_code make_module(clv_session *s, const clv_wire_load_request *r, const clv_waiter *waiter,
-                            clv_module **ret, clv_err *err) {
+static clv_code make_module(clv_session *s, const clv_wire_load_request *r,
+                            const clv_waiter *waiter, clv_module **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *graph = NULL;
   clv_module_group groups[CLV_WIRE_GROUPS];
   CLV_TRY(check_place(r, err));
@@ -127,8 +127,8 @@ static clv_code make_module(clv_session *s, const clv_wire_load_request *r, cons
   return clv_module_new(&o, ret, err);
 }
 
-static clv_code load_artifact(clv_session *s, const clv_wire_load_request *r, const clv_waiter *waiter,
-                              clv_module *module, clv_err *err) {
+static clv_code load_artifact(clv_session *s, const clv_wire_load_request *r,
+                              const clv_waiter *waiter, clv_module *module, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_TRY(clv_store_open(s->settings->config, r->artifact.name, &r->artifact.sha256, &f, err));
   clv_state_item item;

@@ -24,7 +24,7 @@ typedef struct numbers {
   clv_worker_settings *settings;
   const clv_worker_config *config; /* its */
   clv_service_snapshot now;
-  holding *held;     /* [n_allow] */
+  holding *held;         /* [n_allow] */
   clv_work_counts *work; /* [n_allow] */
   clv_edge_bytes *edges; /* [CLV_EDGES], as the next */
   load *loads;

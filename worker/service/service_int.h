@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "common/dist/dist.h"
+#include "common/engine/engine.h"
 #include "worker/service/service.h"
 #include "worker/store/store.h"
 
@@ -53,8 +53,8 @@ typedef struct clv_worker_settings {
 typedef struct clv_member {
   char *identity;
   clv_account *account;
-  size_t tenant;         /* of the scheduler */
-  uint64_t credit;       /* what its last Hello grants; under the service's lock, as the next */
+  size_t tenant;             /* of the scheduler */
+  uint64_t credit;           /* what its last Hello grants; under the service's lock, as the next */
   clv_last_error last_error; /* that concerned it */
   clv_work_counts ended;     /* of its sessions that have ended */
 } clv_member;
@@ -62,11 +62,11 @@ typedef struct clv_member {
 struct clv_session {
   clv_service *service;
   clv_worker_settings *settings; /* under which it was opened */
-  int refs;           /* the table, every link, every handler at work on it */
+  int refs;                      /* the table, every link, every handler at work on it */
   clv_wire_id id;
   uint64_t epoch, opened_ms;
   uint64_t send_credit; /* towards the owner, at first */
-  clv_member *member;       /* the owner */
+  clv_member *member;   /* the owner */
   char owner[CLV_WIRE_URI + 1], name[CLV_WIRE_NAME + 1];
   char **peers; /* identities that may attach */
   uint32_t n_peers;
@@ -86,7 +86,8 @@ struct clv_session {
   uint32_t n_out, n_in;
   clv_last_error last_error; /* beside what its node has told; under lock */
   bool gone; /* the master's link has ended, to be closed by the next tick; or it is being closed */
-  clv_work_counts counted; /* of what follows the service's totals know, as the next; under its lock */
+  clv_work_counts
+      counted; /* of what follows the service's totals know, as the next; under its lock */
   clv_edge_bytes *counted_edges;
   char why[CLV_ERR_TEXT];
   bool leaving; /* somebody in it is not allowed any more; by clv_service_tick alone, as the next */
@@ -96,7 +97,7 @@ struct clv_session {
 
 struct clv_service {
   const clv_worker_config *config; /* of the start: for what a reload does not change */
-  clv_worker_settings *settings;              /* newest; under lock */
+  clv_worker_settings *settings;   /* newest; under lock */
   clv_rpc_runtime *runtime;
   clv_rpc_server *server;
   clv_rpc_pem pem; /* for dialling peers; owned copies */
@@ -114,7 +115,7 @@ struct clv_service {
   bool draining;
   int64_t certificate_end;
   clv_last_error last_error; /* of anybody */
-  pthread_mutex_t lock;  /* the tables, pem, draining, the certificate's end, last errors */
+  pthread_mutex_t lock;      /* the tables, pem, draining, the certificate's end, last errors */
   clv_session *sessions[MAX_SESSIONS];
   uint32_t n_sessions;
   /* For metrics, under lock too. */

@@ -27,7 +27,8 @@ static clv_wire_limits limits_of(const clv_worker_config *c) {
   return l;
 }
 
-clv_code clv_settings_new(const clv_worker_config *config, clv_worker_settings **ret, clv_err *err) {
+clv_code clv_settings_new(const clv_worker_config *config, clv_worker_settings **ret,
+                          clv_err *err) {
   clv_worker_settings *s;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->refs = 1;

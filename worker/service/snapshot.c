@@ -187,7 +187,8 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
 }
 
 /* out->modules and out->links have room; a node lives as long as its session. */
-static void fill_session(clv_session *s, uint64_t now, clv_last_error *t, clv_wire_session_status *out) {
+static void fill_session(clv_session *s, uint64_t now, clv_last_error *t,
+                         clv_wire_session_status *out) {
   held_link links[MAX_LINKS];
   out->session = s->id;
   out->epoch = s->epoch;

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The gradients of a context become a step of each module's optimiser, which REVERT can take back
+ * as long as no other context has done anything.
+ */
+#include "common/engine/context_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool meant(const clv_module_gradient *g, uint32_t module) {
+  return module == CLV_MODULE_ALL || module == g->module;
+}
+
+static void forget_gradients(clv_contexts *e, clv_context *ctx, uint32_t module) {
+  for (clv_module_gradient **at = &ctx->gradients; *at;) {
+    clv_module_gradient *g = *at;
+    if (!meant(g, module)) {
+      at = &g->next;
+      continue;
+    }
+    *at = g->next;
+    clv_tensor_unref(g->block);
+    clv_old_weights_unref(e, g->previous);
+    clv_slab_give(&e->gradients, g);
+  }
+}
+
+void clv_context_restore_buffers(clv_contexts *e, uint64_t id, uint32_t module) {
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
+    clv_module_queue *l = &e->queues[i];
+    if (l->shadow_of != id || (module != CLV_MODULE_ALL && module != i)) continue;
+    clv_module_restore_buffers(e->env.module(e->env.user, i));
+    l->shadow_of = 0;
+    clv_context *c = clv_context_find(e, id);
+    if (c) c->kept[i / 8] &= (uint8_t) ~(1u << (i % 8)); /* the next call keeps them again */
+  }
+}
+
+void clv_context_forget_buffers(clv_contexts *e, uint64_t id, uint32_t module) {
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++)
+    if ((!id || e->queues[i].shadow_of == id) && (module == CLV_MODULE_ALL || module == i))
+      e->queues[i].shadow_of = 0;
+}
+
+void clv_contexts_written(clv_contexts *e, uint32_t module) {
+  clv_context_forget_buffers(e, 0, module);
+}
+
+static bool revert_waits(const clv_contexts *e, uint64_t id) {
+  for (const clv_change *k = e->waiting_changes; k; k = k->next)
+    if (k->kind == CLV_REVERT && k->context == id) return true;
+  return false;
+}
+
+/* A REVERT that waits came before this work, and an APPLY that waits too. */
+void clv_context_finalise(clv_contexts *e, uint64_t working) {
+  for (clv_change *k = e->waiting_changes; k; k = k->next)
+    k->final |= k->kind == CLV_APPLY && k->context != working && !revert_waits(e, k->context);
+  for (uint32_t i = 0; e->n_snapshots && i < CLV_MODULE_ALL; i++) {
+    clv_module_queue *l = &e->queues[i];
+    if (!l->snapshot_of || l->snapshot_of == working || revert_waits(e, l->snapshot_of)) continue;
+    l->snapshot_of = 0;
+    e->n_snapshots--;
+  }
+}
+
+_Static_assert((int)CLV_OPTIM_MAX_GROUPS == CLV_WIRE_GROUPS + 1,
+               "a change has a rate for each group");
+
+static void step_module(clv_contexts *e, const clv_change *k, uint32_t module,
+                        clv_tensor *gradients) {
+  clv_module *m = e->env.module(e->env.user, module);
+  clv_module_queue *l = &e->queues[module];
+  double rates[CLV_OPTIM_MAX_GROUPS];
+  (void)clv_share_take(e->env.share, 1); /* a step that has begun is taken, whether or not */
+  if (!k->final && !m->o.final) {
+    clv_module_snapshot(m);
+    e->n_snapshots += !l->snapshot_of;
+    l->snapshot_of = k->context;
+  }
+  for (uint32_t i = 0; i < k->n_rates; i++) rates[i] = k->rates[i];
+  clv_optim_step(m->optim, m->block, gradients->data, rates, k->scale);
+  m->version++;
+  clv_counter_add(&m->steps, 1);
+  clv_counter_add(&m->counts.stepped, 1);
+}
+
+static bool revert_module(clv_contexts *e, const clv_change *k, uint32_t module) {
+  clv_module *m = e->env.module(e->env.user, module);
+  clv_module_queue *l = &e->queues[module];
+  if (l->snapshot_of != k->context) return false;
+  clv_module_revert(m);
+  clv_counter_add(&m->steps, -(uint64_t)1);
+  l->snapshot_of = 0;
+  e->n_snapshots--;
+  return true;
+}
+
+static void answer(clv_contexts *e, const clv_change *k, bool done) {
+  clv_packet *p;
+  clv_err why;
+  if (clv_packet_new(e->env.pool, done ? CLV_APPLIED : CLV_ERROR, &p, &why) != CLV_OK) return;
+  p->frame.context = k->context;
+  p->frame.message = ++*e->env.next_message;
+  p->frame.reply_to = k->message;
+  p->frame.module = k->module;
+  if (!done)
+    clv_frame_set_failure(&p->frame, CLV_PRECONDITION,
+                          "nothing of this context can be taken back: no APPLY, or work of another "
+                          "context since",
+                          "");
+  e->env.emit(e->env.user, p);
+}
+
+void clv_context_perform(clv_contexts *e, const clv_change *k) {
+  bool done = k->kind == CLV_APPLY;
+  for (const clv_queue_entry *t = k->entries; t; t = t->next_of_change) {
+    if (k->kind == CLV_APPLY)
+      step_module(e, k, t->module, t->gradients);
+    else
+      done |= revert_module(e, k, t->module);
+  }
+  if (!k->silent) answer(e, k, done);
+}
+
+static clv_code check_apply(const clv_context *ctx, clv_err *err) {
+  if (ctx->failed)
+    return clv_fail(err, CLV_ABORTED, "the context has failed: %s", ctx->failed->text);
+  if (ctx->active)
+    return clv_fail(err, CLV_PRECONDITION, "backward pass %u is in progress", ctx->phase);
+  return CLV_OK;
+}
+
+static clv_code check_rates(const clv_module_gradient *g, const clv_change *k, clv_err *err) {
+  size_t groups = clv_optim_n_groups(g->mod->optim);
+  if (k->n_rates >= groups) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION,
+                  "%u learning rate%s for module %u, whose parameters are in %zu groups",
+                  k->n_rates, CLV_S(k->n_rates), g->module, groups);
+}
+
+/* The modules that APPLY means; all memory first: after that nothing can fail, and no module steps
+ * alone. The gradients are held, so that the context may end before their turn comes. */
+static clv_code modules_to_step(clv_contexts *e, const clv_context *ctx, clv_change *k,
+                                uint32_t module, clv_err *err) {
+  for (const clv_module_gradient *g = ctx->gradients; g; g = g->next) {
+    if (!meant(g, module) || !g->mod->optim || !g->filled) continue;
+    CLV_TRY(check_rates(g, k, err));
+    CLV_TRY(clv_module_snapshot_ready(g->mod, err));
+    CLV_TRY(clv_change_means(e, k, g->module, g->block, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code modules_to_revert(clv_contexts *e, const clv_context *ctx, clv_change *k,
+                                  clv_err *err) {
+  const clv_module_gradient *g = ctx->gradients;
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
+    while (g && g->module < i) g = g->next;
+    bool stepped = g && g->module == i && g->mod->optim;
+    if (stepped || e->queues[i].snapshot_of == ctx->id)
+      CLV_TRY(clv_change_means(e, k, i, NULL, err));
+  }
+  return CLV_OK;
+}
+
+static void give_up_step(clv_contexts *e, clv_context *ctx, uint32_t module) {
+  forget_gradients(e, ctx, module);
+  clv_context_restore_buffers(e, ctx->id, module);
+}
+
+static clv_code apply(clv_contexts *e, clv_context *ctx, uint32_t module, const clv_frame *f,
+                      clv_err *err) {
+  clv_change *k;
+  CLV_TRY(check_apply(ctx, err));
+  CLV_TRY(clv_change_new(e, f, ctx->id, &k, err));
+  clv_code code = CLV_OK;
+  if (f->commit.apply)
+    code = modules_to_step(e, ctx, k, module, err);
+  else
+    give_up_step(e, ctx, module);
+  if (code != CLV_OK) {
+    clv_change_free(e, k);
+    return code;
+  }
+  if (f->commit.apply) clv_context_finalise(e, ctx->id);
+  clv_change_wait(e, k);
+  return CLV_OK;
+}
+
+void clv_context_last_step(clv_contexts *e, const clv_frame *f) {
+  clv_context *c;
+  clv_err why;
+  if (clv_context_open(e, f->context, &c, &why) != CLV_OK || !c) return;
+  if (apply(e, c, CLV_MODULE_ALL, f, &why) != CLV_OK)
+    clv_context_fail_at(e, c, &why, CLV_MODULE_ALL);
+}
+
+clv_code clv_on_apply(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
+  clv_err why;
+  clv_code code = p->frame.commit.position ? clv_order_add_step(e, ctx, &p->frame, &why)
+                                           : apply(e, ctx, p->frame.module, &p->frame, &why);
+  if (code != CLV_OK) clv_context_fail_at(e, ctx, &why, p->frame.module);
+  return clv_contexts_run(e, err);
+}
+
+clv_code clv_on_revert(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
+  clv_change *k;
+  CLV_TRY(clv_change_new(e, &p->frame, ctx->id, &k, err));
+  clv_code code = modules_to_revert(e, ctx, k, err);
+  if (code != CLV_OK) {
+    clv_change_free(e, k);
+    return code;
+  }
+  clv_change_wait(e, k);
+  return clv_contexts_run(e, err);
+}
+
+bool clv_contexts_gradient_item(clv_contexts *e, uint64_t id, uint32_t module, uint32_t index,
+                                clv_state_item *ret) {
+  const clv_context *ctx = clv_context_find(e, id);
+  const clv_module_gradient *g = ctx ? ctx->gradients : NULL;
+  while (g && g->module != module) g = g->next;
+  if (g && !(g->filled && g->weights_filled)) return false; /* a step in turn took them */
+  for (int i = 0; g && i < g->mod->params->n; i++) {
+    const clv_param *p = &g->mod->params->list[i];
+    if (!p->trainable || p->frozen || index-- != 0) continue;
+    *ret = (clv_state_item){.dtype = p->dtype,
+                            .shape = p->shape,
+                            .bytes = p->bytes,
+                            .data = (char *)g->block->data + p->offset};
+    snprintf(ret->name, sizeof ret->name, "%s", p->name);
+    return true;
+  }
+  return false;
+}

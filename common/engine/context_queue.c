@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Turns: what keeps results from depending on timing. Each module has a line of the work that has
+ * come and has not been done: calls that wait for inputs, and changes (APPLY, REVERT, STATE_PUT;
+ * reads of state) that wait for the calls before them.
+ *
+ * A change has its turn when it is the first of the line of every module that it means; a call when
+ * no change stands before it. In a module with running statistics a call must be the first: these
+ * calls run in ascending id. Calls depend on smaller ids alone, and changes on what came before
+ * them, so nothing waits for itself; the end of a context takes its calls out of the line.
+ */
+#include <string.h>
+
+#include "common/engine/context_int.h"
+
+clv_code clv_context_core(clv_contexts *e, const clv_module *m, clv_err *err) {
+  if (clv_share_take(e->env.share, (unsigned)m->o.threads)) return CLV_OK;
+  return clv_fail(err, CLV_CANCELLED, "module %u: the session is being closed", m->o.index);
+}
+
+static clv_module_queue *queue_of(clv_contexts *e, uint32_t module) { return &e->queues[module]; }
+
+static void mark(clv_contexts *e, clv_module_queue *l) {
+  if (l->marked) return;
+  l->marked = true;
+  l->next_marked = e->marked;
+  e->marked = l;
+}
+
+/* Behind `after`; NULL: at the head. */
+static void link_entry(clv_module_queue *l, clv_queue_entry *t, clv_queue_entry *after) {
+  t->queue = l;
+  t->prev = after;
+  t->next = after ? after->next : l->first;
+  *(t->next ? &t->next->prev : &l->last) = t;
+  *(after ? &after->next : &l->first) = t;
+}
+
+static void leave(clv_contexts *e, clv_queue_entry *t) {
+  clv_module_queue *l = t->queue;
+  *(t->prev ? &t->prev->next : &l->first) = t->next;
+  *(t->next ? &t->next->prev : &l->last) = t->prev;
+  t->queue = NULL;
+  if (t->change) l->n_changes--;
+  if (t->change || l->n_changes || l->ordered) mark(e, l);
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+void clv_queue_join(clv_contexts *e, clv_context_call *c) {
+  clv_module_queue *l = queue_of(e, c->module);
+  clv_queue_entry *after = l->last;
+  l->ordered = clv_module_buffer_bytes(c->mod) > 0;
+  while (l->ordered && after && after->call && after->call->out->id > c->out->id)
+    after = after->prev;
+  c->queue_entry.call = c;
+  c->n_missing++;
+  link_entry(l, &c->queue_entry, after);
+  clv_queue_entry *next = c->queue_entry.next;
+  if (next && next->granted) { /* it came first, but is not the first any more */
+    next->granted = false;
+    next->call->n_missing++;
+  }
+  if (l->ordered ? l->first != &c->queue_entry : l->n_changes > 0) return;
+  c->queue_entry.granted = true;
+  c->n_missing--;
+}
+
+void clv_queue_leave(clv_contexts *e, clv_context_call *c) {
+  if (!c->queue_entry.queue) return;
+  if (!c->queue_entry.granted) c->n_missing--;
+  c->queue_entry.granted = true;
+  leave(e, &c->queue_entry);
+}
+
+/* ---- changes --------------------------------------------------------------------------------- */
+
+static void push_due(clv_contexts *e, clv_change *k) {
+  k->next_due = NULL;
+  *(e->due_last ? &e->due_last->next_due : &e->due_first) = k;
+  e->due_last = k;
+}
+
+clv_code clv_change_new(clv_contexts *e, const clv_frame *f, uint64_t id, clv_change **ret,
+                        clv_err *err) {
+  clv_change *k;
+  CLV_TRY(clv_slab_take(e, &e->changes, &k, err));
+  k->silent = f->kind == CLV_END_CONTEXT;
+  k->kind = k->silent ? CLV_APPLY : f->kind;
+  k->context = id;
+  k->message = f->message;
+  k->module = f->module;
+  k->rates[0] = f->commit.lr;
+  memcpy(k->rates + 1, f->commit.more_lrs, sizeof f->commit.more_lrs);
+  k->n_rates = 1 + f->commit.n_more_lrs;
+  k->scale = f->commit.scale;
+  k->number = ++e->n_events;
+  k->next = e->waiting_changes;
+  k->at = &e->waiting_changes;
+  if (k->next) k->next->at = &k->next;
+  e->waiting_changes = k;
+  *ret = k;
+  return CLV_OK;
+}
+
+clv_code clv_change_means(clv_contexts *e, clv_change *k, uint32_t module, clv_tensor *gradients,
+                          clv_err *err) {
+  clv_queue_entry *t;
+  CLV_TRY(clv_slab_take(e, &e->entries, &t, err));
+  t->change = k;
+  t->module = module;
+  if (gradients) t->gradients = clv_tensor_ref(gradients);
+  t->next_of_change = k->entries;
+  k->entries = t;
+  return CLV_OK;
+}
+
+void clv_change_wait(clv_contexts *e, clv_change *k) {
+  for (clv_queue_entry *t = k->entries; t; t = t->next_of_change) {
+    clv_module_queue *l = queue_of(e, t->module);
+    link_entry(l, t, l->last);
+    l->n_changes++;
+    k->n_missing++;
+    mark(e, l);
+  }
+  if (!k->n_missing) push_due(e, k);
+}
+
+void clv_change_free(clv_contexts *e, clv_change *k) {
+  for (clv_queue_entry *t = k->entries, *next; t; t = next) {
+    next = t->next_of_change;
+    if (t->queue) leave(e, t);
+    clv_tensor_unref(t->gradients);
+    clv_slab_give(&e->entries, t);
+  }
+  *k->at = k->next;
+  if (k->next) k->next->at = k->at;
+  clv_packet_free(k->packet);
+  clv_slab_give(&e->changes, k);
+}
+
+bool clv_queue_changes_before(const clv_contexts *e, uint32_t module, uint64_t number) {
+  const clv_module_queue *l = &e->queues[module];
+  if (!l->n_changes) return false;
+  for (const clv_queue_entry *t = l->first; t; t = t->next)
+    if (t->change && t->change->number < number) return true;
+  return false;
+}
+
+clv_code clv_contexts_hold(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
+  const clv_frame *f = &p->frame;
+  const clv_module *m = f->module < CLV_MODULE_ALL ? e->env.module(e->env.user, f->module) : NULL;
+  clv_change *k;
+  *ret_kept = false;
+  if (!m || f->state.what == CLV_STATE_GRADIENTS) return CLV_OK;
+  const clv_module_queue *l = &e->queues[f->module];
+  bool changes_alone = f->kind == CLV_STATE_GET && !clv_module_buffer_bytes(m);
+  if (changes_alone ? !l->n_changes : !l->first) return CLV_OK;
+  CLV_TRY(clv_change_new(e, f, 0, &k, err));
+  clv_code code = clv_change_means(e, k, f->module, NULL, err);
+  if (code != CLV_OK) {
+    clv_change_free(e, k);
+    return code;
+  }
+  k->packet = p;
+  clv_change_wait(e, k);
+  *ret_kept = true;
+  return CLV_OK;
+}
+
+/* ---- whose turn it is ------------------------------------------------------------------------ */
+
+static void grant_call(clv_contexts *e, clv_queue_entry *t) {
+  if (t->granted) return;
+  t->granted = true;
+  clv_call_one_less(e, t->call);
+}
+
+static void grant(clv_contexts *e, clv_module_queue *l) {
+  clv_queue_entry *t = l->first;
+  if (t && t->change) {
+    if (!t->granted && --t->change->n_missing == 0) push_due(e, t->change);
+    t->granted = true;
+    return;
+  }
+  if (t && t->granted && !l->ordered) return; /* then so have all up to the next change */
+  for (; t && t->call; t = l->ordered ? NULL : t->next) grant_call(e, t);
+}
+
+static void perform(clv_contexts *e, clv_change *k) {
+  clv_packet *p = k->packet;
+  k->packet = NULL;
+  if (p)
+    e->env.obey(e->env.user, p);
+  else
+    clv_context_perform(e, k);
+  clv_change_free(e, k);
+  for (clv_context *c = e->open; c; c = c->next)
+    if (c->active) clv_context_run_backward(e, c);
+}
+
+clv_code clv_contexts_run(clv_contexts *e, clv_err *err) {
+  clv_code first = CLV_OK;
+  for (;;) {
+    clv_err why;
+    if (e->ready_first) {
+      clv_code code = clv_call_run_next(e, &why);
+      if (code == CLV_OK || first != CLV_OK) continue;
+      first = code;
+      if (err) *err = why;
+    } else if (e->marked) {
+      clv_module_queue *l = e->marked;
+      e->marked = l->next_marked;
+      l->marked = false;
+      grant(e, l);
+    } else if (e->order_ready) {
+      clv_context *c = e->order_ready;
+      e->order_ready = c->next_order_ready;
+      c->order_ready = false;
+      clv_order_run(e, c);
+    } else if (e->due_first) {
+      clv_change *k = e->due_first;
+      e->due_first = k->next_due;
+      if (!e->due_first) e->due_last = NULL;
+      perform(e, k);
+    } else {
+      return first;
+    }
+  }
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a context does at this node and when, as rows of numbers that go to the program with ENDED.
+ * Only contexts whose program asked for it are noted; when there is no memory for rows, later ones
+ * are left out.
+ */
+#include <string.h>
+
+#include "common/engine/context_int.h"
+
+enum { FIRST_ROWS = 256, MOST_ROWS = 65536 };
+
+static clv_tensor *rows(clv_contexts *e, int64_t n) {
+  clv_tensor *t;
+  clv_err ignored;
+  clv_shape shape = CLV_SHAPE(n, CLV_TRACE_COLUMNS);
+  if (clv_pool_tensor(e->env.pool, CLV_I64, &shape, &t, &ignored) != CLV_OK) return NULL;
+  memset(t->data, 0, t->bytes); /* rows of zeros are none */
+  return t;
+}
+
+void clv_context_begin_trace(clv_contexts *e, clv_context *ctx) {
+  if (!ctx->trace) ctx->trace = rows(e, FIRST_ROWS);
+}
+
+static bool have_room(clv_contexts *e, clv_context *ctx) {
+  int64_t n = ctx->trace->shape.dim[0];
+  if (ctx->n_trace < n) return true;
+  clv_tensor *more = n < MOST_ROWS ? rows(e, 4 * n) : NULL;
+  if (!more) return false;
+  memcpy(more->data, ctx->trace->data, ctx->trace->bytes);
+  clv_tensor_unref(ctx->trace);
+  ctx->trace = more;
+  return true;
+}
+
+static void note(clv_contexts *e, clv_context *ctx, const int64_t *row) {
+  if (!ctx->trace || !have_room(e, ctx)) return;
+  memcpy((int64_t *)ctx->trace->data + (size_t)ctx->n_trace++ * CLV_TRACE_COLUMNS, row,
+         CLV_TRACE_COLUMNS * sizeof *row);
+}
+
+void clv_context_note(clv_contexts *e, clv_context *ctx, clv_trace_kind kind,
+                      const clv_context_call *c, uint64_t begin_ns) {
+  if (!ctx->trace) return;
+  const int64_t row[CLV_TRACE_COLUMNS] = {
+      kind, c->module,           c->micro_batch,     (int64_t)begin_ns, (int64_t)clv_now_ns(),
+      0,    (int64_t)c->version, (int64_t)c->out->id};
+  note(e, ctx, row);
+}
+
+void clv_context_note_step(clv_contexts *e, clv_context *ctx, uint32_t module, uint64_t begin_ns) {
+  if (!ctx->trace) return;
+  const int64_t version = (int64_t)e->env.module(e->env.user, module)->version;
+  const int64_t row[CLV_TRACE_COLUMNS] = {CLV_TRACE_STEP,        module, 0,       (int64_t)begin_ns,
+                                          (int64_t)clv_now_ns(), 0,      version, 0};
+  note(e, ctx, row);
+}
+
+void clv_context_note_packet(clv_contexts *e, clv_context *ctx, clv_trace_kind kind,
+                             const clv_packet *p, uint64_t begin_ns) {
+  if (!ctx->trace || !p->frame.n_tensors) return;
+  const int64_t row[CLV_TRACE_COLUMNS] = {kind,
+                                          CLV_MODULE_ALL,
+                                          p->frame.micro_batch,
+                                          (int64_t)begin_ns,
+                                          (int64_t)begin_ns,
+                                          (int64_t)p->tensor[0]->bytes,
+                                          0,
+                                          (int64_t)p->frame.message};
+  note(e, ctx, row);
+}
+
+clv_tensor *clv_context_trace(const clv_context *ctx) {
+  return ctx->n_trace ? clv_tensor_ref(ctx->trace) : NULL;
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weights of before a step. A step inside a context (pipedream) finds calls whose forward has used
+ * the weights that it changes and whose backward has not come: these keep a copy. Of as many
+ * versions are copies alive as calls of different versions are between forward and backward, and
+ * one more where the program asks for the version before the last (pipedream-2bw).
+ */
+#include <string.h>
+
+#include "common/engine/context_int.h"
+
+clv_module_gradient *clv_context_gradient(const clv_context *ctx, uint32_t module) {
+  clv_module_gradient *g = ctx->gradients;
+  while (g && g->module != module) g = g->next;
+  return g;
+}
+
+void clv_old_weights_unref(clv_contexts *e, clv_old_weights *w) {
+  if (!w || --w->refs) return;
+  w->mod->n_old_weights--;
+  clv_tensor_unref(w->block);
+  clv_slab_give(&e->weights, w);
+}
+
+static clv_old_weights *ref(clv_old_weights *w) {
+  w->refs++;
+  return w;
+}
+
+void *clv_call_block(const clv_context_call *c) {
+  return c->weights ? c->weights->block->data : c->mod->block;
+}
+
+/* With one reference. The copy is of all parameters, once per step that needs it. */
+static clv_code copy_of(clv_contexts *e, clv_module *m, clv_old_weights **ret, clv_err *err) {
+  clv_shape shape = CLV_SHAPE((int64_t)m->params->total_bytes);
+  clv_old_weights *w;
+  CLV_TRY(clv_slab_take(e, &e->weights, &w, err));
+  clv_code code = clv_pool_tensor(e->env.pool, CLV_U8, &shape, &w->block, err);
+  if (code != CLV_OK) {
+    clv_slab_give(&e->weights, w);
+    return code;
+  }
+  memcpy(w->block->data, m->block, m->params->total_bytes);
+  w->refs = 1;
+  w->mod = m;
+  w->version = m->version;
+  m->n_old_weights++;
+  uint32_t most = CLV_MAX(m->counts.most_versions, 1 + m->n_old_weights);
+  __atomic_store_n(&m->counts.most_versions, most, __ATOMIC_RELAXED);
+  *ret = w;
+  return CLV_OK;
+}
+
+/* Whether its backward still reads the weights its forward has read, which are the module's own
+ * now. */
+static bool needs_them(const clv_context_call *c, const clv_module *m) {
+  bool ran = c->phase == FORWARD || c->phase == RETAINED;
+  if (c->mod != m || !ran || c->weights) return false;
+  return c->phase == RETAINED || clv_plan_get_info(c->plan->plan)->backward_reads_params;
+}
+
+static clv_code keep_in(clv_contexts *e, const clv_context *ctx, clv_order_kind kind, clv_module *m,
+                        clv_old_weights **kept, clv_err *err) {
+  for (clv_order_place *p = ctx->order[kind].first; p; p = p->next) {
+    clv_context_call *c =
+        (clv_context_call *)(void *)((char *)(p - kind) - offsetof(clv_context_call, places));
+    if (!needs_them(c, m)) continue;
+    if (!*kept) CLV_TRY(copy_of(e, m, kept, err));
+    c->weights = ref(*kept);
+  }
+  return CLV_OK;
+}
+
+clv_code clv_keep_weights(clv_contexts *e, clv_context *ctx, clv_module_gradient *g, bool keep,
+                          clv_err *err) {
+  clv_old_weights *kept = NULL;
+  clv_old_weights_unref(e, g->previous);
+  g->previous = NULL;
+  clv_code code = keep ? copy_of(e, g->mod, &kept, err) : CLV_OK;
+  if (code == CLV_OK) code = keep_in(e, ctx, ORDER_BACKWARD, g->mod, &kept, err);
+  if (code == CLV_OK) code = keep_in(e, ctx, ORDER_WEIGHT, g->mod, &kept, err);
+  if (code == CLV_OK && keep) g->previous = ref(kept);
+  clv_old_weights_unref(e, kept);
+  return code;
+}
+
+void clv_call_take_weights(const clv_context *ctx, clv_context_call *c) {
+  const clv_module_gradient *g = c->previous_weights ? clv_context_gradient(ctx, c->module) : NULL;
+  if (g && g->previous && !c->weights) c->weights = ref(g->previous);
+}

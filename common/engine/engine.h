@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * engine: what master and worker share. A *module* is a graph with its parameters, plans and
+ * optimiser. A *node* holds the modules of one session in this process; it runs their calls in
+ * distributed autograd contexts on one compute thread and passes values and gradients on over
+ * links.
+ *
+ * Threads: a node's packets are all handled on the thread that runs clv_node_run or clv_node_help.
+ */
+#ifndef CLEAVE_ENGINE_H
+#define CLEAVE_ENGINE_H
+
+#include "common/graph/graph.h"
+#include "common/link/link.h"
+#include "common/optim/optim.h"
+
+/* ---- what a context did ------------------------------------------------------------------------
+ *
+ * With CLV_FLAG_TRACE on its first CALL a context's ENDED carries i64 [n, CLV_TRACE_COLUMNS]: a row
+ * for each thing done here, rows of zeros behind. Times are of the node's monotonic clock,
+ * nanoseconds. */
+
+typedef enum clv_trace_kind {
+  CLV_TRACE_NONE,
+  CLV_TRACE_FORWARD, /* computing; of a call */
+  CLV_TRACE_BACKWARD,
+  CLV_TRACE_INPUT,  /* the first part of a backward whose second has a position of its own, */
+  CLV_TRACE_WEIGHT, /* and that one */
+  CLV_TRACE_STEP,
+  CLV_TRACE_VALUE_OUT, /* handed to a link; of a value: BEGIN == END, no module */
+  CLV_TRACE_VALUE_IN,  /* came whole */
+  CLV_TRACE_GRADIENT_OUT,
+  CLV_TRACE_GRADIENT_IN,
+  CLV_TRACE_KINDS
+} clv_trace_kind;
+
+enum {
+  CLV_TRACE_KIND,
+  CLV_TRACE_MODULE,
+  CLV_TRACE_MICRO,
+  CLV_TRACE_BEGIN,
+  CLV_TRACE_END,
+  CLV_TRACE_BYTES,
+  CLV_TRACE_VERSION, /* of the weights: of a call those it used, of a step those it made */
+  CLV_TRACE_VALUE,   /* the call's, or what travels */
+  CLV_TRACE_COLUMNS
+};
+
+/* ---- modules as data ------------------------------------------------------------------------- */
+
+/* The memory behind a LoadModule's graph. Start with {0}; the graph must outlive it. */
+typedef struct clv_module_message {
+  clv_wire_node *nodes; /* [n_nodes], as the following */
+  uint32_t (*inputs)[CLV_MAX_IN];
+  clv_wire_attr (*attrs)[CLV_WIRE_ATTRS];
+  clv_attr_value (*values)[CLV_WIRE_ATTRS];
+  clv_key *keys;
+  uint32_t output;
+  clv_wire_spec specs[CLV_MAX_INPUTS];
+  uint32_t n_specs;
+} clv_module_message;
+
+/* Fills q->graph, q->keys and q->inputs with views into *m, which is released whatever is
+ * returned. */
+clv_code clv_module_message_make(const clv_graph *graph, clv_module_message *m,
+                                 clv_wire_load_request *q, clv_err *err) CLV_USE_RESULT;
+void clv_module_message_done(clv_module_message *m);
+
+/* Settings of a group. final: as in clv_module_options. */
+clv_wire_optimizer clv_module_message_optimizer(const clv_optim_config *optimizer, bool final);
+
+/* ---- modules --------------------------------------------------------------------------------- */
+
+/* Parameters that are stepped with settings and a rate of their own. */
+typedef struct clv_module_group {
+  clv_optim_config optimizer;
+  const char *const *params; /* [n_params] exact names; they learn and are in no other group */
+  uint32_t n_params;
+} clv_module_group;
+
+typedef struct clv_module_options {
+  uint32_t index;   /* of the session's modules */
+  const char *name; /* of the module, for people; NULL or up to CLV_WIRE_NAME bytes */
+  clv_graph *graph; /* taken over */
+  const clv_backend *backend;
+  int threads;
+  bool bf16;                  /* as in clv_plan_options */
+  bool input_needs_grad;      /* the plan that is made ahead has the gradient of the first input */
+  clv_optim_config optimizer; /* group 0: parameters that learn and are in none of `groups` */
+  const clv_module_group *groups; /* [n_groups] groups 1.., of the same kind */
+  uint32_t n_groups;              /* up to CLV_WIRE_GROUPS */
+  bool hold_rest;                 /* nobody is in group 0: those parameters are not stepped */
+  bool learns;                    /* false: no optimiser */
+  bool final;                /* steps are not taken back: no copy of what they change is kept */
+  uint32_t in_flight;        /* calls between forward and backward that memory is made ready for */
+  const char *const *frozen; /* exact parameter names */
+  uint32_t n_frozen;
+  clv_pool
+      *pool; /* charged with the module's memory while it is made; NULL: clv_node_add_module does */
+  int64_t
+      batch; /* the plan to train with so many samples is made, and charged, before any memory is
+                    taken; 0: clv_module_warm makes it */
+  const clv_waiter
+      *waiter; /* for the module while it is made: CLV_CANCELLED when gone; NULL: none */
+} clv_module_options;
+
+typedef struct clv_module clv_module;
+
+/* Parameters are initialised from the keys of the graph's nodes. The lists are not kept.
+ * CLV_NOT_FOUND, CLV_INVALID,
+ * CLV_EXISTS: a group names a parameter that does not exist, does not learn, is in two groups. */
+clv_code clv_module_new(const clv_module_options *options, clv_module **ret,
+                        clv_err *err) CLV_USE_RESULT;
+void clv_module_free(clv_module *m);
+void clv_module_freep(clv_module **m);
+
+typedef struct clv_module_counts {
+  uint64_t forwards, backwards, evals;
+  uint64_t steps;   /* of the optimiser, those of an earlier run included */
+  uint64_t stepped; /* times that it has stepped here, steps that were taken back included */
+  uint64_t compute_ns;
+  uint32_t most_versions; /* of the parameters alive at once, so far */
+} clv_module_counts;
+
+void clv_module_count(const clv_module *m, clv_module_counts *ret); /* any thread */
+const char *clv_module_name(const clv_module *m);                   /* "": it has none */
+const clv_graph *clv_module_graph(const clv_module *m);
+const clv_params *clv_module_params(const clv_module *m);
+size_t clv_module_bytes(const clv_module *m); /* parameters, moments, plans so far */
+
+/* A named piece of a module's state, a view into its memory. */
+typedef struct clv_state_item {
+  char name[CLV_WIRE_NAME + 1];
+  clv_dtype dtype;
+  clv_shape shape;
+  size_t bytes;
+  void *data;
+} clv_state_item;
+
+/* WEIGHTS: parameters and buffers; OPTIMIZER: "<param>.exp_avg"..., and "step" (i64 scalar, as
+ * data of 8 bytes). Items are numbered 0..n-1. */
+uint32_t clv_module_state_count(const clv_module *m, clv_state_what what);
+bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index, clv_state_item *ret);
+
+/* Write one item by name: dtype and shape must agree. */
+clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
+                              const clv_shape *shape, const void *data,
+                              clv_err *err) CLV_USE_RESULT;
+
+/* Make the training plan and its buffers for a batch size now, so that the first step is as fast as
+ * the rest and memory problems show early. */
+clv_code clv_module_warm(clv_module *m, int64_t batch, clv_err *err) CLV_USE_RESULT;
+
+/* ---- nodes ----------------------------------------------------------------------------------- */
+
+typedef struct clv_node_options {
+  clv_pool *pool;
+  uint16_t originator;         /* upper 16 bits of the message ids made here; the master is 0 */
+  clv_rpc_runtime *runtime;    /* its spinning stops while a kernel runs; NULL allowed */
+  clv_share *share;              /* that it computes from; NULL: whenever it likes. Outlives it */
+  uint32_t reference_lease_ms; /* the same at all nodes of a session; 0: CLV_WIRE_REF_LEASE */
+  /* On the master: VALUE, GRADIENT of a leaf, FINISHED, APPLIED, ENDED, STATE_*, ABORT, ERROR.
+   * Called on the compute thread; takes the packet. On a worker NULL: such packets go to the
+   * master's link. */
+  void *user;
+  void (*on_driver)(void *user, clv_packet *packet);
+  clv_notifier notice; /* on the compute thread */
+} clv_node_options;
+
+typedef struct clv_session_node clv_session_node;
+
+clv_code clv_node_new(const clv_node_options *options, clv_session_node **ret,
+                      clv_err *err) CLV_USE_RESULT;
+/* No link may deliver into it any more, and clv_node_run must have returned. */
+void clv_node_free(clv_session_node *n);
+
+/* Takes the module, whatever it returns; its bytes count against the pool's quota. CLV_EXISTS:
+ * there is a module of that index, or it is CLV_MODULE_ALL or above. */
+clv_code clv_node_add_module(clv_session_node *n, clv_module *module, clv_err *err) CLV_USE_RESULT;
+clv_module *clv_node_module(clv_session_node *n, uint32_t module); /* or NULL */
+
+/* On a worker: the link to the master (a reference is taken; NULL: there is none any more). */
+void clv_node_set_master(clv_session_node *n, clv_link *link);
+
+/* The link to a worker by its name: there go packets for it (clv_node_send_to) and the values and
+ * gradients of contexts that name it; what names somebody unknown goes to the master. Any
+ * thread. */
+clv_code clv_node_peer(clv_session_node *n, const char *name, clv_link *link,
+                       clv_err *err) CLV_USE_RESULT;
+/* Lets go of all of them, before their links are closed. */
+void clv_node_forget_peers(clv_session_node *n);
+/* To the worker `name`, or ("") to this node itself; takes the packet. Any thread. */
+clv_code clv_node_send_to(clv_session_node *n, const char *name, clv_packet *packet,
+                          clv_err *err) CLV_USE_RESULT;
+
+/* Of references that outlive their context: values kept here, handles of values anywhere, and
+ * messages about either that are not acknowledged yet. */
+typedef struct clv_reference_counts {
+  uint64_t owned, used, pending;
+} clv_reference_counts;
+
+typedef struct clv_context_counts {
+  uint64_t contexts, values, calls_waiting, late_frames;
+  clv_reference_counts references;
+} clv_context_counts;
+void clv_node_context_count(const clv_session_node *n, clv_context_counts *ret); /* any thread */
+
+/* Queue a packet from any thread; takes it. */
+void clv_node_post(clv_session_node *n, clv_packet *packet);
+
+/* Handle queued packets on this thread until clv_node_stop. */
+void clv_node_run(clv_session_node *n);
+void clv_node_stop(clv_session_node *n);
+/* Instead of clv_node_run: handle packets on this thread until clv_node_kick, which ends this call
+ * or, since the last clv_node_unkick, the next one; false when deadline_ns (monotonic) passed
+ * first. One thread at a time. */
+bool clv_node_help(clv_session_node *n, uint64_t deadline_ns);
+void clv_node_kick(clv_session_node *n); /* any thread */
+void clv_node_unkick(clv_session_node *n);
+/* How long clv_node_run or clv_node_help has had nothing to do, the wait in progress included. Any
+ * thread. */
+uint64_t clv_node_idle_ns(const clv_session_node *n);
+
+/* Where its thread's time has gone since clv_node_run began, what is in progress included. */
+typedef struct clv_node_times {
+  uint64_t idle_ns; /* nothing to do */
+  uint64_t share_ns; /* something to do, and other sessions before it: 0, all compute at once */
+  uint64_t busy_ns; /* the rest */
+} clv_node_times;
+void clv_node_time(const clv_session_node *n, clv_node_times *ret); /* any thread */
+
+/* What a node of a worker last told its master that had gone wrong. */
+typedef struct clv_node_failure {
+  uint64_t count; /* so far; 0: nothing */
+  uint64_t at_ns; /* monotonic */
+  clv_code code;
+  char text[CLV_WIRE_TEXT + 1];
+} clv_node_failure;
+void clv_node_last_failure(clv_session_node *n, clv_node_failure *ret); /* any thread */
+
+/* How long queue threads may poll beside so many compute threads of this process, microseconds: 0
+ * where together they would not fit the cores. */
+unsigned clv_spin_us(unsigned compute_threads);
+
+#endif

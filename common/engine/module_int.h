@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The inside of a module: its memory and plans.
+ */
+#ifndef CLEAVE_MODULE_INT_H
+#define CLEAVE_MODULE_INT_H
+
+#include "common/engine/engine.h"
+
+enum { MAX_PLANS = 32 };
+
+typedef struct clv_module_plan {
+  int64_t batch;
+  bool training;
+  uint32_t input_grads; /* bit i: the gradient of input i is computed */
+  clv_plan *plan;
+  uint32_t calls, calls_out; /* made, in use */
+  bool charged;
+} clv_module_plan;
+
+struct clv_module {
+  clv_module_options o; /* graph and backend are used, the lists are not kept */
+  char name[CLV_WIRE_NAME + 1];
+  clv_graph *graph;
+  clv_params *params;
+  int n_inputs;
+  clv_dtype in_dtype[CLV_MAX_INPUTS];
+
+  void *block;           /* parameters, then buffers */
+  void *shadow;          /* buffers as they were, to be put back when a step is not taken */
+  clv_optim *optim;      /* NULL when nothing learns here */
+  uint64_t version;      /* of the parameters, for the plans' weight caches */
+  size_t bytes, charged; /* charged: of these, while it was made */
+  uint32_t n_learning;   /* trainable and not frozen */
+
+  clv_module_plan plans[MAX_PLANS];
+  int n_plans;
+  clv_tensor *snapshot; /* what the last APPLY of a context changed, as it was before */
+
+  uint32_t n_old_weights; /* copies of parameters of before a step that are alive */
+  uint64_t steps;         /* of the optimiser, taken; atomic */
+  clv_module_counts counts;
+  clv_pool *pool; /* of the session it belongs to; NULL before */
+};
+
+/* Counters are written by the compute thread alone and read by any. */
+static inline void clv_counter_add(uint64_t *counter, uint64_t by) {
+  __atomic_store_n(counter, *counter + by, __ATOMIC_RELAXED);
+}
+
+/* The plan for a batch size and a set of input gradients, made if missing. */
+clv_code clv_module_plan_for(clv_module *m, int64_t batch, bool training, uint32_t input_grads,
+                             clv_module_plan **ret, clv_err *err) CLV_USE_RESULT;
+/* A call of it; memory it takes for the first time is charged to the session's quota. */
+clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret,
+                             clv_err *err) CLV_USE_RESULT;
+void clv_module_call_put(clv_module_plan *p, clv_call *call);
+
+/* Memory for a snapshot of parameters, moments and step count; take it; go back to it. */
+clv_code clv_module_snapshot_ready(clv_module *m, clv_err *err) CLV_USE_RESULT;
+void clv_module_snapshot(clv_module *m);
+void clv_module_revert(clv_module *m);
+
+/* Running statistics, kept and put back. */
+void clv_module_keep_buffers(clv_module *m);
+void clv_module_restore_buffers(clv_module *m);
+
+size_t clv_module_buffer_bytes(const clv_module *m);
+
+/* The session it belongs to from now on. */
+void clv_module_bind(clv_module *m, clv_pool *pool);
+
+uint32_t clv_module_index(const clv_module *m);
+const char *clv_module_device(const clv_module *m); /* that computes it, "cpu" */
+
+/* Pool tensors for the most that a step can hold at once: an activation and a gradient of each
+ * micro-batch on either side of the module. */
+clv_code clv_module_reserve(const clv_module *m, clv_pool *pool, clv_err *err) CLV_USE_RESULT;
+
+#endif

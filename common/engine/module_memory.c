@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/engine/module_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+size_t clv_module_buffer_bytes(const clv_module *m) {
+  return m->params->total_bytes - m->params->trainable_bytes;
+}
+
+/* Memory that is about to be taken, or with what a library sizes has just been. */
+static clv_code count(clv_module *m, size_t bytes, clv_err *err) {
+  if (m->o.pool && clv_pool_charge(m->o.pool, bytes, err) != CLV_OK)
+    return clv_err_prefix(err, "module %u", m->o.index);
+  if (m->o.pool) m->charged += bytes;
+  m->bytes += bytes;
+  return CLV_OK;
+}
+
+static clv_code mark_frozen(clv_module *m, const clv_module_options *o, clv_err *err) {
+  for (uint32_t i = 0; i < o->n_frozen; i++) {
+    clv_param *p = (clv_param *)clv_params_find(m->params, o->frozen[i]);
+    if (!p) return clv_fail(err, CLV_NOT_FOUND, "no parameter '%s' to freeze", o->frozen[i]);
+    p->frozen = true;
+  }
+  for (int i = 0; i < m->params->n; i++)
+    m->n_learning += m->params->list[i].trainable && !m->params->list[i].frozen;
+  return CLV_OK;
+}
+
+/* The parameters that group `number` names. of: [params->n] the group of each, 0: not named. */
+static clv_code mark_group(const clv_module *m, const clv_module_group *g, uint8_t number,
+                           uint8_t *of, clv_err *err) {
+  for (uint32_t i = 0; i < g->n_params; i++) {
+    const clv_param *p = clv_params_find(m->params, g->params[i]);
+    if (!p)
+      return clv_fail(err, CLV_NOT_FOUND, "no parameter '%s' for group %u", g->params[i], number);
+    if (!p->trainable || p->frozen)
+      return clv_fail(err, CLV_INVALID, "parameter '%s' of group %u does not learn", p->name,
+                      number);
+    uint8_t *mark = &of[p - m->params->list];
+    if (*mark)
+      return clv_fail(err, CLV_EXISTS, "parameter '%s' is in groups %u and %u", p->name, *mark,
+                      number);
+    *mark = number;
+  }
+  return CLV_OK;
+}
+
+/* The spans that learn, with their groups. */
+static clv_code find_spans(const clv_module *m, const clv_module_options *o, clv_optim_span *spans,
+                           size_t *ret_n, clv_err *err) {
+  CLV_AUTO(clv_freep) uint8_t *of = NULL;
+  size_t n = 0;
+  CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *of, &of, err));
+  for (uint32_t i = 0; i < o->n_groups; i++)
+    CLV_TRY(mark_group(m, &o->groups[i], (uint8_t)(i + 1), of, err));
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *p = &m->params->list[i];
+    if (p->trainable && !p->frozen && (of[i] || !o->hold_rest))
+      spans[n++] = (clv_optim_span){p->offset, p->n, of[i]};
+  }
+  *ret_n = n;
+  return CLV_OK;
+}
+
+static clv_code make_optimizer(clv_module *m, const clv_module_options *o, clv_err *err) {
+  if (!o->learns || !m->n_learning) return CLV_OK;
+  CLV_AUTO(clv_freep) clv_optim_span *spans = NULL;
+  clv_optim_config groups[CLV_OPTIM_MAX_GROUPS] = {o->optimizer};
+  size_t n;
+  if (o->n_groups > CLV_WIRE_GROUPS)
+    return clv_fail(err, CLV_INVALID, "%u groups beside the first; at most %d", o->n_groups,
+                    CLV_WIRE_GROUPS);
+  for (uint32_t i = 0; i < o->n_groups; i++) groups[i + 1] = o->groups[i].optimizer;
+  CLV_TRY(clv_alloc(m->n_learning, sizeof *spans, &spans, err));
+  CLV_TRY(find_spans(m, o, spans, &n, err));
+  return clv_optim_new(groups, 1 + o->n_groups, m->params->trainable_bytes, spans, n, o->backend,
+                       &m->optim, err);
+}
+
+static size_t moment_bytes(const clv_module *m, const clv_module_options *o) {
+  if (!o->learns || !m->n_learning) return 0;
+  int n = clv_optim_moments_of(&o->optimizer);
+  for (uint32_t i = 0; i < CLV_MIN(o->n_groups, (uint32_t)CLV_WIRE_GROUPS); i++)
+    n = CLV_MAX(n, clv_optim_moments_of(&o->groups[i].optimizer));
+  return (size_t)n * m->params->trainable_bytes;
+}
+
+/* All that shapes tell is charged before the first byte of it is taken: what does not fit costs its
+ * host nothing. */
+static clv_code charge_ahead(clv_module *m, const clv_module_options *o, clv_err *err) {
+  size_t state = m->params->total_bytes;
+  if (state > SIZE_MAX / 8)
+    return clv_fail(err, CLV_EXHAUSTED, "module %u: %zu bytes of parameters", m->o.index, state);
+  CLV_TRY(count(m, state + clv_module_buffer_bytes(m) + moment_bytes(m, o), err));
+  if (o->batch) CLV_TRY(clv_module_warm(m, o->batch, err));
+  return clv_waiter_check(o->waiter, err);
+}
+
+static clv_code take_memory(clv_module *m, clv_err *err) {
+  CLV_TRY(clv_alloc_aligned(m->params->total_bytes, &m->block, err));
+  CLV_TRY(clv_alloc_aligned(clv_module_buffer_bytes(m), &m->shadow, err));
+  memset(m->shadow, 0, clv_module_buffer_bytes(m));
+  return CLV_OK;
+}
+
+static clv_code count_inputs(clv_module *m, clv_err *err) {
+  for (int i = 0; i < m->graph->n_nodes; i++) {
+    if (m->graph->nodes[i].op != CLV_OP_INPUT) continue;
+    if (m->n_inputs == CLV_MAX_INPUTS)
+      return clv_fail(err, CLV_INVALID, "module %u has more than %d inputs", m->o.index,
+                      CLV_MAX_INPUTS);
+    m->in_dtype[m->n_inputs++] = m->graph->nodes[i].dtype;
+  }
+  if (!m->n_inputs) return clv_fail(err, CLV_INVALID, "module %u has no input", m->o.index);
+  return CLV_OK;
+}
+
+static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err *err) {
+  CLV_TRY(count_inputs(m, err));
+  CLV_TRY(clv_params_of(m->graph, &m->params, err));
+  CLV_TRY(mark_frozen(m, o, err));
+#ifndef CLV_MUTATE_AHEAD
+  CLV_TRY(charge_ahead(m, o, err));
+#endif
+  CLV_TRY(take_memory(m, err));
+  CLV_TRY(clv_params_init_while(o->waiter, m->graph, m->params, m->block, err));
+  CLV_TRY(make_optimizer(m, o, err));
+#ifdef CLV_MUTATE_AHEAD
+  CLV_TRY(charge_ahead(m, o, err));
+#endif
+  m->version = 1;
+  return CLV_OK;
+}
+
+clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *err) {
+  clv_module *m;
+  clv_code code = clv_alloc(1, sizeof *m, &m, err);
+  if (code != CLV_OK) {
+    clv_graph_free(o->graph);
+    return code;
+  }
+  m->o = *o;
+  m->o.frozen = NULL; /* the caller's lists, not kept */
+  m->o.groups = NULL;
+  m->o.waiter = NULL;
+  m->o.name = NULL;
+  snprintf(m->name, sizeof m->name, "%s", o->name ? o->name : "");
+  m->graph = o->graph;
+  code = module_fill(m, o, err);
+  if (code != CLV_OK) {
+    clv_module_free(m);
+    return code;
+  }
+  *ret = m;
+  return CLV_OK;
+}
+
+void clv_module_free(clv_module *m) {
+  if (!m) return;
+  for (int i = 0; i < m->n_plans; i++) clv_plan_free(m->plans[i].plan);
+  clv_tensor_unref(m->snapshot);
+  clv_optim_free(m->optim);
+  free(m->block);
+  free(m->shadow);
+  clv_params_free(m->params);
+  clv_graph_free(m->graph);
+  if (m->o.pool) clv_pool_discharge(m->o.pool, m->charged);
+  free(m);
+}
+
+void clv_module_freep(clv_module **m) {
+  clv_module_free(*m);
+  *m = NULL;
+}
+
+void clv_module_bind(clv_module *m, clv_pool *pool) { m->pool = pool; }
+
+const char *clv_module_name(const clv_module *m) { return m->name; }
+
+void clv_module_count(const clv_module *m, clv_module_counts *ret) {
+  const clv_module_counts *c = &m->counts;
+  *ret = (clv_module_counts){.forwards = __atomic_load_n(&c->forwards, __ATOMIC_RELAXED),
+                             .backwards = __atomic_load_n(&c->backwards, __ATOMIC_RELAXED),
+                             .evals = __atomic_load_n(&c->evals, __ATOMIC_RELAXED),
+                             .steps = __atomic_load_n(&m->steps, __ATOMIC_RELAXED),
+                             .stepped = __atomic_load_n(&c->stepped, __ATOMIC_RELAXED),
+                             .compute_ns = __atomic_load_n(&c->compute_ns, __ATOMIC_RELAXED),
+                             .most_versions = __atomic_load_n(&c->most_versions, __ATOMIC_RELAXED)};
+}
+
+uint32_t clv_module_index(const clv_module *m) { return m->o.index; }
+const char *clv_module_device(const clv_module *m) { return m->o.backend->name; }
+const clv_graph *clv_module_graph(const clv_module *m) { return m->graph; }
+const clv_params *clv_module_params(const clv_module *m) { return m->params; }
+size_t clv_module_bytes(const clv_module *m) { return m->bytes; }
+
+static clv_code reserve_value(const clv_module *m, const clv_node *n, clv_pool *pool,
+                              clv_err *err) {
+  uint32_t most = CLV_MIN(2 * m->o.in_flight + 2, 64u); /* beyond that, growth is rare */
+  return clv_pool_reserve(pool, n->dtype, &n->shape, most, err);
+}
+
+clv_code clv_module_reserve(const clv_module *m, clv_pool *pool, clv_err *err) {
+  for (int i = 0; i < m->graph->n_nodes; i++)
+    if (m->graph->nodes[i].op == CLV_OP_INPUT)
+      CLV_TRY(reserve_value(m, &m->graph->nodes[i], pool, err));
+  CLV_TRY(reserve_value(m, &m->graph->nodes[m->graph->output], pool, err));
+  return clv_pool_reserve_packets(pool, m->o.in_flight, err);
+}
+
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+static clv_code make_plan(clv_module *m, int64_t batch, bool training, uint32_t input_grads,
+                          clv_plan **ret, clv_err *err) {
+  bool alone = m->o.in_flight <= 1; /* no other call's work to put between */
+  clv_plan_options po = {.backend = m->o.backend,
+                         .dtype = CLV_F32,
+                         .batch = batch,
+                         .training = training,
+                         .threads = m->o.threads,
+                         .bf16 = m->o.bf16,
+                         .split_backward = input_grads || !alone,
+                         .transient_weights = training && alone};
+  for (int i = 0; i < m->n_inputs; i++) po.need_input_grad[i] = training && (input_grads >> i & 1);
+  clv_plan *plan;
+  m->o.backend->set_threads(m->o.threads); /* the library fixes its thread count when it plans */
+  CLV_TRY(clv_plan_new(m->graph, m->params, &po, &plan, err));
+  const clv_plan_info *info = clv_plan_get_info(plan);
+  size_t bytes = info->call_bytes + info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
+  if (m->pool) { /* charged by clv_module_call_get */
+    m->bytes += bytes;
+  } else if (count(m, bytes, err) != CLV_OK) {
+    clv_plan_free(plan);
+    return clv_err_prefix(err, "a batch of %lld", (long long)batch);
+  }
+  *ret = plan;
+  return CLV_OK;
+}
+
+/* As many calls as may be in flight at once, so that none is made in the middle of a step. */
+static clv_code prepare_calls(clv_module *m, clv_plan *plan, uint32_t n, clv_err *err) {
+  clv_call *call[CLV_WIRE_CONTRIBUTIONS];
+  size_t each = clv_plan_get_info(plan)->call_bytes; /* one is counted with the plan */
+  if (count(m, (n - 1) * each, err) != CLV_OK)
+    return clv_err_prefix(err, "%u call%s in flight", n, CLV_S(n));
+  clv_code code = CLV_OK;
+  uint32_t made = 0;
+  while (made < n && code == CLV_OK) {
+    code = clv_plan_call_get(plan, &call[made], err);
+    made += code == CLV_OK;
+  }
+  for (uint32_t i = 0; i < made; i++) clv_plan_call_put(plan, call[i]);
+  return code;
+}
+
+clv_code clv_module_plan_for(clv_module *m, int64_t batch, bool training, uint32_t input_grads,
+                             clv_module_plan **ret, clv_err *err) {
+  for (int i = 0; i < m->n_plans; i++) {
+    clv_module_plan *p = &m->plans[i];
+    if (p->batch != batch || p->training != training || p->input_grads != input_grads) continue;
+    *ret = p;
+    return CLV_OK;
+  }
+  if (m->n_plans == MAX_PLANS)
+    return clv_fail(err, CLV_EXHAUSTED, "module %u has seen more than %d batch sizes", m->o.index,
+                    MAX_PLANS);
+  clv_module_plan made = {.batch = batch, .training = training, .input_grads = input_grads};
+  CLV_TRY(make_plan(m, batch, training, input_grads, &made.plan, err));
+  if (!m->pool) { /* made while the module is: whoever adds it to a session counts its bytes */
+    made.charged = true;
+    made.calls = training ? CLV_MAX(m->o.in_flight, 1u) : 1;
+    clv_code code = prepare_calls(m, made.plan, made.calls, err);
+    if (code != CLV_OK) {
+      clv_plan_free(made.plan);
+      return code;
+    }
+  }
+  m->plans[m->n_plans] = made;
+  *ret = &m->plans[m->n_plans++];
+  return CLV_OK;
+}
+
+clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret, clv_err *err) {
+  const clv_plan_info *info = clv_plan_get_info(p->plan);
+  size_t bytes = p->charged ? 0 : info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
+  bool more = p->calls_out == p->calls;
+  if (more) bytes += info->call_bytes;
+  if (bytes) CLV_TRY(clv_pool_charge(m->pool, bytes, err));
+  clv_code code = clv_plan_call_get(p->plan, ret, err);
+  if (code != CLV_OK) {
+    clv_pool_discharge(m->pool, bytes);
+    return code;
+  }
+  p->charged = true;
+  p->calls += more;
+  p->calls_out++;
+  return CLV_OK;
+}
+
+void clv_module_call_put(clv_module_plan *p, clv_call *call) {
+  if (!call) return;
+  clv_plan_call_put(p->plan, call);
+  p->calls_out--;
+}
+
+/* ---- snapshots ------------------------------------------------------------------------------- */
+
+clv_code clv_module_snapshot_ready(clv_module *m, clv_err *err) {
+  if (m->snapshot || !m->optim || m->o.final) return CLV_OK;
+  size_t blocks = 1 + (size_t)clv_optim_n_moments(m->optim);
+  clv_shape shape = CLV_SHAPE((int64_t)(blocks * m->params->trainable_bytes + sizeof(int64_t)));
+  return clv_pool_tensor(m->pool, CLV_U8, &shape, &m->snapshot, err);
+}
+
+/* Parameters, each moment, then the step counter: one copy in one direction. */
+static void copy_state(clv_module *m, bool save) {
+  size_t bytes = m->params->trainable_bytes;
+  char *at = m->snapshot->data;
+  for (int i = -1; i < clv_optim_n_moments(m->optim); i++, at += bytes) {
+    void *block = i < 0 ? m->block : (void *)clv_optim_moment(m->optim, i);
+    memcpy(save ? at : block, save ? block : at, bytes);
+  }
+  void *count = clv_optim_step_count(m->optim);
+  memcpy(save ? at : count, save ? count : at, sizeof(int64_t));
+}
+
+void clv_module_snapshot(clv_module *m) { copy_state(m, true); }
+
+void clv_module_keep_buffers(clv_module *m) {
+  memcpy(m->shadow, (char *)m->block + m->params->trainable_bytes, clv_module_buffer_bytes(m));
+}
+
+void clv_module_restore_buffers(clv_module *m) {
+  memcpy((char *)m->block + m->params->trainable_bytes, m->shadow, clv_module_buffer_bytes(m));
+}
+
+void clv_module_revert(clv_module *m) {
+  copy_state(m, false);
+  m->version++;
+}
+
+clv_code clv_module_warm(clv_module *m, int64_t batch, clv_err *err) {
+  clv_module_plan *p;
+  return clv_module_plan_for(m, batch, true, m->o.input_needs_grad, &p, err);
+}
+
+/* ---- state by name --------------------------------------------------------------------------- */
+
+static uint32_t n_trainable(const clv_module *m) {
+  uint32_t n = 0;
+  for (int i = 0; i < m->params->n; i++) n += m->params->list[i].trainable;
+  return n;
+}
+
+uint32_t clv_module_state_count(const clv_module *m, clv_state_what what) {
+  if (what == CLV_STATE_WEIGHTS) return (uint32_t)m->params->n;
+  if (what != CLV_STATE_OPTIMIZER || !m->optim) return 0;
+  return (uint32_t)clv_optim_n_moments(m->optim) * n_trainable(m) + 1;
+}
+
+static void weight_item(clv_module *m, uint32_t index, clv_state_item *ret) {
+  const clv_param *p = &m->params->list[index];
+  *ret = (clv_state_item){.dtype = p->dtype,
+                          .shape = p->shape,
+                          .bytes = p->bytes,
+                          .data = (char *)m->block + p->offset};
+  snprintf(ret->name, sizeof ret->name, "%s", p->name);
+}
+
+static void moment_item(clv_module *m, uint32_t index, clv_state_item *ret) {
+  uint32_t moment = index / n_trainable(m), which = index % n_trainable(m);
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *p = &m->params->list[i];
+    if (!p->trainable || which-- != 0) continue;
+    *ret = (clv_state_item){.dtype = CLV_F32,
+                            .shape = p->shape,
+                            .bytes = p->bytes,
+                            .data = (char *)clv_optim_moment(m->optim, (int)moment) + p->offset};
+    snprintf(ret->name, sizeof ret->name, "%s.%s", p->name,
+             clv_optim_moment_name(m->optim, (int)moment));
+    return;
+  }
+}
+
+bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index,
+                           clv_state_item *ret) {
+  uint32_t n = clv_module_state_count(m, what);
+  if (index >= n) return false;
+  if (what == CLV_STATE_WEIGHTS) {
+    weight_item(m, index, ret);
+  } else if (index + 1 < n) {
+    moment_item(m, index, ret);
+  } else {
+    *ret = (clv_state_item){
+        .name = "step", .dtype = CLV_I64, .bytes = 8, .data = clv_optim_step_count(m->optim)};
+  }
+  return true;
+}
+
+clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
+                              const clv_shape *shape, const void *data, clv_err *err) {
+  clv_state_item item;
+  for (uint32_t i = 0; clv_module_state_item(m, what, i, &item); i++) {
+    if (strcmp(item.name, name) != 0) continue;
+    if (item.dtype != dtype || !clv_shape_equal(&item.shape, shape)) {
+      char want[160], got[160];
+      return clv_fail(err, CLV_INVALID, "'%s' is %s %s here, the given one %s %s", name,
+                      clv_dtype_name(item.dtype), clv_shape_format(&item.shape, want, sizeof want),
+                      clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
+    }
+    memcpy(item.data, data, item.bytes);
+    if (what == CLV_STATE_OPTIMIZER && strcmp(name, "step") == 0)
+      __atomic_store_n(&m->steps, (uint64_t)CLV_MAX(*(int64_t *)item.data, 0), __ATOMIC_RELAXED);
+    m->version++;
+    return CLV_OK;
+  }
+  return clv_fail(err, CLV_NOT_FOUND, "module %u has no '%s'", m->o.index, name);
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A graph and an optimiser's settings as LoadModule carries them.
+ */
+#include <stdlib.h>
+
+#include "common/engine/module_int.h"
+
+void clv_module_message_done(clv_module_message *m) {
+  free(m->nodes);
+  free(m->inputs);
+  free(m->attrs);
+  free(m->values);
+  free(m->keys);
+}
+
+static void add_node(const clv_graph *g, int i, clv_module_message *m) {
+  const clv_node *n = &g->nodes[i];
+  int n_attrs =
+      n->op == CLV_OP_INPUT ? 0 : clv_attrs_to(n->op, &n->attrs, m->values[i], CLV_WIRE_ATTRS);
+  for (int k = 0; k < n->n_in; k++) m->inputs[i][k] = (uint32_t)n->in[k];
+  for (int k = 0; k < n_attrs; k++) {
+    clv_attr_value *v = &m->values[i][k];
+    m->attrs[i][k] = (clv_wire_attr){(uint32_t)v->key, (uint32_t)v->n_ints, v->ints, v->number};
+  }
+  m->keys[i] = n->key;
+  m->nodes[i] = (clv_wire_node){.op = (uint32_t)n->op,
+                                .layer = n->layer,
+                                .n_inputs = (uint32_t)n->n_in,
+                                .n_attrs = (uint32_t)n_attrs,
+                                .name = n->name,
+                                .inputs = m->inputs[i],
+                                .attrs = m->attrs[i]};
+  if (n->op == CLV_OP_INPUT && m->n_specs < CLV_MAX_INPUTS)
+    m->specs[m->n_specs++] = (clv_wire_spec){n->dtype, n->shape};
+}
+
+clv_code clv_module_message_make(const clv_graph *g, clv_module_message *m,
+                                 clv_wire_load_request *q, clv_err *err) {
+  size_t n = (size_t)g->n_nodes;
+  *m = (clv_module_message){.output = (uint32_t)g->output};
+  CLV_TRY(clv_alloc(n, sizeof *m->nodes, &m->nodes, err));
+  CLV_TRY(clv_alloc(n, sizeof *m->inputs, &m->inputs, err));
+  CLV_TRY(clv_alloc(n, sizeof *m->attrs, &m->attrs, err));
+  CLV_TRY(clv_alloc(n, sizeof *m->values, &m->values, err));
+  CLV_TRY(clv_alloc(n, sizeof *m->keys, &m->keys, err));
+  for (int i = 0; i < g->n_nodes; i++) add_node(g, i, m);
+  q->graph = (clv_wire_graph){(uint32_t)n, 1, m->nodes, &m->output};
+  q->keys = m->keys;
+  q->inputs = m->specs;
+  q->n_inputs = m->n_specs;
+  return CLV_OK;
+}
+
+clv_wire_optimizer clv_module_message_optimizer(const clv_optim_config *o, bool final) {
+  static const clv_wire_opt_kind kinds[] = {[CLV_OPTIM_SGD] = CLV_WIRE_OPT_SGD,
+                                            [CLV_OPTIM_ADAM] = CLV_WIRE_OPT_ADAM,
+                                            [CLV_OPTIM_ADAMW] = CLV_WIRE_OPT_ADAMW};
+  return (clv_wire_optimizer){.kind = kinds[o->kind],
+                              .nesterov = o->nesterov,
+                              .final = final,
+                              .lr = o->lr,
+                              .momentum = o->momentum,
+                              .weight_decay = o->weight_decay,
+                              .beta1 = o->beta1,
+                              .beta2 = o->beta2,
+                              .eps = o->eps};
+}

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A queue of packets, one thread at a time that handles them, the modules and the links. Links post
+ * from rpc's queue threads; everything that computes happens on the node's thread.
+ */
+#include "common/engine/node_int.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A round trip over loopback is 70 us when both ends poll and 180 us when both sleep; over a real
+ * network the answer is seldom that near, and polling ends after this long. */
+enum { SPIN_US = 200 };
+
+clv_code clv_node_new(const clv_node_options *o, clv_session_node **ret, clv_err *err) {
+  clv_session_node *n;
+  CLV_TRY(clv_alloc(1, sizeof *n, &n, err));
+  n->o = *o;
+  n->o.pool = clv_pool_ref(o->pool);
+  n->next_message = (uint64_t)o->originator << 48;
+  pthread_mutex_init(&n->lock, NULL);
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&n->arrived, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  clv_code code = clv_node_init_contexts(n, err);
+  if (code == CLV_OK) code = clv_node_init_references(n, err);
+  if (code != CLV_OK) {
+    clv_node_free(n);
+    return code;
+  }
+  *ret = n;
+  return CLV_OK;
+}
+
+void clv_node_free(clv_session_node *n) {
+  if (!n) return;
+  for (clv_packet *p = n->first, *next; p; p = next) {
+    next = p->next;
+    clv_packet_free(p);
+  }
+  clv_rrefs_free(clv_steal(&n->references)); /* contexts have nobody to tell any more */
+  clv_contexts_free(n->contexts);            /* its calls belong to plans of the modules */
+  for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) clv_module_free(n->modules[i]);
+  clv_node_forget_peers(n);
+  clv_link_unref(n->master);
+  pthread_cond_destroy(&n->arrived);
+  pthread_mutex_destroy(&n->lock);
+  clv_pool_unref(n->o.pool);
+  free(n);
+}
+
+/* ---- modules --------------------------------------------------------------------------------- */
+
+clv_module *clv_node_module(clv_session_node *n, uint32_t module) {
+  return module < CLV_MODULE_ALL ? n->modules[module] : NULL;
+}
+
+static clv_code charge(clv_session_node *n, const clv_module *module, clv_err *err) {
+  size_t bytes = module->o.pool ? 0 : clv_module_bytes(module);
+  CLV_TRY(clv_pool_charge(n->o.pool, bytes, err));
+  clv_code code = clv_module_reserve(module, n->o.pool, err);
+  if (code != CLV_OK) clv_pool_discharge(n->o.pool, bytes);
+  return code;
+}
+
+clv_code clv_node_add_module(clv_session_node *n, clv_module *module, clv_err *err) {
+  uint32_t index = clv_module_index(module);
+  clv_code code =
+      index >= CLV_MODULE_ALL || n->modules[index]
+          ? clv_fail(err, CLV_EXISTS, "module %u is loaded already or out of range", index)
+          : charge(n, module, err);
+  if (code != CLV_OK) {
+    clv_module_free(module);
+    return code;
+  }
+  clv_module_bind(module, n->o.pool);
+  pthread_mutex_lock(&n->lock); /* the compute thread takes it for every packet, so it sees this */
+  n->modules[index] = module;
+  pthread_mutex_unlock(&n->lock);
+  return CLV_OK;
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+/* Under the lock: the place's link becomes `link`; returns the one it was. */
+static clv_link *exchange(clv_link **place, clv_link *link) {
+  clv_link *old = *place;
+  *place = link ? clv_link_ref(link) : NULL;
+  return old;
+}
+
+void clv_node_set_master(clv_session_node *n, clv_link *link) {
+  pthread_mutex_lock(&n->lock);
+  clv_link *old = exchange(&n->master, link);
+  pthread_mutex_unlock(&n->lock);
+  clv_link_unref(old);
+}
+
+clv_code clv_node_peer(clv_session_node *n, const char *name, clv_link *link, clv_err *err) {
+  clv_code code = CLV_OK;
+  clv_link *old = NULL;
+  pthread_mutex_lock(&n->lock);
+  uint32_t i = 0;
+  while (i < n->n_peers && strcmp(n->peer_names[i], name) != 0) i++;
+  if (i == MAX_NAMES || strlen(name) > CLV_WIRE_NAME) {
+    code = clv_fail(err, CLV_EXHAUSTED, "no place for a link to '%s': at most %d in a session",
+                    name, MAX_NAMES);
+  } else {
+    if (i == n->n_peers) snprintf(n->peer_names[n->n_peers++], sizeof *n->peer_names, "%s", name);
+    old = exchange(&n->peers[i], link);
+  }
+  pthread_mutex_unlock(&n->lock);
+  clv_link_unref(old);
+  return code;
+}
+
+void clv_node_forget_peers(clv_session_node *n) {
+  for (uint32_t i = 0; i < n->n_peers; i++) {
+    pthread_mutex_lock(&n->lock);
+    clv_link *old = exchange(&n->peers[i], NULL);
+    pthread_mutex_unlock(&n->lock);
+    clv_link_unref(old);
+  }
+}
+
+/* ---- the queue ------------------------------------------------------------------------------- */
+
+void clv_node_post(clv_session_node *n, clv_packet *p) {
+  pthread_mutex_lock(&n->lock);
+  p->next = NULL;
+  *(n->last ? &n->last->next : &n->first) = p;
+  n->last = p;
+  bool wake = n->sleeping;
+  pthread_mutex_unlock(&n->lock);
+  if (wake) pthread_cond_signal(&n->arrived);
+}
+
+static clv_packet *take(clv_session_node *n) {
+  clv_packet *p = n->first;
+  if (!p) return NULL;
+  n->first = p->next;
+  if (!n->first) n->last = NULL;
+  return p;
+}
+
+unsigned clv_spin_us(unsigned compute_threads) {
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  return cores > 0 && compute_threads < (unsigned long)cores ? SPIN_US : 0;
+}
+
+static bool sleep_until(clv_session_node *n, uint64_t deadline_ns) {
+  struct timespec ts = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
+  n->sleeping = true;
+  int r = deadline_ns == UINT64_MAX ? pthread_cond_wait(&n->arrived, &n->lock)
+                                    : pthread_cond_timedwait(&n->arrived, &n->lock, &ts);
+  n->sleeping = false;
+  return r == 0;
+}
+
+/* Sleeps until there is a packet, or until `until_ns`. True: stopped or kicked. It leaves its turn
+ * before it sleeps, and not under the lock that posting takes. */
+static bool next_packet(clv_session_node *n, uint64_t until_ns, bool *slept, clv_packet **ret) {
+  bool left = !n->o.share;
+  pthread_mutex_lock(&n->lock);
+  *slept |= !n->first;
+  while (!n->first && !n->stop && !n->kicked && (!left || sleep_until(n, until_ns))) {
+    if (left) continue;
+    pthread_mutex_unlock(&n->lock);
+    clv_share_release(n->o.share);
+    left = true;
+    pthread_mutex_lock(&n->lock);
+  }
+  bool halted = n->stop || n->kicked;
+  *ret = halted ? NULL : take(n);
+  pthread_mutex_unlock(&n->lock);
+  if (!*ret) clv_share_release(n->o.share);
+  return halted;
+}
+
+/* The next packet; NULL when stopped, kicked, or the deadline has passed. What references wait for
+ * by the clock is done on the way. */
+static clv_packet *wait_packet(clv_session_node *n, uint64_t deadline_ns) {
+  uint64_t begin = clv_now_ns(), now = begin;
+  clv_packet *p = NULL;
+  bool halted = false, slept = false;
+  __atomic_store_n(&n->idle_since, begin, __ATOMIC_RELAXED);
+  clv_share_yield(n->o.share);
+  do {
+    if (clv_rrefs_due(n->references) <= now) clv_node_tick(n);
+    uint64_t until = CLV_MIN(deadline_ns, clv_rrefs_due(n->references));
+    halted = next_packet(n, until, &slept, &p);
+    now = clv_now_ns();
+  } while (!p && !halted && now < deadline_ns);
+  __atomic_store_n(&n->idle_since, 0, __ATOMIC_RELEASE); /* before the sum, for who looks */
+  __atomic_store_n(&n->idle_ns, n->idle_ns + (now - begin), __ATOMIC_RELEASE);
+  if (slept && p && p->from) clv_link_awaited(p->from, now - begin);
+  return p;
+}
+
+/* A wait that ends while this looks counts once, or for a moment not at all. */
+uint64_t clv_node_idle_ns(const clv_session_node *n) {
+  uint64_t since, before, now = clv_now_ns();
+  do {
+    since = __atomic_load_n(&n->idle_since, __ATOMIC_ACQUIRE);
+    before = __atomic_load_n(&n->idle_ns, __ATOMIC_ACQUIRE);
+  } while (since != __atomic_load_n(&n->idle_since, __ATOMIC_ACQUIRE));
+  return before + (since ? now - CLV_MIN(since, now) : 0);
+}
+
+void clv_node_time(const clv_session_node *n, clv_node_times *ret) {
+  uint64_t began = __atomic_load_n(&n->began_ns, __ATOMIC_RELAXED), now = clv_now_ns();
+  uint64_t age = began ? now - CLV_MIN(began, now) : 0, idle = clv_node_idle_ns(n);
+  clv_share_counts c = {0};
+  if (n->o.share) clv_share_count(n->o.share, &c);
+  *ret = (clv_node_times){.idle_ns = CLV_MIN(idle, age)};
+  ret->share_ns = CLV_MIN(c.waited_ns, age - ret->idle_ns);
+  ret->busy_ns = age - ret->idle_ns - ret->share_ns;
+}
+
+void clv_node_last_failure(clv_session_node *n, clv_node_failure *ret) {
+  pthread_mutex_lock(&n->lock);
+  *ret = n->failure;
+  pthread_mutex_unlock(&n->lock);
+}
+
+void clv_node_run(clv_session_node *n) {
+  __atomic_store_n(&n->began_ns, clv_now_ns(), __ATOMIC_RELAXED);
+  for (clv_packet *p; (p = wait_packet(n, UINT64_MAX)) != NULL;) clv_node_handle(n, p);
+}
+
+bool clv_node_help(clv_session_node *n, uint64_t deadline_ns) {
+  for (clv_packet *p; (p = wait_packet(n, deadline_ns)) != NULL;) clv_node_handle(n, p);
+  pthread_mutex_lock(&n->lock);
+  bool kicked = n->kicked;
+  pthread_mutex_unlock(&n->lock);
+  return kicked;
+}
+
+void clv_node_stop(clv_session_node *n) {
+  pthread_mutex_lock(&n->lock);
+  n->stop = true;
+  pthread_cond_broadcast(&n->arrived);
+  pthread_mutex_unlock(&n->lock);
+  clv_share_stop(n->o.share);
+}
+
+static void set_kicked(clv_session_node *n, bool kicked) {
+  pthread_mutex_lock(&n->lock);
+  n->kicked = kicked;
+  bool wake = kicked && n->sleeping;
+  pthread_mutex_unlock(&n->lock);
+  if (wake) pthread_cond_signal(&n->arrived);
+}
+
+void clv_node_kick(clv_session_node *n) { set_kicked(n, true); }
+void clv_node_unkick(clv_session_node *n) { set_kicked(n, false); }

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a node does with a packet: most are the engine's, some ask for state, and those that are for
+ * somebody else are passed on.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/engine/node_int.h"
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+/* A reference to *place's link as it is now. */
+static clv_link *hold(clv_session_node *n, clv_link *const *place) {
+  pthread_mutex_lock(&n->lock);
+  clv_link *link = *place ? clv_link_ref(*place) : NULL;
+  pthread_mutex_unlock(&n->lock);
+  return link;
+}
+
+/* With a reference; NULL for nobody known. */
+clv_link *clv_node_link_to(clv_session_node *n, const char *name) {
+  clv_link *found = NULL;
+  pthread_mutex_lock(&n->lock);
+  for (uint32_t i = 0; i < n->n_peers; i++)
+    if (n->peers[i] && strcmp(n->peer_names[i], name) == 0) found = clv_link_ref(n->peers[i]);
+  pthread_mutex_unlock(&n->lock);
+  return found;
+}
+
+/* For whoever asks how this session does. A value's failure is told at every place it reaches; only
+ * where it goes to the master it is one more. */
+static void note_failure(clv_session_node *n, const clv_frame *f) {
+  if (!clv_frame_fails(f)) return;
+  pthread_mutex_lock(&n->lock);
+  n->failure.count++;
+  n->failure.at_ns = clv_now_ns();
+  n->failure.code = f->failure.code;
+  memcpy(n->failure.text, f->failure.text, sizeof n->failure.text);
+  pthread_mutex_unlock(&n->lock);
+}
+
+/* A link that has ended says so itself, and without one the session is at its end. */
+void clv_node_to_driver(clv_session_node *n, clv_packet *p) {
+  clv_err ignored;
+  if (n->o.on_driver) {
+    n->o.on_driver(n->o.user, p);
+    return;
+  }
+  note_failure(n, &p->frame);
+  CLV_AUTO(clv_link_unrefp) clv_link *master = hold(n, &n->master);
+  if (!master)
+    clv_packet_free(p);
+  else
+    (void)!clv_link_send(master, p, &ignored);
+}
+
+static clv_request request_of(const clv_frame *f) {
+  return (clv_request){
+      .kind = f->kind, .context = f->context, .message = f->message, .module = f->module};
+}
+
+/* `kind`: ERROR refuses one message, ABORT ends its context. */
+static void tell(clv_session_node *n, clv_frame_kind kind, const clv_err *why, const clv_request *c,
+                 const char *hop) {
+  clv_packet *p;
+  clv_err ignored;
+  if (clv_packet_new(n->o.pool, kind, &p, &ignored) != CLV_OK) return;
+  p->frame.context = c->context;
+  p->frame.message = ++n->next_message;
+  p->frame.module = c->module;
+  p->frame.reply_to = c->message;
+  clv_frame_set_failure(&p->frame, why->code, why->text, hop);
+  memcpy(p->frame.failure.element, why->element, sizeof why->element);
+  clv_node_to_driver(n, p);
+}
+
+void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop) {
+  const clv_request c = {.kind = CLV_ABORT, .context = id};
+  tell(n, CLV_ABORT, why, &c, hop);
+}
+
+static void refuse(clv_session_node *n, const clv_err *why, const clv_request *c) {
+  char hop[32] = "";
+  bool of_module = c->kind == CLV_CALL || c->kind == CLV_APPLY || c->kind == CLV_STATE_GET ||
+                   c->kind == CLV_STATE_PUT;
+  if (of_module && c->module != CLV_MODULE_ALL) snprintf(hop, sizeof hop, "module %u", c->module);
+  tell(n, CLV_ERROR, why, c, hop);
+}
+
+/* Over the link to the worker that is named; without one the master passes it on. A tensor that may
+ * not leave is an error of its context. */
+static void emit(void *user, clv_packet *p) {
+  clv_session_node *n = user;
+  clv_err err;
+  const clv_request c = request_of(&p->frame);
+  CLV_AUTO(clv_link_unrefp)
+  clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
+  if (link) {
+    if (clv_link_send(link, p, &err) != CLV_OK && err.code != CLV_UNAVAILABLE)
+      tell(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
+  } else if (!p->frame.to[0] || !n->o.on_driver) {
+    clv_node_to_driver(n, p);
+  } else {
+    (void)!clv_fail(&err, CLV_NOT_FOUND, "no link to a worker '%s'", p->frame.to);
+    refuse(n, &err, &c);
+    clv_packet_free(p);
+  }
+}
+
+clv_code clv_node_send_to(clv_session_node *n, const char *name, clv_packet *p, clv_err *err) {
+  if (!name[0]) {
+    clv_node_post(n, p);
+    return CLV_OK;
+  }
+  CLV_AUTO(clv_link_unrefp) clv_link *link = clv_node_link_to(n, name);
+  if (link) return clv_link_send(link, p, err);
+  clv_packet_free(p);
+  return clv_fail(err, CLV_NOT_FOUND, "no link to a worker '%s'", name);
+}
+
+/* ---- state ----------------------------------------------------------------------------------- */
+
+static clv_code answer(clv_session_node *n, const clv_frame *to, clv_frame_kind kind,
+                       clv_tensor *tensor, const clv_frame *state, clv_err *err) {
+  clv_packet *p;
+  CLV_TRY(clv_packet_new(n->o.pool, kind, &p, err));
+  p->frame.context = to->context;
+  p->frame.message = ++n->next_message;
+  p->frame.reply_to = to->message;
+  p->frame.module = to->module;
+  p->frame.state = state->state;
+  if (tensor) clv_packet_add(p, tensor);
+  clv_node_to_driver(n, p);
+  return CLV_OK;
+}
+
+static clv_code local_module(clv_session_node *n, const clv_frame *f, clv_module **ret,
+                             clv_err *err) {
+  *ret = clv_node_module(n, f->module);
+  if (!*ret) return clv_fail(err, CLV_NOT_FOUND, "module %u is not here", f->module);
+  return CLV_OK;
+}
+
+static bool state_item(clv_session_node *n, clv_module *m, const clv_frame *f, uint32_t index,
+                       clv_state_item *ret) {
+  if (f->state.what != CLV_STATE_GRADIENTS)
+    return clv_module_state_item(m, f->state.what, index, ret);
+  return clv_contexts_gradient_item(n->contexts, f->context, f->module, index, ret);
+}
+
+static clv_code on_state_get(clv_session_node *n, clv_packet *p, clv_err *err) {
+  clv_module *m;
+  CLV_TRY(local_module(n, &p->frame, &m, err));
+  clv_state_what what = p->frame.state.what;
+  uint32_t count = 0;
+  clv_state_item item;
+  while (state_item(n, m, &p->frame, count, &item)) count++;
+  for (uint32_t i = 0; state_item(n, m, &p->frame, i, &item); i++) {
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+    CLV_TRY(clv_pool_tensor(n->o.pool, item.dtype, &item.shape, &t, err));
+    memcpy(t->data, item.data, item.bytes); /* the state may change before the bytes have left */
+    clv_frame state = {.state = {.what = what, .index = i, .count = count}};
+    snprintf(state.state.name, sizeof state.state.name, "%s", item.name);
+    snprintf(state.state.device, sizeof state.state.device, "%s", clv_module_device(m));
+    CLV_TRY(answer(n, &p->frame, CLV_STATE_ITEM, t, &state, err));
+  }
+  clv_frame done = {.state = {.what = what, .count = count}};
+  return answer(n, &p->frame, CLV_STATE_DONE, NULL, &done, err);
+}
+
+static clv_code on_state_put(clv_session_node *n, clv_packet *p, clv_err *err) {
+  clv_module *m;
+  const clv_frame *f = &p->frame;
+  CLV_TRY(local_module(n, f, &m, err));
+  /* A large item comes in chunks on other lanes and may arrive after the last one. */
+  uint32_t *got = &n->puts[f->module][f->state.what];
+  bool last = ++*got >= f->state.count;
+  if (last) *got = 0;
+  clv_contexts_written(n->contexts, f->module);
+  CLV_TRY(clv_module_state_set(m, f->state.what, f->state.name, p->tensor[0]->dtype,
+                               &p->tensor[0]->shape, p->tensor[0]->data, err));
+  if (!last) return CLV_OK;
+  clv_frame done = {.state = {.what = f->state.what, .count = f->state.count}};
+  return answer(n, f, CLV_STATE_DONE, NULL, &done, err);
+}
+
+static clv_code state_frame(clv_session_node *n, clv_packet *p, clv_err *err) {
+  if (p->refused) return clv_fail(err, p->frame.failure.code, "%s", p->frame.failure.text);
+  return p->frame.kind == CLV_STATE_GET ? on_state_get(n, p, err) : on_state_put(n, p, err);
+}
+
+/* A frame of state whose turn has come. */
+static void obey(void *user, clv_packet *p) {
+  clv_session_node *n = user;
+  const clv_request c = request_of(&p->frame);
+  clv_err err;
+  if (state_frame(n, p, &err) != CLV_OK) refuse(n, &err, &c);
+  clv_packet_free(p);
+}
+
+/* ---- handling -------------------------------------------------------------------------------- */
+
+static clv_code engine(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
+  if (n->o.runtime) clv_rpc_busy_enter(n->o.runtime);
+  clv_code code = clv_contexts_packet(n->contexts, p, ret_kept, err);
+  if (n->o.runtime) clv_rpc_busy_leave(n->o.runtime);
+  return code;
+}
+
+static clv_code hold_or_obey(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
+  CLV_TRY(clv_contexts_hold(n->contexts, p, ret_kept, err));
+  return *ret_kept ? CLV_OK : state_frame(n, p, err);
+}
+
+/* What the master says. ABORT from a worker never comes here: it is for the program. */
+static const struct {
+  clv_code (*handle)(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err);
+  bool peers; /* workers may say it to each other */
+} handlers[CLV_FRAME_KINDS] = {
+    [CLV_CALL] = {engine, false},
+    [CLV_DELIVER] = {engine, false},
+    [CLV_VALUE] = {engine, true},
+    [CLV_DROP] = {engine, false},
+    [CLV_PREPARE] = {engine, false},
+    [CLV_GRADIENT] = {engine, true},
+    [CLV_APPLY] = {engine, false},
+    [CLV_REVERT] = {engine, false},
+    [CLV_END_CONTEXT] = {engine, false},
+    [CLV_ABORT] = {engine, false},
+    [CLV_STATE_GET] = {hold_or_obey, false},
+    [CLV_STATE_PUT] = {hold_or_obey, false},
+    [CLV_REF_KEEP] = {clv_node_on_reference, false},
+    [CLV_REF_USE] = {clv_node_on_reference, false},
+    [CLV_REF_FORK] = {clv_node_on_reference, true},
+    [CLV_REF_ACCEPT] = {clv_node_on_reference, false},
+    [CLV_REF_DELETE] = {clv_node_on_reference, true},
+    [CLV_REF_FETCH] = {clv_node_on_reference, true},
+    [CLV_REF_VALUE] = {clv_node_on_reference, true},
+    [CLV_REF_RENEW] = {clv_node_on_reference, true},
+    [CLV_REF_ACK] = {clv_node_on_reference, true},
+};
+
+/* Another worker brings values and gradients, and uses references; what happens with them is the
+ * master's to say. */
+static clv_code check_sender(clv_session_node *n, const clv_packet *p, clv_err *err) {
+  clv_frame_kind kind = p->frame.kind;
+  if (!handlers[kind].handle)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no place here", clv_frame_kind_name(kind));
+  if (n->o.on_driver || !p->from || handlers[kind].peers || p->from == n->master) return CLV_OK;
+  return clv_fail(err, CLV_DENIED, "%s is not for worker '%s' to send", clv_frame_kind_name(kind),
+                  clv_link_peer(p->from));
+}
+
+void clv_node_handle(clv_session_node *n, clv_packet *p) {
+  const clv_request c = request_of(&p->frame);
+  bool kept = false;
+  clv_err err;
+  clv_code code = check_sender(n, p, &err);
+  if (code == CLV_OK) code = handlers[c.kind].handle(n, p, &kept, &err);
+  if (code != CLV_OK) refuse(n, &err, &c);
+  if (!kept) clv_packet_free(p);
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static clv_module *module_of(void *user, uint32_t module) { return clv_node_module(user, module); }
+
+clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
+  clv_contexts_env env = {.pool = n->o.pool,
+                          .share = n->o.share,
+                          .next_message = &n->next_message,
+                          .user = n,
+                          .module = module_of,
+                          .emit = emit,
+                          .obey = obey,
+                          .kept = clv_node_kept};
+  return clv_contexts_new(&env, &n->contexts, err);
+}
+
+void clv_node_context_count(const clv_session_node *n, clv_context_counts *ret) {
+  const clv_context_counts *c = &n->contexts->counts;
+  ret->contexts = __atomic_load_n(&c->contexts, __ATOMIC_RELAXED);
+  ret->values = __atomic_load_n(&c->values, __ATOMIC_RELAXED);
+  ret->calls_waiting = __atomic_load_n(&c->calls_waiting, __ATOMIC_RELAXED);
+  ret->late_frames = __atomic_load_n(&c->late_frames, __ATOMIC_RELAXED);
+  const clv_reference_counts *r = &n->reference_counts;
+  ret->references.owned = __atomic_load_n(&r->owned, __ATOMIC_RELAXED);
+  ret->references.used = __atomic_load_n(&r->used, __ATOMIC_RELAXED);
+  ret->references.pending = __atomic_load_n(&r->pending, __ATOMIC_RELAXED);
+}

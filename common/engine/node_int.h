@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLEAVE_NODE_INT_H
+#define CLEAVE_NODE_INT_H
+
+#include <pthread.h>
+
+#include "common/engine/context_int.h"
+#include "common/reference/reference.h"
+
+struct clv_session_node {
+  clv_node_options o;
+  pthread_mutex_t lock;
+  pthread_cond_t arrived;
+  clv_packet *first, *last;
+  uint64_t began_ns;            /* clv_node_run; 0: not yet */
+  uint64_t idle_ns, idle_since; /* written by the compute thread alone; since 0: it works */
+  bool stop, sleeping, kicked;
+
+  clv_module *modules[CLV_MODULE_ALL];                    /* NULL where not local */
+  uint32_t puts[CLV_MODULE_ALL][CLV_STATE_GRADIENTS + 1]; /* items of a STATE_PUT that have come */
+  uint64_t next_message;
+  clv_contexts *contexts;
+  clv_rrefs *references;
+  clv_reference_counts reference_counts; /* written by the compute thread alone */
+
+  clv_link *master; /* of a worker; under `lock`, as the following */
+  clv_node_failure failure;
+  clv_link *peers[MAX_NAMES];
+  char peer_names[MAX_NAMES][CLV_WIRE_NAME + 1];
+  uint32_t n_peers;
+};
+
+/* What a frame was, for the answer when it cannot be obeyed. */
+typedef struct clv_request {
+  clv_frame_kind kind;
+  uint64_t context, message;
+  uint32_t module;
+} clv_request;
+
+/* node_frames.c: handles a packet and answers what is refused; takes it. */
+void clv_node_handle(clv_session_node *n, clv_packet *p);
+clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) CLV_USE_RESULT;
+clv_link *clv_node_link_to(clv_session_node *n, const char *name); /* with a reference, or NULL */
+void clv_node_to_driver(clv_session_node *n, clv_packet *p);       /* takes it */
+void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop);
+
+/* node_references.c. A REF_ frame, or what the program of this process says by one that came from
+ * no link; when it is time for a tick, and that. */
+clv_code clv_node_init_references(clv_session_node *n, clv_err *err) CLV_USE_RESULT;
+clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kept,
+                               clv_err *err) CLV_USE_RESULT;
+void clv_node_tick(clv_session_node *n);
+/* For the engine of contexts. */
+void clv_node_kept(void *user, uint64_t ref, clv_tensor *tensor, const clv_shared_err *failed);
+
+#endif

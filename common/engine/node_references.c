@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * References that outlive their context, at a node: the state machine of rref_int.h between frames,
+ * the engine of contexts and, at the master, the program. Nodes have the numbers of their names in
+ * the session, 0 is the master; a worker does not know its own name and is the one behind the last.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/engine/node_int.h"
+
+enum { FIRST_RETRY_MS = 100 };
+
+static bool is_master(const clv_session_node *n) { return n->o.on_driver != NULL; }
+
+static uint32_t self_of(const clv_session_node *n) { return is_master(n) ? 0 : MAX_NAMES; }
+
+static const clv_frame_kind frame_kinds[CLV_RREF_KINDS] = {
+    [CLV_RREF_ACK] = CLV_REF_ACK,       [CLV_RREF_KEEP] = CLV_REF_KEEP,
+    [CLV_RREF_USE] = CLV_REF_USE,       [CLV_RREF_FORK] = CLV_REF_FORK,
+    [CLV_RREF_ACCEPT] = CLV_REF_ACCEPT, [CLV_RREF_DELETE] = CLV_REF_DELETE,
+    [CLV_RREF_RENEW] = CLV_REF_RENEW,   [CLV_RREF_FETCH] = CLV_REF_FETCH,
+    [CLV_RREF_VALUE] = CLV_REF_VALUE,
+};
+
+static clv_rref_kind kind_of(clv_frame_kind kind) {
+  clv_rref_kind i = 0;
+  while (frame_kinds[i] != kind) i++;
+  return i;
+}
+
+static void set_failure(clv_packet *p, const clv_rref_failure *why) {
+  p->frame.has_failure = true;
+  clv_frame_set_failure(&p->frame, why->code, why->text, why->hop);
+}
+
+static clv_rref_failure failure_of(const clv_err *why) {
+  clv_rref_failure f = {.code = why->code};
+  snprintf(f.text, sizeof f.text, "%.*s", CLV_WIRE_TEXT, why->text);
+  return f;
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+/* What may not leave, or cannot, is an error for who asked for it. A link that has ended says so
+ * itself. */
+static void send_over(clv_session_node *n, clv_link *link, clv_packet *p) {
+  clv_err err;
+  clv_packet *instead;
+  clv_frame frame = p->frame;
+  if (clv_link_send(link, p, &err) == CLV_OK || err.code == CLV_UNAVAILABLE) return;
+  if (frame.kind != CLV_REF_VALUE || !frame.n_tensors) return;
+  clv_rref_failure why = failure_of(&err);
+  if (clv_packet_new(n->o.pool, CLV_REF_VALUE, &instead, &err) != CLV_OK) return;
+  instead->frame.reference = frame.reference;
+  memcpy(instead->frame.to, frame.to, sizeof frame.to);
+  set_failure(instead, &why);
+  (void)!clv_link_send(link, instead, &err);
+}
+
+static void send_packet(clv_session_node *n, clv_packet *p) {
+  CLV_AUTO(clv_link_unrefp)
+  clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
+  if (link)
+    send_over(n, link, p);
+  else if (!is_master(n))
+    clv_node_to_driver(n, p);
+  else
+    clv_packet_free(p); /* to a worker that is lost */
+}
+
+static void on_send(void *user, uint32_t to, const clv_rref_message *m) {
+  clv_session_node *n = user;
+  clv_packet *p;
+  clv_err ignored; /* without memory it is as if the network had lost it */
+  if (clv_packet_new(n->o.pool, frame_kinds[m->kind], &p, &ignored) != CLV_OK) return;
+  clv_frame *f = &p->frame;
+  memcpy(f->to, n->contexts->names[to], sizeof f->to);
+  f->reference.ref = m->ref;
+  f->reference.fork = m->fork;
+  f->reference.key = m->key;
+  f->reference.number = m->number;
+  f->reference.early = m->early;
+  f->context = m->context;
+  f->message = m->value;
+  if (m->kind == CLV_RREF_USE) {
+    f->reference.yours = m->owner == to;
+    if (m->owner < MAX_NAMES)
+      memcpy(f->reference.node, n->contexts->names[m->owner], sizeof f->reference.node);
+  }
+  if (m->failure) set_failure(p, m->failure);
+  if (m->tensor) clv_packet_add(p, m->tensor);
+  send_packet(n, p);
+}
+
+/* ---- telling --------------------------------------------------------------------------------- */
+
+/* To the program of this process. */
+static void tell(clv_session_node *n, clv_frame_kind kind, uint64_t ref, uint64_t fork,
+                 clv_tensor *tensor, const clv_rref_failure *why) {
+  clv_packet *p;
+  clv_err err;
+  if (!is_master(n)) return;
+  if (clv_packet_new(n->o.pool, kind, &p, &err) != CLV_OK) {
+    clv_notify(n->o.notice, "reference %llx: %s", (unsigned long long)ref, err.text);
+    return;
+  }
+  p->frame.reference.ref = ref;
+  p->frame.reference.fork = fork;
+  if (why) set_failure(p, why);
+  if (tensor) clv_packet_add(p, tensor);
+  n->o.on_driver(n->o.user, p);
+}
+
+/* A value of a context, which was a reference: for the engine here, or at the node that waits for
+ * it. */
+static void give(clv_session_node *n, const clv_rref_use *u, clv_tensor *tensor,
+                 const clv_rref_failure *why) {
+  clv_packet *p;
+  clv_err err;
+  if (clv_packet_new(n->o.pool, CLV_VALUE, &p, &err) != CLV_OK) {
+    clv_node_abort(n, u->context, &err, "reference");
+    return;
+  }
+  p->frame.context = u->context;
+  p->frame.message = u->value;
+  if (why) set_failure(p, why);
+  if (tensor) clv_packet_add(p, tensor);
+  if (u->node == self_of(n)) {
+    clv_node_post(n, p);
+    return;
+  }
+  memcpy(p->frame.to, n->contexts->names[u->node], sizeof p->frame.to);
+  send_packet(n, p);
+}
+
+static void on_create(void *user, uint64_t ref, uint64_t id, uint64_t made) {
+  clv_session_node *n = user;
+  clv_err err;
+  if (clv_contexts_keep(n->contexts, ref, id, made, &err) == CLV_OK) return;
+  clv_rref_failure why = failure_of(&err);
+  clv_rrefs_settle(n->references, ref, NULL, &why, clv_now_ns());
+}
+
+void clv_node_kept(void *user, uint64_t ref, clv_tensor *tensor, const clv_shared_err *failed) {
+  clv_session_node *n = user;
+  clv_rref_failure why;
+  if (!n->references) return;
+  if (failed) {
+    why.code = failed->code;
+    memcpy(why.text, failed->text, sizeof why.text);
+    memcpy(why.hop, failed->hop, sizeof why.hop);
+  }
+  clv_rrefs_settle(n->references, ref, tensor, failed ? &why : NULL, clv_now_ns());
+}
+
+/* Nobody here would pass it on: it is what a call waits for. */
+static void on_used(void *user, const clv_rref_use *u) {
+  clv_session_node *n = user;
+  clv_err err;
+  clv_code code = clv_rrefs_fetch(n->references, u->fork, clv_now_ns(), &err);
+  if (code == CLV_OK) return;
+  clv_rref_failure why = failure_of(&err);
+  give(n, u, NULL, &why);
+}
+
+static void on_value(void *user, const clv_rref_use *u, clv_tensor *tensor,
+                     const clv_rref_failure *why) {
+  clv_session_node *n = user;
+  clv_err ignored;
+  if (!u->context) {
+    tell(n, CLV_REF_VALUE, u->ref, u->fork, tensor, why);
+    return;
+  }
+  give(n, u, tensor, why);
+  (void)!clv_rrefs_release(n->references, u->fork, clv_now_ns(), &ignored);
+}
+
+static void on_joined(void *user, const clv_rref_use *u, const clv_rref_failure *why) {
+  tell(user, CLV_REF_ACK, u->ref, u->fork, NULL, why);
+}
+
+static void on_unused(void *user, const clv_rref_use *u, const clv_rref_failure *why) {
+  give(user, u, NULL, why);
+}
+
+static void on_freed(void *user, uint64_t ref) { tell(user, CLV_REF_DELETE, ref, 0, NULL, NULL); }
+
+clv_code clv_node_init_references(clv_session_node *n, clv_err *err) {
+  uint32_t lease_ms = n->o.reference_lease_ms ? n->o.reference_lease_ms : CLV_WIRE_REF_LEASE;
+  clv_rrefs_env env = {.pool = n->o.pool,
+                       .n_nodes = MAX_NAMES + 1,
+                       .self = self_of(n),
+                       .lease_ns = (uint64_t)lease_ms * 1000000u,
+                       .retry_ns = (uint64_t)FIRST_RETRY_MS * 1000000u,
+                       .user = n,
+                       .send = on_send,
+                       .create = on_create,
+                       .used = on_used,
+                       .joined = on_joined,
+                       .value = on_value,
+                       .unused = on_unused,
+                       .freed = on_freed};
+  return clv_rrefs_new(&env, &n->references, err);
+}
+
+/* ---- what the program says ------------------------------------------------------------------- */
+
+static clv_code say_keep(clv_session_node *n, const clv_packet *p, clv_err *err) {
+  const clv_frame *f = &p->frame;
+  uint32_t owner;
+  clv_rref_birth b = {f->reference.ref, f->reference.fork, f->reference.key};
+  if (f->n_tensors) return clv_rrefs_own(n->references, &b, p->tensor[0], clv_now_ns(), err);
+  CLV_TRY(clv_name_index(n->contexts, f->to, &owner, err));
+  return clv_rrefs_keep(n->references, &b, owner, f->context, f->message, clv_now_ns(), err);
+}
+
+static clv_code say_use(clv_session_node *n, const clv_packet *p, clv_err *err) {
+  const clv_frame *f = &p->frame;
+  clv_rref_passing what = {.child = f->reply_to, .context = f->context, .value = f->message};
+  CLV_TRY(clv_name_index(n->contexts, f->to, &what.to, err));
+  return clv_rrefs_pass(n->references, f->reference.fork, &what, clv_now_ns(), err);
+}
+
+static void use_failed(clv_session_node *n, const clv_frame *f, const clv_rref_failure *why) {
+  clv_err ignored;
+  clv_rref_use u = {.context = f->context, .value = f->message};
+  if (clv_name_index(n->contexts, f->to, &u.node, &ignored) == CLV_OK) give(n, &u, NULL, why);
+}
+
+/* What cannot be done is the answer. */
+static void say(clv_session_node *n, const clv_packet *p) {
+  const clv_frame *f = &p->frame;
+  uint64_t now = clv_now_ns(), ref = f->reference.ref, fork = f->reference.fork;
+  clv_code code = CLV_OK;
+  clv_err err = {0};
+  if (f->kind == CLV_REF_KEEP) code = say_keep(n, p, &err);
+  if (f->kind == CLV_REF_USE) code = say_use(n, p, &err);
+  if (f->kind == CLV_REF_FETCH) code = clv_rrefs_fetch(n->references, fork, now, &err);
+  if (f->kind == CLV_REF_DELETE) code = clv_rrefs_release(n->references, fork, now, &err);
+  if (code == CLV_OK) return;
+  clv_rref_failure why = failure_of(&err);
+  if (f->kind == CLV_REF_KEEP) tell(n, CLV_REF_ACK, ref, fork, NULL, &why);
+  if (f->kind == CLV_REF_FETCH) tell(n, CLV_REF_VALUE, ref, fork, NULL, &why);
+  if (f->kind == CLV_REF_USE) use_failed(n, f, &why);
+}
+
+/* ---- what other nodes say -------------------------------------------------------------------- */
+
+/* The master says who sent what it passes on; other links have one end. */
+static clv_code sender_of(clv_session_node *n, const clv_packet *p, uint32_t *ret, clv_err *err) {
+  clv_frame_kind kind = p->frame.kind;
+  bool by_master = !is_master(n) && p->from == n->master;
+  bool said_by_master = by_master && (kind == CLV_REF_KEEP || kind == CLV_REF_USE);
+  const char *name = said_by_master ? ""
+                     : by_master    ? p->frame.reference.node
+                                    : clv_link_peer(p->from);
+  return clv_name_index(n->contexts, name, ret, err);
+}
+
+static clv_code owner_of(clv_session_node *n, const clv_frame *f, uint32_t *ret, clv_err *err) {
+  *ret = self_of(n);
+  return f->reference.yours ? CLV_OK : clv_name_index(n->contexts, f->reference.node, ret, err);
+}
+
+static clv_code hear(clv_session_node *n, const clv_packet *p, clv_err *err) {
+  const clv_frame *f = &p->frame;
+  clv_rref_failure why;
+  uint32_t from;
+  clv_rref_message m = {.kind = kind_of(f->kind),
+                        .number = f->reference.number,
+                        .ref = f->reference.ref,
+                        .fork = f->reference.fork,
+                        .key = f->reference.key,
+                        .early = f->reference.early,
+                        .context = f->context,
+                        .value = f->message,
+                        .tensor = f->n_tensors ? p->tensor[0] : NULL};
+  CLV_TRY(sender_of(n, p, &from, err));
+  if (f->kind == CLV_REF_USE) CLV_TRY(owner_of(n, f, &m.owner, err));
+  if (f->has_failure) {
+    why.code = f->failure.code;
+    memcpy(why.text, f->failure.text, sizeof why.text);
+    memcpy(why.hop, f->failure.hop, sizeof why.hop);
+    m.failure = &why;
+  }
+  clv_rrefs_receive(n->references, from, &m, clv_now_ns());
+  return CLV_OK;
+}
+
+static void count(clv_session_node *n) {
+  clv_rref_counts c;
+  clv_rrefs_count(n->references, &c);
+  __atomic_store_n(&n->reference_counts.owned, c.owned, __ATOMIC_RELAXED);
+  __atomic_store_n(&n->reference_counts.used, c.used, __ATOMIC_RELAXED);
+  __atomic_store_n(&n->reference_counts.pending, c.unacknowledged, __ATOMIC_RELAXED);
+}
+
+/* The master makes references and passes them on: who else gets one of its own knows that
+ * already. */
+static bool starts(clv_frame_kind kind) {
+  return kind == CLV_REF_KEEP || kind == CLV_REF_USE || kind == CLV_REF_FORK;
+}
+
+clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
+  clv_frame_kind kind = p->frame.kind;
+  clv_code code = CLV_OK;
+  (void)ret_kept;
+  if (!p->from)
+    say(n, p);
+  else if (!is_master(n) || !starts(kind))
+    code = hear(n, p, err);
+  count(n);
+  return code;
+}
+
+void clv_node_tick(clv_session_node *n) {
+  clv_rrefs_tick(n->references, clv_now_ns());
+  count(n);
+}

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Turns to compute. Weighted fair queueing in two levels: each tenant has a virtual time, the time
+ * its shares have computed (threads together) divided by its weight, and each share has one among
+ * the shares of its tenant. A free core goes to the tenant with the least, and there to the share
+ * with the least.
+ *
+ * A share is active from the moment it asks until it has nothing to do. One that becomes active
+ * starts at the least time of those that are, so that nobody saves up turns by being idle; a tenant
+ * keeps its time when its shares go, so that nobody sheds it by coming back.
+ *
+ * A turn is kept from one piece of work to the next and given up where somebody else is due:
+ * between pieces, after a slice, so that pieces of microseconds do not pay for a wake-up each. What
+ * has been computed is charged before anybody is compared.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "common/fair/fair.h"
+
+typedef struct tenant {
+  uint64_t weight;
+  uint64_t time;  /* virtual, ns */
+  uint64_t clock; /* of its shares: where one starts when no other is active */
+  uint32_t n_active;
+  clv_share *shares;
+} tenant;
+
+struct clv_fair_scheduler {
+  pthread_mutex_t lock;
+  clv_fair_scheduler_options o;
+  unsigned free;      /* threads that may start */
+  uint32_t n_waiting; /* shares; read without the lock */
+  uint64_t clock, asked;
+  tenant **tenants; /* [o.n_tenants] */
+};
+
+struct clv_share {
+  clv_fair_scheduler *at;
+  tenant *of;
+  clv_share *next, **place;
+  pthread_cond_t granted;
+  unsigned held, wanted; /* threads; held is read by its own thread without the lock */
+  bool active, waiting, stopped;
+  uint64_t time;  /* virtual, among the shares of its tenant */
+  uint64_t asked; /* order of those whose times are equal */
+  uint64_t began; /* its turn, ns */
+  uint64_t since; /* asked or charged, ns */
+  clv_share_counts counts;
+};
+
+static uint64_t now_of(const clv_fair_scheduler *t) {
+  return t->o.now_ns ? t->o.now_ns(t->o.user) : clv_now_ns();
+}
+
+/* ---- virtual time ---------------------------------------------------------------------------- */
+
+static uint64_t least_tenant(const clv_fair_scheduler *t) {
+  uint64_t least = UINT64_MAX;
+  for (size_t i = 0; i < t->o.n_tenants; i++)
+    if (t->tenants[i]->n_active) least = CLV_MIN(least, t->tenants[i]->time);
+  return least == UINT64_MAX ? t->clock : least;
+}
+
+static uint64_t least_share(const tenant *of) {
+  uint64_t least = UINT64_MAX;
+  for (const clv_share *s = of->shares; s; s = s->next)
+    if (s->active) least = CLV_MIN(least, s->time);
+  return least == UINT64_MAX ? of->clock : least;
+}
+
+static void arrive(clv_share *s) {
+  tenant *of = s->of;
+  if (s->active) return;
+  if (!of->n_active) of->time = CLV_MAX(of->time, least_tenant(s->at));
+  s->time = CLV_MAX(s->time, least_share(of));
+  s->active = true;
+  of->n_active++;
+}
+
+static void depart(clv_share *s) {
+  tenant *of = s->of;
+  if (!s->active) return;
+  s->active = false;
+  of->n_active--;
+  of->clock = CLV_MAX(of->clock, s->time);
+  s->at->clock = CLV_MAX(s->at->clock, of->time);
+}
+
+static void charge(clv_share *s, uint64_t now) {
+  uint64_t spent = now - s->since, threads = spent * s->held;
+  s->since = now;
+  s->counts.computed_ns += spent;
+  s->time += threads;
+  s->of->time += (threads + s->of->weight - 1) / s->of->weight;
+}
+
+/* All that compute, up to now. */
+static void settle(clv_fair_scheduler *t, uint64_t now) {
+  for (size_t i = 0; i < t->o.n_tenants; i++)
+    for (clv_share *s = t->tenants[i]->shares; s; s = s->next)
+      if (s->held) charge(s, now);
+}
+
+/* ---- whose turn it is ------------------------------------------------------------------------ */
+
+static clv_share *first_of(const tenant *of) {
+  clv_share *first = NULL;
+  for (clv_share *s = of->shares; s; s = s->next) {
+    if (!s->waiting) continue;
+    bool before =
+        !first || s->time < first->time || (s->time == first->time && s->asked < first->asked);
+    if (before) first = s;
+  }
+  return first;
+}
+
+static clv_share *first_waiting(const clv_fair_scheduler *t) {
+  clv_share *first = NULL;
+  for (size_t i = 0; i < t->o.n_tenants; i++) {
+    clv_share *s = t->tenants[i]->n_active ? first_of(t->tenants[i]) : NULL;
+    bool before = s && (!first || s->of->time < first->of->time ||
+                        (s->of->time == first->of->time && s->asked < first->asked));
+    if (before) first = s;
+  }
+  return first;
+}
+
+static void grant_threads(clv_share *s, uint64_t now) {
+  s->waiting = false;
+  __atomic_fetch_sub(&s->at->n_waiting, 1, __ATOMIC_RELAXED);
+  s->held = s->wanted;
+  s->at->free -= s->held;
+  s->counts.waited_ns += now - s->since;
+  s->counts.slices++;
+  s->began = s->since = now;
+}
+
+/* Nobody overtakes the first, however many threads it waits for. */
+static void let_in(clv_fair_scheduler *t, uint64_t now) {
+  for (clv_share *s; (s = first_waiting(t)) != NULL && s->wanted <= t->free;) {
+    grant_threads(s, now);
+    pthread_cond_signal(&s->granted);
+  }
+}
+
+static void give_up(clv_share *s, uint64_t now) {
+  s->at->free += s->held;
+  s->held = 0;
+  let_in(s->at, now);
+}
+
+/* Somebody else has had less, and this one its slice. */
+static bool over(const clv_share *s, uint64_t now) {
+  const clv_share *first = first_waiting(s->at);
+  if (!first || now - s->began < s->at->o.slice_ns) return false;
+  return first->of == s->of ? first->time < s->time : first->of->time < s->of->time;
+}
+
+/* ---- a share's own thread -------------------------------------------------------------------- */
+
+static bool stopped(const clv_share *s) { return __atomic_load_n(&s->stopped, __ATOMIC_RELAXED); }
+
+static bool somebody_waits(const clv_fair_scheduler *t) {
+  return __atomic_load_n(&t->n_waiting, __ATOMIC_RELAXED) != 0;
+}
+
+static void wait(clv_share *s, unsigned threads, uint64_t now) {
+  clv_fair_scheduler *t = s->at;
+  arrive(s);
+  s->wanted = threads;
+  s->asked = ++t->asked;
+  s->since = now;
+  s->waiting = true;
+  __atomic_fetch_add(&t->n_waiting, 1, __ATOMIC_RELAXED);
+  let_in(t, now);
+  while (s->waiting && !s->stopped) pthread_cond_wait(&s->granted, &t->lock);
+  if (!s->waiting) return;
+  s->waiting = false;
+  __atomic_fetch_sub(&t->n_waiting, 1, __ATOMIC_RELAXED);
+  s->counts.waited_ns += now_of(t) - s->since;
+  depart(s);
+  let_in(t, now_of(t)); /* who stood behind it may fit */
+}
+
+bool clv_share_take(clv_share *s, unsigned threads) {
+#ifdef CLV_MUTATE_SHARES
+  s = NULL;
+#endif
+  if (!s) return true;
+  clv_fair_scheduler *t = s->at;
+  threads = CLV_MAX(1u, CLV_MIN(threads, t->o.cores));
+  if (s->held == threads && !somebody_waits(t) && !stopped(s)) return true;
+  pthread_mutex_lock(&t->lock);
+  uint64_t now = now_of(t);
+  settle(t, now);
+  bool keep = s->held == threads && !s->stopped && !over(s, now);
+  if (!keep && s->held) give_up(s, now);
+  if (!keep && !s->stopped) wait(s, threads, now);
+  bool mine = s->held;
+  if (!mine) depart(s);
+  pthread_mutex_unlock(&t->lock);
+  return mine;
+}
+
+static void leave(clv_share *s, bool if_over) {
+  clv_fair_scheduler *t = s->at;
+  pthread_mutex_lock(&t->lock);
+  uint64_t now = now_of(t);
+  settle(t, now);
+  if (!if_over || over(s, now)) {
+    depart(s);
+    give_up(s, now);
+  }
+  pthread_mutex_unlock(&t->lock);
+}
+
+void clv_share_yield(clv_share *s) {
+  if (s && s->held && somebody_waits(s->at)) leave(s, true);
+}
+
+void clv_share_release(clv_share *s) {
+  if (s && s->held) leave(s, false);
+}
+
+/* ---- any thread ------------------------------------------------------------------------------ */
+
+void clv_share_stop(clv_share *s) {
+  if (!s) return;
+  pthread_mutex_lock(&s->at->lock);
+  __atomic_store_n(&s->stopped, true, __ATOMIC_RELAXED);
+  pthread_cond_signal(&s->granted);
+  pthread_mutex_unlock(&s->at->lock);
+}
+
+void clv_share_count(clv_share *s, clv_share_counts *ret) {
+  pthread_mutex_lock(&s->at->lock);
+  uint64_t now = now_of(s->at);
+  if (s->held) charge(s, now);
+  *ret = s->counts;
+  if (s->waiting) ret->waited_ns += now - s->since;
+  pthread_mutex_unlock(&s->at->lock);
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *o, clv_fair_scheduler **ret,
+                                clv_err *err) {
+  clv_fair_scheduler *t;
+  if (!o->cores) return clv_fail(err, CLV_INVALID, "no core to compute on");
+  CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
+  t->o = *o;
+  t->o.weights = NULL;
+  t->o.n_tenants = 0;
+  t->free = o->cores;
+  pthread_mutex_init(&t->lock, NULL);
+  size_t added;
+  clv_code code = CLV_OK;
+  for (size_t i = 0; i < o->n_tenants && code == CLV_OK; i++)
+    code = clv_fair_scheduler_add(t, o->weights[i], &added, err);
+  if (code != CLV_OK) {
+    clv_fair_scheduler_free(t);
+    return code;
+  }
+  *ret = t;
+  return CLV_OK;
+}
+
+clv_code clv_fair_scheduler_add(clv_fair_scheduler *t, uint64_t weight, size_t *ret_tenant,
+                                clv_err *err) {
+  tenant *new;
+  CLV_TRY(clv_alloc(1, sizeof *new, &new, err));
+  new->weight = CLV_MAX(weight, 1u);
+  pthread_mutex_lock(&t->lock);
+  tenant **more = realloc(t->tenants, (t->o.n_tenants + 1) * sizeof(tenant *));
+  if (more) {
+    t->tenants = more;
+    *ret_tenant = t->o.n_tenants;
+    t->tenants[t->o.n_tenants++] = new;
+  }
+  pthread_mutex_unlock(&t->lock);
+  if (more) return CLV_OK;
+  free(new);
+  return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+}
+
+void clv_fair_scheduler_weigh(clv_fair_scheduler *t, size_t of, uint64_t weight) {
+  pthread_mutex_lock(&t->lock);
+  settle(t, now_of(t));
+  if (of < t->o.n_tenants) t->tenants[of]->weight = CLV_MAX(weight, 1u);
+  pthread_mutex_unlock(&t->lock);
+}
+
+void clv_fair_scheduler_free(clv_fair_scheduler *t) {
+  if (!t) return;
+  for (size_t i = 0; i < t->o.n_tenants; i++) free(t->tenants[i]);
+  free(t->tenants);
+  pthread_mutex_destroy(&t->lock);
+  free(t);
+}
+
+clv_code clv_share_new(clv_fair_scheduler *t, size_t of, clv_share **ret, clv_err *err) {
+  clv_share *s;
+  pthread_mutex_lock(&t->lock);
+  tenant *at = of < t->o.n_tenants ? t->tenants[of] : NULL;
+  pthread_mutex_unlock(&t->lock);
+  if (!at) return clv_fail(err, CLV_INVALID, "there is no tenant %zu", of);
+  CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
+  s->at = t;
+  s->of = at;
+  pthread_cond_init(&s->granted, NULL);
+  pthread_mutex_lock(&t->lock);
+  s->next = s->of->shares;
+  s->place = &s->of->shares;
+  if (s->next) s->next->place = &s->next;
+  s->of->shares = s;
+  pthread_mutex_unlock(&t->lock);
+  *ret = s;
+  return CLV_OK;
+}
+
+void clv_share_free(clv_share *s) {
+  if (!s) return;
+  clv_share_release(s);
+  pthread_mutex_lock(&s->at->lock);
+  *s->place = s->next;
+  if (s->next) s->next->place = s->place;
+  pthread_mutex_unlock(&s->at->lock);
+  pthread_cond_destroy(&s->granted);
+  free(s);
+}

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The engine of contexts in a master's own node: frames go in by the constructors of dist.h, what
+ * comes of them reaches the driver.
+ */
+#include <stdio.h>
+
+#include "tests/unit/engine/engine_test.h"
+
+enum { BATCH = 4, WIDTH = 3, SEEN = 256 };
+
+/* A node with two modules (a linear layer, a batch norm) and everything that reached its driver. */
+typedef struct fixture {
+  clv_pool *pool;
+  clv_session_node *node;
+  clv_packet *seen[SEEN];
+  uint32_t n_seen, wanted;
+} fixture;
+
+static void on_driver(void *user, clv_packet *p) {
+  fixture *f = user;
+  assert_true(f->n_seen < SEEN);
+  f->seen[f->n_seen++] = p;
+  if (f->n_seen >= f->wanted) clv_node_kick(f->node);
+}
+
+static void add_module(fixture *f, uint32_t index, clv_op op) {
+  clv_err err = {0};
+  clv_module_options so = stage_of(graph_of(op, BATCH, WIDTH), index);
+  clv_module *module;
+  assert_ok(clv_module_new(&so, &module, &err));
+  assert_ok(clv_node_add_module(f->node, module, &err));
+}
+
+static int set_up(void **state) {
+  clv_err err = {0};
+  fixture *f = calloc(1, sizeof *f);
+  assert_non_null(f);
+  assert_ok(clv_pool_new(64 << 20, 4096, &f->pool, &err));
+  clv_node_options o = {.pool = f->pool, .user = f, .on_driver = on_driver};
+  assert_ok(clv_node_new(&o, &f->node, &err));
+  add_module(f, 0, CLV_OP_LINEAR);
+  add_module(f, 1, CLV_OP_BATCHNORM);
+  *state = f;
+  return 0;
+}
+
+static void forget(fixture *f) {
+  while (f->n_seen) clv_packet_free(f->seen[--f->n_seen]);
+}
+
+static int tear_down(void **state) {
+  fixture *f = *state;
+  forget(f);
+  clv_node_free(f->node);
+  clv_pool_unref(f->pool);
+  free(f);
+  return 0;
+}
+
+/* Until so many packets have reached the driver. */
+static void pump(fixture *f, uint32_t wanted) {
+  f->wanted = wanted;
+  if (f->n_seen >= wanted) return;
+  clv_node_unkick(f->node);
+  assert_true(clv_node_help(f->node, clv_now_ns() + 10000000000u));
+}
+
+static clv_tensor *filled(fixture *f, float first) {
+  clv_err err = {0};
+  clv_tensor *t;
+  assert_ok(clv_pool_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &t, &err));
+  for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = first + (float)i;
+  return t;
+}
+
+static void post_call(fixture *f, uint64_t context, uint64_t id, uint64_t arg, clv_tensor *here) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_call(f->pool, context, id, 0, true, &p, &err));
+  assert_ok(clv_packet_arg(p, arg, true, here, &err));
+  assert_ok(clv_node_send_to(f->node, "", p, &err));
+  assert_ok(clv_packet_deliver(f->pool, context, id, "", &p, &err));
+  assert_ok(clv_node_send_to(f->node, "", p, &err));
+}
+
+static void post_gradient(fixture *f, uint64_t context, uint64_t value, clv_tensor *t) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_gradient(f->pool, context, 1, value, 0, "", t, &p, &err));
+  assert_ok(clv_node_send_to(f->node, "", p, &err));
+}
+
+static void post_end(fixture *f, uint64_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_end_context(f->pool, context, 9, &p, &err));
+  assert_ok(clv_node_send_to(f->node, "", p, &err));
+}
+
+/* y = A(A(x)): both calls forward, both backward in a PREPARE of two frames, a vote, a step. */
+static void one_context(fixture *f, uint64_t context) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = filled(f, 1), *dy = filled(f, 2);
+  post_call(f, context, 12, 11, NULL); /* before the value it takes */
+  post_call(f, context, 11, 10, x);
+  pump(f, 2);
+  assert_int_equal(f->seen[0]->frame.kind, CLV_VALUE);
+  assert_int_equal(f->seen[0]->frame.message + f->seen[1]->frame.message, 23);
+  assert_ok(clv_packet_prepare(f->pool, context, 1, 2, false, true, true, &p, &err));
+  assert_ok(clv_packet_need(p, 12, 1, 0, &err));
+  assert_ok(clv_packet_target(p, 0, 11, "", 0, &err));
+  assert_ok(clv_node_send_to(f->node, "", p, &err));
+  assert_ok(clv_packet_prepare(f->pool, context, 1, 2, false, true, false, &p, &err));
+  assert_ok(clv_packet_need(p, 11, 1, 0, &err));
+  assert_ok(clv_packet_target(p, 0, 10, "", 4, &err));
+  assert_ok(clv_node_send_to(f->node, "", p, &err));
+  post_gradient(f, context, 12, dy);
+  pump(f, 4);
+  assert_int_equal(f->seen[2]->frame.kind, CLV_GRADIENT);
+  assert_int_equal(f->seen[2]->frame.message, 10);
+  assert_int_equal(f->seen[2]->frame.micro_batch, 4);
+  assert_int_equal(f->seen[3]->frame.kind, CLV_FINISHED);
+  assert_true(f->seen[3]->frame.has_vote && f->seen[3]->frame.vote.finite);
+  assert_int_equal(f->seen[3]->tensor[0]->n, 2);
+  assert_ok(clv_packet_apply(f->pool, context, 21, CLV_MODULE_ALL, 1, 1e-9f, true, &p, &err));
+  assert_ok(clv_node_send_to(f->node, "", p, &err));
+  post_end(f, context);
+  pump(f, 6);
+  assert_int_equal(f->seen[4]->frame.kind, CLV_APPLIED);
+  assert_int_equal(f->seen[4]->frame.reply_to, 21);
+  assert_int_equal(f->seen[5]->frame.kind, CLV_ENDED);
+  forget(f);
+}
+
+static void a_context_runs_at_the_master(void **state) { one_context(*state, 5); }
+
+static void nothing_is_allocated_after_warm_up(void **state) {
+  fixture *f = *state;
+  uint64_t taken = 0;
+  size_t bytes = 0;
+  for (uint64_t i = 1; i <= 3000; i++) { /* more than there are tombstones */
+    if (i == 2100) taken = clv_alloc_count(), bytes = clv_pool_bytes(f->pool);
+    one_context(f, i);
+  }
+  assert_int_equal(clv_alloc_count(), taken);
+  assert_int_equal(clv_pool_bytes(f->pool), bytes);
+  clv_context_counts counts;
+  clv_node_context_count(f->node, &counts);
+  assert_int_equal(counts.contexts + counts.values + counts.calls_waiting, 0);
+}
+
+/* The value of a call and the gradient of its input, computed here in the order of the loops. */
+static void the_numbers_are_those_of_the_weights(void **state) {
+  fixture *f = *state;
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = filled(f, 1), *dy = filled(f, 2);
+  clv_state_item w, b;
+  assert_true(clv_module_state_item(clv_node_module(f->node, 0), CLV_STATE_WEIGHTS, 0, &w));
+  assert_true(clv_module_state_item(clv_node_module(f->node, 0), CLV_STATE_WEIGHTS, 1, &b));
+  post_call(f, 7, 11, 10, x);
+  assert_ok(clv_packet_prepare(f->pool, 7, 1, 1, false, false, false, &p, &err));
+  assert_ok(clv_packet_need(p, 11, 1, 0, &err));
+  assert_ok(clv_packet_target(p, 0, 10, "", 0, &err));
+  assert_ok(clv_node_send_to(f->node, "", p, &err));
+  post_gradient(f, 7, 11, dy);
+  pump(f, 3);
+  const float *y = f->seen[0]->tensor[0]->data, *dx = f->seen[1]->tensor[0]->data;
+  for (int r = 0; r < BATCH; r++)
+    for (int c = 0; c < WIDTH; c++) {
+      double want = ((float *)b.data)[c], back = 0;
+      for (int k = 0; k < WIDTH; k++) {
+        want += (double)((float *)x->data)[r * WIDTH + k] * ((float *)w.data)[c * WIDTH + k];
+        back += (double)((float *)dy->data)[r * WIDTH + k] * ((float *)w.data)[k * WIDTH + c];
+      }
+      assert_float_equal(y[r * WIDTH + c], want, 1e-4);
+      assert_float_equal(dx[r * WIDTH + c], back, 1e-4);
+    }
+}
+
+/* ---- frames in any order --------------------------------------------------------------------- */
+
+static uint64_t draw(uint64_t *seed, uint64_t n) {
+  *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+  return (*seed >> 33) % n;
+}
+
+static void random_call(fixture *f, clv_packet *p, uint64_t *seed) {
+  clv_err err = {0};
+  p->frame.module = draw(seed, 12) == 0 ? 3 : (uint32_t)draw(seed, 2);
+  p->frame.call.after = draw(seed, 4) ? 0 : 1 + draw(seed, 12);
+  uint32_t n = draw(seed, 20) == 0 ? 2 : 1;
+  for (uint32_t i = 0; i < n; i++) {
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = draw(seed, 3) ? NULL : filled(f, 0);
+    assert_ok(clv_packet_arg(p, 1 + draw(seed, 12), draw(seed, 4) > 0, x, &err));
+  }
+}
+
+static void random_prepare(clv_packet *p, uint64_t *seed) {
+  clv_err err = {0};
+  p->frame.backward.retain = draw(seed, 2);
+  p->frame.backward.vote = draw(seed, 2);
+  p->frame.backward.more = draw(seed, 6) == 0;
+  for (uint64_t i = draw(seed, 4); i-- > 0;) {
+    float root = draw(seed, 8) == 0 ? 0.5f : 0;
+    assert_ok(clv_packet_need(p, 1 + draw(seed, 12), (uint32_t)draw(seed, 3), root, &err));
+    if (draw(seed, 2))
+      assert_ok(clv_packet_target(p, draw(seed, 10) == 0, 1 + draw(seed, 12),
+                                  draw(seed, 5) ? "" : "w2", (uint32_t)draw(seed, 3), &err));
+  }
+}
+
+/* Any frame of a context that the wire lets through. */
+/* What a link says before the tensors of a CALL are whole; that may not come at all. */
+static bool random_head(fixture *f, clv_packet *p, uint64_t *seed) {
+  clv_err err = {0};
+  clv_packet *head;
+  if (draw(seed, 3)) return true;
+  assert_ok(clv_packet_new(f->pool, CLV_CALL, &head, &err));
+  head->frame = p->frame;
+  head->frame.n_tensors = 0;
+  head->head = p->headed = true;
+  assert_ok(clv_node_send_to(f->node, "", head, &err));
+  return draw(seed, 4) > 0;
+}
+
+static void random_frame(fixture *f, uint64_t first_context, uint64_t *seed) {
+  static const clv_frame_kind kinds[] = {CLV_CALL,     CLV_CALL,  CLV_CALL,     CLV_DELIVER,
+                                         CLV_VALUE,    CLV_DROP,  CLV_PREPARE,  CLV_PREPARE,
+                                         CLV_GRADIENT, CLV_APPLY, CLV_REVERT,   CLV_END_CONTEXT,
+                                         CLV_GRADIENT, CLV_ABORT, CLV_STATE_GET};
+  clv_err err = {0};
+  clv_packet *p;
+  clv_frame_kind kind = kinds[draw(seed, CLV_COUNT(kinds))];
+  bool ends = kind == CLV_END_CONTEXT || kind == CLV_ABORT;
+  if (ends && draw(seed, 4)) return;
+  assert_ok(clv_packet_new(f->pool, kind, &p, &err));
+  p->frame.context = first_context + draw(seed, 4);
+  p->frame.message = 1 + draw(seed, 12);
+  p->frame.flags = draw(seed, 5) ? CLV_FLAG_TRAINING : 0;
+  if (kind == CLV_DROP || kind == CLV_PREPARE) p->frame.step = draw(seed, 6) ? 0 : draw(seed, 40);
+  if (kind == CLV_PREPARE || kind == CLV_GRADIENT) p->frame.phase = 1 + (uint32_t)draw(seed, 3);
+  if (kind == CLV_GRADIENT) p->frame.micro_batch = (uint32_t)draw(seed, 3);
+  if (kind == CLV_CALL) random_call(f, p, seed);
+  if (kind == CLV_CALL && !random_head(f, p, seed)) {
+    clv_packet_free(p);
+    return;
+  }
+  if (kind == CLV_PREPARE) random_prepare(p, seed);
+  if (kind == CLV_DROP) p->frame.upstream[p->frame.n_upstream++] = 1 + draw(seed, 12);
+  if (kind == CLV_VALUE || (kind == CLV_GRADIENT && draw(seed, 4))) {
+    CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = filled(f, 0);
+    clv_packet_add(p, t);
+  }
+  if (kind == CLV_APPLY) {
+    p->frame.module = CLV_MODULE_ALL;
+    p->frame.commit.apply = draw(seed, 4) > 0;
+  }
+  if (kind == CLV_STATE_GET)
+    p->frame.state.what = draw(seed, 2) ? CLV_STATE_GRADIENTS : CLV_STATE_OPTIMIZER;
+  if (kind == CLV_ABORT) clv_frame_set_failure(&p->frame, CLV_ABORTED, "by chance", "");
+  assert_ok(clv_node_send_to(f->node, "", p, &err));
+}
+
+static void frames_in_any_order_break_nothing_and_leave_nothing(void **state) {
+  fixture *f = *state;
+  clv_err err = {0};
+  clv_packet *p;
+  uint64_t seed = 7;
+  for (int round = 0; round < 30000; round++) {
+    random_frame(f, 1 + (uint64_t)round / 100 * 4, &seed);
+    assert_ok(clv_packet_end_context(f->pool, 1u << 20, 9, &p, &err)); /* marks the end of it */
+    assert_ok(clv_node_send_to(f->node, "", p, &err));
+    pump(f, 1);
+    while (f->seen[f->n_seen - 1]->frame.context != 1u << 20) pump(f, f->n_seen + 1);
+    forget(f);
+  }
+  assert_ok(clv_packet_new(f->pool, CLV_ABORT, &p, &err));
+  clv_frame_set_failure(&p->frame, CLV_ABORTED, "the end", "");
+  assert_ok(clv_node_send_to(f->node, "", p, &err));
+  assert_ok(clv_packet_end_context(f->pool, 1u << 20, 9, &p, &err));
+  assert_ok(clv_node_send_to(f->node, "", p, &err));
+  pump(f, 1);
+  forget(f);
+  clv_context_counts counts;
+  clv_node_context_count(f->node, &counts);
+  assert_int_equal(counts.contexts + counts.values + counts.calls_waiting, 0);
+}
+
+static void what_is_for_nobody_known_is_refused_to_the_program(void **state) {
+  fixture *f = *state;
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = filled(f, 1);
+  post_call(f, 8, 11, 10, x);
+  assert_ok(clv_packet_deliver(f->pool, 8, 11, "w9", &p, &err));
+  assert_ok(clv_node_send_to(f->node, "", p, &err));
+  pump(f, 2);
+  assert_int_equal(f->seen[1]->frame.kind, CLV_ERROR);
+  assert_non_null(strstr(f->seen[1]->frame.failure.text, "'w9'"));
+  assert_ok(clv_packet_deliver(f->pool, 8, 11, "w9", &p, &err));
+  assert_int_equal(clv_node_send_to(f->node, "w9", p, &err), CLV_NOT_FOUND);
+}
+
+static void a_prepare_says_when_it_is_full(void **state) {
+  fixture *f = *state;
+  clv_err err = {0};
+  clv_packet *p;
+  char name[16];
+  assert_ok(clv_packet_prepare(f->pool, 9, 1, 0, false, false, false, &p, &err));
+  assert_int_equal(clv_packet_target(p, 0, 1, "", 0, &err), CLV_PRECONDITION);
+  assert_ok(clv_packet_need(p, 1, 0, true, &err));
+  for (int i = 0; i < CLV_WIRE_HOPS; i++) {
+    snprintf(name, sizeof name, "w%d", i);
+    assert_ok(clv_packet_target(p, (uint32_t)i, 5, name, 0, &err));
+  }
+  assert_ok(clv_packet_target(p, 8, 5, "w3", 0, &err));
+  assert_int_equal(clv_packet_target(p, 9, 5, "w99", 0, &err), CLV_EXHAUSTED);
+  for (int i = 1; i < CLV_WIRE_NEEDED; i++) assert_ok(clv_packet_need(p, 9, 1, 0, &err));
+  assert_int_equal(clv_packet_need(p, 9, 1, 0, &err), CLV_EXHAUSTED);
+  clv_packet_free(p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(a_context_runs_at_the_master, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(nothing_is_allocated_after_warm_up, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(the_numbers_are_those_of_the_weights, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(frames_in_any_order_break_nothing_and_leave_nothing, set_up,
+                                      tear_down),
+      cmocka_unit_test_setup_teardown(what_is_for_nobody_known_is_refused_to_the_program, set_up,
+                                      tear_down),
+      cmocka_unit_test_setup_teardown(a_prepare_says_when_it_is_full, set_up, tear_down),
+  };
+  return cmocka_run_group_tests_name("context", tests, NULL, NULL);
+}

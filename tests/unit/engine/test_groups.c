@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Groups of parameters at a node: what a module makes of them, and the rates that a step needs.
+ */
+#include <stdio.h>
+
+#include "tests/unit/engine/engine_test.h"
+
+enum { BATCH = 2, WIDTH = 3, WEIGHTS = WIDTH * WIDTH };
+
+/* ---- modules --------------------------------------------------------------------------------- */
+
+static clv_module_options options_of(uint32_t index) {
+  return stage_of(graph_of(CLV_OP_LINEAR, BATCH, WIDTH), index);
+}
+
+static clv_module_group group_of(const char *const *params, uint32_t n) {
+  return (clv_module_group){.optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1, .momentum = 0.9},
+                            .params = params,
+                            .n_params = n};
+}
+
+static void refused(const clv_module_group *groups, uint32_t n, const char *frozen, clv_code code,
+                    const char *part) {
+  clv_err err = {0};
+  clv_module *module = NULL;
+  clv_module_options o = options_of(0);
+  o.groups = groups;
+  o.n_groups = n;
+  o.frozen = &frozen;
+  o.n_frozen = frozen != NULL;
+  assert_int_equal(clv_module_new(&o, &module, &err), code);
+  assert_null(module);
+  if (!strstr(err.text, part)) fail_msg("'%s' is not in: %s", part, err.text);
+}
+
+static void groups_that_cannot_be_are_refused(void **state) {
+  static const char *const bias[] = {"0.bias"}, *const wrong[] = {"0.bias", "0.scale"};
+  static const char *const twice[] = {"0.weight", "0.weight"};
+  clv_module_group groups[CLV_WIRE_GROUPS + 1] = {group_of(bias, 1), group_of(bias, 1)};
+  (void)state;
+  refused(groups, 2, NULL, CLV_EXISTS, "'0.bias' is in groups 1 and 2");
+  refused(groups, 1, "0.bias", CLV_INVALID, "'0.bias' of group 1 does not learn");
+  refused(groups, CLV_WIRE_GROUPS + 1, NULL, CLV_INVALID, "16 groups beside the first");
+  groups[0] = group_of(twice, 2);
+  refused(groups, 1, NULL, CLV_EXISTS, "'0.weight' is in groups 1 and 1");
+  groups[0] = group_of(wrong, 2);
+  refused(groups, 1, NULL, CLV_NOT_FOUND, "'0.scale' for group 1");
+  groups[0] = group_of(bias, 1);
+  groups[0].optimizer.kind = CLV_OPTIM_ADAM;
+  refused(groups, 1, NULL, CLV_INVALID, "group 1 is of kind 1");
+}
+
+/* One group has momentum, so all parameters have a moment in the state. */
+static void the_state_has_the_moments_of_all_parameters(void **state) {
+  static const char *const bias[] = {"0.bias"};
+  const clv_module_group group = group_of(bias, 1);
+  clv_err err = {0};
+  clv_state_item item;
+  CLV_AUTO(clv_module_freep) clv_module *module = NULL;
+  clv_module_options o = options_of(0);
+  (void)state;
+  o.groups = &group;
+  o.n_groups = 1;
+  assert_ok(clv_module_new(&o, &module, &err));
+  assert_int_equal(clv_module_state_count(module, CLV_STATE_OPTIMIZER), 3);
+  assert_true(clv_module_state_item(module, CLV_STATE_OPTIMIZER, 0, &item));
+  assert_string_equal(item.name, "0.weight.momentum_buffer");
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* A node, what reached its driver last, and the last text of an ABORT. Module 0 has one group,
+ * module 1 the bias in group 1, module 2 the bias in group 1 and nobody in group 0. */
+typedef struct fixture {
+  clv_pool *pool;
+  clv_session_node *node;
+  clv_packet *last;
+  char why[CLV_WIRE_TEXT + 1];
+} fixture;
+
+enum { MODULES = 3 };
+
+static void on_driver(void *user, clv_packet *p) {
+  fixture *f = user;
+  clv_packet_free(f->last);
+  f->last = p;
+  if (p->frame.kind == CLV_ABORT) memcpy(f->why, p->frame.failure.text, sizeof f->why);
+  clv_node_kick(f->node);
+}
+
+static void add_stage(fixture *f, uint32_t i, const clv_module_group *group) {
+  clv_err err = {0};
+  clv_module *module;
+  clv_module_options so = options_of(i);
+  so.groups = group;
+  so.n_groups = i > 0;
+  so.hold_rest = i == 2;
+  assert_ok(clv_module_new(&so, &module, &err));
+  assert_ok(clv_node_add_module(f->node, module, &err));
+}
+
+static int set_up(void **state) {
+  static const char *const bias[] = {"0.bias"};
+  const clv_module_group group = group_of(bias, 1);
+  clv_err err = {0};
+  fixture *f = calloc(1, sizeof *f);
+  assert_non_null(f);
+  assert_ok(clv_pool_new(64 << 20, 4096, &f->pool, &err));
+  clv_node_options o = {.pool = f->pool, .user = f, .on_driver = on_driver};
+  assert_ok(clv_node_new(&o, &f->node, &err));
+  for (uint32_t i = 0; i < MODULES; i++) add_stage(f, i, &group);
+  *state = f;
+  return 0;
+}
+
+static int tear_down(void **state) {
+  fixture *f = *state;
+  clv_packet_free(f->last);
+  clv_node_free(f->node);
+  clv_pool_unref(f->pool);
+  free(f);
+  return 0;
+}
+
+static void post(fixture *f, clv_packet *p) {
+  clv_err err = {0};
+  assert_ok(clv_node_send_to(f->node, "", p, &err));
+}
+
+static clv_frame_kind answer(fixture *f) {
+  clv_node_unkick(f->node);
+  assert_true(clv_node_help(f->node, clv_now_ns() + 10000000000u));
+  return f->last->frame.kind;
+}
+
+static clv_tensor *filled(fixture *f, float first) {
+  clv_err err = {0};
+  clv_tensor *t;
+  assert_ok(clv_pool_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &t, &err));
+  for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = first + (float)i;
+  return t;
+}
+
+/* Gradients of all modules: weight [c][k] += dy[r][c] x[r][k], bias [c] += dy[r][c]. */
+static void differentiate(fixture *f, uint64_t context, float *ret_gradient) {
+  clv_err err = {0};
+  clv_packet *p;
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *tx = filled(f, 1), *tdy = filled(f, 2);
+  const float *x = tx->data, *dy = tdy->data;
+  for (uint32_t i = 0; i < MODULES; i++) {
+    assert_ok(clv_packet_call(f->pool, context, 11 + i, i, true, &p, &err));
+    assert_ok(clv_packet_arg(p, 0, false, tx, &err));
+    post(f, p);
+  }
+  assert_ok(clv_packet_prepare(f->pool, context, 1, MODULES, false, true, false, &p, &err));
+  for (uint32_t i = MODULES; i-- > 0;) assert_ok(clv_packet_need(p, 11 + i, 1, 0, &err));
+  post(f, p);
+  for (uint32_t i = 0; i < MODULES; i++) {
+    assert_ok(clv_packet_gradient(f->pool, context, 1, 11 + i, 0, "", tdy, &p, &err));
+    post(f, p);
+  }
+  if (answer(f) != CLV_FINISHED) fail_msg("%s", f->why);
+  assert_int_equal(f->last->tensor[0]->n, 2 * MODULES); /* those in no group are in the vote */
+  memset(ret_gradient, 0, (WEIGHTS + WIDTH) * sizeof(float));
+  for (int r = 0; r < BATCH; r++)
+    for (int c = 0; c < WIDTH; c++) {
+      ret_gradient[WEIGHTS + c] += dy[r * WIDTH + c];
+      for (int k = 0; k < WIDTH; k++)
+        ret_gradient[c * WIDTH + k] += dy[r * WIDTH + c] * x[r * WIDTH + k];
+    }
+}
+
+/* Weight and bias of a module. */
+static void read_module(fixture *f, uint32_t module, float *ret) {
+  clv_state_item item;
+  clv_module *s = clv_node_module(f->node, module);
+  assert_true(clv_module_state_item(s, CLV_STATE_WEIGHTS, 0, &item));
+  memcpy(ret, item.data, WEIGHTS * sizeof *ret);
+  assert_true(clv_module_state_item(s, CLV_STATE_WEIGHTS, 1, &item));
+  memcpy(ret + WEIGHTS, item.data, WIDTH * sizeof *ret);
+}
+
+static clv_packet *apply_of(fixture *f, uint64_t context, uint32_t module, const float *lrs,
+                            uint32_t more) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_apply(f->pool, context, 21, module, 1, lrs[0], true, &p, &err));
+  assert_ok(clv_packet_more_lrs(p, lrs + 1, more, &err));
+  return p;
+}
+
+/* More rates than a module has groups are left over. */
+static void each_group_steps_with_its_rate(void **state) {
+  static const float lrs[] = {0.5f, 0.25f, 8}, held[] = {0, 0.25f};
+  fixture *f = *state;
+  float gradient[WEIGHTS + WIDTH], before[MODULES][WEIGHTS + WIDTH], after[WEIGHTS + WIDTH];
+  for (uint32_t i = 0; i < MODULES; i++) read_module(f, i, before[i]);
+  differentiate(f, 5, gradient);
+  post(f, apply_of(f, 5, CLV_MODULE_ALL, lrs, 2));
+  assert_int_equal(answer(f), CLV_APPLIED);
+  for (uint32_t i = 0; i < MODULES; i++) {
+    read_module(f, i, after);
+    for (int k = 0; k < WEIGHTS + WIDTH; k++) {
+      float lr = k < WEIGHTS ? (i == 2 ? held : lrs)[0] : lrs[i > 0];
+      assert_float_equal(after[k], before[i][k] - lr * gradient[k], 1e-5);
+    }
+  }
+}
+
+/* A step of one context, with a rate less than its modules have groups; nothing moves. */
+static void refused_for_rates(fixture *f, uint64_t context, clv_packet *step) {
+  static const char wanted[] = "1 learning rate for module 1, whose parameters are in 2 groups";
+  float gradient[WEIGHTS + WIDTH], before[MODULES][WEIGHTS + WIDTH], after[WEIGHTS + WIDTH];
+  clv_frame_kind last = step->frame.kind == CLV_APPLY ? CLV_ABORT : CLV_ENDED;
+  for (uint32_t i = 0; i < MODULES; i++) read_module(f, i, before[i]);
+  differentiate(f, context, gradient);
+  f->why[0] = '\0';
+  post(f, step);
+  while (answer(f) != last) continue;
+  if (!strstr(f->why, wanted)) fail_msg("'%s' is not in: %s", wanted, f->why);
+  if (last == CLV_ABORT) assert_int_equal(f->last->frame.failure.code, CLV_PRECONDITION);
+  for (uint32_t i = 0; i < MODULES; i++) {
+    read_module(f, i, after);
+    assert_memory_equal(before[i], after, sizeof after);
+  }
+}
+
+static void fewer_rates_than_groups_move_nothing(void **state) {
+  static const float lrs[] = {0.5f, 0.25f};
+  fixture *f = *state;
+  clv_err err = {0};
+  clv_packet *end;
+  refused_for_rates(f, 6, apply_of(f, 6, CLV_MODULE_ALL, lrs, 0));
+  refused_for_rates(f, 7, apply_of(f, 7, 1, lrs, 0));
+  assert_ok(clv_packet_end_context(f->pool, 8, 22, &end, &err));
+  clv_packet_end_commit(end, 1, lrs[0], true);
+  refused_for_rates(f, 8, end);
+  clv_packet *p = apply_of(f, 9, 0, lrs, 1);
+  assert_int_equal(clv_packet_more_lrs(p, lrs, CLV_WIRE_GROUPS + 1, &err), CLV_EXHAUSTED);
+  clv_packet_free(p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(groups_that_cannot_be_are_refused),
+      cmocka_unit_test(the_state_has_the_moments_of_all_parameters),
+      cmocka_unit_test_setup_teardown(each_group_steps_with_its_rate, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(fewer_rates_than_groups_move_nothing, set_up, tear_down),
+  };
+  return cmocka_run_group_tests_name("groups", tests, NULL, NULL);
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Quotas of a session, of an identity, of a worker: what is charged where, what the refusal says,
+ * and that idle memory is nobody's reason to be refused.
+ */
+#include <pthread.h>
+
+#include "tests/unit/engine/engine_test.h"
+
+enum { KIB = 1024 };
+
+/* A worker of 64 KiB with an identity of 32 KiB, and two sessions of that. */
+typedef struct fixture {
+  clv_account *worker, *identity;
+  clv_pool *pools[2];
+} fixture;
+
+static int set_up(void **state) {
+  clv_err err = {0};
+  fixture *f = calloc(1, sizeof *f);
+  clv_account_options worker = {.of = "all sessions of this worker",
+                                .most = {[CLV_QUOTA_BYTES] = 64 * KIB},
+                                .key = {[CLV_QUOTA_BYTES] = "memory_limit"},
+                                .shared = true};
+  assert_non_null(f);
+  assert_ok(clv_account_new(&worker, &f->worker, &err));
+  clv_account_options identity = {
+      .above = f->worker,
+      .of = "all sessions of this identity",
+      .most = {[CLV_QUOTA_BYTES] = 32 * KIB, [CLV_QUOTA_TENSORS] = 6, [CLV_QUOTA_CALLS] = 3},
+      .key = {[CLV_QUOTA_BYTES] = "allow[].bytes", [CLV_QUOTA_TENSORS] = "allow[].tensors"}};
+  assert_ok(clv_account_new(&identity, &f->identity, &err));
+  for (int i = 0; i < 2; i++) {
+    CLV_AUTO(clv_account_unrefp) clv_account *own = NULL;
+    clv_account_options session = {.above = f->identity,
+                                   .of = "this session",
+                                   .most = {[CLV_QUOTA_BYTES] = 24 * KIB},
+                                   .key = {[CLV_QUOTA_BYTES] = "limits.session_bytes"}};
+    assert_ok(clv_account_new(&session, &own, &err));
+    assert_ok(clv_pool_new_of(own, &f->pools[i], &err));
+  }
+  *state = f;
+  return 0;
+}
+
+static int tear_down(void **state) {
+  fixture *f = *state;
+  for (int i = 0; i < 2; i++) clv_pool_unref(f->pools[i]);
+  clv_account_unref(f->identity);
+  clv_account_unref(f->worker);
+  free(f);
+  return 0;
+}
+
+static clv_tensor *tensor(clv_pool *pool, int64_t bytes) {
+  clv_err err = {0};
+  clv_tensor *t;
+  assert_ok(clv_pool_tensor(pool, CLV_U8, &CLV_SHAPE(bytes), &t, &err));
+  return t;
+}
+
+static void refused(clv_pool *pool, int64_t bytes, const char *text) {
+  clv_err err = {0};
+  clv_tensor *t;
+  assert_int_equal(clv_pool_tensor(pool, CLV_U8, &CLV_SHAPE(bytes), &t, &err), CLV_EXHAUSTED);
+  assert_string_equal(err.text, text);
+}
+
+static uint64_t used(const clv_account *a) { return clv_account_used(a, CLV_QUOTA_BYTES); }
+
+static void the_quota_that_is_over_is_named(void **state) {
+  fixture *f = *state;
+  clv_tensor *a = tensor(f->pools[0], 20 * KIB), *b = tensor(f->pools[1], 10 * KIB);
+  assert_true(used(f->worker) == 30 * KIB && used(f->identity) == 30 * KIB);
+  refused(f->pools[0], 5 * KIB,
+          "5120 bytes more exceed the quota of this session: 20480 in use, the limit is 24576; "
+          "raise limits.session_bytes in worker.yaml");
+  refused(f->pools[1], 3 * KIB,
+          "3072 bytes more exceed the quota of all sessions of this identity: 30720 in use, the "
+          "limit is 32768; raise allow[].bytes in worker.yaml");
+  assert_int_equal(used(f->identity), 30 * KIB); /* what was refused is charged nowhere */
+  clv_tensor_unref(a);
+  clv_tensor_unref(b);
+}
+
+static void idle_memory_of_one_session_is_anothers(void **state) {
+  fixture *f = *state;
+  clv_tensor_unref(tensor(f->pools[0], 20 * KIB)); /* the pool keeps it for the next of its size */
+  assert_int_equal(clv_pool_bytes(f->pools[0]), 20 * KIB);
+  clv_tensor *b = tensor(f->pools[1], 20 * KIB);
+  assert_int_equal(clv_pool_bytes(f->pools[0]), 0);
+  assert_int_equal(used(f->identity), 20 * KIB);
+  clv_tensor_unref(b);
+}
+
+static void tensors_are_counted_over_all_sessions(void **state) {
+  fixture *f = *state;
+  clv_tensor *t[6];
+  for (int i = 0; i < 6; i++) t[i] = tensor(f->pools[i % 2], 16);
+  refused(f->pools[0], 16,
+          "1 tensor more exceeds the quota of all sessions of this identity: 6 in use, the limit "
+          "is 6; raise allow[].tensors in worker.yaml");
+  clv_tensor_unref(t[1]);
+  t[1] = tensor(f->pools[0], 8); /* of another size, in the other session */
+  for (int i = 0; i < 6; i++) clv_tensor_unref(t[i]);
+}
+
+static void one_of_each_is_one(void **state) {
+  fixture *f = *state;
+  static const char *const says[CLV_QUOTAS] = {
+      [CLV_QUOTA_SESSIONS] = "1 session more exceeds the quota of x: 2 in use, the limit is 2",
+      [CLV_QUOTA_BYTES] = "1 byte more exceeds the quota of x: 2 in use, the limit is 2",
+      [CLV_QUOTA_TENSORS] = "1 tensor more exceeds the quota of x: 2 in use, the limit is 2",
+      [CLV_QUOTA_CALLS] = "1 call more exceeds the quota of x: 2 in use, the limit is 2"};
+  for (int shared = 0; shared < 2; shared++)
+    for (clv_quota q = 0; q < CLV_QUOTAS; q++) {
+      clv_err err = {0};
+      CLV_AUTO(clv_account_unrefp) clv_account *a = NULL;
+      clv_account_options o = {.above = f->worker, .of = "x", .most = {[0] = 0}, .shared = shared};
+      o.most[q] = 2;
+      assert_ok(clv_account_new(&o, &a, &err));
+      assert_ok(clv_account_charge(a, q, 2, &err));
+      assert_int_equal(clv_account_charge(a, q, 1, &err), CLV_EXHAUSTED);
+      size_t n = shared ? strcspn(says[q], ":") : strlen(says[q]);
+      if (strlen(err.text) != n || strncmp(err.text, says[q], n) != 0) fail_msg("%s", err.text);
+      assert_int_equal(clv_account_charge(a, q, 3, &err), CLV_EXHAUSTED);
+      assert_non_null(strstr(err.text, "s more exceed the quota"));
+    }
+}
+
+static void what_strangers_use_is_not_told(void **state) {
+  fixture *f = *state;
+  clv_err err = {0};
+  CLV_AUTO(clv_account_unrefp) clv_account *stranger = NULL;
+  clv_account_options o = {.above = f->worker, .of = "a stranger"};
+  assert_ok(clv_account_new(&o, &stranger, &err));
+  assert_ok(clv_account_charge(stranger, CLV_QUOTA_BYTES, 60 * KIB, &err));
+  refused(f->pools[0], 5 * KIB,
+          "5120 bytes more exceed the quota of all sessions of this worker; raise memory_limit in "
+          "worker.yaml");
+  clv_account_discharge(stranger, CLV_QUOTA_BYTES, 10 * KIB);
+  assert_int_equal(used(f->worker), 50 * KIB);
+}
+
+static void what_a_session_leaves_behind_goes_with_it(void **state) {
+  fixture *f = *state;
+  clv_err err = {0};
+  clv_account *own = clv_pool_account(f->pools[1]);
+  assert_ok(clv_account_charge(own, CLV_QUOTA_CALLS, 3, &err));
+  assert_int_equal(clv_account_charge(own, CLV_QUOTA_CALLS, 1, &err), CLV_EXHAUSTED);
+  assert_non_null(strstr(err.text, "1 call more"));
+  assert_null(strstr(err.text, "worker.yaml")); /* no key raises it here */
+  clv_tensor *t = tensor(f->pools[1], 7);
+  clv_tensor_unref(t);
+  clv_pool_unref(f->pools[1]);
+  f->pools[1] = NULL;
+  assert_int_equal(used(f->identity), 0);
+  assert_int_equal(clv_account_used(f->identity, CLV_QUOTA_CALLS), 0);
+  assert_int_equal(clv_account_used(f->identity, CLV_QUOTA_TENSORS), 0);
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+enum { THREADS = 4, ROUNDS = 2000 };
+
+static void *take_and_give(void *user) {
+  clv_pool *pool = user;
+  clv_err err;
+  for (int i = 0; i < ROUNDS; i++) {
+    clv_tensor *t = NULL;
+    clv_code code = clv_pool_tensor(pool, CLV_U8, &CLV_SHAPE(KIB * (1 + i % 7)), &t, &err);
+    if (code == CLV_OK) clv_tensor_unref(t);
+  }
+  return NULL;
+}
+
+static void sessions_that_press_each_other_out_stay_within(void **state) {
+  fixture *f = *state;
+  pthread_t threads[THREADS];
+  for (int i = 0; i < THREADS; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, take_and_give, f->pools[i % 2]), 0);
+  for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+  assert_true(used(f->identity) <= 32 * KIB);
+  assert_int_equal(used(f->identity), clv_pool_bytes(f->pools[0]) + clv_pool_bytes(f->pools[1]));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(the_quota_that_is_over_is_named, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(idle_memory_of_one_session_is_anothers, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(tensors_are_counted_over_all_sessions, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(one_of_each_is_one, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(what_strangers_use_is_not_told, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(what_a_session_leaves_behind_goes_with_it, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(sessions_that_press_each_other_out_stay_within, set_up,
+                                      tear_down),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

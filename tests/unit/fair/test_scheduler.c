@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who computes when, on a clock that stands still until somebody computes: the order of turns is a
+ * function of weights, times and the order of asking. Then many threads on the real clock.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/fair/fair.h"
+
+#define assert_ok(call)                                                       \
+  do {                                                                        \
+    clv_code code_ = (call);                                                  \
+    if (code_ != CLV_OK) fail_msg("%s: %s (%s)", #call, err.text, err.where); \
+  } while (0)
+
+enum { MOST_SEATS = 8, MOST_TURNS = 4096 };
+
+typedef struct hall {
+  uint64_t clock; /* ns; atomic */
+  clv_fair_scheduler *t;
+  char order[MOST_TURNS]; /* letters of those who computed a piece */
+  uint32_t n;
+} hall;
+
+static uint64_t hall_clock(void *user) {
+  return __atomic_load_n(&((hall *)user)->clock, __ATOMIC_SEQ_CST);
+}
+
+static void pass(hall *h, uint64_t ns) { __atomic_fetch_add(&h->clock, ns, __ATOMIC_SEQ_CST); }
+
+static void open_hall(hall *h, unsigned cores, uint64_t slice_ns, const uint64_t *weights,
+                      size_t n) {
+  clv_err err = {0};
+  *h = (hall){.clock = 1000};
+  clv_fair_scheduler_options o = {.cores = cores,
+                                  .n_tenants = n,
+                                  .weights = weights,
+                                  .slice_ns = slice_ns,
+                                  .now_ns = hall_clock,
+                                  .user = h};
+  assert_ok(clv_fair_scheduler_new(&o, &h->t, &err));
+}
+
+/* Somebody who computes so many pieces of a length, one after the other. */
+typedef struct guest {
+  hall *h;
+  clv_share *share;
+  pthread_t thread;
+  char letter;
+  unsigned threads;
+  uint32_t pieces;
+  uint64_t length;
+  bool refused;
+} guest;
+
+static clv_share *seat_of(hall *h, size_t tenant) {
+  clv_err err = {0};
+  clv_share *s;
+  assert_ok(clv_share_new(h->t, tenant, &s, &err));
+  return s;
+}
+
+static void *compute(void *user) {
+  guest *g = user;
+  for (uint32_t i = 0; i < g->pieces && !g->refused; i++) {
+    g->refused = !clv_share_take(g->share, g->threads);
+    if (g->refused) break;
+    uint32_t place = __atomic_fetch_add(&g->h->n, 1, __ATOMIC_SEQ_CST);
+    if (place < MOST_TURNS) g->h->order[place] = g->letter;
+    pass(g->h, g->length);
+  }
+  clv_share_release(g->share);
+  return NULL;
+}
+
+static uint64_t waited(const guest *g) {
+  clv_share_counts c;
+  clv_share_count(g->share, &c);
+  return c.waited_ns;
+}
+
+/* Starts it and sees that it waits. */
+static void enter(guest *g, hall *h, size_t tenant, char letter, uint32_t pieces) {
+  g->h = h;
+  g->letter = letter;
+  g->pieces = pieces;
+  if (!g->length) g->length = 10;
+  if (!g->threads) g->threads = 1;
+  g->share = seat_of(h, tenant);
+  assert_int_equal(pthread_create(&g->thread, NULL, compute, g), 0);
+  for (uint64_t begin = clv_now_ns(); !waited(g);) {
+    if (clv_now_ns() - begin > 5000000000u) fail_msg("'%c' does not wait", letter);
+    pass(h, 1);
+    sched_yield();
+  }
+}
+
+static void gone(guest *g) {
+  pthread_join(g->thread, NULL);
+  clv_share_free(g->share);
+}
+
+static uint32_t count(const hall *h, char letter, uint32_t first) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < first; i++) n += h->order[i] == letter;
+  return n;
+}
+
+/* ---- one core -------------------------------------------------------------------------------- */
+
+static const uint64_t equal[] = {1, 1, 1};
+
+static void least_virtual_time_first(void **state) {
+  (void)state;
+  hall h;
+  const uint64_t weights[] = {1, 3, 1};
+  open_hall(&h, 1, 0, weights, 3);
+  clv_share *door = seat_of(&h, 2);
+  guest a = {.length = 300}, b = {.length = 300};
+  assert_true(clv_share_take(door, 1));
+  enter(&a, &h, 0, 'a', 200);
+  enter(&b, &h, 1, 'b', 200);
+  clv_share_release(door);
+  gone(&a);
+  gone(&b);
+  assert_in_range(count(&h, 'b', 100), 74, 76); /* three of four */
+  assert_int_equal(count(&h, 'a', 400), 200);
+  clv_share_free(door);
+  clv_fair_scheduler_free(h.t);
+}
+
+static void tenants_before_their_seats(void **state) {
+  (void)state;
+  hall h;
+  open_hall(&h, 1, 0, equal, 3);
+  clv_share *door = seat_of(&h, 2);
+  guest many[4] = {0}, one = {0};
+  assert_true(clv_share_take(door, 1));
+  for (int i = 0; i < 4; i++) enter(&many[i], &h, 0, (char)('a' + i), 100);
+  enter(&one, &h, 1, 'z', 100);
+  clv_share_release(door);
+  for (int i = 0; i < 4; i++) gone(&many[i]);
+  gone(&one);
+  assert_in_range(count(&h, 'z', 160), 79, 81); /* half, and the others share the rest */
+  for (int i = 0; i < 4; i++) assert_in_range(count(&h, (char)('a' + i), 160), 19, 21);
+  clv_share_free(door);
+  clv_fair_scheduler_free(h.t);
+}
+
+/* Long alone, never asked twice: what it has had until now is charged when another comes. */
+static void idle_time_is_not_saved_up(void **state) {
+  (void)state;
+  hall h;
+  open_hall(&h, 1, 0, equal, 3);
+  guest a = {0}, b = {0};
+  a.share = seat_of(&h, 0);
+  assert_true(clv_share_take(a.share, 1));
+  pass(&h, 1000000);
+  enter(&b, &h, 1, 'b', 100);
+  a = (guest){.h = &h, .share = a.share, .letter = 'a', .threads = 1, .pieces = 100, .length = 10};
+  assert_int_equal(pthread_create(&a.thread, NULL, compute, &a), 0);
+  pthread_join(a.thread, NULL);
+  gone(&b);
+  assert_in_range(count(&h, 'a', 100), 45, 55);
+  /* and who was away since has nothing in store either */
+  guest c = {0};
+  assert_true(clv_share_take(a.share, 1));
+  enter(&b, &h, 1, 'B', 100);
+  enter(&c, &h, 2, 'C', 100);
+  h.n = 0;
+  clv_share_release(a.share);
+  gone(&b);
+  gone(&c);
+  assert_in_range(count(&h, 'B', 100), 45, 55);
+  clv_share_free(a.share);
+  clv_fair_scheduler_free(h.t);
+}
+
+static void a_new_seat_does_not_shed_what_its_tenant_has_had(void **state) {
+  (void)state;
+  hall h;
+  open_hall(&h, 1, 0, equal, 3);
+  guest a = {0}, b = {0};
+  clv_share *door = seat_of(&h, 0);
+  assert_true(clv_share_take(door, 1));
+  enter(&b, &h, 1, 'b', 100);
+  pass(&h, 500); /* tenant 0 is ahead by fifty pieces when it comes back with another share */
+  clv_share_release(door);
+  clv_share_free(door);
+  a.share = seat_of(&h, 0);
+  a = (guest){.h = &h, .share = a.share, .letter = 'a', .threads = 1, .pieces = 100, .length = 10};
+  assert_int_equal(pthread_create(&a.thread, NULL, compute, &a), 0);
+  gone(&b);
+  gone(&a);
+  assert_true(count(&h, 'b', 50) >= 45);
+  clv_fair_scheduler_free(h.t);
+}
+
+static void a_turn_lasts_a_slice(void **state) {
+  (void)state;
+  hall h;
+  open_hall(&h, 1, 40, equal, 3);
+  clv_share *door = seat_of(&h, 2);
+  guest a = {0}, b = {0};
+  assert_true(clv_share_take(door, 1));
+  enter(&a, &h, 0, 'a', 40);
+  enter(&b, &h, 1, 'b', 40);
+  clv_share_release(door);
+  gone(&a);
+  gone(&b);
+  for (uint32_t i = 0, run; i < 64; i += run) {
+    for (run = 1; h.order[i + run] == h.order[i];) run++;
+    assert_in_range(run, 4, 5); /* 5: a tie */
+  }
+  assert_int_equal(count(&h, 'a', 80), 40);
+  clv_share_free(door);
+  clv_fair_scheduler_free(h.t);
+}
+
+static void between_packets_a_turn_is_given_away(void **state) {
+  (void)state;
+  hall h;
+  clv_share_counts c;
+  open_hall(&h, 1, 0, equal, 3);
+  clv_share *mine = seat_of(&h, 0);
+  guest b = {0};
+  assert_true(clv_share_take(mine, 1));
+  clv_share_yield(mine); /* nobody is there */
+  enter(&b, &h, 1, 'b', 1);
+  pass(&h, 50);
+  clv_share_yield(mine);
+  gone(&b);
+  assert_int_equal(h.n, 1);
+  clv_share_count(mine, &c);
+  assert_true(c.slices == 1 && c.computed_ns >= 50 && c.waited_ns == 0);
+  assert_true(clv_share_take(mine, 1));
+  clv_share_count(mine, &c);
+  assert_int_equal(c.slices, 2);
+  clv_share_free(mine);
+  clv_fair_scheduler_free(h.t);
+}
+
+/* ---- stopping -------------------------------------------------------------------------------- */
+
+static void who_is_stopped_does_not_wait(void **state) {
+  (void)state;
+  hall h;
+  open_hall(&h, 1, 0, equal, 3);
+  clv_share *door = seat_of(&h, 2);
+  guest a = {0}, b = {0};
+  assert_true(clv_share_take(door, 1));
+  enter(&a, &h, 0, 'a', 10);
+  enter(&b, &h, 1, 'b', 10);
+  clv_share_stop(a.share);
+  pthread_join(a.thread, NULL);
+  assert_true(a.refused);
+  assert_false(clv_share_take(a.share, 1)); /* nor later */
+  clv_share_free(a.share);
+  clv_share_stop(door); /* who computes is not interrupted, but gets no other turn */
+  assert_false(clv_share_take(door, 1));
+  gone(&b);
+  assert_int_equal(count(&h, 'b', 10), 10);
+  clv_share_free(door);
+  clv_fair_scheduler_free(h.t);
+}
+
+/* ---- several cores --------------------------------------------------------------------------- */
+
+static void nobody_overtakes_who_needs_more_cores(void **state) {
+  (void)state;
+  hall h;
+  open_hall(&h, 4, 0, equal, 3);
+  clv_share *x = seat_of(&h, 0), *y = seat_of(&h, 0);
+  guest wide = {.threads = 64}, narrow = {0};
+  assert_true(clv_share_take(x, 2));
+  assert_true(clv_share_take(y, 2));
+  enter(&wide, &h, 1, 'w', 1); /* all four */
+  pass(&h, 100);
+  enter(&narrow, &h, 0, 'n', 1);
+  clv_share_release(x); /* two are free now, and stay so */
+  for (int i = 0; i < 100; i++) sched_yield();
+  assert_int_equal(h.n, 0);
+  clv_share_release(y);
+  gone(&wide);
+  gone(&narrow);
+  assert_int_equal(h.order[0], 'w');
+  clv_share_free(x);
+  clv_share_free(y);
+  clv_fair_scheduler_free(h.t);
+}
+
+typedef struct crowd {
+  clv_fair_scheduler *t;
+  int busy, most; /* threads; atomic */
+  uint64_t seed;
+} crowd;
+
+static void *jostle(void *user) {
+  crowd *c = user;
+  clv_err err;
+  clv_share *s;
+  uint64_t r = __atomic_add_fetch(&c->seed, 0x9e3779b97f4a7c15u, __ATOMIC_RELAXED);
+  if (clv_share_new(c->t, r % 3, &s, &err) != CLV_OK) return NULL;
+  for (int i = 0; i < 3000; i++) {
+    r = r * 6364136223846793005u + 1442695040888963407u;
+    int threads = 1 + (int)(r >> 60) % 3;
+    if (!clv_share_take(s, (unsigned)threads)) break;
+    int busy = __atomic_add_fetch(&c->busy, threads, __ATOMIC_SEQ_CST), most = c->most;
+    while (busy > most && !__atomic_compare_exchange_n(&c->most, &most, busy, false,
+                                                       __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+      continue;
+    if (r >> 33 & 1) sched_yield();
+    __atomic_sub_fetch(&c->busy, threads, __ATOMIC_SEQ_CST);
+    if ((r >> 40 & 7) == 0) clv_share_yield(s);
+    if ((r >> 43 & 7) == 0) clv_share_release(s);
+    if (i == 2500 && (r >> 50 & 3) == 0) clv_share_stop(s);
+  }
+  clv_share_free(s);
+  return NULL;
+}
+
+static void a_crowd_never_has_more_than_the_cores(void **state) {
+  (void)state;
+  clv_err err = {0};
+  crowd c = {0};
+  pthread_t threads[MOST_SEATS];
+  clv_fair_scheduler_options o = {.cores = 3, .n_tenants = 3, .weights = equal, .slice_ns = 1000};
+  assert_ok(clv_fair_scheduler_new(&o, &c.t, &err));
+  for (int i = 0; i < MOST_SEATS; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, jostle, &c), 0);
+  for (int i = 0; i < MOST_SEATS; i++) pthread_join(threads[i], NULL);
+  assert_in_range(c.most, 2, 3);
+  clv_fair_scheduler_free(c.t);
+}
+
+static void what_makes_no_sense_is_refused(void **state) {
+  (void)state;
+  hall h;
+  clv_err err = {0};
+  clv_share *s;
+  clv_fair_scheduler *t;
+  open_hall(&h, 1, 0, equal, 3);
+  assert_int_equal(clv_share_new(h.t, 3, &s, &err), CLV_INVALID);
+  assert_int_equal(clv_fair_scheduler_new(&(clv_fair_scheduler_options){0}, &t, &err), CLV_INVALID);
+  assert_true(clv_share_take(NULL, 1)); /* without a share nobody waits */
+  clv_fair_scheduler_free(h.t);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(least_virtual_time_first),
+      cmocka_unit_test(tenants_before_their_seats),
+      cmocka_unit_test(idle_time_is_not_saved_up),
+      cmocka_unit_test(a_new_seat_does_not_shed_what_its_tenant_has_had),
+      cmocka_unit_test(a_turn_lasts_a_slice),
+      cmocka_unit_test(between_packets_a_turn_is_given_away),
+      cmocka_unit_test(who_is_stopped_does_not_wait),
+      cmocka_unit_test(nobody_overtakes_who_needs_more_cores),
+      cmocka_unit_test(a_crowd_never_has_more_than_the_cores),
+      cmocka_unit_test(what_makes_no_sense_is_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/link/link_int.h"
+
+/* Bytes of value i % 251, which no chunk size used here divides. */
+static unsigned char *pattern(size_t n) {
+  unsigned char *data = malloc(n);
+  assert_non_null(data);
+  for (size_t i = 0; i < n; i++) data[i] = (unsigned char)(i % 251);
+  return data;
+}
+
+/* Chunks of any size, taken from the back: what stands before them changes nothing. */
+static void chunks_sum_to_the_whole(void **state) {
+  (void)state;
+  static const size_t sizes[] = {1, 3, 64, 1000, 262144, 300001};
+  size_t n = 1000003;
+  unsigned char *data = pattern(n);
+  for (size_t k = 0; k < CLV_COUNT(sizes); k++) {
+    if (n / sizes[k] > 100000) continue;
+    uint32_t sum = 0;
+    for (size_t end = n, from; end > 0; end = from) {
+      from = (end - 1) / sizes[k] * sizes[k];
+      sum ^= clv_crc32c_shift(clv_crc32c(0, data + from, end - from), n - end);
+    }
+    assert_int_equal(sum, clv_crc32c(0, data, n));
+  }
+  free(data);
+}
+
+static void every_byte_alone(void **state) {
+  (void)state;
+  unsigned char *data = pattern(777);
+  uint32_t sum = 0;
+  for (size_t i = 0; i < 777; i++) sum ^= clv_crc32c_shift(clv_crc32c(0, data + i, 1), 776 - i);
+  assert_int_equal(sum, clv_crc32c(0, data, 777));
+  free(data);
+}
+
+/* Shifting by a and then by b is shifting by a + b, also past the end of the table of powers. */
+static void shifts_add_up(void **state) {
+  (void)state;
+  static const uint64_t steps[] = {0, 1, 5, 1u << 18, (uint64_t)1 << 33, (uint64_t)1 << 49};
+  for (size_t i = 0; i < CLV_COUNT(steps); i++)
+    for (size_t j = 0; j < CLV_COUNT(steps); j++)
+      assert_int_equal(clv_crc32c_shift(clv_crc32c_shift(0x12345678, steps[i]), steps[j]),
+                       clv_crc32c_shift(0x12345678, steps[i] + steps[j]));
+  assert_int_equal(clv_crc32c_shift(0x12345678, 0), 0x12345678);
+}
+
+static void a_moved_chunk_is_noticed(void **state) {
+  (void)state;
+  unsigned char *data = pattern(4096);
+  uint32_t a = clv_crc32c(0, data, 2048), b = clv_crc32c(0, data + 2048, 2048);
+  assert_int_equal(clv_crc32c_shift(a, 2048) ^ b, clv_crc32c(0, data, 4096));
+  assert_int_not_equal(clv_crc32c_shift(b, 2048) ^ a, clv_crc32c(0, data, 4096));
+  free(data);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(chunks_sum_to_the_whole),
+      cmocka_unit_test(every_byte_alone),
+      cmocka_unit_test(shifts_add_up),
+      cmocka_unit_test(a_moved_chunk_is_noticed),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

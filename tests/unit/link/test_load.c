@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a link says is on its way: chunks that a probe asks for, and no bytes of transfers that are
+ * over.
+ */
+#include "common/link/link_int.h"
+#include "tests/unit/engine/engine_test.h"
+
+enum { CHUNK = CLV_WIRE_CHUNK_BYTES, LANES = 5, TRANSFERS = 64 };
+
+typedef struct fixture {
+  clv_link link; /* without lanes: nothing is sent, all is counted */
+  clv_tensor *tensor;
+  uint64_t transfer;
+} fixture;
+
+static int set_up(void **state) {
+  clv_err err = {0};
+  fixture *f = calloc(1, sizeof *f);
+  assert_non_null(f);
+  assert_int_equal(pthread_mutex_init(&f->link.lock, NULL), 0);
+  f->link.n_lanes = LANES;
+  clv_link_pace_init(&f->link.pace);
+  assert_ok(clv_tensor_new(CLV_U8, &CLV_SHAPE(CHUNK), &f->tensor, &err));
+  *state = f;
+  return 0;
+}
+
+static int tear_down(void **state) {
+  fixture *f = *state;
+  clv_link_pace_drop(&f->link.pace);
+  pthread_mutex_destroy(&f->link.lock);
+  clv_tensor_unref(f->tensor);
+  free(f);
+  return 0;
+}
+
+static uint64_t on_the_way(fixture *f) {
+  clv_link_load load;
+  clv_link_measure_load(&f->link, &load);
+  return load.bytes_out;
+}
+
+/* One chunk leaves; the numbers of its probes. */
+static clv_departure leave(fixture *f) {
+  clv_err err = {0};
+  clv_departure d = {0};
+  const clv_chunk c = {.tensor = f->tensor, .transfer = ++f->transfer, .len = CHUNK};
+  assert_ok(clv_link_pace_queue(&f->link, &c, &err));
+  assert_true(clv_link_pace_next(&f->link, &d));
+  clv_tensor_unref(d.chunk.tensor);
+  return d;
+}
+
+static void report(fixture *f, uint64_t number) {
+  clv_err err = {0};
+  if (number) assert_ok(clv_link_pace_report(&f->link, number, &err));
+}
+
+/* Transfers that are short enough are never reported. They came long ago. */
+static void what_has_come_is_not_on_its_way(void **state) {
+  fixture *f = *state;
+  for (int i = 0; i < TRANSFERS; i++) {
+    clv_departure d = leave(f);
+    assert_true(d.before != 0);
+    assert_int_equal(on_the_way(f), CHUNK);
+    report(f, d.behind);
+    report(f, d.before);
+    assert_int_equal(on_the_way(f), 0);
+  }
+  assert_true(f->link.pace.in_flight >= 2 * CHUNK); /* the pace may not know it */
+}
+
+/* Of a transfer under way all is counted that has left and not been reported. */
+static void what_is_under_way_is_counted(void **state) {
+  fixture *f = *state;
+  clv_departure first = leave(f), second = leave(f);
+  assert_int_equal(on_the_way(f), 2 * CHUNK);
+  assert_true(first.before != 0 && second.before == 0);
+  assert_true(first.behind != 0);
+  report(f, first.behind);
+  assert_int_equal(on_the_way(f), CHUNK);
+  report(f, second.behind);
+  report(f, first.before);
+  assert_int_equal(on_the_way(f), 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(what_has_come_is_not_on_its_way, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(what_is_under_way_is_counted, set_up, tear_down),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of a node's references where memory is short. What several nodes do is in tests/faults.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/reference/rref_int.h"
+
+enum { KIB = 1024, QUOTA = 1024 * KIB, RETRY_NS = 1000, LEASE_NS = 1000000 };
+
+/* A node that is alone in its session, and what its table has told it. */
+typedef struct node {
+  clv_pool *pool;
+  clv_rrefs *table;
+  clv_tensor *got;
+  unsigned joined, values, freed;
+} node;
+
+static void on_send(void *user, uint32_t to, const clv_rref_message *m) {
+  (void)user, (void)m;
+  fail_msg("a message for node %u, which is not there", to);
+}
+
+static void on_create(void *user, uint64_t ref, uint64_t context, uint64_t value) {
+  (void)user, (void)context, (void)value;
+  fail_msg("a value is asked for, of reference %llu", (unsigned long long)ref);
+}
+
+static void on_joined(void *user, const clv_rref_use *handle, const clv_rref_failure *why) {
+  node *n = user;
+  (void)handle;
+  if (why) fail_msg("refused: %s", why->text);
+  n->joined++;
+}
+
+static void on_value(void *user, const clv_rref_use *handle, clv_tensor *tensor,
+                     const clv_rref_failure *why) {
+  node *n = user;
+  (void)handle;
+  assert_null(why);
+  n->got = tensor;
+  n->values++;
+}
+
+static void on_freed(void *user, uint64_t ref) {
+  (void)ref;
+  ((node *)user)->freed++;
+}
+
+static void node_init(node *n) {
+  clv_err err;
+  *n = (node){0};
+  assert_int_equal(clv_pool_new(QUOTA, 16, &n->pool, &err), CLV_OK);
+  clv_rrefs_env env = {.pool = n->pool,
+                       .n_nodes = 1,
+                       .lease_ns = LEASE_NS,
+                       .retry_ns = RETRY_NS,
+                       .user = n,
+                       .send = on_send,
+                       .create = on_create,
+                       .joined = on_joined,
+                       .value = on_value,
+                       .freed = on_freed};
+  assert_int_equal(clv_rrefs_new(&env, &n->table, &err), CLV_OK);
+}
+
+static void node_done(node *n) {
+  clv_rrefs_free(n->table);
+  clv_pool_unref(n->pool);
+}
+
+static void assert_empty(const node *n) {
+  clv_rref_counts c;
+  clv_rrefs_count(n->table, &c);
+  assert_int_equal(c.owned + c.forks + c.used + c.passing + c.parked + c.unacknowledged, 0);
+}
+
+/* Keeps a tensor while the pool has so many bytes left; false: there was no memory for it. */
+static bool own_with(node *n, size_t left, const clv_rref_birth *b, clv_tensor *v) {
+  clv_err err;
+  assert_int_equal(clv_pool_charge(n->pool, QUOTA - left, &err), CLV_OK);
+  clv_code code = clv_rrefs_own(n->table, b, v, 1, &err);
+  clv_pool_discharge(n->pool, QUOTA - left);
+  if (code != CLV_OK) assert_int_equal(code, CLV_EXHAUSTED);
+  return code == CLV_OK;
+}
+
+/* Kept with its value or not at all, wherever in between the memory ends. */
+static void what_is_kept_has_its_value(void **state) {
+  const clv_rref_birth b = {1, 2, 3};
+  const clv_shape scalar = {0};
+  unsigned kept = 0, refused = 0;
+  clv_tensor *v;
+  clv_err err;
+  (void)state;
+  assert_int_equal(clv_tensor_new(CLV_F32, &scalar, &v, &err), CLV_OK);
+  for (size_t left = 0; left <= 128 * KIB; left += KIB) {
+    node n;
+    node_init(&n);
+    if (own_with(&n, left, &b, v)) {
+      kept++;
+      assert_int_equal(clv_rrefs_fetch(n.table, b.fork, 2, &err), CLV_OK);
+      for (uint64_t now = 3; now < LEASE_NS; now += RETRY_NS) clv_rrefs_tick(n.table, now);
+      assert_int_equal(n.values, 1);
+      assert_ptr_equal(n.got, v);
+      assert_int_equal(clv_rrefs_release(n.table, b.fork, LEASE_NS, &err), CLV_OK);
+    } else {
+      refused++;
+    }
+    assert_int_equal(n.joined, n.values);
+    assert_int_equal(n.freed, n.values);
+    assert_empty(&n);
+    node_done(&n);
+  }
+  assert_true(kept > 0);
+  assert_true(refused > 0);
+  clv_tensor_unref(v);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_kept_has_its_value)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
