@@ -157,7 +157,7 @@ typedef struct clv_node_options {
   clv_pool *pool;
   uint16_t originator;         /* upper 16 bits of the message ids made here; the master is 0 */
   clv_rpc_runtime *runtime;    /* its spinning stops while a kernel runs; NULL allowed */
-  clv_share *share;              /* that it computes from; NULL: whenever it likes. Outlives it */
+  clv_share *share;            /* that it computes from; NULL: whenever it likes. Outlives it */
   uint32_t reference_lease_ms; /* the same at all nodes of a session; 0: CLV_WIRE_REF_LEASE */
   /* On the master: VALUE, GRADIENT of a leaf, FINISHED, APPLIED, ENDED, STATE_*, ABORT, ERROR.
    * Called on the compute thread; takes the packet. On a worker NULL: such packets go to the
@@ -223,9 +223,9 @@ uint64_t clv_node_idle_ns(const clv_session_node *n);
 
 /* Where its thread's time has gone since clv_node_run began, what is in progress included. */
 typedef struct clv_node_times {
-  uint64_t idle_ns; /* nothing to do */
+  uint64_t idle_ns;  /* nothing to do */
   uint64_t share_ns; /* something to do, and other sessions before it: 0, all compute at once */
-  uint64_t busy_ns; /* the rest */
+  uint64_t busy_ns;  /* the rest */
 } clv_node_times;
 void clv_node_time(const clv_session_node *n, clv_node_times *ret); /* any thread */
 

@@ -126,15 +126,16 @@ typedef struct clv_fair_scheduler_options {
 } clv_fair_scheduler_options;
 
 clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *options, clv_fair_scheduler **ret,
-                           clv_err *err) CLV_USE_RESULT;
+                                clv_err *err) CLV_USE_RESULT;
 /* One more tenant, and another weight for one: what it computes from then on counts by that. Any
  * thread. */
 clv_code clv_fair_scheduler_add(clv_fair_scheduler *t, uint64_t weight, size_t *ret_tenant,
-                           clv_err *err) CLV_USE_RESULT;
+                                clv_err *err) CLV_USE_RESULT;
 void clv_fair_scheduler_weigh(clv_fair_scheduler *t, size_t tenant, uint64_t weight);
 void clv_fair_scheduler_free(clv_fair_scheduler *t); /* after its shares; NULL is allowed */
 
-clv_code clv_share_new(clv_fair_scheduler *t, size_t tenant, clv_share **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_share_new(clv_fair_scheduler *t, size_t tenant, clv_share **ret,
+                       clv_err *err) CLV_USE_RESULT;
 void clv_share_free(clv_share *s); /* its thread must be done with it; NULL is allowed */
 
 /* By one thread, with nothing of its own locked; without a share (NULL) nobody waits. BLOCKS until

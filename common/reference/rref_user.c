@@ -53,7 +53,7 @@ static void go_on(clv_rrefs *t, clv_rref_handle *h) {
   }
 }
 
-static void tell_parent(clv_rrefs *t, clv_rref_handle *h) {
+static void notify_parent(clv_rrefs *t, clv_rref_handle *h) {
   if (h->parent == RREF_NOBODY) return;
   clv_rref_post_new(t, &h->accept, CLV_RREF_ACCEPT, h->parent);
   h->parent = RREF_NOBODY;
@@ -81,7 +81,7 @@ static void fail(clv_rrefs *t, clv_rref_handle *h, clv_code code) {
   clv_rref_post_cancel(t, &h->fetch);
   clv_rref_post_cancel(t, &h->leave);
   clv_rref_ring_remove(&h->of_peer);
-  tell_parent(t, h);
+  notify_parent(t, h);
   clv_rref_use use = use_of(t, h);
   if (joining && h->made_here) t->env.joined(t->env.user, &use, h->failed);
   if (h->wants)
@@ -103,7 +103,7 @@ static void joined(clv_rrefs *t, clv_rref_handle *h) {
   clv_rref_use use = use_of(t, h);
   h->state = RREF_JOINED;
   h->joined_ns = t->now;
-  tell_parent(t, h);
+  notify_parent(t, h);
   if (h->made_here) t->env.joined(t->env.user, &use, NULL);
   go_on(t, h);
 }
