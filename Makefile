@@ -70,7 +70,7 @@ GRPC_PROTO := /usr/share/grpc-proto
 BINARIES := $(OUT)/cleave-master $(OUT)/cleave-worker
 LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)/cleave.pc
 
-.PHONY: all help test demo check-layers print-layers lint format bench bench-pipeline golden fuzz \
+.PHONY: all help test demo check-layers print-layers objects lint format bench bench-pipeline golden fuzz \
         fuzzers fuzz-coverage parity learns mutate install uninstall clean deps deps-test manuals \
         deps-parity sanitize soak soak-mixed attacks schedules references faults t \
         check print-commands
@@ -176,6 +176,8 @@ $(call lib_of,$(1)): $(call obj_of,$(1)) $(if $(filter common/wire,$(1)),$(GEN_O
 	$$(Q)rm -f $$@; ar rcs $$@ $$^
 endef
 $(foreach f,$(FOLDERS),$(eval $(call archive_rule,$(f))))
+# What tests/check-circles reads.
+objects: $(foreach f,$(FOLDERS) $(PROGRAMS),$(call obj_of,$(f)))
 
 # gRPC finds the worker's accept4 (worker/accept_guard.c) before the C library's.
 EXPORT_ACCEPT4 := -Wl,--export-dynamic-symbol=accept4
