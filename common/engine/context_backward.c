@@ -105,7 +105,7 @@ static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradi
   clv_packet *p;
   CLV_TRY(clv_context_packet(e, CLV_GRADIENT, ctx, t->value, t->name, &p, err));
   p->frame.phase = ctx->phase;
-  p->frame.micro_batch = t->order;
+  p->frame.order = t->order;
   if (din) clv_packet_add(p, din);
   clv_context_note_packet(e, ctx, CLV_TRACE_GRADIENT_OUT, p, clv_now_ns());
   e->env.emit(e->env.user, p);
@@ -518,7 +518,7 @@ static clv_code take_gradient(clv_contexts *e, clv_context *ctx, const clv_packe
     return clv_fail(err, CLV_PRECONDITION,
                     "a gradient of phase %u for call %llx after its backward", f->phase,
                     (unsigned long long)f->message);
-  return contribute(e, v, f->phase, f->micro_batch, f->n_tensors ? p->tensor[0] : NULL, err);
+  return contribute(e, v, f->phase, f->order, f->n_tensors ? p->tensor[0] : NULL, err);
 }
 
 clv_code clv_on_gradient(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {

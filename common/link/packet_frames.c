@@ -130,7 +130,7 @@ clv_code clv_packet_gradient(clv_pool *pool, uint64_t context, uint32_t phase, u
                              clv_err *err) {
   CLV_TRY(packet_to(pool, CLV_GRADIENT, context, value, to, ret, err));
   (*ret)->frame.phase = phase;
-  (*ret)->frame.micro_batch = order;
+  (*ret)->frame.order = order;
   if (t) clv_packet_add(*ret, t);
   return CLV_OK;
 }

@@ -406,8 +406,8 @@ static clv_code check_by_rule(const clv_frame *f, const kind_rule *rule, unsigne
     return clv_fail(err, CLV_INVALID, "either one tensor or the failure belongs here");
   if (f->kind == CLV_FINISHED && f->n_tensors && !(bodies & BODY_VOTE))
     return clv_fail(err, CLV_INVALID, "a tensor without a vote");
-  if (f->kind == CLV_GRADIENT && f->micro_batch >= CLV_WIRE_CONTRIBUTIONS)
-    return clv_fail(err, CLV_INVALID, "contribution %u; at most %d", f->micro_batch,
+  if (f->kind == CLV_GRADIENT && f->order >= CLV_WIRE_CONTRIBUTIONS)
+    return clv_fail(err, CLV_INVALID, "contribution %u; at most %d", f->order,
                     CLV_WIRE_CONTRIBUTIONS);
   if (f->kind == CLV_CHUNK && limits &&
       (payload_len > limits->chunk_bytes || f->chunk.total > limits->session_bytes))

@@ -39,7 +39,7 @@ typedef struct clv_field {
 } clv_field;
 
 enum {
-  FRAME_FIELDS = 29,
+  FRAME_FIELDS = 30,
   BODY_FIRST = 16,
   N_BODIES = 13,
   BODY_FIELDS = 8,

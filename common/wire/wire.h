@@ -24,7 +24,7 @@ extern "C" {
 #endif
 
 enum {
-  CLV_WIRE_PROTOCOL = 5,
+  CLV_WIRE_PROTOCOL = 6,
   CLV_WIRE_ID_BYTES = 16,           /* session ids and incarnations */
   CLV_WIRE_INLINE_MAX = 64 << 10,   /* bytes of all tensors of a frame that carries them itself */
   CLV_WIRE_CHUNK_BYTES = 256 << 10, /* the usual chunk; Limits.chunk_bytes is the most accepted */
@@ -192,6 +192,7 @@ typedef struct clv_frame {
   uint32_t phase;
   uint64_t context, message, reply_to, step;
   uint32_t micro_batch, module, flags;
+  uint32_t order; /* GRADIENT: its place in the sum of its value's contributions */
   bool has_commit, has_vote, has_failure, has_measure;
   char to[CLV_WIRE_NAME + 1]; /* CALL, DELIVER, VALUE, GRADIENT, REF_*: a worker, "" = the master */
 

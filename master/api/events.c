@@ -127,13 +127,13 @@ static bool on_gradient(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   const clv_frame *f = &p->frame;
   if (f->to[0]) return relay(rt, p);
   api_value *v = api_id_table_get(&rt->values, f->message);
-  if (!v || v->context->id != f->context || f->phase != v->phase ||
-      f->micro_batch >= v->contributions || v->arrived >= v->contributions)
+  if (!v || v->context->id != f->context || f->phase != v->phase || f->order >= v->contributions ||
+      v->arrived >= v->contributions)
     return false;
   if (v->module) return for_local_call(rt, from, v, p);
   api_context *c = v->context;
   if (f->n_tensors == 1) {
-    clv_tensor **part = &v->parts[f->micro_batch];
+    clv_tensor **part = &v->parts[f->order];
     if (*part || !fits(p->tensor[0], v)) return false;
     *part = clv_tensor_ref(p->tensor[0]);
   }

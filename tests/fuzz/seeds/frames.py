@@ -53,7 +53,7 @@ def needed(id, *targets, contributions=0, root=0.0):
 
 
 def gradient(value, *tensors, order=0, phase=1):
-    return frame(pb.GRADIENT, *tensors, message=value, micro_batch=order, phase=phase)
+    return frame(pb.GRADIENT, *tensors, message=value, order=order, phase=phase)
 
 
 def apply(**fields):

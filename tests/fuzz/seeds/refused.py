@@ -72,7 +72,7 @@ BAD = {
     "inline": bad_tensors(pb.TensorHead(dtype=F32, dims=[1 << 15], bytes=1 << 17), payload=bytes(9)),
     "payload": bad_tensors(*SMALL, payload=b"123"), "tensors": bad_tensors(*(SMALL * 17), payload=bytes(68)),
     "value": bad_tensors(*SMALL, payload=b"1234", failure=FAILURE), "gradient": frame(
-        pb.GRADIENT, X43, message=1, phase=1, micro_batch=5000),
+        pb.GRADIENT, X43, message=1, phase=1, order=5000),
     "tensor_here": frame(pb.DELIVER, X43, message=1),
 }
 two = [changed(h, transfer=7) for h in heads(X43, X43)[0]]

@@ -72,13 +72,15 @@ def crc32c_as_in_rfc_3720():
 def hello_says_who_and_what():
     with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         h = c.hello()
-        assert h.about.protocol == 5 and len(h.incarnation) == 16 and h.worker == "w1"
+        assert h.about.protocol == 6 and len(h.incarnation) == 16 and h.worker == "w1"
         assert h.cores >= 1 and "cpu" in h.devices and h.about.limits.credit_bytes >= 64 << 10
-        try:
-            c.hello(protocol=1)
-            raise AssertionError("protocol 1 was accepted")
-        except grpc.RpcError as e:
-            assert e.code() == grpc.StatusCode.UNIMPLEMENTED and "1" in e.details() and "5" in e.details()
+        for other in (1, 5, 7):
+            try:
+                c.hello(protocol=other)
+                raise AssertionError(f"protocol {other} was accepted")
+            except grpc.RpcError as e:
+                assert e.code() == grpc.StatusCode.UNIMPLEMENTED, e
+                assert str(other) in e.details() and "6" in e.details(), e.details()
 
 
 def two_calls(w, weights, step, r):
@@ -103,7 +105,7 @@ def one_step(w, weights, step, r):
         dy = randoms(r, ROWS, OUT)
         w.send(gradient(step, 1, v, raw(dy), [ROWS, OUT]))
         dx, grads = backward(weights, saved[v], dy)
-        g = w.recv(pb.GRADIENT, context=step, message=v - LEAF, phase=1, micro_batch=7)
+        g = w.recv(pb.GRADIENT, context=step, message=v - LEAF, phase=1, order=7)
         close(tensor_of(g, [ROWS, IN]), flat(dx))
         for name in ORDER:
             total[name] = plus(total[name], grads[name]) if name in total else grads[name]

@@ -23,7 +23,7 @@ def a_call_gives_its_value_and_gradients():
         w.send(prepare(11, 1, [(101, 1, False, [(0, 1, 0, 5)])], vote=True))
         w.send(gradient(11, 1, 101, raw(dy), [N, D]))
         dx = m.backward(x, y, dy)
-        g = w.recv(pb.GRADIENT, message=1, context=11, phase=1, micro_batch=5)
+        g = w.recv(pb.GRADIENT, message=1, context=11, phase=1, order=5)
         close(numbers(g), flat(dx))
         done = w.recv(pb.FINISHED, context=11, phase=1)
         squares = [sum(v * v for v in flat(m.dw)), sum(v * v for v in m.db)]

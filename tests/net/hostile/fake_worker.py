@@ -132,7 +132,7 @@ class Modules:
 
     def on_gradient(self, f):
         c = self.of(f)
-        c.gradients.setdefault(f.message, {})[f.micro_batch] = tensor_of(f)
+        c.gradients.setdefault(f.message, {})[f.order] = tensor_of(f)
         return self.go_on(f.context, c)
 
     def backward(self, context, c):
@@ -152,7 +152,7 @@ class Modules:
         for t in needed.targets:
             to = c.prepare.backward.peers[t.to - 1] if t.to else ""
             yield frame(pb.GRADIENT, dx.tobytes(), dx.shape, context=context, phase=c.prepare.phase,
-                        message=t.value, micro_batch=t.order, to=to)
+                        message=t.value, order=t.order, to=to)
         before = c.learned.get(call.module)
         c.learned[call.module] = [a + b for a, b in zip(before, learned)] if before else learned
 
@@ -308,7 +308,7 @@ def limits_of(credit):
 
 
 def hello_reply(credit, devices=("cpu",), **changed):
-    about = dict(protocol=5, limits=limits_of(credit), software="fake", isa="x",
+    about = dict(protocol=6, limits=limits_of(credit), software="fake", isa="x",
                  unix_ms=int(time.time() * 1000))
     about.update(changed)
     return pb.HelloReply(about=pb.About(**about), incarnation=bytes(16), worker="w1", cores=1,

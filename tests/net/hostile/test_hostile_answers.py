@@ -69,10 +69,10 @@ def wrong_gradients():
         ([ROWS, 40_000],)))
     meet_all([5], "step 1", cases=changes(
         G, dict(message=4711), dict(message=1), dict(context=99), dict(phase=2), dict(phase=0),
-        dict(micro_batch=1), dict(to="nobody")))
+        dict(order=1), dict(to="nobody")))
     meets([1], "step 1: egress refused", twist=change(G, to="w1"))
     meet_all([11], "step 1", "GRADIENT", cases=changes(
-        G, dict(micro_batch=5000), dict(message=0), dict(context=0)))
+        G, dict(order=5000), dict(message=0), dict(context=0)))
 
 
 @suite.test

@@ -60,7 +60,7 @@ def bad_hello():
         "too long": is_bytes([1, 4, 11], bytes(10 * MIB)),
         "incarnation": is_bytes([11], short),
         "another protocol": says([4], "protocol", protocol=9),
-        "an older protocol": says([4], "protocol", protocol=1),
+        "an older protocol": says([4], "protocol", protocol=5),
         "escape": says([11], software="\x1b[2J" * 20),
         "capabilities": says([11], "capabilities", capabilities=["codec.bf16"] * 65),
         "never": lambda: meets([5], Hello=never)})

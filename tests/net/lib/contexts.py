@@ -107,7 +107,7 @@ def prepare(context, phase, calls, retain=False, vote=False, peers=()):
 
 
 def gradient(context, phase, value, raw, dims, order=0):
-    return frame(pb.GRADIENT, raw, dims, context=context, phase=phase, message=value, micro_batch=order)
+    return frame(pb.GRADIENT, raw, dims, context=context, phase=phase, message=value, order=order)
 
 
 def numbers(f):

@@ -120,7 +120,7 @@ static void one_context(fixture *f, uint64_t context) {
   pump(f, 4);
   assert_int_equal(f->seen[2]->frame.kind, CLV_GRADIENT);
   assert_int_equal(f->seen[2]->frame.message, 10);
-  assert_int_equal(f->seen[2]->frame.micro_batch, 4);
+  assert_int_equal(f->seen[2]->frame.order, 4);
   assert_int_equal(f->seen[3]->frame.kind, CLV_FINISHED);
   assert_true(f->seen[3]->frame.has_vote && f->seen[3]->frame.vote.finite);
   assert_int_equal(f->seen[3]->tensor[0]->n, 2);
@@ -242,7 +242,7 @@ static void random_frame(fixture *f, uint64_t first_context, uint64_t *seed) {
   p->frame.flags = draw(seed, 5) ? CLV_FLAG_TRAINING : 0;
   if (kind == CLV_DROP || kind == CLV_PREPARE) p->frame.step = draw(seed, 6) ? 0 : draw(seed, 40);
   if (kind == CLV_PREPARE || kind == CLV_GRADIENT) p->frame.phase = 1 + (uint32_t)draw(seed, 3);
-  if (kind == CLV_GRADIENT) p->frame.micro_batch = (uint32_t)draw(seed, 3);
+  if (kind == CLV_GRADIENT) p->frame.order = (uint32_t)draw(seed, 3);
   if (kind == CLV_CALL) random_call(f, p, seed);
   if (kind == CLV_CALL && !random_head(f, p, seed)) {
     clv_packet_free(p);

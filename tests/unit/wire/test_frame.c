@@ -266,6 +266,26 @@ static void protobuf_c_reads_a_call(void **state) {
   cleave__v1__frame__free_unpacked(m, NULL);
 }
 
+/* Where its gradient is added has a field of its own; of a CALL's numbers it has none. */
+static void protobuf_c_reads_a_gradient(void **state) {
+  (void)state;
+  clv_frame f = sample_frame(CLV_GRADIENT), got;
+  CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 16);
+  Cleave__V1__Frame *m = protobuf_c_read(&all);
+  assert_int_equal(m->order, 2);
+  assert_int_equal(m->micro_batch, 0);
+  m->micro_batch = UINT32_MAX;
+  uint8_t again[512];
+  assert_true(cleave__v1__frame__get_packed_size(m) <= sizeof again);
+  clv_piece piece = {again, cleave__v1__frame__pack(m, again)};
+  cleave__v1__frame__free_unpacked(m, NULL);
+  clv_wire_limits limits = clv_wire_limits_default();
+  clv_payload payload;
+  clv_err err = {0};
+  assert_ok(clv_frame_decode(&piece, 1, &limits, &got, &payload, &err));
+  assert_int_equal(got.order, 2);
+}
+
 static void protobuf_c_reads_a_step(void **state) {
   (void)state;
   clv_frame f = sample_frame(CLV_DROP);
@@ -582,6 +602,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_root_starts_with_any_finite_number),
     cmocka_unit_test(a_call_may_name_any_other_before_it),
     cmocka_unit_test(protobuf_c_reads_a_call),
+    cmocka_unit_test(protobuf_c_reads_a_gradient),
     cmocka_unit_test(protobuf_c_reads_a_step),
     cmocka_unit_test(protobuf_c_rewrites_every_kind),
     cmocka_unit_test(any_order_gives_the_same),

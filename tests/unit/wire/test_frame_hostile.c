@@ -205,7 +205,7 @@ SPOIL(value_and_failure, f->n_tensors = 1;
       f->tensors[0] = ((clv_tensor_head){CLV_F32, CLV_SHAPE(1), 4, 0, 0}))
 SPOIL(no_failure, f->has_failure = false)
 SPOIL(unvoted, f->has_vote = false)
-SPOIL(late_contribution, f->micro_batch = 4096)
+SPOIL(late_contribution, f->order = 4096)
 SPOIL(no_phase, f->phase = 0)
 SPOIL(no_call, f->backward.calls[1].call = 0)
 SPOIL(many_contributions, f->backward.calls[1].contributions = 4097)
@@ -453,6 +453,7 @@ static void put_head(const clv_frame *f, Cleave__V1__Frame *m) {
   m->to = (char *)(uintptr_t)f->to;
   m->message = f->message;
   m->micro_batch = f->micro_batch;
+  m->order = f->order;
   m->module = f->module;
   m->flags = f->flags;
   m->n_upstream = f->n_upstream;

@@ -150,7 +150,7 @@ static inline clv_frame sample_frame(clv_frame_kind kind) {
   if (kind == CLV_DROP) sample_drop(&f);
   if (kind == CLV_PREPARE) sample_prepare(&f);
   if (kind == CLV_GRADIENT) {
-    f.micro_batch = 2;
+    f.order = 2;
     f.n_tensors = 1;
     f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(4), 16, 0, 0x0badcafe};
   }
