@@ -317,7 +317,8 @@ typedef struct api_world {
   /* Instead of clv_link_open, with all lanes attached. */
   clv_code (*open_link)(void *user, const char *worker, const clv_link_options *options,
                         const clv_link_dial *dial, clv_link **ret, clv_err *err);
-  const clv_backend *backend; /* of stages at the master; NULL: cpu */
+  bool (*wait)(void *user, uint64_t until_ns); /* as in clv_node_options */
+  const clv_backend *backend;                  /* of stages at the master; NULL: cpu */
 } api_world;
 
 struct cleave_runtime {
