@@ -239,6 +239,7 @@ typedef struct clv_node_times {
   uint64_t idle_ns;  /* nothing to do */
   uint64_t share_ns; /* something to do, and other sessions before it: 0, all compute at once */
   uint64_t busy_ns;  /* the rest */
+  uint64_t wakes;    /* times that it fell asleep and was woken */
 } clv_node_times;
 void clv_node_time(const clv_session_node *n, clv_node_times *ret); /* any thread */
 

@@ -4,6 +4,7 @@
  * computes happens there.
  */
 #include "common/engine/node_int.h"
+#include "common/engine/wake_int.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -125,58 +126,74 @@ void clv_node_forget_peers(clv_session_node *n) {
 
 static uint64_t now_ns(const clv_session_node *n) { return clv_clock_now(&n->o.clock); }
 
-void clv_node_post(clv_session_node *n, clv_packet *p) { clv_inbox_post(&n->inbox, p); }
+/* Whatever it brings is looked at where it comes in: its thread need not wake to find that nothing
+ * runs for it. */
+void clv_node_post(clv_session_node *n, clv_packet *p) {
+  bool waits =
+      clv_inbox_begin_post(&n->inbox) && clv_contexts_can_wait(n->contexts, n->inbox.kinds, p);
+  clv_inbox_end_post(&n->inbox, p, waits ? CLV_MAX(now_ns(n), 1) : 0);
+}
 
 unsigned clv_spin_us(unsigned compute_threads) {
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
   return cores > 0 && compute_threads < (unsigned long)cores ? SPIN_US : 0;
 }
 
-/* It leaves its share of the cores before it sleeps, with nothing locked. False: nothing will ever
- * come. */
-static bool sleep_until(clv_session_node *n, uint64_t until_ns) {
-  clv_share_release(n->o.share);
-  if (n->o.wait) return n->o.wait(n->o.wait_user, until_ns);
-  clv_inbox_wait(&n->inbox, until_ns);
-  return true;
-}
-
 static void tick_if_due(clv_session_node *n, uint64_t now) {
   if (clv_rrefs_due(n->references) <= now) clv_node_tick(n);
 }
 
+static bool wait_in_world(clv_session_node *n, uint64_t until_ns) {
+  clv_inbox_rest(&n->inbox, true);
+  bool goes_on = n->o.wait(n->o.wait_user, until_ns);
+  clv_inbox_rest(&n->inbox, false);
+  return goes_on;
+}
+
+/* It leaves its share of the cores before it sleeps, with nothing locked. False: nothing will ever
+ * come. */
+static bool sleep_until(clv_session_node *n, uint64_t now, uint64_t until_ns) {
+  until_ns = CLV_MIN(until_ns, clv_rrefs_due(n->references));
+  clv_share_release(n->o.share);
+  if (n->o.wait) return wait_in_world(n, until_ns);
+  clv_inbox_wait(&n->inbox, now, until_ns);
+  return true;
+}
+
 /* The next packet; NULL when stopped, kicked, or the deadline has passed. What references wait for
- * by the clock is done on the way. */
+ * by the clock is done on the way. *ret_waker: what ended its sleep, if it slept. */
 static clv_packet *next_packet(clv_session_node *n, uint64_t now, uint64_t deadline_ns,
-                               bool *ret_slept) {
+                               const clv_packet **ret_waker) {
   clv_packet *p;
   for (bool first = true, more = true;; first = false) {
     tick_if_due(n, now);
     if (!clv_inbox_take(&n->inbox, &p) || p || !more || (!first && now >= deadline_ns)) return p;
-    *ret_slept = true;
-    more = sleep_until(n, CLV_MIN(deadline_ns, clv_rrefs_due(n->references)));
+    more = sleep_until(n, now, deadline_ns);
+    *ret_waker = clv_inbox_newest(&n->inbox);
     now = now_ns(n);
   }
 }
 
 static clv_packet *wait_packet(clv_session_node *n, uint64_t deadline_ns) {
   uint64_t begin = now_ns(n);
-  bool slept = false;
+  const clv_packet *waker = NULL;
   __atomic_store_n(&n->idle_since, begin, __ATOMIC_RELAXED);
   clv_share_yield(n->o.share);
-  clv_packet *p = next_packet(n, begin, deadline_ns, &slept);
+  clv_packet *p = next_packet(n, begin, deadline_ns, &waker);
   if (!p) clv_share_release(n->o.share);
   uint64_t idle = now_ns(n) - begin;
   __atomic_store_n(&n->idle_since, 0, __ATOMIC_RELEASE); /* before the sum, for who looks */
   __atomic_store_n(&n->idle_ns, n->idle_ns + idle, __ATOMIC_RELEASE);
-  if (slept && p && p->from) clv_link_awaited(p->from, idle);
+  if (p && waker && waker->from) clv_link_awaited(waker->from, idle);
   return p;
 }
 
 bool clv_node_poll(clv_session_node *n) {
   bool any = false;
+  clv_inbox_rest(&n->inbox, false);
   tick_if_due(n, now_ns(n));
   for (clv_packet *p; clv_inbox_take(&n->inbox, &p) && p; any = true) clv_node_handle(n, p);
+  clv_inbox_rest(&n->inbox, true);
   return any;
 }
 
@@ -202,6 +219,7 @@ void clv_node_time(const clv_session_node *n, clv_node_times *ret) {
   *ret = (clv_node_times){.idle_ns = CLV_MIN(idle, age)};
   ret->share_ns = CLV_MIN(c.waited_ns, age - ret->idle_ns);
   ret->busy_ns = age - ret->idle_ns - ret->share_ns;
+  ret->wakes = __atomic_load_n(&n->inbox.wakes, __ATOMIC_RELAXED);
 }
 
 void clv_node_last_failure(clv_session_node *n, clv_node_failure *ret) {

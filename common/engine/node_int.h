@@ -20,6 +20,7 @@ struct clv_session_node {
   uint64_t next_message;
   clv_contexts *contexts;
   clv_rrefs *references;
+  bool taking_results;                   /* of references */
   clv_reference_counts reference_counts; /* written by the compute thread alone */
 
   clv_link *master; /* of a worker; under `lock`, as the following */
@@ -43,7 +44,7 @@ clv_link *clv_node_link_to(clv_session_node *n, const char *name); /* with a ref
 void clv_node_to_driver(clv_session_node *n, clv_packet *p);       /* takes it */
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop);
 
-/* node_references.c. A REF_ frame, or what the program of this process says by one that came from
+/* node_references.c. A REF_ frame, or a request of this process' program by one that came from
  * no link; when it is time for a tick, and that. */
 clv_code clv_node_init_references(clv_session_node *n, clv_err *err) CLV_USE_RESULT;
 clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kept,
