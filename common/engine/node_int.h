@@ -5,16 +5,15 @@
 #include <pthread.h>
 
 #include "common/engine/context_int.h"
+#include "common/engine/inbox_int.h"
 #include "common/reference/reference.h"
 
 struct clv_session_node {
   clv_node_options o;
   pthread_mutex_t lock;
-  pthread_cond_t arrived;
-  clv_packet *first, *last;
+  clv_inbox inbox;
   uint64_t began_ns;            /* clv_node_run; 0: not yet */
   uint64_t idle_ns, idle_since; /* written by the compute thread alone; since 0: it works */
-  bool stop, sleeping, kicked;
 
   clv_module *modules[CLV_MODULE_ALL];                    /* NULL where not local */
   uint32_t puts[CLV_MODULE_ALL][CLV_STATE_GRADIENTS + 1]; /* items of a STATE_PUT that have come */
