@@ -73,7 +73,7 @@ LIBCLEAVE := $(OUT)/libcleave.so.0 $(OUT)/libcleave.so $(OUT)/libcleave.a $(OUT)
 .PHONY: all help test demo check-layers print-layers objects lint format bench bench-pipeline golden fuzz \
         fuzzers fuzz-coverage parity learns mutate install uninstall clean deps deps-test manuals \
         deps-parity sanitize soak soak-mixed attacks schedules references faults t \
-        check print-commands
+        check print-commands simulate
 all: $(BINARIES) $(LIBCLEAVE) manuals
 
 help:
@@ -96,6 +96,7 @@ help:
 	@echo 'make schedules     1,000 random and 1,000 damaged schedules, and hundreds through session files'
 	@echo 'make faults        the seeds and the demo while control messages are lost, doubled and late: the same bytes'
 	@echo 'make references    10,000 random programs of references over a network that loses, doubles and reorders'
+	@echo 'make simulate      10,000 random programs over a simulated network: delays, cut lanes, dead workers'
 	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS (60) under ASan and UBSan'
 	@echo 'make fuzz-coverage lines of each parser that the checked-in corpora reach, against floors'
 	@echo 'make mutate        disable each security guard in turn and show its test fail'
@@ -299,6 +300,13 @@ $(OUT)/faults/references: $(OUT)/tests/faults/references.o $$(ALL_LIBS)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
 UNIT_PROGRAMS += $(OUT)/faults/references
 
+# A master and three workers on a simulated network and clock.
+SIMULATE_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/simulate/*.c))
+$(OUT)/simulate/simulate: $(SIMULATE_OBJS) $$(ALL_LIBS)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(SIMULATE_OBJS) -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
+UNIT_PROGRAMS += $(OUT)/simulate/simulate
+
 # Programs on the public API, compiled as a user's are: against an installed tree, through
 # pkg-config.
 TREE := $(abspath $(OUT))/tree
@@ -398,6 +406,13 @@ REFERENCE_RUNS ?= 10000
 references:
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/faults/references
 	$(Q)$(OUT)/faults/references $(or $(REFERENCE_ARGS),--runs $(REFERENCE_RUNS))
+
+# Random programs over a master and three workers on a simulated network and clock;
+# SIMULATE_ARGS='--seed 17 --trace' replays one step by step.
+SIMULATE_RUNS ?= 10000
+simulate:
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/simulate/simulate
+	$(Q)$(OUT)/simulate/simulate $(or $(SIMULATE_ARGS),--runs $(SIMULATE_RUNS))
 
 # Each seed program and the demo twice, the second time with control messages that are lost, doubled
 # and late.

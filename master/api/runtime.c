@@ -160,6 +160,9 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
                         .user = rt,
                         .on_driver = api_on_driver,
                         .notice = rt->notice,
+                        .clock = rt->world.clock,
+                        .wait = rt->world.wait,
+                        .wait_user = rt->world.user,
                         .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};
   TRY(clv_node_new(&o, &rt->node, &err));
   if (rt->single_thread) return CLEAVE_OK;

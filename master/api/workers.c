@@ -242,6 +242,7 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
   clv_wire_limits accept = clv_wire_limits_default();
   accept.credit_bytes = rt->config->limits.credit_bytes;
   clv_link_options o = {
+      .clock = rt->world.clock,
       .peer_name = p->name,
       .pool = rt->pool,
       .accept = accept,
