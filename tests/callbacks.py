@@ -166,14 +166,10 @@ class File:
         if body is not None:
             self.bodies.append((d[at - 1], begin + body, begin + len(d)))
 
-    def around(self, i):
-        """The function that the token i stands in, with its first token, or ('', 0)."""
-        return next(((name, a, b) for name, a, b in self.bodies if a <= i < b), ("", 0, 0))
-
 
 class Pointers:
-    """edges[caller] = {(file that handed a function in, name of the slot)}; gaps: what is handed to a
-    place unknown."""
+    """edges[caller] = {(file that handed a function in, name of the slot)}; gaps: what is handed
+    to a place unknown."""
 
     def __init__(self, texts):
         self.files = {path: File(path, text) for path, text in texts.items()}
@@ -265,7 +261,6 @@ class Pointers:
     def read(self, f):
         inside = {i: (name, a) for name, a, b in f.bodies for i in range(a, b)}
         local = {name: self.variables(f, name, a, b) for name, a, b in f.bodies}
-        starts = {a for _, a, _ in f.bodies}
         for i, x in enumerate(f.t):
             if not WORD.match(x) or i + 1 >= len(f.t):
                 continue
@@ -350,7 +345,8 @@ class Pointers:
             return set()
         if t[at] == "(" and WORD.match(t[at - 1]):
             return self.argument(f, at - 1, commas)
-        return self.initialised(f, at, commas) if t[at] == "{" else set()
+        is_body = any(at == a for _, a, _ in f.bodies)
+        return self.initialised(f, at, commas) if t[at] == "{" and not is_body else set()
 
     @staticmethod
     def begin(t, i):
@@ -394,7 +390,7 @@ class Pointers:
             name = pointer_name(members[i], self.typedefs) if i < len(members) else None
             if name:
                 return {("member", owner, name)}
-        table = [x for x in head if x in self.typedefs] or "(" in head and head[head.index("(") + 1] == "*"
+        table = [x for x in head if x in self.typedefs] or head[-1:] == ["="] and "(" in head and head[head.index("(") + 1] == "*"
         return {("variable", f.path, "", "a table")} if table else set()
 
     @staticmethod
