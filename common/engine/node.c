@@ -243,6 +243,7 @@ bool clv_node_help(clv_session_node *n, uint64_t deadline_ns) {
 }
 
 void clv_node_stop(clv_session_node *n) {
+  if (!n) return;
   pthread_mutex_lock(&n->lock);
   n->stop = true;
   pthread_cond_broadcast(&n->arrived);

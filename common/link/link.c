@@ -163,6 +163,7 @@ static void cut_lanes(clv_rpc_stream **streams, uint32_t n) {
 /* A peer that goes on sending after our half close is cut off: nothing may run on the lanes when
  * the runtime goes. */
 void clv_link_close(clv_link *l) {
+  if (!l) return;
   clv_rpc_stream *left[MAX_LANES];
   clv_link_end(l, CLV_OK, "closed");
   uint32_t n = lanes_left(l, POLITE_CLOSE_MS, left);

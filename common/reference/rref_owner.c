@@ -48,6 +48,7 @@ static void drop_fork(clv_rrefs *t, clv_rref_fork *f) {
 }
 
 void clv_rref_fork_free(clv_rrefs *t, clv_rref_fork *f) {
+  if (!f) return;
   clv_rref_entry *e = f->entry;
   drop_fork(t, f);
   if (!clv_rref_ring_empty(&e->forks)) return;

@@ -19,7 +19,8 @@
  * Handles. References, kept ones, futures and contexts are numbers that are never given out twice:
  * one that was released, or whose context was closed, is refused by name (CLEAVE_NOT_FOUND), never
  * undefined. Runtimes, modules, graphs and optimisers are pointers, valid until their release;
- * after cleave_close nothing of the runtime may be used.
+ * after cleave_close nothing of the runtime may be used. Whatever frees, closes or releases by a
+ * pointer takes NULL and does nothing.
  *
  * Memory. What the caller passes in (tensors, texts, lists) is copied before the function returns
  * and never kept. Tensors that come out own their memory: see cleave_tensor.
@@ -269,7 +270,7 @@ typedef struct cleave_graph cleave_graph;
 
 CLEAVE_API cleave_status cleave_graph_new(cleave_graph **ret_graph,
                                           cleave_error *error) CLEAVE_RESULT;
-CLEAVE_API void cleave_graph_free(cleave_graph *graph); /* NULL is allowed */
+CLEAVE_API void cleave_graph_free(cleave_graph *graph);
 
 /* An input of the module; inputs are numbered in this order. shape[0] is the batch: its value here
  * is the first size to be prepared, others may follow. *ret_node names the value in later calls. */
@@ -375,7 +376,7 @@ CLEAVE_API cleave_status cleave_module_place(cleave_runtime *runtime, cleave_mod
                                              cleave_error *error) CLEAVE_RESULT;
 
 /* The handle goes; the module stays at its node until cleave_close (contexts may still need it). */
-CLEAVE_API void cleave_module_release(cleave_module *module); /* NULL is allowed */
+CLEAVE_API void cleave_module_release(cleave_module *module);
 
 CLEAVE_API const char *cleave_module_name(const cleave_module *module);
 CLEAVE_API const char *cleave_module_node(const cleave_module *module);   /* "master", "w1" */
@@ -716,7 +717,7 @@ CLEAVE_API cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cle
                                               size_t n_groups, double clip_norm,
                                               cleave_optimizer **ret_optimizer,
                                               cleave_error *error) CLEAVE_RESULT;
-CLEAVE_API void cleave_optimizer_release(cleave_optimizer *optimizer); /* NULL is allowed */
+CLEAVE_API void cleave_optimizer_release(cleave_optimizer *optimizer);
 
 /* Go on after `steps` steps of an earlier run: what schedules count from. The moments are state of
  * the modules (cleave_state_write). */

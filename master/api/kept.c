@@ -76,6 +76,7 @@ void api_kept_unuse(cleave_runtime *rt, api_kept *k) {
 }
 
 void api_kepts_free(cleave_runtime *rt) {
+  if (!rt) return;
   size_t at = 0;
   for (api_kept *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
     clv_tensor_unref(k->got);

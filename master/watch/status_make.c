@@ -230,6 +230,7 @@ clv_code clv_status_make(const clv_session_config *c, uint32_t worker,
 }
 
 void clv_status_memory_done(clv_status_memory *m) {
+  if (!m) return;
   free(m->sessions);
   free(m->modules);
   free(m->links);

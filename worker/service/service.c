@@ -34,6 +34,7 @@ static clv_code on_stream(void *user, const char *method, const clv_rpc_peer *pe
 }
 
 void clv_service_pem_done(clv_rpc_pem *pem) {
+  if (!pem) return;
   if (pem->key) explicit_bzero((char *)(uintptr_t)pem->key, strlen(pem->key));
   free((char *)(uintptr_t)pem->ca);
   free((char *)(uintptr_t)pem->cert);

@@ -141,6 +141,7 @@ void clv_settings_swap(clv_service *v, clv_worker_settings *next) {
 }
 
 void clv_settings_done(clv_service *v) {
+  if (!v) return;
   for (size_t i = 0; i < v->n_members; i++) member_free(v->members[i]);
   for (size_t i = 0; i < v->n_edges; i++) {
     free(v->edges[i]->peer);

@@ -311,6 +311,7 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
 }
 
 void clv_service_snapshot_done(clv_service_snapshot *snapshot) {
+  if (!snapshot) return;
   memory *m = snapshot->memory;
   if (!m) return;
   for (uint32_t i = 0; i < m->n_held; i++) clv_session_unref(m->held[i]);
