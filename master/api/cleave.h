@@ -375,7 +375,8 @@ CLEAVE_API cleave_status cleave_module_place(cleave_runtime *runtime, cleave_mod
                                              bool input_grads, uint64_t deadline_ms,
                                              cleave_error *error) CLEAVE_RESULT;
 
-/* The handle goes; the module stays at its node until cleave_close (contexts may still need it). */
+/* Releases the handle; the module stays at its node until cleave_close (contexts may still need
+ * it). */
 CLEAVE_API void cleave_module_release(cleave_module *module);
 
 CLEAVE_API const char *cleave_module_name(const cleave_module *module);
@@ -564,7 +565,7 @@ typedef struct cleave_place {
 CLEAVE_API cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
                                       cleave_place *ret_place, cleave_error *error) CLEAVE_RESULT;
 
-/* The handle goes. The value stays as long as its context needs it for backward. */
+/* Releases the handle. The value stays as long as its context needs it for backward. */
 CLEAVE_API cleave_status cleave_release(cleave_runtime *runtime, cleave_reference reference,
                                         cleave_error *error);
 
@@ -581,7 +582,7 @@ typedef struct cleave_kept {
  * of a leaf in this process. If there never is a value, the error takes its place, and is given by
  * every use and fetch. What cannot be kept (a quota of the owner) is an error of every later
  * function on it but its release. A node, this one too, that is silent for limits.reference_lease
- * of the session is taken for dead: what was kept for it alone goes, and its handles are
+ * of the session is taken for dead: what was kept for it alone is freed, and its handles are
  * CLEAVE_NOT_FOUND when it is back. */
 CLEAVE_API cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
                                      cleave_kept *ret_kept, cleave_error *error) CLEAVE_RESULT;
@@ -607,7 +608,7 @@ CLEAVE_API cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_k
                                                bool *ret_confirmed,
                                                cleave_error *error) CLEAVE_RESULT;
 
-/* The handle goes; the value goes when no context has a use of it left. */
+/* Releases the handle; the value is freed when no context has a use of it left. */
 CLEAVE_API cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept kept,
                                              cleave_error *error);
 

@@ -154,7 +154,7 @@ BY_IDENTITY(forwards, n->work[i].forwards)
 BY_IDENTITY(backwards, n->work[i].backwards)
 BY_IDENTITY(compute, (double)n->work[i].compute_ns * 1e-9)
 BY_IDENTITY(idle, (double)n->work[i].idle_ns * 1e-9)
-BY_IDENTITY(turn, (double)n->work[i].turn_ns * 1e-9)
+BY_IDENTITY(share, (double)n->work[i].share_ns * 1e-9)
 
 /* Two samples for the master's links and for those with each peer. */
 static void by_link(clv_metrics_out *out, const numbers *n,
@@ -266,7 +266,7 @@ static const clv_metric table[] = {
     {.name = "cleave_worker_values", .kind = CLV_GAUGE, .unit = "",
      .help = "Values that contexts hold or wait for.", .write = put_values},
     {.name = "cleave_worker_calls_waiting", .kind = CLV_GAUGE, .unit = "",
-     .help = "Calls that wait for their inputs or their turn.", .write = put_calls_waiting},
+     .help = "Calls that wait for their inputs or their place.", .write = put_calls_waiting},
     {.name = "cleave_worker_owned_references", .kind = CLV_GAUGE, .unit = "",
      .help = "References: values that outlive their context and are kept here.",
      .write = put_owned},
@@ -309,7 +309,7 @@ static const clv_metric table[] = {
      .write = put_idle},
     {.name = "cleave_worker_turn_wait_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
      .help = "Time in which sessions had something to compute and others went first.",
-     .write = put_turn},
+     .write = put_share},
 
     {.name = "cleave_worker_connections", .kind = CLV_GAUGE, .unit = "",
      .help = "Open connections to the port.", .at = AT(connections)},

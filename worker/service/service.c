@@ -42,7 +42,7 @@ void clv_service_pem_done(clv_rpc_pem *pem) {
   *pem = (clv_rpc_pem){0};
 }
 
-/* What *ret held goes, unless there is no memory for the new one. */
+/* What *ret held is freed, unless there is no memory for the new one. */
 static clv_code copy_pem(const clv_rpc_pem *from, clv_rpc_pem *ret, clv_err *err) {
   char *ca = NULL, *cert = NULL, *key = NULL;
   clv_code code = clv_strdup(from->ca, &ca, err);
