@@ -274,6 +274,11 @@ unit-%: $$(UNIT_OF_$$*)
 ALL_LIBS = $(foreach f,$(call reverse,$(FOLDERS)),$(call lib_of,$(f)))
 ALL_LDLIBS = $(sort $(foreach f,$(FOLDERS),$(LIBS_$(f)))) -lm
 $(OUT)/e2e/test_hot_path: E2E_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
+# A row for each function of the headers that lets go of something.
+$(GEN)/closers.inc: FORCE
+	@mkdir -p $(@D); tests/closers.py > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(OUT)/tests/e2e/test_closers.o: $(GEN)/closers.inc $(GEN_HEADERS)
 E2E := $(patsubst tests/e2e/%.c,$(OUT)/e2e/%,$(wildcard tests/e2e/test_*.c))
 $(OUT)/e2e/%: $(OUT)/tests/e2e/%.o $(ONE) $$(ALL_LIBS)
 	@mkdir -p $(@D)

@@ -88,6 +88,10 @@ clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
 
 /* ---- scope-bound clean-up -------------------------------------------------------------------- */
 
+/* Letting go of nothing is fine: every function whose name ends in _free, _unref, _done, _close,
+ * _release or _stop, in any folder, takes NULL for what it lets go of, and does nothing. (Static
+ * ones may not; tests/closers.py has the others, and what ends so by chance.) */
+
 /* CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL; -- the function gets &t at scope end. */
 #define CLV_AUTO(fn) __attribute__((cleanup(fn)))
 

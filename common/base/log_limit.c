@@ -4,8 +4,8 @@
  * identity and a cause, has a number of lines a minute; the rest is counted, and the count is told
  * when the minute is over. A source that went on gets TEN in the next minute, whatever it had.
  *
- * The table is bounded. When it is full the source whose minute began first goes, and its count is
- * told then: nothing is left out in silence.
+ * The table is bounded. When it is full the source whose minute began first is dropped, and its
+ * count is told then: nothing is left out in silence.
  */
 #include <pthread.h>
 #include <stdio.h>

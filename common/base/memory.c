@@ -83,6 +83,7 @@ clv_code clv_strdup(const char *text, char **ret_copy, clv_err *err) {
 }
 
 void clv_bytes_done(clv_bytes *b) {
+  if (!b) return;
   free(b->data);
   *b = (clv_bytes){0};
 }

@@ -336,7 +336,7 @@ typedef struct clv_allow_spec {
   /* Quotas of this identity, over all its sessions; 0 = the worker's own limits alone. */
   uint64_t sessions, bytes, tensors, calls;
   uint64_t connections; /* 0 = limits.identity_connections */
-  uint64_t weight;      /* of its turns to compute, at least 1 */
+  uint64_t weight;      /* of its share of the cores, at least 1 */
 } clv_allow_spec;
 
 typedef struct clv_artifact_spec {

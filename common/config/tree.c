@@ -105,6 +105,7 @@ clv_code clv_text_list_add(clv_text_list *list, const char *text, clv_err *err) 
 }
 
 void clv_text_list_done(clv_text_list *list) {
+  if (!list) return;
   for (size_t i = 0; i < list->n; i++) free(list->items[i]);
   free(list->items);
   *list = (clv_text_list){0};

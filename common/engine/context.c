@@ -115,6 +115,7 @@ clv_code clv_context_value_made(clv_contexts *e, clv_context *c, uint64_t id, cl
 /* ---- freeing --------------------------------------------------------------------------------- */
 
 void clv_call_release(clv_contexts *e, clv_context_call *c) {
+  if (!c) return;
   for (uint32_t i = 0; i < c->n_in; i++) c->in[i] = clv_tensor_unref(c->in[i]);
   if (c->plan) clv_module_call_put(c->plan, c->state);
   c->state = NULL;
@@ -159,6 +160,7 @@ static void call_free(clv_contexts *e, clv_context_call *c) {
 }
 
 void clv_value_free(clv_contexts *e, clv_value *v) {
+  if (!v) return;
   clv_value **in_bucket = &e->value_buckets[bucket_of(v->id, VALUE_BUCKETS)];
   while (*in_bucket != v) in_bucket = &(*in_bucket)->next_in_bucket;
   *in_bucket = v->next_in_bucket;
@@ -178,6 +180,7 @@ void clv_value_free(clv_contexts *e, clv_value *v) {
 }
 
 void clv_strands_free(clv_contexts *e, clv_context *c) {
+  if (!c) return;
   for (clv_strand *s = c->strands, *next; s; s = next) {
     next = s->next;
     for (clv_context_call *k = s->first; k; k = k->next_needed) k->needed = false;

@@ -59,6 +59,7 @@ void clv_order_mark_ready(clv_contexts *e, clv_context *ctx) {
 }
 
 void clv_order_done(clv_contexts *e, clv_context *ctx) {
+  if (!ctx) return;
   ctx->positions_done++;
   ctx->position_begun = false;
   clv_order_mark_ready(e, ctx);
@@ -213,6 +214,7 @@ void clv_order_run(clv_contexts *e, clv_context *ctx) {
 }
 
 void clv_order_free(clv_contexts *e, clv_context *ctx) {
+  if (!ctx) return;
   for (clv_order_place *p = ctx->order[ORDER_STEP].first, *next; p; p = next) {
     next = p->next;
     clv_slab_give(&e->steps, (clv_planned_step *)(void *)p);

@@ -127,6 +127,7 @@ void clv_change_wait(clv_contexts *e, clv_change *k) {
 }
 
 void clv_change_free(clv_contexts *e, clv_change *k) {
+  if (!k) return;
   for (clv_queue_entry *t = k->entries, *next; t; t = next) {
     next = t->next_of_change;
     if (t->queue) leave(e, t);

@@ -239,6 +239,7 @@ bool clv_node_help(clv_session_node *n, uint64_t deadline_ns) {
 }
 
 void clv_node_stop(clv_session_node *n) {
+  if (!n) return;
   clv_inbox_stop(&n->inbox);
   clv_share_stop(n->o.share);
 }

@@ -13,8 +13,8 @@
  * plan_backward.c write the steps, plan_memory.c merges and places the buffers, plan_run.c
  * executes, plan_describe.c prints.
  */
-#ifndef CLEAVE_PLAN_INT_H
-#define CLEAVE_PLAN_INT_H
+#ifndef CLEAVE_GRAPH_PLAN_INT_H
+#define CLEAVE_GRAPH_PLAN_INT_H
 
 #include "common/graph/graph_int.h"
 

@@ -119,7 +119,7 @@ static void on_connection(void *user, struct MHD_Connection *c, void **context,
 }
 
 /* The library sees the end of a connection that is shut here, and closes it. A scraper needs
- * milliseconds: in a crowd nobody gets much more, so that its turn comes. */
+ * milliseconds: in a crowd nobody gets much more, so that it is served. */
 static void cut_late(clv_http *h) {
   unsigned taken = 0;
   for (size_t i = 0; i < CLV_COUNT(h->guests); i++) taken += h->guests[i].fd >= 0;

@@ -138,18 +138,18 @@ static int64_t near_end(const clv_graph *g, uint32_t layer, int step, size_t blo
 
 static clv_code no_cut(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
                        uint32_t layer, const int crossing[2], clv_err *err) {
-  char where[96], before[CLV_NAME_MAX] = "", behind[CLV_NAME_MAX] = "";
+  char where[96], before[CLV_NAME_MAX] = "", after[CLV_NAME_MAX] = "";
   size_t block = common_block(g, layer, layer + 1);
   int64_t up = near_end(g, layer, -1, block), down = near_end(g, layer, 1, block);
   snprintf(where, sizeof where, block ? "inside block '%.*s'" : "where branches are open%.*s",
            (int)block, block ? name_of(g, layer) : "");
   if (up >= 0) block_at(g, (uint32_t)up, 1, before, sizeof before);
-  if (down >= 0) block_at(g, (uint32_t)down, 1, behind, sizeof behind);
+  if (down >= 0) block_at(g, (uint32_t)down, 1, after, sizeof after);
   return clv_session_fail_at(
       c, s->layers_pos, err,
       "stage '%.64s' ends %s, where two values would cross, of '%s' and '%s'; end it with %s%s%s",
       s->name, where, g->nodes[crossing[0]].name, g->nodes[crossing[1]].name, before,
-      before[0] && behind[0] ? " or " : "", behind);
+      before[0] && after[0] ? " or " : "", after);
 }
 
 /* ---- ranges ---------------------------------------------------------------------------------- */

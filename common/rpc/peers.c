@@ -5,7 +5,8 @@
  * A client that opens and resets calls in a loop costs a server far more than itself
  * (CVE-2023-44487) and gRPC 1.51 has no guard. A call is wasted when its peer cancels it or when it
  * comes on top of max_calls. One that wastes more than max_cancels_per_second is refused for cut_ms
- * and its connection is shut, so that what is still queued inside gRPC and the kernel goes with it.
+ * and its connection is shut, so that what is still queued inside gRPC and the kernel is dropped
+ * with it.
  */
 #include <arpa/inet.h>
 #include <dirent.h>

@@ -234,6 +234,7 @@ void rpc_stream_refuse(clv_rpc_stream *stream, clv_code code, const char *text) 
 }
 
 void clv_rpc_stream_close(clv_rpc_stream *stream) {
+  if (!stream) return;
   pthread_mutex_lock(&stream->lock);
   stream->close_wanted = true;
   pthread_mutex_unlock(&stream->lock);

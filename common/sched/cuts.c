@@ -317,8 +317,8 @@ static clv_code move_cut(search *s, uint32_t cut, clv_sched_split *at, clv_err *
   const clv_sched_split from = *at;
   for (uint32_t i = 0; i < c->n_places; i++) {
     uint32_t place = c->places[i];
-    bool behind = cut == 0 || place > from.last[cut - 1];
-    if (behind && place < from.last[cut + 1] && may_be(s, cut, place))
+    bool later = cut == 0 || place > from.last[cut - 1];
+    if (later && place < from.last[cut + 1] && may_be(s, cut, place))
       CLV_TRY(try_change(s, &from, cut, place, from.choice, at, err));
   }
   return CLV_OK;

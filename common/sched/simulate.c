@@ -172,6 +172,7 @@ static void sum_up(const walk *w) {
 }
 
 void clv_sched_run_done(clv_sched_run *r, const clv_sched *s) {
+  if (!r) return;
   for (uint32_t i = 0; r->span && i < s->shape.n_ranks; i++) free(r->span[i]);
   free(r->span);
   memset(r, 0, sizeof *r);

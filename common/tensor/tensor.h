@@ -51,7 +51,7 @@ clv_code clv_shape_bytes(const clv_shape *shape, clv_dtype dtype, size_t *ret_by
 /* "[64, 1, 28, 28]" into buf; returns buf. 160 bytes hold any shape. */
 char *clv_shape_format(const clv_shape *shape, char *buf, size_t len);
 
-/* Refcounted memory. `release` is called with `owner` when the last reference goes. */
+/* Refcounted memory. `release` is called with `owner` when the last reference is released. */
 typedef struct clv_storage clv_storage;
 
 typedef struct clv_tensor {

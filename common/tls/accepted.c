@@ -96,7 +96,7 @@ static void shut(entry *e) {
 
 static bool is_handshaking(const entry *e) { return e->used && !e->shut && !e->held; }
 
-static bool goes_before(const entry *a, const entry *b) {
+static bool less_worth(const entry *a, const entry *b) {
   if (a->spoke != b->spoke) return !a->spoke;
   return a->began_ns < b->began_ns;
 }
@@ -109,7 +109,7 @@ static entry *least_worth(void) {
     if (is_handshaking(&entries[i])) most = CLV_MAX(most, ++count[hash_of(&entries[i].from)]);
   for (size_t i = 0; i < n_entries; i++) {
     entry *e = &entries[i];
-    if (is_handshaking(e) && count[hash_of(&e->from)] == most && (!found || goes_before(e, found)))
+    if (is_handshaking(e) && count[hash_of(&e->from)] == most && (!found || less_worth(e, found)))
       found = e;
   }
   return found;

@@ -251,6 +251,7 @@ static clv_code check_options(const clv_tls_issue_options *o, clv_err *err) {
 /* ---- issue: the CA --------------------------------------------------------------------------- */
 
 void clv_tls_authority_done(clv_tls_authority *ca) {
+  if (!ca) return;
   X509_free(ca->cert);
   EVP_PKEY_free(ca->key);
 }

@@ -79,7 +79,9 @@ void clv_weights_closefd(int *fd) {
   *fd = -1;
 }
 
-void clv_weights_fd_done(clv_weights_fd *f) { clv_weights_closefd(&f->fd); }
+void clv_weights_fd_done(clv_weights_fd *f) {
+  if (f) clv_weights_closefd(&f->fd);
+}
 
 clv_code clv_weights_fd_open(int dir_fd, const char *name, const char *label, clv_weights_fd *ret,
                              clv_err *err) {

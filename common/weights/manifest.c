@@ -16,6 +16,7 @@ static const char tail_prefix[] = "  \"sha256\": \"", tail_suffix[] = "\"\n}\n";
 enum { TAIL = sizeof tail_prefix - 1 + 64 + sizeof tail_suffix - 1 };
 
 void clv_manifest_done(clv_manifest *m) {
+  if (!m) return;
   free(m->files);
   *m = (clv_manifest){0};
 }

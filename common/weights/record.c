@@ -20,6 +20,7 @@ static const char *const status_names[CLV_RUN_STATUSES] = {"running", "finished"
                                                            "interrupted", "stopped"};
 
 void clv_run_record_done(clv_run_record *r) {
+  if (!r) return;
   free(r->attempts);
   *r = (clv_run_record){0};
 }

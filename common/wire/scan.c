@@ -153,8 +153,8 @@ static clv_code scan_field(scanner *s, clv_err *err) {
   return scan_known(s, field, tag.type, err);
 }
 
-clv_code clv_scan(clv_wire_cursor c, const ProtobufCMessageDescriptor *type, size_t *ret_bytes,
-                  clv_err *err) {
+clv_code clv_wire_scan(clv_wire_cursor c, const ProtobufCMessageDescriptor *type, size_t *ret_bytes,
+                       clv_err *err) {
   scanner s = {.at = c};
   CLV_TRY(enter(&s, type, c.end - c.pos, err));
   while (s.depth) {

@@ -37,7 +37,9 @@ void clv_wire_mem_freep(clv_wire_mem **mem) {
   *mem = NULL;
 }
 
-void clv_wire_done(void *message) { clv_wire_mem_freep(message); }
+void clv_wire_done(void *message) {
+  if (message) clv_wire_mem_freep(message);
+}
 
 clv_code clv_wire_take(clv_wire_mem *mem, size_t n, size_t size, void *ret_pp, clv_err *err) {
   size_t bytes;
@@ -74,7 +76,7 @@ clv_code clv_wire_unpack(const ProtobufCMessageDescriptor *type, const clv_piece
 #else
   CLV_TRY(clv_cursor_init(&c, pieces, n_pieces, CLV_WIRE_UNARY_MAX, err));
 #endif
-  CLV_TRY(clv_scan(c, type, &bytes, err));
+  CLV_TRY(clv_wire_scan(c, type, &bytes, err));
   CLV_TRY(clv_wire_mem_new(bytes + (n_pieces == 1 ? 0 : clv_align_up(c.end, 16)), &mem, err));
   CLV_TRY(flatten(c, mem, &data, err));
   ProtobufCMessage *message = protobuf_c_message_unpack(type, &mem->allocator, c.end, data);

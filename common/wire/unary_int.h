@@ -2,8 +2,8 @@
  *
  * Unary messages go through protobuf-c, which believes whatever it is given: it recurses without a
  * limit and can position one byte into seventy. So a message is first walked by its descriptor
- * (clv_scan), which refuses what is malformed, nested or numerous beyond the schema, and adds up
- * the memory that unpacking will take. Only then one block of that size is taken, and protobuf-c
+ * (clv_wire_scan), which refuses what is malformed, nested or numerous beyond the schema, and adds
+ * up the memory that unpacking will take. Only then one block of that size is taken, and protobuf-c
  * and the plain structs live in it together.
  */
 #ifndef CLEAVE_WIRE_UNARY_INT_H
@@ -20,8 +20,8 @@ enum {
 };
 
 /* The memory that unpacking `c` as `type` and converting it takes at most. Allocates nothing. */
-clv_code clv_scan(clv_wire_cursor c, const ProtobufCMessageDescriptor *type, size_t *ret_bytes,
-                  clv_err *err) CLV_USE_RESULT;
+clv_code clv_wire_scan(clv_wire_cursor c, const ProtobufCMessageDescriptor *type, size_t *ret_bytes,
+                       clv_err *err) CLV_USE_RESULT;
 
 /* A block of fixed size from which memory is only taken; freed as a whole. */
 struct clv_wire_mem {

@@ -11,6 +11,7 @@
 #include "kernels/cpu/conv_choice_int.h"
 
 void clv_cpu_conv_choice_done(clv_conv_choice *c) {
+  if (!c) return;
   dnnl_primitive_desc_t pds[] = {c->forward, c->data, c->weight};
   for (size_t i = 0; i < CLV_COUNT(pds); i++)
     if (pds[i]) dnnl_primitive_desc_destroy(pds[i]);

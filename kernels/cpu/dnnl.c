@@ -112,6 +112,7 @@ clv_code clv_cpu_prim_run(cpu_prim *p, dnnl_stream_t stream, const void *const *
 }
 
 void clv_cpu_prim_done(cpu_prim *p) {
+  if (!p) return;
   for (int i = 0; i < p->n; i++) dnnl_memory_destroy(p->args[i].memory);
   if (p->primitive) dnnl_primitive_destroy(p->primitive);
   memset(p, 0, sizeof *p);

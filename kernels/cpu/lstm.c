@@ -262,13 +262,13 @@ static void put(float *dst, const float *src, size_t n, bool accumulate) {
 static clv_code weights_back(const lstm_kernel *k, const clv_kernel_args *a, int layer,
                              const float *x, const backward_place *p, clv_err *err) {
   float *dw_in = a->dparam[layer * k->slots], *dw_h = a->dparam[layer * k->slots + 1];
-  size_t gates = GATES * k->h, behind = rows_of(k) - k->n;
+  size_t gates = GATES * k->h, later = rows_of(k) - k->n;
   float beta = a->accumulate ? 1 : 0;
   cpu_gemm in = product(gates, width_of(k, layer), rows_of(k));
-  cpu_gemm recur = product(gates, k->h, behind);
+  cpu_gemm recur = product(gates, k->h, later);
   in.a_t = recur.a_t = true;
   CLV_TRY(clv_cpu_gemm(&in, p->dgates, x, beta, dw_in, err));
-  if (behind)
+  if (later)
     CLV_TRY(clv_cpu_gemm(&recur, p->dgates + k->n * gates, trace_of(k, a, layer).hidden, beta, dw_h,
                          err));
   else if (!a->accumulate)

@@ -19,7 +19,8 @@
  * Handles. References, kept ones, futures and contexts are numbers that are never given out twice:
  * one that was released, or whose context was closed, is refused by name (CLEAVE_NOT_FOUND), never
  * undefined. Runtimes, modules, graphs and optimisers are pointers, valid until their release;
- * after cleave_close nothing of the runtime may be used.
+ * after cleave_close nothing of the runtime may be used. Whatever frees, closes or releases by a
+ * pointer takes NULL and does nothing.
  *
  * Memory. What the caller passes in (tensors, texts, lists) is copied before the function returns
  * and never kept. Tensors that come out own their memory: see cleave_tensor.
@@ -269,7 +270,7 @@ typedef struct cleave_graph cleave_graph;
 
 CLEAVE_API cleave_status cleave_graph_new(cleave_graph **ret_graph,
                                           cleave_error *error) CLEAVE_RESULT;
-CLEAVE_API void cleave_graph_free(cleave_graph *graph); /* NULL is allowed */
+CLEAVE_API void cleave_graph_free(cleave_graph *graph);
 
 /* An input of the module; inputs are numbered in this order. shape[0] is the batch: its value here
  * is the first size to be prepared, others may follow. *ret_node names the value in later calls. */
@@ -374,8 +375,9 @@ CLEAVE_API cleave_status cleave_module_place(cleave_runtime *runtime, cleave_mod
                                              bool input_grads, uint64_t deadline_ms,
                                              cleave_error *error) CLEAVE_RESULT;
 
-/* The handle goes; the module stays at its node until cleave_close (contexts may still need it). */
-CLEAVE_API void cleave_module_release(cleave_module *module); /* NULL is allowed */
+/* Releases the handle; the module stays at its node until cleave_close (contexts may still need
+ * it). */
+CLEAVE_API void cleave_module_release(cleave_module *module);
 
 CLEAVE_API const char *cleave_module_name(const cleave_module *module);
 CLEAVE_API const char *cleave_module_node(const cleave_module *module);   /* "master", "w1" */
@@ -563,7 +565,7 @@ typedef struct cleave_place {
 CLEAVE_API cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
                                       cleave_place *ret_place, cleave_error *error) CLEAVE_RESULT;
 
-/* The handle goes. The value stays as long as its context needs it for backward. */
+/* Releases the handle. The value stays as long as its context needs it for backward. */
 CLEAVE_API cleave_status cleave_release(cleave_runtime *runtime, cleave_reference reference,
                                         cleave_error *error);
 
@@ -580,7 +582,7 @@ typedef struct cleave_kept {
  * of a leaf in this process. If there never is a value, the error takes its place, and is given by
  * every use and fetch. What cannot be kept (a quota of the owner) is an error of every later
  * function on it but its release. A node, this one too, that is silent for limits.reference_lease
- * of the session is taken for dead: what was kept for it alone goes, and its handles are
+ * of the session is taken for dead: what was kept for it alone is freed, and its handles are
  * CLEAVE_NOT_FOUND when it is back. */
 CLEAVE_API cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
                                      cleave_kept *ret_kept, cleave_error *error) CLEAVE_RESULT;
@@ -606,7 +608,7 @@ CLEAVE_API cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_k
                                                bool *ret_confirmed,
                                                cleave_error *error) CLEAVE_RESULT;
 
-/* The handle goes; the value goes when no context has a use of it left. */
+/* Releases the handle; the value is freed when no context has a use of it left. */
 CLEAVE_API cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept kept,
                                              cleave_error *error);
 
@@ -716,7 +718,7 @@ CLEAVE_API cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cle
                                               size_t n_groups, double clip_norm,
                                               cleave_optimizer **ret_optimizer,
                                               cleave_error *error) CLEAVE_RESULT;
-CLEAVE_API void cleave_optimizer_release(cleave_optimizer *optimizer); /* NULL is allowed */
+CLEAVE_API void cleave_optimizer_release(cleave_optimizer *optimizer);
 
 /* Go on after `steps` steps of an earlier run: what schedules count from. The moments are state of
  * the modules (cleave_state_write). */

@@ -55,7 +55,7 @@ static cleave_status to_own_node(cleave_runtime *rt, clv_packet *p) {
   return CLEAVE_OK;
 }
 
-/* The handle goes once nothing of the program needs it. */
+/* The handle is released once nothing of the program needs it. */
 static void let_go(cleave_runtime *rt, api_kept *k) {
   clv_packet *p;
   clv_err err;
@@ -76,6 +76,7 @@ void api_kept_unuse(cleave_runtime *rt, api_kept *k) {
 }
 
 void api_kepts_free(cleave_runtime *rt) {
+  if (!rt) return;
   size_t at = 0;
   for (api_kept *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
     clv_tensor_unref(k->got);
@@ -360,7 +361,7 @@ static void relay(cleave_runtime *rt, const api_peer *from, clv_packet *p) {
   }
   memset(p->frame.reference.node, 0, sizeof p->frame.reference.node);
   snprintf(p->frame.reference.node, sizeof p->frame.reference.node, "%s", from->name);
-  clv_frame frame = p->frame; /* the packet goes with the attempt to send it */
+  clv_frame frame = p->frame; /* the packet is freed with the attempt to send it */
   if (api_send(rt, (uint32_t)to, p, &why) == CLEAVE_OK || !frame.n_tensors) return;
   if (api_packet(rt, CLV_REF_VALUE, 0, 0, &instead, NULL) != CLEAVE_OK) return;
   instead->frame.reference = frame.reference;

@@ -47,6 +47,7 @@ cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *
 }
 
 void api_optimizer_free(cleave_optimizer *o) {
+  if (!o) return;
   free(o->modules);
   free(o->groups);
   free(o);

@@ -134,7 +134,8 @@ cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
   return CLEAVE_OK;
 }
 
-/* What no backward will ask for goes at once, everywhere, behind the calls that still use it. */
+/* What no backward will ask for is freed at once, everywhere, behind the calls that still use
+ * it. */
 static cleave_status drop(cleave_runtime *rt, api_value *v, cleave_error *error) {
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
@@ -153,6 +154,6 @@ cleave_status cleave_release(cleave_runtime *runtime, cleave_reference reference
   PASS(api_find_value(runtime, reference, &v, error));
   v->released = true;
   if (v->context->keeping)
-    return CLEAVE_OK; /* it goes with its context: the owner may not have it yet */
+    return CLEAVE_OK; /* it is freed with its context: the owner may not have it yet */
   return v->needs_grad ? CLEAVE_OK : drop(runtime, v, error);
 }

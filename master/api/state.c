@@ -282,6 +282,7 @@ cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
 }
 
 void cleave_state_done(cleave_state *state) {
+  if (!state) return;
   for (size_t i = 0; i < state->n; i++) {
     free((char *)(uintptr_t)state->items[i].name);
     cleave_tensor_done(&state->items[i].tensor);

@@ -70,6 +70,7 @@ void *api_id_table_next(const api_id_table *t, size_t *at) {
 }
 
 void api_id_table_done(api_id_table *t) {
+  if (!t) return;
   free(t->ids);
   free(t->things);
   *t = (api_id_table){0};

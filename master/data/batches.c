@@ -15,6 +15,7 @@ static const uint32_t shuffle_stream = 0xfffffff0u, split_stream = 0xfffffff1u;
 /* ---- subsets --------------------------------------------------------------------------------- */
 
 void clv_subset_done(clv_subset *s) {
+  if (!s) return;
   free(s->index);
   *s = (clv_subset){0};
 }

@@ -17,6 +17,7 @@
 enum { MAX_DEPTH = 16, MAX_PATH = 4096 };
 
 void clv_folder_done(clv_folder *f) {
+  if (!f) return;
   free(f->root);
   clv_bytes_done(&f->names);
   free(f->path);

@@ -8,6 +8,7 @@
 #include "master/data/image_int.h"
 
 void clv_pixels_done(clv_pixels *p) {
+  if (!p) return;
   free(p->data);
   *p = (clv_pixels){0};
 }

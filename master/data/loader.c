@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One thread, two slots. A slot goes empty -> ready -> lent -> empty; the thread fills the slots in
- * turn and the consumer takes them in turn, so the order of batches never depends on timing. Only
- * the state of a slot is shared; its contents belong to whoever the state names.
+ * One thread, two slots. A slot goes empty -> ready -> lent -> empty; the thread fills the slots
+ * in turn and the consumer takes them in turn, so the order of batches never depends on timing.
+ * Only the state of a slot is shared; its contents belong to whoever the state names.
  */
 #include <pthread.h>
 #include <signal.h>

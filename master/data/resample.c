@@ -21,6 +21,7 @@ typedef struct axis {
 } axis;
 
 void clv_resampler_done(clv_resampler *r) {
+  if (!r) return;
   for (size_t i = 0; i < CLV_COUNT(r->memory); i++) free(r->memory[i]);
   *r = (clv_resampler){0};
 }

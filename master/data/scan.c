@@ -17,6 +17,7 @@ enum {
 };
 
 void clv_scan_done(clv_scan *s) {
+  if (!s) return;
   clv_subset_done(&s->not_finite);
   *s = (clv_scan){0};
 }

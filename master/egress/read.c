@@ -28,6 +28,7 @@ typedef struct reader {
 } reader;
 
 void clv_egress_book_done(clv_egress_book *b) {
+  if (!b) return;
   free(b->attempts);
   free(b->rows);
   free(b->hops);

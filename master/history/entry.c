@@ -24,6 +24,7 @@ const char *clv_state_name(clv_run_state state) {
 }
 
 void clv_entry_done(clv_run_entry *e) {
+  if (!e) return;
   clv_run_record_done(&e->record);
   free(e->folder);
   *e = (clv_run_entry){0};

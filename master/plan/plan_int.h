@@ -2,8 +2,8 @@
  *
  * plan_int: what describe.c and profile.c know for those that suggest cuts.
  */
-#ifndef CLEAVE_PLAN_INT_H
-#define CLEAVE_PLAN_INT_H
+#ifndef CLEAVE_MASTER_PLAN_INT_H
+#define CLEAVE_MASTER_PLAN_INT_H
 
 #include "common/models/models.h"
 #include "master/plan/plan.h"

@@ -196,6 +196,7 @@ clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const c
 }
 
 void clv_run_data_done(clv_run_data *d) {
+  if (!d) return;
   clv_dataset_free(d->train);
   clv_dataset_free(d->test);
   clv_subset_done(&d->train_rows);

@@ -11,7 +11,7 @@
 
 /* Such a layer hands on as many values as it gets, and the kernel before it may do its work too: a
  * cut belongs behind it instead of before it. */
-static bool cut_belongs_behind(clv_op op) {
+static bool cut_belongs_after(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
   return def->alias || def->takes_tails || (def->elementwise && def->n_in == 1);
 }
@@ -39,10 +39,10 @@ static int crossing(const clv_graph *g, const uint32_t *last, uint32_t layer) {
   return found;
 }
 
-static bool cut_belongs_behind_next(const clv_graph *g, uint32_t layer) {
+static bool cut_belongs_after_next(const clv_graph *g, uint32_t layer) {
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op != CLV_OP_INPUT && g->nodes[i].layer == layer + 1)
-      return cut_belongs_behind(g->nodes[i].op);
+      return cut_belongs_after(g->nodes[i].op);
   return false;
 }
 
@@ -60,7 +60,7 @@ static clv_code find_places(clv_cutter *c, clv_err *err) {
     if (node < 0) continue;
     CLV_TRY(clv_shape_bytes(&g->nodes[node].shape, g->nodes[node].dtype, &bytes, err));
     c->bytes[layer] = (double)bytes / (double)c->b->micro_size * (double)c->b->config->train.batch;
-    if (layer + 1 < n && g->nodes[node].dtype == CLV_F32 && !cut_belongs_behind_next(g, layer))
+    if (layer + 1 < n && g->nodes[node].dtype == CLV_F32 && !cut_belongs_after_next(g, layer))
       c->places[c->cuts.n_places++] = layer;
   }
   return CLV_OK;

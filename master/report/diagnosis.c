@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Why a session is as fast as it is, from where its compute thread's time went. It computes, waits
- * for its turn, or has nothing to compute; the latter is somebody's doing: of the link whose packet
- * ended the wait, and if that link was at work meanwhile it is the link that is slow, not who is
- * behind it.
+ * for the cores, or has nothing to compute; the latter is somebody's doing: of the link whose
+ * packet ended the wait, and if that link was at work meanwhile it is the link that is slow, not
+ * who is behind it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static const clv_status_session *part_elsewhere(const clv_status_view *view,
   return NULL;
 }
 
-static double at_work(const clv_status_session *s) { return s ? s->busy + s->turn : 0; }
+static double at_work(const clv_status_session *s) { return s ? s->busy + s->for_cores : 0; }
 
 /* The part of it at another worker that is most at work; NULL: there is none. */
 static const clv_status_session *busiest_elsewhere(const clv_status_view *view,
@@ -65,14 +65,14 @@ static const clv_status_session *part_at(const clv_status_view *view, const clv_
 /* The module there that is next to one of ours, the one in front first; NULL: there is none. */
 static const clv_status_module *neighbour(const clv_status_session *s,
                                           const clv_status_session *there) {
-  const clv_status_module *behind = NULL;
+  const clv_status_module *next = NULL;
   for (uint32_t i = 0; there && i < s->n_modules; i++)
     for (uint32_t k = 0; k < there->n_modules; k++) {
       const clv_status_module *m = &there->modules[k];
       if (m->is_stage && m->index + 1 == s->modules[i].index) return m;
-      if (m->is_stage && m->index == s->modules[i].index + 1) behind = m;
+      if (m->is_stage && m->index == s->modules[i].index + 1) next = m;
     }
-  return behind;
+  return next;
 }
 
 /* "stage s2 waits for s1 on worker-1 71 %", "waiting for the master 71 %". */
@@ -159,11 +159,11 @@ static bool busy_elsewhere(const clv_status_view *view, const clv_status_session
   const clv_status_worker *where = NULL;
   const clv_status_session *busiest = busiest_elsewhere(view, s, &where);
   if (!busiest || at_work(busiest) < HALF) return false;
-  bool turn = busiest->turn > busiest->busy;
+  bool queued = busiest->for_cores > busiest->busy;
   clv_bytes_printf(out, "waiting %d %%: ", status_percent(s->idle));
   name_of(busiest, where, out);
-  clv_bytes_printf(out, turn ? " waits for its turn there %d %%" : " computes %d %%",
-                   status_percent(turn ? busiest->turn : busiest->busy));
+  clv_bytes_printf(out, queued ? " waits for the cores there %d %%" : " computes %d %%",
+                   status_percent(queued ? busiest->for_cores : busiest->busy));
   return true;
 }
 
@@ -219,8 +219,8 @@ static void describe_unknown_reason(const clv_status_view *view, const clv_statu
 
 /* ---- phases ---------------------------------------------------------------------------------- */
 
-/* Those that have the turns, the first few of them by name. */
-static void turn(const clv_status_worker *w, const clv_status_session *s, clv_bytes *out) {
+/* Those that have the cores, the first few of them by name. */
+static void queued(const clv_status_worker *w, const clv_status_session *s, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes names = {0};
   uint32_t n = 0;
   for (uint32_t i = 0; i < w->n_sessions; i++) {
@@ -228,7 +228,7 @@ static void turn(const clv_status_worker *w, const clv_status_session *s, clv_by
     if (o == s || o->busy < WORTH_IT || ++n > NAMES) continue;
     clv_bytes_printf(&names, "%s%s", n > 1 ? ", " : "", o->name);
   }
-  clv_bytes_printf(out, "waiting for its turn %d %%: ", status_percent(s->turn));
+  clv_bytes_printf(out, "waiting for the cores %d %%: ", status_percent(s->for_cores));
   if (!n)
     clv_bytes_puts(out, "somebody else's session computes");
   else
@@ -278,7 +278,7 @@ static void describe_open_wait(const clv_status_view *view, const clv_status_ses
 bool status_is_idle(const clv_status_session *s) {
   double calls = 0;
   for (uint32_t i = 0; i < s->n_modules; i++) calls += s->modules[i].calls_per_s;
-  return !s->contexts && calls == 0 && s->busy < WORTH_IT && s->turn < WORTH_IT;
+  return !s->contexts && calls == 0 && s->busy < WORTH_IT && s->for_cores < WORTH_IT;
 }
 
 static void idle(const clv_status_session *s, clv_bytes *out) {
@@ -307,10 +307,10 @@ static void waiting(const clv_status_view *view, const clv_status_session *s, cl
 static void computing(const clv_status_view *view, const clv_status_worker *w,
                       const clv_status_session *s, clv_bytes *out) {
   clv_bytes_printf(out, "computing %d %%", status_percent(s->busy));
-  if (s->busy >= ALL_OF_IT || (s->idle < WORTH_IT && s->turn < WORTH_IT)) return;
+  if (s->busy >= ALL_OF_IT || (s->idle < WORTH_IT && s->for_cores < WORTH_IT)) return;
   clv_bytes_puts(out, ", ");
-  if (s->turn > s->idle)
-    turn(w, s, out);
+  if (s->for_cores > s->idle)
+    queued(w, s, out);
   else
     waiting(view, s, out);
 }
@@ -323,10 +323,10 @@ void clv_status_diagnosis(const clv_status_view *view, const clv_status_worker *
     clv_bytes_puts(out, "nothing is loaded yet");
   else if (status_is_idle(s))
     idle(s, out);
-  else if (s->busy >= s->idle && s->busy >= s->turn)
+  else if (s->busy >= s->idle && s->busy >= s->for_cores)
     computing(view, w, s, out);
-  else if (s->turn >= s->idle)
-    turn(w, s, out);
+  else if (s->for_cores >= s->idle)
+    queued(w, s, out);
   else
     waiting(view, s, out);
 }

@@ -178,7 +178,8 @@ typedef struct clv_status_session {
   uint64_t references, references_used,
       references_pending; /* kept there; handles; not settled yet */
   uint64_t bytes_in, bytes_out, memory, memory_limit;
-  double busy, idle, turn; /* shares: computing, nothing to compute, other sessions before it */
+  /* shares: computing, nothing to compute, other sessions before it */
+  double busy, idle, for_cores;
   uint32_t n_modules, n_links;
   clv_status_module *modules;
   clv_status_link *links; /* the master's first */

@@ -63,6 +63,7 @@ void clv_sink_write(clv_sink *s, const void *data, size_t len) {
 }
 
 void clv_sink_close(clv_sink *s) {
+  if (!s) return;
   if (s->fd >= 0) close(s->fd);
   free(s->path);
   *s = (clv_sink){.fd = -1};

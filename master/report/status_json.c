@@ -103,7 +103,7 @@ static void session(clv_bytes *out, const clv_status_view *view, const clv_statu
   text(out, "diagnosis", diagnosis.data);
   number(out, "computing", s->busy);
   number(out, "waiting", s->idle);
-  number(out, "waiting_for_turn", s->turn);
+  number(out, "waiting_for_turn", s->for_cores);
   count(out, "contexts", s->contexts);
   count(out, "values", s->values);
   count(out, "references", s->references);

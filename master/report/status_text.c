@@ -69,7 +69,7 @@ static void bar(const clv_status_session *s, unsigned cells, char *dst) {
   const struct {
     double share;
     char letter;
-  } parts[] = {{s->busy, '#'}, {s->turn, '='}, {s->idle, status_is_idle(s) ? '.' : '>'}};
+  } parts[] = {{s->busy, '#'}, {s->for_cores, '='}, {s->idle, status_is_idle(s) ? '.' : '>'}};
   double sum = 0;
   unsigned at = 0;
   dst[0] = '[';
@@ -90,7 +90,7 @@ static void shares(clv_status_flow *f, const clv_status_session *s) {
   status_item(f, "%s", cells);
   status_item(f, "# computes %d %%", status_percent(s->busy));
   status_item(f, "%s %d %%", status_is_idle(s) ? ". idle" : "> waits", status_percent(s->idle));
-  status_item(f, "= for its turn %d %%", status_percent(s->turn));
+  status_item(f, "= for the cores %d %%", status_percent(s->for_cores));
   status_end(f);
 }
 

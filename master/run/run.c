@@ -8,6 +8,7 @@
 #include "master/run/run_int.h"
 
 void clv_run_done(clv_run *r) {
+  if (!r) return;
   clv_reporter_close(r->reporter);
   clv_run_metrics_close(r->metrics);
   if (r->trainer) clv_trainer_report_hops(r->trainer);

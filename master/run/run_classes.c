@@ -13,6 +13,7 @@
 enum { MAX_BYTES = 16 << 20, MAX_NAME = 255 };
 
 void clv_classes_done(clv_classes *c) {
+  if (!c) return;
   free(c->text);
   free(c->names);
   *c = (clv_classes){0};

@@ -62,7 +62,9 @@ void clv_trainer_on_event(void *user, cleave_context context, const cleave_event
   w->events[w->n_events++] = *event;
 }
 
-void clv_sampler_done(clv_sampler *w) { free(w->events); }
+void clv_sampler_done(clv_sampler *w) {
+  if (w) free(w->events);
+}
 
 static int by_id(const void *key, const void *item) {
   uint64_t a = *(const uint64_t *)key, b = ((const cleave_reference *)item)->id;

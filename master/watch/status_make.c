@@ -113,11 +113,11 @@ static clv_status_link link_of(const clv_wire_link_status *now, const clv_wire_l
 static void times(const clv_wire_session_status *now, const clv_wire_session_status *before,
                   clv_status_session *ret, double *ret_ns) {
   double busy = grown(now->busy_ns, before->busy_ns), idle = grown(now->idle_ns, before->idle_ns);
-  double turn = grown(now->turn_ns, before->turn_ns);
-  *ret_ns = busy + idle + turn;
+  double for_cores = grown(now->turn_ns, before->turn_ns);
+  *ret_ns = busy + idle + for_cores;
   ret->busy = share(busy, *ret_ns);
   ret->idle = share(idle, *ret_ns);
-  ret->turn = share(turn, *ret_ns);
+  ret->for_cores = share(for_cores, *ret_ns);
 }
 
 static void hex(const clv_wire_id *id, char dst[33]) {
@@ -230,6 +230,7 @@ clv_code clv_status_make(const clv_session_config *c, uint32_t worker,
 }
 
 void clv_status_memory_done(clv_status_memory *m) {
+  if (!m) return;
   free(m->sessions);
   free(m->modules);
   free(m->links);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Seed 002, pipeline: two stages with queues between them, each taking forward and backward turns
+ * Seed 002, pipeline: two stages with queues between them, each taking forward and backward slots
  * by itself, so stage 0 has moved on when a batch's gradients come back. The notebook's loop is
- * a fixed interleave: every turn here is its turn.
+ * a fixed interleave: every slot here is its slot.
  *
- * A batch is one context. Its backward runs through both stages when stage 1's turn comes; the
+ * A batch is one context. Its backward runs through both stages when stage 1's slot comes; the
  * gradients stay in the context, and each stage takes its own step when the notebook lets it.
  */
 #include "seed002.h"
@@ -57,7 +57,7 @@ static void load(void) {
   MUST(cleave_load_loss(seed.rt, &beside, "bce", &guesses, &bce, &seed.e));
 }
 
-/* Stage 0's forward turn. A batch that would end at row 0 ends one row before the last. */
+/* Stage 0's forward slot. A batch that would end at row 0 ends one row before the last. */
 static batch enter(size_t number) {
   batch b = {.number = number};
   cleave_tensor batch_x, batch_target;
@@ -74,7 +74,7 @@ static batch enter(size_t number) {
   return b;
 }
 
-/* Stage 1's forward turn. */
+/* Stage 1's forward slot. */
 static batch judge(batch b) {
   cleave_reference both[] = {{0}, b.target};
   seed002_restart(stages[1], b.number);
@@ -83,7 +83,7 @@ static batch judge(batch b) {
   return b;
 }
 
-/* Stage 1's backward turn. */
+/* Stage 1's backward slot. */
 static batch learn(batch b) {
   cleave_tensor value = {0};
   MUST(cleave_backward(seed.rt, b.context, &b.loss, 1, false, 0, &seed.e));
@@ -96,7 +96,7 @@ static batch learn(batch b) {
   return b;
 }
 
-/* Stage 0's backward turn. */
+/* Stage 0's backward slot. */
 static void leave(batch b) {
   MUST(cleave_step(seed.rt, optimizers[0], b.context, 0, NULL, &seed.e));
   MUST(cleave_context_close(seed.rt, b.context, 0, &seed.e));

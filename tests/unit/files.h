@@ -10,8 +10,8 @@
 /* A path in the scratch folder; eight may be alive at once. */
 static inline const char *at(const char *name) {
   static char paths[8][200];
-  static unsigned turn;
-  char *path = paths[turn++ % 8];
+  static unsigned n;
+  char *path = paths[n++ % 8];
   snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
   return path;
 }

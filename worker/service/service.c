@@ -34,6 +34,7 @@ static clv_code on_stream(void *user, const char *method, const clv_rpc_peer *pe
 }
 
 void clv_service_pem_done(clv_rpc_pem *pem) {
+  if (!pem) return;
   if (pem->key) explicit_bzero((char *)(uintptr_t)pem->key, strlen(pem->key));
   free((char *)(uintptr_t)pem->ca);
   free((char *)(uintptr_t)pem->cert);
@@ -41,7 +42,7 @@ void clv_service_pem_done(clv_rpc_pem *pem) {
   *pem = (clv_rpc_pem){0};
 }
 
-/* What *ret held goes, unless there is no memory for the new one. */
+/* What *ret held is freed, unless there is no memory for the new one. */
 static clv_code copy_pem(const clv_rpc_pem *from, clv_rpc_pem *ret, clv_err *err) {
   char *ca = NULL, *cert = NULL, *key = NULL;
   clv_code code = clv_strdup(from->ca, &ca, err);

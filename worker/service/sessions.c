@@ -94,6 +94,7 @@ void clv_session_uses(clv_session *s, unsigned threads) {
 }
 
 void clv_session_close(clv_session *s, const char *reason) {
+  if (!s) return;
   clv_service *v = s->service;
   bool mine = false;
   pthread_mutex_lock(&v->lock);

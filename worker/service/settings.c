@@ -5,7 +5,7 @@
  * speak in it is asked of the newest (leaving.c).
  *
  * What outlives a snapshot is kept by name: of each identity that was ever allowed its account, its
- * turns and its counts, and of each peer the bytes. So a reload neither loses nor mixes up what
+ * shares and its counts, and of each peer the bytes. So a reload neither loses nor mixes up what
  * sessions use.
  */
 #include <stdlib.h>
@@ -141,6 +141,7 @@ void clv_settings_swap(clv_service *v, clv_worker_settings *next) {
 }
 
 void clv_settings_done(clv_service *v) {
+  if (!v) return;
   for (size_t i = 0; i < v->n_members; i++) member_free(v->members[i]);
   for (size_t i = 0; i < v->n_edges; i++) {
     free(v->edges[i]->peer);

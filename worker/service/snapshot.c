@@ -183,7 +183,7 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
   out->references_pending = k.references.pending;
   out->busy_ns = t.busy_ns;
   out->idle_ns = t.idle_ns;
-  out->turn_ns = t.share_ns;
+  out->share_ns = t.share_ns;
 }
 
 /* out->modules and out->links have room; a node lives as long as its session. */
@@ -311,6 +311,7 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
 }
 
 void clv_service_snapshot_done(clv_service_snapshot *snapshot) {
+  if (!snapshot) return;
   memory *m = snapshot->memory;
   if (!m) return;
   for (uint32_t i = 0; i < m->n_held; i++) clv_session_unref(m->held[i]);

@@ -112,7 +112,7 @@ TALKS = {
     "two_gradients": [call(10, 0, here(9), tensors=[X43]),
                       prepare(needed(10, pb.Target(value=9, order=3), contributions=2), vote=True),
                       gradient(10, X43, order=1), (WORKER, gradient(10, X43, order=0)), apply(), END],
-    "turns": [call(10, 0, here(9), tensors=[X43], position=1, input_position=3, weight_position=4),
+    "positions": [call(10, 0, here(9), tensors=[X43], position=1, input_position=3, weight_position=4),
               call(11, 1, arg(10), position=2)] + BACKWARD + [apply(position=5, keep=True), END],
     "behind": [call(10, 0, here(9), tensors=[X43], position=1, input_position=2)] + [
         prepare(needed(10, contributions=1)), gradient(10, X43), apply(position=3, keep=True),
@@ -204,8 +204,8 @@ TALKS = {
 }
 for name, talk in TALKS.items():
     out = b""
-    for turn in talk:
-        lane, message = turn if isinstance(turn, tuple) else (MASTER, turn)
+    for said in talk:
+        lane, message = said if isinstance(said, tuple) else (MASTER, said)
         data = message.SerializeToString()
         out += struct.pack("<BH", lane, len(data)) + data
     write("node", name, out)

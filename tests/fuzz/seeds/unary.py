@@ -266,7 +266,7 @@ def one(now, module=1, peer=None):
 NEVER = [None, None]
 WAITS = dict(idle_ns=9, awaited_ns=9 * 10**9, awaits=40)
 LOOKS = {
-    "first": [None, STATUS], "busy": one(later(busy_ns=10)), "turns": one(later(turn_ns=10)),
+    "first": [None, STATUS], "busy": one(later(busy_ns=10)), "cores": one(later(turn_ns=10)),
     "idle": one(later(idle_ns=10, forwards=0)), "all_waits": one(later(idle_ns=5, turn_ns=4, busy_ns=1)),
     "slow_in": one(later(receiving_ns=9 * 10**9, bytes_in=10**6, **WAITS)),
     "slow_out": one(later(sending_ns=9 * 10**9, bytes_out=10**6, **WAITS)),
@@ -286,7 +286,7 @@ LOOKS = {
         changed(SESSION, attached=False, modules=[], links=[], last_error=None, references_pending=0)])],
     "error": [None, b"no \x1b[2J connection \xff"], "asking": NEVER,
     "busy_elsewhere": one(later(**WAITS)) + one(later(2, busy_ns=10), 2),
-    "turn_elsewhere": one(later(**WAITS)) + one(later(2, turn_ns=10), 2),
+    "cores_elsewhere": one(later(**WAITS)) + one(later(2, turn_ns=10), 2),
     "waits_for_a_part": one(later(1, "w2", **WAITS), 1, "w2") + one(later(2, busy_ns=1, idle_ns=9), 2),
     "waits_behind": NEVER + one(later(2, "w1", **WAITS), 2, "w1") + one(later(idle_ns=9, busy_ns=1)),
     "part_without_answer": one(later(1, "w2", **WAITS), 1, "w2") + [None, b"gone"],

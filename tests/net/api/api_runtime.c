@@ -458,7 +458,7 @@ static bool a_tensor_that_may_not_leave_is_an_error_and_no_wait(void) {
 /* ---- direct transfers, one module at a time -------------------------------------------------- */
 
 /* Whether the output of a module at w1 went to w2 by itself. */
-static bool goes_direct(const char *name, const char *const *to, size_t n_to, bool *ret) {
+static bool is_direct(const char *name, const char *const *to, size_t n_to, bool *ret) {
   cleave_module *m, *next;
   cleave_context c;
   cleave_reference x, h, y;
@@ -487,7 +487,7 @@ static bool goes_direct(const char *name, const char *const *to, size_t n_to, bo
 
 static bool direct_by_module(const char *const *to, size_t n, bool wanted) {
   bool is = false;
-  DO(goes_direct("hop", to, n, &is));
+  DO(is_direct("hop", to, n, &is));
   CHECK(is == wanted);
   cleave_module *m;
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);

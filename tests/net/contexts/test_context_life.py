@@ -381,7 +381,7 @@ def a_step_waits_for_the_calls_before_it_and_is_waited_for():
         p = Parked(w, r)
         old = flat(p.m.forward(p.x))
         apply(w, 1)
-        # has all it needs, but its turn is later
+        # has all it needs, but its place is later
         w.send(call(3, 300, 0, [(1, True, raw(p.x), [N, D])]))
         w.send(deliver(3, 300))
         w.send(pb.Frame(kind=pb.STATE_GET, message=900, module=0, state=pb.State(what=pb.STATE_WEIGHTS)))
@@ -568,21 +568,21 @@ def a_large_value_that_is_cancelled_leaves_nothing():
         def status():
             return c.stub.Status(pb.StatusRequest(session=s.id)).sessions[0]
 
-        for turn in range(3):  # two at a time would be over the quota and over the credit
-            f = call(1 + turn, 100, 0, [(7, True)])
+        for k in range(3):  # two at a time would be over the quota and over the credit
+            f = call(1 + k, 100, 0, [(7, True)])
             f.call.args[0].here = True
-            f.tensors.add(dtype=F32, dims=dims, bytes=size, crc32c=sum_of_data, transfer=1 + turn)
-            pieces = list(chunks(data, 1 + turn))
+            f.tensors.add(dtype=F32, dims=dims, bytes=size, crc32c=sum_of_data, transfer=1 + k)
+            pieces = list(chunks(data, 1 + k))
             lane.send(f)
             for k in pieces[:len(pieces) // 2]:
                 lane.send(k)
-            lane.send(pb.Frame(kind=pb.END_CONTEXT, context=1 + turn, message=5))
+            lane.send(pb.Frame(kind=pb.END_CONTEXT, context=1 + k, message=5))
             assert lane.recv(timeout=60).kind == pb.ENDED
             assert (status().contexts, status().values, status().calls_waiting) == (0, 0, 0)
             for k in pieces[len(pieces) // 2:]:  # what was on its way already
                 lane.send(k)
             deadline = time.monotonic() + 60 * SLOW
-            while status().late_frames < 1 + turn:
+            while status().late_frames < 1 + k:
                 assert time.monotonic() < deadline, status()
                 time.sleep(0.01)
         assert (status().contexts, status().values, status().calls_waiting) == (0, 0, 0)

@@ -342,7 +342,7 @@ def a_value_goes_out_without_being_asked_for():
         assert w.recv(pb.VALUE, message=12).payload == asked.payload
 
 
-def goes_to_a_peer(direct):
+def value_for_a_peer(direct):
     with Pair(direct) as two:
         w1, w2 = two.a, two.b
         w1.load(0, linear_graph(), [1, D], peers=["w2"] if direct else [])
@@ -361,12 +361,12 @@ def goes_to_a_peer(direct):
 
 @suite.test
 def a_value_goes_to_a_peer_unasked_direct():
-    goes_to_a_peer(True)
+    value_for_a_peer(True)
 
 
 @suite.test
 def a_value_goes_to_a_peer_unasked_via_master():
-    goes_to_a_peer(False)
+    value_for_a_peer(False)
 
 
 # ---- keys of random numbers --------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Turns: the order that a master gives to what a context does at a worker (PROTOCOL.md 6). Told
+"""Positions: the order that a master gives to what a context does at a worker (PROTOCOL.md 6). Told
 frame by
 frame: what runs when, what stops, what is refused, and what is left when it ends. Steps in position
 and the weights of before them are in test_context_steps.py."""
@@ -128,7 +128,7 @@ def a_position_whose_call_waits_for_its_input_is_taken():
 
 
 def given_twice(*frames):
-    """Turn 3 of one kind and another; all before it is here."""
+    """Position 3 of one kind and another; all before it is here."""
     with three_modules() as w:
         for send in frames:
             send(w)
@@ -458,16 +458,16 @@ def a_context_that_has_failed_takes_no_more_positions():
 
 # ---- many ----------------------------------------------------------------------------------------
 
-def many(n, turn_of):
+def many(n, position_of):
     """n calls in one context that wait for their input, and n steps; the seconds until something
     else is answered, and until the context has ended."""
     with three_modules() as w:
         begin = time.monotonic()
         for i in range(n):
             f = call(1, 10 + i, 0, [(5, False)])
-            f.call.position = 2 * turn_of(i)
+            f.call.position = 2 * position_of(i)
             w.send(f)
-            w.send(steps_at(1, 2 * turn_of(i) + 1))
+            w.send(steps_at(1, 2 * position_of(i) + 1))
         nothing_else(w)
         taken = time.monotonic() - begin
         end(w, 1)

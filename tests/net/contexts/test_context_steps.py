@@ -1,5 +1,5 @@
 """Steps inside a context, the weights of before them, forwards that run again, and what a context
-tells of itself (PROTOCOL.md 6, Turns and Trace), frame by frame."""
+tells of itself (PROTOCOL.md 6, Positions and Trace), frame by frame."""
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from contexts import *
@@ -194,8 +194,8 @@ def run_list(w, context, calls, steps=(), rows_of=None):
     """Calls {id: positions} and steps [(position, keep)] in one context; the trace and gradients of
     inputs."""
     for i, positions in calls.items():
-        f_positions, behind = positions[:3], len(positions) > 3
-        at_position_with(w, context, i, behind, *f_positions)
+        f_positions, old = positions[:3], len(positions) > 3
+        at_position_with(w, context, i, old, *f_positions)
     for position, keep in steps:
         w.send(steps_at(context, position, keep=keep))
     w.send(prepare(context, 1, [needed(i) for i in sorted(calls, key=lambda i: calls[i][1])]))
@@ -270,7 +270,7 @@ def backwards_in_another_order_than_the_forwards_have_their_weights_too():
 
 
 @suite.test
-def behind_means_the_weights_from_before_the_last_step_that_kept_them():
+def old_weights_are_those_from_before_the_last_step_that_kept_them():
     def second(behind, steps, calls=None):
         with two_linear() as w:
             return run_list(w, 1, calls or {11: (1, 2), 12: (4, 5) + (0,) * behind + (behind,) * behind}, steps)

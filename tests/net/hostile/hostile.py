@@ -210,7 +210,7 @@ def problem_of(attack, evil, pid):
     """The first time warms allocators up. Of what is measured then, some is the honest session's
     and the transport's own; the attack's part is in each of up to three times."""
     grown = []
-    for turn in range(4):
+    for k in range(4):
         try:
             before = peak_begin(pid)
             declared = attack(evil)
@@ -219,7 +219,7 @@ def problem_of(attack, evil, pid):
             return f"{attack.__name__}: {type(problem).__name__}: {problem}"
         finally:
             evil.tidy()
-        if turn and (SANITIZED or grown[-1] <= 2 * declared + MIB):
+        if k and (SANITIZED or grown[-1] <= 2 * declared + MIB):
             return None
     return f"{attack.__name__}: {grown} bytes grown, {declared} declared"
 

@@ -42,15 +42,15 @@ def attacker(port, certs):
     the.pace = 0.01
     the.cluster = Cluster.__new__(Cluster)
     the.cluster.ports, the.cluster.certs = [int(port)], certs
-    evil, turn = Evil(), 0
+    evil, n = Evil(), 0
     print("ready", flush=True)
     for line in sys.stdin:
-        until, begin = time.monotonic() + float(line), turn
+        until, begin = time.monotonic() + float(line), n
         while time.monotonic() < until:
-            ATTACKS_AT_PACE[turn % len(ATTACKS_AT_PACE)](evil)
+            ATTACKS_AT_PACE[n % len(ATTACKS_AT_PACE)](evil)
             evil.tidy()
-            turn += 1
-        print(turn - begin, flush=True)
+            n += 1
+        print(n - begin, flush=True)
 
 
 def rates():

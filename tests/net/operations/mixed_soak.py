@@ -66,9 +66,9 @@ class Soak:
             before, self.reads["scrapes"] = now, self.reads["scrapes"] + 1
 
     def watch_status(self):
-        turn, seen = random.Random(self.seed), {}
+        draw, seen = random.Random(self.seed), {}
         while not self.ended.wait(0.7):
-            user = turn.choice(("watch", "heavy", "light"))
+            user = draw.choice(("watch", "heavy", "light"))
             with self.looking:
                 rows = rows_of(self.cluster, user)
             for row in rows.values():

@@ -425,7 +425,7 @@ def watch_elsewhere_is_blocks_of_lines():
 
 
 @suite.test
-def sessions_that_share_a_core_wait_for_their_turn():
+def sessions_that_share_a_core_wait_for_it():
     wait = "{op: wait, forward_ms: 15, input_ms: 15, weight_ms: 15}"
     with Cluster(1, limits="cores: [0]\n", env=TESTING) as shared:
         os.mkdir(os.path.join(shared.dir, "data"))
@@ -434,10 +434,10 @@ def sessions_that_share_a_core_wait_for_their_turn():
             def both():
                 done = master("status", one.session, "--json", "--interval", "0.5", cwd=shared.dir)
                 seen = sessions({row["worker"]: row for row in map(json.loads, done.stdout.splitlines())}, "w1")
-                turns = [s for s in seen.values() if s["waiting_for_turn"] > 0.3 and s["computing"] > 0.3]
-                return seen if len(turns) == 2 else None
+                waiting = [s for s in seen.values() if s["waiting_for_turn"] > 0.3 and s["computing"] > 0.3]
+                return seen if len(waiting) == 2 else None
             seen = until(both)
-            assert any(re.search(r"waiting for its turn \d+ %: session (one|two) computes", s["diagnosis"])
+            assert any(re.search(r"waiting for the cores \d+ %: session (one|two) computes", s["diagnosis"])
                        for s in seen.values()), seen
 
 

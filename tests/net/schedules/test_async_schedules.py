@@ -70,8 +70,8 @@ class Stage:
     def count(self):
         self.versions = max(self.versions, len(set(self.alive.values()) | {self.steps}))
 
-    def forward(self, k, x, behind):
-        self.used[k], self.alive[k] = self.before if behind else self.now, self.steps - behind
+    def forward(self, k, x, age):
+        self.used[k], self.alive[k] = self.before if age else self.now, self.steps - age
         w, b = self.used[k]
         self.saved[k] = x, np.tanh(x @ w.T + b)
         self.count()
@@ -99,7 +99,7 @@ def run_round(stages, lists, x, y, shares):
         out[-1, k] = part
 
     def run(word):
-        kind, k, s, behind = re.fullmatch(r"([A-Za-z]+)(\d+)@(\d+)(?:-(\d+))?", word).groups()
+        kind, k, s, age = re.fullmatch(r"([A-Za-z]+)(\d+)@(\d+)(?:-(\d+))?", word).groups()
         k, s = int(k), int(s)
         if kind in ("sf", "rf", "sb", "rb"):
             return {"sf": (s, k) in out, "rf": (s - 1, k) in out, "sb": (s, k) in back, "rb": (s + 1, k) in back}[kind]
@@ -110,7 +110,7 @@ def run_round(stages, lists, x, y, shares):
             losses[k] = (error ** 2).mean()
             out[n, k], back[n, k] = losses[k], shares[k] * 2 * error / error.size
         elif kind == "F":
-            out[s, k] = stages[s].forward(k, out[s - 1, k], int(behind or 0))
+            out[s, k] = stages[s].forward(k, out[s - 1, k], int(age or 0))
         elif kind == "B":
             back[s, k] = stages[s].backward(k, back[s + 1, k])
         else:

@@ -130,7 +130,7 @@ static void an_empty_record(void **state) {
   }
 }
 
-/* Tags, quotes, a turn of direction and a forged line, in every text that is free. */
+/* Tags, quotes, a reversed direction and a forged line, in every text that is free. */
 static clv_bytes hostile(void) {
   static const char evil[] =
       "</td><script>alert(\"1\")</script><img src='http://x/'>&"

@@ -167,7 +167,7 @@ static int block_ends(size_t arch, char ends[MAX_STAGES][32]) {
 }
 
 /* What comes behind an end; its buffer is reused. */
-static const char *behind(size_t arch, const char *end) {
+static const char *after(size_t arch, const char *end) {
   static char name[32];
   int s = 0, i = -1;
   sscanf(end, "layer%d.%d", &s, &i);
@@ -324,7 +324,7 @@ static void check_ends(const trial *t, int from, int step, bool own_weights) {
     ranges[stages] = texts[stages];
     stages++;
     if (i >= n) break;
-    begin = behind(t->arch, ends[i]);
+    begin = after(t->arch, ends[i]);
   }
   check_cuts(t, ranges, stages, own_weights);
 }

@@ -67,10 +67,10 @@ static void says(const clv_status_session *s, const char *want) {
   assert_string_equal(got.data, want);
 }
 
-static void shares(clv_status_session *s, double busy, double idle, double turn) {
+static void shares(clv_status_session *s, double busy, double idle, double for_cores) {
   s->busy = busy;
   s->idle = idle;
-  s->turn = turn;
+  s->for_cores = for_cores;
 }
 
 static void before_there_is_work(void **state) {
@@ -174,7 +174,7 @@ static void a_busy_stage(void **state) {
   links[1][1].awaited = 0.4;
   says(&second[0], "waiting 100 %: stage s1 on worker-1 computes 95 %");
   shares(&first, 0.1, 0.1, 0.8);
-  says(&second[0], "waiting 100 %: stage s1 on worker-1 waits for its turn there 80 %");
+  says(&second[0], "waiting 100 %: stage s1 on worker-1 waits for the cores there 80 %");
 }
 
 static void a_peer_that_waits_itself(void **state) {
@@ -227,23 +227,23 @@ static void a_wait_in_progress(void **state) {
   says(&first, "waiting 100 %: nothing has come; worker-2 does not answer");
 }
 
-static void its_turn(void **state) {
+static void waits_for_the_cores(void **state) {
   (void)state;
   shares(&second[0], 0.2, 0.2, 0.6);
   shares(&second[1], 0.9, 0.1, 0);
-  says(&second[0], "waiting for its turn 60 %: session heavy computes");
+  says(&second[0], "waiting for the cores 60 %: session heavy computes");
   workers[1].n_sessions = 1; /* it is somebody else's and not shown */
-  says(&second[0], "waiting for its turn 60 %: somebody else's session computes");
+  says(&second[0], "waiting for the cores 60 %: somebody else's session computes");
 }
 
-static void the_turns_of_many(void **state) {
+static void the_cores_of_many(void **state) {
   (void)state;
   static clv_status_session many[5];
   static const char *const want[] = {
-      "waiting for its turn 60 %: session b computes",
-      "waiting for its turn 60 %: sessions b, c compute",
-      "waiting for its turn 60 %: sessions b, c, d compute",
-      "waiting for its turn 60 %: sessions b, c, d, ... compute",
+      "waiting for the cores 60 %: session b computes",
+      "waiting for the cores 60 %: sessions b, c compute",
+      "waiting for the cores 60 %: sessions b, c, d compute",
+      "waiting for the cores 60 %: sessions b, c, d, ... compute",
   };
   static const char *const names[] = {"a", "b", "c", "d", "e"};
   for (uint32_t i = 0; i < CLV_COUNT(many); i++) {
@@ -288,8 +288,8 @@ int main(void) {
       TEST(a_module_of_a_program),
       TEST(a_peer_that_waits_itself),
       TEST(a_wait_in_progress),
-      TEST(its_turn),
-      TEST(the_turns_of_many),
+      TEST(waits_for_the_cores),
+      TEST(the_cores_of_many),
       TEST(nonsense),
   };
   return cmocka_run_group_tests_name("diagnosis", tests, NULL, NULL);

@@ -34,11 +34,9 @@ static inline clv_sched_shape random_shape(uint64_t *seed, clv_sched_kind kind) 
 }
 
 static inline void may(shuffle *x, clv_instr_kind kind, uint32_t stage, uint32_t micro,
-                       uint32_t behind) {
-  x->may[x->n_may++] = (clv_instr){.kind = (uint8_t)kind,
-                                   .stage = (uint16_t)stage,
-                                   .micro = micro,
-                                   .weights_age = (uint8_t)behind};
+                       uint32_t age) {
+  x->may[x->n_may++] = (clv_instr){
+      .kind = (uint8_t)kind, .stage = (uint16_t)stage, .micro = micro, .weights_age = (uint8_t)age};
 }
 
 static inline bool *moved(shuffle *x, clv_instr_kind kind, uint32_t stage, uint32_t micro) {

@@ -117,7 +117,7 @@ static void rates_and_shares(void **state) {
   assert_string_equal(s->id, "abababababababababababababababab");
   near(s->busy, 0.5);
   near(s->idle, 0.4);
-  near(s->turn, 0.1);
+  near(s->for_cores, 0.1);
   near(s->modules[0].calls_per_s, 4);
   near(s->modules[0].computing, 0.5);
 }

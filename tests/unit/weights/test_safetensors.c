@@ -103,7 +103,7 @@ static void same_bytes_in_any_order(void **state) {
   (void)state;
   clv_weights_tensor t[] = SOME_TENSORS;
   CLV_AUTO(clv_bytes_done) clv_bytes b = encode(t, CLV_COUNT(t));
-  for (size_t turn = 1; turn < CLV_COUNT(t); turn++) {
+  for (size_t k = 1; k < CLV_COUNT(t); k++) {
     clv_weights_tensor first = t[0];
     memmove(t, t + 1, sizeof t - sizeof *t);
     t[CLV_COUNT(t) - 1] = first;

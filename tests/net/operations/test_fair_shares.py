@@ -1,4 +1,4 @@
-"""Fair turns on the cores of a worker: sessions of several identities compute on one core, with
+"""Fair shares of the cores of a worker: sessions of several identities compute on one core, with
 layers that take a time and no processor, so that what is measured is who may compute when."""
 # runs alone: shares of one core, as times
 import os, sys
@@ -157,7 +157,7 @@ def a_request_does_not_wait_for_all_that_another_asks():
 
 @suite.test
 @measured
-def what_computes_nothing_needs_no_turn():
+def what_computes_nothing_needs_no_core():
     with tenants(more=CORE, **TEST_OPS), Tenant("heavy") as heavy, Tenant("light") as light:
         w, busy = light.open(wait_graph(1)), Busy(heavy, 600, 1)
         time.sleep(0.1)
@@ -175,7 +175,7 @@ def what_computes_nothing_needs_no_turn():
 
 @suite.test
 @measured
-def who_closes_does_not_wait_for_turns():
+def who_closes_does_not_wait_for_the_cores():
     """One session computes, another has calls behind it and a third many that became ready at
     once."""
     with tenants(more=CORE, **TEST_OPS), Tenant("heavy") as heavy, Tenant("light") as light:
@@ -197,6 +197,6 @@ def who_closes_does_not_wait_for_turns():
 
 
 if pyclient.MISSING:
-    print("skip fair_turns:", pyclient.MISSING)
+    print("skip fair_shares:", pyclient.MISSING)
 else:
     suite.main()

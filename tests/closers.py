@@ -1,0 +1,82 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the rows of tests/e2e/test_closers.c: every function that the headers declare and whose
+name ends like one that lets go of something, each called with NULL. All headers stand in the one
+file, so two of them that give one name to two things do not compile either.
+usage: tests/closers.py > ROWS
+"""
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FOLDERS = ("common", "kernels", "master", "worker")
+TEMPLATES = "kernels/ops"  # their headers are included by each op, once for each real type
+ENDS = "free|unref|close|done|release|stop"
+# What ends like a closer and is none, or has no NULL to be given, and why.
+NONE = {
+    "clv_run_is_done": "a question about a run",
+    "clv_cmd_stop": "a command of cleave-master",
+    "clv_history_stop": "a command, too",
+    "clv_packet_ref_release": "makes the packet of a handle, which has a number",
+    "clv_rrefs_release": "a handle by its number",
+    "cleave_context_close": "the context is a handle by value, and 0 is an error by its number",
+    "cleave_future_release": "a handle by value, as above",
+    "cleave_release": "a handle by value, as above",
+    "cleave_kept_release": "a handle by value, as above",
+}
+DECLARED = re.compile(r"(?:^|[;{}\n])\s*(?:CLEAVE_API\s+|static\s+|inline\s+)*([a-z_][\w ]*[\s*]+)"
+                      rf"((?:clv|cleave|api)_(?:\w+_)?(?:{ENDS}))\s*\(([^()]*)\)", re.M)
+
+
+def headers():
+    for top in FOLDERS:
+        for folder, _, files in sorted(os.walk(os.path.join(ROOT, top))):
+            path = os.path.relpath(folder, ROOT)
+            if path != TEMPLATES:
+                yield from (f"{path}/{name}" for name in sorted(files) if name.endswith(".h"))
+
+
+def declarations(path):
+    """(what it returns, its name, its parameters) of each closer of a header."""
+    with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+        text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", f.read(), flags=re.S)
+    text = re.sub(r"^\s*#(?:[^\n]*\\\n)*[^\n]*", "", text, flags=re.M)
+    return [(" ".join(m[1].split()), m[2], m[3]) for m in DECLARED.finditer(text)]
+
+
+def argument(parameter):
+    """What a parameter is given: NULL, or zeros of its type."""
+    words = parameter.split()
+    return "NULL" if "*" in parameter or "[" in parameter else "(%s){0}" % " ".join(words[:-1])
+
+
+def row(returns, name, parameters):
+    call = f"{name}(%s)" % ", ".join(argument(p) for p in parameters.split(","))
+    if returns.endswith("*"):
+        call = f"return !{call};"
+    elif returns in ("clv_code", "cleave_status"):
+        call = f"return {call} == 0;"
+    else:
+        call = f"{call}; return true;"
+    return f"static bool call_{name}(void) {{ {call} }}"
+
+
+def main():
+    found = {}
+    for path in headers():
+        print(f'#include "{path}"')
+        for returns, name, parameters in declarations(path):
+            if parameters.strip() != "void":
+                found.setdefault(name, row(returns, name, parameters))
+    for name in sorted(NONE.keys() - found.keys()):
+        sys.exit(f"tests/closers.py: nothing needs the exception of {name}")
+    names = sorted(found.keys() - NONE.keys())
+    print("\n".join(found[n] for n in names))
+    print("static const closer closers[] = {")
+    print("\n".join(f'  {{"{n}", call_{n}}},' for n in names))
+    print("};")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Letting go of nothing is fine: every function whose name says that it frees, closes, releases or
+ * stops is called with NULL, in a process of its own. tests/closers.py writes the rows from the
+ * headers, so nobody has to remember a new one.
+ */
+#include "tests/unit/must.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct closer {
+  const char *name;
+  bool (*with_null)(void); /* true: it said that all is well */
+} closer;
+
+#include "closers.inc"
+
+/* NULL: nothing went wrong. */
+static const char *outcome_of(const closer *c) {
+  int status;
+  fflush(NULL);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    signal(SIGSEGV, SIG_DFL); /* cmocka's would end its test, in this copy of it */
+    _exit(c->with_null() ? 0 : 1);
+  }
+  assert_int_equal(waitpid(child, &status, 0), child);
+  if (WIFSIGNALED(status)) return "dies";
+  return WEXITSTATUS(status) == 0 ? NULL : "fails";
+}
+
+static void every_closer_takes_null(void **state) {
+  (void)state;
+  uint32_t bad = 0;
+  for (size_t i = 0; i < CLV_COUNT(closers); i++) {
+    const char *what = outcome_of(&closers[i]);
+    if (what) print_error("%s(NULL) %s\n", closers[i].name, what);
+    bad += what != NULL;
+  }
+  assert_int_equal(bad, 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_closer_takes_null),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
