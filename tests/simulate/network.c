@@ -164,7 +164,9 @@ static void stream_cancel(void *stream, clv_code code, const char *text) {
   end *from = stream;
   sim_network *n = from->network;
   if (from->ended || from->last_said) return;
-  if (n->o.trace) printf("%12.6f ms  %u: cancels lane %u: %s\n", (double)n->now / 1e6, from->place, from->index, text);
+  if (n->o.trace)
+    printf("%12.6f ms  %u: cancels lane %u: %s\n", (double)n->now / 1e6, from->place, from->index,
+           text);
   from->last_said = from->closing = true;
   end_at(from, n->now, code, "cancelled here");
   end_at(from->other, n->now + sim_network_delay(n), from->dialled ? CLV_CANCELLED : code,
