@@ -575,6 +575,27 @@ static void count(const node *n, uint32_t *ret) {
   *ret = c.owned + c.forks + c.used + c.passing + c.parked + c.unacknowledged;
 }
 
+/* The first value, and no other, is held and let go once. */
+static void what_is_settled_stays(void **state) {
+  clv_shape scalar = {0};
+  clv_tensor *other;
+  clv_err err;
+  node n;
+  (void)state;
+  node_init(&n);
+  assert_int_equal(clv_tensor_new(CLV_F32, &scalar, &other, &err), CLV_OK);
+  run_program(&n, "<KEEP settle");
+  clv_rrefs_settle(n.t, REF, other, NULL, n.now);
+  const clv_rref_entry *e = clv_rref_find(&n.t->entries, REF);
+  assert_ptr_equal(e->tensor, n.v);
+  assert_int_equal(other->refs, 1);
+  assert_int_equal(n.v->refs, 2);
+  run_program(&n, "<DELETE-first");
+  assert_int_equal(n.v->refs, 1);
+  clv_tensor_unref(other);
+  node_done(&n);
+}
+
 /* Nothing is lost, and what was cancelled does not come. */
 static void results_may_wait_for_several_inputs(void **state) {
   node n;
@@ -635,6 +656,7 @@ int main(void) {
       cmocka_unit_test(each_cell_is_reached_or_refused),
       cmocka_unit_test(a_value_that_does_not_come_is_asked_for_again),
       cmocka_unit_test(a_repeated_message_is_answered_as_before),
+      cmocka_unit_test(what_is_settled_stays),
       cmocka_unit_test(results_may_wait_for_several_inputs),
       cmocka_unit_test(a_table_may_be_freed_with_its_results),
       cmocka_unit_test(numbers_may_jump_while_results_wait),
