@@ -111,11 +111,13 @@ void api_context_fail(cleave_runtime *rt, api_context *c, const cleave_error *fa
 static cleave_status wait_for_ends(cleave_runtime *rt, cleave_error *error) {
   uint64_t until = api_until(rt, 0);
   char heard[200];
-  while (rt->n_ending > MOST_ENDING)
-    if (!api_sleep(rt, until))
-      return api_fail(error, CLV_DEADLINE, "%u contexts that have ended are not freed everywhere%s",
-                      rt->n_ending, api_silence(rt, heard, sizeof heard));
-  return CLEAVE_OK;
+  bool in_time = true;
+  rt->n_awaiting++;
+  while (in_time && rt->n_ending > MOST_ENDING) in_time = api_sleep(rt, until);
+  rt->n_awaiting--;
+  if (in_time) return CLEAVE_OK;
+  return api_fail(error, CLV_DEADLINE, "%u contexts that have ended are not freed everywhere%s",
+                  rt->n_ending, api_silence(rt, heard, sizeof heard));
 }
 
 cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error) {
