@@ -214,6 +214,15 @@ void clv_session_count_totals(clv_session *s);
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
                           clv_edge_bytes *edges);
 
+/* load_module.c */
+/* The module of the message, charged to the pool; the message may go before it. */
+clv_code clv_load_make(const clv_wire_load_request *request, const clv_backend *backend,
+                       clv_pool *pool, const clv_waiter *waiter, clv_module **ret,
+                       clv_err *err) CLV_USE_RESULT;
+/* Fills *reply, whose names are views into the module. */
+clv_code clv_load_describe(clv_module *module, const clv_waiter *waiter, clv_wire_load_reply *reply,
+                           clv_err *err) CLV_USE_RESULT;
+
 /* load.c */
 /* gone: atomic, true when the caller has left. */
 clv_code clv_session_load(clv_session *s, const clv_wire_load_request *request, const bool *gone,
