@@ -99,7 +99,7 @@ help:
 	@echo 'make simulate      10,000 random programs over a simulated network: delays, cut lanes, dead workers'
 	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS (60) under ASan and UBSan'
 	@echo 'make fuzz-coverage lines of each parser that the checked-in corpora reach, against floors'
-	@echo 'make mutate        disable each security guard in turn and show its test fail'
+	@echo 'make mutate        disable each security guard, and break each state machine, in turn, and show a test fail'
 	@echo 'make sanitize      the suite under address/undefined and thread sanitizers'
 	@echo 'make proof         every long proof whose row in tests/PROOFS.md is missing or stale; PROOF=name, PROOF_SCALE=short'
 	@echo 'make proof-status  that table, with what is stale'
@@ -385,6 +385,7 @@ fuzz-coverage: deps-test
 
 mutate: deps-test
 	$(Q)MAKE=$(MAKE) tests/mutate
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) tests/check-breaks --run
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/faults/references
 	$(Q)$(PYTHON) tests/faults/mutants.py $(OUT) $(CC) 3000 $(ALL_LDLIBS)
 

@@ -51,6 +51,13 @@ def opener(t, i):
     return -1, 0
 
 
+def nested(t, at):
+    """Whether the { at `at` opens an element of other braces: {{, or {[X] = { or {.x = {"""
+    if t[at - 1] == "=":
+        at = opener(t, at - 2)[0] if t[at - 2] == "]" else at - 3 if t[at - 3] == "." else 0
+    return t[at - 1] in ("{", ",")
+
+
 def split(t):
     """Token lists between the commas of the outermost level."""
     parts, depth = [[]], 0
@@ -396,7 +403,7 @@ class Pointers:
     @staticmethod
     def head(t, at):
         """What is declared: the tokens before the outermost braces around those at `at`."""
-        while t[at - 1] in ("{", ","):
+        while at > 0 and nested(t, at):
             at = opener(t, at)[0]
         begin = at = max(at, 0)
         while begin > 0 and t[begin - 1] not in (";", "{", "}"):

@@ -8,17 +8,6 @@
 
 #include "common/models/models_int.h"
 
-clv_code clv_arch_node(clv_arch_builder *b, clv_op op, const char *name,
-                       const clv_attr_value *values, int n, const int *in, int n_in, clv_err *err) {
-  clv_attrs attrs;
-  CLV_TRY(clv_attrs_from(op, values, n, &attrs, err));
-  return clv_graph_add(b->g, op, &attrs, name, (*b->layer)++, in, n_in, b->last, err);
-}
-
-clv_attr_value clv_arch_number(clv_attr_key key, int64_t v) {
-  return (clv_attr_value){.key = key, .n_ints = 1, .ints = {v}};
-}
-
 static clv_code add(clv_arch_builder *b, clv_op op, const clv_attr_value *values, int n,
                     clv_err *err) {
   return clv_arch_node(b, op, NULL, values, n, b->last, 1, err);

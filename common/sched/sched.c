@@ -165,3 +165,9 @@ double clv_sched_bubble_formula(clv_sched_kind kind, uint32_t ranks, uint32_t pe
   if (kind == CLV_SCHED_ZB_H1) idle = others;
   return rounds[kind] > 0 ? idle / (3 * rounds[kind] + idle) : NAN;
 }
+
+uint32_t clv_sched_depth(const clv_sched_shape *shape, const bool *free_stages, uint32_t s) {
+  uint32_t n = 0;
+  for (; s < shape->n_stages; s++) n += !free_stages[s];
+  return CLV_MAX(n, 1);
+}

@@ -8,12 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-uint32_t clv_sched_depth(const clv_sched_shape *shape, const bool *free_stages, uint32_t s) {
-  uint32_t n = 0;
-  for (; s < shape->n_stages; s++) n += !free_stages[s];
-  return CLV_MAX(n, 1);
-}
-
 static double stage_time(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t s) {
   return c->forward[s] + (sched_learns(shape, s) ? c->input[s] + c->weight[s] : 0);
 }

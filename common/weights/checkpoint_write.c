@@ -46,12 +46,6 @@ void clv_checkpoint_writer_freep(clv_checkpoint_writer **w) {
   *w = NULL;
 }
 
-char *clv_stage_file_name(const char *kind, uint32_t stage, uint32_t stages,
-                          char buf[CLV_STAGE_NAME]) {
-  snprintf(buf, CLV_STAGE_NAME, "%.9s-%05u-of-%05u.safetensors", kind, stage + 1, stages);
-  return buf;
-}
-
 /* ---- beginning ------------------------------------------------------------------------------- */
 
 static clv_code make_folder(const clv_checkpoint_writer *w, clv_err *err) {

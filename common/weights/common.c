@@ -2,12 +2,21 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/weights/weights_int.h"
+
+/* ---- names of files --------------------------------------------------------------------------- */
+
+char *clv_stage_file_name(const char *kind, uint32_t stage, uint32_t stages,
+                          char buf[CLV_STAGE_NAME]) {
+  snprintf(buf, CLV_STAGE_NAME, "%.9s-%05u-of-%05u.safetensors", kind, stage + 1, stages);
+  return buf;
+}
 
 /* ---- element types and names ----------------------------------------------------------------- */
 

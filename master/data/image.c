@@ -7,39 +7,6 @@
 
 #include "master/data/image_int.h"
 
-void clv_pixels_done(clv_pixels *p) {
-  if (!p) return;
-  free(p->data);
-  *p = (clv_pixels){0};
-}
-
-clv_code clv_reserve(uint8_t **p, size_t *cap, size_t bytes, clv_err *err) {
-  if (bytes <= *cap) return CLV_OK;
-  free(*p);
-  *p = NULL;
-  *cap = 0;
-  CLV_TRY(clv_alloc_aligned(bytes, p, err));
-  *cap = bytes;
-  return CLV_OK;
-}
-
-clv_code clv_pixels_size(const clv_encoded *in, uint32_t width, uint32_t height, uint32_t native,
-                         clv_pixels *ret, clv_err *err) {
-  uint64_t pixels = (uint64_t)width * height;
-  if (pixels == 0)
-    return clv_fail(err, CLV_DATA_LOSS, "an image of %u x %u has no pixels", width, height);
-  if (pixels > in->max_pixels)
-    return clv_fail(err, CLV_DATA_LOSS,
-                    "%u x %u are %llu pixels, the limit is %llu: make it smaller, or raise "
-                    "data.images.max_pixels",
-                    width, height, (unsigned long long)pixels, (unsigned long long)in->max_pixels);
-  ret->width = width;
-  ret->height = height;
-  ret->channels = native;
-  if (in->header_only) return CLV_OK;
-  return clv_reserve(&ret->data, &ret->cap, pixels * CLV_MAX(native, in->channels), err);
-}
-
 /* ITU-R 601-2 as PIL's convert("L") rounds it. */
 static void to_grey(clv_pixels *p) {
   size_t n = (size_t)p->width * p->height;

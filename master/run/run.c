@@ -25,26 +25,6 @@ void clv_run_done(clv_run *r) {
 
 /* ---- blueprint ------------------------------------------------------------------------------- */
 
-/* A run that ends early sends less; the gate counts what it does send. */
-static clv_sends sends_of(const clv_run *r) {
-  const clv_run_data *d = &r->data;
-  bool evaluates = r->sends == RUN_EVALUATES;
-  uint64_t test = d->test && (evaluates || clv_dataset_has_labels(d->test)) ? d->test_rows.n : 0;
-  return (clv_sends){.weights = evaluates || r->o->resume,
-                     .trained = evaluates ? 0 : d->train_rows.n,
-                     .evaluated = test + (evaluates ? 0 : d->validation_rows.n)};
-}
-
-clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) {
-  const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
-  clv_shape sample = clv_dataset_x_shape(d, 1);
-  clv_blueprint_freep(&r->blueprint);
-  CLV_TRY(clv_blueprint_new(r->config, &sample, clv_dataset_y_dtype(d), &r->blueprint, err));
-  r->blueprint->policy = r->policy;
-  const clv_sends sends = sends_of(r);
-  return clv_blueprint_hold(r->blueprint, &sends, err);
-}
-
 clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scope, clv_err *err) {
   bool chosen = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
   r->sends = need_train ? RUN_TRAINS : RUN_EVALUATES;

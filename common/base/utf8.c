@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Characters of UTF-8, one at a time.
+ */
+#include "common/base/base.h"
+
+size_t clv_utf8(const void *text, size_t left, uint32_t *ret_point) {
+  static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+  const unsigned char *p = text;
+  if (p[0] < 0x80) {
+    *ret_point = p[0];
+    return 1;
+  }
+  size_t n = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
+  if (p[0] < 0xc2 || p[0] > 0xf4 || n > left) return 0;
+  uint32_t point = p[0] & (0x7fu >> n);
+  for (size_t i = 1; i < n; i++) {
+    if ((p[i] & 0xc0) != 0x80) return 0; /* a terminating NUL ends up here as well */
+    point = point << 6 | (p[i] & 0x3f);
+  }
+  bool surrogate = point >= 0xd800 && point <= 0xdfff;
+  if (point < least[n] || point > 0x10ffff || surrogate) return 0;
+  *ret_point = point;
+  return n;
+}
+
+bool clv_is_control(uint32_t point) { return point < 0x20 || (point >= 0x7f && point <= 0x9f); }

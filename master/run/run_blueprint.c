@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The blueprint of a run, from its data and what it will send.
+ */
+#include "master/run/run_int.h"
+
+/* A run that ends early sends less; the gate counts what it does send. */
+static clv_sends sends_of(const clv_run *r) {
+  const clv_run_data *d = &r->data;
+  bool evaluates = r->sends == RUN_EVALUATES;
+  uint64_t test = d->test && (evaluates || clv_dataset_has_labels(d->test)) ? d->test_rows.n : 0;
+  return (clv_sends){.weights = evaluates || r->o->resume,
+                     .trained = evaluates ? 0 : d->train_rows.n,
+                     .evaluated = test + (evaluates ? 0 : d->validation_rows.n)};
+}
+
+clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) {
+  const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
+  clv_shape sample = clv_dataset_x_shape(d, 1);
+  clv_blueprint_freep(&r->blueprint);
+  CLV_TRY(clv_blueprint_new(r->config, &sample, clv_dataset_y_dtype(d), &r->blueprint, err));
+  r->blueprint->policy = r->policy;
+  const clv_sends sends = sends_of(r);
+  return clv_blueprint_hold(r->blueprint, &sends, err);
+}

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Breaks on purpose, each of which a test has to notice: what tests/check-breaks tries.
+
+A break is a name, a file, edits and a test. An edit is (in, old, new): `old` has exactly one place
+within the braces that open behind the text `in` (a function, a row of a table; "" is the whole
+file), and becomes `new`. Spaces and line ends between words do not count. The test is a program
+below the build's folder with its arguments.
+"""
+import collections
+
+Break = collections.namedtuple("Break", "name path edits test")
+BREAKS = []
+
+
+def of(path, test, **edits):
+    """Breaks of one file; a name's _ are spaces; one edit or a list of them."""
+    for name, e in edits.items():
+        BREAKS.append(Break(name.replace("_", " "), path, e if isinstance(e, list) else [e], test))
+
+
+# ---- shares of the cores -------------------------------------------------------------------------
+of("common/fair/scheduler.c", "tests/unit/fair/test_scheduler",
+   a_tenant_starts_with_what_it_saved=("static void arrive", "of->time = CLV_MAX(of->time, least_tenant(s->at));", ";"),
+   a_share_starts_with_what_it_saved=("static void arrive", "s->time = CLV_MAX(s->time, least_share(of));", ""),
+   threads_are_charged_as_one=("static void charge", "spent * s->held", "spent"),
+   weights_do_not_count=("static void charge", "(threads + s->of->weight - 1) / s->of->weight", "threads"),
+   the_last_that_asked_is_first=("static clv_share *first_of", "s->asked < first->asked", "s->asked > first->asked"),
+   small_ones_overtake=("static void let_in", "s->wanted <= t->free", "t->free"),
+   a_slice_has_no_length=("static bool over", "|| now - s->began < s->at->o.slice_ns", ""),
+   a_stopped_share_waits=("static void wait", "s->waiting && !s->stopped", "s->waiting"))
+
+# ---- accounts ------------------------------------------------------------------------------------
+of("common/fair/account.c", "tests/unit/fair/test_account",
+   a_refused_charge_stays=("clv_account *clv_account_try", "take_back(a, at, q, n);", ""),
+   a_discharge_counts_below_alone=("void clv_account_discharge", "take_back(a, NULL, q, n);", "take_back(a, a->o.above, q, n);"),
+   strangers_numbers_are_told=("clv_code clv_account_refuse", "if (a->o.shared)", "if (false)"))
+
+# ---- sums of chunks ------------------------------------------------------------------------------
+of("common/link/crc.c", "tests/unit/link/test_crc",
+   a_chunk_counts_wherever_it_is=("uint32_t clv_crc32c_shift", "crc = times(crc, powers[k % POWERS]);", "crc = times(crc, powers[0]);"))
+
+# ---- references ----------------------------------------------------------------------------------
+PROGRAMS, CELLS = "faults/references --runs 3000", "tests/unit/reference/test_tables"
+of("common/reference/rref_tables.c", PROGRAMS,
+   a_parent_goes_before_the_owner_knows_its_child=(
+       "[RREF_NONE] = {", "DO(JOINING, RREF_SEND_FORK,", "DO(JOINING, RREF_SEND_FORK, RREF_SEND_ACCEPT,"),
+   a_handle_goes_before_its_owner_has_answered=(
+       "[RREF_JOINING] = {", "DO(JOINING_RELEASED, RREF_CUT_FETCH)", "DO(JOINED_RELEASED, RREF_CUT_FETCH, RREF_CHECK)"),
+   an_early_fetch_is_taken_and_forgotten=("[RREF_FORK_NONE] = {", "DO(FORK_NONE, RREF_PARK)", "STAY(FORK_NONE)"),
+   a_fetch_that_waits_for_the_value_is_forgotten=("[RREF_FORK_ASKED] = {", "DO(FORK_KNOWN, RREF_SEND_VALUE)", "STAY(FORK_KNOWN)"),
+   an_early_fork_is_refused=("[RREF_ENTRY_NONE] = {", "DO(ENTRY_NONE, RREF_PARK)", "REFUSE(NOT_FOUND)"),
+   a_value_is_kept_from_who_asked=(
+       "[RREF_ENTRY_EXPECTED] = {", "DO(ENTRY_VALUE, RREF_STORE_VALUE, RREF_SERVE_FORKS)", "DO(ENTRY_VALUE, RREF_STORE_VALUE)"),
+   a_failure_is_kept_from_who_asked=(
+       "[RREF_ENTRY_EXPECTED] = {", "DO(ENTRY_FAILURE, RREF_STORE_FAILURE, RREF_SERVE_FORKS)", "DO(ENTRY_FAILURE, RREF_STORE_FAILURE)"),
+   forks_before_their_entry_are_forgotten=("[RREF_ENTRY_NONE] = {", "RREF_UNPARK_FORKS,", ""),
+   who_has_joined_does_not_release_its_parent=(
+       "[RREF_JOINING] = {", "RREF_NOTE_JOINED, RREF_SEND_ACCEPT,", "RREF_NOTE_JOINED,"),
+   a_released_handle_stays=("[RREF_JOINED] = {", "RREF_CUT_FETCH, RREF_CHECK", "RREF_CUT_FETCH"),
+   the_owner_is_not_told_that_a_handle_goes=(
+       "[RREF_JOINED_RELEASED] = {", "[RREF_QUIET] = DO(LEAVING, RREF_SEND_DELETE)", "[RREF_QUIET] = STAY(LEAVING)"),
+   an_accepted_child_stays=("[RREF_CHILD_TAKEN] = {", "[RREF_CHILD_ACCEPTED] = DO(CHILD_NONE, RREF_FREE)", "[RREF_CHILD_ACCEPTED] = STAY(CHILD_TAKEN)"),
+   a_fork_stays_when_its_user_goes=("[RREF_FORK_KNOWN] = {", "[RREF_FORK_DELETED] = DO(FORK_NONE, RREF_FREE)", "[RREF_FORK_DELETED] = STAY(FORK_KNOWN)"),
+   a_lost_owner_is_waited_for=("[RREF_JOINING] = {", "[RREF_OWNER_LOST] = DO(FAILED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_REPORT_FAILURE)",
+                               "[RREF_OWNER_LOST] = STAY(JOINING)"),
+   what_stood_behind_the_window_stays_there=("[RREF_POST_BEHIND] = {", "DO(POST_SENT, RREF_TRANSMIT)", "STAY(POST_SENT)"),
+   a_lost_message_is_not_sent_again=("[RREF_POST_SENT] = {", "[RREF_POST_DUE] = DO(POST_SENT, RREF_TRANSMIT)", "[RREF_POST_DUE] = STAY(POST_SENT)"),
+   an_entry_goes_in_silence=("[RREF_ENTRY_VALUE] = {", "DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE)", "DO(ENTRY_NONE, RREF_FREE)"))
+of("common/reference/rref_post.c", PROGRAMS,
+   repeats_are_handled_again=("bool clv_rref_is_new", "return !answered;", "return true;"),
+   messages_are_sent_once=("static clv_code transmit", "post->due_ns = t->now + post->wait_ns;", "post->due_ns = UINT64_MAX;"))
+of("common/reference/rref.c", PROGRAMS,
+   who_is_silent_is_never_given_up=("static void tick_peer", "if (t->now - p->heard_ns > t->o.lease_ns) give_up(t, p);", ""),
+   nobody_renews=("static void renew", "if (!owes ||", "if (true ||"))
+of("common/reference/rref_user.c", PROGRAMS,
+   an_owners_own_early_handle_counts_as_known=("int clv_rref_on_use", "m->owner == from && !m->early", "m->owner == from"))
+of("common/reference/rref_owner.c", PROGRAMS,
+   the_key_is_not_asked_for=("int clv_rref_on_fork", "e && e->key != m->key", "false"),
+   whose_fork_it_is_does_not_matter=("static clv_rref_fork *fork_of", "f->node == node &&", ""),
+   an_error_is_not_stored=("static clv_code store_failure", "clv_rref_failure_copy(given->failure)", "clv_rref_failure_copy(clv_rref_refusal(0))"))
