@@ -10,20 +10,20 @@
 #include "common/config/schema_int.h"
 
 /* One value on its way into its struct. */
-typedef struct slot {
+typedef struct binding {
   const clv_row *row;
   const clv_yaml_node *node;
   const char *shown; /* "stages.1.threads" */
   char *base;        /* the struct the row's offsets count from */
   char *at;          /* base + row->offset */
-} slot;
+} binding;
 
 static clv_code bind_map(const clv_binder *b, const clv_yaml_node *map, const char *prefix,
                          const char *shown, void *base, clv_err *err);
 
-static void *member(const slot *s, size_t offset) { return s->base + offset; }
+static void *member(const binding *s, size_t offset) { return s->base + offset; }
 
-static clv_code mismatch(const clv_binder *b, const slot *s, clv_err *err) {
+static clv_code mismatch(const clv_binder *b, const binding *s, clv_err *err) {
   char expected[256], shown[CLV_SHOWN_MAX], got[CLV_SHOWN_MAX + 4];
   bool list = s->row->kind == CLV_ROW_TEXTS && s->row->sample;
   clv_row_expects(s->row, expected, sizeof expected);
@@ -40,15 +40,15 @@ static clv_code mismatch(const clv_binder *b, const slot *s, clv_err *err) {
 
 /* ---- single values --------------------------------------------------------------------------- */
 
-static bool is_plain(const slot *s) {
+static bool is_plain(const binding *s) {
   return s->node->kind == CLV_YAML_SCALAR && s->node->plain && !clv_yaml_node_is_null(s->node);
 }
 
-static bool is_text(const slot *s) {
+static bool is_text(const binding *s) {
   return s->node->kind == CLV_YAML_SCALAR && !clv_yaml_node_is_null(s->node);
 }
 
-static clv_code bind_bool(const clv_binder *b, const slot *s, clv_err *err) {
+static clv_code bind_bool(const clv_binder *b, const binding *s, clv_err *err) {
   if (!is_plain(s)) return mismatch(b, s, err);
   bool yes = strcmp(s->node->text, "true") == 0;
   if (!yes && strcmp(s->node->text, "false") != 0) return mismatch(b, s, err);
@@ -56,7 +56,7 @@ static clv_code bind_bool(const clv_binder *b, const slot *s, clv_err *err) {
   return CLV_OK;
 }
 
-static bool read_word(const slot *s, uint64_t *ret) {
+static bool read_word(const binding *s, uint64_t *ret) {
   const char *const *names = clv_row_has_words(s->row) ? s->row->names : NULL;
   for (uint64_t i = 0; names && names[i]; i++) {
     if (strcmp(names[i], s->node->text) != 0) continue;
@@ -67,7 +67,7 @@ static bool read_word(const slot *s, uint64_t *ret) {
 }
 
 /* INT, SIZE and DURATION differ in their spelling only. Sizes and durations may be quoted. */
-static clv_code bind_whole(const clv_binder *b, const slot *s, clv_err *err) {
+static clv_code bind_whole(const clv_binder *b, const binding *s, clv_err *err) {
   uint64_t value;
   bool (*const read)(const char *, uint64_t *) = s->row->kind == CLV_ROW_INT ? clv_text_to_u64
                                                  : s->row->kind == CLV_ROW_SIZE
@@ -81,7 +81,7 @@ static clv_code bind_whole(const clv_binder *b, const slot *s, clv_err *err) {
   return CLV_OK;
 }
 
-static bool read_number(const slot *s, double *ret) {
+static bool read_number(const binding *s, double *ret) {
   double value;
   if (!is_plain(s) || !clv_text_to_double(s->node->text, &value)) return false;
   if (value < s->row->low || value > s->row->high) return false;
@@ -90,12 +90,12 @@ static bool read_number(const slot *s, double *ret) {
   return true;
 }
 
-static clv_code bind_number(const clv_binder *b, const slot *s, clv_err *err) {
+static clv_code bind_number(const clv_binder *b, const binding *s, clv_err *err) {
   return read_number(s, (double *)s->at) ? CLV_OK : mismatch(b, s, err);
 }
 
 /* The index of a name among those of the row. */
-static clv_code pick_name(const clv_binder *b, const slot *s, int *ret, clv_err *err) {
+static clv_code pick_name(const clv_binder *b, const binding *s, int *ret, clv_err *err) {
   const char *const *names = s->row->names;
   size_t n = 0;
   if (!is_text(s)) return mismatch(b, s, err);
@@ -118,22 +118,22 @@ static clv_code pick_name(const clv_binder *b, const slot *s, int *ret, clv_err 
                               clv_shown(s->node->text, shown), near);
 }
 
-static clv_code bind_enum(const clv_binder *b, const slot *s, clv_err *err) {
+static clv_code bind_enum(const clv_binder *b, const binding *s, clv_err *err) {
   return pick_name(b, s, (int *)s->at, err);
 }
 
-static clv_code bind_text(const clv_binder *b, const slot *s, clv_err *err) {
+static clv_code bind_text(const clv_binder *b, const binding *s, clv_err *err) {
   if (!is_text(s) || !clv_format_ok(s->row->format, s->node->text)) return mismatch(b, s, err);
   return clv_strdup(s->node->text, (char **)(void *)s->at, err);
 }
 
-static clv_code bind_seed(const clv_binder *b, const slot *s, clv_err *err) {
+static clv_code bind_seed(const clv_binder *b, const binding *s, clv_err *err) {
   if (!is_text(s) || !clv_seed_parse(s->node->text, (clv_seed *)(void *)s->at))
     return mismatch(b, s, err);
   return CLV_OK;
 }
 
-static clv_code bind_path(const clv_binder *b, const slot *s, clv_err *err) {
+static clv_code bind_path(const clv_binder *b, const binding *s, clv_err *err) {
   static const char credentials[] = "${CREDENTIALS_DIRECTORY}/";
   if (!is_text(s) || !s->node->text[0]) return mismatch(b, s, err);
   const char *folder = b->folder, *text = s->node->text;
@@ -166,7 +166,7 @@ static bool range_end(const char *text, size_t len, uint64_t *number, char *name
   return clv_format_ok(CLV_FORMAT_RUN, end) && end[len - 1] != '.';
 }
 
-static clv_code bind_range(const clv_binder *b, const slot *s, clv_err *err) {
+static clv_code bind_range(const clv_binder *b, const binding *s, clv_err *err) {
   clv_layer_range r = {.given = true};
   if (!is_text(s)) return mismatch(b, s, err);
   const char *text = s->node->text, *dots = strstr(text, "..");
@@ -182,7 +182,7 @@ static clv_code bind_range(const clv_binder *b, const slot *s, clv_err *err) {
 
 /* ---- several values -------------------------------------------------------------------------- */
 
-static clv_code check_count(const clv_binder *b, const slot *s, clv_err *err) {
+static clv_code check_count(const clv_binder *b, const binding *s, clv_err *err) {
   size_t n = s->node->n;
   bool wrong = s->node->kind != (s->row->kind == CLV_ROW_MAP ? CLV_YAML_MAP : CLV_YAML_LIST);
   if (wrong) return mismatch(b, s, err);
@@ -194,10 +194,10 @@ static clv_code check_count(const clv_binder *b, const slot *s, clv_err *err) {
 }
 
 /* One of a list: a name, or a text with a form of its own. */
-static clv_code check_item(const clv_binder *b, const slot *item, clv_err *err) {
+static clv_code check_item(const clv_binder *b, const binding *item, clv_err *err) {
   int index;
   clv_row each = *item->row;
-  slot alone = *item;
+  binding alone = *item;
   each.kind = each.names ? CLV_ROW_ENUM : CLV_ROW_TEXT;
   if (each.names || each.format != CLV_FORMAT_ANY) alone.row = &each;
   if (each.names) return pick_name(b, &alone, &index, err);
@@ -205,11 +205,11 @@ static clv_code check_item(const clv_binder *b, const slot *item, clv_err *err) 
   return ok ? CLV_OK : mismatch(b, &alone, err);
 }
 
-static clv_code bind_texts(const clv_binder *b, const slot *s, clv_err *err) {
+static clv_code bind_texts(const clv_binder *b, const binding *s, clv_err *err) {
   clv_text_list *list = (clv_text_list *)(void *)s->at;
   CLV_TRY(check_count(b, s, err));
   for (size_t i = 0; i < s->node->n; i++) {
-    slot item = *s;
+    binding item = *s;
     item.node = s->node->items[i];
     CLV_TRY(check_item(b, &item, err));
     CLV_TRY(clv_text_list_add(list, item.node->text, err));
@@ -217,21 +217,21 @@ static clv_code bind_texts(const clv_binder *b, const slot *s, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code bind_numbers(const clv_binder *b, const slot *s, clv_err *err) {
+static clv_code bind_numbers(const clv_binder *b, const binding *s, clv_err *err) {
   clv_number_list *list = (clv_number_list *)(void *)s->at;
   CLV_TRY(check_count(b, s, err));
   if (s->node->n == 0) return CLV_OK;
   CLV_TRY(clv_alloc(s->node->n, sizeof(double), &list->items, err));
   list->n = s->node->n;
   for (size_t i = 0; i < list->n; i++) {
-    slot item = *s;
+    binding item = *s;
     item.node = s->node->items[i];
     if (!read_number(&item, &list->items[i])) return mismatch(b, &item, err);
   }
   return CLV_OK;
 }
 
-static clv_code bind_section(const clv_binder *b, const slot *s, clv_err *err) {
+static clv_code bind_section(const clv_binder *b, const binding *s, clv_err *err) {
   char inner[CLV_PATH_MAX], shown[CLV_PATH_MAX];
   if (s->node && s->node->kind != CLV_YAML_MAP) return mismatch(b, s, err);
   clv_row_inner(s->row, inner);
@@ -239,7 +239,7 @@ static clv_code bind_section(const clv_binder *b, const slot *s, clv_err *err) {
   return bind_map(b, s->node, inner, shown, s->base, err);
 }
 
-static clv_code no_mapping(const clv_binder *b, const slot *s, const clv_yaml_node *node,
+static clv_code no_mapping(const clv_binder *b, const binding *s, const clv_yaml_node *node,
                            const char *shown, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes example = {0};
   clv_row_inner_example(b->schema, s->row, &example);
@@ -249,7 +249,7 @@ static clv_code no_mapping(const clv_binder *b, const slot *s, const clv_yaml_no
 }
 
 /* LIST and MAP entries; both start with their place, those of a map go on with their name. */
-static clv_code bind_entry(const clv_binder *b, const slot *s, size_t i, char *entry,
+static clv_code bind_entry(const clv_binder *b, const binding *s, size_t i, char *entry,
                            clv_err *err) {
   char inner[CLV_PATH_MAX], shown[CLV_PATH_MAX], key[CLV_SHOWN_MAX];
   const clv_yaml_node *node = s->node->items[i];
@@ -270,7 +270,7 @@ static clv_code bind_entry(const clv_binder *b, const slot *s, size_t i, char *e
   return bind_map(b, node, inner, shown, entry, err);
 }
 
-static clv_code bind_entries(const clv_binder *b, const slot *s, clv_err *err) {
+static clv_code bind_entries(const clv_binder *b, const binding *s, clv_err *err) {
   char *entries = NULL;
   CLV_TRY(check_count(b, s, err));
   if (s->node->n == 0) return CLV_OK;
@@ -282,7 +282,7 @@ static clv_code bind_entries(const clv_binder *b, const slot *s, clv_err *err) {
   return CLV_OK;
 }
 
-typedef clv_code bind_fn(const clv_binder *, const slot *, clv_err *);
+typedef clv_code bind_fn(const clv_binder *, const binding *, clv_err *);
 
 static bind_fn *const binders[CLV_ROW_KINDS] = {
     [CLV_ROW_SECTION] = bind_section, [CLV_ROW_BOOL] = bind_bool,
@@ -354,7 +354,7 @@ static clv_code check_keys(const clv_binder *b, const clv_yaml_node *map, const 
   return CLV_OK;
 }
 
-static clv_code bind_default(const clv_binder *b, slot *s, clv_err *err) {
+static clv_code bind_default(const clv_binder *b, binding *s, clv_err *err) {
   CLV_AUTO(clv_tree_freep) clv_yaml_node *node = NULL;
   const char *initial = s->row->initial;
   if (s->row->kind == CLV_ROW_SECTION) return bind_section(b, s, err);
@@ -391,7 +391,7 @@ static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_yaml
   const char *key = clv_row_key(row, prefix);
   const clv_yaml_node *node = map ? clv_yaml_node_find(map, key) : NULL;
   snprintf(path, sizeof path, "%s%s", shown, key);
-  slot s = {.row = row, .node = node, .shown = path, .base = base, .at = base + row->offset};
+  binding s = {.row = row, .node = node, .shown = path, .base = base, .at = base + row->offset};
   if (is_other_form(b->schema, row, node)) return CLV_OK;
   if (!node && map && row->required) return missing_key(b, row, map, path, err);
   if (!node) return bind_default(b, &s, err);

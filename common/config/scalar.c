@@ -108,26 +108,26 @@ void clv_double_to_text(double value, char text[32]) {
   snprintf(text + digits, 32 - digits, ".0%s", tail);
 }
 
-typedef struct unit {
+typedef struct quantity_unit {
   const char *name;
   uint64_t factor;
-} unit;
+} quantity_unit;
 
 /* The largest unit that divides the value, so that nothing is rounded. */
-static void quantity_to_text(uint64_t value, const unit *units, size_t n, char text[32]) {
+static void quantity_to_text(uint64_t value, const quantity_unit *units, size_t n, char text[32]) {
   size_t i = 0;
   while (i + 1 < n && (value == 0 || value % units[i].factor)) i++;
   snprintf(text, 32, "%llu%s", (unsigned long long)(value / units[i].factor), units[i].name);
 }
 
 void clv_size_to_text(uint64_t bytes, char text[32]) {
-  static const unit units[] = {
+  static const quantity_unit units[] = {
       {"TiB", 1ull << 40}, {"GiB", 1ull << 30}, {"MiB", 1ull << 20}, {"KiB", 1ull << 10}, {"", 1}};
   quantity_to_text(bytes, units, CLV_COUNT(units), text);
 }
 
 void clv_duration_to_text(uint64_t ms, char text[32]) {
-  static const unit units[] = {{"h", 3600000}, {"s", 1000}, {"ms", 1}};
+  static const quantity_unit units[] = {{"h", 3600000}, {"s", 1000}, {"ms", 1}};
   quantity_to_text(ms, units, CLV_COUNT(units), text);
 }
 

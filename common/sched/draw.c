@@ -16,7 +16,7 @@ enum {
   SHORT_SHARE = 12, /* an instruction shorter than this part of the longest sets no scale */
 };
 
-typedef struct drawing {
+typedef struct sched_drawing {
   const clv_sched *s;
   const clv_sched_run *run;
   const char *const *names;
@@ -28,13 +28,13 @@ typedef struct drawing {
   bool timed;
   bool hidden; /* stages that take no time were left out */
   bool many;   /* a rank has several stages to be told apart */
-} drawing;
+} sched_drawing;
 
 static bool computes(const clv_instr *i) {
   return i->kind <= CLV_INSTR_WEIGHT || i->kind == CLV_INSTR_STEP;
 }
 
-static size_t label(const drawing *d, const clv_instr *i, char buf[LABEL]) {
+static size_t label(const sched_drawing *d, const clv_instr *i, char buf[LABEL]) {
   char text[SCHED_INSTR_TEXT];
   uint32_t n = d->nth[i->stage];
   clv_instr_text(i, text);
@@ -44,7 +44,7 @@ static size_t label(const drawing *d, const clv_instr *i, char buf[LABEL]) {
 
 /* ---- scale ----------------------------------------------------------------------------------- */
 
-static void set_scale(drawing *d, const clv_sched_costs *c) {
+static void set_scale(sched_drawing *d, const clv_sched_costs *c) {
   double longest = 0, column = INFINITY;
   char buf[LABEL];
   for (uint32_t r = 0; r < d->s->shape.n_ranks; r++)
@@ -60,7 +60,7 @@ static void set_scale(drawing *d, const clv_sched_costs *c) {
   d->column = column > 0 && !isinf(column) ? column : 1;
 }
 
-static void find_stages(drawing *d, const clv_sched_costs *c) {
+static void find_stages(sched_drawing *d, const clv_sched_costs *c) {
   const clv_sched_shape *shape = &d->s->shape;
   uint32_t drawn[CLV_SCHED_RANKS] = {0};
   clv_sched_find_free_stages(shape, c, d->free_stages);
@@ -73,12 +73,12 @@ static void find_stages(drawing *d, const clv_sched_costs *c) {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static int name_of(const drawing *d, uint32_t rank, char *buf, size_t n) {
+static int name_of(const sched_drawing *d, uint32_t rank, char *buf, size_t n) {
   if (d->names && d->names[rank]) return snprintf(buf, n, "%s", d->names[rank]);
   return snprintf(buf, n, "rank %u", rank);
 }
 
-static void set_margin(drawing *d) {
+static void set_margin(sched_drawing *d) {
   char buf[64];
   for (uint32_t r = 0; r < d->s->shape.n_ranks; r++) {
     uint32_t n = (uint32_t)name_of(d, r, buf, sizeof buf);
@@ -88,7 +88,7 @@ static void set_margin(drawing *d) {
 
 /* An instruction from column `from` up to `to`: its label and a line behind it; where the label
  * doesn't fit, its letter and a mark. */
-static void put(const drawing *d, const clv_instr *i, char *row, double from, double to,
+static void put(const sched_drawing *d, const clv_instr *i, char *row, double from, double to,
                 uint32_t width) {
   char text[LABEL];
   if (!(from < width)) return;
@@ -101,7 +101,7 @@ static void put(const drawing *d, const clv_instr *i, char *row, double from, do
   }
 }
 
-static void draw_rank(const drawing *d, uint32_t rank) {
+static void draw_rank(const sched_drawing *d, uint32_t rank) {
   char name[64], row[MOST_COLUMNS + 1];
   uint32_t width = d->columns - d->margin - 1;
   uint32_t used = (uint32_t)fmin(width, round(d->run->seconds / d->column));
@@ -119,7 +119,7 @@ static void draw_rank(const drawing *d, uint32_t rank) {
 /* ---- words below ----------------------------------------------------------------------------- */
 
 /* Words in lines of at most `columns`. */
-static void wrap(const drawing *d, const char *text) {
+static void wrap(const sched_drawing *d, const char *text) {
   size_t line = 0;
   while (*text) {
     size_t n = strcspn(text, " ");
@@ -135,7 +135,7 @@ static void wrap(const drawing *d, const char *text) {
   clv_bytes_puts(d->out, "\n");
 }
 
-static void draw_legend(const drawing *d) {
+static void draw_legend(const sched_drawing *d) {
   char line[512];
   double shown = (d->columns - d->margin - 1) * d->column;
   snprintf(line, sizeof line,
@@ -166,7 +166,7 @@ clv_code clv_sched_draw(const clv_sched *s, const clv_sched_costs *c, bool timed
     return clv_fail(err, CLV_INVALID, "%u columns are too few to draw in: %d are the least",
                     columns, LEAST_COLUMNS);
   CLV_TRY(clv_sched_simulate(s, c, true, &run, err));
-  drawing d = {.s = s, .run = &run, .names = rank_names, .timed = timed, .out = out};
+  sched_drawing d = {.s = s, .run = &run, .names = rank_names, .timed = timed, .out = out};
   d.columns = CLV_MIN(columns, MOST_COLUMNS);
   find_stages(&d, c);
   set_scale(&d, c);

@@ -45,7 +45,7 @@ typedef struct word {
   size_t n;
 } word;
 
-typedef struct parser {
+typedef struct sched_parser {
   const char *name, *at, *end, *line_start;
   unsigned line;
   word word; /* the one read last; n 0: the end of the line */
@@ -53,9 +53,9 @@ typedef struct parser {
   uint32_t total;
   bool placed[CLV_SCHED_STAGES];
   clv_err *err;
-} parser;
+} sched_parser;
 
-CLV_PRINTF(2, 3) static clv_code refuse(const parser *p, const char *fmt, ...) {
+CLV_PRINTF(2, 3) static clv_code refuse(const sched_parser *p, const char *fmt, ...) {
   char text[256];
   va_list args;
   va_start(args, fmt);
@@ -68,7 +68,7 @@ CLV_PRINTF(2, 3) static clv_code refuse(const parser *p, const char *fmt, ...) {
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
 /* A word for a message: cut, and with what does not print as '?'. */
-static const char *shown(const parser *p, char buf[32]) {
+static const char *shown(const sched_parser *p, char buf[32]) {
   size_t n = CLV_MIN(p->word.n, 31);
   for (size_t i = 0; i < n; i++) {
     char c = p->word.text[i];
@@ -78,7 +78,7 @@ static const char *shown(const parser *p, char buf[32]) {
   return p->word.n ? buf : "the end of the line";
 }
 
-static void next_word(parser *p) {
+static void next_word(sched_parser *p) {
   while (p->at < p->end && is_blank(*p->at)) p->at++;
   p->word.text = p->at;
   if (p->at < p->end && *p->at == '#')
@@ -89,7 +89,7 @@ static void next_word(parser *p) {
 }
 
 /* To the first word of the next line that has one; false at the end. */
-static bool next_line(parser *p) {
+static bool next_line(sched_parser *p) {
   for (;;) {
     next_word(p);
     if (p->word.n) return true;
@@ -99,11 +99,11 @@ static bool next_line(parser *p) {
   }
 }
 
-static bool word_is(const parser *p, const char *text) {
+static bool word_is(const sched_parser *p, const char *text) {
   return p->word.n == strlen(text) && !memcmp(p->word.text, text, p->word.n);
 }
 
-static clv_code end_of_line(parser *p) {
+static clv_code end_of_line(sched_parser *p) {
   char buf[32];
   next_word(p);
   return p->word.n ? refuse(p, "nothing may follow here, and %s does", shown(p, buf)) : CLV_OK;
@@ -119,7 +119,8 @@ static bool digits(const char **at, const char *end, uint32_t *ret) {
   return *at > begin && value <= UINT32_MAX;
 }
 
-static clv_code number(parser *p, const char *what, bool colon, uint32_t limit, uint32_t *ret) {
+static clv_code number(sched_parser *p, const char *what, bool colon, uint32_t limit,
+                       uint32_t *ret) {
   char buf[32];
   next_word(p);
   const char *at = p->word.text, *end = at + p->word.n;
@@ -136,7 +137,7 @@ static clv_code number(parser *p, const char *what, bool colon, uint32_t limit, 
 
 /* ---- the first line -------------------------------------------------------------------------- */
 
-static clv_code parse_kind(parser *p, clv_sched_kind *ret) {
+static clv_code parse_kind(sched_parser *p, clv_sched_kind *ret) {
   const char *names[CLV_SCHED_KINDS];
   char buf[32];
   next_word(p);
@@ -149,7 +150,7 @@ static clv_code parse_kind(parser *p, clv_sched_kind *ret) {
                 near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
 }
 
-static clv_code parse_header(parser *p) {
+static clv_code parse_header(sched_parser *p) {
   clv_sched_shape shape = {0};
   uint32_t window = 0;
   clv_sched_kind kind;
@@ -184,7 +185,7 @@ static clv_code parse_header(parser *p) {
 
 /* ---- the other lines ------------------------------------------------------------------------- */
 
-static clv_code parse_stage(parser *p) {
+static clv_code parse_stage(sched_parser *p) {
   clv_sched_shape *shape = &p->s->shape;
   uint32_t stage, rank;
   char buf[32];
@@ -221,7 +222,7 @@ static bool instr_of(const word *w, clv_instr_kind *kind, uint32_t *micro, uint3
   return at == end && *age <= UINT8_MAX;
 }
 
-static clv_code parse_rank(parser *p) {
+static clv_code parse_rank(sched_parser *p) {
   const clv_sched_shape *shape = &p->s->shape;
   uint32_t rank, micro, stage, age;
   clv_instr_kind kind;
@@ -242,7 +243,7 @@ static clv_code parse_rank(parser *p) {
   return CLV_OK;
 }
 
-static clv_code parse_lines(parser *p) {
+static clv_code parse_lines(sched_parser *p) {
   char buf[32];
   while (next_line(p)) {
     if (word_is(p, "stage")) {
@@ -260,7 +261,8 @@ static clv_code parse_lines(parser *p) {
 
 clv_code clv_sched_parse(const char *name, const char *text, size_t n, clv_sched **ret,
                          clv_err *err) {
-  parser p = {.name = name, .at = text, .end = text + n, .line_start = text, .line = 1, .err = err};
+  sched_parser p = {
+      .name = name, .at = text, .end = text + n, .line_start = text, .line = 1, .err = err};
   clv_code code = parse_header(&p);
   if (code == CLV_OK) code = parse_lines(&p);
   if (code != CLV_OK) {

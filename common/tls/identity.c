@@ -10,15 +10,15 @@
 #include <string.h>
 
 /* What is under examination: the three files, parsed. */
-typedef struct candidate {
+typedef struct credentials {
   const char *ca_path, *cert_path, *key_path;
   STACK_OF(X509) * ca;
   STACK_OF(X509) * chain; /* leaf first */
   X509 *leaf;             /* borrowed from chain */
   EVP_PKEY *key;
-} candidate;
+} credentials;
 
-static void candidate_done(candidate *c) {
+static void candidate_done(credentials *c) {
   sk_X509_pop_free(c->ca, X509_free);
   sk_X509_pop_free(c->chain, X509_free);
   EVP_PKEY_free(c->key);
@@ -33,7 +33,7 @@ static const struct {
 
 static const char *const tls13_curves[] = {"prime256v1", "secp384r1", "secp521r1"};
 
-static clv_code check_curve(const candidate *c, const EVP_PKEY *key, clv_err *err) {
+static clv_code check_curve(const credentials *c, const EVP_PKEY *key, clv_err *err) {
   char curve[64] = "explicit parameters";
   size_t used = 0;
   (void)EVP_PKEY_get_group_name(key, curve, sizeof curve, &used);
@@ -44,7 +44,7 @@ static clv_code check_curve(const candidate *c, const EVP_PKEY *key, clv_err *er
                   c->cert_path, curve);
 }
 
-static clv_code check_strength(const candidate *c, clv_err *err) {
+static clv_code check_strength(const credentials *c, clv_err *err) {
   const EVP_PKEY *key = X509_get0_pubkey(c->leaf);
   for (size_t i = 0; key && i < CLV_COUNT(key_kinds); i++) {
     if (!EVP_PKEY_is_a(key, key_kinds[i].type)) continue;
@@ -62,7 +62,7 @@ static clv_code check_strength(const candidate *c, clv_err *err) {
                   type ? type : "unknown");
 }
 
-static clv_code check_key(const candidate *c, clv_err *err) {
+static clv_code check_key(const credentials *c, clv_err *err) {
   CLV_TRY(check_strength(c, err));
   if (X509_check_private_key(c->leaf, c->key) == 1) return CLV_OK;
   ERR_clear_error();
@@ -100,7 +100,7 @@ static clv_code check_valid_now(const char *path, const X509 *cert, clv_err *err
 
 /* ---- chain ----------------------------------------------------------------------------------- */
 
-static clv_code check_ca_file(const candidate *c, clv_err *err) {
+static clv_code check_ca_file(const credentials *c, clv_err *err) {
   for (int i = 0; i < sk_X509_num(c->ca); i++)
     if (X509_check_ca(sk_X509_value(c->ca, i)) == 0)
       return clv_fail(err, CLV_INVALID,
@@ -140,7 +140,7 @@ static int64_t chain_end(STACK_OF(X509) * chain) {
   return end;
 }
 
-static clv_code verify_chain(const candidate *c, X509_STORE *store, unsigned usage,
+static clv_code verify_chain(const credentials *c, X509_STORE *store, unsigned usage,
                              int64_t *ret_end, clv_err *err) {
   CLV_AUTO(clv_store_ctx_freep) X509_STORE_CTX *ctx = X509_STORE_CTX_new();
   if (!ctx || X509_STORE_CTX_init(ctx, store, c->leaf, c->chain) != 1 ||
@@ -161,7 +161,7 @@ static clv_code verify_chain(const candidate *c, X509_STORE *store, unsigned usa
                   X509_verify_cert_error_string(error), chain_fix(error));
 }
 
-static clv_code check_usage(const candidate *c, unsigned *ret_usage, clv_err *err) {
+static clv_code check_usage(const credentials *c, unsigned *ret_usage, clv_err *err) {
   unsigned usage = 0;
   if (!clv_tls_cert_usage(c->leaf, &usage))
     return clv_fail(err, CLV_INVALID,
@@ -177,7 +177,7 @@ static clv_code check_usage(const candidate *c, unsigned *ret_usage, clv_err *er
   return CLV_OK;
 }
 
-static clv_code check_chain(const candidate *c, unsigned usage, int64_t *ret_end, clv_err *err) {
+static clv_code check_chain(const credentials *c, unsigned usage, int64_t *ret_end, clv_err *err) {
   CLV_AUTO(clv_store_freep) X509_STORE *store = X509_STORE_new();
   bool ok = store != NULL;
   for (int i = 0; ok && i < sk_X509_num(c->ca); i++)
@@ -190,7 +190,7 @@ static clv_code check_chain(const candidate *c, unsigned usage, int64_t *ret_end
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-static clv_code check_all(const candidate *c, clv_tls_identity *identity, clv_err *err) {
+static clv_code check_all(const credentials *c, clv_tls_identity *identity, clv_err *err) {
   CLV_TRY(check_key(c, err));
   CLV_TRY(check_valid_now(c->cert_path, c->leaf, err));
   CLV_TRY(check_ca_file(c, err));
@@ -220,7 +220,7 @@ static clv_code named(clv_code code, const char *key, const char *path, clv_err 
 clv_code clv_tls_identity_load(const char *ca_path, const char *cert_path, const char *key_path,
                                clv_tls_identity **ret_identity, clv_err *err) {
   CLV_AUTO(candidate_done)
-  candidate c = {.ca_path = ca_path, .cert_path = cert_path, .key_path = key_path};
+  credentials c = {.ca_path = ca_path, .cert_path = cert_path, .key_path = key_path};
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *identity = NULL;
   CLV_TRY(clv_alloc(1, sizeof *identity, &identity, err));
   CLV_TRY(named(clv_tls_certs_read(ca_path, &c.ca, err), "tls.ca", ca_path, err));

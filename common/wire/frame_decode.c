@@ -231,14 +231,14 @@ static clv_code read_target(decoder *d, const clv_field *f, void *place, clv_err
 
 /* ---- dispatch ------------------------------------------------------------------------------ */
 
-typedef struct reader {
+typedef struct field_reader {
   clv_wire_type type;
   clv_code (*read)(decoder *d, const clv_field *f, void *place, clv_err *err);
   clv_wire_type packed_of; /* for lists of numbers: the type of one element */
   add_function add;
-} reader;
+} field_reader;
 
-static const reader readers[FIELD_TYPES] = {
+static const field_reader readers[FIELD_TYPES] = {
     [FIELD_U32] = {.type = WIRE_VARINT, .read = read_u32},
     [FIELD_U64] = {.type = WIRE_VARINT, .read = read_u64},
     [FIELD_BOOL] = {.type = WIRE_VARINT, .read = read_bool},
@@ -261,7 +261,7 @@ static const reader readers[FIELD_TYPES] = {
 
 static clv_code read_field(decoder *d, const clv_field *f, clv_wire_type type, void *base,
                            clv_err *err) {
-  const reader *r = &readers[f->type];
+  const field_reader *r = &readers[f->type];
   void *place = (char *)base + f->offset;
   if (r->add && type == r->packed_of) return r->add(d, place, err);
   if (type != r->type) return clv_fail(err, CLV_INVALID, "%s has wire type %d", f->name, (int)type);

@@ -15,18 +15,18 @@
 /* A progressive file may ask for as many passes over the whole image as it has bytes to say so. */
 enum { MAX_SCANS = 500 };
 
-typedef struct reader {
+typedef struct jpeg_reader {
   struct jpeg_error_mgr errors; /* first: libjpeg hands back a pointer to it */
   struct jpeg_progress_mgr progress;
   struct jpeg_decompress_struct c;
   jmp_buf back;
   char why[JMSG_LENGTH_MAX];
-} reader;
+} jpeg_reader;
 
-static void reader_done(reader *r) { jpeg_destroy_decompress(&r->c); }
+static void reader_done(jpeg_reader *r) { jpeg_destroy_decompress(&r->c); }
 
 static void on_error(j_common_ptr c) {
-  reader *r = (reader *)c->err;
+  jpeg_reader *r = (jpeg_reader *)c->err;
   c->err->format_message(c, r->why);
   longjmp(r->back, 1);
 }
@@ -40,13 +40,13 @@ static void on_message(j_common_ptr c, int level) {
 }
 
 static void on_progress(j_common_ptr c) {
-  reader *r = (reader *)c->err;
+  jpeg_reader *r = (jpeg_reader *)c->err;
   if (r->c.input_scan_number <= MAX_SCANS) return;
   snprintf(r->why, sizeof r->why, "more than %d scans", MAX_SCANS);
   longjmp(r->back, 1);
 }
 
-static clv_code failed(const reader *r, clv_err *err) {
+static clv_code failed(const jpeg_reader *r, clv_err *err) {
   return clv_fail(err, r->errors.msg_code == JERR_OUT_OF_MEMORY ? CLV_EXHAUSTED : CLV_DATA_LOSS,
                   "%s", r->why);
 }
@@ -56,7 +56,7 @@ static J_COLOR_SPACE wanted_space(J_COLOR_SPACE stored) {
   return stored == JCS_CMYK || stored == JCS_YCCK ? JCS_CMYK : JCS_RGB;
 }
 
-static clv_code read_header(reader *r, const clv_encoded *in, clv_pixels *ret, clv_err *err) {
+static clv_code read_header(jpeg_reader *r, const clv_encoded *in, clv_pixels *ret, clv_err *err) {
   if (setjmp(r->back)) return failed(r, err);
   jpeg_create_decompress(&r->c);
   r->progress.progress_monitor = on_progress;
@@ -80,7 +80,7 @@ static void from_cmyk(const uint8_t *src, uint8_t *dst, size_t n) {
     for (size_t c = 0; c < 3; c++) *dst++ = (uint8_t)(src[3] - product(255u - src[c], src[3]));
 }
 
-static clv_code read_rows(reader *r, clv_pixels *ret, clv_err *err) {
+static clv_code read_rows(jpeg_reader *r, clv_pixels *ret, clv_err *err) {
   if (setjmp(r->back)) return failed(r, err);
   jpeg_start_decompress(&r->c);
   size_t stride = (size_t)ret->width * ret->channels;
@@ -97,7 +97,7 @@ static clv_code read_rows(reader *r, clv_pixels *ret, clv_err *err) {
 }
 
 clv_code clv_jpeg_decode(const clv_encoded *in, clv_pixels *ret, clv_err *err) {
-  CLV_AUTO(reader_done) reader r = {0};
+  CLV_AUTO(reader_done) jpeg_reader r = {0};
   r.c.err = jpeg_std_error(&r.errors);
   r.errors.error_exit = on_error;
   r.errors.emit_message = on_message;

@@ -14,18 +14,18 @@ enum {
   CHUNKS = 128,
 };
 
-typedef struct reader {
+typedef struct png_reader {
   const clv_encoded *in;
   size_t at;
   png_structp png;
   png_infop info;
   char why[128];
-} reader;
+} png_reader;
 
-static void reader_done(reader *r) { png_destroy_read_struct(&r->png, &r->info, NULL); }
+static void reader_done(png_reader *r) { png_destroy_read_struct(&r->png, &r->info, NULL); }
 
 static void on_error(png_structp png, png_const_charp text) {
-  reader *r = png_get_error_ptr(png);
+  png_reader *r = png_get_error_ptr(png);
   snprintf(r->why, sizeof r->why, "%s", text);
   png_longjmp(png, 1);
 }
@@ -36,18 +36,18 @@ static void on_warning(png_structp png, png_const_charp text) {
 }
 
 static void on_read(png_structp png, png_bytep dst, size_t n) {
-  reader *r = png_get_io_ptr(png);
+  png_reader *r = png_get_io_ptr(png);
   if (n > r->in->len - r->at) png_error(png, "truncated");
   memcpy(dst, r->in->data + r->at, n);
   r->at += n;
 }
 
-static clv_code failed(const reader *r, clv_err *err) {
+static clv_code failed(const png_reader *r, clv_err *err) {
   return clv_fail(err, CLV_DATA_LOSS, "%s (at byte %zu of %zu)", r->why, r->at, r->in->len);
 }
 
 /* Size limits are ours, and come with a message that says what to do. */
-static clv_code start(reader *r, clv_err *err) {
+static clv_code start(png_reader *r, clv_err *err) {
   r->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, r, on_error, on_warning);
   r->info = r->png ? png_create_info_struct(r->png) : NULL;
   if (!r->info) return clv_fail(err, CLV_EXHAUSTED, "no memory to decode it");
@@ -59,7 +59,7 @@ static clv_code start(reader *r, clv_err *err) {
 }
 
 /* To 8 bits of grey or of red, green and blue. */
-static clv_code read_header(reader *r, clv_pixels *ret, clv_err *err) {
+static clv_code read_header(png_reader *r, clv_pixels *ret, clv_err *err) {
   if (setjmp(png_jmpbuf(r->png))) return failed(r, err);
   png_read_info(r->png, r->info);
   png_set_palette_to_rgb(r->png);
@@ -71,7 +71,7 @@ static clv_code read_header(reader *r, clv_pixels *ret, clv_err *err) {
       png_get_color_type(r->png, r->info) & PNG_COLOR_MASK_COLOR ? 3 : 1, ret, err);
 }
 
-static clv_code read_rows(reader *r, clv_pixels *ret, clv_err *err) {
+static clv_code read_rows(png_reader *r, clv_pixels *ret, clv_err *err) {
   if (setjmp(png_jmpbuf(r->png))) return failed(r, err);
   int passes = png_set_interlace_handling(r->png);
   png_read_update_info(r->png, r->info);
@@ -86,7 +86,7 @@ static clv_code read_rows(reader *r, clv_pixels *ret, clv_err *err) {
 }
 
 clv_code clv_png_decode(const clv_encoded *in, clv_pixels *ret, clv_err *err) {
-  CLV_AUTO(reader_done) reader r = {.in = in};
+  CLV_AUTO(reader_done) png_reader r = {.in = in};
   CLV_TRY(start(&r, err));
   CLV_TRY(read_header(&r, ret, err));
   return in->header_only ? CLV_OK : read_rows(&r, ret, err);

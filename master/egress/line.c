@@ -10,26 +10,26 @@
 
 #include "master/egress/egress_int.h"
 
-typedef enum field_kind { WHOLE, TEXT, FLAG, SHAPE, KIND } field_kind;
+typedef enum line_field_kind { WHOLE, TEXT, FLAG, SHAPE, KIND } line_field_kind;
 
-typedef struct field {
+typedef struct line_field {
   const char *key;
-  field_kind kind;
+  line_field_kind kind;
   size_t offset, size; /* size: of a TEXT, its NUL included */
-} field;
+} line_field;
 
 #define AT(member) .offset = offsetof(clv_egress_line, member)
 #define TEXT_AT(member) .kind = TEXT, AT(member), .size = sizeof(((clv_egress_line *)NULL)->member)
 
-static const field head_fields[] = {{"at", TEXT_AT(at)}, {"attempt", WHOLE, AT(attempt)}};
-static const field attempt_fields[] = {
+static const line_field head_fields[] = {{"at", TEXT_AT(at)}, {"attempt", WHOLE, AT(attempt)}};
+static const line_field attempt_fields[] = {
     {"version", WHOLE, AT(begun.version)}, {"command", TEXT_AT(begun.command)},
     {"session", TEXT_AT(begun.session)},   {"run", TEXT_AT(begun.run)},
     {"policy", TEXT_AT(begun.policy)},     {"policy_sha256", TEXT_AT(begun.policy_sha256)},
     {"approver", TEXT_AT(begun.approver)}, {"table_sha256", TEXT_AT(begun.table_sha256)},
     {"cut", WHOLE, AT(begun.cut)},
 };
-static const field allow_fields[] = {
+static const line_field allow_fields[] = {
     {"id", WHOLE, AT(allow.id)},
     {"from", TEXT_AT(allow.what.from)},
     {"to", TEXT_AT(allow.what.to)},
@@ -43,18 +43,18 @@ static const field allow_fields[] = {
     {"bytes", WHOLE, AT(allow.bytes)},
     {"until", TEXT_AT(allow.until)},
 };
-static const field settle_fields[] = {
+static const line_field settle_fields[] = {
     {"id", WHOLE, AT(settle.id)},
     {"tensors", WHOLE, AT(settle.tensors)},
     {"bytes", WHOLE, AT(settle.bytes)},
 };
-static const field hop_fields[] = {
+static const line_field hop_fields[] = {
     {"from", TEXT_AT(hop.from)},
     {"to", TEXT_AT(hop.to)},
     {"bytes", WHOLE, AT(hop.bytes)},
     {"by", TEXT_AT(hop.by)},
 };
-static const field end_fields[] = {
+static const line_field end_fields[] = {
     {"code", WHOLE, AT(end.code)},
     {"tensors", WHOLE, AT(end.tensors)},
     {"bytes", WHOLE, AT(end.bytes)},
@@ -62,7 +62,7 @@ static const field end_fields[] = {
 
 static const struct {
   const char *name;
-  const field *fields;
+  const line_field *fields;
   size_t n;
 } events[CLV_EGRESS_EVENTS] = {
     [CLV_EGRESS_ATTEMPT] = {"attempt", attempt_fields, CLV_COUNT(attempt_fields)},
@@ -103,7 +103,7 @@ static void put_shape(clv_bytes *out, const clv_shape *s) {
   clv_bytes_puts(out, "]");
 }
 
-static void put_field(clv_bytes *out, const field *f, const void *line) {
+static void put_field(clv_bytes *out, const line_field *f, const void *line) {
   const void *at = (const char *)line + f->offset;
   clv_bytes_printf(out, ",\"%s\":", f->key);
   if (f->kind == TEXT) put_text(out, at, f->size);
@@ -179,7 +179,7 @@ static bool take_kind(cursor *c, uint64_t *ret) {
   return false;
 }
 
-static bool take_value(cursor *c, const field *f, void *line) {
+static bool take_value(cursor *c, const line_field *f, void *line) {
   void *at = (char *)line + f->offset;
   if (f->kind == TEXT) return take_text(c, at, f->size);
   if (f->kind == SHAPE) return take_shape(c, at);
@@ -189,7 +189,7 @@ static bool take_value(cursor *c, const field *f, void *line) {
   return *(bool *)at || skip(c, "false");
 }
 
-static clv_code take_fields(cursor *c, const field *fields, size_t n, clv_egress_line *l,
+static clv_code take_fields(cursor *c, const line_field *fields, size_t n, clv_egress_line *l,
                             clv_err *err) {
   for (size_t i = 0; i < n; i++)
     if (!skip(c, ",\"") || !skip(c, fields[i].key) || !skip(c, "\":") ||

@@ -38,26 +38,27 @@ static clv_code check_kind(const clv_policy_config *c, const clv_policy_tensor *
                             t->name, t->worker);
 }
 
-typedef struct word {
+typedef struct policy_word {
   const char *name;
   bool given;
   clv_config_pos pos;
-} word;
+} policy_word;
 
-static word word_of(const clv_policy_config *c, clv_policy_shows shows) {
+static policy_word word_of(const clv_policy_config *c, clv_policy_shows shows) {
   switch (shows) {
     case CLV_POLICY_FRONT_KNOWN:
-      return (word){"front_known", c->allow.front_known, c->allow.front_known_pos};
+      return (policy_word){"front_known", c->allow.front_known, c->allow.front_known_pos};
     case CLV_POLICY_TOKENS:
-      return (word){"tokens", c->allow.tokens, c->allow.tokens_pos};
+      return (policy_word){"tokens", c->allow.tokens, c->allow.tokens_pos};
     case CLV_POLICY_RAW:
-      return (word){"raw", c->allow.raw, c->allow.raw_pos};
+      return (policy_word){"raw", c->allow.raw, c->allow.raw_pos};
     case CLV_POLICY_LABELS_READABLE:
-      return (word){"labels_readable", c->allow.labels_readable, c->allow.labels_readable_pos};
+      return (policy_word){"labels_readable", c->allow.labels_readable,
+                           c->allow.labels_readable_pos};
     case CLV_POLICY_LABELS:
-      return (word){"labels", c->allow.labels, c->allow.labels_pos};
+      return (policy_word){"labels", c->allow.labels, c->allow.labels_pos};
     default:
-      return (word){"", true, {0, 0}};
+      return (policy_word){"", true, {0, 0}};
   }
 }
 
@@ -68,7 +69,7 @@ static clv_policy_shows shows_of(const clv_policy_tensor *t) {
 }
 
 static clv_code check_shows(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
-  word w = word_of(c, shows_of(t));
+  policy_word w = word_of(c, shows_of(t));
   if (w.given) return CLV_OK;
   return clv_policy_fail_at(c, w.pos.line ? w.pos : c->allow.pos, err,
                             "the policy does not permit %s to %s: allow.%s is not true", t->name,

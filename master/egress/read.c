@@ -21,11 +21,11 @@ typedef struct open_one {
   size_t row;
 } open_one;
 
-typedef struct reader {
+typedef struct record_reader {
   clv_egress_book book;
   open_one *open;
   size_t n_open, cap_open, cap_attempts, cap_rows, cap_hops;
-} reader;
+} record_reader;
 
 void clv_egress_book_done(clv_egress_book *b) {
   if (!b) return;
@@ -35,7 +35,7 @@ void clv_egress_book_done(clv_egress_book *b) {
   *b = (clv_egress_book){0};
 }
 
-static void reader_done(reader *r) {
+static void reader_done(record_reader *r) {
   clv_egress_book_done(&r->book);
   free(r->open);
 }
@@ -71,13 +71,13 @@ static bool from_master(const clv_egress_row_sum *row) {
   return strcmp(row->what.from, CLV_EGRESS_MASTER) == 0;
 }
 
-static clv_egress_attempt *attempt_of(const reader *r, const clv_egress_line *l) {
+static clv_egress_attempt *attempt_of(const record_reader *r, const clv_egress_line *l) {
   return &r->book.attempts[l->attempt - 1];
 }
 
 /* ---- one line -------------------------------------------------------------------------------- */
 
-static clv_code on_attempt(reader *r, const clv_egress_line *l, clv_err *err) {
+static clv_code on_attempt(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_book *b = &r->book;
   if (l->begun.version != CLV_EGRESS_VERSION)
     return clv_fail(err, CLV_DATA_LOSS, "version %llu, this program knows %d",
@@ -90,7 +90,7 @@ static clv_code on_attempt(reader *r, const clv_egress_line *l, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code find_row(reader *r, const clv_egress_line *l, size_t *ret, clv_err *err) {
+static clv_code find_row(record_reader *r, const clv_egress_line *l, size_t *ret, clv_err *err) {
   clv_egress_book *b = &r->book;
   size_t attempt = l->attempt - 1;
   for (*ret = 0; *ret < b->n_rows; ++*ret)
@@ -102,7 +102,7 @@ static clv_code find_row(reader *r, const clv_egress_line *l, size_t *ret, clv_e
   return CLV_OK;
 }
 
-static clv_code on_allow(reader *r, const clv_egress_line *l, clv_err *err) {
+static clv_code on_allow(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_attempt *a = attempt_of(r, l);
   size_t at;
   if (l->allow.id != a->last_id + 1)
@@ -125,7 +125,7 @@ static clv_code on_allow(reader *r, const clv_egress_line *l, clv_err *err) {
 }
 
 /* What is settled was opened lately. */
-static clv_code take_open(reader *r, const clv_egress_line *l, open_one *ret, clv_err *err) {
+static clv_code take_open(record_reader *r, const clv_egress_line *l, open_one *ret, clv_err *err) {
   size_t i = r->n_open;
   while (i && (r->open[i - 1].id != l->settle.id || r->open[i - 1].attempt != l->attempt)) i--;
   if (!i || l->settle.bytes > r->open[i - 1].bytes)
@@ -136,7 +136,7 @@ static clv_code take_open(reader *r, const clv_egress_line *l, open_one *ret, cl
   return CLV_OK;
 }
 
-static clv_code on_settle(reader *r, const clv_egress_line *l, clv_err *err) {
+static clv_code on_settle(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_attempt *a = attempt_of(r, l);
   open_one o = {0};
   CLV_TRY(take_open(r, l, &o, err));
@@ -153,14 +153,14 @@ static clv_code on_settle(reader *r, const clv_egress_line *l, clv_err *err) {
   return add(&a->tensors, l->settle.tensors, err);
 }
 
-static clv_code on_hop(reader *r, const clv_egress_line *l, clv_err *err) {
+static clv_code on_hop(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_book *b = &r->book;
   CLV_TRY(grow(&b->hops, b->n_hops, &r->cap_hops, sizeof *b->hops, err));
   b->hops[b->n_hops++] = (clv_egress_hop_sum){.attempt = l->attempt - 1, .line = *l};
   return CLV_OK;
 }
 
-static clv_code on_end(reader *r, const clv_egress_line *l, clv_err *err) {
+static clv_code on_end(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_attempt *a = attempt_of(r, l);
   if (a->n_open || l->end.bytes != a->bytes || l->end.tensors != a->tensors)
     return clv_fail(err, CLV_DATA_LOSS, "its sums are not those of the lines before");
@@ -170,12 +170,12 @@ static clv_code on_end(reader *r, const clv_egress_line *l, clv_err *err) {
 }
 
 static clv_code on_line(void *user, const char *text, size_t len, clv_err *err) {
-  static clv_code (*const on[])(reader *, const clv_egress_line *, clv_err *) = {
+  static clv_code (*const on[])(record_reader *, const clv_egress_line *, clv_err *) = {
       [CLV_EGRESS_ATTEMPT] = on_attempt, [CLV_EGRESS_ALLOW] = on_allow,
       [CLV_EGRESS_SETTLE] = on_settle,   [CLV_EGRESS_HOP] = on_hop,
       [CLV_EGRESS_END] = on_end,
   };
-  reader *r = user;
+  record_reader *r = user;
   clv_egress_line l;
   CLV_TRY(clv_egress_line_parse(text, len, &l, err));
   bool known = l.attempt && l.attempt <= r->book.n_attempts;
@@ -207,7 +207,7 @@ clv_code egress_each(const char *text, size_t len, const char *label, egress_lin
 
 clv_code clv_egress_read_text(const void *data, size_t len, const char *label, clv_egress_book *ret,
                               clv_err *err) {
-  CLV_AUTO(reader_done) reader r = {0};
+  CLV_AUTO(reader_done) record_reader r = {0};
   CLV_TRY(egress_each(data, len, label, on_line, &r, &r.book.whole, err));
   r.book.cut = len - r.book.whole;
   *ret = r.book;

@@ -44,12 +44,12 @@ bool clv_folder_is_of_run(const char *name) {
   return is_checkpoint(name);
 }
 
-typedef struct name_list {
+typedef struct folder_names {
   char **items;
   size_t n;
-} name_list;
+} folder_names;
 
-static void names_done(name_list *l) {
+static void names_done(folder_names *l) {
   for (size_t i = 0; i < l->n; i++) free(l->items[i]);
   free(l->items);
 }
@@ -71,7 +71,7 @@ static clv_code open_dir(const char *path, DIR **ret, clv_err *err) {
   return fail_errno(path, err);
 }
 
-static clv_code add_name(name_list *l, const char *name, clv_err *err) {
+static clv_code add_name(folder_names *l, const char *name, clv_err *err) {
   char **grown = l->n < MAX_ENTRIES ? reallocarray(l->items, l->n + 1, sizeof *grown) : NULL;
   if (!grown) return clv_fail(err, CLV_EXHAUSTED, "no memory for the names of %zu files", l->n);
   l->items = grown;
@@ -81,7 +81,7 @@ static clv_code add_name(name_list *l, const char *name, clv_err *err) {
 }
 
 /* What is there of a run. */
-static clv_code list_names(const char *folder, name_list *ret, clv_err *err) {
+static clv_code list_names(const char *folder, folder_names *ret, clv_err *err) {
   CLV_AUTO(dir_closep) DIR *dir = NULL;
   CLV_TRY(open_dir(folder, &dir, err));
   for (const struct dirent *e; (e = readdir(dir));)
@@ -156,7 +156,7 @@ static clv_code sync_folder(const char *path, clv_err *err) {
 }
 
 static clv_code move_names(const char *from, const char *to, clv_err *err) {
-  CLV_AUTO(names_done) name_list l = {0};
+  CLV_AUTO(names_done) folder_names l = {0};
   CLV_TRY(list_names(from, &l, err));
   for (size_t i = 0; i < l.n; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes old = {0}, new = {0};
@@ -185,7 +185,7 @@ static clv_code make_beside(const char *run_dir, unsigned *ret_number, char **re
 }
 
 clv_code clv_folder_move_aside(const char *run_dir, char **ret, clv_err *err) {
-  CLV_AUTO(names_done) name_list l = {0};
+  CLV_AUTO(names_done) folder_names l = {0};
   CLV_AUTO(clv_freep) char *aside = NULL;
   clv_moving m = {0};
   CLV_TRY(list_names(run_dir, &l, err));
@@ -213,7 +213,7 @@ static clv_code remove_tree(const char *path, clv_err *err) {
 }
 
 clv_code clv_folder_clear(const char *folder, clv_err *err) {
-  CLV_AUTO(names_done) name_list l = {0};
+  CLV_AUTO(names_done) folder_names l = {0};
   CLV_TRY(clv_checkpoint_clear(folder, err));
   CLV_TRY(list_names(folder, &l, err));
   for (size_t i = 0; i < l.n; i++) {

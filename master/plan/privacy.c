@@ -242,11 +242,11 @@ void clv_privacy_find(clv_blueprint *b) {
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-typedef struct way {
+typedef struct layer_way {
   int n, node[CLV_MAX_NODES]; /* in the order of the model */
-} way;
+} layer_way;
 
-static void way_from_records(const view *v, int k, way *w) {
+static void way_from_records(const view *v, int k, layer_way *w) {
   int n = 0;
   for (int i = k; !is_input(v, i); i = worst_input(v, i)) n++;
   w->n = n;
@@ -261,7 +261,7 @@ static int best_reader(const view *v, int k) {
   return -1;
 }
 
-static void way_to_loss(const view *v, uint32_t last, way *w) {
+static void way_to_loss(const view *v, uint32_t last, layer_way *w) {
   int k = 0;
   while (k < v->g->n_nodes && !(crosses(v, k, last) && v->head[k] == 0)) k++;
   for (w->n = 0; k >= 0 && k < v->g->n_nodes && k != v->g->output; w->n++)
@@ -269,7 +269,7 @@ static void way_to_loss(const view *v, uint32_t last, way *w) {
 }
 
 /* "3 (flatten) -> fc (linear)", of a long way its ends. */
-static void put_way(const view *v, const way *w, clv_bytes *out) {
+static void put_way(const view *v, const layer_way *w, clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
     bool gap = w->n > SHOWN_NODES && i == SHOWN_NODES / 2;
     const clv_node *n = &v->g->nodes[w->node[i]];
@@ -284,7 +284,7 @@ static void put_way(const view *v, const way *w, clv_bytes *out) {
 }
 
 /* What a reader may wonder about: the layer on the way that mixes and does not count. */
-static void put_excuse(const view *v, const way *w, bool labels, clv_bytes *out) {
+static void put_excuse(const view *v, const layer_way *w, bool labels, clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
     if (!mixes(v, w->node[i])) continue;
     clv_bytes_printf(out, "; %.24s %s", v->g->nodes[w->node[i]].name,
@@ -320,7 +320,7 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
                                     [CLV_SHOWS_RAW_INPUT] = "raw_input_leaves"};
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, ops = {0};
   view v;
-  way w;
+  layer_way w;
   look(b, false, &v);
   way_from_records(&v, shown_at(&v, b->stages[i].last_layer), &w);
   put_way(&v, &w, &path);
@@ -340,7 +340,7 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
 static clv_code refuse_labels(const clv_blueprint *b, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, ops = {0};
   view v;
-  way w;
+  layer_way w;
   look(b, false, &v);
   way_to_loss(&v, b->stages[i].last_layer, &w);
   put_way(&v, &w, &path);

@@ -7,19 +7,19 @@
 
 #include "master/train/train_int.h"
 
-typedef struct slot {
+typedef struct eval_slot {
   cleave_context context;
   cleave_future output, loss;
   clv_tensor *y;
   size_t row, n;
-} slot;
+} eval_slot;
 
 typedef struct evaluation {
   clv_trainer *t;
   const clv_dataset *data;
   const clv_subset *rows;
-  clv_loader *loader;          /* NULL without rows */
-  slot slots[CLV_EVAL_WINDOW]; /* a ring */
+  clv_loader *loader;               /* NULL without rows */
+  eval_slot slots[CLV_EVAL_WINDOW]; /* a ring */
   size_t first, in_flight, at;
   clv_tensor *predictions;
   double loss;
@@ -28,7 +28,7 @@ typedef struct evaluation {
 /* What is left of an evaluation that failed. */
 static void evaluation_done(evaluation *e) {
   for (; e->in_flight; e->in_flight--) {
-    slot *s = &e->slots[e->first++ % CLV_EVAL_WINDOW];
+    eval_slot *s = &e->slots[e->first++ % CLV_EVAL_WINDOW];
     s->y = clv_tensor_unref(s->y);
     (void)!cleave_context_end(e->t->runtime, s->context, NULL);
   }
@@ -45,8 +45,8 @@ static clv_code local_loss(clv_trainer *t, cleave_module **ret, clv_err *err) {
 }
 
 /* The output of the last stage, on its way here. */
-static clv_code call_stages(evaluation *e, slot *s, const cleave_tensor *x, cleave_reference *ret,
-                            clv_err *err) {
+static clv_code call_stages(evaluation *e, eval_slot *s, const cleave_tensor *x,
+                            cleave_reference *ret, clv_err *err) {
   clv_trainer *t = e->t;
   uint32_t last = t->b->n_stages - 1;
   CLV_API(cleave_leaf(t->runtime, s->context, x, false, ret, CLV_WHY));
@@ -59,7 +59,7 @@ static clv_code call_stages(evaluation *e, slot *s, const cleave_tensor *x, clea
   return CLV_OK;
 }
 
-static clv_code call_loss(evaluation *e, slot *s, cleave_reference output, clv_err *err) {
+static clv_code call_loss(evaluation *e, eval_slot *s, cleave_reference output, clv_err *err) {
   clv_trainer *t = e->t;
   cleave_tensor y = clv_rows_of(s->y, 0, s->n);
   cleave_module *loss;
@@ -81,14 +81,14 @@ static clv_code keep_labels(const clv_batch *batch, clv_tensor **ret, clv_err *e
 
 static clv_code inject(evaluation *e, clv_err *err) {
   clv_trainer *t = e->t;
-  slot *s = &e->slots[(e->first + e->in_flight) % CLV_EVAL_WINDOW];
+  eval_slot *s = &e->slots[(e->first + e->in_flight) % CLV_EVAL_WINDOW];
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL;
   clv_batch batch;
   cleave_context_options o = {.evaluation = true};
   cleave_reference output;
   CLV_TRY(clv_loader_next(e->loader, &batch, err));
   CLV_TRY(keep_labels(&batch, &y, err));
-  *s = (slot){.row = e->at, .n = batch.n};
+  *s = (eval_slot){.row = e->at, .n = batch.n};
   CLV_API(cleave_context_open(t->runtime, &o, &s->context, CLV_WHY));
   s->y = clv_steal(&y);
   e->in_flight++;
@@ -98,7 +98,7 @@ static clv_code inject(evaluation *e, clv_err *err) {
   return s->y ? call_loss(e, s, output, err) : CLV_OK;
 }
 
-static clv_code take_output(evaluation *e, const slot *s, clv_step_result *ret, clv_err *err) {
+static clv_code take_output(evaluation *e, const eval_slot *s, clv_step_result *ret, clv_err *err) {
   clv_trainer *t = e->t;
   CLV_API(cleave_wait(t->runtime, s->output, 0, &t->fetched, CLV_WHY));
   size_t bytes = cleave_tensor_count(&t->fetched) * sizeof(float);
@@ -112,7 +112,7 @@ static clv_code take_output(evaluation *e, const slot *s, clv_step_result *ret, 
 /* The oldest in flight. */
 static clv_code finish_one(evaluation *e, clv_step_result *ret, clv_err *err) {
   clv_trainer *t = e->t;
-  slot *s = &e->slots[e->first % CLV_EVAL_WINDOW];
+  eval_slot *s = &e->slots[e->first % CLV_EVAL_WINDOW];
   CLV_TRY(take_output(e, s, ret, err));
   if (s->y) {
     CLV_API(cleave_wait(t->runtime, s->loss, 0, &t->fetched, CLV_WHY));

@@ -20,7 +20,7 @@ typedef struct load {
   double frames_in, frames_out, bytes_in, bytes_out;
 } load;
 
-typedef struct numbers {
+typedef struct worker_numbers {
   clv_worker_settings *settings;
   const clv_worker_config *config; /* its */
   clv_service_snapshot now;
@@ -32,11 +32,11 @@ typedef struct numbers {
   double uptime_s, ready, session_limit, memory_limit, session_memory_limit, shed;
   double certificate_end, reloads, failed_reloads;
   double connections, connections_limit, handshakes, calls, active_calls, cut;
-} numbers;
+} worker_numbers;
 
 /* ---- gathering ------------------------------------------------------------------------------- */
 
-static void numbers_done(numbers *n) {
+static void numbers_done(worker_numbers *n) {
   clv_settings_unref(n->settings);
   clv_service_snapshot_done(&n->now);
   free(n->held);
@@ -45,7 +45,7 @@ static void numbers_done(numbers *n) {
   free(n->loads);
 }
 
-static clv_code numbers_init(numbers *n, clv_service *v, clv_err *err) {
+static clv_code numbers_init(worker_numbers *n, clv_service *v, clv_err *err) {
   n->settings = clv_service_settings(v);
   const clv_worker_config *c = n->config = n->settings->config;
   CLV_TRY(clv_alloc(c->n_allow, sizeof *n->held, &n->held, err));
@@ -54,7 +54,7 @@ static clv_code numbers_init(numbers *n, clv_service *v, clv_err *err) {
   return clv_alloc(CLV_EDGES(c), sizeof *n->loads, &n->loads, err);
 }
 
-static void add_open(numbers *n, clv_session *s) {
+static void add_open(worker_numbers *n, clv_session *s) {
   const clv_allow_spec *a = clv_settings_allowed(n->settings, s->owner);
   clv_work_counts gone = {0}; /* it is on its way out */
   clv_session_add_work(s, n->config, a ? &n->work[a - n->config->allow] : &gone, n->edges);
@@ -64,7 +64,7 @@ static void add_open(numbers *n, clv_session *s) {
  * session leaves the table, and its counts join the totals, under the same lock; one that was read
  * a moment later would have lost its links by then, or have counted on, and the sum would shrink
  * again. */
-static void gather_totals(clv_service *v, numbers *n) {
+static void gather_totals(clv_service *v, worker_numbers *n) {
   const clv_worker_config *c = n->config;
   pthread_mutex_lock(&v->lock);
   for (size_t i = 0; i < c->n_allow; i++)
@@ -78,7 +78,7 @@ static void gather_totals(clv_service *v, numbers *n) {
   pthread_mutex_unlock(&v->lock);
 }
 
-static void add_session(numbers *n, const clv_wire_session_status *s, holding *h) {
+static void add_session(worker_numbers *n, const clv_wire_session_status *s, holding *h) {
   h->sessions++;
   h->contexts += s->contexts;
   h->values += (double)s->values;
@@ -97,7 +97,7 @@ static void add_session(numbers *n, const clv_wire_session_status *s, holding *h
   }
 }
 
-static void gather_sessions(numbers *n) {
+static void gather_sessions(worker_numbers *n) {
   const clv_wire_status_reply *now = &n->now.status;
   for (uint32_t i = 0; i < now->n_sessions; i++) {
     const clv_allow_spec *a = clv_settings_allowed(n->settings, now->sessions[i].identity);
@@ -105,7 +105,7 @@ static void gather_sessions(numbers *n) {
   }
 }
 
-static clv_code gather(clv_service *v, uint64_t shed, numbers *n, clv_err *err) {
+static clv_code gather(clv_service *v, uint64_t shed, worker_numbers *n, clv_err *err) {
   const clv_wire_status_reply *now = &n->now.status;
   CLV_TRY(clv_service_snapshot_take(v, NULL, NULL, &n->now, err));
   gather_sessions(n);
@@ -129,16 +129,16 @@ static clv_code gather(clv_service *v, uint64_t shed, numbers *n, clv_err *err) 
 /* ---- rows with labels ------------------------------------------------------------------------ */
 
 /* A sample for each identity that may open sessions; pick: its number. */
-static void by_identity(clv_metrics_out *out, const numbers *n,
-                        double (*pick)(const numbers *n, size_t identity)) {
+static void by_identity(clv_metrics_out *out, const worker_numbers *n,
+                        double (*pick)(const worker_numbers *n, size_t identity)) {
   for (size_t i = 0; i < n->config->n_allow; i++) {
     const clv_metric_label label = {"identity", n->config->allow[i].identity};
     if (n->config->allow[i].role == CLV_ROLE_MASTER) clv_metric_sample(out, pick(n, i), &label, 1);
   }
 }
 
-#define BY_IDENTITY(name, value)                                                    \
-  static double pick_##name(const numbers *n, size_t i) { return (double)(value); } \
+#define BY_IDENTITY(name, value)                                                           \
+  static double pick_##name(const worker_numbers *n, size_t i) { return (double)(value); } \
   static void put_##name(clv_metrics_out *out, const void *n) { by_identity(out, n, pick_##name); }
 
 BY_IDENTITY(sessions, n->held[i].sessions)
@@ -158,8 +158,8 @@ BY_IDENTITY(share, (double)n->work[i].share_ns * 1e-9)
 BY_IDENTITY(wakes, n->work[i].wakes)
 
 /* Two samples for the master's links and for those with each peer. */
-static void by_link(clv_metrics_out *out, const numbers *n,
-                    double (*pick)(const numbers *n, size_t link, bool in)) {
+static void by_link(clv_metrics_out *out, const worker_numbers *n,
+                    double (*pick)(const worker_numbers *n, size_t link, bool in)) {
   for (size_t i = 0; i <= n->config->n_peers; i++) {
     const char *name = i ? n->config->peers[i - 1].name : "master";
     for (int in = 1; in >= 0; in--) {
@@ -169,10 +169,10 @@ static void by_link(clv_metrics_out *out, const numbers *n,
   }
 }
 
-#define BY_LINK(name, of_in, of_out)                               \
-  static double pick_##name(const numbers *n, size_t i, bool in) { \
-    return (double)(in ? (of_in) : (of_out));                      \
-  }                                                                \
+#define BY_LINK(name, of_in, of_out)                                      \
+  static double pick_##name(const worker_numbers *n, size_t i, bool in) { \
+    return (double)(in ? (of_in) : (of_out));                             \
+  }                                                                       \
   static void put_##name(clv_metrics_out *out, const void *n) { by_link(out, n, pick_##name); }
 
 BY_LINK(link_bytes, n->edges[i].in, n->edges[i].out)
@@ -180,7 +180,7 @@ BY_LINK(link_packets, n->loads[i].frames_in, n->loads[i].frames_out)
 BY_LINK(link_pending, n->loads[i].bytes_in, n->loads[i].bytes_out)
 
 /* Quotas of `allow`, of those who have one. */
-static void put_quota(clv_metrics_out *out, const numbers *n, size_t at) {
+static void put_quota(clv_metrics_out *out, const worker_numbers *n, size_t at) {
   for (size_t i = 0; i < n->config->n_allow; i++) {
     const clv_allow_spec *a = &n->config->allow[i];
     uint64_t quota = *(const uint64_t *)((const char *)a + at);
@@ -196,7 +196,7 @@ static void put_identity_memory(clv_metrics_out *out, const void *n) {
 }
 
 static void put_memory_limit(clv_metrics_out *out, const void *numbers_of) {
-  const numbers *n = numbers_of;
+  const worker_numbers *n = numbers_of;
   if (n->memory_limit > 0) clv_metric_sample(out, n->memory_limit, NULL, 0);
 }
 
@@ -213,7 +213,7 @@ static void put_failed(clv_metrics_out *out, const char *side, const char *reaso
 
 /* That a certificate does not name who it is shows behind TLS, at the first call. */
 static void put_failures(clv_metrics_out *out, const void *numbers_of) {
-  const numbers *n = numbers_of;
+  const worker_numbers *n = numbers_of;
   put_failed(out, "caller", "wrong_identity", n->now.calls.unauthenticated);
   for (int i = 0; i < CLV_TLS_FAILURES; i++) {
     const char *reason = clv_tls_failure_reason((clv_tls_failure)i);
@@ -227,26 +227,26 @@ static void by_reason(clv_metrics_out *out, const char *reason, uint64_t count) 
 }
 
 static void put_refused_calls(clv_metrics_out *out, const void *numbers_of) {
-  const numbers *n = numbers_of;
+  const worker_numbers *n = numbers_of;
   by_reason(out, "not_allowed", n->now.calls.denied);
   by_reason(out, "too_many", n->now.calls.refused_by_limit);
 }
 
 static void put_refused_sessions(clv_metrics_out *out, const void *numbers_of) {
   static const char *const reasons[REFUSALS] = {"draining", "exists", "quota"};
-  const numbers *n = numbers_of;
+  const worker_numbers *n = numbers_of;
   for (int i = 0; i < REFUSALS; i++) by_reason(out, reasons[i], n->refused[i]);
 }
 
 static void put_reloads(clv_metrics_out *out, const void *numbers_of) {
-  const numbers *n = numbers_of;
+  const worker_numbers *n = numbers_of;
   clv_metric_sample(out, n->reloads, &(clv_metric_label){"result", "ok"}, 1);
   clv_metric_sample(out, n->failed_reloads, &(clv_metric_label){"result", "failed"}, 1);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-#define AT(member) offsetof(numbers, member)
+#define AT(member) offsetof(worker_numbers, member)
 
 /* clang-format off */
 static const clv_metric table[] = {
@@ -350,7 +350,7 @@ static const clv_metric table[] = {
 /* clang-format on */
 
 void clv_service_metrics(clv_service *s, uint64_t shed, clv_bytes *ret) {
-  CLV_AUTO(numbers_done) numbers n = {0};
+  CLV_AUTO(numbers_done) worker_numbers n = {0};
   clv_err err;
   if (numbers_init(&n, s, &err) != CLV_OK || gather(s, shed, &n, &err) != CLV_OK) {
     clv_log(CLV_LOG_WARN, "no metrics: %s", err.text);

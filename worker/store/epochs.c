@@ -15,17 +15,17 @@ enum { PER_IDENTITY = 64, MOST = 4096, MAX_FILE = 16 << 20, URI = 2048 };
 
 static const char first_line[] = "cleave-epochs 1";
 
-typedef struct entry {
+typedef struct epoch_entry {
   uint64_t epoch;
   uint8_t session[16];
   clv_sha256 digest;
   char *identity;
-} entry;
+} epoch_entry;
 
 struct clv_epochs {
   char *path; /* NULL: in memory alone */
   pthread_mutex_t lock;
-  entry list[MOST];
+  epoch_entry list[MOST];
   size_t n;
 };
 
@@ -44,7 +44,7 @@ void clv_epochs_free(clv_epochs *e) {
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static void write_entry(const entry *x, clv_bytes *out) {
+static void write_entry(const epoch_entry *x, clv_bytes *out) {
   char session[33], digest[65];
   clv_hex(x->session, sizeof x->session, session);
   clv_sha256_hex(&x->digest, digest);
@@ -69,7 +69,7 @@ static bool read_epoch(const char *text, uint64_t *ret) {
 }
 
 /* "EPOCH SESSION DIGEST IDENTITY", which the line is cut into. */
-static bool read_entry(char *line, entry *ret) {
+static bool read_entry(char *line, epoch_entry *ret) {
   char *save = NULL, *epoch = strtok_r(line, " ", &save), *session = strtok_r(NULL, " ", &save),
        *digest = strtok_r(NULL, " ", &save);
   ret->identity = strtok_r(NULL, " ", &save);
@@ -79,8 +79,8 @@ static bool read_entry(char *line, entry *ret) {
          clv_sha256_parse(digest, &ret->digest) && strlen(ret->identity) <= URI;
 }
 
-static clv_code add(clv_epochs *e, const entry *x, clv_err *err) {
-  entry *at = &e->list[e->n];
+static clv_code add(clv_epochs *e, const epoch_entry *x, clv_err *err) {
+  epoch_entry *at = &e->list[e->n];
   *at = *x;
   CLV_TRY(clv_strdup(x->identity, &at->identity, err));
   e->n++;
@@ -92,7 +92,7 @@ clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label, clv_err 
   if (!line || strcmp(line, first_line) != 0)
     return clv_fail(err, CLV_DATA_LOSS, "%s:1: not '%s'", label, first_line);
   for (size_t number = 2; (line = strtok_r(NULL, "\n", &save)); number++) {
-    entry x;
+    epoch_entry x;
     if (e->n == MOST || !read_entry(line, &x))
       return clv_fail(err, CLV_DATA_LOSS,
                       "%s:%zu: not an epoch, a session, a digest and an identity, or more than %d "
@@ -152,7 +152,7 @@ static void make_room(clv_epochs *e, const char *identity) {
 }
 
 /* Epochs only rise, and an attempt has one configuration. last: NULL at the first. */
-static clv_code check(const entry *last, const entry *x, bool changed, clv_err *err) {
+static clv_code check(const epoch_entry *last, const epoch_entry *x, bool changed, clv_err *err) {
 #ifndef CLV_MUTATE_EPOCH
   if (last && x->epoch < last->epoch)
     return clv_fail(err, CLV_PRECONDITION,
@@ -167,9 +167,9 @@ static clv_code check(const entry *last, const entry *x, bool changed, clv_err *
   return CLV_OK;
 }
 
-static clv_code enter(clv_epochs *e, const entry *x, bool *ret_changed, clv_err *err) {
+static clv_code enter(clv_epochs *e, const epoch_entry *x, bool *ret_changed, clv_err *err) {
   size_t i = find(e, x->identity, x->session);
-  const entry *last = i < e->n ? &e->list[i] : NULL;
+  const epoch_entry *last = i < e->n ? &e->list[i] : NULL;
   bool changed = last && memcmp(&last->digest, &x->digest, sizeof x->digest) != 0;
   CLV_TRY(check(last, x, changed, err));
   if (last)
@@ -185,7 +185,7 @@ static clv_code enter(clv_epochs *e, const entry *x, bool *ret_changed, clv_err 
 clv_code clv_epochs_enter(clv_epochs *e, const char *identity, const uint8_t session[16],
                           uint64_t epoch, const clv_sha256 *digest, bool *ret_changed,
                           clv_err *err) {
-  entry x = {.epoch = epoch, .digest = *digest, .identity = (char *)(uintptr_t)identity};
+  epoch_entry x = {.epoch = epoch, .digest = *digest, .identity = (char *)(uintptr_t)identity};
   memcpy(x.session, session, sizeof x.session);
   *ret_changed = false;
   if (!epoch) return CLV_OK;

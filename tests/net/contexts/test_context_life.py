@@ -568,21 +568,21 @@ def a_large_value_that_is_cancelled_leaves_nothing():
         def status():
             return c.stub.Status(pb.StatusRequest(session=s.id)).sessions[0]
 
-        for k in range(3):  # two at a time would be over the quota and over the credit
-            f = call(1 + k, 100, 0, [(7, True)])
+        for n in range(3):  # two at a time would be over the quota and over the credit
+            f = call(1 + n, 100, 0, [(7, True)])
             f.call.args[0].here = True
-            f.tensors.add(dtype=F32, dims=dims, bytes=size, crc32c=sum_of_data, transfer=1 + k)
-            pieces = list(chunks(data, 1 + k))
+            f.tensors.add(dtype=F32, dims=dims, bytes=size, crc32c=sum_of_data, transfer=1 + n)
+            pieces = list(chunks(data, 1 + n))
             lane.send(f)
             for k in pieces[:len(pieces) // 2]:
                 lane.send(k)
-            lane.send(pb.Frame(kind=pb.END_CONTEXT, context=1 + k, message=5))
+            lane.send(pb.Frame(kind=pb.END_CONTEXT, context=1 + n, message=5))
             assert lane.recv(timeout=60).kind == pb.ENDED
             assert (status().contexts, status().values, status().calls_waiting) == (0, 0, 0)
             for k in pieces[len(pieces) // 2:]:  # what was on its way already
                 lane.send(k)
             deadline = time.monotonic() + 60 * SLOW
-            while status().late_frames < 1 + k:
+            while status().late_frames < 1 + n:
                 assert time.monotonic() < deadline, status()
                 time.sleep(0.01)
         assert (status().contexts, status().values, status().calls_waiting) == (0, 0, 0)
