@@ -12,7 +12,15 @@
 
 /* ---- records --------------------------------------------------------------------------------- */
 
+/* Its context need not wait for its owner any more. */
+static void answered(cleave_runtime *rt, api_kept *k) {
+  if (k->context) k->context->keeping--;
+  k->context = NULL;
+  rt->wake = true;
+}
+
 static void forget(cleave_runtime *rt, api_kept *k) {
+  answered(rt, k);
   api_id_table_remove(&rt->kepts, k->ids.ref);
   clv_tensor_unref(k->got);
   free(k);
@@ -41,12 +49,6 @@ static cleave_status find(cleave_runtime *rt, cleave_kept handle, api_kept **ret
 static cleave_status failure_of(const api_kept *k, cleave_error *error) {
   if (k->failed && error) *error = k->failure;
   return k->failed ? k->failure.status : CLEAVE_OK;
-}
-
-static void answered(cleave_runtime *rt, api_kept *k) {
-  if (k->context) k->context->keeping--;
-  k->context = NULL;
-  rt->wake = true;
 }
 
 static cleave_status to_own_node(cleave_runtime *rt, clv_packet *p) {

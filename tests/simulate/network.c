@@ -222,9 +222,13 @@ static void tell(const sim_network *n, const event *e) {
            e->to->index, e->to->other->place, clv_code_name(e->code), e->text);
   if (!n->o.trace || e->kind != MESSAGE) return;
   bool good = clv_frame_decode(&piece, 1, &limits, &f, &payload, &err) == CLV_OK;
-  printf("%12.6f ms  %u -> %u lane %u: %s, context %llu, %zu bytes\n", (double)n->now / 1e6,
-         e->to->other->place, e->to->place, e->to->index, good ? clv_frame_kind_name(f.kind) : "?",
-         good ? (unsigned long long)f.context : 0, e->len);
+  printf(
+      "%12.6f ms  %u -> %u lane %u: %s, context %llu, message %llu, reference %llx by %llx, %zu "
+      "bytes\n",
+      (double)n->now / 1e6, e->to->other->place, e->to->place, e->to->index,
+      good ? clv_frame_kind_name(f.kind) : "?", good ? (unsigned long long)f.context : 0,
+      good ? (unsigned long long)f.message : 0, good ? (unsigned long long)f.reference.ref : 0,
+      good ? (unsigned long long)f.reference.fork : 0, e->len);
 }
 
 static void happen(sim_network *n, event *e) {

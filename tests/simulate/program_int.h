@@ -55,7 +55,8 @@ typedef struct value {
   cleave_reference ref;
   cleave_future future; /* id 0: none */
   int stage;            /* -1: a leaf */
-  bool wide, released, gradient;
+  bool wide, released, gradient, awaited;
+  bool moves; /* running statistics, when it is computed: it has to be before its context ends */
 } value;
 
 /* A context. */

@@ -83,7 +83,7 @@ static bool run(uint64_t seed, const sim_weather *weather, sim_record *ret, bool
                      .user = w};
   sim_program(seed, &stand, ret);
   bool good = true;
-  sim_world_settle(w, text, sizeof text);
+  sim_world_settle(w, rt, text, sizeof text);
   if (text[0]) good = complain(seed, name_of(weather), text);
   if (!close_runtime(w, rt, text, sizeof text, weather->fault.kind))
     good = complain(seed, name_of(weather), text);

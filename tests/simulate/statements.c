@@ -8,36 +8,6 @@ static uint32_t bit(uint32_t place) { return 1u << place; }
 
 static int number_of(const program *p, const scope *s) { return (int)(s - p->scopes); }
 
-/* ---- contexts -------------------------------------------------------------------------------- */
-
-void do_open(program *p) {
-  int open = 0;
-  for (int i = 0; i < p->n_scopes; i++) open += p->scopes[i].open;
-  if (p->n_scopes == CONTEXTS || open == OPEN) return;
-  scope *s = &p->scopes[p->n_scopes++];
-  *s = (scope){.open = true, .rows = ROWS - (int64_t)below(p, 2), .needs = 0};
-  s->evaluation = one_in(p, 6);
-  cleave_context_options o = {.evaluation = s->evaluation};
-  s->made = DO(p, cleave_context_open(p->rt, &o, &s->id, &p->error), 0, 0, "open c%d%s",
-               number_of(p, s), s->evaluation ? " to evaluate" : "");
-  anybody(p);
-}
-
-void do_close(program *p, scope *s) {
-  s->open = false;
-  int c = number_of(p, s);
-  bool waits = !one_in(p, 3);
-  if (!s->made) {
-    skip(p, "close");
-    return;
-  }
-  if (waits)
-    DO(p, cleave_context_close(p->rt, s->id, 0, &p->error), s->needs, 0, "close c%d", c);
-  else
-    DO(p, cleave_context_end(p->rt, s->id, &p->error), s->needs, 0, "end c%d", c);
-  anybody(p);
-}
-
 /* ---- values ---------------------------------------------------------------------------------- */
 
 static value *any_value(program *p, scope *s, bool wide) {
@@ -93,7 +63,10 @@ static void call_module(program *p, scope *s, int index, const value *const *inp
   for (int i = 0; i < n; i++) there &= (in[i] = inputs[i]->ref).id != 0;
   if (o.send_to) s->needs |= bit(to);
   joins(s, m, index);
-  *ret = (value){.stage = index, .wide = gives_wide(m->kind)};
+  *ret = (value){.stage = index,
+                 .awaited = async,
+                 .wide = gives_wide(m->kind),
+                 .moves = m->kind == NORM && !s->evaluation};
   if (!there) {
     skip(p, "call");
     return;
@@ -129,18 +102,19 @@ static void do_loss(program *p, scope *s) {
 }
 
 static void fetch(program *p, scope *s, value *v, const char *what) {
+  v->moves = false;
   if (!v->ref.id) {
     skip(p, "fetch");
     return;
   }
-  bool waited = v->future.id != 0;
+  bool waited = v->awaited;
   cleave_status status;
   begin(p);
   if (waited)
     status = cleave_wait(p->rt, v->future, 0, &p->tensor, &p->error);
   else
     status = cleave_to_here(p->rt, v->ref, 0, &p->tensor, &p->error);
-  v->future.id = 0;
+  v->awaited = false;
   if (done(p, status, s->needs, s->stands, "c%d: %s %s", number_of(p, s),
            waited ? "wait for" : "fetch", what))
     note_tensor(p, &p->tensor);
@@ -160,7 +134,7 @@ static void do_fetch(program *p, scope *s) {
 
 static void do_release(program *p, scope *s) {
   int i = s->n ? (int)below(p, (uint32_t)s->n) : 0;
-  if (!s->n || s->values[i].released || s->values[i].future.id) return;
+  if (!s->n || s->values[i].released || s->values[i].awaited || s->values[i].moves) return;
   s->values[i].released = true;
   if (!s->values[i].ref.id) {
     skip(p, "release");
@@ -182,6 +156,43 @@ static void do_send(program *p, scope *s) {
   }
   DO(p, cleave_send_to(p->rt, s->values[i].ref, place_name(p, to), &p->error), s->needs, 0,
      "c%d: send v%d to %s", number_of(p, s), i, place_name(p, to));
+}
+
+/* ---- contexts -------------------------------------------------------------------------------- */
+
+/* What is still to be computed when a context ends is given up. */
+static void compute_all(program *p, scope *s) {
+  for (int i = 0; i < s->n; i++)
+    if (s->values[i].moves) fetch(p, s, &s->values[i], "what moves statistics");
+}
+
+void do_open(program *p) {
+  int open = 0;
+  for (int i = 0; i < p->n_scopes; i++) open += p->scopes[i].open;
+  if (p->n_scopes == CONTEXTS || open == OPEN) return;
+  scope *s = &p->scopes[p->n_scopes++];
+  *s = (scope){.open = true, .rows = ROWS - (int64_t)below(p, 2), .needs = 0};
+  s->evaluation = one_in(p, 6);
+  cleave_context_options o = {.evaluation = s->evaluation};
+  s->made = DO(p, cleave_context_open(p->rt, &o, &s->id, &p->error), 0, 0, "open c%d%s",
+               number_of(p, s), s->evaluation ? " to evaluate" : "");
+  anybody(p);
+}
+
+void do_close(program *p, scope *s) {
+  compute_all(p, s);
+  s->open = false;
+  int c = number_of(p, s);
+  bool waits = !one_in(p, 3);
+  if (!s->made) {
+    skip(p, "close");
+    return;
+  }
+  if (waits)
+    DO(p, cleave_context_close(p->rt, s->id, 0, &p->error), s->needs, 0, "close c%d", c);
+  else
+    DO(p, cleave_context_end(p->rt, s->id, &p->error), s->needs, 0, "end c%d", c);
+  anybody(p);
 }
 
 /* ---- kept values ----------------------------------------------------------------------------- */

@@ -197,8 +197,13 @@ cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *e
   return status;
 }
 
-void sim_world_settle(sim_world *w, char *text, size_t len) {
-  run_to(w, sim_network_now(w->network) + 2 * LEASE_MS * MS);
+void sim_world_settle(sim_world *w, cleave_runtime *rt, char *text, size_t len) {
+  uint64_t until = sim_network_now(w->network) + 2 * LEASE_MS * MS;
+  while (sim_network_now(w->network) < until) {
+    clv_node_unkick(rt->node);
+    clv_node_poll(rt->node);
+    sim_world_step(w, CLV_MIN(until, clv_node_due(rt->node)));
+  }
   text[0] = '\0';
   for (uint32_t i = 1; i < SIM_PLACES && !text[0]; i++) sim_worker_holds(&w->workers[i], text, len);
 }
@@ -207,8 +212,8 @@ void sim_pool_left(clv_pool *pool, const char *whose, char *text, size_t len) {
   clv_err err;
   clv_tensor *t;
   clv_account *a = clv_pool_account(pool);
-  clv_account_limit(a, CLV_QUOTA_BYTES, 1); /* free tensors are given back for what asks next */
-  if (clv_pool_tensor(pool, CLV_F32, &CLV_SHAPE(64), &t, &err) == CLV_OK) clv_tensor_unref(t);
+  clv_account_limit(a, CLV_QUOTA_BYTES, 1); /* free ones are given back for a new size */
+  if (clv_pool_tensor(pool, CLV_F32, &CLV_SHAPE(977), &t, &err) == CLV_OK) clv_tensor_unref(t);
   if (clv_account_used(a, CLV_QUOTA_TENSORS))
     snprintf(text, len, "%llu tensors of %s are left",
              (unsigned long long)clv_account_used(a, CLV_QUOTA_TENSORS), whose);

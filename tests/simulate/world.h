@@ -38,7 +38,7 @@ clv_clock sim_world_clock(sim_world *w);
 /* Some time goes by, in which the program does not wait. For sim_stand.between. */
 void sim_world_pause(void *world);
 /* For a lease, after which nobody has anything left; then what a worker still holds, or "". */
-void sim_world_settle(sim_world *w, char *text, size_t len);
+void sim_world_settle(sim_world *w, cleave_runtime *runtime, char *text, size_t len);
 /* After the runtime was closed. The same of tensors that are held after the nodes have gone. */
 void sim_world_free(sim_world *w, char *text, size_t len);
 /* The same of a pool that nobody uses any more. */
