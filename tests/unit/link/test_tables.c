@@ -360,6 +360,49 @@ static void more_packets_than_may_wait_are_refused(void **state) {
   end();
 }
 
+/* ---- what waits ------------------------------------------------------------------------------ */
+
+static void send_value(uint64_t id, int64_t bytes) {
+  clv_err err = {0};
+  clv_packet *p;
+  clv_tensor *t;
+  assert_ok(clv_tensor_new(CLV_U8, &CLV_SHAPE(bytes), &t, &err));
+  memset(t->data, 1, (size_t)bytes);
+  assert_ok(clv_packet_value(w.pool, 1, id, "", t, &p, &err));
+  clv_tensor_unref(t);
+  assert_ok(clv_link_send(w.link, p, &err));
+}
+
+static void send_empty(clv_frame_kind kind) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_new(w.pool, kind, &p, &err));
+  p->frame.context = 1;
+  if (kind == CLV_ABORT) clv_frame_set_failure(&p->frame, CLV_ABORTED, "over", "");
+  assert_ok(clv_link_send(w.link, p, &err));
+}
+
+/* Frames behind one that waits for credit wait as well, whatever they carry; not so an ABORT. */
+static void all_but_an_abort_waits_behind_credit(void **state) {
+  (void)state;
+  const fake *s = &w.streams[0];
+  clv_lane *lanes[LANES];
+  make_lanes(CLV_LANE_CONTROL, lanes);
+  clv_departures_grant(w.link->out, 100000);
+  send_value(1, 60000);
+  int before = s->sent;
+  send_value(2, 60000);
+  send_empty(CLV_DROP);
+  assert_int_equal(s->sent, before);
+  send_empty(CLV_ABORT);
+  assert_int_equal(s->sent, before + 1);
+  assert_int_equal(w.link->out->first->frame.kind, CLV_VALUE);
+  clv_departures_credit(w.link->out, 60000);
+  assert_int_equal(s->sent, before + 3);
+  for (uint32_t i = 0; i < LANES; i++) clv_lane_ended(lanes[i], CLV_CANCELLED, "over");
+  end();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_fact_in_the_life_of_a_link),
@@ -369,6 +412,7 @@ int main(void) {
       cmocka_unit_test(a_packet_outlives_its_link),
       cmocka_unit_test(each_frame_on_each_lane),
       cmocka_unit_test(each_fact_of_an_incoming_tensor),
+      cmocka_unit_test(all_but_an_abort_waits_behind_credit),
       cmocka_unit_test(what_is_over_the_credit_is_refused),
       cmocka_unit_test(more_packets_than_may_wait_are_refused),
   };
