@@ -413,7 +413,7 @@ static uint64_t run(uint64_t seed) {
 }
 
 int main(int argc, char **argv) {
-  uint64_t runs = 400, seed = 0;
+  uint64_t runs = 250, seed = 0;
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--trace") == 0) w.trace = true;
     if (strcmp(argv[i], "--runs") == 0 && i + 1 < argc) runs = strtoull(argv[++i], NULL, 10);
