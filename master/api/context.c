@@ -220,13 +220,15 @@ uint64_t api_resend_ends(cleave_runtime *rt) {
   return due;
 }
 
+/* An end that is waited for is said behind its step and not with it, or its rows are asked for:
+ * nodes do not let that one wait for another packet. */
 static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error *error) {
   cleave_status status = CLEAVE_OK;
   api_node_set notified = 0;
   c->ends_wait_ns = END_AGAIN_NS;
   c->ends_due_ns = api_now(rt) + END_AGAIN_NS;
   if (!rt->ends_due_ns) rt->ends_due_ns = c->ends_due_ns;
-  if (rt->stepping == c) api_send_step_and_ends(rt, c, &notified);
+  if (rt->stepping == c && (c->ending || c->events)) api_send_step_and_ends(rt, c, &notified);
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
     if (!(c->nodes & ~notified & NODE_BIT(i))) continue;

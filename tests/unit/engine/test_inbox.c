@@ -15,6 +15,7 @@ typedef struct world {
   clv_pool *pool;
   clv_session_node *node;
   uint64_t now, context;
+  uint32_t module;         /* that is called */
   uint32_t answers[KINDS]; /* by kind */
   unsigned waits;
   bool kicks, over, alone;
@@ -28,7 +29,16 @@ static void on_driver(void *user, clv_packet *p) {
   clv_packet_free(p);
 }
 
-/* Node and module 0, a linear layer. */
+static void add_module(world *w, uint32_t index, bool final) {
+  clv_err err = {0};
+  clv_module_options so = stage_of(graph_of(CLV_OP_LINEAR, ROWS, COLUMNS), index);
+  clv_module *module;
+  so.final = final;
+  assert_ok(clv_module_new(&so, &module, &err));
+  assert_ok(clv_node_add_module(w->node, module, &err));
+}
+
+/* A node and linear layers: module 0, whose steps are final, and 1. */
 static void make(world *w, clv_node_options o) {
   clv_err err = {0};
   assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w->pool, &err));
@@ -36,10 +46,8 @@ static void make(world *w, clv_node_options o) {
   o.user = w;
   o.on_driver = on_driver;
   assert_ok(clv_node_new(&o, &w->node, &err));
-  clv_module_options so = stage_of(graph_of(CLV_OP_LINEAR, ROWS, COLUMNS), 0);
-  clv_module *module;
-  assert_ok(clv_module_new(&so, &module, &err));
-  assert_ok(clv_node_add_module(w->node, module, &err));
+  add_module(w, 0, true);
+  add_module(w, 1, false);
 }
 
 /* A node that is polled and has been idle for long. */
@@ -76,7 +84,7 @@ static void post_call(world *w, bool here) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, ROWS);
-  assert_ok(clv_packet_call(w->pool, w->context, CALLED, 0, true, &p, &err));
+  assert_ok(clv_packet_call(w->pool, w->context, CALLED, w->module, true, &p, &err));
   assert_ok(clv_packet_arg(p, LEAF, true, here ? t : NULL, &err));
   assert_ok(clv_packet_call_deliver(p, "", &err));
   clv_node_post(w->node, p);
@@ -272,6 +280,35 @@ static void what_waits_is_handled_after_a_rest(void **state) {
   assert_int_equal(values_of(w), 0);
 }
 
+static void post_apply(world *w) {
+  clv_err err = {0};
+  clv_packet *p;
+  assert_ok(clv_packet_apply(w->pool, w->context, 5, w->module, 1, 0.1f, true, &p, &err));
+  clv_node_post(w->node, p);
+}
+
+/* A program that closes the context of a final step waits for one thing, and so does the node. */
+static void a_final_step_rides_with_the_end_behind_it(void **state) {
+  world *w = *state;
+  for (uint32_t i = 0; i < 2; i++, w->context++) {
+    w->module = i;
+    post_call(w, true);
+    assert_wakes(w);
+    post_prepare(w);
+    post_gradient(w);
+    assert_wakes(w);
+    post_apply(w);
+    if (i == 0)
+      assert_waits(w);
+    else
+      assert_wakes(w);
+    post_end(w, false);
+    assert_wakes(w);
+    assert_int_equal(w->answers[CLV_APPLIED], i + 1);
+    assert_int_equal(w->answers[CLV_ENDED], i + 1);
+  }
+}
+
 static void an_end_that_is_waited_for_wakes(void **state) {
   world *w = *state;
   clv_err err = {0};
@@ -411,7 +448,7 @@ static void *run(void *user) {
 }
 
 static bool gets_to(const world *w, uint64_t values) {
-  for (int i = 0; i < 30000 && values_of(w) != values; i++) usleep(1000);
+  for (int i = 0; i < 10000 && values_of(w) != values; i++) usleep(1000);
   return values_of(w) == values;
 }
 
@@ -450,6 +487,7 @@ int main(void) {
       POLLED(a_prepare_wakes_for_a_root_that_has_run),
       POLLED(much_and_many_wake),
       POLLED(what_waits_is_handled_after_a_rest),
+      POLLED(a_final_step_rides_with_the_end_behind_it),
       POLLED(an_end_that_is_waited_for_wakes),
       POLLED(nothing_runs_for_what_may_wait),
       cmocka_unit_test(a_world_runs_while_a_node_waits),
