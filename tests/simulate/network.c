@@ -123,8 +123,8 @@ sim_network_counts sim_network_count(const sim_network *n) { return n->counts; }
 /* What is on its way from an end keeps its order. */
 static uint64_t arrival(end *from) {
   sim_network *n = from->network;
-  from->last_at = CLV_MAX(from->last_at, n->now + sim_network_delay(n));
-  return from->last_at;
+  uint64_t at = n->now + sim_network_delay(n);
+  return from->last_at = CLV_MAX(from->last_at, at);
 }
 
 static clv_code stream_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
@@ -163,8 +163,10 @@ static void stream_close(void *stream) {
 static void stream_cancel(void *stream, clv_code code, const char *text) {
   end *from = stream;
   sim_network *n = from->network;
-  (void)text;
   if (from->ended || from->last_said) return;
+  if (n->o.trace)
+    printf("%12.6f ms  %u: cancels lane %u: %s\n", (double)n->now / 1e6, from->place, from->index,
+           text);
   from->last_said = from->closing = true;
   end_at(from, n->now, code, "cancelled here");
   end_at(from->other, n->now + sim_network_delay(n), from->dialled ? CLV_CANCELLED : code,
@@ -215,6 +217,9 @@ static void tell(const sim_network *n, const event *e) {
   clv_wire_limits limits = clv_wire_limits_default();
   clv_piece piece = {e->bytes, e->len};
   clv_err err;
+  if (n->o.trace && e->kind == ENDED)
+    printf("%12.6f ms  %u: lane %u to %u has ended (%s): %s\n", (double)n->now / 1e6, e->to->place,
+           e->to->index, e->to->other->place, clv_code_name(e->code), e->text);
   if (!n->o.trace || e->kind != MESSAGE) return;
   bool good = clv_frame_decode(&piece, 1, &limits, &f, &payload, &err) == CLV_OK;
   printf("%12.6f ms  %u -> %u lane %u: %s, context %llu, %zu bytes\n", (double)n->now / 1e6,
