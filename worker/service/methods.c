@@ -191,14 +191,6 @@ void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes) {
   pthread_mutex_unlock(&s->lock);
 }
 
-uint64_t clv_service_credit(clv_service *s, const char *uri) {
-  pthread_mutex_lock(&s->lock);
-  const clv_member *m = clv_service_member(s, uri);
-  uint64_t bytes = m ? m->credit : 0;
-  pthread_mutex_unlock(&s->lock);
-  return bytes ? bytes : clv_wire_limits_default().credit_bytes; /* it was left out */
-}
-
 static void deny(clv_service *s, const char *uri, const char *method, const char *why) {
   const clv_log_source source = {.who = uri, .what = "denied calls"};
   clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny identity=%s method=%s reason=\"%s\"", uri,

@@ -33,41 +33,8 @@ static clv_code on_stream(void *user, const char *method, const clv_rpc_peer *pe
   return clv_lane_accept(&s->acceptor, peer, stream, ret_events, err);
 }
 
-void clv_service_pem_done(clv_rpc_pem *pem) {
-  if (!pem) return;
-  if (pem->key) explicit_bzero((char *)(uintptr_t)pem->key, strlen(pem->key));
-  free((char *)(uintptr_t)pem->ca);
-  free((char *)(uintptr_t)pem->cert);
-  free((char *)(uintptr_t)pem->key);
-  *pem = (clv_rpc_pem){0};
-}
-
-/* What *ret held is freed, unless there is no memory for the new one. */
-static clv_code copy_pem(const clv_rpc_pem *from, clv_rpc_pem *ret, clv_err *err) {
-  char *ca = NULL, *cert = NULL, *key = NULL;
-  clv_code code = clv_strdup(from->ca, &ca, err);
-  if (code == CLV_OK) code = clv_strdup(from->cert, &cert, err);
-  if (code == CLV_OK) code = clv_strdup(from->key, &key, err);
-  clv_rpc_pem pem = {ca, cert, key};
-  if (code != CLV_OK) {
-    clv_service_pem_done(&pem);
-    return code;
-  }
-  clv_service_pem_done(ret);
-  *ret = pem;
-  return CLV_OK;
-}
-
 static clv_rpc_pem pem_of(const clv_tls_identity *id) {
   return (clv_rpc_pem){id->ca_pem, id->cert_pem, id->key_pem};
-}
-
-clv_code clv_service_pem(clv_service *s, clv_rpc_pem *ret, clv_err *err) {
-  *ret = (clv_rpc_pem){0};
-  pthread_mutex_lock(&s->lock);
-  clv_code code = copy_pem(&s->pem, ret, err);
-  pthread_mutex_unlock(&s->lock);
-  return code;
 }
 
 static clv_code serve(clv_service *s, clv_err *err) {
@@ -108,7 +75,7 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_tls_identit
   pthread_mutex_init(&s->lock, NULL);
   clv_code code = clv_random_bytes(&s->incarnation, sizeof s->incarnation, err);
   clv_rpc_pem pem = pem_of(identity);
-  if (code == CLV_OK) code = copy_pem(&pem, &s->pem, err);
+  if (code == CLV_OK) code = clv_service_copy_pem(&pem, &s->pem, err);
   s->certificate_end = identity->not_after;
   if (code == CLV_OK) code = clv_service_open_accounts(s, err);
   if (code == CLV_OK) code = open_settings(s, err);
@@ -130,7 +97,7 @@ static clv_code reload(clv_service *s, const clv_worker_config *config,
   CLV_AUTO(clv_service_pem_done) clv_rpc_pem copy = {0};
   clv_rpc_pem pem = pem_of(identity);
   CLV_TRY(clv_settings_prepare(s, config, err));
-  CLV_TRY(copy_pem(&pem, &copy, err));
+  CLV_TRY(clv_service_copy_pem(&pem, &copy, err));
   CLV_TRY(clv_rpc_server_reload(s->server, &copy, err));
   clv_rpc_pem old = s->pem;
   s->pem = copy;

@@ -131,6 +131,9 @@ clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char 
                                clv_err *err);
 /* A copy of the credentials in use, for dialling: a reload may come in between. */
 clv_code clv_service_pem(clv_service *s, clv_rpc_pem *ret, clv_err *err) CLV_USE_RESULT;
+/* What *ret held goes, unless there is no memory for the new one. */
+clv_code clv_service_copy_pem(const clv_rpc_pem *from, clv_rpc_pem *ret,
+                              clv_err *err) CLV_USE_RESULT;
 void clv_service_pem_done(clv_rpc_pem *pem);
 /* Bytes of tensors that may be on their way to `uri`, as its last Hello said. */
 void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes);

@@ -69,12 +69,6 @@ const clv_allow_spec *clv_settings_allowed(const clv_worker_settings *s, const c
 
 /* ---- identities ------------------------------------------------------------------------------ */
 
-clv_member *clv_service_member(clv_service *v, const char *uri) {
-  for (size_t i = 0; i < v->n_members; i++)
-    if (strcmp(v->members[i]->identity, uri) == 0) return v->members[i];
-  return NULL;
-}
-
 static void member_free(clv_member *m) {
   if (!m) return;
   free(m->identity);
@@ -102,12 +96,6 @@ static clv_code add_member(clv_service *v, const clv_allow_spec *a, clv_err *err
 }
 
 /* ---- peers ----------------------------------------------------------------------------------- */
-
-clv_edge_total *clv_service_edge(clv_service *v, const char *peer) {
-  for (size_t i = 0; i < v->n_edges; i++)
-    if (strcmp(v->edges[i]->peer, peer) == 0) return v->edges[i];
-  return NULL;
-}
 
 static clv_code add_edge(clv_service *v, const char *peer, clv_err *err) {
   clv_edge_total *e, **more = realloc(v->edges, (v->n_edges + 1) * sizeof(clv_edge_total *));

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The last error of a session, of an identity and of the worker.
+ */
+#include <stdio.h>
+
+#include "worker/service/service_int.h"
+
+#define LATELY_NS \
+  10000000000u /* an error this short before the end of a session has to do with it */
+
+/* Texts come from peers and libraries and end on somebody's terminal. */
+static void set_error(clv_last_error *t, const char *fmt, va_list ap) {
+  vsnprintf(t->text, sizeof t->text, fmt, ap);
+  clv_text_clean(t->text);
+  t->at_ns = clv_now_ns();
+}
+
+void clv_session_set_last_error(clv_session *s, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  pthread_mutex_lock(&s->lock);
+  set_error(&s->last_error, fmt, ap);
+  pthread_mutex_unlock(&s->lock);
+  va_end(ap);
+}
+
+void clv_service_set_last_error(clv_service *s, const char *identity, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  pthread_mutex_lock(&s->lock);
+  clv_member *m = identity ? clv_service_member(s, identity) : NULL;
+  set_error(&s->last_error, fmt, ap);
+  if (m) m->last_error = s->last_error;
+  pthread_mutex_unlock(&s->lock);
+  va_end(ap);
+}
+
+void clv_session_log_error(clv_session *s, const char *fmt, ...) {
+  char text[CLV_ERR_TEXT];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  const clv_log_source source = {.who = s->owner, .what = "errors of sessions"};
+  clv_log_limited(CLV_LOG_WARN, "log", &source, "session %s: %s", s->name, text);
+  clv_session_set_last_error(s, "%s", text);
+  clv_service_set_last_error(s->service, s->owner, "session %s: %s", s->name, text);
+}
+
+/* A master that is refused something, for a quota say, often goes at once: then why it went is what
+ * stays. That a link to a peer has ended is no reason: so it does when all is well. */
+void clv_session_keep_last_error(clv_session *s, const char *reason) {
+  clv_node_failure f = {0};
+  pthread_mutex_lock(&s->lock);
+  clv_session_node *node = s->node;
+  pthread_mutex_unlock(&s->lock);
+  if (node) clv_node_last_failure(node, &f);
+  if (f.count && clv_now_ns() - f.at_ns < LATELY_NS)
+    clv_service_set_last_error(s->service, s->owner, "session %s: %s; then %s", s->name, f.text,
+                               reason);
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who is known by name: identities that were ever allowed, and peers.
+ */
+#include <string.h>
+
+#include "worker/service/service_int.h"
+
+clv_member *clv_service_member(clv_service *v, const char *uri) {
+  for (size_t i = 0; i < v->n_members; i++)
+    if (strcmp(v->members[i]->identity, uri) == 0) return v->members[i];
+  return NULL;
+}
+
+clv_edge_total *clv_service_edge(clv_service *v, const char *peer) {
+  for (size_t i = 0; i < v->n_edges; i++)
+    if (strcmp(v->edges[i]->peer, peer) == 0) return v->edges[i];
+  return NULL;
+}
+
+uint64_t clv_service_credit(clv_service *s, const char *uri) {
+  pthread_mutex_lock(&s->lock);
+  const clv_member *m = clv_service_member(s, uri);
+  uint64_t bytes = m ? m->credit : 0;
+  pthread_mutex_unlock(&s->lock);
+  return bytes ? bytes : clv_wire_limits_default().credit_bytes; /* it was left out */
+}
